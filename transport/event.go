@@ -1,0 +1,180 @@
+package transport
+
+import (
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"maps"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/google/uuid"
+)
+
+// The metadata names of the wire contract.
+const (
+	// ReservedPrefix begins every name that belongs to this contract.
+	ReservedPrefix = "boxpair-"
+
+	MetaKey           = "boxpair-key"            // partition and ordering key
+	MetaType          = "boxpair-type"           // name of the event's type
+	MetaProducer      = "boxpair-producer"       // name of the emitting service
+	MetaSource        = "boxpair-source"         // what dispatch IDs are computed from …
+	MetaVersion       = "boxpair-version"        // … decimal
+	MetaIndex         = "boxpair-index"          // … decimal
+	MetaSchemaVersion = "boxpair-schema-version" // decimal, absent for 0
+	MetaContentType   = "boxpair-content-type"   // media type of the payload
+	MetaDigest        = "boxpair-digest"         // hex of the content digest
+	MetaStamp         = "boxpair-stamp"          // RFC 3339 with nanoseconds, UTC
+
+	// MetaCorrelationID is the name that Watermill's CorrelationID middleware uses.
+	MetaCorrelationID = "correlation_id"
+	// MetaTraceParent and MetaTraceState are the names of W3C Trace Context.
+	MetaTraceParent = "traceparent"
+	MetaTraceState  = "tracestate"
+)
+
+// ErrNotDispatchID is reported for a message whose UUID is not a UUID. Such a
+// message cannot be deduplicated.
+var ErrNotDispatchID = errors.New("message UUID is not a dispatch ID")
+
+// Event is an event as it travels. The zero value of an optional field means
+// that the sender did not say.
+type Event struct {
+	ID      uuid.UUID
+	Topic   string
+	Key     string // events of one key keep their order; "" has none
+	Type    string
+	Payload []byte
+
+	Producer string
+	Source   string
+	Version  int64
+	Index    int
+
+	SchemaVersion int
+	ContentType   string
+	Headers       map[string]string // the user's own
+
+	Digest Digest    // of the content; see [ContentDigest]
+	Stamp  time.Time // when the event came to be, or came due; the same for every copy
+
+	CorrelationID string
+	TraceParent   string
+	TraceState    string
+}
+
+// Message returns e as a Watermill message. The payload is shared, not copied.
+func (e *Event) Message() *message.Message {
+	msg := message.NewMessage(e.ID.String(), e.Payload)
+	maps.Copy(msg.Metadata, e.Headers)
+	set := func(name, value string) {
+		if value != "" {
+			msg.Metadata[name] = value
+		}
+	}
+	set(MetaKey, e.Key)
+	set(MetaType, e.Type)
+	set(MetaProducer, e.Producer)
+	set(MetaSource, e.Source)
+	if e.Source != "" {
+		msg.Metadata[MetaVersion] = strconv.FormatInt(e.Version, 10)
+		msg.Metadata[MetaIndex] = strconv.Itoa(e.Index)
+	}
+	if e.SchemaVersion != 0 {
+		msg.Metadata[MetaSchemaVersion] = strconv.Itoa(e.SchemaVersion)
+	}
+	set(MetaContentType, e.ContentType)
+	if !e.Digest.IsZero() {
+		msg.Metadata[MetaDigest] = hex.EncodeToString(e.Digest[:])
+	}
+	if !e.Stamp.IsZero() {
+		msg.Metadata[MetaStamp] = e.Stamp.UTC().Format(time.RFC3339Nano)
+	}
+	set(MetaCorrelationID, e.CorrelationID)
+	set(MetaTraceParent, e.TraceParent)
+	set(MetaTraceState, e.TraceState)
+	return msg
+}
+
+// Parse reads the event that msg carries. Messages of publishers that know
+// nothing of this contract are read as well: what they do not say stays zero. A
+// UUID that is not one gives an error that wraps [ErrNotDispatchID]; other
+// metadata that cannot be read gives an error that names it. On an error the
+// event holds what could be read. The payload is shared, not copied.
+func Parse(topic string, msg *message.Message) (Event, error) {
+	e := Event{Topic: topic, Payload: msg.Payload}
+	var errs []error
+	id, err := uuid.Parse(msg.UUID)
+	if err != nil || len(msg.UUID) != 36 || id == uuid.Nil {
+		errs = append(errs, ErrNotDispatchID)
+		id = uuid.Nil
+	}
+	e.ID = id
+	for name, value := range msg.Metadata {
+		if err := e.setMeta(name, value); err != nil {
+			errs = append(errs, fmt.Errorf("metadata %s: %w", name, err))
+		}
+	}
+	return e, errors.Join(errs...)
+}
+
+// setMeta takes one metadata entry over. Its errors carry no value: metadata may be anybody's.
+func (e *Event) setMeta(name, value string) (err error) {
+	switch name {
+	case MetaKey:
+		e.Key = value
+	case MetaType:
+		e.Type = value
+	case MetaProducer:
+		e.Producer = value
+	case MetaSource:
+		e.Source = value
+	case MetaVersion:
+		if e.Version, err = strconv.ParseInt(value, 10, 64); err != nil {
+			return errors.New("not a decimal number of 64 bits")
+		}
+	case MetaIndex:
+		if e.Index, err = strconv.Atoi(value); err != nil {
+			return errors.New("not a decimal number")
+		}
+	case MetaSchemaVersion:
+		if e.SchemaVersion, err = strconv.Atoi(value); err != nil {
+			return errors.New("not a decimal number")
+		}
+	case MetaContentType:
+		e.ContentType = value
+	case MetaDigest:
+		return e.Digest.UnmarshalText([]byte(value))
+	case MetaStamp:
+		if e.Stamp, err = time.Parse(time.RFC3339Nano, value); err != nil {
+			return errors.New("not a time in RFC 3339")
+		}
+	case MetaCorrelationID:
+		e.CorrelationID = value
+	case MetaTraceParent:
+		e.TraceParent = value
+	case MetaTraceState:
+		e.TraceState = value
+	default:
+		if strings.HasPrefix(name, ReservedPrefix) {
+			return nil // of a later version of this contract
+		}
+		if e.Headers == nil {
+			e.Headers = make(map[string]string)
+		}
+		e.Headers[name] = value
+	}
+	return nil
+}
+
+// IsReserved tells whether name may not be used as the name of a user's header.
+func IsReserved(name string) bool {
+	switch name {
+	case MetaCorrelationID, MetaTraceParent, MetaTraceState:
+		return true
+	}
+	return strings.HasPrefix(name, ReservedPrefix) || strings.HasPrefix(name, "_watermill_")
+}
