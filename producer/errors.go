@@ -1,0 +1,22 @@
+package producer
+
+import "errors"
+
+var (
+	// ErrConflict is returned when an event is written whose dispatch ID the outbox
+	// has with other content. The transaction cannot be committed any more.
+	ErrConflict = errors.New("dispatch ID is taken by an event with other content")
+	// ErrSecondWriter is returned when a second writer writes in one
+	// transaction: both would count events from 0, and equal IDs would be
+	// taken for repetitions.
+	ErrSecondWriter = errors.New("transaction has another outbox writer already")
+	// ErrRepeated is returned when one writer is given the same dispatch ID twice.
+	ErrRepeated = errors.New("dispatch ID was written in this transaction already")
+	// ErrNoIdentity is returned for an event from which no dispatch ID can be computed.
+	ErrNoIdentity = errors.New("event has no identity: set Source with Version or IdempotencyKey, or Random")
+	// ErrCommitUnknown is wrapped by the error of a COMMIT whose outcome is not
+	// known, as when the connection was lost before the answer.
+	ErrCommitUnknown = errors.New("outcome of the commit is unknown")
+	// ErrNoSignal is returned by stores that cannot wake relays in other processes.
+	ErrNoSignal = errors.New("store has no signal between processes")
+)

@@ -1,0 +1,74 @@
+package producer
+
+import (
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/boxpair/boxpair/transport"
+)
+
+// Event is what a producer writes.
+//
+// Its identity, from which the dispatch ID is computed, is one of: Source and
+// Version, for an aggregate or a process; Source and IdempotencyKey, for a
+// request; nothing, in a writer that a handler was given, where the dispatch that
+// is being handled is the identity; or Random, if the same event can never be
+// written again.
+type Event struct {
+	// Topic is where consumers find the event. Required; at most 255 bytes.
+	Topic string
+	// Key groups events that keep their order; at most 255 bytes. Events without a
+	// key have no order.
+	Key string
+	// Type names the kind of event, for consumers; at most 255 bytes.
+	Type string
+
+	// Source names the aggregate, process or request that emits the event; at most 255 bytes.
+	Source string
+	// Version is the version of Source that the event belongs to. The events of
+	// one version are counted by the writer, from 0, in the order of writing.
+	Version int64
+	// IdempotencyKey identifies the event by a request instead of a version; at most 255 bytes.
+	IdempotencyKey string
+	// Random gives the event a random dispatch ID. Writing it again is then
+	// another event: neither outbox nor inbox can tell that it is the same.
+	Random bool
+
+	// SchemaVersion is the version of the payload's schema. 0 says nothing.
+	SchemaVersion int
+	// ContentType is the media type of Payload; at most 255 bytes.
+	ContentType string
+	// Payload is the event's content. It is not copied before it is written.
+	Payload []byte
+	// Headers travel with the event under their own names. Names at most 255
+	// bytes; names and values together at most Config.MaxHeaders bytes.
+	Headers map[string]string
+
+	// OccurredAt is when the event happened. Defaults to when it is written.
+	OccurredAt time.Time
+	// CorrelationID groups the events of one conversation. Defaults, in a
+	// handler, to that of the message being handled.
+	CorrelationID string
+	// TraceParent and TraceState are the W3C trace context of the writer.
+	TraceParent string
+	TraceState  string
+}
+
+// Written tells of one event that was written.
+type Written struct {
+	// ID is the event's dispatch ID.
+	ID uuid.UUID
+	// Known tells that the outbox held this event already, with equal content.
+	// Nothing was changed then.
+	Known bool
+}
+
+// Record is an event as a store keeps it.
+type Record struct {
+	transport.Event
+	// Shard is the event's shard, in [0, idgen.Shards).
+	Shard int
+	// OccurredAt is when the event happened.
+	OccurredAt time.Time
+}

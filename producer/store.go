@@ -1,0 +1,280 @@
+package producer
+
+import (
+	"context"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/boxpair/boxpair/transport"
+)
+
+// Store keeps an outbox. TX is the type of its transactions. The stores of this
+// library are in store/postgres and store/sqlite; package store/storetest holds
+// the contract below as tests for any other.
+//
+// All methods may be called concurrently, except that one transaction is used by
+// one goroutine at a time. Times that decide anything are the database's. Events
+// come back in ascending order of their IDs, which is the order in which
+// they were appended.
+type Store[TX any] interface {
+	EventStore[TX]
+	RelayStore
+	OperatorStore
+}
+
+// EventStore is what a [Writer] and [Outbox.Transact] need of a store.
+type EventStore[TX any] interface {
+	// Append writes records and their queue rows in tx, in their order, in one
+	// statement, and tells for each whether the outbox knew it already. A known dispatch ID
+	// with another digest makes tx unable to commit and gives [ErrConflict], also
+	// when a concurrent transaction has just committed it. The first Append in a
+	// transaction ties it to writer; another writer's gives [ErrSecondWriter] and
+	// writes nothing.
+	Append(ctx context.Context, tx TX, writer uuid.UUID, records []Record) (known []bool, err error)
+
+	// LockKeys makes concurrent transactions that lock one of keys wait for the
+	// end of tx. The caller passes keys sorted and without repetition.
+	LockKeys(ctx context.Context, tx TX, keys []string) error
+
+	// Savepoint runs fn within a savepoint of tx, released if fn returns nil and
+	// rolled back to otherwise. The transaction given to fn is the one to use
+	// meanwhile. A panic or Goexit rolls back too.
+	Savepoint(ctx context.Context, tx TX, fn func(ctx context.Context, tx TX) error) error
+
+	// Transact runs fn in a new transaction and commits it if fn returns nil. A
+	// panic, Goexit or error rolls back. An error that [EventStore.Retryable] tells
+	// about is returned like any other. A COMMIT that the database answered with ROLLBACK is an
+	// error; one whose outcome is not known wraps [ErrCommitUnknown].
+	Transact(ctx context.Context, fn func(ctx context.Context, tx TX) error) error
+
+	// Retryable tells whether err is a conflict with another transaction
+	// (serialization failure, deadlock, busy database) that was rolled back and
+	// may succeed when the whole transaction is run again.
+	Retryable(err error) bool
+}
+
+// Lease is a relay's ownership of a shard for a time. Epoch grows with every
+// change of owner and fences off whoever owned the shard before.
+type Lease struct {
+	Shard int
+	Epoch int64
+}
+
+// Grant is a lease that was just acquired.
+type Grant struct {
+	Lease
+	// Abrupt tells that the former owner did not give the shard back: what it had
+	// in flight may have been started by consumers.
+	Abrupt bool
+}
+
+// Renewal is a lease that was renewed.
+type Renewal struct {
+	Lease
+	// Rewind tells that an operator has changed what is to be sent from this
+	// shard: the blocked keys are to be loaded anew and the queue read from the event
+	// RewindTo on. Ticket names the request for [RelayStore.ClearRewind].
+	Rewind   bool
+	RewindTo int64
+	Ticket   int64
+}
+
+// Range asks for queue rows of a shard with After < id ≤ Through, at most Limit.
+// A Through of 0 means no upper bound.
+type Range struct {
+	Shard   int
+	After   int64
+	Through int64
+	Limit   int
+}
+
+// Queued is an event in the queue, or parked.
+type Queued struct {
+	Record
+	// Seq is the event's place in the log, in the order of writing.
+	Seq int64
+	// Round tells a queue row from an earlier one of the same event.
+	Round int64
+	// Missing tells that the queue row has no event in the log, which nothing
+	// in this library brings about. Only Shard, Seq and Round are set then.
+	Missing bool
+	// Attempts and State are set for parked events.
+	Attempts int
+	State    State
+}
+
+// State is the state of a parked event.
+type State string
+
+const (
+	// Retrying events have failed and are sent again after a backoff.
+	Retrying State = "retrying"
+	// Following events wait for an earlier event of their key.
+	Following State = "following"
+	// Dead events have used up their attempts and wait for an operator.
+	Dead State = "dead"
+	// Discarded events were given up by an operator. They are kept with the reason.
+	Discarded State = "discarded"
+)
+
+// Mark names a queue row whose event was confirmed, or is to be parked.
+type Mark struct {
+	Lease
+	Seq   int64
+	Round int64
+}
+
+// Failure tells what became of a failed attempt to send an event.
+type Failure struct {
+	Seq   int64
+	Round int64 // of the queue row; not used for events that are parked already
+	// Attempts is how many attempts have been counted, this one included.
+	Attempts int
+	// RetryIn is how long from now the event is not to be sent. Unused if Dead.
+	RetryIn time.Duration
+	// Dead buries the event.
+	Dead bool
+	// Outcome and Error describe the failure. Error is at most 1 KiB, valid UTF-8.
+	Outcome transport.Outcome
+	Error   string
+}
+
+// BlockedKey is a key of which nothing may be taken from the queue.
+type BlockedKey struct {
+	Shard int
+	Key   string
+}
+
+// RelayStore is what a [Relay] needs of a store.
+//
+// Every method that takes leases and changes what they own is fenced: it locks the shard
+// row for owner and epoch within its one statement, changes nothing of a shard that relay does
+// not own at that epoch any more, and reports that shard as lost. No method
+// leaves a transaction open.
+type RelayStore interface {
+	// Heartbeat makes relay visible for ttl and tells how many relays are, this
+	// one included.
+	Heartbeat(ctx context.Context, relay string, ttl time.Duration) (live int, err error)
+	// Acquire leases up to n shards that are free, whose lease has expired, or whose
+	// lease lies further ahead than twice ttl, as after the database's clock was
+	// set back. Shards that others hold locked are passed over.
+	Acquire(ctx context.Context, relay string, ttl time.Duration, n int) ([]Grant, error)
+	// Renew extends leases by ttl from now. Those not returned are lost.
+	Renew(ctx context.Context, relay string, ttl time.Duration, leases []Lease) ([]Renewal, error)
+	// Release gives leases back, so that others need not wait for their end, and
+	// with forget takes relay off the list of visible ones.
+	Release(ctx context.Context, relay string, leases []Lease, forget bool) error
+	// ClearRewind clears the rewind of a shard if ticket still names it.
+	ClearRewind(ctx context.Context, relay string, lease Lease, ticket int64) error
+
+	// Fetch reads the queue rows of ranges with their events. It locks nothing.
+	Fetch(ctx context.Context, ranges []Range) ([]Queued, error)
+	// FetchKey reads queue rows of one key with from ≤ id, at most limit.
+	FetchKey(ctx context.Context, shard int, key string, from int64, limit int) ([]Queued, error)
+	// Writers names the transactions that may still commit events with IDs lower than some
+	// that are visible already. A transaction keeps its name while it lives, and a
+	// later one never gets the name of an earlier one that was returned.
+	Writers(ctx context.Context) ([]string, error)
+	// Mark removes the queue rows of delivered events and keeps a receipt. It
+	// returns the shards of marks that are lost. Rows of another round stay.
+	Mark(ctx context.Context, relay string, marks []Mark) (lost []int, err error)
+
+	// Blocked reads the blocked keys of shards, at most limit, that come after
+	// the given one (the zero value begins): those with a retrying or following event, or,
+	// with hold, a dead one.
+	Blocked(ctx context.Context, shards []int, hold bool, after BlockedKey, limit int) ([]BlockedKey, error)
+	// Heal makes the first live event of every key of shards without a retrying
+	// one retrying and due.
+	Heal(ctx context.Context, relay string, leases []Lease) error
+	// Park moves events from the queue to the parked events: retrying, or dead.
+	Park(ctx context.Context, relay string, lease Lease, failures []Failure) (lost bool, err error)
+	// Follow moves events from the queue to the parked events: following.
+	Follow(ctx context.Context, relay string, lease Lease, marks []Mark) (lost bool, err error)
+	// Due reads events that are heads of their keys, retrying and due, of shards, earliest
+	// first, at most limit, and how long from now the next one is due (0: none is).
+	Due(ctx context.Context, shards []int, limit int) (due []Queued, next time.Duration, err error)
+	// FetchParked reads the live (retrying or following) events of one key, at most limit.
+	FetchParked(ctx context.Context, shard int, key string, limit int) ([]Queued, error)
+	// Retry records further failures of parked events: retrying again, or dead. The
+	// next live event of a key whose head died becomes retrying and due, unless hold.
+	Retry(ctx context.Context, relay string, lease Lease, failures []Failure, hold bool) (lost bool, err error)
+	// Sent removes parked events that were delivered and keeps a receipt. The next
+	// live event of their keys becomes retrying and due.
+	Sent(ctx context.Context, relay string, lease Lease, seqs []int64) (lost bool, err error)
+
+	// Listen blocks until ctx ends and calls woken for each wake-up sent by
+	// [RelayStore.Notify], from any process; woken does not block. It returns
+	// [ErrNoSignal] at once if the store has no such signal, and any other error
+	// when the connection is gone; the caller listens again then.
+	Listen(ctx context.Context, woken func()) error
+	// Notify wakes the relays that listen, in any process. It is called after
+	// commits, never within a transaction of the user's.
+	Notify(ctx context.Context) error
+}
+
+// Filter selects parked events. Zero fields select all.
+type Filter struct {
+	IDs    []uuid.UUID
+	States []State
+	Topic  string
+	Key    string
+	// After continues a listing behind the event with this Seq.
+	After int64
+	// Limit is at most how many events are returned or changed. Defaults to 100.
+	Limit int
+}
+
+// Parked is a parked event as an operator sees it.
+type Parked struct {
+	Record
+	Seq           int64
+	State         State
+	Attempts      int
+	ParkedAt      time.Time
+	NextAttemptAt time.Time // zero unless retrying
+	LastError     string
+	Reason        string // why it was discarded
+}
+
+// Attempt is one failed attempt to send an event, or what an operator did to it.
+type Attempt struct {
+	At      time.Time
+	Outcome string // the outcome's name, or "redriven" or "discarded"
+	Error   string
+	Relay   string
+}
+
+// Stats is the state of an outbox at one moment.
+type Stats struct {
+	// Pending is how many events wait in the queue. Counting stops at
+	// PendingLimit; PendingCapped tells that it did.
+	Pending       int64
+	PendingCapped bool
+	// OldestPending is the age of the oldest event that is not delivered, parked
+	// ones that are retrying or following included. 0 if there is none.
+	OldestPending time.Duration
+	Retrying      int64
+	Following     int64
+	Dead          int64
+	// Owned is how many shards have an owner whose lease runs; Relays how many relays are visible.
+	Owned  int
+	Relays int
+}
+
+// OperatorStore is what operators need of a store. An operator owns no shard:
+// every change locks the shard rows, whoever owns them, and asks for a rewind.
+type OperatorStore interface {
+	// ListParked reads parked events by ascending Seq.
+	ListParked(ctx context.Context, f Filter) ([]Parked, error)
+	// Attempts reads the attempts of an event, oldest first, at most limit.
+	Attempts(ctx context.Context, id uuid.UUID, limit int) ([]Attempt, error)
+	// Redrive makes dead events that f selects retrying and due, with no attempts
+	// counted, and returns their dispatch IDs.
+	Redrive(ctx context.Context, f Filter) ([]uuid.UUID, error)
+	// Discard gives up parked events that f selects, keeps reason, and returns
+	// their dispatch IDs. The next live event of their keys becomes retrying and due.
+	Discard(ctx context.Context, f Filter, reason string) ([]uuid.UUID, error)
+	// Stats reads the state of the outbox. It stays cheap on large tables.
+	Stats(ctx context.Context) (Stats, error)
+}
