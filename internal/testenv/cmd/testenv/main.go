@@ -1,0 +1,154 @@
+// Command testenv runs a command with a private PostgreSQL and a private
+// RabbitMQ, which it starts before and removes after:
+//
+//	go run ./internal/testenv/cmd/testenv -- go test -race ./...
+//
+// The command finds them through TEST_DATABASE_URL, TEST_AMQP_URL,
+// TEST_RABBITMQCTL and TEST_PG_BIN. Where TEST_DATABASE_URL or TEST_AMQP_URL is
+// set already, that server is used and none is started in its place. Without a
+// command it prints the variables and waits to be interrupted.
+//
+// The servers run from installed binaries. Missing ones are installed with
+// apt-get where that is possible (root on Debian or a relative of it); failing
+// that, the servers run in Docker.
+//
+// The exit status is the command's; 128 and the number of the signal if one
+// ended it; 1 if a server could not be started; 2 for wrong usage. An interrupt
+// is handed to the command and everything that it has started, a second one
+// kills them.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"sync"
+	"syscall"
+
+	"github.com/boxpair/boxpair/internal/testenv"
+	"github.com/boxpair/boxpair/internal/testenv/service"
+)
+
+func main() {
+	flag.Usage = func() {
+		fmt.Fprintln(flag.CommandLine.Output(), "usage: testenv [-- command [argument …]]")
+		flag.PrintDefaults()
+	}
+	flag.Parse()
+	os.Exit(run(flag.Args()))
+}
+
+func run(command []string) int {
+	signals := make(chan os.Signal, 2)
+	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	defer signal.Stop(signals)
+
+	env, err := startUnlessInterrupted(signals)
+	defer env.close()
+	if err != nil {
+		say("%v", err)
+		return 1
+	}
+	if len(command) == 0 {
+		for _, kv := range env.vars {
+			fmt.Println("export " + kv)
+		}
+		say("running; interrupt to stop")
+		<-signals
+		return 0
+	}
+	return child(command, env.vars, signals)
+}
+
+// environment is what was started, and the variables that say where it is.
+type environment struct {
+	mu      sync.Mutex
+	vars    []string
+	closers []func() error
+}
+
+// startUnlessInterrupted starts what the environment does not name already. It
+// returns what runs, also when it fails.
+func startUnlessInterrupted(signals <-chan os.Signal) (*environment, error) {
+	ctx, cancel := context.WithCancelCause(context.Background())
+	defer cancel(nil)
+	env := &environment{}
+	done := make(chan error, 1)
+	go func() { done <- env.start(ctx) }()
+	select {
+	case err := <-done:
+		return env, err
+	case sig := <-signals:
+		cancel(fmt.Errorf("%v while starting", sig))
+		return env, errors.Join(context.Cause(ctx), <-done)
+	}
+}
+
+// start starts the servers side by side.
+func (e *environment) start(ctx context.Context) error {
+	postgres := os.Getenv(testenv.DatabaseURL) == ""
+	rabbitmq := os.Getenv(testenv.AMQP) == ""
+	if err := service.Install(ctx, postgres, rabbitmq, say); err != nil {
+		say("%v", err) // Docker may do
+	}
+	var (
+		wg   sync.WaitGroup
+		errs [2]error
+	)
+	if postgres {
+		wg.Go(func() { errs[0] = e.startPostgres(ctx) })
+	}
+	if rabbitmq {
+		wg.Go(func() { errs[1] = e.startRabbitMQ(ctx) })
+	}
+	wg.Wait()
+	err := errors.Join(errs[:]...)
+	if errors.Is(err, service.ErrMissing) {
+		err = fmt.Errorf("%w\nInstall PostgreSQL and RabbitMQ (Debian: apt-get install postgresql rabbitmq-server; "+
+			"macOS: brew install postgresql rabbitmq), or start Docker, or set %s and %s", err, testenv.DatabaseURL, testenv.AMQP)
+	}
+	return err
+}
+
+func (e *environment) startPostgres(ctx context.Context) error {
+	p, err := service.StartPostgres(ctx)
+	if err != nil {
+		return err
+	}
+	e.add(p.Close, testenv.DatabaseURL+"="+p.URL(), testenv.PostgresBin+"="+p.Tools())
+	return nil
+}
+
+func (e *environment) startRabbitMQ(ctx context.Context) error {
+	r, err := service.StartRabbitMQ(ctx)
+	if err != nil {
+		return err
+	}
+	e.add(r.Close, testenv.AMQP+"="+r.URL(), testenv.RabbitMQCtl+"="+r.Ctl())
+	return nil
+}
+
+func (e *environment) add(closer func() error, vars ...string) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.closers = append(e.closers, closer)
+	e.vars = append(e.vars, vars...)
+}
+
+// close stops the servers side by side and removes what they wrote.
+func (e *environment) close() {
+	var wg sync.WaitGroup
+	for _, closer := range e.closers {
+		wg.Go(func() {
+			if err := closer(); err != nil {
+				say("%v", err)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+func say(format string, args ...any) { fmt.Fprintf(os.Stderr, "testenv: "+format+"\n", args...) }

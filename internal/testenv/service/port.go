@@ -1,0 +1,79 @@
+package service
+
+import (
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"math/big"
+	"net"
+	"strconv"
+)
+
+// Ports are drawn below the range from which Linux takes the source ports of
+// outgoing connections: tests open thousands of those while a server boots.
+const (
+	firstPort = 15000
+	lastPort  = 32000
+)
+
+// freePorts returns n different ports on which nothing listens now. Another
+// process may take one before it is used; whoever uses them tries again.
+func freePorts(n int) ([]int, error) {
+	ports := make([]int, 0, n)
+	for range 1000 {
+		if len(ports) == n {
+			return ports, nil
+		}
+		port, err := draw()
+		if err != nil {
+			return nil, err
+		}
+		l, err := net.Listen("tcp", net.JoinHostPort(loopback, strconv.Itoa(port)))
+		if err != nil {
+			continue
+		}
+		// Held open until all are found, so that no port is drawn twice.
+		defer l.Close()
+		ports = append(ports, port)
+	}
+	return nil, fmt.Errorf("no %d free ports between %d and %d", n, firstPort, lastPort)
+}
+
+const loopback = "127.0.0.1"
+
+func draw() (int, error) {
+	n, err := rand.Int(rand.Reader, big.NewInt(lastPort-firstPort))
+	if err != nil {
+		return 0, err
+	}
+	return firstPort + int(n.Int64()), nil
+}
+
+// token returns a random lower-case word that no other server has.
+func token() string {
+	var b [6]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return hex.EncodeToString(b[:])
+}
+
+// attempts is how often a server that exits while it starts is started again,
+// on other ports.
+const attempts = 4
+
+// retry calls start until it succeeds or fails for another reason than a
+// server that exited early.
+func retry(start func() error) error {
+	var errs []error
+	for range attempts {
+		err := start()
+		if err == nil {
+			return nil
+		}
+		errs = append(errs, err)
+		if !errors.Is(err, errExited) {
+			break
+		}
+	}
+	return errors.Join(errs...)
+}

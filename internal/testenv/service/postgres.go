@@ -1,0 +1,224 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"syscall"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// ErrMissing says that neither binaries nor Docker are there to run a server.
+var ErrMissing = errors.New("not installed, and Docker does not answer")
+
+// Postgres is a private PostgreSQL server. Its methods must not be called at
+// once from several goroutines.
+type Postgres struct {
+	server
+	url   string
+	tools string
+}
+
+// StartPostgres starts a PostgreSQL server and returns when it accepts
+// connections: about two seconds. Logical decoding, prepared transactions and
+// 300 connections are allowed. The caller must Close it.
+func StartPostgres(ctx context.Context) (*Postgres, error) {
+	bin := PostgresBin()
+	if bin == "" {
+		if !DockerWorks(ctx) {
+			return nil, fmt.Errorf("PostgreSQL: %w", ErrMissing)
+		}
+		if err := pull(ctx, postgresImage); err != nil {
+			return nil, err
+		}
+	}
+	var p *Postgres
+	err := retry(func() (err error) {
+		p, err = newPostgres(ctx, bin)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("start PostgreSQL: %w", err)
+	}
+	return p, nil
+}
+
+// URL is the address of the server's first database, postgres, as its
+// superuser, postgres.
+func (p *Postgres) URL() string { return p.url }
+
+// Tools is a directory that holds psql, pg_dump and pg_restore that fit the
+// server and reach it under its URL.
+func (p *Postgres) Tools() string { return p.tools }
+
+func newPostgres(ctx context.Context, bin string) (_ *Postgres, err error) {
+	s, err := newServer("postgres")
+	if err != nil {
+		return nil, err
+	}
+	p := &Postgres{server: *s}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, p.Close())
+		}
+	}()
+	ports, err := freePorts(1)
+	if err != nil {
+		return nil, err
+	}
+	// A password keeps the other users of the machine out of a superuser's
+	// account, which runs programs as whoever runs the tests.
+	password := token()
+	p.url = (&url.URL{
+		Scheme: "postgres", User: url.UserPassword("postgres", password),
+		Host: fmt.Sprintf("%s:%d", loopback, ports[0]), Path: "/postgres", RawQuery: "sslmode=disable",
+	}).String()
+	p.ready = p.answers
+	p.stop, p.orphaned = syscall.SIGINT, syscall.SIGQUIT
+
+	if bin == "" {
+		err = p.inDocker(ports[0], password)
+	} else {
+		err = p.native(ctx, bin, ports[0], password)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return p, p.Start(ctx)
+}
+
+// settings are the server's, on top of its defaults.
+func (p *Postgres) settings(port int) []string {
+	var args []string
+	for _, setting := range []string{
+		"port=" + strconv.Itoa(port), "cluster_name=" + p.name,
+		"fsync=off", "full_page_writes=off", // for tests only
+		"wal_level=logical", "max_connections=300", "max_prepared_transactions=10",
+		"shared_buffers=64MB", "jit=off",
+	} {
+		args = append(args, "-c", setting)
+	}
+	return args
+}
+
+func (p *Postgres) native(ctx context.Context, bin string, port int, password string) error {
+	p.tools = bin
+	home, data := filepath.Join(p.dir, "pg"), filepath.Join(p.dir, "pg", "data")
+	secret := filepath.Join(home, "password")
+	as, err := unprivileged()
+	if err != nil {
+		return err
+	}
+	if err := os.Mkdir(home, 0o700); err != nil {
+		return err
+	}
+	if err := os.WriteFile(secret, []byte(password), 0o600); err != nil {
+		return err
+	}
+	if err := errors.Join(as.own(home), as.own(secret)); err != nil {
+		return err
+	}
+	command := func(ctx context.Context, name string, args ...string) *exec.Cmd {
+		cmd := exec.CommandContext(ctx, filepath.Join(bin, name), args...)
+		cmd.Dir = home
+		as.apply(cmd)
+		return cmd
+	}
+	// The password travels over loopback, in the clear: hashing it would cost
+	// each connection milliseconds, and tests open thousands.
+	initdb := command(ctx, "initdb", "-D", data, "-U", "postgres", "--encoding=UTF8", "--locale=C",
+		"--auth=password", "--pwfile="+secret, "--no-sync")
+	if out, err := initdb.CombinedOutput(); err != nil {
+		return fmt.Errorf("initdb: %w\n%s", err, out)
+	}
+	p.run = func() *exec.Cmd {
+		return command(context.Background(), "postgres", append(p.settings(port),
+			"-D", data, "-c", "listen_addresses="+loopback, "-c", "unix_socket_directories=")...)
+	}
+	// An immediate shutdown is a crash that waits for no one and leaves no
+	// child behind: no checkpoint, and recovery from the log at the next start.
+	p.crash = func(proc *process) { proc.end(syscall.SIGQUIT) }
+	return nil
+}
+
+func (p *Postgres) inDocker(port int, password string) error {
+	p.tools = filepath.Join(p.dir, "bin")
+	if err := os.Mkdir(p.tools, 0o700); err != nil {
+		return err
+	}
+	for _, tool := range []string{"psql", "pg_dump", "pg_restore"} {
+		if _, err := wrap(p.tools, tool, nil, "docker", "exec", "--interactive", p.name, tool); err != nil {
+			return err
+		}
+	}
+	// The port is the same inside, so that a URL means the same to the tools.
+	p.run = func() *exec.Cmd {
+		return dockerRun(p.name, []int{port}, append([]string{
+			"--env", "POSTGRES_PASSWORD=" + password, "--volume", p.name + ":/var/lib/postgresql/data", postgresImage,
+		}, p.settings(port)...)...)
+	}
+	p.crash = func(proc *process) { proc.end(syscall.SIGQUIT) }
+	p.cleanup = func() { dockerRemove(p.name) }
+	return nil
+}
+
+// answers says whether this very server accepts connections.
+func (p *Postgres) answers(ctx context.Context) error {
+	conn, err := pgx.Connect(ctx, p.url)
+	if err != nil {
+		return err
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	var name string
+	if err := conn.QueryRow(ctx, "SHOW cluster_name").Scan(&name); err != nil {
+		return err
+	}
+	if name != p.name {
+		return fmt.Errorf("%q answers instead of %q", name, p.name)
+	}
+	return nil
+}
+
+// account is whom PostgreSQL runs as; the zero value is the current user.
+type account struct {
+	other    bool
+	uid, gid int
+}
+
+// unprivileged returns the account for a program that refuses to run as root.
+func unprivileged() (account, error) {
+	if runtime.GOOS == "windows" || os.Geteuid() != 0 {
+		return account{}, nil
+	}
+	for _, name := range []string{"postgres", "nobody"} {
+		u, err := user.Lookup(name)
+		if err != nil {
+			continue
+		}
+		uid, err1 := strconv.Atoi(u.Uid)
+		gid, err2 := strconv.Atoi(u.Gid)
+		return account{other: true, uid: uid, gid: gid}, errors.Join(err1, err2)
+	}
+	return account{}, errors.New("PostgreSQL does not run as root, and there is neither a user postgres nor nobody")
+}
+
+func (a account) own(path string) error {
+	if !a.other {
+		return nil
+	}
+	return os.Chown(path, a.uid, a.gid)
+}
+
+func (a account) apply(cmd *exec.Cmd) {
+	if a.other {
+		runAs(cmd, uint32(a.uid), uint32(a.gid))
+	}
+}

@@ -1,0 +1,18 @@
+//go:build !unix
+
+package service
+
+import (
+	"os"
+	"os/exec"
+	"syscall"
+)
+
+func detach(*exec.Cmd, syscall.Signal) {}
+
+func runAs(*exec.Cmd, uint32, uint32) {}
+
+// signalProcess kills: other systems have no gentler way that all servers know.
+func signalProcess(p *os.Process, _ syscall.Signal) error { return p.Kill() }
+
+func killGroup(p *os.Process) { _ = p.Kill() }

@@ -1,0 +1,28 @@
+//go:build unix && !linux
+
+package service
+
+import (
+	"os"
+	"os/exec"
+	"syscall"
+)
+
+func detach(cmd *exec.Cmd, _ syscall.Signal) {
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = &syscall.SysProcAttr{}
+	}
+	cmd.SysProcAttr.Setpgid = true
+}
+
+// runAs makes cmd run as another user. Only root can do that.
+func runAs(cmd *exec.Cmd, uid, gid uint32) {
+	if cmd.SysProcAttr == nil {
+		cmd.SysProcAttr = &syscall.SysProcAttr{}
+	}
+	cmd.SysProcAttr.Credential = &syscall.Credential{Uid: uid, Gid: gid}
+}
+
+func signalProcess(p *os.Process, sig syscall.Signal) error { return p.Signal(sig) }
+
+func killGroup(p *os.Process) { _ = syscall.Kill(-p.Pid, syscall.SIGKILL) }

@@ -1,0 +1,209 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// RabbitMQ is a private RabbitMQ node. Its methods must not be called at once
+// from several goroutines.
+type RabbitMQ struct {
+	server
+	url   string
+	ctl   string
+	epmd  *process
+	ports rabbitPorts
+}
+
+// rabbitPorts are what one node listens on. The command line tools listen, too:
+// without a range of their own, eleven of them exhaust a machine.
+type rabbitPorts struct{ amqp, dist, epmd, ctl int }
+
+const ctlPorts = 100
+
+// StartRabbitMQ starts a RabbitMQ node and returns when it accepts
+// connections: about six seconds. The user guest may log in from loopback. The
+// caller must Close it.
+func StartRabbitMQ(ctx context.Context) (*RabbitMQ, error) {
+	bin := RabbitMQBin()
+	if bin == "" {
+		if !DockerWorks(ctx) {
+			return nil, fmt.Errorf("RabbitMQ: %w", ErrMissing)
+		}
+		if err := pull(ctx, rabbitImage); err != nil {
+			return nil, err
+		}
+	}
+	var r *RabbitMQ
+	err := retry(func() (err error) {
+		r, err = newRabbitMQ(ctx, bin)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("start RabbitMQ: %w", err)
+	}
+	return r, nil
+}
+
+// URL is the address of the virtual host / for the user guest.
+func (r *RabbitMQ) URL() string { return r.url }
+
+// Ctl is the path of a script that runs rabbitmqctl against this node.
+func (r *RabbitMQ) Ctl() string { return r.ctl }
+
+func newRabbitMQ(ctx context.Context, bin string) (_ *RabbitMQ, err error) {
+	s, err := newServer("rabbitmq")
+	if err != nil {
+		return nil, err
+	}
+	r := &RabbitMQ{server: *s}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, r.Close())
+		}
+	}()
+	ports, err := freePorts(4)
+	if err != nil {
+		return nil, err
+	}
+	r.ports = rabbitPorts{amqp: ports[0], dist: ports[1], epmd: ports[2], ctl: ports[3]}
+	r.url = fmt.Sprintf("amqp://guest:guest@%s:%d/", loopback, r.ports.amqp)
+	r.ready = r.answers
+	r.stop = syscall.SIGTERM
+
+	if bin == "" {
+		err = r.inDocker()
+	} else {
+		err = r.native(bin)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return r, r.Start(ctx)
+}
+
+// config is the node's whole configuration file.
+func (r *RabbitMQ) config(address string) string {
+	return strings.Join([]string{
+		fmt.Sprintf("listeners.tcp.1 = %s:%d", address, r.ports.amqp),
+		"cluster_name = " + r.name,
+		"disk_free_limit.absolute = 1MB",     // for tests only
+		"raft.wal_max_size_bytes = 33554432", // allocated ahead of use
+		"",
+	}, "\n")
+}
+
+func (r *RabbitMQ) native(bin string) error {
+	env, err := r.environment()
+	if err != nil {
+		return err
+	}
+	if r.ctl, err = wrap(r.dir, "rabbitmqctl", env, filepath.Join(bin, "rabbitmqctl")); err != nil {
+		return err
+	}
+	if err := r.startEpmd(env); err != nil {
+		return err
+	}
+	r.run = func() *exec.Cmd {
+		cmd := exec.Command(filepath.Join(bin, "rabbitmq-server"))
+		// Allowing input makes the script replace itself by the node, so that
+		// signals reach it; -noinput takes the permission back.
+		cmd.Env = append(cmd.Environ(), append(env, "RABBITMQ_ALLOW_INPUT=1", "RABBITMQ_SERVER_START_ARGS=-noinput")...)
+		cmd.Dir = r.dir
+		return cmd
+	}
+	r.orphaned = syscall.SIGKILL
+	r.crash = func(proc *process) { proc.end(syscall.SIGKILL) }
+	r.cleanup = func() { r.epmd.end(syscall.SIGKILL) }
+	return nil
+}
+
+// environment writes the node's configuration and returns what makes the node
+// and its tools use that and nothing else.
+func (r *RabbitMQ) environment() ([]string, error) {
+	in := func(name string) string { return filepath.Join(r.dir, name) }
+	for name, text := range map[string]string{
+		"rabbitmq.conf": r.config(loopback), "env.conf": "", "advanced.config": "[].\n", "enabled_plugins": "[].\n",
+	} {
+		if err := os.WriteFile(in(name), []byte(text), 0o600); err != nil {
+			return nil, err
+		}
+	}
+	const interfaces = "-kernel inet_dist_use_interface {127,0,0,1}"
+	return []string{
+		"HOME=" + r.dir, // the cookie
+		"RABBITMQ_NODENAME=" + r.name + "@localhost",
+		"RABBITMQ_CONFIG_FILE=" + in("rabbitmq.conf"),
+		"RABBITMQ_CONFIG_FILES=" + in("conf.d"),
+		"RABBITMQ_ADVANCED_CONFIG_FILE=" + in("advanced.config"),
+		"RABBITMQ_CONF_ENV_FILE=" + in("env.conf"),
+		"RABBITMQ_ENABLED_PLUGINS_FILE=" + in("enabled_plugins"),
+		"RABBITMQ_MNESIA_BASE=" + in("mnesia"),
+		"RABBITMQ_LOG_BASE=" + in("logs"),
+		"RABBITMQ_PID_FILE=" + in("pid"),
+		fmt.Sprintf("RABBITMQ_NODE_PORT=%d", r.ports.amqp),
+		fmt.Sprintf("RABBITMQ_DIST_PORT=%d", r.ports.dist),
+		fmt.Sprintf("ERL_EPMD_PORT=%d", r.ports.epmd),
+		"ERL_EPMD_ADDRESS=" + loopback,
+		fmt.Sprintf("RABBITMQ_CTL_DIST_PORT_MIN=%d", r.ports.ctl),
+		fmt.Sprintf("RABBITMQ_CTL_DIST_PORT_MAX=%d", r.ports.ctl+ctlPorts),
+		"RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS=" + interfaces,
+		"RABBITMQ_CTL_ERL_ARGS=" + interfaces,
+	}, nil
+}
+
+// startEpmd runs Erlang's port mapper in the foreground. A node that finds none
+// starts one that outlives it.
+func (r *RabbitMQ) startEpmd(env []string) error {
+	path, err := exec.LookPath("epmd")
+	if err != nil {
+		return fmt.Errorf("RabbitMQ is installed without Erlang's epmd on PATH: %w", err)
+	}
+	cmd := exec.Command(path)
+	cmd.Env = append(cmd.Environ(), env...)
+	r.epmd, err = start(cmd, filepath.Join(r.dir, "epmd.log"), syscall.SIGKILL)
+	return err
+}
+
+func (r *RabbitMQ) inDocker() (err error) {
+	conf := filepath.Join(r.dir, "rabbitmq.conf")
+	if err := os.WriteFile(conf, []byte(r.config("0.0.0.0")), 0o644); err != nil {
+		return err
+	}
+	if r.ctl, err = wrap(r.dir, "rabbitmqctl", nil, "docker", "exec", "--interactive", r.name, "rabbitmqctl"); err != nil {
+		return err
+	}
+	r.run = func() *exec.Cmd {
+		return dockerRun(r.name, []int{r.ports.amqp},
+			"--hostname", r.name, "--volume", conf+":/etc/rabbitmq/conf.d/90-test.conf:ro",
+			"--volume", r.name+":/var/lib/rabbitmq", rabbitImage)
+	}
+	r.orphaned = syscall.SIGTERM // the client hands it on; SIGKILL would leave the container
+	r.crash = func(proc *process) {
+		_ = exec.Command("docker", "kill", r.name).Run()
+		proc.end(syscall.SIGKILL)
+	}
+	r.cleanup = func() { dockerRemove(r.name) }
+	return nil
+}
+
+// answers says whether this very node accepts connections.
+func (r *RabbitMQ) answers(context.Context) error {
+	conn, err := amqp.Dial(r.url)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	if name, _ := conn.Properties["cluster_name"].(string); name != r.name {
+		return fmt.Errorf("%q answers instead of %q", name, r.name)
+	}
+	return nil
+}

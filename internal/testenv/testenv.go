@@ -1,0 +1,206 @@
+package testenv
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/boxpair/boxpair/internal/testenv/service"
+)
+
+// The environment variables that say where the servers are.
+const (
+	DatabaseURL = "TEST_DATABASE_URL" // a PostgreSQL role that may create databases
+	AMQP        = "TEST_AMQP_URL"     // a RabbitMQ
+	RabbitMQCtl = "TEST_RABBITMQCTL"  // a program: rabbitmqctl for that RabbitMQ
+	PostgresBin = "TEST_PG_BIN"       // a directory with PostgreSQL's client programs
+)
+
+// adminTimeout bounds what is done to a server around a test, on a machine
+// that many tests share.
+const adminTimeout = time.Minute
+
+// Postgres creates an empty database and returns its URL. The database is
+// dropped when the test ends, together with the connections that are still
+// open to it.
+func Postgres(t testing.TB) string {
+	t.Helper()
+	admin := need(t, DatabaseURL)
+	name := "boxpair_test_" + random()
+	target, err := withDatabase(admin, name)
+	if err != nil {
+		t.Fatalf("%s: %v", DatabaseURL, err)
+	}
+	// template0 takes no connections, so that copying it waits for nobody.
+	if err := execute(admin, "CREATE DATABASE "+name+" TEMPLATE template0"); err != nil {
+		t.Fatalf("create a database for the test: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := execute(admin, "DROP DATABASE "+name+" WITH (FORCE)"); err != nil {
+			t.Errorf("drop the test's database: %v", err)
+		}
+	})
+	return target
+}
+
+// AMQPURL returns the address of the RabbitMQ that all tests share.
+func AMQPURL(t testing.TB) string {
+	t.Helper()
+	return need(t, AMQP)
+}
+
+// Name returns a lower-case name that no other test has: the end of the test's
+// own name and random digits, at most 32 characters out of a–z, 0–9 and _,
+// starting with a letter. It is fit for a queue, a schema or a file, unquoted.
+func Name(t testing.TB) string {
+	t.Helper()
+	const limit = 20
+	var b strings.Builder
+	for _, r := range strings.ToLower(t.Name()) {
+		if r >= 'a' && r <= 'z' || r >= '0' && r <= '9' {
+			b.WriteRune(r)
+		} else if s := b.String(); s != "" && !strings.HasSuffix(s, "_") {
+			b.WriteByte('_')
+		}
+	}
+	name := b.String()
+	name = strings.TrimLeft(name[max(0, len(name)-limit):], "_0123456789")
+	if name == "" {
+		name = "t"
+	}
+	return strings.TrimRight(name, "_") + "_" + random()[:10]
+}
+
+// Ctl runs rabbitmqctl against the shared RabbitMQ and returns what it printed.
+// A call takes about half a second. Nothing that concerns the node as a whole
+// belongs here; see [PrivateRabbitMQ].
+func Ctl(t testing.TB, args ...string) string {
+	t.Helper()
+	return run(t, need(t, RabbitMQCtl), args)
+}
+
+// PGTool returns the path of one of PostgreSQL's client programs, such as
+// pg_dump, that fits the server behind [Postgres].
+func PGTool(t testing.TB, name string) string {
+	t.Helper()
+	dir := os.Getenv(PostgresBin)
+	if dir == "" {
+		dir = service.PostgresBin() // a server of the user's own
+	}
+	path := filepath.Join(dir, name)
+	if _, err := os.Stat(path); err != nil {
+		t.Fatalf("%s is needed: set %s to the directory that holds it, or run: make test", name, PostgresBin)
+	}
+	return path
+}
+
+// PrivatePostgres starts a PostgreSQL server for this test alone, to be crashed
+// and restarted. It takes about two seconds, and is closed when the test ends.
+func PrivatePostgres(t testing.TB) *service.Postgres {
+	t.Helper()
+	p, err := service.StartPostgres(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	closeAfter(t, p.Close)
+	return p
+}
+
+// PrivateRabbitMQ starts a RabbitMQ node for this test alone, to be crashed,
+// restarted or alarmed. It takes about six seconds, and is closed when the test
+// ends.
+func PrivateRabbitMQ(t testing.TB) *Node {
+	t.Helper()
+	r, err := service.StartRabbitMQ(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	closeAfter(t, r.Close)
+	return &Node{RabbitMQ: r}
+}
+
+// Node is a RabbitMQ node that belongs to one test.
+type Node struct{ *service.RabbitMQ }
+
+// Ctl runs rabbitmqctl against this node and returns what it printed.
+func (n *Node) Ctl(t testing.TB, args ...string) string {
+	t.Helper()
+	return run(t, n.RabbitMQ.Ctl(), args)
+}
+
+func closeAfter(t testing.TB, stop func() error) {
+	t.Cleanup(func() {
+		if err := stop(); err != nil {
+			t.Errorf("close the test's server: %v", err)
+		}
+	})
+}
+
+// need returns the value of an environment variable that a test cannot do
+// without.
+func need(t testing.TB, name string) string {
+	t.Helper()
+	value := os.Getenv(name)
+	if value == "" {
+		t.Fatalf("%s is not set. Run the tests with: make test\n"+
+			"or one package with: go run ./internal/testenv/cmd/testenv -- go test ./some/package", name)
+	}
+	return value
+}
+
+func run(t testing.TB, program string, args []string) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), adminTimeout)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, program, args...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s %s: %v\n%s", filepath.Base(program), strings.Join(args, " "), err, out)
+	}
+	return string(out)
+}
+
+// execute runs one statement on a connection of its own. The test's context
+// ends before its clean-up does, so this takes none.
+func execute(url, statement string) error {
+	ctx, cancel := context.WithTimeout(context.Background(), adminTimeout)
+	defer cancel()
+	conn, err := pgx.Connect(ctx, url)
+	if err != nil {
+		return err
+	}
+	_, err = conn.Exec(ctx, statement)
+	if closed := conn.Close(ctx); err == nil {
+		err = closed
+	}
+	return err
+}
+
+// withDatabase returns address with another database in it.
+func withDatabase(address, name string) (string, error) {
+	u, err := url.Parse(address)
+	if err != nil || u.Scheme != "postgres" && u.Scheme != "postgresql" {
+		return "", fmt.Errorf("must be a URL that begins with postgres://")
+	}
+	u.Path = "/" + name
+	q := u.Query()
+	q.Del("dbname") // would win over the path
+	q.Del("database")
+	u.RawQuery = q.Encode()
+	return u.String(), nil
+}
+
+func random() string {
+	var b [8]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return hex.EncodeToString(b[:])
+}
