@@ -1,0 +1,62 @@
+// Package producer is the sending side: an outbox that events are written to
+// in the transaction of the change they tell of, and a relay that publishes
+// what was committed.
+//
+// # Writing
+//
+// An [Outbox] is made once, over a store. Its [Writer] belongs to one
+// transaction: [Outbox.Transact] runs a whole transaction and hands its writer
+// out, and [Outbox.Tx] makes one for a transaction of the caller's. Events are
+// named by dispatch IDs that are computed, not drawn (package idgen), so running
+// the same code again writes the same events, and the outbox knows them already.
+//
+// # Publishing
+//
+// A [Relay] moves committed events to a Watermill publisher, in the service's own
+// process or alone in another. Events of one key are sent one after another, in the order
+// in which they were written; events of different keys are under way at once.
+// An event leaves the queue when the transport has confirmed it. One that fails is
+// parked with a backoff, and later events of its key wait behind it; one that
+// has used up its attempts is dead and waits for an operator, who redrives or
+// discards it.
+//
+// # States of an event
+//
+//	pending ──► sending ──► delivered
+//	               │
+//	               └──► parked: retrying ⇄ sending
+//	                            following (behind an earlier event of its key)
+//	                            dead ──► redriven (retrying again) or discarded
+//
+// Pending is a row in the queue, sending is a pending row in a relay's memory,
+// parked is a row among the parked events, and delivered is the absence of both.
+// The event itself stands in an immutable log meanwhile.
+//
+// # What survives a crash
+//
+// Before COMMIT neither the change nor its events exist; after it both do, and
+// any relay finds the events, told or not. A relay that dies leaves its queue rows
+// where they are; another takes its shards over when the lease ends and sends again
+// whatever was not marked. What had been confirmed but not marked is then
+// sent twice, under the same dispatch ID, and the inbox drops the copy.
+//
+// # Guarantees
+//
+// A change and its events commit together or not at all. A committed event is
+// published until the transport confirms it, or is parked where an operator sees
+// it. First deliveries of one key keep the order in which the events were written.
+// An event written again with equal content is a no-op; with other content the
+// transaction cannot commit.
+//
+// # Assumptions
+//
+// Order needs producers that serialise on the key before they write: by a row lock
+// on the aggregate taken first, or by [Config].LockKeys. The store tells the
+// truth about commits; a database fail-over that loses commits loses their events.
+//
+// # Limitations
+//
+// There is no order between keys, and none past a dead event unless the relay holds
+// dead keys. A caller who rolls back to a savepoint of his own, not
+// the writer's, and goes on has hidden the error from the writer and disturbed its count.
+package producer

@@ -1,0 +1,68 @@
+package producer
+
+import (
+	"context"
+	"errors"
+
+	"github.com/google/uuid"
+)
+
+// Stats reads the state of the outbox. It stays cheap on large tables.
+func (o *Outbox[TX]) Stats(ctx context.Context) (Stats, error) {
+	return o.store.Stats(ctx)
+}
+
+// ListParked reads parked events: those that wait for another attempt, those
+// that wait behind them, and dead and discarded ones.
+func (o *Outbox[TX]) ListParked(ctx context.Context, f Filter) ([]Parked, error) {
+	return o.store.ListParked(ctx, f.withDefaults())
+}
+
+// Attempts reads the failed attempts to send an event and what operators did to
+// it, oldest first, at most limit (0: 100).
+func (o *Outbox[TX]) Attempts(ctx context.Context, id uuid.UUID, limit int) ([]Attempt, error) {
+	if limit <= 0 {
+		limit = defaultFilterLimit
+	}
+	return o.store.Attempts(ctx, id, limit)
+}
+
+// Redrive sends dead events that f selects again, from their first attempt on, and
+// returns their dispatch IDs. Call it until it returns none to redrive more than
+// f.Limit. Where later events of a key were delivered meanwhile, a redriven
+// one comes after them.
+func (o *Outbox[TX]) Redrive(ctx context.Context, f Filter) ([]uuid.UUID, error) {
+	ids, err := o.store.Redrive(ctx, f.withDefaults())
+	for _, id := range ids {
+		o.cfg.Logger.InfoContext(ctx, "event redriven", "dispatch_id", id)
+	}
+	o.Committed()
+	return ids, err
+}
+
+// Discard gives up parked events that f selects and keeps the reason with them.
+// It returns their dispatch IDs. An event that a relay was just sending may
+// have been delivered all the same.
+func (o *Outbox[TX]) Discard(ctx context.Context, f Filter, reason string) ([]uuid.UUID, error) {
+	if reason == "" {
+		return nil, errors.New("discard: reason is required")
+	}
+	if err := checkValue("reason", reason); err != nil {
+		return nil, err
+	}
+	ids, err := o.store.Discard(ctx, f.withDefaults(), reason)
+	for _, id := range ids {
+		o.cfg.Logger.InfoContext(ctx, "event discarded", "dispatch_id", id, "reason", reason)
+	}
+	o.Committed()
+	return ids, err
+}
+
+const defaultFilterLimit = 100
+
+func (f Filter) withDefaults() Filter {
+	if f.Limit <= 0 {
+		f.Limit = defaultFilterLimit
+	}
+	return f
+}

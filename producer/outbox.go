@@ -1,0 +1,223 @@
+package producer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/boxpair/boxpair/transport"
+)
+
+// Config configures an [Outbox].
+type Config struct {
+	// Name is the producer's name. It is part of every dispatch ID: two services
+	// may both have a source "order-42", and renaming a producer renames its events.
+	// Required; at most 255 bytes.
+	Name string
+
+	// LockKeys makes every write lock the keys of its events until the end of the
+	// transaction, so that writers of one key take turns. Without it the caller
+	// serialises writers of a key, usually by a row lock on the aggregate that is taken before
+	// the write. Defaults to false.
+	LockKeys bool
+
+	// MaxPayload is how many bytes a payload may have. Defaults to 4 MiB.
+	MaxPayload int
+	// MaxHeaders is how many bytes the headers of an event may have, names and
+	// values together. Defaults to 32 KiB; at most 96 KiB, since RabbitMQ closes the
+	// connection on more than 128 KiB of properties.
+	MaxHeaders int
+
+	// MaxTransactAttempts is how often [Outbox.Transact] runs a transaction that
+	// conflicts with others. Defaults to 10.
+	MaxTransactAttempts int
+	// NotifyInterval is how long [Outbox.Run] waits between two wake-ups of
+	// relays in other processes. Defaults to 10 ms.
+	NotifyInterval time.Duration
+
+	// Logger receives what operators do and what goes wrong. Defaults to none.
+	Logger *slog.Logger
+}
+
+const (
+	maxName          = 255
+	maxHeadersCeil   = 96 << 10
+	defaultPayload   = 4 << 20
+	defaultHeaders   = 32 << 10
+	defaultTransacts = 10
+	defaultNotify    = 10 * time.Millisecond
+	notifyTimeout    = 5 * time.Second
+	transactBackoff  = 2 * time.Millisecond
+)
+
+func (c Config) withDefaults() (Config, error) {
+	var errs []error
+	if err := checkText("Name", c.Name, 1); err != nil {
+		errs = append(errs, err)
+	}
+	for _, f := range []struct {
+		name  string
+		value *int
+		def   int
+		max   int
+	}{
+		{"MaxPayload", &c.MaxPayload, defaultPayload, 1 << 30},
+		{"MaxHeaders", &c.MaxHeaders, defaultHeaders, maxHeadersCeil},
+		{"MaxTransactAttempts", &c.MaxTransactAttempts, defaultTransacts, 1 << 20},
+	} {
+		switch {
+		case *f.value == 0:
+			*f.value = f.def
+		case *f.value < 0 || *f.value > f.max:
+			errs = append(errs, fmt.Errorf("%s: %d is not between 1 and %d", f.name, *f.value, f.max))
+		}
+	}
+	switch {
+	case c.NotifyInterval == 0:
+		c.NotifyInterval = defaultNotify
+	case c.NotifyInterval < 0:
+		errs = append(errs, fmt.Errorf("NotifyInterval: %v is negative", c.NotifyInterval))
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	return c, errors.Join(errs...)
+}
+
+// Outbox is where a producer writes events. TX is the type of a transaction
+// of its store. An Outbox is safe for concurrent use; its writers are not.
+type Outbox[TX any] struct {
+	store  Store[TX]
+	cfg    Config
+	local  signal // relays in this process
+	remote signal // the wake-up of relays in others
+}
+
+// New returns an outbox over store. It does no I/O.
+func New[TX any](store Store[TX], cfg Config) (*Outbox[TX], error) {
+	cfg, err := cfg.withDefaults()
+	if store == nil {
+		err = errors.Join(err, errors.New("store is nil"))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("producer config: %w", err)
+	}
+	return &Outbox[TX]{store: store, cfg: cfg}, nil
+}
+
+// Name returns the producer's name.
+func (o *Outbox[TX]) Name() string { return o.cfg.Name }
+
+// Tx returns the writer of tx, a transaction of the caller's. There is one writer
+// per transaction, passed to whoever writes events in it: a second one is
+// refused with [ErrSecondWriter] when it writes. After the commit, call
+// [Outbox.Committed], or relays find the events at their next poll.
+func (o *Outbox[TX]) Tx(tx TX) *Writer[TX] {
+	return o.newWriter(tx)
+}
+
+// Handling returns the writer of tx for a consumer that is handling cause.
+// Events without an identity of their own get dispatch IDs that are children of
+// cause; correlation ID and trace context are taken over from cause. Whoever calls
+// it calls [Writer.Flush] before the commit and [Outbox.Committed] after it.
+func (o *Outbox[TX]) Handling(tx TX, consumer string, cause transport.Event) *Writer[TX] {
+	w := o.newWriter(tx)
+	w.consumer, w.cause = consumer, &cause
+	w.flushes = true
+	return w
+}
+
+// Transact runs fn in a transaction of its own and commits if fn returns nil.
+// Events that fn queues are written just before the commit. A transaction that
+// conflicted with another is run again from the start, with a fresh writer, after a
+// short random wait, at most Config.MaxTransactAttempts times: fn must not
+// have effects elsewhere. An error that wraps [ErrCommitUnknown] means that the
+// transaction may have been committed; running fn again is safe for its events, and for its
+// own changes if they are idempotent.
+func (o *Outbox[TX]) Transact(ctx context.Context, fn func(ctx context.Context, w *Writer[TX]) error) error {
+	for attempt := 1; ; attempt++ {
+		wrote := false
+		err := o.store.Transact(ctx, func(ctx context.Context, tx TX) error {
+			w := o.newWriter(tx)
+			w.flushes = true
+			if err := fn(ctx, w); err != nil {
+				return err
+			}
+			if err := w.Flush(ctx); err != nil {
+				return err
+			}
+			wrote = w.wrote
+			return nil
+		})
+		if err == nil || errors.Is(err, ErrCommitUnknown) {
+			if wrote {
+				o.Committed()
+			}
+			return err
+		}
+		if !o.store.Retryable(err) || attempt == o.cfg.MaxTransactAttempts {
+			return err
+		}
+		if err := sleep(ctx, rand.N(transactBackoff<<min(attempt, 7))); err != nil {
+			return err
+		}
+	}
+}
+
+// Committed wakes the relays: those in this process at once, those in others
+// through [Outbox.Run]. It never blocks. [Outbox.Transact] calls it by itself.
+func (o *Outbox[TX]) Committed() {
+	o.local.send()
+	o.remote.send()
+}
+
+// Run tells relays in other processes about commits, at most once per
+// Config.NotifyInterval, until ctx ends, and returns nil then. It is optional: without it,
+// and on stores that have no signal between processes, those relays poll.
+func (o *Outbox[TX]) Run(ctx context.Context) error {
+	woken, stop := o.remote.subscribe()
+	defer stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-woken:
+		}
+		if err := o.notify(ctx); errors.Is(err, ErrNoSignal) {
+			<-ctx.Done()
+			return nil
+		} else if err != nil && ctx.Err() == nil {
+			o.cfg.Logger.WarnContext(ctx, "waking relays failed, they poll", "error", err)
+		}
+		if sleep(ctx, o.cfg.NotifyInterval) != nil {
+			return nil
+		}
+	}
+}
+
+func (o *Outbox[TX]) notify(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, notifyTimeout)
+	defer cancel()
+	return o.store.Notify(ctx)
+}
+
+func (o *Outbox[TX]) newWriter(tx TX) *Writer[TX] {
+	return &Writer[TX]{outbox: o, tx: tx, token: uuid.New()}
+}
+
+// sleep waits for d, or until ctx ends, and then returns the cause of that.
+func sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-timer.C:
+		return nil
+	}
+}

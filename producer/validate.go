@@ -1,0 +1,85 @@
+package producer
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/boxpair/boxpair/transport"
+)
+
+// checkText checks that a field can be stored and sent: between least and 255
+// bytes of valid UTF-8 without NUL. The limit is AMQP's for short strings.
+func checkText(field, s string, least int) error {
+	switch {
+	case len(s) < least:
+		return fmt.Errorf("%s: is required", field)
+	case len(s) > maxName:
+		return fmt.Errorf("%s: has %d bytes, more than %d", field, len(s), maxName)
+	}
+	return checkValue(field, s)
+}
+
+func checkValue(field, s string) error {
+	switch {
+	case !utf8.ValidString(s):
+		return fmt.Errorf("%s: is not valid UTF-8", field)
+	case strings.IndexByte(s, 0) >= 0:
+		return fmt.Errorf("%s: holds a NUL byte", field)
+	}
+	return nil
+}
+
+// validate checks e against the limits of cfg. Its errors name fields, never values.
+func (cfg *Config) validate(e *Event) error {
+	var errs []error
+	text := func(field, s string, least int) {
+		if err := checkText(field, s, least); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	text("Topic", e.Topic, 1)
+	text("Key", e.Key, 0)
+	text("Type", e.Type, 0)
+	text("Source", e.Source, 0)
+	text("IdempotencyKey", e.IdempotencyKey, 0)
+	text("ContentType", e.ContentType, 0)
+	text("CorrelationID", e.CorrelationID, 0)
+	text("TraceParent", e.TraceParent, 0)
+	if err := checkValue("TraceState", e.TraceState); err != nil {
+		errs = append(errs, err)
+	} else if len(e.TraceState) > 512 {
+		errs = append(errs, fmt.Errorf("TraceState: has %d bytes, more than 512", len(e.TraceState)))
+	}
+	if e.SchemaVersion < 0 {
+		errs = append(errs, errors.New("SchemaVersion: is negative"))
+	}
+	if len(e.Payload) > cfg.MaxPayload {
+		errs = append(errs, fmt.Errorf("Payload: has %d bytes, more than Config.MaxPayload of %d", len(e.Payload), cfg.MaxPayload))
+	}
+	errs = append(errs, cfg.validateHeaders(e.Headers))
+	return errors.Join(errs...)
+}
+
+func (cfg *Config) validateHeaders(headers map[string]string) error {
+	var errs []error
+	size := 0
+	for name, value := range headers {
+		size += len(name) + len(value)
+		if err := checkText("Headers", name, 1); err != nil {
+			errs = append(errs, fmt.Errorf("name in %w", err))
+			continue
+		}
+		if transport.IsReserved(name) {
+			errs = append(errs, fmt.Errorf("Headers: the name %q is reserved", name))
+		}
+		if err := checkValue("value of header "+name, value); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	if size > cfg.MaxHeaders {
+		errs = append(errs, fmt.Errorf("Headers: have %d bytes, more than Config.MaxHeaders of %d", size, cfg.MaxHeaders))
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,281 @@
+package producer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/boxpair/boxpair/idgen"
+	"github.com/boxpair/boxpair/transport"
+)
+
+// Writer writes the events of one transaction. It counts them, which is
+// where the index in their dispatch IDs comes from, so everything that writes events
+// in the transaction shares one Writer. Not safe for concurrent use.
+type Writer[TX any] struct {
+	outbox   *Outbox[TX]
+	tx       TX
+	token    uuid.UUID // names this writer to the store
+	consumer string    // with cause: who is handling what
+	cause    *transport.Event
+	flushes  bool // somebody calls Flush before the commit
+
+	state  writerState
+	queued []Record
+	wrote  bool
+	err    error // of a write whose effect on the transaction is not known
+}
+
+// writerState is what a savepoint that is rolled back takes with it.
+type writerState struct {
+	next    map[sequence]int
+	written map[uuid.UUID]struct{}
+}
+
+func (s writerState) clone() writerState {
+	return writerState{next: maps.Clone(s.next), written: maps.Clone(s.written)}
+}
+
+// sequence is what the events of one dispatch are counted within.
+type sequence struct {
+	kind    byte // 'v'ersion, 'k'ey, 'c'hild
+	source  string
+	version int64
+	key     string
+}
+
+// DB returns the transaction. Within [Writer.Savepoint] it is the one to use there.
+func (w *Writer[TX]) DB() TX { return w.tx }
+
+// Write writes events in their order, in one round trip (two with
+// Config.LockKeys), and tells the dispatch ID of each and whether it was known.
+// Nothing is written if one of the events is not valid; the error says which field
+// of which event. After any other error the transaction has to be rolled back, and
+// the writer returns that error from then on. Events that were queued before are written first.
+func (w *Writer[TX]) Write(ctx context.Context, events ...Event) ([]Written, error) {
+	if err := w.Flush(ctx); err != nil {
+		return nil, err
+	}
+	records, err := w.records(events)
+	if err != nil {
+		return nil, err
+	}
+	known, err := w.append(ctx, records)
+	if err != nil {
+		return nil, err
+	}
+	written := make([]Written, len(records))
+	for i := range records {
+		written[i] = Written{ID: records[i].ID, Known: known[i]}
+	}
+	return written, nil
+}
+
+// Queue takes events that are written just before the commit, and returns
+// their dispatch IDs. Written late, they take their place in the log after all
+// locks of the transaction are held, which keeps the order of their keys. It does
+// no I/O. It is for the writers of [Outbox.Transact] and of a consumer's handlers; on a
+// transaction of the caller's it is refused, since nothing would write them.
+func (w *Writer[TX]) Queue(events ...Event) ([]uuid.UUID, error) {
+	if w.err != nil {
+		return nil, w.err
+	}
+	if !w.flushes {
+		return nil, errors.New("queue events: the transaction is the caller's, so use Write")
+	}
+	records, err := w.records(events)
+	if err != nil {
+		return nil, err
+	}
+	w.queued = append(w.queued, records...)
+	ids := make([]uuid.UUID, len(records))
+	for i := range records {
+		ids[i] = records[i].ID
+	}
+	return ids, nil
+}
+
+// Flush writes what was queued. It returns the error that made the transaction
+// unusable, if there was one, also when the caller of that write ignored it.
+func (w *Writer[TX]) Flush(ctx context.Context) error {
+	if w.err != nil || len(w.queued) == 0 {
+		return w.err
+	}
+	records := w.queued
+	w.queued = nil
+	_, err := w.append(ctx, records)
+	return err
+}
+
+// Savepoint runs fn within a savepoint. If fn returns an error, what it changed
+// and wrote is rolled back and its events are not counted; the error is returned, and
+// the transaction goes on. Use the writer given to fn, which is w itself.
+func (w *Writer[TX]) Savepoint(ctx context.Context, fn func(ctx context.Context, w *Writer[TX]) error) error {
+	if err := w.Flush(ctx); err != nil {
+		return err
+	}
+	saved, outer, wrote := w.state.clone(), w.tx, w.wrote
+	done := false
+	defer func() {
+		w.tx = outer
+		if !done { // fn failed, panicked or called Goexit
+			w.state, w.queued, w.wrote, w.err = saved, nil, wrote, nil
+		}
+	}()
+	err := w.outbox.store.Savepoint(ctx, w.tx, func(ctx context.Context, tx TX) error {
+		w.tx = tx
+		if err := fn(ctx, w); err != nil {
+			return err
+		}
+		return w.Flush(ctx)
+	})
+	done = err == nil
+	return err
+}
+
+// records makes events ready to be stored, all of them or none.
+func (w *Writer[TX]) records(events []Event) ([]Record, error) {
+	saved := w.state.clone()
+	records := make([]Record, len(events))
+	for i := range events {
+		record, err := w.record(&events[i])
+		if err != nil {
+			w.state = saved
+			return nil, fmt.Errorf("event %d: %w", i, err)
+		}
+		records[i] = record
+	}
+	return records, nil
+}
+
+func (w *Writer[TX]) record(e *Event) (Record, error) {
+	if err := w.outbox.cfg.validate(e); err != nil {
+		return Record{}, err
+	}
+	id, index, err := w.identify(e)
+	if err != nil {
+		return Record{}, err
+	}
+	if _, ok := w.state.written[id]; ok {
+		return Record{}, fmt.Errorf("%s: %w", id, ErrRepeated)
+	}
+	if w.state.written == nil {
+		w.state.written = make(map[uuid.UUID]struct{})
+	}
+	w.state.written[id] = struct{}{}
+
+	r := Record{OccurredAt: e.OccurredAt, Event: transport.Event{
+		ID: id, Topic: e.Topic, Key: e.Key, Type: e.Type, Payload: e.Payload,
+		Producer: w.outbox.cfg.Name, Source: e.Source, Version: e.Version, Index: index,
+		SchemaVersion: e.SchemaVersion, ContentType: e.ContentType, Headers: e.Headers,
+		CorrelationID: e.CorrelationID, TraceParent: e.TraceParent, TraceState: e.TraceState,
+	}}
+	if w.cause != nil {
+		w.inherit(&r.Event)
+	}
+	if r.OccurredAt.IsZero() {
+		r.OccurredAt = time.Now()
+	}
+	r.Digest = transport.ContentDigest(&r.Event)
+	r.Shard = idgen.Shard(e.Key, id)
+	return r, nil
+}
+
+// identify computes the dispatch ID of e and its index among its siblings.
+func (w *Writer[TX]) identify(e *Event) (uuid.UUID, int, error) {
+	producer := w.outbox.cfg.Name
+	switch {
+	case e.Random:
+		if e.Source != "" || e.IdempotencyKey != "" || e.Version != 0 {
+			return uuid.Nil, 0, errors.New("Random: the event has an identity besides")
+		}
+		id, err := uuid.NewRandom()
+		return id, 0, err
+	case e.Source != "" && e.IdempotencyKey != "":
+		if e.Version != 0 {
+			return uuid.Nil, 0, errors.New("IdempotencyKey: the event has a Version besides")
+		}
+		n := w.count(sequence{kind: 'k', source: e.Source, key: e.IdempotencyKey})
+		return idgen.OfKey(producer, e.Source, e.IdempotencyKey, n), n, nil
+	case e.Source != "":
+		n := w.count(sequence{kind: 'v', source: e.Source, version: e.Version})
+		return idgen.Of(producer, e.Source, e.Version, n), n, nil
+	case w.cause != nil && e.IdempotencyKey == "" && e.Version == 0:
+		n := w.count(sequence{kind: 'c'})
+		return idgen.Child(w.consumer, w.cause.ID, n), n, nil
+	}
+	return uuid.Nil, 0, ErrNoIdentity
+}
+
+func (w *Writer[TX]) count(s sequence) int {
+	if w.state.next == nil {
+		w.state.next = make(map[sequence]int)
+	}
+	n := w.state.next[s]
+	w.state.next[s] = n + 1
+	return n
+}
+
+// inherit takes over what an event shares with the message that caused it.
+func (w *Writer[TX]) inherit(e *transport.Event) {
+	if e.CorrelationID == "" {
+		e.CorrelationID = w.cause.CorrelationID
+	}
+	if e.CorrelationID == "" {
+		e.CorrelationID = w.cause.ID.String()
+	}
+	if e.TraceParent == "" {
+		e.TraceParent, e.TraceState = w.cause.TraceParent, w.cause.TraceState
+	}
+}
+
+func (w *Writer[TX]) append(ctx context.Context, records []Record) ([]bool, error) {
+	if len(records) == 0 {
+		return nil, w.err
+	}
+	if w.outbox.cfg.LockKeys {
+		if err := w.lock(ctx, records); err != nil {
+			return nil, w.fail(err)
+		}
+	}
+	known, err := w.outbox.store.Append(ctx, w.tx, w.token, records)
+	if err != nil {
+		return nil, w.fail(fmt.Errorf("write events: %w", err))
+	}
+	w.wrote = true
+	if !w.flushes {
+		// The commit is the caller's and may follow at once: relays in this process
+		// begin to poll fast.
+		w.outbox.local.send()
+	}
+	return known, nil
+}
+
+// lock locks the keys of records, sorted so that two transactions cannot wait
+// for each other within one write.
+func (w *Writer[TX]) lock(ctx context.Context, records []Record) error {
+	keys := make([]string, 0, len(records))
+	for i := range records {
+		if key := records[i].Key; key != "" {
+			keys = append(keys, key)
+		}
+	}
+	slices.Sort(keys)
+	if keys = slices.Compact(keys); len(keys) == 0 {
+		return nil
+	}
+	if err := w.outbox.store.LockKeys(ctx, w.tx, keys); err != nil {
+		return fmt.Errorf("lock keys: %w", err)
+	}
+	return nil
+}
+
+func (w *Writer[TX]) fail(err error) error {
+	w.err = err
+	return err
+}
