@@ -1,6 +1,6 @@
 module github.com/boxpair/boxpair
 
-go 1.26
+go 1.26.0
 
 require (
 	github.com/ThreeDotsLabs/watermill v1.5.3
