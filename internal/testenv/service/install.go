@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"runtime"
 	"strings"
+	"syscall"
 )
 
 // Install installs the packages of the servers that are wanted and have no
@@ -37,6 +38,8 @@ func Install(ctx context.Context, postgres, rabbitmq bool, say func(format strin
 	for _, args := range [][]string{{"update"}, append([]string{"install", "--yes", "--no-install-recommends"}, packages...)} {
 		cmd := exec.CommandContext(ctx, apt, args...)
 		cmd.Env = append(cmd.Environ(), "DEBIAN_FRONTEND=noninteractive")
+		// Killing it would leave half-configured packages behind.
+		cmd.Cancel = func() error { return signalProcess(cmd.Process, syscall.SIGTERM) }
 		if out, failed := cmd.CombinedOutput(); failed != nil {
 			err = fmt.Errorf("apt-get %s: %w\n%s", strings.Join(args, " "), failed, out)
 			break

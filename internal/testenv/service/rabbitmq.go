@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"syscall"
+	"time"
 
 	amqp "github.com/rabbitmq/amqp091-go"
 )
@@ -197,7 +198,7 @@ func (r *RabbitMQ) inDocker() (err error) {
 
 // answers says whether this very node accepts connections.
 func (r *RabbitMQ) answers(context.Context) error {
-	conn, err := amqp.Dial(r.url)
+	conn, err := amqp.DialConfig(r.url, amqp.Config{Dial: amqp.DefaultDial(5 * time.Second)})
 	if err != nil {
 		return err
 	}

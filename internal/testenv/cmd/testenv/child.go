@@ -18,8 +18,11 @@ func child(command, vars []string, signals <-chan os.Signal) int {
 		say("%v", err)
 		return 127
 	}
-	done := make(chan error, 1)
-	go func() { done <- cmd.Wait() }()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = cmd.Wait() // the status is in ProcessState
+	}()
 	kill := false
 	for {
 		select {

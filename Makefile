@@ -1,0 +1,67 @@
+# Development targets; "make help" lists them. Users of the library need none.
+
+GO       ?= go
+BIN      := $(CURDIR)/bin
+TESTENV  := $(BIN)/testenv
+PKGS     ?= ./...
+FUZZTIME ?= 20s
+
+GOLANGCI_VERSION := v2.15.0
+GOLANGCI         := $(shell command -v golangci-lint || ls $(shell $(GO) env GOPATH)/bin/golangci-lint 2>/dev/null || echo $(BIN)/golangci-lint)
+
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.PHONY: test
+test: $(TESTENV) ## all tests under -race, on a PostgreSQL and a RabbitMQ of their own (PKGS=./some/package)
+	$(TESTENV) -- $(GO) test -race -count=1 -timeout=15m $(PKGS)
+
+.PHONY: cover
+cover: $(TESTENV) ## test coverage, into coverage.out
+	$(TESTENV) -- $(GO) test -count=1 -timeout=15m -coverpkg=./... -coverprofile=coverage.out $(PKGS)
+	$(GO) tool cover -func=coverage.out | tail -n 1
+
+.PHONY: bench
+bench: $(TESTENV) ## benchmarks, with allocations
+	$(TESTENV) -- $(GO) test -run='^$$' -bench=. -benchmem $(PKGS)
+
+.PHONY: fuzz
+fuzz: $(TESTENV) ## each fuzz test for FUZZTIME
+	$(TESTENV) -- .ci/fuzz $(FUZZTIME)
+
+.PHONY: services
+services: $(TESTENV) ## run the private servers until interrupted, and print where they are
+	$(TESTENV)
+
+.PHONY: lint
+lint: $(GOLANGCI) ## vet, golangci-lint, the package graph
+	$(GO) vet ./...
+	$(GOLANGCI) run ./...
+
+.PHONY: fmt
+fmt: $(GOLANGCI) ## format the code
+	$(GOLANGCI) fmt ./...
+
+.PHONY: tidy-check
+tidy-check: ## fail if go.mod or go.sum is not tidy
+	$(GO) mod tidy -diff
+
+.PHONY: ci
+ci: ## what the CI runs
+	.ci/run
+
+.PHONY: clean
+clean: ## remove what these targets leave behind
+	rm -rf $(BIN) coverage.out
+
+# Always built, from the cache if nothing has changed. Not "go run": that would
+# stand between this make and the command, and lose its exit status and signals.
+.PHONY: $(TESTENV)
+$(TESTENV):
+	@$(GO) build -o $@ ./internal/testenv/cmd/testenv
+
+$(BIN)/golangci-lint:
+	GOBIN=$(BIN) $(GO) install github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(GOLANGCI_VERSION)
