@@ -1,0 +1,86 @@
+package memory
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+)
+
+// The defaults of [Config].
+const (
+	defaultInFlight      = 64
+	defaultMinRedelivery = 10 * time.Millisecond
+	defaultMaxRedelivery = time.Second
+	defaultCloseTimeout  = 30 * time.Second
+)
+
+// Config tunes a [Broker]. The zero value is complete.
+type Config struct {
+	// InFlight is the largest number of messages that one Subscribe call may have
+	// handed out and not yet acknowledged; a Watermill router runs as many
+	// handlers at once. With 1, messages are handled one after another. Defaults
+	// to 64.
+	InFlight int
+
+	// MinRedelivery is the delay before a message that was nacked once is handed
+	// out again. It doubles with every further nack. Defaults to 10 ms, or to
+	// MaxRedelivery if that is shorter.
+	MinRedelivery time.Duration
+
+	// MaxRedelivery is the largest delay before a nacked message is handed out
+	// again. Defaults to 1 s, or to MinRedelivery if that is longer.
+	MaxRedelivery time.Duration
+
+	// CloseTimeout is how long a consumer that ends may take to acknowledge what
+	// it has in flight, before that is given to another. Defaults to 30 s.
+	CloseTimeout time.Duration
+}
+
+// withDefaults returns c with its zero fields filled in, or an error that joins
+// everything that is wrong with it.
+func (c Config) withDefaults() (Config, error) {
+	var errs []error
+	if c.InFlight < 0 {
+		errs = append(errs, fmt.Errorf("InFlight %d is negative", c.InFlight))
+	}
+	if c.MinRedelivery < 0 {
+		errs = append(errs, fmt.Errorf("MinRedelivery %v is negative", c.MinRedelivery))
+	}
+	if c.MaxRedelivery < 0 {
+		errs = append(errs, fmt.Errorf("MaxRedelivery %v is negative", c.MaxRedelivery))
+	}
+	if c.CloseTimeout < 0 {
+		errs = append(errs, fmt.Errorf("CloseTimeout %v is negative", c.CloseTimeout))
+	}
+	if c.InFlight == 0 {
+		c.InFlight = defaultInFlight
+	}
+	if c.MinRedelivery == 0 {
+		c.MinRedelivery = defaultMinRedelivery
+		if c.MaxRedelivery > 0 {
+			c.MinRedelivery = min(c.MinRedelivery, c.MaxRedelivery)
+		}
+	}
+	if c.MaxRedelivery == 0 {
+		c.MaxRedelivery = max(defaultMaxRedelivery, c.MinRedelivery)
+	}
+	if c.CloseTimeout == 0 {
+		c.CloseTimeout = defaultCloseTimeout
+	}
+	if c.MaxRedelivery >= 0 && c.MinRedelivery >= 0 && c.MaxRedelivery < c.MinRedelivery {
+		errs = append(errs, fmt.Errorf("MaxRedelivery %v is shorter than MinRedelivery %v", c.MaxRedelivery, c.MinRedelivery))
+	}
+	return c, errors.Join(errs...)
+}
+
+// redelivery returns the delay after the given number of nacks, from 1: the
+// doubled minimum, at most the maximum, less up to half of itself at random so
+// that messages which failed together do not come back together.
+func (c *Config) redelivery(nacks int) time.Duration {
+	d := c.MaxRedelivery
+	if doublings := nacks - 1; doublings < 63 && c.MinRedelivery <= c.MaxRedelivery>>doublings {
+		d = c.MinRedelivery << doublings
+	}
+	return d - rand.N(d/2+1)
+}

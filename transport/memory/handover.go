@@ -1,0 +1,133 @@
+package memory
+
+import (
+	"slices"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/boxpair/boxpair/transport"
+)
+
+// What consumers do to the state that the broker's lock guards.
+
+// claim takes the next ready delivery for c and returns it with the copy to hand
+// out, or makes c idle. The copy is made under the lock, under which a publish is
+// settled too: once its sender was told, nobody reads the original any more.
+func (b *Broker) claim(c *consumer) (*delivery, *message.Message) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	s := c.sub
+	if s.ready.head == nil {
+		if !c.idle {
+			c.idle = true
+			s.idle = append(s.idle, c)
+		}
+		return nil, nil
+	}
+	c.unidle()
+	d := s.ready.popFront()
+	s.inFlight.pushBack(d)
+	d.offeredBy, c.offered = c, d
+	return d, d.pub.msg.Copy()
+}
+
+// unidle takes c out of the idle consumers.
+func (c *consumer) unidle() {
+	if !c.idle {
+		return
+	}
+	c.idle = false
+	c.sub.idle = slices.DeleteFunc(c.sub.idle, func(other *consumer) bool { return other == c })
+}
+
+// taken records that the reader took what c offered, and tells whether c is to
+// start another worker, since all are busy now and may not all be.
+func (b *Broker) taken(c *consumer) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	c.offered.offeredBy, c.offered = nil, nil
+	c.busy++
+	if c.busy < c.started || c.started == b.cfg.InFlight {
+		return false
+	}
+	c.started++
+	return true
+}
+
+// takenBack takes back what c offers if its sender has given it up, or in any
+// case if c ends; it tells whether it did.
+func (b *Broker) takenBack(c *consumer, ends bool) bool {
+	b.mu.Lock()
+	d := c.offered
+	if !d.pub.settled && !ends {
+		b.mu.Unlock()
+		return false
+	}
+	d.offeredBy, c.offered = nil, nil
+	report := b.putBack(d)
+	b.mu.Unlock()
+	if report {
+		d.pub.report(unavailable(d.pub.topic, ErrClosed))
+	}
+	return true
+}
+
+// putBack makes d ready again, or drops it if its sender has given it up. It
+// tells whether the caller is to report the publish as given up by the closed broker.
+func (b *Broker) putBack(d *delivery) bool {
+	report := b.closed && b.giveUp(d.pub)
+	if d.pub.settled {
+		d.sub.leave(d)
+	} else {
+		d.sub.giveBack(d)
+	}
+	return report
+}
+
+// answered takes the answer to a delivery that c handed out.
+func (b *Broker) answered(c *consumer, d *delivery, a answer) {
+	var r transport.Result
+	report := false // whether this settles the publish
+	b.mu.Lock()
+	c.busy--
+	p := d.pub
+	switch {
+	case a == acked:
+		d.sub.leave(d)
+		if !p.settled {
+			d.acked = true
+			p.unacked--
+		}
+		if !p.settled && p.unacked == 0 {
+			p.settled, report = true, true
+			r = transport.Result{Outcome: transport.Confirmed}
+		}
+	case a == nacked && !p.settled && !b.closed:
+		b.delay(d)
+	default:
+		d.redelivered = true
+		report = b.putBack(d)
+		r = unavailable(p.topic, ErrClosed)
+	}
+	b.mu.Unlock()
+	if report {
+		p.report(r)
+	}
+}
+
+// retire passes on the wake-up that c may have had and no longer follows.
+func (b *Broker) retire(c *consumer) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	c.unidle()
+	c.sub.wake()
+}
+
+// forget removes c, which has ended.
+func (b *Broker) forget(c *consumer) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	c.sub.consumers--
+	delete(b.consumers, c)
+	delete(c.owner.consumers, c)
+}
