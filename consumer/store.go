@@ -117,7 +117,8 @@ type ClaimStore[TX any] interface {
 	// recorded. It is committed on return.
 	Started(ctx context.Context, consumer int, id uuid.UUID) (starts int, err error)
 	// Failed counts a failed attempt and returns how many have been counted. It
-	// is committed on return. lastError is at most 1 KiB, valid UTF-8.
+	// forgets the recorded starts, since the handling came back. It is committed on
+	// return. lastError is at most 1 KiB, valid UTF-8 without NUL.
 	Failed(ctx context.Context, consumer int, id uuid.UUID, lastError string) (attempts int, err error)
 }
 
@@ -140,7 +141,8 @@ const (
 	Discarded State = "discarded"
 )
 
-// Message is a whole message as a store keeps it.
+// Message is a whole message as a store keeps it. Topic and Key are valid UTF-8
+// without NUL; metadata and payload may hold any bytes, and come back as they were.
 type Message struct {
 	ID       uuid.UUID
 	Topic    string
@@ -209,14 +211,15 @@ type ParkedStore[TX any] interface {
 	// Otherwise it is like [ClaimStore.Apply].
 	ApplyParked(ctx context.Context, c Claim, seq int64, fn func(ctx context.Context, tx TX, m *ParkedMessage) error) (bool, error)
 	// Retry counts a failed attempt of a parked message: retrying again after
-	// retryIn, or dead. The next live message of a dead one's key becomes retrying and due.
+	// retryIn, or dead. It forgets the recorded starts. The next live message of a
+	// dead one's key becomes retrying and due.
 	Retry(ctx context.Context, seq int64, attempts int, retryIn time.Duration, dead bool, lastError string) error
 
 	// ListParked reads parked messages by ascending Seq.
 	ListParked(ctx context.Context, f Filter) ([]ParkedMessage, error)
 	// Redrive makes dead, too old and, with Force, altered messages that f selects
-	// retrying and due, with no attempts counted; those without a claim are run without one. It returns their
-	// dispatch IDs.
+	// retrying and due, with no attempts and no starts counted; those without a claim are
+	// run without one. It returns their dispatch IDs.
 	Redrive(ctx context.Context, f Filter) ([]uuid.UUID, error)
 	// Discard gives up parked messages that f selects, keeps reason and their
 	// claims, and returns their dispatch IDs.
@@ -244,8 +247,10 @@ type WindowStore interface {
 	// Newest reads the dispatch IDs that consumer applied last, newest last, at most limit.
 	Newest(ctx context.Context, consumer int, limit int) ([]Seen, error)
 	// AdvanceForgotten sets the time up to which consumer forgets to window before now, never
-	// back, and commits. A step beyond maxStep, counted from the last one, is refused with
-	// [ErrClockJump]. It returns the time that holds now.
+	// back, and commits. A consumer that has been known for less than window has nothing to
+	// forget: then nothing changes, so that it may read history of any age. A step beyond
+	// maxStep, counted from the last one, is refused with [ErrClockJump]. It returns
+	// the time that holds now.
 	AdvanceForgotten(ctx context.Context, consumer int, window, maxStep time.Duration) (time.Time, error)
 	// Forget removes dispatch IDs of consumer with a stamp before the time up to which
 	// it forgets, provided that time was set at least grace ago, at most limit,
