@@ -1,0 +1,261 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/url"
+	"os"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	amqp "github.com/rabbitmq/amqp091-go"
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) {
+	if os.Getenv(orphanEnv) != "" {
+		orphan()
+	}
+	goleak.VerifyTestMain(m)
+}
+
+func TestTwoPostgresServersRunSideBySideAndLeaveNothing(t *testing.T) {
+	t.Parallel()
+	first, second := postgres(t), postgres(t)
+
+	execute(t, first.URL(), "CREATE TABLE here (id int)")
+	execute(t, second.URL(), "CREATE TABLE here (id int)") // would exist already
+	closes(t, &first.server)
+	closes(t, &second.server)
+}
+
+func TestPostgresAllowsWhatTestsNeed(t *testing.T) {
+	t.Parallel()
+	conn := connect(t, postgres(t).URL())
+	for setting, want := range map[string]string{
+		"wal_level": "logical", "max_connections": "300", "max_prepared_transactions": "10",
+		"listen_addresses": "127.0.0.1", "unix_socket_directories": "", "server_encoding": "UTF8",
+	} {
+		var got string
+		if err := conn.QueryRow(t.Context(), "SHOW "+setting).Scan(&got); err != nil || got != want {
+			t.Errorf("%s is %q (%v), want %q", setting, got, err, want)
+		}
+	}
+}
+
+func TestPostgresRefusesOtherUsersOfTheMachine(t *testing.T) {
+	t.Parallel()
+	u, err := url.Parse(postgres(t).URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.User = url.UserPassword("postgres", "guess")
+	if conn, err := pgx.Connect(t.Context(), u.String()); err == nil {
+		conn.Close(t.Context())
+		t.Fatal("a wrong password was accepted")
+	}
+}
+
+func TestCrashedPostgresComesBackWithWhatWasCommitted(t *testing.T) {
+	t.Parallel()
+	p := postgres(t)
+	execute(t, p.URL(), "CREATE TABLE kept AS SELECT 42 AS n")
+
+	p.Crash()
+	if conn, err := pgx.Connect(t.Context(), p.URL()); err == nil {
+		conn.Close(t.Context())
+		t.Fatal("a crashed server answers")
+	}
+	if err := p.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	var n int
+	if err := connect(t, p.URL()).QueryRow(t.Context(), "SELECT n FROM kept").Scan(&n); err != nil || n != 42 {
+		t.Fatalf("read %d, %v", n, err)
+	}
+}
+
+func TestCrashedNodeComesBackWithWhatWasConfirmed(t *testing.T) {
+	t.Parallel()
+	r := rabbitMQ(t)
+	ch := channel(t, r.URL())
+	if _, err := ch.QueueDeclare("kept", true, false, false, false, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := ch.Confirm(false); err != nil {
+		t.Fatal(err)
+	}
+	confirm, err := ch.PublishWithDeferredConfirmWithContext(t.Context(), "", "kept", true, false,
+		amqp.Publishing{DeliveryMode: amqp.Persistent, Body: []byte("42")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if ok, err := confirm.WaitContext(t.Context()); !ok || err != nil {
+		t.Fatalf("confirmed: %t, %v", ok, err)
+	}
+
+	r.Crash()
+	if err := r.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	msg, ok, err := channel(t, r.URL()).Get("kept", true)
+	if err != nil || !ok || string(msg.Body) != "42" {
+		t.Fatalf("got %q, %t, %v", msg.Body, ok, err)
+	}
+}
+
+func TestTakenPortEndsTheStartWithAnErrorThatIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	p := postgres(t)
+	p.Crash()
+	u, err := url.Parse(p.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", u.Host)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+
+	if err := p.Start(t.Context()); !errors.Is(err, errExited) {
+		t.Fatalf("got %v, want %v", err, errExited)
+	}
+	l.Close()
+	if err := p.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestServerThatExitsEarlyIsTriedAgainAndNoOther(t *testing.T) {
+	t.Parallel()
+	other := errors.New("disk full")
+	for name, c := range map[string]struct {
+		errs []error
+		want int
+	}{
+		"starts at once":          {[]error{nil}, 1},
+		"loses a port, then runs": {[]error{errExited, nil}, 2},
+		"fails for good":          {[]error{other}, 1},
+		"never runs":              {[]error{errExited, errExited, errExited, errExited, errExited}, attempts},
+	} {
+		calls := 0
+		err := retry(func() error { calls++; return c.errs[calls-1] })
+		if calls != c.want {
+			t.Errorf("%s: started %d times, want %d", name, calls, c.want)
+		}
+		if (err == nil) != (c.errs[calls-1] == nil) {
+			t.Errorf("%s: got %v", name, err)
+		}
+	}
+}
+
+func TestCancelledStartLeavesNothing(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if p, err := StartPostgres(ctx); err == nil {
+		p.Close()
+		t.Fatal("started under a cancelled context")
+	}
+	if r, err := StartRabbitMQ(ctx); err == nil {
+		r.Close()
+		t.Fatal("started under a cancelled context")
+	}
+}
+
+func TestTwoNodesRunSideBySideAndLeaveNothing(t *testing.T) {
+	t.Parallel()
+	first, second := rabbitMQ(t), rabbitMQ(t)
+	if _, err := channel(t, first.URL()).QueueDeclare("here", true, false, false, false, nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := channel(t, second.URL()).QueueDeclarePassive("here", true, false, false, false, nil); err == nil {
+		t.Fatal("a queue of one node is seen on the other")
+	}
+	for _, r := range []*RabbitMQ{first, second} {
+		closes(t, &r.server, r.ports.amqp, r.ports.dist, r.ports.epmd)
+	}
+}
+
+// closes closes a server and checks that neither files, nor processes, nor open
+// ports are left of it.
+func closes(t *testing.T, s *server, ports ...int) {
+	t.Helper()
+	seen(t, s.dir)
+	if err := errors.Join(s.Close(), s.Close()); err != nil { // twice is harmless
+		t.Error(err)
+	}
+	gone(t, s.dir)
+	if _, err := os.Stat(s.dir); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("%s is left: %v", s.dir, err)
+	}
+	for _, port := range ports {
+		l, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.ParseIP(loopback), Port: port})
+		if err != nil {
+			t.Errorf("port %d: %v", port, err)
+			continue
+		}
+		l.Close()
+	}
+}
+
+func postgres(t *testing.T) *Postgres {
+	t.Helper()
+	p, err := StartPostgres(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := p.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return p
+}
+
+func rabbitMQ(t *testing.T) *RabbitMQ {
+	t.Helper()
+	r, err := StartRabbitMQ(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := r.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return r
+}
+
+func connect(t *testing.T, url string) *pgx.Conn {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close(context.Background()) })
+	return conn
+}
+
+func execute(t *testing.T, url, statement string) {
+	t.Helper()
+	if _, err := connect(t, url).Exec(t.Context(), statement); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func channel(t *testing.T, url string) *amqp.Channel {
+	t.Helper()
+	conn, err := amqp.Dial(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	ch, err := conn.Channel()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ch
+}
