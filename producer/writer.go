@@ -114,7 +114,9 @@ func (w *Writer[TX]) Flush(ctx context.Context) error {
 
 // Savepoint runs fn within a savepoint. If fn returns an error, what it changed
 // and wrote is rolled back and its events are not counted; the error is returned, and
-// the transaction goes on. Use the writer given to fn, which is w itself.
+// the transaction goes on. Use the writer given to fn, which is w itself. [ErrConflict] and
+// [ErrSecondWriter] cannot be rolled back this way: the writer returns them from then on,
+// so that [Outbox.Transact] and handlers do not commit past them.
 func (w *Writer[TX]) Savepoint(ctx context.Context, fn func(ctx context.Context, w *Writer[TX]) error) error {
 	if err := w.Flush(ctx); err != nil {
 		return err
@@ -124,7 +126,10 @@ func (w *Writer[TX]) Savepoint(ctx context.Context, fn func(ctx context.Context,
 	defer func() {
 		w.tx = outer
 		if !done { // fn failed, panicked or called Goexit
-			w.state, w.queued, w.wrote, w.err = saved, nil, wrote, nil
+			w.state, w.queued, w.wrote = saved, nil, wrote
+			if !errors.Is(w.err, ErrConflict) && !errors.Is(w.err, ErrSecondWriter) {
+				w.err = nil
+			}
 		}
 	}()
 	err := w.outbox.store.Savepoint(ctx, w.tx, func(ctx context.Context, tx TX) error {
