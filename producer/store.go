@@ -26,7 +26,8 @@ type Store[TX any] interface {
 // EventStore is what a [Writer] and [Outbox.Transact] need of a store.
 type EventStore[TX any] interface {
 	// Append writes records and their queue rows in tx, in their order, in one
-	// statement, and tells for each whether the outbox knew it already. A known dispatch ID
+	// statement, and tells for each whether the outbox knew it already. The stamps of
+	// records are not used: the time of writing, by the database's clock, becomes the stamp. A known dispatch ID
 	// with another digest makes tx unable to commit and gives [ErrConflict], also
 	// when a concurrent transaction has just committed it. The first Append in a
 	// transaction ties it to writer; another writer's gives [ErrSecondWriter] and
@@ -73,8 +74,8 @@ type Grant struct {
 type Renewal struct {
 	Lease
 	// Rewind tells that an operator has changed what is to be sent from this
-	// shard: the blocked keys are to be loaded anew and the queue read from the event
-	// RewindTo on. Ticket names the request for [RelayStore.ClearRewind].
+	// shard: the shard is to be healed, its blocked keys loaded anew and the queue read from
+	// the event RewindTo on. Ticket names the request for [RelayStore.ClearRewind].
 	Rewind   bool
 	RewindTo int64
 	Ticket   int64
@@ -174,7 +175,8 @@ type RelayStore interface {
 	FetchKey(ctx context.Context, shard int, key string, from int64, limit int) ([]Queued, error)
 	// Writers names the transactions that may still commit events with IDs lower than some
 	// that are visible already. A transaction keeps its name while it lives, and a
-	// later one never gets the name of an earlier one that was returned.
+	// later one never gets the name of an earlier one that was returned. One transaction may have
+	// several names.
 	Writers(ctx context.Context) ([]string, error)
 	// Mark removes the queue rows of delivered events and keeps a receipt. It
 	// returns the shards of marks that are lost. Rows of another round stay.
@@ -184,9 +186,11 @@ type RelayStore interface {
 	// the given one (the zero value begins): those with a retrying or following event, or,
 	// with hold, a dead one.
 	Blocked(ctx context.Context, shards []int, hold bool, after BlockedKey, limit int) ([]BlockedKey, error)
-	// Heal makes the first live event of every key of shards without a retrying
-	// one retrying and due.
-	Heal(ctx context.Context, relay string, leases []Lease) error
+	// Heal makes the first live event of every key of shards retrying and due if
+	// it is following; with hold, keys with a dead event are left as they are. A relay
+	// calls it when it has acquired shards and when it is told to rewind: what an operator
+	// did may have left followers without a head.
+	Heal(ctx context.Context, relay string, leases []Lease, hold bool) error
 	// Park moves events from the queue to the parked events: retrying, or dead.
 	Park(ctx context.Context, relay string, lease Lease, failures []Failure) (lost bool, err error)
 	// Follow moves events from the queue to the parked events: following.
@@ -247,8 +251,9 @@ type Attempt struct {
 
 // Stats is the state of an outbox at one moment.
 type Stats struct {
-	// Pending is how many events wait in the queue. Counting stops at
-	// PendingLimit; PendingCapped tells that it did.
+	// Pending is how many events wait in the queue. A store stops counting at
+	// a number of its own; PendingCapped tells that it did. It may stop counting
+	// parked events there as well.
 	Pending       int64
 	PendingCapped bool
 	// OldestPending is the age of the oldest event that is not delivered, parked
