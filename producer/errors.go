@@ -10,8 +10,6 @@ var (
 	// transaction: both would count events from 0, and equal IDs would be
 	// taken for repetitions.
 	ErrSecondWriter = errors.New("transaction has another outbox writer already")
-	// ErrRepeated is returned when one writer is given the same dispatch ID twice.
-	ErrRepeated = errors.New("dispatch ID was written in this transaction already")
 	// ErrNoIdentity is returned for an event from which no dispatch ID can be computed.
 	ErrNoIdentity = errors.New("event has no identity: set Source with Version or IdempotencyKey, or Random")
 	// ErrCommitUnknown is wrapped by the error of a COMMIT whose outcome is not

@@ -16,7 +16,8 @@ import (
 
 // Writer writes the events of one transaction. It counts them, which is
 // where the index in their dispatch IDs comes from, so everything that writes events
-// in the transaction shares one Writer. Not safe for concurrent use.
+// in the transaction shares one Writer: the same dispatch ID cannot come up twice in it.
+// Not safe for concurrent use.
 type Writer[TX any] struct {
 	outbox   *Outbox[TX]
 	tx       TX
@@ -25,20 +26,10 @@ type Writer[TX any] struct {
 	cause    *transport.Event
 	flushes  bool // somebody calls Flush before the commit
 
-	state  writerState
+	next   map[sequence]int // what a savepoint that is rolled back takes with it
 	queued []Record
 	wrote  bool
 	err    error // of a write whose effect on the transaction is not known
-}
-
-// writerState is what a savepoint that is rolled back takes with it.
-type writerState struct {
-	next    map[sequence]int
-	written map[uuid.UUID]struct{}
-}
-
-func (s writerState) clone() writerState {
-	return writerState{next: maps.Clone(s.next), written: maps.Clone(s.written)}
 }
 
 // sequence is what the events of one dispatch are counted within.
@@ -121,12 +112,12 @@ func (w *Writer[TX]) Savepoint(ctx context.Context, fn func(ctx context.Context,
 	if err := w.Flush(ctx); err != nil {
 		return err
 	}
-	saved, outer, wrote := w.state.clone(), w.tx, w.wrote
+	saved, outer, wrote := maps.Clone(w.next), w.tx, w.wrote
 	done := false
 	defer func() {
 		w.tx = outer
 		if !done { // fn failed, panicked or called Goexit
-			w.state, w.queued, w.wrote = saved, nil, wrote
+			w.next, w.queued, w.wrote = saved, nil, wrote
 			if !errors.Is(w.err, ErrConflict) && !errors.Is(w.err, ErrSecondWriter) {
 				w.err = nil
 			}
@@ -145,12 +136,12 @@ func (w *Writer[TX]) Savepoint(ctx context.Context, fn func(ctx context.Context,
 
 // records makes events ready to be stored, all of them or none.
 func (w *Writer[TX]) records(events []Event) ([]Record, error) {
-	saved := w.state.clone()
+	saved := maps.Clone(w.next)
 	records := make([]Record, len(events))
 	for i := range events {
 		record, err := w.record(&events[i])
 		if err != nil {
-			w.state = saved
+			w.next = saved
 			return nil, fmt.Errorf("event %d: %w", i, err)
 		}
 		records[i] = record
@@ -166,14 +157,6 @@ func (w *Writer[TX]) record(e *Event) (Record, error) {
 	if err != nil {
 		return Record{}, err
 	}
-	if _, ok := w.state.written[id]; ok {
-		return Record{}, fmt.Errorf("%s: %w", id, ErrRepeated)
-	}
-	if w.state.written == nil {
-		w.state.written = make(map[uuid.UUID]struct{})
-	}
-	w.state.written[id] = struct{}{}
-
 	r := Record{OccurredAt: e.OccurredAt, Event: transport.Event{
 		ID: id, Topic: e.Topic, Key: e.Key, Type: e.Type, Payload: e.Payload,
 		Producer: w.outbox.cfg.Name, Source: e.Source, Version: e.Version, Index: index,
@@ -218,11 +201,11 @@ func (w *Writer[TX]) identify(e *Event) (uuid.UUID, int, error) {
 }
 
 func (w *Writer[TX]) count(s sequence) int {
-	if w.state.next == nil {
-		w.state.next = make(map[sequence]int)
+	if w.next == nil {
+		w.next = make(map[sequence]int)
 	}
-	n := w.state.next[s]
-	w.state.next[s] = n + 1
+	n := w.next[s]
+	w.next[s] = n + 1
 	return n
 }
 

@@ -1,0 +1,370 @@
+package producer_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/google/uuid"
+
+	"github.com/boxpair/boxpair/idgen"
+	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/transport"
+)
+
+type writer = producer.Writer[*fakeTx]
+
+func newOutbox(t *testing.T, store *fakeEvents, cfg producer.Config) *producer.Outbox[*fakeTx] {
+	t.Helper()
+	if cfg.Name == "" {
+		cfg.Name = "orders"
+	}
+	outbox, err := producer.New[*fakeTx](store, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return outbox
+}
+
+func placed(version int64) producer.Event {
+	return producer.Event{Topic: "order", Key: "42", Source: "order/42", Version: version, Payload: []byte("{}")}
+}
+
+func TestDispatchIDsCountTheEventsOfOneVersionInOneTransaction(t *testing.T) {
+	t.Parallel()
+	outbox := newOutbox(t, &fakeEvents{}, producer.Config{})
+	err := outbox.Transact(t.Context(), func(ctx context.Context, w *writer) error {
+		first, err := w.Write(ctx, placed(1), placed(1), placed(2))
+		if err != nil {
+			return err
+		}
+		queued, err := w.Queue(placed(1))
+		if err != nil {
+			return err
+		}
+		got := []uuid.UUID{first[0].ID, first[1].ID, first[2].ID, queued[0]}
+		want := []uuid.UUID{
+			idgen.Of("orders", "order/42", 1, 0), idgen.Of("orders", "order/42", 1, 1),
+			idgen.Of("orders", "order/42", 2, 0), idgen.Of("orders", "order/42", 1, 2),
+		}
+		for i := range want {
+			if got[i] != want[i] {
+				t.Errorf("event %d: dispatch ID %s, want %s", i, got[i], want[i])
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestARepeatedTransactionWritesTheSameEventsAndIsToldSo(t *testing.T) {
+	t.Parallel()
+	store := &fakeEvents{}
+	outbox := newOutbox(t, store, producer.Config{})
+	var known []bool
+	for range 2 {
+		err := outbox.Transact(t.Context(), func(ctx context.Context, w *writer) error {
+			written, err := w.Write(ctx, placed(1))
+			if err == nil {
+				known = append(known, written[0].Known)
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if len(store.committed) != 1 || known[0] || !known[1] {
+		t.Errorf("%d events committed, known %v; want 1, [false true]", len(store.committed), known)
+	}
+}
+
+func TestASavepointRolledBackTakesItsCountAlong(t *testing.T) {
+	t.Parallel()
+	store := &fakeEvents{}
+	outbox := newOutbox(t, store, producer.Config{})
+	boom := errors.New("boom")
+	err := outbox.Transact(t.Context(), func(ctx context.Context, w *writer) error {
+		if _, err := w.Queue(placed(1)); err != nil {
+			return err
+		}
+		err := w.Savepoint(ctx, func(ctx context.Context, w *writer) error {
+			if _, err := w.Write(ctx, placed(1)); err != nil {
+				return err
+			}
+			if _, err := w.Queue(placed(1)); err != nil {
+				return err
+			}
+			return boom
+		})
+		if !errors.Is(err, boom) {
+			t.Errorf("Savepoint: %v, want %v", err, boom)
+		}
+		_, err = w.Write(ctx, placed(1))
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(store.committed) != 2 {
+		t.Fatalf("%d events committed, want 2", len(store.committed))
+	}
+	for n, r := range store.committed {
+		if want := idgen.Of("orders", "order/42", 1, n); r.ID != want {
+			t.Errorf("event %d: dispatch ID %s, want %s", n, r.ID, want)
+		}
+	}
+}
+
+func TestASecondWriterOnOneTransactionIsRefused(t *testing.T) {
+	t.Parallel()
+	outbox, tx := newOutbox(t, &fakeEvents{}, producer.Config{}), &fakeTx{}
+	if _, err := outbox.Tx(tx).Write(t.Context(), placed(1)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := outbox.Tx(tx).Write(t.Context(), placed(1)); !errors.Is(err, producer.ErrSecondWriter) {
+		t.Errorf("second writer: %v, want %v", err, producer.ErrSecondWriter)
+	}
+}
+
+func TestASwallowedWriteErrorIsNotCommitted(t *testing.T) {
+	t.Parallel()
+	store := &fakeEvents{}
+	outbox := newOutbox(t, store, producer.Config{})
+	write := func(payload string) error {
+		return outbox.Transact(t.Context(), func(ctx context.Context, w *writer) error {
+			e := placed(1)
+			e.Payload = []byte(payload)
+			_ = w.Savepoint(ctx, func(ctx context.Context, w *writer) error {
+				_, err := w.Write(ctx, e)
+				return err
+			})
+			return nil
+		})
+	}
+	if err := write("one"); err != nil {
+		t.Fatal(err)
+	}
+	if err := write("other"); !errors.Is(err, producer.ErrConflict) {
+		t.Errorf("same dispatch ID with other content: %v, want %v", err, producer.ErrConflict)
+	}
+}
+
+func TestEventsQueuedBeforeAWriteAreWrittenBeforeIt(t *testing.T) {
+	t.Parallel()
+	store := &fakeEvents{}
+	outbox := newOutbox(t, store, producer.Config{})
+	err := outbox.Transact(t.Context(), func(ctx context.Context, w *writer) error {
+		if _, err := w.Queue(placed(1)); err != nil {
+			return err
+		}
+		_, err := w.Write(ctx, placed(2))
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(store.committed) != 2 || store.committed[0].Version != 1 {
+		t.Errorf("committed %v", store.committed)
+	}
+}
+
+func TestQueueIsRefusedWhereNothingWouldFlush(t *testing.T) {
+	t.Parallel()
+	w := newOutbox(t, &fakeEvents{}, producer.Config{}).Tx(&fakeTx{})
+	if _, err := w.Queue(placed(1)); err == nil {
+		t.Error("Queue on the caller's transaction was accepted")
+	}
+}
+
+func TestAnInvalidEventNamesTheFieldNotTheValueAndWritesNothing(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat("secret", 50)
+	for field, e := range map[string]producer.Event{
+		"Topic":                {Source: "s"},
+		"Key":                  {Topic: "t", Source: "s", Key: long},
+		"Type":                 {Topic: "t", Source: "s", Type: "a\x00b"},
+		"Source":               {Topic: "t", Source: "\xff"},
+		"Payload":              {Topic: "t", Source: "s", Payload: make([]byte, 9)},
+		"Headers":              {Topic: "t", Source: "s", Headers: map[string]string{transport.MetaKey: "v"}},
+		"Config.MaxHeaders":    {Topic: "t", Source: "s", Headers: map[string]string{"h": long}},
+		"SchemaVersion":        {Topic: "t", Source: "s", SchemaVersion: -1},
+		"TraceState":           {Topic: "t", Source: "s", TraceState: long + long},
+		"Random":               {Topic: "t", Source: "s", Random: true},
+		"has no identity":      {Topic: "t"},
+		"Version besides":      {Topic: "t", Source: "s", IdempotencyKey: "k", Version: 1},
+		"IdempotencyKey: has ": {Topic: "t", Source: "s", IdempotencyKey: long},
+	} {
+		t.Run(field, func(t *testing.T) {
+			t.Parallel()
+			tx := &fakeTx{}
+			w := newOutbox(t, &fakeEvents{}, producer.Config{MaxPayload: 8, MaxHeaders: 16}).Tx(tx)
+			_, err := w.Write(t.Context(), placed(1), e)
+			if err == nil || !strings.Contains(err.Error(), field) || strings.Contains(err.Error(), "secret") {
+				t.Errorf("error %v does not name %s, or shows its value", err, field)
+			}
+			if len(tx.records) != 0 {
+				t.Error("an event was written")
+			}
+			if written, err := w.Write(t.Context(), placed(1)); err != nil || written[0].ID != idgen.Of("orders", "order/42", 1, 0) {
+				t.Errorf("the writer is not as it was before: %v, %v", written, err)
+			}
+		})
+	}
+}
+
+func TestAHandlersEventsAreChildrenOfItsCause(t *testing.T) {
+	t.Parallel()
+	cause := transport.Event{ID: uuid.New(), TraceParent: "00-1-2-01", TraceState: "x=y"}
+	tx := &fakeTx{}
+	w := newOutbox(t, &fakeEvents{}, producer.Config{}).Handling(tx, "stock/reserve", cause)
+	written, err := w.Write(t.Context(), producer.Event{Topic: "stock"}, producer.Event{Topic: "stock"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n := range written {
+		if want := idgen.Child("stock/reserve", cause.ID, n); written[n].ID != want {
+			t.Errorf("event %d: dispatch ID %s, want %s", n, written[n].ID, want)
+		}
+		r := tx.records[n]
+		if r.CorrelationID != cause.ID.String() || r.TraceParent != cause.TraceParent || r.TraceState != cause.TraceState {
+			t.Errorf("event %d did not inherit correlation and trace context: %+v", n, r.Event)
+		}
+	}
+}
+
+func TestAConflictingTransactionIsRunAgainWithAFreshWriter(t *testing.T) {
+	t.Parallel()
+	store := &fakeEvents{commitErr: []error{errConflictOfTransactions, errConflictOfTransactions}}
+	outbox := newOutbox(t, store, producer.Config{MaxTransactAttempts: 3})
+	err := outbox.Transact(t.Context(), func(ctx context.Context, w *writer) error {
+		_, err := w.Queue(placed(1))
+		return err
+	})
+	if err != nil || store.begun != 3 {
+		t.Fatalf("%d transactions, error %v; want 3, nil", store.begun, err)
+	}
+	if want := idgen.Of("orders", "order/42", 1, 0); store.committed[0].ID != want {
+		t.Errorf("dispatch ID %s, want %s", store.committed[0].ID, want)
+	}
+	store.commitErr = []error{errConflictOfTransactions, errConflictOfTransactions, errConflictOfTransactions}
+	err = outbox.Transact(t.Context(), func(context.Context, *writer) error { return nil })
+	if !errors.Is(err, errConflictOfTransactions) {
+		t.Errorf("after the last attempt: %v", err)
+	}
+}
+
+func TestAnUnknownCommitIsNotRunAgain(t *testing.T) {
+	t.Parallel()
+	store := &fakeEvents{commitErr: []error{producer.ErrCommitUnknown}}
+	outbox := newOutbox(t, store, producer.Config{})
+	err := outbox.Transact(t.Context(), func(context.Context, *writer) error { return nil })
+	if !errors.Is(err, producer.ErrCommitUnknown) || store.begun != 1 {
+		t.Errorf("%d transactions, error %v", store.begun, err)
+	}
+}
+
+func TestLockKeysLocksEachKeyOnceInOrder(t *testing.T) {
+	t.Parallel()
+	tx := &fakeTx{}
+	w := newOutbox(t, &fakeEvents{}, producer.Config{LockKeys: true}).Tx(tx)
+	var events []producer.Event
+	for n, key := range []string{"b", "a", "", "b"} {
+		events = append(events, producer.Event{Topic: "t", Key: key, Source: "s", Version: int64(n)})
+	}
+	if _, err := w.Write(t.Context(), events...); err != nil {
+		t.Fatal(err)
+	}
+	if strings.Join(tx.locked, " ") != "a b" {
+		t.Errorf("locked %q, want a b", tx.locked)
+	}
+}
+
+func TestPublisherMustBeToldKeyAndIdentity(t *testing.T) {
+	t.Parallel()
+	outbox := newOutbox(t, &fakeEvents{}, producer.Config{})
+	key := func(string, *message.Message) string { return "k" }
+	for name, cfg := range map[string]producer.PublisherConfig{
+		"neither Key nor NoKey":    {Source: "s"},
+		"both Key and NoKey":       {Source: "s", Key: key, NoKey: true},
+		"no identity":              {Key: key},
+		"two identities":           {Key: key, Source: "s", MessageID: true},
+		"a Version without Source": {Key: key, Version: 1, MessageID: true},
+	} {
+		if _, err := outbox.Tx(&fakeTx{}).Publisher(t.Context(), cfg); err == nil && name != "a Version without Source" {
+			t.Errorf("%s was accepted", name)
+		}
+	}
+	w := outbox.Handling(&fakeTx{}, "c", transport.Event{ID: uuid.New()})
+	if _, err := w.Publisher(t.Context(), producer.PublisherConfig{NoKey: true}); err != nil {
+		t.Errorf("in a handler the cause is the identity: %v", err)
+	}
+}
+
+func TestPublisherWritesMessagesAsEvents(t *testing.T) {
+	t.Parallel()
+	tx := &fakeTx{}
+	w := newOutbox(t, &fakeEvents{}, producer.Config{}).Tx(tx)
+	publisher, err := w.Publisher(t.Context(), producer.PublisherConfig{
+		MessageID: true,
+		Key:       func(_ string, msg *message.Message) string { return msg.Metadata["customer"] },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	msg := message.NewMessage("m-1", []byte("body"))
+	msg.Metadata = message.Metadata{"customer": "c", "name": "Placed", transport.MetaCorrelationID: "corr", transport.MetaDigest: "of another"}
+	if err := publisher.Publish("order", msg); err != nil {
+		t.Fatal(err)
+	}
+	r := tx.records[0]
+	if r.ID != idgen.OfKey("orders", "message", "m-1", 0) || r.Key != "c" || r.CorrelationID != "corr" || string(r.Payload) != "body" {
+		t.Errorf("record %+v", r)
+	}
+	if len(r.Headers) != 2 || r.Headers["name"] != "Placed" {
+		t.Errorf("headers %v", r.Headers)
+	}
+}
+
+func TestConfigErrorsNameTheirFields(t *testing.T) {
+	t.Parallel()
+	_, err := producer.New[*fakeTx](nil, producer.Config{MaxPayload: -1, MaxHeaders: 1 << 20, MaxTransactAttempts: -1, NotifyInterval: -1})
+	for _, field := range []string{"Name", "MaxPayload", "MaxHeaders", "MaxTransactAttempts", "NotifyInterval", "store"} {
+		if err == nil || !strings.Contains(err.Error(), field) {
+			t.Errorf("error %v does not name %s", err, field)
+		}
+	}
+}
+
+func TestCommitsWakeRelaysElsewhereAtMostOncePerInterval(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := &fakeEvents{notified: make(chan struct{}, 100)}
+		outbox := newOutbox(t, store, producer.Config{NotifyInterval: time.Second})
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- outbox.Run(ctx) }()
+		synctest.Wait()
+		for range 50 {
+			outbox.Committed()
+		}
+		synctest.Wait()
+		if n := len(store.notified); n != 1 {
+			t.Errorf("%d wake-ups at once, want 1", n)
+		}
+		<-time.After(3 * time.Second) // of the test's own clock
+		if n := len(store.notified); n > 2 {
+			t.Errorf("%d wake-ups for 50 commits, want at most 2", n)
+		}
+		stop()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
