@@ -5,17 +5,18 @@
 //
 // The command finds them through TEST_DATABASE_URL, TEST_AMQP_URL,
 // TEST_RABBITMQCTL and TEST_PG_BIN. Where TEST_DATABASE_URL or TEST_AMQP_URL is
-// set already, that server is used and none is started in its place. Without a
-// command it prints the variables and waits to be interrupted.
+// set already, that server is used and none is started in its place. TMPDIR is
+// a directory that is removed in the end. Without a command it prints the
+// variables and waits to be interrupted.
 //
 // The servers run from installed binaries. Missing ones are installed with
 // apt-get where that is possible (root on Debian or a relative of it); failing
 // that, the servers run in Docker.
 //
 // The exit status is the command's; 128 and the number of the signal if one
-// ended it; 1 if a server could not be started; 2 for wrong usage. An interrupt
-// is handed to the command and everything that it has started, a second one
-// kills them.
+// ended it; 127 if it could not be started, 1 if a server could not, 2 for wrong
+// usage. An interrupt is handed to the command and everything that it has
+// started, a second one kills them.
 package main
 
 import (
@@ -59,6 +60,10 @@ func run(command []string) int {
 		say("running; interrupt to stop")
 		<-signals
 		return 0
+	}
+	if err := env.addScratch(); err != nil {
+		say("%v", err)
+		return 1
 	}
 	return child(command, env.vars, signals)
 }
@@ -136,6 +141,17 @@ func (e *environment) add(closer func() error, vars ...string) {
 	defer e.mu.Unlock()
 	e.closers = append(e.closers, closer)
 	e.vars = append(e.vars, vars...)
+}
+
+// addScratch gives the command a temporary directory that is removed with the
+// servers, because a test that is killed cannot remove what it made.
+func (e *environment) addScratch() error {
+	dir, err := os.MkdirTemp("", "boxpair-scratch-")
+	if err != nil {
+		return err
+	}
+	e.add(func() error { return os.RemoveAll(dir) }, "TMPDIR="+dir)
+	return os.Chmod(dir, 0o711) // servers that run as another user pass through
 }
 
 // close stops the servers side by side and removes what they wrote.

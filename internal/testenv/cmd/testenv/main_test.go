@@ -47,7 +47,7 @@ func command(t *testing.T, private bool, args ...string) *exec.Cmd {
 // shared is a temporary directory in which the user postgres may work, too.
 func shared(t *testing.T) string {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "testenv-test-")
+	dir, err := os.MkdirTemp("", "testenv-test-") //nolint:usetesting // t.TempDir is closed to other users
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -93,7 +93,7 @@ func TestGivenServersAreUsedAndNoneIsStarted(t *testing.T) {
 func TestTwoEnvironmentsAtOnceAreStrangersAndCleanUpWhenTerminated(t *testing.T) {
 	t.Parallel()
 	// The grandchild stands for a test binary under go test.
-	const script = `echo $TEST_DATABASE_URL; echo $TEST_AMQP_URL; echo $TEST_RABBITMQCTL; sleep 1000 & echo $!; wait`
+	const script = `touch $TMPDIR/left; echo $TEST_DATABASE_URL; echo $TEST_AMQP_URL; echo $TEST_RABBITMQCTL; sleep 1000 & echo $!; wait`
 	cmds := []*exec.Cmd{command(t, true, "--", "sh", "-c", script), command(t, true, "--", "sh", "-c", script)}
 	read := []func() []string{start(t, cmds[0], 4), start(t, cmds[1], 4)}
 
