@@ -1,0 +1,208 @@
+package amqp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"strconv"
+	"strings"
+	"time"
+
+	wamqp "github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/rabbitmq/amqp091-go"
+)
+
+const (
+	// dialTimeout bounds connecting and the handshake, unless the URI says
+	// otherwise.
+	dialTimeout = 30 * time.Second
+	// closeTimeout bounds the closing handshake of a connection or a channel.
+	closeTimeout = 5 * time.Second
+)
+
+// broker is where to connect to and how.
+type broker struct {
+	uri     string
+	parsed  amqp091.URI
+	config  amqp091.Config
+	backoff backoff
+	name    string // host:port/vhost, for logs and routes
+}
+
+// newBroker checks c. Its errors name the field and contain no part of the URI.
+func newBroker(c wamqp.ConnectionConfig, role string) (*broker, error) {
+	b := &broker{uri: c.AmqpURI, backoff: reconnectBackoff(c.Reconnect)}
+	var errs []error
+	var err error
+	if b.parsed, err = parseURI(c.AmqpURI); err != nil {
+		errs = append(errs, fmt.Errorf("AMQP.Connection.AmqpURI: %w", err))
+	}
+	if c.AmqpConfig != nil {
+		b.config = *c.AmqpConfig
+		if c.AmqpConfig.TLSClientConfig != nil && c.TLSConfig != nil {
+			errs = append(errs, errors.New("AMQP.Connection.TLSConfig: AmqpConfig.TLSClientConfig is set as well"))
+		}
+		if c.AmqpConfig.Recovery != nil {
+			errs = append(errs, errors.New("AMQP.Connection.AmqpConfig.Recovery: reconnecting is done here, "+
+				"and recovery would let confirms of one channel count for another"))
+		}
+	}
+	if c.TLSConfig != nil {
+		b.config.TLSClientConfig = c.TLSConfig
+	}
+	if b.config.Vhost == "" {
+		b.config.Vhost = b.parsed.Vhost
+	}
+	if len(b.config.Properties) == 0 {
+		b.config.Properties = amqp091.NewConnectionProperties()
+		b.config.Properties.SetClientConnectionName("boxpair " + role)
+	}
+	b.name = net.JoinHostPort(b.parsed.Host, strconv.Itoa(b.parsed.Port)) + "/" + strings.TrimPrefix(b.config.Vhost, "/")
+	return b, errors.Join(errs...)
+}
+
+// connection is a connection whose socket can be cut.
+type connection struct {
+	*amqp091.Connection
+	raw *bufferedConn
+}
+
+// dial connects. It gives up when ctx ends; once it has returned, ctx no longer
+// matters.
+func (b *broker) dial(ctx context.Context) (*connection, error) {
+	config := b.config
+	config.Properties = maps.Clone(config.Properties) // amqp091 writes to both
+	if config.TLSClientConfig != nil {
+		config.TLSClientConfig = config.TLSClientConfig.Clone()
+	}
+	var raw *bufferedConn
+	var stop func() bool
+	config.Dial = func(network, addr string) (net.Conn, error) {
+		conn, err := b.dialSocket(ctx, network, addr)
+		if err != nil {
+			return nil, err
+		}
+		raw = newBufferedConn(conn)
+		stop = context.AfterFunc(ctx, raw.abort)
+		return raw, nil
+	}
+	conn, err := amqp091.DialConfig(b.uri, config)
+	if stop != nil && !stop() && err == nil {
+		err = context.Cause(ctx)
+	}
+	if err != nil {
+		if raw != nil {
+			_ = raw.Close()
+		}
+		return nil, fmt.Errorf("connect to %s: %w", b.name, redact(err, b.parsed.Password))
+	}
+	return &connection{Connection: conn, raw: raw}, nil
+}
+
+func (b *broker) dialSocket(ctx context.Context, network, addr string) (net.Conn, error) {
+	if b.config.Dial != nil {
+		return b.config.Dial(network, addr)
+	}
+	timeout := dialTimeout
+	if b.parsed.ConnectionTimeout > 0 {
+		timeout = time.Duration(b.parsed.ConnectionTimeout) * time.Millisecond
+	}
+	dialer := net.Dialer{Timeout: timeout}
+	conn, err := dialer.DialContext(ctx, network, addr)
+	if err != nil {
+		return nil, err
+	}
+	// Until heartbeats begin, a dead peer is noticed by this deadline only;
+	// amqp091 clears it after the handshake.
+	if err := conn.SetDeadline(time.Now().Add(timeout)); err != nil {
+		_ = conn.Close()
+		return nil, err
+	}
+	return conn, nil
+}
+
+// version returns the major version of the broker, or 0 when it does not say.
+func (c *connection) version() int {
+	v, _ := c.Properties["version"].(string)
+	major, _, _ := strings.Cut(v, ".")
+	n, _ := strconv.Atoi(major)
+	return n
+}
+
+// guard cuts the connection if the returned function is not called in time.
+// amqp091's requests wait without a limit for an answer that a hung broker
+// never sends.
+func (c *connection) guard(timeout time.Duration) (stop func() bool) {
+	return time.AfterFunc(timeout, c.raw.abort).Stop
+}
+
+// shut closes the connection within closeTimeout.
+func (c *connection) shut() {
+	defer c.guard(closeTimeout)()
+	_ = c.CloseDeadline(time.Now().Add(closeTimeout))
+	_ = c.raw.Close()
+}
+
+// closeChannel closes ch and waits until the broker has handled what was sent
+// on it.
+func (c *connection) closeChannel(ch *amqp091.Channel) {
+	defer c.guard(closeTimeout)()
+	_ = ch.Close()
+}
+
+// withChannel runs f on a channel of its own, for declarations: a failed one
+// closes its channel.
+func (c *connection) withChannel(timeout time.Duration, f func(*amqp091.Channel) error) error {
+	defer c.guard(timeout)()
+	ch, err := c.Channel()
+	if err != nil {
+		return err
+	}
+	defer c.closeChannel(ch)
+	return f(ch)
+}
+
+// link is a connection that several share, opened when it is needed.
+type link struct {
+	broker *broker
+	sem    chan struct{} // capacity 1: a lock that gives way to a context
+	conn   *connection   // guarded by sem
+	closed bool          // guarded by sem
+}
+
+func newLink(b *broker) *link { return &link{broker: b, sem: make(chan struct{}, 1)} }
+
+// get returns the connection, after dialling if there is none that works.
+func (l *link) get(ctx context.Context) (*connection, error) {
+	select {
+	case l.sem <- struct{}{}:
+		defer func() { <-l.sem }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	if l.closed {
+		return nil, ErrClosed
+	}
+	if l.conn != nil && !l.conn.IsClosed() {
+		return l.conn, nil
+	}
+	conn, err := l.broker.dial(ctx)
+	if err != nil {
+		return nil, err
+	}
+	l.conn = conn
+	return conn, nil
+}
+
+// close closes the connection. Who waits in get must be told by its context.
+func (l *link) close() {
+	l.sem <- struct{}{}
+	defer func() { <-l.sem }()
+	l.closed = true
+	if l.conn != nil {
+		l.conn.shut()
+		l.conn = nil
+	}
+}

@@ -1,0 +1,314 @@
+package amqp
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	wamqp "github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/rabbitmq/amqp091-go"
+)
+
+// Topology says who declares exchanges, queues and bindings.
+type Topology uint8
+
+const (
+	// Declare declares what is missing. The user needs the configure permission.
+	Declare Topology = iota
+	// Passive checks that exchanges and queues exist and declares nothing. Bindings
+	// cannot be checked.
+	Passive
+	// NoTopology neither declares nor checks.
+	NoTopology
+)
+
+// QueueType is the type of the queues that are declared.
+type QueueType uint8
+
+const (
+	// Quorum queues are replicated, and confirm what is on disk.
+	Quorum QueueType = iota
+	// Classic leaves the queue's arguments as they are. With RabbitMQ's default
+	// configuration that is a classic queue, and what stock watermill-amqp declares.
+	Classic
+)
+
+// Queue is a queue that a publisher declares.
+type Queue struct {
+	// Topic is the topic whose messages the queue takes. Required.
+	Topic string
+	// Name of the queue. Defaults to AMQP.Queue.GenerateName(Topic).
+	Name string
+	// BindingKey binds the queue to the topic's exchange. Defaults to the routing key
+	// that messages of the topic are published with.
+	BindingKey string
+}
+
+// PublisherConfig configures a [Publisher].
+type PublisherConfig struct {
+	// AMQP is watermill-amqp's configuration. Connection.AmqpURI,
+	// Exchange.GenerateName and Publish.GenerateRoutingKey are required; a nil
+	// Marshaler is the DefaultMarshaler. Publish.Mandatory, ConfirmDelivery and
+	// ChannelPoolSize are of no importance: messages are always mandatory and
+	// confirmed, on one channel. NoWait of a declaration is taken as false.
+	AMQP wamqp.Config
+
+	// Name tells this publisher from others in [Publisher.Route]. Defaults to
+	// host:port/vhost of the broker.
+	Name string
+
+	// Topology says who declares. Defaults to Declare.
+	Topology Topology
+
+	// Queues are declared along with the exchange of their topic, so that what is
+	// published before a consumer's first start is kept for it. With the default
+	// exchange, the queue that the routing key names is declared without being
+	// listed, if it is AMQP.Queue.GenerateName(topic). Defaults to none.
+	Queues []Queue
+
+	// QueueType is the type of the queues declared. AMQP.Queue.Arguments goes first
+	// if it names a type. Defaults to Quorum.
+	QueueType QueueType
+
+	// Window is how many messages may be unconfirmed. Defaults to 1000.
+	Window int
+
+	// WindowBytes is how many bytes may be unconfirmed, besides one message of any
+	// size. Defaults to 64 MiB.
+	WindowBytes int
+
+	// ConfirmTimeout is how long the broker may take to answer for a message before
+	// the connection is closed, how long Send waits at most for the connection or
+	// for room in the window, and how long Close waits for what is unconfirmed.
+	// Defaults to 30 seconds.
+	ConfirmTimeout time.Duration
+
+	// MaxBody is the largest payload in bytes. A larger one is Invalid. Keep it at or
+	// below the broker's max_message_size, which closes the channel otherwise.
+	// Defaults to 16 MiB, as RabbitMQ 4 does.
+	MaxBody int
+
+	// AllowLoss accepts configuration by which the broker may lose messages that it
+	// has confirmed: transient messages, and exchanges and queues that are not
+	// durable or drop messages. Defaults to false: New refuses it.
+	AllowLoss bool
+
+	// Logger takes what happens to the connection. Defaults to none.
+	Logger *slog.Logger
+}
+
+// SubscriberConfig configures a [Subscriber].
+type SubscriberConfig struct {
+	// AMQP is watermill-amqp's configuration. Connection.AmqpURI,
+	// Exchange.GenerateName and Queue.GenerateName are required; a nil Marshaler is
+	// the DefaultMarshaler. NoWait of a declaration is taken as false, and
+	// Consume.Qos.Global too: each subscription has a channel of its own.
+	AMQP wamqp.Config
+
+	// Topology says who declares. Defaults to Declare.
+	Topology Topology
+
+	// QueueType is the type of the queues declared. AMQP.Queue.Arguments goes first
+	// if it names a type. Defaults to Quorum.
+	QueueType QueueType
+
+	// DeliveryLimitIsSafe asserts that the queue drops no message for having been
+	// delivered too often: it is not a quorum queue, or has no delivery limit, or
+	// dead-letters beyond it. It is required where the queue is not declared
+	// here, with Passive and NoTopology, and where Arguments set a limit without a
+	// dead-letter exchange, since RabbitMQ 4 drops after 20 deliveries by default.
+	// Defaults to false.
+	DeliveryLimitIsSafe bool
+
+	// InFlight is how many messages of a subscription may be handed out and not yet
+	// acknowledged; it is the prefetch count. Defaults to
+	// AMQP.Consume.Qos.PrefetchCount, and to 64 if that is 0.
+	InFlight int
+
+	// Key returns the key of a message. Messages of one key are handed out one
+	// after another; "" is no key. It is called by one goroutine per subscription.
+	// Defaults to the metadata transport.MetaKey.
+	Key func(*message.Message) string
+
+	// RedeliveryMin and RedeliveryMax bound the time until a nacked message is
+	// handed out again. It doubles with each nack and is spread by a random factor.
+	// Default to 100 milliseconds and 10 seconds.
+	RedeliveryMin, RedeliveryMax time.Duration
+
+	// CloseTimeout is how long Close, and the end of a Subscribe's context, wait for
+	// messages in flight. Defaults to 30 seconds.
+	CloseTimeout time.Duration
+
+	// DeadLetterExchange takes the messages that AMQP.Marshaler cannot read, with the
+	// name of the queue as their routing key. It must exist and route them. Defaults
+	// to the default exchange and the queue <queue>.undecodable, which is declared,
+	// or checked if Passive, with the rest. The DefaultMarshaler reads every
+	// message, so nothing is declared for it.
+	DeadLetterExchange string
+
+	// AllowLoss accepts queues that are not durable or drop messages. Defaults to
+	// false: New refuses them.
+	AllowLoss bool
+
+	// Logger takes what happens to connections and messages that cannot be read.
+	// Defaults to none.
+	Logger *slog.Logger
+}
+
+func (c *PublisherConfig) setDefaults() {
+	defaultTo(&c.Window, 1000)
+	defaultTo(&c.WindowBytes, 64<<20)
+	defaultTo(&c.ConfirmTimeout, 30*time.Second)
+	defaultTo(&c.MaxBody, 16<<20)
+	defaultTo(&c.Logger, slog.New(slog.DiscardHandler))
+}
+
+func (c *SubscriberConfig) setDefaults() {
+	defaultTo(&c.InFlight, c.AMQP.Consume.Qos.PrefetchCount)
+	defaultTo(&c.InFlight, 64)
+	if c.Key == nil {
+		c.Key = metaKey
+	}
+	defaultTo(&c.RedeliveryMax, max(10*time.Second, c.RedeliveryMin))
+	defaultTo(&c.RedeliveryMin, min(100*time.Millisecond, c.RedeliveryMax))
+	defaultTo(&c.CloseTimeout, 30*time.Second)
+	defaultTo(&c.Logger, slog.New(slog.DiscardHandler))
+}
+
+func defaultTo[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}
+
+func (c *PublisherConfig) validate() error {
+	var v problems
+	v.common(&c.AMQP, c.Topology, c.QueueType, c.AllowLoss)
+	if c.AMQP.Publish.GenerateRoutingKey == nil {
+		v.add("AMQP.Publish.GenerateRoutingKey: missing")
+	}
+	if c.AMQP.Publish.Transactional {
+		v.add("AMQP.Publish.Transactional: a channel has transactions or confirms, and confirms are needed")
+	}
+	if c.AMQP.Publish.Immediate {
+		v.add("AMQP.Publish.Immediate: RabbitMQ does not support it and closes the connection")
+	}
+	if c.AMQP.Exchange.Internal {
+		v.add("AMQP.Exchange.Internal: nothing can be published to an internal exchange")
+	}
+	if !c.AllowLoss && transient(c.AMQP.Marshaler) {
+		v.add("AMQP.Marshaler: messages must be persistent to survive a restart of the broker; set AllowLoss to send transient ones")
+	}
+	for i, q := range c.Queues {
+		if q.Topic == "" {
+			v.add("Queues[%d].Topic: missing", i)
+		}
+		if q.Name == "" && c.AMQP.Queue.GenerateName == nil {
+			v.add("Queues[%d].Name: missing, and AMQP.Queue.GenerateName too", i)
+		}
+	}
+	if len(c.Queues) > 0 {
+		v.queue(&c.AMQP, c.QueueType, c.AllowLoss, true)
+	}
+	v.positive("Window", c.Window)
+	v.positive("WindowBytes", c.WindowBytes)
+	v.positive("ConfirmTimeout", int(c.ConfirmTimeout))
+	v.positive("MaxBody", c.MaxBody)
+	return v.err()
+}
+
+func (c *SubscriberConfig) validate() error {
+	var v problems
+	v.common(&c.AMQP, c.Topology, c.QueueType, c.AllowLoss)
+	if c.AMQP.Queue.GenerateName == nil {
+		v.add("AMQP.Queue.GenerateName: missing")
+	}
+	if c.AMQP.Consume.NoRequeueOnNack {
+		v.add("AMQP.Consume.NoRequeueOnNack: not supported, a nacked message is handed out again and never dropped")
+	}
+	if c.AMQP.Consume.Qos.PrefetchSize != 0 {
+		v.add("AMQP.Consume.Qos.PrefetchSize: RabbitMQ does not support it")
+	}
+	if c.Topology != Declare && c.QueueType == Quorum && !c.DeliveryLimitIsSafe {
+		v.add("DeliveryLimitIsSafe: must be asserted when queues are not declared here, " +
+			"since RabbitMQ 4 drops messages of a quorum queue after 20 deliveries by default and a client cannot see it")
+	}
+	if c.Topology == Declare {
+		v.queue(&c.AMQP, c.QueueType, c.AllowLoss, c.DeliveryLimitIsSafe)
+	}
+	v.positive("InFlight", c.InFlight)
+	if c.InFlight > 65535 {
+		v.add("InFlight: %d is more than the protocol's 65535", c.InFlight)
+	}
+	v.positive("RedeliveryMin", int(c.RedeliveryMin))
+	if c.RedeliveryMax < c.RedeliveryMin {
+		v.add("RedeliveryMax: %v is less than RedeliveryMin, %v", c.RedeliveryMax, c.RedeliveryMin)
+	}
+	v.positive("CloseTimeout", int(c.CloseTimeout))
+	return v.err()
+}
+
+// problems collects what is wrong with a configuration.
+type problems []error
+
+func (v *problems) add(format string, args ...any) { *v = append(*v, fmt.Errorf(format, args...)) }
+func (v *problems) err() error                     { return errors.Join(*v...) }
+
+func (v *problems) positive(field string, n int) {
+	if n <= 0 {
+		v.add("%s: must be positive", field)
+	}
+}
+
+func (v *problems) common(c *wamqp.Config, topology Topology, queueType QueueType, allowLoss bool) {
+	if c.Exchange.GenerateName == nil {
+		v.add("AMQP.Exchange.GenerateName: missing")
+	}
+	if topology > NoTopology {
+		v.add("Topology: unknown value %d", topology)
+	}
+	if queueType > Classic {
+		v.add("QueueType: unknown value %d", queueType)
+	}
+	// The default exchange has no type here, and is durable whatever is said.
+	if topology == Declare && c.Exchange.Type != "" && !c.Exchange.Durable && !allowLoss {
+		v.add("AMQP.Exchange.Durable: an exchange that is not durable is gone after a restart of the broker; set AllowLoss to accept that")
+	}
+}
+
+// queue checks what is known of the queues to be declared.
+func (v *problems) queue(c *wamqp.Config, queueType QueueType, allowLoss, limitIsSafe bool) {
+	if kind, ok := c.Queue.Arguments[amqp091.QueueTypeArg].(string); ok && kind != amqp091.QueueTypeQuorum {
+		queueType = Classic
+	}
+	if queueType == Quorum && (!c.Queue.Durable || c.Queue.AutoDelete || c.Queue.Exclusive) {
+		v.add("AMQP.Queue: a quorum queue must be Durable and neither AutoDelete nor Exclusive; set QueueType to Classic")
+	}
+	if allowLoss {
+		return
+	}
+	const accept = "; set AllowLoss to accept that"
+	args := c.Queue.Arguments
+	deadLetters := args["x-dead-letter-exchange"] != nil
+	if !c.Queue.Durable {
+		v.add("AMQP.Queue.Durable: a queue that is not durable loses its messages with a restart of the broker" + accept)
+	}
+	if c.Queue.AutoDelete || c.Queue.Exclusive || args[amqp091.QueueTTLArg] != nil {
+		v.add("AMQP.Queue: AutoDelete, Exclusive and x-expires delete a queue with its messages" + accept)
+	}
+	if args[amqp091.QueueMessageTTLArg] != nil && !deadLetters {
+		v.add("AMQP.Queue.Arguments: x-message-ttl without x-dead-letter-exchange drops messages" + accept)
+	}
+	limited := args[amqp091.QueueMaxLenArg] != nil || args[amqp091.QueueMaxLenBytesArg] != nil
+	overflow, _ := args[amqp091.QueueOverflowArg].(string)
+	if limited && !deadLetters && (overflow == "" || overflow == amqp091.QueueOverflowDropHead) {
+		v.add("AMQP.Queue.Arguments: x-max-length drops the oldest messages unless x-overflow is reject-publish" + accept)
+	}
+	if args[deliveryLimitArg] != nil && !deadLetters && !limitIsSafe {
+		v.add("AMQP.Queue.Arguments: x-delivery-limit without x-dead-letter-exchange drops messages; " +
+			"leave it out, or assert DeliveryLimitIsSafe")
+	}
+}

@@ -1,0 +1,389 @@
+package amqp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/rabbitmq/amqp091-go"
+
+	"github.com/boxpair/boxpair/transport"
+)
+
+// sweepInterval is how long the judge waits for the oldest confirm before it
+// looks at all of them. Confirms come in nearly the order of the publishes; when
+// one is missing, as from a queue without a leader, the others go on.
+const sweepInterval = 5 * time.Millisecond
+
+// confirmChannel is one instance of a channel in confirm mode and what is
+// unconfirmed on it. Delivery tags mean nothing beyond it. Its fields are guarded
+// by the publisher's mu.
+type confirmChannel struct {
+	conn    *connection
+	ch      *amqp091.Channel
+	returns chan amqp091.Return
+	ended   chan *amqp091.Error
+	failure error // why it was closed from here
+
+	first, last *slot // unconfirmed, in the order of their publishing
+
+	prepared  map[string]time.Time // topics whose topology was declared, and when
+	preparing map[string]*preparation
+}
+
+// slot is an unconfirmed message.
+type slot struct {
+	next, prev *slot
+	seq        string
+	topic      string
+	exchange   string
+	key        string
+	confirm    *amqp091.DeferredConfirmation
+	done       func(transport.Result) // nil once the outcome was reported
+	watch      *watch                 // nil for a context that never ends
+	written    time.Time
+	bytes      int
+	returned   *amqp091.Return
+}
+
+// judgement is an outcome on its way to who asked for it.
+type judgement struct {
+	done   func(transport.Result)
+	result transport.Result
+}
+
+func (c *confirmChannel) frameSize() int {
+	if c.conn.Config.FrameSize > 0 {
+		return c.conn.Config.FrameSize
+	}
+	return maxHeaderBytes + frameOverhead
+}
+
+// write publishes out. It reports false when the channel turned out to be closed
+// before anything was written. Called with mu locked.
+func (p *Publisher) write(ctx context.Context, c *confirmChannel, out *outgoing, seq string,
+	done func(transport.Result)) (bool, *transport.Result) {
+	confirm, err := c.ch.PublishWithDeferredConfirm(out.exchange, out.key, true, false, out.pub)
+	switch {
+	case errors.Is(err, amqp091.ErrClosed):
+		if p.current == c {
+			p.current = nil
+		}
+		return false, nil
+	case err != nil:
+		// Half a message may have been written: the channel cannot go on.
+		p.fail(c, fmt.Errorf("publish: %w", err))
+		return false, unavailable(fmt.Errorf("publish: %w", err))
+	}
+	s := p.free
+	if s == nil {
+		s = &slot{}
+	} else {
+		p.free = s.next
+	}
+	*s = slot{
+		seq: seq, topic: out.topic, exchange: out.exchange, key: out.key,
+		confirm: confirm, done: done, watch: p.watch(ctx),
+		written: time.Now(), bytes: len(out.pub.Body), prev: c.last,
+	}
+	p.bytes += s.bytes
+	if c.last == nil {
+		c.first = s
+		p.wakeJudge()
+	} else {
+		c.last.next = s
+	}
+	c.last = s
+	return true, nil
+}
+
+// fail cuts the connection of c; everything unconfirmed on it becomes
+// unavailable. Called with mu locked.
+func (p *Publisher) fail(c *confirmChannel, cause error) {
+	if c.failure == nil {
+		c.failure = cause
+	}
+	if p.current == c {
+		p.current = nil
+	}
+	c.conn.raw.abort()
+}
+
+func (p *Publisher) wakeJudge() {
+	select {
+	case p.nudge <- struct{}{}:
+	default:
+	}
+}
+
+// judge reports outcomes until c is closed and nothing is unconfirmed on it, or
+// the publisher is closing and nothing is unconfirmed.
+func (p *Publisher) judge(c *confirmChannel, blocked <-chan amqp091.Blocking) {
+	timer := time.NewTimer(sweepInterval)
+	defer timer.Stop()
+	armed, ended, closing := true, c.ended, p.closing
+	var closeBy time.Time
+	for {
+		p.mu.Lock()
+		first := c.first
+		p.mu.Unlock()
+		if first == nil && (ended == nil || closing == nil) {
+			return
+		}
+		var confirmed <-chan struct{}
+		if first != nil {
+			confirmed = first.confirm.Done()
+			if !armed {
+				timer.Reset(sweepInterval)
+				armed = true
+			}
+		}
+		all := false
+		select {
+		case <-confirmed:
+		case <-timer.C:
+			armed, all = false, true
+		case <-p.nudge:
+		case b, ok := <-blocked:
+			if !ok {
+				blocked = nil
+			}
+			p.setBlocked(ok && b.Active, b.Reason)
+		case err := <-ended: // nil when it was closed from here
+			p.end(c, err)
+			ended, all = nil, true
+		case <-closing:
+			closing, closeBy = nil, time.Now().Add(p.config.ConfirmTimeout)
+		}
+		if p.ctxEnded.Swap(false) {
+			all = true
+		}
+		if !closeBy.IsZero() && time.Now().After(closeBy) {
+			p.mu.Lock()
+			p.fail(c, ErrClosed)
+			p.mu.Unlock()
+		}
+		p.settle(c, all)
+	}
+}
+
+// end notes why c was closed.
+func (p *Publisher) end(c *confirmChannel, err *amqp091.Error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.current == c {
+		p.current = nil
+	}
+	if c.failure == nil && err != nil {
+		c.failure = err
+	}
+}
+
+func (p *Publisher) setBlocked(active bool, reason string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !active {
+		reason = ""
+	} else if reason == "" {
+		reason = "no reason given"
+	}
+	if reason != "" && p.blocked == "" {
+		p.config.Logger.Warn("broker blocks the connection", "broker", p.broker.name, "reason", reason)
+	} else if reason == "" && p.blocked != "" {
+		p.config.Logger.Info("broker no longer blocks the connection", "broker", p.broker.name)
+		p.unblocked = time.Now()
+	}
+	p.blocked = reason
+	p.broadcast()
+}
+
+// settle judges what has been confirmed: from the oldest up to the first that has
+// not, or all. Outcomes are reported without the lock.
+func (p *Publisher) settle(c *confirmChannel, all bool) {
+	p.mu.Lock()
+	// First see what is confirmed, then take in the returns, then decide. The
+	// returns of what was confirmed are in the channel by now, since the broker
+	// sends them before; those of what is confirmed later may not be.
+	answered := c.answered(p.answered[:0], all)
+	lost := 0
+	if c.ch.IsClosed() {
+		// All are answered now or in a moment, with a nack if nobody knows better;
+		// how many those are tells whether the culprit is known.
+		answered = answered[:0]
+		for s := c.first; s != nil; s = s.next {
+			<-s.confirm.Done()
+			answered = append(answered, s)
+			if !s.confirm.Acked() {
+				lost++
+			}
+		}
+	}
+	c.takeReturns()
+	judged := p.judged[:0]
+	for _, s := range answered {
+		if s.done != nil {
+			judged = append(judged, judgement{s.done, p.outcome(c, s, lost)})
+		}
+		p.release(c, s)
+	}
+	if all {
+		judged = p.overdue(c, judged)
+	}
+	if len(answered) > 0 && p.waiting > 0 {
+		p.broadcast()
+	}
+	clear(answered)
+	p.answered = answered
+	p.mu.Unlock()
+
+	for i := range judged {
+		judged[i].done(judged[i].result)
+	}
+	clear(judged)
+	p.judged = judged
+}
+
+// answered appends the slots whose confirm has come: from the oldest up to the
+// first that has none, or all.
+func (c *confirmChannel) answered(slots []*slot, all bool) []*slot {
+	for s := c.first; s != nil; s = s.next {
+		select {
+		case <-s.confirm.Done():
+			slots = append(slots, s)
+			continue
+		default:
+		}
+		if !all {
+			break
+		}
+	}
+	return slots
+}
+
+// takeReturns books what the broker has returned.
+func (c *confirmChannel) takeReturns() {
+	for {
+		select {
+		case r, ok := <-c.returns:
+			if !ok {
+				c.returns = nil
+				return
+			}
+			r.Body = nil
+			for s := c.first; s != nil; s = s.next {
+				if s.seq == r.Headers[seqHeader] {
+					s.returned = &r
+					break
+				}
+			}
+		default:
+			return
+		}
+	}
+}
+
+// outcome judges an answered message. When the channel has closed, lost is how
+// many were not answered on it.
+func (p *Publisher) outcome(c *confirmChannel, s *slot, lost int) transport.Result {
+	switch {
+	case s.confirm.Acked() && s.returned == nil:
+		return transport.Result{Outcome: transport.Confirmed}
+	case s.returned != nil:
+		c.forget(s.topic)
+		return transport.Result{Outcome: transport.Returned, Err: fmt.Errorf("%w: exchange %q, routing key %q: %d %s",
+			ErrUnroutable, s.exchange, s.key, s.returned.ReplyCode, s.returned.ReplyText)}
+	case lost == 0:
+		return transport.Result{Outcome: transport.Refused, Err: fmt.Errorf("%w: exchange %q, routing key %q",
+			ErrNacked, s.exchange, s.key)}
+	}
+	select {
+	case err := <-c.ended: // not yet seen by the judge
+		if c.failure == nil && err != nil {
+			c.failure = err
+		}
+	default:
+	}
+	return p.lost(c.failure, s, lost)
+}
+
+// lost judges a message that was unanswered when its channel closed.
+func (p *Publisher) lost(cause error, s *slot, lost int) transport.Result {
+	code := errorCode(cause)
+	switch {
+	case cause == nil:
+		cause = errNotConnected
+		fallthrough
+	case code == 0 || code == amqp091.ConnectionForced:
+		return *unavailable(fmt.Errorf("connection lost before the confirm: %w", cause))
+	case lost > 1:
+		return transport.Result{Outcome: transport.Suspect, Err: fmt.Errorf(
+			"one of %d messages made the broker close the channel: %w", lost, cause)}
+	}
+	err := fmt.Errorf("exchange %q, routing key %q: %w", s.exchange, s.key, cause)
+	switch code {
+	case amqp091.NotFound:
+		if p.config.Topology == Declare {
+			return *unavailable(err) // it is declared again before the next publish
+		}
+		return transport.Result{Outcome: transport.Returned, Err: fmt.Errorf("%w: %w", ErrUnroutable, err)}
+	case amqp091.PreconditionFailed:
+		return transport.Result{Outcome: transport.Invalid, Err: err}
+	case amqp091.AccessRefused:
+		return transport.Result{Outcome: transport.Refused, Err: err}
+	default:
+		return transport.Result{Outcome: transport.Suspect, Err: err}
+	}
+}
+
+// overdue reports messages whose context has ended, and cuts the connection when
+// the broker has left one unanswered for too long. While it blocks the
+// connection, it does not answer, and nothing would be won.
+func (p *Publisher) overdue(c *confirmChannel, judged []judgement) []judgement {
+	since := time.Now().Add(-p.config.ConfirmTimeout)
+	late := p.blocked == "" && p.unblocked.Before(since)
+	for s := c.first; s != nil; s = s.next {
+		timedOut := s.written.Before(since)
+		if timedOut && late {
+			p.fail(c, fmt.Errorf("%w: nothing for %v", ErrConfirmTimeout, p.config.ConfirmTimeout))
+			late = false
+		}
+		if s.done == nil {
+			continue
+		}
+		var err error
+		switch {
+		case s.watch != nil && s.watch.ctx.Err() != nil:
+			err = fmt.Errorf("not confirmed yet: %w", s.watch.ctx.Err())
+		case timedOut && p.blocked != "":
+			err = ErrConfirmTimeout
+		default:
+			continue
+		}
+		if p.blocked != "" {
+			err = fmt.Errorf("%w (%w)", p.blockedError(), err)
+		}
+		judged = append(judged, judgement{s.done, *unavailable(err)})
+		s.done = nil
+	}
+	return judged
+}
+
+// release takes s out of c and its place in the window. Called with mu locked.
+func (p *Publisher) release(c *confirmChannel, s *slot) {
+	if s.prev == nil {
+		c.first = s.next
+	} else {
+		s.prev.next = s.next
+	}
+	if s.next == nil {
+		c.last = s.prev
+	} else {
+		s.next.prev = s.prev
+	}
+	p.bytes -= s.bytes
+	p.unwatch(s.watch)
+	*s = slot{next: p.free}
+	p.free = s
+	<-p.window
+}

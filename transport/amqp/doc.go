@@ -1,0 +1,126 @@
+// Package amqp publishes to RabbitMQ and consumes from it. It takes the
+// configuration of watermill-amqp, so existing topologies carry over, and
+// interoperates with watermill-amqp's own publisher and subscriber in both
+// directions.
+//
+// [Publisher] is a Watermill publisher and a [transport.Sender]: many messages
+// are under way at once and each gets an outcome of its own. [Subscriber] is a
+// Watermill subscriber that keeps many messages in flight and those of one key
+// in order.
+//
+//	config := amqp.DurablePubSub("amqp://user:password@host:5672/vhost", "inventory")
+//	publisher, err := amqp.NewPublisher(amqp.PublisherConfig{AMQP: config})
+//	subscriber, err := amqp.NewSubscriber(amqp.SubscriberConfig{AMQP: config})
+//
+// The constructors do no I/O and start no goroutine. A Publisher connects when
+// it is first used, or by [Publisher.Connect]; a Subscriber when it subscribes.
+// Close ends what they started and waits for it.
+//
+// # A publish
+//
+// A message is checked against the limits of the protocol, then written to a
+// channel in confirm mode, always with the mandatory flag, under a number that
+// no other publish has. Its slot in the window is free again when the broker
+// has answered:
+//
+//   - a confirm, and nothing was returned before it: [transport.Confirmed];
+//   - a return, then a confirm: [transport.Returned], no queue took the message;
+//   - a nack: [transport.Refused], as by a full queue with reject-publish;
+//   - a channel or connection exception: [transport.Suspect] for all that were
+//     unanswered; a message that was alone is judged by the code of the
+//     exception;
+//   - the connection was lost: [transport.Unavailable], the broker may have it.
+//
+// RabbitMQ sends a return before its confirm. The listener for returns is
+// buffered beyond the window and emptied by the one goroutine that judges,
+// after it saw the confirm and before it decides, so a return is never late.
+//
+// When the context of a message ends, that message is reported as unavailable at
+// once. A message that is not confirmed within PublisherConfig.ConfirmTimeout
+// closes the connection, since a broker that does not answer cannot be told from
+// one that is gone; what else was unanswered is then unavailable too. While the
+// broker blocks the connection, for memory or disk, messages are reported as
+// unavailable with [ErrBlocked] and the connection stays, so that nothing is
+// sent twice into an alarm.
+//
+// What was declared is forgotten with its channel and when a message comes back
+// as unroutable, and declared again before the next publish.
+//
+// # A delivery
+//
+// Up to SubscriberConfig.InFlight messages are handed out before the first of
+// them is acknowledged. A message with a key (the metadata
+// [transport.MetaKey], or what SubscriberConfig.Key returns) is handed out when
+// the one before it of the same key is acknowledged; without a key there is no
+// order beyond that of the first hand-out. Set InFlight to 1, or return one key
+// for all, for one total order.
+//
+// Acknowledgements go to the broker in bulk for the contiguous finished prefix
+// of what this channel delivered, and singly beyond a gap. They never cross to
+// another channel: tags start again at 1 there.
+//
+// A Nack is a delivery again from here, after a backoff, with
+// [transport.Redelivered] set; later messages of that key wait. It never goes to
+// the broker as a requeue, which would put the message behind others.
+//
+// On Close, and when the context of Subscribe ends, nothing more is handed out.
+// Messages in flight have SubscriberConfig.CloseTimeout to be acknowledged, those
+// are acknowledged to the broker, and the channel is closed, which returns the
+// rest in their order.
+//
+// The context of a message is derived from the one given to Subscribe. It ends
+// when the message is acknowledged or nacked, when the context of Subscribe
+// ends, and when Close has stopped waiting: during Close handlers keep a live
+// context.
+//
+// # What survives a crash
+//
+//	publisher, before the confirm     unknown: the message is sent again by who keeps it
+//	publisher, after the confirm      the broker has it, on disk in a quorum queue
+//	subscriber, before the ack        the broker delivers it again, marked as redelivered
+//	subscriber, acked, not yet sent   the same; a duplicate of what was handled
+//	broker, between both              quorum queues keep what was confirmed
+//
+// # Guarantees
+//
+//   - What no queue took is never reported as confirmed.
+//   - Each message given to Send gets exactly one outcome, within its context
+//     and, once written, within about ConfirmTimeout.
+//   - Messages of one goroutine are written in the order of its calls to Send.
+//   - The subscriber hands out no message that the broker did not deliver: none
+//     when a queue is deleted or a connection breaks.
+//   - A message that the marshaler cannot read is kept: it goes to another queue,
+//     confirmed, before it is acknowledged.
+//   - No error and no log contains the password of the URL or a payload.
+//
+// # Assumptions
+//
+//   - Queues are durable and messages persistent. Other configuration is refused
+//     unless AllowLoss is set.
+//   - One consumer at a time reads a queue where order matters, as with
+//     x-single-active-consumer. With several, the broker spreads the messages of a
+//     key over them.
+//   - Handlers finish well within the broker's consumer timeout, 30 minutes by
+//     default. It closes the channel, and everything on it is delivered again.
+//   - With [Passive] and [NoTopology] the operator has seen to what a client cannot
+//     read: that no delivery limit, length limit or TTL drops messages.
+//
+// # Limitations
+//
+// Mandatory sees whether at least one queue took the message. It does not see
+// that one of two queues of a fan-out is missing, and an alternate exchange
+// takes what is unroutable, so the broker confirms it. Declare the queues from
+// the publisher's side (PublisherConfig.Queues), and watch the queue of an
+// alternate exchange.
+//
+// When an exchange is deleted, its bindings go with it. The publisher declares
+// the exchange again, and the bindings only of the queues that it was told; a
+// subscriber that is connected does not notice and binds at its next start.
+//
+// Confirms of classic queues do not wait for the disk. Quorum queues, the
+// default, do.
+//
+// A delivery limit (20 by default in RabbitMQ 4) drops messages of consumers
+// that crash. Where queues are declared here, there is none: -1 for RabbitMQ 4
+// and later, no argument before, where -1 would drop after one failure.
+package amqp

@@ -1,0 +1,115 @@
+package amqp
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/rabbitmq/amqp091-go"
+)
+
+const (
+	// maxShortString is the protocol's limit for names.
+	maxShortString = 255
+	// maxHeaderBytes keeps the properties of a message within one frame, which
+	// RabbitMQ limits to 128 KiB. It closes the connection on a larger one.
+	maxHeaderBytes = 120 << 10
+	// maxHeaders stays below what amqp091 reads: with more, each consumer that
+	// is delivered the message would lose its connection.
+	maxHeaders = 4096
+	// maxDepth of tables and arrays, for the same reason.
+	maxDepth = 16
+	// frameOverhead is what a header frame holds besides the properties.
+	frameOverhead = 8 + 14
+)
+
+// propertiesSize returns the encoded size of pub's properties, or an error that
+// names the field which the protocol cannot carry.
+func propertiesSize(pub *amqp091.Publishing) (int, error) {
+	size := 1 + 1 + 8 // delivery mode, priority, timestamp
+	for _, f := range [...]struct{ name, value string }{
+		{"content type", pub.ContentType},
+		{"content encoding", pub.ContentEncoding},
+		{"correlation ID", pub.CorrelationId},
+		{"reply-to", pub.ReplyTo},
+		{"expiration", pub.Expiration},
+		{"message ID", pub.MessageId},
+		{"type", pub.Type},
+		{"user ID", pub.UserId},
+		{"app ID", pub.AppId},
+	} {
+		if err := checkShort(f.name, f.value); err != nil {
+			return 0, err
+		}
+		size += 1 + len(f.value)
+	}
+	n, err := tableSize(pub.Headers, 0)
+	if err != nil {
+		return 0, err
+	}
+	if size += n; size > maxHeaderBytes {
+		return 0, fmt.Errorf("headers: %d bytes, more than %d", size, maxHeaderBytes)
+	}
+	return size, nil
+}
+
+func checkShort(name, value string) error {
+	if len(value) > maxShortString {
+		return fmt.Errorf("%s: %d bytes, more than %d", name, len(value), maxShortString)
+	}
+	return nil
+}
+
+func tableSize(t amqp091.Table, depth int) (int, error) {
+	if len(t) > maxHeaders {
+		return 0, fmt.Errorf("headers: %d of them, more than %d", len(t), maxHeaders)
+	}
+	size := 4
+	for name, value := range t {
+		if len(name) > maxShortString {
+			return 0, fmt.Errorf("header %q…: name of %d bytes, more than %d", name[:32], len(name), maxShortString)
+		}
+		n := 5
+		if text, ok := value.(string); ok {
+			n += len(text)
+		} else {
+			var err error
+			if n, err = fieldSize(value, depth); err != nil {
+				return 0, fmt.Errorf("header %q: %w", name, err)
+			}
+		}
+		size += 1 + len(name) + n
+	}
+	return size, nil
+}
+
+func fieldSize(value any, depth int) (int, error) {
+	if depth > maxDepth {
+		return 0, fmt.Errorf("nested deeper than %d", maxDepth)
+	}
+	switch v := value.(type) {
+	case string:
+		return 5 + len(v), nil
+	case []byte:
+		return 5 + len(v), nil
+	case nil, bool, int8, uint8, int16, uint16, int, int32, uint32, int64, float32, float64, time.Time, amqp091.Decimal:
+		return 9, nil
+	case amqp091.Table:
+		n, err := tableSize(v, depth+1)
+		return 1 + n, err
+	case []any:
+		if len(v) > maxHeaders {
+			return 0, fmt.Errorf("array of %d elements, more than %d", len(v), maxHeaders)
+		}
+		size := 5
+		for _, value := range v {
+			n, err := fieldSize(value, depth+1)
+			if err != nil {
+				return 0, err
+			}
+			size += n
+		}
+		return size, nil
+	default:
+		return 0, fmt.Errorf("type %T cannot be sent", v)
+	}
+}

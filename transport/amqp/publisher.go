@@ -1,0 +1,400 @@
+package amqp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/rabbitmq/amqp091-go"
+
+	"github.com/boxpair/boxpair/transport"
+)
+
+// Publisher publishes to RabbitMQ with a window of unconfirmed messages on one
+// channel. It is a [transport.Sender] and a Watermill publisher. Its methods may
+// be called by several goroutines at once.
+type Publisher struct {
+	config   PublisherConfig
+	broker   *broker
+	codec    codec
+	topology *topology
+
+	seq      atomic.Uint64
+	window   chan struct{} // one element per unconfirmed message
+	nudge    chan struct{} // capacity 1: the judge should look
+	ctxEnded atomic.Bool   // a context of an unconfirmed message has ended
+	closing  chan struct{} // closed by Close
+	tasks    sync.WaitGroup
+
+	// mu guards what follows, and is the only lock of a publish. Nothing that may
+	// wait for the network is done under it: writes are buffered.
+	mu      sync.Mutex
+	started bool
+	cancel  context.CancelFunc // ends attempts to connect
+	closed  bool
+	current *confirmChannel // nil while there is no channel
+	down    error           // why there is none, once an attempt has failed
+	blocked string          // why the broker blocks the connection, or ""
+	bytes   int             // of unconfirmed messages
+	waiting int             // callers of wait
+	changed chan struct{}   // closed and replaced when any of these changes
+	watches watches
+	free    *slot // slots to be used again
+
+	unblocked time.Time // when the broker last ended blocking
+
+	// Scratch space of settle, which only the judge calls.
+	answered []*slot
+	judged   []judgement
+}
+
+var _ transport.Sender = (*Publisher)(nil)
+
+// NewPublisher returns a publisher. It does no I/O. The error joins everything
+// that is wrong with config, by field.
+func NewPublisher(config PublisherConfig) (*Publisher, error) {
+	config.setDefaults()
+	broker, err := newBroker(config.AMQP.Connection, "publisher")
+	if err := errors.Join(err, config.validate()); err != nil {
+		return nil, fmt.Errorf("amqp publisher: %w", err)
+	}
+	defaultTo(&config.Name, broker.name)
+	return &Publisher{
+		config:   config,
+		broker:   broker,
+		codec:    newCodec(config.AMQP.Marshaler),
+		topology: newTopology(config.Topology, config.QueueType, config.AMQP, config.AllowLoss, config.Logger),
+		window:   make(chan struct{}, config.Window),
+		nudge:    make(chan struct{}, 1),
+		closing:  make(chan struct{}),
+		changed:  make(chan struct{}),
+	}, nil
+}
+
+// Route returns the publisher's name, and the exchange and routing key of topic.
+func (p *Publisher) Route(topic string) string {
+	return p.config.Name + " " + p.config.AMQP.Exchange.GenerateName(topic) + "/" +
+		p.config.AMQP.Publish.GenerateRoutingKey(topic)
+}
+
+// Connect connects if there is no connection yet, and waits until there is one,
+// ctx ends or ConfirmTimeout passes. It is not needed before publishing; call it
+// to learn early that the broker cannot be reached.
+func (p *Publisher) Connect(ctx context.Context) error {
+	w := waiter{p: p, ctx: ctx}
+	defer w.stop()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for {
+		if p.closed {
+			return fmt.Errorf("amqp publisher: %w", ErrClosed)
+		}
+		p.start()
+		if p.current != nil {
+			return nil
+		}
+		reason := p.down
+		if reason == nil {
+			reason = errNotConnected
+		}
+		if err := w.wait(reason); err != nil {
+			return fmt.Errorf("amqp publisher: %w", err)
+		}
+	}
+}
+
+// Health is the state of a publisher's connection.
+type Health struct {
+	Connected   bool
+	Blocked     bool  // by the broker, for memory or disk
+	Err         error // why it is not connected, or why it is blocked
+	Unconfirmed int   // messages
+}
+
+// Health returns the state of the connection. A publisher that was never used is
+// not connected, and that is no error.
+func (p *Publisher) Health() Health {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	h := Health{Connected: p.current != nil, Blocked: p.blocked != "", Err: p.down, Unconfirmed: len(p.window)}
+	if h.Blocked {
+		h.Err = p.blockedError()
+	}
+	if p.closed {
+		h.Err = ErrClosed
+	}
+	return h
+}
+
+// Publish publishes messages to topic and waits until the broker has answered for
+// each. The messages are on their way together, in their order; one that fails
+// does not stop the others. The context of each message bounds the wait for it,
+// besides ConfirmTimeout. An error of messages is a [*PublishError].
+func (p *Publisher) Publish(topic string, messages ...*message.Message) error {
+	results := make([]transport.Result, len(messages))
+	var pending sync.WaitGroup
+	pending.Add(len(messages))
+	for i, msg := range messages {
+		p.Send(msg.Context(), topic, msg, func(r transport.Result) {
+			results[i] = r
+			pending.Done()
+		})
+	}
+	pending.Wait()
+	var failed []FailedMessage
+	for i, r := range results {
+		if r.Outcome != transport.Confirmed {
+			failed = append(failed, FailedMessage{i, messages[i].UUID, r})
+		}
+	}
+	if failed != nil {
+		return &PublishError{topic, len(messages), failed}
+	}
+	return nil
+}
+
+// Send implements [transport.Sender]. Besides ctx, ConfirmTimeout bounds how long
+// it waits for the connection and for room in the window. While attempts to
+// connect fail it does not wait at all.
+func (p *Publisher) Send(ctx context.Context, topic string, msg *message.Message, done func(transport.Result)) {
+	pub, pooled, err := p.codec.encode(msg)
+	if err != nil {
+		done(transport.Result{Outcome: transport.Invalid, Err: fmt.Errorf("encode message %s: %w", shorten(msg.UUID), err)})
+		return
+	}
+	out := outgoing{
+		topic:    topic,
+		declare:  true,
+		exchange: p.config.AMQP.Exchange.GenerateName(topic),
+		key:      p.config.AMQP.Publish.GenerateRoutingKey(topic),
+		pub:      pub,
+	}
+	if r := p.send(ctx, &out, done); r != nil {
+		done(*r)
+	}
+	if pooled {
+		releaseHeaders(pub.Headers)
+	}
+}
+
+// outgoing is a publishing on its way to the channel.
+type outgoing struct {
+	topic         string
+	declare       bool // the topology of topic
+	exchange, key string
+	pub           amqp091.Publishing
+	properties    int // encoded size
+}
+
+// send writes out to the channel and leaves done to the judge, or returns why not.
+func (p *Publisher) send(ctx context.Context, out *outgoing, done func(transport.Result)) *transport.Result {
+	if err := p.check(out); err != nil {
+		return &transport.Result{Outcome: transport.Invalid, Err: fmt.Errorf("message %s: %w", shorten(out.pub.MessageId), err)}
+	}
+	seq := strconv.FormatUint(p.seq.Add(1), 10)
+	out.pub.Headers[seqHeader] = seq
+
+	w := waiter{p: p, ctx: ctx}
+	defer w.stop()
+	if err := w.acquire(); err != nil {
+		return unavailable(err)
+	}
+	p.mu.Lock()
+	for {
+		c, failed := p.ready(&w, out)
+		if failed == nil {
+			var written bool
+			written, failed = p.write(ctx, c, out, seq, done)
+			if !written && failed == nil {
+				continue // the channel has just closed, and nothing was written
+			}
+		}
+		p.mu.Unlock()
+		if failed != nil {
+			<-p.window
+		}
+		return failed
+	}
+}
+
+// check refuses what the broker would answer by closing the connection.
+func (p *Publisher) check(out *outgoing) (err error) {
+	if err := checkShort("exchange", out.exchange); err != nil {
+		return err
+	}
+	if err := checkShort("routing key", out.key); err != nil {
+		return err
+	}
+	if len(out.pub.Body) > p.config.MaxBody {
+		return fmt.Errorf("payload: %d bytes, more than MaxBody, %d", len(out.pub.Body), p.config.MaxBody)
+	}
+	if out.pub.DeliveryMode != amqp091.Persistent && !p.config.AllowLoss {
+		return errors.New("delivery mode: the marshaler made a transient message, and AllowLoss is not set")
+	}
+	out.properties, err = propertiesSize(&out.pub)
+	return err
+}
+
+// ready returns a channel on which out may be published, or why there is none.
+// Called with mu locked, which is released while it waits.
+func (p *Publisher) ready(w *waiter, out *outgoing) (*confirmChannel, *transport.Result) {
+	for {
+		var reason error
+		switch c := p.current; {
+		case p.closed:
+			return nil, unavailable(ErrClosed)
+		case c == nil && p.down != nil:
+			return nil, unavailable(p.down)
+		case c == nil:
+			p.start()
+			reason = errNotConnected
+		case p.blocked != "":
+			reason = p.blockedError()
+		case p.bytes > 0 && p.bytes+len(out.pub.Body) > p.config.WindowBytes:
+			reason = errors.New("window of unconfirmed bytes is full")
+		case out.properties+frameOverhead > c.frameSize():
+			return nil, &transport.Result{Outcome: transport.Invalid, Err: fmt.Errorf(
+				"headers: %d bytes, more than the broker's frame_max, %d", out.properties, c.frameSize())}
+		case out.declare && !c.isPrepared(out.topic):
+			if failed := p.prepare(w, c, out); failed != nil {
+				return nil, failed
+			}
+			continue
+		default:
+			return c, nil
+		}
+		if err := w.wait(reason); err != nil {
+			return nil, unavailable(err)
+		}
+	}
+}
+
+// Close waits until what was sent is confirmed, for ConfirmTimeout at most,
+// reports the rest as unavailable, and closes the connection. It waits for all
+// goroutines of p.
+func (p *Publisher) Close() error {
+	p.mu.Lock()
+	if !p.closed {
+		p.closed = true
+		close(p.closing)
+		if p.started {
+			p.cancel()
+		}
+		p.broadcast()
+	}
+	p.mu.Unlock()
+	p.tasks.Wait()
+	return nil
+}
+
+// publishRaw publishes pub as it is and waits for the outcome.
+func (p *Publisher) publishRaw(ctx context.Context, exchange, key string, pub amqp091.Publishing) transport.Result {
+	pub.Headers = maps.Clone(pub.Headers)
+	if pub.Headers == nil {
+		pub.Headers = amqp091.Table{}
+	}
+	results := make(chan transport.Result, 1)
+	out := outgoing{exchange: exchange, key: key, pub: pub}
+	if r := p.send(ctx, &out, func(r transport.Result) { results <- r }); r != nil {
+		return *r
+	}
+	return <-results
+}
+
+func unavailable(err error) *transport.Result {
+	return &transport.Result{Outcome: transport.Unavailable, Err: err}
+}
+
+func (p *Publisher) blockedError() error {
+	return fmt.Errorf("%w: %s", ErrBlocked, p.blocked)
+}
+
+// broadcast wakes everybody who waits for a change. Called with mu locked.
+func (p *Publisher) broadcast() {
+	if p.waiting > 0 {
+		close(p.changed)
+		p.changed = make(chan struct{})
+		p.waiting = 0
+	}
+}
+
+// waiter is the patience of one call: its context and ConfirmTimeout, counted
+// from the first time it waits.
+type waiter struct {
+	p     *Publisher
+	ctx   context.Context
+	timer *time.Timer
+}
+
+func (w *waiter) timeout() <-chan time.Time {
+	if w.timer == nil {
+		w.timer = time.NewTimer(w.p.config.ConfirmTimeout)
+	}
+	return w.timer.C
+}
+
+func (w *waiter) stop() {
+	if w.timer != nil {
+		w.timer.Stop()
+	}
+}
+
+// acquire takes a place in the window.
+func (w *waiter) acquire() error {
+	if err := w.ctx.Err(); err != nil {
+		return err
+	}
+	select {
+	case w.p.window <- struct{}{}:
+		return nil
+	default:
+	}
+	var cause error
+	select {
+	case w.p.window <- struct{}{}:
+		return nil
+	case <-w.ctx.Done():
+		cause = w.ctx.Err()
+	case <-w.timeout():
+		cause = ErrConfirmTimeout
+	case <-w.p.closing:
+		return ErrClosed
+	}
+	w.p.mu.Lock()
+	defer w.p.mu.Unlock()
+	if w.p.blocked != "" {
+		return fmt.Errorf("%w (%w)", w.p.blockedError(), cause)
+	}
+	return fmt.Errorf("window of unconfirmed messages is full: %w", cause)
+}
+
+// wait waits until something has changed. It returns an error, with the reason
+// for waiting, when the patience is over. Called with mu locked.
+func (w *waiter) wait(reason error) error {
+	w.p.waiting++
+	changed := w.p.changed
+	w.p.mu.Unlock()
+	defer w.p.mu.Lock()
+	select {
+	case <-changed:
+		return nil
+	case <-w.ctx.Done():
+		return fmt.Errorf("%w (%w)", reason, w.ctx.Err())
+	case <-w.timeout():
+		return fmt.Errorf("%w for %v", reason, w.p.config.ConfirmTimeout)
+	}
+}
+
+// shorten keeps a message ID that is no ID from filling an error.
+func shorten(id string) string {
+	if len(id) > 64 {
+		return id[:64] + "…"
+	}
+	return id
+}

@@ -1,0 +1,160 @@
+package amqp
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+
+	"github.com/ThreeDotsLabs/watermill"
+	wamqp "github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/rabbitmq/amqp091-go"
+)
+
+const deliveryLimitArg = "x-delivery-limit"
+
+// topology declares, or checks, what messages need on their way.
+type topology struct {
+	mode      Topology
+	queueType QueueType
+	amqp      wamqp.Config
+	builder   wamqp.TopologyBuilder // nil for the default one
+	allowLoss bool
+	logger    *slog.Logger
+}
+
+func newTopology(mode Topology, queueType QueueType, c wamqp.Config, allowLoss bool, logger *slog.Logger) *topology {
+	t := &topology{mode: mode, queueType: queueType, amqp: c, allowLoss: allowLoss, logger: logger}
+	// Without an answer to wait for, a failed declaration would show as a channel
+	// that closes later.
+	t.amqp.Exchange.NoWait, t.amqp.Queue.NoWait, t.amqp.QueueBind.NoWait = false, false, false
+	if _, ok := c.TopologyBuilder.(*wamqp.DefaultTopologyBuilder); !ok {
+		t.builder = c.TopologyBuilder
+	}
+	return t
+}
+
+// exchange sees to an exchange. The default one is always there.
+func (t *topology) exchange(ch *amqp091.Channel, name string) error {
+	c := t.amqp.Exchange
+	switch {
+	case name == "" || t.mode == NoTopology:
+		return nil
+	case t.mode == Passive:
+		err := ch.ExchangeDeclarePassive(name, c.Type, c.Durable, c.AutoDeleted, c.Internal, false, c.Arguments)
+		return explain(err, "exchange", name)
+	case c.Type == "" && t.builder == nil:
+		return fmt.Errorf("exchange %q: AMQP.Exchange.Type is missing", name)
+	case !c.Durable && !t.allowLoss:
+		return fmt.Errorf("exchange %q: AMQP.Exchange.Durable is false and AllowLoss too", name)
+	case t.builder != nil:
+		return explain(t.builder.ExchangeDeclare(ch, name, t.amqp), "exchange", name)
+	default:
+		err := ch.ExchangeDeclare(name, c.Type, c.Durable, c.AutoDeleted, c.Internal, false, c.Arguments)
+		return explain(err, "exchange", name)
+	}
+}
+
+// queue sees to a queue, without its binding.
+func (t *topology) queue(ch *amqp091.Channel, name string, version int) error {
+	c := t.amqp.Queue
+	var err error
+	switch t.mode {
+	case NoTopology:
+	case Passive:
+		_, err = ch.QueueDeclarePassive(name, c.Durable, c.AutoDelete, c.Exclusive, false, nil)
+	default:
+		_, err = ch.QueueDeclare(name, c.Durable, c.AutoDelete, c.Exclusive, false,
+			queueArguments(c.Arguments, t.queueType, version))
+	}
+	return explain(err, "queue", name)
+}
+
+func (t *topology) bind(ch *amqp091.Channel, queue, key, exchange string) error {
+	if t.mode != Declare || exchange == "" {
+		return nil
+	}
+	err := ch.QueueBind(queue, key, exchange, false, t.amqp.QueueBind.Arguments)
+	if err != nil {
+		return fmt.Errorf("bind queue %q to exchange %q: %w", queue, exchange, err)
+	}
+	return nil
+}
+
+// subscription sees to everything that a subscriber needs.
+func (t *topology) subscription(ch *amqp091.Channel, queue, exchange string, version int) error {
+	if t.mode == Declare && t.builder != nil {
+		c := t.amqp
+		c.Queue.Arguments = queueArguments(c.Queue.Arguments, t.queueType, version)
+		err := t.builder.BuildTopology(ch, queue, exchange, c, watermill.NewSlogLogger(t.logger))
+		return explain(err, "queue", queue)
+	}
+	if err := t.queue(ch, queue, version); err != nil {
+		return err
+	}
+	if err := t.exchange(ch, exchange); err != nil {
+		return err
+	}
+	if t.mode != Declare || exchange == "" {
+		return nil
+	}
+	if t.amqp.QueueBind.GenerateRoutingKey == nil {
+		return fmt.Errorf("bind queue %q: AMQP.QueueBind.GenerateRoutingKey is missing", queue)
+	}
+	// watermill-amqp passes the name of the queue, not the topic.
+	return t.bind(ch, queue, t.amqp.QueueBind.GenerateRoutingKey(queue), exchange)
+}
+
+// queueArguments adds the queue's type, and for quorum queues of RabbitMQ 4 that
+// there is no delivery limit: the default there is 20. Before version 4 there is
+// none by default, and -1 is taken and drops a message after its first failure.
+func queueArguments(args amqp091.Table, queueType QueueType, version int) amqp091.Table {
+	args = maps.Clone(args)
+	if args == nil {
+		args = amqp091.Table{}
+	}
+	if _, ok := args[amqp091.QueueTypeArg]; !ok && queueType == Quorum {
+		args[amqp091.QueueTypeArg] = amqp091.QueueTypeQuorum
+	}
+	if args[amqp091.QueueTypeArg] != amqp091.QueueTypeQuorum {
+		return args
+	}
+	if _, ok := args[deliveryLimitArg]; !ok && version >= 4 {
+		args[deliveryLimitArg] = -1
+	}
+	return args
+}
+
+// explain says what an error of a declaration means and what helps.
+func explain(err error, kind, name string) error {
+	if err == nil {
+		return nil
+	}
+	var e *amqp091.Error
+	if !errors.As(err, &e) {
+		return fmt.Errorf("declare %s %q: %w", kind, name, err)
+	}
+	switch e.Code {
+	case amqp091.PreconditionFailed:
+		return fmt.Errorf("%s %q exists with other arguments; set the configuration (of a queue: QueueType and "+
+			"AMQP.Queue) to what exists, or Topology to Passive: %w", kind, name, err)
+	case amqp091.AccessRefused:
+		return fmt.Errorf("%s %q may not be declared by this user; grant the configure permission, or set "+
+			"Topology to Passive: %w", kind, name, err)
+	case amqp091.NotFound:
+		return fmt.Errorf("%s %q does not exist: %w", kind, name, err)
+	case amqp091.ResourceLocked:
+		return fmt.Errorf("%s %q belongs to another connection: %w", kind, name, err)
+	default:
+		return fmt.Errorf("declare %s %q: %w", kind, name, err)
+	}
+}
+
+// errorCode returns the code of the exception that err wraps, or 0.
+func errorCode(err error) int {
+	var e *amqp091.Error
+	if errors.As(err, &e) && e.Server {
+		return e.Code
+	}
+	return 0
+}
