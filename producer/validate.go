@@ -31,8 +31,8 @@ func checkValue(field, s string) error {
 	return nil
 }
 
-// validate checks e against the limits of cfg. Its errors name fields, never values.
-func (cfg *Config) validate(e *Event) error {
+// validate checks e against the limits of c. Its errors name fields, never values.
+func (c *Config) validate(e *Event) error {
 	var errs []error
 	text := func(field, s string, least int) {
 		if err := checkText(field, s, least); err != nil {
@@ -55,14 +55,14 @@ func (cfg *Config) validate(e *Event) error {
 	if e.SchemaVersion < 0 {
 		errs = append(errs, errors.New("SchemaVersion: is negative"))
 	}
-	if len(e.Payload) > cfg.MaxPayload {
-		errs = append(errs, fmt.Errorf("Payload: has %d bytes, more than Config.MaxPayload of %d", len(e.Payload), cfg.MaxPayload))
+	if len(e.Payload) > c.MaxPayload {
+		errs = append(errs, fmt.Errorf("Payload: has %d bytes, more than Config.MaxPayload of %d", len(e.Payload), c.MaxPayload))
 	}
-	errs = append(errs, cfg.validateHeaders(e.Headers))
+	errs = append(errs, c.validateHeaders(e.Headers))
 	return errors.Join(errs...)
 }
 
-func (cfg *Config) validateHeaders(headers map[string]string) error {
+func (c *Config) validateHeaders(headers map[string]string) error {
 	var errs []error
 	size := 0
 	for name, value := range headers {
@@ -78,8 +78,8 @@ func (cfg *Config) validateHeaders(headers map[string]string) error {
 			errs = append(errs, err)
 		}
 	}
-	if size > cfg.MaxHeaders {
-		errs = append(errs, fmt.Errorf("Headers: have %d bytes, more than Config.MaxHeaders of %d", size, cfg.MaxHeaders))
+	if size > c.MaxHeaders {
+		errs = append(errs, fmt.Errorf("Headers: have %d bytes, more than Config.MaxHeaders of %d", size, c.MaxHeaders))
 	}
 	return errors.Join(errs...)
 }
