@@ -11,7 +11,8 @@ import (
 
 // Store keeps inboxes. TX is the type of its transactions. The stores of this
 // library are in store/postgres and store/sqlite; package store/storetest holds
-// the contract below as tests for any other.
+// the contract below as tests for any other. No method has the name of one that a producer's store
+// has and another signature, so one store can be both.
 //
 // All methods may be called concurrently. Times that decide anything are the database's.
 type Store[TX any] interface {
@@ -195,35 +196,35 @@ type Filter struct {
 
 // ParkedStore is what waiting and dead messages need of a store. Nothing here needs a broker.
 type ParkedStore[TX any] interface {
-	// Park keeps a message. For Retrying and Dead, the claim and the parked row are
+	// ParkMessage keeps a message. For Retrying and Dead, the claim and the parked row are
 	// written in one transaction, and if the claim was made before, by another copy
 	// that was applied or parked, nothing is written and the verdict is Duplicate. TooOld
 	// and altered messages are kept without a claim, once. Otherwise the verdict is Applied.
-	Park(ctx context.Context, p Parking) (Verdict, error)
+	ParkMessage(ctx context.Context, p Parking) (Verdict, error)
 
-	// Due names messages of consumer that are retrying, due, and the first live ones of their
+	// DueMessages names messages of consumer that are retrying, due, and the first live ones of their
 	// keys, at most limit, and how long from now the next one is due (0: none is).
-	Due(ctx context.Context, consumer int, limit int) (seqs []int64, next time.Duration, err error)
+	DueMessages(ctx context.Context, consumer int, limit int) (seqs []int64, next time.Duration, err error)
 	// ApplyParked locks a parked message that is retrying and due and the first
 	// live one of its key, runs fn in the same transaction, removes the parked row and
 	// commits; the next live message of its key becomes retrying and due. A message that is not
 	// such any more, or that another process has locked, gives false and no error.
 	// Otherwise it is like [ClaimStore.Apply].
 	ApplyParked(ctx context.Context, c Claim, seq int64, fn func(ctx context.Context, tx TX, m *ParkedMessage) error) (bool, error)
-	// Retry counts a failed attempt of a parked message: retrying again after
+	// RetryMessage counts a failed attempt of a parked message: retrying again after
 	// retryIn, or dead. It forgets the recorded starts. The next live message of a
 	// dead one's key becomes retrying and due.
-	Retry(ctx context.Context, seq int64, attempts int, retryIn time.Duration, dead bool, lastError string) error
+	RetryMessage(ctx context.Context, seq int64, attempts int, retryIn time.Duration, dead bool, lastError string) error
 
-	// ListParked reads parked messages by ascending Seq.
-	ListParked(ctx context.Context, f Filter) ([]ParkedMessage, error)
-	// Redrive makes dead, too old and, with Force, altered messages that f selects
+	// ListParkedMessages reads parked messages by ascending Seq.
+	ListParkedMessages(ctx context.Context, f Filter) ([]ParkedMessage, error)
+	// RedriveMessages makes dead, too old and, with Force, altered messages that f selects
 	// retrying and due, with no attempts and no starts counted; those without a claim are
 	// run without one. It returns their dispatch IDs.
-	Redrive(ctx context.Context, f Filter) ([]uuid.UUID, error)
-	// Discard gives up parked messages that f selects, keeps reason and their
+	RedriveMessages(ctx context.Context, f Filter) ([]uuid.UUID, error)
+	// DiscardMessages gives up parked messages that f selects, keeps reason and their
 	// claims, and returns their dispatch IDs.
-	Discard(ctx context.Context, f Filter, reason string) ([]uuid.UUID, error)
+	DiscardMessages(ctx context.Context, f Filter, reason string) ([]uuid.UUID, error)
 }
 
 // Registration is what a store knows of a consumer.
@@ -256,8 +257,8 @@ type WindowStore interface {
 	// it forgets, provided that time was set at least grace ago, at most limit,
 	// and tells how many. IDs of parked messages stay.
 	Forget(ctx context.Context, consumer int, grace time.Duration, limit int) (int, error)
-	// Stats reads the state of a consumer's inbox.
-	Stats(ctx context.Context, consumer int) (Stats, error)
+	// InboxStats reads the state of a consumer's inbox.
+	InboxStats(ctx context.Context, consumer int) (Stats, error)
 }
 
 // Stats is the state of a consumer's inbox at one moment.
