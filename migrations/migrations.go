@@ -1,0 +1,174 @@
+package migrations
+
+import (
+	"crypto/sha256"
+	"embed"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+)
+
+//go:embed postgres/*.sql
+var postgresFiles embed.FS
+
+// HistoryTable is the name of the table that records what was applied.
+const HistoryTable = "schema_migrations"
+
+var (
+	// ErrChanged is wrapped when a migration that was applied is not the one that
+	// this version of the library has under that number.
+	ErrChanged = errors.New("applied migration is not the one of this version")
+	// ErrNewer is wrapped when a database has migrations that this version
+	// of the library does not know.
+	ErrNewer = errors.New("database was migrated by a newer version")
+)
+
+// Migration is one step from one state of the tables to the next.
+type Migration struct {
+	Number int
+	Name   string
+	// SQL is one or more statements, with the names that were asked for.
+	SQL string
+	// Checksum is the SHA-256 of the file, in hexadecimal. It does not depend on the names.
+	Checksum string
+}
+
+// Applied is a migration that a database has.
+type Applied struct {
+	Number   int
+	Name     string
+	Checksum string
+	At       time.Time
+}
+
+// Postgres returns the migrations for PostgreSQL, by ascending number from 1.
+func Postgres(names Names) ([]Migration, error) {
+	return load(postgresFiles, "postgres", names.postgres)
+}
+
+// Pending returns those of known that a database with applied still lacks, in
+// their order. Both begin at 1 and have no gaps. Errors wrap [ErrChanged] or [ErrNewer].
+func Pending(known []Migration, applied []Applied) ([]Migration, error) {
+	for i, a := range applied {
+		if i >= len(known) {
+			return nil, fmt.Errorf("migration %d (%s): %w", a.Number, a.Name, ErrNewer)
+		}
+		k := known[i]
+		if a.Number != k.Number || a.Name != k.Name || a.Checksum != k.Checksum {
+			return nil, fmt.Errorf("migration %d (%s) where %d (%s) is expected: %w",
+				a.Number, a.Name, k.Number, k.Name, ErrChanged)
+		}
+	}
+	return known[len(applied):], nil
+}
+
+var fileName = regexp.MustCompile(`^([0-9]{4})_([a-z0-9_]+)\.sql$`)
+
+func load(files fs.FS, dir string, rename func(string) string) ([]Migration, error) {
+	entries, err := fs.ReadDir(files, dir) // sorted by name, so by number
+	if err != nil {
+		return nil, err
+	}
+	list := make([]Migration, 0, len(entries))
+	for _, entry := range entries {
+		parts := fileName.FindStringSubmatch(entry.Name())
+		if parts == nil {
+			return nil, fmt.Errorf("%s/%s: not named like 0001_name.sql", dir, entry.Name())
+		}
+		number, err := strconv.Atoi(parts[1])
+		if err != nil {
+			return nil, err
+		}
+		if number != len(list)+1 {
+			return nil, fmt.Errorf("%s/%s: number %d is expected", dir, entry.Name(), len(list)+1)
+		}
+		text, err := fs.ReadFile(files, dir+"/"+entry.Name())
+		if err != nil {
+			return nil, err
+		}
+		sum := sha256.Sum256(text)
+		list = append(list, Migration{
+			Number: number, Name: parts[2],
+			SQL: rewrite(string(text), rename), Checksum: hex.EncodeToString(sum[:]),
+		})
+	}
+	return list, nil
+}
+
+// postgres returns what a name in a PostgreSQL file is for n. Other quoted
+// names than ours occur: the collation "C".
+func (n Names) postgres(name string) string {
+	switch {
+	case name == DefaultSchema:
+		return n.schema
+	case strings.HasPrefix(name, "outbox_"), strings.HasPrefix(name, "inbox_"), name == "inbox":
+		return n.prefix + name
+	}
+	return name
+}
+
+// rewrite replaces the names in double quotes by what rename says.
+func rewrite(sql string, rename func(string) string) string {
+	var out strings.Builder
+	for {
+		i := strings.IndexAny(sql, `"'-/`)
+		if i < 0 {
+			out.WriteString(sql)
+			return out.String()
+		}
+		out.WriteString(sql[:i])
+		sql = sql[i:]
+		n := token(sql)
+		if sql[0] == '"' && n >= len(`""`) {
+			name := strings.ReplaceAll(sql[1:n-1], `""`, `"`)
+			out.WriteString(Quote(rename(name)))
+		} else {
+			out.WriteString(sql[:n])
+		}
+		sql = sql[n:]
+	}
+}
+
+// token returns the length of the quoted text or comment that sql begins
+// with, or 1 if it begins with neither.
+func token(sql string) int {
+	switch {
+	case sql[0] == '"', sql[0] == '\'':
+		return quoted(sql)
+	case strings.HasPrefix(sql, "--"):
+		return until(sql, "\n")
+	case strings.HasPrefix(sql, "/*"):
+		return until(sql, "*/")
+	}
+	return 1
+}
+
+// quoted returns the length of the quoted text that sql begins with, in which
+// a doubled quote stands for one, or 1 if it has no end.
+func quoted(sql string) int {
+	quote := sql[:1]
+	n := 1
+	for {
+		i := strings.Index(sql[n:], quote)
+		if i < 0 {
+			return 1
+		}
+		n += i + 1
+		if !strings.HasPrefix(sql[n:], quote) {
+			return n
+		}
+		n++
+	}
+}
+
+func until(sql, end string) int {
+	if i := strings.Index(sql, end); i >= 0 {
+		return i + len(end)
+	}
+	return len(sql)
+}

@@ -1,0 +1,94 @@
+package postgres
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/boxpair/boxpair/migrations"
+)
+
+// Config says where the tables are. The zero value is ready to use.
+type Config struct {
+	// Schema is the schema that holds the tables. At most 63 bytes; any
+	// characters but NUL. Defaults to "boxpair".
+	Schema string
+	// Prefix is put before the name of every table, so that several outboxes may
+	// share a schema. At most 40 bytes; any characters but NUL. Defaults to none.
+	Prefix string
+	// Isolation is the isolation level of transactions that [Store.Transact]
+	// begins. Defaults to [pgx.ReadCommitted].
+	Isolation pgx.TxIsoLevel
+}
+
+// Store keeps outboxes and inboxes in PostgreSQL. It is safe for concurrent use.
+type Store struct {
+	pool  *pgxpool.Pool
+	names migrations.Names
+	iso   pgx.TxIsoLevel
+	mode  pgx.QueryExecMode
+	sql   statements
+}
+
+// New returns a store over pool. It does no I/O: the tables are made by [Migrate]. The
+// pool stays the caller's, who closes it after everything that uses the store
+// has ended.
+func New(pool *pgxpool.Pool, cfg Config) (*Store, error) {
+	names, err := cfg.names()
+	if pool == nil {
+		err = errors.Join(err, errors.New("pool is nil"))
+	}
+	switch cfg.Isolation {
+	case "":
+		cfg.Isolation = pgx.ReadCommitted
+	case pgx.ReadCommitted, pgx.RepeatableRead, pgx.Serializable:
+	default:
+		err = errors.Join(err, fmt.Errorf("Isolation: %q is not a level that an outbox can use", cfg.Isolation))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("postgres store config: %w", err)
+	}
+	return &Store{
+		pool:  pool,
+		names: names,
+		iso:   cfg.Isolation,
+		mode:  planEach(pool),
+		sql:   newStatements(names),
+	}, nil
+}
+
+func (c Config) names() (migrations.Names, error) {
+	return migrations.PostgresNames(c.Schema, c.Prefix)
+}
+
+// planEach returns a mode of execution in which the server plans a statement
+// each time that it runs. The plan of a prepared statement is kept, and one that was made
+// while the queue was empty reads all of a queue that has filled up since.
+func planEach(pool *pgxpool.Pool) pgx.QueryExecMode {
+	if pool != nil && pool.Config().ConnConfig.DescriptionCacheCapacity > 0 {
+		return pgx.QueryExecModeCacheDescribe // one round trip, the first time apart
+	}
+	return pgx.QueryExecModeDescribeExec
+}
+
+// digest names something of the tables that n names: a lock, a variable, a channel.
+func digest(n migrations.Names, what string) [sha256.Size]byte {
+	return sha256.Sum256(fmt.Appendf(nil, "boxpair %q %q %s", n.Schema(), n.Prefix(), what))
+}
+
+// lockID returns the key of an advisory lock.
+func lockID(n migrations.Names, what string) int64 {
+	sum := digest(n, what)
+	return int64(binary.BigEndian.Uint64(sum[:])) //nolint:gosec // any 64 bits will do
+}
+
+// hashed returns a short name that is valid wherever PostgreSQL wants one.
+func hashed(n migrations.Names, what string) string {
+	sum := digest(n, what)
+	return hex.EncodeToString(sum[:8])
+}

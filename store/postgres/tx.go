@@ -1,0 +1,126 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/boxpair/boxpair/producer"
+)
+
+// Commits and rollbacks do not end with the context of the transaction: a
+// COMMIT that is cut off has an unknown outcome. These bound them instead.
+const (
+	commitTimeout   = 30 * time.Second
+	rollbackTimeout = 5 * time.Second
+)
+
+// Transact implements [producer.EventStore]. If ctx has ended when fn returns,
+// the transaction is rolled back; a COMMIT that was sent is waited for whatever
+// becomes of ctx, for 30 s at most.
+func (s *Store) Transact(ctx context.Context, fn func(ctx context.Context, tx pgx.Tx) error) error {
+	tx, err := s.pool.BeginTx(ctx, pgx.TxOptions{IsoLevel: s.iso})
+	if err != nil {
+		return fmt.Errorf("begin: %w", err)
+	}
+	ended := false
+	defer func() {
+		if !ended { // fn failed, panicked or called Goexit
+			rollback(ctx, tx)
+		}
+	}()
+	if err := fn(ctx, tx); err != nil {
+		return err
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	ended = true
+	switch known, err := commit(ctx, tx); {
+	case err == nil:
+		return nil
+	case known:
+		return fmt.Errorf("commit: %w", err)
+	default:
+		return fmt.Errorf("commit: %w: %w", producer.ErrCommitUnknown, err)
+	}
+}
+
+// commit commits tx. On an error, known tells that tx is rolled back for
+// certain; otherwise it may have been committed.
+func commit(ctx context.Context, tx pgx.Tx) (known bool, err error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
+	defer cancel()
+	err = tx.Commit(ctx)
+	return err == nil || refused(err), err
+}
+
+// refused tells whether err, the error of a COMMIT, says that nothing was committed.
+func refused(err error) bool {
+	if errors.Is(err, pgx.ErrTxCommitRollback) || errors.Is(err, pgx.ErrTxClosed) || pgconn.SafeToRetry(err) {
+		return true
+	}
+	// An ERROR is an answer to the COMMIT. FATAL and PANIC are not: a server that
+	// shuts down while a commit waits for its standby says FATAL after having committed.
+	var pgErr *pgconn.PgError
+	return errors.As(err, &pgErr) && pgErr.SeverityUnlocalized == "ERROR"
+}
+
+// rollback rolls tx back. An error is not worth reporting: pgx closes the
+// connection then, and the server rolls back.
+func rollback(ctx context.Context, tx pgx.Tx) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTimeout)
+	defer cancel()
+	_ = tx.Rollback(ctx)
+}
+
+// Savepoint implements [producer.EventStore]. An error of a statement that fn
+// swallowed is an error here: the savepoint cannot be released, and is rolled back to.
+func (s *Store) Savepoint(ctx context.Context, tx pgx.Tx, fn func(ctx context.Context, tx pgx.Tx) error) error {
+	sp, err := tx.Begin(ctx)
+	if err != nil {
+		return fmt.Errorf("savepoint: %w", err)
+	}
+	released := false
+	defer func() {
+		if !released { // fn failed, panicked or called Goexit
+			rollback(ctx, sp)
+		}
+	}()
+	if err := fn(ctx, sp); err != nil {
+		return err
+	}
+	if sp.Conn().PgConn().TxStatus() == 'E' {
+		return errors.New("release savepoint: a statement in it had failed")
+	}
+	if err := sp.Commit(ctx); err != nil {
+		return fmt.Errorf("release savepoint: %w", err)
+	}
+	released = true
+	return nil
+}
+
+// Retryable implements [producer.EventStore]: serialization failures,
+// deadlocks and locks that were not available in time.
+func (s *Store) Retryable(err error) bool {
+	if errors.Is(err, producer.ErrCommitUnknown) {
+		return false
+	}
+	switch sqlState(err) {
+	case "40001", "40P01", "55P03":
+		return true
+	}
+	return false
+}
+
+// sqlState returns the SQLSTATE of err, or "".
+func sqlState(err error) string {
+	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok {
+		return pgErr.Code
+	}
+	return ""
+}
