@@ -19,8 +19,13 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // patience is how long a test waits for what must happen.
 const patience = 20 * time.Second
 
+// newBroker returns a broker that is closed when the test ends, soon: tests leave
+// messages unanswered.
 func newBroker(t testing.TB, cfg memory.Config) *memory.Broker {
 	t.Helper()
+	if cfg.CloseTimeout == 0 {
+		cfg.CloseTimeout = 50 * time.Millisecond
+	}
 	b, err := memory.New(cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -35,7 +40,7 @@ func newBroker(t testing.TB, cfg memory.Config) *memory.Broker {
 
 func subscribe(t testing.TB, s *memory.Subscriber, topic string) <-chan *message.Message {
 	t.Helper()
-	return subscribeCtx(t, context.Background(), s, topic)
+	return subscribeCtx(t, t.Context(), s, topic) // ends before the clean-ups
 }
 
 func subscribeCtx(t testing.TB, ctx context.Context, s *memory.Subscriber, topic string) <-chan *message.Message {
