@@ -18,13 +18,12 @@ CREATE TABLE "boxpair_outbox_events" (
     schema_version INTEGER NOT NULL DEFAULT 0,
     content_type   TEXT    NOT NULL DEFAULT '',
     correlation_id TEXT    NOT NULL DEFAULT '',
-    trace_parent   TEXT    NOT NULL DEFAULT '',
-    trace_state    TEXT    NOT NULL DEFAULT '',
+    traceparent    TEXT    NOT NULL DEFAULT '',
+    tracestate     TEXT    NOT NULL DEFAULT '',
     occurred_at    INTEGER NOT NULL,
     -- When the event was written. It is the stamp that every copy of it carries.
     created_at     INTEGER NOT NULL,
-    -- Pairs of name and value, each behind its length: they may hold any bytes.
-    headers        BLOB,
+    headers        TEXT    NOT NULL DEFAULT '{}', -- JSON
     payload        BLOB    NOT NULL
 );
 
@@ -57,6 +56,7 @@ CREATE TABLE "boxpair_outbox_parked" (
 CREATE INDEX "boxpair_outbox_parked_live" ON "boxpair_outbox_parked" (shard, key, id) WHERE state IN ('retrying', 'following');
 CREATE INDEX "boxpair_outbox_parked_due" ON "boxpair_outbox_parked" (next_attempt_at) WHERE state = 'retrying';
 CREATE INDEX "boxpair_outbox_parked_dead" ON "boxpair_outbox_parked" (shard, key, id) WHERE state = 'dead';
+CREATE INDEX "boxpair_outbox_parked_oldest" ON "boxpair_outbox_parked" (id) WHERE state IN ('retrying', 'following');
 
 CREATE TABLE "boxpair_outbox_attempts" (
     id       INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -66,14 +66,14 @@ CREATE TABLE "boxpair_outbox_attempts" (
     error    TEXT    NOT NULL DEFAULT '',
     relay    TEXT    NOT NULL DEFAULT ''
 );
-CREATE INDEX "boxpair_outbox_attempts_e" ON "boxpair_outbox_attempts" (event_id, id);
+CREATE INDEX "boxpair_outbox_attempts_event" ON "boxpair_outbox_attempts" (event_id, id);
 
 -- What was delivered when: one row for many events, their IDs as a JSON array.
 CREATE TABLE "boxpair_outbox_receipts" (
     id           INTEGER PRIMARY KEY AUTOINCREMENT,
     delivered_at INTEGER NOT NULL,
     relay        TEXT    NOT NULL,
-    events       TEXT    NOT NULL
+    event_ids    TEXT    NOT NULL
 );
 
 CREATE TABLE "boxpair_outbox_shards" (
@@ -90,24 +90,46 @@ WITH RECURSIVE numbers (n) AS (SELECT 0 UNION ALL SELECT n + 1 FROM numbers WHER
 INSERT INTO "boxpair_outbox_shards" (shard) SELECT n FROM numbers;
 
 CREATE TABLE "boxpair_outbox_relays" (
-    relay      TEXT PRIMARY KEY,
+    id         TEXT PRIMARY KEY,
     seen_until INTEGER NOT NULL
 ) WITHOUT ROWID;
 
--- Every event with its state, for people. Not for statements that must be cheap.
+-- What is not delivered, and why: SELECT * FROM boxpair_outbox_status WHERE key = '…'.
 CREATE VIEW "boxpair_outbox_status" AS
-SELECT e.id,
-       lower(substr(hex(e.dispatch_id), 1, 8) || '-' || substr(hex(e.dispatch_id), 9, 4) || '-' ||
-             substr(hex(e.dispatch_id), 13, 4) || '-' || substr(hex(e.dispatch_id), 17, 4) || '-' ||
-             substr(hex(e.dispatch_id), 21)) AS dispatch_id,
-       e.shard, e.topic, e.key, e.type, e.source, e.version, e.event_index,
-       coalesce(p.state, CASE WHEN q.id IS NULL THEN 'delivered' ELSE 'pending' END) AS state,
-       coalesce(p.attempts, 0) AS attempts,
-       p.last_error, p.reason,
-       datetime(p.next_attempt_at / 1000000, 'unixepoch') AS next_attempt_at,
-       datetime(e.created_at / 1000000, 'unixepoch') AS created_at,
-       s.owner AS relay
-FROM "boxpair_outbox_events" e
-LEFT JOIN "boxpair_outbox_queue" q ON q.shard = e.shard AND q.id = e.id
-LEFT JOIN "boxpair_outbox_parked" p ON p.id = e.id
-LEFT JOIN "boxpair_outbox_shards" s ON s.shard = e.shard;
+WITH clock (now) AS (SELECT CAST(unixepoch('subsec') * 1000000 AS INTEGER)),
+waiting (id, shard, round, state, attempts, next_attempt_at, last_error, reason) AS (
+    SELECT id, shard, round, 'pending', 0, NULL, NULL, NULL FROM "boxpair_outbox_queue"
+    UNION ALL
+    SELECT id, shard, 0, state, attempts, next_attempt_at, last_error, reason FROM "boxpair_outbox_parked"
+),
+rows AS (
+    SELECT w.*, e.id AS event, e.dispatch_id, e.topic, e.key, e.created_at,
+           CASE WHEN e.key <> '' AND w.state IN ('pending', 'following', 'retrying') THEN (
+               SELECT min(h.id) FROM "boxpair_outbox_parked" h
+               WHERE h.shard = w.shard AND h.key = e.key AND h.id < w.id AND h.state IN ('retrying', 'following')
+           ) END AS waits_for
+    FROM waiting w LEFT JOIN "boxpair_outbox_events" e ON e.id = w.id
+)
+SELECT r.id,
+       lower(substr(hex(r.dispatch_id), 1, 8) || '-' || substr(hex(r.dispatch_id), 9, 4) || '-' ||
+             substr(hex(r.dispatch_id), 13, 4) || '-' || substr(hex(r.dispatch_id), 17, 4) || '-' ||
+             substr(hex(r.dispatch_id), 21)) AS dispatch_id,
+       r.shard, r.topic, r.key, r.state,
+       CASE
+           WHEN r.event IS NULL THEN 'the log has no such event'
+           WHEN r.state = 'discarded' THEN 'discarded: ' || r.reason
+           WHEN r.state = 'dead' THEN 'its attempts are used up'
+           WHEN r.waits_for IS NOT NULL THEN 'waits for event ' || r.waits_for || ' of its key'
+           WHEN s.owner IS NULL THEN 'no relay owns its shard'
+           WHEN s.lease_until <= clock.now THEN 'the lease of relay ' || s.owner || ' has expired'
+           WHEN r.state = 'following' THEN 'waits for an operator to settle a dead event of its key'
+           WHEN r.next_attempt_at > clock.now THEN 'waits for its next attempt'
+           ELSE 'waits to be sent by relay ' || s.owner
+       END AS why,
+       strftime('%Y-%m-%d %H:%M:%f', r.created_at / 1e6, 'unixepoch') AS created_at,
+       (clock.now - r.created_at) / 1e6 AS age_seconds,
+       r.attempts,
+       strftime('%Y-%m-%d %H:%M:%f', r.next_attempt_at / 1e6, 'unixepoch') AS next_attempt_at,
+       r.last_error, r.waits_for
+FROM rows r CROSS JOIN clock
+LEFT JOIN "boxpair_outbox_shards" s ON s.shard = r.shard;

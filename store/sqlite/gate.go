@@ -1,0 +1,115 @@
+package sqlite
+
+import (
+	"container/list"
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// ErrNested is returned when a transaction is begun within another one of the
+// same database: on a database with one writer it would wait for itself.
+var ErrNested = errors.New("begin within a transaction of the same database: use that transaction")
+
+// errBusy is returned for a transaction that waited too long for its turn. It is
+// to this process what SQLITE_BUSY is between processes.
+var errBusy = errors.New("database is busy: other transactions of this process kept the write lock")
+
+// gate lets write transactions of one database take turns, in the order of
+// asking. SQLite's own lock is polled with growing sleeps, which under many
+// goroutines starves some of them and wastes the time of all.
+type gate struct {
+	mu      sync.Mutex
+	held    bool
+	waiting list.List // of chan struct{}, closed when it is their turn
+}
+
+// turn is the right to hold the write lock. It is passed to the driver's
+// BeginTx in a context, since database/sql has no other way to there, and stays in
+// the context of whoever works within the transaction, which is how a
+// nested one is recognised.
+type turn struct {
+	gate  *gate
+	state atomic.Int32
+	until time.Time     // when the wait for the write lock ends
+	idle  time.Duration // after which an idle transaction is rolled back; 0 is never
+	// wait ends the wait for the write lock too, if set: that of a transaction which,
+	// once begun, is to be finished whatever becomes of the caller.
+	wait context.Context
+}
+
+const (
+	turnFree  = iota // granted, no transaction yet
+	turnTaken        // of a transaction that is open
+	turnOver
+)
+
+type turnKey struct{}
+
+func withTurn(ctx context.Context, t *turn) context.Context {
+	return context.WithValue(ctx, turnKey{}, t)
+}
+
+// enter waits for a turn, at most for wait, and for another process's lock later
+// on no longer than what is left of it.
+func (g *gate) enter(ctx context.Context, wait time.Duration) (*turn, error) {
+	if t, ok := ctx.Value(turnKey{}).(*turn); ok && t.gate == g && t.state.Load() == turnTaken {
+		return nil, ErrNested
+	}
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	t := &turn{gate: g, until: time.Now().Add(wait)}
+	g.mu.Lock()
+	if !g.held {
+		g.held = true
+		g.mu.Unlock()
+		return t, nil
+	}
+	mine := make(chan struct{})
+	place := g.waiting.PushBack(mine)
+	g.mu.Unlock()
+
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	var err error
+	select {
+	case <-mine:
+		return t, nil
+	case <-ctx.Done():
+		err = ctx.Err()
+	case <-timer.C:
+		err = errBusy
+	}
+	g.mu.Lock()
+	select {
+	case <-mine: // granted meanwhile: pass it on
+		g.mu.Unlock()
+		t.leave()
+	default:
+		g.waiting.Remove(place)
+		g.mu.Unlock()
+	}
+	return nil, err
+}
+
+// take claims t for a transaction. Only the first one gets it.
+func (t *turn) take() bool { return t.state.CompareAndSwap(turnFree, turnTaken) }
+
+// leave ends the turn and lets the next one in. It may be called again.
+func (t *turn) leave() {
+	if t.state.Swap(turnOver) == turnOver {
+		return
+	}
+	t.gate.mu.Lock()
+	defer t.gate.mu.Unlock()
+	next := t.gate.waiting.Front()
+	if next == nil {
+		t.gate.held = false
+		return
+	}
+	t.gate.waiting.Remove(next)
+	close(next.Value.(chan struct{}))
+}

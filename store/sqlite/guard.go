@@ -1,0 +1,272 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"modernc.org/sqlite"
+	sqlite3 "modernc.org/sqlite/lib"
+)
+
+// ErrTransactionLost is wrapped by the errors of all statements of a
+// transaction, and of its COMMIT, after SQLite has rolled it back by itself, or it
+// was idle for too long.
+var ErrTransactionLost = errors.New("transaction was rolled back before its end")
+
+// errIdle is the cause for which an idle transaction is lost.
+var errIdle = errors.New("it was idle for too long")
+
+const (
+	minBusySleep = 200 * time.Microsecond
+	maxBusySleep = 5 * time.Millisecond
+)
+
+// innerConn is what the driver's connections can do.
+type innerConn interface {
+	driver.Conn
+	driver.ConnPrepareContext
+	driver.ConnBeginTx
+	driver.ExecerContext
+	driver.QueryerContext
+	driver.Pinger
+	driver.SessionResetter
+	driver.Validator
+}
+
+// conn is a connection that waits for locks itself, takes turns with others of
+// its process, keeps statements prepared, and knows when SQLite has ended a
+// transaction that database/sql believes to be open.
+type conn struct {
+	gate *gate
+	busy time.Duration
+
+	mu    sync.Mutex // database/sql calls one at a time; the other one is the idle timer
+	inner innerConn
+	tx    *guardedTx // the open transaction, or nil
+	cache stmtCache
+}
+
+var _ innerConn = (*conn)(nil)
+
+// guardedTx is an open transaction.
+type guardedTx struct {
+	conn  *conn
+	inner driver.Tx
+	turn  *turn // nil: read-only
+	lost  error // set once the transaction is gone
+	idle  *time.Timer
+	used  time.Time // when a statement ended last, for idle
+}
+
+func (c *conn) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (r driver.Result, err error) {
+	err = c.do(ctx, func() error {
+		s, err := c.cache.take(c.inner, query)
+		if err != nil {
+			return err
+		}
+		defer c.cache.give(s)
+		r, err = s.exec.ExecContext(ctx, args)
+		return err
+	})
+	return r, err
+}
+
+func (c *conn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (r driver.Rows, err error) {
+	err = c.do(ctx, func() error {
+		s, err := c.cache.take(c.inner, query)
+		if err != nil {
+			return err
+		}
+		inner, err := s.query.QueryContext(ctx, args)
+		if err != nil {
+			c.cache.give(s)
+			return err
+		}
+		r = &rows{conn: c, inner: inner, stmt: s}
+		return nil
+	})
+	return r, err
+}
+
+// do runs one statement, with all that has to be seen to before and after it.
+func (c *conn) do(ctx context.Context, run func() error) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.tx == nil {
+		return patiently(ctx, time.Now().Add(c.busy), run)
+	}
+	if c.tx.lost != nil {
+		return c.tx.lost
+	}
+	err := run()
+	c.tx.after(err)
+	return err
+}
+
+// patiently runs a statement until the database is not busy. Within a transaction
+// waiting would be in vain: the snapshot that it reads from is outdated
+// when the other writer is done.
+func patiently(ctx context.Context, until time.Time, run func() error) error {
+	for sleep := minBusySleep; ; sleep = min(2*sleep, maxBusySleep) {
+		err := run()
+		if !isBusy(err) || !time.Now().Before(until) {
+			return err
+		}
+		timer := time.NewTimer(sleep/2 + rand.N(sleep))
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return errors.Join(ctx.Err(), err)
+		case <-timer.C:
+		}
+	}
+}
+
+// isBusy tells whether err says that another connection has the lock that is needed.
+func isBusy(err error) bool {
+	var e *sqlite.Error
+	return errors.As(err, &e) && e.Code()&0xff == sqlite3.SQLITE_BUSY && e.Code() != sqlite3.SQLITE_BUSY_SNAPSHOT
+}
+
+// BeginTx begins a transaction, read-only ones without waiting for anybody. Others take
+// the turn that the context carries, or wait for one.
+func (c *conn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, error) {
+	if opts.ReadOnly {
+		return c.begin(ctx, opts, nil, time.Now().Add(c.busy))
+	}
+	t, ok := ctx.Value(turnKey{}).(*turn)
+	if !ok || t.gate != c.gate || !t.take() {
+		var err error
+		if t, err = c.gate.enter(ctx, c.busy); err != nil {
+			return nil, err
+		}
+		t.take()
+	}
+	wait := ctx
+	if t.wait != nil {
+		wait = t.wait
+	}
+	tx, err := c.begin(wait, opts, t, t.until)
+	if err != nil {
+		t.leave()
+		return nil, err
+	}
+	return tx, nil
+}
+
+// begin begins a transaction; ctx bounds the wait for the lock, not the transaction.
+func (c *conn) begin(ctx context.Context, opts driver.TxOptions, t *turn, until time.Time) (driver.Tx, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	tx := &guardedTx{conn: c, turn: t, used: time.Now()}
+	err := patiently(ctx, until, func() (err error) {
+		tx.inner, err = c.inner.BeginTx(context.WithoutCancel(ctx), opts)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	c.tx = tx
+	if t != nil && t.idle > 0 {
+		tx.idle = time.AfterFunc(t.idle, tx.expire)
+	}
+	return tx, nil
+}
+
+// Commit commits, unless the transaction is gone.
+func (tx *guardedTx) Commit() error { return tx.end(tx.inner.Commit) }
+
+// Rollback rolls back. A transaction that is gone needs none.
+func (tx *guardedTx) Rollback() error {
+	err := tx.end(tx.inner.Rollback)
+	if errors.Is(err, ErrTransactionLost) {
+		return nil
+	}
+	return err
+}
+
+func (tx *guardedTx) end(finish func() error) error {
+	tx.conn.mu.Lock()
+	defer tx.conn.mu.Unlock()
+	tx.conn.tx = nil
+	if tx.idle != nil {
+		tx.idle.Stop()
+	}
+	if tx.turn != nil {
+		defer tx.turn.leave()
+	}
+	if tx.lost != nil {
+		// Nearly always there is nothing left to roll back, and the error says so.
+		_ = tx.inner.Rollback()
+		return tx.lost
+	}
+	return finish()
+}
+
+// after notes that a statement has ended, and, if it failed, finds out whether
+// the transaction is still there: BEGIN fails exactly if it is.
+func (tx *guardedTx) after(err error) {
+	tx.used = time.Now()
+	if err == nil || tx.lost != nil {
+		return
+	}
+	ctx := context.Background()
+	var e *sqlite.Error
+	_, begin := tx.conn.inner.ExecContext(ctx, "BEGIN", nil)
+	if errors.As(begin, &e) && e.Code() == sqlite3.SQLITE_ERROR {
+		return
+	}
+	if begin == nil {
+		_, begin = tx.conn.inner.ExecContext(ctx, "ROLLBACK", nil)
+	}
+	tx.lose(errors.Join(err, begin)) // when in doubt, too; end makes it true
+}
+
+func (tx *guardedTx) lose(cause error) {
+	tx.lost = fmt.Errorf("%w: %w", ErrTransactionLost, cause)
+	if tx.turn != nil {
+		tx.turn.leave()
+	}
+}
+
+// expire rolls the transaction back if it was idle for too long.
+func (tx *guardedTx) expire() {
+	tx.conn.mu.Lock()
+	defer tx.conn.mu.Unlock()
+	if tx.conn.tx != tx || tx.lost != nil {
+		return
+	}
+	if left := tx.turn.idle - time.Since(tx.used); left > 0 {
+		tx.idle.Reset(left)
+		return
+	}
+	tx.lose(errors.Join(errIdle, tx.inner.Rollback()))
+}
+
+// Begin is for callers that know no contexts; database/sql is none of them.
+func (c *conn) Begin() (driver.Tx, error) {
+	return c.BeginTx(context.Background(), driver.TxOptions{})
+}
+
+func (c *conn) Ping(ctx context.Context) error {
+	return c.do(ctx, func() error { return c.inner.Ping(ctx) })
+}
+
+func (c *conn) ResetSession(ctx context.Context) error { return c.inner.ResetSession(ctx) }
+
+func (c *conn) IsValid() bool { return c.inner.IsValid() }
+
+// Close closes the connection. A transaction that is open on it is rolled back.
+func (c *conn) Close() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.tx != nil && c.tx.lost == nil {
+		c.tx.lose(driver.ErrBadConn)
+	}
+	return errors.Join(c.cache.close(), c.inner.Close())
+}

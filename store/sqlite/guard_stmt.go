@@ -1,0 +1,227 @@
+package sqlite
+
+import (
+	"container/list"
+	"context"
+	"database/sql/driver"
+	"errors"
+	"io"
+	"reflect"
+	"strings"
+)
+
+const (
+	maxCached     = 128
+	maxCachedText = 16 << 10
+)
+
+// stmtCache keeps the statements of one connection prepared, by their text, the
+// least recently used ones going first. database/sql can do this too, but to prepare a
+// statement it takes a second connection from the pool, and within a
+// transaction that may be one connection too many.
+type stmtCache struct {
+	byText map[string]*cachedStmt
+	recent list.List // of *cachedStmt, the last used one in front
+}
+
+type cachedStmt struct {
+	text  string
+	stmt  driver.Stmt
+	exec  driver.StmtExecContext
+	query driver.StmtQueryContext
+	place *list.Element // nil: not kept
+	inUse bool
+}
+
+// take returns query prepared on inner. Whoever takes a statement gives it back.
+func (c *stmtCache) take(inner innerConn, query string) (*cachedStmt, error) {
+	if s := c.byText[query]; s != nil && !s.inUse {
+		s.inUse = true
+		c.recent.MoveToFront(s.place)
+		return s, nil
+	}
+	stmt, err := inner.PrepareContext(context.Background(), query)
+	if err != nil {
+		return nil, err
+	}
+	s := &cachedStmt{text: query, stmt: stmt, inUse: true}
+	var ok bool
+	if s.exec, ok = stmt.(driver.StmtExecContext); ok {
+		s.query, ok = stmt.(driver.StmtQueryContext)
+	}
+	if !ok {
+		return nil, errors.Join(errors.New("sqlite driver lacks a method that is needed"), stmt.Close())
+	}
+	if c.byText[query] == nil && cacheable(query) {
+		c.keep(s)
+	}
+	return s, nil
+}
+
+func (c *stmtCache) keep(s *cachedStmt) {
+	if c.byText == nil {
+		c.byText = make(map[string]*cachedStmt)
+	}
+	for e := c.recent.Back(); e != nil && len(c.byText) >= maxCached; e = c.recent.Back() {
+		oldest := e.Value.(*cachedStmt)
+		c.recent.Remove(e)
+		delete(c.byText, oldest.text)
+		oldest.place = nil
+		if !oldest.inUse {
+			_ = oldest.stmt.Close() // it can tell of an earlier failure only
+		}
+	}
+	s.place = c.recent.PushFront(s)
+	c.byText[s.text] = s
+}
+
+// give takes s back.
+func (c *stmtCache) give(s *cachedStmt) {
+	s.inUse = false
+	if s.place == nil {
+		_ = s.stmt.Close() // repeats the error of the execution, if there was one
+	}
+}
+
+func (c *stmtCache) close() error {
+	var errs []error
+	for _, s := range c.byText {
+		s.place = nil
+		if !s.inUse {
+			errs = append(errs, s.stmt.Close())
+		}
+	}
+	c.byText = nil
+	c.recent.Init()
+	return errors.Join(errs...)
+}
+
+// cacheable tells whether query does all that it does when it is executed. Many
+// PRAGMAs take effect when they are prepared, and would do so once.
+func cacheable(query string) bool {
+	if len(query) > maxCachedText {
+		return false
+	}
+	query = strings.TrimLeft(query, " \t\r\n")
+	end := strings.IndexAny(query, " \t\r\n(;")
+	if end < 0 {
+		end = len(query)
+	}
+	switch strings.ToUpper(query[:end]) {
+	case "SELECT", "INSERT", "UPDATE", "DELETE", "REPLACE", "WITH", "VALUES", "SAVEPOINT", "RELEASE", "ROLLBACK":
+		return true
+	}
+	return false
+}
+
+// PrepareContext prepares a statement for the caller, who closes it.
+func (c *conn) PrepareContext(ctx context.Context, query string) (s driver.Stmt, err error) {
+	err = c.do(ctx, func() error {
+		inner, err := c.inner.PrepareContext(ctx, query)
+		if err != nil {
+			return err
+		}
+		s = &preparedStmt{Stmt: inner, conn: c}
+		return nil
+	})
+	return s, err
+}
+
+// Prepare is PrepareContext for callers that know no contexts.
+func (c *conn) Prepare(query string) (driver.Stmt, error) {
+	return c.PrepareContext(context.Background(), query)
+}
+
+// preparedStmt is a statement that the caller has prepared.
+type preparedStmt struct {
+	driver.Stmt
+	conn *conn
+}
+
+func (s *preparedStmt) ExecContext(ctx context.Context, args []driver.NamedValue) (r driver.Result, err error) {
+	inner, ok := s.Stmt.(driver.StmtExecContext)
+	if !ok {
+		return nil, driver.ErrSkip
+	}
+	err = s.conn.do(ctx, func() error {
+		r, err = inner.ExecContext(ctx, args)
+		return err
+	})
+	return r, err
+}
+
+func (s *preparedStmt) QueryContext(ctx context.Context, args []driver.NamedValue) (r driver.Rows, err error) {
+	inner, ok := s.Stmt.(driver.StmtQueryContext)
+	if !ok {
+		return nil, driver.ErrSkip
+	}
+	err = s.conn.do(ctx, func() error {
+		found, err := inner.QueryContext(ctx, args)
+		if err == nil {
+			r = &rows{conn: s.conn, inner: found}
+		}
+		return err
+	})
+	return r, err
+}
+
+func (s *preparedStmt) Close() error {
+	s.conn.mu.Lock()
+	defer s.conn.mu.Unlock()
+	return s.Stmt.Close()
+}
+
+// rows are the rows of a query.
+type rows struct {
+	conn  *conn
+	inner driver.Rows
+	stmt  *cachedStmt // nil: the caller's
+}
+
+func (r *rows) Columns() []string { return r.inner.Columns() }
+
+func (r *rows) Next(dest []driver.Value) error {
+	r.conn.mu.Lock()
+	defer r.conn.mu.Unlock()
+	tx := r.conn.tx
+	if tx != nil && tx.lost != nil {
+		return tx.lost
+	}
+	err := r.inner.Next(dest)
+	switch {
+	case tx == nil:
+	case errors.Is(err, io.EOF):
+		tx.after(nil)
+	default:
+		tx.after(err)
+	}
+	return err
+}
+
+func (r *rows) Close() error {
+	r.conn.mu.Lock()
+	defer r.conn.mu.Unlock()
+	err := r.inner.Close()
+	if r.stmt != nil {
+		r.conn.cache.give(r.stmt)
+		r.stmt = nil
+	}
+	return err
+}
+
+// The methods below are what database/sql asks for when a caller wants to know the types of
+// columns.
+
+func (r *rows) ColumnTypeDatabaseTypeName(i int) string {
+	if t, ok := r.inner.(driver.RowsColumnTypeDatabaseTypeName); ok {
+		return t.ColumnTypeDatabaseTypeName(i)
+	}
+	return ""
+}
+
+func (r *rows) ColumnTypeScanType(i int) reflect.Type {
+	if t, ok := r.inner.(driver.RowsColumnTypeScanType); ok {
+		return t.ColumnTypeScanType(i)
+	}
+	return reflect.TypeFor[any]()
+}

@@ -1,0 +1,130 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"net/url"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"modernc.org/sqlite"
+)
+
+// ConnectorConfig configures [NewConnector].
+type ConnectorConfig struct {
+	// BusyTimeout is how long a transaction or statement waits for other writers,
+	// in this process and in others, before it fails with a busy error.
+	// Defaults to 10 s.
+	BusyTimeout time.Duration
+}
+
+const (
+	defaultBusyTimeout = 10 * time.Second
+	maxIdleConns       = 16
+	connIdleTime       = 5 * time.Minute
+)
+
+// Open returns the database in the file at path, which is created if it does
+// not exist. It is configured as this package needs it: write-ahead log,
+// synchronous=FULL, foreign keys enforced, every transaction that is not
+// read-only takes the write lock at its start. The caller closes it. No I/O
+// happens before the first use.
+//
+// The pool is not limited: connections that wait for the write lock would otherwise keep
+// a handler that has it from reading outside of its transaction.
+func Open(path string) (*sql.DB, error) {
+	c, err := NewConnector(path, ConnectorConfig{})
+	if err != nil {
+		return nil, err
+	}
+	db := sql.OpenDB(c)
+	db.SetMaxIdleConns(maxIdleConns)
+	db.SetConnMaxIdleTime(connIdleTime)
+	return db, nil
+}
+
+// NewConnector returns what [Open] opens databases with, for sql.OpenDB. It is
+// for those who wrap connectors, as tracing does, or want another timeout. A database
+// whose connector was wrapped is not recognised by [New] and needs [Config].Unguarded;
+// it is guarded all the same, but nested transactions are then found by the busy timeout only.
+func NewConnector(path string, cfg ConnectorConfig) (driver.Connector, error) {
+	var errs []error
+	switch {
+	case path == "":
+		errs = append(errs, errors.New("path: is empty"))
+	case strings.HasPrefix(path, "file:"):
+		errs = append(errs, errors.New("path: is a URI, give the path of a file"))
+	case strings.Contains(path, ":memory:"):
+		errs = append(errs, errors.New("path: every connection would have a memory of its own, give the path of a file"))
+	case strings.ContainsRune(path, 0):
+		errs = append(errs, errors.New("path: contains NUL"))
+	}
+	switch {
+	case cfg.BusyTimeout == 0:
+		cfg.BusyTimeout = defaultBusyTimeout
+	case cfg.BusyTimeout < 0:
+		errs = append(errs, fmt.Errorf("BusyTimeout: %v is negative", cfg.BusyTimeout))
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, fmt.Errorf("open sqlite database: %w", err)
+	}
+	inner, err := sqlite.NewConnector(dsn(path))
+	if err != nil {
+		return nil, fmt.Errorf("open sqlite database: %w", err)
+	}
+	return &connector{inner: inner, driver: &guardedDriver{Driver: inner.Driver(), gate: &gate{}, busy: cfg.BusyTimeout}}, nil
+}
+
+// dsn returns path as the URI that the driver takes. journal_size_limit gives
+// the disk space of a burst back.
+func dsn(path string) string {
+	path = filepath.ToSlash(path)
+	if filepath.VolumeName(path) != "" {
+		path = "/" + path
+	}
+	pragmas := url.Values{"_txlock": {"immediate"}, "_pragma": {
+		"busy_timeout(5000)", // for the ones that follow
+		"journal_mode(WAL)",
+		"synchronous(FULL)",
+		"fullfsync(1)", // on macOS, where fsync does not reach the disk
+		"foreign_keys(1)",
+		"journal_size_limit(67108864)",
+	}}
+	return "file:" + (&url.URL{Path: path}).EscapedPath() + "?" + pragmas.Encode()
+}
+
+// connector makes guarded connections.
+type connector struct {
+	inner  driver.Connector
+	driver *guardedDriver
+}
+
+// guardedDriver is what [New] recognises a database of [Open] by.
+type guardedDriver struct {
+	driver.Driver
+	gate *gate
+	busy time.Duration
+}
+
+func (c *connector) Driver() driver.Driver { return c.driver }
+
+func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
+	opened, err := c.inner.Connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	inner, ok := opened.(innerConn)
+	if !ok {
+		return nil, errors.Join(errors.New("sqlite driver lacks a method that is needed"), opened.Close())
+	}
+	// The waiting is done here instead: SQLite's own handler sleeps up to 100 ms at a time and
+	// knows no context.
+	if _, err := inner.ExecContext(context.WithoutCancel(ctx), "PRAGMA busy_timeout = 0", nil); err != nil {
+		return nil, errors.Join(err, inner.Close())
+	}
+	return &conn{inner: inner, gate: c.driver.gate, busy: c.driver.busy}, nil
+}

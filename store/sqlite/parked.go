@@ -1,0 +1,280 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/boxpair/boxpair/producer"
+)
+
+// isHead holds for a parked event p that no earlier live event of its key stands
+// in front of. Events without a key have no order.
+const isHead = `(p.key = '' OR NOT EXISTS (
+	SELECT 1 FROM {outbox_parked} h
+	WHERE h.shard = p.shard AND h.key = p.key AND h.id < p.id AND h.state IN ('retrying', 'following')))`
+
+// Blocked reads blocked keys.
+func (s *Store) Blocked(ctx context.Context, shards []int, hold bool, after producer.BlockedKey, limit int) ([]producer.BlockedKey, error) {
+	query := `SELECT DISTINCT shard, key FROM {outbox_parked} WHERE state IN ('retrying', 'following')`
+	if hold {
+		// Two partial indexes; a condition with OR would use none of them.
+		query = `SELECT shard, key FROM (` + query + ` UNION SELECT shard, key FROM {outbox_parked} WHERE state = 'dead') WHERE true`
+	}
+	var keys []producer.BlockedKey
+	err := s.each(ctx, s.db, func(rows *sql.Rows) error {
+		var k producer.BlockedKey
+		err := rows.Scan(&k.Shard, &k.Key)
+		keys = append(keys, k)
+		return err
+	}, query+` AND key <> '' AND shard IN (SELECT value FROM json_each(?)) AND (shard, key) > (?, ?)
+		ORDER BY shard, key LIMIT ?`, numbers(shards), after.Shard, after.Key, limit)
+	if err != nil {
+		return nil, fmt.Errorf("read blocked keys: %w", err)
+	}
+	return keys, nil
+}
+
+// healStmt makes followers that are the heads of their keys retrying. The last
+// parameter is whether keys with a dead event are left alone.
+const healStmt = `
+UPDATE {outbox_parked} AS p SET state = 'retrying', next_attempt_at = ?
+WHERE p.shard = ? AND p.state = 'following' AND p.state IN ('retrying', 'following') AND ` + isHead + `
+  AND NOT (? AND p.key <> '' AND EXISTS (
+	SELECT 1 FROM {outbox_parked} d WHERE d.shard = p.shard AND d.key = p.key AND d.state = 'dead'))`
+
+// Heal gives followers without a head one. Leases that are lost are passed over.
+func (s *Store) Heal(ctx context.Context, relay string, leases []producer.Lease, hold bool) error {
+	err := s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		for _, lease := range leases {
+			owned, err := s.owns(ctx, tx, relay, lease)
+			if err != nil {
+				return err
+			}
+			if !owned {
+				continue
+			}
+			if _, err := s.exec(ctx, tx, healStmt, now(), lease.Shard, hold); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("heal: %w", err)
+	}
+	return nil
+}
+
+// parkStmt parks an event; its key is read from the log. An event that was parked
+// before, discarded and sent anew by an operator, is parked again.
+const parkStmt = `
+INSERT INTO {outbox_parked} (id, shard, key, state, attempts, next_attempt_at, parked_at, last_error)
+SELECT ?, ?, coalesce((SELECT key FROM {outbox_events} WHERE id = ?), ''), ?, ?, ?, ?, ?
+ON CONFLICT (id) DO UPDATE SET state = excluded.state, attempts = excluded.attempts, next_attempt_at = excluded.next_attempt_at,
+	parked_at = excluded.parked_at, last_error = excluded.last_error, reason = ''`
+
+// Park moves events from the queue to the parked events.
+func (s *Store) Park(ctx context.Context, relay string, lease producer.Lease, failures []producer.Failure) (bool, error) {
+	lost, err := s.fenced(ctx, relay, lease, func(ctx context.Context, tx *sql.Tx) error {
+		for i := range failures {
+			f := &failures[i]
+			gone, err := s.dequeue(ctx, tx, lease.Shard, map[int64][]int64{f.Round: {f.Seq}})
+			if err != nil {
+				return err
+			}
+			if len(gone) == 0 {
+				continue // of another round, or marked
+			}
+			at := now()
+			state, next := nextState(f, at)
+			_, err = s.exec(ctx, tx, parkStmt, f.Seq, lease.Shard, f.Seq, state, f.Attempts, next, at, f.Error)
+			if err != nil {
+				return err
+			}
+			if err := s.logAttempt(ctx, tx, f.Seq, at, f.Outcome.String(), f.Error, relay); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return false, fmt.Errorf("park: %w", err)
+	}
+	return lost, nil
+}
+
+// Follow moves events from the queue to the parked events, behind others of their keys.
+func (s *Store) Follow(ctx context.Context, relay string, lease producer.Lease, marks []producer.Mark) (bool, error) {
+	lost, err := s.fenced(ctx, relay, lease, func(ctx context.Context, tx *sql.Tx) error {
+		for _, rounds := range byLease(marks) {
+			gone, err := s.dequeue(ctx, tx, lease.Shard, rounds)
+			if err != nil {
+				return err
+			}
+			for _, id := range gone {
+				if _, err := s.exec(ctx, tx, parkStmt, id, lease.Shard, id, producer.Following, 0, nil, now(), ""); err != nil {
+					return err
+				}
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return false, fmt.Errorf("follow: %w", err)
+	}
+	return lost, nil
+}
+
+// dueStmt reads retrying events that are due; the index has them by time.
+const dueStmt = `
+SELECT p.id, p.shard, p.attempts, p.state, ` + recordColumns + `
+FROM {outbox_parked} p LEFT JOIN {outbox_events} e ON e.id = p.id
+WHERE p.state = 'retrying' AND p.next_attempt_at <= ? AND p.shard IN (SELECT value FROM json_each(?)) AND ` + isHead + `
+ORDER BY p.next_attempt_at, p.id LIMIT ?`
+
+const nextDueStmt = `
+SELECT p.next_attempt_at FROM {outbox_parked} p
+WHERE p.state = 'retrying' AND p.next_attempt_at > ? AND p.shard IN (SELECT value FROM json_each(?)) AND ` + isHead + `
+ORDER BY p.next_attempt_at LIMIT 1`
+
+// Due reads heads that are due.
+func (s *Store) Due(ctx context.Context, shards []int, limit int) (due []producer.Queued, next time.Duration, err error) {
+	err = s.read(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		at := now()
+		var err error
+		if due, err = s.parked(ctx, tx, dueStmt, at, numbers(shards), limit); err != nil {
+			return err
+		}
+		var then int64
+		err = s.one(ctx, tx, []any{&then}, nextDueStmt, at, numbers(shards))
+		if errors.Is(err, sql.ErrNoRows) {
+			return nil
+		}
+		next = time.Duration(then-at) * time.Microsecond
+		return err
+	})
+	if err != nil {
+		return nil, 0, fmt.Errorf("read due events: %w", err)
+	}
+	return due, next, nil
+}
+
+// FetchParked reads the live events of one key.
+func (s *Store) FetchParked(ctx context.Context, shard int, key string, limit int) ([]producer.Queued, error) {
+	live, err := s.parked(ctx, s.db, `
+		SELECT p.id, p.shard, p.attempts, p.state, `+recordColumns+`
+		FROM {outbox_parked} p LEFT JOIN {outbox_events} e ON e.id = p.id
+		WHERE p.shard = ? AND p.key = ? AND p.state IN ('retrying', 'following')
+		ORDER BY p.id LIMIT ?`, shard, key, limit)
+	if err != nil {
+		return nil, fmt.Errorf("fetch parked events of shard %d: %w", shard, err)
+	}
+	return live, nil
+}
+
+func (s *Store) parked(ctx context.Context, q querier, query string, args ...any) ([]producer.Queued, error) {
+	var list []producer.Queued
+	err := s.each(ctx, q, func(rows *sql.Rows) error {
+		var e producer.Queued
+		err := scanQueued(rows, &e, &e.Seq, &e.Shard, &e.Attempts, &e.State)
+		list = append(list, e)
+		return err
+	}, query, args...)
+	return list, err
+}
+
+// Retry records further failures of parked events.
+func (s *Store) Retry(ctx context.Context, relay string, lease producer.Lease, failures []producer.Failure, hold bool) (bool, error) {
+	lost, err := s.fenced(ctx, relay, lease, func(ctx context.Context, tx *sql.Tx) error {
+		for i := range failures {
+			if err := s.retry(ctx, tx, relay, lease.Shard, &failures[i], hold); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return false, fmt.Errorf("retry: %w", err)
+	}
+	return lost, nil
+}
+
+func (s *Store) retry(ctx context.Context, tx *sql.Tx, relay string, shard int, f *producer.Failure, hold bool) error {
+	at := now()
+	state, next := nextState(f, at)
+	var key string
+	// Only while it is retrying: an operator may have discarded it meanwhile.
+	err := s.one(ctx, tx, []any{&key}, `UPDATE {outbox_parked} SET state = ?, attempts = ?, next_attempt_at = ?, last_error = ?
+		WHERE id = ? AND shard = ? AND state = 'retrying' RETURNING key`, state, f.Attempts, next, f.Error, f.Seq, shard)
+	if errors.Is(err, sql.ErrNoRows) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	if err := s.logAttempt(ctx, tx, f.Seq, at, f.Outcome.String(), f.Error, relay); err != nil {
+		return err
+	}
+	if !f.Dead || hold {
+		return nil
+	}
+	return s.promote(ctx, tx, shard, key)
+}
+
+// nextState returns the state of a failed event and, in the unit of columns, when it is due.
+func nextState(f *producer.Failure, at int64) (producer.State, sql.NullInt64) {
+	if f.Dead {
+		return producer.Dead, sql.NullInt64{}
+	}
+	return producer.Retrying, sql.NullInt64{Int64: at + micros(f.RetryIn), Valid: true}
+}
+
+// promote makes the next live event of a key retrying and due.
+func (s *Store) promote(ctx context.Context, tx *sql.Tx, shard int, key string) error {
+	if key == "" {
+		return nil // nobody waits
+	}
+	_, err := s.exec(ctx, tx, `UPDATE {outbox_parked} SET state = 'retrying', next_attempt_at = ?
+		WHERE id = (SELECT min(id) FROM {outbox_parked} WHERE shard = ? AND key = ? AND state IN ('retrying', 'following'))`,
+		now(), shard, key)
+	return err
+}
+
+// Sent removes parked events that were delivered.
+func (s *Store) Sent(ctx context.Context, relay string, lease producer.Lease, seqs []int64) (bool, error) {
+	lost, err := s.fenced(ctx, relay, lease, func(ctx context.Context, tx *sql.Tx) error {
+		var gone []int64
+		keys := make(map[string]struct{})
+		err := s.each(ctx, tx, func(rows *sql.Rows) error {
+			var id int64
+			var key string
+			err := rows.Scan(&id, &key)
+			gone = append(gone, id)
+			keys[key] = struct{}{}
+			return err
+		}, `DELETE FROM {outbox_parked} WHERE id IN (SELECT value FROM json_each(?)) AND shard = ? RETURNING id, key`,
+			numbers(seqs), lease.Shard)
+		if err != nil {
+			return err
+		}
+		for key := range keys {
+			if err := s.promote(ctx, tx, lease.Shard, key); err != nil {
+				return err
+			}
+		}
+		return s.receipt(ctx, tx, relay, gone)
+	})
+	if err != nil {
+		return false, fmt.Errorf("remove sent events: %w", err)
+	}
+	return lost, nil
+}
+
+// logAttempt records what happened to an event.
+func (s *Store) logAttempt(ctx context.Context, tx *sql.Tx, id, at int64, outcome, text, relay string) error {
+	_, err := s.exec(ctx, tx, `INSERT INTO {outbox_attempts} (event_id, at, outcome, error, relay) VALUES (?, ?, ?, ?, ?)`,
+		id, at, outcome, text, relay)
+	return err
+}
