@@ -33,6 +33,9 @@ type Store struct {
 	iso   pgx.TxIsoLevel
 	mode  pgx.QueryExecMode
 	sql   statements
+
+	writerVariable string // set in a transaction by its writer
+	channel        string // wakes relays
 }
 
 // New returns a store over pool. It does no I/O: the tables are made by [Migrate]. The
@@ -59,6 +62,9 @@ func New(pool *pgxpool.Pool, cfg Config) (*Store, error) {
 		iso:   cfg.Isolation,
 		mode:  planEach(pool),
 		sql:   newStatements(names),
+
+		writerVariable: "boxpair.w_" + hashed(names, "writer"),
+		channel:        "boxpair_" + hashed(names, "wake"),
 	}, nil
 }
 

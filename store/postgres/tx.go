@@ -66,8 +66,8 @@ func refused(err error) bool {
 	}
 	// An ERROR is an answer to the COMMIT. FATAL and PANIC are not: a server that
 	// shuts down while a commit waits for its standby says FATAL after having committed.
-	var pgErr *pgconn.PgError
-	return errors.As(err, &pgErr) && pgErr.SeverityUnlocalized == "ERROR"
+	pgErr, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && pgErr.SeverityUnlocalized == "ERROR"
 }
 
 // rollback rolls tx back. An error is not worth reporting: pgx closes the
@@ -115,12 +115,4 @@ func (s *Store) Retryable(err error) bool {
 		return true
 	}
 	return false
-}
-
-// sqlState returns the SQLSTATE of err, or "".
-func sqlState(err error) string {
-	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok {
-		return pgErr.Code
-	}
-	return ""
 }

@@ -1,0 +1,185 @@
+package postgres
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/boxpair/boxpair/producer"
+)
+
+// appendEvents writes events and their queue rows.
+//
+// writer: the first Append of a transaction ties it to a writer by a variable
+// that lives as long as the transaction, or as the savepoint it was set in. It is
+// joined with what is inserted, so another writer's events come to nothing.
+//
+// written: the arrays keep their order by WITH ORDINALITY and ORDER BY, and
+// identity values are given out above the sort, so ids follow the order of the records.
+// A dispatch ID that is known with an equal digest is left alone and not returned. One
+// with another digest violates NOT NULL, which dooms the transaction; DO UPDATE
+// looks at the row that is there now, also if it was committed after this statement
+// began, where a SELECT beside the INSERT would not see it.
+var appendEvents = statement(`
+WITH writer AS MATERIALIZED (
+    SELECT CASE WHEN coalesce(current_setting($1, true), '') = '' THEN set_config($1, $2, true)
+                ELSE current_setting($1, true) END = $2 AS mine
+), written AS (
+    INSERT INTO {{outbox_events}} AS e (
+        dispatch_id, digest, shard, topic, key, type, producer, source, version, index,
+        schema_version, content_type, headers, payload, correlation_id, traceparent, tracestate, occurred_at)
+    SELECT r.dispatch_id, r.digest, r.shard, r.topic, r.key, r.type, r.producer, r.source, r.version, r.index,
+        r.schema_version, r.content_type, r.headers::json, r.payload, r.correlation_id, r.traceparent, r.tracestate,
+        coalesce(r.occurred_at, clock_timestamp())
+    FROM writer, unnest(
+        $3::uuid[], $4::bytea[], $5::smallint[], $6::text[], $7::text[], $8::text[], $9::text[], $10::text[],
+        $11::bigint[], $12::integer[], $13::integer[], $14::text[], $15::text[], $16::bytea[], $17::text[],
+        $18::text[], $19::text[], $20::timestamptz[]
+    ) WITH ORDINALITY AS r (
+        dispatch_id, digest, shard, topic, key, type, producer, source, version, index,
+        schema_version, content_type, headers, payload, correlation_id, traceparent, tracestate, occurred_at, n)
+    WHERE writer.mine
+    ORDER BY r.n
+    ON CONFLICT (dispatch_id) DO UPDATE SET digest = NULL WHERE e.digest IS DISTINCT FROM excluded.digest
+    RETURNING e.id, e.shard, e.dispatch_id
+), queued AS (
+    INSERT INTO {{outbox_queue}} (shard, id) SELECT shard, id FROM written
+)
+SELECT writer.mine, ARRAY(SELECT dispatch_id FROM written) FROM writer`)
+
+// Append implements [producer.EventStore], in one round trip.
+func (s *Store) Append(ctx context.Context, tx pgx.Tx, writer uuid.UUID, records []producer.Record) ([]bool, error) {
+	if len(records) == 0 {
+		return nil, nil
+	}
+	c, err := newColumns(records)
+	if err != nil {
+		return nil, fmt.Errorf("append events: %w", err)
+	}
+	var mine bool
+	var written []pgtype.UUID
+	err = tx.QueryRow(ctx, s.sql[appendEvents],
+		s.writerVariable, writer.String(),
+		c.id, c.digest, c.shard, c.topic, c.key, c.kind, c.producer, c.source, c.version, c.index,
+		c.schemaVersion, c.contentType, c.headers, c.payload, c.correlation, c.traceParent, c.traceState, c.occurred,
+	).Scan(&mine, &written)
+	if err != nil {
+		return nil, failed("append events", appendError(err))
+	}
+	if !mine {
+		return nil, fmt.Errorf("append events: %w", producer.ErrSecondWriter)
+	}
+	return known(records, written), nil
+}
+
+// known tells for each record whether it is not among those that were written.
+// Written ones come in the order of the records, but nothing hangs on that here.
+func known(records []producer.Record, written []pgtype.UUID) []bool {
+	all := make([]bool, len(records))
+	if len(written) == len(records) {
+		return all
+	}
+	isNew := make(map[uuid.UUID]struct{}, len(written))
+	for _, id := range written {
+		isNew[id.Bytes] = struct{}{}
+	}
+	for i := range records {
+		_, ok := isNew[records[i].ID]
+		all[i] = !ok
+	}
+	return all
+}
+
+// appendError tells a conflict. The error of the database is left out: its
+// detail would show the row.
+func appendError(err error) error {
+	pgErr, ok := errors.AsType[*pgconn.PgError](err)
+	if ok && pgErr.Code == "23502" && pgErr.ColumnName == "digest" { // not_null_violation
+		return producer.ErrConflict
+	}
+	return err
+}
+
+// columns are records as the arrays that one statement takes.
+type columns struct {
+	id                                          []pgtype.UUID
+	digest, payload                             [][]byte
+	shard                                       []int16
+	version                                     []int64
+	index, schemaVersion                        []int32
+	topic, key, kind, producer, source, headers []string
+	contentType, correlation                    []string
+	traceParent, traceState                     []string
+	occurred                                    []pgtype.Timestamptz
+}
+
+func newColumns(records []producer.Record) (*columns, error) {
+	n := len(records)
+	c := &columns{
+		id: make([]pgtype.UUID, n), digest: make([][]byte, n), payload: make([][]byte, n),
+		shard: make([]int16, n), version: make([]int64, n), index: make([]int32, n), schemaVersion: make([]int32, n),
+		occurred: make([]pgtype.Timestamptz, n),
+	}
+	texts := make([]string, 10*n) // one allocation for all columns of text
+	for _, column := range []*[]string{&c.topic, &c.key, &c.kind, &c.producer, &c.source, &c.headers,
+		&c.contentType, &c.correlation, &c.traceParent, &c.traceState} {
+		*column, texts = slices.Clip(texts[:n]), texts[n:]
+	}
+	for i := range records {
+		if err := c.set(i, &records[i]); err != nil {
+			return nil, fmt.Errorf("record %d: %w", i, err)
+		}
+	}
+	return c, nil
+}
+
+func (c *columns) set(i int, r *producer.Record) error {
+	c.id[i] = pgtype.UUID{Bytes: r.ID, Valid: true}
+	c.digest[i], c.payload[i] = r.Digest[:], r.Payload
+	if r.Payload == nil {
+		c.payload[i] = []byte{} // nil would be NULL
+	}
+	c.shard[i], c.version[i] = int16(r.Shard), r.Version
+	c.index[i], c.schemaVersion[i] = int32(r.Index), int32(r.SchemaVersion)
+	c.topic[i], c.key[i], c.kind[i] = r.Topic, r.Key, r.Type
+	c.producer[i], c.source[i], c.contentType[i] = r.Producer, r.Source, r.ContentType
+	c.correlation[i], c.traceParent[i], c.traceState[i] = r.CorrelationID, r.TraceParent, r.TraceState
+	c.occurred[i] = pgtype.Timestamptz{Time: r.OccurredAt, Valid: !r.OccurredAt.IsZero()}
+	c.headers[i] = "{}"
+	if len(r.Headers) > 0 {
+		text, err := json.Marshal(r.Headers)
+		if err != nil {
+			return fmt.Errorf("headers: %w", err)
+		}
+		c.headers[i] = string(text)
+	}
+	return nil
+}
+
+// LockKeys implements [producer.EventStore] with advisory locks of the
+// transaction. A lock is a hash of its key: two keys may share one and wait for
+// each other without need.
+func (s *Store) LockKeys(ctx context.Context, tx pgx.Tx, keys []string) error {
+	if len(keys) == 0 {
+		return nil
+	}
+	locks := make([]int64, len(keys))
+	for i, key := range keys {
+		locks[i] = lockID(s.names, "key "+key)
+	}
+	// Sorted as what is locked, not as the keys are: two transactions that lock in
+	// opposite orders wait for each other. A function in FROM gives its rows in order.
+	slices.Sort(locks)
+	_, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock(k) FROM unnest($1::bigint[]) AS k", locks)
+	if err != nil {
+		return fmt.Errorf("lock keys: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,34 @@
+package postgres
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// errNotMigrated is added to errors about tables that are not there.
+var errNotMigrated = errors.New("call Migrate first")
+
+// failed wraps err, the error of a statement, with what was being done. pgx
+// prints severity, message and SQLSTATE of an error; never its detail, which
+// would show rows.
+func failed(doing string, err error) error {
+	return fmt.Errorf("%s: %w", doing, hint(err))
+}
+
+func hint(err error) error {
+	switch sqlState(err) {
+	case "42P01", "3F000", "42703": // undefined table, schema, column
+		return fmt.Errorf("%w: %w", err, errNotMigrated)
+	}
+	return err
+}
+
+// sqlState returns the SQLSTATE of err, or "".
+func sqlState(err error) string {
+	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok {
+		return pgErr.Code
+	}
+	return ""
+}

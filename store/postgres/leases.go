@@ -1,0 +1,161 @@
+package postgres
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/boxpair/boxpair/producer"
+)
+
+// heartbeat counts the relays besides the caller that are visible. As with
+// leases, one that would be visible for longer than a relay asks for was seen before the
+// clock was set back, and is not counted: its share of the shards would have no owner.
+// Rows are locked with SKIP LOCKED so that two relays that remove the same ones do not wait.
+var heartbeat = statement(`
+WITH gone AS (
+    DELETE FROM {{outbox_relays}} WHERE id IN (
+        SELECT id FROM {{outbox_relays}}
+        WHERE id <> $1 AND seen_until < clock_timestamp() - interval '1 hour'
+        FOR UPDATE SKIP LOCKED)
+), me AS (
+    INSERT INTO {{outbox_relays}} (id, seen_until) VALUES ($1, clock_timestamp() + $2::float8 * interval '1 us')
+    ON CONFLICT (id) DO UPDATE SET seen_until = excluded.seen_until
+)
+SELECT 1 + count(*) FROM {{outbox_relays}}
+WHERE id <> $1 AND seen_until > clock_timestamp()
+  AND seen_until <= clock_timestamp() + 2 * $2::float8 * interval '1 us'`)
+
+// Heartbeat implements [producer.RelayStore].
+func (s *Store) Heartbeat(ctx context.Context, relay string, ttl time.Duration) (int, error) {
+	var live int
+	if err := s.queryRow(ctx, heartbeat, relay, micros(ttl)).Scan(&live); err != nil {
+		return 0, failed("heartbeat", err)
+	}
+	return live, nil
+}
+
+// acquire takes shards over. FOR UPDATE excludes the fenced statements of the
+// former owner, which hold FOR KEY SHARE; a shard where one runs is passed
+// over and found again at the next call. A shard without an owner was given back.
+var acquire = statement(`
+WITH free AS MATERIALIZED (
+    SELECT shard, owner IS NOT NULL AS abrupt FROM {{outbox_shards}}
+    WHERE owner IS NULL
+       OR lease_until <= clock_timestamp()
+       OR lease_until > clock_timestamp() + 2 * $2::float8 * interval '1 us' -- the clock was set back
+    ORDER BY shard
+    LIMIT $3
+    FOR UPDATE SKIP LOCKED
+)
+UPDATE {{outbox_shards}} s
+SET owner = $1, epoch = s.epoch + 1, lease_until = clock_timestamp() + $2::float8 * interval '1 us'
+FROM free WHERE s.shard = free.shard
+RETURNING s.shard, s.epoch, free.abrupt`)
+
+// Acquire implements [producer.RelayStore].
+func (s *Store) Acquire(ctx context.Context, relay string, ttl time.Duration, n int) ([]producer.Grant, error) {
+	rows, err := s.query(ctx, acquire, relay, micros(ttl), n)
+	if err != nil {
+		return nil, failed("acquire shards", err)
+	}
+	grants, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (g producer.Grant, err error) {
+		err = row.Scan(&g.Shard, &g.Epoch, &g.Abrupt)
+		return g, err
+	})
+	if err != nil {
+		return nil, failed("acquire shards", err)
+	}
+	slices.SortFunc(grants, func(a, b producer.Grant) int { return a.Shard - b.Shard })
+	return grants, nil
+}
+
+// renew changes no key, so it waits for no fenced statement. The rows are
+// locked in the order of shards before they are updated, as everywhere.
+// A lease that has expired and that nobody took is renewed: the epoch is
+// still the relay's.
+var renew = statement(`
+WITH mine AS MATERIALIZED (
+    SELECT s.shard FROM {{outbox_shards}} s
+    JOIN unnest($3::smallint[], $4::bigint[]) AS l (shard, epoch) ON l.shard = s.shard
+    WHERE s.owner = $1 AND s.epoch = l.epoch
+    ORDER BY s.shard
+    FOR NO KEY UPDATE OF s
+)
+UPDATE {{outbox_shards}} s
+SET lease_until = clock_timestamp() + $2::float8 * interval '1 us'
+FROM mine WHERE s.shard = mine.shard
+RETURNING s.shard, s.epoch, s.rewind_to IS NOT NULL, coalesce(s.rewind_to, 0), coalesce(s.rewind_ticket, 0)`)
+
+// Renew implements [producer.RelayStore].
+func (s *Store) Renew(ctx context.Context, relay string, ttl time.Duration, leases []producer.Lease) ([]producer.Renewal, error) {
+	if len(leases) == 0 {
+		return nil, nil
+	}
+	shards, epochs := split(leases)
+	rows, err := s.query(ctx, renew, relay, micros(ttl), shards, epochs)
+	if err != nil {
+		return nil, failed("renew leases", err)
+	}
+	renewals, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (r producer.Renewal, err error) {
+		err = row.Scan(&r.Shard, &r.Epoch, &r.Rewind, &r.RewindTo, &r.Ticket)
+		return r, err
+	})
+	if err != nil {
+		return nil, failed("renew leases", err)
+	}
+	slices.SortFunc(renewals, func(a, b producer.Renewal) int { return a.Shard - b.Shard })
+	return renewals, nil
+}
+
+// release gives shards back. FOR UPDATE waits for the fenced statements that
+// are under way, so that nothing of this owner runs when the next one begins.
+// The epoch stays: the next owner's is higher.
+var release = statement(`
+WITH mine AS MATERIALIZED (
+    SELECT s.shard FROM {{outbox_shards}} s
+    JOIN unnest($2::smallint[], $3::bigint[]) AS l (shard, epoch) ON l.shard = s.shard
+    WHERE s.owner = $1 AND s.epoch = l.epoch
+    ORDER BY s.shard
+    FOR UPDATE OF s
+), forgotten AS (
+    DELETE FROM {{outbox_relays}} WHERE $4 AND id = $1
+)
+UPDATE {{outbox_shards}} s SET owner = NULL, lease_until = '-infinity'
+FROM mine WHERE s.shard = mine.shard`)
+
+// Release implements [producer.RelayStore].
+func (s *Store) Release(ctx context.Context, relay string, leases []producer.Lease, forget bool) error {
+	shards, epochs := split(leases)
+	if _, err := s.exec(ctx, release, relay, shards, epochs, forget); err != nil {
+		return failed("release shards", err)
+	}
+	return nil
+}
+
+// clearRewind is fenced by its own predicate: it changes the row that it looks at.
+var clearRewind = statement(`
+UPDATE {{outbox_shards}} SET rewind_to = NULL, rewind_ticket = NULL
+WHERE shard = $2 AND owner = $1 AND epoch = $3 AND rewind_ticket = $4`)
+
+// ClearRewind implements [producer.RelayStore].
+func (s *Store) ClearRewind(ctx context.Context, relay string, lease producer.Lease, ticket int64) error {
+	if _, err := s.exec(ctx, clearRewind, relay, lease.Shard, lease.Epoch, ticket); err != nil {
+		return failed("clear rewind", err)
+	}
+	return nil
+}
+
+// split returns leases as the arrays that a statement takes.
+func split(leases []producer.Lease) (shards []int16, epochs []int64) {
+	shards, epochs = make([]int16, len(leases)), make([]int64, len(leases))
+	for i, lease := range leases {
+		shards[i], epochs[i] = int16(lease.Shard), lease.Epoch
+	}
+	return shards, epochs
+}
+
+// micros returns d as statements take it, to be multiplied with an interval.
+func micros(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }

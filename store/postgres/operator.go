@@ -1,0 +1,227 @@
+package postgres
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/boxpair/boxpair/producer"
+)
+
+const (
+	defaultFilterLimit = 100
+	// pendingLimit is where [Store.Stats] stops counting.
+	pendingLimit = 100_000
+)
+
+// selected is the condition of a filter on a parked event p and its event e.
+const selected = `(cardinality($1::uuid[]) = 0 OR e.dispatch_id = ANY ($1::uuid[]))
+      AND p.state = ANY ($2::text[])
+      AND ($3 = '' OR e.topic = $3)
+      AND ($4 = '' OR p.key = $4)
+      AND p.id > $5`
+
+var listParked = statement(`
+SELECT p.shard, p.id, 0, p.attempts, p.state, ` + eventColumns + `,
+    p.parked_at, p.next_attempt_at, coalesce(p.last_error, ''), coalesce(p.reason, '')
+FROM {{outbox_parked}} p LEFT JOIN {{outbox_events}} e ON e.id = p.id
+WHERE ` + selected + `
+ORDER BY p.id LIMIT $6`)
+
+// ListParked implements [producer.OperatorStore].
+func (s *Store) ListParked(ctx context.Context, f producer.Filter) ([]producer.Parked, error) {
+	states := chosen(f, producer.Retrying, producer.Following, producer.Dead, producer.Discarded)
+	rows, err := s.query(ctx, listParked, filterArgs(f, states)...)
+	if err != nil {
+		return nil, failed("list parked events", err)
+	}
+	list, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (p producer.Parked, err error) {
+		var round int64
+		var missing bool
+		var next pgtype.Timestamptz
+		columns := append([]any{&p.Shard, &p.Seq, &round, &p.Attempts, (*string)(&p.State), &missing}, into(&p.Record)...)
+		err = row.Scan(append(columns, &p.ParkedAt, &next, &p.LastError, &p.Reason)...)
+		p.NextAttemptAt = next.Time
+		return p, err
+	})
+	if err != nil {
+		return nil, failed("list parked events", err)
+	}
+	return list, nil
+}
+
+var attempts = statement(`
+SELECT a.at, a.outcome, a.error, a.relay
+FROM {{outbox_events}} e JOIN {{outbox_attempts}} a ON a.event_id = e.id
+WHERE e.dispatch_id = $1
+ORDER BY a.n LIMIT $2`)
+
+// Attempts implements [producer.OperatorStore].
+func (s *Store) Attempts(ctx context.Context, id uuid.UUID, limit int) ([]producer.Attempt, error) {
+	rows, err := s.query(ctx, attempts, pgtype.UUID{Bytes: id, Valid: true}, limit)
+	if err != nil {
+		return nil, failed("read attempts", err)
+	}
+	list, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (a producer.Attempt, err error) {
+		err = row.Scan(&a.At, &a.Outcome, &a.Error, &a.Relay)
+		return a, err
+	})
+	if err != nil {
+		return nil, failed("read attempts", err)
+	}
+	return list, nil
+}
+
+// lockChosen selects events and locks the rows of their shards, whoever owns
+// them, before any row of an event: FOR UPDATE keeps the fenced statements of
+// relays out, so the two cannot wait for each other's rows. It is one statement, so
+// that an operator who is stopped holds nothing.
+const lockChosen = `
+WITH chosen AS MATERIALIZED (
+    SELECT p.id, p.shard, p.key, p.state
+    FROM {{outbox_parked}} p LEFT JOIN {{outbox_events}} e ON e.id = p.id
+    WHERE ` + selected + `
+    ORDER BY p.id LIMIT $6
+), locked AS MATERIALIZED (
+    SELECT s.shard FROM {{outbox_shards}} s
+    WHERE s.shard IN (SELECT shard FROM chosen)
+    ORDER BY s.shard
+    FOR UPDATE
+)`
+
+// rewind asks the owners of the shards of changed for a rewind to the first
+// event that was changed there, or to where an earlier request wants it.
+const rewind = ` rewound AS (
+    UPDATE {{outbox_shards}} s
+    SET rewind_to = least(s.rewind_to, c.first), rewind_ticket = nextval($7::text::regclass)
+    FROM (SELECT shard, min(id) AS first FROM changed GROUP BY shard) c
+    WHERE s.shard = c.shard
+)
+SELECT e.dispatch_id FROM changed c JOIN {{outbox_events}} e ON e.id = c.id ORDER BY c.id`
+
+// redrive looks at the state again: another operator may have been faster.
+var redrive = statement(lockChosen + `, changed AS (
+    UPDATE {{outbox_parked}} p SET state = 'retrying', attempts = 0, next_attempt_at = clock_timestamp()
+    FROM chosen c JOIN locked l ON l.shard = c.shard
+    WHERE p.id = c.id AND p.state = 'dead'
+    RETURNING p.shard, p.id
+), noted AS (
+    INSERT INTO {{outbox_attempts}} (event_id, outcome) SELECT id, 'redriven' FROM changed ORDER BY id
+),` + rewind)
+
+// Redrive implements [producer.OperatorStore].
+func (s *Store) Redrive(ctx context.Context, f producer.Filter) ([]uuid.UUID, error) {
+	return s.operate(ctx, "redrive events", redrive, f, chosen(f, producer.Dead))
+}
+
+// discard frees a key if its head is discarded, or its only dead event, for
+// which it may be on hold. Discarding a follower frees nothing.
+var discard = statement(lockChosen + `, changed AS (
+    UPDATE {{outbox_parked}} p SET state = 'discarded', next_attempt_at = NULL, reason = $8
+    FROM chosen c JOIN locked l ON l.shard = c.shard
+    WHERE p.id = c.id AND p.state = ANY ($2::text[])
+    RETURNING p.shard, p.id, p.key, c.state AS was
+), noted AS (
+    INSERT INTO {{outbox_attempts}} (event_id, outcome, error) SELECT id, 'discarded', $8 FROM changed ORDER BY id
+), gone AS (
+    SELECT id FROM changed
+), kept AS (
+    SELECT id FROM changed
+), freed AS (
+    SELECT DISTINCT c.shard, c.key FROM changed c
+    WHERE c.key <> '' AND (c.was = 'retrying' OR c.was = 'dead' AND NOT EXISTS (
+        SELECT FROM {{outbox_parked}} d
+        WHERE d.shard = c.shard AND d.key = c.key AND d.state = 'dead' AND d.id NOT IN (SELECT id FROM gone)))
+),` + promote + `,` + rewind)
+
+// Discard implements [producer.OperatorStore].
+func (s *Store) Discard(ctx context.Context, f producer.Filter, reason string) ([]uuid.UUID, error) {
+	states := chosen(f, producer.Retrying, producer.Following, producer.Dead)
+	return s.operate(ctx, "discard events", discard, f, states, text(reason))
+}
+
+func (s *Store) operate(ctx context.Context, doing string, t *template, f producer.Filter, states []string, args ...any) ([]uuid.UUID, error) {
+	if len(states) == 0 {
+		return nil, nil
+	}
+	args = slices.Concat(filterArgs(f, states), []any{s.names.Table("outbox_tickets")}, args)
+	rows, err := s.query(ctx, t, args...)
+	if err != nil {
+		return nil, failed(doing, err)
+	}
+	ids, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (id uuid.UUID, err error) {
+		err = row.Scan((*[16]byte)(&id))
+		return id, err
+	})
+	if err != nil {
+		return nil, failed(doing, err)
+	}
+	return ids, nil
+}
+
+// chosen returns those of states that f selects.
+func chosen(f producer.Filter, states ...producer.State) []string {
+	var list []string
+	for _, state := range states {
+		if len(f.States) == 0 || slices.Contains(f.States, state) {
+			list = append(list, string(state))
+		}
+	}
+	return list
+}
+
+// filterArgs are the arguments of selected, and the limit.
+func filterArgs(f producer.Filter, states []string) []any {
+	ids := make([]pgtype.UUID, len(f.IDs))
+	for i, id := range f.IDs {
+		ids[i] = pgtype.UUID{Bytes: id, Valid: true}
+	}
+	limit := f.Limit
+	if limit == 0 {
+		limit = defaultFilterLimit
+	}
+	return []any{ids, states, f.Topic, f.Key, f.After, limit}
+}
+
+// stats counts up to a limit, and takes the oldest of the first event of
+// each shard: ids follow the order of writing.
+var stats = statement(`
+SELECT
+    (SELECT count(*) FROM (SELECT FROM {{outbox_queue}} LIMIT $1 + 1) q),
+    (SELECT count(*) FROM (SELECT FROM {{outbox_parked}} WHERE state = 'retrying' LIMIT $1) p),
+    (SELECT count(*) FROM (SELECT FROM {{outbox_parked}} WHERE state = 'following' AND ` + live + ` LIMIT $1) p),
+    (SELECT count(*) FROM (SELECT FROM {{outbox_parked}} WHERE state = 'dead' LIMIT $1) p),
+    (SELECT count(*) FROM {{outbox_shards}} WHERE owner IS NOT NULL AND lease_until > clock_timestamp()),
+    (SELECT count(*) FROM {{outbox_relays}} WHERE seen_until > clock_timestamp()),
+    coalesce((
+        SELECT extract(epoch FROM clock_timestamp() - min(e.created_at))::float8
+        FROM (
+            SELECT q.id FROM {{outbox_shards}} s
+            CROSS JOIN LATERAL (SELECT id FROM {{outbox_queue}} q WHERE q.shard = s.shard ORDER BY q.id LIMIT 1) q
+            UNION ALL
+            (SELECT id FROM {{outbox_parked}} WHERE ` + live + ` ORDER BY id LIMIT 1)
+        ) first
+        CROSS JOIN LATERAL (SELECT e.created_at FROM {{outbox_events}} e WHERE e.id = first.id OFFSET 0) e
+    ), 0)`)
+
+// Stats implements [producer.OperatorStore]. Counting stops at 100,000, of
+// pending events and of each state alike.
+func (s *Store) Stats(ctx context.Context) (producer.Stats, error) {
+	var st producer.Stats
+	var oldest float64
+	err := s.queryRow(ctx, stats, pendingLimit).Scan(&st.Pending, &st.Retrying, &st.Following, &st.Dead,
+		&st.Owned, &st.Relays, &oldest)
+	if err != nil {
+		return producer.Stats{}, failed("read stats", err)
+	}
+	if st.Pending > pendingLimit {
+		st.Pending, st.PendingCapped = pendingLimit, true
+	}
+	// An age below zero is a clock that was set back.
+	st.OldestPending = max(0, time.Duration(oldest*float64(time.Second)))
+	return st, nil
+}

@@ -1,0 +1,368 @@
+package postgres
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/boxpair/boxpair/producer"
+)
+
+// fence locks the row of one shard for its owner and epoch. See [mark].
+const fence = `
+WITH fence AS MATERIALIZED (
+    SELECT s.shard FROM {{outbox_shards}} s
+    WHERE s.owner = $1 AND s.shard = $2 AND s.epoch = $3
+    FOR KEY SHARE
+)`
+
+// live is the predicate of the indexes on the parked events of a key's FIFO.
+const live = `state IN ('retrying', 'following')`
+
+// park moves events from the queue. An event that was parked before and is
+// in the queue again takes its old row over.
+var park = statement(fence + `, failed AS MATERIALIZED (
+    SELECT * FROM unnest($4::bigint[], $5::bigint[], $6::integer[], $7::float8[], $8::boolean[], $9::text[], $10::text[])
+        AS x (id, round, attempts, retry_in, dead, outcome, error)
+), taken AS (
+    DELETE FROM {{outbox_queue}} q USING fence f, failed x
+    WHERE q.shard = f.shard AND q.id = x.id AND q.round = x.round
+    RETURNING q.shard, q.id
+), parked AS (
+    INSERT INTO {{outbox_parked}} (shard, id, key, state, attempts, next_attempt_at, last_error)
+    SELECT t.shard, t.id, coalesce(e.key, ''), CASE WHEN x.dead THEN 'dead' ELSE 'retrying' END, x.attempts,
+        CASE WHEN NOT x.dead THEN clock_timestamp() + x.retry_in * interval '1 us' END, x.error
+    FROM taken t JOIN failed x ON x.id = t.id
+    LEFT JOIN LATERAL (SELECT e.key FROM {{outbox_events}} e WHERE e.id = t.id OFFSET 0) e ON true
+    ON CONFLICT (id) DO UPDATE SET state = excluded.state, attempts = excluded.attempts, parked_at = excluded.parked_at,
+        next_attempt_at = excluded.next_attempt_at, last_error = excluded.last_error, reason = NULL
+), noted AS (
+    INSERT INTO {{outbox_attempts}} (event_id, outcome, error, relay)
+    SELECT x.id, x.outcome, x.error, $1 FROM taken t JOIN failed x ON x.id = t.id
+)
+SELECT NOT EXISTS (SELECT FROM fence)`)
+
+// Park implements [producer.RelayStore]. Events whose queue row has another
+// round stay in the queue.
+func (s *Store) Park(ctx context.Context, relay string, lease producer.Lease, failures []producer.Failure) (bool, error) {
+	if len(failures) == 0 {
+		return false, nil
+	}
+	f := newFailures(failures)
+	rounds := make([]int64, len(failures))
+	for i := range failures {
+		rounds[i] = failures[i].Round
+	}
+	return s.fenced(ctx, "park events", park, relay, lease,
+		f.seqs, rounds, f.attempts, f.retryIn, f.dead, f.outcomes, f.errors)
+}
+
+// follow is park without a failure.
+var follow = statement(fence + `, taken AS (
+    DELETE FROM {{outbox_queue}} q
+    USING fence f, unnest($4::bigint[], $5::bigint[]) AS m (id, round)
+    WHERE q.shard = f.shard AND q.id = m.id AND q.round = m.round
+    RETURNING q.shard, q.id
+), parked AS (
+    INSERT INTO {{outbox_parked}} (shard, id, key, state)
+    SELECT t.shard, t.id, coalesce(e.key, ''), 'following'
+    FROM taken t LEFT JOIN LATERAL (SELECT e.key FROM {{outbox_events}} e WHERE e.id = t.id OFFSET 0) e ON true
+    ON CONFLICT (id) DO UPDATE SET state = excluded.state, attempts = 0, parked_at = excluded.parked_at,
+        next_attempt_at = NULL, last_error = NULL, reason = NULL
+)
+SELECT NOT EXISTS (SELECT FROM fence)`)
+
+// Follow implements [producer.RelayStore]. Of marks, Seq and Round are used.
+func (s *Store) Follow(ctx context.Context, relay string, lease producer.Lease, marks []producer.Mark) (bool, error) {
+	if len(marks) == 0 {
+		return false, nil
+	}
+	seqs, rounds := make([]int64, len(marks)), make([]int64, len(marks))
+	for i, m := range marks {
+		seqs[i], rounds[i] = m.Seq, m.Round
+	}
+	return s.fenced(ctx, "park followers", follow, relay, lease, seqs, rounds)
+}
+
+// promote makes the first live event of the keys in freed retrying and due;
+// gone are the events that this statement takes out of their keys, which its
+// snapshot still shows, and kept those that it has just scheduled.
+const promote = ` promoted AS (
+    UPDATE {{outbox_parked}} p
+    SET state = 'retrying', next_attempt_at = least(coalesce(p.next_attempt_at, clock_timestamp()), clock_timestamp())
+    FROM freed k CROSS JOIN LATERAL (
+        SELECT b.id FROM {{outbox_parked}} b
+        WHERE b.shard = k.shard AND b.key = k.key AND b.` + live + `
+          AND b.id NOT IN (SELECT id FROM gone)
+        ORDER BY b.id LIMIT 1
+    ) head
+    WHERE p.id = head.id AND p.` + live + ` AND p.id NOT IN (SELECT id FROM kept)
+)`
+
+// retry changes live events only: one that an operator discarded while it was
+// sent stays discarded.
+var retry = statement(fence + `, failed AS MATERIALIZED (
+    SELECT * FROM unnest($4::bigint[], $5::integer[], $6::float8[], $7::boolean[], $8::text[], $9::text[])
+        AS x (id, attempts, retry_in, dead, outcome, error)
+), updated AS (
+    UPDATE {{outbox_parked}} p
+    SET state = CASE WHEN x.dead THEN 'dead' ELSE 'retrying' END,
+        attempts = x.attempts,
+        next_attempt_at = CASE WHEN NOT x.dead THEN clock_timestamp() + x.retry_in * interval '1 us' END,
+        last_error = x.error
+    FROM fence f, failed x
+    WHERE p.shard = f.shard AND p.id = x.id AND p.` + live + `
+    RETURNING p.shard, p.id, p.key, p.state
+), noted AS (
+    INSERT INTO {{outbox_attempts}} (event_id, outcome, error, relay)
+    SELECT x.id, x.outcome, x.error, $1 FROM updated u JOIN failed x ON x.id = u.id
+), gone AS (
+    SELECT id FROM updated WHERE state = 'dead'
+), kept AS (
+    SELECT id FROM updated
+), freed AS (
+    SELECT DISTINCT shard, key FROM updated WHERE state = 'dead' AND key <> '' AND NOT $10
+),` + promote + `
+SELECT NOT EXISTS (SELECT FROM fence)`)
+
+// Retry implements [producer.RelayStore].
+func (s *Store) Retry(ctx context.Context, relay string, lease producer.Lease, failures []producer.Failure, hold bool) (bool, error) {
+	if len(failures) == 0 {
+		return false, nil
+	}
+	f := newFailures(failures)
+	return s.fenced(ctx, "retry events", retry, relay, lease,
+		f.seqs, f.attempts, f.retryIn, f.dead, f.outcomes, f.errors, hold)
+}
+
+// sent removes delivered events. One that an operator discarded while it was
+// sent keeps its row, with the reason, and gets its receipt: both are true.
+var sent = statement(fence + `, removed AS (
+    DELETE FROM {{outbox_parked}} p USING fence f
+    WHERE p.shard = f.shard AND p.id = ANY ($4::bigint[]) AND p.state <> 'discarded'
+    RETURNING p.shard, p.id, p.key
+), delivered AS (
+    SELECT id FROM removed
+    UNION
+    SELECT p.id FROM {{outbox_parked}} p, fence f
+    WHERE p.shard = f.shard AND p.id = ANY ($4::bigint[]) AND p.state = 'discarded'
+), receipt AS (
+    INSERT INTO {{outbox_receipts}} (relay, event_ids)
+    SELECT $1, array_agg(id ORDER BY id) FROM delivered HAVING count(*) > 0
+), gone AS (
+    SELECT id FROM removed
+), kept AS (
+    SELECT id FROM removed
+), freed AS (
+    SELECT DISTINCT shard, key FROM removed WHERE key <> ''
+),` + promote + `
+SELECT NOT EXISTS (SELECT FROM fence)`)
+
+// Sent implements [producer.RelayStore].
+func (s *Store) Sent(ctx context.Context, relay string, lease producer.Lease, seqs []int64) (bool, error) {
+	if len(seqs) == 0 {
+		return false, nil
+	}
+	return s.fenced(ctx, "remove sent events", sent, relay, lease, seqs)
+}
+
+// heal looks at the first live event of each key. It jumps from key to key,
+// so a key costs the same however many events follow in it.
+var heal = statement(`
+WITH fence AS MATERIALIZED (
+    SELECT s.shard FROM {{outbox_shards}} s
+    JOIN unnest($2::smallint[], $3::bigint[]) AS l (shard, epoch) ON l.shard = s.shard
+    WHERE s.owner = $1 AND s.epoch = l.epoch
+    ORDER BY s.shard
+    FOR KEY SHARE OF s
+), headless AS MATERIALIZED (
+    SELECT head.id FROM fence f
+    CROSS JOIN LATERAL (
+        WITH RECURSIVE keys (key) AS (
+            SELECT '' COLLATE "C"
+            UNION ALL
+            SELECT (SELECT n.key FROM {{outbox_parked}} n
+                    WHERE n.shard = f.shard AND n.key > k.key AND n.` + live + `
+                    ORDER BY n.key LIMIT 1)
+            FROM keys k WHERE k.key IS NOT NULL
+        )
+        SELECT key FROM keys WHERE key <> ''
+    ) k
+    CROSS JOIN LATERAL (
+        SELECT b.id, b.state FROM {{outbox_parked}} b
+        WHERE b.shard = f.shard AND b.key = k.key AND b.` + live + `
+        ORDER BY b.id LIMIT 1
+    ) head
+    WHERE head.state = 'following'
+      AND NOT ($4 AND EXISTS (SELECT FROM {{outbox_parked}} d
+                              WHERE d.shard = f.shard AND d.key = k.key AND d.state = 'dead'))
+)
+UPDATE {{outbox_parked}} p SET state = 'retrying', next_attempt_at = clock_timestamp()
+FROM headless h WHERE p.id = h.id AND p.state = 'following'`)
+
+// Heal implements [producer.RelayStore].
+func (s *Store) Heal(ctx context.Context, relay string, leases []producer.Lease, hold bool) error {
+	if len(leases) == 0 {
+		return nil
+	}
+	shards, epochs := split(leases)
+	if _, err := s.exec(ctx, heal, relay, shards, epochs, hold); err != nil {
+		return failed("heal shards", err)
+	}
+	return nil
+}
+
+// fenced runs a statement that begins with fence and tells whether the shard is lost.
+func (s *Store) fenced(ctx context.Context, doing string, t *template, relay string, lease producer.Lease, args ...any) (lost bool, err error) {
+	args = append([]any{relay, lease.Shard, lease.Epoch}, args...)
+	if err := s.queryRow(ctx, t, args...).Scan(&lost); err != nil {
+		return false, failed(doing, err)
+	}
+	return lost, nil
+}
+
+// blocked jumps from key to key within each shard, as heal does.
+var blocked = statement(`
+SELECT s.shard, k.key
+FROM (SELECT u.shard FROM unnest($1::smallint[]) AS u (shard) WHERE u.shard >= $2 ORDER BY u.shard OFFSET 0) s
+CROSS JOIN LATERAL (
+    WITH RECURSIVE keys (key, n) AS (
+        SELECT CASE WHEN s.shard = $2 THEN $3::text ELSE '' END COLLATE "C", 0
+        UNION ALL
+        SELECT (
+            SELECT min(x.key) FROM (
+                (SELECT a.key FROM {{outbox_parked}} a
+                 WHERE a.shard = s.shard AND a.key > k.key AND a.` + live + ` ORDER BY a.key LIMIT 1)
+                UNION ALL
+                (SELECT d.key FROM {{outbox_parked}} d
+                 WHERE $4 AND d.shard = s.shard AND d.key > k.key AND d.state = 'dead' ORDER BY d.key LIMIT 1)
+            ) x
+        ), k.n + 1
+        FROM keys k WHERE k.key IS NOT NULL AND k.n < $5
+    )
+    SELECT key FROM keys WHERE n > 0 AND key IS NOT NULL
+) k
+ORDER BY s.shard, k.key
+LIMIT $5`)
+
+// Blocked implements [producer.RelayStore]. Keys come in the order of their bytes.
+func (s *Store) Blocked(ctx context.Context, shards []int, hold bool, after producer.BlockedKey, limit int) ([]producer.BlockedKey, error) {
+	rows, err := s.query(ctx, blocked, shards, after.Shard, after.Key, hold, limit)
+	if err != nil {
+		return nil, failed("read blocked keys", err)
+	}
+	keys, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (k producer.BlockedKey, err error) {
+		err = row.Scan(&k.Shard, &k.Key)
+		return k, err
+	})
+	if err != nil {
+		return nil, failed("read blocked keys", err)
+	}
+	return keys, nil
+}
+
+// isHead is the predicate for p being the first live event of its key. Two
+// live events of a key may both be retrying, after a redrive; only the first one counts.
+const isHead = `(p.key = '' OR NOT EXISTS (
+    SELECT FROM {{outbox_parked}} b
+    WHERE b.shard = p.shard AND b.key = p.key AND b.` + live + ` AND b.id < p.id))`
+
+// due has one row at least, for when the next event is due. Both halves
+// compare with the same moment, so that no event falls between them.
+var due = statement(`
+SELECT coalesce(extract(epoch FROM n.at - statement_timestamp())::float8, 0), d.id IS NOT NULL,
+    coalesce(d.shard, 0), coalesce(d.id, 0), 0, coalesce(d.attempts, 0), 'retrying', ` + eventColumns + `
+FROM (
+    SELECT min(p.next_attempt_at) AS at
+    FROM unnest($1::smallint[]) AS s (shard)
+    CROSS JOIN LATERAL (
+        SELECT p.next_attempt_at FROM {{outbox_parked}} p
+        WHERE p.shard = s.shard AND p.state = 'retrying' AND p.next_attempt_at > statement_timestamp() AND ` + isHead + `
+        ORDER BY p.next_attempt_at LIMIT 1
+    ) p
+) n
+LEFT JOIN (
+    SELECT p.* FROM unnest($1::smallint[]) AS s (shard)
+    CROSS JOIN LATERAL (
+        SELECT p.shard, p.id, p.attempts, p.next_attempt_at FROM {{outbox_parked}} p
+        WHERE p.shard = s.shard AND p.state = 'retrying' AND p.next_attempt_at <= statement_timestamp() AND ` + isHead + `
+        ORDER BY p.next_attempt_at LIMIT $2
+    ) p
+    ORDER BY p.next_attempt_at, p.id LIMIT $2
+) d ON true
+LEFT JOIN LATERAL (SELECT * FROM {{outbox_events}} e WHERE e.id = d.id OFFSET 0) e ON true
+ORDER BY d.next_attempt_at, d.id`)
+
+// Due implements [producer.RelayStore].
+func (s *Store) Due(ctx context.Context, shards []int, limit int) ([]producer.Queued, time.Duration, error) {
+	rows, err := s.query(ctx, due, shards, limit)
+	if err != nil {
+		return nil, 0, failed("look for due events", err)
+	}
+	defer rows.Close()
+	var events []producer.Queued
+	var seconds float64
+	for rows.Next() {
+		var any bool
+		q, err := scanQueued(rows, &seconds, &any)
+		if err != nil {
+			return nil, 0, failed("look for due events", err)
+		}
+		if any {
+			events = append(events, q)
+		}
+	}
+	if err := rows.Err(); err != nil {
+		return nil, 0, failed("look for due events", err)
+	}
+	return events, time.Duration(seconds * float64(time.Second)), nil
+}
+
+var fetchParked = statement(`
+SELECT p.shard, p.id, 0, p.attempts, p.state, ` + eventColumns + `
+FROM (
+    SELECT * FROM {{outbox_parked}} p
+    WHERE p.shard = $1 AND p.key = $2 AND p.` + live + `
+    ORDER BY p.id LIMIT $3
+) p
+LEFT JOIN LATERAL (SELECT * FROM {{outbox_events}} e WHERE e.id = p.id OFFSET 0) e ON true
+ORDER BY p.id`)
+
+// FetchParked implements [producer.RelayStore].
+func (s *Store) FetchParked(ctx context.Context, shard int, key string, limit int) ([]producer.Queued, error) {
+	events, err := s.events(ctx, fetchParked, shard, key, limit)
+	if err != nil {
+		return nil, failed("fetch parked events", err)
+	}
+	return events, nil
+}
+
+// failures are failures as the arrays that a statement takes.
+type failures struct {
+	seqs             []int64
+	attempts         []int32
+	retryIn          []float64
+	dead             []bool
+	outcomes, errors []string
+}
+
+func newFailures(list []producer.Failure) failures {
+	n := len(list)
+	f := failures{
+		seqs: make([]int64, n), attempts: make([]int32, n), retryIn: make([]float64, n), dead: make([]bool, n),
+		outcomes: make([]string, n), errors: make([]string, n),
+	}
+	for i := range list {
+		f.seqs[i], f.attempts[i], f.dead[i] = list[i].Seq, int32(list[i].Attempts), list[i].Dead
+		f.retryIn[i] = micros(list[i].RetryIn)
+		f.outcomes[i], f.errors[i] = list[i].Outcome.String(), text(list[i].Error)
+	}
+	return f
+}
+
+// text returns s as PostgreSQL can keep it: a broker's error may hold anything.
+func text(s string) string {
+	return strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
+}

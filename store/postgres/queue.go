@@ -1,0 +1,217 @@
+package postgres
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/transport"
+)
+
+// eventColumns are the columns of an event that its row may be missing from.
+const eventColumns = `
+    e.id IS NULL, coalesce(e.dispatch_id, '00000000-0000-0000-0000-000000000000'), coalesce(e.digest, ''),
+    coalesce(e.topic, ''), coalesce(e.key, ''), coalesce(e.type, ''), coalesce(e.producer, ''),
+    coalesce(e.source, ''), coalesce(e.version, 0), coalesce(e.index, 0), coalesce(e.schema_version, 0),
+    coalesce(e.content_type, ''), coalesce(e.headers, '{}'), coalesce(e.payload, ''),
+    coalesce(e.correlation_id, ''), coalesce(e.traceparent, ''), coalesce(e.tracestate, ''),
+    coalesce(e.occurred_at, 'epoch'), coalesce(e.created_at, 'epoch')`
+
+// fetch reads ranges of the queue. The bound from below keeps the scan from
+// stepping over what was deleted there, however long vacuum is held up. Each event is looked
+// up by its id: OFFSET 0 keeps the planner from reading the whole log instead,
+// as it may when it has no idea of the size of the queue.
+var fetch = statement(`
+SELECT r.shard, q.id, q.round, 0, '', ` + eventColumns + `
+FROM unnest($1::smallint[], $2::bigint[], $3::bigint[], $4::bigint[]) AS r (shard, after, through, most)
+CROSS JOIN LATERAL (
+    SELECT q.id, q.round FROM {{outbox_queue}} q
+    WHERE q.shard = r.shard AND q.id > r.after AND q.id <= r.through
+    ORDER BY q.id LIMIT r.most
+) q
+LEFT JOIN LATERAL (SELECT * FROM {{outbox_events}} e WHERE e.id = q.id OFFSET 0) e ON true`)
+
+// Fetch implements [producer.RelayStore].
+func (s *Store) Fetch(ctx context.Context, ranges []producer.Range) ([]producer.Queued, error) {
+	if len(ranges) == 0 {
+		return nil, nil
+	}
+	n := len(ranges)
+	shards, after, through, most := make([]int16, n), make([]int64, n), make([]int64, n), make([]int64, n)
+	for i, r := range ranges {
+		shards[i], after[i], through[i], most[i] = int16(r.Shard), r.After, r.Through, int64(r.Limit)
+		if r.Through == 0 {
+			through[i] = math.MaxInt64
+		}
+	}
+	events, err := s.events(ctx, fetch, shards, after, through, most)
+	if err != nil {
+		return nil, failed("fetch events", err)
+	}
+	slices.SortFunc(events, func(a, b producer.Queued) int { return cmp.Compare(a.Seq, b.Seq) })
+	return events, nil
+}
+
+// fetchKey walks along the queue of the shard and looks at the event of each
+// row: a key that has many rows there, which is when this is called, is soon served.
+var fetchKey = statement(`
+SELECT q.shard, q.id, q.round, 0, '', ` + eventColumns + `
+FROM {{outbox_queue}} q
+CROSS JOIN LATERAL (SELECT * FROM {{outbox_events}} e WHERE e.id = q.id AND e.key = $2 OFFSET 0) e
+WHERE q.shard = $1 AND q.id >= $3
+ORDER BY q.id LIMIT $4`)
+
+// FetchKey implements [producer.RelayStore].
+func (s *Store) FetchKey(ctx context.Context, shard int, key string, from int64, limit int) ([]producer.Queued, error) {
+	events, err := s.events(ctx, fetchKey, shard, key, from, limit)
+	if err != nil {
+		return nil, failed("fetch events of a key", err)
+	}
+	return events, nil
+}
+
+// events runs a statement that reads queued or parked events.
+func (s *Store) events(ctx context.Context, t *template, args ...any) ([]producer.Queued, error) {
+	rows, err := s.query(ctx, t, args...)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (producer.Queued, error) { return scanQueued(row) })
+}
+
+// scanQueued scans what first takes, shard, id, round, attempts, state and eventColumns.
+func scanQueued(row pgx.CollectableRow, first ...any) (q producer.Queued, err error) {
+	columns := append(first, &q.Shard, &q.Seq, &q.Round, &q.Attempts, (*string)(&q.State), &q.Missing)
+	if err := row.Scan(append(columns, into(&q.Record)...)...); err != nil {
+		return q, fmt.Errorf("event %d: %w", q.Seq, err)
+	}
+	if q.Missing {
+		q.Record = producer.Record{Shard: q.Shard}
+	}
+	return q, nil
+}
+
+// into returns where the columns of eventColumns go, the first one excepted.
+func into(r *producer.Record) []any {
+	return []any{
+		(*[16]byte)(&r.ID), digestColumn{&r.Digest}, &r.Topic, &r.Key, &r.Type, &r.Producer, &r.Source, &r.Version, &r.Index,
+		&r.SchemaVersion, &r.ContentType, headersColumn{&r.Headers}, &r.Payload,
+		&r.CorrelationID, &r.TraceParent, &r.TraceState, &r.OccurredAt, &r.Stamp,
+	}
+}
+
+// digestColumn scans a digest.
+type digestColumn struct{ digest *transport.Digest }
+
+// ScanBytes implements [pgtype.BytesScanner].
+func (c digestColumn) ScanBytes(v []byte) error {
+	copy(c.digest[:], v)
+	return nil
+}
+
+// headersColumn scans headers.
+type headersColumn struct{ headers *map[string]string }
+
+// ScanBytes implements [pgtype.BytesScanner].
+func (c headersColumn) ScanBytes(v []byte) error {
+	if len(v) <= len("{}") {
+		return nil
+	}
+	return json.Unmarshal(v, c.headers)
+}
+
+// writers names the transactions that hold the lock that an INSERT takes on
+// the log, before it is given ids, and keeps to its end. Locks are those of this
+// database, and readable by any role. The virtual transaction ID is there from
+// the start; a prepared transaction loses it and keeps the transaction ID. The start of the
+// server goes with the former, since its numbers begin anew.
+var writers = statement(`
+WITH w AS MATERIALIZED (
+    SELECT DISTINCT virtualtransaction FROM pg_locks
+    WHERE locktype = 'relation' AND mode = 'RowExclusiveLock' AND granted
+      AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
+      AND relation = $1::text::regclass
+)
+SELECT 'v ' || virtualtransaction || ' ' || extract(epoch FROM pg_postmaster_start_time()) FROM w
+UNION ALL
+SELECT 'x ' || l.transactionid FROM w JOIN pg_locks l USING (virtualtransaction)
+WHERE l.locktype = 'transactionid' AND l.mode = 'ExclusiveLock' AND l.granted`)
+
+// Writers implements [producer.RelayStore].
+func (s *Store) Writers(ctx context.Context) ([]string, error) {
+	rows, err := s.query(ctx, writers, s.names.Table("outbox_events"))
+	if err != nil {
+		return nil, failed("look for writers", err)
+	}
+	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return nil, failed("look for writers", err)
+	}
+	return names, nil
+}
+
+// mark deletes queue rows.
+//
+// fence: locked in the order of shards, for as long as this statement. Who
+// waited for a takeover looks at the row again and does not find it. The commit
+// need not wait for the disk: what it undoes is sent once more.
+//
+// round: a late mark of an earlier row of the same event must not delete the
+// row that an operator put there since.
+var mark = statement(`
+WITH fence AS MATERIALIZED (
+    SELECT s.shard, s.epoch, set_config('synchronous_commit', 'off', true)
+    FROM {{outbox_shards}} s
+    JOIN unnest($2::smallint[], $3::bigint[]) AS l (shard, epoch) ON l.shard = s.shard
+    WHERE s.owner = $1 AND s.epoch = l.epoch
+    ORDER BY s.shard
+    FOR KEY SHARE OF s
+), marked AS (
+    DELETE FROM {{outbox_queue}} q
+    USING fence f, unnest($4::smallint[], $5::bigint[], $6::bigint[], $7::bigint[]) AS m (shard, epoch, id, round)
+    WHERE f.shard = m.shard AND f.epoch = m.epoch
+      AND q.shard = m.shard AND q.id = m.id AND q.round = m.round
+    RETURNING q.id
+), receipt AS (
+    INSERT INTO {{outbox_receipts}} (relay, event_ids)
+    SELECT $1, array_agg(id ORDER BY id) FROM marked HAVING count(*) > 0
+)
+SELECT DISTINCT l.shard FROM unnest($2::smallint[], $3::bigint[]) AS l (shard, epoch)
+WHERE (l.shard, l.epoch) NOT IN (SELECT shard, epoch FROM fence)
+ORDER BY l.shard`)
+
+// Mark implements [producer.RelayStore]. One receipt is kept for the whole call.
+func (s *Store) Mark(ctx context.Context, relay string, marks []producer.Mark) ([]int, error) {
+	if len(marks) == 0 {
+		return nil, nil
+	}
+	n := len(marks)
+	shards, epochs, seqs, rounds := make([]int16, n), make([]int64, n), make([]int64, n), make([]int64, n)
+	seen := make(map[producer.Lease]struct{}, n)
+	var leases []producer.Lease
+	for i, m := range marks {
+		shards[i], epochs[i], seqs[i], rounds[i] = int16(m.Shard), m.Epoch, m.Seq, m.Round
+		if _, ok := seen[m.Lease]; !ok {
+			seen[m.Lease] = struct{}{}
+			leases = append(leases, m.Lease)
+		}
+	}
+	leaseShards, leaseEpochs := split(leases)
+	rows, err := s.query(ctx, mark, relay, leaseShards, leaseEpochs, shards, epochs, seqs, rounds)
+	if err != nil {
+		return nil, failed("mark events", err)
+	}
+	lost, err := pgx.CollectRows(rows, pgx.RowTo[int])
+	if err != nil {
+		return nil, failed("mark events", err)
+	}
+	return lost, nil
+}
+
+var _ producer.Store[pgx.Tx] = (*Store)(nil)

@@ -1,0 +1,42 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/boxpair/boxpair/migrations"
+)
+
+// Listen implements [producer.RelayStore] with LISTEN. It takes a connection out
+// of the pool for itself and closes it in the end; the pool may open another in its place.
+// A pooler in transaction mode passes no signals on: poll then.
+func (s *Store) Listen(ctx context.Context, woken func()) error {
+	pooled, err := s.pool.Acquire(ctx)
+	if err != nil {
+		return fmt.Errorf("listen: %w", err)
+	}
+	conn := pooled.Hijack()
+	defer func() {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTimeout)
+		defer cancel()
+		conn.Close(ctx)
+	}()
+	if _, err := conn.Exec(ctx, "LISTEN "+migrations.Quote(s.channel)); err != nil {
+		return fmt.Errorf("listen: %w", err)
+	}
+	for {
+		if _, err := conn.WaitForNotification(ctx); err != nil {
+			return fmt.Errorf("listen: %w", err)
+		}
+		woken()
+	}
+}
+
+// Notify implements [producer.RelayStore] with NOTIFY, in a transaction of its
+// own: notifying transactions commit one after another.
+func (s *Store) Notify(ctx context.Context) error {
+	if _, err := s.pool.Exec(ctx, "SELECT pg_notify($1, '')", s.channel); err != nil {
+		return failed("notify", err)
+	}
+	return nil
+}
