@@ -20,6 +20,8 @@ const (
 	dialTimeout = 30 * time.Second
 	// closeTimeout bounds the closing handshake of a connection or a channel.
 	closeTimeout = 5 * time.Second
+	// requestTimeout bounds declarations and other requests of a subscriber.
+	requestTimeout = 30 * time.Second
 )
 
 // broker is where to connect to and how.

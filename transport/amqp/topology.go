@@ -70,6 +70,19 @@ func (t *topology) queue(ch *amqp091.Channel, name string, version int) error {
 	return explain(err, "queue", name)
 }
 
+// undecodable sees to the queue of messages that cannot be read.
+func (t *topology) undecodable(ch *amqp091.Channel, name string, version int) error {
+	var err error
+	switch t.mode {
+	case NoTopology:
+	case Passive:
+		_, err = ch.QueueDeclarePassive(name, true, false, false, false, nil)
+	default:
+		_, err = ch.QueueDeclare(name, true, false, false, false, queueArguments(nil, t.queueType, version))
+	}
+	return explain(err, "queue", name)
+}
+
 func (t *topology) bind(ch *amqp091.Channel, queue, key, exchange string) error {
 	if t.mode != Declare || exchange == "" {
 		return nil

@@ -1,0 +1,223 @@
+package amqp_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	wamqp "github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/google/uuid"
+	"github.com/rabbitmq/amqp091-go"
+
+	"github.com/boxpair/boxpair/internal/testenv"
+	"github.com/boxpair/boxpair/transport"
+	"github.com/boxpair/boxpair/transport/amqp"
+)
+
+// patience is how long a test waits for what must happen.
+const patience = 30 * time.Second
+
+// topic returns a topic of the test's own, whose exchanges and queues are deleted
+// when the test ends.
+func topic(t testing.TB, url string) string {
+	t.Helper()
+	name := testenv.Name(t)
+	t.Cleanup(func() { sweep(t, url, name) })
+	return name
+}
+
+// sweep deletes the exchanges and queues that a test with this prefix may have
+// declared.
+func sweep(t testing.TB, url, prefix string) {
+	t.Helper()
+	if url != testenv.AMQPURL(t) {
+		return // a node of its own, which goes as a whole
+	}
+	names := func(what string) []string {
+		return slices.DeleteFunc(strings.Fields(testenv.Ctl(t, "-q", what, "name")), func(name string) bool {
+			return !strings.HasPrefix(name, prefix)
+		})
+	}
+	ch := channel(t, url)
+	for _, name := range names("list_queues") {
+		if _, err := ch.QueueDelete(name, false, false, false); err != nil {
+			t.Errorf("delete queue: %v", err)
+		}
+	}
+	for _, name := range names("list_exchanges") {
+		if err := ch.ExchangeDelete(name, false, false); err != nil {
+			t.Errorf("delete exchange: %v", err)
+		}
+	}
+}
+
+// channel opens a channel on a connection of its own, closed when the test ends.
+func channel(t testing.TB, url string) *amqp091.Channel {
+	t.Helper()
+	conn, err := amqp091.Dial(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	ch, err := conn.Channel()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ch
+}
+
+func newPublisher(t testing.TB, config amqp.PublisherConfig) *amqp.Publisher {
+	t.Helper()
+	p, err := amqp.NewPublisher(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = p.Close() })
+	return p
+}
+
+func newSubscriber(t testing.TB, config amqp.SubscriberConfig) *amqp.Subscriber {
+	t.Helper()
+	defaultTo(&config.RedeliveryMin, time.Millisecond)
+	defaultTo(&config.RedeliveryMax, 10*time.Millisecond)
+	defaultTo(&config.CloseTimeout, time.Second)
+	s, err := amqp.NewSubscriber(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	return s
+}
+
+func defaultTo[T comparable](field *T, value T) {
+	var zero T
+	if *field == zero {
+		*field = value
+	}
+}
+
+func subscribe(t testing.TB, s message.Subscriber, topic string) <-chan *message.Message {
+	t.Helper()
+	messages, err := s.Subscribe(t.Context(), topic)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return messages
+}
+
+func newMessage(payload string) *message.Message {
+	return message.NewMessage(uuid.NewString(), []byte(payload))
+}
+
+func keyed(key, payload string) *message.Message {
+	m := newMessage(payload)
+	m.Metadata[transport.MetaKey] = key
+	return m
+}
+
+// receive returns the next message, or fails.
+func receive(t testing.TB, messages <-chan *message.Message) *message.Message {
+	t.Helper()
+	select {
+	case msg, ok := <-messages:
+		if !ok {
+			t.Fatal("the channel of messages is closed")
+		}
+		return msg
+	case <-time.After(patience):
+		t.Fatal("no message")
+	}
+	return nil
+}
+
+// none fails if a message comes within a moment.
+func none(t testing.TB, messages <-chan *message.Message) {
+	t.Helper()
+	select {
+	case msg, ok := <-messages:
+		if ok {
+			t.Fatalf("message %q came", msg.Payload)
+		}
+	case <-time.After(200 * time.Millisecond):
+	}
+}
+
+// await polls until what is true.
+func await(t testing.TB, what string, condition func() bool) {
+	t.Helper()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	deadline := time.After(patience)
+	for !condition() {
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatalf("%s: not within %v", what, patience)
+		}
+	}
+}
+
+// send sends and waits for the outcome.
+func send(t testing.TB, p transport.Sender, topic string, msg *message.Message) transport.Result {
+	t.Helper()
+	return sendWithin(t, p, patience, topic, msg)
+}
+
+func sendWithin(t testing.TB, p transport.Sender, d time.Duration, topic string, msg *message.Message) transport.Result {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	defer cancel()
+	results := make(chan transport.Result, 1)
+	p.Send(ctx, topic, msg, func(r transport.Result) { results <- r })
+	select {
+	case r := <-results:
+		return r
+	case <-time.After(d + patience):
+		t.Fatal("no outcome")
+		return transport.Result{}
+	}
+}
+
+func mustConfirm(t testing.TB, p transport.Sender, topic string, msg *message.Message) {
+	t.Helper()
+	if r := send(t, p, topic, msg); r.Outcome != transport.Confirmed {
+		t.Fatalf("outcome = %v, %v", r.Outcome, r.Err)
+	}
+}
+
+// wantOutcome fails unless r has this outcome, and an error if and only if it must.
+func wantOutcome(t testing.TB, r transport.Result, want transport.Outcome, wantErr error) {
+	t.Helper()
+	if r.Outcome != want || (r.Err == nil) != (want == transport.Confirmed) {
+		t.Fatalf("outcome = %v, %v; want %v", r.Outcome, r.Err, want)
+	}
+	if wantErr != nil && !errors.Is(r.Err, wantErr) {
+		t.Fatalf("error = %v; want one that is %v", r.Err, wantErr)
+	}
+}
+
+// depth returns how many messages are ready in a queue.
+func depth(t testing.TB, url, queue string) int {
+	t.Helper()
+	conn, err := amqp091.Dial(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	ch, err := conn.Channel()
+	if err != nil {
+		t.Fatal(err)
+	}
+	q, err := ch.QueueDeclarePassive(queue, true, false, false, false, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return q.Messages
+}
+
+// exchangeOnly is a configuration in which nothing is bound to the exchange.
+func exchangeOnly(url string) wamqp.Config { return amqp.DurablePubSub(url, "") }

@@ -1,0 +1,394 @@
+package amqp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/rabbitmq/amqp091-go"
+
+	"github.com/boxpair/boxpair/transport"
+)
+
+// gapDelay is how long an ack beyond a gap waits for the gap to close, so that
+// handlers which overtake each other by a little do not cost an ack each.
+const gapDelay = 10 * time.Millisecond
+
+// subscription hands out the messages of one queue. What is not said to be used
+// by others belongs to the goroutine that calls run.
+type subscription struct {
+	s        *Subscriber
+	topic    string
+	queue    string
+	exchange string
+	logger   *slog.Logger
+
+	out chan *message.Message
+	// A goroutine waits for each message that is handed out; it is used again for
+	// another one. They take from handed, give to finished, and end when abandoned
+	// is closed.
+	handed    chan *delivery
+	finished  chan *delivery // has room for all
+	aside     chan *delivery // undecodable, and safe elsewhere
+	abandoned chan struct{}
+	waiters   int
+	tasks     sync.WaitGroup
+
+	inFlight map[*delivery]struct{} // handed out and not finished, of all sources
+	ready    []*delivery            // to be handed out
+	delayed  []*delivery            // nacked, to be handed out when due
+	tails    map[string]*delivery   // the last of each key that is under way
+	wakeAt   time.Time              // when to look at delayed and the gap, or zero
+}
+
+// source is one instance of a channel that is consumed from. Delivery tags mean
+// nothing beyond it.
+type source struct {
+	conn       *connection
+	ch         *amqp091.Channel
+	deliveries <-chan amqp091.Delivery
+	closed     chan *amqp091.Error
+	ended      context.Context // ends with the source
+	end        context.CancelFunc
+	acks       acks
+}
+
+// run hands out messages until scope ends, then drains. The messages' contexts
+// are derived from ctx.
+func (sub *subscription) run(ctx, scope context.Context) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var src *source
+	for attempt := 0; scope.Err() == nil; attempt++ {
+		var err error
+		begin := time.Now()
+		if src, err = sub.open(scope); err == nil {
+			sub.logger.Info("consuming")
+			err = sub.consume(ctx, scope, src)
+			if scope.Err() != nil {
+				break
+			}
+			sub.forget(src)
+			src = nil
+			if time.Since(begin) > stableAfter {
+				attempt = 0
+			}
+		}
+		if scope.Err() != nil {
+			break
+		}
+		sub.logger.Warn("consuming stopped", "attempt", attempt+1, "error", err)
+		if !sub.s.link.broker.backoff.wait(scope, attempt) {
+			break
+		}
+	}
+	sub.drain(src)
+	cancel()
+	close(sub.abandoned)
+	sub.tasks.Wait()
+	close(sub.out)
+}
+
+// open declares the topology and starts to consume on a channel of its own.
+func (sub *subscription) open(ctx context.Context) (*source, error) {
+	conn, err := sub.s.link.get(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := sub.declare(conn); err != nil {
+		return nil, err
+	}
+	defer conn.guard(requestTimeout)()
+	ch, err := conn.Channel()
+	if err != nil {
+		return nil, fmt.Errorf("open channel: %w", err)
+	}
+	src := &source{conn: conn, ch: ch, closed: ch.NotifyClose(make(chan *amqp091.Error, 1))}
+	src.ended, src.end = context.WithCancel(ctx)
+	c := sub.s.config.AMQP.Consume
+	if err := ch.Qos(sub.s.config.InFlight, 0, false); err != nil {
+		src.close()
+		return nil, fmt.Errorf("set prefetch count: %w", err)
+	}
+	src.deliveries, err = ch.Consume(sub.queue, c.Consumer, false, c.Exclusive, c.NoLocal, false, c.Arguments)
+	if err != nil {
+		src.close()
+		return nil, fmt.Errorf("consume: %w", err)
+	}
+	return src, nil
+}
+
+// close ends the source. The broker handles the acks that were sent before, and
+// then returns the rest to the queue in its order.
+func (src *source) close() {
+	src.end()
+	src.conn.closeChannel(src.ch)
+}
+
+// err says why the source has ended by itself.
+func (src *source) err() error {
+	select {
+	case err := <-src.closed:
+		if err != nil {
+			return err
+		}
+		return amqp091.ErrClosed
+	default:
+		return errors.New("the broker has ended the consumer, as it does when the queue is deleted")
+	}
+}
+
+// consume hands out what src delivers, until scope ends or src does.
+func (sub *subscription) consume(ctx, scope context.Context, src *source) error {
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	armed := time.Time{}
+	for {
+		var out chan<- *message.Message
+		var msg *message.Message
+		if len(sub.ready) > 0 && len(sub.inFlight) < sub.s.config.InFlight {
+			out, msg = sub.out, sub.ready[0].prepare(ctx)
+		}
+		if sub.wakeAt != armed {
+			armed = sub.wakeAt
+			timer.Stop()
+			if !armed.IsZero() {
+				timer.Reset(time.Until(armed))
+			}
+		}
+		select {
+		case raw, ok := <-src.deliveries:
+			if !ok {
+				return src.err()
+			}
+			sub.arrive(src, raw)
+		case out <- msg:
+			sub.handOut()
+		case d := <-sub.finished:
+			sub.finish(src, d)
+			if err := sub.flush(src); err != nil {
+				return err
+			}
+		case d := <-sub.aside:
+			src.acks.finish(d)
+			if err := sub.flush(src); err != nil {
+				return err
+			}
+		case <-timer.C:
+			if err := sub.wake(src); err != nil {
+				return err
+			}
+		case <-scope.Done():
+			return nil
+		}
+	}
+}
+
+// arrive takes a delivery in. It is ready if no other of its key is under way.
+func (sub *subscription) arrive(src *source, raw amqp091.Delivery) {
+	d := &delivery{raw: raw, from: src, redelivered: raw.Redelivered}
+	src.acks.add(d)
+	var err error
+	if d.msg, err = sub.s.codec.decode(&d.raw); err != nil {
+		sub.setAside(d, err)
+		return
+	}
+	d.key = sub.s.config.Key(d.msg)
+	if d.key != "" {
+		if tail := sub.tails[d.key]; tail != nil {
+			tail.after = d
+			sub.tails[d.key] = d
+			return
+		}
+		sub.tails[d.key] = d
+	}
+	sub.ready = append(sub.ready, d)
+}
+
+// prepare gives the message of d its context, once.
+func (d *delivery) prepare(ctx context.Context) *message.Message {
+	if d.cancel == nil {
+		if d.redelivered {
+			ctx = transport.WithRedelivered(ctx)
+		}
+		ctx, d.cancel = context.WithCancel(ctx)
+		d.msg.SetContext(ctx)
+	}
+	return d.msg
+}
+
+// handOut has somebody wait for the first ready message, which has just been
+// handed out.
+func (sub *subscription) handOut() {
+	d := sub.ready[0]
+	sub.ready[0] = nil
+	sub.ready = sub.ready[1:]
+	sub.inFlight[d] = struct{}{}
+	select {
+	case sub.handed <- d:
+		return
+	default:
+	}
+	if sub.waiters == sub.s.config.InFlight {
+		// One of them is about to be free, since no more are in flight.
+		sub.handed <- d
+		return
+	}
+	sub.waiters++
+	sub.tasks.Go(func() { sub.await(d) })
+}
+
+// await waits until d is acknowledged or nacked, then for another one.
+func (sub *subscription) await(d *delivery) {
+	for {
+		select {
+		case <-d.msg.Acked():
+			d.acked = true
+		case <-d.msg.Nacked():
+		case <-sub.abandoned:
+			return
+		}
+		d.cancel()
+		sub.finished <- d
+		select {
+		case d = <-sub.handed:
+		case <-sub.abandoned:
+			return
+		}
+	}
+}
+
+// finish takes a message back from its handler, and whatever else is finished by
+// now.
+func (sub *subscription) finish(src *source, d *delivery) {
+	for {
+		delete(sub.inFlight, d)
+		switch {
+		case d.acked && d.from == src:
+			src.acks.finish(d)
+			sub.advance(d)
+		case d.acked || d.from != src: // the broker delivers it again
+			sub.advance(d)
+		default:
+			sub.delay(d)
+		}
+		select {
+		case d = <-sub.finished:
+		default:
+			return
+		}
+	}
+}
+
+// advance makes the next message of d's key ready.
+func (sub *subscription) advance(d *delivery) {
+	switch {
+	case d.key == "":
+	case d.after != nil:
+		sub.ready = append(sub.ready, d.after)
+		d.after = nil
+	default:
+		delete(sub.tails, d.key)
+	}
+}
+
+// delay has a nacked message handed out again later. The rest of its key waits.
+func (sub *subscription) delay(d *delivery) {
+	c := &sub.s.config
+	b := backoff{min: c.RedeliveryMin, max: c.RedeliveryMax, factor: 2, spread: 0.25}
+	d.due = time.Now().Add(b.delay(d.nacks))
+	d.nacks++
+	d.redelivered, d.cancel = true, nil
+	sub.delayed = append(sub.delayed, d)
+	sub.schedule(d.due)
+}
+
+func (sub *subscription) schedule(t time.Time) {
+	if sub.wakeAt.IsZero() || t.Before(sub.wakeAt) {
+		sub.wakeAt = t
+	}
+}
+
+// wake makes due messages ready and acknowledges beyond the gap.
+func (sub *subscription) wake(src *source) error {
+	now := time.Now()
+	sub.wakeAt = time.Time{}
+	var later []*delivery
+	for _, d := range sub.delayed {
+		if d.due.After(now) {
+			later = append(later, d)
+			sub.schedule(d.due)
+			continue
+		}
+		// Decoded again: a message is acknowledged or nacked once, and handlers
+		// change metadata.
+		var err error
+		if d.msg, err = sub.s.codec.decode(&d.raw); err != nil {
+			sub.advance(d)
+			sub.setAside(d, err)
+			continue
+		}
+		sub.ready = append(sub.ready, d)
+	}
+	sub.delayed = later
+	return src.acks.flush(1, src.ch.Ack)
+}
+
+// flush tells the broker what has finished.
+func (sub *subscription) flush(src *source) error {
+	err := src.acks.flush(max(1, sub.s.config.InFlight/2), src.ch.Ack)
+	if src.acks.beyond > 0 {
+		sub.schedule(time.Now().Add(gapDelay))
+	}
+	return err
+}
+
+// forget drops what src has delivered and was not handed out: the broker delivers
+// it again. Keys whose message is with a handler stay taken.
+func (sub *subscription) forget(src *source) {
+	for _, d := range sub.ready {
+		if d.cancel != nil {
+			d.cancel()
+		}
+	}
+	sub.ready, sub.delayed, sub.wakeAt = nil, nil, time.Time{}
+	clear(sub.tails)
+	for d := range sub.inFlight {
+		d.after = nil
+		if d.key != "" {
+			sub.tails[d.key] = d
+		}
+	}
+	src.close()
+}
+
+// drain waits for the messages in flight, for CloseTimeout at most, tells the
+// broker of those that were acknowledged, and closes the channel. Nothing is told
+// before the end: an ack makes room for a delivery that would only go back.
+func (sub *subscription) drain(src *source) {
+	timer := time.NewTimer(sub.s.config.CloseTimeout)
+	defer timer.Stop()
+	for len(sub.inFlight) > 0 {
+		select {
+		case d := <-sub.finished:
+			delete(sub.inFlight, d)
+			if d.acked && d.from == src {
+				src.acks.finish(d)
+			}
+		case <-timer.C:
+			sub.logger.Warn("closing with messages in flight", "messages", len(sub.inFlight))
+			clear(sub.inFlight)
+		}
+	}
+	if src == nil {
+		return
+	}
+	if err := src.acks.flush(1, src.ch.Ack); err != nil {
+		sub.logger.Warn("cannot acknowledge", "error", err)
+	}
+	sub.forget(src)
+}

@@ -1,0 +1,82 @@
+package amqp
+
+import (
+	"maps"
+	"strings"
+
+	"github.com/rabbitmq/amqp091-go"
+
+	"github.com/boxpair/boxpair/transport"
+)
+
+// Headers of a message that was set aside since its marshaler cannot read it.
+const (
+	headerUndecodableError    = transport.ReservedPrefix + "undecodable-error"
+	headerUndecodableQueue    = transport.ReservedPrefix + "undecodable-queue"
+	headerUndecodableExchange = transport.ReservedPrefix + "undecodable-exchange"
+	headerUndecodableKey      = transport.ReservedPrefix + "undecodable-routing-key"
+)
+
+// setAside publishes what cannot be read to where an operator finds it, until that
+// is confirmed. Only then is it acknowledged.
+func (sub *subscription) setAside(d *delivery, reason error) {
+	sub.logger.Error("message cannot be read, setting it aside", "message_id", shorten(d.raw.MessageId), "error", reason)
+	exchange, key := sub.s.config.DeadLetterExchange, sub.queue
+	if exchange == "" {
+		key = sub.undecodableQueue()
+	}
+	pub := undecodable(&d.raw, sub.queue, reason)
+	sub.tasks.Go(func() {
+		ctx := d.from.ended
+		for attempt := 0; ; attempt++ {
+			r := sub.s.dead.publishRaw(ctx, exchange, key, pub)
+			if r.Outcome == transport.Confirmed {
+				break
+			}
+			if r.Outcome == transport.Invalid {
+				pub.Headers = d.raw.Headers // ours may have been too much
+			}
+			if ctx.Err() != nil {
+				return
+			}
+			sub.logger.Error("cannot set a message aside", "exchange", exchange, "routing_key", key,
+				"attempt", attempt+1, "outcome", r.Outcome.String(), "error", r.Err)
+			if !sub.s.link.broker.backoff.wait(ctx, attempt) {
+				return
+			}
+		}
+		select {
+		case sub.aside <- d:
+		case <-ctx.Done():
+		}
+	})
+}
+
+// undecodable returns raw as a publishing, with the reason and the way it came.
+func undecodable(raw *amqp091.Delivery, queue string, reason error) amqp091.Publishing {
+	headers := maps.Clone(raw.Headers)
+	if headers == nil {
+		headers = amqp091.Table{}
+	}
+	text := strings.ToValidUTF8(reason.Error(), "?")
+	headers[headerUndecodableError] = text[:min(len(text), 1000)]
+	headers[headerUndecodableQueue] = queue
+	headers[headerUndecodableExchange] = raw.Exchange
+	headers[headerUndecodableKey] = raw.RoutingKey
+	return amqp091.Publishing{
+		Headers:         headers,
+		ContentType:     raw.ContentType,
+		ContentEncoding: raw.ContentEncoding,
+		DeliveryMode:    amqp091.Persistent,
+		Priority:        raw.Priority,
+		CorrelationId:   raw.CorrelationId,
+		ReplyTo:         raw.ReplyTo,
+		MessageId:       raw.MessageId,
+		Timestamp:       raw.Timestamp,
+		Type:            raw.Type,
+		AppId:           raw.AppId,
+		Body:            raw.Body,
+		// Not Expiration, which would drop it, and not UserId, which the broker
+		// takes from nobody else.
+	}
+}
