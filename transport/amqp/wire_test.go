@@ -1,0 +1,98 @@
+package amqp_test
+
+import (
+	"net"
+	"sync"
+	"time"
+
+	wamqp "github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/rabbitmq/amqp091-go"
+)
+
+// wire is the network between a client and the broker, to be held up and cut.
+type wire struct {
+	mu    sync.Mutex
+	conns map[*wireConn]struct{}
+	gate  chan struct{} // closed while answers pass
+	dials int
+}
+
+// wired has config connect through a wire.
+func wired(config *wamqp.Config) *wire {
+	w := &wire{conns: make(map[*wireConn]struct{}), gate: make(chan struct{})}
+	close(w.gate)
+	config.Connection.AmqpConfig = &amqp091.Config{Dial: w.dial, Heartbeat: 10 * time.Second}
+	return w
+}
+
+func (w *wire) dial(network, addr string) (net.Conn, error) {
+	inner, err := net.DialTimeout(network, addr, patience)
+	if err != nil {
+		return nil, err
+	}
+	conn := &wireConn{Conn: inner, wire: w, closed: make(chan struct{})}
+	w.mu.Lock()
+	w.conns[conn] = struct{}{}
+	w.dials++
+	w.mu.Unlock()
+	return conn, nil
+}
+
+// hold keeps the broker's answers back until pass is called.
+func (w *wire) hold() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.gate = make(chan struct{})
+}
+
+func (w *wire) pass() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	close(w.gate)
+}
+
+// cut breaks all connections.
+func (w *wire) cut() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for conn := range w.conns {
+		_ = conn.Conn.Close()
+	}
+}
+
+// dialled tells how many connections were opened.
+func (w *wire) dialled() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.dials
+}
+
+type wireConn struct {
+	net.Conn
+	wire   *wire
+	once   sync.Once
+	closed chan struct{}
+}
+
+func (c *wireConn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	c.wire.mu.Lock()
+	gate := c.wire.gate
+	c.wire.mu.Unlock()
+	select {
+	case <-gate:
+		return n, err
+	case <-c.closed:
+		return 0, net.ErrClosed
+	}
+}
+
+func (c *wireConn) Close() error {
+	c.once.Do(func() {
+		close(c.closed)
+		c.wire.mu.Lock()
+		delete(c.wire.conns, c)
+		c.wire.mu.Unlock()
+	})
+	return c.Conn.Close()
+}
