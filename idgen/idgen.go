@@ -71,7 +71,8 @@ func Shard(key string, id uuid.UUID) int {
 	if key == "" {
 		return int(id[15]) % Shards
 	}
-	sum := sha256.Sum256([]byte(key))
+	var buf [nameSize]byte
+	sum := sha256.Sum256(append(buf[:0], key...))
 	return int(sum[0]) % Shards
 }
 
