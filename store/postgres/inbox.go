@@ -1,0 +1,301 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/transport"
+)
+
+var _ consumer.Store[pgx.Tx] = (*Store)(nil)
+
+const (
+	// ownIdle bounds how long a transaction without a handler may be idle. It is
+	// idle only if this process was stopped, and then it must not keep what it has locked.
+	ownIdle = 30 * time.Second
+	// minCommit is what a COMMIT is given even if the deadline of its context is
+	// closer: cut off, its outcome would be unknown.
+	minCommit = time.Second
+)
+
+// errHandlerEnded is for a handler that committed or rolled back by itself.
+var errHandlerEnded = errors.New("commit: the handler has ended the transaction that it was given")
+
+// terms say how a transaction of an inbox begins.
+type terms struct {
+	isolation  consumer.Isolation
+	idle, lock time.Duration // 0 leaves the setting of the session
+	keyed      bool
+	key        int64 // the lock of the key, if keyed
+}
+
+// The settings of a transaction up to the end of its claim, and their end.
+// Those of the session, which [restoreSettings] brings back for the handler, wait
+// in variables of the transaction. Without sequential scans, because the plans
+// of a pool's prepared statements are kept, and those that were made while a table
+// was empty would read all of it later.
+var (
+	claimSettings = statement(`
+SELECT set_config('boxpair.lock_timeout', current_setting('lock_timeout'), true),
+       set_config('boxpair.enable_seqscan', current_setting('enable_seqscan'), true),
+       set_config('lock_timeout', coalesce($1, current_setting('lock_timeout')), true),
+       set_config('enable_seqscan', 'off', true),
+       set_config('idle_in_transaction_session_timeout',
+           coalesce($2, current_setting('idle_in_transaction_session_timeout')), true)`)
+	restoreSettings = statement(`
+SELECT set_config('lock_timeout', current_setting('boxpair.lock_timeout'), true),
+       set_config('enable_seqscan', current_setting('boxpair.enable_seqscan'), true)`)
+)
+
+// indexesOnly is for plans that are made after that, at the end of a transaction.
+const indexesOnly = "SET LOCAL enable_seqscan = off"
+
+// The lock of a key is held until the transaction ends. It is taken by a
+// statement of its own: one that looked at tables as well would see
+// them as they were before the wait.
+//
+// For the levels above READ COMMITTED even that is too late, since the first statement
+// decides what the whole transaction sees, the waiting one included. There the session
+// takes the lock in a transaction before, and hands it over to the one
+// that needs it. All of it is one message to the server, so a pooler in between cannot
+// separate the two.
+const (
+	lockKey        = "SELECT pg_advisory_xact_lock($1::bigint)"
+	lockKeyEarly   = "SELECT pg_advisory_lock($1::bigint)"
+	unlockKeyEarly = "SELECT pg_advisory_unlock($1::bigint)"
+)
+
+// work is one transaction of an inbox, on a connection of its own.
+type work struct {
+	store *Store
+	conn  *pgxpool.Conn
+	tx    pgx.Tx
+	early bool // the session may hold the lock of a key
+	over  bool // committed, or sent to be
+}
+
+// open takes a connection and returns the beginning of a transaction on it, to be
+// sent with [work.send]. Whatever happens, [work.end] must be called.
+func (s *Store) open(ctx context.Context, t terms) (*work, *pgx.Batch, error) {
+	conn, err := s.pool.Acquire(ctx)
+	if err != nil {
+		return nil, nil, fmt.Errorf("acquire a connection: %w", &ownError{err})
+	}
+	w := &work{store: s, conn: conn}
+	level := isolationLevel(t.isolation)
+	b := &pgx.Batch{}
+	settings := func() { b.Queue(s.sql[claimSettings], setting(t.lock), setting(t.idle)) }
+	switch {
+	case t.keyed && level != pgx.ReadCommitted:
+		w.early = true
+		b.BeginTx(pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
+		settings()
+		b.Queue(lockKeyEarly, t.key)
+		b.Queue("commit")
+		b.Queue("begin isolation level " + string(level))
+		settings()
+		b.Queue(lockKey, t.key)
+		b.Queue(unlockKeyEarly, t.key)
+	case t.keyed:
+		b.BeginTx(pgx.TxOptions{IsoLevel: level})
+		settings()
+		b.Queue(lockKey, t.key)
+	default:
+		b.BeginTx(pgx.TxOptions{IsoLevel: level})
+		settings()
+	}
+	return w, b, nil
+}
+
+// send sends b in one round trip and waits for its results.
+func (w *work) send(ctx context.Context, doing string, b *pgx.Batch) error {
+	br := w.conn.SendBatch(ctx, b)
+	if w.tx == nil {
+		w.tx = br.Tx()
+	}
+	if err := br.Close(); err != nil {
+		return failed(doing, &ownError{err})
+	}
+	w.early = false
+	return nil
+}
+
+// sendAll sends b with a COMMIT behind it. It is for what may be done again.
+func (w *work) sendAll(ctx context.Context, doing string, b *pgx.Batch) error {
+	b.Queue("commit")
+	if err := w.send(ctx, doing, b); err != nil {
+		return err
+	}
+	w.over = true
+	return nil
+}
+
+// end rolls back what was not committed, also when a handler panicked or called
+// Goexit, and gives the connection back.
+func (w *work) end(ctx context.Context) {
+	if w.tx != nil && !w.over {
+		rollback(ctx, w.tx)
+	}
+	if w.early { // the server gives up the locks of a session with the session
+		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTimeout)
+		_ = w.conn.Conn().Close(closing)
+		cancel()
+	}
+	w.conn.Release()
+}
+
+// run runs a handler. Its error comes back as it is, unless something is to be
+// said about it: that the connection is gone, for [Store.Classify], or that a statement
+// before the one that reported it has failed.
+func (w *work) run(fn func() error) error {
+	err := fn()
+	switch {
+	case err == nil:
+		return nil
+	case sqlState(err) == "25P02": // in_failed_sql_transaction
+		return fmt.Errorf("%w (a statement before it had failed in this transaction, and its error was not returned)", err)
+	case w.conn.Conn().IsClosed():
+		return &ownError{err}
+	}
+	return err
+}
+
+// commit commits. It is bounded by the deadline of ctx, or by [minCommit] if
+// that is later, but not cut off by an end of ctx: a COMMIT that was sent is waited for.
+func (w *work) commit(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("before commit: %w", err)
+	}
+	bound := commitTimeout
+	if deadline, ok := ctx.Deadline(); ok {
+		bound = max(minCommit, time.Until(deadline))
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), bound)
+	defer cancel()
+	conn := w.conn.Conn()
+	if !conn.IsClosed() && conn.PgConn().TxStatus() == 'I' {
+		return errHandlerEnded
+	}
+	w.over = true
+	err := w.tx.Commit(ctx)
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, pgx.ErrTxCommitRollback):
+		return fmt.Errorf("commit: %w", consumer.ErrRolledBack)
+	case errors.Is(err, pgx.ErrTxClosed):
+		return errHandlerEnded
+	case idledOut(err): // the server had given up before it could read the COMMIT
+		return fmt.Errorf("commit: %w", err)
+	case !refused(err):
+		return fmt.Errorf("commit: %w: %w", consumer.ErrCommitUnknown, err)
+	case conn.IsClosed():
+		return fmt.Errorf("commit: %w", &ownError{err})
+	}
+	return fmt.Errorf("commit: %w", err)
+}
+
+// isolationLevel returns the level in pgx's terms. What is not a level is the strictest.
+func isolationLevel(i consumer.Isolation) pgx.TxIsoLevel {
+	switch i {
+	case consumer.ReadCommitted:
+		return pgx.ReadCommitted
+	case consumer.RepeatableRead:
+		return pgx.RepeatableRead
+	default:
+		return pgx.Serializable
+	}
+}
+
+// setting returns d as the value of a setting in milliseconds, or NULL for 0.
+func setting(d time.Duration) *string {
+	if d <= 0 {
+		return nil
+	}
+	text := strconv.FormatInt(max(1, min(d.Milliseconds(), 1<<31-1)), 10)
+	return &text
+}
+
+// keyLock returns the lock of a key. It is a hash: two keys may share one and
+// wait for each other without need.
+func (s *Store) keyLock(consumer int, key string) int64 {
+	return lockID(s.names, "inbox key "+strconv.Itoa(consumer)+" "+key)
+}
+
+// Values as the database takes and gives them.
+
+func idValue(id uuid.UUID) pgtype.UUID { return pgtype.UUID{Bytes: id, Valid: true} }
+
+func digestValue(d transport.Digest) []byte {
+	if d.IsZero() {
+		return nil
+	}
+	return d[:]
+}
+
+func timeValue(t time.Time) pgtype.Timestamptz {
+	return pgtype.Timestamptz{Time: t, Valid: !t.IsZero()}
+}
+
+func timeOf(t pgtype.Timestamptz) time.Time {
+	if !t.Valid {
+		return time.Time{}
+	}
+	return t.Time.UTC()
+}
+
+func digestOf(b []byte) (d transport.Digest) {
+	copy(d[:], b)
+	return d
+}
+
+// ownError marks an error that no handler is to blame for, see [Store.Classify].
+type ownError struct{ err error }
+
+func (e *ownError) Error() string { return e.err.Error() }
+func (e *ownError) Unwrap() error { return e.err }
+
+// Classify implements [consumer.ClaimStore]. Serialization failures, deadlocks and
+// lock timeouts are conflicts. Errors of the server as such, of the way to it and of this package's
+// own statements are of the infrastructure. A transaction that the server ended
+// because it was idle for too long is the handler's error, as is all else.
+func (s *Store) Classify(err error) consumer.ErrorClass {
+	if errors.Is(err, consumer.ErrCommitUnknown) {
+		return consumer.CommitUnknown
+	}
+	code := sqlState(err)
+	_, connecting := errors.AsType[*pgconn.ConnectError](err)
+	_, own := errors.AsType[*ownError](err)
+	switch {
+	case connecting:
+		return consumer.Infrastructure
+	case code == "40001", code == "40P01", code == "55P03":
+		return consumer.Conflict
+	case idledOut(err):
+		return consumer.HandlerError
+	case own, errors.Is(err, pgconn.ErrConnClosed), pgconn.Timeout(err):
+		return consumer.Infrastructure
+	case code == "25006": // read_only_sql_transaction: a standby
+		return consumer.Infrastructure
+	case len(code) == 5 && (code[:2] == "08" || code[:2] == "53" || code[:2] == "58" || code[:3] == "57P"):
+		return consumer.Infrastructure
+	}
+	return consumer.HandlerError
+}
+
+// idledOut tells whether the server ended a transaction since it took too
+// long: idle_in_transaction_session_timeout or transaction_timeout.
+func idledOut(err error) bool {
+	code := sqlState(err)
+	return code == "25P03" || code == "25P04"
+}

@@ -1,0 +1,181 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/transport"
+)
+
+var (
+	// insertClaim is the claim itself. It waits for the end of a transaction that has
+	// inserted or is deleting the same row, and then inserts if there is none. A
+	// message that is to be parked has not been applied.
+	insertClaim = statement(`
+INSERT INTO {{inbox}} (consumer, dispatch_id, digest, stamp, applied_at)
+VALUES ($1, $2, $3, coalesce($4, clock_timestamp()), CASE WHEN $5 THEN clock_timestamp() END)
+ON CONFLICT DO NOTHING`)
+
+	// checkClaim comes after the claim, and so sees what the transactions that the claim or the
+	// lock of the key waited for have committed: a dispatch ID that was forgotten while a
+	// copy of it waited is too old for the copy. It also ends the claim's settings.
+	checkClaim = statement(checkClaimText)
+
+	// Above READ COMMITTED it would see the same as the claim. There the lock fails with a
+	// serialization failure if the row has changed since. It waits for nobody, and
+	// nobody waits for it, since no statement changes the key of the row.
+	checkClaimShared = statement(checkClaimText + " FOR KEY SHARE OF c")
+
+	readClaim = statement(`SELECT digest FROM {{inbox}} WHERE consumer = $1 AND dispatch_id = $2`)
+)
+
+const checkClaimText = `
+SELECT coalesce($2 < c.forgotten_until, false),
+       $3 <> '' AND EXISTS (
+           SELECT FROM {{inbox_parked}} p
+           WHERE p.consumer = c.id AND p.key = $3 AND p.ordered AND p.state IN ('retrying', 'following')),
+       set_config('lock_timeout', current_setting('boxpair.lock_timeout'), true),
+       set_config('enable_seqscan', current_setting('boxpair.enable_seqscan'), true)
+FROM {{inbox_consumers}} c WHERE c.id = $1`
+
+// claimed is what a claim has met.
+type claimed struct {
+	mine    bool // the claim was made
+	tooOld  bool // and the consumer has forgotten that time
+	blocked bool // live parked messages of the key exist
+}
+
+// Apply implements [consumer.ClaimStore]. The claim is one round trip, or two for a
+// dispatch ID that is known, and the commit is another. fn gets the same ctx; it must not end tx.
+func (s *Store) Apply(ctx context.Context, c consumer.Claim, fn func(ctx context.Context, tx pgx.Tx) error) (consumer.Verdict, error) {
+	w, b, err := s.open(ctx, s.terms(&c, c.Key))
+	if err != nil {
+		return consumer.None, err
+	}
+	defer w.end(ctx)
+	got, err := w.claim(ctx, b, &c, true)
+	switch {
+	case err != nil:
+		return consumer.None, err
+	case !got.mine:
+		return w.compare(ctx, c.Consumer, c.ID, c.Digest)
+	case got.tooOld:
+		return consumer.TooOld, nil
+	case got.blocked:
+		if err := w.follow(ctx, &c); err != nil {
+			return consumer.None, err
+		}
+		return consumer.Followed, nil
+	}
+	if err := w.run(func() error { return fn(ctx, w.tx) }); err != nil {
+		return consumer.None, err
+	}
+	if err := w.commit(ctx); err != nil {
+		return consumer.None, err
+	}
+	return consumer.Applied, nil
+}
+
+// terms returns how the transaction of a handler begins.
+func (s *Store) terms(c *consumer.Claim, key string) terms {
+	t := terms{isolation: c.Isolation, idle: c.IdleTimeout, lock: c.LockTimeout}
+	if key != "" {
+		t.keyed, t.key = true, s.keyLock(c.Consumer, key)
+	}
+	return t
+}
+
+// claim sends b with the claim behind it.
+func (w *work) claim(ctx context.Context, b *pgx.Batch, c *consumer.Claim, apply bool) (claimed, error) {
+	var got claimed
+	b.Queue(w.store.sql[insertClaim], c.Consumer, idValue(c.ID), digestValue(c.Digest), timeValue(c.Stamp), apply).
+		Exec(func(tag pgconn.CommandTag) error {
+			got.mine = tag.RowsAffected() == 1
+			return nil
+		})
+	check := checkClaim
+	if c.Isolation != consumer.ReadCommitted {
+		check = checkClaimShared
+	}
+	b.Queue(w.store.sql[check], c.Consumer, timeValue(c.Stamp), c.Key).QueryRow(func(row pgx.Row) error {
+		err := row.Scan(&got.tooOld, &got.blocked, nil, nil)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return errNotRegistered(c.Consumer)
+		}
+		return err
+	})
+	return got, w.send(ctx, "claim", b)
+}
+
+// compare tells what it means that a claim was not made: zero rows say that the
+// dispatch ID is known, not that the message is the same.
+func (w *work) compare(ctx context.Context, consumerID int, id uuid.UUID, digest transport.Digest) (consumer.Verdict, error) {
+	var known []byte
+	err := w.tx.QueryRow(ctx, w.store.sql[readClaim], consumerID, idValue(id)).Scan(&known)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows): // forgotten in this moment
+		return consumer.Duplicate, nil
+	case err != nil:
+		return consumer.None, failed("read the claim", &ownError{err})
+	case !digest.Matches(digestOf(known)):
+		return consumer.Altered, nil
+	}
+	return consumer.Duplicate, nil
+}
+
+// follow parks a message that was just claimed behind others of its key.
+func (w *work) follow(ctx context.Context, c *consumer.Claim) error {
+	if c.Message == nil {
+		return errors.New("claim has a key but no message to park")
+	}
+	b := &pgx.Batch{}
+	b.Queue(indexesOnly)
+	b.Queue(w.store.sql[unapplied], c.Consumer, idValue(c.ID))
+	p := consumer.Parking{Consumer: c.Consumer, Message: c.Message, State: consumer.Following, Ordered: true}
+	if err := w.store.queueParked(b, &p); err != nil {
+		return err
+	}
+	if err := w.send(ctx, "park behind others", b); err != nil {
+		return err
+	}
+	return w.commit(ctx)
+}
+
+// unapplied takes back that a claimed message was applied.
+var unapplied = statement(`UPDATE {{inbox}} SET applied_at = NULL WHERE consumer = $1 AND dispatch_id = $2`)
+
+var (
+	countStart = statement(`
+INSERT INTO {{inbox_attempts}} AS a (consumer, dispatch_id, starts) VALUES ($1, $2, 1)
+ON CONFLICT (consumer, dispatch_id) DO UPDATE SET starts = a.starts + 1, changed_at = clock_timestamp()
+RETURNING a.starts`)
+
+	countFailure = statement(`
+INSERT INTO {{inbox_attempts}} AS a (consumer, dispatch_id, attempts, last_error) VALUES ($1, $2, 1, $3)
+ON CONFLICT (consumer, dispatch_id) DO UPDATE
+SET attempts = a.attempts + 1, starts = 0, last_error = excluded.last_error, changed_at = clock_timestamp()
+RETURNING a.attempts`)
+)
+
+// Started implements [consumer.ClaimStore].
+func (s *Store) Started(ctx context.Context, consumer int, id uuid.UUID) (int, error) {
+	var starts int
+	if err := s.queryRow(ctx, countStart, consumer, idValue(id)).Scan(&starts); err != nil {
+		return 0, failed("record a start", &ownError{err})
+	}
+	return starts, nil
+}
+
+// Failed implements [consumer.ClaimStore].
+func (s *Store) Failed(ctx context.Context, consumer int, id uuid.UUID, lastError string) (int, error) {
+	var attempts int
+	if err := s.queryRow(ctx, countFailure, consumer, idValue(id), lastError).Scan(&attempts); err != nil {
+		return 0, failed("count a failed attempt", &ownError{err})
+	}
+	return attempts, nil
+}

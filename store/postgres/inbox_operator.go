@@ -1,0 +1,207 @@
+package postgres
+
+import (
+	"context"
+	"slices"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/boxpair/boxpair/consumer"
+)
+
+const messageFilter = `
+FROM {{inbox_parked}} p JOIN {{inbox_consumers}} c ON c.id = p.consumer
+WHERE ($1 = '' OR c.name = $1)
+    AND (cardinality($2::uuid[]) = 0 OR p.dispatch_id = ANY ($2))
+    AND (cardinality($3::text[]) = 0 OR p.state = ANY ($3))
+    AND ($4 = '' OR p.topic = $4) AND ($5 = '' OR p.key = $5) AND p.id > $6
+ORDER BY p.id LIMIT $7`
+
+func messageArgs(f *consumer.Filter, states []consumer.State) []any {
+	ids := make([]pgtype.UUID, len(f.IDs))
+	for i, id := range f.IDs {
+		ids[i] = idValue(id)
+	}
+	names := make([]string, len(states))
+	for i, state := range states {
+		names[i] = string(state)
+	}
+	limit := f.Limit
+	if limit <= 0 {
+		limit = defaultFilterLimit
+	}
+	return []any{f.Consumer, ids, names, f.Topic, f.Key, f.After, limit}
+}
+
+var listMessages = statement(`SELECT ` + messageColumns + messageFilter)
+
+// ListParkedMessages implements [consumer.ParkedStore].
+func (s *Store) ListParkedMessages(ctx context.Context, f consumer.Filter) ([]consumer.ParkedMessage, error) {
+	rows, err := s.query(ctx, listMessages, messageArgs(&f, f.States)...)
+	if err != nil {
+		return nil, failed("list parked messages", &ownError{err})
+	}
+	list, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (consumer.ParkedMessage, error) {
+		var r messageRow
+		err := r.scan(row)
+		return r.ParkedMessage, err
+	})
+	if err != nil {
+		return nil, failed("list parked messages", &ownError{err})
+	}
+	return list, nil
+}
+
+var redriveMessages = statement(`
+WITH r AS (
+    UPDATE {{inbox_parked}}
+    SET state = 'retrying', next_attempt_at = clock_timestamp(), attempts = 0, forced = forced OR state = 'altered'
+    WHERE id = ANY ($1::bigint[]) AND state = ANY ($2::text[])
+    RETURNING id, consumer, dispatch_id
+), a AS (
+    DELETE FROM {{inbox_attempts}} a USING r WHERE a.consumer = r.consumer AND a.dispatch_id = r.dispatch_id
+)
+SELECT dispatch_id FROM r ORDER BY id`)
+
+// RedriveMessages implements [consumer.ParkedStore], in a transaction for each
+// key. On an error it returns what was redriven before.
+func (s *Store) RedriveMessages(ctx context.Context, f consumer.Filter) ([]uuid.UUID, error) {
+	allowed := []consumer.State{consumer.Dead, consumer.TooOldState}
+	if f.Force {
+		allowed = append(allowed, consumer.AlteredState)
+	}
+	return s.changeMessages(ctx, "redrive", &f, allowed, func(b *pgx.Batch, seqs []int64, states []string) *pgx.QueuedQuery {
+		return b.Queue(s.sql[redriveMessages], seqs, states)
+	})
+}
+
+var (
+	discardMessages = statement(`
+WITH r AS (
+    UPDATE {{inbox_parked}} SET state = 'discarded', next_attempt_at = NULL, reason = $3
+    WHERE id = ANY ($1::bigint[]) AND state = ANY ($2::text[])
+    RETURNING id, dispatch_id
+)
+SELECT dispatch_id FROM r ORDER BY id`)
+
+	// A follower without a head becomes the head. One that is retrying keeps its backoff.
+	promoteFollowing = statement(`
+UPDATE {{inbox_parked}} SET state = 'retrying', next_attempt_at = clock_timestamp()
+WHERE state = 'following' AND id = (
+    SELECT p.id FROM {{inbox_parked}} p
+    WHERE p.consumer = $1 AND p.key = $2 AND p.ordered AND p.state IN ('retrying', 'following')
+    ORDER BY p.id LIMIT 1)`)
+)
+
+// DiscardMessages implements [consumer.ParkedStore], in a transaction for each
+// key. It waits for a handler that has the message, for as long as ctx lasts. On an error it
+// returns what was discarded before.
+func (s *Store) DiscardMessages(ctx context.Context, f consumer.Filter, reason string) ([]uuid.UUID, error) {
+	allowed := []consumer.State{consumer.Retrying, consumer.Following, consumer.Dead, consumer.TooOldState, consumer.AlteredState}
+	return s.changeMessages(ctx, "discard", &f, allowed, func(b *pgx.Batch, seqs []int64, states []string) *pgx.QueuedQuery {
+		return b.Queue(s.sql[discardMessages], seqs, states, plain(reason))
+	})
+}
+
+// group is the parked messages of one key that an operator has selected.
+type group struct {
+	consumer int
+	key      string // "" for messages without order
+	seqs     []int64
+}
+
+var selectMessages = statement(`SELECT p.id, p.consumer, CASE WHEN p.ordered THEN p.key ELSE '' END` + messageFilter)
+
+// changeMessages changes the messages that f selects and that are in one of the allowed
+// states, key by key, under the lock of the key.
+func (s *Store) changeMessages(ctx context.Context, doing string, f *consumer.Filter, allowed []consumer.State,
+	change func(b *pgx.Batch, seqs []int64, states []string) *pgx.QueuedQuery,
+) ([]uuid.UUID, error) {
+	states := statesOf(f.States, allowed)
+	if len(states) == 0 {
+		return nil, nil
+	}
+	groups, err := s.groups(ctx, messageArgs(f, states))
+	if err != nil {
+		return nil, failed(doing, &ownError{err})
+	}
+	names := make([]string, len(states))
+	for i, state := range states {
+		names[i] = string(state)
+	}
+	var ids []uuid.UUID
+	for _, g := range groups {
+		changed, err := s.changeGroup(ctx, doing, g, func(b *pgx.Batch) *pgx.QueuedQuery {
+			return change(b, g.seqs, names)
+		})
+		ids = append(ids, changed...)
+		if err != nil {
+			return ids, err
+		}
+	}
+	return ids, nil
+}
+
+// statesOf returns the wanted ones of the allowed states; none wanted is all.
+func statesOf(wanted, allowed []consumer.State) []consumer.State {
+	if len(wanted) == 0 {
+		return allowed
+	}
+	return slices.DeleteFunc(slices.Clone(allowed), func(state consumer.State) bool {
+		return !slices.Contains(wanted, state)
+	})
+}
+
+// groups reads which messages are to be changed. Those of a key stay together.
+func (s *Store) groups(ctx context.Context, args []any) ([]*group, error) {
+	rows, err := s.query(ctx, selectMessages, args...)
+	if err != nil {
+		return nil, err
+	}
+	type name struct {
+		consumer int
+		key      string
+	}
+	var groups []*group
+	byName := make(map[name]*group)
+	var seq int64
+	var n name
+	_, err = pgx.ForEachRow(rows, []any{&seq, &n.consumer, &n.key}, func() error {
+		g := byName[n]
+		if g == nil {
+			g = &group{consumer: n.consumer, key: n.key}
+			byName[n] = g
+			groups = append(groups, g)
+		}
+		g.seqs = append(g.seqs, seq)
+		return nil
+	})
+	return groups, err
+}
+
+func (s *Store) changeGroup(ctx context.Context, doing string, g *group, change func(b *pgx.Batch) *pgx.QueuedQuery) ([]uuid.UUID, error) {
+	c := consumer.Claim{Consumer: g.consumer, IdleTimeout: ownIdle}
+	w, b, err := s.open(ctx, s.terms(&c, g.key))
+	if err != nil {
+		return nil, err
+	}
+	defer w.end(ctx)
+	var changed []pgtype.UUID
+	change(b).Query(func(rows pgx.Rows) (err error) {
+		changed, err = pgx.CollectRows(rows, pgx.RowTo[pgtype.UUID])
+		return err
+	})
+	if g.key != "" {
+		b.Queue(s.sql[promoteFollowing], g.consumer, g.key)
+	}
+	if err := w.sendAll(ctx, doing, b); err != nil {
+		return nil, err
+	}
+	ids := make([]uuid.UUID, len(changed))
+	for i, id := range changed {
+		ids[i] = id.Bytes
+	}
+	return ids, nil
+}

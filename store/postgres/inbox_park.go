@@ -1,0 +1,216 @@
+package postgres
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/boxpair/boxpair/consumer"
+)
+
+var (
+	insertMessage = statement(`
+INSERT INTO {{inbox_parked}} (consumer, dispatch_id, digest, stamp, topic, key, ordered, claimed, state,
+    metadata, payload, attempts, next_attempt_at, last_error)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9::text, $10::jsonb, $11, $12,
+    CASE WHEN $9::text = 'retrying' THEN clock_timestamp() + $13::bigint * interval '1 microsecond' END, $14)
+ON CONFLICT (consumer, dispatch_id, digest) DO NOTHING`)
+
+	// A message that was set aside without a claim and could be claimed after all
+	// takes its place among the parked ones anew.
+	deleteUnclaimed = statement(`
+DELETE FROM {{inbox_parked}} WHERE consumer = $1 AND dispatch_id = $2 AND digest = $3 AND NOT claimed`)
+
+	deleteAttempts = statement(`DELETE FROM {{inbox_attempts}} WHERE consumer = $1 AND dispatch_id = $2`)
+)
+
+// ParkMessage implements [consumer.ParkedStore]. It waits for the end of a transaction
+// that has claimed the same message, for as long as ctx lasts.
+func (s *Store) ParkMessage(ctx context.Context, p consumer.Parking) (consumer.Verdict, error) {
+	m := p.Message
+	if m == nil {
+		return consumer.None, errors.New("park: there is no message")
+	}
+	p.Ordered = p.Ordered && m.Key != ""
+	switch p.State {
+	case consumer.TooOldState, consumer.AlteredState:
+		return s.setAside(ctx, &p)
+	case consumer.Retrying, consumer.Dead:
+	default:
+		return consumer.None, fmt.Errorf("park: %q is not a state to park in", p.State)
+	}
+	verdict, err := s.parkClaimed(ctx, &p)
+	if err != nil {
+		return consumer.None, err
+	}
+	// Meanwhile another copy may have been applied and forgotten, or other
+	// content claimed. Then the message is still one to keep.
+	switch verdict {
+	case consumer.TooOld:
+		p.State = consumer.TooOldState
+		return s.setAside(ctx, &p)
+	case consumer.Altered:
+		p.State = consumer.AlteredState
+		return s.setAside(ctx, &p)
+	}
+	return verdict, nil
+}
+
+// parkClaimed claims a message and parks it, in one transaction. A live message of a key takes the
+// key's lock, so that no newcomer can pass it unseen.
+func (s *Store) parkClaimed(ctx context.Context, p *consumer.Parking) (consumer.Verdict, error) {
+	m := p.Message
+	c := consumer.Claim{Consumer: p.Consumer, ID: m.ID, Digest: m.Digest, Stamp: m.Stamp, IdleTimeout: ownIdle}
+	key := ""
+	if p.Ordered && p.State == consumer.Retrying {
+		key = m.Key
+	}
+	w, b, err := s.open(ctx, s.terms(&c, key))
+	if err != nil {
+		return consumer.None, err
+	}
+	defer w.end(ctx)
+	got, err := w.claim(ctx, b, &c, false)
+	switch {
+	case err != nil:
+		return consumer.None, err
+	case !got.mine:
+		return w.compare(ctx, c.Consumer, c.ID, c.Digest)
+	case got.tooOld:
+		return consumer.TooOld, nil
+	}
+	b = &pgx.Batch{}
+	if err := s.queueParked(b, p); err != nil {
+		return consumer.None, err
+	}
+	if err := w.send(ctx, "park", b); err != nil {
+		return consumer.None, err
+	}
+	if err := w.commit(ctx); err != nil {
+		return consumer.None, err
+	}
+	return consumer.Applied, nil
+}
+
+// queueParked queues what parks a message that has just been claimed.
+func (s *Store) queueParked(b *pgx.Batch, p *consumer.Parking) error {
+	args, err := parkingArgs(p, true)
+	if err != nil {
+		return err
+	}
+	id := idValue(p.Message.ID)
+	b.Queue(s.sql[deleteUnclaimed], p.Consumer, id, p.Message.Digest[:])
+	b.Queue(s.sql[insertMessage], args...).Exec(func(tag pgconn.CommandTag) error {
+		if tag.RowsAffected() != 1 {
+			return errors.New("a parked message has lost its claim")
+		}
+		return nil
+	})
+	b.Queue(s.sql[deleteAttempts], p.Consumer, id)
+	return nil
+}
+
+// setAside keeps a message without a claim.
+func (s *Store) setAside(ctx context.Context, p *consumer.Parking) (consumer.Verdict, error) {
+	args, err := parkingArgs(p, false)
+	if err != nil {
+		return consumer.None, err
+	}
+	tag, err := s.exec(ctx, insertMessage, args...)
+	switch {
+	case err != nil:
+		return consumer.None, failed("set a message aside", &ownError{err})
+	case tag.RowsAffected() == 0:
+		return consumer.Duplicate, nil
+	}
+	return consumer.Applied, nil
+}
+
+func parkingArgs(p *consumer.Parking, claimed bool) ([]any, error) {
+	m := p.Message
+	metadata, err := encodeMetadata(m.Metadata)
+	if err != nil {
+		return nil, err
+	}
+	payload := m.Payload
+	if payload == nil {
+		payload = []byte{} // nil would be NULL
+	}
+	return []any{
+		p.Consumer, idValue(m.ID), m.Digest[:], timeValue(m.Stamp), m.Topic, m.Key, p.Ordered, claimed, string(p.State),
+		metadata, payload, p.Attempts, max(0, p.RetryIn.Microseconds()), plain(p.LastError),
+	}, nil
+}
+
+// plain returns text as the database can keep it.
+func plain(text string) string {
+	return strings.ReplaceAll(strings.ToValidUTF8(text, "\uFFFD"), "\x00", "\uFFFD")
+}
+
+// encodeMetadata returns metadata as a JSON object of names and values. JSON in
+// PostgreSQL holds no NUL and nothing that is not UTF-8, but metadata may: such
+// pairs are a list under the empty name, in base64.
+func encodeMetadata(metadata map[string]string) (string, error) {
+	object := make(map[string]any, len(metadata))
+	var rest [][2]string
+	for name, value := range metadata {
+		if name != "" && isText(name) && isText(value) {
+			object[name] = value
+			continue
+		}
+		rest = append(rest, [2]string{
+			base64.StdEncoding.EncodeToString([]byte(name)), base64.StdEncoding.EncodeToString([]byte(value)),
+		})
+	}
+	if rest != nil {
+		object[""] = rest
+	}
+	text, err := json.Marshal(object)
+	if err != nil {
+		return "", fmt.Errorf("encode metadata: %w", err)
+	}
+	return string(text), nil
+}
+
+func isText(s string) bool { return utf8.ValidString(s) && !strings.Contains(s, "\x00") }
+
+// decodeMetadata is the inverse of encodeMetadata.
+func decodeMetadata(text []byte) (map[string]string, error) {
+	object := make(map[string]json.RawMessage)
+	if err := json.Unmarshal(text, &object); err != nil {
+		return nil, errors.New("metadata of a parked message is not an object")
+	}
+	metadata := make(map[string]string, len(object))
+	for name, value := range object {
+		if name == "" {
+			if err := decodeRest(metadata, value); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		var s string
+		if err := json.Unmarshal(value, &s); err != nil {
+			return nil, errors.New("metadata of a parked message has a value that is not text")
+		}
+		metadata[name] = s
+	}
+	return metadata, nil
+}
+
+func decodeRest(metadata map[string]string, value json.RawMessage) error {
+	var rest [][2][]byte // encoding/json reads base64 into bytes
+	if err := json.Unmarshal(value, &rest); err != nil {
+		return errors.New("metadata of a parked message cannot be decoded")
+	}
+	for _, pair := range rest {
+		metadata[string(pair[0])] = string(pair[1])
+	}
+	return nil
+}

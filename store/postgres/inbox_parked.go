@@ -1,0 +1,298 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/boxpair/boxpair/consumer"
+)
+
+// isFirstMessage tells that p waits for no other message: it has no order, or no lower
+// live row of its key exists.
+const isFirstMessage = `(NOT p.ordered OR NOT EXISTS (
+        SELECT FROM {{inbox_parked}} h
+        WHERE h.consumer = p.consumer AND h.key = p.key AND h.ordered
+            AND h.state IN ('retrying', 'following') AND h.id < p.id))`
+
+// dueMessages reads rows that are due, the longest due ones first, and in how many
+// microseconds the next one is.
+var dueMessages = statement(`
+WITH now AS MATERIALIZED (SELECT clock_timestamp() AS t)
+SELECT ARRAY(
+           SELECT p.id FROM {{inbox_parked}} p
+           WHERE p.consumer = $1 AND p.state = 'retrying' AND p.next_attempt_at <= now.t AND ` + isFirstMessage + `
+           ORDER BY p.next_attempt_at, p.id LIMIT $2),
+       coalesce((
+           SELECT ceil(extract(epoch FROM p.next_attempt_at - now.t) * 1000000)::bigint FROM {{inbox_parked}} p
+           WHERE p.consumer = $1 AND p.state = 'retrying' AND p.next_attempt_at > now.t AND ` + isFirstMessage + `
+           ORDER BY p.next_attempt_at LIMIT 1), 0)
+FROM now`)
+
+// DueMessages implements [consumer.ParkedStore].
+func (s *Store) DueMessages(ctx context.Context, consumer int, limit int) ([]int64, time.Duration, error) {
+	var seqs []int64
+	var next int64
+	if err := s.queryRow(ctx, dueMessages, consumer, limit).Scan(&seqs, &next); err != nil {
+		return nil, 0, failed("read due messages", &ownError{err})
+	}
+	return seqs, time.Duration(next) * time.Microsecond, nil
+}
+
+// place is what locks a parked message's key.
+type place struct {
+	consumer int
+	key      string // "" if the message has no order
+	id       pgtype.UUID
+}
+
+var readPlace = statement(`
+SELECT consumer, CASE WHEN ordered THEN key ELSE '' END, dispatch_id FROM {{inbox_parked}} WHERE id = $1`)
+
+// place reads what never changes of a parked message. It is false if there is none.
+func (s *Store) place(ctx context.Context, seq int64) (p place, ok bool, err error) {
+	err = s.queryRow(ctx, readPlace, seq).Scan(&p.consumer, &p.key, &p.id)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return place{}, false, nil
+	case err != nil:
+		return place{}, false, failed("read a parked message", &ownError{err})
+	}
+	return p, true, nil
+}
+
+const messageColumns = `p.id, c.name, p.dispatch_id, p.digest, p.stamp, p.topic, p.key, p.state, p.metadata, p.payload,
+    p.attempts, p.parked_at, p.next_attempt_at, coalesce(p.last_error, ''), coalesce(p.reason, ''),
+    p.ordered, p.claimed, p.forced`
+
+// takeMessage locks a row that may run now. It comes after the lock of the key,
+// under which rows of the key come and go.
+var takeMessage = statement(`
+SELECT ` + messageColumns + `
+FROM {{inbox_parked}} p JOIN {{inbox_consumers}} c ON c.id = p.consumer
+WHERE p.id = $1 AND p.consumer = $2 AND p.state = 'retrying' AND p.next_attempt_at <= clock_timestamp() AND ` + isFirstMessage + `
+FOR UPDATE OF p SKIP LOCKED`)
+
+// tryMessage takes the lock of a key only if nobody else is at the same message,
+// which is what the first lock says: whoever else is will have the second for as long as its
+// handler runs, and there is nothing to wait for.
+const tryMessage = `
+SELECT CASE WHEN pg_try_advisory_xact_lock($1::bigint) THEN pg_advisory_xact_lock($2::bigint) IS NOT NULL ELSE false END`
+
+// ApplyParked implements [consumer.ParkedStore]. Of messages without a claim, one that was too old runs if nobody has applied it since, and is then
+// remembered for a window from now; an altered one that was forced runs without a claim. A message without a claim that
+// turns out to have been applied is removed without running.
+func (s *Store) ApplyParked(ctx context.Context, c consumer.Claim, seq int64, fn func(ctx context.Context, tx pgx.Tx, m *consumer.ParkedMessage) error) (bool, error) {
+	at, ok, err := s.place(ctx, seq)
+	if err != nil || !ok || at.consumer != c.Consumer {
+		return false, err
+	}
+	w, ok, err := s.openParked(ctx, &c, seq, at.key)
+	if w != nil {
+		defer w.end(ctx)
+	}
+	if err != nil || !ok {
+		return false, err
+	}
+	row, err := w.take(ctx, &c, seq)
+	if err != nil || row == nil {
+		return false, err
+	}
+	if !row.claimed {
+		if run, err := w.claimParked(ctx, row, at); err != nil || !run {
+			return false, err
+		}
+	}
+	if err := w.run(func() error { return fn(ctx, w.tx, &row.ParkedMessage) }); err != nil {
+		return false, err
+	}
+	if w.conn.Conn().PgConn().TxStatus() == 'E' {
+		return false, fmt.Errorf("commit: %w", consumer.ErrRolledBack)
+	}
+	if err := w.remove(ctx, row, at); err != nil {
+		return false, err
+	}
+	return true, w.commit(ctx)
+}
+
+// openParked begins a transaction for a parked message. It is false if
+// another process has the message.
+func (s *Store) openParked(ctx context.Context, c *consumer.Claim, seq int64, key string) (*work, bool, error) {
+	t := s.terms(c, key)
+	late := t.keyed && t.isolation == consumer.ReadCommitted
+	t.keyed = t.keyed && !late
+	w, b, err := s.open(ctx, t)
+	if err != nil {
+		return nil, false, err
+	}
+	free := true
+	if late {
+		b.Queue(tryMessage, lockID(s.names, fmt.Sprintf("inbox seq %d", seq)), t.key).QueryRow(func(row pgx.Row) error {
+			return row.Scan(&free)
+		})
+	}
+	err = w.send(ctx, "lock a parked message", b)
+	if w.early && sqlState(err) == "55P03" { // its key is held for longer than LockTimeout
+		return w, false, nil
+	}
+	return w, err == nil && free, err
+}
+
+// messageRow is a parked message with what only the store knows of it.
+type messageRow struct {
+	consumer.ParkedMessage
+	ordered, claimed, forced bool
+}
+
+func (r *messageRow) scan(row pgx.Row) error {
+	var (
+		id              pgtype.UUID
+		digest, meta    []byte
+		stamp, at, next pgtype.Timestamptz
+		state           string
+	)
+	err := row.Scan(&r.Seq, &r.Consumer, &id, &digest, &stamp, &r.Topic, &r.Key, &state, &meta, &r.Payload,
+		&r.Attempts, &at, &next, &r.LastError, &r.Reason, &r.ordered, &r.claimed, &r.forced)
+	if err != nil {
+		return err
+	}
+	r.ID, r.Digest, r.State = id.Bytes, digestOf(digest), consumer.State(state)
+	r.Stamp, r.ParkedAt, r.NextAttemptAt = timeOf(stamp), timeOf(at), timeOf(next)
+	r.Metadata, err = decodeMetadata(meta)
+	return err
+}
+
+// take locks the message and ends the claim's settings. It returns nil if the message
+// is not to be handled now.
+func (w *work) take(ctx context.Context, c *consumer.Claim, seq int64) (*messageRow, error) {
+	b := &pgx.Batch{}
+	row := &messageRow{}
+	b.Queue(w.store.sql[takeMessage], seq, c.Consumer).QueryRow(func(r pgx.Row) error {
+		err := row.scan(r)
+		if errors.Is(err, pgx.ErrNoRows) {
+			row, err = nil, nil
+		}
+		return err
+	})
+	b.Queue(w.store.sql[restoreSettings])
+	return row, w.send(ctx, "lock a parked message", b)
+}
+
+// claimParked claims a message that was set aside without a claim, and tells
+// whether it is to run. Its dispatch ID is remembered from now on, not from its stamp,
+// which is forgotten already.
+func (w *work) claimParked(ctx context.Context, row *messageRow, at place) (bool, error) {
+	tag, err := w.tx.Exec(ctx, w.store.sql[insertClaim], at.consumer, at.id, digestValue(row.Digest), nil, true)
+	if err != nil {
+		return false, failed("claim a parked message", &ownError{err})
+	}
+	if tag.RowsAffected() == 1 {
+		return true, nil
+	}
+	verdict, err := w.compare(ctx, at.consumer, row.ID, row.Digest)
+	if err != nil || verdict == consumer.Altered && row.forced {
+		return err == nil, err
+	}
+	if verdict == consumer.Altered { // it was redriven as too old
+		b := &pgx.Batch{}
+		b.Queue(indexesOnly)
+		b.Queue(w.store.sql[alterMessage], row.Seq)
+		w.store.queuePromote(b, at, row.Seq)
+		return false, w.sendAll(ctx, "set a message aside", b)
+	}
+	if err := w.remove(ctx, row, at); err != nil {
+		return false, err
+	}
+	return false, w.commit(ctx)
+}
+
+var (
+	alterMessage = statement(`
+UPDATE {{inbox_parked}} SET state = 'altered', next_attempt_at = NULL WHERE id = $1`)
+	deleteMessage = statement(`DELETE FROM {{inbox_parked}} WHERE id = $1`)
+	// A message without a claim of its own must not touch that of other content.
+	markApplied = statement(`
+UPDATE {{inbox}} SET applied_at = clock_timestamp() WHERE consumer = $1 AND dispatch_id = $2 AND applied_at IS NULL`)
+	// promoteMessage makes the first live message of a key run, if it comes after the one that is gone.
+	promoteMessage = statement(`
+UPDATE {{inbox_parked}} SET state = 'retrying', next_attempt_at = clock_timestamp()
+WHERE id > $3 AND id = (
+    SELECT p.id FROM {{inbox_parked}} p
+    WHERE p.consumer = $1 AND p.key = $2 AND p.ordered AND p.state IN ('retrying', 'following')
+    ORDER BY p.id LIMIT 1)`)
+)
+
+// remove takes a message that was handled out of the parked ones.
+func (w *work) remove(ctx context.Context, row *messageRow, at place) error {
+	b := &pgx.Batch{}
+	b.Queue(indexesOnly)
+	b.Queue(w.store.sql[deleteMessage], row.Seq)
+	if row.claimed {
+		b.Queue(w.store.sql[markApplied], at.consumer, at.id)
+	}
+	b.Queue(w.store.sql[deleteAttempts], at.consumer, at.id)
+	w.store.queuePromote(b, at, row.Seq)
+	return w.send(ctx, "remove a parked message", b)
+}
+
+func (s *Store) queuePromote(b *pgx.Batch, at place, gone int64) {
+	if at.key != "" {
+		b.Queue(s.sql[promoteMessage], at.consumer, at.key, gone)
+	}
+}
+
+var (
+	retryMessage = statement(`
+WITH r AS (
+    UPDATE {{inbox_parked}}
+    SET attempts = greatest(attempts, $2), last_error = $4,
+        next_attempt_at = clock_timestamp() + $3::bigint * interval '1 microsecond'
+    WHERE id = $1 AND state = 'retrying'
+    RETURNING consumer, dispatch_id
+)
+DELETE FROM {{inbox_attempts}} a USING r WHERE a.consumer = r.consumer AND a.dispatch_id = r.dispatch_id`)
+
+	buryMessage = statement(`
+UPDATE {{inbox_parked}}
+SET attempts = greatest(attempts, $2), last_error = $3, next_attempt_at = NULL, state = 'dead'
+WHERE id = $1 AND state = 'retrying'`)
+)
+
+// RetryMessage implements [consumer.ParkedStore]. A message that is not retrying any
+// more, because it was applied, discarded or buried meanwhile, is left as it is.
+func (s *Store) RetryMessage(ctx context.Context, seq int64, attempts int, retryIn time.Duration, dead bool, lastError string) error {
+	if !dead {
+		_, err := s.exec(ctx, retryMessage, seq, attempts, max(0, retryIn.Microseconds()), plain(lastError))
+		if err != nil {
+			return failed("put a parked message back", &ownError{err})
+		}
+		return nil
+	}
+	at, ok, err := s.place(ctx, seq)
+	if err != nil || !ok {
+		return err
+	}
+	c := consumer.Claim{Consumer: at.consumer, IdleTimeout: ownIdle}
+	w, b, err := s.open(ctx, s.terms(&c, at.key))
+	if err != nil {
+		return err
+	}
+	defer w.end(ctx)
+	buried := false
+	b.Queue(s.sql[buryMessage], seq, attempts, plain(lastError)).Exec(func(tag pgconn.CommandTag) error {
+		buried = tag.RowsAffected() == 1
+		return nil
+	})
+	if err := w.send(ctx, "bury a parked message", b); err != nil || !buried {
+		return err
+	}
+	b = &pgx.Batch{}
+	b.Queue(s.sql[deleteAttempts], at.consumer, at.id)
+	s.queuePromote(b, at, seq)
+	return w.sendAll(ctx, "bury a parked message", b)
+}

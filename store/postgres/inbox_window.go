@@ -1,0 +1,215 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/boxpair/boxpair/consumer"
+)
+
+var (
+	// A conflicting insert would use up one of the 32767 ids each time.
+	registerAgain = statement(`
+UPDATE {{inbox_consumers}} SET window_size = $2::bigint * interval '1 microsecond' WHERE name = $1
+RETURNING id, forgotten_until`)
+	registerConsumer = statement(`
+INSERT INTO {{inbox_consumers}} (name, window_size) VALUES ($1, $2::bigint * interval '1 microsecond')
+ON CONFLICT (name) DO UPDATE SET window_size = excluded.window_size
+RETURNING id, forgotten_until`)
+	// healMessages makes the head of every key run that has none, as after rows were
+	// deleted by hand. Nothing in this package leaves such keys behind.
+	healMessages = statement(`
+UPDATE {{inbox_parked}} p SET state = 'retrying', next_attempt_at = clock_timestamp()
+WHERE p.consumer = $1 AND p.state = 'following' AND ` + isFirstMessage)
+)
+
+// Register implements [consumer.WindowStore].
+func (s *Store) Register(ctx context.Context, name string, window time.Duration) (consumer.Registration, error) {
+	var r consumer.Registration
+	var until pgtype.Timestamptz
+	err := s.queryRow(ctx, registerAgain, name, window.Microseconds()).Scan(&r.Consumer, &until)
+	if errors.Is(err, pgx.ErrNoRows) {
+		err = s.queryRow(ctx, registerConsumer, name, window.Microseconds()).Scan(&r.Consumer, &until)
+	}
+	if err != nil {
+		return consumer.Registration{}, failed("register a consumer", &ownError{err})
+	}
+	if _, err := s.exec(ctx, healMessages, r.Consumer); err != nil {
+		return consumer.Registration{}, failed("heal parked messages", &ownError{err})
+	}
+	r.ForgottenUntil = timeOf(until)
+	return r, nil
+}
+
+var (
+	newestSince = statement(`
+SELECT dispatch_id, digest FROM {{inbox}}
+WHERE consumer = $1 AND applied_at > clock_timestamp() - $3::bigint * interval '1 microsecond'
+ORDER BY applied_at DESC LIMIT $2`)
+	newestOfAll = statement(`
+SELECT dispatch_id, digest FROM {{inbox}}
+WHERE consumer = $1 AND applied_at IS NOT NULL
+ORDER BY applied_at DESC LIMIT $2`)
+)
+
+// How far Newest looks back at first, by which factor more at each step, and from when on it reads all.
+const (
+	firstLook = time.Minute
+	lookMore  = 8
+	lastLook  = 90 * 24 * time.Hour
+)
+
+// Newest implements [consumer.WindowStore]. An index that is as cheap as a summary of
+// block ranges finds rows newer than a time, but not the newest ones: so it looks
+// back further and further.
+func (s *Store) Newest(ctx context.Context, consumerID int, limit int) ([]consumer.Seen, error) {
+	if limit <= 0 {
+		return nil, nil
+	}
+	for back := firstLook; back < lastLook; back *= lookMore {
+		seen, err := s.seen(ctx, newestSince, consumerID, limit, back.Microseconds())
+		if err != nil || len(seen) == limit {
+			return seen, err
+		}
+	}
+	return s.seen(ctx, newestOfAll, consumerID, limit)
+}
+
+func (s *Store) seen(ctx context.Context, t *template, args ...any) ([]consumer.Seen, error) {
+	rows, err := s.query(ctx, t, args...)
+	if err != nil {
+		return nil, failed("read the newest dispatch IDs", &ownError{err})
+	}
+	seen, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (consumer.Seen, error) {
+		var id pgtype.UUID
+		var digest []byte
+		err := row.Scan(&id, &digest)
+		return consumer.Seen{ID: id.Bytes, Digest: digestOf(digest)}, err
+	})
+	if err != nil {
+		return nil, failed("read the newest dispatch IDs", &ownError{err})
+	}
+	slices.Reverse(seen)
+	return seen, nil
+}
+
+// advanceForgotten moves the time up to which a consumer forgets, unless the clock has gone
+// further since the last pass than it may. That is what a jump shows by; the distance
+// between the two times would grow by a shorter window as well.
+var advanceForgotten = statement(`
+WITH c AS MATERIALIZED (
+    SELECT id, registered_at, passed_at, forgotten_until FROM {{inbox_consumers}} WHERE id = $1 FOR NO KEY UPDATE
+), n AS MATERIALIZED (
+    SELECT c.*, clock_timestamp() AS now FROM c
+), d AS MATERIALIZED (
+    SELECT n.*, now - $2::bigint * interval '1 microsecond' AS until,
+        now - passed_at > $3::bigint * interval '1 microsecond' AS jumped
+    FROM n
+), e AS MATERIALIZED (
+    SELECT d.*, NOT jumped AND until > registered_at AND until > coalesce(forgotten_until, '-infinity') AS ahead FROM d
+), h AS (
+    INSERT INTO {{inbox_forgotten}} (consumer, until, set_at) SELECT id, until, now FROM e WHERE ahead
+), u AS (
+    UPDATE {{inbox_consumers}} k
+    SET passed_at = e.now, forgotten_until = CASE WHEN e.ahead THEN e.until ELSE k.forgotten_until END
+    FROM e WHERE k.id = e.id AND NOT e.jumped
+)
+SELECT jumped, CASE WHEN ahead THEN until ELSE forgotten_until END FROM e`)
+
+// AdvanceForgotten implements [consumer.WindowStore]. A step is the time since
+// the last pass, or since the consumer was registered.
+func (s *Store) AdvanceForgotten(ctx context.Context, consumerID int, window, maxStep time.Duration) (time.Time, error) {
+	var jumped bool
+	var until pgtype.Timestamptz
+	err := s.queryRow(ctx, advanceForgotten, consumerID, window.Microseconds(), maxStep.Microseconds()).Scan(&jumped, &until)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return time.Time{}, errNotRegistered(consumerID)
+	case err != nil:
+		return time.Time{}, failed("advance what is forgotten", &ownError{err})
+	case jumped:
+		return timeOf(until), consumer.ErrClockJump
+	}
+	return timeOf(until), nil
+}
+
+func errNotRegistered(consumerID int) error {
+	return fmt.Errorf("consumer %d is not registered", consumerID)
+}
+
+var (
+	// forgottenSince reads the latest time that has held for long enough. It was
+	// committed before: a copy that waits for the rows to go, and then claims, reads it
+	// or a later one.
+	forgottenSince = statement(`
+SELECT max(until) FROM {{inbox_forgotten}}
+WHERE consumer = $1 AND set_at <= clock_timestamp() - $2::bigint * interval '1 microsecond'`)
+
+	forgetIDs = statement(`
+DELETE FROM {{inbox}} WHERE ctid = ANY (ARRAY(
+    SELECT i.ctid FROM {{inbox}} i
+    WHERE i.consumer = $1 AND i.stamp < $2 AND NOT EXISTS (
+        SELECT FROM {{inbox_parked}} p WHERE p.consumer = i.consumer AND p.dispatch_id = i.dispatch_id)
+    ORDER BY i.stamp LIMIT $3
+    FOR UPDATE OF i SKIP LOCKED))`)
+
+	// What counted attempts of messages that never came back is of no use any more.
+	forgetAttempts = statement(`
+WITH a AS (
+    DELETE FROM {{inbox_attempts}} WHERE consumer = $1 AND changed_at < $2
+)
+DELETE FROM {{inbox_forgotten}} WHERE consumer = $1 AND until < $2`)
+)
+
+// Forget implements [consumer.WindowStore].
+func (s *Store) Forget(ctx context.Context, consumerID int, grace time.Duration, limit int) (int, error) {
+	var until pgtype.Timestamptz
+	if err := s.queryRow(ctx, forgottenSince, consumerID, max(0, grace.Microseconds())).Scan(&until); err != nil {
+		return 0, failed("read what is forgotten", &ownError{err})
+	}
+	if !until.Valid {
+		return 0, nil
+	}
+	tag, err := s.exec(ctx, forgetIDs, consumerID, until, limit)
+	if err != nil {
+		return 0, failed("forget dispatch IDs", &ownError{err})
+	}
+	n := int(tag.RowsAffected())
+	if n < limit {
+		if _, err := s.exec(ctx, forgetAttempts, consumerID, until); err != nil {
+			return n, failed("forget attempts", &ownError{err})
+		}
+	}
+	return n, nil
+}
+
+var inboxStats = statement(`
+SELECT count(*) FILTER (WHERE p.state = 'retrying'), count(*) FILTER (WHERE p.state = 'following'),
+       count(*) FILTER (WHERE p.state = 'dead'), count(*) FILTER (WHERE p.state = 'too_old'),
+       count(*) FILTER (WHERE p.state = 'altered'),
+       coalesce(greatest(0, extract(epoch FROM clock_timestamp() -
+           min(p.parked_at) FILTER (WHERE p.state IN ('retrying', 'following')))) * 1000000, 0)::bigint,
+       (SELECT forgotten_until FROM {{inbox_consumers}} WHERE id = $1)
+FROM {{inbox_parked}} p
+WHERE p.consumer = $1 AND p.state IN ('retrying', 'following', 'dead', 'too_old', 'altered')`)
+
+// InboxStats implements [consumer.WindowStore]. It counts parked messages, so it
+// takes as long as there are many of them.
+func (s *Store) InboxStats(ctx context.Context, consumerID int) (consumer.Stats, error) {
+	var st consumer.Stats
+	var age int64
+	var until pgtype.Timestamptz
+	err := s.queryRow(ctx, inboxStats, consumerID).Scan(
+		&st.Retrying, &st.Following, &st.Dead, &st.TooOld, &st.Altered, &age, &until)
+	if err != nil {
+		return consumer.Stats{}, failed("read the state of an inbox", &ownError{err})
+	}
+	st.OldestParked, st.ForgottenUntil = time.Duration(age)*time.Microsecond, timeOf(until)
+	return st, nil
+}
