@@ -37,8 +37,8 @@
 // event without a key takes the last byte of its dispatch ID instead.
 //
 // testdata/vectors.json holds test vectors for both. Parts that are valid
-// UTF-8 without NUL can be reproduced in PostgreSQL with
-// uuid_generate_v5(namespace, name) of the uuid-ossp extension.
+// UTF-8 without NUL can be reproduced in PostgreSQL, in a database with the
+// encoding UTF8, with uuid_generate_v5(namespace, name) of the uuid-ossp extension.
 //
 // # Guarantees
 //
