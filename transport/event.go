@@ -133,25 +133,17 @@ func (e *Event) setMeta(name, value string) (err error) {
 	case MetaSource:
 		e.Source = value
 	case MetaVersion:
-		if e.Version, err = strconv.ParseInt(value, 10, 64); err != nil {
-			return errors.New("not a decimal number of 64 bits")
-		}
+		e.Version, err = parseInt[int64](value)
 	case MetaIndex:
-		if e.Index, err = strconv.Atoi(value); err != nil {
-			return errors.New("not a decimal number")
-		}
+		e.Index, err = parseInt[int](value)
 	case MetaSchemaVersion:
-		if e.SchemaVersion, err = strconv.Atoi(value); err != nil {
-			return errors.New("not a decimal number")
-		}
+		e.SchemaVersion, err = parseInt[int](value)
 	case MetaContentType:
 		e.ContentType = value
 	case MetaDigest:
-		return e.Digest.UnmarshalText([]byte(value))
+		err = e.Digest.UnmarshalText([]byte(value))
 	case MetaStamp:
-		if e.Stamp, err = time.Parse(time.RFC3339Nano, value); err != nil {
-			return errors.New("not a time in RFC 3339")
-		}
+		e.Stamp, err = parseStamp(value)
 	case MetaCorrelationID:
 		e.CorrelationID = value
 	case MetaTraceParent:
@@ -167,7 +159,27 @@ func (e *Event) setMeta(name, value string) (err error) {
 		}
 		e.Headers[name] = value
 	}
-	return nil
+	return err
+}
+
+// parseInt returns zero with every error, unlike strconv beyond its range.
+func parseInt[T int | int64](value string) (T, error) {
+	n, err := strconv.ParseInt(value, 10, 64)
+	if err != nil || int64(T(n)) != n {
+		return 0, errors.New("not a decimal number in range")
+	}
+	return T(n), nil
+}
+
+// parseStamp returns the time in UTC, in which it must have a year of four
+// digits: another could not be sent on.
+func parseStamp(value string) (time.Time, error) {
+	stamp, err := time.Parse(time.RFC3339Nano, value)
+	stamp = stamp.UTC()
+	if err != nil || stamp.Year() < 0 || stamp.Year() > 9999 {
+		return time.Time{}, errors.New("not a time in RFC 3339")
+	}
+	return stamp, nil
 }
 
 // IsReserved tells whether name may not be used as the name of a user's header.
