@@ -1,0 +1,318 @@
+package storetest
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"time"
+
+	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/transport"
+)
+
+func claimTests[TX any]() []inboxTest[TX] {
+	return []inboxTest[TX]{
+		{"message is applied once and its copies are duplicates", appliedOnce[TX]},
+		{"copy with other content is altered and not run", alteredCopy[TX]},
+		{"copy without a digest is a duplicate", copyWithoutDigest[TX]},
+		{"two consumers with the same IDs do not disturb each other", twoConsumers[TX]},
+		{"failed handler leaves nothing behind, and its error comes back as it is", failedHandler[TX]},
+		{"panic and Goexit roll back and go on", abruptHandler[TX]},
+		{"swallowed error of a statement is not taken for success", swallowedError[TX]},
+		{"context that ended before the commit commits nothing", endedContext[TX]},
+		{"deadline of the context bounds the wait for a claim", boundedWait[TX]},
+		{"wait for a claim ends with a conflict after the lock timeout", lockTimeout[TX]},
+		{"savepoint is released, or rolled back to, within a handler", handlerSavepoint[TX]},
+		{"consumer that is not registered cannot claim", unregistered[TX]},
+		{"starts and failures are counted, and a failure forgets the starts", startsAndFailures[TX]},
+		{"errors are classified through wrapping", classified[TX]},
+	}
+}
+
+func appliedOnce[TX any](i *inbox[TX]) {
+	for _, level := range levels {
+		m := message("")
+		c := i.claim(m)
+		c.Isolation = level
+		i.expectVerdict(c, consumer.Applied)
+		i.expectVerdict(c, consumer.Duplicate)
+		c.Stamp = time.Time{}
+		i.expectVerdict(c, consumer.Duplicate)
+	}
+	names, err := i.Effects(i.ctx())
+	i.ok(err)
+	if len(names) != len(levels) {
+		i.Errorf("%d effects of %d messages", len(names), len(levels))
+	}
+}
+
+func alteredCopy[TX any](i *inbox[TX]) {
+	m := message("")
+	i.expectVerdict(i.claim(m), consumer.Applied)
+	for _, level := range levels {
+		c := i.claim(otherContent(m))
+		c.Isolation = level
+		i.expectVerdict(c, consumer.Altered)
+	}
+	i.expectVerdict(i.claim(m), consumer.Duplicate)
+	i.expectEffects(m.ID.String())
+}
+
+func copyWithoutDigest[TX any](i *inbox[TX]) {
+	m, bare := message(""), message("")
+	bare.Digest = transport.Digest{}
+	i.expectVerdict(i.claim(m), consumer.Applied)
+	i.expectVerdict(i.claim(bare), consumer.Applied)
+	c := i.claim(m)
+	c.Digest = transport.Digest{}
+	i.expectVerdict(c, consumer.Duplicate)
+	i.expectVerdict(i.claim(otherContent(bare)), consumer.Duplicate)
+	i.expectEffects(m.ID.String(), bare.ID.String())
+}
+
+func twoConsumers[TX any](i *inbox[TX]) {
+	other := i.register("service/other")
+	if other == i.consumer {
+		i.Fatal("two consumers have one number")
+	}
+	m := message("key")
+	id := m.ID.String()
+	i.retrying(message("key")) // live, of this consumer only
+	c := i.ordered(m)
+	c.Consumer = other
+	i.expectVerdict(c, consumer.Applied)
+	i.expectVerdict(c, consumer.Duplicate)
+	i.expectVerdict(i.claim(m), consumer.Applied)
+	i.expectEffects(id, id)
+	starts, err := i.Store.Started(i.ctx(), other, m.ID)
+	i.ok(err)
+	again, err := i.Store.Started(i.ctx(), i.consumer, m.ID)
+	i.ok(err)
+	if starts != 1 || again != 1 {
+		i.Errorf("starts of two consumers are counted together: %d, %d", starts, again)
+	}
+	seen, err := i.Store.Newest(i.ctx(), other, 10)
+	i.ok(err)
+	if len(seen) != 1 {
+		i.Errorf("other consumer has applied %d messages, want 1", len(seen))
+	}
+	seqs, _, err := i.Store.DueMessages(i.ctx(), other, 10)
+	i.ok(err)
+	if len(seqs) != 0 {
+		i.Errorf("%d messages of one consumer are due at the other", len(seqs))
+	}
+}
+
+func failedHandler[TX any](i *inbox[TX]) {
+	for _, level := range levels {
+		m := message("")
+		c := i.claim(m)
+		c.Isolation = level
+		v, err := i.Store.Apply(i.ctx(), c, func(ctx context.Context, tx TX) error {
+			i.ok(i.Effect(ctx, tx, "lost"))
+			return errHandler
+		})
+		if v != consumer.None || err != errHandler { //nolint:errorlint // as it is
+			i.Errorf("Apply gives %v, %v", v, err)
+		}
+		i.expectClass(err, consumer.HandlerError)
+		i.expectVerdict(c, consumer.Applied)
+	}
+	names, err := i.Effects(i.ctx())
+	i.ok(err)
+	if len(names) != len(levels) {
+		i.Errorf("effects are %q", names)
+	}
+}
+
+func abruptHandler[TX any](i *inbox[TX]) {
+	m := message("")
+	var value any
+	i.ok(i.result(i.async(func() error {
+		defer func() { value = recover() }()
+		_, err := i.Store.Apply(i.ctx(), i.claim(m), func(ctx context.Context, tx TX) error {
+			if err := i.Effect(ctx, tx, "lost"); err != nil {
+				return err
+			}
+			panic("panic of a handler")
+		})
+		return err
+	})))
+	if value != "panic of a handler" {
+		i.Errorf("recovered %v", value)
+	}
+	i.exits(func() {
+		_, _ = i.Store.Apply(i.ctx(), i.claim(m), func(ctx context.Context, tx TX) error {
+			if err := i.Effect(ctx, tx, "lost"); err != nil {
+				return err
+			}
+			runtime.Goexit()
+			return nil
+		})
+	})
+	i.expectVerdict(i.claim(m), consumer.Applied)
+	i.expectEffects(m.ID.String())
+}
+
+// exits checks that fn ends its goroutine.
+func (i *inbox[TX]) exits(fn func()) {
+	i.Helper()
+	returned := make(chan bool, 1)
+	go func() {
+		done := false
+		defer func() { returned <- done }()
+		fn()
+		done = true
+	}()
+	select {
+	case done := <-returned:
+		if done {
+			i.Error("Goexit did not go on")
+		}
+	case <-time.After(patience):
+		i.Fatalf("goroutine has not ended within %v", patience)
+	}
+}
+
+func swallowedError[TX any](i *inbox[TX]) {
+	m := message("")
+	id := m.ID.String()
+	v, err := i.Store.Apply(i.ctx(), i.claim(m), func(ctx context.Context, tx TX) error {
+		i.ok(i.Effect(ctx, tx, id))
+		if err := i.Break(ctx, tx); err == nil {
+			return errors.New("the statement has not failed")
+		}
+		return nil
+	})
+	if !i.ErrorsDoom {
+		i.ok(err)
+		i.expectEffects(id)
+		return
+	}
+	if v != consumer.None || !errors.Is(err, consumer.ErrRolledBack) {
+		i.Errorf("Apply gives %v, %v", v, err)
+	}
+	i.expectClass(err, consumer.HandlerError)
+	i.expectEffects()
+	i.expectVerdict(i.claim(m), consumer.Applied)
+}
+
+func endedContext[TX any](i *inbox[TX]) {
+	m := message("")
+	ctx, cancel := context.WithCancel(i.ctx())
+	defer cancel()
+	v, err := i.Store.Apply(ctx, i.claim(m), func(ctx context.Context, tx TX) error {
+		err := i.Effect(ctx, tx, "lost")
+		cancel()
+		return err
+	})
+	if v != consumer.None || !errors.Is(err, context.Canceled) || errors.Is(err, consumer.ErrCommitUnknown) {
+		i.Errorf("Apply gives %v, %v", v, err)
+	}
+	i.expectEffects()
+	i.expectVerdict(i.claim(m), consumer.Applied)
+}
+
+func boundedWait[TX any](i *inbox[TX]) {
+	m := message("")
+	first := i.holdApply(i.claim(m))
+	ctx, cancel := context.WithTimeout(i.ctx(), 100*time.Millisecond)
+	defer cancel()
+	v, err := i.Store.Apply(ctx, i.claim(m), i.effect("lost"))
+	if v != consumer.None || err == nil {
+		i.Errorf("Apply gives %v, %v", v, err)
+	}
+	if class := i.Store.Classify(err); class == consumer.HandlerError || class == consumer.CommitUnknown {
+		i.Errorf("class of %q is %v", err, class)
+	}
+	i.ok(i.release(first, nil))
+	i.expectVerdict(i.claim(m), consumer.Duplicate)
+	i.expectEffects(m.ID.String())
+}
+
+func lockTimeout[TX any](i *inbox[TX]) {
+	for _, level := range levels {
+		for _, claim := range []func(*consumer.Message) consumer.Claim{i.claim, i.ordered} {
+			m := message("key")
+			first := i.holdApply(claim(m))
+			c := claim(m)
+			c.LockTimeout, c.Isolation = 50*time.Millisecond, level
+			v, err := i.Store.Apply(i.ctx(), c, i.effect("lost"))
+			if v != consumer.None || err == nil {
+				i.Errorf("Apply gives %v, %v", v, err)
+			}
+			i.expectClass(err, consumer.Conflict)
+			i.ok(i.release(first, nil))
+			i.expectVerdict(claim(m), consumer.Duplicate)
+		}
+	}
+}
+
+func handlerSavepoint[TX any](i *inbox[TX]) {
+	v, err := i.Store.Apply(i.ctx(), i.claim(message("")), func(ctx context.Context, tx TX) error {
+		i.ok(i.Effect(ctx, tx, "before"))
+		i.ok(i.Store.Savepoint(ctx, tx, i.effect("kept")))
+		err := i.Store.Savepoint(ctx, tx, func(ctx context.Context, tx TX) error {
+			i.ok(i.Effect(ctx, tx, "lost"))
+			if err := i.Break(ctx, tx); err == nil {
+				return errors.New("the statement has not failed")
+			}
+			return errHandler
+		})
+		if !errors.Is(err, errHandler) {
+			i.Errorf("savepoint gives %v", err)
+		}
+		return i.Effect(ctx, tx, "after")
+	})
+	i.ok(err)
+	if v != consumer.Applied {
+		i.Errorf("verdict is %v", v)
+	}
+	i.expectEffects("before", "kept", "after")
+}
+
+func unregistered[TX any](i *inbox[TX]) {
+	c := i.claim(message(""))
+	c.Consumer = i.consumer + 1000
+	v, err := i.Store.Apply(i.ctx(), c, i.effect("lost"))
+	if v != consumer.None || err == nil {
+		i.Errorf("Apply gives %v, %v", v, err)
+	}
+	i.expectEffects()
+}
+
+func startsAndFailures[TX any](i *inbox[TX]) {
+	m := message("")
+	start := func(want int) {
+		i.Helper()
+		if got, err := i.Store.Started(i.ctx(), i.consumer, m.ID); err != nil || got != want {
+			i.Fatalf("starts are %d, %v, want %d", got, err, want)
+		}
+	}
+	fail := func(want int) {
+		i.Helper()
+		if got, err := i.Store.Failed(i.ctx(), i.consumer, m.ID, "error “text”"); err != nil || got != want {
+			i.Fatalf("attempts are %d, %v, want %d", got, err, want)
+		}
+	}
+	start(1)
+	start(2)
+	fail(1)
+	start(1)
+	fail(2)
+	fail(3)
+	start(1)
+	i.expectVerdict(i.claim(m), consumer.Applied) // whatever was counted
+}
+
+func classified[TX any](i *inbox[TX]) {
+	i.expectClass(errHandler, consumer.HandlerError)
+	i.expectClass(context.DeadlineExceeded, consumer.HandlerError) // of the handler's own
+	i.expectClass(consumer.ErrRolledBack, consumer.HandlerError)
+	i.expectClass(consumer.ErrCommitUnknown, consumer.CommitUnknown)
+	_, err := i.Store.Apply(i.ctx(), i.claim(message("")), i.Break)
+	if err == nil {
+		i.Fatal("the statement has not failed")
+	}
+	i.expectClass(err, consumer.HandlerError)
+}

@@ -1,0 +1,213 @@
+package storetest
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/boxpair/boxpair/consumer"
+)
+
+func keyTests[TX any]() []inboxTest[TX] {
+	return []inboxTest[TX]{
+		{"message follows a parked one of its key, whole and with its claim", follows[TX]},
+		{"message of a claim without a key does not follow", followsNotUnasked[TX]},
+		{"message of another key does not follow", followsNotOther[TX]},
+		{"message does not follow one that is dead, set aside or without order", followsOnlyLive[TX]},
+		{"duplicate and altered copies do not follow", copiesDoNotFollow[TX]},
+		{"message that is too old does not follow", oldDoesNotFollow[TX]},
+		{"claim waits for the end of another one of its key", keyWaits[TX]},
+		{"claim sees what the one before it of its key has done", keySees[TX]},
+		{"newcomer that waits while its predecessor is parked follows it", newcomerFollows[TX]},
+		{"newcomer that waits while the last parked one is handled does not follow", newcomerGoesOn[TX]},
+		{"parking waits for a handler of its key", parkingWaitsForKey[TX]},
+	}
+}
+
+func follows[TX any](i *inbox[TX]) {
+	for _, level := range levels {
+		head, m := message("key "+string(rune('0'+level))), message("key "+string(rune('0'+level)))
+		m.Metadata, m.Payload = map[string]string{"a": "b", "": "\x00\xff"}, []byte{0, 1, 0xff}
+		i.park(consumer.Parking{Message: head, State: consumer.Retrying, Ordered: true, RetryIn: time.Hour}, consumer.Applied)
+		c := i.ordered(m)
+		c.Isolation = level
+		i.expectVerdict(c, consumer.Followed)
+		i.expectVerdict(c, consumer.Duplicate)
+		got := i.parked(m)
+		if got.State != consumer.Following || !got.NextAttemptAt.IsZero() || got.Attempts != 0 {
+			i.Errorf("follower is %+v", got)
+		}
+		i.expectSame(&got.Message, m)
+		if got.Seq <= i.parked(head).Seq {
+			i.Error("follower is before its head")
+		}
+		i.takeUp(m, false)
+	}
+	i.expectEffects()
+}
+
+func followsNotUnasked[TX any](i *inbox[TX]) {
+	m := message("key")
+	i.retrying(message("key"))
+	i.expectVerdict(i.claim(m), consumer.Applied)
+	i.expectEffects(m.ID.String())
+}
+
+func followsNotOther[TX any](i *inbox[TX]) {
+	i.retrying(message("key"))
+	m := message("KEY")
+	i.expectVerdict(i.ordered(m), consumer.Applied)
+	i.expectEffects(m.ID.String())
+}
+
+func followsOnlyLive[TX any](i *inbox[TX]) {
+	for _, p := range []consumer.Parking{
+		{State: consumer.Dead, Ordered: true}, {State: consumer.TooOldState, Ordered: true},
+		{State: consumer.AlteredState, Ordered: true}, {State: consumer.Retrying, Ordered: false},
+	} {
+		p.Message = message("key")
+		i.park(p, consumer.Applied)
+	}
+	m := message("key")
+	i.expectVerdict(i.ordered(m), consumer.Applied)
+	i.expectEffects(m.ID.String())
+}
+
+func copiesDoNotFollow[TX any](i *inbox[TX]) {
+	m := message("key")
+	i.expectVerdict(i.ordered(m), consumer.Applied)
+	i.retrying(message("key"))
+	i.expectVerdict(i.ordered(m), consumer.Duplicate)
+	i.expectVerdict(i.ordered(otherContent(m)), consumer.Altered)
+	i.expectParked(consumer.Retrying)
+}
+
+func oldDoesNotFollow[TX any](i *inbox[TX]) {
+	i.retrying(lasting("key"))
+	i.forgetTo()
+	i.expectVerdict(i.ordered(old("key")), consumer.TooOld)
+	i.expectParked(consumer.Retrying)
+}
+
+func keyWaits[TX any](i *inbox[TX]) {
+	for _, level := range levels {
+		a, b, other := message("key"), message("key"), message("other")
+		first := i.holdApply(i.ordered(a))
+		if !i.OneWriter {
+			i.expectVerdict(i.ordered(other), consumer.Applied)
+			i.expectVerdict(i.claim(message("key")), consumer.Applied)
+		}
+		waiting := i.async(func() error {
+			c := i.ordered(b)
+			c.Isolation = level
+			return i.again(func() error {
+				_, err := i.Store.Apply(i.ctx(), c, i.effect(b.ID.String()))
+				return err
+			})
+		})
+		i.stays("second message of the key", waiting)
+		i.ok(i.release(first, nil))
+		i.ok(i.result(waiting))
+	}
+}
+
+func keySees[TX any](i *inbox[TX]) {
+	for _, level := range levels {
+		a, b := message("key"), message("key")
+		first := i.holdApply(i.ordered(a))
+		ran := 0
+		waiting := i.async(func() error {
+			c := i.ordered(b)
+			c.Isolation = level
+			_, err := i.Store.Apply(i.ctx(), c, func(ctx context.Context, tx TX) error {
+				ran++
+				return i.Effect(ctx, tx, b.ID.String())
+			})
+			return err
+		})
+		i.stays("second message of the key", waiting)
+		i.ok(i.release(first, nil))
+		i.ok(i.result(waiting)) // without a conflict: it began after the wait
+		names, err := i.Effects(i.ctx())
+		i.ok(err)
+		if want := []string{a.ID.String(), b.ID.String()}; !slices.Equal(names[len(names)-2:], want) || ran != 1 {
+			i.Errorf("effects are %q, of %d runs", names, ran)
+		}
+	}
+}
+
+func newcomerFollows[TX any](i *inbox[TX]) {
+	for _, level := range levels {
+		key := "key " + string(rune('0'+level))
+		holder, head, m := message(key), message(key), message(key)
+		first := i.holdApply(i.ordered(holder))
+		parking := i.async(func() error {
+			_, err := i.Store.ParkMessage(i.ctx(), consumer.Parking{
+				Consumer: i.consumer, Message: head, State: consumer.Retrying, Ordered: true, RetryIn: time.Hour,
+			})
+			return err
+		})
+		i.stays("parking", parking)
+		var v consumer.Verdict
+		newcomer := i.async(func() error {
+			c := i.ordered(m)
+			c.Isolation = level
+			return i.again(func() (err error) {
+				v, err = i.Store.Apply(i.ctx(), c, i.effect("passed"))
+				return err
+			})
+		})
+		i.stays("newcomer", newcomer)
+		i.ok(i.release(first, nil))
+		i.ok(i.result(parking))
+		i.ok(i.result(newcomer))
+		if v != consumer.Followed && !i.OneWriter {
+			i.Errorf("verdict on the newcomer is %v", v)
+		}
+	}
+}
+
+func newcomerGoesOn[TX any](i *inbox[TX]) {
+	for _, level := range levels {
+		head, m := message("key"), message("key")
+		i.retrying(head)
+		c := consumer.Claim{Consumer: i.consumer, Isolation: level, IdleTimeout: patience, LockTimeout: patience}
+		seq := i.parked(head).Seq
+		first := i.hold(head.ID.String(), func(fn handler[TX]) error {
+			_, err := i.Store.ApplyParked(i.ctx(), c, seq, func(ctx context.Context, tx TX, _ *consumer.ParkedMessage) error {
+				return fn(ctx, tx)
+			})
+			return err
+		})
+		var v consumer.Verdict
+		newcomer := i.async(func() error {
+			c := i.ordered(m)
+			c.Isolation = level
+			return i.again(func() (err error) {
+				v, err = i.Store.Apply(i.ctx(), c, i.effect(m.ID.String()))
+				return err
+			})
+		})
+		i.stays("newcomer", newcomer)
+		i.ok(i.release(first, nil))
+		i.ok(i.result(newcomer))
+		if v != consumer.Applied {
+			i.Errorf("verdict on the newcomer is %v", v)
+		}
+		i.expectParked()
+	}
+}
+
+func parkingWaitsForKey[TX any](i *inbox[TX]) {
+	first := i.holdApply(i.ordered(message("key")))
+	parking := i.async(func() error {
+		_, err := i.Store.ParkMessage(i.ctx(), consumer.Parking{
+			Consumer: i.consumer, Message: message("key"), State: consumer.Retrying, Ordered: true,
+		})
+		return err
+	})
+	i.stays("parking", parking)
+	i.ok(i.release(first, nil))
+	i.ok(i.result(parking))
+	i.expectParked(consumer.Retrying)
+}

@@ -1,0 +1,271 @@
+package storetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/boxpair/boxpair/idgen"
+	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/transport"
+)
+
+// patience is how long a test waits for something that should happen soon.
+const patience = 20 * time.Second
+
+// OutboxFixture is an empty outbox, for one test.
+type OutboxFixture[TX any] struct {
+	Store producer.Store[TX]
+	// Begin begins a transaction at the store's default isolation level.
+	Begin func(ctx context.Context) (TX, error)
+	// Commit and Rollback end one.
+	Commit   func(ctx context.Context, tx TX) error
+	Rollback func(ctx context.Context, tx TX) error
+	// OneWriter tells that of two transactions that write, the second waits for the
+	// end of the first or fails. What needs two at once is not tested then.
+	OneWriter bool
+}
+
+// Producer tests that a store keeps the contract of [producer.Store]. open returns
+// a new, empty outbox for each test; what it needs to close, it closes in
+// t.Cleanup. The tests run in parallel.
+func Producer[TX any](t *testing.T, open func(t *testing.T) OutboxFixture[TX]) {
+	t.Helper()
+	for _, group := range []struct {
+		name  string
+		tests []outboxTest[TX]
+	}{
+		{"append", appendTests[TX]()},
+		{"concurrent writers", concurrentTests[TX]()},
+		{"transaction", transactionTests[TX]()},
+		{"lease", leaseTests[TX]()},
+		{"fence", fenceTests[TX]()},
+		{"queue", queueTests[TX]()},
+		{"parked", parkedTests[TX]()},
+		{"promotion", promotionTests[TX]()},
+		{"operator", operatorTests[TX]()},
+	} {
+		t.Run(group.name, func(t *testing.T) {
+			for _, test := range group.tests {
+				t.Run(test.fact, func(t *testing.T) {
+					t.Parallel()
+					f := open(t)
+					if test.twoWriters && f.OneWriter {
+						return
+					}
+					test.run(&outbox[TX]{T: t, OutboxFixture: f})
+				})
+			}
+		})
+	}
+}
+
+type outboxTest[TX any] struct {
+	fact       string
+	run        func(o *outbox[TX])
+	twoWriters bool
+}
+
+// outbox is a test and the outbox that it works on.
+type outbox[TX any] struct {
+	*testing.T
+	OutboxFixture[TX]
+}
+
+func (o *outbox[TX]) ctx() context.Context { return o.Context() }
+
+// ok fails the test if err is not nil.
+func (o *outbox[TX]) ok(err error) {
+	o.Helper()
+	if err != nil {
+		o.Fatal(err)
+	}
+}
+
+func (o *outbox[TX]) begin() TX {
+	o.Helper()
+	tx, err := o.Begin(o.ctx())
+	o.ok(err)
+	return tx
+}
+
+func (o *outbox[TX]) commit(tx TX) {
+	o.Helper()
+	o.ok(o.Commit(o.ctx(), tx))
+}
+
+func (o *outbox[TX]) rollback(tx TX) {
+	o.Helper()
+	o.ok(o.Rollback(o.ctx(), tx))
+}
+
+// appendIn appends records in tx for a writer and returns which were known.
+func (o *outbox[TX]) appendIn(tx TX, writer uuid.UUID, records ...producer.Record) []bool {
+	o.Helper()
+	known, err := o.Store.Append(o.ctx(), tx, writer, records)
+	o.ok(err)
+	if len(known) != len(records) {
+		o.Fatalf("%d answers for %d records", len(known), len(records))
+	}
+	return known
+}
+
+// write appends records in a transaction of their own, and returns which were known.
+func (o *outbox[TX]) write(records ...producer.Record) []bool {
+	o.Helper()
+	tx := o.begin()
+	known := o.appendIn(tx, uuid.New(), records...)
+	o.commit(tx)
+	return known
+}
+
+// record returns a new event of key. Every one has another ID.
+func record(key, payload string) producer.Record {
+	e := transport.Event{
+		ID: uuid.New(), Topic: "topic", Key: key, Type: "type", Payload: []byte(payload),
+		Producer: "producer", Source: "source", Version: 3, Index: 2,
+	}
+	return complete(e)
+}
+
+// complete returns e as the record that a writer makes of it.
+func complete(e transport.Event) producer.Record {
+	e.Digest = transport.ContentDigest(&e)
+	return producer.Record{
+		Event: e, Shard: idgen.Shard(e.Key, e.ID),
+		OccurredAt: time.Date(2026, 11, 20, 10, 30, 0, 123456000, time.UTC),
+	}
+}
+
+// altered returns r with other content.
+func altered(r producer.Record) producer.Record {
+	r.Payload = append(slices.Clone(r.Payload), '!')
+	r.Digest = transport.ContentDigest(&r.Event)
+	return r
+}
+
+// queue returns all that is queued.
+func (o *outbox[TX]) queue() []producer.Queued {
+	o.Helper()
+	ranges := make([]producer.Range, idgen.Shards)
+	for i := range ranges {
+		ranges[i] = producer.Range{Shard: i, Limit: 10_000}
+	}
+	events, err := o.Store.Fetch(o.ctx(), ranges)
+	o.ok(err)
+	return events
+}
+
+// queued writes records and returns them as they are queued.
+func (o *outbox[TX]) queued(records ...producer.Record) []producer.Queued {
+	o.Helper()
+	o.write(records...)
+	byID := make(map[uuid.UUID]producer.Queued)
+	for _, q := range o.queue() {
+		byID[q.ID] = q
+	}
+	list := make([]producer.Queued, len(records))
+	for i, r := range records {
+		q, found := byID[r.ID]
+		if !found {
+			o.Fatalf("event %d is not in the queue", i)
+		}
+		list[i] = q
+	}
+	return list
+}
+
+// expectQueue checks that exactly records are queued, in this order.
+func (o *outbox[TX]) expectQueue(records ...producer.Record) {
+	o.Helper()
+	o.expectIDs("queue", ids(o.queue()), records...)
+}
+
+func (o *outbox[TX]) expectIDs(what string, got []uuid.UUID, records ...producer.Record) {
+	o.Helper()
+	want := make([]uuid.UUID, len(records))
+	for i, r := range records {
+		want[i] = r.ID
+	}
+	if !slices.Equal(got, want) {
+		o.Fatalf("%s holds %v, want %v", what, got, want)
+	}
+}
+
+func ids(events []producer.Queued) []uuid.UUID {
+	list := make([]uuid.UUID, len(events))
+	for i, q := range events {
+		list[i] = q.ID
+	}
+	return list
+}
+
+// expectError checks that err wraps target and shows none of secrets.
+func (o *outbox[TX]) expectError(err, target error, secrets ...string) {
+	o.Helper()
+	if !errors.Is(err, target) {
+		o.Fatalf("error is %v, want %v", err, target)
+	}
+	for _, secret := range secrets {
+		if contains(fmt.Sprintf("%v %+v", err, err), secret) {
+			o.Fatalf("error shows %q: %v", secret, err)
+		}
+	}
+}
+
+// eventually waits until done tells that something has happened.
+func (o *outbox[TX]) eventually(what string, done func() bool) {
+	o.Helper()
+	deadline := time.NewTimer(patience)
+	defer deadline.Stop()
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for !done() {
+		select {
+		case <-tick.C:
+		case <-deadline.C:
+			o.Fatalf("%s: not within %v", what, patience)
+		}
+	}
+}
+
+// async runs fn on a goroutine of its own, and returns its result. The test
+// waits for it in the end.
+func (o *outbox[TX]) async(fn func() error) <-chan error {
+	o.Helper()
+	result := make(chan error, 1)
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		result <- fn()
+	}()
+	o.Cleanup(func() { <-ended })
+	return result
+}
+
+// result waits for what an async function returned.
+func (o *outbox[TX]) result(c <-chan error) error {
+	o.Helper()
+	select {
+	case err := <-c:
+		return err
+	case <-time.After(patience):
+		o.Fatalf("no result within %v", patience)
+		return nil
+	}
+}
+
+// stays checks that an async function has no result for a while: it waits.
+func (o *outbox[TX]) stays(what string, c <-chan error) {
+	o.Helper()
+	select {
+	case err := <-c:
+		o.Fatalf("%s ended with %v, want it to wait", what, err)
+	case <-time.After(50 * time.Millisecond):
+	}
+}

@@ -1,0 +1,222 @@
+package storetest
+
+import (
+	"reflect"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/transport"
+)
+
+func contains(s, part string) bool { return strings.Contains(s, part) }
+
+func appendTests[TX any]() []outboxTest[TX] {
+	return []outboxTest[TX]{
+		{fact: "event comes back as it was written", run: eventComesBack[TX]},
+		{fact: "stamp is the time of writing and the same in every copy", run: stampIsTime[TX]},
+		{fact: "event is queued once its transaction is committed", run: queuedOnCommit[TX]},
+		{fact: "rolled-back event is not there", run: rolledBackIsGone[TX]},
+		{fact: "IDs follow the order of the records", run: idsFollowOrder[TX]},
+		{fact: "no records are no error", run: noRecords[TX]},
+		{fact: "repeated event is known and changes nothing", run: repeatedIsKnown[TX]},
+		{fact: "delivered event is still known", run: deliveredIsKnown[TX]},
+		{fact: "other content under a known ID dooms the transaction", run: conflictDooms[TX]},
+		{fact: "other content conflicts within one transaction", run: conflictInTransaction[TX]},
+		{fact: "second writer is refused and writes nothing", run: secondWriter[TX]},
+		{fact: "every transaction may have a writer of its own", run: writerPerTransaction[TX]},
+	}
+}
+
+func eventComesBack[TX any](o *outbox[TX]) {
+	full := complete(transport.Event{
+		ID: uuid.New(), Topic: `order."placed"`, Key: "Ключ 'x'", Type: "type\n\t", Payload: []byte{0, 1, 0xff, 0xfe, '\'', '\\'},
+		Producer: "pröducer", Source: "source/1", Version: -9_007_199_254_740_993, Index: 1<<31 - 1,
+		SchemaVersion: 7, ContentType: "application/json; charset=utf-8",
+		Headers:       map[string]string{"a": "1", "Ünï \"q\"": "multi\nline, \\u0041", "empty": ""},
+		CorrelationID: "correlation", TraceParent: "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", TraceState: "a=b",
+	})
+	bare := complete(transport.Event{ID: uuid.New(), Topic: "t"})
+	o.write(full, bare)
+	got := o.queue()
+	o.expectIDs("queue", ids(got), full, bare)
+	for i, want := range []producer.Record{full, bare} {
+		q := got[i]
+		if !q.OccurredAt.Equal(want.OccurredAt) || q.Stamp.IsZero() {
+			o.Errorf("OccurredAt is %v, want %v; Stamp is %v", q.OccurredAt, want.OccurredAt, q.Stamp)
+		}
+		if len(q.Payload) == 0 && len(want.Payload) == 0 {
+			q.Payload = want.Payload
+		}
+		q.OccurredAt, q.Stamp = want.OccurredAt, want.Stamp
+		if !reflect.DeepEqual(q.Record, want) {
+			o.Errorf("event came back as\n%+v, was written as\n%+v", q.Record, want)
+		}
+		if q.Seq <= 0 || q.Round != 0 || q.Missing || q.Attempts != 0 || q.State != "" {
+			o.Errorf("new queue row is %+v", q)
+		}
+	}
+}
+
+func stampIsTime[TX any](o *outbox[TX]) {
+	r := record("key", "a")
+	r.Stamp = time.Date(1999, 1, 1, 0, 0, 0, 0, time.UTC)
+	before := time.Now()
+	o.write(r)
+	first := o.queue()[0].Stamp
+	if d := first.Sub(before); d < -time.Minute || d > time.Minute {
+		o.Errorf("stamp is %v away from the time of writing", d)
+	}
+	o.write(r)
+	if again := o.queue()[0].Stamp; !again.Equal(first) {
+		o.Errorf("stamp was %v, and is %v after the event was written again", first, again)
+	}
+}
+
+func queuedOnCommit[TX any](o *outbox[TX]) {
+	a, b := record("key", "a"), record("key", "b")
+	tx := o.begin()
+	o.appendIn(tx, uuid.New(), a, b)
+	if !o.OneWriter {
+		o.expectQueue()
+	}
+	o.commit(tx)
+	o.expectQueue(a, b)
+}
+
+func rolledBackIsGone[TX any](o *outbox[TX]) {
+	r := record("key", "a")
+	tx := o.begin()
+	o.appendIn(tx, uuid.New(), r)
+	o.rollback(tx)
+	o.expectQueue()
+	if known := o.write(r); known[0] {
+		o.Error("a rolled-back event is known")
+	}
+	o.expectQueue(r)
+}
+
+func idsFollowOrder[TX any](o *outbox[TX]) {
+	var all []producer.Record
+	for range 3 {
+		records := make([]producer.Record, 400)
+		for i := range records {
+			records[i] = record("", "x") // spread over the shards
+		}
+		o.write(records...)
+		all = append(all, records...)
+	}
+	o.expectQueue(all...)
+	seqs := o.queue()
+	if !slices.IsSortedFunc(seqs, func(a, b producer.Queued) int { return int(a.Seq - b.Seq) }) {
+		o.Error("Seq does not ascend")
+	}
+}
+
+func noRecords[TX any](o *outbox[TX]) {
+	tx := o.begin()
+	known, err := o.Store.Append(o.ctx(), tx, uuid.New(), nil)
+	if err != nil || len(known) != 0 {
+		o.Errorf("append of nothing gives %v, %v", known, err)
+	}
+	o.commit(tx)
+}
+
+func repeatedIsKnown[TX any](o *outbox[TX]) {
+	a, b, c := record("key", "a"), record("key", "b"), record("key", "c")
+	o.write(a, b)
+	before := o.queue()
+	if known := o.write(b, c, a); !slices.Equal(known, []bool{true, false, true}) {
+		o.Errorf("known is %v, want that of b and a", known)
+	}
+	o.expectQueue(a, b, c)
+	if after := o.queue(); !reflect.DeepEqual(before, after[:2]) {
+		o.Errorf("queued events changed from %v to %v", before, after[:2])
+	}
+	tx, writer := o.begin(), uuid.New()
+	d := record("key", "d")
+	o.appendIn(tx, writer, d)
+	if known := o.appendIn(tx, writer, d); !known[0] {
+		o.Error("event is not known in the transaction that wrote it")
+	}
+	o.commit(tx)
+	o.expectQueue(a, b, c, d)
+}
+
+func deliveredIsKnown[TX any](o *outbox[TX]) {
+	r := record("key", "a")
+	q := o.queued(r)[0]
+	lease := o.lease("relay", q.Shard)
+	o.mark("relay", lease, q)
+	if known := o.write(r); !known[0] {
+		o.Error("delivered event is not known")
+	}
+	o.expectQueue()
+	tx := o.begin()
+	_, err := o.Store.Append(o.ctx(), tx, uuid.New(), []producer.Record{altered(r)})
+	o.expectError(err, producer.ErrConflict)
+	o.ok(o.Rollback(o.ctx(), tx))
+}
+
+func conflictDooms[TX any](o *outbox[TX]) {
+	known, other := record("secret-key", "secret-payload"), record("key", "other")
+	o.write(known)
+	tx, writer := o.begin(), uuid.New()
+	o.appendIn(tx, writer, other)
+	_, err := o.Store.Append(o.ctx(), tx, writer, []producer.Record{altered(known)})
+	o.expectError(err, producer.ErrConflict, "secret-key", "secret-payload")
+	if o.Store.Retryable(err) {
+		o.Error("a conflict of content is retryable")
+	}
+	if err := o.Commit(o.ctx(), tx); err == nil {
+		o.Error("commit after a conflict succeeded")
+		o.expectQueue(known)
+	} else {
+		_ = o.Rollback(o.ctx(), tx)
+	}
+	o.expectQueue(known)
+}
+
+func conflictInTransaction[TX any](o *outbox[TX]) {
+	r := record("key", "a")
+	tx, writer := o.begin(), uuid.New()
+	o.appendIn(tx, writer, r)
+	_, err := o.Store.Append(o.ctx(), tx, writer, []producer.Record{altered(r)})
+	o.expectError(err, producer.ErrConflict)
+	_ = o.Rollback(o.ctx(), tx)
+	o.expectQueue()
+}
+
+func secondWriter[TX any](o *outbox[TX]) {
+	a, b, c := record("key", "a"), record("key", "b"), record("key", "c")
+	first, second := uuid.New(), uuid.New()
+	tx := o.begin()
+	o.appendIn(tx, first, a)
+	for range 2 { // it stays refused
+		_, err := o.Store.Append(o.ctx(), tx, second, []producer.Record{b})
+		o.expectError(err, producer.ErrSecondWriter)
+	}
+	o.appendIn(tx, first, c)
+	o.commit(tx)
+	o.expectQueue(a, c)
+}
+
+func writerPerTransaction[TX any](o *outbox[TX]) {
+	var all []producer.Record
+	for range 5 { // on one connection or several
+		r := record("key", "x")
+		all = append(all, r)
+		o.write(r)
+	}
+	tx, writer := o.begin(), uuid.New()
+	r := record("key", "y")
+	o.appendIn(tx, writer, r)
+	o.rollback(tx)
+	tx = o.begin()
+	o.appendIn(tx, uuid.New(), r)
+	o.commit(tx)
+	o.expectQueue(append(all, r)...)
+}

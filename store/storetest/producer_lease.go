@@ -1,0 +1,388 @@
+package storetest
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/boxpair/boxpair/idgen"
+	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/transport"
+)
+
+// long is a lease that does not expire in a test; soon is one that does.
+const (
+	long = time.Hour
+	soon = time.Millisecond
+)
+
+// acquire leases all free shards to relay.
+func (o *outbox[TX]) acquire(relay string, ttl time.Duration) []producer.Grant {
+	o.Helper()
+	grants, err := o.Store.Acquire(o.ctx(), relay, ttl, idgen.Shards)
+	o.ok(err)
+	return grants
+}
+
+// lease leases all free shards to relay and returns the lease of one.
+func (o *outbox[TX]) lease(relay string, shard int) producer.Lease {
+	o.Helper()
+	for _, g := range o.acquire(relay, long) {
+		if g.Shard == shard {
+			return g.Lease
+		}
+	}
+	o.Fatalf("shard %d was not free", shard)
+	return producer.Lease{}
+}
+
+// takeOver makes relay the owner of all shards once the leases of soon have expired.
+func (o *outbox[TX]) takeOver(relay string) map[int]producer.Lease {
+	o.Helper()
+	leases := make(map[int]producer.Lease)
+	o.eventually("takeover of all shards", func() bool {
+		for _, g := range o.acquire(relay, long) {
+			leases[g.Shard] = g.Lease
+		}
+		return len(leases) == idgen.Shards
+	})
+	return leases
+}
+
+func leaseTests[TX any]() []outboxTest[TX] {
+	return []outboxTest[TX]{
+		{fact: "relay acquires free shards, and others do not", run: acquireFree[TX]},
+		{fact: "relays that acquire at once share no shard", run: acquireDisjoint[TX]},
+		{fact: "released shard is free at once and not abrupt", run: releasedIsFree[TX]},
+		{fact: "expired lease is taken over abruptly with a higher epoch", run: expiredIsTaken[TX]},
+		{fact: "lease far ahead counts as expired", run: farAheadIsExpired[TX]},
+		{fact: "renewed lease does not expire", run: renewedLives[TX]},
+		{fact: "lost lease is not renewed", run: lostIsNotRenewed[TX]},
+		{fact: "lost lease is not released", run: lostIsNotReleased[TX]},
+		{fact: "relays are visible for as long as they say", run: heartbeats[TX]},
+		{fact: "signal wakes those who listen", run: signalWakes[TX]},
+	}
+}
+
+func acquireFree[TX any](o *outbox[TX]) {
+	some, err := o.Store.Acquire(o.ctx(), "a", long, 10)
+	o.ok(err)
+	rest := o.acquire("b", long)
+	if len(some) != 10 || len(rest) != idgen.Shards-10 {
+		o.Fatalf("%d and %d shards were acquired", len(some), len(rest))
+	}
+	owned := make(map[int]bool)
+	for _, g := range slices.Concat(some, rest) {
+		if owned[g.Shard] || g.Shard < 0 || g.Shard >= idgen.Shards || g.Abrupt || g.Epoch <= 0 {
+			o.Errorf("grant %+v", g)
+		}
+		owned[g.Shard] = true
+	}
+	for _, relay := range []string{"a", "b", "c"} {
+		if more := o.acquire(relay, long); len(more) != 0 {
+			o.Errorf("%s acquired leased shards: %v", relay, more)
+		}
+	}
+}
+
+func acquireDisjoint[TX any](o *outbox[TX]) {
+	const relays = 4
+	results := make([]<-chan error, relays)
+	grants := make([][]producer.Grant, relays)
+	for i := range results {
+		results[i] = o.async(func() (err error) {
+			grants[i], err = o.Store.Acquire(o.ctx(), string(rune('a'+i)), long, idgen.Shards/relays)
+			return err
+		})
+	}
+	owners := make(map[int]int)
+	for i := range results {
+		if err := o.result(results[i]); err != nil && !o.Store.Retryable(err) {
+			o.Error(err)
+		}
+		for _, g := range grants[i] {
+			if other, taken := owners[g.Shard]; taken {
+				o.Errorf("shard %d belongs to %d and %d", g.Shard, other, i)
+			}
+			owners[g.Shard] = i
+		}
+	}
+}
+
+func releasedIsFree[TX any](o *outbox[TX]) {
+	first := o.lease("a", 7)
+	o.ok(o.Store.Release(o.ctx(), "a", []producer.Lease{first}, false))
+	second := o.acquire("b", long)
+	if len(second) != 1 || second[0].Shard != 7 || second[0].Abrupt || second[0].Epoch <= first.Epoch {
+		o.Errorf("after the release of %v, %v were granted", first, second)
+	}
+}
+
+func expiredIsTaken[TX any](o *outbox[TX]) {
+	epochs := make(map[int]int64)
+	for _, g := range o.acquire("a", soon) {
+		epochs[g.Shard] = g.Epoch
+	}
+	taken := 0
+	o.eventually("takeover", func() bool {
+		for _, g := range o.acquire("b", long) {
+			if !g.Abrupt || g.Epoch <= epochs[g.Shard] {
+				o.Errorf("takeover of epoch %d granted %+v", epochs[g.Shard], g)
+			}
+			taken++
+		}
+		return taken == idgen.Shards
+	})
+}
+
+func farAheadIsExpired[TX any](o *outbox[TX]) {
+	o.acquire("a", 3*long)
+	if got := o.acquire("b", 2*long); len(got) != 0 {
+		o.Errorf("leases that end within twice the time were taken over: %v", got)
+	}
+	if got := o.acquire("b", long); len(got) != idgen.Shards || !got[0].Abrupt {
+		o.Errorf("of the leases that end too late, %v were taken over", got)
+	}
+}
+
+func renewedLives[TX any](o *outbox[TX]) {
+	all := o.acquire("a", soon)
+	kept, left := all[0].Lease, all[1].Lease
+	renewals, err := o.Store.Renew(o.ctx(), "a", long, []producer.Lease{kept})
+	o.ok(err)
+	if len(renewals) != 1 || renewals[0].Lease != kept || renewals[0].Rewind {
+		o.Fatalf("renewal of %v gave %+v", kept, renewals)
+	}
+	var taken []int
+	o.eventually("takeover of the rest", func() bool {
+		for _, g := range o.acquire("b", long) {
+			taken = append(taken, g.Shard)
+		}
+		return slices.Contains(taken, left.Shard)
+	})
+	if slices.Contains(taken, kept.Shard) {
+		o.Error("renewed lease was taken over")
+	}
+}
+
+func lostIsNotRenewed[TX any](o *outbox[TX]) {
+	grants := o.acquire("a", soon)
+	leases := make([]producer.Lease, len(grants))
+	for i, g := range grants {
+		leases[i] = g.Lease
+	}
+	o.takeOver("b")
+	renewals, err := o.Store.Renew(o.ctx(), "a", long, leases)
+	o.ok(err)
+	if len(renewals) != 0 {
+		o.Errorf("lost leases were renewed: %v", renewals)
+	}
+	// The relay that owned them may own them again, under another epoch.
+	o.ok(o.Store.Release(o.ctx(), "b", []producer.Lease{{Shard: 3, Epoch: leases[3].Epoch + 1}}, false))
+	again := o.lease("a", 3)
+	renewals, err = o.Store.Renew(o.ctx(), "a", long, []producer.Lease{leases[2], leases[3]})
+	o.ok(err)
+	if len(renewals) != 0 {
+		o.Errorf("old epoch was renewed: %v", renewals)
+	}
+	renewals, err = o.Store.Renew(o.ctx(), "a", long, []producer.Lease{leases[2], again})
+	o.ok(err)
+	if len(renewals) != 1 || renewals[0].Lease != again {
+		o.Errorf("renewal of %v gave %+v", again, renewals)
+	}
+}
+
+func lostIsNotReleased[TX any](o *outbox[TX]) {
+	lost := o.acquire("a", soon)[0].Lease
+	o.takeOver("b")
+	o.ok(o.Store.Release(o.ctx(), "a", []producer.Lease{lost}, true))
+	if got := o.acquire("c", long); len(got) != 0 {
+		o.Errorf("shard of another relay was released: %v", got)
+	}
+}
+
+func heartbeats[TX any](o *outbox[TX]) {
+	live := func(relay string, ttl time.Duration) int {
+		n, err := o.Store.Heartbeat(o.ctx(), relay, ttl)
+		o.ok(err)
+		return n
+	}
+	for i, relay := range []string{"a", "b", "b", "c", "a"} {
+		if n, want := live(relay, long), []int{1, 2, 2, 3, 3}[i]; n != want {
+			o.Errorf("heartbeat %d sees %d relays, want %d", i, n, want)
+		}
+	}
+	o.ok(o.Store.Release(o.ctx(), "c", nil, true))
+	o.ok(o.Store.Release(o.ctx(), "a", nil, false))
+	if n := live("a", long); n != 2 {
+		o.Errorf("%d relays are visible after one left", n)
+	}
+	live("b", soon)
+	o.eventually("silent relay becomes invisible", func() bool { return live("a", long) == 1 })
+}
+
+func signalWakes[TX any](o *outbox[TX]) {
+	woken := make(chan struct{}, 1)
+	listening := o.async(func() error {
+		return o.Store.Listen(o.ctx(), func() {
+			select {
+			case woken <- struct{}{}:
+			default:
+			}
+		})
+	})
+	o.eventually("wake-up", func() bool { // what was sent before it listened is lost
+		if err := o.Store.Notify(o.ctx()); err != nil && !errors.Is(err, producer.ErrNoSignal) {
+			o.Fatal(err)
+		}
+		select {
+		case <-woken:
+			return true
+		case err := <-listening:
+			o.expectError(err, producer.ErrNoSignal)
+			return true
+		default:
+			return false
+		}
+	})
+}
+
+func fenceTests[TX any]() []outboxTest[TX] {
+	return []outboxTest[TX]{
+		{fact: "owner that lost its shards changes nothing in the queue", run: zombieQueue[TX]},
+		{fact: "owner that lost its shards changes nothing that is parked", run: zombieParked[TX]},
+		{fact: "other relay and other epoch change nothing", run: strangers[TX]},
+		{fact: "mark of several shards tells which are lost", run: markPartly[TX]},
+	}
+}
+
+// zombieQueue: a relay is stopped, another takes its shards over, and the first
+// one wakes with what it was about to do.
+func zombieQueue[TX any](o *outbox[TX]) {
+	events := o.queued(record("key", "1"), record("key", "2"), record("key", "3"))
+	old := o.leaseSoon("zombie", events[0].Shard)
+	o.takeOver("owner")
+	lost, err := o.Store.Mark(o.ctx(), "zombie", []producer.Mark{markOf(old, events[0])})
+	o.ok(err)
+	if !slices.Equal(lost, []int{old.Shard}) {
+		o.Errorf("lost shards are %v", lost)
+	}
+	o.expectLost(o.Store.Park(o.ctx(), "zombie", old, []producer.Failure{failureOf(events[0], 1, 0)}))
+	o.expectLost(o.Store.Follow(o.ctx(), "zombie", old, []producer.Mark{markOf(old, events[1]), markOf(old, events[2])}))
+	o.expectQueue(events[0].Record, events[1].Record, events[2].Record)
+	o.expectParked()
+}
+
+func zombieParked[TX any](o *outbox[TX]) {
+	events := o.queued(record("key", "1"), record("key", "2"))
+	old := o.leaseSoon("zombie", events[0].Shard)
+	o.ok(second(o.Store.Park(o.ctx(), "zombie", old, []producer.Failure{failureOf(events[0], 1, 0)})))
+	o.ok(second(o.Store.Follow(o.ctx(), "zombie", old, []producer.Mark{markOf(old, events[1])})))
+	want := []parkedState{{events[0].Seq, producer.Retrying, 1}, {events[1].Seq, producer.Following, 0}}
+	o.expectParked(want...)
+	o.takeOver("owner")
+	dead := failureOf(events[0], 2, 0)
+	dead.Dead = true
+	o.expectLost(o.Store.Retry(o.ctx(), "zombie", old, []producer.Failure{dead}, false))
+	o.expectLost(o.Store.Sent(o.ctx(), "zombie", old, []int64{events[0].Seq}))
+	o.expectParked(want...)
+	attempts, err := o.Store.Attempts(o.ctx(), events[0].ID, 10)
+	o.ok(err)
+	if len(attempts) != 1 {
+		o.Errorf("attempts are %v, want the first one only", attempts)
+	}
+}
+
+func strangers[TX any](o *outbox[TX]) {
+	q := o.queued(record("key", "1"))[0]
+	lease := o.lease("owner", q.Shard)
+	for _, as := range []struct {
+		relay string
+		lease producer.Lease
+	}{
+		{"stranger", lease},
+		{"owner", producer.Lease{Shard: lease.Shard, Epoch: lease.Epoch - 1}},
+		{"owner", producer.Lease{Shard: lease.Shard, Epoch: lease.Epoch + 1}},
+	} {
+		lost, err := o.Store.Mark(o.ctx(), as.relay, []producer.Mark{markOf(as.lease, q)})
+		o.ok(err)
+		if !slices.Equal(lost, []int{lease.Shard}) {
+			o.Errorf("%v: lost shards are %v", as, lost)
+		}
+		o.expectLost(o.Store.Park(o.ctx(), as.relay, as.lease, []producer.Failure{failureOf(q, 1, 0)}))
+	}
+	o.expectQueue(q.Record)
+}
+
+func markPartly[TX any](o *outbox[TX]) {
+	mine, other := recordIn(11, "mine"), recordIn(22, "other")
+	events := o.queued(mine, other)
+	leases := make(map[int]producer.Lease)
+	for _, g := range o.acquire("a", long) {
+		leases[g.Shard] = g.Lease
+	}
+	o.ok(o.Store.Release(o.ctx(), "a", []producer.Lease{leases[22]}, false))
+	o.lease("b", 22)
+	lost, err := o.Store.Mark(o.ctx(), "a", []producer.Mark{markOf(leases[11], events[0]), markOf(leases[22], events[1])})
+	o.ok(err)
+	if !slices.Equal(lost, []int{22}) {
+		o.Errorf("lost shards are %v, want 22", lost)
+	}
+	o.expectQueue(other)
+}
+
+// leaseSoon leases all shards to relay for a time that is over at once.
+func (o *outbox[TX]) leaseSoon(relay string, shard int) producer.Lease {
+	o.Helper()
+	for _, g := range o.acquire(relay, soon) {
+		if g.Shard == shard {
+			return g.Lease
+		}
+	}
+	o.Fatalf("shard %d was not free", shard)
+	return producer.Lease{}
+}
+
+func (o *outbox[TX]) expectLost(lost bool, err error) {
+	o.Helper()
+	o.ok(err)
+	if !lost {
+		o.Error("shard is not reported as lost")
+	}
+}
+
+func second(_ bool, err error) error { return err }
+
+// mark removes a queue row, as the owner of its shard.
+func (o *outbox[TX]) mark(relay string, lease producer.Lease, events ...producer.Queued) {
+	o.Helper()
+	marks := make([]producer.Mark, len(events))
+	for i, q := range events {
+		marks[i] = markOf(lease, q)
+	}
+	lost, err := o.Store.Mark(o.ctx(), relay, marks)
+	o.ok(err)
+	if len(lost) != 0 {
+		o.Fatalf("shards %v are lost", lost)
+	}
+}
+
+func markOf(lease producer.Lease, q producer.Queued) producer.Mark {
+	return producer.Mark{Lease: lease, Seq: q.Seq, Round: q.Round}
+}
+
+func failureOf(q producer.Queued, attempts int, retryIn time.Duration) producer.Failure {
+	return producer.Failure{Seq: q.Seq, Round: q.Round, Attempts: attempts, RetryIn: retryIn,
+		Outcome: transport.Refused, Error: "the broker's words"}
+}
+
+// recordIn returns a new event with a key of a shard. Events with one shard and
+// payload have one key.
+func recordIn(shard int, payload string) producer.Record {
+	for n := 0; ; n++ {
+		if r := record(fmt.Sprintf("%s-%d", payload, n), payload); r.Shard == shard {
+			return r
+		}
+	}
+}

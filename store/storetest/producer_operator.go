@@ -1,0 +1,326 @@
+package storetest
+
+import (
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/boxpair/boxpair/producer"
+)
+
+func operatorTests[TX any]() []outboxTest[TX] {
+	return []outboxTest[TX]{
+		{fact: "parked events are listed by filter and in pages", run: listFilters[TX]},
+		{fact: "redriven event is due with no attempts counted", run: redriveDue[TX]},
+		{fact: "redrive takes dead events only", run: redriveDeadOnly[TX]},
+		{fact: "discarded event keeps the reason and frees its key", run: discardFrees[TX]},
+		{fact: "discarded follower leaves the head alone", run: discardFollower[TX]},
+		{fact: "discarded follower of a key on hold frees nothing", run: discardOnHold[TX]},
+		{fact: "operator's change asks the owner for a rewind", run: rewinds[TX]},
+		{fact: "rewind is cleared by its own ticket only", run: rewindTicket[TX]},
+		{fact: "operator needs no owner", run: operatorWithoutOwner[TX]},
+		{fact: "operators who act at once act once on each event", run: operatorsRace[TX]},
+		{fact: "stats count what there is", run: statsCount[TX]},
+	}
+}
+
+func (o *outbox[TX]) redrive(events ...producer.Queued) {
+	o.Helper()
+	got, err := o.Store.Redrive(o.ctx(), producer.Filter{IDs: ids(events)})
+	o.ok(err)
+	if !sameIDs(got, ids(events)) {
+		o.Fatalf("redriven are %v, want %v", got, ids(events))
+	}
+}
+
+func (o *outbox[TX]) discard(events ...producer.Queued) {
+	o.Helper()
+	got, err := o.Store.Discard(o.ctx(), producer.Filter{IDs: ids(events)}, "the operator's reason")
+	o.ok(err)
+	if !sameIDs(got, ids(events)) {
+		o.Fatalf("discarded are %v, want %v", got, ids(events))
+	}
+}
+
+func sameIDs(a, b []uuid.UUID) bool {
+	cmp := func(x, y uuid.UUID) int { return slices.Compare(x[:], y[:]) }
+	return slices.Equal(slices.SortedFunc(slices.Values(a), cmp), slices.SortedFunc(slices.Values(b), cmp))
+}
+
+// renew renews one lease and returns what it says.
+func (h *held[TX]) renew() producer.Renewal {
+	h.Helper()
+	list, err := h.Store.Renew(h.ctx(), "relay", long, []producer.Lease{h.lease})
+	h.ok(err)
+	if len(list) != 1 {
+		h.Fatal("lease is lost")
+	}
+	return list[0]
+}
+
+func listFilters[TX any](o *outbox[TX]) {
+	h := o.ownKey(4)
+	h.park(0, long)
+	h.follow(1)
+	h.parkDead(2)
+	h.parkDead(3)
+	h.discard(h.events[3])
+	for _, c := range []struct {
+		name string
+		f    producer.Filter
+		want []int
+	}{
+		{"all", producer.Filter{}, []int{0, 1, 2, 3}},
+		{"by state", producer.Filter{States: []producer.State{producer.Dead, producer.Following}}, []int{1, 2}},
+		{"by ID", producer.Filter{IDs: []uuid.UUID{h.events[2].ID, h.events[0].ID, uuid.New()}}, []int{0, 2}},
+		{"by topic", producer.Filter{Topic: "topic"}, []int{0, 1, 2, 3}},
+		{"by other topic", producer.Filter{Topic: "other"}, nil},
+		{"by key", producer.Filter{Key: "key", States: []producer.State{producer.Discarded}}, []int{3}},
+		{"by other key", producer.Filter{Key: "other"}, nil},
+		{"limit", producer.Filter{Limit: 2}, []int{0, 1}},
+		{"next page", producer.Filter{After: h.events[1].Seq, Limit: 2}, []int{2, 3}},
+	} {
+		list, err := o.Store.ListParked(o.ctx(), c.f)
+		o.ok(err)
+		var got, want []uuid.UUID
+		for _, p := range list {
+			got = append(got, p.ID)
+		}
+		for _, i := range c.want {
+			want = append(want, h.events[i].ID)
+		}
+		if !slices.Equal(got, want) {
+			o.Errorf("%s: listed %v, want %v", c.name, got, want)
+		}
+	}
+	head := o.parked()[0]
+	if string(head.Payload) != "0" || head.Shard != h.lease.Shard || head.ParkedAt.IsZero() || head.Reason != "" ||
+		head.NextAttemptAt.Sub(head.ParkedAt) < long-time.Minute || !head.Stamp.Equal(h.events[0].Stamp) {
+		o.Errorf("listed event is %+v", head)
+	}
+}
+
+func redriveDue[TX any](o *outbox[TX]) {
+	h := o.ownKey(2)
+	h.parkDead(0)
+	h.redrive(h.events[0])
+	o.expectParked(h.state(0, producer.Retrying, 0))
+	o.expectDue(h.lease.Shard, h.events[0])
+	h.expectBlocked(false, "key")
+	attempts, err := o.Store.Attempts(o.ctx(), h.events[0].ID, 10)
+	o.ok(err)
+	if len(attempts) != 2 || attempts[1].Outcome != "redriven" {
+		o.Errorf("attempts are %+v", attempts)
+	}
+}
+
+func redriveDeadOnly[TX any](o *outbox[TX]) {
+	h := o.ownKey(5)
+	h.park(0, long)
+	h.follow(1)
+	h.parkDead(2)
+	h.parkDead(3)
+	h.discard(h.events[3])
+	for _, f := range []producer.Filter{
+		{States: []producer.State{producer.Following, producer.Retrying, producer.Discarded}}, {Topic: "other"}, {After: h.events[2].Seq},
+	} {
+		got, err := o.Store.Redrive(o.ctx(), f)
+		o.ok(err)
+		if len(got) != 0 {
+			o.Errorf("filter %+v redrove %v", f, got)
+		}
+	}
+	got, err := o.Store.Redrive(o.ctx(), producer.Filter{})
+	o.ok(err)
+	if !slices.Equal(got, ids(h.events[2:3])) {
+		o.Errorf("redriven are %v, want %v", got, ids(h.events[2:3]))
+	}
+}
+
+func discardFrees[TX any](o *outbox[TX]) {
+	h := o.ownKey(3)
+	h.park(0, long)
+	h.follow(1, 2)
+	h.discard(h.events[0])
+	o.expectParked(h.state(0, producer.Discarded, 1), h.state(1, producer.Retrying, 0), h.state(2, producer.Following, 0))
+	o.expectDue(h.lease.Shard, h.events[1])
+	if p := o.parked()[0]; p.Reason != "the operator's reason" || !p.NextAttemptAt.IsZero() {
+		o.Errorf("discarded event is %+v", p)
+	}
+	attempts, err := o.Store.Attempts(o.ctx(), h.events[0].ID, 10)
+	o.ok(err)
+	if len(attempts) != 2 || attempts[1].Outcome != "discarded" {
+		o.Errorf("attempts are %+v", attempts)
+	}
+	again, err := o.Store.Discard(o.ctx(), producer.Filter{IDs: ids(h.events[:1])}, "another reason")
+	o.ok(err)
+	if len(again) != 0 {
+		o.Errorf("discarded twice: %v", again)
+	}
+	h.discard(h.events[1], h.events[2])
+	h.expectBlocked(true)
+	o.expectQueue()
+}
+
+func discardFollower[TX any](o *outbox[TX]) {
+	h := o.ownKey(3)
+	h.park(0, long)
+	h.follow(1, 2)
+	h.discard(h.events[1])
+	o.expectParked(h.state(0, producer.Retrying, 1), h.state(1, producer.Discarded, 0), h.state(2, producer.Following, 0))
+	o.expectDue(h.lease.Shard)
+	h.sent(0)
+	o.expectDue(h.lease.Shard, h.events[2])
+}
+
+func discardOnHold[TX any](o *outbox[TX]) {
+	h := o.ownKey(3)
+	h.parkDead(0)
+	h.follow(1, 2)
+	h.discard(h.events[1])
+	o.expectParked(h.state(0, producer.Dead, 10), h.state(1, producer.Discarded, 0), h.state(2, producer.Following, 0))
+	o.expectDue(h.lease.Shard)
+	h.discard(h.events[0])
+	o.expectDue(h.lease.Shard, h.events[2])
+}
+
+func rewinds[TX any](o *outbox[TX]) {
+	h := o.ownKey(4)
+	if r := h.renew(); r.Rewind {
+		o.Fatalf("renewal is %+v before an operator did anything", r)
+	}
+	h.parkDead(1)
+	h.parkDead(2)
+	h.redrive(h.events[2])
+	first := h.renew()
+	if !first.Rewind || first.RewindTo > h.events[2].Seq {
+		o.Errorf("renewal is %+v after a redrive of %d", first, h.events[2].Seq)
+	}
+	h.discard(h.events[1])
+	next := h.renew()
+	if !next.Rewind || next.RewindTo > h.events[1].Seq || next.Ticket == first.Ticket {
+		o.Errorf("renewal is %+v after a discard of %d", next, h.events[1].Seq)
+	}
+	h.redriveNothing()
+	if r := h.renew(); r != next {
+		o.Errorf("renewal is %+v after nothing was redriven, was %+v", r, next)
+	}
+}
+
+func (h *held[TX]) redriveNothing() {
+	h.Helper()
+	got, err := h.Store.Redrive(h.ctx(), producer.Filter{Key: "no such key"})
+	h.ok(err)
+	if len(got) != 0 {
+		h.Errorf("redriven are %v", got)
+	}
+}
+
+func rewindTicket[TX any](o *outbox[TX]) {
+	h := o.ownKey(2)
+	h.parkDead(0)
+	h.parkDead(1)
+	h.redrive(h.events[1])
+	old := h.renew()
+	h.redrive(h.events[0])
+	clearWith := func(relay string, lease producer.Lease, ticket int64) {
+		o.ok(o.Store.ClearRewind(o.ctx(), relay, lease, ticket))
+	}
+	now := h.renew()
+	clearWith("relay", h.lease, old.Ticket)
+	clearWith("stranger", h.lease, now.Ticket)
+	clearWith("relay", producer.Lease{Shard: h.lease.Shard, Epoch: h.lease.Epoch - 1}, now.Ticket)
+	clearWith("relay", producer.Lease{Shard: (h.lease.Shard + 1) % 64, Epoch: h.lease.Epoch}, now.Ticket)
+	if r := h.renew(); !r.Rewind || r != now {
+		o.Errorf("renewal is %+v, was %+v before others tried to clear it", r, now)
+	}
+	clearWith("relay", h.lease, now.Ticket)
+	if r := h.renew(); r.Rewind {
+		o.Errorf("renewal is %+v after its rewind was cleared", r)
+	}
+}
+
+func operatorWithoutOwner[TX any](o *outbox[TX]) {
+	h := o.ownKey(2)
+	h.parkDead(0)
+	o.ok(o.Store.Release(o.ctx(), "relay", []producer.Lease{h.lease}, true))
+	h.redrive(h.events[0])
+	h.lease = o.lease("relay", h.lease.Shard)
+	o.expectDue(h.lease.Shard, h.events[0])
+}
+
+func operatorsRace[TX any](o *outbox[TX]) {
+	const n = 20
+	h := o.ownKey(n)
+	for i := range n {
+		h.parkDead(i)
+	}
+	results := make([]<-chan error, 4)
+	changed := make(chan []uuid.UUID, len(results))
+	for i := range results {
+		results[i] = o.async(func() error {
+			for {
+				var got []uuid.UUID
+				var err error
+				if i%2 == 0 {
+					got, err = o.Store.Redrive(o.ctx(), producer.Filter{})
+				} else {
+					got, err = o.Store.Discard(o.ctx(), producer.Filter{States: []producer.State{producer.Dead}}, "reason")
+				}
+				if err == nil || !o.Store.Retryable(err) {
+					changed <- got
+					return err
+				}
+			}
+		})
+	}
+	for _, result := range results {
+		o.ok(o.result(result))
+	}
+	close(changed)
+	var all []uuid.UUID
+	for got := range changed {
+		all = append(all, got...)
+	}
+	if !sameIDs(all, ids(h.events)) {
+		o.Errorf("%d changes of %d events", len(all), n)
+	}
+}
+
+func statsCount[TX any](o *outbox[TX]) {
+	empty, err := o.Store.Stats(o.ctx())
+	o.ok(err)
+	if empty != (producer.Stats{}) {
+		o.Errorf("stats of an empty outbox are %+v", empty)
+	}
+	h := o.ownKey(6)
+	_, err = o.Store.Heartbeat(o.ctx(), "relay", long)
+	o.ok(err)
+	h.park(0, long)
+	h.follow(1, 2)
+	h.parkDead(3)
+	o.eventually("the oldest event has an age", func() bool {
+		st, err := o.Store.Stats(o.ctx())
+		o.ok(err)
+		age := st.OldestPending
+		st.OldestPending = 0
+		want := producer.Stats{Pending: 2, Retrying: 1, Following: 2, Dead: 1, Owned: 64, Relays: 1}
+		if st != want {
+			o.Fatalf("stats are %+v, want %+v", st, want)
+		}
+		return age > 0 && age < long
+	})
+	h.mark("relay", h.lease, h.events[4], h.events[5])
+	st, err := o.Store.Stats(o.ctx())
+	o.ok(err)
+	if st.Pending != 0 || st.OldestPending == 0 {
+		o.Errorf("stats are %+v while parked events wait", st)
+	}
+	h.sent(0, 1, 2)
+	st, err = o.Store.Stats(o.ctx())
+	o.ok(err)
+	if st.OldestPending != 0 || st.Dead != 1 {
+		o.Errorf("stats are %+v with a dead event only", st)
+	}
+}

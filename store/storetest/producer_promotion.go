@@ -1,0 +1,135 @@
+package storetest
+
+import (
+	"github.com/boxpair/boxpair/producer"
+)
+
+func promotionTests[TX any]() []outboxTest[TX] {
+	return []outboxTest[TX]{
+		{fact: "sent head makes the next event the head", run: sentPromotes[TX]},
+		{fact: "dead head makes the next event the head", run: deadPromotes[TX]},
+		{fact: "dead head on hold keeps the next event following", run: deadHolds[TX]},
+		{fact: "several sent heads promote one event", run: sentTogether[TX]},
+		{fact: "two heads are never due", run: neverTwoHeads[TX]},
+		{fact: "heal makes a follower without a head the head", run: healPromotes[TX]},
+		{fact: "heal leaves heads, other shards and keys on hold alone", run: healLeavesAlone[TX]},
+		{fact: "heal of a lost shard changes nothing", run: healIsFenced[TX]},
+		{fact: "late failure does not revive a discarded event", run: retryAfterDiscard[TX]},
+	}
+}
+
+func sentPromotes[TX any](o *outbox[TX]) {
+	h := o.ownKey(3)
+	h.park(0, long)
+	h.follow(1, 2)
+	h.sent(0)
+	o.expectParked(h.state(1, producer.Retrying, 0), h.state(2, producer.Following, 0))
+	o.expectDue(h.lease.Shard, h.events[1])
+	h.sent(1)
+	o.expectDue(h.lease.Shard, h.events[2])
+	h.sent(2)
+	o.expectParked()
+	h.expectBlocked(true)
+}
+
+func deadPromotes[TX any](o *outbox[TX]) {
+	h := o.ownKey(3)
+	h.park(0, 0)
+	h.follow(1, 2)
+	h.retry(0, 10, 0, true, false)
+	o.expectParked(h.state(0, producer.Dead, 10), h.state(1, producer.Retrying, 0), h.state(2, producer.Following, 0))
+	o.expectDue(h.lease.Shard, h.events[1])
+}
+
+func deadHolds[TX any](o *outbox[TX]) {
+	h := o.ownKey(3)
+	h.park(0, 0)
+	h.follow(1, 2)
+	h.retry(0, 10, 0, true, true)
+	want := []parkedState{h.state(0, producer.Dead, 10), h.state(1, producer.Following, 0), h.state(2, producer.Following, 0)}
+	o.expectParked(want...)
+	o.expectDue(h.lease.Shard)
+	h.heal(true)
+	o.expectParked(want...)
+	h.expectBlocked(true, "key")
+	h.discard(h.events[0])
+	o.expectDue(h.lease.Shard, h.events[1])
+}
+
+func sentTogether[TX any](o *outbox[TX]) {
+	h := o.ownKey(4)
+	h.park(0, 0)
+	h.follow(1, 2, 3)
+	h.sent(0, 1)
+	o.expectParked(h.state(2, producer.Retrying, 0), h.state(3, producer.Following, 0))
+	o.expectDue(h.lease.Shard, h.events[2])
+}
+
+// neverTwoHeads: a dead event is redriven while a later one of its key is the head.
+func neverTwoHeads[TX any](o *outbox[TX]) {
+	h := o.ownKey(3)
+	h.park(0, 0)
+	h.follow(1, 2)
+	h.retry(0, 10, 0, true, false)
+	o.expectDue(h.lease.Shard, h.events[1])
+	h.redrive(h.events[0])
+	o.expectDue(h.lease.Shard, h.events[0])
+	h.heal(false)
+	o.expectDue(h.lease.Shard, h.events[0])
+	h.sent(0)
+	o.expectDue(h.lease.Shard, h.events[1])
+	h.retry(1, 1, long, false, false)
+	o.expectDue(h.lease.Shard)
+}
+
+func healPromotes[TX any](o *outbox[TX]) {
+	h := o.ownKey(3)
+	h.follow(1, 2)
+	o.expectDue(h.lease.Shard)
+	h.heal(false)
+	o.expectParked(h.state(1, producer.Retrying, 0), h.state(2, producer.Following, 0))
+	o.expectDue(h.lease.Shard, h.events[1])
+	h.heal(true)
+	o.expectDue(h.lease.Shard, h.events[1])
+}
+
+func healLeavesAlone[TX any](o *outbox[TX]) {
+	h := o.ownKey(4)
+	h.park(0, long)
+	h.follow(1)
+	h.heal(false)
+	o.expectDue(h.lease.Shard)
+	h.retry(0, 10, 0, true, true)
+	h.heal(true)
+	o.expectDue(h.lease.Shard)
+	o.ok(o.Store.Heal(o.ctx(), "relay", nil, false))
+	o.expectDue(h.lease.Shard)
+	h.heal(false)
+	o.expectDue(h.lease.Shard, h.events[1])
+	o.expectParked(h.state(0, producer.Dead, 10), h.state(1, producer.Retrying, 0))
+}
+
+func healIsFenced[TX any](o *outbox[TX]) {
+	h := o.ownKey(2)
+	h.follow(0, 1)
+	for _, as := range []struct {
+		relay string
+		epoch int64
+	}{{"stranger", h.lease.Epoch}, {"relay", h.lease.Epoch - 1}} {
+		o.ok(o.Store.Heal(o.ctx(), as.relay, []producer.Lease{{Shard: h.lease.Shard, Epoch: as.epoch}}, false))
+		o.expectDue(h.lease.Shard)
+	}
+}
+
+func retryAfterDiscard[TX any](o *outbox[TX]) {
+	h := o.ownKey(3)
+	h.park(0, 0)
+	h.follow(1, 2)
+	h.discard(h.events[0])
+	o.expectDue(h.lease.Shard, h.events[1])
+	h.retry(0, 2, 0, false, false)
+	o.expectParked(h.state(0, producer.Discarded, 1), h.state(1, producer.Retrying, 0), h.state(2, producer.Following, 0))
+	// It was in flight, and arrived: it stays discarded all the same.
+	h.sent(0)
+	o.expectParked(h.state(0, producer.Discarded, 1), h.state(1, producer.Retrying, 0), h.state(2, producer.Following, 0))
+}
