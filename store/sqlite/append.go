@@ -54,7 +54,7 @@ func (s *Store) Append(ctx context.Context, tx *sql.Tx, writer uuid.UUID, record
 	for i := range records {
 		inserted, err := s.append(inner, tx, &records[i], headers[i])
 		if err != nil {
-			return nil, fmt.Errorf("event %s: %w", records[i].ID, errors.Join(err, abandon(tx)))
+			return nil, fmt.Errorf("event %s: %w", records[i].ID, errors.Join(err, s.abandon(tx)))
 		}
 		known[i] = !inserted
 	}
@@ -82,7 +82,8 @@ func (s *Store) append(ctx context.Context, tx *sql.Tx, r *producer.Record, head
 
 // abandon makes tx unable to commit. A failed statement alone does not, in
 // SQLite, and a caller could ignore it.
-func abandon(tx *sql.Tx) error {
+func (s *Store) abandon(tx *sql.Tx) error {
+	s.writers.abandon(tx)
 	if err := tx.Rollback(); err != nil && !errors.Is(err, sql.ErrTxDone) {
 		return fmt.Errorf("roll back: %w", err)
 	}
@@ -103,12 +104,17 @@ func encodeHeaders(headers map[string]string) (string, error) {
 	return string(text), err
 }
 
-// writers remembers which writer a transaction is tied to. SQLite has nothing
-// that lives as long as a transaction, so it is kept here, under a weak pointer:
-// the entry goes when the transaction is garbage.
+// writers remembers which writer a transaction is tied to, and whether a write has failed in it.
+// SQLite has nothing that lives as long as a transaction, so it is kept here, under a weak
+// pointer: the entry goes when the transaction is garbage.
 type writers struct {
 	mu sync.Mutex
-	of map[weak.Pointer[sql.Tx]]uuid.UUID
+	of map[weak.Pointer[sql.Tx]]tied
+}
+
+type tied struct {
+	writer    uuid.UUID
+	abandoned bool
 }
 
 // tie ties tx to writer and tells whether it is tied to no other.
@@ -116,15 +122,30 @@ func (w *writers) tie(tx *sql.Tx, writer uuid.UUID) bool {
 	p := weak.Make(tx)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if tied, ok := w.of[p]; ok {
-		return tied == writer
+	if known, ok := w.of[p]; ok {
+		return known.writer == writer
 	}
 	if w.of == nil {
-		w.of = make(map[weak.Pointer[sql.Tx]]uuid.UUID)
+		w.of = make(map[weak.Pointer[sql.Tx]]tied)
 	}
-	w.of[p] = writer
+	w.of[p] = tied{writer: writer}
 	runtime.AddCleanup(tx, w.forget, p)
 	return true
+}
+
+// abandon notes that a write in tx has failed.
+func (w *writers) abandon(tx *sql.Tx) {
+	p := weak.Make(tx)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.of[p] = tied{writer: w.of[p].writer, abandoned: true}
+}
+
+// abandoned tells whether a write in tx has failed.
+func (w *writers) abandoned(tx *sql.Tx) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.of[weak.Make(tx)].abandoned
 }
 
 func (w *writers) forget(p weak.Pointer[sql.Tx]) {

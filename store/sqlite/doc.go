@@ -2,8 +2,8 @@
 // driver modernc.org/sqlite, which needs no C compiler.
 //
 // [Open] opens a database file the way this package needs it, [Migrate] creates
-// the tables, and [New] makes the store, which is a producer's store and, by
-// [Store.Inbox], a consumer's. The type of a transaction is *sql.Tx. The
+// the tables, and [New] makes the store, which is a producer's store and a
+// consumer's. The type of a transaction is *sql.Tx. The
 // service's own tables live in the same file: that is what makes a business change
 // and its events one transaction.
 //

@@ -30,6 +30,12 @@ func (e *commitError) Unwrap() []error {
 	return []error{e.err, consumer.ErrRolledBack}
 }
 
+// ownError marks an error of the store's own statements, which no handler is to blame for.
+type ownError struct{ err error }
+
+func (e *ownError) Error() string { return e.err.Error() }
+func (e *ownError) Unwrap() error { return e.err }
+
 // resultCode returns SQLite's extended result code in err, or 0.
 func resultCode(err error) int {
 	var e *sqlite.Error
@@ -58,15 +64,19 @@ func (s *Store) Retryable(err error) bool {
 	return false
 }
 
-// Classify says what err means for a message. A transaction that its handler left idle for
-// too long is the handler's error.
+// Classify says what err means for a message. Errors of the store's own statements, of the disk
+// and of the file are of the infrastructure. A transaction that its handler left idle for too
+// long, or in which a statement was interrupted, is the handler's error.
 func (s *Store) Classify(err error) consumer.ErrorClass {
+	var own *ownError
 	switch {
 	case errors.Is(err, consumer.ErrCommitUnknown):
 		return consumer.CommitUnknown
 	case s.Retryable(err):
 		return consumer.Conflict
-	case errors.Is(err, driver.ErrBadConn), errors.Is(err, sql.ErrConnDone):
+	case errors.Is(err, ErrNested), errors.Is(err, errIdle):
+		return consumer.HandlerError
+	case errors.As(err, &own), errors.Is(err, driver.ErrBadConn), errors.Is(err, sql.ErrConnDone):
 		return consumer.Infrastructure
 	}
 	switch primaryCode(err) {

@@ -135,20 +135,24 @@ func (s *Store) ClearRewind(ctx context.Context, relay string, lease producer.Le
 	return nil
 }
 
-// owns tells whether relay has lease. The caller's transaction has the write lock, so the
+// owned returns the leases that relay has. The caller's transaction has the write lock, so the
 // answer holds until its end: this is the whole fence.
-func (s *Store) owns(ctx context.Context, tx *sql.Tx, relay string, lease producer.Lease) (bool, error) {
-	var owned bool
-	err := s.one(ctx, tx, []any{&owned}, `SELECT EXISTS (SELECT 1 FROM {outbox_shards} WHERE shard = ? AND owner = ? AND epoch = ?)`,
-		lease.Shard, relay, lease.Epoch)
-	return owned, err
+func (s *Store) owned(ctx context.Context, tx *sql.Tx, relay string) (map[producer.Lease]bool, error) {
+	leases := make(map[producer.Lease]bool)
+	err := s.each(ctx, tx, func(rows *sql.Rows) error {
+		var l producer.Lease
+		err := rows.Scan(&l.Shard, &l.Epoch)
+		leases[l] = true
+		return err
+	}, `SELECT shard, epoch FROM {outbox_shards} WHERE owner = ?`, relay)
+	return leases, err
 }
 
 // fenced runs fn in a transaction if relay has lease, and tells whether it has lost it.
 func (s *Store) fenced(ctx context.Context, relay string, lease producer.Lease, fn func(ctx context.Context, tx *sql.Tx) error) (lost bool, err error) {
 	err = s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
-		owned, err := s.owns(ctx, tx, relay, lease)
-		lost = !owned
+		owned, err := s.owned(ctx, tx, relay)
+		lost = !owned[lease]
 		if err != nil || lost {
 			return err
 		}

@@ -48,12 +48,12 @@ WHERE p.shard = ? AND p.state = 'following' AND p.state IN ('retrying', 'followi
 // Heal gives followers without a head one. Leases that are lost are passed over.
 func (s *Store) Heal(ctx context.Context, relay string, leases []producer.Lease, hold bool) error {
 	err := s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		owned, err := s.owned(ctx, tx, relay)
+		if err != nil {
+			return err
+		}
 		for _, lease := range leases {
-			owned, err := s.owns(ctx, tx, relay, lease)
-			if err != nil {
-				return err
-			}
-			if !owned {
+			if !owned[lease] {
 				continue
 			}
 			if _, err := s.exec(ctx, tx, healStmt, now(), lease.Shard, hold); err != nil {

@@ -20,13 +20,20 @@ e.id, e.dispatch_id, e.digest, e.topic, e.key, e.type, e.producer, e.source, e.v
 e.schema_version, e.content_type, e.correlation_id, e.traceparent, e.tracestate, e.occurred_at, e.created_at,
 e.headers, e.payload`
 
-// fetchStmt reads through a range of the queue, which is in the order of its
-// primary key. The log is joined from the left: a missing event must show.
-const fetchStmt = `
-SELECT q.id, q.round, ` + recordColumns + `
-FROM {outbox_queue} q LEFT JOIN {outbox_events} e ON e.id = q.id
-WHERE q.shard = ? AND q.id > ? AND q.id <= ?
-ORDER BY q.id LIMIT ?`
+// The queue is read in three steps, since a relay asks for all its shards at a
+// time, most of them are empty mostly, and a statement with as many columns as an event has costs
+// as much as it reads. First, in one statement, which ranges hold anything; then the rows of
+// each of those, in the order of the primary key; then their events in one statement.
+const (
+	filledStmt = `
+SELECT r.key FROM json_each(?) r
+WHERE EXISTS (SELECT 1 FROM {outbox_queue} q
+              WHERE q.shard = r.value ->> 0 AND q.id > r.value ->> 1 AND q.id <= r.value ->> 2)`
+	rangeStmt = `
+SELECT id, round FROM {outbox_queue} WHERE shard = ? AND id > ? AND id <= ? ORDER BY id LIMIT ?`
+	eventsStmt = `
+SELECT ` + recordColumns + ` FROM {outbox_events} e WHERE e.id IN (SELECT value FROM json_each(?))`
+)
 
 // fetchKeyStmt leaves missing events out, since their key is not known.
 const fetchKeyStmt = `
@@ -37,33 +44,86 @@ ORDER BY q.id LIMIT ?`
 
 const maxID = 1<<63 - 1
 
-// Fetch reads the queue rows of ranges with their events, all of one moment.
+// Fetch reads the queue rows of ranges with their events, all of one moment. An
+// event that the log lacks is reported as missing.
 func (s *Store) Fetch(ctx context.Context, ranges []producer.Range) ([]producer.Queued, error) {
 	var queued []producer.Queued
 	err := s.read(ctx, func(ctx context.Context, tx *sql.Tx) error {
-		for _, r := range ranges {
-			through := r.Through
-			if through == 0 {
-				through = maxID
-			}
+		filled, err := s.filled(ctx, tx, ranges)
+		if err != nil {
+			return err
+		}
+		var ids []int64
+		for _, i := range filled {
+			r := &ranges[i]
 			err := s.each(ctx, tx, func(rows *sql.Rows) error {
-				q := producer.Queued{}
+				q := producer.Queued{Missing: true}
 				q.Shard = r.Shard
-				err := scanQueued(rows, &q, &q.Seq, &q.Round)
-				queued = append(queued, q)
+				err := rows.Scan(&q.Seq, &q.Round)
+				queued, ids = append(queued, q), append(ids, q.Seq)
 				return err
-			}, fetchStmt, r.Shard, r.After, through, r.Limit)
+			}, rangeStmt, r.Shard, r.After, through(r), r.Limit)
 			if err != nil {
 				return fmt.Errorf("shard %d: %w", r.Shard, err)
 			}
 		}
-		return nil
+		if len(ids) == 0 {
+			return nil
+		}
+		return s.events(ctx, tx, queued, ids)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("fetch: %w", err)
 	}
-	slices.SortFunc(queued, func(a, b producer.Queued) int { return cmp.Compare(a.Seq, b.Seq) })
 	return queued, nil
+}
+
+func through(r *producer.Range) int64 {
+	if r.Through == 0 {
+		return maxID
+	}
+	return r.Through
+}
+
+// filled returns the indexes of ranges that have rows.
+func (s *Store) filled(ctx context.Context, tx *sql.Tx, ranges []producer.Range) ([]int, error) {
+	if len(ranges) == 1 {
+		return []int{0}, nil
+	}
+	list := make([][3]int64, len(ranges))
+	for i := range ranges {
+		list[i] = [3]int64{int64(ranges[i].Shard), ranges[i].After, through(&ranges[i])}
+	}
+	text, err := json.Marshal(list)
+	if err != nil {
+		return nil, err
+	}
+	var filled []int
+	err = s.each(ctx, tx, func(rows *sql.Rows) error {
+		var i int
+		err := rows.Scan(&i)
+		filled = append(filled, i)
+		return err
+	}, filledStmt, string(text))
+	return filled, err
+}
+
+// events sorts queued and fills in the events, of which ids are the places in the log.
+func (s *Store) events(ctx context.Context, tx *sql.Tx, queued []producer.Queued, ids []int64) error {
+	slices.SortFunc(queued, func(a, b producer.Queued) int { return cmp.Compare(a.Seq, b.Seq) })
+	return s.each(ctx, tx, func(rows *sql.Rows) error {
+		var id sql.NullInt64
+		var r producer.Record
+		if err := scanRecord(rows, &r, &id); err != nil {
+			return err
+		}
+		i, found := slices.BinarySearchFunc(queued, id.Int64, func(q producer.Queued, id int64) int { return cmp.Compare(q.Seq, id) })
+		for ; found && i < len(queued) && queued[i].Seq == id.Int64; i++ { // ranges may overlap
+			r.Shard = queued[i].Shard
+			queued[i].Record, queued[i].Missing = r, false
+		}
+		return nil
+	}, eventsStmt, numbers(ids))
 }
 
 // FetchKey reads queue rows of one key.
@@ -142,12 +202,12 @@ func (s *Store) Mark(ctx context.Context, relay string, marks []producer.Mark) (
 	err := s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		lost = nil
 		var gone []int64
+		owned, err := s.owned(ctx, tx, relay)
+		if err != nil {
+			return err
+		}
 		for lease, ids := range byLease(marks) {
-			owned, err := s.owns(ctx, tx, relay, lease)
-			if err != nil {
-				return err
-			}
-			if !owned {
+			if !owned[lease] {
 				lost = append(lost, lease.Shard)
 				continue
 			}

@@ -20,11 +20,11 @@ type Config struct {
 	// Unguarded accepts a database that does not come from [Open] or, unwrapped, from
 	// [NewConnector]. The caller sees to a busy timeout, to write-ahead logging and to synchronous=FULL. Without
 	// the guard, statements that follow a swallowed error after which SQLite has ended the transaction
-	// are committed one by one, and Claim.IdleTimeout has no effect. Defaults to false.
+	// are committed one by one, and the timeouts of a Claim have no effect. Defaults to false.
 	Unguarded bool
 }
 
-// Store is an outbox in SQLite, a producer's store. It is safe for concurrent use.
+// Store keeps outboxes and inboxes in SQLite. It is safe for concurrent use.
 type Store struct {
 	db      *sql.DB
 	names   migrations.Names

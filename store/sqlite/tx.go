@@ -32,14 +32,14 @@ type limits struct {
 func (s *Store) transact(ctx context.Context, l limits, fn func(ctx context.Context, tx *sql.Tx) error) error {
 	ctx, tx, err := s.begin(ctx, l)
 	if err != nil {
-		return fmt.Errorf("begin: %w", err)
+		return fmt.Errorf("begin: %w", &ownError{err})
 	}
 	// After fn has failed, panicked or called Goexit; after a COMMIT it does nothing.
 	defer func() { _ = tx.Rollback() }()
 	if err := fn(ctx, tx); err != nil {
 		return err
 	}
-	return commit(ctx, tx)
+	return s.commit(ctx, tx)
 }
 
 // begin begins a transaction that has the write lock. It ends with ctx.
@@ -73,14 +73,21 @@ func (s *Store) beginUnguarded(ctx context.Context) (context.Context, *sql.Tx, e
 	return ctx, tx, nil
 }
 
+// errEnded is for a function that has committed or rolled back by itself.
+var errEnded = errors.New("commit: the transaction was ended by the function that it was given to")
+
 // commit commits tx, and tells apart what a failure means.
-func commit(ctx context.Context, tx *sql.Tx) error {
+func (s *Store) commit(ctx context.Context, tx *sql.Tx) error {
 	err := tx.Commit()
 	switch {
 	case err == nil:
 		return nil
+	case errors.Is(err, sql.ErrTxDone) && s.writers.abandoned(tx):
+		return &commitError{err: errors.New("a write of events had failed")}
 	case ctx.Err() != nil && (errors.Is(err, sql.ErrTxDone) || errors.Is(err, ctx.Err())):
 		return fmt.Errorf("commit: %w", context.Cause(ctx)) // database/sql has rolled back
+	case errors.Is(err, sql.ErrTxDone):
+		return errEnded
 	case primaryCode(err) == codeIOErr:
 		return &commitError{err: err, unknown: true}
 	default:
@@ -110,7 +117,7 @@ func (s *Store) write(ctx context.Context, fn func(ctx context.Context, tx *sql.
 	if err := fn(inner, tx); err != nil {
 		return err
 	}
-	return commit(inner, tx)
+	return s.commit(inner, tx)
 }
 
 // read runs fn in a read-only transaction: everything that it reads is of one moment.

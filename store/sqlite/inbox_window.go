@@ -1,0 +1,162 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/boxpair/boxpair/consumer"
+)
+
+// Register makes a consumer known.
+func (s *Store) Register(ctx context.Context, name string, window time.Duration) (consumer.Registration, error) {
+	var r consumer.Registration
+	var forgotten sql.NullInt64
+	err := s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		return s.one(ctx, tx, []any{&r.Consumer, &forgotten}, `
+			INSERT INTO {inbox_consumers} (name, window_us, registered_at) VALUES (?, ?, ?)
+			ON CONFLICT (name) DO UPDATE SET window_us = excluded.window_us
+			RETURNING id, forgotten_until`, name, micros(window), now())
+	})
+	if err != nil {
+		return consumer.Registration{}, fmt.Errorf("register consumer: %w", &ownError{err})
+	}
+	r.ForgottenUntil = optional(forgotten)
+	return r, nil
+}
+
+// Newest reads the dispatch IDs that were applied last.
+func (s *Store) Newest(ctx context.Context, consumerID, limit int) ([]consumer.Seen, error) {
+	var seen []consumer.Seen
+	err := s.each(ctx, s.db, func(rows *sql.Rows) error {
+		var id, digest sql.RawBytes
+		if err := rows.Scan(&id, &digest); err != nil {
+			return err
+		}
+		v := consumer.Seen{Digest: digestOf(digest)}
+		var err error
+		v.ID, err = uuid.FromBytes(id)
+		seen = append(seen, v)
+		return err
+	}, `SELECT dispatch_id, digest FROM {inbox} WHERE consumer = ? AND applied_at IS NOT NULL ORDER BY seq DESC LIMIT ?`, consumerID, limit)
+	if err != nil {
+		return nil, fmt.Errorf("read newest dispatch IDs: %w", &ownError{err})
+	}
+	slices.Reverse(seen)
+	return seen, nil
+}
+
+// AdvanceForgotten sets the time up to which a consumer forgets.
+func (s *Store) AdvanceForgotten(ctx context.Context, consumerID int, window, maxStep time.Duration) (time.Time, error) {
+	var holds sql.NullInt64
+	err := s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		var registered int64
+		err := s.one(ctx, tx, []any{&registered, &holds}, `SELECT registered_at, forgotten_until FROM {inbox_consumers} WHERE id = ?`, consumerID)
+		if err != nil {
+			return err
+		}
+		at := now()
+		until := at - micros(window)
+		if until <= registered || holds.Valid && until <= holds.Int64 {
+			return errNothing
+		}
+		last := registered
+		if holds.Valid {
+			last = holds.Int64
+		}
+		if until-last > micros(maxStep) {
+			return consumer.ErrClockJump
+		}
+		holds = sql.NullInt64{Int64: until, Valid: true}
+		if _, err := s.exec(ctx, tx, `UPDATE {inbox_consumers} SET forgotten_until = ? WHERE id = ?`, until, consumerID); err != nil {
+			return err
+		}
+		_, err = s.exec(ctx, tx, `INSERT INTO {inbox_forgotten} (consumer, set_at, until) VALUES (?, ?, ?) ON CONFLICT DO NOTHING`,
+			consumerID, at, until)
+		return err
+	})
+	switch {
+	case errors.Is(err, errNothing):
+	case errors.Is(err, consumer.ErrClockJump):
+		return optional(holds), err
+	case err != nil:
+		return time.Time{}, fmt.Errorf("advance forgotten time: %w", &ownError{err})
+	}
+	return optional(holds), nil
+}
+
+// Forget removes dispatch IDs. The time that it goes by is the latest that was
+// set at least grace ago: with the newest one alone, a consumer that advances more often than once
+// in grace would never forget anything.
+func (s *Store) Forget(ctx context.Context, consumerID int, grace time.Duration, limit int) (int, error) {
+	var removed int64
+	err := s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		var until sql.NullInt64
+		err := s.one(ctx, tx, []any{&until}, `SELECT max(until) FROM {inbox_forgotten} WHERE consumer = ? AND set_at <= ?`,
+			consumerID, now()-micros(grace))
+		if err != nil {
+			return err
+		}
+		if !until.Valid {
+			return errNothing
+		}
+		removed, err = s.exec(ctx, tx, `DELETE FROM {inbox} WHERE seq IN (
+			SELECT i.seq FROM {inbox} i WHERE i.consumer = ? AND i.stamp < ? AND NOT EXISTS (
+				SELECT 1 FROM {inbox_parked} p WHERE p.consumer = i.consumer AND p.dispatch_id = i.dispatch_id AND p.claimed)
+			ORDER BY i.stamp LIMIT ?)`, consumerID, until.Int64, limit)
+		if err != nil {
+			return err
+		}
+		// Messages that failed and never came again, and times that later ones have replaced.
+		_, err = s.exec(ctx, tx, `DELETE FROM {inbox_attempts} AS a WHERE a.consumer = ? AND a.updated_at < ? AND NOT EXISTS (
+			SELECT 1 FROM {inbox_parked} p WHERE p.consumer = a.consumer AND p.dispatch_id = a.dispatch_id)`, consumerID, until.Int64)
+		if err != nil {
+			return err
+		}
+		_, err = s.exec(ctx, tx, `DELETE FROM {inbox_forgotten} WHERE consumer = ? AND until < ?`, consumerID, until.Int64)
+		return err
+	})
+	if err != nil && !errors.Is(err, errNothing) {
+		return 0, fmt.Errorf("forget: %w", &ownError{err})
+	}
+	return int(removed), nil
+}
+
+// InboxStats reads the state of a consumer's inbox.
+func (s *Store) InboxStats(ctx context.Context, consumerID int) (consumer.Stats, error) {
+	var st consumer.Stats
+	err := s.read(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		var forgotten sql.NullInt64
+		err := s.one(ctx, tx, []any{&forgotten}, `SELECT forgotten_until FROM {inbox_consumers} WHERE id = ?`, consumerID)
+		if err != nil {
+			return err
+		}
+		st.ForgottenUntil = optional(forgotten)
+		counts := map[consumer.State]*int64{
+			consumer.Retrying: &st.Retrying, consumer.Following: &st.Following, consumer.Dead: &st.Dead,
+			consumer.TooOldState: &st.TooOld, consumer.AlteredState: &st.Altered,
+		}
+		at := now()
+		for state, n := range counts {
+			var oldest sql.NullInt64
+			err := s.one(ctx, tx, []any{n, &oldest}, `SELECT count(*), min(parked_at) FROM {inbox_parked} WHERE consumer = ? AND state = ?`,
+				consumerID, state)
+			if err != nil {
+				return err
+			}
+			if live := state == consumer.Retrying || state == consumer.Following; live && oldest.Valid {
+				st.OldestParked = max(st.OldestParked, time.Duration(at-oldest.Int64)*time.Microsecond)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return consumer.Stats{}, fmt.Errorf("read inbox stats: %w", &ownError{err})
+	}
+	return st, nil
+}
