@@ -1,0 +1,147 @@
+package amqp_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/boxpair/boxpair/internal/testenv"
+	"github.com/boxpair/boxpair/transport"
+	"github.com/boxpair/boxpair/transport/amqp"
+)
+
+// TestOnANodeOfItsOwn has what concerns a whole broker, one after another.
+func TestOnANodeOfItsOwn(t *testing.T) {
+	t.Parallel()
+	node := testenv.PrivateRabbitMQ(t)
+	t.Run("memory alarm ends in a clear state", func(t *testing.T) { memoryAlarm(t, node) })
+	t.Run("passive needs no permission to configure", func(t *testing.T) { passive(t, node) })
+	t.Run("crash of the broker loses nothing confirmed", func(t *testing.T) { crash(t, node) })
+}
+
+func memoryAlarm(t *testing.T, node *testenv.Node) {
+	url := node.URL()
+	p := newPublisher(t, amqp.PublisherConfig{AMQP: amqp.DurableQueue(url), ConfirmTimeout: time.Second})
+	closing := newPublisher(t, amqp.PublisherConfig{AMQP: amqp.DurableQueue(url), ConfirmTimeout: time.Second})
+	mustConfirm(t, p, "alarm", newMessage("before"))
+	mustConfirm(t, closing, "alarm", newMessage("before"))
+
+	node.Ctl(t, "set_vm_memory_high_watermark", "0.000001")
+	// The broker blocks a connection when something is published on it.
+	var r transport.Result
+	await(t, "blocked", func() bool {
+		r = sendWithin(t, p, 200*time.Millisecond, "alarm", newMessage("during"))
+		return p.Health().Blocked
+	})
+	for range 20 {
+		begin := time.Now()
+		r = sendWithin(t, p, 100*time.Millisecond, "alarm", newMessage("during"))
+		wantOutcome(t, r, transport.Unavailable, amqp.ErrBlocked)
+		if d := time.Since(begin); d > 2*time.Second {
+			t.Errorf("a deadline of 100 ms took %v", d)
+		}
+	}
+	if h := p.Health(); !h.Connected || h.Err == nil {
+		t.Errorf("health = %+v", h)
+	}
+	// ConfirmTimeout passes as well, and what was sent is not sent again and again.
+	if err := p.Publish("alarm", newMessage("during")); err == nil {
+		t.Error("published during the alarm")
+	}
+	// A publisher that does not know yet that it is blocked closes in time, too.
+	_ = sendWithin(t, closing, 50*time.Millisecond, "alarm", newMessage("during"))
+	begin := time.Now()
+	if err := closing.Close(); err != nil {
+		t.Error(err)
+	}
+	if d := time.Since(begin); d > 15*time.Second {
+		t.Errorf("Close took %v", d)
+	}
+
+	node.Ctl(t, "set_vm_memory_high_watermark", "0.6")
+	await(t, "unblocked", func() bool {
+		return sendWithin(t, p, time.Second, "alarm", newMessage("after")).Outcome == transport.Confirmed
+	})
+	if h := p.Health(); h.Blocked || h.Err != nil {
+		t.Errorf("health = %+v", h)
+	}
+}
+
+func passive(t *testing.T, node *testenv.Node) {
+	const exchange, consumer = "passive", "consumer"
+	node.Ctl(t, "add_user", "app", "app-password")
+	node.Ctl(t, "set_permissions", "app", "", ".*", ".*") // configure, write, read
+	url := strings.Replace(node.URL(), "guest:guest@", "app:app-password@", 1)
+	sc := amqp.SubscriberConfig{AMQP: amqp.DurablePubSub(url, consumer), DeliveryLimitIsSafe: true}
+
+	declaring := newSubscriber(t, sc)
+	if _, err := declaring.Subscribe(t.Context(), exchange); err == nil || !strings.Contains(err.Error(), "Passive") {
+		t.Errorf("Subscribe without the permission to declare = %v", err)
+	}
+	sc.Topology = amqp.Passive
+	checking := newSubscriber(t, sc)
+	if _, err := checking.Subscribe(t.Context(), exchange); err == nil || !strings.Contains(err.Error(), "does not exist") {
+		t.Errorf("Subscribe to what is not there = %v", err)
+	}
+	p := newPublisher(t, amqp.PublisherConfig{AMQP: amqp.DurablePubSub(url, ""), Topology: amqp.Passive})
+	wantOutcome(t, send(t, p, exchange, newMessage("x")), transport.Returned, amqp.ErrUnroutable)
+
+	operator := newSubscriber(t, amqp.SubscriberConfig{AMQP: amqp.DurablePubSub(node.URL(), consumer)})
+	if err := operator.SubscribeInitialize(exchange); err != nil {
+		t.Fatal(err)
+	}
+	mustConfirm(t, p, exchange, newMessage("x"))
+	receive(t, subscribe(t, checking, exchange)).Ack()
+}
+
+// crash kills the broker while messages are published to a quorum queue, and
+// starts it again.
+func crash(t *testing.T, node *testenv.Node) {
+	config := amqp.DurableQueue(node.URL())
+	quickly(&config)
+	p := newPublisher(t, amqp.PublisherConfig{AMQP: config})
+	s := newSubscriber(t, amqp.SubscriberConfig{AMQP: config})
+	mustConfirm(t, p, "crash", newMessage("warm"))
+	messages := subscribe(t, s, "crash")
+
+	stop := make(chan struct{})
+	go func() {
+		defer close(stop)
+		for i := range 100 {
+			_ = send(t, p, "crash", newMessage(fmt.Sprint("probe", i)))
+		}
+		node.Crash()
+		if err := node.Start(t.Context()); err != nil {
+			t.Error(err)
+		}
+		await(t, "a confirm", func() bool {
+			return send(t, p, "crash", newMessage("back")).Outcome == transport.Confirmed
+		})
+	}()
+	confirmed := make(chan map[string]bool, 1)
+	go func() { confirmed <- publishUntilStopped(t, p, "crash", stop) }()
+
+	seen := make(map[string]bool)
+	var want map[string]bool // confirmed, and not seen yet
+	total := 0
+	quiet := time.NewTimer(patience)
+	for want == nil || len(want) > 0 {
+		select {
+		case msg := <-messages:
+			id := string(msg.Payload)
+			msg.Ack()
+			seen[id] = true
+			delete(want, id)
+			quiet.Reset(patience)
+		case want = <-confirmed:
+			total = len(want)
+			for id := range seen {
+				delete(want, id)
+			}
+		case <-quiet.C:
+			t.Fatalf("%d of %d confirmed messages never came", len(want), total)
+		}
+	}
+	t.Logf("%d messages confirmed, %d received", total, len(seen))
+}
