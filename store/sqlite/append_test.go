@@ -18,7 +18,7 @@ func TestConflictCannotBeSwallowedIntoACommit(t *testing.T) {
 	t.Parallel()
 	db, _ := database(t)
 	s := newStore(t, db)
-	exec(t, db, `CREATE TABLE orders (id TEXT)`)
+	run(t, db, `CREATE TABLE orders (id TEXT)`)
 	write(t, s, record("a", 1, "one"))
 
 	for name, swallow := range map[string]func(ctx context.Context, tx *sql.Tx, conflict func(*sql.Tx) error) error{
@@ -29,7 +29,7 @@ func TestConflictCannotBeSwallowedIntoACommit(t *testing.T) {
 			return nil
 		},
 		"within a savepoint of the caller's": func(ctx context.Context, tx *sql.Tx, conflict func(*sql.Tx) error) error {
-			exec(t, tx, `SAVEPOINT mine`)
+			run(t, tx, `SAVEPOINT mine`)
 			_ = conflict(tx)
 			_, _ = tx.ExecContext(ctx, `ROLLBACK TO mine`)
 			return nil
@@ -40,7 +40,7 @@ func TestConflictCannotBeSwallowedIntoACommit(t *testing.T) {
 		},
 	} {
 		err := s.Transact(t.Context(), func(ctx context.Context, tx *sql.Tx) error {
-			exec(t, tx, `INSERT INTO orders VALUES ('before')`)
+			run(t, tx, `INSERT INTO orders VALUES ('before')`)
 			err := swallow(ctx, tx, func(tx *sql.Tx) error {
 				_, err := s.Append(ctx, tx, uuid.New(), []producer.Record{record("b", 1, "new"), record("a", 1, "other")})
 				return err
@@ -105,8 +105,8 @@ func TestIDOfARemovedNewestEventIsNotGivenAwayAgain(t *testing.T) {
 	db, _ := database(t)
 	s := newStore(t, db)
 	write(t, s, record("a", 1, "one"), record("a", 2, "two"))
-	exec(t, db, `DELETE FROM boxpair_outbox_queue`)
-	exec(t, db, `DELETE FROM boxpair_outbox_events`)
+	run(t, db, `DELETE FROM boxpair_outbox_queue`)
+	run(t, db, `DELETE FROM boxpair_outbox_events`)
 	write(t, s, record("a", 3, "three"))
 	if n := number(t, db, `SELECT max(id) FROM boxpair_outbox_events`); n != 3 {
 		t.Errorf("the next event has ID %d, want 3", n)

@@ -138,7 +138,7 @@ func BenchmarkApply(b *testing.B) {
 		b.Run(fmt.Sprint(workers, "_workers"), func(b *testing.B) {
 			db, _ := database(b)
 			s := newStore(b, db)
-			exec(b, db, `CREATE TABLE effects (id INTEGER PRIMARY KEY, x INTEGER)`)
+			run(b, db, `CREATE TABLE effects (id INTEGER PRIMARY KEY, x INTEGER)`)
 			reg, err := s.Register(b.Context(), "bench", time.Hour)
 			if err != nil {
 				b.Fatal(err)

@@ -33,9 +33,9 @@ func TestStatementsAfterALostTransactionAreRefused(t *testing.T) {
 	t.Parallel()
 	db, _ := database(t)
 	s := newStore(t, db)
-	exec(t, db, `CREATE TABLE effects (x)`)
+	run(t, db, `CREATE TABLE effects (x)`)
 	err := s.Transact(t.Context(), func(ctx context.Context, tx *sql.Tx) error {
-		exec(t, tx, `INSERT INTO effects VALUES ('before')`)
+		run(t, tx, `INSERT INTO effects VALUES ('before')`)
 		if err := interrupt(ctx, tx); err == nil {
 			t.Error("the endless statement ended")
 		}
@@ -62,7 +62,7 @@ func TestStatementsAfterALostTransactionAreRefused(t *testing.T) {
 func TestLostTransactionOfTheCallersFailsItsCommit(t *testing.T) {
 	t.Parallel()
 	db, _ := database(t)
-	exec(t, db, `CREATE TABLE effects (x)`)
+	run(t, db, `CREATE TABLE effects (x)`)
 	tx, err := db.BeginTx(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
@@ -97,10 +97,10 @@ func TestHandlerThatSwallowsALostTransactionAppliesNothing(t *testing.T) {
 			t.Parallel()
 			db, _ := database(t)
 			s := newStore(t, db)
-			exec(t, db, `CREATE TABLE effects (x)`)
+			run(t, db, `CREATE TABLE effects (x)`)
 			c := claim(t, s)
 			verdict, err := s.Apply(t.Context(), c, func(ctx context.Context, tx *sql.Tx) error {
-				exec(t, tx, `INSERT INTO effects VALUES ('before')`)
+				run(t, tx, `INSERT INTO effects VALUES ('before')`)
 				if lose(ctx, tx) == nil {
 					t.Error("the statement was to fail")
 				}
@@ -165,13 +165,13 @@ func TestHandlerReadsOutsideOfItsTransactionWhileManyWait(t *testing.T) {
 	t.Parallel()
 	db, _ := database(t)
 	s := newStore(t, db)
-	exec(t, db, `CREATE TABLE effects (x)`)
+	run(t, db, `CREATE TABLE effects (x)`)
 	const n = 50
 	errs := make(chan error, n)
 	for range n {
 		go func() {
 			errs <- s.Transact(t.Context(), func(ctx context.Context, tx *sql.Tx) error {
-				exec(t, tx, `INSERT INTO effects VALUES (1)`)
+				run(t, tx, `INSERT INTO effects VALUES (1)`)
 				var committed int
 				return db.QueryRowContext(ctx, `SELECT count(*) FROM effects`).Scan(&committed)
 			})
@@ -191,11 +191,11 @@ func TestIdleTransactionIsRolledBack(t *testing.T) {
 	t.Parallel()
 	db, _ := database(t)
 	s := newStore(t, db)
-	exec(t, db, `CREATE TABLE effects (x)`)
+	run(t, db, `CREATE TABLE effects (x)`)
 	c := claim(t, s)
 	c.IdleTimeout = 50 * time.Millisecond
 	verdict, err := s.Apply(t.Context(), c, func(ctx context.Context, tx *sql.Tx) error {
-		exec(t, tx, `INSERT INTO effects VALUES ('before')`)
+		run(t, tx, `INSERT INTO effects VALUES ('before')`)
 		write(t, s, record("a", 1, "another writer")) // waits until the lock is free
 		_, err := tx.ExecContext(ctx, `INSERT INTO effects VALUES ('after')`)
 		if !errors.Is(err, sqlite.ErrTransactionLost) {
@@ -218,7 +218,7 @@ func TestBusyHandlerIsNotIdle(t *testing.T) {
 	t.Parallel()
 	db, _ := database(t)
 	s := newStore(t, db)
-	exec(t, db, `CREATE TABLE effects (x)`)
+	run(t, db, `CREATE TABLE effects (x)`)
 	c := claim(t, s)
 	c.IdleTimeout = 200 * time.Millisecond
 	verdict, err := s.Apply(t.Context(), c, func(ctx context.Context, tx *sql.Tx) error {
@@ -312,8 +312,8 @@ func TestWaitForThisProcessEndsWithItsContextAndItsTimeout(t *testing.T) {
 func TestOneStatementMayBeOpenTwice(t *testing.T) {
 	t.Parallel()
 	db, _ := database(t)
-	exec(t, db, `CREATE TABLE effects (x)`)
-	exec(t, db, `INSERT INTO effects VALUES (1), (2), (3)`)
+	run(t, db, `CREATE TABLE effects (x)`)
+	run(t, db, `INSERT INTO effects VALUES (1), (2), (3)`)
 	tx, err := db.BeginTx(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
@@ -353,7 +353,7 @@ func TestRepeatedPragmaTakesEffectEveryTime(t *testing.T) {
 	defer func() { _ = conn.Close() }()
 	for range 2 {
 		for _, want := range []int{0, 1} {
-			exec(t, conn, fmt.Sprintf(`PRAGMA foreign_keys = %d`, want))
+			run(t, conn, fmt.Sprintf(`PRAGMA foreign_keys = %d`, want))
 			var got int
 			if err := conn.QueryRowContext(t.Context(), `PRAGMA foreign_keys`).Scan(&got); err != nil || got != want {
 				t.Errorf("foreign_keys = %d, %v, want %d", got, err, want)

@@ -3,6 +3,7 @@ package sqlite_test
 import (
 	"context"
 	"database/sql"
+	"os"
 	"path/filepath"
 	"testing"
 	"time"
@@ -17,6 +18,10 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	if child := os.Getenv(childEnv); child != "" {
+		runChild(child)
+		return
+	}
 	goleak.VerifyTestMain(m)
 }
 
@@ -74,7 +79,7 @@ func write(t testing.TB, s *sqlite.Store, records ...producer.Record) {
 	}
 }
 
-func exec(t testing.TB, db interface {
+func run(t testing.TB, db interface {
 	ExecContext(context.Context, string, ...any) (sql.Result, error)
 }, query string, args ...any) {
 	t.Helper()

@@ -37,13 +37,24 @@ func (s *Store) Blocked(ctx context.Context, shards []int, hold bool, after prod
 	return keys, nil
 }
 
-// healStmt makes followers that are the heads of their keys retrying. The last
-// parameter is whether keys with a dead event are left alone.
+// healStmt makes followers that are the heads of their keys retrying. It jumps
+// through the index from key to key, so a key costs the same however many events follow in
+// it. With ?3, keys with a dead event are left alone.
 const healStmt = `
-UPDATE {outbox_parked} AS p SET state = 'retrying', next_attempt_at = ?
-WHERE p.shard = ? AND p.state = 'following' AND p.state IN ('retrying', 'following') AND ` + isHead + `
-  AND NOT (? AND p.key <> '' AND EXISTS (
-	SELECT 1 FROM {outbox_parked} d WHERE d.shard = p.shard AND d.key = p.key AND d.state = 'dead'))`
+WITH RECURSIVE keys (key) AS (
+	SELECT min(key) FROM {outbox_parked} WHERE shard = ?2 AND key > '' AND state IN ('retrying', 'following')
+	UNION ALL
+	SELECT (SELECT min(n.key) FROM {outbox_parked} n WHERE n.shard = ?2 AND n.key > k.key AND n.state IN ('retrying', 'following'))
+	FROM keys k WHERE k.key IS NOT NULL
+), heads (id) AS (
+	SELECT (SELECT min(h.id) FROM {outbox_parked} h WHERE h.shard = ?2 AND h.key = k.key AND h.state IN ('retrying', 'following'))
+	FROM keys k
+	WHERE k.key IS NOT NULL
+	  AND NOT (?3 AND EXISTS (SELECT 1 FROM {outbox_parked} d WHERE d.shard = ?2 AND d.key = k.key AND d.state = 'dead'))
+	UNION ALL
+	SELECT id FROM {outbox_parked} WHERE shard = ?2 AND key = '' AND state IN ('retrying', 'following')
+)
+UPDATE {outbox_parked} SET state = 'retrying', next_attempt_at = ?1 WHERE id IN (SELECT id FROM heads) AND state = 'following'`
 
 // Heal gives followers without a head one. Leases that are lost are passed over.
 func (s *Store) Heal(ctx context.Context, relay string, leases []producer.Lease, hold bool) error {
@@ -242,7 +253,8 @@ func (s *Store) promote(ctx context.Context, tx *sql.Tx, shard int, key string) 
 	return err
 }
 
-// Sent removes parked events that were delivered.
+// Sent removes parked events that were delivered. One that was discarded meanwhile
+// stays so.
 func (s *Store) Sent(ctx context.Context, relay string, lease producer.Lease, seqs []int64) (bool, error) {
 	lost, err := s.fenced(ctx, relay, lease, func(ctx context.Context, tx *sql.Tx) error {
 		var gone []int64
@@ -254,8 +266,8 @@ func (s *Store) Sent(ctx context.Context, relay string, lease producer.Lease, se
 			gone = append(gone, id)
 			keys[key] = struct{}{}
 			return err
-		}, `DELETE FROM {outbox_parked} WHERE id IN (SELECT value FROM json_each(?)) AND shard = ? RETURNING id, key`,
-			numbers(seqs), lease.Shard)
+		}, `DELETE FROM {outbox_parked} WHERE id IN (SELECT value FROM json_each(?)) AND shard = ? AND state IN ('retrying', 'following')
+			RETURNING id, key`, numbers(seqs), lease.Shard)
 		if err != nil {
 			return err
 		}
