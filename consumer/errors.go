@@ -1,6 +1,10 @@
 package consumer
 
-import "errors"
+import (
+	"errors"
+	"fmt"
+	"time"
+)
 
 var (
 	// ErrRolledBack is wrapped when the database answered COMMIT with ROLLBACK,
@@ -11,4 +15,75 @@ var (
 	// ErrClockJump is returned when the time up to which dispatch IDs are forgotten
 	// would advance much further than time has passed.
 	ErrClockJump = errors.New("database clock jumped ahead: nothing is forgotten")
+
+	// ErrNoOutbox is returned when a handler writes events and its inbox has no
+	// outbox. The transaction is not committed then, even if the handler goes on.
+	ErrNoOutbox = errors.New("inbox has no outbox: pass one to consumer.New, so that handlers can write events")
+	// ErrDuplicateName is wrapped when a second handler is given a name that is
+	// taken: two handlers under one name would swallow each other's messages.
+	ErrDuplicateName = errors.New("handler name is taken: each handler is a consumer of its own")
+	// ErrRunning is returned by [Inbox.Run] if the inbox is running already.
+	ErrRunning = errors.New("inbox is running already")
+	// ErrGoexit is the error of a handler that ended its goroutine.
+	ErrGoexit = errors.New("handler called runtime.Goexit")
+	// ErrNeverCameBack is wrapped by the error that a message is dead with if its
+	// handling was begun too often without coming back.
+	ErrNeverCameBack = errors.New("handling was begun and never came back: the process died meanwhile")
 )
+
+// Reject returns an error that makes the message dead at once, for an operator
+// to look at. It wraps err, which says why.
+func Reject(err error) error {
+	if err == nil {
+		err = errors.New("rejected without a reason")
+	}
+	return &rejection{err: err}
+}
+
+type rejection struct{ err error }
+
+func (r *rejection) Error() string { return "rejected: " + r.err.Error() }
+func (r *rejection) Unwrap() error { return r.err }
+
+// RetryAfter returns an error that parks the message for d, without the quick
+// attempts and the usual backoff. It counts an attempt like any other error: the
+// last one makes the message dead. A d below zero is like zero. It wraps err, which says why.
+func RetryAfter(d time.Duration, err error) error {
+	if err == nil {
+		err = errors.New("to be retried later")
+	}
+	return &postponement{after: max(d, 0), err: err}
+}
+
+type postponement struct {
+	after time.Duration
+	err   error
+}
+
+func (p *postponement) Error() string { return p.err.Error() }
+func (p *postponement) Unwrap() error { return p.err }
+
+// PanicError is the error of a handler that panicked.
+type PanicError struct {
+	Value any
+	// Stack is the stack of the panic. It is logged, and not part of Error.
+	Stack []byte
+}
+
+// Error tells the value if it is an error or a string, and its type otherwise.
+func (e *PanicError) Error() string {
+	switch v := e.Value.(type) {
+	case error:
+		return "handler panicked: " + v.Error()
+	case string:
+		return "handler panicked: " + v
+	default:
+		return fmt.Sprintf("handler panicked with a %T", v)
+	}
+}
+
+// Unwrap returns the value if it is an error.
+func (e *PanicError) Unwrap() error {
+	err, _ := e.Value.(error)
+	return err
+}

@@ -1,0 +1,233 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/boxpair/boxpair/dedupe"
+)
+
+// Config configures an [Inbox].
+type Config struct {
+	// Service is the name of the service. The name of a consumer is Service, a slash and
+	// the name of the handler, and renaming it makes another consumer, which has
+	// applied nothing yet. Required; at most 100 bytes.
+	Service string
+
+	// Window is how long dispatch IDs are remembered in the database. It must exceed the longest
+	// time after which a producer may send an event again. Defaults to 14 days.
+	Window time.Duration
+	// CacheSize is how many dispatch IDs each handler remembers in memory, so that
+	// a duplicate costs no round trip; see package dedupe for what an entry costs.
+	// Defaults to [dedupe.DefaultSize]. -1 remembers none.
+	CacheSize int
+
+	// MaxHold is how long a message is held while the database is in trouble,
+	// before Consume returns the error. Defaults to 1 minute.
+	MaxHold time.Duration
+	// PollInterval is how often [Inbox.Run] looks for parked messages that became due
+	// without its knowledge, as by another process. Defaults to 5 seconds.
+	PollInterval time.Duration
+	// ForgetInterval is how often [Inbox.Run] forgets what is older than Window.
+	// Defaults to 10 minutes.
+	ForgetInterval time.Duration
+	// MaxClockStep is how far the time up to which dispatch IDs are forgotten may advance at
+	// once. A greater step, as after the database's clock jumped ahead, is refused and logged,
+	// and a service that stood still for longer has to be given a greater value once.
+	// Defaults to half of Window.
+	MaxClockStep time.Duration
+
+	// Logger receives failures, parked messages and what operators do. Defaults
+	// to none.
+	Logger *slog.Logger
+}
+
+// HandlerConfig configures a [Handler].
+type HandlerConfig struct {
+	// Timeout bounds a transaction: claim, handler and commit. The handler's
+	// context ends with it. Defaults to 30 seconds.
+	Timeout time.Duration
+	// LockTimeout bounds the wait for another transaction that has claimed the
+	// same message. Defaults to 5 seconds, or Timeout if that is shorter.
+	LockTimeout time.Duration
+	// Isolation is the isolation level of the transaction. Defaults to [ReadCommitted].
+	Isolation Isolation
+
+	// Topic is the topic of the messages. Defaults to the one that Watermill's router
+	// names in a message's context.
+	Topic string
+	// Ordered makes later messages of a key wait while an earlier one is parked.
+	// Defaults to false: a parked message delays nobody.
+	Ordered bool
+	// Key says which key a message has. Defaults to the key that its producer gave
+	// it ([transport.MetaKey]).
+	Key func(msg *message.Message) string
+	// DeriveID accepts messages of other publishers whose UUID is not one, like ULIDs.
+	// Their dispatch ID is idgen.OfKey("", topic, UUID, 0). Their publisher must never
+	// give one UUID to two messages of a topic. Defaults to false: such messages are
+	// parked as dead. A message with an empty UUID always is.
+	DeriveID bool
+
+	// QuickAttempts is how many attempts in a row are made before the message is
+	// parked. Defaults to 3.
+	QuickAttempts int
+	// QuickBackoff is the wait after the first of them, half of it at random. It doubles.
+	// Defaults to 50 milliseconds.
+	QuickBackoff time.Duration
+	// MaxAttempts is how many counted attempts make a message dead. Defaults to 10.
+	MaxAttempts int
+	// MinBackoff is how long a message is parked at first, half of it at random. It
+	// quadruples with every attempt, up to MaxBackoff. Defaults to 1 second.
+	MinBackoff time.Duration
+	// MaxBackoff is how long a message is parked at most. Defaults to 15 minutes.
+	MaxBackoff time.Duration
+	// MaxSoloStarts is how often a message that may have killed a process is begun
+	// again, alone in its Inbox, before it is dead. Defaults to 3.
+	MaxSoloStarts int
+	// ParkedConcurrency is how many parked messages are handled at once, besides
+	// those that the transport delivers. Defaults to 4.
+	ParkedConcurrency int
+
+	// Ready keeps [Inbox.Run] from taking up parked messages until it is closed, for a
+	// handler that is not complete when it is registered. Defaults to nil: at once.
+	Ready <-chan struct{}
+}
+
+const (
+	maxService = 100
+	maxName    = 150
+	maxKey     = 255
+	maxError   = 1 << 10
+
+	defaultWindow         = 14 * 24 * time.Hour
+	defaultHold           = time.Minute
+	defaultPoll           = 5 * time.Second
+	defaultForget         = 10 * time.Minute
+	defaultTimeout        = 30 * time.Second
+	defaultLockTimeout    = 5 * time.Second
+	defaultQuickAttempts  = 3
+	defaultQuickBackoff   = 50 * time.Millisecond
+	defaultMaxAttempts    = 10
+	defaultMinBackoff     = time.Second
+	defaultMaxBackoff     = 15 * time.Minute
+	defaultSoloStarts     = 3
+	defaultParked         = 4
+	backoffGrowth         = 4
+	conflictWait          = 10 * time.Millisecond
+	outageWait            = 100 * time.Millisecond
+	maxWait               = 5 * time.Second
+	troublesPerAttempt    = 5
+	outageMemory          = 30 * time.Second
+	idleGrace             = 10 * time.Second
+	forgetGrace           = time.Minute
+	forgetBatch           = 1000
+	forgetPause           = 10 * time.Millisecond
+	returnedSize          = 1 << 12
+	defaultFilterLimit    = 100
+	isolationLevels       = Serializable
+	maxIntOption          = 1 << 20
+	dueBatch              = 64
+	dueFailureWait        = time.Second
+	dueFailureWaitCeiling = 30 * time.Second
+)
+
+func (c Config) withDefaults() (Config, error) {
+	var p problems
+	p.text("Service", c.Service, maxService)
+	p.duration("Window", &c.Window, defaultWindow)
+	p.duration("MaxHold", &c.MaxHold, defaultHold)
+	p.duration("PollInterval", &c.PollInterval, defaultPoll)
+	p.duration("ForgetInterval", &c.ForgetInterval, defaultForget)
+	p.duration("MaxClockStep", &c.MaxClockStep, c.Window/2)
+	if c.CacheSize == 0 {
+		c.CacheSize = dedupe.DefaultSize
+	}
+	if c.CacheSize < -1 {
+		p.addf("CacheSize: %d is neither a size nor -1", c.CacheSize)
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	return c, p.err()
+}
+
+func (c HandlerConfig) withDefaults() (HandlerConfig, error) {
+	var p problems
+	p.duration("Timeout", &c.Timeout, defaultTimeout)
+	p.duration("LockTimeout", &c.LockTimeout, min(defaultLockTimeout, c.Timeout))
+	if c.LockTimeout > c.Timeout {
+		p.addf("LockTimeout: %v is longer than the Timeout of %v", c.LockTimeout, c.Timeout)
+	}
+	if c.Isolation > isolationLevels {
+		p.addf("Isolation: %d is not an isolation level", c.Isolation)
+	}
+	if c.Topic != "" {
+		p.text("Topic", c.Topic, maxKey)
+	}
+	p.number("QuickAttempts", &c.QuickAttempts, defaultQuickAttempts)
+	p.duration("QuickBackoff", &c.QuickBackoff, defaultQuickBackoff)
+	p.number("MaxAttempts", &c.MaxAttempts, defaultMaxAttempts)
+	p.duration("MinBackoff", &c.MinBackoff, defaultMinBackoff)
+	p.duration("MaxBackoff", &c.MaxBackoff, max(defaultMaxBackoff, c.MinBackoff))
+	if c.MaxBackoff < c.MinBackoff {
+		p.addf("MaxBackoff: %v is shorter than the MinBackoff of %v", c.MaxBackoff, c.MinBackoff)
+	}
+	p.number("MaxSoloStarts", &c.MaxSoloStarts, defaultSoloStarts)
+	p.number("ParkedConcurrency", &c.ParkedConcurrency, defaultParked)
+	return c, p.err()
+}
+
+// problems collects what is wrong with a configuration.
+type problems []error
+
+func (p *problems) addf(format string, args ...any) {
+	*p = append(*p, fmt.Errorf(format, args...))
+}
+
+func (p *problems) err() error { return errors.Join(*p...) }
+
+func (p *problems) text(field, s string, most int) {
+	switch {
+	case s == "":
+		p.addf("%s: is required", field)
+	case len(s) > most:
+		p.addf("%s: has %d bytes, more than %d", field, len(s), most)
+	case s != clean(s, most):
+		p.addf("%s: is not valid UTF-8 without NUL", field)
+	}
+}
+
+func (p *problems) duration(field string, d *time.Duration, def time.Duration) {
+	switch {
+	case *d == 0:
+		*d = def
+	case *d < 0:
+		p.addf("%s: %v is negative", field, *d)
+	}
+}
+
+func (p *problems) number(field string, n *int, def int) {
+	switch {
+	case *n == 0:
+		*n = def
+	case *n < 0 || *n > maxIntOption:
+		p.addf("%s: %d is not between 1 and %d", field, *n, maxIntOption)
+	}
+}
+
+// sleep waits for d, and tells whether ctx lasted as long.
+func sleep(ctx context.Context, d time.Duration) bool {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
+}

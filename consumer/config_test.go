@@ -1,0 +1,69 @@
+package consumer_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/boxpair/boxpair/consumer"
+)
+
+func TestBadConfigurationIsRefusedWithAllOfItsProblems(t *testing.T) {
+	t.Parallel()
+	_, err := consumer.New[*fakeTx](nil, nil, consumer.Config{Window: -1, CacheSize: -2, MaxHold: -1, PollInterval: -1, ForgetInterval: -1, MaxClockStep: -1})
+	wantProblems(t, err, "store", "Service", "Window", "CacheSize", "MaxHold", "PollInterval", "ForgetInterval", "MaxClockStep")
+	_, err = consumer.New(newFake(), nil, consumer.Config{Service: "a\x00b"})
+	wantProblems(t, err, "Service")
+	_, err = consumer.New(newFake(), nil, consumer.Config{Service: strings.Repeat("s", 101)})
+	wantProblems(t, err, "Service")
+
+	inbox, err := consumer.New(newFake(), nil, consumer.Config{Service: "stock"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = inbox.Handle("", nil, consumer.HandlerConfig{
+		Timeout: -1, LockTimeout: time.Hour, Isolation: 9, Topic: "\xff", QuickAttempts: -1, QuickBackoff: -1, MaxAttempts: -1,
+		MinBackoff: time.Hour, MaxBackoff: time.Second, MaxSoloStarts: -1, ParkedConcurrency: -1,
+	})
+	wantProblems(t, err, "name", "function", "Timeout", "LockTimeout", "Isolation", "Topic", "QuickAttempts", "QuickBackoff",
+		"MaxAttempts", "MaxBackoff", "MaxSoloStarts", "ParkedConcurrency")
+	if _, err := inbox.Handle("fine", func(context.Context, *work, *message.Message) error { return nil }, consumer.HandlerConfig{
+		Timeout: time.Second, MinBackoff: time.Hour,
+	}); err != nil {
+		t.Errorf("defaults do not fit what is set: %v", err)
+	}
+}
+
+func wantProblems(t *testing.T, err error, fields ...string) {
+	t.Helper()
+	if err == nil {
+		t.Fatalf("no error, want problems with %v", fields)
+	}
+	for _, f := range fields {
+		if !strings.Contains(err.Error(), f+":") && !strings.Contains(err.Error(), f+" ") {
+			t.Errorf("no word of %s in:\n%v", f, err)
+		}
+	}
+}
+
+func TestClaimsCarryWhatTheHandlerAskedFor(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, setup{handler: consumer.HandlerConfig{
+		Isolation: consumer.Serializable, Timeout: 10 * time.Second, LockTimeout: time.Second, Ordered: true,
+	}})
+	m := keyed(1, "k")
+	r.consume(m)
+	c := r.store.claimed[0]
+	if c.Isolation != consumer.Serializable || c.IdleTimeout <= 10*time.Second || c.LockTimeout != time.Second ||
+		c.Key != "k" || c.Message == nil || c.Stamp.IsZero() || c.Digest.IsZero() {
+		t.Errorf("claim: %+v", c)
+	}
+	unordered := newRig(t, setup{})
+	unordered.consume(keyed(1, "k"))
+	if c := unordered.store.claimed[0]; c.Key != "" {
+		t.Errorf("claim: %+v", c)
+	}
+}

@@ -1,0 +1,257 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/boxpair/boxpair/dedupe"
+)
+
+// delivery is the handling of one delivered message, from its arrival to its
+// acknowledgement.
+type delivery struct {
+	in          *incoming
+	who         uuid.UUID // its dispatch ID, once it is known
+	redelivered bool      // the transport says so
+	suspect     bool      // it may have been begun before, without coming back
+	started     bool      // that it is begun again is recorded
+
+	term    dedupe.Term
+	quick   int  // counted attempts
+	unknown bool // the outcome of a commit was not known
+	blame   blame
+
+	since time.Time // of the first wait for the database
+	waits int
+}
+
+// handle applies the message or parks it. On an error it did neither.
+func (h *Handler[TX]) handle(ctx context.Context, d *delivery) error {
+	for {
+		d.term = h.term()
+		a := h.begin(ctx, d)
+		f := h.judge(a, d)
+		switch f {
+		case settled:
+			return h.settle(ctx, d, a)
+		case unknown:
+			again := d.unknown
+			d.unknown = true
+			h.counts.unknown.Add(1)
+			h.log.WarnContext(ctx, "outcome of a commit is unknown: asking again", h.attrs(d.in, "error", a.err)...)
+			if !again { // at once, on another connection: the claim waits for the old one and tells
+				h.trouble(d, a.err)
+				continue
+			}
+			if !h.hold(ctx, d, a.err) {
+				return a.err
+			}
+		case troubled:
+			if !h.hold(ctx, d, a.err) {
+				return a.err
+			}
+		case killed:
+			h.log.ErrorContext(ctx, "message kills the process", h.attrs(d.in, "error", a.err)...)
+			return h.park(ctx, d, Parking{State: Dead, LastError: text(a.err)})
+		default:
+			if done, err := h.fail(ctx, d, a, f); done {
+				return err
+			}
+		}
+	}
+}
+
+// begin makes one attempt. A message that may have killed a process is begun
+// alone, after that was recorded.
+func (h *Handler[TX]) begin(ctx context.Context, d *delivery) attempt {
+	if !d.suspect {
+		h.inbox.solo.enter()
+		defer h.inbox.solo.leave()
+		return h.apply(ctx, d.in)
+	}
+	h.inbox.solo.enterAlone()
+	defer h.inbox.solo.leaveAlone()
+	if !d.started {
+		if err := h.start(ctx, d.in, h.cfg.MaxSoloStarts); err != nil {
+			return attempt{err: err}
+		}
+		d.started = true
+	}
+	a := h.apply(ctx, d.in)
+	d.suspect = !a.ran && a.err != nil // it came back
+	return a
+}
+
+func (h *Handler[TX]) apply(ctx context.Context, in *incoming) attempt {
+	return h.try(ctx, func(ctx context.Context, fn begun[TX]) (Verdict, error) {
+		return h.inbox.store.Apply(ctx, h.claim(in), func(ctx context.Context, tx TX) error {
+			return fn(ctx, tx, in)
+		})
+	})
+}
+
+// start records that a message is begun again. The error wraps ErrNeverCameBack
+// if that happened more than most times.
+func (h *Handler[TX]) start(ctx context.Context, in *incoming, most int) error {
+	ctx, cancel := h.operation(ctx)
+	defer cancel()
+	starts, err := h.inbox.store.Started(ctx, h.consumer(), in.event.ID)
+	if err != nil {
+		return fmt.Errorf("record the start: %w", err)
+	}
+	h.counts.starts.Add(1)
+	if starts > most {
+		return fmt.Errorf("begun %d times: %w", starts-1, ErrNeverCameBack)
+	}
+	return nil
+}
+
+func (h *Handler[TX]) claim(in *incoming) Claim {
+	c := Claim{
+		Consumer: h.consumer(), ID: in.event.ID, Digest: in.event.Digest, Stamp: in.event.Stamp,
+		Isolation: h.cfg.Isolation, IdleTimeout: h.cfg.Timeout + idleGrace, LockTimeout: h.cfg.LockTimeout,
+	}
+	if h.cfg.Ordered && in.order != "" {
+		c.Key, c.Message = in.order, in.stored()
+	}
+	return c
+}
+
+// settle does what a verdict asks for.
+func (h *Handler[TX]) settle(ctx context.Context, d *delivery, a attempt) error {
+	id, digest := d.in.event.ID, d.in.event.Digest
+	switch a.verdict {
+	case Applied:
+		h.applied(a.wrote)
+		h.remember(d.term, id, digest)
+	case Duplicate:
+		if d.unknown { // the attempt before it was committed
+			h.applied(true)
+		} else {
+			h.inbox.weather.success()
+			h.counts.table.Add(1)
+		}
+		// What was claimed may have a digest that this copy does not know. Remembered
+		// without it, an altered copy would pass for a duplicate.
+		if !digest.IsZero() {
+			h.remember(d.term, id, digest)
+		}
+	case Followed:
+		h.inbox.weather.success()
+		h.counts.followed.Add(1)
+		h.remember(d.term, id, digest)
+		h.inbox.warnIfIdle(ctx)
+	case Altered:
+		h.log.ErrorContext(ctx, "dispatch ID was claimed with other content: message set aside", h.attrs(d.in)...)
+		return h.park(ctx, d, Parking{State: AlteredState, LastError: "dispatch ID was claimed with other content"})
+	case TooOld:
+		h.log.ErrorContext(ctx, "message is from a time that the consumer has forgotten: set aside", h.attrs(d.in)...)
+		return h.park(ctx, d, Parking{State: TooOldState, LastError: "older than what the consumer remembers"})
+	default:
+		return fmt.Errorf("store gave the verdict %d", a.verdict)
+	}
+	return nil
+}
+
+func (h *Handler[TX]) applied(wrote bool) {
+	h.inbox.weather.success()
+	h.counts.applied.Add(1)
+	if wrote && h.inbox.outbox != nil {
+		h.inbox.outbox.Committed()
+	}
+}
+
+// fail counts a failed attempt. It tells whether the delivery has come to its end,
+// and how.
+func (h *Handler[TX]) fail(ctx context.Context, d *delivery, a attempt, f fate) (done bool, err error) {
+	attempts, err := h.count(ctx, d.in, a.err)
+	if err != nil { // not even that could be kept
+		if h.hold(ctx, d, err) {
+			return false, nil
+		}
+		return true, errors.Join(a.err, err)
+	}
+	h.logFailure(ctx, d.in, attempts, a.err)
+	p := Parking{State: Retrying, Attempts: attempts, LastError: text(a.err)}
+	d.quick++
+	switch {
+	case f == buried, attempts >= h.cfg.MaxAttempts:
+		p.State = Dead
+	case f == postponed:
+		p.RetryIn = postponedFor(a.err)
+	case d.quick < h.cfg.QuickAttempts && sleep(ctx, jitter(doubled(h.cfg.QuickBackoff, d.quick-1))):
+		return false, nil
+	default:
+		p.RetryIn = h.backoff(attempts)
+	}
+	return true, h.park(ctx, d, p)
+}
+
+func (h *Handler[TX]) count(ctx context.Context, in *incoming, cause error) (int, error) {
+	ctx, cancel := h.operation(ctx)
+	defer cancel()
+	attempts, err := h.inbox.store.Failed(ctx, h.consumer(), in.event.ID, text(cause))
+	if err != nil {
+		return 0, fmt.Errorf("count the attempt: %w", err)
+	}
+	h.counts.failed.Add(1)
+	return attempts, nil
+}
+
+// refuse parks a message that must not be handled.
+func (h *Handler[TX]) refuse(ctx context.Context, d *delivery, why error) error {
+	d.term = h.term()
+	h.counts.refused.Add(1)
+	h.log.ErrorContext(ctx, "message cannot be handled", h.attrs(d.in, "error", why)...)
+	return h.park(ctx, d, Parking{State: Dead, LastError: text(why)})
+}
+
+// park keeps the message in the database, so that it can be acknowledged. On an
+// error that could not be done.
+func (h *Handler[TX]) park(ctx context.Context, d *delivery, p Parking) error {
+	p.Consumer, p.Message = h.consumer(), d.in.stored()
+	p.Ordered = h.cfg.Ordered && p.Message.Key != ""
+	asked := false // an earlier try may have been committed
+	for {
+		verdict, err := h.parkOnce(ctx, p)
+		if err == nil {
+			h.parked(ctx, d, p, verdict == Duplicate && !asked)
+			return nil
+		}
+		asked = asked || h.inbox.store.Classify(err) == CommitUnknown
+		if !h.hold(ctx, d, err) {
+			return fmt.Errorf("park as %s: %w", p.State, err)
+		}
+	}
+}
+
+func (h *Handler[TX]) parkOnce(ctx context.Context, p Parking) (Verdict, error) {
+	ctx, cancel := h.operation(ctx)
+	defer cancel()
+	return h.inbox.store.ParkMessage(ctx, p)
+}
+
+// parked takes note of what was parked, or of another copy that was first.
+func (h *Handler[TX]) parked(ctx context.Context, d *delivery, p Parking, duplicate bool) {
+	claimed := p.State == Retrying || p.State == Dead
+	if claimed && (!duplicate || !d.in.event.Digest.IsZero()) {
+		h.remember(d.term, d.in.event.ID, d.in.event.Digest)
+	}
+	if duplicate {
+		h.counts.table.Add(1)
+		return
+	}
+	h.counts.parkedAs(p.State)
+	if p.State == Retrying {
+		h.log.WarnContext(ctx, "message parked", h.attrs(d.in, "attempts", p.Attempts, "retry_in", p.RetryIn)...)
+		h.inbox.warnIfIdle(ctx)
+		signal(h.wake)
+	}
+	if p.State == Dead {
+		h.log.ErrorContext(ctx, "message is dead", h.attrs(d.in, "attempts", p.Attempts)...)
+	}
+}

@@ -1,0 +1,131 @@
+// Package consumer is the receiving side: an inbox that applies each message
+// once, in the transaction of its effects.
+//
+// # Handling
+//
+// An [Inbox] is made once per service, over a store. Each of its handlers is a
+// consumer of its own, named after the service and the handler: its dispatch
+// IDs, attempts and parked messages are its own. [Handler.Consume] is a Watermill
+// handler:
+//
+//	inbox, err := consumer.New(store, outbox, consumer.Config{Service: "inventory"})
+//	reserve, err := inbox.Handle("reserve", func(ctx context.Context, w *consumer.Work[pgx.Tx], msg *message.Message) error {
+//		_, err := w.DB().Exec(ctx, `UPDATE stock …`)
+//		if err != nil {
+//			return err
+//		}
+//		_, err = w.Write(ctx, producer.Event{Topic: "stock.reserved", Key: …, Payload: …})
+//		return err
+//	}, consumer.HandlerConfig{})
+//	router.AddConsumerHandler("reserve", "order.placed", subscriber, reserve.Consume)
+//	err = inbox.Run(ctx) // beside router.Run
+//
+// A [Work] is the transaction in which the message is claimed: what the handler
+// changes through it, the events that it writes and the claim commit together.
+// Those events get dispatch IDs that are children of the message's, so a handler that
+// runs again writes the same events.
+//
+// # States of a message
+//
+//	delivered ──► in the window, or claimed before ──► acknowledged (duplicate)
+//	    │
+//	    ├──► claimed and handled ──► COMMIT ──► remembered ──► acknowledged (applied)
+//	    │         │
+//	    │         └─ failed ──► again, a few times ──► parked, acknowledged
+//	    │
+//	    └──► parked, acknowledged: too old, altered, or without a dispatch ID
+//
+//	parked:  retrying ⇄ handled again by Run ──► applied
+//	         following (behind an earlier message of its key)
+//	         dead ──► redriven (retrying again) or discarded
+//
+// A parked message is kept whole in the database, with its claim: it is
+// acknowledged and further copies of it are duplicates. [Inbox.Run] takes up what
+// is due, without the broker. Without Run nothing parked is ever taken up again;
+// the inbox logs a warning when it parks a message and Run is not running.
+//
+// # Failures
+//
+// An error of the handler counts an attempt, and so do a panic, a Goexit and a
+// COMMIT that the database answers with ROLLBACK since the handler swallowed the
+// error of a statement. [Reject] makes the message dead at once, as does a
+// write that conflicts with an event which the outbox holds already
+// ([producer.ErrConflict]): no repetition would end otherwise. [RetryAfter] says
+// when to try again; it counts an attempt too.
+//
+// Conflicts between transactions and errors of the database count no attempt
+// while other messages fail as well. Where others succeed meanwhile, or nobody else is
+// there, several of them in a row count as one attempt, and a handler that overran its
+// own deadline always counts, or a message that kills its connection would be
+// immortal. While the database is down, messages are held, with waits that grow, for
+// Config.MaxHold; then Consume returns the error and the subscriber delivers
+// again.
+//
+// A message that kills the process leaves no error. When the transport says that a message
+// was delivered before ([transport.Redelivered]), its start is recorded first and
+// it runs alone in its Inbox, so that nobody else can be blamed; after
+// HandlerConfig.MaxSoloStarts starts that never came back it is dead without
+// being run again. The same holds for messages that were due when Run began, from
+// their second recorded start on.
+//
+// # What survives a crash
+//
+//	C1 received                 nothing is changed; delivered again
+//	C2 dispatch ID checked      likewise
+//	C3 window looked up         likewise
+//	C4 claimed, in BEGIN        rolled back by the database; delivered again, and
+//	                            a copy that waited for the claim goes on at once
+//	C5 handler, before effects  likewise
+//	C6 after effects            likewise: effects, events and claim are one transaction
+//	C7 COMMIT sent, no answer   the claim is run again at once and tells: either it is a
+//	                            duplicate, or nothing happened and the handler runs
+//	C8 committed                delivered again; the claim says duplicate
+//	C9 remembered in the window the window is lost; likewise
+//	C10 acknowledgement lost    likewise
+//	parked, before its COMMIT   as C4; after it as C8, and Run takes it up
+//	parked and being handled    rolled back; still due, for this process or another
+//	forgetting                  each batch is a transaction; the next pass goes on
+//
+// # Forgetting
+//
+// A consumer forgets dispatch IDs whose stamp, which is the same for every copy of a
+// message, is older than Config.Window. It knows up to when it has forgotten: a
+// message from before is set aside for an operator, never run blindly and never
+// dropped. Messages without a stamp count from their arrival: they are deduplicated
+// within the window and not beyond it. A consumer that is younger than its window has
+// forgotten nothing and may read history of any age.
+//
+// # Guarantees
+//
+//   - A handler's effects in its database commit exactly when the claim does, or, for a parked
+//     message, when its parked row goes. A copy is acknowledged without running the handler.
+//   - A message is acknowledged only when it was applied, is a duplicate, or is
+//     parked where an operator sees it.
+//   - Nothing is remembered before its COMMIT is known.
+//   - With HandlerConfig.Ordered, messages of a key that are delivered in order are applied in
+//     order, through failures and restarts, except past a dead one.
+//   - A failing message delays its own key. An outage counts no attempts.
+//
+// # Assumptions
+//
+//   - Every message has a dispatch ID as its UUID. One that has none is parked as dead,
+//     or gets an ID derived from its own with HandlerConfig.DeriveID.
+//   - Config.Window is longer than any producer may send a message again: the outbox's
+//     retention, the time events stay parked there, and replays.
+//   - The transport delivers again what was not acknowledged, and its deadline for an
+//     acknowledgement (RabbitMQ's consumer_timeout) is longer than Config.MaxHold and
+//     three handler timeouts.
+//   - The store tells the truth about commits.
+//
+// # Limitations
+//
+//   - Effects outside the transaction (a call, a mail) happen once per attempt, not once.
+//     The dispatch ID is a fit idempotency key for them.
+//   - A handler that ignores its context is waited for; only the database ends its
+//     transaction.
+//   - Several inboxes in one process do not know of each other: a handler name is refused twice within
+//     one Inbox only, and "alone" means alone in it.
+//   - A fail-over that loses commits loses claims together with their effects. The
+//     window forgets everything when the database was in trouble; a fail-over that this
+//     process did not notice is not noticed by its window.
+package consumer

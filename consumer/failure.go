@@ -1,0 +1,61 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// text returns an error as a store keeps it.
+func text(err error) string { return clean(err.Error(), maxError) }
+
+// postponedFor returns when a handler wants to be called again.
+func postponedFor(err error) time.Duration {
+	var p *postponement
+	if errors.As(err, &p) {
+		return p.after
+	}
+	return 0
+}
+
+// backoff returns how long a message with so many counted attempts is parked.
+func (h *Handler[TX]) backoff(attempts int) time.Duration {
+	d := h.cfg.MinBackoff
+	for n := h.cfg.QuickAttempts; n < attempts && d < h.cfg.MaxBackoff; n++ {
+		d = min(d*backoffGrowth, h.cfg.MaxBackoff)
+	}
+	return jitter(d)
+}
+
+// doubled returns d doubled n times, as far as a duration goes.
+func doubled(d time.Duration, n int) time.Duration {
+	for ; n > 0 && d < time.Hour; n-- {
+		d *= 2
+	}
+	return d
+}
+
+// attrs returns what a log line says about a message, before more of it.
+func (h *Handler[TX]) attrs(in *incoming, more ...any) []any {
+	attrs := []any{"dispatch_id", in.event.ID, "topic", in.event.Topic}
+	if id := in.event.CorrelationID; id != "" {
+		attrs = append(attrs, "correlation_id", id)
+	}
+	return append(attrs, more...)
+}
+
+// logFailure reports a counted attempt, with its stack if it was a panic.
+func (h *Handler[TX]) logFailure(ctx context.Context, in *incoming, attempts int, err error) {
+	attrs := h.attrs(in, "attempts", attempts, "error", err)
+	var p *PanicError
+	switch {
+	case errors.As(err, &p):
+		h.counts.panics.Add(1)
+		h.log.ErrorContext(ctx, "handler panicked", append(attrs, "stack", string(p.Stack))...)
+	case errors.Is(err, ErrGoexit):
+		h.counts.panics.Add(1)
+		h.log.ErrorContext(ctx, "handler ended its goroutine", attrs...)
+	default:
+		h.log.WarnContext(ctx, "handler failed", attrs...)
+	}
+}

@@ -1,0 +1,286 @@
+package consumer_test
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/producer"
+)
+
+// add keeps a parked message. The caller holds mu.
+func (s *fakeStore) add(p consumer.Parking) {
+	s.seq++
+	m := consumer.ParkedMessage{
+		Message: *p.Message, Seq: s.seq, Consumer: s.names[p.Consumer-1], State: p.State,
+		Attempts: p.Attempts, ParkedAt: time.Now(), LastError: p.LastError,
+	}
+	if p.State == consumer.Retrying {
+		m.NextAttemptAt = time.Now().Add(p.RetryIn)
+	}
+	s.parked = append(s.parked, &parkedRow{ParkedMessage: m, number: p.Consumer, ordered: p.Ordered})
+}
+
+func (s *fakeStore) ParkMessage(ctx context.Context, p consumer.Parking) (consumer.Verdict, error) {
+	if err := s.step("park"); err != nil {
+		return consumer.None, err
+	}
+	if p.State == consumer.TooOldState || p.State == consumer.AlteredState {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.add(p)
+		return consumer.Applied, nil
+	}
+	_, end, err := s.claim(ctx, consumer.Claim{Consumer: p.Consumer, ID: p.Message.ID, Digest: p.Message.Digest})
+	if err != nil {
+		return consumer.None, err
+	}
+	if end == nil {
+		return consumer.Duplicate, nil
+	}
+	s.mu.Lock()
+	s.parkings = append(s.parkings, p)
+	s.add(p)
+	s.mu.Unlock()
+	end(true)
+	return consumer.Applied, s.step("park-answer")
+}
+
+func (s *fakeStore) due(number int) (seqs []int64, next time.Duration) {
+	now := time.Now()
+	for _, p := range s.parked {
+		if p.number != number || p.State != consumer.Retrying || p.ordered && s.blocked(number, p.Key, p.Seq) {
+			continue
+		}
+		if wait := p.NextAttemptAt.Sub(now); wait <= 0 {
+			seqs = append(seqs, p.Seq)
+		} else if next == 0 || wait < next {
+			next = wait
+		}
+	}
+	return seqs, next
+}
+
+func (s *fakeStore) DueMessages(_ context.Context, number, limit int) ([]int64, time.Duration, error) {
+	if err := s.step("due"); err != nil {
+		return nil, 0, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	seqs, next := s.due(number)
+	return seqs[:min(limit, len(seqs))], next, nil
+}
+
+func (s *fakeStore) find(seq int64) *parkedRow {
+	for _, p := range s.parked {
+		if p.Seq == seq {
+			return p
+		}
+	}
+	return nil
+}
+
+func (s *fakeStore) ApplyParked(ctx context.Context, c consumer.Claim, seq int64, fn func(context.Context, *fakeTx, *consumer.ParkedMessage) error) (bool, error) {
+	if err := s.step("apply-parked"); err != nil {
+		return false, err
+	}
+	s.mu.Lock()
+	seqs, _ := s.due(c.Consumer)
+	p := s.find(seq)
+	if p == nil || p.locked || !slices.Contains(seqs, seq) {
+		s.mu.Unlock()
+		return false, nil
+	}
+	p.locked = true
+	m := p.ParkedMessage
+	s.mu.Unlock()
+	defer func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		p.locked = false
+	}()
+	tx := &fakeTx{}
+	if err := fn(ctx, tx, &m); err != nil {
+		return false, err
+	}
+	err := s.commit(ctx, tx, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.parked = slices.DeleteFunc(s.parked, func(q *parkedRow) bool { return q == p })
+		s.release(p)
+	})
+	return err == nil, err
+}
+
+// release makes the next live message behind p due. The caller holds mu.
+func (s *fakeStore) release(p *parkedRow) {
+	for _, q := range s.parked {
+		if q.ordered && q.number == p.number && q.Key == p.Key && q.State == consumer.Following {
+			q.State, q.NextAttemptAt = consumer.Retrying, time.Now()
+			return
+		}
+	}
+}
+
+func (s *fakeStore) RetryMessage(_ context.Context, seq int64, attempts int, retryIn time.Duration, dead bool, lastError string) error {
+	if err := s.step("retry"); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	p := s.find(seq)
+	if p == nil {
+		return nil
+	}
+	p.Attempts, p.LastError = attempts, lastError
+	p.NextAttemptAt = time.Now().Add(retryIn)
+	delete(s.attempts, claimKey{p.number, p.ID})
+	if dead {
+		p.State, p.NextAttemptAt = consumer.Dead, time.Time{}
+		s.release(p)
+	}
+	return nil
+}
+
+func (s *fakeStore) ListParkedMessages(_ context.Context, f consumer.Filter) ([]consumer.ParkedMessage, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var found []consumer.ParkedMessage
+	for _, p := range s.parked {
+		if p.Seq > f.After && (f.Consumer == "" || f.Consumer == p.Consumer) && len(found) < f.Limit &&
+			(len(f.States) == 0 || slices.Contains(f.States, p.State)) {
+			found = append(found, p.ParkedMessage)
+		}
+	}
+	return found, nil
+}
+
+func (s *fakeStore) RedriveMessages(_ context.Context, f consumer.Filter) ([]uuid.UUID, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var ids []uuid.UUID
+	for _, p := range s.parked {
+		if p.State == consumer.Dead || p.State == consumer.TooOldState || f.Force && p.State == consumer.AlteredState {
+			p.State, p.Attempts, p.NextAttemptAt = consumer.Retrying, 0, time.Now()
+			delete(s.attempts, claimKey{p.number, p.ID})
+			ids = append(ids, p.ID)
+		}
+	}
+	return ids, nil
+}
+
+func (s *fakeStore) DiscardMessages(_ context.Context, _ consumer.Filter, reason string) ([]uuid.UUID, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var ids []uuid.UUID
+	for _, p := range s.parked {
+		if p.State != consumer.Discarded {
+			p.State, p.Reason = consumer.Discarded, reason
+			ids = append(ids, p.ID)
+		}
+	}
+	return ids, nil
+}
+
+func (s *fakeStore) Register(_ context.Context, name string, _ time.Duration) (consumer.Registration, error) {
+	if err := s.step("register"); err != nil {
+		return consumer.Registration{}, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if i := slices.Index(s.names, name); i >= 0 {
+		return consumer.Registration{Consumer: i + 1, ForgottenUntil: s.forgotten}, nil
+	}
+	s.names = append(s.names, name)
+	return consumer.Registration{Consumer: len(s.names)}, nil
+}
+
+func (s *fakeStore) Newest(_ context.Context, number, limit int) ([]consumer.Seen, error) {
+	if err := s.step("newest"); err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var seen []consumer.Seen
+	for _, key := range s.order {
+		if key.consumer == number {
+			seen = append(seen, consumer.Seen{ID: key.id, Digest: s.claims[key].digest})
+		}
+	}
+	return seen[max(0, len(seen)-limit):], nil
+}
+
+func (s *fakeStore) AdvanceForgotten(_ context.Context, _ int, window, maxStep time.Duration) (time.Time, error) {
+	if err := s.step("advance"); err != nil {
+		return time.Time{}, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	until := time.Now().Add(-window)
+	if !s.forgotten.IsZero() && until.Sub(s.forgotten) > maxStep {
+		return s.forgotten, consumer.ErrClockJump
+	}
+	if until.After(s.forgotten) {
+		s.forgotten = until
+	}
+	return s.forgotten, nil
+}
+
+func (s *fakeStore) Forget(_ context.Context, number int, _ time.Duration, limit int) (int, error) {
+	if err := s.step("forget"); err != nil {
+		return 0, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := 0
+	for key, row := range s.claims {
+		if n < limit && key.consumer == number && !row.stamp.IsZero() && row.stamp.Before(s.forgotten) {
+			delete(s.claims, key)
+			n++
+		}
+	}
+	s.forgets = append(s.forgets, n)
+	return n, nil
+}
+
+func (s *fakeStore) InboxStats(context.Context, int) (consumer.Stats, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	st := consumer.Stats{ForgottenUntil: s.forgotten}
+	for _, p := range s.parked {
+		switch p.State {
+		case consumer.Retrying:
+			st.Retrying++
+		case consumer.Following:
+			st.Following++
+		case consumer.Dead:
+			st.Dead++
+		}
+	}
+	return st, nil
+}
+
+// fakeOutbox is the producer's side of the fake database: what a handler's
+// writer needs of it.
+type fakeOutbox struct {
+	producer.Store[*fakeTx]
+	fake *fakeStore
+	// conflict makes every write a conflict with an event of other content.
+	conflict bool
+}
+
+func (o *fakeOutbox) Append(_ context.Context, tx *fakeTx, _ uuid.UUID, records []producer.Record) ([]bool, error) {
+	if o.conflict {
+		tx.broken = true
+		return nil, producer.ErrConflict
+	}
+	tx.events = append(tx.events, records...)
+	return make([]bool, len(records)), nil
+}
+
+func (o *fakeOutbox) Savepoint(ctx context.Context, tx *fakeTx, fn func(context.Context, *fakeTx) error) error {
+	return o.fake.Savepoint(ctx, tx, fn)
+}

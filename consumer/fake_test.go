@@ -1,0 +1,281 @@
+package consumer_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/transport"
+)
+
+// The errors of the fake database.
+var (
+	errOutage   = errors.New("fake database is down")
+	errConflict = errors.New("fake transaction conflicts")
+)
+
+// fakeTx is a transaction of the fake database.
+type fakeTx struct {
+	effects []string
+	events  []producer.Record
+	broken  bool // a statement failed: COMMIT answers ROLLBACK
+}
+
+// Do is an effect of a handler.
+func (tx *fakeTx) Do(effect string) { tx.effects = append(tx.effects, effect) }
+
+type claimKey struct {
+	consumer int
+	id       uuid.UUID
+}
+
+type claimRow struct {
+	digest transport.Digest
+	stamp  time.Time
+}
+
+type attemptRow struct{ attempts, starts int }
+
+type parkedRow struct {
+	consumer.ParkedMessage
+	number  int
+	ordered bool
+	locked  bool
+}
+
+// fakeStore is a database in memory, for what no real one does on demand. It
+// keeps the contract of [consumer.Store].
+type fakeStore struct {
+	// fault, if set, is asked before each step: register, newest, begin, claimed (after
+	// the claim, before the handler), commit (its error rolls back), answer (its error comes
+	// after the commit), park, failed, started, due, apply-parked, retry.
+	fault func(step string) error
+
+	mu        sync.Mutex
+	names     []string
+	claims    map[claimKey]claimRow
+	order     []claimKey
+	open      map[claimKey]chan struct{}
+	attempts  map[claimKey]attemptRow
+	parked    []*parkedRow
+	seq       int64
+	forgotten time.Time
+	effects   map[string]int
+	events    []producer.Record
+	calls     map[string]int
+	claimed   []consumer.Claim
+	parkings  []consumer.Parking
+	forgets   []int
+}
+
+func newFake() *fakeStore {
+	return &fakeStore{
+		claims: make(map[claimKey]claimRow), open: make(map[claimKey]chan struct{}),
+		attempts: make(map[claimKey]attemptRow), effects: make(map[string]int), calls: make(map[string]int),
+	}
+}
+
+func (s *fakeStore) step(name string) error {
+	s.mu.Lock()
+	s.calls[name]++
+	fault := s.fault
+	s.mu.Unlock()
+	if fault == nil {
+		return nil
+	}
+	return fault(name)
+}
+
+// setFault replaces the fault while others run.
+func (s *fakeStore) setFault(f func(step string) error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.fault = f
+}
+
+// called tells how often a step was taken.
+func (s *fakeStore) called(step string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.calls[step]
+}
+
+// done tells how often an effect was committed.
+func (s *fakeStore) done(effect string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.effects[effect]
+}
+
+// written returns the committed events.
+func (s *fakeStore) written() []producer.Record {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.events)
+}
+
+// states returns the states of the parked messages, by ascending seq.
+func (s *fakeStore) states() []consumer.State {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	states := make([]consumer.State, 0, len(s.parked))
+	for _, p := range s.parked {
+		states = append(states, p.State)
+	}
+	return states
+}
+
+func (s *fakeStore) Classify(err error) consumer.ErrorClass {
+	switch {
+	case errors.Is(err, consumer.ErrCommitUnknown):
+		return consumer.CommitUnknown
+	case errors.Is(err, errConflict):
+		return consumer.Conflict
+	case errors.Is(err, errOutage):
+		return consumer.Infrastructure
+	}
+	return consumer.HandlerError
+}
+
+// claim waits for other claims of the same message, then claims it if nobody has.
+func (s *fakeStore) claim(ctx context.Context, c consumer.Claim) (consumer.Verdict, func(commit bool), error) {
+	key := claimKey{c.Consumer, c.ID}
+	for {
+		s.mu.Lock()
+		wait, taken := s.open[key]
+		if !taken {
+			break
+		}
+		s.mu.Unlock()
+		select {
+		case <-wait:
+		case <-ctx.Done():
+			return consumer.None, nil, fmt.Errorf("%w: %w", errConflict, ctx.Err())
+		}
+	}
+	defer s.mu.Unlock()
+	s.claimed = append(s.claimed, c)
+	if row, ok := s.claims[key]; ok {
+		if row.digest.Matches(c.Digest) {
+			return consumer.Duplicate, nil, nil
+		}
+		return consumer.Altered, nil, nil
+	}
+	if !c.Stamp.IsZero() && c.Stamp.Before(s.forgotten) {
+		return consumer.TooOld, nil, nil
+	}
+	done := make(chan struct{})
+	s.open[key] = done
+	return consumer.Applied, func(commit bool) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if commit {
+			s.claims[key] = claimRow{c.Digest, c.Stamp}
+			s.order = append(s.order, key)
+		}
+		delete(s.open, key)
+		close(done)
+	}, nil
+}
+
+func (s *fakeStore) Apply(ctx context.Context, c consumer.Claim, fn func(context.Context, *fakeTx) error) (v consumer.Verdict, err error) {
+	if err := s.step("begin"); err != nil {
+		return consumer.None, err
+	}
+	v, end, err := s.claim(ctx, c)
+	if err != nil || end == nil {
+		return v, err
+	}
+	committed := false
+	defer func() { end(committed) }()
+	if c.Key != "" && s.follows(c) {
+		committed = true
+		return consumer.Followed, nil
+	}
+	if err := s.step("claimed"); err != nil {
+		return consumer.None, err
+	}
+	tx := &fakeTx{}
+	if err := fn(ctx, tx); err != nil {
+		return consumer.None, err
+	}
+	if err := s.commit(ctx, tx, func() { committed = true }); err != nil {
+		return consumer.None, err
+	}
+	return consumer.Applied, nil
+}
+
+func (s *fakeStore) follows(c consumer.Claim) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.blocked(c.Consumer, c.Key, 0) {
+		return false
+	}
+	s.add(consumer.Parking{Consumer: c.Consumer, Message: c.Message, State: consumer.Following, Ordered: true})
+	return true
+}
+
+// blocked tells whether a live message of the key with a lower seq is parked (0: any).
+func (s *fakeStore) blocked(number int, key string, below int64) bool {
+	return slices.ContainsFunc(s.parked, func(p *parkedRow) bool {
+		return p.ordered && p.number == number && p.Key == key && (below == 0 || p.Seq < below) &&
+			(p.State == consumer.Retrying || p.State == consumer.Following)
+	})
+}
+
+func (s *fakeStore) commit(ctx context.Context, tx *fakeTx, apply func()) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if tx.broken {
+		return fmt.Errorf("commit: %w", consumer.ErrRolledBack)
+	}
+	if err := s.step("commit"); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	for _, e := range tx.effects {
+		s.effects[e]++
+	}
+	s.events = append(s.events, tx.events...)
+	s.mu.Unlock()
+	apply()
+	return s.step("answer")
+}
+
+func (s *fakeStore) Savepoint(ctx context.Context, tx *fakeTx, fn func(context.Context, *fakeTx) error) error {
+	inner := &fakeTx{}
+	if err := fn(ctx, inner); err != nil {
+		return err
+	}
+	tx.effects = append(tx.effects, inner.effects...)
+	tx.events = append(tx.events, inner.events...)
+	return nil
+}
+
+func (s *fakeStore) count(step string, number int, id uuid.UUID, change func(*attemptRow) int) (int, error) {
+	if err := s.step(step); err != nil {
+		return 0, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	row := s.attempts[claimKey{number, id}]
+	n := change(&row)
+	s.attempts[claimKey{number, id}] = row
+	return n, nil
+}
+
+func (s *fakeStore) Started(_ context.Context, number int, id uuid.UUID) (int, error) {
+	return s.count("started", number, id, func(r *attemptRow) int { r.starts++; return r.starts })
+}
+
+func (s *fakeStore) Failed(_ context.Context, number int, id uuid.UUID, _ string) (int, error) {
+	return s.count("failed", number, id, func(r *attemptRow) int { r.attempts++; r.starts = 0; return r.attempts })
+}

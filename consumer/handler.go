@@ -1,0 +1,193 @@
+package consumer
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sync/atomic"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/google/uuid"
+
+	"github.com/boxpair/boxpair/dedupe"
+	"github.com/boxpair/boxpair/transport"
+)
+
+// Handler is one consumer: it applies the messages that it is given once each.
+// It is safe for concurrent use.
+type Handler[TX any] struct {
+	inbox *Inbox[TX]
+	name  string
+	fn    HandlerFunc[TX]
+	cfg   HandlerConfig
+	log   *slog.Logger
+
+	registering  gate // one at a time
+	registration atomic.Pointer[Registration]
+	window       *dedupe.Window // nil if nothing is remembered in memory
+	// returned remembers messages whose handling came back in this process and
+	// which the transport delivers again all the same.
+	returned *dedupe.Window
+
+	wake    chan struct{} // something may be due
+	resumed atomic.Bool   // what was due when this process began has been dealt with
+	counts  counts
+}
+
+// Name returns the consumer's name.
+func (h *Handler[TX]) Name() string { return h.name }
+
+// Stats reads the state of the consumer's inbox.
+func (h *Handler[TX]) Stats(ctx context.Context) (Stats, error) {
+	if err := h.register(ctx); err != nil {
+		return Stats{}, err
+	}
+	return h.inbox.store.InboxStats(ctx, h.consumer())
+}
+
+// Consume handles one message; it is a Watermill NoPublishHandlerFunc. It returns
+// nil, so that the message is acknowledged, when the message was applied, is a duplicate, or was
+// parked. It returns an error, so that the message is delivered again, only if nothing of
+// that could be committed: when the message's context ended, or the database was in trouble for
+// Config.MaxHold. It blocks meanwhile. The end of the message's context does not cut a transaction
+// short.
+func (h *Handler[TX]) Consume(msg *message.Message) error {
+	d := &delivery{redelivered: transport.Redelivered(msg)}
+	err := h.consume(msg.Context(), msg, d)
+	if err == nil {
+		return nil
+	}
+	h.counts.returned.Add(1)
+	if d.in == nil {
+		return fmt.Errorf("consumer %s: %w", h.name, err)
+	}
+	// It comes again marked as redelivered, though its handling came back.
+	h.returned.Add(h.returned.Term(), d.in.event.ID, transport.Digest{})
+	return fmt.Errorf("consumer %s: dispatch %s: %w", h.name, d.in.event.ID, err)
+}
+
+func (h *Handler[TX]) consume(ctx context.Context, msg *message.Message, d *delivery) error {
+	for {
+		err := h.register(ctx)
+		if err == nil {
+			break
+		}
+		if !h.hold(ctx, d, err) {
+			return err
+		}
+	}
+	in, err := h.read(msg)
+	d.in, d.who = in, in.event.ID
+	if err != nil {
+		return h.refuse(ctx, d, err)
+	}
+	if h.seen(in) == dedupe.Duplicate {
+		h.counts.window.Add(1)
+		return nil
+	}
+	d.suspect = d.redelivered && h.returned.Seen(in.event.ID, transport.Digest{}) == dedupe.Miss
+	return h.handle(ctx, d)
+}
+
+// register makes the consumer known to the store and warms its window, once.
+func (h *Handler[TX]) register(ctx context.Context) error {
+	if h.registration.Load() != nil {
+		return nil
+	}
+	h.registering.enterAlone()
+	defer h.registering.leaveAlone()
+	if h.registration.Load() != nil {
+		return nil
+	}
+	ctx, cancel := h.operation(ctx)
+	defer cancel()
+	r, err := h.inbox.store.Register(ctx, h.name, h.inbox.cfg.Window)
+	if err != nil {
+		return fmt.Errorf("register consumer: %w", err)
+	}
+	if err := h.warm(ctx, r.Consumer); err != nil {
+		return err
+	}
+	h.registration.Store(&r)
+	return nil
+}
+
+func (h *Handler[TX]) warm(ctx context.Context, consumer int) error {
+	if h.window == nil {
+		return nil
+	}
+	term := h.window.Term()
+	seen, err := h.inbox.store.Newest(ctx, consumer, h.inbox.cfg.CacheSize)
+	if err != nil {
+		return fmt.Errorf("read newest dispatch IDs: %w", err)
+	}
+	for _, s := range seen {
+		h.window.Add(term, s.ID, s.Digest)
+	}
+	return nil
+}
+
+// consumer returns the store's number for this consumer, which is registered.
+func (h *Handler[TX]) consumer() int { return h.registration.Load().Consumer }
+
+func (h *Handler[TX]) seen(in *incoming) dedupe.Verdict {
+	if h.window == nil {
+		return dedupe.Miss
+	}
+	return h.window.Seen(in.event.ID, in.event.Digest)
+}
+
+func (h *Handler[TX]) term() dedupe.Term {
+	if h.window == nil {
+		return 0
+	}
+	return h.window.Term()
+}
+
+// remember keeps a dispatch ID whose claim is known to be committed.
+func (h *Handler[TX]) remember(term dedupe.Term, id uuid.UUID, digest transport.Digest) {
+	if h.window != nil {
+		h.window.Add(term, id, digest)
+	}
+}
+
+// trouble takes note of an error that may be the database's. After one it may be
+// another database, so what was remembered of it counts no more.
+func (h *Handler[TX]) trouble(d *delivery, err error) ErrorClass {
+	h.inbox.weather.trouble(d.who)
+	h.counts.troubles.Add(1)
+	class := h.inbox.store.Classify(err)
+	if class != Conflict && h.window != nil {
+		h.window.Forget()
+	}
+	return class
+}
+
+// hold waits before the next try while the database is in trouble. It tells
+// whether there is to be one: not if ctx ended or Config.MaxHold is over.
+func (h *Handler[TX]) hold(ctx context.Context, d *delivery, err error) bool {
+	class := h.trouble(d, err)
+	now := time.Now()
+	if d.since.IsZero() {
+		d.since = now
+	}
+	wait := outageWait
+	if class == Conflict {
+		wait = conflictWait
+	}
+	wait = jitter(min(wait<<min(d.waits, 10), maxWait))
+	d.waits++
+	if ctx.Err() != nil || now.Add(wait).Sub(d.since) > h.inbox.cfg.MaxHold {
+		return false
+	}
+	return sleep(ctx, wait)
+}
+
+func randomUpTo(d time.Duration) time.Duration {
+	if d <= 0 {
+		return 0
+	}
+	return rand.N(d + 1)
+}

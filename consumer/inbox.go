@@ -1,0 +1,144 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/boxpair/boxpair/dedupe"
+	"github.com/boxpair/boxpair/producer"
+)
+
+// HandlerFunc handles one message in the transaction of w. It uses the context that it is
+// given, which ends with the transaction's deadline and not with the router. msg is a copy:
+// to acknowledge it has no effect. What fn does outside the transaction happens
+// once per attempt. See [Reject] and [RetryAfter] for its error.
+type HandlerFunc[TX any] func(ctx context.Context, w *Work[TX], msg *message.Message) error
+
+// Inbox is where a service receives messages. TX is the type of a transaction of
+// its store. It is safe for concurrent use.
+type Inbox[TX any] struct {
+	store  Store[TX]
+	outbox *producer.Outbox[TX]
+	cfg    Config
+	log    *slog.Logger
+
+	mu       sync.Mutex
+	handlers map[string]*Handler[TX]
+	added    chan struct{} // a handler was added while running
+
+	running atomic.Bool
+	warned  sync.Once // that nothing takes up what was parked
+
+	// solo lets a message that may kill the process run alone.
+	solo    gate
+	weather weather
+}
+
+// New returns an inbox over store. Handlers write events to outbox; nil means that
+// they write none. New does no I/O.
+func New[TX any](store Store[TX], outbox *producer.Outbox[TX], cfg Config) (*Inbox[TX], error) {
+	cfg, err := cfg.withDefaults()
+	if store == nil {
+		err = errors.Join(err, errors.New("store is nil"))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("consumer config: %w", err)
+	}
+	return &Inbox[TX]{
+		store: store, outbox: outbox, cfg: cfg, log: cfg.Logger,
+		handlers: make(map[string]*Handler[TX]),
+		added:    make(chan struct{}, 1),
+	}, nil
+}
+
+// HasOutbox tells whether handlers can write events.
+func (i *Inbox[TX]) HasOutbox() bool { return i.outbox != nil }
+
+// Handle makes fn a consumer under the name Config.Service + "/" + name and returns
+// its handler. It does no I/O. A name that is taken gives an error that wraps
+// [ErrDuplicateName]. A handler is added for the life of the inbox; one that is added
+// while Run runs is taken in.
+func (i *Inbox[TX]) Handle(name string, fn HandlerFunc[TX], cfg HandlerConfig) (*Handler[TX], error) {
+	h, err := i.newHandler(name, fn, cfg)
+	if err != nil {
+		return nil, fmt.Errorf("handler %q: %w", name, err)
+	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if _, ok := i.handlers[name]; ok {
+		return nil, fmt.Errorf("handler %q of %s: %w", name, i.cfg.Service, ErrDuplicateName)
+	}
+	i.handlers[name] = h
+	signal(i.added)
+	return h, nil
+}
+
+func (i *Inbox[TX]) newHandler(name string, fn HandlerFunc[TX], cfg HandlerConfig) (*Handler[TX], error) {
+	var p problems
+	p.text("name", name, maxName)
+	if fn == nil {
+		p.addf("function is nil")
+	}
+	cfg, err := cfg.withDefaults()
+	if err := errors.Join(p.err(), err); err != nil {
+		return nil, err
+	}
+	full := i.cfg.Service + "/" + name
+	h := &Handler[TX]{
+		inbox: i, name: full, fn: fn, cfg: cfg,
+		log:  i.log.With("consumer", full),
+		wake: make(chan struct{}, 1),
+	}
+	if i.cfg.CacheSize > 0 {
+		if h.window, err = dedupe.New(i.cfg.CacheSize); err != nil {
+			return nil, err
+		}
+	}
+	h.returned, err = dedupe.New(returnedSize)
+	return h, err
+}
+
+// all returns the handlers.
+func (i *Inbox[TX]) all() []*Handler[TX] {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	handlers := make([]*Handler[TX], 0, len(i.handlers))
+	for _, h := range i.handlers {
+		handlers = append(handlers, h)
+	}
+	return handlers
+}
+
+// warnIfIdle warns once if something was parked and nobody will take it up.
+func (i *Inbox[TX]) warnIfIdle(ctx context.Context) {
+	if i.running.Load() {
+		return
+	}
+	i.warned.Do(func() {
+		i.log.WarnContext(ctx, "message parked while Inbox.Run is not running: nothing takes up parked messages",
+			"service", i.cfg.Service)
+	})
+}
+
+// operation bounds a store call that is to be finished even if ctx ends.
+func (h *Handler[TX]) operation(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), h.cfg.Timeout)
+}
+
+// signal wakes who waits on c, or will.
+func signal(c chan struct{}) {
+	select {
+	case c <- struct{}{}:
+	default: // a wake-up is pending already
+	}
+}
+
+// jitter returns a time between half of d and d.
+func jitter(d time.Duration) time.Duration { return d/2 + randomUpTo(d-d/2) }

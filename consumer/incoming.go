@@ -1,0 +1,154 @@
+package consumer
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/google/uuid"
+
+	"github.com/boxpair/boxpair/idgen"
+	"github.com/boxpair/boxpair/transport"
+)
+
+// MetaForeignID is the metadata name under which the UUID of a message is kept
+// that was not a dispatch ID.
+const MetaForeignID = transport.ReservedPrefix + "foreign-id"
+
+// incoming is a message as it arrived, or as it was parked.
+type incoming struct {
+	event    transport.Event
+	order    string // the key as a store keeps it
+	metadata map[string]string
+}
+
+// read reads a message. An error says why it must not be handled; its dispatch
+// ID is then derived from all of it, so that it takes nobody else's.
+func (h *Handler[TX]) read(msg *message.Message) (*incoming, error) {
+	topic := h.cfg.Topic
+	if topic == "" {
+		topic = message.SubscribeTopicFromCtx(msg.Context())
+	}
+	event, err := transport.Parse(topic, msg)
+	in := &incoming{event: event, metadata: msg.Metadata}
+	if h.cfg.DeriveID && msg.UUID != "" && onlyForeign(err) {
+		in.adopt(idgen.OfKey("", topic, msg.UUID, 0), msg.UUID)
+		err = nil
+	}
+	if err == nil {
+		err = h.readKey(in, msg)
+	}
+	in.order = orderKey(in.event.Key)
+	if err != nil {
+		in.event.Digest = transport.Digest{}
+		in.adopt(refusedID(topic, msg), msg.UUID)
+	}
+	return in, err
+}
+
+// readKey asks HandlerConfig.Key. A message on which that panics is refused: no
+// repetition would end otherwise.
+func (h *Handler[TX]) readKey(in *incoming, msg *message.Message) (err error) {
+	if h.cfg.Key == nil {
+		return nil
+	}
+	defer func() {
+		if v := recover(); v != nil {
+			err = fmt.Errorf("key of the message: %w", newPanic(v))
+		}
+	}()
+	in.event.Key = h.cfg.Key(msg)
+	return nil
+}
+
+// adopt gives the message a dispatch ID and keeps the UUID that it came with.
+func (in *incoming) adopt(id uuid.UUID, foreign string) {
+	in.event.ID = id
+	in.metadata = maps.Clone(in.metadata)
+	if in.metadata == nil {
+		in.metadata = make(map[string]string, 1)
+	}
+	in.metadata[MetaForeignID] = foreign
+}
+
+// onlyForeign tells whether nothing is wrong besides the UUID.
+func onlyForeign(err error) bool {
+	joined, ok := err.(interface{ Unwrap() []error }) //nolint:errorlint // counts what is joined, on purpose
+	return ok && len(joined.Unwrap()) == 1 && errors.Is(err, transport.ErrNotDispatchID)
+}
+
+// refusedID derives a dispatch ID for a message that has none which can be believed. It
+// covers the whole message: two that differ are both kept, and one that comes again is not
+// kept twice.
+func refusedID(topic string, msg *message.Message) uuid.UUID {
+	h := sha256.New()
+	part := func(s string) { fmt.Fprintf(h, "%d:%s,", len(s), s) }
+	part(msg.UUID)
+	part(string(msg.Payload))
+	for _, name := range slices.Sorted(maps.Keys(msg.Metadata)) {
+		part(name)
+		part(msg.Metadata[name])
+	}
+	return idgen.OfKey("", topic, hex.EncodeToString(h.Sum(nil)), 1)
+}
+
+// restore returns a parked message as it arrived.
+func (h *Handler[TX]) restore(m *ParkedMessage) *incoming {
+	msg := message.NewMessage(m.ID.String(), m.Payload)
+	msg.Metadata = m.Metadata
+	// What cannot be read was found at arrival; to redrive it all the same is up to the operator.
+	event, _ := transport.Parse(m.Topic, msg)
+	event.ID, event.Digest, event.Stamp = m.ID, m.Digest, m.Stamp
+	in := &incoming{event: event, order: m.Key, metadata: m.Metadata}
+	_ = h.readKey(in, msg) // likewise
+	return in
+}
+
+// message returns a copy for a handler, which may do with it what it likes.
+func (in *incoming) message(ctx context.Context) *message.Message {
+	msg := message.NewMessageWithContext(ctx, in.event.ID.String(), in.event.Payload)
+	maps.Copy(msg.Metadata, in.metadata)
+	return msg
+}
+
+// stored returns the message as a store keeps it.
+func (in *incoming) stored() *Message {
+	return &Message{
+		ID: in.event.ID, Topic: clean(in.event.Topic, maxKey), Key: in.order,
+		Digest: in.event.Digest, Stamp: in.event.Stamp,
+		Metadata: in.metadata, Payload: in.event.Payload,
+	}
+}
+
+// orderKey returns a key as a store can keep and index it: itself, or a hash of
+// one that is too long or no text.
+func orderKey(key string) string {
+	if clean(key, maxKey) == key {
+		return key
+	}
+	sum := sha256.Sum256([]byte(key))
+	return "sha256:" + hex.EncodeToString(sum[:])
+}
+
+// clean returns s as valid UTF-8 without NUL, which databases do not keep in text, cut to
+// at most so many bytes.
+func clean(s string, most int) string {
+	if len(s) <= most && utf8.ValidString(s) && strings.IndexByte(s, 0) < 0 {
+		return s
+	}
+	s = strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
+	if len(s) <= most {
+		return s
+	}
+	for most > 0 && !utf8.RuneStart(s[most]) {
+		most--
+	}
+	return s[:most]
+}

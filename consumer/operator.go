@@ -1,0 +1,66 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/google/uuid"
+)
+
+// Stats reads the state of the inbox of every handler, by the consumer's name.
+func (i *Inbox[TX]) Stats(ctx context.Context) (map[string]Stats, error) {
+	stats := make(map[string]Stats)
+	for _, h := range i.all() {
+		s, err := h.Stats(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("consumer %s: %w", h.name, err)
+		}
+		stats[h.name] = s
+	}
+	return stats, nil
+}
+
+// ListParked reads parked messages. A filter without a consumer selects those of
+// all consumers that share the tables, of other services too.
+func (i *Inbox[TX]) ListParked(ctx context.Context, f Filter) ([]ParkedMessage, error) {
+	return i.store.ListParkedMessages(ctx, f.withDefaults())
+}
+
+// Redrive makes dead, too old and, with Filter.Force, altered messages that f selects due
+// again, with no attempts counted, and returns their dispatch IDs. Call it until it
+// returns none to redrive more than f.Limit. They are handled by the Run of their consumer,
+// in whatever process. Where later messages of a key were applied meanwhile, a redriven one comes after them.
+func (i *Inbox[TX]) Redrive(ctx context.Context, f Filter) ([]uuid.UUID, error) {
+	ids, err := i.store.RedriveMessages(ctx, f.withDefaults())
+	for _, id := range ids {
+		i.log.InfoContext(ctx, "message redriven", "dispatch_id", id, "consumer", f.Consumer)
+	}
+	for _, h := range i.all() {
+		signal(h.wake)
+	}
+	return ids, err
+}
+
+// Discard gives up parked messages that f selects, keeps the reason with them, and returns their dispatch
+// IDs. Further copies of them stay duplicates.
+func (i *Inbox[TX]) Discard(ctx context.Context, f Filter, reason string) ([]uuid.UUID, error) {
+	if reason == "" || clean(reason, maxError) != reason {
+		return nil, errors.New("discard: a reason is required, in at most 1 KiB of text")
+	}
+	ids, err := i.store.DiscardMessages(ctx, f.withDefaults(), reason)
+	for _, id := range ids {
+		i.log.InfoContext(ctx, "message discarded", "dispatch_id", id, "consumer", f.Consumer, "reason", reason)
+	}
+	for _, h := range i.all() {
+		signal(h.wake) // what followed may be due
+	}
+	return ids, err
+}
+
+func (f Filter) withDefaults() Filter {
+	if f.Limit <= 0 {
+		f.Limit = defaultFilterLimit
+	}
+	return f
+}

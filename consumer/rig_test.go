@@ -1,0 +1,209 @@
+package consumer_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"log/slog"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/google/uuid"
+	"go.uber.org/goleak"
+
+	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/transport"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// work is what a handler is given in these tests.
+type work = consumer.Work[*fakeTx]
+
+// rig is an inbox over a fake database, with one handler.
+type rig struct {
+	t       *testing.T
+	store   *fakeStore
+	inbox   *consumer.Inbox[*fakeTx]
+	handler *consumer.Handler[*fakeTx]
+	log     *logBuffer
+	calls   atomic.Int64 // of the handler
+}
+
+// setup is what a test changes of a rig.
+type setup struct {
+	store   *fakeStore
+	outbox  *producer.Outbox[*fakeTx]
+	config  consumer.Config
+	handler consumer.HandlerConfig
+	fn      consumer.HandlerFunc[*fakeTx]
+}
+
+// newRig returns a rig whose handler has the effect "did <dispatch ID>" before it
+// calls the setup's function.
+func newRig(t *testing.T, s setup) *rig {
+	t.Helper()
+	r := &rig{t: t, store: s.store, log: &logBuffer{}}
+	if r.store == nil {
+		r.store = newFake()
+	}
+	if s.config.Service == "" {
+		s.config.Service = "stock"
+	}
+	s.config.Logger = slog.New(slog.NewTextHandler(r.log, nil))
+	var err error
+	if r.inbox, err = consumer.New(r.store, s.outbox, s.config); err != nil {
+		t.Fatal(err)
+	}
+	if s.handler.Topic == "" {
+		s.handler.Topic = "orders"
+	}
+	r.handler, err = r.inbox.Handle("reserve", func(ctx context.Context, w *work, msg *message.Message) error {
+		r.calls.Add(1)
+		w.DB().Do("did " + w.Event().ID.String())
+		if s.fn == nil {
+			return nil
+		}
+		return s.fn(ctx, w, msg)
+	}, s.handler)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// consume has the message handled and fails the test if it is not acknowledged.
+func (r *rig) consume(msg *message.Message) {
+	r.t.Helper()
+	if err := r.handler.Consume(msg); err != nil {
+		r.t.Fatalf("Consume: %v", err)
+	}
+}
+
+// wantCalls checks how often the handler was run.
+func (r *rig) wantCalls(want int64) {
+	r.t.Helper()
+	if got := r.calls.Load(); got != want {
+		r.t.Errorf("handler was run %d times, want %d", got, want)
+	}
+}
+
+// wantDone checks how often the effect of a dispatch was committed.
+func (r *rig) wantDone(id uuid.UUID, want int) {
+	r.t.Helper()
+	if got := r.store.done("did " + id.String()); got != want {
+		r.t.Errorf("effect of %s was committed %d times, want %d", id, got, want)
+	}
+}
+
+// wantStates checks what is parked.
+func (r *rig) wantStates(want ...consumer.State) {
+	r.t.Helper()
+	got := r.store.states()
+	if len(got) != len(want) {
+		r.t.Fatalf("parked: %v, want %v", got, want)
+	}
+	for i := range got {
+		if got[i] != want[i] {
+			r.t.Fatalf("parked: %v, want %v", got, want)
+		}
+	}
+}
+
+// wantLog checks that the log has a line with all of the words.
+func (r *rig) wantLog(words ...string) {
+	r.t.Helper()
+	for line := range strings.Lines(r.log.String()) {
+		found := true
+		for _, w := range words {
+			found = found && strings.Contains(line, w)
+		}
+		if found {
+			return
+		}
+	}
+	r.t.Errorf("no log line with %q in:\n%s", words, r.log.String())
+}
+
+// parked returns the only parked message.
+func (r *rig) parked() consumer.ParkedMessage {
+	r.t.Helper()
+	found, err := r.inbox.ListParked(r.t.Context(), consumer.Filter{})
+	if err != nil || len(found) != 1 {
+		r.t.Fatalf("ListParked: %d messages, %v; want one", len(found), err)
+	}
+	return found[0]
+}
+
+// run runs the inbox until the returned function is called.
+func (r *rig) run() (stop func()) {
+	ctx, cancel := context.WithCancel(r.t.Context())
+	done := make(chan error, 1)
+	go func() { done <- r.inbox.Run(ctx) }()
+	return func() {
+		r.t.Helper()
+		cancel()
+		if err := <-done; err != nil {
+			r.t.Errorf("Run: %v", err)
+		}
+	}
+}
+
+// number returns a dispatch ID that depends on n alone.
+func number(n int) uuid.UUID {
+	var u uuid.UUID
+	binary.BigEndian.PutUint64(u[8:], uint64(n+1))
+	return u
+}
+
+// event returns the n-th event of the tests.
+func event(n int) transport.Event {
+	e := transport.Event{
+		ID: number(n), Topic: "orders", Payload: []byte("secret payload"), CorrelationID: "conversation",
+		Stamp: time.Now(),
+	}
+	e.Digest = transport.ContentDigest(&e)
+	return e
+}
+
+// msg returns the n-th message of the tests.
+func msg(n int) *message.Message { return fresh(event(n)) }
+
+func fresh(e transport.Event) *message.Message { return e.Message() }
+
+// keyed returns the n-th message with a key.
+func keyed(n int, key string) *message.Message {
+	e := event(n)
+	e.Key = key
+	e.Digest = transport.ContentDigest(&e)
+	return e.Message()
+}
+
+// again marks a message as delivered before.
+func again(m *message.Message) *message.Message {
+	m.SetContext(transport.WithRedelivered(m.Context()))
+	return m
+}
+
+// logBuffer is a log that may be written and read at once.
+type logBuffer struct {
+	mu  sync.Mutex
+	buf bytes.Buffer
+}
+
+func (b *logBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
+}
+
+func (b *logBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
+}

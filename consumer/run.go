@@ -1,0 +1,258 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+)
+
+// Run takes up parked messages that are due and forgets old dispatch IDs, for all
+// handlers, until ctx ends; then it waits for the handlers that it has begun and
+// returns nil. It needs no broker. Several processes of a service may run it at the same
+// time. While the database is down it waits and logs. It returns [ErrRunning] if
+// it runs already.
+func (i *Inbox[TX]) Run(ctx context.Context) error {
+	if !i.running.CompareAndSwap(false, true) {
+		return ErrRunning
+	}
+	defer i.running.Store(false)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	started := make(map[*Handler[TX]]struct{})
+	for {
+		for _, h := range i.all() {
+			if _, ok := started[h]; ok {
+				continue
+			}
+			started[h] = struct{}{}
+			wg.Go(func() { h.runParked(ctx) })
+			wg.Go(func() { h.runForget(ctx) })
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-i.added:
+		}
+	}
+}
+
+// RunOnce does what [Inbox.Run] does, once: it takes up every parked message that
+// is due, each at most once and one after another, and forgets. It returns when that
+// is done, with the errors of all handlers.
+func (i *Inbox[TX]) RunOnce(ctx context.Context) error {
+	var errs []error
+	for _, h := range i.all() {
+		if h.isReady() {
+			if err := h.runDue(ctx); err != nil {
+				errs = append(errs, fmt.Errorf("consumer %s: %w", h.name, err))
+				continue
+			}
+		}
+		if err := h.forget(ctx); err != nil {
+			errs = append(errs, fmt.Errorf("consumer %s: %w", h.name, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func (h *Handler[TX]) runDue(ctx context.Context) error {
+	if err := h.resume(ctx); err != nil {
+		return err
+	}
+	return h.drain(ctx, false)
+}
+
+func (h *Handler[TX]) isReady() bool {
+	if h.cfg.Ready == nil {
+		return true
+	}
+	select {
+	case <-h.cfg.Ready:
+		return true
+	default:
+		return false
+	}
+}
+
+// runParked takes up parked messages until ctx ends.
+func (h *Handler[TX]) runParked(ctx context.Context) {
+	if h.cfg.Ready != nil {
+		select {
+		case <-h.cfg.Ready:
+		case <-ctx.Done():
+			return
+		}
+	}
+	for failures := 0; ; failures++ {
+		err := h.resume(ctx)
+		if err == nil {
+			break
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		h.log.WarnContext(ctx, "parked messages cannot be taken up", "error", err)
+		if !sleep(ctx, dueWait(failures)) {
+			return
+		}
+	}
+	c := crew[TX]{
+		h:        h,
+		inFlight: make(map[int64]struct{}),
+		passed:   make(map[int64]time.Time),
+		done:     make(chan taken),
+	}
+	c.work(ctx)
+}
+
+// crew takes up parked messages of one handler, several at once. Its fields
+// belong to the goroutine of work.
+type crew[TX any] struct {
+	h         *Handler[TX]
+	inFlight  map[int64]struct{}
+	passed    map[int64]time.Time // not there to be handled: until when to pass them over
+	done      chan taken
+	failures  int
+	notBefore time.Time
+}
+
+type taken struct {
+	seq   int64
+	there bool
+	err   error
+}
+
+func (c *crew[TX]) work(ctx context.Context) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		timer.Reset(c.fill(ctx))
+		select {
+		case <-ctx.Done():
+			for len(c.inFlight) > 0 {
+				c.take(ctx, <-c.done)
+			}
+			return
+		case t := <-c.done:
+			c.take(ctx, t)
+		case <-c.h.wake:
+		case <-timer.C:
+		}
+	}
+}
+
+// fill begins what is due, as far as there is room, and returns how long to wait
+// for more.
+func (c *crew[TX]) fill(ctx context.Context) time.Duration {
+	now := time.Now()
+	if wait := c.notBefore.Sub(now); wait > 0 {
+		return wait
+	}
+	poll := c.h.inbox.cfg.PollInterval
+	room := c.h.cfg.ParkedConcurrency - len(c.inFlight)
+	if room <= 0 || ctx.Err() != nil {
+		return poll
+	}
+	for seq, until := range c.passed {
+		if !now.Before(until) {
+			delete(c.passed, seq)
+		}
+	}
+	seqs, next, err := c.h.inbox.store.DueMessages(ctx, c.h.consumer(), len(c.inFlight)+len(c.passed)+room)
+	if err != nil {
+		return c.failed(ctx, fmt.Errorf("read due messages: %w", err))
+	}
+	for _, seq := range seqs {
+		_, busy := c.inFlight[seq]
+		_, passed := c.passed[seq]
+		if busy || passed || room == 0 {
+			continue
+		}
+		room--
+		c.inFlight[seq] = struct{}{}
+		go func() {
+			there, err := c.h.takeUp(ctx, seq, false)
+			c.done <- taken{seq: seq, there: there, err: err}
+		}()
+	}
+	if next > 0 {
+		return min(next, poll)
+	}
+	return poll
+}
+
+// take notes what became of a message.
+func (c *crew[TX]) take(ctx context.Context, t taken) {
+	delete(c.inFlight, t.seq)
+	switch {
+	case t.err != nil:
+		c.failed(ctx, t.err)
+		c.passed[t.seq] = c.notBefore // others first
+	case !t.there:
+		c.passed[t.seq] = time.Now().Add(c.h.inbox.cfg.PollInterval)
+	default:
+		c.failures = 0
+	}
+}
+
+// failed notes an error of the database and returns how long to leave it alone.
+func (c *crew[TX]) failed(ctx context.Context, err error) time.Duration {
+	if ctx.Err() != nil {
+		return 0
+	}
+	wait := dueWait(c.failures)
+	c.failures++
+	c.notBefore = time.Now().Add(wait)
+	c.h.log.WarnContext(ctx, "parked messages cannot be taken up", "error", err)
+	return wait
+}
+
+// dueWait returns how long to wait after so many failures in a row.
+func dueWait(failures int) time.Duration {
+	return jitter(min(doubled(dueFailureWait, failures), dueFailureWaitCeiling))
+}
+
+// runForget forgets at intervals until ctx ends.
+func (h *Handler[TX]) runForget(ctx context.Context) {
+	for {
+		if err := h.forget(ctx); err != nil && ctx.Err() == nil {
+			h.log.ErrorContext(ctx, "forgetting failed", "error", err)
+		}
+		if !sleep(ctx, h.inbox.cfg.ForgetInterval) {
+			return
+		}
+	}
+}
+
+// forget advances the time up to which dispatch IDs are forgotten, and removes those that
+// every handler which may have read the time before has dealt with.
+func (h *Handler[TX]) forget(ctx context.Context) error {
+	if err := h.register(ctx); err != nil {
+		return err
+	}
+	cfg := &h.inbox.cfg
+	_, err := h.inbox.store.AdvanceForgotten(ctx, h.consumer(), cfg.Window, cfg.MaxClockStep)
+	if err != nil {
+		err = fmt.Errorf("advance what is forgotten: %w", err)
+		if !errors.Is(err, ErrClockJump) { // else what was forgotten before can still be removed
+			return err
+		}
+	}
+	for {
+		begun := time.Now()
+		n, ferr := h.inbox.store.Forget(ctx, h.consumer(), h.cfg.Timeout+forgetGrace, forgetBatch)
+		if ferr != nil {
+			return errors.Join(err, fmt.Errorf("remove forgotten dispatch IDs: %w", ferr))
+		}
+		h.counts.forgotten.Add(int64(n))
+		if n < forgetBatch {
+			return err
+		}
+		// Half of the time is for those who are handling messages.
+		if !sleep(ctx, max(forgetPause, time.Since(begun))) {
+			return errors.Join(err, context.Cause(ctx))
+		}
+	}
+}

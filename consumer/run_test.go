@@ -1,0 +1,346 @@
+package consumer_test
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/boxpair/boxpair/consumer"
+)
+
+func TestSecondRunIsRefused(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, setup{})
+		stop := r.run()
+		synctest.Wait()
+		if err := r.inbox.Run(t.Context()); !errors.Is(err, consumer.ErrRunning) {
+			t.Errorf("Run: %v", err)
+		}
+		stop()
+		r.run()() // and again when it has ended
+	})
+}
+
+func TestRunWaitsForWhatItHasBegun(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		n := 0
+		r := newRig(t, setup{fn: func(ctx context.Context, _ *work, _ *message.Message) error {
+			if n++; n == 1 {
+				return consumer.RetryAfter(time.Second, nil)
+			}
+			time.Sleep(20 * time.Second)
+			return ctx.Err()
+		}})
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- r.inbox.Run(ctx) }()
+		r.consume(msg(1))
+		time.Sleep(2 * time.Second)
+		cancel()
+		synctest.Wait()
+		select {
+		case err := <-done:
+			t.Errorf("Run returned %v while a handler runs", err)
+		default:
+		}
+		if err := <-done; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+		r.wantDone(number(1), 1)
+	})
+}
+
+func TestParkingWithoutRunIsWarnedOfOnce(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, setup{fn: func(context.Context, *work, *message.Message) error { return consumer.RetryAfter(time.Hour, nil) }})
+	r.consume(msg(1))
+	r.consume(msg(2))
+	if n := strings.Count(r.log.String(), "Inbox.Run is not running"); n != 1 {
+		t.Errorf("warned %d times", n)
+	}
+}
+
+func TestOneSlowParkedMessageDelaysNoOther(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		first := make(map[string]bool)
+		var order []string
+		r := newRig(t, setup{
+			handler: consumer.HandlerConfig{ParkedConcurrency: 2},
+			fn: func(ctx context.Context, _ *work, m *message.Message) error {
+				if !first[m.UUID] {
+					first[m.UUID] = true
+					return consumer.RetryAfter(time.Second, errHandler)
+				}
+				if m.UUID == number(0).String() {
+					<-ctx.Done()
+					return errHandler
+				}
+				order = append(order, m.UUID)
+				return nil
+			},
+		})
+		stop := r.run()
+		synctest.Wait()
+		for n := range 20 {
+			r.consume(msg(n))
+		}
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if len(order) != 19 {
+			t.Errorf("%d others applied while one is stuck", len(order))
+		}
+		stop()
+	})
+}
+
+func TestMessageInOtherHandsIsPassedOverWithoutAHotLoop(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newFake()
+		r := newRig(t, setup{store: store, fn: func(context.Context, *work, *message.Message) error {
+			return consumer.RetryAfter(time.Second, errHandler)
+		}})
+		stop := r.run()
+		r.consume(msg(1))
+		synctest.Wait()
+		store.mu.Lock()
+		store.parked[0].locked = true
+		store.mu.Unlock()
+		time.Sleep(time.Minute)
+		if n := store.called("due"); n > 40 {
+			t.Errorf("asked %d times in a minute", n)
+		}
+		stop()
+		r.wantCalls(1)
+	})
+}
+
+func TestRunSurvivesAnOutageWithoutAHotLoop(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newFake()
+		fn, _ := failing(1)
+		r := newRig(t, setup{store: store, fn: fn, handler: consumer.HandlerConfig{QuickAttempts: 1}})
+		store.setFault(func(string) error { return errOutage })
+		stop := r.run()
+		time.Sleep(10 * time.Minute)
+		if n := store.called("register"); n > 60 {
+			t.Errorf("%d tries to register in ten minutes", n)
+		}
+		store.setFault(nil)
+		r.consume(msg(1))
+		time.Sleep(2 * time.Minute)
+		r.wantDone(number(1), 1)
+
+		store.setFault(func(string) error { return errOutage })
+		before := store.called("due")
+		time.Sleep(10 * time.Minute)
+		if n := store.called("due") - before; n > 60 {
+			t.Errorf("%d tries in ten minutes", n)
+		}
+		stop()
+	})
+}
+
+func TestUnknownCommitOfAParkedMessageIsAskedAgain(t *testing.T) {
+	t.Parallel()
+	for name, lost := range map[string]string{"committed": "answer", "not committed": "commit"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				store := newFake()
+				fn, _ := failing(1)
+				r := newRig(t, setup{store: store, fn: fn, handler: consumer.HandlerConfig{QuickAttempts: 1}})
+				store.setFault(func(step string) error {
+					if step == lost && store.called(lost) == 1 {
+						return consumer.ErrCommitUnknown
+					}
+					return nil
+				})
+				r.consume(msg(1))
+				stop := r.run()
+				time.Sleep(time.Minute)
+				stop()
+				r.wantDone(number(1), 1)
+				r.wantStates()
+				if c := r.handler.Counters(); c.Applied != 1 || c.Failed != 1 {
+					t.Errorf("counters: %+v", c)
+				}
+			})
+		})
+	}
+}
+
+func TestOutageCountsNoAttemptsOfParkedMessages(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		first := make(map[string]bool)
+		var down atomic.Bool
+		r := newRig(t, setup{fn: func(_ context.Context, _ *work, m *message.Message) error {
+			if !first[m.UUID] {
+				first[m.UUID] = true
+				return consumer.RetryAfter(time.Second, errHandler)
+			}
+			if down.Load() {
+				time.Sleep(time.Millisecond)
+				return errOutage
+			}
+			return nil
+		}})
+		down.Store(true)
+		stop := r.run()
+		synctest.Wait()
+		for n := range 4 {
+			r.consume(msg(n))
+		}
+		time.Sleep(30 * time.Second)
+		down.Store(false)
+		time.Sleep(30 * time.Second)
+		stop()
+		r.wantStates()
+		if c := r.handler.Counters(); c.Applied != 4 || c.Failed != 4 {
+			t.Errorf("counters: %+v", c)
+		}
+	})
+}
+
+func TestHandlerThatIsNotReadyGetsNothing(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		ready := make(chan struct{})
+		fn, _ := failing(1)
+		r := newRig(t, setup{fn: fn, handler: consumer.HandlerConfig{Ready: ready, QuickAttempts: 1}})
+		stop := r.run()
+		r.consume(msg(1))
+		time.Sleep(time.Hour)
+		if err := r.inbox.RunOnce(t.Context()); err != nil {
+			t.Error(err)
+		}
+		r.wantCalls(1)
+		close(ready)
+		time.Sleep(time.Minute)
+		stop()
+		r.wantDone(number(1), 1)
+	})
+}
+
+func TestHandlerAddedWhileRunningIsTakenIn(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, setup{})
+		stop := r.run()
+		synctest.Wait()
+		fn, calls := failing(1)
+		late, err := r.inbox.Handle("late", fn, consumer.HandlerConfig{QuickAttempts: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := late.Consume(msg(1)); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		stop()
+		if calls.Load() != 2 {
+			t.Errorf("%d calls", calls.Load())
+		}
+	})
+}
+
+func TestForgettingAdvancesFirstAndRemovesInBatches(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newFake()
+		r := newRig(t, setup{store: store, config: consumer.Config{Window: time.Hour, CacheSize: -1}})
+		for n := range 2500 {
+			r.consume(msg(n))
+		}
+		r.consume(message.NewMessage(number(9999).String(), nil)) // without a stamp
+		time.Sleep(2 * time.Hour)
+		var steps []string
+		store.setFault(func(step string) error {
+			steps = append(steps, step)
+			return nil
+		})
+		if err := r.inbox.RunOnce(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		if i := slices.Index(steps, "advance"); i < 0 || slices.Index(steps, "forget") < i {
+			t.Errorf("steps: %v", steps)
+		}
+		if !slices.Equal(store.forgets, []int{1000, 1000, 500}) {
+			t.Errorf("removed %v", store.forgets)
+		}
+		if c := r.handler.Counters(); c.Forgotten != 2500 {
+			t.Errorf("counters: %+v", c)
+		}
+		// What was forgotten is set aside, not run.
+		old := event(1)
+		old.Stamp = time.Now().Add(-90 * time.Minute)
+		r.consume(fresh(old))
+		r.wantStates(consumer.TooOldState)
+	})
+}
+
+func TestClockThatJumpedIsReportedAndForgetsNothingMore(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newFake()
+		r := newRig(t, setup{store: store})
+		if err := r.inbox.RunOnce(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		until := store.forgotten
+		time.Sleep(365 * 24 * time.Hour)
+		if err := r.inbox.RunOnce(t.Context()); !errors.Is(err, consumer.ErrClockJump) {
+			t.Errorf("RunOnce: %v", err)
+		}
+		if !store.forgotten.Equal(until) {
+			t.Error("the clock's jump was believed")
+		}
+		if n := store.called("forget"); n != 2 {
+			t.Errorf("forgot %d times: what was forgotten before can still be removed", n)
+		}
+		stop := r.run()
+		synctest.Wait()
+		stop()
+		r.wantLog("level=ERROR", "forgetting failed", "clock jumped")
+	})
+}
+
+func TestOperatorsNeedAReasonToDiscard(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, setup{fn: func(context.Context, *work, *message.Message) error { return consumer.Reject(errHandler) }})
+	r.consume(msg(1))
+	for _, reason := range []string{"", "a\x00b"} {
+		if _, err := r.inbox.Discard(t.Context(), consumer.Filter{}, reason); err == nil {
+			t.Errorf("discarded for %q", reason)
+		}
+	}
+	ids, err := r.inbox.Discard(t.Context(), consumer.Filter{}, "order was cancelled")
+	if err != nil || len(ids) != 1 || ids[0] != number(1) {
+		t.Errorf("Discard: %v, %v", ids, err)
+	}
+	r.wantLog("discarded", "dispatch_id="+number(1).String(), "order was cancelled")
+	r.consume(msg(1)) // its copies stay duplicates
+	r.wantCalls(1)
+}
+
+func TestStatsTellWhatIsParked(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, setup{fn: func(context.Context, *work, *message.Message) error { return consumer.Reject(errHandler) }})
+	r.consume(msg(1))
+	stats, err := r.inbox.Stats(t.Context())
+	if err != nil || stats["stock/reserve"].Dead != 1 {
+		t.Errorf("Stats: %+v, %v", stats, err)
+	}
+}

@@ -1,0 +1,199 @@
+package consumer_test
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/boxpair/boxpair/consumer"
+)
+
+func TestRedeliveredMessageRunsAloneAfterItsStartIsRecorded(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newFake()
+		var running atomic.Int64
+		r := newRig(t, setup{store: store, fn: func(_ context.Context, _ *work, m *message.Message) error {
+			beside := running.Add(1) - 1
+			defer running.Add(-1)
+			if m.UUID == number(9).String() {
+				if beside != 0 {
+					t.Errorf("%d handlers run beside the suspect", beside)
+				}
+				if store.called("started") != 1 {
+					t.Error("its start is not recorded")
+				}
+			}
+			time.Sleep(time.Second)
+			if m.UUID == number(9).String() && running.Load() != 1 {
+				t.Error("another handler was begun beside the suspect")
+			}
+			return nil
+		}})
+		for n := range 4 {
+			go func() { _ = r.handler.Consume(msg(n)) }()
+		}
+		synctest.Wait()
+		go func() { _ = r.handler.Consume(again(msg(9))) }()
+		synctest.Wait()
+		go func() { _ = r.handler.Consume(msg(5)) }()
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		r.wantCalls(6)
+		if n := store.called("started"); n != 1 {
+			t.Errorf("%d starts recorded: those delivered for the first time need none", n)
+		}
+	})
+}
+
+func TestMessageThatKillsTheProcessIsDeadWithoutBeingRun(t *testing.T) {
+	t.Parallel()
+	store := newFake()
+	// Each process dies within the handler: its start is all that is left.
+	for range 3 {
+		store.attempts[claimKey{1, number(1)}] = attemptRow{starts: store.attempts[claimKey{1, number(1)}].starts + 1}
+	}
+	r := newRig(t, setup{store: store})
+	r.consume(again(msg(1)))
+	r.wantCalls(0)
+	r.wantStates(consumer.Dead)
+	r.wantLog("level=ERROR", "kills the process", number(1).String())
+
+	// One fewer, and it is still run.
+	store = newFake()
+	store.attempts[claimKey{1, number(1)}] = attemptRow{starts: 2}
+	r = newRig(t, setup{store: store})
+	r.consume(again(msg(1)))
+	r.wantCalls(1)
+	r.wantDone(number(1), 1)
+}
+
+func TestDuplicateThatIsRedeliveredIsNotRun(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, setup{config: consumer.Config{CacheSize: -1}})
+	r.consume(msg(1))
+	r.consume(again(msg(1)))
+	r.wantCalls(1)
+}
+
+// The transport marks every second delivery. One that this process gave back itself
+// came back, so it cannot have killed anything.
+func TestMessageThatThisProcessReturnedIsNoSuspect(t *testing.T) {
+	t.Parallel()
+	store := newFake()
+	r := newRig(t, setup{store: store})
+	store.setFault(func(step string) error {
+		if step == "begin" {
+			return errOutage
+		}
+		return nil
+	})
+	for range 10 {
+		m := again(msg(1))
+		ctx, cancel := context.WithCancel(m.Context())
+		cancel()
+		m.SetContext(ctx)
+		if err := r.handler.Consume(m); !errors.Is(err, errOutage) {
+			t.Fatalf("Consume: %v", err)
+		}
+	}
+	store.setFault(nil)
+	r.consume(again(msg(1)))
+	r.wantDone(number(1), 1)
+	if n := store.called("started"); n != 1 {
+		t.Errorf("%d starts recorded, want the first only", n)
+	}
+}
+
+func TestParkedMessageThatKillsTheProcessIsDeadInTheEnd(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		name   string
+		killed int // processes, each of which left a recorded start
+		runs   int64
+		states []consumer.State
+	}{
+		{"new", 0, 1, nil},
+		{"killed three", 3, 1, nil},
+		{"killed four", 4, 0, []consumer.State{consumer.Dead}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			store := newFake()
+			former := newRig(t, setup{store: store, fn: func(context.Context, *work, *message.Message) error {
+				return consumer.RetryAfter(0, errHandler)
+			}})
+			former.consume(msg(1))
+			store.attempts[claimKey{1, number(1)}] = attemptRow{starts: test.killed}
+
+			r := newRig(t, setup{store: store})
+			if err := r.inbox.RunOnce(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			r.wantCalls(test.runs)
+			r.wantStates(test.states...)
+			if n := store.called("started"); n != 1 {
+				t.Errorf("%d starts recorded", n)
+			}
+		})
+	}
+}
+
+func TestMessageThatBecomesDueLaterIsNoSuspect(t *testing.T) {
+	t.Parallel()
+	store := newFake()
+	fn, _ := failing(1)
+	r := newRig(t, setup{store: store, fn: fn, handler: consumer.HandlerConfig{QuickAttempts: 1, MinBackoff: 1}})
+	if err := r.inbox.RunOnce(t.Context()); err != nil { // nothing is due when the process begins
+		t.Fatal(err)
+	}
+	r.consume(msg(1))
+	if err := r.inbox.RunOnce(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r.wantDone(number(1), 1)
+	if n := store.called("started"); n != 0 {
+		t.Errorf("%d starts recorded", n)
+	}
+}
+
+func TestParkedSuspectRunsAlone(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newFake()
+		former := newRig(t, setup{store: store, fn: func(context.Context, *work, *message.Message) error {
+			return consumer.RetryAfter(0, errHandler)
+		}})
+		former.consume(msg(9))
+		store.attempts[claimKey{1, number(9)}] = attemptRow{starts: 1}
+
+		var running atomic.Int64
+		r := newRig(t, setup{store: store, fn: func(_ context.Context, _ *work, m *message.Message) error {
+			if n := running.Add(1); m.UUID == number(9).String() && n != 1 {
+				t.Errorf("%d handlers run beside the suspect", n-1)
+			}
+			defer running.Add(-1)
+			time.Sleep(time.Second)
+			if n := running.Load(); m.UUID == number(9).String() && n != 1 {
+				t.Errorf("%d handlers were begun beside the suspect", n-1)
+			}
+			return nil
+		}})
+		for n := range 4 {
+			go func() { _ = r.handler.Consume(msg(n)) }()
+		}
+		synctest.Wait()
+		stop := r.run()
+		synctest.Wait()
+		go func() { _ = r.handler.Consume(msg(5)) }()
+		time.Sleep(5 * time.Second)
+		stop()
+		r.wantCalls(6)
+		r.wantStates()
+	})
+}

@@ -1,0 +1,120 @@
+package consumer
+
+import (
+	"context"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/google/uuid"
+
+	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/transport"
+)
+
+// Work is the transaction in which one message is handled. It belongs to one run of the
+// handler, must not be used after it, and is not safe for concurrent use. The
+// transaction is committed when the handler has returned nil; the handler neither
+// commits nor rolls back.
+type Work[TX any] struct {
+	store ClaimStore[TX]
+	tx    TX
+	event transport.Event
+	msg   *message.Message
+
+	writer *producer.Writer[TX] // nil without an outbox
+	wrote  bool                 // the writer was used
+	err    error                // what must not be committed
+}
+
+func (h *Handler[TX]) newWork(ctx context.Context, tx TX, in *incoming) *Work[TX] {
+	w := &Work[TX]{store: h.inbox.store, tx: tx, event: in.event, msg: in.message(ctx)}
+	if h.inbox.outbox != nil {
+		w.writer = h.inbox.outbox.Handling(tx, h.name, in.event)
+	}
+	return w
+}
+
+// DB returns the transaction. Within [Work.Savepoint] it is the one to use there.
+func (w *Work[TX]) DB() TX {
+	if w.writer != nil {
+		return w.writer.DB()
+	}
+	return w.tx
+}
+
+// Message returns the message, a copy of what the transport delivered. Its UUID
+// is the dispatch ID.
+func (w *Work[TX]) Message() *message.Message { return w.msg }
+
+// Event returns the message read by the wire contract.
+func (w *Work[TX]) Event() transport.Event { return w.event }
+
+// Writer returns the outbox writer of the transaction, for code that is given one
+// elsewhere too. Without an outbox it returns [ErrNoOutbox].
+func (w *Work[TX]) Writer() (*producer.Writer[TX], error) {
+	if w.writer == nil {
+		w.err = ErrNoOutbox
+		return nil, ErrNoOutbox
+	}
+	w.wrote = true
+	return w.writer, nil
+}
+
+// Write writes events to the outbox in the transaction; see [producer.Writer.Write].
+// Events without an identity of their own get dispatch IDs that are children of
+// the message's, in the order of writing, and take over its correlation ID and
+// trace context. Without an outbox it returns [ErrNoOutbox].
+func (w *Work[TX]) Write(ctx context.Context, events ...producer.Event) ([]producer.Written, error) {
+	writer, err := w.Writer()
+	if err != nil {
+		return nil, err
+	}
+	return writer.Write(ctx, events...)
+}
+
+// Queue is like [Work.Write], but the events are written when the handler has
+// returned, in one round trip; see [producer.Writer.Queue].
+func (w *Work[TX]) Queue(events ...producer.Event) ([]uuid.UUID, error) {
+	writer, err := w.Writer()
+	if err != nil {
+		return nil, err
+	}
+	return writer.Queue(events...)
+}
+
+// Publisher returns a Watermill publisher that writes to the outbox in the
+// transaction; see [producer.Writer.Publisher].
+func (w *Work[TX]) Publisher(ctx context.Context, cfg producer.PublisherConfig) (message.Publisher, error) {
+	writer, err := w.Writer()
+	if err != nil {
+		return nil, err
+	}
+	return writer.Publisher(ctx, cfg)
+}
+
+// Savepoint runs fn within a savepoint. If fn returns an error, what it changed and
+// wrote is rolled back, its events are not counted, and the error is returned; the
+// transaction goes on. Within fn, [Work.DB] is the transaction to use.
+func (w *Work[TX]) Savepoint(ctx context.Context, fn func(ctx context.Context, w *Work[TX]) error) error {
+	if w.writer != nil {
+		return w.writer.Savepoint(ctx, func(ctx context.Context, _ *producer.Writer[TX]) error {
+			return fn(ctx, w)
+		})
+	}
+	outer := w.tx
+	defer func() { w.tx = outer }()
+	return w.store.Savepoint(ctx, w.tx, func(ctx context.Context, tx TX) error {
+		w.tx = tx
+		return fn(ctx, w)
+	})
+}
+
+// finish writes what was queued, and returns what forbids the commit.
+func (w *Work[TX]) finish(ctx context.Context) error {
+	if w.err != nil {
+		return w.err
+	}
+	if w.writer == nil {
+		return nil
+	}
+	return w.writer.Flush(ctx)
+}
