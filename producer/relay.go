@@ -1,0 +1,172 @@
+package producer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/boxpair/boxpair/transport"
+)
+
+// Relay moves committed events from an outbox to a Watermill publisher, in the
+// process that writes them or alone in another. Any number of relays may run on
+// one outbox: they share its shards fairly, and take over from those that die.
+//
+// If the publisher is a [transport.Sender], as both transports of this library
+// are, many messages are in flight at once and each has its own outcome. Any
+// other publisher is given batches of one topic; see RelayConfig.Publishers. An error of its
+// Publish may have a method Outcome() transport.Outcome to say what it means;
+// otherwise it counts as a refusal.
+//
+// # Outcomes
+//
+// Confirmed removes an event. Invalid makes it dead at once. Returned and Refused count an
+// attempt, but only if the route works for others; a route on which nothing
+// succeeds is paused, probed, and counts nothing. After a counted attempt the event is
+// parked with a backoff, and the later events of its key follow it. Unavailable
+// counts nothing: the route is tried again, a little later each time. Suspect
+// events are sent again one by one until it is known which of them breaks the
+// channel; that one counts.
+//
+// # Crashes
+//
+// A relay keeps nothing that the database has not: it may be killed at any
+// point. What was in flight or not yet marked is sent again by whoever takes its
+// shards over, first of each key first, with [transport.WithRedelivered] in the context of the
+// messages. A relay that was merely stopped, and wakes up with its leases gone,
+// can still send what it was about to send, a second time and never
+// ahead of an earlier event of its key; it cannot change the database.
+//
+// A Relay is safe for concurrent use, but runs once at a time.
+type Relay struct {
+	store     RelayStore
+	publisher message.Publisher
+	cfg       RelayConfig
+	subscribe func() (<-chan struct{}, func())
+
+	mu   sync.Mutex
+	loop *relayLoop // nil when it does not run
+}
+
+// Report tells what a [Relay.RunOnce] has done.
+type Report struct {
+	// Delivered events were confirmed and have left the outbox.
+	Delivered int
+	// Failed is how many attempts were counted.
+	Failed int
+	// Dead is how many events have used up their attempts, or could never be sent.
+	Dead int
+	// Left is how many events were read and not sent, because the transport or
+	// their route takes nothing now. There may be more behind them.
+	Left int
+}
+
+// NewRelay returns a relay for outbox that publishes to publisher. Commits
+// through [Outbox.Transact] wake it at once. It does no I/O.
+// The publisher belongs to the caller, who closes it after the relay has ended.
+func NewRelay[TX any](outbox *Outbox[TX], publisher message.Publisher, cfg RelayConfig) (*Relay, error) {
+	if outbox == nil {
+		return nil, errors.New("relay config: outbox is nil")
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = outbox.cfg.Logger
+	}
+	return newRelay(outbox.store, outbox.local.subscribe, publisher, cfg)
+}
+
+// NewStandaloneRelay returns a relay for a process that writes no events. It does no I/O.
+func NewStandaloneRelay(store RelayStore, publisher message.Publisher, cfg RelayConfig) (*Relay, error) {
+	return newRelay(store, func() (<-chan struct{}, func()) { return nil, func() {} }, publisher, cfg)
+}
+
+func newRelay(store RelayStore, subscribe func() (<-chan struct{}, func()), publisher message.Publisher, cfg RelayConfig) (*Relay, error) {
+	cfg, err := cfg.withDefaults()
+	if store == nil {
+		err = errors.Join(err, errors.New("store is nil"))
+	}
+	if publisher == nil {
+		err = errors.Join(err, errors.New("publisher is nil"))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("relay config: %w", err)
+	}
+	return &Relay{store: store, publisher: publisher, cfg: cfg, subscribe: subscribe}, nil
+}
+
+// Name returns the relay's name among the relays of its outbox.
+func (r *Relay) Name() string { return r.cfg.Name }
+
+// Run moves events until ctx ends. Then it sends nothing more, waits for the
+// outcomes of what is in flight, at most RelayConfig.ShutdownTimeout, records them,
+// gives its shards back, and returns nil. A database or a transport that cannot be
+// reached is no error: Run goes on trying and says so in the log and in
+// [Relay.Health]. It returns an error only if the relay runs already.
+func (r *Relay) Run(ctx context.Context) error {
+	_, err := r.run(ctx, false)
+	return err
+}
+
+// RunOnce acquires shards, does everything that is due, gives the shards back,
+// and tells what it has done. Events that another relay's shards hold, that wait for their
+// backoff, or that the transport does not take now are left. It returns the first
+// error of the database, or the cause of ctx's end.
+func (r *Relay) RunOnce(ctx context.Context) (Report, error) {
+	return r.run(ctx, true)
+}
+
+func (r *Relay) run(ctx context.Context, once bool) (Report, error) {
+	woken, unsubscribe := r.subscribe()
+	defer unsubscribe()
+	sender, direct := r.publisher.(transport.Sender)
+	var batches *batchSender
+	if !direct {
+		batches = newBatchSender(r.publisher, r.cfg.Publishers)
+		sender = batches
+	}
+	loop := newRelayLoop(r.store, sender, r.cfg, woken, once)
+	if err := r.begin(loop); err != nil {
+		return Report{}, err
+	}
+	defer r.end()
+	loop.run(ctx)
+	if batches != nil {
+		r.await(ctx, batches)
+	}
+	err := loop.err
+	if once && err == nil && ctx.Err() != nil {
+		err = context.Cause(ctx)
+	}
+	if !once {
+		err = nil
+	}
+	return loop.core.report, err
+}
+
+// await waits for Publish calls that know no context. Those that do not return
+// are left behind, and said to be.
+func (r *Relay) await(ctx context.Context, batches *batchSender) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.cfg.ShutdownTimeout)
+	defer cancel()
+	if !batches.wait(ctx) {
+		r.cfg.Logger.ErrorContext(ctx, "publisher has not returned from Publish", "relay", r.cfg.Name)
+	}
+}
+
+func (r *Relay) begin(loop *relayLoop) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.loop != nil {
+		return errors.New("relay runs already")
+	}
+	r.loop = loop
+	return nil
+}
+
+func (r *Relay) end() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.loop = nil
+}

@@ -1,0 +1,139 @@
+package producer
+
+import (
+	"context"
+	"time"
+)
+
+// op names a method of [RelayStore].
+type op uint8
+
+const (
+	opRenew op = iota
+	opHeartbeat
+	opAcquire
+	opRelease
+	opClearRewind
+	opFetch
+	opFetchKey
+	opWriters
+	opBlocked
+	opDue
+	opMark
+	opHeal
+	opPark
+	opFollow
+	opRetry
+	opSent
+	opFetchParked
+)
+
+var opNames = [...]string{
+	"renew", "heartbeat", "acquire", "release", "clear rewind", "fetch", "fetch key", "writers",
+	"blocked", "due", "mark", "heal", "park", "follow", "retry", "sent", "fetch parked",
+}
+
+func (o op) String() string { return opNames[o] }
+
+// onLeases tells whether the call is the lease keeper's: it must not take as
+// long as a lease lasts.
+func (o op) onLeases() bool { return o <= opClearRewind }
+
+// call is one statement that the core asks for, and its answer. The core makes
+// it, whoever drives the core executes it, and the core is given it back.
+type call struct {
+	op     op
+	issued time.Duration // when the core asked, which is before the statement began
+
+	// What is asked.
+	shards   []*shardState // that it is about
+	leases   []Lease
+	ranges   []Range
+	marks    []Mark
+	failures []Failure
+	seqs     []int64
+	key      string
+	from     int64 // of FetchKey
+	limit    int
+	after    BlockedKey
+	ticket   int64
+	forget   bool
+
+	// What the core remembers with it.
+	entries  []*entry
+	line     *keyLine
+	versions []uint32 // of shards, when it was issued
+	catchUp  bool
+
+	// The answer.
+	err      error
+	live     int
+	grants   []Grant
+	renewals []Renewal
+	rows     []Queued
+	names    []string
+	blocked  []BlockedKey
+	next     time.Duration
+	lost     []int
+	gone     bool // the shard's lease is lost
+}
+
+// numbers returns the shards' numbers, as statements want them.
+func (c *call) numbers() []int {
+	numbers := make([]int, len(c.shards))
+	for i, sh := range c.shards {
+		numbers[i] = sh.no
+	}
+	return numbers
+}
+
+// execute runs the statement and fills in the answer. It is the only place that
+// touches the store.
+func (c *call) execute(ctx context.Context, store RelayStore, cfg *RelayConfig) {
+	me := cfg.Name
+	switch c.op {
+	case opRenew:
+		c.renewals, c.err = store.Renew(ctx, me, cfg.LeaseTTL, c.leases)
+	case opHeartbeat:
+		c.live, c.err = store.Heartbeat(ctx, me, cfg.LeaseTTL)
+	case opAcquire:
+		c.grants, c.err = store.Acquire(ctx, me, cfg.LeaseTTL, c.limit)
+	case opRelease:
+		c.err = store.Release(ctx, me, c.leases, c.forget)
+	case opClearRewind:
+		c.err = store.ClearRewind(ctx, me, c.leases[0], c.ticket)
+	case opFetch:
+		c.rows, c.err = store.Fetch(ctx, c.ranges)
+	case opFetchKey:
+		c.rows, c.err = store.FetchKey(ctx, c.shards[0].no, c.key, c.from, c.limit)
+	case opWriters:
+		c.names, c.err = store.Writers(ctx)
+	case opBlocked:
+		c.blocked, c.err = store.Blocked(ctx, c.numbers(), cfg.HoldDeadKeys, c.after, c.limit)
+	case opDue:
+		c.rows, c.next, c.err = store.Due(ctx, c.numbers(), c.limit)
+	case opMark:
+		c.lost, c.err = store.Mark(ctx, me, c.marks)
+	default:
+		c.executeParked(ctx, store, cfg)
+	}
+}
+
+// executeParked runs the statements about parked events.
+func (c *call) executeParked(ctx context.Context, store RelayStore, cfg *RelayConfig) {
+	me := cfg.Name
+	switch c.op {
+	case opHeal:
+		c.err = store.Heal(ctx, me, c.leases, cfg.HoldDeadKeys)
+	case opPark:
+		c.gone, c.err = store.Park(ctx, me, c.leases[0], c.failures)
+	case opFollow:
+		c.gone, c.err = store.Follow(ctx, me, c.leases[0], c.marks)
+	case opRetry:
+		c.gone, c.err = store.Retry(ctx, me, c.leases[0], c.failures, cfg.HoldDeadKeys)
+	case opSent:
+		c.gone, c.err = store.Sent(ctx, me, c.leases[0], c.seqs)
+	case opFetchParked:
+		c.rows, c.err = store.FetchParked(ctx, c.shards[0].no, c.key, c.limit)
+	}
+}

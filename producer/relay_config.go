@@ -1,0 +1,160 @@
+package producer
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"time"
+)
+
+// RelayConfig tunes a [Relay]. The zero value is complete.
+type RelayConfig struct {
+	// Name is the relay's identity among the relays of one outbox; no two that
+	// run may share one. At most 255 bytes. Defaults to host name, process ID and a random
+	// part, new for each relay.
+	Name string
+
+	// LeaseTTL is how long a shard belongs to a relay without a renewal: the
+	// longest that the shards of a relay that died stand still. Leases are renewed after
+	// a third of it, and no statement may take longer than it. Defaults to 10 s; at
+	// least 100 ms.
+	LeaseTTL time.Duration
+	// Window is how many events may be in flight at the transport at once. A
+	// crash sends at most four times as many a second time. Defaults to 1000.
+	Window int
+	// FetchSize is how many events one statement reads from the queue, about. Defaults to Window.
+	FetchSize int
+	// MaxPerKey is how many events of one key are kept in memory. The fetch reads
+	// past a key with more, so that others need not wait behind it. Defaults to 100.
+	MaxPerKey int
+
+	// MaxAttempts is how many attempts of an event are counted before it is
+	// dead. Defaults to 10.
+	MaxAttempts int
+	// Backoff is how long an event waits after a counted attempt.
+	Backoff Backoff
+	// HoldDeadKeys keeps the events of a key behind a dead one until an operator
+	// redrives or discards that. Otherwise the key goes on without it. Defaults to false.
+	HoldDeadKeys bool
+
+	// PollMin is the least time between two looks at the queue while it is not
+	// drained, unless memory has run empty. Defaults to 5 ms.
+	PollMin time.Duration
+	// PollMax is the time between two looks at an empty queue. The relay works its way
+	// there from PollMin, and a wake-up brings it back. Defaults to 500 ms.
+	PollMax time.Duration
+	// PollOnly keeps the relay from listening for wake-ups of other processes,
+	// which takes a connection of its own. Defaults to false.
+	PollOnly bool
+
+	// SendTimeout bounds the wait for the outcome of one send. An event whose
+	// outcome is not known by then is sent again. Defaults to 30 s.
+	SendTimeout time.Duration
+	// RouteProbeInterval is the time between two probes of a route on which
+	// nothing succeeds. Defaults to 1 s.
+	RouteProbeInterval time.Duration
+	// RouteGrace is how long nothing may succeed on a route before that is
+	// reported as an error. Defaults to 1 minute.
+	RouteGrace time.Duration
+	// Publishers is how many Publish calls may be under way at once, for a
+	// publisher that is no [transport.Sender]. Defaults to 8.
+	Publishers int
+
+	// ShutdownTimeout is how long Run, when told to stop, waits for the outcomes
+	// of what is in flight. Shards that still have something in flight then are not
+	// given back: their leases run out. Defaults to 15 s.
+	ShutdownTimeout time.Duration
+
+	// Logger receives every failed attempt, park, take-over and lost lease, and
+	// what goes wrong with the database. Defaults to none.
+	Logger *slog.Logger
+}
+
+// Backoff says how long an event waits before it is sent again. The time is
+// drawn at random between 0 and a bound that begins with Initial and doubles
+// with every attempt up to Max, so that events that failed together do not come
+// back together.
+type Backoff struct {
+	// Initial is the bound after the first attempt. Defaults to 1 s.
+	Initial time.Duration
+	// Max is the largest bound. Defaults to 5 minutes, or to Initial if that is longer.
+	Max time.Duration
+}
+
+// bound returns the bound after the given number of attempts, from 1.
+func (b Backoff) bound(attempts int) time.Duration {
+	doublings := attempts - 1
+	if doublings < 62 && b.Initial <= b.Max>>doublings {
+		return b.Initial << doublings
+	}
+	return b.Max
+}
+
+const minLeaseTTL = 100 * time.Millisecond
+
+// withDefaults returns c with its zero fields filled in, or an error that joins
+// everything that is wrong with it.
+func (c RelayConfig) withDefaults() (RelayConfig, error) {
+	var errs []error
+	if c.Name == "" {
+		c.Name = defaultRelayName()
+	}
+	if err := checkText("Name", c.Name, 1); err != nil {
+		errs = append(errs, err)
+	}
+	count := func(name string, value *int, def int) {
+		if *value < 0 {
+			errs = append(errs, fmt.Errorf("%s: %d is negative", name, *value))
+		}
+		if *value == 0 {
+			*value = def
+		}
+	}
+	count("Window", &c.Window, 1000)
+	count("FetchSize", &c.FetchSize, c.Window)
+	count("MaxPerKey", &c.MaxPerKey, 100)
+	count("MaxAttempts", &c.MaxAttempts, 10)
+	count("Publishers", &c.Publishers, 8)
+	span := func(name string, value *time.Duration, def time.Duration) {
+		if *value < 0 {
+			errs = append(errs, fmt.Errorf("%s: %v is negative", name, *value))
+		}
+		if *value == 0 {
+			*value = def
+		}
+	}
+	span("LeaseTTL", &c.LeaseTTL, 10*time.Second)
+	span("Backoff.Initial", &c.Backoff.Initial, time.Second)
+	span("Backoff.Max", &c.Backoff.Max, max(5*time.Minute, c.Backoff.Initial))
+	span("PollMin", &c.PollMin, 5*time.Millisecond)
+	span("PollMax", &c.PollMax, max(500*time.Millisecond, c.PollMin))
+	span("SendTimeout", &c.SendTimeout, 30*time.Second)
+	span("RouteProbeInterval", &c.RouteProbeInterval, time.Second)
+	span("RouteGrace", &c.RouteGrace, time.Minute)
+	span("ShutdownTimeout", &c.ShutdownTimeout, 15*time.Second)
+	if c.LeaseTTL > 0 && c.LeaseTTL < minLeaseTTL {
+		errs = append(errs, fmt.Errorf("LeaseTTL: %v is shorter than %v", c.LeaseTTL, minLeaseTTL))
+	}
+	if c.Backoff.Initial > 0 && c.Backoff.Max > 0 && c.Backoff.Max < c.Backoff.Initial {
+		errs = append(errs, fmt.Errorf("Backoff.Max: %v is shorter than Initial, %v", c.Backoff.Max, c.Backoff.Initial))
+	}
+	if c.PollMin > 0 && c.PollMax > 0 && c.PollMax < c.PollMin {
+		errs = append(errs, fmt.Errorf("PollMax: %v is shorter than PollMin, %v", c.PollMax, c.PollMin))
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	return c, errors.Join(errs...)
+}
+
+// defaultRelayName names a relay by where it runs, for whoever reads the table
+// of leases, and at random, since containers may share host names and process IDs.
+func defaultRelayName() string {
+	host, err := os.Hostname()
+	if err != nil || host == "" || len(host) > 200 {
+		host = "relay"
+	}
+	return fmt.Sprintf("%s/%d/%s", host, os.Getpid(), rand.Text()[:8])
+}

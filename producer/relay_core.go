@@ -1,0 +1,265 @@
+package producer
+
+import (
+	"log/slog"
+	"math"
+	"math/rand/v2"
+	"time"
+
+	"github.com/boxpair/boxpair/idgen"
+	"github.com/boxpair/boxpair/transport"
+)
+
+// relayCore decides everything that a relay does. It is a state machine
+// without I/O, goroutines, locks or clocks: what happened goes in with the time
+// at which it happened, and what is to be done comes out. The same input gives
+// the same output, which is what lets a simulator drive it through any order of
+// events and crash it anywhere.
+//
+// Input is reply, outcome, unsent, wake, stop and abandon, in any number, then
+// advance. Output is what flush returns: calls, each of which is executed and
+// given back by reply; sends, each of which is answered by outcome or unsent;
+// and notes for the log. When there is no input, advance is due again at wakeAt.
+//
+// At most one call is under way on leases, one that reads the queue, one that
+// marks, and one per shard that changes parked events; they overlap with each
+// other and with sends.
+type relayCore struct {
+	cfg     RelayConfig
+	routeOf func(topic string) string
+	rand    *rand.Rand
+	once    bool // stop when nothing is due
+
+	now    time.Duration // of this step
+	wakeAt time.Duration
+
+	// Output of this step.
+	calls []*call
+	sends []*entry
+	notes []note
+
+	shards   [idgen.Shards]*shardState
+	leasing  leasing
+	reading  reading
+	marking  marking
+	due      duePoll
+	lanes    uint64 // shards whose lane has something to do, as bits
+	laneBusy int
+	laneTurn int
+
+	topics     map[string]*route
+	routes     map[string]*route
+	ring       []*route // with something to send, and not stalled
+	turn       int
+	stalled    []*route // paused or unavailable
+	doubtful   []*route // failing
+	quarantine entryQueue
+	alone      *entry        // in flight, and nothing else is
+	aloneAt    time.Duration // not before
+	success    time.Duration // when anything was confirmed last; -1: never
+
+	buffered int // events in memory that are not confirmed
+	inflight int
+	parkedIn int // parked events in memory
+
+	freeEntries *entry
+	freeLines   []*keyLine
+
+	stopping bool
+	stopped  bool
+	report   Report
+	health   coreHealth
+}
+
+// coreHealth is what Health tells that the core does not need itself.
+type coreHealth struct {
+	callErr               string
+	callErrAt             time.Duration
+	read, renewed, marked time.Duration // last successes; -1: none
+}
+
+// note is a record for the log.
+type note struct {
+	level slog.Level
+	msg   string
+	attrs []slog.Attr
+}
+
+const never = time.Duration(math.MaxInt64)
+
+func newRelayCore(cfg RelayConfig, routeOf func(string) string, rnd *rand.Rand, once bool) *relayCore {
+	c := &relayCore{
+		cfg:     cfg,
+		routeOf: routeOf,
+		rand:    rnd,
+		once:    once,
+		topics:  make(map[string]*route),
+		routes:  make(map[string]*route),
+		success: -1,
+		health:  coreHealth{callErrAt: -1, read: -1, renewed: -1, marked: -1},
+	}
+	c.due.at = never
+	return c
+}
+
+// reply takes an executed call back.
+func (c *relayCore) reply(now time.Duration, cl *call) {
+	c.now = now
+	c.noteCall(cl)
+	switch cl.op {
+	case opRenew, opHeartbeat, opAcquire, opRelease, opClearRewind:
+		c.leaseReply(cl)
+	case opFetch, opFetchKey, opWriters, opBlocked, opDue:
+		c.readReply(cl)
+	case opMark:
+		c.markReply(cl)
+	default:
+		c.laneReply(cl)
+	}
+}
+
+// wake tells that something was committed.
+func (c *relayCore) wake(now time.Duration) {
+	c.now = now
+	c.reading.woken = true
+}
+
+// stop ends the relay: what is in flight is waited for, and everything given back.
+func (c *relayCore) stop(now time.Duration) {
+	c.now = now
+	if c.stopping {
+		return
+	}
+	c.stopping = true
+	for _, sh := range c.shards {
+		if sh != nil {
+			c.yield(sh)
+		}
+	}
+}
+
+// abandon ends the wait of stop: only what is idle is given back.
+func (c *relayCore) abandon(now time.Duration) {
+	c.stop(now)
+	for _, sh := range c.shards {
+		if sh != nil && !sh.idle() && !sh.leaving {
+			c.note(slog.LevelWarn, "shard not given back, its lease runs out",
+				slog.Int("shard", sh.no), slog.Int("in_flight", sh.inflight), slog.Int("unmarked", sh.marking))
+			c.drop(sh)
+		}
+	}
+}
+
+// advance decides what is to be done next.
+func (c *relayCore) advance(now time.Duration) {
+	c.now, c.wakeAt = now, never
+	if c.stopped {
+		return
+	}
+	c.tendRoutes()
+	c.pump()
+	c.planMark()
+	c.planLanes()
+	c.planRead()
+	if c.once && !c.stopping && c.quiescent() {
+		c.report.Left = c.buffered
+		c.stop(now)
+	}
+	c.planLeases()
+}
+
+// flush returns what is to be done, and forgets it.
+func (c *relayCore) flush() ([]*call, []*entry, []note) {
+	calls, sends, notes := c.calls, c.sends, c.notes
+	c.calls, c.sends, c.notes = nil, c.sends[:0], nil
+	return calls, sends, notes
+}
+
+// at asks for an advance at t.
+func (c *relayCore) at(t time.Duration) { c.wakeAt = min(c.wakeAt, t) }
+
+func (c *relayCore) issue(cl *call) *call {
+	cl.issued = c.now
+	c.calls = append(c.calls, cl)
+	return cl
+}
+
+func (c *relayCore) note(level slog.Level, msg string, attrs ...slog.Attr) {
+	c.notes = append(c.notes, note{level, msg, attrs})
+}
+
+// noteEvent writes a note about an event, which names it and never shows it.
+func (c *relayCore) noteEvent(level slog.Level, msg string, e *entry, attrs ...slog.Attr) {
+	c.note(level, msg, append([]slog.Attr{
+		slog.String("dispatch_id", e.ID.String()),
+		slog.String("correlation_id", e.CorrelationID),
+		slog.String("topic", e.Topic),
+		slog.Int("shard", e.shard.no),
+		slog.Int64("seq", e.Seq),
+	}, attrs...)...)
+}
+
+// noteCall keeps track of whether the database answers.
+func (c *relayCore) noteCall(cl *call) {
+	if cl.err == nil {
+		return
+	}
+	c.health.callErr, c.health.callErrAt = storedError(cl.err), c.now
+	c.note(slog.LevelWarn, "statement failed", slog.String("statement", cl.op.String()), slog.Any("error", cl.err))
+}
+
+// pause returns how long to wait after the given number of failures of a statement.
+func (c *relayCore) pause(fails int) time.Duration {
+	bound := min(5*time.Second, 50*time.Millisecond<<min(fails, 10), c.cfg.LeaseTTL)
+	return bound/2 + time.Duration(c.rand.Int64N(int64(bound)/2+1))
+}
+
+// newEntry returns an entry for a row of sh.
+func (c *relayCore) newEntry(sh *shardState, row *Queued) *entry {
+	e := c.freeEntries
+	if e == nil {
+		e = new(entry)
+	} else {
+		c.freeEntries = e.next
+		*e = entry{gen: e.gen}
+	}
+	e.Queued, e.shard = *row, sh
+	return e
+}
+
+// free ends the life of an entry that nothing refers to any more.
+func (c *relayCore) free(e *entry) {
+	*e = entry{gen: e.gen, next: c.freeEntries}
+	c.freeEntries = e
+}
+
+// count adds e to the events in memory that wait for their outcome.
+func (c *relayCore) count(e *entry) {
+	if !e.counted {
+		e.counted = true
+		c.buffered++
+		e.route.events++
+		if e.parked {
+			c.parkedIn++
+		}
+	}
+}
+
+func (c *relayCore) uncount(e *entry) {
+	if e.counted {
+		e.counted = false
+		c.buffered--
+		if e.parked {
+			c.parkedIn--
+		}
+		c.release(e.route)
+	}
+}
+
+// sendResult is the outcome of a send as the core is told.
+type sendResult struct {
+	entry *entry
+	gen   uint32
+	transport.Result
+	unsent bool // it never reached the transport
+}

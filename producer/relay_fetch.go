@@ -1,0 +1,303 @@
+package producer
+
+import (
+	"time"
+
+	"github.com/boxpair/boxpair/idgen"
+)
+
+// reading is the part of the core that reads: one statement at a time, so that
+// what one brings is never older than what another has brought before.
+type reading struct {
+	busy  *call
+	fails int
+	retry time.Duration
+	turn  int
+
+	woken   bool
+	started time.Duration // last look at the queue
+	pollAt  time.Duration
+	delay   time.Duration
+	slowAt  time.Duration // nothing is read on before, since all that is read is passed over
+	from    int           // shard that is read first
+
+	load      []*shardState // whose blocked keys are being loaded
+	loadAfter BlockedKey
+	refills   []*keyLine
+
+	settleAt time.Duration // of the next catch-up pass
+	fullAt   time.Duration // of the next one over everything
+	settling bool          // one is under way
+	spent    time.Duration // by it
+}
+
+const (
+	coldLimit    = 16   // rows of a shard that had none
+	blockedLimit = 1000 // keys in one statement
+	followMax    = 2000 // events of a shard that wait to be moved before it is read on
+	passOverWait = 50 * time.Millisecond
+)
+
+// ofQueue tells whether a statement that reads the queue is under way.
+func (r *reading) ofQueue() bool {
+	return r.busy != nil && (r.busy.op == opFetch || r.busy.op == opFetchKey)
+}
+
+// planRead issues the next read. The kinds take turns.
+func (c *relayCore) planRead() {
+	r := &c.reading
+	if r.busy != nil {
+		return
+	}
+	if c.now < r.retry {
+		c.at(r.retry)
+		return
+	}
+	if c.stopping {
+		return
+	}
+	if cl := c.loadCall(); cl != nil {
+		r.busy = c.issue(cl)
+		return
+	}
+	kinds := [...]func() *call{c.fetchCall, c.dueCall, c.refillCall, c.settleCall}
+	for range kinds {
+		kind := kinds[r.turn]
+		r.turn = (r.turn + 1) % len(kinds)
+		if cl := kind(); cl != nil {
+			r.busy = c.issue(cl)
+			return
+		}
+	}
+}
+
+func (c *relayCore) readReply(cl *call) {
+	r := &c.reading
+	r.busy = nil
+	if cl.err != nil {
+		r.fails++
+		r.retry = c.now + c.pause(r.fails)
+	} else {
+		r.fails = 0
+		c.health.read = c.now
+	}
+	switch cl.op {
+	case opFetch:
+		if cl.catchUp {
+			c.settlePage(cl)
+		} else {
+			c.fetched(cl)
+		}
+	case opFetchKey:
+		c.refilled(cl)
+	case opWriters:
+		c.sampled(cl)
+	case opBlocked:
+		c.loadedPage(cl)
+	case opDue:
+		c.dueReply(cl)
+	}
+	if cl.op == opFetch || cl.op == opFetchKey {
+		for _, sh := range c.shards {
+			if sh != nil && len(sh.recent) > 0 {
+				clear(sh.recent)
+			}
+		}
+	}
+}
+
+// fetchCall looks for events above the low-water marks, if there is room for
+// them and either more are known to be there or it is time to look.
+func (c *relayCore) fetchCall() *call {
+	r := &c.reading
+	room := 2*c.cfg.Window - c.buffered
+	if room <= c.cfg.Window/2 {
+		c.relieve()
+		if room = 2*c.cfg.Window - c.buffered; room <= c.cfg.Window/2 {
+			return nil // outcomes make room
+		}
+	}
+	look := r.pollAt
+	if r.woken {
+		look = min(look, r.started+c.cfg.PollMin)
+	}
+	hot := 0
+	for _, sh := range c.shards {
+		if c.readable(sh) && sh.more {
+			hot++
+		}
+	}
+	all := c.now >= look
+	if !all && (hot == 0 || c.now < r.slowAt) {
+		if hot > 0 {
+			c.at(r.slowAt)
+		}
+		c.at(look)
+		return nil
+	}
+	cl := c.fetchRanges(all, hot, min(room, c.cfg.FetchSize))
+	if cl == nil {
+		if all {
+			c.at(c.now + c.cfg.PollMax) // no shard yet; whatever opens one brings an advance
+		}
+		return nil
+	}
+	r.started = c.now
+	if all {
+		r.woken = false
+		r.delay = min(max(2*r.delay, c.cfg.PollMin), c.cfg.PollMax)
+		r.pollAt = c.now + r.delay
+	}
+	return cl
+}
+
+// readable tells whether the queue of sh is to be read on.
+func (c *relayCore) readable(sh *shardState) bool {
+	return sh != nil && sh.open() && len(sh.lane.follow) < followMax
+}
+
+// fetchRanges makes a fetch of all shards, or of the hot ones, which share the
+// room. It begins with another shard each time, in case not all are reached.
+func (c *relayCore) fetchRanges(all bool, hot, room int) *call {
+	r := &c.reading
+	share := max(room/max(hot, 1), coldLimit)
+	cl := &call{op: opFetch}
+	first := r.from
+	for i := range c.shards {
+		sh := c.shards[(first+i)%len(c.shards)]
+		if !c.readable(sh) || !sh.more && !all {
+			continue
+		}
+		limit := coldLimit
+		if sh.more {
+			limit = share
+			room -= share
+		}
+		cl.shards = append(cl.shards, sh)
+		cl.ranges = append(cl.ranges, Range{Shard: sh.no, After: sh.low, Limit: limit})
+		cl.versions = append(cl.versions, sh.version)
+		r.from = (sh.no + 1) % len(c.shards)
+		if room <= 0 {
+			break
+		}
+	}
+	if len(cl.ranges) == 0 {
+		return nil
+	}
+	return cl
+}
+
+// byShard returns the position of every shard in the call, -1 for those not in it
+// and for those whose low-water mark was set back since: a row from above the
+// old mark would overtake those that are to be read again.
+func (c *relayCore) byShard(cl *call) (positions [idgen.Shards]int) {
+	for i := range positions {
+		positions[i] = -1
+	}
+	for i, sh := range cl.shards {
+		if c.shards[sh.no] == sh && sh.version == cl.versions[i] && !sh.yielding {
+			positions[sh.no] = i
+		}
+	}
+	return positions
+}
+
+// fetched takes over what a fetch has brought.
+func (c *relayCore) fetched(cl *call) {
+	r := &c.reading
+	if cl.err != nil {
+		r.pollAt, r.delay = 0, 0
+		return
+	}
+	positions := c.byShard(cl)
+	counts := make([]int, len(cl.shards))
+	news := 0
+	for i := range cl.rows {
+		row := &cl.rows[i]
+		p := positions[row.Shard]
+		if p < 0 {
+			continue
+		}
+		sh := cl.shards[p]
+		counts[p]++
+		sh.low = max(sh.low, row.Seq)
+		if c.take(sh, row) {
+			news++
+		}
+	}
+	for p, sh := range cl.shards {
+		if positions[sh.no] == p {
+			sh.more = counts[p] >= cl.ranges[p].Limit
+		}
+	}
+	if len(cl.rows) > 0 {
+		r.delay = c.cfg.PollMin
+		r.pollAt = min(r.pollAt, cl.issued+c.cfg.PollMin)
+		c.settleSoon()
+		if news == 0 {
+			r.slowAt = c.now + passOverWait
+		}
+	}
+}
+
+// refillCall reads on in a key of which events were passed over.
+func (c *relayCore) refillCall() *call {
+	r := &c.reading
+	for len(r.refills) > 0 {
+		l := r.refills[0]
+		if l.shard.gone || l.hole == 0 || l.shard.yielding {
+			r.refills = r.refills[1:]
+			l.refilling = false
+			continue
+		}
+		if !l.shard.open() || l.blocked && len(l.shard.lane.follow) >= followMax {
+			r.refills = append(r.refills[1:], l)
+			return nil // an answer that is awaited changes that
+		}
+		r.refills = r.refills[1:]
+		return &call{
+			op: opFetchKey, shards: []*shardState{l.shard}, versions: []uint32{l.shard.version},
+			line: l, key: l.key, from: l.hole, limit: c.cfg.MaxPerKey,
+		}
+	}
+	return nil
+}
+
+// refill asks for the events of l that were passed over, once there is room.
+func (c *relayCore) refill(l *keyLine) {
+	if l.hole == 0 || l.refilling || l.shard.yielding || !l.blocked && l.n > c.cfg.MaxPerKey/2 {
+		return
+	}
+	l.refilling = true
+	c.reading.refills = append(c.reading.refills, l)
+}
+
+// refilled takes over the events of a key from its hole on. The hole is closed if
+// the statement has reached the end: what earlier reads passed over, it saw.
+func (c *relayCore) refilled(cl *call) {
+	l, sh := cl.line, cl.shards[0]
+	l.refilling = false
+	if sh.gone || sh.yielding || l.hole == 0 {
+		return
+	}
+	if cl.err != nil || l.hole != cl.from || sh.version != cl.versions[0] {
+		c.refill(l)
+		return
+	}
+	l.hole = 0
+	for i := range cl.rows {
+		row := &cl.rows[i]
+		c.take(sh, row)
+		if l.hole != 0 {
+			break // there is no room for more: the hole begins again here
+		}
+	}
+	if _, passed := sh.passed[hashKey(l.key)]; passed {
+		l.hole = 0 // all of them are read again together
+	} else if l.hole == 0 && len(cl.rows) >= cl.limit {
+		l.hole = cl.rows[len(cl.rows)-1].Seq + 1
+	}
+	c.refill(l)
+	c.recheck(l)
+	c.tidy(l)
+}

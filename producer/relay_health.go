@@ -1,0 +1,99 @@
+package producer
+
+import (
+	"cmp"
+	"slices"
+	"time"
+)
+
+// Health is the state of a relay at one moment. Times are zero for what has not
+// happened in this run.
+type Health struct {
+	Running bool
+	// Shards is how many shards the relay has the lease of, and Share how many
+	// are its fair share among Relays that are visible.
+	Shards, Share, Relays int
+	// InFlight is how many events are at the transport, Waiting how many are in memory
+	// and not sent, and Unmarked how many were confirmed and are still in the queue.
+	InFlight, Waiting, Unmarked int
+	// Routes are those on which nothing is sent but probes, by name.
+	Routes []RouteHealth
+	// DatabaseError is the last failure of a statement, and DatabaseErrorAt
+	// when it was.
+	DatabaseError   string
+	DatabaseErrorAt time.Time
+	// LastRead, LastRenewal, LastMark and LastConfirm are when the relay last
+	// read from the database, renewed its leases, removed delivered events and had an
+	// event confirmed.
+	LastRead, LastRenewal, LastMark, LastConfirm time.Time
+}
+
+// RouteHealth is the state of a route that does not work.
+type RouteHealth struct {
+	// Route is its name, as of [transport.Sender].
+	Route string
+	// Paused routes refuse what they are given; the others do not answer.
+	Paused bool
+	// Since is when the first failure after the last success was.
+	Since time.Time
+	// Overdue tells that this is longer ago than RelayConfig.RouteGrace.
+	Overdue bool
+	// LastError is the last failure, and LastErrorAt when it was.
+	LastError   string
+	LastErrorAt time.Time
+	// LastSuccess is when an event was last confirmed on the route.
+	LastSuccess time.Time
+}
+
+// Health returns the relay's state. It does no I/O.
+func (r *Relay) Health() Health {
+	r.mu.Lock()
+	loop := r.loop
+	r.mu.Unlock()
+	if loop == nil {
+		return Health{}
+	}
+	loop.mu.Lock()
+	defer loop.mu.Unlock()
+	return loop.core.state(loop.origin)
+}
+
+// state tells the core's state, with its times counted from origin.
+func (c *relayCore) state(origin time.Time) Health {
+	at := func(d time.Duration) time.Time {
+		if d < 0 {
+			return time.Time{}
+		}
+		return origin.Add(d)
+	}
+	h := Health{
+		Running:         true,
+		Shards:          c.leasing.held,
+		Relays:          c.leasing.live,
+		InFlight:        c.inflight,
+		Waiting:         c.buffered - c.inflight,
+		Unmarked:        len(c.marking.pending) + c.marking.underway,
+		DatabaseError:   c.health.callErr,
+		DatabaseErrorAt: at(c.health.callErrAt),
+		LastRead:        at(c.health.read),
+		LastRenewal:     at(c.health.renewed),
+		LastMark:        at(c.health.marked),
+		LastConfirm:     at(c.success),
+	}
+	if h.Relays > 0 {
+		h.Share = c.leasing.share()
+	}
+	for _, r := range c.stalled {
+		h.Routes = append(h.Routes, RouteHealth{
+			Route:       r.name,
+			Paused:      r.paused,
+			Since:       at(r.since),
+			Overdue:     r.reported,
+			LastError:   r.problem,
+			LastErrorAt: at(r.failed),
+			LastSuccess: at(r.success),
+		})
+	}
+	slices.SortFunc(h.Routes, func(a, b RouteHealth) int { return cmp.Compare(a.Route, b.Route) })
+	return h
+}

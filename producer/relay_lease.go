@@ -1,0 +1,320 @@
+package producer
+
+import (
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/boxpair/boxpair/idgen"
+)
+
+// leasing is the lease keeper's part of the core.
+type leasing struct {
+	busy  *call
+	fails int
+	retry time.Duration // no further statement before
+
+	held      int // shards
+	live      int // relays, 0 if not known
+	renewAt   time.Duration
+	beatAt    time.Duration
+	acquireAt time.Duration
+	acquired  bool // an attempt to acquire has ended
+}
+
+// share returns how many shards are this relay's fair share. Rounded up, so that
+// no shard is left over; that the last relay gets a few less is of no matter.
+func (l *leasing) share() int { return (idgen.Shards + l.live - 1) / max(l.live, 1) }
+
+// margin is what is taken off a lease on this side: for the time between a look
+// at the clock and the broker's, and for clocks that run at different rates.
+func (c *relayCore) margin() time.Duration { return c.cfg.LeaseTTL / 10 }
+
+// planLeases issues the next statement on leases: one at a time, so that what a
+// renewal says is never older than what was acquired or given back before.
+func (c *relayCore) planLeases() {
+	l := &c.leasing
+	if l.busy != nil {
+		return
+	}
+	if c.now < l.retry {
+		c.at(l.retry)
+		return
+	}
+	cl := c.nextLeaseCall()
+	if cl != nil {
+		l.busy = c.issue(cl)
+	}
+}
+
+func (c *relayCore) nextLeaseCall() *call {
+	l := &c.leasing
+	if c.stopping && c.allIdle() {
+		return c.releaseCall(true)
+	}
+	if l.held > 0 && c.now >= l.renewAt {
+		return c.renewCall()
+	}
+	if c.now >= l.beatAt && !c.stopping {
+		return &call{op: opHeartbeat}
+	}
+	if cl := c.releaseCall(false); cl != nil {
+		return cl
+	}
+	for _, sh := range c.shards {
+		if sh != nil && sh.clear {
+			return &call{op: opClearRewind, shards: []*shardState{sh}, leases: []Lease{sh.lease()}, ticket: sh.ticket}
+		}
+	}
+	if want := l.share() - l.held; l.live > 0 && want > 0 && !c.stopping {
+		if c.now >= l.acquireAt {
+			return &call{op: opAcquire, limit: want}
+		}
+		c.at(l.acquireAt)
+	}
+	if l.held > 0 {
+		c.at(l.renewAt)
+	}
+	if !c.stopping {
+		c.at(l.beatAt)
+	}
+	return nil
+}
+
+func (c *relayCore) renewCall() *call {
+	cl := &call{op: opRenew}
+	for _, sh := range c.shards {
+		if sh != nil {
+			cl.shards = append(cl.shards, sh)
+			cl.leases = append(cl.leases, sh.lease())
+		}
+	}
+	return cl
+}
+
+// releaseCall gives back what is to be given back and idle; with forget, when
+// the relay ends, even if that is nothing.
+func (c *relayCore) releaseCall(forget bool) *call {
+	cl := &call{op: opRelease, forget: forget}
+	for _, sh := range c.shards {
+		if sh != nil && sh.yielding && sh.idle() {
+			sh.leaving = true
+			cl.shards = append(cl.shards, sh)
+			cl.leases = append(cl.leases, sh.lease())
+		}
+	}
+	if len(cl.shards) == 0 && !forget {
+		return nil
+	}
+	return cl
+}
+
+func (c *relayCore) allIdle() bool {
+	for _, sh := range c.shards {
+		if sh != nil && !sh.idle() {
+			return false
+		}
+	}
+	return true
+}
+
+func (c *relayCore) leaseReply(cl *call) {
+	l := &c.leasing
+	l.busy = nil
+	if cl.err != nil {
+		c.leaseFailed(cl)
+		return
+	}
+	l.fails = 0
+	switch cl.op {
+	case opRenew:
+		c.health.renewed = c.now
+		l.renewAt = cl.issued + c.cfg.LeaseTTL/3
+		c.renewed(cl)
+	case opHeartbeat:
+		l.beatAt = cl.issued + c.cfg.LeaseTTL/3
+		if cl.live != l.live {
+			l.live = max(cl.live, 1)
+			l.acquireAt = 0
+		}
+		c.yieldSurplus()
+	case opAcquire:
+		l.acquired = true
+		l.acquireAt = cl.issued + c.cfg.LeaseTTL/10
+		for _, g := range cl.grants {
+			c.acquired(g, cl.issued)
+		}
+	case opRelease:
+		c.released(cl)
+	case opClearRewind:
+		cl.shards[0].clear = false
+	}
+}
+
+func (c *relayCore) leaseFailed(cl *call) {
+	l := &c.leasing
+	l.fails++
+	l.retry = c.now + min(c.pause(l.fails), c.cfg.LeaseTTL/10)
+	if cl.op != opRelease {
+		return
+	}
+	if cl.forget { // whoever is told to stop does not wait for a database: leases run out
+		c.stopped = true
+		return
+	}
+	for _, sh := range cl.shards {
+		sh.leaving = false
+	}
+}
+
+// renewed extends the leases that the database has extended, from the time
+// before it was asked, and drops the others.
+func (c *relayCore) renewed(cl *call) {
+	for _, sh := range cl.shards {
+		if sh.gone {
+			continue
+		}
+		i := slices.IndexFunc(cl.renewals, func(r Renewal) bool { return r.Lease == sh.lease() })
+		if i < 0 {
+			c.lose(sh, "renewal")
+			continue
+		}
+		sh.until = cl.issued + c.cfg.LeaseTTL - c.margin()
+		for e := sh.held.pop(); e != nil; e = sh.held.pop() {
+			c.place(e)
+		}
+		if r := cl.renewals[i]; r.Rewind && !sh.yielding && (r.Ticket != sh.ticket || sh.phase == phaseReady && !sh.clear) {
+			c.rewind(sh, r)
+		}
+	}
+}
+
+// rewind begins to take over what an operator has changed.
+func (c *relayCore) rewind(sh *shardState, r Renewal) {
+	if sh.rewindTo == 0 || r.RewindTo < sh.rewindTo {
+		sh.rewindTo = max(r.RewindTo, 1)
+	}
+	sh.ticket, sh.clear = r.Ticket, false
+	c.reload(sh)
+}
+
+// acquired takes a shard over. What the statement that healed it, the one that
+// loads its blocked keys and the first fetch see is later than the lease.
+func (c *relayCore) acquired(g Grant, issued time.Duration) {
+	if g.Shard < 0 || g.Shard >= idgen.Shards || c.shards[g.Shard] != nil {
+		c.note(slog.LevelError, "store granted a shard that is held or does not exist", slog.Int("shard", g.Shard))
+		return
+	}
+	sh := &shardState{
+		no: g.Shard, epoch: g.Epoch, until: issued + c.cfg.LeaseTTL - c.margin(),
+		more:   true,
+		index:  make(map[int64]*entry),
+		parked: make(map[int64]*entry),
+		lines:  make(map[string]*keyLine),
+	}
+	if g.Abrupt {
+		sh.redeliver = c.cfg.Window
+		c.note(slog.LevelWarn, "shard taken over from a relay that did not give it back",
+			slog.Int("shard", sh.no), slog.Int64("epoch", sh.epoch))
+	} else {
+		c.note(slog.LevelDebug, "shard acquired", slog.Int("shard", sh.no), slog.Int64("epoch", sh.epoch))
+	}
+	c.shards[sh.no] = sh
+	c.leasing.held++
+	if c.leasing.held == 1 {
+		c.leasing.renewAt = issued + c.cfg.LeaseTTL/3
+	}
+	c.markLane(sh)
+	if c.stopping {
+		c.yield(sh)
+	}
+}
+
+// yieldSurplus begins to give back what is more than the fair share, the
+// emptiest shards first.
+func (c *relayCore) yieldSurplus() {
+	staying := make([]*shardState, 0, idgen.Shards)
+	for _, sh := range c.shards {
+		if sh != nil && !sh.yielding {
+			staying = append(staying, sh)
+		}
+	}
+	surplus := len(staying) - c.leasing.share()
+	if surplus <= 0 {
+		return
+	}
+	slices.SortStableFunc(staying, func(a, b *shardState) int { return len(a.index) - len(b.index) })
+	for _, sh := range staying[:surplus] {
+		c.yield(sh)
+	}
+	c.note(slog.LevelInfo, "giving shards back to share them", slog.Int("shards", surplus), slog.Int("relays", c.leasing.live))
+}
+
+// yield stops sending from sh, so that it can be given back once what is under
+// way has ended. Events that were not sent yet are forgotten; they are in the database.
+func (c *relayCore) yield(sh *shardState) {
+	if sh.yielding {
+		return
+	}
+	sh.yielding = true
+	sh.phase, sh.loaded, sh.rewindTo, sh.clear = phaseReady, nil, 0, false
+	for _, e := range sh.index {
+		switch e.state {
+		case entryWaiting, entryReady, entryHeld, entryRefused, entrySuspect:
+			c.forget(e)
+		}
+	}
+	for _, e := range sh.parked {
+		switch e.state {
+		case entryWaiting, entryReady, entryHeld, entryRefused, entrySuspect:
+			c.forget(e)
+		}
+	}
+	sh.lane.follow, sh.lane.fetch = nil, nil // nothing of it was begun
+}
+
+func (c *relayCore) released(cl *call) {
+	for _, sh := range cl.shards {
+		if !sh.gone {
+			c.note(slog.LevelDebug, "shard given back", slog.Int("shard", sh.no), slog.Int64("epoch", sh.epoch))
+			c.drop(sh)
+		}
+	}
+	if cl.forget {
+		c.stopped = true
+	}
+}
+
+// lose drops a shard that another relay owns.
+func (c *relayCore) lose(sh *shardState, how string) {
+	if sh.gone {
+		return
+	}
+	c.note(slog.LevelWarn, "lease lost", slog.Int("shard", sh.no), slog.Int64("epoch", sh.epoch),
+		slog.String("found_by", how), slog.Int("in_flight", sh.inflight), slog.Int("unmarked", sh.marking))
+	c.drop(sh)
+}
+
+// drop forgets a shard. The outcomes of what is in flight change nothing any more.
+func (c *relayCore) drop(sh *shardState) {
+	sh.gone = true
+	c.shards[sh.no] = nil
+	c.leasing.held--
+	c.lanes &^= 1 << sh.no
+	for _, e := range sh.index {
+		c.abandonEntry(e)
+	}
+	for _, e := range sh.parked {
+		c.abandonEntry(e)
+	}
+	sh.index, sh.parked, sh.lines = nil, nil, nil
+}
+
+// abandonEntry takes e out of whatever leads to a send. It is not used again:
+// calls that are under way may still refer to it.
+func (c *relayCore) abandonEntry(e *entry) {
+	e.unqueue()
+	if e.state != entrySending {
+		c.uncount(e)
+	}
+}

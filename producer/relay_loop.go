@@ -1,0 +1,219 @@
+package producer
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/boxpair/boxpair/idgen"
+	"github.com/boxpair/boxpair/transport"
+)
+
+// relayLoop drives a relayCore with a store, a transport and a clock. It owns all
+// goroutines of a run: one that steps the core, one that sends, one that
+// listens, and one for each statement under way, of which the core bounds the number.
+type relayLoop struct {
+	store  RelayStore
+	sender transport.Sender
+	cfg    RelayConfig
+	once   bool
+	woken  <-chan struct{}
+
+	origin time.Time // of the core's time
+	box    mailbox
+	sendq  chan *entry
+	until  [idgen.Shards]atomic.Int64 // up to when shards may be sent from
+	tasks  sync.WaitGroup
+
+	mu   sync.Mutex // guards core against Health
+	core *relayCore
+
+	err error // the first failed statement, for RunOnce
+}
+
+func newRelayLoop(store RelayStore, sender transport.Sender, cfg RelayConfig, woken <-chan struct{}, once bool) *relayLoop {
+	rnd := rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64()))
+	return &relayLoop{
+		store: store, sender: sender, cfg: cfg, once: once, woken: woken,
+		origin: time.Now(),
+		box:    mailbox{signal: make(chan struct{}, 1)},
+		sendq:  make(chan *entry, cfg.Window),
+		core:   newRelayCore(cfg, sender.Route, rnd, once),
+	}
+}
+
+func (l *relayLoop) now() time.Duration { return time.Since(l.origin) }
+
+// run steps the core until it has stopped, which ctx tells it to.
+func (l *relayLoop) run(ctx context.Context) {
+	work, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	l.tasks.Go(func() { l.sendAll(work) })
+	if !l.cfg.PollOnly && !l.once {
+		l.tasks.Go(func() { l.listen(work) })
+	}
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	stop := ctx.Done()
+	var abandon <-chan time.Time
+	for {
+		wait, stopped := l.step(work)
+		if stopped {
+			break
+		}
+		timer.Reset(wait)
+		select {
+		case <-l.box.signal:
+		case <-timer.C:
+		case <-l.woken:
+			l.box.wake()
+		case <-stop:
+			stop = nil
+			l.locked(l.core.stop)
+			abandon = time.After(l.cfg.ShutdownTimeout)
+		case <-abandon:
+			abandon = nil
+			l.locked(l.core.abandon)
+		}
+	}
+	cancel()
+	l.tasks.Wait()
+}
+
+func (l *relayLoop) locked(do func(now time.Duration)) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	do(l.now())
+}
+
+// step gives the core what has happened and starts what it asks for. It returns
+// how long the core can do without a further step.
+func (l *relayLoop) step(work context.Context) (wait time.Duration, stopped bool) {
+	replies, outcomes, woken := l.box.take()
+	l.mu.Lock()
+	c := l.core
+	now := l.now()
+	for _, cl := range replies {
+		c.reply(now, cl)
+		if cl.err != nil && l.once {
+			l.err = errors.Join(l.err, cl.err)
+			c.stop(now)
+		}
+	}
+	for _, res := range outcomes {
+		c.outcome(now, res)
+	}
+	if woken {
+		c.wake(now)
+	}
+	c.advance(now)
+	calls, sends, notes := c.flush()
+	for i, sh := range c.shards {
+		if sh != nil {
+			l.until[i].Store(int64(sh.until))
+		}
+	}
+	wait, stopped = c.wakeAt-now, c.stopped
+	for _, e := range sends {
+		l.sendq <- e // never blocks: it has room for the window
+	}
+	l.mu.Unlock()
+	for _, n := range notes {
+		//nolint:sloglint // a constant where the core made the note
+		l.cfg.Logger.LogAttrs(work, n.level, n.msg, append(n.attrs, slog.String("relay", l.cfg.Name))...)
+	}
+	for _, cl := range calls {
+		l.tasks.Go(func() {
+			l.execute(work, cl)
+			l.box.reply(cl)
+		})
+	}
+	return wait, stopped
+}
+
+// execute runs a statement within the time that it may take: what it changes is
+// fenced, so beyond the lease it is of no use.
+func (l *relayLoop) execute(ctx context.Context, cl *call) {
+	limit := l.cfg.LeaseTTL
+	if cl.op.onLeases() {
+		limit /= 3
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	cl.execute(ctx, l.store, &l.cfg)
+}
+
+// listen passes the wake-ups of other processes on.
+func (l *relayLoop) listen(ctx context.Context) {
+	for fails := 0; ; fails++ {
+		began := time.Now()
+		err := l.store.Listen(ctx, l.box.wake)
+		if ctx.Err() != nil || errors.Is(err, ErrNoSignal) {
+			return
+		}
+		if time.Since(began) > time.Minute {
+			fails = 0
+		}
+		l.cfg.Logger.WarnContext(ctx, "listening for wake-ups ended, polling meanwhile", "error", err, "relay", l.cfg.Name)
+		if sleep(ctx, min(5*time.Second, 100*time.Millisecond<<min(fails, 10))) != nil {
+			return
+		}
+		l.box.wake() // for what was committed meanwhile
+	}
+}
+
+// mailbox collects what happens between two steps. Its methods never block.
+type mailbox struct {
+	signal chan struct{} // has room for one
+
+	mu       sync.Mutex
+	replies  []*call
+	outcomes []sendResult
+	spare    []sendResult
+	woken    bool
+}
+
+func (b *mailbox) ring() {
+	select {
+	case b.signal <- struct{}{}:
+	default:
+	}
+}
+
+func (b *mailbox) reply(cl *call) {
+	b.mu.Lock()
+	b.replies = append(b.replies, cl)
+	b.mu.Unlock()
+	b.ring()
+}
+
+func (b *mailbox) outcome(res sendResult) {
+	b.mu.Lock()
+	b.outcomes = append(b.outcomes, res)
+	first := len(b.outcomes) == 1
+	b.mu.Unlock()
+	if first {
+		b.ring()
+	}
+}
+
+func (b *mailbox) wake() {
+	b.mu.Lock()
+	b.woken = true
+	b.mu.Unlock()
+	b.ring()
+}
+
+// take empties the box. The outcomes are valid until the next take.
+func (b *mailbox) take() ([]*call, []sendResult, bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	replies, outcomes, woken := b.replies, b.outcomes, b.woken
+	b.replies, b.woken = nil, false
+	clear(b.spare)
+	b.outcomes, b.spare = b.spare[:0], outcomes
+	return replies, outcomes, woken
+}

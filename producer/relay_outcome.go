@@ -1,0 +1,324 @@
+package producer
+
+import (
+	"log/slog"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/boxpair/boxpair/transport"
+)
+
+const (
+	sendTurn    = 32 // events of one route before the next one's turn
+	blamePause  = 100 * time.Millisecond
+	unmarkedMax = 3 // times the window, beyond which nothing is sent until marks catch up
+)
+
+// pump sends what may be sent, as far as the window allows, the routes in turns.
+func (c *relayCore) pump() {
+	if c.stopping || c.alone != nil {
+		return
+	}
+	if c.quarantine.n > 0 && c.sendAlone() {
+		return
+	}
+	c.probe()
+	room := min(c.cfg.Window-c.inflight, unmarkedMax*c.cfg.Window-len(c.marking.pending)-c.marking.underway)
+	for room > 0 && len(c.ring) > 0 {
+		if c.turn >= len(c.ring) {
+			c.turn = 0
+		}
+		r := c.ring[c.turn]
+		for n := 0; n < sendTurn && room > 0 && c.mayTake(r); n++ {
+			if c.send(r.ready.pop()) {
+				room--
+			}
+		}
+		if r.stalled() || r.ready.n == 0 {
+			r.ringed = false
+			last := len(c.ring) - 1
+			c.ring[c.turn], c.ring[last] = c.ring[last], nil
+			c.ring = c.ring[:last]
+			continue
+		}
+		c.turn++
+		if c.full() {
+			return
+		}
+	}
+}
+
+// routeRoom is how much of the window one route may take, so that one which
+// answers nothing leaves room for others.
+func (c *relayCore) routeRoom() int {
+	if len(c.routes) > 1 {
+		return max(c.cfg.Window/2, 1)
+	}
+	return c.cfg.Window
+}
+
+func (c *relayCore) mayTake(r *route) bool {
+	return !r.stalled() && r.ready.n > 0 && r.inflight < c.routeRoom()
+}
+
+// full tells whether every route with something to send has its share in flight.
+func (c *relayCore) full() bool {
+	for _, r := range c.ring {
+		if c.mayTake(r) {
+			return false
+		}
+	}
+	return true
+}
+
+// probe sends one event on every stalled route whose time has come.
+func (c *relayCore) probe() {
+	for _, r := range c.stalled {
+		if r.inflight > 0 || r.ready.n+r.refused.n == 0 || c.inflight >= c.cfg.Window {
+			continue
+		}
+		if c.now < r.probeAt {
+			c.at(r.probeAt)
+			continue
+		}
+		e := r.candidates()[0]
+		e.unqueue()
+		e.probes++
+		r.probeAt = c.now + max(c.cfg.RouteProbeInterval, r.delay)
+		if r.solo {
+			e.state, e.probing = entrySuspect, true
+			c.quarantine.push(e)
+			continue
+		}
+		c.send(e)
+	}
+}
+
+// sendAlone sends the first event of the quarantine that may be sent, once nothing else is in flight,
+// and tells whether everything else has to wait for that.
+func (c *relayCore) sendAlone() bool {
+	if c.now < c.aloneAt {
+		c.at(c.aloneAt)
+		return false
+	}
+	for e := c.quarantine.first; e != nil; e = e.qnext {
+		r := e.route
+		if r.stalled() && !e.probing && c.now < r.probeAt {
+			c.at(r.probeAt)
+			continue
+		}
+		if c.inflight > 0 {
+			return true
+		}
+		e.unqueue()
+		if c.send(e) {
+			r.probeAt = c.now + max(c.cfg.RouteProbeInterval, r.delay)
+			c.alone = e
+			return true
+		}
+		return c.sendAlone()
+	}
+	return false
+}
+
+// send hands e to the transport, unless its shard's lease has run out on this
+// side.
+func (c *relayCore) send(e *entry) bool {
+	sh := e.shard
+	if c.now >= sh.until {
+		e.state = entryHeld
+		sh.held.push(e)
+		return false
+	}
+	if sh.redeliver > 0 {
+		sh.redeliver--
+		e.redelivered = true
+	}
+	e.state = entrySending
+	e.sentAt = c.now
+	e.gen++
+	if e.line != nil {
+		e.line.inflight = e
+	}
+	c.inflight++
+	e.route.inflight++
+	sh.inflight++
+	c.sends = append(c.sends, e)
+	return true
+}
+
+// outcome takes the outcome of a send.
+func (c *relayCore) outcome(now time.Duration, res sendResult) {
+	c.now = now
+	e := res.entry
+	if e.state != entrySending || e.gen != res.gen {
+		c.note(slog.LevelError, "publisher reported the outcome of a message twice")
+		return
+	}
+	alone := c.alone == e
+	if alone {
+		c.alone = nil
+	}
+	sh := e.shard
+	c.inflight--
+	sh.inflight--
+	e.route.inflight--
+	e.state, e.probing = entryWaiting, false
+	if e.line != nil {
+		e.line.inflight = nil
+	}
+	e.outcome, e.problem = res.Outcome, storedError(res.Err)
+	if sh.gone {
+		if res.Outcome == transport.Confirmed && !res.unsent {
+			c.routeWorks(e.route)
+		}
+		c.uncount(e)
+		return // it may be in a call still, and is not used again
+	}
+	switch {
+	case res.unsent:
+		c.requeue(e)
+	case res.Outcome == transport.Confirmed:
+		c.confirmed(e)
+	default:
+		c.failed(e, alone)
+	}
+}
+
+// confirmed books a success. The mark may wait; the key's next event need not.
+func (c *relayCore) confirmed(e *entry) {
+	r, sh, l := e.route, e.shard, e.line
+	c.uncount(e)
+	e.state = entryConfirmed
+	if e.parked {
+		c.parkedConfirmed(e)
+		c.routeWorks(r)
+		return
+	}
+	sh.marking++
+	if l != nil {
+		l.remove(e)
+		l.marking++
+	}
+	c.marking.add(c.now, e)
+	c.routeWorks(r)
+	if l != nil {
+		c.refill(l)
+		c.promote(l)
+	}
+}
+
+// failed books any other outcome.
+func (c *relayCore) failed(e *entry, alone bool) {
+	switch e.outcome {
+	case transport.Invalid:
+		c.noteEvent(slog.LevelError, "event can never be sent", e, slog.String("error", e.problem))
+		e.dead = true
+		c.fail(e)
+	case transport.Returned, transport.Refused:
+		if c.superseded(e) {
+			c.requeue(e)
+			return
+		}
+		c.refuse(e)
+	case transport.Suspect:
+		c.suspected(e, alone)
+	default: // Unavailable, and whatever a later version adds
+		c.noteEvent(slog.LevelWarn, "outcome of a send is unknown", e,
+			slog.String("route", e.route.name), slog.String("error", e.problem))
+		c.routeDown(e)
+		if alone && !c.superseded(e) {
+			e.state = entrySuspect // still
+			c.quarantine.push(e)
+			return
+		}
+		c.requeue(e)
+	}
+}
+
+// superseded tells whether e came from the queue and its key has been blocked
+// meanwhile, or its shard is given back: then nothing is to be learned from it here.
+func (c *relayCore) superseded(e *entry) bool {
+	return e.shard.yielding || e.line != nil && e.line.blocked && !e.parked
+}
+
+// suspected books a channel exception. Whoever was alone on the channel broke it;
+// the others are sent again one by one.
+func (c *relayCore) suspected(e *entry, alone bool) {
+	r := e.route
+	if c.superseded(e) {
+		c.requeue(e)
+		return
+	}
+	if !alone {
+		e.state = entrySuspect
+		c.quarantine.push(e)
+		return
+	}
+	c.aloneAt = c.now + blamePause
+	e.solo = true
+	if r.solo || r.failing { // not the first on its route: perhaps it is the route
+		r.solo = true
+		c.refuse(e)
+		return
+	}
+	r.solo = true
+	c.noteEvent(slog.LevelWarn, "event breaks its channel", e, slog.String("error", e.problem))
+	c.fail(e)
+}
+
+// requeue puts e back where it came from, to be sent again in its order.
+func (c *relayCore) requeue(e *entry) {
+	switch l := e.line; {
+	case e.shard.yielding:
+		c.forget(e)
+	case l == nil:
+		c.place(e)
+	case l.blocked && !e.parked:
+		c.follow(e)
+		c.promote(l)
+	default:
+		c.promote(l)
+	}
+}
+
+// fail counts an attempt of e, which was refused or is to be buried, and parks it.
+func (c *relayCore) fail(e *entry) {
+	e.unqueue()
+	c.uncount(e)
+	e.Attempts++
+	e.dead = e.dead || e.Attempts >= c.cfg.MaxAttempts
+	e.retryIn = time.Millisecond + time.Duration(c.rand.Int64N(int64(c.cfg.Backoff.bound(e.Attempts))))
+	if e.dead {
+		e.retryIn = 0
+		delete(e.route.keys, e.failedKey())
+	}
+	c.report.Failed++
+	c.noteEvent(slog.LevelWarn, "attempt failed", e, slog.String("route", e.route.name),
+		slog.String("outcome", e.outcome.String()), slog.String("error", e.problem),
+		slog.Int("attempts", e.Attempts), slog.Bool("dead", e.dead), slog.Duration("retry_in", e.retryIn))
+	if e.parked {
+		c.failAgain(e)
+		return
+	}
+	c.park(e)
+}
+
+const maxStoredError = 1 << 10
+
+// storedError returns err's text as it may be stored: bounded, valid UTF-8, without NUL.
+func storedError(err error) string {
+	if err == nil {
+		return ""
+	}
+	text := strings.ReplaceAll(strings.ToValidUTF8(err.Error(), "\uFFFD"), "\x00", "\uFFFD")
+	if len(text) <= maxStoredError {
+		return text
+	}
+	text = text[:maxStoredError]
+	for !utf8.ValidString(text) {
+		text = text[:len(text)-1]
+	}
+	return text
+}

@@ -1,0 +1,300 @@
+package producer
+
+import (
+	"log/slog"
+	"time"
+
+	"github.com/boxpair/boxpair/transport"
+)
+
+// duePoll is the part of the core that looks for parked events whose time has come.
+type duePoll struct {
+	at     time.Duration // of the next look
+	passed int           // due events that the last look passed over, since their routes are stalled
+	slow   time.Duration // the pause after such a look
+	// changed holds the parked events that a statement has changed while the look is
+	// under way, which may still show them as they were.
+	changed map[parkedID]struct{}
+}
+
+type parkedID struct {
+	shard *shardState
+	seq   int64
+}
+
+func (d *duePoll) soon(at time.Duration) { d.at = min(d.at, at) }
+
+const (
+	dueLimit   = 256              // heads in one look
+	dueSafety  = 30 * time.Second // between looks when none is known to be due
+	dueSlowMax = 30 * time.Second
+	dueSkipped = time.Second
+)
+
+// dueCall looks for heads that are due.
+func (c *relayCore) dueCall() *call {
+	d := &c.due
+	if d.at == never || c.parkedIn > c.cfg.Window/2 {
+		return nil
+	}
+	if c.now < d.at {
+		c.at(d.at)
+		return nil
+	}
+	cl := &call{op: opDue, limit: dueLimit + c.parkedIn + d.passed}
+	for _, sh := range c.shards {
+		if sh != nil && sh.open() {
+			cl.shards = append(cl.shards, sh)
+		}
+	}
+	if len(cl.shards) == 0 {
+		return nil // a shard that opens brings its own look
+	}
+	d.at = never
+	d.changed = make(map[parkedID]struct{})
+	return cl
+}
+
+func (c *relayCore) dueReply(cl *call) {
+	d := &c.due
+	changed := d.changed
+	d.changed = nil
+	if cl.err != nil {
+		d.soon(c.now)
+		return
+	}
+	owned := make(map[int]*shardState, len(cl.shards))
+	for _, sh := range cl.shards {
+		owned[sh.no] = sh
+	}
+	d.passed = 0
+	skipped, taken := false, false
+	for i := range cl.rows {
+		row := &cl.rows[i]
+		sh := owned[row.Shard]
+		if _, ok := changed[parkedID{sh, row.Seq}]; ok || sh == nil || !sh.open() || !c.takeDue(sh, row) {
+			skipped = true
+			continue
+		}
+		taken = true
+	}
+	d.soon(c.now + dueSafety)
+	switch {
+	case d.passed > 0:
+		d.slow = min(max(2*d.slow, dueSkipped), dueSlowMax)
+		d.soon(c.now + d.slow)
+	case len(cl.rows) >= cl.limit && taken:
+		d.soon(c.now)
+	case skipped:
+		d.soon(c.now + dueSkipped)
+	}
+	if d.passed == 0 {
+		d.slow = 0
+	}
+	if cl.next > 0 {
+		d.soon(c.now + cl.next)
+	}
+}
+
+// takeDue takes a head over to be sent, unless its key is being sent already.
+func (c *relayCore) takeDue(sh *shardState, row *Queued) bool {
+	if sh.parked[row.Seq] != nil {
+		return false
+	}
+	if row.Missing {
+		c.note(slog.LevelError, "parked event is missing from the log", slog.Int("shard", sh.no), slog.Int64("seq", row.Seq))
+		e := c.newEntry(sh, row)
+		e.parked, e.dead = true, true
+		e.outcome, e.problem = transport.Invalid, "event is missing from the log"
+		e.Attempts++
+		sh.parked[e.Seq] = e
+		c.failAgain(e)
+		return true
+	}
+	r := c.routeFor(row.Topic)
+	if c.crowded(r) {
+		c.due.passed++
+		return false
+	}
+	if row.Key == "" {
+		c.place(c.newParked(sh, row, r, nil))
+		return true
+	}
+	l := sh.lines[row.Key]
+	if l == nil {
+		l = c.newLine(sh, row.Key)
+	}
+	if l.flowing() || l.parking > 0 {
+		return false
+	}
+	l.head = row.Seq
+	l.fifo = append(l.fifo, c.newParked(sh, row, r, l))
+	c.block(l)
+	c.promote(l)
+	return true
+}
+
+func (c *relayCore) newParked(sh *shardState, row *Queued, r *route, l *keyLine) *entry {
+	e := c.newEntry(sh, row)
+	e.parked, e.route, e.line = true, r, l
+	_, e.solo = sh.solo[e.Seq]
+	sh.parked[e.Seq] = e
+	c.count(e)
+	return e
+}
+
+// parkedConfirmed books a parked event that was delivered. The next of its key is
+// sent without waiting for a look at what is due.
+func (c *relayCore) parkedConfirmed(e *entry) {
+	sh, l := e.shard, e.line
+	sh.lane.sent = append(sh.lane.sent, e)
+	c.markLane(sh)
+	if l == nil {
+		return
+	}
+	l.sent++
+	l.remove(e)
+	if sh.yielding {
+		return
+	}
+	if len(l.fifo) > 0 {
+		c.promote(l)
+		return
+	}
+	l.due = true
+	c.readParked(l)
+}
+
+func (c *relayCore) sentReply(cl *call) {
+	sh := cl.shards[0]
+	for _, e := range cl.entries {
+		c.report.Delivered++
+		c.settled(e)
+		delete(sh.solo, e.Seq)
+		if l := e.line; l != nil {
+			l.sent--
+			c.tidy(l)
+		}
+		c.free(e)
+	}
+}
+
+// settled forgets a parked event whose new state was recorded.
+func (c *relayCore) settled(e *entry) {
+	delete(e.shard.parked, e.Seq)
+	if c.due.changed != nil {
+		c.due.changed[parkedID{e.shard, e.Seq}] = struct{}{}
+	}
+}
+
+// failAgain records a further failure of a parked event. The others of its key
+// in memory are left to the database again.
+func (c *relayCore) failAgain(e *entry) {
+	sh, l := e.shard, e.line
+	e.state = entryParking
+	if e.solo {
+		if sh.solo == nil {
+			sh.solo = make(map[int64]struct{})
+		}
+		sh.solo[e.Seq] = struct{}{}
+	}
+	if l != nil {
+		l.retrying++
+		l.remove(e)
+		c.forgetFIFO(l)
+	}
+	sh.lane.again = append(sh.lane.again, e)
+	c.markLane(sh)
+}
+
+// forgetFIFO takes the parked events of a key that are not in flight out of memory.
+func (c *relayCore) forgetFIFO(l *keyLine) {
+	for i := len(l.fifo) - 1; i >= 0; i-- {
+		if e := l.fifo[i]; e != l.inflight {
+			c.forget(e)
+		}
+	}
+}
+
+func (c *relayCore) retryReply(cl *call) {
+	for _, e := range cl.entries {
+		l := e.line
+		c.settled(e)
+		c.buried(e)
+		if !e.dead {
+			c.due.soon(c.now + e.retryIn)
+		}
+		if l != nil {
+			l.retrying--
+			switch {
+			case e.dead && !c.cfg.HoldDeadKeys:
+				l.due = true
+				c.readParked(l)
+			case l.verify:
+				c.readParked(l)
+			}
+		}
+		c.free(e)
+	}
+}
+
+// parkedReply takes over the parked events of a key, or unblocks it if there
+// are none left.
+func (c *relayCore) parkedReply(cl *call) {
+	l, sh := cl.line, cl.shards[0]
+	l.fetching = false
+	if sh.yielding {
+		return
+	}
+	due := l.due
+	l.due, l.verify = false, false
+	if len(l.fifo) > 0 || l.retrying > 0 || l.sent > 0 {
+		return // what is under way asks again
+	}
+	if len(cl.rows) == 0 {
+		c.emptied(l)
+		return
+	}
+	c.block(l)
+	first := &cl.rows[0]
+	l.head = first.Seq
+	switch {
+	case due || first.State == Following && !c.cfg.HoldDeadKeys:
+		for i := range cl.rows {
+			row := &cl.rows[i]
+			l.fifo = append(l.fifo, c.newParked(sh, row, c.routeFor(row.Topic), l))
+		}
+		c.promote(l)
+	case first.State == Following: // behind a dead event, or nobody: the database can tell
+		c.reload(sh)
+	default:
+		c.due.soon(c.now)
+	}
+}
+
+// emptied unblocks a key that has no live parked events any more, unless some are
+// on their way there.
+func (c *relayCore) emptied(l *keyLine) {
+	l.head = 0
+	switch {
+	case !l.blocked:
+		c.tidy(l)
+	case l.following > 0 || l.parking > 0 || l.hole != 0:
+		c.refill(l) // what is moved finds itself without a head, and asks again
+	case c.cfg.HoldDeadKeys:
+		c.reload(l.shard) // a dead one may hold it
+	default:
+		c.unblock(l)
+	}
+}
+
+// distrust drops what is known of the parked events of a key, since somebody
+// else has changed them. What is in flight comes to its end first.
+func (c *relayCore) distrust(l *keyLine) {
+	l.verify = true
+	c.forgetFIFO(l)
+	if l.flowing() {
+		return
+	}
+	c.readParked(l)
+}

@@ -1,0 +1,78 @@
+package producer
+
+import (
+	"context"
+	"time"
+
+	"github.com/boxpair/boxpair/transport"
+)
+
+// sendAll sends what the core has decided to send, in its order, from one
+// goroutine, so that it reaches the transport in that order.
+func (l *relayLoop) sendAll(ctx context.Context) {
+	deadlines := sendDeadlines{timeout: l.cfg.SendTimeout}
+	defer deadlines.end()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case e := <-l.sendq:
+			l.send(deadlines.context(ctx), e)
+		}
+	}
+}
+
+// send sends one event. The lease is looked at once more: this goroutine may
+// have waited for the transport, or the whole process for somebody to wake it.
+func (l *relayLoop) send(ctx context.Context, e *entry) {
+	gen := e.gen
+	if l.now() >= time.Duration(l.until[e.shard.no].Load()) {
+		l.box.outcome(sendResult{entry: e, gen: gen, unsent: true})
+		return
+	}
+	msg := e.Message()
+	if e.redelivered {
+		msg.SetContext(transport.WithRedelivered(ctx))
+	} else {
+		msg.SetContext(ctx)
+	}
+	l.sender.Send(ctx, e.Topic, msg, func(res transport.Result) {
+		l.box.outcome(sendResult{entry: e, gen: gen, Result: res})
+	})
+}
+
+// sendDeadlines hands out contexts that end after a timeout. One serves the sends of
+// a sixteenth of it, since a timer for each would cost more than the send.
+type sendDeadlines struct {
+	timeout time.Duration
+	current context.Context
+	renewAt time.Time
+	open    []sendDeadline
+}
+
+type sendDeadline struct {
+	at     time.Time
+	cancel context.CancelFunc
+}
+
+func (d *sendDeadlines) context(parent context.Context) context.Context {
+	now := time.Now()
+	if d.current != nil && now.Before(d.renewAt) {
+		return d.current
+	}
+	for len(d.open) > 0 && d.open[0].at.Before(now) {
+		d.open[0].cancel()
+		d.open = d.open[1:]
+	}
+	share := d.timeout / 16
+	ctx, cancel := context.WithTimeout(parent, d.timeout+share)
+	d.current, d.renewAt = ctx, now.Add(share)
+	d.open = append(d.open, sendDeadline{now.Add(d.timeout + share), cancel})
+	return ctx
+}
+
+func (d *sendDeadlines) end() {
+	for _, o := range d.open {
+		o.cancel()
+	}
+}

@@ -1,0 +1,190 @@
+package producer
+
+import (
+	"log/slog"
+
+	"github.com/boxpair/boxpair/transport"
+)
+
+// take takes over a row that was read from the queue of sh, and tells whether
+// it was news. What is in memory already, what a mark or a park has removed since the
+// statement began, and what was passed over before is none.
+func (c *relayCore) take(sh *shardState, row *Queued) bool {
+	if known := sh.index[row.Seq]; known != nil {
+		if known.Round == row.Round {
+			return false
+		}
+		sh.settle.rewind(row.Seq - 1) // written again while the earlier row is under way
+		return true
+	}
+	if round, ok := sh.recent[row.Seq]; ok && round == row.Round {
+		return false
+	}
+	if row.Missing {
+		c.takeMissing(sh, row)
+		return true
+	}
+	r := c.routeFor(row.Topic)
+	if row.Key == "" {
+		if c.crowded(r) {
+			c.passOver(sh, r, "", row.Seq)
+			return false
+		}
+		e := c.newEntry(sh, row)
+		e.route = r
+		sh.index[e.Seq] = e
+		c.count(e)
+		c.place(e)
+		return true
+	}
+	return c.takeKeyed(sh, row, r)
+}
+
+func (c *relayCore) takeKeyed(sh *shardState, row *Queued, r *route) bool {
+	if _, ok := sh.passed[hashKey(row.Key)]; ok {
+		c.passOver(sh, r, row.Key, row.Seq)
+		return false
+	}
+	l := sh.lines[row.Key]
+	if l != nil && l.hole != 0 && row.Seq >= l.hole {
+		return false
+	}
+	if l != nil && l.blocked {
+		e := c.newEntry(sh, row)
+		e.route, e.line = r, l
+		sh.index[e.Seq] = e
+		c.follow(e)
+		return true
+	}
+	if l != nil && (l.n >= c.cfg.MaxPerKey || l.n > 0 && l.first.route.stalled()) {
+		l.hole = row.Seq
+		return false
+	}
+	if (l == nil || l.n == 0) && c.crowded(r) {
+		c.passOver(sh, r, row.Key, row.Seq)
+		return false
+	}
+	if l == nil {
+		l = c.newLine(sh, row.Key)
+	}
+	e := c.newEntry(sh, row)
+	e.route, e.line = r, l
+	sh.index[e.Seq] = e
+	c.count(e)
+	l.insert(e)
+	if l.first == e && e.next != nil && e.next.state != entryWaiting {
+		e.next.unqueue() // a late commit goes first
+		e.next.state = entryWaiting
+	}
+	c.promote(l)
+	return true
+}
+
+// takeMissing buries a queue row without an event.
+func (c *relayCore) takeMissing(sh *shardState, row *Queued) {
+	c.note(slog.LevelError, "queue row has no event in the log",
+		slog.Int("shard", sh.no), slog.Int64("seq", row.Seq), slog.Int64("round", row.Round))
+	e := c.newEntry(sh, row)
+	e.outcome, e.problem, e.dead = transport.Invalid, "event is missing from the log", true
+	e.Attempts = 1
+	sh.index[e.Seq] = e
+	c.park(e)
+}
+
+// newLine returns a line for a key of sh that has none.
+func (c *relayCore) newLine(sh *shardState, key string) *keyLine {
+	var l *keyLine
+	if n := len(c.freeLines); n > 0 {
+		l, c.freeLines = c.freeLines[n-1], c.freeLines[:n-1]
+	} else {
+		l = new(keyLine)
+	}
+	*l = keyLine{key: key, shard: sh}
+	sh.lines[key] = l
+	return l
+}
+
+// tidy forgets l if there is nothing to know about its key.
+func (c *relayCore) tidy(l *keyLine) {
+	if l.blocked || l.first != nil || l.inflight != nil || l.marking > 0 || l.hole != 0 ||
+		l.following > 0 || l.refilling || l.fetching || l.sent > 0 || len(l.fifo) > 0 {
+		return
+	}
+	if l.shard.lines[l.key] != l {
+		return
+	}
+	delete(l.shard.lines, l.key)
+	if len(c.freeLines) < 1024 {
+		c.freeLines = append(c.freeLines, l)
+	}
+}
+
+// promote lets the first event of l go if it may.
+func (c *relayCore) promote(l *keyLine) {
+	if l.inflight != nil || !l.shard.open() && l.shard.phase == phaseReady {
+		return
+	}
+	e := l.first
+	if l.blocked {
+		e = nil
+		if len(l.fifo) > 0 {
+			e = l.fifo[0]
+		}
+	}
+	if e != nil && e.state == entryWaiting {
+		c.place(e)
+	}
+}
+
+// place puts an event that may be sent where it is sent from.
+func (c *relayCore) place(e *entry) {
+	if e.solo {
+		e.state = entrySuspect
+		c.quarantine.push(e)
+		return
+	}
+	e.state = entryReady
+	e.route.ready.push(e)
+	c.rouse(e.route)
+}
+
+// forget takes an event that is not under way out of memory. It is in the
+// database.
+func (c *relayCore) forget(e *entry) {
+	sh, l := e.shard, e.line
+	e.unqueue()
+	c.uncount(e)
+	if e.parked {
+		delete(sh.parked, e.Seq)
+	} else {
+		delete(sh.index, e.Seq)
+	}
+	if l != nil {
+		l.remove(e)
+		c.tidy(l)
+	}
+	c.free(e)
+}
+
+// left records that a row has left the queue. A read that is under way may
+// still bring it.
+func (c *relayCore) left(e *entry) {
+	sh := e.shard
+	delete(sh.index, e.Seq)
+	if c.reading.ofQueue() {
+		if sh.recent == nil {
+			sh.recent = make(map[int64]int64)
+		}
+		sh.recent[e.Seq] = e.Round
+	}
+}
+
+// hashKey is FNV-1a. That two keys may have one hash only makes the second wait
+// for the first.
+func hashKey(key string) uint64 {
+	h := uint64(14695981039346656037)
+	for i := range len(key) {
+		h = (h ^ uint64(key[i])) * 1099511628211
+	}
+	return h
+}
