@@ -19,14 +19,14 @@ func features(t *testing.T, groups bool) tests.Features {
 		GuaranteedOrder:                     true,
 		GuaranteedOrderWithSingleSubscriber: true,
 		Persistent:                          true,
-		GenerateTopicFunc:                   topics(t, testenv.AMQPURL(t)),
+		GenerateTopicFunc:                   topics(t),
 	}
 }
 
 // topics gives the suite topic names whose exchanges and queues are deleted
 // afterwards.
-func topics(t *testing.T, url string) func(tests.TestContext) string {
-	prefix := topic(t, url)
+func topics(t *testing.T) func(tests.TestContext) string {
+	prefix := topic(t)
 	return func(c tests.TestContext) string {
 		return prefix + "-" + strings.ReplaceAll(string(c.TestID), "-", "")
 	}
@@ -84,7 +84,7 @@ func TestConformsOnATopicExchange(t *testing.T) {
 	t.Parallel()
 	url := testenv.AMQPURL(t)
 	f := features(t, true)
-	exchange := topic(t, url)
+	exchange := topic(t)
 	tests.TestPubSub(t, f, pair(amqp.TopicExchange(url, exchange, "test"), inTotalOrder),
 		func(t *testing.T, group string) (message.Publisher, message.Subscriber) {
 			return pair(amqp.TopicExchange(url, exchange, group), inTotalOrder)(t)

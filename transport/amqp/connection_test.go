@@ -97,7 +97,7 @@ func missing(t *testing.T, url, queue string, ids map[string]bool) []string {
 func TestConnectionClosedByTheBrokerLosesNothingConfirmed(t *testing.T) {
 	t.Parallel()
 	url := testenv.AMQPURL(t)
-	name := topic(t, url)
+	name := topic(t)
 	config := amqp.DurableQueue(url)
 	quickly(&config)
 	properties := amqp091.NewConnectionProperties()
@@ -130,7 +130,7 @@ func TestConnectionClosedByTheBrokerLosesNothingConfirmed(t *testing.T) {
 func TestCutConnectionsLoseNothingConfirmed(t *testing.T) {
 	t.Parallel()
 	url := testenv.AMQPURL(t)
-	name := topic(t, url)
+	name := topic(t)
 	config := amqp.DurableQueue(url)
 	quickly(&config)
 	w := wired(&config)
@@ -156,7 +156,7 @@ func TestCutConnectionsLoseNothingConfirmed(t *testing.T) {
 func TestCloseWaitsForConfirms(t *testing.T) {
 	t.Parallel()
 	url := testenv.AMQPURL(t)
-	name := topic(t, url)
+	name := topic(t)
 	p := newPublisher(t, amqp.PublisherConfig{AMQP: amqp.DurableQueue(url)})
 	var c tally
 	for i := range 500 {

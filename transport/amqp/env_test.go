@@ -3,8 +3,6 @@ package amqp_test
 import (
 	"context"
 	"errors"
-	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -13,47 +11,12 @@ import (
 	"github.com/google/uuid"
 	"github.com/rabbitmq/amqp091-go"
 
-	"github.com/boxpair/boxpair/internal/testenv"
 	"github.com/boxpair/boxpair/transport"
 	"github.com/boxpair/boxpair/transport/amqp"
 )
 
 // patience is how long a test waits for what must happen.
 const patience = 30 * time.Second
-
-// topic returns a topic of the test's own, whose exchanges and queues are deleted
-// when the test ends.
-func topic(t testing.TB, url string) string {
-	t.Helper()
-	name := testenv.Name(t)
-	t.Cleanup(func() { sweep(t, url, name) })
-	return name
-}
-
-// sweep deletes the exchanges and queues that a test with this prefix may have
-// declared.
-func sweep(t testing.TB, url, prefix string) {
-	t.Helper()
-	if url != testenv.AMQPURL(t) {
-		return // a node of its own, which goes as a whole
-	}
-	names := func(what string) []string {
-		return slices.DeleteFunc(strings.Fields(testenv.Ctl(t, "-q", what, "name")), func(name string) bool {
-			return !strings.HasPrefix(name, prefix)
-		})
-	}
-	ch := channel(t, url)
-	for _, name := range names("list_queues") {
-		if _, err := ch.QueueDelete(name, false, false, false); err != nil {
-			t.Errorf("delete queue: %v", err)
-		}
-	}
-	for _, name := range names("list_exchanges") {
-		if err := ch.ExchangeDelete(name, false, false); err != nil {
-			t.Errorf("delete exchange: %v", err)
-		}
-	}
-}
 
 // channel opens a channel on a connection of its own, closed when the test ends.
 func channel(t testing.TB, url string) *amqp091.Channel {

@@ -50,7 +50,7 @@ func (c *tally) String() string {
 func TestUnroutableIsNeverConfirmed(t *testing.T) {
 	t.Parallel()
 	url := testenv.AMQPURL(t)
-	name := topic(t, url)
+	name := topic(t)
 	p := newPublisher(t, amqp.PublisherConfig{AMQP: exchangeOnly(url)})
 	const messages = 20_000
 	var c tally
@@ -73,7 +73,7 @@ func TestUnroutableIsNeverConfirmed(t *testing.T) {
 func TestReturnBelongsToItsPublish(t *testing.T) {
 	t.Parallel()
 	url := testenv.AMQPURL(t)
-	name := topic(t, url)
+	name := topic(t)
 	good, bad := name+"-good", name+"-bad"
 	p := newPublisher(t, amqp.PublisherConfig{
 		AMQP:   exchangeOnly(url),
@@ -99,7 +99,7 @@ func TestManyMessagesAwaitTheirConfirmsAtOnce(t *testing.T) {
 	url := testenv.AMQPURL(t)
 	config := amqp.DurableQueue(url)
 	w := wired(&config)
-	name := topic(t, url)
+	name := topic(t)
 	p := newPublisher(t, amqp.PublisherConfig{AMQP: config, Window: 100})
 	mustConfirm(t, p, name, newMessage("first"))
 
@@ -125,7 +125,7 @@ func TestManyMessagesAwaitTheirConfirmsAtOnce(t *testing.T) {
 func TestQueueIsThereBeforeItsConsumer(t *testing.T) {
 	t.Parallel()
 	url := testenv.AMQPURL(t)
-	name := topic(t, url)
+	name := topic(t)
 	p := newPublisher(t, amqp.PublisherConfig{
 		AMQP:   amqp.DurablePubSub(url, ""),
 		Queues: []amqp.Queue{{Topic: name, Name: name + "_inventory"}, {Topic: name, Name: name + "_billing"}},
@@ -144,7 +144,7 @@ func TestQueueIsThereBeforeItsConsumer(t *testing.T) {
 func TestFullQueueRefuses(t *testing.T) {
 	t.Parallel()
 	url := testenv.AMQPURL(t)
-	name := topic(t, url)
+	name := topic(t)
 	config := amqp.DurableQueue(url)
 	config.Queue.Arguments = amqp091.Table{"x-max-length": 1, "x-overflow": "reject-publish"}
 	p := newPublisher(t, amqp.PublisherConfig{AMQP: config, QueueType: amqp.Classic})
@@ -156,7 +156,7 @@ func TestFullQueueRefuses(t *testing.T) {
 func TestPublishTellsWhichMessagesFailed(t *testing.T) {
 	t.Parallel()
 	url := testenv.AMQPURL(t)
-	name := topic(t, url)
+	name := topic(t)
 	p := newPublisher(t, amqp.PublisherConfig{AMQP: amqp.DurableQueue(url), MaxBody: 10})
 	large := newMessage(strings.Repeat("x", 11))
 	err := p.Publish(name, newMessage("0"), large, newMessage("2"))
@@ -179,7 +179,7 @@ func TestPublishTellsWhichMessagesFailed(t *testing.T) {
 func TestWhatTheProtocolCannotCarryIsInvalid(t *testing.T) {
 	t.Parallel()
 	url := testenv.AMQPURL(t)
-	name := topic(t, url)
+	name := topic(t)
 	config := amqp.DurableQueue(url)
 	w := wired(&config)
 	p := newPublisher(t, amqp.PublisherConfig{AMQP: config, MaxBody: 1 << 10})
@@ -228,7 +228,7 @@ func TestWhatTheProtocolCannotCarryIsInvalid(t *testing.T) {
 func TestExceptionOfALoneMessageIsItsOwn(t *testing.T) {
 	t.Parallel()
 	url := testenv.AMQPURL(t)
-	name := topic(t, url)
+	name := topic(t)
 	config := amqp.DurableQueue(url)
 	config.Marshaler = wamqp.DefaultMarshaler{PostprocessPublishing: func(pub amqp091.Publishing) amqp091.Publishing {
 		if string(pub.Body) == "bad" {
@@ -247,7 +247,7 @@ func TestExceptionOfALoneMessageIsItsOwn(t *testing.T) {
 func TestExceptionMakesAllUnansweredSuspect(t *testing.T) {
 	t.Parallel()
 	url := testenv.AMQPURL(t)
-	name := topic(t, url)
+	name := topic(t)
 	good, missing := name+"-good", name+"-missing"
 	config := amqp.DurablePubSub(url, "")
 	w := wired(&config)
@@ -286,7 +286,7 @@ func newSubscriberQueue(t *testing.T, url, topic string) {
 func TestDeletedExchangeIsDeclaredAgain(t *testing.T) {
 	t.Parallel()
 	url := testenv.AMQPURL(t)
-	name := topic(t, url)
+	name := topic(t)
 	p := newPublisher(t, amqp.PublisherConfig{
 		AMQP:   amqp.DurablePubSub(url, ""),
 		Queues: []amqp.Queue{{Topic: name, Name: name + "_consumer"}},
@@ -304,7 +304,7 @@ func TestDeletedExchangeIsDeclaredAgain(t *testing.T) {
 func TestDeletedQueueIsDeclaredAgain(t *testing.T) {
 	t.Parallel()
 	url := testenv.AMQPURL(t)
-	name := topic(t, url)
+	name := topic(t)
 	p := newPublisher(t, amqp.PublisherConfig{AMQP: amqp.DurableQueue(url)})
 	mustConfirm(t, p, name, newMessage("before"))
 	if _, err := channel(t, url).QueueDelete(name, false, false, false); err != nil {
@@ -317,7 +317,7 @@ func TestDeletedQueueIsDeclaredAgain(t *testing.T) {
 func TestConfirmThatMissesItsDeadlineClosesTheConnection(t *testing.T) {
 	t.Parallel()
 	url := testenv.AMQPURL(t)
-	name := topic(t, url)
+	name := topic(t)
 	config := amqp.DurableQueue(url)
 	w := wired(&config)
 	p := newPublisher(t, amqp.PublisherConfig{AMQP: config, ConfirmTimeout: 500 * time.Millisecond})
@@ -343,7 +343,7 @@ func TestConfirmThatMissesItsDeadlineClosesTheConnection(t *testing.T) {
 func TestEndOfAContextEndsOneWait(t *testing.T) {
 	t.Parallel()
 	url := testenv.AMQPURL(t)
-	name := topic(t, url)
+	name := topic(t)
 	config := amqp.DurableQueue(url)
 	w := wired(&config)
 	p := newPublisher(t, amqp.PublisherConfig{AMQP: config, Window: 2})
@@ -373,7 +373,7 @@ func TestEndOfAContextEndsOneWait(t *testing.T) {
 func TestLargeMessagesWaitForEachOther(t *testing.T) {
 	t.Parallel()
 	url := testenv.AMQPURL(t)
-	name := topic(t, url)
+	name := topic(t)
 	p := newPublisher(t, amqp.PublisherConfig{AMQP: amqp.DurableQueue(url), WindowBytes: 100})
 	var c tally
 	for range 20 {
