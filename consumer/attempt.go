@@ -118,7 +118,7 @@ func (h *Handler[TX]) judge(a attempt, d *delivery) fate {
 		return postponed
 	case class == HandlerError, a.late:
 		return failed
-	case a.ran && h.inbox.weather.blames(d.who, &d.blame):
+	case a.ran && h.inbox.weather.blame(d.who):
 		return failed
 	default:
 		return troubled

@@ -123,6 +123,7 @@ const (
 	maxWait               = 5 * time.Second
 	troublesPerAttempt    = 5
 	outageMemory          = 30 * time.Second
+	maxBlames             = 1 << 12
 	idleGrace             = 10 * time.Second
 	forgetGrace           = time.Minute
 	forgetBatch           = 1000

@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/google/uuid"
-
 	"github.com/boxpair/boxpair/dedupe"
 )
 
@@ -15,15 +13,14 @@ import (
 // acknowledgement.
 type delivery struct {
 	in          *incoming
-	who         uuid.UUID // its dispatch ID, once it is known
-	redelivered bool      // the transport says so
-	suspect     bool      // it may have been begun before, without coming back
-	started     bool      // that it is begun again is recorded
+	who         subject // once it is known
+	redelivered bool    // the transport says so
+	suspect     bool    // it may have been begun before, without coming back
+	started     bool    // that it is begun again is recorded
 
 	term    dedupe.Term
 	quick   int  // counted attempts
 	unknown bool // the outcome of a commit was not known
-	blame   blame
 
 	since time.Time // of the first wait for the database
 	waits int
@@ -126,13 +123,13 @@ func (h *Handler[TX]) settle(ctx context.Context, d *delivery, a attempt) error 
 	id, digest := d.in.event.ID, d.in.event.Digest
 	switch a.verdict {
 	case Applied:
-		h.applied(a.wrote)
+		h.applied(d.who, a.wrote)
 		h.remember(d.term, id, digest)
 	case Duplicate:
 		if d.unknown { // the attempt before it was committed
-			h.applied(true)
+			h.applied(d.who, true)
 		} else {
-			h.inbox.weather.success()
+			h.inbox.weather.success(d.who)
 			h.counts.table.Add(1)
 		}
 		// What was claimed may have a digest that this copy does not know. Remembered
@@ -141,7 +138,7 @@ func (h *Handler[TX]) settle(ctx context.Context, d *delivery, a attempt) error 
 			h.remember(d.term, id, digest)
 		}
 	case Followed:
-		h.inbox.weather.success()
+		h.inbox.weather.success(d.who)
 		h.counts.followed.Add(1)
 		h.remember(d.term, id, digest)
 		h.inbox.warnIfIdle(ctx)
@@ -157,8 +154,8 @@ func (h *Handler[TX]) settle(ctx context.Context, d *delivery, a attempt) error 
 	return nil
 }
 
-func (h *Handler[TX]) applied(wrote bool) {
-	h.inbox.weather.success()
+func (h *Handler[TX]) applied(who subject, wrote bool) {
+	h.inbox.weather.success(who)
 	h.counts.applied.Add(1)
 	if wrote && h.inbox.outbox != nil {
 		h.inbox.outbox.Committed()

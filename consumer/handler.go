@@ -78,8 +78,8 @@ func (h *Handler[TX]) consume(ctx context.Context, msg *message.Message, d *deli
 			return err
 		}
 	}
-	in, err := h.read(msg)
-	d.in, d.who = in, in.event.ID
+	in, err := h.read(ctx, msg)
+	d.in, d.who = in, subject{h.name, in.event.ID}
 	if err != nil {
 		return h.refuse(ctx, d, err)
 	}

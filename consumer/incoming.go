@@ -31,10 +31,10 @@ type incoming struct {
 
 // read reads a message. An error says why it must not be handled; its dispatch
 // ID is then derived from all of it, so that it takes nobody else's.
-func (h *Handler[TX]) read(msg *message.Message) (*incoming, error) {
+func (h *Handler[TX]) read(ctx context.Context, msg *message.Message) (*incoming, error) {
 	topic := h.cfg.Topic
 	if topic == "" {
-		topic = message.SubscribeTopicFromCtx(msg.Context())
+		topic = message.SubscribeTopicFromCtx(ctx)
 	}
 	event, err := transport.Parse(topic, msg)
 	in := &incoming{event: event, metadata: msg.Metadata}
@@ -80,7 +80,7 @@ func (in *incoming) adopt(id uuid.UUID, foreign string) {
 
 // onlyForeign tells whether nothing is wrong besides the UUID.
 func onlyForeign(err error) bool {
-	joined, ok := err.(interface{ Unwrap() []error }) //nolint:errorlint // counts what is joined, on purpose
+	joined, ok := err.(interface{ Unwrap() []error })
 	return ok && len(joined.Unwrap()) == 1 && errors.Is(err, transport.ErrNotDispatchID)
 }
 

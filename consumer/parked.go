@@ -65,14 +65,14 @@ func (h *Handler[TX]) takeUp(ctx context.Context, seq int64, leftover bool) (boo
 		a, m := h.applyParked(ctx, seq, alone)
 		alone = alone && !a.ran
 		if m != nil {
-			d.who = m.ID
+			d.who = subject{h.name, m.ID}
 		}
 		switch f := h.judge(a, d); f {
 		case settled:
 			if a.verdict == Duplicate && !d.unknown { // gone, or in the hands of another process
 				return false, nil
 			}
-			h.applied(a.wrote || d.unknown)
+			h.applied(d.who, a.wrote || d.unknown)
 			return true, nil
 		case unknown, troubled:
 			d.unknown = d.unknown || f == unknown

@@ -13,56 +13,72 @@ import (
 type weather struct {
 	mu        sync.Mutex
 	successes int64
-	last      uuid.UUID // of which message the last error was,
+	last      subject   // of which message the last error was,
 	lastAt    time.Time // when,
 	otherAt   time.Time // and when the last one was of any other message
+	blames    map[subject]blame
+}
+
+// subject is a message of one consumer.
+type subject struct {
+	consumer string
+	id       uuid.UUID
 }
 
 // blame is what a message has to answer for so far.
 type blame struct {
 	count     int
-	begun     bool  // there was an error before,
-	successes int64 // and so many successes then
+	successes int64 // of all, at its last error
 }
 
-// success notes a transaction that was committed.
-func (w *weather) success() {
+// success notes a transaction of s that was committed.
+func (w *weather) success(s subject) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.successes++
+	delete(w.blames, s)
 }
 
-// trouble notes an error of a message that may be the database's.
-func (w *weather) trouble(id uuid.UUID) {
+// trouble notes an error of s that may be the database's.
+func (w *weather) trouble(s subject) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if id != w.last {
-		w.last, w.otherAt = id, w.lastAt
+	if s != w.last {
+		w.last, w.otherAt = s, w.lastAt
 	}
 	w.lastAt = time.Now()
 }
 
-// blames judges one more error of a message, and tells whether it has had so many
-// in a row that they are an attempt. An error is the message's own if another one succeeded
-// since its last error. Otherwise it is an outage if another one failed lately, and
-// the message's own if there was none to tell.
-func (w *weather) blames(id uuid.UUID, b *blame) bool {
+// blame judges one more error of s, and tells whether it has had so many of its
+// own that they are an attempt. An error is its own if another message succeeded
+// since its last one. Otherwise it is an outage's if another message failed
+// lately, and its own if there is none to tell.
+func (w *weather) blame(s subject) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	otherAt := w.lastAt
-	if id == w.last {
-		otherAt = w.otherAt
+	b, begun := w.blames[s]
+	healthy := begun && w.successes != b.successes
+	b.successes = w.successes
+	if healthy || !w.othersFail(s) {
+		b.count++
 	}
-	healthy := b.begun && w.successes != b.successes
-	b.begun, b.successes = true, w.successes
-	if !healthy && !otherAt.IsZero() && time.Since(otherAt) < outageMemory {
-		b.count = 0
-		return false
+	if b.count >= troublesPerAttempt {
+		delete(w.blames, s)
+		return true
 	}
-	b.count++
-	if b.count < troublesPerAttempt {
-		return false
+	if w.blames == nil || len(w.blames) >= maxBlames { // to begin anew costs a few more tries
+		w.blames = make(map[subject]blame)
 	}
-	b.count = 0
-	return true
+	w.blames[s] = b
+	return false
+}
+
+// othersFail tells whether an error of another message than s was noted lately.
+// The caller holds mu.
+func (w *weather) othersFail(s subject) bool {
+	at := w.lastAt
+	if s == w.last {
+		at = w.otherAt
+	}
+	return !at.IsZero() && time.Since(at) < outageMemory
 }
