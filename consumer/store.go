@@ -103,7 +103,7 @@ type ClaimStore[TX any] interface {
 	// an insert, and the unique index decides: of several copies one claims, and the
 	// others wait for its end. fn is not run unless the claim was made. If fn
 	// returns an error, panics or calls Goexit, everything is rolled back; the error
-	// is returned as it is. A COMMIT answered with ROLLBACK gives an error that wraps
+	// is returned as it is, or wrapped with what a store has to say about it. A COMMIT answered with ROLLBACK gives an error that wraps
 	// [ErrRolledBack]. ctx bounds the whole.
 	Apply(ctx context.Context, c Claim, fn func(ctx context.Context, tx TX) error) (Verdict, error)
 
@@ -197,9 +197,11 @@ type Filter struct {
 // ParkedStore is what waiting and dead messages need of a store. Nothing here needs a broker.
 type ParkedStore[TX any] interface {
 	// ParkMessage keeps a message. For Retrying and Dead, the claim and the parked row are
-	// written in one transaction, and if the claim was made before, by another copy
-	// that was applied or parked, nothing is written and the verdict is Duplicate. TooOld
-	// and altered messages are kept without a claim, once. Otherwise the verdict is Applied.
+	// written in one transaction, which waits for the end of another copy's; if the claim was
+	// made before, by a copy that was applied or parked, nothing is written and the verdict is Duplicate. TooOld
+	// and altered messages are kept without a claim, once: the verdict on a further copy is
+	// Duplicate. Otherwise the verdict is Applied. A message that turns out to be too old or altered
+	// when it is to be claimed is kept as that instead, so that it is not lost.
 	ParkMessage(ctx context.Context, p Parking) (Verdict, error)
 
 	// DueMessages names messages of consumer that are retrying, due, and the first live ones of their
@@ -212,18 +214,21 @@ type ParkedStore[TX any] interface {
 	// Otherwise it is like [ClaimStore.Apply].
 	ApplyParked(ctx context.Context, c Claim, seq int64, fn func(ctx context.Context, tx TX, m *ParkedMessage) error) (bool, error)
 	// RetryMessage counts a failed attempt of a parked message: retrying again after
-	// retryIn, or dead. It forgets the recorded starts. The next live message of a
+	// retryIn, or dead. A message that is not retrying any more stays as it is. It forgets the recorded starts. The next live message of a
 	// dead one's key becomes retrying and due.
 	RetryMessage(ctx context.Context, seq int64, attempts int, retryIn time.Duration, dead bool, lastError string) error
 
 	// ListParkedMessages reads parked messages by ascending Seq.
 	ListParkedMessages(ctx context.Context, f Filter) ([]ParkedMessage, error)
 	// RedriveMessages makes dead, too old and, with Force, altered messages that f selects
-	// retrying and due, with no attempts and no starts counted; those without a claim are
-	// run without one. It returns their dispatch IDs.
+	// retrying and due, with no attempts and no starts counted, and returns their dispatch IDs.
+	// One that was too old claims its dispatch ID when it runs, and the ID is remembered from
+	// then on; if a copy has claimed it meanwhile, it is removed without running. One that was
+	// altered runs without a claim.
 	RedriveMessages(ctx context.Context, f Filter) ([]uuid.UUID, error)
 	// DiscardMessages gives up parked messages that f selects, keeps reason and their
-	// claims, and returns their dispatch IDs.
+	// claims, and returns their dispatch IDs. A follower that has become the first live message of its key
+	// becomes retrying and due.
 	DiscardMessages(ctx context.Context, f Filter, reason string) ([]uuid.UUID, error)
 }
 
@@ -250,11 +255,12 @@ type WindowStore interface {
 	// AdvanceForgotten sets the time up to which consumer forgets to window before now, never
 	// back, and commits. A consumer that has been known for less than window has nothing to
 	// forget: then nothing changes, so that it may read history of any age. A step beyond
-	// maxStep, counted from the last one, is refused with [ErrClockJump]. It returns
-	// the time that holds now.
+	// maxStep, counted from the last one, is refused with [ErrClockJump]: if the database's clock has
+	// gone further than that since the last call, or the first registration. It returns the
+	// time that holds now.
 	AdvanceForgotten(ctx context.Context, consumer int, window, maxStep time.Duration) (time.Time, error)
 	// Forget removes dispatch IDs of consumer with a stamp before the time up to which
-	// it forgets, provided that time was set at least grace ago, at most limit,
+	// it forgets, as that was at least grace ago, at most limit,
 	// and tells how many. IDs of parked messages stay.
 	Forget(ctx context.Context, consumer int, grace time.Duration, limit int) (int, error)
 	// InboxStats reads the state of a consumer's inbox.

@@ -361,15 +361,15 @@ func (i *inbox[TX]) stays(what string, c <-chan error) {
 	}
 }
 
-// held is a handler that waits in its transaction.
-type held struct {
+// inHandler is a handler that waits in its transaction.
+type inHandler struct {
 	finish chan error
 	result <-chan error
 }
 
 // hold runs a handler that adds name to the effects and then waits for release. It
 // returns when the handler has begun.
-func (i *inbox[TX]) hold(name string, run func(fn handler[TX]) error) *held {
+func (i *inbox[TX]) hold(name string, run func(fn handler[TX]) error) *inHandler {
 	i.Helper()
 	begun := make(chan struct{})
 	finish := make(chan error, 1)
@@ -394,11 +394,11 @@ func (i *inbox[TX]) hold(name string, run func(fn handler[TX]) error) *held {
 	case <-time.After(patience):
 		i.Fatalf("handler has not begun within %v", patience)
 	}
-	return &held{finish: finish, result: result}
+	return &inHandler{finish: finish, result: result}
 }
 
 // holdApply holds the handler of a claim.
-func (i *inbox[TX]) holdApply(c consumer.Claim) *held {
+func (i *inbox[TX]) holdApply(c consumer.Claim) *inHandler {
 	i.Helper()
 	return i.hold(c.ID.String(), func(fn handler[TX]) error {
 		_, err := i.Store.Apply(i.ctx(), c, fn)
@@ -407,7 +407,7 @@ func (i *inbox[TX]) holdApply(c consumer.Claim) *held {
 }
 
 // release lets a held handler return err, and returns what became of it.
-func (i *inbox[TX]) release(h *held, err error) error {
+func (i *inbox[TX]) release(h *inHandler, err error) error {
 	i.Helper()
 	h.finish <- err
 	return i.result(h.result)

@@ -1,0 +1,348 @@
+package storetest
+
+import (
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/transport"
+)
+
+func windowTests[TX any]() []inboxTest[TX] {
+	return []inboxTest[TX]{
+		{"consumer keeps its number and begins with nothing forgotten", registration[TX]},
+		{"newest IDs come in the order of applying, newest last", newestLast[TX]},
+		{"parked messages are not among the newest until they are applied", newestWithoutParked[TX]},
+		{"young consumer forgets nothing and reads history of any age", youngConsumer[TX]},
+		{"what is forgotten only grows", forgottenGrows[TX]},
+		{"jump of the clock is refused", clockJump[TX]},
+		{"message from a forgotten time is too old and not run", tooOldIsNotRun[TX]},
+		{"known copy from a forgotten time is a duplicate", knownOldCopy[TX]},
+		{"message without a stamp is deduplicated from its arrival", withoutStamp[TX]},
+		{"old IDs are removed, in batches, and no others", forgetsOld[TX]},
+		{"nothing is removed before the grace is over", forgetsAfterGrace[TX]},
+		{"advancing often does not put off the removal", advancingOften[TX]},
+		{"IDs of parked messages stay until they are applied", parkedIDsStay[TX]},
+		{"copy that comes after its ID was removed is too old", removedIsTooOld[TX]},
+		{"state of an inbox is counted", countedState[TX]},
+	}
+}
+
+func registration[TX any](i *inbox[TX]) {
+	for range 3 {
+		r, err := i.Store.Register(i.ctx(), "service/handler", time.Hour)
+		i.ok(err)
+		if r.Consumer != i.consumer || !r.ForgottenUntil.IsZero() {
+			i.Errorf("registration is %+v, want consumer %d", r, i.consumer)
+		}
+	}
+	until := i.forgetTo()
+	r, err := i.Store.Register(i.ctx(), "service/handler", time.Hour)
+	i.ok(err)
+	if !r.ForgottenUntil.Equal(until) {
+		i.Errorf("forgotten until %v, want %v", r.ForgottenUntil, until)
+	}
+	numbers := make([]int, 8)
+	i.crowd(len(numbers), func(n int) error {
+		r, err := i.Store.Register(i.ctx(), "service/at once", time.Hour)
+		numbers[n] = r.Consumer
+		return err
+	})
+	if slices.Min(numbers) != slices.Max(numbers) || numbers[0] == i.consumer {
+		i.Errorf("registering at once gives the numbers %v", numbers)
+	}
+}
+
+func newestLast[TX any](i *inbox[TX]) {
+	var want []consumer.Seen
+	for n := range 5 {
+		m := message("")
+		m.Stamp = m.Stamp.Add(-time.Duration(n) * time.Hour)
+		if n == 2 {
+			m.Digest = transport.Digest{}
+		}
+		i.expectVerdict(i.claim(m), consumer.Applied)
+		i.expectVerdict(i.claim(m), consumer.Duplicate)
+		want = append(want, consumer.Seen{ID: m.ID, Digest: m.Digest})
+	}
+	for _, limit := range []int{1, 3, 5, 100} {
+		got, err := i.Store.Newest(i.ctx(), i.consumer, limit)
+		i.ok(err)
+		if !slices.Equal(got, want[max(0, len(want)-limit):]) {
+			i.Errorf("newest %d are %v of %v", limit, got, want)
+		}
+	}
+}
+
+func newestWithoutParked[TX any](i *inbox[TX]) {
+	dead, head, follower, applied := message(""), message("key"), message("key"), message("")
+	i.park(consumer.Parking{Message: dead, State: consumer.Dead}, consumer.Applied)
+	i.retrying(head)
+	i.following(follower)
+	i.expectVerdict(i.claim(applied), consumer.Applied)
+	expect := func(messages ...*consumer.Message) {
+		i.Helper()
+		got, err := i.Store.Newest(i.ctx(), i.consumer, 10)
+		i.ok(err)
+		var ids, want []uuid.UUID
+		for _, s := range got {
+			ids = append(ids, s.ID)
+		}
+		for _, m := range messages {
+			want = append(want, m.ID)
+		}
+		if !slices.Equal(ids, want) {
+			i.Fatalf("newest are %v, want %v", ids, want)
+		}
+	}
+	expect(applied)
+	i.takeUp(head, true)
+	expect(applied, head)
+	i.discard(consumer.Filter{IDs: []uuid.UUID{dead.ID}}, dead)
+	i.takeUp(follower, true)
+	expect(applied, head, follower)
+}
+
+func youngConsumer[TX any](i *inbox[TX]) {
+	until, err := i.Store.AdvanceForgotten(i.ctx(), i.consumer, 24*time.Hour, time.Hour)
+	i.ok(err)
+	if !until.IsZero() {
+		i.Errorf("young consumer has forgotten until %v", until)
+	}
+	m := message("")
+	m.Stamp = m.Stamp.Add(-10 * 365 * 24 * time.Hour)
+	i.expectVerdict(i.claim(m), consumer.Applied)
+	n, err := i.Store.Forget(i.ctx(), i.consumer, 0, 10)
+	i.ok(err)
+	if n != 0 {
+		i.Errorf("%d IDs were removed", n)
+	}
+	i.expectVerdict(i.claim(m), consumer.Duplicate)
+}
+
+func forgottenGrows[TX any](i *inbox[TX]) {
+	until := i.forgetTo()
+	for _, window := range []time.Duration{time.Hour, 24 * time.Hour} {
+		got, err := i.Store.AdvanceForgotten(i.ctx(), i.consumer, window, time.Hour)
+		i.ok(err)
+		if !got.Equal(until) {
+			i.Errorf("forgotten until %v with a window of %v, want %v", got, window, until)
+		}
+	}
+	i.eventually("advance", func() bool {
+		got := i.forgetTo()
+		if got.Before(until) {
+			i.Fatalf("forgotten until %v went back to %v", until, got)
+		}
+		return got.After(until)
+	})
+	if off := time.Until(i.forgetTo()); off > time.Minute || off < -time.Minute {
+		i.Errorf("forgotten until %v from now", off)
+	}
+}
+
+func clockJump[TX any](i *inbox[TX]) {
+	jump := func() (until time.Time) {
+		i.eventually("jump", func() bool {
+			var err error
+			until, err = i.Store.AdvanceForgotten(i.ctx(), i.consumer, time.Microsecond, time.Microsecond)
+			if err != nil && !errors.Is(err, consumer.ErrClockJump) {
+				i.Fatal(err)
+			}
+			return err != nil
+		})
+		return until
+	}
+	before := i.forgetTo()
+	jump()
+	stats, err := i.Store.InboxStats(i.ctx(), i.consumer)
+	i.ok(err)
+	jump()
+	again, err := i.Store.InboxStats(i.ctx(), i.consumer)
+	i.ok(err)
+	if stats.ForgottenUntil.Before(before) || !again.ForgottenUntil.Equal(stats.ForgottenUntil) {
+		i.Errorf("forgotten until %v, then until %v and %v after jumps", before, stats.ForgottenUntil, again.ForgottenUntil)
+	}
+}
+
+func tooOldIsNotRun[TX any](i *inbox[TX]) {
+	before := i.forgetTo()
+	for _, level := range levels {
+		m := message("")
+		c := i.claim(m)
+		c.Isolation, c.Stamp = level, before.Add(-time.Microsecond)
+		i.expectVerdict(c, consumer.TooOld)
+		i.expectVerdict(c, consumer.TooOld) // nothing was claimed
+		c.Stamp = before
+		i.expectVerdict(c, consumer.Applied)
+	}
+	names, err := i.Effects(i.ctx())
+	i.ok(err)
+	if len(names) != len(levels) {
+		i.Errorf("effects are %q", names)
+	}
+}
+
+func knownOldCopy[TX any](i *inbox[TX]) {
+	m := old("")
+	i.expectVerdict(i.claim(m), consumer.Applied)
+	i.forgetTo()
+	i.expectVerdict(i.claim(m), consumer.Duplicate)
+	i.expectVerdict(i.claim(otherContent(m)), consumer.Altered)
+	i.expectEffects(m.ID.String())
+}
+
+func withoutStamp[TX any](i *inbox[TX]) {
+	i.forgetTo()
+	m := message("")
+	m.Stamp = time.Time{}
+	i.expectVerdict(i.claim(m), consumer.Applied)
+	i.expectVerdict(i.claim(m), consumer.Duplicate)
+	i.eventually("forget", func() bool {
+		i.forgetTo()
+		n, err := i.Store.Forget(i.ctx(), i.consumer, 0, 10)
+		i.ok(err)
+		return n == 1
+	})
+	i.expectVerdict(i.claim(m), consumer.Applied) // and not beyond it
+}
+
+func forgetsOld[TX any](i *inbox[TX]) {
+	other := i.register("service/other")
+	kept := lasting("")
+	for range 5 {
+		m := old("")
+		i.expectVerdict(i.claim(m), consumer.Applied)
+		c := i.claim(m)
+		c.Consumer = other
+		i.expectVerdict(c, consumer.Applied)
+	}
+	i.expectVerdict(i.claim(kept), consumer.Applied)
+	forget := func(consumerID, limit, want int) {
+		i.Helper()
+		n, err := i.Store.Forget(i.ctx(), consumerID, 0, limit)
+		i.ok(err)
+		if n != want {
+			i.Fatalf("%d IDs were removed, want %d", n, want)
+		}
+	}
+	forget(i.consumer, 10, 0) // nothing is forgotten yet
+	i.forgetTo()
+	forget(other, 10, 0)
+	forget(i.consumer, 3, 3)
+	forget(i.consumer, 3, 2)
+	forget(i.consumer, 3, 0)
+	i.expectVerdict(i.claim(kept), consumer.Duplicate)
+	seen, err := i.Store.Newest(i.ctx(), other, 10)
+	i.ok(err)
+	if len(seen) != 5 {
+		i.Errorf("other consumer knows %d IDs, want 5", len(seen))
+	}
+}
+
+func forgetsAfterGrace[TX any](i *inbox[TX]) {
+	i.expectVerdict(i.claim(old("")), consumer.Applied)
+	i.forgetTo()
+	n, err := i.Store.Forget(i.ctx(), i.consumer, time.Hour, 10)
+	i.ok(err)
+	if n != 0 {
+		i.Errorf("%d IDs were removed within the grace", n)
+	}
+	n, err = i.Store.Forget(i.ctx(), i.consumer, 0, 10)
+	i.ok(err)
+	if n != 1 {
+		i.Errorf("%d IDs were removed after it, want 1", n)
+	}
+}
+
+func advancingOften[TX any](i *inbox[TX]) {
+	i.expectVerdict(i.claim(old("")), consumer.Applied)
+	i.eventually("removal", func() bool {
+		i.forgetTo()
+		n, err := i.Store.Forget(i.ctx(), i.consumer, 200*time.Millisecond, 10)
+		i.ok(err)
+		return n == 1
+	})
+}
+
+func parkedIDsStay[TX any](i *inbox[TX]) {
+	m, dead, given := old("key"), old(""), old("")
+	i.retrying(m)
+	i.park(consumer.Parking{Message: dead, State: consumer.Dead}, consumer.Applied)
+	i.park(consumer.Parking{Message: given, State: consumer.Dead}, consumer.Applied)
+	i.discard(consumer.Filter{IDs: []uuid.UUID{given.ID}}, given)
+	i.forgetTo()
+	forget := func(want int) {
+		i.Helper()
+		n, err := i.Store.Forget(i.ctx(), i.consumer, 0, 10)
+		i.ok(err)
+		if n != want {
+			i.Fatalf("%d IDs were removed, want %d", n, want)
+		}
+	}
+	forget(0)
+	for _, m := range []*consumer.Message{m, dead, given} {
+		i.expectVerdict(i.claim(m), consumer.Duplicate)
+	}
+	i.takeUp(m, true)
+	forget(1)
+	i.expectVerdict(i.claim(m), consumer.TooOld)
+	i.expectEffects(m.ID.String())
+}
+
+func removedIsTooOld[TX any](i *inbox[TX]) {
+	claims := make([]consumer.Claim, len(levels))
+	for n, level := range levels {
+		claims[n] = i.claim(old(""))
+		claims[n].Isolation = level
+		i.expectVerdict(claims[n], consumer.Applied)
+	}
+	i.forgetTo()
+	n, err := i.Store.Forget(i.ctx(), i.consumer, 0, 10)
+	i.ok(err)
+	if n != len(levels) {
+		i.Fatalf("%d IDs were removed, want %d", n, len(levels))
+	}
+	for _, c := range claims {
+		i.expectVerdict(c, consumer.TooOld)
+	}
+}
+
+func countedState[TX any](i *inbox[TX]) {
+	empty, err := i.Store.InboxStats(i.ctx(), i.consumer)
+	i.ok(err)
+	if empty != (consumer.Stats{}) {
+		i.Errorf("state of an empty inbox is %+v", empty)
+	}
+	i.retrying(message("a"))
+	i.following(message("a"), message("a"))
+	for n, state := range []consumer.State{consumer.Dead, consumer.TooOldState, consumer.AlteredState} {
+		for range n + 3 {
+			i.park(consumer.Parking{Message: message(""), State: state}, consumer.Applied)
+		}
+	}
+	gone := message("")
+	i.park(consumer.Parking{Message: gone, State: consumer.Dead}, consumer.Applied)
+	i.discard(consumer.Filter{IDs: []uuid.UUID{gone.ID}}, gone)
+	until := i.forgetTo()
+	var got consumer.Stats
+	i.eventually("age", func() bool {
+		got, err = i.Store.InboxStats(i.ctx(), i.consumer)
+		i.ok(err)
+		return got.OldestParked > 0
+	})
+	if got.OldestParked > patience {
+		i.Errorf("oldest parked message is %v old", got.OldestParked)
+	}
+	got.OldestParked = 0
+	want := consumer.Stats{Retrying: 1, Following: 2, Dead: 3, TooOld: 4, Altered: 5, ForgottenUntil: until}
+	if !got.ForgottenUntil.Equal(until) {
+		i.Errorf("forgotten until %v, want %v", got.ForgottenUntil, until)
+	}
+	if got.ForgottenUntil = until; got != want {
+		i.Errorf("state is %+v, want %+v", got, want)
+	}
+}
