@@ -59,13 +59,16 @@ func commit(ctx context.Context, tx pgx.Tx) (known bool, err error) {
 	return err == nil || refused(err), err
 }
 
-// refused tells whether err, the error of a COMMIT, says that nothing was committed.
+// refused tells whether err, the error of a COMMIT, says that nothing was
+// committed. Only the database can say so: pgconn.SafeToRetry is true also for a connection that
+// broke after the COMMIT went out, and a transaction that is closed already
+// may have been committed by whoever closed it. An ERROR is an answer to the
+// COMMIT. FATAL and PANIC are not: a server that shuts down while a commit waits
+// for its standby says FATAL after having committed.
 func refused(err error) bool {
-	if errors.Is(err, pgx.ErrTxCommitRollback) || errors.Is(err, pgx.ErrTxClosed) || pgconn.SafeToRetry(err) {
+	if errors.Is(err, pgx.ErrTxCommitRollback) {
 		return true
 	}
-	// An ERROR is an answer to the COMMIT. FATAL and PANIC are not: a server that
-	// shuts down while a commit waits for its standby says FATAL after having committed.
 	pgErr, ok := errors.AsType[*pgconn.PgError](err)
 	return ok && pgErr.SeverityUnlocalized == "ERROR"
 }
