@@ -29,6 +29,9 @@ type delivery struct {
 // handle applies the message or parks it. On an error it did neither.
 func (h *Handler[TX]) handle(ctx context.Context, d *delivery) error {
 	for {
+		if err := h.known(ctx, d); err != nil {
+			return err
+		}
 		d.term = h.term()
 		a := h.begin(ctx, d)
 		f := h.judge(a, d)

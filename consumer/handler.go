@@ -26,6 +26,7 @@ type Handler[TX any] struct {
 
 	registering  gate // one at a time
 	registration atomic.Pointer[Registration]
+	stale        atomic.Bool    // the database may be another one by now
 	window       *dedupe.Window // nil if nothing is remembered in memory
 	// returned remembers messages whose handling came back in this process and
 	// which the transport delivers again all the same.
@@ -69,14 +70,8 @@ func (h *Handler[TX]) Consume(msg *message.Message) error {
 }
 
 func (h *Handler[TX]) consume(ctx context.Context, msg *message.Message, d *delivery) error {
-	for {
-		err := h.register(ctx)
-		if err == nil {
-			break
-		}
-		if !h.hold(ctx, d, err) {
-			return err
-		}
+	if err := h.known(ctx, d); err != nil {
+		return err
 	}
 	in, err := h.read(ctx, msg)
 	d.in, d.who = in, subject{h.name, in.event.ID}
@@ -91,24 +86,41 @@ func (h *Handler[TX]) consume(ctx context.Context, msg *message.Message, d *deli
 	return h.handle(ctx, d)
 }
 
-// register makes the consumer known to the store and warms its window, once.
+// known waits until the consumer is registered.
+func (h *Handler[TX]) known(ctx context.Context, d *delivery) error {
+	for {
+		err := h.register(ctx)
+		if err == nil || !h.hold(ctx, d, err) {
+			return err
+		}
+	}
+}
+
+// register makes the consumer known to the store, and warms its window the first
+// time. After trouble with the database it asks again: if it is another one now, as after a restore,
+// the consumer may have another number there.
 func (h *Handler[TX]) register(ctx context.Context) error {
-	if h.registration.Load() != nil {
+	if h.registration.Load() != nil && !h.stale.Load() {
 		return nil
 	}
 	h.registering.enterAlone()
 	defer h.registering.leaveAlone()
-	if h.registration.Load() != nil {
-		return nil
+	first := h.registration.Load() == nil
+	if !first && !h.stale.Swap(false) {
+		return nil // another goroutine did
 	}
 	ctx, cancel := h.operation(ctx)
 	defer cancel()
 	r, err := h.inbox.store.Register(ctx, h.name, h.inbox.cfg.Window)
 	if err != nil {
+		h.stale.Store(true)
 		return fmt.Errorf("register consumer: %w", err)
 	}
-	if err := h.warm(ctx, r.Consumer); err != nil {
-		return err
+	if first {
+		if err := h.warm(ctx, r.Consumer); err != nil {
+			return err
+		}
+		h.stale.Store(false)
 	}
 	h.registration.Store(&r)
 	return nil
@@ -153,13 +165,22 @@ func (h *Handler[TX]) remember(term dedupe.Term, id uuid.UUID, digest transport.
 	}
 }
 
-// trouble takes note of an error that may be the database's. After one it may be
-// another database, so what was remembered of it counts no more.
+// trouble takes note of an error that may be the database's.
 func (h *Handler[TX]) trouble(d *delivery, err error) ErrorClass {
 	h.inbox.weather.trouble(d.who)
 	h.counts.troubles.Add(1)
+	return h.distrust(err)
+}
+
+// distrust makes a handler ask the database again for what it knew from it, unless err is a
+// mere conflict: after any other error it may be another database.
+func (h *Handler[TX]) distrust(err error) ErrorClass {
 	class := h.inbox.store.Classify(err)
-	if class != Conflict && h.window != nil {
+	if class == Conflict {
+		return class
+	}
+	h.stale.Store(true)
+	if h.window != nil {
 		h.window.Forget()
 	}
 	return class

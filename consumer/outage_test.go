@@ -299,3 +299,26 @@ func TestConflictDoesNotEmptyTheWindow(t *testing.T) {
 		}
 	})
 }
+
+// After a restore the number of the consumer may be that of another one.
+func TestConsumerIsRegisteredAgainAfterTroubleWithTheDatabase(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newFake()
+		r := newRig(t, setup{store: store})
+		r.consume(msg(1))
+		store.setFault(func(step string) error {
+			if step == "begin" && store.called("begin") == 2 {
+				store.mu.Lock()
+				defer store.mu.Unlock()
+				store.names = []string{"another", "stock/reserve"}
+				return errOutage
+			}
+			return nil
+		})
+		r.consume(msg(2))
+		if _, ok := store.claims[claimKey{2, number(2)}]; !ok {
+			t.Errorf("claims: %v", store.claims)
+		}
+	})
+}

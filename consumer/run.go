@@ -160,6 +160,9 @@ func (c *crew[TX]) fill(ctx context.Context) time.Duration {
 			delete(c.passed, seq)
 		}
 	}
+	if err := c.h.register(ctx); err != nil {
+		return c.failed(ctx, err)
+	}
 	seqs, next, err := c.h.inbox.store.DueMessages(ctx, c.h.consumer(), len(c.inFlight)+len(c.passed)+room)
 	if err != nil {
 		return c.failed(ctx, fmt.Errorf("read due messages: %w", err))
@@ -204,6 +207,7 @@ func (c *crew[TX]) failed(ctx context.Context, err error) time.Duration {
 	}
 	wait := dueWait(c.failures)
 	c.failures++
+	c.h.distrust(err)
 	c.notBefore = time.Now().Add(wait)
 	c.h.log.WarnContext(ctx, "parked messages cannot be taken up", "error", err)
 	return wait

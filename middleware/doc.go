@@ -1,0 +1,63 @@
+// Package middleware puts an inbox around Watermill handlers that exist
+// already.
+//
+// [Inbox] makes a Watermill handler a consumer of a [consumer.Inbox]: the handler stays
+// as it is, a copy of a message is acknowledged without running it, and what it returns
+// is written to the outbox instead of being published:
+//
+//	mw, err := middleware.Inbox(inbox, middleware.Config{
+//		Name:         "reserve",
+//		PublishTopic: "stock.reserved",
+//		Key:          func(_ string, msg *message.Message) string { return msg.Metadata["order"] },
+//	})
+//	handler := router.AddConsumerHandler("reserve", "order.placed", subscriber, reserve)
+//	handler.AddMiddleware(mw)
+//
+// A handler that changes its database does that in the transaction of its message,
+// which [WorkFrom] finds in the message's context:
+//
+//	w, ok := middleware.WorkFrom[pgx.Tx](msg.Context())
+//	_, err := w.DB().Exec(msg.Context(), `UPDATE stock …`)
+//
+// New code is better off with [consumer.Inbox.Handle], where the transaction is a parameter.
+//
+// # Guarantees
+//
+// Those of package consumer. Messages that the handler returns are in the outbox exactly when
+// the transaction is committed, under dispatch IDs that are children of the message's,
+// so a handler that runs again emits the same. The router is given none of them.
+//
+// # Order
+//
+// A middleware that is added before this one runs outside the inbox: it
+// sees one call per delivery, and an error only if nothing could be committed. A
+// middleware that is added after it runs inside the transaction, once per attempt.
+//
+//	CorrelationID   inside or outside
+//	Recoverer       not needed: panics are counted. Inside it does no harm
+//	Retry           outside at most. Inside it would run the handler again in a
+//	                transaction in which a statement has failed; that is reported as
+//	                [ErrAborted]. The inbox retries by itself
+//	Timeout         not needed: consumer.HandlerConfig.Timeout. Outside it cuts the
+//	                waiting for a database that is down
+//	PoisonQueue     not beside an inbox, which keeps dead messages itself. Inside it
+//	                would hide the error of the handler, and half of its effects would
+//	                be committed; outside it would take an outage for poison
+//	IgnoreErrors    not inside, for the same reason
+//	InstantAck      never: what is acknowledged first is lost in a crash
+//	Deduplicator    never: it marks a message as seen before its handler succeeded
+//	DelayOnError    not needed: messages are parked
+//
+// # Assumptions
+//
+// One middleware is one consumer, so it is added to one handler, with
+// [message.Handler.AddMiddleware] and not for the whole router: two handlers under
+// one name would swallow each other's messages. The router that it was added to runs
+// before parked messages are taken up; see [consumer.Inbox.Run].
+//
+// # Limitations
+//
+// When a parked message is handled again there is no router: the message's context has no
+// handler or topic name of Watermill's then. A handler that returns messages needs an inbox
+// with an outbox and Config.PublishTopic, whatever topic and publisher the router was given.
+package middleware

@@ -1,0 +1,156 @@
+package middleware
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/producer"
+)
+
+var (
+	// ErrNotCommitted is wrapped by the error of a handler that returned messages which
+	// cannot be written to an outbox. Nothing was committed.
+	ErrNotCommitted = errors.New("handler returned messages that cannot be written to an outbox: nothing was committed")
+	// ErrAborted is wrapped when a handler failed since it went on in a transaction in which
+	// a statement had failed before, as a Retry middleware inside the inbox makes it.
+	ErrAborted = errors.New("transaction is aborted: a statement in it failed before, and the handler went on " +
+		"(use a savepoint, and keep Retry middleware outside the inbox)")
+	// ErrSecondHandler is wrapped by every error of a handler that was given the
+	// middleware of another one.
+	ErrSecondHandler = errors.New("inbox middleware was added to a second handler: two handlers under one name would " +
+		"swallow each other's messages, so make one middleware for each and add it with Handler.AddMiddleware")
+)
+
+// Config configures [Inbox].
+type Config struct {
+	// Name is the name of the consumer within the service, as for
+	// [consumer.Inbox.Handle]. Required.
+	Name string
+
+	// PublishTopic is the topic of the messages that the handler returns. Defaults to
+	// none: then a handler that returns messages fails.
+	PublishTopic string
+	// Key says which key a returned message has, by which its order is kept. With
+	// PublishTopic, either Key or NoKey is required.
+	Key func(topic string, msg *message.Message) string
+	// NoKey says that returned messages need no order.
+	NoKey bool
+
+	// Handler configures the consumer. Its Ready is set by [Inbox].
+	Handler consumer.HandlerConfig
+}
+
+func (c Config) validate(hasOutbox bool) error {
+	var errs []error
+	switch {
+	case c.PublishTopic == "":
+		if c.Key != nil || c.NoKey {
+			errs = append(errs, errors.New("PublishTopic: is required with Key and NoKey"))
+		}
+	case !hasOutbox:
+		errs = append(errs, errors.New("PublishTopic: the inbox has no outbox; pass one to consumer.New"))
+	case (c.Key == nil) == !c.NoKey:
+		errs = append(errs, errors.New("set either Key or NoKey: messages without a key have no order"))
+	}
+	if c.Handler.Ready != nil {
+		errs = append(errs, errors.New("Handler.Ready: is set by the middleware"))
+	}
+	return errors.Join(errs...)
+}
+
+// Inbox makes a consumer of inbox and returns it as a middleware for one Watermill
+// handler. The consumer is registered under cfg.Name at once, so that its parked
+// messages can be taken up when the router has started the handler, without a message
+// from the broker. The middleware is complete when it was applied to its handler,
+// which the router does when it starts. Adding it to a second handler makes that handler
+// fail with [ErrSecondHandler].
+func Inbox[TX any](inbox *consumer.Inbox[TX], cfg Config) (message.HandlerMiddleware, error) {
+	if err := cfg.validate(inbox.HasOutbox()); err != nil {
+		return nil, fmt.Errorf("inbox middleware config: %w", err)
+	}
+	ready := make(chan struct{})
+	p := &plain[TX]{cfg: cfg, ready: ready}
+	cfg.Handler.Ready = ready
+	handler, err := inbox.Handle(cfg.Name, p.handle, cfg.Handler)
+	if err != nil {
+		return nil, err
+	}
+	return func(next message.HandlerFunc) message.HandlerFunc {
+		if !p.adopt(next) {
+			return func(*message.Message) ([]*message.Message, error) {
+				return nil, fmt.Errorf("consumer %s: %w", handler.Name(), ErrSecondHandler)
+			}
+		}
+		return func(msg *message.Message) ([]*message.Message, error) {
+			return nil, handler.Consume(msg)
+		}
+	}, nil
+}
+
+// plain runs a Watermill handler as a consumer's.
+type plain[TX any] struct {
+	cfg   Config
+	ready chan struct{} // closed when next is set
+	once  sync.Once
+	next  message.HandlerFunc
+}
+
+// adopt takes the handler, and tells whether it is the first.
+func (p *plain[TX]) adopt(next message.HandlerFunc) (first bool) {
+	p.once.Do(func() {
+		p.next = next
+		close(p.ready)
+		first = true
+	})
+	return first
+}
+
+func (p *plain[TX]) handle(ctx context.Context, w *consumer.Work[TX], msg *message.Message) error {
+	msg.SetContext(context.WithValue(ctx, workKey[TX]{}, w))
+	produced, err := p.next(msg)
+	if err != nil {
+		return explain(err)
+	}
+	if len(produced) == 0 {
+		return nil
+	}
+	if p.cfg.PublishTopic == "" {
+		return fmt.Errorf("%w: set PublishTopic, and pass an outbox to consumer.New", ErrNotCommitted)
+	}
+	publisher, err := w.Publisher(ctx, producer.PublisherConfig{Key: p.cfg.Key, NoKey: p.cfg.NoKey})
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrNotCommitted, err)
+	}
+	if err := publisher.Publish(p.cfg.PublishTopic, produced...); err != nil {
+		return fmt.Errorf("write the handler's messages: %w", explain(err))
+	}
+	return nil
+}
+
+// sqlAborted is PostgreSQL's code for a statement in an aborted transaction.
+const sqlAborted = "25P02"
+
+// explain adds to err what a statement in an aborted transaction means here.
+// The driver is not known; its errors tell their code like this by convention.
+func explain(err error) error {
+	var coded interface{ SQLState() string }
+	if errors.As(err, &coded) && coded.SQLState() == sqlAborted {
+		return fmt.Errorf("%w: %w", ErrAborted, err)
+	}
+	return err
+}
+
+type workKey[TX any] struct{}
+
+// WorkFrom returns the work of the message whose context ctx is or derives from, within a
+// handler that has the [Inbox] middleware. TX is the type of the store's transactions; with
+// another one, and outside such a handler, it returns false.
+func WorkFrom[TX any](ctx context.Context) (*consumer.Work[TX], bool) {
+	w, ok := ctx.Value(workKey[TX]{}).(*consumer.Work[TX])
+	return w, ok
+}
