@@ -1,0 +1,220 @@
+package amqp_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	wamqp "github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/google/uuid"
+	"github.com/rabbitmq/amqp091-go"
+
+	"github.com/boxpair/boxpair/internal/testenv"
+	"github.com/boxpair/boxpair/transport"
+	"github.com/boxpair/boxpair/transport/amqp"
+)
+
+// event is an event with everything that travels.
+func event(topic string) transport.Event {
+	e := transport.Event{
+		ID:            uuid.MustParse("6f2c1a1e-1f7e-5d0b-9d7e-3f0f5c1d2e3a"),
+		Topic:         topic,
+		Key:           "order-4711",
+		Type:          "order.placed",
+		Payload:       []byte(`{"total":12}`),
+		Producer:      "orders",
+		Source:        "order/4711",
+		Version:       3,
+		Index:         1,
+		SchemaVersion: 2,
+		ContentType:   "application/json",
+		Headers:       map[string]string{"tenant": "acme"},
+		Stamp:         time.Date(2026, 11, 20, 10, 20, 30, 123456000, time.UTC),
+		CorrelationID: "request-1",
+		TraceParent:   "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01",
+	}
+	e.Digest = transport.ContentDigest(&e)
+	return e
+}
+
+// sameEvent fails unless msg carries want.
+func sameEvent(t *testing.T, msg *message.Message, want transport.Event) {
+	t.Helper()
+	got, err := transport.Parse(want.Topic, msg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	expected := want.Message()
+	if !got.Message().Equals(expected) {
+		t.Errorf("event = %+v\nwant %+v", got, want)
+	}
+	if transport.ContentDigest(&got) != want.Digest {
+		t.Error("the content has another digest")
+	}
+}
+
+func TestEventArrivesAsItWasSent(t *testing.T) {
+	t.Parallel()
+	url := testenv.AMQPURL(t)
+	name := topic(t)
+	config := amqp.DurablePubSub(url, "consumer")
+	want := event(name)
+	fill(t, config, amqp.Quorum, name, want.Message())
+	msg := receive(t, subscribe(t, newSubscriber(t, amqp.SubscriberConfig{AMQP: config}), name))
+	sameEvent(t, msg, want)
+	if !msg.Equals(want.Message()) {
+		t.Errorf("message = %+v", msg)
+	}
+	msg.Ack()
+}
+
+// TestPropertiesSayWhatTheMetadataSays for readers that know nothing of Watermill.
+func TestPropertiesSayWhatTheMetadataSays(t *testing.T) {
+	t.Parallel()
+	url := testenv.AMQPURL(t)
+	name := topic(t)
+	e := event(name)
+	fill(t, amqp.DurableQueue(url), amqp.Quorum, name, e.Message())
+	d, _, err := channel(t, url).Get(name, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d.MessageId != e.ID.String() || d.Type != e.Type || d.ContentType != e.ContentType ||
+		!d.Timestamp.Equal(e.Stamp.Truncate(time.Second)) || d.DeliveryMode != amqp091.Persistent {
+		t.Errorf("properties: %+v", d)
+	}
+}
+
+func TestStockSubscriberReadsOurMessages(t *testing.T) {
+	t.Parallel()
+	url := testenv.AMQPURL(t)
+	name := topic(t)
+	config := wamqp.NewDurablePubSubConfig(url, wamqp.GenerateQueueNameTopicNameWithSuffix("consumer"))
+	stock, err := wamqp.NewSubscriber(config, watermill.NopLogger{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stock.Close()
+	messages := subscribe(t, stock, name)
+	p := newPublisher(t, amqp.PublisherConfig{AMQP: config})
+	want := event(name)
+	if err := p.Publish(name, want.Message()); err != nil {
+		t.Fatal(err)
+	}
+	msg := receive(t, messages)
+	sameEvent(t, msg, want)
+	msg.Ack()
+}
+
+func TestMessagesOfAStockPublisherAreRead(t *testing.T) {
+	t.Parallel()
+	url := testenv.AMQPURL(t)
+	for name, config := range map[string]wamqp.Config{
+		"pubsub":      wamqp.NewDurablePubSubConfig(url, wamqp.GenerateQueueNameTopicNameWithSuffix("consumer")),
+		"queue":       wamqp.NewDurableQueueConfig(url),
+		"correlating": correlating(url),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			name := topic(t)
+			s := newSubscriber(t, amqp.SubscriberConfig{AMQP: config, QueueType: amqp.Classic})
+			messages := subscribe(t, s, name)
+			stock, err := wamqp.NewPublisher(config, watermill.NopLogger{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer stock.Close()
+			want := event(name)
+			if err := stock.Publish(name, want.Message()); err != nil {
+				t.Fatal(err)
+			}
+			msg := receive(t, messages)
+			sameEvent(t, msg, want)
+			msg.Ack()
+		})
+	}
+}
+
+// correlating is a configuration whose marshaler is not the default one.
+func correlating(url string) wamqp.Config {
+	config := wamqp.NewDurableQueueConfig(url)
+	config.Marshaler = wamqp.CorrelatingMarshaler{}
+	return config
+}
+
+func TestMarshalerOfTheConfigurationIsUsed(t *testing.T) {
+	t.Parallel()
+	url := testenv.AMQPURL(t)
+	name := topic(t)
+	config := correlating(url)
+	s := newSubscriber(t, amqp.SubscriberConfig{AMQP: config})
+	messages := subscribe(t, s, name)
+	p := newPublisher(t, amqp.PublisherConfig{AMQP: config})
+	want := event(name)
+	if err := p.Publish(name, want.Message()); err != nil {
+		t.Fatal(err)
+	}
+	msg := receive(t, messages)
+	sameEvent(t, msg, want)
+	msg.Nack()
+
+	again := receive(t, messages)
+	sameEvent(t, again, want)
+	again.Ack()
+}
+
+// TestRedeliveryOfAQuorumQueueIsRead: it carries x-delivery-count, a number, and
+// stock watermill-amqp then nacks it thousands of times a second.
+func TestRedeliveryOfAQuorumQueueIsRead(t *testing.T) {
+	t.Parallel()
+	url := testenv.AMQPURL(t)
+	for name, config := range map[string]wamqp.Config{
+		"default marshaler": amqp.DurableQueue(url),
+		"another marshaler": correlating(url),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			name := topic(t)
+			fill(t, config, amqp.Quorum, name, newMessage("again"))
+			ch := channel(t, url)
+			for range 2 {
+				d, ok, err := ch.Get(name, false)
+				if err != nil || !ok {
+					t.Fatal(ok, err)
+				}
+				if err := d.Nack(false, true); err != nil {
+					t.Fatal(err)
+				}
+			}
+			msg := receive(t, subscribe(t, newSubscriber(t, amqp.SubscriberConfig{AMQP: config}), name))
+			if string(msg.Payload) != "again" || msg.Metadata["x-delivery-count"] == "" || !transport.Redelivered(msg) {
+				t.Errorf("message %q with metadata %v, redelivered %v", msg.Payload, msg.Metadata, transport.Redelivered(msg))
+			}
+			msg.Ack()
+		})
+	}
+}
+
+// TestDeadLetteredMessageIsRead: it carries x-death, an array of tables.
+func TestDeadLetteredMessageIsRead(t *testing.T) {
+	t.Parallel()
+	url := testenv.AMQPURL(t)
+	name := topic(t)
+	config := amqp.DurableQueue(url)
+	fill(t, config, amqp.Classic, name)
+	ch := channel(t, url)
+	if _, err := ch.QueueDeclare(name+"-first", true, false, false, false, amqp091.Table{
+		"x-dead-letter-exchange": "", "x-dead-letter-routing-key": name, "x-message-ttl": 1,
+	}); err != nil {
+		t.Fatal(err)
+	}
+	p := newPublisher(t, amqp.PublisherConfig{AMQP: config, Topology: amqp.NoTopology})
+	mustConfirm(t, p, name+"-first", newMessage("dead"))
+	s := newSubscriber(t, amqp.SubscriberConfig{AMQP: config, QueueType: amqp.Classic})
+	msg := receive(t, subscribe(t, s, name))
+	if string(msg.Payload) != "dead" || msg.Metadata["x-first-death-queue"] != name+"-first" || msg.Metadata["x-death"][0] != '[' {
+		t.Errorf("message %q with metadata %v", msg.Payload, msg.Metadata)
+	}
+	msg.Ack()
+}
