@@ -102,7 +102,8 @@ const promote = ` promoted AS (
 )`
 
 // retry changes live events only: one that an operator discarded while it was
-// sent stays discarded.
+// sent stays discarded. The shard is compared so that no index fits: the planner
+// would rather read all live events of the shard than look a few up by id.
 var retry = statement(fence + `, failed AS MATERIALIZED (
     SELECT * FROM unnest($4::bigint[], $5::integer[], $6::float8[], $7::boolean[], $8::text[], $9::text[])
         AS x (id, attempts, retry_in, dead, outcome, error)
@@ -113,7 +114,7 @@ var retry = statement(fence + `, failed AS MATERIALIZED (
         next_attempt_at = CASE WHEN NOT x.dead THEN clock_timestamp() + x.retry_in * interval '1 us' END,
         last_error = x.error
     FROM fence f, failed x
-    WHERE p.shard = f.shard AND p.id = x.id AND p.` + live + `
+    WHERE p.shard + 0 = f.shard AND p.id = x.id AND p.` + live + `
     RETURNING p.shard, p.id, p.key, p.state
 ), noted AS (
     INSERT INTO {{outbox_attempts}} (event_id, outcome, error, relay)
@@ -138,16 +139,17 @@ func (s *Store) Retry(ctx context.Context, relay string, lease producer.Lease, f
 }
 
 // sent removes delivered events. One that an operator discarded while it was
-// sent keeps its row, with the reason, and gets its receipt: both are true.
+// sent keeps its row, with the reason, and gets its receipt: both are true. As in
+// retry, no index must fit the shard.
 var sent = statement(fence + `, removed AS (
     DELETE FROM {{outbox_parked}} p USING fence f
-    WHERE p.shard = f.shard AND p.id = ANY ($4::bigint[]) AND p.state <> 'discarded'
+    WHERE p.shard + 0 = f.shard AND p.id = ANY ($4::bigint[]) AND p.state <> 'discarded'
     RETURNING p.shard, p.id, p.key
 ), delivered AS (
     SELECT id FROM removed
     UNION
     SELECT p.id FROM {{outbox_parked}} p, fence f
-    WHERE p.shard = f.shard AND p.id = ANY ($4::bigint[]) AND p.state = 'discarded'
+    WHERE p.shard + 0 = f.shard AND p.id = ANY ($4::bigint[]) AND p.state = 'discarded'
 ), receipt AS (
     INSERT INTO {{outbox_receipts}} (relay, event_ids)
     SELECT $1, array_agg(id ORDER BY id) FROM delivered HAVING count(*) > 0
@@ -305,12 +307,12 @@ func (s *Store) Due(ctx context.Context, shards []int, limit int) ([]producer.Qu
 	var events []producer.Queued
 	var seconds float64
 	for rows.Next() {
-		var any bool
-		q, err := scanQueued(rows, &seconds, &any)
+		var found bool
+		q, err := scanQueued(rows, &seconds, &found)
 		if err != nil {
 			return nil, 0, failed("look for due events", err)
 		}
-		if any {
+		if found {
 			events = append(events, q)
 		}
 	}

@@ -262,4 +262,3 @@ func TestStatusSaysWhatIsStuckAndWhy(t *testing.T) {
 	r.exec("DELETE FROM "+r.names.Table("outbox_events")+" WHERE id = $1", events[4].Seq)
 	expect(4, "pending: the log has no such event")
 }
-

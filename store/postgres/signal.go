@@ -19,7 +19,7 @@ func (s *Store) Listen(ctx context.Context, woken func()) error {
 	defer func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTimeout)
 		defer cancel()
-		conn.Close(ctx)
+		_ = conn.Close(ctx)
 	}()
 	if _, err := conn.Exec(ctx, "LISTEN "+migrations.Quote(s.channel)); err != nil {
 		return fmt.Errorf("listen: %w", err)

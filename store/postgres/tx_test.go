@@ -166,7 +166,7 @@ func TestCommitWithALostReplyIsUnknownAndMayHaveHappened(t *testing.T) {
 	t.Parallel()
 	url := testenv.Postgres(t)
 	plain := newStore(t, poolOn(t, url, nil), postgres.Config{})
-	store := meddledStore(t, url, func(c *meddler) { c.Conn.Close() })
+	store := meddledStore(t, url, func(c *meddler) { c.Close() })
 	err := store.Transact(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
 		_, err := store.Append(ctx, tx, uuid.New(), []producer.Record{event("key", "1")})
 		return err

@@ -1,0 +1,240 @@
+package postgres
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/boxpair/boxpair/idgen"
+	"github.com/boxpair/boxpair/internal/testenv"
+	"github.com/boxpair/boxpair/producer"
+)
+
+// planned is a store whose plans are looked at.
+type planned struct {
+	*testing.T
+	*Store
+}
+
+func newPlanned(t *testing.T) *planned {
+	t.Helper()
+	pool, err := pgxpool.New(t.Context(), testenv.Postgres(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	if _, err := Migrate(t.Context(), pool, Config{}); err != nil {
+		t.Fatal(err)
+	}
+	store, err := New(pool, Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &planned{T: t, Store: store}
+}
+
+func (p *planned) run(sql string, args ...any) {
+	p.Helper()
+	if _, err := p.pool.Exec(p.Context(), sql, args...); err != nil {
+		p.Fatal(err)
+	}
+}
+
+// fill puts n events, spread over shards and over keys, into log and queue,
+// without telling the planner.
+func (p *planned) fill(n int) {
+	p.Helper()
+	p.run(`INSERT INTO boxpair.outbox_events (dispatch_id, shard, digest, topic, key, payload)
+		SELECT gen_random_uuid(), i % 64, '\x00000000000000000000000000000000', 'topic', 'key ' || i % 640, 'payload'
+		FROM generate_series(1, $1::int) i`, n)
+	p.run(`INSERT INTO boxpair.outbox_queue (shard, id) SELECT shard, id FROM boxpair.outbox_events`)
+}
+
+// node is a node of a plan.
+type node struct {
+	Kind    string `json:"Node Type"`
+	Table   string `json:"Relation Name"`
+	Hit     int    `json:"Shared Hit Blocks"`
+	Read    int    `json:"Shared Read Blocks"`
+	Removed int    `json:"Rows Removed by Filter"`
+	Plans   []node
+}
+
+func (n node) walk(visit func(node)) {
+	visit(n)
+	for _, child := range n.Plans {
+		child.walk(visit)
+	}
+}
+
+// explain runs a statement in a transaction that is rolled back, and returns
+// its plan as it is made for these arguments.
+func (p *planned) explain(tmpl *template, args ...any) node {
+	p.Helper()
+	tx, err := p.pool.Begin(p.Context())
+	if err != nil {
+		p.Fatal(err)
+	}
+	defer tx.Rollback(context.WithoutCancel(p.Context()))
+	var text []byte
+	args = append([]any{pgx.QueryExecModeDescribeExec}, args...)
+	err = tx.QueryRow(p.Context(), "EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) "+p.sql[tmpl], args...).Scan(&text)
+	if err != nil {
+		p.Fatal(err)
+	}
+	var plans []struct{ Plan node }
+	if err := json.Unmarshal(text, &plans); err != nil {
+		p.Fatal(err)
+	}
+	return plans[0].Plan
+}
+
+// expectIndexes checks that no big table is read as a whole, and that the
+// statement touches at most a number of blocks.
+func (p *planned) expectIndexes(name string, plan node, blocks int) {
+	p.Helper()
+	plan.walk(func(n node) {
+		if strings.HasPrefix(n.Kind, "Seq Scan") && slices.Contains([]string{"outbox_queue", "outbox_events", "outbox_parked"}, n.Table) {
+			p.Errorf("%s reads all of %s", name, n.Table)
+		}
+	})
+	// What nothing reads from runs after the top node, which does not count it then.
+	got := plan.Hit + plan.Read
+	for _, child := range plan.Plans {
+		got = max(got, child.Hit+child.Read)
+	}
+	if got > blocks {
+		p.Errorf("%s touches %d blocks, want at most %d", name, got, blocks)
+	}
+}
+
+func allShards() []int {
+	list := make([]int, idgen.Shards)
+	for i := range list {
+		list[i] = i
+	}
+	return list
+}
+
+// own makes "relay" the owner of all shards.
+func (p *planned) own() (shards []int16, epochs []int64) {
+	p.Helper()
+	grants, err := p.Acquire(p.Context(), "relay", 1e12, idgen.Shards)
+	if err != nil {
+		p.Fatal(err)
+	}
+	leases := make([]producer.Lease, len(grants))
+	for i, g := range grants {
+		leases[i] = g.Lease
+	}
+	return split(leases)
+}
+
+// TestPlansHoldWithoutStatistics fills the queue after its statistics were
+// gathered, and does not tell the planner.
+func TestPlansHoldWithoutStatistics(t *testing.T) {
+	t.Parallel()
+	p := newPlanned(t)
+	p.run("ANALYZE")
+	const n = 32_000
+	p.fill(n)
+	shards, epochs := p.own()
+
+	after, through, most := make([]int64, 64), make([]int64, 64), make([]int64, 64)
+	for i := range 64 {
+		after[i], through[i], most[i] = n/2, 1<<62, 8
+	}
+	p.expectIndexes("fetch", p.explain(fetch, shards, after, through, most), 64*8*5)
+	p.expectIndexes("fetch of a key", p.explain(fetchKey, 1, "key 1", n/2, 10), 800)
+
+	seqs, marked, markedEpochs, rounds := make([]int64, 500), make([]int16, 500), make([]int64, 500), make([]int64, 500)
+	for i := range seqs {
+		id := n/2 + i
+		seqs[i], marked[i], markedEpochs[i] = int64(id), int16(id%64), epochs[id%64]
+	}
+	p.expectIndexes("mark", p.explain(mark, "relay", shards, epochs, marked, markedEpochs, seqs, rounds), 500*10)
+
+	f := failures{seqs: []int64{64, 128}, attempts: []int32{1, 1}, retryIn: []float64{0, 0}, dead: []bool{false, true},
+		outcomes: []string{"refused", "refused"}, errors: []string{"", ""}}
+	p.expectIndexes("park", p.explain(park, "relay", 0, epochs[0],
+		f.seqs, []int64{0, 0}, f.attempts, f.retryIn, f.dead, f.outcomes, f.errors), 200)
+	p.expectIndexes("follow", p.explain(follow, "relay", 0, epochs[0], f.seqs, []int64{0, 0}), 200)
+}
+
+// TestManyFollowersCostLittle parks many followers of a few keys. The
+// number of blocks must depend on the keys, not on the followers.
+func TestManyFollowersCostLittle(t *testing.T) {
+	t.Parallel()
+	p := newPlanned(t)
+	p.run("ANALYZE")
+	const n = 32_000
+	p.fill(n)
+	// 640 keys with 90 followers each and no head, 10 dead ones of each in front.
+	p.run(`INSERT INTO boxpair.outbox_parked (id, shard, key, state)
+		SELECT id, shard, key, CASE WHEN id <= $1 THEN 'dead' ELSE 'following' END FROM boxpair.outbox_events`, n/10)
+	p.run(`DELETE FROM boxpair.outbox_queue`)
+	shards, epochs := p.own()
+
+	p.expectIndexes("blocked", p.explain(blocked, shards, 0, "", false, 100), 1500)
+	p.expectIndexes("blocked with hold", p.explain(blocked, shards, 10, "key 1", true, 100), 2500)
+	healed := p.explain(heal, "relay", shards, epochs, false)
+	p.expectIndexes("heal", healed, 640*30)
+	held := p.explain(heal, "relay", shards, epochs, true)
+	p.expectIndexes("heal with hold", held, 640*20)
+	p.run(p.sql[heal], "relay", shards, epochs, false)
+
+	p.expectIndexes("due", p.explain(due, allShards(), 10), 64*200)
+	p.expectIndexes("parked events of a key", p.explain(fetchParked, 1, "key 1", 10), 100)
+	p.expectIndexes("sent", p.explain(sent, "relay", 0, epochs[0], []int64{n/10 + 64}), 200)
+	p.expectIndexes("retry", p.explain(retry, "relay", 0, epochs[0],
+		[]int64{n/10 + 64}, []int32{10}, []float64{0}, []bool{true}, []string{"refused"}, []string{""}, false), 200)
+}
+
+// TestMarkDoesNotWaitForTheDisk looks at the setting that the commit goes by.
+func TestMarkDoesNotWaitForTheDisk(t *testing.T) {
+	t.Parallel()
+	p := newPlanned(t)
+	p.fill(64)
+	shards, epochs := p.own()
+	show := func(tx pgx.Tx) (value string) {
+		t.Helper()
+		if err := tx.QueryRow(t.Context(), "SHOW synchronous_commit").Scan(&value); err != nil {
+			t.Fatal(err)
+		}
+		return value
+	}
+	conn, err := p.pool.Acquire(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Release()
+	for _, c := range []struct{ relay, during string }{{"relay", "off"}, {"stranger", "on"}} {
+		tx, err := conn.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, err = tx.Exec(t.Context(), p.sql[mark], c.relay, shards[:1], epochs[:1], shards[:1], epochs[:1], []int64{64}, []int64{0})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := show(tx); got != c.during {
+			t.Errorf("%s: synchronous_commit is %s at the commit", c.relay, got)
+		}
+		if err := tx.Commit(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tx, err := conn.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(context.WithoutCancel(t.Context()))
+	if got := show(tx); got != "on" {
+		t.Errorf("synchronous_commit is %s in the next transaction", got)
+	}
+}

@@ -1,0 +1,107 @@
+package postgres_test
+
+import (
+	"bytes"
+	"net/url"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/boxpair/boxpair/internal/testenv"
+	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/postgres"
+)
+
+// TestRestoredDatabaseKeepsGoing dumps a database in the middle of its work and
+// goes on in another one: nothing is lost, and the order of a key is kept.
+func TestRestoredDatabaseKeepsGoing(t *testing.T) {
+	t.Parallel()
+	source, target := testenv.Postgres(t), testenv.Postgres(t)
+	pool := poolOn(t, source, nil)
+	r := &rig{T: t, Store: newStore(t, pool, postgres.Config{}), pool: pool}
+	written := []producer.Record{
+		event("key", "delivered"), event("key", "dead"), event("key", "head"), event("key", "follower"), event("other", "queued"),
+	}
+	q := r.write(written...)
+	lease := r.acquire("relay", time.Hour)[q[0].Shard]
+	_, err := r.Mark(r.ctx(), "relay", []producer.Mark{markOf(lease, q[0])})
+	r.ok(err)
+	_, err = r.Park(r.ctx(), "relay", lease, []producer.Failure{
+		{Seq: q[1].Seq, Attempts: 10, Dead: true}, {Seq: q[2].Seq, Attempts: 1},
+	})
+	r.ok(err)
+	_, err = r.Follow(r.ctx(), "relay", lease, []producer.Mark{markOf(lease, q[3])})
+	r.ok(err)
+
+	dump := run(t, "pg_dump", nil, source)
+	run(t, "psql", dump, "-v", "ON_ERROR_STOP=1", "-q", target)
+
+	pool = poolOn(t, target, nil)
+	r = &rig{T: t, Store: newStore(t, pool, postgres.Config{}), pool: pool}
+	if known := r.knows(written...); strings.Contains(known, "new") {
+		t.Errorf("after the restore, written events are %s", known)
+	}
+	late := event("key", "late")
+	r.write(late)
+	queue := r.queue()
+	if len(queue) != 2 || queue[0].ID != written[4].ID || queue[1].ID != late.ID || queue[1].Seq <= q[4].Seq {
+		t.Errorf("queue holds %+v", queue)
+	}
+	// The lease is in the dump. It ends when it would have, or when the clock says
+	// that it is too far ahead.
+	leases := r.acquire("relay of the restored database", time.Minute)
+	lease, ok := leases[q[0].Shard]
+	if !ok {
+		t.Fatal("shards of the dumped relay cannot be taken over")
+	}
+	for _, want := range written[2:4] {
+		due, _, err := r.Due(r.ctx(), []int{lease.Shard}, 10)
+		r.ok(err)
+		if len(due) != 1 || due[0].ID != want.ID {
+			t.Fatalf("due are %+v, want %s", due, want.Payload)
+		}
+		_, err = r.Sent(r.ctx(), "relay of the restored database", lease, []int64{due[0].Seq})
+		r.ok(err)
+	}
+	redriven, err := r.Redrive(r.ctx(), producer.Filter{})
+	r.ok(err)
+	if len(redriven) != 1 || redriven[0] != written[1].ID {
+		t.Errorf("redriven are %v", redriven)
+	}
+}
+
+// knows appends records again and says of each whether it is known.
+func (r *rig) knows(records ...producer.Record) string {
+	r.Helper()
+	known, err := r.Append(r.ctx(), r.begin(), uuid.New(), records)
+	r.ok(err)
+	var b strings.Builder
+	for _, k := range known {
+		if k {
+			b.WriteString("known ")
+		} else {
+			b.WriteString("new ")
+		}
+	}
+	return b.String()
+}
+
+// run runs one of PostgreSQL's programs on a database.
+func run(t *testing.T, program string, input []byte, args ...string) []byte {
+	t.Helper()
+	address := args[len(args)-1]
+	u, err := url.Parse(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), testenv.PGTool(t, program), append(args[:len(args)-1], "-d", u.String())...)
+	var out, errs bytes.Buffer
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(input), &out, &errs
+	if err := cmd.Run(); err != nil {
+		t.Fatalf("%s: %v\n%s", program, err, errs.String())
+	}
+	return out.Bytes()
+}
