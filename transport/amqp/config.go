@@ -287,27 +287,38 @@ func (v *problems) queue(c *wamqp.Config, queueType QueueType, allowLoss, limitI
 	if queueType == Quorum && (!c.Queue.Durable || c.Queue.AutoDelete || c.Queue.Exclusive) {
 		v.add("AMQP.Queue: a quorum queue must be Durable and neither AutoDelete nor Exclusive; set QueueType to Classic")
 	}
-	if allowLoss {
+	if !allowLoss {
+		v.lasting(&c.Queue)
+		v.arguments(c.Queue.Arguments, limitIsSafe)
+	}
+}
+
+const acceptLoss = "; set AllowLoss to accept that"
+
+// lasting refuses queues that go, with what is in them.
+func (v *problems) lasting(c *wamqp.QueueConfig) {
+	if !c.Durable {
+		v.add("AMQP.Queue.Durable: a queue that is not durable loses its messages with a restart of the broker" + acceptLoss)
+	}
+	if c.AutoDelete || c.Exclusive || c.Arguments[amqp091.QueueTTLArg] != nil {
+		v.add("AMQP.Queue: AutoDelete, Exclusive and x-expires delete a queue with its messages" + acceptLoss)
+	}
+}
+
+// arguments refuses queues that drop messages instead of dead-lettering them.
+func (v *problems) arguments(args amqp091.Table, limitIsSafe bool) {
+	if args["x-dead-letter-exchange"] != nil {
 		return
 	}
-	const accept = "; set AllowLoss to accept that"
-	args := c.Queue.Arguments
-	deadLetters := args["x-dead-letter-exchange"] != nil
-	if !c.Queue.Durable {
-		v.add("AMQP.Queue.Durable: a queue that is not durable loses its messages with a restart of the broker" + accept)
-	}
-	if c.Queue.AutoDelete || c.Queue.Exclusive || args[amqp091.QueueTTLArg] != nil {
-		v.add("AMQP.Queue: AutoDelete, Exclusive and x-expires delete a queue with its messages" + accept)
-	}
-	if args[amqp091.QueueMessageTTLArg] != nil && !deadLetters {
-		v.add("AMQP.Queue.Arguments: x-message-ttl without x-dead-letter-exchange drops messages" + accept)
+	if args[amqp091.QueueMessageTTLArg] != nil {
+		v.add("AMQP.Queue.Arguments: x-message-ttl without x-dead-letter-exchange drops messages" + acceptLoss)
 	}
 	limited := args[amqp091.QueueMaxLenArg] != nil || args[amqp091.QueueMaxLenBytesArg] != nil
 	overflow, _ := args[amqp091.QueueOverflowArg].(string)
-	if limited && !deadLetters && (overflow == "" || overflow == amqp091.QueueOverflowDropHead) {
-		v.add("AMQP.Queue.Arguments: x-max-length drops the oldest messages unless x-overflow is reject-publish" + accept)
+	if limited && (overflow == "" || overflow == amqp091.QueueOverflowDropHead) {
+		v.add("AMQP.Queue.Arguments: x-max-length drops the oldest messages unless x-overflow is reject-publish" + acceptLoss)
 	}
-	if args[deliveryLimitArg] != nil && !deadLetters && !limitIsSafe {
+	if args[deliveryLimitArg] != nil && !limitIsSafe {
 		v.add("AMQP.Queue.Arguments: x-delivery-limit without x-dead-letter-exchange drops messages; " +
 			"leave it out, or assert DeliveryLimitIsSafe")
 	}

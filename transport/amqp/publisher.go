@@ -95,7 +95,7 @@ func (p *Publisher) Connect(ctx context.Context) error {
 		if p.closed {
 			return fmt.Errorf("amqp publisher: %w", ErrClosed)
 		}
-		p.start()
+		p.start() //nolint:contextcheck // the connection outlives this call
 		if p.current != nil {
 			return nil
 		}
@@ -207,7 +207,7 @@ func (p *Publisher) send(ctx context.Context, out *outgoing, done func(transport
 	}
 	p.mu.Lock()
 	for {
-		c, failed := p.ready(&w, out)
+		c, failed := p.ready(&w, out) //nolint:contextcheck // the connection outlives this call
 		if failed == nil {
 			var written bool
 			written, failed = p.write(ctx, c, out, seq, done)
