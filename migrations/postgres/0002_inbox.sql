@@ -1,8 +1,7 @@
 -- The inboxes: which dispatch IDs each consumer has applied or keeps parked, and
 -- the messages that wait.
 
--- The consumers: one row for each handler. A row is updated by every pass of the
--- janitor; its key never changes, so claims that hold it FOR KEY SHARE wait for nobody.
+-- The consumers: one row for each handler, updated by every pass of the janitor.
 CREATE TABLE "boxpair"."inbox_consumers" (
     id              smallint GENERATED ALWAYS AS IDENTITY,
     name            text COLLATE "C" NOT NULL,

@@ -183,7 +183,10 @@ func (w *work) commit(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), bound)
 	defer cancel()
 	conn := w.conn.Conn()
-	if !conn.IsClosed() && conn.PgConn().TxStatus() == 'I' {
+	switch {
+	case conn.IsClosed(): // no COMMIT is sent, so the outcome is known
+		return fmt.Errorf("commit: %w", &ownError{pgconn.ErrConnClosed})
+	case conn.PgConn().TxStatus() == 'I':
 		return errHandlerEnded
 	}
 	w.over = true
@@ -195,14 +198,10 @@ func (w *work) commit(ctx context.Context) error {
 		return fmt.Errorf("commit: %w", consumer.ErrRolledBack)
 	case errors.Is(err, pgx.ErrTxClosed):
 		return errHandlerEnded
-	case idledOut(err): // the server had given up before it could read the COMMIT
+	case refused(err), idledOut(err): // idle: the server had given up before it could read the COMMIT
 		return fmt.Errorf("commit: %w", err)
-	case !refused(err):
-		return fmt.Errorf("commit: %w: %w", consumer.ErrCommitUnknown, err)
-	case conn.IsClosed():
-		return fmt.Errorf("commit: %w", &ownError{err})
 	}
-	return fmt.Errorf("commit: %w", err)
+	return fmt.Errorf("commit: %w: %w", consumer.ErrCommitUnknown, err)
 }
 
 // isolationLevel returns the level in pgx's terms. What is not a level is the strictest.

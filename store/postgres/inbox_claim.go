@@ -27,9 +27,10 @@ ON CONFLICT DO NOTHING`)
 	checkClaim = statement(checkClaimText)
 
 	// Above READ COMMITTED it would see the same as the claim. There the lock fails with a
-	// serialization failure if the row has changed since. It waits for nobody, and
-	// nobody waits for it, since no statement changes the key of the row.
-	checkClaimShared = statement(checkClaimText + " FOR KEY SHARE OF c")
+	// serialization failure if the row has changed since. It is given up at once, by a
+	// savepoint, or whoever advances what is forgotten would wait for all handlers. FOR KEY
+	// SHARE would wait for nobody, but it also finds nothing wrong with a row that has changed.
+	checkClaimShared = statement(checkClaimText + " FOR SHARE OF c")
 
 	readClaim = statement(`SELECT digest FROM {{inbox}} WHERE consumer = $1 AND dispatch_id = $2`)
 )
@@ -98,8 +99,10 @@ func (w *work) claim(ctx context.Context, b *pgx.Batch, c *consumer.Claim, apply
 			got.mine = tag.RowsAffected() == 1
 			return nil
 		})
+	shared := c.Isolation != consumer.ReadCommitted
 	check := checkClaim
-	if c.Isolation != consumer.ReadCommitted {
+	if shared {
+		b.Queue("SAVEPOINT boxpair_check")
 		check = checkClaimShared
 	}
 	b.Queue(w.store.sql[check], c.Consumer, timeValue(c.Stamp), c.Key).QueryRow(func(row pgx.Row) error {
@@ -109,6 +112,11 @@ func (w *work) claim(ctx context.Context, b *pgx.Batch, c *consumer.Claim, apply
 		}
 		return err
 	})
+	if shared {
+		b.Queue("ROLLBACK TO SAVEPOINT boxpair_check")
+		b.Queue("RELEASE SAVEPOINT boxpair_check")
+		b.Queue(w.store.sql[restoreSettings])
+	}
 	return got, w.send(ctx, "claim", b)
 }
 

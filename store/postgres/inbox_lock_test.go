@@ -1,0 +1,301 @@
+package postgres_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/store/postgres"
+	"github.com/boxpair/boxpair/store/storetest"
+)
+
+var isolations = []consumer.Isolation{consumer.ReadCommitted, consumer.RepeatableRead, consumer.Serializable}
+
+// Poolers in transaction mode have no prepared statements for their clients.
+func TestConsumerContractWithoutPreparedStatements(t *testing.T) {
+	t.Parallel()
+	storetest.Consumer(t, inboxFixture(newPool(t, func(cfg *pgxpool.Config) {
+		cfg.MaxConns = 40
+		cfg.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeSimpleProtocol
+	}), `p"x_`))
+}
+
+func TestClaimWorksInEveryQueryMode(t *testing.T) {
+	t.Parallel()
+	r := newInboxRig(t)
+	for _, mode := range []pgx.QueryExecMode{pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec, pgx.QueryExecModeExec} {
+		cfg := r.pool.Config()
+		cfg.ConnConfig.DefaultQueryExecMode = mode
+		pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
+		r.ok(err)
+		t.Cleanup(pool.Close)
+		r.Store, err = postgres.New(pool, postgres.Config{Schema: r.names.Schema()})
+		r.ok(err)
+		for _, level := range isolations {
+			c := r.keyed("key " + mode.String() + string(rune('0'+level)))
+			c.Isolation = level
+			r.expectVerdict(c, consumer.Applied)
+			r.expectVerdict(c, consumer.Duplicate)
+			head := &consumer.Message{ID: uuid.New(), Topic: "topic", Key: c.Key}
+			_, err := r.ParkMessage(r.ctx(), consumer.Parking{Consumer: r.consumer, Message: head, State: consumer.Retrying, Ordered: true})
+			r.ok(err)
+			next := r.keyed(c.Key)
+			next.Isolation = level
+			r.expectVerdict(next, consumer.Followed)
+			for range 2 {
+				seqs, _, err := r.DueMessages(r.ctx(), r.consumer, 1)
+				r.ok(err)
+				done, err := r.ApplyParked(r.ctx(), next, seqs[0], func(ctx context.Context, tx pgx.Tx, _ *consumer.ParkedMessage) error {
+					return effect(ctx, tx)
+				})
+				if err != nil || !done {
+					t.Fatalf("mode %v, level %v: handling gives %v, %v", mode, level, done, err)
+				}
+			}
+		}
+	}
+	r.expectEffects(3 * 3 * 3)
+}
+
+func TestHandlerRunsUnderTheSettingsOfTheSession(t *testing.T) {
+	t.Parallel()
+	r := newInboxRig(t)
+	cfg := r.pool.Config()
+	cfg.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
+		_, err := conn.Exec(ctx, "SET lock_timeout = '4321ms'; SET enable_seqscan = off")
+		return err
+	}
+	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
+	r.ok(err)
+	t.Cleanup(pool.Close)
+	store, err := postgres.New(pool, postgres.Config{Schema: r.names.Schema()})
+	r.ok(err)
+	for _, test := range []struct {
+		store   *postgres.Store
+		timeout string
+		seqscan string
+	}{{store, "4321ms", "off"}, {r.Store, "0", "on"}} {
+		for _, level := range isolations {
+			c := r.keyed("key")
+			c.IdleTimeout, c.LockTimeout, c.Isolation = 1234*time.Second, 77*time.Millisecond, level
+			check := func(ctx context.Context, tx pgx.Tx) error {
+				var timeout, seqscan, idle string
+				err := tx.QueryRow(ctx, `SELECT current_setting('lock_timeout'), current_setting('enable_seqscan'),
+					current_setting('idle_in_transaction_session_timeout')`).Scan(&timeout, &seqscan, &idle)
+				if timeout != test.timeout || seqscan != test.seqscan || idle != "1234s" {
+					t.Errorf("level %v: lock timeout is %s, enable_seqscan %s, idle timeout %s", level, timeout, seqscan, idle)
+				}
+				return err
+			}
+			_, err := test.store.Apply(r.ctx(), c, check)
+			r.ok(err)
+			_, err = r.ParkMessage(r.ctx(), consumer.Parking{Consumer: r.consumer, Message: r.keyed("key").Message, State: consumer.Retrying, Ordered: true})
+			r.ok(err)
+			seqs, _, err := r.DueMessages(r.ctx(), r.consumer, 1)
+			r.ok(err)
+			_, err = test.store.ApplyParked(r.ctx(), c, seqs[0], func(ctx context.Context, tx pgx.Tx, _ *consumer.ParkedMessage) error {
+				return check(ctx, tx)
+			})
+			r.ok(err)
+		}
+	}
+	if got := value[string](r.rig, "SELECT current_setting('idle_in_transaction_session_timeout')"); got != "0" {
+		t.Errorf("idle timeout of a session is %s after the transactions", got)
+	}
+}
+
+func TestNoLockOfAKeyOutlivesItsTransaction(t *testing.T) {
+	t.Parallel()
+	r := newInboxRig(t)
+	locks := func() int {
+		return value[int](r.rig, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND database = (SELECT oid FROM pg_database WHERE datname = current_database())")
+	}
+	for _, level := range isolations {
+		c := r.keyed("key")
+		c.Isolation = level
+		r.expectVerdict(c, consumer.Applied)
+		r.expectVerdict(c, consumer.Duplicate)
+		fails := r.keyed("key")
+		fails.Isolation = level
+		_, err := r.Apply(r.ctx(), fails, func(context.Context, pgx.Tx) error {
+			if n := locks(); n != 1 {
+				t.Errorf("level %v: handler runs with %d locks, want 1", level, n)
+			}
+			return fmt.Errorf("error")
+		})
+		r.expectClass(err, consumer.HandlerError)
+
+		// A claim that gives up while it waits for the key.
+		begun, goOn := make(chan struct{}), make(chan struct{})
+		first := r.async(func() error {
+			_, err := r.Apply(r.ctx(), r.keyed("key"), func(context.Context, pgx.Tx) error { close(begun); <-goOn; return nil })
+			return err
+		})
+		<-begun
+		fails.LockTimeout = 20 * time.Millisecond
+		_, err = r.Apply(r.ctx(), fails, effect)
+		r.expectClass(err, consumer.Conflict)
+		ctx, cancel := context.WithTimeout(r.ctx(), 50*time.Millisecond)
+		fails.LockTimeout = patience
+		_, err = r.Apply(ctx, fails, effect)
+		cancel()
+		r.expectClass(err, consumer.Infrastructure)
+		close(goOn)
+		r.ok(r.result(first))
+		r.eventually("end of all locks", func() bool { return locks() == 0 })
+	}
+}
+
+func TestKeyedClaimReadsNoTableFromEndToEnd(t *testing.T) {
+	t.Parallel()
+	r := newInboxRig(t)
+	cfg := r.pool.Config()
+	cfg.MaxConns = 1 // one set of kept plans
+	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
+	r.ok(err)
+	t.Cleanup(pool.Close)
+	store, err := postgres.New(pool, postgres.Config{Schema: r.names.Schema()})
+	r.ok(err)
+	apply := func() (scans int) {
+		_, err := store.Apply(r.ctx(), r.keyed("key"), func(ctx context.Context, tx pgx.Tx) error {
+			return tx.QueryRow(ctx, `SELECT coalesce(sum(seq_scan), 0) FROM pg_stat_xact_user_tables WHERE relname LIKE 'inbox%'`).Scan(&scans)
+		})
+		r.ok(err)
+		return scans
+	}
+	r.exec("ANALYZE")
+	for range 10 { // until the plan is one for all parameters, of empty tables
+		apply()
+	}
+	r.exec(`INSERT INTO ` + r.names.Table("inbox_parked") + ` (consumer, dispatch_id, digest, topic, key, ordered, claimed, state, metadata, payload, next_attempt_at)
+		SELECT ` + fmt.Sprint(r.consumer) + `, gen_random_uuid(), decode(repeat('00', 16), 'hex'), 't', 'k' || n, true, true, 'retrying', '{}', '', now() FROM generate_series(1, 1000) n`)
+	if scans := apply(); scans != 0 {
+		t.Errorf("claim has read %d tables from end to end", scans)
+	}
+}
+
+// deleting removes a claim in a transaction that stays open, and advances what is forgotten before.
+func (r *inboxRig) deleting(id uuid.UUID) pgx.Tx {
+	r.Helper()
+	until := r.advance()
+	tx := r.begin()
+	tag, err := tx.Exec(r.ctx(), "DELETE FROM "+r.names.Table("inbox")+" WHERE dispatch_id = $1 AND stamp < $2", id.String(), until)
+	r.ok(err)
+	if tag.RowsAffected() != 1 {
+		r.Fatalf("%d claims were deleted, want 1", tag.RowsAffected())
+	}
+	return tx
+}
+
+func (r *inboxRig) advance() (until time.Time) {
+	r.Helper()
+	r.eventually("advance", func() bool {
+		var err error
+		until, err = r.AdvanceForgotten(r.ctx(), r.consumer, time.Microsecond, time.Hour)
+		r.ok(err)
+		return !until.IsZero()
+	})
+	return until
+}
+
+func TestCopyThatWaitsWhileItsClaimIsForgottenIsTooOld(t *testing.T) {
+	t.Parallel()
+	r := newInboxRig(t)
+	for _, level := range isolations {
+		for _, key := range []string{"", "key"} {
+			r.exec("UPDATE "+r.names.Table("inbox_consumers")+" SET forgotten_until = NULL WHERE id = $1", r.consumer)
+			c := r.claim()
+			c.Stamp = time.Now().Add(-time.Hour)
+			r.expectVerdict(c, consumer.Applied)
+			deleter := r.deleting(c.ID)
+			copied := c
+			copied.Isolation = level
+			if key != "" {
+				copied.Key, copied.Message = key, &consumer.Message{ID: c.ID, Topic: "topic", Key: key}
+			}
+			var v consumer.Verdict
+			waiting := r.async(func() (err error) {
+				v, err = r.Apply(r.ctx(), copied, effect)
+				return err
+			})
+			r.waitsForLock(1)
+			r.ok(deleter.Commit(r.ctx()))
+			r.ok(r.result(waiting))
+			if v != consumer.TooOld {
+				t.Errorf("level %v: verdict on the copy is %v", level, v)
+			}
+		}
+	}
+	r.expectEffects(6)
+}
+
+// What is forgotten moves on while a copy waits that has taken its snapshot already.
+func TestAdvanceBehindASnapshotIsAConflict(t *testing.T) {
+	t.Parallel()
+	r := newInboxRig(t)
+	for _, level := range isolations[1:] {
+		c := r.claim()
+		c.Stamp = time.Now().Add(-time.Hour)
+		r.exec("UPDATE "+r.names.Table("inbox_consumers")+" SET forgotten_until = NULL WHERE id = $1", r.consumer)
+		r.expectVerdict(c, consumer.Applied)
+		deleter := r.begin()
+		_, err := deleter.Exec(r.ctx(), "DELETE FROM "+r.names.Table("inbox")+" WHERE dispatch_id = $1", c.ID.String())
+		r.ok(err)
+		c.Isolation = level
+		waiting := r.async(func() error {
+			_, err := r.Apply(r.ctx(), c, effect)
+			return err
+		})
+		r.waitsForLock(1)
+		r.advance()
+		r.ok(deleter.Commit(r.ctx()))
+		r.expectClass(r.result(waiting), consumer.Conflict)
+		r.expectVerdict(c, consumer.TooOld)
+	}
+	r.expectEffects(2)
+}
+
+func TestHandlersAndForgettingDoNotWaitForEachOther(t *testing.T) {
+	t.Parallel()
+	r := newInboxRig(t)
+	for _, level := range isolations {
+		c := r.keyed("key")
+		c.Isolation = level
+		c.Stamp = time.Now().Add(time.Hour)
+		_, err := r.Apply(r.ctx(), c, func(ctx context.Context, tx pgx.Tx) error {
+			r.advance()
+			if _, err := r.Forget(r.ctx(), r.consumer, 0, 100); err != nil {
+				return err
+			}
+			if _, err := r.Register(r.ctx(), "service/handler", time.Hour); err != nil {
+				return err
+			}
+			return effect(ctx, tx)
+		})
+		r.ok(err)
+	}
+	r.expectEffects(3)
+}
+
+func TestErrorsShowNeitherPayloadNorMetadata(t *testing.T) {
+	t.Parallel()
+	r := newInboxRig(t)
+	m := &consumer.Message{
+		ID: uuid.New(), Topic: "top\x00secret", Key: "key", // no text: the contract rules it out
+		Metadata: map[string]string{"name": "secret"}, Payload: []byte("secret"),
+	}
+	for _, state := range []consumer.State{consumer.Dead, consumer.TooOldState} {
+		_, err := r.ParkMessage(r.ctx(), consumer.Parking{Consumer: r.consumer, Message: m, State: state, LastError: "a\x00b\xff"})
+		r.expectClass(err, consumer.Infrastructure)
+		if strings.Contains(fmt.Sprintf("%v %+v", err, err), "secret") {
+			t.Errorf("error shows content: %v", err)
+		}
+	}
+}
