@@ -13,14 +13,11 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/google/uuid"
-	"go.uber.org/goleak"
 
 	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/producer"
 	"github.com/boxpair/boxpair/transport"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // work is what a handler is given in these tests.
 type work = consumer.Work[*fakeTx]
@@ -55,7 +52,7 @@ func newRig(t *testing.T, s setup) *rig {
 	if s.config.Service == "" {
 		s.config.Service = "stock"
 	}
-	s.config.Logger = slog.New(slog.NewTextHandler(r.log, nil))
+	s.config.Logger = textLogger(r.log)
 	var err error
 	if r.inbox, err = consumer.New(r.store, s.outbox, s.config); err != nil {
 		t.Fatal(err)
@@ -207,3 +204,5 @@ func (b *logBuffer) String() string {
 	defer b.mu.Unlock()
 	return b.buf.String()
 }
+
+func textLogger(b *logBuffer) *slog.Logger { return slog.New(slog.NewTextHandler(b, nil)) }

@@ -1,0 +1,363 @@
+package consumer_test
+
+import (
+	"context"
+	"database/sql"
+	"net"
+	"net/url"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jackc/pgx/v5"
+	"go.uber.org/goleak"
+
+	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/producer"
+)
+
+// The environment of a child process: where it kills itself, on which database,
+// and whether its message comes again.
+const (
+	envPoint       = "BOXPAIR_TEST_KILL_AT"
+	envDatabase    = "BOXPAIR_TEST_DATABASE"
+	envRedelivered = "BOXPAIR_TEST_REDELIVERED"
+)
+
+func TestMain(m *testing.M) {
+	if os.Getenv(envPoint) != "" {
+		os.Exit(m.Run()) // of TestChild, which dies
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// kill ends this process as kill -9 does.
+func kill() {
+	p, err := os.FindProcess(os.Getpid())
+	if err == nil {
+		err = p.Kill()
+	}
+	if err != nil {
+		panic(err)
+	}
+	select {}
+}
+
+// TestChild is what a child process runs; see [dieAt]. In the parent it does nothing.
+func TestChild(t *testing.T) {
+	point := os.Getenv(envPoint)
+	if point == "" {
+		return
+	}
+	if where := os.Getenv(envDatabase); strings.HasPrefix(where, "postgres") {
+		dying(t, openPostgres(t, where), point)
+	} else {
+		dying(t, openSQLite(t, where), point)
+	}
+}
+
+func dying[TX any](t *testing.T, db *database[TX], point string) {
+	at := func(here string) {
+		if here == point {
+			kill()
+		}
+	}
+	_, h := handle(t, db, consumer.Config{}, consumer.HandlerConfig{},
+		func(ctx context.Context, w *consumer.Work[TX], _ *message.Message) error {
+			at("claimed")
+			if err := db.do(ctx, w); err != nil {
+				return err
+			}
+			if _, err := w.Write(ctx, producer.Event{Topic: "reserved"}); err != nil {
+				return err
+			}
+			at("effects")
+			if point == "failed" {
+				return consumer.RetryAfter(0, errHandler)
+			}
+			return nil
+		})
+	m := msg(1)
+	if os.Getenv(envRedelivered) != "" {
+		m = again(m)
+	}
+	at("received")
+	err := h.Consume(m)
+	if point == "failed" && err == nil {
+		kill() // parked, not acknowledged
+	}
+	at("committed")
+	t.Errorf("the child lives: %v", err)
+}
+
+// dieAt runs a child process that is killed at point while it handles message 1.
+func dieAt(t *testing.T, where, point string, redelivered bool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, os.Args[0], "-test.run=^TestChild$")
+	cmd.Env = append(os.Environ(), envPoint+"="+point, envDatabase+"="+where)
+	if redelivered {
+		cmd.Env = append(cmd.Env, envRedelivered+"=1")
+	}
+	out, err := cmd.CombinedOutput()
+	if err == nil || cmd.ProcessState.Exited() || ctx.Err() != nil {
+		t.Fatalf("child at %s was not killed: %v\n%s", point, err, out)
+	}
+}
+
+func TestKilledProcessLeavesOneEffectAfterRedelivery(t *testing.T) {
+	t.Parallel()
+	for _, point := range []string{"received", "claimed", "effects", "committed", "failed"} {
+		t.Run(point, func(t *testing.T) {
+			t.Parallel()
+			t.Run("postgres", func(t *testing.T) {
+				t.Parallel()
+				db, url := newPostgres(t)
+				killed(t, db, url, point)
+			})
+			t.Run("sqlite", func(t *testing.T) {
+				t.Parallel()
+				db, path := newSQLite(t)
+				killed[*sql.Tx](t, db, path, point)
+			})
+		})
+	}
+}
+
+func killed[TX any](t *testing.T, db *database[TX], where, point string) {
+	dieAt(t, where, point, false)
+	inbox, h := handle(t, db, consumer.Config{}, consumer.HandlerConfig{},
+		func(ctx context.Context, w *consumer.Work[TX], _ *message.Message) error {
+			if err := db.do(ctx, w); err != nil {
+				return err
+			}
+			_, err := w.Write(ctx, producer.Event{Topic: "reserved"})
+			return err
+		})
+	if err := h.Consume(again(msg(1))); err != nil {
+		t.Fatal(err)
+	}
+	if err := inbox.RunOnce(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	db.wantEffects(t, 1)
+	if n := db.number(`SELECT count(*) FROM ` + table(db, "outbox_events")); n != 1 {
+		t.Errorf("%d events written", n)
+	}
+	want := int64(1)
+	if point == "committed" {
+		want = 0
+	}
+	if c := h.Counters(); c.Applied != want {
+		t.Errorf("counters: %+v", c)
+	}
+}
+
+func TestMessageThatKillsEveryProcessIsDeadInTheEnd(t *testing.T) {
+	t.Parallel()
+	db, path := newSQLite(t)
+	dieAt(t, path, "effects", false)
+	for range 3 {
+		dieAt(t, path, "effects", true)
+	}
+	_, h := handle(t, db, consumer.Config{}, consumer.HandlerConfig{},
+		func(ctx context.Context, w *consumer.Work[*sql.Tx], _ *message.Message) error { return db.do(ctx, w) })
+	if err := h.Consume(again(msg(1))); err != nil {
+		t.Fatal(err)
+	}
+	db.wantEffects(t, 0)
+	if stats, err := h.Stats(t.Context()); err != nil || stats.Dead != 1 {
+		t.Errorf("Stats: %+v, %v", stats, err)
+	}
+}
+
+// thief stands between a client and PostgreSQL. While it is armed, it swallows the
+// answer to the next COMMIT and hangs up.
+type thief struct {
+	listener net.Listener
+	server   string
+	armed    atomic.Bool
+	stolen   atomic.Int64
+	wg       sync.WaitGroup
+}
+
+// newThief returns a thief and the URL of the database behind it.
+func newThief(t *testing.T, address string) (*thief, string) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	u := with(t, address, "sslmode", "disable")
+	th := &thief{listener: l, server: u.Host}
+	u.Host = l.Addr().String()
+	th.wg.Go(th.serve)
+	t.Cleanup(func() {
+		_ = l.Close()
+		th.wg.Wait()
+	})
+	return th, u.String()
+}
+
+// with returns a URL with one more parameter.
+func with(t *testing.T, address, name, value string) *url.URL {
+	t.Helper()
+	u, err := url.Parse(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	query := u.Query()
+	query.Set(name, value)
+	u.RawQuery = query.Encode()
+	return u
+}
+
+func (th *thief) serve() {
+	for {
+		client, err := th.listener.Accept()
+		if err != nil {
+			return
+		}
+		server, err := net.Dial("tcp", th.server)
+		if err != nil {
+			_ = client.Close()
+			continue
+		}
+		var robbed atomic.Bool
+		th.wg.Go(func() {
+			defer func() { _ = server.Close() }()
+			buf := make([]byte, 1<<16)
+			for {
+				n, err := client.Read(buf)
+				if err != nil {
+					return
+				}
+				if strings.Contains(strings.ToLower(string(buf[:n])), "commit\x00") && th.armed.CompareAndSwap(true, false) {
+					robbed.Store(true)
+				}
+				if _, err := server.Write(buf[:n]); err != nil {
+					return
+				}
+			}
+		})
+		th.wg.Go(func() {
+			defer func() { _ = client.Close() }()
+			buf := make([]byte, 1<<16)
+			for {
+				n, err := server.Read(buf)
+				if err != nil {
+					return
+				}
+				if robbed.Load() { // the commit was answered, so it happened
+					th.stolen.Add(1)
+					return
+				}
+				if _, err := client.Write(buf[:n]); err != nil {
+					return
+				}
+			}
+		})
+	}
+}
+
+func TestCommitWhoseReplyIsLostIsAppliedOnce(t *testing.T) {
+	t.Parallel()
+	for name, parked := range map[string]bool{"delivered": false, "parked": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			direct, address := newPostgres(t)
+			th, through := newThief(t, address)
+			db := openPostgres(t, through)
+			runs := 0
+			inbox, h := handle(t, db, consumer.Config{}, consumer.HandlerConfig{},
+				func(ctx context.Context, w *consumer.Work[pgx.Tx], _ *message.Message) error {
+					if runs++; runs == 1 && parked {
+						return consumer.RetryAfter(0, errHandler)
+					}
+					th.armed.Store(true)
+					return db.do(ctx, w)
+				})
+			if err := h.Consume(msg(1)); err != nil {
+				t.Fatal(err)
+			}
+			want := 1
+			if parked {
+				want = 2
+				if err := inbox.RunOnce(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if th.stolen.Load() != 1 || runs != want {
+				t.Errorf("%d replies were lost, the handler ran %d times", th.stolen.Load(), runs)
+			}
+			if err := h.Consume(msg(1)); err != nil {
+				t.Fatal(err)
+			}
+			direct.wantEffects(t, 1)
+			if c := h.Counters(); c.Applied != 1 || c.CommitsUnknown != 1 || c.DuplicatesByWindow+c.DuplicatesByTable != 1 {
+				t.Errorf("counters: %+v", c)
+			}
+		})
+	}
+}
+
+// Connections are cut in the middle of handlers again and again, while many are
+// handled.
+func TestLostConnectionsCountNoAttemptsAndLoseNothing(t *testing.T) {
+	t.Parallel()
+	const messages = 60
+	direct, address := newPostgres(t)
+	db := openPostgres(t, with(t, address, "application_name", "victim").String())
+	var calls atomic.Int64
+	_, h := handle(t, db, consumer.Config{}, consumer.HandlerConfig{},
+		func(ctx context.Context, w *consumer.Work[pgx.Tx], _ *message.Message) error {
+			if n := calls.Add(1); n%20 == 10 && n < 90 {
+				direct.number(`SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
+					WHERE application_name = 'victim' AND datname = current_database()`)
+			}
+			return db.do(ctx, w)
+		})
+	var wg sync.WaitGroup
+	for worker := range 6 {
+		wg.Go(func() {
+			for n := worker; n < messages; n += 6 {
+				if err := h.Consume(msg(n)); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	direct.wantEffects(t, messages)
+	c := h.Counters()
+	if c.Applied != messages || c.Failed != 0 || c.Parked != 0 || c.Troubles == 0 {
+		t.Errorf("counters: %+v", c)
+	}
+}
+
+func TestHandlerThatSwallowsAnErrorOfThePostgresIsNotTakenForSuccess(t *testing.T) {
+	t.Parallel()
+	db, _ := newPostgres(t)
+	inbox, h := handle(t, db, consumer.Config{}, consumer.HandlerConfig{QuickAttempts: 1},
+		func(ctx context.Context, w *consumer.Work[pgx.Tx], _ *message.Message) error {
+			if err := db.do(ctx, w); err != nil {
+				return err
+			}
+			_, _ = w.DB().Exec(ctx, `INSERT INTO effects VALUES (NULL, NULL)`)
+			return nil
+		})
+	if err := h.Consume(msg(1)); err != nil {
+		t.Fatal(err)
+	}
+	db.wantEffects(t, 0)
+	found, err := inbox.ListParked(t.Context(), consumer.Filter{})
+	if err != nil || len(found) != 1 || !strings.Contains(found[0].LastError, "rolled the transaction back") {
+		t.Errorf("parked: %+v, %v", found, err)
+	}
+}
