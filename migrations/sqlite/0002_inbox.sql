@@ -6,6 +6,7 @@ CREATE TABLE "boxpair_inbox_consumers" (
     name            TEXT    NOT NULL UNIQUE,
     window_us       INTEGER NOT NULL,
     registered_at   INTEGER NOT NULL,
+    passed_at       INTEGER NOT NULL, -- when forgetting was last considered
     forgotten_until INTEGER -- NULL: nothing is forgotten
 );
 
@@ -50,6 +51,7 @@ CREATE TABLE "boxpair_inbox_parked" (
     key             TEXT    NOT NULL,
     ordered         INTEGER NOT NULL, -- whether later messages of the key follow
     claimed         INTEGER NOT NULL, -- whether the message has a row in the inbox
+    forced          INTEGER NOT NULL DEFAULT 0, -- whether it is to run although it is altered
     stamp           INTEGER, -- NULL: the message has none
     metadata        BLOB,    -- pairs of name and value, each behind its length
     payload         BLOB    NOT NULL,

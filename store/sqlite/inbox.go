@@ -80,30 +80,38 @@ func (s *Store) claim(ctx context.Context, tx *sql.Tx, c *consumer.Claim) (consu
 	}
 	ctx = context.WithoutCancel(ctx)
 	at := now()
-	stamp := stampOr(c.Stamp, at)
-	n, err := s.exec(ctx, tx, claimStmt, c.Consumer, c.ID[:], c.Digest[:], stamp, at)
+	verdict, blocked, err := s.insertClaim(ctx, tx, c, stampOr(c.Stamp, at), sql.NullInt64{Int64: at, Valid: true})
+	if err == nil && verdict == consumer.Applied && blocked {
+		return consumer.Followed, s.follow(ctx, tx, c)
+	}
+	return verdict, err
+}
+
+// insertClaim claims a message that is applied at a time, or parked. The verdict is
+// not Followed, but blocked tells whether it should be.
+func (s *Store) insertClaim(ctx context.Context, tx *sql.Tx, c *consumer.Claim, stamp int64, applied sql.NullInt64) (verdict consumer.Verdict, blocked bool, err error) {
+	n, err := s.exec(ctx, tx, claimStmt, c.Consumer, c.ID[:], c.Digest[:], stamp, applied)
 	if err != nil {
-		return consumer.None, err
+		return consumer.None, false, err
 	}
 	if n == 0 {
-		return s.compare(ctx, tx, c.Consumer, c.ID, c.Digest)
+		verdict, err := s.compare(ctx, tx, c.Consumer, c.ID, c.Digest)
+		return verdict, false, err
 	}
 	var forgotten sql.NullInt64
-	var blocked, attempted bool
+	var attempted bool
 	err = s.one(ctx, tx, []any{&forgotten, &blocked, &attempted}, checkStmt, c.Key, c.Key, c.ID[:], c.Consumer)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
-		return consumer.None, fmt.Errorf("consumer %d is not registered", c.Consumer)
+		return consumer.None, false, errNotRegistered(c.Consumer)
 	case err != nil:
-		return consumer.None, err
+		return consumer.None, false, err
 	case forgotten.Valid && stamp < forgotten.Int64:
-		return consumer.TooOld, nil
-	case blocked:
-		return consumer.Followed, s.follow(ctx, tx, c)
+		return consumer.TooOld, false, nil
 	case attempted:
-		return consumer.Applied, s.forgetAttempts(ctx, tx, c.Consumer, c.ID)
+		err = s.forgetAttempts(ctx, tx, c.Consumer, c.ID)
 	}
-	return consumer.Applied, nil
+	return consumer.Applied, blocked, err
 }
 
 // compare tells whether a message that was claimed before is the same as then.
@@ -131,10 +139,9 @@ func (s *Store) follow(ctx context.Context, tx *sql.Tx, c *consumer.Claim) error
 	if err := s.unapply(ctx, tx, c.Consumer, c.ID); err != nil {
 		return err
 	}
-	_, err := s.park(ctx, tx, parkedRow{
-		consumer: c.Consumer, message: c.Message, key: c.Key, ordered: true, claimed: true, state: consumer.Following,
+	return s.parkClaimed(ctx, tx, parkedRow{
+		consumer: c.Consumer, message: c.Message, key: c.Key, ordered: true, state: consumer.Following,
 	})
-	return err
 }
 
 // unapply notes that a claimed message was not applied yet.

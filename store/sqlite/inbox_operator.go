@@ -37,8 +37,9 @@ func (s *Store) ListParkedMessages(ctx context.Context, f consumer.Filter) ([]co
 	w := selectsMessages(f)
 	var list []consumer.ParkedMessage
 	err := s.each(ctx, s.db, func(rows *sql.Rows) error {
-		m, _, _, err := scanParked(rows)
-		list = append(list, m)
+		var m parkedMessage
+		err := m.scan(rows)
+		list = append(list, m.ParkedMessage)
 		return err
 	}, `SELECT `+parkedColumns+` FROM {inbox_parked} p JOIN {inbox_consumers} n ON n.id = p.consumer
 		WHERE `+w.String()+` ORDER BY p.seq LIMIT ?`, append(w.args, limitOf(f.Limit))...)
@@ -50,11 +51,9 @@ func (s *Store) ListParkedMessages(ctx context.Context, f consumer.Filter) ([]co
 
 // messageChoice is a parked message that an operator's filter has selected.
 type messageChoice struct {
-	seq      int64
-	consumer int
-	id       uuid.UUID
-	key      string
-	ordered  bool
+	seq int64
+	id  uuid.UUID
+	place
 }
 
 func (s *Store) chooseMessages(ctx context.Context, tx *sql.Tx, w *where, limit int) ([]messageChoice, error) {
@@ -79,8 +78,8 @@ func (s *Store) RedriveMessages(ctx context.Context, f consumer.Filter) ([]uuid.
 	w := selectsMessages(f)
 	w.add("(p.state IN ('dead', 'too_old') OR p.state = 'altered' AND ?)", f.Force)
 	ids, err := s.settle(ctx, w, f.Limit, func(ctx context.Context, tx *sql.Tx, c messageChoice) error {
-		_, err := s.exec(ctx, tx, `UPDATE {inbox_parked} SET state = 'retrying', attempts = 0, next_attempt_at = ? WHERE seq = ?`,
-			now(), c.seq)
+		_, err := s.exec(ctx, tx, `UPDATE {inbox_parked} SET forced = forced OR state = 'altered', state = 'retrying', attempts = 0,
+			next_attempt_at = ? WHERE seq = ?`, now(), c.seq)
 		return err
 	})
 	if err != nil {

@@ -13,15 +13,22 @@ import (
 	"github.com/boxpair/boxpair/consumer"
 )
 
-// Register makes a consumer known.
+// Register makes a consumer known. Keys whose first message is following have lost their
+// head, which nothing in this library brings about; it becomes one here.
 func (s *Store) Register(ctx context.Context, name string, window time.Duration) (consumer.Registration, error) {
 	var r consumer.Registration
 	var forgotten sql.NullInt64
 	err := s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
-		return s.one(ctx, tx, []any{&r.Consumer, &forgotten}, `
-			INSERT INTO {inbox_consumers} (name, window_us, registered_at) VALUES (?, ?, ?)
+		err := s.one(ctx, tx, []any{&r.Consumer, &forgotten}, `
+			INSERT INTO {inbox_consumers} (name, window_us, registered_at, passed_at) VALUES (?1, ?2, ?3, ?3)
 			ON CONFLICT (name) DO UPDATE SET window_us = excluded.window_us
 			RETURNING id, forgotten_until`, name, micros(window), now())
+		if err != nil {
+			return err
+		}
+		_, err = s.exec(ctx, tx, `UPDATE {inbox_parked} AS p SET state = 'retrying', next_attempt_at = ?
+			WHERE p.consumer = ? AND p.state = 'following' AND `+isFirst, now(), r.Consumer)
+		return err
 	})
 	if err != nil {
 		return consumer.Registration{}, fmt.Errorf("register consumer: %w", &ownError{err})
@@ -51,43 +58,46 @@ func (s *Store) Newest(ctx context.Context, consumerID, limit int) ([]consumer.S
 	return seen, nil
 }
 
-// AdvanceForgotten sets the time up to which a consumer forgets.
+// AdvanceForgotten sets the time up to which a consumer forgets. A step is the
+// time since the last pass or the registration: that is what a clock that jumped shows by, while
+// the distance between two forgotten times grows by a shorter window as well.
 func (s *Store) AdvanceForgotten(ctx context.Context, consumerID int, window, maxStep time.Duration) (time.Time, error) {
 	var holds sql.NullInt64
 	err := s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
-		var registered int64
-		err := s.one(ctx, tx, []any{&registered, &holds}, `SELECT registered_at, forgotten_until FROM {inbox_consumers} WHERE id = ?`, consumerID)
-		if err != nil {
+		var registered, passed int64
+		err := s.one(ctx, tx, []any{&registered, &passed, &holds},
+			`SELECT registered_at, passed_at, forgotten_until FROM {inbox_consumers} WHERE id = ?`, consumerID)
+		if errors.Is(err, sql.ErrNoRows) {
+			return errNotRegistered(consumerID)
+		} else if err != nil {
 			return err
 		}
 		at := now()
-		until := at - micros(window)
-		if until <= registered || holds.Valid && until <= holds.Int64 {
-			return errNothing
-		}
-		last := registered
-		if holds.Valid {
-			last = holds.Int64
-		}
-		if until-last > micros(maxStep) {
+		if at-passed > micros(maxStep) {
 			return consumer.ErrClockJump
 		}
-		holds = sql.NullInt64{Int64: until, Valid: true}
-		if _, err := s.exec(ctx, tx, `UPDATE {inbox_consumers} SET forgotten_until = ? WHERE id = ?`, until, consumerID); err != nil {
-			return err
+		if until := at - micros(window); until > registered && (!holds.Valid || until > holds.Int64) {
+			holds = sql.NullInt64{Int64: until, Valid: true}
+			_, err := s.exec(ctx, tx, `INSERT INTO {inbox_forgotten} (consumer, set_at, until) VALUES (?, ?, ?) ON CONFLICT DO NOTHING`,
+				consumerID, at, until)
+			if err != nil {
+				return err
+			}
 		}
-		_, err = s.exec(ctx, tx, `INSERT INTO {inbox_forgotten} (consumer, set_at, until) VALUES (?, ?, ?) ON CONFLICT DO NOTHING`,
-			consumerID, at, until)
+		_, err = s.exec(ctx, tx, `UPDATE {inbox_consumers} SET passed_at = ?, forgotten_until = ? WHERE id = ?`, at, holds, consumerID)
 		return err
 	})
 	switch {
-	case errors.Is(err, errNothing):
 	case errors.Is(err, consumer.ErrClockJump):
-		return optional(holds), err
+		return optional(holds), consumer.ErrClockJump
 	case err != nil:
 		return time.Time{}, fmt.Errorf("advance forgotten time: %w", &ownError{err})
 	}
 	return optional(holds), nil
+}
+
+func errNotRegistered(consumerID int) error {
+	return fmt.Errorf("consumer %d is not registered", consumerID)
 }
 
 // Forget removes dispatch IDs. The time that it goes by is the latest that was

@@ -1,0 +1,105 @@
+package sqlite_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/uuid"
+
+	"github.com/boxpair/boxpair/migrations"
+	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/sqlite"
+)
+
+func TestMigrateTellsWhatItApplied(t *testing.T) {
+	t.Parallel()
+	db, err := sqlite.Open(filepath.Join(t.TempDir(), "test.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = db.Close() }()
+	applied, err := sqlite.Migrate(t.Context(), db, sqlite.Config{})
+	if err != nil || len(applied) < 2 || applied[0].Number != 1 || applied[0].Name != "outbox" || applied[0].At.IsZero() {
+		t.Errorf("Migrate() = %v, %v", applied, err)
+	}
+	if again, err := sqlite.Migrate(t.Context(), db, sqlite.Config{}); err != nil || len(again) != 0 {
+		t.Errorf("second Migrate() = %v, %v, want nothing", again, err)
+	}
+}
+
+func TestMigrateLeavesAnotherVersionsDatabaseAlone(t *testing.T) {
+	t.Parallel()
+	db, _ := database(t)
+	run(t, db, `INSERT INTO boxpair_schema_migrations (number, name, checksum, applied_at) VALUES (99, 'later', '', 0)`)
+	if _, err := sqlite.Migrate(t.Context(), db, sqlite.Config{}); !errors.Is(err, migrations.ErrNewer) {
+		t.Errorf("Migrate() = %v, want ErrNewer", err)
+	}
+	run(t, db, `UPDATE boxpair_schema_migrations SET checksum = 'other' WHERE number = 1`)
+	if _, err := sqlite.Migrate(t.Context(), db, sqlite.Config{}); !errors.Is(err, migrations.ErrChanged) {
+		t.Errorf("Migrate() = %v, want ErrChanged", err)
+	}
+}
+
+func TestTwoPrefixesAreTwoOutboxes(t *testing.T) {
+	t.Parallel()
+	db, _ := database(t)
+	s := newStore(t, db)
+	cfg := sqlite.Config{Prefix: `it's "another" `}
+	if _, err := sqlite.Migrate(t.Context(), db, cfg); err != nil {
+		t.Fatal(err)
+	}
+	other, err := sqlite.New(db, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, s, record("a", 1, "one"))
+	write(t, other, record("a", 1, "another"), record("a", 2, "two"))
+	err = other.Transact(t.Context(), func(ctx context.Context, tx *sql.Tx) error {
+		_, err := other.Append(ctx, tx, uuid.New(), []producer.Record{record("a", 1, "one")})
+		return err
+	})
+	if !errors.Is(err, producer.ErrConflict) {
+		t.Errorf("Append() = %v, want ErrConflict", err)
+	}
+	for s, want := range map[*sqlite.Store]int64{s: 1, other: 2} {
+		if st, err := s.Stats(t.Context()); err != nil || st.Pending != want {
+			t.Errorf("Stats() = %+v, %v, want %d pending", st, err, want)
+		}
+	}
+}
+
+func TestStatusViewSaysWhatAnEventWaitsFor(t *testing.T) {
+	t.Parallel()
+	db, _ := database(t)
+	s := newStore(t, db)
+	write(t, s, record("a", 1, "one"), record("a", 2, "two"), record("b", 1, "one"))
+	why := func(key string, id int) (state, why string) {
+		t.Helper()
+		err := db.QueryRowContext(t.Context(), `SELECT state, why FROM boxpair_outbox_status WHERE key = ? AND id = ?`, key, id).Scan(&state, &why)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return state, why
+	}
+	if state, why := why("b", 3); state != "pending" || why != "no relay owns its shard" {
+		t.Errorf("event b is %s: %s", state, why)
+	}
+	leases := leaseAll(t, s, "relay")
+	first := fetchAll(t, s, leases)[0]
+	lease := leases[first.Shard]
+	if lost, err := s.Park(t.Context(), "relay", lease, []producer.Failure{{Seq: 1, Attempts: 1, RetryIn: 1 << 40, Error: "no route"}}); lost || err != nil {
+		t.Fatal(lost, err)
+	}
+	for id, want := range map[int][2]string{1: {"retrying", "waits for its next attempt"}, 2: {"pending", "waits for event 1 of its key"}} {
+		if state, why := why("a", id); state != want[0] || why != want[1] {
+			t.Errorf("event %d is %s: %s, want %v", id, state, why, want)
+		}
+	}
+	var id string
+	if err := db.QueryRowContext(t.Context(), `SELECT dispatch_id FROM boxpair_outbox_status WHERE id = 1`).Scan(&id); err != nil || id != first.ID.String() {
+		t.Errorf("dispatch ID is %s, %v, want %s", id, err, first.ID)
+	}
+}
