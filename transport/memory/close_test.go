@@ -108,6 +108,7 @@ func TestNackWhileTheBrokerClosesIsUnavailable(t *testing.T) {
 		delayed, running := send(b, "orders", keyed("a")), send(b, "orders", keyed("b"))
 		(<-messages).Nack()
 		msg := <-messages
+		synctest.Wait() // until the nack was seen
 		closed := make(chan error, 1)
 		go func() { closed <- b.Close() }()
 		wantOutcome(t, delayed, transport.Unavailable)
@@ -145,6 +146,25 @@ func TestMessageOnOfferIsNotLostOnClose(t *testing.T) {
 		wantOutcome(t, results, transport.Unavailable)
 		wantOutcome(t, last, transport.Unavailable)
 	})
+}
+
+func TestMessageForAConsumerThatEndsGoesToAnIdleOne(t *testing.T) {
+	t.Parallel()
+	for range 200 { // whether the one that ends has looked is up to the scheduler
+		synctest.Test(t, func(t *testing.T) {
+			b := newBroker(t, memory.Config{})
+			ctx, cancel := context.WithCancel(t.Context())
+			ending := subscribeCtx(t, ctx, b.Subscriber("stock"), "orders")
+			synctest.Wait() // it is idle for longer, so it is woken
+			idle := subscribe(t, b.Subscriber("stock"), "orders")
+			synctest.Wait()
+			results := send(b, "orders", keyed("k"))
+			cancel()
+			receive(t, idle).Ack()
+			wantOutcome(t, results, transport.Confirmed)
+			waitClosed(t, ending)
+		})
+	}
 }
 
 func TestMessageOnOfferIsUnavailableWhenTheBrokerCloses(t *testing.T) {

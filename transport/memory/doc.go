@@ -91,7 +91,9 @@
 //
 //   - One process. Nothing is kept on disk.
 //   - The number of messages that wait is bounded by those who send, who hold
-//     each of them until its outcome, and not by the broker.
+//     each of them until its outcome, and not by the broker. The time in the
+//     queue counts against the context of Send: a relay that keeps more under way
+//     than the handlers manage in its send timeout sends the rest again.
 //   - Publish waits for handlers. A handler that publishes to a key that it is
 //     itself handling, and waits, waits for itself until the message's context
 //     ends. Handlers emit through an outbox.

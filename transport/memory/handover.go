@@ -94,11 +94,8 @@ func (b *Broker) answered(c *consumer, d *delivery, a answer) {
 	switch {
 	case a == acked:
 		d.sub.leave(d)
-		if !p.settled {
-			d.acked = true
-			p.unacked--
-		}
-		if !p.settled && p.unacked == 0 {
+		d.acked = true
+		if p.unacked--; p.unacked == 0 && !p.settled {
 			p.settled, report = true, true
 			r = transport.Result{Outcome: transport.Confirmed}
 		}

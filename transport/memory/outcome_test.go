@@ -3,6 +3,7 @@ package memory_test
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -232,6 +233,66 @@ func TestMessageGivenUpInFlightHoldsItsKeyUntilItIsAnswered(t *testing.T) {
 			wantOutcome(t, again, transport.Confirmed)
 			empty(t, results)
 		})
+	}
+}
+
+func TestMessageGivenUpWhileItWaitsLeavesItsKeyInOrder(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBroker(t, memory.Config{})
+		messages := subscribe(t, b.Subscriber("stock"), "orders")
+		ctx, cancel := context.WithCancel(t.Context())
+		send(b, "orders", keyed("k"))
+		givenUp := sendCtx(ctx, b, "orders", keyed("k"))
+		last := keyed("k")
+		results := send(b, "orders", last)
+		head := <-messages
+		cancel()
+		wantOutcome(t, givenUp, transport.Unavailable)
+		synctest.Wait()
+		empty(t, messages) // nothing overtakes the head
+		head.Ack()
+		msg := <-messages
+		if msg.UUID != last.UUID {
+			t.Errorf("got %s, want the last", msg.UUID)
+		}
+		msg.Ack()
+		wantOutcome(t, results, transport.Confirmed)
+	})
+}
+
+// watchedContext counts who still waits for its end.
+type watchedContext struct {
+	context.Context
+	watchers atomic.Int64
+}
+
+// Value hides the standard context within, which would be watched directly.
+func (*watchedContext) Value(any) any { return nil }
+
+func (c *watchedContext) AfterFunc(f func()) func() bool {
+	c.watchers.Add(1)
+	stop := context.AfterFunc(c.Context, f)
+	return func() bool {
+		c.watchers.Add(-1)
+		return stop()
+	}
+}
+
+func TestAnsweredMessageLeavesNothingOnItsContext(t *testing.T) {
+	t.Parallel()
+	b := newBroker(t, memory.Config{})
+	messages := subscribe(t, b.Subscriber("stock"), "orders")
+	ctx := &watchedContext{Context: t.Context()}
+	results := sendCtx(ctx, b, "orders", keyed("k"))
+	msg := receive(t, messages)
+	if n := ctx.watchers.Load(); n != 1 {
+		t.Errorf("%d watchers before the outcome, want 1", n)
+	}
+	msg.Ack()
+	wantOutcome(t, results, transport.Confirmed)
+	if n := ctx.watchers.Load(); n != 0 {
+		t.Errorf("%d watchers after the outcome", n)
 	}
 }
 

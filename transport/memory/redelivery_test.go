@@ -21,18 +21,23 @@ func TestNackedMessageComesBackAfterAGrowingDelay(t *testing.T) {
 		if transport.Redelivered(msg) {
 			t.Error("first delivery says that it may have been started before")
 		}
-		want := shortest
+		want, jittered := shortest, false
 		for i := range 8 {
 			nacked := time.Now()
 			msg.Nack()
 			msg = <-messages
 			if waited := time.Since(nacked); waited < want/2 || waited > want {
 				t.Errorf("nack %d: came back after %v, want between %v and %v", i+1, waited, want/2, want)
+			} else if waited < want {
+				jittered = true
 			}
 			if !transport.Redelivered(msg) {
 				t.Errorf("nack %d: does not say that it may have been started before", i+1)
 			}
 			want = min(2*want, longest)
+		}
+		if !jittered {
+			t.Error("messages that failed together come back together")
 		}
 		msg.Ack()
 		if r := <-results; r.Outcome != transport.Confirmed {
