@@ -74,7 +74,8 @@
 //     it was sent has acknowledged it. Closing, cancelling and forgetting confirm
 //     nothing.
 //   - Messages of one key are handled one at a time, and in order as far as their
-//     Sends have not ended early.
+//     Sends have not ended early. A consumer that ends and answers later than
+//     Config.CloseTimeout is the exception: the next has the message by then.
 //   - A slow, failing or stuck message delays its own key in its own subscription
 //     and nothing else, as long as fewer than Config.InFlight are stuck.
 //   - A nack never causes a busy loop.
