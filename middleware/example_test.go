@@ -1,0 +1,93 @@
+package middleware_test
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"log"
+	"os"
+	"path/filepath"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/middleware"
+	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/sqlite"
+	"github.com/boxpair/boxpair/transport/memory"
+)
+
+// A Watermill handler that exists already, with an inbox around it: copies do not
+// reach it, and what it returns is written to the outbox.
+func Example() {
+	ctx := context.Background()
+	dir, err := os.MkdirTemp("", "example")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer func() { _ = os.RemoveAll(dir) }()
+	db, err := sqlite.Open(filepath.Join(dir, "inventory.db"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer func() { _ = db.Close() }()
+	if _, err := sqlite.Migrate(ctx, db, sqlite.Config{}); err != nil {
+		log.Fatal(err)
+	}
+	store, err := sqlite.New(db, sqlite.Config{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	outbox, err := producer.New(store, producer.Config{Name: "inventory"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	inbox, err := consumer.New(store, outbox, consumer.Config{Service: "inventory"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	broker, err := memory.New(memory.Config{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
+	if err != nil {
+		log.Fatal(err)
+	}
+
+	reserve := func(msg *message.Message) ([]*message.Message, error) {
+		w, _ := middleware.WorkFrom[*sql.Tx](msg.Context())
+		_ = w.DB() // the transaction for whatever the handler changes
+		fmt.Printf("reserving %s\n", msg.Payload)
+		return []*message.Message{message.NewMessage(watermill.NewUUID(), msg.Payload)}, nil
+	}
+	mw, err := middleware.Inbox(inbox, middleware.Config{
+		Name:         "reserve",
+		PublishTopic: "stock.reserved",
+		Key:          func(_ string, msg *message.Message) string { return string(msg.Payload) },
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	router.AddHandler("reserve", "order.placed", broker.Subscriber("reserve"), "", nil, reserve).AddMiddleware(mw)
+	go func() { _ = router.Run(ctx) }()
+	<-router.Running()
+
+	order := message.NewMessage("018f3c66-0000-5000-8000-000000000001", []byte("lamp"))
+	for range 2 { // the second is a copy
+		if err := broker.Publish("order.placed", order.Copy()); err != nil {
+			log.Fatal(err)
+		}
+	}
+	stats, err := outbox.Stats(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println("events in the outbox:", stats.Pending)
+	_ = router.Close()
+	_ = broker.Close()
+	// Output:
+	// reserving lamp
+	// events in the outbox: 1
+}

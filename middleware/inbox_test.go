@@ -1,0 +1,316 @@
+package middleware_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	wm "github.com/ThreeDotsLabs/watermill/message/router/middleware"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/idgen"
+	"github.com/boxpair/boxpair/internal/testenv"
+	"github.com/boxpair/boxpair/middleware"
+	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/postgres"
+)
+
+var errHandler = errors.New("stock is counted")
+
+// reserve is a plain handler: it changes its database and returns two messages.
+func reserve(msg *message.Message) ([]*message.Message, error) {
+	if err := effect(msg); err != nil {
+		return nil, err
+	}
+	a, b := message.NewMessage("any", []byte("a")), message.NewMessage("any", []byte("b"))
+	return []*message.Message{a, b}, nil
+}
+
+func keyOf(_ string, msg *message.Message) string { return "key-" + string(msg.Payload) }
+
+func TestPlainHandlerBecomesAConsumer(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.add(middleware.Config{Name: "reserve", PublishTopic: "reserved", Key: keyOf}, reserve)
+	stop := r.run()
+	defer stop()
+	for range 3 { // two of them copies
+		r.publish(order(1), order(2))
+	}
+	r.wantNumber(`SELECT count(*) FROM effects`, 2)
+
+	// What it returned is in the outbox, under child IDs.
+	queued, err := r.store.Fetch(t.Context(), everything())
+	if err != nil || len(queued) != 4 {
+		t.Fatalf("%d events in the outbox, %v; want 4", len(queued), err)
+	}
+	want := map[string]string{}
+	for _, n := range []int64{1, 2} {
+		want[idgen.Child("stock/reserve", number(n), 0).String()] = "key-a"
+		want[idgen.Child("stock/reserve", number(n), 1).String()] = "key-b"
+	}
+	for _, q := range queued {
+		if q.Topic != "reserved" || q.CorrelationID != "conversation" || q.Key != want[q.ID.String()] {
+			t.Errorf("event %s: topic %q, key %q, correlation %q", q.ID, q.Topic, q.Key, q.CorrelationID)
+		}
+	}
+}
+
+// everything is the whole queue.
+func everything() []producer.Range {
+	ranges := make([]producer.Range, idgen.Shards)
+	for i := range ranges {
+		ranges[i] = producer.Range{Shard: i, Limit: 100}
+	}
+	return ranges
+}
+
+func TestFailedAttemptLeavesNoMessages(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	var tries atomic.Int64
+	r.add(middleware.Config{Name: "reserve", PublishTopic: "reserved", NoKey: true}, func(msg *message.Message) ([]*message.Message, error) {
+		produced, err := reserve(msg)
+		if tries.Add(1) < 3 {
+			return produced, errHandler
+		}
+		return produced, err
+	})
+	stop := r.run()
+	defer stop()
+	r.publish(order(1))
+	r.wantNumber(`SELECT count(*) FROM effects`, 1)
+	r.wantNumber(`SELECT count(*) FROM boxpair_outbox_events`, 2)
+}
+
+func TestReturnedMessagesWithoutAnOutboxAreRefusedAndNothingIsCommitted(t *testing.T) {
+	t.Parallel()
+	for name, withOutbox := range map[string]bool{"no outbox": false, "no topic": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t)
+			r.restart(withOutbox)
+			r.add(middleware.Config{Name: "reserve", Handler: consumer.HandlerConfig{QuickAttempts: 1, MaxAttempts: 1}}, reserve)
+			stop := r.run()
+			defer stop()
+			r.publish(order(1))
+			r.wantNumber(`SELECT count(*) FROM effects`, 0)
+			found, err := r.inbox.ListParked(t.Context(), consumer.Filter{})
+			if err != nil || len(found) != 1 || !strings.Contains(found[0].LastError, middleware.ErrNotCommitted.Error()) {
+				t.Errorf("parked: %+v, %v", found, err)
+			}
+		})
+	}
+}
+
+func TestBadConfigurationIsRefused(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	ready := make(chan struct{})
+	for field, cfg := range map[string]middleware.Config{
+		"name":          {},
+		"Key or NoKey":  {Name: "a", PublishTopic: "x"},
+		"PublishTopic":  {Name: "a", NoKey: true},
+		"NoKey":         {Name: "a", PublishTopic: "x", NoKey: true, Key: keyOf},
+		"Handler.Ready": {Name: "a", Handler: consumer.HandlerConfig{Ready: ready}},
+		"Timeout":       {Name: "a", Handler: consumer.HandlerConfig{Timeout: -1}},
+	} {
+		if _, err := middleware.Inbox(r.inbox, cfg); err == nil || !strings.Contains(err.Error(), field) {
+			t.Errorf("%s: %v", field, err)
+		}
+	}
+	r.restart(false)
+	_, err := middleware.Inbox(r.inbox, middleware.Config{Name: "a", PublishTopic: "x", NoKey: true})
+	if err == nil || !strings.Contains(err.Error(), "no outbox") {
+		t.Errorf("topic without an outbox: %v", err)
+	}
+}
+
+func TestTwoMiddlewaresUnderOneNameAreRefused(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	if _, err := middleware.Inbox(r.inbox, middleware.Config{Name: "reserve"}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := middleware.Inbox(r.inbox, middleware.Config{Name: "reserve"}); !errors.Is(err, consumer.ErrDuplicateName) {
+		t.Errorf("second: %v", err)
+	}
+}
+
+// A middleware of the whole router would make one consumer of all handlers, and
+// each message would reach only one of them.
+func TestMiddlewareOfTwoHandlersSwallowsNothing(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	mw, err := middleware.Inbox(r.inbox, middleware.Config{Name: "all"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	fn := func(msg *message.Message) ([]*message.Message, error) { return nil, effect(msg) }
+	first, second := mw(fn), mw(fn)
+	if _, err := first(order(1)); err != nil {
+		t.Errorf("first handler: %v", err)
+	}
+	if _, err := second(order(1)); !errors.Is(err, middleware.ErrSecondHandler) {
+		t.Errorf("second handler: %v", err)
+	}
+	r.wantNumber(`SELECT count(*) FROM effects`, 1)
+}
+
+func TestParkedMessagesAreTakenUpAfterARestartWithoutTheBroker(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	fail := func(*message.Message) ([]*message.Message, error) { return nil, consumer.RetryAfter(0, errHandler) }
+	cfg := middleware.Config{Name: "reserve", PublishTopic: "reserved", Key: keyOf}
+	r.add(cfg, fail)
+	stop := r.run()
+	r.publish(order(1))
+	stop()
+	r.wantNumber(`SELECT count(*) FROM boxpair_inbox_parked`, 1)
+
+	r.restart(true)
+	r.add(cfg, reserve)
+	if err := r.inbox.RunOnce(t.Context()); err != nil { // the handler is not known before the router has started
+		t.Fatal(err)
+	}
+	r.wantNumber(`SELECT count(*) FROM boxpair_inbox_parked`, 1)
+	stop = r.run()
+	defer stop()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- r.inbox.Run(ctx) }()
+	r.waitFor(func() bool { return r.number(`SELECT count(*) FROM boxpair_inbox_parked`) == 0 })
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	r.wantNumber(`SELECT count(*) FROM effects`, 1)
+	r.wantNumber(`SELECT count(*) FROM boxpair_outbox_events`, 2)
+}
+
+func TestHandlerFinishesWhileTheRouterCloses(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	closing := make(chan context.Context, 1)
+	r.router.AddMiddleware(func(next message.HandlerFunc) message.HandlerFunc {
+		return func(msg *message.Message) ([]*message.Message, error) {
+			closing <- msg.Context()
+			return next(msg)
+		}
+	})
+	r.add(middleware.Config{Name: "reserve"}, func(msg *message.Message) ([]*message.Message, error) {
+		ctx := <-closing
+		closing <- ctx
+		<-ctx.Done() // the router closes
+		return nil, effect(msg)
+	})
+	stop := r.run()
+	published := make(chan error, 1)
+	go func() { published <- r.broker.Publish("orders", order(1)) }()
+	r.waitFor(func() bool { return len(closing) == 1 })
+	stop()
+	if err := <-published; err != nil {
+		t.Errorf("publish: %v", err)
+	}
+	r.wantNumber(`SELECT count(*) FROM effects`, 1)
+}
+
+func TestHandlerThatPassesItsMessageOnEmitsAChild(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.add(middleware.Config{Name: "pass", PublishTopic: "passed", NoKey: true}, message.PassthroughHandler)
+	stop := r.run()
+	defer stop()
+	m := order(1)
+	m.Metadata["mine"] = "yes"
+	r.publish(m)
+	queued, err := r.store.Fetch(t.Context(), everything())
+	if err != nil || len(queued) != 1 {
+		t.Fatalf("%d events, %v", len(queued), err)
+	}
+	e := queued[0]
+	if e.ID != idgen.Child("stock/pass", number(1), 0) || e.Headers["mine"] != "yes" || len(e.Headers) != 1 || e.Key != "" {
+		t.Errorf("%s %v key %q", e.ID, e.Headers, e.Key)
+	}
+}
+
+func TestWatermillsOwnMiddlewareWorksInsideAndOutside(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.router.AddMiddleware(wm.CorrelationID, wm.Timeout(time.Minute),
+		wm.Retry{MaxRetries: 2, InitialInterval: time.Millisecond}.Middleware)
+	r.add(middleware.Config{Name: "reserve", PublishTopic: "reserved", Key: keyOf}, reserve,
+		wm.CorrelationID, wm.Timeout(time.Minute), wm.Recoverer)
+	stop := r.run()
+	defer stop()
+	r.publish(order(1), order(1))
+	r.wantNumber(`SELECT count(*) FROM effects`, 1)
+	r.wantNumber(`SELECT count(*) FROM boxpair_outbox_events`, 2)
+}
+
+func TestWorkIsFoundUnderItsOwnTypeOnly(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.add(middleware.Config{Name: "reserve"}, func(msg *message.Message) ([]*message.Message, error) {
+		if _, ok := middleware.WorkFrom[pgx.Tx](msg.Context()); ok {
+			t.Error("found under the type of another store")
+		}
+		w, ok := middleware.WorkFrom[*sql.Tx](msg.Context())
+		if !ok || w.Message() != msg || w.Event().ID != number(1) {
+			t.Error("not found under its own")
+		}
+		return nil, nil
+	})
+	if _, ok := middleware.WorkFrom[*sql.Tx](context.Background()); ok {
+		t.Error("found outside of a handler")
+	}
+	stop := r.run()
+	defer stop()
+	r.publish(order(1))
+}
+
+// Retry inside the inbox runs the handler again in a transaction that PostgreSQL
+// has given up. The error must say so, and name the way out.
+func TestRetryInsideTheTransactionIsExplained(t *testing.T) {
+	t.Parallel()
+	pool, err := pgxpool.New(t.Context(), testenv.Postgres(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(pool.Close)
+	if _, err := postgres.Migrate(t.Context(), pool, postgres.Config{}); err != nil {
+		t.Fatal(err)
+	}
+	store, err := postgres.New(pool, postgres.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	inbox, err := consumer.New(store, nil, consumer.Config{Service: "stock"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	mw, err := middleware.Inbox(inbox, middleware.Config{Name: "reserve", Handler: consumer.HandlerConfig{MaxAttempts: 1}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	retry := wm.Retry{MaxRetries: 1, InitialInterval: time.Millisecond}
+	handler := mw(retry.Middleware(func(msg *message.Message) ([]*message.Message, error) {
+		w, _ := middleware.WorkFrom[pgx.Tx](msg.Context())
+		_, err := w.DB().Exec(msg.Context(), `SELECT * FROM no_such_table`)
+		return nil, err
+	}))
+	if _, err := handler(order(1)); err != nil {
+		t.Fatal(err)
+	}
+	found, err := inbox.ListParked(t.Context(), consumer.Filter{})
+	if err != nil || len(found) != 1 || !strings.Contains(found[0].LastError, "keep Retry middleware outside the inbox") {
+		t.Errorf("parked: %+v, %v", found, err)
+	}
+}
