@@ -38,6 +38,13 @@
 // then rows of events. Operators lock shard rows FOR UPDATE first, so they exclude
 // relays for the time of one statement.
 //
+// # Privileges
+//
+// A role that only writes events needs USAGE on the schema, INSERT and SELECT on
+// outbox_events, UPDATE on its column digest, and INSERT on outbox_queue. A
+// relay and an operator need SELECT, INSERT, UPDATE and DELETE on the tables whose names
+// begin with outbox, and USAGE on the sequence outbox_tickets.
+//
 // # Assumptions
 //
 // Statements of relays and operators run at READ COMMITTED. If the pool's

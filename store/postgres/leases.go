@@ -57,6 +57,9 @@ RETURNING s.shard, s.epoch, free.abrupt`)
 
 // Acquire implements [producer.RelayStore].
 func (s *Store) Acquire(ctx context.Context, relay string, ttl time.Duration, n int) ([]producer.Grant, error) {
+	if n <= 0 {
+		return nil, nil
+	}
 	rows, err := s.query(ctx, acquire, relay, micros(ttl), n)
 	if err != nil {
 		return nil, failed("acquire shards", err)

@@ -126,21 +126,13 @@ func TestFailedMigrationLeavesNothingBehind(t *testing.T) {
 	}
 }
 
-func TestUpToDateDatabaseNeedsNoPrivilegesToMigrate(t *testing.T) {
-	t.Parallel()
-	pool := newPool(t, nil)
-	if _, err := postgres.Migrate(t.Context(), pool, postgres.Config{}); err != nil {
-		t.Fatal(err)
-	}
+// asRole returns a pool on the same database whose connections act as a new
+// role with the given privileges.
+func asRole(t *testing.T, pool *pgxpool.Pool, grants ...string) *pgxpool.Pool {
+	t.Helper()
 	role := testenv.Name(t)
-	for _, sql := range []string{
-		`CREATE ROLE ` + role,
-		`GRANT USAGE ON SCHEMA boxpair TO ` + role,
-		`GRANT SELECT ON ALL TABLES IN SCHEMA boxpair TO ` + role,
-	} {
-		if _, err := pool.Exec(t.Context(), sql); err != nil {
-			t.Fatal(err)
-		}
+	if _, err := pool.Exec(t.Context(), `CREATE ROLE `+role); err != nil {
+		t.Fatal(err)
 	}
 	t.Cleanup(func() { // roles belong to the server, not to the test's database
 		ctx := context.WithoutCancel(t.Context())
@@ -148,14 +140,53 @@ func TestUpToDateDatabaseNeedsNoPrivilegesToMigrate(t *testing.T) {
 			t.Error(err)
 		}
 	})
-	asRole := poolOn(t, pool.Config().ConnString(), func(cfg *pgxpool.Config) {
+	for _, grant := range append(grants, `USAGE ON SCHEMA boxpair`) {
+		if _, err := pool.Exec(t.Context(), `GRANT `+grant+` TO `+role); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return poolOn(t, pool.Config().ConnString(), func(cfg *pgxpool.Config) {
 		cfg.ConnConfig.RuntimeParams["role"] = role
 	})
-	if applied, err := postgres.Migrate(t.Context(), asRole, postgres.Config{}); err != nil || len(applied) != 0 {
+}
+
+func TestUpToDateDatabaseNeedsNoPrivilegesToMigrate(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t, nil)
+	newStore(t, pool, postgres.Config{})
+	reader := asRole(t, pool, `SELECT ON ALL TABLES IN SCHEMA boxpair`)
+	if applied, err := postgres.Migrate(t.Context(), reader, postgres.Config{}); err != nil || len(applied) != 0 {
 		t.Errorf("applied %v, %v", applied, err)
 	}
-	if _, err := postgres.Migrate(t.Context(), asRole, postgres.Config{Prefix: "other_"}); err == nil {
+	if _, err := postgres.Migrate(t.Context(), reader, postgres.Config{Prefix: "other_"}); err == nil {
 		t.Error("a role without CREATE made tables")
+	}
+}
+
+func TestProducerNeedsFewPrivileges(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t, nil)
+	newStore(t, pool, postgres.Config{})
+	writer := asRole(t, pool, `INSERT, SELECT, UPDATE (digest) ON boxpair.outbox_events`, `INSERT ON boxpair.outbox_queue`)
+	store, err := postgres.New(writer, postgres.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := event("key", "1")
+	for _, want := range []bool{false, true} {
+		err := store.Transact(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
+			if err := store.LockKeys(ctx, tx, []string{"key"}); err != nil {
+				return err
+			}
+			known, err := store.Append(ctx, tx, uuid.New(), []producer.Record{e})
+			if err == nil && known[0] != want {
+				t.Errorf("known is %v", known)
+			}
+			return err
+		})
+		if err != nil {
+			t.Error(err)
+		}
 	}
 }
 

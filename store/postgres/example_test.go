@@ -1,0 +1,54 @@
+package postgres_test
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/postgres"
+)
+
+// A service makes its tables at start and writes events in the transactions
+// in which it changes its own.
+func Example() {
+	ctx := context.Background()
+	run := func() error {
+		pool, err := pgxpool.New(ctx, "postgres://localhost/orders")
+		if err != nil {
+			return err
+		}
+		defer pool.Close()
+		applied, err := postgres.Migrate(ctx, pool, postgres.Config{})
+		if err != nil {
+			return err
+		}
+		for _, m := range applied {
+			fmt.Println("applied", m.Number, m.Name)
+		}
+		store, err := postgres.New(pool, postgres.Config{})
+		if err != nil {
+			return err
+		}
+		outbox, err := producer.New(store, producer.Config{Name: "orders"})
+		if err != nil {
+			return err
+		}
+		return outbox.Transact(ctx, func(ctx context.Context, w *producer.Writer[pgx.Tx]) error {
+			id := uuid.NewString()
+			if _, err := w.DB().Exec(ctx, "INSERT INTO orders (id) VALUES ($1)", id); err != nil {
+				return err
+			}
+			_, err := w.Write(ctx, producer.Event{
+				Topic: "order.placed", Key: id, Source: "order/" + id, Version: 1, Payload: []byte(`{}`),
+			})
+			return err
+		})
+	}
+	if err := run(); err != nil {
+		fmt.Println(err)
+	}
+}
