@@ -41,7 +41,7 @@ func commitWithDiskError(args []string) {
 	signal.Ignore(syscall.SIGXFSZ)
 	var limit syscall.Rlimit
 	check(syscall.Getrlimit(syscall.RLIMIT_FSIZE, &limit))
-	limit.Cur = uint64(size) + 100 //nolint:gosec // a size
+	limit.Cur = uint64(size) + 100
 	check(syscall.Setrlimit(syscall.RLIMIT_FSIZE, &limit))
 	err := transact()
 	fmt.Println(errors.Is(err, producer.ErrCommitUnknown), errors.Is(err, consumer.ErrCommitUnknown),

@@ -63,9 +63,10 @@ type guardedTx struct {
 	used  time.Time // when a statement ended last, for idle
 }
 
+// ExecContext runs a statement, prepared once.
 func (c *conn) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (r driver.Result, err error) {
 	err = c.do(ctx, func() error {
-		s, err := c.cache.take(c.inner, query)
+		s, err := c.cache.take(ctx, c.inner, query)
 		if err != nil {
 			return err
 		}
@@ -76,9 +77,10 @@ func (c *conn) ExecContext(ctx context.Context, query string, args []driver.Name
 	return r, err
 }
 
+// QueryContext runs a query, prepared once.
 func (c *conn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (r driver.Rows, err error) {
 	err = c.do(ctx, func() error {
-		s, err := c.cache.take(c.inner, query)
+		s, err := c.cache.take(ctx, c.inner, query)
 		if err != nil {
 			return err
 		}
@@ -104,7 +106,7 @@ func (c *conn) do(ctx context.Context, run func() error) error {
 		return c.tx.lost
 	}
 	err := run()
-	c.tx.after(err)
+	c.tx.after(err) //nolint:contextcheck // must not end with ctx
 	return err
 }
 
@@ -135,7 +137,7 @@ func isBusy(err error) bool {
 
 // BeginTx begins a transaction, read-only ones without waiting for anybody. Others take
 // the turn that the context carries, or wait for one.
-func (c *conn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, error) {
+func (c *conn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, error) { //nolint:contextcheck // a turn has its own
 	if opts.ReadOnly {
 		return c.begin(ctx, opts, nil, time.Now().Add(c.busy))
 	}
@@ -147,11 +149,10 @@ func (c *conn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, e
 		}
 		t.take()
 	}
-	wait := ctx
 	if t.wait != nil {
-		wait = t.wait
+		ctx = t.wait
 	}
-	tx, err := c.begin(wait, opts, t, t.until)
+	tx, err := c.begin(ctx, opts, t, t.until)
 	if err != nil {
 		t.leave()
 		return nil, err
@@ -253,12 +254,15 @@ func (c *conn) Begin() (driver.Tx, error) {
 	return c.BeginTx(context.Background(), driver.TxOptions{})
 }
 
+// Ping tells whether the connection works.
 func (c *conn) Ping(ctx context.Context) error {
 	return c.do(ctx, func() error { return c.inner.Ping(ctx) })
 }
 
+// ResetSession tells whether the connection may be used again.
 func (c *conn) ResetSession(ctx context.Context) error { return c.inner.ResetSession(ctx) }
 
+// IsValid tells whether the connection may go back to the pool.
 func (c *conn) IsValid() bool { return c.inner.IsValid() }
 
 // Close closes the connection. A transaction that is open on it is rolled back.

@@ -34,13 +34,13 @@ type cachedStmt struct {
 }
 
 // take returns query prepared on inner. Whoever takes a statement gives it back.
-func (c *stmtCache) take(inner innerConn, query string) (*cachedStmt, error) {
+func (c *stmtCache) take(ctx context.Context, inner innerConn, query string) (*cachedStmt, error) {
 	if s := c.byText[query]; s != nil && !s.inUse {
 		s.inUse = true
 		c.recent.MoveToFront(s.place)
 		return s, nil
 	}
-	stmt, err := inner.PrepareContext(context.Background(), query)
+	stmt, err := inner.PrepareContext(ctx, query)
 	if err != nil {
 		return nil, err
 	}
@@ -138,6 +138,7 @@ type preparedStmt struct {
 	conn *conn
 }
 
+// ExecContext runs the statement.
 func (s *preparedStmt) ExecContext(ctx context.Context, args []driver.NamedValue) (r driver.Result, err error) {
 	inner, ok := s.Stmt.(driver.StmtExecContext)
 	if !ok {
@@ -150,6 +151,7 @@ func (s *preparedStmt) ExecContext(ctx context.Context, args []driver.NamedValue
 	return r, err
 }
 
+// QueryContext runs the query.
 func (s *preparedStmt) QueryContext(ctx context.Context, args []driver.NamedValue) (r driver.Rows, err error) {
 	inner, ok := s.Stmt.(driver.StmtQueryContext)
 	if !ok {
@@ -165,6 +167,7 @@ func (s *preparedStmt) QueryContext(ctx context.Context, args []driver.NamedValu
 	return r, err
 }
 
+// Close frees the statement.
 func (s *preparedStmt) Close() error {
 	s.conn.mu.Lock()
 	defer s.conn.mu.Unlock()
@@ -178,8 +181,10 @@ type rows struct {
 	stmt  *cachedStmt // nil: the caller's
 }
 
+// Columns returns the names of the columns.
 func (r *rows) Columns() []string { return r.inner.Columns() }
 
+// Next reads the next row.
 func (r *rows) Next(dest []driver.Value) error {
 	r.conn.mu.Lock()
 	defer r.conn.mu.Unlock()
@@ -198,6 +203,7 @@ func (r *rows) Next(dest []driver.Value) error {
 	return err
 }
 
+// Close ends the query.
 func (r *rows) Close() error {
 	r.conn.mu.Lock()
 	defer r.conn.mu.Unlock()
@@ -209,9 +215,7 @@ func (r *rows) Close() error {
 	return err
 }
 
-// The methods below are what database/sql asks for when a caller wants to know the types of
-// columns.
-
+// ColumnTypeDatabaseTypeName returns the declared type of a column.
 func (r *rows) ColumnTypeDatabaseTypeName(i int) string {
 	if t, ok := r.inner.(driver.RowsColumnTypeDatabaseTypeName); ok {
 		return t.ColumnTypeDatabaseTypeName(i)
@@ -219,6 +223,7 @@ func (r *rows) ColumnTypeDatabaseTypeName(i int) string {
 	return ""
 }
 
+// ColumnTypeScanType returns the type that a column is best scanned into.
 func (r *rows) ColumnTypeScanType(i int) reflect.Type {
 	if t, ok := r.inner.(driver.RowsColumnTypeScanType); ok {
 		return t.ColumnTypeScanType(i)

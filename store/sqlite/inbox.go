@@ -215,8 +215,8 @@ func decodeMetadata(b []byte) (map[string]string, error) {
 		if size <= 0 || n > uint64(len(b)-size) {
 			return "", errors.New("metadata is cut off")
 		}
-		text := string(b[size : size+int(n)]) //nolint:gosec // at most len(b)
-		b = b[size+int(n):]                   //nolint:gosec // at most len(b)
+		text := string(b[size : size+int(n)])
+		b = b[size+int(n):]
 		return text, nil
 	}
 	for len(b) > 0 {

@@ -110,8 +110,10 @@ type guardedDriver struct {
 	busy time.Duration
 }
 
+// Driver returns what New recognises.
 func (c *connector) Driver() driver.Driver { return c.driver }
 
+// Connect opens a connection.
 func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
 	opened, err := c.inner.Connect(ctx)
 	if err != nil {
