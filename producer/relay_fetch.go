@@ -110,10 +110,10 @@ func (c *relayCore) readReply(cl *call) {
 // them and either more are known to be there or it is time to look.
 func (c *relayCore) fetchCall() *call {
 	r := &c.reading
-	room := 2*c.cfg.Window - c.buffered
+	room := c.room()
 	if room <= c.cfg.Window/2 {
 		c.relieve()
-		if room = 2*c.cfg.Window - c.buffered; room <= c.cfg.Window/2 {
+		if room = c.room(); room <= c.cfg.Window/2 {
 			return nil // outcomes make room
 		}
 	}
@@ -150,6 +150,9 @@ func (c *relayCore) fetchCall() *call {
 	}
 	return cl
 }
+
+// room is how many more events are to be kept in memory.
+func (c *relayCore) room() int { return 2*c.cfg.Window - c.buffered + c.stuck() }
 
 // readable tells whether the queue of sh is to be read on.
 func (c *relayCore) readable(sh *shardState) bool {
@@ -265,8 +268,11 @@ func (c *relayCore) refillCall() *call {
 
 // refill asks for the events of l that were passed over, once there is room.
 func (c *relayCore) refill(l *keyLine) {
-	if l.hole == 0 || l.refilling || l.shard.yielding || !l.blocked && l.n > c.cfg.MaxPerKey/2 {
+	if l.hole == 0 || l.refilling || l.shard.yielding {
 		return
+	}
+	if !l.blocked && (l.n > c.cfg.MaxPerKey/2 || l.n > 0 && l.first.route.stalled()) {
+		return // when the first of them has gone
 	}
 	l.refilling = true
 	c.reading.refills = append(c.reading.refills, l)

@@ -31,7 +31,9 @@ func (c *relayCore) pump() {
 		}
 		r := c.ring[c.turn]
 		for n := 0; n < sendTurn && room > 0 && c.mayTake(r); n++ {
-			if c.send(r.ready.pop()) {
+			if e := r.ready.pop(); e.solo {
+				c.isolate(e)
+			} else if c.send(e) {
 				room--
 			}
 		}
@@ -82,17 +84,29 @@ func (c *relayCore) probe() {
 			c.at(r.probeAt)
 			continue
 		}
+		if c.isolatedProbe(r) {
+			continue // it waits for its turn
+		}
 		e := r.candidates()[0]
 		e.unqueue()
 		e.probes++
 		r.probeAt = c.now + max(c.cfg.RouteProbeInterval, r.delay)
-		if r.solo {
-			e.state, e.probing = entrySuspect, true
-			c.quarantine.push(e)
+		if r.solo || e.solo {
+			c.isolate(e)
+			e.probing = true
 			continue
 		}
 		c.send(e)
 	}
+}
+
+func (c *relayCore) isolatedProbe(r *route) bool {
+	for e := c.quarantine.first; e != nil; e = e.qnext {
+		if e.route == r {
+			return true
+		}
+	}
+	return false
 }
 
 // sendAlone sends the first event of the quarantine that may be sent, once nothing else is in flight,
@@ -102,22 +116,14 @@ func (c *relayCore) sendAlone() bool {
 		c.at(c.aloneAt)
 		return false
 	}
-	for e := c.quarantine.first; e != nil; e = e.qnext {
-		r := e.route
-		if r.stalled() && !e.probing && c.now < r.probeAt {
-			c.at(r.probeAt)
-			continue
-		}
-		if c.inflight > 0 {
-			return true
-		}
-		e.unqueue()
+	if c.inflight > 0 {
+		return true
+	}
+	for e := c.quarantine.pop(); e != nil; e = c.quarantine.pop() {
 		if c.send(e) {
-			r.probeAt = c.now + max(c.cfg.RouteProbeInterval, r.delay)
 			c.alone = e
 			return true
 		}
-		return c.sendAlone()
 	}
 	return false
 }
@@ -228,11 +234,7 @@ func (c *relayCore) failed(e *entry, alone bool) {
 		c.noteEvent(slog.LevelWarn, "outcome of a send is unknown", e,
 			slog.String("route", e.route.name), slog.String("error", e.problem))
 		c.routeDown(e)
-		if alone && !c.superseded(e) {
-			e.state = entrySuspect // still
-			c.quarantine.push(e)
-			return
-		}
+		e.solo = e.solo || alone // it still may be the one that breaks the channel
 		c.requeue(e)
 	}
 }
@@ -252,8 +254,8 @@ func (c *relayCore) suspected(e *entry, alone bool) {
 		return
 	}
 	if !alone {
-		e.state = entrySuspect
-		c.quarantine.push(e)
+		e.solo = true
+		c.place(e)
 		return
 	}
 	c.aloneAt = c.now + blamePause

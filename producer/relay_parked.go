@@ -34,7 +34,7 @@ const (
 // dueCall looks for heads that are due.
 func (c *relayCore) dueCall() *call {
 	d := &c.due
-	if d.at == never || c.parkedIn > c.cfg.Window/2 {
+	if d.at == never || c.parkedIn-c.stuck() > c.cfg.Window/2 {
 		return nil
 	}
 	if c.now < d.at {
@@ -201,16 +201,17 @@ func (c *relayCore) failAgain(e *entry) {
 	if l != nil {
 		l.retrying++
 		l.remove(e)
-		c.forgetFIFO(l)
+		c.forgetFIFO(l, nil)
 	}
 	sh.lane.again = append(sh.lane.again, e)
 	c.markLane(sh)
 }
 
-// forgetFIFO takes the parked events of a key that are not in flight out of memory.
-func (c *relayCore) forgetFIFO(l *keyLine) {
+// forgetFIFO takes the parked events of a key that are not in flight out of
+// memory, except for one.
+func (c *relayCore) forgetFIFO(l *keyLine, keep *entry) {
 	for i := len(l.fifo) - 1; i >= 0; i-- {
-		if e := l.fifo[i]; e != l.inflight {
+		if e := l.fifo[i]; e != l.inflight && e != keep {
 			c.forget(e)
 		}
 	}
@@ -292,7 +293,7 @@ func (c *relayCore) emptied(l *keyLine) {
 // else has changed them. What is in flight comes to its end first.
 func (c *relayCore) distrust(l *keyLine) {
 	l.verify = true
-	c.forgetFIFO(l)
+	c.forgetFIFO(l, nil)
 	if l.flowing() {
 		return
 	}

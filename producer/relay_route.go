@@ -120,10 +120,20 @@ func (c *relayCore) rouse(r *route) {
 	}
 }
 
-// stall takes note that only probes are sent on r from now on.
+// stall takes note that only probes are sent on r from now on. What is in
+// quarantine takes its turn among them.
 func (c *relayCore) stall(r *route) {
 	if !slices.Contains(c.stalled, r) {
 		c.stalled = append(c.stalled, r)
+	}
+	for e := c.quarantine.first; e != nil; {
+		next := e.qnext
+		if e.route == r {
+			e.unqueue()
+			e.state, e.solo, e.probing = entryReady, true, false
+			r.ready.push(e)
+		}
+		e = next
 	}
 }
 
@@ -315,6 +325,17 @@ func (c *relayCore) crowded(r *route) bool {
 	return r.stalled() && r.ready.n+r.refused.n >= stallHeads && c.othersWork(r)
 }
 
+// stuck is how many events stalled routes may keep in memory without taking the
+// room of others.
+func (c *relayCore) stuck() (n int) {
+	for _, r := range c.stalled {
+		if c.othersWork(r) {
+			n += min(r.events, stallHeads)
+		}
+	}
+	return n
+}
+
 func (c *relayCore) othersWork(r *route) bool { return r.paused || c.success > r.downAt }
 
 // relieve makes room that stalled routes take from others.
@@ -327,7 +348,7 @@ func (c *relayCore) relieve() {
 // shed takes events of a stalled route out of memory, except for the oldest of
 // its keys, one of each. The others are read again when the route works.
 func (c *relayCore) shed(r *route) {
-	if !c.othersWork(r) || c.now < r.shedAt || r.events <= stallHeads {
+	if !c.othersWork(r) || c.now < r.shedAt {
 		return
 	}
 	r.shedAt = c.now + shedInterval
@@ -337,7 +358,9 @@ func (c *relayCore) shed(r *route) {
 		switch {
 		case i >= stallHeads:
 			c.evict(e)
-		case e.line != nil && !e.parked && e.next != nil:
+		case e.parked && e.line != nil:
+			c.forgetFIFO(e.line, e)
+		case e.line != nil && e.next != nil:
 			c.trim(e.line, e.next)
 		}
 	}
@@ -372,7 +395,7 @@ func (c *relayCore) evict(e *entry) {
 		if l == nil {
 			c.forget(e)
 		} else {
-			c.forgetFIFO(l)
+			c.forgetFIFO(l, nil)
 		}
 	case l == nil:
 		c.passOver(sh, r, "", e.Seq)

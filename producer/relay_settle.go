@@ -52,7 +52,7 @@ func (c *relayCore) settleSoon() {
 func (c *relayCore) settleCall() *call {
 	r := &c.reading
 	if r.settling {
-		if c.buffered > 3*c.cfg.Window {
+		if c.room() < -c.cfg.Window {
 			return nil // outcomes make room
 		}
 		return c.settleRanges()

@@ -15,7 +15,7 @@ const (
 	entryReady                       // may be sent, in its route's queue
 	entryHeld                        // may be sent when its shard's lease is renewed
 	entryRefused                     // was refused, not counted yet, in its route's queue of such
-	entrySuspect                     // is to be sent alone, in quarantine
+	entrySuspect                     // in quarantine
 	entrySending                     // in flight
 	entryConfirmed                   // is to be marked, or reported as sent
 	entryParking                     // has failed, which is to be recorded
@@ -32,8 +32,8 @@ type entry struct {
 
 	parked      bool // it stands among the parked events, not in the queue
 	redelivered bool // a consumer may have started it
-	solo        bool // it broke a channel when it was alone on it
-	probing     bool // it was chosen to probe its route
+	solo        bool // it may break the channel, and is sent with nothing else in flight
+	probing     bool // it is in quarantine to probe its route
 	counted     bool // buffered counts it
 
 	// gen numbers the sends of this struct, which is used again for other

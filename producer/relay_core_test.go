@@ -1,0 +1,53 @@
+package producer
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/boxpair/boxpair/transport"
+)
+
+func TestRelayDeliversEverything(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	for i := range 500 {
+		r.store.add("topic", fmt.Sprint("key", i%37))
+		if i%5 == 0 {
+			r.store.add("topic", "")
+		}
+	}
+	rel := r.start(RelayConfig{Window: 50, MaxPerKey: 5})
+	r.run(2 * time.Second)
+	r.drained()
+	if got := len(r.sends); got != 600 {
+		t.Errorf("%d sends for 600 events", got)
+	}
+	if rel.core.report.Delivered != 600 {
+		t.Errorf("report: %+v", rel.core.report)
+	}
+}
+
+func TestEventsOfOneKeyAreSentOneByOneInOrder(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	var want []int64
+	for range 50 {
+		want = append(want, r.store.add("topic", "key"))
+	}
+	most := 0
+	r.broker = func(s rigSend) transport.Result {
+		most = max(most, s.inflight)
+		return confirmAll(s)
+	}
+	r.start(RelayConfig{MaxPerKey: 7})
+	r.run(2 * time.Second)
+	r.drained()
+	if got := r.sent(); !slices.Equal(got, want) {
+		t.Errorf("sent %v", got)
+	}
+	if most != 1 {
+		t.Errorf("%d of one key in flight at once", most)
+	}
+}

@@ -1,0 +1,277 @@
+package producer
+
+import (
+	"cmp"
+	"context"
+	"maps"
+	"slices"
+	"time"
+)
+
+func (p *fakeParked) live() bool { return p.state == Retrying || p.state == Following }
+
+// lineOf returns the Seqs of the live parked events of a key, in order. An event
+// without a key has no line but itself.
+func (f *fakeStore) lineOf(shard int, key string) []int64 {
+	var line []int64
+	if key == "" {
+		return nil
+	}
+	for seq, p := range f.parked {
+		if p.shard == shard && p.key == key && p.live() {
+			line = append(line, seq)
+		}
+	}
+	slices.Sort(line)
+	return line
+}
+
+func (f *fakeStore) hasDead(shard int, key string) bool {
+	for _, p := range f.parked {
+		if p.shard == shard && p.key == key && p.state == Dead {
+			return true
+		}
+	}
+	return false
+}
+
+// lift makes the first live event of a key due, if it has any.
+func (f *fakeStore) lift(shard int, key string) {
+	if line := f.lineOf(shard, key); len(line) > 0 {
+		p := f.parked[line[0]]
+		p.state, p.due = Retrying, f.clock()
+	}
+}
+
+func (f *fakeStore) Blocked(_ context.Context, shards []int, hold bool, after BlockedKey, limit int) ([]BlockedKey, error) {
+	leave, err := f.enter("Blocked")
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	set := make(map[BlockedKey]bool)
+	for _, p := range f.parked {
+		if p.key != "" && slices.Contains(shards, p.shard) && (p.live() || hold && p.state == Dead) {
+			set[BlockedKey{p.shard, p.key}] = true
+		}
+	}
+	order := func(a, b BlockedKey) int { return cmp.Or(cmp.Compare(a.Shard, b.Shard), cmp.Compare(a.Key, b.Key)) }
+	var keys []BlockedKey
+	for _, k := range slices.SortedFunc(maps.Keys(set), order) {
+		if order(k, after) > 0 && len(keys) < limit {
+			keys = append(keys, k)
+		}
+	}
+	return keys, nil
+}
+
+func (f *fakeStore) Heal(_ context.Context, relay string, leases []Lease, hold bool) error {
+	leave, err := f.enter("Heal")
+	if err != nil {
+		return err
+	}
+	defer leave()
+	for _, l := range leases {
+		if !f.owns(relay, l) {
+			continue
+		}
+		for _, p := range f.parked {
+			if p.shard != l.Shard || p.key == "" || !p.live() || hold && f.hasDead(p.shard, p.key) {
+				continue
+			}
+			if first := f.parked[f.lineOf(p.shard, p.key)[0]]; first.state == Following {
+				first.state, first.due = Retrying, f.clock()
+			}
+		}
+	}
+	return nil
+}
+
+func (f *fakeStore) Park(_ context.Context, relay string, lease Lease, failures []Failure) (bool, error) {
+	leave, err := f.enter("Park")
+	if err != nil {
+		return false, err
+	}
+	defer leave()
+	if !f.owns(relay, lease) {
+		return true, nil
+	}
+	for _, x := range failures {
+		if f.take(lease.Shard, x.Seq, x.Round) {
+			f.parked[x.Seq] = &fakeParked{shard: lease.Shard, key: f.queued(lease.Shard, x.Seq).Key}
+			f.record(relay, x)
+		}
+	}
+	return false, nil
+}
+
+func (f *fakeStore) record(relay string, x Failure) {
+	p := f.parked[x.Seq]
+	p.state, p.attempts, p.due = Retrying, x.Attempts, f.clock()+x.RetryIn
+	if x.Dead {
+		p.state = Dead
+	}
+	f.failures = append(f.failures, fakeFailure{x, relay})
+}
+
+func (f *fakeStore) Follow(_ context.Context, relay string, lease Lease, marks []Mark) (bool, error) {
+	leave, err := f.enter("Follow")
+	if err != nil {
+		return false, err
+	}
+	defer leave()
+	if !f.owns(relay, lease) {
+		return true, nil
+	}
+	for _, m := range marks {
+		if f.take(m.Shard, m.Seq, m.Round) {
+			f.parked[m.Seq] = &fakeParked{shard: m.Shard, key: f.log[m.Seq].Key, state: Following}
+		}
+	}
+	return false, nil
+}
+
+func (f *fakeStore) parkedRow(seq int64) Queued {
+	p := f.parked[seq]
+	q := f.queued(p.shard, seq)
+	q.Attempts, q.State, q.Round = p.attempts, p.state, 0
+	return q
+}
+
+func (f *fakeStore) Due(_ context.Context, shards []int, limit int) ([]Queued, time.Duration, error) {
+	leave, err := f.enter("Due")
+	if err != nil {
+		return nil, 0, err
+	}
+	defer leave()
+	type head struct {
+		due time.Duration
+		seq int64
+	}
+	var heads []head
+	next := time.Duration(0)
+	for seq, p := range f.parked {
+		if !slices.Contains(shards, p.shard) || p.state != Retrying || p.key != "" && f.lineOf(p.shard, p.key)[0] != seq {
+			continue
+		}
+		if p.due <= f.clock() {
+			heads = append(heads, head{p.due, seq})
+		} else if wait := p.due - f.clock(); next == 0 || wait < next {
+			next = wait
+		}
+	}
+	slices.SortFunc(heads, func(a, b head) int { return cmp.Or(cmp.Compare(a.due, b.due), cmp.Compare(a.seq, b.seq)) })
+	var rows []Queued
+	for _, h := range heads {
+		if len(rows) < limit {
+			rows = append(rows, f.parkedRow(h.seq))
+		}
+	}
+	return rows, next, nil
+}
+
+func (f *fakeStore) FetchParked(_ context.Context, shard int, key string, limit int) ([]Queued, error) {
+	leave, err := f.enter("FetchParked")
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	var rows []Queued
+	for _, seq := range f.lineOf(shard, key) {
+		if len(rows) < limit {
+			rows = append(rows, f.parkedRow(seq))
+		}
+	}
+	return rows, nil
+}
+
+func (f *fakeStore) Retry(_ context.Context, relay string, lease Lease, failures []Failure, hold bool) (bool, error) {
+	leave, err := f.enter("Retry")
+	if err != nil {
+		return false, err
+	}
+	defer leave()
+	if !f.owns(relay, lease) {
+		return true, nil
+	}
+	for _, x := range failures {
+		if p := f.parked[x.Seq]; p != nil && p.live() {
+			f.record(relay, x)
+			if x.Dead && !hold {
+				f.lift(p.shard, p.key)
+			}
+		}
+	}
+	return false, nil
+}
+
+func (f *fakeStore) Sent(_ context.Context, relay string, lease Lease, seqs []int64) (bool, error) {
+	leave, err := f.enter("Sent")
+	if err != nil {
+		return false, err
+	}
+	defer leave()
+	if !f.owns(relay, lease) {
+		return true, nil
+	}
+	for _, seq := range seqs {
+		if p := f.parked[seq]; p != nil && p.live() {
+			delete(f.parked, seq)
+			f.receipts[seq]++
+			f.lift(p.shard, p.key)
+		}
+	}
+	return false, nil
+}
+
+// redrive makes a dead event due again, as an operator does.
+func (f *fakeStore) redrive(seq int64) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	p := f.parked[seq]
+	if p == nil || p.state != Dead {
+		return false
+	}
+	p.state, p.attempts, p.due = Retrying, 0, f.clock()
+	f.rewind(p.shard, seq)
+	return true
+}
+
+func (f *fakeStore) discard(seq int64) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	p := f.parked[seq]
+	if p == nil || p.state == Discarded {
+		return false
+	}
+	p.state = Discarded
+	f.lift(p.shard, p.key)
+	f.rewind(p.shard, seq)
+	return true
+}
+
+// replay puts an event that was delivered back into the queue.
+func (f *fakeStore) replay(seq int64) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	record := f.log[seq]
+	if record == nil || f.receipts[seq] == 0 || f.parked[seq] != nil {
+		return false
+	}
+	if _, queued := f.queue[record.Shard][seq]; queued {
+		return false
+	}
+	f.round++
+	f.queue[record.Shard][seq] = f.round
+	f.rewind(record.Shard, seq)
+	return true
+}
+
+func (f *fakeStore) rewind(shard int, seq int64) {
+	s := &f.shards[shard]
+	if s.ticket == 0 || seq < s.rewindTo {
+		s.rewindTo = seq
+	}
+	f.round++
+	s.ticket = f.round
+}

@@ -1,0 +1,368 @@
+package producer
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/boxpair/boxpair/idgen"
+	"github.com/boxpair/boxpair/transport"
+)
+
+// fakeStore keeps the relay's side of an outbox in memory and honours the
+// contract of RelayStore, fences included. Its clock is the test's.
+type fakeStore struct {
+	clock func() time.Duration
+	local signal
+
+	mu       sync.Mutex
+	seq      int64
+	round    int64
+	log      map[int64]*Record
+	queue    [idgen.Shards]map[int64]int64 // seq → round
+	parked   map[int64]*fakeParked
+	shards   [idgen.Shards]fakeShard
+	relays   map[string]time.Duration
+	open     map[string]*fakeTx
+	txs      int
+	receipts map[int64]int // deliveries recorded
+	failures []fakeFailure
+	fetched  int // rows
+	calls    map[string]int
+	fail     func(method string) error // instead of the statement
+}
+
+type fakeParked struct {
+	shard    int
+	key      string
+	state    State
+	attempts int
+	due      time.Duration
+}
+
+type fakeShard struct {
+	owner    string
+	epoch    int64
+	until    time.Duration
+	rewindTo int64
+	ticket   int64
+}
+
+type fakeFailure struct {
+	Failure
+	relay string
+}
+
+// fakeTx is a producer's transaction: its events have IDs and are not seen.
+type fakeTx struct {
+	store *fakeStore
+	name  string
+	seqs  []int64
+}
+
+func newFakeStore(clock func() time.Duration) *fakeStore {
+	f := &fakeStore{
+		clock:    clock,
+		log:      make(map[int64]*Record),
+		parked:   make(map[int64]*fakeParked),
+		relays:   make(map[string]time.Duration),
+		open:     make(map[string]*fakeTx),
+		receipts: make(map[int64]int),
+		calls:    make(map[string]int),
+	}
+	for i := range f.queue {
+		f.queue[i] = make(map[int64]int64)
+	}
+	return f
+}
+
+func (f *fakeStore) begin() *fakeTx {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.txs++
+	tx := &fakeTx{store: f, name: fmt.Sprint("tx", f.txs)}
+	f.open[tx.name] = tx
+	return tx
+}
+
+// write gives an event its ID.
+func (tx *fakeTx) write(topic, key string) int64 {
+	f := tx.store
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.seq++
+	id := idgen.Of("test", "source", f.seq, 0)
+	f.log[f.seq] = &Record{
+		Event: transport.Event{ID: id, Topic: topic, Key: key, CorrelationID: "c", Payload: []byte("payload")},
+		Shard: idgen.Shard(key, id),
+	}
+	tx.seqs = append(tx.seqs, f.seq)
+	return f.seq
+}
+
+func (tx *fakeTx) commit() {
+	f := tx.store
+	f.mu.Lock()
+	for _, seq := range tx.seqs {
+		f.queue[f.log[seq].Shard][seq] = 0
+	}
+	delete(f.open, tx.name)
+	f.mu.Unlock()
+	f.local.send()
+}
+
+func (tx *fakeTx) rollback() {
+	f := tx.store
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, seq := range tx.seqs {
+		delete(f.log, seq)
+	}
+	delete(f.open, tx.name)
+}
+
+// add commits one event.
+func (f *fakeStore) add(topic, key string) int64 {
+	tx := f.begin()
+	seq := tx.write(topic, key)
+	tx.commit()
+	return seq
+}
+
+// enter counts a statement, and locks.
+func (f *fakeStore) enter(method string) (func(), error) {
+	f.mu.Lock()
+	f.calls[method]++
+	if f.fail != nil {
+		if err := f.fail(method); err != nil {
+			f.mu.Unlock()
+			return nil, err
+		}
+	}
+	return f.mu.Unlock, nil
+}
+
+func (f *fakeStore) Heartbeat(_ context.Context, relay string, ttl time.Duration) (int, error) {
+	leave, err := f.enter("Heartbeat")
+	if err != nil {
+		return 0, err
+	}
+	defer leave()
+	f.relays[relay] = f.clock() + ttl
+	live := 0
+	for _, until := range f.relays {
+		if until > f.clock() {
+			live++
+		}
+	}
+	return live, nil
+}
+
+func (f *fakeStore) Acquire(_ context.Context, relay string, ttl time.Duration, n int) ([]Grant, error) {
+	leave, err := f.enter("Acquire")
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	var grants []Grant
+	for i := range f.shards {
+		s := &f.shards[i]
+		if len(grants) == n || s.owner != "" && s.until > f.clock() {
+			continue
+		}
+		abrupt := s.owner != ""
+		s.owner, s.until = relay, f.clock()+ttl
+		s.epoch++
+		grants = append(grants, Grant{Lease{i, s.epoch}, abrupt})
+	}
+	return grants, nil
+}
+
+// owns is the fence.
+func (f *fakeStore) owns(relay string, l Lease) bool {
+	s := &f.shards[l.Shard]
+	return s.owner == relay && s.epoch == l.Epoch
+}
+
+func (f *fakeStore) Renew(_ context.Context, relay string, ttl time.Duration, leases []Lease) ([]Renewal, error) {
+	leave, err := f.enter("Renew")
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	var renewals []Renewal
+	for _, l := range leases {
+		if s := &f.shards[l.Shard]; f.owns(relay, l) {
+			s.until = f.clock() + ttl
+			renewals = append(renewals, Renewal{Lease: l, Rewind: s.ticket != 0, RewindTo: s.rewindTo, Ticket: s.ticket})
+		}
+	}
+	return renewals, nil
+}
+
+func (f *fakeStore) Release(_ context.Context, relay string, leases []Lease, forget bool) error {
+	leave, err := f.enter("Release")
+	if err != nil {
+		return err
+	}
+	defer leave()
+	for _, l := range leases {
+		if f.owns(relay, l) {
+			f.shards[l.Shard].owner = ""
+		}
+	}
+	if forget {
+		delete(f.relays, relay)
+	}
+	return nil
+}
+
+func (f *fakeStore) ClearRewind(_ context.Context, relay string, lease Lease, ticket int64) error {
+	leave, err := f.enter("ClearRewind")
+	if err != nil {
+		return err
+	}
+	defer leave()
+	if s := &f.shards[lease.Shard]; f.owns(relay, lease) && s.ticket == ticket {
+		s.ticket, s.rewindTo = 0, 0
+	}
+	return nil
+}
+
+func (f *fakeStore) queued(shard int, seq int64) Queued {
+	q := Queued{Seq: seq, Round: f.queue[shard][seq]}
+	if record := f.log[seq]; record != nil {
+		q.Record = *record
+	} else {
+		q.Shard, q.Missing = shard, true
+	}
+	return q
+}
+
+func (f *fakeStore) Fetch(_ context.Context, ranges []Range) ([]Queued, error) {
+	leave, err := f.enter("Fetch")
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	var rows []Queued
+	for _, r := range ranges {
+		n := 0
+		for _, seq := range slices.Sorted(maps.Keys(f.queue[r.Shard])) {
+			if seq > r.After && (r.Through == 0 || seq <= r.Through) && n < r.Limit {
+				rows = append(rows, f.queued(r.Shard, seq))
+				n++
+			}
+		}
+	}
+	slices.SortFunc(rows, func(a, b Queued) int { return cmp.Compare(a.Seq, b.Seq) })
+	f.fetched += len(rows)
+	return rows, nil
+}
+
+func (f *fakeStore) FetchKey(_ context.Context, shard int, key string, from int64, limit int) ([]Queued, error) {
+	leave, err := f.enter("FetchKey")
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	var rows []Queued
+	for _, seq := range slices.Sorted(maps.Keys(f.queue[shard])) {
+		if record := f.log[seq]; record != nil && record.Key == key && seq >= from && len(rows) < limit {
+			rows = append(rows, f.queued(shard, seq))
+		}
+	}
+	return rows, nil
+}
+
+func (f *fakeStore) Writers(context.Context) ([]string, error) {
+	leave, err := f.enter("Writers")
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	return slices.Sorted(maps.Keys(f.open)), nil
+}
+
+func (f *fakeStore) Mark(_ context.Context, relay string, marks []Mark) ([]int, error) {
+	leave, err := f.enter("Mark")
+	if err != nil {
+		return nil, err
+	}
+	defer leave()
+	lost := make(map[int]bool)
+	for _, m := range marks {
+		if !f.owns(relay, m.Lease) {
+			lost[m.Shard] = true
+		} else if f.take(m.Shard, m.Seq, m.Round) {
+			f.receipts[m.Seq]++
+		}
+	}
+	return slices.Sorted(maps.Keys(lost)), nil
+}
+
+// take removes a queue row.
+func (f *fakeStore) take(shard int, seq, round int64) bool {
+	if r, ok := f.queue[shard][seq]; !ok || r != round {
+		return false
+	}
+	delete(f.queue[shard], seq)
+	return true
+}
+
+func (f *fakeStore) Listen(ctx context.Context, _ func()) error {
+	return ErrNoSignal
+}
+
+func (f *fakeStore) Notify(context.Context) error { return ErrNoSignal }
+
+var _ RelayStore = (*fakeStore)(nil)
+
+// id returns the dispatch ID of an event.
+func (f *fakeStore) id(seq int64) uuid.UUID {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.log[seq].ID
+}
+
+// left returns how many events are in the queue, and how many are parked and live.
+func (f *fakeStore) left() (queued, live int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, q := range f.queue {
+		queued += len(q)
+	}
+	for _, p := range f.parked {
+		if p.live() {
+			live++
+		}
+	}
+	return queued, live
+}
+
+func (f *fakeStore) state(seq int64) State {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if p := f.parked[seq]; p != nil {
+		return p.state
+	}
+	return ""
+}
+
+// attempts returns the attempts that were counted, the newest last.
+func (f *fakeStore) attempts(seq int64) (counted []Failure) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, x := range f.failures {
+		if x.Seq == seq {
+			counted = append(counted, x.Failure)
+		}
+	}
+	return counted
+}

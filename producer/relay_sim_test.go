@@ -1,0 +1,502 @@
+package producer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/boxpair/boxpair/transport"
+)
+
+// simulation runs relays through a random schedule: statements that take any
+// time, fail before or after they did their work, or never come back; relays
+// that are killed at any step or stopped and woken; transactions that commit
+// late; a broker that refuses, loses its answers, breaks channels and goes away; operators.
+// One seed, one schedule.
+type simulation struct {
+	t      testing.TB
+	rnd    *rand.Rand
+	now    time.Duration
+	store  *fakeStore
+	cfg    RelayConfig
+	relays []*simRelay
+	named  int
+	calm   bool // the faults are over
+	wild   simFaults
+
+	locked   map[string]*fakeTx // keys that an open transaction writes to
+	open     []*fakeTx
+	written  []int64
+	arrivals []int64 // what the broker took, in order
+	refusals map[int64]int
+	bad      map[int64]transport.Outcome // events that never pass
+	down     bool
+	refusing map[string]bool // routes
+	broken   []string
+}
+
+// simFaults says what may happen in a schedule.
+type simFaults struct {
+	kill, stop, storeErrors, unavailable, refusals, suspects, operators, late, routes bool
+}
+
+type simRelay struct {
+	sim     *simulation
+	core    *relayCore
+	stopped time.Duration // until then
+	calls   []*call       // not executed
+	done    []*call       // executed, not told
+	sends   []rigSend     // not at the broker
+	sent    []sendResult  // not told
+	suspect bool          // the channel is broken: what is in flight is suspect
+}
+
+func newSimulation(t testing.TB, seed uint64) *simulation {
+	s := &simulation{
+		t: t, rnd: rand.New(rand.NewPCG(seed, 42)),
+		locked: make(map[string]*fakeTx), refusals: make(map[int64]int),
+		bad: make(map[int64]transport.Outcome), refusing: make(map[string]bool),
+	}
+	s.store = newFakeStore(func() time.Duration { return s.now })
+	flag := func() bool { return s.rnd.IntN(2) == 0 }
+	s.wild = simFaults{flag(), flag(), flag(), flag(), flag(), flag(), flag(), flag(), flag()}
+	pick := func(of ...int) int { return of[s.rnd.IntN(len(of))] }
+	s.cfg = RelayConfig{
+		Window: pick(1, 3, 8, 50), MaxPerKey: pick(1, 2, 5), FetchSize: pick(1, 4, 100),
+		MaxAttempts: pick(1, 2, 4), HoldDeadKeys: flag(), LeaseTTL: 2 * time.Second,
+		Backoff:            Backoff{Initial: 50 * time.Millisecond, Max: 500 * time.Millisecond},
+		RouteProbeInterval: 50 * time.Millisecond,
+	}
+	s.store.fail = func(string) error { return nil }
+	return s
+}
+
+var trace int
+
+func (s *simulation) chance(n int) bool { return s.rnd.IntN(n) == 0 }
+
+func (s *simulation) startRelay() {
+	s.named++
+	cfg := s.cfg
+	cfg.Name = fmt.Sprint("relay", s.named)
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	route := func(topic string) string { name, _, _ := strings.Cut(topic, "/"); return name }
+	rel := &simRelay{sim: s}
+	rel.core = newRelayCore(cfg, route, rand.New(rand.NewPCG(s.rnd.Uint64(), 7)), false)
+	s.relays = append(s.relays, rel)
+}
+
+// produce writes, commits or rolls back. Writers of one key take turns.
+func (s *simulation) produce() {
+	if len(s.open) > 0 && (s.chance(2) || len(s.open) > 3) {
+		i := s.rnd.IntN(len(s.open))
+		tx := s.open[i]
+		s.open = slices.Delete(s.open, i, i+1)
+		if s.chance(8) {
+			tx.rollback()
+		} else {
+			s.written = append(s.written, tx.seqs...)
+			tx.commit()
+			for _, rel := range s.relays {
+				if s.chance(2) {
+					rel.core.wake(s.now)
+				}
+			}
+		}
+		for key, holder := range s.locked {
+			if holder == tx {
+				delete(s.locked, key)
+			}
+		}
+		return
+	}
+	tx := s.store.begin()
+	for range 1 + s.rnd.IntN(4) {
+		key := fmt.Sprint("k", s.rnd.IntN(6))
+		if s.chance(6) {
+			key = ""
+		} else if holder := s.locked[key]; holder != nil && holder != tx {
+			continue
+		} else {
+			s.locked[key] = tx
+		}
+		seq := tx.write(fmt.Sprint("r", s.rnd.IntN(3), "/", s.rnd.IntN(2)), key)
+		if s.wild.refusals && s.chance(12) {
+			s.bad[seq] = []transport.Outcome{transport.Refused, transport.Returned, transport.Invalid}[s.rnd.IntN(3)]
+		}
+		if s.wild.suspects && s.chance(15) {
+			s.bad[seq] = transport.Suspect
+		}
+	}
+	s.open = append(s.open, tx)
+	if !s.wild.late { // commits before anybody else begins
+		for len(s.open) > 0 {
+			tx := s.open[0]
+			s.open = s.open[1:]
+			s.written = append(s.written, tx.seqs...)
+			tx.commit()
+		}
+		clear(s.locked)
+	}
+}
+
+// deliver lets the broker see a message. What it took may still be reported as
+// lost.
+func (s *simulation) deliver(rel *simRelay, m rigSend) {
+	res := sendResult{entry: m.entry, gen: m.gen}
+	route, _, _ := strings.Cut(m.topic, "/")
+	bad, isBad := s.bad[m.seq]
+	switch {
+	case rel.suspect:
+		res.Outcome = transport.Suspect
+	case s.down && !s.calm:
+		res.Outcome = transport.Unavailable
+		if s.chance(4) {
+			s.arrive(m.seq)
+		}
+	case isBad && bad == transport.Suspect:
+		// Whatever is unanswered on the channel is suspect with it.
+		res.Outcome = transport.Suspect
+		rel.suspect = len(rel.sends) > 0
+	case isBad:
+		res.Outcome = bad
+	case !s.calm && s.refusing[route]:
+		res.Outcome = transport.Refused
+	default:
+		s.arrive(m.seq)
+		res.Outcome = transport.Confirmed
+		if s.wild.unavailable && !s.calm && s.chance(20) {
+			res.Outcome = transport.Unavailable
+		}
+	}
+	if len(rel.sends) == 0 {
+		rel.suspect = false
+	}
+	switch res.Outcome {
+	case transport.Confirmed:
+	case transport.Unavailable:
+		res.Err = errors.New("gone")
+	default:
+		s.refusals[m.seq]++
+		res.Err = errors.New("no")
+	}
+	rel.sent = append(rel.sent, res)
+}
+
+func (s *simulation) arrive(seq int64) { s.arrivals = append(s.arrivals, seq) }
+
+// execute runs a statement, or lets it fail before or after its work.
+func (s *simulation) execute(rel *simRelay, cl *call) {
+	fault := 0
+	if s.wild.storeErrors && !s.calm && s.chance(12) {
+		fault = 1 + s.rnd.IntN(2)
+	}
+	if fault != 1 {
+		cl.execute(context.Background(), s.store, &rel.core.cfg)
+	}
+	if fault != 0 {
+		cl.err = errors.New("connection lost")
+	}
+	rel.done = append(rel.done, cl)
+}
+
+func take[T any](s *simulation, from *[]T, ordered bool) T {
+	i := 0
+	if !ordered {
+		i = s.rnd.IntN(len(*from))
+	}
+	x := (*from)[i]
+	*from = slices.Delete(*from, i, i+1)
+	return x
+}
+
+// step lets one thing happen to a relay, and the core decide what follows.
+func (rel *simRelay) step() bool {
+	s := rel.sim
+	if s.now < rel.stopped {
+		return false
+	}
+	n := len(rel.calls) + len(rel.done) + len(rel.sends) + len(rel.sent)
+	if n > 0 {
+		switch pick := s.rnd.IntN(4); {
+		case pick == 0 && len(rel.calls) > 0:
+			s.execute(rel, take(s, &rel.calls, false))
+		case pick == 1 && len(rel.done) > 0:
+			rel.core.reply(s.now, take(s, &rel.done, false))
+		case pick == 2 && len(rel.sends) > 0:
+			m := take(s, &rel.sends, true)
+			if sh := m.entry.shard; s.now >= sh.until && !s.chance(3) {
+				rel.sent = append(rel.sent, sendResult{entry: m.entry, gen: m.gen, unsent: true})
+			} else {
+				s.deliver(rel, m) // now and then, the look at the lease came just before it ended
+			}
+		case pick == 3 && len(rel.sent) > 0:
+			rel.core.outcome(s.now, take(s, &rel.sent, false))
+		}
+	}
+	rel.core.advance(s.now)
+	calls, sends, notes := rel.core.flush()
+	if trace > 0 {
+		for _, cl := range calls {
+			fmt.Println(s.now, rel.core.cfg.Name, "call", cl.op, cl.ranges, cl.seqs, len(cl.entries))
+		}
+		for _, e := range sends {
+			fmt.Println(s.now, rel.core.cfg.Name, "send", e.Seq, e.Key, e.Topic, e.parked)
+		}
+		for _, n := range notes {
+			fmt.Println(s.now, rel.core.cfg.Name, "note", n.msg, n.attrs)
+		}
+	}
+	rel.calls = append(rel.calls, calls...)
+	for _, e := range sends {
+		rel.sends = append(rel.sends, rigSend{entry: e, gen: e.gen, seq: e.Seq, topic: e.Topic, key: e.Key})
+	}
+	return n+len(calls)+len(sends) > 0
+}
+
+// disturb lets something go wrong, or right again.
+func (s *simulation) disturb() {
+	switch s.rnd.IntN(8) {
+	case 0:
+		if s.wild.kill && len(s.relays) > 0 && s.chance(4) {
+			i := s.rnd.IntN(len(s.relays))
+			s.relays = slices.Delete(s.relays, i, i+1)
+		}
+	case 1:
+		if len(s.relays) < 3 {
+			s.startRelay()
+		}
+	case 2:
+		if s.wild.stop && len(s.relays) > 0 && s.chance(3) {
+			s.relays[s.rnd.IntN(len(s.relays))].stopped = s.now + time.Duration(s.rnd.IntN(6000))*time.Millisecond
+		}
+	case 3:
+		s.down = s.wild.unavailable && s.chance(3)
+	case 4:
+		if s.wild.routes {
+			s.refusing[fmt.Sprint("r", s.rnd.IntN(3))] = s.chance(2)
+		}
+	case 5:
+		if len(s.relays) > 0 && s.chance(6) {
+			s.relays[s.rnd.IntN(len(s.relays))].core.stop(s.now)
+		}
+	case 6, 7:
+		if !s.wild.operators || len(s.written) == 0 {
+			return
+		}
+		seq := s.written[s.rnd.IntN(len(s.written))]
+		switch s.rnd.IntN(4) {
+		case 0:
+			s.store.redrive(seq)
+		case 1:
+			if s.chance(4) {
+				s.store.discard(seq)
+			}
+		}
+	}
+}
+
+// run plays the schedule, then lets everything calm down and drain.
+func (s *simulation) run(steps int) {
+	s.startRelay()
+	for range steps {
+		switch s.rnd.IntN(10) {
+		case 0:
+			s.produce()
+		case 1:
+			s.disturb()
+		case 2:
+			s.pass()
+		default:
+			if len(s.relays) > 0 {
+				s.relays[s.rnd.IntN(len(s.relays))].step()
+			}
+		}
+		s.reap()
+	}
+	s.calm, s.down = true, false
+	clear(s.refusing)
+	for len(s.open) > 0 {
+		s.written = append(s.written, s.open[0].seqs...)
+		s.open[0].commit()
+		s.open = s.open[1:]
+	}
+	if len(s.relays) == 0 {
+		s.startRelay()
+	}
+	s.drain()
+}
+
+// pass lets time go by: often to the next moment at which somebody wants to do something.
+func (s *simulation) pass() {
+	switch s.rnd.IntN(4) {
+	case 0:
+		s.now += time.Duration(s.rnd.IntN(1000)) * time.Millisecond
+	case 1:
+		s.now += time.Duration(s.rnd.IntN(5000)) * time.Microsecond
+	default:
+		next := never
+		for _, rel := range s.relays {
+			next = min(next, rel.core.wakeAt)
+		}
+		if next != never {
+			s.now = max(s.now, next)
+		}
+	}
+}
+
+// reap replaces relays that have stopped.
+func (s *simulation) reap() {
+	s.relays = slices.DeleteFunc(s.relays, func(rel *simRelay) bool { return rel.core.stopped })
+}
+
+// drain runs everything that is left, with operators redriving nothing.
+func (s *simulation) drain() {
+	lively := s.now
+	for round := 0; ; round++ {
+		busy := false
+		next := never
+		for _, rel := range slices.Clone(s.relays) {
+			busy = rel.step() || busy
+			if rel.stopped > s.now {
+				next = min(next, rel.stopped)
+			} else {
+				next = min(next, rel.core.wakeAt)
+			}
+		}
+		s.reap()
+		if len(s.relays) == 0 {
+			s.startRelay()
+			continue
+		}
+		if busy {
+			continue
+		}
+		if s.settled() {
+			return
+		}
+		if round > 60_000 || s.now > time.Hour {
+			s.fail("does not drain: %s", s.leftovers())
+			return
+		}
+		if next == never {
+			s.fail("a relay waits for nothing: %s", s.leftovers())
+			return
+		}
+		s.now = max(next, s.now+time.Microsecond)
+		if s.now > lively {
+			// Routes of which all events in memory are bad stay paused; others tell them apart.
+			lively = s.now + 200*time.Millisecond
+			for i := range 3 {
+				s.written = append(s.written, s.store.add(fmt.Sprint("r", i, "/0"), fmt.Sprint("calm", s.now)))
+			}
+		}
+	}
+}
+
+// settled tells whether nothing is left that a relay should still do.
+func (s *simulation) settled() bool {
+	queued, live := s.store.left()
+	if s.cfg.HoldDeadKeys { // what waits behind a dead event waits for an operator
+		for _, p := range s.store.parked {
+			if p.live() && p.key != "" && s.store.hasDead(p.shard, p.key) {
+				live--
+			}
+		}
+	}
+	if queued > 0 || live > 0 {
+		return false
+	}
+	for _, rel := range s.relays {
+		if rel.core.inflight > 0 || rel.core.buffered > 0 {
+			return false
+		}
+	}
+	return true
+}
+
+func (s *simulation) leftovers() string {
+	queued, live := s.store.left()
+	text := fmt.Sprintf("%d queued, %d parked, at %v", queued, live, s.now)
+	for _, rel := range s.relays {
+		text += "; " + rel.core.cfg.Name + " " + rel.core.forgotten()
+	}
+	return text
+}
+
+func (s *simulation) fail(format string, args ...any) {
+	s.broken = append(s.broken, fmt.Sprintf(format, args...))
+}
+
+// check looks at what the broker saw.
+func (s *simulation) check() {
+	arrived := make(map[int64]bool)
+	everDead := make(map[int64]bool)
+	counted := make(map[int64]int)
+	last := make(map[int64]int)
+	for _, x := range s.store.failures {
+		if last[x.Seq] != x.Attempts { // else a statement was repeated whose answer was lost
+			counted[x.Seq]++
+		}
+		last[x.Seq] = x.Attempts
+		everDead[x.Seq] = everDead[x.Seq] || x.Dead
+	}
+	firsts := make(map[string][]int64)
+	for _, seq := range s.arrivals {
+		if !arrived[seq] {
+			arrived[seq] = true
+			if key := s.store.log[seq].Key; key != "" {
+				firsts[key] = append(firsts[key], seq)
+			}
+		}
+	}
+	for key, seqs := range firsts {
+		highest := int64(0)
+		for _, seq := range seqs {
+			if seq < highest && !everDead[seq] {
+				s.fail("key %s: %d arrived behind %d", key, seq, highest)
+			}
+			highest = max(highest, seq)
+		}
+	}
+	for _, seq := range s.written {
+		p := s.store.parked[seq]
+		switch {
+		case arrived[seq], p != nil && (p.state == Dead || p.state == Discarded):
+		case p != nil && s.cfg.HoldDeadKeys && s.store.hasDead(p.shard, p.key):
+		default:
+			s.fail("%d was lost", seq)
+		}
+		if counted[seq] > s.refusals[seq] {
+			s.fail("%d: %d attempts counted, %d refusals", seq, counted[seq], s.refusals[seq])
+		}
+	}
+}
+
+func simulate(t testing.TB, seed uint64) []string {
+	s := newSimulation(t, seed)
+	s.run(300 + s.rnd.IntN(900))
+	s.check()
+	return s.broken
+}
+
+func TestSimulatedSchedulesLoseAndReorderNothing(t *testing.T) {
+	t.Parallel()
+	failed := 0
+	for seed := range uint64(2000) {
+		if broken := simulate(t, seed); len(broken) > 0 {
+			t.Errorf("seed %d: %s", seed, strings.Join(broken[:min(len(broken), 5)], "; "))
+			if failed++; failed == 10 {
+				t.Fatal("enough")
+			}
+		}
+	}
+}
