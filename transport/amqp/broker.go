@@ -86,6 +86,12 @@ func (b *broker) dial(ctx context.Context) (*connection, error) {
 		if err != nil {
 			return nil, err
 		}
+		// Until heartbeats begin, a dead peer is noticed by this deadline only;
+		// amqp091 clears it after the handshake.
+		if err := conn.SetDeadline(time.Now().Add(b.timeout())); err != nil {
+			_ = conn.Close()
+			return nil, err
+		}
 		raw = newBufferedConn(conn)
 		stop = context.AfterFunc(ctx, raw.abort)
 		return raw, nil
@@ -107,22 +113,16 @@ func (b *broker) dialSocket(ctx context.Context, network, addr string) (net.Conn
 	if b.config.Dial != nil {
 		return b.config.Dial(network, addr)
 	}
-	timeout := dialTimeout
+	dialer := net.Dialer{Timeout: b.timeout()}
+	return dialer.DialContext(ctx, network, addr)
+}
+
+// timeout bounds connecting, and the handshake after it.
+func (b *broker) timeout() time.Duration {
 	if b.parsed.ConnectionTimeout > 0 {
-		timeout = time.Duration(b.parsed.ConnectionTimeout) * time.Millisecond
+		return time.Duration(b.parsed.ConnectionTimeout) * time.Millisecond
 	}
-	dialer := net.Dialer{Timeout: timeout}
-	conn, err := dialer.DialContext(ctx, network, addr)
-	if err != nil {
-		return nil, err
-	}
-	// Until heartbeats begin, a dead peer is noticed by this deadline only;
-	// amqp091 clears it after the handshake.
-	if err := conn.SetDeadline(time.Now().Add(timeout)); err != nil {
-		_ = conn.Close()
-		return nil, err
-	}
-	return conn, nil
+	return dialTimeout
 }
 
 // version returns the major version of the broker, or 0 when it does not say.

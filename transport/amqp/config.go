@@ -80,9 +80,10 @@ type PublisherConfig struct {
 	WindowBytes int
 
 	// ConfirmTimeout is how long the broker may take to answer for a message before
-	// the connection is closed, how long Send waits at most for the connection or
-	// for room in the window, and how long Close waits for what is unconfirmed.
-	// Defaults to 30 seconds.
+	// that is unavailable, and before the connection is cut if it has answered
+	// nothing at all. It is also how long Send waits at most for the connection or
+	// for room in the window, and Close for what is unconfirmed. Defaults to 30
+	// seconds.
 	ConfirmTimeout time.Duration
 
 	// MaxBody is the largest payload in bytes. A larger one is Invalid. Keep it at or

@@ -26,7 +26,9 @@ type confirmChannel struct {
 	ended   chan *amqp091.Error
 	failure error // why it was closed from here
 
-	first, last *slot // unconfirmed, in the order of their publishing
+	first, last *slot     // unconfirmed, in the order of their publishing
+	abandoned   int       // of them, reported as unavailable already
+	heard       time.Time // when the broker last answered for a message
 
 	prepared  map[string]time.Time // topics whose topology was declared, and when
 	preparing map[string]*preparation
@@ -224,8 +226,13 @@ func (p *Publisher) settle(c *confirmChannel, all bool) {
 	for _, s := range answered {
 		if s.done != nil {
 			judged = append(judged, judgement{s.done, p.outcome(c, s, lost)})
+		} else {
+			c.abandoned--
 		}
 		p.release(c, s)
+	}
+	if len(answered) > 0 {
+		c.heard = time.Now()
 	}
 	if all {
 		judged = p.overdue(c, judged)
@@ -336,37 +343,46 @@ func (p *Publisher) lost(cause error, s *slot, lost int) transport.Result {
 	}
 }
 
-// overdue reports messages whose context has ended, and cuts the connection when
-// the broker has left one unanswered for too long. While it blocks the
-// connection, it does not answer, and nothing would be won.
+// overdue reports messages whose context or ConfirmTimeout has ended. The
+// connection is cut if the broker has answered nothing since such a message, or if
+// half of the window is taken by messages that nobody waits for: a queue that
+// answers nothing must not stop the others. While the broker blocks the connection
+// it answers nothing, and nothing would be won.
 func (p *Publisher) overdue(c *confirmChannel, judged []judgement) []judgement {
 	since := time.Now().Add(-p.config.ConfirmTimeout)
-	late := p.blocked == "" && p.unblocked.Before(since)
 	for s := c.first; s != nil; s = s.next {
 		timedOut := s.written.Before(since)
-		if timedOut && late {
+		if s.done != nil {
+			if err := p.overdueError(s, timedOut); err != nil {
+				judged = append(judged, judgement{s.done, *unavailable(err)})
+				s.done = nil
+				c.abandoned++
+			}
+		}
+		if timedOut && p.blocked == "" && p.unblocked.Before(since) &&
+			(c.heard.Before(s.written) || c.abandoned > p.config.Window/2) {
 			p.fail(c, fmt.Errorf("%w: nothing for %v", ErrConfirmTimeout, p.config.ConfirmTimeout))
-			late = false
+			break
 		}
-		if s.done == nil {
-			continue
-		}
-		var err error
-		switch {
-		case s.watch != nil && s.watch.ctx.Err() != nil:
-			err = fmt.Errorf("not confirmed yet: %w", s.watch.ctx.Err())
-		case timedOut && p.blocked != "":
-			err = ErrConfirmTimeout
-		default:
-			continue
-		}
-		if p.blocked != "" {
-			err = fmt.Errorf("%w (%w)", p.blockedError(), err)
-		}
-		judged = append(judged, judgement{s.done, *unavailable(err)})
-		s.done = nil
 	}
 	return judged
+}
+
+// overdueError says why nobody waits for s any more, or nil.
+func (p *Publisher) overdueError(s *slot, timedOut bool) error {
+	var err error
+	switch {
+	case s.watch != nil && s.watch.ctx.Err() != nil:
+		err = fmt.Errorf("not confirmed yet: %w", s.watch.ctx.Err())
+	case timedOut:
+		err = ErrConfirmTimeout
+	default:
+		return nil
+	}
+	if p.blocked != "" {
+		return fmt.Errorf("%w (%w)", p.blockedError(), err)
+	}
+	return err
 }
 
 // release takes s out of c and its place in the window. Called with mu locked.

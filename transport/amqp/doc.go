@@ -35,13 +35,15 @@
 // buffered beyond the window and emptied by the one goroutine that judges,
 // after it saw the confirm and before it decides, so a return is never late.
 //
-// When the context of a message ends, that message is reported as unavailable at
-// once. A message that is not confirmed within PublisherConfig.ConfirmTimeout
-// closes the connection, since a broker that does not answer cannot be told from
-// one that is gone; what else was unanswered is then unavailable too. While the
+// When the context of a message ends, or ConfirmTimeout has passed since it was
+// written, it is reported as unavailable at once; the others are not affected. If
+// the broker has answered nothing at all in that time the connection is cut,
+// since such a broker cannot be told from one that is gone, and all that was
+// unanswered is unavailable. If it answers for other messages the connection
+// stays: a queue that has lost its leader does not stop the others. While the
 // broker blocks the connection, for memory or disk, messages are reported as
-// unavailable with [ErrBlocked] and the connection stays, so that nothing is
-// sent twice into an alarm.
+// unavailable with [ErrBlocked] and the connection stays, so that nothing is sent
+// again and again into an alarm.
 //
 // What was declared is forgotten with its channel and when a message comes back
 // as unroutable, and declared again before the next publish.
@@ -116,6 +118,10 @@
 // When an exchange is deleted, its bindings go with it. The publisher declares
 // the exchange again, and the bindings only of the queues that it was told; a
 // subscriber that is connected does not notice and binds at its next start.
+//
+// A message that can be neither read nor set aside, and one that a handler nacks,
+// keep their place among the messages in flight. As many of them as InFlight stop
+// the subscription.
 //
 // Confirms of classic queues do not wait for the disk. Quorum queues, the
 // default, do.

@@ -23,8 +23,9 @@ var (
 	// when a queue is full and rejects.
 	ErrNacked = errors.New("refused by the broker")
 
-	// ErrConfirmTimeout is reported for messages on a connection that was closed
-	// because the broker left one of them unanswered for too long.
+	// ErrConfirmTimeout is reported for a message that the broker left unanswered
+	// for too long, and for all that were unanswered on a connection which was cut
+	// since the broker answered nothing.
 	ErrConfirmTimeout = errors.New("broker did not confirm in time")
 
 	errNotConnected = errors.New("not connected to the broker")

@@ -17,6 +17,7 @@ func TestOnANodeOfItsOwn(t *testing.T) {
 	node := testenv.PrivateRabbitMQ(t)
 	t.Run("memory alarm ends in a clear state", func(t *testing.T) { memoryAlarm(t, node) })
 	t.Run("passive needs no permission to configure", func(t *testing.T) { passive(t, node) })
+	t.Run("queue that answers nothing stops no other", func(t *testing.T) { stuckQueue(t, node) })
 	t.Run("crash of the broker loses nothing confirmed", func(t *testing.T) { crash(t, node) })
 }
 
@@ -108,8 +109,10 @@ func crash(t *testing.T, node *testenv.Node) {
 	stop := make(chan struct{})
 	go func() {
 		defer close(stop)
-		for i := range 100 {
-			_ = send(t, p, "crash", newMessage(fmt.Sprint("probe", i)))
+		// RabbitMQ 3.10 does not recover a quorum queue that it was told of less
+		// than about half a second before.
+		for begin := time.Now(); time.Since(begin) < 3*time.Second; {
+			_ = send(t, p, "crash", newMessage("probe"))
 		}
 		node.Crash()
 		if err := node.Start(t.Context()); err != nil {
@@ -144,4 +147,50 @@ func crash(t *testing.T, node *testenv.Node) {
 		}
 	}
 	t.Logf("%d messages confirmed, %d received", total, len(seen))
+}
+
+// stuckQueue has one of two queues confirm nothing, as one without a leader does.
+func stuckQueue(t *testing.T, node *testenv.Node) {
+	config := amqp.DurableQueue(node.URL())
+	w := wired(&config)
+	p := newPublisher(t, amqp.PublisherConfig{AMQP: config, ConfirmTimeout: time.Second, Window: 10})
+	mustConfirm(t, p, "stuck", newMessage("before"))
+	mustConfirm(t, p, "well", newMessage("before"))
+	control := func(what string) {
+		node.Ctl(t, "eval", fmt.Sprintf(
+			`{ok, Q} = rabbit_amqqueue:lookup(rabbit_misc:r(<<"/">>, queue, <<"stuck">>)), sys:%s(amqqueue:get_pid(Q)).`, what))
+	}
+	control("suspend")
+	unanswered := make(chan transport.Result, 1)
+	p.Send(t.Context(), "stuck", newMessage("unanswered"), func(r transport.Result) { unanswered <- r })
+	var r transport.Result
+	for waiting := true; waiting; {
+		begin := time.Now()
+		mustConfirm(t, p, "well", newMessage("meanwhile"))
+		if d := time.Since(begin); d > 800*time.Millisecond {
+			t.Errorf("confirmed after %v", d)
+		}
+		select {
+		case r = <-unanswered:
+			waiting = false
+		case <-time.After(20 * time.Millisecond):
+		}
+	}
+	wantOutcome(t, r, transport.Unavailable, amqp.ErrConfirmTimeout)
+	mustConfirm(t, p, "well", newMessage("still"))
+	if n := w.dialled(); n != 1 {
+		t.Errorf("%d connections", n)
+	}
+	// When they take up more than half of the window, a new connection frees it.
+	for range 7 {
+		_ = sendWithin(t, p, 10*time.Millisecond, "stuck", newMessage("unanswered"))
+	}
+	await(t, "another connection", func() bool {
+		r := send(t, p, "well", newMessage("after"))
+		return r.Outcome == transport.Confirmed && w.dialled() > 1
+	})
+	control("resume")
+	await(t, "a confirm", func() bool {
+		return send(t, p, "stuck", newMessage("after")).Outcome == transport.Confirmed
+	})
 }

@@ -34,7 +34,13 @@ func (sub *subscription) setAside(d *delivery, reason error) {
 				break
 			}
 			if r.Outcome == transport.Invalid {
-				pub.Headers = d.raw.Headers // ours may have been too much
+				// Its headers are at the limit. Better without ours, and better
+				// without any than nowhere.
+				if len(pub.Headers) > len(d.raw.Headers) {
+					pub.Headers = d.raw.Headers
+				} else {
+					pub.Headers = nil
+				}
 			}
 			if ctx.Err() != nil {
 				return
