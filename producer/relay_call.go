@@ -62,8 +62,10 @@ type call struct {
 	// What the core remembers with it.
 	entries  []*entry
 	line     *keyLine
-	versions []uint32 // of shards, when it was issued
-	catchUp  bool
+	versions []uint32    // of shards, when it was issued
+	sweep    bool        // opFetch: a page of a sweep
+	late     []lateRange // opFetch: the looks below the marks of shards
+	above    []int       // opFetch: which of ranges are above the marks of shards
 
 	// The answer.
 	err      error

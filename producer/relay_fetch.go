@@ -21,14 +21,14 @@ type reading struct {
 	slowAt  time.Duration // nothing is read on before, since all that is read is passed over
 	from    int           // shard that is read first
 
+	healed    bool          // some shard's blocked keys are to be loaded
 	load      []*shardState // whose blocked keys are being loaded
 	loadAfter BlockedKey
 	refills   []*keyLine
 
-	settleAt time.Duration // of the next catch-up pass
-	fullAt   time.Duration // of the next one over everything
-	settling bool          // one is under way
-	spent    time.Duration // by it
+	settleAt time.Duration // when to ask who is writing; 0: never
+	settling time.Duration // how long to wait until then
+	sweepAt  time.Duration // when to read everything again
 }
 
 const (
@@ -60,7 +60,7 @@ func (c *relayCore) planRead() {
 		r.busy = c.issue(cl)
 		return
 	}
-	kinds := [...]func() *call{c.fetchCall, c.dueCall, c.refillCall, c.settleCall}
+	kinds := [...]func() *call{c.fetchCall, c.dueCall, c.refillCall, c.settleCall, c.sweepCall}
 	for range kinds {
 		kind := kinds[r.turn]
 		r.turn = (r.turn + 1) % len(kinds)
@@ -83,8 +83,8 @@ func (c *relayCore) readReply(cl *call) {
 	}
 	switch cl.op {
 	case opFetch:
-		if cl.catchUp {
-			c.settlePage(cl)
+		if cl.sweep {
+			c.swept(cl)
 		} else {
 			c.fetched(cl)
 		}
@@ -177,6 +177,8 @@ func (c *relayCore) fetchRanges(all bool, hot, room int) *call {
 			room -= share
 		}
 		cl.shards = append(cl.shards, sh)
+		c.window(cl, sh)
+		cl.above = append(cl.above, len(cl.ranges))
 		cl.ranges = append(cl.ranges, Range{Shard: sh.no, After: sh.low, Limit: limit})
 		cl.versions = append(cl.versions, sh.version)
 		r.from = (sh.no + 1) % len(c.shards)
@@ -205,7 +207,8 @@ func (c *relayCore) byShard(cl *call) (positions [idgen.Shards]int) {
 	return positions
 }
 
-// fetched takes over what a fetch has brought.
+// fetched takes over what a fetch has brought. Where the window below the mark was
+// not read to its end, nothing above the mark is taken: it might overtake what was not read.
 func (c *relayCore) fetched(cl *call) {
 	r := &c.reading
 	if cl.err != nil {
@@ -213,7 +216,7 @@ func (c *relayCore) fetched(cl *call) {
 		return
 	}
 	positions := c.byShard(cl)
-	counts := make([]int, len(cl.shards))
+	below, above := cl.counts()
 	news := 0
 	for i := range cl.rows {
 		row := &cl.rows[i]
@@ -221,26 +224,55 @@ func (c *relayCore) fetched(cl *call) {
 		if p < 0 {
 			continue
 		}
-		sh := cl.shards[p]
-		counts[p]++
-		sh.low = max(sh.low, row.Seq)
+		sh, mark := cl.shards[p], cl.ranges[cl.above[p]].After
+		if row.Seq > mark {
+			if below[p] >= lateLimit {
+				continue
+			}
+			sh.low = max(sh.low, row.Seq)
+		}
 		if c.take(sh, row) {
 			news++
 		}
 	}
 	for p, sh := range cl.shards {
-		if positions[sh.no] == p {
-			sh.more = counts[p] >= cl.ranges[p].Limit
+		switch {
+		case positions[sh.no] != p:
+		case below[p] >= lateLimit:
+			sh.more = true
+			r.slowAt = c.now + passOverWait
+		default:
+			sh.more = above[p] >= cl.ranges[cl.above[p]].Limit
+			c.looked(sh, cl.late[p])
 		}
 	}
 	if len(cl.rows) > 0 {
 		r.delay = c.cfg.PollMin
 		r.pollAt = min(r.pollAt, cl.issued+c.cfg.PollMin)
-		c.settleSoon()
 		if news == 0 {
 			r.slowAt = c.now + passOverWait
 		}
 	}
+	c.settleSoon()
+}
+
+// counts returns how many rows of each shard a fetch has brought from below
+// and from above its mark.
+func (c *call) counts() (below, above []int) {
+	below, above = make([]int, len(c.shards)), make([]int, len(c.shards))
+	var positions [idgen.Shards]int
+	for p, sh := range c.shards {
+		positions[sh.no] = p
+	}
+	for i := range c.rows {
+		p := positions[c.rows[i].Shard]
+		if c.rows[i].Seq > c.ranges[c.above[p]].After {
+			above[p]++
+		} else {
+			below[p]++
+		}
+	}
+	return below, above
 }
 
 // refillCall reads on in a key of which events were passed over.

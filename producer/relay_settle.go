@@ -11,65 +11,53 @@ import (
 // taken when an event is written and seen when its transaction commits, so
 // an event may appear below the mark. Up to settled, none can any more.
 //
-// The way there: remember the mark (candidate) and, after that, who may still
-// commit something below it (writers). Once all of those have ended, a catch-up pass
-// over (settled, candidate] that finds nothing new settles the candidate. Passes
-// before that are for finding events soon.
+// Between settled and the mark every fetch looks again, in the same statement with
+// which it reads above the mark. That keeps the order of keys: an event
+// below the mark may be an earlier one of a key whose next event is above it, and whoever
+// sees the next one sees the earlier one too, if he looks in one snapshot.
+// Reading the two apart was tried, and sent the later one first.
+//
+// The window closes like this: remember the mark (candidate) and, after that, who
+// may still commit something below it (writers). Once all of those have ended, a fetch that
+// begins later and reads the whole window settles the candidate.
 type settling struct {
 	settled   int64
 	candidate int64 // 0: none
 	writers   map[string]struct{}
-
-	active  bool  // a pass is under way
-	at      int64 // it has read up to here
-	through int64 // and ends here
-	clean   bool  // it has found nothing new
-	ended   bool  // all writers had ended before it began
+	ended     bool // all of writers have
 }
 
 func (s *settling) rewind(after int64) {
 	s.settled = min(s.settled, after)
-	s.candidate, s.active = 0, false
+	s.candidate, s.ended = 0, false
+}
+
+// sweep is a pass over all of a shard's queue below the mark. It should find
+// nothing: it is there for what nobody has thought of.
+type sweep struct {
+	active  bool
+	at      int64 // it has read up to here
+	through int64 // and ends here
 }
 
 const (
 	settlePause   = 20 * time.Millisecond
-	settleLongest = 5 * time.Second
-	settleShare   = 16  // a pass is followed by a pause of so many times what it took
-	settleEager   = 256 // events in memory up to which passes read everything
-	fullInterval  = 5 * time.Minute
+	settleLongest = 250 * time.Millisecond
+	lateLimit     = 2000 // rows of a shard between settled and the mark, those in memory excepted
+	sweepInterval = 5 * time.Minute
 )
 
-// settleSoon plans a pass, since a low-water mark has moved.
+// settleSoon plans to ask who is writing, since a low-water mark has moved.
 func (c *relayCore) settleSoon() {
 	if r := &c.reading; r.settleAt == 0 {
+		r.settling = settlePause
 		r.settleAt = c.now + settlePause
 	}
 }
 
-// settleCall issues the next statement of a catch-up pass: first the names of the
-// writers, then the pages.
+// settleCall asks who is writing, while a shard is not settled.
 func (c *relayCore) settleCall() *call {
 	r := &c.reading
-	if r.settling {
-		if c.room() < -c.cfg.Window {
-			return nil // outcomes make room
-		}
-		return c.settleRanges()
-	}
-	if r.fullAt == 0 {
-		r.fullAt = c.now + fullInterval
-	}
-	if c.now >= r.fullAt {
-		r.fullAt = c.now + fullInterval
-		for _, sh := range c.shards {
-			if sh != nil {
-				sh.settle.rewind(0)
-			}
-		}
-		c.settleSoon()
-	}
-	c.at(r.fullAt)
 	if r.settleAt == 0 {
 		return nil
 	}
@@ -86,10 +74,14 @@ func (c *relayCore) settleCall() *call {
 	return nil
 }
 
-// sampled begins a pass in every shard that is not settled.
+// sampled takes over who is writing, and has all windows looked through.
 func (c *relayCore) sampled(cl *call) {
 	r := &c.reading
-	r.settleAt = c.now + settlePause
+	defer func() {
+		r.settleAt = c.now + r.settling
+		c.at(r.settleAt)
+	}()
+	r.settling = min(2*r.settling, settleLongest) // as long as somebody writes on and on
 	if cl.err != nil {
 		return
 	}
@@ -97,30 +89,17 @@ func (c *relayCore) sampled(cl *call) {
 	for _, name := range cl.names {
 		names[name] = struct{}{}
 	}
-	r.spent = c.now - cl.issued
 	for _, sh := range c.shards {
 		if !c.readable(sh) || sh.settle.settled >= sh.low {
 			continue
 		}
 		s := &sh.settle
-		if s.active { // it could not be read on for a while
-			r.settling = true
-			continue
-		}
-		fresh := s.candidate == 0
-		if fresh {
+		if s.candidate == 0 {
 			s.candidate, s.writers = sh.low, names
+			r.settling = settlePause
 		}
-		s.ended = disjoint(s.writers, names)
-		eager := c.buffered <= settleEager
-		if fresh && !s.ended && !eager {
-			continue // most of what it would read is in flight
-		}
-		s.active, s.clean, s.at, s.through = true, true, s.settled, s.candidate
-		if eager {
-			s.through = sh.low
-		}
-		r.settling = true
+		s.ended = s.ended || disjoint(s.writers, names)
+		r.pollAt = c.now
 	}
 }
 
@@ -133,70 +112,91 @@ func disjoint(a, b map[string]struct{}) bool {
 	return true
 }
 
-// settleRanges makes the next page of the pass, or ends it.
-func (c *relayCore) settleRanges() *call {
-	r := &c.reading
-	active := 0
-	for _, sh := range c.shards {
-		if c.readable(sh) && sh.settle.active {
-			active++
+// window adds the look below the mark of sh to a fetch, if it is not settled.
+// What is in memory is left out: it is most of what there is.
+func (c *relayCore) window(cl *call, sh *shardState) {
+	s := &sh.settle
+	late := lateRange{ended: s.ended, candidate: s.candidate}
+	if s.settled < sh.low {
+		var except []int64
+		for seq, e := range sh.index {
+			if seq > s.settled && seq <= sh.low && !e.rewritten {
+				except = append(except, seq)
+			}
 		}
+		slices.Sort(except)
+		late.read = true
+		cl.ranges = append(cl.ranges, Range{Shard: sh.no, After: s.settled, Through: sh.low, Limit: lateLimit, Except: except})
 	}
-	if active == 0 {
-		r.settling = false
-		r.settleAt = c.now + min(max(settleShare*r.spent, settlePause), settleLongest)
-		c.at(r.settleAt)
-		return nil
-	}
-	cl := &call{op: opFetch, catchUp: true}
-	limit := max(c.cfg.FetchSize/active, coldLimit)
-	for _, sh := range c.shards {
-		if s := c.readable(sh) && sh.settle.active; s {
-			cl.shards = append(cl.shards, sh)
-			cl.versions = append(cl.versions, sh.version)
-			cl.ranges = append(cl.ranges, Range{Shard: sh.no, After: sh.settle.at, Through: sh.settle.through, Limit: limit})
-		}
-	}
-	return cl
+	cl.late = append(cl.late, late)
 }
 
-// settlePage takes over a page of a catch-up pass.
-func (c *relayCore) settlePage(cl *call) {
-	c.reading.spent += c.now - cl.issued
-	if cl.err != nil {
-		return // the same page again
+// lateRange is the part of a fetch that looks below the mark of a shard.
+type lateRange struct {
+	read      bool // there is one
+	ended     bool
+	candidate int64
+}
+
+// looked takes note that a fetch has read the whole window of sh.
+func (c *relayCore) looked(sh *shardState, late lateRange) {
+	if s := &sh.settle; late.read && late.ended && s.candidate == late.candidate && s.candidate != 0 {
+		s.settled = max(s.settled, s.candidate)
+		s.candidate, s.writers, s.ended = 0, nil, false
 	}
-	positions := c.byShard(cl)
-	counts := make([]int, len(cl.shards))
+}
+
+// sweepCall issues the next page of a sweep.
+func (c *relayCore) sweepCall() *call {
+	r := &c.reading
+	if r.sweepAt == 0 {
+		r.sweepAt = c.now + sweepInterval
+	}
+	if c.now >= r.sweepAt {
+		r.sweepAt = c.now + sweepInterval
+		for _, sh := range c.shards {
+			if c.readable(sh) {
+				sh.sweep = sweep{active: true, through: sh.low}
+			}
+		}
+	}
+	c.at(r.sweepAt)
+	if c.room() < c.cfg.Window {
+		return nil // outcomes make room
+	}
+	for _, sh := range c.shards {
+		if c.readable(sh) && sh.sweep.active {
+			return &call{
+				op: opFetch, sweep: true, shards: []*shardState{sh}, versions: []uint32{sh.version},
+				ranges: []Range{{Shard: sh.no, After: sh.sweep.at, Through: sh.sweep.through, Limit: c.cfg.FetchSize}},
+			}
+		}
+	}
+	return nil
+}
+
+// swept takes over a page of a sweep.
+func (c *relayCore) swept(cl *call) {
+	sh := cl.shards[0]
+	if cl.err != nil || c.byShard(cl)[sh.no] < 0 {
+		return
+	}
 	for i := range cl.rows {
 		row := &cl.rows[i]
-		p := positions[row.Shard]
-		if p < 0 {
-			continue
-		}
-		counts[p]++
-		s := &cl.shards[p].settle
-		s.at = max(s.at, row.Seq)
-		if c.take(cl.shards[p], row) {
-			s.clean = false
-		}
+		sh.sweep.at = max(sh.sweep.at, row.Seq)
+		c.take(sh, row)
 	}
-	for p, sh := range cl.shards {
-		s := &sh.settle
-		if positions[sh.no] != p || !s.active || counts[p] >= cl.ranges[p].Limit {
-			continue
-		}
-		s.active = false
-		if s.clean && s.ended {
-			s.settled, s.candidate, s.writers = max(s.settled, min(s.candidate, s.through)), 0, nil
-		}
-	}
+	sh.sweep.active = len(cl.rows) >= cl.ranges[0].Limit
 }
 
 // loadCall reads the blocked keys of shards that were healed.
 func (c *relayCore) loadCall() *call {
 	r := &c.reading
 	if len(r.load) == 0 {
+		if !r.healed {
+			return nil
+		}
+		r.healed = false
 		for _, sh := range c.shards {
 			if sh != nil && sh.phase == phaseLoad {
 				sh.loaded = make(map[string]struct{})
@@ -281,6 +281,7 @@ func (c *relayCore) opened(sh *shardState) {
 	if sh.rewindTo > 0 {
 		sh.rewind(sh.rewindTo - 1)
 		sh.rewindTo, sh.clear = 0, true
+		c.leasing.clears = true
 	}
 	c.due.at = c.now
 	c.reading.pollAt, c.reading.delay = c.now, 0

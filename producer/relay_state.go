@@ -35,6 +35,7 @@ type entry struct {
 	solo        bool // it may break the channel, and is sent with nothing else in flight
 	probing     bool // it is in quarantine to probe its route
 	counted     bool // buffered counts it
+	rewritten   bool // its queue row was written again meanwhile, with another round
 
 	// gen numbers the sends of this struct, which is used again for other
 	// events: the outcome of an earlier one is not this one's.
@@ -233,6 +234,7 @@ type shardState struct {
 	low     int64 // everything up to here was read, but for late commits
 	more    bool  // the last read did not reach the end
 	settle  settling
+	sweep   sweep
 	lane    lane
 }
 

@@ -14,7 +14,8 @@ func (c *relayCore) take(sh *shardState, row *Queued) bool {
 		if known.Round == row.Round {
 			return false
 		}
-		sh.settle.rewind(row.Seq - 1) // written again while the earlier row is under way
+		known.rewritten = true // and so to be read again, when the earlier row has gone
+		sh.settle.rewind(row.Seq - 1)
 		return true
 	}
 	if round, ok := sh.recent[row.Seq]; ok && round == row.Round {

@@ -82,12 +82,14 @@ type Renewal struct {
 }
 
 // Range asks for queue rows of a shard with After < id ≤ Through, at most Limit.
-// A Through of 0 means no upper bound.
+// A Through of 0 means no upper bound. Rows whose id is in Except, which is sorted,
+// are left out and do not count towards Limit.
 type Range struct {
 	Shard   int
 	After   int64
 	Through int64
 	Limit   int
+	Except  []int64
 }
 
 // Queued is an event in the queue, or parked.
@@ -169,7 +171,8 @@ type RelayStore interface {
 	// ClearRewind clears the rewind of a shard if ticket still names it.
 	ClearRewind(ctx context.Context, relay string, lease Lease, ticket int64) error
 
-	// Fetch reads the queue rows of ranges with their events. It locks nothing.
+	// Fetch reads the queue rows of ranges with their events, all in one snapshot. It
+	// locks nothing.
 	Fetch(ctx context.Context, ranges []Range) ([]Queued, error)
 	// FetchKey reads queue rows of one key with from ≤ id, at most limit.
 	FetchKey(ctx context.Context, shard int, key string, from int64, limit int) ([]Queued, error)

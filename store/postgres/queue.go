@@ -32,7 +32,7 @@ SELECT r.shard, q.id, q.round, 0, '', ` + eventColumns + `
 FROM unnest($1::smallint[], $2::bigint[], $3::bigint[], $4::bigint[]) AS r (shard, after, through, most)
 CROSS JOIN LATERAL (
     SELECT q.id, q.round FROM {{outbox_queue}} q
-    WHERE q.shard = r.shard AND q.id > r.after AND q.id <= r.through
+    WHERE q.shard = r.shard AND q.id > r.after AND q.id <= r.through AND q.id <> ALL ($5::bigint[])
     ORDER BY q.id LIMIT r.most
 ) q
 LEFT JOIN LATERAL (SELECT * FROM {{outbox_events}} e WHERE e.id = q.id OFFSET 0) e ON true`)
@@ -42,6 +42,7 @@ func (s *Store) Fetch(ctx context.Context, ranges []producer.Range) ([]producer.
 	if len(ranges) == 0 {
 		return nil, nil
 	}
+	except := []int64{} // of all ranges, since no row is in memory under two; not NULL
 	n := len(ranges)
 	shards, after, through, most := make([]int16, n), make([]int64, n), make([]int64, n), make([]int64, n)
 	for i, r := range ranges {
@@ -49,8 +50,9 @@ func (s *Store) Fetch(ctx context.Context, ranges []producer.Range) ([]producer.
 		if r.Through == 0 {
 			through[i] = math.MaxInt64
 		}
+		except = append(except, r.Except...)
 	}
-	events, err := s.events(ctx, fetch, shards, after, through, most)
+	events, err := s.events(ctx, fetch, shards, after, through, most, except)
 	if err != nil {
 		return nil, failed("fetch events", err)
 	}

@@ -30,7 +30,8 @@ SELECT r.key FROM json_each(?) r
 WHERE EXISTS (SELECT 1 FROM {outbox_queue} q
               WHERE q.shard = r.value ->> 0 AND q.id > r.value ->> 1 AND q.id <= r.value ->> 2)`
 	rangeStmt = `
-SELECT id, round FROM {outbox_queue} WHERE shard = ? AND id > ? AND id <= ? ORDER BY id LIMIT ?`
+SELECT id, round FROM {outbox_queue} WHERE shard = ? AND id > ? AND id <= ?
+  AND id NOT IN (SELECT value FROM json_each(?)) ORDER BY id LIMIT ?`
 	eventsStmt = `
 SELECT ` + recordColumns + ` FROM {outbox_events} e WHERE e.id IN (SELECT value FROM json_each(?))`
 )
@@ -62,7 +63,7 @@ func (s *Store) Fetch(ctx context.Context, ranges []producer.Range) ([]producer.
 				err := rows.Scan(&q.Seq, &q.Round)
 				queued, ids = append(queued, q), append(ids, q.Seq)
 				return err
-			}, rangeStmt, r.Shard, r.After, through(r), r.Limit)
+			}, rangeStmt, r.Shard, r.After, through(r), numbers(r.Except), r.Limit)
 			if err != nil {
 				return fmt.Errorf("shard %d: %w", r.Shard, err)
 			}

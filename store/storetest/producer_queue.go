@@ -40,6 +40,10 @@ func fetchRanges[TX any](o *outbox[TX]) {
 		{"limit", producer.Range{After: events[0].Seq, Limit: 2}, 1, 3},
 		{"behind the last", producer.Range{After: events[5].Seq, Limit: 100}, 0, 0},
 		{"empty", producer.Range{After: events[3].Seq, Through: events[3].Seq, Limit: 100}, 0, 0},
+		{"except", producer.Range{Limit: 2, Except: []int64{events[0].Seq, events[1].Seq}}, 2, 4},
+		{"except all but the last", producer.Range{Through: events[4].Seq, Limit: 1, Except: []int64{
+			events[0].Seq, events[1].Seq, events[2].Seq, events[3].Seq, events[5].Seq,
+		}}, 4, 5},
 	} {
 		c.r.Shard = shard
 		got, err := o.Store.Fetch(o.ctx(), []producer.Range{c.r})

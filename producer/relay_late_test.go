@@ -1,0 +1,61 @@
+package producer
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/boxpair/boxpair/idgen"
+)
+
+// sameShard returns a key of the same shard as key.
+func sameShard(key string) string {
+	for c := 'a'; ; c++ {
+		if other := "other " + string(c); idgen.Shard(other, [16]byte{}) == idgen.Shard(key, [16]byte{}) {
+			return other
+		}
+	}
+}
+
+// The reader has passed the place of an event that is not committed yet. When it
+// is, and the next event of its key behind it, above the reader's mark, both are seen at once:
+// the first one has to go first, whatever the reader is at.
+func TestAnEventThatCommitsLateIsNotOvertakenByTheNextOfItsKey(t *testing.T) {
+	t.Parallel()
+	for wait := range 100 {
+		r := newRig(t)
+		late := r.store.begin()
+		first := late.write("topic", "key")
+		passed := r.store.add("topic", sameShard("key"))
+		rel := r.start(RelayConfig{})
+		r.run(time.Second + time.Duration(wait)*time.Millisecond)
+		late.commit()
+		next := r.store.add("topic", "key")
+		rel.core.wake(r.now)
+		r.run(2 * time.Second)
+		r.drained()
+		if got, want := r.sent(), []int64{passed, first, next}; !slices.Equal(got, want) {
+			t.Fatalf("sent %v, want %v", got, want)
+		}
+	}
+}
+
+func TestWhatIsInMemoryIsNotReadAgainWhileSomebodyWrites(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	open := r.store.begin()
+	open.write("topic", "late")
+	for range 100 {
+		r.store.add("topic", "key")
+	}
+	rel := r.start(RelayConfig{MaxPerKey: 1000})
+	rel.mute = func(rigSend) bool { return true }
+	r.run(2 * time.Second)
+	if r.store.fetched > 110 {
+		t.Errorf("%d rows fetched for 100 events", r.store.fetched)
+	}
+	open.commit()
+	rel.free()
+	r.run(2 * time.Second)
+	r.drained()
+}
