@@ -50,7 +50,8 @@ func (s *Store) Newest(ctx context.Context, consumerID, limit int) ([]consumer.S
 		v.ID, err = uuid.FromBytes(id)
 		seen = append(seen, v)
 		return err
-	}, `SELECT dispatch_id, digest FROM {inbox} WHERE consumer = ? AND applied_at IS NOT NULL ORDER BY seq DESC LIMIT ?`, consumerID, limit)
+	}, `SELECT dispatch_id, digest FROM {inbox} NOT INDEXED WHERE consumer = ? AND applied_at IS NOT NULL
+		ORDER BY seq DESC LIMIT ?`, consumerID, limit) // not by the index on stamps: all rows would have to be sorted
 	if err != nil {
 		return nil, fmt.Errorf("read newest dispatch IDs: %w", &ownError{err})
 	}

@@ -55,7 +55,7 @@ func selects(f producer.Filter) *where {
 	w := &where{}
 	w.add("p.id > ?", f.After)
 	if len(f.IDs) > 0 {
-		w.add("e.dispatch_id IN (SELECT unhex(value) FROM json_each(?))", idArray(f.IDs))
+		w.add(`p.id IN (SELECT id FROM {outbox_events} WHERE dispatch_id IN (SELECT unhex(value) FROM json_each(?)))`, idArray(f.IDs))
 	}
 	if len(f.States) > 0 {
 		w.add("p.state IN (SELECT value FROM json_each(?))", jsonArray(f.States))

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/boxpair/boxpair/producer"
@@ -16,21 +17,47 @@ const isHead = `(p.key = '' OR NOT EXISTS (
 	SELECT 1 FROM {outbox_parked} h
 	WHERE h.shard = p.shard AND h.key = p.key AND h.id < p.id AND h.state IN ('retrying', 'following')))`
 
+// The blocked keys of a shard behind ?2, in their order. The statements jump through the index from
+// key to key, so a key costs the same however many events it has parked.
+const (
+	nextLive = `(SELECT min(n.key) FROM {outbox_parked} n WHERE n.shard = ?1 AND n.key > k.key AND n.state IN ('retrying', 'following'))`
+	nextDead = `(SELECT min(n.key) FROM {outbox_parked} n WHERE n.shard = ?1 AND n.key > k.key AND n.state = 'dead')`
+	nextHeld = `min(coalesce(` + nextLive + `, ` + nextDead + `), coalesce(` + nextDead + `, ` + nextLive + `))`
+
+	blockedStart = `WITH RECURSIVE keys (key) AS (SELECT ?2 UNION ALL SELECT `
+	blockedEnd   = ` FROM keys k WHERE k.key IS NOT NULL) SELECT key FROM keys WHERE key IS NOT NULL LIMIT ?3 OFFSET 1`
+	blockedStmt  = blockedStart + nextLive + blockedEnd
+	heldStmt     = blockedStart + nextHeld + blockedEnd
+)
+
 // Blocked reads blocked keys.
 func (s *Store) Blocked(ctx context.Context, shards []int, hold bool, after producer.BlockedKey, limit int) ([]producer.BlockedKey, error) {
-	query := `SELECT DISTINCT shard, key FROM {outbox_parked} WHERE state IN ('retrying', 'following')`
+	query := blockedStmt
 	if hold {
-		// Two partial indexes; a condition with OR would use none of them.
-		query = `SELECT shard, key FROM (` + query + ` UNION SELECT shard, key FROM {outbox_parked} WHERE state = 'dead') WHERE true`
+		query = heldStmt
 	}
 	var keys []producer.BlockedKey
-	err := s.each(ctx, s.db, func(rows *sql.Rows) error {
-		var k producer.BlockedKey
-		err := rows.Scan(&k.Shard, &k.Key)
-		keys = append(keys, k)
-		return err
-	}, query+` AND key <> '' AND shard IN (SELECT value FROM json_each(?)) AND (shard, key) > (?, ?)
-		ORDER BY shard, key LIMIT ?`, numbers(shards), after.Shard, after.Key, limit)
+	err := s.read(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		for _, shard := range slices.Compact(slices.Sorted(slices.Values(shards))) {
+			from := ""
+			if shard == after.Shard {
+				from = after.Key
+			}
+			if shard < after.Shard || len(keys) >= limit {
+				continue
+			}
+			err := s.each(ctx, tx, func(rows *sql.Rows) error {
+				k := producer.BlockedKey{Shard: shard}
+				err := rows.Scan(&k.Key)
+				keys = append(keys, k)
+				return err
+			}, query, shard, from, limit-len(keys))
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 	if err != nil {
 		return nil, fmt.Errorf("read blocked keys: %w", err)
 	}
@@ -266,8 +293,8 @@ func (s *Store) Sent(ctx context.Context, relay string, lease producer.Lease, se
 			gone = append(gone, id)
 			keys[key] = struct{}{}
 			return err
-		}, `DELETE FROM {outbox_parked} WHERE id IN (SELECT value FROM json_each(?)) AND shard = ? AND state IN ('retrying', 'following')
-			RETURNING id, key`, numbers(seqs), lease.Shard)
+		}, `DELETE FROM {outbox_parked} WHERE id IN (SELECT value FROM json_each(?)) AND +shard = ? AND state IN ('retrying', 'following')
+			RETURNING id, key`, numbers(seqs), lease.Shard) // + keeps it from reading the shard instead
 		if err != nil {
 			return err
 		}
