@@ -129,3 +129,63 @@ func benchmarkSend(b *testing.B, url, queue string, window int) {
 	default:
 	}
 }
+
+// BenchmarkConsume compares the subscriber with a plain amqp091 loop that
+// acknowledges each message as it comes.
+func BenchmarkConsume(b *testing.B) {
+	url := testenv.AMQPURL(b)
+	for _, inFlight := range []int{100, 1000} {
+		b.Run(fmt.Sprintf("in-flight=%d/plain-amqp091", inFlight), func(b *testing.B) {
+			queue := benchQueue(b, url, amqp.Quorum)
+			benchFill(b, url, queue)
+			ch := channel(b, url)
+			if err := ch.Qos(inFlight, 0, false); err != nil {
+				b.Fatal(err)
+			}
+			b.ReportAllocs()
+			b.ResetTimer()
+			deliveries, err := ch.Consume(queue, "", false, false, false, false, nil)
+			if err != nil {
+				b.Fatal(err)
+			}
+			for range b.N {
+				d := <-deliveries
+				if err := d.Ack(false); err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.StopTimer()
+			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "msg/s")
+		})
+		b.Run(fmt.Sprintf("in-flight=%d/boxpair", inFlight), func(b *testing.B) {
+			queue := benchQueue(b, url, amqp.Quorum)
+			benchFill(b, url, queue)
+			s := newSubscriber(b, amqp.SubscriberConfig{
+				AMQP: amqp.DurableQueue(url), InFlight: inFlight,
+				Key: func(*message.Message) string { return "" },
+			})
+			b.ReportAllocs()
+			b.ResetTimer()
+			messages := subscribe(b, s, queue)
+			for range b.N {
+				(<-messages).Ack()
+			}
+			b.StopTimer()
+			b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "msg/s")
+		})
+	}
+}
+
+func benchFill(b *testing.B, url, queue string) {
+	b.Helper()
+	p := newPublisher(b, amqp.PublisherConfig{AMQP: amqp.DurableQueue(url), Topology: amqp.NoTopology})
+	msg := benchMessage()
+	var c tally
+	for range b.N {
+		c.send(b.Context(), p, queue, msg)
+	}
+	c.pending.Wait()
+	if c.of(transport.Confirmed) != b.N {
+		b.Fatal(&c)
+	}
+}

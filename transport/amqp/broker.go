@@ -8,6 +8,7 @@ import (
 	"net"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	wamqp "github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
@@ -172,6 +173,8 @@ type link struct {
 	sem    chan struct{} // capacity 1: a lock that gives way to a context
 	conn   *connection   // guarded by sem
 	closed bool          // guarded by sem
+
+	current atomic.Pointer[connection] // the same as conn, for cut
 }
 
 func newLink(b *broker) *link { return &link{broker: b, sem: make(chan struct{}, 1)} }
@@ -195,7 +198,15 @@ func (l *link) get(ctx context.Context) (*connection, error) {
 		return nil, err
 	}
 	l.conn = conn
+	l.current.Store(conn)
 	return conn, nil
+}
+
+// cut breaks the connection, so that nobody waits for an answer any more.
+func (l *link) cut() {
+	if conn := l.current.Load(); conn != nil {
+		conn.raw.abort()
+	}
 }
 
 // close closes the connection. Who waits in get must be told by its context.

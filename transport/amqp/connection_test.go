@@ -1,6 +1,7 @@
 package amqp_test
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"strings"
@@ -197,6 +198,68 @@ func TestCloseEndsAnAttemptToConnect(t *testing.T) {
 	}
 	wantOutcome(t, <-results, transport.Unavailable, amqp.ErrClosed)
 	if d := time.Since(begin); d > 5*time.Second {
+		t.Errorf("Close took %v", d)
+	}
+}
+
+// TestCloseWhileReconnecting leaves nothing behind: goleak watches the package.
+func TestCloseWhileReconnecting(t *testing.T) {
+	t.Parallel()
+	url := testenv.AMQPURL(t)
+	name := topic(t)
+	config := amqp.DurableQueue(url)
+	config.Connection.Reconnect = &wamqp.ReconnectConfig{BackoffInitialInterval: time.Millisecond, BackoffMaxInterval: time.Hour, BackoffMultiplier: 1000}
+	w := wired(&config)
+	p := newPublisher(t, amqp.PublisherConfig{AMQP: config})
+	s := newSubscriber(t, amqp.SubscriberConfig{AMQP: config})
+	mustConfirm(t, p, name, newMessage("x"))
+	messages := subscribe(t, s, name)
+	msg := receive(t, messages)
+	before := w.dialled()
+	w.fall()
+	await(t, "attempts to connect again", func() bool { return w.dialled() >= before+4 })
+	wantOutcome(t, send(t, p, name, newMessage("x")), transport.Unavailable, nil)
+	msg.Ack() // the handler finishes, for nothing
+	begin := time.Now()
+	if err := errors.Join(p.Close(), s.Close()); err != nil {
+		t.Error(err)
+	}
+	if _, open := <-messages; open {
+		t.Error("a message after Close")
+	}
+	if d := time.Since(begin); d > 5*time.Second {
+		t.Errorf("Close took %v", d)
+	}
+}
+
+// TestCloseDoesNotWaitForABrokerThatHangs for longer than its timeouts.
+func TestCloseDoesNotWaitForABrokerThatHangs(t *testing.T) {
+	t.Parallel()
+	url := testenv.AMQPURL(t)
+	name := topic(t)
+	config := amqp.DurableQueue(url)
+	w := wired(&config)
+	p := newPublisher(t, amqp.PublisherConfig{AMQP: config, ConfirmTimeout: 500 * time.Millisecond})
+	s := newSubscriber(t, amqp.SubscriberConfig{AMQP: config, CloseTimeout: 500 * time.Millisecond})
+	mustConfirm(t, p, name, newMessage("x"))
+	receive(t, subscribe(t, s, name))
+	w.hold()
+	results := make(chan transport.Result, 1)
+	p.Send(t.Context(), name, newMessage("x"), func(r transport.Result) { results <- r })
+	subscribing := make(chan error, 1)
+	go func() {
+		_, err := s.Subscribe(t.Context(), name+"-other")
+		subscribing <- err
+	}()
+	begin := time.Now()
+	if err := errors.Join(p.Close(), s.Close()); err != nil {
+		t.Error(err)
+	}
+	wantOutcome(t, <-results, transport.Unavailable, nil)
+	if err := <-subscribing; err == nil {
+		t.Error("Subscribe gives no error")
+	}
+	if d := time.Since(begin); d > 25*time.Second {
 		t.Errorf("Close took %v", d)
 	}
 }

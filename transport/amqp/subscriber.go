@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"sync"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/rabbitmq/amqp091-go"
@@ -114,6 +115,8 @@ func (s *Subscriber) Close() error {
 		(*cancel)()
 	}
 	s.mu.Unlock()
+	// Subscriptions are done by then, unless one waits for a broker that hangs.
+	defer time.AfterFunc(s.config.CloseTimeout+closeTimeout, s.link.cut).Stop()
 	s.tasks.Wait()
 	s.link.close()
 	return s.dead.Close()

@@ -1,6 +1,7 @@
 package amqp_test
 
 import (
+	"errors"
 	"net"
 	"sync"
 	"time"
@@ -15,6 +16,7 @@ type wire struct {
 	conns map[*wireConn]struct{}
 	gate  chan struct{} // closed while answers pass
 	dials int
+	down  bool
 }
 
 // wired has config connect through a wire.
@@ -26,6 +28,13 @@ func wired(config *wamqp.Config) *wire {
 }
 
 func (w *wire) dial(network, addr string) (net.Conn, error) {
+	w.mu.Lock()
+	down := w.down
+	w.dials++
+	w.mu.Unlock()
+	if down {
+		return nil, errors.New("network is down")
+	}
 	inner, err := net.DialTimeout(network, addr, patience)
 	if err != nil {
 		return nil, err
@@ -33,7 +42,6 @@ func (w *wire) dial(network, addr string) (net.Conn, error) {
 	conn := &wireConn{Conn: inner, wire: w, closed: make(chan struct{})}
 	w.mu.Lock()
 	w.conns[conn] = struct{}{}
-	w.dials++
 	w.mu.Unlock()
 	return conn, nil
 }
@@ -60,7 +68,15 @@ func (w *wire) cut() {
 	}
 }
 
-// dialled tells how many connections were opened.
+// fall breaks all connections and lets no new one come to be.
+func (w *wire) fall() {
+	w.mu.Lock()
+	w.down = true
+	w.mu.Unlock()
+	w.cut()
+}
+
+// dialled tells how often a client has tried to connect.
 func (w *wire) dialled() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
