@@ -56,25 +56,25 @@ func TestRestartedConsumerIsWarmedFromTheTable(t *testing.T) {
 
 func TestNothingIsRememberedBeforeItsCommit(t *testing.T) {
 	t.Parallel()
-	fail := errors.New("not today")
 	store := newFake()
-	r := newRig(t, setup{store: store, handler: consumer.HandlerConfig{QuickAttempts: 1}})
+	r := newRig(t, setup{store: store})
+	r.consume(msg(0))
 	store.setFault(func(step string) error {
-		if step == "commit" || step == "park" {
-			return fail
+		if step == "commit" {
+			return errConflict
 		}
 		return nil
 	})
 	m := msg(1)
 	ctx, cancel := context.WithCancel(t.Context())
-	cancel() // so that nothing is held
+	cancel() // so that it is not held
 	m.SetContext(ctx)
-	if err := r.handler.Consume(m); !errors.Is(err, fail) {
+	if err := r.handler.Consume(m); !errors.Is(err, errConflict) {
 		t.Fatalf("Consume: %v", err)
 	}
 	store.setFault(nil)
 	r.consume(msg(1))
-	r.wantCalls(2)
+	r.wantCalls(3)
 	r.wantDone(number(1), 1)
 }
 

@@ -97,6 +97,17 @@ func TestMessageIsDeadAfterItsAttempts(t *testing.T) {
 	})
 }
 
+func TestLastAttemptIsDeadWhereverItIsMade(t *testing.T) {
+	t.Parallel()
+	fn, calls := failing(1 << 20)
+	r := newRig(t, setup{fn: fn, handler: consumer.HandlerConfig{MaxAttempts: 2, QuickBackoff: 1}})
+	r.consume(msg(1))
+	r.wantStates(consumer.Dead)
+	if calls.Load() != 2 {
+		t.Errorf("%d attempts", calls.Load())
+	}
+}
+
 func TestRejectedMessageIsDeadAtOnce(t *testing.T) {
 	t.Parallel()
 	for name, attempts := range map[string]int64{"when delivered": 0, "when parked": 3} {

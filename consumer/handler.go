@@ -200,7 +200,7 @@ func (h *Handler[TX]) hold(ctx context.Context, d *delivery, err error) bool {
 	}
 	wait = jitter(min(wait<<min(d.waits, 10), maxWait))
 	d.waits++
-	if ctx.Err() != nil || now.Add(wait).Sub(d.since) > h.inbox.cfg.MaxHold {
+	if now.Add(wait).Sub(d.since) > h.inbox.cfg.MaxHold {
 		return false
 	}
 	return sleep(ctx, wait)

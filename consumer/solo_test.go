@@ -81,6 +81,54 @@ func TestDuplicateThatIsRedeliveredIsNotRun(t *testing.T) {
 	r.wantCalls(1)
 }
 
+func TestStartIsRecordedOncePerDelivery(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newFake()
+		r := newRig(t, setup{store: store})
+		store.setFault(func(step string) error {
+			if step == "begin" && store.called("begin") < 8 {
+				return errOutage
+			}
+			return nil
+		})
+		r.consume(again(msg(1)))
+		r.wantDone(number(1), 1)
+		if n := store.called("started"); n != 1 {
+			t.Errorf("%d starts recorded", n)
+		}
+	})
+}
+
+func TestSuspectThatCameBackRunsBesideOthersAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		long, tries := make(chan struct{}), 0
+		r := newRig(t, setup{fn: func(_ context.Context, _ *work, m *message.Message) error {
+			if m.UUID == number(0).String() {
+				<-long
+				return nil
+			}
+			if tries++; tries == 1 {
+				return errHandler
+			}
+			return nil
+		}})
+		done := make(chan error, 2)
+		go func() { done <- r.handler.Consume(again(msg(1))) }()
+		synctest.Wait() // it has failed once and waits
+		go func() { done <- r.handler.Consume(msg(0)) }()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		r.wantDone(number(1), 1)
+		close(long)
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // The transport marks every second delivery. One that this process gave back itself
 // came back, so it cannot have killed anything.
 func TestMessageThatThisProcessReturnedIsNoSuspect(t *testing.T) {
