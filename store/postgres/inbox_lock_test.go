@@ -181,6 +181,44 @@ func TestKeyedClaimReadsNoTableFromEndToEnd(t *testing.T) {
 	}
 }
 
+func TestHandlerSeesWhatTheOneBeforeItOfItsKeyHasDone(t *testing.T) {
+	t.Parallel()
+	r := newInboxRig(t)
+	sees := func(ctx context.Context, tx pgx.Tx) (n int, err error) {
+		err = tx.QueryRow(ctx, "SELECT count(*) FROM effects").Scan(&n)
+		return n, err
+	}
+	for round, level := range isolations {
+		begun, goOn := make(chan struct{}), make(chan struct{})
+		first := r.async(func() error {
+			_, err := r.Apply(r.ctx(), r.keyed("key"), func(ctx context.Context, tx pgx.Tx) error {
+				close(begun)
+				<-goOn
+				return effect(ctx, tx)
+			})
+			return err
+		})
+		<-begun
+		second := r.keyed("key")
+		second.Isolation = level
+		seen := 0
+		waiting := r.async(func() error {
+			_, err := r.Apply(r.ctx(), second, func(ctx context.Context, tx pgx.Tx) (err error) {
+				seen, err = sees(ctx, tx)
+				return err
+			})
+			return err
+		})
+		r.waitsForLock(1)
+		close(goOn)
+		r.ok(r.result(first))
+		r.ok(r.result(waiting))
+		if seen != round+1 {
+			t.Errorf("level %v: handler sees %d effects, want %d", level, seen, round+1)
+		}
+	}
+}
+
 // deleting removes a claim in a transaction that stays open, and advances what is forgotten before.
 func (r *inboxRig) deleting(id uuid.UUID) pgx.Tx {
 	r.Helper()

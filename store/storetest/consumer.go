@@ -382,6 +382,8 @@ func (i *inbox[TX]) hold(name string, run func(fn handler[TX]) error) *inHandler
 			select {
 			case err := <-finish:
 				return err
+			case <-i.ctx().Done():
+				return i.ctx().Err()
 			case <-time.After(patience):
 				return errors.New("handler was not released")
 			}

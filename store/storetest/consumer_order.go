@@ -17,7 +17,7 @@ func keyTests[TX any]() []inboxTest[TX] {
 		{"duplicate and altered copies do not follow", copiesDoNotFollow[TX]},
 		{"message that is too old does not follow", oldDoesNotFollow[TX]},
 		{"claim waits for the end of another one of its key", keyWaits[TX]},
-		{"claim sees what the one before it of its key has done", keySees[TX]},
+		{"claim goes on without a conflict after another one of its key", keyGoesOn[TX]},
 		{"newcomer that waits while its predecessor is parked follows it", newcomerFollows[TX]},
 		{"newcomer that waits while the last parked one is handled does not follow", newcomerGoesOn[TX]},
 		{"parking waits for a handler of its key", parkingWaitsForKey[TX]},
@@ -111,7 +111,7 @@ func keyWaits[TX any](i *inbox[TX]) {
 	}
 }
 
-func keySees[TX any](i *inbox[TX]) {
+func keyGoesOn[TX any](i *inbox[TX]) {
 	for _, level := range levels {
 		a, b := message("key"), message("key")
 		first := i.holdApply(i.ordered(a))
@@ -127,7 +127,7 @@ func keySees[TX any](i *inbox[TX]) {
 		})
 		i.stays("second message of the key", waiting)
 		i.ok(i.release(first, nil))
-		i.ok(i.result(waiting)) // without a conflict: it began after the wait
+		i.ok(i.result(waiting)) // its transaction began after the wait
 		names, err := i.Effects(i.ctx())
 		i.ok(err)
 		if want := []string{a.ID.String(), b.ID.String()}; !slices.Equal(names[len(names)-2:], want) || ran != 1 {

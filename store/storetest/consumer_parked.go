@@ -369,20 +369,26 @@ func takeUpRaces[TX any](i *inbox[TX]) {
 }
 
 func takeUpInOrder[TX any](i *inbox[TX]) {
-	a, b, c, d := message("key"), message("key"), message("key"), message("key")
+	a, b, due, later, last := message("key"), message("key"), message("key"), message("key"), message("key")
 	i.retrying(a)
 	i.following(b)
-	i.park(consumer.Parking{Message: c, State: consumer.Retrying, Ordered: true, RetryIn: time.Hour}, consumer.Applied)
-	i.following(d)
+	i.retrying(due)
+	i.park(consumer.Parking{Message: later, State: consumer.Retrying, Ordered: true, RetryIn: time.Hour}, consumer.Applied)
+	i.following(last)
+	for _, level := range levels {
+		done, err := i.applyParkedAt(level, i.parked(due).Seq)
+		if err != nil || done {
+			i.Errorf("handling a message before its predecessors gives %v, %v", done, err)
+		}
+	}
 	i.takeUp(b, false)
 	i.takeUp(a, true)
-	i.expectParked(consumer.Retrying, consumer.Retrying, consumer.Following)
-	i.takeUp(c, false)
+	i.expectParked(consumer.Retrying, consumer.Retrying, consumer.Retrying, consumer.Following)
+	i.takeUp(due, false)
 	i.drain()
 	i.expectParked()
-	i.expectEffects(a.ID.String(), b.ID.String(), c.ID.String(), d.ID.String())
-	m := message("key")
-	i.expectVerdict(i.ordered(m), consumer.Applied)
+	i.expectEffects(a.ID.String(), b.ID.String(), due.ID.String(), later.ID.String(), last.ID.String())
+	i.expectVerdict(i.ordered(message("key")), consumer.Applied)
 }
 
 func retriesLater[TX any](i *inbox[TX]) {

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -321,7 +322,11 @@ func (i *inbox[TX]) deliver(list []*consumer.Message, level consumer.Isolation, 
 
 // retry takes up what is due until everything was applied.
 func (i *inbox[TX]) retry(level consumer.Isolation, messages int64, applied *atomic.Int64) error {
+	begun := time.Now()
 	for applied.Load() < messages && i.ctx().Err() == nil {
+		if time.Since(begun) > 2*patience {
+			return fmt.Errorf("only %d of %d messages were applied: the others are stuck", applied.Load(), messages)
+		}
 		seqs, _, err := i.Store.DueMessages(i.ctx(), i.consumer, 3)
 		if err != nil {
 			return err
