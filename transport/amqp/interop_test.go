@@ -157,6 +157,9 @@ func TestMarshalerOfTheConfigurationIsUsed(t *testing.T) {
 	}
 	msg := receive(t, messages)
 	sameEvent(t, msg, want)
+	if !msg.Equals(want.Message()) { // without what is ours to number publishes
+		t.Errorf("metadata = %v", msg.Metadata)
+	}
 	msg.Nack()
 
 	again := receive(t, messages)
