@@ -32,6 +32,10 @@ bench: $(TESTENV) ## benchmarks, with allocations
 fuzz: $(TESTENV) ## each fuzz test for FUZZTIME
 	$(TESTENV) -- .ci/fuzz $(FUZZTIME)
 
+.PHONY: example
+example: $(TESTENV) ## the order example on a PostgreSQL and a RabbitMQ of its own, with kills
+	$(TESTENV) -- sh -c 'DATABASE_URL=$$TEST_DATABASE_URL AMQP_URL=$$TEST_AMQP_URL exec $(GO) run ./examples/orders -chaos -json'
+
 .PHONY: services
 services: $(TESTENV) ## run the private servers until interrupted, and print where they are
 	$(TESTENV)
