@@ -45,6 +45,40 @@
 // relay and an operator need SELECT, INSERT, UPDATE and DELETE on the tables whose names
 // begin with outbox, and USAGE on the sequence outbox_tickets.
 //
+// # The inbox
+//
+// A claimed dispatch ID is a row in inbox; a message that waits, died or was set aside is a
+// whole row in inbox_parked. inbox_attempts counts what failed or never came back, and
+// inbox_consumers says up to when each consumer has forgotten.
+//
+// A handler's transaction begins with its claim, in one round trip:
+//
+//	BEGIN                                     at the level that the handler wants
+//	SELECT set_config(…)                      idle timeout; lock timeout until the claim is made
+//	SELECT pg_advisory_xact_lock(…)           of the key, if the handler wants order
+//	INSERT INTO inbox … ON CONFLICT DO NOTHING
+//	SELECT … FROM inbox_consumers             what is forgotten; is the key parked; end of the lock timeout
+//
+// Each is a statement of its own because each must see what those before it have waited
+// for. Above READ COMMITTED all statements see what the first one saw. There the session takes
+// the lock of the key in a transaction before, in the same message to the server, and hands it
+// over; and what is forgotten is read with a lock that fails if it has changed, and that a
+// savepoint gives up again. So a handler sees what the one before it of its key has done, at
+// every level, and nobody waits for a handler but copies of its message and messages of its key.
+//
+// Locks are taken in one order here too: of a key, then a claim, then rows of parked messages.
+// The lock of a key is what parks, follows, takes up, redrives and discards under; a
+// newcomer and a release therefore cannot pass each other.
+//
+// What survives a crash at which step:
+//
+//   - Before the COMMIT of a handler's transaction neither claim nor effects are there, after it both. If
+//     the answer to the COMMIT was lost, a further claim waits for the old backend and tells.
+//   - A message is parked in the transaction that claims it, and removed in that of its effects.
+//   - What is forgotten is committed before a dispatch ID is removed because of it.
+//   - A process that is stopped within a transaction is cut off by the server after the idle timeout;
+//     what it goes on to do fails.
+//
 // # Assumptions
 //
 // Statements of relays and operators run at READ COMMITTED. If the pool's
