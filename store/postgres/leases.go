@@ -28,7 +28,8 @@ SELECT 1 + count(*) FROM {{outbox_relays}}
 WHERE id <> $1 AND seen_until > clock_timestamp()
   AND seen_until <= clock_timestamp() + 2 * $2::float8 * interval '1 us'`)
 
-// Heartbeat implements [producer.RelayStore].
+// Heartbeat implements [producer.RelayStore]. Relays of one outbox use the same
+// ttl: one that is visible for more than twice the caller's is not counted.
 func (s *Store) Heartbeat(ctx context.Context, relay string, ttl time.Duration) (int, error) {
 	var live int
 	if err := s.queryRow(ctx, heartbeat, relay, micros(ttl)).Scan(&live); err != nil {

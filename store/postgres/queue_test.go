@@ -41,6 +41,43 @@ func TestIdleTransactionsThatWriteNoEventAreNoWriters(t *testing.T) {
 	}
 }
 
+// TestWriterInACopyOfTheDatabaseIsNoWriter: in a copy, tables have the same
+// object IDs, and locks of all databases are seen from each.
+func TestWriterInACopyOfTheDatabaseIsNoWriter(t *testing.T) {
+	t.Parallel()
+	address := testenv.Postgres(t)
+	pool := poolOn(t, address, nil)
+	newStore(t, pool, postgres.Config{})
+	pool.Close() // a database that is copied must not be in use
+	source, name := pool.Config().ConnConfig.Database, testenv.Name(t)
+	admin := poolOn(t, testenv.Postgres(t), nil)
+	if _, err := admin.Exec(t.Context(), "CREATE DATABASE "+name+" TEMPLATE "+source); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if _, err := admin.Exec(context.WithoutCancel(t.Context()), "DROP DATABASE "+name+" WITH (FORCE)"); err != nil {
+			t.Error(err)
+		}
+	})
+	here := newStore(t, poolOn(t, address, nil), postgres.Config{})
+	pool = poolOn(t, strings.Replace(address, source, name, 1), nil)
+	copied := newStore(t, pool, postgres.Config{})
+	tx, err := pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(context.WithoutCancel(t.Context()))
+	if _, err := copied.Append(t.Context(), tx, uuid.New(), []producer.Record{event("key", "x")}); err != nil {
+		t.Fatal(err)
+	}
+	for store, want := range map[*postgres.Store]bool{here: false, copied: true} {
+		names, err := store.Writers(t.Context())
+		if err != nil || len(names) > 0 != want {
+			t.Errorf("writers are %v, %v, want some: %t", names, err, want)
+		}
+	}
+}
+
 func TestPreparedTransactionStaysAWriter(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"net/url"
 	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -70,6 +71,30 @@ func TestRestoredDatabaseKeepsGoing(t *testing.T) {
 	r.ok(err)
 	if len(redriven) != 1 || redriven[0] != written[1].ID {
 		t.Errorf("redriven are %v", redriven)
+	}
+}
+
+// TestPlainFilesWorkWithOtherTools applies the migrations as psql would.
+func TestPlainFilesWorkWithOtherTools(t *testing.T) {
+	t.Parallel()
+	address := testenv.Postgres(t)
+	files, err := filepath.Glob("../../migrations/postgres/*.sql")
+	if err != nil || len(files) == 0 {
+		t.Fatal(files, err)
+	}
+	args := []string{"-v", "ON_ERROR_STOP=1", "-q", "-c", "CREATE SCHEMA boxpair"}
+	for _, file := range files { // sorted
+		args = append(args, "-f", file)
+	}
+	run(t, "psql", nil, append(args, "--single-transaction", address)...)
+	pool := poolOn(t, address, nil)
+	store, err := postgres.New(pool, postgres.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &rig{T: t, Store: store, pool: pool}
+	if q := r.write(event("key", "1")); len(q) != 1 {
+		t.Errorf("queue holds %v", q)
 	}
 }
 

@@ -1,7 +1,8 @@
 // Package storetest holds the contracts of stores as tests.
 //
-// A store that passes [Producer] can be an outbox's. It is for those who
-// write a store of their own, and is called from a test of theirs:
+// A store that passes [Producer] can be an outbox's, one that passes [Consumer]
+// an inbox's. They are for those who write a store of their own, and are called from a
+// test of theirs:
 //
 //	func TestContract(t *testing.T) {
 //		storetest.Producer(t, func(t *testing.T) storetest.OutboxFixture[*sql.Tx] {

@@ -192,6 +192,7 @@ func rewinds[TX any](o *outbox[TX]) {
 	}
 	h.parkDead(1)
 	h.parkDead(2)
+	h.parkDead(3)
 	h.redrive(h.events[2])
 	first := h.renew()
 	if !first.Rewind || first.RewindTo > h.events[2].Seq {
@@ -202,9 +203,14 @@ func rewinds[TX any](o *outbox[TX]) {
 	if !next.Rewind || next.RewindTo > h.events[1].Seq || next.Ticket == first.Ticket {
 		o.Errorf("renewal is %+v after a discard of %d", next, h.events[1].Seq)
 	}
+	h.redrive(h.events[3])
+	last := h.renew()
+	if !last.Rewind || last.RewindTo > h.events[1].Seq || last.Ticket == next.Ticket {
+		o.Errorf("renewal is %+v after a redrive of %d too", last, h.events[3].Seq)
+	}
 	h.redriveNothing()
-	if r := h.renew(); r != next {
-		o.Errorf("renewal is %+v after nothing was redriven, was %+v", r, next)
+	if r := h.renew(); r != last {
+		o.Errorf("renewal is %+v after nothing was redriven, was %+v", r, last)
 	}
 }
 
