@@ -62,10 +62,13 @@ type call struct {
 	// What the core remembers with it.
 	entries  []*entry
 	line     *keyLine
-	versions []uint32    // of shards, when it was issued
-	sweep    bool        // opFetch: a page of a sweep
-	late     []lateRange // opFetch: the looks below the marks of shards
-	above    []int       // opFetch: which of ranges are above the marks of shards
+	versions []uint32 // of shards, when it was issued
+	sweep    bool     // opFetch: a page of a sweep
+	above    []int    // opFetch: which of ranges are above the marks of shards
+	looks    []int64  // opFetch: from where on it looks below the marks of shards
+	known    []int64  // opFetch: shardState.known of shards, when it was issued
+	old      int64    // opFetch: the lowest floor that looks need not reach down to
+	sampled  int64    // opFetch: lateness.sampled, when it was issued
 
 	// The answer.
 	err      error

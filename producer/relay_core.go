@@ -41,6 +41,7 @@ type relayCore struct {
 	shards   [idgen.Shards]*shardState
 	leasing  leasing
 	reading  reading
+	late     lateness
 	marking  marking
 	due      duePoll
 	lanes    uint64 // shards whose lane has something to do, as bits

@@ -255,7 +255,7 @@ func (f *fakeStore) Fetch(_ context.Context, ranges []Range) ([]Queued, error) {
 	for _, r := range ranges {
 		n := 0
 		for _, seq := range slices.Sorted(maps.Keys(f.queue[r.Shard])) {
-			if seq > r.After && (r.Through == 0 || seq <= r.Through) && n < r.Limit {
+			if seq > r.After && (r.Through == 0 || seq <= r.Through) && n < r.Limit && !slices.Contains(r.Except, seq) {
 				rows = append(rows, f.queued(r.Shard, seq))
 				n++
 			}

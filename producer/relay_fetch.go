@@ -18,7 +18,8 @@ type reading struct {
 	started time.Duration // last look at the queue
 	pollAt  time.Duration
 	delay   time.Duration
-	slowAt  time.Duration // nothing is read on before, since all that is read is passed over
+	passed  bool          // the last fetch passed events over
+	slowAt  time.Duration // nothing is read before, since all that is read is passed over
 	from    int           // shard that is read first
 
 	healed    bool          // some shard's blocked keys are to be loaded
@@ -26,9 +27,7 @@ type reading struct {
 	loadAfter BlockedKey
 	refills   []*keyLine
 
-	settleAt time.Duration // when to ask who is writing; 0: never
-	settling time.Duration // how long to wait until then
-	sweepAt  time.Duration // when to read everything again
+	sweepAt time.Duration // when to read everything again
 }
 
 const (
@@ -37,11 +36,6 @@ const (
 	followMax    = 2000 // events of a shard that wait to be moved before it is read on
 	passOverWait = 50 * time.Millisecond
 )
-
-// ofQueue tells whether a statement that reads the queue is under way.
-func (r *reading) ofQueue() bool {
-	return r.busy != nil && (r.busy.op == opFetch || r.busy.op == opFetchKey)
-}
 
 // planRead issues the next read. The kinds take turns.
 func (c *relayCore) planRead() {
@@ -60,7 +54,11 @@ func (c *relayCore) planRead() {
 		r.busy = c.issue(cl)
 		return
 	}
-	kinds := [...]func() *call{c.fetchCall, c.dueCall, c.refillCall, c.settleCall, c.sweepCall}
+	if l := &c.late; l.held != nil || l.read-l.readBy >= readsLong {
+		r.busy = c.issue(c.sampleCall())
+		return
+	}
+	kinds := [...]func() *call{c.fetchCall, c.dueCall, c.refillCall, c.sampleCall, c.sweepCall}
 	for range kinds {
 		kind := kinds[r.turn]
 		r.turn = (r.turn + 1) % len(kinds)
@@ -97,13 +95,20 @@ func (c *relayCore) readReply(cl *call) {
 	case opDue:
 		c.dueReply(cl)
 	}
-	if cl.op == opFetch || cl.op == opFetchKey {
+	if !c.readsQueue() {
 		for _, sh := range c.shards {
 			if sh != nil && len(sh.recent) > 0 {
 				clear(sh.recent)
 			}
 		}
 	}
+}
+
+// readsQueue tells whether rows of the queue are on their way, which may be older than
+// what has happened meanwhile.
+func (c *relayCore) readsQueue() bool {
+	busy := c.reading.busy
+	return c.late.held != nil || busy != nil && (busy.op == opFetch || busy.op == opFetchKey)
 }
 
 // fetchCall looks for events above the low-water marks, if there is room for
@@ -127,14 +132,11 @@ func (c *relayCore) fetchCall() *call {
 			hot++
 		}
 	}
-	all := c.now >= look
-	if !all && (hot == 0 || c.now < r.slowAt) {
-		if hot > 0 {
-			c.at(r.slowAt)
-		}
+	if look = max(look, r.slowAt); c.now < r.slowAt || c.now < look && hot == 0 {
 		c.at(look)
 		return nil
 	}
+	all := c.now >= look
 	cl := c.fetchRanges(all, hot, min(room, c.cfg.FetchSize))
 	if cl == nil {
 		if all {
@@ -154,6 +156,15 @@ func (c *relayCore) fetchCall() *call {
 // room is how many more events are to be kept in memory.
 func (c *relayCore) room() int { return 2*c.cfg.Window - c.buffered + c.stuck() }
 
+// passOverPause is how long to wait after a fetch of which everything was passed
+// over: longer if nothing comes through anywhere.
+func (c *relayCore) passOverPause() time.Duration {
+	if c.success < c.now-downAlone {
+		return 20 * passOverWait
+	}
+	return passOverWait
+}
+
 // readable tells whether the queue of sh is to be read on.
 func (c *relayCore) readable(sh *shardState) bool {
 	return sh != nil && sh.open() && len(sh.lane.follow) < followMax
@@ -165,6 +176,8 @@ func (c *relayCore) fetchRanges(all bool, hot, room int) *call {
 	r := &c.reading
 	share := max(room/max(hot, 1), coldLimit)
 	cl := &call{op: opFetch}
+	young, old := c.late.floor(c.now)
+	cl.old, cl.sampled = old, c.late.sampled
 	first := r.from
 	for i := range c.shards {
 		sh := c.shards[(first+i)%len(c.shards)]
@@ -177,7 +190,7 @@ func (c *relayCore) fetchRanges(all bool, hot, room int) *call {
 			room -= share
 		}
 		cl.shards = append(cl.shards, sh)
-		c.window(cl, sh)
+		c.look(cl, sh, young)
 		cl.above = append(cl.above, len(cl.ranges))
 		cl.ranges = append(cl.ranges, Range{Shard: sh.no, After: sh.low, Limit: limit})
 		cl.versions = append(cl.versions, sh.version)
@@ -207,8 +220,8 @@ func (c *relayCore) byShard(cl *call) (positions [idgen.Shards]int) {
 	return positions
 }
 
-// fetched takes over what a fetch has brought. Where the window below the mark was
-// not read to its end, nothing above the mark is taken: it might overtake what was not read.
+// fetched takes over what a fetch has brought, at once or after a sample: if its
+// looks did not reach down to the floor of a writer.
 func (c *relayCore) fetched(cl *call) {
 	r := &c.reading
 	if cl.err != nil {
@@ -216,44 +229,63 @@ func (c *relayCore) fetched(cl *call) {
 		return
 	}
 	positions := c.byShard(cl)
+	for p, sh := range cl.shards {
+		if positions[sh.no] == p && sh.known >= cl.known[p] {
+			sh.known = min(cl.sampled, sh.low) // unless a sample says otherwise
+		}
+	}
+	if len(cl.rows) > 0 {
+		c.late.read += len(cl.rows)
+		r.delay = c.cfg.PollMin
+		r.pollAt = min(r.pollAt, cl.issued+c.cfg.PollMin)
+		for _, from := range cl.looks {
+			if cl.old < from {
+				c.late.held = cl
+				return
+			}
+		}
+	}
+	c.takeFetched(cl)
+}
+
+// takeFetched takes over what a fetch has brought. Where more was to be looked for below the
+// mark than it has brought, the queue is read again from there on: what is above
+// might overtake it.
+func (c *relayCore) takeFetched(cl *call) {
+	r := &c.reading
 	below, above := cl.counts()
+	for p, sh := range cl.shards {
+		if below[p] >= lateLimit || sh.known < cl.looks[p] {
+			sh.rewind(min(cl.looks[p], sh.known))
+		}
+	}
+	positions := c.byShard(cl)
 	news := 0
+	r.passed = false
 	for i := range cl.rows {
 		row := &cl.rows[i]
+		c.late.seen = max(c.late.seen, row.Seq)
 		p := positions[row.Shard]
 		if p < 0 {
 			continue
 		}
-		sh, mark := cl.shards[p], cl.ranges[cl.above[p]].After
-		if row.Seq > mark {
-			if below[p] >= lateLimit {
-				continue
-			}
-			sh.low = max(sh.low, row.Seq)
-		}
+		sh := cl.shards[p]
+		sh.low = max(sh.low, row.Seq)
 		if c.take(sh, row) {
 			news++
 		}
 	}
 	for p, sh := range cl.shards {
-		switch {
-		case positions[sh.no] != p:
-		case below[p] >= lateLimit:
-			sh.more = true
-			r.slowAt = c.now + passOverWait
-		default:
+		if positions[sh.no] == p {
 			sh.more = above[p] >= cl.ranges[cl.above[p]].Limit
-			c.looked(sh, cl.late[p])
+		} else { // what it has brought from below was not taken
+			sh.known = min(sh.known, cl.looks[p])
 		}
 	}
-	if len(cl.rows) > 0 {
-		r.delay = c.cfg.PollMin
-		r.pollAt = min(r.pollAt, cl.issued+c.cfg.PollMin)
-		if news == 0 {
-			r.slowAt = c.now + passOverWait
-		}
+	if len(cl.rows) > 0 && news == 0 && r.passed {
+		r.slowAt = c.now + c.passOverPause()
 	}
-	c.settleSoon()
+	c.sampleSoon()
 }
 
 // counts returns how many rows of each shard a fetch has brought from below

@@ -165,6 +165,7 @@ func (c *relayCore) laneReply(cl *call) {
 		for _, sh := range cl.shards {
 			if !sh.gone && !sh.yielding {
 				sh.phase = phaseLoad
+				c.reading.healed = true
 			}
 		}
 		return
@@ -264,6 +265,7 @@ func (c *relayCore) parkReply(cl *call) {
 			if !sh.yielding {
 				c.refill(l)
 				c.promote(l)
+				c.recheck(l)
 			}
 			c.tidy(l)
 		}

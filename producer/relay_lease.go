@@ -20,6 +20,8 @@ type leasing struct {
 	beatAt    time.Duration
 	acquireAt time.Duration
 	acquired  bool // an attempt to acquire has ended
+	yielding  bool // some shard is to be given back
+	clears    bool // the rewind of some shard may have to be cleared
 }
 
 // share returns how many shards are this relay's fair share. Rounded up, so that
@@ -58,13 +60,18 @@ func (c *relayCore) nextLeaseCall() *call {
 	if c.now >= l.beatAt && !c.stopping {
 		return &call{op: opHeartbeat}
 	}
-	if cl := c.releaseCall(false); cl != nil {
-		return cl
-	}
-	for _, sh := range c.shards {
-		if sh != nil && sh.clear {
-			return &call{op: opClearRewind, shards: []*shardState{sh}, leases: []Lease{sh.lease()}, ticket: sh.ticket}
+	if l.yielding {
+		if cl := c.releaseCall(false); cl != nil {
+			return cl
 		}
+	}
+	if l.clears {
+		for _, sh := range c.shards {
+			if sh != nil && sh.clear {
+				return &call{op: opClearRewind, shards: []*shardState{sh}, leases: []Lease{sh.lease()}, ticket: sh.ticket}
+			}
+		}
+		l.clears = false
 	}
 	if want := l.share() - l.held; l.live > 0 && want > 0 && !c.stopping {
 		if c.now >= l.acquireAt {
@@ -95,17 +102,26 @@ func (c *relayCore) renewCall() *call {
 // releaseCall gives back what is to be given back and idle; with forget, when
 // the relay ends, even if that is nothing.
 func (c *relayCore) releaseCall(forget bool) *call {
-	cl := &call{op: opRelease, forget: forget}
+	var cl *call
+	if forget {
+		cl = &call{op: opRelease, forget: true}
+	}
+	waiting := false
 	for _, sh := range c.shards {
-		if sh != nil && sh.yielding && sh.idle() {
-			sh.leaving = true
+		switch {
+		case sh == nil || !sh.yielding:
+		case !sh.idle():
+			waiting = true
+		default:
+			if cl == nil {
+				cl = &call{op: opRelease}
+			}
+			sh.leaving, waiting = true, true
 			cl.shards = append(cl.shards, sh)
 			cl.leases = append(cl.leases, sh.lease())
 		}
 	}
-	if len(cl.shards) == 0 && !forget {
-		return nil
-	}
+	c.leasing.yielding = waiting
 	return cl
 }
 
@@ -257,6 +273,7 @@ func (c *relayCore) yield(sh *shardState) {
 		return
 	}
 	sh.yielding = true
+	c.leasing.yielding = true
 	sh.phase, sh.loaded, sh.rewindTo, sh.clear = phaseReady, nil, 0, false
 	for _, e := range sh.index {
 		switch e.state {
@@ -271,6 +288,7 @@ func (c *relayCore) yield(sh *shardState) {
 		}
 	}
 	sh.lane.follow, sh.lane.fetch = nil, nil // nothing of it was begun
+	c.markLane(sh)
 }
 
 func (c *relayCore) released(cl *call) {

@@ -233,6 +233,8 @@ func (c *relayCore) retryReply(cl *call) {
 				c.readParked(l)
 			case l.verify:
 				c.readParked(l)
+			default:
+				c.recheck(l)
 			}
 		}
 		c.free(e)

@@ -70,7 +70,8 @@ const (
 	stallHeads  = 32                     // events that a stalled route keeps in memory to be probed
 	downFirst   = 100 * time.Millisecond // first pause of an unavailable route
 	downLongest = 5 * time.Second
-	maxRoutes   = 1024 // beyond which idle ones are forgotten
+	downAlone   = 5 * time.Second // after which an unavailable route is not believed to stand for all
+	maxRoutes   = 1024            // beyond which idle ones are forgotten
 
 	shedInterval = 100 * time.Millisecond
 )
@@ -156,6 +157,10 @@ func (c *relayCore) refuse(e *entry) {
 		slog.String("route", r.name), slog.String("outcome", e.outcome.String()), slog.String("error", e.problem))
 	e.state = entryRefused
 	r.refused.push(e)
+	if r.down { // an answer, if not the one that was hoped for
+		r.down = false
+		c.unstall(r)
+	}
 }
 
 // judge decides what the refusals on a route mean, when there is nothing left
@@ -336,7 +341,11 @@ func (c *relayCore) stuck() (n int) {
 	return n
 }
 
-func (c *relayCore) othersWork(r *route) bool { return r.paused || c.success > r.downAt }
+// othersWork tells whether other routes may work while r does not: the transport
+// answers, or r has been unavailable for so long that it is worth a look.
+func (c *relayCore) othersWork(r *route) bool {
+	return r.paused || c.success > r.downAt || c.now-r.downAt > downAlone
+}
 
 // relieve makes room that stalled routes take from others.
 func (c *relayCore) relieve() {
@@ -396,6 +405,7 @@ func (c *relayCore) evict(e *entry) {
 			c.forget(e)
 		} else {
 			c.forgetFIFO(l, nil)
+			c.recheck(l)
 		}
 	case l == nil:
 		c.passOver(sh, r, "", e.Seq)
@@ -426,6 +436,7 @@ func (c *relayCore) passOver(sh *shardState, r *route, key string, seq int64) {
 		}
 		sh.passed[hashKey(key)] = struct{}{}
 	}
+	c.reading.passed = true
 	if sh.passedMin == 0 || seq < sh.passedMin {
 		sh.passedMin = seq
 	}

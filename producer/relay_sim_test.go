@@ -35,6 +35,7 @@ type simulation struct {
 	arrivals []int64 // what the broker took, in order
 	refusals map[int64]int
 	bad      map[int64]transport.Outcome // events that never pass
+	replayed map[int64]int               // how much had arrived when an event was replayed
 	down     bool
 	refusing map[string]bool // routes
 	broken   []string
@@ -61,6 +62,7 @@ func newSimulation(t testing.TB, seed uint64) *simulation {
 		t: t, rnd: rand.New(rand.NewPCG(seed, 42)),
 		locked: make(map[string]*fakeTx), refusals: make(map[int64]int),
 		bad: make(map[int64]transport.Outcome), refusing: make(map[string]bool),
+		replayed: make(map[int64]int),
 	}
 	s.store = newFakeStore(func() time.Duration { return s.now })
 	flag := func() bool { return s.rnd.IntN(2) == 0 }
@@ -94,6 +96,9 @@ func (s *simulation) startRelay() {
 	s.relays = append(s.relays, rel)
 }
 
+// simKeys are keys of two shards, so that they get into each other's way.
+var simKeys = []string{"k0", "k126", "k179", "k15", "k46", "k193"}
+
 // produce writes, commits or rolls back. Writers of one key take turns.
 func (s *simulation) produce() {
 	if len(s.open) > 0 && (s.chance(2) || len(s.open) > 3) {
@@ -120,7 +125,7 @@ func (s *simulation) produce() {
 	}
 	tx := s.store.begin()
 	for range 1 + s.rnd.IntN(4) {
-		key := fmt.Sprint("k", s.rnd.IntN(6))
+		key := simKeys[s.rnd.IntN(len(simKeys))]
 		if s.chance(6) {
 			key = ""
 		} else if holder := s.locked[key]; holder != nil && holder != tx {
@@ -225,21 +230,12 @@ func (rel *simRelay) step() bool {
 		return false
 	}
 	n := len(rel.calls) + len(rel.done) + len(rel.sends) + len(rel.sent)
-	if n > 0 {
-		switch pick := s.rnd.IntN(4); {
-		case pick == 0 && len(rel.calls) > 0:
-			s.execute(rel, take(s, &rel.calls, false))
-		case pick == 1 && len(rel.done) > 0:
-			rel.core.reply(s.now, take(s, &rel.done, false))
-		case pick == 2 && len(rel.sends) > 0:
-			m := take(s, &rel.sends, true)
-			if sh := m.entry.shard; s.now >= sh.until && !s.chance(3) {
-				rel.sent = append(rel.sent, sendResult{entry: m.entry, gen: m.gen, unsent: true})
-			} else {
-				s.deliver(rel, m) // now and then, the look at the lease came just before it ended
-			}
-		case pick == 3 && len(rel.sent) > 0:
-			rel.core.outcome(s.now, take(s, &rel.sent, false))
+	if turns := 1; n > 0 {
+		if s.calm {
+			turns = n
+		}
+		for range turns {
+			rel.one()
 		}
 	}
 	rel.core.advance(s.now)
@@ -260,6 +256,32 @@ func (rel *simRelay) step() bool {
 		rel.sends = append(rel.sends, rigSend{entry: e, gen: e.gen, seq: e.Seq, topic: e.Topic, key: e.Key})
 	}
 	return n+len(calls)+len(sends) > 0
+}
+
+// one lets one of the things that are under way happen.
+func (rel *simRelay) one() {
+	s := rel.sim
+	first := s.rnd.IntN(4)
+	for i := range 4 {
+		switch kind := (first + i) % 4; {
+		case kind == 0 && len(rel.calls) > 0:
+			s.execute(rel, take(s, &rel.calls, false))
+		case kind == 1 && len(rel.done) > 0:
+			rel.core.reply(s.now, take(s, &rel.done, false))
+		case kind == 2 && len(rel.sends) > 0:
+			m := take(s, &rel.sends, true)
+			if sh := m.entry.shard; s.now >= sh.until && !s.chance(3) {
+				rel.sent = append(rel.sent, sendResult{entry: m.entry, gen: m.gen, unsent: true})
+			} else {
+				s.deliver(rel, m) // now and then, the look at the lease came just before it ended
+			}
+		case kind == 3 && len(rel.sent) > 0:
+			rel.core.outcome(s.now, take(s, &rel.sent, false))
+		default:
+			continue
+		}
+		return
+	}
 }
 
 // disturb lets something go wrong, or right again.
@@ -289,17 +311,24 @@ func (s *simulation) disturb() {
 			s.relays[s.rnd.IntN(len(s.relays))].core.stop(s.now)
 		}
 	case 6, 7:
-		if !s.wild.operators || len(s.written) == 0 {
-			return
+		if s.wild.operators && len(s.written) > 0 {
+			s.operate(s.written[s.rnd.IntN(len(s.written))])
 		}
-		seq := s.written[s.rnd.IntN(len(s.written))]
-		switch s.rnd.IntN(4) {
-		case 0:
-			s.store.redrive(seq)
-		case 1:
-			if s.chance(4) {
-				s.store.discard(seq)
-			}
+	}
+}
+
+// operate does something that operators do.
+func (s *simulation) operate(seq int64) {
+	switch s.rnd.IntN(6) {
+	case 0, 1:
+		s.store.redrive(seq)
+	case 2:
+		if s.chance(3) {
+			s.store.discard(seq)
+		}
+	default:
+		if s.store.replay(seq) {
+			s.replayed[seq] = len(s.arrivals)
 		}
 	}
 }
@@ -405,6 +434,9 @@ func (s *simulation) drain() {
 // settled tells whether nothing is left that a relay should still do.
 func (s *simulation) settled() bool {
 	queued, live := s.store.left()
+	if queued > 0 {
+		return false
+	}
 	if s.cfg.HoldDeadKeys { // what waits behind a dead event waits for an operator
 		for _, p := range s.store.parked {
 			if p.live() && p.key != "" && s.store.hasDead(p.shard, p.key) {
@@ -465,6 +497,11 @@ func (s *simulation) check() {
 				s.fail("key %s: %d arrived behind %d", key, seq, highest)
 			}
 			highest = max(highest, seq)
+		}
+	}
+	for seq, from := range s.replayed {
+		if s.store.parked[seq] == nil && !slices.Contains(s.arrivals[from:], seq) {
+			s.fail("the replay of %d was lost", seq)
 		}
 	}
 	for _, seq := range s.written {

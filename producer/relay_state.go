@@ -232,8 +232,8 @@ type shardState struct {
 	// is no use any more.
 	version uint32
 	low     int64 // everything up to here was read, but for late commits
+	known   int64 // below, only what writers that are known may appear
 	more    bool  // the last read did not reach the end
-	settle  settling
 	sweep   sweep
 	lane    lane
 }
@@ -251,8 +251,7 @@ func (sh *shardState) idle() bool {
 
 // rewind sets the place to read from back to after.
 func (sh *shardState) rewind(after int64) {
-	sh.low = min(sh.low, after)
-	sh.settle.rewind(after)
+	sh.low, sh.known = min(sh.low, after), min(sh.known, after)
 	sh.more = true
 	sh.version++
 }

@@ -15,8 +15,7 @@ func (c *relayCore) take(sh *shardState, row *Queued) bool {
 			return false
 		}
 		known.rewritten = true // and so to be read again, when the earlier row has gone
-		sh.settle.rewind(row.Seq - 1)
-		return true
+		return false
 	}
 	if round, ok := sh.recent[row.Seq]; ok && round == row.Round {
 		return false
@@ -177,7 +176,11 @@ func (c *relayCore) forget(e *entry) {
 func (c *relayCore) left(e *entry) {
 	sh := e.shard
 	delete(sh.index, e.Seq)
-	if c.reading.ofQueue() {
+	if e.rewritten {
+		sh.known = min(sh.known, e.Seq-1)
+		c.reading.pollAt = min(c.reading.pollAt, c.now)
+	}
+	if c.readsQueue() {
 		if sh.recent == nil {
 			sh.recent = make(map[int64]int64)
 		}
