@@ -117,7 +117,10 @@ func (s *Store) ApplyParked(ctx context.Context, c consumer.Claim, seq int64, fn
 	if err := w.remove(ctx, row, at); err != nil {
 		return false, err
 	}
-	return true, w.commit(ctx)
+	if err := w.commit(ctx); err != nil {
+		return false, err
+	}
+	return true, nil
 }
 
 // openParked begins a transaction for a parked message. It is false if
