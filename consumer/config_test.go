@@ -67,3 +67,11 @@ func TestClaimsCarryWhatTheHandlerAskedFor(t *testing.T) {
 		t.Errorf("claim: %+v", c)
 	}
 }
+
+func TestNothingTouchesTheDatabaseBeforeTheFirstMessage(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, setup{})
+	if len(r.store.calls) != 0 {
+		t.Errorf("steps taken: %v", r.store.calls)
+	}
+}

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -98,20 +99,26 @@ func TestUnknownCommitThatHappenedIsNotRunAgain(t *testing.T) {
 
 func TestUnknownCommitThatDidNotHappenIsRunAgainAtOnce(t *testing.T) {
 	t.Parallel()
-	store := newFake()
-	r := newRig(t, setup{store: store})
-	store.setFault(func(step string) error {
-		if step == "commit" && store.called("commit") == 1 {
-			return consumer.ErrCommitUnknown
+	synctest.Test(t, func(t *testing.T) {
+		store := newFake()
+		r := newRig(t, setup{store: store})
+		store.setFault(func(step string) error {
+			if step == "commit" && store.called("commit") == 1 {
+				return consumer.ErrCommitUnknown
+			}
+			return nil
+		})
+		begun := time.Now()
+		r.consume(msg(1))
+		if took := time.Since(begun); took != 0 {
+			t.Errorf("waited for %v", took)
 		}
-		return nil
+		r.wantCalls(2)
+		r.wantDone(number(1), 1)
+		if c := r.handler.Counters(); c.Applied != 1 || c.Failed != 0 {
+			t.Errorf("counters: %+v", c)
+		}
 	})
-	r.consume(msg(1))
-	r.wantCalls(2)
-	r.wantDone(number(1), 1)
-	if c := r.handler.Counters(); c.Applied != 1 || c.Failed != 0 {
-		t.Errorf("counters: %+v", c)
-	}
 }
 
 func TestOtherContentUnderAnAppliedIDIsSetAside(t *testing.T) {

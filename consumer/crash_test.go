@@ -341,7 +341,7 @@ func TestLostConnectionsCountNoAttemptsAndLoseNothing(t *testing.T) {
 	}
 }
 
-func TestHandlerThatSwallowsAnErrorOfThePostgresIsNotTakenForSuccess(t *testing.T) {
+func TestErrorOfPostgresThatAHandlerSwallowsIsNoSuccess(t *testing.T) {
 	t.Parallel()
 	db, _ := newPostgres(t)
 	inbox, h := handle(t, db, consumer.Config{}, consumer.HandlerConfig{QuickAttempts: 1},

@@ -47,7 +47,6 @@ func (h *Handler[TX]) read(ctx context.Context, msg *message.Message) (*incoming
 	}
 	in.order = orderKey(in.event.Key)
 	if err != nil {
-		in.event.Digest = transport.Digest{}
 		in.adopt(refusedID(topic, msg), msg.UUID)
 	}
 	return in, err

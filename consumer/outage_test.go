@@ -167,6 +167,7 @@ func TestPoisonThatIsAloneIsNotImmortalEither(t *testing.T) {
 		if p := r.parked(); p.Attempts != 10 {
 			t.Errorf("%d attempts", p.Attempts)
 		}
+		r.wantCalls(10 * 5) // several errors are an attempt
 	})
 }
 

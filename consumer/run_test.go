@@ -152,6 +152,40 @@ func TestRunSurvivesAnOutageWithoutAHotLoop(t *testing.T) {
 	})
 }
 
+func TestMessagesThatCannotBeTakenUpCauseNoHotLoop(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newFake()
+		first := make(map[string]bool)
+		r := newRig(t, setup{store: store, fn: func(_ context.Context, _ *work, m *message.Message) error {
+			if !first[m.UUID] {
+				first[m.UUID] = true
+				return consumer.RetryAfter(time.Second, errHandler)
+			}
+			return nil
+		}})
+		store.setFault(func(step string) error {
+			if step == "apply-parked" {
+				return errOutage
+			}
+			return nil
+		})
+		stop := r.run()
+		synctest.Wait()
+		for n := range 20 {
+			r.consume(msg(n))
+		}
+		time.Sleep(10 * time.Minute)
+		if n := store.called("apply-parked"); n > 300 {
+			t.Errorf("%d tries in ten minutes", n)
+		}
+		store.setFault(nil)
+		time.Sleep(2 * time.Minute)
+		stop()
+		r.wantStates()
+	})
+}
+
 func TestUnknownCommitOfAParkedMessageIsAskedAgain(t *testing.T) {
 	t.Parallel()
 	for name, lost := range map[string]string{"committed": "answer", "not committed": "commit"} {
@@ -204,6 +238,15 @@ func TestOutageCountsNoAttemptsOfParkedMessages(t *testing.T) {
 			r.consume(msg(n))
 		}
 		time.Sleep(30 * time.Second)
+		found, err := r.inbox.ListParked(t.Context(), consumer.Filter{})
+		if err != nil || len(found) != 4 {
+			t.Errorf("%d parked, %v", len(found), err)
+		}
+		for _, p := range found {
+			if p.Attempts != 1 {
+				t.Errorf("%d attempts counted", p.Attempts)
+			}
+		}
 		down.Store(false)
 		time.Sleep(30 * time.Second)
 		stop()

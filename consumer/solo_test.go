@@ -185,6 +185,9 @@ func TestParkedMessageThatKillsTheProcessIsDeadInTheEnd(t *testing.T) {
 			}
 			r.wantCalls(test.runs)
 			r.wantStates(test.states...)
+			if test.states != nil && r.parked().Attempts != 1 {
+				t.Errorf("%d attempts: a start that never came back is none", r.parked().Attempts)
+			}
 			if n := store.called("started"); n != 1 {
 				t.Errorf("%d starts recorded", n)
 			}

@@ -90,12 +90,9 @@ func (w *Window) Term() Term { return Term(w.term.Load()) }
 
 // Add remembers a dispatch ID whose claim is known to be committed, with the
 // digest that was committed with it. When the window is full, what was not used
-// for the longest time is forgotten. If a new term has begun since term, Add
-// changes nothing that is ever seen.
+// for the longest time is forgotten. If a new term has begun since term, what is
+// added is never seen.
 func (w *Window) Add(term Term, id uuid.UUID, digest transport.Digest) {
-	if term != w.Term() {
-		return
-	}
 	w.cache.Add(id, entry{digest: digest, term: term})
 }
 

@@ -1,0 +1,111 @@
+package consumer_test
+
+import (
+	"context"
+	"database/sql"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/internal/testenv"
+	"github.com/boxpair/boxpair/store/postgres"
+	"github.com/boxpair/boxpair/store/sqlite"
+)
+
+// nothing is a handler without effects: what is measured is the inbox.
+func nothing[TX any](context.Context, *consumer.Work[TX], *message.Message) error { return nil }
+
+func benchHandler[TX any](b *testing.B, store consumer.Store[TX], cacheSize int) *consumer.Handler[TX] {
+	b.Helper()
+	inbox, err := consumer.New(store, nil, consumer.Config{Service: "stock", CacheSize: cacheSize})
+	if err != nil {
+		b.Fatal(err)
+	}
+	h, err := inbox.Handle("reserve", nothing[TX], consumer.HandlerConfig{Topic: "orders"})
+	if err != nil {
+		b.Fatal(err)
+	}
+	return h
+}
+
+// BenchmarkDuplicateInWindow is a copy that the window knows.
+func BenchmarkDuplicateInWindow(b *testing.B) {
+	h := benchHandler(b, newFake(), 0)
+	m := msg(1)
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := h.Consume(m); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// BenchmarkApplyWithoutDatabase is what the inbox adds to the database's work.
+func BenchmarkApplyWithoutDatabase(b *testing.B) {
+	h := benchHandler(b, newFake(), 0)
+	n := 0
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := h.Consume(msg(n)); err != nil {
+			b.Fatal(err)
+		}
+		n++
+	}
+}
+
+func BenchmarkPostgres(b *testing.B) {
+	pool, err := pgxpool.New(b.Context(), testenv.Postgres(b))
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(pool.Close)
+	if _, err := postgres.Migrate(b.Context(), pool, postgres.Config{}); err != nil {
+		b.Fatal(err)
+	}
+	store, err := postgres.New(pool, postgres.Config{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	benchStore[pgx.Tx](b, store)
+}
+
+func BenchmarkSQLite(b *testing.B) {
+	db, err := sqlite.Open(filepath.Join(b.TempDir(), "stock.db"))
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() { _ = db.Close() })
+	if _, err := sqlite.Migrate(b.Context(), db, sqlite.Config{}); err != nil {
+		b.Fatal(err)
+	}
+	store, err := sqlite.New(db, sqlite.Config{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	benchStore[*sql.Tx](b, store)
+}
+
+// benchStore measures one transaction per message, eight messages at a time, and
+// copies that only the table knows.
+func benchStore[TX any](b *testing.B, store consumer.Store[TX]) {
+	var n atomic.Int64
+	h := benchHandler(b, store, -1)
+	run := func(b *testing.B, next func() int) {
+		b.ReportAllocs()
+		b.SetParallelism(4)
+		b.RunParallel(func(pb *testing.PB) {
+			for pb.Next() {
+				if err := h.Consume(msg(next())); err != nil {
+					b.Error(err)
+				}
+			}
+		})
+	}
+	b.Run("apply", func(b *testing.B) { run(b, func() int { return int(n.Add(1)) }) })
+	b.Run("duplicate", func(b *testing.B) { run(b, func() int { return 1 }) })
+}
