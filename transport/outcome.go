@@ -64,7 +64,7 @@ type Result struct {
 type Sender interface {
 	message.Publisher
 
-	// Send starts to publish msg and returns; done is called exactly once with
+	// Send starts to publish msg and returns; done is called once, with
 	// its outcome, possibly before Send returns, on any goroutine, and must not
 	// block. Send itself may block while the transport's window of unanswered
 	// messages is full, until ctx ends; ctx also bounds the wait for the outcome,
