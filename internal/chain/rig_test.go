@@ -342,3 +342,12 @@ func eventually(t *testing.T, what string, cond func() bool) {
 
 // pause waits for d.
 func pause(d time.Duration) { <-time.After(d) }
+
+// order adds an order and writes its event.
+func (d *database[TX]) order(ctx context.Context, w *producer.Writer[TX], topic, key string) error {
+	if err := d.exec(ctx, w.DB(), `INSERT INTO orders VALUES ($1)`, key); err != nil {
+		return err
+	}
+	_, err := w.Write(ctx, numbered(topic, key, 1))
+	return err
+}

@@ -1,0 +1,122 @@
+//go:build unix
+
+package chain
+
+import (
+	"context"
+	"math/rand/v2"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/transport"
+)
+
+func (p *process) signal(s syscall.Signal) {
+	p.t.Helper()
+	ok(p.t, p.cmd.Process.Signal(s))
+}
+
+// A relay is stopped while it has sent events and has not marked them. Another one
+// takes over, and holds its own sends back. Then the first one is woken, and marks.
+func TestRelayThatIsStoppedAndWokenChangesNothing(t *testing.T) {
+	t.Parallel()
+	const each, ttl = 5, time.Second
+	keys := []string{"a", "b", "c", "d", "e", "f"}
+	db, url := newPostgres(t)
+	topic := newTopic(t, "stock")
+	seen := record(t, topic)
+	apply(t, db, newSubscriber(t, "stock"), topic, "stock", consumer.HandlerConfig{Ordered: true})
+	outbox := outboxOf(t, db)
+	placeAll(t, db, outbox, topic, each, keys...)
+	zombie := startChild(t, child{Role: "relay", Database: url, Topic: topic, LeaseTTL: ttl, Point: "sent"})
+	zombie.waits("sent", len(keys))
+	zombie.signal(syscall.SIGSTOP)
+
+	gate, publisher := make(chan struct{}), newPublisher(t)
+	var sending sync.WaitGroup
+	held := &sender{Sender: publisher, send: func(ctx context.Context, topic string, msg *message.Message, done func(transport.Result)) {
+		sending.Go(func() {
+			<-gate
+			publisher.Send(ctx, topic, msg, done)
+		})
+	}}
+	relay, stop := startRelay(t, outbox, held, producer.RelayConfig{LeaseTTL: ttl})
+	eventually(t, "a second relay that has taken over and sends", func() bool {
+		h := relay.Health()
+		return h.Shards == 64 && h.InFlight == len(keys)
+	})
+	before := db.number(`SELECT count(*) FROM boxpair.outbox_queue`)
+	zombie.signal(syscall.SIGCONT)
+	zombie.goOn()
+	zombie.waits("lease lost", 1)
+	eventually(t, "a woken relay that sees another one", func() bool {
+		return db.number(`SELECT count(*) FROM boxpair.outbox_relays WHERE seen_until > now()`) == 2
+	})
+	if after := db.number(`SELECT count(*) FROM boxpair.outbox_queue`); before != each*len(keys) || after != before {
+		t.Errorf("%d events in the queue, and %d after the stopped relay was woken", before, after)
+	}
+	if n := db.number(`SELECT count(*) FROM boxpair.outbox_receipts`); n != 0 {
+		t.Errorf("%d receipts of the stopped relay", n)
+	}
+	zombie.kill()
+	close(gate)
+	db.wantEffects(t, "stock", each*len(keys))
+	db.wantDrained(t)
+	for _, key := range keys {
+		wantAscending(t, "on the wire, key "+key, seen.first(key), each)
+		db.wantOrder(t, "stock", key, each)
+	}
+	stop()
+	sending.Wait()
+}
+
+func TestRelaysThatAreStoppedAtRandomLoseAndReorderNothing(t *testing.T) {
+	t.Parallel()
+	const each, ttl = 40, 300 * time.Millisecond
+	keys := []string{"a", "b", "c", "d", "e", "f"}
+	db, url := newPostgres(t)
+	topic := newTopic(t, "stock")
+	seen := record(t, topic)
+	apply(t, db, newSubscriber(t, "stock"), topic, "stock", consumer.HandlerConfig{Ordered: true})
+	relays := []*process{
+		startChild(t, child{Role: "relay", Database: url, Topic: topic, LeaseTTL: ttl}),
+		startChild(t, child{Role: "relay", Database: url, Topic: topic, LeaseTTL: ttl}),
+	}
+	for _, r := range relays {
+		r.waits("started", 1)
+	}
+	done := make(chan struct{})
+	var stopper sync.WaitGroup
+	stopper.Go(func() {
+		for i := 0; ; i++ {
+			select {
+			case <-done:
+				return
+			case <-time.After(rand.N(2 * ttl)):
+			}
+			victim := relays[i%2]
+			victim.signal(syscall.SIGSTOP)
+			pause(ttl + rand.N(ttl))
+			victim.signal(syscall.SIGCONT)
+		}
+	})
+	outbox := outboxOf(t, db)
+	for range each {
+		placeAll(t, db, outbox, topic, 1, keys...)
+		pause(rand.N(100 * time.Millisecond))
+	}
+	close(done)
+	stopper.Wait()
+	db.wantEffects(t, "stock", each*len(keys))
+	for _, key := range keys {
+		wantAscending(t, "on the wire, key "+key, seen.first(key), each)
+		db.wantOrder(t, "stock", key, each)
+	}
+	db.wantDrained(t)
+}
