@@ -30,15 +30,15 @@ type delivery struct {
 // the order of their tags. A bulk ack covers every tag up to its own, so it is
 // only ever sent for a prefix that has finished as a whole.
 type acks struct {
-	list   []*delivery
-	beyond int // finished deliveries behind one that has not
+	list []*delivery
+	open int // finished, and not settled
 }
 
 func (a *acks) add(d *delivery) { a.list = append(a.list, d) }
 
 func (a *acks) finish(d *delivery) {
 	d.finished = true
-	a.beyond++
+	a.open++
 }
 
 // flush acknowledges the finished prefix in bulk. When at least limit deliveries
@@ -59,14 +59,17 @@ func (a *acks) flush(limit int, ack func(tag uint64, multiple bool) error) error
 		if err := ack(tag, open > 1); err != nil {
 			return err
 		}
-		a.beyond -= open
+		a.open -= open
 	}
 	clear(a.list[:prefix])
 	a.list = a.list[prefix:]
-	if a.beyond < limit {
+	if a.open < limit {
 		return nil
 	}
 	for _, d := range a.list {
+		if a.open == 0 {
+			break
+		}
 		if !d.finished || d.settled {
 			continue
 		}
@@ -74,7 +77,7 @@ func (a *acks) flush(limit int, ack func(tag uint64, multiple bool) error) error
 			return err
 		}
 		d.settled = true
-		a.beyond--
+		a.open--
 	}
 	return nil
 }

@@ -191,8 +191,8 @@ func TestBulkAcksCoverOnlyAFinishedPrefix(t *testing.T) {
 	step(2, []int{5, 6, 8}, ack{6, true})           // in bulk, up to the gap
 	step(1, nil, ack{8, false})                     //
 	step(2, []int{7}, ack{7, false})                //
-	if err := a.flush(1, nil); err != nil || len(a.list) != 0 || a.beyond != 0 {
-		t.Errorf("left: %v, %d", a.list, a.beyond)
+	if err := a.flush(1, nil); err != nil || len(a.list) != 0 || a.open != 0 {
+		t.Errorf("left: %v, %d", a.list, a.open)
 	}
 	d := &delivery{}
 	a.add(d)

@@ -16,13 +16,17 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
+	// Watermill's suite merges subscribers by goroutines that hang if a duplicate
+	// comes after it has stopped reading.
+	const merging = "github.com/ThreeDotsLabs/watermill/internal/subscriber.(*multiplier).Subscribe.func"
+	ignored := []goleak.Option{goleak.IgnoreAnyFunction(merging + "2"), goleak.IgnoreAnyFunction(merging + "3")}
+	goleak.VerifyTestMain(m, append(ignored, goleak.Cleanup(func(code int) {
 		if err := sweep(); err != nil {
 			fmt.Fprintln(os.Stderr, "clean up:", err)
 			code = max(code, 1)
 		}
 		os.Exit(code)
-	}))
+	}))...)
 }
 
 // declared are the prefixes of the exchanges and queues that tests declare on the

@@ -14,9 +14,11 @@ import (
 	"github.com/boxpair/boxpair/transport"
 )
 
-// gapDelay is how long an ack beyond a gap waits for the gap to close, so that
-// handlers which overtake each other by a little do not cost an ack each.
-const gapDelay = 10 * time.Millisecond
+// ackDelay is how long an ack waits for others to be sent with it, and for the gap
+// before it to close. An ack per message costs the broker more than the delivery;
+// a quorum queue that gets too many at a time sets them aside, and forgets those
+// when the channel is closed.
+const ackDelay = 5 * time.Millisecond
 
 // subscription hands out the messages of one queue. What is not said to be used
 // by others belongs to the goroutine that calls run.
@@ -42,7 +44,7 @@ type subscription struct {
 	ready    []*delivery            // to be handed out
 	delayed  []*delivery            // nacked, to be handed out when due
 	tails    map[string]*delivery   // the last of each key that is under way
-	wakeAt   time.Time              // when to look at delayed and the gap, or zero
+	wakeAt   time.Time              // when to look at delayed and acks, or zero
 }
 
 // source is one instance of a channel that is consumed from. Delivery tags mean
@@ -313,7 +315,7 @@ func (sub *subscription) schedule(t time.Time) {
 	}
 }
 
-// wake makes due messages ready and acknowledges beyond the gap.
+// wake makes due messages ready and acknowledges what has finished.
 func (sub *subscription) wake(src *source) error {
 	now := time.Now()
 	sub.wakeAt = time.Time{}
@@ -338,11 +340,16 @@ func (sub *subscription) wake(src *source) error {
 	return src.acks.flush(1, src.ch.Ack)
 }
 
-// flush tells the broker what has finished.
+// flush tells the broker what has finished, when that is enough to make it worth
+// while: then there is room for new deliveries.
 func (sub *subscription) flush(src *source) error {
-	err := src.acks.flush(max(1, sub.s.config.InFlight/2), src.ch.Ack)
-	if src.acks.beyond > 0 {
-		sub.schedule(time.Now().Add(gapDelay))
+	var err error
+	n := sub.s.config.InFlight
+	if src.acks.open >= max(1, n/4) {
+		err = src.acks.flush(max(1, n/2), src.ch.Ack)
+	}
+	if src.acks.open > 0 {
+		sub.schedule(time.Now().Add(ackDelay))
 	}
 	return err
 }
