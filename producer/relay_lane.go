@@ -15,11 +15,12 @@ type lane struct {
 	retry time.Duration
 	turn  int
 
-	sent   []*entry   // parked events that were confirmed
-	again  []*entry   // parked events that failed
-	park   []*entry   // events of the queue that failed
-	follow []*entry   // events of the queue behind those
-	fetch  []*keyLine // keys whose parked events are to be read
+	sent   []*entry      // parked events that were confirmed
+	since  time.Duration // when the first of them was
+	again  []*entry      // parked events that failed
+	park   []*entry      // events of the queue that failed
+	follow []*entry      // events of the queue behind those
+	fetch  []*keyLine    // keys whose parked events are to be read
 }
 
 func (ln *lane) idle() bool {
@@ -29,7 +30,15 @@ func (ln *lane) idle() bool {
 const (
 	laneCalls = 4   // statements under way at once, over all shards
 	laneBatch = 500 // events in one
+	sentBatch = 64  // events that were sent, which are not worth waiting for more
+	sentDelay = 10 * time.Millisecond
 )
+
+// sentWaits tells whether what was sent may be recorded together with what is
+// being sent: nothing else waits for it.
+func (ln *lane) sentWaits(now time.Duration) bool {
+	return len(ln.sent) > 0 && len(ln.sent) < sentBatch && len(ln.again)+len(ln.fetch) == 0 && now < ln.since+sentDelay
+}
 
 // markLane takes note that the lane of sh has something to do.
 func (c *relayCore) markLane(sh *shardState) {
@@ -40,17 +49,22 @@ func (c *relayCore) markLane(sh *shardState) {
 
 // planLanes issues what lanes have to do, the shards in turns.
 func (c *relayCore) planLanes() {
+	first := c.laneTurn
 	for i := range c.shards {
 		if c.lanes == 0 || c.laneBusy >= laneCalls {
 			return
 		}
-		no := (c.laneTurn + i) % len(c.shards)
+		no := (first + i) % len(c.shards)
 		sh := c.shards[no]
 		if c.lanes&(1<<no) == 0 || sh == nil || sh.lane.busy != nil {
 			continue
 		}
 		if c.now < sh.lane.retry {
 			c.at(sh.lane.retry)
+			continue
+		}
+		if sh.phase == phaseReady && !sh.yielding && sh.lane.sentWaits(c.now) && len(sh.lane.park)+len(sh.lane.follow) == 0 {
+			c.at(sh.lane.since + sentDelay)
 			continue
 		}
 		cl := c.laneCall(sh)
@@ -78,7 +92,7 @@ func (c *relayCore) laneCall(sh *shardState) *call {
 		return nil
 	}
 	cl := &call{shards: []*shardState{sh}, leases: []Lease{sh.lease()}}
-	if len(ln.sent) > 0 {
+	if len(ln.sent) > 0 && (sh.yielding || !ln.sentWaits(c.now)) {
 		cl.op = opSent
 		ln.sent = cl.take(ln.sent)
 		for _, e := range cl.entries {

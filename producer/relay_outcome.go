@@ -84,7 +84,7 @@ func (c *relayCore) probe() {
 			c.at(r.probeAt)
 			continue
 		}
-		if c.isolatedProbe(r) {
+		if c.isolated(r) {
 			continue // it waits for its turn
 		}
 		e := r.candidates()[0]
@@ -100,7 +100,8 @@ func (c *relayCore) probe() {
 	}
 }
 
-func (c *relayCore) isolatedProbe(r *route) bool {
+// isolated tells whether an event of r is in quarantine.
+func (c *relayCore) isolated(r *route) bool {
 	for e := c.quarantine.first; e != nil; e = e.qnext {
 		if e.route == r {
 			return true
@@ -266,6 +267,7 @@ func (c *relayCore) suspected(e *entry, alone bool) {
 		return
 	}
 	r.solo = true
+	c.failing(e)
 	c.noteEvent(slog.LevelWarn, "event breaks its channel", e, slog.String("error", e.problem))
 	c.fail(e)
 }

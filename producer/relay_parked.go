@@ -147,6 +147,9 @@ func (c *relayCore) newParked(sh *shardState, row *Queued, r *route, l *keyLine)
 // sent without waiting for a look at what is due.
 func (c *relayCore) parkedConfirmed(e *entry) {
 	sh, l := e.shard, e.line
+	if len(sh.lane.sent) == 0 {
+		sh.lane.since = c.now
+	}
 	sh.lane.sent = append(sh.lane.sent, e)
 	c.markLane(sh)
 	if l == nil {

@@ -31,8 +31,11 @@ type rigRelay struct {
 	core    *relayCore
 	stopped bool // as by SIGSTOP
 	notes   []note
+	calls   []op
 	hold    func(cl *call) bool // calls that are not executed yet
 	held    []*call
+	delay   func(cl *call) bool // calls that are executed, and not answered yet
+	delayed []*call
 	mute    func(s rigSend) bool // sends that are not answered yet
 	muted   []rigSend
 }
@@ -96,6 +99,9 @@ func (rel *rigRelay) step() bool {
 		}
 	}
 	for _, s := range out {
+		if r.now >= s.entry.shard.until {
+			r.t.Errorf("%s sent %d after the end of its lease", rel.name, s.seq)
+		}
 		if rel.mute != nil && rel.mute(s) {
 			rel.muted = append(rel.muted, s)
 			continue
@@ -114,6 +120,11 @@ func (rel *rigRelay) step() bool {
 
 func (rel *rigRelay) execute(cl *call) {
 	cl.execute(context.Background(), rel.rig.store, &rel.core.cfg)
+	rel.calls = append(rel.calls, cl.op)
+	if rel.delay != nil && rel.delay(cl) {
+		rel.delayed = append(rel.delayed, cl)
+		return
+	}
 	rel.core.reply(rel.rig.now, cl)
 }
 
@@ -128,11 +139,14 @@ func (rel *rigRelay) answer(s rigSend) {
 	rel.core.outcome(rel.rig.now, sendResult{entry: s.entry, gen: s.gen, Result: res})
 }
 
-// free executes what was held back, and answers what was muted.
+// free answers what was delayed, executes what was held back, and answers what was muted.
 func (rel *rigRelay) free() {
-	rel.hold, rel.mute = nil, nil
-	held, muted := rel.held, rel.muted
-	rel.held, rel.muted = nil, nil
+	rel.hold, rel.mute, rel.delay = nil, nil, nil
+	held, muted, delayed := rel.held, rel.muted, rel.delayed
+	rel.held, rel.muted, rel.delayed = nil, nil, nil
+	for _, cl := range delayed {
+		rel.core.reply(rel.rig.now, cl)
+	}
 	for _, cl := range held {
 		rel.execute(cl)
 	}
@@ -232,6 +246,16 @@ func (c *relayCore) forgotten() string {
 		}
 	}
 	return strings.Join(left, ", ")
+}
+
+// outcomes is a broker that answers by Seq, and confirms the rest.
+func (r *rig) outcomes(of map[int64]transport.Outcome) {
+	r.broker = func(s rigSend) transport.Result {
+		if outcome, ok := of[s.seq]; ok {
+			return transport.Result{Outcome: outcome}
+		}
+		return confirmAll(s)
+	}
 }
 
 // noted tells how often a relay has noted something.

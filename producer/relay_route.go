@@ -141,6 +141,20 @@ func (c *relayCore) stall(r *route) {
 // refuse books an event that was refused or returned on its route.
 func (c *relayCore) refuse(e *entry) {
 	r := e.route
+	c.failing(e)
+	c.noteEvent(slog.LevelWarn, "event not taken by the transport", e,
+		slog.String("route", r.name), slog.String("outcome", e.outcome.String()), slog.String("error", e.problem))
+	e.state = entryRefused
+	r.refused.push(e)
+	if r.down { // an answer, if not the one that was hoped for
+		r.down = false
+		c.unstall(r)
+	}
+}
+
+// failing takes note that e has failed on its route.
+func (c *relayCore) failing(e *entry) {
+	r := e.route
 	r.failed, r.outcome, r.problem = c.now, e.outcome, e.problem
 	r.fails++
 	if !r.failing {
@@ -152,14 +166,6 @@ func (c *relayCore) refuse(e *entry) {
 	}
 	if len(r.keys) < stallHeads {
 		r.keys[e.failedKey()] = c.now
-	}
-	c.noteEvent(slog.LevelWarn, "event not taken by the transport", e,
-		slog.String("route", r.name), slog.String("outcome", e.outcome.String()), slog.String("error", e.problem))
-	e.state = entryRefused
-	r.refused.push(e)
-	if r.down { // an answer, if not the one that was hoped for
-		r.down = false
-		c.unstall(r)
 	}
 }
 
@@ -174,7 +180,7 @@ func (c *relayCore) judge(r *route) {
 		c.pauseRoute(r)
 		return
 	}
-	if r.inflight > 0 || r.ready.n > 0 || r.refused.n == 0 {
+	if r.inflight > 0 || r.ready.n > 0 || r.refused.n == 0 || c.isolated(r) {
 		return
 	}
 	switch {

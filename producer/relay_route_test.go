@@ -1,0 +1,406 @@
+package producer
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/boxpair/boxpair/transport"
+)
+
+// on returns a broker that answers for one route, and confirms the rest.
+func on(topic string, outcome transport.Outcome) func(rigSend) transport.Result {
+	return func(s rigSend) transport.Result {
+		if s.topic == topic {
+			return transport.Result{Outcome: outcome}
+		}
+		return confirmAll(s)
+	}
+}
+
+func TestARefusalCountsWhenTheRouteWorksForOthers(t *testing.T) {
+	t.Parallel()
+	for _, outcome := range []transport.Outcome{transport.Refused, transport.Returned} {
+		r := newRig(t)
+		bad := r.store.add("topic", "bad")
+		behind := r.store.add("topic", "bad")
+		var others []int64
+		for i := range 20 {
+			others = append(others, r.store.add("topic", fmt.Sprint("key", i)))
+		}
+		r.outcomes(map[int64]transport.Outcome{bad: outcome})
+		rel := r.start(RelayConfig{MaxAttempts: 3})
+		r.run(100 * time.Millisecond)
+		if n := len(r.store.attempts(bad)); n != 1 || r.store.state(bad) != Retrying || r.store.state(behind) != Following {
+			t.Errorf("%v: %d attempts counted, states %q and %q", outcome, n, r.store.state(bad), r.store.state(behind))
+		}
+		if got := r.sent(transport.Confirmed); !slices.Equal(got, others) {
+			t.Errorf("%v: sent %v", outcome, got)
+		}
+		r.run(time.Minute)
+		if n := len(r.store.attempts(bad)); n != 3 || r.store.state(bad) != Dead {
+			t.Errorf("%v: %d attempts counted, state %q", outcome, n, r.store.state(bad))
+		}
+		if rel.noted("event is dead") != 1 || !slices.Contains(r.sent(transport.Confirmed), behind) {
+			t.Errorf("%v: the key did not go on past its dead event", outcome)
+		}
+		r.drained()
+	}
+}
+
+func TestAPausedRouteCountsNothingAndDelaysNoOther(t *testing.T) {
+	t.Parallel()
+	for _, outcome := range []transport.Outcome{transport.Refused, transport.Returned} {
+		r := newRig(t)
+		r.broker = on("sick", outcome)
+		var sick []int64
+		for i := range 100 {
+			sick = append(sick, r.store.add("sick", fmt.Sprint("sick", i)))
+			r.store.add("well", fmt.Sprint("well", i))
+		}
+		rel := r.start(RelayConfig{})
+		r.run(10 * time.Second)
+		if got := len(r.sent(transport.Confirmed)); got != 100 {
+			t.Errorf("%v: %d of the other route delivered", outcome, got)
+		}
+		if n := len(r.store.failures); n != 0 {
+			t.Errorf("%v: %d attempts counted", outcome, n)
+		}
+		probes := 0
+		for _, s := range r.sends {
+			if s.topic == "sick" && s.at > 5*time.Second {
+				probes++
+			}
+		}
+		if probes < 4 || probes > 6 {
+			t.Errorf("%v: %d probes in 5 s", outcome, probes)
+		}
+		h := rel.core.state(time.Now())
+		if len(h.Routes) != 1 || h.Routes[0].Route != "sick" || !h.Routes[0].Paused || h.Routes[0].Overdue {
+			t.Errorf("%v: health: %+v", outcome, h.Routes)
+		}
+		r.broker = confirmAll
+		r.run(time.Minute)
+		r.drained()
+		for _, seq := range sick {
+			if n := len(r.store.attempts(seq)); n > 1 {
+				t.Errorf("%v: %d attempts of %d counted", outcome, n, seq)
+			}
+		}
+	}
+}
+
+func TestASuccessCountsOneAttemptOfThoseRefusedMeanwhile(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.broker = on("sick", transport.Refused)
+	a, b := r.store.add("sick", "a"), r.store.add("sick", "b")
+	r.start(RelayConfig{Backoff: Backoff{Initial: time.Hour}})
+	r.run(10 * time.Second)
+	if n := len(r.store.failures); n != 0 {
+		t.Fatalf("%d attempts counted while the route was paused", n)
+	}
+	r.outcomes(map[int64]transport.Outcome{b: transport.Refused})
+	r.run(2100 * time.Millisecond)
+	if len(r.store.attempts(a)) != 0 || len(r.store.attempts(b)) != 1 {
+		t.Errorf("attempts: %d of the one that passed, %d of the other", len(r.store.attempts(a)), len(r.store.attempts(b)))
+	}
+}
+
+func TestProbesRotateOverKeysOldestFirst(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.broker = on("sick", transport.Refused)
+	var heads []int64
+	for i := range 5 {
+		heads = append(heads, r.store.add("sick", fmt.Sprint("key", i)))
+		r.store.add("sick", fmt.Sprint("key", i))
+	}
+	r.start(RelayConfig{})
+	r.run(10500 * time.Millisecond)
+	var probes []int64
+	for _, s := range r.sends[len(heads):] {
+		probes = append(probes, s.seq)
+	}
+	if want := append(slices.Clone(heads), heads...); !slices.Equal(probes, want) {
+		t.Errorf("probed %v, want %v", probes, want)
+	}
+}
+
+func TestOneBadEventDoesNotKeepARouteClosed(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	bad := r.store.add("topic", "bad") // the oldest
+	r.broker = on("topic", transport.Returned)
+	for i := range 5 {
+		r.store.add("topic", fmt.Sprint("key", i))
+	}
+	r.start(RelayConfig{})
+	r.run(5 * time.Second)
+	r.outcomes(map[int64]transport.Outcome{bad: transport.Returned})
+	r.run(10 * time.Second)
+	if got := len(r.sent(transport.Confirmed)); got != 5 {
+		t.Errorf("%d of 5 delivered", got)
+	}
+}
+
+func TestARouteWithOneKeyCountsOnTheBackoffSchedule(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	bad := r.store.add("topic", "bad")
+	r.store.add("topic", "bad")
+	r.outcomes(map[int64]transport.Outcome{bad: transport.Returned})
+	rel := r.start(RelayConfig{MaxAttempts: 4})
+	r.run(time.Second)
+	if n := len(r.store.attempts(bad)); n == 0 {
+		t.Error("nothing counted")
+	}
+	r.run(time.Minute)
+	if r.store.state(bad) != Dead || len(r.store.attempts(bad)) != 4 {
+		t.Errorf("state %q after %d attempts", r.store.state(bad), len(r.store.attempts(bad)))
+	}
+	if rel.noted("route paused: nothing on it succeeds") != 0 {
+		t.Error("the route was paused")
+	}
+	r.drained()
+}
+
+func TestTwoBadEventsOneAfterTheOtherDie(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.broker = on("topic", transport.Returned)
+	first := r.store.add("topic", "one")
+	r.start(RelayConfig{MaxAttempts: 2})
+	r.run(time.Minute)
+	second := r.store.add("topic", "two")
+	r.run(time.Minute)
+	if r.store.state(first) != Dead || r.store.state(second) != Dead {
+		t.Errorf("states %q and %q", r.store.state(first), r.store.state(second))
+	}
+}
+
+func TestARouteOnWhichNothingSucceedsIsReportedAfterItsGrace(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.broker = on("sick", transport.Refused)
+	r.store.add("sick", "a")
+	r.store.add("sick", "b")
+	rel := r.start(RelayConfig{RouteGrace: 30 * time.Second})
+	report := "nothing on the route has succeeded for its grace period"
+	r.run(29 * time.Second)
+	if rel.noted(report) != 0 {
+		t.Error("reported early")
+	}
+	r.run(10 * time.Second)
+	if rel.noted(report) != 1 || !rel.core.state(time.Now()).Routes[0].Overdue {
+		t.Error("not reported")
+	}
+	r.broker = confirmAll
+	r.run(10 * time.Second)
+	if rel.noted("route works again") != 1 || len(rel.core.state(time.Now()).Routes) != 0 {
+		t.Error("the route did not open again")
+	}
+	r.drained()
+}
+
+func TestTopicsOfOneRouteArePausedTogether(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.broker = func(rigSend) transport.Result { return transport.Result{Outcome: transport.Returned} }
+	for i := range 8 {
+		r.store.add("r/a", fmt.Sprint("a", i))
+		r.store.add("r/b", fmt.Sprint("b", i))
+	}
+	r.start(RelayConfig{})
+	r.run(2 * time.Second)
+	before := len(r.sends)
+	r.run(5 * time.Second)
+	if probes := len(r.sends) - before; probes != 5 {
+		t.Errorf("%d probes in 5 s", probes)
+	}
+}
+
+func TestAnUnreachableTransportCountsNothingAndKeepsTheOrder(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.broker = func(rigSend) transport.Result { return transport.Result{Outcome: transport.Unavailable} }
+	want := make(map[string][]int64)
+	for i := range 60 {
+		key := fmt.Sprint("key", i%6)
+		want[key] = append(want[key], r.store.add(fmt.Sprint("topic", i%3), key))
+	}
+	rel := r.start(RelayConfig{})
+	r.run(time.Minute)
+	if n := len(r.sends); n > 200 {
+		t.Errorf("%d sends in a minute of outage", n)
+	}
+	r.broker = confirmAll
+	r.run(10 * time.Second)
+	got := make(map[string][]int64)
+	for _, s := range r.sends {
+		if s.outcome == transport.Confirmed {
+			got[s.key] = append(got[s.key], s.seq)
+		}
+	}
+	for key, seqs := range want {
+		if !slices.Equal(got[key], seqs) {
+			t.Errorf("%s: sent %v, want %v", key, got[key], seqs)
+		}
+	}
+	if n := len(r.store.failures); n != 0 || rel.core.report.Failed != 0 {
+		t.Errorf("%d attempts counted", n)
+	}
+	r.drained()
+}
+
+func TestASlowMessageDoesNotCloseARouteThatWorks(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	rel := r.start(RelayConfig{})
+	r.run(time.Second)
+	slow := r.store.add("topic", "slow")
+	rel.mute = func(s rigSend) bool { return s.seq == slow }
+	rel.core.wake(r.now)
+	r.run(time.Second)
+	r.store.add("topic", "key")
+	rel.core.wake(r.now)
+	r.run(time.Second)
+	r.outcomes(map[int64]transport.Outcome{slow: transport.Unavailable})
+	rel.free()
+	if len(rel.core.stalled) != 0 {
+		t.Error("the route is taken for unavailable")
+	}
+}
+
+func TestTheBacklogOfAStalledRouteTakesNoRoomFromOthers(t *testing.T) {
+	t.Parallel()
+	for _, outcome := range []transport.Outcome{transport.Returned, transport.Unavailable} {
+		r := newRig(t)
+		r.broker = on("sick", outcome)
+		for i := range 2000 {
+			r.store.add("sick", fmt.Sprint("sick", i))
+		}
+		for i := range 10 {
+			r.store.add("well", fmt.Sprint("well", i))
+		}
+		rel := r.start(RelayConfig{Window: 50})
+		r.run(30 * time.Second)
+		if got := len(r.sent(transport.Confirmed)); got != 10 {
+			t.Errorf("%v: %d of 10 delivered", outcome, got)
+		}
+		if n := rel.core.buffered; n > 200 {
+			t.Errorf("%v: %d events in memory", outcome, n)
+		}
+		r.broker = confirmAll
+		r.run(time.Minute)
+		r.drained()
+		order := make(map[string]int64)
+		for _, s := range r.sends {
+			if s.outcome == transport.Confirmed && s.seq < order[s.key] {
+				t.Errorf("%v: %d of %s behind %d", outcome, s.seq, s.key, order[s.key])
+			}
+			order[s.key] = max(order[s.key], s.seq)
+		}
+	}
+}
+
+func TestKeysWithAnEventOnAStalledRouteKeepTheirOrder(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.broker = on("sick", transport.Returned)
+	for i := range 500 {
+		r.store.add("sick", fmt.Sprint("key", i))
+		r.store.add("well", fmt.Sprint("key", i))
+	}
+	r.start(RelayConfig{Window: 20})
+	r.run(10 * time.Second)
+	if got := r.sent(transport.Confirmed); len(got) != 0 {
+		t.Errorf("%v overtook an event of their key", got)
+	}
+	r.broker = confirmAll
+	r.run(time.Minute)
+	r.drained()
+	seen := make(map[string]int64)
+	for _, s := range r.sends {
+		if s.outcome == transport.Confirmed {
+			if s.seq < seen[s.key] {
+				t.Errorf("%d of %s behind %d", s.seq, s.key, seen[s.key])
+			}
+			seen[s.key] = s.seq
+		}
+	}
+}
+
+// suspects is a broker whose channel the given events break: whatever was sent
+// with them in one step is suspect.
+func suspects(culprits ...int64) func(rigSend) transport.Result {
+	return func(s rigSend) transport.Result {
+		if slices.Contains(culprits, s.seq) || s.inflight > 1 && s.at < time.Second {
+			return transport.Result{Outcome: transport.Suspect}
+		}
+		return confirmAll(s)
+	}
+}
+
+func TestTheEventThatBreaksItsChannelIsFoundAndOnlyItCounts(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	var culprit int64
+	for i := range 30 {
+		seq := r.store.add("topic", fmt.Sprint("key", i))
+		if i == 17 {
+			culprit = seq
+		}
+	}
+	r.broker = suspects(culprit)
+	rel := r.start(RelayConfig{MaxAttempts: 3})
+	r.run(900 * time.Millisecond)
+	for _, s := range r.sends[30:] {
+		if s.inflight != 1 {
+			t.Errorf("%d was sent with %d in flight", s.seq, s.inflight)
+		}
+	}
+	if n := len(r.sent(transport.Confirmed)); n != 29 {
+		t.Errorf("%d delivered", n)
+	}
+	for i := range 300 { // its later attempts are made alone
+		r.store.add("topic", fmt.Sprint("key", i))
+		rel.core.wake(r.now)
+		r.run(100 * time.Millisecond)
+	}
+	for _, s := range r.sends {
+		if s.seq == culprit && s.at > 0 && s.inflight != 1 {
+			t.Errorf("the culprit was sent with %d in flight", s.inflight)
+		}
+	}
+	if r.store.state(culprit) != Dead || len(r.store.failures) != 3 {
+		t.Errorf("state %q, %d attempts counted", r.store.state(culprit), len(r.store.failures))
+	}
+	r.drained()
+}
+
+func TestARouteOnWhichEverythingBreaksTheChannelCountsOnce(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.broker = on("sick", transport.Suspect)
+	for i := range 20 {
+		r.store.add("sick", fmt.Sprint("sick", i))
+	}
+	rel := r.start(RelayConfig{})
+	r.run(20 * time.Second)
+	if n := len(r.store.failures); n > 1 {
+		t.Errorf("%d attempts counted", n)
+	}
+	for i := range 50 {
+		r.store.add("well", fmt.Sprint("well", i))
+	}
+	rel.core.wake(r.now)
+	r.run(time.Second)
+	if n := len(r.sent(transport.Confirmed)); n != 50 {
+		t.Errorf("%d of 50 on another route delivered", n)
+	}
+	r.broker = confirmAll
+	r.run(2 * time.Minute)
+	r.drained()
+}
