@@ -1,0 +1,40 @@
+package style
+
+import (
+	"os"
+	"os/exec"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// TestTestsNamedInGuaranteesExist keeps the crash table true: every test that
+// docs/guarantees.md names is there.
+func TestTestsNamedInGuaranteesExist(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../../docs/guarantees.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.CommandContext(t.Context(), "grep", "-rhoE", "--include=*_test.go", `^func Test[A-Za-z0-9_]+`, "../..").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	tests := make(map[string]bool)
+	for line := range strings.Lines(string(out)) {
+		tests[strings.TrimPrefix(strings.TrimSpace(line), "func Test")] = true
+	}
+	named := 0
+	// A name of a test is long and has no dot, which tells it from other code.
+	for _, match := range regexp.MustCompile("`([A-Z][A-Za-z0-9]{14,})`").FindAllStringSubmatch(string(text), -1) {
+		if name := match[1]; name != "ErrCommitUnknown" {
+			named++
+			if !tests[name] {
+				t.Errorf("there is no Test%s", name)
+			}
+		}
+	}
+	if named < 30 {
+		t.Errorf("only %d tests are named: has the format changed?", named)
+	}
+}
