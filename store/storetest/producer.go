@@ -23,7 +23,8 @@ type OutboxFixture[TX any] struct {
 	Store producer.Store[TX]
 	// Begin begins a transaction at the store's default isolation level.
 	Begin func(ctx context.Context) (TX, error)
-	// Commit and Rollback end one.
+	// Commit and Rollback end one. Rolling back what has ended may be an error, but
+	// does nothing.
 	Commit   func(ctx context.Context, tx TX) error
 	Rollback func(ctx context.Context, tx TX) error
 	// OneWriter tells that of two transactions that write, the second waits for the
@@ -87,10 +88,13 @@ func (o *outbox[TX]) ok(err error) {
 	}
 }
 
+// begin begins a transaction that is rolled back in the end, if it is open
+// then: a test that failed must not hang.
 func (o *outbox[TX]) begin() TX {
 	o.Helper()
 	tx, err := o.Begin(o.ctx())
 	o.ok(err)
+	o.Cleanup(func() { _ = o.Rollback(context.WithoutCancel(o.ctx()), tx) })
 	return tx
 }
 
