@@ -17,7 +17,25 @@ import (
 // consumer. They are deleted at the end of the test.
 func newTopic(t *testing.T, consumers ...string) string {
 	t.Helper()
-	url, name := testenv.AMQPURL(t), testenv.Name(t)
+	name := testenv.Name(t)
+	declare(t, name, consumers...)
+	return name
+}
+
+// newTopics declares topics with one consumer each, and returns what their names begin
+// with.
+func newTopics(t *testing.T, consumers map[string]string) string {
+	t.Helper()
+	prefix := testenv.Name(t) + "_"
+	for topic, consumer := range consumers {
+		declare(t, prefix+topic, consumer)
+	}
+	return prefix
+}
+
+func declare(t *testing.T, topic string, consumers ...string) {
+	t.Helper()
+	url := testenv.AMQPURL(t)
 	t.Cleanup(func() {
 		conn, err := amqp091.Dial(url)
 		ok(t, err)
@@ -25,18 +43,17 @@ func newTopic(t *testing.T, consumers ...string) string {
 		ch, err := conn.Channel()
 		ok(t, err)
 		for _, c := range consumers {
-			if _, err := ch.QueueDelete(name+"_"+c, false, false, false); err != nil {
+			if _, err := ch.QueueDelete(topic+"_"+c, false, false, false); err != nil {
 				t.Error(err)
 			}
 		}
-		if err := ch.ExchangeDelete(name, false, false); err != nil {
+		if err := ch.ExchangeDelete(topic, false, false); err != nil {
 			t.Error(err)
 		}
 	})
 	for _, c := range consumers {
-		ok(t, newSubscriber(t, c).SubscribeInitialize(name))
+		ok(t, newSubscriber(t, c).SubscribeInitialize(topic))
 	}
-	return name
 }
 
 func newPublisher(t *testing.T) *amqp.Publisher {
