@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -19,7 +20,7 @@ var payload = []byte(`{"order":"` + strings.Repeat("x", 500) + `"}`)
 // newQueue declares an empty queue of the run's type and returns a channel beside it.
 func newQueue(o options) (conn *amqp.Connection, ch *amqp.Channel, name string, err error) {
 	if conn, err = amqp.Dial(o.amqpURL); err != nil {
-		return nil, nil, "", fmt.Errorf("connect to RabbitMQ failed")
+		return nil, nil, "", errors.New("connect to RabbitMQ failed") // the cause may show the password
 	}
 	if ch, err = conn.Channel(); err != nil {
 		return conn, nil, "", err
