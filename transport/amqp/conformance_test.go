@@ -26,9 +26,14 @@ func features(t *testing.T, groups bool) tests.Features {
 }
 
 // topics gives the suite topic names whose exchanges and queues are deleted
-// afterwards.
+// afterwards. They are many: all suites together exhaust the files of a broker.
 func topics(t *testing.T) func(tests.TestContext) string {
 	prefix := topic(t)
+	t.Cleanup(func() {
+		if err := sweep([]string{prefix}); err != nil {
+			t.Errorf("clean up: %v", err)
+		}
+	})
 	return func(c tests.TestContext) string {
 		return prefix + "-" + strings.ReplaceAll(string(c.TestID), "-", "")
 	}

@@ -21,7 +21,7 @@ func TestMain(m *testing.M) {
 	const merging = "github.com/ThreeDotsLabs/watermill/internal/subscriber.(*multiplier).Subscribe.func"
 	ignored := []goleak.Option{goleak.IgnoreAnyFunction(merging + "2"), goleak.IgnoreAnyFunction(merging + "3")}
 	goleak.VerifyTestMain(m, append(ignored, goleak.Cleanup(func(code int) {
-		if err := sweep(); err != nil {
+		if err := sweep(declared.prefixes); err != nil {
 			fmt.Fprintln(os.Stderr, "clean up:", err)
 			code = max(code, 1)
 		}
@@ -47,10 +47,10 @@ func topic(t testing.TB) string {
 	return name
 }
 
-// sweep deletes what the tests have declared: all at once, since rabbitmqctl takes
-// longer to start than most tests.
-func sweep() error {
-	if len(declared.prefixes) == 0 {
+// sweep deletes what has been declared with these prefixes. It is done for many
+// tests at once, since rabbitmqctl takes longer to start than most of them.
+func sweep(prefixes []string) error {
+	if len(prefixes) == 0 {
 		return nil
 	}
 	conn, err := amqp091.Dial(os.Getenv(testenv.AMQP))
@@ -71,7 +71,7 @@ func sweep() error {
 			return fmt.Errorf("%s: %w", what, err)
 		}
 		for _, name := range strings.Fields(string(out)) {
-			ours := slices.ContainsFunc(declared.prefixes, func(p string) bool { return strings.HasPrefix(name, p) })
+			ours := slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(name, p) })
 			if !ours {
 				continue
 			}
