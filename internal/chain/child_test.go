@@ -24,7 +24,6 @@ import (
 	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/internal/testenv"
 	"github.com/boxpair/boxpair/producer"
-	"github.com/boxpair/boxpair/transport"
 	"github.com/boxpair/boxpair/transport/amqp"
 )
 
@@ -58,8 +57,8 @@ type child struct {
 	Topic    string
 	LeaseTTL time.Duration
 	// Point is where the child waits until it is killed: written or committed for a
-	// producer; effects or committed for a consumer. A relay holds the outcomes of
-	// what it has sent back until it is told to go on if Point is sent.
+	// producer; effects or committed for a consumer. At marking, a relay waits until
+	// it is told to go on.
 	Point string
 }
 
@@ -105,7 +104,7 @@ func (c *child) run() error {
 	}
 	switch c.Role {
 	case "relay":
-		return c.relay(ctx, outbox, goOn)
+		return c.relay(ctx, db.store, goOn)
 	case "producer":
 		return c.produce(ctx, db, outbox)
 	case "consumer":
@@ -114,25 +113,12 @@ func (c *child) run() error {
 	return errors.New("no such role")
 }
 
-func (c *child) relay(ctx context.Context, outbox *producer.Outbox[pgx.Tx], goOn <-chan struct{}) error {
+func (c *child) relay(ctx context.Context, store producer.RelayStore, goOn <-chan struct{}) error {
 	publisher, err := amqp.NewPublisher(amqp.PublisherConfig{AMQP: amqp.DurablePubSub(c.AMQP, "")})
 	if err != nil {
 		return err
 	}
-	held := &sender{Sender: publisher, send: func(ctx context.Context, topic string, msg *message.Message, done func(transport.Result)) {
-		publisher.Send(ctx, topic, msg, func(r transport.Result) {
-			if c.Point != "sent" {
-				done(r)
-				return
-			}
-			go func() {
-				c.say("sent")
-				<-goOn
-				done(r)
-			}()
-		})
-	}}
-	relay, err := producer.NewRelay(outbox, held, producer.RelayConfig{
+	relay, err := producer.NewStandaloneRelay(&slowStore{store, c, goOn}, publisher, producer.RelayConfig{
 		LeaseTTL: c.LeaseTTL, PollOnly: true, Logger: slog.New(slog.NewTextHandler(os.Stdout, nil)),
 	})
 	if err != nil {
@@ -140,6 +126,24 @@ func (c *child) relay(ctx context.Context, outbox *producer.Outbox[pgx.Tx], goOn
 	}
 	c.say("started")
 	return relay.Run(ctx)
+}
+
+// slowStore is a store whose first mark is on its way until the child is told to go on.
+type slowStore struct {
+	producer.RelayStore
+	child *child
+	goOn  <-chan struct{}
+}
+
+func (s *slowStore) Mark(ctx context.Context, relay string, marks []producer.Mark) ([]int, error) {
+	if s.child.Point != "marking" {
+		return s.RelayStore.Mark(ctx, relay, marks)
+	}
+	s.child.say("at marking")
+	<-s.goOn
+	lost, err := s.RelayStore.Mark(context.WithoutCancel(ctx), relay, marks)
+	s.child.say(fmt.Sprintf("marked: lost %d shards, %v", len(lost), err))
+	return lost, err
 }
 
 func (c *child) produce(ctx context.Context, db *database[pgx.Tx], outbox *producer.Outbox[pgx.Tx]) error {
@@ -248,7 +252,7 @@ func (p *process) waits(text string, n int) {
 	})
 }
 
-// goOn tells a child that holds outcomes back to go on.
+// goOn tells a relay that waits to go on.
 func (p *process) goOn() {
 	p.t.Helper()
 	_, err := io.WriteString(p.stdin, "\n")

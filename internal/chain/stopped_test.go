@@ -22,8 +22,8 @@ func (p *process) signal(s syscall.Signal) {
 	ok(p.t, p.cmd.Process.Signal(s))
 }
 
-// A relay is stopped while it has sent events and has not marked them. Another one
-// takes over, and holds its own sends back. Then the first one is woken, and marks.
+// A relay is stopped while its first mark is on its way. Another one takes over, and
+// holds its own sends back. Then the first one is woken, and the mark arrives.
 func TestRelayThatIsStoppedAndWokenChangesNothing(t *testing.T) {
 	t.Parallel()
 	const each, ttl = 5, time.Second
@@ -34,8 +34,8 @@ func TestRelayThatIsStoppedAndWokenChangesNothing(t *testing.T) {
 	apply(t, db, newSubscriber(t, "stock"), topic, "stock", consumer.HandlerConfig{Ordered: true})
 	outbox := outboxOf(t, db)
 	placeAll(t, db, outbox, topic, each, keys...)
-	zombie := startChild(t, child{Role: "relay", Database: url, Topic: topic, LeaseTTL: ttl, Point: "sent"})
-	zombie.waits("sent", len(keys))
+	zombie := startChild(t, child{Role: "relay", Database: url, Topic: topic, LeaseTTL: ttl, Point: "marking"})
+	zombie.waits("at marking", 1)
 	zombie.signal(syscall.SIGSTOP)
 
 	gate, publisher := make(chan struct{}), newPublisher(t)
@@ -52,8 +52,9 @@ func TestRelayThatIsStoppedAndWokenChangesNothing(t *testing.T) {
 		return h.Shards == 64 && h.InFlight == len(keys)
 	})
 	before := db.number(`SELECT count(*) FROM boxpair.outbox_queue`)
-	zombie.signal(syscall.SIGCONT)
 	zombie.goOn()
+	zombie.signal(syscall.SIGCONT)
+	zombie.waits("marked: lost", 1)
 	zombie.waits("lease lost", 1)
 	eventually(t, "a woken relay that sees another one", func() bool {
 		return db.number(`SELECT count(*) FROM boxpair.outbox_relays WHERE seen_until > now()`) == 2
@@ -78,7 +79,7 @@ func TestRelayThatIsStoppedAndWokenChangesNothing(t *testing.T) {
 
 func TestRelaysThatAreStoppedAtRandomLoseAndReorderNothing(t *testing.T) {
 	t.Parallel()
-	const each, ttl = 40, 300 * time.Millisecond
+	const each, ttl = 25, 300 * time.Millisecond
 	keys := []string{"a", "b", "c", "d", "e", "f"}
 	db, url := newPostgres(t)
 	topic := newTopic(t, "stock")
