@@ -64,6 +64,9 @@ func (l *relayLoop) run(ctx context.Context) {
 		if stopped {
 			break
 		}
+		if l.err != nil && stop != nil { // the core has stopped itself
+			stop, abandon = nil, time.After(l.cfg.ShutdownTimeout)
+		}
 		timer.Reset(wait)
 		select {
 		case <-l.box.signal:
