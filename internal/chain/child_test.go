@@ -208,7 +208,7 @@ func startChild(t *testing.T, c child) *process {
 	c.AMQP = testenv.AMQPURL(t)
 	text, err := json.Marshal(c)
 	ok(t, err)
-	cmd := exec.Command(os.Args[0]) //nolint:gosec // this program
+	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), childVariable+"="+string(text))
 	cmd.Stderr = os.Stderr
 	p := &process{t: t, cmd: cmd, done: make(chan struct{})}

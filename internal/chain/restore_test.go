@@ -89,7 +89,7 @@ func (d *database[TX]) wantEffectsOf(t *testing.T, key string, n int) {
 // tool runs one of PostgreSQL's client programs.
 func tool(t *testing.T, name string, input []byte, args ...string) []byte {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), testenv.PGTool(t, name), args...) //nolint:gosec // as named by the test
+	cmd := exec.CommandContext(t.Context(), testenv.PGTool(t, name), args...)
 	var out, complaints bytes.Buffer
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(input), &out, &complaints
 	if err := cmd.Run(); err != nil {

@@ -131,8 +131,8 @@ func TestFailedPublishesTellNoSecrets(t *testing.T) {
 			t.Parallel()
 			works := strings.HasPrefix(name, "unroutable")
 			l := &logs{}
-			db, url := newPostgres(t)
-			db = openPostgres(t, with(t, url, "", ""))
+			_, url := newPostgres(t)
+			db := openPostgres(t, with(t, url, "", ""))
 			outbox, err := producer.New(db.store, producer.Config{Name: "shop", Logger: l.logger()})
 			ok(t, err)
 			topic := newTopic(t)
@@ -172,8 +172,8 @@ func TestFailedHandlersTellNoSecrets(t *testing.T) {
 	t.Parallel()
 	l := &logs{}
 	shop, _ := newPostgres(t)
-	stock, url := newPostgres(t)
-	stock = openPostgres(t, with(t, url, "", ""))
+	_, url := newPostgres(t)
+	stock := openPostgres(t, with(t, url, "", ""))
 	topic := newTopic(t, "stock")
 	sub, err := amqp.NewSubscriber(amqp.SubscriberConfig{
 		AMQP: amqp.DurablePubSub(with(t, testenv.AMQPURL(t), "guest", ""), "stock"), Logger: l.logger(),
