@@ -53,7 +53,7 @@ type RelayConfig struct {
 	// outcome is not known by then is sent again. Defaults to 30 s.
 	SendTimeout time.Duration
 	// RouteProbeInterval is the time between two probes of a route on which
-	// nothing succeeds. Defaults to 1 s.
+	// nothing succeeds; the first few come sooner. Defaults to 1 s.
 	RouteProbeInterval time.Duration
 	// RouteGrace is how long nothing may succeed on a route before that is
 	// reported as an error. Defaults to 1 minute.

@@ -90,7 +90,7 @@ func (c *relayCore) probe() {
 		e := r.candidates()[0]
 		e.unqueue()
 		e.probes++
-		r.probeAt = c.now + max(c.cfg.RouteProbeInterval, r.delay)
+		r.probeAt = c.now + r.delay
 		if r.solo || e.solo {
 			c.isolate(e)
 			e.probing = true

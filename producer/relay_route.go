@@ -167,6 +167,10 @@ func (c *relayCore) failing(e *entry) {
 	if len(r.keys) < stallHeads {
 		r.keys[e.failedKey()] = c.now
 	}
+	if r.paused {
+		r.delay = min(2*r.delay, c.cfg.RouteProbeInterval)
+		r.probeAt = c.now + r.delay
+	}
 }
 
 // judge decides what the refusals on a route mean, when there is nothing left
@@ -217,7 +221,8 @@ func (c *relayCore) countRefused(r *route) {
 
 func (c *relayCore) pauseRoute(r *route) {
 	r.paused = true
-	r.probeAt = c.now + c.cfg.RouteProbeInterval
+	r.delay = max(c.cfg.RouteProbeInterval/8, 1)
+	r.probeAt = c.now + r.delay
 	for _, e := range r.candidates() {
 		e.probes = 0
 	}
