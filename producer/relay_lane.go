@@ -2,6 +2,7 @@ package producer
 
 import (
 	"log/slog"
+	"math"
 	"time"
 )
 
@@ -339,8 +340,33 @@ func (c *relayCore) follow(e *entry) {
 	e.state = entryFollowing
 	e.Payload, e.Headers = nil, nil
 	l.following++
+	if len(l.fifo) > 0 && l.fifo[0].Seq > e.Seq {
+		c.forgetFIFO(l, nil) // e goes before them, once it has been moved
+	}
 	sh.lane.follow = append(sh.lane.follow, e)
 	c.markLane(sh)
+}
+
+// toMove returns the first Seq of l that is still to be moved behind its head. What
+// stands there already must not go before it.
+func (l *keyLine) toMove() int64 {
+	first := int64(math.MaxInt64)
+	if l.following == 0 {
+		return first
+	}
+	ln := &l.shard.lane
+	lists := [2][]*entry{ln.follow}
+	if ln.busy != nil && ln.busy.op == opFollow {
+		lists[1] = ln.busy.entries
+	}
+	for _, list := range lists {
+		for _, e := range list {
+			if e.line == l {
+				first = min(first, e.Seq)
+			}
+		}
+	}
+	return first
 }
 
 func (c *relayCore) followReply(cl *call) {

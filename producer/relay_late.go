@@ -3,6 +3,7 @@ package producer
 import (
 	"math"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -104,10 +105,19 @@ func (c *relayCore) sampled(cl *call) {
 	before, changed := l.sampled, l.sampled != l.seen
 	l.sampled, l.readBy = l.seen, l.read
 	names := make(map[string]writer, len(cl.names))
+	ended := before
+	for name, w := range l.writers {
+		if !slices.Contains(cl.names, name) {
+			ended = min(ended, w.floor)
+		}
+	}
 	for _, name := range cl.names {
 		w, ok := l.writers[name]
 		if !ok {
 			w, changed = writer{floor: before, since: c.now, read: l.read}, true
+			if strings.HasPrefix(name, "p ") { // prepared: it may be any of those that have ended
+				w.floor = ended
+			}
 		}
 		names[name] = w
 	}
@@ -180,7 +190,7 @@ func (c *relayCore) sweepCall() *call {
 		r.sweepAt = c.now + sweepInterval
 		for _, sh := range c.shards {
 			if c.readable(sh) {
-				sh.sweep = sweep{active: true, through: sh.low}
+				sh.sweep = sweep{active: sh.low > 0, through: sh.low} // through 0 would have no end
 			}
 		}
 	}

@@ -102,14 +102,14 @@ func (c *relayCore) takeDue(sh *shardState, row *Queued) bool {
 		return false
 	}
 	if row.Missing {
-		c.note(slog.LevelError, "parked event is missing from the log", slog.Int("shard", sh.no), slog.Int64("seq", row.Seq))
-		e := c.newEntry(sh, row)
-		e.parked, e.dead = true, true
-		e.outcome, e.problem = transport.Invalid, "event is missing from the log"
-		e.Attempts++
-		sh.parked[e.Seq] = e
-		c.failAgain(e)
+		c.buryMissing(sh, row, nil)
 		return true
+	}
+	if l := sh.lines[row.Key]; row.Key != "" && l != nil && l.blocked && !l.flowing() {
+		l.head = row.Seq
+		if l.toMove() < row.Seq {
+			return false // an earlier one is on its way there, and looks for its head then
+		}
 	}
 	r := c.routeFor(row.Topic)
 	if c.crowded(r) {
@@ -132,6 +132,18 @@ func (c *relayCore) takeDue(sh *shardState, row *Queued) bool {
 	c.block(l)
 	c.promote(l)
 	return true
+}
+
+// buryMissing makes a parked event dead whose row in the log is missing. l is nil
+// if its key is not known.
+func (c *relayCore) buryMissing(sh *shardState, row *Queued, l *keyLine) {
+	c.note(slog.LevelError, "parked event is missing from the log", slog.Int("shard", sh.no), slog.Int64("seq", row.Seq))
+	e := c.newEntry(sh, row)
+	e.line, e.parked, e.dead = l, true, true
+	e.outcome, e.problem = transport.Invalid, "event is missing from the log"
+	e.Attempts++
+	sh.parked[e.Seq] = e
+	c.failAgain(e)
 }
 
 func (c *relayCore) newParked(sh *shardState, row *Queued, r *route, l *keyLine) *entry {
@@ -240,6 +252,9 @@ func (c *relayCore) retryReply(cl *call) {
 				c.recheck(l)
 			}
 		}
+		if e.Missing && l == nil {
+			c.reload(e.shard) // nobody here knows which key has lost its head
+		}
 		c.free(e)
 	}
 }
@@ -264,10 +279,22 @@ func (c *relayCore) parkedReply(cl *call) {
 	c.block(l)
 	first := &cl.rows[0]
 	l.head = first.Seq
+	toMove := l.toMove()
+	if toMove < first.Seq {
+		l.due = due
+		return // the earlier one asks again when it has been moved
+	}
+	if first.Missing {
+		c.buryMissing(sh, first, l)
+		return
+	}
 	switch {
 	case due || first.State == Following && !c.cfg.HoldDeadKeys:
 		for i := range cl.rows {
 			row := &cl.rows[i]
+			if row.Missing || row.Seq > toMove {
+				break // the next look begins with it
+			}
 			l.fifo = append(l.fifo, c.newParked(sh, row, c.routeFor(row.Topic), l))
 		}
 		c.promote(l)

@@ -253,5 +253,6 @@ func (sh *shardState) idle() bool {
 func (sh *shardState) rewind(after int64) {
 	sh.low, sh.known = min(sh.low, after), min(sh.known, after)
 	sh.more = true
+	sh.sweep = sweep{} // it would read above the mark
 	sh.version++
 }

@@ -179,7 +179,8 @@ type RelayStore interface {
 	// Writers names the transactions that may still commit events with IDs lower than some
 	// that are visible already. A transaction keeps its name while it lives, and a
 	// later one never gets the name of an earlier one that was returned. One transaction may have
-	// several names.
+	// several names. If preparing it for a two-phase commit changes them, one of the new ones
+	// begins with "p ".
 	Writers(ctx context.Context) ([]string, error)
 	// Mark removes the queue rows of delivered events and keeps a receipt. It
 	// returns the shards of marks that are lost. Rows of another round stay.

@@ -131,7 +131,8 @@ func (c headersColumn) ScanBytes(v []byte) error {
 // writers names the transactions that hold the lock that an INSERT takes on
 // the log, before it is given ids, and keeps to its end. Locks are those of this
 // database, and readable by any role. The virtual transaction ID is there from
-// the start; a prepared transaction loses it and keeps the transaction ID. The start of the
+// the start; a prepared transaction loses it and keeps the transaction ID, which it may have
+// got so late that no sample has seen it, so it is named as prepared besides. The start of the
 // server goes with the former, since its numbers begin anew.
 var writers = statement(`
 WITH w AS MATERIALIZED (
@@ -142,7 +143,8 @@ WITH w AS MATERIALIZED (
 )
 SELECT 'v ' || virtualtransaction || ' ' || extract(epoch FROM pg_postmaster_start_time()) FROM w
 UNION ALL
-SELECT 'x ' || l.transactionid FROM w JOIN pg_locks l USING (virtualtransaction)
+SELECT kind || l.transactionid FROM w JOIN pg_locks l USING (virtualtransaction)
+CROSS JOIN LATERAL (SELECT 'x ' UNION ALL SELECT 'p ' WHERE virtualtransaction LIKE '-1/%') AS k (kind)
 WHERE l.locktype = 'transactionid' AND l.mode = 'ExclusiveLock' AND l.granted`)
 
 // Writers implements [producer.RelayStore].

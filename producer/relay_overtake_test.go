@@ -1,0 +1,237 @@
+package producer
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/boxpair/boxpair/idgen"
+	"github.com/boxpair/boxpair/transport"
+)
+
+// shardKeys returns keys of the shard of the key "K".
+func shardKeys(n int) (keys []string) {
+	want := idgen.Shard("K", [16]byte{})
+	for i := 0; len(keys) < n; i++ {
+		if k := fmt.Sprint("f", i); idgen.Shard(k, [16]byte{}) == want {
+			keys = append(keys, k)
+		}
+	}
+	return keys
+}
+
+func TestASweepDoesNotGoOnAboveAMarkThatWasSetBack(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	keys := shardKeys(400)
+	for _, k := range keys[:200] {
+		r.store.add("bad", k)
+	}
+	k1 := r.store.add("bad", "K")
+	var k2 int64
+	for i, k := range keys[200:] {
+		if i == 25 {
+			k2 = r.store.add("bad", "K")
+		}
+		r.store.add("bad", k)
+	}
+	works := false
+	r.broker = func(s rigSend) transport.Result {
+		if s.topic == "bad" && !works {
+			return transport.Result{Outcome: transport.Unavailable}
+		}
+		return confirmAll(s)
+	}
+	rel := r.start(RelayConfig{Window: 50, FetchSize: 20})
+	caught := false
+	rel.hold = func(cl *call) bool {
+		if cl.op == opFetch && cl.sweep && cl.ranges[0].After >= k1 && cl.ranges[0].After < k2 && !caught {
+			caught = true
+			return true
+		}
+		return false
+	}
+	for range 8 {
+		if caught {
+			break
+		}
+		r.store.add("good", "g")
+		r.run(time.Minute)
+	}
+	if !caught {
+		t.Fatal("no sweep seen")
+	}
+	works = true
+	r.run(8 * time.Second) // a probe
+	rel.free()
+	r.run(time.Minute)
+	var got []int64
+	for _, s := range r.sends {
+		if s.key == "K" && s.outcome == transport.Confirmed {
+			got = append(got, s.seq)
+		}
+	}
+	if !slices.Equal(got, []int64{k1, k2}) {
+		t.Errorf("K: %v, want %v", got, []int64{k1, k2})
+	}
+	r.drained()
+}
+
+func TestFollowersDoNotOvertakeAnEventThatIsStillToBeMoved(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	dead := r.store.add("b", "K")
+	bad := true
+	lost := false
+	var second int64
+	r.broker = func(s rigSend) transport.Result {
+		if s.seq == dead && bad {
+			return transport.Result{Outcome: transport.Invalid}
+		}
+		if s.seq == second && !lost {
+			lost = true
+			return transport.Result{Outcome: transport.Unavailable}
+		}
+		return confirmAll(s)
+	}
+	rel := r.start(RelayConfig{})
+	r.run(time.Second)
+	bad = false
+	if r.store.state(dead) != Dead {
+		t.Fatal("not dead")
+	}
+	second = r.store.add("a", "K")
+	third, fourth := r.store.add("b", "K"), r.store.add("b", "K")
+	rel.mute = func(s rigSend) bool { return s.seq == second }
+	rel.core.wake(r.now)
+	r.run(time.Second)
+	if len(rel.muted) != 1 {
+		t.Fatal("the second event is not in flight")
+	}
+	rel.delay = func(cl *call) bool { return cl.op == opFollow }
+	r.store.redrive(dead)
+	r.run(4 * time.Second)
+	if len(rel.delayed) != 1 {
+		t.Fatal("nothing is being moved")
+	}
+	m := rel.muted[0]
+	rel.muted, rel.mute = nil, nil
+	rel.answer(m) // outcome not known
+	r.run(20 * time.Millisecond)
+	rel.free()
+	r.run(time.Minute)
+	got := r.sent(transport.Confirmed)
+	if want := []int64{dead, second, third, fourth}; !slices.Equal(got, want) {
+		t.Errorf("got %v want %v", got, want)
+	}
+	r.drained()
+}
+
+func TestAParkedHeadThatIsMissingFromTheLogFreesItsKey(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	e := r.store.add("t", "K")
+	r.store.add("t", "other")
+	r.broker = func(s rigSend) transport.Result {
+		if s.seq == e {
+			return transport.Result{Outcome: transport.Refused}
+		}
+		return confirmAll(s)
+	}
+	rel := r.start(RelayConfig{Backoff: Backoff{Initial: 20 * time.Second}})
+	r.run(time.Second)
+	delete(r.store.log, e)
+	r.run(3 * time.Minute)
+	r.store.add("t", "K")
+	rel.core.wake(r.now)
+	r.run(5 * time.Minute)
+	r.drained()
+}
+
+func TestAFollowerThatIsMissingFromTheLogIsNotSent(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	e := r.store.add("t", "K")
+	f := r.store.add("t", "K")
+	r.store.add("t", "K")
+	r.store.add("t", "other")
+	refuse := true
+	r.broker = func(s rigSend) transport.Result {
+		if s.seq == e && refuse {
+			return transport.Result{Outcome: transport.Refused}
+		}
+		return confirmAll(s)
+	}
+	r.start(RelayConfig{Backoff: Backoff{Initial: 20 * time.Second}})
+	r.run(time.Second)
+	delete(r.store.log, f)
+	refuse = false
+	r.run(3 * time.Minute)
+	for _, s := range r.sends {
+		if s.seq == f {
+			t.Errorf("sent %d topic %q key %q id %v", s.seq, s.topic, s.key, s.outcome)
+		}
+	}
+	r.drained()
+}
+
+func TestAWriterThatIsPreparedStaysAWriter(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	late := r.store.begin()
+	first := late.write("topic", "key")
+	passed := r.store.add("topic", sameShard("key"))
+	rel := r.start(RelayConfig{})
+	r.run(time.Second)
+	r.store.mu.Lock()
+	delete(r.store.open, late.name)
+	late.name = "p " + late.name
+	r.store.open[late.name] = late
+	r.store.mu.Unlock()
+	r.run(time.Second)
+	late.commit()
+	next := r.store.add("topic", "key")
+	rel.core.wake(r.now)
+	r.run(2 * time.Second)
+	if got, want := r.sent(), []int64{passed, first, next}; !slices.Equal(got, want) {
+		t.Errorf("sent %v, want %v", got, want)
+	}
+}
+
+func TestANewHeadDoesNotOvertakeAnEventThatIsStillToBeMoved(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	dead := r.store.add("b", "K")
+	lost := false
+	var second int64
+	r.broker = func(s rigSend) transport.Result {
+		if s.seq == dead {
+			return transport.Result{Outcome: transport.Invalid}
+		}
+		if s.seq == second && !lost {
+			lost = true
+			return transport.Result{Outcome: transport.Unavailable}
+		}
+		return confirmAll(s)
+	}
+	rel := r.start(RelayConfig{})
+	r.run(time.Second)
+	second = r.store.add("a", "K")
+	third, fourth := r.store.add("b", "K"), r.store.add("b", "K")
+	rel.mute = func(s rigSend) bool { return s.seq == second }
+	rel.core.wake(r.now)
+	r.run(time.Second)
+	r.store.redrive(dead)
+	r.run(4 * time.Second) // the others follow it
+	r.store.discard(dead)
+	r.run(6 * time.Second)
+	m := rel.muted[0]
+	rel.muted, rel.mute = nil, nil
+	rel.answer(m)
+	r.run(time.Minute)
+	if got, want := r.sent(transport.Confirmed), []int64{second, third, fourth}; !slices.Equal(got, want) {
+		t.Errorf("got %v want %v", got, want)
+	}
+	r.drained()
+}
