@@ -1,0 +1,121 @@
+package producer
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// settled tells whether nothing is left that a relay should still do.
+func (s *simulation) settled() bool {
+	queued, live := s.store.left()
+	if queued > 0 {
+		return false
+	}
+	if s.cfg.HoldDeadKeys { // what waits behind a dead event waits for an operator
+		dead := make(map[BlockedKey]bool)
+		for _, p := range s.store.parked {
+			if p.state == Dead {
+				dead[BlockedKey{p.shard, p.key}] = true
+			}
+		}
+		for _, p := range s.store.parked {
+			if p.live() && p.key != "" && dead[BlockedKey{p.shard, p.key}] {
+				live--
+			}
+		}
+	}
+	if queued > 0 || live > 0 {
+		return false
+	}
+	for _, rel := range s.relays {
+		if rel.core.inflight > 0 || rel.core.buffered > 0 {
+			return false
+		}
+	}
+	return true
+}
+
+func (s *simulation) leftovers() string {
+	queued, live := s.store.left()
+	text := fmt.Sprintf("%d queued, %d parked, at %v", queued, live, s.now)
+	for _, rel := range s.relays {
+		text += "; " + rel.core.cfg.Name + " " + rel.core.forgotten()
+	}
+	return text
+}
+
+func (s *simulation) fail(format string, args ...any) {
+	s.broken = append(s.broken, fmt.Sprintf(format, args...))
+}
+
+// check looks at what the broker saw.
+func (s *simulation) check() {
+	arrived := make(map[int64]bool)
+	everDead := make(map[int64]bool)
+	counted := make(map[int64]int)
+	last := make(map[int64]int)
+	for _, x := range s.store.failures {
+		if last[x.Seq] != x.Attempts { // else a statement was repeated whose answer was lost
+			counted[x.Seq]++
+		}
+		last[x.Seq] = x.Attempts
+		everDead[x.Seq] = everDead[x.Seq] || x.Dead
+	}
+	firsts := make(map[string][]int64)
+	for _, seq := range s.arrivals {
+		if !arrived[seq] {
+			arrived[seq] = true
+			if key := s.store.log[seq].Key; key != "" {
+				firsts[key] = append(firsts[key], seq)
+			}
+		}
+	}
+	for key, seqs := range firsts {
+		highest := int64(0)
+		for _, seq := range seqs {
+			if seq < highest && !everDead[seq] {
+				s.fail("key %s: %d arrived behind %d", key, seq, highest)
+			}
+			highest = max(highest, seq)
+		}
+	}
+	for seq, from := range s.replayed {
+		if s.store.parked[seq] == nil && !slices.Contains(s.arrivals[from:], seq) {
+			s.fail("the replay of %d was lost", seq)
+		}
+	}
+	for _, seq := range s.written {
+		p := s.store.parked[seq]
+		switch {
+		case arrived[seq], p != nil && (p.state == Dead || p.state == Discarded):
+		case p != nil && s.cfg.HoldDeadKeys && s.store.hasDead(p.shard, p.key):
+		default:
+			s.fail("%d was lost", seq)
+		}
+		if counted[seq] > s.refusals[seq] {
+			s.fail("%d: %d attempts counted, %d refusals", seq, counted[seq], s.refusals[seq])
+		}
+	}
+}
+
+func simulate(t testing.TB, seed uint64) []string {
+	s := newSimulation(t, seed)
+	s.run(200 + s.rnd.IntN(600))
+	s.check()
+	return s.broken
+}
+
+func TestSimulatedSchedulesLoseAndReorderNothing(t *testing.T) {
+	t.Parallel()
+	failed := 0
+	for seed := range uint64(schedules) {
+		if broken := simulate(t, seed); len(broken) > 0 {
+			t.Errorf("seed %d: %s", seed, strings.Join(broken[:min(len(broken), 5)], "; "))
+			if failed++; failed == 10 {
+				t.Fatal("enough")
+			}
+		}
+	}
+}
