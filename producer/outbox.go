@@ -136,7 +136,8 @@ func (o *Outbox[TX]) Handling(tx TX, consumer string, cause transport.Event) *Wr
 // Events that fn queues are written just before the commit. A transaction that
 // conflicted with another is run again from the start, with a fresh writer, after a
 // short random wait, at most Config.MaxTransactAttempts times: fn must not
-// have effects elsewhere. An error that wraps [ErrCommitUnknown] means that the
+// have effects elsewhere, and must not call Transact: with every connection of a pool taken by
+// such callers they wait for each other. An error that wraps [ErrCommitUnknown] means that the
 // transaction may have been committed; running fn again is safe for its events, and for its
 // own changes if they are idempotent.
 func (o *Outbox[TX]) Transact(ctx context.Context, fn func(ctx context.Context, w *Writer[TX]) error) error {

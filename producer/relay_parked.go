@@ -25,7 +25,8 @@ type parkedID struct {
 func (d *duePoll) soon(at time.Duration) { d.at = min(d.at, at) }
 
 const (
-	dueLimit   = 256              // heads in one look
+	dueLimit   = 256              // heads in one look, besides those that are passed over
+	dueMost    = 20_000           // with those, which bounds the memory that a look takes
 	dueSafety  = 30 * time.Second // between looks when none is known to be due
 	dueSlowMax = 30 * time.Second
 	dueSkipped = time.Second
@@ -41,7 +42,7 @@ func (c *relayCore) dueCall() *call {
 		c.at(d.at)
 		return nil
 	}
-	cl := &call{op: opDue, limit: dueLimit + c.parkedIn + d.passed}
+	cl := &call{op: opDue, limit: min(dueLimit+c.parkedIn+d.passed, dueMost)}
 	for _, sh := range c.shards {
 		if sh != nil && sh.open() {
 			cl.shards = append(cl.shards, sh)
