@@ -204,7 +204,8 @@ type RelayStore interface {
 	Due(ctx context.Context, shards []int, limit int) (due []Queued, next time.Duration, err error)
 	// FetchParked reads the live (retrying or following) events of one key, at most limit.
 	FetchParked(ctx context.Context, shard int, key string, limit int) ([]Queued, error)
-	// Retry records further failures of parked events: retrying again, or dead. The
+	// Retry records further failures of live parked events, followers included: retrying
+	// again, or dead. The
 	// next live event of a key whose head died becomes retrying and due, unless hold.
 	Retry(ctx context.Context, relay string, lease Lease, failures []Failure, hold bool) (lost bool, err error)
 	// Sent removes parked events that were delivered and keeps a receipt. The next

@@ -244,9 +244,10 @@ func (s *Store) retry(ctx context.Context, tx *sql.Tx, relay string, shard int, 
 	at := now()
 	state, next := nextState(f, at)
 	var key string
-	// Only while it is retrying: an operator may have discarded it meanwhile.
+	// Only while it is live: an operator may have discarded it meanwhile. A follower is sent
+	// as soon as its predecessor is confirmed, and may fail before it is promoted.
 	err := s.one(ctx, tx, []any{&key}, `UPDATE {outbox_parked} SET state = ?, attempts = ?, next_attempt_at = ?, last_error = ?
-		WHERE id = ? AND shard = ? AND state = 'retrying' RETURNING key`, state, f.Attempts, next, f.Error, f.Seq, shard)
+		WHERE id = ? AND shard = ? AND state IN ('retrying', 'following') RETURNING key`, state, f.Attempts, next, f.Error, f.Seq, shard)
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil
 	} else if err != nil {

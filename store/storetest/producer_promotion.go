@@ -14,6 +14,7 @@ func promotionTests[TX any]() []outboxTest[TX] {
 		{fact: "heal makes a follower without a head the head", run: healPromotes[TX]},
 		{fact: "heal leaves heads, other shards and keys on hold alone", run: healLeavesAlone[TX]},
 		{fact: "heal of a lost shard changes nothing", run: healIsFenced[TX]},
+		{fact: "follower that was sent and failed is retrying", run: followerFails[TX]},
 		{fact: "late failure does not revive a discarded event", run: retryAfterDiscard[TX]},
 	}
 }
@@ -119,6 +120,17 @@ func healIsFenced[TX any](o *outbox[TX]) {
 		o.ok(o.Store.Heal(o.ctx(), as.relay, []producer.Lease{{Shard: h.lease.Shard, Epoch: as.epoch}}, false))
 		o.expectDue(h.lease.Shard)
 	}
+}
+
+// A follower is sent as soon as the event before it is confirmed, so its failure
+// may be recorded before that event's delivery.
+func followerFails[TX any](o *outbox[TX]) {
+	h := o.ownKey(3)
+	h.park(0, 0)
+	h.follow(1, 2)
+	h.retry(1, 1, long, false, false)
+	h.sent(0)
+	o.expectParked(h.state(1, producer.Retrying, 1), h.state(2, producer.Following, 0))
 }
 
 func retryAfterDiscard[TX any](o *outbox[TX]) {
