@@ -63,6 +63,7 @@ type call struct {
 	entries  []*entry
 	line     *keyLine
 	versions []uint32 // of shards, when it was issued
+	reload   bool     // opHeal: and then the blocked keys are loaded
 	sweep    bool     // opFetch: a page of a sweep
 	above    []int    // opFetch: which of ranges are above the marks of shards
 	looks    []int64  // opFetch: from where on it looks below the marks of shards

@@ -195,7 +195,7 @@ func (f *fakeStore) Retry(_ context.Context, relay string, lease Lease, failures
 		return true, nil
 	}
 	for _, x := range failures {
-		if p := f.parked[x.Seq]; p != nil && p.live() {
+		if p := f.parked[x.Seq]; p != nil && p.state == Retrying {
 			f.record(relay, x)
 			if x.Dead && !hold {
 				f.lift(p.shard, p.key)

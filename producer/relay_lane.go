@@ -22,10 +22,11 @@ type lane struct {
 	park   []*entry      // events of the queue that failed
 	follow []*entry      // events of the queue behind those
 	fetch  []*keyLine    // keys whose parked events are to be read
+	heal   bool          // a follower without a head was seen
 }
 
 func (ln *lane) idle() bool {
-	return ln.busy == nil && len(ln.sent)+len(ln.again)+len(ln.park)+len(ln.follow)+len(ln.fetch) == 0
+	return ln.busy == nil && !ln.heal && len(ln.sent)+len(ln.again)+len(ln.park)+len(ln.follow)+len(ln.fetch) == 0
 }
 
 const (
@@ -107,6 +108,11 @@ func (c *relayCore) laneCall(sh *shardState) *call {
 		cl.fail()
 		return cl
 	}
+	if ln.heal && !sh.yielding {
+		ln.heal = false
+		cl.op = opHeal
+		return cl
+	}
 	for range 3 {
 		ln.turn = (ln.turn + 1) % 3
 		switch {
@@ -147,7 +153,7 @@ func (c *call) fail() {
 
 // healCall heals all shards that are to be healed and have nothing under way.
 func (c *relayCore) healCall() *call {
-	cl := &call{op: opHeal}
+	cl := &call{op: opHeal, reload: true}
 	for _, sh := range c.shards {
 		if sh != nil && sh.phase == phaseHeal && sh.lane.busy == nil && !sh.yielding {
 			sh.again = false
@@ -177,12 +183,7 @@ func (c *relayCore) laneReply(cl *call) {
 		sh.lane.fails = 0
 	}
 	if cl.op == opHeal {
-		for _, sh := range cl.shards {
-			if !sh.gone && !sh.yielding {
-				sh.phase = phaseLoad
-				c.reading.healed = true
-			}
-		}
+		c.healed(cl)
 		return
 	}
 	sh := cl.shards[0]
@@ -206,6 +207,18 @@ func (c *relayCore) laneReply(cl *call) {
 	}
 }
 
+// healed goes on with what shards are healed for: loading what is blocked, or just
+// sending the events that have become heads.
+func (c *relayCore) healed(cl *call) {
+	c.due.soon(c.now)
+	for _, sh := range cl.shards {
+		if !sh.gone && !sh.yielding && cl.reload {
+			sh.phase = phaseLoad
+			c.reading.healed = true
+		}
+	}
+}
+
 // laneFailed puts back what a failed statement was to do, before the rest. It
 // may have been done: all of it may be done twice.
 func (c *relayCore) laneFailed(cl *call) {
@@ -215,6 +228,8 @@ func (c *relayCore) laneFailed(cl *call) {
 	}
 	ln := &cl.shards[0].lane
 	switch cl.op {
+	case opHeal:
+		ln.heal = !cl.reload && !cl.shards[0].yielding
 	case opSent:
 		ln.sent = append(cl.entries, ln.sent...)
 	case opRetry:

@@ -287,7 +287,7 @@ func (c *relayCore) yield(sh *shardState) {
 			c.forget(e)
 		}
 	}
-	sh.lane.follow, sh.lane.fetch = nil, nil // nothing of it was begun
+	sh.lane.follow, sh.lane.fetch, sh.lane.heal = nil, nil, false // nothing of it was begun
 	c.markLane(sh)
 }
 

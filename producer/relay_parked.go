@@ -290,7 +290,7 @@ func (c *relayCore) parkedReply(cl *call) {
 		return
 	}
 	switch {
-	case due || first.State == Following && !c.cfg.HoldDeadKeys:
+	case due:
 		for i := range cl.rows {
 			row := &cl.rows[i]
 			if row.Missing || row.Seq > toMove {
@@ -299,8 +299,9 @@ func (c *relayCore) parkedReply(cl *call) {
 			l.fifo = append(l.fifo, c.newParked(sh, row, c.routeFor(row.Topic), l))
 		}
 		c.promote(l)
-	case first.State == Following: // behind a dead event, or nobody: the database can tell
-		c.reload(sh)
+	case first.State == Following: // without a head, unless a dead event holds it
+		sh.lane.heal = true
+		c.markLane(sh)
 	default:
 		c.due.soon(c.now)
 	}
