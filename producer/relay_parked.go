@@ -290,6 +290,9 @@ func (c *relayCore) parkedReply(cl *call) {
 		return
 	}
 	switch {
+	case first.State == Following: // without a head, unless a dead event holds it
+		sh.lane.heal = true
+		c.markLane(sh)
 	case due:
 		for i := range cl.rows {
 			row := &cl.rows[i]
@@ -299,9 +302,6 @@ func (c *relayCore) parkedReply(cl *call) {
 			l.fifo = append(l.fifo, c.newParked(sh, row, c.routeFor(row.Topic), l))
 		}
 		c.promote(l)
-	case first.State == Following: // without a head, unless a dead event holds it
-		sh.lane.heal = true
-		c.markLane(sh)
 	default:
 		c.due.soon(c.now)
 	}

@@ -428,3 +428,29 @@ func TestTheFakeHonoursTheFence(t *testing.T) {
 		t.Errorf("lost %v, %v", lost, err)
 	}
 }
+
+func TestEventsThatAreMovedWhenTheirHeadHasGoneAreHealed(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	first, second := r.store.add("topic", "key"), r.store.add("topic", "key")
+	for i := range 5 {
+		r.store.add("topic", fmt.Sprint("other", i))
+	}
+	refused := map[int64]transport.Outcome{first: transport.Refused, second: transport.Refused}
+	r.outcomes(refused)
+	rel := r.start(RelayConfig{MaxAttempts: 2, Backoff: Backoff{Initial: 100 * time.Millisecond}})
+	rel.hold = func(cl *call) bool { return cl.op == opFollow }
+	r.run(10 * time.Millisecond)
+	delete(refused, first)
+	rel.hold = func(cl *call) bool { return cl.op == opFollow } // the second is not moved yet
+	r.run(time.Second)
+	rel.free()
+	r.run(time.Second)
+	r.store.add("topic", "another") // the route works
+	rel.core.wake(r.now)
+	r.run(time.Minute)
+	r.drained()
+	if n := len(r.store.attempts(second)); n != 2 || r.store.state(second) != Dead {
+		t.Errorf("%d attempts recorded, state %q", n, r.store.state(second))
+	}
+}
