@@ -94,6 +94,23 @@ func refusing(t *testing.T) string {
 	return l.Addr().String()
 }
 
+// loginOf makes a role of the test's own whose password is the canary, and returns
+// url with its login.
+func loginOf(t *testing.T, url string) string {
+	t.Helper()
+	role := testenv.Name(t)
+	admin, err := pgx.Connect(t.Context(), url)
+	ok(t, err)
+	_, err = admin.Exec(t.Context(), `CREATE ROLE "`+role+`" LOGIN SUPERUSER PASSWORD '`+canaryPassword+`'`)
+	ok(t, err)
+	t.Cleanup(func() {
+		ctx := context.WithoutCancel(t.Context())
+		_, err := admin.Exec(ctx, `DROP ROLE "`+role+`"`)
+		ok(t, errors.Join(err, admin.Close(ctx)))
+	})
+	return with(t, url, role, "")
+}
+
 // canary is an event that is hard to send: nothing listens to its topic.
 func canary(topic, key string) producer.Event {
 	e := numbered(topic, key, 1)
@@ -132,7 +149,7 @@ func TestFailedPublishesTellNoSecrets(t *testing.T) {
 			works := strings.HasPrefix(name, "unroutable")
 			l := &logs{}
 			_, url := newPostgres(t)
-			db := openPostgres(t, with(t, url, "", ""))
+			db := openPostgres(t, loginOf(t, url))
 			outbox, err := producer.New(db.store, producer.Config{Name: "shop", Logger: l.logger()})
 			ok(t, err)
 			topic := newTopic(t)
@@ -173,7 +190,7 @@ func TestFailedHandlersTellNoSecrets(t *testing.T) {
 	l := &logs{}
 	shop, _ := newPostgres(t)
 	_, url := newPostgres(t)
-	stock := openPostgres(t, with(t, url, "", ""))
+	stock := openPostgres(t, loginOf(t, url))
 	topic := newTopic(t, "stock")
 	sub, err := amqp.NewSubscriber(amqp.SubscriberConfig{
 		AMQP: amqp.DurablePubSub(with(t, testenv.AMQPURL(t), "guest", ""), "stock"), Logger: l.logger(),
