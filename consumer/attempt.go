@@ -3,8 +3,10 @@ package consumer
 import (
 	"context"
 	"errors"
+	"fmt"
 	"runtime/debug"
 
+	"github.com/boxpair/boxpair/internal/fault"
 	"github.com/boxpair/boxpair/producer"
 )
 
@@ -30,11 +32,17 @@ func (h *Handler[TX]) try(ctx context.Context, apply func(context.Context, begun
 	a.err = guard(func() (err error) {
 		a.verdict, err = apply(ctx, func(ctx context.Context, tx TX, in *incoming) error {
 			a.ran = true
+			if err := fault.Hit(ctx, fault.C4); err != nil {
+				return err
+			}
 			w := h.newWork(ctx, tx, in)
 			err := h.call(ctx, w)
 			a.wrote = w.wrote
 			return err
 		})
+		if err == nil && a.ran && fault.Hit(ctx, fault.C7) != nil {
+			err = fmt.Errorf("commit: %w", ErrCommitUnknown)
+		}
 		return err
 	})
 	if a.err == nil && a.verdict == None {
@@ -52,10 +60,16 @@ func (h *Handler[TX]) call(ctx context.Context, w *Work[TX]) (err error) {
 			err = newPanic(v)
 		}
 	}()
+	if err := fault.Hit(ctx, fault.C5); err != nil {
+		return err
+	}
 	if err := h.fn(ctx, w, w.msg); err != nil {
 		return err
 	}
-	return w.finish(ctx)
+	if err := w.finish(ctx); err != nil {
+		return err
+	}
+	return fault.Hit(ctx, fault.C6)
 }
 
 // guard runs f in a goroutine of its own and waits for it: a Goexit in f, as of a test

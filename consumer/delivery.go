@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/boxpair/boxpair/dedupe"
+	"github.com/boxpair/boxpair/internal/fault"
 )
 
 // delivery is the handling of one delivered message, from its arrival to its
@@ -126,6 +127,9 @@ func (h *Handler[TX]) settle(ctx context.Context, d *delivery, a attempt) error 
 	id, digest := d.in.event.ID, d.in.event.Digest
 	switch a.verdict {
 	case Applied:
+		if err := fault.Hit(ctx, fault.C8); err != nil {
+			return err
+		}
 		h.applied(d.who, a.wrote)
 		h.remember(d.term, id, digest)
 	case Duplicate:
@@ -232,7 +236,14 @@ func (h *Handler[TX]) park(ctx context.Context, d *delivery, p Parking) error {
 func (h *Handler[TX]) parkOnce(ctx context.Context, p Parking) (Verdict, error) {
 	ctx, cancel := h.operation(ctx)
 	defer cancel()
-	return h.inbox.store.ParkMessage(ctx, p)
+	if err := fault.Hit(ctx, fault.C11); err != nil {
+		return None, err
+	}
+	verdict, err := h.inbox.store.ParkMessage(ctx, p)
+	if err == nil && fault.Hit(ctx, fault.C12) != nil {
+		err = fmt.Errorf("commit: %w", ErrCommitUnknown)
+	}
+	return verdict, err
 }
 
 // parked takes note of what was parked, or of another copy that was first.

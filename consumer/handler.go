@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/boxpair/boxpair/dedupe"
+	"github.com/boxpair/boxpair/internal/fault"
 	"github.com/boxpair/boxpair/transport"
 )
 
@@ -70,6 +71,9 @@ func (h *Handler[TX]) Consume(msg *message.Message) error {
 }
 
 func (h *Handler[TX]) consume(ctx context.Context, msg *message.Message, d *delivery) error {
+	if err := fault.Hit(ctx, fault.C1); err != nil {
+		return err
+	}
 	if err := h.known(ctx, d); err != nil {
 		return err
 	}
@@ -78,12 +82,21 @@ func (h *Handler[TX]) consume(ctx context.Context, msg *message.Message, d *deli
 	if err != nil {
 		return h.refuse(ctx, d, err)
 	}
+	if err := fault.Hit(ctx, fault.C2); err != nil {
+		return err
+	}
 	if h.seen(in) == dedupe.Duplicate {
 		h.counts.window.Add(1)
 		return nil
 	}
+	if err := fault.Hit(ctx, fault.C3); err != nil {
+		return err
+	}
 	d.suspect = d.redelivered && h.returned.Seen(in.event.ID, transport.Digest{}) == dedupe.Miss
-	return h.handle(ctx, d)
+	if err := h.handle(ctx, d); err != nil {
+		return err
+	}
+	return fault.Hit(ctx, fault.C9)
 }
 
 // known waits until the consumer is registered.

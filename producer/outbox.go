@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/boxpair/boxpair/internal/fault"
 	"github.com/boxpair/boxpair/transport"
 )
 
@@ -142,19 +143,7 @@ func (o *Outbox[TX]) Handling(tx TX, consumer string, cause transport.Event) *Wr
 // own changes if they are idempotent.
 func (o *Outbox[TX]) Transact(ctx context.Context, fn func(ctx context.Context, w *Writer[TX]) error) error {
 	for attempt := 1; ; attempt++ {
-		wrote := false
-		err := o.store.Transact(ctx, func(ctx context.Context, tx TX) error {
-			w := o.newWriter(tx)
-			w.flushes = true
-			if err := fn(ctx, w); err != nil {
-				return err
-			}
-			if err := w.Flush(ctx); err != nil {
-				return err
-			}
-			wrote = w.wrote
-			return nil
-		})
+		wrote, err := o.transactOnce(ctx, fn)
 		if err == nil || errors.Is(err, ErrCommitUnknown) {
 			if wrote {
 				o.Committed()
@@ -170,9 +159,39 @@ func (o *Outbox[TX]) Transact(ctx context.Context, fn func(ctx context.Context, 
 	}
 }
 
+// transactOnce runs fn in a transaction and commits. It tells whether events were
+// written.
+func (o *Outbox[TX]) transactOnce(ctx context.Context, fn func(ctx context.Context, w *Writer[TX]) error) (wrote bool, err error) {
+	if err := fault.Hit(ctx, fault.P1); err != nil {
+		return false, err
+	}
+	err = o.store.Transact(ctx, func(ctx context.Context, tx TX) error {
+		w := o.newWriter(tx)
+		w.flushes = true
+		if err := fn(ctx, w); err != nil {
+			return err
+		}
+		if err := fault.Hit(ctx, fault.P2); err != nil {
+			return err
+		}
+		if err := w.Flush(ctx); err != nil {
+			return err
+		}
+		wrote = w.wrote
+		return fault.Hit(ctx, fault.P3)
+	})
+	if err == nil && fault.Hit(ctx, fault.P4) != nil {
+		err = fmt.Errorf("commit: %w", ErrCommitUnknown)
+	}
+	return wrote, err
+}
+
 // Committed wakes the relays: those in this process at once, those in others
 // through [Outbox.Run]. It never blocks. [Outbox.Transact] calls it by itself.
 func (o *Outbox[TX]) Committed() {
+	if fault.Hit(context.Background(), fault.P5) != nil {
+		return
+	}
 	o.local.send()
 	o.remote.send()
 }

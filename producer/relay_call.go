@@ -3,6 +3,8 @@ package producer
 import (
 	"context"
 	"time"
+
+	"github.com/boxpair/boxpair/internal/fault"
 )
 
 // op names a method of [RelayStore].
@@ -38,6 +40,20 @@ func (o op) String() string { return opNames[o] }
 // onLeases tells whether the call is the lease keeper's: it must not take as
 // long as a lease lasts.
 func (o op) onLeases() bool { return o <= opClearRewind }
+
+// points returns what is reached before and after a call of o, if it changes anything.
+func (o op) points() (before, after fault.Point) {
+	switch o {
+	case opAcquire:
+		return fault.R1, fault.R2
+	case opMark:
+		return fault.R6, fault.R8
+	case opHeal, opPark, opFollow, opRetry, opSent:
+		return fault.R10, fault.R11
+	default:
+		return "", ""
+	}
+}
 
 // call is one statement that the core asks for, and its answer. The core makes
 // it, whoever drives the core executes it, and the core is given it back.

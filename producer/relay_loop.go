@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/boxpair/boxpair/idgen"
+	"github.com/boxpair/boxpair/internal/fault"
 	"github.com/boxpair/boxpair/transport"
 )
 
@@ -101,6 +102,9 @@ func (l *relayLoop) step(work context.Context) (wait time.Duration, stopped bool
 	now := l.now()
 	for _, cl := range replies {
 		c.reply(now, cl)
+		if cl.op == opMark && cl.err == nil {
+			_ = fault.Hit(work, fault.R9)
+		}
 		if cl.err != nil && l.once {
 			l.err = errors.Join(l.err, cl.err)
 			c.stop(now)
@@ -146,7 +150,16 @@ func (l *relayLoop) execute(ctx context.Context, cl *call) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
+	before, after := cl.op.points()
+	if before != "" {
+		if cl.err = fault.Hit(ctx, before); cl.err != nil {
+			return
+		}
+	}
 	cl.execute(ctx, l.store, &l.cfg)
+	if after != "" && cl.err == nil {
+		cl.err = fault.Hit(ctx, after)
+	}
 }
 
 // listen passes the wake-ups of other processes on.

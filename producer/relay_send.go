@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/boxpair/boxpair/internal/fault"
 	"github.com/boxpair/boxpair/transport"
 )
 
@@ -36,9 +37,17 @@ func (l *relayLoop) send(ctx context.Context, e *entry) {
 	} else {
 		msg.SetContext(ctx)
 	}
+	if err := fault.Hit(ctx, fault.R3); err != nil {
+		l.box.outcome(sendResult{entry: e, gen: gen, Result: transport.Result{Outcome: transport.Unavailable, Err: err}})
+		return
+	}
 	l.sender.Send(ctx, e.Topic, msg, func(res transport.Result) {
+		if err := fault.Hit(ctx, fault.R5); err != nil {
+			res = transport.Result{Outcome: transport.Unavailable, Err: err}
+		}
 		l.box.outcome(sendResult{entry: e, gen: gen, Result: res})
 	})
+	_ = fault.Hit(ctx, fault.R4)
 }
 
 // sendDeadlines hands out contexts that end after a timeout. One serves the sends of

@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/boxpair/boxpair/internal/fault"
 	"github.com/boxpair/boxpair/producer"
 	"github.com/boxpair/boxpair/transport"
 )
@@ -209,6 +210,10 @@ func (s *Store) Mark(ctx context.Context, relay string, marks []producer.Mark) (
 	leaseShards, leaseEpochs := split(leases)
 	rows, err := s.query(ctx, mark, relay, leaseShards, leaseEpochs, shards, epochs, seqs, rounds)
 	if err != nil {
+		return nil, failed("mark events", err)
+	}
+	if err := fault.Hit(ctx, fault.R7); err != nil {
+		rows.Close()
 		return nil, failed("mark events", err)
 	}
 	lost, err := pgx.CollectRows(rows, pgx.RowTo[int])

@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/boxpair/boxpair/internal/fault"
 	"github.com/boxpair/boxpair/producer"
 )
 
@@ -218,7 +219,10 @@ func (s *Store) Mark(ctx context.Context, relay string, marks []producer.Mark) (
 			}
 			gone = append(gone, removed...)
 		}
-		return s.receipt(ctx, tx, relay, gone)
+		if err := s.receipt(ctx, tx, relay, gone); err != nil {
+			return err
+		}
+		return fault.Hit(ctx, fault.R7)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("mark: %w", err)

@@ -6,6 +6,8 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/rabbitmq/amqp091-go"
+
+	"github.com/boxpair/boxpair/internal/fault"
 )
 
 // delivery is a message of the broker, from its arrival to its ack.
@@ -56,6 +58,9 @@ func (a *acks) flush(limit int, ack func(tag uint64, multiple bool) error) error
 		}
 	}
 	if open > 0 {
+		if err := fault.Hit(context.Background(), fault.C10); err != nil {
+			return err
+		}
 		if err := ack(tag, open > 1); err != nil {
 			return err
 		}

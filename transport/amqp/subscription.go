@@ -11,6 +11,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/rabbitmq/amqp091-go"
 
+	"github.com/boxpair/boxpair/internal/fault"
 	"github.com/boxpair/boxpair/transport"
 )
 
@@ -230,6 +231,7 @@ func (sub *subscription) handOut() {
 	sub.ready[0] = nil
 	sub.ready = sub.ready[1:]
 	sub.inFlight[d] = struct{}{}
+	_ = fault.Hit(context.Background(), fault.B5)
 	select {
 	case sub.handed <- d:
 		return

@@ -1,0 +1,17 @@
+//go:build !faults
+
+package fault
+
+import "testing"
+
+func TestNothingIsInjectedIntoAnOrdinaryBuild(t *testing.T) {
+	t.Setenv(Variable, "C1=panic@1+")
+	for _, p := range Points() {
+		if err := Hit(t.Context(), p); err != nil {
+			t.Errorf("%s: %v", p, err)
+		}
+	}
+	if n := testing.AllocsPerRun(100, func() { _ = Hit(t.Context(), R6) }); n != 0 {
+		t.Errorf("a point costs %v allocations", n)
+	}
+}

@@ -1,0 +1,90 @@
+//go:build faults
+
+package fault
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"runtime"
+	"sync"
+	"syscall"
+)
+
+// Enabled tells whether faults can be injected into this build.
+const Enabled = true
+
+var plan = struct {
+	sync.Mutex
+	rules  map[Point]rule
+	counts map[Point]int
+}{counts: make(map[Point]int)}
+
+func init() {
+	if err := Set(os.Getenv(Variable)); err != nil {
+		fmt.Fprintln(os.Stderr, "fault:", err)
+		os.Exit(2)
+	}
+}
+
+// Set replaces what is to happen where, and begins to count anew. The error names what
+// cannot be understood; then nothing changes.
+func Set(spec string) error {
+	rules, err := parse(spec)
+	if err != nil {
+		return err
+	}
+	plan.Lock()
+	defer plan.Unlock()
+	plan.rules = rules
+	clear(plan.counts)
+	return nil
+}
+
+// Count returns how often p was reached since the last Set.
+func Count(p Point) int {
+	plan.Lock()
+	defer plan.Unlock()
+	return plan.counts[p]
+}
+
+// Hit notes that p was reached, and does what the plan says for it.
+func Hit(ctx context.Context, p Point) error {
+	plan.Lock()
+	plan.counts[p]++
+	n, r := plan.counts[p], plan.rules[p]
+	plan.Unlock()
+	if !r.due(n) {
+		return nil
+	}
+	fmt.Fprintf(os.Stderr, "fault: %s %s (time %d)\n", p, r.action, n)
+	switch r.action {
+	case actKill:
+		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
+		select {} // until the signal has come
+	case actStop:
+		_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP)
+	case actPanic:
+		panic(fmt.Sprintf("%s: %v", p, ErrInjected))
+	case actGoexit:
+		runtime.Goexit()
+	case actWait:
+		return wait(ctx)
+	case actError:
+		return fmt.Errorf("%s: %w", p, ErrInjected)
+	}
+	return nil
+}
+
+func wait(ctx context.Context) error {
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, syscall.SIGUSR1)
+	defer signal.Stop(signals)
+	select {
+	case <-signals:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
