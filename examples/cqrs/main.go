@@ -1,0 +1,254 @@
+// Command cqrs runs Watermill's CQRS component over an outbox and an inbox: its event bus
+// publishes into the transaction of the change, its event processor handles every
+// event in the transaction of its inbox row, and the event that a handler publishes
+// in turn leaves with that transaction. It runs on a SQLite file and within one
+// process. Each event is delivered twice, and has one effect.
+package main
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/components/cqrs"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/middleware"
+	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/sqlite"
+	"github.com/boxpair/boxpair/transport/memory"
+)
+
+// OrderPlaced is emitted by the shop.
+type OrderPlaced struct {
+	Order string `json:"order"`
+	Item  string `json:"item"`
+}
+
+// StockReserved is emitted by the warehouse while it handles OrderPlaced.
+type StockReserved struct {
+	Order string `json:"order"`
+}
+
+// keyOf keeps the events of one order in order. Watermill's component knows no keys, so it
+// is left in the metadata by the marshaler.
+func keyOf(_ string, msg *message.Message) string { return msg.Metadata["order"] }
+
+var marshaler = cqrs.CommandEventMarshalerDecorator{
+	CommandEventMarshaler: cqrs.JSONMarshaler{GenerateName: cqrs.StructName},
+	DecorateFunc: func(v any, msg *message.Message) error {
+		switch e := v.(type) {
+		case *OrderPlaced:
+			msg.Metadata["order"] = e.Order
+		case *StockReserved:
+			msg.Metadata["order"] = e.Order
+		default:
+			return fmt.Errorf("event %T has no key", v)
+		}
+		return nil
+	},
+}
+
+// publish publishes event through an event bus that lives as long as the transaction.
+func publish(ctx context.Context, publisher message.Publisher, event any) error {
+	bus, err := cqrs.NewEventBusWithConfig(publisher, cqrs.EventBusConfig{
+		GeneratePublishTopic: func(p cqrs.GenerateEventPublishTopicParams) (string, error) { return p.EventName, nil },
+		Marshaler:            marshaler,
+	})
+	if err != nil {
+		return err
+	}
+	return bus.Publish(ctx, event)
+}
+
+// placeOrder writes an order and publishes that it was placed.
+func placeOrder(ctx context.Context, outbox *producer.Outbox[*sql.Tx], order, item string) error {
+	return outbox.Transact(ctx, func(ctx context.Context, w *producer.Writer[*sql.Tx]) error {
+		if _, err := w.DB().ExecContext(ctx, `INSERT INTO orders VALUES (?, ?)`, order, item); err != nil {
+			return err
+		}
+		publisher, err := w.Publisher(ctx, producer.PublisherConfig{Source: "order/" + order, Version: 1, Key: keyOf})
+		if err != nil {
+			return err
+		}
+		return publish(ctx, publisher, &OrderPlaced{Order: order, Item: item})
+	})
+}
+
+// reserve reserves stock for an order and publishes that. It needs no identity of
+// its own for the event: it is a child of the one that is handled.
+func reserve(ctx context.Context, event *OrderPlaced) error {
+	w, ok := middleware.WorkFrom[*sql.Tx](ctx)
+	if !ok {
+		return errors.New("reserve runs outside an inbox")
+	}
+	if _, err := w.DB().ExecContext(ctx, `UPDATE stock SET left = left - 1 WHERE item = ?`, event.Item); err != nil {
+		return err
+	}
+	publisher, err := w.Publisher(ctx, producer.PublisherConfig{Key: keyOf})
+	if err != nil {
+		return err
+	}
+	return publish(ctx, publisher, &StockReserved{Order: event.Order})
+}
+
+// confirm confirms an order whose stock is reserved.
+func confirm(ctx context.Context, event *StockReserved) error {
+	w, ok := middleware.WorkFrom[*sql.Tx](ctx)
+	if !ok {
+		return errors.New("confirm runs outside an inbox")
+	}
+	_, err := w.DB().ExecContext(ctx, `INSERT INTO confirmations VALUES (?)`, event.Order)
+	return err
+}
+
+// addHandlers gives each handler of the event processor an inbox middleware of its own.
+func addHandlers(router *message.Router, broker *memory.Broker, inbox *consumer.Inbox[*sql.Tx]) error {
+	processor, err := cqrs.NewEventProcessorWithConfig(router, cqrs.EventProcessorConfig{
+		GenerateSubscribeTopic: func(p cqrs.EventProcessorGenerateSubscribeTopicParams) (string, error) { return p.EventName, nil },
+		SubscriberConstructor: func(p cqrs.EventProcessorSubscriberConstructorParams) (message.Subscriber, error) {
+			return broker.Subscriber(p.HandlerName), nil
+		},
+		Marshaler: marshaler,
+	})
+	if err != nil {
+		return err
+	}
+	for _, h := range []cqrs.EventHandler{
+		cqrs.NewEventHandler("reserve", reserve),
+		cqrs.NewEventHandler("confirm", confirm),
+	} {
+		handler, err := processor.AddHandler(h)
+		if err != nil {
+			return err
+		}
+		mw, err := middleware.Inbox(inbox, middleware.Config{Name: h.HandlerName()})
+		if err != nil {
+			return err
+		}
+		handler.AddMiddleware(mw)
+	}
+	return nil
+}
+
+// twice delivers every message twice, as brokers do now and then.
+type twice struct{ message.Publisher }
+
+func (p twice) Publish(topic string, messages ...*message.Message) error {
+	for _, msg := range messages {
+		if err := p.Publisher.Publish(topic, msg, msg.Copy()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func main() {
+	dir, err := os.MkdirTemp("", "boxpair-cqrs-*")
+	if err != nil {
+		log.Fatal(err)
+	}
+	err = run(context.Background(), filepath.Join(dir, "shop.db"), os.Stdout)
+	if err := errors.Join(err, os.RemoveAll(dir)); err != nil {
+		log.Fatal(err)
+	}
+}
+
+func run(ctx context.Context, path string, out io.Writer) error {
+	db, err := open(ctx, path)
+	if err != nil {
+		return err
+	}
+	defer db.Close()
+	store, err := sqlite.New(db, sqlite.Config{})
+	if err != nil {
+		return err
+	}
+	broker, err := memory.New(memory.Config{})
+	if err != nil {
+		return err
+	}
+	defer broker.Close()
+	outbox, err := producer.New(store, producer.Config{Name: "shop"})
+	if err != nil {
+		return err
+	}
+	relay, err := producer.NewRelay(outbox, twice{broker}, producer.RelayConfig{})
+	if err != nil {
+		return err
+	}
+	inbox, err := consumer.New(store, outbox, consumer.Config{Service: "shop"})
+	if err != nil {
+		return err
+	}
+	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
+	if err != nil {
+		return err
+	}
+	if err := addHandlers(router, broker, inbox); err != nil { //nolint:contextcheck // each message brings its own
+		return err
+	}
+
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	var parts sync.WaitGroup
+	for _, part := range []func(context.Context) error{router.Run, inbox.Run} {
+		parts.Go(func() {
+			if err := part(ctx); err != nil {
+				log.Print(err)
+			}
+		})
+	}
+	<-router.Running()
+	if err := placeOrder(ctx, outbox, "42", "lamp"); err != nil {
+		return err
+	}
+	for range 2 { // the order's event, then the one that its handler emits; a service calls Run
+		if _, err := relay.RunOnce(ctx); err != nil {
+			return err
+		}
+	}
+	stop()
+	parts.Wait()
+	return report(db, out)
+}
+
+func report(db *sql.DB, out io.Writer) error {
+	var left, confirmed int
+	err := db.QueryRow(`SELECT (SELECT left FROM stock), (SELECT count(*) FROM confirmations)`).Scan(&left, &confirmed)
+	if err != nil {
+		return err
+	}
+	_, err = fmt.Fprintf(out, "%d of 10 lamps left, %d order confirmed\n", left, confirmed)
+	return err
+}
+
+// open opens the database, with the library's tables and the service's own.
+func open(ctx context.Context, path string) (*sql.DB, error) {
+	db, err := sqlite.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := sqlite.Migrate(ctx, db, sqlite.Config{}); err != nil {
+		return nil, errors.Join(err, db.Close())
+	}
+	for _, statement := range []string{
+		`CREATE TABLE orders (id text PRIMARY KEY, item text)`,
+		`CREATE TABLE stock (item text PRIMARY KEY, left integer)`,
+		`INSERT INTO stock VALUES ('lamp', 10)`,
+		`CREATE TABLE confirmations (id text)`,
+	} {
+		if _, err := db.ExecContext(ctx, statement); err != nil {
+			return nil, errors.Join(err, db.Close())
+		}
+	}
+	return db, nil
+}
