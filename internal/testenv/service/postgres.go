@@ -25,12 +25,28 @@ type Postgres struct {
 	server
 	url   string
 	tools string
+	cfg   PostgresConfig
+}
+
+// PostgresConfig says how a server differs from what [StartPostgres] starts.
+type PostgresConfig struct {
+	// Settings are further settings of the server, as "name=value"; a later one wins.
+	// Defaults to none.
+	Settings []string
+	// Env is added to the environment of the server, as "NAME=value"; a server in
+	// Docker does not get it. Defaults to none.
+	Env []string
 }
 
 // StartPostgres starts a PostgreSQL server and returns when it accepts
 // connections: about two seconds. Logical decoding, prepared transactions and
 // 300 connections are allowed. The caller must Close it.
 func StartPostgres(ctx context.Context) (*Postgres, error) {
+	return StartPostgresWith(ctx, PostgresConfig{})
+}
+
+// StartPostgresWith is [StartPostgres] for a server that differs.
+func StartPostgresWith(ctx context.Context, cfg PostgresConfig) (*Postgres, error) {
 	bin := PostgresBin()
 	if bin == "" {
 		if !DockerWorks(ctx) {
@@ -42,7 +58,7 @@ func StartPostgres(ctx context.Context) (*Postgres, error) {
 	}
 	var p *Postgres
 	err := retry(func() (err error) {
-		p, err = newPostgres(ctx, bin)
+		p, err = newPostgres(ctx, bin, cfg)
 		return err
 	})
 	if err != nil {
@@ -59,12 +75,12 @@ func (p *Postgres) URL() string { return p.url }
 // server and reach it under its URL.
 func (p *Postgres) Tools() string { return p.tools }
 
-func newPostgres(ctx context.Context, bin string) (_ *Postgres, err error) {
+func newPostgres(ctx context.Context, bin string, cfg PostgresConfig) (_ *Postgres, err error) {
 	s, err := newServer("postgres")
 	if err != nil {
 		return nil, err
 	}
-	p := &Postgres{server: *s}
+	p := &Postgres{server: *s, cfg: cfg}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, p.Close())
@@ -77,12 +93,7 @@ func newPostgres(ctx context.Context, bin string) (_ *Postgres, err error) {
 	// A password keeps the other users of the machine out of a superuser's
 	// account, which runs programs as whoever runs the tests.
 	password := token()
-	p.url = (&url.URL{
-		Scheme: "postgres", User: url.UserPassword("postgres", password),
-		Host: fmt.Sprintf("%s:%d", loopback, ports[0]), Path: "/postgres", RawQuery: "sslmode=disable",
-	}).String()
-	p.ready = p.answers
-	p.stop, p.orphaned = syscall.SIGINT, syscall.SIGQUIT
+	p.at(ports[0], password)
 
 	if bin == "" {
 		err = p.inDocker(ports[0], password)
@@ -95,58 +106,92 @@ func newPostgres(ctx context.Context, bin string) (_ *Postgres, err error) {
 	return p, p.Start(ctx)
 }
 
+// at says where the server is going to listen, and how it ends.
+func (p *Postgres) at(port int, password string) {
+	p.url = (&url.URL{
+		Scheme: "postgres", User: url.UserPassword("postgres", password),
+		Host: fmt.Sprintf("%s:%d", loopback, port), Path: "/postgres", RawQuery: "sslmode=disable",
+	}).String()
+	p.ready = p.answers
+	p.stop, p.orphaned = syscall.SIGINT, syscall.SIGQUIT
+	// An immediate shutdown is a crash that waits for no one and leaves no
+	// child behind: no checkpoint, and recovery from the log at the next start.
+	p.crash = func(proc *process) { proc.end(syscall.SIGQUIT) }
+}
+
 // settings are the server's, on top of its defaults.
 func (p *Postgres) settings(port int) []string {
 	var args []string
-	for _, setting := range []string{
+	for _, setting := range append([]string{
 		"port=" + strconv.Itoa(port), "cluster_name=" + p.name,
 		"fsync=off", "full_page_writes=off", // for tests only
 		"wal_level=logical", "max_connections=300", "max_prepared_transactions=10",
 		"shared_buffers=64MB", "jit=off",
-	} {
+	}, p.cfg.Settings...) {
 		args = append(args, "-c", setting)
 	}
 	return args
 }
 
 func (p *Postgres) native(ctx context.Context, bin string, port int, password string) error {
-	p.tools = bin
-	home, data := filepath.Join(p.dir, "pg"), filepath.Join(p.dir, "pg", "data")
-	secret := filepath.Join(home, "password")
-	as, err := unprivileged()
+	home, err := p.home(bin)
 	if err != nil {
 		return err
 	}
-	if err := os.Mkdir(home, 0o700); err != nil {
-		return err
-	}
+	secret := filepath.Join(home.dir, "password")
 	if err := os.WriteFile(secret, []byte(password), 0o600); err != nil {
 		return err
 	}
-	if err := errors.Join(as.own(home), as.own(secret)); err != nil {
+	if err := home.as.own(secret); err != nil {
 		return err
-	}
-	command := func(ctx context.Context, name string, args ...string) *exec.Cmd {
-		cmd := exec.CommandContext(ctx, filepath.Join(bin, name), args...)
-		cmd.Dir = home
-		as.apply(cmd)
-		return cmd
 	}
 	// The password travels over loopback, in the clear: hashing it would cost
 	// each connection milliseconds, and tests open thousands.
-	initdb := command(ctx, "initdb", "-D", data, "-U", "postgres", "--encoding=UTF8", "--locale=C",
+	initdb := home.command(ctx, "initdb", "-D", home.data(), "-U", "postgres", "--encoding=UTF8", "--locale=C",
 		"--auth=password", "--pwfile="+secret, "--no-sync")
 	if out, err := initdb.CombinedOutput(); err != nil {
 		return fmt.Errorf("initdb: %w\n%s", err, out)
 	}
-	p.run = func() *exec.Cmd {
-		return command(context.Background(), "postgres", append(p.settings(port),
-			"-D", data, "-c", "listen_addresses="+loopback, "-c", "unix_socket_directories=")...)
-	}
-	// An immediate shutdown is a crash that waits for no one and leaves no
-	// child behind: no checkpoint, and recovery from the log at the next start.
-	p.crash = func(proc *process) { proc.end(syscall.SIGQUIT) }
+	p.runs(home, port)
 	return nil
+}
+
+// runs says how the server in home is run.
+func (p *Postgres) runs(home home, port int) {
+	p.run = func() *exec.Cmd {
+		cmd := home.command(context.Background(), "postgres", append(p.settings(port),
+			"-D", home.data(), "-c", "listen_addresses="+loopback, "-c", "unix_socket_directories=")...)
+		cmd.Env = append(cmd.Environ(), p.cfg.Env...)
+		return cmd
+	}
+}
+
+// home is where a server's programs run, and as whom.
+type home struct {
+	dir, bin string
+	as       account
+}
+
+func (p *Postgres) home(bin string) (home, error) {
+	p.tools = bin
+	as, err := unprivileged()
+	h := home{dir: filepath.Join(p.dir, "pg"), bin: bin, as: as}
+	if err == nil {
+		err = os.Mkdir(h.dir, 0o700)
+	}
+	if err == nil {
+		err = as.own(h.dir)
+	}
+	return h, err
+}
+
+func (h home) data() string { return filepath.Join(h.dir, "data") }
+
+func (h home) command(ctx context.Context, name string, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, filepath.Join(h.bin, name), args...)
+	cmd.Dir = h.dir
+	h.as.apply(cmd)
+	return cmd
 }
 
 func (p *Postgres) inDocker(port int, password string) error {
@@ -165,7 +210,6 @@ func (p *Postgres) inDocker(port int, password string) error {
 			"--env", "POSTGRES_PASSWORD=" + password, "--volume", p.name + ":/var/lib/postgresql/data", postgresImage,
 		}, p.settings(port)...)...)
 	}
-	p.crash = func(proc *process) { proc.end(syscall.SIGQUIT) }
 	p.cleanup = func() { dockerRemove(p.name) }
 	return nil
 }

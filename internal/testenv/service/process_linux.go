@@ -25,3 +25,7 @@ func runAs(cmd *exec.Cmd, uid, gid uint32) {
 func signalProcess(p *os.Process, sig syscall.Signal) error { return p.Signal(sig) }
 
 func killGroup(p *os.Process) { _ = syscall.Kill(-p.Pid, syscall.SIGKILL) }
+
+func pause(p *os.Process) error { return p.Signal(syscall.SIGSTOP) }
+
+func resume(p *os.Process) error { return p.Signal(syscall.SIGCONT) }

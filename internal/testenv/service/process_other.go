@@ -3,6 +3,7 @@
 package service
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"syscall"
@@ -16,3 +17,7 @@ func runAs(*exec.Cmd, uint32, uint32) {}
 func signalProcess(p *os.Process, _ syscall.Signal) error { return p.Kill() }
 
 func killGroup(p *os.Process) { _ = p.Kill() }
+
+func pause(*os.Process) error { return errors.ErrUnsupported }
+
+func resume(*os.Process) error { return errors.ErrUnsupported }

@@ -68,6 +68,23 @@ func (s *server) Start(ctx context.Context) error {
 // with what it had written.
 func (s *server) Crash() { s.crash(s.proc) }
 
+// Stop ends the server in its orderly way, and returns when its processes are
+// gone. [server.Start] brings it back.
+func (s *server) Stop() { s.proc.end(s.stop) }
+
+// Pause stops the server's main process where it stands, and Resume lets it go on. Only
+// RabbitMQ has no other process.
+func (s *server) Pause() error { return pause(s.proc.cmd.Process) }
+
+// Resume lets a server go on that was paused.
+func (s *server) Resume() error { return resume(s.proc.cmd.Process) }
+
+// Dir is the directory in which the server keeps everything. It is removed with it.
+func (s *server) Dir() string { return s.dir }
+
+// Log is the file to which the server writes its output.
+func (s *server) Log() string { return s.log }
+
 // Close stops the server and removes everything that it wrote. The server
 // cannot be started again. Closing twice is harmless.
 func (s *server) Close() error {

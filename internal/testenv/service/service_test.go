@@ -3,10 +3,12 @@ package service
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/url"
 	"os"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	amqp "github.com/rabbitmq/amqp091-go"
@@ -73,6 +75,79 @@ func TestCrashedPostgresComesBackWithWhatWasCommitted(t *testing.T) {
 	var n int
 	if err := connect(t, p.URL()).QueryRow(t.Context(), "SELECT n FROM kept").Scan(&n); err != nil || n != 42 {
 		t.Fatalf("read %d, %v", n, err)
+	}
+}
+
+func TestStoppedPostgresComesBack(t *testing.T) {
+	t.Parallel()
+	p := postgres(t)
+	execute(t, p.URL(), "CREATE TABLE kept AS SELECT 42 AS n")
+	p.Stop()
+	if err := p.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	execute(t, p.URL(), "SELECT n FROM kept")
+}
+
+func TestPromotedStandbyLacksWhatItWasNotSent(t *testing.T) {
+	t.Parallel()
+	p := postgres(t)
+	execute(t, p.URL(), "CREATE TABLE numbers AS SELECT 1 AS n")
+	s, err := p.Standby(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = s.Close() })
+	s.Stop()
+	execute(t, p.URL(), "INSERT INTO numbers VALUES (2)")
+	p.Crash()
+	if err := s.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	execute(t, s.URL(), "SELECT pg_promote()")
+	execute(t, s.URL(), "INSERT INTO numbers VALUES (3)")
+	var found []int
+	if err := connect(t, s.URL()).QueryRow(t.Context(), "SELECT array_agg(n ORDER BY n) FROM numbers").Scan(&found); err != nil {
+		t.Fatal(err)
+	}
+	if fmt.Sprint(found) != "[1 3]" {
+		t.Fatalf("the promoted standby has %v", found)
+	}
+}
+
+func TestPostgresTakesSettingsAndEnvironment(t *testing.T) {
+	t.Parallel()
+	p, err := StartPostgresWith(t.Context(), PostgresConfig{Settings: []string{"max_connections=42"}, Env: []string{"PGTZ=Asia/Tokyo"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = p.Close() })
+	var most string
+	if err := connect(t, p.URL()).QueryRow(t.Context(), "SHOW max_connections").Scan(&most); err != nil || most != "42" {
+		t.Fatalf("max_connections is %q (%v)", most, err)
+	}
+}
+
+func TestPausedNodeAnswersWhenResumed(t *testing.T) {
+	t.Parallel()
+	r := rabbitMQ(t)
+	if err := r.Pause(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	answered := make(chan error, 1)
+	go func() { answered <- r.answers(t.Context()) }()
+	select {
+	case err := <-answered:
+		t.Fatalf("a paused node answers: %v", err)
+	case <-ctx.Done():
+	}
+	if err := r.Resume(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-answered; err != nil {
+		t.Fatal(err)
 	}
 }
 

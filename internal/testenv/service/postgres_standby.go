@@ -1,0 +1,63 @@
+package service
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+)
+
+// Standby starts a copy of a running server that follows it: asynchronously,
+// so that what the first one has committed and not sent yet is not there. It answers queries;
+// SELECT pg_promote() makes it a server of its own, on another timeline. It needs
+// installed binaries. The caller must Close it.
+func (p *Postgres) Standby(ctx context.Context) (*Postgres, error) {
+	bin := PostgresBin()
+	if bin == "" {
+		return nil, fmt.Errorf("standby of PostgreSQL: %w, and a copy in Docker is not supported", ErrMissing)
+	}
+	var s *Postgres
+	err := retry(func() (err error) {
+		s, err = p.newStandby(ctx, bin)
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("start a standby of PostgreSQL: %w", err)
+	}
+	return s, nil
+}
+
+func (p *Postgres) newStandby(ctx context.Context, bin string) (_ *Postgres, err error) {
+	base, err := newServer("postgres")
+	if err != nil {
+		return nil, err
+	}
+	s := &Postgres{server: *base, cfg: p.cfg}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, s.Close())
+		}
+	}()
+	ports, err := freePorts(1)
+	if err != nil {
+		return nil, err
+	}
+	primary, err := url.Parse(p.url)
+	if err != nil {
+		return nil, err
+	}
+	password, _ := primary.User.Password()
+	s.at(ports[0], password)
+	home, err := s.home(bin)
+	if err != nil {
+		return nil, err
+	}
+	primary.Path = ""
+	backup := home.command(ctx, "pg_basebackup", "-D", home.data(), "-d", primary.String(),
+		"--write-recovery-conf", "--checkpoint=fast", "--no-sync")
+	if out, err := backup.CombinedOutput(); err != nil {
+		return nil, fmt.Errorf("pg_basebackup: %w\n%s", err, out)
+	}
+	s.runs(home, ports[0])
+	return s, s.Start(ctx)
+}
