@@ -36,6 +36,11 @@ fuzz: $(TESTENV) ## each fuzz test for FUZZTIME
 example: $(TESTENV) ## the order example on a PostgreSQL and a RabbitMQ of its own, with kills
 	$(TESTENV) -- sh -c 'DATABASE_URL=$$TEST_DATABASE_URL AMQP_URL=$$TEST_AMQP_URL exec $(GO) run ./examples/orders -chaos -json'
 
+.PHONY: matrix
+matrix: ## the fault matrix, on servers of its own (QUICK=1: a part, under 90 s; RUN=Killed: by name)
+	@$(GO) -C internal/faulttest test -c -tags faults -o $(BIN)/matrix.test ./matrix
+	MATRIX_QUICK=$(QUICK) $(BIN)/matrix.test -test.parallel=8 -test.timeout=20m $(if $(RUN),-test.run='$(RUN)')
+
 .PHONY: services
 services: $(TESTENV) ## run the private servers until interrupted, and print where they are
 	$(TESTENV)
@@ -44,6 +49,7 @@ services: $(TESTENV) ## run the private servers until interrupted, and print whe
 lint: $(GOLANGCI) ## vet, golangci-lint, the package graph
 	$(GO) vet ./...
 	$(GOLANGCI) run ./...
+	cd internal/faulttest && $(GO) vet -tags faults ./... && $(GOLANGCI) run --build-tags faults ./...
 
 .PHONY: fmt
 fmt: $(GOLANGCI) ## format the code
@@ -52,6 +58,7 @@ fmt: $(GOLANGCI) ## format the code
 .PHONY: tidy-check
 tidy-check: ## fail if go.mod or go.sum is not tidy
 	$(GO) mod tidy -diff
+	$(GO) -C internal/faulttest mod tidy -diff
 
 .PHONY: ci
 ci: ## what the CI runs

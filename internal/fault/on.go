@@ -58,7 +58,11 @@ func Hit(ctx context.Context, p Point) error {
 	if !r.due(n) {
 		return nil
 	}
-	fmt.Fprintf(os.Stderr, "fault: %s %s (time %d)\n", p, r.action, n)
+	announce := func() { fmt.Fprintf(os.Stderr, "fault: %s %s (time %d)\n", p, r.action, n) }
+	if r.action == actWait {
+		return wait(ctx, announce)
+	}
+	announce()
 	switch r.action {
 	case actKill:
 		_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
@@ -69,18 +73,19 @@ func Hit(ctx context.Context, p Point) error {
 		panic(fmt.Sprintf("%s: %v", p, ErrInjected))
 	case actGoexit:
 		runtime.Goexit()
-	case actWait:
-		return wait(ctx)
 	case actError:
 		return fmt.Errorf("%s: %w", p, ErrInjected)
 	}
 	return nil
 }
 
-func wait(ctx context.Context) error {
+// wait listens before it announces that it waits: the signal may come at once, and
+// would end the process.
+func wait(ctx context.Context, announce func()) error {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGUSR1)
 	defer signal.Stop(signals)
+	announce()
 	select {
 	case <-signals:
 		return nil

@@ -266,3 +266,12 @@ func (a account) apply(cmd *exec.Cmd) {
 		runAs(cmd, uint32(a.uid), uint32(a.gid))
 	}
 }
+
+// OwnedByPostgres gives a directory to the account that servers run as.
+func OwnedByPostgres(dir string) error {
+	as, err := unprivileged()
+	if err != nil {
+		return err
+	}
+	return as.own(dir)
+}

@@ -1,0 +1,143 @@
+package child
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/transport/amqp"
+)
+
+// consumer adds a service: a router, and the inbox beside it.
+func (s *service) consumer(st *store, name string) (closers []func(), err error) {
+	c := &s.cfg
+	outbox, err := producer.New(st.Store, producer.Config{Name: name, Logger: s.log})
+	if err != nil {
+		return nil, err
+	}
+	inbox, err := consumer.New(st.Store, outbox, consumer.Config{
+		Service: name, CacheSize: c.CacheSize, MaxHold: c.MaxHold, Window: c.Memory, ForgetInterval: c.ForgetInterval,
+		PollInterval: 200 * time.Millisecond, Logger: s.log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	a := &applier{s: s, service: name, failed: make(map[int64]bool)}
+	h, err := inbox.Handle(HandlerName, a.apply, consumer.HandlerConfig{
+		Timeout: c.Timeout, LockTimeout: c.LockTimeout, Isolation: consumer.Isolation(c.Isolation), Ordered: !c.Unordered,
+		QuickAttempts: 1, MaxAttempts: c.MaxAttempts,
+		MinBackoff: 20 * time.Millisecond, MaxBackoff: 200 * time.Millisecond,
+	})
+	if err != nil {
+		return nil, err
+	}
+	sub, err := amqp.NewSubscriber(amqp.SubscriberConfig{
+		AMQP: Topology(c.AMQP, name), InFlight: c.InFlight, CloseTimeout: 5 * time.Second, Logger: s.log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	closers = []func(){func() { _ = sub.Close() }}
+	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 10 * time.Second}, watermill.NewSlogLogger(s.log))
+	if err != nil {
+		return closers, err
+	}
+	router.AddConsumerHandler(name, c.Topic, sub, h.Consume)
+	s.parts = append(s.parts,
+		part{name: "router of " + name, run: s.route(sub, router), ready: router.Running()},
+		part{name: "inbox of " + name, run: inbox.Run, tell: func(r *Report) {
+			if r.Handlers == nil {
+				r.Handlers = make(map[string]consumer.Counters)
+			}
+			r.Handlers[name] = h.Counters()
+		}})
+	return closers, nil
+}
+
+// route runs the router once the broker answers: Watermill's gives up otherwise.
+func (s *service) route(sub *amqp.Subscriber, router *message.Router) func(context.Context) error {
+	return func(ctx context.Context) error {
+		for {
+			err := sub.SubscribeInitialize(s.cfg.Topic)
+			if err == nil {
+				return router.Run(ctx)
+			}
+			s.log.Warn("subscribe", "error", err)
+			if !sleep(ctx, 50*time.Millisecond) {
+				return nil
+			}
+		}
+	}
+}
+
+// applier is a service's handler.
+type applier struct {
+	s       *service
+	service string
+
+	mu     sync.Mutex
+	failed map[int64]bool // orders that have had their failure
+}
+
+var (
+	errAsked  = errors.New("asked to fail")
+	errDoomed = errors.New("asked to refuse")
+)
+
+func (a *applier) apply(ctx context.Context, w *consumer.Work[pgx.Tx], msg *message.Message) error {
+	var o Order
+	if err := json.Unmarshal(msg.Payload, &o); err != nil {
+		return consumer.Reject(fmt.Errorf("payload is no order"))
+	}
+	c := &a.s.cfg
+	if c.Doom > 0 && o.Number%int64(c.Doom) == 0 {
+		return consumer.Reject(errDoomed)
+	}
+	if err := a.effect(ctx, w, &o); err != nil {
+		return err
+	}
+	switch {
+	case a.turn(c.Fail, o.Number):
+		return errAsked
+	case a.turn(c.Swallow, o.Number):
+		_, _ = w.DB().Exec(ctx, `SELECT 1 / 0`)
+	}
+	return nil
+}
+
+// turn tells whether an order is to fail: once, if its number is a multiple of nth.
+func (a *applier) turn(nth int, number int64) bool {
+	if nth == 0 || number%int64(nth) != 0 {
+		return false
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	first := !a.failed[number]
+	a.failed[number] = true
+	return first
+}
+
+// effect writes what a consumer does: a row that is only ever added, a total that is
+// changed, and an event.
+func (a *applier) effect(ctx context.Context, w *consumer.Work[pgx.Tx], o *Order) error {
+	b := &pgx.Batch{}
+	b.Queue(`INSERT INTO effects (consumer, dispatch, key, n, amount) VALUES ($1, $2, $3, $4, $5)`,
+		a.service, w.Event().ID.String(), o.Key, o.N, o.Amount)
+	b.Queue(`INSERT INTO totals AS t VALUES ($1, $2, 1, $3, $3, $3) ON CONFLICT (consumer, key) DO UPDATE
+		SET count = t.count + 1, sum = t.sum + $3, least = least(t.least, $3), most = greatest(t.most, $3)`,
+		a.service, o.Key, o.Amount)
+	if err := w.DB().SendBatch(ctx, b).Close(); err != nil {
+		return err
+	}
+	_, err := w.Write(ctx, producer.Event{Topic: a.s.cfg.Topic + "_receipts", Key: o.Key, Payload: []byte(Canary)})
+	return err
+}

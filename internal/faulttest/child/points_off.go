@@ -1,0 +1,7 @@
+//go:build !faults
+
+package child
+
+import "github.com/boxpair/boxpair/internal/fault"
+
+func points() map[fault.Point]int { return nil }

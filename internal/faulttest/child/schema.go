@@ -1,0 +1,58 @@
+package child
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/boxpair/boxpair/store/postgres"
+)
+
+// Schema are the tables of the service itself, besides the library's: what the
+// producer changes, and what a consumer does.
+//
+// place puts an order, once for each name, and returns its place among the orders of its
+// key. It locks the aggregate first, which is what gives the events of a key an order.
+const Schema = `
+CREATE TABLE aggregates (key text PRIMARY KEY, n bigint NOT NULL) WITH (fillfactor = 50);
+CREATE TABLE orders (
+    producer text NOT NULL, number bigint NOT NULL, key text NOT NULL, n bigint NOT NULL, amount bigint NOT NULL,
+    PRIMARY KEY (producer, number)
+);
+CREATE FUNCTION place(p text, num bigint, k text, a bigint) RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE place bigint;
+BEGIN
+    INSERT INTO aggregates AS g VALUES (k, 0) ON CONFLICT (key) DO UPDATE SET n = g.n;
+    SELECT o.n INTO place FROM orders o WHERE o.producer = p AND o.number = num;
+    IF FOUND THEN
+        RETURN place;
+    END IF;
+    UPDATE aggregates g SET n = g.n + 1 WHERE g.key = k RETURNING g.n INTO place;
+    INSERT INTO orders VALUES (p, num, k, place, a);
+    RETURN place;
+END $$;
+CREATE TABLE effects (
+    seq bigint GENERATED ALWAYS AS IDENTITY, at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    consumer text NOT NULL, dispatch uuid NOT NULL, key text NOT NULL, n bigint NOT NULL, amount bigint NOT NULL
+);
+CREATE TABLE totals (
+    consumer text NOT NULL, key text NOT NULL, count bigint NOT NULL, sum bigint NOT NULL, least bigint NOT NULL, most bigint NOT NULL,
+    PRIMARY KEY (consumer, key)
+) WITH (fillfactor = 50);`
+
+// Install creates the tables of the library and of the service.
+func Install(ctx context.Context, url string) error {
+	pool, err := pgxpool.New(ctx, url)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	if _, err := postgres.Migrate(ctx, pool, postgres.Config{}); err != nil {
+		return err
+	}
+	if _, err := pool.Exec(ctx, Schema); err != nil {
+		return fmt.Errorf("tables of the service: %w", err)
+	}
+	return nil
+}

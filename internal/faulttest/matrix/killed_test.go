@@ -1,0 +1,61 @@
+package matrix
+
+import (
+	"testing"
+
+	"github.com/boxpair/boxpair/internal/fault"
+	"github.com/boxpair/boxpair/internal/faulttest/child"
+	"github.com/boxpair/boxpair/internal/faulttest/system"
+)
+
+// Without faults a chain does its work and ends clean, or no cell would show anything.
+func TestUndisturbedChainIsSound(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, calm, system.Config{})
+	r.needed.Faults = 0
+	r.chain(child.Producer, "")
+	state := r.finish()
+	if len(state.Processes) != 3 {
+		t.Errorf("reports of %d processes", len(state.Processes))
+	}
+}
+
+// conditions are what has to be the case for a point to be reached at all, and how often it is.
+func conditions(p fault.Point) (changes []change, when string) {
+	switch p {
+	case fault.R1, fault.R2:
+		return nil, "" // once, until leases are lost
+	case fault.R10, fault.R11:
+		return []change{func(c *child.Config) { c.Huge = 10 }}, "@2"
+	case fault.C11, fault.C12:
+		return []change{func(c *child.Config) { c.Fail = 10 }}, "@2"
+	}
+	return nil, nth
+}
+
+// points are those that every chain reaches.
+func points() []fault.Point {
+	var all []fault.Point
+	for _, p := range fault.Points() {
+		switch p {
+		case fault.B3, fault.B4, fault.J1, fault.J2: // need more: see those named after them
+		default:
+			all = append(all, p)
+		}
+	}
+	return all
+}
+
+func TestProcessKilledAtAnyPoint(t *testing.T) {
+	t.Parallel()
+	for _, p := range points() {
+		cell(t, string(p), calm, system.Config{}, func(r *rig) {
+			changes, when := conditions(p)
+			first := r.chain(victim(p), string(p)+"=kill"+when, changes...)[victim(p)]
+			ok(t, first.Killed(r.within()))
+			r.Injected(0)
+			r.start(victim(p), "", changes...)
+			r.finish()
+		})
+	}
+}

@@ -1,0 +1,288 @@
+package system
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/rabbitmq/amqp091-go"
+
+	"github.com/boxpair/boxpair/internal/faulttest/child"
+	"github.com/boxpair/boxpair/internal/faulttest/proxy"
+	"github.com/boxpair/boxpair/internal/faulttest/servers"
+	"github.com/boxpair/boxpair/transport/amqp"
+)
+
+// Config says how a system differs from a small one.
+type Config struct {
+	// Dir is where children log. Required.
+	Dir string
+	// Services are the consumers. Defaults to "stock".
+	Services []string
+	// NoWire records nothing of what the broker is given, for runs that are too large. Defaults
+	// to false.
+	NoWire bool
+	// Proxies has children reach the servers through proxies: Outbox, Inbox and Broker. Defaults
+	// to false.
+	Proxies bool
+	// Unordered tells that consumers keep no order. Defaults to false.
+	Unordered bool
+	// DrainLimit is how long it may take until all is at rest. Defaults to 30 s.
+	DrainLimit time.Duration
+	// MostHeap is how many bytes of heap a child may have. Defaults to 256 MiB.
+	MostHeap uint64
+}
+
+// System is one chain. Its methods may be called from several goroutines, except for
+// Finish and Close.
+type System struct {
+	Servers *servers.Servers
+	// Outbox, Inbox and Broker stand between the children and the servers; nil without
+	// Config.Proxies.
+	Outbox, Inbox, Broker *proxy.Proxy
+
+	// Topic is where the orders' events go.
+	Topic string
+	// OutboxDB and InboxDB are the names of the databases.
+	OutboxDB, InboxDB string
+
+	cfg   Config
+	urls  struct{ outbox, inbox, amqp string } // as children see them
+	pools struct{ outbox, inbox *pgxpool.Pool }
+
+	mu        sync.Mutex
+	children  []*child.Process
+	reports   map[string]*child.Report
+	faults    int
+	calmSince time.Time
+}
+
+// templates are the databases that those of systems are copies of, by server.
+var templates sync.Map
+
+const template = "boxpair_template"
+
+// New makes the databases and the topic of a system. The caller must Close it.
+func New(ctx context.Context, s *servers.Servers, cfg Config) (_ *System, err error) {
+	if len(cfg.Services) == 0 {
+		cfg.Services = []string{"stock"}
+	}
+	if cfg.DrainLimit == 0 {
+		cfg.DrainLimit = 30 * time.Second
+	}
+	if cfg.MostHeap == 0 {
+		cfg.MostHeap = 256 << 20
+	}
+	name := "t" + token()
+	sys := &System{
+		Servers: s, Topic: name, OutboxDB: name + "_outbox", InboxDB: name + "_inbox",
+		cfg: cfg, reports: make(map[string]*child.Report), calmSince: time.Now(),
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, sys.Close(context.WithoutCancel(ctx)))
+		}
+	}()
+	if err := errors.Join(os.MkdirAll(cfg.Dir, 0o755), sys.databases(ctx), sys.topology()); err != nil {
+		return nil, err
+	}
+	return sys, sys.proxies()
+}
+
+// databases copies the template twice.
+func (s *System) databases(ctx context.Context) (err error) {
+	if err := prepare(ctx, s.Servers.Postgres); err != nil {
+		return fmt.Errorf("template of the databases: %w", err)
+	}
+	for _, db := range []struct {
+		name string
+		pool **pgxpool.Pool
+	}{{s.OutboxDB, &s.pools.outbox}, {s.InboxDB, &s.pools.inbox}} {
+		if err := s.Servers.Postgres.Create(ctx, db.name, template); err != nil {
+			return err
+		}
+		cfg, err := pgxpool.ParseConfig(s.Servers.Postgres.AdminURL(db.name))
+		if err != nil {
+			return err
+		}
+		cfg.MaxConns = 4
+		// The observer must not be stopped by what is done to the server.
+		cfg.ConnConfig.RuntimeParams["default_transaction_read_only"] = "off"
+		cfg.ConnConfig.RuntimeParams["deadlock_timeout"] = "600s"
+		if *db.pool, err = pgxpool.NewWithConfig(ctx, cfg); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// prepare makes the template, once per server.
+func prepare(ctx context.Context, p *servers.Postgres) error {
+	made, _ := templates.LoadOrStore(p, sync.OnceValue(func() error {
+		ctx := context.WithoutCancel(ctx)
+		if err := p.Exec(ctx, "CREATE DATABASE "+template+" TEMPLATE template0 OWNER "+servers.User); err != nil {
+			return err
+		}
+		return child.Install(ctx, p.URL(template))
+	}))
+	return made.(func() error)()
+}
+
+// topology declares the queues of the services and one that records.
+func (s *System) topology() error {
+	if s.Servers.RabbitMQ == nil {
+		return nil
+	}
+	for _, service := range s.cfg.Services {
+		sub, err := amqp.NewSubscriber(amqp.SubscriberConfig{AMQP: child.Topology(s.Servers.RabbitMQ.URL(), service)})
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(sub.SubscribeInitialize(s.Topic), sub.Close()); err != nil {
+			return err
+		}
+	}
+	if s.cfg.NoWire {
+		return nil
+	}
+	return s.channel(func(ch *amqp091.Channel) error {
+		_, err := ch.QueueDeclare(s.wireQueue(), true, false, false, false, amqp091.Table{"x-queue-type": "quorum"})
+		if err != nil {
+			return err
+		}
+		return ch.QueueBind(s.wireQueue(), "", s.Topic, false, nil)
+	})
+}
+
+func (s *System) wireQueue() string { return s.Topic + "_wire" }
+
+// channel runs do with a channel of its own, as the broker's administrator.
+func (s *System) channel(do func(*amqp091.Channel) error) error {
+	conn, err := amqp091.Dial(s.Servers.RabbitMQ.AdminURL())
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	ch, err := conn.Channel()
+	if err != nil {
+		return err
+	}
+	return do(ch)
+}
+
+// Channel runs do with a channel of the broker's administrator.
+func (s *System) Channel(do func(*amqp091.Channel) error) error { return s.channel(do) }
+
+// proxies puts proxies before the servers, if they are asked for.
+func (s *System) proxies() (err error) {
+	p := s.Servers.Postgres
+	s.urls.outbox, s.urls.inbox = p.URL(s.OutboxDB), p.URL(s.InboxDB)
+	if s.Servers.RabbitMQ != nil {
+		s.urls.amqp = s.Servers.RabbitMQ.URL()
+	}
+	if !s.cfg.Proxies {
+		return nil
+	}
+	if s.Outbox, s.urls.outbox, err = proxy.Before(s.urls.outbox); err != nil {
+		return err
+	}
+	if s.Inbox, s.urls.inbox, err = proxy.Before(s.urls.inbox); err != nil {
+		return err
+	}
+	s.Broker, s.urls.amqp, err = proxy.Before(s.urls.amqp)
+	return err
+}
+
+// Start starts a child on the system. What it is told of servers, the topic and
+// services is the system's, and need not be given.
+func (s *System) Start(ctx context.Context, cfg child.Config, faults string) (*child.Process, error) {
+	cfg.Dir, cfg.Topic, cfg.Services = s.cfg.Dir, s.Topic, s.cfg.Services
+	cfg.Outbox, cfg.Inbox, cfg.AMQP = s.urls.outbox, s.urls.inbox, s.urls.amqp
+	cfg.Unordered = s.cfg.Unordered
+	p, err := child.Start(ctx, cfg, faults)
+	if err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.children = append(s.children, p)
+	return p, nil
+}
+
+// Injected notes that n faults were injected from outside, for certain, and that the time until
+// all is at rest begins now.
+func (s *System) Injected(n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.faults += n
+	s.calmSince = time.Now()
+}
+
+// OutboxPool and InboxPool are connections of the superuser to the databases, directly.
+func (s *System) OutboxPool() *pgxpool.Pool { return s.pools.outbox }
+
+// InboxPool is OutboxPool for the consumers' database.
+func (s *System) InboxPool() *pgxpool.Pool { return s.pools.inbox }
+
+// Number reads one number from a database.
+func Number(ctx context.Context, pool *pgxpool.Pool, query string, args ...any) (n int, err error) {
+	err = pool.QueryRow(ctx, query, args...).Scan(&n)
+	return n, err
+}
+
+// list reads one column.
+func list[T any](ctx context.Context, pool *pgxpool.Pool, query string, args ...any) ([]T, error) {
+	rows, err := pool.Query(ctx, query, args...)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowTo[T])
+}
+
+// Close kills what still runs and removes databases and queues.
+func (s *System) Close(ctx context.Context) error {
+	s.mu.Lock()
+	children := s.children
+	s.children = nil
+	s.mu.Unlock()
+	for _, p := range children {
+		p.Kill()
+	}
+	var errs []error
+	for _, p := range []*proxy.Proxy{s.Outbox, s.Inbox, s.Broker} {
+		if p != nil {
+			errs = append(errs, p.Close())
+		}
+	}
+	for _, pool := range []*pgxpool.Pool{s.pools.outbox, s.pools.inbox} {
+		if pool != nil {
+			pool.Close()
+		}
+	}
+	errs = append(errs, s.Servers.Postgres.Drop(ctx, s.OutboxDB), s.Servers.Postgres.Drop(ctx, s.InboxDB))
+	if s.Servers.RabbitMQ != nil {
+		errs = append(errs, s.channel(func(ch *amqp091.Channel) error {
+			var errs []error
+			for _, service := range s.cfg.Services {
+				_, err := ch.QueueDelete(child.QueueName(s.Topic, service), false, false, false)
+				errs = append(errs, err)
+			}
+			_, err := ch.QueueDelete(s.wireQueue(), false, false, false)
+			return errors.Join(append(errs, err, ch.ExchangeDelete(s.Topic, false, false))...)
+		}))
+	}
+	return errors.Join(errs...)
+}
+
+func token() string {
+	var b [5]byte
+	_, _ = rand.Read(b[:]) // never fails
+	return hex.EncodeToString(b[:])
+}
