@@ -126,8 +126,9 @@ const (
 	maxBlames             = 1 << 12
 	idleGrace             = 10 * time.Second
 	forgetGrace           = time.Minute
-	forgetBatch           = 1000
-	forgetPause           = 10 * time.Millisecond
+	forgetMost            = 10_000
+	forgetTime            = 50 * time.Millisecond
+	forgetShare           = 0.5
 	returnedSize          = 1 << 12
 	defaultFilterLimit    = 100
 	isolationLevels       = Serializable

@@ -229,9 +229,9 @@ func (s *fakeStore) AdvanceForgotten(_ context.Context, _ int, window, maxStep t
 	return s.forgotten, nil
 }
 
-func (s *fakeStore) Forget(_ context.Context, number int, _ time.Duration, limit int) (int, error) {
+func (s *fakeStore) Forget(_ context.Context, number int, _ time.Duration, _ time.Time, limit int) (consumer.Forgotten, error) {
 	if err := s.step("forget"); err != nil {
-		return 0, err
+		return consumer.Forgotten{}, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -243,6 +243,23 @@ func (s *fakeStore) Forget(_ context.Context, number int, _ time.Duration, limit
 		}
 	}
 	s.forgets = append(s.forgets, n)
+	return consumer.Forgotten{IDs: n, Through: s.forgotten}, nil
+}
+
+func (s *fakeStore) ForgetDiscarded(_ context.Context, number int, _ time.Duration, limit int) (int, error) {
+	if err := s.step("forget-discarded"); err != nil {
+		return 0, err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := 0
+	s.parked = slices.DeleteFunc(s.parked, func(p *parkedRow) bool {
+		gone := p.number == number && p.State == consumer.Discarded && n < limit
+		if gone {
+			n++
+		}
+		return gone
+	})
 	return n, nil
 }
 

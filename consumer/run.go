@@ -6,6 +6,9 @@ import (
 	"fmt"
 	"sync"
 	"time"
+
+	"github.com/boxpair/boxpair/internal/fault"
+	"github.com/boxpair/boxpair/internal/pace"
 )
 
 // Run takes up parked messages that are due and forgets old dispatch IDs, for all
@@ -244,19 +247,41 @@ func (h *Handler[TX]) forget(ctx context.Context) error {
 			return err
 		}
 	}
+	var after time.Time
+	ferr := h.inBatches(ctx, func(limit int) (int, error) {
+		f, err := h.inbox.store.Forget(ctx, h.consumer(), h.cfg.Timeout+forgetGrace, after, limit)
+		h.counts.forgotten.Add(int64(f.IDs))
+		after = f.Through
+		return f.IDs, err
+	})
+	if ferr != nil {
+		return errors.Join(err, fmt.Errorf("remove forgotten dispatch IDs: %w", ferr))
+	}
+	ferr = h.inBatches(ctx, func(limit int) (int, error) {
+		return h.inbox.store.ForgetDiscarded(ctx, h.consumer(), cfg.Window, limit)
+	})
+	if ferr != nil {
+		return errors.Join(err, fmt.Errorf("remove discarded messages: %w", ferr))
+	}
+	return err
+}
+
+// inBatches removes batch by batch until one is not full. The size of the batches follows
+// the time that they take, and half of the time is for those who are handling messages.
+func (h *Handler[TX]) inBatches(ctx context.Context, remove func(limit int) (int, error)) error {
+	p := pace.New(forgetMost, forgetTime, forgetShare)
 	for {
-		begun := time.Now()
-		n, ferr := h.inbox.store.Forget(ctx, h.consumer(), h.cfg.Timeout+forgetGrace, forgetBatch)
-		if ferr != nil {
-			return errors.Join(err, fmt.Errorf("remove forgotten dispatch IDs: %w", ferr))
-		}
-		h.counts.forgotten.Add(int64(n))
-		if n < forgetBatch {
+		if err := fault.Hit(ctx, fault.J1); err != nil {
 			return err
 		}
-		// Half of the time is for those who are handling messages.
-		if !sleep(ctx, max(forgetPause, time.Since(begun))) {
-			return errors.Join(err, context.Cause(ctx))
+		begun := time.Now()
+		limit := p.Size()
+		n, err := remove(limit)
+		if err != nil || n < limit {
+			return err
+		}
+		if !sleep(ctx, p.Took(time.Since(begun), true)) {
+			return context.Cause(ctx)
 		}
 	}
 }

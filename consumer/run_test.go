@@ -320,7 +320,7 @@ func TestForgettingAdvancesFirstAndRemovesInBatches(t *testing.T) {
 		if i := slices.Index(steps, "advance"); i < 0 || slices.Index(steps, "forget") < i {
 			t.Errorf("steps: %v", steps)
 		}
-		if !slices.Equal(store.forgets, []int{1000, 1000, 500}) {
+		if !slices.Equal(store.forgets, []int{200, 400, 800, 1100}) {
 			t.Errorf("removed %v", store.forgets)
 		}
 		if c := r.handler.Counters(); c.Forgotten != 2500 {

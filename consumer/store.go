@@ -245,6 +245,14 @@ type Seen struct {
 	Digest transport.Digest
 }
 
+// Forgotten tells what a batch of forgetting has removed.
+type Forgotten struct {
+	IDs int
+	// Through is the latest stamp of what was removed, from which the next batch may look on.
+	// Zero if nothing was.
+	Through time.Time
+}
+
 // WindowStore is what the memory of an inbox needs of a store.
 type WindowStore interface {
 	// Register makes a consumer known by name, on the first call with nothing forgotten, and
@@ -260,9 +268,13 @@ type WindowStore interface {
 	// time that holds now.
 	AdvanceForgotten(ctx context.Context, consumer int, window, maxStep time.Duration) (time.Time, error)
 	// Forget removes dispatch IDs of consumer with a stamp before the time up to which
-	// it forgets, as that was at least grace ago, at most limit,
-	// and tells how many. IDs of parked messages stay.
-	Forget(ctx context.Context, consumer int, grace time.Duration, limit int) (int, error)
+	// it forgets, as that was at least grace ago, and not before after, the oldest first, at most
+	// limit. IDs of parked messages stay.
+	Forget(ctx context.Context, consumer int, grace time.Duration, after time.Time, limit int) (Forgotten, error)
+	// ForgetDiscarded removes parked messages of consumer that were discarded longer than age
+	// ago, at most limit, and tells how many. Their dispatch IDs stay, to be forgotten like
+	// those of applied ones.
+	ForgetDiscarded(ctx context.Context, consumer int, age time.Duration, limit int) (int, error)
 	// InboxStats reads the state of a consumer's inbox.
 	InboxStats(ctx context.Context, consumer int) (Stats, error)
 }

@@ -32,6 +32,13 @@
 // parked is a row among the parked events, and delivered is the absence of both.
 // The event itself stands in an immutable log meanwhile.
 //
+// # Retention
+//
+// A [Janitor] removes events that were delivered or discarded longer than its retention
+// ago, with their receipts and attempts. Until then they can be replayed and looked at, and
+// an event that is written again is known. It works in batches, several at a time do no harm, and
+// an event that is not delivered is never removed.
+//
 // # What survives a crash
 //
 // Before COMMIT neither the change nor its events exist; after it both do, and

@@ -26,6 +26,7 @@ var errConflictOfTransactions = errors.New("could not serialize")
 type fakeEvents struct {
 	producer.RelayStore
 	producer.OperatorStore
+	producer.JanitorStore
 
 	committed []producer.Record
 	begun     int

@@ -21,6 +21,7 @@ type Store[TX any] interface {
 	EventStore[TX]
 	RelayStore
 	OperatorStore
+	JanitorStore
 }
 
 // EventStore is what a [Writer] and [Outbox.Transact] need of a store.

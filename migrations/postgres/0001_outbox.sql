@@ -61,7 +61,8 @@ CREATE TABLE "boxpair"."outbox_parked" (
         CONSTRAINT state_known CHECK (state IN ('retrying', 'following', 'dead', 'discarded')),
     key             text COLLATE "C" NOT NULL,
     last_error      text,
-    reason          text, -- why it was discarded
+    reason          text, -- why it was discarded …
+    discarded_at    timestamptz, -- … and when
     CONSTRAINT "outbox_parked_pk" PRIMARY KEY (id),
     CONSTRAINT retrying_has_time CHECK ((state = 'retrying') = (next_attempt_at IS NOT NULL))
 ) WITH (
@@ -76,6 +77,8 @@ CREATE INDEX "outbox_parked_dead" ON "boxpair"."outbox_parked" (shard, key, id)
     WHERE state = 'dead';
 CREATE INDEX "outbox_parked_oldest" ON "boxpair"."outbox_parked" (id)
     WHERE state IN ('retrying', 'following');
+CREATE INDEX "outbox_parked_discarded" ON "boxpair"."outbox_parked" (discarded_at)
+    WHERE state = 'discarded';
 
 -- Failed attempts to send an event, and what operators did to it.
 CREATE TABLE "boxpair"."outbox_attempts" (
@@ -88,14 +91,20 @@ CREATE TABLE "boxpair"."outbox_attempts" (
     CONSTRAINT "outbox_attempts_pk" PRIMARY KEY (event_id, n)
 );
 
--- What was delivered when: one row for all events that one statement marked.
+-- What was delivered when: one row for all events that one statement marked, by
+-- ascending ID. The janitor takes the oldest rows first. Which of them names an event is found
+-- by a summary of block ranges: events are delivered in about the order of their IDs.
 CREATE TABLE "boxpair"."outbox_receipts" (
     id           bigint GENERATED ALWAYS AS IDENTITY,
     delivered_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    first_id     bigint GENERATED ALWAYS AS (event_ids[1]) STORED,
+    last_id      bigint GENERATED ALWAYS AS (event_ids[cardinality(event_ids)]) STORED,
     relay        text        NOT NULL,
     event_ids    bigint[]    NOT NULL,
-    CONSTRAINT "outbox_receipts_pk" PRIMARY KEY (id)
+    CONSTRAINT "outbox_receipts_pk" PRIMARY KEY (delivered_at, id)
 ) WITH (toast_tuple_target = 8160);
+CREATE INDEX "outbox_receipts_span" ON "boxpair"."outbox_receipts" USING brin (first_id, last_id)
+    WITH (pages_per_range = 32, autosummarize = on);
 
 -- Who owns which shard. The rows are updated all the time, so a page keeps room
 -- for the next versions of its rows. rewind_to and rewind_ticket are an operator's request

@@ -71,7 +71,8 @@ CREATE TABLE "boxpair"."inbox_parked" (
     metadata        jsonb    NOT NULL,
     payload         bytea    NOT NULL,
     last_error      text,
-    reason          text, -- why it was discarded
+    reason          text, -- why it was discarded …
+    discarded_at    timestamptz, -- … and when
     CONSTRAINT "inbox_parked_pk" PRIMARY KEY (id),
     CONSTRAINT "inbox_parked_once" UNIQUE (consumer, dispatch_id, digest),
     CONSTRAINT order_needs_key CHECK (NOT ordered OR key <> ''),
@@ -82,3 +83,5 @@ CREATE INDEX "inbox_parked_due" ON "boxpair"."inbox_parked" (consumer, next_atte
 CREATE INDEX "inbox_parked_live" ON "boxpair"."inbox_parked" (consumer, key, id)
     WHERE ordered AND state IN ('retrying', 'following');
 CREATE INDEX "inbox_parked_state" ON "boxpair"."inbox_parked" (consumer, state, parked_at);
+CREATE INDEX "inbox_parked_discarded" ON "boxpair"."inbox_parked" (consumer, discarded_at)
+    WHERE state = 'discarded';

@@ -51,12 +51,14 @@ CREATE TABLE "boxpair_outbox_parked" (
     next_attempt_at INTEGER, -- set while retrying
     parked_at       INTEGER NOT NULL,
     last_error      TEXT    NOT NULL DEFAULT '',
-    reason          TEXT    NOT NULL DEFAULT ''
+    reason          TEXT    NOT NULL DEFAULT '', -- why it was discarded …
+    discarded_at    INTEGER                      -- … and when
 );
 CREATE INDEX "boxpair_outbox_parked_live" ON "boxpair_outbox_parked" (shard, key, id) WHERE state IN ('retrying', 'following');
 CREATE INDEX "boxpair_outbox_parked_due" ON "boxpair_outbox_parked" (next_attempt_at) WHERE state = 'retrying';
 CREATE INDEX "boxpair_outbox_parked_dead" ON "boxpair_outbox_parked" (shard, key, id) WHERE state = 'dead';
 CREATE INDEX "boxpair_outbox_parked_oldest" ON "boxpair_outbox_parked" (id) WHERE state IN ('retrying', 'following');
+CREATE INDEX "boxpair_outbox_parked_discarded" ON "boxpair_outbox_parked" (discarded_at) WHERE state = 'discarded';
 
 CREATE TABLE "boxpair_outbox_attempts" (
     id       INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -68,13 +70,17 @@ CREATE TABLE "boxpair_outbox_attempts" (
 );
 CREATE INDEX "boxpair_outbox_attempts_event" ON "boxpair_outbox_attempts" (event_id, id);
 
--- What was delivered when: one row for many events, their IDs as a JSON array.
+-- What was delivered when: one row for many events, their IDs as a JSON array, ascending.
 CREATE TABLE "boxpair_outbox_receipts" (
     id           INTEGER PRIMARY KEY AUTOINCREMENT,
     delivered_at INTEGER NOT NULL,
     relay        TEXT    NOT NULL,
-    event_ids    TEXT    NOT NULL
+    event_ids    TEXT    NOT NULL,
+    first_id     INTEGER GENERATED ALWAYS AS (event_ids ->> 0) VIRTUAL,
+    last_id      INTEGER GENERATED ALWAYS AS (event_ids ->> '$[#-1]') VIRTUAL
 );
+CREATE INDEX "boxpair_outbox_receipts_age" ON "boxpair_outbox_receipts" (delivered_at);
+CREATE INDEX "boxpair_outbox_receipts_span" ON "boxpair_outbox_receipts" (last_id, first_id);
 
 CREATE TABLE "boxpair_outbox_shards" (
     shard         INTEGER PRIMARY KEY,

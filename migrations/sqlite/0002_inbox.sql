@@ -60,9 +60,11 @@ CREATE TABLE "boxpair_inbox_parked" (
     next_attempt_at INTEGER, -- set while retrying
     parked_at       INTEGER NOT NULL,
     last_error      TEXT    NOT NULL DEFAULT '',
-    reason          TEXT    NOT NULL DEFAULT '',
+    reason          TEXT    NOT NULL DEFAULT '', -- why it was discarded …
+    discarded_at    INTEGER,                     -- … and when
     UNIQUE (consumer, dispatch_id, digest)
 );
 CREATE INDEX "boxpair_inbox_parked_live" ON "boxpair_inbox_parked" (consumer, key, seq) WHERE ordered AND state IN ('retrying', 'following');
 CREATE INDEX "boxpair_inbox_parked_due" ON "boxpair_inbox_parked" (consumer, next_attempt_at) WHERE state = 'retrying';
 CREATE INDEX "boxpair_inbox_parked_state" ON "boxpair_inbox_parked" (consumer, state, parked_at);
+CREATE INDEX "boxpair_inbox_parked_discarded" ON "boxpair_inbox_parked" (consumer, discarded_at) WHERE state = 'discarded';

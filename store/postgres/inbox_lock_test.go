@@ -309,7 +309,7 @@ func TestHandlersAndForgettingDoNotWaitForEachOther(t *testing.T) {
 		c.Stamp = time.Now().Add(time.Hour)
 		_, err := r.Apply(r.ctx(), c, func(ctx context.Context, tx pgx.Tx) error {
 			r.advance()
-			if _, err := r.Forget(r.ctx(), r.consumer, 0, 100); err != nil {
+			if _, err := r.Forget(r.ctx(), r.consumer, 0, time.Time{}, 100); err != nil {
 				return err
 			}
 			if _, err := r.Register(r.ctx(), "service/handler", time.Hour); err != nil {

@@ -80,7 +80,7 @@ func (s *Store) RedriveMessages(ctx context.Context, f consumer.Filter) ([]uuid.
 var (
 	discardMessages = statement(`
 WITH r AS (
-    UPDATE {{inbox_parked}} SET state = 'discarded', next_attempt_at = NULL, reason = $3
+    UPDATE {{inbox_parked}} SET state = 'discarded', next_attempt_at = NULL, reason = $3, discarded_at = clock_timestamp()
     WHERE id = ANY ($1::bigint[]) AND state = ANY ($2::text[])
     RETURNING id, dispatch_id
 )

@@ -151,13 +151,19 @@ var (
 SELECT max(until) FROM {{inbox_forgotten}}
 WHERE consumer = $1 AND set_at <= clock_timestamp() - $2::bigint * interval '1 microsecond'`)
 
+	// The bound from below keeps the scan from stepping over what earlier batches have
+	// deleted, however long vacuum is held up.
 	forgetIDs = statement(`
-DELETE FROM {{inbox}} WHERE ctid = ANY (ARRAY(
-    SELECT i.ctid FROM {{inbox}} i
-    WHERE i.consumer = $1 AND i.stamp < $2 AND NOT EXISTS (
-        SELECT FROM {{inbox_parked}} p WHERE p.consumer = i.consumer AND p.dispatch_id = i.dispatch_id)
-    ORDER BY i.stamp LIMIT $3
-    FOR UPDATE OF i SKIP LOCKED))`)
+WITH gone AS (
+    DELETE FROM {{inbox}} WHERE ctid = ANY (ARRAY(
+        SELECT i.ctid FROM {{inbox}} i
+        WHERE i.consumer = $1 AND i.stamp < $2 AND i.stamp >= $4 AND NOT EXISTS (
+            SELECT FROM {{inbox_parked}} p WHERE p.consumer = i.consumer AND p.dispatch_id = i.dispatch_id)
+        ORDER BY i.stamp LIMIT $3
+        FOR UPDATE OF i SKIP LOCKED))
+    RETURNING stamp
+)
+SELECT count(*), max(stamp) FROM gone`)
 
 	// What counted attempts of messages that never came back is of no use any more.
 	forgetAttempts = statement(`
@@ -168,25 +174,48 @@ DELETE FROM {{inbox_forgotten}} WHERE consumer = $1 AND until < $2`)
 )
 
 // Forget implements [consumer.WindowStore].
-func (s *Store) Forget(ctx context.Context, consumerID int, grace time.Duration, limit int) (int, error) {
-	var until pgtype.Timestamptz
+func (s *Store) Forget(ctx context.Context, consumerID int, grace time.Duration, after time.Time, limit int) (consumer.Forgotten, error) {
+	var f consumer.Forgotten
+	var until, through pgtype.Timestamptz
 	if err := s.queryRow(ctx, forgottenSince, consumerID, max(0, grace.Microseconds())).Scan(&until); err != nil {
-		return 0, failed("read what is forgotten", &ownError{err})
+		return f, failed("read what is forgotten", &ownError{err})
 	}
 	if !until.Valid {
-		return 0, nil
+		return f, nil
 	}
-	tag, err := s.exec(ctx, forgetIDs, consumerID, until, limit)
-	if err != nil {
-		return 0, failed("forget dispatch IDs", &ownError{err})
+	if err := s.queryRow(ctx, forgetIDs, consumerID, until, limit, sinceOf(after)).Scan(&f.IDs, &through); err != nil {
+		return f, failed("forget dispatch IDs", &ownError{err})
 	}
-	n := int(tag.RowsAffected())
-	if n < limit {
+	f.Through = timeOf(through)
+	if f.IDs < limit {
 		if _, err := s.exec(ctx, forgetAttempts, consumerID, until); err != nil {
-			return n, failed("forget attempts", &ownError{err})
+			return f, failed("forget attempts", &ownError{err})
 		}
 	}
-	return n, nil
+	return f, nil
+}
+
+// sinceOf returns a time as a bound from below, which the zero value is not.
+func sinceOf(t time.Time) pgtype.Timestamptz {
+	if t.IsZero() {
+		return pgtype.Timestamptz{InfinityModifier: pgtype.NegativeInfinity, Valid: true}
+	}
+	return pgtype.Timestamptz{Time: t, Valid: true}
+}
+
+var forgetDiscarded = statement(`
+DELETE FROM {{inbox_parked}} WHERE id IN (
+    SELECT id FROM {{inbox_parked}}
+    WHERE consumer = $1 AND state = 'discarded' AND discarded_at < clock_timestamp() - $2::bigint * interval '1 microsecond'
+    LIMIT $3) AND state = 'discarded'`)
+
+// ForgetDiscarded implements [consumer.WindowStore].
+func (s *Store) ForgetDiscarded(ctx context.Context, consumerID int, age time.Duration, limit int) (int, error) {
+	tag, err := s.exec(ctx, forgetDiscarded, consumerID, age.Microseconds(), limit)
+	if err != nil {
+		return 0, failed("forget discarded messages", &ownError{err})
+	}
+	return int(tag.RowsAffected()), nil
 }
 
 var inboxStats = statement(`

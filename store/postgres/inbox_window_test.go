@@ -108,7 +108,7 @@ func TestForgettingRemovesCountsOfMessagesThatNeverCameBack(t *testing.T) {
 	r.ok(err)
 	r.eventually("removal", func() bool {
 		r.advance()
-		_, err := r.Forget(r.ctx(), r.consumer, 0, 10)
+		_, err := r.Forget(r.ctx(), r.consumer, 0, time.Time{}, 10)
 		r.ok(err)
 		return value[int](r.rig, "SELECT count(*) FROM "+r.names.Table("inbox_attempts")) == 0
 	})

@@ -121,7 +121,7 @@ func (s *Store) Redrive(ctx context.Context, f producer.Filter) ([]uuid.UUID, er
 // discard frees a key if its head is discarded, or its only dead event, for
 // which it may be on hold. Discarding a follower frees nothing.
 var discard = statement(lockChosen + `, changed AS (
-    UPDATE {{outbox_parked}} p SET state = 'discarded', next_attempt_at = NULL, reason = $8
+    UPDATE {{outbox_parked}} p SET state = 'discarded', next_attempt_at = NULL, reason = $8, discarded_at = clock_timestamp()
     FROM chosen c JOIN locked l ON l.shard = c.shard
     WHERE p.id = c.id AND p.state = ANY ($2::text[])
     RETURNING p.shard, p.id, p.key, c.state AS was

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -168,6 +169,29 @@ func TestPlansHoldWithoutStatistics(t *testing.T) {
 	p.expectIndexes("park", p.explain(park, "relay", 0, epochs[0],
 		f.seqs, []int64{0, 0}, f.attempts, f.retryIn, f.dead, f.outcomes, f.errors), 200)
 	p.expectIndexes("follow", p.explain(follow, "relay", 0, epochs[0], f.seqs, []int64{0, 0}), 200)
+}
+
+// TestRemovalLooksEventsUp fills log, queue and receipts without telling the planner, and
+// removes a few events of many.
+func TestRemovalLooksEventsUp(t *testing.T) {
+	t.Parallel()
+	p := newPlanned(t)
+	p.run("ANALYZE")
+	const n, receipts = 32_000, 400
+	p.fill(n)
+	p.run(`DELETE FROM boxpair.outbox_queue WHERE id <= $1`, receipts*20)
+	p.run(`INSERT INTO boxpair.outbox_receipts (relay, delivered_at, event_ids)
+		SELECT 'relay', now() - interval '1 hour' + i * interval '1 s', (SELECT array_agg(k ORDER BY k) FROM generate_series(20 * i - 19, 20 * i) k)
+		FROM generate_series(1, $1::int) i`, receipts)
+	p.run(`INSERT INTO boxpair.outbox_parked (id, shard, key, state, discarded_at)
+		SELECT id, shard, key, 'discarded', now() - interval '1 hour' FROM boxpair.outbox_events WHERE id > $1`, n-2000)
+	p.run(`DELETE FROM boxpair.outbox_queue WHERE id > $1`, n-1000)
+	p.expectIndexes("removal of delivered events", p.explain(removeDelivered, 0, sinceOf(time.Time{}), 200), 200*25)
+	p.expectIndexes("removal of discarded events", p.explain(removeDiscarded, 0, 100), 1000*4+100*25)
+	r, err := p.RemoveDelivered(t.Context(), 0, time.Time{}, 200)
+	if err != nil || r.Events != 200 || r.Receipts != 10 || !r.Full {
+		t.Errorf("removed %+v, %v", r, err)
+	}
 }
 
 // TestManyFollowersCostLittle parks many followers of a few keys. The

@@ -94,8 +94,8 @@ func (s *Store) DiscardMessages(ctx context.Context, f consumer.Filter, reason s
 	w := selectsMessages(f)
 	w.add("p.state <> 'discarded'")
 	ids, err := s.settle(ctx, w, f.Limit, func(ctx context.Context, tx *sql.Tx, c messageChoice) error {
-		_, err := s.exec(ctx, tx, `UPDATE {inbox_parked} SET state = 'discarded', reason = ?, next_attempt_at = NULL WHERE seq = ?`,
-			reason, c.seq)
+		_, err := s.exec(ctx, tx, `UPDATE {inbox_parked} SET state = 'discarded', reason = ?, next_attempt_at = NULL, discarded_at = ?
+			WHERE seq = ?`, reason, now(), c.seq)
 		if err != nil || !c.ordered || c.key == "" {
 			return err
 		}

@@ -104,8 +104,12 @@ func errNotRegistered(consumerID int) error {
 // Forget removes dispatch IDs. The time that it goes by is the latest that was
 // set at least grace ago: with the newest one alone, a consumer that advances more often than once
 // in grace would never forget anything.
-func (s *Store) Forget(ctx context.Context, consumerID int, grace time.Duration, limit int) (int, error) {
-	var removed int64
+func (s *Store) Forget(ctx context.Context, consumerID int, grace time.Duration, after time.Time, limit int) (consumer.Forgotten, error) {
+	var f consumer.Forgotten
+	from := int64(-1 << 62)
+	if !after.IsZero() {
+		from = after.UnixMicro()
+	}
 	err := s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		var until sql.NullInt64
 		err := s.one(ctx, tx, []any{&until}, `SELECT max(until) FROM {inbox_forgotten} WHERE consumer = ? AND set_at <= ?`,
@@ -116,10 +120,19 @@ func (s *Store) Forget(ctx context.Context, consumerID int, grace time.Duration,
 		if !until.Valid {
 			return errNothing
 		}
-		removed, err = s.exec(ctx, tx, `DELETE FROM {inbox} WHERE seq IN (
-			SELECT i.seq FROM {inbox} i WHERE i.consumer = ? AND i.stamp < ? AND NOT EXISTS (
+		f = consumer.Forgotten{}
+		err = s.each(ctx, tx, func(rows *sql.Rows) error {
+			var stamp int64
+			err := rows.Scan(&stamp)
+			f.IDs++
+			if at := instant(stamp); at.After(f.Through) {
+				f.Through = at
+			}
+			return err
+		}, `DELETE FROM {inbox} WHERE seq IN (
+			SELECT i.seq FROM {inbox} i WHERE i.consumer = ? AND i.stamp >= ? AND i.stamp < ? AND NOT EXISTS (
 				SELECT 1 FROM {inbox_parked} p WHERE p.consumer = i.consumer AND p.dispatch_id = i.dispatch_id AND p.claimed)
-			ORDER BY i.stamp LIMIT ?)`, consumerID, until.Int64, limit)
+			ORDER BY i.stamp LIMIT ?) RETURNING stamp`, consumerID, from, until.Int64, limit)
 		if err != nil {
 			return err
 		}
@@ -133,7 +146,22 @@ func (s *Store) Forget(ctx context.Context, consumerID int, grace time.Duration,
 		return err
 	})
 	if err != nil && !errors.Is(err, errNothing) {
-		return 0, fmt.Errorf("forget: %w", &ownError{err})
+		return consumer.Forgotten{}, fmt.Errorf("forget: %w", &ownError{err})
+	}
+	return f, nil
+}
+
+// ForgetDiscarded removes messages that were discarded long ago.
+func (s *Store) ForgetDiscarded(ctx context.Context, consumerID int, age time.Duration, limit int) (int, error) {
+	var removed int64
+	err := s.write(ctx, func(ctx context.Context, tx *sql.Tx) (err error) {
+		removed, err = s.exec(ctx, tx, `DELETE FROM {inbox_parked} WHERE seq IN (
+			SELECT seq FROM {inbox_parked} WHERE consumer = ? AND state = 'discarded' AND discarded_at < ? LIMIT ?)`,
+			consumerID, now()-micros(age), limit)
+		return err
+	})
+	if err != nil {
+		return 0, fmt.Errorf("forget discarded messages: %w", &ownError{err})
 	}
 	return int(removed), nil
 }

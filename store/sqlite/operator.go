@@ -185,8 +185,8 @@ func (s *Store) Discard(ctx context.Context, f producer.Filter, reason string) (
 		}
 		at := now()
 		for _, c := range chosen {
-			_, err := s.exec(ctx, tx, `UPDATE {outbox_parked} SET state = 'discarded', reason = ?, next_attempt_at = NULL WHERE id = ?`,
-				reason, c.seq)
+			_, err := s.exec(ctx, tx, `UPDATE {outbox_parked} SET state = 'discarded', reason = ?, next_attempt_at = NULL, discarded_at = ?
+				WHERE id = ?`, reason, at, c.seq)
 			if err != nil {
 				return err
 			}

@@ -304,6 +304,17 @@ func (s *Store) Sent(ctx context.Context, relay string, lease producer.Lease, se
 				return err
 			}
 		}
+		// One that an operator discarded while it was sent keeps its row, and gets its receipt: both are true.
+		err = s.each(ctx, tx, func(rows *sql.Rows) error {
+			var id int64
+			err := rows.Scan(&id)
+			gone = append(gone, id)
+			return err
+		}, `SELECT id FROM {outbox_parked} WHERE id IN (SELECT value FROM json_each(?)) AND +shard = ? AND state = 'discarded'`,
+			numbers(seqs), lease.Shard)
+		if err != nil {
+			return err
+		}
 		return s.receipt(ctx, tx, relay, gone)
 	})
 	if err != nil {

@@ -154,7 +154,7 @@ func redriveTooOld[TX any](i *inbox[TX]) {
 		}
 		i.expectParked()
 		i.expectVerdict(i.claim(m), consumer.Duplicate)
-		_, err = i.Store.Forget(i.ctx(), i.consumer, 0, 1000)
+		_, err = i.forget(i.consumer, 0, 1000)
 		i.ok(err)
 		i.expectVerdict(i.claim(m), consumer.Duplicate)
 	}

@@ -234,7 +234,7 @@ func forgetRacesApply[TX any](i *inbox[TX]) {
 			var v consumer.Verdict
 			i.crowd(2, func(n int) (err error) {
 				if n == 0 {
-					_, err = i.Store.Forget(i.ctx(), i.consumer, 0, 1000)
+					_, err = i.forget(i.consumer, 0, 1000)
 					return err
 				}
 				return i.again(func() (err error) {

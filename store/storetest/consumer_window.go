@@ -26,6 +26,8 @@ func windowTests[TX any]() []inboxTest[TX] {
 		{"nothing is removed before the grace is over", forgetsAfterGrace[TX]},
 		{"advancing often does not put off the removal", advancingOften[TX]},
 		{"IDs of parked messages stay until they are applied", parkedIDsStay[TX]},
+		{"removal can go on from where the last batch ended", forgetsFrom[TX]},
+		{"discarded messages are removed by age, and their IDs stay", forgetsDiscarded[TX]},
 		{"copy that comes after its ID was removed is too old", removedIsTooOld[TX]},
 		{"state of an inbox is counted", countedState[TX]},
 	}
@@ -115,7 +117,7 @@ func youngConsumer[TX any](i *inbox[TX]) {
 	m := message("")
 	m.Stamp = m.Stamp.Add(-10 * 365 * 24 * time.Hour)
 	i.expectVerdict(i.claim(m), consumer.Applied)
-	n, err := i.Store.Forget(i.ctx(), i.consumer, 0, 10)
+	n, err := i.forget(i.consumer, 0, 10)
 	i.ok(err)
 	if n != 0 {
 		i.Errorf("%d IDs were removed", n)
@@ -201,7 +203,7 @@ func withoutStamp[TX any](i *inbox[TX]) {
 	i.expectVerdict(i.claim(m), consumer.Duplicate)
 	i.eventually("forget", func() bool {
 		i.forgetTo()
-		n, err := i.Store.Forget(i.ctx(), i.consumer, 0, 10)
+		n, err := i.forget(i.consumer, 0, 10)
 		i.ok(err)
 		return n == 1
 	})
@@ -221,7 +223,7 @@ func forgetsOld[TX any](i *inbox[TX]) {
 	i.expectVerdict(i.claim(kept), consumer.Applied)
 	forget := func(consumerID, limit, want int) {
 		i.Helper()
-		n, err := i.Store.Forget(i.ctx(), consumerID, 0, limit)
+		n, err := i.forget(consumerID, 0, limit)
 		i.ok(err)
 		if n != want {
 			i.Fatalf("%d IDs were removed, want %d", n, want)
@@ -244,12 +246,12 @@ func forgetsOld[TX any](i *inbox[TX]) {
 func forgetsAfterGrace[TX any](i *inbox[TX]) {
 	i.expectVerdict(i.claim(old("")), consumer.Applied)
 	i.forgetTo()
-	n, err := i.Store.Forget(i.ctx(), i.consumer, time.Hour, 10)
+	n, err := i.forget(i.consumer, time.Hour, 10)
 	i.ok(err)
 	if n != 0 {
 		i.Errorf("%d IDs were removed within the grace", n)
 	}
-	n, err = i.Store.Forget(i.ctx(), i.consumer, 0, 10)
+	n, err = i.forget(i.consumer, 0, 10)
 	i.ok(err)
 	if n != 1 {
 		i.Errorf("%d IDs were removed after it, want 1", n)
@@ -260,7 +262,7 @@ func advancingOften[TX any](i *inbox[TX]) {
 	i.expectVerdict(i.claim(old("")), consumer.Applied)
 	i.eventually("removal", func() bool {
 		i.forgetTo()
-		n, err := i.Store.Forget(i.ctx(), i.consumer, 200*time.Millisecond, 10)
+		n, err := i.forget(i.consumer, 200*time.Millisecond, 10)
 		i.ok(err)
 		return n == 1
 	})
@@ -275,7 +277,7 @@ func parkedIDsStay[TX any](i *inbox[TX]) {
 	i.forgetTo()
 	forget := func(want int) {
 		i.Helper()
-		n, err := i.Store.Forget(i.ctx(), i.consumer, 0, 10)
+		n, err := i.forget(i.consumer, 0, 10)
 		i.ok(err)
 		if n != want {
 			i.Fatalf("%d IDs were removed, want %d", n, want)
@@ -291,6 +293,68 @@ func parkedIDsStay[TX any](i *inbox[TX]) {
 	i.expectEffects(m.ID.String())
 }
 
+// forget removes dispatch IDs and returns how many.
+func (i *inbox[TX]) forget(consumerID int, grace time.Duration, limit int) (int, error) {
+	f, err := i.Store.Forget(i.ctx(), consumerID, grace, time.Time{}, limit)
+	return f.IDs, err
+}
+
+func forgetsFrom[TX any](i *inbox[TX]) {
+	var stamps []time.Time
+	for n := range 5 {
+		m := old("")
+		m.Stamp = m.Stamp.Add(time.Duration(n) * time.Minute)
+		stamps = append(stamps, m.Stamp)
+		i.expectVerdict(i.claim(m), consumer.Applied)
+	}
+	i.forgetTo()
+	forget := func(after time.Time, limit, want int, through time.Time) {
+		i.Helper()
+		f, err := i.Store.Forget(i.ctx(), i.consumer, 0, after, limit)
+		i.ok(err)
+		if f.IDs != want || !f.Through.Equal(through) {
+			i.Fatalf("removed %+v, want %d through %v", f, want, through)
+		}
+	}
+	forget(stamps[3], 10, 2, stamps[4])
+	forget(time.Time{}, 2, 2, stamps[1])
+	forget(stamps[1], 10, 1, stamps[2])
+	forget(time.Time{}, 10, 0, time.Time{})
+}
+
+func forgetsDiscarded[TX any](i *inbox[TX]) {
+	var gone []*consumer.Message
+	for n := range 3 {
+		m := message("")
+		gone = append(gone, m)
+		i.park(consumer.Parking{Message: m, State: []consumer.State{consumer.Dead, consumer.TooOldState, consumer.Retrying}[n]}, consumer.Applied)
+		i.discard(consumer.Filter{IDs: []uuid.UUID{m.ID}}, m)
+	}
+	kept := message("")
+	i.park(consumer.Parking{Message: kept, State: consumer.Dead}, consumer.Applied)
+	forget := func(age time.Duration, limit, want int) {
+		i.Helper()
+		n, err := i.Store.ForgetDiscarded(i.ctx(), i.consumer, age, limit)
+		i.ok(err)
+		if n != want {
+			i.Fatalf("%d messages were removed, want %d", n, want)
+		}
+	}
+	other := i.register("service/other")
+	n, err := i.Store.ForgetDiscarded(i.ctx(), other, over, 10)
+	i.ok(err)
+	if n != 0 {
+		i.Fatalf("%d messages of another consumer were removed", n)
+	}
+	forget(time.Hour, 10, 0)
+	forget(over, 2, 2)
+	forget(over, 2, 1)
+	i.expectParked(consumer.Dead)
+	i.expectVerdict(i.claim(gone[0]), consumer.Duplicate)
+	i.expectVerdict(i.claim(gone[1]), consumer.Applied) // it was never claimed
+	i.expectVerdict(i.claim(gone[2]), consumer.Duplicate)
+}
+
 func removedIsTooOld[TX any](i *inbox[TX]) {
 	claims := make([]consumer.Claim, len(levels))
 	for n, level := range levels {
@@ -299,7 +363,7 @@ func removedIsTooOld[TX any](i *inbox[TX]) {
 		i.expectVerdict(claims[n], consumer.Applied)
 	}
 	i.forgetTo()
-	n, err := i.Store.Forget(i.ctx(), i.consumer, 0, 10)
+	n, err := i.forget(i.consumer, 0, 10)
 	i.ok(err)
 	if n != len(levels) {
 		i.Fatalf("%d IDs were removed, want %d", n, len(levels))

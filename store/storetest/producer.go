@@ -50,6 +50,7 @@ func Producer[TX any](t *testing.T, open func(t *testing.T) OutboxFixture[TX]) {
 		{"parked", parkedTests[TX]()},
 		{"promotion", promotionTests[TX]()},
 		{"operator", operatorTests[TX]()},
+		{"janitor", janitorTests[TX]()},
 	} {
 		t.Run(group.name, func(t *testing.T) {
 			for _, test := range group.tests {

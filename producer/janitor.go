@@ -1,0 +1,244 @@
+package producer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/boxpair/boxpair/internal/fault"
+	"github.com/boxpair/boxpair/internal/pace"
+)
+
+// JanitorStore is what a [Janitor] needs of a store. Its methods remove one batch each, in a
+// transaction of their own. They may be called at the same time as each other, as relays, writers
+// and operators, in any process; against [OperatorStore.Replay] they are serialised,
+// or an event could be removed while it is queued again.
+type JanitorStore interface {
+	// RemoveDelivered removes receipts that are older than retention, the oldest first, from
+	// the time after on, and with them their events and the attempts of those. It stops at the
+	// first receipt with which the batch has limit events. An event that is queued or parked, in
+	// whatever state, stays, as does one that was replayed within retention: a later receipt brings it up again.
+	RemoveDelivered(ctx context.Context, retention time.Duration, after time.Time, limit int) (Removed, error)
+	// RemoveDiscarded removes at most limit events that were discarded longer than
+	// retention ago, with their attempts, unless they are queued again.
+	RemoveDiscarded(ctx context.Context, retention time.Duration, limit int) (Removed, error)
+}
+
+// Removed tells what a batch has removed.
+type Removed struct {
+	Events, Attempts, Receipts int
+	// Full tells that the batch was limited: there may be more.
+	Full bool
+	// Through is the time of the last receipt that was removed, from which the next batch may look on.
+	Through time.Time
+}
+
+// JanitorConfig tunes a [Janitor]. The zero value is complete.
+type JanitorConfig struct {
+	// Retention is how long events are kept after they were delivered, or discarded,
+	// for replay, for looking back, and to know an event that is written again.
+	// Defaults to 7 days; at least 1 second.
+	Retention time.Duration
+	// Interval is the time between the end of a pass and the next one of [Janitor.Run].
+	// Defaults to 1 minute.
+	Interval time.Duration
+	// BatchTime is how long one batch should take. Batches are made smaller and larger
+	// accordingly. Defaults to 50 ms.
+	BatchTime time.Duration
+	// MaxBatch is how many events a batch may have. Defaults to 10,000.
+	MaxBatch int
+	// Share is which part of the time a pass may keep the database busy, at most: it pauses
+	// after each batch for the rest. 1 does not pause. Defaults to 0.5.
+	Share float64
+	// Progress is called after each batch with what the pass has done so far, and once more, with
+	// Done set, at its end. A pass waits for it. Defaults to none.
+	Progress func(JanitorReport)
+	// Logger receives what was removed and what went wrong. Defaults to none.
+	Logger *slog.Logger
+}
+
+const (
+	minRetention     = time.Second
+	defaultRetention = 7 * 24 * time.Hour
+	maxJanitorBatch  = 1 << 20
+)
+
+func (c JanitorConfig) withDefaults() (JanitorConfig, error) {
+	var errs []error
+	span := func(name string, value *time.Duration, def time.Duration) {
+		if *value < 0 {
+			errs = append(errs, fmt.Errorf("%s: %v is negative", name, *value))
+		}
+		if *value == 0 {
+			*value = def
+		}
+	}
+	span("Retention", &c.Retention, defaultRetention)
+	span("Interval", &c.Interval, time.Minute)
+	span("BatchTime", &c.BatchTime, 50*time.Millisecond)
+	if c.Retention > 0 && c.Retention < minRetention {
+		errs = append(errs, fmt.Errorf("Retention: %v is shorter than %v", c.Retention, minRetention))
+	}
+	if c.MaxBatch == 0 {
+		c.MaxBatch = 10_000
+	}
+	if c.MaxBatch < 0 || c.MaxBatch > maxJanitorBatch {
+		errs = append(errs, fmt.Errorf("MaxBatch: %d is not between 1 and %d", c.MaxBatch, maxJanitorBatch))
+	}
+	if c.Share == 0 {
+		c.Share = 0.5
+	}
+	if !(c.Share > 0 && c.Share <= 1) { // also NaN
+		errs = append(errs, fmt.Errorf("Share: %v is not above 0 and at most 1", c.Share))
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	return c, errors.Join(errs...)
+}
+
+// JanitorReport tells what a pass has done.
+type JanitorReport struct {
+	// Events, Attempts and Receipts are how many rows were removed.
+	Events, Attempts, Receipts int64
+	// Batches is how many batches there were, Took how long all of the pass, and
+	// LongestBatch the longest of them.
+	Batches      int64
+	Took         time.Duration
+	LongestBatch time.Duration
+	// Done tells that nothing is left to remove now.
+	Done bool
+}
+
+// Janitor removes what is past its retention from an outbox: events that were delivered or
+// discarded, their receipts and attempts. It never removes an event that is not delivered. It
+// works in batches whose size follows the time that they take, with pauses in between, so that a
+// database with much to do is given more time for that.
+//
+// Any number of janitors may run on one outbox, in any process, and be killed at any
+// point: each batch is a transaction, and what it did not remove the next one finds again.
+//
+// It is safe for concurrent use.
+type Janitor struct {
+	store JanitorStore
+	cfg   JanitorConfig
+	total [4]atomic.Int64 // events, attempts, receipts, batches
+}
+
+// NewJanitor returns a janitor over store. It does no I/O.
+func NewJanitor(store JanitorStore, cfg JanitorConfig) (*Janitor, error) {
+	cfg, err := cfg.withDefaults()
+	if store == nil {
+		err = errors.Join(err, errors.New("store is nil"))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("janitor config: %w", err)
+	}
+	return &Janitor{store: store, cfg: cfg}, nil
+}
+
+// Run removes what is past its retention, at once and then after each JanitorConfig.Interval, until
+// ctx ends, and returns nil. An error of the database ends the pass and is logged;
+// the next one goes on.
+func (j *Janitor) Run(ctx context.Context) error {
+	for ctx.Err() == nil {
+		report, err := j.RunOnce(ctx)
+		switch {
+		case ctx.Err() != nil: // what was removed is removed
+		case err != nil:
+			j.cfg.Logger.WarnContext(ctx, "retention pass failed, the next one goes on", "error", err, "events", report.Events)
+		case report.Events+report.Attempts+report.Receipts > 0:
+			j.cfg.Logger.InfoContext(ctx, "retention pass", "events", report.Events, "attempts", report.Attempts,
+				"receipts", report.Receipts, "batches", report.Batches, "took", report.Took)
+		}
+		if sleep(ctx, j.cfg.Interval) != nil {
+			break
+		}
+	}
+	return nil
+}
+
+// RunOnce makes one pass, to the end of what is past its retention. On an error, or when
+// ctx ends, it returns with it what was removed before.
+func (j *Janitor) RunOnce(ctx context.Context) (JanitorReport, error) {
+	p := &pass{j: j, begun: time.Now(), pace: pace.New(j.cfg.MaxBatch, j.cfg.BatchTime, j.cfg.Share)}
+	var after time.Time
+	err := p.each(ctx, func(limit int) (Removed, error) {
+		r, err := j.store.RemoveDelivered(ctx, j.cfg.Retention, after, limit)
+		after = r.Through
+		return r, err
+	})
+	if err != nil {
+		return p.report, fmt.Errorf("remove delivered events: %w", err)
+	}
+	err = p.each(ctx, func(limit int) (Removed, error) { return j.store.RemoveDiscarded(ctx, j.cfg.Retention, limit) })
+	if err != nil {
+		return p.report, fmt.Errorf("remove discarded events: %w", err)
+	}
+	p.report.Done = true
+	p.tell()
+	return p.report, nil
+}
+
+// Totals returns what all passes of this janitor have done together. Took, LongestBatch and Done are not set.
+func (j *Janitor) Totals() JanitorReport {
+	return JanitorReport{
+		Events: j.total[0].Load(), Attempts: j.total[1].Load(), Receipts: j.total[2].Load(), Batches: j.total[3].Load(),
+	}
+}
+
+// pass is one pass of a janitor.
+type pass struct {
+	j      *Janitor
+	begun  time.Time
+	pace   *pace.Pace
+	report JanitorReport
+}
+
+// each removes batch by batch until one is not full.
+func (p *pass) each(ctx context.Context, remove func(limit int) (Removed, error)) error {
+	for {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		if err := fault.Hit(ctx, fault.J1); err != nil {
+			return err
+		}
+		begun := time.Now()
+		r, err := remove(p.pace.Size())
+		if err != nil {
+			return err
+		}
+		took := time.Since(begun)
+		p.add(r, took)
+		pause := p.pace.Took(took, r.Full)
+		if !r.Full {
+			return nil
+		}
+		if err := sleep(ctx, pause); err != nil {
+			return err
+		}
+	}
+}
+
+func (p *pass) add(r Removed, took time.Duration) {
+	for i, n := range []int{r.Events, r.Attempts, r.Receipts, 1} {
+		p.j.total[i].Add(int64(n))
+	}
+	p.report.Events += int64(r.Events)
+	p.report.Attempts += int64(r.Attempts)
+	p.report.Receipts += int64(r.Receipts)
+	p.report.Batches++
+	p.report.LongestBatch = max(p.report.LongestBatch, took)
+	p.tell()
+}
+
+func (p *pass) tell() {
+	p.report.Took = time.Since(p.begun)
+	if p.j.cfg.Progress != nil {
+		p.j.cfg.Progress(p.report)
+	}
+}

@@ -1,0 +1,115 @@
+package postgres
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/boxpair/boxpair/internal/fault"
+	"github.com/boxpair/boxpair/producer"
+)
+
+// beginRetention is a statement of its own, before the one that removes or replays: that one's
+// snapshot must be younger than the lock. The wait for rows is bounded, since a writer that
+// writes a known event again locks it until the end of his transaction, and a replay waits
+// for the lock meanwhile. What a commit undoes that the disk has not is removed once more.
+const beginRetention = `SELECT set_config('lock_timeout', '2s', true), set_config('synchronous_commit', $2, true), pg_advisory_xact_lock($1)`
+
+// retained is the predicate for an event e that is to stay. Each look is by index: OFFSET 0
+// keeps the planner from reading all of the queue instead, of which it has no statistics.
+const retained = `(
+        EXISTS (SELECT FROM {{outbox_queue}} q WHERE q.shard = e.shard AND q.id = e.id OFFSET 0)
+        OR EXISTS (SELECT FROM {{outbox_parked}} p WHERE p.id = e.id OFFSET 0)
+        OR EXISTS (SELECT FROM {{outbox_attempts}} a WHERE a.event_id = e.id
+                   AND a.outcome = 'replayed' AND a.at >= statement_timestamp() - $1::bigint * interval '1 us' OFFSET 0))`
+
+// removeDelivered goes from receipt to receipt, since one may name a single event or
+// a thousand. statement_timestamp is stable, which an index needs.
+var removeDelivered = statement(`
+WITH RECURSIVE old (delivered_at, id, event_ids, n) AS (
+    (SELECT r.delivered_at, r.id, r.event_ids, cardinality(r.event_ids) FROM {{outbox_receipts}} r
+     WHERE r.delivered_at >= $2 AND r.delivered_at < statement_timestamp() - $1::bigint * interval '1 us'
+     ORDER BY r.delivered_at, r.id LIMIT 1)
+    UNION ALL
+    SELECT r.delivered_at, r.id, r.event_ids, o.n + cardinality(r.event_ids)
+    FROM old o CROSS JOIN LATERAL (
+        SELECT r.delivered_at, r.id, r.event_ids FROM {{outbox_receipts}} r
+        WHERE (r.delivered_at, r.id) > (o.delivered_at, o.id)
+          AND r.delivered_at < statement_timestamp() - $1::bigint * interval '1 us'
+        ORDER BY r.delivered_at, r.id LIMIT 1
+    ) r
+    WHERE o.n < $3
+), named AS MATERIALIZED (
+    SELECT DISTINCT u.id FROM old CROSS JOIN LATERAL unnest(old.event_ids) AS u (id)
+), events AS (
+    DELETE FROM {{outbox_events}} e USING named n WHERE e.id = n.id AND NOT ` + retained + ` RETURNING e.id
+), attempts AS (
+    DELETE FROM {{outbox_attempts}} a USING events e WHERE a.event_id = e.id RETURNING 1
+), receipts AS (
+    DELETE FROM {{outbox_receipts}} r USING old o WHERE r.delivered_at = o.delivered_at AND r.id = o.id RETURNING r.delivered_at
+)
+SELECT (SELECT count(*) FROM events), (SELECT count(*) FROM attempts), (SELECT count(*) FROM receipts),
+    (SELECT coalesce(max(n) >= $3, false) FROM old), (SELECT max(delivered_at) FROM receipts)`)
+
+// RemoveDelivered implements [producer.JanitorStore].
+func (s *Store) RemoveDelivered(ctx context.Context, retention time.Duration, after time.Time, limit int) (producer.Removed, error) {
+	return s.remove(ctx, "remove delivered events", removeDelivered, retention.Microseconds(), sinceOf(after), limit)
+}
+
+// removeDiscarded leaves the row of an event that is queued again, which a relay may
+// be about to park.
+var removeDiscarded = statement(`
+WITH old AS MATERIALIZED (
+    SELECT p.id FROM {{outbox_parked}} p
+    WHERE p.state = 'discarded' AND p.discarded_at < statement_timestamp() - $1::bigint * interval '1 us'
+      AND NOT EXISTS (SELECT FROM {{outbox_queue}} q WHERE q.shard = p.shard AND q.id = p.id OFFSET 0)
+    ORDER BY p.discarded_at LIMIT $2
+), parked AS (
+    DELETE FROM {{outbox_parked}} p USING old o WHERE p.id = o.id AND p.state = 'discarded' RETURNING p.id
+), events AS (
+    DELETE FROM {{outbox_events}} e USING parked p WHERE e.id = p.id RETURNING e.id
+), attempts AS (
+    DELETE FROM {{outbox_attempts}} a USING parked p WHERE a.event_id = p.id RETURNING 1
+)
+SELECT (SELECT count(*) FROM events), (SELECT count(*) FROM attempts), 0,
+    (SELECT count(*) >= $2 FROM old), NULL::timestamptz`)
+
+// RemoveDiscarded implements [producer.JanitorStore].
+func (s *Store) RemoveDiscarded(ctx context.Context, retention time.Duration, limit int) (producer.Removed, error) {
+	return s.remove(ctx, "remove discarded events", removeDiscarded, retention.Microseconds(), limit)
+}
+
+func (s *Store) remove(ctx context.Context, doing string, t *template, args ...any) (r producer.Removed, err error) {
+	err = s.exclusively(ctx, "off", func(tx pgx.Tx) error {
+		var through pgtype.Timestamptz
+		row := tx.QueryRow(ctx, s.sql[t], append([]any{s.mode}, args...)...)
+		if err := row.Scan(&r.Events, &r.Attempts, &r.Receipts, &r.Full, &through); err != nil {
+			return err
+		}
+		r.Through = timeOf(through)
+		return fault.Hit(ctx, fault.J2)
+	})
+	if err != nil {
+		return producer.Removed{}, failed(doing, err)
+	}
+	return r, nil
+}
+
+// exclusively runs fn in a transaction that no other of its kind overlaps with:
+// janitors and replays of this outbox, wherever they run.
+func (s *Store) exclusively(ctx context.Context, synchronous string, fn func(tx pgx.Tx) error) error {
+	tx, err := s.pool.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
+	if err != nil {
+		return err
+	}
+	defer rollback(ctx, tx) // after a commit it does nothing
+	if _, err := tx.Exec(ctx, beginRetention, lockID(s.names, "retention"), synchronous); err != nil {
+		return err
+	}
+	if err := fn(tx); err != nil {
+		return err
+	}
+	return tx.Commit(ctx)
+}
