@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -40,7 +41,8 @@ import (
 // can still send what it was about to send, a second time and never
 // ahead of an earlier event of its key; it cannot change the database.
 //
-// A Relay is safe for concurrent use, but runs once at a time.
+// A Relay is safe for concurrent use, but runs once at a time. It publishes to one publisher, or to
+// several by topic; see [Downstream].
 type Relay struct {
 	store     RelayStore
 	publisher message.Publisher
@@ -64,8 +66,8 @@ type Report struct {
 	Left int
 }
 
-// NewRelay returns a relay for outbox that publishes to publisher. Commits
-// through [Outbox.Transact] wake it at once. It does no I/O.
+// NewRelay returns a relay for outbox that publishes to publisher, which may be nil if cfg has
+// downstreams. Commits through [Outbox.Transact] wake it at once. It does no I/O.
 // The publisher belongs to the caller, who closes it after the relay has ended.
 func NewRelay[TX any](outbox *Outbox[TX], publisher message.Publisher, cfg RelayConfig) (*Relay, error) {
 	if outbox == nil {
@@ -77,7 +79,7 @@ func NewRelay[TX any](outbox *Outbox[TX], publisher message.Publisher, cfg Relay
 	return newRelay(outbox.store, outbox.local.subscribe, publisher, cfg)
 }
 
-// NewStandaloneRelay returns a relay for a process that writes no events. It does no I/O.
+// NewStandaloneRelay returns a relay for a process that writes no events; see [NewRelay]. It does no I/O.
 func NewStandaloneRelay(store RelayStore, publisher message.Publisher, cfg RelayConfig) (*Relay, error) {
 	return newRelay(store, func() (<-chan struct{}, func()) { return nil, func() {} }, publisher, cfg)
 }
@@ -87,7 +89,7 @@ func newRelay(store RelayStore, subscribe func() (<-chan struct{}, func()), publ
 	if store == nil {
 		err = errors.Join(err, errors.New("store is nil"))
 	}
-	if publisher == nil {
+	if publisher == nil && len(cfg.Downstreams) == 0 {
 		err = errors.Join(err, errors.New("publisher is nil"))
 	}
 	if err != nil {
@@ -120,21 +122,16 @@ func (r *Relay) RunOnce(ctx context.Context) (Report, error) {
 func (r *Relay) run(ctx context.Context, once bool) (Report, error) {
 	woken, unsubscribe := r.subscribe()
 	defer unsubscribe()
-	sender, direct := r.publisher.(transport.Sender)
-	var batches *batchSender
-	if !direct {
-		batches = newBatchSender(r.publisher, r.cfg.Publishers)
-		sender = batches
-	}
-	loop := newRelayLoop(r.store, sender, r.cfg, woken, once)
+	out := r.newOutput()
+	loop := newRelayLoop(r.store, out.sender, r.cfg, woken, once)
 	if err := r.begin(loop); err != nil {
 		return Report{}, err
 	}
 	defer r.end()
+	end := out.start(ctx)
 	loop.run(ctx)
-	if batches != nil {
-		r.await(ctx, batches)
-	}
+	end()
+	r.await(ctx, out.batches)
 	err := loop.err
 	if once && err == nil && ctx.Err() != nil {
 		err = context.Cause(ctx)
@@ -145,13 +142,65 @@ func (r *Relay) run(ctx context.Context, once bool) (Report, error) {
 	return loop.core.report, err
 }
 
+// output is where a run of a relay sends to.
+type output struct {
+	sender  transport.Sender
+	board   *switchboard   // nil with a single publisher
+	batches []*batchSender // of publishers that are no Sender
+}
+
+func (r *Relay) newOutput() *output {
+	out := &output{}
+	if len(r.cfg.Downstreams) == 0 {
+		out.sender = out.senderOf(r.publisher, r.cfg.Publishers)
+		return out
+	}
+	downs := slices.Clone(r.cfg.Downstreams)
+	if r.publisher != nil {
+		downs = append(downs, Downstream{Publisher: r.publisher})
+	}
+	out.board = &switchboard{}
+	for _, d := range downs {
+		if d.Window == 0 {
+			d.Window = max(1, r.cfg.Window/len(downs))
+		}
+		out.board.add(d, out.senderOf(d.Publisher, r.cfg.Publishers))
+	}
+	out.sender = out.board
+	return out
+}
+
+func (out *output) senderOf(publisher message.Publisher, places int) transport.Sender {
+	if sender, ok := publisher.(transport.Sender); ok {
+		return sender
+	}
+	batches := newBatchSender(publisher, places)
+	out.batches = append(out.batches, batches)
+	return batches
+}
+
+// start starts what serves the downstreams, which ends with the function that it returns.
+func (out *output) start(ctx context.Context) (end func()) {
+	if out.board == nil {
+		return func() {}
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	out.board.start(ctx)
+	return func() {
+		cancel()
+		out.board.tasks.Wait()
+	}
+}
+
 // await waits for Publish calls that know no context. Those that do not return
 // are left behind, and said to be.
-func (r *Relay) await(ctx context.Context, batches *batchSender) {
+func (r *Relay) await(ctx context.Context, batches []*batchSender) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.cfg.ShutdownTimeout)
 	defer cancel()
-	if !batches.wait(ctx) {
-		r.cfg.Logger.ErrorContext(ctx, "publisher has not returned from Publish", "relay", r.cfg.Name)
+	for _, b := range batches {
+		if !b.wait(ctx) {
+			r.cfg.Logger.ErrorContext(ctx, "publisher has not returned from Publish", "relay", r.cfg.Name)
+		}
 	}
 }
 

@@ -62,6 +62,10 @@ type RelayConfig struct {
 	// publisher that is no [transport.Sender]. Defaults to 8.
 	Publishers int
 
+	// Downstreams are further publishers, for the topics that they say. Defaults to none:
+	// everything goes to the publisher of NewRelay.
+	Downstreams []Downstream
+
 	// ShutdownTimeout is how long Run, when told to stop, waits for the outcomes
 	// of what is in flight. Shards that still have something in flight then are not
 	// given back: their leases run out. Defaults to 15 s.
@@ -134,6 +138,9 @@ func (c RelayConfig) withDefaults() (RelayConfig, error) {
 	span("RouteProbeInterval", &c.RouteProbeInterval, time.Second)
 	span("RouteGrace", &c.RouteGrace, time.Minute)
 	span("ShutdownTimeout", &c.ShutdownTimeout, 15*time.Second)
+	if err := c.validateDownstreams(); err != nil {
+		errs = append(errs, err)
+	}
 	if c.LeaseTTL > 0 && c.LeaseTTL < minLeaseTTL {
 		errs = append(errs, fmt.Errorf("LeaseTTL: %v is shorter than %v", c.LeaseTTL, minLeaseTTL))
 	}

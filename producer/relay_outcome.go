@@ -149,6 +149,9 @@ func (c *relayCore) send(e *entry) bool {
 		e.line.inflight = e
 	}
 	c.inflight++
+	if e.route.inflight == 0 {
+		e.route.heard = c.now
+	}
 	e.route.inflight++
 	sh.inflight++
 	c.sends = append(c.sends, e)
@@ -171,6 +174,7 @@ func (c *relayCore) outcome(now time.Duration, res sendResult) {
 	c.inflight--
 	sh.inflight--
 	e.route.inflight--
+	e.route.heard = c.now
 	e.state, e.probing = entryWaiting, false
 	if e.line != nil {
 		e.line.inflight = nil

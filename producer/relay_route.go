@@ -42,6 +42,7 @@ type route struct {
 	delay   time.Duration // between probes while down
 	probeAt time.Duration
 
+	heard    time.Duration // when something on it was last answered, or the first of what is in flight sent
 	success  time.Duration // -1: never
 	failed   time.Duration // the last failure, -1: never
 	outcome  transport.Outcome
@@ -74,6 +75,11 @@ const (
 	maxRoutes   = 1024            // beyond which idle ones are forgotten
 
 	shedInterval = 100 * time.Millisecond
+
+	// silentAfter is how long a route with its share in flight may answer nothing before
+	// it is unavailable. What is in flight may come back much later, and what
+	// waits behind it takes the memory of other routes meanwhile.
+	silentAfter = time.Second
 )
 
 // stalled tells whether only probes are sent on the route.
@@ -232,6 +238,29 @@ func (c *relayCore) pauseRoute(r *route) {
 	c.shed(r)
 }
 
+// hearken takes routes that answer nothing for unavailable.
+func (c *relayCore) hearken() {
+	if len(c.routes) < 2 {
+		return // nobody waits behind it
+	}
+	for _, r := range c.ring {
+		if r.down || r.inflight == 0 || r.inflight < c.routeRoom() {
+			continue
+		}
+		if at := r.heard + silentAfter; c.now < at {
+			c.at(at)
+			continue
+		}
+		r.outcome, r.problem = transport.Unavailable, "the transport answers nothing"
+		r.down, r.downAt, r.delay, r.probeAt = true, c.now, downFirst, c.now
+		if !r.paused {
+			r.since = c.now
+		}
+		c.stall(r)
+		c.note(slog.LevelWarn, "route unavailable", slog.String("route", r.name), slog.String("error", r.problem))
+	}
+}
+
 // routeDown books an event whose outcome is not known. If nothing has come
 // through on its route since it was sent, the route is unavailable.
 func (c *relayCore) routeDown(e *entry) {
@@ -293,6 +322,7 @@ func (c *relayCore) unstall(r *route) {
 // which nothing has succeeded for too long, and forgets those that have nothing
 // left to try.
 func (c *relayCore) tendRoutes() {
+	c.hearken()
 	c.doubtful = slices.DeleteFunc(c.doubtful, func(r *route) bool {
 		if r.failing {
 			c.judge(r)

@@ -1,0 +1,205 @@
+package producer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/boxpair/boxpair/transport"
+)
+
+// ErrNoDownstream is the error of events whose topic no downstream takes, in a relay
+// that has no publisher for the rest. They wait as on a route that does not work.
+var ErrNoDownstream = errors.New("no downstream takes the topic")
+
+// stuckAfter is how long a downstream may answer nothing, with its window full, before
+// what waits for it is called unavailable: it would take the relay's window
+// from the others.
+const stuckAfter = time.Second
+
+// switchboard is a [transport.Sender] over several. Each has a queue and a goroutine
+// of its own, since Send may block.
+type switchboard struct {
+	outlets []*outlet
+	tasks   sync.WaitGroup
+}
+
+// outlet is a downstream while a relay runs.
+type outlet struct {
+	down   Downstream
+	sender transport.Sender
+	signal chan struct{} // has room for one
+
+	mu       sync.Mutex
+	queue    []*outgoing
+	inFlight int
+	heard    time.Time // when it last answered, or began to have something to answer
+	watched  bool      // somebody will look whether it is stuck
+}
+
+type outgoing struct {
+	ctx   context.Context //nolint:containedctx // it is the send's
+	topic string
+	msg   *message.Message
+	done  func(transport.Result)
+}
+
+func (s *switchboard) add(down Downstream, sender transport.Sender) {
+	s.outlets = append(s.outlets, &outlet{down: down, sender: sender, signal: make(chan struct{}, 1)})
+}
+
+// start serves the outlets until ctx ends. What is queued then is unavailable.
+func (s *switchboard) start(ctx context.Context) {
+	for _, o := range s.outlets {
+		s.tasks.Go(func() { o.serve(ctx) })
+	}
+}
+
+// outlet returns who takes topic, or nil.
+func (s *switchboard) outlet(topic string) *outlet {
+	for _, o := range s.outlets {
+		if o.down.Topics == nil || o.down.takes(topic) {
+			return o
+		}
+	}
+	return nil
+}
+
+// Send implements [transport.Sender]. It does not block.
+func (s *switchboard) Send(ctx context.Context, topic string, msg *message.Message, done func(transport.Result)) {
+	o := s.outlet(topic)
+	if o == nil {
+		done(transport.Result{Outcome: transport.Unavailable, Err: fmt.Errorf("%w %q", ErrNoDownstream, topic)})
+		return
+	}
+	o.put(&outgoing{ctx: ctx, topic: o.down.topic(topic), msg: msg, done: done})
+}
+
+// Route implements [transport.Sender].
+func (s *switchboard) Route(topic string) string {
+	o := s.outlet(topic)
+	switch {
+	case o == nil:
+		return topic
+	case o.down.Name == "":
+		return o.sender.Route(topic)
+	default:
+		return o.down.Name + ": " + o.sender.Route(o.down.topic(topic))
+	}
+}
+
+// Publish implements [message.Publisher]. The relay does not use it.
+func (s *switchboard) Publish(string, ...*message.Message) error {
+	return errors.New("a switchboard sends and does not publish")
+}
+
+// Close implements [message.Publisher]. The publishers belong to whoever made them.
+func (s *switchboard) Close() error { return nil }
+
+func (o *outlet) put(out *outgoing) {
+	o.mu.Lock()
+	if o.inFlight == 0 && len(o.queue) == 0 {
+		o.heard = time.Now()
+	}
+	if o.stuck() {
+		o.mu.Unlock()
+		out.done(o.unavailable())
+		return
+	}
+	o.queue = append(o.queue, out)
+	watch := !o.watched
+	o.watched = true
+	o.mu.Unlock()
+	o.wake()
+	if watch {
+		time.AfterFunc(stuckAfter, o.look)
+	}
+}
+
+// stuck tells whether nothing was answered for too long. Called with mu locked.
+func (o *outlet) stuck() bool {
+	return o.inFlight+len(o.queue) > 0 && time.Since(o.heard) >= stuckAfter
+}
+
+func (o *outlet) unavailable() transport.Result {
+	return transport.Result{Outcome: transport.Unavailable, Err: fmt.Errorf("downstream %s answers nothing", o.down.Name)}
+}
+
+// look gives up what is queued if the downstream is stuck, and comes back as long as
+// there is something.
+func (o *outlet) look() {
+	o.mu.Lock()
+	var given []*outgoing
+	if o.stuck() {
+		given, o.queue = o.queue, nil
+	}
+	o.watched = len(o.queue) > 0
+	again := o.watched
+	o.mu.Unlock()
+	for _, out := range given {
+		out.done(o.unavailable())
+	}
+	if again {
+		time.AfterFunc(stuckAfter, o.look)
+	}
+}
+
+// serve sends what is queued, in its order, as far as the window has room.
+func (o *outlet) serve(ctx context.Context) {
+	for {
+		select {
+		case <-ctx.Done():
+			o.abandon(ctx)
+			return
+		case <-o.signal:
+		}
+		for out := o.next(); out != nil; out = o.next() {
+			o.sender.Send(out.ctx, out.topic, out.msg, func(res transport.Result) { //nolint:contextcheck // the send brings its own
+				o.answered()
+				out.done(res)
+			})
+		}
+	}
+}
+
+func (o *outlet) next() *outgoing {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if len(o.queue) == 0 || o.inFlight >= o.down.Window {
+		return nil
+	}
+	out := o.queue[0]
+	o.queue[0] = nil
+	o.queue = o.queue[1:]
+	o.inFlight++
+	return out
+}
+
+func (o *outlet) answered() {
+	o.mu.Lock()
+	o.inFlight--
+	o.heard = time.Now()
+	o.mu.Unlock()
+	o.wake()
+}
+
+func (o *outlet) abandon(ctx context.Context) {
+	o.mu.Lock()
+	given := o.queue
+	o.queue = nil
+	o.mu.Unlock()
+	for _, out := range given {
+		out.done(transport.Result{Outcome: transport.Unavailable, Err: context.Cause(ctx)})
+	}
+}
+
+func (o *outlet) wake() {
+	select {
+	case o.signal <- struct{}{}:
+	default:
+	}
+}
