@@ -59,7 +59,9 @@
 //	INSERT INTO inbox … ON CONFLICT DO NOTHING
 //	SELECT … FROM inbox_consumers             what is forgotten; is the key parked; end of the lock timeout
 //
-// Each is a statement of its own because each must see what those before it have waited
+// Without an order, at READ COMMITTED, the INSERT brings the settings along. What a handler
+// queues with [AtCommit] goes with the COMMIT in one more round trip, so a handler that only
+// writes costs two. Each is a statement of its own because each must see what those before it have waited
 // for. Above READ COMMITTED all statements see what the first one saw. There the session takes
 // the lock of the key in a transaction before, in the same message to the server, and hands it
 // over; and what is forgotten is read with a lock that fails if it has changed, and that a

@@ -37,24 +37,30 @@ type terms struct {
 	idle, lock time.Duration // 0 leaves the setting of the session
 	keyed      bool
 	key        int64 // the lock of the key, if keyed
+	lean       bool  // the claim brings the settings along
 }
 
 // The settings of a transaction up to the end of its claim, and their end.
-// Those of the session, which [restoreSettings] brings back for the handler, wait
-// in variables of the transaction. Without sequential scans, because the plans
+// Those of the session, which come back for the handler, wait in variables of the
+// transaction.
+const (
+	setTimeouts = `
+       set_config('boxpair.lock_timeout', current_setting('lock_timeout'), true),
+       set_config('lock_timeout', coalesce($1::text, current_setting('lock_timeout')), true),
+       set_config('idle_in_transaction_session_timeout',
+           coalesce($2::text, current_setting('idle_in_transaction_session_timeout')), true)`
+	restoreLockTimeout = `set_config('lock_timeout', current_setting('boxpair.lock_timeout'), true)`
+	restoreSeqscan     = `set_config('enable_seqscan', current_setting('boxpair.enable_seqscan'), true)`
+)
+
+// Statements that look for parked messages run without sequential scans, because the plans
 // of a pool's prepared statements are kept, and those that were made while a table
 // was empty would read all of it later.
 var (
 	claimSettings = statement(`
-SELECT set_config('boxpair.lock_timeout', current_setting('lock_timeout'), true),
-       set_config('boxpair.enable_seqscan', current_setting('enable_seqscan'), true),
-       set_config('lock_timeout', coalesce($1, current_setting('lock_timeout')), true),
-       set_config('enable_seqscan', 'off', true),
-       set_config('idle_in_transaction_session_timeout',
-           coalesce($2, current_setting('idle_in_transaction_session_timeout')), true)`)
-	restoreSettings = statement(`
-SELECT set_config('lock_timeout', current_setting('boxpair.lock_timeout'), true),
-       set_config('enable_seqscan', current_setting('boxpair.enable_seqscan'), true)`)
+SELECT set_config('boxpair.enable_seqscan', current_setting('enable_seqscan'), true),
+       set_config('enable_seqscan', 'off', true),` + setTimeouts)
+	restoreSettings = statement(`SELECT ` + restoreLockTimeout + `, ` + restoreSeqscan)
 )
 
 // indexesOnly is for plans that are made after that, at the end of a transaction.
@@ -80,8 +86,9 @@ type work struct {
 	store *Store
 	conn  *pgxpool.Conn
 	tx    pgx.Tx
-	early bool // the session may hold the lock of a key
-	over  bool // committed, or sent to be
+	late  *pgx.Batch // what handlers queued for the end; nil for nothing
+	early bool       // the session may hold the lock of a key
+	over  bool       // committed, or sent to be
 }
 
 // open takes a connection and returns the beginning of a transaction on it, to be
@@ -112,7 +119,9 @@ func (s *Store) open(ctx context.Context, t terms) (*work, *pgx.Batch, error) {
 		b.Queue(lockKey, t.key)
 	default:
 		b.BeginTx(pgx.TxOptions{IsoLevel: level})
-		settings()
+		if !t.lean {
+			settings()
+		}
 	}
 	return w, b, nil
 }
@@ -189,8 +198,15 @@ func (w *work) commit(ctx context.Context) error {
 	case conn.PgConn().TxStatus() == 'I':
 		return errHandlerEnded
 	}
+	if w.late != nil {
+		return w.commitLate(ctx)
+	}
 	w.over = true
-	err := w.tx.Commit(ctx)
+	return commitError(w.tx.Commit(ctx))
+}
+
+// commitError tells what the error of a COMMIT means.
+func commitError(err error) error {
 	switch {
 	case err == nil:
 		return nil

@@ -21,10 +21,22 @@ INSERT INTO {{inbox}} (consumer, dispatch_id, digest, stamp, applied_at)
 VALUES ($1, $2, $3, coalesce($4, clock_timestamp()), CASE WHEN $5 THEN clock_timestamp() END)
 ON CONFLICT DO NOTHING`)
 
+	// leanClaim is the claim of a message without an order, and the settings for it: a
+	// statement costs about as much as what it does here. The settings are in force
+	// when the insert waits, since their row comes before the row to insert.
+	leanClaim = statement(`
+INSERT INTO {{inbox}} (consumer, dispatch_id, digest, stamp, applied_at)
+SELECT $3::smallint, $4::uuid, $5::bytea, coalesce($6::timestamptz, clock_timestamp()), clock_timestamp()
+FROM (SELECT ` + setTimeouts + `) AS settings
+ON CONFLICT DO NOTHING`)
+
 	// checkClaim comes after the claim, and so sees what the transactions that the claim or the
 	// lock of the key waited for have committed: a dispatch ID that was forgotten while a
 	// copy of it waited is too old for the copy. It also ends the claim's settings.
 	checkClaim = statement(checkClaimText)
+	checkLean  = statement(`
+SELECT coalesce($2 < forgotten_until, false), ` + restoreLockTimeout + `
+FROM {{inbox_consumers}} WHERE id = $1`)
 
 	// Above READ COMMITTED it would see the same as the claim. There the lock fails with a
 	// serialization failure if the row has changed since. It is given up at once, by a
@@ -40,8 +52,7 @@ SELECT coalesce($2 < c.forgotten_until, false),
        $3 <> '' AND EXISTS (
            SELECT FROM {{inbox_parked}} p
            WHERE p.consumer = c.id AND p.key = $3 AND p.ordered AND p.state IN ('retrying', 'following')),
-       set_config('lock_timeout', current_setting('boxpair.lock_timeout'), true),
-       set_config('enable_seqscan', current_setting('boxpair.enable_seqscan'), true)
+       ` + restoreLockTimeout + `, ` + restoreSeqscan + `
 FROM {{inbox_consumers}} c WHERE c.id = $1`
 
 // claimed is what a claim has met.
@@ -54,12 +65,19 @@ type claimed struct {
 // Apply implements [consumer.ClaimStore]. The claim is one round trip, or two for a
 // dispatch ID that is known, and the commit is another. fn gets the same ctx; it must not end tx.
 func (s *Store) Apply(ctx context.Context, c consumer.Claim, fn func(ctx context.Context, tx pgx.Tx) error) (consumer.Verdict, error) {
-	w, b, err := s.open(ctx, s.terms(&c, c.Key))
+	t := s.terms(&c, c.Key)
+	t.lean = !t.keyed && c.Isolation == consumer.ReadCommitted
+	w, b, err := s.open(ctx, t)
 	if err != nil {
 		return consumer.None, err
 	}
 	defer w.end(ctx)
-	got, err := w.claim(ctx, b, &c, true)
+	var got claimed
+	if t.lean {
+		got, err = w.claimLean(ctx, b, &c)
+	} else {
+		got, err = w.claim(ctx, b, &c, true)
+	}
 	switch {
 	case err != nil:
 		return consumer.None, err
@@ -73,7 +91,7 @@ func (s *Store) Apply(ctx context.Context, c consumer.Claim, fn func(ctx context
 		}
 		return consumer.Followed, nil
 	}
-	if err := w.run(func() error { return fn(ctx, w.tx) }); err != nil {
+	if err := w.run(func() error { return fn(ctx, w.handing()) }); err != nil {
 		return consumer.None, err
 	}
 	if err := w.commit(ctx); err != nil {
@@ -117,7 +135,28 @@ func (w *work) claim(ctx context.Context, b *pgx.Batch, c *consumer.Claim, apply
 		b.Queue("RELEASE SAVEPOINT boxpair_check")
 		b.Queue(w.store.sql[restoreSettings])
 	}
-	return got, w.send(ctx, "claim", b)
+	err := w.send(ctx, "claim", b)
+	return got, err
+}
+
+// claimLean is claim for a message without an order that is to be applied, at READ COMMITTED.
+func (w *work) claimLean(ctx context.Context, b *pgx.Batch, c *consumer.Claim) (claimed, error) {
+	var got claimed
+	b.Queue(w.store.sql[leanClaim], setting(c.LockTimeout), setting(c.IdleTimeout),
+		c.Consumer, idValue(c.ID), digestValue(c.Digest), timeValue(c.Stamp)).
+		Exec(func(tag pgconn.CommandTag) error {
+			got.mine = tag.RowsAffected() == 1
+			return nil
+		})
+	b.Queue(w.store.sql[checkLean], c.Consumer, timeValue(c.Stamp)).QueryRow(func(row pgx.Row) error {
+		err := row.Scan(&got.tooOld, nil)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return errNotRegistered(c.Consumer)
+		}
+		return err
+	})
+	err := w.send(ctx, "claim", b)
+	return got, err
 }
 
 // compare tells what it means that a claim was not made: zero rows say that the

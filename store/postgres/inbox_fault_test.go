@@ -124,10 +124,16 @@ func (c *faultyConn) Read(b []byte) (int, error) {
 // newFaultyRig returns an inbox whose connections break at a COMMIT when next says so.
 func newFaultyRig(t *testing.T) (r *inboxRig, next *atomic.Int32) {
 	t.Helper()
+	return newFaultyRigIn(t, pgx.QueryExecModeCacheStatement)
+}
+
+func newFaultyRigIn(t *testing.T, mode pgx.QueryExecMode) (r *inboxRig, next *atomic.Int32) {
+	t.Helper()
 	r = newInboxRig(t)
 	next = new(atomic.Int32)
 	cfg := r.pool.Config()
 	cfg.ConnConfig.TLSConfig, cfg.ConnConfig.Fallbacks = nil, nil
+	cfg.ConnConfig.DefaultQueryExecMode = mode
 	dial := cfg.ConnConfig.DialFunc
 	cfg.ConnConfig.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
 		conn, err := dial(ctx, network, address)

@@ -108,7 +108,10 @@ func (s *Store) ApplyParked(ctx context.Context, c consumer.Claim, seq int64, fn
 			return false, err
 		}
 	}
-	if err := w.run(func() error { return fn(ctx, w.tx, &row.ParkedMessage) }); err != nil {
+	if err := w.run(func() error { return fn(ctx, w.handing(), &row.ParkedMessage) }); err != nil {
+		return false, err
+	}
+	if err := w.sendLate(ctx); err != nil {
 		return false, err
 	}
 	if w.conn.Conn().PgConn().TxStatus() == 'E' {

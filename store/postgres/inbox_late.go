@@ -1,0 +1,97 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/boxpair/boxpair/consumer"
+)
+
+// AtCommit queues a statement of a handler, which is sent together with the COMMIT, in
+// one round trip with it and with whatever else is queued, in the order of queueing and
+// behind all that the handler has run. It is for writes whose result the handler does
+// not look at; with group commit a whole group of them is one round trip.
+//
+//	err := postgres.AtCommit(w.DB(), `UPDATE stock SET …`, id)
+//
+// tx is the transaction that a handler was given by this store; any other one, and the
+// one within a savepoint, is refused. AtCommit does no I/O. A statement that fails is the failure of the
+// handler, and nothing is committed.
+func AtCommit(tx pgx.Tx, sql string, args ...any) error {
+	h, ok := tx.(*handlerTx)
+	if !ok {
+		return errors.New("queue a statement for the commit: this is not the transaction of a handler, or it is within a savepoint")
+	}
+	h.late().Queue(sql, args...)
+	return nil
+}
+
+// handlerTx is the transaction that a handler is given.
+type handlerTx struct {
+	pgx.Tx
+	work *work
+}
+
+func (h *handlerTx) late() *pgx.Batch {
+	if h.work.late == nil {
+		h.work.late = &pgx.Batch{}
+	}
+	return h.work.late
+}
+
+// handing returns the transaction as a handler is given it.
+func (w *work) handing() pgx.Tx { return &handlerTx{Tx: w.tx, work: w} }
+
+// sendLate sends what handlers have queued, before other statements of the transaction.
+func (w *work) sendLate(ctx context.Context) error {
+	b := w.late
+	if b == nil {
+		return nil
+	}
+	w.late = nil
+	return w.run(func() error { return w.conn.SendBatch(ctx, b).Close() })
+}
+
+// commitLate sends what handlers have queued, and the COMMIT behind it. The server
+// passes over the COMMIT if a statement before it has failed.
+func (w *work) commitLate(ctx context.Context) error {
+	if w.conn.Conn().PgConn().TxStatus() == 'E' {
+		return fmt.Errorf("commit: %w", consumer.ErrRolledBack)
+	}
+	b := w.late
+	w.late = nil
+	b.Queue("commit").Exec(func(tag pgconn.CommandTag) error {
+		if tag.String() == "ROLLBACK" {
+			return pgx.ErrTxCommitRollback
+		}
+		return nil
+	})
+	err := w.conn.SendBatch(ctx, b).Close()
+	conn := w.conn.Conn()
+	if !conn.IsClosed() && conn.PgConn().TxStatus() != 'I' {
+		return err // of a statement before the COMMIT, which was not reached
+	}
+	if _, ok := errors.AsType[pgx.ErrPreprocessingBatch](err); ok {
+		return notSent(err)
+	}
+	w.over = true
+	return commitError(err)
+}
+
+// notSent returns an error for a batch that ended before anything of it was run, as when
+// an argument cannot be encoded. pgx closes the connection then.
+func notSent(err error) error {
+	pgErr, answered := errors.AsType[*pgconn.PgError](err)
+	_, broken := errors.AsType[net.Error](err)
+	broken = broken || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF)
+	if broken || pgconn.SafeToRetry(err) || answered && pgErr.SeverityUnlocalized != "ERROR" {
+		err = &ownError{err}
+	}
+	return fmt.Errorf("before commit: %w", err)
+}

@@ -1,0 +1,144 @@
+package postgres_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/store/postgres"
+)
+
+// late is a handler that queues its effect.
+func late(_ context.Context, tx pgx.Tx) error {
+	return postgres.AtCommit(tx, "INSERT INTO effects VALUES ($1)", "effect")
+}
+
+func TestQueuedStatementsCommitWithTheClaimAndBehindTheHandler(t *testing.T) {
+	t.Parallel()
+	r := newInboxRig(t)
+	for _, mode := range []pgx.QueryExecMode{pgx.QueryExecModeCacheStatement, pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol} {
+		cfg := r.pool.Config()
+		cfg.ConnConfig.DefaultQueryExecMode = mode
+		pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
+		r.ok(err)
+		t.Cleanup(pool.Close)
+		store, err := postgres.New(pool, postgres.Config{Schema: r.names.Schema()})
+		r.ok(err)
+		r.exec("DROP TABLE IF EXISTS steps; CREATE TABLE steps (id serial, name text)")
+		c := r.claim()
+		v, err := store.Apply(r.ctx(), c, func(ctx context.Context, tx pgx.Tx) error {
+			r.ok(postgres.AtCommit(tx, "INSERT INTO steps (name) VALUES ($1)", "second"))
+			r.ok(postgres.AtCommit(tx, "UPDATE steps SET name = name || '!'"))
+			_, err := tx.Exec(ctx, "INSERT INTO steps (name) VALUES ('first')")
+			return err
+		})
+		if err != nil || v != consumer.Applied {
+			t.Fatalf("mode %v: Apply gives %v, %v", mode, v, err)
+		}
+		if got := value[string](r.rig, "SELECT string_agg(name, ' ' ORDER BY id) FROM steps"); got != "first! second!" {
+			t.Errorf("mode %v: steps are %q", mode, got)
+		}
+		r.expectVerdict(c, consumer.Duplicate)
+	}
+}
+
+func TestQueuedStatementOfAParkedMessageRuns(t *testing.T) {
+	t.Parallel()
+	r := newInboxRig(t)
+	m := &consumer.Message{ID: uuid.New(), Topic: "topic", Key: "key"}
+	_, err := r.ParkMessage(r.ctx(), consumer.Parking{Consumer: r.consumer, Message: m, State: consumer.Retrying})
+	r.ok(err)
+	seqs, _, err := r.DueMessages(r.ctx(), r.consumer, 1)
+	r.ok(err)
+	take := func(sql string) (bool, error) {
+		return r.ApplyParked(r.ctx(), r.claim(), seqs[0], func(_ context.Context, tx pgx.Tx, _ *consumer.ParkedMessage) error {
+			return postgres.AtCommit(tx, sql)
+		})
+	}
+	_, err = take("SELECT 1/0")
+	r.expectClass(err, consumer.HandlerError)
+	done, err := take("INSERT INTO effects VALUES ('effect')")
+	if err != nil || !done {
+		t.Fatalf("handling gives %v, %v", done, err)
+	}
+	r.expectEffects(1)
+}
+
+func TestQueuedStatementThatFailsIsTheHandlersErrorAndCommitsNothing(t *testing.T) {
+	t.Parallel()
+	r := newInboxRig(t)
+	r.exec("CREATE TABLE once (name text UNIQUE DEFERRABLE INITIALLY DEFERRED)")
+	for name, handler := range map[string]func(ctx context.Context, tx pgx.Tx) error{
+		"in a statement": func(_ context.Context, tx pgx.Tx) error { return postgres.AtCommit(tx, "SELECT 1/0") },
+		"in its syntax":  func(_ context.Context, tx pgx.Tx) error { return postgres.AtCommit(tx, "SELEC") },
+		"in its arguments": func(_ context.Context, tx pgx.Tx) error {
+			return postgres.AtCommit(tx, "INSERT INTO effects VALUES ($1)", make(chan int))
+		},
+		"at the commit": func(_ context.Context, tx pgx.Tx) error {
+			return postgres.AtCommit(tx, "INSERT INTO once VALUES ('secret'), ('secret')")
+		},
+		"before it": func(ctx context.Context, tx pgx.Tx) error {
+			_, _ = tx.Exec(ctx, "SELECT 1/0")
+			return nil
+		},
+	} {
+		c := r.claim()
+		_, err := r.Apply(r.ctx(), c, func(ctx context.Context, tx pgx.Tx) error {
+			r.ok(effect(ctx, tx))
+			r.ok(late(ctx, tx))
+			r.ok(handler(ctx, tx))
+			return nil
+		})
+		if err == nil || errors.Is(err, consumer.ErrCommitUnknown) || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%s: error is %v", name, err)
+		}
+		r.expectClass(err, consumer.HandlerError)
+		r.expectEffects(0)
+		if got := value[int](r.rig, "SELECT count(*) FROM "+r.names.Table("inbox")); got != 0 {
+			t.Errorf("%s: %d claims are left", name, got)
+		}
+	}
+}
+
+func TestUnknownCommitWithQueuedStatementsIsTold(t *testing.T) {
+	t.Parallel()
+	for name, f := range map[string]fault{"reply lost": replyLost, "request lost": requestLost} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r, next := newFaultyRigIn(t, pgx.QueryExecModeExec) // COMMIT as text, each time
+			c := r.claim()
+			next.Store(int32(f))
+			_, err := r.Apply(r.ctx(), c, late)
+			r.expectClass(err, consumer.CommitUnknown)
+			want := map[fault]consumer.Verdict{replyLost: consumer.Duplicate, requestLost: consumer.Applied}[f]
+			if v, err := r.Apply(r.ctx(), c, late); err != nil || v != want {
+				t.Fatalf("copy gives %v, %v, want %v", v, err, want)
+			}
+			r.expectEffects(1)
+		})
+	}
+}
+
+func TestStatementsAreQueuedForTransactionsOfHandlersOnly(t *testing.T) {
+	t.Parallel()
+	r := newInboxRig(t)
+	if err := late(r.ctx(), r.begin()); err == nil {
+		t.Error("a transaction of the caller's is taken")
+	}
+	_, err := r.Apply(r.ctx(), r.claim(), func(ctx context.Context, tx pgx.Tx) error {
+		return r.Savepoint(ctx, tx, func(ctx context.Context, tx pgx.Tx) error {
+			if err := late(ctx, tx); err == nil {
+				t.Error("a savepoint is taken")
+			}
+			return nil
+		})
+	})
+	r.ok(err)
+	r.expectEffects(0)
+}
