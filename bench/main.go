@@ -24,6 +24,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"regexp"
 	"slices"
 )
 
@@ -31,6 +32,7 @@ type options struct {
 	databaseURL, amqpURL string
 	events, rounds       int
 	queue                string
+	inFlight             int
 }
 
 func main() {
@@ -45,24 +47,28 @@ func run() error {
 	flag.IntVar(&o.events, "events", 30_000, "events or messages per measurement")
 	flag.IntVar(&o.rounds, "rounds", 3, "interleaved rounds")
 	flag.StringVar(&o.queue, "queue", "quorum", "type of the queues: quorum or classic")
+	flag.IntVar(&o.inFlight, "in-flight", 0, "messages in flight of a subscriber; 0 is its default")
+	only := flag.String("only", "", "measure only variants whose names match this regular expression")
 	flag.Parse()
+	chosen, err := regexp.Compile(*only)
+	if err != nil {
+		return fmt.Errorf("only: %w", err)
+	}
 	if o.databaseURL == "" || o.amqpURL == "" {
 		return fmt.Errorf("set DATABASE_URL and AMQP_URL")
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 
-	variants := []struct {
-		name    string
-		measure func(context.Context, options) (float64, error)
-	}{
+	variants := append([]variant{
 		{"amqp091 window 100", func(ctx context.Context, o options) (float64, error) { return rawPublish(ctx, o, 100) }},
 		{"amqp091 window 1000", func(ctx context.Context, o options) (float64, error) { return rawPublish(ctx, o, 1000) }},
 		{"relay distinct keys", func(ctx context.Context, o options) (float64, error) { return relay(ctx, o, o.events) }},
 		{"relay 1000 keys", func(ctx context.Context, o options) (float64, error) { return relay(ctx, o, 1000) }},
 		{"plain workers", plainConsume},
 		{"inbox", inboxConsume},
-	}
+	}, consumeVariants...)
+	variants = slices.DeleteFunc(variants, func(v variant) bool { return !chosen.MatchString(v.name) })
 	rates := make(map[string][]float64)
 	for round := range o.rounds {
 		for _, v := range variants {
@@ -71,17 +77,21 @@ func run() error {
 				return fmt.Errorf("%s: %w", v.name, err)
 			}
 			rates[v.name] = append(rates[v.name], rate)
-			fmt.Printf("round %d  %-20s %8.0f/s\n", round+1, v.name, rate)
+			fmt.Printf("round %d  %-26s %8.0f/s\n", round+1, v.name, rate)
 		}
 	}
 	report := map[string]any{"queue": o.queue, "events": o.events, "rounds": o.rounds}
 	for name, values := range rates {
 		report[name] = int(median(values))
 	}
-	for _, pair := range [][2]string{
+	pairs := append([][2]string{
 		{"relay distinct keys", "amqp091 window 100"}, {"relay distinct keys", "amqp091 window 1000"},
 		{"relay 1000 keys", "amqp091 window 100"}, {"inbox", "plain workers"},
-	} {
+	}, consumePairs...)
+	for _, pair := range pairs {
+		if rates[pair[0]] == nil || rates[pair[1]] == nil {
+			continue
+		}
 		report[pair[0]+" / "+pair[1]] = ratio(rates[pair[0]], rates[pair[1]])
 	}
 	return json.NewEncoder(os.Stdout).Encode(report)

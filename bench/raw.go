@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"strings"
@@ -168,12 +169,16 @@ func fillQueue(ctx context.Context, ch *amqp.Channel, queue string, n int) error
 		return err
 	}
 	var last *amqp.DeferredConfirmation
+	stamp := time.Now().UTC().Format(time.RFC3339Nano)
 	for i := range n {
-		id := uuid.NewString()
+		id := uuid.NewSHA1(uuid.NameSpaceOID, fmt.Append(nil, i))
 		var err error
 		last, err = ch.PublishWithDeferredConfirm("", queue, true, false, amqp.Publishing{
-			DeliveryMode: amqp.Persistent, MessageId: id, Body: payload,
-			Headers: amqp.Table{"_watermill_message_uuid": id, "boxpair-key": fmt.Sprint("key-", i%1000)},
+			DeliveryMode: amqp.Persistent, MessageId: id.String(), Body: payload,
+			Headers: amqp.Table{
+				"_watermill_message_uuid": id.String(), "boxpair-key": fmt.Sprint("key-", i%1000),
+				"boxpair-digest": hex.EncodeToString(id[:]), "boxpair-stamp": stamp,
+			},
 		})
 		if err != nil {
 			return err
