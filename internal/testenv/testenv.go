@@ -109,11 +109,15 @@ func PGTool(t testing.TB, name string) string {
 func PrivatePostgres(t testing.TB) *service.Postgres {
 	t.Helper()
 	p, err := service.StartPostgres(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	closeAfter(t, p.Close)
-	return p
+	return private(t, p, err)
+}
+
+// PrivatePostgresTLS is [PrivatePostgres] with a server that takes no connection
+// without TLS.
+func PrivatePostgresTLS(t testing.TB, c service.TLS) *service.Postgres {
+	t.Helper()
+	p, err := service.StartPostgresWith(t.Context(), service.PostgresConfig{TLS: &c})
+	return private(t, p, err)
 }
 
 // PrivateRabbitMQ starts a RabbitMQ node for this test alone, to be crashed,
@@ -122,11 +126,15 @@ func PrivatePostgres(t testing.TB) *service.Postgres {
 func PrivateRabbitMQ(t testing.TB) *Node {
 	t.Helper()
 	r, err := service.StartRabbitMQ(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	closeAfter(t, r.Close)
-	return &Node{RabbitMQ: r}
+	return &Node{RabbitMQ: private(t, r, err)}
+}
+
+// PrivateRabbitMQTLS is [PrivateRabbitMQ] with a node that takes no connection without
+// TLS.
+func PrivateRabbitMQTLS(t testing.TB, c service.TLS) *Node {
+	t.Helper()
+	r, err := service.StartRabbitMQTLS(t.Context(), c)
+	return &Node{RabbitMQ: private(t, r, err)}
 }
 
 // Node is a RabbitMQ node that belongs to one test.
@@ -138,12 +146,18 @@ func (n *Node) Ctl(t testing.TB, args ...string) string {
 	return run(t, n.RabbitMQ.Ctl(), args)
 }
 
-func closeAfter(t testing.TB, stop func() error) {
+// private returns a server that was started, or not, and closes it when the test ends.
+func private[S interface{ Close() error }](t testing.TB, s S, err error) S {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 	t.Cleanup(func() {
-		if err := stop(); err != nil {
+		if err := s.Close(); err != nil {
 			t.Errorf("close the test's server: %v", err)
 		}
 	})
+	return s
 }
 
 // need returns the value of an environment variable that a test cannot do

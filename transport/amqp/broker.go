@@ -55,6 +55,10 @@ func newBroker(c wamqp.ConnectionConfig, role string) (*broker, error) {
 	if c.TLSConfig != nil {
 		b.config.TLSClientConfig = c.TLSConfig
 	}
+	if tls := b.config.TLSClientConfig; tls != nil && tls.InsecureSkipVerify && tls.VerifyConnection == nil && tls.VerifyPeerCertificate == nil {
+		errs = append(errs, errors.New("AMQP.Connection.TLSConfig: InsecureSkipVerify would give password and messages "+
+			"to whoever answers; set RootCAs and ServerName, or check the certificate in VerifyConnection"))
+	}
 	if b.config.Vhost == "" {
 		b.config.Vhost = b.parsed.Vhost
 	}

@@ -115,6 +115,20 @@ func TestUnsafeSubscriberIsRefused(t *testing.T) {
 	}
 }
 
+func TestUnverifiedTLSIsRefused(t *testing.T) {
+	t.Parallel()
+	config := amqp.DurableQueue("amqps://host")
+	config.Connection.TLSConfig = &tls.Config{InsecureSkipVerify: true}
+	_, err := amqp.NewPublisher(amqp.PublisherConfig{AMQP: config})
+	if err == nil || !strings.Contains(err.Error(), "AMQP.Connection.TLSConfig: ") {
+		t.Errorf("error = %v", err)
+	}
+	config.Connection.TLSConfig.VerifyConnection = func(tls.ConnectionState) error { return nil }
+	if _, err := amqp.NewPublisher(amqp.PublisherConfig{AMQP: config}); err != nil {
+		t.Errorf("a check of the user's own is refused: %v", err)
+	}
+}
+
 // FuzzURL: whatever the URL is, nothing that is shown contains its password.
 func FuzzURL(f *testing.F) {
 	for _, seed := range []string{"s3cr%t-pass", "with/slash-7", "with?query-7", "with#hash-77", "with@at-sign", "12/34567890", "a b c d e f g"} {

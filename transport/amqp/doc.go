@@ -75,6 +75,21 @@
 // ends, and when Close has stopped waiting: during Close handlers keep a live
 // context.
 //
+// # TLS
+//
+// A URI that begins with amqps:// asks for TLS. The broker's certificate must be for the
+// host in the URI and signed by an authority that the machine trusts, or by one in RootCAs:
+//
+//	roots := x509.NewCertPool()
+//	roots.AppendCertsFromPEM(pem) // the authority's certificate
+//	config := amqp.DurablePubSub("amqps://user:password@host:5671/vhost", "inventory")
+//	config.Connection.TLSConfig = &tls.Config{RootCAs: roots, MinVersion: tls.VersionTLS12}
+//
+// Certificates of the client's own, for a broker with verify_peer, go into Certificates there.
+// A broker with another certificate is not used: the error names the certificate, and neither
+// password nor message has been sent. InsecureSkipVerify is refused, since whoever answers under
+// the broker's address would be given both.
+//
 // # What survives a crash
 //
 //	publisher, before the confirm     unknown: the message is sent again by who keeps it

@@ -10,6 +10,7 @@ import (
 	"math/big"
 	"net"
 	"net/url"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -48,6 +49,54 @@ func TestTLSSettingsCarryOver(t *testing.T) {
 	stranger := newPublisher(t, amqp.PublisherConfig{AMQP: config})
 	if err := stranger.Publish(name, newMessage("x")); err == nil {
 		t.Error("published to a host with an unknown certificate")
+	}
+}
+
+// TestBrokerMustShowACertificateForItsHost: a broker is used if its certificate is for the host
+// in the URI and signed by the roots that the configuration names, and neither password nor message
+// reaches any other.
+func TestBrokerMustShowACertificateForItsHost(t *testing.T) {
+	t.Parallel()
+	authority, stranger := testenv.NewAuthority(t), testenv.NewAuthority(t)
+	node := testenv.PrivateRabbitMQTLS(t, authority.Issue("127.0.0.1"))
+	u, err := url.Parse(node.URL())
+	if err != nil {
+		t.Fatal(err)
+	}
+	trusted := &tls.Config{RootCAs: authority.Pool, MinVersion: tls.VersionTLS12}
+
+	config := amqp.DurableQueue(u.String())
+	config.Connection.TLSConfig = trusted
+	s := newSubscriber(t, amqp.SubscriberConfig{AMQP: config})
+	messages := subscribe(t, s, "verified")
+	mustConfirm(t, newPublisher(t, amqp.PublisherConfig{AMQP: config}), "verified", newMessage("x"))
+	receive(t, messages).Ack()
+
+	const password = "canary-password"
+	for name, test := range map[string]struct {
+		scheme, host string
+		config       *tls.Config
+		says         string
+	}{
+		"other name":               {"amqps", "localhost", trusted, "certificate"},
+		"other authority":          {"amqps", "127.0.0.1", &tls.Config{RootCAs: stranger.Pool, MinVersion: tls.VersionTLS12}, "certificate"},
+		"authority of the machine": {"amqps", "127.0.0.1", nil, "certificate"},
+		"without TLS":              {"amqp", "127.0.0.1", nil, "connect to"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			u := url.URL{Scheme: test.scheme, User: url.UserPassword("app", password), Host: test.host + ":" + u.Port(), Path: "/"}
+			config := amqp.DurableQueue(u.String())
+			config.Connection.TLSConfig = test.config
+			p := newPublisher(t, amqp.PublisherConfig{AMQP: config, ConfirmTimeout: time.Second})
+			s := newSubscriber(t, amqp.SubscriberConfig{AMQP: config})
+			_, err := s.Subscribe(t.Context(), "verified")
+			for _, err := range []error{p.Connect(t.Context()), err} {
+				if err == nil || !strings.Contains(err.Error(), test.says) || strings.Contains(err.Error(), password) {
+					t.Errorf("error = %v", err)
+				}
+			}
+		})
 	}
 }
 

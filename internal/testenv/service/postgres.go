@@ -10,6 +10,7 @@ import (
 	"os/user"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"syscall"
 
@@ -36,6 +37,9 @@ type PostgresConfig struct {
 	// Env is added to the environment of the server, as "NAME=value"; a server in
 	// Docker does not get it. Defaults to none.
 	Env []string
+	// TLS makes the server take no connection without TLS. It needs installed binaries.
+	// Defaults to nil: no TLS.
+	TLS *TLS
 }
 
 // StartPostgres starts a PostgreSQL server and returns when it accepts
@@ -49,6 +53,9 @@ func StartPostgres(ctx context.Context) (*Postgres, error) {
 func StartPostgresWith(ctx context.Context, cfg PostgresConfig) (*Postgres, error) {
 	bin := PostgresBin()
 	if bin == "" {
+		if cfg.TLS != nil {
+			return nil, fmt.Errorf("PostgreSQL: %w", errNoTLSInDocker)
+		}
 		if !DockerWorks(ctx) {
 			return nil, fmt.Errorf("PostgreSQL: %w", ErrMissing)
 		}
@@ -68,7 +75,7 @@ func StartPostgresWith(ctx context.Context, cfg PostgresConfig) (*Postgres, erro
 }
 
 // URL is the address of the server's first database, postgres, as its
-// superuser, postgres.
+// superuser, postgres. With TLS it asks for sslmode=verify-full and names no roots.
 func (p *Postgres) URL() string { return p.url }
 
 // Tools is a directory that holds psql, pg_dump and pg_restore that fit the
@@ -108,9 +115,13 @@ func newPostgres(ctx context.Context, bin string, cfg PostgresConfig) (_ *Postgr
 
 // at says where the server is going to listen, and how it ends.
 func (p *Postgres) at(port int, password string) {
+	mode := "disable"
+	if p.cfg.TLS != nil {
+		mode = "verify-full"
+	}
 	p.url = (&url.URL{
 		Scheme: "postgres", User: url.UserPassword("postgres", password),
-		Host: fmt.Sprintf("%s:%d", loopback, port), Path: "/postgres", RawQuery: "sslmode=disable",
+		Host: fmt.Sprintf("%s:%d", loopback, port), Path: "/postgres", RawQuery: "sslmode=" + mode,
 	}).String()
 	p.ready = p.answers
 	p.stop, p.orphaned = syscall.SIGINT, syscall.SIGQUIT
@@ -152,8 +163,28 @@ func (p *Postgres) native(ctx context.Context, bin string, port int, password st
 	if out, err := initdb.CombinedOutput(); err != nil {
 		return fmt.Errorf("initdb: %w\n%s", err, out)
 	}
+	if p.cfg.TLS != nil {
+		if err := p.encrypt(home); err != nil {
+			return err
+		}
+	}
 	p.runs(home, port)
 	return nil
+}
+
+// encrypt makes the server in home take connections with TLS only.
+func (p *Postgres) encrypt(home home) error {
+	files, err := p.cfg.TLS.write(home.dir, home.as)
+	if err != nil {
+		return err
+	}
+	hba := filepath.Join(home.dir, "hba.conf")
+	if err := os.WriteFile(hba, []byte("hostssl all all 127.0.0.1/32 password\n"), 0o600); err != nil {
+		return err
+	}
+	p.cfg.Settings = append(slices.Clone(p.cfg.Settings), "hba_file="+hba, "ssl=on",
+		"ssl_cert_file="+files.certificate, "ssl_key_file="+files.key)
+	return home.as.own(hba)
 }
 
 // runs says how the server in home is run.
@@ -216,7 +247,14 @@ func (p *Postgres) inDocker(port int, password string) error {
 
 // answers says whether this very server accepts connections.
 func (p *Postgres) answers(ctx context.Context) error {
-	conn, err := pgx.Connect(ctx, p.url)
+	cfg, err := pgx.ParseConfig(p.url)
+	if err != nil {
+		return err
+	}
+	if p.cfg.TLS != nil {
+		cfg.TLSConfig = p.cfg.TLS.client()
+	}
+	conn, err := pgx.ConnectConfig(ctx, cfg)
 	if err != nil {
 		return err
 	}

@@ -22,6 +22,7 @@ type RabbitMQ struct {
 	ctl   string
 	epmd  *process
 	ports rabbitPorts
+	tls   *TLS // nil without
 }
 
 // rabbitPorts are what one node listens on. The command line tools listen, too:
@@ -33,9 +34,18 @@ const ctlPorts = 100
 // StartRabbitMQ starts a RabbitMQ node and returns when it accepts
 // connections: about six seconds. The user guest may log in from loopback. The
 // caller must Close it.
-func StartRabbitMQ(ctx context.Context) (*RabbitMQ, error) {
+func StartRabbitMQ(ctx context.Context) (*RabbitMQ, error) { return startRabbitMQ(ctx, nil) }
+
+// StartRabbitMQTLS is [StartRabbitMQ] for a node that takes no connection without TLS.
+// It needs installed binaries.
+func StartRabbitMQTLS(ctx context.Context, c TLS) (*RabbitMQ, error) { return startRabbitMQ(ctx, &c) }
+
+func startRabbitMQ(ctx context.Context, c *TLS) (*RabbitMQ, error) {
 	bin := RabbitMQBin()
 	if bin == "" {
+		if c != nil {
+			return nil, fmt.Errorf("RabbitMQ: %w", errNoTLSInDocker)
+		}
 		if !DockerWorks(ctx) {
 			return nil, fmt.Errorf("RabbitMQ: %w", ErrMissing)
 		}
@@ -45,7 +55,7 @@ func StartRabbitMQ(ctx context.Context) (*RabbitMQ, error) {
 	}
 	var r *RabbitMQ
 	err := retry(func() (err error) {
-		r, err = newRabbitMQ(ctx, bin)
+		r, err = newRabbitMQ(ctx, bin, c)
 		return err
 	})
 	if err != nil {
@@ -54,18 +64,22 @@ func StartRabbitMQ(ctx context.Context) (*RabbitMQ, error) {
 	return r, nil
 }
 
-// URL is the address of the virtual host / for the user guest.
+// URL is the address of the virtual host / for the user guest: amqp://, or amqps:// with TLS.
 func (r *RabbitMQ) URL() string { return r.url }
 
 // Ctl is the path of a script that runs rabbitmqctl against this node.
 func (r *RabbitMQ) Ctl() string { return r.ctl }
 
-func newRabbitMQ(ctx context.Context, bin string) (_ *RabbitMQ, err error) {
+func newRabbitMQ(ctx context.Context, bin string, c *TLS) (_ *RabbitMQ, err error) {
 	s, err := newServer("rabbitmq")
 	if err != nil {
 		return nil, err
 	}
-	r := &RabbitMQ{server: *s}
+	r := &RabbitMQ{server: *s, tls: c}
+	scheme := "amqp"
+	if c != nil {
+		scheme = "amqps"
+	}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, r.Close())
@@ -76,7 +90,7 @@ func newRabbitMQ(ctx context.Context, bin string) (_ *RabbitMQ, err error) {
 		return nil, err
 	}
 	r.ports = rabbitPorts{amqp: ports[0], dist: ports[1], epmd: ports[2], ctl: ports[3]}
-	r.url = fmt.Sprintf("amqp://guest:guest@%s:%d/", loopback, r.ports.amqp)
+	r.url = fmt.Sprintf("%s://guest:guest@%s:%d/", scheme, loopback, r.ports.amqp)
 	r.ready = r.answers
 	r.stop = syscall.SIGTERM
 
@@ -93,8 +107,14 @@ func newRabbitMQ(ctx context.Context, bin string) (_ *RabbitMQ, err error) {
 
 // config is the node's whole configuration file.
 func (r *RabbitMQ) config(address string) string {
+	listeners := fmt.Sprintf("listeners.tcp.1 = %s:%d", address, r.ports.amqp)
+	if r.tls != nil {
+		listeners = fmt.Sprintf("listeners.tcp = none\nlisteners.ssl.1 = %s:%d\n", address, r.ports.amqp) +
+			"ssl_options.certfile = " + r.in("server.pem") + "\nssl_options.keyfile = " + r.in("server.key") +
+			"\nssl_options.cacertfile = " + r.in("roots.pem") + "\nssl_options.verify = verify_none"
+	}
 	return strings.Join([]string{
-		fmt.Sprintf("listeners.tcp.1 = %s:%d", address, r.ports.amqp),
+		listeners,
 		"cluster_name = " + r.name,
 		"disk_free_limit.absolute = 1MB",     // for tests only
 		"raft.wal_max_size_bytes = 33554432", // allocated ahead of use
@@ -127,10 +147,18 @@ func (r *RabbitMQ) native(bin string) error {
 	return nil
 }
 
+// in returns the path of a file of the node's.
+func (r *RabbitMQ) in(name string) string { return filepath.Join(r.dir, name) }
+
 // environment writes the node's configuration and returns what makes the node
 // and its tools use that and nothing else.
 func (r *RabbitMQ) environment() ([]string, error) {
-	in := func(name string) string { return filepath.Join(r.dir, name) }
+	in := r.in
+	if r.tls != nil {
+		if _, err := r.tls.write(r.dir, account{}); err != nil {
+			return nil, err
+		}
+	}
 	for name, text := range map[string]string{
 		"rabbitmq.conf": r.config(loopback), "env.conf": "", "advanced.config": "[].\n", "enabled_plugins": "[].\n",
 	} {
@@ -198,7 +226,11 @@ func (r *RabbitMQ) inDocker() (err error) {
 
 // answers says whether this very node accepts connections.
 func (r *RabbitMQ) answers(context.Context) error {
-	conn, err := amqp.DialConfig(r.url, amqp.Config{Dial: amqp.DefaultDial(5 * time.Second)})
+	config := amqp.Config{Dial: amqp.DefaultDial(5 * time.Second)}
+	if r.tls != nil {
+		config.TLSClientConfig = r.tls.client()
+	}
+	conn, err := amqp.DialConfig(r.url, config)
 	if err != nil {
 		return err
 	}
