@@ -35,22 +35,25 @@ type Event struct {
 	// another event: neither outbox nor inbox can tell that it is the same.
 	Random bool
 
-	// SchemaVersion is the version of the payload's schema. 0 says nothing.
+	// SchemaVersion is the version of the payload's schema, at most 2³¹ − 1. 0 says nothing.
 	SchemaVersion int
 	// ContentType is the media type of Payload; at most 255 bytes.
 	ContentType string
-	// Payload is the event's content. It is not copied before it is written.
+	// Payload is the event's content; at most Config.MaxPayload bytes. It is not copied
+	// before it is written.
 	Payload []byte
-	// Headers travel with the event under their own names. Names at most 255
+	// Headers travel with the event under their own names. At most 1024; names at most 255
 	// bytes; names and values together at most Config.MaxHeaders bytes.
 	Headers map[string]string
 
-	// OccurredAt is when the event happened. Defaults to when it is written.
+	// OccurredAt is when the event happened, in the years 1 to 9999. Defaults to when it
+	// is written.
 	OccurredAt time.Time
-	// CorrelationID groups the events of one conversation. Defaults, in a
+	// CorrelationID groups the events of one conversation; at most 255 bytes. Defaults, in a
 	// handler, to that of the message being handled.
 	CorrelationID string
-	// TraceParent and TraceState are the W3C trace context of the writer.
+	// TraceParent and TraceState are the W3C trace context of the writer; at most 255 and
+	// 512 bytes.
 	TraceParent string
 	TraceState  string
 }

@@ -3,6 +3,7 @@ package producer
 import (
 	"context"
 	"errors"
+	"fmt"
 
 	"github.com/google/uuid"
 )
@@ -40,15 +41,18 @@ func (o *Outbox[TX]) Redrive(ctx context.Context, f Filter) ([]uuid.UUID, error)
 	return ids, err
 }
 
-// Discard gives up parked events that f selects and keeps the reason with them.
+// Discard gives up parked events that f selects and keeps the reason, at most 1 KiB, with them.
 // It returns their dispatch IDs. An event that a relay was just sending may
 // have been delivered all the same.
 func (o *Outbox[TX]) Discard(ctx context.Context, f Filter, reason string) ([]uuid.UUID, error) {
-	if reason == "" {
+	switch {
+	case reason == "":
 		return nil, errors.New("discard: reason is required")
+	case len(reason) > maxStoredError:
+		return nil, fmt.Errorf("discard: reason: has %d bytes, more than %d", len(reason), maxStoredError)
 	}
 	if err := checkValue("reason", reason); err != nil {
-		return nil, err
+		return nil, fmt.Errorf("discard: %w", err)
 	}
 	ids, err := o.store.Discard(ctx, f.withDefaults(), reason)
 	for _, id := range ids {

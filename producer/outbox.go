@@ -47,6 +47,8 @@ type Config struct {
 
 const (
 	maxName          = 255
+	maxTraceState    = 512
+	maxHeaderCount   = 1024 // RabbitMQ's properties have room for their lengths, too
 	maxHeadersCeil   = 96 << 10
 	defaultPayload   = 4 << 20
 	defaultHeaders   = 32 << 10

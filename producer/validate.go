@@ -3,6 +3,7 @@ package producer
 import (
 	"errors"
 	"fmt"
+	"math"
 	"strings"
 	"unicode/utf8"
 
@@ -49,11 +50,14 @@ func (c *Config) validate(e *Event) error {
 	text("TraceParent", e.TraceParent, 0)
 	if err := checkValue("TraceState", e.TraceState); err != nil {
 		errs = append(errs, err)
-	} else if len(e.TraceState) > 512 {
-		errs = append(errs, fmt.Errorf("TraceState: has %d bytes, more than 512", len(e.TraceState)))
+	} else if len(e.TraceState) > maxTraceState {
+		errs = append(errs, fmt.Errorf("TraceState: has %d bytes, more than %d", len(e.TraceState), maxTraceState))
 	}
-	if e.SchemaVersion < 0 {
-		errs = append(errs, errors.New("SchemaVersion: is negative"))
+	if e.SchemaVersion < 0 || e.SchemaVersion > math.MaxInt32 {
+		errs = append(errs, fmt.Errorf("SchemaVersion: %d is not between 0 and %d", e.SchemaVersion, math.MaxInt32))
+	}
+	if year := e.OccurredAt.UTC().Year(); year < 1 || year > 9999 {
+		errs = append(errs, fmt.Errorf("OccurredAt: the year %d is not between 1 and 9999", year))
 	}
 	if len(e.Payload) > c.MaxPayload {
 		errs = append(errs, fmt.Errorf("Payload: has %d bytes, more than Config.MaxPayload of %d", len(e.Payload), c.MaxPayload))
@@ -63,18 +67,21 @@ func (c *Config) validate(e *Event) error {
 }
 
 func (c *Config) validateHeaders(headers map[string]string) error {
+	if len(headers) > maxHeaderCount {
+		return fmt.Errorf("Headers: there are %d, more than %d", len(headers), maxHeaderCount)
+	}
 	var errs []error
 	size := 0
 	for name, value := range headers {
 		size += len(name) + len(value)
-		if err := checkText("Headers", name, 1); err != nil {
-			errs = append(errs, fmt.Errorf("name in %w", err))
+		if err := checkText("Headers: a name", name, 1); err != nil {
+			errs = append(errs, err)
 			continue
 		}
 		if transport.IsReserved(name) {
 			errs = append(errs, fmt.Errorf("Headers: the name %q is reserved", name))
 		}
-		if err := checkValue("value of header "+name, value); err != nil {
+		if err := checkValue(fmt.Sprintf("Headers: the value of %q", name), value); err != nil {
 			errs = append(errs, err)
 		}
 	}

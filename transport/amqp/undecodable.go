@@ -64,8 +64,7 @@ func undecodable(raw *amqp091.Delivery, queue string, reason error) amqp091.Publ
 	if headers == nil {
 		headers = amqp091.Table{}
 	}
-	text := strings.ToValidUTF8(reason.Error(), "?")
-	headers[headerUndecodableError] = text[:min(len(text), 1000)]
+	headers[headerUndecodableError] = shortText(reason.Error())
 	headers[headerUndecodableQueue] = queue
 	headers[headerUndecodableExchange] = raw.Exchange
 	headers[headerUndecodableKey] = raw.RoutingKey
@@ -85,4 +84,10 @@ func undecodable(raw *amqp091.Delivery, queue string, reason error) amqp091.Publ
 		// Not Expiration, which would drop it, and not UserId, which the broker
 		// takes from nobody else.
 	}
+}
+
+// shortText returns text as valid UTF-8 of at most 1000 bytes.
+func shortText(text string) string {
+	text = strings.ToValidUTF8(text, "?")
+	return strings.ToValidUTF8(text[:min(len(text), 1000)], "") // a cut rune goes
 }
