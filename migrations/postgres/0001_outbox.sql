@@ -1,8 +1,9 @@
 -- The outbox: an immutable log of events and a small queue beside it.
 -- Needs the schema: CREATE SCHEMA boxpair;
 
--- What was written, for as long as it is retained. A row never changes: the update
--- of digest that a writer needs the privilege for happens only to fail.
+-- What was written, for as long as it is retained. A row never changes. altered is false:
+-- an event that is written again with other content sets it to NULL, which fails the transaction.
+-- To say so with a column of its own lets writers do without the privilege to change any other.
 -- id is the order of writing. A cache above 1 would give every session a
 -- block of numbers of its own, and the order would be lost.
 CREATE TABLE "boxpair"."outbox_events" (
@@ -14,6 +15,7 @@ CREATE TABLE "boxpair"."outbox_events" (
     index          integer     NOT NULL DEFAULT 0,
     schema_version integer     NOT NULL DEFAULT 0,
     shard          smallint    NOT NULL CONSTRAINT shard_known CHECK (shard BETWEEN 0 AND 63),
+    altered        boolean     NOT NULL DEFAULT false CONSTRAINT never_altered CHECK (NOT altered),
     digest         bytea       NOT NULL CONSTRAINT digest_size CHECK (octet_length(digest) = 16),
     topic          text COLLATE "C" NOT NULL,
     key            text COLLATE "C" NOT NULL DEFAULT '', -- '' has no order

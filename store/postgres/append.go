@@ -24,7 +24,7 @@ import (
 // written: the arrays keep their order by WITH ORDINALITY and ORDER BY, and
 // identity values are given out above the sort, so ids follow the order of the records.
 // A dispatch ID that is known with an equal digest is left alone and not returned. One
-// with another digest violates NOT NULL, which dooms the transaction; DO UPDATE
+// with another digest sets altered to NULL, which dooms the transaction; DO UPDATE
 // looks at the row that is there now, also if it was committed after this statement
 // began, where a SELECT beside the INSERT would not see it.
 var appendEvents = statement(`
@@ -47,7 +47,7 @@ WITH writer AS MATERIALIZED (
         schema_version, content_type, headers, payload, correlation_id, traceparent, tracestate, occurred_at, n)
     WHERE writer.mine
     ORDER BY r.n
-    ON CONFLICT (dispatch_id) DO UPDATE SET digest = NULL WHERE e.digest IS DISTINCT FROM excluded.digest
+    ON CONFLICT (dispatch_id) DO UPDATE SET altered = NULL WHERE e.digest IS DISTINCT FROM excluded.digest
     RETURNING e.id, e.shard, e.dispatch_id
 ), queued AS (
     INSERT INTO {{outbox_queue}} (shard, id) SELECT shard, id FROM written
@@ -101,7 +101,7 @@ func known(records []producer.Record, written []pgtype.UUID) []bool {
 // detail would show the row.
 func appendError(err error) error {
 	pgErr, ok := errors.AsType[*pgconn.PgError](err)
-	if ok && pgErr.Code == "23502" && pgErr.ColumnName == "digest" { // not_null_violation
+	if ok && pgErr.Code == "23502" && pgErr.ColumnName == "altered" { // not_null_violation
 		return producer.ErrConflict
 	}
 	return err

@@ -40,10 +40,20 @@
 //
 // # Privileges
 //
-// A role that only writes events needs USAGE on the schema, INSERT and SELECT on
-// outbox_events, UPDATE on its column digest, and INSERT on outbox_queue. A
-// relay and an operator need SELECT, INSERT, UPDATE and DELETE on the tables whose names
-// begin with outbox, and USAGE on the sequence outbox_tickets.
+// Nothing here needs to own a table. migrations.PostgresGrants returns the statements that give
+// the roles of a producer, a relay, a consumer, a janitor, an operator and a monitor what each
+// needs and no more; the contract of this store is tested with these roles. [Migrate] is for the owner.
+//
+// # TLS
+//
+// The connections are the pool's, and so is their encryption. pgx's default, sslmode=prefer,
+// takes a server without TLS or with any certificate. Across a network, ask for the
+// server's certificate in the pool's URL:
+//
+//	postgres://user@host/db?sslmode=verify-full&sslrootcert=/etc/ssl/db-roots.pem
+//
+// A server whose certificate is not for this host, or not signed by these roots, is then
+// refused before the password is sent. sslcert and sslkey name a certificate of the client's own.
 //
 // # The inbox
 //

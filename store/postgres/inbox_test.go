@@ -15,32 +15,36 @@ import (
 // inboxFixture is an empty inbox in a schema of its own, with a table of effects.
 func inboxFixture(pool *pgxpool.Pool, prefix string) func(t *testing.T) storetest.InboxFixture[pgx.Tx] {
 	return func(t *testing.T) storetest.InboxFixture[pgx.Tx] {
-		cfg := postgres.Config{Schema: testenv.Name(t), Prefix: prefix}
-		store := newStore(t, pool, cfg)
-		effects := pgx.Identifier{cfg.Schema, "effects"}.Sanitize()
-		_, err := pool.Exec(t.Context(), "CREATE TABLE "+effects+" (n bigint GENERATED ALWAYS AS IDENTITY, name text)")
-		if err != nil {
-			t.Fatal(err)
-		}
-		return storetest.InboxFixture[pgx.Tx]{
-			Store: store,
-			Effect: func(ctx context.Context, tx pgx.Tx, name string) error {
-				_, err := tx.Exec(ctx, "INSERT INTO "+effects+" (name) VALUES ($1)", name)
-				return err
-			},
-			Effects: func(ctx context.Context) ([]string, error) {
-				rows, err := pool.Query(ctx, "SELECT name FROM "+effects+" ORDER BY n")
-				if err != nil {
-					return nil, err
-				}
-				return pgx.CollectRows(rows, pgx.RowTo[string])
-			},
-			Break: func(ctx context.Context, tx pgx.Tx) error {
-				_, err := tx.Exec(ctx, "SELECT 1/0")
-				return err
-			},
-			ErrorsDoom: true,
-		}
+		return inboxFixtureOf(t, pool, postgres.Config{Schema: testenv.Name(t), Prefix: prefix})
+	}
+}
+
+func inboxFixtureOf(t *testing.T, pool *pgxpool.Pool, cfg postgres.Config) storetest.InboxFixture[pgx.Tx] {
+	t.Helper()
+	store := newStore(t, pool, cfg)
+	effects := pgx.Identifier{cfg.Schema, "effects"}.Sanitize()
+	_, err := pool.Exec(t.Context(), "CREATE TABLE "+effects+" (n bigint GENERATED ALWAYS AS IDENTITY, name text)")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return storetest.InboxFixture[pgx.Tx]{
+		Store: store,
+		Effect: func(ctx context.Context, tx pgx.Tx, name string) error {
+			_, err := tx.Exec(ctx, "INSERT INTO "+effects+" (name) VALUES ($1)", name)
+			return err
+		},
+		Effects: func(ctx context.Context) ([]string, error) {
+			rows, err := pool.Query(ctx, "SELECT name FROM "+effects+" ORDER BY n")
+			if err != nil {
+				return nil, err
+			}
+			return pgx.CollectRows(rows, pgx.RowTo[string])
+		},
+		Break: func(ctx context.Context, tx pgx.Tx) error {
+			_, err := tx.Exec(ctx, "SELECT 1/0")
+			return err
+		},
+		ErrorsDoom: true,
 	}
 }
 

@@ -1,0 +1,79 @@
+package migrations
+
+import (
+	_ "embed" // the file of grants
+	"errors"
+	"fmt"
+	"strings"
+)
+
+//go:embed grants/postgres.sql
+var postgresGrants string
+
+// Roles names the roles of a PostgreSQL database that are given the privileges of the
+// parts of this library. A part without a name is given to nobody. Several parts may have
+// one name. Names have at most 63 bytes and may hold any characters except NUL.
+type Roles struct {
+	// Producer writes events. Defaults to none.
+	Producer string
+	// Relay publishes them. Defaults to none.
+	Relay string
+	// Consumer handles messages. Defaults to none.
+	Consumer string
+	// Janitor removes what is past its retention. Defaults to none.
+	Janitor string
+	// Operator redrives and discards. Defaults to none.
+	Operator string
+	// Monitor counts and measures. Defaults to none.
+	Monitor string
+}
+
+const (
+	// roleMark begins the line that the section of a role begins with.
+	roleMark = "-- role: "
+	// rolePrefix begins the names of roles in the file.
+	rolePrefix = "boxpair_"
+)
+
+// parts are the roles by what the file of grants calls them.
+func (r Roles) parts() map[string]string {
+	return map[string]string{
+		"producer": r.Producer, "relay": r.Relay, "consumer": r.Consumer,
+		"janitor": r.Janitor, "operator": r.Operator, "monitor": r.Monitor,
+	}
+}
+
+// PostgresGrants returns the statements that give roles, which exist, the privileges that
+// the library needs on the tables that names are of, and no others. The owner of the tables runs them
+// after every migration; running them again changes nothing. The file itself is
+// grants/postgres.sql, for other tools. An error names the role that is not a name.
+func PostgresGrants(names Names, roles Roles) (string, error) {
+	sections := strings.Split(postgresGrants, roleMark)
+	quoted := make(map[string]string)
+	var errs []error
+	for part, role := range roles.parts() {
+		if err := check(part, role, maxIdentifier); err != nil {
+			errs = append(errs, err)
+		}
+		if strings.HasPrefix(role, "pg_") || role == "public" || role == "none" {
+			errs = append(errs, fmt.Errorf("%s: %q is one of the database's own roles", part, role))
+		}
+		quoted[rolePrefix+part] = role
+	}
+	if err := errors.Join(errs...); err != nil {
+		return "", fmt.Errorf("grants: %w", err)
+	}
+	given := sections[:1]
+	for _, section := range sections[1:] {
+		part, _, _ := strings.Cut(section, "\n")
+		if roles.parts()[part] != "" {
+			given = append(given, section)
+		}
+	}
+	return rewrite(strings.Join(given, roleMark), func(name string) string {
+		if role, ok := quoted[name]; ok {
+			return role
+		}
+		return names.postgres(name)
+	}), nil
+}

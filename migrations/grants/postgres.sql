@@ -1,0 +1,95 @@
+-- Least privileges on PostgreSQL, one role for each part of the library.
+--
+-- Run it as the owner of the tables, after the migrations and again after each of
+-- them: it grants, and revokes nothing that it granted before. The roles must exist. Put your
+-- own names in place of "boxpair_…", or let migrations.PostgresGrants do it; leave out the
+-- sections of roles that you do not have. One role may be given several sections, as a
+-- service's that both writes events and handles messages.
+--
+-- Nobody needs CREATE, and only the owner migrates. A new schema gives PUBLIC nothing; see that
+-- nobody has changed that. What a role can and cannot do is said above its section.
+
+-- role: producer
+-- Writes events, in the transactions of a service. It reads of them what it needs to know
+-- an event again: no payload, no header, no key. It can neither change nor delete an event; the column
+-- altered can only be false. It sees no queue, no inbox and no lease.
+GRANT USAGE ON SCHEMA "boxpair" TO "boxpair_producer";
+GRANT INSERT (dispatch_id, digest, shard, topic, key, type, producer, source, version, index, schema_version,
+              content_type, headers, payload, correlation_id, traceparent, tracestate, occurred_at),
+      SELECT (id, shard, dispatch_id, digest),
+      UPDATE (altered)
+    ON "boxpair"."outbox_events" TO "boxpair_producer";
+GRANT INSERT (shard, id) ON "boxpair"."outbox_queue" TO "boxpair_producer";
+
+-- role: relay
+-- Publishes events. It reads all of them and changes none: it can hide an event from being
+-- sent, not forge one. It sees no inbox.
+GRANT USAGE ON SCHEMA "boxpair" TO "boxpair_relay";
+GRANT SELECT ON "boxpair"."outbox_events" TO "boxpair_relay";
+GRANT SELECT, DELETE ON "boxpair"."outbox_queue" TO "boxpair_relay";
+GRANT SELECT, DELETE, INSERT (shard, id, key, state, attempts, next_attempt_at, last_error),
+      UPDATE (state, attempts, parked_at, next_attempt_at, last_error, reason)
+    ON "boxpair"."outbox_parked" TO "boxpair_relay";
+GRANT INSERT (event_id, outcome, error, relay) ON "boxpair"."outbox_attempts" TO "boxpair_relay";
+GRANT INSERT (relay, event_ids) ON "boxpair"."outbox_receipts" TO "boxpair_relay";
+GRANT SELECT, UPDATE (owner, epoch, lease_until, rewind_to, rewind_ticket) ON "boxpair"."outbox_shards" TO "boxpair_relay";
+GRANT SELECT, INSERT, UPDATE (seen_until), DELETE ON "boxpair"."outbox_relays" TO "boxpair_relay";
+
+-- role: consumer
+-- Handles messages, and forgets old dispatch IDs. It keeps whole messages that wait and changes
+-- their state, not their content. It can make the service handle a message again, by deleting
+-- its claim. It sees no outbox: a service whose handlers write events has the producer's section
+-- besides. The service's own tables are granted by their owner.
+GRANT USAGE ON SCHEMA "boxpair" TO "boxpair_consumer";
+GRANT SELECT, INSERT (name, window_size), UPDATE (window_size, passed_at, forgotten_until)
+    ON "boxpair"."inbox_consumers" TO "boxpair_consumer";
+GRANT SELECT, INSERT, DELETE ON "boxpair"."inbox_forgotten" TO "boxpair_consumer";
+GRANT SELECT, INSERT, UPDATE (applied_at), DELETE ON "boxpair"."inbox" TO "boxpair_consumer";
+GRANT SELECT, INSERT (consumer, dispatch_id, attempts, starts, last_error),
+      UPDATE (attempts, starts, last_error, changed_at), DELETE
+    ON "boxpair"."inbox_attempts" TO "boxpair_consumer";
+GRANT SELECT, DELETE,
+      INSERT (consumer, dispatch_id, digest, stamp, topic, key, ordered, claimed, state, metadata, payload,
+              attempts, next_attempt_at, last_error),
+      UPDATE (state, attempts, next_attempt_at, last_error)
+    ON "boxpair"."inbox_parked" TO "boxpair_consumer";
+
+-- role: janitor
+-- Removes events that were delivered or discarded long ago. It reads no content. With what it has it
+-- could remove an event that was not delivered, which a relay reports.
+GRANT USAGE ON SCHEMA "boxpair" TO "boxpair_janitor";
+GRANT SELECT (id, shard), DELETE ON "boxpair"."outbox_events" TO "boxpair_janitor";
+GRANT SELECT ON "boxpair"."outbox_queue" TO "boxpair_janitor";
+GRANT SELECT (id, shard, state, discarded_at), DELETE ON "boxpair"."outbox_parked" TO "boxpair_janitor";
+GRANT SELECT (event_id, outcome, at), DELETE ON "boxpair"."outbox_attempts" TO "boxpair_janitor";
+GRANT SELECT, DELETE ON "boxpair"."outbox_receipts" TO "boxpair_janitor";
+
+-- role: operator
+-- Looks at what is parked, with its content, and redrives or discards it.
+GRANT USAGE ON SCHEMA "boxpair" TO "boxpair_operator";
+GRANT SELECT ON "boxpair"."outbox_events", "boxpair"."outbox_queue", "boxpair"."outbox_attempts", "boxpair"."outbox_receipts",
+      "boxpair"."outbox_relays", "boxpair"."outbox_status", "boxpair"."inbox", "boxpair"."inbox_consumers"
+    TO "boxpair_operator";
+GRANT SELECT, UPDATE (state, attempts, next_attempt_at, reason, discarded_at) ON "boxpair"."outbox_parked"
+    TO "boxpair_operator";
+GRANT INSERT (event_id, outcome, error) ON "boxpair"."outbox_attempts" TO "boxpair_operator";
+GRANT SELECT, UPDATE (rewind_to, rewind_ticket) ON "boxpair"."outbox_shards" TO "boxpair_operator";
+GRANT USAGE ON SEQUENCE "boxpair"."outbox_tickets" TO "boxpair_operator";
+GRANT SELECT, UPDATE (state, attempts, next_attempt_at, forced, reason, discarded_at) ON "boxpair"."inbox_parked"
+    TO "boxpair_operator";
+GRANT SELECT, DELETE ON "boxpair"."inbox_attempts" TO "boxpair_operator";
+
+-- role: monitor
+-- Counts and measures, and reads why something waits. It sees names and keys, no payloads and no
+-- headers, and changes nothing.
+GRANT USAGE ON SCHEMA "boxpair" TO "boxpair_monitor";
+GRANT SELECT ON "boxpair"."outbox_status", "boxpair"."outbox_queue", "boxpair"."outbox_parked", "boxpair"."outbox_attempts",
+      "boxpair"."outbox_receipts", "boxpair"."outbox_shards", "boxpair"."outbox_relays",
+      "boxpair"."inbox_consumers", "boxpair"."inbox_forgotten", "boxpair"."inbox", "boxpair"."inbox_attempts"
+    TO "boxpair_monitor";
+GRANT SELECT (id, dispatch_id, digest, shard, topic, key, type, producer, source, version, index, schema_version,
+              content_type, correlation_id, occurred_at, created_at)
+    ON "boxpair"."outbox_events" TO "boxpair_monitor";
+GRANT SELECT (id, consumer, dispatch_id, digest, stamp, topic, key, state, ordered, claimed, forced, attempts,
+              parked_at, next_attempt_at, last_error, reason, discarded_at)
+    ON "boxpair"."inbox_parked" TO "boxpair_monitor";

@@ -1,0 +1,297 @@
+package postgres_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/internal/testenv"
+	"github.com/boxpair/boxpair/migrations"
+	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/postgres"
+	"github.com/boxpair/boxpair/store/storetest"
+)
+
+// parts are roles of a test's own, one for each part, each with a pool.
+type parts struct {
+	owner                      *pgxpool.Pool
+	roles                      migrations.Roles
+	producer, relay, consumer  *pgxpool.Pool
+	janitor, operator, monitor *pgxpool.Pool
+}
+
+// newParts makes roles that have no privileges yet.
+func newParts(t *testing.T, owner *pgxpool.Pool) *parts {
+	t.Helper()
+	p := &parts{owner: owner}
+	for _, part := range []struct {
+		name  *string
+		pool  **pgxpool.Pool
+		conns int32
+	}{
+		{&p.roles.Producer, &p.producer, 10}, {&p.roles.Relay, &p.relay, 10}, {&p.roles.Consumer, &p.consumer, 20},
+		{&p.roles.Janitor, &p.janitor, 4}, {&p.roles.Operator, &p.operator, 4}, {&p.roles.Monitor, &p.monitor, 2},
+	} {
+		*part.name = `R"o'le ` + testenv.Name(t)
+		*part.pool = asRole(t, owner, *part.name, part.conns)
+	}
+	return p
+}
+
+// grant gives the roles what they need on the tables that cfg names.
+func (p *parts) grant(t *testing.T, cfg postgres.Config) {
+	t.Helper()
+	names, err := migrations.PostgresNames(cfg.Schema, cfg.Prefix)
+	if err != nil {
+		t.Fatal(err)
+	}
+	grants, err := migrations.PostgresGrants(names, p.roles)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // again, as after a migration
+		if _, err := p.owner.Exec(t.Context(), grants); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// migrated makes the tables that cfg names, as their owner.
+func (p *parts) migrated(t *testing.T, cfg postgres.Config) {
+	t.Helper()
+	if _, err := postgres.Migrate(t.Context(), p.owner, cfg); err != nil {
+		t.Fatal(err)
+	}
+	p.grant(t, cfg)
+}
+
+func storeOf(t *testing.T, pool *pgxpool.Pool, cfg postgres.Config) *postgres.Store {
+	t.Helper()
+	store, err := postgres.New(pool, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return store
+}
+
+// outboxParts is an outbox of which each part works under its own role.
+type outboxParts struct {
+	producer.EventStore[pgx.Tx]
+	producer.RelayStore
+	producer.OperatorStore
+	producer.JanitorStore
+	producerRole, monitor *postgres.Store
+}
+
+// Notify is what a producer does after its commits.
+func (o *outboxParts) Notify(ctx context.Context) error { return o.producerRole.Notify(ctx) }
+
+func (o *outboxParts) Stats(ctx context.Context) (producer.Stats, error) { return o.monitor.Stats(ctx) }
+
+// inboxParts is an inbox of which each part works under its own role.
+type inboxParts struct {
+	*postgres.Store
+	operator, monitor *postgres.Store
+}
+
+func (i *inboxParts) ListParkedMessages(ctx context.Context, f consumer.Filter) ([]consumer.ParkedMessage, error) {
+	return i.operator.ListParkedMessages(ctx, f)
+}
+
+func (i *inboxParts) RedriveMessages(ctx context.Context, f consumer.Filter) ([]uuid.UUID, error) {
+	return i.operator.RedriveMessages(ctx, f)
+}
+
+func (i *inboxParts) DiscardMessages(ctx context.Context, f consumer.Filter, reason string) ([]uuid.UUID, error) {
+	return i.operator.DiscardMessages(ctx, f, reason)
+}
+
+func (i *inboxParts) InboxStats(ctx context.Context, id int) (consumer.Stats, error) {
+	return i.monitor.InboxStats(ctx, id)
+}
+
+// TestEveryPartKeepsItsContractUnderItsRole runs the contract with the privileges that are
+// shipped: it fails when a statement needs one that its role lacks.
+func TestEveryPartKeepsItsContractUnderItsRole(t *testing.T) {
+	t.Parallel()
+	p := newParts(t, newPool(t, nil))
+	t.Run("outbox", func(t *testing.T) {
+		storetest.Producer(t, func(t *testing.T) storetest.OutboxFixture[pgx.Tx] {
+			cfg := postgres.Config{Schema: testenv.Name(t), Prefix: "p_"}
+			p.migrated(t, cfg)
+			writer := storeOf(t, p.producer, cfg)
+			return storetest.OutboxFixture[pgx.Tx]{
+				Store: &outboxParts{
+					EventStore: writer, RelayStore: storeOf(t, p.relay, cfg), OperatorStore: storeOf(t, p.operator, cfg),
+					JanitorStore: storeOf(t, p.janitor, cfg), producerRole: writer, monitor: storeOf(t, p.monitor, cfg),
+				},
+				Begin:    p.producer.Begin,
+				Commit:   func(ctx context.Context, tx pgx.Tx) error { return tx.Commit(ctx) },
+				Rollback: func(ctx context.Context, tx pgx.Tx) error { return tx.Rollback(ctx) },
+			}
+		})
+	})
+	t.Run("inbox", func(t *testing.T) {
+		storetest.Consumer(t, func(t *testing.T) storetest.InboxFixture[pgx.Tx] {
+			cfg := postgres.Config{Schema: testenv.Name(t)}
+			f := inboxFixtureOf(t, p.owner, cfg)
+			p.grant(t, cfg)
+			_, err := p.owner.Exec(t.Context(), "GRANT INSERT ON "+pgx.Identifier{cfg.Schema, "effects"}.Sanitize()+
+				" TO "+migrations.Quote(p.roles.Consumer))
+			if err != nil {
+				t.Fatal(err)
+			}
+			f.Store = &inboxParts{storeOf(t, p.consumer, cfg), storeOf(t, p.operator, cfg), storeOf(t, p.monitor, cfg)}
+			return f
+		})
+	})
+}
+
+// denied are statements that a role must not run. Each would do something if it could: the
+// tables are not empty.
+var denied = map[string][]string{
+	"producer": {
+		`SELECT payload FROM outbox_events`, `SELECT key FROM outbox_events`, `SELECT headers FROM outbox_events`,
+		`DELETE FROM outbox_events`, `UPDATE outbox_events SET digest = digest`, `UPDATE outbox_events SET payload = ''`,
+		`INSERT INTO outbox_events (created_at) VALUES (now())`, `SELECT FROM outbox_queue`, `DELETE FROM outbox_queue`,
+		`INSERT INTO outbox_queue (shard, id, round) VALUES (1, 1, 1)`, `SELECT FROM outbox_parked`, `SELECT FROM outbox_shards`,
+		`UPDATE outbox_shards SET owner = 'x'`, `SELECT FROM inbox`, `INSERT INTO inbox_parked DEFAULT VALUES`,
+		`SELECT FROM outbox_status`, `TRUNCATE outbox_queue`, `CREATE TABLE x ()`, `SELECT nextval('outbox_tickets')`,
+	},
+	"relay": {
+		`INSERT INTO outbox_events (topic) VALUES ('forged')`, `UPDATE outbox_events SET payload = ''`, `UPDATE outbox_events SET altered = altered`,
+		`DELETE FROM outbox_events`, `INSERT INTO outbox_queue (shard, id) VALUES (1, 1)`, `UPDATE outbox_queue SET round = 1`,
+		`UPDATE outbox_parked SET key = ''`, `SELECT FROM outbox_attempts`, `DELETE FROM outbox_attempts`, `DELETE FROM outbox_receipts`,
+		`INSERT INTO outbox_shards (shard) VALUES (64)`, `DELETE FROM outbox_shards`, `SELECT FROM inbox`, `SELECT FROM inbox_parked`,
+		`TRUNCATE outbox_queue`, `CREATE TABLE x ()`,
+	},
+	"consumer": {
+		`SELECT FROM outbox_events`, `SELECT FROM outbox_queue`, `SELECT FROM outbox_parked`, `SELECT FROM outbox_status`,
+		`INSERT INTO outbox_events (topic) VALUES ('forged')`, `DELETE FROM outbox_queue`, `UPDATE outbox_shards SET owner = 'x'`,
+		`UPDATE inbox SET digest = NULL`, `UPDATE inbox SET stamp = now()`, `UPDATE inbox_parked SET payload = ''`,
+		`UPDATE inbox_parked SET metadata = '{}'`, `UPDATE inbox_parked SET forced = true`, `UPDATE inbox_parked SET reason = 'x'`,
+		`UPDATE inbox_consumers SET name = 'other'`, `DELETE FROM inbox_consumers`, `TRUNCATE inbox`, `CREATE TABLE x ()`,
+	},
+	"janitor": {
+		`SELECT payload FROM outbox_events`, `SELECT key FROM outbox_events`, `UPDATE outbox_events SET payload = ''`,
+		`INSERT INTO outbox_events (topic) VALUES ('forged')`, `DELETE FROM outbox_queue`, `UPDATE outbox_queue SET round = 1`,
+		`SELECT last_error FROM outbox_parked`, `UPDATE outbox_parked SET state = 'discarded'`, `SELECT error FROM outbox_attempts`,
+		`UPDATE outbox_shards SET owner = 'x'`, `SELECT FROM inbox`, `DELETE FROM inbox`, `DELETE FROM inbox_parked`,
+		`TRUNCATE outbox_events`, `CREATE TABLE x ()`,
+	},
+	"operator": {
+		`INSERT INTO outbox_events (topic) VALUES ('forged')`, `UPDATE outbox_events SET payload = ''`, `DELETE FROM outbox_events`,
+		`DELETE FROM outbox_queue`, `DELETE FROM outbox_parked`, `UPDATE outbox_shards SET owner = 'x'`, `DELETE FROM inbox`,
+		`UPDATE inbox SET digest = NULL`, `UPDATE inbox_parked SET payload = ''`, `DELETE FROM inbox_parked`, `DELETE FROM outbox_attempts`,
+		`CREATE TABLE x ()`,
+	},
+	"monitor": {
+		`SELECT payload FROM outbox_events`, `SELECT headers FROM outbox_events`, `SELECT payload FROM inbox_parked`,
+		`SELECT metadata FROM inbox_parked`, `DELETE FROM outbox_queue`, `UPDATE outbox_parked SET state = 'dead'`,
+		`UPDATE outbox_shards SET owner = 'x'`, `DELETE FROM inbox`, `INSERT INTO outbox_relays VALUES ('x', now())`,
+		`UPDATE inbox_consumers SET forgotten_until = now()`, `CREATE TABLE x ()`, `SELECT nextval('outbox_tickets')`,
+	},
+}
+
+func TestRolesAreDeniedWhatIsNotTheirs(t *testing.T) {
+	t.Parallel()
+	owner := newPool(t, nil)
+	p := newParts(t, owner)
+	schema := testenv.Name(t)
+	p.migrated(t, postgres.Config{Schema: schema})
+	pools := map[string]*pgxpool.Pool{
+		"producer": p.producer, "relay": p.relay, "consumer": p.consumer,
+		"janitor": p.janitor, "operator": p.operator, "monitor": p.monitor,
+	}
+	for part, statements := range denied {
+		for _, statement := range statements {
+			err := pgx.BeginFunc(t.Context(), pools[part], func(tx pgx.Tx) error {
+				if _, err := tx.Exec(t.Context(), "SET LOCAL search_path = "+schema); err != nil {
+					return err
+				}
+				_, err := tx.Exec(t.Context(), statement)
+				return err
+			})
+			var pgErr *pgconn.PgError
+			if !errors.As(err, &pgErr) || pgErr.Code != "42501" {
+				t.Errorf("%s: %s: %v", part, statement, err)
+			}
+		}
+	}
+}
+
+// TestProducerCannotMarkAnEventAsAltered: the one column that a producer may update takes no
+// other value than it has.
+func TestProducerCannotMarkAnEventAsAltered(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.write(event("key", "payload"))
+	for _, value := range []string{"true", "NULL"} {
+		_, err := r.pool.Exec(t.Context(), "UPDATE "+r.names.Table("outbox_events")+" SET altered = "+value)
+		if err == nil {
+			t.Errorf("altered is %s", value)
+		}
+	}
+}
+
+func TestGrantsAreForTheRolesThatAreNamed(t *testing.T) {
+	t.Parallel()
+	names, err := migrations.PostgresNames("", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	grants, err := migrations.PostgresGrants(names, migrations.Roles{Relay: `re"lay`})
+	if err != nil || !strings.Contains(grants, `TO "re""lay";`) || strings.Contains(grants, `boxpair_producer`) {
+		t.Errorf("%s, %v", grants, err)
+	}
+	_, err = migrations.PostgresGrants(names, migrations.Roles{Producer: "public", Monitor: "a\x00", Consumer: strings.Repeat("x", 64)})
+	for _, want := range []string{"producer: ", "monitor: ", "consumer: "} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("error %v does not name %s", err, want)
+		}
+	}
+}
+
+// TestFileOfGrantsWorksAsItIs: with roles of the names in it, it needs no rewriting. The names
+// belong to the server, so the statements are rolled back.
+func TestFileOfGrantsWorksAsItIs(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t, nil)
+	newStore(t, pool, postgres.Config{})
+	names, err := migrations.PostgresNames("", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	roles := migrations.Roles{
+		Producer: "boxpair_producer", Relay: "boxpair_relay", Consumer: "boxpair_consumer",
+		Janitor: "boxpair_janitor", Operator: "boxpair_operator", Monitor: "boxpair_monitor",
+	}
+	grants, err := migrations.PostgresGrants(names, roles)
+	if err != nil {
+		t.Fatal(err)
+	}
+	tx, err := pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tx.Rollback(context.WithoutCancel(t.Context()))
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for _, role := range []string{roles.Producer, roles.Relay, roles.Consumer, roles.Janitor, roles.Operator, roles.Monitor} {
+		if _, err := tx.Exec(ctx, fmt.Sprintf("CREATE ROLE %q", role)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := tx.Exec(ctx, grants); err != nil {
+		t.Error(err)
+	}
+}
