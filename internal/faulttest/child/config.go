@@ -80,6 +80,9 @@ type Config struct {
 	// Window is the relay's. Defaults to 64.
 	Window int
 
+	// NoQueues keeps the relay from declaring the queues of the services. Defaults to false.
+	NoQueues bool
+
 	// Isolation is the consumer's, as a number of package consumer. Defaults to 0, read committed.
 	Isolation uint8
 	// CacheSize is how many dispatch IDs the consumer remembers. Defaults to 1000.

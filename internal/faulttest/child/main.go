@@ -81,7 +81,6 @@ func run(cfg Config) error {
 		return err
 	}
 	err = errors.Join(s.work(ctx), closeLog())
-	stop()
 	s.say("report", s.report(leaked(before)))
 	return err
 }

@@ -43,6 +43,9 @@ func (s *service) relay(outbox *producer.Outbox[pgx.Tx]) (closers []func(), err 
 		AMQP: Topology(c.AMQP, ""), Window: c.Window, ConfirmTimeout: c.ConfirmTimeout, MaxBody: maxBody, Logger: s.log,
 	}
 	for _, name := range c.Services {
+		if c.NoQueues {
+			break
+		}
 		cfg.Queues = append(cfg.Queues, amqp.Queue{Topic: c.Topic, Name: QueueName(c.Topic, name)})
 	}
 	publisher, err := amqp.NewPublisher(cfg)

@@ -25,6 +25,8 @@ func conditions(p fault.Point) (changes []change, when string) {
 	switch p {
 	case fault.R1, fault.R2:
 		return nil, "" // once, until leases are lost
+	case fault.R6, fault.R7, fault.R8, fault.R9:
+		return nil, "@2" // many marks are one statement
 	case fault.R10, fault.R11:
 		return []change{func(c *child.Config) { c.Huge = 10 }}, "@2"
 	case fault.C11, fault.C12:
@@ -49,7 +51,7 @@ func points() []fault.Point {
 func TestProcessKilledAtAnyPoint(t *testing.T) {
 	t.Parallel()
 	for _, p := range points() {
-		cell(t, string(p), calm, system.Config{}, func(r *rig) {
+		cell(t, string(p), calm, system.Config{}, func(t *testing.T, r *rig) {
 			changes, when := conditions(p)
 			first := r.chain(victim(p), string(p)+"=kill"+when, changes...)[victim(p)]
 			ok(t, first.Killed(r.within()))

@@ -89,4 +89,4 @@ func started(cfg servers.Config) func() (*servers.Servers, error) {
 }
 
 // calm are servers that nothing happens to as a whole.
-var calm = started(servers.Config{})
+var calm = started(servers.Config{Settings: []string{"max_connections=1000"}})

@@ -37,12 +37,12 @@ type rig struct {
 }
 
 // cell runs one cell of the matrix in parallel with others.
-func cell(t *testing.T, name string, on func() (*servers.Servers, error), cfg system.Config, run func(r *rig)) {
+func cell(t *testing.T, name string, on func() (*servers.Servers, error), cfg system.Config, run func(t *testing.T, r *rig)) {
 	t.Helper()
 	t.Run(name, func(t *testing.T) {
 		t.Parallel()
 		t.Cleanup(func() { tally.add(t.Name(), t.Failed()) })
-		run(newRig(t, on, cfg))
+		run(t, newRig(t, on, cfg))
 	})
 }
 

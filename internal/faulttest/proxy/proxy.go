@@ -14,7 +14,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"net"
 	"net/url"
 	"strings"
 
@@ -30,6 +29,9 @@ type Toxic struct {
 	Toxicity   float32        `json:"toxicity"`
 	Attributes map[string]any `json:"attributes"`
 }
+
+// Some toxics log everything to the global logger.
+func init() { zerolog.SetGlobalLevel(zerolog.Disabled) }
 
 func toxic(kind, stream string, attributes map[string]any) Toxic {
 	return Toxic{Name: kind + "_" + stream, Type: kind, Stream: stream, Toxicity: 1, Attributes: attributes}
@@ -73,8 +75,7 @@ func Bandwidth(kilobytes int) Toxic {
 	return toxic("bandwidth", "upstream", map[string]any{"rate": kilobytes})
 }
 
-// Proxy stands before one server. Its methods may be called from several goroutines
-// except for Cut.
+// Proxy stands before one server. Its methods may be called from several goroutines.
 type Proxy struct {
 	server *toxiproxy.ApiServer
 	proxy  *toxiproxy.Proxy
@@ -109,12 +110,6 @@ func Before(address string) (*Proxy, string, error) {
 // Addr is where the proxy listens.
 func (p *Proxy) Addr() string { return p.proxy.Listen }
 
-// Port is where the proxy listens, without the host.
-func (p *Proxy) Port() string {
-	_, port, _ := net.SplitHostPort(p.Addr())
-	return port
-}
-
 // Add spoils connections.
 func (p *Proxy) Add(toxics ...Toxic) error {
 	for _, t := range toxics {
@@ -129,20 +124,16 @@ func (p *Proxy) Add(toxics ...Toxic) error {
 	return nil
 }
 
-// Heal takes all toxics back. What was swallowed stays lost.
+// Heal takes all toxics back. Connections from which something was swallowed are closed.
 func (p *Proxy) Heal() { p.proxy.Toxics.ResetToxics(context.Background()) }
 
-// Cut closes all connections; new ones can be opened at once.
+// Cut closes all connections; new ones can be opened at once. It takes back all toxics.
+// The listener stays: its port could be taken by others before it is back.
 func (p *Proxy) Cut() error {
-	p.proxy.Stop()
-	return p.proxy.Start()
+	err := p.Add(DropReplies(0), DropRequests(0))
+	p.Heal() // which closes what was swallowed from
+	return err
 }
-
-// Down closes all connections and refuses new ones, until [Proxy.Up].
-func (p *Proxy) Down() { p.proxy.Stop() }
-
-// Up ends Down.
-func (p *Proxy) Up() error { return p.proxy.Start() }
 
 // Close closes everything.
 func (p *Proxy) Close() error { return p.server.Collection.Clear() }

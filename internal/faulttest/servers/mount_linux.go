@@ -8,9 +8,6 @@ import (
 
 // mount makes dir a file system of its own that holds size bytes.
 func mount(dir string, size int) error {
-	if err := os.Mkdir(dir, 0o700); err != nil {
-		return err
-	}
 	return syscall.Mount("tmpfs", dir, "tmpfs", 0, fmt.Sprintf("size=%d", size))
 }
 

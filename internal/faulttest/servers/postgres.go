@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/url"
 	"os"
-	"path/filepath"
 	"sync"
 	"time"
 
@@ -231,9 +230,13 @@ func queryRow(ctx context.Context, url, query string, into any) error {
 func (p *Postgres) Tablespace(ctx context.Context, name string, size int) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	dir := filepath.Join(p.server.Dir(), name)
+	// Not below the server's directory, which is removed with the server.
+	dir, err := os.MkdirTemp("", "boxpair-space-")
+	if err != nil {
+		return err
+	}
 	if err := mount(dir, size); err != nil {
-		return fmt.Errorf("mount a small file system: %w", err)
+		return errors.Join(fmt.Errorf("mount a small file system: %w", err), os.Remove(dir))
 	}
 	p.mounted = append(p.mounted, dir)
 	if err := service.OwnedByPostgres(dir); err != nil {

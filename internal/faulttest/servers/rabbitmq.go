@@ -113,7 +113,7 @@ func (r *RabbitMQ) UnblockMemory(ctx context.Context) error {
 
 // BlockDisk raises the disk alarm: the broker takes no messages.
 func (r *RabbitMQ) BlockDisk(ctx context.Context) error {
-	_, err := r.Ctl(ctx, "set_disk_free_limit", "900TB")
+	_, err := r.Ctl(ctx, "set_disk_free_limit", "90000GB")
 	return err
 }
 

@@ -21,7 +21,7 @@ import (
 )
 
 // stopLimit bounds the orderly end of the children.
-const stopLimit = 30 * time.Second
+const stopLimit = 20 * time.Second
 
 // Finish waits until the producers are done and everything has come to rest, stops the children and reads
 // what they have done. needed is the least work that the run must show. An error tells that
@@ -43,6 +43,19 @@ func (s *System) Finish(ctx context.Context, needed invariant.Work) (*invariant.
 	state.Drained, state.DrainedIn, state.DrainLimit = rested, took, s.cfg.DrainLimit
 	state.Needed = needed
 	return state, nil
+}
+
+// Settle waits until the producers are done and everything is sent and handled, within
+// Config.DrainLimit, and leaves the children running.
+func (s *System) Settle(ctx context.Context) error {
+	if err := s.produced(ctx); err != nil {
+		return err
+	}
+	s.Injected(0)
+	if !s.rest(ctx) {
+		return errors.New("something is left to be done")
+	}
+	return nil
 }
 
 // produced waits until the producers that run have placed all their orders.
@@ -177,7 +190,7 @@ func (s *System) Reported(p *child.Process, r *child.Report) {
 	s.reports[fmt.Sprintf("%s (%d)", p.Name(), len(s.reports))] = r
 }
 
-// Look reads what was done.
+// Look reads what was done. No child may be running: what is left at the broker is taken.
 func (s *System) Look(ctx context.Context) (*invariant.State, error) {
 	state := &invariant.State{Unordered: s.cfg.Unordered, Secrets: []string{child.Canary, servers.Password}}
 	for _, read := range []func(context.Context, *invariant.State) error{
