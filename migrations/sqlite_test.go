@@ -1,6 +1,7 @@
 package migrations
 
 import (
+	"fmt"
 	"regexp"
 	"strings"
 	"testing"
@@ -19,8 +20,8 @@ func TestNamesInSQLiteFilesFollowTheRules(t *testing.T) {
 	if len(all) == 0 {
 		t.Fatal("there are no migrations")
 	}
-	for i, m := range all {
-		text, err := sqliteFiles.ReadFile("sqlite/" + []string{"0001_outbox.sql", "0002_inbox.sql"}[i])
+	for _, m := range all {
+		text, err := sqliteFiles.ReadFile(fmt.Sprintf("sqlite/%04d_%s.sql", m.Number, m.Name))
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,0 +1,289 @@
+package idempotent
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"net/http"
+	"time"
+	"unicode/utf8"
+
+	"github.com/boxpair/boxpair/consumer/request"
+	"github.com/boxpair/boxpair/producer"
+)
+
+const (
+	// HeaderKey is the request's header with the idempotency key.
+	HeaderKey = "Idempotency-Key"
+	// HeaderReplayed is the answer's header that tells a repeat from the first.
+	HeaderReplayed = "Idempotency-Replayed"
+)
+
+const (
+	maxKey      = 255 // bytes of a key
+	maxScope    = 200 // bytes of a scope, which becomes part of an event's Source
+	forgetBatch = 1000
+	// commits is how often a request whose commit's outcome is not known is asked for again.
+	commits = 3
+)
+
+// Requests makes handlers idempotent. It is safe for concurrent use.
+type Requests[TX any] struct {
+	outbox *producer.Outbox[TX]
+	store  request.Store[TX]
+	cfg    Config
+}
+
+// HandlerFunc handles a request in a transaction, in which w writes events. What it
+// answers is sent after the commit. On an error nothing is committed, and 500 is
+// answered. It may be run again after a conflict of transactions.
+type HandlerFunc[TX any] func(rw http.ResponseWriter, r *http.Request, w *producer.Writer[TX]) error
+
+// New returns a maker of idempotent handlers. It does no I/O.
+func New[TX any](outbox *producer.Outbox[TX], store request.Store[TX], cfg Config) (*Requests[TX], error) {
+	cfg, err := cfg.withDefaults()
+	if outbox == nil {
+		err = errors.Join(err, errors.New("outbox is nil"))
+	}
+	if store == nil {
+		err = errors.Join(err, errors.New("store is nil"))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("idempotent requests config: %w", err)
+	}
+	return &Requests[TX]{outbox: outbox, store: store, cfg: cfg}, nil
+}
+
+type contextKey struct{}
+
+// Key returns the idempotency key of the request that is being handled, or "".
+func Key(ctx context.Context) string {
+	id, _ := ctx.Value(contextKey{}).(request.Request)
+	return id.Key
+}
+
+// Identify gives e the identity of the request that is being handled: its scope and its
+// key, so that the same key of two customers is not taken for one event. Events of one request are
+// counted by the writer. Without a key, e gets a random identity.
+func Identify(ctx context.Context, e producer.Event) producer.Event {
+	id, _ := ctx.Value(contextKey{}).(request.Request)
+	if id.Key == "" {
+		e.Source, e.IdempotencyKey, e.Random = "", "", true
+		return e
+	}
+	e.Source, e.IdempotencyKey = "request/"+id.Scope, id.Key
+	return e
+}
+
+// Handle returns the HTTP handler that runs fn once for each key.
+func (q *Requests[TX]) Handle(fn HandlerFunc[TX]) http.Handler {
+	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+		in, p := q.read(rw, r)
+		if p == nil {
+			p = q.serve(rw, in, fn) //nolint:contextcheck // it is the request's
+		}
+		if p != nil {
+			p.write(rw)
+		}
+	})
+}
+
+// incoming is a request whose body was read.
+type incoming struct {
+	r    *http.Request
+	body []byte
+	id   request.Request // without a key: the client sent none
+}
+
+// read reads the key and the body.
+func (q *Requests[TX]) read(rw http.ResponseWriter, r *http.Request) (*incoming, *problem) {
+	in := &incoming{r: r}
+	values := r.Header.Values(HeaderKey)
+	switch {
+	case len(values) == 0 && q.cfg.Optional:
+	case len(values) == 0:
+		return nil, &problem{http.StatusBadRequest, "The header " + HeaderKey + " is required."}
+	default:
+		key, ok := parseKey(values)
+		if !ok {
+			return nil, &problem{http.StatusBadRequest, "The header " + HeaderKey + " is not one string of 1 to 255 printable characters."}
+		}
+		in.id.Key = key
+	}
+	if q.cfg.Scope != nil {
+		in.id.Scope = q.cfg.Scope(r)
+	}
+	if len(in.id.Scope) > maxScope || !utf8.ValidString(in.id.Scope) || bytes.IndexByte([]byte(in.id.Scope), 0) >= 0 {
+		q.cfg.Logger.ErrorContext(r.Context(), "scope of a request is no text of 200 bytes at most")
+		return nil, &problem{http.StatusInternalServerError, "The request cannot be handled."}
+	}
+	var tooLarge *http.MaxBytesError
+	body, err := io.ReadAll(http.MaxBytesReader(rw, r.Body, int64(q.cfg.MaxBody)))
+	switch {
+	case errors.As(err, &tooLarge):
+		return nil, &problem{http.StatusRequestEntityTooLarge, fmt.Sprintf("The body has more than %d bytes.", q.cfg.MaxBody)}
+	case err != nil:
+		return nil, &problem{http.StatusBadRequest, "The body cannot be read."}
+	}
+	in.body = body
+	in.id.Fingerprint = fingerprint(r, body)
+	return in, nil
+}
+
+// parseKey reads a key, with or without the quotes of a structured field.
+func parseKey(values []string) (string, bool) {
+	if len(values) != 1 {
+		return "", false
+	}
+	key := values[0]
+	if n := len(key); n >= 2 && key[0] == '"' && key[n-1] == '"' {
+		key = key[1 : n-1]
+	}
+	if len(key) < 1 || len(key) > maxKey {
+		return "", false
+	}
+	for _, c := range []byte(key) {
+		if c < 0x20 || c > 0x7e || c == '"' || c == '\\' {
+			return "", false
+		}
+	}
+	return key, true
+}
+
+// fingerprint tells apart what was asked for.
+func fingerprint(r *http.Request, body []byte) [32]byte {
+	h := sha256.New()
+	for _, part := range []string{r.Method, r.URL.Path, r.URL.RawQuery, r.Header.Get("Content-Type")} {
+		fmt.Fprintf(h, "%d:%s,", len(part), part)
+	}
+	h.Write(body)
+	return [32]byte(h.Sum(nil))
+}
+
+// serve handles the request, or answers it from the store.
+func (q *Requests[TX]) serve(rw http.ResponseWriter, in *incoming, fn HandlerFunc[TX]) *problem {
+	ctx := context.WithValue(in.r.Context(), contextKey{}, in.id)
+	in.r = in.r.WithContext(ctx)
+	var rec *recorder
+	var stored *request.Answer
+	var err error
+	for range commits {
+		err = q.outbox.Transact(ctx, func(ctx context.Context, w *producer.Writer[TX]) error {
+			rec = newRecorder(q.cfg.MaxAnswer)
+			stored, err = q.once(ctx, w, in, rec, fn)
+			return err
+		})
+		// Asked for again, the claim tells. Without one it is not known whether the handler's changes are there.
+		if !errors.Is(err, producer.ErrCommitUnknown) || in.id.Key == "" {
+			break
+		}
+	}
+	switch {
+	case err == nil && stored != nil && stored.Fingerprint != in.id.Fingerprint:
+		return &problem{http.StatusUnprocessableEntity, "The idempotency key was used for another request."}
+	case err == nil && stored != nil:
+		rw.Header().Set(HeaderReplayed, "true")
+		q.send(rw, *stored)
+		return nil
+	case err == nil, errors.Is(err, errServer):
+		q.send(rw, rec.answer())
+		return nil
+	default:
+		return q.problem(ctx, err)
+	}
+}
+
+// errServer rolls back the transaction of a handler that answered 500 or more.
+var errServer = errors.New("handler answered with a server error")
+
+// handlerError is an error of the handler, told apart from those of the database.
+type handlerError struct{ error }
+
+func (e *handlerError) Unwrap() error { return e.error }
+
+// once is one transaction of a request.
+func (q *Requests[TX]) once(ctx context.Context, w *producer.Writer[TX], in *incoming, rec *recorder, fn HandlerFunc[TX]) (*request.Answer, error) {
+	if in.id.Key != "" {
+		stored, err := q.store.ClaimRequest(ctx, w.DB(), in.id, q.cfg.MaxWait)
+		if stored != nil || err != nil {
+			return stored, err
+		}
+	}
+	r := in.r.WithContext(ctx)
+	r.Body = io.NopCloser(bytes.NewReader(in.body))
+	if err := fn(rec, r, w); err != nil {
+		return nil, &handlerError{err}
+	}
+	if rec.err != nil {
+		return nil, &handlerError{rec.err}
+	}
+	if rec.status() >= http.StatusInternalServerError {
+		return nil, errServer
+	}
+	if in.id.Key == "" {
+		return nil, nil
+	}
+	return nil, q.store.AnswerRequest(ctx, w.DB(), in.id, storable(rec.answer(), in.id.Fingerprint))
+}
+
+// storable returns what is kept of an answer.
+func storable(a request.Answer, fingerprint [32]byte) request.Answer {
+	a.Header = maps.Clone(a.Header)
+	delete(a.Header, "Set-Cookie")
+	a.Fingerprint = fingerprint
+	return a
+}
+
+func (q *Requests[TX]) send(rw http.ResponseWriter, a request.Answer) {
+	maps.Copy(rw.Header(), a.Header)
+	rw.WriteHeader(a.Status)
+	_, _ = rw.Write(a.Body) // a client that has gone asks again
+}
+
+// problem tells the client and the log what became of a request that was not committed.
+func (q *Requests[TX]) problem(ctx context.Context, err error) *problem {
+	var failed *handlerError
+	switch {
+	case errors.Is(err, request.ErrInProgress):
+		return &problem{http.StatusConflict, "A request with this idempotency key is being handled."}
+	case errors.As(err, &failed):
+		q.cfg.Logger.ErrorContext(ctx, "handler of a request failed", "error", failed.error)
+		return &problem{http.StatusInternalServerError, "The request failed. Nothing was changed."}
+	default:
+		q.cfg.Logger.ErrorContext(ctx, "transaction of a request failed", "error", err)
+		return &problem{http.StatusServiceUnavailable, "The request may be repeated with the same idempotency key."}
+	}
+}
+
+// Run removes requests that are past Config.Retention until ctx ends, and returns nil then.
+func (q *Requests[TX]) Run(ctx context.Context) error {
+	ticker := time.NewTicker(q.cfg.Interval)
+	defer ticker.Stop()
+	for {
+		if _, err := q.RunOnce(ctx); err != nil && ctx.Err() == nil {
+			q.cfg.Logger.WarnContext(ctx, "removing old requests failed", "error", err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+		}
+	}
+}
+
+// RunOnce removes the requests that are past Config.Retention, in small
+// transactions, and tells how many. It returns the first error.
+func (q *Requests[TX]) RunOnce(ctx context.Context) (int, error) {
+	total := 0
+	for {
+		n, err := q.store.ForgetRequests(ctx, q.cfg.Retention, forgetBatch)
+		total += n
+		if err != nil || n < forgetBatch {
+			return total, err
+		}
+	}
+}

@@ -1,0 +1,435 @@
+package idempotent_test
+
+import (
+	"bytes"
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/boxpair/boxpair/consumer/request"
+	"github.com/boxpair/boxpair/middleware/idempotent"
+	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/sqlite"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// shop is a database with orders, and an idempotent handler that places one.
+type shop struct {
+	t       *testing.T
+	db      *sql.DB
+	store   *lossy
+	outbox  *producer.Outbox[*sql.Tx]
+	handler http.Handler
+	log     bytes.Buffer
+	calls   atomic.Int64
+}
+
+// lossy is a store whose commits may be reported as unknown, having happened or not.
+type lossy struct {
+	*sqlite.Store
+	lose atomic.Int64 // so many commits; negative: which then do not happen
+}
+
+func (s *lossy) Transact(ctx context.Context, fn func(context.Context, *sql.Tx) error) error {
+	n := s.lose.Load()
+	switch {
+	case n > 0:
+		s.lose.Store(n - 1)
+		if err := s.Store.Transact(ctx, fn); err != nil {
+			return err
+		}
+		return producer.ErrCommitUnknown
+	case n < 0:
+		s.lose.Store(n + 1)
+		_ = s.Store.Transact(ctx, func(ctx context.Context, tx *sql.Tx) error {
+			if err := fn(ctx, tx); err != nil {
+				return err
+			}
+			return errors.New("not committed")
+		})
+		return producer.ErrCommitUnknown
+	}
+	return s.Store.Transact(ctx, fn)
+}
+
+type handler = idempotent.HandlerFunc[*sql.Tx]
+
+func newShop(t *testing.T, cfg idempotent.Config, fn handler) *shop {
+	t.Helper()
+	db, err := sqlite.Open(filepath.Join(t.TempDir(), "shop.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close() })
+	if _, err := sqlite.Migrate(t.Context(), db, sqlite.Config{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := db.Exec(`CREATE TABLE orders (item text)`); err != nil {
+		t.Fatal(err)
+	}
+	inner, err := sqlite.New(db, sqlite.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &shop{t: t, db: db, store: &lossy{Store: inner}}
+	if s.outbox, err = producer.New(s.store, producer.Config{Name: "shop"}); err != nil {
+		t.Fatal(err)
+	}
+	cfg.Shared = cfg.Scope == nil
+	cfg.Logger = slog.New(slog.NewTextHandler(&s.log, nil))
+	requests, err := idempotent.New(s.outbox, s.store, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.handler = requests.Handle(func(rw http.ResponseWriter, r *http.Request, w *producer.Writer[*sql.Tx]) error {
+		s.calls.Add(1)
+		if err := place(r, w); err != nil {
+			return err
+		}
+		if fn != nil {
+			return fn(rw, r, w)
+		}
+		rw.Header().Set("Location", "/orders/1")
+		rw.Header().Set("Set-Cookie", "secret")
+		rw.WriteHeader(http.StatusCreated)
+		_, err := io.WriteString(rw, "placed")
+		return err
+	})
+	return s
+}
+
+// place writes an order and its event.
+func place(r *http.Request, w *producer.Writer[*sql.Tx]) error {
+	item, err := io.ReadAll(r.Body)
+	if err != nil {
+		return err
+	}
+	if _, err := w.DB().ExecContext(r.Context(), `INSERT INTO orders VALUES (?)`, string(item)); err != nil {
+		return err
+	}
+	e := idempotent.Identify(r.Context(), producer.Event{Topic: "order.placed", Payload: item})
+	_, err = w.Write(r.Context(), e)
+	return err
+}
+
+// do sends a request and returns its answer.
+func (s *shop) do(key, path, body string, header ...string) *httptest.ResponseRecorder {
+	r := httptest.NewRequestWithContext(s.t.Context(), http.MethodPost, path, strings.NewReader(body))
+	if key != "" {
+		r.Header.Set("Idempotency-Key", key)
+	}
+	for i := 0; i+1 < len(header); i += 2 {
+		r.Header.Add(header[i], header[i+1])
+	}
+	rec := httptest.NewRecorder()
+	s.handler.ServeHTTP(rec, r)
+	return rec
+}
+
+// want checks an answer, and how many orders and events there are.
+func (s *shop) want(resp *httptest.ResponseRecorder, status int, body string, placed int) {
+	s.t.Helper()
+	if got := resp.Body.String(); resp.Code != status || body != "" && got != body {
+		s.t.Errorf("%d %q, want %d %q", resp.Code, got, status, body)
+	}
+	s.wantPlaced(placed)
+}
+
+func (s *shop) wantPlaced(placed int) {
+	s.t.Helper()
+	var orders, events int
+	err := s.db.QueryRow(`SELECT (SELECT count(*) FROM orders), (SELECT count(*) FROM boxpair_outbox_queue)`).Scan(&orders, &events)
+	if err != nil || orders != placed || events != placed {
+		s.t.Errorf("%d orders and %d events, want %d; %v", orders, events, placed, err)
+	}
+}
+
+func TestRepeatedRequestGetsTheFirstAnswerAndRunsNothing(t *testing.T) {
+	t.Parallel()
+	s := newShop(t, idempotent.Config{}, nil)
+	first := s.do("key-1", "/orders", "lamp")
+	s.want(first, http.StatusCreated, "placed", 1)
+	for _, key := range []string{"key-1", `"key-1"`} {
+		again := s.do(key, "/orders", "lamp")
+		s.want(again, http.StatusCreated, "placed", 1)
+		if again.Header().Get("Location") != "/orders/1" || again.Header().Get("Idempotency-Replayed") != "true" {
+			t.Errorf("header %v", again.Header())
+		}
+		if again.Header().Get("Set-Cookie") != "" {
+			t.Error("a cookie was stored")
+		}
+	}
+	if first.Header().Get("Idempotency-Replayed") != "" || first.Header().Get("Set-Cookie") != "secret" {
+		t.Errorf("header of the first: %v", first.Header())
+	}
+	s.want(s.do("key-2", "/orders", "lamp"), http.StatusCreated, "placed", 2)
+	if n := s.calls.Load(); n != 2 {
+		t.Errorf("handler was run %d times", n)
+	}
+}
+
+func TestManyRepeatsAtOncePlaceOneOrder(t *testing.T) {
+	t.Parallel()
+	s := newShop(t, idempotent.Config{}, nil)
+	var all sync.WaitGroup
+	for range 16 {
+		all.Go(func() {
+			if resp := s.do("key", "/orders", "lamp"); resp.Code != http.StatusCreated {
+				t.Errorf("status %d", resp.Code)
+			}
+		})
+	}
+	all.Wait()
+	s.want(s.do("key", "/orders", "lamp"), http.StatusCreated, "placed", 1)
+}
+
+func TestKeyOfAnotherRequestIsRefused(t *testing.T) {
+	t.Parallel()
+	s := newShop(t, idempotent.Config{}, nil)
+	s.do("key", "/orders", "lamp")
+	s.want(s.do("key", "/orders", "chair"), http.StatusUnprocessableEntity, "", 1)
+	s.want(s.do("key", "/orders?x=1", "lamp"), http.StatusUnprocessableEntity, "", 1)
+	s.want(s.do("key", "/other", "lamp"), http.StatusUnprocessableEntity, "", 1)
+	s.want(s.do("key", "/orders", "lamp", "Content-Type", "text/x"), http.StatusUnprocessableEntity, "", 1)
+}
+
+func TestScopesDoNotSeeEachOthersAnswers(t *testing.T) {
+	t.Parallel()
+	s := newShop(t, idempotent.Config{Scope: func(r *http.Request) string { return r.Header.Get("Customer") }}, nil)
+	s.want(s.do("key", "/orders", "lamp", "Customer", "a"), http.StatusCreated, "placed", 1)
+	s.want(s.do("key", "/orders", "lamp", "Customer", "a"), http.StatusCreated, "placed", 1)
+	other := s.do("key", "/orders", "lamp", "Customer", "b")
+	s.want(other, http.StatusCreated, "placed", 2)
+	if other.Header().Get("Idempotency-Replayed") != "" {
+		t.Error("another customer got the answer")
+	}
+	resp := s.do("key", "/orders", "lamp", "Customer", strings.Repeat("x", 201))
+	if resp.Code != http.StatusInternalServerError {
+		t.Errorf("scope of 201 bytes: %d", resp.Code)
+	}
+}
+
+func TestFailedRequestChangesNothingAndMayBeRepeated(t *testing.T) {
+	t.Parallel()
+	for name, fail := range map[string]handler{
+		"an error": func(http.ResponseWriter, *http.Request, *producer.Writer[*sql.Tx]) error {
+			return errors.New("no luck")
+		},
+		"a server error": func(rw http.ResponseWriter, _ *http.Request, _ *producer.Writer[*sql.Tx]) error {
+			rw.WriteHeader(http.StatusInternalServerError)
+			return nil
+		},
+		"an answer that is too large": func(rw http.ResponseWriter, _ *http.Request, _ *producer.Writer[*sql.Tx]) error {
+			_, _ = rw.Write(make([]byte, 101))
+			return nil
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			failing := true
+			s := newShop(t, idempotent.Config{MaxAnswer: 100}, func(rw http.ResponseWriter, r *http.Request, w *producer.Writer[*sql.Tx]) error {
+				if failing {
+					return fail(rw, r, w)
+				}
+				return nil
+			})
+			s.want(s.do("key", "/orders", "lamp"), http.StatusInternalServerError, "", 0)
+			failing = false
+			s.want(s.do("key", "/orders", "lamp"), http.StatusOK, "", 1)
+		})
+	}
+}
+
+func TestRefusalIsFinalForItsKey(t *testing.T) {
+	t.Parallel()
+	s := newShop(t, idempotent.Config{}, func(rw http.ResponseWriter, _ *http.Request, _ *producer.Writer[*sql.Tx]) error {
+		http.Error(rw, "sold out", http.StatusConflict)
+		return nil
+	})
+	for range 2 {
+		s.want(s.do("key", "/orders", "lamp"), http.StatusConflict, "sold out\n", 1)
+	}
+	if n := s.calls.Load(); n != 1 {
+		t.Errorf("handler was run %d times", n)
+	}
+}
+
+func TestPanicLeavesNothing(t *testing.T) {
+	t.Parallel()
+	s := newShop(t, idempotent.Config{}, func(http.ResponseWriter, *http.Request, *producer.Writer[*sql.Tx]) error {
+		panic(http.ErrAbortHandler)
+	})
+	func() {
+		defer func() { _ = recover() }()
+		s.do("key", "/orders", "lamp")
+	}()
+	s.wantPlaced(0)
+}
+
+func TestUnknownCommitIsAskedForAgain(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		lose  int64
+		calls int64
+	}{
+		"that happened":       {1, 1},
+		"that did not happen": {-1, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newShop(t, idempotent.Config{}, nil)
+			s.store.lose.Store(c.lose)
+			s.want(s.do("key", "/orders", "lamp"), http.StatusCreated, "placed", 1)
+			if n := s.calls.Load(); n != c.calls {
+				t.Errorf("handler was run %d times, want %d", n, c.calls)
+			}
+		})
+	}
+	t.Run("again and again", func(t *testing.T) {
+		t.Parallel()
+		s := newShop(t, idempotent.Config{}, nil)
+		s.store.lose.Store(-100)
+		resp := s.do("key", "/orders", "lamp")
+		s.want(resp, http.StatusServiceUnavailable, "", 0)
+		if resp.Header().Get("Retry-After") == "" || resp.Header().Get("Content-Type") != "application/problem+json" {
+			t.Errorf("header %v", resp.Header())
+		}
+	})
+	t.Run("without a key", func(t *testing.T) {
+		t.Parallel()
+		s := newShop(t, idempotent.Config{Optional: true}, nil)
+		s.store.lose.Store(1)
+		s.want(s.do("", "/orders", "lamp"), http.StatusServiceUnavailable, "", 1)
+	})
+}
+
+func TestRequestInProgressIsToldSo(t *testing.T) {
+	t.Parallel()
+	s := newShop(t, idempotent.Config{}, nil)
+	requests, err := idempotent.New(s.outbox, busy{s.store}, idempotent.Config{Shared: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.handler = requests.Handle(nil)
+	resp := s.do("key", "/orders", "lamp")
+	s.want(resp, http.StatusConflict, "", 0)
+	if resp.Header().Get("Retry-After") == "" {
+		t.Error("it does not say when to come back")
+	}
+}
+
+// busy is a store whose keys are all being handled.
+type busy struct{ request.Store[*sql.Tx] }
+
+func (busy) ClaimRequest(context.Context, *sql.Tx, request.Request, time.Duration) (*request.Answer, error) {
+	return nil, fmt.Errorf("claim: %w", request.ErrInProgress)
+}
+
+func TestBadRequestsAreRefusedBeforeAnythingIsDone(t *testing.T) {
+	t.Parallel()
+	s := newShop(t, idempotent.Config{MaxBody: 10}, nil)
+	for name, c := range map[string]struct {
+		key, body string
+		header    []string
+		status    int
+	}{
+		"no key":             {"", "x", nil, http.StatusBadRequest},
+		"an empty key":       {`""`, "x", nil, http.StatusBadRequest},
+		"a key of 256":       {strings.Repeat("x", 256), "x", nil, http.StatusBadRequest},
+		"a key with a quote": {`a"b`, "x", nil, http.StatusBadRequest},
+		"a key beyond ASCII": {"schlüssel", "x", nil, http.StatusBadRequest},
+		"two keys":           {"a", "x", []string{"Idempotency-Key", "b"}, http.StatusBadRequest},
+		"a large body":       {"a", "12345678901", nil, http.StatusRequestEntityTooLarge},
+	} {
+		resp := s.do(c.key, "/orders", c.body, c.header...)
+		var problem struct {
+			Status int
+			Detail string
+		}
+		if err := json.NewDecoder(resp.Body).Decode(&problem); err != nil || problem.Status != c.status || problem.Detail == "" || resp.Code != c.status {
+			t.Errorf("%s: %d, %+v, %v", name, resp.Code, problem, err)
+		}
+	}
+	if n := s.calls.Load(); n != 0 {
+		t.Errorf("handler was run %d times", n)
+	}
+}
+
+func TestRequestWithoutAKeyIsHandledEachTimeIfThatIsAllowed(t *testing.T) {
+	t.Parallel()
+	s := newShop(t, idempotent.Config{Optional: true}, nil)
+	s.do("", "/orders", "lamp")
+	s.want(s.do("", "/orders", "lamp"), http.StatusCreated, "placed", 2)
+}
+
+func TestLogTellsNeitherKeysNorBodies(t *testing.T) {
+	t.Parallel()
+	s := newShop(t, idempotent.Config{}, func(http.ResponseWriter, *http.Request, *producer.Writer[*sql.Tx]) error {
+		return errors.New("no luck")
+	})
+	s.do("key-canary", "/orders", "body-canary")
+	if log := s.log.String(); !strings.Contains(log, "no luck") || strings.Contains(log, "canary") {
+		t.Errorf("log: %s", log)
+	}
+}
+
+func TestOldRequestsAreForgotten(t *testing.T) {
+	t.Parallel()
+	s := newShop(t, idempotent.Config{}, nil)
+	s.do("key", "/orders", "lamp")
+	keep, err := idempotent.New(s.outbox, s.store, idempotent.Config{Shared: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n, err := keep.RunOnce(t.Context()); n != 0 || err != nil {
+		t.Errorf("%d forgotten, %v", n, err)
+	}
+	drop, err := idempotent.New(s.outbox, s.store, idempotent.Config{Shared: true, Retention: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n, err := drop.RunOnce(t.Context()); n != 1 || err != nil {
+		t.Errorf("%d forgotten, %v", n, err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := drop.Run(ctx); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestBadConfigurationNamesTheField(t *testing.T) {
+	t.Parallel()
+	s := newShop(t, idempotent.Config{}, nil)
+	for field, cfg := range map[string]idempotent.Config{
+		"set either Scope or Shared": {},
+		"MaxBody":                    {Shared: true, MaxBody: -1},
+		"MaxAnswer":                  {Shared: true, MaxAnswer: -1},
+		"MaxWait":                    {Shared: true, MaxWait: -1},
+		"Retention":                  {Shared: true, Retention: -1},
+		"Interval":                   {Shared: true, Interval: -1},
+	} {
+		if _, err := idempotent.New(s.outbox, s.store, cfg); err == nil || !strings.Contains(err.Error(), field) {
+			t.Errorf("%s: %v", field, err)
+		}
+	}
+	if _, err := idempotent.New[*sql.Tx](nil, nil, idempotent.Config{Shared: true}); err == nil ||
+		!strings.Contains(err.Error(), "outbox") || !strings.Contains(err.Error(), "store") {
+		t.Errorf("without anything: %v", err)
+	}
+}
