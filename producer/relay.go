@@ -26,7 +26,11 @@ import (
 //
 // Confirmed removes an event. Invalid makes it dead at once. Returned and Refused count an
 // attempt, but only if the route works for others; a route on which nothing
-// succeeds is paused, probed, and counts nothing. After a counted attempt the event is
+// succeeds is paused, probed, and counts nothing. On a route that refuses some and takes
+// others, as a queue at its limit does, attempts are counted so seldom that an event without a fault
+// is delivered long before it is dead. Two bad events of different keys alone on a route
+// are not told from a route that does not work: they stay, and are reported after RouteGrace, until another
+// event comes through or an operator acts. One key alone counts its attempts. After a counted attempt the event is
 // parked with a backoff, and the later events of its key follow it. Unavailable
 // counts nothing: the route is tried again, a little later each time. Suspect
 // events are sent again one by one until it is known which of them breaks the

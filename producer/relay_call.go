@@ -72,6 +72,7 @@ type call struct {
 	from     int64 // of FetchKey
 	limit    int
 	after    BlockedKey
+	since    DuePoint // of Due
 	ticket   int64
 	forget   bool
 
@@ -95,6 +96,7 @@ type call struct {
 	rows     []Queued
 	names    []string
 	blocked  []BlockedKey
+	onward   int64 // of FetchKey: where to read on
 	next     time.Duration
 	lost     []int
 	gone     bool // the shard's lease is lost
@@ -127,13 +129,13 @@ func (c *call) execute(ctx context.Context, store RelayStore, cfg *RelayConfig) 
 	case opFetch:
 		c.rows, c.err = store.Fetch(ctx, c.ranges)
 	case opFetchKey:
-		c.rows, c.err = store.FetchKey(ctx, c.shards[0].no, c.key, c.from, c.limit)
+		c.rows, c.onward, c.err = store.FetchKey(ctx, c.shards[0].no, c.key, c.from, c.limit)
 	case opWriters:
 		c.names, c.err = store.Writers(ctx)
 	case opBlocked:
 		c.blocked, c.err = store.Blocked(ctx, c.numbers(), cfg.HoldDeadKeys, c.after, c.limit)
 	case opDue:
-		c.rows, c.next, c.err = store.Due(ctx, c.numbers(), c.limit)
+		c.rows, c.next, c.err = store.Due(ctx, c.numbers(), c.since, c.limit)
 	case opMark:
 		c.lost, c.err = store.Mark(ctx, me, c.marks)
 	default:

@@ -63,6 +63,7 @@ type relayCore struct {
 	inflight int
 	parkedIn int // parked events in memory
 
+	limits      coreLimits
 	freeEntries *entry
 	freeLines   []*keyLine
 
@@ -70,6 +71,29 @@ type relayCore struct {
 	stopped  bool
 	report   Report
 	health   coreHealth
+}
+
+// coreLimits are numbers that no order depends on. A simulator makes them small, so
+// that it meets what lies beyond them.
+type coreLimits struct {
+	cold    int // rows read of a shard that had none
+	follow  int // events of a shard that wait to be moved before it is read on
+	blocked int // keys in one statement
+	due     int // parked heads in one statement
+	late    int // rows of a shard that are looked for below its mark
+	stall   int // events that a stalled route keeps in memory to be probed
+
+	// sweep is the time between two passes over everything.
+	sweep time.Duration
+	// Looks below a mark reach down to the floor of a writer for so long, and until
+	// so many events were read meanwhile.
+	writesLong time.Duration
+	readsLong  int
+}
+
+var defaultLimits = coreLimits{
+	cold: 16, follow: 2000, blocked: 1000, due: 256, late: 2000, stall: 32,
+	sweep: 5 * time.Minute, writesLong: time.Second, readsLong: 1000,
 }
 
 // coreHealth is what Health tells that the core does not need itself.
@@ -94,6 +118,7 @@ func newRelayCore(cfg RelayConfig, routeOf func(string) string, rnd *rand.Rand, 
 		routeOf: routeOf,
 		rand:    rnd,
 		once:    once,
+		limits:  defaultLimits,
 		topics:  make(map[string]*route),
 		routes:  make(map[string]*route),
 		success: -1,

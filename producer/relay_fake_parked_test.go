@@ -138,36 +138,30 @@ func (f *fakeStore) parkedRow(seq int64) Queued {
 	return q
 }
 
-func (f *fakeStore) Due(_ context.Context, shards []int, limit int) ([]Queued, time.Duration, error) {
+func (f *fakeStore) Due(_ context.Context, shards []int, after DuePoint, limit int) ([]Queued, time.Duration, error) {
 	leave, err := f.enter("Due")
 	if err != nil {
 		return nil, 0, err
 	}
 	defer leave()
-	type head struct {
-		due time.Duration
-		seq int64
-	}
-	var heads []head
+	var rows []Queued
 	next := time.Duration(0)
 	for seq, p := range f.parked {
 		if !slices.Contains(shards, p.shard) || p.state != Retrying || p.key != "" && f.lineOf(p.shard, p.key)[0] != seq {
 			continue
 		}
-		if p.due <= f.clock() {
-			heads = append(heads, head{p.due, seq})
-		} else if wait := p.due - f.clock(); next == 0 || wait < next {
-			next = wait
+		row := f.parkedRow(seq)
+		row.DueAt = time.Unix(0, 0).Add(p.due)
+		if p.due > f.clock() {
+			if wait := p.due - f.clock(); next == 0 || wait < next {
+				next = wait
+			}
+		} else if cmp.Or(row.DueAt.Compare(after.At), cmp.Compare(seq, after.Seq)) > 0 {
+			rows = append(rows, row)
 		}
 	}
-	slices.SortFunc(heads, func(a, b head) int { return cmp.Or(cmp.Compare(a.due, b.due), cmp.Compare(a.seq, b.seq)) })
-	var rows []Queued
-	for _, h := range heads {
-		if len(rows) < limit {
-			rows = append(rows, f.parkedRow(h.seq))
-		}
-	}
-	return rows, next, nil
+	slices.SortFunc(rows, func(a, b Queued) int { return cmp.Or(a.DueAt.Compare(b.DueAt), cmp.Compare(a.Seq, b.Seq)) })
+	return rows[:min(len(rows), limit)], next, nil
 }
 
 func (f *fakeStore) FetchParked(_ context.Context, shard int, key string, limit int) ([]Queued, error) {
@@ -195,7 +189,7 @@ func (f *fakeStore) Retry(_ context.Context, relay string, lease Lease, failures
 		return true, nil
 	}
 	for _, x := range failures {
-		if p := f.parked[x.Seq]; p != nil && p.state == Retrying {
+		if p := f.parked[x.Seq]; p != nil && p.live() && p.attempts == x.Attempts-1 {
 			f.record(relay, x)
 			if x.Dead && !hold {
 				f.lift(p.shard, p.key)
@@ -233,6 +227,7 @@ func (f *fakeStore) redrive(seq int64) bool {
 		return false
 	}
 	p.state, p.attempts, p.due = Retrying, 0, f.clock()
+	f.failures = append(f.failures, fakeFailure{Failure: Failure{Seq: seq}}) // none yet
 	f.rewind(p.shard, seq)
 	return true
 }

@@ -34,6 +34,7 @@ type fakeStore struct {
 	receipts map[int64]int // deliveries recorded
 	failures []fakeFailure
 	fetched  int // rows
+	walk     int // how many rows FetchKey looks at
 	calls    map[string]int
 	fail     func(method string) error // instead of the statement
 }
@@ -75,6 +76,7 @@ func newFakeStore(clock func() time.Duration) *fakeStore {
 		open:     make(map[string]*fakeTx),
 		receipts: make(map[int64]int),
 		calls:    make(map[string]int),
+		walk:     1000,
 	}
 	for i := range f.queue {
 		f.queue[i] = make(map[int64]int64)
@@ -266,19 +268,27 @@ func (f *fakeStore) Fetch(_ context.Context, ranges []Range) ([]Queued, error) {
 	return rows, nil
 }
 
-func (f *fakeStore) FetchKey(_ context.Context, shard int, key string, from int64, limit int) ([]Queued, error) {
+func (f *fakeStore) FetchKey(_ context.Context, shard int, key string, from int64, limit int) ([]Queued, int64, error) {
 	leave, err := f.enter("FetchKey")
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	defer leave()
 	var rows []Queued
+	seen := 0
 	for _, seq := range slices.Sorted(maps.Keys(f.queue[shard])) {
-		if record := f.log[seq]; record != nil && record.Key == key && seq >= from && len(rows) < limit {
+		if seq < from {
+			continue
+		}
+		if len(rows) == limit || seen == f.walk {
+			return rows, seq, nil
+		}
+		seen++
+		if record := f.log[seq]; record != nil && record.Key == key {
 			rows = append(rows, f.queued(shard, seq))
 		}
 	}
-	return rows, nil
+	return rows, 0, nil
 }
 
 func (f *fakeStore) Writers(context.Context) ([]string, error) {
@@ -360,7 +370,7 @@ func (f *fakeStore) attempts(seq int64) (counted []Failure) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, x := range f.failures {
-		if x.Seq == seq {
+		if x.Seq == seq && x.Attempts > 0 {
 			counted = append(counted, x.Failure)
 		}
 	}

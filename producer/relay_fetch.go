@@ -30,12 +30,7 @@ type reading struct {
 	sweepAt time.Duration // when to read everything again
 }
 
-const (
-	coldLimit    = 16   // rows of a shard that had none
-	blockedLimit = 1000 // keys in one statement
-	followMax    = 2000 // events of a shard that wait to be moved before it is read on
-	passOverWait = 50 * time.Millisecond
-)
+const passOverWait = 50 * time.Millisecond
 
 // planRead issues the next read. The kinds take turns.
 func (c *relayCore) planRead() {
@@ -54,7 +49,7 @@ func (c *relayCore) planRead() {
 		r.busy = c.issue(cl)
 		return
 	}
-	if l := &c.late; l.held != nil || l.read-l.readBy >= readsLong {
+	if l := &c.late; l.held != nil || l.read-l.readBy >= c.limits.readsLong {
 		r.busy = c.issue(c.sampleCall())
 		return
 	}
@@ -167,16 +162,16 @@ func (c *relayCore) passOverPause() time.Duration {
 
 // readable tells whether the queue of sh is to be read on.
 func (c *relayCore) readable(sh *shardState) bool {
-	return sh != nil && sh.open() && len(sh.lane.follow) < followMax
+	return sh != nil && sh.open() && len(sh.lane.follow) < c.limits.follow
 }
 
 // fetchRanges makes a fetch of all shards, or of the hot ones, which share the
 // room. It begins with another shard each time, in case not all are reached.
 func (c *relayCore) fetchRanges(all bool, hot, room int) *call {
 	r := &c.reading
-	share := max(room/max(hot, 1), coldLimit)
+	share := max(room/max(hot, 1), c.limits.cold)
 	cl := &call{op: opFetch}
-	young, old := c.late.floor(c.now)
+	young, old := c.floor()
 	cl.old, cl.sampled = old, c.late.sampled
 	first := r.from
 	for i := range c.shards {
@@ -184,7 +179,7 @@ func (c *relayCore) fetchRanges(all bool, hot, room int) *call {
 		if !c.readable(sh) || !sh.more && !all {
 			continue
 		}
-		limit := coldLimit
+		limit := c.limits.cold
 		if sh.more {
 			limit = share
 			room -= share
@@ -255,7 +250,7 @@ func (c *relayCore) takeFetched(cl *call) {
 	r := &c.reading
 	below, above := cl.counts()
 	for p, sh := range cl.shards {
-		if below[p] >= lateLimit || sh.known < cl.looks[p] {
+		if below[p] >= c.lookLimit() || sh.known < cl.looks[p] {
 			sh.rewind(min(cl.looks[p], sh.known))
 		}
 	}
@@ -317,7 +312,7 @@ func (c *relayCore) refillCall() *call {
 			l.refilling = false
 			continue
 		}
-		if !l.shard.open() || l.blocked && len(l.shard.lane.follow) >= followMax {
+		if !l.shard.open() || l.blocked && len(l.shard.lane.follow) >= c.limits.follow {
 			r.refills = append(r.refills[1:], l)
 			return nil // an answer that is awaited changes that
 		}
@@ -364,8 +359,8 @@ func (c *relayCore) refilled(cl *call) {
 	}
 	if _, passed := sh.passed[hashKey(l.key)]; passed {
 		l.hole = 0 // all of them are read again together
-	} else if l.hole == 0 && len(cl.rows) >= cl.limit {
-		l.hole = cl.rows[len(cl.rows)-1].Seq + 1
+	} else if l.hole == 0 {
+		l.hole = cl.onward
 	}
 	c.refill(l)
 	c.recheck(l)

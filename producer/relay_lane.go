@@ -298,6 +298,7 @@ func (c *relayCore) parkReply(cl *call) {
 				c.recheck(l)
 			}
 			c.tidy(l)
+			c.rest(l)
 		}
 		c.free(e)
 	}
@@ -395,6 +396,7 @@ func (c *relayCore) followReply(cl *call) {
 		c.free(e)
 		c.refill(l)
 		c.recheck(l)
+		c.rest(l)
 	}
 }
 

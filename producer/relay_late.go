@@ -56,10 +56,6 @@ type sweep struct {
 const (
 	samplePause   = 20 * time.Millisecond
 	sampleLongest = 250 * time.Millisecond
-	writesLong    = time.Second
-	lateLimit     = 2000 // rows of a shard in a look
-	readsLong     = 1000 // events, after which looks reach far enough down
-	sweepInterval = 5 * time.Minute
 )
 
 // sampleSoon plans a sample, since a low-water mark has moved.
@@ -73,7 +69,7 @@ func (c *relayCore) sampleSoon() {
 // sampleCall asks who is writing, until no shard has anything to look for.
 func (c *relayCore) sampleCall() *call {
 	l := &c.late
-	if l.held != nil || l.read-l.readBy >= readsLong {
+	if l.held != nil || l.read-l.readBy >= c.limits.readsLong {
 		return &call{op: opWriters}
 	}
 	if l.sampleAt == 0 {
@@ -150,10 +146,11 @@ func (c *relayCore) ended(w writer) {
 
 // floor returns the lowest floor of the writers that looks reach down to, and of those that
 // write for too long for that.
-func (l *lateness) floor(now time.Duration) (young, old int64) {
+func (c *relayCore) floor() (young, old int64) {
+	l := &c.late
 	young, old = math.MaxInt64, math.MaxInt64
 	for _, w := range l.writers {
-		if now-w.since < writesLong && l.read-w.read < readsLong {
+		if c.now-w.since < c.limits.writesLong && l.read-w.read < c.limits.readsLong {
 			young = min(young, w.floor)
 		} else {
 			old = min(old, w.floor)
@@ -177,17 +174,24 @@ func (c *relayCore) look(cl *call, sh *shardState, from int64) {
 		}
 	}
 	slices.Sort(except)
-	cl.ranges = append(cl.ranges, Range{Shard: sh.no, After: from, Through: sh.low, Limit: lateLimit, Except: except})
+	cl.ranges = append(cl.ranges, Range{Shard: sh.no, After: from, Through: sh.low, Limit: c.lookLimit(), Except: except})
+}
+
+// lookLimit is how many rows a look may bring before it counts as cut short. What was
+// read above the floor that it reaches down to and passed over comes once more, which must not.
+func (c *relayCore) lookLimit() int {
+	return c.limits.late + 2*(c.limits.readsLong+max(c.cfg.FetchSize, c.limits.cold))
 }
 
 // sweepCall issues the next page of a sweep.
 func (c *relayCore) sweepCall() *call {
 	r := &c.reading
 	if r.sweepAt == 0 {
-		r.sweepAt = c.now + sweepInterval
+		r.sweepAt = c.now + c.limits.sweep
 	}
 	if c.now >= r.sweepAt {
-		r.sweepAt = c.now + sweepInterval
+		r.sweepAt = c.now + c.limits.sweep
+		c.rotate()
 		for _, sh := range c.shards {
 			if c.readable(sh) {
 				sh.sweep = sweep{active: sh.low > 0, through: sh.low} // through 0 would have no end

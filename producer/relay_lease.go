@@ -325,7 +325,7 @@ func (c *relayCore) drop(sh *shardState) {
 	for _, e := range sh.parked {
 		c.abandonEntry(e)
 	}
-	sh.index, sh.parked, sh.lines = nil, nil, nil
+	sh.index, sh.parked, sh.lines, sh.resting = nil, nil, nil, nil
 }
 
 // abandonEntry takes e out of whatever leads to a send. It is not used again:

@@ -3,7 +3,6 @@ package producer
 import (
 	"maps"
 	"slices"
-	"strings"
 )
 
 // loadCall reads the blocked keys of shards that were healed.
@@ -25,7 +24,7 @@ func (c *relayCore) loadCall() *call {
 	if len(r.load) == 0 {
 		return nil
 	}
-	return &call{op: opBlocked, shards: r.load, after: r.loadAfter, limit: blockedLimit}
+	return &call{op: opBlocked, shards: r.load, after: r.loadAfter, limit: c.limits.blocked}
 }
 
 func (c *relayCore) loadedPage(cl *call) {
@@ -71,29 +70,7 @@ func (c *relayCore) reload(sh *shardState) {
 // opened takes over the blocked keys of a shard, and where to read from.
 func (c *relayCore) opened(sh *shardState) {
 	sh.phase = phaseReady
-	for _, key := range slices.Sorted(maps.Keys(sh.loaded)) {
-		l := sh.lines[key]
-		if l == nil {
-			l = c.newLine(sh, key)
-		}
-		if l.blocked && l.flowing() {
-			c.distrust(l)
-		}
-		c.block(l)
-		if l.head == 0 && c.cfg.HoldDeadKeys {
-			l.head = 1 // it has a head, or a dead event: healing has seen to that
-		}
-	}
-	var freed []*keyLine
-	for _, l := range sh.lines {
-		if _, ok := sh.loaded[l.key]; !ok && l.blocked {
-			freed = append(freed, l)
-		}
-	}
-	slices.SortFunc(freed, func(a, b *keyLine) int { return strings.Compare(a.key, b.key) })
-	for _, l := range freed {
-		c.notLoaded(l)
-	}
+	c.takeBlocked(sh)
 	sh.loaded = nil
 	if sh.rewindTo > 0 {
 		sh.rewind(sh.rewindTo - 1)
@@ -104,6 +81,37 @@ func (c *relayCore) opened(sh *shardState) {
 	c.reading.pollAt, c.reading.delay = c.now, 0
 	c.sampleSoon()
 	c.markLane(sh)
+}
+
+// takeBlocked brings what is known of the keys of sh in step with those that were loaded.
+// Keys of which nothing is in memory rest: only the others need a line.
+func (c *relayCore) takeBlocked(sh *shardState) {
+	head := int64(0) // not known
+	if c.cfg.HoldDeadKeys {
+		head = 1 // it has a head, or a dead event: healing has seen to that
+	}
+	for _, key := range slices.Sorted(maps.Keys(sh.lines)) {
+		l := sh.lines[key]
+		if _, ok := sh.loaded[key]; !ok {
+			if l.blocked {
+				c.notLoaded(l)
+			}
+			continue
+		}
+		delete(sh.loaded, key)
+		if l.blocked && l.flowing() {
+			c.distrust(l)
+		}
+		c.block(l)
+		if l.head == 0 {
+			l.head = head
+		}
+	}
+	resting := make(map[string]int64, len(sh.loaded))
+	for key := range sh.loaded {
+		resting[key] = max(sh.resting[key], head)
+	}
+	sh.resting = resting
 }
 
 // notLoaded considers a key that counts as blocked here and has no live event

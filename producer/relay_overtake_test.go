@@ -44,6 +44,7 @@ func TestASweepDoesNotGoOnAboveAMarkThatWasSetBack(t *testing.T) {
 		return confirmAll(s)
 	}
 	rel := r.start(RelayConfig{Window: 50, FetchSize: 20})
+	rel.core.limits.sweep = 20 * time.Second // before all that is in memory was probed
 	caught := false
 	rel.hold = func(cl *call) bool {
 		if cl.op == opFetch && cl.sweep && cl.ranges[0].After >= k1 && cl.ranges[0].After < k2 && !caught {

@@ -7,12 +7,16 @@ import (
 	"github.com/boxpair/boxpair/transport"
 )
 
-// duePoll is the part of the core that looks for parked events whose time has come.
+// duePoll is the part of the core that looks for parked events whose time has come, in
+// pages. What it leaves where it is, since its route is stalled, does not keep it from what
+// comes behind.
 type duePoll struct {
-	at     time.Duration // of the next look
-	passed int           // due events that the last look passed over, since their routes are stalled
-	slow   time.Duration // the pause after such a look
-	// changed holds the parked events that a statement has changed while the look is
+	at     time.Duration // of the next page
+	after  DuePoint      // where that begins
+	passed int           // due events that were passed over since the first page
+	slow   time.Duration // the pause after a pass that passed events over
+	again  bool          // the page that is under way is to be followed by the first one
+	// changed holds the parked events that a statement has changed while a page is
 	// under way, which may still show them as they were.
 	changed map[parkedID]struct{}
 }
@@ -24,9 +28,13 @@ type parkedID struct {
 
 func (d *duePoll) soon(at time.Duration) { d.at = min(d.at, at) }
 
+// restart has the next page be the first one, at once.
+func (d *duePoll) restart(now time.Duration) {
+	d.after, d.passed, d.again = DuePoint{}, 0, true
+	d.soon(now)
+}
+
 const (
-	dueLimit   = 256              // heads in one look, besides those that are passed over
-	dueMost    = 20_000           // with those, which bounds the memory that a look takes
 	dueSafety  = 30 * time.Second // between looks when none is known to be due
 	dueSlowMax = 30 * time.Second
 	dueSkipped = time.Second
@@ -42,7 +50,7 @@ func (c *relayCore) dueCall() *call {
 		c.at(d.at)
 		return nil
 	}
-	cl := &call{op: opDue, limit: min(dueLimit+c.parkedIn+d.passed, dueMost)}
+	cl := &call{op: opDue, since: d.after, limit: c.limits.due}
 	for _, sh := range c.shards {
 		if sh != nil && sh.open() {
 			cl.shards = append(cl.shards, sh)
@@ -51,7 +59,7 @@ func (c *relayCore) dueCall() *call {
 	if len(cl.shards) == 0 {
 		return nil // a shard that opens brings its own look
 	}
-	d.at = never
+	d.at, d.again = never, false
 	d.changed = make(map[parkedID]struct{})
 	return cl
 }
@@ -68,32 +76,50 @@ func (c *relayCore) dueReply(cl *call) {
 	for _, sh := range cl.shards {
 		owned[sh.no] = sh
 	}
-	d.passed = 0
-	skipped, taken := false, false
+	skipped, passed := false, d.passed
 	for i := range cl.rows {
 		row := &cl.rows[i]
 		sh := owned[row.Shard]
 		if _, ok := changed[parkedID{sh, row.Seq}]; ok || sh == nil || !sh.open() || !c.takeDue(sh, row) {
 			skipped = true
-			continue
 		}
-		taken = true
 	}
 	d.soon(c.now + dueSafety)
+	if cl.next > 0 {
+		d.soon(c.now + cl.next)
+	}
+	switch n := len(cl.rows); {
+	case d.again:
+		d.soon(c.now)
+	case n < cl.limit:
+		c.duePassed(skipped)
+	default:
+		last := &cl.rows[n-1]
+		d.after = DuePoint{At: last.DueAt, Seq: last.Seq}
+		if d.passed >= passed+n { // all of it
+			d.soon(c.now + passOverWait)
+		} else {
+			d.soon(c.now)
+		}
+	}
+}
+
+// duePassed plans the next pass after the last page of one.
+func (c *relayCore) duePassed(skipped bool) {
+	d := &c.due
 	switch {
 	case d.passed > 0:
 		d.slow = min(max(2*d.slow, dueSkipped), dueSlowMax)
 		d.soon(c.now + d.slow)
-	case len(cl.rows) >= cl.limit && taken:
-		d.soon(c.now)
 	case skipped:
+		d.slow = 0
 		d.soon(c.now + dueSkipped)
-	}
-	if d.passed == 0 {
+	default:
 		d.slow = 0
 	}
-	if cl.next > 0 {
-		d.soon(c.now + cl.next)
+	d.after, d.passed = DuePoint{}, 0
+	for _, r := range c.stalled {
+		r.behindDue, r.passedDue = r.passedDue, 0
 	}
 }
 
@@ -106,30 +132,42 @@ func (c *relayCore) takeDue(sh *shardState, row *Queued) bool {
 		c.buryMissing(sh, row, nil)
 		return true
 	}
-	if l := sh.lines[row.Key]; row.Key != "" && l != nil && l.blocked && !l.flowing() {
+	r := c.routeFor(row.Topic)
+	if row.Key == "" {
+		if !c.admitDue(r, row.Seq) {
+			return false
+		}
+		c.place(c.newParked(sh, row, r, nil))
+		return true
+	}
+	l := c.line(sh, row.Key)
+	if l == nil {
+		l = c.newLine(sh, row.Key)
+	}
+	defer c.rest(l)
+	return c.takeHead(l, row, r)
+}
+
+// takeHead takes over the head of a key that is due.
+func (c *relayCore) takeHead(l *keyLine, row *Queued, r *route) bool {
+	if l.flowing() {
+		return false
+	}
+	if l.blocked {
 		l.head = row.Seq
 		if l.toMove() < row.Seq {
 			return false // an earlier one is on its way there, and looks for its head then
 		}
 	}
-	r := c.routeFor(row.Topic)
-	if c.crowded(r) {
-		c.due.passed++
+	if l.parking > 0 {
 		return false
 	}
-	if row.Key == "" {
-		c.place(c.newParked(sh, row, r, nil))
-		return true
-	}
-	l := sh.lines[row.Key]
-	if l == nil {
-		l = c.newLine(sh, row.Key)
-	}
-	if l.flowing() || l.parking > 0 {
+	if !c.admitDue(r, row.Seq) {
+		c.tidy(l)
 		return false
 	}
 	l.head = row.Seq
-	l.fifo = append(l.fifo, c.newParked(sh, row, r, l))
+	l.fifo = append(l.fifo, c.newParked(l.shard, row, r, l))
 	c.block(l)
 	c.promote(l)
 	return true
@@ -190,6 +228,7 @@ func (c *relayCore) sentReply(cl *call) {
 		if l := e.line; l != nil {
 			l.sent--
 			c.tidy(l)
+			c.rest(l)
 		}
 		c.free(e)
 	}
@@ -252,6 +291,7 @@ func (c *relayCore) retryReply(cl *call) {
 			default:
 				c.recheck(l)
 			}
+			c.rest(l)
 		}
 		if e.Missing && l == nil {
 			c.reload(e.shard) // nobody here knows which key has lost its head
@@ -268,6 +308,7 @@ func (c *relayCore) parkedReply(cl *call) {
 	if sh.yielding {
 		return
 	}
+	defer c.rest(l)
 	due := l.due
 	l.due, l.verify = false, false
 	if len(l.fifo) > 0 || l.retrying > 0 || l.sent > 0 {

@@ -236,6 +236,7 @@ func (c *relayCore) forgotten() string {
 		add(name+"index", len(sh.index))
 		add(name+"parked", len(sh.parked))
 		add(name+"lines", len(sh.lines))
+		add(name+"resting", len(sh.resting))
 		add(name+"recent", len(sh.recent))
 		add(name+"passed", len(sh.passed))
 		add(name+"held", sh.held.n)

@@ -1,7 +1,6 @@
 package producer
 
 import (
-	"cmp"
 	"log/slog"
 	"slices"
 	"time"
@@ -14,7 +13,11 @@ import (
 //
 // A route works until something on it is refused. Then it is failing: what was
 // refused waits for proof that the route works for others, which is a success
-// on it, and only then counts an attempt. As long as there are other events to
+// on it, and only then counts an attempt. A queue at its limit refuses some and takes others
+// as its consumers make room: a success proves little then. So a refusal counts for certain while
+// nearly everything else succeeds, and below that by chance, so seldom that an event
+// without a fault is delivered long before it is dead, and one with a fault dies nevertheless. One that
+// does not count is sent again in a while. As long as there are other events to
 // try, sending goes on. When there are none left, or too many were refused in
 // a row, and they were of several keys, the route is paused: nothing is sent
 // but probes, one at a time, the events that were probed least first and the
@@ -48,9 +51,17 @@ type route struct {
 	outcome  transport.Outcome
 	problem  string
 	reported bool
-	solo     bool // what fails on it breaks the channel: probe alone
-	passed   int  // events that were passed over since it stalled
-	shedAt   time.Duration
+	solo     bool          // what fails on it breaks the channel: probe alone
+	passed   int           // events that were passed over since it stalled
+	share    float64       // of successes among the last hundred or so outcomes
+	againAt  time.Duration // when to send again what was refused and did not count, 0: nothing was
+
+	// What was passed over and has a place up to drawUpTo is drawn by lot: how many events of
+	// the queue there are, and how many parked ones the last pass and this one met.
+	drawUpTo                     int64
+	behind, behindDue, passedDue int
+
+	shedAt time.Duration
 }
 
 // failedKey tells events of one key from others: an event without one is a key of its own.
@@ -68,7 +79,6 @@ func (e *entry) failedKey() failedKey {
 
 const (
 	pauseAfter  = 16                     // refusals in a row
-	stallHeads  = 32                     // events that a stalled route keeps in memory to be probed
 	downFirst   = 100 * time.Millisecond // first pause of an unavailable route
 	downLongest = 5 * time.Second
 	downAlone   = 5 * time.Second // after which an unavailable route is not believed to stand for all
@@ -80,6 +90,11 @@ const (
 	// it is unavailable. What is in flight may come back much later, and what
 	// waits behind it takes the memory of other routes meanwhile.
 	silentAfter = time.Second
+
+	// shareWindow is how many outcomes the share of successes looks back, and shareWell
+	// what it is while nearly everything succeeds.
+	shareWindow = 128
+	shareWell   = 7. / 8
 )
 
 // stalled tells whether only probes are sent on the route.
@@ -94,7 +109,7 @@ func (c *relayCore) routeFor(topic string) *route {
 	name := c.routeOf(topic)
 	r = c.routes[name]
 	if r == nil {
-		r = &route{name: name, success: -1, failed: -1}
+		r = &route{name: name, success: -1, failed: -1, share: 1}
 		c.routes[name] = r
 	}
 	if len(c.topics) >= 4*maxRoutes {
@@ -150,6 +165,7 @@ func (c *relayCore) refuse(e *entry) {
 	c.failing(e)
 	c.noteEvent(slog.LevelWarn, "event not taken by the transport", e,
 		slog.String("route", r.name), slog.String("outcome", e.outcome.String()), slog.String("error", e.problem))
+	r.share -= r.share / shareWindow
 	e.state = entryRefused
 	r.refused.push(e)
 	if r.down { // an answer, if not the one that was hoped for
@@ -170,7 +186,7 @@ func (c *relayCore) failing(e *entry) {
 			r.since = c.now
 		}
 	}
-	if len(r.keys) < stallHeads {
+	if len(r.keys) < c.limits.stall {
 		r.keys[e.failedKey()] = c.now
 	}
 	if r.paused {
@@ -188,6 +204,10 @@ func (c *relayCore) judge(r *route) {
 	one := c.oneKey(r)
 	if !r.paused && !one && r.fails >= pauseAfter {
 		c.pauseRoute(r)
+		return
+	}
+	if r.againAt > 0 && !r.paused {
+		c.tryAgain(r)
 		return
 	}
 	if r.inflight > 0 || r.ready.n > 0 || r.refused.n == 0 || c.isolated(r) {
@@ -225,8 +245,35 @@ func (c *relayCore) countRefused(r *route) {
 	}
 }
 
+// convict counts an attempt of refused events, as far as they are to blame for it. If
+// room on the route is scarce, every event that waits is as likely to get the next of it. Then a
+// success of another convicts one of them in four times: one without a fault is
+// delivered first four times in five, and has ten attempts counted once in ten million times.
+func (c *relayCore) convict(r *route) {
+	chance := 1 / float64(4*(1+r.refused.n))
+	for e := r.refused.first; e != nil; {
+		next := e.qnext
+		if r.share >= shareWell || c.rand.Float64() < chance {
+			c.fail(e)
+		}
+		e = next
+	}
+}
+
+// tryAgain sends what was refused and did not count, when it is time.
+func (c *relayCore) tryAgain(r *route) {
+	if c.now < r.againAt {
+		c.at(r.againAt)
+		return
+	}
+	r.againAt = 0
+	for e := r.refused.pop(); e != nil; e = r.refused.pop() {
+		c.place(e)
+	}
+}
+
 func (c *relayCore) pauseRoute(r *route) {
-	r.paused = true
+	r.paused, r.againAt = true, 0
 	r.delay = max(c.cfg.RouteProbeInterval/8, 1)
 	r.probeAt = c.now + r.delay
 	for _, e := range r.candidates() {
@@ -289,9 +336,14 @@ func (c *relayCore) routeDown(e *entry) {
 func (c *relayCore) routeWorks(r *route) {
 	c.success, r.success = c.now, c.now
 	r.fails, r.solo = 0, false
+	r.share += (1 - r.share) / shareWindow
 	if r.failing {
-		r.failing, r.keys = false, nil
-		c.countRefused(r)
+		c.convict(r)
+		r.failing = r.refused.n > 0
+		clear(r.keys)
+		if r.failing && r.againAt == 0 {
+			r.againAt = c.now + c.cfg.RouteProbeInterval/8
+		}
 	}
 	if !r.stalled() {
 		return
@@ -306,7 +358,7 @@ func (c *relayCore) unstall(r *route) {
 	if r.stalled() {
 		return
 	}
-	r.reported = false
+	r.reported, r.drawUpTo, r.behindDue, r.passedDue = false, 0, 0, 0
 	c.stalled = slices.DeleteFunc(c.stalled, func(other *route) bool { return other == r })
 	if r.ready.n > 0 {
 		c.rouse(r)
@@ -315,7 +367,7 @@ func (c *relayCore) unstall(r *route) {
 		r.passed = 0
 		c.readAgain()
 	}
-	c.due.at = min(c.due.at, c.now)
+	c.due.restart(c.now)
 }
 
 // tendRoutes judges routes on which something was refused, reports those on
@@ -346,154 +398,4 @@ func (c *relayCore) tendRoutes() {
 		c.note(slog.LevelError, "nothing on the route has succeeded for its grace period", slog.String("route", r.name),
 			slog.Duration("for", c.now-r.since), slog.String("outcome", r.outcome.String()), slog.String("error", r.problem))
 	}
-}
-
-// candidates returns the events of a stalled route that may be probed, those
-// probed least first, the oldest among equals.
-func (r *route) candidates() []*entry {
-	all := make([]*entry, 0, r.ready.n+r.refused.n)
-	for e := r.ready.first; e != nil; e = e.qnext {
-		all = append(all, e)
-	}
-	for e := r.refused.first; e != nil; e = e.qnext {
-		all = append(all, e)
-	}
-	slices.SortFunc(all, func(a, b *entry) int {
-		return cmp.Or(cmp.Compare(a.probes, b.probes), cmp.Compare(a.Seq, b.Seq), cmp.Compare(a.shard.no, b.shard.no))
-	})
-	return all
-}
-
-// crowded tells whether r is stalled and has enough events in memory, so that
-// further ones are passed over: they would take the room of those that
-// can be sent. If nothing comes through anywhere, there are none.
-func (c *relayCore) crowded(r *route) bool {
-	return r.stalled() && r.ready.n+r.refused.n >= stallHeads && c.othersWork(r)
-}
-
-// stuck is how many events stalled routes may keep in memory without taking the
-// room of others.
-func (c *relayCore) stuck() (n int) {
-	for _, r := range c.stalled {
-		if c.othersWork(r) {
-			n += min(r.events, stallHeads)
-		}
-	}
-	return n
-}
-
-// othersWork tells whether other routes may work while r does not: the transport
-// answers, or r has been unavailable for so long that it is worth a look.
-func (c *relayCore) othersWork(r *route) bool {
-	return r.paused || c.success > r.downAt || c.now-r.downAt > downAlone
-}
-
-// relieve makes room that stalled routes take from others.
-func (c *relayCore) relieve() {
-	for _, r := range c.stalled {
-		c.shed(r)
-	}
-}
-
-// shed takes events of a stalled route out of memory, except for the oldest of
-// its keys, one of each. The others are read again when the route works.
-func (c *relayCore) shed(r *route) {
-	if !c.othersWork(r) || c.now < r.shedAt {
-		return
-	}
-	r.shedAt = c.now + shedInterval
-	all := r.candidates()
-	slices.SortFunc(all, func(a, b *entry) int { return cmp.Or(cmp.Compare(a.Seq, b.Seq), cmp.Compare(a.shard.no, b.shard.no)) })
-	for i, e := range all {
-		switch {
-		case i >= stallHeads:
-			c.evict(e)
-		case e.parked && e.line != nil:
-			c.forgetFIFO(e.line, e)
-		case e.line != nil && e.next != nil:
-			c.trim(e.line, e.next)
-		}
-	}
-}
-
-// trim takes the events of l from e on out of memory and leaves a hole.
-func (c *relayCore) trim(l *keyLine, e *entry) {
-	seq := e.Seq
-	for l.last != nil && l.last.Seq >= seq && l.last.state == entryWaiting {
-		c.forgetLast(l)
-	}
-	if l.hole == 0 || seq < l.hole {
-		l.hole = seq
-	}
-}
-
-// forgetLast forgets the last event of l, which waits, and keeps l.
-func (c *relayCore) forgetLast(l *keyLine) {
-	e := l.last
-	c.uncount(e)
-	delete(l.shard.index, e.Seq)
-	l.remove(e)
-	c.free(e)
-}
-
-// evict passes over an event that was read already, with all of its key.
-func (c *relayCore) evict(e *entry) {
-	sh, l, r := e.shard, e.line, e.route
-	switch {
-	case e.parked:
-		c.due.passed++
-		if l == nil {
-			c.forget(e)
-		} else {
-			c.forgetFIFO(l, nil)
-			c.recheck(l)
-		}
-	case l == nil:
-		c.passOver(sh, r, "", e.Seq)
-		c.forget(e)
-	default:
-		seq := e.Seq
-		if l.hole != 0 {
-			seq = min(seq, l.hole)
-			l.hole = 0
-		}
-		c.passOver(sh, r, l.key, seq)
-		for l.last != e {
-			c.forgetLast(l)
-		}
-		c.forget(e)
-	}
-}
-
-// passOver leaves an event in the database until a route that is stalled
-// works. Later events of its key are then passed over too.
-func (c *relayCore) passOver(sh *shardState, r *route, key string, seq int64) {
-	if r.stalled() {
-		r.passed++
-	}
-	if key != "" {
-		if sh.passed == nil {
-			sh.passed = make(map[uint64]struct{})
-		}
-		sh.passed[hashKey(key)] = struct{}{}
-	}
-	c.reading.passed = true
-	if sh.passedMin == 0 || seq < sh.passedMin {
-		sh.passedMin = seq
-	}
-}
-
-// readAgain reads what was passed over.
-func (c *relayCore) readAgain() {
-	for _, sh := range c.shards {
-		if sh != nil && sh.passedMin > 0 {
-			sh.rewind(sh.passedMin - 1)
-			sh.passed, sh.passedMin = nil, 0
-		}
-	}
-	for _, r := range c.stalled {
-		r.passed = 0
-	}
-	c.due.passed = 0
-	c.reading.slowAt = 0
 }

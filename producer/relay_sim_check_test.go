@@ -57,7 +57,7 @@ func (s *simulation) check() {
 	counted := make(map[int64]int)
 	last := make(map[int64]int)
 	for _, x := range s.store.failures {
-		if last[x.Seq] != x.Attempts { // else a statement was repeated whose answer was lost
+		if x.Attempts > 0 && last[x.Seq] != x.Attempts { // else a statement was repeated whose answer was lost
 			counted[x.Seq]++
 		}
 		last[x.Seq] = x.Attempts

@@ -24,6 +24,7 @@ type simulation struct {
 	now    time.Duration
 	store  *fakeStore
 	cfg    RelayConfig
+	limits coreLimits
 	relays []*simRelay
 	named  int
 	calm   bool // the faults are over
@@ -74,6 +75,13 @@ func newSimulation(t testing.TB, seed uint64) *simulation {
 		Backoff:            Backoff{Initial: 50 * time.Millisecond, Max: 500 * time.Millisecond},
 		RouteProbeInterval: 50 * time.Millisecond,
 	}
+	s.limits = coreLimits{
+		cold: pick(1, 2, 16), follow: pick(1, 3, 2000), blocked: pick(1, 2, 1000), due: pick(1, 5, 256),
+		late: pick(1, 3, 2000), stall: pick(1, 2, 32),
+		sweep:      time.Duration(pick(2, 300)) * time.Second,
+		writesLong: time.Duration(pick(0, 30, 1000)) * time.Millisecond, readsLong: pick(1, 5, 1000),
+	}
+	s.store.walk = pick(1, 4, 1000)
 	s.store.fail = func(string) error { return nil }
 	return s
 }
@@ -93,6 +101,7 @@ func (s *simulation) startRelay() {
 	route := func(topic string) string { name, _, _ := strings.Cut(topic, "/"); return name }
 	rel := &simRelay{sim: s}
 	rel.core = newRelayCore(cfg, route, rand.New(rand.NewPCG(s.rnd.Uint64(), 7)), false)
+	rel.core.limits = s.limits
 	s.relays = append(s.relays, rel)
 }
 

@@ -186,6 +186,12 @@ func (l *keyLine) remove(e *entry) {
 	}
 }
 
+// idle tells whether no event of the key is in memory and no statement about it under way.
+func (l *keyLine) idle() bool {
+	return l.first == nil && l.inflight == nil && l.marking == 0 && l.parking == 0 && l.hole == 0 && !l.refilling &&
+		l.following == 0 && l.retrying == 0 && !l.flowing()
+}
+
 // flowing tells whether parked events of the key are on their way out.
 func (l *keyLine) flowing() bool {
 	return len(l.fifo) > 0 || l.sent > 0 || l.retrying > 0 || l.fetching
@@ -222,6 +228,7 @@ type shardState struct {
 	index     map[int64]*entry
 	parked    map[int64]*entry // parked events in memory
 	lines     map[string]*keyLine
+	resting   map[string]int64   // keyLine.head of blocked keys of which nothing else is known
 	recent    map[int64]int64    // Seq → Round of what left the queue during a read
 	solo      map[int64]struct{} // parked events that broke a channel alone
 	passed    map[uint64]struct{}
@@ -236,6 +243,22 @@ type shardState struct {
 	more    bool  // the last read did not reach the end
 	sweep   sweep
 	lane    lane
+}
+
+// line returns the line of a key, nil if it has none. That of a resting key is made.
+func (c *relayCore) line(sh *shardState, key string) *keyLine {
+	l := sh.lines[key]
+	if l != nil {
+		return l
+	}
+	head, ok := sh.resting[key]
+	if !ok {
+		return nil
+	}
+	delete(sh.resting, key)
+	l = c.newLine(sh, key)
+	l.blocked, l.head = true, head
+	return l
 }
 
 func (sh *shardState) lease() Lease { return Lease{Shard: sh.no, Epoch: sh.epoch} }

@@ -26,7 +26,7 @@ func (c *relayCore) take(sh *shardState, row *Queued) bool {
 	}
 	r := c.routeFor(row.Topic)
 	if row.Key == "" {
-		if c.crowded(r) {
+		if !c.admit(r, row.Seq, r.behind) {
 			c.passOver(sh, r, "", row.Seq)
 			return false
 		}
@@ -45,7 +45,7 @@ func (c *relayCore) takeKeyed(sh *shardState, row *Queued, r *route) bool {
 		c.passOver(sh, r, row.Key, row.Seq)
 		return false
 	}
-	l := sh.lines[row.Key]
+	l := c.line(sh, row.Key)
 	if l != nil && l.hole != 0 && row.Seq >= l.hole {
 		return false
 	}
@@ -60,7 +60,7 @@ func (c *relayCore) takeKeyed(sh *shardState, row *Queued, r *route) bool {
 		l.hole = row.Seq
 		return false
 	}
-	if (l == nil || l.n == 0) && c.crowded(r) {
+	if (l == nil || l.n == 0) && !c.admit(r, row.Seq, r.behind) {
 		c.passOver(sh, r, row.Key, row.Seq)
 		return false
 	}
@@ -106,17 +106,32 @@ func (c *relayCore) newLine(sh *shardState, key string) *keyLine {
 
 // tidy forgets l if there is nothing to know about its key.
 func (c *relayCore) tidy(l *keyLine) {
-	if l.blocked || l.first != nil || l.inflight != nil || l.marking > 0 || l.hole != 0 ||
-		l.following > 0 || l.refilling || l.fetching || l.sent > 0 || len(l.fifo) > 0 {
-		return
+	if !l.blocked && l.idle() {
+		c.freeLine(l)
 	}
+}
+
+// rest keeps of l only what is worth it, if its key is blocked and nothing of it is in
+// memory: there may be a million such keys.
+func (c *relayCore) rest(l *keyLine) {
+	if l.blocked && l.idle() && !l.due && !l.verify && c.freeLine(l) {
+		if l.shard.resting == nil {
+			l.shard.resting = make(map[string]int64)
+		}
+		l.shard.resting[l.key] = l.head
+	}
+}
+
+// freeLine takes l out of its shard, if it is there still.
+func (c *relayCore) freeLine(l *keyLine) bool {
 	if l.shard.lines[l.key] != l {
-		return
+		return false
 	}
 	delete(l.shard.lines, l.key)
 	if len(c.freeLines) < 1024 {
 		c.freeLines = append(c.freeLines, l)
 	}
+	return true
 }
 
 // promote lets the first event of l go if it may.

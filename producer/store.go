@@ -101,11 +101,19 @@ type Queued struct {
 	// Round tells a queue row from an earlier one of the same event.
 	Round int64
 	// Missing tells that the queue row has no event in the log, which nothing
-	// in this library brings about. Only Shard, Seq and Round are set then.
+	// in this library brings about. Of Record, only Shard is set then.
 	Missing bool
-	// Attempts and State are set for parked events.
+	// Attempts and State are set for parked events, DueAt for those that Due returns.
 	Attempts int
 	State    State
+	DueAt    time.Time
+}
+
+// DuePoint is a place in the order in which parked events are due: by time, of the
+// database's clock, and by Seq among equals.
+type DuePoint struct {
+	At  time.Time
+	Seq int64
 }
 
 // State is the state of a parked event.
@@ -175,8 +183,10 @@ type RelayStore interface {
 	// Fetch reads the queue rows of ranges with their events, all in one snapshot. It
 	// locks nothing.
 	Fetch(ctx context.Context, ranges []Range) ([]Queued, error)
-	// FetchKey reads queue rows of one key with from ≤ id, at most limit.
-	FetchKey(ctx context.Context, shard int, key string, from int64, limit int) ([]Queued, error)
+	// FetchKey reads queue rows of one key with from ≤ id, at most limit, and tells from
+	// which id on to read further (0: there are no more). It walks past the rows of other
+	// keys, as many as take a moment: it may come back with fewer rows than there are, or none.
+	FetchKey(ctx context.Context, shard int, key string, from int64, limit int) (rows []Queued, next int64, err error)
 	// Writers names the transactions that may still commit events with IDs lower than some
 	// that are visible already. A transaction keeps its name while it lives, and a
 	// later one never gets the name of an earlier one that was returned. One transaction may have
@@ -200,14 +210,17 @@ type RelayStore interface {
 	Park(ctx context.Context, relay string, lease Lease, failures []Failure) (lost bool, err error)
 	// Follow moves events from the queue to the parked events: following.
 	Follow(ctx context.Context, relay string, lease Lease, marks []Mark) (lost bool, err error)
-	// Due reads events that are heads of their keys, retrying and due, of shards, earliest
-	// first, at most limit, and how long from now the next one is due (0: none is).
-	Due(ctx context.Context, shards []int, limit int) (due []Queued, next time.Duration, err error)
+	// Due reads events that are heads of their keys, retrying and due, of shards, at most
+	// limit, in the order of their [DuePoint] and behind after (the zero value begins), and
+	// how long from now the next one is due (0: none is).
+	Due(ctx context.Context, shards []int, after DuePoint, limit int) (due []Queued, next time.Duration, err error)
 	// FetchParked reads the live (retrying or following) events of one key, at most limit.
 	FetchParked(ctx context.Context, shard int, key string, limit int) ([]Queued, error)
 	// Retry records further failures of live parked events, followers included: retrying
-	// again, or dead. The
-	// next live event of a key whose head died becomes retrying and due, unless hold.
+	// again, or dead. An event of which one attempt less than Attempts is not what is recorded
+	// is left alone: the call is repeated when its answer is lost, and an operator may
+	// have redriven the event in between. The next live event of a key whose head died
+	// becomes retrying and due, unless hold.
 	Retry(ctx context.Context, relay string, lease Lease, failures []Failure, hold bool) (lost bool, err error)
 	// Sent removes parked events that were delivered and keeps a receipt. The next
 	// live event of their keys becomes retrying and due.

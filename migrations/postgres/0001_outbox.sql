@@ -71,7 +71,7 @@ CREATE TABLE "boxpair"."outbox_parked" (
     autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 5000,
     autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 2000000000
 );
-CREATE INDEX "outbox_parked_due" ON "boxpair"."outbox_parked" (shard, next_attempt_at)
+CREATE INDEX "outbox_parked_due" ON "boxpair"."outbox_parked" (shard, next_attempt_at, id)
     WHERE state = 'retrying';
 CREATE INDEX "outbox_parked_live" ON "boxpair"."outbox_parked" (shard, key, id)
     WHERE state IN ('retrying', 'following');

@@ -102,7 +102,8 @@ const promote = ` promoted AS (
 )`
 
 // retry changes live events only: one that an operator discarded while it was
-// sent stays discarded. The shard is compared so that no index fits: the planner
+// sent stays discarded. Comparing the attempts makes it harmless to repeat it: what it buried
+// may have been redriven since. The shard is compared so that no index fits: the planner
 // would rather read all live events of the shard than look a few up by id.
 var retry = statement(fence + `, failed AS MATERIALIZED (
     SELECT * FROM unnest($4::bigint[], $5::integer[], $6::float8[], $7::boolean[], $8::text[], $9::text[])
@@ -114,7 +115,7 @@ var retry = statement(fence + `, failed AS MATERIALIZED (
         next_attempt_at = CASE WHEN NOT x.dead THEN clock_timestamp() + x.retry_in * interval '1 us' END,
         last_error = x.error
     FROM fence f, failed x
-    WHERE p.shard + 0 = f.shard AND p.id = x.id AND p.` + live + `
+    WHERE p.shard + 0 = f.shard AND p.id = x.id AND p.attempts = x.attempts - 1 AND p.` + live + `
     RETURNING p.shard, p.id, p.key, p.state
 ), noted AS (
     INSERT INTO {{outbox_attempts}} (event_id, outcome, error, relay)
@@ -275,7 +276,7 @@ const isHead = `(p.key = '' OR NOT EXISTS (
 // compare with the same moment, so that no event falls between them.
 var due = statement(`
 SELECT coalesce(extract(epoch FROM n.at - statement_timestamp())::float8, 0), d.id IS NOT NULL,
-    coalesce(d.shard, 0), coalesce(d.id, 0), 0, coalesce(d.attempts, 0), 'retrying', ` + eventColumns + `
+    coalesce(d.next_attempt_at, 'epoch'), coalesce(d.shard, 0), coalesce(d.id, 0), 0, coalesce(d.attempts, 0), 'retrying', ` + eventColumns + `
 FROM (
     SELECT min(p.next_attempt_at) AS at
     FROM unnest($1::smallint[]) AS s (shard)
@@ -289,8 +290,9 @@ LEFT JOIN (
     SELECT p.* FROM unnest($1::smallint[]) AS s (shard)
     CROSS JOIN LATERAL (
         SELECT p.shard, p.id, p.attempts, p.next_attempt_at FROM {{outbox_parked}} p
-        WHERE p.shard = s.shard AND p.state = 'retrying' AND p.next_attempt_at <= statement_timestamp() AND ` + isHead + `
-        ORDER BY p.next_attempt_at LIMIT $2
+        WHERE p.shard = s.shard AND p.state = 'retrying' AND p.next_attempt_at <= statement_timestamp()
+          AND (p.next_attempt_at, p.id) > ($3, $4) AND ` + isHead + `
+        ORDER BY p.next_attempt_at, p.id LIMIT $2
     ) p
     ORDER BY p.next_attempt_at, p.id LIMIT $2
 ) d ON true
@@ -298,8 +300,8 @@ LEFT JOIN LATERAL (SELECT * FROM {{outbox_events}} e WHERE e.id = d.id OFFSET 0)
 ORDER BY d.next_attempt_at, d.id`)
 
 // Due implements [producer.RelayStore].
-func (s *Store) Due(ctx context.Context, shards []int, limit int) ([]producer.Queued, time.Duration, error) {
-	rows, err := s.query(ctx, due, shards, limit)
+func (s *Store) Due(ctx context.Context, shards []int, after producer.DuePoint, limit int) ([]producer.Queued, time.Duration, error) {
+	rows, err := s.query(ctx, due, shards, limit, after.At, after.Seq)
 	if err != nil {
 		return nil, 0, failed("look for due events", err)
 	}
@@ -308,11 +310,13 @@ func (s *Store) Due(ctx context.Context, shards []int, limit int) ([]producer.Qu
 	var seconds float64
 	for rows.Next() {
 		var found bool
-		q, err := scanQueued(rows, &seconds, &found)
+		var at time.Time
+		q, err := scanQueued(rows, &seconds, &found, &at)
 		if err != nil {
 			return nil, 0, failed("look for due events", err)
 		}
 		if found {
+			q.DueAt = at
 			events = append(events, q)
 		}
 	}

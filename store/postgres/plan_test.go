@@ -155,7 +155,7 @@ func TestPlansHoldWithoutStatistics(t *testing.T) {
 		except[i] = int64(n - i)
 	}
 	p.expectIndexes("fetch", p.explain(fetch, shards, after, through, most, except), 64*8*5)
-	p.expectIndexes("fetch of a key", p.explain(fetchKey, 1, "key 1", n/2, 10), 800)
+	p.expectIndexes("fetch of a key", p.explain(fetchKey, 1, "key 1", n/2, 10, keyWalk), 1000)
 
 	seqs, marked, markedEpochs, rounds := make([]int64, 500), make([]int16, 500), make([]int64, 500), make([]int64, 500)
 	for i := range seqs {
@@ -216,11 +216,11 @@ func TestManyFollowersCostLittle(t *testing.T) {
 	p.expectIndexes("heal with hold", held, 640*20)
 	p.run(p.sql[heal], "relay", shards, epochs, false)
 
-	p.expectIndexes("due", p.explain(due, allShards(), 10), 64*200)
+	p.expectIndexes("due", p.explain(due, allShards(), 10, "-infinity", 0), 64*200)
 	p.expectIndexes("parked events of a key", p.explain(fetchParked, 1, "key 1", 10), 100)
 	p.expectIndexes("sent", p.explain(sent, "relay", 0, epochs[0], []int64{n/10 + 64}), 200)
 	p.expectIndexes("retry", p.explain(retry, "relay", 0, epochs[0],
-		[]int64{n/10 + 64}, []int32{10}, []float64{0}, []bool{true}, []string{"refused"}, []string{""}, false), 200)
+		[]int64{n/10 + 64}, []int32{1}, []float64{0}, []bool{true}, []string{"refused"}, []string{""}, false), 200)
 }
 
 // TestMarkDoesNotWaitForTheDisk looks at the setting that the commit goes by.

@@ -168,9 +168,9 @@ func (s *Store) Follow(ctx context.Context, relay string, lease producer.Lease, 
 
 // dueStmt reads retrying events that are due; the index has them by time.
 const dueStmt = `
-SELECT p.id, p.shard, p.attempts, p.state, ` + recordColumns + `
+SELECT p.id, p.shard, p.attempts, p.state, p.next_attempt_at, ` + recordColumns + `
 FROM {outbox_parked} p LEFT JOIN {outbox_events} e ON e.id = p.id
-WHERE p.state = 'retrying' AND p.next_attempt_at <= ? AND p.shard IN (SELECT value FROM json_each(?)) AND ` + isHead + `
+WHERE p.state = 'retrying' AND p.next_attempt_at <= ? AND (p.next_attempt_at, p.id) > (?, ?) AND p.shard IN (SELECT value FROM json_each(?)) AND ` + isHead + `
 ORDER BY p.next_attempt_at, p.id LIMIT ?`
 
 const nextDueStmt = `
@@ -179,11 +179,19 @@ WHERE p.state = 'retrying' AND p.next_attempt_at > ? AND p.shard IN (SELECT valu
 ORDER BY p.next_attempt_at LIMIT 1`
 
 // Due reads heads that are due.
-func (s *Store) Due(ctx context.Context, shards []int, limit int) (due []producer.Queued, next time.Duration, err error) {
+func (s *Store) Due(ctx context.Context, shards []int, after producer.DuePoint, limit int) (due []producer.Queued, next time.Duration, err error) {
 	err = s.read(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		at := now()
 		var err error
-		if due, err = s.parked(ctx, tx, dueStmt, at, numbers(shards), limit); err != nil {
+		err = s.each(ctx, tx, func(rows *sql.Rows) error {
+			var e producer.Queued
+			var dueAt int64
+			err := scanQueued(rows, &e, &e.Seq, &e.Shard, &e.Attempts, &e.State, &dueAt)
+			e.DueAt = instant(dueAt)
+			due = append(due, e)
+			return err
+		}, dueStmt, at, after.At.UnixMicro(), after.Seq, numbers(shards), limit)
+		if err != nil {
 			return err
 		}
 		var then int64
@@ -245,9 +253,11 @@ func (s *Store) retry(ctx context.Context, tx *sql.Tx, relay string, shard int, 
 	state, next := nextState(f, at)
 	var key string
 	// Only while it is live: an operator may have discarded it meanwhile. A follower is sent
-	// as soon as its predecessor is confirmed, and may fail before it is promoted.
+	// as soon as its predecessor is confirmed, and may fail before it is promoted. The attempts
+	// make it harmless to repeat this: what it buried may have been redriven since.
 	err := s.one(ctx, tx, []any{&key}, `UPDATE {outbox_parked} SET state = ?, attempts = ?, next_attempt_at = ?, last_error = ?
-		WHERE id = ? AND shard = ? AND state IN ('retrying', 'following') RETURNING key`, state, f.Attempts, next, f.Error, f.Seq, shard)
+		WHERE id = ? AND shard = ? AND attempts = ? AND state IN ('retrying', 'following') RETURNING key`,
+		state, f.Attempts, next, f.Error, f.Seq, shard, f.Attempts-1)
 	if errors.Is(err, sql.ErrNoRows) {
 		return nil
 	} else if err != nil {

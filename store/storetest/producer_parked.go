@@ -38,7 +38,7 @@ func (o *outbox[TX]) expectParked(want ...parkedState) {
 // dueNow returns the events that are due, and when the next one is.
 func (o *outbox[TX]) dueNow(shards ...int) ([]producer.Queued, time.Duration) {
 	o.Helper()
-	due, next, err := o.Store.Due(o.ctx(), shards, 100)
+	due, next, err := o.Store.Due(o.ctx(), shards, producer.DuePoint{}, 100)
 	o.ok(err)
 	return due, next
 }
@@ -149,8 +149,10 @@ func parkedTests[TX any]() []outboxTest[TX] {
 		{fact: "blocked keys come in pages", run: blockedPages[TX]},
 		{fact: "blocked key is told once, however many events it has", run: blockedOnce[TX]},
 		{fact: "due events come earliest first and at most as many as asked for", run: dueOrder[TX]},
+		{fact: "due events come in pages, those that are due at once included", run: duePages[TX]},
 		{fact: "parked events of a key come in the order of writing", run: parkedOfKey[TX]},
 		{fact: "every failure is kept as an attempt", run: attemptsAreKept[TX]},
+		{fact: "failure that is recorded twice counts once and does not bury what was redriven", run: retryTwice[TX]},
 		{fact: "error text that the database cannot hold is parked all the same", run: oddErrorText[TX]},
 	}
 }
@@ -190,6 +192,10 @@ func parkedComesBack[TX any](o *outbox[TX]) {
 	want := [2]producer.Queued{h.events[0], h.events[1]}
 	want[0].Attempts, want[0].State = 1, producer.Retrying
 	want[1].State = producer.Following
+	if age := due[0].Stamp.Sub(due[0].DueAt).Abs(); age > time.Minute {
+		o.Errorf("it was due at %v", due[0].DueAt)
+	}
+	due[0].DueAt = time.Time{}
 	for _, c := range []struct{ got, want producer.Queued }{{due[0], want[0]}, {all[0], want[0]}, {all[1], want[1]}} {
 		if fmt.Sprintf("%+v", c.got) != fmt.Sprintf("%+v", c.want) {
 			o.Errorf("parked event is\n%+v, want\n%+v", c.got, c.want)
@@ -335,11 +341,73 @@ func dueOrder[TX any](o *outbox[TX]) {
 	for limit, want := range map[int][]int64{
 		1: {events[2].Seq}, 2: {events[2].Seq, events[0].Seq}, 9: {events[2].Seq, events[0].Seq, events[1].Seq},
 	} {
-		due, _, err := o.Store.Due(o.ctx(), []int{7, 8}, limit)
+		due, _, err := o.Store.Due(o.ctx(), []int{7, 8}, producer.DuePoint{}, limit)
 		o.ok(err)
 		if !slices.Equal(seqs(due), want) {
 			o.Errorf("at most %d due: %v, want %v", limit, seqs(due), want)
 		}
+	}
+}
+
+func duePages[TX any](o *outbox[TX]) {
+	var records []producer.Record
+	for i := range 20 {
+		records = append(records, recordIn(7+i%2, fmt.Sprint("k", i)))
+	}
+	events := o.queued(records...)
+	leases := make(map[int]producer.Lease)
+	for _, g := range o.acquire("relay", long) {
+		leases[g.Shard] = g.Lease
+	}
+	for _, shard := range []int{7, 8} { // those of one shard in one statement
+		var failures []producer.Failure
+		for _, q := range events {
+			if q.Shard == shard {
+				failures = append(failures, failureOf(q, 1, 0))
+			}
+		}
+		o.ok(second(o.Store.Park(o.ctx(), "relay", leases[shard], failures)))
+	}
+	var after producer.DuePoint
+	var got []int64
+	for {
+		page, _, err := o.Store.Due(o.ctx(), []int{7, 8}, after, 3)
+		o.ok(err)
+		if len(page) == 0 {
+			break
+		}
+		for _, q := range page {
+			if q.DueAt.Before(after.At) {
+				o.Errorf("%d was due at %v, behind %v", q.Seq, q.DueAt, after.At)
+			}
+			after = producer.DuePoint{At: q.DueAt, Seq: q.Seq}
+		}
+		got = append(got, seqs(page)...)
+		if len(page) > 3 || len(got) > len(events) {
+			o.Fatalf("due are %v", got)
+		}
+	}
+	slices.Sort(got)
+	if want := seqs(events); !slices.Equal(got, want) {
+		o.Errorf("due are %v, want %v", got, want)
+	}
+}
+
+func retryTwice[TX any](o *outbox[TX]) {
+	h := o.ownKey(2)
+	h.park(0, 0)
+	h.follow(1)
+	h.retry(0, 2, long, false, false)
+	h.retry(0, 2, 0, false, false)
+	o.expectDue(h.lease.Shard)
+	h.retry(0, 3, 0, true, true)
+	o.redrive(h.events[0])
+	h.retry(0, 3, 0, true, true)
+	o.expectParked(h.state(0, producer.Retrying, 0), h.state(1, producer.Following, 0))
+	attempts, err := o.Store.Attempts(o.ctx(), h.events[0].ID, 10)
+	o.ok(err)
+	if len(attempts) != 4 { // three failures and the redrive
+		o.Errorf("attempts are %+v", attempts)
 	}
 }
 

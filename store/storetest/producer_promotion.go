@@ -37,8 +37,8 @@ func deadPromotes[TX any](o *outbox[TX]) {
 	h := o.ownKey(3)
 	h.park(0, 0)
 	h.follow(1, 2)
-	h.retry(0, 10, 0, true, false)
-	o.expectParked(h.state(0, producer.Dead, 10), h.state(1, producer.Retrying, 0), h.state(2, producer.Following, 0))
+	h.retry(0, 2, 0, true, false)
+	o.expectParked(h.state(0, producer.Dead, 2), h.state(1, producer.Retrying, 0), h.state(2, producer.Following, 0))
 	o.expectDue(h.lease.Shard, h.events[1])
 }
 
@@ -46,8 +46,8 @@ func deadHolds[TX any](o *outbox[TX]) {
 	h := o.ownKey(3)
 	h.park(0, 0)
 	h.follow(1, 2)
-	h.retry(0, 10, 0, true, true)
-	want := []parkedState{h.state(0, producer.Dead, 10), h.state(1, producer.Following, 0), h.state(2, producer.Following, 0)}
+	h.retry(0, 2, 0, true, true)
+	want := []parkedState{h.state(0, producer.Dead, 2), h.state(1, producer.Following, 0), h.state(2, producer.Following, 0)}
 	o.expectParked(want...)
 	o.expectDue(h.lease.Shard)
 	h.heal(true)
@@ -71,7 +71,7 @@ func neverTwoHeads[TX any](o *outbox[TX]) {
 	h := o.ownKey(3)
 	h.park(0, 0)
 	h.follow(1, 2)
-	h.retry(0, 10, 0, true, false)
+	h.retry(0, 2, 0, true, false)
 	o.expectDue(h.lease.Shard, h.events[1])
 	h.redrive(h.events[0])
 	o.expectDue(h.lease.Shard, h.events[0])
@@ -100,14 +100,14 @@ func healLeavesAlone[TX any](o *outbox[TX]) {
 	h.follow(1)
 	h.heal(false)
 	o.expectDue(h.lease.Shard)
-	h.retry(0, 10, 0, true, true)
+	h.retry(0, 2, 0, true, true)
 	h.heal(true)
 	o.expectDue(h.lease.Shard)
 	o.ok(o.Store.Heal(o.ctx(), "relay", nil, false))
 	o.expectDue(h.lease.Shard)
 	h.heal(false)
 	o.expectDue(h.lease.Shard, h.events[1])
-	o.expectParked(h.state(0, producer.Dead, 10), h.state(1, producer.Retrying, 0))
+	o.expectParked(h.state(0, producer.Dead, 2), h.state(1, producer.Retrying, 0))
 }
 
 func healIsFenced[TX any](o *outbox[TX]) {
