@@ -39,6 +39,14 @@
 // an event that is written again is known. It works in batches, several at a time do no harm, and
 // an event that is not delivered is never removed.
 //
+// # Sending again
+//
+// [Outbox.Replay] queues retained events again under their old dispatch IDs, by ID, topic, key or
+// time, a bounded number at once: consumers that applied them run nothing, new ones catch up.
+// [Outbox.Redrive] does it with dead events. Every event carries the time until which it may be
+// sent again ([Config].ResendFor), so that consumers know how long they have to remember; after it,
+// both are refused unless forced.
+//
 // # What survives a crash
 //
 // Before COMMIT neither the change nor its events exist; after it both do, and

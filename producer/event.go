@@ -74,4 +74,15 @@ type Record struct {
 	Shard int
 	// OccurredAt is when the event happened.
 	OccurredAt time.Time
+	// ResendFor is how long after its stamp the event may be sent again, in whole seconds. 0
+	// says nothing. Stores set ResendUntil by it when they read a record.
+	ResendFor time.Duration
+}
+
+// SetResend sets r.ResendUntil from r.Stamp and r.ResendFor, for stores.
+func (r *Record) SetResend() {
+	r.ResendUntil = time.Time{}
+	if r.ResendFor > 0 && !r.Stamp.IsZero() {
+		r.ResendUntil = r.Stamp.Add(r.ResendFor)
+	}
 }

@@ -30,14 +30,18 @@ func (o *Outbox[TX]) Attempts(ctx context.Context, id uuid.UUID, limit int) ([]A
 
 // Redrive sends dead events that f selects again, from their first attempt on, and
 // returns their dispatch IDs. Call it until it returns none to redrive more than
-// f.Limit. Where later events of a key were delivered meanwhile, a redriven
+// f.Limit. Events whose re-send horizon ([Config].ResendFor) is over stay dead unless
+// f.Force: the error wraps [ErrBeyondHorizon] then, and the others are redriven all the same. Where later events of a key were delivered meanwhile, a redriven
 // one comes after them.
 func (o *Outbox[TX]) Redrive(ctx context.Context, f Filter) ([]uuid.UUID, error) {
-	ids, err := o.store.Redrive(ctx, f.withDefaults())
+	ids, refused, err := o.store.Redrive(ctx, f.withDefaults())
 	for _, id := range ids {
 		o.cfg.Logger.InfoContext(ctx, "event redriven", "dispatch_id", id)
 	}
 	o.Committed()
+	if err == nil && refused > 0 {
+		err = fmt.Errorf("redrive: %d dead events stay dead: %w", refused, ErrBeyondHorizon)
+	}
 	return ids, err
 }
 

@@ -27,6 +27,14 @@ type Config struct {
 	// the write. Defaults to false.
 	LockKeys bool
 
+	// ResendFor is how long after it came to be (its stamp) an event may be sent again: relays
+	// retry, operators redrive and replay. It travels with every event as the time at which it
+	// ends, and consumers must remember dispatch IDs for longer. After it, an event that has
+	// failed or is retained is sent again only by force. Keep it above [JanitorConfig].Retention, or part of what
+	// is retained cannot be replayed. Rounded to seconds. Defaults to 10 days; at
+	// least 1 second, at most 10 years.
+	ResendFor time.Duration
+
 	// MaxPayload is how many bytes a payload may have. Defaults to 4 MiB.
 	MaxPayload int
 	// MaxHeaders is how many bytes the headers of an event may have, names and
@@ -53,6 +61,8 @@ const (
 	defaultPayload   = 4 << 20
 	defaultHeaders   = 32 << 10
 	defaultTransacts = 10
+	defaultResend    = 10 * 24 * time.Hour
+	maxResend        = 10 * 365 * 24 * time.Hour
 	defaultNotify    = 10 * time.Millisecond
 	notifyTimeout    = 5 * time.Second
 	transactBackoff  = 2 * time.Millisecond
@@ -79,6 +89,12 @@ func (c Config) withDefaults() (Config, error) {
 		case *f.value < 0 || *f.value > f.max:
 			errs = append(errs, fmt.Errorf("%s: %d is not between 1 and %d", f.name, *f.value, f.max))
 		}
+	}
+	switch {
+	case c.ResendFor == 0:
+		c.ResendFor = defaultResend
+	case c.ResendFor < time.Second || c.ResendFor > maxResend:
+		errs = append(errs, fmt.Errorf("ResendFor: %v is not between 1 second and 10 years", c.ResendFor))
 	}
 	switch {
 	case c.NotifyInterval == 0:

@@ -246,6 +246,8 @@ type Filter struct {
 	After int64
 	// Limit is at most how many events are returned or changed. Defaults to 100.
 	Limit int
+	// Force redrives events also after the time until which they may be sent again.
+	Force bool
 }
 
 // Parked is a parked event as an operator sees it.
@@ -276,7 +278,7 @@ type Stats struct {
 	Pending       int64
 	PendingCapped bool
 	// OldestPending is the age of the oldest event that is not delivered, parked
-	// ones that are retrying or following included. 0 if there is none.
+	// ones that are retrying or following included, replayed ones in the queue not. 0 if there is none.
 	OldestPending time.Duration
 	Retrying      int64
 	Following     int64
@@ -294,11 +296,25 @@ type OperatorStore interface {
 	// Attempts reads the attempts of an event, oldest first, at most limit.
 	Attempts(ctx context.Context, id uuid.UUID, limit int) ([]Attempt, error)
 	// Redrive makes dead events that f selects retrying and due, with no attempts
-	// counted, and returns their dispatch IDs.
-	Redrive(ctx context.Context, f Filter) ([]uuid.UUID, error)
+	// counted, and returns their dispatch IDs. Unless f.Force, events whose ResendUntil is
+	// over stay dead, do not count towards f.Limit, and are counted in refused.
+	Redrive(ctx context.Context, f Filter) (ids []uuid.UUID, refused int, err error)
 	// Discard gives up parked events that f selects, keeps reason, and returns
 	// their dispatch IDs. The next live event of their keys becomes retrying and due.
 	Discard(ctx context.Context, f Filter, reason string) ([]uuid.UUID, error)
 	// Stats reads the state of the outbox. It stays cheap on large tables.
 	Stats(ctx context.Context) (Stats, error)
+
+	// Place returns a place in the log before which no event has a stamp of at or later; all
+	// events if at is zero. Stamps ascend with places but for those of transactions at the same time.
+	Place(ctx context.Context, at time.Time) (after int64, err error)
+	// Retained looks at the next scan events of the log behind after, and returns those of them that s
+	// selects and that are neither queued nor parked, at most limit. It locks nothing.
+	Retained(ctx context.Context, s Selection, after int64, scan, limit int) (Page, error)
+	// Requeue queues events of the log again, under new rounds, with a note in their
+	// attempts, and asks the owners of their shards for a rewind. Events that are queued or parked, or not
+	// in the log any more, are passed over. It returns what was queued.
+	Requeue(ctx context.Context, seqs []int64) ([]Requeued, error)
+	// StillQueued tells how many of these queue rows are still there.
+	StillQueued(ctx context.Context, rows []Requeued) (int, error)
 }

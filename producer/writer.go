@@ -157,7 +157,7 @@ func (w *Writer[TX]) record(e *Event) (Record, error) {
 	if err != nil {
 		return Record{}, err
 	}
-	r := Record{OccurredAt: e.OccurredAt, Event: transport.Event{
+	r := Record{OccurredAt: e.OccurredAt, ResendFor: w.outbox.cfg.ResendFor.Round(time.Second), Event: transport.Event{
 		ID: id, Topic: e.Topic, Key: e.Key, Type: e.Type, Payload: e.Payload,
 		Producer: w.outbox.cfg.Name, Source: e.Source, Version: e.Version, Index: index,
 		SchemaVersion: e.SchemaVersion, ContentType: e.ContentType, Headers: e.Headers,

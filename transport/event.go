@@ -28,6 +28,7 @@ const (
 	MetaContentType   = "boxpair-content-type"   // media type of the payload
 	MetaDigest        = "boxpair-digest"         // hex of the content digest
 	MetaStamp         = "boxpair-stamp"          // RFC 3339 with nanoseconds, UTC
+	MetaResendUntil   = "boxpair-resend-until"   // likewise
 
 	// MetaCorrelationID is the name that Watermill's CorrelationID middleware uses.
 	MetaCorrelationID = "correlation_id"
@@ -60,6 +61,9 @@ type Event struct {
 
 	Digest Digest    // of the content; see [ContentDigest]
 	Stamp  time.Time // when the event came to be, or came due; the same for every copy
+	// ResendUntil is the re-send horizon: the time after which the producer sends the event
+	// again only by an operator's force. Whoever is to know every copy remembers for longer.
+	ResendUntil time.Time
 
 	CorrelationID string
 	TraceParent   string
@@ -92,6 +96,9 @@ func (e *Event) Message() *message.Message {
 	}
 	if !e.Stamp.IsZero() {
 		msg.Metadata[MetaStamp] = e.Stamp.UTC().Format(time.RFC3339Nano)
+	}
+	if !e.ResendUntil.IsZero() {
+		msg.Metadata[MetaResendUntil] = e.ResendUntil.UTC().Format(time.RFC3339Nano)
 	}
 	set(MetaCorrelationID, e.CorrelationID)
 	set(MetaTraceParent, e.TraceParent)
@@ -144,6 +151,8 @@ func (e *Event) setMeta(name, value string) (err error) {
 		err = e.Digest.UnmarshalText([]byte(value))
 	case MetaStamp:
 		e.Stamp, err = parseStamp(value)
+	case MetaResendUntil:
+		e.ResendUntil, err = parseStamp(value)
 	case MetaCorrelationID:
 		e.CorrelationID = value
 	case MetaTraceParent:

@@ -17,6 +17,7 @@ func FuzzParse(f *testing.F) {
 		f.Add(e.ID.String(), name, value, transport.MetaSource, "s", e.Payload)
 	}
 	f.Add("", transport.MetaStamp, "9999-12-31T23:59:59-14:00", transport.MetaVersion, "9223372036854775808", []byte(nil))
+	f.Add("", transport.MetaResendUntil, "2026-11-30T00:00:00Z", transport.MetaStamp, "2026-11-20T00:00:00Z", []byte(nil))
 	f.Add("{}", transport.MetaStamp, "0000-01-01T00:00:00+14:00", transport.MetaDigest, "zz", []byte(nil))
 	f.Fuzz(func(t *testing.T, id, name, value, otherName, otherValue string, payload []byte) {
 		msg := message.NewMessage(id, payload)

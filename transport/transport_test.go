@@ -37,6 +37,7 @@ func fullEvent() transport.Event {
 		ContentType:   "application/json",
 		Headers:       map[string]string{"tenant": "acme", "empty": "", "Umlaut-ä": "ö\n"},
 		Stamp:         time.Date(2026, 11, 20, 10, 30, 0, 123456789, time.UTC),
+		ResendUntil:   time.Date(2026, 11, 30, 10, 30, 0, 123456789, time.UTC),
 		CorrelationID: "request-1",
 		TraceParent:   "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
 		TraceState:    "vendor=value",
@@ -165,6 +166,7 @@ func TestUnreadableMetadataIsNamedAndStaysZero(t *testing.T) {
 		transport.MetaIndex:         {"", secret, "99999999999999999999"},
 		transport.MetaSchemaVersion: {"", secret, "-99999999999999999999"},
 		transport.MetaDigest:        {"", secret, strings.Repeat("0", 31), strings.Repeat("g", 32), strings.Repeat("0", 33)},
+		transport.MetaResendUntil:   {"", secret, "tomorrow"},
 		transport.MetaStamp:         {"", secret, "2026-11-20", "10000-01-01T00:00:00Z", "9999-12-31T23:59:59-01:00", "0000-01-01T00:00:00+01:00"},
 	} {
 		for _, value := range values {
@@ -187,6 +189,8 @@ func TestUnreadableMetadataIsNamedAndStaysZero(t *testing.T) {
 				want.Digest = transport.Digest{}
 			case transport.MetaStamp:
 				want.Stamp = time.Time{}
+			case transport.MetaResendUntil:
+				want.ResendUntil = time.Time{}
 			}
 			if !reflect.DeepEqual(got, want) {
 				t.Errorf("%s %q: got %+v, want %+v", name, value, got, want)

@@ -14,6 +14,7 @@ CREATE TABLE "boxpair"."outbox_events" (
     dispatch_id    uuid        NOT NULL,
     index          integer     NOT NULL DEFAULT 0,
     schema_version integer     NOT NULL DEFAULT 0,
+    resend_seconds integer     NOT NULL DEFAULT 864000, -- for so long it may be sent again; 0: nobody says
     shard          smallint    NOT NULL CONSTRAINT shard_known CHECK (shard BETWEEN 0 AND 63),
     altered        boolean     NOT NULL DEFAULT false CONSTRAINT never_altered CHECK (NOT altered),
     digest         bytea       NOT NULL CONSTRAINT digest_size CHECK (octet_length(digest) = 16),

@@ -16,6 +16,7 @@ CREATE TABLE "boxpair_outbox_events" (
     version        INTEGER NOT NULL DEFAULT 0,
     event_index    INTEGER NOT NULL DEFAULT 0,
     schema_version INTEGER NOT NULL DEFAULT 0,
+    resend_seconds INTEGER NOT NULL DEFAULT 864000, -- for so long it may be sent again; 0: nobody says
     content_type   TEXT    NOT NULL DEFAULT '',
     correlation_id TEXT    NOT NULL DEFAULT '',
     traceparent    TEXT    NOT NULL DEFAULT '',

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -34,17 +35,19 @@ WITH writer AS MATERIALIZED (
 ), written AS (
     INSERT INTO {{outbox_events}} AS e (
         dispatch_id, digest, shard, topic, key, type, producer, source, version, index,
-        schema_version, content_type, headers, payload, correlation_id, traceparent, tracestate, occurred_at)
+        schema_version, content_type, headers, payload, correlation_id, traceparent, tracestate, occurred_at,
+        resend_seconds)
     SELECT r.dispatch_id, r.digest, r.shard, r.topic, r.key, r.type, r.producer, r.source, r.version, r.index,
         r.schema_version, r.content_type, r.headers::json, r.payload, r.correlation_id, r.traceparent, r.tracestate,
-        coalesce(r.occurred_at, clock_timestamp())
+        coalesce(r.occurred_at, clock_timestamp()), r.resend_seconds
     FROM writer, unnest(
         $3::uuid[], $4::bytea[], $5::smallint[], $6::text[], $7::text[], $8::text[], $9::text[], $10::text[],
         $11::bigint[], $12::integer[], $13::integer[], $14::text[], $15::text[], $16::bytea[], $17::text[],
-        $18::text[], $19::text[], $20::timestamptz[]
+        $18::text[], $19::text[], $20::timestamptz[], $21::integer[]
     ) WITH ORDINALITY AS r (
         dispatch_id, digest, shard, topic, key, type, producer, source, version, index,
-        schema_version, content_type, headers, payload, correlation_id, traceparent, tracestate, occurred_at, n)
+        schema_version, content_type, headers, payload, correlation_id, traceparent, tracestate, occurred_at,
+        resend_seconds, n)
     WHERE writer.mine
     ORDER BY r.n
     ON CONFLICT (dispatch_id) DO UPDATE SET altered = NULL WHERE e.digest IS DISTINCT FROM excluded.digest
@@ -68,7 +71,7 @@ func (s *Store) Append(ctx context.Context, tx pgx.Tx, writer uuid.UUID, records
 	err = tx.QueryRow(ctx, s.sql[appendEvents],
 		s.writerVariable, writer.String(),
 		c.id, c.digest, c.shard, c.topic, c.key, c.kind, c.producer, c.source, c.version, c.index,
-		c.schemaVersion, c.contentType, c.headers, c.payload, c.correlation, c.traceParent, c.traceState, c.occurred,
+		c.schemaVersion, c.contentType, c.headers, c.payload, c.correlation, c.traceParent, c.traceState, c.occurred, c.resend,
 	).Scan(&mine, &written)
 	if err != nil {
 		return nil, failed("append events", appendError(err))
@@ -113,7 +116,7 @@ type columns struct {
 	digest, payload                             [][]byte
 	shard                                       []int16
 	version                                     []int64
-	index, schemaVersion                        []int32
+	index, schemaVersion, resend                []int32
 	topic, key, kind, producer, source, headers []string
 	contentType, correlation                    []string
 	traceParent, traceState                     []string
@@ -125,6 +128,7 @@ func newColumns(records []producer.Record) (*columns, error) {
 	c := &columns{
 		id: make([]pgtype.UUID, n), digest: make([][]byte, n), payload: make([][]byte, n),
 		shard: make([]int16, n), version: make([]int64, n), index: make([]int32, n), schemaVersion: make([]int32, n),
+		resend:   make([]int32, n),
 		occurred: make([]pgtype.Timestamptz, n),
 	}
 	texts := make([]string, 10*n) // one allocation for all columns of text
@@ -152,6 +156,7 @@ func (c *columns) set(i int, r *producer.Record) error {
 	c.producer[i], c.source[i], c.contentType[i] = r.Producer, r.Source, r.ContentType
 	c.correlation[i], c.traceParent[i], c.traceState[i] = r.CorrelationID, r.TraceParent, r.TraceState
 	c.occurred[i] = pgtype.Timestamptz{Time: r.OccurredAt, Valid: !r.OccurredAt.IsZero()}
+	c.resend[i] = int32(r.ResendFor / time.Second)
 	c.headers[i] = "{}"
 	if len(r.Headers) > 0 {
 		text, err := json.Marshal(r.Headers)

@@ -80,18 +80,31 @@ func (s *Store) Attempts(ctx context.Context, id uuid.UUID, limit int) ([]produc
 // them, before any row of an event: FOR UPDATE keeps the fenced statements of
 // relays out, so the two cannot wait for each other's rows. It is one statement, so
 // that an operator who is stopped holds nothing.
-const lockChosen = `
+const (
+	lockChosen = `
 WITH chosen AS MATERIALIZED (
     SELECT p.id, p.shard, p.key, p.state
     FROM {{outbox_parked}} p LEFT JOIN {{outbox_events}} e ON e.id = p.id
     WHERE ` + selected + `
     ORDER BY p.id LIMIT $6
-), locked AS MATERIALIZED (
+)` + lockThem
+
+	// lockTimely chooses, unless forced, only what may still be sent again.
+	lockTimely = `
+WITH chosen AS MATERIALIZED (
+    SELECT p.id, p.shard, p.key, p.state
+    FROM {{outbox_parked}} p LEFT JOIN {{outbox_events}} e ON e.id = p.id
+    WHERE ` + selected + ` AND ($8 OR NOT ` + expired + `)
+    ORDER BY p.id LIMIT $6
+)` + lockThem
+
+	lockThem = `, locked AS MATERIALIZED (
     SELECT s.shard FROM {{outbox_shards}} s
     WHERE s.shard IN (SELECT shard FROM chosen)
     ORDER BY s.shard
     FOR UPDATE
 )`
+)
 
 // rewind asks the owners of the shards of changed for a rewind to the first
 // event that was changed there, or to where an earlier request wants it.
@@ -104,7 +117,7 @@ const rewind = ` rewound AS (
 SELECT e.dispatch_id FROM changed c JOIN {{outbox_events}} e ON e.id = c.id ORDER BY c.id`
 
 // redrive looks at the state again: another operator may have been faster.
-var redrive = statement(lockChosen + `, changed AS (
+var redrive = statement(lockTimely + `, changed AS (
     UPDATE {{outbox_parked}} p SET state = 'retrying', attempts = 0, next_attempt_at = clock_timestamp()
     FROM chosen c JOIN locked l ON l.shard = c.shard
     WHERE p.id = c.id AND p.state = 'dead'
@@ -113,9 +126,28 @@ var redrive = statement(lockChosen + `, changed AS (
     INSERT INTO {{outbox_attempts}} (event_id, outcome) SELECT id, 'redriven' FROM changed ORDER BY id
 ),` + rewind)
 
-// Redrive implements [producer.OperatorStore].
-func (s *Store) Redrive(ctx context.Context, f producer.Filter) ([]uuid.UUID, error) {
-	return s.operate(ctx, "redrive events", redrive, f, chosen(f, producer.Dead))
+// refusedDead counts the dead events that were passed over, up to a number.
+var refusedDead = statement(`
+SELECT count(*) FROM (
+    SELECT FROM {{outbox_parked}} p JOIN {{outbox_events}} e ON e.id = p.id
+    WHERE ` + selected + ` AND ` + expired + ` LIMIT $6
+) p`)
+
+// Redrive implements [producer.OperatorStore]. What is refused is counted up to 100,000.
+func (s *Store) Redrive(ctx context.Context, f producer.Filter) (ids []uuid.UUID, refused int, err error) {
+	states := chosen(f, producer.Dead)
+	if len(states) == 0 {
+		return nil, 0, nil
+	}
+	ids, err = s.operate(ctx, "redrive events", redrive, f, states, f.Force)
+	if err != nil || f.Force {
+		return ids, 0, err
+	}
+	f.Limit = pendingLimit
+	if err := s.queryRow(ctx, refusedDead, filterArgs(f, states)...).Scan(&refused); err != nil {
+		return ids, 0, failed("count what is not redriven", err)
+	}
+	return ids, refused, nil
 }
 
 // discard frees a key if its head is discarded, or its only dead event, for
@@ -188,7 +220,7 @@ func filterArgs(f producer.Filter, states []string) []any {
 }
 
 // stats counts up to a limit, and takes the oldest of the first event of
-// each shard: ids follow the order of writing.
+// each shard: ids follow the order of writing. Replayed ones were delivered in their time.
 var stats = statement(`
 SELECT
     (SELECT count(*) FROM (SELECT FROM {{outbox_queue}} LIMIT $1 + 1) q),
@@ -201,7 +233,7 @@ SELECT
         SELECT extract(epoch FROM clock_timestamp() - min(e.created_at))::float8
         FROM (
             SELECT q.id FROM {{outbox_shards}} s
-            CROSS JOIN LATERAL (SELECT id FROM {{outbox_queue}} q WHERE q.shard = s.shard ORDER BY q.id LIMIT 1) q
+            CROSS JOIN LATERAL (SELECT id FROM {{outbox_queue}} q WHERE q.shard = s.shard AND q.round = 0 ORDER BY q.id LIMIT 1) q
             UNION ALL
             (SELECT id FROM {{outbox_parked}} WHERE ` + live + ` ORDER BY id LIMIT 1)
         ) first

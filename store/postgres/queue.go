@@ -7,8 +7,10 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/boxpair/boxpair/internal/fault"
 	"github.com/boxpair/boxpair/producer"
@@ -22,7 +24,7 @@ const eventColumns = `
     coalesce(e.source, ''), coalesce(e.version, 0), coalesce(e.index, 0), coalesce(e.schema_version, 0),
     coalesce(e.content_type, ''), coalesce(e.headers, '{}'), coalesce(e.payload, ''),
     coalesce(e.correlation_id, ''), coalesce(e.traceparent, ''), coalesce(e.tracestate, ''),
-    coalesce(e.occurred_at, 'epoch'), coalesce(e.created_at, 'epoch')`
+    coalesce(e.occurred_at, 'epoch'), coalesce(e.created_at, 'epoch'), coalesce(e.resend_seconds, 0)`
 
 // fetch reads ranges of the queue. The bound from below keeps the scan from
 // stepping over what was deleted there, however long vacuum is held up. Each event is looked
@@ -141,7 +143,7 @@ func into(r *producer.Record) []any {
 	return []any{
 		(*[16]byte)(&r.ID), digestColumn{&r.Digest}, &r.Topic, &r.Key, &r.Type, &r.Producer, &r.Source, &r.Version, &r.Index,
 		&r.SchemaVersion, &r.ContentType, headersColumn{&r.Headers}, &r.Payload,
-		&r.CorrelationID, &r.TraceParent, &r.TraceState, &r.OccurredAt, &r.Stamp,
+		&r.CorrelationID, &r.TraceParent, &r.TraceState, &r.OccurredAt, &r.Stamp, resendColumn{r},
 	}
 }
 
@@ -151,6 +153,16 @@ type digestColumn struct{ digest *transport.Digest }
 // ScanBytes implements [pgtype.BytesScanner].
 func (c digestColumn) ScanBytes(v []byte) error {
 	copy(c.digest[:], v)
+	return nil
+}
+
+// resendColumn scans for how long an event may be sent again. It comes behind the stamp.
+type resendColumn struct{ record *producer.Record }
+
+// ScanInt64 implements [pgtype.Int64Scanner].
+func (c resendColumn) ScanInt64(v pgtype.Int8) error {
+	c.record.ResendFor = time.Duration(v.Int64) * time.Second
+	c.record.SetResend()
 	return nil
 }
 

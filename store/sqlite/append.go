@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"time"
 	"unicode/utf8"
 	"weak"
 
@@ -26,8 +27,8 @@ import (
 const appendStmt = `
 INSERT INTO {outbox_events} (
     dispatch_id, digest, shard, topic, key, type, producer, source, version, event_index, schema_version,
-    content_type, correlation_id, traceparent, tracestate, occurred_at, created_at, headers, payload
-) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    content_type, correlation_id, traceparent, tracestate, occurred_at, created_at, headers, payload, resend_seconds
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (dispatch_id) DO UPDATE SET digest = NULL WHERE digest IS NOT excluded.digest`
 
 // Append writes records in tx. It is one prepared statement per record: that
@@ -73,7 +74,8 @@ func (s *Store) append(ctx context.Context, tx *sql.Tx, r *producer.Record, head
 	}
 	n, err := s.exec(ctx, tx, appendStmt,
 		r.ID[:], r.Digest[:], r.Shard, r.Topic, r.Key, r.Type, r.Producer, r.Source, r.Version, r.Index, r.SchemaVersion,
-		r.ContentType, r.CorrelationID, r.TraceParent, r.TraceState, occurred, at, headers, payload)
+		r.ContentType, r.CorrelationID, r.TraceParent, r.TraceState, occurred, at, headers, payload,
+		int64(r.ResendFor/time.Second))
 	if resultCode(err) == sqlite3.SQLITE_CONSTRAINT_NOTNULL && strings.Contains(err.Error(), "outbox_events.digest") {
 		return false, producer.ErrConflict
 	}

@@ -142,17 +142,25 @@ func (s *Store) choose(ctx context.Context, tx *sql.Tx, w *where, limit int) ([]
 }
 
 // Redrive makes dead events retrying and due.
-func (s *Store) Redrive(ctx context.Context, f producer.Filter) ([]uuid.UUID, error) {
-	var ids []uuid.UUID
-	err := s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
-		ids = nil
+func (s *Store) Redrive(ctx context.Context, f producer.Filter) (ids []uuid.UUID, refused int, err error) {
+	err = s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		ids, refused = nil, 0
+		at := now()
 		w := selects(f)
 		w.add("p.state = 'dead'")
+		if !f.Force {
+			late := &where{terms: append(w.terms[:len(w.terms):len(w.terms)], expired), args: append(w.args[:len(w.args):len(w.args)], at)}
+			err := s.one(ctx, tx, []any{&refused}, `SELECT count(*) FROM {outbox_parked} p LEFT JOIN {outbox_events} e ON e.id = p.id
+				WHERE `+late.String(), late.args...)
+			if err != nil {
+				return err
+			}
+			w.add("NOT "+expired, at)
+		}
 		chosen, err := s.choose(ctx, tx, w, f.Limit)
 		if err != nil {
 			return err
 		}
-		at := now()
 		for _, c := range chosen {
 			_, err := s.exec(ctx, tx, `UPDATE {outbox_parked} SET state = 'retrying', attempts = 0, next_attempt_at = ? WHERE id = ?`,
 				at, c.seq)
@@ -167,9 +175,9 @@ func (s *Store) Redrive(ctx context.Context, f producer.Filter) ([]uuid.UUID, er
 		return s.rewind(ctx, tx, chosen)
 	})
 	if err != nil {
-		return nil, fmt.Errorf("redrive: %w", err)
+		return nil, 0, fmt.Errorf("redrive: %w", err)
 	}
-	return ids, nil
+	return ids, refused, nil
 }
 
 // Discard gives up parked events.
@@ -247,7 +255,7 @@ func (s *Store) rewind(ctx context.Context, tx *sql.Tx, changed []choice) error 
 }
 
 // statsStmt counts through indexes only, and no further than the cap. The oldest
-// event is found by one look into the queue per shard.
+// event is found by one look into the queue per shard; replayed ones were delivered in their time.
 const statsStmt = `
 SELECT (SELECT count(*) FROM (SELECT 1 FROM {outbox_queue} LIMIT ?)),
        (SELECT count(*) FROM (SELECT 1 FROM {outbox_parked} WHERE state = 'retrying' LIMIT ?)),
@@ -256,7 +264,7 @@ SELECT (SELECT count(*) FROM (SELECT 1 FROM {outbox_queue} LIMIT ?)),
        (SELECT count(*) FROM {outbox_shards} WHERE owner IS NOT NULL AND lease_until > ?),
        (SELECT count(*) FROM {outbox_relays} WHERE seen_until > ?),
        (SELECT created_at FROM {outbox_events} WHERE id = (SELECT min(id) FROM (
-           SELECT (SELECT min(q.id) FROM {outbox_queue} q WHERE q.shard = s.shard) AS id FROM {outbox_shards} s
+           SELECT (SELECT min(q.id) FROM {outbox_queue} q WHERE q.shard = s.shard AND q.round = 0) AS id FROM {outbox_shards} s
            UNION ALL SELECT min(id) FROM {outbox_parked} WHERE state IN ('retrying', 'following'))))`
 
 // Stats reads the state of the outbox.

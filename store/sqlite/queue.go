@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -19,7 +20,7 @@ import (
 const recordColumns = `
 e.id, e.dispatch_id, e.digest, e.topic, e.key, e.type, e.producer, e.source, e.version, e.event_index,
 e.schema_version, e.content_type, e.correlation_id, e.traceparent, e.tracestate, e.occurred_at, e.created_at,
-e.headers, e.payload`
+e.headers, e.payload, e.resend_seconds`
 
 // The queue is read in three steps, since a relay asks for all its shards at a
 // time, most of them are empty mostly, and a statement with as many columns as an event has costs
@@ -177,10 +178,10 @@ func scanQueued(rows *sql.Rows, q *producer.Queued, first ...any) error {
 func scanRecord(rows *sql.Rows, r *producer.Record, id *sql.NullInt64, first ...any) error {
 	var dispatch, digest, payload sql.RawBytes
 	var text [9]sql.NullString // topic, key, type, producer, source, content type, correlation ID, trace context
-	var version, index, schema, occurred, created sql.NullInt64
+	var version, index, schema, occurred, created, resend sql.NullInt64
 	var headers sql.NullString
 	err := rows.Scan(append(first, id, &dispatch, &digest, &text[0], &text[1], &text[2], &text[3], &text[4], &version, &index,
-		&schema, &text[5], &text[6], &text[7], &text[8], &occurred, &created, &headers, &payload)...)
+		&schema, &text[5], &text[6], &text[7], &text[8], &occurred, &created, &headers, &payload, &resend)...)
 	if err != nil || !id.Valid {
 		return err
 	}
@@ -195,6 +196,8 @@ func scanRecord(rows *sql.Rows, r *producer.Record, id *sql.NullInt64, first ...
 	r.ContentType, r.CorrelationID, r.TraceParent, r.TraceState = text[5].String, text[6].String, text[7].String, text[8].String
 	r.Version, r.Index, r.SchemaVersion = version.Int64, int(index.Int64), int(schema.Int64)
 	r.OccurredAt, r.Stamp = instant(occurred.Int64), instant(created.Int64)
+	r.ResendFor = time.Duration(resend.Int64) * time.Second
+	r.SetResend()
 	r.Payload = slices.Clone([]byte(payload))
 	if headers.String != "{}" {
 		if err := json.Unmarshal([]byte(headers.String), &r.Headers); err != nil {

@@ -51,6 +51,7 @@ func Producer[TX any](t *testing.T, open func(t *testing.T) OutboxFixture[TX]) {
 		{"promotion", promotionTests[TX]()},
 		{"operator", operatorTests[TX]()},
 		{"janitor", janitorTests[TX]()},
+		{"replay", replayTests[TX]()},
 	} {
 		t.Run(group.name, func(t *testing.T) {
 			for _, test := range group.tests {

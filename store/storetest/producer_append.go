@@ -39,6 +39,7 @@ func eventComesBack[TX any](o *outbox[TX]) {
 		Headers:       map[string]string{"a": "1", "Ünï \"q\"": "multi\nline, \\u0041", "empty": ""},
 		CorrelationID: "correlation", TraceParent: "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", TraceState: "a=b",
 	})
+	full.ResendFor = 36 * time.Hour
 	bare := complete(transport.Event{ID: uuid.New(), Topic: "t"})
 	o.write(full, bare)
 	got := o.queue()
@@ -51,7 +52,10 @@ func eventComesBack[TX any](o *outbox[TX]) {
 		if len(q.Payload) == 0 && len(want.Payload) == 0 {
 			q.Payload = want.Payload
 		}
-		q.OccurredAt, q.Stamp = want.OccurredAt, want.Stamp
+		if got := q.ResendUntil; got.IsZero() != (want.ResendFor == 0) || !got.IsZero() && got.Sub(q.Stamp) != want.ResendFor {
+			o.Errorf("event may be sent again until %v, %v after its stamp", got, got.Sub(q.Stamp))
+		}
+		q.OccurredAt, q.Stamp, q.ResendUntil = want.OccurredAt, want.Stamp, want.ResendUntil
 		if !reflect.DeepEqual(q.Record, want) {
 			o.Errorf("event came back as\n%+v, was written as\n%+v", q.Record, want)
 		}

@@ -27,7 +27,7 @@ func operatorTests[TX any]() []outboxTest[TX] {
 
 func (o *outbox[TX]) redrive(events ...producer.Queued) {
 	o.Helper()
-	got, err := o.Store.Redrive(o.ctx(), producer.Filter{IDs: ids(events)})
+	got, _, err := o.Store.Redrive(o.ctx(), producer.Filter{IDs: ids(events)})
 	o.ok(err)
 	if !sameIDs(got, ids(events)) {
 		o.Fatalf("redriven are %v, want %v", got, ids(events))
@@ -125,13 +125,13 @@ func redriveDeadOnly[TX any](o *outbox[TX]) {
 	for _, f := range []producer.Filter{
 		{States: []producer.State{producer.Following, producer.Retrying, producer.Discarded}}, {Topic: "other"}, {After: h.events[2].Seq},
 	} {
-		got, err := o.Store.Redrive(o.ctx(), f)
+		got, _, err := o.Store.Redrive(o.ctx(), f)
 		o.ok(err)
 		if len(got) != 0 {
 			o.Errorf("filter %+v redrove %v", f, got)
 		}
 	}
-	got, err := o.Store.Redrive(o.ctx(), producer.Filter{})
+	got, _, err := o.Store.Redrive(o.ctx(), producer.Filter{})
 	o.ok(err)
 	if !slices.Equal(got, ids(h.events[2:3])) {
 		o.Errorf("redriven are %v, want %v", got, ids(h.events[2:3]))
@@ -216,7 +216,7 @@ func rewinds[TX any](o *outbox[TX]) {
 
 func (h *held[TX]) redriveNothing() {
 	h.Helper()
-	got, err := h.Store.Redrive(h.ctx(), producer.Filter{Key: "no such key"})
+	got, _, err := h.Store.Redrive(h.ctx(), producer.Filter{Key: "no such key"})
 	h.ok(err)
 	if len(got) != 0 {
 		h.Errorf("redriven are %v", got)
@@ -270,7 +270,7 @@ func operatorsRace[TX any](o *outbox[TX]) {
 				var got []uuid.UUID
 				var err error
 				if i%2 == 0 {
-					got, err = o.Store.Redrive(o.ctx(), producer.Filter{})
+					got, _, err = o.Store.Redrive(o.ctx(), producer.Filter{})
 				} else {
 					got, err = o.Store.Discard(o.ctx(), producer.Filter{States: []producer.State{producer.Dead}}, "reason")
 				}

@@ -1,0 +1,222 @@
+package producer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// Selection selects events of the log. Zero fields select all.
+type Selection struct {
+	// IDs are dispatch IDs.
+	IDs []uuid.UUID
+	// Topic and Key are compared as they are.
+	Topic, Key string
+	// From and To bound the stamp, when the event came to be: From ≤ stamp < To.
+	From, To time.Time
+}
+
+func (s *Selection) isAll() bool {
+	return len(s.IDs) == 0 && s.Topic == "" && s.Key == "" && s.From.IsZero() && s.To.IsZero()
+}
+
+// Retained is an event of the log that is delivered, as a replay sees it.
+type Retained struct {
+	Seq         int64
+	ID          uuid.UUID
+	Stamp       time.Time
+	ResendUntil time.Time // zero: nobody says
+	// Expired tells that ResendUntil is over, by the database's clock.
+	Expired bool
+}
+
+// Page is a part of a look through the log.
+type Page struct {
+	Events []Retained
+	// Through is the place up to which the log was looked through.
+	Through int64
+	// Stamp is the earliest of all events that were looked at, selected or not.
+	Stamp time.Time
+	// End tells that there was nothing behind.
+	End bool
+}
+
+// Requeued is an event that was queued again.
+type Requeued struct {
+	Shard int
+	Seq   int64
+	Round int64
+	ID    uuid.UUID
+}
+
+// Replay says what [Outbox.Replay] sends again.
+type Replay struct {
+	Selection
+	// All must be set if Selection selects everything.
+	All bool
+	// After continues a replay behind the event with this Seq: ReplayReport.Through of an
+	// earlier one. Defaults to 0, the beginning.
+	After int64
+	// Limit is at most how many events are sent again. Defaults to 0, no limit.
+	Limit int
+	// InQueue is at most how many replayed events wait in the queue at once, which is what keeps
+	// a replay from delaying live events for long. Relays notice replayed events when they renew
+	// their leases, every third of RelayConfig.LeaseTTL: with the default of that, 1000 in the queue make
+	// about 300 events a second. Defaults to 1000.
+	InQueue int
+	// Force sends events also after the time until which they may be sent again.
+	Force bool
+	// Progress is called after each batch. Defaults to none.
+	Progress func(ReplayReport)
+}
+
+// ReplayReport tells what a replay has done.
+type ReplayReport struct {
+	// Replayed is how many events were queued again.
+	Replayed int64
+	// Through is the place in the log up to which the replay has come.
+	Through int64
+	// Done tells that nothing is left to replay.
+	Done bool
+}
+
+const (
+	defaultInQueue = 1000
+	replayScan     = 10_000
+	// placeSlack is how far stamps may be out of the order of the log.
+	placeSlack     = time.Minute
+	replayPoll     = 20 * time.Millisecond
+	replayPollMost = time.Second
+)
+
+// Replay sends retained events that were delivered again, under their old dispatch IDs:
+// consumers that have applied them run nothing, new ones apply them. Events that are
+// not delivered, or were discarded, are passed over.
+//
+// Events of one key are replayed in their order. What is written to that key meanwhile comes in
+// between, and a key that waits for a failed event has its replayed events wait as well,
+// in front of it. Relays send them; Replay returns when the last are queued, and waits before
+// each further batch until the one before has left the queue, however long that takes.
+//
+// Unless r.Force, nothing is replayed from the first event on whose re-send horizon
+// ([Config].ResendFor) is over; the error wraps [ErrBeyondHorizon]. On any error, and when ctx
+// ends, the report tells how far the replay has come. It is safe to run it again: events may
+// then be sent once more.
+func (o *Outbox[TX]) Replay(ctx context.Context, r Replay) (ReplayReport, error) {
+	report := ReplayReport{Through: r.After}
+	if err := r.check(); err != nil {
+		return report, err
+	}
+	if r.InQueue == 0 {
+		r.InQueue = defaultInQueue
+	}
+	if !r.From.IsZero() {
+		place, err := o.store.Place(ctx, r.From.Add(-placeSlack))
+		if err != nil {
+			return report, fmt.Errorf("replay: %w", err)
+		}
+		report.Through = max(report.Through, place)
+	}
+	var queued []Requeued // of which some may have left
+	for !report.Done {
+		if len(queued) >= r.InQueue {
+			if err := o.drained(ctx, queued); err != nil {
+				return report, fmt.Errorf("replay: %w", err)
+			}
+			queued = queued[:0]
+		}
+		batch, err := o.replayBatch(ctx, &r, &report, r.InQueue-len(queued))
+		if err != nil {
+			return report, fmt.Errorf("replay: %w", err)
+		}
+		queued = append(queued, batch...)
+		if r.Progress != nil {
+			r.Progress(report)
+		}
+	}
+	return report, nil
+}
+
+func (r *Replay) check() error {
+	var errs []error
+	if r.isAll() != r.All {
+		errs = append(errs, errors.New("All: is to be set if and only if nothing is selected by IDs, Topic, Key, From or To"))
+	}
+	if !r.From.IsZero() && !r.To.IsZero() && !r.From.Before(r.To) {
+		errs = append(errs, errors.New("From: is not before To"))
+	}
+	for _, n := range []struct {
+		name  string
+		value int64
+	}{{"After", r.After}, {"Limit", int64(r.Limit)}, {"InQueue", int64(r.InQueue)}} {
+		if n.value < 0 {
+			errs = append(errs, fmt.Errorf("%s: %d is negative", n.name, n.value))
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return fmt.Errorf("replay: %w", err)
+	}
+	return nil
+}
+
+// replayBatch looks through a part of the log and queues what is selected there.
+func (o *Outbox[TX]) replayBatch(ctx context.Context, r *Replay, report *ReplayReport, limit int) ([]Requeued, error) {
+	if r.Limit > 0 {
+		limit = min(limit, r.Limit-int(report.Replayed))
+	}
+	page, err := o.store.Retained(ctx, r.Selection, report.Through, replayScan, limit)
+	if err != nil {
+		return nil, err
+	}
+	seqs := make([]int64, len(page.Events))
+	for i, e := range page.Events {
+		if e.Expired && !r.Force {
+			return nil, fmt.Errorf("event %d (dispatch %s), which could be sent until %s: %w",
+				e.Seq, e.ID, e.ResendUntil.UTC().Format(time.RFC3339), ErrBeyondHorizon)
+		}
+		seqs[i] = e.Seq
+	}
+	queued, err := o.requeue(ctx, seqs)
+	if err != nil {
+		return nil, err
+	}
+	report.Replayed += int64(len(queued))
+	report.Through = page.Through
+	report.Done = page.End || r.Limit > 0 && report.Replayed >= int64(r.Limit) ||
+		!r.To.IsZero() && page.Stamp.After(r.To.Add(placeSlack))
+	return queued, nil
+}
+
+func (o *Outbox[TX]) requeue(ctx context.Context, seqs []int64) ([]Requeued, error) {
+	if len(seqs) == 0 {
+		return nil, nil
+	}
+	queued, err := o.store.Requeue(ctx, seqs)
+	if err != nil {
+		return nil, err
+	}
+	if len(queued) > 0 {
+		o.cfg.Logger.InfoContext(ctx, "events replayed", "events", len(queued),
+			"first_dispatch_id", queued[0].ID, "last_dispatch_id", queued[len(queued)-1].ID)
+		o.Committed() //nolint:contextcheck // the wake-up is not part of this call
+	}
+	return queued, nil
+}
+
+// drained waits until replayed events have left the queue.
+func (o *Outbox[TX]) drained(ctx context.Context, rows []Requeued) error {
+	wait := replayPoll
+	for {
+		n, err := o.store.StillQueued(ctx, rows)
+		if err != nil || n == 0 {
+			return err
+		}
+		if err := sleep(ctx, wait); err != nil {
+			return err
+		}
+		wait = min(2*wait, replayPollMost)
+	}
+}

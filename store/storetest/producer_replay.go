@@ -1,0 +1,393 @@
+package storetest
+
+import (
+	"cmp"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/boxpair/boxpair/producer"
+)
+
+func replayTests[TX any]() []outboxTest[TX] {
+	return []outboxTest[TX]{
+		{fact: "delivered event is queued again under a new round, with a note", run: requeued[TX]},
+		{fact: "event that is queued, parked or discarded is not queued again", run: requeuesDeliveredOnly[TX]},
+		{fact: "late mark of the first delivery leaves the replayed row", run: lateMarkLeavesReplay[TX]},
+		{fact: "replay asks the owners for a rewind", run: replayRewinds[TX]},
+		{fact: "retained events are found by ID, topic, key and time", run: retainedBySelection[TX]},
+		{fact: "log is looked through in parts", run: retainedInParts[TX]},
+		{fact: "place of a time has no later event before it", run: placeOfATime[TX]},
+		{fact: "event beyond its re-send horizon is told", run: retainedExpired[TX]},
+		{fact: "dead event beyond its re-send horizon is redriven by force only", run: redriveExpired[TX]},
+		{fact: "replays at once queue an event once", run: replaysAtOnce[TX]},
+		{fact: "replayed event outlives its first receipt", run: replayedIsRetained[TX]},
+		{fact: "event that was replayed within the retention is kept", run: replayCountsForRetention[TX]},
+		{fact: "replay and removal at once leave no queue row without its event", run: replayAgainstRemoval[TX]},
+	}
+}
+
+// deliver marks events of h.
+func (h *held[TX]) deliver(indexes ...int) {
+	h.Helper()
+	for _, i := range indexes {
+		h.mark("relay", h.lease, h.events[i])
+	}
+}
+
+func (o *outbox[TX]) requeue(events ...producer.Queued) []producer.Requeued {
+	o.Helper()
+	list, err := o.Store.Requeue(o.ctx(), seqs(events))
+	o.ok(err)
+	return list
+}
+
+func (o *outbox[TX]) stillQueued(rows []producer.Requeued, want int) {
+	o.Helper()
+	n, err := o.Store.StillQueued(o.ctx(), rows)
+	o.ok(err)
+	if n != want {
+		o.Fatalf("%d rows are still queued, want %d", n, want)
+	}
+}
+
+func requeued[TX any](o *outbox[TX]) {
+	h := o.ownKey(3)
+	h.deliver(0, 1)
+	rows := o.requeue(h.events[1], h.events[0])
+	o.expectQueue(h.events[0].Record, h.events[1].Record, h.events[2].Record)
+	o.stillQueued(rows, 2)
+	queue := o.queue()
+	for i, r := range rows {
+		q := queue[i]
+		if r.Seq != q.Seq || r.ID != q.ID || r.Round != q.Round || r.Shard != q.Shard || r.Round == 0 {
+			o.Errorf("queued again is %+v, in the queue %+v", r, q)
+		}
+	}
+	attempts, err := o.Store.Attempts(o.ctx(), h.events[0].ID, 10)
+	o.ok(err)
+	if len(attempts) != 1 || attempts[0].Outcome != "replayed" {
+		o.Errorf("attempts are %+v", attempts)
+	}
+	o.mark("relay", h.lease, queue[0])
+	o.stillQueued(rows, 1)
+	again := o.requeue(h.events[0])
+	if len(again) != 1 || again[0].Round == rows[0].Round {
+		o.Errorf("queued for the third time is %+v, for the second %+v", again, rows[0])
+	}
+	o.stillQueued(rows, 1)
+	if none := o.requeue(); len(none) != 0 {
+		o.Errorf("nothing was queued as %+v", none)
+	}
+}
+
+func requeuesDeliveredOnly[TX any](o *outbox[TX]) {
+	h := o.ownKey(5)
+	h.park(0, long)
+	h.follow(1)
+	h.parkDead(2)
+	h.parkDead(3)
+	h.discard(h.events[3])
+	if rows := o.requeue(h.events...); len(rows) != 0 {
+		o.Errorf("queued again: %+v", rows)
+	}
+	o.expectQueue(h.events[4].Record)
+	page, err := o.Store.Retained(o.ctx(), producer.Selection{}, 0, 100, 100)
+	o.ok(err)
+	if len(page.Events) != 0 || !page.End || page.Through != h.events[4].Seq {
+		o.Errorf("retained are %+v", page)
+	}
+}
+
+func lateMarkLeavesReplay[TX any](o *outbox[TX]) {
+	h := o.ownKey(1)
+	h.deliver(0)
+	rows := o.requeue(h.events[0])
+	h.deliver(0) // under the first round
+	o.stillQueued(rows, 1)
+	o.expectQueue(h.events[0].Record)
+	st, err := o.Store.Stats(o.ctx())
+	o.ok(err)
+	if st.Pending != 1 || st.OldestPending != 0 {
+		o.Errorf("stats are %+v: a replayed event has been waiting since its replay only", st)
+	}
+}
+
+func replayRewinds[TX any](o *outbox[TX]) {
+	h := o.ownKey(4)
+	h.deliver(0, 1, 2, 3)
+	o.requeue(h.events[2])
+	first := h.renew()
+	if !first.Rewind || first.RewindTo != h.events[2].Seq {
+		o.Fatalf("renewal is %+v after a replay of %d", first, h.events[2].Seq)
+	}
+	o.requeue(h.events[1], h.events[3])
+	next := h.renew()
+	if !next.Rewind || next.RewindTo != h.events[1].Seq || next.Ticket == first.Ticket {
+		o.Fatalf("renewal is %+v after a replay of %d", next, h.events[1].Seq)
+	}
+	o.requeue(h.events[1])
+	if r := h.renew(); r != next {
+		o.Errorf("renewal is %+v after nothing was replayed, was %+v", r, next)
+	}
+}
+
+// deliverAll writes records and marks them, and holds no shard afterwards.
+func (o *outbox[TX]) deliverAll(records ...producer.Record) []producer.Queued {
+	o.Helper()
+	events := o.queued(records...)
+	leases := make(map[int]producer.Lease)
+	for _, g := range o.acquire("relay", long) {
+		leases[g.Shard] = g.Lease
+	}
+	for _, q := range events {
+		o.mark("relay", leases[q.Shard], q)
+	}
+	for _, l := range leases {
+		o.ok(o.Store.Release(o.ctx(), "relay", []producer.Lease{l}, false))
+	}
+	return events
+}
+
+func retainedBySelection[TX any](o *outbox[TX]) {
+	other := record("other", "2")
+	other.Topic = "other topic"
+	events := o.deliverAll(record("key", "0"), record("key", "1"), other, record("", "3"))
+	stamp := func(i int) time.Time { return events[i].Stamp }
+	for _, c := range []struct {
+		name string
+		s    producer.Selection
+		want []int
+	}{
+		{"all", producer.Selection{}, []int{0, 1, 2, 3}},
+		{"by ID", producer.Selection{IDs: []uuid.UUID{events[3].ID, uuid.New(), events[1].ID}}, []int{1, 3}},
+		{"by topic", producer.Selection{Topic: "other topic"}, []int{2}},
+		{"by key", producer.Selection{Key: "key"}, []int{0, 1}},
+		{"by key and topic", producer.Selection{Key: "key", Topic: "other topic"}, nil},
+		{"by ID and key", producer.Selection{IDs: []uuid.UUID{events[3].ID, events[1].ID}, Key: "key"}, []int{1}},
+		{"from a time", producer.Selection{From: stamp(2)}, after(events, stamp(2))},
+		{"to a time", producer.Selection{To: stamp(2).Add(-time.Hour)}, nil},
+		{"to a later time", producer.Selection{From: stamp(0), To: stamp(3).Add(time.Hour)}, []int{0, 1, 2, 3}},
+	} {
+		page, err := o.Store.Retained(o.ctx(), c.s, 0, 100, 100)
+		o.ok(err)
+		var got []int
+		for _, e := range page.Events {
+			i := slices.IndexFunc(events, func(q producer.Queued) bool { return q.Seq == e.Seq })
+			if i < 0 || events[i].ID != e.ID || !events[i].Stamp.Equal(e.Stamp) || e.Expired {
+				o.Fatalf("%s: found %+v", c.name, e)
+			}
+			got = append(got, i)
+		}
+		if !slices.Equal(got, c.want) || !page.End {
+			o.Errorf("%s: found %v, want %v; end %t", c.name, got, c.want, page.End)
+		}
+	}
+}
+
+// after returns which events have a stamp of at or later.
+func after(events []producer.Queued, at time.Time) (indexes []int) {
+	for i, q := range events {
+		if !q.Stamp.Before(at) {
+			indexes = append(indexes, i)
+		}
+	}
+	return indexes
+}
+
+func retainedInParts[TX any](o *outbox[TX]) {
+	records := make([]producer.Record, 10)
+	for i := range records {
+		records[i] = record("key", "payload")
+		if i%5 == 0 {
+			records[i].Topic = "rare"
+		}
+	}
+	events := o.deliverAll(records...)
+	look := func(s producer.Selection, from int64, scan, limit int, through int, end bool, want ...int) {
+		o.Helper()
+		page, err := o.Store.Retained(o.ctx(), s, from, scan, limit)
+		o.ok(err)
+		var got, wanted []int64
+		for _, e := range page.Events {
+			got = append(got, e.Seq)
+		}
+		for _, i := range want {
+			wanted = append(wanted, events[i].Seq)
+		}
+		if !slices.Equal(got, wanted) || page.Through != events[through].Seq || page.End != end {
+			o.Errorf("found %v through %d, end %t; want %v through %d, end %t",
+				got, page.Through, page.End, wanted, events[through].Seq, end)
+		}
+	}
+	rare := producer.Selection{Topic: "rare"}
+	look(rare, 0, 4, 10, 3, false, 0)
+	look(rare, events[3].Seq, 4, 10, 7, false, 5)
+	look(rare, events[7].Seq, 4, 10, 9, true)
+	look(rare, events[9].Seq, 4, 10, 9, true)
+	look(producer.Selection{}, 0, 8, 3, 2, false, 0, 1, 2)
+	look(producer.Selection{}, events[2].Seq, 100, 7, 9, false, 3, 4, 5, 6, 7, 8, 9)
+}
+
+func placeOfATime[TX any](o *outbox[TX]) {
+	expect := func(at time.Time, want int64) {
+		o.Helper()
+		got, err := o.Store.Place(o.ctx(), at)
+		o.ok(err)
+		if got != want {
+			o.Fatalf("place of %v is %d, want %d", at, got, want)
+		}
+	}
+	expect(time.Now(), 0)
+	var events []producer.Queued
+	for range 9 { // apart, so that their stamps ascend
+		events = append(events, o.deliverAll(record("key", "payload"))...)
+	}
+	expect(time.Time{}, 0)
+	expect(events[0].Stamp.Add(-time.Hour), events[0].Seq-1)
+	expect(events[8].Stamp.Add(time.Hour), events[8].Seq)
+	for i := 1; i < len(events); i++ {
+		if events[i-1].Stamp.Before(events[i].Stamp) {
+			expect(events[i].Stamp, events[i-1].Seq)
+		}
+	}
+}
+
+func retainedExpired[TX any](o *outbox[TX]) {
+	short, lasting, silent := record("key", "0"), record("key", "1"), record("key", "2")
+	short.ResendFor, lasting.ResendFor = time.Second, time.Hour
+	events := o.deliverAll(short, lasting, silent)
+	o.eventually("horizon is over", func() bool {
+		page, err := o.Store.Retained(o.ctx(), producer.Selection{}, 0, 100, 100)
+		o.ok(err)
+		if len(page.Events) != 3 || page.Events[1].Expired || page.Events[2].Expired || !page.Events[2].ResendUntil.IsZero() {
+			o.Fatalf("retained are %+v", page.Events)
+		}
+		if until := page.Events[0].ResendUntil; until.Sub(events[0].Stamp) != time.Second {
+			o.Fatalf("event may be sent again until %v, its stamp is %v", until, events[0].Stamp)
+		}
+		return page.Events[0].Expired
+	})
+}
+
+func redriveExpired[TX any](o *outbox[TX]) {
+	records := []producer.Record{record("key", "0"), record("key", "1"), record("key", "2")}
+	records[0].ResendFor, records[1].ResendFor = time.Second, time.Hour
+	h := &held[TX]{outbox: o, events: o.queued(records...)}
+	h.lease = o.lease("relay", h.events[0].Shard)
+	for i := range records {
+		h.parkDead(i)
+	}
+	o.eventually("horizon is over", func() bool {
+		page, err := o.Store.ListParked(o.ctx(), producer.Filter{Limit: 1})
+		o.ok(err)
+		return time.Since(page[0].ResendUntil) > 100*time.Millisecond
+	})
+	got, refused, err := o.Store.Redrive(o.ctx(), producer.Filter{Limit: 2})
+	o.ok(err)
+	if !slices.Equal(got, ids(h.events[1:])) || refused != 1 {
+		o.Errorf("redriven are %v, refused %d", got, refused)
+	}
+	o.expectParked(h.state(0, producer.Dead, 10), h.state(1, producer.Retrying, 0), h.state(2, producer.Retrying, 0))
+	got, refused, err = o.Store.Redrive(o.ctx(), producer.Filter{Force: true})
+	o.ok(err)
+	if !slices.Equal(got, ids(h.events[:1])) || refused != 0 {
+		o.Errorf("redriven by force are %v, refused %d", got, refused)
+	}
+}
+
+func replaysAtOnce[TX any](o *outbox[TX]) {
+	const n = 40
+	h := o.ownKey(n)
+	o.mark("relay", h.lease, h.events...)
+	var mu sync.Mutex
+	var all []producer.Requeued
+	var results []<-chan error
+	for range 3 {
+		results = append(results, o.async(func() error {
+			rows, err := o.Store.Requeue(o.ctx(), seqs(h.events))
+			mu.Lock()
+			all = append(all, rows...)
+			mu.Unlock()
+			return err
+		}))
+	}
+	for _, c := range results {
+		o.ok(o.result(c))
+	}
+	slices.SortFunc(all, func(a, b producer.Requeued) int { return cmp.Compare(a.Seq, b.Seq) })
+	o.stillQueued(all, n)
+	if len(all) != n {
+		o.Errorf("%d rows of %d events", len(all), n)
+	}
+}
+
+func replayedIsRetained[TX any](o *outbox[TX]) {
+	h := o.ownKey(2)
+	h.deliver(0, 1)
+	rows := o.requeue(h.events[0])
+	o.expectRemoved(o.removeDelivered(over, 10), 1, 0, 2) // it waits in the queue
+	queued := o.queue()
+	o.mark("relay", h.lease, queued...)
+	o.stillQueued(rows, 0)
+	rows = o.requeue(h.events[0])
+	if len(rows) != 1 {
+		o.Fatal("replayed event is not retained")
+	}
+	o.mark("relay", h.lease, o.queue()...)
+	o.expectRemoved(o.removeDelivered(over, 10), 1, 2, 2)
+	if rows := o.requeue(h.events[0]); len(rows) != 0 {
+		o.Errorf("removed event was queued: %+v", rows)
+	}
+}
+
+func replayCountsForRetention[TX any](o *outbox[TX]) {
+	const retention = 200 * time.Millisecond
+	for done := false; !done; {
+		h := o.ownKey(1)
+		h.deliver(0)
+		delivered := time.Now()
+		o.eventually("the receipt is older than the retention", func() bool { return time.Since(delivered) > 2*retention })
+		begun := time.Now()
+		o.requeue(h.events[0])
+		o.mark("relay", h.lease, o.queue()...)
+		r := o.removeDelivered(retention, 10)
+		if done = time.Since(begun) < retention; done { // else the machine was too slow to tell
+			o.expectRemoved(r, 0, 0, 1)
+		}
+		o.ok(o.Store.Release(o.ctx(), "relay", []producer.Lease{h.lease}, false))
+	}
+	o.eventually("removal", func() bool { return o.removeDelivered(retention, 10).Events > 0 })
+}
+
+func replayAgainstRemoval[TX any](o *outbox[TX]) {
+	const n = 200
+	h := o.ownKey(n)
+	for i := range n {
+		h.mark("relay", h.lease, h.events[i])
+	}
+	remove := o.async(func() error {
+		for {
+			r, err := o.Store.RemoveDelivered(o.ctx(), over, time.Time{}, 5)
+			if err != nil || !r.Full {
+				return err
+			}
+		}
+	})
+	rows := 0
+	for i := n - 1; i >= 0; i-- {
+		rows += len(o.requeue(h.events[i]))
+	}
+	o.ok(o.result(remove))
+	queue := o.queue()
+	if len(queue) != rows {
+		o.Errorf("%d rows are queued, %d were queued again", len(queue), rows)
+	}
+	for _, q := range queue {
+		if q.Missing {
+			o.Errorf("queue row %d has no event", q.Seq)
+		}
+	}
+}
