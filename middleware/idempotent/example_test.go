@@ -69,7 +69,7 @@ func Example() {
 		r.Header.Set("Customer", "42")
 		rec := httptest.NewRecorder()
 		orders.ServeHTTP(rec, r)
-		fmt.Println(rec.Code, rec.Body, rec.Header().Get("Idempotency-Replayed"))
+		fmt.Printf("%d %s, replayed: %t\n", rec.Code, rec.Body, rec.Header().Get(idempotent.HeaderReplayed) != "")
 	}
 	stats, err := outbox.Stats(ctx)
 	if err != nil {
@@ -77,7 +77,7 @@ func Example() {
 	}
 	fmt.Println("events in the outbox:", stats.Pending)
 	// Output:
-	// 201 one lamp ordered
-	// 201 one lamp ordered true
+	// 201 one lamp ordered, replayed: false
+	// 201 one lamp ordered, replayed: true
 	// events in the outbox: 1
 }
