@@ -311,6 +311,32 @@ func TestHandlerGetsACopyThatCannotAcknowledge(t *testing.T) {
 	}
 }
 
+func TestNothingIsAcknowledgedWhileItsHandlerRuns(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		running := make(chan struct{})
+		r := newRig(t, setup{fn: func(_ context.Context, w *work, _ *message.Message) error {
+			if w.Event().ID == number(2) {
+				<-running
+			}
+			return nil
+		}})
+		r.consume(msg(1)) // and so the consumer is registered
+		acknowledged := make(chan error, 1)
+		go func() { acknowledged <- r.handler.Consume(msg(2)) }()
+		synctest.Wait()
+		select {
+		case err := <-acknowledged:
+			t.Errorf("answered with %v before the handler had ended", err)
+		default:
+		}
+		r.wantDone(number(2), 0)
+		close(running)
+		synctest.Wait()
+		r.wantDone(number(2), 1)
+	})
+}
+
 func TestTransactionOutlivesTheRoutersContext(t *testing.T) {
 	t.Parallel()
 	ctx, cancel := context.WithCancel(t.Context())

@@ -326,6 +326,11 @@ func TestForgettingAdvancesFirstAndRemovesInBatches(t *testing.T) {
 		if c := r.handler.Counters(); c.Forgotten != 2500 {
 			t.Errorf("counters: %+v", c)
 		}
+		// What is within the window is not forgotten.
+		young := event(9998)
+		young.Stamp = time.Now().Add(-30 * time.Minute)
+		r.consume(fresh(young))
+		r.wantDone(young.ID, 1)
 		// What was forgotten is set aside, not run.
 		old := event(1)
 		old.Stamp = time.Now().Add(-90 * time.Minute)

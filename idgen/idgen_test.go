@@ -112,6 +112,8 @@ func TestIDsThatLookAlikeDiffer(t *testing.T) {
 		"key that is a version":       OfKey("p", "s", "1", 0),
 		"empty key":                   OfKey("p", "s", "", 0),
 		"another producer":            Of("q", "s", 1, 0),
+		"comma before the boundary":   OfKey("a,b", "c", "d", 0),
+		"comma behind the boundary":   OfKey("a", "b,c", "d", 0),
 		"child":                       Child("p", cause, 0),
 		"next child":                  Child("p", cause, 1),
 		"child of nil":                Child("p", uuid.Nil, 0),

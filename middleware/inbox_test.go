@@ -90,6 +90,9 @@ func TestFailedAttemptLeavesNoMessages(t *testing.T) {
 	r.publish(order(1))
 	r.wantNumber(`SELECT count(*) FROM effects`, 1)
 	r.wantNumber(`SELECT count(*) FROM boxpair_outbox_events`, 2)
+	if n := tries.Load(); n != 3 {
+		t.Errorf("committed by attempt %d, and the first two failed", n)
+	}
 }
 
 func TestReturnedMessagesWithoutAnOutboxAreRefusedAndNothingIsCommitted(t *testing.T) {

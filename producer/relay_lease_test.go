@@ -170,6 +170,24 @@ func TestALeaseCountsFromBeforeItsRenewal(t *testing.T) {
 	}
 }
 
+func TestARenewedLeaseCountsFromBeforeItsRenewal(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	rel := r.start(RelayConfig{})
+	r.run(3 * time.Second)
+	renewal := func(cl *call) bool { return cl.op == opRenew }
+	rel.delay = renewal
+	r.run(4 * time.Second) // the answer to what was asked after a third of the lease comes late
+	rel.free()
+	rel.hold = renewal
+	r.run(time.Millisecond)
+	for _, sh := range rel.core.shards {
+		if sh.until < 12*time.Second || sh.until > 13*time.Second {
+			t.Fatalf("a lease that was renewed at 3.3 s runs until %v", sh.until)
+		}
+	}
+}
+
 func TestSurplusIsGivenBackWhenItsSendsHaveEnded(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

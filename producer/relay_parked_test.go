@@ -353,6 +353,24 @@ func TestStatementsAreRepeatedUntilTheyWork(t *testing.T) {
 	}
 }
 
+func TestAFailingDatabaseIsAskedAtGrowingIntervals(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	rel := r.start(RelayConfig{})
+	r.store.add("topic", "key")
+	r.run(time.Second)
+	before := len(rel.calls)
+	r.store.fail = func(string) error { return errors.New("connection refused") }
+	r.run(5 * time.Minute)
+	// Leases are asked for ten times in a lease's time, the rest less and less often.
+	if calls := len(rel.calls) - before; calls < 100 || calls > 1000 {
+		t.Errorf("%d statements in five minutes", calls)
+	}
+	r.store.fail = nil
+	r.run(20 * time.Second)
+	r.drained()
+}
+
 func TestAnOutcomeThatIsReportedTwiceCountsOnce(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

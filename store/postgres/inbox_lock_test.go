@@ -181,6 +181,24 @@ func TestKeyedClaimReadsNoTableFromEndToEnd(t *testing.T) {
 	}
 }
 
+func TestParkingWaitsForTheLockOfItsKey(t *testing.T) {
+	t.Parallel()
+	r := newInboxRig(t)
+	var parking <-chan error
+	_, err := r.Apply(r.ctx(), r.keyed("key"), func(ctx context.Context, tx pgx.Tx) error {
+		parking = r.async(func() error {
+			_, err := r.ParkMessage(r.ctx(), consumer.Parking{
+				Consumer: r.consumer, Message: r.keyed("key").Message, State: consumer.Retrying, Ordered: true,
+			})
+			return err
+		})
+		r.waitsForLock(1)
+		return effect(ctx, tx)
+	})
+	r.ok(err)
+	r.ok(r.result(parking))
+}
+
 func TestHandlerSeesWhatTheOneBeforeItOfItsKeyHasDone(t *testing.T) {
 	t.Parallel()
 	r := newInboxRig(t)
@@ -272,6 +290,33 @@ func TestCopyThatWaitsWhileItsClaimIsForgottenIsTooOld(t *testing.T) {
 		}
 	}
 	r.expectEffects(6)
+}
+
+// Nobody here removes a claim and moves what is forgotten on in one transaction, but a claim that
+// reads the latter behind its wait is exact even then.
+func TestCopyThatWaitsWhileWhatIsForgottenMovesOnIsTooOld(t *testing.T) {
+	t.Parallel()
+	r := newInboxRig(t)
+	c := r.claim()
+	c.Stamp = time.Now().Add(-time.Hour)
+	r.expectVerdict(c, consumer.Applied)
+	deleter := r.begin()
+	_, err := deleter.Exec(r.ctx(), "DELETE FROM "+r.names.Table("inbox")+" WHERE dispatch_id = $1", c.ID.String())
+	r.ok(err)
+	_, err = deleter.Exec(r.ctx(), "UPDATE "+r.names.Table("inbox_consumers")+" SET forgotten_until = clock_timestamp() WHERE id = $1", r.consumer)
+	r.ok(err)
+	var v consumer.Verdict
+	waiting := r.async(func() (err error) {
+		v, err = r.Apply(r.ctx(), c, effect)
+		return err
+	})
+	r.waitsForLock(1)
+	r.ok(deleter.Commit(r.ctx()))
+	r.ok(r.result(waiting))
+	if v != consumer.TooOld {
+		t.Errorf("verdict on the copy is %v", v)
+	}
+	r.expectEffects(1)
 }
 
 // What is forgotten moves on while a copy waits that has taken its snapshot already.

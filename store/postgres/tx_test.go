@@ -85,6 +85,9 @@ func TestConflictShowsNoDetail(t *testing.T) {
 	if !errors.Is(err, producer.ErrConflict) || errors.As(err, &pgErr) {
 		t.Errorf("error %v carries what the database said", err)
 	}
+	if strings.Contains(err.Error(), "secret") {
+		t.Error("the error shows the row")
+	}
 }
 
 func TestSavepointThatIsRolledBackUntiesTheWriter(t *testing.T) {
@@ -146,6 +149,8 @@ func (m *meddler) Write(b []byte) (int, error) {
 func meddledStore(t *testing.T, url string, onCommit func(c *meddler)) *postgres.Store {
 	t.Helper()
 	pool := poolOn(t, url, func(cfg *pgxpool.Config) {
+		// What goes out is looked at, so it must not be encrypted.
+		cfg.ConnConfig.TLSConfig, cfg.ConnConfig.Fallbacks = nil, nil
 		dial := cfg.ConnConfig.DialFunc
 		cfg.ConnConfig.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
 			conn, err := dial(ctx, network, addr)
