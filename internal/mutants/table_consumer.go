@@ -1,0 +1,278 @@
+package mutants
+
+// parking is about messages that wait in the consumer's database.
+var parking = []Mutant{
+	{
+		Name: "parked-without-claim", Guarantee: "G3",
+		Broken: "A message is parked without a claim, so that a copy of it is handled as well.",
+		File:   "store/postgres/inbox_park.go",
+		Old: `	case consumer.Retrying, consumer.Dead:
+	default:`,
+		New: `	case consumer.Retrying:
+		return s.setAside(ctx, &p)
+	case consumer.Dead:
+	default:`,
+		Test: Test{"store/postgres", "TestConsumerContract/park/parked message is claimed, once"},
+	},
+	{
+		Name: "redrive-through-the-claim", Guarantee: "G2",
+		Broken: "A parked message claims its ID again when it is taken up, finds itself known and is removed without running.",
+		File:   "store/postgres/inbox_parked.go",
+		Old:    `	if !row.claimed {`,
+		New:    `	if !row.claimed || row.Seq > 0 {`,
+		Test:   Test{"store/postgres", "TestConsumerContract/take up/parked message is applied once and keeps its claim"},
+	},
+	{
+		Name: "discard-deletes-the-claim", Guarantee: "G3",
+		Broken: "Discarding a message deletes its claim, so that the next copy runs.",
+		File:   "store/postgres/inbox_operator.go",
+		Old: `    RETURNING id, dispatch_id
+)
+SELECT dispatch_id FROM r ORDER BY id`,
+		New: `    RETURNING id, dispatch_id
+), d AS (
+    DELETE FROM {{inbox}} i USING r WHERE i.dispatch_id = r.dispatch_id
+)
+SELECT dispatch_id FROM r ORDER BY id`,
+		Test: Test{"store/postgres", "TestConsumerContract/operator/discarded message keeps reason and claim, and lets the next one run"},
+	},
+	{
+		Name: "parked-row-stays", Guarantee: "G3",
+		Broken: "The row of a parked message outlives its handling, and is handled again.",
+		File:   "store/postgres/inbox_parked.go",
+		Old:    "	deleteMessage = statement(`DELETE FROM {{inbox_parked}} WHERE id = $1`)",
+		New:    "	deleteMessage = statement(`DELETE FROM {{inbox_parked}} WHERE id = $1 AND NOT claimed`)",
+		Test:   Test{"store/postgres", "TestConsumerContract/take up/parked message is applied once and keeps its claim"},
+	},
+	{
+		Name: "order-among-parked-ignored", Guarantee: "G4",
+		Broken: "A parked message runs although an earlier one of its key waits.",
+		File:   "store/postgres/inbox_parked.go",
+		Old:    "const isFirstMessage = `(NOT p.ordered",
+		New:    "const isFirstMessage = `(p.id > 0",
+		Test:   Test{"store/postgres", "TestConsumerContract/take up/only the first live message of a key is due"},
+	},
+	{
+		Name: "parked-without-the-lock-of-the-key", Guarantee: "G4",
+		Broken: "A message is parked without the lock of its key, and the next one passes it unseen.",
+		File:   "store/postgres/inbox_park.go",
+		Old:    `	if p.Ordered && p.State == consumer.Retrying {`,
+		New:    `	if p.Ordered && p.State == consumer.Dead {`,
+		Test:   Test{"store/postgres", "TestParkingWaitsForTheLockOfItsKey"},
+	},
+	{
+		Name: "next-of-the-key-forgotten", Guarantee: "G2",
+		Broken: "When a parked message has been handled, the next one of its key is not woken.",
+		File:   "store/postgres/inbox_parked.go",
+		Old:    `	if at.key != "" {`,
+		New:    `	if at.key == "\x00" {`,
+		Test:   Test{"store/postgres", "TestConsumerContract/take up/messages of a key are taken up in order, and later ones become due"},
+	},
+	{
+		Name: "taken-up-twice", Guarantee: "G3",
+		Broken: "Two processes take the same parked message up.",
+		File:   "store/postgres/inbox_parked.go",
+		Old:    `FOR UPDATE OF p SKIP LOCKED`,
+		New:    `FOR KEY SHARE OF p SKIP LOCKED`,
+		Test:   Test{"store/postgres", "TestConsumerContract/take up/message that another process has is not taken up twice"},
+	},
+	{
+		Name: "altered-redriven-unforced", Guarantee: "G3",
+		Broken: "A redrive runs a message with other content than the one that was applied, without being forced to.",
+		File:   "store/postgres/inbox_operator.go",
+		Old:    `	if f.Force {`,
+		New:    `	if f.Force || f.Consumer == "" || true {`,
+		Test:   Test{"store/postgres", "TestConsumerContract/operator/only dead, too old and forced altered messages are redriven"},
+	},
+	{
+		Name: "old-attempts-stay", Guarantee: "G5",
+		Broken: "A redriven message keeps its attempts, and is dead at its first failure.",
+		File:   "store/postgres/inbox_operator.go",
+		Old:    `next_attempt_at = clock_timestamp(), attempts = 0, forced`,
+		New:    `next_attempt_at = clock_timestamp(), forced`,
+		Test:   Test{"store/postgres", "TestConsumerContract/operator/dead message is redriven with nothing counted"},
+	},
+	{
+		Name: "late-failure-buries", Guarantee: "G2",
+		Broken: "A failure that is recorded late changes a message that an operator has dealt with meanwhile.",
+		File:   "store/postgres/inbox_parked.go",
+		Old:    `    WHERE id = $1 AND state = 'retrying'` + "\n",
+		New:    `    WHERE id = $1` + "\n",
+		Test:   Test{"store/postgres", "TestConsumerContract/take up/late failure does not change a message that is not retrying"},
+	},
+}
+
+// handling is about what a consumer does with a message.
+var handling = []Mutant{
+	{
+		Name: "ack-before-commit", Guarantee: "G2",
+		Broken: "A message is acknowledged while its handler still runs.",
+		File:   "consumer/handler.go",
+		Old:    `	err := h.consume(msg.Context(), msg, d)`,
+		New: `	var err error
+	if h.registration.Load() != nil {
+		go func() { _ = h.consume(msg.Context(), msg, &delivery{}) }()
+	} else {
+		err = h.consume(msg.Context(), msg, d)
+	}`,
+		Test: Test{"consumer", "TestNothingIsAcknowledgedWhileItsHandlerRuns"},
+	},
+	{
+		Name: "fails-open", Guarantee: "G2",
+		Broken: "While the database is ill, messages are acknowledged unhandled.",
+		File:   "consumer/handler.go",
+		Old:    `	if err == nil {` + "\n" + `		return nil` + "\n" + `	}` + "\n" + `	h.counts.returned.Add(1)`,
+		New:    `	if err == nil || d.in != nil {` + "\n" + `		return nil` + "\n" + `	}` + "\n" + `	h.counts.returned.Add(1)`,
+		Test:   Test{"consumer", "TestMessageThatCannotBeParkedIsNotAcknowledged"},
+	},
+	{
+		Name: "panic-is-success", Guarantee: "G3",
+		Broken: "A handler that panics has succeeded.",
+		File:   "consumer/attempt.go",
+		Old: `			err = newPanic(v)
+		}
+	}()
+	if err := fault`,
+		New: `			_ = v
+		}
+	}()
+	if err := fault`,
+		Test: Test{"consumer", "TestPanicAndGoexitAreFailures"},
+	},
+	{
+		Name: "goexit-is-success", Guarantee: "G3",
+		Broken: "A handler that ends its goroutine has succeeded.",
+		File:   "consumer/attempt.go",
+		Old:    `				err = ErrGoexit`,
+		New:    `				err = nil`,
+		Test:   Test{"consumer", "TestPanicAndGoexitAreFailures"},
+	},
+	{
+		Name: "cut-by-the-router", Guarantee: "G3",
+		Broken: "A router that closes cuts the transactions of its handlers off.",
+		File:   "consumer/inbox.go",
+		Old:    `	return context.WithTimeout(context.WithoutCancel(ctx), h.cfg.Timeout)`,
+		New:    `	return context.WithTimeout(ctx, h.cfg.Timeout)`,
+		Test:   Test{"consumer", "TestTransactionOutlivesTheRoutersContext"},
+	},
+	{
+		Name: "unknown-commit-counts", Guarantee: "G3",
+		Broken: "An attempt whose COMMIT may have succeeded counts as failed, and is parked.",
+		File:   "consumer/attempt.go",
+		Old:    `		return unknown` + "\n" + `	case errors.As(a.err, &rejected)`,
+		New:    `		return failed` + "\n" + `	case errors.As(a.err, &rejected)`,
+		Test:   Test{"consumer", "TestUnknownCommitThatHappenedIsNotRunAgain"},
+	},
+	{
+		Name: "no-id-no-problem", Guarantee: "G8",
+		Broken: "A message without a dispatch ID, such as the empty one of a closed channel, reaches the handler.",
+		File:   "consumer/handler.go",
+		Old: `	if err != nil {
+		return h.refuse(ctx, d, err)
+	}`,
+		New: `	if err != nil && in == nil {
+		return h.refuse(ctx, d, err)
+	}`,
+		Test: Test{"consumer", "TestMessageWithoutDispatchIDNeverReachesTheHandler"},
+	},
+	{
+		Name: "one-name-for-two-handlers", Guarantee: "G7",
+		Broken: "Two handlers may have one name, and swallow each other's messages.",
+		File:   "consumer/inbox.go",
+		Old:    `	if _, ok := i.handlers[name]; ok {`,
+		New:    `	if _, ok := i.handlers[name]; ok && fn == nil {`,
+		Test:   Test{"consumer", "TestTwoHandlersUnderOneNameAreRefused"},
+	},
+	{
+		Name: "middleware-twice", Guarantee: "G7",
+		Broken: "One inbox middleware serves two handlers, under one name.",
+		File:   "middleware/inbox.go",
+		Old:    `		if !p.adopt(next) {`,
+		New:    `		if !p.adopt(next) && next == nil {`,
+		Test:   Test{"middleware", "TestMiddlewareOfTwoHandlersSwallowsNothing"},
+	},
+	{
+		Name: "messages-without-an-outbox", Guarantee: "G7",
+		Broken: "Messages that a handler returns without an outbox are dropped, and its changes committed.",
+		File:   "middleware/inbox.go",
+		Old:    `		return fmt.Errorf("%w: set PublishTopic, and pass an outbox to consumer.New", ErrNotCommitted)`,
+		New:    `		return nil`,
+		Test:   Test{"middleware", "TestReturnedMessagesWithoutAnOutboxAreRefusedAndNothingIsCommitted"},
+	},
+	{
+		Name: "write-without-an-outbox", Guarantee: "G7",
+		Broken: "A handler that ignores the error of a write without an outbox commits.",
+		File:   "consumer/work.go",
+		Old:    `		w.err = ErrNoOutbox`,
+		New:    `		w.wrote = false`,
+		Test:   Test{"consumer", "TestHandlerThatWritesWithoutAnOutboxCannotCommit"},
+	},
+	{
+		Name: "poison-without-end", Guarantee: "G5",
+		Broken: "A message that fails every time is tried for ever.",
+		File:   "consumer/delivery.go",
+		Old:    `	case f == buried, attempts >= h.cfg.MaxAttempts:`,
+		New:    `	case f == buried:`,
+		Test:   Test{"consumer", "TestLastAttemptIsDeadWhereverItIsMade"},
+	},
+	{
+		Name: "killer-not-counted", Guarantee: "G5",
+		Broken: "A message that kills the process is started again and again, and never counted.",
+		File:   "consumer/delivery.go",
+		Old:    `	if !d.suspect {`,
+		New:    `	if !d.suspect || d.in != nil {`,
+		Test:   Test{"consumer", "TestMessageThatKillsTheProcessIsDeadWithoutBeingRun"},
+	},
+	{
+		Name: "killer-in-company", Guarantee: "G5",
+		Broken: "A message that may have killed a process is started beside others, which are convicted with it.",
+		File:   "consumer/delivery.go",
+		Old: `	h.inbox.solo.enterAlone()
+	defer h.inbox.solo.leaveAlone()
+	if !d.started {`,
+		New: `	h.inbox.solo.enter()
+	defer h.inbox.solo.leave()
+	if !d.started {`,
+		Test: Test{"consumer", "TestRedeliveredMessageRunsAloneAfterItsStartIsRecorded"},
+	},
+	{
+		Name: "outage-counts", Guarantee: "G5",
+		Broken: "An outage of the database counts attempts, and parks what is in flight.",
+		File:   "consumer/attempt.go",
+		Old:    `	case a.ran && h.inbox.weather.blame(d.who):`,
+		New:    `	case a.ran && (h.inbox.weather.blame(d.who) || true):`,
+		Test:   Test{"consumer", "TestOutageOfTheHandlersOwnStatementsCountsNothingEither"},
+	},
+	{
+		Name: "outage-excuses-poison", Guarantee: "G5",
+		Broken: "A message whose failures look like the database's is tried for ever while others succeed.",
+		File:   "consumer/attempt.go",
+		Old:    `	case a.ran && h.inbox.weather.blame(d.who):`,
+		New:    `	case a.ran && h.inbox.weather.blame(d.who) && a.late:`,
+		Test:   Test{"consumer", "TestPoisonThatLooksLikeAnOutageIsNotImmortal"},
+	},
+	{
+		Name: "retry-storm", Guarantee: "G5",
+		Broken: "While the database is in trouble a message is tried again at once.",
+		File:   "consumer/handler.go",
+		Old:    `	return sleep(ctx, wait)` + "\n",
+		New:    `	return sleep(ctx, min(wait, time.Microsecond))` + "\n",
+		Test:   Test{"consumer", "TestLongOutageGivesTheMessageBackWithoutAHotLoop"},
+	},
+	{
+		Name: "transaction-begun-again-keeps-its-events", Guarantee: "G1",
+		Broken: "Messages that a failed attempt returned are published all the same.",
+		File:   "middleware/inbox.go",
+		Old:    `	produced, err := p.next(msg)` + "\n" + `	if err != nil {`,
+		New:    `	produced, err := p.next(msg)` + "\n" + `	if err != nil && len(produced) == 0 {`,
+		Test:   Test{"middleware", "TestFailedAttemptLeavesNoMessages"},
+	},
+	{
+		Name: "children-at-random", Guarantee: "G6",
+		Broken: "A handler that runs again gives its events other dispatch IDs.",
+		File:   "producer/writer.go",
+		Old:    `		return idgen.Child(w.consumer, w.cause.ID, n), n, nil`,
+		New:    `		return uuid.New(), n, nil`,
+		Test:   Test{"consumer", "TestEventsOfAHandlerAreChildrenOfItsMessage"},
+	},
+}

@@ -1,0 +1,301 @@
+package mutants
+
+// leasing is about who owns a shard.
+var leasing = []Mutant{
+	{
+		Name: "local-clock", Guarantee: "G4",
+		Broken: "Leases end by the clock of the relay's machine, not by the database's.",
+		File:   "store/postgres/leases.go",
+		Old: `       OR lease_until <= clock_timestamp()
+       OR lease_until > clock_timestamp() + 2 * $2::float8 * interval '1 us' -- the clock was set back`,
+		New: `       OR lease_until <= pg_catalog.clock_timestamp()
+       OR lease_until > pg_catalog.clock_timestamp() + 2 * $2::float8 * interval '1 us'`,
+		Test: Test{"store/postgres", "TestLeasesLastByTheClockOfTheDatabase"},
+	},
+	{
+		Name: "lease-far-ahead", Guarantee: "G2",
+		Broken: "After the database's clock was set back, the shards of a dead relay stand still until it has caught up.",
+		File:   "store/postgres/leases.go",
+		Old: `
+       OR lease_until > clock_timestamp() + 2 * $2::float8 * interval '1 us' -- the clock was set back`,
+		New:  ``,
+		Test: Test{"store/postgres", "TestProducerContract/lease/lease far ahead counts as expired"},
+	},
+	{
+		Name: "same-epoch-again", Guarantee: "G4",
+		Broken: "A takeover keeps the epoch, so the fence does not tell the owners apart.",
+		File:   "store/postgres/leases.go",
+		Old:    `SET owner = $1, epoch = s.epoch + 1, lease_until`,
+		New:    `SET owner = $1, epoch = s.epoch, lease_until`,
+		Test:   Test{"store/postgres", "TestProducerContract/lease/expired lease is taken over abruptly with a higher epoch"},
+	},
+	{
+		Name: "takeover-beside-a-statement", Guarantee: "G4",
+		Broken: "A shard is taken over while a statement of its owner is under way.",
+		File:   "store/postgres/leases.go",
+		Old: `    FOR UPDATE SKIP LOCKED
+)
+UPDATE`,
+		New: `    FOR NO KEY UPDATE SKIP LOCKED
+)
+UPDATE`,
+		Test: Test{"store/postgres", "TestTakeoverPassesOverAShardWhereAFencedStatementRuns"},
+	},
+	{
+		Name: "lost-lease-renewed", Guarantee: "G4",
+		Broken: "A relay that was stopped renews a lease which another one has taken since.",
+		File:   "store/postgres/leases.go",
+		Old: `    WHERE s.owner = $1 AND s.epoch = l.epoch
+    ORDER BY s.shard
+    FOR NO KEY UPDATE OF s`,
+		New: `    WHERE $1::text <> '' AND l.epoch > 0
+    ORDER BY s.shard
+    FOR NO KEY UPDATE OF s`,
+		Test: Test{"store/postgres", "TestProducerContract/lease/lost lease is not renewed"},
+	},
+	{
+		Name: "mark-without-fence", Guarantee: "G4",
+		Broken: "A relay that has lost a shard still marks events in it.",
+		File:   "store/postgres/queue.go",
+		Old: `    SELECT s.shard, s.epoch, set_config('synchronous_commit', 'off', true)
+    FROM {{outbox_shards}} s
+    JOIN unnest($2::smallint[], $3::bigint[]) AS l (shard, epoch) ON l.shard = s.shard
+    WHERE s.owner = $1 AND s.epoch = l.epoch`,
+		New: `    SELECT s.shard, l.epoch, set_config('synchronous_commit', 'off', true)
+    FROM {{outbox_shards}} s
+    JOIN unnest($2::smallint[], $3::bigint[]) AS l (shard, epoch) ON l.shard = s.shard
+    WHERE $1::text <> ''`,
+		Test: Test{"store/postgres", "TestProducerContract/fence/owner that lost its shards changes nothing in the queue"},
+	},
+	{
+		Name: "fence-without-lock", Guarantee: "G4",
+		Broken: "The fence of a mark looks at the lease without locking it, and misses a takeover that commits meanwhile.",
+		File:   "store/postgres/queue.go",
+		Old: `    FOR KEY SHARE OF s
+), marked`,
+		New:  `), marked`,
+		Test: Test{"store/postgres", "TestStatementOfAStoppedRelayWaitsForATakeoverAndChangesNothing"},
+	},
+	{
+		Name: "fence-that-stalls-renewal", Guarantee: "G4",
+		Broken: "The fence locks so much that renewals wait for it, and leases run out under load.",
+		File:   "store/postgres/queue.go",
+		Old: `    FOR KEY SHARE OF s
+), marked`,
+		New: `    FOR SHARE OF s
+), marked`,
+		Test: Test{"store/postgres", "TestRenewalWaitsForNoFencedStatementAndReleaseDoes"},
+	},
+	{
+		Name: "park-without-fence", Guarantee: "G4",
+		Broken: "A relay that has lost a shard still parks, releases and buries events in it.",
+		File:   "store/postgres/parked.go",
+		Old:    `    WHERE s.owner = $1 AND s.shard = $2 AND s.epoch = $3`,
+		New:    `    WHERE $1::text <> '' AND s.shard = $2 AND $3::bigint > 0`,
+		Test:   Test{"store/postgres", "TestProducerContract/fence/owner that lost its shards changes nothing that is parked"},
+	},
+	{
+		Name: "lease-from-the-answer", Guarantee: "G4",
+		Broken: "A renewed lease counts from when the answer arrived, which is later than the database thinks.",
+		File:   "producer/relay_lease.go",
+		Old:    `		sh.until = cl.issued + c.cfg.LeaseTTL - c.margin()`,
+		New:    `		sh.until = c.now + c.cfg.LeaseTTL - c.margin()`,
+		Test:   Test{"producer", "TestARenewedLeaseCountsFromBeforeItsRenewal"},
+	},
+	{
+		Name: "sends-after-the-lease", Guarantee: "G4",
+		Broken: "A relay goes on sending from a shard whose lease has ended.",
+		File:   "producer/relay_outcome.go",
+		Old:    `	if c.now >= sh.until {`,
+		New:    `	if c.now >= sh.until && sh.gone {`,
+		Test:   Test{"producer", "TestNothingIsSentAfterTheLeaseHasEnded"},
+	},
+	{
+		Name: "given-back-in-flight", Guarantee: "G4",
+		Broken: "A shard is given back while an event of it is in flight.",
+		File:   "producer/relay_state.go",
+		Old:    `	return sh.inflight == 0 && sh.marking == 0 && sh.lane.idle()`,
+		New:    `	return sh.lane.idle()`,
+		Test:   Test{"producer", "TestSurplusIsGivenBackWhenItsSendsHaveEnded"},
+	},
+	{
+		Name: "first-relay-keeps-all", Guarantee: "G5",
+		Broken: "A relay does not give shards back when others appear.",
+		File:   "producer/relay_lease.go",
+		Old:    `func (l *leasing) share() int { return (idgen.Shards + l.live - 1) / max(l.live, 1) }`,
+		New:    `func (l *leasing) share() int { return idgen.Shards }`,
+		Test:   Test{"producer", "TestShardsAreSharedFairly"},
+	},
+	{
+		Name: "crash-not-passed-on", Guarantee: "G5",
+		Broken: "After a relay died the next one does not say that its first messages may have been started, so a consumer counts no start.",
+		File:   "producer/relay_lease.go",
+		Old:    `		sh.redeliver = c.cfg.Window`,
+		New:    `		sh.redeliver = 0`,
+		Test:   Test{"producer", "TestOnlyTheFirstWindowAfterAnAbruptTakeoverIsRedelivered"},
+	},
+	{
+		Name: "rewind-cleared-blindly", Guarantee: "G2",
+		Broken: "A relay that has answered one operator forgets the request of the next one.",
+		File:   "store/postgres/leases.go",
+		Old:    ` AND rewind_ticket = $4` + "`",
+		New:    ` AND $4::bigint > 0` + "`",
+		Test:   Test{"store/postgres", "TestProducerContract/operator/rewind is cleared by its own ticket only"},
+	},
+	{
+		Name: "operator-without-rewind", Guarantee: "G2",
+		Broken: "An operator's change does not tell the owner of the shard to read again.",
+		File:   "store/postgres/operator.go",
+		Old: `    WHERE s.shard = c.shard
+)
+SELECT e.dispatch_id`,
+		New: `    WHERE s.shard = c.shard AND false
+)
+SELECT e.dispatch_id`,
+		Test: Test{"store/postgres", "TestProducerContract/operator/operator's change asks the owner for a rewind"},
+	},
+}
+
+// relaying is about what a relay sends and when it calls an event delivered.
+var relaying = []Mutant{
+	{
+		Name: "mark-before-confirm", Guarantee: "G2",
+		Broken: "An event counts as delivered when it was handed to the transport.",
+		File:   "producer/relay_send.go",
+		Old:    `	l.sender.Send(ctx, e.Topic, msg, func(res transport.Result) {`,
+		New: `	l.box.outcome(sendResult{entry: e, gen: gen, Result: transport.Result{Outcome: transport.Confirmed}})
+	l.sender.Send(ctx, e.Topic, msg, func(res transport.Result) {`,
+		Test: Test{"producer", "TestASendThatIsNotAnsweredIsRepeatedAfterItsTimeout"},
+	},
+	{
+		Name: "mark-without-confirm", Guarantee: "G2",
+		Broken: "An event whose outcome is unknown, or that was refused, counts as delivered.",
+		File:   "producer/relay_outcome.go",
+		Old:    `	case res.Outcome == transport.Confirmed:`,
+		New:    `	case res.Outcome != transport.Invalid:`,
+		Test:   Test{"producer", "TestAnUnreachableTransportCountsNothingAndKeepsTheOrder"},
+	},
+	{
+		Name: "batch-confirms-all", Guarantee: "G2",
+		Broken: "When a publisher fails on a batch, the whole batch counts as failed.",
+		File:   "producer/relay_batch.go",
+		Old:    `	if err == nil || len(batch) == 1 {`,
+		New:    `	if err == nil || len(batch) >= 1 {`,
+		Test:   Test{"producer", "TestABatchThatFailedIsNarrowedDown"},
+	},
+	{
+		Name: "cursor", Guarantee: "G2",
+		Broken: "The queue is read by a cursor: an event that commits after one with a higher id is skipped.",
+		File:   "producer/relay_late.go",
+		Old: `	if from >= sh.low {
+		return
+	}
+	var except`,
+		New: `	if from >= sh.low || sh.low > 0 {
+		return
+	}
+	var except`,
+		Test: Test{"producer", "TestAnEventOfALowerIDThatCommitsLaterIsDelivered"},
+	},
+	{
+		Name: "late-event-overtaken", Guarantee: "G4",
+		Broken: "What commits late is looked for in a later read than what comes behind it.",
+		File:   "producer/relay_late.go",
+		Old:    `	from = min(from, sh.known)`,
+		New:    `	from = sh.known`,
+		Test:   Test{"producer", "TestAnEventThatCommitsLateIsNotOvertakenByTheNextOfItsKey"},
+	},
+	{
+		Name: "old-writer-overtaken", Guarantee: "G4",
+		Broken: "What comes behind the event of a transaction that has written for long is sent without asking whether that one has committed.",
+		File:   "producer/relay_fetch.go",
+		Old:    `			if cl.old < from {`,
+		New:    `			if cl.old < from && cl.sweep {`,
+		Test:   Test{"producer", "TestAnEventThatCommitsLateIsNotOvertakenByTheNextOfItsKey"},
+	},
+	{
+		Name: "writers-by-open-transactions", Guarantee: "G2",
+		Broken: "Every transaction of the server counts as a writer, so that one idle transaction elsewhere delays forgetting it for ever.",
+		File:   "store/postgres/queue.go",
+		Old: `
+      AND relation = $1::text::regclass
+)`,
+		New: `
+      AND $1::text::regclass IS NOT NULL
+)`,
+		Test: Test{"store/postgres", "TestIdleTransactionsThatWriteNoEventAreNoWriters"},
+	},
+	{
+		Name: "mark-without-round", Guarantee: "G2",
+		Broken: "A late mark of an earlier sending deletes the row of an event that was queued again.",
+		File:   "store/postgres/queue.go",
+		Old:    ` AND q.round = m.round`,
+		New:    ` AND m.round >= 0`,
+		Test:   Test{"store/postgres", "TestProducerContract/queue/mark of another round keeps the row"},
+	},
+	{
+		Name: "missing-event-is-silent", Guarantee: "G2",
+		Broken: "A queue row whose event is missing is never seen.",
+		File:   "store/postgres/queue.go",
+		Old: `) q
+LEFT JOIN LATERAL (SELECT * FROM {{outbox_events}} e WHERE e.id = q.id OFFSET 0) e ON true`,
+		New: `) q
+JOIN LATERAL (SELECT * FROM {{outbox_events}} e WHERE e.id = q.id OFFSET 0) e ON true`,
+		Test: Test{"store/postgres", "TestQueueRowWithoutAnEventIsMissingAndNotSilent"},
+	},
+	{
+		Name: "failed-mark-forgotten", Guarantee: "G2",
+		Broken: "Events whose mark failed are forgotten: they stay in the queue, and nobody looks at them.",
+		File:   "producer/relay_mark.go",
+		Old:    `		m.pending = append(cl.entries, m.pending...)`,
+		New:    `		m.pending = append(cl.entries[:0], m.pending...)`,
+		Test:   Test{"producer", "TestStatementsAreRepeatedUntilTheyWork"},
+	},
+	{
+		Name: "statements-without-pause", Guarantee: "G5",
+		Broken: "A failing database is asked again at once, as fast as the relay can.",
+		File:   "producer/relay_core.go",
+		Old:    `	return bound/2 + time.Duration(c.rand.Int64N(int64(bound)/2+1))`,
+		New:    `	return min(bound, time.Microsecond)`,
+		Test:   Test{"producer", "TestAFailingDatabaseIsAskedAtGrowingIntervals"},
+	},
+	{
+		Name: "twice-reported-outcome", Guarantee: "G2",
+		Broken: "An outcome that a publisher reports late counts for the next sending of the event.",
+		File:   "producer/relay_outcome.go",
+		Old:    `	if e.state != entrySending || e.gen != res.gen {`,
+		New:    `	if e.state != entrySending {`,
+		Test:   Test{"producer", "TestAnOutcomeThatIsReportedTwiceCountsOnce"},
+	},
+	{
+		Name: "removed-by-age", Guarantee: "G2",
+		Broken: "The janitor removes parked events by their age, whatever their state.",
+		File:   "store/postgres/janitor.go",
+		Old: `    WHERE p.state = 'discarded' AND p.discarded_at < statement_timestamp() - $1::bigint * interval '1 us'
+      AND NOT EXISTS (SELECT FROM {{outbox_queue}} q WHERE q.shard = p.shard AND q.id = p.id OFFSET 0)
+    ORDER BY p.discarded_at LIMIT $2
+), parked AS (
+    DELETE FROM {{outbox_parked}} p USING old o WHERE p.id = o.id AND p.state = 'discarded' RETURNING p.id`,
+		New: `    WHERE p.parked_at < statement_timestamp() - $1::bigint * interval '1 us'
+    ORDER BY p.parked_at LIMIT $2
+), parked AS (
+    DELETE FROM {{outbox_parked}} p USING old o WHERE p.id = o.id RETURNING p.id`,
+		Test: Test{"store/postgres", "TestProducerContract/janitor/event that is not delivered stays, however old"},
+	},
+	{
+		Name: "payload-in-a-panic", Guarantee: "G5",
+		Broken: "The value that a publisher panicked with, which may be the message, is put into the error.",
+		File:   "producer/relay_batch.go",
+		Old:    `publisher panicked with a %T", v)`,
+		New:    `publisher panicked with %v", v)`,
+		Test:   Test{"producer", "TestAPublisherThatPanicsRefuses"},
+	},
+	{
+		Name: "error-that-cannot-be-stored", Guarantee: "G5",
+		Broken: "An error text that no database keeps makes parking the event fail for ever.",
+		File:   "producer/relay_outcome.go",
+		Old:    `strings.ToValidUTF8(err.Error(), "\uFFFD"), "\x00", "\uFFFD")`,
+		New:    `err.Error(), "\x00", "\x00")`,
+		Test:   Test{"producer", "TestStoredErrorsAreShortAndValid"},
+	},
+}

@@ -1,0 +1,338 @@
+package mutants
+
+// publishing is about the publisher for RabbitMQ.
+var publishing = []Mutant{
+	{
+		Name: "returns-ignored", Guarantee: "G2",
+		Broken: "A message that the broker returned as unroutable counts as confirmed.",
+		File:   "transport/amqp/confirms.go",
+		Old:    `	case s.confirm.Acked() && s.returned == nil:`,
+		New:    `	case s.confirm.Acked():`,
+		Test:   Test{"transport/amqp", "TestUnroutableIsNeverConfirmed"},
+	},
+	{
+		Name: "mandatory-off", Guarantee: "G2",
+		Broken: "Messages are published without asking for their return when there is no route.",
+		File:   "transport/amqp/confirms.go",
+		Old:    `PublishWithDeferredConfirm(out.exchange, out.key, true, false, out.pub)`,
+		New:    `PublishWithDeferredConfirm(out.exchange, out.key, false, false, out.pub)`,
+		Test:   Test{"transport/amqp", "TestUnroutableIsNeverConfirmed"},
+	},
+	{
+		Name: "returns-read-too-late", Guarantee: "G2",
+		Broken: "Confirms are judged before the returns that have arrived ahead of them are looked at.",
+		File:   "transport/amqp/confirms.go",
+		Old:    `	c.takeReturns()` + "\n" + `	judged := p.judged[:0]`,
+		New:    `	defer c.takeReturns()` + "\n" + `	judged := p.judged[:0]`,
+		Test:   Test{"transport/amqp", "TestUnroutableIsNeverConfirmed"},
+	},
+	{
+		Name: "returns-of-another-publish", Guarantee: "G2",
+		Broken: "A return is booked on whichever message is the oldest.",
+		File:   "transport/amqp/confirms.go",
+		Old:    `				if s.seq == r.Headers[seqHeader] {`,
+		New:    `				if s.seq != "" {`,
+		Test:   Test{"transport/amqp", "TestReturnBelongsToItsPublish"},
+	},
+	{
+		Name: "few-returns", Guarantee: "G2",
+		Broken: "The list of returns is shorter than the window, so the library below drops what does not fit.",
+		File:   "transport/amqp/reconnect.go",
+		Old:    `make(chan amqp091.Return, p.config.Window+16)`,
+		New:    `make(chan amqp091.Return)`,
+		Test:   Test{"transport/amqp", "TestUnroutableIsNeverConfirmed"},
+		Hang:   true,
+	},
+	{
+		Name: "confirm-deadline-ignored", Guarantee: "G5",
+		Broken: "A publish waits for its confirm for ever.",
+		File:   "transport/amqp/confirms.go",
+		Old:    `		timedOut := s.written.Before(since)`,
+		New:    `		timedOut := s.written.Before(since) && s.bytes < 0`,
+		Test:   Test{"transport/amqp", "TestConfirmThatMissesItsDeadlineClosesTheConnection"},
+		Hang:   true,
+	},
+	{
+		Name: "cut-connection-confirms", Guarantee: "G2",
+		Broken: "What was not confirmed when the connection broke counts as confirmed.",
+		File:   "transport/amqp/confirms.go",
+		Old:    `	case s.confirm.Acked() && s.returned == nil:`,
+		New:    `	case (s.confirm.Acked() || lost > 0) && s.returned == nil:`,
+		Test:   Test{"transport/amqp", "TestExceptionMakesAllUnansweredSuspect"},
+	},
+	{
+		Name: "nack-is-ack", Guarantee: "G2",
+		Broken: "A message that the broker refused, as a full queue does, counts as confirmed.",
+		File:   "transport/amqp/confirms.go",
+		Old:    `	case lost == 0:` + "\n" + `		return transport.Result{Outcome: transport.Refused,`,
+		New:    `	case lost == 0:` + "\n" + `		return transport.Result{Outcome: transport.Confirmed,`,
+		Test:   Test{"transport/amqp", "TestFullQueueRefuses"},
+	},
+	{
+		Name: "topology-declared-once", Guarantee: "G2",
+		Broken: "A queue that was deleted is not declared again.",
+		File:   "transport/amqp/reconnect.go",
+		Old:    `	if time.Since(c.prepared[topic]) > redeclareAfter {`,
+		New:    `	if time.Since(c.prepared[topic]) < 0 {`,
+		Test:   Test{"transport/amqp", "TestDeletedQueueIsDeclaredAgain"},
+	},
+	{
+		Name: "transient-messages", Guarantee: "G2",
+		Broken: "Messages do not survive a restart of the broker.",
+		File:   "transport/amqp/codec.go",
+		Old:    `		pub.DeliveryMode = amqp091.Persistent`,
+		New:    `		pub.DeliveryMode = amqp091.Transient`,
+		Test:   Test{"transport/amqp", "TestPropertiesSayWhatTheMetadataSays"},
+	},
+	{
+		Name: "header-limit-off", Guarantee: "G5",
+		Broken: "Headers that make the broker close the connection are sent.",
+		File:   "transport/amqp/limits.go",
+		Old:    `	if size += n; size > maxHeaderBytes {`,
+		New:    `	if size += n; size > maxHeaderBytes<<10 {`,
+		Test:   Test{"transport/amqp", "TestWhatTheProtocolCannotCarryIsInvalid"},
+	},
+	{
+		Name: "long-routing-key", Guarantee: "G2",
+		Broken: "A routing key that is too long for the protocol is sent, and may arrive cut.",
+		File:   "transport/amqp/publisher.go",
+		Old:    `	if err := checkShort("routing key", out.key); err != nil {`,
+		New:    `	if err := checkShort("routing key", ""); err != nil {`,
+		Test:   Test{"transport/amqp", "TestWhatTheProtocolCannotCarryIsInvalid"},
+	},
+	{
+		Name: "whole-window-is-to-blame", Guarantee: "G5",
+		Broken: "When one message closes the channel, all in flight are reported as unavailable, and are sent again together.",
+		File:   "transport/amqp/confirms.go",
+		Old:    `	case lost > 1:`,
+		New:    `	case lost > 1<<30:`,
+		Test:   Test{"transport/amqp", "TestExceptionMakesAllUnansweredSuspect"},
+	},
+	{
+		Name: "password-in-a-parse-error", Guarantee: "G7",
+		Broken: "The error for an AMQP URI that cannot be parsed shows the URI, with its password.",
+		File:   "transport/amqp/url.go",
+		Old:    "	u, err := url.Parse(uri)\n	if err != nil {\n		return amqp091.URI{}, errURI",
+		New:    "	u, err := url.Parse(uri)\n	if err != nil {\n		return amqp091.URI{}, err",
+		Test:   Test{"transport/amqp", "TestPasswordWithReservedCharactersIsNotShown"},
+	},
+	{
+		Name: "password-of-a-failed-login", Guarantee: "G7",
+		Broken: "The error of a connection attempt shows the password.",
+		File:   "transport/amqp/broker.go",
+		Old:    `redact(err, b.parsed.Password))`,
+		New:    `fmt.Errorf("%w (%s)", err, b.uri))`,
+		Test:   Test{"transport/amqp", "TestFailedLoginDoesNotShowThePassword"},
+	},
+	{
+		Name: "confirms-off", Guarantee: "G7",
+		Broken: "A configuration without confirms is accepted.",
+		File:   "transport/amqp/config.go",
+		Old:    `	if c.AMQP.Publish.Transactional {`,
+		New:    `	if c.AMQP.Publish.Transactional && c.AllowLoss {`,
+		Test:   Test{"transport/amqp", "TestUnsafePublisherIsRefused"},
+	},
+	{
+		Name: "queue-that-drops", Guarantee: "G7",
+		Broken: "A queue that drops its oldest messages when it is full is accepted.",
+		File:   "transport/amqp/config.go",
+		Old:    `	if limited && (overflow == ""`,
+		New:    `	if limited && len(args) == 0 && (overflow == ""`,
+		Test:   Test{"transport/amqp", "TestUnsafeSubscriberIsRefused"},
+	},
+	{
+		Name: "delivery-limit-that-drops", Guarantee: "G7",
+		Broken: "A queue that drops messages after some deliveries is accepted.",
+		File:   "transport/amqp/config.go",
+		Old:    `	if args[deliveryLimitArg] != nil && !limitIsSafe {`,
+		New:    `	if args[deliveryLimitArg] == nil && !limitIsSafe && args["x"] != nil {`,
+		Test:   Test{"transport/amqp", "TestUnsafeSubscriberIsRefused"},
+	},
+}
+
+// subscribing is about the subscriber for RabbitMQ.
+var subscribing = []Mutant{
+	{
+		Name: "acknowledged-at-delivery", Guarantee: "G2",
+		Broken: "Messages are acknowledged as soon as they are delivered.",
+		File:   "transport/amqp/subscription.go",
+		Old: `	src.acks.add(d)
+	var err error`,
+		New: `	src.acks.add(d)
+	_ = src.ch.Ack(raw.DeliveryTag, false)
+	src.acks.list = nil
+	var err error`,
+		Test: Test{"transport/amqp", "TestShutdownKeepsTheOrder"},
+	},
+	{
+		Name: "bulk-ack-over-a-gap", Guarantee: "G2",
+		Broken: "A bulk acknowledgement covers messages that are not finished.",
+		File:   "transport/amqp/acks.go",
+		Old: `		if !d.finished {
+			break
+		}`,
+		New: `		if !d.finished {
+			continue
+		}`,
+		Test: Test{"transport/amqp", "TestBulkAcksCoverOnlyAFinishedPrefix"},
+	},
+	{
+		Name: "acks-cross-channels", Guarantee: "G2",
+		Broken: "A message of an earlier channel is acknowledged on the new one, where its tag is another message's.",
+		File:   "transport/amqp/subscription.go",
+		Old: `		case d.acked && d.from == src:
+			src.acks.finish(d)`,
+		New: `		case d.acked:
+			src.acks.add(d)
+			src.acks.finish(d)`,
+		Test: Test{"transport/amqp", "TestAcksDoNotCrossToAnotherChannel"},
+	},
+	{
+		Name: "requeue-on-shutdown", Guarantee: "G4",
+		Broken: "What is not finished at shutdown is nacked with requeue, which puts it behind later messages of a quorum queue.",
+		File:   "transport/amqp/subscription.go",
+		Old: `		sub.logger.Warn("cannot acknowledge", "error", err)
+	}`,
+		New: `		sub.logger.Warn("cannot acknowledge", "error", err)
+	}
+	_ = src.ch.Nack(0, true, true)`,
+		Test: Test{"transport/amqp", "TestShutdownKeepsTheOrder"},
+	},
+	{
+		Name: "nack-goes-to-the-broker", Guarantee: "G4",
+		Broken: "A nack is passed on to the broker, which may deliver later messages of the key first.",
+		File:   "transport/amqp/subscription.go",
+		Old:    `			sub.delay(d)`,
+		New: `			_ = src.ch.Nack(d.raw.DeliveryTag, false, true)
+			src.acks.list = nil
+			sub.advance(d)`,
+		Test: Test{"transport/amqp", "TestNackIsADeliveryAgainFromHere"},
+	},
+	{
+		Name: "nack-storm", Guarantee: "G5",
+		Broken: "A nacked message comes back at once, thousands of times a second.",
+		File:   "transport/amqp/subscription.go",
+		Old:    `	d.due = time.Now().Add(b.delay(d.nacks))`,
+		New:    `	d.due = time.Now().Add(b.delay(d.nacks) / 1e6)`,
+		Test:   Test{"transport/amqp", "TestNackIsADeliveryAgainFromHere"},
+	},
+	{
+		Name: "key-not-kept-together", Guarantee: "G4",
+		Broken: "Messages of one key are handled at once.",
+		File:   "transport/amqp/subscription.go",
+		Old:    `		if tail := sub.tails[d.key]; tail != nil {`,
+		New:    `		if tail := sub.tails[d.key]; tail != nil && tail == d {`,
+		Test:   Test{"transport/amqp", "TestMessagesOfAKeyComeOneAfterAnother"},
+	},
+	{
+		Name: "key-forgotten-with-its-channel", Guarantee: "G4",
+		Broken: "After a reconnect a message is handled beside an earlier one of its key, whose handler still runs.",
+		File:   "transport/amqp/subscription.go",
+		Old: `		d.after = nil
+		if d.key != "" {`,
+		New: `		d.after = nil
+		if d.key == "\x00" {`,
+		Test: Test{"transport/amqp", "TestKeyWaitsForItsHandlerAcrossConnections"},
+	},
+	{
+		Name: "phantom-message", Guarantee: "G3",
+		Broken: "A closed channel of deliveries is read as an empty message.",
+		File:   "transport/amqp/subscription.go",
+		Old: `			if !ok {
+				return src.err()
+			}
+			sub.arrive(src, raw)`,
+		New: `			if !ok {
+				src.deliveries = nil
+			}
+			sub.arrive(src, raw)`,
+		Test: Test{"transport/amqp", "TestDeletedQueueGivesNoMessage"},
+	},
+	{
+		Name: "headers-must-be-text", Guarantee: "G2",
+		Broken: "A header that is no text, as brokers add to redelivered messages, makes a message undeliverable.",
+		File:   "transport/amqp/codec.go",
+		Old: `			if text, ok = headerText(value); !ok {
+				continue
+			}`,
+		New:  `			return nil, fmt.Errorf("header %s is no text", name)`,
+		Test: Test{"transport/amqp", "TestRedeliveryOfAQuorumQueueIsRead"},
+	},
+	{
+		Name: "delivery-limit-of-rabbitmq-4", Guarantee: "G2",
+		Broken: "On RabbitMQ 4 the broker's own limit applies, which drops messages after 20 deliveries.",
+		File:   "transport/amqp/topology.go",
+		Old:    `!ok && version >= 4 {`,
+		New:    `!ok && version >= 5 {`,
+		Test:   Test{"transport/amqp", "TestDeliveryLimitFollowsTheVersionOfTheBroker"},
+	},
+	{
+		Name: "delivery-limit-on-rabbitmq-3", Guarantee: "G2",
+		Broken: "RabbitMQ 3 is given a limit of -1, which drops a message at its first nack.",
+		File:   "transport/amqp/topology.go",
+		Old:    `!ok && version >= 4 {`,
+		New:    `!ok && version >= 3 {`,
+		Test:   Test{"transport/amqp", "TestDeliveryLimitFollowsTheVersionOfTheBroker"},
+	},
+	{
+		Name: "undecodable-acknowledged-first", Guarantee: "G2",
+		Broken: "A message that cannot be read is acknowledged although it could not be set aside.",
+		File:   "transport/amqp/undecodable.go",
+		Old:    `			if r.Outcome == transport.Confirmed {`,
+		New:    `			if r.Outcome != transport.Invalid {`,
+		Test:   Test{"transport/amqp", "TestUndecodableMessageIsKeptWhileItCannotBeSetAside"},
+	},
+}
+
+// embedded is about the transport within a process.
+var embedded = []Mutant{
+	{
+		Name: "memory-unroutable-is-confirmed", Guarantee: "G2",
+		Broken: "A publish on a topic without a subscription succeeds.",
+		File:   "transport/memory/broker.go",
+		Old:    `		return transport.Result{Outcome: transport.Returned, Err: fmt.Errorf("topic %q: %w", topic, ErrUnroutable)}`,
+		New:    `		defer done(transport.Result{Outcome: transport.Confirmed})` + "\n" + `		return transport.Result{}`,
+		Test:   Test{"transport/memory", "TestPublishBeforeAnySubscriptionIsReturned"},
+	},
+	{
+		Name: "memory-close-confirms", Guarantee: "G2",
+		Broken: "Closing confirms what handlers had not acknowledged.",
+		File:   "transport/memory/handover.go",
+		Old:    `		r = unavailable(p.topic, ErrClosed)`,
+		New:    `		r = transport.Result{Outcome: transport.Confirmed}`,
+		Test:   Test{"transport/memory", "TestCloseWhileTheHandlerRunsIsNotConfirmed"},
+	},
+	{
+		Name: "memory-one-of-several-is-enough", Guarantee: "G2",
+		Broken: "The first subscription that acknowledges confirms for all.",
+		File:   "transport/memory/handover.go",
+		Old:    `		if p.unacked--; p.unacked == 0 && !p.settled {`,
+		New:    `		if p.unacked--; p.unacked >= 0 && !p.settled {`,
+		Test:   Test{"transport/memory", "TestConfirmedOnlyWhenEverySubscriptionHasAcknowledged"},
+	},
+	{
+		Name: "memory-key-not-kept-together", Guarantee: "G4",
+		Broken: "Messages of one key are handled at once.",
+		File:   "transport/memory/subscription.go",
+		Old:    `		if held {` + "\n" + `			if behind == nil {`,
+		New:    `		if held && d.nacks > 0 {` + "\n" + `			if behind == nil {`,
+		Test:   Test{"transport/memory", "TestNackedMessageHoldsItsKeyAndNoOther"},
+	},
+	{
+		Name: "memory-nack-storm", Guarantee: "G5",
+		Broken: "A nacked message comes back at once, a million times a second.",
+		File:   "transport/memory/broker.go",
+		Old:    `time.AfterFunc(b.cfg.redelivery(d.nacks), func()`,
+		New:    `time.AfterFunc(b.cfg.redelivery(d.nacks)/1000, func()`,
+		Test:   Test{"transport/memory", "TestNacksOfAMinuteAreFew"},
+	},
+	{
+		Name: "memory-unbounded-wait", Guarantee: "G5",
+		Broken: "The context of a send does not bound its wait for an acknowledgement.",
+		File:   "transport/memory/broker.go",
+		Old:    `	if ctx.Done() != nil {`,
+		New:    `	if ctx.Done() != nil && b.closed {`,
+		Test:   Test{"transport/memory", "TestSendIsBoundedByItsContext"},
+		Hang:   true,
+	},
+}
