@@ -5,6 +5,7 @@ BIN      := $(CURDIR)/bin
 TESTENV  := $(BIN)/testenv
 PKGS     ?= ./...
 FUZZTIME ?= 20s
+SOAK     ?= 60s
 
 GOLANGCI_VERSION := v2.15.0
 GOLANGCI         := $(shell command -v golangci-lint || ls $(shell $(GO) env GOPATH)/bin/golangci-lint 2>/dev/null || echo $(BIN)/golangci-lint)
@@ -32,6 +33,16 @@ bench: $(TESTENV) ## benchmarks, with allocations
 fuzz: $(TESTENV) ## each fuzz test for FUZZTIME
 	$(TESTENV) -- .ci/fuzz $(FUZZTIME)
 
+.PHONY: mutants
+mutants: $(TESTENV) ## break the library in many ways; each must fail a named test (ONLY=name)
+	$(GO) build -o $(BIN)/mutants ./internal/mutants/cmd/mutants
+	$(TESTENV) -- $(BIN)/mutants -only=$(ONLY)
+
+.PHONY: mutants-doc
+mutants-doc: ## write docs/mutants.md from the table of mutants
+	$(GO) run ./internal/mutants/cmd/mutants -document > docs/mutants.md.new
+	mv docs/mutants.md.new docs/mutants.md
+
 .PHONY: example
 example: $(TESTENV) ## the order example on a PostgreSQL and a RabbitMQ of its own, with kills
 	$(TESTENV) -- sh -c 'DATABASE_URL=$$TEST_DATABASE_URL AMQP_URL=$$TEST_AMQP_URL exec $(GO) run ./examples/orders -chaos -json'
@@ -40,6 +51,11 @@ example: $(TESTENV) ## the order example on a PostgreSQL and a RabbitMQ of its o
 matrix: ## the fault matrix, on servers of its own (QUICK=1: a part, under 90 s; RUN=Killed: by name)
 	@$(GO) -C internal/faulttest test -c -tags faults -o $(BIN)/matrix.test ./matrix
 	MATRIX_QUICK=$(QUICK) $(BIN)/matrix.test -test.parallel=8 -test.timeout=20m $(if $(RUN),-test.run='$(RUN)')
+
+.PHONY: soak
+soak: ## a chain under load while everything is killed at random, for SOAK (SEED=n, REPORT=file)
+	@$(GO) -C internal/faulttest build -o $(BIN)/soak ./cmd/soak
+	$(BIN)/soak -for=$(SOAK) $(if $(SEED),-seed=$(SEED)) $(if $(REPORT),-report=$(REPORT))
 
 .PHONY: services
 services: $(TESTENV) ## run the private servers until interrupted, and print where they are

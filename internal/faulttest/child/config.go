@@ -69,6 +69,9 @@ type Config struct {
 	Pause time.Duration
 	// PayloadBytes is how large payloads are, at least. Defaults to 0.
 	PayloadBytes int
+	// Bulk places the orders of a transaction in one statement, and waits while the brake is on: for
+	// large runs. Defaults to false.
+	Bulk bool
 	// Huge has orders whose number is a multiple of it told of in a payload that the relay's
 	// publisher refuses for ever. Defaults to 0: never.
 	Huge int
@@ -109,6 +112,13 @@ type Config struct {
 	Doom int
 	// Swallow has the handler swallow the error of a statement, likewise once. Defaults to 0: never.
 	Swallow int
+
+	// Lean has the handler do nothing but add its effect: for large runs. Defaults to false.
+	Lean bool
+	// MaxSoloStarts is the consumer's. Defaults to that of package consumer.
+	MaxSoloStarts int
+	// Quiet has the child log nothing below a warning. Defaults to false.
+	Quiet bool
 
 	// Sample is how often the child tells how it is. Defaults to 200 ms.
 	Sample time.Duration
@@ -173,6 +183,9 @@ func (c *Config) has(role Role) bool {
 func Topology(url, service string) wamqp.Config {
 	c := amqp.DurablePubSub(url, service)
 	c.Queue.Arguments = amqp091.Table{"x-single-active-consumer": true}
+	c.Connection.Reconnect = &wamqp.ReconnectConfig{
+		BackoffInitialInterval: 50 * time.Millisecond, BackoffMultiplier: 1.5, BackoffMaxInterval: 500 * time.Millisecond,
+	}
 	return c
 }
 

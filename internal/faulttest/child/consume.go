@@ -34,7 +34,7 @@ func (s *service) consumer(st *store, name string) (closers []func(), err error)
 	a := &applier{s: s, service: name, failed: make(map[int64]bool)}
 	h, err := inbox.Handle(HandlerName, a.apply, consumer.HandlerConfig{
 		Timeout: c.Timeout, LockTimeout: c.LockTimeout, Isolation: consumer.Isolation(c.Isolation), Ordered: !c.Unordered,
-		QuickAttempts: 1, MaxAttempts: c.MaxAttempts,
+		QuickAttempts: 1, MaxAttempts: c.MaxAttempts, MaxSoloStarts: c.MaxSoloStarts,
 		MinBackoff: 20 * time.Millisecond, MaxBackoff: 200 * time.Millisecond,
 	})
 	if err != nil {
@@ -129,9 +129,14 @@ func (a *applier) turn(nth int, number int64) bool {
 // effect writes what a consumer does: a row that is only ever added, a total that is
 // changed, and an event.
 func (a *applier) effect(ctx context.Context, w *consumer.Work[pgx.Tx], o *Order) error {
+	const add = `INSERT INTO effects (consumer, dispatch, key, n, amount, sent) VALUES ($1, $2, $3, $4, $5, $6)`
+	e := w.Event()
+	if a.s.cfg.Lean {
+		_, err := w.DB().Exec(ctx, add, a.service, e.ID.String(), o.Key, o.N, o.Amount, e.Stamp)
+		return err
+	}
 	b := &pgx.Batch{}
-	b.Queue(`INSERT INTO effects (consumer, dispatch, key, n, amount) VALUES ($1, $2, $3, $4, $5)`,
-		a.service, w.Event().ID.String(), o.Key, o.N, o.Amount)
+	b.Queue(add, a.service, e.ID.String(), o.Key, o.N, o.Amount, e.Stamp)
 	b.Queue(`INSERT INTO totals AS t VALUES ($1, $2, 1, $3, $3, $3) ON CONFLICT (consumer, key) DO UPDATE
 		SET count = t.count + 1, sum = t.sum + $3, least = least(t.least, $3), most = greatest(t.most, $3)`,
 		a.service, o.Key, o.Amount)

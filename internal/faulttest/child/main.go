@@ -109,6 +109,9 @@ func newService(cfg Config) (*service, func() error, error) {
 		return nil, nil, err
 	}
 	level := &slog.HandlerOptions{Level: slog.LevelDebug - 4}
+	if cfg.Quiet {
+		level.Level = slog.LevelWarn
+	}
 	return &service{cfg: cfg, log: slog.New(slog.NewTextHandler(f, level))}, f.Close, nil
 }
 
@@ -195,7 +198,7 @@ func (s *service) open(ctx context.Context, url string) (*store, func(), error) 
 		return nil, nil, err
 	}
 	cfg.ConnConfig.RuntimeParams["application_name"] = s.cfg.Name
-	cfg.MaxConns = int32(8 + s.cfg.Writers)
+	cfg.MaxConns = int32(max(8, s.cfg.InFlight/2) + s.cfg.Writers)
 	pool, err := pgxpool.NewWithConfig(ctx, cfg)
 	if err != nil {
 		return nil, nil, err

@@ -18,7 +18,8 @@ import (
 	"github.com/boxpair/boxpair/internal/fault"
 )
 
-// ErrNoFaults is returned by [Start] in a program that was built without -tags faults.
+// ErrNoFaults is returned by [Start] for a child with faults in a program that was built
+// without -tags faults.
 var ErrNoFaults = errors.New("built without -tags faults: nothing would be injected")
 
 // Process is a running child. Its methods may be called from several goroutines.
@@ -41,7 +42,7 @@ type Process struct {
 // none. The child ends with this process. The caller must end it: by [Process.Stop] or
 // [Process.Kill].
 func Start(ctx context.Context, cfg Config, faults string) (*Process, error) {
-	if !fault.Enabled {
+	if faults != "" && !fault.Enabled {
 		return nil, ErrNoFaults
 	}
 	if _, err := cfg.withDefaults(); err != nil {
@@ -171,6 +172,9 @@ func orEnd(err error) error {
 
 // Name is the child's name.
 func (p *Process) Name() string { return p.cfg.Name }
+
+// PID is the number of the child's process.
+func (p *Process) PID() int { return p.cmd.Process.Pid }
 
 // Config is what the child was started with.
 func (p *Process) Config() Config { return p.cfg }

@@ -2,6 +2,7 @@ package child
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync"
 	"sync/atomic"
@@ -136,8 +137,10 @@ func (w *writers) again(ctx context.Context, do func() error) bool {
 		if err == nil {
 			return true
 		}
-		w.failed.Add(1)
-		w.s.log.Warn("producer", "error", err)
+		if !errors.Is(err, errHeld) {
+			w.failed.Add(1)
+			w.s.log.Warn("producer", "error", err)
+		}
 		if !sleep(ctx, 20*time.Millisecond) {
 			return false
 		}
@@ -171,7 +174,7 @@ func (w *writers) place(ctx context.Context, first, last int64) error {
 		for n := first; n <= last; n++ {
 			orders = append(orders, NewOrder(c.Producer, n, c.Keys))
 		}
-		if err := placeAll(ctx, tx.DB(), orders); err != nil {
+		if err := w.placeAll(ctx, tx.DB(), orders); err != nil {
 			return err
 		}
 		events := make([]producer.Event, len(orders))
@@ -190,8 +193,14 @@ func (w *writers) place(ctx context.Context, first, last int64) error {
 	})
 }
 
+// errHeld says that the brake is on.
+var errHeld = errors.New("the brake is on")
+
 // placeAll places orders in one round trip.
-func placeAll(ctx context.Context, tx pgx.Tx, orders []Order) error {
+func (w *writers) placeAll(ctx context.Context, tx pgx.Tx, orders []Order) error {
+	if w.s.cfg.Bulk {
+		return w.placeBulk(ctx, tx, orders)
+	}
 	b := &pgx.Batch{}
 	for i := range orders {
 		o := &orders[i]
@@ -200,6 +209,31 @@ func placeAll(ctx context.Context, tx pgx.Tx, orders []Order) error {
 		})
 	}
 	return tx.SendBatch(ctx, b).Close()
+}
+
+// placeBulk places orders in one statement.
+func (w *writers) placeBulk(ctx context.Context, tx pgx.Tx, orders []Order) error {
+	first, last := orders[0].Number, orders[len(orders)-1].Number
+	rows, err := tx.Query(ctx, `SELECT num, place FROM place_all($1, $2, $3, $4)`, w.s.cfg.Producer, first, last, w.s.cfg.Keys)
+	if err != nil {
+		return err
+	}
+	var number, place int64
+	n := 0
+	_, err = pgx.ForEachRow(rows, []any{&number, &place}, func() error {
+		orders[number-first].N = place
+		n++
+		return nil
+	})
+	switch {
+	case err != nil:
+		return err
+	case n == 0:
+		return errHeld
+	case n != len(orders):
+		return fmt.Errorf("%d of %d orders are there", n, len(orders))
+	}
+	return nil
 }
 
 func sleep(ctx context.Context, d time.Duration) bool {

@@ -1,0 +1,130 @@
+package soak
+
+import (
+	"fmt"
+	"time"
+)
+
+// Report is what a run has shown. Its JSON is one line.
+type Report struct {
+	Seed     uint64  `json:"seed"`
+	Seconds  float64 `json:"seconds"` // of load and faults
+	Messages int64   `json:"messages"`
+	Rate     float64 `json:"messages_per_second"`
+
+	// What was done to the chain.
+	Kills      int `json:"kills"`
+	Stops      int `json:"stops"`
+	PGCrashes  int `json:"pg_crashes"`
+	RabbitKill int `json:"rabbit_kills"`
+	Partitions int `json:"partitions"`
+	Injected   int `json:"duplicates_injected"`
+	// Suppressed is how many copies consumers have acknowledged without running the handler, as far as
+	// they lived to tell; Seen how many deliveries beyond the first there were at least.
+	Seen       int64 `json:"duplicates_seen"`
+	Suppressed int64 `json:"duplicates_suppressed"`
+	ByWindow   int64 `json:"duplicates_suppressed_in_memory"`
+
+	// What must be 0.
+	Lost       int64  `json:"lost"`
+	Repeated   int64  `json:"duplicate_effects"`
+	Unordered  int64  `json:"order_violations"`
+	Phantom    int64  `json:"phantom"`
+	Torn       int64  `json:"torn"`
+	Unclaimed  int64  `json:"unclaimed"`
+	LossBound  string `json:"upper_bound_95"`
+	Parked     int64  `json:"parked"`
+	Unknown    int64  `json:"commits_unknown"`
+	SoloStarts int64  `json:"solo_starts"`
+
+	Drained bool    `json:"drained"`
+	Drain   float64 `json:"drain_seconds"`
+	// Stall is the longest time without any effect, and Slowest the longest from the write of an
+	// event to its effect: the longest outage, and the backlog that it left.
+	Stall   float64 `json:"longest_stall_seconds"`
+	Slowest float64 `json:"longest_outage_to_drain_seconds"`
+	P50     float64 `json:"p50_seconds"`
+	P99     float64 `json:"p99_seconds"`
+
+	// RSSSlope is how the memory of processes grew, in MB per minute, over so many minutes of
+	// processes that were spared from being killed.
+	RSSSlope   float64            `json:"rss_slope_mb_per_minute"`
+	RSSMinutes float64            `json:"rss_minutes"`
+	PeakHeapMB map[string]float64 `json:"peak_heap_mb"`
+
+	Versions map[string]string `json:"versions"`
+	Settings map[string]string `json:"settings"`
+
+	// Violations say what must not be; Missing what of the least work was not done.
+	Violations []string `json:"violations"`
+	Missing    []string `json:"missing"`
+	Valid      bool     `json:"valid"`
+}
+
+// Passed tells whether enough was done and nothing was found.
+func (r *Report) Passed() bool { return r.Valid && len(r.Violations) == 0 }
+
+const (
+	mostHeapMB  = 256
+	mostSlopeMB = 3 // per minute
+	leastSlope  = 5 // minutes, of which a slope says something
+)
+
+// judge completes the report.
+func (r *Report) judge(cfg *Config, failed []string) {
+	r.Violations, r.Missing = []string{}, []string{}
+	for _, v := range []struct {
+		what string
+		n    int64
+	}{
+		{"messages lost", r.Lost}, {"effects repeated", r.Repeated}, {"effects out of order", r.Unordered},
+		{"effects of nothing", r.Phantom}, {"changes without their event, or the reverse", r.Torn},
+		{"effects without a claim, or the reverse", r.Unclaimed},
+	} {
+		if v.n != 0 {
+			r.violation("%d %s", v.n, v.what)
+		}
+	}
+	if !r.Drained || r.Drain > cfg.DrainLimit.Seconds() {
+		r.violation("not at rest %.0f s after the faults", r.Drain)
+	}
+	for role, mb := range r.PeakHeapMB {
+		if mb > mostHeapMB {
+			r.violation("a %s had a heap of %.0f MB", role, mb)
+		}
+	}
+	if r.RSSMinutes >= leastSlope && r.RSSSlope > mostSlopeMB {
+		r.violation("memory grew by %.1f MB per minute", r.RSSSlope)
+	}
+	for _, text := range failed {
+		r.violation("%s", text)
+	}
+	r.needs(cfg.Duration)
+	r.Valid = len(r.Missing) == 0
+	if r.Messages > 0 {
+		r.LossBound = fmt.Sprintf("0 of %d: fewer than %.1e per message, with a confidence of 95 %%", r.Messages, 3/float64(r.Messages))
+	}
+}
+
+func (r *Report) violation(format string, args ...any) {
+	r.Violations = append(r.Violations, fmt.Sprintf(format, args...))
+}
+
+// needs looks at whether enough was done for the zeros to say something: what a busy machine
+// with two cores does.
+func (r *Report) needs(d time.Duration) {
+	minutes := d.Minutes()
+	for _, n := range []struct {
+		what string
+		did  int64
+		per  float64 // minute
+	}{
+		{"messages", r.Messages, 10_000}, {"kills", int64(r.Kills), 50}, {"stops", int64(r.Stops), 1}, {"PostgreSQL crashes", int64(r.PGCrashes), 2},
+		{"RabbitMQ kills", int64(r.RabbitKill), 1}, {"partitions", int64(r.Partitions), 4},
+		{"copies suppressed", r.Suppressed, 500},
+	} {
+		if least := int64(n.per * minutes); n.did < least {
+			r.Missing = append(r.Missing, fmt.Sprintf("%d %s, fewer than %d", n.did, n.what, least))
+		}
+	}
+}

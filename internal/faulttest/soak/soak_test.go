@@ -1,0 +1,127 @@
+package soak
+
+import (
+	"math"
+	"strings"
+	"testing"
+	"time"
+)
+
+// over is a reader of rows that are given.
+func over(rows ...row) (*reader, func() error) {
+	r := &reader{}
+	return r, func() error {
+		if r.ok = len(rows) > 0; r.ok {
+			r.row, rows = rows[0], rows[1:]
+		}
+		return nil
+	}
+}
+
+func TestEveryDifferenceIsFound(t *testing.T) {
+	t.Parallel()
+	a1, a2, b1, b2 := row{"a", 1, 10}, row{"a", 2, 20}, row{"b", 1, 30}, row{"b", 2, 40}
+	for name, c := range map[string]struct {
+		effects []row
+		want    findings
+	}{
+		"all well":         {[]row{a1, a2, b1}, findings{messages: 3, effects: 3}},
+		"first lost":       {[]row{a2, b1}, findings{messages: 3, effects: 2, lost: 1}},
+		"last lost":        {[]row{a1, a2}, findings{messages: 3, effects: 2, lost: 1}},
+		"all lost":         {nil, findings{messages: 3, lost: 3}},
+		"twice":            {[]row{a1, a1, a2, b1}, findings{messages: 3, effects: 4, repeated: 1}},
+		"last three times": {[]row{a1, a2, b1, b1, b1}, findings{messages: 3, effects: 5, repeated: 2}},
+		"from nowhere":     {[]row{a1, a2, b1, b2}, findings{messages: 3, effects: 4, phantom: 1}},
+		"other content":    {[]row{a1, {"a", 2, 21}, b1}, findings{messages: 3, effects: 3, phantom: 1}},
+		"one for another":  {[]row{a1, a2, b2}, findings{messages: 3, effects: 3, lost: 1, phantom: 1}},
+	} {
+		orders, nextOrder := over(a1, a2, b1)
+		effects, nextEffect := over(c.effects...)
+		var got findings
+		if err := merge(&got, nextOrder, nextEffect, orders, effects); err != nil || got != c.want {
+			t.Errorf("%s: found %+v, %v, want %+v", name, got, err, c.want)
+		}
+	}
+}
+
+func TestSlopeIsThatOfEachProcess(t *testing.T) {
+	t.Parallel()
+	var s slope
+	s.add([]point{{1, 100}, {2, 110}, {3, 120}})
+	s.add([]point{{1, 5000}, {2, 5010}}) // a larger one, that grows alike
+	s.add([]point{{9, 9}})
+	if got := s.perMinute(); math.Abs(got-10) > 1e-9 || s.minutes != 3 {
+		t.Errorf("slope %v over %v minutes", got, s.minutes)
+	}
+}
+
+// enough is a report of a minute in which enough was done, and nothing found.
+func enough() *Report {
+	return &Report{Messages: 20_000, Kills: 100, Stops: 2, PGCrashes: 3, RabbitKill: 1, Partitions: 8, Suppressed: 900, Drained: true}
+}
+
+func TestReportIsJudged(t *testing.T) {
+	t.Parallel()
+	cfg := &Config{Duration: time.Minute, DrainLimit: time.Minute}
+	r := enough()
+	if r.judge(cfg, nil); !r.Passed() {
+		t.Fatalf("%v, %v", r.Violations, r.Missing)
+	}
+	for name, spoil := range map[string]func(*Report){
+		"lost": func(r *Report) { r.Lost = 1 }, "repeated": func(r *Report) { r.Repeated = 1 },
+		"out of order": func(r *Report) { r.Unordered = 1 }, "effects of nothing": func(r *Report) { r.Phantom = 1 },
+		"without their event": func(r *Report) { r.Torn = 1 }, "without a claim": func(r *Report) { r.Unclaimed = 1 },
+		"not at rest": func(r *Report) { r.Drained = false }, "rest 61": func(r *Report) { r.Drain = 61 },
+		"heap":   func(r *Report) { r.PeakHeapMB = map[string]float64{"relay": 300} },
+		"memory": func(r *Report) { r.RSSMinutes, r.RSSSlope = 6, 5 },
+	} {
+		r := enough()
+		spoil(r)
+		r.judge(cfg, nil)
+		words := name
+		if name == "rest 61" {
+			words = "not at rest 61 s"
+		}
+		if r.Passed() || len(r.Violations) != 1 || !strings.Contains(r.Violations[0], words) {
+			t.Errorf("%s: %v", name, r.Violations)
+		}
+	}
+	r = enough()
+	if r.judge(cfg, []string{"a process failed"}); r.Passed() {
+		t.Error("a failed process passes")
+	}
+}
+
+func TestRunWithoutEnoughWorkIsInvalid(t *testing.T) {
+	t.Parallel()
+	cfg := &Config{Duration: time.Minute, DrainLimit: time.Minute}
+	for name, spoil := range map[string]func(*Report){
+		"messages": func(r *Report) { r.Messages = 9999 }, "kills": func(r *Report) { r.Kills = 49 },
+		"stops": func(r *Report) { r.Stops = 0 }, "PostgreSQL crashes": func(r *Report) { r.PGCrashes = 1 },
+		"RabbitMQ kills": func(r *Report) { r.RabbitKill = 0 }, "partitions": func(r *Report) { r.Partitions = 3 },
+		"copies suppressed": func(r *Report) { r.Suppressed = 499 },
+	} {
+		r := enough()
+		spoil(r)
+		r.judge(cfg, nil)
+		if r.Valid || r.Passed() || len(r.Missing) != 1 || !strings.Contains(r.Missing[0], name) {
+			t.Errorf("%s: %v", name, r.Missing)
+		}
+	}
+}
+
+func TestPaceLeavesTimeForEveryFault(t *testing.T) {
+	t.Parallel()
+	for _, d := range []time.Duration{time.Minute, 10 * time.Minute} {
+		p := (&Config{Duration: d}).pace()
+		// The first comes after half of a mean, the others at most one and a half means after it.
+		for kind, c := range map[string]struct {
+			mean  time.Duration
+			least int
+		}{"postgres": {p.postgres, 2}, "rabbit": {p.rabbit, 1}, "partition": {p.partition, 4}, "stop": {p.stop, 1}} {
+			if n := 1 + int((d-c.mean/2)/(c.mean*3/2)); n < c.least*int(d.Minutes())*2/3 {
+				t.Errorf("%v: %d of %s", d, n, kind)
+			}
+		}
+	}
+}

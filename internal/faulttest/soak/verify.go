@@ -1,0 +1,176 @@
+package soak
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/boxpair/boxpair/internal/faulttest/child"
+	"github.com/boxpair/boxpair/internal/faulttest/system"
+)
+
+// findings are what the tables say in the end.
+type findings struct {
+	messages, effects int64
+	lost              int64 // orders without an effect that are not set aside
+	repeated          int64 // effects beyond the first
+	phantom           int64 // effects without an order, or of another content
+	torn              int64 // orders without their event, or events without their order
+	unordered         int64 // effects that came after a later one of their key, or left one out
+	unclaimed         int64 // effects without a claim of their dispatch, or the reverse
+	parked            int64
+	p50, p99, most    float64 // seconds from the write of an event to its effect
+}
+
+// verify counts. Orders and effects are in two databases, so the two are read side by side in one order.
+func verify(ctx context.Context, sys *system.System) (*findings, error) {
+	f := &findings{}
+	for _, step := range []func(context.Context, *system.System) error{f.compare, f.origins, f.order, f.claims, f.aside, f.latency} {
+		if err := step(ctx, sys); err != nil {
+			return nil, err
+		}
+	}
+	f.lost = max(0, f.lost-f.parked)
+	return f, nil
+}
+
+// row is an order, or an effect of one.
+type row struct {
+	key       string
+	n, amount int64
+}
+
+func (r *row) before(o *row) bool { return r.key < o.key || r.key == o.key && r.n < o.n }
+
+// reader reads rows one by one.
+type reader struct {
+	rows pgx.Rows
+	row
+	ok bool
+}
+
+func read(ctx context.Context, pool *pgxpool.Pool, table string) (*reader, error) {
+	rows, err := pool.Query(ctx, `SELECT key, n, amount FROM `+table+` ORDER BY key COLLATE "C", n`)
+	return &reader{rows: rows}, err
+}
+
+func (r *reader) next() error {
+	if r.ok = r.rows.Next(); !r.ok {
+		return r.rows.Err()
+	}
+	return r.rows.Scan(&r.key, &r.n, &r.amount)
+}
+
+func (f *findings) compare(ctx context.Context, sys *system.System) error {
+	orders, err := read(ctx, sys.OutboxPool(), "orders")
+	if err != nil {
+		return err
+	}
+	defer orders.rows.Close()
+	effects, err := read(ctx, sys.InboxPool(), "effects")
+	if err != nil {
+		return err
+	}
+	defer effects.rows.Close()
+	if err := merge(f, orders.next, effects.next, orders, effects); err != nil {
+		return fmt.Errorf("compare orders and effects: %w", err)
+	}
+	return nil
+}
+
+// merge goes through both side by side.
+func merge(f *findings, nextOrder, nextEffect func() error, orders, effects *reader) error {
+	if err := nextOrder(); err != nil {
+		return err
+	}
+	if err := nextEffect(); err != nil {
+		return err
+	}
+	for orders.ok || effects.ok {
+		var err error
+		switch {
+		case !effects.ok || orders.ok && orders.before(&effects.row):
+			f.messages++
+			f.lost++
+			err = nextOrder()
+		case !orders.ok || effects.before(&orders.row):
+			f.effects++
+			f.phantom++
+			err = nextEffect()
+		default:
+			f.messages++
+			order := orders.row
+			for n := 0; err == nil && effects.ok && !order.before(&effects.row); n++ {
+				f.effects++
+				if n > 0 {
+					f.repeated++
+				}
+				if effects.amount != order.amount {
+					f.phantom++
+				}
+				err = nextEffect()
+			}
+			if err == nil {
+				err = nextOrder()
+			}
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// origins looks for changes without their event, and events without their change.
+func (f *findings) origins(ctx context.Context, sys *system.System) error {
+	return one(ctx, sys.OutboxPool(), &f.torn, `
+SELECT count(*) FROM orders o FULL JOIN boxpair.outbox_events e
+    ON e.source = 'order/' || o.producer || '/' || o.number AND e.key = o.key
+WHERE o.number IS NULL OR e.id IS NULL`)
+}
+
+// order looks at effects in the order in which they came. A second effect is another finding's
+// business.
+func (f *findings) order(ctx context.Context, sys *system.System) error {
+	return one(ctx, sys.InboxPool(), &f.unordered, `
+SELECT count(*) FROM (
+    SELECT n, row_number() OVER (PARTITION BY key ORDER BY seq) AS place
+    FROM (SELECT key, n, min(seq) AS seq FROM effects GROUP BY key, n) first
+) e WHERE n <> place`)
+}
+
+func (f *findings) claims(ctx context.Context, sys *system.System) error {
+	return one(ctx, sys.InboxPool(), &f.unclaimed, `
+SELECT count(*) FROM (SELECT DISTINCT dispatch FROM effects) e
+FULL JOIN (SELECT dispatch_id FROM boxpair.inbox WHERE applied_at IS NOT NULL) i ON i.dispatch_id = e.dispatch
+WHERE e.dispatch IS NULL OR i.dispatch_id IS NULL`)
+}
+
+// aside counts what waits for an operator.
+func (f *findings) aside(ctx context.Context, sys *system.System) error {
+	var dead int64
+	err := one(ctx, sys.OutboxPool(), &dead, `SELECT count(*) FROM boxpair.outbox_parked`)
+	if err != nil {
+		return err
+	}
+	err = one(ctx, sys.InboxPool(), &f.parked, `SELECT count(*) FROM boxpair.inbox_parked p JOIN boxpair.inbox_consumers c
+		ON c.id = p.consumer WHERE c.name = $1`, child.ConsumerName("stock"))
+	f.parked += dead
+	return err
+}
+
+func (f *findings) latency(ctx context.Context, sys *system.System) error {
+	return sys.InboxPool().QueryRow(ctx, `
+SELECT coalesce(percentile_cont(0.5) WITHIN GROUP (ORDER BY d), 0), coalesce(percentile_cont(0.99) WITHIN GROUP (ORDER BY d), 0),
+    coalesce(max(d), 0)
+FROM (SELECT extract(epoch FROM at - sent)::float8 AS d FROM effects) e`).Scan(&f.p50, &f.p99, &f.most)
+}
+
+func one(ctx context.Context, pool *pgxpool.Pool, into *int64, query string, args ...any) error {
+	if err := pool.QueryRow(ctx, query, args...).Scan(into); err != nil {
+		return fmt.Errorf("count: %w", err)
+	}
+	return nil
+}
