@@ -71,7 +71,7 @@ var writing = []Mutant{
 		Name: "content-not-compared", Guarantee: "G6",
 		Broken: "An event with a known dispatch ID and other content is dropped silently.",
 		File:   "store/postgres/append.go",
-		Old:    `DO UPDATE SET digest = NULL WHERE e.digest IS DISTINCT FROM excluded.digest`,
+		Old:    `DO UPDATE SET altered = NULL WHERE e.digest IS DISTINCT FROM excluded.digest`,
 		New:    `DO NOTHING`,
 		Test:   Test{"store/postgres", "TestProducerContract/append/other content under a known ID dooms the transaction"},
 	},
