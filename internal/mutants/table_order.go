@@ -104,8 +104,8 @@ var ordering = []Mutant{
 		Name: "late-failure-revives", Guarantee: "G2",
 		Broken: "An event that an operator discarded while it was being sent comes back when the sending fails.",
 		File:   "store/postgres/parked.go",
-		Old:    `    WHERE p.shard + 0 = f.shard AND p.id = x.id AND p.` + "` + live + `",
-		New:    `    WHERE p.shard + 0 = f.shard AND p.id = x.id AND p.state <> ''`,
+		Old:    `AND p.attempts = x.attempts - 1 AND p.` + "` + live + `",
+		New:    `AND p.state <> ''`,
 		Test:   Test{"store/postgres", "TestProducerContract/promotion/late failure does not revive a discarded event"},
 	},
 	{
@@ -165,7 +165,7 @@ var routing = []Mutant{
 	{
 		Name: "probes-do-not-rotate", Guarantee: "G5",
 		Broken: "A paused route is probed with its oldest event only, which may be the bad one.",
-		File:   "producer/relay_route.go",
+		File:   "producer/relay_stall.go",
 		Old:    `cmp.Or(cmp.Compare(a.probes, b.probes), cmp.Compare(a.Seq, b.Seq)`,
 		New:    `cmp.Or(cmp.Compare(a.Seq, b.Seq), cmp.Compare(a.probes, b.probes)`,
 		Test:   Test{"producer", "TestProbesRotateOverKeysOldestFirst"},
@@ -201,9 +201,9 @@ var routing = []Mutant{
 	{
 		Name: "stalled-route-fills-the-memory", Guarantee: "G5",
 		Broken: "The backlog of a paused route takes the room of all others.",
-		File:   "producer/relay_route.go",
-		Old:    `	stallHeads  = 32 `,
-		New:    `	stallHeads  = 1 << 20 `,
+		File:   "producer/relay_stall.go",
+		Old:    `	return r.paused || c.success > r.downAt || c.now-r.downAt > downAlone`,
+		New:    `	return r.paused && c.success < 0 && r.downAt < 0`,
 		Test:   Test{"producer", "TestTheBacklogOfAStalledRouteTakesNoRoomFromOthers"},
 	},
 	{
