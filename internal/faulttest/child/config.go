@@ -19,6 +19,7 @@ const (
 	Producer Role = "producer"
 	Relay    Role = "relay"
 	Consumer Role = "consumer"
+	Janitor  Role = "janitor"
 )
 
 // OutboxName is the producer's name: the first part of every order's dispatch ID.
@@ -43,7 +44,7 @@ type Config struct {
 	// Dir is where the child logs. Required.
 	Dir string
 
-	// Outbox is the database of the producer and of the relay. Required by them.
+	// Outbox is the database of the producer, the relay and the janitor. Required by them.
 	Outbox string
 	// Inbox is the database of the consumer. Required by it.
 	Inbox string
@@ -98,10 +99,13 @@ type Config struct {
 	MaxHold time.Duration
 	// MaxAttempts is the relay's and the consumer's. Defaults to 10.
 	MaxAttempts int
-	// Window of the inbox. Defaults to 14 days.
+	// Memory is the window of the inbox. Defaults to that of package consumer.
 	Memory time.Duration
 	// ForgetInterval is the consumer's. Defaults to that of package consumer.
 	ForgetInterval time.Duration
+	// Retention is the janitor's. Defaults to 1 s.
+	Retention time.Duration
+
 	// Unordered has the consumer keep no order. Defaults to false.
 	Unordered bool
 	// Fail has the handler fail for orders whose number is a multiple of it, the first time that
@@ -136,7 +140,7 @@ func (c Config) withDefaults() (Config, error) {
 	need("Name", c.Name, true)
 	need("Dir", c.Dir, true)
 	need("Topic", c.Topic, true)
-	need("Outbox", c.Outbox, c.has(Producer) || c.has(Relay))
+	need("Outbox", c.Outbox, c.has(Producer) || c.has(Relay) || c.has(Janitor))
 	need("Inbox", c.Inbox, c.has(Consumer))
 	need("AMQP", c.AMQP, c.has(Relay) || c.has(Consumer))
 	if len(c.Roles) == 0 {
@@ -161,7 +165,7 @@ func (c Config) withDefaults() (Config, error) {
 	}{
 		{&c.LeaseTTL, time.Second}, {&c.SendTimeout, 2 * time.Second}, {&c.ConfirmTimeout, 2 * time.Second},
 		{&c.Timeout, 5 * time.Second}, {&c.LockTimeout, 500 * time.Millisecond}, {&c.MaxHold, 10 * time.Second},
-		{&c.Sample, 200 * time.Millisecond},
+		{&c.Retention, time.Second}, {&c.Sample, 200 * time.Millisecond},
 	} {
 		*f.value = cmp.Or(*f.value, f.def)
 	}

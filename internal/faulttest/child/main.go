@@ -179,7 +179,7 @@ func (s *service) build(ctx context.Context) (closers []func(), err error) {
 			}
 		}
 	}
-	if !c.has(Producer) && !c.has(Relay) {
+	if !c.has(Producer) && !c.has(Relay) && !c.has(Janitor) {
 		return closers, nil
 	}
 	store, closePool, err := s.open(ctx, c.Outbox)

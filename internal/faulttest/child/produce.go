@@ -26,6 +26,11 @@ func (s *service) outbox(st *store) (closers []func(), err error) {
 			return closers, err
 		}
 	}
+	if s.cfg.has(Janitor) {
+		if err := s.janitor(st); err != nil {
+			return closers, err
+		}
+	}
 	if s.cfg.has(Producer) {
 		w := &writers{s: s, st: st, outbox: outbox}
 		s.parts = append(s.parts,
@@ -36,6 +41,17 @@ func (s *service) outbox(st *store) (closers []func(), err error) {
 			}})
 	}
 	return closers, nil
+}
+
+func (s *service) janitor(st *store) error {
+	j, err := producer.NewJanitor(st.Store, producer.JanitorConfig{
+		Retention: s.cfg.Retention, Interval: 50 * time.Millisecond, MaxBatch: 10, Logger: s.log,
+	})
+	if err != nil {
+		return err
+	}
+	s.parts = append(s.parts, part{name: "janitor", run: j.Run, tell: func(r *Report) { r.Removed = j.Totals().Events }})
+	return nil
 }
 
 func (s *service) relay(outbox *producer.Outbox[pgx.Tx]) (closers []func(), err error) {

@@ -29,6 +29,8 @@ type Report struct {
 	Blocked                                    bool
 	RouteError, DatabaseError                  string
 
+	// Removed is how many events the janitor has removed.
+	Removed int64
 	// Handlers are the counters of the services.
 	Handlers map[string]consumer.Counters
 	// Points is how often fault points were reached.

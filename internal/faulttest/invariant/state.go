@@ -37,6 +37,8 @@ type State struct {
 	// Unordered tells that consumers keep no order, so that none is expected of their
 	// effects.
 	Unordered bool
+	// Forgets tells that consumers have forgotten claims, so that none is expected.
+	Forgets bool
 	// Reordered tells that the wire was not in order for a reason that the documents name, as past a dead
 	// letter.
 	Reordered bool

@@ -80,12 +80,17 @@ func started(cfg servers.Config) func() (*servers.Servers, error) {
 	return sync.OnceValues(func() (*servers.Servers, error) {
 		s, err := servers.Start(context.Background(), cfg)
 		if err == nil {
-			stopsMu.Lock()
-			defer stopsMu.Unlock()
-			stops = append(stops, s.Close)
+			stopLater(s.Close)
 		}
 		return s, err
 	})
+}
+
+// stopLater has a server stopped when all tests have ended.
+func stopLater(stop func() error) {
+	stopsMu.Lock()
+	defer stopsMu.Unlock()
+	stops = append(stops, stop)
 }
 
 // calm are servers that nothing happens to as a whole.

@@ -2,6 +2,7 @@ package matrix
 
 import (
 	"context"
+	"hash/fnv"
 	"os"
 	"path/filepath"
 	"strings"
@@ -28,6 +29,13 @@ const (
 // quick tells whether only a part of the matrix is to run.
 var quick = os.Getenv("MATRIX_QUICK") != ""
 
+// left tells whether a quick run leaves a cell out: five of six, always the same ones.
+func left(test, name string) bool {
+	h := fnv.New32a()
+	_, _ = h.Write([]byte(test + "/" + name))
+	return quick && h.Sum32()%6 != 0
+}
+
 // rig is a system of one cell.
 type rig struct {
 	t   *testing.T
@@ -39,6 +47,9 @@ type rig struct {
 // cell runs one cell of the matrix in parallel with others.
 func cell(t *testing.T, name string, on func() (*servers.Servers, error), cfg system.Config, run func(t *testing.T, r *rig)) {
 	t.Helper()
+	if left(t.Name(), name) {
+		return
+	}
 	t.Run(name, func(t *testing.T) {
 		t.Parallel()
 		t.Cleanup(func() { tally.add(t.Name(), t.Failed()) })

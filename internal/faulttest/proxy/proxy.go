@@ -135,5 +135,13 @@ func (p *Proxy) Cut() error {
 	return err
 }
 
+// Move has the proxy pass on to another server from now on, and closes all connections.
+func (p *Proxy) Move(upstream string) error {
+	p.proxy.Lock()
+	p.proxy.Upstream = upstream
+	p.proxy.Unlock()
+	return p.Cut()
+}
+
 // Close closes everything.
 func (p *Proxy) Close() error { return p.server.Collection.Clear() }

@@ -68,6 +68,15 @@ func (p *Postgres) Close() error {
 // URL is the address of a database for [User].
 func (p *Postgres) URL(database string) string { return p.address(database, User, Password) }
 
+// Addr is where the server listens.
+func (p *Postgres) Addr() string {
+	u, err := url.Parse(p.server.URL())
+	if err != nil {
+		panic(err) // it was made by url.URL
+	}
+	return u.Host
+}
+
 // AdminURL is the address of a database for the superuser.
 func (p *Postgres) AdminURL(database string) string { return p.address(database, "", "") }
 

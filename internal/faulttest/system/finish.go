@@ -129,18 +129,21 @@ func (s *System) Left(ctx context.Context) (int, error) {
 	if err != nil || left > 0 {
 		return left, err
 	}
-	events, err := Number(ctx, s.pools.outbox, `SELECT count(*) FROM boxpair.outbox_events e
-		WHERE NOT EXISTS (SELECT FROM boxpair.outbox_parked p WHERE p.id = e.id)`)
+	sent, err := Number(ctx, s.pools.outbox, `SELECT (SELECT count(*) FROM orders) - (SELECT count(*) FROM boxpair.outbox_parked)`)
 	if err != nil {
 		return 0, err
 	}
+	handled := `SELECT count(*) FROM boxpair.inbox i JOIN boxpair.inbox_consumers c ON c.id = i.consumer
+		WHERE c.name || $1 = $2 || $1`
+	if s.cfg.Forgets {
+		handled = `SELECT count(DISTINCT dispatch) FROM effects WHERE consumer = $1 AND $2 <> ''`
+	}
 	for _, name := range s.cfg.Services {
-		n, err := Number(ctx, s.pools.inbox, `SELECT count(*) FROM boxpair.inbox i JOIN boxpair.inbox_consumers c ON c.id = i.consumer
-			WHERE c.name = $1`, child.ConsumerName(name))
+		n, err := Number(ctx, s.pools.inbox, handled, name, child.ConsumerName(name))
 		if err != nil {
 			return 0, err
 		}
-		left += max(0, events-n)
+		left += max(0, sent-n)
 	}
 	if left > 0 {
 		return left, nil
@@ -192,7 +195,10 @@ func (s *System) Reported(p *child.Process, r *child.Report) {
 
 // Look reads what was done. No child may be running: what is left at the broker is taken.
 func (s *System) Look(ctx context.Context) (*invariant.State, error) {
-	state := &invariant.State{Unordered: s.cfg.Unordered, Secrets: []string{child.Canary, servers.Password}}
+	state := &invariant.State{
+		Unordered: s.cfg.Unordered, Forgets: s.cfg.Forgets,
+		Secrets: []string{child.Canary, servers.Password},
+	}
 	for _, read := range []func(context.Context, *invariant.State) error{
 		s.readOrders, s.readOutbox, s.readConsumers, s.readBroker, s.readTexts,
 	} {
@@ -201,6 +207,17 @@ func (s *System) Look(ctx context.Context) (*invariant.State, error) {
 		}
 	}
 	s.readChildren(state)
+	return state, nil
+}
+
+// LookAtDatabases reads what the databases hold, whoever is running.
+func (s *System) LookAtDatabases(ctx context.Context) (*invariant.State, error) {
+	state := &invariant.State{}
+	for _, read := range []func(context.Context, *invariant.State) error{s.readOrders, s.readOutbox, s.readConsumers} {
+		if err := read(ctx, state); err != nil {
+			return nil, err
+		}
+	}
 	return state, nil
 }
 
@@ -220,7 +237,7 @@ func (s *System) readOrders(ctx context.Context, state *invariant.State) error {
 
 func (s *System) readOutbox(ctx context.Context, state *invariant.State) error {
 	rows, err := s.pools.outbox.Query(ctx, `SELECT dispatch_id, key, (p->>'n')::bigint, (p->>'amount')::bigint
-		FROM (SELECT *, convert_from(payload, 'UTF8')::json AS p FROM boxpair.outbox_events) e ORDER BY id`)
+		FROM (SELECT *, convert_from(payload, 'UTF8')::json AS p FROM `+s.log()+`) e ORDER BY id`)
 	if err != nil {
 		return err
 	}

@@ -34,6 +34,11 @@ type Config struct {
 	Proxies bool
 	// Unordered tells that consumers keep no order. Defaults to false.
 	Unordered bool
+	// Archive keeps a copy of every event, for what a janitor removes. Defaults to false.
+	Archive bool
+	// Forgets tells that consumers forget dispatch IDs within the run, so that claims are not
+	// looked at. Defaults to false.
+	Forgets bool
 	// DrainLimit is how long it may take until all is at rest. Defaults to 30 s.
 	DrainLimit time.Duration
 	// MostHeap is how many bytes of heap a child may have. Defaults to 256 MiB.
@@ -101,13 +106,26 @@ func (s *System) databases(ctx context.Context) (err error) {
 	if err := prepare(ctx, s.Servers.Postgres); err != nil {
 		return fmt.Errorf("template of the databases: %w", err)
 	}
+	for _, name := range []string{s.OutboxDB, s.InboxDB} {
+		if err := s.Servers.Postgres.Create(ctx, name, template); err != nil {
+			return err
+		}
+	}
+	if err := s.connect(ctx); err != nil {
+		return err
+	}
+	if s.cfg.Archive {
+		_, err = s.pools.outbox.Exec(ctx, archive)
+	}
+	return err
+}
+
+// connect opens the pools of the superuser.
+func (s *System) connect(ctx context.Context) error {
 	for _, db := range []struct {
 		name string
 		pool **pgxpool.Pool
 	}{{s.OutboxDB, &s.pools.outbox}, {s.InboxDB, &s.pools.inbox}} {
-		if err := s.Servers.Postgres.Create(ctx, db.name, template); err != nil {
-			return err
-		}
 		cfg, err := pgxpool.ParseConfig(s.Servers.Postgres.AdminURL(db.name))
 		if err != nil {
 			return err
@@ -121,6 +139,36 @@ func (s *System) databases(ctx context.Context) (err error) {
 		}
 	}
 	return nil
+}
+
+// FailOver makes another server the system's, which has its databases: children reach it through
+// their proxies from [System.Switch] on.
+func (s *System) FailOver(ctx context.Context, to *servers.Postgres) error {
+	s.pools.outbox.Close()
+	s.pools.inbox.Close()
+	s.Servers = &servers.Servers{Postgres: to, RabbitMQ: s.Servers.RabbitMQ}
+	return s.connect(ctx)
+}
+
+// Switch has the proxies lead to the server that the system has failed over to.
+func (s *System) Switch() error {
+	to := s.Servers.Postgres.Addr()
+	return errors.Join(s.Outbox.Move(to), s.Inbox.Move(to))
+}
+
+// archive keeps what is inserted into the log of the outbox, in the same transaction.
+const archive = `
+CREATE TABLE archive (LIKE boxpair.outbox_events);
+ALTER TABLE archive OWNER TO ` + servers.User + `;
+CREATE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO archive SELECT NEW.*; RETURN NULL; END $$;
+CREATE TRIGGER keep AFTER INSERT ON boxpair.outbox_events FOR EACH ROW EXECUTE FUNCTION keep()`
+
+// log is the table that holds all events of the outbox.
+func (s *System) log() string {
+	if s.cfg.Archive {
+		return "archive"
+	}
+	return "boxpair.outbox_events"
 }
 
 // prepare makes the template, once per server.
