@@ -1,0 +1,129 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/boxpair/boxpair/audit"
+	"github.com/boxpair/boxpair/migrations"
+)
+
+// AuditorConfig configures an [Auditor].
+type AuditorConfig struct {
+	// Schema and Prefix are those of [Config]. Default to "boxpair" and to none.
+	Schema, Prefix string
+	// StatementTimeout is how long a statement may take, on the server. Defaults to 1 minute.
+	StatementTimeout time.Duration
+}
+
+// Auditor reads an outbox and an inbox for package audit. Every page is read in a read-only
+// transaction of its own. It is safe for concurrent use.
+//
+// It needs USAGE on the schema and SELECT on outbox_events, outbox_queue, outbox_parked,
+// outbox_attempts and outbox_receipts, or on inbox, inbox_consumers, inbox_parked and inbox_attempts,
+// and nothing more. Of outbox_events and inbox_parked it does not read the payload: SELECT on
+// the columns that the statements name is enough.
+type Auditor struct {
+	pool    *pgxpool.Pool
+	names   migrations.Names
+	mode    pgx.QueryExecMode
+	sql     statements
+	timeout string
+}
+
+var (
+	_ audit.Outbox = (*Auditor)(nil)
+	_ audit.Inbox  = (*Auditor)(nil)
+)
+
+const defaultStatementTimeout = time.Minute
+
+// NewAuditor returns an auditor over pool, which stays the caller's. It does no I/O.
+func NewAuditor(pool *pgxpool.Pool, cfg AuditorConfig) (*Auditor, error) {
+	names, err := migrations.PostgresNames(cfg.Schema, cfg.Prefix)
+	if pool == nil {
+		err = errors.Join(err, errors.New("pool is nil"))
+	}
+	if cfg.StatementTimeout == 0 {
+		cfg.StatementTimeout = defaultStatementTimeout
+	}
+	if cfg.StatementTimeout < time.Millisecond {
+		err = errors.Join(err, fmt.Errorf("StatementTimeout: %v is less than a millisecond", cfg.StatementTimeout))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("postgres auditor config: %w", err)
+	}
+	return &Auditor{
+		pool: pool, names: names, mode: planEach(pool), sql: newStatements(names),
+		timeout: strconv.FormatInt(cfg.StatementTimeout.Milliseconds(), 10),
+	}, nil
+}
+
+// beginAudit bounds what a page costs, and keeps to the indexes, whose order the pages
+// have: the statistics of a queue are of another time.
+const beginAudit = `SELECT set_config('statement_timeout', $1, true), set_config('idle_in_transaction_session_timeout', $1, true),
+    set_config('enable_seqscan', 'off', true), set_config('jit', 'off', true),
+    set_config('max_parallel_workers_per_gather', '0', true)`
+
+// read runs one statement in a read-only transaction of its own, and fn with its rows. The settings
+// are the transaction's, so they hold behind a pooler as well.
+func (a *Auditor) read(ctx context.Context, doing string, t *template, fn func(pgx.Rows) error, args ...any) error {
+	options := pgx.TxOptions{IsoLevel: pgx.ReadCommitted, AccessMode: pgx.ReadOnly}
+	err := pgx.BeginTxFunc(ctx, a.pool, options, func(tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, beginAudit, a.mode, a.timeout); err != nil {
+			return err
+		}
+		rows, err := tx.Query(ctx, a.sql[t], append([]any{a.mode}, args...)...)
+		if err != nil {
+			return err
+		}
+		defer rows.Close()
+		if err := fn(rows); err != nil {
+			return err
+		}
+		rows.Close()
+		return rows.Err()
+	})
+	if err != nil {
+		return failed(doing, err)
+	}
+	return nil
+}
+
+// collect reads rows into a list, each by scan.
+func collect[T any](ctx context.Context, a *Auditor, doing string, t *template, scan func(pgx.Rows, *T) error, args ...any) ([]T, error) {
+	var list []T
+	err := a.read(ctx, doing, t, func(rows pgx.Rows) error {
+		for rows.Next() {
+			var v T
+			if err := scan(rows, &v); err != nil {
+				return err
+			}
+			list = append(list, v)
+		}
+		return nil
+	}, args...)
+	if err != nil {
+		return nil, err
+	}
+	return list, nil
+}
+
+// instantColumn scans a time, which is UTC in what it returns, and zero for NULL and -infinity.
+type instantColumn struct{ at *time.Time }
+
+// ScanTimestamptz implements [pgtype.TimestamptzScanner].
+func (c instantColumn) ScanTimestamptz(v pgtype.Timestamptz) error {
+	*c.at = time.Time{}
+	if v.Valid && v.InfinityModifier == pgtype.Finite {
+		*c.at = v.Time.UTC()
+	}
+	return nil
+}

@@ -1,0 +1,104 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/boxpair/boxpair/audit"
+	"github.com/boxpair/boxpair/migrations"
+)
+
+// AuditorConfig configures an [Auditor].
+type AuditorConfig struct {
+	// Prefix is that of [Config]. Defaults to "boxpair_".
+	Prefix string
+	// StatementTimeout is how long a statement may take. Defaults to 1 minute.
+	StatementTimeout time.Duration
+}
+
+// Auditor reads an outbox and an inbox for package audit. Every page is one statement, and so a
+// read transaction of its own, which writers do not wait for. It is safe for concurrent use.
+type Auditor struct {
+	store   *Store // for its names only
+	db      *sql.DB
+	timeout time.Duration
+}
+
+var (
+	_ audit.Outbox = (*Auditor)(nil)
+	_ audit.Inbox  = (*Auditor)(nil)
+)
+
+const defaultStatementTimeout = time.Minute
+
+// OpenReadOnly returns the database in the file at path, which must exist, for reading: a statement that
+// would change it fails. Services may write to it at the same time. It is for a [NewAuditor]; a [Store] needs [Open].
+// The file's directory must be writable if no process has the database open, since SQLite keeps the index
+// of its log beside it. The caller closes it.
+func OpenReadOnly(path string) (*sql.DB, error) {
+	if info, err := os.Stat(path); err != nil {
+		return nil, fmt.Errorf("open sqlite database: %w", err)
+	} else if info.IsDir() {
+		return nil, fmt.Errorf("open sqlite database: %s is a directory", path)
+	}
+	path = filepath.ToSlash(path)
+	if filepath.VolumeName(path) != "" {
+		path = "/" + path
+	}
+	options := url.Values{"mode": {"ro"}, "_pragma": {"busy_timeout(10000)", "query_only(1)"}}
+	db, err := sql.Open("sqlite", "file:"+(&url.URL{Path: path}).EscapedPath()+"?"+options.Encode())
+	if err != nil {
+		return nil, fmt.Errorf("open sqlite database: %w", err)
+	}
+	return db, nil
+}
+
+// NewAuditor returns an auditor over db, which stays the caller's. It does no I/O.
+func NewAuditor(db *sql.DB, cfg AuditorConfig) (*Auditor, error) {
+	names, err := migrations.SQLiteNames(cfg.Prefix)
+	if db == nil {
+		err = errors.Join(err, errors.New("db is nil"))
+	}
+	switch {
+	case cfg.StatementTimeout == 0:
+		cfg.StatementTimeout = defaultStatementTimeout
+	case cfg.StatementTimeout < 0:
+		err = errors.Join(err, fmt.Errorf("StatementTimeout: %v is negative", cfg.StatementTimeout))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("sqlite auditor config: %w", err)
+	}
+	return &Auditor{store: &Store{names: names}, db: db, timeout: cfg.StatementTimeout}, nil
+}
+
+// each runs a query and calls scan for every row.
+func (a *Auditor) each(ctx context.Context, doing string, scan func(*sql.Rows) error, query string, args ...any) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, a.timeout, fmt.Errorf("the statement took longer than %v", a.timeout))
+	defer cancel()
+	err := a.store.each(ctx, a.db, scan, query, args...)
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		err = context.Cause(ctx)
+	case strings.Contains(err.Error(), "no such table"), strings.Contains(err.Error(), "no such column"):
+		err = fmt.Errorf("%w: call Migrate first", err)
+	}
+	return fmt.Errorf("%s: %w", doing, err)
+}
+
+// listOf returns n question marks, and ids as arguments for them.
+func listOf[T any](first []any, ids []T, arg func(*T) any) (marks string, args []any) {
+	args = first
+	for i := range ids {
+		args = append(args, arg(&ids[i]))
+	}
+	return strings.TrimSuffix(strings.Repeat("?,", len(ids)), ","), args
+}

@@ -1,0 +1,151 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/boxpair/boxpair/audit"
+)
+
+// spanStmt: delivered events are removed by the order of their receipts, together with these, so
+// all that was created since the oldest receipt is there. The first receipt is number 1;
+// while that is there, none was removed. Without any, the sequences tell whether there ever was one.
+const spanStmt = `
+SELECT coalesce((SELECT max(id) FROM {outbox_events}), 0),
+    CASE
+        WHEN r.id = 1 THEN NULL
+        WHEN r.id IS NOT NULL THEN r.delivered_at
+        WHEN NOT EXISTS (SELECT 1 FROM sqlite_sequence WHERE name = ? AND seq > 0) THEN NULL
+        ELSE ?
+    END
+FROM (SELECT 1) LEFT JOIN (SELECT id, delivered_at FROM {outbox_receipts} ORDER BY delivered_at, id LIMIT 1) r ON true`
+
+// Span implements [audit.Outbox].
+func (a *Auditor) Span(ctx context.Context) (audit.Span, error) {
+	at := now()
+	s := audit.Span{Now: instant(at)}
+	err := a.each(ctx, "read what the outbox holds", func(rows *sql.Rows) error {
+		var since sql.NullInt64
+		err := rows.Scan(&s.Last, &since)
+		s.RetainedSince = optional(since)
+		return err
+	}, spanStmt, a.store.names.Prefix()+"outbox_receipts", at)
+	return s, err
+}
+
+// Events implements [audit.Outbox].
+func (a *Auditor) Events(ctx context.Context, after int64, limit int) ([]audit.Event, error) {
+	var list []audit.Event
+	err := a.each(ctx, "read events", func(rows *sql.Rows) error {
+		var e audit.Event
+		err := scanEvent(rows, &e)
+		list = append(list, e)
+		return err
+	}, `SELECT id, dispatch_id, digest, topic, created_at FROM {outbox_events} WHERE id > ? ORDER BY id LIMIT ?`, after, limit)
+	return list, err
+}
+
+func scanEvent(rows *sql.Rows, e *audit.Event, more ...any) error {
+	var id, digest sql.RawBytes
+	var created int64
+	if err := rows.Scan(append([]any{&e.Seq, &id, &digest, &e.Topic, &created}, more...)...); err != nil {
+		return err
+	}
+	copy(e.ID[:], id)
+	e.Digest, e.CreatedAt = digestOf(digest), instant(created)
+	return nil
+}
+
+// An event that was replayed waits since then.
+const (
+	unsentQueueStmt = `
+SELECT q.shard, q.id, e.dispatch_id, e.topic, e.created_at,
+    CASE WHEN q.round > 0 THEN (
+        SELECT max(x.at) FROM {outbox_attempts} x WHERE x.event_id = q.id AND x.outcome = 'replayed') ELSE e.created_at END,
+    'pending', 0, ''
+FROM {outbox_queue} q LEFT JOIN {outbox_events} e ON e.id = q.id
+WHERE (q.shard, q.id) > (?, ?) ORDER BY q.shard, q.id LIMIT ?`
+
+	unsentParkedStmt = `
+SELECT p.shard, p.id, e.dispatch_id, e.topic, e.created_at, p.parked_at, p.state, p.attempts,
+    CASE WHEN p.state = 'discarded' THEN p.reason ELSE p.last_error END
+FROM {outbox_parked} p LEFT JOIN {outbox_events} e ON e.id = p.id
+WHERE p.id > ? ORDER BY p.id LIMIT ?`
+)
+
+// Unsent implements [audit.Outbox].
+func (a *Auditor) Unsent(ctx context.Context, after audit.Place, limit int) ([]audit.Unsent, error) {
+	if !after.Parked {
+		list, err := a.unsent(ctx, unsentQueueStmt, after.Shard, after.Seq, limit)
+		if err != nil || len(list) > 0 {
+			return list, err
+		}
+		after = audit.Place{}
+	}
+	list, err := a.unsent(ctx, unsentParkedStmt, after.Seq, limit)
+	for i := range list {
+		list[i].Parked = true
+	}
+	return list, err
+}
+
+func (a *Auditor) unsent(ctx context.Context, query string, args ...any) ([]audit.Unsent, error) {
+	var list []audit.Unsent
+	err := a.each(ctx, "read what is unsent", func(rows *sql.Rows) error {
+		var u audit.Unsent
+		var id sql.RawBytes
+		var topic, why sql.NullString
+		var created, since sql.NullInt64
+		err := rows.Scan(&u.Shard, &u.Seq, &id, &topic, &created, &since, &u.State, &u.Attempts, &why)
+		copy(u.ID[:], id)
+		u.Missing, u.Topic, u.Why = id == nil, topic.String, why.String
+		u.CreatedAt, u.Since = optional(created), optional(since)
+		list = append(list, u)
+		return err
+	}, query, args...)
+	return list, err
+}
+
+// FindEvents implements [audit.Outbox].
+func (a *Auditor) FindEvents(ctx context.Context, ids []uuid.UUID, since time.Time) ([]audit.FoundEvent, error) {
+	var list []audit.FoundEvent
+	var delivered []int64
+	marks, args := listOf(nil, ids, func(id *uuid.UUID) any { return id[:] })
+	err := a.each(ctx, "look events up", func(rows *sql.Rows) error {
+		var e audit.FoundEvent
+		err := scanEvent(rows, &e.Event, &e.State)
+		if e.State == audit.Delivered {
+			delivered = append(delivered, e.Seq)
+		}
+		list = append(list, e)
+		return err
+	}, `SELECT e.id, e.dispatch_id, e.digest, e.topic, e.created_at,
+		CASE WHEN EXISTS (SELECT 1 FROM {outbox_queue} q WHERE q.shard = e.shard AND q.id = e.id) THEN 'pending'
+		     ELSE coalesce((SELECT p.state FROM {outbox_parked} p WHERE p.id = e.id), 'delivered') END
+		FROM {outbox_events} e WHERE e.dispatch_id IN (`+marks+`)`, args...)
+	if err != nil || since.IsZero() || len(delivered) == 0 {
+		return list, err
+	}
+	recent, err := a.recent(ctx, delivered, since)
+	for i := range list {
+		list[i].Recent = recent[list[i].Seq]
+	}
+	return list, err
+}
+
+// recent returns those of the events that were delivered since a time.
+func (a *Auditor) recent(ctx context.Context, seqs []int64, since time.Time) (map[int64]bool, error) {
+	recent := make(map[int64]bool)
+	marks, args := listOf([]any{since.UnixMicro()}, seqs, func(seq *int64) any { return *seq })
+	err := a.each(ctx, "read receipts", func(rows *sql.Rows) error {
+		var seq int64
+		err := rows.Scan(&seq)
+		recent[seq] = true
+		return err
+	}, `SELECT DISTINCT j.value FROM {outbox_receipts} r, json_each(r.event_ids) j
+		WHERE r.delivered_at >= ? AND j.value IN (`+marks+`)`, args...)
+	return recent, err
+}
