@@ -5,6 +5,7 @@ import (
 	"errors"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -12,7 +13,6 @@ import (
 
 	"github.com/boxpair/boxpair/audit"
 	"github.com/boxpair/boxpair/consumer"
-	"github.com/boxpair/boxpair/producer"
 )
 
 func TestWhatIsWithinTheGraceTimeIsInFlight(t *testing.T) {
@@ -34,14 +34,10 @@ func TestWhatIsWithinTheGraceTimeIsInFlight(t *testing.T) {
 // auditor that believes what it has read of two sides at two moments sees some all the time.
 func TestLivePairUnderTrafficHasNoFindings(t *testing.T) {
 	each(t, func(t *testing.T, p *pairRig) {
-		ctx, stop := context.WithCancel(t.Context())
 		var parts sync.WaitGroup
-		defer func() {
-			stop()
-			parts.Wait()
-		}()
-		written := p.traffic(ctx, &parts)
-		for round := 0; round < 20 || written() < 300; round++ {
+		done := p.traffic(&parts)
+		defer parts.Wait()
+		for round := 0; round < 3 || !done(); round++ {
 			report := p.audit(func(c *audit.Config) { c.Grace, c.PageSize = 1, 50 })
 			for _, kind := range []audit.Kind{audit.NotApplied, audit.NotCommitted, audit.DigestDiffers, audit.LogMissing} {
 				if n := report.Findings[kind]; n > 0 {
@@ -52,36 +48,26 @@ func TestLivePairUnderTrafficHasNoFindings(t *testing.T) {
 	})
 }
 
-// traffic writes, relays and applies events until ctx ends, and returns how many were written so far.
-func (p *pairRig) traffic(ctx context.Context, parts *sync.WaitGroup) func() int {
+// traffic writes, relays and applies some hundreds of events, and returns what tells whether that is done.
+func (p *pairRig) traffic(parts *sync.WaitGroup) (done func() bool) {
 	handler := p.in.consume(consumer.HandlerConfig{}, func() error { return nil })
-	var mu sync.Mutex
-	written := 0
+	var written, relayed atomic.Bool
 	parts.Go(func() {
-		for i := 1000; ctx.Err() == nil; i += 5 {
-			var batch []producer.Event
-			for j := range 5 {
-				batch = append(batch, event(i+j))
-			}
-			p.out.write(batch...)
-			mu.Lock()
-			written += len(batch)
-			mu.Unlock()
+		defer written.Store(true)
+		for i := 1000; i < 1300 && !p.Failed(); i += 3 {
+			p.out.write(event(i), event(i+1), event(i+2))
 		}
 	})
 	parts.Go(func() {
-		for ctx.Err() == nil {
-			if err := p.out.relay(ctx, line(handler)); err != nil && ctx.Err() == nil {
+		defer relayed.Store(true)
+		for last := false; !last && !p.Failed(); {
+			last = written.Load() // before the pass that leaves nothing
+			if err := p.out.relay(p.Context(), line(handler)); err != nil {
 				p.Errorf("relay: %v", err)
-				return
 			}
 		}
 	})
-	return func() int {
-		mu.Lock()
-		defer mu.Unlock()
-		return written
-	}
+	return relayed.Load
 }
 
 // late is an inbox in which something happens between two readings.

@@ -60,13 +60,13 @@ SELECT q.shard, q.id, e.id IS NULL, coalesce(e.dispatch_id, '00000000-0000-0000-
         SELECT max(x.at) FROM {{outbox_attempts}} x WHERE x.event_id = q.id AND x.outcome = 'replayed') ELSE e.created_at END,
     'pending', 0, ''
 FROM {{outbox_queue}} q
-LEFT JOIN LATERAL (SELECT * FROM {{outbox_events}} e WHERE e.id = q.id OFFSET 0) e ON true
+LEFT JOIN LATERAL (SELECT e.id, e.dispatch_id, e.topic, e.created_at FROM {{outbox_events}} e WHERE e.id = q.id OFFSET 0) e ON true
 WHERE (q.shard, q.id) > ($1, $2::bigint) ORDER BY q.shard, q.id LIMIT $3`)
 	auditParked = statement(`
 SELECT p.shard, p.id, e.id IS NULL, coalesce(e.dispatch_id, '00000000-0000-0000-0000-000000000000'), coalesce(e.topic, ''), e.created_at,
     p.parked_at, p.state, p.attempts, coalesce(CASE WHEN p.state = 'discarded' THEN p.reason END, p.last_error, '')
 FROM {{outbox_parked}} p
-LEFT JOIN LATERAL (SELECT * FROM {{outbox_events}} e WHERE e.id = p.id OFFSET 0) e ON true
+LEFT JOIN LATERAL (SELECT e.id, e.dispatch_id, e.topic, e.created_at FROM {{outbox_events}} e WHERE e.id = p.id OFFSET 0) e ON true
 WHERE p.id > $1 ORDER BY p.id LIMIT $2`)
 )
 

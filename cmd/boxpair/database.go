@@ -1,0 +1,147 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/boxpair/boxpair/audit"
+	"github.com/boxpair/boxpair/store/postgres"
+	"github.com/boxpair/boxpair/store/sqlite"
+)
+
+// target is a database that was named by URL.
+type target struct {
+	name           string // without user and password
+	pool           *pgxpool.Config
+	path           string // of a SQLite file; otherwise pool is set
+	schema, prefix string
+}
+
+// errURL says nothing of the URL itself: what a parser quotes of one that it could not parse may be the password.
+var errURL = errors.New("want postgres://user:password@host:port/database or sqlite:path, " +
+	"with reserved characters of user and password percent-encoded")
+
+// The parameters of a URL that are this program's own.
+const (
+	schemaParameter = "boxpair_schema"
+	prefixParameter = "boxpair_prefix"
+)
+
+func parseTarget(text string) (target, error) {
+	if path, ok := strings.CutPrefix(text, "sqlite:"); ok {
+		return parseSQLite(path)
+	}
+	u, err := url.Parse(text)
+	if err != nil || u.Scheme != "postgres" && u.Scheme != "postgresql" || strings.Contains(u.EscapedPath(), "@") {
+		return target{}, errURL
+	}
+	query := u.Query()
+	t := target{schema: query.Get(schemaParameter), prefix: query.Get(prefixParameter)}
+	query.Del(schemaParameter)
+	query.Del(prefixParameter)
+	u.RawQuery = query.Encode()
+	if t.pool, err = pgxpool.ParseConfig(u.String()); err != nil {
+		return target{}, errURL
+	}
+	t.pool.MaxConns = 1
+	conn := t.pool.ConnConfig
+	if conn.ConnectTimeout == 0 {
+		conn.ConnectTimeout = connectTimeout
+	}
+	conn.RuntimeParams["application_name"] = "boxpair"
+	t.name = fmt.Sprintf("%s:%d/%s", conn.Host, conn.Port, conn.Database)
+	return t, nil
+}
+
+func parseSQLite(path string) (target, error) {
+	t := target{path: path}
+	if file, query, found := strings.Cut(path, "?"); found {
+		values, err := url.ParseQuery(query)
+		if err != nil {
+			return target{}, errors.New("the parameters behind ? are not valid")
+		}
+		t.path, t.prefix = file, values.Get(prefixParameter)
+		values.Del(prefixParameter)
+		for name := range values {
+			return target{}, fmt.Errorf("sqlite knows no parameter %q, only %s", name, prefixParameter)
+		}
+	}
+	if t.path == "" {
+		return target{}, errors.New("sqlite: a path is missing")
+	}
+	t.name = "sqlite:" + t.path
+	return t, nil
+}
+
+const connectTimeout = 10 * time.Second
+
+// places is where tables are whose URL does not say.
+type places struct{ schema, prefix string }
+
+func (p *places) define(s *settings) {
+	s.text(&p.schema, "schema", "NAME", "the schema of the tables, where a URL has no "+schemaParameter+".\nDefaults to boxpair.")
+	s.text(&p.prefix, "prefix", "TEXT", "what the names of the tables begin with, where a URL has no "+prefixParameter+
+		".\nDefaults to nothing, and to boxpair_ in SQLite.")
+}
+
+func (p *places) of(t *target) (schema, prefix string) {
+	schema, prefix = t.schema, t.prefix
+	if schema == "" {
+		schema = p.schema
+	}
+	if prefix == "" {
+		prefix = p.prefix
+	}
+	return schema, prefix
+}
+
+// label is what the database is called in what is printed.
+func (p *places) label(t *target) string {
+	schema, prefix := p.of(t)
+	label := t.name
+	if schema != "" && t.pool != nil {
+		label += " schema " + schema
+	}
+	if prefix != "" {
+		label += " prefix " + prefix
+	}
+	return label
+}
+
+// auditor reads a database.
+type auditor interface {
+	audit.Outbox
+	audit.Inbox
+}
+
+// openAuditor opens a database for reading. No I/O happens before the first use of a PostgreSQL.
+func openAuditor(ctx context.Context, t *target, p *places, timeout time.Duration) (auditor, func(), error) {
+	schema, prefix := p.of(t)
+	if t.pool == nil {
+		db, err := sqlite.OpenReadOnly(t.path)
+		if err != nil {
+			return nil, nil, err
+		}
+		a, err := sqlite.NewAuditor(db, sqlite.AuditorConfig{Prefix: prefix, StatementTimeout: timeout})
+		if err != nil {
+			return nil, nil, errors.Join(err, db.Close())
+		}
+		return a, func() { _ = db.Close() }, nil
+	}
+	pool, err := pgxpool.NewWithConfig(ctx, t.pool)
+	if err != nil {
+		return nil, nil, err
+	}
+	a, err := postgres.NewAuditor(pool, postgres.AuditorConfig{Schema: schema, Prefix: prefix, StatementTimeout: timeout})
+	if err != nil {
+		pool.Close()
+		return nil, nil, err
+	}
+	return a, pool.Close, nil
+}

@@ -1,0 +1,122 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"slices"
+	"syscall"
+)
+
+// The exit statuses.
+const (
+	exitOK     = 0
+	exitFound  = 1
+	exitFailed = 2
+)
+
+// process is what a command has of its process.
+type process struct {
+	stdout, stderr io.Writer
+	getenv         func(string) string
+}
+
+// command is a subcommand. It adds its settings to s, which are read from flags and environment,
+// and returns what runs it then: that returns the exit status, or an error, which is printed.
+type command struct {
+	name, summary, details string
+	define                 func(s *settings) func(ctx context.Context, p *process) (int, error)
+}
+
+// commands are all there are, in the order of the help.
+var commands = []command{verify, migrate, version}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	p := &process{stdout: os.Stdout, stderr: os.Stderr, getenv: os.Getenv}
+	status := run(ctx, p, os.Args[1:])
+	stop()
+	os.Exit(status)
+}
+
+// run runs a command line and returns the exit status.
+func run(ctx context.Context, p *process, args []string) int {
+	if len(args) == 0 {
+		overview(p.stderr)
+		return exitFailed
+	}
+	s := newSettings(p)
+	for _, arg := range args { // what is not understood is quoted
+		s.hide(arg)
+	}
+	name, args := args[0], args[1:]
+	if name == "help" || name == "-h" || name == "-help" || name == "--help" {
+		return help(p, s, args)
+	}
+	c := find(name)
+	if c == nil {
+		fmt.Fprintf(p.stderr, "boxpair: there is no command %q\n\n", s.conceal(name))
+		overview(p.stderr)
+		return exitFailed
+	}
+	work := c.define(s)
+	switch asked, err := s.parse(args); {
+	case asked:
+		describe(p.stdout, c)
+		return exitOK
+	case err != nil:
+		fmt.Fprintf(p.stderr, "boxpair %s: %v\nRun: boxpair help %s\n", c.name, s.redact(err), c.name)
+		return exitFailed
+	}
+	status, err := work(ctx, p)
+	if err != nil {
+		if ctx.Err() != nil {
+			fmt.Fprintf(p.stderr, "boxpair %s: interrupted\n", c.name)
+			return exitFailed
+		}
+		fmt.Fprintf(p.stderr, "boxpair %s: %v\n", c.name, s.redact(err))
+		return exitFailed
+	}
+	return status
+}
+
+func find(name string) *command {
+	i := slices.IndexFunc(commands, func(c command) bool { return c.name == name })
+	if i < 0 {
+		return nil
+	}
+	return &commands[i]
+}
+
+// help describes one command, or all.
+func help(p *process, s *settings, args []string) int {
+	if len(args) == 0 {
+		overview(p.stdout)
+		return exitOK
+	}
+	c := find(args[0])
+	if c == nil {
+		fmt.Fprintf(p.stderr, "boxpair help: there is no command %q\n", s.conceal(args[0]))
+		return exitFailed
+	}
+	describe(p.stdout, c)
+	return exitOK
+}
+
+func overview(w io.Writer) {
+	fmt.Fprint(w, "boxpair runs and checks an outbox and inbox pair.\n\nUsage: boxpair COMMAND [flags]\n\n")
+	for _, c := range commands {
+		fmt.Fprintf(w, "  %-10s %s\n", c.name, c.summary)
+	}
+	fmt.Fprintf(w, "  %-10s %s\n", "help", "describe a command and its settings")
+	fmt.Fprint(w, "\nExit status: 0 all is well, 1 verify has found discrepancies, 2 it could not be done.\n")
+}
+
+func describe(w io.Writer, c *command) {
+	s := newSettings(&process{stderr: io.Discard, getenv: func(string) string { return "" }})
+	c.define(s)
+	fmt.Fprintf(w, "Usage: boxpair %s [flags]\n\n%s\n\nFlags, each of which may be an environment variable instead:\n\n", c.name, c.details)
+	s.describe(w)
+}

@@ -1,0 +1,157 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+	"unicode"
+
+	"github.com/google/uuid"
+
+	"github.com/boxpair/boxpair/audit"
+)
+
+// meanings are the kinds of findings in words.
+var meanings = map[audit.Kind]string{
+	audit.NotApplied:    "left the outbox, and a consumer that should have it has not",
+	audit.NotCommitted:  "applied, and never committed by a given outbox",
+	audit.DigestDiffers: "applied with other content than was committed",
+	audit.Pending:       "in the queue for longer than the grace time",
+	audit.Parked:        "is tried again and again, or waits behind one that is",
+	audit.Dead:          "attempts are used up; waits for an operator",
+	audit.TooOld:        "set aside: from a time that the consumer has forgotten",
+	audit.Altered:       "set aside: its ID came with other content before",
+	audit.Discarded:     "given up by an operator",
+	audit.LogMissing:    "queued or parked, and missing in the log",
+}
+
+// printReport prints a report for a person.
+func printReport(out io.Writer, r *audit.Report) error {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	printSources(w, r)
+	printCounts(w, r)
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	if len(r.Examples) > 0 {
+		fmt.Fprint(w, "\nFindings\n")
+		for i := range r.Examples {
+			printFinding(w, &r.Examples[i])
+		}
+	}
+	verdict := "Clean."
+	if !r.Clean {
+		verdict = "Not clean."
+	}
+	fmt.Fprintf(w, "\nEvents created %s. %s\n", span(r.From, r.Until), verdict)
+	return w.Flush()
+}
+
+func printSources(w io.Writer, r *audit.Report) {
+	fmt.Fprint(w, "Outbox\tevents\tnobody expects\tretained since\n")
+	for _, o := range r.Outboxes {
+		fmt.Fprintf(w, "%s\t%d\t%d\t%s\n", plain(o.Name), o.Events, o.NobodyExpects, instant(o.RetainedSince, "the beginning"))
+	}
+	if len(r.Consumers) > 0 {
+		fmt.Fprint(w, "\nConsumer\tdatabase\texpected\tclaims\tforgotten until\n")
+	}
+	for _, c := range r.Consumers {
+		fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%s\n", plain(c.Name), plain(c.Database), c.Expected, c.Claims, instant(c.ForgottenUntil, "-"))
+	}
+	if len(r.Unchecked) > 0 {
+		fmt.Fprintf(w, "\nNot checked: %s\n", plain(strings.Join(r.Unchecked, ", ")))
+	}
+}
+
+func printCounts(w io.Writer, r *audit.Report) {
+	fmt.Fprint(w, "\nKind\tcount\t\n")
+	for _, kind := range audit.Kinds() {
+		accepted := ""
+		if slices.Contains(r.Accepted, kind) {
+			accepted = " (accepted)"
+		}
+		fmt.Fprintf(w, "%s\t%d\t%s%s\n", kind, r.Findings[kind], meanings[kind], accepted)
+	}
+	fmt.Fprintf(w, "\nNo findings:\nin flight\t%d\tyounger than the grace time, or delivered within it\n", r.InFlight)
+	for _, row := range []struct {
+		what  string
+		n     int
+		about string
+	}{
+		{"forgotten", r.Outside.Forgotten, "the consumer has forgotten the time of the event"},
+		{"before consumer", r.Outside.BeforeConsumer, "older than the consumer"},
+		{"not retained", r.Outside.NotRetained, "applied, from a time of which an outbox has removed events"},
+		{"removed", r.Outside.Removed, "removed while it was looked at"},
+	} {
+		if row.n > 0 {
+			fmt.Fprintf(w, "%s\t%d\t%s\n", row.what, row.n, row.about)
+		}
+	}
+	for _, state := range sortedKeys(r.Waiting) {
+		fmt.Fprintf(w, "%s\t%d\twaits, and may\n", plain(state), r.Waiting[state])
+	}
+}
+
+func printFinding(w io.Writer, f *audit.Finding) {
+	fields := []string{string(f.Kind)}
+	add := func(name, value string) {
+		if value != "" {
+			fields = append(fields, name+" "+plain(value))
+		}
+	}
+	if f.DispatchID != uuid.Nil {
+		add("id", f.DispatchID.String())
+	}
+	add("consumer", f.Consumer)
+	add("in", f.Database)
+	if f.Seq != 0 {
+		add("number", strconv.FormatInt(f.Seq, 10))
+	}
+	add("topic", f.Topic)
+	add("state", f.State)
+	if f.Attempts > 0 {
+		add("attempts", strconv.Itoa(f.Attempts))
+	}
+	add("created", instant(f.Created, ""))
+	add("since", instant(f.Since, ""))
+	add("why", f.Why)
+	fmt.Fprintf(w, "  %s\n", strings.Join(fields, ", "))
+}
+
+func instant(t time.Time, zero string) string {
+	if t.IsZero() {
+		return zero
+	}
+	return t.UTC().Format("2006-01-02T15:04:05Z")
+}
+
+func span(from, until time.Time) string {
+	if from.IsZero() {
+		return "before " + instant(until, "")
+	}
+	return "from " + instant(from, "") + " until " + instant(until, "")
+}
+
+// plain returns text that a terminal shows as it is: what stands in a database may have come from anywhere.
+func plain(text string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) || r == unicode.ReplacementChar {
+			return '?'
+		}
+		return r
+	}, text)
+}
+
+func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K {
+	keys := make([]K, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
+}
