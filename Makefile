@@ -6,6 +6,7 @@ TESTENV  := $(BIN)/testenv
 PKGS     ?= ./...
 FUZZTIME ?= 20s
 SOAK     ?= 60s
+ROWS     ?= 1000000
 
 GOLANGCI_VERSION := v2.15.0
 GOLANGCI         := $(shell command -v golangci-lint || ls $(shell $(GO) env GOPATH)/bin/golangci-lint 2>/dev/null || echo $(BIN)/golangci-lint)
@@ -28,6 +29,10 @@ cover: $(TESTENV) ## test coverage, into coverage.out
 .PHONY: bench
 bench: $(TESTENV) ## benchmarks, with allocations
 	$(TESTENV) -- $(GO) test -run='^$$' -bench=. -benchmem $(PKGS)
+
+.PHONY: audit-bench
+audit-bench: $(TESTENV) ## boxpair verify on an outbox and an inbox of ROWS rows: time and memory
+	$(TESTENV) -- sh -c 'DATABASE_URL=$$TEST_DATABASE_URL exec $(GO) run ./internal/auditbench -rows $(ROWS)'
 
 .PHONY: fuzz
 fuzz: $(TESTENV) ## each fuzz test for FUZZTIME
