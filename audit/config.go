@@ -104,12 +104,12 @@ func (c *Config) checkSources() (err error) {
 	}
 	for i, o := range c.Outboxes {
 		if o.Outbox == nil {
-			err = errors.Join(err, fmt.Errorf("Outboxes[%d]: Outbox is nil", i))
+			err = errors.Join(err, fmt.Errorf("Outboxes: %d has no Outbox", i))
 		}
 	}
 	for i, in := range c.Inboxes {
 		if in.Inbox == nil {
-			err = errors.Join(err, fmt.Errorf("Inboxes[%d]: Inbox is nil", i))
+			err = errors.Join(err, fmt.Errorf("Inboxes: %d has no Inbox", i))
 		}
 	}
 	return err

@@ -39,7 +39,7 @@ func TestConfigNamesEveryWrongField(t *testing.T) {
 		t.Fatal("accepted")
 	}
 	for _, want := range []string{
-		"Outboxes[0]: Outbox is nil", "Inboxes[0]: Inbox is nil", "Expect: a consumer has no name", `Expect: consumer "c": a topic is missing`,
+		"Outboxes: 0 has no Outbox", "Inboxes: 0 has no Inbox", "Expect: a consumer has no name", `Expect: consumer "c": a topic is missing`,
 		`Expect: consumer "c" is named twice`, "Grace: ", "Examples: ", "PageSize: ", "Until: ", `Accept: there is no kind "lost"`,
 	} {
 		if !strings.Contains(err.Error(), want) {
