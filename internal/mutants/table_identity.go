@@ -53,8 +53,8 @@ var identity = []Mutant{
 		Name: "stamp-of-the-copy", Guarantee: "G8",
 		Broken: "Each copy of an event carries the time of its sending instead of one stamp.",
 		File:   "store/postgres/queue.go",
-		Old:    `coalesce(e.created_at, 'epoch')` + "`",
-		New:    `clock_timestamp()` + "`",
+		Old:    `coalesce(e.created_at, 'epoch'),`,
+		New:    `clock_timestamp(),`,
 		Test:   Test{"store/postgres", "TestProducerContract/append/stamp is the time of writing and the same in every copy"},
 	},
 	{

@@ -20,7 +20,7 @@ type Config struct {
 
 	// Keys is how many keys there are. Defaults to 600.
 	Keys int
-	// Backlog is with how many events on their way producers pause. Defaults to 6,000.
+	// Backlog is with how many events on their way producers pause. Defaults to 10,000.
 	Backlog int
 	// DrainLimit is how long it may take after the faults until all is at rest.
 	// Defaults to 60 s.
@@ -35,7 +35,7 @@ func (c Config) withDefaults() (Config, error) {
 	if c.Dir == "" {
 		errs = append(errs, errors.New("Dir: is required"))
 	}
-	c.Keys, c.Backlog = cmp.Or(c.Keys, 600), cmp.Or(c.Backlog, 6_000)
+	c.Keys, c.Backlog = cmp.Or(c.Keys, 600), cmp.Or(c.Backlog, 10_000)
 	c.DrainLimit = cmp.Or(c.DrainLimit, time.Minute)
 	if c.Progress == nil {
 		c.Progress = io.Discard

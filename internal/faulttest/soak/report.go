@@ -119,9 +119,9 @@ func (r *Report) needs(d time.Duration) {
 		did  int64
 		per  float64 // minute
 	}{
-		{"messages", r.Messages, 10_000}, {"kills", int64(r.Kills), 50}, {"stops", int64(r.Stops), 1}, {"PostgreSQL crashes", int64(r.PGCrashes), 2},
+		{"messages", r.Messages, 8_000}, {"kills", int64(r.Kills), 50}, {"stops", int64(r.Stops), 1}, {"PostgreSQL crashes", int64(r.PGCrashes), 2},
 		{"RabbitMQ kills", int64(r.RabbitKill), 1}, {"partitions", int64(r.Partitions), 4},
-		{"copies suppressed", r.Suppressed, 500},
+		{"copies suppressed", r.Suppressed, 300},
 	} {
 		if least := int64(n.per * minutes); n.did < least {
 			r.Missing = append(r.Missing, fmt.Sprintf("%d %s, fewer than %d", n.did, n.what, least))

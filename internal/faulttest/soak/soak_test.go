@@ -96,10 +96,10 @@ func TestRunWithoutEnoughWorkIsInvalid(t *testing.T) {
 	t.Parallel()
 	cfg := &Config{Duration: time.Minute, DrainLimit: time.Minute}
 	for name, spoil := range map[string]func(*Report){
-		"messages": func(r *Report) { r.Messages = 9999 }, "kills": func(r *Report) { r.Kills = 49 },
+		"messages": func(r *Report) { r.Messages = 7999 }, "kills": func(r *Report) { r.Kills = 49 },
 		"stops": func(r *Report) { r.Stops = 0 }, "PostgreSQL crashes": func(r *Report) { r.PGCrashes = 1 },
 		"RabbitMQ kills": func(r *Report) { r.RabbitKill = 0 }, "partitions": func(r *Report) { r.Partitions = 3 },
-		"copies suppressed": func(r *Report) { r.Suppressed = 499 },
+		"copies suppressed": func(r *Report) { r.Suppressed = 299 },
 	} {
 		r := enough()
 		spoil(r)
