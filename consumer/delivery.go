@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/boxpair/boxpair/dedupe"
 	"github.com/boxpair/boxpair/internal/fault"
 )
@@ -83,7 +85,10 @@ func (h *Handler[TX]) begin(ctx context.Context, d *delivery) attempt {
 		d.started = true
 	}
 	a := h.apply(ctx, d.in)
-	d.suspect = !a.ran && a.err != nil // it came back
+	d.suspect = !a.ran && a.err != nil // else it came back
+	if a.err != nil && h.unstart(ctx, d.in.event.ID) == nil {
+		d.started = false
+	}
 	return a
 }
 
@@ -109,6 +114,14 @@ func (h *Handler[TX]) start(ctx context.Context, in *incoming, most int) error {
 		return fmt.Errorf("begun %d times: %w", starts-1, ErrNeverCameBack)
 	}
 	return nil
+}
+
+// unstart takes a recorded start back whose handler came back, or was not begun. It is called
+// before anybody else is let in: a message must not answer for what others do later.
+func (h *Handler[TX]) unstart(ctx context.Context, id uuid.UUID) error {
+	ctx, cancel := h.operation(ctx)
+	defer cancel()
+	return h.inbox.store.Unstarted(ctx, h.consumer(), id)
 }
 
 func (h *Handler[TX]) claim(in *incoming) Claim {
@@ -187,7 +200,7 @@ func (h *Handler[TX]) fail(ctx context.Context, d *delivery, a attempt, f fate) 
 		p.State = Dead
 	case f == postponed:
 		p.RetryIn = postponedFor(a.err)
-	case d.quick < h.cfg.QuickAttempts && sleep(ctx, jitter(doubled(h.cfg.QuickBackoff, d.quick-1))):
+	case d.quick < h.cfg.QuickAttempts && sleep(ctx, h.inbox.jitter(doubled(h.cfg.QuickBackoff, d.quick-1))):
 		return false, nil
 	default:
 		p.RetryIn = h.backoff(attempts)

@@ -125,6 +125,10 @@
 //     transaction.
 //   - Several inboxes in one process do not know of each other: a handler name is refused twice within
 //     one Inbox only, and "alone" means alone in it.
+//   - Recorded starts of a message are counted together, whoever begins it. Where more than
+//     HandlerConfig.MaxSoloStarts processes begin one parked message at the same moment, as when
+//     all are started at once after a crash, and it fails then, it may be dead too early.
+//     So may one whose process is killed by another message while it waits to be alone.
 //   - A fail-over that loses commits loses claims together with their effects. The
 //     window forgets everything when the database was in trouble; a fail-over that this
 //     process did not notice is not noticed by its window.

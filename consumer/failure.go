@@ -24,7 +24,7 @@ func (h *Handler[TX]) backoff(attempts int) time.Duration {
 	for n := h.cfg.QuickAttempts; n < attempts && d < h.cfg.MaxBackoff; n++ {
 		d = min(d*backoffGrowth, h.cfg.MaxBackoff)
 	}
-	return jitter(d)
+	return h.inbox.jitter(d)
 }
 
 // doubled returns d doubled n times, as far as a duration goes.

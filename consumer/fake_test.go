@@ -276,6 +276,11 @@ func (s *fakeStore) Started(_ context.Context, number int, id uuid.UUID) (int, e
 	return s.count("started", number, id, func(r *attemptRow) int { r.starts++; return r.starts })
 }
 
+func (s *fakeStore) Unstarted(_ context.Context, number int, id uuid.UUID) error {
+	_, err := s.count("unstarted", number, id, func(r *attemptRow) int { r.starts = max(r.starts-1, 0); return r.starts })
+	return err
+}
+
 func (s *fakeStore) Failed(_ context.Context, number int, id uuid.UUID, _ string) (int, error) {
 	return s.count("failed", number, id, func(r *attemptRow) int { r.attempts++; r.starts = 0; return r.attempts })
 }

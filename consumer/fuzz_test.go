@@ -81,7 +81,7 @@ func FuzzHandlerConfig(f *testing.F) {
 		if c.Timeout <= 0 || c.LockTimeout <= 0 || c.LockTimeout > c.Timeout || c.MaxAttempts <= 0 || c.MaxBackoff < c.MinBackoff {
 			t.Errorf("accepted: %+v", c)
 		}
-		h := &Handler[struct{}]{cfg: c}
+		h := &Handler[struct{}]{inbox: &Inbox[struct{}]{random: randomUpTo}, cfg: c}
 		for _, n := range []int{0, 1, c.MaxAttempts} {
 			if d := h.backoff(n); d < 0 || d > c.MaxBackoff {
 				t.Errorf("parked for %v after %d attempts", d, n)

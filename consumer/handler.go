@@ -211,7 +211,7 @@ func (h *Handler[TX]) hold(ctx context.Context, d *delivery, err error) bool {
 	if class == Conflict {
 		wait = conflictWait
 	}
-	wait = jitter(min(wait<<min(d.waits, 10), maxWait))
+	wait = h.inbox.jitter(min(wait<<min(d.waits, 10), maxWait))
 	d.waits++
 	if now.Add(wait).Sub(d.since) > h.inbox.cfg.MaxHold {
 		return false

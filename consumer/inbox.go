@@ -39,6 +39,8 @@ type Inbox[TX any] struct {
 	// solo lets a message that may kill the process run alone.
 	solo    gate
 	weather weather
+
+	random func(most time.Duration) time.Duration // a simulation has its own
 }
 
 // New returns an inbox over store. Handlers write events to outbox; nil means that
@@ -55,6 +57,7 @@ func New[TX any](store Store[TX], outbox *producer.Outbox[TX], cfg Config) (*Inb
 		store: store, outbox: outbox, cfg: cfg, log: cfg.Logger,
 		handlers: make(map[string]*Handler[TX]),
 		added:    make(chan struct{}, 1),
+		random:   randomUpTo,
 	}, nil
 }
 
@@ -141,4 +144,4 @@ func signal(c chan struct{}) {
 }
 
 // jitter returns a time between half of d and d.
-func jitter(d time.Duration) time.Duration { return d/2 + randomUpTo(d-d/2) }
+func (i *Inbox[TX]) jitter(d time.Duration) time.Duration { return d/2 + i.random(d-d/2) }

@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"time"
+
+	"github.com/google/uuid"
 )
 
 // resume deals with what is due when this process begins, one message after
@@ -53,17 +55,16 @@ func (h *Handler[TX]) drain(ctx context.Context, leftover bool) error {
 // handled. An error is the database's; then nothing changed for the message.
 func (h *Handler[TX]) takeUp(ctx context.Context, seq int64, leftover bool) (bool, error) {
 	d := &delivery{}
-	alone := false
+	var recorded start
 	if leftover {
-		starts, there, err := h.restart(ctx, seq)
-		if err != nil || !there {
-			return there, err
+		var err error
+		if recorded, err = h.restart(ctx, seq); err != nil || recorded.count == 0 {
+			return false, err
 		}
-		alone = starts > 1
 	}
 	for tries := 1; ; tries++ {
-		a, m := h.applyParked(ctx, seq, alone)
-		alone = alone && !a.ran
+		a, m := h.applyParked(ctx, seq, recorded)
+		recorded = start{} // it came back
 		if m != nil {
 			d.who = subject{h.name, m.ID}
 		}
@@ -93,36 +94,44 @@ func (h *Handler[TX]) noteTrouble(ctx context.Context, f fate, err error) {
 	}
 }
 
+// start is a recorded start of a parked message.
+type start struct {
+	id    uuid.UUID
+	count int // 0: there is none
+}
+
 // restart records that a message which may have killed a process is begun
-// again. One that did so too often is buried instead, and not there any more.
-func (h *Handler[TX]) restart(ctx context.Context, seq int64) (starts int, there bool, err error) {
+// again, unless it is not there. One that did so too often is buried instead.
+func (h *Handler[TX]) restart(ctx context.Context, seq int64) (start, error) {
 	found, err := h.inbox.store.ListParkedMessages(ctx, Filter{Consumer: h.name, States: []State{Retrying}, After: seq - 1, Limit: 1})
 	if err != nil {
-		return 0, false, fmt.Errorf("read a parked message: %w", err)
+		return start{}, fmt.Errorf("read a parked message: %w", err)
 	}
 	if len(found) == 0 || found[0].Seq != seq {
-		return 0, false, nil
+		return start{}, nil
 	}
 	m := &found[0]
 	in := h.restore(m)
 	op, cancel := h.operation(ctx)
 	defer cancel()
-	if starts, err = h.inbox.store.Started(op, h.consumer(), m.ID); err != nil {
-		return 0, false, fmt.Errorf("record the start: %w", err)
+	starts, err := h.inbox.store.Started(op, h.consumer(), m.ID)
+	if err != nil {
+		return start{}, fmt.Errorf("record the start: %w", err)
 	}
 	h.counts.starts.Add(1)
 	// The first recorded start may be the first at all.
 	if starts <= h.cfg.MaxSoloStarts+1 {
-		return starts, true, nil
+		return start{m.ID, starts}, nil
 	}
 	cause := fmt.Errorf("begun %d times: %w", starts-1, ErrNeverCameBack)
 	h.log.ErrorContext(ctx, "message kills the process", h.attrs(in, "error", cause)...)
-	return starts, false, h.failParked(ctx, m, cause, killed)
+	return start{}, h.failParked(ctx, m, cause, killed)
 }
 
-// applyParked makes one attempt, alone in the inbox or beside others.
-func (h *Handler[TX]) applyParked(ctx context.Context, seq int64, alone bool) (attempt, *ParkedMessage) {
-	if alone {
+// applyParked makes one attempt: beside others, or alone in the inbox from the second
+// recorded start on.
+func (h *Handler[TX]) applyParked(ctx context.Context, seq int64, recorded start) (attempt, *ParkedMessage) {
+	if recorded.count > 1 {
 		h.inbox.solo.enterAlone()
 		defer h.inbox.solo.leaveAlone()
 	} else {
@@ -148,6 +157,9 @@ func (h *Handler[TX]) applyParked(ctx context.Context, seq int64, alone bool) (a
 			return Duplicate, nil
 		}
 	})
+	if recorded.count > 0 && (a.err != nil || !a.ran) {
+		_ = h.unstart(ctx, recorded.id) // if that fails, it has one start fewer to go
+	}
 	return a, parked
 }
 
@@ -159,7 +171,7 @@ func (h *Handler[TX]) putBack(ctx context.Context, m *ParkedMessage, cause error
 	}
 	op, cancel := h.operation(ctx)
 	defer cancel()
-	retryIn := jitter(h.cfg.MinBackoff)
+	retryIn := h.inbox.jitter(h.cfg.MinBackoff)
 	if err := h.inbox.store.RetryMessage(op, m.Seq, m.Attempts, retryIn, false, text(cause)); err != nil {
 		return fmt.Errorf("put a parked message back: %w", err)
 	}

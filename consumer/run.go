@@ -97,7 +97,7 @@ func (h *Handler[TX]) runParked(ctx context.Context) {
 			return
 		}
 		h.log.WarnContext(ctx, "parked messages cannot be taken up", "error", err)
-		if !sleep(ctx, dueWait(failures)) {
+		if !sleep(ctx, h.dueWait(failures)) {
 			return
 		}
 	}
@@ -208,7 +208,7 @@ func (c *crew[TX]) failed(ctx context.Context, err error) time.Duration {
 	if ctx.Err() != nil {
 		return 0
 	}
-	wait := dueWait(c.failures)
+	wait := c.h.dueWait(c.failures)
 	c.failures++
 	c.h.distrust(err)
 	c.notBefore = time.Now().Add(wait)
@@ -217,8 +217,8 @@ func (c *crew[TX]) failed(ctx context.Context, err error) time.Duration {
 }
 
 // dueWait returns how long to wait after so many failures in a row.
-func dueWait(failures int) time.Duration {
-	return jitter(min(doubled(dueFailureWait, failures), dueFailureWaitCeiling))
+func (h *Handler[TX]) dueWait(failures int) time.Duration {
+	return h.inbox.jitter(min(doubled(dueFailureWait, failures), dueFailureWaitCeiling))
 }
 
 // runForget forgets at intervals until ctx ends.

@@ -94,8 +94,8 @@ func TestStartIsRecordedOncePerDelivery(t *testing.T) {
 		})
 		r.consume(again(msg(1)))
 		r.wantDone(number(1), 1)
-		if n := store.called("started"); n != 1 {
-			t.Errorf("%d starts recorded", n)
+		if n := store.called("started") - store.called("unstarted"); n != 1 {
+			t.Errorf("%d starts recorded and not taken back", n)
 		}
 	})
 }
@@ -246,5 +246,58 @@ func TestParkedSuspectRunsAlone(t *testing.T) {
 		stop()
 		r.wantCalls(6)
 		r.wantStates()
+	})
+}
+
+func TestStartThatNeverBeganIsTakenBack(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newFake()
+		busy := 5 // the transaction of the process that died still has the claim
+		store.setFault(func(step string) error {
+			if step == "begin" && busy > 0 {
+				busy--
+				return errConflict
+			}
+			return nil
+		})
+		r := newRig(t, setup{store: store, handler: consumer.HandlerConfig{MaxSoloStarts: 1}})
+		if err := r.handler.Consume(again(msg(1))); err != nil {
+			t.Fatal(err)
+		}
+		r.wantDone(number(1), 1)
+		if n := store.called("started"); n != 6 {
+			t.Errorf("%d starts recorded, want one for each try", n)
+		}
+	})
+}
+
+func TestParkedMessageThatCannotBeBegunIsNotConvicted(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newFake()
+		fails := true
+		r := newRig(t, setup{store: store, handler: consumer.HandlerConfig{QuickAttempts: 1}, fn: func(context.Context, *work, *message.Message) error {
+			if fails {
+				return errors.New("not now")
+			}
+			return nil
+		}})
+		r.consume(msg(1))
+		fails = false
+		time.Sleep(time.Minute)
+		store.setFault(func(step string) error {
+			if step == "apply-parked" {
+				return errOutage
+			}
+			return nil
+		})
+		stop := r.run()
+		time.Sleep(10 * time.Minute)
+		store.setFault(nil)
+		time.Sleep(time.Minute)
+		stop()
+		r.wantStates()
+		r.wantDone(number(1), 1)
 	})
 }

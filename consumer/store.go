@@ -117,6 +117,9 @@ type ClaimStore[TX any] interface {
 	// before begins again, alone in its process, and returns how often that was
 	// recorded. It is committed on return.
 	Started(ctx context.Context, consumer int, id uuid.UUID) (starts int, err error)
+	// Unstarted takes one recorded start back, if there is one: the handler came back, or was
+	// not begun after all. It is committed on return.
+	Unstarted(ctx context.Context, consumer int, id uuid.UUID) error
 	// Failed counts a failed attempt and returns how many have been counted. It
 	// forgets the recorded starts, since the handling came back. It is committed on
 	// return. lastError is at most 1 KiB, valid UTF-8 without NUL.

@@ -202,6 +202,10 @@ INSERT INTO {{inbox_attempts}} AS a (consumer, dispatch_id, starts) VALUES ($1, 
 ON CONFLICT (consumer, dispatch_id) DO UPDATE SET starts = a.starts + 1, changed_at = clock_timestamp()
 RETURNING a.starts`)
 
+	takeStartBack = statement(`
+UPDATE {{inbox_attempts}} SET starts = starts - 1, changed_at = clock_timestamp()
+WHERE consumer = $1 AND dispatch_id = $2 AND starts > 0`)
+
 	countFailure = statement(`
 INSERT INTO {{inbox_attempts}} AS a (consumer, dispatch_id, attempts, last_error) VALUES ($1, $2, 1, $3)
 ON CONFLICT (consumer, dispatch_id) DO UPDATE
@@ -216,6 +220,14 @@ func (s *Store) Started(ctx context.Context, consumer int, id uuid.UUID) (int, e
 		return 0, failed("record a start", &ownError{err})
 	}
 	return starts, nil
+}
+
+// Unstarted implements [consumer.ClaimStore].
+func (s *Store) Unstarted(ctx context.Context, consumer int, id uuid.UUID) error {
+	if _, err := s.exec(ctx, takeStartBack, consumer, idValue(id)); err != nil {
+		return failed("take a start back", &ownError{err})
+	}
+	return nil
 }
 
 // Failed implements [consumer.ClaimStore].

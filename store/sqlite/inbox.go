@@ -163,6 +163,19 @@ func (s *Store) Started(ctx context.Context, consumerID int, id uuid.UUID) (int,
 		RETURNING starts`, consumerID, id[:], now())
 }
 
+// Unstarted takes a start back.
+func (s *Store) Unstarted(ctx context.Context, consumerID int, id uuid.UUID) error {
+	err := s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		_, err := s.exec(ctx, tx, `UPDATE {inbox_attempts} SET starts = starts - 1, updated_at = ?
+			WHERE consumer = ? AND dispatch_id = ? AND starts > 0`, now(), consumerID, id[:])
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("take a start back: %w", &ownError{err})
+	}
+	return nil
+}
+
 // Failed counts a failed attempt and forgets the recorded starts.
 func (s *Store) Failed(ctx context.Context, consumerID int, id uuid.UUID, lastError string) (int, error) {
 	return s.count(ctx, "count attempt", `

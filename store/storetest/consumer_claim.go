@@ -289,6 +289,10 @@ func startsAndFailures[TX any](i *inbox[TX]) {
 			i.Fatalf("starts are %d, %v, want %d", got, err, want)
 		}
 	}
+	back := func() {
+		i.Helper()
+		i.ok(i.Store.Unstarted(i.ctx(), i.consumer, m.ID))
+	}
 	fail := func(want int) {
 		i.Helper()
 		if got, err := i.Store.Failed(i.ctx(), i.consumer, m.ID, "error “text”"); err != nil || got != want {
@@ -297,7 +301,10 @@ func startsAndFailures[TX any](i *inbox[TX]) {
 	}
 	start(1)
 	start(2)
+	back()
+	start(2)
 	fail(1)
+	back() // there is none
 	start(1)
 	fail(2)
 	fail(3)

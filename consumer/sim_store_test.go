@@ -1,0 +1,385 @@
+package consumer_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/boxpair/boxpair/consumer"
+)
+
+var errCrashed = fmt.Errorf("the process is dead: %w", errOutage)
+
+// simStore is the way of one process to the database. Each statement waits for its
+// turn, and may fail before or after it did its work.
+type simStore struct {
+	proc *simProcess
+	db   *simDB
+}
+
+func (s *simStore) Classify(err error) consumer.ErrorClass { return (*fakeStore)(nil).Classify(err) }
+
+// statement is one that commits by itself.
+func (s *simStore) statement(ctx context.Context, name string, do func()) error {
+	return s.proc.call(ctx, &simCall{name: name, fallible: true, do: do})
+}
+
+// lock begins a transaction once nobody holds what it needs.
+func (s *simStore) lock(ctx context.Context, name string, wait time.Duration, claim, key claimKey, then func(*simTx)) (*simTx, error) {
+	c := &simCall{name: name, fallible: true, ready: func() bool {
+		return s.db.claimFree(claim, nil) && s.db.keyFree(key)
+	}}
+	if wait > 0 {
+		c.until = time.Now().Add(wait)
+	}
+	var tx *simTx
+	c.do = func() {
+		tx = s.db.begin(s.proc)
+		tx.claim, tx.key = claim, key
+		then(tx)
+	}
+	err := s.proc.call(ctx, c)
+	if err != nil && tx != nil {
+		s.rollback(tx) // the answer was lost, and with it the connection
+	}
+	return tx, err
+}
+
+// rollback is the end of a transaction that is not committed. Of a dead process, the
+// database finds that out later.
+func (s *simStore) rollback(tx *simTx) {
+	s.db.sim.mu.Lock()
+	defer s.db.sim.mu.Unlock()
+	if !s.proc.dead {
+		tx.end(false)
+	}
+}
+
+func (s *simStore) commit(ctx context.Context, name string, tx *simTx) error {
+	if tx.broken {
+		s.rollback(tx)
+		return fmt.Errorf("commit: %w", consumer.ErrRolledBack)
+	}
+	return s.proc.call(ctx, &simCall{name: "commit " + name, tx: tx, fallible: true})
+}
+
+func (s *simStore) Apply(ctx context.Context, c consumer.Claim, fn func(context.Context, *simTx) error) (v consumer.Verdict, err error) {
+	defer func() { s.db.sim.troubled(c.ID, err) }()
+	key := claimKey{c.Consumer, c.ID}
+	name := fmt.Sprintf("claim %s by %d", short(c.ID), c.Consumer)
+	verdict := consumer.None
+	tx, err := s.lock(ctx, name, c.LockTimeout, key, keyLock(c.Consumer, c.Key), func(*simTx) { verdict = s.db.meet(&c) })
+	if err != nil {
+		return consumer.None, err
+	}
+	if verdict == consumer.Applied && s.db.blocked(c.Consumer, c.Key) {
+		verdict = consumer.Followed
+	}
+	switch verdict {
+	case consumer.Followed:
+		tx.writes = append(tx.writes, func() {
+			s.db.insert(c.Consumer, c.ID, c.Digest, c.Stamp, false)
+			s.db.park(consumer.Parking{Consumer: c.Consumer, Message: c.Message, State: consumer.Following, Ordered: true}, true)
+		})
+	case consumer.Applied:
+		tx.writes = append(tx.writes, func() { s.db.insert(c.Consumer, c.ID, c.Digest, c.Stamp, true) })
+		if err := s.run(tx, func() error { return fn(ctx, tx) }); err != nil {
+			return consumer.None, err
+		}
+	default:
+		s.rollback(tx)
+		return verdict, nil
+	}
+	if err := s.commit(ctx, name, tx); err != nil {
+		return consumer.None, err
+	}
+	return verdict, nil
+}
+
+// run runs a handler, and rolls back however it fails.
+func (s *simStore) run(tx *simTx, fn func() error) (err error) {
+	returned := false
+	defer func() {
+		if err != nil || !returned {
+			s.rollback(tx)
+		}
+	}()
+	err = fn()
+	returned = true
+	return err
+}
+
+func (s *simStore) Savepoint(context.Context, *simTx, func(context.Context, *simTx) error) error {
+	return errors.New("not simulated")
+}
+
+func (s *simStore) count(ctx context.Context, name string, number int, id uuid.UUID, change func(*attemptRow) int) (n int, err error) {
+	key := claimKey{number, id}
+	err = s.statement(ctx, fmt.Sprintf("%s %s by %d", name, short(id), number), func() {
+		row := s.db.attempts[key]
+		n = change(&row)
+		s.db.attempts[key] = row
+	})
+	return n, err
+}
+
+func (s *simStore) Started(ctx context.Context, number int, id uuid.UUID) (int, error) {
+	return s.count(ctx, "start", number, id, func(r *attemptRow) int { r.starts++; return r.starts })
+}
+
+func (s *simStore) Unstarted(ctx context.Context, number int, id uuid.UUID) error {
+	_, err := s.count(ctx, "unstart", number, id, func(r *attemptRow) int { r.starts = max(r.starts-1, 0); return r.starts })
+	return err
+}
+
+func (s *simStore) Failed(ctx context.Context, number int, id uuid.UUID, why string) (int, error) {
+	return s.count(ctx, "failed", number, id, func(r *attemptRow) int {
+		s.db.sim.counted(why, id)
+		r.attempts++
+		r.starts = 0
+		return r.attempts
+	})
+}
+
+func (s *simStore) ParkMessage(ctx context.Context, p consumer.Parking) (consumer.Verdict, error) {
+	m := p.Message
+	c := consumer.Claim{Consumer: p.Consumer, ID: m.ID, Digest: m.Digest, Stamp: m.Stamp}
+	name := fmt.Sprintf("park %s by %d as %s", short(m.ID), p.Consumer, p.State)
+	aside := p.State == consumer.TooOldState || p.State == consumer.AlteredState
+	claim, key := claimKey{p.Consumer, m.ID}, claimKey{}
+	if p.Ordered && p.State == consumer.Retrying {
+		key = keyLock(p.Consumer, m.Key)
+	}
+	if aside {
+		claim = claimKey{}
+	}
+	verdict := consumer.Applied
+	tx, err := s.lock(ctx, name, 0, claim, key, func(*simTx) {
+		if !aside {
+			verdict = s.db.meet(&c)
+		}
+	})
+	if err != nil {
+		return consumer.None, err
+	}
+	switch verdict {
+	case consumer.Duplicate:
+		s.rollback(tx)
+		return verdict, nil
+	case consumer.TooOld:
+		aside, p.State = true, consumer.TooOldState
+	case consumer.Altered:
+		aside, p.State = true, consumer.AlteredState
+	}
+	verdict = consumer.Applied
+	tx.writes = append(tx.writes, func() {
+		if !aside {
+			s.db.insert(c.Consumer, c.ID, c.Digest, c.Stamp, false)
+		}
+		if !s.db.park(p, !aside) {
+			verdict = consumer.Duplicate
+		}
+	})
+	if err := s.commit(ctx, name, tx); err != nil {
+		return consumer.None, err
+	}
+	return verdict, nil
+}
+
+func (s *simStore) DueMessages(ctx context.Context, number, limit int) (seqs []int64, next time.Duration, err error) {
+	err = s.statement(ctx, fmt.Sprintf("due of %d", number), func() {
+		now := time.Now()
+		for _, p := range s.db.parked {
+			switch wait := p.NextAttemptAt.Sub(now); {
+			case p.number != number || p.State != consumer.Retrying || !s.db.first(p):
+			case wait <= 0:
+				seqs = append(seqs, p.Seq)
+			case next == 0 || wait < next:
+				next = wait
+			}
+		}
+	})
+	return seqs[:min(limit, len(seqs))], next, err
+}
+
+func (s *simStore) ApplyParked(ctx context.Context, c consumer.Claim, seq int64, fn func(context.Context, *simTx, *consumer.ParkedMessage) error) (done bool, err error) {
+	name := fmt.Sprintf("take parked %d by %d", seq, c.Consumer)
+	at := s.db.find(seq)
+	if at == nil {
+		return false, nil
+	}
+	defer func() { s.db.sim.troubled(at.ID, err) }()
+	claim, key := claimKey{}, at.lock()
+	if !at.claimed {
+		claim = claimKey{at.number, at.ID}
+	}
+	var row *simParked
+	run := false
+	tx, err := s.lock(ctx, name, c.LockTimeout, claim, key, func(tx *simTx) {
+		if row = s.db.find(seq); row == nil || !s.db.rowFree(seq) || !s.db.due(row) {
+			row = nil
+			return
+		}
+		tx.row = seq
+		run = row.claimed || s.claimParked(tx, row)
+	})
+	if err != nil || row == nil {
+		if tx != nil {
+			s.rollback(tx)
+		}
+		return false, err
+	}
+	if run {
+		m := row.ParkedMessage
+		if err := s.run(tx, func() error { return fn(ctx, tx, &m) }); err != nil {
+			return false, err
+		}
+		tx.writes = append(tx.writes, func() { s.db.remove(row) })
+	}
+	if err := s.commit(ctx, name, tx); err != nil {
+		return false, err
+	}
+	return run, nil
+}
+
+// claimParked claims a message that was too old and redriven, and tells whether it is
+// to run.
+func (s *simStore) claimParked(tx *simTx, p *simParked) bool {
+	row := s.db.claims[claimKey{p.number, p.ID}]
+	switch {
+	case row == nil:
+		tx.writes = append(tx.writes, func() { s.db.insert(p.number, p.ID, p.Digest, time.Now(), true) })
+		return true
+	case row.digest.Matches(p.Digest):
+		tx.writes = append(tx.writes, func() { s.db.remove(p) })
+	default:
+		tx.writes = append(tx.writes, func() {
+			p.State, p.NextAttemptAt = consumer.AlteredState, time.Time{}
+			s.db.promote(p)
+		})
+	}
+	return false
+}
+
+func (s *simStore) RetryMessage(ctx context.Context, seq int64, attempts int, retryIn time.Duration, dead bool, lastError string) error {
+	at := s.db.find(seq)
+	if at == nil {
+		return nil
+	}
+	ready := func() bool { return s.db.keyFree(at.lock()) && s.db.rowFree(seq) }
+	return s.proc.call(ctx, &simCall{name: fmt.Sprintf("retry parked %d", seq), fallible: true, ready: ready, do: func() {
+		p := s.db.find(seq)
+		if p == nil || p.State != consumer.Retrying {
+			return
+		}
+		if attempts > p.Attempts {
+			s.db.sim.counted(lastError, p.ID)
+		}
+		p.Attempts, p.LastError = attempts, lastError
+		p.NextAttemptAt = time.Now().Add(retryIn)
+		delete(s.db.attempts, claimKey{p.number, p.ID})
+		if dead {
+			p.State, p.NextAttemptAt = consumer.Dead, time.Time{}
+			s.db.everAside[p.content()] = true
+			s.db.promote(p)
+		}
+	}})
+}
+
+func (s *simStore) ListParkedMessages(ctx context.Context, f consumer.Filter) (found []consumer.ParkedMessage, err error) {
+	err = s.statement(ctx, "list parked", func() {
+		for _, p := range s.db.parked {
+			if s.db.selects(f, p) && len(found) < f.Limit {
+				found = append(found, p.ParkedMessage)
+			}
+		}
+	})
+	return found, err
+}
+
+func (s *simStore) RedriveMessages(ctx context.Context, f consumer.Filter) (ids []uuid.UUID, err error) {
+	err = s.statement(ctx, "redrive", func() { ids = s.db.redrive(f) })
+	return ids, err
+}
+
+func (s *simStore) DiscardMessages(ctx context.Context, f consumer.Filter, reason string) (ids []uuid.UUID, err error) {
+	err = s.statement(ctx, "discard", func() { ids = s.db.discard(f, reason) })
+	return ids, err
+}
+
+func (s *simStore) Register(ctx context.Context, name string, _ time.Duration) (r consumer.Registration, err error) {
+	err = s.statement(ctx, "register "+name, func() {
+		i := slices.IndexFunc(s.db.consumers, func(c *simConsumer) bool { return c.name == name })
+		if i < 0 {
+			i = len(s.db.consumers)
+			s.db.consumers = append(s.db.consumers, &simConsumer{name: name, born: time.Now()})
+		}
+		r = consumer.Registration{Consumer: i + 1, ForgottenUntil: s.db.consumers[i].forgotten}
+	})
+	return r, err
+}
+
+func (s *simStore) Newest(ctx context.Context, number, limit int) (seen []consumer.Seen, err error) {
+	err = s.statement(ctx, fmt.Sprintf("newest of %d", number), func() {
+		var keys []claimKey
+		for key, row := range s.db.claims {
+			if key.consumer == number && row.applied > 0 {
+				keys = append(keys, key)
+			}
+		}
+		slices.SortFunc(keys, func(a, b claimKey) int { return int(s.db.claims[a].applied - s.db.claims[b].applied) })
+		for _, key := range keys[max(0, len(keys)-limit):] {
+			seen = append(seen, consumer.Seen{ID: key.id, Digest: s.db.claims[key].digest})
+		}
+	})
+	return seen, err
+}
+
+func (s *simStore) AdvanceForgotten(ctx context.Context, number int, window, _ time.Duration) (until time.Time, err error) {
+	err = s.statement(ctx, fmt.Sprintf("advance %d", number), func() {
+		c, now := s.db.consumers[number-1], time.Now()
+		if to := now.Add(-window); !to.Before(c.born) && to.After(c.forgotten) {
+			c.forgotten = to
+			c.steps = append(c.steps, simStep{now, to})
+		}
+		until = c.forgotten
+	})
+	return until, err
+}
+
+func (s *simStore) Forget(ctx context.Context, number int, grace time.Duration, after time.Time, limit int) (f consumer.Forgotten, err error) {
+	err = s.statement(ctx, fmt.Sprintf("forget of %d", number), func() {
+		var until time.Time
+		for _, step := range s.db.consumers[number-1].steps {
+			if time.Since(step.at) >= grace {
+				until = step.until
+			}
+		}
+		var keys []claimKey
+		for key, row := range s.db.claims {
+			if key.consumer == number && row.applied > 0 && row.stamp.Before(until) && !row.stamp.Before(after) {
+				keys = append(keys, key)
+			}
+		}
+		slices.SortFunc(keys, func(a, b claimKey) int { return s.db.claims[a].stamp.Compare(s.db.claims[b].stamp) })
+		for _, key := range keys[:min(limit, len(keys))] {
+			f.IDs++
+			f.Through = s.db.claims[key].stamp
+			delete(s.db.claims, key)
+		}
+	})
+	return f, err
+}
+
+// ForgetDiscarded removes nothing, so that what was discarded can be accounted for.
+func (s *simStore) ForgetDiscarded(ctx context.Context, number int, _ time.Duration, _ int) (int, error) {
+	return 0, s.statement(ctx, fmt.Sprintf("forget discarded of %d", number), func() {})
+}
+
+func (s *simStore) InboxStats(context.Context, int) (consumer.Stats, error) {
+	return consumer.Stats{}, errors.New("not simulated")
+}
