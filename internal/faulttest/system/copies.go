@@ -34,17 +34,13 @@ func (s *System) Take(service string) (found []amqp091.Delivery, err error) {
 		return nil, err
 	}
 	err = s.channel(func(ch *amqp091.Channel) error {
-		if err := ch.Qos(1000, 0, false); err != nil {
-			return err
-		}
-		deliveries, err := ch.Consume(s.Queue(service), "", false, false, false, false, nil)
+		// Acknowledged by the broker itself: what a channel acknowledges last may come
+		// again when it closes at once.
+		deliveries, err := ch.Consume(s.Queue(service), "", true, false, false, false, nil)
 		if err != nil {
 			return err
 		}
 		for d := range deliveries {
-			if err := d.Ack(false); err != nil {
-				return err
-			}
 			if d.MessageId == marker {
 				return nil
 			}

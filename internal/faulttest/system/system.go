@@ -95,7 +95,17 @@ func New(ctx context.Context, s *servers.Servers, cfg Config) (_ *System, err er
 			err = errors.Join(err, sys.Close(context.WithoutCancel(ctx)))
 		}
 	}()
-	if err := errors.Join(os.MkdirAll(cfg.Dir, 0o755), sys.databases(ctx), sys.topology()); err != nil {
+	err = errors.Join(os.MkdirAll(cfg.Dir, 0o755), sys.databases(ctx), sys.topology())
+	for range 3 { // an overloaded node may fail to form a quorum queue
+		if err == nil || ctx.Err() != nil {
+			break
+		}
+		if _, refused := errors.AsType[*amqp091.Error](err); !refused {
+			break
+		}
+		err = sys.topology()
+	}
+	if err != nil {
 		return nil, err
 	}
 	return sys, sys.proxies()
