@@ -22,6 +22,12 @@ type Config struct {
 	// Window is how long dispatch IDs are remembered in the database. It must exceed the longest
 	// time after which a producer may send an event again. Defaults to 14 days.
 	Window time.Duration
+	// ShortWindow says what happens when messages have said that their producer may send
+	// them again for longer than Window (its producer.Config.ResendFor). Defaults to [RefuseShortWindow].
+	ShortWindow ShortWindow
+	// MaxHorizon is the longest such time that is believed: whoever can send messages could claim
+	// more. A longer one counts as this. Defaults to 90 days.
+	MaxHorizon time.Duration
 	// CacheSize is how many dispatch IDs each handler remembers in memory, so that
 	// a duplicate costs no round trip; see package dedupe for what an entry costs.
 	// Defaults to [dedupe.DefaultSize]. -1 remembers none.
@@ -46,6 +52,17 @@ type Config struct {
 	// to none.
 	Logger *slog.Logger
 }
+
+// ShortWindow says what an inbox does that forgets sooner than a producer may send again.
+type ShortWindow uint8
+
+const (
+	// RefuseShortWindow refuses to start: Run, Check and Consume return an error that wraps
+	// [ErrShortWindow]. What becomes known while the inbox runs is reported, and refused at the next start.
+	RefuseShortWindow ShortWindow = iota
+	// ReportShortWindow starts, and reports it in the log, in [Stats] and in [Counters].
+	ReportShortWindow
+)
 
 // HandlerConfig configures a [Handler].
 type HandlerConfig struct {
@@ -106,6 +123,10 @@ const (
 
 	defaultWindow         = 14 * 24 * time.Hour
 	defaultHold           = time.Minute
+	defaultHorizon        = 90 * 24 * time.Hour
+	horizonStep           = time.Hour
+	aheadTolerance        = 5 * time.Minute
+	reportPause           = time.Minute
 	defaultPoll           = 5 * time.Second
 	defaultForget         = 10 * time.Minute
 	defaultTimeout        = 30 * time.Second
@@ -142,6 +163,10 @@ func (c Config) withDefaults() (Config, error) {
 	var p problems
 	p.text("Service", c.Service, maxService)
 	p.duration("Window", &c.Window, defaultWindow)
+	p.duration("MaxHorizon", &c.MaxHorizon, defaultHorizon)
+	if c.ShortWindow > ReportShortWindow {
+		p.addf("ShortWindow: %d is not a policy", c.ShortWindow)
+	}
 	p.duration("MaxHold", &c.MaxHold, defaultHold)
 	p.duration("PollInterval", &c.PollInterval, defaultPoll)
 	p.duration("ForgetInterval", &c.ForgetInterval, defaultForget)

@@ -37,6 +37,14 @@ type Counters struct {
 	TooOld  int64
 	Altered int64
 	Refused int64
+	// Unstamped is how many messages carried no stamp: they are deduplicated from their arrival on.
+	// Ahead is how many had a stamp more than 5 minutes in the future: they are handled, and
+	// remembered until their stamp is older than the window.
+	Unstamped int64
+	Ahead     int64
+	// ShortWindow is how many messages their producer may send again for longer than
+	// Config.Window.
+	ShortWindow int64
 	// Forgotten is how many dispatch IDs were removed from the table.
 	Forgotten int64
 }
@@ -50,6 +58,7 @@ type counts struct {
 	starts, returned                          atomic.Int64
 	parked, followed                          atomic.Int64
 	dead, tooOld, altered, refused, forgotten atomic.Int64
+	unstamped, ahead, short                   atomic.Int64
 }
 
 func (c *counts) parkedAs(s State) {
@@ -75,5 +84,6 @@ func (h *Handler[TX]) Counters() Counters {
 		Parked: c.parked.Load(), Followed: c.followed.Load(),
 		Dead: c.dead.Load(), TooOld: c.tooOld.Load(), Altered: c.altered.Load(),
 		Refused: c.refused.Load(), Forgotten: c.forgotten.Load(),
+		Unstamped: c.unstamped.Load(), Ahead: c.ahead.Load(), ShortWindow: c.short.Load(),
 	}
 }

@@ -92,8 +92,15 @@
 // message, is older than Config.Window. It knows up to when it has forgotten: a
 // message from before is set aside for an operator, never run blindly and never
 // dropped. Messages without a stamp count from their arrival: they are deduplicated
-// within the window and not beyond it. A consumer that is younger than its window has
-// forgotten nothing and may read history of any age.
+// within the window and not beyond it. A stamp in the future is believed: the message is
+// handled, reported, and remembered until the stamp is older than the window. A consumer that is
+// younger than its window has forgotten nothing and may read history of any age.
+//
+// Messages say until when their producer may send them again, and the consumer keeps the
+// longest such horizon that is not over. If it exceeds Config.Window, [Inbox.Run],
+// [Inbox.Check] and [Handler.Consume] refuse to start with [ErrShortWindow], or report it
+// (Config.ShortWindow); what becomes known while the inbox runs is reported, and its copies are safe all
+// the same: at worst they are set aside as too old. A horizon beyond Config.MaxHorizon counts as that.
 //
 // # Guarantees
 //

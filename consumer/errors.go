@@ -16,6 +16,10 @@ var (
 	// would advance much further than time has passed.
 	ErrClockJump = errors.New("database clock jumped ahead: nothing is forgotten")
 
+	// ErrShortWindow is wrapped by [Inbox.Run], [Inbox.Check] and [Handler.Consume] when a producer
+	// may send events again for longer than Config.Window, and Config.ShortWindow refuses that.
+	ErrShortWindow = errors.New("window is shorter than a producer may send events again: late copies would be set aside as too old; raise Config.Window, or set Config.ShortWindow to ReportShortWindow")
+
 	// ErrNoOutbox is returned when a handler writes events and its inbox has no
 	// outbox. The transaction is not committed then, even if the handler goes on.
 	ErrNoOutbox = errors.New("inbox has no outbox: pass one to consumer.New, so that handlers can write events")

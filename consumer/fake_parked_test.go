@@ -192,10 +192,26 @@ func (s *fakeStore) Register(_ context.Context, name string, _ time.Duration) (c
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if i := slices.Index(s.names, name); i >= 0 {
-		return consumer.Registration{Consumer: i + 1, ForgottenUntil: s.forgotten}, nil
+		r := consumer.Registration{Consumer: i + 1, ForgottenUntil: s.forgotten}
+		if s.horizonUntil.After(time.Now()) {
+			r.Horizon, r.HorizonUntil = s.horizon, s.horizonUntil
+		}
+		return r, nil
 	}
 	s.names = append(s.names, name)
 	return consumer.Registration{Consumer: len(s.names)}, nil
+}
+
+func (s *fakeStore) NoteHorizon(_ context.Context, _ int, horizon time.Duration, until time.Time) error {
+	if err := s.step("horizon"); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if horizon >= s.horizon || s.horizonUntil.Before(time.Now()) {
+		s.horizon, s.horizonUntil = horizon, until
+	}
+	return nil
 }
 
 func (s *fakeStore) Newest(_ context.Context, number, limit int) ([]consumer.Seen, error) {

@@ -73,6 +73,9 @@ type fakeStore struct {
 	claimed   []consumer.Claim
 	parkings  []consumer.Parking
 	forgets   []int
+
+	horizon      time.Duration
+	horizonUntil time.Time
 }
 
 func newFake() *fakeStore {

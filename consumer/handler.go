@@ -2,6 +2,7 @@ package consumer
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
@@ -36,6 +37,8 @@ type Handler[TX any] struct {
 	wake    chan struct{} // something may be due
 	resumed atomic.Bool   // what was due when this process began has been dealt with
 	counts  counts
+	horizon horizon
+	ahead   reports // of messages from the future
 }
 
 // Name returns the consumer's name.
@@ -85,6 +88,7 @@ func (h *Handler[TX]) consume(ctx context.Context, msg *message.Message, d *deli
 	if err := fault.Hit(ctx, fault.C2); err != nil {
 		return err
 	}
+	h.lookAtTimes(ctx, in)
 	if h.seen(in) == dedupe.Duplicate {
 		h.counts.window.Add(1)
 		return nil
@@ -103,7 +107,7 @@ func (h *Handler[TX]) consume(ctx context.Context, msg *message.Message, d *deli
 func (h *Handler[TX]) known(ctx context.Context, d *delivery) error {
 	for {
 		err := h.register(ctx)
-		if err == nil || !h.hold(ctx, d, err) {
+		if err == nil || errors.Is(err, ErrShortWindow) || !h.hold(ctx, d, err) {
 			return err
 		}
 	}
@@ -130,6 +134,9 @@ func (h *Handler[TX]) register(ctx context.Context) error {
 		return fmt.Errorf("register consumer: %w", err)
 	}
 	if first {
+		if err := h.fits(ctx, r); err != nil {
+			return err
+		}
 		if err := h.warm(ctx, r.Consumer); err != nil {
 			return err
 		}

@@ -15,12 +15,14 @@ import (
 // handlers, until ctx ends; then it waits for the handlers that it has begun and
 // returns nil. It needs no broker. Several processes of a service may run it at the same
 // time. While the database is down it waits and logs. It returns [ErrRunning] if
-// it runs already.
+// it runs already, and an error that wraps [ErrShortWindow] if a handler is refused.
 func (i *Inbox[TX]) Run(ctx context.Context) error {
 	if !i.running.CompareAndSwap(false, true) {
 		return ErrRunning
 	}
 	defer i.running.Store(false)
+	ctx, refuse := context.WithCancelCause(ctx)
+	defer refuse(nil)
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	started := make(map[*Handler[TX]]struct{})
@@ -30,11 +32,19 @@ func (i *Inbox[TX]) Run(ctx context.Context) error {
 				continue
 			}
 			started[h] = struct{}{}
+			wg.Go(func() {
+				if err := h.guard(ctx); err != nil {
+					refuse(err)
+				}
+			})
 			wg.Go(func() { h.runParked(ctx) })
 			wg.Go(func() { h.runForget(ctx) })
 		}
 		select {
 		case <-ctx.Done():
+			if err := context.Cause(ctx); errors.Is(err, ErrShortWindow) {
+				return err
+			}
 			return nil
 		case <-i.added:
 		}

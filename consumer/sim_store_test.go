@@ -383,3 +383,5 @@ func (s *simStore) ForgetDiscarded(ctx context.Context, number int, _ time.Durat
 func (s *simStore) InboxStats(context.Context, int) (consumer.Stats, error) {
 	return consumer.Stats{}, errors.New("not simulated")
 }
+
+func (s *simStore) NoteHorizon(context.Context, int, time.Duration, time.Time) error { return nil }

@@ -240,6 +240,11 @@ type Registration struct {
 	Consumer int
 	// ForgottenUntil is the time up to which dispatch IDs are forgotten. Zero: none is.
 	ForgottenUntil time.Time
+	// Horizon is the longest time after its stamp that a producer may send an event again, as
+	// [WindowStore.NoteHorizon] was told, and HorizonUntil until when one with it may come. Zero
+	// if that is over, or nobody has said.
+	Horizon      time.Duration
+	HorizonUntil time.Time
 }
 
 // Seen is an applied dispatch ID, for warming a window.
@@ -261,6 +266,10 @@ type WindowStore interface {
 	// Register makes a consumer known by name, on the first call with nothing forgotten, and
 	// keeps its window.
 	Register(ctx context.Context, name string, window time.Duration) (Registration, error)
+	// NoteHorizon keeps that events of consumer may be sent again for horizon after
+	// their stamps, and that such a one may come until then. A longer horizon replaces a shorter one, as does any
+	// when the one that is kept is over; an equal one extends its time.
+	NoteHorizon(ctx context.Context, consumer int, horizon time.Duration, until time.Time) error
 	// Newest reads the dispatch IDs that consumer applied last, newest last, at most limit.
 	Newest(ctx context.Context, consumer int, limit int) ([]Seen, error)
 	// AdvanceForgotten sets the time up to which consumer forgets to window before now, never
@@ -293,4 +302,8 @@ type Stats struct {
 	OldestParked time.Duration
 	// ForgottenUntil is the time up to which dispatch IDs are forgotten.
 	ForgottenUntil time.Time
+	// Horizon is the longest time after its stamp that a producer may send an event
+	// again, of those that may still come. If it exceeds Config.Window, late copies will be
+	// set aside as too old.
+	Horizon time.Duration
 }

@@ -15,7 +15,7 @@
 -- altered can only be false. It sees no queue, no inbox and no lease.
 GRANT USAGE ON SCHEMA "boxpair" TO "boxpair_producer";
 GRANT INSERT (dispatch_id, digest, shard, topic, key, type, producer, source, version, index, schema_version,
-              content_type, headers, payload, correlation_id, traceparent, tracestate, occurred_at),
+              content_type, headers, payload, correlation_id, traceparent, tracestate, occurred_at, resend_seconds),
       SELECT (id, shard, dispatch_id, digest),
       UPDATE (altered)
     ON "boxpair"."outbox_events" TO "boxpair_producer";
@@ -41,7 +41,7 @@ GRANT SELECT, INSERT, UPDATE (seen_until), DELETE ON "boxpair"."outbox_relays" T
 -- its claim. It sees no outbox: a service whose handlers write events has the producer's section
 -- besides. The service's own tables are granted by their owner.
 GRANT USAGE ON SCHEMA "boxpair" TO "boxpair_consumer";
-GRANT SELECT, INSERT (name, window_size), UPDATE (window_size, passed_at, forgotten_until)
+GRANT SELECT, INSERT (name, window_size), UPDATE (window_size, passed_at, forgotten_until, horizon, horizon_until)
     ON "boxpair"."inbox_consumers" TO "boxpair_consumer";
 GRANT SELECT, INSERT, DELETE ON "boxpair"."inbox_forgotten" TO "boxpair_consumer";
 GRANT SELECT, INSERT, UPDATE (applied_at), DELETE ON "boxpair"."inbox" TO "boxpair_consumer";
@@ -65,7 +65,7 @@ GRANT SELECT (event_id, outcome, at), DELETE ON "boxpair"."outbox_attempts" TO "
 GRANT SELECT, DELETE ON "boxpair"."outbox_receipts" TO "boxpair_janitor";
 
 -- role: operator
--- Looks at what is parked, with its content, and redrives or discards it.
+-- Looks at what is parked, with its content, and redrives or discards it; replays what is retained.
 GRANT USAGE ON SCHEMA "boxpair" TO "boxpair_operator";
 GRANT SELECT ON "boxpair"."outbox_events", "boxpair"."outbox_queue", "boxpair"."outbox_attempts", "boxpair"."outbox_receipts",
       "boxpair"."outbox_relays", "boxpair"."outbox_status", "boxpair"."inbox", "boxpair"."inbox_consumers"
@@ -73,6 +73,7 @@ GRANT SELECT ON "boxpair"."outbox_events", "boxpair"."outbox_queue", "boxpair"."
 GRANT SELECT, UPDATE (state, attempts, next_attempt_at, reason, discarded_at) ON "boxpair"."outbox_parked"
     TO "boxpair_operator";
 GRANT INSERT (event_id, outcome, error) ON "boxpair"."outbox_attempts" TO "boxpair_operator";
+GRANT INSERT (shard, id, round) ON "boxpair"."outbox_queue" TO "boxpair_operator";
 GRANT SELECT, UPDATE (rewind_to, rewind_ticket) ON "boxpair"."outbox_shards" TO "boxpair_operator";
 GRANT USAGE ON SEQUENCE "boxpair"."outbox_tickets" TO "boxpair_operator";
 GRANT SELECT, UPDATE (state, attempts, next_attempt_at, forced, reason, discarded_at) ON "boxpair"."inbox_parked"
@@ -88,7 +89,7 @@ GRANT SELECT ON "boxpair"."outbox_status", "boxpair"."outbox_queue", "boxpair"."
       "boxpair"."inbox_consumers", "boxpair"."inbox_forgotten", "boxpair"."inbox", "boxpair"."inbox_attempts"
     TO "boxpair_monitor";
 GRANT SELECT (id, dispatch_id, digest, shard, topic, key, type, producer, source, version, index, schema_version,
-              content_type, correlation_id, occurred_at, created_at)
+              content_type, correlation_id, occurred_at, created_at, resend_seconds)
     ON "boxpair"."outbox_events" TO "boxpair_monitor";
 GRANT SELECT (id, consumer, dispatch_id, digest, stamp, topic, key, state, ordered, claimed, forced, attempts,
               parked_at, next_attempt_at, last_error, reason, discarded_at)

@@ -9,6 +9,8 @@ CREATE TABLE "boxpair"."inbox_consumers" (
     registered_at   timestamptz NOT NULL DEFAULT clock_timestamp(),
     passed_at       timestamptz NOT NULL DEFAULT clock_timestamp(), -- when forgetting was last considered
     forgotten_until timestamptz, -- NULL: nothing is forgotten
+    horizon         interval,    -- for how long after its stamp an event may be sent again, at most …
+    horizon_until   timestamptz, -- … and until when such a one may come
     CONSTRAINT "inbox_consumers_pk" PRIMARY KEY (id),
     CONSTRAINT "inbox_consumers_name" UNIQUE (name)
 ) WITH (fillfactor = 50);

@@ -7,7 +7,9 @@ CREATE TABLE "boxpair_inbox_consumers" (
     window_us       INTEGER NOT NULL,
     registered_at   INTEGER NOT NULL,
     passed_at       INTEGER NOT NULL, -- when forgetting was last considered
-    forgotten_until INTEGER -- NULL: nothing is forgotten
+    forgotten_until INTEGER, -- NULL: nothing is forgotten
+    horizon_us      INTEGER, -- for how long after its stamp an event may be sent again, at most …
+    horizon_until   INTEGER  -- … and until when such a one may come
 );
 
 -- The times up to which a consumer forgot, and when each of them was set: rows are removed

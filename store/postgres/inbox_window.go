@@ -13,15 +13,20 @@ import (
 	"github.com/boxpair/boxpair/consumer"
 )
 
+// liveHorizon are the columns of a horizon, zero and NULL if it is over.
+const liveHorizon = `
+    CASE WHEN horizon_until > clock_timestamp() THEN (extract(epoch FROM horizon) * 1000000)::bigint ELSE 0 END,
+    CASE WHEN horizon_until > clock_timestamp() THEN horizon_until END`
+
 var (
 	// A conflicting insert would use up one of the 32767 ids each time.
 	registerAgain = statement(`
 UPDATE {{inbox_consumers}} SET window_size = $2::bigint * interval '1 microsecond' WHERE name = $1
-RETURNING id, forgotten_until`)
+RETURNING id, forgotten_until, ` + liveHorizon)
 	registerConsumer = statement(`
 INSERT INTO {{inbox_consumers}} (name, window_size) VALUES ($1, $2::bigint * interval '1 microsecond')
 ON CONFLICT (name) DO UPDATE SET window_size = excluded.window_size
-RETURNING id, forgotten_until`)
+RETURNING id, forgotten_until, ` + liveHorizon)
 	// healMessages makes the head of every key run that has none, as after rows were
 	// deleted by hand. Nothing in this package leaves such keys behind.
 	healMessages = statement(`
@@ -32,10 +37,12 @@ WHERE p.consumer = $1 AND p.state = 'following' AND ` + isFirstMessage)
 // Register implements [consumer.WindowStore].
 func (s *Store) Register(ctx context.Context, name string, window time.Duration) (consumer.Registration, error) {
 	var r consumer.Registration
-	var until pgtype.Timestamptz
-	err := s.queryRow(ctx, registerAgain, name, window.Microseconds()).Scan(&r.Consumer, &until)
+	var until, horizonUntil pgtype.Timestamptz
+	var horizon int64
+	columns := []any{&r.Consumer, &until, &horizon, &horizonUntil}
+	err := s.queryRow(ctx, registerAgain, name, window.Microseconds()).Scan(columns...)
 	if errors.Is(err, pgx.ErrNoRows) {
-		err = s.queryRow(ctx, registerConsumer, name, window.Microseconds()).Scan(&r.Consumer, &until)
+		err = s.queryRow(ctx, registerConsumer, name, window.Microseconds()).Scan(columns...)
 	}
 	if err != nil {
 		return consumer.Registration{}, failed("register a consumer", &ownError{err})
@@ -44,7 +51,23 @@ func (s *Store) Register(ctx context.Context, name string, window time.Duration)
 		return consumer.Registration{}, failed("heal parked messages", &ownError{err})
 	}
 	r.ForgottenUntil = timeOf(until)
+	r.Horizon, r.HorizonUntil = time.Duration(horizon)*time.Microsecond, timeOf(horizonUntil)
 	return r, nil
+}
+
+var noteHorizon = statement(`
+UPDATE {{inbox_consumers}}
+SET horizon_until = CASE WHEN horizon = $2::bigint * interval '1 microsecond' THEN greatest(horizon_until, $3) ELSE $3 END,
+    horizon = $2::bigint * interval '1 microsecond'
+WHERE id = $1
+  AND (horizon IS NULL OR horizon <= $2::bigint * interval '1 microsecond' OR horizon_until <= clock_timestamp())`)
+
+// NoteHorizon implements [consumer.WindowStore].
+func (s *Store) NoteHorizon(ctx context.Context, consumerID int, horizon time.Duration, until time.Time) error {
+	if _, err := s.exec(ctx, noteHorizon, consumerID, horizon.Microseconds(), until); err != nil {
+		return failed("note a horizon", &ownError{err})
+	}
+	return nil
 }
 
 var (
@@ -224,7 +247,9 @@ SELECT count(*) FILTER (WHERE p.state = 'retrying'), count(*) FILTER (WHERE p.st
        count(*) FILTER (WHERE p.state = 'altered'),
        coalesce(greatest(0, extract(epoch FROM clock_timestamp() -
            min(p.parked_at) FILTER (WHERE p.state IN ('retrying', 'following')))) * 1000000, 0)::bigint,
-       (SELECT forgotten_until FROM {{inbox_consumers}} WHERE id = $1)
+       (SELECT forgotten_until FROM {{inbox_consumers}} WHERE id = $1),
+       coalesce((SELECT (extract(epoch FROM horizon) * 1000000)::bigint FROM {{inbox_consumers}}
+                 WHERE id = $1 AND horizon_until > clock_timestamp()), 0)
 FROM {{inbox_parked}} p
 WHERE p.consumer = $1 AND p.state IN ('retrying', 'following', 'dead', 'too_old', 'altered')`)
 
@@ -232,13 +257,14 @@ WHERE p.consumer = $1 AND p.state IN ('retrying', 'following', 'dead', 'too_old'
 // takes as long as there are many of them.
 func (s *Store) InboxStats(ctx context.Context, consumerID int) (consumer.Stats, error) {
 	var st consumer.Stats
-	var age int64
+	var age, horizon int64
 	var until pgtype.Timestamptz
 	err := s.queryRow(ctx, inboxStats, consumerID).Scan(
-		&st.Retrying, &st.Following, &st.Dead, &st.TooOld, &st.Altered, &age, &until)
+		&st.Retrying, &st.Following, &st.Dead, &st.TooOld, &st.Altered, &age, &until, &horizon)
 	if err != nil {
 		return consumer.Stats{}, failed("read the state of an inbox", &ownError{err})
 	}
 	st.OldestParked, st.ForgottenUntil = time.Duration(age)*time.Microsecond, timeOf(until)
+	st.Horizon = time.Duration(horizon) * time.Microsecond
 	return st, nil
 }

@@ -17,12 +17,13 @@ import (
 // head, which nothing in this library brings about; it becomes one here.
 func (s *Store) Register(ctx context.Context, name string, window time.Duration) (consumer.Registration, error) {
 	var r consumer.Registration
-	var forgotten sql.NullInt64
+	var forgotten, horizon, horizonUntil sql.NullInt64
+	at := now()
 	err := s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
-		err := s.one(ctx, tx, []any{&r.Consumer, &forgotten}, `
+		err := s.one(ctx, tx, []any{&r.Consumer, &forgotten, &horizon, &horizonUntil}, `
 			INSERT INTO {inbox_consumers} (name, window_us, registered_at, passed_at) VALUES (?1, ?2, ?3, ?3)
 			ON CONFLICT (name) DO UPDATE SET window_us = excluded.window_us
-			RETURNING id, forgotten_until`, name, micros(window), now())
+			RETURNING id, forgotten_until, horizon_us, horizon_until`, name, micros(window), at)
 		if err != nil {
 			return err
 		}
@@ -34,7 +35,25 @@ func (s *Store) Register(ctx context.Context, name string, window time.Duration)
 		return consumer.Registration{}, fmt.Errorf("register consumer: %w", &ownError{err})
 	}
 	r.ForgottenUntil = optional(forgotten)
+	if horizonUntil.Int64 > at {
+		r.Horizon, r.HorizonUntil = time.Duration(horizon.Int64)*time.Microsecond, optional(horizonUntil)
+	}
 	return r, nil
+}
+
+// NoteHorizon keeps the longest horizon of those that are not over.
+func (s *Store) NoteHorizon(ctx context.Context, consumerID int, horizon time.Duration, until time.Time) error {
+	err := s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		_, err := s.exec(ctx, tx, `UPDATE {inbox_consumers}
+			SET horizon_until = CASE WHEN horizon_us = ?2 THEN max(horizon_until, ?3) ELSE ?3 END, horizon_us = ?2
+			WHERE id = ?1 AND (horizon_us IS NULL OR horizon_us <= ?2 OR horizon_until <= ?4)`,
+			consumerID, micros(horizon), until.UnixMicro(), now())
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("note horizon: %w", &ownError{err})
+	}
+	return nil
 }
 
 // Newest reads the dispatch IDs that were applied last.
@@ -170,17 +189,18 @@ func (s *Store) ForgetDiscarded(ctx context.Context, consumerID int, age time.Du
 func (s *Store) InboxStats(ctx context.Context, consumerID int) (consumer.Stats, error) {
 	var st consumer.Stats
 	err := s.read(ctx, func(ctx context.Context, tx *sql.Tx) error {
-		var forgotten sql.NullInt64
-		err := s.one(ctx, tx, []any{&forgotten}, `SELECT forgotten_until FROM {inbox_consumers} WHERE id = ?`, consumerID)
+		var forgotten, horizon sql.NullInt64
+		at := now()
+		err := s.one(ctx, tx, []any{&forgotten, &horizon}, `SELECT forgotten_until, CASE WHEN horizon_until > ? THEN horizon_us END
+			FROM {inbox_consumers} WHERE id = ?`, at, consumerID)
 		if err != nil {
 			return err
 		}
-		st.ForgottenUntil = optional(forgotten)
+		st.ForgottenUntil, st.Horizon = optional(forgotten), time.Duration(horizon.Int64)*time.Microsecond
 		counts := map[consumer.State]*int64{
 			consumer.Retrying: &st.Retrying, consumer.Following: &st.Following, consumer.Dead: &st.Dead,
 			consumer.TooOldState: &st.TooOld, consumer.AlteredState: &st.Altered,
 		}
-		at := now()
 		for state, n := range counts {
 			var oldest sql.NullInt64
 			err := s.one(ctx, tx, []any{n, &oldest}, `SELECT count(*), min(parked_at) FROM {inbox_parked} WHERE consumer = ? AND state = ?`,

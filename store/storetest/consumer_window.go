@@ -28,6 +28,7 @@ func windowTests[TX any]() []inboxTest[TX] {
 		{"IDs of parked messages stay until they are applied", parkedIDsStay[TX]},
 		{"removal can go on from where the last batch ended", forgetsFrom[TX]},
 		{"discarded messages are removed by age, and their IDs stay", forgetsDiscarded[TX]},
+		{"longest horizon is kept until it is over", keepsHorizon[TX]},
 		{"copy that comes after its ID was removed is too old", removedIsTooOld[TX]},
 		{"state of an inbox is counted", countedState[TX]},
 	}
@@ -353,6 +354,42 @@ func forgetsDiscarded[TX any](i *inbox[TX]) {
 	i.expectVerdict(i.claim(gone[0]), consumer.Duplicate)
 	i.expectVerdict(i.claim(gone[1]), consumer.Applied) // it was never claimed
 	i.expectVerdict(i.claim(gone[2]), consumer.Duplicate)
+}
+
+func keepsHorizon[TX any](i *inbox[TX]) {
+	now := time.Now().UTC().Truncate(time.Microsecond)
+	expect := func(horizon time.Duration, until time.Time) {
+		i.Helper()
+		r, err := i.Store.Register(i.ctx(), "service/handler", time.Hour)
+		i.ok(err)
+		st, err := i.Store.InboxStats(i.ctx(), i.consumer)
+		i.ok(err)
+		if r.Horizon != horizon || st.Horizon != horizon || !r.HorizonUntil.Equal(until) {
+			i.Fatalf("horizon is %v until %v, in the stats %v; want %v until %v", r.Horizon, r.HorizonUntil, st.Horizon, horizon, until)
+		}
+	}
+	note := func(horizon time.Duration, until time.Time) {
+		i.Helper()
+		i.ok(i.Store.NoteHorizon(i.ctx(), i.consumer, horizon, until))
+	}
+	expect(0, time.Time{})
+	note(24*time.Hour, now.Add(24*time.Hour))
+	expect(24*time.Hour, now.Add(24*time.Hour))
+	note(24*time.Hour, now.Add(time.Hour))
+	expect(24*time.Hour, now.Add(24*time.Hour)) // the latest end of the longest
+	note(time.Hour, now.Add(48*time.Hour))
+	expect(24*time.Hour, now.Add(24*time.Hour)) // a shorter one does not keep it alive
+	note(24*time.Hour, now.Add(25*time.Hour))
+	expect(24*time.Hour, now.Add(25*time.Hour))
+	note(36*time.Hour, now.Add(-time.Hour))
+	expect(0, time.Time{}) // it is over
+	note(time.Hour, now.Add(time.Hour))
+	expect(time.Hour, now.Add(time.Hour))
+	r, err := i.Store.Register(i.ctx(), "service/other", time.Hour)
+	i.ok(err)
+	if r.Horizon != 0 {
+		i.Errorf("horizon of another consumer is %v", r.Horizon)
+	}
 }
 
 func removedIsTooOld[TX any](i *inbox[TX]) {

@@ -1,0 +1,150 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+)
+
+// horizon is what a handler knows of how long producers may send events again.
+type horizon struct {
+	mu       sync.Mutex
+	longest  time.Duration
+	until    time.Time // when an event with the longest may come last
+	reported time.Duration
+	noting   bool // somebody is telling the database
+}
+
+// reports lets a warning through once in a while.
+type reports struct {
+	mu   sync.Mutex
+	last time.Time
+}
+
+func (r *reports) due(now time.Time) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.last.IsZero() && now.Sub(r.last) < reportPause {
+		return false
+	}
+	r.last = now
+	return true
+}
+
+// Check asks the database whether all handlers may run, for a service that wants to know before it
+// takes messages. It makes them known there. An error that wraps [ErrShortWindow] says that
+// producers may send again for longer than Config.Window.
+func (i *Inbox[TX]) Check(ctx context.Context) error {
+	var errs []error
+	for _, h := range i.all() {
+		if err := h.register(ctx); err != nil {
+			errs = append(errs, fmt.Errorf("consumer %s: %w", h.name, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// fits compares what a registration says with the window.
+func (h *Handler[TX]) fits(ctx context.Context, r Registration) error {
+	cfg := &h.inbox.cfg
+	h.horizon.mu.Lock()
+	h.horizon.longest, h.horizon.until = r.Horizon, r.HorizonUntil
+	h.horizon.mu.Unlock()
+	if r.Horizon <= cfg.Window {
+		return nil
+	}
+	if cfg.ShortWindow == RefuseShortWindow {
+		return fmt.Errorf("window of %v, events may be sent again for %v, until %s: %w",
+			cfg.Window, r.Horizon, r.HorizonUntil.Format(time.RFC3339), ErrShortWindow)
+	}
+	h.reportShort(ctx, r.Horizon)
+	return nil
+}
+
+func (h *Handler[TX]) reportShort(ctx context.Context, longest time.Duration) {
+	h.horizon.mu.Lock()
+	news := longest > h.horizon.reported
+	h.horizon.reported = max(h.horizon.reported, longest)
+	h.horizon.mu.Unlock()
+	if news {
+		h.log.ErrorContext(ctx, "window is shorter than a producer may send events again: late copies will be set aside as too old",
+			"window", h.inbox.cfg.Window, "horizon", longest)
+	}
+}
+
+// lookAtTimes takes note of what a message says about its time. None of that keeps it from
+// being handled: whether it is too old, the claim says.
+func (h *Handler[TX]) lookAtTimes(ctx context.Context, in *incoming) {
+	stamp, until := in.event.Stamp, in.event.ResendUntil
+	if stamp.IsZero() {
+		h.counts.unstamped.Add(1)
+		return
+	}
+	now := time.Now()
+	if stamp.Sub(now) > aheadTolerance {
+		h.counts.ahead.Add(1)
+		if h.ahead.due(now) {
+			h.log.WarnContext(ctx, "message is stamped in the future: is a clock wrong?", h.attrs(in, "stamp", stamp)...)
+		}
+	}
+	if until.After(stamp) {
+		most := h.inbox.cfg.MaxHorizon
+		h.noteHorizon(ctx, min(until.Sub(stamp), most), earlier(until, now.Add(most)))
+	}
+}
+
+func earlier(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return a
+	}
+	return b
+}
+
+// noteHorizon keeps the longest horizon in the database: at once if it has grown, and else when
+// its end has moved by a while. An error leaves it to the next message.
+func (h *Handler[TX]) noteHorizon(ctx context.Context, longest time.Duration, until time.Time) {
+	if longest > h.inbox.cfg.Window {
+		h.counts.short.Add(1)
+		h.reportShort(ctx, longest)
+	}
+	k := &h.horizon
+	k.mu.Lock()
+	over := !k.until.IsZero() && k.until.Before(time.Now())
+	news := longest > k.longest || over || longest == k.longest && until.Sub(k.until) > horizonStep
+	if !news || k.noting {
+		k.mu.Unlock()
+		return
+	}
+	k.noting = true
+	k.mu.Unlock()
+	ctx, cancel := h.operation(ctx)
+	defer cancel()
+	err := h.inbox.store.NoteHorizon(ctx, h.consumer(), longest, until)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.noting = false
+	if err != nil {
+		h.log.DebugContext(ctx, "horizon not noted, the next message tries again", "error", err)
+		return
+	}
+	k.longest, k.until = longest, until
+}
+
+// guard waits until the handler is known to the database, and returns the error if it is
+// refused there. Any other error is not this one's to report.
+func (h *Handler[TX]) guard(ctx context.Context) error {
+	for failures := 0; ; failures++ {
+		err := h.register(ctx)
+		if err == nil || ctx.Err() != nil {
+			return nil
+		}
+		if errors.Is(err, ErrShortWindow) {
+			return fmt.Errorf("consumer %s: %w", h.name, err)
+		}
+		if !sleep(ctx, h.dueWait(failures)) {
+			return nil
+		}
+	}
+}

@@ -1,0 +1,165 @@
+package consumer_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/boxpair/boxpair/consumer"
+)
+
+const day = 24 * time.Hour
+
+// resendable returns the n-th message, which may be sent again for d.
+func resendable(n int, d time.Duration) *message.Message {
+	e := event(n)
+	e.ResendUntil = e.Stamp.Add(d)
+	return fresh(e)
+}
+
+func TestWindowThatIsShorterThanAKnownHorizonIsRefused(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newFake()
+		newRig(t, setup{store: store}).consume(resendable(1, 20*day)) // at run time it is reported only
+		r := newRig(t, setup{store: store})                           // the next start
+		if err := r.handler.Consume(msg(2)); !errors.Is(err, consumer.ErrShortWindow) {
+			t.Errorf("Consume: %v", err)
+		}
+		if err := r.inbox.Check(t.Context()); !errors.Is(err, consumer.ErrShortWindow) || !strings.Contains(err.Error(), "stock/reserve") {
+			t.Errorf("Check: %v", err)
+		}
+		if err := r.inbox.Run(t.Context()); !errors.Is(err, consumer.ErrShortWindow) || !strings.Contains(err.Error(), "480h") {
+			t.Errorf("Run: %v", err)
+		}
+		r.wantCalls(0)
+		enough := newRig(t, setup{store: store, config: consumer.Config{Window: 20 * day}})
+		enough.consume(msg(2))
+		if err := enough.inbox.Check(t.Context()); err != nil {
+			t.Errorf("Check with a window that is long enough: %v", err)
+		}
+		time.Sleep(21 * day) // nothing can come any more
+		newRig(t, setup{store: store}).consume(msg(3))
+	})
+}
+
+func TestWindowThatIsShorterIsReportedIfThatIsWanted(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newFake()
+		newRig(t, setup{store: store}).consume(resendable(1, 20*day))
+		r := newRig(t, setup{store: store, config: consumer.Config{ShortWindow: consumer.ReportShortWindow}})
+		stop := r.run()
+		r.consume(resendable(2, 20*day))
+		stop()
+		r.wantCalls(1)
+		r.wantLog("level=ERROR", "window is shorter", "horizon=480h")
+		if n := strings.Count(r.log.String(), "window is shorter"); n != 1 {
+			t.Errorf("reported %d times", n)
+		}
+		if c := r.handler.Counters(); c.ShortWindow != 1 {
+			t.Errorf("counters: %+v", c)
+		}
+	})
+}
+
+func TestHorizonIsNotedWhenItGrowsAndOnceInAWhile(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, setup{config: consumer.Config{MaxHorizon: 30 * day}})
+		want := func(notes int, horizon time.Duration, until time.Time) {
+			t.Helper()
+			if n := r.store.called("horizon"); n != notes || r.store.horizon != horizon || !r.store.horizonUntil.Equal(until) {
+				t.Fatalf("noted %d times: %v until %v, want %d: %v until %v", n, r.store.horizon, r.store.horizonUntil, notes, horizon, until)
+			}
+		}
+		begun := time.Now()
+		for n := range 10 {
+			r.consume(resendable(n, day))
+		}
+		want(1, day, begun.Add(day))
+		r.consume(resendable(10, 2*day))
+		want(2, 2*day, begun.Add(2*day))
+		time.Sleep(2 * time.Hour)
+		r.consume(resendable(11, day)) // a shorter one does not keep the longer alive
+		want(2, 2*day, begun.Add(2*day))
+		r.consume(resendable(12, 2*day))
+		want(3, 2*day, begun.Add(2*day+2*time.Hour))
+		time.Sleep(3 * day)
+		r.consume(resendable(13, day)) // the longer one is over
+		want(4, day, time.Now().Add(day))
+		r.consume(resendable(14, 1000*day)) // whoever claims that
+		want(5, 30*day, time.Now().Add(30*day))
+		past := event(15)
+		past.ResendUntil = past.Stamp.Add(-time.Hour)
+		r.consume(fresh(past))
+		want(5, 30*day, time.Now().Add(30*day))
+		r.wantCalls(16)
+	})
+}
+
+func TestHorizonThatCannotBeNotedIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, setup{})
+		r.store.setFault(func(step string) error {
+			if step == "horizon" && r.store.called("horizon") == 1 {
+				return errOutage
+			}
+			return nil
+		})
+		r.consume(resendable(1, day))
+		r.consume(resendable(2, day))
+		r.wantCalls(2)
+		if n := r.store.called("horizon"); n != 2 || r.store.horizon != day {
+			t.Errorf("noted %d times: %v", n, r.store.horizon)
+		}
+	})
+}
+
+// TestFateOfStamps is the table of what becomes of a message by its stamp.
+func TestFateOfStamps(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const window = 2 * day
+		r := newRig(t, setup{config: consumer.Config{Window: window, MaxClockStep: 100 * day, CacheSize: -1}})
+		time.Sleep(10 * day) // the consumer is old enough to have forgotten something
+		forget := func() {
+			t.Helper()
+			if err := r.inbox.RunOnce(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		forget()
+		stamped := func(n int, after time.Duration) *message.Message {
+			e := event(n)
+			e.Stamp = e.Stamp.Add(after)
+			return fresh(e)
+		}
+		within, old, ahead, far := stamped(1, -day), stamped(2, -3*day), stamped(3, 4*time.Minute), stamped(4, 20*day)
+		unstamped := message.NewMessage(number(5).String(), nil)
+		for _, m := range []*message.Message{within, old, ahead, far, unstamped} {
+			r.consume(m)
+			r.consume(m.Copy())
+		}
+		r.wantCalls(4)
+		r.wantStates(consumer.TooOldState, consumer.TooOldState) // set aside; stores keep it once
+		c := r.handler.Counters()
+		if c.Applied != 4 || c.DuplicatesByTable != 4 || c.Unstamped != 2 || c.Ahead != 2 {
+			t.Errorf("counters: %+v", c)
+		}
+		if n := strings.Count(r.log.String(), "stamped in the future"); n != 1 {
+			t.Errorf("reported %d times", n)
+		}
+		time.Sleep(21 * day) // one day after the stamp that was far ahead
+		forget()
+		r.consume(far.Copy()) // still known
+		r.consume(within.Copy())
+		r.wantCalls(4)
+		r.wantStates(consumer.TooOldState, consumer.TooOldState, consumer.TooOldState)
+	})
+}
