@@ -7,6 +7,9 @@ PKGS     ?= ./...
 FUZZTIME ?= 20s
 SOAK     ?= 60s
 ROWS     ?= 1000000
+SCHEDULES ?= 20000
+SEED      ?=
+TRACE     ?=
 
 GOLANGCI_VERSION := v2.15.0
 GOLANGCI         := $(shell command -v golangci-lint || ls $(shell $(GO) env GOPATH)/bin/golangci-lint 2>/dev/null || echo $(BIN)/golangci-lint)
@@ -47,6 +50,10 @@ mutants: $(TESTENV) ## break the library in many ways; each must fail a named te
 mutants-doc: ## write docs/mutants.md from the table of mutants
 	$(GO) run ./internal/mutants/cmd/mutants -document > docs/mutants.md.new
 	mv docs/mutants.md.new docs/mutants.md
+
+.PHONY: simulate
+simulate: ## random schedules with faults at any step, without servers (SCHEDULES=1000000 SEED=1 TRACE=1)
+	@BOXPAIR_SIM_TRACE=$(TRACE) .ci/simulate $(SCHEDULES) $(SEED)
 
 .PHONY: example
 example: $(TESTENV) ## the order example on a PostgreSQL and a RabbitMQ of its own, with kills

@@ -26,6 +26,10 @@ func (f *fakeStore) lineOf(shard int, key string) []int64 {
 	return line
 }
 
+func (f *fakeStore) isHead(seq int64, p *fakeParked) bool {
+	return p.key == "" || f.lineOf(p.shard, p.key)[0] == seq
+}
+
 func (f *fakeStore) hasDead(shard int, key string) bool {
 	for _, p := range f.parked {
 		if p.shard == shard && p.key == key && p.state == Dead {
@@ -50,6 +54,9 @@ func (f *fakeStore) Blocked(_ context.Context, shards []int, hold bool, after Bl
 	}
 	defer leave()
 	set := make(map[BlockedKey]bool)
+	if f.flaws.noBlocked {
+		return nil, nil
+	}
 	for _, p := range f.parked {
 		if p.key != "" && slices.Contains(shards, p.shard) && (p.live() || hold && p.state == Dead) {
 			set[BlockedKey{p.shard, p.key}] = true
@@ -147,7 +154,7 @@ func (f *fakeStore) Due(_ context.Context, shards []int, after DuePoint, limit i
 	var rows []Queued
 	next := time.Duration(0)
 	for seq, p := range f.parked {
-		if !slices.Contains(shards, p.shard) || p.state != Retrying || p.key != "" && f.lineOf(p.shard, p.key)[0] != seq {
+		if !slices.Contains(shards, p.shard) || p.state != Retrying || !f.isHead(seq, p) {
 			continue
 		}
 		row := f.parkedRow(seq)
@@ -189,7 +196,7 @@ func (f *fakeStore) Retry(_ context.Context, relay string, lease Lease, failures
 		return true, nil
 	}
 	for _, x := range failures {
-		if p := f.parked[x.Seq]; p != nil && p.live() && p.attempts == x.Attempts-1 {
+		if p := f.parked[x.Seq]; p != nil && p.live() && (p.attempts == x.Attempts-1 || f.flaws.anyAttempts) {
 			f.record(relay, x)
 			if x.Dead && !hold {
 				f.lift(p.shard, p.key)

@@ -37,6 +37,13 @@ type fakeStore struct {
 	walk     int // how many rows FetchKey looks at
 	calls    map[string]int
 	fail     func(method string) error // instead of the statement
+	last     int64                     // highest Seq that was committed
+	flaws    fakeFlaws
+}
+
+// fakeFlaws are ways in which a store may break its contract.
+type fakeFlaws struct {
+	anyRound, noWriters, noBlocked, anyAttempts, noOnward bool
 }
 
 type fakeParked struct {
@@ -113,6 +120,7 @@ func (tx *fakeTx) commit() {
 	f.mu.Lock()
 	for _, seq := range tx.seqs {
 		f.queue[f.log[seq].Shard][seq] = 0
+		f.last = max(f.last, seq)
 	}
 	delete(f.open, tx.name)
 	f.mu.Unlock()
@@ -281,6 +289,9 @@ func (f *fakeStore) FetchKey(_ context.Context, shard int, key string, from int6
 			continue
 		}
 		if len(rows) == limit || seen == f.walk {
+			if f.flaws.noOnward {
+				break
+			}
 			return rows, seq, nil
 		}
 		seen++
@@ -297,6 +308,9 @@ func (f *fakeStore) Writers(context.Context) ([]string, error) {
 		return nil, err
 	}
 	defer leave()
+	if f.flaws.noWriters {
+		return nil, nil
+	}
 	return slices.Sorted(maps.Keys(f.open)), nil
 }
 
@@ -319,7 +333,7 @@ func (f *fakeStore) Mark(_ context.Context, relay string, marks []Mark) ([]int, 
 
 // take removes a queue row.
 func (f *fakeStore) take(shard int, seq, round int64) bool {
-	if r, ok := f.queue[shard][seq]; !ok || r != round {
+	if r, ok := f.queue[shard][seq]; !ok || r != round && !f.flaws.anyRound {
 		return false
 	}
 	delete(f.queue[shard], seq)

@@ -472,36 +472,3 @@ func TestEventsThatAreMovedWhenTheirHeadHasGoneAreHealed(t *testing.T) {
 		t.Errorf("%d attempts recorded, state %q", n, r.store.state(second))
 	}
 }
-
-// The answer of the statement that buried an event is lost, and an operator redrives the event before
-// the statement is repeated.
-func TestARepeatedFailureDoesNotBuryWhatWasRedriven(t *testing.T) {
-	t.Parallel()
-	r := newRig(t)
-	bad := r.store.add("topic", "key")
-	refuse := true
-	r.broker = func(s rigSend) transport.Result {
-		if s.seq == bad && refuse {
-			return transport.Result{Outcome: transport.Refused}
-		}
-		return confirmAll(s)
-	}
-	rel := r.start(RelayConfig{MaxAttempts: 2, Backoff: Backoff{Initial: time.Millisecond}})
-	rel.delay = func(cl *call) bool { return cl.op == opRetry }
-	for len(rel.delayed) == 0 {
-		r.store.add("topic", "")
-		r.run(100 * time.Millisecond)
-	}
-	if r.store.state(bad) != Dead {
-		t.Fatalf("the event is %q", r.store.state(bad))
-	}
-	refuse = false
-	r.store.redrive(bad)
-	rel.delayed[0].err = errors.New("connection lost")
-	rel.free()
-	r.run(20 * time.Second)
-	if r.store.state(bad) != "" {
-		t.Errorf("the redriven event is %q", r.store.state(bad))
-	}
-	r.drained()
-}

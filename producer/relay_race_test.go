@@ -3,4 +3,4 @@
 package producer
 
 // schedules is how many random schedules a test run plays.
-const schedules = 150
+const schedules = 200

@@ -20,6 +20,9 @@ import (
 // One seed, one schedule.
 type simulation struct {
 	t      testing.TB
+	seed   uint64
+	trace  bool
+	counts simCounts
 	rnd    *rand.Rand
 	now    time.Duration
 	store  *fakeStore
@@ -29,6 +32,7 @@ type simulation struct {
 	named  int
 	calm   bool // the faults are over
 	wild   simFaults
+	crash  int // one step in so many
 
 	locked   map[string]*fakeTx // keys that an open transaction writes to
 	open     []*fakeTx
@@ -60,7 +64,7 @@ type simRelay struct {
 
 func newSimulation(t testing.TB, seed uint64) *simulation {
 	s := &simulation{
-		t: t, rnd: rand.New(rand.NewPCG(seed, 42)),
+		t: t, seed: seed, rnd: rand.New(rand.NewPCG(seed, 42)),
 		locked: make(map[string]*fakeTx), refusals: make(map[int64]int),
 		bad: make(map[int64]transport.Outcome), refusing: make(map[string]bool),
 		replayed: make(map[int64]int),
@@ -69,6 +73,7 @@ func newSimulation(t testing.TB, seed uint64) *simulation {
 	flag := func() bool { return s.rnd.IntN(2) == 0 }
 	s.wild = simFaults{flag(), flag(), flag(), flag(), flag(), flag(), flag(), flag(), flag()}
 	pick := func(of ...int) int { return of[s.rnd.IntN(len(of))] }
+	s.crash = pick(15, 50, 200)
 	s.cfg = RelayConfig{
 		Window: pick(1, 3, 8, 50), MaxPerKey: pick(1, 2, 5), FetchSize: pick(1, 4, 100),
 		MaxAttempts: pick(1, 2, 4), HoldDeadKeys: flag(), LeaseTTL: 2 * time.Second,
@@ -77,7 +82,7 @@ func newSimulation(t testing.TB, seed uint64) *simulation {
 	}
 	s.limits = coreLimits{
 		cold: pick(1, 2, 16), follow: pick(1, 3, 2000), blocked: pick(1, 2, 1000), due: pick(1, 5, 256),
-		late: pick(1, 3, 2000), stall: pick(1, 2, 32),
+		late: pick(1, 3, 2000), stall: pick(2, 3, 32),
 		sweep:      time.Duration(pick(2, 300)) * time.Second,
 		writesLong: time.Duration(pick(0, 30, 1000)) * time.Millisecond, readsLong: pick(1, 5, 1000),
 	}
@@ -85,8 +90,6 @@ func newSimulation(t testing.TB, seed uint64) *simulation {
 	s.store.fail = func(string) error { return nil }
 	return s
 }
-
-var trace int
 
 func (s *simulation) chance(n int) bool { return s.rnd.IntN(n) == 0 }
 
@@ -103,6 +106,7 @@ func (s *simulation) startRelay() {
 	rel.core = newRelayCore(cfg, route, rand.New(rand.NewPCG(s.rnd.Uint64(), 7)), false)
 	rel.core.limits = s.limits
 	s.relays = append(s.relays, rel)
+	s.counts.Relays++
 }
 
 // simKeys are keys of two shards, so that they get into each other's way.
@@ -118,6 +122,9 @@ func (s *simulation) produce() {
 			tx.rollback()
 		} else {
 			s.written = append(s.written, tx.seqs...)
+			if tx.seqs != nil && tx.seqs[0] < s.store.last {
+				s.counts.LateCommits++
+			}
 			tx.commit()
 			for _, rel := range s.relays {
 				if s.chance(2) {
@@ -197,8 +204,14 @@ func (s *simulation) deliver(rel *simRelay, m rigSend) {
 	switch res.Outcome {
 	case transport.Confirmed:
 	case transport.Unavailable:
+		s.counts.Outages++
 		res.Err = errors.New("gone")
 	default:
+		if res.Outcome == transport.Suspect {
+			s.counts.Channels++
+		} else {
+			s.counts.Refusals++
+		}
 		s.refusals[m.seq]++
 		res.Err = errors.New("no")
 	}
@@ -217,6 +230,7 @@ func (s *simulation) execute(rel *simRelay, cl *call) {
 		cl.execute(context.Background(), s.store, &rel.core.cfg)
 	}
 	if fault != 0 {
+		s.counts.Statements++
 		cl.err = errors.New("connection lost")
 	}
 	rel.done = append(rel.done, cl)
@@ -249,7 +263,7 @@ func (rel *simRelay) step() bool {
 	}
 	rel.core.advance(s.now)
 	calls, sends, notes := rel.core.flush()
-	if trace > 0 {
+	if s.trace {
 		for _, cl := range calls {
 			fmt.Println(s.now, rel.core.cfg.Name, "call", cl.op, cl.ranges, cl.seqs, len(cl.entries))
 		}
@@ -296,18 +310,13 @@ func (rel *simRelay) one() {
 // disturb lets something go wrong, or right again.
 func (s *simulation) disturb() {
 	switch s.rnd.IntN(8) {
-	case 0:
-		if s.wild.kill && len(s.relays) > 0 && s.chance(4) {
-			i := s.rnd.IntN(len(s.relays))
-			s.relays = slices.Delete(s.relays, i, i+1)
-		}
-	case 1:
+	case 0, 1:
 		if len(s.relays) < 3 {
 			s.startRelay()
 		}
 	case 2:
-		if s.wild.stop && len(s.relays) > 0 && s.chance(3) {
-			s.relays[s.rnd.IntN(len(s.relays))].stopped = s.now + time.Duration(s.rnd.IntN(6000))*time.Millisecond
+		if s.wild.stop && len(s.relays) > 0 && s.chance(2) {
+			s.pauseRelay()
 		}
 	case 3:
 		s.down = s.wild.unavailable && s.chance(3)
@@ -317,29 +326,59 @@ func (s *simulation) disturb() {
 		}
 	case 5:
 		if len(s.relays) > 0 && s.chance(6) {
+			s.counts.Shutdowns++
 			s.relays[s.rnd.IntN(len(s.relays))].core.stop(s.now)
 		}
 	case 6, 7:
 		if s.wild.operators && len(s.written) > 0 {
-			s.operate(s.written[s.rnd.IntN(len(s.written))])
+			s.operate()
 		}
 	}
 }
 
-// operate does something that operators do.
-func (s *simulation) operate(seq int64) {
-	switch s.rnd.IntN(6) {
-	case 0, 1:
-		s.store.redrive(seq)
-	case 2:
-		if s.chance(3) {
-			s.store.discard(seq)
-		}
-	default:
-		if s.store.replay(seq) {
-			s.replayed[seq] = len(s.arrivals)
+// pauseRelay stops a relay for a while, as SIGSTOP does, best with a statement on its way, and
+// often lets its leases end meanwhile.
+func (s *simulation) pauseRelay() {
+	rel := s.relays[s.rnd.IntN(len(s.relays))]
+	for _, other := range s.relays {
+		if slices.ContainsFunc(other.calls, func(cl *call) bool { return cl.op >= opMark }) {
+			rel = other
 		}
 	}
+	rel.stopped = s.now + time.Duration(s.rnd.IntN(6000))*time.Millisecond
+	if s.chance(2) {
+		s.now += time.Duration(s.rnd.IntN(3000)) * time.Millisecond
+	}
+	s.counts.Stops++
+}
+
+// operate does something that operators do, to an event that it makes a difference to.
+func (s *simulation) operate() {
+	from := s.rnd.IntN(len(s.written))
+	for i := range s.written {
+		seq := s.written[(from+i)%len(s.written)]
+		p := s.store.parked[seq]
+		switch {
+		case p == nil && s.store.receipts[seq] > 0 && s.store.replay(seq):
+			s.replayed[seq] = len(s.arrivals)
+		case p != nil && p.state == Dead && !s.chance(4):
+			s.store.redrive(seq)
+		case p != nil && p.state != Discarded && s.chance(8):
+			s.store.discard(seq)
+		default:
+			continue
+		}
+		s.counts.Operations++
+		return
+	}
+}
+
+// play plays the whole schedule and looks at what came of it. Most are short: what goes wrong, goes
+// wrong within few steps, and many short ones differ more than a few long ones.
+func (s *simulation) play() {
+	s.run(100 + s.rnd.IntN(100<<s.rnd.IntN(3)))
+	s.check()
+	s.counts.Events, s.counts.Deliveries = len(s.written), len(s.arrivals)
 }
 
 // run plays the schedule, then lets everything calm down and drain.
@@ -359,6 +398,12 @@ func (s *simulation) run(steps int) {
 			}
 		}
 		s.reap()
+		s.counts.Steps++
+		if s.wild.kill && len(s.relays) > 0 && s.chance(s.crash) {
+			i := s.rnd.IntN(len(s.relays))
+			s.relays = slices.Delete(s.relays, i, i+1)
+			s.counts.Crashes++
+		}
 	}
 	s.calm, s.down = true, false
 	clear(s.refusing)
@@ -400,6 +445,7 @@ func (s *simulation) reap() {
 func (s *simulation) drain() {
 	lively := s.now
 	for round := 0; ; round++ {
+		s.counts.Steps++
 		busy := false
 		next := never
 		for _, rel := range slices.Clone(s.relays) {

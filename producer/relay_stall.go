@@ -124,7 +124,9 @@ func (c *relayCore) shed(r *route) {
 	if !c.othersWork(r) || c.now < r.shedAt {
 		return
 	}
-	r.shedAt = c.now + shedInterval
+	if r.inflight == 0 { // what is in flight may be what is too much
+		r.shedAt = c.now + shedInterval
+	}
 	all := r.candidates()
 	slices.SortFunc(all, func(a, b *entry) int { return cmp.Or(cmp.Compare(a.Seq, b.Seq), cmp.Compare(a.shard.no, b.shard.no)) })
 	for i, e := range all {

@@ -59,7 +59,7 @@ var relayHazards = []Hazard{
 		[]Test{{relay, "TestAnEventOfALowerIDThatCommitsLaterIsDelivered"}, {chain, "TestLowerIDThatCommitsLateIsDeliveredInTheOrderOfItsKey"},
 			{pg, outboxC + "concurrent writers/lower ID that is committed later is found, and its writer was named"}}},
 	{"What commits late is found, and sent behind the next event of its key.",
-		[]Test{{relay, "TestAnEventThatCommitsLateIsNotOvertakenByTheNextOfItsKey"}, {relay, "TestSimulatedSchedulesLoseAndReorderNothing"}}},
+		[]Test{{relay, "TestAnEventThatCommitsLateIsNotOvertakenByTheNextOfItsKey"}, {relay, "TestSimulate"}}},
 	{"Waiting for the oldest transaction of the server lets one idle transaction, anywhere, stop delivery.",
 		[]Test{{pg, "TestIdleTransactionsThatWriteNoEventAreNoWriters"}, {chain, "TestIdleTransactionsThatWriteNoEventDoNotStallDelivery"}}},
 	{"A prepared transaction is no session any more, and its events are forgotten with it.",
