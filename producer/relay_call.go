@@ -96,7 +96,6 @@ type call struct {
 	rows     []Queued
 	names    []string
 	blocked  []BlockedKey
-	onward   int64 // of FetchKey: where to read on
 	next     time.Duration
 	lost     []int
 	gone     bool // the shard's lease is lost
@@ -129,7 +128,7 @@ func (c *call) execute(ctx context.Context, store RelayStore, cfg *RelayConfig) 
 	case opFetch:
 		c.rows, c.err = store.Fetch(ctx, c.ranges)
 	case opFetchKey:
-		c.rows, c.onward, c.err = store.FetchKey(ctx, c.shards[0].no, c.key, c.from, c.limit)
+		c.rows, c.err = store.FetchKey(ctx, c.shards[0].no, c.key, c.from, c.limit)
 	case opWriters:
 		c.names, c.err = store.Writers(ctx)
 	case opBlocked:

@@ -34,7 +34,6 @@ type fakeStore struct {
 	receipts map[int64]int // deliveries recorded
 	failures []fakeFailure
 	fetched  int // rows
-	walk     int // how many rows FetchKey looks at
 	calls    map[string]int
 	fail     func(method string) error // instead of the statement
 	last     int64                     // highest Seq that was committed
@@ -43,7 +42,7 @@ type fakeStore struct {
 
 // fakeFlaws are ways in which a store may break its contract.
 type fakeFlaws struct {
-	anyRound, noWriters, noBlocked, anyAttempts, noOnward bool
+	anyRound, noWriters, noBlocked, anyAttempts bool
 }
 
 type fakeParked struct {
@@ -83,7 +82,6 @@ func newFakeStore(clock func() time.Duration) *fakeStore {
 		open:     make(map[string]*fakeTx),
 		receipts: make(map[int64]int),
 		calls:    make(map[string]int),
-		walk:     1000,
 	}
 	for i := range f.queue {
 		f.queue[i] = make(map[int64]int64)
@@ -276,30 +274,19 @@ func (f *fakeStore) Fetch(_ context.Context, ranges []Range) ([]Queued, error) {
 	return rows, nil
 }
 
-func (f *fakeStore) FetchKey(_ context.Context, shard int, key string, from int64, limit int) ([]Queued, int64, error) {
+func (f *fakeStore) FetchKey(_ context.Context, shard int, key string, from int64, limit int) ([]Queued, error) {
 	leave, err := f.enter("FetchKey")
 	if err != nil {
-		return nil, 0, err
+		return nil, err
 	}
 	defer leave()
 	var rows []Queued
-	seen := 0
 	for _, seq := range slices.Sorted(maps.Keys(f.queue[shard])) {
-		if seq < from {
-			continue
-		}
-		if len(rows) == limit || seen == f.walk {
-			if f.flaws.noOnward {
-				break
-			}
-			return rows, seq, nil
-		}
-		seen++
-		if record := f.log[seq]; record != nil && record.Key == key {
+		if record := f.log[seq]; record != nil && record.Key == key && seq >= from && len(rows) < limit {
 			rows = append(rows, f.queued(shard, seq))
 		}
 	}
-	return rows, 0, nil
+	return rows, nil
 }
 
 func (f *fakeStore) Writers(context.Context) ([]string, error) {

@@ -359,8 +359,8 @@ func (c *relayCore) refilled(cl *call) {
 	}
 	if _, passed := sh.passed[hashKey(l.key)]; passed {
 		l.hole = 0 // all of them are read again together
-	} else if l.hole == 0 {
-		l.hole = cl.onward
+	} else if l.hole == 0 && len(cl.rows) >= cl.limit {
+		l.hole = cl.rows[len(cl.rows)-1].Seq + 1
 	}
 	c.refill(l)
 	c.recheck(l)

@@ -86,7 +86,6 @@ func newSimulation(t testing.TB, seed uint64) *simulation {
 		sweep:      time.Duration(pick(2, 300)) * time.Second,
 		writesLong: time.Duration(pick(0, 30, 1000)) * time.Millisecond, readsLong: pick(1, 5, 1000),
 	}
-	s.store.walk = pick(1, 4, 1000)
 	s.store.fail = func(string) error { return nil }
 	return s
 }

@@ -162,7 +162,6 @@ func TestSimulationFindsStoresThatBreakTheirContract(t *testing.T) {
 		"writers that are not told":                     {noWriters: true},
 		"blocked keys that are not told":                {noBlocked: true},
 		"a recorded failure that is recorded once more": {anyAttempts: true},
-		"a walk through the queue that ends before it":  {noOnward: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -183,10 +183,8 @@ type RelayStore interface {
 	// Fetch reads the queue rows of ranges with their events, all in one snapshot. It
 	// locks nothing.
 	Fetch(ctx context.Context, ranges []Range) ([]Queued, error)
-	// FetchKey reads queue rows of one key with from ≤ id, at most limit, and tells from
-	// which id on to read further (0: there are no more). It walks past the rows of other
-	// keys, as many as take a moment: it may come back with fewer rows than there are, or none.
-	FetchKey(ctx context.Context, shard int, key string, from int64, limit int) (rows []Queued, next int64, err error)
+	// FetchKey reads queue rows of one key with from ≤ id, at most limit, all in one snapshot.
+	FetchKey(ctx context.Context, shard int, key string, from int64, limit int) ([]Queued, error)
 	// Writers names the transactions that may still commit events with IDs lower than some
 	// that are visible already. A transaction keeps its name while it lives, and a
 	// later one never gets the name of an earlier one that was returned. One transaction may have

@@ -155,7 +155,7 @@ func TestPlansHoldWithoutStatistics(t *testing.T) {
 		except[i] = int64(n - i)
 	}
 	p.expectIndexes("fetch", p.explain(fetch, shards, after, through, most, except), 64*8*5)
-	p.expectIndexes("fetch of a key", p.explain(fetchKey, 1, "key 1", n/2, 10, keyWalk), 1000)
+	p.expectIndexes("fetch of a key", p.explain(fetchKey, 1, "key 1", n/2, 10), 800)
 
 	seqs, marked, markedEpochs, rounds := make([]int64, 500), make([]int16, 500), make([]int64, 500), make([]int64, 500)
 	for i := range seqs {

@@ -63,58 +63,23 @@ func (s *Store) Fetch(ctx context.Context, ranges []producer.Range) ([]producer.
 	return events, nil
 }
 
-// keyWalk is how many rows of a shard's queue fetchKey looks at: some ten milliseconds.
-const keyWalk = 10_000
-
-// fetchKey walks along the queue of the shard and looks at the event of each row: a key
-// that has many rows there, which is when this is called, is soon served. An index on
-// the keys of the log would cost every write. There is one row at least, for how far it has come.
+// fetchKey walks along the queue of the shard and looks at the event of each
+// row: a key that has many rows there, which is when this is called, is soon served. In pieces
+// it could miss an event between two of them that was committed in between, and bring a later one.
 var fetchKey = statement(`
-WITH walk AS MATERIALIZED (
-    SELECT q.id, q.round FROM {{outbox_queue}} q
-    WHERE q.shard = $1 AND q.id >= $3
-    ORDER BY q.id LIMIT $5
-)
-SELECT w.n, w.last, q.id IS NOT NULL, $1, coalesce(q.id, 0), coalesce(q.round, 0), 0, '', ` + eventColumns + `
-FROM (SELECT count(*) AS n, coalesce(max(id), 0) AS last FROM walk) w
-LEFT JOIN (
-    SELECT walk.id, walk.round FROM walk
-    CROSS JOIN LATERAL (SELECT FROM {{outbox_events}} e WHERE e.id = walk.id AND e.key = $2 OFFSET 0) e
-    ORDER BY walk.id LIMIT $4
-) q ON true
-LEFT JOIN LATERAL (SELECT * FROM {{outbox_events}} e WHERE e.id = q.id OFFSET 0) e ON true
-ORDER BY q.id`)
+SELECT q.shard, q.id, q.round, 0, '', ` + eventColumns + `
+FROM {{outbox_queue}} q
+CROSS JOIN LATERAL (SELECT * FROM {{outbox_events}} e WHERE e.id = q.id AND e.key = $2 OFFSET 0) e
+WHERE q.shard = $1 AND q.id >= $3
+ORDER BY q.id LIMIT $4`)
 
-// FetchKey implements [producer.RelayStore]. It looks at 10,000 rows at most.
-func (s *Store) FetchKey(ctx context.Context, shard int, key string, from int64, limit int) ([]producer.Queued, int64, error) {
-	rows, err := s.query(ctx, fetchKey, shard, key, from, limit, keyWalk)
+// FetchKey implements [producer.RelayStore].
+func (s *Store) FetchKey(ctx context.Context, shard int, key string, from int64, limit int) ([]producer.Queued, error) {
+	events, err := s.events(ctx, fetchKey, shard, key, from, limit)
 	if err != nil {
-		return nil, 0, failed("fetch events of a key", err)
+		return nil, failed("fetch events of a key", err)
 	}
-	defer rows.Close()
-	var events []producer.Queued
-	var walked int
-	var last int64
-	for rows.Next() {
-		var found bool
-		q, err := scanQueued(rows, &walked, &last, &found)
-		if err != nil {
-			return nil, 0, failed("fetch events of a key", err)
-		}
-		if found {
-			events = append(events, q)
-		}
-	}
-	if err := rows.Err(); err != nil {
-		return nil, 0, failed("fetch events of a key", err)
-	}
-	switch {
-	case len(events) == limit:
-		return events, events[limit-1].Seq + 1, nil
-	case walked == keyWalk:
-		return events, last + 1, nil
-	}
-	return events, 0, nil
+	return events, nil
 }
 
 // events runs a statement that reads queued or parked events.

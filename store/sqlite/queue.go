@@ -38,18 +38,11 @@ SELECT id, round FROM {outbox_queue} WHERE shard = ? AND id > ? AND id <= ?
 SELECT ` + recordColumns + ` FROM {outbox_events} e WHERE e.id IN (SELECT value FROM json_each(?))`
 )
 
-// keyWalk is how many rows of a shard's queue FetchKey looks at: some ten milliseconds.
-const keyWalk = 10_000
-
-// keyWalkStmt tells how far FetchKey may look.
-const keyWalkStmt = `
-SELECT count(*), coalesce(max(id), 0) FROM (SELECT id FROM {outbox_queue} WHERE shard = ? AND id >= ? ORDER BY id LIMIT ?)`
-
 // fetchKeyStmt leaves missing events out, since their key is not known.
 const fetchKeyStmt = `
 SELECT q.id, q.round, ` + recordColumns + `
 FROM {outbox_queue} q CROSS JOIN {outbox_events} e ON e.id = q.id
-WHERE q.shard = ? AND q.id >= ? AND q.id <= ? AND e.key = ?
+WHERE q.shard = ? AND q.id >= ? AND e.key = ?
 ORDER BY q.id LIMIT ?`
 
 const maxID = 1<<63 - 1
@@ -136,33 +129,20 @@ func (s *Store) events(ctx context.Context, tx *sql.Tx, queued []producer.Queued
 	}, eventsStmt, numbers(ids))
 }
 
-// FetchKey reads queue rows of one key. It looks at 10,000 rows at most.
-func (s *Store) FetchKey(ctx context.Context, shard int, key string, from int64, limit int) (queued []producer.Queued, next int64, err error) {
-	err = s.read(ctx, func(ctx context.Context, tx *sql.Tx) error {
-		var walked int
-		var last int64
-		if err := s.one(ctx, tx, []any{&walked, &last}, keyWalkStmt, shard, from, keyWalk); err != nil {
-			return err
-		}
-		err := s.each(ctx, tx, func(rows *sql.Rows) error {
-			q := producer.Queued{}
-			q.Shard = shard
-			err := scanQueued(rows, &q, &q.Seq, &q.Round)
-			queued = append(queued, q)
-			return err
-		}, fetchKeyStmt, shard, from, last, key, limit)
-		switch {
-		case len(queued) == limit:
-			next = queued[limit-1].Seq + 1
-		case walked == keyWalk:
-			next = last + 1
-		}
+// FetchKey reads queue rows of one key.
+func (s *Store) FetchKey(ctx context.Context, shard int, key string, from int64, limit int) ([]producer.Queued, error) {
+	var queued []producer.Queued
+	err := s.each(ctx, s.db, func(rows *sql.Rows) error {
+		q := producer.Queued{}
+		q.Shard = shard
+		err := scanQueued(rows, &q, &q.Seq, &q.Round)
+		queued = append(queued, q)
 		return err
-	})
+	}, fetchKeyStmt, shard, from, key, limit)
 	if err != nil {
-		return nil, 0, fmt.Errorf("fetch events of a key of shard %d: %w", shard, err)
+		return nil, fmt.Errorf("fetch key of shard %d: %w", shard, err)
 	}
-	return queued, next, nil
+	return queued, nil
 }
 
 // scanQueued reads a row that has recordColumns behind those for first.
