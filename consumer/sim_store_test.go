@@ -208,9 +208,9 @@ func (s *simStore) DueMessages(ctx context.Context, number, limit int) (seqs []i
 
 func (s *simStore) ApplyParked(ctx context.Context, c consumer.Claim, seq int64, fn func(context.Context, *simTx, *consumer.ParkedMessage) error) (done bool, err error) {
 	name := fmt.Sprintf("take parked %d by %d", seq, c.Consumer)
-	at := s.db.find(seq)
-	if at == nil {
-		return false, nil
+	var at *simParked
+	if err := s.statement(ctx, name+", its place", func() { at = s.db.find(seq) }); err != nil || at == nil {
+		return false, err
 	}
 	defer func() { s.db.sim.troubled(at.ID, err) }()
 	claim, key := claimKey{}, at.lock()
@@ -266,11 +266,10 @@ func (s *simStore) claimParked(tx *simTx, p *simParked) bool {
 }
 
 func (s *simStore) RetryMessage(ctx context.Context, seq int64, attempts int, retryIn time.Duration, dead bool, lastError string) error {
-	at := s.db.find(seq)
-	if at == nil {
-		return nil
+	ready := func() bool {
+		p := s.db.find(seq)
+		return p == nil || s.db.keyFree(p.lock()) && s.db.rowFree(seq)
 	}
-	ready := func() bool { return s.db.keyFree(at.lock()) && s.db.rowFree(seq) }
 	return s.proc.call(ctx, &simCall{name: fmt.Sprintf("retry parked %d", seq), fallible: true, ready: ready, do: func() {
 		p := s.db.find(seq)
 		if p == nil || p.State != consumer.Retrying {
