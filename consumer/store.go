@@ -107,6 +107,16 @@ type ClaimStore[TX any] interface {
 	// [ErrRolledBack]. ctx bounds the whole.
 	Apply(ctx context.Context, c Claim, fn func(ctx context.Context, tx TX) error) (Verdict, error)
 
+	// ApplyGroup is Apply for several messages of one consumer in one transaction. The claims
+	// have different IDs, and all but ID, digest, stamp, key and message in common. All locks are
+	// taken before fn runs, those of keys first, each kind in an order that all transactions share, so
+	// groups do not deadlock over them. fn is run once, with the indexes of the claims that
+	// were made, ascending; if there are none it is not run. What a message of the group needs besides, as one that
+	// follows, is done in the same transaction: either all of the group is committed or nothing, and
+	// with an error there are no verdicts. The claim of a message that is too old is
+	// not kept.
+	ApplyGroup(ctx context.Context, claims []Claim, fn func(ctx context.Context, tx TX, run []int) error) ([]Verdict, error)
+
 	// Savepoint is the same as for a producer's store.
 	Savepoint(ctx context.Context, tx TX, fn func(ctx context.Context, tx TX) error) error
 

@@ -35,9 +35,8 @@ var errHandlerEnded = errors.New("commit: the handler has ended the transaction 
 type terms struct {
 	isolation  consumer.Isolation
 	idle, lock time.Duration // 0 leaves the setting of the session
-	keyed      bool
-	key        int64 // the lock of the key, if keyed
-	lean       bool  // the claim brings the settings along
+	keys       []int64       // locks of keys, ascending
+	lean       bool          // the claim brings the settings along
 }
 
 // The settings of a transaction up to the end of its claim, and their end.
@@ -66,8 +65,8 @@ SELECT set_config('boxpair.enable_seqscan', current_setting('enable_seqscan'), t
 // indexesOnly is for plans that are made after that, at the end of a transaction.
 const indexesOnly = "SET LOCAL enable_seqscan = off"
 
-// The lock of a key is held until the transaction ends. It is taken by a
-// statement of its own: one that looked at tables as well would see
+// The locks of keys are held until the transaction ends. They are taken by a
+// statement of their own: one that looked at tables as well would see
 // them as they were before the wait.
 //
 // For the levels above READ COMMITTED even that is too late, since the first statement
@@ -76,9 +75,9 @@ const indexesOnly = "SET LOCAL enable_seqscan = off"
 // that needs it. All of it is one message to the server, so a pooler in between cannot
 // separate the two.
 const (
-	lockKey        = "SELECT pg_advisory_xact_lock($1::bigint)"
-	lockKeyEarly   = "SELECT pg_advisory_lock($1::bigint)"
-	unlockKeyEarly = "SELECT pg_advisory_unlock($1::bigint)"
+	lockKeys        = "SELECT pg_advisory_xact_lock(k) FROM unnest($1::bigint[]) AS k" // a function in FROM gives its rows in order
+	lockKeysEarly   = "SELECT pg_advisory_lock(k) FROM unnest($1::bigint[]) AS k"
+	unlockKeysEarly = "SELECT pg_advisory_unlock(k) FROM unnest($1::bigint[]) AS k"
 )
 
 // work is one transaction of an inbox, on a connection of its own.
@@ -103,20 +102,20 @@ func (s *Store) open(ctx context.Context, t terms) (*work, *pgx.Batch, error) {
 	b := &pgx.Batch{}
 	settings := func() { b.Queue(s.sql[claimSettings], setting(t.lock), setting(t.idle)) }
 	switch {
-	case t.keyed && level != pgx.ReadCommitted:
+	case len(t.keys) > 0 && level != pgx.ReadCommitted:
 		w.early = true
 		b.BeginTx(pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
 		settings()
-		b.Queue(lockKeyEarly, t.key)
+		b.Queue(lockKeysEarly, t.keys)
 		b.Queue("commit")
 		b.Queue("begin isolation level " + string(level))
 		settings()
-		b.Queue(lockKey, t.key)
-		b.Queue(unlockKeyEarly, t.key)
-	case t.keyed:
+		b.Queue(lockKeys, t.keys)
+		b.Queue(unlockKeysEarly, t.keys)
+	case len(t.keys) > 0:
 		b.BeginTx(pgx.TxOptions{IsoLevel: level})
 		settings()
-		b.Queue(lockKey, t.key)
+		b.Queue(lockKeys, t.keys)
 	default:
 		b.BeginTx(pgx.TxOptions{IsoLevel: level})
 		if !t.lean {

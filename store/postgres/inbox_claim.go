@@ -66,7 +66,7 @@ type claimed struct {
 // dispatch ID that is known, and the commit is another. fn gets the same ctx; it must not end tx.
 func (s *Store) Apply(ctx context.Context, c consumer.Claim, fn func(ctx context.Context, tx pgx.Tx) error) (consumer.Verdict, error) {
 	t := s.terms(&c, c.Key)
-	t.lean = !t.keyed && c.Isolation == consumer.ReadCommitted
+	t.lean = c.Key == "" && c.Isolation == consumer.ReadCommitted
 	w, b, err := s.open(ctx, t)
 	if err != nil {
 		return consumer.None, err
@@ -104,7 +104,7 @@ func (s *Store) Apply(ctx context.Context, c consumer.Claim, fn func(ctx context
 func (s *Store) terms(c *consumer.Claim, key string) terms {
 	t := terms{isolation: c.Isolation, idle: c.IdleTimeout, lock: c.LockTimeout}
 	if key != "" {
-		t.keyed, t.key = true, s.keyLock(c.Consumer, key)
+		t.keys = []int64{s.keyLock(c.Consumer, key)}
 	}
 	return t
 }
@@ -117,26 +117,31 @@ func (w *work) claim(ctx context.Context, b *pgx.Batch, c *consumer.Claim, apply
 			got.mine = tag.RowsAffected() == 1
 			return nil
 		})
-	shared := c.Isolation != consumer.ReadCommitted
-	check := checkClaim
-	if shared {
-		b.Queue("SAVEPOINT boxpair_check")
-		check = checkClaimShared
-	}
-	b.Queue(w.store.sql[check], c.Consumer, timeValue(c.Stamp), c.Key).QueryRow(func(row pgx.Row) error {
-		err := row.Scan(&got.tooOld, &got.blocked, nil, nil)
+	w.queueCheck(b, c, func(row pgx.Row) error { return row.Scan(&got.tooOld, &got.blocked, nil, nil) },
+		checkClaim, checkClaimShared, timeValue(c.Stamp), c.Key)
+	err := w.send(ctx, "claim", b)
+	return got, err
+}
+
+// queueCheck queues what comes after a claim, in the form that the isolation level needs.
+func (w *work) queueCheck(b *pgx.Batch, c *consumer.Claim, scan func(row pgx.Row) error, plain, shared *template, args ...any) {
+	args = append([]any{c.Consumer}, args...)
+	read := func(row pgx.Row) error {
+		err := scan(row)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return errNotRegistered(c.Consumer)
 		}
 		return err
-	})
-	if shared {
-		b.Queue("ROLLBACK TO SAVEPOINT boxpair_check")
-		b.Queue("RELEASE SAVEPOINT boxpair_check")
-		b.Queue(w.store.sql[restoreSettings])
 	}
-	err := w.send(ctx, "claim", b)
-	return got, err
+	if c.Isolation == consumer.ReadCommitted {
+		b.Queue(w.store.sql[plain], args...).QueryRow(read)
+		return
+	}
+	b.Queue("SAVEPOINT boxpair_check")
+	b.Queue(w.store.sql[shared], args...).QueryRow(read)
+	b.Queue("ROLLBACK TO SAVEPOINT boxpair_check")
+	b.Queue("RELEASE SAVEPOINT boxpair_check")
+	b.Queue(w.store.sql[restoreSettings])
 }
 
 // claimLean is claim for a message without an order that is to be applied, at READ COMMITTED.
@@ -177,14 +182,9 @@ func (w *work) compare(ctx context.Context, consumerID int, id uuid.UUID, digest
 
 // follow parks a message that was just claimed behind others of its key.
 func (w *work) follow(ctx context.Context, c *consumer.Claim) error {
-	if c.Message == nil {
-		return errors.New("claim has a key but no message to park")
-	}
 	b := &pgx.Batch{}
 	b.Queue(indexesOnly)
-	b.Queue(w.store.sql[unapplied], c.Consumer, idValue(c.ID))
-	p := consumer.Parking{Consumer: c.Consumer, Message: c.Message, State: consumer.Following, Ordered: true}
-	if err := w.store.queueParked(b, &p); err != nil {
+	if err := w.queueFollower(b, c); err != nil {
 		return err
 	}
 	if err := w.send(ctx, "park behind others", b); err != nil {

@@ -130,15 +130,17 @@ func (s *Store) ApplyParked(ctx context.Context, c consumer.Claim, seq int64, fn
 // another process has the message.
 func (s *Store) openParked(ctx context.Context, c *consumer.Claim, seq int64, key string) (*work, bool, error) {
 	t := s.terms(c, key)
-	late := t.keyed && t.isolation == consumer.ReadCommitted
-	t.keyed = t.keyed && !late
+	late, lock := key != "" && t.isolation == consumer.ReadCommitted, int64(0)
+	if late {
+		lock, t.keys = t.keys[0], nil
+	}
 	w, b, err := s.open(ctx, t)
 	if err != nil {
 		return nil, false, err
 	}
 	free := true
 	if late {
-		b.Queue(tryMessage, lockID(s.names, fmt.Sprintf("inbox seq %d", seq)), t.key).QueryRow(func(row pgx.Row) error {
+		b.Queue(tryMessage, lockID(s.names, fmt.Sprintf("inbox seq %d", seq)), lock).QueryRow(func(row pgx.Row) error {
 			return row.Scan(&free)
 		})
 	}

@@ -113,7 +113,7 @@ func (s *Store) claimAndPark(ctx context.Context, tx *sql.Tx, row parkedRow) (co
 		return verdict, s.parkClaimed(ctx, tx, row)
 	case consumer.TooOld:
 		// The claim was made before the time that is forgotten was looked at.
-		if _, err := s.exec(ctx, tx, `DELETE FROM {inbox} WHERE consumer = ? AND dispatch_id = ?`, c.Consumer, c.ID[:]); err != nil {
+		if err := s.unclaim(ctx, tx, &c); err != nil {
 			return consumer.None, err
 		}
 		row.state = consumer.TooOldState
@@ -123,6 +123,12 @@ func (s *Store) claimAndPark(ctx context.Context, tx *sql.Tx, row parkedRow) (co
 		return s.setAside(ctx, tx, row)
 	}
 	return verdict, nil
+}
+
+// unclaim takes back a claim that was just made.
+func (s *Store) unclaim(ctx context.Context, tx *sql.Tx, c *consumer.Claim) error {
+	_, err := s.exec(ctx, tx, `DELETE FROM {inbox} WHERE consumer = ? AND dispatch_id = ?`, c.Consumer, c.ID[:])
+	return err
 }
 
 // setAside keeps a message without a claim, once.

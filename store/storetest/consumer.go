@@ -43,6 +43,7 @@ func Consumer[TX any](t *testing.T, open func(t *testing.T) InboxFixture[TX]) {
 	}{
 		{"claim", claimTests[TX]()},
 		{"race", raceTests[TX]()},
+		{"group", groupTests[TX]()},
 		{"order", keyTests[TX]()},
 		{"park", parkTests[TX]()},
 		{"take up", takeUpTests[TX]()},

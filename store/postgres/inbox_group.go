@@ -1,0 +1,228 @@
+package postgres
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/transport"
+)
+
+var (
+	// insertGroup is insertClaim for many messages. They come in the order of their IDs, so
+	// two groups that wait for each other's claims cannot both wait.
+	insertGroup = statement(`
+INSERT INTO {{inbox}} (consumer, dispatch_id, digest, stamp, applied_at)
+SELECT $1::smallint, c.id, c.digest, coalesce(c.stamp, clock_timestamp()), clock_timestamp()
+FROM unnest($2::uuid[], $3::bytea[], $4::timestamptz[]) WITH ORDINALITY AS c (id, digest, stamp, n)
+ORDER BY c.n
+ON CONFLICT DO NOTHING
+RETURNING dispatch_id`)
+
+	checkGroup       = statement(checkGroupText)
+	checkGroupShared = statement(checkGroupText + " FOR SHARE OF c")
+
+	readClaims   = statement(`SELECT dispatch_id, digest FROM {{inbox}} WHERE consumer = $1 AND dispatch_id = ANY ($2::uuid[])`)
+	deleteClaims = statement(`DELETE FROM {{inbox}} WHERE consumer = $1 AND dispatch_id = ANY ($2::uuid[])`)
+)
+
+// checkGroupText is checkClaim for many messages: which of them are too old, and which keys
+// are blocked, by their places.
+const checkGroupText = `
+SELECT ARRAY(SELECT s.n - 1 FROM unnest($2::timestamptz[]) WITH ORDINALITY AS s (stamp, n) WHERE s.stamp < c.forgotten_until),
+       ARRAY(SELECT k.n - 1 FROM unnest($3::text[]) WITH ORDINALITY AS k (key, n)
+           WHERE EXISTS (
+               SELECT FROM {{inbox_parked}} p
+               WHERE p.consumer = c.id AND p.key = k.key AND p.ordered AND p.state IN ('retrying', 'following'))),
+       ` + restoreLockTimeout + `, ` + restoreSeqscan + `
+FROM {{inbox_consumers}} c WHERE c.id = $1`
+
+// groupClaims are the claims of one transaction.
+type groupClaims struct {
+	claims   []consumer.Claim
+	sorted   []int    // places of claims, by ID
+	keys     []string // those that order is asked for, each once
+	verdicts []consumer.Verdict
+}
+
+// newGroup returns a group, which is not empty.
+func newGroup(claims []consumer.Claim) *groupClaims {
+	g := &groupClaims{claims: claims, sorted: make([]int, len(claims)), verdicts: make([]consumer.Verdict, len(claims))}
+	for i := range claims {
+		g.sorted[i] = i
+		if key := claims[i].Key; key != "" {
+			g.keys = append(g.keys, key)
+		}
+	}
+	slices.SortFunc(g.sorted, func(a, b int) int { return bytes.Compare(claims[a].ID[:], claims[b].ID[:]) })
+	slices.Sort(g.keys)
+	g.keys = slices.Compact(g.keys)
+	return g
+}
+
+// ApplyGroup implements [consumer.ClaimStore]. The claims are one round trip, or two if
+// some of the dispatch IDs are known, and the commit is another.
+func (s *Store) ApplyGroup(ctx context.Context, claims []consumer.Claim, fn func(ctx context.Context, tx pgx.Tx, run []int) error) ([]consumer.Verdict, error) {
+	if len(claims) == 0 {
+		return nil, nil
+	}
+	g := newGroup(claims)
+	t := s.terms(&claims[0], "")
+	for _, key := range g.keys {
+		t.keys = append(t.keys, s.keyLock(claims[0].Consumer, key))
+	}
+	slices.Sort(t.keys)
+	t.keys = slices.Compact(t.keys) // two keys may share a lock
+	w, b, err := s.open(ctx, t)
+	if err != nil {
+		return nil, err
+	}
+	defer w.end(ctx)
+	if err := w.claimGroup(ctx, b, g); err != nil {
+		return nil, err
+	}
+	if err := w.compareGroup(ctx, g); err != nil {
+		return nil, err
+	}
+	if !slices.Contains(g.verdicts, consumer.Applied) && !slices.Contains(g.verdicts, consumer.Followed) {
+		return g.verdicts, nil // and rolled back
+	}
+	if run := g.places(consumer.Applied); len(run) > 0 {
+		if err := w.run(func() error { return fn(ctx, w.handing(), run) }); err != nil {
+			return nil, err
+		}
+	}
+	if err := w.setGroupAside(ctx, g); err != nil {
+		return nil, err
+	}
+	if err := w.commit(ctx); err != nil {
+		return nil, err
+	}
+	return g.verdicts, nil
+}
+
+// places returns the places of the claims with a verdict, ascending.
+func (g *groupClaims) places(v consumer.Verdict) (at []int) {
+	for i := range g.verdicts {
+		if g.verdicts[i] == v {
+			at = append(at, i)
+		}
+	}
+	return at
+}
+
+// claimGroup sends b with the claims behind it, and gives a verdict on those that were made.
+func (w *work) claimGroup(ctx context.Context, b *pgx.Batch, g *groupClaims) error {
+	c := &g.claims[0]
+	n := len(g.claims)
+	ids, digests, stamps := make([]pgtype.UUID, n), make([][]byte, n), make([]pgtype.Timestamptz, n)
+	for to, from := range g.sorted {
+		claim := &g.claims[from]
+		ids[to], digests[to], stamps[to] = idValue(claim.ID), digestValue(claim.Digest), timeValue(claim.Stamp)
+	}
+	mine := make(map[uuid.UUID]struct{}, n)
+	b.Queue(w.store.sql[insertGroup], c.Consumer, ids, digests, stamps).Query(func(rows pgx.Rows) error {
+		var id pgtype.UUID
+		_, err := pgx.ForEachRow(rows, []any{&id}, func() error {
+			mine[id.Bytes] = struct{}{}
+			return nil
+		})
+		return err
+	})
+	var old, blocked []int
+	w.queueCheck(b, c, func(row pgx.Row) error { return row.Scan(&old, &blocked, nil, nil) },
+		checkGroup, checkGroupShared, stamps, g.keys)
+	if err := w.send(ctx, "claim a group", b); err != nil {
+		return err
+	}
+	for i := range g.claims {
+		if _, ok := mine[g.claims[i].ID]; ok {
+			g.verdicts[i] = consumer.Applied
+			if at, ok := slices.BinarySearch(g.keys, g.claims[i].Key); ok && slices.Contains(blocked, at) {
+				g.verdicts[i] = consumer.Followed
+			}
+		}
+	}
+	for _, at := range old {
+		if i := g.sorted[at]; g.verdicts[i] != consumer.None {
+			g.verdicts[i] = consumer.TooOld
+		}
+	}
+	return nil
+}
+
+// compareGroup gives a verdict on the claims that were not made.
+func (w *work) compareGroup(ctx context.Context, g *groupClaims) error {
+	missing := g.places(consumer.None)
+	if len(missing) == 0 {
+		return nil
+	}
+	known := make(map[uuid.UUID]transport.Digest, len(missing))
+	// Planned for the table as it is now, not as it was when the connection was new.
+	rows, err := w.tx.Query(ctx, w.store.sql[readClaims], w.store.mode, g.claims[0].Consumer, g.ids(missing))
+	if err == nil {
+		var id pgtype.UUID
+		var digest []byte
+		_, err = pgx.ForEachRow(rows, []any{&id, &digest}, func() error {
+			known[id.Bytes] = digestOf(digest)
+			return nil
+		})
+	}
+	if err != nil {
+		return failed("read the claims of a group", &ownError{err})
+	}
+	for _, i := range missing {
+		g.verdicts[i] = consumer.Duplicate // also if it was forgotten in this moment
+		if digest, ok := known[g.claims[i].ID]; ok && !g.claims[i].Digest.Matches(digest) {
+			g.verdicts[i] = consumer.Altered
+		}
+	}
+	return nil
+}
+
+func (g *groupClaims) ids(places []int) []pgtype.UUID {
+	ids := make([]pgtype.UUID, len(places))
+	for n, i := range places {
+		ids[n] = idValue(g.claims[i].ID)
+	}
+	return ids
+}
+
+// setGroupAside parks those that follow, in the order of the claims, and takes the claims of
+// those that are too old back.
+func (w *work) setGroupAside(ctx context.Context, g *groupClaims) error {
+	old, followers := g.places(consumer.TooOld), g.places(consumer.Followed)
+	if len(old) == 0 && len(followers) == 0 {
+		return nil
+	}
+	if err := w.sendLate(ctx); err != nil { // under the settings of the handlers
+		return err
+	}
+	b := &pgx.Batch{}
+	b.Queue(indexesOnly)
+	if len(old) > 0 {
+		b.Queue(w.store.sql[deleteClaims], g.claims[0].Consumer, g.ids(old))
+	}
+	for _, i := range followers {
+		if err := w.queueFollower(b, &g.claims[i]); err != nil {
+			return err
+		}
+	}
+	return w.send(ctx, "set messages of a group aside", b)
+}
+
+// queueFollower queues what parks a message that was just claimed behind others of its key.
+func (w *work) queueFollower(b *pgx.Batch, c *consumer.Claim) error {
+	if c.Message == nil {
+		return errors.New("claim has a key but no message to park")
+	}
+	b.Queue(w.store.sql[unapplied], c.Consumer, idValue(c.ID))
+	p := consumer.Parking{Consumer: c.Consumer, Message: c.Message, State: consumer.Following, Ordered: true}
+	return w.store.queueParked(b, &p)
+}

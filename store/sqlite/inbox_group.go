@@ -1,0 +1,50 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/boxpair/boxpair/consumer"
+)
+
+// ApplyGroup claims messages and runs fn in the transaction of their claims. There
+// is one writer at a time, so the order of the claims is of no concern.
+func (s *Store) ApplyGroup(ctx context.Context, claims []consumer.Claim, fn func(ctx context.Context, tx *sql.Tx, run []int) error) ([]consumer.Verdict, error) {
+	if len(claims) == 0 {
+		return nil, nil
+	}
+	verdicts := make([]consumer.Verdict, len(claims))
+	err := s.transact(ctx, s.limits(&claims[0]), func(ctx context.Context, tx *sql.Tx) error {
+		var run []int
+		for i := range claims {
+			if err := s.claimMember(ctx, tx, &claims[i], &verdicts[i]); err != nil {
+				return fmt.Errorf("claim a group: %w", &ownError{err})
+			}
+			if verdicts[i] == consumer.Applied {
+				run = append(run, i)
+			}
+		}
+		switch {
+		case len(run) > 0:
+			return fn(ctx, tx, run)
+		case slices.Contains(verdicts, consumer.Followed):
+			return nil
+		}
+		return errNothing
+	})
+	if err != nil && !errors.Is(err, errNothing) {
+		return nil, err
+	}
+	return verdicts, nil
+}
+
+// claimMember claims one message of a group. The claim of one that is too old is taken back.
+func (s *Store) claimMember(ctx context.Context, tx *sql.Tx, c *consumer.Claim, verdict *consumer.Verdict) (err error) {
+	if *verdict, err = s.claim(ctx, tx, c); err != nil || *verdict != consumer.TooOld {
+		return err
+	}
+	return s.unclaim(context.WithoutCancel(ctx), tx, c)
+}
