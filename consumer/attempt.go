@@ -37,6 +37,9 @@ func (h *Handler[TX]) try(ctx context.Context, apply func(context.Context, begun
 			}
 			w := h.newWork(ctx, tx, in)
 			err := h.call(ctx, w)
+			if err == nil {
+				err = w.flush(ctx)
+			}
 			a.wrote = w.wrote
 			return err
 		})
@@ -52,8 +55,8 @@ func (h *Handler[TX]) try(ctx context.Context, apply func(context.Context, begun
 	return a
 }
 
-// call runs the handler. A panic becomes an error, so that the store rolls back
-// in its ordinary way.
+// call runs the handler, and returns what forbids the commit. A panic becomes an error, so
+// that the store rolls back in its ordinary way.
 func (h *Handler[TX]) call(ctx context.Context, w *Work[TX]) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -66,8 +69,8 @@ func (h *Handler[TX]) call(ctx context.Context, w *Work[TX]) (err error) {
 	if err := h.fn(ctx, w, w.msg); err != nil {
 		return err
 	}
-	if err := w.finish(ctx); err != nil {
-		return err
+	if w.err != nil {
+		return w.err
 	}
 	return fault.Hit(ctx, fault.C6)
 }

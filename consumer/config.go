@@ -90,6 +90,18 @@ type HandlerConfig struct {
 	// parked as dead. A message with an empty UUID always is.
 	DeriveID bool
 
+	// GroupSize is how many messages are handled in one transaction at most, which saves
+	// commits: those that wait when a transaction can begin. The subscriber has to deliver that many at the
+	// same time, and twice as many for transactions to overlap. See the package's notes on groups.
+	// Defaults to 1: a transaction for each message.
+	GroupSize int
+	// GroupWait is how long a transaction is delayed for more messages while it has
+	// fewer than GroupSize. Defaults to 0: it takes what is there.
+	GroupWait time.Duration
+	// GroupConcurrency is how many transactions of groups run at once. More than one
+	// run only while there are enough messages to fill them. Defaults to 4.
+	GroupConcurrency int
+
 	// QuickAttempts is how many attempts in a row are made before the message is
 	// parked. Defaults to 3.
 	QuickAttempts int
@@ -138,6 +150,10 @@ const (
 	defaultMaxBackoff     = 15 * time.Minute
 	defaultSoloStarts     = 3
 	defaultParked         = 4
+	defaultBatch          = 64
+	defaultGroups         = 4
+	groupRest             = time.Minute
+	groupHeadroom         = 8
 	backoffGrowth         = 4
 	conflictWait          = 10 * time.Millisecond
 	outageWait            = 100 * time.Millisecond
@@ -196,6 +212,15 @@ func (c HandlerConfig) withDefaults() (HandlerConfig, error) {
 	if c.Topic != "" {
 		p.text("Topic", c.Topic, maxKey)
 	}
+	if c.GroupSize <= 1 && (c.GroupWait != 0 || c.GroupConcurrency != 0) {
+		p.addf("GroupSize: is needed for GroupWait and GroupConcurrency")
+	}
+	p.number("GroupSize", &c.GroupSize, 1)
+	p.duration("GroupWait", &c.GroupWait, 0)
+	if c.GroupWait > 0 && c.GroupWait >= c.Timeout {
+		p.addf("GroupWait: %v is not shorter than the Timeout of %v", c.GroupWait, c.Timeout)
+	}
+	p.number("GroupConcurrency", &c.GroupConcurrency, defaultGroups)
 	p.number("QuickAttempts", &c.QuickAttempts, defaultQuickAttempts)
 	p.duration("QuickBackoff", &c.QuickBackoff, defaultQuickBackoff)
 	p.number("MaxAttempts", &c.MaxAttempts, defaultMaxAttempts)

@@ -24,6 +24,10 @@ type Counters struct {
 	// SoloStarts is how many recorded starts there were of messages that may
 	// have killed a process.
 	SoloStarts int64
+	// Groups is how many transactions with more than one message were committed, and
+	// GroupsUndone how many were rolled back or had an unknown commit.
+	Groups       int64
+	GroupsUndone int64
 	// Returned is how many deliveries ended with an error, to be delivered again.
 	Returned int64
 
@@ -55,7 +59,7 @@ func (c Counters) Duplicates() int64 { return c.DuplicatesByWindow + c.Duplicate
 type counts struct {
 	applied, window, table                    atomic.Int64
 	failed, panics, troubles, unknown         atomic.Int64
-	starts, returned                          atomic.Int64
+	starts, returned, groups, undone          atomic.Int64
 	parked, followed                          atomic.Int64
 	dead, tooOld, altered, refused, forgotten atomic.Int64
 	unstamped, ahead, short                   atomic.Int64
@@ -81,6 +85,7 @@ func (h *Handler[TX]) Counters() Counters {
 		Applied: c.applied.Load(), DuplicatesByWindow: c.window.Load(), DuplicatesByTable: c.table.Load(),
 		Failed: c.failed.Load(), Panics: c.panics.Load(), Troubles: c.troubles.Load(),
 		CommitsUnknown: c.unknown.Load(), SoloStarts: c.starts.Load(), Returned: c.returned.Load(),
+		Groups: c.groups.Load(), GroupsUndone: c.undone.Load(),
 		Parked: c.parked.Load(), Followed: c.followed.Load(),
 		Dead: c.dead.Load(), TooOld: c.tooOld.Load(), Altered: c.altered.Load(),
 		Refused: c.refused.Load(), Forgotten: c.forgotten.Load(),

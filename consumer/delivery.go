@@ -31,12 +31,27 @@ type delivery struct {
 
 // handle applies the message or parks it. On an error it did neither.
 func (h *Handler[TX]) handle(ctx context.Context, d *delivery) error {
+	if h.groups == nil || d.suspect {
+		return h.handleAlone(ctx, d)
+	}
+	m := newMember(ctx, d)
+	defer close(m.done)
+	m.err = h.groups.handle(m)
+	return m.err
+}
+
+// handleAlone is handle in transactions for the message alone.
+func (h *Handler[TX]) handleAlone(ctx context.Context, d *delivery) error {
+	if err := h.known(ctx, d); err != nil {
+		return err
+	}
+	d.term = h.term()
+	return h.goOn(ctx, d, h.begin(ctx, d))
+}
+
+// goOn is what follows the first attempt.
+func (h *Handler[TX]) goOn(ctx context.Context, d *delivery, a attempt) error {
 	for {
-		if err := h.known(ctx, d); err != nil {
-			return err
-		}
-		d.term = h.term()
-		a := h.begin(ctx, d)
 		f := h.judge(a, d)
 		switch f {
 		case settled:
@@ -48,9 +63,7 @@ func (h *Handler[TX]) handle(ctx context.Context, d *delivery) error {
 			h.log.WarnContext(ctx, "outcome of a commit is unknown: asking again", h.attrs(d.in, "error", a.err)...)
 			if !again { // at once, on another connection: the claim waits for the old one and tells
 				h.trouble(d, a.err)
-				continue
-			}
-			if !h.hold(ctx, d, a.err) {
+			} else if !h.hold(ctx, d, a.err) {
 				return a.err
 			}
 		case troubled:
@@ -65,6 +78,11 @@ func (h *Handler[TX]) handle(ctx context.Context, d *delivery) error {
 				return err
 			}
 		}
+		if err := h.known(ctx, d); err != nil {
+			return err
+		}
+		d.term = h.term()
+		a = h.begin(ctx, d)
 	}
 }
 

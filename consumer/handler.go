@@ -23,6 +23,7 @@ type Handler[TX any] struct {
 	inbox *Inbox[TX]
 	name  string
 	fn    HandlerFunc[TX]
+	batch BatchFunc[TX] // nil unless the handler takes sets
 	cfg   HandlerConfig
 	log   *slog.Logger
 
@@ -33,6 +34,8 @@ type Handler[TX any] struct {
 	// returned remembers messages whose handling came back in this process and
 	// which the transport delivers again all the same.
 	returned *dedupe.Window
+
+	groups *groups[TX] // nil without group commit
 
 	wake    chan struct{} // something may be due
 	resumed atomic.Bool   // what was due when this process began has been dealt with

@@ -73,6 +73,28 @@ func (i *Inbox[TX]) Handle(name string, fn HandlerFunc[TX], cfg HandlerConfig) (
 	if err != nil {
 		return nil, fmt.Errorf("handler %q: %w", name, err)
 	}
+	return i.add(name, h)
+}
+
+// HandleBatch is [Inbox.Handle] for a function that takes a set of messages. What comes
+// together is a set, of up to cfg.GroupSize, which defaults to 64 here.
+func (i *Inbox[TX]) HandleBatch(name string, fn BatchFunc[TX], cfg HandlerConfig) (*Handler[TX], error) {
+	if cfg.GroupSize == 0 {
+		cfg.GroupSize = defaultBatch
+	}
+	var one HandlerFunc[TX]
+	if fn != nil {
+		one = fn.single
+	}
+	h, err := i.newHandler(name, one, cfg)
+	if err != nil {
+		return nil, fmt.Errorf("handler %q: %w", name, err)
+	}
+	h.batch = fn
+	return i.add(name, h)
+}
+
+func (i *Inbox[TX]) add(name string, h *Handler[TX]) (*Handler[TX], error) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if _, ok := i.handlers[name]; ok {
@@ -98,6 +120,9 @@ func (i *Inbox[TX]) newHandler(name string, fn HandlerFunc[TX], cfg HandlerConfi
 		inbox: i, name: full, fn: fn, cfg: cfg,
 		log:  i.log.With("consumer", full),
 		wake: make(chan struct{}, 1),
+	}
+	if cfg.GroupSize > 1 {
+		h.groups = &groups[TX]{h: h, limit: cfg.GroupSize}
 	}
 	if i.cfg.CacheSize > 0 {
 		if h.window, err = dedupe.New(i.cfg.CacheSize); err != nil {

@@ -29,7 +29,8 @@ type rig struct {
 	inbox   *consumer.Inbox[*fakeTx]
 	handler *consumer.Handler[*fakeTx]
 	log     *logBuffer
-	calls   atomic.Int64 // of the handler
+	calls   atomic.Int64                  // of the handler
+	gate    atomic.Pointer[chan struct{}] // what the opener of a group waits for
 }
 
 // setup is what a test changes of a rig.
@@ -63,6 +64,9 @@ func newRig(t *testing.T, s setup) *rig {
 	r.handler, err = r.inbox.Handle("reserve", func(ctx context.Context, w *work, msg *message.Message) error {
 		r.calls.Add(1)
 		w.DB().Do("did " + w.Event().ID.String())
+		if gate := r.gate.Load(); gate != nil && w.Event().ID == number(opener) {
+			<-*gate
+		}
 		if s.fn == nil {
 			return nil
 		}

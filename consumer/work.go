@@ -33,6 +33,23 @@ func (h *Handler[TX]) newWork(ctx context.Context, tx TX, in *incoming) *Work[TX
 	return w
 }
 
+// newWorks returns the work of several messages in one transaction.
+func (h *Handler[TX]) newWorks(ctx context.Context, tx TX, members []*member) []*Work[TX] {
+	works := make([]*Work[TX], len(members))
+	var writer func(cause transport.Event) *producer.Writer[TX]
+	if h.inbox.outbox != nil {
+		writer = h.inbox.outbox.HandlingTogether(tx, h.name)
+	}
+	for i, m := range members {
+		in := m.d.in
+		works[i] = &Work[TX]{store: h.inbox.store, tx: tx, event: in.event, msg: in.message(within(ctx, m.ctx))}
+		if writer != nil {
+			works[i].writer = writer(in.event)
+		}
+	}
+	return works
+}
+
 // DB returns the transaction. Within [Work.Savepoint] it is the one to use there.
 func (w *Work[TX]) DB() TX {
 	if w.writer != nil {
@@ -108,11 +125,8 @@ func (w *Work[TX]) Savepoint(ctx context.Context, fn func(ctx context.Context, w
 	})
 }
 
-// finish writes what was queued, and returns what forbids the commit.
-func (w *Work[TX]) finish(ctx context.Context) error {
-	if w.err != nil {
-		return w.err
-	}
+// flush writes what was queued.
+func (w *Work[TX]) flush(ctx context.Context) error {
 	if w.writer == nil {
 		return nil
 	}

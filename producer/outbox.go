@@ -151,6 +151,19 @@ func (o *Outbox[TX]) Handling(tx TX, consumer string, cause transport.Event) *Wr
 	return w
 }
 
+// HandlingTogether returns a function that returns the writers of tx for a consumer
+// that handles several causes in one transaction: one for each cause, as
+// [Outbox.Handling] does, but they count as one. Their events get the dispatch IDs that they
+// would have if each cause were handled alone. [FlushTogether] flushes them.
+func (o *Outbox[TX]) HandlingTogether(tx TX, consumer string) func(cause transport.Event) *Writer[TX] {
+	token := o.newWriter(tx).token
+	return func(cause transport.Event) *Writer[TX] {
+		w := o.Handling(tx, consumer, cause)
+		w.token = token
+		return w
+	}
+}
+
 // Transact runs fn in a transaction of its own and commits if fn returns nil.
 // Events that fn queues are written just before the commit. A transaction that
 // conflicted with another is run again from the start, with a fresh writer, after a

@@ -103,6 +103,31 @@ func (w *Writer[TX]) Flush(ctx context.Context) error {
 	return err
 }
 
+// FlushTogether writes what was queued by writers of one [Outbox.HandlingTogether], in their
+// order, in one round trip. It returns the error that made the transaction unusable, as
+// [Writer.Flush] does.
+func FlushTogether[TX any](ctx context.Context, writers []*Writer[TX]) error {
+	var records []Record
+	for _, w := range writers {
+		if w.err != nil {
+			return w.err
+		}
+		records = append(records, w.queued...)
+		w.queued = nil
+	}
+	if len(records) == 0 {
+		return nil
+	}
+	_, err := writers[0].append(ctx, records)
+	if err != nil {
+		return err
+	}
+	for _, w := range writers {
+		w.wrote = true
+	}
+	return nil
+}
+
 // Savepoint runs fn within a savepoint. If fn returns an error, what it changed
 // and wrote is rolled back and its events are not counted; the error is returned, and
 // the transaction goes on. Use the writer given to fn, which is w itself. [ErrConflict] and

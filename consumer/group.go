@@ -1,0 +1,208 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// errBehind is for a message whose predecessor within its group was returned to be delivered
+// again: the order of their key would not survive if it were handled.
+var errBehind = errors.New("an earlier message of its key could not be handled")
+
+// member is a message that may share its transaction with others. What it is told belongs to
+// the goroutine of its Consume; everything else is written before.
+type member struct {
+	ctx     context.Context // of the message
+	d       *delivery
+	arrived time.Time
+	told    chan told // has room for all that comes
+
+	// Of its group:
+	prev      *member // the one before it of its key
+	dismissed bool    // it goes on alone
+
+	done chan struct{} // closed when its Consume is about to end
+	err  error         // with this error
+}
+
+func newMember(ctx context.Context, d *delivery) *member {
+	return &member{ctx: ctx, d: d, arrived: time.Now(), told: make(chan told, 2), done: make(chan struct{})}
+}
+
+// told is what a member is to do next. Exactly one of the fields is set.
+type told struct {
+	lead  []*member // run this group, whose first it is
+	made  *attempt  // go on from this attempt
+	alone bool      // begin alone
+}
+
+// groups lets messages that are handled at the same time share transactions. It has
+// no goroutine of its own: a group is run by the Consume of its first member.
+//
+// A group begins at once while no other one runs, with what is there, and otherwise when it is
+// full; so what arrives during a transaction is the next group, and the more there is to
+// do, the larger the groups are.
+type groups[TX any] struct {
+	h *Handler[TX]
+
+	mu      sync.Mutex
+	pending []*member
+	running int
+	limit   int         // how many may share a transaction now
+	rest    time.Time   // until when nobody does
+	timer   *time.Timer // for HandlerConfig.GroupWait; nil unless it runs
+}
+
+// handle has m handled in a group, or alone.
+func (g *groups[TX]) handle(m *member) error {
+	h := g.h
+	if err := h.known(m.ctx, m.d); err != nil {
+		return err
+	}
+	g.join(m)
+	for {
+		t := told{}
+		select {
+		case t = <-m.told:
+		case <-m.ctx.Done():
+			if g.leave(m) {
+				return context.Cause(m.ctx)
+			}
+			t = <-m.told // it is not cut short
+		}
+		switch {
+		case t.lead != nil:
+			g.run(t.lead)
+		case t.made != nil:
+			return h.goOn(m.ctx, m.d, *t.made)
+		default:
+			return g.alone(m)
+		}
+	}
+}
+
+// alone handles a member that was dismissed from its group, after those before it of its key.
+func (g *groups[TX]) alone(m *member) error {
+	if m.prev != nil {
+		select {
+		case <-m.prev.done:
+		case <-m.ctx.Done():
+			return context.Cause(m.ctx)
+		}
+		if m.prev.err != nil {
+			return errBehind
+		}
+	}
+	return g.h.handleAlone(m.ctx, m.d)
+}
+
+func (g *groups[TX]) join(m *member) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if time.Now().Before(g.rest) {
+		m.told <- told{alone: true}
+		return
+	}
+	g.pending = append(g.pending, m)
+	g.begin()
+}
+
+// leave takes m out, unless it is in a group already.
+func (g *groups[TX]) leave(m *member) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for i := range g.pending {
+		if g.pending[i] == m {
+			g.pending = append(g.pending[:i], g.pending[i+1:]...)
+			return true
+		}
+	}
+	return false
+}
+
+// begin begins the groups that may. The caller holds mu.
+func (g *groups[TX]) begin() {
+	for len(g.pending) > 0 {
+		full := len(g.pending) >= g.limit
+		wait := g.h.cfg.GroupWait - time.Since(g.pending[0].arrived)
+		switch {
+		case full && g.running < g.h.cfg.GroupConcurrency:
+		case g.running > 0:
+			return // whose end begins the next one
+		case wait > 0 && !full:
+			g.wakeIn(wait)
+			return
+		}
+		g.running++
+		group := g.take()
+		group[0].told <- told{lead: group}
+	}
+}
+
+// wakeIn has begin called in a while. The caller holds mu.
+func (g *groups[TX]) wakeIn(wait time.Duration) {
+	if g.timer != nil {
+		return
+	}
+	g.timer = time.AfterFunc(wait, func() {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		g.timer = nil
+		g.begin()
+	})
+}
+
+// take takes a group out of those that wait. A copy of a member waits for the next one.
+// The caller holds mu.
+func (g *groups[TX]) take() []*member {
+	group := make([]*member, 0, min(g.limit, len(g.pending)))
+	ids := make(map[uuid.UUID]struct{}, cap(group))
+	tails := make(map[string]*member)
+	rest := g.pending[:0]
+	for _, m := range g.pending {
+		_, known := ids[m.d.in.event.ID]
+		if known || len(group) == g.limit {
+			rest = append(rest, m)
+			continue
+		}
+		ids[m.d.in.event.ID] = struct{}{}
+		if key := m.d.in.order; key != "" {
+			m.prev = tails[key]
+			tails[key] = m
+		}
+		group = append(group, m)
+	}
+	clear(g.pending[len(rest):])
+	g.pending = rest
+	return group
+}
+
+// run runs a group, and lets the next one begin.
+func (g *groups[TX]) run(group []*member) {
+	defer func() {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		g.running--
+		g.begin()
+	}()
+	g.attempt(group, false)
+}
+
+// resize takes note of how long a group took. One that overran its deadline was all in vain, so the
+// next ones are smaller, until there is time to spare again.
+func (g *groups[TX]) resize(members int, took time.Duration, late bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	switch {
+	case late && members <= 2:
+		g.rest = time.Now().Add(groupRest)
+	case late:
+		g.limit = max(2, min(g.limit, members/2))
+	case members >= g.limit && took < g.h.cfg.Timeout/groupHeadroom:
+		g.limit = min(g.limit*2, g.h.cfg.GroupSize)
+	}
+}

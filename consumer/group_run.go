@@ -1,0 +1,204 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/boxpair/boxpair/internal/fault"
+	"github.com/boxpair/boxpair/producer"
+)
+
+// outcome is what became of the transaction of a group.
+type outcome struct {
+	verdicts []Verdict
+	wrote    []bool
+	err      error
+	culprit  int // the member whose handler failed, or -1
+	late     bool
+}
+
+// attempt handles members in one transaction, and tells each what it is to do. It tells all
+// of them before it returns. again says that some of the group have failed before.
+func (g *groups[TX]) attempt(members []*member, again bool) {
+	h := g.h
+	switch len(members) {
+	case 0:
+		return
+	case 1:
+		g.single(members[0])
+		return
+	}
+	began := time.Now()
+	term := h.term()
+	o := h.applyGroup(members)
+	if o.err == nil {
+		h.counts.groups.Add(1)
+		g.resize(len(members), time.Since(began), false)
+		for i, m := range members {
+			m.d.term = term
+			m.told <- told{made: &attempt{verdict: o.verdicts[i], ran: true, wrote: o.wrote[i]}}
+		}
+		return
+	}
+	h.counts.undone.Add(1)
+	if o.late {
+		g.resize(len(members), time.Since(began), true)
+	}
+	g.undo(members, &o, again)
+}
+
+// single makes the first attempt of a message that is alone. It counts.
+func (g *groups[TX]) single(m *member) {
+	h := g.h
+	m.d.term = h.term()
+	a := h.begin(m.ctx, m.d)
+	m.dismissed = a.err != nil // it goes on with its attempts while others are handled
+	m.told <- told{made: &a}
+}
+
+// undo deals with a group that was rolled back, or whose commit is unknown. Nothing of it is
+// counted as an attempt: in what a handler has met, its neighbours may have had
+// a hand, so whoever is to blame will be found on its own.
+func (g *groups[TX]) undo(members []*member, o *outcome, again bool) {
+	h := g.h
+	class := h.inbox.store.Classify(o.err)
+	h.log.WarnContext(members[0].ctx, "group of messages was not committed: its members are handled on their own or in smaller groups",
+		"messages", len(members), "error", o.err)
+	switch {
+	case class == CommitUnknown: // each claim is run again at once and tells
+		h.counts.unknown.Add(1)
+		h.distrust(o.err)
+		for _, m := range members {
+			m.d.unknown = true
+		}
+		dismiss(members)
+	case class != HandlerError:
+		h.distrust(o.err)
+		dismiss(members)
+	case o.late:
+		dismiss(members)
+	case o.culprit >= 0 && again: // one after another would make it quadratic
+		dismiss(members)
+	case o.culprit >= 0:
+		members[o.culprit].dismiss()
+		g.attempt(behind(members), true)
+	default:
+		half := len(members) / 2
+		g.attempt(members[:half], false)
+		g.attempt(behind(members[half:]), false)
+	}
+}
+
+// dismiss has a member handled alone, after those before it of its key.
+func (m *member) dismiss() {
+	m.dismissed = true
+	m.told <- told{alone: true}
+}
+
+func dismiss(members []*member) {
+	for _, m := range members {
+		m.dismiss()
+	}
+}
+
+// behind returns the members that may go on together, and dismisses those that come
+// after one of their key that was dismissed.
+func behind(members []*member) []*member {
+	rest := make([]*member, 0, len(members))
+	for _, m := range members {
+		switch {
+		case m.dismissed:
+		case m.prev != nil && m.prev.dismissed:
+			m.dismiss()
+		default:
+			rest = append(rest, m)
+		}
+	}
+	return rest
+}
+
+// applyGroup claims and handles members in one transaction, which has one deadline.
+func (h *Handler[TX]) applyGroup(members []*member) outcome {
+	h.inbox.solo.enter()
+	defer h.inbox.solo.leave()
+	ctx, cancel := context.WithTimeout(context.Background(), h.cfg.Timeout)
+	defer cancel()
+	claims := make([]Claim, len(members))
+	for i, m := range members {
+		claims[i] = h.claim(m.d.in)
+	}
+	o := outcome{wrote: make([]bool, len(members)), culprit: -1}
+	ran := false
+	o.err = guard(func() (err error) {
+		o.verdicts, err = h.inbox.store.ApplyGroup(ctx, claims, func(ctx context.Context, tx TX, run []int) error {
+			ran = true
+			if err := fault.Hit(ctx, fault.C4); err != nil {
+				return err
+			}
+			return h.callGroup(ctx, tx, members, run, &o)
+		})
+		if err == nil && ran && fault.Hit(ctx, fault.C7) != nil {
+			err = fmt.Errorf("commit: %w", ErrCommitUnknown)
+		}
+		return err
+	})
+	if o.err == nil && len(o.verdicts) != len(members) {
+		o.err = errors.New("store gave neither verdicts nor an error")
+	}
+	o.late = ran && o.err != nil && ctx.Err() != nil
+	return o
+}
+
+// callGroup runs the handlers of the members that were claimed, and writes what they
+// queued.
+func (h *Handler[TX]) callGroup(ctx context.Context, tx TX, members []*member, run []int, o *outcome) error {
+	chosen := make([]*member, len(run))
+	for k, i := range run {
+		chosen[k] = members[i]
+	}
+	works := h.newWorks(ctx, tx, chosen)
+	if h.batch != nil {
+		if err := h.callBatch(ctx, tx, works); err != nil {
+			return err
+		}
+	} else {
+		for k, i := range run {
+			o.culprit = i
+			if err := h.call(works[k].msg.Context(), works[k]); err != nil {
+				return err
+			}
+		}
+		o.culprit = -1
+	}
+	for k, i := range run {
+		o.wrote[i] = works[k].wrote
+	}
+	return flushTogether(ctx, works)
+}
+
+func flushTogether[TX any](ctx context.Context, works []*Work[TX]) error {
+	writers := make([]*producer.Writer[TX], 0, len(works))
+	for _, w := range works {
+		if w.writer != nil {
+			writers = append(writers, w.writer)
+		}
+	}
+	return producer.FlushTogether(ctx, writers)
+}
+
+// within returns the context of a transaction with the values of a message's context besides.
+func within(tx, msg context.Context) context.Context { return &withinTx{Context: tx, msg: msg} }
+
+type withinTx struct {
+	context.Context
+	msg context.Context
+}
+
+func (c *withinTx) Value(key any) any {
+	if v := c.Context.Value(key); v != nil {
+		return v
+	}
+	return c.msg.Value(key)
+}
