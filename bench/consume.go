@@ -15,6 +15,7 @@ import (
 	wamqp "github.com/rabbitmq/amqp091-go"
 
 	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/store/postgres"
 	"github.com/boxpair/boxpair/transport/amqp"
 )
 
@@ -24,11 +25,18 @@ type variant struct {
 	measure func(context.Context, options) (float64, error)
 }
 
+// grouped is group commit of up to 64 messages.
+var grouped = consumer.HandlerConfig{GroupSize: 64}
+
 // consumeVariants are ways to apply messages of a queue, and what they are compared to.
 var consumeVariants = []variant{
 	{"acknowledge only", ackOnly},
 	{"pipelined workers", pipelinedConsume},
 	{"router per message", routerConsume(setup{})},
+	{"router writes at commit", routerConsume(setup{fn: lateEffect})},
+	{"router group", routerConsume(setup{handler: grouped})},
+	{"router group at commit", routerConsume(setup{handler: grouped, fn: lateEffect})},
+	{"router batch", routerConsume(setup{handler: grouped, batch: batchEffect})},
 	{"router duplicates window", routerConsume(setup{copies: true})},
 	{"router duplicates table", routerConsume(setup{copies: true, cache: -1})},
 }
@@ -36,6 +44,10 @@ var consumeVariants = []variant{
 // consumePairs are what is divided by what.
 var consumePairs = [][2]string{
 	{"router per message", "pipelined workers"},
+	{"router writes at commit", "pipelined workers"},
+	{"router group", "pipelined workers"},
+	{"router group at commit", "pipelined workers"},
+	{"router batch", "pipelined workers"},
 	{"router duplicates window", "acknowledge only"},
 	{"router duplicates table", "acknowledge only"},
 }
@@ -153,8 +165,18 @@ func workers(ctx context.Context, o options, handle func(d wamqp.Delivery) error
 // setup is how messages are consumed by a Watermill router and an inbox.
 type setup struct {
 	handler consumer.HandlerConfig
-	copies  bool // all messages were applied before
+	fn      consumer.HandlerFunc[pgx.Tx] // defaults to effect
+	batch   consumer.BatchFunc[pgx.Tx]   // instead of fn
+	copies  bool                         // all messages were applied before
 	cache   int
+}
+
+// inFlight is four groups, or the subscriber's default.
+func (s setup) inFlight(o options) int {
+	if o.inFlight == 0 && s.handler.GroupSize > 0 {
+		return 4 * s.handler.GroupSize
+	}
+	return o.inFlight
 }
 
 // stand is an inbox on a database of its own.
@@ -171,7 +193,14 @@ func (s setup) build(ctx context.Context, o options) (*stand, error) {
 	}
 	st := &stand{drop: drop}
 	if st.inbox, err = consumer.New(store, nil, consumer.Config{Service: "bench", CacheSize: s.cache}); err == nil {
-		st.handler, err = st.inbox.Handle("effect", effect, s.handler)
+		switch {
+		case s.batch != nil:
+			st.handler, err = st.inbox.HandleBatch("effect", s.batch, s.handler)
+		case s.fn != nil:
+			st.handler, err = st.inbox.Handle("effect", s.fn, s.handler)
+		default:
+			st.handler, err = st.inbox.Handle("effect", effect, s.handler)
+		}
 	}
 	if err != nil {
 		drop()
@@ -183,6 +212,20 @@ func (s setup) build(ctx context.Context, o options) (*stand, error) {
 func effect(ctx context.Context, w *consumer.Work[pgx.Tx], msg *message.Message) error {
 	_, err := w.DB().Exec(ctx, `INSERT INTO effects VALUES ($1, $2)`, msg.UUID, []byte(msg.Payload))
 	return err
+}
+
+// lateEffect sends the effect together with the COMMIT.
+func lateEffect(_ context.Context, w *consumer.Work[pgx.Tx], msg *message.Message) error {
+	return postgres.AtCommit(w.DB(), `INSERT INTO effects VALUES ($1, $2)`, msg.UUID, []byte(msg.Payload))
+}
+
+// batchEffect writes the effects of a set in one statement.
+func batchEffect(_ context.Context, b *consumer.Batch[pgx.Tx], msgs []*message.Message) error {
+	ids, bodies := make([]string, len(msgs)), make([][]byte, len(msgs))
+	for i, msg := range msgs {
+		ids[i], bodies[i] = msg.UUID, msg.Payload
+	}
+	return postgres.AtCommit(b.DB(), `INSERT INTO effects SELECT * FROM unnest($1::uuid[], $2::bytea[])`, ids, bodies)
 }
 
 // routerConsume applies messages through a Watermill router and an inbox, with
@@ -200,20 +243,20 @@ func routerConsume(s setup) func(context.Context, options) (float64, error) {
 		}
 		defer q.close()
 		if s.copies { // the first time is not measured
-			if _, err := st.route(ctx, o, q); err != nil {
+			if _, err := st.route(ctx, o, q, s); err != nil {
 				return 0, err
 			}
 			if err := fillQueue(ctx, q.ch, q.queue, o.events); err != nil {
 				return 0, err
 			}
 		}
-		return st.route(ctx, o, q)
+		return st.route(ctx, o, q, s)
 	}
 }
 
 // route runs a router until all messages are handled.
-func (st *stand) route(ctx context.Context, o options, q *queued) (float64, error) {
-	subscriber, err := amqp.NewSubscriber(amqp.SubscriberConfig{AMQP: config(o, q.queue), InFlight: o.inFlight})
+func (st *stand) route(ctx context.Context, o options, q *queued, s setup) (float64, error) {
+	subscriber, err := amqp.NewSubscriber(amqp.SubscriberConfig{AMQP: config(o, q.queue), InFlight: s.inFlight(o)})
 	if err != nil {
 		return 0, err
 	}

@@ -98,13 +98,20 @@ func dying[TX any](t *testing.T, db *database[TX], point string) {
 // dieAt runs a child process that is killed at point while it handles message 1.
 func dieAt(t *testing.T, where, point string, redelivered bool) {
 	t.Helper()
+	var env []string
+	if redelivered {
+		env = append(env, envRedelivered+"=1")
+	}
+	dieIn(t, "TestChild", where, point, env...)
+}
+
+// dieIn runs a test in a child process that is killed at point.
+func dieIn(t *testing.T, test, where, point string, env ...string) {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, os.Args[0], "-test.run=^TestChild$")
-	cmd.Env = append(os.Environ(), envPoint+"="+point, envDatabase+"="+where)
-	if redelivered {
-		cmd.Env = append(cmd.Env, envRedelivered+"=1")
-	}
+	cmd := exec.CommandContext(ctx, os.Args[0], "-test.run=^"+test+"$")
+	cmd.Env = append(append(os.Environ(), envPoint+"="+point, envDatabase+"="+where), env...)
 	out, err := cmd.CombinedOutput()
 	if err == nil || cmd.ProcessState.Exited() || ctx.Err() != nil {
 		t.Fatalf("child at %s was not killed: %v\n%s", point, err, out)

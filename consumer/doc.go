@@ -68,6 +68,34 @@
 // being run again. The same holds for messages that were due when Run began, from
 // their second recorded start on.
 //
+// # Groups
+//
+// A COMMIT costs more than most handlers. With HandlerConfig.GroupSize, messages that wait at
+// the same time share one: a transaction takes all that is there, up to that many, and what
+// arrives meanwhile is for the next one. So the more there is to do the larger the
+// groups are, and a message that comes alone waits for nobody. They form from what the subscriber
+// delivers concurrently: give it several GroupSize in flight (amqp.SubscriberConfig.InFlight,
+// memory.Config.InFlight). A group has its members' claims, then their handlers one after
+// another in the order of arrival, then one COMMIT; none is acknowledged before it.
+//
+// A group in which a handler fails is rolled back as a whole, all claims included. Whoever
+// failed is handled again alone, and the others once more together. The failure in the group
+// counts no attempt: a neighbour may have had a hand in it. Later members of its key wait for it, and are
+// returned to the transport if it is. After a conflict, an error of the database, a commit with an
+// unknown outcome, an overrun deadline or a second failure, each member is handled alone, as if there were no
+// groups. So:
+//
+//   - A handler runs once more for each group of its message that is rolled back. What it does outside the
+//     transaction it does again.
+//   - Handlers of a group see what those before them in it have changed, as if it were committed.
+//   - Locks that handlers take are held until the group ends, and two groups that take rows in
+//     different orders may deadlock, which costs them their group and no attempt.
+//   - HandlerConfig.Timeout is for the group. One that overruns it halves the next ones.
+//   - A message that may have killed a process is in no group, nor is a parked one.
+//
+// [Inbox.HandleBatch] registers a function that takes the whole set, for effects that one
+// statement can write. What fails in it is found by halves; see [BatchFunc].
+//
 // # What survives a crash
 //
 //	C1 received                 nothing is changed; delivered again
@@ -82,6 +110,8 @@
 //	C8 committed                delivered again; the claim says duplicate
 //	C9 remembered in the window the window is lost; likewise
 //	C10 acknowledgement lost    likewise
+//	C4 to C10 in a group        likewise for each of its members: claims, effects and events of all
+//	                            are one transaction. Delivered again, each runs alone
 //	parked, before its COMMIT   as C4; after it as C8, and Run takes it up
 //	parked and being handled    rolled back; still due, for this process or another
 //	forgetting                  each batch is a transaction; the next pass goes on

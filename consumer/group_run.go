@@ -166,7 +166,7 @@ func (h *Handler[TX]) callGroup(ctx context.Context, tx TX, members []*member, r
 	} else {
 		for k, i := range run {
 			o.culprit = i
-			if err := h.call(works[k].msg.Context(), works[k]); err != nil {
+			if err := h.call(within(ctx, chosen[k].ctx), works[k]); err != nil {
 				return err
 			}
 		}
@@ -196,6 +196,7 @@ type withinTx struct {
 	msg context.Context
 }
 
+// Value looks in the transaction's context first.
 func (c *withinTx) Value(key any) any {
 	if v := c.Context.Value(key); v != nil {
 		return v

@@ -78,6 +78,9 @@
 // savepoint gives up again. So a handler sees what the one before it of its key has done, at
 // every level, and nobody waits for a handler but copies of its message and messages of its key.
 //
+// A group of messages is claimed in the same way, with one INSERT for all, in the order of their
+// dispatch IDs, and the locks of all keys in theirs, so that groups do not deadlock over them.
+//
 // Locks are taken in one order here too: of a key, then a claim, then rows of parked messages.
 // The lock of a key is what parks, follows, takes up, redrives and discards under; a
 // newcomer and a release therefore cannot pass each other.

@@ -1,0 +1,206 @@
+package consumer_test
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/producer"
+)
+
+func TestGroupsRacingOverTheSameDispatchesApplyEachOnce(t *testing.T) {
+	t.Parallel()
+	onEach(t, groupsRacing[pgx.Tx], groupsRacing[*sql.Tx])
+}
+
+// groupsRacing has processes with groups, at all levels, and some without, handle the same
+// messages of a few keys. Handlers fail at random.
+func groupsRacing[TX any](t *testing.T, db *database[TX]) {
+	const dispatches = 60
+	levels := []consumer.Isolation{consumer.ReadCommitted}
+	if db.snapshots {
+		levels = append(levels, consumer.RepeatableRead, consumer.Serializable)
+	}
+	var handlers []*consumer.Handler[TX]
+	for n, level := range append(levels, levels...) {
+		hc := consumer.HandlerConfig{Isolation: level, QuickAttempts: 1000, MaxAttempts: 1000, QuickBackoff: 1, Ordered: n%2 == 0}
+		if n < len(levels) {
+			hc.GroupSize, hc.GroupConcurrency = 8, 2
+		}
+		_, h := handle(t, db, consumer.Config{CacheSize: 1}, hc,
+			func(ctx context.Context, w *consumer.Work[TX], _ *message.Message) error {
+				if err := db.do(ctx, w); err != nil {
+					return err
+				}
+				if _, err := w.Queue(producer.Event{Topic: "reserved"}); err != nil {
+					return err
+				}
+				if rand.N(12) == 0 {
+					return errHandler
+				}
+				return nil
+			})
+		handlers = append(handlers, h)
+	}
+	var wg sync.WaitGroup
+	var next atomic.Int64
+	for range 8 * len(handlers) {
+		wg.Go(func() {
+			for {
+				n := int(next.Add(1)) - 1
+				if n >= dispatches*len(handlers) {
+					return
+				}
+				if err := handlers[n%len(handlers)].Consume(keyed(n/len(handlers), fmt.Sprint(n/len(handlers)%7))); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	db.wantEffects(t, dispatches)
+	if n := db.number(`SELECT count(*) FROM ` + table(db, "outbox_events")); n != dispatches {
+		t.Errorf("%d events written, want %d", n, dispatches)
+	}
+	var c consumer.Counters
+	for _, h := range handlers {
+		c.Applied += h.Counters().Applied
+		c.Groups += h.Counters().Groups
+		c.GroupsUndone += h.Counters().GroupsUndone
+	}
+	if c.Applied != dispatches || c.Groups == 0 || c.GroupsUndone == 0 {
+		t.Errorf("applied %d, groups %d, undone %d", c.Applied, c.Groups, c.GroupsUndone)
+	}
+}
+
+func TestFailedStatementInAGroupFailsNoNeighbour(t *testing.T) {
+	t.Parallel()
+	onEach(t, failedStatement[pgx.Tx], failedStatement[*sql.Tx])
+}
+
+func failedStatement[TX any](t *testing.T, db *database[TX]) {
+	_, h := handle(t, db, consumer.Config{}, consumer.HandlerConfig{GroupSize: 6, GroupWait: 20 * time.Second, QuickAttempts: 1},
+		func(ctx context.Context, w *consumer.Work[TX], _ *message.Message) error {
+			if err := db.do(ctx, w); err != nil {
+				return err
+			}
+			if w.Event().ID == number(2) {
+				return db.exec(ctx, w.DB(), `INSERT INTO effects (seq) VALUES (NULL)`)
+			}
+			return nil
+		})
+	consumeAll(t, h, 6)
+	db.wantEffects(t, 5)
+	stats, err := h.Stats(t.Context())
+	if c := h.Counters(); err != nil || stats.Retrying != 1 || c.Applied != 5 || c.Failed != 1 || c.Groups != 1 || c.GroupsUndone != 1 {
+		t.Errorf("stats: %+v, %v; counters: %+v", stats, err, c)
+	}
+	for n := range 6 { // acknowledged, each of them: nothing may be lost or run again
+		if err := h.Consume(msg(n)); err != nil {
+			t.Error(err)
+		}
+	}
+	db.wantEffects(t, 5)
+}
+
+// consumeAll has n messages handled at the same time.
+func consumeAll[TX any](t *testing.T, h *consumer.Handler[TX], n int) {
+	t.Helper()
+	var wg sync.WaitGroup
+	for k := range n {
+		wg.Go(func() {
+			if err := h.Consume(msg(k)); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// envGroup makes a child process handle a group.
+const envGroup = "BOXPAIR_TEST_GROUP"
+
+// TestGroupChild is what a child process runs; see [TestProcessKilledInAGroupLeavesOneEffectEach]. It
+// dies in the third handler of a group of four, or after the group was committed.
+func TestGroupChild(t *testing.T) {
+	point := os.Getenv(envPoint)
+	if os.Getenv(envGroup) == "" {
+		return
+	}
+	if where := os.Getenv(envDatabase); strings.HasPrefix(where, "postgres") {
+		dyingGroup(t, openPostgres(t, where), point)
+	} else {
+		dyingGroup(t, openSQLite(t, where), point)
+	}
+}
+
+func dyingGroup[TX any](t *testing.T, db *database[TX], point string) {
+	handled := 0
+	_, h := handle(t, db, consumer.Config{}, consumer.HandlerConfig{GroupSize: 4, GroupWait: 20 * time.Second},
+		func(ctx context.Context, w *consumer.Work[TX], _ *message.Message) error {
+			if err := db.do(ctx, w); err != nil {
+				return err
+			}
+			if handled++; handled == 3 && point == "effects" {
+				kill()
+			}
+			return nil
+		})
+	consumeAll(t, h, 4)
+	if h.Counters().Groups != 1 {
+		t.Fatalf("there was no group: %+v", h.Counters())
+	}
+	kill()
+}
+
+func TestProcessKilledInAGroupLeavesOneEffectEach(t *testing.T) {
+	t.Parallel()
+	for _, point := range []string{"effects", "committed"} {
+		t.Run(point, func(t *testing.T) {
+			t.Parallel()
+			t.Run("postgres", func(t *testing.T) {
+				t.Parallel()
+				db, url := newPostgres(t)
+				killedGroup(t, db, url, point)
+			})
+			t.Run("sqlite", func(t *testing.T) {
+				t.Parallel()
+				db, path := newSQLite(t)
+				killedGroup(t, db, path, point)
+			})
+		})
+	}
+}
+
+func killedGroup[TX any](t *testing.T, db *database[TX], where, point string) {
+	dieIn(t, "TestGroupChild", where, point, envGroup+"=1")
+	want := map[string]int{"effects": 0, "committed": 4}[point]
+	if db.snapshots { // the server may still be at it
+		waitFor(t, func() bool {
+			return db.number(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state LIKE 'idle in%'`) == 0
+		})
+	}
+	db.wantEffects(t, want)
+	_, h := handle(t, db, consumer.Config{}, consumer.HandlerConfig{GroupSize: 4},
+		func(ctx context.Context, w *consumer.Work[TX], _ *message.Message) error { return db.do(ctx, w) })
+	for n := range 4 {
+		if err := h.Consume(again(msg(n))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	db.wantEffects(t, 4)
+	if c := h.Counters(); c.Applied != int64(4-want) || c.Groups != 0 {
+		t.Errorf("counters: %+v", c) // each alone: any of them may be the one that kills
+	}
+}
