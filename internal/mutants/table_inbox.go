@@ -84,8 +84,8 @@ var claiming = []Mutant{
 		Name: "key-not-locked", Guarantee: "G4",
 		Broken: "Messages of one key are handled at once in two processes.",
 		File:   "store/postgres/inbox_claim.go",
-		Old:    `	if key != "" {` + "\n" + `		t.keyed`,
-		New:    `	if key == "\x00" {` + "\n" + `		t.keyed`,
+		Old:    `	if key != "" {` + "\n" + `		t.keys`,
+		New:    `	if key == "\x00" {` + "\n" + `		t.keys`,
 		Test:   Test{"store/postgres", "TestConsumerContract/order/newcomer that waits while its predecessor is parked follows it"},
 	},
 	{
@@ -129,10 +129,10 @@ var remembering = []Mutant{
 		Name: "window-filled-before-commit", Guarantee: "G2",
 		Broken: "A dispatch ID is remembered before its handler has succeeded; after a failure the redelivery is a duplicate.",
 		File:   "consumer/delivery.go",
-		Old:    `		d.term = h.term()` + "\n" + `		a := h.begin(ctx, d)`,
-		New: `		d.term = h.term()
-		h.remember(d.term, d.in.event.ID, d.in.event.Digest)
-		a := h.begin(ctx, d)`,
+		Old:    `	d.term = h.term()` + "\n" + `	return h.goOn(`,
+		New: `	d.term = h.term()
+	h.remember(d.term, d.in.event.ID, d.in.event.Digest)
+	return h.goOn(`,
 		Test: Test{"consumer", "TestNothingIsRememberedBeforeItsCommit"},
 	},
 	{
@@ -222,8 +222,8 @@ var remembering = []Mutant{
 		Name: "forgotten-time-behind-a-snapshot", Guarantee: "G8",
 		Broken: "Above READ COMMITTED the time up to which is forgotten is read as it was when the transaction began.",
 		File:   "store/postgres/inbox_claim.go",
-		Old:    `		check = checkClaimShared`,
-		New:    `		check = checkClaim`,
+		Old:    `b.Queue(w.store.sql[shared], args...)`,
+		New:    `b.Queue(w.store.sql[plain], args...)`,
 		Test:   Test{"store/postgres", "TestAdvanceBehindASnapshotIsAConflict"},
 	},
 	{

@@ -1,0 +1,38 @@
+package mutants
+
+// grouping is about messages that share a transaction.
+var grouping = []Mutant{
+	{
+		Name: "group-claims-survive-a-failure", Guarantee: "G3",
+		Broken: "The claims of a group are committed although a handler in it has failed, so its members are lost.",
+		File:   "store/postgres/inbox_group.go",
+		Old:    `w.handing(), run) }); err != nil {`,
+		New: `w.handing(), run) }); err != nil {
+			_ = w.commit(ctx)`,
+		Test: Test{"store/postgres", "TestConsumerContract/group/failed group leaves no claim and no effect, and its error comes back as it is"},
+	},
+	{
+		Name: "group-keeps-the-claim-of-one-too-old", Guarantee: "G8",
+		Broken: "A message that is too old keeps the claim that its group has made: its copies pass for applied.",
+		File:   "store/postgres/inbox_group.go",
+		Old:    `	if len(old) > 0 {`,
+		New:    `	if len(old) > len(g.claims) {`,
+		Test:   Test{"store/postgres", "TestConsumerContract/group/claim of a member that is too old is not kept"},
+	},
+	{
+		Name: "later-members-do-not-wait", Guarantee: "G4",
+		Broken: "After a failure in a group, later messages of the key do not wait for the one that failed.",
+		File:   "consumer/group.go",
+		Old:    `		case <-m.prev.done:`,
+		New:    `		case <-time.After(0):`,
+		Test:   Test{"consumer", "TestLaterMembersOfAReturnedMessageAreReturned"},
+	},
+	{
+		Name: "unknown-commit-of-a-group-forgotten", Guarantee: "G3",
+		Broken: "Members of a group whose commit had happened after all count as copies that were suppressed.",
+		File:   "consumer/group_run.go",
+		Old:    `			m.d.unknown = true`,
+		New:    `			_ = m`,
+		Test:   Test{"consumer", "TestUnknownCommitOfAGroupIsAskedForMemberByMember"},
+	},
+}
