@@ -46,7 +46,7 @@ func groupsRacing[TX any](t *testing.T, db *database[TX]) {
 				if _, err := w.Queue(producer.Event{Topic: "reserved"}); err != nil {
 					return err
 				}
-				if rand.N(12) == 0 {
+				if rand.N(4) == 0 {
 					return errHandler
 				}
 				return nil

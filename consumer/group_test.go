@@ -479,3 +479,28 @@ func TestEventsOfAGroupHaveTheIDsThatTheyWouldHaveAlone(t *testing.T) {
 		t.Errorf("alone:\n%s\ntogether:\n%s", strings.Join(alone, "\n"), strings.Join(together, "\n"))
 	}
 }
+
+func TestEventsOfAGroupAreInTheOrderOfItsMembers(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := grouped(func(ctx context.Context, w *work, msg *message.Message) (err error) {
+			e := producer.Event{Topic: "a", Payload: []byte(msg.UUID)}
+			if w.Event().ID == number(1) {
+				_, err = w.Write(ctx, e)
+			} else {
+				_, err = w.Queue(e)
+			}
+			return err
+		})
+		s.store, s.outbox = withOutbox(t)
+		r := newRig(t, s)
+		r.wantAll(r.crowd(msgs(3)...))
+		var got []string
+		for _, e := range r.store.written()[1:] { // behind the opener's
+			got = append(got, string(e.Payload))
+		}
+		if want := []string{number(0).String(), number(1).String(), number(2).String()}; !slices.Equal(got, want) {
+			t.Errorf("events are of %q, want %q", got, want)
+		}
+	})
+}

@@ -156,10 +156,11 @@ func (o *Outbox[TX]) Handling(tx TX, consumer string, cause transport.Event) *Wr
 // [Outbox.Handling] does, but they count as one. Their events get the dispatch IDs that they
 // would have if each cause were handled alone. [FlushTogether] flushes them.
 func (o *Outbox[TX]) HandlingTogether(tx TX, consumer string) func(cause transport.Event) *Writer[TX] {
-	token := o.newWriter(tx).token
+	first := o.newWriter(tx)
 	return func(cause transport.Event) *Writer[TX] {
 		w := o.Handling(tx, consumer, cause)
-		w.token = token
+		// One queue: what one writes goes behind what those before it have queued.
+		w.token, w.queued = first.token, first.queued
 		return w
 	}
 }
@@ -258,7 +259,7 @@ func (o *Outbox[TX]) notify(ctx context.Context) error {
 }
 
 func (o *Outbox[TX]) newWriter(tx TX) *Writer[TX] {
-	return &Writer[TX]{outbox: o, tx: tx, token: uuid.New()}
+	return &Writer[TX]{outbox: o, tx: tx, token: uuid.New(), queued: new([]Record)}
 }
 
 // sleep waits for d, or until ctx ends, and then returns the cause of that.

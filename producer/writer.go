@@ -27,7 +27,7 @@ type Writer[TX any] struct {
 	flushes  bool // somebody calls Flush before the commit
 
 	next   map[sequence]int // what a savepoint that is rolled back takes with it
-	queued []Record
+	queued *[]Record        // shared by the writers of one transaction
 	wrote  bool
 	err    error // of a write whose effect on the transaction is not known
 }
@@ -83,7 +83,7 @@ func (w *Writer[TX]) Queue(events ...Event) ([]uuid.UUID, error) {
 	if err != nil {
 		return nil, err
 	}
-	w.queued = append(w.queued, records...)
+	*w.queued = append(*w.queued, records...)
 	ids := make([]uuid.UUID, len(records))
 	for i := range records {
 		ids[i] = records[i].ID
@@ -94,32 +94,28 @@ func (w *Writer[TX]) Queue(events ...Event) ([]uuid.UUID, error) {
 // Flush writes what was queued. It returns the error that made the transaction
 // unusable, if there was one, also when the caller of that write ignored it.
 func (w *Writer[TX]) Flush(ctx context.Context) error {
-	if w.err != nil || len(w.queued) == 0 {
+	if w.err != nil || len(*w.queued) == 0 {
 		return w.err
 	}
-	records := w.queued
-	w.queued = nil
+	records := *w.queued
+	*w.queued = nil
 	_, err := w.append(ctx, records)
 	return err
 }
 
-// FlushTogether writes what was queued by writers of one [Outbox.HandlingTogether], in their
-// order, in one round trip. It returns the error that made the transaction unusable, as
+// FlushTogether writes what was queued by writers of one [Outbox.HandlingTogether], in the
+// order of queueing, in one round trip. It returns the error that made the transaction unusable, as
 // [Writer.Flush] does.
 func FlushTogether[TX any](ctx context.Context, writers []*Writer[TX]) error {
-	var records []Record
 	for _, w := range writers {
 		if w.err != nil {
 			return w.err
 		}
-		records = append(records, w.queued...)
-		w.queued = nil
 	}
-	if len(records) == 0 {
+	if len(writers) == 0 || len(*writers[0].queued) == 0 {
 		return nil
 	}
-	_, err := writers[0].append(ctx, records)
-	if err != nil {
+	if err := writers[0].Flush(ctx); err != nil {
 		return err
 	}
 	for _, w := range writers {
@@ -142,7 +138,7 @@ func (w *Writer[TX]) Savepoint(ctx context.Context, fn func(ctx context.Context,
 	defer func() {
 		w.tx = outer
 		if !done { // fn failed, panicked or called Goexit
-			w.next, w.queued, w.wrote = saved, nil, wrote
+			w.next, *w.queued, w.wrote = saved, nil, wrote
 			if !errors.Is(w.err, ErrConflict) && !errors.Is(w.err, ErrSecondWriter) {
 				w.err = nil
 			}
