@@ -113,6 +113,11 @@ func (s *simStore) run(tx *simTx, fn func() error) (err error) {
 	return err
 }
 
+// ApplyGroup is not played: no handler here asks for groups.
+func (s *simStore) ApplyGroup(context.Context, []consumer.Claim, func(context.Context, *simTx, []int) error) ([]consumer.Verdict, error) {
+	return nil, errors.New("groups are not simulated")
+}
+
 func (s *simStore) Savepoint(context.Context, *simTx, func(context.Context, *simTx) error) error {
 	return errors.New("not simulated")
 }
