@@ -87,8 +87,8 @@ var writing = []Mutant{
 		Name: "savepoint-keeps-the-count", Guarantee: "G6",
 		Broken: "A savepoint that is rolled back leaves the counter of its events where it was.",
 		File:   "producer/writer.go",
-		Old:    `			w.next, w.queued, w.wrote = saved, nil, wrote`,
-		New:    `			_, w.queued, w.wrote = saved, nil, wrote`,
+		Old:    `			w.next, *w.queued, w.wrote = saved, nil, wrote`,
+		New:    `			_, *w.queued, w.wrote = saved, nil, wrote`,
 		Test:   Test{"producer", "TestASavepointRolledBackTakesItsCountAlong"},
 	},
 	{
