@@ -8,6 +8,7 @@ import (
 
 	"github.com/boxpair/boxpair/internal/fault"
 	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/transport"
 )
 
 // attempt is what became of one run of a handler in a transaction.
@@ -32,6 +33,9 @@ func (h *Handler[TX]) try(ctx context.Context, apply func(context.Context, begun
 	a.err = guard(func() (err error) {
 		a.verdict, err = apply(ctx, func(ctx context.Context, tx TX, in *incoming) error {
 			a.ran = true
+			if _, ok := in.metadata[MetaNotVerified]; ok { // it was redriven
+				return Reject(transport.ErrNotVerified)
+			}
 			if err := fault.Hit(ctx, fault.C4); err != nil {
 				return err
 			}

@@ -10,6 +10,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/boxpair/boxpair/dedupe"
+	"github.com/boxpair/boxpair/transport"
 )
 
 // Config configures an [Inbox].
@@ -47,6 +48,13 @@ type Config struct {
 	// and a service that stood still for longer has to be given a greater value once.
 	// Defaults to half of Window.
 	MaxClockStep time.Duration
+
+	// Verifier makes every handler take only messages that were signed with one of its keys, as by
+	// a relay with producer.RelayConfig.Signer, for the topic that the handler subscribes to. Any
+	// other message is kept as dead under a dispatch ID of its own and never run, not even if it is
+	// redriven, and a handler is given only the metadata that is signed. Defaults to nil: messages
+	// need no signature.
+	Verifier *transport.Verifier
 
 	// Logger receives failures, parked messages and what operators do. Defaults
 	// to none.

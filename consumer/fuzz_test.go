@@ -96,7 +96,7 @@ func FuzzRead(f *testing.F) {
 	f.Add("", "", "", transport.MetaDigest, "zz", []byte(nil), true)
 	f.Add("01J0ULID", "t\x00", strings.Repeat("k", 300), MetaForeignID, "\xff", []byte{0}, true)
 	f.Fuzz(func(t *testing.T, id, topic, key, name, value string, payload []byte, derive bool) {
-		h := &Handler[struct{}]{cfg: HandlerConfig{Topic: topic, DeriveID: derive}}
+		h := &Handler[struct{}]{inbox: &Inbox[struct{}]{}, cfg: HandlerConfig{Topic: topic, DeriveID: derive}}
 		msg := message.NewMessage(id, payload)
 		msg.Metadata.Set(transport.MetaKey, key)
 		msg.Metadata.Set(name, value)

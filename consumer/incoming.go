@@ -22,6 +22,10 @@ import (
 // that was not a dispatch ID.
 const MetaForeignID = transport.ReservedPrefix + "foreign-id"
 
+// MetaNotVerified is the metadata name that marks a parked message which was refused for
+// its signature. The value says why.
+const MetaNotVerified = transport.ReservedPrefix + "not-verified"
+
 // incoming is a message as it arrived, or as it was parked.
 type incoming struct {
 	event    transport.Event
@@ -35,6 +39,13 @@ func (h *Handler[TX]) read(ctx context.Context, msg *message.Message) (*incoming
 	topic := h.cfg.Topic
 	if topic == "" {
 		topic = message.SubscribeTopicFromCtx(ctx)
+	}
+	if v := h.inbox.cfg.Verifier; v != nil {
+		signed, err := v.Verify(topic, msg)
+		if err != nil {
+			return notVerified(topic, msg, err), err
+		}
+		msg = signed
 	}
 	event, err := transport.Parse(topic, msg)
 	in := &incoming{event: event, metadata: msg.Metadata}
@@ -50,6 +61,15 @@ func (h *Handler[TX]) read(ctx context.Context, msg *message.Message) (*incoming
 		in.adopt(refusedID(topic, msg), msg.UUID)
 	}
 	return in, err
+}
+
+// notVerified returns a message that is not to be believed: it takes nobody's dispatch ID, and
+// nothing that it says about itself decides anything.
+func notVerified(topic string, msg *message.Message, why error) *incoming {
+	in := &incoming{event: transport.Event{Topic: topic, Payload: msg.Payload}, metadata: msg.Metadata}
+	in.adopt(refusedID(topic, msg), msg.UUID)
+	in.metadata[MetaNotVerified] = why.Error()
+	return in
 }
 
 // readKey asks HandlerConfig.Key. A message on which that panics is refused: no

@@ -156,7 +156,7 @@ type output struct {
 func (r *Relay) newOutput() *output {
 	out := &output{}
 	if len(r.cfg.Downstreams) == 0 {
-		out.sender = out.senderOf(r.publisher, r.cfg.Publishers)
+		out.sender = out.senderOf(r.publisher, &r.cfg)
 		return out
 	}
 	downs := slices.Clone(r.cfg.Downstreams)
@@ -168,19 +168,23 @@ func (r *Relay) newOutput() *output {
 		if d.Window == 0 {
 			d.Window = max(1, r.cfg.Window/len(downs))
 		}
-		out.board.add(d, out.senderOf(d.Publisher, r.cfg.Publishers))
+		out.board.add(d, out.senderOf(d.Publisher, &r.cfg))
 	}
 	out.sender = out.board
 	return out
 }
 
-func (out *output) senderOf(publisher message.Publisher, places int) transport.Sender {
-	if sender, ok := publisher.(transport.Sender); ok {
-		return sender
+func (out *output) senderOf(publisher message.Publisher, cfg *RelayConfig) transport.Sender {
+	sender, ok := publisher.(transport.Sender)
+	if !ok {
+		batches := newBatchSender(publisher, cfg.Publishers)
+		out.batches = append(out.batches, batches)
+		sender = batches
 	}
-	batches := newBatchSender(publisher, places)
-	out.batches = append(out.batches, batches)
-	return batches
+	if cfg.Signer != nil {
+		sender = cfg.Signer.Sender(sender)
+	}
+	return sender
 }
 
 // start starts what serves the downstreams, which ends with the function that it returns.

@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"os"
 	"time"
+
+	"github.com/boxpair/boxpair/transport"
 )
 
 // RelayConfig tunes a [Relay]. The zero value is complete.
@@ -70,6 +72,11 @@ type RelayConfig struct {
 	// of what is in flight. Shards that still have something in flight then are not
 	// given back: their leases run out. Defaults to 15 s.
 	ShutdownTimeout time.Duration
+
+	// Signer signs every message for its topic, as the topic is at its publisher, so that consumers
+	// can tell it from what others send; see consumer.Config. Defaults to nil: messages are
+	// not signed.
+	Signer *transport.Signer
 
 	// Logger receives every failed attempt, park, take-over and lost lease, and
 	// what goes wrong with the database. Defaults to none.

@@ -1,0 +1,195 @@
+package chain
+
+import (
+	"context"
+	"errors"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	wamqp "github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/rabbitmq/amqp091-go"
+
+	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/internal/testenv"
+	"github.com/boxpair/boxpair/migrations"
+	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/transport"
+	"github.com/boxpair/boxpair/transport/amqp"
+)
+
+// newRole makes a role that may log in and nothing else, and returns url with its login.
+func newRole(t *testing.T, url string) (name, login string) {
+	t.Helper()
+	name = testenv.Name(t)
+	admin, err := pgx.Connect(t.Context(), url)
+	ok(t, err)
+	_, err = admin.Exec(t.Context(), `CREATE ROLE "`+name+`" LOGIN PASSWORD '`+canaryPassword+`'`)
+	ok(t, err)
+	t.Cleanup(func() {
+		ctx := context.WithoutCancel(t.Context())
+		_, err := admin.Exec(ctx, `DROP OWNED BY "`+name+`"; DROP ROLE "`+name+`"`)
+		ok(t, errors.Join(err, admin.Close(ctx)))
+	})
+	return name, with(t, url, name, "")
+}
+
+// execute runs statements as the owner of a database.
+func execute(t *testing.T, url, statements string) {
+	t.Helper()
+	conn, err := pgx.Connect(t.Context(), url)
+	ok(t, err)
+	defer conn.Close(context.WithoutCancel(t.Context()))
+	_, err = conn.Exec(t.Context(), statements)
+	ok(t, err)
+}
+
+func grant(t *testing.T, url string, roles migrations.Roles) {
+	t.Helper()
+	names, err := migrations.PostgresNames("", "")
+	ok(t, err)
+	grants, err := migrations.PostgresGrants(names, roles)
+	ok(t, err)
+	execute(t, url, grants)
+}
+
+// brokerUsers are users of a broker of the test's own, with the permissions that docs/security.md
+// gives them.
+type brokerUsers struct{ deploy, relay, consumer string }
+
+func newBrokerUsers(t *testing.T, node *testenv.Node) brokerUsers {
+	t.Helper()
+	user := func(name, configure, write, read string) string {
+		node.Ctl(t, "add_user", name, canaryPassword)
+		node.Ctl(t, "set_permissions", "-p", "/", name, configure, write, read)
+		u, err := url.Parse(node.URL())
+		ok(t, err)
+		u.User = url.UserPassword(name, canaryPassword)
+		return u.String()
+	}
+	return brokerUsers{
+		deploy:   user("deploy", `^placed`, `^placed`, `^placed`),
+		relay:    user("relay", `^$`, `^placed$`, `^$`),
+		consumer: user("stock", `^$`, `^$`, `^placed_stock$`),
+	}
+}
+
+// TestChainWorksWithLeastPrivileges: writer, relay and consumer each have a role of
+// their own in the databases and a user of their own at the broker, whose topology somebody else has
+// declared.
+func TestChainWorksWithLeastPrivileges(t *testing.T) {
+	t.Parallel()
+	node := testenv.PrivateRabbitMQ(t)
+	users := newBrokerUsers(t, node)
+	deploy, err := amqp.NewSubscriber(amqp.SubscriberConfig{AMQP: amqp.DurablePubSub(users.deploy, "stock")})
+	ok(t, err)
+	ok(t, deploy.SubscribeInitialize("placed"))
+	ok(t, deploy.Close())
+
+	shop, shopURL := newPostgres(t)
+	stock, stockURL := newPostgres(t)
+	var roles migrations.Roles
+	var writerURL, relayURL, consumerURL string
+	roles.Producer, writerURL = newRole(t, shopURL)
+	roles.Relay, relayURL = newRole(t, shopURL)
+	grant(t, shopURL, roles)
+	execute(t, shopURL, `GRANT SELECT, INSERT, UPDATE ON aggregates TO "`+roles.Producer+`"`)
+	consumerRole, consumerURL := newRole(t, stockURL)
+	grant(t, stockURL, migrations.Roles{Consumer: consumerRole})
+	execute(t, stockURL, `GRANT INSERT ON effects TO "`+consumerRole+`"`)
+
+	sub, err := amqp.NewSubscriber(amqp.SubscriberConfig{
+		AMQP: amqp.DurablePubSub(users.consumer, "stock"), Topology: amqp.Passive, DeliveryLimitIsSafe: true,
+	})
+	ok(t, err)
+	t.Cleanup(func() { _ = sub.Close() })
+	var failed atomic.Bool
+	s := startService(t, openPostgres(t, consumerURL), nil, sub, "placed", consumer.Config{Service: "stock"},
+		consumer.HandlerConfig{Ordered: true, QuickAttempts: 1, MinBackoff: 1},
+		func(ctx context.Context, w *consumer.Work[pgx.Tx], _ *message.Message) error {
+			if w.Event().Key == "a" && !failed.Swap(true) { // so that it is parked and taken up again
+				return errors.New("not yet")
+			}
+			return stock.effect(ctx, w, "stock")
+		})
+	pub, err := amqp.NewPublisher(amqp.PublisherConfig{AMQP: amqp.DurablePubSub(users.relay, ""), Topology: amqp.Passive})
+	ok(t, err)
+	t.Cleanup(func() { _ = pub.Close() })
+	relay, err := producer.NewStandaloneRelay(openPostgres(t, relayURL).store, thrice(pub), producer.RelayConfig{})
+	ok(t, err)
+	start(t, relay.Run)
+	writer := openPostgres(t, writerURL)
+	placeAll(t, writer, outboxOf(t, writer), "placed", 5, "a", "b")
+
+	stock.wantEffects(t, "stock", 10)
+	stock.wantOrder(t, "stock", "a", 5)
+	shop.wantDrained(t)
+	if c := s.handler.Counters(); c.Parked == 0 {
+		t.Errorf("counters: %+v", c)
+	}
+}
+
+// TestBrokerUsersAreDeniedWhatIsNotTheirs: only the relay's user can publish, so nobody else can
+// claim a dispatch ID before its event is sent.
+func TestBrokerUsersAreDeniedWhatIsNotTheirs(t *testing.T) {
+	t.Parallel()
+	node := testenv.PrivateRabbitMQ(t)
+	users := newBrokerUsers(t, node)
+	deploy, err := amqp.NewSubscriber(amqp.SubscriberConfig{AMQP: amqp.DurablePubSub(users.deploy, "stock")})
+	ok(t, err)
+	ok(t, deploy.SubscribeInitialize("placed"))
+	ok(t, deploy.Close())
+
+	for name, pub := range map[string]struct {
+		config wamqp.Config
+		topic  string
+	}{
+		"consumer to its topic": {amqp.DurablePubSub(users.consumer, ""), "placed"},
+		"consumer to its queue": {amqp.DurableQueue(users.consumer), "placed_stock"},
+		"relay to a queue":      {amqp.DurableQueue(users.relay), "placed_stock"},
+		"relay to others":       {amqp.DurablePubSub(users.relay, ""), "paid"},
+	} {
+		p, err := amqp.NewPublisher(amqp.PublisherConfig{AMQP: pub.config, Topology: amqp.NoTopology})
+		ok(t, err)
+		results := make(chan transport.Result, 1)
+		p.Send(t.Context(), pub.topic, message.NewMessage(uuid.NewString(), nil), func(r transport.Result) { results <- r })
+		if r := <-results; r.Outcome == transport.Confirmed || !strings.Contains(r.Err.Error(), "ACCESS_REFUSED") {
+			t.Errorf("%s: %v, %v", name, r.Outcome, r.Err)
+		}
+		ok(t, p.Close())
+	}
+	for name, test := range map[string]func(ch *amqp091.Channel) error{
+		"declare": func(ch *amqp091.Channel) error {
+			_, err := ch.QueueDeclare("placed_own", true, false, false, false, nil)
+			return err
+		},
+		"delete": func(ch *amqp091.Channel) error {
+			_, err := ch.QueueDelete("placed_stock", false, false, false)
+			return err
+		},
+		"bind": func(ch *amqp091.Channel) error { return ch.QueueBind("placed_stock", "", "placed", false, nil) },
+		"purge or read": func(ch *amqp091.Channel) error {
+			_, _, err := ch.Get("placed_stock", true)
+			return err
+		},
+	} {
+		for who, address := range map[string]string{"relay": users.relay, "consumer": users.consumer} {
+			if who == "consumer" && name == "purge or read" {
+				continue // that is what it is for
+			}
+			conn, err := amqp091.Dial(address)
+			ok(t, err)
+			ch, err := conn.Channel()
+			ok(t, err)
+			var refused *amqp091.Error
+			if err := test(ch); !errors.As(err, &refused) || refused.Code != amqp091.AccessRefused {
+				t.Errorf("%s may %s: %v", who, name, err)
+			}
+			_ = conn.Close()
+		}
+	}
+}

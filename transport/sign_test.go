@@ -1,0 +1,214 @@
+package transport_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"strings"
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/boxpair/boxpair/transport"
+)
+
+var (
+	oldKey = transport.SigningKey{ID: "2026-11", Secret: bytes.Repeat([]byte("old!"), 8)}
+	newKey = transport.SigningKey{ID: "2026-12", Secret: bytes.Repeat([]byte("new!"), 8)}
+)
+
+func signer(t testing.TB, key transport.SigningKey) *transport.Signer {
+	t.Helper()
+	s, err := transport.NewSigner(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func verifier(t testing.TB, keys ...transport.SigningKey) *transport.Verifier {
+	t.Helper()
+	v, err := transport.NewVerifier(keys...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+func signedMessage(t testing.TB, key transport.SigningKey) *message.Message {
+	t.Helper()
+	e := fullEvent()
+	e.Headers = map[string]string{"tenant": "acme", "a,b%2C": "odd", "": "empty"}
+	msg := e.Message()
+	signer(t, key).Sign("topic", msg)
+	return msg
+}
+
+func TestSignedMessageIsVerified(t *testing.T) {
+	t.Parallel()
+	msg := signedMessage(t, oldKey)
+	before := maps.Clone(msg.Metadata)
+	got, err := verifier(t, newKey, oldKey).Verify("topic", msg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	delete(before, transport.MetaSignature)
+	delete(before, transport.MetaSigned)
+	if got.UUID != msg.UUID || !bytes.Equal(got.Payload, msg.Payload) || !maps.Equal(got.Metadata, before) {
+		t.Errorf("%v, want %v", got.Metadata, before)
+	}
+	signer(t, newKey).Sign("topic", msg)
+	if _, err := verifier(t, newKey).Verify("topic", msg); err != nil {
+		t.Errorf("signed again: %v", err)
+	}
+}
+
+// What a broker adds on the way does no harm, and does not reach the handler.
+func TestMetadataThatIsNotSignedIsTakenOff(t *testing.T) {
+	t.Parallel()
+	msg := signedMessage(t, oldKey)
+	msg.Metadata["x-death"] = "[]"
+	got, err := verifier(t, oldKey).Verify("topic", msg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := got.Metadata["x-death"]; ok || msg.Metadata["x-death"] == "" {
+		t.Errorf("verified: %v, as it came: %v", got.Metadata, msg.Metadata)
+	}
+}
+
+func TestMessageThatIsNotAsSignedIsRefused(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(m *message.Message){
+		"no signature":    func(m *message.Message) { delete(m.Metadata, transport.MetaSignature) },
+		"empty signature": func(m *message.Message) { m.Metadata[transport.MetaSignature] = "" },
+		"other format": func(m *message.Message) {
+			m.Metadata[transport.MetaSignature] = "2" + m.Metadata[transport.MetaSignature][1:]
+		},
+		"no MAC": func(m *message.Message) { m.Metadata[transport.MetaSignature] = "1;2026-11;" },
+		"MAC cut short": func(m *message.Message) {
+			m.Metadata[transport.MetaSignature] = m.Metadata[transport.MetaSignature][:20]
+		},
+		"key not known": func(m *message.Message) {
+			m.Metadata[transport.MetaSignature] = strings.Replace(m.Metadata[transport.MetaSignature], "11", "10", 1)
+		},
+		"ID of the other key": func(m *message.Message) {
+			m.Metadata[transport.MetaSignature] = strings.Replace(m.Metadata[transport.MetaSignature], "11", "12", 1)
+		},
+		"dispatch ID":       func(m *message.Message) { m.UUID = "3f5f7d2e-6d2b-5c62-9d0a-3f6a1b2c3d4e" },
+		"payload":           func(m *message.Message) { m.Payload = append(bytes.Clone(m.Payload), '!') },
+		"key":               func(m *message.Message) { m.Metadata[transport.MetaKey] += "!" },
+		"no key":            func(m *message.Message) { delete(m.Metadata, transport.MetaKey) },
+		"digest":            func(m *message.Message) { m.Metadata[transport.MetaDigest] = strings.Repeat("0", 32) },
+		"stamp":             func(m *message.Message) { m.Metadata[transport.MetaStamp] = "2030-01-01T00:00:00Z" },
+		"no stamp":          func(m *message.Message) { delete(m.Metadata, transport.MetaStamp) },
+		"contract's name":   func(m *message.Message) { m.Metadata[transport.ReservedPrefix+"added"] = "x" },
+		"correlation ID":    func(m *message.Message) { m.Metadata[transport.MetaCorrelationID] += "!" },
+		"header":            func(m *message.Message) { m.Metadata["tenant"] = "evil" },
+		"no header":         func(m *message.Message) { delete(m.Metadata, "tenant") },
+		"header not listed": func(m *message.Message) { m.Metadata[transport.MetaSigned] = "" },
+		"another one listed": func(m *message.Message) {
+			m.Metadata["admin"] = "true"
+			m.Metadata[transport.MetaSigned] += ",admin"
+		},
+		"renamed header": func(m *message.Message) {
+			m.Metadata["tenant2"] = m.Metadata["tenant"]
+			m.Metadata[transport.MetaSigned] = strings.Replace(m.Metadata[transport.MetaSigned], "tenant", "tenant2", 1)
+		},
+	} {
+		msg := signedMessage(t, oldKey)
+		change(msg)
+		_, err := verifier(t, oldKey, newKey).Verify("topic", msg)
+		if !errors.Is(err, transport.ErrNotVerified) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if _, err := verifier(t, oldKey).Verify("other topic", signedMessage(t, oldKey)); !errors.Is(err, transport.ErrNotVerified) {
+		t.Errorf("sent to another topic: %v", err)
+	}
+	stranger := transport.SigningKey{ID: oldKey.ID, Secret: newKey.Secret}
+	if _, err := verifier(t, oldKey).Verify("topic", signedMessage(t, stranger)); !errors.Is(err, transport.ErrNotVerified) {
+		t.Errorf("signed with another secret: %v", err)
+	}
+}
+
+func TestKeysAreChecked(t *testing.T) {
+	t.Parallel()
+	for field, key := range map[string]transport.SigningKey{
+		"ID: ": {ID: "a;b", Secret: oldKey.Secret}, "ID: \"\"": {Secret: oldKey.Secret},
+		"Secret: ": {ID: "k", Secret: oldKey.Secret[1:]}, "Secret: has 0": {ID: "k"},
+	} {
+		if _, err := transport.NewSigner(key); err == nil || !strings.Contains(err.Error(), field) {
+			t.Errorf("%s: %v", field, err)
+		}
+		if _, err := transport.NewVerifier(oldKey, key); err == nil || !strings.Contains(err.Error(), "key 1: ") || !strings.Contains(err.Error(), field) {
+			t.Errorf("%s: %v", field, err)
+		}
+	}
+	if _, err := transport.NewVerifier(oldKey, oldKey); err == nil {
+		t.Error("two keys of one ID")
+	}
+	if _, err := transport.NewVerifier(); err == nil {
+		t.Error("no key")
+	}
+}
+
+// Only what prints bytes by their type could show a secret: no verb of fmt does.
+func TestSecretsAreNotPrinted(t *testing.T) {
+	t.Parallel()
+	var log strings.Builder
+	logger := slog.New(slog.NewTextHandler(&log, nil))
+	logger.Info("x", "key", oldKey)
+	for _, verb := range []string{"%v", "%+v", "%#v", "%s"} {
+		fmt.Fprintf(&log, verb+"\n", oldKey)
+		fmt.Fprintf(&log, verb+"\n", *signer(t, oldKey))
+		fmt.Fprintf(&log, verb+"\n", signer(t, oldKey))
+		fmt.Fprintf(&log, verb+"\n", *verifier(t, oldKey))
+	}
+	text, err := json.Marshal([]any{signer(t, oldKey), verifier(t, oldKey)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, secret := range []string{"old!", "111 108 100", "0x6f", "6f6c64", "b2xk"} {
+		if strings.Contains(log.String()+string(text), secret) {
+			t.Errorf("%q in %s%s", secret, log.String(), text)
+		}
+	}
+}
+
+// FuzzVerify: whatever arrives is refused without a panic, or is what was signed.
+func FuzzVerify(f *testing.F) {
+	msg := signedMessage(f, oldKey)
+	f.Add(msg.UUID, []byte(msg.Payload), msg.Metadata[transport.MetaSignature], msg.Metadata[transport.MetaSigned], "tenant", "acme")
+	f.Add("", []byte(nil), "1;2026-11;", "%2,,%25%2C", "%,", "")
+	v := verifier(f, oldKey)
+	f.Fuzz(func(t *testing.T, id string, payload []byte, signature, list, name, value string) {
+		forged := message.NewMessage(id, payload)
+		forged.Metadata = message.Metadata{name: value, transport.MetaSignature: signature, transport.MetaSigned: list}
+		if _, err := v.Verify("topic", forged); !errors.Is(err, transport.ErrNotVerified) || len(err.Error()) > 100 {
+			t.Errorf("%v", err)
+		}
+		genuine := message.NewMessage(id, payload)
+		genuine.Metadata = message.Metadata{name: value}
+		signer(t, oldKey).Sign("topic", genuine)
+		if name == transport.MetaSignature || name == transport.MetaSigned {
+			return
+		}
+		got, err := v.Verify("topic", genuine)
+		if err != nil || got.Metadata[name] != value || len(got.Metadata) != 1 {
+			t.Errorf("%q is verified as %v, %v", name, got, err)
+		}
+	})
+}
+
+func BenchmarkSign(b *testing.B) {
+	e := fullEvent()
+	s, msg := signer(b, oldKey), e.Message()
+	b.ReportAllocs()
+	for b.Loop() {
+		s.Sign("topic", msg)
+	}
+}
