@@ -41,11 +41,12 @@ func (h *Handler[TX]) read(ctx context.Context, msg *message.Message) (*incoming
 		topic = message.SubscribeTopicFromCtx(ctx)
 	}
 	if v := h.inbox.cfg.Verifier; v != nil {
-		signed, err := v.Verify(topic, msg)
+		metadata, err := v.Verify(topic, msg)
 		if err != nil {
 			return notVerified(topic, msg, err), err
 		}
-		msg = signed
+		msg = message.NewMessageWithContext(ctx, msg.UUID, msg.Payload)
+		msg.Metadata = metadata
 	}
 	event, err := transport.Parse(topic, msg)
 	in := &incoming{event: event, metadata: msg.Metadata}

@@ -17,6 +17,12 @@
 // Use Migrate or another tool for a database, not both: they do not know
 // of each other's records.
 //
+// # Privileges
+//
+// [PostgresGrants] returns the statements that give the roles of a PostgreSQL database what
+// the parts of this library need and no more. The same is in grants/postgres.sql, for other
+// tools.
+//
 // # Names
 //
 // In the files, every name of a table, index, sequence, view and function is in

@@ -14,6 +14,17 @@
 // refused as user headers. The correlation ID and the W3C trace context use the
 // names that Watermill's own middleware and OpenTelemetry use.
 //
+// # Signatures
+//
+// A [Signer] signs a message for its topic, and a [Verifier] tells what was signed with one of its
+// keys from everything else. A relay signs with producer.RelayConfig.Signer, and handlers are given
+// only verified messages with consumer.Config.Verifier. The signature is HMAC-SHA-256 over
+// these parts as netstrings: "boxpair signature 1", the key's ID, the topic, the UUID, the payload,
+// and the names and values of the metadata by ascending name, without the signature's own. It travels as
+// "1;<key's ID>;<base64url without padding>" in [MetaSignature]. [MetaSigned] lists the names
+// that are not this contract's and are signed, with commas in between, "%" as %25 and "," as %2C.
+// Whoever can verify can sign: a key is shared by those who trust each other.
+//
 // # The outcome of a publish
 //
 // Watermill's Publisher reports one error for a whole call: who publishes ten

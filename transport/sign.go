@@ -157,11 +157,11 @@ func NewVerifier(keys ...SigningKey) (*Verifier, error) {
 	return v, nil
 }
 
-// Verify returns msg as it was signed for topic: a copy, with the metadata that is signed
-// and no other. The payload is shared. For a message that is not signed, or not
-// like this, or not with one of the verifier's keys, the error wraps [ErrNotVerified] and says which, without
-// anything of the message.
-func (v *Verifier) Verify(topic string, msg *message.Message) (*message.Message, error) {
+// Verify checks that msg was signed for topic, and returns its metadata that is signed, without
+// the signature: believe no other. For a message that is not signed, or not like this, or not with one
+// of the verifier's keys, the error wraps [ErrNotVerified] and says which, without anything of the
+// message.
+func (v *Verifier) Verify(topic string, msg *message.Message) (message.Metadata, error) {
 	signature, ok := msg.Metadata[MetaSignature]
 	if !ok {
 		return nil, fmt.Errorf("%w: it has no signature", ErrNotVerified)
@@ -180,9 +180,7 @@ func (v *Verifier) Verify(topic string, msg *message.Message) (*message.Message,
 	if !hmac.Equal(claimed, key.mac(topic, msg, signed)) {
 		return nil, fmt.Errorf("%w: its signature is not that of its content and topic", ErrNotVerified)
 	}
-	verified := message.NewMessageWithContext(msg.Context(), msg.UUID, msg.Payload)
-	verified.Metadata = signed
-	return verified, nil
+	return signed, nil
 }
 
 // signedMetadata returns what a signature is said to cover: what belongs to the wire contract,
