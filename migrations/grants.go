@@ -20,6 +20,8 @@ type Roles struct {
 	Relay string
 	// Consumer handles messages. Defaults to none.
 	Consumer string
+	// Requests answers HTTP requests once. Defaults to none.
+	Requests string
 	// Janitor removes what is past its retention. Defaults to none.
 	Janitor string
 	// Operator redrives and discards. Defaults to none.
@@ -39,7 +41,7 @@ const (
 func (r Roles) parts() map[string]string {
 	return map[string]string{
 		"producer": r.Producer, "relay": r.Relay, "consumer": r.Consumer,
-		"janitor": r.Janitor, "operator": r.Operator, "monitor": r.Monitor,
+		"requests": r.Requests, "janitor": r.Janitor, "operator": r.Operator, "monitor": r.Monitor,
 	}
 }
 

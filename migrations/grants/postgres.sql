@@ -54,6 +54,13 @@ GRANT SELECT, DELETE,
       UPDATE (state, attempts, next_attempt_at, last_error)
     ON "boxpair"."inbox_parked" TO "boxpair_consumer";
 
+-- role: requests
+-- Answers HTTP requests once, in the transactions of a service, and forgets old answers. Usually the
+-- role of a producer.
+GRANT USAGE ON SCHEMA "boxpair" TO "boxpair_requests";
+GRANT SELECT, INSERT (scope, key, fingerprint), UPDATE (status, header, body), DELETE
+    ON "boxpair"."inbox_requests" TO "boxpair_requests";
+
 -- role: janitor
 -- Removes events that were delivered or discarded long ago. It reads no content. With what it has it
 -- could remove an event that was not delivered, which a relay reports.
@@ -65,7 +72,8 @@ GRANT SELECT (event_id, outcome, at), DELETE ON "boxpair"."outbox_attempts" TO "
 GRANT SELECT, DELETE ON "boxpair"."outbox_receipts" TO "boxpair_janitor";
 
 -- role: operator
--- Looks at what is parked, with its content, and redrives or discards it; replays what is retained.
+-- Looks at what is parked, with its content, and redrives, discards or replays it. It can have an
+-- event sent again, not change one.
 GRANT USAGE ON SCHEMA "boxpair" TO "boxpair_operator";
 GRANT SELECT ON "boxpair"."outbox_events", "boxpair"."outbox_queue", "boxpair"."outbox_attempts", "boxpair"."outbox_receipts",
       "boxpair"."outbox_relays", "boxpair"."outbox_status", "boxpair"."inbox", "boxpair"."inbox_consumers"

@@ -41,8 +41,8 @@
 // # Privileges
 //
 // Nothing here needs to own a table. migrations.PostgresGrants returns the statements that give
-// the roles of a producer, a relay, a consumer, a janitor, an operator and a monitor what each
-// needs and no more; the contract of this store is tested with these roles. [Migrate] is for the owner.
+// the roles of a producer, a relay, a consumer, a janitor, an operator, a monitor and of what answers
+// requests what each needs and no more; the contract of this store is tested with these roles. [Migrate] is for the owner.
 //
 // # TLS
 //

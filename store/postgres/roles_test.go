@@ -23,10 +23,10 @@ import (
 
 // parts are roles of a test's own, one for each part, each with a pool.
 type parts struct {
-	owner                      *pgxpool.Pool
-	roles                      migrations.Roles
-	producer, relay, consumer  *pgxpool.Pool
-	janitor, operator, monitor *pgxpool.Pool
+	owner                               *pgxpool.Pool
+	roles                               migrations.Roles
+	producer, relay, consumer, requests *pgxpool.Pool
+	janitor, operator, monitor          *pgxpool.Pool
 }
 
 // newParts makes roles that have no privileges yet.
@@ -39,7 +39,7 @@ func newParts(t *testing.T, owner *pgxpool.Pool) *parts {
 		conns int32
 	}{
 		{&p.roles.Producer, &p.producer, 10}, {&p.roles.Relay, &p.relay, 10}, {&p.roles.Consumer, &p.consumer, 20},
-		{&p.roles.Janitor, &p.janitor, 4}, {&p.roles.Operator, &p.operator, 4}, {&p.roles.Monitor, &p.monitor, 2},
+		{&p.roles.Requests, &p.requests, 20}, {&p.roles.Janitor, &p.janitor, 4}, {&p.roles.Operator, &p.operator, 4}, {&p.roles.Monitor, &p.monitor, 2},
 	} {
 		*part.name = `R"o'le ` + testenv.Name(t)
 		*part.pool = asRole(t, owner, *part.name, part.conns)
@@ -156,6 +156,20 @@ func TestEveryPartKeepsItsContractUnderItsRole(t *testing.T) {
 	})
 }
 
+func TestRequestsKeepTheirContractUnderTheirRole(t *testing.T) {
+	t.Parallel()
+	p := newParts(t, newPool(t, nil))
+	storetest.Requests(t, func(t *testing.T) storetest.RequestFixture[pgx.Tx] {
+		cfg := postgres.Config{Schema: testenv.Name(t)}
+		p.migrated(t, cfg)
+		return storetest.RequestFixture[pgx.Tx]{
+			Store: storeOf(t, p.requests, cfg), Begin: p.requests.Begin,
+			Commit:   func(ctx context.Context, tx pgx.Tx) error { return tx.Commit(ctx) },
+			Rollback: func(ctx context.Context, tx pgx.Tx) error { return tx.Rollback(ctx) },
+		}
+	})
+}
+
 // denied are statements that a role must not run. Each would do something if it could: the
 // tables are not empty.
 var denied = map[string][]string{
@@ -181,6 +195,10 @@ var denied = map[string][]string{
 		`UPDATE inbox_parked SET metadata = '{}'`, `UPDATE inbox_parked SET forced = true`, `UPDATE inbox_parked SET reason = 'x'`,
 		`UPDATE inbox_consumers SET name = 'other'`, `DELETE FROM inbox_consumers`, `TRUNCATE inbox`, `CREATE TABLE x ()`,
 	},
+	"requests": {
+		`UPDATE inbox_requests SET fingerprint = ''`, `UPDATE inbox_requests SET key = 'x'`, `SELECT FROM outbox_events`,
+		`DELETE FROM outbox_queue`, `SELECT FROM inbox`, `TRUNCATE inbox_requests`, `CREATE TABLE x ()`,
+	},
 	"janitor": {
 		`SELECT payload FROM outbox_events`, `SELECT key FROM outbox_events`, `UPDATE outbox_events SET payload = ''`,
 		`INSERT INTO outbox_events (topic) VALUES ('forged')`, `DELETE FROM outbox_queue`, `UPDATE outbox_queue SET round = 1`,
@@ -196,7 +214,7 @@ var denied = map[string][]string{
 	},
 	"monitor": {
 		`SELECT payload FROM outbox_events`, `SELECT headers FROM outbox_events`, `SELECT payload FROM inbox_parked`,
-		`SELECT metadata FROM inbox_parked`, `DELETE FROM outbox_queue`, `UPDATE outbox_parked SET state = 'dead'`,
+		`SELECT metadata FROM inbox_parked`, `SELECT body FROM inbox_requests`, `DELETE FROM outbox_queue`, `UPDATE outbox_parked SET state = 'dead'`,
 		`UPDATE outbox_shards SET owner = 'x'`, `DELETE FROM inbox`, `INSERT INTO outbox_relays VALUES ('x', now())`,
 		`UPDATE inbox_consumers SET forgotten_until = now()`, `CREATE TABLE x ()`, `SELECT nextval('outbox_tickets')`,
 	},
@@ -210,7 +228,7 @@ func TestRolesAreDeniedWhatIsNotTheirs(t *testing.T) {
 	p.migrated(t, postgres.Config{Schema: schema})
 	pools := map[string]*pgxpool.Pool{
 		"producer": p.producer, "relay": p.relay, "consumer": p.consumer,
-		"janitor": p.janitor, "operator": p.operator, "monitor": p.monitor,
+		"requests": p.requests, "janitor": p.janitor, "operator": p.operator, "monitor": p.monitor,
 	}
 	for part, statements := range denied {
 		for _, statement := range statements {
@@ -273,7 +291,7 @@ func TestFileOfGrantsWorksAsItIs(t *testing.T) {
 	}
 	roles := migrations.Roles{
 		Producer: "boxpair_producer", Relay: "boxpair_relay", Consumer: "boxpair_consumer",
-		Janitor: "boxpair_janitor", Operator: "boxpair_operator", Monitor: "boxpair_monitor",
+		Requests: "boxpair_requests", Janitor: "boxpair_janitor", Operator: "boxpair_operator", Monitor: "boxpair_monitor",
 	}
 	grants, err := migrations.PostgresGrants(names, roles)
 	if err != nil {
@@ -286,7 +304,7 @@ func TestFileOfGrantsWorksAsItIs(t *testing.T) {
 	defer tx.Rollback(context.WithoutCancel(t.Context()))
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	for _, role := range []string{roles.Producer, roles.Relay, roles.Consumer, roles.Janitor, roles.Operator, roles.Monitor} {
+	for _, role := range []string{roles.Producer, roles.Relay, roles.Consumer, roles.Requests, roles.Janitor, roles.Operator, roles.Monitor} {
 		if _, err := tx.Exec(ctx, fmt.Sprintf("CREATE ROLE %q", role)); err != nil {
 			t.Fatal(err)
 		}
