@@ -256,7 +256,7 @@ var handling = []Mutant{
 		Broken: "While the database is in trouble a message is tried again at once.",
 		File:   "consumer/handler.go",
 		Old:    `	return sleep(ctx, wait)` + "\n",
-		New:    `	return sleep(ctx, min(wait, time.Microsecond))` + "\n",
+		New:    `	return sleep(ctx, min(wait, time.Millisecond))` + "\n",
 		Test:   Test{"consumer", "TestLongOutageGivesTheMessageBackWithoutAHotLoop"},
 	},
 	{

@@ -73,6 +73,7 @@ func TestShorterWindowIsNoJump(t *testing.T) {
 	}
 	r.expectAdvance(3*day, 2*day, false, 3*day)
 	r.expectAdvance(day, 2*day, false, day)
+	r.expectAdvance(3*day, 2*day, false, day) // a longer one brings nothing back
 	r.expectAdvance(30*day, 2*day, false, day)
 }
 
