@@ -163,6 +163,9 @@ func (s *fakeStore) RedriveMessages(_ context.Context, f consumer.Filter) ([]uui
 	defer s.mu.Unlock()
 	var ids []uuid.UUID
 	for _, p := range s.parked {
+		if len(f.States) > 0 && !slices.Contains(f.States, p.State) {
+			continue
+		}
 		if p.State == consumer.Dead || p.State == consumer.TooOldState || f.Force && p.State == consumer.AlteredState {
 			p.State, p.Attempts, p.NextAttemptAt = consumer.Retrying, 0, time.Now()
 			delete(s.attempts, claimKey{p.number, p.ID})

@@ -163,3 +163,27 @@ func TestFateOfStamps(t *testing.T) {
 		r.wantStates(consumer.TooOldState, consumer.TooOldState, consumer.TooOldState)
 	})
 }
+
+func TestRedriveTakesWhatIsTooOldOnlyIfItIsNamed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, setup{config: consumer.Config{Window: day, MaxClockStep: 100 * day}})
+		time.Sleep(10 * day)
+		if err := r.inbox.RunOnce(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		old := event(1)
+		old.Stamp = old.Stamp.Add(-2 * day)
+		r.consume(fresh(old))
+		r.wantStates(consumer.TooOldState)
+		for _, c := range []struct {
+			f    consumer.Filter
+			want int
+		}{{consumer.Filter{}, 0}, {consumer.Filter{Topic: "orders"}, 0}, {consumer.Filter{States: []consumer.State{consumer.TooOldState}}, 1}} {
+			ids, err := r.inbox.Redrive(t.Context(), c.f)
+			if err != nil || len(ids) != c.want {
+				t.Errorf("redrive of %+v: %v, %v", c.f, ids, err)
+			}
+		}
+	})
+}

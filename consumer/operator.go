@@ -28,10 +28,15 @@ func (i *Inbox[TX]) ListParked(ctx context.Context, f Filter) ([]ParkedMessage, 
 }
 
 // Redrive makes dead, too old and, with Filter.Force, altered messages that f selects due
-// again, with no attempts counted, and returns their dispatch IDs. Call it until it
+// again, with no attempts counted, and returns their dispatch IDs. A filter that names neither IDs nor
+// States, and does not force, takes dead ones only: what is too old may have been applied in a time that
+// the consumer has forgotten, so whoever redrives it says so. Call it until it
 // returns none to redrive more than f.Limit. They are handled by the Run of their consumer,
 // in whatever process. Where later messages of a key were applied meanwhile, a redriven one comes after them.
 func (i *Inbox[TX]) Redrive(ctx context.Context, f Filter) ([]uuid.UUID, error) {
+	if len(f.States)+len(f.IDs) == 0 && !f.Force {
+		f.States = []State{Dead}
+	}
 	ids, err := i.store.RedriveMessages(ctx, f.withDefaults())
 	for _, id := range ids {
 		i.log.InfoContext(ctx, "message redriven", "dispatch_id", id, "consumer", f.Consumer)

@@ -199,6 +199,10 @@ type Filter struct {
 	States   []State
 	Topic    string
 	Key      string
+	// Error is a part of the last error, as it is written.
+	Error string
+	// Since and Until bound when they were parked: Since ≤ time < Until.
+	Since, Until time.Time
 	// After continues a listing behind the message with this Seq.
 	After int64
 	// Limit is at most how many are returned or changed. Defaults to 100.

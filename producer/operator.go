@@ -28,6 +28,12 @@ func (o *Outbox[TX]) Attempts(ctx context.Context, id uuid.UUID, limit int) ([]A
 	return o.store.Attempts(ctx, id, limit)
 }
 
+// Deliveries reads when an event was delivered and by which relay, oldest first: once, or
+// more often after a crash of a relay or a replay. It knows what the janitor has left.
+func (o *Outbox[TX]) Deliveries(ctx context.Context, id uuid.UUID) ([]Delivery, error) {
+	return o.store.Deliveries(ctx, id)
+}
+
 // Redrive sends dead events that f selects again, from their first attempt on, and
 // returns their dispatch IDs. Call it until it returns none to redrive more than
 // f.Limit. Events whose re-send horizon ([Config].ResendFor) is over stay dead unless

@@ -240,6 +240,10 @@ type Filter struct {
 	States []State
 	Topic  string
 	Key    string
+	// Error is a part of the last error, as it is written.
+	Error string
+	// Since and Until bound when they were parked: Since ≤ time < Until.
+	Since, Until time.Time
 	// After continues a listing behind the event with this Seq.
 	After int64
 	// Limit is at most how many events are returned or changed. Defaults to 100.
@@ -260,10 +264,17 @@ type Parked struct {
 	Reason        string // why it was discarded
 }
 
-// Attempt is one failed attempt to send an event, or what an operator did to it.
+// Delivery is one copy of an event that the transport has confirmed.
+type Delivery struct {
+	At    time.Time
+	Relay string
+}
+
+// Attempt is one failed attempt to send an event, or what an operator did to it. Stores can
+// keep confirmed ones as well.
 type Attempt struct {
 	At      time.Time
-	Outcome string // the outcome's name, or "redriven" or "discarded"
+	Outcome string // the outcome's name, or "redriven", "discarded" or "replayed"
 	Error   string
 	Relay   string
 }
@@ -293,6 +304,8 @@ type OperatorStore interface {
 	ListParked(ctx context.Context, f Filter) ([]Parked, error)
 	// Attempts reads the attempts of an event, oldest first, at most limit.
 	Attempts(ctx context.Context, id uuid.UUID, limit int) ([]Attempt, error)
+	// Deliveries reads when an event was delivered, oldest first, as far as receipts are retained.
+	Deliveries(ctx context.Context, id uuid.UUID) ([]Delivery, error)
 	// Redrive makes dead events that f selects retrying and due, with no attempts
 	// counted, and returns their dispatch IDs. Unless f.Force, events whose ResendUntil is
 	// over stay dead, do not count towards f.Limit, and are counted in refused.

@@ -133,7 +133,10 @@ CREATE TABLE "boxpair"."outbox_relays" (
     CONSTRAINT "outbox_relays_pk" PRIMARY KEY (id)
 ) WITH (fillfactor = 50);
 
--- What is not delivered, and why: SELECT * FROM outbox_status WHERE key = '…'.
+-- What became of every event that is retained, and why it waits if it does. The log is large and has no
+-- index on keys, so ask for what waits with a state:
+--   SELECT * FROM outbox_status WHERE state <> 'delivered' AND key = '…'
+--   SELECT * FROM outbox_status WHERE dispatch_id = '…'
 CREATE VIEW "boxpair"."outbox_status" AS
 SELECT q.id, e.dispatch_id, q.shard, e.topic, e.key,
        'pending'::text AS state,
@@ -149,7 +152,8 @@ SELECT q.id, e.dispatch_id, q.shard, e.topic, e.key,
        0 AS attempts,
        NULL::timestamptz AS next_attempt_at,
        NULL::text AS last_error,
-       h.id AS waits_for
+       h.id AS waits_for,
+       NULL::timestamptz AS delivered_at
 FROM "boxpair"."outbox_queue" q
 LEFT JOIN "boxpair"."outbox_events" e ON e.id = q.id
 LEFT JOIN "boxpair"."outbox_shards" s ON s.shard = q.shard
@@ -176,7 +180,8 @@ SELECT p.id, e.dispatch_id, p.shard, e.topic, p.key,
        p.attempts,
        p.next_attempt_at,
        p.last_error,
-       h.id AS waits_for
+       h.id AS waits_for,
+       NULL::timestamptz AS delivered_at
 FROM "boxpair"."outbox_parked" p
 LEFT JOIN "boxpair"."outbox_events" e ON e.id = p.id
 LEFT JOIN "boxpair"."outbox_shards" s ON s.shard = p.shard
@@ -185,4 +190,18 @@ LEFT JOIN LATERAL (
     WHERE b.shard = p.shard AND b.key = p.key AND b.key <> '' AND b.id < p.id
       AND p.state IN ('retrying', 'following') AND b.state IN ('retrying', 'following')
     ORDER BY b.id LIMIT 1
-) h ON true;
+) h ON true
+UNION ALL
+SELECT e.id, e.dispatch_id, e.shard, e.topic, e.key,
+       'delivered',
+       'delivered',
+       e.created_at,
+       clock_timestamp() - e.created_at,
+       (SELECT count(*)::integer FROM "boxpair"."outbox_attempts" a
+        WHERE a.event_id = e.id AND a.outcome NOT IN ('redriven', 'discarded', 'replayed')),
+       NULL, NULL, NULL,
+       (SELECT max(r.delivered_at) FROM "boxpair"."outbox_receipts" r
+        WHERE r.first_id <= e.id AND r.last_id >= e.id AND e.id = ANY (r.event_ids))
+FROM "boxpair"."outbox_events" e
+WHERE NOT EXISTS (SELECT FROM "boxpair"."outbox_queue" q WHERE q.shard = e.shard AND q.id = e.id)
+  AND NOT EXISTS (SELECT FROM "boxpair"."outbox_parked" p WHERE p.id = e.id);

@@ -101,13 +101,21 @@ CREATE TABLE "boxpair_outbox_relays" (
     seen_until INTEGER NOT NULL
 ) WITHOUT ROWID;
 
--- What is not delivered, and why: SELECT * FROM boxpair_outbox_status WHERE key = '…'.
+-- What became of every event that is retained, and why it waits if it does:
+-- SELECT * FROM boxpair_outbox_status WHERE state <> 'delivered' AND key = '…'.
 CREATE VIEW "boxpair_outbox_status" AS
 WITH clock (now) AS (SELECT CAST(unixepoch('subsec') * 1000000 AS INTEGER)),
 waiting (id, shard, round, state, attempts, next_attempt_at, last_error, reason) AS (
     SELECT id, shard, round, 'pending', 0, NULL, NULL, NULL FROM "boxpair_outbox_queue"
     UNION ALL
     SELECT id, shard, 0, state, attempts, next_attempt_at, last_error, reason FROM "boxpair_outbox_parked"
+    UNION ALL
+    SELECT e.id, e.shard, 0, 'delivered',
+           (SELECT count(*) FROM "boxpair_outbox_attempts" a
+            WHERE a.event_id = e.id AND a.outcome NOT IN ('redriven', 'discarded', 'replayed')), NULL, NULL, NULL
+    FROM "boxpair_outbox_events" e
+    WHERE NOT EXISTS (SELECT 1 FROM "boxpair_outbox_queue" q WHERE q.shard = e.shard AND q.id = e.id)
+      AND NOT EXISTS (SELECT 1 FROM "boxpair_outbox_parked" p WHERE p.id = e.id)
 ),
 rows AS (
     SELECT w.*, e.id AS event, e.dispatch_id, e.topic, e.key, e.created_at,
@@ -124,6 +132,7 @@ SELECT r.id,
        r.shard, r.topic, r.key, r.state,
        CASE
            WHEN r.event IS NULL THEN 'the log has no such event'
+           WHEN r.state = 'delivered' THEN 'delivered'
            WHEN r.state = 'discarded' THEN 'discarded: ' || r.reason
            WHEN r.state = 'dead' THEN 'its attempts are used up'
            WHEN r.waits_for IS NOT NULL THEN 'waits for event ' || r.waits_for || ' of its key'
@@ -137,6 +146,10 @@ SELECT r.id,
        (clock.now - r.created_at) / 1e6 AS age_seconds,
        r.attempts,
        strftime('%Y-%m-%d %H:%M:%f', r.next_attempt_at / 1e6, 'unixepoch') AS next_attempt_at,
-       r.last_error, r.waits_for
+       r.last_error, r.waits_for,
+       CASE WHEN r.state = 'delivered' THEN (
+           SELECT strftime('%Y-%m-%d %H:%M:%f', max(d.delivered_at) / 1e6, 'unixepoch') FROM "boxpair_outbox_receipts" d
+           WHERE d.first_id <= r.id AND d.last_id >= r.id AND r.id IN (SELECT value FROM json_each(d.event_ids))
+       ) END AS delivered_at
 FROM rows r CROSS JOIN clock
 LEFT JOIN "boxpair_outbox_shards" s ON s.shard = r.shard;

@@ -24,6 +24,10 @@ type Config struct {
 	// Isolation is the isolation level of transactions that [Store.Transact]
 	// begins. Defaults to [pgx.ReadCommitted].
 	Isolation pgx.TxIsoLevel
+	// AllAttempts keeps a row in outbox_attempts for every confirmed attempt of relays that use
+	// the store, too: the history of an event then shows which relay has sent each copy and when. It costs
+	// a row per delivery, kept as long as the event. Defaults to false: failures only.
+	AllAttempts bool
 }
 
 // Store keeps outboxes and inboxes in PostgreSQL. It is safe for concurrent use.
@@ -33,6 +37,8 @@ type Store struct {
 	iso   pgx.TxIsoLevel
 	mode  pgx.QueryExecMode
 	sql   statements
+
+	allAttempts bool
 
 	writerVariable string // set in a transaction by its writer
 	channel        string // wakes relays
@@ -62,6 +68,8 @@ func New(pool *pgxpool.Pool, cfg Config) (*Store, error) {
 		iso:   cfg.Isolation,
 		mode:  planEach(pool),
 		sql:   newStatements(names),
+
+		allAttempts: cfg.AllAttempts,
 
 		writerVariable: "boxpair.w_" + hashed(names, "writer"),
 		channel:        "boxpair_" + hashed(names, "wake"),

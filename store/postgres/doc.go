@@ -12,7 +12,7 @@
 // outbox_queue, which is deleted when the event is confirmed. A failed event, and the later
 // events of its key, have a row in outbox_parked instead. A row in outbox_shards
 // says which relay owns a shard, until when, and at which epoch. The view
-// outbox_status joins them: it says of every event that is not delivered what it waits for.
+// outbox_status joins them: it says of every event what became of it, and what it waits for if it does.
 //
 // What survives a crash at which step:
 //

@@ -17,6 +17,8 @@ WHERE ($1 = '' OR c.name = $1)
     AND (cardinality($2::uuid[]) = 0 OR p.dispatch_id = ANY ($2))
     AND (cardinality($3::text[]) = 0 OR p.state = ANY ($3))
     AND ($4 = '' OR p.topic = $4) AND ($5 = '' OR p.key = $5) AND p.id > $6
+    AND ($8 = '' OR strpos(coalesce(p.last_error, ''), $8) > 0)
+    AND p.parked_at >= $9 AND p.parked_at < $10
 ORDER BY p.id LIMIT $7`
 
 func messageArgs(f *consumer.Filter, states []consumer.State) []any {
@@ -32,7 +34,7 @@ func messageArgs(f *consumer.Filter, states []consumer.State) []any {
 	if limit <= 0 {
 		limit = defaultFilterLimit
 	}
-	return []any{f.Consumer, ids, names, f.Topic, f.Key, f.After, limit}
+	return []any{f.Consumer, ids, names, f.Topic, f.Key, f.After, limit, f.Error, sinceOf(f.Since), untilOf(f.Until)}
 }
 
 var listMessages = statement(`SELECT ` + messageColumns + messageFilter)

@@ -226,6 +226,14 @@ func sinceOf(t time.Time) pgtype.Timestamptz {
 	return pgtype.Timestamptz{Time: t, Valid: true}
 }
 
+// untilOf returns a time as a bound from above, which the zero value is not.
+func untilOf(t time.Time) pgtype.Timestamptz {
+	if t.IsZero() {
+		return pgtype.Timestamptz{InfinityModifier: pgtype.Infinity, Valid: true}
+	}
+	return pgtype.Timestamptz{Time: t, Valid: true}
+}
+
 var forgetDiscarded = statement(`
 DELETE FROM {{inbox_parked}} WHERE id IN (
     SELECT id FROM {{inbox_parked}}

@@ -23,7 +23,9 @@ const selected = `(cardinality($1::uuid[]) = 0 OR e.dispatch_id = ANY ($1::uuid[
       AND p.state = ANY ($2::text[])
       AND ($3 = '' OR e.topic = $3)
       AND ($4 = '' OR p.key = $4)
-      AND p.id > $5`
+      AND p.id > $5
+      AND ($7 = '' OR strpos(coalesce(p.last_error, ''), $7) > 0)
+      AND p.parked_at >= $8 AND p.parked_at < $9`
 
 var listParked = statement(`
 SELECT p.shard, p.id, 0, p.attempts, p.state, ` + eventColumns + `,
@@ -76,6 +78,32 @@ func (s *Store) Attempts(ctx context.Context, id uuid.UUID, limit int) ([]produc
 	return list, nil
 }
 
+// deliveries finds the receipts of an event by the summary of what block ranges of them span.
+var deliveries = statement(`
+SELECT r.delivered_at, r.relay
+FROM {{outbox_events}} e CROSS JOIN LATERAL (
+    SELECT r.delivered_at, r.relay FROM {{outbox_receipts}} r
+    WHERE r.first_id <= e.id AND r.last_id >= e.id AND e.id = ANY (r.event_ids) OFFSET 0
+) r
+WHERE e.dispatch_id = $1
+ORDER BY r.delivered_at`)
+
+// Deliveries implements [producer.OperatorStore].
+func (s *Store) Deliveries(ctx context.Context, id uuid.UUID) ([]producer.Delivery, error) {
+	rows, err := s.query(ctx, deliveries, pgtype.UUID{Bytes: id, Valid: true})
+	if err != nil {
+		return nil, failed("read deliveries", err)
+	}
+	list, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (d producer.Delivery, err error) {
+		err = row.Scan(&d.At, &d.Relay)
+		return d, err
+	})
+	if err != nil {
+		return nil, failed("read deliveries", err)
+	}
+	return list, nil
+}
+
 // lockChosen selects events and locks the rows of their shards, whoever owns
 // them, before any row of an event: FOR UPDATE keeps the fenced statements of
 // relays out, so the two cannot wait for each other's rows. It is one statement, so
@@ -94,7 +122,7 @@ WITH chosen AS MATERIALIZED (
 WITH chosen AS MATERIALIZED (
     SELECT p.id, p.shard, p.key, p.state
     FROM {{outbox_parked}} p LEFT JOIN {{outbox_events}} e ON e.id = p.id
-    WHERE ` + selected + ` AND ($8 OR NOT ` + expired + `)
+    WHERE ` + selected + ` AND ($11 OR NOT ` + expired + `)
     ORDER BY p.id LIMIT $6
 )` + lockThem
 
@@ -110,7 +138,7 @@ WITH chosen AS MATERIALIZED (
 // event that was changed there, or to where an earlier request wants it.
 const rewind = ` rewound AS (
     UPDATE {{outbox_shards}} s
-    SET rewind_to = least(s.rewind_to, c.first), rewind_ticket = nextval($7::text::regclass)
+    SET rewind_to = least(s.rewind_to, c.first), rewind_ticket = nextval($10::text::regclass)
     FROM (SELECT shard, min(id) AS first FROM changed GROUP BY shard) c
     WHERE s.shard = c.shard
 )
@@ -153,12 +181,12 @@ func (s *Store) Redrive(ctx context.Context, f producer.Filter) (ids []uuid.UUID
 // discard frees a key if its head is discarded, or its only dead event, for
 // which it may be on hold. Discarding a follower frees nothing.
 var discard = statement(lockChosen + `, changed AS (
-    UPDATE {{outbox_parked}} p SET state = 'discarded', next_attempt_at = NULL, reason = $8, discarded_at = clock_timestamp()
+    UPDATE {{outbox_parked}} p SET state = 'discarded', next_attempt_at = NULL, reason = $11, discarded_at = clock_timestamp()
     FROM chosen c JOIN locked l ON l.shard = c.shard
     WHERE p.id = c.id AND p.state = ANY ($2::text[])
     RETURNING p.shard, p.id, p.key, c.state AS was
 ), noted AS (
-    INSERT INTO {{outbox_attempts}} (event_id, outcome, error) SELECT id, 'discarded', $8 FROM changed ORDER BY id
+    INSERT INTO {{outbox_attempts}} (event_id, outcome, error) SELECT id, 'discarded', $11 FROM changed ORDER BY id
 ), gone AS (
     SELECT id FROM changed
 ), kept AS (
@@ -216,7 +244,7 @@ func filterArgs(f producer.Filter, states []string) []any {
 	if limit == 0 {
 		limit = defaultFilterLimit
 	}
-	return []any{ids, states, f.Topic, f.Key, f.After, limit}
+	return []any{ids, states, f.Topic, f.Key, f.After, limit, f.Error, sinceOf(f.Since), untilOf(f.Until)}
 }
 
 // stats counts up to a limit, and takes the oldest of the first event of

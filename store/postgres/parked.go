@@ -142,7 +142,10 @@ func (s *Store) Retry(ctx context.Context, relay string, lease producer.Lease, f
 // sent removes delivered events. One that an operator discarded while it was
 // sent keeps its row, with the reason, and gets its receipt: both are true. As in
 // retry, no index must fit the shard.
-var sent = statement(fence + `, removed AS (
+var sent, sentNoted = sentStatement(""), sentStatement(confirmations("delivered"))
+
+func sentStatement(noted string) *template {
+	return statement(fence + `, removed AS (
     DELETE FROM {{outbox_parked}} p USING fence f
     WHERE p.shard + 0 = f.shard AND p.id = ANY ($4::bigint[]) AND p.state <> 'discarded'
     RETURNING p.shard, p.id, p.key
@@ -151,7 +154,7 @@ var sent = statement(fence + `, removed AS (
     UNION
     SELECT p.id FROM {{outbox_parked}} p, fence f
     WHERE p.shard + 0 = f.shard AND p.id = ANY ($4::bigint[]) AND p.state = 'discarded'
-), receipt AS (
+),` + noted + ` receipt AS (
     INSERT INTO {{outbox_receipts}} (relay, event_ids)
     SELECT $1, array_agg(id ORDER BY id) FROM delivered HAVING count(*) > 0
 ), gone AS (
@@ -162,13 +165,14 @@ var sent = statement(fence + `, removed AS (
     SELECT DISTINCT shard, key FROM removed WHERE key <> ''
 ),` + promote + `
 SELECT NOT EXISTS (SELECT FROM fence)`)
+}
 
 // Sent implements [producer.RelayStore].
 func (s *Store) Sent(ctx context.Context, relay string, lease producer.Lease, seqs []int64) (bool, error) {
 	if len(seqs) == 0 {
 		return false, nil
 	}
-	return s.fenced(ctx, "remove sent events", sent, relay, lease, seqs)
+	return s.fenced(ctx, "remove sent events", s.noting(sent, sentNoted), relay, lease, seqs)
 }
 
 // heal looks at the first live event of each key. It jumps from key to key,

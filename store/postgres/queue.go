@@ -182,7 +182,17 @@ func (s *Store) Writers(ctx context.Context) ([]string, error) {
 //
 // round: a late mark of an earlier row of the same event must not delete the
 // row that an operator put there since.
-var mark = statement(`
+var mark, markNoted = markStatement(""), markStatement(confirmations("marked"))
+
+// confirmations notes events as confirmed attempts, for Config.AllAttempts.
+func confirmations(of string) string {
+	return ` noted AS (
+    INSERT INTO {{outbox_attempts}} (event_id, outcome, relay) SELECT id, 'confirmed', $1 FROM ` + of + ` ORDER BY id
+),`
+}
+
+func markStatement(noted string) *template {
+	return statement(`
 WITH fence AS MATERIALIZED (
     SELECT s.shard, s.epoch, set_config('synchronous_commit', 'off', true)
     FROM {{outbox_shards}} s
@@ -196,13 +206,22 @@ WITH fence AS MATERIALIZED (
     WHERE f.shard = m.shard AND f.epoch = m.epoch
       AND q.shard = m.shard AND q.id = m.id AND q.round = m.round
     RETURNING q.id
-), receipt AS (
+),` + noted + ` receipt AS (
     INSERT INTO {{outbox_receipts}} (relay, event_ids)
     SELECT $1, array_agg(id ORDER BY id) FROM marked HAVING count(*) > 0
 )
 SELECT DISTINCT l.shard FROM unnest($2::smallint[], $3::bigint[]) AS l (shard, epoch)
 WHERE (l.shard, l.epoch) NOT IN (SELECT shard, epoch FROM fence)
 ORDER BY l.shard`)
+}
+
+// noting returns the statement that notes confirmed attempts, if they are to be.
+func (s *Store) noting(plain, noted *template) *template {
+	if s.allAttempts {
+		return noted
+	}
+	return plain
+}
 
 // Mark implements [producer.RelayStore]. One receipt is kept for the whole call.
 func (s *Store) Mark(ctx context.Context, relay string, marks []producer.Mark) ([]int, error) {
@@ -221,7 +240,7 @@ func (s *Store) Mark(ctx context.Context, relay string, marks []producer.Mark) (
 		}
 	}
 	leaseShards, leaseEpochs := split(leases)
-	rows, err := s.query(ctx, mark, relay, leaseShards, leaseEpochs, shards, epochs, seqs, rounds)
+	rows, err := s.query(ctx, s.noting(mark, markNoted), relay, leaseShards, leaseEpochs, shards, epochs, seqs, rounds)
 	if err != nil {
 		return nil, failed("mark events", err)
 	}

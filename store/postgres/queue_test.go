@@ -279,7 +279,7 @@ func TestStatusSaysWhatIsStuckAndWhy(t *testing.T) {
 	leases := r.acquire("relay-1", time.Hour)
 	lease := leases[events[0].Shard]
 	expect(3, "pending: waits to be sent by relay relay-1")
-	_, err := r.Park(r.ctx(), "relay-1", lease, []producer.Failure{{Seq: events[0].Seq, Attempts: 1, RetryIn: time.Hour, Error: "no route"}})
+	_, err := r.Park(r.ctx(), "relay-1", lease, []producer.Failure{{Seq: events[0].Seq, Attempts: 9, RetryIn: time.Hour, Error: "no route"}})
 	r.ok(err)
 	_, err = r.Follow(r.ctx(), "relay-1", lease, []producer.Mark{markOf(lease, events[1])})
 	r.ok(err)

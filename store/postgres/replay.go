@@ -73,11 +73,7 @@ func (s *Store) Retained(ctx context.Context, f producer.Selection, after int64,
 	if len(f.IDs) > 0 {
 		t = retainedIDs
 	}
-	to := pgtype.Timestamptz{Time: f.To, Valid: true}
-	if f.To.IsZero() {
-		to = pgtype.Timestamptz{InfinityModifier: pgtype.Infinity, Valid: true}
-	}
-	rows, err := s.query(ctx, t, after, scan, f.Topic, f.Key, sinceOf(f.From), to, limit, idValues(f.IDs))
+	rows, err := s.query(ctx, t, after, scan, f.Topic, f.Key, sinceOf(f.From), untilOf(f.To), limit, idValues(f.IDs))
 	if err != nil {
 		return producer.Page{}, failed("read the log", err)
 	}

@@ -29,6 +29,7 @@ func selectsMessages(f consumer.Filter) *where {
 	if f.Key != "" {
 		w.add("p.key = ?", f.Key)
 	}
+	w.parked(f.Error, f.Since, f.Until)
 	return w
 }
 

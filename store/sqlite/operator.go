@@ -66,7 +66,21 @@ func selects(f producer.Filter) *where {
 	if f.Key != "" {
 		w.add("e.key = ?", f.Key)
 	}
+	w.parked(f.Error, f.Since, f.Until)
 	return w
+}
+
+// parked adds conditions on the last error of a parked p and on when it was parked.
+func (w *where) parked(part string, since, until time.Time) {
+	if part != "" {
+		w.add("instr(p.last_error, ?) > 0", part)
+	}
+	if !since.IsZero() {
+		w.add("p.parked_at >= ?", since.UnixMicro())
+	}
+	if !until.IsZero() {
+		w.add("p.parked_at < ?", until.UnixMicro())
+	}
 }
 
 func limitOf(n int) int {
@@ -111,6 +125,24 @@ func (s *Store) Attempts(ctx context.Context, id uuid.UUID, limit int) ([]produc
 		WHERE event_id = (SELECT id FROM {outbox_events} WHERE dispatch_id = ?) ORDER BY id LIMIT ?`, id[:], limitOf(limit))
 	if err != nil {
 		return nil, fmt.Errorf("read attempts: %w", err)
+	}
+	return list, nil
+}
+
+// Deliveries reads when an event was delivered.
+func (s *Store) Deliveries(ctx context.Context, id uuid.UUID) ([]producer.Delivery, error) {
+	var list []producer.Delivery
+	err := s.each(ctx, s.db, func(rows *sql.Rows) error {
+		var d producer.Delivery
+		var at int64
+		err := rows.Scan(&at, &d.Relay)
+		d.At = instant(at)
+		list = append(list, d)
+		return err
+	}, `SELECT r.delivered_at, r.relay FROM {outbox_events} e JOIN {outbox_receipts} r ON r.first_id <= e.id AND r.last_id >= e.id
+		WHERE e.dispatch_id = ? AND e.id IN (SELECT value FROM json_each(r.event_ids)) ORDER BY r.delivered_at, r.id`, id[:])
+	if err != nil {
+		return nil, fmt.Errorf("read deliveries: %w", err)
 	}
 	return list, nil
 }

@@ -270,7 +270,15 @@ func (s *Store) receipt(ctx context.Context, tx *sql.Tx, relay string, ids []int
 		return nil
 	}
 	slices.Sort(ids)
-	_, err := s.exec(ctx, tx, `INSERT INTO {outbox_receipts} (delivered_at, relay, event_ids) VALUES (?, ?, ?)`,
-		now(), relay, numbers(ids))
-	return err
+	at := now()
+	_, err := s.exec(ctx, tx, `INSERT INTO {outbox_receipts} (delivered_at, relay, event_ids) VALUES (?, ?, ?)`, at, relay, numbers(ids))
+	if err != nil || !s.allAttempts {
+		return err
+	}
+	for _, id := range ids {
+		if err := s.logAttempt(ctx, tx, id, at, "confirmed", "", relay); err != nil {
+			return err
+		}
+	}
+	return nil
 }

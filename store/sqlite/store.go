@@ -22,6 +22,10 @@ type Config struct {
 	// the guard, statements that follow a swallowed error after which SQLite has ended the transaction
 	// are committed one by one, and the timeouts of a Claim have no effect. Defaults to false.
 	Unguarded bool
+	// AllAttempts keeps a row in outbox_attempts for every confirmed attempt of relays that use
+	// the store, too: the history of an event then shows which relay has sent each copy and when. It costs
+	// a row per delivery, kept as long as the event. Defaults to false: failures only.
+	AllAttempts bool
 }
 
 // Store keeps outboxes and inboxes in SQLite. It is safe for concurrent use.
@@ -32,13 +36,15 @@ type Store struct {
 	busy    time.Duration
 	texts   sync.Map // of statements, with the names put in
 	writers writers
+
+	allAttempts bool
 }
 
 // New returns a store over db, in which [Migrate] has made the tables. It does no I/O.
 // The database stays the caller's, who closes it.
 func New(db *sql.DB, cfg Config) (*Store, error) {
 	names, err := migrations.SQLiteNames(cfg.Prefix)
-	s := &Store{db: db, names: names, busy: defaultBusyTimeout}
+	s := &Store{db: db, names: names, busy: defaultBusyTimeout, allAttempts: cfg.AllAttempts}
 	if db == nil {
 		err = errors.Join(err, errors.New("db is nil"))
 	} else if d, ok := db.Driver().(*guardedDriver); ok {

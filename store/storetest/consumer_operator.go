@@ -62,7 +62,7 @@ func filterSelects[TX any](i *inbox[TX]) {
 	a, b, c := message("a"), message("b"), message("a")
 	b.Topic = "other"
 	i.retrying(a)
-	i.park(consumer.Parking{Message: b, State: consumer.Dead}, consumer.Applied)
+	i.park(consumer.Parking{Message: b, State: consumer.Dead, LastError: "50% of stock"}, consumer.Applied)
 	i.park(consumer.Parking{Message: c, State: consumer.AlteredState}, consumer.Applied)
 	d := message("a")
 	p := consumer.Parking{Consumer: i.register("service/other"), Message: d, State: consumer.Dead}
@@ -82,6 +82,10 @@ func filterSelects[TX any](i *inbox[TX]) {
 		{"topic", consumer.Filter{Topic: "other"}, []*consumer.Message{b}},
 		{"key", consumer.Filter{Key: "a"}, []*consumer.Message{a, c, d}},
 		{"after", consumer.Filter{After: first}, []*consumer.Message{b, c, d}},
+		{"error", consumer.Filter{Error: "0% of"}, []*consumer.Message{b}},
+		{"other error", consumer.Filter{Error: "0_ of"}, nil},
+		{"since", consumer.Filter{Since: i.parked(c).ParkedAt}, []*consumer.Message{c, d}},
+		{"until", consumer.Filter{Until: i.parked(c).ParkedAt}, []*consumer.Message{a, b}},
 		{"limit", consumer.Filter{Limit: 2}, []*consumer.Message{a, b}},
 		{"several", consumer.Filter{Key: "a", States: []consumer.State{consumer.Dead}}, []*consumer.Message{d}},
 	} {

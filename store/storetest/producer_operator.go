@@ -79,6 +79,10 @@ func listFilters[TX any](o *outbox[TX]) {
 		{"by key", producer.Filter{Key: "key", States: []producer.State{producer.Discarded}}, []int{3}},
 		{"by other key", producer.Filter{Key: "other"}, nil},
 		{"limit", producer.Filter{Limit: 2}, []int{0, 1}},
+		{"by error", producer.Filter{Error: failureOf(h.events[0], 1, 0).Error[1:]}, []int{0, 2, 3}},
+		{"by other error", producer.Filter{Error: "%"}, nil},
+		{"since a time", producer.Filter{Since: o.parked()[2].ParkedAt}, []int{2, 3}},
+		{"until a time", producer.Filter{Until: o.parked()[2].ParkedAt}, []int{0, 1}},
 		{"next page", producer.Filter{After: h.events[1].Seq, Limit: 2}, []int{2, 3}},
 	} {
 		list, err := o.Store.ListParked(o.ctx(), c.f)

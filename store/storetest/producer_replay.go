@@ -14,6 +14,7 @@ import (
 func replayTests[TX any]() []outboxTest[TX] {
 	return []outboxTest[TX]{
 		{fact: "delivered event is queued again under a new round, with a note", run: requeued[TX]},
+		{fact: "deliveries of an event are told, oldest first", run: deliveriesAreTold[TX]},
 		{fact: "event that is queued, parked or discarded is not queued again", run: requeuesDeliveredOnly[TX]},
 		{fact: "late mark of the first delivery leaves the replayed row", run: lateMarkLeavesReplay[TX]},
 		{fact: "replay asks the owners for a rewind", run: replayRewinds[TX]},
@@ -80,6 +81,41 @@ func requeued[TX any](o *outbox[TX]) {
 	o.stillQueued(rows, 1)
 	if none := o.requeue(); len(none) != 0 {
 		o.Errorf("nothing was queued as %+v", none)
+	}
+}
+
+func deliveriesAreTold[TX any](o *outbox[TX]) {
+	h := o.ownKey(4)
+	expect := func(i int, relays ...string) {
+		o.Helper()
+		list, err := o.Store.Deliveries(o.ctx(), h.events[i].ID)
+		o.ok(err)
+		var got []string
+		for n, d := range list {
+			got = append(got, d.Relay)
+			if n > 0 && d.At.Before(list[n-1].At) || time.Since(d.At) > time.Minute {
+				o.Errorf("deliveries are %+v", list)
+			}
+		}
+		if !slices.Equal(got, relays) {
+			o.Fatalf("event %d was delivered by %q, want %q", i, got, relays)
+		}
+	}
+	o.mark("relay", h.lease, h.events[0], h.events[2])
+	h.park(3, 0)
+	h.sent(3)
+	expect(0, "relay")
+	expect(1)
+	expect(2, "relay")
+	expect(3, "relay")
+	o.requeue(h.events[0])
+	o.mark("relay", h.lease, o.queue()...)
+	expect(0, "relay", "relay")
+	expect(1, "relay")
+	list, err := o.Store.Deliveries(o.ctx(), uuid.New())
+	o.ok(err)
+	if len(list) != 0 {
+		o.Errorf("deliveries of an unknown event are %+v", list)
 	}
 }
 

@@ -1,0 +1,61 @@
+package postgres_test
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/boxpair/boxpair/internal/testenv"
+	"github.com/boxpair/boxpair/migrations"
+	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/postgres"
+)
+
+func TestAllAttemptsAreKeptOnRequest(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t, nil)
+	cfg := postgres.Config{Schema: testenv.Name(t), AllAttempts: true}
+	names, err := migrations.PostgresNames(cfg.Schema, cfg.Prefix)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &rig{T: t, Store: newStore(t, pool, cfg), pool: pool, names: names}
+	queued := r.write(event("key", "0"), event("key", "1"))
+	lease := r.acquire("relay", time.Hour)[queued[0].Shard]
+	_, err = r.Mark(r.ctx(), "relay", []producer.Mark{markOf(lease, queued[0])})
+	r.ok(err)
+	_, err = r.Park(r.ctx(), "relay", lease, []producer.Failure{{Seq: queued[1].Seq, Attempts: 1, Error: "not now"}})
+	r.ok(err)
+	_, err = r.Sent(r.ctx(), "relay", lease, []int64{queued[1].Seq})
+	r.ok(err)
+	for i, want := range [][]string{{"confirmed"}, {"confirmed", "confirmed"}} {
+		attempts, err := r.Attempts(r.ctx(), queued[i].ID, 10)
+		r.ok(err)
+		var got []string
+		for _, a := range attempts {
+			if a.Relay != "relay" || a.At.IsZero() {
+				t.Errorf("attempt is %+v", a)
+			}
+			got = append(got, a.Outcome)
+		}
+		if len(got) != len(want) || got[len(got)-1] != "confirmed" {
+			t.Errorf("attempts are %q, want as many as %q", got, want)
+		}
+	}
+	status := r.names.Table("outbox_status")
+	for _, q := range queued {
+		if at := value[*time.Time](r, `SELECT delivered_at FROM `+status+` WHERE dispatch_id = $1 AND state = 'delivered'`, q.ID.String()); at == nil || time.Since(*at) > time.Minute {
+			t.Errorf("event %d was delivered at %v", q.Seq, at)
+		}
+	}
+	rows, err := pool.Query(t.Context(), `EXPLAIN SELECT * FROM `+status+` WHERE state <> 'delivered'`)
+	r.ok(err)
+	plan, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	r.ok(err)
+	if slices.ContainsFunc(plan, func(line string) bool { return strings.Contains(line, "outbox_receipts") }) {
+		t.Errorf("what waits is looked for among what was delivered:\n%s", strings.Join(plan, "\n"))
+	}
+}
