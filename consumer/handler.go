@@ -202,10 +202,7 @@ func (h *Handler[TX]) distrust(err error) ErrorClass {
 	if class == Conflict {
 		return class
 	}
-	h.stale.Store(true)
-	if h.window != nil {
-		h.window.Forget()
-	}
+	h.doubt()
 	return class
 }
 

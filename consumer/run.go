@@ -25,6 +25,7 @@ func (i *Inbox[TX]) Run(ctx context.Context) error {
 	defer refuse(nil)
 	var wg sync.WaitGroup
 	defer wg.Wait()
+	wg.Go(func() { i.watch(ctx) })
 	started := make(map[*Handler[TX]]struct{})
 	for {
 		for _, h := range i.all() {

@@ -91,6 +91,7 @@ type call struct {
 	// The answer.
 	err      error
 	live     int
+	identity string
 	grants   []Grant
 	renewals []Renewal
 	rows     []Queued
@@ -119,6 +120,9 @@ func (c *call) execute(ctx context.Context, store RelayStore, cfg *RelayConfig) 
 		c.renewals, c.err = store.Renew(ctx, me, cfg.LeaseTTL, c.leases)
 	case opHeartbeat:
 		c.live, c.err = store.Heartbeat(ctx, me, cfg.LeaseTTL)
+		if known, ok := store.(Identifier); ok && c.err == nil {
+			c.identity, c.err = known.Identity(ctx)
+		}
 	case opAcquire:
 		c.grants, c.err = store.Acquire(ctx, me, cfg.LeaseTTL, c.limit)
 	case opRelease:

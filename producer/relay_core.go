@@ -61,7 +61,8 @@ type relayCore struct {
 
 	buffered int // events in memory that are not confirmed
 	inflight int
-	parkedIn int // parked events in memory
+	identity string // of the database, if it tells
+	parkedIn int    // parked events in memory
 
 	limits      coreLimits
 	freeEntries *entry
@@ -101,6 +102,7 @@ type coreHealth struct {
 	callErr               string
 	callErrAt             time.Duration
 	read, renewed, marked time.Duration // last successes; -1: none
+	failedOver            time.Duration // -1: never
 }
 
 // note is a record for the log.
@@ -122,7 +124,7 @@ func newRelayCore(cfg RelayConfig, routeOf func(string) string, rnd *rand.Rand, 
 		topics:  make(map[string]*route),
 		routes:  make(map[string]*route),
 		success: -1,
-		health:  coreHealth{callErrAt: -1, read: -1, renewed: -1, marked: -1},
+		health:  coreHealth{callErrAt: -1, read: -1, renewed: -1, marked: -1, failedOver: -1},
 	}
 	c.due.at = never
 	return c

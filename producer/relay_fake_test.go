@@ -18,8 +18,9 @@ import (
 // fakeStore keeps the relay's side of an outbox in memory and honours the
 // contract of RelayStore, fences included. Its clock is the test's.
 type fakeStore struct {
-	clock func() time.Duration
-	local signal
+	identity string // of the database
+	clock    func() time.Duration
+	local    signal
 
 	mu       sync.Mutex
 	seq      int64

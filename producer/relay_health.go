@@ -22,6 +22,9 @@ type Health struct {
 	// when it was.
 	DatabaseError   string
 	DatabaseErrorAt time.Time
+	// FailedOverAt is when the relay last found that the database is another one than
+	// before; see [Identifier].
+	FailedOverAt time.Time
 	// LastRead, LastRenewal, LastMark and LastConfirm are when the relay last
 	// read from the database, renewed its leases, removed delivered events and had an
 	// event confirmed.
@@ -75,6 +78,7 @@ func (c *relayCore) state(origin time.Time) Health {
 		Unmarked:        len(c.marking.pending) + c.marking.underway,
 		DatabaseError:   c.health.callErr,
 		DatabaseErrorAt: at(c.health.callErrAt),
+		FailedOverAt:    at(c.health.failedOver),
 		LastRead:        at(c.health.read),
 		LastRenewal:     at(c.health.renewed),
 		LastMark:        at(c.health.marked),

@@ -149,6 +149,7 @@ func (c *relayCore) leaseReply(cl *call) {
 		c.renewed(cl)
 	case opHeartbeat:
 		l.beatAt = cl.issued + c.cfg.LeaseTTL/3
+		c.identified(cl.identity)
 		if cl.live != l.live {
 			l.live = max(cl.live, 1)
 			l.acquireAt = 0
@@ -164,6 +165,30 @@ func (c *relayCore) leaseReply(cl *call) {
 		c.released(cl)
 	case opClearRewind:
 		cl.shards[0].clear = false
+	}
+}
+
+// identified looks whether the database is still the one that it was. Another one may have lost
+// what was committed last, marks and leases among it, and may give out IDs again that lie below
+// the low-water marks: everything is read again. What was delivered and is queued
+// there once more is sent once more, and the inboxes tell.
+func (c *relayCore) identified(identity string) {
+	if identity == "" || identity == c.identity {
+		return
+	}
+	before := c.identity
+	c.identity = identity
+	if before == "" {
+		return
+	}
+	c.health.failedOver = c.now
+	c.note(slog.LevelError, "database is another one than before, as after a fail-over or a restore: reading everything again",
+		slog.String("before", before), slog.String("now", identity))
+	for _, sh := range c.shards {
+		if sh != nil && !sh.gone {
+			sh.rewindTo = 1
+			c.reload(sh)
+		}
 	}
 }
 

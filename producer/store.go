@@ -158,6 +158,14 @@ type BlockedKey struct {
 	Key   string
 }
 
+// Identifier is a store that can tell whether it still is the database that it was. A
+// relay asks for it with every heartbeat, if its store is one.
+type Identifier interface {
+	// Identity names the history of the database: another name after a fail-over to a standby
+	// or a restore, the same after a restart. It returns "" if the database does not tell.
+	Identity(ctx context.Context) (string, error)
+}
+
 // RelayStore is what a [Relay] needs of a store.
 //
 // Every method that takes leases and changes what they own is fenced: it locks the shard

@@ -38,6 +38,24 @@ func (s *Store) Heartbeat(ctx context.Context, relay string, ttl time.Duration) 
 	return live, nil
 }
 
+// Identity implements [producer.Identifier]: the system identifier of the cluster, which a
+// restore from a dump changes, and its timeline, which a promotion of a standby changes. Where the
+// server does not tell them, as some services do, it returns "".
+func (s *Store) Identity(ctx context.Context) (string, error) {
+	var identity string
+	err := s.pool.QueryRow(ctx, `
+SELECT system_identifier::text || '/' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8)
+FROM pg_control_system()`, s.mode).Scan(&identity)
+	switch sqlState(err) {
+	case "42501", "42883", "0A000": // not allowed, not there, not supported
+		return "", nil
+	}
+	if err != nil {
+		return "", failed("identify the database", err)
+	}
+	return identity, nil
+}
+
 // acquire takes shards over. FOR UPDATE excludes the fenced statements of the
 // former owner, which hold FOR KEY SHARE; a shard where one runs is passed
 // over and found again at the next call. A shard without an owner was given back.

@@ -5,6 +5,7 @@ import (
 	"net/url"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -129,4 +130,16 @@ func run(t *testing.T, program string, input []byte, args ...string) []byte {
 		t.Fatalf("%s: %v\n%s", program, err, errs.String())
 	}
 	return out.Bytes()
+}
+
+func TestIdentityIsTheSameUntilTheServerIsAnother(t *testing.T) {
+	t.Parallel()
+	store := newStore(t, newPool(t, nil), postgres.Config{})
+	first, err := store.Identity(t.Context())
+	if err != nil || !regexp.MustCompile(`^[0-9]+/[0-9A-F]{8}$`).MatchString(first) {
+		t.Fatalf("identity %q, %v", first, err)
+	}
+	if again, err := store.Identity(t.Context()); again != first || err != nil {
+		t.Errorf("then %q, %v", again, err)
+	}
 }
