@@ -2,6 +2,7 @@ package producer_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log"
 	"os"
@@ -53,4 +54,32 @@ func exampleStore(ctx context.Context) (*sqlite.Store, func()) {
 		_ = db.Close()
 		_ = os.RemoveAll(dir)
 	}
+}
+
+// After a consumer was repaired, an operator sends it again what it got wrong: the events of one
+// topic from one hour. Consumers that have applied them run nothing.
+func ExampleOutbox_Replay() {
+	ctx := context.Background()
+	store, done := exampleStore(ctx)
+	defer done()
+	outbox, err := producer.New(store, producer.Config{Name: "orders"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	from := time.Now().Add(-time.Hour)
+	report, err := outbox.Replay(ctx, producer.Replay{
+		Selection: producer.Selection{Topic: "order.placed", From: from, To: from.Add(time.Hour)},
+		Progress:  func(r producer.ReplayReport) { fmt.Printf("%d so far\n", r.Replayed) },
+	})
+	if errors.Is(err, producer.ErrBeyondHorizon) {
+		fmt.Println("consumers may have forgotten some of them:", err)
+		return
+	}
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Printf("%d events are sent again\n", report.Replayed)
+	// Output:
+	// 0 so far
+	// 0 events are sent again
 }
