@@ -49,6 +49,9 @@ func Count(p Point) int {
 	return plan.counts[p]
 }
 
+// Reach is Hit where there is no context.
+func Reach(p Point) error { return Hit(context.Background(), p) }
+
 // Hit notes that p was reached, and does what the plan says for it.
 func Hit(ctx context.Context, p Point) error {
 	plan.Lock()

@@ -58,7 +58,7 @@ func (a *acks) flush(limit int, ack func(tag uint64, multiple bool) error) error
 		}
 	}
 	if open > 0 {
-		if err := fault.Hit(context.Background(), fault.C10); err != nil {
+		if err := fault.Reach(fault.C10); err != nil {
 			return err
 		}
 		if err := ack(tag, open > 1); err != nil {

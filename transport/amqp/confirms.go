@@ -194,7 +194,7 @@ func (p *Publisher) setBlocked(active bool, reason string) {
 	}
 	if reason != "" && p.blocked == "" {
 		p.config.Logger.Warn("broker blocks the connection", "broker", p.broker.name, "reason", reason)
-		_ = fault.Hit(context.Background(), fault.B4)
+		_ = fault.Reach(fault.B4)
 	} else if reason == "" && p.blocked != "" {
 		p.config.Logger.Info("broker no longer blocks the connection", "broker", p.broker.name)
 		p.unblocked = time.Now()
@@ -248,7 +248,7 @@ func (p *Publisher) settle(c *confirmChannel, all bool) {
 	p.mu.Unlock()
 
 	for i := range judged {
-		if err := fault.Hit(context.Background(), fault.B2); err != nil {
+		if err := fault.Reach(fault.B2); err != nil {
 			judged[i].result = *unavailable(err)
 		}
 		judged[i].done(judged[i].result)
@@ -303,7 +303,7 @@ func (p *Publisher) outcome(c *confirmChannel, s *slot, lost int) transport.Resu
 	case s.confirm.Acked() && s.returned == nil:
 		return transport.Result{Outcome: transport.Confirmed}
 	case s.returned != nil:
-		_ = fault.Hit(context.Background(), fault.B3)
+		_ = fault.Reach(fault.B3)
 		c.forget(s.topic)
 		return transport.Result{Outcome: transport.Returned, Err: fmt.Errorf("%w: exchange %q, routing key %q: %d %s",
 			ErrUnroutable, s.exchange, s.key, s.returned.ReplyCode, s.returned.ReplyText)}

@@ -231,7 +231,7 @@ func (sub *subscription) handOut() {
 	sub.ready[0] = nil
 	sub.ready = sub.ready[1:]
 	sub.inFlight[d] = struct{}{}
-	_ = fault.Hit(context.Background(), fault.B5)
+	_ = fault.Reach(fault.B5)
 	select {
 	case sub.handed <- d:
 		return
