@@ -201,7 +201,7 @@ func (o *Outbox[TX]) requeue(ctx context.Context, seqs []int64) ([]Requeued, err
 	if len(queued) > 0 {
 		o.cfg.Logger.InfoContext(ctx, "events replayed", "events", len(queued),
 			"first_dispatch_id", queued[0].ID, "last_dispatch_id", queued[len(queued)-1].ID)
-		o.Committed() //nolint:contextcheck // the wake-up is not part of this call
+		o.Committed()
 	}
 	return queued, nil
 }

@@ -173,10 +173,26 @@ var remembering = []Mutant{
 	{
 		Name: "window-outlives-the-database", Guarantee: "G2",
 		Broken: "After trouble with the database, which may be another one now, the window still answers.",
-		File:   "consumer/handler.go",
+		File:   "consumer/database.go",
 		Old:    `		h.window.Forget()`,
 		New:    `		h.window.Len()`,
 		Test:   Test{"consumer", "TestWindowForgetsAfterTroubleWithTheDatabase"},
+	},
+	{
+		Name: "other-database-unnoticed-by-inboxes", Guarantee: "G3",
+		Broken: "A standby that was promoted behind a pooler is taken for the database that it was.",
+		File:   "consumer/database.go",
+		Old:    `		case identity != before:`,
+		New:    `		case len(identity) < len(before):`,
+		Test:   Test{"consumer", "TestWindowIsForgottenWhenTheDatabaseIsAnotherOne"},
+	},
+	{
+		Name: "other-database-unnoticed-by-relays", Guarantee: "G2",
+		Broken: "A relay that lives through a fail-over goes on from where it was.",
+		File:   "producer/relay_lease.go",
+		Old:    `	if before == "" {`,
+		New:    `	if before == "" || identity != "" {`,
+		Test:   Test{"producer", "TestWhatAFailOverBroughtBackIsSentAgainAtOnce"},
 	},
 	{
 		Name: "window-of-a-second", Guarantee: "G3",
