@@ -55,6 +55,10 @@ mutants-doc: ## write docs/mutants.md from the table of mutants
 simulate: ## random schedules with faults at any step, without servers (SCHEDULES=1000000 SEED=1 TRACE=1)
 	@BOXPAIR_SIM_TRACE=$(TRACE) .ci/simulate $(SCHEDULES) $(SEED)
 
+.PHONY: model-check
+model-check: ## every interleaving of a small model of leases and order, with Spin (RULE=NO_CLOCK: how it breaks without)
+	@internal/model/check $(RULE)
+
 .PHONY: example
 example: $(TESTENV) ## the order example on a PostgreSQL and a RabbitMQ of its own, with kills
 	$(TESTENV) -- sh -c 'DATABASE_URL=$$TEST_DATABASE_URL AMQP_URL=$$TEST_AMQP_URL exec $(GO) run ./examples/orders -chaos -json'
