@@ -10,6 +10,7 @@ ROWS     ?= 1000000
 SCHEDULES ?= 20000
 SEED      ?=
 TRACE     ?=
+STEPS     ?= 40
 
 GOLANGCI_VERSION := v2.15.0
 GOLANGCI         := $(shell command -v golangci-lint || ls $(shell $(GO) env GOPATH)/bin/golangci-lint 2>/dev/null || echo $(BIN)/golangci-lint)
@@ -59,6 +60,11 @@ simulate: ## random schedules with faults at any step, without servers (SCHEDULE
 model-check: ## every interleaving of a small model of leases and order, with Spin (RULE=NO_CLOCK: how it breaks without)
 	@internal/model/check $(RULE)
 
+.PHONY: model
+model: $(TESTENV) ## windows, leases and concurrent consumers against models of them (STEPS=200, RUN=Outcome: by name)
+	@$(GO) -C internal/modeltest test -c -o $(BIN)/model.test .
+	@cd internal/modeltest && $(TESTENV) -- $(BIN)/model.test -test.timeout=5m -rapid.nofailfile -rapid.steps=$(STEPS) $(if $(RUN),-test.run='$(RUN)')
+
 .PHONY: example
 example: $(TESTENV) ## the order example on a PostgreSQL and a RabbitMQ of its own, with kills
 	$(TESTENV) -- sh -c 'DATABASE_URL=$$TEST_DATABASE_URL AMQP_URL=$$TEST_AMQP_URL exec $(GO) run ./examples/orders -chaos -json'
@@ -82,6 +88,7 @@ lint: $(GOLANGCI) ## vet, golangci-lint, the package graph
 	$(GO) vet ./...
 	$(GOLANGCI) run ./...
 	cd internal/faulttest && $(GO) vet -tags faults ./... && $(GOLANGCI) run --build-tags faults ./...
+	cd internal/modeltest && $(GO) vet ./... && $(GOLANGCI) run ./...
 
 .PHONY: fmt
 fmt: $(GOLANGCI) ## format the code
@@ -91,6 +98,7 @@ fmt: $(GOLANGCI) ## format the code
 tidy-check: ## fail if go.mod or go.sum is not tidy
 	$(GO) mod tidy -diff
 	$(GO) -C internal/faulttest mod tidy -diff
+	$(GO) -C internal/modeltest mod tidy -diff
 
 .PHONY: ci
 ci: ## what the CI runs

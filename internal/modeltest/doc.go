@@ -1,0 +1,11 @@
+// Package modeltest compares parts of the library with models of them that are simple
+// enough to be believed. It holds tests only, run by "make model".
+//
+//   - The window of an inbox, in memory and in the table, against a map: package rapid draws
+//     sequences of deliveries, failing commits, restarts, fail-overs and forgetting.
+//
+// On SQLite, a sequence runs in a bubble of testing/synctest: the database's clock is the
+// process's, so time passes exactly as a test says.
+//
+// The module is its own, because users need no such packages.
+package modeltest

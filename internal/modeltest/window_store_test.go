@@ -1,0 +1,91 @@
+package modeltest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/boxpair/boxpair/consumer"
+)
+
+// fault is what becomes of one transaction that applies a message.
+type fault int
+
+const (
+	works         fault = iota
+	unreachable         // nothing is begun
+	busy                // nothing is begun, since others hold locks
+	commitFails         // rolled back, and said so
+	conflicts           // rolled back for another transaction's sake
+	lostCommitted       // committed, and the answer is lost
+	lostUndone          // rolled back, and the answer is lost
+)
+
+var (
+	errUnreachable = errors.New("database is not reachable")
+	errConflicts   = errors.New("transaction conflicts with another")
+)
+
+// faultyStore is a store whose transactions fail as told.
+type faultyStore[TX any] struct {
+	consumer.Store[TX]
+	// next tells what becomes of the next transaction.
+	next func() fault
+	// down makes registering fail as well.
+	down bool
+	// last is the verdict of the latest transaction whose answer arrived.
+	last consumer.Verdict
+}
+
+// Register fails while the database is down.
+func (s *faultyStore[TX]) Register(ctx context.Context, name string, window time.Duration) (consumer.Registration, error) {
+	if s.down {
+		return consumer.Registration{}, errUnreachable
+	}
+	return s.Store.Register(ctx, name, window)
+}
+
+// Apply applies a message, or not.
+func (s *faultyStore[TX]) Apply(ctx context.Context, c consumer.Claim, fn func(ctx context.Context, tx TX) error) (consumer.Verdict, error) {
+	verdict, err := applyWith(ctx, s.Store, s.next(), c, fn)
+	s.last = verdict
+	return verdict, err
+}
+
+// applyWith is Apply of a store with a fault. A commit cannot fail that there is none of:
+// other verdicts than Applied arrive.
+func applyWith[TX any](ctx context.Context, store consumer.Store[TX], f fault, c consumer.Claim, fn func(ctx context.Context, tx TX) error) (consumer.Verdict, error) {
+	switch f {
+	case unreachable:
+		return consumer.None, errUnreachable
+	case busy:
+		return consumer.None, errConflicts
+	}
+	undone := map[fault]error{
+		commitFails: errUnreachable,
+		conflicts:   errConflicts,
+		lostUndone:  fmt.Errorf("commit: %w", consumer.ErrCommitUnknown),
+	}[f]
+	verdict, err := store.Apply(ctx, c, func(ctx context.Context, tx TX) error {
+		if err := fn(ctx, tx); err != nil {
+			return err
+		}
+		return undone
+	})
+	if err == nil && verdict == consumer.Applied && f == lostCommitted {
+		return consumer.None, fmt.Errorf("commit: %w", consumer.ErrCommitUnknown)
+	}
+	return verdict, err
+}
+
+// Classify knows the errors of faults.
+func (s *faultyStore[TX]) Classify(err error) consumer.ErrorClass {
+	switch {
+	case errors.Is(err, errUnreachable):
+		return consumer.Infrastructure
+	case errors.Is(err, errConflicts):
+		return consumer.Conflict
+	}
+	return s.Store.Classify(err)
+}
