@@ -196,7 +196,7 @@ func (f *fakeStore) Retry(_ context.Context, relay string, lease Lease, failures
 		return true, nil
 	}
 	for _, x := range failures {
-		if p := f.parked[x.Seq]; p != nil && p.live() && (p.attempts == x.Attempts-1 || f.flaws.anyAttempts) {
+		if p := f.parked[x.Seq]; p != nil && p.live() && p.attempts == x.Attempts-1 {
 			f.record(relay, x)
 			if x.Dead && !hold {
 				f.lift(p.shard, p.key)

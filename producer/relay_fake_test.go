@@ -43,7 +43,7 @@ type fakeStore struct {
 
 // fakeFlaws are ways in which a store may break its contract.
 type fakeFlaws struct {
-	anyRound, noWriters, noBlocked, anyAttempts bool
+	anyRound, noWriters, noBlocked bool
 }
 
 type fakeParked struct {
