@@ -32,12 +32,12 @@ func TestTestsNamedInGuaranteesExist(t *testing.T) {
 	}
 }
 
-// TestTestsNamedInSecurityExist does the same for what is said there, where names
+// TestTestsNamedInFullExist does the same for the documents in which names
 // are whole.
-func TestTestsNamedInSecurityExist(t *testing.T) {
+func TestTestsNamedInFullExist(t *testing.T) {
 	t.Parallel()
 	tests := allTests(t)
-	for _, path := range []string{"../../SECURITY.md", "../../docs/security.md"} {
+	for _, path := range []string{"../../SECURITY.md", "../../docs/security.md", "../../docs/features.md"} {
 		text, err := os.ReadFile(path)
 		if err != nil {
 			t.Fatal(err)
