@@ -3,9 +3,12 @@
 //
 //   - The window of an inbox, in memory and in the table, against a map: package rapid draws
 //     sequences of deliveries, failing commits, restarts, fail-overs and forgetting.
+//   - The leases of shards against a table of owners: rapid draws what several relays do, and
+//     how time passes.
 //
 // On SQLite, a sequence runs in a bubble of testing/synctest: the database's clock is the
-// process's, so time passes exactly as a test says.
+// process's, so time passes exactly as a test says. On PostgreSQL the times
+// in the tables are moved instead.
 //
 // The module is its own, because users need no such packages.
 package modeltest

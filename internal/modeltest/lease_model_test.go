@@ -1,0 +1,79 @@
+package modeltest
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/boxpair/boxpair/idgen"
+	"github.com/boxpair/boxpair/producer"
+)
+
+// shardModel is who owns a shard, under which epoch and until when.
+type shardModel struct {
+	owner string
+	epoch int64
+	until time.Duration
+}
+
+// free tells whether a relay that leases for ttl may take the shard.
+func (s shardModel) free(now, ttl time.Duration) bool {
+	return s.owner == "" || s.until <= now || s.until > now+2*ttl
+}
+
+// leaseModel is what the leases of an outbox are to be.
+type leaseModel struct {
+	now    time.Duration
+	shards [idgen.Shards]shardModel
+	relays map[string]time.Duration // until when each is visible
+	queue  map[int64]producer.Queued
+	leases []held // all that were ever granted
+}
+
+// held is a lease and who got it.
+type held struct {
+	relay string
+	producer.Lease
+}
+
+// owns tells whether a lease is the present one of its shard. One that has expired is, until
+// another relay takes the shard: its epoch fences all others off.
+func (m *leaseModel) owns(relay string, l producer.Lease) bool {
+	s := m.shards[l.Shard]
+	return s.owner == relay && s.epoch == l.Epoch
+}
+
+// free returns the first n shards that may be leased for ttl.
+func (m *leaseModel) free(ttl time.Duration, n int) []int {
+	var shards []int
+	for i, s := range m.shards {
+		if len(shards) < n && s.free(m.now, ttl) {
+			shards = append(shards, i)
+		}
+	}
+	return shards
+}
+
+// live returns how many relays are visible to one that has just said that it is, for ttl.
+func (m *leaseModel) live(relay string, ttl time.Duration) int {
+	m.relays[relay] = m.now + ttl
+	n := 0
+	for _, until := range m.relays {
+		if until > m.now && until <= m.now+2*ttl {
+			n++
+		}
+	}
+	return n
+}
+
+// queued returns the places of the events in the queue.
+func (m *leaseModel) queued() []int64 {
+	var seqs []int64
+	for seq := range m.queue {
+		seqs = append(seqs, seq)
+	}
+	slices.Sort(seqs)
+	return seqs
+}
+
+func byShard(a, b producer.Lease) int { return cmp.Compare(a.Shard, b.Shard) }
