@@ -6,6 +6,7 @@ replace github.com/boxpair/boxpair => ../..
 
 require (
 	github.com/ThreeDotsLabs/watermill v1.5.3
+	github.com/anishathalye/porcupine v1.3.1
 	github.com/boxpair/boxpair v0.0.0-00010101000000-000000000000
 	github.com/google/uuid v1.6.0
 	github.com/jackc/pgx/v5 v5.12.0
