@@ -28,6 +28,9 @@
 #ifndef REPLAYS
 #define REPLAYS 0
 #endif
+#ifndef RETURNS
+#define RETURNS 0
+#endif
 #define ENDLESS  255 /* of refusals */
 #define ATTEMPTS 2
 
@@ -56,6 +59,7 @@
 #define HEAL 1
 #define LOAD 2
 #define OPEN 3
+#define YIELDING 4
 
 /* The database. */
 byte row[4], attempts[4];
@@ -73,7 +77,7 @@ bit arrived[4], was_dead[4], wanted[4];
 /* The properties, named for the report. */
 bit owned = 1, confirmed = 1, in_order = 1, delivered = 1;
 
-byte expiries = EXPIRIES, crashes = CRASHES, refusals = REFUSALS, losses = LOSSES, replays = REPLAYS;
+byte expiries = EXPIRIES, crashes = CRASHES, refusals = REFUSALS, losses = LOSSES, replays = REPLAYS, returns = RETURNS;
 
 #define live(e)        (row[e] == RETRYING || row[e] == FOLLOWING)
 #define current(who, ep) (owner == who && epoch == ep)
@@ -240,14 +244,30 @@ inline refuse() { refusals = (refusals == ENDLESS -> ENDLESS : refusals - 1) }
 #define above(e) (fresh(e) && e > highest)
 #define below(e) (fresh(e) && e < highest)
 
+/* The statement sees the queue at one moment, and its answer is taken over later. */
+inline see(e, there)
+{
+	if :: there -> snap[e] = 1 + round[e] :: else fi
+}
+
 inline take(e)
 {
-	seen[e] = 1;
-	rd[e] = round[e];
 	if
-	:: e != 2 && blocking -> m[e] = FOLLOWS
-	:: else -> m[e] = READY
-	fi
+	:: snap[e] != 0 && m[e] == ABSENT ->
+		seen[e] = 1;
+		rd[e] = snap[e] - 1;
+		if
+		:: e != 2 && blocking -> m[e] = FOLLOWS
+		:: else -> m[e] = READY
+		fi
+	:: else
+	fi;
+	snap[e] = 0
+}
+
+inline ignore() /* a read whose answer is of no use any more [byShard] */
+{
+	reading = 0; snap[1] = 0; snap[2] = 0; snap[3] = 0
 }
 
 /* Everything of the key that is not under way follows its head [block]. */
@@ -260,13 +280,20 @@ inline block()
 #endif
 }
 
+/* What was not sent yet is forgotten by a relay that yields; it is in the database. */
+inline rest(e)
+{
+	if :: m[e] == READY || m[e] == FOLLOWS -> m[e] = ABSENT; rd[e] = 0 :: else fi
+}
+
 /* A relay drops the shard [drop], or dies. */
 inline forget()
 {
 	phase = AWAY; ep = 0; blk = 0;
 	m[1] = 0; m[2] = 0; m[3] = 0;
 	rd[1] = 0; rd[2] = 0; rd[3] = 0;
-	seen[1] = 0; seen[2] = 0; seen[3] = 0
+	seen[1] = 0; seen[2] = 0; seen[3] = 0;
+	ignore()
 }
 
 /* One of its statements may be with the database then, and come after what others do. */
@@ -283,7 +310,9 @@ inline leave(e)
 #define ANSWERS(e) \
 	:: d_step { m[e] == SENT -> arrive(e); m[e] = CONFIRMED } \
 	:: d_step { m[e] == SENT && losses > 0 -> losses--; arrive(e); \
-		if :: e != 2 && blocking -> m[e] = FOLLOWS :: else -> m[e] = READY fi } \
+		if :: phase == YIELDING -> m[e] = ABSENT \
+		:: phase != YIELDING && e != 2 && blocking -> m[e] = FOLLOWS \
+		:: else -> m[e] = READY fi } \
 	:: d_step { m[e] == SENT && refusals > 0 && e != 2 -> refuse(); m[e] = REFUSED } \
 	:: d_step { m[e] == RESENT -> arrive(e); m[e] = RECORDED } \
 	:: d_step { m[e] == RESENT && losses > 0 -> losses--; arrive(e); m[e] = ABSENT } \
@@ -313,7 +342,8 @@ active [2] proctype Relay()
 {
 	byte ep, phase;
 	byte m[4];
-	bit  rd[4], seen[4], blk;
+	bit  rd[4], seen[4], blk, reading;
+	byte snap[4];
 
 end:	do
 	/* leases: Acquire [acquired]; Renew [renewed], also of one that has run out and that nobody
@@ -327,6 +357,10 @@ end:	do
 	LEAVES(1)
 	LEAVES(2)
 	LEAVES(3)
+	/* gives the shard back when nothing is under way any more [yield, releaseCall, released] */
+	:: d_step { phase == OPEN && returns > 0 -> returns--; phase = YIELDING; rest(1); rest(2); rest(3); ignore() }
+	:: d_step { phase == YIELDING && !m[1] && !m[2] && !m[3] ->
+		if :: current(me, ep) -> owner = 0; expired = 0 :: else fi; forget() }
 
 	/* Heal, then Blocked, each in a later snapshot [healCall, healed, opened, takeBlocked] */
 #ifdef NO_HEAL
@@ -344,31 +378,25 @@ end:	do
 #ifndef NO_REWIND
 	/* an operator's change: read everything again [rewind, reload] */
 	:: d_step { phase == OPEN && current(me, ep) && asked ->
-		asked = 0; phase = HEAL; seen[1] = 0; seen[2] = 0; seen[3] = 0 }
+		asked = 0; phase = HEAL; seen[1] = 0; seen[2] = 0; seen[3] = 0; ignore() }
 #endif
 
-	/* Fetch [fetchCall, takeFetched] */
+	/* Fetch [fetchCall], and what it brings [takeFetched] */
 #ifdef CURSOR
-	:: d_step { phase == OPEN && (above(1) || above(2) || above(3)) ->
-		if :: above(1) -> take(1) :: else fi;
-		if :: above(2) -> take(2) :: else fi;
-		if :: above(3) -> take(3) :: else fi }
+	:: d_step { phase == OPEN && !reading && (above(1) || above(2) || above(3)) ->
+		reading = 1; see(1, above(1)); see(2, above(2)); see(3, above(3)) }
 #else
 #ifdef TWO_READS
-	:: d_step { phase == OPEN && (above(1) || above(2) || above(3)) ->
-		if :: above(1) -> take(1) :: else fi;
-		if :: above(2) -> take(2) :: else fi;
-		if :: above(3) -> take(3) :: else fi }
-	:: d_step { phase == OPEN && (below(1) || below(2)) ->
-		if :: below(1) -> take(1) :: else fi;
-		if :: below(2) -> take(2) :: else fi }
+	:: d_step { phase == OPEN && !reading && (above(1) || above(2) || above(3)) ->
+		reading = 1; see(1, above(1)); see(2, above(2)); see(3, above(3)) }
+	:: d_step { phase == OPEN && !reading && (below(1) || below(2)) ->
+		reading = 1; see(1, below(1)); see(2, below(2)) }
 #else
-	:: d_step { phase == OPEN && (fresh(1) || fresh(2) || fresh(3)) ->
-		if :: fresh(1) -> take(1) :: else fi;
-		if :: fresh(2) -> take(2) :: else fi;
-		if :: fresh(3) -> take(3) :: else fi }
+	:: d_step { phase == OPEN && !reading && (fresh(1) || fresh(2) || fresh(3)) ->
+		reading = 1; see(1, fresh(1)); see(2, fresh(2)); see(3, fresh(3)) }
 #endif
 #endif
+	:: d_step { reading && phase != YIELDING -> reading = 0; take(1); take(2); take(3) }
 
 	/* from the queue: keys at once, one event of a key [pump, send] */
 	:: d_step { m[1] == READY && !flying(m[3]) && leased -> m[1] = SENT }
