@@ -355,7 +355,7 @@ func testOperator[TX any](t *testing.T, store producer.Store[TX]) {
 		}
 		return transport.Confirmed
 	}}
-	run(t, relayFor(t, outbox, got, producer.RelayConfig{HoldDeadKeys: true, LeaseTTL: time.Second}))
+	run(t, relayFor(t, outbox, got, producer.RelayConfig{HoldDeadKeys: true, LeaseTTL: 4 * time.Second}))
 	for version := range 5 {
 		write(t, outbox, "topic", "bad", version+1)
 	}
