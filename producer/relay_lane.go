@@ -3,6 +3,7 @@ package producer
 import (
 	"log/slog"
 	"math"
+	"slices"
 	"time"
 )
 
@@ -71,7 +72,7 @@ func (c *relayCore) planLanes() {
 		}
 		cl := c.laneCall(sh)
 		if cl == nil {
-			c.lanes &^= 1 << no
+			c.restLane(sh)
 			continue
 		}
 		for _, other := range cl.shards {
@@ -81,6 +82,15 @@ func (c *relayCore) planLanes() {
 		c.laneTurn = (no + 1) % len(c.shards)
 		c.issue(cl)
 	}
+}
+
+// restLane leaves a lane alone that has nothing to do now.
+func (c *relayCore) restLane(sh *shardState) {
+	if sh.phase == phaseReady && sh.lane.sentWaits(c.now) {
+		c.at(sh.lane.since + sentDelay)
+		return
+	}
+	c.lanes &^= 1 << sh.no
 }
 
 // laneCall makes the next statement of sh. What was sent is recorded before what
@@ -122,8 +132,10 @@ func (c *relayCore) laneCall(sh *shardState) *call {
 			cl.fail()
 			return cl
 		case ln.turn == 1 && len(ln.follow) > 0:
+			if ln.follow = cl.takeFollowers(ln.follow); len(cl.entries) == 0 {
+				continue
+			}
 			cl.op = opFollow
-			ln.follow = cl.take(ln.follow)
 			for _, e := range cl.entries {
 				cl.marks = append(cl.marks, e.mark())
 			}
@@ -143,6 +155,40 @@ func (c *call) take(from []*entry) []*entry {
 	n := min(len(from), laneBatch)
 	c.entries = append(c.entries, from[:n]...)
 	return append(from[:0], from[n:]...)
+}
+
+// takeFollowers is take for events that are to follow. One behind an event that is in flight from the
+// queue, or about to be parked, waits for the end of that: should the relay die, and
+// what they follow be discarded, the later one would be the head and go first.
+func (c *call) takeFollowers(from []*entry) []*entry {
+	rest := from[:0]
+	for _, e := range from {
+		if len(c.entries) < laneBatch && !e.line.leads(e) {
+			c.entries = append(c.entries, e)
+		} else {
+			rest = append(rest, e)
+		}
+	}
+	return rest
+}
+
+// leads tells whether an earlier event of the queue than e is on its way out of it.
+func (l *keyLine) leads(e *entry) bool {
+	return l.parking > 0 || l.inflight != nil && !l.inflight.parked && l.inflight.Seq < e.Seq
+}
+
+// queueFollower puts e before the later ones of its key, which must not be moved before it.
+func (ln *lane) queueFollower(e *entry) {
+	at := len(ln.follow)
+	for i := at - 1; i >= 0 && e.line.following > 0; i-- {
+		if f := ln.follow[i]; f.line == e.line {
+			if f.Seq < e.Seq {
+				break
+			}
+			at = i
+		}
+	}
+	ln.follow = slices.Insert(ln.follow, at, e)
 }
 
 func (c *call) fail() {
@@ -355,11 +401,11 @@ func (c *relayCore) follow(e *entry) {
 	}
 	e.state = entryFollowing
 	e.Payload, e.Headers = nil, nil
-	l.following++
 	if len(l.fifo) > 0 && l.fifo[0].Seq > e.Seq {
 		c.forgetFIFO(l, nil) // e goes before them, once it has been moved
 	}
-	sh.lane.follow = append(sh.lane.follow, e)
+	sh.lane.queueFollower(e)
+	l.following++
 	c.markLane(sh)
 }
 
@@ -386,11 +432,12 @@ func (l *keyLine) toMove() int64 {
 }
 
 func (c *relayCore) followReply(cl *call) {
+	c.due.soon(c.now) // what went before them may have gone: the first of them is a head then
 	for _, e := range cl.entries {
 		l := e.line
 		l.following--
-		if e.Seq < l.head {
-			l.head = 0
+		if e.Seq < l.head || l.head == someHead {
+			l.head = 0 // e may stand before it
 		}
 		c.left(e)
 		c.free(e)

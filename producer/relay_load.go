@@ -88,7 +88,7 @@ func (c *relayCore) opened(sh *shardState) {
 func (c *relayCore) takeBlocked(sh *shardState) {
 	head := int64(0) // not known
 	if c.cfg.HoldDeadKeys {
-		head = 1 // it has a head, or a dead event: healing has seen to that
+		head = someHead // or a dead event: healing has seen to that
 	}
 	for _, key := range slices.Sorted(maps.Keys(sh.lines)) {
 		l := sh.lines[key]
@@ -103,13 +103,11 @@ func (c *relayCore) takeBlocked(sh *shardState) {
 			c.distrust(l)
 		}
 		c.block(l)
-		if l.head == 0 {
-			l.head = head
-		}
+		l.head = head // what it was may have been settled by an operator
 	}
 	resting := make(map[string]int64, len(sh.loaded))
 	for key := range sh.loaded {
-		resting[key] = max(sh.resting[key], head)
+		resting[key] = head
 	}
 	sh.resting = resting
 }

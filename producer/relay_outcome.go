@@ -178,6 +178,9 @@ func (c *relayCore) outcome(now time.Duration, res sendResult) {
 	e.state, e.probing = entryWaiting, false
 	if e.line != nil {
 		e.line.inflight = nil
+		if e.line.following > 0 {
+			c.markLane(sh) // they may have waited for it
+		}
 	}
 	e.outcome, e.problem = res.Outcome, storedError(res.Err)
 	if sh.gone {

@@ -113,13 +113,13 @@ func TestFollowersDoNotOvertakeAnEventThatIsStillToBeMoved(t *testing.T) {
 	rel.delay = func(cl *call) bool { return cl.op == opFollow }
 	r.store.redrive(dead)
 	r.run(4 * time.Second)
-	if len(rel.delayed) != 1 {
-		t.Fatal("nothing is being moved")
-	}
 	m := rel.muted[0]
 	rel.muted, rel.mute = nil, nil
 	rel.answer(m) // outcome not known
 	r.run(20 * time.Millisecond)
+	if len(rel.delayed) != 1 {
+		t.Fatal("nothing is being moved")
+	}
 	rel.free()
 	r.run(time.Minute)
 	got := r.sent(transport.Confirmed)
@@ -127,6 +127,41 @@ func TestFollowersDoNotOvertakeAnEventThatIsStillToBeMoved(t *testing.T) {
 		t.Errorf("got %v want %v", got, want)
 	}
 	r.drained()
+}
+
+// A dead event is redriven while the next of its key is in flight. The relay dies, and the redriven one
+// is discarded: had the third been moved meanwhile, it would be the head.
+func TestNothingIsMovedBeforeAnEventInFlightHasEnded(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	dead := r.store.add("b", "K")
+	r.broker = func(s rigSend) transport.Result {
+		if s.seq == dead {
+			return transport.Result{Outcome: transport.Invalid}
+		}
+		return confirmAll(s)
+	}
+	rel := r.start(RelayConfig{})
+	r.run(time.Second)
+	second, third := r.store.add("a", "K"), r.store.add("b", "K")
+	rel.mute = func(s rigSend) bool { return s.seq == second }
+	rel.core.wake(r.now)
+	r.run(time.Second)
+	if len(rel.muted) != 1 || !r.store.redrive(dead) {
+		t.Fatal("the second is not in flight, or the first not dead")
+	}
+	r.run(20 * time.Second)
+	if state := r.store.state(third); state == Following || state == Retrying {
+		t.Errorf("the third is %s before the second has ended", state)
+	}
+	r.kill(rel)
+	r.store.discard(dead)
+	r.sends = nil
+	r.start(RelayConfig{})
+	r.run(time.Minute)
+	if got := r.sent(transport.Confirmed); !slices.Equal(got, []int64{second, third}) {
+		t.Errorf("sent %v, want %v", got, []int64{second, third})
+	}
 }
 
 func TestAParkedHeadThatIsMissingFromTheLogFreesItsKey(t *testing.T) {

@@ -192,6 +192,9 @@ func (l *keyLine) idle() bool {
 		l.following == 0 && l.retrying == 0 && !l.flowing()
 }
 
+// someHead stands for the head of a key that has one, which is not known.
+const someHead = 1
+
 // flowing tells whether parked events of the key are on their way out.
 func (l *keyLine) flowing() bool {
 	return len(l.fifo) > 0 || l.sent > 0 || l.retrying > 0 || l.fetching
