@@ -166,6 +166,9 @@
 //     HandlerConfig.MaxSoloStarts processes begin one parked message at the same moment, as when
 //     all are started at once after a crash, and it fails then, it may be dead too early.
 //     So may one whose process is killed by another message while it waits to be alone.
+//   - Two messages of one dispatch ID with different content that are both from a time which is forgotten
+//     are both set aside as too old. If an operator redrives both, both may run: the claim of the first
+//     is of that time too, and is forgotten again.
 //   - A fail-over that loses commits loses claims together with their effects. The
 //     window forgets everything when the database was in trouble; a fail-over that this
 //     process did not notice is not noticed by its window.

@@ -26,6 +26,7 @@ type simDB struct {
 	open      []*simTx
 	effects   []simEffect // only ever appended to; nothing makes them unique
 	everAside map[simContent]bool
+	askedFor  map[claimKey]int // messages that were too old and redriven
 	everLive  map[simContent]bool
 }
 
@@ -274,6 +275,9 @@ func (db *simDB) selects(f consumer.Filter, p *simParked) bool {
 func (db *simDB) redrive(f consumer.Filter) (ids []uuid.UUID) {
 	for _, p := range db.parked {
 		if db.selects(f, p) && (p.State == consumer.Dead || p.State == consumer.TooOldState) {
+			if p.State == consumer.TooOldState {
+				db.askedFor[claimKey{p.number, p.ID}]++
+			}
 			p.State, p.Attempts, p.NextAttemptAt = consumer.Retrying, 0, time.Now()
 			delete(db.attempts, claimKey{p.number, p.ID})
 			ids = append(ids, p.ID)
@@ -300,7 +304,8 @@ func (db *simDB) discard(f consumer.Filter, reason string) (ids []uuid.UUID) {
 func (db *simDB) check() {
 	done := make(map[claimKey]int)
 	for _, e := range db.effects {
-		if done[e.claimKey]++; done[e.claimKey] == 2 {
+		// An operator may ask for two contents of one ID, both from forgotten times, and get both.
+		if done[e.claimKey]++; done[e.claimKey] == 2 && db.askedFor[e.claimKey] < 2 {
 			db.sim.fail("consumer %d: %s has two effects", e.consumer, short(e.id))
 		}
 	}
