@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"runtime"
+	"slices"
 	"testing"
 	"time"
 
@@ -197,4 +198,45 @@ func TestARepeatedFailureDoesNotBuryWhatWasRedriven(t *testing.T) {
 		t.Errorf("the redriven event is %q", r.store.state(bad))
 	}
 	r.drained()
+}
+
+// The answer of the statement that parked an event is lost, an operator discards the event, and the
+// relay learns of that before the statement is repeated: nothing is there to hold the key up.
+func TestARepeatedParkDoesNotHoldUpTheKeyOfWhatWasDiscarded(t *testing.T) {
+	t.Parallel()
+	for _, cfg := range []RelayConfig{
+		{MaxAttempts: 1, HoldDeadKeys: true},
+		{MaxAttempts: 2, Backoff: Backoff{Initial: time.Minute}},
+	} {
+		r := newRig(t)
+		r.store.add("topic", "other")
+		bad := r.store.add("topic", "key")
+		next := r.store.add("topic", "key")
+		r.outcomes(map[int64]transport.Outcome{bad: transport.Refused})
+		rel := r.start(cfg)
+		rel.delay = func(cl *call) bool { return cl.op == opPark }
+		for len(rel.delayed) == 0 {
+			r.store.add("topic", "")
+			r.run(100 * time.Millisecond)
+		}
+		if !r.store.discard(bad) {
+			t.Fatalf("the event is %q", r.store.state(bad))
+		}
+		lost := errors.New("connection lost")
+		r.store.fail = func(method string) error {
+			if method == "Park" {
+				return lost
+			}
+			return nil
+		}
+		rel.delayed[0].err = lost
+		rel.free()
+		r.run(20 * time.Second) // shards are renewed, and loaded again
+		r.store.fail = nil
+		r.run(20 * time.Second)
+		r.drained()
+		if !slices.Contains(r.sent(transport.Confirmed), next) {
+			t.Errorf("hold %v: the next event of the key did not go", cfg.HoldDeadKeys)
+		}
+	}
 }

@@ -281,6 +281,9 @@ func (c *relayCore) laneFailed(cl *call) {
 	case opRetry:
 		ln.again = append(cl.entries, ln.again...)
 	case opPark:
+		for _, e := range cl.entries {
+			e.doubtful = true
+		}
 		ln.park = append(cl.entries, ln.park...)
 	case opFollow:
 		if !cl.shards[0].yielding {
@@ -333,7 +336,10 @@ func (c *relayCore) parkReply(cl *call) {
 			l.parking--
 			l.remove(e)
 			if !e.dead || c.cfg.HoldDeadKeys {
-				if l.head == 0 || e.Seq < l.head {
+				switch {
+				case e.doubtful: // if it was parked before, an operator may have settled it since
+					l.head = 0
+				case l.head == 0 || e.Seq < l.head:
 					l.head = e.Seq
 				}
 				c.block(l)

@@ -36,6 +36,7 @@ type entry struct {
 	probing     bool // it is in quarantine to probe its route
 	counted     bool // buffered counts it
 	rewritten   bool // its queue row was written again meanwhile, with another round
+	doubtful    bool // a statement that parks it may have been done already
 
 	// gen numbers the sends of this struct, which is used again for other
 	// events: the outcome of an earlier one is not this one's.

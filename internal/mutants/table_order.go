@@ -61,6 +61,14 @@ var ordering = []Mutant{
 		Test: Test{"producer", "TestFollowersDoNotOvertakeAnEventThatIsStillToBeMoved"},
 	},
 	{
+		Name: "doubtful-park-trusted", Guarantee: "G2",
+		Broken: "A repeated statement that parks an event is taken for the first one; if an operator has settled the event since, its key waits for ever.",
+		File:   "producer/relay_lane.go",
+		Old:    `				case e.doubtful:`,
+		New:    `				case false:`,
+		Test:   Test{"producer", "TestARepeatedParkDoesNotHoldUpTheKeyOfWhatWasDiscarded"},
+	},
+	{
 		Name: "two-heads", Guarantee: "G4",
 		Broken: "Of two retrying events of a key, as after a redrive, both are sent.",
 		File:   "store/postgres/parked.go",
