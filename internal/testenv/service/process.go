@@ -88,8 +88,18 @@ func (p *process) exited() bool {
 // is what a lost race for a port looks like.
 var errExited = errors.New("server exited before it was ready")
 
-// await calls probe until it succeeds, the process ends or ctx is done.
+// await calls probe until it succeeds, the process ends or ctx is done. A probe whose
+// process has ended is not waited for: whoever has its port may never answer.
 func (p *process) await(ctx context.Context, probe func(context.Context) error) error {
+	living, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		select {
+		case <-p.done:
+			cancel()
+		case <-living.Done():
+		}
+	}()
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
 	var last error
@@ -100,7 +110,7 @@ func (p *process) await(ctx context.Context, probe func(context.Context) error) 
 		case <-ctx.Done():
 			return fmt.Errorf("server not ready: %w; last probe: %w\n%s", context.Cause(ctx), orElse(last, errors.New("none")), tail(p.log))
 		case <-tick.C:
-			if last = probe(ctx); last == nil {
+			if last = probe(living); last == nil && !p.exited() {
 				return nil
 			}
 		}

@@ -7,6 +7,9 @@ import (
 	"net"
 	"net/url"
 	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
 	"testing"
 	"time"
 
@@ -200,6 +203,21 @@ func TestTakenPortEndsTheStartWithAnErrorThatIsTriedAgain(t *testing.T) {
 	l.Close()
 	if err := p.Start(t.Context()); err != nil {
 		t.Fatal(err)
+	}
+}
+
+func TestProbeOfAnEndedServerIsNotWaitedFor(t *testing.T) {
+	t.Parallel()
+	p, err := start(exec.Command("sleep", "0.2"), filepath.Join(t.TempDir(), "log"), syscall.SIGKILL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = p.await(t.Context(), func(ctx context.Context) error {
+		<-ctx.Done() // as with another server on its port that answers nothing
+		return ctx.Err()
+	})
+	if !errors.Is(err, errExited) {
+		t.Errorf("got %v, want %v", err, errExited)
 	}
 }
 
