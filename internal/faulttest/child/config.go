@@ -119,6 +119,11 @@ type Config struct {
 
 	// Lean has the handler do nothing but add its effect: for large runs. Defaults to false.
 	Lean bool
+	// Group is how many messages the consumer handles in one transaction at most, each by a call
+	// of its own. Defaults to 1.
+	Group int
+	// Set has it handle those of a transaction in one call. Needs Lean. Defaults to false.
+	Set bool
 	// MaxSoloStarts is the consumer's. Defaults to that of package consumer.
 	MaxSoloStarts int
 	// Quiet has the child log nothing below a warning. Defaults to false.
@@ -143,6 +148,9 @@ func (c Config) withDefaults() (Config, error) {
 	need("Outbox", c.Outbox, c.has(Producer) || c.has(Relay) || c.has(Janitor))
 	need("Inbox", c.Inbox, c.has(Consumer))
 	need("AMQP", c.AMQP, c.has(Relay) || c.has(Consumer))
+	if c.Set && !c.Lean {
+		errs = append(errs, errors.New("Lean: is required by Set"))
+	}
 	if len(c.Roles) == 0 {
 		errs = append(errs, errors.New("Roles: are required"))
 	}
@@ -155,7 +163,7 @@ func (c Config) withDefaults() (Config, error) {
 		def   int
 	}{
 		{&c.Keys, 4}, {&c.Batch, 1}, {&c.Writers, 1}, {&c.Window, 64}, {&c.CacheSize, 1000}, {&c.InFlight, 16},
-		{&c.MaxAttempts, 10}, {&c.GOMAXPROCS, 2},
+		{&c.MaxAttempts, 10}, {&c.GOMAXPROCS, 2}, {&c.Group, 1},
 	} {
 		*f.value = cmp.Or(*f.value, f.def)
 	}

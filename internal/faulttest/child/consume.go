@@ -32,11 +32,17 @@ func (s *service) consumer(st *store, name string) (closers []func(), err error)
 		return nil, err
 	}
 	a := &applier{s: s, service: name, failed: make(map[int64]bool)}
-	h, err := inbox.Handle(HandlerName, a.apply, consumer.HandlerConfig{
+	cfg := consumer.HandlerConfig{
 		Timeout: c.Timeout, LockTimeout: c.LockTimeout, Isolation: consumer.Isolation(c.Isolation), Ordered: !c.Unordered,
-		QuickAttempts: 1, MaxAttempts: c.MaxAttempts, MaxSoloStarts: c.MaxSoloStarts,
+		QuickAttempts: 1, MaxAttempts: c.MaxAttempts, MaxSoloStarts: c.MaxSoloStarts, GroupSize: c.Group,
 		MinBackoff: 20 * time.Millisecond, MaxBackoff: 200 * time.Millisecond,
-	})
+	}
+	var h *consumer.Handler[pgx.Tx]
+	if c.Set {
+		h, err = inbox.HandleBatch(HandlerName, a.applySet, cfg)
+	} else {
+		h, err = inbox.Handle(HandlerName, a.apply, cfg)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -112,6 +118,30 @@ func (a *applier) apply(ctx context.Context, w *consumer.Work[pgx.Tx], msg *mess
 		_, _ = w.DB().Exec(ctx, `SELECT 1 / 0`)
 	}
 	return nil
+}
+
+// applySet adds the effects of a set in one statement, in the order of its messages.
+func (a *applier) applySet(ctx context.Context, b *consumer.Batch[pgx.Tx], msgs []*message.Message) error {
+	var (
+		dispatches, keys []string
+		numbers, amounts []int64
+		stamps           []time.Time
+	)
+	for i, msg := range msgs {
+		var o Order
+		if err := json.Unmarshal(msg.Payload, &o); err != nil {
+			return consumer.Reject(fmt.Errorf("payload is no order"))
+		}
+		e := b.Work(i).Event()
+		dispatches, keys = append(dispatches, e.ID.String()), append(keys, o.Key)
+		numbers, amounts, stamps = append(numbers, o.N), append(amounts, o.Amount), append(stamps, e.Stamp)
+	}
+	_, err := b.DB().Exec(ctx, `INSERT INTO effects (consumer, dispatch, key, n, amount, sent)
+		SELECT $1, u.dispatch::uuid, u.key, u.n, u.amount, u.sent
+		FROM unnest($2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::timestamptz[])
+			WITH ORDINALITY AS u (dispatch, key, n, amount, sent, place) ORDER BY u.place`,
+		a.service, dispatches, keys, numbers, amounts, stamps)
+	return err
 }
 
 // turn tells whether an order is to fail: once, if its number is a multiple of nth.

@@ -55,7 +55,8 @@ func newFleet(sys *system.System, cfg *Config) *fleet {
 		})
 		f.add(child.Config{Name: "relay-" + n, Roles: []child.Role{child.Relay}, Window: 500})
 		f.add(child.Config{
-			Name: "consumer-" + n, Roles: []child.Role{child.Consumer}, Lean: true, InFlight: 32, CacheSize: 1 << 16,
+			Name: "consumer-" + n, Roles: []child.Role{child.Consumer}, Lean: true, InFlight: 64, CacheSize: 1 << 16,
+			Group: 32, Set: i == 1, // one of them calls its handler for each message, the other for sets
 			// Processes are killed whatever message they handle.
 			MaxSoloStarts: 50, MaxHold: time.Minute,
 		})
