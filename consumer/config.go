@@ -43,6 +43,9 @@ type Config struct {
 	// ForgetInterval is how often [Inbox.Run] forgets what is older than Window.
 	// Defaults to 10 minutes.
 	ForgetInterval time.Duration
+	// HistoryFor is how long attempts are kept one by one, whatever became of their message.
+	// Defaults to Window.
+	HistoryFor time.Duration
 	// MaxClockStep is how far the time up to which dispatch IDs are forgotten may advance at
 	// once. A greater step, as after the database's clock jumped ahead, is refused and logged,
 	// and a service that stood still for longer has to be given a greater value once.
@@ -194,6 +197,7 @@ func (c Config) withDefaults() (Config, error) {
 	p.duration("MaxHold", &c.MaxHold, defaultHold)
 	p.duration("PollInterval", &c.PollInterval, defaultPoll)
 	p.duration("ForgetInterval", &c.ForgetInterval, defaultForget)
+	p.duration("HistoryFor", &c.HistoryFor, c.Window)
 	p.duration("MaxClockStep", &c.MaxClockStep, c.Window/2)
 	if c.CacheSize == 0 {
 		c.CacheSize = dedupe.DefaultSize

@@ -282,6 +282,14 @@ func (s *fakeStore) ForgetDiscarded(_ context.Context, number int, _ time.Durati
 	return n, nil
 }
 
+func (s *fakeStore) MessageAttempts(context.Context, string, uuid.UUID, int) ([]consumer.MessageAttempt, error) {
+	return nil, nil
+}
+
+func (s *fakeStore) ForgetHistory(context.Context, int, time.Duration, int) (int, error) {
+	return 0, nil
+}
+
 func (s *fakeStore) InboxStats(context.Context, int) (consumer.Stats, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

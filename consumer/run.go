@@ -274,6 +274,12 @@ func (h *Handler[TX]) forget(ctx context.Context) error {
 	if ferr != nil {
 		return errors.Join(err, fmt.Errorf("remove discarded messages: %w", ferr))
 	}
+	ferr = h.inBatches(ctx, func(limit int) (int, error) {
+		return h.inbox.store.ForgetHistory(ctx, h.consumer(), cfg.HistoryFor, limit)
+	})
+	if ferr != nil {
+		return errors.Join(err, fmt.Errorf("remove old attempts: %w", ferr))
+	}
 	return err
 }
 

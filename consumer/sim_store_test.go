@@ -384,6 +384,15 @@ func (s *simStore) ForgetDiscarded(ctx context.Context, number int, _ time.Durat
 	return 0, s.statement(ctx, fmt.Sprintf("forget discarded of %d", number), func() {})
 }
 
+// The history decides nothing.
+func (s *simStore) MessageAttempts(context.Context, string, uuid.UUID, int) ([]consumer.MessageAttempt, error) {
+	return nil, nil
+}
+
+func (s *simStore) ForgetHistory(context.Context, int, time.Duration, int) (int, error) {
+	return 0, nil
+}
+
 func (s *simStore) InboxStats(context.Context, int) (consumer.Stats, error) {
 	return consumer.Stats{}, errors.New("not simulated")
 }

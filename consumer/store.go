@@ -19,6 +19,7 @@ type Store[TX any] interface {
 	ClaimStore[TX]
 	ParkedStore[TX]
 	WindowStore
+	HistoryStore
 }
 
 // Isolation is the isolation level of a handler's transaction.

@@ -26,14 +26,10 @@ var parking = []Mutant{
 		Name: "discard-deletes-the-claim", Guarantee: "G3",
 		Broken: "Discarding a message deletes its claim, so that the next copy runs.",
 		File:   "store/postgres/inbox_operator.go",
-		Old: `    RETURNING id, dispatch_id
-)
-SELECT dispatch_id FROM r ORDER BY id`,
-		New: `    RETURNING id, dispatch_id
-), d AS (
-    DELETE FROM {{inbox}} i USING r WHERE i.dispatch_id = r.dispatch_id
-)
-SELECT dispatch_id FROM r ORDER BY id`,
+		Old: `    INSERT INTO {{inbox_history}} (consumer, dispatch_id, outcome, error) SELECT consumer, dispatch_id, 'discarded', $3 FROM r ORDER BY id
+`,
+		New: `    DELETE FROM {{inbox}} i USING r WHERE i.dispatch_id = r.dispatch_id
+`,
 		Test: Test{"store/postgres", "TestConsumerContract/operator/discarded message keeps reason and claim, and lets the next one run"},
 	},
 	{
@@ -96,8 +92,14 @@ SELECT dispatch_id FROM r ORDER BY id`,
 		Name: "late-failure-buries", Guarantee: "G2",
 		Broken: "A failure that is recorded late changes a message that an operator has dealt with meanwhile.",
 		File:   "store/postgres/inbox_parked.go",
-		Old:    `    WHERE id = $1 AND state = 'retrying'` + "\n",
-		New:    `    WHERE id = $1` + "\n",
+		Old: `WHERE id = $1 AND state = 'retrying' FOR UPDATE
+), r AS (
+    UPDATE {{inbox_parked}} p
+    SET attempts = greatest(p.attempts, $2), last_error = $4,`,
+		New: `WHERE id = $1 FOR UPDATE
+), r AS (
+    UPDATE {{inbox_parked}} p
+    SET attempts = greatest(p.attempts, $2), last_error = $4,`,
 		Test:   Test{"store/postgres", "TestConsumerContract/take up/late failure does not change a message that is not retrying"},
 	},
 }

@@ -53,6 +53,10 @@ GRANT SELECT, DELETE,
               attempts, next_attempt_at, last_error),
       UPDATE (state, attempts, next_attempt_at, last_error)
     ON "boxpair"."inbox_parked" TO "boxpair_consumer";
+GRANT SELECT, INSERT (consumer, dispatch_id, outcome, error), DELETE ON "boxpair"."inbox_history" TO "boxpair_consumer";
+GRANT SELECT, DELETE, INSERT (dispatch_id, effect_key, consumer, ordered, topic, key, metadata, intent, due_at),
+      UPDATE (run, due_at, lease_until, ended_at, attempts, uncertain, state, result, last_error)
+    ON "boxpair"."inbox_effects" TO "boxpair_consumer";
 
 -- role: requests
 -- Answers HTTP requests once, in the transactions of a service, and forgets old answers. Usually the
@@ -87,6 +91,10 @@ GRANT USAGE ON SEQUENCE "boxpair"."outbox_tickets" TO "boxpair_operator";
 GRANT SELECT, UPDATE (state, attempts, next_attempt_at, forced, reason, discarded_at) ON "boxpair"."inbox_parked"
     TO "boxpair_operator";
 GRANT SELECT, DELETE ON "boxpair"."inbox_attempts" TO "boxpair_operator";
+GRANT SELECT ON "boxpair"."inbox_status" TO "boxpair_operator";
+GRANT SELECT, INSERT (consumer, dispatch_id, outcome, error) ON "boxpair"."inbox_history" TO "boxpair_operator";
+GRANT SELECT, UPDATE (run, due_at, lease_until, ended_at, attempts, state, result, reason)
+    ON "boxpair"."inbox_effects" TO "boxpair_operator";
 
 -- role: monitor
 -- Counts and measures, and reads why something waits. It sees names and keys, no payloads and no
@@ -102,3 +110,7 @@ GRANT SELECT (id, dispatch_id, digest, shard, topic, key, type, producer, source
 GRANT SELECT (id, consumer, dispatch_id, digest, stamp, topic, key, state, ordered, claimed, forced, attempts,
               parked_at, next_attempt_at, last_error, reason, discarded_at)
     ON "boxpair"."inbox_parked" TO "boxpair_monitor";
+GRANT SELECT ON "boxpair"."inbox_history", "boxpair"."inbox_status" TO "boxpair_monitor";
+GRANT SELECT (id, run, prepared_at, due_at, lease_until, ended_at, dispatch_id, effect_key, attempts, consumer, ordered,
+              uncertain, state, topic, key, last_error, reason)
+    ON "boxpair"."inbox_effects" TO "boxpair_monitor";

@@ -26,7 +26,8 @@ type Config struct {
 	Isolation pgx.TxIsoLevel
 	// AllAttempts keeps a row in outbox_attempts for every confirmed attempt of relays that use
 	// the store, too: the history of an event then shows which relay has sent each copy and when. It costs
-	// a row per delivery, kept as long as the event. Defaults to false: failures only.
+	// a row per delivery, kept as long as the event. Inboxes likewise keep one in inbox_history for every message
+	// that they apply, for as long as consumer.Config.HistoryFor says. Defaults to false: failures only.
 	AllAttempts bool
 }
 

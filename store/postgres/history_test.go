@@ -6,12 +6,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/boxpair/boxpair/internal/testenv"
 	"github.com/boxpair/boxpair/migrations"
 	"github.com/boxpair/boxpair/producer"
 	"github.com/boxpair/boxpair/store/postgres"
+	"github.com/boxpair/boxpair/store/storetest"
 )
 
 func TestAllAttemptsAreKeptOnRequest(t *testing.T) {
@@ -58,4 +60,20 @@ func TestAllAttemptsAreKeptOnRequest(t *testing.T) {
 	if slices.ContainsFunc(plan, func(line string) bool { return strings.Contains(line, "outbox_receipts") }) {
 		t.Errorf("what waits is looked for among what was delivered:\n%s", strings.Join(plan, "\n"))
 	}
+}
+
+func TestAppliedMessagesAreInTheHistoryOnRequest(t *testing.T) {
+	t.Parallel()
+	storetest.AllAttempts(t, inboxFixtureOf(t, newPool(t, nil), postgres.Config{Schema: testenv.Name(t), AllAttempts: true}))
+}
+
+func TestStatusSaysWhatBecameOfAMessage(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t, nil)
+	cfg := postgres.Config{Schema: testenv.Name(t), Prefix: "p_"}
+	storetest.InboxStatus(t, inboxFixtureOf(t, pool, cfg), func(id uuid.UUID) (state, why string, attempts int, err error) {
+		err = pool.QueryRow(t.Context(), `SELECT state, why, attempts FROM `+pgx.Identifier{cfg.Schema, "p_inbox_status"}.Sanitize()+
+			` WHERE dispatch_id = $1`, id.String()).Scan(&state, &why, &attempts)
+		return state, why, attempts, err
+	})
 }

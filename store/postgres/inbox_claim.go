@@ -94,6 +94,7 @@ func (s *Store) Apply(ctx context.Context, c consumer.Claim, fn func(ctx context
 	if err := w.run(func() error { return fn(ctx, w.handing()) }); err != nil {
 		return consumer.None, err
 	}
+	w.noteApplied(c.Consumer, c.ID)
 	if err := w.commit(ctx); err != nil {
 		return consumer.None, err
 	}
@@ -207,6 +208,9 @@ UPDATE {{inbox_attempts}} SET starts = starts - 1, changed_at = clock_timestamp(
 WHERE consumer = $1 AND dispatch_id = $2 AND starts > 0`)
 
 	countFailure = statement(`
+WITH h AS (
+    INSERT INTO {{inbox_history}} (consumer, dispatch_id, outcome, error) VALUES ($1, $2, 'failed', $3)
+)
 INSERT INTO {{inbox_attempts}} AS a (consumer, dispatch_id, attempts, last_error) VALUES ($1, $2, 1, $3)
 ON CONFLICT (consumer, dispatch_id) DO UPDATE
 SET attempts = a.attempts + 1, starts = 0, last_error = excluded.last_error, changed_at = clock_timestamp()
@@ -233,7 +237,7 @@ func (s *Store) Unstarted(ctx context.Context, consumer int, id uuid.UUID) error
 // Failed implements [consumer.ClaimStore].
 func (s *Store) Failed(ctx context.Context, consumer int, id uuid.UUID, lastError string) (int, error) {
 	var attempts int
-	if err := s.queryRow(ctx, countFailure, consumer, idValue(id), lastError).Scan(&attempts); err != nil {
+	if err := s.queryRow(ctx, countFailure, consumer, idValue(id), plain(lastError)).Scan(&attempts); err != nil {
 		return 0, failed("count a failed attempt", &ownError{err})
 	}
 	return attempts, nil

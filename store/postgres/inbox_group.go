@@ -97,6 +97,11 @@ func (s *Store) ApplyGroup(ctx context.Context, claims []consumer.Claim, fn func
 		if err := w.run(func() error { return fn(ctx, w.handing(), run) }); err != nil {
 			return nil, err
 		}
+		ids := make([]uuid.UUID, len(run))
+		for n, at := range run {
+			ids[n] = claims[at].ID
+		}
+		w.noteApplied(claims[0].Consumer, ids...)
 	}
 	if err := w.setGroupAside(ctx, g); err != nil {
 		return nil, err

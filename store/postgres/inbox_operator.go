@@ -62,6 +62,8 @@ WITH r AS (
     SET state = 'retrying', next_attempt_at = clock_timestamp(), attempts = 0, forced = forced OR state = 'altered'
     WHERE id = ANY ($1::bigint[]) AND state = ANY ($2::text[])
     RETURNING id, consumer, dispatch_id
+), h AS (
+    INSERT INTO {{inbox_history}} (consumer, dispatch_id, outcome) SELECT consumer, dispatch_id, 'redriven' FROM r ORDER BY id
 ), a AS (
     DELETE FROM {{inbox_attempts}} a USING r WHERE a.consumer = r.consumer AND a.dispatch_id = r.dispatch_id
 )
@@ -84,7 +86,9 @@ var (
 WITH r AS (
     UPDATE {{inbox_parked}} SET state = 'discarded', next_attempt_at = NULL, reason = $3, discarded_at = clock_timestamp()
     WHERE id = ANY ($1::bigint[]) AND state = ANY ($2::text[])
-    RETURNING id, dispatch_id
+    RETURNING id, consumer, dispatch_id
+), h AS (
+    INSERT INTO {{inbox_history}} (consumer, dispatch_id, outcome, error) SELECT consumer, dispatch_id, 'discarded', $3 FROM r ORDER BY id
 )
 SELECT dispatch_id FROM r ORDER BY id`)
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/boxpair/boxpair/consumer"
 )
@@ -114,6 +115,9 @@ func (s *Store) queueParked(b *pgx.Batch, p *consumer.Parking) error {
 		return nil
 	})
 	b.Queue(s.sql[deleteAttempts], p.Consumer, id)
+	if p.State == consumer.Dead && p.Attempts == 0 {
+		b.Queue(s.sql[noteAttempt], p.Consumer, []pgtype.UUID{id}, "dead", plain(p.LastError))
+	}
 	return nil
 }
 

@@ -111,6 +111,7 @@ func (s *Store) ApplyParked(ctx context.Context, c consumer.Claim, seq int64, fn
 	if err := w.run(func() error { return fn(ctx, w.handing(), &row.ParkedMessage) }); err != nil {
 		return false, err
 	}
+	w.noteApplied(c.Consumer, row.ID)
 	if err := w.sendLate(ctx); err != nil {
 		return false, err
 	}
@@ -256,19 +257,31 @@ func (s *Store) queuePromote(b *pgx.Batch, at place, gone int64) {
 
 var (
 	retryMessage = statement(`
-WITH r AS (
-    UPDATE {{inbox_parked}}
-    SET attempts = greatest(attempts, $2), last_error = $4,
+WITH o AS MATERIALIZED (
+    SELECT id, attempts FROM {{inbox_parked}} WHERE id = $1 AND state = 'retrying' FOR UPDATE
+), r AS (
+    UPDATE {{inbox_parked}} p
+    SET attempts = greatest(p.attempts, $2), last_error = $4,
         next_attempt_at = clock_timestamp() + $3::bigint * interval '1 microsecond'
-    WHERE id = $1 AND state = 'retrying'
-    RETURNING consumer, dispatch_id
+    FROM o WHERE p.id = o.id
+    RETURNING p.consumer, p.dispatch_id, o.attempts AS was
+), h AS (
+    INSERT INTO {{inbox_history}} (consumer, dispatch_id, outcome, error)
+    SELECT consumer, dispatch_id, 'failed', $4 FROM r WHERE was < $2
 )
 DELETE FROM {{inbox_attempts}} a USING r WHERE a.consumer = r.consumer AND a.dispatch_id = r.dispatch_id`)
 
 	buryMessage = statement(`
-UPDATE {{inbox_parked}}
-SET attempts = greatest(attempts, $2), last_error = $3, next_attempt_at = NULL, state = 'dead'
-WHERE id = $1 AND state = 'retrying'`)
+WITH o AS MATERIALIZED (
+    SELECT id, attempts FROM {{inbox_parked}} WHERE id = $1 AND state = 'retrying' FOR UPDATE
+), r AS (
+    UPDATE {{inbox_parked}} p
+    SET attempts = greatest(p.attempts, $2), last_error = $3, next_attempt_at = NULL, state = 'dead'
+    FROM o WHERE p.id = o.id
+    RETURNING p.consumer, p.dispatch_id, o.attempts AS was
+)
+INSERT INTO {{inbox_history}} (consumer, dispatch_id, outcome, error)
+SELECT consumer, dispatch_id, CASE WHEN was < $2 THEN 'failed' ELSE 'dead' END, $3 FROM r`)
 )
 
 // RetryMessage implements [consumer.ParkedStore]. A message that is not retrying any

@@ -194,6 +194,7 @@ var denied = map[string][]string{
 		`UPDATE inbox SET digest = NULL`, `UPDATE inbox SET stamp = now()`, `UPDATE inbox_parked SET payload = ''`,
 		`UPDATE inbox_parked SET metadata = '{}'`, `UPDATE inbox_parked SET forced = true`, `UPDATE inbox_parked SET reason = 'x'`,
 		`UPDATE inbox_consumers SET name = 'other'`, `DELETE FROM inbox_consumers`, `TRUNCATE inbox`, `CREATE TABLE x ()`,
+		`UPDATE inbox_history SET error = ''`, `UPDATE inbox_effects SET intent = ''`, `UPDATE inbox_effects SET effect_key = dispatch_id`,
 	},
 	"requests": {
 		`UPDATE inbox_requests SET fingerprint = ''`, `UPDATE inbox_requests SET key = 'x'`, `SELECT FROM outbox_events`,
@@ -210,13 +211,14 @@ var denied = map[string][]string{
 		`INSERT INTO outbox_events (topic) VALUES ('forged')`, `UPDATE outbox_events SET payload = ''`, `DELETE FROM outbox_events`,
 		`DELETE FROM outbox_queue`, `DELETE FROM outbox_parked`, `UPDATE outbox_shards SET owner = 'x'`, `DELETE FROM inbox`,
 		`UPDATE inbox SET digest = NULL`, `UPDATE inbox_parked SET payload = ''`, `DELETE FROM inbox_parked`, `DELETE FROM outbox_attempts`,
-		`CREATE TABLE x ()`,
+		`DELETE FROM inbox_history`, `DELETE FROM inbox_effects`, `UPDATE inbox_effects SET intent = ''`, `CREATE TABLE x ()`,
 	},
 	"monitor": {
 		`SELECT payload FROM outbox_events`, `SELECT headers FROM outbox_events`, `SELECT payload FROM inbox_parked`,
 		`SELECT metadata FROM inbox_parked`, `SELECT body FROM inbox_requests`, `DELETE FROM outbox_queue`, `UPDATE outbox_parked SET state = 'dead'`,
 		`UPDATE outbox_shards SET owner = 'x'`, `DELETE FROM inbox`, `INSERT INTO outbox_relays VALUES ('x', now())`,
 		`UPDATE inbox_consumers SET forgotten_until = now()`, `CREATE TABLE x ()`, `SELECT nextval('outbox_tickets')`,
+		`SELECT intent FROM inbox_effects`, `SELECT result FROM inbox_effects`, `DELETE FROM inbox_history`,
 	},
 }
 

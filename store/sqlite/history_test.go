@@ -10,6 +10,7 @@ import (
 	"github.com/boxpair/boxpair/idgen"
 	"github.com/boxpair/boxpair/producer"
 	"github.com/boxpair/boxpair/store/sqlite"
+	"github.com/boxpair/boxpair/store/storetest"
 	"github.com/boxpair/boxpair/transport"
 )
 
@@ -61,4 +62,24 @@ func TestAllAttemptsAreKeptOnRequest(t *testing.T) {
 	if err != nil || state != "delivered" || at == "" {
 		t.Errorf("state is %q, delivered at %q, %v", state, at, err)
 	}
+}
+
+func TestAppliedMessagesAreInTheHistoryOnRequest(t *testing.T) {
+	t.Parallel()
+	db, _ := database(t)
+	newStore(t, db)
+	store, err := sqlite.New(db, sqlite.Config{AllAttempts: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	storetest.AllAttempts(t, inbox(t, db, store))
+}
+
+func TestStatusSaysWhatBecameOfAMessage(t *testing.T) {
+	t.Parallel()
+	db, _ := database(t)
+	storetest.InboxStatus(t, inbox(t, db, newStore(t, db)), func(id uuid.UUID) (state, why string, attempts int, err error) {
+		err = db.QueryRow(`SELECT state, why, attempts FROM boxpair_inbox_status WHERE dispatch_id = ?`, id[:]).Scan(&state, &why, &attempts)
+		return state, why, attempts, err
+	})
 }

@@ -49,7 +49,10 @@ func (s *Store) Apply(ctx context.Context, c consumer.Claim, fn func(ctx context
 		}
 		switch verdict {
 		case consumer.Applied:
-			return fn(ctx, tx)
+			if err := fn(ctx, tx); err != nil {
+				return err
+			}
+			return s.noteApplied(ctx, tx, c.Consumer, c.ID)
 		case consumer.Followed:
 			return nil
 		}
@@ -177,12 +180,22 @@ func (s *Store) Unstarted(ctx context.Context, consumerID int, id uuid.UUID) err
 }
 
 // Failed counts a failed attempt and forgets the recorded starts.
-func (s *Store) Failed(ctx context.Context, consumerID int, id uuid.UUID, lastError string) (int, error) {
-	return s.count(ctx, "count attempt", `
+func (s *Store) Failed(ctx context.Context, consumerID int, id uuid.UUID, lastError string) (attempts int, err error) {
+	err = s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		err := s.one(ctx, tx, []any{&attempts}, `
 		INSERT INTO {inbox_attempts} (consumer, dispatch_id, attempts, last_error, updated_at) VALUES (?, ?, 1, ?, ?)
 		ON CONFLICT (consumer, dispatch_id) DO UPDATE
 		SET attempts = attempts + 1, starts = 0, last_error = excluded.last_error, updated_at = excluded.updated_at
 		RETURNING attempts`, consumerID, id[:], lastError, now())
+		if err != nil {
+			return err
+		}
+		return s.note(ctx, tx, consumerID, id, "failed", lastError)
+	})
+	if err != nil {
+		return 0, fmt.Errorf("count attempt: %w", &ownError{err})
+	}
+	return attempts, nil
 }
 
 func (s *Store) count(ctx context.Context, doing, query string, args ...any) (n int, err error) {

@@ -29,7 +29,15 @@ func (s *Store) ApplyGroup(ctx context.Context, claims []consumer.Claim, fn func
 		}
 		switch {
 		case len(run) > 0:
-			return fn(ctx, tx, run)
+			if err := fn(ctx, tx, run); err != nil {
+				return err
+			}
+			for _, i := range run {
+				if err := s.noteApplied(ctx, tx, claims[i].Consumer, claims[i].ID); err != nil {
+					return err
+				}
+			}
+			return nil
 		case slices.Contains(verdicts, consumer.Followed):
 			return nil
 		}

@@ -81,7 +81,10 @@ func (s *Store) RedriveMessages(ctx context.Context, f consumer.Filter) ([]uuid.
 	ids, err := s.settle(ctx, w, f.Limit, func(ctx context.Context, tx *sql.Tx, c messageChoice) error {
 		_, err := s.exec(ctx, tx, `UPDATE {inbox_parked} SET forced = forced OR state = 'altered', state = 'retrying', attempts = 0,
 			next_attempt_at = ? WHERE seq = ?`, now(), c.seq)
-		return err
+		if err != nil {
+			return err
+		}
+		return s.note(ctx, tx, c.consumer, c.id, "redriven", "")
 	})
 	if err != nil {
 		return nil, fmt.Errorf("redrive: %w", err)
@@ -97,6 +100,9 @@ func (s *Store) DiscardMessages(ctx context.Context, f consumer.Filter, reason s
 	ids, err := s.settle(ctx, w, f.Limit, func(ctx context.Context, tx *sql.Tx, c messageChoice) error {
 		_, err := s.exec(ctx, tx, `UPDATE {inbox_parked} SET state = 'discarded', reason = ?, next_attempt_at = NULL, discarded_at = ?
 			WHERE seq = ?`, reason, now(), c.seq)
+		if err == nil {
+			err = s.note(ctx, tx, c.consumer, c.id, "discarded", reason)
+		}
 		if err != nil || !c.ordered || c.key == "" {
 			return err
 		}

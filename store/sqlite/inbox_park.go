@@ -110,7 +110,10 @@ func (s *Store) claimAndPark(ctx context.Context, tx *sql.Tx, row parkedRow) (co
 	}
 	switch verdict {
 	case consumer.Applied:
-		return verdict, s.parkClaimed(ctx, tx, row)
+		if err := s.parkClaimed(ctx, tx, row); err != nil {
+			return consumer.None, err
+		}
+		return verdict, s.noteRetry(ctx, tx, row.consumer, m.ID, false, row.state == consumer.Dead && row.attempts == 0, row.lastError)
 	case consumer.TooOld:
 		// The claim was made before the time that is forgotten was looked at.
 		if err := s.unclaim(ctx, tx, &c); err != nil {

@@ -108,7 +108,7 @@ func (s *Store) ApplyParked(ctx context.Context, c consumer.Claim, seq int64,
 		if err := s.remove(context.WithoutCancel(ctx), tx, m); err != nil {
 			return fmt.Errorf("remove parked message: %w", &ownError{err})
 		}
-		return nil
+		return s.noteApplied(ctx, tx, m.consumer, m.ID)
 	})
 	switch {
 	case errors.Is(err, errNothing):
@@ -214,12 +214,20 @@ func (s *Store) RetryMessage(ctx context.Context, seq int64, attempts int, retry
 	err := s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		var at place
 		var id []byte
-		err := s.one(ctx, tx, []any{&at.consumer, &id, &at.key, &at.ordered}, `
-			UPDATE {inbox_parked} SET state = ?, attempts = max(attempts, ?), next_attempt_at = ?, last_error = ?
-			WHERE seq = ? AND state = 'retrying' RETURNING consumer, dispatch_id, key, ordered`, state, attempts, next, lastError, seq)
+		was := 0
+		err := s.one(ctx, tx, []any{&was}, `SELECT attempts FROM {inbox_parked} WHERE seq = ? AND state = 'retrying'`, seq)
 		if errors.Is(err, sql.ErrNoRows) {
 			return nil
 		} else if err != nil {
+			return err
+		}
+		err = s.one(ctx, tx, []any{&at.consumer, &id, &at.key, &at.ordered}, `
+			UPDATE {inbox_parked} SET state = ?, attempts = max(attempts, ?), next_attempt_at = ?, last_error = ?
+			WHERE seq = ? AND state = 'retrying' RETURNING consumer, dispatch_id, key, ordered`, state, attempts, next, lastError, seq)
+		if err != nil {
+			return err
+		}
+		if err := s.noteRetry(ctx, tx, at.consumer, uuid.UUID(id), attempts > was, dead, lastError); err != nil {
 			return err
 		}
 		if err := s.forgetAttempts(ctx, tx, at.consumer, uuid.UUID(id)); err != nil || !dead {

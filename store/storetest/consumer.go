@@ -49,6 +49,7 @@ func Consumer[TX any](t *testing.T, open func(t *testing.T) InboxFixture[TX]) {
 		{"take up", takeUpTests[TX]()},
 		{"operator", messageOperatorTests[TX]()},
 		{"window", windowTests[TX]()},
+		{"history", historyTests[TX]()},
 	} {
 		t.Run(group.name, func(t *testing.T) {
 			for _, test := range group.tests {
