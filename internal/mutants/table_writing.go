@@ -11,6 +11,16 @@ var writing = []Mutant{
 		Test:   Test{"store/postgres", "TestProducerContract/append/rolled-back event is not there"},
 	},
 	{
+		Name: "lent-transaction-ends", Guarantee: "G1",
+		Broken: "Who ends a database/sql transaction that was lent is told that it worked, and its owner commits it later.",
+		File:   "store/postgres/sqltx.go",
+		Old: `	if c.ended {
+		return errHandlerEnded
+	}`,
+		New:  ``,
+		Test: Test{"store/postgres", "TestLentTransactionCannotBeEndedByWhoGotIt"},
+	},
+	{
 		Name: "panic-commits", Guarantee: "G1",
 		Broken: "A transaction whose function failed or panicked is committed.",
 		File:   "store/postgres/tx.go",

@@ -34,6 +34,7 @@ type Config struct {
 // Store keeps outboxes and inboxes in PostgreSQL. It is safe for concurrent use.
 type Store struct {
 	pool  *pgxpool.Pool
+	conns connections // those of the pool that transactions run on
 	names migrations.Names
 	iso   pgx.TxIsoLevel
 	mode  pgx.QueryExecMode
@@ -65,6 +66,7 @@ func New(pool *pgxpool.Pool, cfg Config) (*Store, error) {
 	}
 	return &Store{
 		pool:  pool,
+		conns: pooled{pool},
 		names: names,
 		iso:   cfg.Isolation,
 		mode:  planEach(pool),

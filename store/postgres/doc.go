@@ -1,7 +1,8 @@
 // Package postgres keeps outboxes and inboxes in PostgreSQL, on pgx.
 //
 // [Migrate] makes the tables, [New] returns a [Store] over a pool, and the
-// store is what producer.New and consumer.New take. A transaction is a [pgx.Tx].
+// store is what producer.New and consumer.New take. A transaction is a [pgx.Tx]. For services on
+// database/sql, or on what stands on it, [NewSQL] returns a [SQLStore], whose transactions are [sql.Tx].
 // PostgreSQL 13 or later is needed, and nothing besides: no extension, no
 // superuser, no session state, so a pooler in transaction mode may be in between
 // ([Store.Listen] apart, which needs a session of its own and can do without).

@@ -7,6 +7,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/stdlib"
 
 	"github.com/boxpair/boxpair/producer"
 	"github.com/boxpair/boxpair/store/postgres"
@@ -47,6 +48,49 @@ func Example() {
 			})
 			return err
 		})
+	}
+	if err := run(); err != nil {
+		fmt.Println(err)
+	}
+}
+
+// A service on database/sql, or on a library above it, writes events in the transactions that
+// it has anyway. One pool serves both.
+func ExampleNewSQL() {
+	ctx := context.Background()
+	run := func() error {
+		pool, err := pgxpool.New(ctx, "postgres://localhost/orders")
+		if err != nil {
+			return err
+		}
+		defer pool.Close()
+		db := stdlib.OpenDBFromPool(pool) // what sqlx, GORM or ent is given
+		defer db.Close()
+		store, err := postgres.NewSQL(pool, postgres.Config{})
+		if err != nil {
+			return err
+		}
+		outbox, err := producer.New(store, producer.Config{Name: "orders"})
+		if err != nil {
+			return err
+		}
+		tx, err := db.BeginTx(ctx, nil)
+		if err != nil {
+			return err
+		}
+		defer tx.Rollback() // after a commit it does nothing
+		id := uuid.NewString()
+		if _, err := tx.ExecContext(ctx, "INSERT INTO orders (id) VALUES ($1)", id); err != nil {
+			return err
+		}
+		w := outbox.Tx(tx)
+		_, err = w.Write(ctx, producer.Event{
+			Topic: "order.placed", Key: id, Source: "order/" + id, Version: 1, Payload: []byte(`{}`),
+		})
+		if err != nil {
+			return err
+		}
+		return tx.Commit()
 	}
 	if err := run(); err != nil {
 		fmt.Println(err)

@@ -11,7 +11,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/transport"
@@ -83,7 +82,7 @@ const (
 // work is one transaction of an inbox, on a connection of its own.
 type work struct {
 	store *Store
-	conn  *pgxpool.Conn
+	conn  connection
 	tx    pgx.Tx
 	late  *pgx.Batch // what handlers queued for the end; nil for nothing
 	early bool       // the session may hold the lock of a key
@@ -93,7 +92,7 @@ type work struct {
 // open takes a connection and returns the beginning of a transaction on it, to be
 // sent with [work.send]. Whatever happens, [work.end] must be called.
 func (s *Store) open(ctx context.Context, t terms) (*work, *pgx.Batch, error) {
-	conn, err := s.pool.Acquire(ctx)
+	conn, err := s.conns.acquire(ctx)
 	if err != nil {
 		return nil, nil, fmt.Errorf("acquire a connection: %w", &ownError{err})
 	}

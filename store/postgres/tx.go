@@ -23,7 +23,7 @@ const (
 // the transaction is rolled back; a COMMIT that was sent is waited for whatever
 // becomes of ctx, for 30 s at most.
 func (s *Store) Transact(ctx context.Context, fn func(ctx context.Context, tx pgx.Tx) error) error {
-	tx, err := s.pool.BeginTx(ctx, pgx.TxOptions{IsoLevel: s.iso})
+	tx, err := s.conns.begin(ctx, pgx.TxOptions{IsoLevel: s.iso})
 	if err != nil {
 		return fmt.Errorf("begin: %w", err)
 	}
@@ -81,6 +81,8 @@ func rollback(ctx context.Context, tx pgx.Tx) {
 	_ = tx.Rollback(ctx)
 }
 
+var errSavepointFailed = errors.New("a statement in it had failed")
+
 // Savepoint implements [producer.EventStore]. An error of a statement that fn
 // swallowed is an error here: the savepoint cannot be released, and is rolled back to.
 func (s *Store) Savepoint(ctx context.Context, tx pgx.Tx, fn func(ctx context.Context, tx pgx.Tx) error) error {
@@ -98,7 +100,7 @@ func (s *Store) Savepoint(ctx context.Context, tx pgx.Tx, fn func(ctx context.Co
 		return err
 	}
 	if sp.Conn().PgConn().TxStatus() == 'E' {
-		return errors.New("release savepoint: a statement in it had failed")
+		return fmt.Errorf("release savepoint: %w", errSavepointFailed)
 	}
 	if err := sp.Commit(ctx); err != nil {
 		return fmt.Errorf("release savepoint: %w", err)

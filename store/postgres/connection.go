@@ -1,0 +1,37 @@
+package postgres
+
+import (
+	"context"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+)
+
+// connection is one connection of the pool, for the time of a transaction.
+type connection interface {
+	Conn() *pgx.Conn
+	SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
+	Release()
+}
+
+// connections gives connections out. It is the pool, or [lender] for a [SQLStore].
+type connections interface {
+	acquire(ctx context.Context) (connection, error)
+	// begin begins a transaction on a connection that its end gives back.
+	begin(ctx context.Context, options pgx.TxOptions) (pgx.Tx, error)
+}
+
+// pooled are the connections of a pool.
+type pooled struct{ *pgxpool.Pool }
+
+func (p pooled) acquire(ctx context.Context) (connection, error) {
+	conn, err := p.Acquire(ctx)
+	if err != nil {
+		return nil, err // not a nil pointer in an interface
+	}
+	return conn, nil
+}
+
+func (p pooled) begin(ctx context.Context, options pgx.TxOptions) (pgx.Tx, error) {
+	return p.BeginTx(ctx, options)
+}

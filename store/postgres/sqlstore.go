@@ -1,0 +1,176 @@
+package postgres
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/consumer/request"
+	"github.com/boxpair/boxpair/producer"
+)
+
+// SQLStore is a [Store] whose transactions are those of database/sql, for services on
+// sqlx, GORM, ent or database/sql itself. Everything that runs without a transaction of
+// the caller's (relays, janitors, operators, the bookkeeping of inboxes) uses the pool. It is
+// safe for concurrent use.
+//
+// Writers take any open [sql.Tx] on the store's database whose [sql.DB] runs on pgx's package
+// stdlib. The pool may serve that as well, so that a process has one:
+//
+//	pool, err := pgxpool.New(ctx, url)
+//	db := stdlib.OpenDBFromPool(pool)      // for sqlx, GORM, ent
+//	store, err := postgres.NewSQL(pool, postgres.Config{})
+//
+// Handlers, and what [SQLStore.Transact] runs, are given a transaction of the store's own. To commit it
+// or roll it back is an error: its owner does.
+type SQLStore struct {
+	// Store has the same tables. Its methods that this type does not have are this type's as well.
+	*Store
+}
+
+var (
+	_ producer.Store[*sql.Tx] = (*SQLStore)(nil)
+	_ consumer.Store[*sql.Tx] = (*SQLStore)(nil)
+	_ request.Store[*sql.Tx]  = (*SQLStore)(nil)
+)
+
+// ErrNotPgx is wrapped when a transaction is not one of pgx's package stdlib: another driver,
+// or a wrapper around the driver that does not pass arguments on as they are.
+var ErrNotPgx = errors.New("the transaction is not one of pgx's stdlib (github.com/jackc/pgx/v5/stdlib)")
+
+// NewSQL returns a store over pool whose transactions are those of database/sql. It does no I/O.
+// As with [New], the tables are made by [Migrate], and the pool stays the caller's, who closes it after
+// everything that uses the store has ended.
+func NewSQL(pool *pgxpool.Pool, cfg Config) (*SQLStore, error) {
+	store, err := New(pool, cfg)
+	if err != nil {
+		return nil, err
+	}
+	store.conns = lender{pool}
+	return &SQLStore{Store: store}, nil
+}
+
+// Append implements [producer.EventStore], in one round trip.
+func (s *SQLStore) Append(ctx context.Context, tx *sql.Tx, writer uuid.UUID, records []producer.Record) (known []bool, err error) {
+	if len(records) == 0 {
+		return nil, nil
+	}
+	err = within(ctx, tx, func(ctx context.Context, tx pgx.Tx) error {
+		known, err = s.Store.Append(ctx, tx, writer, records)
+		return err
+	})
+	return known, err
+}
+
+// LockKeys implements [producer.EventStore] as [Store.LockKeys] does.
+func (s *SQLStore) LockKeys(ctx context.Context, tx *sql.Tx, keys []string) error {
+	if len(keys) == 0 {
+		return nil
+	}
+	return within(ctx, tx, func(ctx context.Context, tx pgx.Tx) error { return s.Store.LockKeys(ctx, tx, keys) })
+}
+
+// Transact implements [producer.EventStore] as [Store.Transact] does.
+func (s *SQLStore) Transact(ctx context.Context, fn func(ctx context.Context, tx *sql.Tx) error) error {
+	return s.Store.Transact(ctx, func(ctx context.Context, tx pgx.Tx) error {
+		return lend(ctx, tx, func(tx *sql.Tx) error { return fn(ctx, tx) })
+	})
+}
+
+// Savepoint implements [producer.EventStore]. An error of a statement that fn
+// swallowed is an error here: the savepoint cannot be released, and is rolled back to.
+func (s *SQLStore) Savepoint(ctx context.Context, tx *sql.Tx, fn func(ctx context.Context, tx *sql.Tx) error) error {
+	if err := savepoint(ctx, tx, "SAVEPOINT boxpair_sp"); err != nil {
+		return fmt.Errorf("savepoint: %w", err)
+	}
+	released := false
+	defer func() {
+		if released {
+			return
+		}
+		// fn failed, panicked or called Goexit. Savepoints of one name hide each other, so
+		// this one has to go. If the connection is gone, so is the transaction.
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTimeout)
+		defer cancel()
+		_ = savepoint(ctx, tx, "ROLLBACK TO SAVEPOINT boxpair_sp", "RELEASE SAVEPOINT boxpair_sp")
+	}()
+	if err := fn(ctx, tx); err != nil {
+		return err
+	}
+	err := within(ctx, tx, func(ctx context.Context, tx pgx.Tx) error {
+		if tx.Conn().PgConn().TxStatus() == 'E' {
+			return errSavepointFailed
+		}
+		_, err := tx.Exec(ctx, "RELEASE SAVEPOINT boxpair_sp")
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("release savepoint: %w", err)
+	}
+	released = true
+	return nil
+}
+
+func savepoint(ctx context.Context, tx *sql.Tx, statements ...string) error {
+	return within(ctx, tx, func(ctx context.Context, tx pgx.Tx) error {
+		for _, statement := range statements {
+			if _, err := tx.Exec(ctx, statement); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// Apply implements [consumer.ClaimStore] as [Store.Apply] does, with as many round trips.
+func (s *SQLStore) Apply(ctx context.Context, c consumer.Claim, fn func(ctx context.Context, tx *sql.Tx) error) (consumer.Verdict, error) {
+	return s.Store.Apply(ctx, c, func(ctx context.Context, tx pgx.Tx) error {
+		return lend(ctx, tx, func(tx *sql.Tx) error { return fn(ctx, tx) })
+	})
+}
+
+// ApplyGroup implements [consumer.ClaimStore] as [Store.ApplyGroup] does.
+func (s *SQLStore) ApplyGroup(ctx context.Context, claims []consumer.Claim, fn func(ctx context.Context, tx *sql.Tx, run []int) error) ([]consumer.Verdict, error) {
+	return s.Store.ApplyGroup(ctx, claims, func(ctx context.Context, tx pgx.Tx, run []int) error {
+		return lend(ctx, tx, func(tx *sql.Tx) error { return fn(ctx, tx, run) })
+	})
+}
+
+// ApplyParked implements [consumer.ParkedStore] as [Store.ApplyParked] does.
+func (s *SQLStore) ApplyParked(ctx context.Context, c consumer.Claim, seq int64, fn func(ctx context.Context, tx *sql.Tx, m *consumer.ParkedMessage) error) (bool, error) {
+	return s.Store.ApplyParked(ctx, c, seq, func(ctx context.Context, tx pgx.Tx, m *consumer.ParkedMessage) error {
+		return lend(ctx, tx, func(tx *sql.Tx) error { return fn(ctx, tx, m) })
+	})
+}
+
+// Classify implements [consumer.ClaimStore] as [Store.Classify] does; what database/sql says of
+// a connection that is gone is of the infrastructure, too.
+func (s *SQLStore) Classify(err error) consumer.ErrorClass {
+	class := s.Store.Classify(err)
+	if class == consumer.HandlerError && errors.Is(err, driver.ErrBadConn) {
+		return consumer.Infrastructure
+	}
+	return class
+}
+
+// ClaimRequest implements [request.Store] as [Store.ClaimRequest] does.
+func (s *SQLStore) ClaimRequest(ctx context.Context, tx *sql.Tx, r request.Request, wait time.Duration) (a *request.Answer, err error) {
+	err = within(ctx, tx, func(ctx context.Context, tx pgx.Tx) error {
+		a, err = s.Store.ClaimRequest(ctx, tx, r, wait)
+		return err
+	})
+	return a, err
+}
+
+// AnswerRequest implements [request.Store] as [Store.AnswerRequest] does.
+func (s *SQLStore) AnswerRequest(ctx context.Context, tx *sql.Tx, r request.Request, a request.Answer) error {
+	return within(ctx, tx, func(ctx context.Context, tx pgx.Tx) error { return s.Store.AnswerRequest(ctx, tx, r, a) })
+}

@@ -1,0 +1,199 @@
+package postgres
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5/stdlib"
+)
+
+// within runs fn on the connection of tx. database/sql shows the connection of a sql.Conn
+// but not that of a sql.Tx. pgx hands it to an argument that rewrites the statement, while database/sql
+// keeps every other user of the transaction out, its own rollback included; so fn
+// runs there, and the statement itself is never sent.
+func within(ctx context.Context, tx *sql.Tx, fn func(ctx context.Context, tx pgx.Tx) error) error {
+	v := &visit{fn: fn}
+	_, err := tx.ExecContext(ctx, "", v)
+	switch {
+	case v.done:
+		return v.err
+	case err == nil:
+		return ErrNotPgx // the driver has sent an empty statement
+	case errors.Is(err, sql.ErrTxDone), errors.Is(err, driver.ErrBadConn), ctx.Err() != nil:
+		return err
+	}
+	return errors.Join(ErrNotPgx, err)
+}
+
+// visit is an argument that is visited with a connection.
+type visit struct {
+	fn   func(ctx context.Context, tx pgx.Tx) error
+	done bool
+	err  error
+}
+
+var errVisited = errors.New("done in place of the statement")
+
+// RewriteQuery implements [pgx.QueryRewriter].
+func (v *visit) RewriteQuery(ctx context.Context, conn *pgx.Conn, _ string, _ []any) (string, []any, error) {
+	v.done = true
+	v.err = v.fn(ctx, visited{conn})
+	return "", nil, errVisited
+}
+
+// visited is the transaction that is open on a connection, which somebody else ends.
+type visited struct{ *pgxConn }
+
+type pgxConn = pgx.Conn // a field of that name would hide the method
+
+var errNotOwn = errors.New("the transaction belongs to database/sql")
+
+func (v visited) Begin(context.Context) (pgx.Tx, error) { return nil, errNotOwn }
+func (v visited) Commit(context.Context) error          { return errNotOwn }
+func (v visited) Rollback(context.Context) error        { return errNotOwn }
+func (v visited) Conn() *pgx.Conn                       { return v.pgxConn }
+func (v visited) LargeObjects() pgx.LargeObjects        { return pgx.LargeObjects{} }
+
+// lender are the connections of a pool, each as one of database/sql besides.
+type lender struct{ pool *pgxpool.Pool }
+
+// lentConn is a connection that a driver of database/sql can use as well.
+type lentConn struct{ conn *stdlib.Conn }
+
+func (l lender) acquire(ctx context.Context) (connection, error) {
+	conn, err := l.acquireLent(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return conn, nil
+}
+
+func (l lender) acquireLent(ctx context.Context) (*lentConn, error) {
+	conn, err := stdlib.GetPoolConnector(l.pool).Connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &lentConn{conn.(*stdlib.Conn)}, nil
+}
+
+func (l lender) begin(ctx context.Context, options pgx.TxOptions) (pgx.Tx, error) {
+	conn, err := l.acquireLent(ctx)
+	if err != nil {
+		return nil, err
+	}
+	tx, err := conn.Conn().BeginTx(ctx, options)
+	if err != nil {
+		conn.Release()
+		return nil, err
+	}
+	return &lentTx{Tx: tx, conn: conn}, nil
+}
+
+func (c *lentConn) Conn() *pgx.Conn { return c.conn.Conn() }
+
+func (c *lentConn) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
+	return c.Conn().SendBatch(ctx, b)
+}
+
+// Release gives the connection back to the pool, which is what closing it means for the driver.
+func (c *lentConn) Release() { _ = c.conn.Close() }
+
+// lentTx is a transaction that gives its connection back in the end.
+type lentTx struct {
+	pgx.Tx
+	conn  *lentConn
+	ended bool
+}
+
+func (t *lentTx) lent() *lentConn { return t.conn }
+
+func (t *lentTx) Commit(ctx context.Context) error {
+	defer t.end()
+	return t.Tx.Commit(ctx)
+}
+
+func (t *lentTx) Rollback(ctx context.Context) error {
+	defer t.end()
+	return t.Tx.Rollback(ctx)
+}
+
+func (t *lentTx) end() {
+	if !t.ended {
+		t.ended = true
+		t.conn.Release()
+	}
+}
+
+// lent returns the connection of a handler's transaction, which is one of a [lender].
+func (h *handlerTx) lent() *lentConn { return h.work.conn.(*lentConn) }
+
+// lend runs fn with tx as a transaction of database/sql. That begins and ends
+// nothing on the server. Statements and rows that fn has left open are ended with it.
+func lend(ctx context.Context, tx pgx.Tx, fn func(tx *sql.Tx) error) error {
+	c := &lentDriver{conn: tx.(interface{ lent() *lentConn }).lent()}
+	db := sql.OpenDB(c)
+	defer func() { _ = db.Close() }()
+	lent, err := db.BeginTx(context.WithoutCancel(ctx), nil) // its end is not that of ctx
+	if err != nil {
+		return err
+	}
+	defer func() { // also when fn panicked or called Goexit
+		c.over = true
+		_ = lent.Rollback()
+	}()
+	if err := fn(lent); err != nil {
+		return err
+	}
+	if c.ended {
+		return errHandlerEnded
+	}
+	return nil
+}
+
+// lentDriver connects database/sql to the one connection of a transaction.
+type lentDriver struct {
+	conn  *lentConn
+	ended bool // by fn
+	over  bool // fn has returned
+}
+
+// Connect implements [driver.Connector].
+func (d *lentDriver) Connect(context.Context) (driver.Conn, error) {
+	return lentDriverConn{d.conn.conn, d}, nil
+}
+
+// Driver implements [driver.Connector].
+func (d *lentDriver) Driver() driver.Driver { return stdlib.GetDefaultDriver() }
+
+// lentDriverConn has all that pgx's connection can do but to begin a transaction or end one.
+type lentDriverConn struct {
+	*stdlib.Conn
+	lent *lentDriver
+}
+
+func (c lentDriverConn) Begin() (driver.Tx, error) { return c.lent, nil }
+
+func (c lentDriverConn) BeginTx(context.Context, driver.TxOptions) (driver.Tx, error) {
+	return c.lent, nil
+}
+
+func (c lentDriverConn) Close() error { return nil } // it is only lent
+
+// Commit implements [driver.Tx].
+func (d *lentDriver) Commit() error {
+	d.ended = true
+	return errHandlerEnded
+}
+
+// Rollback implements [driver.Tx].
+func (d *lentDriver) Rollback() error {
+	if d.over {
+		return nil
+	}
+	d.ended = true
+	return errHandlerEnded
+}
