@@ -1,111 +1,107 @@
-// Command bench measures this library beside plain code that gives none of its
-// guarantees, in one run, on one PostgreSQL and one RabbitMQ.
+// Command bench measures this library beside its peers and beside plain code that gives none of
+// its guarantees, in one run, on one PostgreSQL and one RabbitMQ.
 //
-//	DATABASE_URL=… AMQP_URL=… go run . [-events N] [-rounds N]
+//	go run . list                          all scenarios and variants
+//	go run . run <scenario> <variant>      one measurement, as a line of JSON
+//	go run . suite [-quick]                all of them, as a table; the last line tells the targets
 //
-// It measures
-//
-//   - relay: committed events to a RabbitMQ queue, marked as delivered, beside a plain
-//     amqp091 loop that publishes the same messages with a window of 100 and of 1000 unconfirmed
-//     publishes and touches no database;
-//   - consume: messages from a RabbitMQ queue through a Watermill router into one inbox
-//     row and one effect row each, beside 8 plain workers with one transaction
-//     per message in four round trips.
-//
-// Rounds are interleaved. The last line is one JSON object; ratios are medians of
-// the ratios within one round. Everything is made in a schema and in queues of
-// its own and removed in the end.
+// It starts a PostgreSQL and a RabbitMQ of its own, with fsync on. DATABASE_URL and AMQP_URL name
+// others to use; what is made there has a schema and queues of its own and is removed
+// in the end. The CPU time of the servers is known if they run on this machine.
 package main
 
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
 	"os/signal"
-	"regexp"
-	"slices"
+	"syscall"
 )
 
-type options struct {
-	databaseURL, amqpURL string
-	events, rounds       int
-	queue                string
-	inFlight             int
-}
-
 func main() {
-	if err := run(); err != nil {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := command(ctx, os.Args[1:])
+	stop()
+	if errors.Is(err, flag.ErrHelp) {
+		os.Exit(2)
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
 }
 
-func run() error {
-	o := options{databaseURL: os.Getenv("DATABASE_URL"), amqpURL: os.Getenv("AMQP_URL")}
-	flag.IntVar(&o.events, "events", 30_000, "events or messages per measurement")
-	flag.IntVar(&o.rounds, "rounds", 3, "interleaved rounds")
-	flag.StringVar(&o.queue, "queue", "quorum", "type of the queues: quorum or classic")
-	flag.IntVar(&o.inFlight, "in-flight", 0, "messages in flight of a subscriber; 0 is its default")
-	only := flag.String("only", "", "measure only variants whose names match this regular expression")
-	flag.Parse()
-	chosen, err := regexp.Compile(*only)
+const usage = "use: bench list | run <scenario> <variant> | suite"
+
+func command(ctx context.Context, args []string) error {
+	if len(args) == 0 {
+		return errors.New(usage)
+	}
+	switch args[0] {
+	case "list":
+		list(os.Stdout)
+		return nil
+	case "run":
+		return runOne(ctx, args[1:])
+	case "suite":
+		return suite(ctx, args[1:])
+	case "relay-process": // part of a measurement
+		return relayProcess(ctx, os.Stdin, os.Stdout)
+	}
+	return fmt.Errorf("there is no command %q; %s", args[0], usage)
+}
+
+// runOne measures one variant in this process.
+func runOne(ctx context.Context, args []string) (err error) {
+	flags := flag.NewFlagSet("run", flag.ContinueOnError)
+	s := &stage{}
+	flags.IntVar(&s.n, "n", 0, "messages to measure; 0 is what the variant says")
+	flags.BoolVar(&s.quick, "quick", false, "as many messages as suite -quick measures")
+	flags.BoolVar(&s.keep, "keep", false, "keep the log of delivered events that later measurements share")
+	flags.StringVar(&s.profile, "profile", "", "directory for a CPU profile of the measured part")
+	rest, err := parse(flags, args)
 	if err != nil {
-		return fmt.Errorf("only: %w", err)
+		return err
 	}
-	if o.databaseURL == "" || o.amqpURL == "" {
-		return fmt.Errorf("set DATABASE_URL and AMQP_URL")
+	if len(rest) != 2 {
+		return errors.New("use: bench run <scenario> <variant> [flags]")
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	defer stop()
-
-	variants := append([]variant{
-		{"amqp091 window 100", func(ctx context.Context, o options) (float64, error) { return rawPublish(ctx, o, 100) }},
-		{"amqp091 window 1000", func(ctx context.Context, o options) (float64, error) { return rawPublish(ctx, o, 1000) }},
-		{"relay distinct keys", func(ctx context.Context, o options) (float64, error) { return relay(ctx, o, o.events) }},
-		{"relay 1000 keys", func(ctx context.Context, o options) (float64, error) { return relay(ctx, o, 1000) }},
-		{"plain workers", plainConsume},
-		{"inbox", inboxConsume},
-	}, consumeVariants...)
-	variants = slices.DeleteFunc(variants, func(v variant) bool { return !chosen.MatchString(v.name) })
-	rates := make(map[string][]float64)
-	for round := range o.rounds {
-		for _, v := range variants {
-			rate, err := v.measure(ctx, o)
-			if err != nil {
-				return fmt.Errorf("%s: %w", v.name, err)
-			}
-			rates[v.name] = append(rates[v.name], rate)
-			fmt.Printf("round %d  %-26s %8.0f/s\n", round+1, v.name, rate)
-		}
+	_, v, err := find(rest[0], rest[1])
+	if err != nil {
+		return err
 	}
-	report := map[string]any{"queue": o.queue, "events": o.events, "rounds": o.rounds}
-	for name, values := range rates {
-		report[name] = int(median(values))
+	if s.n < 0 {
+		return errors.New("-n: must not be negative")
 	}
-	pairs := append([][2]string{
-		{"relay distinct keys", "amqp091 window 100"}, {"relay distinct keys", "amqp091 window 1000"},
-		{"relay 1000 keys", "amqp091 window 100"}, {"inbox", "plain workers"},
-	}, consumePairs...)
-	for _, pair := range pairs {
-		if rates[pair[0]] == nil || rates[pair[1]] == nil {
-			continue
-		}
-		report[pair[0]+" / "+pair[1]] = ratio(rates[pair[0]], rates[pair[1]])
+	if s.n == 0 {
+		s.n = v.size(s.quick)
 	}
-	return json.NewEncoder(os.Stdout).Encode(report)
+	all, err := startServers(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, all.close()) }()
+	s.databaseURL, s.amqpURL, s.name = all.databaseURL, all.amqpURL, rest[0]+"-"+v.name
+	result, err := s.measure(ctx, rest[0], v)
+	if err != nil {
+		return fmt.Errorf("%s %s: %w", rest[0], v.name, err)
+	}
+	return json.NewEncoder(os.Stdout).Encode(result)
 }
 
-func ratio(values, limits []float64) float64 {
-	ratios := make([]float64, len(values))
-	for i := range values {
-		ratios[i] = values[i] / limits[i]
+// parse takes flags before, between and behind the other arguments, which it returns.
+func parse(flags *flag.FlagSet, args []string) (rest []string, err error) {
+	for {
+		if err := flags.Parse(args); err != nil {
+			return nil, err
+		}
+		if flags.NArg() == 0 {
+			return rest, nil
+		}
+		rest = append(rest, flags.Arg(0))
+		args = flags.Args()[1:]
 	}
-	return float64(int(median(ratios)*1000)) / 1000
-}
-
-func median(values []float64) float64 {
-	sorted := slices.Sorted(slices.Values(values))
-	return sorted[len(sorted)/2]
 }

@@ -1,0 +1,187 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/producer"
+)
+
+func chainScenario() scenario {
+	return scenario{
+		name: "chain", unit: "events",
+		about: "8 producers, a relay and consumers at once: transaction, outbox, quorum queue, inbox transaction, acknowledged",
+		variants: []variant{
+			{"limit-handwritten", "by hand: transactions of one round trip, a claim held through the publish, 8 workers; no order, no parking, no attempts",
+				"", 40_000, 12_000, handwrittenChain},
+			{"chain", "this library, a transaction per message", "limit-handwritten", 40_000, 12_000, chaining{}.measure},
+			{"chain-group", "this library, group commit of up to 64", "limit-handwritten", 40_000, 0,
+				chaining{consumer.HandlerConfig{GroupSize: 64}}.measure},
+		},
+	}
+}
+
+// chaining is this library from end to end.
+type chaining struct{ config consumer.HandlerConfig }
+
+func (c chaining) measure(ctx context.Context, s *stage) error {
+	store, pool, err := s.store(ctx)
+	if err != nil {
+		return err
+	}
+	q, err := s.queues("quorum", 1)
+	if err != nil {
+		return err
+	}
+	outbox, err := producer.New(store, producer.Config{Name: "bench"})
+	if err != nil {
+		return err
+	}
+	relay, err := s.relay(ctx, outbox, q)
+	if err != nil {
+		return err
+	}
+	inbox, err := consumer.New(store, nil, consumer.Config{Service: "bench"})
+	if err != nil {
+		return err
+	}
+	consume := consuming{config: c.config, fn: lateEffect}
+	handler, err := consume.handler(inbox)
+	if err != nil {
+		return err
+	}
+	if err := warm(ctx, pool, 40); err != nil {
+		return err
+	}
+	d := &desk{pool: pool, outbox: outbox, events: 1, number: newNumber()}
+	once, err := transact(ctx, d)
+	if err != nil {
+		return err
+	}
+	r, err := s.route(ctx, q, inbox, handler, consume.subscriber())
+	if err != nil {
+		return err
+	}
+	s.later(func() { _ = r.stop() })
+	s.background(ctx, func(ctx context.Context) { _ = relay.Run(ctx) })
+	return s.timed(ctx, func() (int, error) {
+		return s.n, errors.Join(concurrently(ctx, 8, s.n, once), r.wait(ctx))
+	})
+}
+
+const handwrittenTables = `CREATE TABLE orders (id uuid PRIMARY KEY, body bytea);
+	CREATE TABLE outbox (id bigserial PRIMARY KEY, event uuid, body bytea);` + plainTables
+
+// handwrittenChain is what one would write for speed alone.
+func handwrittenChain(ctx context.Context, s *stage) error {
+	pool, _, err := s.schema(ctx)
+	if err != nil {
+		return err
+	}
+	if _, err := pool.Exec(ctx, handwrittenTables); err != nil {
+		return err
+	}
+	q, err := s.queues("quorum", 1)
+	if err != nil {
+		return err
+	}
+	if err := q.ch.Confirm(false); err != nil {
+		return err
+	}
+	if err := warm(ctx, pool, 18); err != nil {
+		return err
+	}
+	produce := func(ctx context.Context) error {
+		b := &pgx.Batch{}
+		b.Queue("begin")
+		b.Queue(insertOrder, uuid.New(), payload)
+		b.Queue(`INSERT INTO outbox (event, body) VALUES ($1, $2)`, uuid.New(), payload)
+		b.Queue("commit")
+		return pool.SendBatch(ctx, b).Close()
+	}
+	failed := make(chan error, 1)
+	s.background(ctx, func(ctx context.Context) {
+		if err := relayByHand(ctx, pool, q); err != nil && ctx.Err() == nil {
+			failed <- err
+		}
+	})
+	consumed := make(chan error, 1)
+	return s.timed(ctx, func() (int, error) {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		go func() {
+			consumed <- workers(ctx, q, 8, s.n, func(d amqp.Delivery) error {
+				if err := applyPipelined(ctx, pool, d.MessageId, d.Body); err != nil {
+					return err
+				}
+				return d.Ack(false)
+			})
+		}()
+		if err := concurrently(ctx, 8, s.n, produce); err != nil {
+			return 0, err
+		}
+		select {
+		case err := <-consumed:
+			return s.n, err
+		case err := <-failed:
+			return 0, err
+		}
+	})
+}
+
+// relayByHand claims up to 1,000 rows by deleting them, publishes them, waits for the confirms and
+// commits.
+func relayByHand(ctx context.Context, pool *pgxpool.Pool, q *queues) error {
+	for {
+		n, err := relayOnceByHand(ctx, pool, q)
+		if err != nil {
+			return err
+		}
+		if n == 0 {
+			if err := pause(ctx, 5*time.Millisecond); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+func relayOnceByHand(ctx context.Context, pool *pgxpool.Pool, q *queues) (n int, err error) {
+	err = pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+		rows, err := tx.Query(ctx, `DELETE FROM outbox WHERE id IN (SELECT id FROM outbox ORDER BY id LIMIT 1000 FOR UPDATE SKIP LOCKED)
+			RETURNING event::text, body`)
+		if err != nil {
+			return err
+		}
+		defer rows.Close()
+		var open []*amqp.DeferredConfirmation
+		for rows.Next() {
+			var id string
+			var body []byte
+			if err := rows.Scan(&id, &body); err != nil {
+				return err
+			}
+			msg := rawMessage(id)
+			msg.Body = body
+			c, err := q.ch.PublishWithDeferredConfirm("", q.names[0], true, false, msg)
+			if err != nil {
+				return err
+			}
+			open = append(open, c)
+		}
+		for _, c := range open {
+			if ok, err := c.WaitContext(ctx); !ok || err != nil {
+				return errors.Join(errors.New("not confirmed"), err)
+			}
+		}
+		n = len(open)
+		return rows.Err()
+	})
+	return n, err
+}

@@ -1,0 +1,172 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	amqp "github.com/rabbitmq/amqp091-go"
+)
+
+// Between these two lines of a document stand the figures.
+const (
+	figuresBegin = "<!-- figures: written by the suite, do not edit -->"
+	figuresEnd   = "<!-- end of figures -->"
+)
+
+// readDocument returns a document that has a place for figures.
+func readDocument(path string) (string, error) {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return "", err
+	}
+	_, err = replaceFigures(string(text), "")
+	if err != nil {
+		return "", fmt.Errorf("%s: %w", path, err)
+	}
+	return string(text), nil
+}
+
+// replaceFigures puts figures between the two lines.
+func replaceFigures(document, figures string) (string, error) {
+	head, rest, ok := strings.Cut(document, figuresBegin+"\n")
+	if !ok {
+		return "", errors.New("the line that begins the figures is missing: " + figuresBegin)
+	}
+	_, tail, ok := strings.Cut(rest, figuresEnd)
+	if !ok {
+		return "", errors.New("the line that ends the figures is missing: " + figuresEnd)
+	}
+	return head + figuresBegin + "\n" + figures + figuresEnd + tail, nil
+}
+
+// writeDocument replaces the figures of a document, and writes its plots.
+func (r *report) writeDocument(path string, list outcomes) error {
+	document, err := readDocument(path)
+	if err != nil {
+		return err
+	}
+	dir := strings.TrimSuffix(path, filepath.Ext(path))
+	images, err := r.plot(dir)
+	if err != nil {
+		return err
+	}
+	var b bytes.Buffer
+	b.WriteString("\n")
+	for _, line := range r.machine {
+		fmt.Fprintln(&b, "- "+line)
+	}
+	kind := "full run"
+	if r.plan.quick {
+		kind = "quick run (-quick)"
+	}
+	fmt.Fprintf(&b, "- %s of %d rounds, %s\n\n## Targets\n\n", kind, r.plan.rounds, r.took.Round(time.Second))
+	targetTable(&b, list)
+	b.WriteString("\n## All variants\n\n" + legend + "\n\n")
+	r.table(&b)
+	for _, image := range images {
+		fmt.Fprintf(&b, "![%s](%s/%s)\n\n", image.title, filepath.Base(dir), image.file)
+	}
+	for _, name := range r.profiled {
+		fmt.Fprintf(&b, "### Profile of %s\n\n```\n%s```\n\n", name, r.top(name))
+	}
+	document, err = replaceFigures(document, b.String())
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(path, []byte(document), 0o644)
+}
+
+const legend = `Medians over the rounds; the ratio is the median of the ratios within each round. CPU is in seconds per
+100,000 messages; WAL, statements, round trips and allocations are per message; "others" is the part of the machine that
+something else used.`
+
+// top is where a profile says that the time goes.
+func (r *report) top(name string) string {
+	out, err := exec.Command("go", "tool", "pprof", "-top", "-nodecount=15", filepath.Join(r.plan.profile, name+".pprof")).Output()
+	if err != nil {
+		return "not readable: " + err.Error() + "\n"
+	}
+	return string(out)
+}
+
+// describe tells the machine and the versions.
+func describe(ctx context.Context, all *servers) []string {
+	lines := []string{fmt.Sprintf("%d CPUs (%s), %s, %s/%s", runtime.NumCPU(), field("/proc/cpuinfo", "model name"),
+		field("/proc/meminfo", "MemTotal"), runtime.GOOS, runtime.GOARCH)}
+	if d, err := syncTime(); err == nil {
+		lines = append(lines, fmt.Sprintf("a synchronous write of 8 kB takes %d µs", d.Microseconds()))
+	}
+	lines = append(lines, fmt.Sprintf("%s, PostgreSQL %s, RabbitMQ %s", runtime.Version(), postgresVersion(ctx, all.databaseURL), rabbitVersion(all.amqpURL)))
+	if info, ok := debug.ReadBuildInfo(); ok {
+		var modules []string
+		for _, m := range info.Deps {
+			if slices.Contains([]string{"github.com/jackc/pgx/v5", "github.com/rabbitmq/amqp091-go", "github.com/ThreeDotsLabs/watermill",
+				"github.com/ThreeDotsLabs/watermill-amqp/v2", "github.com/ThreeDotsLabs/watermill-sql/v4", "github.com/riverqueue/river"}, m.Path) {
+				modules = append(modules, m.Path+" "+m.Version)
+			}
+		}
+		lines = append(lines, strings.Join(modules, ", "))
+	}
+	return lines
+}
+
+// field returns what a file of /proc says of a name.
+func field(file, name string) string {
+	text, _ := os.ReadFile(file)
+	for line := range strings.Lines(string(text)) {
+		if key, value, ok := strings.Cut(line, ":"); ok && strings.TrimSpace(key) == name {
+			return strings.TrimSpace(value)
+		}
+	}
+	return "unknown " + name
+}
+
+// syncTime returns how long a small write takes to be on the disk.
+func syncTime() (_ time.Duration, err error) {
+	f, err := os.CreateTemp("", "boxpair-bench-*")
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, f.Close(), os.Remove(f.Name())) }()
+	block := make([]byte, 8192)
+	const times = 100
+	begun := time.Now()
+	for range times {
+		if _, err := f.WriteAt(block, 0); err != nil {
+			return 0, err
+		}
+		if err := f.Sync(); err != nil {
+			return 0, err
+		}
+	}
+	return time.Since(begun) / times, nil
+}
+
+func postgresVersion(ctx context.Context, databaseURL string) string {
+	conn, err := pgx.Connect(ctx, databaseURL)
+	if err != nil {
+		return "unknown"
+	}
+	defer conn.Close(ctx)
+	return conn.PgConn().ParameterStatus("server_version")
+}
+
+func rabbitVersion(url string) string {
+	conn, err := amqp.Dial(url)
+	if err != nil {
+		return "unknown"
+	}
+	defer conn.Close()
+	return fmt.Sprint(conn.Properties["version"])
+}

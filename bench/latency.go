@@ -1,0 +1,280 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/postgres"
+	"github.com/boxpair/boxpair/transport/amqp"
+)
+
+func latencyScenario() scenario {
+	return scenario{
+		name: "latency", unit: "events",
+		about: "200 transactions a second, by 8 producers that keep to the clock: from COMMIT returned to the message",
+		variants: []variant{
+			{"woken", "received; relay in the producers' process, woken by it", "", 4000, 800, clocking{}.measure},
+			{"notified", "received; relay that is woken by NOTIFY", "", 4000, 0, clocking{relay: notified}.measure},
+			{"poll-only", "received; relay that only polls", "", 4000, 800, clocking{relay: pollOnly}.measure},
+			{"effect", "effect committed; relay woken, inbox through a Watermill router", "", 4000, 800, clocking{effect: true}.measure},
+		},
+	}
+}
+
+// How a relay hears of commits.
+const (
+	woken    = iota // by the outbox in its process
+	notified        // by NOTIFY: it has another store
+	pollOnly
+)
+
+const perSecond = 200
+
+// clocking is how latency is measured.
+type clocking struct {
+	relay  int
+	effect bool // until the effect is committed
+}
+
+// stopwatch knows when transactions were committed and their messages seen, by number.
+type stopwatch struct {
+	base            time.Time
+	committed, seen []atomic.Int64 // since base; 0 is not yet
+	left            atomic.Int64
+	all             chan struct{}
+}
+
+func newStopwatch(n int) *stopwatch {
+	w := &stopwatch{committed: make([]atomic.Int64, n), seen: make([]atomic.Int64, n), all: make(chan struct{}), base: time.Now()}
+	w.left.Store(int64(n))
+	return w
+}
+
+const numberAt = len(`{"n":"`)
+
+// body is a payload that holds a number.
+func body(n int) []byte {
+	text := fmt.Sprintf(`{"n":"%08d","order":"`, n)
+	return []byte(text + strings.Repeat("x", len(payload)-len(text)-2) + `"}`)
+}
+
+// see takes the time of a message. Copies count for nothing.
+func (w *stopwatch) see(body []byte) {
+	n, err := strconv.Atoi(string(body[numberAt : numberAt+8]))
+	if err == nil && w.seen[n].CompareAndSwap(0, int64(time.Since(w.base))) && w.left.Add(-1) == 0 {
+		close(w.all)
+	}
+}
+
+// latencies are sorted. A message may come before COMMIT has returned: that is 0.
+func (w *stopwatch) latencies() []time.Duration {
+	list := make([]time.Duration, len(w.seen))
+	for i := range list {
+		list[i] = time.Duration(max(0, w.seen[i].Load()-w.committed[i].Load()))
+	}
+	slices.Sort(list)
+	return list
+}
+
+func (c clocking) measure(ctx context.Context, s *stage) error {
+	pool, schema, err := s.schema(ctx)
+	if err != nil {
+		return err
+	}
+	store, err := migrated(ctx, pool, schema)
+	if err != nil {
+		return err
+	}
+	outbox, err := producer.New(store, producer.Config{Name: "bench"})
+	if err != nil {
+		return err
+	}
+	q, err := s.queues("classic", 1)
+	if err != nil {
+		return err
+	}
+	if err := warm(ctx, pool, 12); err != nil {
+		return err
+	}
+	relay, err := c.newRelay(ctx, s, schema, outbox, q)
+	if err != nil {
+		return err
+	}
+	watch := newStopwatch(s.n)
+	if err := c.consume(ctx, s, store, q, watch); err != nil {
+		return err
+	}
+	s.background(ctx, func(ctx context.Context) { _ = relay.Run(ctx) })
+	if c.relay != pollOnly {
+		s.background(ctx, func(ctx context.Context) { _ = outbox.Run(ctx) })
+	}
+	if err := pause(ctx, 500*time.Millisecond); err != nil { // everything is up and quiet
+		return err
+	}
+	if err := s.timed(ctx, func() (int, error) { return s.n, clocked(ctx, outbox, watch) }); err != nil {
+		return err
+	}
+	list := watch.latencies()
+	for name, part := range map[string]float64{"p50_ms": 0.5, "p90_ms": 0.9, "p99_ms": 0.99, "max_ms": 1} {
+		s.extra(name, list[min(len(list)-1, int(part*float64(len(list))))].Seconds()*1000)
+	}
+	return c.idle(ctx, s)
+}
+
+// background runs fn until the variant has been measured.
+func (s *stage) background(ctx context.Context, fn func(context.Context)) {
+	ctx, stop := context.WithCancel(ctx)
+	var running sync.WaitGroup
+	running.Go(func() { fn(ctx) })
+	s.later(func() {
+		stop()
+		running.Wait()
+	})
+}
+
+func (c clocking) newRelay(ctx context.Context, s *stage, schema string, outbox *producer.Outbox[pgx.Tx], q *queues) (*producer.Relay, error) {
+	if c.relay == woken {
+		return s.relay(ctx, outbox, q)
+	}
+	pool, err := s.pool(ctx, schema)
+	if err != nil {
+		return nil, err
+	}
+	store, err := postgres.New(pool, postgres.Config{Schema: schema})
+	if err != nil {
+		return nil, err
+	}
+	publisher, err := amqp.NewPublisher(amqp.PublisherConfig{AMQP: config(s.amqpURL, q.kind, q.names)})
+	if err != nil {
+		return nil, err
+	}
+	s.later(func() { _ = publisher.Close() })
+	return producer.NewStandaloneRelay(store, publisher, producer.RelayConfig{PollOnly: c.relay == pollOnly})
+}
+
+// consume takes the times of messages: as they arrive, or as their effects are committed.
+func (c clocking) consume(ctx context.Context, s *stage, store *postgres.Store, q *queues, watch *stopwatch) error {
+	if c.effect {
+		inbox, err := consumer.New(store, nil, consumer.Config{Service: "bench"})
+		if err != nil {
+			return err
+		}
+		handler, err := inbox.Handle("effect", lateEffect, consumer.HandlerConfig{})
+		if err != nil {
+			return err
+		}
+		r, err := s.route(ctx, q, inbox, handler, 0, func(msg *message.Message) { watch.see(msg.Payload) })
+		if err == nil {
+			s.later(func() { _ = r.stop() })
+		}
+		return err
+	}
+	ch, err := q.conn.Channel()
+	if err != nil {
+		return err
+	}
+	deliveries, err := ch.Consume(q.names[0], "", true, false, false, false, nil)
+	if err != nil {
+		return err
+	}
+	go func() { // ends with the connection
+		for d := range deliveries {
+			watch.see(d.Body)
+		}
+	}()
+	return nil
+}
+
+// clocked commits a transaction every 5 ms, and waits for all messages.
+func clocked(ctx context.Context, outbox *producer.Outbox[pgx.Tx], watch *stopwatch) error {
+	n, base := len(watch.seen), time.Now()
+	const producers = 8
+	errs := make([]error, producers)
+	var all sync.WaitGroup
+	for p := range producers {
+		all.Go(func() {
+			for i := p; i < n && errs[p] == nil; i += producers {
+				if err := pause(ctx, time.Until(base.Add(time.Duration(i)*time.Second/perSecond))); err != nil {
+					errs[p] = err
+					return
+				}
+				errs[p] = outbox.Transact(ctx, func(ctx context.Context, w *producer.Writer[pgx.Tx]) error {
+					if err := business(ctx, w.DB()); err != nil {
+						return err
+					}
+					_, err := w.Queue(producer.Event{Topic: "topic-0", Key: strconv.Itoa(i), Source: "order", Version: int64(i), Payload: body(i)})
+					return err
+				})
+				watch.committed[i].Store(int64(time.Since(watch.base)))
+			}
+		})
+	}
+	all.Wait()
+	if err := errors.Join(errs...); err != nil {
+		return err
+	}
+	select {
+	case <-watch.all:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-time.After(30 * time.Second):
+		return fmt.Errorf("%d of %d messages did not arrive within 30 s", watch.left.Load(), n)
+	}
+}
+
+// idle measures what is used of a core while nothing happens: by this process and by PostgreSQL.
+func (c clocking) idle(ctx context.Context, s *stage) error {
+	if err := pause(ctx, 1500*time.Millisecond); err != nil { // polls have slowed down
+		return err
+	}
+	length := 3 * time.Second
+	if !s.quick {
+		length = 10 * time.Second
+	}
+	begun, client, database := time.Now(), ownCPU(), treeRunTime(s.meter.postgres)
+	if err := pause(ctx, length); err != nil {
+		return err
+	}
+	used := ownCPU() - client + treeRunTime(s.meter.postgres) - database
+	s.extra("idle_core_percent", 100*used.Seconds()/time.Since(begun).Seconds())
+	return nil
+}
+
+// treeRunTime is the time for which a process and its children run, in nanoseconds and not in
+// ticks. It knows nothing of those that have ended, and only of first threads: PostgreSQL's have no others.
+func treeRunTime(root int) (total time.Duration) {
+	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
+	for _, file := range stats {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			continue
+		}
+		fields := strings.Fields(string(text[strings.LastIndexByte(string(text), ')')+1:]))
+		if len(fields) < 2 || fields[1] != strconv.Itoa(root) && !strings.HasPrefix(string(text), strconv.Itoa(root)+" ") {
+			continue
+		}
+		run, err := os.ReadFile(filepath.Join(filepath.Dir(file), "schedstat"))
+		if err != nil {
+			continue
+		}
+		first, _, _ := strings.Cut(string(run), " ")
+		ns, _ := strconv.ParseInt(first, 10, 64)
+		total += time.Duration(ns)
+	}
+	return total
+}

@@ -1,0 +1,203 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math/rand"
+	"time"
+
+	wamqp "github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/postgres"
+	"github.com/boxpair/boxpair/transport/amqp"
+)
+
+func relayScenario() scenario {
+	return scenario{
+		name: "relay", unit: "events",
+		about: "committed events to a durable RabbitMQ queue: fetched, published, confirmed, marked",
+		variants: []variant{
+			{"limit-classic", "amqp091, 1000 unconfirmed publishes, one classic queue, no database", "", 100_000, 40_000, rawPublish("classic", 1000)},
+			{"classic", "distinct keys", "limit-classic", 100_000, 40_000, relaying{queue: "classic"}.measure},
+			{"classic-zipf", "1,000 keys by Zipf's law, each in order", "limit-classic", 100_000, 40_000, relaying{queue: "classic", keys: zipfKeys}.measure},
+			{"classic-no-key", "events without a key", "limit-classic", 100_000, 0, relaying{queue: "classic", keys: noKey}.measure},
+			{"classic-hot-key", "all events of one key", "limit-classic-1", 10_000, 0, relaying{queue: "classic", keys: hotKey}.measure},
+			{"limit-classic-1", "amqp091, one confirm at a time", "", 10_000, 0, rawPublish("classic", 1)},
+			{"classic-snapshot", "while another session holds an old snapshot", "classic", 100_000, 40_000, relaying{queue: "classic", snapshot: true}.measure},
+			{"classic-retained-small", "beside 200,000 delivered events", "classic", 0, 40_000, relaying{queue: "classic", retained: 200_000}.measure},
+			{"classic-retained-1m", "beside 1 M delivered events", "classic", 100_000, 0, relaying{queue: "classic", retained: 1_000_000}.measure},
+			{"classic-retained-10m", "beside 10 M delivered events", "classic", 100_000, 0, relaying{queue: "classic", retained: 10_000_000}.measure},
+			{"classic-4-queues", "4 topics, a queue each, one relay", "limit-classic", 100_000, 40_000, relaying{queue: "classic", queues: 4}.measure},
+			{"classic-2-relays", "two relay processes", "limit-classic", 100_000, 0, relaying{queue: "classic", processes: 2}.measure},
+			{"limit-quorum", "amqp091, 1000 unconfirmed publishes, one quorum queue, no database", "", 100_000, 60_000, rawPublish("quorum", 1000)},
+			{"quorum", "distinct keys, quorum queue", "limit-quorum", 100_000, 60_000, relaying{queue: "quorum"}.measure},
+			{"quorum-zipf", "1,000 keys by Zipf's law, quorum queue", "limit-quorum", 100_000, 0, relaying{queue: "quorum", keys: zipfKeys}.measure},
+			{"quorum-4-queues", "4 topics, a quorum queue each", "limit-quorum", 100_000, 0, relaying{queue: "quorum", queues: 4}.measure},
+			{"limit-database", "plain SQL: fetch 1,000, delete 1,000, nothing published", "", 100_000, 0, databaseOnly},
+			{"database", "this relay with a transport that confirms at once", "limit-database", 100_000, 0, relaying{}.measure},
+			{"forwarder", "Watermill's forwarder, watermill-sql, watermill-amqp with confirms; defaults", "limit-classic", 10_000, 2_000, forward(false)},
+			{"forwarder-tuned", "the same with batches of 1,000, a poll of 10 ms, a pool of 10 channels", "limit-classic", 20_000, 6_000, forward(true)},
+			{"river", "River, 1,000 workers that publish with a confirm each", "limit-classic", 40_000, 0, riverRelay},
+			{"backlog-10k", "a backlog of 10,000", "limit-classic", 10_000, 0, relaying{queue: "classic"}.measure},
+			{"backlog-30k", "a backlog of 30,000", "limit-classic", 30_000, 0, relaying{queue: "classic"}.measure},
+			{"backlog-300k", "a backlog of 300,000", "limit-classic", 300_000, 0, relaying{queue: "classic"}.measure},
+		},
+	}
+}
+
+// keying returns the key of the i-th event.
+type keying func() func(i int) string
+
+func distinctKeys() func(int) string { return func(i int) string { return fmt.Sprint("key-", i) } }
+func hotKey() func(int) string       { return func(int) string { return "hot" } }
+func noKey() func(int) string        { return func(int) string { return "" } }
+
+// zipfKeys are the same in every run.
+func zipfKeys() func(int) string {
+	z := rand.NewZipf(rand.New(rand.NewSource(1)), 1.1, 1, 999)
+	return func(int) string { return fmt.Sprint("key-", z.Uint64()) }
+}
+
+// relaying is how this library's relay is measured.
+type relaying struct {
+	queue     string // type of queue; "" publishes to nothing
+	keys      keying // defaults to distinctKeys
+	queues    int    // and topics; defaults to 1
+	retained  int    // delivered events in the log
+	snapshot  bool   // another session holds a snapshot from before the events
+	processes int    // defaults to 1: in this process
+}
+
+func (r relaying) measure(ctx context.Context, s *stage) error {
+	r.queues, r.processes = max(1, r.queues), max(1, r.processes)
+	if r.keys == nil {
+		r.keys = distinctKeys
+	}
+	store, pool, schema, err := r.store(ctx, s)
+	if err != nil {
+		return err
+	}
+	if r.snapshot {
+		if err := holdSnapshot(ctx, s); err != nil {
+			return err
+		}
+	}
+	outbox, err := producer.New(store, producer.Config{Name: "bench"})
+	if err != nil {
+		return err
+	}
+	if err := fillOutbox(ctx, outbox, s.n, r.queues, r.keys()); err != nil {
+		return err
+	}
+	if err := warm(ctx, pool, 4); err != nil {
+		return err
+	}
+	if r.queue == "" {
+		relay, err := producer.NewRelay(outbox, sink{}, producer.RelayConfig{})
+		if err != nil {
+			return err
+		}
+		return s.drain(ctx, relay)
+	}
+	q, err := s.queues(r.queue, r.queues)
+	if err != nil {
+		return err
+	}
+	if r.processes > 1 {
+		return s.drainByProcesses(ctx, pool, schema, q, r.processes)
+	}
+	relay, err := s.relay(ctx, outbox, q)
+	if err != nil {
+		return err
+	}
+	return s.drain(ctx, relay)
+}
+
+// store makes an outbox, or takes one that holds so many delivered events.
+func (r relaying) store(ctx context.Context, s *stage) (*postgres.Store, *pgxpool.Pool, string, error) {
+	if r.retained > 0 {
+		return s.retained(ctx, r.retained)
+	}
+	pool, schema, err := s.schema(ctx)
+	if err != nil {
+		return nil, nil, "", err
+	}
+	store, err := migrated(ctx, pool, schema)
+	return store, pool, schema, err
+}
+
+// relay is one in this process that publishes to q.
+func (s *stage) relay(ctx context.Context, outbox *producer.Outbox[pgx.Tx], q *queues) (*producer.Relay, error) {
+	publisher, err := amqp.NewPublisher(amqp.PublisherConfig{AMQP: config(s.amqpURL, q.kind, q.names)})
+	if err != nil {
+		return nil, err
+	}
+	s.later(func() { _ = publisher.Close() })
+	if err := publisher.Connect(ctx); err != nil {
+		return nil, err
+	}
+	return producer.NewRelay(outbox, publisher, producer.RelayConfig{})
+}
+
+// drain measures how long a relay takes for all events.
+func (s *stage) drain(ctx context.Context, relay *producer.Relay) error {
+	return s.timed(ctx, func() (int, error) {
+		report, err := relay.RunOnce(ctx)
+		if err == nil && report.Delivered != s.n {
+			err = fmt.Errorf("%d of %d events delivered", report.Delivered, s.n)
+		}
+		return report.Delivered, err
+	})
+}
+
+// config publishes to and consumes from queues through the default exchange. Topic i
+// belongs to queue i.
+func config(url, kind string, queues []string) wamqp.Config {
+	c := amqp.DurableQueue(url)
+	name := func(topic string) string {
+		var i int
+		_, _ = fmt.Sscanf(topic, "topic-%d", &i)
+		return queues[i]
+	}
+	c.Queue.GenerateName = name
+	c.Publish.GenerateRoutingKey = name
+	c.Queue.Arguments = map[string]any{"x-queue-type": kind}
+	return c
+}
+
+func topic(i, topics int) string { return fmt.Sprint("topic-", i%topics) }
+
+// fillOutbox commits n events, 1,000 in a transaction.
+func fillOutbox(ctx context.Context, outbox *producer.Outbox[pgx.Tx], n, topics int, key func(int) string) error {
+	base := time.Now().UnixNano() // the outbox may hold events of an earlier measurement
+	for at := 0; at < n; at += 1000 {
+		events := make([]producer.Event, min(1000, n-at))
+		for i := range events {
+			events[i] = producer.Event{
+				Topic: topic(at+i, topics), Key: key(at + i), Source: "order", Version: base + int64(at+i), Payload: payload,
+			}
+		}
+		err := outbox.Transact(ctx, func(ctx context.Context, w *producer.Writer[pgx.Tx]) error {
+			_, err := w.Write(ctx, events...)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// holdSnapshot has another session read, and go on for as long as the variant is measured.
+func holdSnapshot(ctx context.Context, s *stage) error {
+	conn, err := pgx.Connect(ctx, s.databaseURL)
+	if err != nil {
+		return hidden(err)
+	}
+	s.later(func() { _ = conn.Close(context.WithoutCancel(ctx)) })
+	_, err = conn.Exec(ctx, "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM pg_class")
+	return err
+}

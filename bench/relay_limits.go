@@ -1,0 +1,132 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/google/uuid"
+	amqp "github.com/rabbitmq/amqp091-go"
+
+	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/transport"
+)
+
+// rawPublish publishes persistent, mandatory messages with so many unconfirmed ones, to one queue.
+func rawPublish(kind string, window int) func(context.Context, *stage) error {
+	return func(ctx context.Context, s *stage) error {
+		q, err := s.queues(kind, 1)
+		if err != nil {
+			return err
+		}
+		if err := q.ch.Confirm(false); err != nil {
+			return err
+		}
+		return s.timed(ctx, func() (int, error) { return s.n, publishAll(ctx, q.ch, q.names[0], s.n, window) })
+	}
+}
+
+func publishAll(ctx context.Context, ch *amqp.Channel, queue string, n, window int) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	slots := make(chan struct{}, window)
+	open := make(chan *amqp.DeferredConfirmation, window)
+	done := make(chan error, 1)
+	go func() {
+		for c := range open {
+			if ok, err := c.WaitContext(ctx); !ok || err != nil {
+				err = errors.Join(errors.New("not confirmed"), err)
+				cancel(err)
+				done <- err
+				return
+			}
+			<-slots
+		}
+		done <- nil
+	}()
+	for range n {
+		select {
+		case slots <- struct{}{}:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+		c, err := ch.PublishWithDeferredConfirm("", queue, true, false, rawMessage(uuid.NewString()))
+		if err != nil {
+			return err
+		}
+		open <- c
+	}
+	close(open)
+	return <-done
+}
+
+// rawMessage has four headers.
+func rawMessage(id string) amqp.Publishing {
+	return amqp.Publishing{
+		DeliveryMode: amqp.Persistent, MessageId: id, Body: payload,
+		Headers: amqp.Table{"boxpair-key": "k", "boxpair-producer": "bench", "boxpair-source": "s", "boxpair-version": "1"},
+	}
+}
+
+// sink confirms everything at once.
+type sink struct{}
+
+func (sink) Publish(string, ...*message.Message) error { return nil }
+func (sink) Close() error                              { return nil }
+func (sink) Route(string) string                       { return "sink" }
+
+func (sink) Send(_ context.Context, _ string, _ *message.Message, done func(transport.Result)) {
+	done(transport.Result{Outcome: transport.Confirmed})
+}
+
+// databaseOnly reads events from the tables of this library, 1,000 at a time in the order of
+// their IDs, and deletes their queue rows. There is no owner, no order and no broker.
+func databaseOnly(ctx context.Context, s *stage) error {
+	store, pool, err := s.store(ctx)
+	if err != nil {
+		return err
+	}
+	outbox, err := producer.New(store, producer.Config{Name: "bench"})
+	if err != nil {
+		return err
+	}
+	if err := fillOutbox(ctx, outbox, s.n, 1, distinctKeys()); err != nil {
+		return err
+	}
+	conn, err := pool.Acquire(ctx)
+	if err != nil {
+		return hidden(err)
+	}
+	defer conn.Release()
+	return s.timed(ctx, func() (int, error) {
+		for done := 0; ; {
+			var ids []int64
+			rows, err := conn.Query(ctx, `SELECT q.id, e.* FROM outbox_queue q JOIN outbox_events e USING (id) ORDER BY q.shard, q.id LIMIT 1000`)
+			if err != nil {
+				return 0, err
+			}
+			for rows.Next() {
+				values := rows.RawValues()
+				var id int64
+				for _, b := range values[0] {
+					id = id<<8 | int64(b)
+				}
+				ids = append(ids, id)
+			}
+			if err := rows.Err(); err != nil {
+				return 0, err
+			}
+			if len(ids) == 0 {
+				if done != s.n {
+					return done, fmt.Errorf("%d of %d events read", done, s.n)
+				}
+				return done, nil
+			}
+			if _, err := conn.Exec(ctx, `DELETE FROM outbox_queue WHERE id = ANY ($1)`, ids); err != nil {
+				return 0, err
+			}
+			done += len(ids)
+		}
+	})
+}

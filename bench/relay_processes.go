@@ -1,0 +1,179 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/postgres"
+)
+
+// relayJob is what a relay process is told, in a line of JSON on its standard input.
+type relayJob struct {
+	DatabaseURL, AMQPURL, Schema, Kind string
+	Queues                             []string
+}
+
+// relayProcess runs a relay: it says when it is ready, begins when it reads a line, and
+// ends when its standard input does.
+func relayProcess(ctx context.Context, in io.Reader, out io.Writer) error {
+	lines := bufio.NewReader(in)
+	var job relayJob
+	text, err := lines.ReadBytes('\n')
+	if err != nil {
+		return err
+	}
+	if err := json.Unmarshal(text, &job); err != nil {
+		return err
+	}
+	s := &stage{databaseURL: job.DatabaseURL, amqpURL: job.AMQPURL}
+	defer s.close()
+	pool, err := s.pool(ctx, job.Schema)
+	if err != nil {
+		return err
+	}
+	store, err := postgres.New(pool, postgres.Config{Schema: job.Schema})
+	if err != nil {
+		return err
+	}
+	outbox, err := producer.New(store, producer.Config{Name: "bench"})
+	if err != nil {
+		return err
+	}
+	relay, err := s.relay(ctx, outbox, &queues{kind: job.Kind, names: job.Queues})
+	if err != nil {
+		return err
+	}
+	if err := warm(ctx, pool, 4); err != nil {
+		return err
+	}
+	if _, err := fmt.Fprintln(out, "ready"); err != nil {
+		return err
+	}
+	if _, err := lines.ReadString('\n'); err != nil {
+		return err
+	}
+	ctx, stop := context.WithCancel(ctx)
+	go func() {
+		_, _ = io.Copy(io.Discard, lines)
+		stop()
+	}()
+	if err := relay.Run(ctx); err != nil && ctx.Err() == nil {
+		return err
+	}
+	return nil
+}
+
+// drainByProcesses measures how long relays in processes of their own take for all events.
+func (s *stage) drainByProcesses(ctx context.Context, pool *pgxpool.Pool, schema string, q *queues, n int) error {
+	job, err := json.Marshal(relayJob{s.databaseURL, s.amqpURL, schema, q.kind, q.names})
+	if err != nil {
+		return err
+	}
+	var relays []*helper
+	defer func() {
+		for _, h := range relays {
+			_ = h.end()
+		}
+	}()
+	for range n {
+		h, err := startHelper(ctx, job)
+		if err != nil {
+			return err
+		}
+		relays = append(relays, h)
+	}
+	return s.timed(ctx, func() (int, error) {
+		for _, h := range relays {
+			if err := h.say("go"); err != nil {
+				return 0, err
+			}
+		}
+		if err := untilEmpty(ctx, pool); err != nil {
+			return 0, err
+		}
+		var errs []error
+		for _, h := range relays {
+			errs = append(errs, h.end()) // their CPU time counts from here
+		}
+		return s.n, errors.Join(errs...)
+	})
+}
+
+// untilEmpty waits until the queue of an outbox is empty.
+func untilEmpty(ctx context.Context, pool *pgxpool.Pool) error {
+	for {
+		var left bool
+		if err := pool.QueryRow(ctx, `SELECT EXISTS (SELECT FROM outbox_queue)`).Scan(&left); err != nil || !left {
+			return err
+		}
+		if err := pause(ctx, 10*time.Millisecond); err != nil {
+			return err
+		}
+	}
+}
+
+func pause(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	case <-time.After(d):
+		return nil
+	}
+}
+
+// helper is a relay process.
+type helper struct {
+	cmd *exec.Cmd
+	in  io.WriteCloser
+}
+
+func startHelper(ctx context.Context, job []byte) (*helper, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	h := &helper{cmd: exec.CommandContext(ctx, self, "relay-process")}
+	h.cmd.Stderr = os.Stderr
+	if h.in, err = h.cmd.StdinPipe(); err != nil {
+		return nil, err
+	}
+	out, err := h.cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := h.cmd.Start(); err != nil {
+		return nil, err
+	}
+	err = h.say(string(job))
+	if err == nil {
+		_, err = bufio.NewReader(out).ReadString('\n')
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("start a relay process: %w", err), h.end())
+	}
+	return h, nil
+}
+
+func (h *helper) say(line string) error {
+	_, err := io.WriteString(h.in, line+"\n")
+	return err
+}
+
+// end waits until the process has ended. Ending twice is harmless.
+func (h *helper) end() error {
+	if h.cmd.ProcessState != nil {
+		return nil
+	}
+	_ = h.in.Close()
+	return h.cmd.Wait()
+}

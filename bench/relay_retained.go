@@ -1,0 +1,59 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/boxpair/boxpair/store/postgres"
+)
+
+// retained returns an outbox whose log holds n delivered events. Making it takes minutes, so
+// it stays for the next measurement that asks for as many.
+func (s *stage) retained(ctx context.Context, n int) (*postgres.Store, *pgxpool.Pool, string, error) {
+	schema := fmt.Sprintf("bench_retained_%d", n)
+	pool, err := s.pool(ctx, schema)
+	if err != nil {
+		return nil, nil, "", err
+	}
+	if !s.keep {
+		s.later(func() { _ = dropRetained(context.WithoutCancel(ctx), pool, schema) })
+	}
+	var there bool
+	err = pool.QueryRow(ctx, `SELECT to_regclass($1) IS NOT NULL`, schema+".filled").Scan(&there)
+	if err != nil {
+		return nil, nil, "", err
+	}
+	if there {
+		store, err := postgres.New(pool, postgres.Config{Schema: schema})
+		return store, pool, schema, err
+	}
+	if _, err := pool.Exec(ctx, `DROP SCHEMA IF EXISTS `+schema+` CASCADE; CREATE SCHEMA `+schema); err != nil {
+		return nil, nil, "", err
+	}
+	store, err := migrated(ctx, pool, schema)
+	if err != nil {
+		return nil, nil, "", err
+	}
+	for _, sql := range []string{
+		`ALTER TABLE outbox_events DROP CONSTRAINT outbox_events_dispatch`, // checked once, in the end
+		fmt.Sprintf(`INSERT INTO outbox_events (dispatch_id, digest, shard, topic, key, producer, source, version, payload)
+			SELECT md5('retained ' || i)::uuid, decode(md5('content ' || i), 'hex'), i %% 64, 'topic-0', 'key-' || i, 'bench', 'retained', i,
+				convert_to(repeat('x', 512), 'UTF8') FROM generate_series(1, %d) i`, n),
+		`ALTER TABLE outbox_events ADD CONSTRAINT outbox_events_dispatch UNIQUE (dispatch_id)`,
+		`VACUUM ANALYZE outbox_events`,
+		`CREATE TABLE filled ()`,
+		`CHECKPOINT`,
+	} {
+		if _, err := pool.Exec(ctx, sql); err != nil {
+			return nil, nil, "", fmt.Errorf("fill the log: %w", err)
+		}
+	}
+	return store, pool, schema, nil
+}
+
+func dropRetained(ctx context.Context, pool *pgxpool.Pool, schema string) error {
+	_, err := pool.Exec(ctx, `DROP SCHEMA IF EXISTS `+schema+` CASCADE`)
+	return err
+}

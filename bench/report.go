@@ -1,0 +1,127 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// report is what a suite has measured.
+type report struct {
+	plan     plan
+	machine  []string
+	took     time.Duration
+	results  map[string][]Result // by scenario/variant
+	profiled []string            // names of profiles
+}
+
+// table writes a Markdown table for each scenario.
+func (r *report) table(w io.Writer) {
+	for _, s := range scenarios() {
+		measured := false
+		for _, v := range s.variants {
+			results := r.results[s.name+"/"+v.name]
+			if len(results) == 0 {
+				continue
+			}
+			if !measured {
+				fmt.Fprintf(w, "### %s\n\n%s.\n\n", s.name, capital(s.about))
+				fmt.Fprintf(w, "| variant | %s/s | min–max | of its limit | Go CPU | PostgreSQL CPU | RabbitMQ CPU | peak MB | WAL B | statements | round trips | allocations | others | |\n", s.unit)
+				fmt.Fprintln(w, "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|")
+				measured = true
+			}
+			fmt.Fprintln(w, r.row(s, v, results))
+		}
+		if measured {
+			fmt.Fprintln(w)
+		}
+	}
+}
+
+// row is one variant: medians over the rounds.
+func (r *report) row(s scenario, v variant, results []Result) string {
+	rates := figures(results, rate)
+	ratio := ""
+	if v.limit != "" {
+		if values := ratios(results, r.results[s.name+"/"+v.limit]); len(values) > 0 {
+			ratio = number(median(values)) + " of `" + v.limit + "`"
+		}
+	}
+	column := func(figure func(Result) *float64) string {
+		values := figures(results, figure)
+		if len(values) == 0 {
+			return "–"
+		}
+		return number(median(values))
+	}
+	cells := []string{
+		"`" + v.name + "`: " + v.about, number(median(rates)),
+		number(slices.Min(rates)) + "–" + number(slices.Max(rates)), ratio,
+		column(func(r Result) *float64 { return &r.ClientCPU }),
+		column(func(r Result) *float64 { return r.PostgresCPU }),
+		column(func(r Result) *float64 { return r.RabbitMQCPU }),
+		column(func(r Result) *float64 {
+			if r.PeakRSS == nil {
+				return nil
+			}
+			mb := *r.PeakRSS / 1e6
+			return &mb
+		}),
+		column(func(r Result) *float64 { return r.WAL }),
+		column(func(r Result) *float64 { return &r.Statements }),
+		column(func(r Result) *float64 { return &r.RoundTrips }),
+		column(func(r Result) *float64 { return &r.Allocs }),
+		column(func(r Result) *float64 { return r.OtherLoad }),
+		extras(results),
+	}
+	return "| " + strings.Join(cells, " | ") + " |"
+}
+
+// extras are the medians of what only one scenario has.
+func extras(results []Result) string {
+	var list []string
+	for _, name := range slices.Sorted(maps.Keys(results[0].Extra)) {
+		list = append(list, name+" "+number(median(figures(results, extra(name)))))
+	}
+	return strings.Join(list, ", ")
+}
+
+// targetTable writes what became of the targets.
+func targetTable(w io.Writer, list outcomes) {
+	fmt.Fprint(w, "| target | wanted | measured | |\n|---|---|---|---|\n")
+	for _, o := range list {
+		wanted, measured, met := "reported", "not measured", "missed"
+		if o.Target != nil {
+			wanted = "≥ " + number(*o.Target)
+			if t := slices.IndexFunc(targets(), func(t target) bool { return t.name == o.Name }); targets()[t].atMost {
+				wanted = "≤ " + number(*o.Target)
+			}
+		}
+		if o.Value != nil {
+			measured = number(*o.Value)
+		}
+		if o.Met {
+			met = "met"
+		}
+		fmt.Fprintf(w, "| %s | %s | %s | %s |\n", o.Name, wanted, measured, met)
+	}
+}
+
+// number writes three digits, and thousands with a comma.
+func number(v float64) string {
+	v = significant(v)
+	if v < 1000 {
+		return strconv.FormatFloat(v, 'f', -1, 64)
+	}
+	text := strconv.FormatFloat(v, 'f', 0, 64)
+	for i := len(text) - 3; i > 0; i -= 3 {
+		text = text[:i] + "," + text[i:]
+	}
+	return text
+}
+
+func capital(s string) string { return strings.ToUpper(s[:1]) + s[1:] }

@@ -1,0 +1,218 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"regexp"
+	"slices"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// plan is what a suite is asked for.
+type plan struct {
+	quick        bool
+	rounds       int
+	only         *regexp.Regexp
+	doc, profile string
+}
+
+func (p *plan) parse(args []string) error {
+	flags := flag.NewFlagSet("suite", flag.ContinueOnError)
+	flags.BoolVar(&p.quick, "quick", false, "what the targets need, with fewer messages: under 5 minutes")
+	flags.IntVar(&p.rounds, "rounds", 3, "interleaved rounds; medians are taken over them")
+	only := flags.String("only", "", "only variants whose scenario/variant matches this regular expression, and their limits")
+	flags.StringVar(&p.doc, "doc", "", "Markdown file whose figures are replaced; plots go into a directory named like it")
+	flags.StringVar(&p.profile, "profile", "", "directory for CPU profiles of the variants that miss a target")
+	rest, err := parse(flags, args)
+	if err != nil {
+		return err
+	}
+	if len(rest) > 0 {
+		return fmt.Errorf("suite takes no argument %q", rest[0])
+	}
+	if p.rounds < 1 {
+		return errors.New("-rounds: must be at least 1")
+	}
+	if p.only, err = regexp.Compile(*only); err != nil {
+		return fmt.Errorf("-only: %w", err)
+	}
+	return nil
+}
+
+// suite measures everything, round by round, each variant in a process of its own.
+func suite(ctx context.Context, args []string) (err error) {
+	var p plan
+	if err := p.parse(args); err != nil {
+		return err
+	}
+	if p.doc != "" {
+		if _, err := readDocument(p.doc); err != nil {
+			return err // now and not after an hour
+		}
+	}
+	all, err := startServers(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, all.close()) }()
+	defer func() { err = errors.Join(err, dropAllRetained(context.WithoutCancel(ctx), all.databaseURL)) }()
+	begun := time.Now()
+	r := &report{plan: p, machine: describe(ctx, all), results: map[string][]Result{}}
+	failed := r.measure(ctx, all, os.Stdout)
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	r.took = time.Since(begun)
+	outcomes := r.outcomes()
+	if p.profile != "" {
+		failed = append(failed, r.profiles(ctx, all, outcomes)...)
+	}
+	fmt.Println()
+	r.table(os.Stdout)
+	if p.doc != "" {
+		failed = append(failed, r.writeDocument(p.doc, outcomes))
+	}
+	fmt.Println()
+	if err := json.NewEncoder(os.Stdout).Encode(outcomes); err != nil {
+		return err
+	}
+	return errors.Join(failed...)
+}
+
+// measure runs all rounds. A variant that fails is told and left out; the others go on.
+func (r *report) measure(ctx context.Context, all *servers, out io.Writer) (failed []error) {
+	for round := 1; round <= r.plan.rounds; round++ {
+		for _, s := range scenarios() {
+			for _, v := range r.plan.choose(s) {
+				result, err := r.quietest(ctx, all, s, v)
+				if ctx.Err() != nil {
+					return failed
+				}
+				if err != nil {
+					err = fmt.Errorf("round %d: %s %s: %w", round, s.name, v.name, err)
+					fmt.Fprintln(os.Stderr, "bench:", err)
+					failed = append(failed, err)
+					continue
+				}
+				result.Round = round
+				r.results[s.name+"/"+v.name] = append(r.results[s.name+"/"+v.name], result)
+				if err := json.NewEncoder(out).Encode(result); err != nil {
+					return append(failed, err)
+				}
+			}
+		}
+	}
+	return failed
+}
+
+// choose returns the variants of a scenario that are to be measured.
+func (p plan) choose(s scenario) []variant {
+	wanted := func(v variant) bool {
+		return (p.quick && v.quick > 0 || !p.quick && v.full > 0) && p.only.MatchString(s.name+"/"+v.name)
+	}
+	limits := map[string]bool{}
+	for _, v := range s.variants {
+		if wanted(v) {
+			limits[v.limit] = true
+		}
+	}
+	return slices.DeleteFunc(slices.Clone(s.variants), func(v variant) bool { return !wanted(v) && !limits[v.name] })
+}
+
+// noisy is the part of the machine that others may use before a full run measures again.
+const noisy = 0.25
+
+// quietest measures a variant, and once more if others used the machine meanwhile.
+func (r *report) quietest(ctx context.Context, all *servers, s scenario, v variant) (Result, error) {
+	first, err := child(ctx, all, s, v, r.plan.quick, "")
+	if err != nil || r.plan.quick || first.OtherLoad == nil || *first.OtherLoad <= noisy {
+		return first, err
+	}
+	second, err := child(ctx, all, s, v, r.plan.quick, "")
+	if err != nil || second.OtherLoad == nil || *second.OtherLoad > *first.OtherLoad {
+		return first, err
+	}
+	return second, nil
+}
+
+// child measures a variant in a process of its own.
+func child(ctx context.Context, all *servers, s scenario, v variant, quick bool, profile string) (result Result, err error) {
+	self, err := os.Executable()
+	if err != nil {
+		return result, err
+	}
+	args := []string{"run", s.name, v.name, "-keep", "-profile", profile}
+	if quick {
+		args = append(args, "-quick")
+	}
+	cmd := exec.CommandContext(ctx, self, args...)
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	cmd.WaitDelay = 20 * time.Second
+	cmd.Env = all.env()
+	var out, complaints bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &complaints
+	if err := cmd.Run(); err != nil {
+		return result, fmt.Errorf("%w: %s", err, bytes.TrimSpace(complaints.Bytes()))
+	}
+	return result, json.Unmarshal(out.Bytes(), &result)
+}
+
+// profiles measures the variants that missed a target once more, with a CPU profile.
+func (r *report) profiles(ctx context.Context, all *servers, outcomes []outcome) (failed []error) {
+	if err := os.MkdirAll(r.plan.profile, 0o755); err != nil {
+		return []error{err}
+	}
+	done := map[string]bool{}
+	for _, o := range outcomes {
+		if o.Met || done[o.of] || len(r.results[o.of]) == 0 {
+			continue
+		}
+		done[o.of] = true
+		scenarioName, variantName := o.split()
+		s, v, err := find(scenarioName, variantName)
+		if err == nil {
+			_, err = child(ctx, all, s, v, r.plan.quick, r.plan.profile)
+		}
+		if err != nil {
+			failed = append(failed, fmt.Errorf("profile of %s: %w", o.of, err))
+			continue
+		}
+		r.profiled = append(r.profiled, scenarioName+"-"+variantName)
+	}
+	return failed
+}
+
+// dropAllRetained removes what the measurements have shared.
+func dropAllRetained(ctx context.Context, databaseURL string) error {
+	conn, err := pgx.Connect(ctx, databaseURL)
+	if err != nil {
+		return hidden(err)
+	}
+	defer conn.Close(ctx)
+	rows, _ := conn.Query(ctx, `SELECT nspname FROM pg_namespace WHERE nspname LIKE 'bench\_retained\_%'`)
+	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	for _, name := range names {
+		_, failure := conn.Exec(ctx, `DROP SCHEMA `+pgx.Identifier{name}.Sanitize()+` CASCADE`)
+		err = errors.Join(err, failure)
+	}
+	return err
+}
+
+// list prints all scenarios and variants.
+func list(w io.Writer) {
+	for _, s := range scenarios() {
+		fmt.Fprintf(w, "%s: %s\n", s.name, s.about)
+		for _, v := range s.variants {
+			fmt.Fprintf(w, "    %-24s %s\n", v.name, v.about)
+		}
+	}
+}

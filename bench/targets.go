@@ -1,0 +1,207 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+)
+
+// target is something that this library wants to reach.
+type target struct {
+	name string
+	of   string // scenario/variant
+	// against is the variant of the same scenario that the rate is divided by; "" compares figure.
+	against string
+	figure  func(Result) *float64
+	bound   float64
+	atMost  bool   // or at least
+	report  bool   // no bound: only told
+	when    string // "", "quick" or "full"
+}
+
+func atLeast(name, of, against string, bound float64) target {
+	return target{name: name, of: of, against: against, bound: bound}
+}
+
+func atMost(name, of string, bound float64, figure func(Result) *float64) target {
+	return target{name: name, of: of, figure: figure, bound: bound, atMost: true}
+}
+
+func only(when string, t target) target {
+	t.when = when
+	return t
+}
+
+func extra(name string) func(Result) *float64 {
+	return func(r Result) *float64 {
+		v, ok := r.Extra[name]
+		if !ok {
+			return nil
+		}
+		return &v
+	}
+}
+
+func rate(r Result) *float64 { return &r.Rate }
+
+// targets are all of them, in the order in which they are told.
+func targets() []target {
+	return []target{
+		atLeast("relay, classic queue: of raw amqp091", "relay/classic", "limit-classic", 0.95),
+		atLeast("relay, classic queue: of the forwarder, tuned", "relay/classic", "forwarder-tuned", 8),
+		atLeast("relay, classic queue: of the forwarder, defaults", "relay/classic", "forwarder", 20),
+		atLeast("relay, quorum queue: of raw amqp091", "relay/quorum", "limit-quorum", 0.90),
+		atLeast("relay, 4 classic queues: of raw amqp091 with one", "relay/classic-4-queues", "limit-classic", 1.5),
+		atLeast("relay, 1,000 Zipf keys: of raw amqp091", "relay/classic-zipf", "limit-classic", 0.80),
+		atLeast("relay, old snapshot held: of itself without", "relay/classic-snapshot", "classic", 0.95),
+		only("quick", atLeast("relay, 200,000 retained events: of itself without", "relay/classic-retained-small", "classic", 0.95)),
+		only("full", atLeast("relay, 10 M retained events: of itself without", "relay/classic-retained-10m", "classic", 0.95)),
+		atMost("relay, Go CPU seconds per 100,000", "relay/classic", 1.3, func(r Result) *float64 { return &r.ClientCPU }),
+		atMost("relay, peak memory in MB", "relay/classic", 60, func(r Result) *float64 {
+			if r.PeakRSS == nil {
+				return nil
+			}
+			mb := *r.PeakRSS / 1e6
+			return &mb
+		}),
+		atMost("relay, bytes of WAL per event", "relay/classic", 150, func(r Result) *float64 { return r.WAL }),
+		atLeast("enqueue, Transact: of the same statements raw in one round trip", "enqueue/transact-8", "limit-raw-8", 0.95),
+		atLeast("enqueue, Write in the caller's transaction: of the same statements by hand", "enqueue/write-8", "limit-statements-8", 0.98),
+		atLeast("enqueue, Write of 100 events: of raw unnest", "enqueue/write-100x8", "limit-unnest-100x8", 0.90),
+		atLeast("consume, transaction per message: of raw pipelined workers", "consume/message", "limit-pipelined", 0.95),
+		atLeast("consume, group commit: of raw pipelined workers", "consume/group", "limit-pipelined", 2.0),
+		atLeast("consume, batch handler: of raw pipelined workers", "consume/batch", "limit-pipelined", 3.2),
+		atLeast("duplicates in the window: of acknowledging only", "consume/duplicates-window", "limit-ack", 0.95),
+		atMost("latency, woken, commit to received: p50 in ms", "latency/woken", 0.5, extra("p50_ms")),
+		atMost("latency, woken, commit to received: p99 in ms", "latency/woken", 1.5, extra("p99_ms")),
+		atMost("latency, polling only, commit to received: p50 in ms", "latency/poll-only", 10, extra("p50_ms")),
+		atMost("latency, polling only: percent of a core when idle", "latency/poll-only", 1, extra("idle_core_percent")),
+		atMost("latency, commit to effect committed: p50 in ms", "latency/effect", 2, extra("p50_ms")),
+		atMost("latency, commit to effect committed: p99 in ms", "latency/effect", 6, extra("p99_ms")),
+		atLeast("full chain: of the handwritten chain", "chain/chain", "limit-handwritten", 0.90),
+		{name: "embedded: events per second through SQLite and memory", of: "embedded/chain", figure: rate, report: true},
+	}
+}
+
+// outcome is what became of a target.
+type outcome struct {
+	Name   string
+	Value  *float64 // nil if it was not measured
+	Target *float64 // nil if it is only told
+	Met    bool
+	of     string
+}
+
+func (o outcome) split() (scenarioName, variantName string) {
+	scenarioName, variantName, _ = strings.Cut(o.of, "/")
+	return scenarioName, variantName
+}
+
+// outcomes are told as one object, in the order of the targets.
+type outcomes []outcome
+
+// MarshalJSON implements [json.Marshaler].
+func (list outcomes) MarshalJSON() ([]byte, error) {
+	var b bytes.Buffer
+	for i, o := range list {
+		name, err := json.Marshal(o.Name)
+		if err != nil {
+			return nil, err
+		}
+		value, err := json.Marshal(struct {
+			Value  *float64 `json:"value"`
+			Target *float64 `json:"target"`
+			Met    bool     `json:"met"`
+		}{o.Value, o.Target, o.Met})
+		if err != nil {
+			return nil, err
+		}
+		fmt.Fprintf(&b, "%s%s:%s", map[bool]string{true: "{", false: ","}[i == 0], name, value)
+	}
+	if len(list) == 0 {
+		b.WriteByte('{')
+	}
+	b.WriteByte('}')
+	return b.Bytes(), nil
+}
+
+// outcomes compares what was measured with the targets.
+func (r *report) outcomes() outcomes {
+	var list outcomes
+	for _, t := range targets() {
+		if t.when == "quick" && !r.plan.quick || t.when == "full" && r.plan.quick || !r.plan.only.MatchString(t.of) {
+			continue
+		}
+		list = append(list, t.judge(r.results))
+	}
+	return list
+}
+
+func (t target) judge(results map[string][]Result) outcome {
+	o := outcome{Name: t.name, of: t.of}
+	if !t.report {
+		o.Target = &t.bound
+	}
+	var values []float64
+	if t.against != "" {
+		scenarioName, _ := o.split()
+		values = ratios(results[t.of], results[scenarioName+"/"+t.against])
+	} else {
+		values = figures(results[t.of], t.figure)
+	}
+	if len(values) == 0 {
+		return o
+	}
+	value := significant(median(values))
+	o.Value = &value
+	o.Met = t.report || t.atMost && value <= t.bound || !t.atMost && value >= t.bound
+	return o
+}
+
+// ratios divides rates of the same round.
+func ratios(results, limits []Result) []float64 {
+	var values []float64
+	for _, r := range results {
+		i := slices.IndexFunc(limits, func(l Result) bool { return l.Round == r.Round })
+		if i >= 0 {
+			values = append(values, r.Rate/limits[i].Rate)
+		}
+	}
+	return values
+}
+
+// figures returns what is known of a figure in each round.
+func figures(results []Result, figure func(Result) *float64) []float64 {
+	var values []float64
+	for _, r := range results {
+		if v := figure(r); v != nil {
+			values = append(values, *v)
+		}
+	}
+	return values
+}
+
+// median returns the middle of values, or the mean of the two in the middle.
+func median(values []float64) float64 {
+	sorted := slices.Sorted(slices.Values(values))
+	n := len(sorted)
+	if n == 0 {
+		return math.NaN()
+	}
+	return (sorted[(n-1)/2] + sorted[n/2]) / 2
+}
+
+// significant rounds to three digits, and large numbers to whole ones.
+func significant(v float64) float64 {
+	if v == 0 || math.IsNaN(v) || math.IsInf(v, 0) {
+		return v
+	}
+	unit := math.Pow(10, math.Floor(math.Log10(math.Abs(v)))-2)
+	if unit >= 1 {
+		return math.Round(v)
+	}
+	return math.Round(v/unit) / math.Round(1/unit)
+}
