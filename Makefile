@@ -34,6 +34,17 @@ cover: $(TESTENV) ## test coverage, into coverage.out
 bench: $(TESTENV) ## benchmarks, with allocations
 	$(TESTENV) -- $(GO) test -run='^$$' -bench=. -benchmem $(PKGS)
 
+.PHONY: bench-check
+bench-check: ## statements, WAL and allocations per message against bench/budget.json; under a minute
+	@$(GO) -C bench test -count=1 .
+	@$(GO) -C bench build -o $(BIN)/bench .
+	@cd bench && $(BIN)/bench check
+
+.PHONY: bench-suite
+bench-suite: ## this library beside its limits and peers (QUICK=1: under 5 minutes; otherwise over an hour, into docs/performance.md)
+	@$(GO) -C bench build -o $(BIN)/bench .
+	@cd bench && $(BIN)/bench suite $(if $(QUICK),-quick,-doc ../docs/performance.md -profile $(BIN)/profiles)
+
 .PHONY: audit-bench
 audit-bench: $(TESTENV) ## boxpair verify on an outbox and an inbox of ROWS rows: time and memory
 	$(TESTENV) -- sh -c 'DATABASE_URL=$$TEST_DATABASE_URL exec $(GO) run ./internal/auditbench -rows $(ROWS)'
@@ -89,6 +100,7 @@ lint: $(GOLANGCI) ## vet, golangci-lint, the package graph
 	$(GOLANGCI) run ./...
 	cd internal/faulttest && $(GO) vet -tags faults ./... && $(GOLANGCI) run --build-tags faults ./...
 	cd internal/modeltest && $(GO) vet ./... && $(GOLANGCI) run ./...
+	cd bench && $(GO) vet ./... && $(GOLANGCI) run ./...
 
 .PHONY: fmt
 fmt: $(GOLANGCI) ## format the code
@@ -99,6 +111,7 @@ tidy-check: ## fail if go.mod or go.sum is not tidy
 	$(GO) mod tidy -diff
 	$(GO) -C internal/faulttest mod tidy -diff
 	$(GO) -C internal/modeltest mod tidy -diff
+	$(GO) -C bench mod tidy -diff
 
 .PHONY: ci
 ci: ## what the CI runs

@@ -186,9 +186,52 @@ func TestDocumentWithoutAPlaceForFiguresIsRefusedAtOnce(t *testing.T) {
 
 func TestBadArgumentsAreRefused(t *testing.T) {
 	t.Parallel()
-	for _, args := range []string{"", "runs", "run", "run relay", "run relay classic -n -1", "suite -rounds 0", "suite -only (", "suite relay"} {
+	for _, args := range []string{"", "runs", "run", "run relay", "run relay classic -n -1", "suite -rounds 0", "suite -only (", "suite relay", "check relay"} {
 		if err := command(t.Context(), strings.Fields(args)); err == nil {
 			t.Errorf("%q was taken", args)
+		}
+	}
+}
+
+func TestBudgetsAreComparedWithWhatIsMeasured(t *testing.T) {
+	t.Parallel()
+	wal := 100.0
+	r := Result{Statements: 4, WAL: &wal, Allocs: 50}
+	for _, c := range []struct {
+		budget budget
+		want   string // part of the error, "" for none
+	}{
+		{budget{Statements: 4, WAL: 100, Allocs: 50}, ""},
+		{budget{Statements: 3.9, WAL: 100, Allocs: 50}, "4 statements per message, more than the budget of 3.9"},
+		{budget{Statements: 4, WAL: 99}, "100 bytes of WAL"},
+		{budget{Allocs: 49.5}, "50 allocations"},
+		{budget{}, ""},
+	} {
+		line, err := c.budget.compare("relay/classic", r)
+		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%v: %v, want %q", c.budget, err, c.want)
+		}
+		if !strings.HasPrefix(line, "relay/classic") {
+			t.Errorf("line %q", line)
+		}
+	}
+	if _, err := (budget{WAL: 1}).compare("x", Result{}); err == nil {
+		t.Error("a log of unknown length is within its budget")
+	}
+}
+
+func TestBudgetsMustNameVariants(t *testing.T) {
+	t.Parallel()
+	if _, err := readBudgets("budget.json"); err != nil {
+		t.Error(err)
+	}
+	path := filepath.Join(t.TempDir(), "budget.json")
+	for _, text := range []string{`{"relay/none": {"messages": 1}}`, `{"relay/classic": {}}`, `[]`} {
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := command(t.Context(), []string{"check", "-budget", path}); err == nil {
+			t.Errorf("%s was taken", text)
 		}
 	}
 }

@@ -4,6 +4,7 @@
 //	go run . list                          all scenarios and variants
 //	go run . run <scenario> <variant>      one measurement, as a line of JSON
 //	go run . suite [-quick]                all of them, as a table; the last line tells the targets
+//	go run . check                         what a message costs, against budget.json
 //
 // It starts a PostgreSQL and a RabbitMQ of its own, with fsync on. DATABASE_URL and AMQP_URL name
 // others to use; what is made there has a schema and queues of its own and is removed
@@ -34,7 +35,7 @@ func main() {
 	}
 }
 
-const usage = "use: bench list | run <scenario> <variant> | suite"
+const usage = "use: bench list | run <scenario> <variant> | suite | check"
 
 func command(ctx context.Context, args []string) error {
 	if len(args) == 0 {
@@ -48,6 +49,8 @@ func command(ctx context.Context, args []string) error {
 		return runOne(ctx, args[1:])
 	case "suite":
 		return suite(ctx, args[1:])
+	case "check":
+		return check(ctx, args[1:])
 	case "relay-process": // part of a measurement
 		return relayProcess(ctx, os.Stdin, os.Stdout)
 	}

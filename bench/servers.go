@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 
 	"github.com/boxpair/boxpair/internal/testenv/service"
@@ -22,29 +23,39 @@ type servers struct {
 }
 
 // startServers takes what DATABASE_URL and AMQP_URL name, and starts what they do not.
-func startServers(ctx context.Context, more ...string) (_ *servers, err error) {
+func startServers(ctx context.Context) (*servers, error) {
 	s := &servers{databaseURL: os.Getenv("DATABASE_URL"), amqpURL: os.Getenv("AMQP_URL")}
+	return s, s.start(ctx, settings)
+}
+
+// start starts what has no address.
+func (s *servers) start(ctx context.Context, settings []string) (err error) {
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.close())
 		}
 	}()
+	if err := service.Install(ctx, s.databaseURL == "", s.amqpURL == "", say); err != nil {
+		say("%v", err) // Docker may do
+	}
 	if s.databaseURL == "" {
-		p, err := service.StartPostgresWith(ctx, service.PostgresConfig{Settings: append(settings, more...)})
+		p, err := service.StartPostgresWith(ctx, service.PostgresConfig{Settings: settings})
 		if err != nil {
-			return s, err
+			return err
 		}
 		s.databaseURL, s.undo = p.URL(), append(s.undo, p.Close)
 	}
 	if s.amqpURL == "" {
 		r, err := service.StartRabbitMQ(ctx)
 		if err != nil {
-			return s, err
+			return err
 		}
 		s.amqpURL, s.undo = r.URL(), append(s.undo, r.Close)
 	}
-	return s, nil
+	return nil
 }
+
+func say(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }
 
 func (s *servers) close() error {
 	var errs []error
