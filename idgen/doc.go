@@ -38,7 +38,8 @@
 //
 // testdata/vectors.json holds test vectors for both. Parts that are valid
 // UTF-8 without NUL can be reproduced in PostgreSQL, in a database with the
-// encoding UTF8, with uuid_generate_v5(namespace, name) of the uuid-ossp extension.
+// encoding UTF8, with uuid_generate_v5(namespace, name) of the uuid-ossp extension, or with the
+// function outbox_dispatch_id, which comes with the tables of package migrations.
 //
 // # Guarantees
 //

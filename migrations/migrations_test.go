@@ -107,8 +107,8 @@ func TestNamesAreChecked(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat("x", 41)
 	for _, c := range []struct{ schema, prefix, field string }{
-		{strings.Repeat("x", 64), "", "schema"}, {"a\x00b", "", "schema"}, {"a\xff", "", "schema"}, {"pg_x", "", "schema"},
-		{"", long, "prefix"}, {"", "a\x00b", "prefix"}, {"", "a\xff", "prefix"},
+		{strings.Repeat("x", 64), "", "schema"}, {"a\x00b", "", "schema"}, {"a\xff", "", "schema"}, {"pg_x", "", "schema"}, {"$boxpair$", "", "schema"},
+		{"", long, "prefix"}, {"", "a\x00b", "prefix"}, {"", "a\xff", "prefix"}, {"", "$boxpair$", "prefix"},
 	} {
 		if _, err := PostgresNames(c.schema, c.prefix); err == nil || !strings.Contains(err.Error(), c.field) {
 			t.Errorf("PostgresNames(%q, %q) = %v, want an error that names %s", c.schema, c.prefix, err, c.field)

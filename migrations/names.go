@@ -18,6 +18,8 @@ const (
 	maxIdentifier = 63
 	// maxPrefix leaves room for the longest name in the files.
 	maxPrefix = 40
+	// bodyQuote stands around the bodies of functions in the files, which no name may end.
+	bodyQuote = "$boxpair$"
 	// MaxName is how long the names in the files may be.
 	MaxName = maxIdentifier - maxPrefix
 )
@@ -71,6 +73,8 @@ func check(field, name string, limit int) error {
 		return fmt.Errorf("%s: not valid UTF-8", field)
 	case strings.ContainsRune(name, 0):
 		return fmt.Errorf("%s: contains NUL", field)
+	case strings.Contains(name, bodyQuote):
+		return fmt.Errorf("%s: contains %s, which the bodies of functions are quoted with", field, bodyQuote)
 	}
 	return nil
 }

@@ -11,6 +11,14 @@ var writing = []Mutant{
 		Test:   Test{"store/postgres", "TestProducerContract/append/rolled-back event is not there"},
 	},
 	{
+		Name: "sql-writer-takes-any-content", Guarantee: "G6",
+		Broken: "The writer in SQL takes a known dispatch ID for the same event, whatever the content is.",
+		File:   "migrations/postgres/0005_write.sql",
+		Old:    `        EXIT WHEN there = digested;`,
+		New:    `        EXIT WHEN there IS NOT NULL;`,
+		Test:   Test{"store/postgres", "TestSQLWriterRefusesOtherContentAndShowsNone"},
+	},
+	{
 		Name: "lent-transaction-ends", Guarantee: "G1",
 		Broken: "Who ends a database/sql transaction that was lent is told that it worked, and its owner commits it later.",
 		File:   "store/postgres/sqltx.go",

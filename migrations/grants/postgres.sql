@@ -20,6 +20,9 @@ GRANT INSERT (dispatch_id, digest, shard, topic, key, type, producer, source, ve
       UPDATE (altered)
     ON "boxpair"."outbox_events" TO "boxpair_producer";
 GRANT INSERT (shard, id) ON "boxpair"."outbox_queue" TO "boxpair_producer";
+GRANT EXECUTE ON FUNCTION "boxpair"."outbox_write", "boxpair"."outbox_dispatch_id", "boxpair"."outbox_hash",
+      "boxpair"."outbox_netstring", "boxpair"."outbox_check_text", "boxpair"."outbox_count", "boxpair"."outbox_headers"
+    TO "boxpair_producer";
 
 -- role: relay
 -- Publishes events. It reads all of them and changes none: it can hide an event from being
