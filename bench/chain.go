@@ -20,8 +20,8 @@ func chainScenario() scenario {
 		about: "8 producers, a relay and consumers at once: transaction, outbox, quorum queue, inbox transaction, acknowledged",
 		variants: []variant{
 			{"limit-handwritten", "by hand: transactions of one round trip, a claim held through the publish, 8 workers; no order, no parking, no attempts",
-				"", 40_000, 12_000, handwrittenChain},
-			{"chain", "this library, a transaction per message", "limit-handwritten", 40_000, 12_000, chaining{}.measure},
+				"", 40_000, 9_000, handwrittenChain},
+			{"chain", "this library, a transaction per message", "limit-handwritten", 40_000, 9_000, chaining{}.measure},
 			{"chain-group", "this library, group commit of up to 64", "limit-handwritten", 40_000, 0,
 				chaining{consumer.HandlerConfig{GroupSize: 64}}.measure},
 		},

@@ -27,7 +27,7 @@ func enqueueScenario() scenario {
 		case 1:
 			full = 15_000
 		case 8:
-			quick = 16_000
+			quick = 12_000
 		}
 		add := func(name, about, limit string, quick int, make enqueuer) {
 			if limit != "" {

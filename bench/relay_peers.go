@@ -25,7 +25,7 @@ import (
 // patience bounds a slow peer: what it has published by then is counted.
 func (s *stage) patience() time.Duration {
 	if s.quick {
-		return 2500 * time.Millisecond
+		return 1500 * time.Millisecond
 	}
 	return 10 * time.Second
 }

@@ -1,0 +1,49 @@
+package producer_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/google/uuid"
+
+	"github.com/boxpair/boxpair/producer"
+)
+
+// BenchmarkTransact writes events to a store that does nothing: what checking, naming and
+// digesting an event costs.
+func BenchmarkTransact(b *testing.B) {
+	payload := make([]byte, 512)
+	for _, n := range []int{1, 100} {
+		b.Run(fmt.Sprintf("events=%d", n), func(b *testing.B) {
+			outbox, err := producer.New(producer.Store[*fakeTx](nothing{&fakeEvents{}}), producer.Config{Name: "bench"})
+			if err != nil {
+				b.Fatal(err)
+			}
+			events := make([]producer.Event, n)
+			version := int64(0)
+			b.ReportAllocs()
+			for b.Loop() {
+				for i := range events {
+					version++
+					events[i] = producer.Event{Topic: "topic", Key: "key", Source: "source", Version: version, Payload: payload}
+				}
+				err := outbox.Transact(b.Context(), func(_ context.Context, w *producer.Writer[*fakeTx]) error {
+					_, err := w.Queue(events...)
+					return err
+				})
+				if err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*n), "ns/event")
+		})
+	}
+}
+
+// nothing forgets what is written.
+type nothing struct{ *fakeEvents }
+
+func (nothing) Append(_ context.Context, _ *fakeTx, _ uuid.UUID, records []producer.Record) ([]bool, error) {
+	return make([]bool, len(records)), nil
+}
