@@ -5,6 +5,7 @@
 //	go run . run <scenario> <variant>      one measurement, as a line of JSON
 //	go run . suite [-quick]                all of them, as a table; the last line tells the targets
 //	go run . check                         what a message costs, against budget.json
+//	go run . retention                     how a janitor keeps up
 //
 // It starts a PostgreSQL and a RabbitMQ of its own, with fsync on. DATABASE_URL and AMQP_URL name
 // others to use; what is made there has a schema and queues of its own and is removed
@@ -20,6 +21,8 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+
+	"github.com/boxpair/boxpair/bench/retention"
 )
 
 func main() {
@@ -35,7 +38,7 @@ func main() {
 	}
 }
 
-const usage = "use: bench list | run <scenario> <variant> | suite | check"
+const usage = "use: bench list | run <scenario> <variant> | suite | check | retention"
 
 func command(ctx context.Context, args []string) error {
 	if len(args) == 0 {
@@ -49,6 +52,8 @@ func command(ctx context.Context, args []string) error {
 		return runOne(ctx, args[1:])
 	case "suite":
 		return suite(ctx, args[1:])
+	case "retention":
+		return runRetention(ctx, args[1:])
 	case "check":
 		return check(ctx, args[1:])
 	case "relay-process": // part of a measurement
@@ -93,6 +98,28 @@ func runOne(ctx context.Context, args []string) (err error) {
 		return fmt.Errorf("%s %s: %w", rest[0], v.name, err)
 	}
 	return json.NewEncoder(os.Stdout).Encode(result)
+}
+
+// runRetention measures how a janitor keeps up.
+func runRetention(ctx context.Context, args []string) (err error) {
+	flags := flag.NewFlagSet("retention", flag.ContinueOnError)
+	var cfg retention.Config
+	flags.IntVar(&cfg.Events, "events", 1_000_000, "delivered events in the outbox; 0 leaves that out")
+	flags.IntVar(&cfg.Inbox, "inbox", 1_000_000, "dispatch IDs in the inbox; 0 leaves that out")
+	flags.Float64Var(&cfg.Share, "share", 0.5, "the janitor's share of the time")
+	rest, err := parse(flags, args)
+	if err != nil {
+		return err
+	}
+	if len(rest) > 0 {
+		return fmt.Errorf("retention takes no argument %q", rest[0])
+	}
+	all := &servers{databaseURL: os.Getenv("DATABASE_URL"), amqpURL: "none is needed"}
+	if err := all.start(ctx, settings); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, all.close()) }()
+	return retention.Run(ctx, all.databaseURL, cfg)
 }
 
 // parse takes flags before, between and behind the other arguments, which it returns.

@@ -1,6 +1,4 @@
-// Command retention measures how a janitor keeps up, on one PostgreSQL.
-//
-//	DATABASE_URL=… go run ./retention [-events N] [-inbox N] [-share F]
+// Package retention measures how a janitor keeps up, on one PostgreSQL.
 //
 // It fills a database of its own, which it drops in the end, and measures
 //
@@ -11,17 +9,15 @@
 //     stamp; and what an insert into either costs.
 //
 // The last line is one JSON object.
-package main
+package retention
 
 import (
 	"context"
 	"crypto/rand"
 	"encoding/json"
-	"flag"
 	"fmt"
 	"net/url"
 	"os"
-	"os/signal"
 	"strings"
 	"time"
 
@@ -29,33 +25,30 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-func main() {
-	if err := run(); err != nil {
-		fmt.Fprintln(os.Stderr, "retention:", err)
-		os.Exit(1)
-	}
+// Config says how much is measured.
+type Config struct {
+	// Events are delivered events in the outbox, and Inbox dispatch IDs in the inbox; 0 leaves that out.
+	Events, Inbox int
+	// Share is the janitor's share of the time.
+	Share float64
 }
 
-func run() error {
-	events := flag.Int("events", 1_000_000, "delivered events in the outbox; 0 leaves that out")
-	inbox := flag.Int("inbox", 1_000_000, "dispatch IDs in the inbox; 0 leaves that out")
-	share := flag.Float64("share", 0.5, "the janitor's share of the time")
-	flag.Parse()
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
-	defer stop()
-	pool, drop, err := database(ctx, os.Getenv("DATABASE_URL"))
+// Run measures on a server whose role may create databases, and prints what it finds on
+// the standard output.
+func Run(ctx context.Context, databaseURL string, cfg Config) error {
+	pool, drop, err := database(ctx, databaseURL)
 	if err != nil {
 		return err
 	}
 	defer drop()
-	results := map[string]any{"events": *events, "inbox": *inbox}
-	if *events > 0 {
-		if err := outbox(ctx, pool, *events, *share, results); err != nil {
+	results := map[string]any{"events": cfg.Events, "inbox": cfg.Inbox}
+	if cfg.Events > 0 {
+		if err := outbox(ctx, pool, cfg.Events, cfg.Share, results); err != nil {
 			return fmt.Errorf("outbox: %w", err)
 		}
 	}
-	if *inbox > 0 {
-		if err := forgetting(ctx, pool, *inbox, results); err != nil {
+	if cfg.Inbox > 0 {
+		if err := forgetting(ctx, pool, cfg.Inbox, results); err != nil {
 			return fmt.Errorf("inbox: %w", err)
 		}
 	}
@@ -64,9 +57,6 @@ func run() error {
 
 // database makes a database of this run's own.
 func database(ctx context.Context, admin string) (*pgxpool.Pool, func(), error) {
-	if admin == "" {
-		return nil, nil, fmt.Errorf("set DATABASE_URL")
-	}
 	name := "boxpair_bench_" + strings.ToLower(rand.Text()[:10])
 	if err := execute(ctx, admin, "CREATE DATABASE "+name); err != nil {
 		return nil, nil, err
