@@ -45,6 +45,21 @@ func BenchmarkDuplicateInWindow(b *testing.B) {
 	}
 }
 
+// BenchmarkDuplicateInGoroutine is the same in a goroutine for each message, as a
+// Watermill router has it: what calls deeply there pays for the stack.
+func BenchmarkDuplicateInGoroutine(b *testing.B) {
+	h := benchHandler(b, newFake(), 0)
+	m := msg(1)
+	done := make(chan error)
+	b.ReportAllocs()
+	for b.Loop() {
+		go func() { done <- h.Consume(m) }()
+		if err := <-done; err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
 // BenchmarkApplyWithoutDatabase is what the inbox adds to the database's work.
 func BenchmarkApplyWithoutDatabase(b *testing.B) {
 	h := benchHandler(b, newFake(), 0)

@@ -183,6 +183,9 @@ func parseInt[T int | int64](value string) (T, error) {
 // parseStamp returns the time in UTC, in which it must have a year of four
 // digits: another could not be sent on.
 func parseStamp(value string) (time.Time, error) {
+	if stamp, ok := parseUTC(value); ok {
+		return stamp, nil
+	}
 	stamp, err := time.Parse(time.RFC3339Nano, value)
 	stamp = stamp.UTC()
 	if err != nil || stamp.Year() < 0 || stamp.Year() > 9999 {
