@@ -68,11 +68,13 @@ func (s *Store) Append(ctx context.Context, tx pgx.Tx, writer uuid.UUID, records
 	}
 	var mine bool
 	var written []pgtype.UUID
-	err = tx.QueryRow(ctx, s.sql[appendEvents],
-		s.writerVariable, writer.String(),
-		c.id, c.digest, c.shard, c.topic, c.key, c.kind, c.producer, c.source, c.version, c.index,
-		c.schemaVersion, c.contentType, c.headers, c.payload, c.correlation, c.traceParent, c.traceState, c.occurred, c.resend,
-	).Scan(&mine, &written)
+	args := append(make([]any, 0, 21), s.writerVariable, writer.String())
+	if len(records) >= leanFrom && described(tx) {
+		args = c.lean(args)
+	} else {
+		args = c.plain(args)
+	}
+	err = tx.QueryRow(ctx, s.sql[appendEvents], args...).Scan(&mine, &written)
 	if err != nil {
 		return nil, failed("append events", appendError(err))
 	}
@@ -142,6 +144,20 @@ func newColumns(records []producer.Record) (*columns, error) {
 		}
 	}
 	return c, nil
+}
+
+// plain appends the columns as slices, which pgx knows how to encode in any mode.
+func (c *columns) plain(args []any) []any {
+	return append(args, c.id, c.digest, c.shard, c.topic, c.key, c.kind, c.producer, c.source, c.version, c.index,
+		c.schemaVersion, c.contentType, c.headers, c.payload, c.correlation, c.traceParent, c.traceState, c.occurred, c.resend)
+}
+
+// lean appends the columns so that they cost no allocation for each value.
+func (c *columns) lean(args []any) []any {
+	return append(args, leanValues(c.id), leanByteas(c.digest), c.shard, leanTexts(c.topic), leanTexts(c.key),
+		leanTexts(c.kind), leanTexts(c.producer), leanTexts(c.source), leanInts(c.version), c.index,
+		c.schemaVersion, leanTexts(c.contentType), leanTexts(c.headers), leanByteas(c.payload), leanTexts(c.correlation),
+		leanTexts(c.traceParent), leanTexts(c.traceState), leanValues(c.occurred), c.resend)
 }
 
 func (c *columns) set(i int, r *producer.Record) error {

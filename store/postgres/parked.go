@@ -312,10 +312,10 @@ func (s *Store) Due(ctx context.Context, shards []int, after producer.DuePoint, 
 	defer rows.Close()
 	var events []producer.Queued
 	var seconds float64
-	for rows.Next() {
-		var found bool
-		var at time.Time
-		q, err := scanQueued(rows, &seconds, &found, &at)
+	var found bool
+	var at time.Time
+	for scan := newQueuedScan(&seconds, &found, &at); rows.Next(); {
+		q, err := scan.row(rows)
 		if err != nil {
 			return nil, 0, failed("look for due events", err)
 		}

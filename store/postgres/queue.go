@@ -88,19 +88,44 @@ func (s *Store) events(ctx context.Context, t *template, args ...any) ([]produce
 	if err != nil {
 		return nil, err
 	}
-	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (producer.Queued, error) { return scanQueued(row) })
+	defer rows.Close()
+	var found []producer.Queued
+	for scan := newQueuedScan(); rows.Next(); {
+		q, err := scan.row(rows)
+		if err != nil {
+			return nil, err
+		}
+		found = append(found, q)
+	}
+	return found, rows.Err()
 }
 
-// scanQueued scans what first takes, shard, id, round, attempts, state and eventColumns.
-func scanQueued(row pgx.CollectableRow, first ...any) (q producer.Queued, err error) {
-	columns := append(first, &q.Shard, &q.Seq, &q.Round, &q.Attempts, (*string)(&q.State), &q.Missing)
-	if err := row.Scan(append(columns, into(&q.Record)...)...); err != nil {
-		return q, fmt.Errorf("event %d: %w", q.Seq, err)
+// queuedScan scans rows of queued or parked events. The row is always scanned to one
+// place and copied from there, so that only what it holds is allocated for it.
+type queuedScan struct {
+	queued  producer.Queued
+	columns []any
+}
+
+// newQueuedScan scans what first takes, shard, id, round, attempts, state and eventColumns.
+func newQueuedScan(first ...any) *queuedScan {
+	s := &queuedScan{}
+	q := &s.queued
+	s.columns = append(first, &q.Shard, &q.Seq, &q.Round, &q.Attempts, (*string)(&q.State), &q.Missing)
+	s.columns = append(s.columns, into(&q.Record)...)
+	return s
+}
+
+func (s *queuedScan) row(rows pgx.Rows) (producer.Queued, error) {
+	q := &s.queued
+	*q = producer.Queued{} // headers and digest are only set if there are any
+	if err := rows.Scan(s.columns...); err != nil {
+		return producer.Queued{}, fmt.Errorf("event %d: %w", q.Seq, err)
 	}
 	if q.Missing {
 		q.Record = producer.Record{Shard: q.Shard}
 	}
-	return q, nil
+	return *q, nil
 }
 
 // into returns where the columns of eventColumns go, the first one excepted.
@@ -240,7 +265,8 @@ func (s *Store) Mark(ctx context.Context, relay string, marks []producer.Mark) (
 		}
 	}
 	leaseShards, leaseEpochs := split(leases)
-	rows, err := s.query(ctx, s.noting(mark, markNoted), relay, leaseShards, leaseEpochs, shards, epochs, seqs, rounds)
+	rows, err := s.query(ctx, s.noting(mark, markNoted), relay, leaseShards, leaseEpochs,
+		shards, leanInts(epochs), leanInts(seqs), leanInts(rounds))
 	if err != nil {
 		return nil, failed("mark events", err)
 	}

@@ -1,0 +1,84 @@
+package postgres
+
+import (
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+)
+
+// leanFrom is from how many elements on arrays are worth asking the connection how it
+// encodes its arguments.
+const leanFrom = 16
+
+// described tells whether the connection of tx asks the server for the types of
+// arguments, as all modes do that know a statement before they send its arguments. The others
+// guess them from types in Go, and know none of this file's.
+func described(tx pgx.Tx) bool {
+	conn := tx.Conn()
+	if conn == nil {
+		return false
+	}
+	switch conn.Config().DefaultQueryExecMode {
+	case pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec:
+		return true
+	default:
+		return false
+	}
+}
+
+// lean is a slice that pgx encodes as an array of one dimension without an
+// allocation for each element: it takes every element as an interface, which needs a copy of a
+// value, but not of a pointer.
+type lean[T, P any] struct {
+	elements []T
+	at       func(*T) P
+}
+
+// Dimensions implements [pgtype.ArrayGetter].
+func (l lean[T, P]) Dimensions() []pgtype.ArrayDimension {
+	return []pgtype.ArrayDimension{{Length: int32(len(l.elements)), LowerBound: 1}}
+}
+
+// Index implements [pgtype.ArrayGetter].
+func (l lean[T, P]) Index(i int) any { return l.at(&l.elements[i]) }
+
+// IndexType implements [pgtype.ArrayGetter].
+func (l lean[T, P]) IndexType() any {
+	var none P
+	return none
+}
+
+type leanText string
+
+// TextValue implements [pgtype.TextValuer].
+func (t *leanText) TextValue() (pgtype.Text, error) {
+	return pgtype.Text{String: string(*t), Valid: true}, nil
+}
+
+type leanBytes []byte
+
+// BytesValue implements [pgtype.BytesValuer].
+func (b *leanBytes) BytesValue() ([]byte, error) { return *b, nil }
+
+type leanInt int64
+
+// Int64Value implements [pgtype.Int64Valuer].
+func (n *leanInt) Int64Value() (pgtype.Int8, error) {
+	return pgtype.Int8{Int64: int64(*n), Valid: true}, nil
+}
+
+func leanTexts(s []string) any {
+	return lean[string, *leanText]{s, func(s *string) *leanText { return (*leanText)(s) }}
+}
+
+func leanByteas(b [][]byte) any {
+	return lean[[]byte, *leanBytes]{b, func(b *[]byte) *leanBytes { return (*leanBytes)(b) }}
+}
+
+func leanInts(n []int64) any {
+	return lean[int64, *leanInt]{n, func(n *int64) *leanInt { return (*leanInt)(n) }}
+}
+
+// leanValues is for elements whose pointers pgx can encode.
+func leanValues[T any](v []T) any {
+	return lean[T, *T]{v, func(v *T) *T { return v }}
+}
