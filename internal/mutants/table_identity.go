@@ -58,6 +58,14 @@ var identity = []Mutant{
 		Test:   Test{"store/postgres", "TestProducerContract/append/stamp is the time of writing and the same in every copy"},
 	},
 	{
+		Name: "row-with-what-another-had", Guarantee: "G2",
+		Broken: "A row that is fetched keeps the headers or the digest of the one before it where it has none.",
+		File:   "store/postgres/queue.go",
+		Old:    `	*q = producer.Queued{} // headers`,
+		New:    `	// headers`,
+		Test:   Test{"store/postgres", "TestProducerContract/append/event comes back as it was written"},
+	},
+	{
 		Name: "foreign-text-is-an-id", Guarantee: "G8",
 		Broken: "Any text in which a UUID can be found is taken for a dispatch ID.",
 		File:   "transport/event.go",
