@@ -195,6 +195,9 @@ func (h *Handler[TX]) settle(ctx context.Context, d *delivery, a attempt) error 
 func (h *Handler[TX]) applied(who subject, wrote bool) {
 	h.inbox.weather.success(who)
 	h.counts.applied.Add(1)
+	if h.effects != nil {
+		signal(h.effects.wake)
+	}
 	if wrote && h.inbox.outbox != nil {
 		h.inbox.outbox.Committed()
 	}

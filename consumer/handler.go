@@ -35,7 +35,8 @@ type Handler[TX any] struct {
 	// which the transport delivers again all the same.
 	returned *dedupe.Window
 
-	groups *groups[TX] // nil without group commit
+	groups  *groups[TX]  // nil without group commit
+	effects *effects[TX] // nil without effects outside the database
 
 	wake    chan struct{} // something may be due
 	resumed atomic.Bool   // what was due when this process began has been dealt with
@@ -52,7 +53,11 @@ func (h *Handler[TX]) Stats(ctx context.Context) (Stats, error) {
 	if err := h.register(ctx); err != nil {
 		return Stats{}, err
 	}
-	return h.inbox.store.InboxStats(ctx, h.consumer())
+	stats, err := h.inbox.store.InboxStats(ctx, h.consumer())
+	if err == nil && h.effects != nil {
+		stats.Effects, err = h.effects.store.EffectStats(ctx, h.consumer())
+	}
+	return stats, err
 }
 
 // Consume handles one message; it is a Watermill NoPublishHandlerFunc. It returns

@@ -11,7 +11,7 @@ import (
 	"github.com/boxpair/boxpair/internal/pace"
 )
 
-// Run takes up parked messages that are due and forgets old dispatch IDs, for all
+// Run takes up parked messages and effects outside the database that are due, and forgets old dispatch IDs, for all
 // handlers, until ctx ends; then it waits for the handlers that it has begun and
 // returns nil. It needs no broker. Several processes of a service may run it at the same
 // time. While the database is down it waits and logs. It returns [ErrRunning] if
@@ -40,6 +40,9 @@ func (i *Inbox[TX]) Run(ctx context.Context) error {
 			})
 			wg.Go(func() { h.runParked(ctx) })
 			wg.Go(func() { h.runForget(ctx) })
+			if h.effects != nil {
+				wg.Go(func() { h.effects.run(ctx) })
+			}
 		}
 		select {
 		case <-ctx.Done():
@@ -53,13 +56,19 @@ func (i *Inbox[TX]) Run(ctx context.Context) error {
 }
 
 // RunOnce does what [Inbox.Run] does, once: it takes up every parked message that
-// is due, each at most once and one after another, and forgets. It returns when that
+// is due, and then every effect outside the database, each at most once and one after another, and forgets. It returns when that
 // is done, with the errors of all handlers.
 func (i *Inbox[TX]) RunOnce(ctx context.Context) error {
 	var errs []error
 	for _, h := range i.all() {
 		if h.isReady() {
 			if err := h.runDue(ctx); err != nil {
+				errs = append(errs, fmt.Errorf("consumer %s: %w", h.name, err))
+				continue
+			}
+		}
+		if h.effects != nil {
+			if err := h.effects.once(ctx); err != nil {
 				errs = append(errs, fmt.Errorf("consumer %s: %w", h.name, err))
 				continue
 			}
@@ -279,6 +288,15 @@ func (h *Handler[TX]) forget(ctx context.Context) error {
 	})
 	if ferr != nil {
 		return errors.Join(err, fmt.Errorf("remove old attempts: %w", ferr))
+	}
+	if h.effects == nil {
+		return err
+	}
+	ferr = h.inBatches(ctx, func(limit int) (int, error) {
+		return h.effects.store.ForgetEffects(ctx, h.consumer(), cfg.Window, limit)
+	})
+	if ferr != nil {
+		return errors.Join(err, fmt.Errorf("remove ended effects: %w", ferr))
 	}
 	return err
 }

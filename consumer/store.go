@@ -321,4 +321,6 @@ type Stats struct {
 	// again, of those that may still come. If it exceeds Config.Window, late copies will be
 	// set aside as too old.
 	Horizon time.Duration
+	// Effects counts the effects outside the database that are not done, for a handler of [HandleEffect].
+	Effects EffectStats
 }

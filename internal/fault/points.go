@@ -54,6 +54,15 @@ const (
 	C12 Point = "C12" // it is parked; an error loses the answer
 )
 
+// The points of an effect outside the database.
+const (
+	E1 Point = "E1" // before effects are taken up
+	E2 Point = "E2" // one is taken up, the other side not asked
+	E3 Point = "E3" // the other side has answered; an error loses the answer
+	E4 Point = "E4" // what follows is written, before COMMIT
+	E5 Point = "E5" // committed; an error makes the outcome unknown
+)
+
 // The janitor's points.
 const (
 	J1 Point = "J1" // before a deletion
@@ -67,6 +76,7 @@ func Points() []Point {
 		R1, R2, R3, R4, R5, R6, R7, R8, R9, R10, R11,
 		B1, B2, B3, B4, B5,
 		C1, C2, C3, C4, C5, C6, C7, C8, C9, C10, C11, C12,
+		E1, E2, E3, E4, E5,
 		J1, J2,
 	}
 }

@@ -100,7 +100,7 @@ var parking = []Mutant{
 ), r AS (
     UPDATE {{inbox_parked}} p
     SET attempts = greatest(p.attempts, $2), last_error = $4,`,
-		Test:   Test{"store/postgres", "TestConsumerContract/take up/late failure does not change a message that is not retrying"},
+		Test: Test{"store/postgres", "TestConsumerContract/take up/late failure does not change a message that is not retrying"},
 	},
 }
 

@@ -115,5 +115,5 @@ GRANT SELECT (id, consumer, dispatch_id, digest, stamp, topic, key, state, order
     ON "boxpair"."inbox_parked" TO "boxpair_monitor";
 GRANT SELECT ON "boxpair"."inbox_history", "boxpair"."inbox_status" TO "boxpair_monitor";
 GRANT SELECT (id, run, prepared_at, due_at, lease_until, ended_at, dispatch_id, effect_key, attempts, consumer, ordered,
-              uncertain, state, topic, key, last_error, reason)
+              uncertain, state, has_result, topic, key, last_error, reason)
     ON "boxpair"."inbox_effects" TO "boxpair_monitor";

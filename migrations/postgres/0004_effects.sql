@@ -37,6 +37,7 @@ CREATE TABLE "boxpair"."inbox_effects" (
     metadata    jsonb NOT NULL, -- of the message
     intent      bytea NOT NULL,
     result      bytea, -- NULL: not known
+    has_result  boolean NOT NULL GENERATED ALWAYS AS (result IS NOT NULL) STORED,
     last_error  text,
     reason      text,  -- why it was discarded
     CONSTRAINT "inbox_effects_pk" PRIMARY KEY (id),

@@ -125,7 +125,7 @@ var selectMessages = statement(`SELECT p.id, p.consumer, CASE WHEN p.ordered THE
 func (s *Store) changeMessages(ctx context.Context, doing string, f *consumer.Filter, allowed []consumer.State,
 	change func(b *pgx.Batch, seqs []int64, states []string) *pgx.QueuedQuery,
 ) ([]uuid.UUID, error) {
-	states := statesOf(f.States, allowed)
+	states := wanted(f.States, allowed)
 	if len(states) == 0 {
 		return nil, nil
 	}
@@ -150,14 +150,12 @@ func (s *Store) changeMessages(ctx context.Context, doing string, f *consumer.Fi
 	return ids, nil
 }
 
-// statesOf returns the wanted ones of the allowed states; none wanted is all.
-func statesOf(wanted, allowed []consumer.State) []consumer.State {
-	if len(wanted) == 0 {
+// wanted returns the asked for ones of the allowed states; none asked for is all.
+func wanted[S comparable](asked, allowed []S) []S {
+	if len(asked) == 0 {
 		return allowed
 	}
-	return slices.DeleteFunc(slices.Clone(allowed), func(state consumer.State) bool {
-		return !slices.Contains(wanted, state)
-	})
+	return slices.DeleteFunc(slices.Clone(allowed), func(state S) bool { return !slices.Contains(asked, state) })
 }
 
 // groups reads which messages are to be changed. Those of a key stay together.

@@ -48,6 +48,11 @@ func inboxFixtureOf(t *testing.T, pool *pgxpool.Pool, cfg postgres.Config) store
 	}
 }
 
+func TestEffectContract(t *testing.T) {
+	t.Parallel()
+	storetest.Effects(t, inboxFixture(newPool(t, nil), ""))
+}
+
 func TestConsumerContract(t *testing.T) {
 	t.Parallel()
 	storetest.Consumer(t, inboxFixture(newPool(t, func(cfg *pgxpool.Config) { cfg.MaxConns = 40 }), ""))

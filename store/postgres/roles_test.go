@@ -115,6 +115,18 @@ func (i *inboxParts) DiscardMessages(ctx context.Context, f consumer.Filter, rea
 	return i.operator.DiscardMessages(ctx, f, reason)
 }
 
+func (i *inboxParts) ListEffects(ctx context.Context, f consumer.EffectFilter) ([]consumer.EffectRecord, error) {
+	return i.operator.ListEffects(ctx, f)
+}
+
+func (i *inboxParts) ChangeEffects(ctx context.Context, f consumer.EffectFilter, c consumer.EffectChange) ([]uuid.UUID, error) {
+	return i.operator.ChangeEffects(ctx, f, c)
+}
+
+func (i *inboxParts) EffectStats(ctx context.Context, id int) (consumer.EffectStats, error) {
+	return i.monitor.EffectStats(ctx, id)
+}
+
 func (i *inboxParts) InboxStats(ctx context.Context, id int) (consumer.Stats, error) {
 	return i.monitor.InboxStats(ctx, id)
 }
@@ -140,20 +152,26 @@ func TestEveryPartKeepsItsContractUnderItsRole(t *testing.T) {
 			}
 		})
 	})
-	t.Run("inbox", func(t *testing.T) {
-		storetest.Consumer(t, func(t *testing.T) storetest.InboxFixture[pgx.Tx] {
-			cfg := postgres.Config{Schema: testenv.Name(t)}
-			f := inboxFixtureOf(t, p.owner, cfg)
-			p.grant(t, cfg)
-			_, err := p.owner.Exec(t.Context(), "GRANT INSERT ON "+pgx.Identifier{cfg.Schema, "effects"}.Sanitize()+
-				" TO "+migrations.Quote(p.roles.Consumer))
-			if err != nil {
-				t.Fatal(err)
-			}
-			f.Store = &inboxParts{storeOf(t, p.consumer, cfg), storeOf(t, p.operator, cfg), storeOf(t, p.monitor, cfg)}
-			return f
-		})
-	})
+	for name, contract := range map[string]func(*testing.T, func(*testing.T) storetest.InboxFixture[pgx.Tx]){
+		"inbox": storetest.Consumer[pgx.Tx], "effects": storetest.Effects[pgx.Tx],
+	} {
+		t.Run(name, func(t *testing.T) { contract(t, p.inbox) })
+	}
+}
+
+// inbox is an inbox whose parts have roles of their own.
+func (p *parts) inbox(t *testing.T) storetest.InboxFixture[pgx.Tx] {
+	t.Helper()
+	cfg := postgres.Config{Schema: testenv.Name(t)}
+	f := inboxFixtureOf(t, p.owner, cfg)
+	p.grant(t, cfg)
+	_, err := p.owner.Exec(t.Context(), "GRANT INSERT ON "+pgx.Identifier{cfg.Schema, "effects"}.Sanitize()+
+		" TO "+migrations.Quote(p.roles.Consumer))
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.Store = &inboxParts{storeOf(t, p.consumer, cfg), storeOf(t, p.operator, cfg), storeOf(t, p.monitor, cfg)}
+	return f
 }
 
 func TestRequestsKeepTheirContractUnderTheirRole(t *testing.T) {

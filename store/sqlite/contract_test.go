@@ -41,6 +41,14 @@ func TestConsumerContract(t *testing.T) {
 	})
 }
 
+func TestEffectContract(t *testing.T) {
+	t.Parallel()
+	storetest.Effects(t, func(t *testing.T) storetest.InboxFixture[*sql.Tx] {
+		db, _ := database(t)
+		return inbox(t, db, newStore(t, db))
+	})
+}
+
 func inbox(t *testing.T, db *sql.DB, store *sqlite.Store) storetest.InboxFixture[*sql.Tx] {
 	t.Helper()
 	run(t, db, `CREATE TABLE effects (id INTEGER PRIMARY KEY, name TEXT NOT NULL)`)

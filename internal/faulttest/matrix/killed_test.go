@@ -40,7 +40,8 @@ func points() []fault.Point {
 	var all []fault.Point
 	for _, p := range fault.Points() {
 		switch p {
-		case fault.B3, fault.B4, fault.J1, fault.J2: // need more: see those named after them
+		case fault.B3, fault.B4, fault.J1, fault.J2, // need more: see those named after them
+			fault.E1, fault.E2, fault.E3, fault.E4, fault.E5: // see package consumer
 		default:
 			all = append(all, p)
 		}

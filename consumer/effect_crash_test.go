@@ -1,0 +1,160 @@
+package consumer_test
+
+import (
+	"context"
+	"database/sql"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/google/uuid"
+
+	"github.com/boxpair/boxpair/consumer"
+)
+
+const (
+	envProvider   = "BOXPAIR_TEST_PROVIDER"
+	envIdempotent = "BOXPAIR_TEST_IDEMPOTENT"
+)
+
+// dyingLedger kills the process after what it has committed.
+type dyingLedger[TX any] struct {
+	consumer.Store[TX]
+	consumer.EffectStore[TX]
+	at func(string)
+}
+
+func (l *dyingLedger[TX]) TakeEffects(ctx context.Context, t consumer.EffectTake) ([]consumer.EffectRun, time.Duration, error) {
+	runs, next, err := l.EffectStore.TakeEffects(ctx, t)
+	l.at("taken up")
+	return runs, next, err
+}
+
+func (l *dyingLedger[TX]) FinishEffect(ctx context.Context, c consumer.Claim, r *consumer.EffectRun, result []byte, fn func(context.Context, TX) error) (bool, error) {
+	done, err := l.EffectStore.FinishEffect(ctx, c, r, result, fn)
+	l.at("finished")
+	return done, err
+}
+
+// TestEffectChild is what a child process runs. In the parent it does nothing.
+func TestEffectChild(t *testing.T) {
+	point := os.Getenv(envPoint)
+	if point == "" {
+		return
+	}
+	if where := os.Getenv(envDatabase); strings.HasPrefix(where, "postgres") {
+		payAndDie(t, openPostgres(t, where), point)
+	} else {
+		payAndDie(t, openSQLite(t, where), point)
+	}
+}
+
+func payAndDie[TX any](t *testing.T, db *database[TX], point string) {
+	at := func(here string) {
+		if here == point {
+			kill()
+		}
+	}
+	e := paying(db, provider{os.Getenv(envProvider)})
+	prepare, do, finish := e.Prepare, e.Do, e.Finish
+	e.Prepare = func(ctx context.Context, w *consumer.Work[TX], msg *message.Message) (charge, error) {
+		defer at("prepared")
+		return prepare(ctx, w, msg)
+	}
+	e.Do = func(ctx context.Context, key uuid.UUID, c charge) (receipt, error) {
+		at("asked")
+		defer at("answered")
+		return do(ctx, key, c)
+	}
+	e.Finish = func(ctx context.Context, w *consumer.Work[TX], c charge, r receipt) error {
+		defer at("followed")
+		return finish(ctx, w, c, r)
+	}
+	store := &dyingLedger[TX]{db.store, db.store.(consumer.EffectStore[TX]), at}
+	inbox, h := pay(t, store, db, e, consumer.EffectConfig{Idempotent: os.Getenv(envIdempotent) != ""})
+	err := h.Consume(msg(1))
+	at("recorded")
+	t.Errorf("the child lives: %v, %v", err, inbox.RunOnce(t.Context()))
+}
+
+var effectPoints = []string{"prepared", "recorded", "taken up", "asked", "answered", "followed", "finished"}
+
+func TestKilledProcessLeavesOneEffectOutsideTheDatabase(t *testing.T) {
+	t.Parallel()
+	for _, point := range effectPoints {
+		t.Run(point, func(t *testing.T) {
+			t.Parallel()
+			t.Run("postgres", func(t *testing.T) {
+				t.Parallel()
+				db, url := newPostgres(t)
+				killedPaying(t, db, url, point)
+			})
+			t.Run("sqlite", func(t *testing.T) {
+				t.Parallel()
+				db, path := newSQLite(t)
+				killedPaying[*sql.Tx](t, db, path, point)
+			})
+		})
+	}
+}
+
+func killedPaying[TX any](t *testing.T, db *database[TX], where, point string) {
+	p := provider{t.TempDir()}
+	for range 2 {
+		dieIn(t, "TestEffectChild", where, point, envProvider+"="+p.dir, envIdempotent+"=1")
+		endLeases(t, db)
+		if point == "finished" || point == "recorded" {
+			break // there is nothing left to die of
+		}
+	}
+	inbox, h := pay(t, db.store, db, paying(db, p), consumer.EffectConfig{Idempotent: true})
+	if err := h.Consume(again(msg(1))); err != nil {
+		t.Fatal(err)
+	}
+	runOnce(t, inbox)
+	wantEffect(t, inbox, consumer.EffectDone)
+	calls := 1
+	if point == "answered" || point == "followed" {
+		calls = 3 // twice by those who died, with the same key
+	}
+	p.wantCharges(t, number(1), calls)
+	db.wantEffects(t, 1)
+	if n := db.number(`SELECT count(*) FROM ` + table(db, "outbox_events")); n != 2 {
+		t.Errorf("%d events written", n)
+	}
+}
+
+// An effect that may have been carried out is not tried again where the other side would carry it out twice.
+func TestKilledProcessLeavesAnEffectUncertain(t *testing.T) {
+	t.Parallel()
+	for _, point := range []string{"asked", "answered", "followed"} {
+		t.Run(point, func(t *testing.T) {
+			t.Parallel()
+			db, path := newSQLite(t)
+			p := provider{t.TempDir()}
+			dieIn(t, "TestEffectChild", path, point, envProvider+"="+p.dir)
+			endLeases(t, db)
+			before := len(p.calls(t))
+			inbox, h := pay(t, db.store, db, paying(db, p), consumer.EffectConfig{})
+			for range 2 {
+				runOnce(t, inbox)
+			}
+			e := wantEffect(t, inbox, consumer.EffectUncertain)
+			if after := len(p.calls(t)); after != before {
+				t.Errorf("it was tried again: %d calls, then %d", before, after)
+			}
+			if st, err := h.Stats(t.Context()); err != nil || st.Effects.Uncertain != 1 {
+				t.Errorf("stats are %+v, %v", st, err)
+			}
+			db.wantEffects(t, 0)
+			if ok, err := inbox.ResolveEffect(t.Context(), e.Key, receipt{Number: e.Key.String()}); !ok || err != nil {
+				t.Fatal(ok, err)
+			}
+			runOnce(t, inbox)
+			wantEffect(t, inbox, consumer.EffectDone)
+			db.wantEffects(t, 1)
+		})
+	}
+}

@@ -1,0 +1,81 @@
+package consumer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/google/uuid"
+)
+
+// ledger returns the store as one of effects.
+func (i *Inbox[TX]) ledger() (EffectStore[TX], error) {
+	store, ok := i.store.(EffectStore[TX])
+	if !ok {
+		return nil, ErrNoLedger
+	}
+	return store, nil
+}
+
+// ListEffects reads effects outside the database. A filter without a consumer selects those of all consumers that
+// share the tables. Those that wait for an operator are [EffectUncertain] and [EffectDead].
+func (i *Inbox[TX]) ListEffects(ctx context.Context, f EffectFilter) ([]EffectRecord, error) {
+	store, err := i.ledger()
+	if err != nil {
+		return nil, err
+	}
+	return store.ListEffects(ctx, f.withDefaults())
+}
+
+// RedriveEffects has dead and uncertain effects that f selects tried again, with the same keys and no attempts
+// counted, and returns the dispatch IDs of their messages. Where the other side is not idempotent, whoever redrives an uncertain effect has found out
+// that it was not carried out; so f must name what to redrive by Keys, IDs or States.
+func (i *Inbox[TX]) RedriveEffects(ctx context.Context, f EffectFilter) ([]uuid.UUID, error) {
+	if len(f.Keys)+len(f.IDs)+len(f.States) == 0 {
+		return nil, errors.New("redrive effects: name Keys, IDs or States: an uncertain effect may have been carried out")
+	}
+	return i.changeEffects(ctx, "effect redriven", f, EffectChange{State: EffectPending})
+}
+
+// DiscardEffects gives up effects that f selects and that nobody is carrying out, keeps the reason with them, and returns the dispatch IDs of their messages.
+func (i *Inbox[TX]) DiscardEffects(ctx context.Context, f EffectFilter, reason string) ([]uuid.UUID, error) {
+	if reason == "" || clean(reason, maxError) != reason {
+		return nil, errors.New("discard effects: a reason is required, in at most 1 KiB of text")
+	}
+	return i.changeEffects(ctx, "effect discarded", f, EffectChange{State: EffectDiscarded, Reason: reason})
+}
+
+// ResolveEffect says that the effect under key was carried out, with that result: Finish runs with it, and Do does not run again. It is for
+// uncertain effects, and dead ones whose result is not known, and tells whether there was such a one. result is encoded as JSON.
+func (i *Inbox[TX]) ResolveEffect(ctx context.Context, key uuid.UUID, result any) (bool, error) {
+	b, err := encodeEffect("result", result)
+	if err != nil {
+		return false, fmt.Errorf("resolve an effect: %w", err)
+	}
+	ids, err := i.changeEffects(ctx, "effect resolved", EffectFilter{Keys: []uuid.UUID{key}}, EffectChange{State: EffectAnswered, Result: b})
+	return len(ids) > 0, err
+}
+
+func (i *Inbox[TX]) changeEffects(ctx context.Context, what string, f EffectFilter, c EffectChange) ([]uuid.UUID, error) {
+	store, err := i.ledger()
+	if err != nil {
+		return nil, err
+	}
+	ids, err := store.ChangeEffects(ctx, f.withDefaults(), c)
+	for _, id := range ids {
+		i.log.InfoContext(ctx, what, "dispatch_id", id, "consumer", f.Consumer, "reason", c.Reason)
+	}
+	for _, h := range i.all() {
+		if h.effects != nil {
+			signal(h.effects.wake)
+		}
+	}
+	return ids, err
+}
+
+func (f EffectFilter) withDefaults() EffectFilter {
+	if f.Limit <= 0 {
+		f.Limit = defaultFilterLimit
+	}
+	return f
+}

@@ -1,0 +1,133 @@
+package consumer_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/google/uuid"
+
+	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/producer"
+)
+
+// provider carries effects out, in files that outlive this process: one for each key, with a line for each call.
+type provider struct{ dir string }
+
+type (
+	charge  struct{ Order string }
+	receipt struct{ Number string }
+)
+
+func (p provider) charge(key uuid.UUID, c charge) (receipt, error) {
+	f, err := os.OpenFile(filepath.Join(p.dir, key.String()), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return receipt{}, err
+	}
+	defer func() { _ = f.Close() }()
+	_, err = fmt.Fprintln(f, c.Order)
+	return receipt{Number: key.String()}, err
+}
+
+// calls returns how often each key was asked for.
+func (p provider) calls(t *testing.T) map[string]int {
+	t.Helper()
+	files, err := os.ReadDir(p.dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	calls := make(map[string]int)
+	for _, f := range files {
+		text, err := os.ReadFile(filepath.Join(p.dir, f.Name()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		calls[f.Name()] = strings.Count(string(text), "\n")
+	}
+	return calls
+}
+
+// wantCharges checks that the message was charged under its own key, once, with so many calls.
+func (p provider) wantCharges(t *testing.T, id uuid.UUID, calls int) {
+	t.Helper()
+	got := p.calls(t)
+	if calls == 0 && len(got) == 0 {
+		return
+	}
+	if key := consumer.EffectKey("stock/pay", id).String(); len(got) != 1 || got[key] != calls {
+		t.Errorf("calls by key are %v, want %d of %s", got, calls, key)
+	}
+}
+
+// paying is the effect of the tests: it has an effect in the database and writes an event in both transactions.
+func paying[TX any](db *database[TX], p provider) consumer.Effect[TX, charge, receipt] {
+	return consumer.Effect[TX, charge, receipt]{
+		Prepare: func(ctx context.Context, w *consumer.Work[TX], _ *message.Message) (charge, error) {
+			_, err := w.Write(ctx, producer.Event{Topic: "paying"})
+			return charge{Order: w.Event().ID.String()}, err
+		},
+		Do: func(_ context.Context, key uuid.UUID, c charge) (receipt, error) { return p.charge(key, c) },
+		Finish: func(ctx context.Context, w *consumer.Work[TX], c charge, r receipt) error {
+			if w.Event().ID.String() != r.Number || w.Event().CorrelationID != "conversation" {
+				return fmt.Errorf("event is %+v", w.Event())
+			}
+			err := db.exec(ctx, w.DB(), fmt.Sprintf(`INSERT INTO effects (seq, id) VALUES (1, '%s')`, c.Order))
+			if err != nil {
+				return err
+			}
+			_, err = w.Write(ctx, producer.Event{Topic: "paid"})
+			return err
+		},
+	}
+}
+
+// pay returns a handler under the name "pay" of a new inbox on a store.
+func pay[TX any](t *testing.T, store consumer.Store[TX], db *database[TX], e consumer.Effect[TX, charge, receipt], cfg consumer.EffectConfig) (*consumer.Inbox[TX], *consumer.Handler[TX]) {
+	t.Helper()
+	inbox, err := consumer.New(store, db.outbox, consumer.Config{Service: "stock"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.Handler.Topic = "orders"
+	h, err := consumer.HandleEffect(inbox, "pay", e, cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return inbox, h
+}
+
+// endLeases has leases end and backoffs be over, as time does.
+func endLeases[TX any](t *testing.T, db *database[TX]) {
+	t.Helper()
+	lease, due := `now() - interval '1 second'`, `now()`
+	if !db.snapshots {
+		lease, due = `1`, `1`
+	}
+	for column, value := range map[string]string{"lease_until": lease, "due_at": due} {
+		err := execute(t, db, fmt.Sprintf(`UPDATE %s SET %s = %s WHERE %[2]s IS NOT NULL`, table(db, "inbox_effects"), column, value))
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func runOnce[TX any](t *testing.T, inbox *consumer.Inbox[TX]) {
+	t.Helper()
+	if err := inbox.RunOnce(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// wantEffect checks the only effect in the ledger.
+func wantEffect[TX any](t *testing.T, inbox *consumer.Inbox[TX], state consumer.EffectState) consumer.EffectRecord {
+	t.Helper()
+	list, err := inbox.ListEffects(t.Context(), consumer.EffectFilter{})
+	if err != nil || len(list) != 1 || list[0].State != state {
+		t.Fatalf("effects are %+v, %v; want one that is %s", list, err, state)
+	}
+	return list[0]
+}

@@ -1,0 +1,334 @@
+package consumer_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/store/sqlite"
+)
+
+func TestEffectIsCarriedOutOnceBesideItsMessage(t *testing.T) {
+	t.Parallel()
+	onEach(t, paidOnce[pgx.Tx], paidOnce[*sql.Tx])
+}
+
+func paidOnce[TX any](t *testing.T, db *database[TX]) {
+	p := provider{t.TempDir()}
+	inbox, h := pay(t, db.store, db, paying(db, p), consumer.EffectConfig{})
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- inbox.Run(ctx) }()
+	for range 2 {
+		if err := h.Consume(msg(1)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	waitFor(t, func() bool { return h.Counters().EffectsDone == 1 })
+	stop()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	p.wantCharges(t, number(1), 1)
+	db.wantEffects(t, 1)
+	wantEffect(t, inbox, consumer.EffectDone)
+	if n := db.number(`SELECT count(DISTINCT dispatch_id) FROM ` + table(db, "outbox_events")); n != 2 {
+		t.Errorf("%d events written", n)
+	}
+}
+
+// The key is part of what users rely on: it must not change between attempts, nor between releases.
+func TestEffectKeyIsStable(t *testing.T) {
+	t.Parallel()
+	if got := consumer.EffectKey("stock/pay", uuid.MustParse("00000000-0000-0000-0000-000000000002")).String(); got != "273e15ce-c1fe-577c-9a2e-0fcd4a88a790" {
+		t.Errorf("key is %s", got)
+	}
+	db, _ := newSQLite(t)
+	e := paying(db, provider{t.TempDir()})
+	var keys []uuid.UUID
+	e.Do = func(_ context.Context, key uuid.UUID, _ charge) (receipt, error) {
+		keys = append(keys, key)
+		return receipt{}, errHandler
+	}
+	inbox, h := pay(t, db.store, db, e, consumer.EffectConfig{Idempotent: true, MaxAttempts: 3})
+	if err := h.Consume(msg(1)); err != nil {
+		t.Fatal(err)
+	}
+	for range 4 {
+		runOnce(t, inbox)
+		endLeases(t, db)
+	}
+	if len(keys) != 3 || len(slices.Compact(keys)) != 1 || keys[0] != consumer.EffectKey("stock/pay", number(1)) {
+		t.Errorf("keys of the attempts are %v", keys)
+	}
+	if e := wantEffect(t, inbox, consumer.EffectUncertain); e.Attempts != 3 || e.LastError != errHandler.Error() {
+		t.Errorf("effect is %+v", e)
+	}
+	if list, err := h.Attempts(t.Context(), number(1), 0); err != nil || len(list) != 3 || list[0].Outcome != "effect_uncertain" {
+		t.Errorf("history is %+v, %v", list, err)
+	}
+}
+
+// Do uses the database itself, with a pool of one connection: it would wait for ever within a transaction.
+func TestCallIsMadeOutsideAnyTransaction(t *testing.T) {
+	t.Parallel()
+	t.Run("postgres", func(t *testing.T) {
+		t.Parallel()
+		_, url := newPostgres(t)
+		calledOutside(t, openPostgres(t, with(t, url, "pool_max_conns", "1").String()))
+	})
+	t.Run("sqlite", func(t *testing.T) {
+		t.Parallel()
+		db, _ := newSQLite(t)
+		calledOutside(t, db)
+	})
+}
+
+func calledOutside[TX any](t *testing.T, db *database[TX]) {
+	e := paying(db, provider{t.TempDir()})
+	e.Do = func(_ context.Context, key uuid.UUID, _ charge) (receipt, error) {
+		err := execute(t, db, `INSERT INTO effects (seq, id) VALUES (0, 'asked')`)
+		return receipt{Number: key.String()}, err
+	}
+	inbox, h := pay(t, db.store, db, e, consumer.EffectConfig{})
+	if err := h.Consume(msg(1)); err != nil {
+		t.Fatal(err)
+	}
+	if n := db.number(`SELECT count(*) FROM effects`); n != 0 {
+		t.Errorf("%d calls before the intent was committed", n)
+	}
+	runOnce(t, inbox)
+	wantEffect(t, inbox, consumer.EffectDone)
+	db.wantEffects(t, 2)
+}
+
+func TestSQLiteOfOneConnectionCarriesEffectsOut(t *testing.T) {
+	t.Parallel()
+	db, path := newSQLite(t)
+	one, err := sqlite.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = one.Close() })
+	one.SetMaxOpenConns(1)
+	if db.store, err = sqlite.New(one, sqlite.Config{}); err != nil {
+		t.Fatal(err)
+	}
+	calledOutside(t, db)
+}
+
+func TestFateOfErrorsOfDo(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		err        error
+		idempotent bool
+		state      consumer.EffectState
+		uncertain  bool
+	}{
+		"error":                             {errHandler, false, consumer.EffectUncertain, true},
+		"error, idempotent":                 {errHandler, true, consumer.EffectPending, true},
+		"not done":                          {consumer.NotDone(errHandler), false, consumer.EffectPending, false},
+		"not done, later":                   {consumer.NotDone(consumer.RetryAfter(0, errHandler)), false, consumer.EffectPending, false},
+		"rejected":                          {consumer.Reject(errHandler), true, consumer.EffectDead, false},
+		"result that cannot be had as JSON": {nil, true, consumer.EffectPending, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db, _ := newSQLite(t)
+			inbox, err := consumer.New(db.store, db.outbox, consumer.Config{Service: "stock"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			h, err := consumer.HandleEffect(inbox, "pay", consumer.Effect[*sql.Tx, string, any]{
+				Prepare: func(context.Context, *consumer.Work[*sql.Tx], *message.Message) (string, error) {
+					return "secret intent", nil
+				},
+				Do:     func(context.Context, uuid.UUID, string) (any, error) { return func() {}, c.err },
+				Finish: func(context.Context, *consumer.Work[*sql.Tx], string, any) error { return errors.New("finished") },
+			}, consumer.EffectConfig{Handler: consumer.HandlerConfig{Topic: "orders"}, Idempotent: c.idempotent, MaxAttempts: 9})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := h.Consume(msg(1)); err != nil {
+				t.Fatal(err)
+			}
+			runOnce(t, inbox)
+			e := wantEffect(t, inbox, c.state)
+			if e.Uncertain != c.uncertain || e.LastError == "" || strings.Contains(e.LastError, "secret") {
+				t.Errorf("effect is %+v", e)
+			}
+		})
+	}
+}
+
+// What is known to be done is not done again, however often Finish fails.
+func TestFailureOfFinishDoesNotAskAgain(t *testing.T) {
+	t.Parallel()
+	onEach(t, finishFails[pgx.Tx], finishFails[*sql.Tx])
+}
+
+func finishFails[TX any](t *testing.T, db *database[TX]) {
+	p := provider{t.TempDir()}
+	e := paying(db, p)
+	finish, broken := e.Finish, true
+	e.Finish = func(ctx context.Context, w *consumer.Work[TX], c charge, r receipt) error {
+		err := finish(ctx, w, c, r)
+		if broken {
+			panic(fmt.Sprint("broken ", err))
+		}
+		return err
+	}
+	inbox, h := pay(t, db.store, db, e, consumer.EffectConfig{MaxAttempts: 2})
+	if err := h.Consume(msg(1)); err != nil {
+		t.Fatal(err)
+	}
+	runOnce(t, inbox)
+	wantEffect(t, inbox, consumer.EffectAnswered)
+	endLeases(t, db)
+	runOnce(t, inbox)
+	dead := wantEffect(t, inbox, consumer.EffectDead)
+	if dead.Uncertain || len(dead.Result) == 0 {
+		t.Errorf("effect is %+v", dead)
+	}
+	db.wantEffects(t, 0)
+	broken = false
+	if ids, err := inbox.RedriveEffects(t.Context(), consumer.EffectFilter{States: []consumer.EffectState{consumer.EffectDead}}); err != nil || len(ids) != 1 {
+		t.Fatal(ids, err)
+	}
+	runOnce(t, inbox)
+	wantEffect(t, inbox, consumer.EffectDone)
+	p.wantCharges(t, number(1), 1)
+	db.wantEffects(t, 1)
+}
+
+func TestProbeIsAskedBeforeAnythingIsDoneAgain(t *testing.T) {
+	t.Parallel()
+	for name, found := range map[string]bool{"carried out": true, "not carried out": false} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db, _ := newSQLite(t)
+			p := provider{t.TempDir()}
+			e := paying(db, p)
+			do, calls, probes := e.Do, 0, 0
+			e.Do = func(ctx context.Context, key uuid.UUID, c charge) (receipt, error) {
+				if calls++; calls == 1 {
+					return receipt{}, errHandler
+				}
+				return do(ctx, key, c)
+			}
+			e.Probe = func(_ context.Context, key uuid.UUID, _ charge) (receipt, bool, error) {
+				if probes++; probes == 1 {
+					return receipt{}, false, errors.New("no answer")
+				}
+				return receipt{Number: key.String()}, found, nil
+			}
+			inbox, h := pay(t, db.store, db, e, consumer.EffectConfig{})
+			if err := h.Consume(msg(1)); err != nil {
+				t.Fatal(err)
+			}
+			for range 3 {
+				runOnce(t, inbox)
+				endLeases(t, db)
+			}
+			wantEffect(t, inbox, consumer.EffectDone)
+			if want := map[bool]int{true: 1, false: 2}[found]; calls != want || probes != 2 {
+				t.Errorf("%d calls and %d probes", calls, probes)
+			}
+			db.wantEffects(t, 1)
+		})
+	}
+}
+
+func TestMessageMayNeedNoEffect(t *testing.T) {
+	t.Parallel()
+	db, _ := newSQLite(t)
+	e := paying(db, provider{t.TempDir()})
+	prepare := e.Prepare
+	e.Prepare = func(ctx context.Context, w *consumer.Work[*sql.Tx], msg *message.Message) (charge, error) {
+		c, err := prepare(ctx, w, msg)
+		return c, errors.Join(err, consumer.ErrNoEffect)
+	}
+	inbox, h := pay(t, db.store, db, e, consumer.EffectConfig{})
+	if err := h.Consume(msg(1)); err != nil {
+		t.Fatal(err)
+	}
+	if list, err := inbox.ListEffects(t.Context(), consumer.EffectFilter{}); err != nil || len(list) != 0 || h.Counters().Applied != 1 {
+		t.Errorf("effects are %+v, %v", list, err)
+	}
+	if n := db.number(`SELECT count(*) FROM boxpair_outbox_events`); n != 1 {
+		t.Errorf("%d events written", n)
+	}
+}
+
+func TestEffectsThatCannotBeAreRefused(t *testing.T) {
+	t.Parallel()
+	db, _ := newSQLite(t)
+	inbox, err := consumer.New(db.store, nil, consumer.Config{Service: "stock"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := paying(db, provider{t.TempDir()})
+	_, err = consumer.HandleEffect(inbox, "pay", e, consumer.EffectConfig{Timeout: -1, MinBackoff: 2, MaxBackoff: 1, Concurrency: -1})
+	for _, field := range []string{"Timeout", "MaxBackoff", "Concurrency"} {
+		if err == nil || !strings.Contains(err.Error(), field) {
+			t.Errorf("error does not name %s: %v", field, err)
+		}
+	}
+	e.Do = nil
+	if _, err = consumer.HandleEffect(inbox, "pay", e, consumer.EffectConfig{}); err == nil || !strings.Contains(err.Error(), "Do") {
+		t.Error(err)
+	}
+	r := newRig(t, setup{})
+	_, err = consumer.HandleEffect(r.inbox, "pay", consumer.Effect[*fakeTx, int, int]{}, consumer.EffectConfig{})
+	if !errors.Is(err, consumer.ErrNoLedger) {
+		t.Error(err)
+	}
+	if _, err := inbox.RedriveEffects(t.Context(), consumer.EffectFilter{}); err == nil {
+		t.Error("everything was redriven")
+	}
+	if _, err := inbox.DiscardEffects(t.Context(), consumer.EffectFilter{}, ""); err == nil {
+		t.Error("discarded without a reason")
+	}
+}
+
+func TestEffectsOfAKeyAreCarriedOutInOrder(t *testing.T) {
+	t.Parallel()
+	db, _ := newSQLite(t)
+	e := paying(db, provider{t.TempDir()})
+	var order []string
+	fail := true
+	e.Do = func(_ context.Context, key uuid.UUID, c charge) (receipt, error) {
+		if fail {
+			fail = false
+			return receipt{}, consumer.NotDone(errHandler)
+		}
+		order = append(order, c.Order)
+		return receipt{Number: key.String()}, nil
+	}
+	inbox, h := pay(t, db.store, db, e, consumer.EffectConfig{Handler: consumer.HandlerConfig{Ordered: true}})
+	var want []string
+	for n := range 4 {
+		if err := h.Consume(keyed(n, "a")); err != nil {
+			t.Fatal(err)
+		}
+		want = append(want, number(n).String())
+	}
+	runOnce(t, inbox)
+	if len(order) != 0 {
+		t.Errorf("%v did not wait", order)
+	}
+	endLeases(t, db)
+	runOnce(t, inbox)
+	if !slices.Equal(order, want) {
+		t.Errorf("order is %v, want %v", order, want)
+	}
+}

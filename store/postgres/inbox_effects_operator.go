@@ -1,0 +1,147 @@
+package postgres
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/boxpair/boxpair/consumer"
+)
+
+const effectFilter = `
+FROM {{inbox_effects}} e JOIN {{inbox_consumers}} c ON c.id = e.consumer
+WHERE ($1 = '' OR c.name = $1)
+    AND (cardinality($2::uuid[]) = 0 OR e.dispatch_id = ANY ($2))
+    AND (cardinality($3::uuid[]) = 0 OR e.effect_key = ANY ($3))
+    AND (cardinality($4::text[]) = 0 OR ` + effectState + ` = ANY ($4))
+    AND e.prepared_at >= $5 AND e.prepared_at < $6 AND e.id > $7
+ORDER BY e.id LIMIT $8`
+
+func effectArgs(f *consumer.EffectFilter, states []consumer.EffectState) []any {
+	names := make([]string, len(states))
+	for i, state := range states {
+		names[i] = string(state)
+	}
+	limit := f.Limit
+	if limit <= 0 {
+		limit = defaultFilterLimit
+	}
+	return []any{f.Consumer, idValues(f.IDs), idValues(f.Keys), names, sinceOf(f.Since), untilOf(f.Until), f.After, limit}
+}
+
+var listEffects = statement(`SELECT ` + effectColumns + effectFilter)
+
+// ListEffects implements [consumer.EffectStore].
+func (s *Store) ListEffects(ctx context.Context, f consumer.EffectFilter) ([]consumer.EffectRecord, error) {
+	rows, err := s.query(ctx, listEffects, effectArgs(&f, f.States)...)
+	if err != nil {
+		return nil, failed("list effects", &ownError{err})
+	}
+	list, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (consumer.EffectRecord, error) {
+		r, err := scanEffect(row)
+		return r.EffectRecord, err
+	})
+	if err != nil {
+		return nil, failed("list effects", &ownError{err})
+	}
+	return list, nil
+}
+
+// changeEffects changes what the filter selects under its lock. A run that is in flight is outdated by a new number.
+var changeEffects = statement(`
+WITH chosen AS MATERIALIZED (SELECT e.id` + effectFilter + `),
+locked AS MATERIALIZED (
+    SELECT e.id, e.consumer, e.dispatch_id, e.result, e.attempts, ` + effectState + ` AS state
+    FROM {{inbox_effects}} e JOIN chosen ON chosen.id = e.id ORDER BY e.id FOR UPDATE OF e
+), u AS (
+    UPDATE {{inbox_effects}} e
+    SET state = n.state, run = e.run + 1, lease_until = NULL,
+        attempts = CASE WHEN $9 = 'discarded' THEN e.attempts ELSE 0 END,
+        result = coalesce($10, e.result), reason = CASE WHEN $9 = 'discarded' THEN $11 END,
+        due_at = CASE WHEN $9 <> 'discarded' THEN clock_timestamp() END,
+        ended_at = CASE WHEN $9 = 'discarded' THEN clock_timestamp() END
+    FROM locked l, LATERAL (
+        SELECT CASE WHEN $9 = 'pending' AND l.result IS NOT NULL THEN 'answered' ELSE $9 END AS state
+    ) n
+    WHERE e.id = l.id AND CASE $9
+        WHEN 'discarded' THEN l.state IN ('pending', 'answered', 'dead', 'uncertain')
+        WHEN 'answered' THEN l.state IN ('dead', 'uncertain') AND l.result IS NULL
+        ELSE l.state IN ('dead', 'uncertain')
+    END
+    RETURNING e.id, e.consumer, e.dispatch_id
+), h AS (
+    INSERT INTO {{inbox_history}} (consumer, dispatch_id, outcome, error) SELECT consumer, dispatch_id, $12, $11 FROM u ORDER BY id
+)
+SELECT dispatch_id FROM u ORDER BY id`)
+
+// ChangeEffects implements [consumer.EffectStore].
+func (s *Store) ChangeEffects(ctx context.Context, f consumer.EffectFilter, c consumer.EffectChange) ([]uuid.UUID, error) {
+	noted, allowed := "effect_redriven", []consumer.EffectState{consumer.EffectDead, consumer.EffectUncertain}
+	switch c.State {
+	case consumer.EffectPending:
+	case consumer.EffectAnswered:
+		noted = "effect_resolved"
+	case consumer.EffectDiscarded:
+		noted = "effect_discarded"
+		allowed = append(allowed, consumer.EffectPending, consumer.EffectAnswered)
+	default:
+		return nil, fmt.Errorf("change effects: %q is not a state to change to", c.State)
+	}
+	states := wanted(f.States, allowed)
+	if len(states) == 0 {
+		return nil, nil
+	}
+	rows, err := s.query(ctx, changeEffects, append(effectArgs(&f, states), string(c.State), c.Result, plain(c.Reason), noted)...)
+	if err != nil {
+		return nil, failed("change effects", &ownError{err})
+	}
+	changed, err := pgx.CollectRows(rows, pgx.RowTo[pgtype.UUID])
+	if err != nil {
+		return nil, failed("change effects", &ownError{err})
+	}
+	ids := make([]uuid.UUID, len(changed))
+	for i, id := range changed {
+		ids[i] = id.Bytes
+	}
+	return ids, nil
+}
+
+var forgetEffects = statement(`
+DELETE FROM {{inbox_effects}} WHERE id IN (
+    SELECT id FROM {{inbox_effects}}
+    WHERE consumer = $1 AND state IN ('done', 'discarded') AND ended_at < clock_timestamp() - $2::bigint * interval '1 microsecond'
+    ORDER BY ended_at LIMIT $3) AND state IN ('done', 'discarded')`)
+
+// ForgetEffects implements [consumer.EffectStore].
+func (s *Store) ForgetEffects(ctx context.Context, consumerID int, age time.Duration, limit int) (int, error) {
+	tag, err := s.exec(ctx, forgetEffects, consumerID, age.Microseconds(), limit)
+	if err != nil {
+		return 0, failed("forget effects", &ownError{err})
+	}
+	return int(tag.RowsAffected()), nil
+}
+
+var effectStats = statement(`
+SELECT count(*) FILTER (WHERE e.state = 'pending'), count(*) FILTER (WHERE e.state = 'doing'),
+       count(*) FILTER (WHERE e.state = 'answered'), count(*) FILTER (WHERE e.state = 'uncertain'),
+       count(*) FILTER (WHERE e.state = 'dead'),
+       coalesce(greatest(0, extract(epoch FROM clock_timestamp() -
+           min(e.prepared_at) FILTER (WHERE e.state <> 'dead'))) * 1000000, 0)::bigint
+FROM (SELECT e.prepared_at, ` + effectState + ` AS state FROM {{inbox_effects}} e
+      WHERE e.consumer = $1 AND e.state NOT IN ('done', 'discarded')) e`)
+
+// EffectStats implements [consumer.EffectStore].
+func (s *Store) EffectStats(ctx context.Context, consumerID int) (consumer.EffectStats, error) {
+	var st consumer.EffectStats
+	var age int64
+	err := s.queryRow(ctx, effectStats, consumerID).Scan(&st.Pending, &st.Doing, &st.Answered, &st.Uncertain, &st.Dead, &age)
+	if err != nil {
+		return consumer.EffectStats{}, failed("count effects", &ownError{err})
+	}
+	st.Oldest = time.Duration(age) * time.Microsecond
+	return st, nil
+}
