@@ -85,6 +85,16 @@ matrix: ## the fault matrix, on servers of its own (QUICK=1: a part, under 90 s;
 	@$(GO) -C internal/faulttest test -c -tags faults -o $(BIN)/matrix.test ./matrix
 	MATRIX_QUICK=$(QUICK) $(BIN)/matrix.test -test.parallel=8 -test.timeout=20m $(if $(RUN),-test.run='$(RUN)')
 
+.PHONY: brokers
+brokers: $(TESTENV) ## which publishers of other brokers a relay may publish to: the table of docs/transports.md (RUN=kafka: by name)
+	@$(GO) -C internal/brokers test -c -o $(BIN)/brokers.test .
+	@cd internal/brokers && $(TESTENV) -- $(BIN)/brokers.test -test.v -test.parallel=4 -test.timeout=15m $(if $(RUN),-test.run='//$(RUN)')
+
+.PHONY: brokers-doc
+brokers-doc: $(TESTENV) ## write that table
+	@$(GO) -C internal/brokers test -c -o $(BIN)/brokers.test .
+	@cd internal/brokers && $(TESTENV) -- $(BIN)/brokers.test -document -test.v -test.parallel=4 -test.timeout=15m
+
 .PHONY: soak
 soak: ## a chain under load while everything is killed at random, for SOAK (SEED=n, REPORT=file)
 	@$(GO) -C internal/faulttest build -o $(BIN)/soak ./cmd/soak
@@ -101,6 +111,7 @@ lint: $(GOLANGCI) ## vet, golangci-lint, the package graph
 	cd internal/faulttest && $(GO) vet -tags faults ./... && $(GOLANGCI) run --build-tags faults ./...
 	cd internal/modeltest && $(GO) vet ./... && $(GOLANGCI) run ./...
 	cd bench && $(GO) vet ./... && $(GOLANGCI) run ./...
+	cd internal/brokers && $(GO) vet ./... && $(GOLANGCI) run ./...
 
 .PHONY: fmt
 fmt: $(GOLANGCI) ## format the code
@@ -112,6 +123,7 @@ tidy-check: ## fail if go.mod or go.sum is not tidy
 	$(GO) -C internal/faulttest mod tidy -diff
 	$(GO) -C internal/modeltest mod tidy -diff
 	$(GO) -C bench mod tidy -diff
+	$(GO) -C internal/brokers mod tidy -diff
 
 .PHONY: ci
 ci: ## what the CI runs

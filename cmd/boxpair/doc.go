@@ -1,12 +1,14 @@
-// Command boxpair is the operator's tool.
+// Command boxpair is the operator's tool, and a relay in a process of its own.
 //
+//	boxpair relay      publish what an outbox holds to RabbitMQ, until told to stop
 //	boxpair verify     compare what producers committed with what consumers applied
 //	boxpair migrate    make the tables, or print the SQL that does
 //	boxpair version    print the version
 //	boxpair help       describe a command and its settings
 //
 // Every setting is a flag, and an environment variable for when the flag is not given:
-// BOXPAIR_ and the name of the flag in capitals. Databases are named by URL:
+// BOXPAIR_ and the name of the flag in capitals. What neither gives is read from the YAML file
+// that -config names, under the names of the flags; a name that is not known is an error. Databases are named by URL:
 //
 //	postgres://user:password@host/database?boxpair_schema=boxpair&boxpair_prefix=
 //	sqlite:path/to/file.db?boxpair_prefix=boxpair_

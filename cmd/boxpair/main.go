@@ -31,7 +31,7 @@ type command struct {
 }
 
 // commands are all there are, in the order of the help.
-var commands = []command{verify, migrate, version}
+var commands = []command{relay, verify, migrate, version}
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/url"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -16,6 +17,7 @@ type settings struct {
 	getenv  func(string) string
 	list    []setting
 	secrets []string // never to be printed
+	file    string   // the configuration file
 }
 
 // setting is one of them.
@@ -27,7 +29,10 @@ type setting struct {
 func newSettings(p *process) *settings {
 	flags := flag.NewFlagSet("", flag.ContinueOnError)
 	flags.SetOutput(io.Discard) // it would print values, and so passwords
-	return &settings{flags: flags, getenv: p.getenv}
+	s := &settings{flags: flags, getenv: p.getenv}
+	s.text(&s.file, configSetting, "FILE", "a YAML file with settings, named as the flags are, for those that neither\n"+
+		"a flag nor the environment gives. Defaults to none.")
+	return s
 }
 
 // add declares a setting, whose text set takes. value is what help calls its value, "" for a switch.
@@ -75,6 +80,17 @@ func (s *settings) duration(to *time.Duration, name, usage string) {
 	})
 }
 
+// count declares a setting that is a number above zero.
+func (s *settings) count(to *int, name, usage string) {
+	s.add(name, envOf(name), "N", usage, false, func(text string) (err error) {
+		*to, err = strconv.Atoi(text)
+		if err != nil || *to < 1 {
+			return errors.New("want a number above zero")
+		}
+		return nil
+	})
+}
+
 // urls declares a setting that names databases.
 func (s *settings) urls(to *[]target, name, usage string) {
 	s.add(name, envOf(name)+"_URL", "URL", usage, true, func(text string) error {
@@ -85,7 +101,8 @@ func (s *settings) urls(to *[]target, name, usage string) {
 	})
 }
 
-// parse reads the flags, and the environment for those that are not given. asked tells that help is wanted.
+// parse reads the flags, the environment for those that are not given, and the configuration file for what is in
+// neither. asked tells that help is wanted.
 func (s *settings) parse(args []string) (asked bool, err error) {
 	if err := s.flags.Parse(args); err != nil {
 		return errors.Is(err, flag.ErrHelp), s.clean(err)
@@ -101,6 +118,7 @@ func (s *settings) parse(args []string) (asked bool, err error) {
 		if given[setting.flag] || text == "" {
 			continue
 		}
+		given[setting.flag] = true
 		values := []string{text}
 		if setting.many {
 			values = strings.Fields(text)
@@ -110,6 +128,9 @@ func (s *settings) parse(args []string) (asked bool, err error) {
 				errs = append(errs, fmt.Errorf("%s: %w", setting.env, err))
 			}
 		}
+	}
+	if s.file != "" {
+		errs = append(errs, s.readFile(given))
 	}
 	return false, errors.Join(errs...)
 }

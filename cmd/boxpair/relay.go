@@ -1,0 +1,207 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/url"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/postgres"
+	"github.com/boxpair/boxpair/store/sqlite"
+	"github.com/boxpair/boxpair/transport/amqp"
+)
+
+var relay = command{
+	name:    "relay",
+	summary: "publish what an outbox holds to RabbitMQ, until told to stop",
+	details: `Publishes the events of an outbox to RabbitMQ, each key in order, until it gets SIGTERM or an
+interrupt; then it waits for the confirms of what is on its way and gives its shards back. Any number
+may run on one outbox: they share the work. An outage of the database or the broker is waited for.
+
+    boxpair relay -outbox postgres://relay@orders/shop -amqp amqps://relay@rabbit/ -listen :8080
+
+With -listen, GET /healthz answers 200 while the relay runs, and GET /readyz 200 when database and
+broker answer and every route works, and otherwise 503 with what does not, as a JSON object.`,
+	define: defineRelay,
+}
+
+// relaying is the settings of relay.
+type relaying struct {
+	outboxes          []target
+	places            places
+	broker            string
+	exchanges, listen string
+	topology          amqp.Topology
+	config            producer.RelayConfig
+	asJSON            bool
+}
+
+func defineRelay(s *settings) func(context.Context, *process) (int, error) {
+	r := &relaying{exchanges: "topic"}
+	c := &r.config
+	s.urls(&r.outboxes, "outbox", "the database whose outbox is relayed.")
+	s.add("amqp", envOf("amqp")+"_URL", "URL", "the RabbitMQ: amqp://user:password@host:5672/vhost, or amqps:// for TLS.", false, r.setBroker(s))
+	s.add("exchanges", envOf("exchanges"), "KIND", "where a topic is published: topic (to a fanout exchange of its name), queue (to the queue\n"+
+		"of its name), or exchange:NAME (to that topic exchange, with the topic as routing key). Defaults to topic.", false, r.setExchanges)
+	s.add("declare", envOf("declare"), "WHO", "all: the relay declares exchanges; check: it checks that they are there; none: neither.\nDefaults to all.",
+		false, r.setDeclare)
+	s.text(&r.listen, "listen", "ADDRESS", "where /healthz and /readyz are served, as 127.0.0.1:8080. Defaults to none.")
+	s.text(&c.Name, "name", "NAME", "the relay's name among those of the outbox. Defaults to one that is new at every start.")
+	s.duration(&c.LeaseTTL, "lease", "how long the shards of a relay that died stand still. Defaults to 10s.")
+	s.count(&c.Window, "window", "how many events may be on their way at once. Defaults to 1000.")
+	s.count(&c.MaxAttempts, "max-attempts", "how many attempts of an event are counted before it is dead. Defaults to 10.")
+	s.duration(&c.Backoff.Initial, "backoff-initial", "the bound of the first wait after a failed attempt. Defaults to 1s.")
+	s.duration(&c.Backoff.Max, "backoff-max", "the largest bound of a wait. Defaults to 5m.")
+	s.on(&c.HoldDeadKeys, "hold-dead-keys", "keep the events of a key behind a dead one.")
+	s.duration(&c.PollMax, "poll", "the time between two looks at an empty queue. Defaults to 500ms.")
+	s.on(&c.PollOnly, "poll-only", "listen for no wake-ups, which take a connection of their own.")
+	s.duration(&c.SendTimeout, "send-timeout", "how long the broker may take to confirm. Defaults to 30s.")
+	s.duration(&c.RouteGrace, "route-grace", "how long nothing may succeed on a route before that is an error. Defaults to 1m.")
+	s.duration(&c.ShutdownTimeout, "shutdown-timeout", "how long a relay that is told to stop waits for confirms. Defaults to 15s.")
+	s.on(&r.asJSON, "json", "write the log in JSON.")
+	r.places.define(s)
+	return r.run
+}
+
+func (r *relaying) setBroker(s *settings) func(string) error {
+	return func(text string) error {
+		s.hide(text)
+		u, err := url.Parse(text)
+		if err != nil || u.Scheme != "amqp" && u.Scheme != "amqps" || u.Host == "" {
+			return errors.New("want amqp://user:password@host:port/vhost or amqps://…, " +
+				"with reserved characters of user and password percent-encoded")
+		}
+		r.broker = text
+		return nil
+	}
+}
+
+func (r *relaying) setExchanges(text string) error {
+	name, is := strings.CutPrefix(text, "exchange:")
+	if text != "topic" && text != "queue" && (!is || name == "") {
+		return errors.New("want topic, queue or exchange:NAME")
+	}
+	r.exchanges = text
+	return nil
+}
+
+func (r *relaying) setDeclare(text string) error {
+	topology, known := map[string]amqp.Topology{"all": amqp.Declare, "check": amqp.Passive, "none": amqp.NoTopology}[text]
+	if !known {
+		return errors.New("want all, check or none")
+	}
+	r.topology = topology
+	return nil
+}
+
+// check says what is wrong with the settings together.
+func (r *relaying) check() error {
+	var errs []error
+	if len(r.outboxes) != 1 {
+		errs = append(errs, fmt.Errorf("-outbox (or %s_URL): want one, there are %d", envOf("outbox"), len(r.outboxes)))
+	}
+	if r.broker == "" {
+		errs = append(errs, fmt.Errorf("-amqp (or %s_URL): is missing", envOf("amqp")))
+	}
+	return errors.Join(errs...)
+}
+
+// connections is how many connections to PostgreSQL a relay may have.
+const connections = 8
+
+// open opens the outbox. No I/O happens before the first use of a PostgreSQL.
+func (r *relaying) open(ctx context.Context) (producer.RelayStore, func(), error) {
+	t := &r.outboxes[0]
+	schema, prefix := r.places.of(t)
+	if t.pool == nil {
+		db, err := sqlite.Open(t.path)
+		if err != nil {
+			return nil, nil, err
+		}
+		end := func() { _ = db.Close() }
+		store, err := sqlite.New(db, sqlite.Config{Prefix: prefix})
+		if err != nil {
+			end()
+			return nil, nil, err
+		}
+		return store, end, nil
+	}
+	t.pool.MaxConns = connections
+	pool, err := pgxpool.NewWithConfig(context.WithoutCancel(ctx), t.pool) // it is closed after the relay has ended
+	if err != nil {
+		return nil, nil, err
+	}
+	store, err := postgres.New(pool, postgres.Config{Schema: schema, Prefix: prefix})
+	if err != nil {
+		pool.Close()
+		return nil, nil, err
+	}
+	return store, pool.Close, nil
+}
+
+func (r *relaying) publisher(log *slog.Logger) (*amqp.Publisher, error) {
+	config := amqp.DurablePubSub(r.broker, "")
+	switch name, is := strings.CutPrefix(r.exchanges, "exchange:"); {
+	case is:
+		config = amqp.TopicExchange(r.broker, name, "")
+	case r.exchanges == "queue":
+		config = amqp.DurableQueue(r.broker)
+	}
+	return amqp.NewPublisher(amqp.PublisherConfig{AMQP: config, Topology: r.topology, ConfirmTimeout: r.config.SendTimeout, Logger: log})
+}
+
+func (r *relaying) run(ctx context.Context, p *process) (int, error) {
+	if err := r.check(); err != nil {
+		return exitFailed, err
+	}
+	log := slog.New(slog.NewTextHandler(p.stderr, nil))
+	if r.asJSON {
+		log = slog.New(slog.NewJSONHandler(p.stderr, nil))
+	}
+	store, end, err := r.open(ctx)
+	if err != nil {
+		return exitFailed, fmt.Errorf("-outbox %s: %w", r.outboxes[0].name, err)
+	}
+	defer end()
+	publisher, err := r.publisher(log)
+	if err != nil {
+		return exitFailed, fmt.Errorf("-amqp: %w", err)
+	}
+	defer func() { _ = publisher.Close() }() // what it has not confirmed is sent again
+	r.config.Logger = log
+	relay, err := producer.NewStandaloneRelay(store, publisher, r.config)
+	if err != nil {
+		return exitFailed, err
+	}
+	stop, err := r.serve(ctx, log, relay, publisher)
+	if err != nil {
+		return exitFailed, fmt.Errorf("-listen: %w", err)
+	}
+	defer stop()
+	log.InfoContext(ctx, "relay starts", "relay", relay.Name(), "outbox", r.places.label(&r.outboxes[0]))
+	if err := relay.Run(ctx); err != nil {
+		return exitFailed, err
+	}
+	log.InfoContext(context.WithoutCancel(ctx), "relay has ended", "relay", relay.Name())
+	return exitOK, nil
+}
+
+// serve serves the health of the relay, if that is wanted, until stop is called.
+func (r *relaying) serve(ctx context.Context, log *slog.Logger, relay *producer.Relay, publisher *amqp.Publisher) (stop func(), err error) {
+	if r.listen == "" {
+		return func() {}, nil
+	}
+	var config net.ListenConfig
+	listener, err := config.Listen(ctx, "tcp", r.listen)
+	if err != nil {
+		return nil, err
+	}
+	log.InfoContext(ctx, "health is served", "address", listener.Addr().String())
+	return serveHealth(listener, func() []string { return problems(relay.Health(), publisher.Health()) }, func() bool { return relay.Health().Running }), nil
+}

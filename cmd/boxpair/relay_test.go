@@ -1,0 +1,315 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/rabbitmq/amqp091-go"
+
+	"github.com/boxpair/boxpair/internal/testenv"
+	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/postgres"
+	"github.com/boxpair/boxpair/transport/amqp"
+)
+
+// plantEvents makes an outbox with events of one topic.
+func plantEvents(t *testing.T, url, topic string, n int) {
+	t.Helper()
+	status, _, errs := call(t, nil, "migrate", "-database", url)
+	if status != exitOK {
+		t.Fatal(errs)
+	}
+	pool, err := pgxpool.New(t.Context(), url)
+	ok(t, err)
+	defer pool.Close()
+	store, err := postgres.New(pool, postgres.Config{})
+	ok(t, err)
+	outbox, err := producer.New(store, producer.Config{Name: "shop"})
+	ok(t, err)
+	ok(t, outbox.Transact(t.Context(), func(ctx context.Context, w *producer.Writer[pgx.Tx]) error {
+		for i := range n {
+			if _, err := w.Write(ctx, producer.Event{
+				Topic: topic, Key: "k", Source: "order", Version: int64(i + 1), Payload: fmt.Append(nil, i),
+			}); err != nil {
+				return err
+			}
+		}
+		return nil
+	}))
+}
+
+// daemon is the program while it runs.
+type daemon struct {
+	cmd    *exec.Cmd
+	health string // its address
+	logged chan string
+}
+
+// start starts a relay and waits for the line that says where its health is.
+func start(t *testing.T, args ...string) *daemon {
+	t.Helper()
+	d := &daemon{cmd: exec.CommandContext(t.Context(), program, append([]string{"relay", "-listen", "127.0.0.1:0"}, args...)...), logged: make(chan string, 1)}
+	stderr, err := d.cmd.StderrPipe()
+	ok(t, err)
+	ok(t, d.cmd.Start())
+	address := make(chan string, 1)
+	go func() {
+		var all strings.Builder
+		lines := bufio.NewScanner(stderr)
+		for lines.Scan() {
+			all.WriteString(lines.Text() + "\n")
+			if _, at, found := strings.Cut(lines.Text(), "msg=\"health is served\" address="); found {
+				address <- at
+			}
+		}
+		close(address)
+		d.logged <- all.String()
+	}()
+	var open bool
+	if d.health, open = <-address; !open {
+		t.Fatalf("the relay ended: %s", <-d.logged)
+	}
+	return d
+}
+
+// stop ends it as an orchestrator does, and returns its log.
+func (d *daemon) stop(t *testing.T) string {
+	t.Helper()
+	ok(t, d.cmd.Process.Signal(syscall.SIGTERM))
+	logged := <-d.logged
+	if err := d.cmd.Wait(); err != nil {
+		t.Errorf("%v\n%s", err, logged)
+	}
+	return logged
+}
+
+// get returns a health endpoint's status and answer.
+func (d *daemon) get(t *testing.T, path string) (int, string) {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+d.health+path, http.NoBody)
+	ok(t, err)
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	response, err := client.Do(request)
+	ok(t, err)
+	defer response.Body.Close()
+	text, err := io.ReadAll(response.Body)
+	ok(t, err)
+	return response.StatusCode, string(text)
+}
+
+// await polls until what is true.
+func await(t *testing.T, what func() error) {
+	t.Helper()
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	deadline := time.After(time.Minute)
+	for {
+		err := what()
+		if err == nil {
+			return
+		}
+		select {
+		case <-tick.C:
+		case <-deadline:
+			t.Fatalf("not within a minute: %v", err)
+		}
+	}
+}
+
+// status wants a status of a health endpoint, and text in its answer.
+func (d *daemon) status(t *testing.T, path string, want int, text string) func() error {
+	t.Helper()
+	return func() error {
+		if got, body := d.get(t, path); got != want || !strings.Contains(body, text) {
+			return fmt.Errorf("%s: %d, %s", path, got, body)
+		}
+		return nil
+	}
+}
+
+func TestRelayPublishesUntilItIsTold(t *testing.T) {
+	t.Parallel()
+	const n = 50
+	database, broker, topic := testenv.Postgres(t), testenv.AMQPURL(t), testenv.Name(t)
+	plantEvents(t, database, topic, n)
+	conn, err := amqp091.Dial(broker)
+	ok(t, err)
+	channel, err := conn.Channel()
+	ok(t, err)
+	t.Cleanup(func() {
+		_, err := channel.QueueDelete(topic, false, false, false)
+		ok(t, errors.Join(err, conn.Close()))
+	})
+
+	file := filepath.Join(t.TempDir(), "relay.yaml")
+	ok(t, os.WriteFile(file, []byte("outbox: "+database+"\namqp: "+broker+"\nexchanges: queue\nlease: 2s\n"), 0o600))
+	d := start(t, "-config", file)
+	await(t, d.status(t, "/readyz", http.StatusOK, `{"ok":true,"problems":[]}`))
+	await(t, d.status(t, "/healthz", http.StatusOK, `"ok":true`))
+	for i := range n {
+		await(t, func() error {
+			delivery, found, err := channel.Get(topic, true)
+			if err != nil {
+				if channel, err = conn.Channel(); err != nil { // the queue is not there yet
+					return err
+				}
+			}
+			if !found {
+				return fmt.Errorf("message %d is not there", i)
+			}
+			if got := string(delivery.Body); got != fmt.Sprint(i) {
+				t.Errorf("message %d is %q", i, got)
+			}
+			return nil
+		})
+	}
+	logged := d.stop(t)
+	if !strings.Contains(logged, "relay has ended") {
+		t.Errorf("log: %s", logged)
+	}
+	pool, err := pgx.Connect(t.Context(), database)
+	ok(t, err)
+	defer pool.Close(context.WithoutCancel(t.Context()))
+	var queued, leased int
+	ok(t, pool.QueryRow(t.Context(), `SELECT (SELECT count(*) FROM boxpair.outbox_queue), (SELECT count(owner) FROM boxpair.outbox_shards)`).Scan(&queued, &leased))
+	if queued != 0 || leased != 0 {
+		t.Errorf("%d events are queued and %d shards are leased after the end", queued, leased)
+	}
+}
+
+func TestRelayThatCannotWorkIsAliveAndNotReady(t *testing.T) {
+	t.Parallel()
+	database := testenv.Postgres(t)
+	const password = "canary-of-a-password"
+	plantEvents(t, database, testenv.Name(t), 1)
+	d := start(t, "-outbox", database, "-amqp", "amqp://guest:"+password+"@127.0.0.1:1/")
+	await(t, d.status(t, "/readyz", http.StatusServiceUnavailable, `"broker: `))
+	await(t, d.status(t, "/healthz", http.StatusOK, `"ok":true`))
+	_, body := d.get(t, "/readyz")
+	if all := body + d.stop(t); strings.Contains(all, password) {
+		t.Errorf("the password is shown: %s", all)
+	}
+}
+
+func TestWrongSettingsOfTheRelayAreNamed(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	write := func(name, text string) string {
+		path := filepath.Join(dir, name)
+		ok(t, os.WriteFile(path, []byte(text), 0o600))
+		return path
+	}
+	good := []string{"relay", "-outbox", "postgres://a@127.0.0.1:1/b", "-amqp", "amqp://127.0.0.1:1/"}
+	for _, c := range []struct {
+		env  []string
+		args []string
+		want string
+	}{
+		{nil, []string{"relay"}, "-outbox (or BOXPAIR_OUTBOX_URL): want one, there are 0"},
+		{nil, []string{"relay"}, "-amqp (or BOXPAIR_AMQP_URL): is missing"},
+		{nil, append(good, "-amqp", "http://a/"), "-amqp: want amqp://"},
+		{nil, append(good, "-exchanges", "exchange:"), "-exchanges: want topic, queue or exchange:NAME"},
+		{nil, append(good, "-declare", "some"), "-declare: want all, check or none"},
+		{nil, append(good, "-window", "0"), "-window: want a number above zero"},
+		{nil, append(good, "-lease", "1ms"), "LeaseTTL: 1ms is shorter than 100ms"},
+		{nil, append(good, "-listen", "127.0.0.1:99999"), "-listen: "},
+		{[]string{"BOXPAIR_LEASE=soon"}, good, "BOXPAIR_LEASE: want a duration"},
+		{nil, append(good, "-config", filepath.Join(dir, "none.yaml")), "-config: open "},
+		{nil, append(good, "-config", write("a.yaml", "lease: soon\n")), "a.yaml, line 1: lease: want a duration"},
+		{nil, append(good, "-config", write("b.yaml", "# relay\nleese: 2s\n")), "b.yaml, line 2: leese: is no setting of this command"},
+		{nil, append(good, "-config", write("c.yaml", "lease: 1s\nlease: 2s\n")), "lease: is there twice"},
+		{nil, append(good, "-config", write("d.yaml", "lease:\n")), "lease: wants a value"},
+		{nil, append(good, "-config", write("e.yaml", "lease: [1s]\n")), "lease: wants a value"},
+		{nil, append(good, "-config", write("f.yaml", "just text\n")), `want lines such as "lease: 10s"`},
+		{nil, append(good, "-config", write("g.yaml", "config: h.yaml\n")), "config: is no setting"},
+		{nil, []string{"relay", "-config", write("h.yaml", "outbox: [postgres://a@h/b, postgres://a@h/c]\namqp: amqp://h/\n")}, "want one, there are 2"},
+	} {
+		status, _, errs := call(t, c.env, c.args...)
+		if status != exitFailed || !strings.Contains(errs, c.want) {
+			t.Errorf("%v: %d, %q, want %q", c.args, status, errs, c.want)
+		}
+	}
+}
+
+func TestFlagsGoBeforeTheEnvironmentAndThatBeforeTheFile(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "relay.yaml")
+	ok(t, os.WriteFile(file, []byte("lease: 1m\npoll: 1m\nroute-grace: 1m\npoll-only: true\noutbox: [sqlite:a, sqlite:b]\n"), 0o600))
+	env := map[string]string{"BOXPAIR_CONFIG": file, "BOXPAIR_LEASE": "2m", "BOXPAIR_POLL": "2m"}
+	s := newSettings(&process{stderr: io.Discard, getenv: func(name string) string { return env[name] }})
+	var r relaying
+	s.duration(&r.config.LeaseTTL, "lease", "")
+	s.duration(&r.config.PollMax, "poll", "")
+	s.duration(&r.config.RouteGrace, "route-grace", "")
+	s.on(&r.config.PollOnly, "poll-only", "")
+	s.urls(&r.outboxes, "outbox", "")
+	_, err := s.parse([]string{"-lease", "3m"})
+	ok(t, err)
+	if c := &r.config; c.LeaseTTL != 3*time.Minute || c.PollMax != 2*time.Minute || c.RouteGrace != time.Minute || !c.PollOnly || len(r.outboxes) != 2 {
+		t.Errorf("%v, %v, %v, %v, %d outboxes", c.LeaseTTL, c.PollMax, c.RouteGrace, c.PollOnly, len(r.outboxes))
+	}
+}
+
+func TestProblemsAreWhatAnOperatorMustKnow(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	for want, c := range map[string]struct {
+		relay  producer.Health
+		broker amqp.Health
+	}{
+		"[]":                    {producer.Health{Running: true, LastRead: now}, amqp.Health{}},
+		"[relay: does not run]": {producer.Health{LastRead: now}, amqp.Health{}},
+		"[database: down]":      {producer.Health{Running: true, LastRead: now.Add(-1), DatabaseError: "down", DatabaseErrorAt: now}, amqp.Health{}},
+		"[database: was never read, or not for 30s]": {producer.Health{Running: true}, amqp.Health{}},
+		"[broker: blocked]":                          {producer.Health{Running: true, LastRead: now}, amqp.Health{Err: errors.New("blocked")}},
+		"[route r: no queue]": {producer.Health{Running: true, LastRead: now, DatabaseError: "was down", DatabaseErrorAt: now.Add(-1), Routes: []producer.RouteHealth{
+			{Route: "r", Paused: true, LastError: "no queue"}, {Route: "s"},
+		}}, amqp.Health{}},
+	} {
+		if got := fmt.Sprint(problems(c.relay, c.broker)); got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
+	}
+}
+
+// TestEverySettingIsDocumented compares docs/configuration.md with the settings; BOXPAIR_WRITE_DOCS=1 writes it.
+func TestEverySettingIsDocumented(t *testing.T) {
+	t.Parallel()
+	const path, begin = "../../docs/configuration.md", "<!-- settings, written by go test ./cmd/boxpair with BOXPAIR_WRITE_DOCS=1 -->\n"
+	text, err := os.ReadFile(path)
+	ok(t, err)
+	before, old, found := strings.Cut(string(text), begin)
+	if !found {
+		t.Fatalf("%s has not the line %q", path, begin)
+	}
+	var b strings.Builder
+	for i := range commands {
+		s := newSettings(&process{stderr: io.Discard, getenv: func(string) string { return "" }})
+		commands[i].define(s)
+		fmt.Fprintf(&b, "\n### boxpair %s\n\n| flag | environment | |\n|---|---|---|\n", commands[i].name)
+		for _, setting := range s.list {
+			flag := strings.TrimSpace("-" + setting.flag + " " + setting.value)
+			fmt.Fprintf(&b, "| `%s` | `%s` | %s |\n", flag, setting.env, strings.ReplaceAll(setting.usage, "\n", " "))
+		}
+	}
+	switch {
+	case old == b.String():
+	case os.Getenv("BOXPAIR_WRITE_DOCS") != "":
+		ok(t, os.WriteFile(path, []byte(before+begin+b.String()), 0o600))
+	default:
+		t.Errorf("%s does not say what the settings are: run this test with BOXPAIR_WRITE_DOCS=1", path)
+	}
+}
