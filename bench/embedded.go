@@ -24,8 +24,8 @@ func embeddedScenario() scenario {
 		name: "embedded", unit: "events",
 		about: "one process, a SQLite file (synchronous=FULL) and the transport in memory: transaction, relay, inbox transaction",
 		variants: []variant{
-			{"limit-commits", "the same rows by hand, two commits per event, nothing in between", "", 10_000, 2_000, sqliteByHand},
-			{"chain", "this library, a transaction per message", "limit-commits", 10_000, 2_000, embedding{}.measure},
+			{"limit-commits", "the same rows by hand, two commits per event, nothing in between", "", 10_000, 1_500, sqliteByHand},
+			{"chain", "this library, a transaction per message", "limit-commits", 10_000, 1_500, embedding{}.measure},
 			{"chain-group", "this library, group commit of up to 64", "limit-commits", 20_000, 0, embedding{consumer.HandlerConfig{GroupSize: 64}}.measure},
 		},
 	}

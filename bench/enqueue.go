@@ -27,14 +27,14 @@ func enqueueScenario() scenario {
 		case 1:
 			full = 15_000
 		case 8:
-			quick = 12_000
+			quick = 10_000
 		}
-		add := func(name, about, limit string, quick int, make enqueuer) {
+		add := func(name, about, limit string, quick int, do enqueuer) {
 			if limit != "" {
 				limit = fmt.Sprintf("%s-%d", limit, producers)
 			}
 			s.variants = append(s.variants, variant{fmt.Sprintf("%s-%d", name, producers), about, limit, full, quick,
-				enqueuing{producers: producers, events: 1, make: make}.measure})
+				enqueuing{producers: producers, events: 1, make: do}.measure})
 		}
 		add("limit-raw", "the same statements as Transact's in one round trip", "", quick, rawOnce)
 		add("transact", "Outbox.Transact", "limit-raw", quick, transact)
@@ -44,12 +44,12 @@ func enqueueScenario() scenario {
 		add("river", "River's InsertTx", "limit-statements", 0, riverEnqueue)
 	}
 	for _, producers := range []int{1, 8} {
-		add := func(name, about, limit string, quick int, make enqueuer) {
+		add := func(name, about, limit string, quick int, do enqueuer) {
 			if limit != "" {
 				limit = fmt.Sprintf("%s-100x%d", limit, producers)
 			}
 			s.variants = append(s.variants, variant{fmt.Sprintf("%s-100x%d", name, producers), about, limit, 200_000, quick,
-				enqueuing{producers: producers, events: 100, make: make}.measure})
+				enqueuing{producers: producers, events: 100, make: do}.measure})
 		}
 		quick := map[int]int{8: 80_000}[producers]
 		add("limit-unnest", "100 events by a plain INSERT with unnest into the same tables", "", quick, unnest)

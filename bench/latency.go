@@ -27,10 +27,10 @@ func latencyScenario() scenario {
 		name: "latency", unit: "events",
 		about: "200 transactions a second, by 8 producers that keep to the clock: from COMMIT returned to the message",
 		variants: []variant{
-			{"woken", "received; relay in the producers' process, woken by it", "", 4000, 600, clocking{}.measure},
+			{"woken", "received; relay in the producers' process, woken by it", "", 4000, 500, clocking{}.measure},
 			{"notified", "received; relay that is woken by NOTIFY", "", 4000, 0, clocking{relay: notified}.measure},
-			{"poll-only", "received; relay that only polls", "", 4000, 600, clocking{relay: pollOnly}.measure},
-			{"effect", "effect committed; relay woken, inbox through a Watermill router", "", 4000, 600, clocking{effect: true}.measure},
+			{"poll-only", "received; relay that only polls", "", 4000, 500, clocking{relay: pollOnly}.measure},
+			{"effect", "effect committed; relay woken, inbox through a Watermill router", "", 4000, 500, clocking{effect: true}.measure},
 		},
 	}
 }

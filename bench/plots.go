@@ -54,7 +54,7 @@ func charts() []chart {
 	}
 }
 
-// plot writes the charts for which there are at least two points of a line, and returns them.
+// plot writes the charts for which there is a line of two variants, and returns them.
 func (r *report) plot(dir string) (written []chart, err error) {
 	for _, c := range charts() {
 		p := plot.New()
@@ -65,7 +65,7 @@ func (r *report) plot(dir string) (written []chart, err error) {
 		p.Legend.Top = false
 		drawn := false
 		for i, line := range c.lines {
-			points := r.points(line)
+			points, variants := r.points(line)
 			if len(points) < 2 {
 				continue
 			}
@@ -77,7 +77,7 @@ func (r *report) plot(dir string) (written []chart, err error) {
 			l.Width = vg.Points(1.5)
 			p.Add(l, marks)
 			p.Legend.Add(line.name, l, marks)
-			drawn = true
+			drawn = drawn || variants > 1
 		}
 		if !drawn {
 			continue
@@ -93,12 +93,14 @@ func (r *report) plot(dir string) (written []chart, err error) {
 	return written, nil
 }
 
-func (r *report) points(line chartLine) plotter.XYs {
-	var points plotter.XYs
+// points are what was measured of a line, and of how many variants: a limit may be a level.
+func (r *report) points(line chartLine) (points plotter.XYs, variants int) {
+	seen := map[string]bool{}
 	for _, p := range line.points {
 		if rates := figures(r.results[p.of], rate); len(rates) > 0 {
 			points = append(points, plotter.XY{X: p.x, Y: median(rates)})
+			seen[p.of] = true
 		}
 	}
-	return points
+	return points, len(seen)
 }

@@ -140,6 +140,7 @@ func fillForwarder(ctx context.Context, pool *pgxpool.Pool, n int) error {
 		messages := make([]*message.Message, min(500, n-at))
 		for i := range messages {
 			messages[i] = watermillMessage()
+			messages[i].SetContext(ctx)
 		}
 		if err := p.Publish("topic-0", messages...); err != nil {
 			return err
