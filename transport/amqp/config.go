@@ -42,8 +42,11 @@ type Queue struct {
 	// Name of the queue. Defaults to AMQP.Queue.GenerateName(Topic).
 	Name string
 	// BindingKey binds the queue to the topic's exchange. Defaults to the routing key
-	// that messages of the topic are published with.
+	// that messages of the topic are published with. Refused with Partitions.
 	BindingKey string
+	// Partitions of the consumer whose queue it is, if it has another number of them
+	// than PublisherConfig.Partitions, which it must be used with. Defaults to that.
+	Partitions int
 }
 
 // PublisherConfig configures a [Publisher].
@@ -67,6 +70,18 @@ type PublisherConfig struct {
 	// exchange, the queue that the routing key names is declared without being
 	// listed, if it is AMQP.Queue.GenerateName(topic). Defaults to none.
 	Queues []Queue
+
+	// Partitions, if it is not 0, publishes to partitioned topics: by the shard of the
+	// event's key (idgen.Shard), over a direct exchange. It is the number of queues of
+	// each consumer that is declared here; a consumer that is not may have another
+	// number. At most 64, the number of shards. See "Partitioned topics" in the
+	// documentation of the package. Defaults to 0: topics are not partitioned.
+	Partitions int
+
+	// Key returns the key of a message, "" for none, and is of importance with
+	// Partitions only. Called by the goroutines that publish. Defaults to the
+	// metadata transport.MetaKey.
+	Key func(*message.Message) string
 
 	// QueueType is the type of the queues declared. AMQP.Queue.Arguments goes first
 	// if it names a type. Defaults to Quorum.
@@ -123,8 +138,19 @@ type SubscriberConfig struct {
 	// Defaults to false.
 	DeliveryLimitIsSafe bool
 
-	// InFlight is how many messages of a subscription may be handed out and not yet
-	// acknowledged; it is the prefetch count. Defaults to
+	// Partitions, if it is not 0, is in how many queues the consumer takes its
+	// messages: one for each partition, with one active consumer at a time among all
+	// processes. At most 64. Publishers must partition as well. See "Partitioned
+	// topics" in the documentation of the package. Defaults to 0: one queue.
+	Partitions int
+
+	// RebalanceInterval is how often the processes of a consumer look whether one of
+	// them has more than its share of the partitions, and gives some back. Defaults
+	// to 5 seconds.
+	RebalanceInterval time.Duration
+
+	// InFlight is how many messages of a subscription, or of each of its partitions, may be
+	// handed out and not yet acknowledged; it is the prefetch count. Defaults to
 	// AMQP.Consume.Qos.PrefetchCount, and to 64 if that is 0.
 	InFlight int
 
@@ -163,6 +189,9 @@ func (c *PublisherConfig) setDefaults() {
 	defaultTo(&c.WindowBytes, 64<<20)
 	defaultTo(&c.ConfirmTimeout, 30*time.Second)
 	defaultTo(&c.MaxBody, 16<<20)
+	if c.Key == nil {
+		c.Key = metaKey
+	}
 	defaultTo(&c.Logger, slog.New(slog.DiscardHandler))
 }
 
@@ -175,6 +204,7 @@ func (c *SubscriberConfig) setDefaults() {
 	defaultTo(&c.RedeliveryMax, max(10*time.Second, c.RedeliveryMin))
 	defaultTo(&c.RedeliveryMin, min(100*time.Millisecond, c.RedeliveryMax))
 	defaultTo(&c.CloseTimeout, 30*time.Second)
+	defaultTo(&c.RebalanceInterval, 5*time.Second)
 	defaultTo(&c.Logger, slog.New(slog.DiscardHandler))
 }
 
@@ -214,6 +244,7 @@ func (c *PublisherConfig) validate() error {
 	if len(c.Queues) > 0 {
 		v.queue(&c.AMQP, c.QueueType, c.AllowLoss, true)
 	}
+	v.partitions(c)
 	v.positive("Window", c.Window)
 	v.positive("WindowBytes", c.WindowBytes)
 	v.positive("ConfirmTimeout", int(c.ConfirmTimeout))
@@ -240,6 +271,14 @@ func (c *SubscriberConfig) validate() error {
 	if c.Topology == Declare {
 		v.queue(&c.AMQP, c.QueueType, c.AllowLoss, c.DeliveryLimitIsSafe)
 	}
+	v.partitioned(c.Partitions, &c.AMQP, c.Topology)
+	if c.Partitions > 0 {
+		v.partitionQueue(&c.AMQP)
+		if c.AMQP.Consume.Exclusive {
+			v.add("AMQP.Consume.Exclusive: other processes could not take a partition over")
+		}
+	}
+	v.positive("RebalanceInterval", int(c.RebalanceInterval))
 	v.positive("InFlight", c.InFlight)
 	if c.InFlight > 65535 {
 		v.add("InFlight: %d is more than the protocol's 65535", c.InFlight)

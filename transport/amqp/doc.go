@@ -75,6 +75,44 @@
 // ends, and when Close has stopped waiting: during Close handlers keep a live
 // context.
 //
+// # Partitioned topics
+//
+// A queue uses one core of the broker, and order wants one consumer for it. A
+// partitioned topic is spread over P queues by the key of the event, so both are
+// there P times and each key keeps its order. Set Partitions in [PublisherConfig] and
+// [SubscriberConfig]:
+//
+//   - The publisher sends to a direct exchange; the routing key is the shard of the
+//     event's key, 0 to 63 as idgen.Shard has it, behind the topic's own key and a
+//     dot if it has one. An event without a key goes by its dispatch ID.
+//   - The consumer has the queues <queue>.1ofP to <queue>.PofP. Shard s is bound to
+//     the one with the number s mod P + 1. Powers of two share the shards evenly; a
+//     key that has most of the events still has one queue.
+//   - Each is consumed on a channel of its own, with InFlight messages, and has
+//     x-single-active-consumer: processes take it over from each other, and what was not
+//     acknowledged comes first again, in its order.
+//   - The broker leaves all queues to the process that came first. Each process
+//     counts the others, and gives back, with nothing in flight, what exceeds its
+//     share of the partitions that have messages.
+//   - The queue <queue> stays empty. Its x-max-length is P, and the processes are
+//     counted by their consumers of it.
+//
+// All of this is for durable queues, pub/sub and topic exchanges: [DurableQueue] (the
+// exchange is named like the queue), [DurablePubSub] and [TopicExchange] (subscribed to
+// by the topics' names, not by patterns). An exchange is partitioned with all its topics
+// and consumers or not at all; consumers of one topic may have different numbers, as
+// the publisher only knows shards.
+//
+// Who disagrees is told by the broker. The exchange has another type without
+// partitions; the queue <queue> has another length with another P, and none without.
+// Subscribe fails, and messages are unavailable, with [ErrPartitions] or with
+// what the broker says of the exchange, and the events stay in their outbox. With [Passive] the
+// queues of another P do not exist, which is an error too, and the exchange's type
+// cannot be checked; with [NoTopology] nothing is.
+//
+// P cannot be changed by setting it: an event would overtake those of its key in the old
+// queue. [Repartition] changes it, once the old queues are empty.
+//
 // # TLS
 //
 // A URI that begins with amqps:// asks for TLS. The broker's certificate must be for the
@@ -116,7 +154,7 @@
 //     unless AllowLoss is set.
 //   - One consumer at a time reads a queue where order matters, as with
 //     x-single-active-consumer. With several, the broker spreads the messages of a
-//     key over them.
+//     key over them. Partitioned topics have it by themselves.
 //   - Handlers finish well within the broker's consumer timeout, 30 minutes by
 //     default. It closes the channel, and everything on it is delivered again.
 //   - With [Passive] and [NoTopology] the operator has seen to what a client cannot

@@ -28,6 +28,14 @@ var (
 	// since the broker answered nothing.
 	ErrConfirmTimeout = errors.New("broker did not confirm in time")
 
+	// ErrPartitions is reported for a topic whose queues at the broker are laid out in
+	// another number of partitions, or in none.
+	ErrPartitions = errors.New("another number of partitions")
+
+	// ErrNotDrained is returned by [Repartition] while queues hold messages, or are
+	// consumed.
+	ErrNotDrained = errors.New("not drained")
+
 	errNotConnected = errors.New("not connected to the broker")
 )
 

@@ -101,3 +101,35 @@ func ExampleNewSubscriber_existingTopology() {
 	}
 	defer subscriber.Close()
 }
+
+// One topic in eight queues. Any number of processes of the consumer share them, and
+// each key keeps its order.
+func ExampleNewSubscriber_partitioned() {
+	config := amqp.DurablePubSub("amqp://inventory:secret@rabbitmq:5672/shop", "inventory")
+	publisher, err := amqp.NewPublisher(amqp.PublisherConfig{
+		AMQP:       config,
+		Partitions: 8,
+		Queues:     []amqp.Queue{{Topic: "order.placed"}},
+	})
+	if err != nil {
+		panic(err)
+	}
+	defer publisher.Close()
+	subscriber, err := amqp.NewSubscriber(amqp.SubscriberConfig{AMQP: config, Partitions: 8})
+	if err != nil {
+		panic(err)
+	}
+	defer subscriber.Close()
+}
+
+// From 8 to 16 queues, after the publishers were stopped, the queues drained and the
+// consumers stopped.
+func ExampleRepartition() {
+	err := amqp.Repartition(context.Background(), amqp.SubscriberConfig{
+		AMQP:       amqp.DurablePubSub("amqp://inventory:secret@rabbitmq:5672/shop", "inventory"),
+		Partitions: 16,
+	}, "order.placed", 8)
+	if errors.Is(err, amqp.ErrNotDrained) {
+		slog.Warn("nothing has changed yet", "error", err)
+	}
+}

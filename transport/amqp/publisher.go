@@ -65,7 +65,7 @@ func NewPublisher(config PublisherConfig) (*Publisher, error) {
 		return nil, fmt.Errorf("amqp publisher: %w", err)
 	}
 	defaultTo(&config.Name, broker.name)
-	return &Publisher{
+	p := &Publisher{
 		config:   config,
 		broker:   broker,
 		codec:    newCodec(config.AMQP.Marshaler),
@@ -74,13 +74,26 @@ func NewPublisher(config PublisherConfig) (*Publisher, error) {
 		nudge:    make(chan struct{}, 1),
 		closing:  make(chan struct{}),
 		changed:  make(chan struct{}),
-	}, nil
+	}
+	p.topology.partitions = config.Partitions
+	return p, nil
 }
 
-// Route returns the publisher's name, and the exchange and routing key of topic.
+// Route returns the publisher's name, and the exchange and routing key of topic,
+// without the shard: partitions of a topic are one route.
 func (p *Publisher) Route(topic string) string {
-	return p.config.Name + " " + p.config.AMQP.Exchange.GenerateName(topic) + "/" +
-		p.config.AMQP.Publish.GenerateRoutingKey(topic)
+	exchange, key := p.route(topic)
+	return p.config.Name + " " + exchange + "/" + key
+}
+
+// route returns the exchange of topic, and its routing key without the shard. The
+// default exchange knows only queues, so a partitioned topic gets one of its own.
+func (p *Publisher) route(topic string) (exchange, key string) {
+	exchange, key = p.config.AMQP.Exchange.GenerateName(topic), p.config.AMQP.Publish.GenerateRoutingKey(topic)
+	if exchange == "" && p.config.Partitions > 0 {
+		return key, ""
+	}
+	return exchange, key
 }
 
 // Connect connects if there is no connection yet, and waits until there is one,
@@ -168,12 +181,10 @@ func (p *Publisher) Send(ctx context.Context, topic string, msg *message.Message
 		done(transport.Result{Outcome: transport.Invalid, Err: fmt.Errorf("encode message %s: %w", shorten(msg.UUID), err)})
 		return
 	}
-	out := outgoing{
-		topic:    topic,
-		declare:  true,
-		exchange: p.config.AMQP.Exchange.GenerateName(topic),
-		key:      p.config.AMQP.Publish.GenerateRoutingKey(topic),
-		pub:      pub,
+	out := outgoing{topic: topic, declare: true, pub: pub}
+	out.exchange, out.key = p.route(topic)
+	if p.config.Partitions > 0 {
+		out.key = shardKey(out.key, shardOf(msg, p.config.Key(msg)))
 	}
 	if r := p.send(ctx, &out, done); r != nil {
 		done(*r)
@@ -230,6 +241,9 @@ func (p *Publisher) check(out *outgoing) (err error) {
 	}
 	if err := checkShort("routing key", out.key); err != nil {
 		return err
+	}
+	if p.config.Partitions > 0 && out.exchange == "" {
+		return errors.New("AMQP.Publish.GenerateRoutingKey returned no name, and Exchange.GenerateName neither")
 	}
 	if len(out.pub.Body) > p.config.MaxBody {
 		return fmt.Errorf("payload: %d bytes, more than MaxBody, %d", len(out.pub.Body), p.config.MaxBody)

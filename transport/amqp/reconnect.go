@@ -155,8 +155,8 @@ func (p *Publisher) prepare(w *waiter, c *confirmChannel, out *outgoing) *transp
 	if prep == nil {
 		prep = &preparation{done: make(chan struct{})}
 		c.preparing[out.topic] = prep
-		topic, exchange, key := out.topic, out.exchange, out.key
-		p.tasks.Go(func() { p.declare(c, prep, topic, exchange, key) })
+		topic := out.topic
+		p.tasks.Go(func() { p.declare(c, prep, topic) })
 	}
 	p.mu.Unlock()
 	defer p.mu.Lock()
@@ -179,36 +179,10 @@ func (p *Publisher) prepare(w *waiter, c *confirmChannel, out *outgoing) *transp
 	}
 }
 
-// declare declares the exchange of a topic and the queues that the publisher
-// knows of.
-func (p *Publisher) declare(c *confirmChannel, prep *preparation, topic, exchange, key string) {
-	version := c.conn.version()
+// declare declares the topology of a topic, and tells who waits for it.
+func (p *Publisher) declare(c *confirmChannel, prep *preparation, topic string) {
 	err := c.conn.withChannel(p.config.ConfirmTimeout, func(ch *amqp091.Channel) error {
-		if err := p.topology.exchange(ch, exchange); err != nil {
-			return err
-		}
-		queueName := p.config.AMQP.Queue.GenerateName
-		if p.config.Topology == Declare && exchange == "" && queueName != nil && queueName(topic) == key {
-			if err := p.topology.queue(ch, key, version); err != nil {
-				return err
-			}
-		}
-		for _, q := range p.config.Queues {
-			if q.Topic != topic {
-				continue
-			}
-			if q.Name == "" {
-				q.Name = queueName(topic)
-			}
-			defaultTo(&q.BindingKey, key)
-			if err := p.topology.queue(ch, q.Name, version); err != nil {
-				return err
-			}
-			if err := p.topology.bind(ch, q.Name, q.BindingKey, exchange); err != nil {
-				return err
-			}
-		}
-		return nil
+		return p.declareTopic(ch, topic, c.conn.version())
 	})
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -225,4 +199,53 @@ func (p *Publisher) declare(c *confirmChannel, prep *preparation, topic, exchang
 		p.config.Logger.Warn("cannot declare the topology", "topic", topic, "error", err)
 	}
 	close(prep.done)
+}
+
+// declareTopic declares the exchange of a topic and the queues that the publisher
+// knows of.
+func (p *Publisher) declareTopic(ch *amqp091.Channel, topic string, version int) error {
+	exchange, key := p.route(topic)
+	if err := p.topology.exchange(ch, exchange); err != nil {
+		return err
+	}
+	for _, q := range p.queues(topic) {
+		if q.Partitions > 0 {
+			l := layout{queue: q.Name, exchange: exchange, key: key, count: q.Partitions}
+			if err := p.topology.layout(ch, l, version); err != nil {
+				return err
+			}
+			continue
+		}
+		if err := p.topology.queue(ch, q.Name, version); err != nil {
+			return err
+		}
+		if err := p.topology.bind(ch, q.Name, q.BindingKey, exchange); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// queues returns the queues of a topic, with nothing left to defaults. With the
+// default exchange, the one that the routing key names is among them.
+func (p *Publisher) queues(topic string) []Queue {
+	c := &p.config
+	key := c.AMQP.Publish.GenerateRoutingKey(topic)
+	var queues []Queue
+	if c.Topology == Declare && c.AMQP.Exchange.GenerateName(topic) == "" &&
+		c.AMQP.Queue.GenerateName != nil && c.AMQP.Queue.GenerateName(topic) == key {
+		queues = append(queues, Queue{Topic: topic, Name: key, Partitions: c.Partitions})
+	}
+	for _, q := range c.Queues {
+		if q.Topic != topic {
+			continue
+		}
+		if q.Name == "" {
+			q.Name = c.AMQP.Queue.GenerateName(topic)
+		}
+		defaultTo(&q.BindingKey, key)
+		defaultTo(&q.Partitions, c.Partitions)
+		queues = append(queues, q)
+	}
+	return queues
 }

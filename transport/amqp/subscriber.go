@@ -50,6 +50,7 @@ func NewSubscriber(config SubscriberConfig) (*Subscriber, error) {
 		topology: newTopology(config.Topology, config.QueueType, config.AMQP, config.AllowLoss, config.Logger),
 		cancels:  make(map[*context.CancelFunc]struct{}),
 	}
+	s.topology.partitions = config.Partitions
 	none := func(string) string { return "" }
 	dead := PublisherConfig{
 		Topology:  NoTopology,
@@ -79,16 +80,16 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	if err != nil {
 		return nil, err
 	}
-	sub, err := s.subscription(scope, topic)
+	g, err := s.group(scope, topic)
 	if err != nil {
 		leave()
 		return nil, fmt.Errorf("amqp: subscribe to topic %q: %w", topic, err)
 	}
 	go func() {
 		defer leave()
-		sub.run(ctx, scope)
+		g.run(ctx, scope)
 	}()
-	return sub.out, nil
+	return g.out, nil
 }
 
 // SubscribeInitialize declares the topology of topic, or checks it, so that what
@@ -99,7 +100,7 @@ func (s *Subscriber) SubscribeInitialize(topic string) error {
 		return err
 	}
 	defer leave()
-	if _, err := s.subscription(scope, topic); err != nil {
+	if _, err := s.group(scope, topic); err != nil {
 		return fmt.Errorf("amqp: initialize topic %q: %w", topic, err)
 	}
 	return nil
@@ -142,40 +143,61 @@ func (s *Subscriber) enter(ctx context.Context) (scope context.Context, leave fu
 	}, nil
 }
 
-// subscription returns a subscription to topic whose topology has been seen to.
-func (s *Subscriber) subscription(ctx context.Context, topic string) (*subscription, error) {
-	sub := &subscription{
-		s:         s,
-		topic:     topic,
-		queue:     s.config.AMQP.Queue.GenerateName(topic),
-		exchange:  s.config.AMQP.Exchange.GenerateName(topic),
-		out:       make(chan *message.Message),
-		finished:  make(chan *delivery, s.config.InFlight),
-		handed:    make(chan *delivery),
-		aside:     make(chan *delivery),
-		abandoned: make(chan struct{}),
-		inFlight:  make(map[*delivery]struct{}),
-		tails:     make(map[string]*delivery),
+// group returns the subscription to topic, or those to its partitions, whose
+// topology has been seen to.
+func (s *Subscriber) group(ctx context.Context, topic string) (*group, error) {
+	l, err := layoutOf(&s.config, topic, s.config.Partitions)
+	if err != nil {
+		return nil, err
 	}
-	sub.logger = s.config.Logger.With("broker", s.link.broker.name, "topic", topic, "queue", sub.queue)
-	if sub.queue == "" {
-		return nil, errors.New("AMQP.Queue.GenerateName returned no name")
-	}
-	if err := errors.Join(checkShort("queue", sub.undecodableQueue()), checkShort("exchange", sub.exchange)); err != nil {
+	g := &group{s: s, layout: l, out: make(chan *message.Message)}
+	g.logger = s.config.Logger.With("broker", s.link.broker.name, "topic", topic)
+	names := l.names()
+	longest := names[len(names)-1] + undecodableSuffix
+	if err := errors.Join(checkShort("queue", longest), checkShort("exchange", l.exchange)); err != nil {
 		return nil, err
 	}
 	conn, err := s.link.get(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return sub, sub.declare(conn)
+	for i, name := range names {
+		sub := s.subscription(g, topic, name)
+		if l.count > 0 {
+			sub.partition = i + 1
+		}
+		if err := sub.declare(conn); err != nil {
+			return nil, err
+		}
+		g.subs = append(g.subs, sub)
+	}
+	return g, nil
+}
+
+// subscription returns a subscription to one queue of g.
+func (s *Subscriber) subscription(g *group, topic, queue string) *subscription {
+	return &subscription{
+		s:         s,
+		layout:    g.layout,
+		topic:     topic,
+		queue:     queue,
+		logger:    g.logger.With("queue", queue),
+		out:       g.out,
+		finished:  make(chan *delivery, s.config.InFlight),
+		handed:    make(chan *delivery),
+		aside:     make(chan *delivery),
+		abandoned: make(chan struct{}),
+		excess:    make(chan struct{}, 1),
+		inFlight:  make(map[*delivery]struct{}),
+		tails:     make(map[string]*delivery),
+	}
 }
 
 // declare sees to the queue of the subscription and what belongs to it.
 func (sub *subscription) declare(conn *connection) error {
 	s := sub.s
 	return conn.withChannel(requestTimeout, func(ch *amqp091.Channel) error {
-		if err := s.topology.subscription(ch, sub.queue, sub.exchange, conn.version()); err != nil {
+		if err := sub.declareQueue(ch, conn.version()); err != nil {
 			return err
 		}
 		if s.codec.total() || s.config.DeadLetterExchange != "" {
@@ -185,4 +207,21 @@ func (sub *subscription) declare(conn *connection) error {
 	})
 }
 
-func (sub *subscription) undecodableQueue() string { return sub.queue + ".undecodable" }
+func (sub *subscription) declareQueue(ch *amqp091.Channel, version int) error {
+	t, l := sub.s.topology, sub.layout
+	if sub.partition == 0 {
+		return t.subscription(ch, l.queue, l.exchange, version)
+	}
+	if err := t.marker(ch, l, version); err != nil {
+		return err
+	}
+	if err := t.exchange(ch, l.exchange); err != nil {
+		return err
+	}
+	return t.partition(ch, l, sub.partition, version)
+}
+
+const undecodableSuffix = ".undecodable"
+
+// undecodableQueue is one for all partitions.
+func (sub *subscription) undecodableQueue() string { return sub.layout.queue + undecodableSuffix }

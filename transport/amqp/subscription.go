@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -24,11 +25,12 @@ const ackDelay = 5 * time.Millisecond
 // subscription hands out the messages of one queue. What is not said to be used
 // by others belongs to the goroutine that calls run.
 type subscription struct {
-	s        *Subscriber
-	topic    string
-	queue    string
-	exchange string
-	logger   *slog.Logger
+	s         *Subscriber
+	layout    layout
+	topic     string
+	queue     string
+	partition int // 0 is a topic without them
+	logger    *slog.Logger
 
 	out chan *message.Message
 	// A goroutine waits for each message that is handed out; it is used again for
@@ -46,6 +48,10 @@ type subscription struct {
 	delayed  []*delivery            // nacked, to be handed out when due
 	tails    map[string]*delivery   // the last of each key that is under way
 	wakeAt   time.Time              // when to look at delayed and acks, or zero
+
+	active atomic.Bool   // something was delivered on the present channel
+	excess chan struct{} // capacity 1: the partition is another process's share
+	busy   atomic.Int64  // until when it is not to be given back, in nanoseconds since 1970
 }
 
 // source is one instance of a channel that is consumed from. Delivery tags mean
@@ -60,7 +66,7 @@ type source struct {
 	acks       acks
 }
 
-// run hands out messages until scope ends, then drains. The messages' contexts
+// run hands out messages until scope ends, then drains. It does not close out. The messages' contexts
 // are derived from ctx.
 func (sub *subscription) run(ctx, scope context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
@@ -77,6 +83,11 @@ func (sub *subscription) run(ctx, scope context.Context) {
 			}
 			sub.forget(src)
 			src = nil
+			if errors.Is(err, errGivenBack) {
+				sub.logger.Info("gave a partition back, which is another process's share")
+				attempt = -1
+				continue
+			}
 			if time.Since(begin) > stableAfter {
 				attempt = 0
 			}
@@ -93,11 +104,15 @@ func (sub *subscription) run(ctx, scope context.Context) {
 	cancel()
 	close(sub.abandoned)
 	sub.tasks.Wait()
-	close(sub.out)
 }
 
 // open declares the topology and starts to consume on a channel of its own.
 func (sub *subscription) open(ctx context.Context) (*source, error) {
+	sub.active.Store(false)
+	select {
+	case <-sub.excess: // told to give back what is not held any more
+	default:
+	}
 	conn, err := sub.s.link.get(ctx)
 	if err != nil {
 		return nil, err
@@ -122,7 +137,21 @@ func (sub *subscription) open(ctx context.Context) (*source, error) {
 		src.close()
 		return nil, fmt.Errorf("consume: %w", err)
 	}
+	if sub.partition > 0 {
+		// A change of their number that came between sees this consumer only from now on.
+		if err := sub.recheck(conn); err != nil {
+			src.close()
+			return nil, err
+		}
+	}
 	return src, nil
+}
+
+// recheck tells whether the topic still has as many partitions.
+func (sub *subscription) recheck(conn *connection) error {
+	return conn.withChannel(requestTimeout, func(ch *amqp091.Channel) error {
+		return sub.s.topology.marker(ch, sub.layout, conn.version())
+	})
 }
 
 // close ends the source. The broker handles the acks that were sent before, and
@@ -185,6 +214,10 @@ func (sub *subscription) consume(ctx, scope context.Context, src *source) error 
 			if err := sub.wake(src); err != nil {
 				return err
 			}
+		case <-sub.excess:
+			if err := sub.giveBack(scope, src); err != nil {
+				return err
+			}
 		case <-scope.Done():
 			return nil
 		}
@@ -193,6 +226,7 @@ func (sub *subscription) consume(ctx, scope context.Context, src *source) error 
 
 // arrive takes a delivery in. It is ready if no other of its key is under way.
 func (sub *subscription) arrive(src *source, raw amqp091.Delivery) {
+	sub.active.Store(true)
 	d := &delivery{raw: raw, from: src, redelivered: raw.Redelivered}
 	src.acks.add(d)
 	var err error

@@ -21,6 +21,8 @@ type topology struct {
 	builder   wamqp.TopologyBuilder // nil for the default one
 	allowLoss bool
 	logger    *slog.Logger
+
+	partitions int // of queues, unless they say otherwise; 0 is none
 }
 
 func newTopology(mode Topology, queueType QueueType, c wamqp.Config, allowLoss bool, logger *slog.Logger) *topology {
@@ -28,7 +30,7 @@ func newTopology(mode Topology, queueType QueueType, c wamqp.Config, allowLoss b
 	// Without an answer to wait for, a failed declaration would show as a channel
 	// that closes later.
 	t.amqp.Exchange.NoWait, t.amqp.Queue.NoWait, t.amqp.QueueBind.NoWait = false, false, false
-	if _, ok := c.TopologyBuilder.(*wamqp.DefaultTopologyBuilder); !ok {
+	if customBuilder(&c) {
 		t.builder = c.TopologyBuilder
 	}
 	return t
@@ -37,6 +39,10 @@ func newTopology(mode Topology, queueType QueueType, c wamqp.Config, allowLoss b
 // exchange sees to an exchange. The default one is always there.
 func (t *topology) exchange(ch *amqp091.Channel, name string) error {
 	c := t.amqp.Exchange
+	if t.partitions > 0 {
+		c.Durable = c.Durable || c.Type == ""
+		c.Type = amqp091.ExchangeDirect
+	}
 	switch {
 	case name == "" || t.mode == NoTopology:
 		return nil
@@ -64,8 +70,11 @@ func (t *topology) queue(ch *amqp091.Channel, name string, version int) error {
 	case Passive:
 		_, err = ch.QueueDeclarePassive(name, c.Durable, c.AutoDelete, c.Exclusive, false, nil)
 	default:
-		_, err = ch.QueueDeclare(name, c.Durable, c.AutoDelete, c.Exclusive, false,
-			queueArguments(c.Arguments, t.queueType, version))
+		args := queueArguments(c.Arguments, t.queueType, version)
+		if t.partitions > 0 {
+			args[amqp091.SingleActiveConsumerArg] = true
+		}
+		_, err = ch.QueueDeclare(name, c.Durable, c.AutoDelete, c.Exclusive, false, args)
 	}
 	return explain(err, "queue", name)
 }
@@ -149,8 +158,9 @@ func explain(err error, kind, name string) error {
 	}
 	switch e.Code {
 	case amqp091.PreconditionFailed:
-		return fmt.Errorf("%s %q exists with other arguments; set the configuration (of a queue: QueueType and "+
-			"AMQP.Queue) to what exists, or Topology to Passive: %w", kind, name, err)
+		return fmt.Errorf("%s %q exists with other arguments; set the configuration (of a queue: QueueType, "+
+			"AMQP.Queue and Partitions; of an exchange: its type, which is direct with Partitions) to what exists, "+
+			"or Topology to Passive: %w", kind, name, err)
 	case amqp091.AccessRefused:
 		return fmt.Errorf("%s %q may not be declared by this user; grant the configure permission, or set "+
 			"Topology to Passive: %w", kind, name, err)

@@ -21,7 +21,7 @@ const (
 // is confirmed. Only then is it acknowledged.
 func (sub *subscription) setAside(d *delivery, reason error) {
 	sub.logger.Error("message cannot be read, setting it aside", "message_id", shorten(d.raw.MessageId), "error", reason)
-	exchange, key := sub.s.config.DeadLetterExchange, sub.queue
+	exchange, key := sub.s.config.DeadLetterExchange, sub.layout.queue
 	if exchange == "" {
 		key = sub.undecodableQueue()
 	}

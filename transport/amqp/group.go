@@ -1,0 +1,167 @@
+package amqp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/rabbitmq/amqp091-go"
+)
+
+// group is what one call of Subscribe consumes from: one queue, or one for each
+// partition.
+type group struct {
+	s      *Subscriber
+	layout layout
+	logger *slog.Logger
+	out    chan *message.Message
+	subs   []*subscription
+}
+
+// run hands out messages until scope ends. See subscription.run.
+func (g *group) run(ctx, scope context.Context) {
+	var tasks sync.WaitGroup
+	for _, sub := range g.subs {
+		tasks.Go(func() { sub.run(ctx, scope) })
+	}
+	if g.layout.count > 1 {
+		tasks.Go(func() { g.share(scope) })
+	}
+	tasks.Wait()
+	close(g.out)
+}
+
+// share keeps this process from more than its share of the partitions. The broker
+// makes the first consumer of a queue the active one and leaves it so; who has too
+// many must let go.
+func (g *group) share(scope context.Context) {
+	for attempt := 0; scope.Err() == nil; attempt++ {
+		begin := time.Now()
+		err := g.attend(scope)
+		if scope.Err() != nil {
+			return
+		}
+		if time.Since(begin) > stableAfter {
+			attempt = 0
+		}
+		g.logger.Warn("partitions are not shared out", "attempt", attempt+1, "error", err)
+		g.s.link.broker.backoff.wait(scope, attempt)
+	}
+}
+
+// attend consumes from the queue that tells the number of partitions. It is empty:
+// its consumers are counted, and are the processes.
+func (g *group) attend(scope context.Context) error {
+	conn, err := g.s.link.get(scope)
+	if err != nil {
+		return err
+	}
+	ch, strays, err := g.enter(conn)
+	if err != nil {
+		return err
+	}
+	defer conn.closeChannel(ch)
+	return g.watch(scope, conn, ch, strays)
+}
+
+// enter adds this process to those that are counted.
+func (g *group) enter(conn *connection) (*amqp091.Channel, <-chan amqp091.Delivery, error) {
+	defer conn.guard(requestTimeout)()
+	ch, err := conn.Channel()
+	if err != nil {
+		return nil, nil, fmt.Errorf("open channel: %w", err)
+	}
+	if err := ch.Qos(1, 0, false); err != nil {
+		return nil, nil, fmt.Errorf("set prefetch count: %w", err)
+	}
+	strays, err := ch.Consume(g.layout.queue, "", false, false, false, false, nil)
+	if err != nil {
+		return nil, nil, fmt.Errorf("consume: %w", err)
+	}
+	return ch, strays, nil
+}
+
+// watch looks at the number of processes until scope ends or ch breaks.
+func (g *group) watch(scope context.Context, conn *connection, ch *amqp091.Channel, strays <-chan amqp091.Delivery) error {
+	interval := g.s.config.RebalanceInterval
+	tick := time.NewTicker(interval - interval/8 + rand.N(interval/4+1))
+	defer tick.Stop()
+	for {
+		select {
+		case <-scope.Done():
+			return nil
+		case _, ok := <-strays:
+			if !ok {
+				return amqp091.ErrClosed
+			}
+			g.logger.Error("a publisher that does not partition has published to the queue that tells the number of partitions",
+				"queue", g.layout.queue)
+		case <-tick.C:
+			stop := conn.guard(requestTimeout)
+			q, err := ch.QueueDeclarePassive(g.layout.queue, true, false, false, false, nil)
+			stop()
+			if err != nil {
+				return fmt.Errorf("count the processes: %w", err)
+			}
+			g.shed(max(q.Consumers, 1))
+		}
+	}
+}
+
+// shed has what exceeds the share of one of n processes given back.
+func (g *group) shed(n int) {
+	excess := -(g.layout.count + n - 1) / n
+	var idle []*subscription
+	for _, sub := range g.subs {
+		if sub.active.Load() {
+			excess++
+			if time.Now().UnixNano() > sub.busy.Load() {
+				idle = append(idle, sub)
+			}
+		}
+	}
+	rand.Shuffle(len(idle), func(i, k int) { idle[i], idle[k] = idle[k], idle[i] })
+	for _, sub := range idle[:max(0, min(excess, len(idle)))] {
+		select {
+		case sub.excess <- struct{}{}:
+		default:
+		}
+	}
+}
+
+var errGivenBack = errors.New("given back")
+
+// keptIntervals is for how many intervals a partition stays after it could not be
+// given back, so that one slow message does not hold up the others again and again.
+const keptIntervals = 20
+
+// giveBack ends the consumer of src once nothing is in flight, so that the next one
+// in line gets the queue. If messages stay in flight for an interval, or scope ends,
+// src stays as it is.
+func (sub *subscription) giveBack(scope context.Context, src *source) error {
+	interval := sub.s.config.RebalanceInterval
+	timer := time.NewTimer(interval)
+	defer timer.Stop()
+	for len(sub.inFlight) > 0 {
+		select {
+		case d := <-sub.finished:
+			sub.finish(src, d)
+		case d := <-sub.aside:
+			src.acks.finish(d)
+		case <-timer.C:
+			sub.busy.Store(time.Now().Add(keptIntervals * interval).UnixNano())
+			return sub.flush(src)
+		case <-scope.Done():
+			return sub.flush(src)
+		}
+	}
+	if err := src.acks.flush(1, src.ch.Ack); err != nil {
+		return err
+	}
+	return errGivenBack
+}

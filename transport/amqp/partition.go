@@ -1,0 +1,228 @@
+package amqp
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	wamqp "github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/google/uuid"
+	"github.com/rabbitmq/amqp091-go"
+
+	"github.com/boxpair/boxpair/idgen"
+)
+
+// maxPartitions is one per shard.
+const maxPartitions = idgen.Shards
+
+// layout is what a consumer of a topic has at the broker. A partitioned one has a
+// queue for each partition, and one of the plain name, which is always empty: its
+// x-max-length is the number of partitions. Whoever declares that queue for
+// another number, or as a queue of its own, is refused by the broker.
+type layout struct {
+	queue    string // the plain name
+	exchange string // "" is the default one
+	key      string // of the bindings; without the shard
+	count    int    // of partitions; 0 is a queue without them
+}
+
+// partition returns the name of partition i, which begins with 1.
+func (l layout) partition(i int) string {
+	return l.queue + "." + strconv.Itoa(i) + "of" + strconv.Itoa(l.count)
+}
+
+// names returns the names of the queues that messages are in.
+func (l layout) names() []string {
+	if l.count == 0 {
+		return []string{l.queue}
+	}
+	names := make([]string, l.count)
+	for i := range names {
+		names[i] = l.partition(i + 1)
+	}
+	return names
+}
+
+// shards calls f with the binding key of each shard of partition i.
+func (l layout) shards(i int, f func(key string) error) error {
+	for shard := i - 1; shard < idgen.Shards; shard += l.count {
+		if err := f(shardKey(l.key, shard)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+var shardNames = func() (names [idgen.Shards]string) {
+	for i := range names {
+		names[i] = strconv.Itoa(i)
+	}
+	return names
+}()
+
+// shardKey is the routing key of a shard.
+func shardKey(key string, shard int) string {
+	if key == "" {
+		return shardNames[shard]
+	}
+	return key + "." + shardNames[shard]
+}
+
+// shardOf returns the shard of a message: that of its key, as in the outbox, and
+// without a key that of its ID.
+func shardOf(msg *message.Message, key string) int {
+	if key != "" {
+		return idgen.Shard(key, uuid.Nil)
+	}
+	id, err := uuid.Parse(msg.UUID)
+	if err != nil { // of another library, and never empty for the hash
+		return idgen.Shard("."+msg.UUID, uuid.Nil)
+	}
+	return idgen.Shard("", id)
+}
+
+// layoutOf returns the layout of config's consumer of topic in count partitions.
+func layoutOf(config *SubscriberConfig, topic string, count int) (layout, error) {
+	c := &config.AMQP
+	l := layout{queue: c.Queue.GenerateName(topic), exchange: c.Exchange.GenerateName(topic), count: count}
+	switch {
+	case l.queue == "":
+		return l, errors.New("AMQP.Queue.GenerateName returned no name")
+	case count == 0:
+		return l, nil
+	case l.exchange == "":
+		l.exchange = l.queue
+		return l, nil
+	case c.QueueBind.GenerateRoutingKey == nil:
+		return l, fmt.Errorf("bind queue %q: AMQP.QueueBind.GenerateRoutingKey is missing", l.queue)
+	}
+	// watermill-amqp passes the name of the queue, not the topic.
+	l.key = c.QueueBind.GenerateRoutingKey(l.queue)
+	if c.Exchange.Type == amqp091.ExchangeTopic && strings.ContainsAny(l.key, "*#") {
+		return l, fmt.Errorf("bind queue %q: %q is a pattern, and a partitioned topic is subscribed to by its name", l.queue, l.key)
+	}
+	return l, nil
+}
+
+// layout sees to all that a partitioned topic needs.
+func (t *topology) layout(ch *amqp091.Channel, l layout, version int) error {
+	if err := t.marker(ch, l, version); err != nil {
+		return err
+	}
+	if err := t.exchange(ch, l.exchange); err != nil {
+		return err
+	}
+	for i := range l.count {
+		if err := t.partition(ch, l, i+1, version); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// marker sees to the queue that tells the number of partitions.
+func (t *topology) marker(ch *amqp091.Channel, l layout, version int) error {
+	var err error
+	var q amqp091.Queue
+	switch t.mode {
+	case NoTopology:
+		return nil
+	case Passive:
+		q, err = ch.QueueDeclarePassive(l.queue, true, false, false, false, nil)
+	default:
+		q, err = ch.QueueDeclare(l.queue, true, false, false, false, t.markerArguments(l.count, version))
+	}
+	switch {
+	case errorCode(err) == amqp091.PreconditionFailed:
+		return fmt.Errorf("%w: queue %q was not declared for %d; all publishers and consumers of a queue need the same "+
+			"number, which Repartition changes: %w", ErrPartitions, l.queue, l.count, err)
+	case err != nil:
+		return explain(err, "queue", l.queue)
+	case q.Messages > 0:
+		return fmt.Errorf("queue %q: %d messages, from a publisher that does not partition; move them, and set "+
+			"PublisherConfig.Partitions there", l.queue, q.Messages)
+	}
+	return nil
+}
+
+func (t *topology) markerArguments(count, version int) amqp091.Table {
+	args := amqp091.Table{}
+	if kind, ok := t.amqp.Queue.Arguments[amqp091.QueueTypeArg]; ok {
+		args[amqp091.QueueTypeArg] = kind
+	}
+	args = queueArguments(args, t.queueType, version)
+	args[amqp091.QueueMaxLenArg] = count
+	args[amqp091.QueueOverflowArg] = amqp091.QueueOverflowRejectPublish
+	return args
+}
+
+// partition sees to the queue of partition i, which begins with 1.
+func (t *topology) partition(ch *amqp091.Channel, l layout, i, version int) error {
+	name := l.partition(i)
+	if err := t.queue(ch, name, version); err != nil {
+		return err
+	}
+	return l.shards(i, func(key string) error { return t.bind(ch, name, key, l.exchange) })
+}
+
+// partitions checks what is known of partitioned topics.
+func (v *problems) partitions(c *PublisherConfig) {
+	n := c.Partitions
+	for i, q := range c.Queues {
+		if q.Partitions < 0 || q.Partitions > maxPartitions {
+			v.add("Queues[%d].Partitions: %d is not within 0 to %d", i, q.Partitions, maxPartitions)
+		}
+		if q.Partitions > 0 && n == 0 {
+			v.add("Queues[%d].Partitions: Partitions is not set, so nothing would be published to them", i)
+		}
+		if q.BindingKey != "" && n > 0 {
+			v.add("Queues[%d].BindingKey: a partition is bound by the shards that it takes", i)
+		}
+	}
+	v.partitioned(n, &c.AMQP, c.Topology)
+	if n > 0 && (len(c.Queues) > 0 || c.AMQP.Exchange.Type == "") {
+		v.partitionQueue(&c.AMQP)
+	}
+}
+
+// partitioned checks a number of partitions and what cannot go with it.
+func (v *problems) partitioned(n int, c *wamqp.Config, topology Topology) {
+	if n < 0 || n > maxPartitions {
+		v.add("Partitions: %d is not within 0 to %d, which is the number of shards", n, maxPartitions)
+	}
+	if n == 0 {
+		return
+	}
+	switch c.Exchange.Type {
+	case "", amqp091.ExchangeFanout, amqp091.ExchangeTopic:
+	default:
+		v.add("AMQP.Exchange.Type: %q cannot be partitioned, only fanout, topic and the default exchange: the exchange "+
+			"becomes a direct one, and its type tells who does not partition", c.Exchange.Type)
+	}
+	if topology == Declare && customBuilder(c) {
+		v.add("AMQP.TopologyBuilder: knows nothing of partitions; leave it out, or set Topology to Passive")
+	}
+}
+
+// partitionQueue checks the queues of partitions.
+func (v *problems) partitionQueue(c *wamqp.Config) {
+	if !c.Queue.Durable || c.Queue.AutoDelete || c.Queue.Exclusive {
+		v.add("AMQP.Queue: queues of partitions must be Durable and neither AutoDelete nor Exclusive")
+	}
+	if kind, _ := c.Queue.Arguments[amqp091.QueueTypeArg].(string); kind == amqp091.QueueTypeStream {
+		v.add("AMQP.Queue.Arguments: a stream cannot be a partition")
+	}
+	if single, ok := c.Queue.Arguments[amqp091.SingleActiveConsumerArg]; ok && single != true {
+		v.add("AMQP.Queue.Arguments: x-single-active-consumer must be true, or a key loses its order")
+	}
+}
+
+func customBuilder(c *wamqp.Config) bool {
+	if c.TopologyBuilder == nil {
+		return false
+	}
+	_, standard := c.TopologyBuilder.(*wamqp.DefaultTopologyBuilder)
+	return !standard
+}
