@@ -56,6 +56,8 @@ type child struct {
 	AMQP     string
 	Topic    string
 	LeaseTTL time.Duration
+	// Partitions of the topic, for a consumer.
+	Partitions int
 	// Point is where the child waits until it is killed: written or committed for a
 	// producer; effects or committed for a consumer. At marking, a relay waits until
 	// it is told to go on.
@@ -172,11 +174,11 @@ func (c *child) consume(ctx context.Context, db *database[pgx.Tx], outbox *produ
 		}
 		c.at("effects")
 		return nil
-	}, consumer.HandlerConfig{})
+	}, consumer.HandlerConfig{Ordered: c.Partitions > 0})
 	if err != nil {
 		return err
 	}
-	sub, err := amqp.NewSubscriber(amqp.SubscriberConfig{AMQP: amqp.DurablePubSub(c.AMQP, "stock")})
+	sub, err := amqp.NewSubscriber(partitioned(c.AMQP, "stock", c.Partitions))
 	if err != nil {
 		return err
 	}
