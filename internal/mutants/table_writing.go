@@ -6,8 +6,8 @@ var writing = []Mutant{
 		Name: "outbox-outside-the-transaction", Guarantee: "G1",
 		Broken: "Events are written on a connection of their own, not in the caller's transaction.",
 		File:   "store/postgres/append.go",
-		Old:    `	err = tx.QueryRow(ctx, s.sql[appendEvents], args...)`,
-		New:    `	err = s.pool.QueryRow(ctx, s.sql[appendEvents], args...)`,
+		Old:    `	err = tx.QueryRow(ctx, s.sql[t], args...).Scan(`,
+		New:    `	err = s.pool.QueryRow(ctx, s.sql[t], args...).Scan(`,
 		Test:   Test{"store/postgres", "TestProducerContract/append/rolled-back event is not there"},
 	},
 	{

@@ -28,7 +28,28 @@ import (
 // with another digest sets altered to NULL, which dooms the transaction; DO UPDATE
 // looks at the row that is there now, also if it was committed after this statement
 // began, where a SELECT beside the INSERT would not see it.
-var appendEvents = statement(`
+var appendEvents = appendStatement(`unnest(
+        $3::uuid[], $4::bytea[], $5::smallint[], $6::text[], $7::text[], $8::text[], $9::text[], $10::text[],
+        $11::bigint[], $12::integer[], $13::integer[], $14::text[], $15::text[], $16::bytea[], $17::text[],
+        $18::text[], $19::text[], $20::timestamptz[], $21::integer[]
+    ) WITH ORDINALITY AS r (
+        dispatch_id, digest, shard, topic, key, type, producer, source, version, index,
+        schema_version, content_type, headers, payload, correlation_id, traceparent, tracestate, occurred_at,
+        resend_seconds, n)`, `
+    ORDER BY r.n
+`)
+
+// appendEvent is appendEvents for one event: 19 arrays of one element cost more than what is in them.
+var appendEvent = appendStatement(`(
+        SELECT $3::uuid AS dispatch_id, $4::bytea AS digest, $5::smallint AS shard, $6::text AS topic, $7::text AS key,
+            $8::text AS type, $9::text AS producer, $10::text AS source, $11::bigint AS version, $12::integer AS index,
+            $13::integer AS schema_version, $14::text AS content_type, $15::text AS headers, $16::bytea AS payload,
+            $17::text AS correlation_id, $18::text AS traceparent, $19::text AS tracestate,
+            $20::timestamptz AS occurred_at, $21::integer AS resend_seconds
+    ) AS r`, "\n")
+
+func appendStatement(rows, order string) *template {
+	return statement(`
 WITH writer AS MATERIALIZED (
     SELECT CASE WHEN coalesce(current_setting($1, true), '') = '' THEN set_config($1, $2, true)
                 ELSE current_setting($1, true) END = $2 AS mine
@@ -40,22 +61,14 @@ WITH writer AS MATERIALIZED (
     SELECT r.dispatch_id, r.digest, r.shard, r.topic, r.key, r.type, r.producer, r.source, r.version, r.index,
         r.schema_version, r.content_type, r.headers::json, r.payload, r.correlation_id, r.traceparent, r.tracestate,
         coalesce(r.occurred_at, clock_timestamp()), r.resend_seconds
-    FROM writer, unnest(
-        $3::uuid[], $4::bytea[], $5::smallint[], $6::text[], $7::text[], $8::text[], $9::text[], $10::text[],
-        $11::bigint[], $12::integer[], $13::integer[], $14::text[], $15::text[], $16::bytea[], $17::text[],
-        $18::text[], $19::text[], $20::timestamptz[], $21::integer[]
-    ) WITH ORDINALITY AS r (
-        dispatch_id, digest, shard, topic, key, type, producer, source, version, index,
-        schema_version, content_type, headers, payload, correlation_id, traceparent, tracestate, occurred_at,
-        resend_seconds, n)
-    WHERE writer.mine
-    ORDER BY r.n
-    ON CONFLICT (dispatch_id) DO UPDATE SET altered = NULL WHERE e.digest IS DISTINCT FROM excluded.digest
+    FROM writer, ` + rows + `
+    WHERE writer.mine` + order + `    ON CONFLICT (dispatch_id) DO UPDATE SET altered = NULL WHERE e.digest IS DISTINCT FROM excluded.digest
     RETURNING e.id, e.shard, e.dispatch_id
 ), queued AS (
     INSERT INTO {{outbox_queue}} (shard, id) SELECT shard, id FROM written
 )
 SELECT writer.mine, ARRAY(SELECT dispatch_id FROM written) FROM writer`)
+}
 
 // Append implements [producer.EventStore], in one round trip.
 func (s *Store) Append(ctx context.Context, tx pgx.Tx, writer uuid.UUID, records []producer.Record) ([]bool, error) {
@@ -69,12 +82,16 @@ func (s *Store) Append(ctx context.Context, tx pgx.Tx, writer uuid.UUID, records
 	var mine bool
 	var written []pgtype.UUID
 	args := append(make([]any, 0, 21), s.writerVariable, writer.String())
-	if len(records) >= leanFrom && described(tx) {
+	t := appendEvents
+	switch {
+	case len(records) == 1:
+		t, args = appendEvent, c.single(args)
+	case len(records) >= leanFrom && described(tx):
 		args = c.lean(args)
-	} else {
+	default:
 		args = c.plain(args)
 	}
-	err = tx.QueryRow(ctx, s.sql[appendEvents], args...).Scan(&mine, &written)
+	err = tx.QueryRow(ctx, s.sql[t], args...).Scan(&mine, &written)
 	if err != nil {
 		return nil, failed("append events", appendError(err))
 	}
@@ -144,6 +161,13 @@ func newColumns(records []producer.Record) (*columns, error) {
 		}
 	}
 	return c, nil
+}
+
+// single appends the values of the first record, which is the only one.
+func (c *columns) single(args []any) []any {
+	return append(args, c.id[0], c.digest[0], c.shard[0], c.topic[0], c.key[0], c.kind[0], c.producer[0], c.source[0], c.version[0],
+		c.index[0], c.schemaVersion[0], c.contentType[0], c.headers[0], c.payload[0], c.correlation[0], c.traceParent[0],
+		c.traceState[0], c.occurred[0], c.resend[0])
 }
 
 // plain appends the columns as slices, which pgx knows how to encode in any mode.

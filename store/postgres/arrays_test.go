@@ -26,35 +26,43 @@ func TestManyEventsAreWrittenInEveryModeOfPgx(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			records := make([]producer.Record, 40)
-			for i := range records {
-				records[i] = event("key", "payload")
-				records[i].Version, records[i].Index, records[i].TraceState = 1<<40+int64(i), i, "a=b"
-				records[i].Headers = map[string]string{"name": "ä\"\\"}
-			}
-			err = pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
-				known, err := store.Append(t.Context(), tx, uuid.New(), records)
-				if err == nil && len(known) != len(records) {
-					t.Errorf("%d of %d records are told of", len(known), len(records))
-				}
-				return err
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
-			for i := range records {
-				var same bool
-				r := &records[i]
-				err := pool.QueryRow(t.Context(), `SELECT digest = $2 AND payload = $3 AND version = $4 AND index = $5
-					AND tracestate = $6 AND headers->>'name' = $7 AND key = $8 AND topic = $9
-					AND abs(extract(epoch FROM occurred_at - $10::timestamptz)) < 0.001
-					FROM boxpair.outbox_events WHERE dispatch_id = $1`,
-					r.ID.String(), r.Digest[:], r.Payload, r.Version, r.Index, r.TraceState, r.Headers["name"], r.Key, r.Topic,
-					r.OccurredAt).Scan(&same)
-				if err != nil || !same {
-					t.Fatalf("record %d: %v, %v", i, same, err)
-				}
+			for _, n := range []int{1, 2, 40} {
+				appendAndCompare(t, pool, store, n)
 			}
 		})
+	}
+}
+
+// appendAndCompare writes n events in a transaction and compares the rows with them.
+func appendAndCompare(t *testing.T, pool *pgxpool.Pool, store *postgres.Store, n int) {
+	t.Helper()
+	records := make([]producer.Record, n)
+	for i := range records {
+		records[i] = event("key", "payload")
+		records[i].Version, records[i].Index, records[i].TraceState = 1<<40+int64(i), i, "a=b"
+		records[i].Headers = map[string]string{"name": "ä\"\\"}
+	}
+	err := pgx.BeginFunc(t.Context(), pool, func(tx pgx.Tx) error {
+		known, err := store.Append(t.Context(), tx, uuid.New(), records)
+		if err == nil && len(known) != len(records) {
+			t.Errorf("%d of %d records are told of", len(known), len(records))
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range records {
+		var same bool
+		r := &records[i]
+		err := pool.QueryRow(t.Context(), `SELECT digest = $2 AND payload = $3 AND version = $4 AND index = $5
+			AND tracestate = $6 AND headers->>'name' = $7 AND key = $8 AND topic = $9
+			AND abs(extract(epoch FROM occurred_at - $10::timestamptz)) < 0.001
+			FROM boxpair.outbox_events WHERE dispatch_id = $1`,
+			r.ID.String(), r.Digest[:], r.Payload, r.Version, r.Index, r.TraceState, r.Headers["name"], r.Key, r.Topic,
+			r.OccurredAt).Scan(&same)
+		if err != nil || !same {
+			t.Fatalf("record %d: %v, %v", i, same, err)
+		}
 	}
 }
