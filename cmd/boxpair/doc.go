@@ -1,6 +1,9 @@
 // Command boxpair is the operator's tool, and a relay in a process of its own.
 //
 //	boxpair relay      publish what an outbox holds to RabbitMQ, until told to stop
+//	boxpair status     show what waits in an outbox
+//	boxpair deadletters list, show, redrive, discard
+//	                   dead letters of an outbox or an inbox
 //	boxpair verify     compare what producers committed with what consumers applied
 //	boxpair migrate    make the tables, or print the SQL that does
 //	boxpair version    print the version

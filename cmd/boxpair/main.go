@@ -31,7 +31,7 @@ type command struct {
 }
 
 // commands are all there are, in the order of the help.
-var commands = []command{relay, verify, migrate, version}
+var commands = slices.Concat([]command{relay, status}, letterCommands, []command{verify, migrate, version})
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -51,7 +51,7 @@ func run(ctx context.Context, p *process, args []string) int {
 	for _, arg := range args { // what is not understood is quoted
 		s.hide(arg)
 	}
-	name, args := args[0], args[1:]
+	name, args := named(args)
 	if name == "help" || name == "-h" || name == "-help" || name == "--help" {
 		return help(p, s, args)
 	}
@@ -82,6 +82,14 @@ func run(ctx context.Context, p *process, args []string) int {
 	return status
 }
 
+// named splits the name of a command, which may be of two words, from what follows it.
+func named(args []string) (name string, rest []string) {
+	if args[0] == deadLetters && len(args) > 1 {
+		return args[0] + " " + args[1], args[2:]
+	}
+	return args[0], args[1:]
+}
+
 func find(name string) *command {
 	i := slices.IndexFunc(commands, func(c command) bool { return c.name == name })
 	if i < 0 {
@@ -96,9 +104,10 @@ func help(p *process, s *settings, args []string) int {
 		overview(p.stdout)
 		return exitOK
 	}
-	c := find(args[0])
+	name, _ := named(args)
+	c := find(name)
 	if c == nil {
-		fmt.Fprintf(p.stderr, "boxpair help: there is no command %q\n", s.conceal(args[0]))
+		fmt.Fprintf(p.stderr, "boxpair help: there is no command %q\n", s.conceal(name))
 		return exitFailed
 	}
 	describe(p.stdout, c)
@@ -108,9 +117,9 @@ func help(p *process, s *settings, args []string) int {
 func overview(w io.Writer) {
 	fmt.Fprint(w, "boxpair runs and checks an outbox and inbox pair.\n\nUsage: boxpair COMMAND [flags]\n\n")
 	for _, c := range commands {
-		fmt.Fprintf(w, "  %-10s %s\n", c.name, c.summary)
+		fmt.Fprintf(w, "  %-20s %s\n", c.name, c.summary)
 	}
-	fmt.Fprintf(w, "  %-10s %s\n", "help", "describe a command and its settings")
+	fmt.Fprintf(w, "  %-20s %s\n", "help", "describe a command and its settings")
 	fmt.Fprint(w, "\nExit status: 0 all is well, 1 verify has found discrepancies, 2 it could not be done.\n")
 }
 

@@ -1,0 +1,112 @@
+package main
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/boxpair/boxpair/store/sqlite"
+)
+
+const deadID = "01020304-0506-0708-090a-0b0c0d0e0f10"
+
+// plantDead makes a pair with one dead event and one dead message.
+func plantDead(t *testing.T) (url string, count func(query string) int) {
+	t.Helper()
+	url, change := plantSQLite(t)
+	change(`INSERT INTO boxpair_outbox_parked (id, shard, key, state, attempts, parked_at, last_error)
+		SELECT id, shard, key, 'dead', 7, 1, 'no route' FROM boxpair_outbox_events`)
+	change(`INSERT INTO boxpair_inbox_parked (consumer, dispatch_id, digest, topic, key, ordered, claimed, payload, stamp, state, attempts, parked_at, last_error)
+		SELECT 1, dispatch_id, digest, 'order.placed', 'k', 1, 1, '` + payload + `', stamp, 'dead', 3, 1, 'no stock' FROM boxpair_inbox`)
+	db, err := sqlite.Open(strings.TrimPrefix(url, "sqlite:"))
+	ok(t, err)
+	t.Cleanup(func() { ok(t, db.Close()) })
+	return url, func(query string) (n int) {
+		ok(t, db.QueryRowContext(t.Context(), query).Scan(&n))
+		return n
+	}
+}
+
+func TestDeadEventsAreListedRedrivenAndDiscarded(t *testing.T) {
+	t.Parallel()
+	url, count := plantDead(t)
+	status, out, errs := call(t, nil, "deadletters", "list", "-outbox", url)
+	if status != exitOK || !strings.Contains(out, deadID+"  dead") || !strings.Contains(out, "no route") || strings.Contains(out, payload) {
+		t.Fatalf("list: %d, %q, %q", status, out, errs)
+	}
+	status, out, errs = call(t, nil, "deadletters", "redrive", "-outbox", url, "-error", "no route", "-force")
+	if status != exitOK || out != deadID+"\n" || count(`SELECT count(*) FROM boxpair_outbox_parked WHERE state = 'dead'`) != 0 {
+		t.Fatalf("redrive: %d, %q, %q", status, out, errs)
+	}
+	status, out, errs = call(t, nil, "deadletters", "discard", "-outbox", url, "-id", deadID, "-reason", "a test", "-json")
+	if status != exitOK || out != `{"ids":["`+deadID+`"]}`+"\n" {
+		t.Fatalf("discard: %d, %q, %q", status, out, errs)
+	}
+	status, out, errs = call(t, nil, "deadletters", "show", "-outbox", url, "-id", deadID, "-json")
+	var shown struct{ Parked []parked }
+	ok(t, json.Unmarshal([]byte(out), &shown))
+	if status != exitOK || len(shown.Parked) != 1 || shown.Parked[0].Reason != "a test" || len(shown.Parked[0].History) != 2 {
+		t.Errorf("show: %d, %q, %q", status, out, errs)
+	}
+	if status, _, errs = call(t, nil, "deadletters", "show", "-outbox", url, "-id", "00000000-0000-0000-0000-000000000001"); status != exitFailed ||
+		!strings.Contains(errs, "-id: nothing of that dispatch ID is parked") {
+		t.Errorf("show of another: %d, %q", status, errs)
+	}
+}
+
+func TestDeadMessagesAreListedAndRedriven(t *testing.T) {
+	t.Parallel()
+	url, count := plantDead(t)
+	status, out, errs := call(t, nil, "deadletters", "list", "-inbox", url, "-consumer", "stock/reserve")
+	if status != exitOK || !strings.Contains(out, "stock/reserve") || !strings.Contains(out, "no stock") || strings.Contains(out, payload) {
+		t.Fatalf("list: %d, %q, %q", status, out, errs)
+	}
+	if _, out, _ = call(t, nil, "deadletters", "list", "-inbox", url, "-consumer", "other/one", "-json"); out != `{"parked":[]}`+"\n" {
+		t.Errorf("list of another consumer: %q", out)
+	}
+	status, out, errs = call(t, nil, "deadletters", "redrive", "-inbox", url, "-all")
+	if status != exitOK || out != deadID+"\n" || count(`SELECT count(*) FROM boxpair_inbox_parked WHERE state = 'dead'`) != 0 {
+		t.Errorf("redrive: %d, %q, %q", status, out, errs)
+	}
+	status, out, errs = call(t, nil, "deadletters", "discard", "-inbox", url, "-state", "retrying", "-reason", "a test")
+	if status != exitOK || out != deadID+"\n" {
+		t.Errorf("discard: %d, %q, %q", status, out, errs)
+	}
+}
+
+func TestNothingIsChangedUnlessItIsSelected(t *testing.T) {
+	t.Parallel()
+	url, count := plantDead(t)
+	for want, args := range map[string][]string{
+		"-all: nothing is selected":                {"redrive", "-outbox", url},
+		"-reason: is missing":                      {"discard", "-outbox", url, "-all"},
+		"want one, there are 2":                    {"redrive", "-outbox", url, "-inbox", url, "-all"},
+		"-id: want a UUID":                         {"redrive", "-outbox", url, "-id", "x"},
+		"-state: there is no state \"too_old\"":    {"redrive", "-outbox", url, "-state", "too_old"},
+		"-consumer: an outbox has none":            {"redrive", "-outbox", url, "-consumer", "a/b"},
+		"-id: is missing":                          {"show", "-inbox", url},
+		"there is no command \"deadletters bury\"": {"bury"},
+	} {
+		status, out, errs := call(t, nil, append([]string{"deadletters"}, args...)...)
+		if status != exitFailed || out != "" || !strings.Contains(errs, want) {
+			t.Errorf("%v: %d, %q, %q, want %q", args, status, out, errs, want)
+		}
+	}
+	if n := count(`SELECT (SELECT count(*) FROM boxpair_outbox_parked WHERE state = 'dead') + (SELECT count(*) FROM boxpair_inbox_parked WHERE state = 'dead')`); n != 2 {
+		t.Errorf("%d are dead", n)
+	}
+}
+
+func TestStatusCounts(t *testing.T) {
+	t.Parallel()
+	url, _ := plantDead(t)
+	status, out, errs := call(t, nil, "status", "-outbox", url, "-json")
+	var got outboxStatus
+	ok(t, json.Unmarshal([]byte(out), &got))
+	if status != exitOK || got.Dead != 1 || got.Pending != 0 || got.Relays != 0 {
+		t.Errorf("%d, %+v, %q", status, got, errs)
+	}
+	if status, out, _ = call(t, nil, "status", "-outbox", url); status != exitOK || !strings.Contains(out, "dead       1") {
+		t.Errorf("%d, %q", status, out)
+	}
+}

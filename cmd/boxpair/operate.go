@@ -1,0 +1,234 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/postgres"
+	"github.com/boxpair/boxpair/store/sqlite"
+)
+
+// outboxOperator is what the commands about parked events and messages need of an outbox.
+type outboxOperator interface {
+	Stats(ctx context.Context) (producer.Stats, error)
+	ListParked(ctx context.Context, f producer.Filter) ([]producer.Parked, error)
+	Attempts(ctx context.Context, id uuid.UUID, limit int) ([]producer.Attempt, error)
+	Redrive(ctx context.Context, f producer.Filter) ([]uuid.UUID, error)
+	Discard(ctx context.Context, f producer.Filter, reason string) ([]uuid.UUID, error)
+}
+
+// inboxOperator is what they need of an inbox.
+type inboxOperator interface {
+	ListParked(ctx context.Context, f consumer.Filter) ([]consumer.ParkedMessage, error)
+	Redrive(ctx context.Context, f consumer.Filter) ([]uuid.UUID, error)
+	Discard(ctx context.Context, f consumer.Filter, reason string) ([]uuid.UUID, error)
+}
+
+// operators are both sides of one database.
+type operators struct {
+	outbox outboxOperator
+	inbox  inboxOperator
+}
+
+// tool is the name under which the commands open an outbox and an inbox. Nothing is written under it.
+const tool = "boxpair"
+
+// operate opens a database for the commands that change what waits in it.
+func operate(ctx context.Context, t *target, p *places) (*operators, func(), error) {
+	schema, prefix := p.of(t)
+	if t.pool == nil {
+		db, err := sqlite.Open(t.path)
+		if err != nil {
+			return nil, nil, err
+		}
+		end := func() { _ = db.Close() }
+		store, err := sqlite.New(db, sqlite.Config{Prefix: prefix})
+		if err != nil {
+			end()
+			return nil, nil, err
+		}
+		return both(store, store, end)
+	}
+	pool, err := pgxpool.NewWithConfig(ctx, t.pool)
+	if err != nil {
+		return nil, nil, err
+	}
+	store, err := postgres.New(pool, postgres.Config{Schema: schema, Prefix: prefix})
+	if err != nil {
+		pool.Close()
+		return nil, nil, err
+	}
+	return both(store, store, pool.Close)
+}
+
+// both makes the two sides of one store.
+func both[TX any](events producer.Store[TX], messages consumer.Store[TX], end func()) (*operators, func(), error) {
+	outbox, err := producer.New(events, producer.Config{Name: tool})
+	if err != nil {
+		end()
+		return nil, nil, err
+	}
+	inbox, err := consumer.New(messages, outbox, consumer.Config{Service: tool})
+	if err != nil {
+		end()
+		return nil, nil, err
+	}
+	return &operators{outbox, inbox}, end, nil
+}
+
+// selection is the settings that say which parked events or messages are meant.
+type selection struct {
+	outboxes, inboxes []target
+	places            places
+	filter            consumer.Filter // its Consumer is of inboxes alone
+}
+
+func (q *selection) define(s *settings) {
+	f := &q.filter
+	s.urls(&q.outboxes, "outbox", "the database whose outbox is meant: events that could not be sent.")
+	s.urls(&q.inboxes, "inbox", "the database whose inbox is meant: messages that could not be handled.")
+	s.add("id", envOf("id"), "UUID", "the dispatch ID of one. May be given several times.", true, func(text string) error {
+		id, err := uuid.Parse(text)
+		if err != nil {
+			return errors.New("want a UUID")
+		}
+		f.IDs = append(f.IDs, id)
+		return nil
+	})
+	s.add("state", envOf("state"), "STATE,…", "retrying, following, dead or discarded; in an inbox also too_old or altered.", false, func(text string) error {
+		for name := range strings.SplitSeq(text, ",") {
+			f.States = append(f.States, consumer.State(strings.TrimSpace(name)))
+		}
+		return nil
+	})
+	s.text(&f.Topic, "topic", "TOPIC", "only of this topic.")
+	s.text(&f.Key, "key", "KEY", "only of this key.")
+	s.text(&f.Consumer, "consumer", "NAME", "only of this consumer of the inbox, as stock/reserve.")
+	s.text(&f.Error, "error", "TEXT", "only with this in the last error.")
+	s.add("since", envOf("since"), "TIME", "only parked since then: 2026-01-31T12:00:00Z, or 24h for so long ago.", false, moment(&f.Since))
+	s.add("until", envOf("until"), "TIME", "only parked before.", false, moment(&f.Until))
+	s.count(&f.Limit, "limit", "how many at most. Defaults to 100.")
+	q.places.define(s)
+}
+
+// check says what is wrong with the settings together.
+func (q *selection) check() error {
+	var errs []error
+	if len(q.outboxes)+len(q.inboxes) != 1 {
+		errs = append(errs, fmt.Errorf("-outbox or -inbox (or %s_URL or %s_URL): want one, there are %d",
+			envOf("outbox"), envOf("inbox"), len(q.outboxes)+len(q.inboxes)))
+	}
+	known := map[consumer.State]bool{consumer.Retrying: true, consumer.Following: true, consumer.Dead: true, consumer.Discarded: true}
+	if len(q.inboxes) > 0 {
+		known[consumer.TooOldState], known[consumer.AlteredState] = true, true
+	}
+	for _, state := range q.filter.States {
+		if !known[state] {
+			errs = append(errs, fmt.Errorf("-state: there is no state %q here", string(state)))
+		}
+	}
+	if len(q.outboxes) > 0 && q.filter.Consumer != "" {
+		errs = append(errs, errors.New("-consumer: an outbox has none"))
+	}
+	return errors.Join(errs...)
+}
+
+// narrow tells whether anything is selected but a number.
+func (q *selection) narrow() bool {
+	f := &q.filter
+	return len(f.IDs)+len(f.States) > 0 || f.Topic+f.Key+f.Consumer+f.Error != "" || !f.Since.IsZero() || !f.Until.IsZero()
+}
+
+// events is the filter for an outbox.
+func (q *selection) events() producer.Filter {
+	f := &q.filter
+	states := make([]producer.State, len(f.States))
+	for i, state := range f.States {
+		states[i] = producer.State(state)
+	}
+	return producer.Filter{
+		IDs: f.IDs, States: states, Topic: f.Topic, Key: f.Key, Error: f.Error, Since: f.Since, Until: f.Until, Limit: f.Limit, Force: f.Force,
+	}
+}
+
+// with opens the database and runs do on its side.
+func (q *selection) with(ctx context.Context, do func(s *operators) error) error {
+	if err := q.check(); err != nil {
+		return err
+	}
+	name, list := "outbox", q.outboxes
+	if len(list) == 0 {
+		name, list = "inbox", q.inboxes
+	}
+	s, end, err := operate(ctx, &list[0], &q.places)
+	if err == nil {
+		err = do(s)
+		end()
+	}
+	if err != nil {
+		return fmt.Errorf("-%s %s: %w", name, list[0].name, err)
+	}
+	return nil
+}
+
+// parked is an event or message as it is printed. There is no payload in it.
+type parked struct {
+	ID            uuid.UUID  `json:"id"`
+	Seq           int64      `json:"number"`
+	Consumer      string     `json:"consumer,omitempty"`
+	Topic         string     `json:"topic"`
+	Key           string     `json:"key"`
+	State         string     `json:"state"`
+	Attempts      int        `json:"attempts"`
+	ParkedAt      time.Time  `json:"parked_at"`
+	NextAttemptAt *time.Time `json:"next_attempt_at,omitempty"`
+	LastError     string     `json:"last_error"`
+	Reason        string     `json:"reason,omitempty"`
+	History       []history  `json:"history,omitempty"`
+}
+
+// history is one attempt, or what an operator did.
+type history struct {
+	At      time.Time `json:"at"`
+	Outcome string    `json:"outcome"`
+	Error   string    `json:"error,omitempty"`
+	Relay   string    `json:"relay,omitempty"`
+}
+
+// list reads what is selected.
+func (q *selection) list(ctx context.Context, s *operators) ([]parked, error) {
+	list := []parked{}
+	if len(q.inboxes) > 0 {
+		messages, err := s.inbox.ListParked(ctx, q.filter)
+		for i := range messages {
+			m := &messages[i]
+			list = append(list, parked{
+				m.ID, m.Seq, m.Consumer, m.Topic, m.Key, string(m.State), m.Attempts, m.ParkedAt, maybe(m.NextAttemptAt), m.LastError, m.Reason, nil,
+			})
+		}
+		return list, err
+	}
+	events, err := s.outbox.ListParked(ctx, q.events())
+	for i := range events {
+		e := &events[i]
+		list = append(list, parked{
+			e.ID, e.Seq, "", e.Topic, e.Key, string(e.State), e.Attempts, e.ParkedAt, maybe(e.NextAttemptAt), e.LastError, e.Reason, nil,
+		})
+	}
+	return list, err
+}
+
+func maybe(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	return &t
+}
