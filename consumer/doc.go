@@ -156,8 +156,10 @@
 //
 // # Limitations
 //
-//   - Effects outside the transaction (a call, a mail) happen once per attempt, not once.
-//     The dispatch ID is a fit idempotency key for them.
+//   - Effects of a handler outside the transaction (a call, a mail) happen once per attempt, not once.
+//     [HandleEffect] keeps a ledger of them: the intent is recorded with the claim, the call is made
+//     outside any transaction under a stable key, and its result is recorded with what follows. Whether
+//     it was carried out once is up to the other side; see docs/effects.md.
 //   - A handler that ignores its context is waited for; only the database ends its
 //     transaction.
 //   - Several inboxes in one process do not know of each other: a handler name is refused twice within

@@ -52,6 +52,9 @@ type EffectConfig struct {
 	Idempotent bool
 	// Timeout bounds Do, and Probe. Defaults to 30 seconds.
 	Timeout time.Duration
+	// Lease is how long a process has an effect that it has taken up; when it ends, the process counts as one that did not come
+	// back. Longer than Timeout. Defaults to Timeout, the handler's LockTimeout and 10 seconds.
+	Lease time.Duration
 	// MaxAttempts is how many attempts of a step make the effect uncertain or dead. Defaults to 10.
 	MaxAttempts int
 	// MinBackoff is how long an effect waits after a failed attempt at first, half of it at random. It
@@ -72,6 +75,9 @@ const (
 func (c EffectConfig) withDefaults() (EffectConfig, error) {
 	var p problems
 	p.duration("Timeout", &c.Timeout, defaultDoTimeout)
+	if c.Lease != 0 && c.Lease <= c.Timeout {
+		p.addf("Lease: %v is not longer than the Timeout of %v", c.Lease, c.Timeout)
+	}
 	p.number("MaxAttempts", &c.MaxAttempts, defaultMaxAttempts)
 	p.duration("MinBackoff", &c.MinBackoff, defaultMinBackoff)
 	p.duration("MaxBackoff", &c.MaxBackoff, max(defaultMaxBackoff, c.MinBackoff))
@@ -135,6 +141,9 @@ func HandleEffect[TX, I, R any](i *Inbox[TX], name string, e Effect[TX, I, R], c
 	}, cfg.Handler)
 	if err != nil {
 		return nil, fmt.Errorf("handler %q: %w", name, err)
+	}
+	if x.cfg.Lease == 0 {
+		x.cfg.Lease = cfg.Timeout + h.cfg.LockTimeout + effectGrace
 	}
 	x.h, h.effects = h, x
 	return i.add(name, h)

@@ -113,7 +113,7 @@ func (x *effects[TX]) take(ctx context.Context, limit int) ([]EffectRun, time.Du
 	defer cancel()
 	runs, next, err := x.store.TakeEffects(op, EffectTake{
 		Consumer: x.h.consumer(), Limit: limit, Again: x.again, MaxAttempts: x.cfg.MaxAttempts,
-		Lease: x.cfg.Timeout + x.h.cfg.LockTimeout + effectGrace,
+		Lease: x.cfg.Lease,
 	})
 	if err != nil {
 		return nil, 0, fmt.Errorf("take up effects: %w", err)

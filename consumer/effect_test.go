@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/google/uuid"
@@ -95,16 +96,24 @@ func TestCallIsMadeOutsideAnyTransaction(t *testing.T) {
 
 func calledOutside[TX any](t *testing.T, db *database[TX]) {
 	e := paying(db, provider{t.TempDir()})
-	e.Do = func(_ context.Context, key uuid.UUID, _ charge) (receipt, error) {
-		err := execute(t, db, `INSERT INTO effects (seq, id) VALUES (0, 'asked')`)
+	setup, err := db.store.Register(t.Context(), "setup", time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	calls := 0
+	e.Do = func(ctx context.Context, key uuid.UUID, _ charge) (receipt, error) {
+		calls++
+		_, err := db.store.Apply(ctx, consumer.Claim{Consumer: setup.Consumer, ID: uuid.New()}, func(ctx context.Context, tx TX) error {
+			return db.exec(ctx, tx, `INSERT INTO effects (seq, id) VALUES (0, 'asked')`)
+		})
 		return receipt{Number: key.String()}, err
 	}
-	inbox, h := pay(t, db.store, db, e, consumer.EffectConfig{})
+	inbox, h := pay(t, db.store, db, e, consumer.EffectConfig{Handler: consumer.HandlerConfig{Timeout: 5 * time.Second, QuickAttempts: 1}})
 	if err := h.Consume(msg(1)); err != nil {
 		t.Fatal(err)
 	}
-	if n := db.number(`SELECT count(*) FROM effects`); n != 0 {
-		t.Errorf("%d calls before the intent was committed", n)
+	if calls != 0 {
+		t.Errorf("%d calls before the intent was committed", calls)
 	}
 	runOnce(t, inbox)
 	wantEffect(t, inbox, consumer.EffectDone)
@@ -277,8 +286,8 @@ func TestEffectsThatCannotBeAreRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	e := paying(db, provider{t.TempDir()})
-	_, err = consumer.HandleEffect(inbox, "pay", e, consumer.EffectConfig{Timeout: -1, MinBackoff: 2, MaxBackoff: 1, Concurrency: -1})
-	for _, field := range []string{"Timeout", "MaxBackoff", "Concurrency"} {
+	_, err = consumer.HandleEffect(inbox, "pay", e, consumer.EffectConfig{Timeout: -1, MinBackoff: 2, MaxBackoff: 1, Concurrency: -1, Lease: -2})
+	for _, field := range []string{"Timeout", "Lease", "MaxBackoff", "Concurrency"} {
 		if err == nil || !strings.Contains(err.Error(), field) {
 			t.Errorf("error does not name %s: %v", field, err)
 		}

@@ -40,6 +40,8 @@ var (
 	_ producer.Store[*sql.Tx] = (*SQLStore)(nil)
 	_ consumer.Store[*sql.Tx] = (*SQLStore)(nil)
 	_ request.Store[*sql.Tx]  = (*SQLStore)(nil)
+
+	_ consumer.EffectStore[*sql.Tx] = (*SQLStore)(nil)
 )
 
 // ErrNotPgx is wrapped when a transaction is not one of pgx's package stdlib: another driver,
@@ -148,6 +150,20 @@ func (s *SQLStore) ApplyGroup(ctx context.Context, claims []consumer.Claim, fn f
 func (s *SQLStore) ApplyParked(ctx context.Context, c consumer.Claim, seq int64, fn func(ctx context.Context, tx *sql.Tx, m *consumer.ParkedMessage) error) (bool, error) {
 	return s.Store.ApplyParked(ctx, c, seq, func(ctx context.Context, tx pgx.Tx, m *consumer.ParkedMessage) error {
 		return lend(ctx, tx, func(tx *sql.Tx) error { return fn(ctx, tx, m) })
+	})
+}
+
+// PrepareEffect implements [consumer.EffectStore] as [Store.PrepareEffect] does.
+func (s *SQLStore) PrepareEffect(ctx context.Context, tx *sql.Tx, e consumer.EffectIntent) error {
+	return within(ctx, tx, func(ctx context.Context, tx pgx.Tx) error { return s.Store.PrepareEffect(ctx, tx, e) })
+}
+
+// FinishEffect implements [consumer.EffectStore] as [Store.FinishEffect] does.
+func (s *SQLStore) FinishEffect(ctx context.Context, c consumer.Claim, r *consumer.EffectRun, result []byte,
+	fn func(ctx context.Context, tx *sql.Tx) error,
+) (bool, error) {
+	return s.Store.FinishEffect(ctx, c, r, result, func(ctx context.Context, tx pgx.Tx) error {
+		return lend(ctx, tx, func(tx *sql.Tx) error { return fn(ctx, tx) })
 	})
 }
 

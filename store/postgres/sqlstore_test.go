@@ -87,6 +87,14 @@ func TestConsumerContractOfDatabaseSQL(t *testing.T) {
 	})
 }
 
+func TestEffectContractOfDatabaseSQL(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t, nil)
+	storetest.Effects(t, func(t *testing.T) storetest.InboxFixture[*sql.Tx] {
+		return sqlInbox(t, pool, postgres.Config{Schema: testenv.Name(t)})
+	})
+}
+
 func TestRequestContractOfDatabaseSQL(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, nil)

@@ -1,0 +1,133 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/google/uuid"
+
+	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/transport/memory"
+)
+
+// Charge is what is to be done at the provider.
+type Charge struct {
+	Order string `json:"order"`
+}
+
+// Receipt is what came of it.
+type Receipt struct {
+	Number string `json:"number"`
+}
+
+// serve is the service, in a process of its own, until ctx ends.
+func serve(ctx context.Context, providerURL string) error {
+	shop, err := open(ctx, []string{envDatabase + "=" + os.Getenv(envDatabase), envFile + "=" + os.Getenv(envFile)})
+	if err != nil {
+		return err
+	}
+	defer shop.close()
+	return shop.serve(ctx, providerURL)
+}
+
+// payment charges an order: the intent with the claim of order.placed, the call under a key that never changes, the receipt
+// with order.paid.
+func payment[TX any](db *database[TX], providerURL string) consumer.Effect[TX, Charge, Receipt] {
+	return consumer.Effect[TX, Charge, Receipt]{
+		Prepare: func(_ context.Context, _ *consumer.Work[TX], msg *message.Message) (Charge, error) {
+			return Charge{Order: string(msg.Payload)}, nil
+		},
+		Do: func(ctx context.Context, key uuid.UUID, c Charge) (Receipt, error) {
+			return ask(ctx, providerURL, key, c)
+		},
+		Finish: func(ctx context.Context, w *consumer.Work[TX], c Charge, r Receipt) error {
+			if err := db.exec(ctx, w.DB(), `UPDATE orders SET receipt = $1 WHERE id = $2`, r.Number, c.Order); err != nil {
+				return err
+			}
+			_, err := w.Write(ctx, producer.Event{Topic: "order.paid", Key: c.Order, Payload: []byte(c.Order)})
+			return err
+		},
+	}
+}
+
+// ask makes the call. An error says nothing of whether the provider has charged, except that it refused the request.
+func ask(ctx context.Context, providerURL string, key uuid.UUID, c Charge) (Receipt, error) {
+	body, err := json.Marshal(c)
+	if err != nil {
+		return Receipt{}, err
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, providerURL, bytes.NewReader(body))
+	if err != nil {
+		return Receipt{}, err
+	}
+	req.Header.Set("Idempotency-Key", key.String())
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return Receipt{}, err
+	}
+	defer func() { _ = resp.Body.Close() }()
+	switch {
+	case resp.StatusCode >= 400 && resp.StatusCode < 500:
+		return Receipt{}, consumer.Reject(fmt.Errorf("provider answers %s", resp.Status))
+	case resp.StatusCode != http.StatusOK:
+		return Receipt{}, fmt.Errorf("provider answers %s", resp.Status)
+	}
+	var r Receipt
+	err = json.NewDecoder(io.LimitReader(resp.Body, 1<<16)).Decode(&r)
+	return r, err
+}
+
+// serve runs relay, router and inbox over db.
+func (db *database[TX]) serve(ctx context.Context, providerURL string) error {
+	broker, err := memory.New(memory.Config{})
+	if err != nil {
+		return err
+	}
+	defer func() { _ = broker.Close() }()
+	relay, err := producer.NewRelay(db.outbox, broker, producer.RelayConfig{LeaseTTL: time.Second})
+	if err != nil {
+		return err
+	}
+	inbox, err := consumer.New(db.store, db.outbox, consumer.Config{Service: "shop"})
+	if err != nil {
+		return err
+	}
+	pay, err := consumer.HandleEffect(inbox, "pay", payment(db, providerURL), consumer.EffectConfig{
+		Handler:    consumer.HandlerConfig{Topic: "order.placed"},
+		Idempotent: true, // the provider remembers keys
+		Timeout:    time.Second, Lease: 2 * time.Second, MinBackoff: 100 * time.Millisecond,
+	})
+	if err != nil {
+		return err
+	}
+	ship, err := inbox.Handle("ship", func(ctx context.Context, w *consumer.Work[TX], msg *message.Message) error {
+		return db.exec(ctx, w.DB(), `INSERT INTO shipments (id) VALUES ($1)`, string(msg.Payload))
+	}, consumer.HandlerConfig{Topic: "order.paid"})
+	if err != nil {
+		return err
+	}
+	router, err := message.NewRouter(message.RouterConfig{}, watermill.NopLogger{})
+	if err != nil {
+		return err
+	}
+	router.AddConsumerHandler("pay", "order.placed", broker.Subscriber("pay"), pay.Consume)
+	router.AddConsumerHandler("ship", "order.paid", broker.Subscriber("ship"), ship.Consume)
+	var wg sync.WaitGroup
+	errs := make(chan error, 3)
+	for _, part := range []func(context.Context) error{router.Run, inbox.Run, relay.Run} {
+		wg.Go(func() { errs <- part(ctx) })
+	}
+	wg.Wait()
+	return errors.Join(<-errs, <-errs, <-errs)
+}
