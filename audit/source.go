@@ -17,7 +17,7 @@ type Outbox interface {
 	// Events returns the committed events with a greater number than after, by ascending
 	// number, at most limit of them; none means that there are no more.
 	Events(ctx context.Context, after int64, limit int) ([]Event, error)
-	// Unsent returns the rows of the queue and then the parked events that come after a
+	// Unsent returns the rows of the queue, then the parked and then the deferred events that come after a
 	// place, in their order, at most limit of them; none means that there are no more.
 	Unsent(ctx context.Context, after Place, limit int) ([]Unsent, error)
 	// FindEvents returns those events of ids that the outbox has, in any order. Those
@@ -41,8 +41,9 @@ type Inbox interface {
 	ParkedMessages(ctx context.Context, consumer int, after int64, limit int) ([]ParkedMessage, error)
 }
 
-// Delivered is the state of an event that is neither queued nor parked. Queued is
-// that of one in the queue. All other states are those of parked events.
+// Delivered is the state of an event that is neither deferred, queued nor parked. Queued is
+// that of one in the queue, and of a deferred one that is due. All other states are those of parked events, and
+// "deferred".
 const (
 	Delivered = "delivered"
 	Queued    = "pending"
@@ -69,16 +70,17 @@ type Event struct {
 
 // FoundEvent is an event that was looked up.
 type FoundEvent struct {
-	Event
+	Event         // CreatedAt is when it was due, if it was deferred
 	State  string // Delivered, Queued, or the state in which it is parked
 	Recent bool
 }
 
 // Place is where a reading of what is unsent has come to. The zero value is the beginning.
 type Place struct {
-	Parked bool // the queue is done
-	Shard  int  // in the queue
-	Seq    int64
+	Parked   bool // the queue is done
+	Deferred bool // and what is parked
+	Shard    int  // in the queue
+	Seq      int64
 }
 
 // Unsent is an event in the queue, or a parked one.
@@ -87,9 +89,9 @@ type Unsent struct {
 	Missing   bool // the log has no such event: ID, Topic and times are zero
 	ID        uuid.UUID
 	Topic     string
-	CreatedAt time.Time
+	CreatedAt time.Time // or when it was due, if it was deferred and is not any more
 	// Since is when the event came to be where it is, as far as is known: its creation, a
-	// replay, or when it was parked.
+	// replay, when it was due, or when it was parked.
 	Since    time.Time
 	State    string // Queued, or the state in which it is parked
 	Attempts int

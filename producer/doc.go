@@ -22,15 +22,23 @@
 //
 // # States of an event
 //
+//	deferred ──► pending (when due), or cancelled
 //	pending ──► sending ──► delivered
 //	               │
 //	               └──► parked: retrying ⇄ sending
 //	                            following (behind an earlier event of its key)
 //	                            dead ──► redriven (retrying again) or discarded
 //
-// Pending is a row in the queue, sending is a pending row in a relay's memory,
+// Deferred is a row in a table of its own, pending is a row in the queue, sending is a pending row in a relay's memory,
 // parked is a row among the parked events, and delivered is the absence of both.
 // The event itself stands in an immutable log meanwhile.
+//
+// # Deferred events
+//
+// An event with a time ([Event].DeliverAt) is sent when that has come, by the database's clock. Until then it burns no attempt and holds up
+// no other event, whatever their number, and can be given up or moved: [Writer.Cancel], [Writer.Reschedule]. A relay moves
+// what is due to the queue, and what it sends stands in the queue: who finds an event still deferred has
+// decided about it when his transaction commits.
 //
 // # Retention
 //
@@ -72,6 +80,6 @@
 // # Limitations
 //
 // There is no order between keys, and none past a dead event unless the relay holds
-// dead keys. A caller who rolls back to a savepoint of his own, not
+// dead keys. A deferred event takes its place among those of its key when it is due. A caller who rolls back to a savepoint of his own, not
 // the writer's, and goes on has hidden the error from the writer and disturbed its count.
 package producer

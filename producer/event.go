@@ -52,6 +52,11 @@ type Event struct {
 	// CorrelationID groups the events of one conversation; at most 255 bytes. Defaults, in a
 	// handler, to that of the message being handled.
 	CorrelationID string
+	// DeliverAt defers the event: it is not sent before that time, by the database's clock, and can
+	// be cancelled or moved until then ([Writer.Cancel], [Writer.Reschedule]). It takes its place among
+	// the events of its key when it is due: later ones do not wait for it. In the years 1 to 9999. It is no content: writing
+	// the event again with another time changes nothing. Defaults to at once, as does a time that is over.
+	DeliverAt time.Time
 	// TraceParent and TraceState are the W3C trace context of the writer; at most 255 and
 	// 512 bytes.
 	TraceParent string
@@ -74,6 +79,9 @@ type Record struct {
 	Shard int
 	// OccurredAt is when the event happened.
 	OccurredAt time.Time
+	// DeliverAt is before when the event is not to be sent, for [EventStore.Append]. Records that
+	// are read do not have it: their stamps are no earlier.
+	DeliverAt time.Time
 	// ResendFor is how long after its stamp the event may be sent again, in whole seconds. 0
 	// says nothing. Stores set ResendUntil by it when they read a record.
 	ResendFor time.Duration

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -33,6 +34,7 @@ type fakeEvents struct {
 	notified  chan struct{}
 	appendErr error
 	commitErr []error // of the transactions to come
+	changeErr error   // of Cancel and Reschedule
 }
 
 func (f *fakeEvents) Append(_ context.Context, tx *fakeTx, writer uuid.UUID, records []producer.Record) ([]bool, error) {
@@ -58,6 +60,32 @@ func (f *fakeEvents) Append(_ context.Context, tx *fakeTx, writer uuid.UUID, rec
 		known[i] = true
 	}
 	return known, nil
+}
+
+// changed returns those of ids that were written, here or in tx, to be delivered later.
+func (f *fakeEvents) changed(tx *fakeTx, ids []uuid.UUID, change func(r *producer.Record)) ([]uuid.UUID, error) {
+	if f.changeErr != nil {
+		tx.broken = true
+		return nil, f.changeErr
+	}
+	var list []uuid.UUID
+	for _, records := range [][]producer.Record{f.committed, tx.records} {
+		for i := range records {
+			if r := &records[i]; slices.Contains(ids, r.ID) && !r.DeliverAt.IsZero() {
+				change(r)
+				list = append(list, r.ID)
+			}
+		}
+	}
+	return list, nil
+}
+
+func (f *fakeEvents) Cancel(_ context.Context, tx *fakeTx, ids []uuid.UUID, _ string) ([]uuid.UUID, error) {
+	return f.changed(tx, ids, func(r *producer.Record) { r.DeliverAt = time.Time{} })
+}
+
+func (f *fakeEvents) Reschedule(_ context.Context, tx *fakeTx, ids []uuid.UUID, at time.Time) ([]uuid.UUID, error) {
+	return f.changed(tx, ids, func(r *producer.Record) { r.DeliverAt = at })
 }
 
 func (f *fakeEvents) LockKeys(_ context.Context, tx *fakeTx, keys []string) error {

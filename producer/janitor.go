@@ -22,7 +22,7 @@ type JanitorStore interface {
 	// first receipt with which the batch has limit events. An event that is queued or parked, in
 	// whatever state, stays, as does one that was replayed within retention: a later receipt brings it up again.
 	RemoveDelivered(ctx context.Context, retention time.Duration, after time.Time, limit int) (Removed, error)
-	// RemoveDiscarded removes at most limit events that were discarded longer than
+	// RemoveDiscarded removes at most limit events that were discarded or cancelled longer than
 	// retention ago, with their attempts, unless they are queued again.
 	RemoveDiscarded(ctx context.Context, retention time.Duration, limit int) (Removed, error)
 }

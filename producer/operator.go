@@ -2,7 +2,6 @@ package producer
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/google/uuid"
@@ -55,13 +54,7 @@ func (o *Outbox[TX]) Redrive(ctx context.Context, f Filter) ([]uuid.UUID, error)
 // It returns their dispatch IDs. An event that a relay was just sending may
 // have been delivered all the same.
 func (o *Outbox[TX]) Discard(ctx context.Context, f Filter, reason string) ([]uuid.UUID, error) {
-	switch {
-	case reason == "":
-		return nil, errors.New("discard: reason is required")
-	case len(reason) > maxStoredError:
-		return nil, fmt.Errorf("discard: reason: has %d bytes, more than %d", len(reason), maxStoredError)
-	}
-	if err := checkValue("reason", reason); err != nil {
+	if err := checkReason(reason); err != nil {
 		return nil, fmt.Errorf("discard: %w", err)
 	}
 	ids, err := o.store.Discard(ctx, f.withDefaults(), reason)

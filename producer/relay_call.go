@@ -28,11 +28,12 @@ const (
 	opRetry
 	opSent
 	opFetchParked
+	opUndefer
 )
 
 var opNames = [...]string{
 	"renew", "heartbeat", "acquire", "release", "clear rewind", "fetch", "fetch key", "writers",
-	"blocked", "due", "mark", "heal", "park", "follow", "retry", "sent", "fetch parked",
+	"blocked", "due", "mark", "heal", "park", "follow", "retry", "sent", "fetch parked", "undefer",
 }
 
 func (o op) String() string { return opNames[o] }
@@ -48,7 +49,7 @@ func (o op) points() (before, after fault.Point) {
 		return fault.R1, fault.R2
 	case opMark:
 		return fault.R6, fault.R8
-	case opHeal, opPark, opFollow, opRetry, opSent:
+	case opHeal, opPark, opFollow, opRetry, opSent, opUndefer:
 		return fault.R10, fault.R11
 	default:
 		return "", ""
@@ -97,6 +98,7 @@ type call struct {
 	rows     []Queued
 	names    []string
 	blocked  []BlockedKey
+	moved    []Moved
 	next     time.Duration
 	lost     []int
 	gone     bool // the shard's lease is lost
@@ -141,6 +143,10 @@ func (c *call) execute(ctx context.Context, store RelayStore, cfg *RelayConfig) 
 		c.rows, c.next, c.err = store.Due(ctx, c.numbers(), c.since, c.limit)
 	case opMark:
 		c.lost, c.err = store.Mark(ctx, me, c.marks)
+	case opUndefer:
+		var u Undeferred
+		u, c.err = store.Undefer(ctx, me, c.leases, c.limit)
+		c.moved, c.next, c.lost = u.Moved, u.Next, u.Lost
 	default:
 		c.executeParked(ctx, store, cfg)
 	}

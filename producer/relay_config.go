@@ -45,7 +45,9 @@ type RelayConfig struct {
 	// drained, unless memory has run empty. Defaults to 5 ms.
 	PollMin time.Duration
 	// PollMax is the time between two looks at an empty queue. The relay works its way
-	// there from PollMin, and a wake-up brings it back. Defaults to 500 ms.
+	// there from PollMin, and a wake-up brings it back. It is also the longest time between two looks for
+	// deferred events: a relay knows when the next one is due, except for those that were written or moved since its
+	// last look. A wake-up brings one within 100 ms. Defaults to 500 ms.
 	PollMax time.Duration
 	// PollOnly keeps the relay from listening for wake-ups of other processes,
 	// which takes a connection of its own. Defaults to false.

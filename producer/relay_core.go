@@ -44,6 +44,7 @@ type relayCore struct {
 	late     lateness
 	marking  marking
 	due      duePoll
+	deferred deferrals
 	lanes    uint64 // shards whose lane has something to do, as bits
 	laneBusy int
 	laneTurn int
@@ -83,6 +84,7 @@ type coreLimits struct {
 	due     int // parked heads in one statement
 	late    int // rows of a shard that are looked for below its mark
 	stall   int // events that a stalled route keeps in memory to be probed
+	undefer int // deferred events of a shard in one statement
 
 	// sweep is the time between two passes over everything.
 	sweep time.Duration
@@ -93,7 +95,7 @@ type coreLimits struct {
 }
 
 var defaultLimits = coreLimits{
-	cold: 16, follow: 2000, blocked: 1000, due: 256, late: 2000, stall: 32,
+	cold: 16, follow: 2000, blocked: 1000, due: 256, late: 2000, stall: 32, undefer: 32,
 	sweep: 5 * time.Minute, writesLong: time.Second, readsLong: 1000,
 }
 
@@ -126,7 +128,7 @@ func newRelayCore(cfg RelayConfig, routeOf func(string) string, rnd *rand.Rand, 
 		success: -1,
 		health:  coreHealth{callErrAt: -1, read: -1, renewed: -1, marked: -1, failedOver: -1},
 	}
-	c.due.at = never
+	c.due.at, c.deferred.at = never, never
 	return c
 }
 
@@ -137,7 +139,7 @@ func (c *relayCore) reply(now time.Duration, cl *call) {
 	switch cl.op {
 	case opRenew, opHeartbeat, opAcquire, opRelease, opClearRewind:
 		c.leaseReply(cl)
-	case opFetch, opFetchKey, opWriters, opBlocked, opDue:
+	case opFetch, opFetchKey, opWriters, opBlocked, opDue, opUndefer:
 		c.readReply(cl)
 	case opMark:
 		c.markReply(cl)
@@ -149,7 +151,7 @@ func (c *relayCore) reply(now time.Duration, cl *call) {
 // wake tells that something was committed.
 func (c *relayCore) wake(now time.Duration) {
 	c.now = now
-	c.reading.woken = true
+	c.reading.woken, c.deferred.told = true, true
 }
 
 // stop ends the relay: what is in flight is waited for, and everything given back.

@@ -28,6 +28,7 @@ type fakeStore struct {
 	log      map[int64]*Record
 	queue    [idgen.Shards]map[int64]int64 // seq → round
 	parked   map[int64]*fakeParked
+	deferred map[int64]time.Duration // when they are due
 	shards   [idgen.Shards]fakeShard
 	relays   map[string]time.Duration
 	open     map[string]*fakeTx
@@ -43,7 +44,7 @@ type fakeStore struct {
 
 // fakeFlaws are ways in which a store may break its contract.
 type fakeFlaws struct {
-	anyRound, noWriters, noBlocked bool
+	anyRound, noWriters, noBlocked, keepsDeferred bool
 }
 
 type fakeParked struct {
@@ -72,6 +73,7 @@ type fakeTx struct {
 	store *fakeStore
 	name  string
 	seqs  []int64
+	due   map[int64]time.Duration // of those that are deferred
 }
 
 func newFakeStore(clock func() time.Duration) *fakeStore {
@@ -79,6 +81,7 @@ func newFakeStore(clock func() time.Duration) *fakeStore {
 		clock:    clock,
 		log:      make(map[int64]*Record),
 		parked:   make(map[int64]*fakeParked),
+		deferred: make(map[int64]time.Duration),
 		relays:   make(map[string]time.Duration),
 		open:     make(map[string]*fakeTx),
 		receipts: make(map[int64]int),
@@ -118,7 +121,11 @@ func (tx *fakeTx) commit() {
 	f := tx.store
 	f.mu.Lock()
 	for _, seq := range tx.seqs {
-		f.queue[f.log[seq].Shard][seq] = 0
+		if due, ok := tx.due[seq]; ok && due > f.clock() {
+			f.deferred[seq] = due
+		} else {
+			f.queue[f.log[seq].Shard][seq] = 0
+		}
 		f.last = max(f.last, seq)
 	}
 	delete(f.open, tx.name)

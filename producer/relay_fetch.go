@@ -53,7 +53,7 @@ func (c *relayCore) planRead() {
 		r.busy = c.issue(c.sampleCall())
 		return
 	}
-	kinds := [...]func() *call{c.fetchCall, c.dueCall, c.refillCall, c.sampleCall, c.sweepCall}
+	kinds := [...]func() *call{c.fetchCall, c.dueCall, c.undeferCall, c.refillCall, c.sampleCall, c.sweepCall}
 	for range kinds {
 		kind := kinds[r.turn]
 		r.turn = (r.turn + 1) % len(kinds)
@@ -89,6 +89,8 @@ func (c *relayCore) readReply(cl *call) {
 		c.loadedPage(cl)
 	case opDue:
 		c.dueReply(cl)
+	case opUndefer:
+		c.undeferred(cl)
 	}
 	if !c.readsQueue() {
 		for _, sh := range c.shards {

@@ -77,7 +77,7 @@ func (c *relayCore) opened(sh *shardState) {
 		sh.rewindTo, sh.clear = 0, true
 		c.leasing.clears = true
 	}
-	c.due.at = c.now
+	c.due.at, c.deferred.at = c.now, c.now
 	c.reading.pollAt, c.reading.delay = c.now, 0
 	c.sampleSoon()
 	c.markLane(sh)

@@ -212,6 +212,7 @@ func (c *relayCore) parkedConfirmed(e *entry) {
 		return
 	}
 	if len(l.fifo) > 0 {
+		l.head = l.fifo[0].Seq
 		c.promote(l)
 		return
 	}

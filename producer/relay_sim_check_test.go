@@ -3,12 +3,13 @@ package producer
 import (
 	"fmt"
 	"slices"
+	"time"
 )
 
 // settled tells whether nothing is left that a relay should still do.
 func (s *simulation) settled() bool {
 	queued, live := s.store.left()
-	if queued > 0 {
+	if queued > 0 || len(s.store.waiting()) > 0 {
 		return false
 	}
 	if s.cfg.HoldDeadKeys { // what waits behind a dead event waits for an operator
@@ -65,7 +66,7 @@ func (s *simulation) check() {
 	for _, seq := range s.arrivals {
 		if !arrived[seq] {
 			arrived[seq] = true
-			if key := s.store.log[seq].Key; key != "" {
+			if key := s.store.log[seq].Key; key != "" && !s.deferred[seq] {
 				firsts[key] = append(firsts[key], seq)
 			}
 		}
@@ -87,7 +88,7 @@ func (s *simulation) check() {
 	for _, seq := range s.written {
 		p := s.store.parked[seq]
 		switch {
-		case arrived[seq], p != nil && (p.state == Dead || p.state == Discarded):
+		case arrived[seq], p != nil && (p.state == Dead || p.state == Discarded || p.state == Cancelled):
 		case p != nil && s.cfg.HoldDeadKeys && s.store.hasDead(p.shard, p.key):
 		default:
 			s.fail("%d was lost", seq)
@@ -96,4 +97,16 @@ func (s *simulation) check() {
 			s.fail("%d: %d attempts counted, %d refusals", seq, counted[seq], s.refusals[seq])
 		}
 	}
+}
+
+// write writes an event, now and then a deferred one.
+func (s *simulation) write(tx *fakeTx, key string) int64 {
+	topic := fmt.Sprint("r", s.rnd.IntN(3), "/", s.rnd.IntN(2))
+	if !s.wild.deferrals || !s.chance(4) {
+		return tx.write(topic, key)
+	}
+	s.counts.Deferrals++
+	seq := tx.writeDeferred(topic, key, s.now+time.Duration(s.rnd.IntN(2000))*time.Millisecond)
+	s.deferred[seq] = true
+	return seq
 }

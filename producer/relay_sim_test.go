@@ -34,21 +34,23 @@ type simulation struct {
 	wild   simFaults
 	crash  int // one step in so many
 
-	locked   map[string]*fakeTx // keys that an open transaction writes to
-	open     []*fakeTx
-	written  []int64
-	arrivals []int64 // what the broker took, in order
-	refusals map[int64]int
-	bad      map[int64]transport.Outcome // events that never pass
-	replayed map[int64]int               // how much had arrived when an event was replayed
-	down     bool
-	refusing map[string]bool // routes
-	broken   []string
+	locked    map[string]*fakeTx // keys that an open transaction writes to
+	open      []*fakeTx
+	written   []int64
+	arrivals  []int64 // what the broker took, in order
+	refusals  map[int64]int
+	bad       map[int64]transport.Outcome // events that never pass
+	replayed  map[int64]int               // how much had arrived when an event was replayed
+	deferred  map[int64]bool              // ever, and so free of the order of its key
+	cancelled map[int64]bool
+	down      bool
+	refusing  map[string]bool // routes
+	broken    []string
 }
 
 // simFaults says what may happen in a schedule.
 type simFaults struct {
-	kill, stop, storeErrors, unavailable, refusals, suspects, operators, late, routes bool
+	kill, stop, storeErrors, unavailable, refusals, suspects, operators, late, routes, deferrals bool
 }
 
 type simRelay struct {
@@ -67,11 +69,11 @@ func newSimulation(t testing.TB, seed uint64) *simulation {
 		t: t, seed: seed, rnd: rand.New(rand.NewPCG(seed, 42)),
 		locked: make(map[string]*fakeTx), refusals: make(map[int64]int),
 		bad: make(map[int64]transport.Outcome), refusing: make(map[string]bool),
-		replayed: make(map[int64]int),
+		replayed: make(map[int64]int), deferred: make(map[int64]bool), cancelled: make(map[int64]bool),
 	}
 	s.store = newFakeStore(func() time.Duration { return s.now })
 	flag := func() bool { return s.rnd.IntN(2) == 0 }
-	s.wild = simFaults{flag(), flag(), flag(), flag(), flag(), flag(), flag(), flag(), flag()}
+	s.wild = simFaults{flag(), flag(), flag(), flag(), flag(), flag(), flag(), flag(), flag(), flag()}
 	pick := func(of ...int) int { return of[s.rnd.IntN(len(of))] }
 	s.crash = pick(15, 50, 200)
 	s.cfg = RelayConfig{
@@ -82,7 +84,7 @@ func newSimulation(t testing.TB, seed uint64) *simulation {
 	}
 	s.limits = coreLimits{
 		cold: pick(1, 2, 16), follow: pick(1, 3, 2000), blocked: pick(1, 2, 1000), due: pick(1, 5, 256),
-		late: pick(1, 3, 2000), stall: pick(2, 3, 32),
+		late: pick(1, 3, 2000), stall: pick(2, 3, 32), undefer: pick(1, 2, 32),
 		sweep:      time.Duration(pick(2, 300)) * time.Second,
 		writesLong: time.Duration(pick(0, 30, 1000)) * time.Millisecond, readsLong: pick(1, 5, 1000),
 	}
@@ -148,7 +150,7 @@ func (s *simulation) produce() {
 		} else {
 			s.locked[key] = tx
 		}
-		seq := tx.write(fmt.Sprint("r", s.rnd.IntN(3), "/", s.rnd.IntN(2)), key)
+		seq := s.write(tx, key)
 		if s.wild.refusals && s.chance(12) {
 			s.bad[seq] = []transport.Outcome{transport.Refused, transport.Returned, transport.Invalid}[s.rnd.IntN(3)]
 		}
@@ -217,7 +219,15 @@ func (s *simulation) deliver(rel *simRelay, m rigSend) {
 	rel.sent = append(rel.sent, res)
 }
 
-func (s *simulation) arrive(seq int64) { s.arrivals = append(s.arrivals, seq) }
+func (s *simulation) arrive(seq int64) {
+	if _, ok := s.store.deferred[seq]; ok {
+		s.fail("%d arrived and can still be cancelled", seq)
+	}
+	if s.cancelled[seq] {
+		s.fail("%d arrived and was cancelled", seq)
+	}
+	s.arrivals = append(s.arrivals, seq)
+}
 
 // execute runs a statement, or lets it fail before or after its work.
 func (s *simulation) execute(rel *simRelay, cl *call) {
@@ -358,11 +368,14 @@ func (s *simulation) operate() {
 		seq := s.written[(from+i)%len(s.written)]
 		p := s.store.parked[seq]
 		switch {
+		case s.deferred[seq] && s.chance(3) && s.store.cancel(seq):
+			s.cancelled[seq] = true
+		case s.deferred[seq] && s.store.reschedule(seq, s.now+time.Duration(s.rnd.IntN(2000)-500)*time.Millisecond):
 		case p == nil && s.store.receipts[seq] > 0 && s.store.replay(seq):
 			s.replayed[seq] = len(s.arrivals)
 		case p != nil && p.state == Dead && !s.chance(4):
 			s.store.redrive(seq)
-		case p != nil && p.state != Discarded && s.chance(8):
+		case p != nil && p.state != Discarded && p.state != Cancelled && s.chance(8):
 			s.store.discard(seq)
 		default:
 			continue

@@ -131,6 +131,7 @@ type simCounts struct {
 	Channels    int `json:"channels"`   // messages on a channel that broke
 	Operations  int `json:"operations"` // that changed something
 	LateCommits int `json:"late_commits"`
+	Deferrals   int `json:"deferrals"`
 }
 
 func (a *simCounts) add(b simCounts) {
@@ -147,6 +148,7 @@ func (a *simCounts) add(b simCounts) {
 	a.Channels += b.Channels
 	a.Operations += b.Operations
 	a.LateCommits += b.LateCommits
+	a.Deferrals += b.Deferrals
 }
 
 // Faults returns how many things went wrong.

@@ -27,13 +27,23 @@ type Store[TX any] interface {
 // EventStore is what a [Writer] and [Outbox.Transact] need of a store.
 type EventStore[TX any] interface {
 	// Append writes records and their queue rows in tx, in their order, in one
-	// statement, and tells for each whether the outbox knew it already. The stamps of
-	// records are not used: the time of writing, by the database's clock, becomes the stamp. A known dispatch ID
+	// statement, and tells for each whether the outbox knew it already. A record whose DeliverAt is later than now, by
+	// the database's clock, is deferred: it has no queue row. The stamps of
+	// records are not used: the stamp is the time of writing, by the database's clock, or when the event was due if that
+	// is later. A known dispatch ID
 	// with another digest makes tx unable to commit and gives [ErrConflict], also
 	// when a concurrent transaction has just committed it. The first Append in a
 	// transaction ties it to writer; another writer's gives [ErrSecondWriter] and
 	// writes nothing.
 	Append(ctx context.Context, tx TX, writer uuid.UUID, records []Record) (known []bool, err error)
+
+	// Cancel gives up those of the events ids that are deferred: they become cancelled, with reason, and their
+	// dispatch IDs are returned. Whatever of them a relay moves at the same time is not. It waits
+	// for transactions that have cancelled or moved one of them and are not yet over.
+	Cancel(ctx context.Context, tx TX, ids []uuid.UUID, reason string) ([]uuid.UUID, error)
+	// Reschedule has those of the events ids that are deferred wait until at, and returns their
+	// dispatch IDs. Otherwise it is like Cancel.
+	Reschedule(ctx context.Context, tx TX, ids []uuid.UUID, at time.Time) ([]uuid.UUID, error)
 
 	// LockKeys makes concurrent transactions that lock one of keys wait for the
 	// end of tx. The caller passes keys sorted and without repetition.
@@ -128,6 +138,8 @@ const (
 	Dead State = "dead"
 	// Discarded events were given up by an operator. They are kept with the reason.
 	Discarded State = "discarded"
+	// Cancelled events were deferred and given up before they were due. They are kept like discarded ones.
+	Cancelled State = "cancelled"
 )
 
 // Mark names a queue row whose event was confirmed, or is to be parked.
@@ -135,6 +147,22 @@ type Mark struct {
 	Lease
 	Seq   int64
 	Round int64
+}
+
+// Undeferred tells what a call of [RelayStore.Undefer] has done.
+type Undeferred struct {
+	// Moved are the events that have a queue row now.
+	Moved []Moved
+	// Next is how long from now the next deferred event is due; 0: there is none.
+	Next time.Duration
+	// Lost are the shards that relay does not own any more, among those where something was due.
+	Lost []int
+}
+
+// Moved names an event that was deferred and is queued.
+type Moved struct {
+	Shard int
+	Seq   int64
 }
 
 // Failure tells what became of a failed attempt to send an event.
@@ -203,6 +231,12 @@ type RelayStore interface {
 	// returns the shards of marks that are lost. Rows of another round stay.
 	Mark(ctx context.Context, relay string, marks []Mark) (lost []int, err error)
 
+	// Undefer moves the deferred events of leases that are due, by the database's clock, to the
+	// queue, at most limit of each shard, those that were due first first. An event that a
+	// transaction is cancelling or moving is passed over: nobody waits for that. What it moved is
+	// durable on return, so that an event that is sent cannot be cancelled.
+	Undefer(ctx context.Context, relay string, leases []Lease, limit int) (Undeferred, error)
+
 	// Blocked reads the blocked keys of shards, at most limit, that come after
 	// the given one (the zero value begins): those with a retrying or following event, or,
 	// with hold, a dead one.
@@ -260,6 +294,26 @@ type Filter struct {
 	Force bool
 }
 
+// DeferredFilter selects deferred events. Zero fields select all.
+type DeferredFilter struct {
+	IDs   []uuid.UUID
+	Topic string
+	Key   string
+	// From and To bound when they are due: From ≤ time < To.
+	From, To time.Time
+	// After continues a listing behind the event with this Seq.
+	After int64
+	// Limit is at most how many events are returned. Defaults to 100.
+	Limit int
+}
+
+// Deferred is a deferred event as an operator sees it. Its stamp is the time at which it is due.
+type Deferred struct {
+	Record
+	Seq   int64
+	DueAt time.Time
+}
+
 // Parked is a parked event as an operator sees it.
 type Parked struct {
 	Record
@@ -269,7 +323,7 @@ type Parked struct {
 	ParkedAt      time.Time
 	NextAttemptAt time.Time // zero unless retrying
 	LastError     string
-	Reason        string // why it was discarded
+	Reason        string // why it was discarded or cancelled
 }
 
 // Delivery is one copy of an event that the transport has confirmed.
@@ -282,7 +336,7 @@ type Delivery struct {
 // keep confirmed ones as well.
 type Attempt struct {
 	At      time.Time
-	Outcome string // the outcome's name, or "redriven", "discarded" or "replayed"
+	Outcome string // the outcome's name, or "redriven", "discarded", "cancelled" or "replayed"
 	Error   string
 	Relay   string
 }
@@ -295,11 +349,14 @@ type Stats struct {
 	Pending       int64
 	PendingCapped bool
 	// OldestPending is the age of the oldest event that is not delivered, parked
-	// ones that are retrying or following included, replayed ones in the queue not. 0 if there is none.
+	// ones that are retrying or following included, replayed ones in the queue not. A deferred event has no age until it is due.
+	// 0 if there is none.
 	OldestPending time.Duration
-	Retrying      int64
-	Following     int64
-	Dead          int64
+	// Deferred is how many events wait for their time. A store may stop counting there as well.
+	Deferred  int64
+	Retrying  int64
+	Following int64
+	Dead      int64
 	// Owned is how many shards have an owner whose lease runs; Relays how many relays are visible.
 	Owned  int
 	Relays int
@@ -310,6 +367,8 @@ type Stats struct {
 type OperatorStore interface {
 	// ListParked reads parked events by ascending Seq.
 	ListParked(ctx context.Context, f Filter) ([]Parked, error)
+	// ListDeferred reads deferred events by ascending Seq.
+	ListDeferred(ctx context.Context, f DeferredFilter) ([]Deferred, error)
 	// Attempts reads the attempts of an event, oldest first, at most limit.
 	Attempts(ctx context.Context, id uuid.UUID, limit int) ([]Attempt, error)
 	// Deliveries reads when an event was delivered, oldest first, as far as receipts are retained.
@@ -325,13 +384,13 @@ type OperatorStore interface {
 	Stats(ctx context.Context) (Stats, error)
 
 	// Place returns a place in the log before which no event has a stamp of at or later; all
-	// events if at is zero. Stamps ascend with places but for those of transactions at the same time.
+	// events if at is zero. Stamps ascend with places but for those of transactions at the same time, and of events that were deferred.
 	Place(ctx context.Context, at time.Time) (after int64, err error)
 	// Retained looks at the next scan events of the log behind after, and returns those of them that s
-	// selects and that are neither queued nor parked, at most limit. It locks nothing.
+	// selects and that are neither deferred, queued nor parked, at most limit. It locks nothing.
 	Retained(ctx context.Context, s Selection, after int64, scan, limit int) (Page, error)
 	// Requeue queues events of the log again, under new rounds, with a note in their
-	// attempts, and asks the owners of their shards for a rewind. Events that are queued or parked, or not
+	// attempts, and asks the owners of their shards for a rewind. Events that are deferred, queued or parked, or not
 	// in the log any more, are passed over. It returns what was queued.
 	Requeue(ctx context.Context, seqs []int64) ([]Requeued, error)
 	// StillQueued tells how many of these queue rows are still there.

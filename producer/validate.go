@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"github.com/boxpair/boxpair/transport"
@@ -59,11 +60,22 @@ func (c *Config) validate(e *Event) error {
 	if year := e.OccurredAt.UTC().Year(); year < 1 || year > 9999 {
 		errs = append(errs, fmt.Errorf("OccurredAt: the year %d is not between 1 and 9999", year))
 	}
+	if err := checkDeliverAt(e.DeliverAt); err != nil {
+		errs = append(errs, fmt.Errorf("DeliverAt: %w", err))
+	}
 	if len(e.Payload) > c.MaxPayload {
 		errs = append(errs, fmt.Errorf("Payload: has %d bytes, more than Config.MaxPayload of %d", len(e.Payload), c.MaxPayload))
 	}
 	errs = append(errs, c.validateHeaders(e.Headers))
 	return errors.Join(errs...)
+}
+
+// checkDeliverAt checks that a time can be stored.
+func checkDeliverAt(at time.Time) error {
+	if year := at.UTC().Year(); year < 1 || year > 9999 {
+		return fmt.Errorf("the year %d is not between 1 and 9999", year)
+	}
+	return nil
 }
 
 func (c *Config) validateHeaders(headers map[string]string) error {

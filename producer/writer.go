@@ -178,7 +178,7 @@ func (w *Writer[TX]) record(e *Event) (Record, error) {
 	if err != nil {
 		return Record{}, err
 	}
-	r := Record{OccurredAt: e.OccurredAt, ResendFor: w.outbox.cfg.ResendFor.Round(time.Second), Event: transport.Event{
+	r := Record{OccurredAt: e.OccurredAt, DeliverAt: e.DeliverAt, ResendFor: w.outbox.cfg.ResendFor.Round(time.Second), Event: transport.Event{
 		ID: id, Topic: e.Topic, Key: e.Key, Type: e.Type, Payload: e.Payload,
 		Producer: w.outbox.cfg.Name, Source: e.Source, Version: e.Version, Index: index,
 		SchemaVersion: e.SchemaVersion, ContentType: e.ContentType, Headers: e.Headers,
@@ -256,13 +256,18 @@ func (w *Writer[TX]) append(ctx context.Context, records []Record) ([]bool, erro
 	if err != nil {
 		return nil, w.fail(fmt.Errorf("write events: %w", err))
 	}
+	w.changed()
+	return known, nil
+}
+
+// changed takes note that there is something that relays should look at after the commit.
+func (w *Writer[TX]) changed() {
 	w.wrote = true
 	if !w.flushes {
 		// The commit is the caller's and may follow at once: relays in this process
 		// begin to poll fast.
 		w.outbox.local.send()
 	}
-	return known, nil
 }
 
 // lock locks the keys of records, sorted so that two transactions cannot wait

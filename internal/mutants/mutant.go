@@ -44,7 +44,7 @@ func (t Test) Function() string {
 
 // All returns all mutants. Their names differ.
 func All() []Mutant {
-	return slices.Concat(identity, writing, leasing, relaying, ordering, routing,
+	return slices.Concat(identity, writing, leasing, relaying, ordering, deferring, routing,
 		claiming, grouping, remembering, parking, handling, calling, publishing, subscribing, partitioning, embedded)
 }
 

@@ -53,7 +53,7 @@ var identity = []Mutant{
 		Name: "stamp-of-the-copy", Guarantee: "G8",
 		Broken: "Each copy of an event carries the time of its sending instead of one stamp.",
 		File:   "store/postgres/queue.go",
-		Old:    `coalesce(e.created_at, 'epoch'),`,
+		Old:    `coalesce(greatest(e.created_at, e.due_at), 'epoch'),`,
 		New:    `clock_timestamp(),`,
 		Test:   Test{"store/postgres", "TestProducerContract/append/stamp is the time of writing and the same in every copy"},
 	},

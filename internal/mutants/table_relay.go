@@ -271,11 +271,11 @@ JOIN LATERAL (SELECT * FROM {{outbox_events}} e WHERE e.id = q.id OFFSET 0) e ON
 		Name: "removed-by-age", Guarantee: "G2",
 		Broken: "The janitor removes parked events by their age, whatever their state.",
 		File:   "store/postgres/janitor.go",
-		Old: `    WHERE p.state = 'discarded' AND p.discarded_at < statement_timestamp() - $1::bigint * interval '1 us'
+		Old: `    WHERE p.state IN ('discarded', 'cancelled') AND p.discarded_at < statement_timestamp() - $1::bigint * interval '1 us'
       AND NOT EXISTS (SELECT FROM {{outbox_queue}} q WHERE q.shard = p.shard AND q.id = p.id OFFSET 0)
     ORDER BY p.discarded_at LIMIT $2
 ), parked AS (
-    DELETE FROM {{outbox_parked}} p USING old o WHERE p.id = o.id AND p.state = 'discarded' RETURNING p.id`,
+    DELETE FROM {{outbox_parked}} p USING old o WHERE p.id = o.id AND p.state IN ('discarded', 'cancelled') RETURNING p.id`,
 		New: `    WHERE p.parked_at < statement_timestamp() - $1::bigint * interval '1 us'
     ORDER BY p.parked_at LIMIT $2
 ), parked AS (

@@ -11,14 +11,18 @@
 
 -- role: producer
 -- Writes events, in the transactions of a service. It reads of them what it needs to know
--- an event again: no payload, no header, no key. It can neither change nor delete an event; the column
--- altered can only be false. It sees no queue, no inbox and no lease.
+-- an event again: no payload, no header, and the keys of deferred events only. It can cancel and move
+-- deferred events, and otherwise neither change nor delete an event; the column altered can only be
+-- false. It sees no queue, no inbox and no lease.
 GRANT USAGE ON SCHEMA "boxpair" TO "boxpair_producer";
 GRANT INSERT (dispatch_id, digest, shard, topic, key, type, producer, source, version, index, schema_version,
-              content_type, headers, payload, correlation_id, traceparent, tracestate, occurred_at, resend_seconds),
-      SELECT (id, shard, dispatch_id, digest),
-      UPDATE (altered)
+              content_type, headers, payload, correlation_id, traceparent, tracestate, occurred_at, resend_seconds, due_at),
+      SELECT (id, shard, dispatch_id, digest, due_at),
+      UPDATE (altered, due_at)
     ON "boxpair"."outbox_events" TO "boxpair_producer";
+GRANT SELECT, INSERT, UPDATE (due_at), DELETE ON "boxpair"."outbox_deferred" TO "boxpair_producer";
+GRANT INSERT (id, shard, key, state, reason, discarded_at) ON "boxpair"."outbox_parked" TO "boxpair_producer";
+GRANT INSERT (event_id, outcome, error) ON "boxpair"."outbox_attempts" TO "boxpair_producer";
 GRANT INSERT (shard, id) ON "boxpair"."outbox_queue" TO "boxpair_producer";
 GRANT EXECUTE ON FUNCTION "boxpair"."outbox_write", "boxpair"."outbox_dispatch_id", "boxpair"."outbox_hash",
       "boxpair"."outbox_netstring", "boxpair"."outbox_check_text", "boxpair"."outbox_count", "boxpair"."outbox_headers"
@@ -26,10 +30,12 @@ GRANT EXECUTE ON FUNCTION "boxpair"."outbox_write", "boxpair"."outbox_dispatch_i
 
 -- role: relay
 -- Publishes events. It reads all of them and changes none: it can hide an event from being
--- sent, not forge one. It sees no inbox.
+-- sent or have one sent again, not forge one. It sees no inbox.
 GRANT USAGE ON SCHEMA "boxpair" TO "boxpair_relay";
 GRANT SELECT ON "boxpair"."outbox_events" TO "boxpair_relay";
-GRANT SELECT, DELETE ON "boxpair"."outbox_queue" TO "boxpair_relay";
+GRANT SELECT, INSERT (shard, id), DELETE ON "boxpair"."outbox_queue" TO "boxpair_relay";
+-- UPDATE is what it takes to lock a row.
+GRANT SELECT, UPDATE (due_at), DELETE ON "boxpair"."outbox_deferred" TO "boxpair_relay";
 GRANT SELECT, DELETE, INSERT (shard, id, key, state, attempts, next_attempt_at, last_error),
       UPDATE (state, attempts, parked_at, next_attempt_at, last_error, reason)
     ON "boxpair"."outbox_parked" TO "boxpair_relay";
@@ -74,19 +80,22 @@ GRANT SELECT, INSERT (scope, key, fingerprint), UPDATE (status, header, body), D
 GRANT USAGE ON SCHEMA "boxpair" TO "boxpair_janitor";
 GRANT SELECT (id, shard), DELETE ON "boxpair"."outbox_events" TO "boxpair_janitor";
 GRANT SELECT ON "boxpair"."outbox_queue" TO "boxpair_janitor";
+GRANT SELECT (id) ON "boxpair"."outbox_deferred" TO "boxpair_janitor";
 GRANT SELECT (id, shard, state, discarded_at), DELETE ON "boxpair"."outbox_parked" TO "boxpair_janitor";
 GRANT SELECT (event_id, outcome, at), DELETE ON "boxpair"."outbox_attempts" TO "boxpair_janitor";
 GRANT SELECT, DELETE ON "boxpair"."outbox_receipts" TO "boxpair_janitor";
 
 -- role: operator
--- Looks at what is parked, with its content, and redrives, discards or replays it. It can have an
--- event sent again, not change one.
+-- Looks at what is parked or deferred, with its content, and redrives, discards or replays it, cancels or moves
+-- it. It can have an event sent again, not change one.
 GRANT USAGE ON SCHEMA "boxpair" TO "boxpair_operator";
 GRANT SELECT ON "boxpair"."outbox_events", "boxpair"."outbox_queue", "boxpair"."outbox_attempts", "boxpair"."outbox_receipts",
       "boxpair"."outbox_relays", "boxpair"."outbox_status", "boxpair"."inbox", "boxpair"."inbox_consumers"
     TO "boxpair_operator";
-GRANT SELECT, UPDATE (state, attempts, next_attempt_at, reason, discarded_at) ON "boxpair"."outbox_parked"
-    TO "boxpair_operator";
+GRANT UPDATE (due_at) ON "boxpair"."outbox_events" TO "boxpair_operator";
+GRANT SELECT, UPDATE (due_at), DELETE ON "boxpair"."outbox_deferred" TO "boxpair_operator";
+GRANT SELECT, INSERT (id, shard, key, state, reason, discarded_at), UPDATE (state, attempts, next_attempt_at, reason, discarded_at)
+    ON "boxpair"."outbox_parked" TO "boxpair_operator";
 GRANT INSERT (event_id, outcome, error) ON "boxpair"."outbox_attempts" TO "boxpair_operator";
 GRANT INSERT (shard, id, round) ON "boxpair"."outbox_queue" TO "boxpair_operator";
 GRANT SELECT, UPDATE (rewind_to, rewind_ticket) ON "boxpair"."outbox_shards" TO "boxpair_operator";
@@ -103,12 +112,12 @@ GRANT SELECT, UPDATE (run, due_at, lease_until, ended_at, attempts, state, resul
 -- Counts and measures, and reads why something waits. It sees names and keys, no payloads and no
 -- headers, and changes nothing.
 GRANT USAGE ON SCHEMA "boxpair" TO "boxpair_monitor";
-GRANT SELECT ON "boxpair"."outbox_status", "boxpair"."outbox_queue", "boxpair"."outbox_parked", "boxpair"."outbox_attempts",
-      "boxpair"."outbox_receipts", "boxpair"."outbox_shards", "boxpair"."outbox_relays",
+GRANT SELECT ON "boxpair"."outbox_status", "boxpair"."outbox_queue", "boxpair"."outbox_deferred", "boxpair"."outbox_parked",
+      "boxpair"."outbox_attempts", "boxpair"."outbox_receipts", "boxpair"."outbox_shards", "boxpair"."outbox_relays",
       "boxpair"."inbox_consumers", "boxpair"."inbox_forgotten", "boxpair"."inbox", "boxpair"."inbox_attempts"
     TO "boxpair_monitor";
 GRANT SELECT (id, dispatch_id, digest, shard, topic, key, type, producer, source, version, index, schema_version,
-              content_type, correlation_id, occurred_at, created_at, resend_seconds)
+              content_type, correlation_id, occurred_at, created_at, resend_seconds, due_at)
     ON "boxpair"."outbox_events" TO "boxpair_monitor";
 GRANT SELECT (id, consumer, dispatch_id, digest, stamp, topic, key, state, ordered, claimed, forced, attempts,
               parked_at, next_attempt_at, last_error, reason, discarded_at)

@@ -1,7 +1,9 @@
 -- The outbox: an immutable log of events and a small queue beside it.
 -- Needs the schema: CREATE SCHEMA boxpair;
 
--- What was written, for as long as it is retained. A row never changes. altered is false:
+-- What was written, for as long as it is retained. A row never changes, but for due_at, before when a
+-- deferred event is not sent: it is set if that was in the future when the event was written, and can be moved
+-- until then. altered is false:
 -- an event that is written again with other content sets it to NULL, which fails the transaction.
 -- To say so with a column of its own lets writers do without the privilege to change any other.
 -- id is the order of writing. A cache above 1 would give every session a
@@ -11,6 +13,7 @@ CREATE TABLE "boxpair"."outbox_events" (
     version        bigint      NOT NULL DEFAULT 0,
     occurred_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
     created_at     timestamptz NOT NULL DEFAULT clock_timestamp(),
+    due_at         timestamptz,
     dispatch_id    uuid        NOT NULL,
     index          integer     NOT NULL DEFAULT 0,
     schema_version integer     NOT NULL DEFAULT 0,
@@ -32,6 +35,7 @@ CREATE TABLE "boxpair"."outbox_events" (
     CONSTRAINT "outbox_events_pk" PRIMARY KEY (id),
     CONSTRAINT "outbox_events_dispatch" UNIQUE (dispatch_id)
 ) WITH (toast_tuple_target = 8160); -- payloads up to 8 KB stay in their row
+CREATE INDEX "outbox_events_due" ON "boxpair"."outbox_events" (due_at, id) WHERE due_at IS NOT NULL;
 
 -- What is still to be sent. A row is deleted when its event is confirmed or
 -- parked. round tells a row from an earlier one of the same event: 0 at first, a
@@ -51,6 +55,21 @@ CREATE TABLE "boxpair"."outbox_queue" (
     autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 2000000000
 );
 
+-- What waits for its time. A row is deleted when its event is due and queued, or is cancelled: whoever
+-- deletes it decides. It stands apart from all that relays look through otherwise, so
+-- that any number of rows costs them nothing.
+CREATE TABLE "boxpair"."outbox_deferred" (
+    id     bigint      NOT NULL,
+    due_at timestamptz NOT NULL,
+    shard  smallint    NOT NULL,
+    key    text COLLATE "C" NOT NULL,
+    CONSTRAINT "outbox_deferred_pk" PRIMARY KEY (id)
+) WITH (
+    autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 5000,
+    autovacuum_analyze_scale_factor = 0, autovacuum_analyze_threshold = 2000000000
+);
+CREATE INDEX "outbox_deferred_due" ON "boxpair"."outbox_deferred" (shard, due_at, id);
+
 -- Failed events and the later events of their keys. The live ones (retrying or
 -- following) of a key are its FIFO; the lowest is its head. Dead and discarded
 -- ones are history that an operator may look at.
@@ -61,10 +80,10 @@ CREATE TABLE "boxpair"."outbox_parked" (
     attempts        integer     NOT NULL DEFAULT 0,
     shard           smallint    NOT NULL,
     state           text        NOT NULL
-        CONSTRAINT state_known CHECK (state IN ('retrying', 'following', 'dead', 'discarded')),
+        CONSTRAINT state_known CHECK (state IN ('retrying', 'following', 'dead', 'discarded', 'cancelled')),
     key             text COLLATE "C" NOT NULL,
     last_error      text,
-    reason          text, -- why it was discarded …
+    reason          text, -- why it was discarded or cancelled …
     discarded_at    timestamptz, -- … and when
     CONSTRAINT "outbox_parked_pk" PRIMARY KEY (id),
     CONSTRAINT retrying_has_time CHECK ((state = 'retrying') = (next_attempt_at IS NOT NULL))
@@ -81,7 +100,7 @@ CREATE INDEX "outbox_parked_dead" ON "boxpair"."outbox_parked" (shard, key, id)
 CREATE INDEX "outbox_parked_oldest" ON "boxpair"."outbox_parked" (id)
     WHERE state IN ('retrying', 'following');
 CREATE INDEX "outbox_parked_discarded" ON "boxpair"."outbox_parked" (discarded_at)
-    WHERE state = 'discarded';
+    WHERE state IN ('discarded', 'cancelled');
 
 -- Failed attempts to send an event, and what operators did to it.
 CREATE TABLE "boxpair"."outbox_attempts" (
@@ -133,7 +152,8 @@ CREATE TABLE "boxpair"."outbox_relays" (
     CONSTRAINT "outbox_relays_pk" PRIMARY KEY (id)
 ) WITH (fillfactor = 50);
 
--- What became of every event that is retained, and why it waits if it does. The log is large and has no
+-- What became of every event that is retained, and why it waits if it does. The age of an event that was deferred
+-- counts from when it was due, and is below zero until then; next_attempt_at is that time. The log is large and has no
 -- index on keys, so ask for what waits with a state:
 --   SELECT * FROM outbox_status WHERE state <> 'delivered' AND key = '…'
 --   SELECT * FROM outbox_status WHERE dispatch_id = '…'
@@ -148,7 +168,7 @@ SELECT q.id, e.dispatch_id, q.shard, e.topic, e.key,
            ELSE 'waits to be sent by relay ' || s.owner
        END AS why,
        e.created_at,
-       clock_timestamp() - e.created_at AS age,
+       clock_timestamp() - greatest(e.created_at, e.due_at) AS age,
        0 AS attempts,
        NULL::timestamptz AS next_attempt_at,
        NULL::text AS last_error,
@@ -163,10 +183,27 @@ LEFT JOIN LATERAL (
     ORDER BY p.id LIMIT 1
 ) h ON true
 UNION ALL
+SELECT d.id, e.dispatch_id, d.shard, e.topic, d.key,
+       'deferred',
+       CASE
+           WHEN d.due_at > clock_timestamp() THEN 'waits for its time'
+           WHEN s.owner IS NULL THEN 'is due, and no relay owns its shard'
+           WHEN s.lease_until <= clock_timestamp() THEN 'is due, and the lease of relay ' || s.owner || ' has expired'
+           ELSE 'is due, and waits to be queued by relay ' || s.owner
+       END,
+       e.created_at,
+       clock_timestamp() - greatest(e.created_at, d.due_at),
+       0,
+       d.due_at,
+       NULL, NULL, NULL
+FROM "boxpair"."outbox_deferred" d
+LEFT JOIN "boxpair"."outbox_events" e ON e.id = d.id
+LEFT JOIN "boxpair"."outbox_shards" s ON s.shard = d.shard
+UNION ALL
 SELECT p.id, e.dispatch_id, p.shard, e.topic, p.key,
        p.state,
        CASE
-           WHEN p.state = 'discarded' THEN 'discarded: ' || p.reason
+           WHEN p.state IN ('discarded', 'cancelled') THEN p.state || ': ' || p.reason
            WHEN p.state = 'dead' THEN 'its attempts are used up'
            WHEN h.id IS NOT NULL THEN 'waits for event ' || h.id || ' of its key'
            WHEN s.owner IS NULL THEN 'no relay owns its shard'
@@ -176,7 +213,7 @@ SELECT p.id, e.dispatch_id, p.shard, e.topic, p.key,
            ELSE 'waits to be sent by relay ' || s.owner
        END AS why,
        e.created_at,
-       clock_timestamp() - e.created_at AS age,
+       clock_timestamp() - greatest(e.created_at, e.due_at) AS age,
        p.attempts,
        p.next_attempt_at,
        p.last_error,
@@ -196,7 +233,7 @@ SELECT e.id, e.dispatch_id, e.shard, e.topic, e.key,
        'delivered',
        'delivered',
        e.created_at,
-       clock_timestamp() - e.created_at,
+       clock_timestamp() - greatest(e.created_at, e.due_at),
        (SELECT count(*)::integer FROM "boxpair"."outbox_attempts" a
         WHERE a.event_id = e.id AND a.outcome NOT IN ('redriven', 'discarded', 'replayed')),
        NULL, NULL, NULL,
@@ -204,4 +241,5 @@ SELECT e.id, e.dispatch_id, e.shard, e.topic, e.key,
         WHERE r.first_id <= e.id AND r.last_id >= e.id AND e.id = ANY (r.event_ids))
 FROM "boxpair"."outbox_events" e
 WHERE NOT EXISTS (SELECT FROM "boxpair"."outbox_queue" q WHERE q.shard = e.shard AND q.id = e.id)
+  AND NOT EXISTS (SELECT FROM "boxpair"."outbox_deferred" d WHERE d.id = e.id)
   AND NOT EXISTS (SELECT FROM "boxpair"."outbox_parked" p WHERE p.id = e.id);

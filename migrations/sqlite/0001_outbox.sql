@@ -22,11 +22,15 @@ CREATE TABLE "boxpair_outbox_events" (
     traceparent    TEXT    NOT NULL DEFAULT '',
     tracestate     TEXT    NOT NULL DEFAULT '',
     occurred_at    INTEGER NOT NULL,
-    -- When the event was written. It is the stamp that every copy of it carries.
+    -- When the event was written. It is the stamp that every copy of it carries, or due_at if that is later.
     created_at     INTEGER NOT NULL,
+    -- Before when a deferred event is not sent: set if that was in the future when the event was written. It can be moved until then.
+    due_at         INTEGER,
     headers        TEXT    NOT NULL DEFAULT '{}', -- JSON
     payload        BLOB    NOT NULL
 );
+
+CREATE INDEX "boxpair_outbox_events_due" ON "boxpair_outbox_events" (due_at, id) WHERE due_at IS NOT NULL;
 
 -- What is to be sent. A row goes when the transport has confirmed its event, or
 -- when the event is parked.
@@ -39,27 +43,39 @@ CREATE TABLE "boxpair_outbox_queue" (
 
 -- An event in the log that nobody queued would pass for delivered, so
 -- writers cannot forget it.
-CREATE TRIGGER "boxpair_outbox_enqueue" AFTER INSERT ON "boxpair_outbox_events" BEGIN
+CREATE TRIGGER "boxpair_outbox_enqueue" AFTER INSERT ON "boxpair_outbox_events" WHEN new.due_at IS NULL BEGIN
     INSERT INTO "boxpair_outbox_queue" (shard, id) VALUES (new.shard, new.id);
+END;
+
+-- What waits for its time. A row goes when its event is due and queued, or is cancelled.
+CREATE TABLE "boxpair_outbox_deferred" (
+    id     INTEGER PRIMARY KEY,
+    shard  INTEGER NOT NULL,
+    due_at INTEGER NOT NULL,
+    key    TEXT    NOT NULL
+);
+CREATE INDEX "boxpair_outbox_deferred_due" ON "boxpair_outbox_deferred" (shard, due_at, id);
+CREATE TRIGGER "boxpair_outbox_defer" AFTER INSERT ON "boxpair_outbox_events" WHEN new.due_at IS NOT NULL BEGIN
+    INSERT INTO "boxpair_outbox_deferred" (id, shard, due_at, key) VALUES (new.id, new.shard, new.due_at, new.key);
 END;
 
 CREATE TABLE "boxpair_outbox_parked" (
     id              INTEGER PRIMARY KEY,
     shard           INTEGER NOT NULL,
     key             TEXT    NOT NULL,
-    state           TEXT    NOT NULL CHECK (state IN ('retrying', 'following', 'dead', 'discarded')),
+    state           TEXT    NOT NULL CHECK (state IN ('retrying', 'following', 'dead', 'discarded', 'cancelled')),
     attempts        INTEGER NOT NULL DEFAULT 0,
     next_attempt_at INTEGER, -- set while retrying
     parked_at       INTEGER NOT NULL,
     last_error      TEXT    NOT NULL DEFAULT '',
-    reason          TEXT    NOT NULL DEFAULT '', -- why it was discarded …
+    reason          TEXT    NOT NULL DEFAULT '', -- why it was discarded or cancelled …
     discarded_at    INTEGER                      -- … and when
 );
 CREATE INDEX "boxpair_outbox_parked_live" ON "boxpair_outbox_parked" (shard, key, id) WHERE state IN ('retrying', 'following');
 CREATE INDEX "boxpair_outbox_parked_due" ON "boxpair_outbox_parked" (next_attempt_at) WHERE state = 'retrying';
 CREATE INDEX "boxpair_outbox_parked_dead" ON "boxpair_outbox_parked" (shard, key, id) WHERE state = 'dead';
 CREATE INDEX "boxpair_outbox_parked_oldest" ON "boxpair_outbox_parked" (id) WHERE state IN ('retrying', 'following');
-CREATE INDEX "boxpair_outbox_parked_discarded" ON "boxpair_outbox_parked" (discarded_at) WHERE state = 'discarded';
+CREATE INDEX "boxpair_outbox_parked_discarded" ON "boxpair_outbox_parked" (discarded_at) WHERE state IN ('discarded', 'cancelled');
 
 CREATE TABLE "boxpair_outbox_attempts" (
     id       INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -101,12 +117,15 @@ CREATE TABLE "boxpair_outbox_relays" (
     seen_until INTEGER NOT NULL
 ) WITHOUT ROWID;
 
--- What became of every event that is retained, and why it waits if it does:
+-- What became of every event that is retained, and why it waits if it does. The age of an event that was deferred
+-- counts from when it was due, and is below zero until then; next_attempt_at is that time.
 -- SELECT * FROM boxpair_outbox_status WHERE state <> 'delivered' AND key = '…'.
 CREATE VIEW "boxpair_outbox_status" AS
 WITH clock (now) AS (SELECT CAST(unixepoch('subsec') * 1000000 AS INTEGER)),
 waiting (id, shard, round, state, attempts, next_attempt_at, last_error, reason) AS (
     SELECT id, shard, round, 'pending', 0, NULL, NULL, NULL FROM "boxpair_outbox_queue"
+    UNION ALL
+    SELECT id, shard, 0, 'deferred', 0, due_at, NULL, NULL FROM "boxpair_outbox_deferred"
     UNION ALL
     SELECT id, shard, 0, state, attempts, next_attempt_at, last_error, reason FROM "boxpair_outbox_parked"
     UNION ALL
@@ -115,10 +134,12 @@ waiting (id, shard, round, state, attempts, next_attempt_at, last_error, reason)
             WHERE a.event_id = e.id AND a.outcome NOT IN ('redriven', 'discarded', 'replayed')), NULL, NULL, NULL
     FROM "boxpair_outbox_events" e
     WHERE NOT EXISTS (SELECT 1 FROM "boxpair_outbox_queue" q WHERE q.shard = e.shard AND q.id = e.id)
+      AND NOT EXISTS (SELECT 1 FROM "boxpair_outbox_deferred" d WHERE d.id = e.id)
       AND NOT EXISTS (SELECT 1 FROM "boxpair_outbox_parked" p WHERE p.id = e.id)
 ),
 rows AS (
     SELECT w.*, e.id AS event, e.dispatch_id, e.topic, e.key, e.created_at,
+           max(e.created_at, coalesce(e.due_at, 0)) AS stamp,
            CASE WHEN e.key <> '' AND w.state IN ('pending', 'following', 'retrying') THEN (
                SELECT min(h.id) FROM "boxpair_outbox_parked" h
                WHERE h.shard = w.shard AND h.key = e.key AND h.id < w.id AND h.state IN ('retrying', 'following')
@@ -133,9 +154,10 @@ SELECT r.id,
        CASE
            WHEN r.event IS NULL THEN 'the log has no such event'
            WHEN r.state = 'delivered' THEN 'delivered'
-           WHEN r.state = 'discarded' THEN 'discarded: ' || r.reason
+           WHEN r.state IN ('discarded', 'cancelled') THEN r.state || ': ' || r.reason
            WHEN r.state = 'dead' THEN 'its attempts are used up'
            WHEN r.waits_for IS NOT NULL THEN 'waits for event ' || r.waits_for || ' of its key'
+           WHEN r.state = 'deferred' AND r.next_attempt_at > clock.now THEN 'waits for its time'
            WHEN s.owner IS NULL THEN 'no relay owns its shard'
            WHEN s.lease_until <= clock.now THEN 'the lease of relay ' || s.owner || ' has expired'
            WHEN r.state = 'following' THEN 'waits for an operator to settle a dead event of its key'
@@ -143,7 +165,7 @@ SELECT r.id,
            ELSE 'waits to be sent by relay ' || s.owner
        END AS why,
        strftime('%Y-%m-%d %H:%M:%f', r.created_at / 1e6, 'unixepoch') AS created_at,
-       (clock.now - r.created_at) / 1e6 AS age_seconds,
+       (clock.now - r.stamp) / 1e6 AS age_seconds,
        r.attempts,
        strftime('%Y-%m-%d %H:%M:%f', r.next_attempt_at / 1e6, 'unixepoch') AS next_attempt_at,
        r.last_error, r.waits_for,

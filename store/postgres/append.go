@@ -48,7 +48,32 @@ var appendEvent = appendStatement(`(
             $20::timestamptz AS occurred_at, $21::integer AS resend_seconds
     ) AS r`, "\n")
 
+// appendDeferred is appendEvents with times before when events are not sent, and a row elsewhere than in the
+// queue for those whose time is not over. It is apart so that others do not pay for it. The keys come from the
+// arguments, since producers may not read them in the log, and by an object, since a join of arrays may be planned
+// for a few rows and meet ten thousand.
+var appendDeferred = appendTemplate(`unnest(
+        $3::uuid[], $4::bytea[], $5::smallint[], $6::text[], $7::text[], $8::text[], $9::text[], $10::text[],
+        $11::bigint[], $12::integer[], $13::integer[], $14::text[], $15::text[], $16::bytea[], $17::text[],
+        $18::text[], $19::text[], $20::timestamptz[], $21::integer[], $22::timestamptz[]
+    ) WITH ORDINALITY AS r (
+        dispatch_id, digest, shard, topic, key, type, producer, source, version, index,
+        schema_version, content_type, headers, payload, correlation_id, traceparent, tracestate, occurred_at,
+        resend_seconds, due_at, n)`, `
+    ORDER BY (r.n)
+`, ", due_at", ", CASE WHEN r.due_at > clock_timestamp() THEN r.due_at END", `SELECT shard, id FROM written WHERE due_at IS NULL
+), keys AS MATERIALIZED (
+    SELECT jsonb_object($3::uuid[]::text[], $7::text[]) AS of
+), waiting AS (
+    INSERT INTO {{outbox_deferred}} (id, due_at, shard, key)
+    SELECT w.id, w.due_at, w.shard, k.of ->> w.dispatch_id::text FROM written w, keys k WHERE w.due_at IS NOT NULL`)
+
 func appendStatement(rows, order string) *template {
+	return appendTemplate(rows, order, "", "", `SELECT shard, id FROM written`)
+}
+
+// appendTemplate returns the statement with a column more and its value, and with what is queued.
+func appendTemplate(rows, order, column, value, queued string) *template {
 	return statement(`
 WITH writer AS MATERIALIZED (
     SELECT CASE WHEN coalesce(current_setting($1, true), '') = '' THEN set_config($1, $2, true)
@@ -57,15 +82,15 @@ WITH writer AS MATERIALIZED (
     INSERT INTO {{outbox_events}} AS e (
         dispatch_id, digest, shard, topic, key, type, producer, source, version, index,
         schema_version, content_type, headers, payload, correlation_id, traceparent, tracestate, occurred_at,
-        resend_seconds)
+        resend_seconds` + column + `)
     SELECT r.dispatch_id, r.digest, r.shard, r.topic, r.key, r.type, r.producer, r.source, r.version, r.index,
         r.schema_version, r.content_type, r.headers::json, r.payload, r.correlation_id, r.traceparent, r.tracestate,
-        coalesce(r.occurred_at, clock_timestamp()), r.resend_seconds
+        coalesce(r.occurred_at, clock_timestamp()), r.resend_seconds` + value + `
     FROM writer, ` + rows + `
     WHERE writer.mine` + order + `    ON CONFLICT (dispatch_id) DO UPDATE SET altered = NULL WHERE e.digest IS DISTINCT FROM excluded.digest
-    RETURNING e.id, e.shard, e.dispatch_id
+    RETURNING e.id, e.shard, e.dispatch_id` + column + `
 ), queued AS (
-    INSERT INTO {{outbox_queue}} (shard, id) SELECT shard, id FROM written
+    INSERT INTO {{outbox_queue}} (shard, id) ` + queued + `
 )
 SELECT writer.mine, ARRAY(SELECT dispatch_id FROM written) FROM writer`)
 }
@@ -81,15 +106,18 @@ func (s *Store) Append(ctx context.Context, tx pgx.Tx, writer uuid.UUID, records
 	}
 	var mine bool
 	var written []pgtype.UUID
-	args := append(make([]any, 0, 21), s.writerVariable, writer.String())
+	args := append(make([]any, 0, 22), s.writerVariable, writer.String())
 	t := appendEvents
 	switch {
-	case len(records) == 1:
+	case len(records) == 1 && c.due == nil:
 		t, args = appendEvent, c.single(args)
 	case len(records) >= leanFrom && described(tx):
 		args = c.lean(args)
 	default:
 		args = c.plain(args)
+	}
+	if c.due != nil {
+		t, args = appendDeferred, append(args, c.due)
 	}
 	err = tx.QueryRow(ctx, s.sql[t], args...).Scan(&mine, &written)
 	if err != nil {
@@ -140,6 +168,7 @@ type columns struct {
 	contentType, correlation                    []string
 	traceParent, traceState                     []string
 	occurred                                    []pgtype.Timestamptz
+	due                                         []pgtype.Timestamptz // nil if none is deferred
 }
 
 func newColumns(records []producer.Record) (*columns, error) {
@@ -197,6 +226,12 @@ func (c *columns) set(i int, r *producer.Record) error {
 	c.correlation[i], c.traceParent[i], c.traceState[i] = r.CorrelationID, r.TraceParent, r.TraceState
 	c.occurred[i] = pgtype.Timestamptz{Time: r.OccurredAt, Valid: !r.OccurredAt.IsZero()}
 	c.resend[i] = int32(r.ResendFor / time.Second)
+	if !r.DeliverAt.IsZero() {
+		if c.due == nil {
+			c.due = make([]pgtype.Timestamptz, len(c.id))
+		}
+		c.due[i] = pgtype.Timestamptz{Time: r.DeliverAt, Valid: true}
+	}
 	c.headers[i] = "{}"
 	if len(r.Headers) > 0 {
 		text, err := json.Marshal(r.Headers)

@@ -51,24 +51,33 @@ func (a *Auditor) Events(ctx context.Context, after int64, limit int) ([]audit.E
 	}, after, limit)
 }
 
-// auditUnsent reads the queue and then what is parked, each by its primary key. An event that was
+// auditUnsent reads the queue, then what is parked and then what is deferred, each by its primary key. An event that was
 // replayed waits since then.
 var (
 	auditQueue = statement(`
-SELECT q.shard, q.id, e.id IS NULL, coalesce(e.dispatch_id, '00000000-0000-0000-0000-000000000000'), coalesce(e.topic, ''), e.created_at,
+SELECT q.shard, q.id, e.id IS NULL, coalesce(e.dispatch_id, '00000000-0000-0000-0000-000000000000'), coalesce(e.topic, ''), ` + stamp + `,
     CASE WHEN q.round > 0 THEN (
-        SELECT max(x.at) FROM {{outbox_attempts}} x WHERE x.event_id = q.id AND x.outcome = 'replayed') ELSE e.created_at END,
+        SELECT max(x.at) FROM {{outbox_attempts}} x WHERE x.event_id = q.id AND x.outcome = 'replayed') ELSE ` + stamp + ` END,
     'pending', 0, ''
 FROM {{outbox_queue}} q
-LEFT JOIN LATERAL (SELECT e.id, e.dispatch_id, e.topic, e.created_at FROM {{outbox_events}} e WHERE e.id = q.id OFFSET 0) e ON true
+LEFT JOIN LATERAL (SELECT e.id, e.dispatch_id, e.topic, e.created_at, e.due_at FROM {{outbox_events}} e WHERE e.id = q.id OFFSET 0) e ON true
 WHERE (q.shard, q.id) > ($1, $2::bigint) ORDER BY q.shard, q.id LIMIT $3`)
 	auditParked = statement(`
-SELECT p.shard, p.id, e.id IS NULL, coalesce(e.dispatch_id, '00000000-0000-0000-0000-000000000000'), coalesce(e.topic, ''), e.created_at,
-    p.parked_at, p.state, p.attempts, coalesce(CASE WHEN p.state = 'discarded' THEN p.reason END, p.last_error, '')
+SELECT p.shard, p.id, e.id IS NULL, coalesce(e.dispatch_id, '00000000-0000-0000-0000-000000000000'), coalesce(e.topic, ''), ` + stamp + `,
+    p.parked_at, p.state, p.attempts, coalesce(CASE WHEN p.state IN ('discarded', 'cancelled') THEN p.reason END, p.last_error, '')
 FROM {{outbox_parked}} p
-LEFT JOIN LATERAL (SELECT e.id, e.dispatch_id, e.topic, e.created_at FROM {{outbox_events}} e WHERE e.id = p.id OFFSET 0) e ON true
+LEFT JOIN LATERAL (SELECT e.id, e.dispatch_id, e.topic, e.created_at, e.due_at FROM {{outbox_events}} e WHERE e.id = p.id OFFSET 0) e ON true
 WHERE p.id > $1 ORDER BY p.id LIMIT $2`)
+	auditDeferred = statement(`
+SELECT d.shard, d.id, e.id IS NULL, coalesce(e.dispatch_id, '00000000-0000-0000-0000-000000000000'), coalesce(e.topic, ''), e.created_at,
+    d.due_at, ` + deferredState + `, 0, ''
+FROM {{outbox_deferred}} d
+LEFT JOIN LATERAL (SELECT e.id, e.dispatch_id, e.topic, e.created_at FROM {{outbox_events}} e WHERE e.id = d.id OFFSET 0) e ON true
+WHERE d.id > $1 ORDER BY d.id LIMIT $2`)
 )
+
+// deferredState is the state of a deferred event d for an audit: what is due is pending, if not queued yet.
+const deferredState = `CASE WHEN d.due_at > clock_timestamp() THEN 'deferred' ELSE 'pending' END`
 
 // Unsent implements [audit.Outbox].
 func (a *Auditor) Unsent(ctx context.Context, after audit.Place, limit int) ([]audit.Unsent, error) {
@@ -76,25 +85,36 @@ func (a *Auditor) Unsent(ctx context.Context, after audit.Place, limit int) ([]a
 		return rows.Scan(&u.Shard, &u.Seq, &u.Missing, (*[16]byte)(&u.ID), &u.Topic, instantColumn{&u.CreatedAt},
 			instantColumn{&u.Since}, &u.State, &u.Attempts, &u.Why)
 	}
-	if !after.Parked {
+	if !after.Deferred && !after.Parked {
 		list, err := collect(ctx, a, "read the queue", auditQueue, scan, after.Shard, after.Seq, limit)
 		if err != nil || len(list) > 0 {
 			return list, err
 		}
 		after = audit.Place{}
 	}
-	list, err := collect(ctx, a, "read parked events", auditParked, scan, after.Seq, limit)
+	if !after.Deferred {
+		list, err := collect(ctx, a, "read parked events", auditParked, scan, after.Seq, limit)
+		for i := range list {
+			list[i].Parked = true
+		}
+		if err != nil || len(list) > 0 {
+			return list, err
+		}
+		after = audit.Place{}
+	}
+	list, err := collect(ctx, a, "read deferred events", auditDeferred, scan, after.Seq, limit)
 	for i := range list {
-		list[i].Parked = true
+		list[i].Deferred = true
 	}
 	return list, err
 }
 
 var (
 	auditFindEvents = statement(`
-SELECT e.id, e.dispatch_id, e.digest, e.topic, e.created_at,
+SELECT e.id, e.dispatch_id, e.digest, e.topic, ` + stamp + `,
     CASE WHEN EXISTS (SELECT FROM {{outbox_queue}} q WHERE q.shard = e.shard AND q.id = e.id OFFSET 0) THEN 'pending'
-         ELSE coalesce((SELECT p.state FROM {{outbox_parked}} p WHERE p.id = e.id), 'delivered') END
+         ELSE coalesce((SELECT p.state FROM {{outbox_parked}} p WHERE p.id = e.id),
+             (SELECT ` + deferredState + ` FROM {{outbox_deferred}} d WHERE d.id = e.id), 'delivered') END
 FROM {{outbox_events}} e WHERE e.dispatch_id = ANY ($1::uuid[])`)
 
 	auditRecent = statement(`

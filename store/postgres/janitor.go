@@ -21,6 +21,7 @@ const beginRetention = `SELECT set_config('lock_timeout', '2s', true), set_confi
 // keeps the planner from reading all of the queue instead, of which it has no statistics.
 const retained = `(
         EXISTS (SELECT FROM {{outbox_queue}} q WHERE q.shard = e.shard AND q.id = e.id OFFSET 0)
+        OR EXISTS (SELECT FROM {{outbox_deferred}} d WHERE d.id = e.id OFFSET 0)
         OR EXISTS (SELECT FROM {{outbox_parked}} p WHERE p.id = e.id OFFSET 0)
         OR EXISTS (SELECT FROM {{outbox_attempts}} a WHERE a.event_id = e.id
                    AND a.outcome = 'replayed' AND a.at >= statement_timestamp() - $1::bigint * interval '1 us' OFFSET 0))`
@@ -63,11 +64,11 @@ func (s *Store) RemoveDelivered(ctx context.Context, retention time.Duration, af
 var removeDiscarded = statement(`
 WITH old AS MATERIALIZED (
     SELECT p.id FROM {{outbox_parked}} p
-    WHERE p.state = 'discarded' AND p.discarded_at < statement_timestamp() - $1::bigint * interval '1 us'
+    WHERE p.state IN ('discarded', 'cancelled') AND p.discarded_at < statement_timestamp() - $1::bigint * interval '1 us'
       AND NOT EXISTS (SELECT FROM {{outbox_queue}} q WHERE q.shard = p.shard AND q.id = p.id OFFSET 0)
     ORDER BY p.discarded_at LIMIT $2
 ), parked AS (
-    DELETE FROM {{outbox_parked}} p USING old o WHERE p.id = o.id AND p.state = 'discarded' RETURNING p.id
+    DELETE FROM {{outbox_parked}} p USING old o WHERE p.id = o.id AND p.state IN ('discarded', 'cancelled') RETURNING p.id
 ), events AS (
     DELETE FROM {{outbox_events}} e USING parked p WHERE e.id = p.id RETURNING e.id
 ), attempts AS (

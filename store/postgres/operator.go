@@ -36,7 +36,7 @@ ORDER BY p.id LIMIT $6`)
 
 // ListParked implements [producer.OperatorStore].
 func (s *Store) ListParked(ctx context.Context, f producer.Filter) ([]producer.Parked, error) {
-	states := chosen(f, producer.Retrying, producer.Following, producer.Dead, producer.Discarded)
+	states := chosen(f, producer.Retrying, producer.Following, producer.Dead, producer.Discarded, producer.Cancelled)
 	rows, err := s.query(ctx, listParked, filterArgs(f, states)...)
 	if err != nil {
 		return nil, failed("list parked events", err)
@@ -249,6 +249,7 @@ func filterArgs(f producer.Filter, states []string) []any {
 
 // stats counts up to a limit, and takes the oldest of the first event of
 // each shard: ids follow the order of writing. Replayed ones were delivered in their time.
+// Deferred ones count from when they are due, also where no relay has moved them.
 var stats = statement(`
 SELECT
     (SELECT count(*) FROM (SELECT FROM {{outbox_queue}} LIMIT $1 + 1) q),
@@ -257,16 +258,22 @@ SELECT
     (SELECT count(*) FROM (SELECT FROM {{outbox_parked}} WHERE state = 'dead' LIMIT $1) p),
     (SELECT count(*) FROM {{outbox_shards}} WHERE owner IS NOT NULL AND lease_until > clock_timestamp()),
     (SELECT count(*) FROM {{outbox_relays}} WHERE seen_until > clock_timestamp()),
-    coalesce((
-        SELECT extract(epoch FROM clock_timestamp() - min(e.created_at))::float8
+    (SELECT count(*) FROM (SELECT FROM {{outbox_deferred}} LIMIT $1) d),
+    coalesce(extract(epoch FROM clock_timestamp() - least((
+        SELECT min(d.due_at) FROM {{outbox_shards}} s CROSS JOIN LATERAL (
+            SELECT d.due_at FROM {{outbox_deferred}} d
+            WHERE d.shard = s.shard AND d.due_at <= statement_timestamp() ORDER BY d.due_at, d.id LIMIT 1
+        ) d
+    ), (
+        SELECT min(` + stamp + `)
         FROM (
             SELECT q.id FROM {{outbox_shards}} s
             CROSS JOIN LATERAL (SELECT id FROM {{outbox_queue}} q WHERE q.shard = s.shard AND q.round = 0 ORDER BY q.id LIMIT 1) q
             UNION ALL
             (SELECT id FROM {{outbox_parked}} WHERE ` + live + ` ORDER BY id LIMIT 1)
         ) first
-        CROSS JOIN LATERAL (SELECT e.created_at FROM {{outbox_events}} e WHERE e.id = first.id OFFSET 0) e
-    ), 0)`)
+        CROSS JOIN LATERAL (SELECT e.created_at, e.due_at FROM {{outbox_events}} e WHERE e.id = first.id OFFSET 0) e
+    )))::float8, 0)`)
 
 // Stats implements [producer.OperatorStore]. Counting stops at 100,000, of
 // pending events and of each state alike.
@@ -274,7 +281,7 @@ func (s *Store) Stats(ctx context.Context) (producer.Stats, error) {
 	var st producer.Stats
 	var oldest float64
 	err := s.queryRow(ctx, stats, pendingLimit).Scan(&st.Pending, &st.Retrying, &st.Following, &st.Dead,
-		&st.Owned, &st.Relays, &oldest)
+		&st.Owned, &st.Relays, &st.Deferred, &oldest)
 	if err != nil {
 		return producer.Stats{}, failed("read stats", err)
 	}

@@ -100,7 +100,7 @@ func (p *planned) explain(tmpl *template, args ...any) node {
 func (p *planned) expectIndexes(name string, plan node, blocks int) {
 	p.Helper()
 	plan.walk(func(n node) {
-		if strings.HasPrefix(n.Kind, "Seq Scan") && slices.Contains([]string{"outbox_queue", "outbox_events", "outbox_parked"}, n.Table) {
+		if strings.HasPrefix(n.Kind, "Seq Scan") && slices.Contains([]string{"outbox_queue", "outbox_events", "outbox_parked", "outbox_deferred"}, n.Table) {
 			p.Errorf("%s reads all of %s", name, n.Table)
 		}
 	})
@@ -169,6 +169,54 @@ func TestPlansHoldWithoutStatistics(t *testing.T) {
 	p.expectIndexes("park", p.explain(park, "relay", 0, epochs[0],
 		f.seqs, []int64{0, 0}, f.attempts, f.retryIn, f.dead, f.outcomes, f.errors), 200)
 	p.expectIndexes("follow", p.explain(follow, "relay", 0, epochs[0], f.seqs, []int64{0, 0}), 200)
+}
+
+// looks returns how many blocks a relay's looks touch: for events, for what is due of the parked
+// ones, and for deferred ones.
+func (p *planned) looks(shards []int16, epochs []int64) (fetched, parked, deferred int) {
+	p.Helper()
+	after, through, most := make([]int64, 64), make([]int64, 64), make([]int64, 64)
+	for i := range 64 {
+		through[i], most[i] = 1<<62, 16
+	}
+	fetching := p.explain(fetch, shards, after, through, most, []int64{})
+	looking := p.explain(due, allShards(), 10, "-infinity", 0)
+	moving := p.explain(undefer, "relay", shards, epochs, 32)
+	return fetching.Hit + fetching.Read, looking.Hit + looking.Read, moving.Hit + moving.Read
+}
+
+// TestMillionDeferredEventsCostARelayNothing compares what a relay's looks touch with and without
+// deferred events, and moves those that are due out of them, all without telling the planner.
+func TestMillionDeferredEventsCostARelayNothing(t *testing.T) {
+	t.Parallel()
+	p := newPlanned(t)
+	p.run("ANALYZE")
+	p.fill(1000)
+	shards, epochs := p.own()
+	fetched, parked, deferred := p.looks(shards, epochs)
+	const n, dueNow = 1_000_000, 6400
+	p.run(`INSERT INTO boxpair.outbox_deferred (id, shard, due_at, key)
+		SELECT 10000 + i, i % 64, now() + i * interval '1 s' + interval '1 hour', 'key ' || i FROM generate_series(1, $1::int) i`, n)
+	withFetched, withParked, withDeferred := p.looks(shards, epochs)
+	t.Logf("blocks without and with %d deferred events: fetch %d and %d, due %d and %d, deferred %d and %d",
+		n, fetched, withFetched, parked, withParked, deferred, withDeferred)
+	if withFetched > fetched+10 || withParked > parked+10 {
+		t.Error("deferred events are in the way of others")
+	}
+	if withDeferred > 64*10 { // down one index per shard, twice
+		t.Errorf("a look for deferred events touches %d blocks", withDeferred)
+	}
+
+	p.run(`UPDATE boxpair.outbox_deferred SET due_at = now() - interval '1 minute' WHERE id > $1`, 10000+n-dueNow)
+	p.expectIndexes("move of what is due", p.explain(undefer, "relay", shards, epochs, 32), 64*32*25)
+	leases := make([]producer.Lease, len(shards))
+	for i := range shards {
+		leases[i] = producer.Lease{Shard: int(shards[i]), Epoch: epochs[i]}
+	}
+	u, err := p.Undefer(t.Context(), "relay", leases, 100)
+	if err != nil || len(u.Moved) != dueNow || u.Next < 50*time.Minute || u.Next > time.Hour {
+		t.Errorf("moved %d, the next in %v, %v", len(u.Moved), u.Next, err)
+	}
 }
 
 // TestRemovalLooksEventsUp fills log, queue and receipts without telling the planner, and

@@ -17,6 +17,9 @@ import (
 	"github.com/boxpair/boxpair/transport"
 )
 
+// stamp is the stamp of an event e. due_at is NULL of one that was never deferred, and not counted then.
+const stamp = `greatest(e.created_at, e.due_at)`
+
 // eventColumns are the columns of an event that its row may be missing from.
 const eventColumns = `
     e.id IS NULL, coalesce(e.dispatch_id, '00000000-0000-0000-0000-000000000000'), coalesce(e.digest, ''),
@@ -24,7 +27,7 @@ const eventColumns = `
     coalesce(e.source, ''), coalesce(e.version, 0), coalesce(e.index, 0), coalesce(e.schema_version, 0),
     coalesce(e.content_type, ''), coalesce(e.headers, '{}'), coalesce(e.payload, ''),
     coalesce(e.correlation_id, ''), coalesce(e.traceparent, ''), coalesce(e.tracestate, ''),
-    coalesce(e.occurred_at, 'epoch'), coalesce(e.created_at, 'epoch'), coalesce(e.resend_seconds, 0)`
+    coalesce(e.occurred_at, 'epoch'), coalesce(greatest(e.created_at, e.due_at), 'epoch'), coalesce(e.resend_seconds, 0)`
 
 // fetch reads ranges of the queue. The bound from below keeps the scan from
 // stepping over what was deleted there, however long vacuum is held up. Each event is looked

@@ -13,9 +13,11 @@ import (
 
 // expired is the predicate for an event e that may not be sent again any more. One
 // whose row is missing is not: nobody can say.
-const expired = `coalesce(e.resend_seconds > 0 AND e.created_at + e.resend_seconds * interval '1 s' <= statement_timestamp(), false)`
+const expired = `coalesce(e.resend_seconds > 0 AND ` + stamp + ` + e.resend_seconds * interval '1 s' <= statement_timestamp(), false)`
 
-// findPlace halves the log by ids, which stamps follow, so that it needs no index on them.
+// findPlace halves the log by ids, which stamps follow, so that it needs no index on them. Those that
+// were deferred have their own: their stamps are later than those of their neighbours. The sum
+// keeps the planner from looking for the lowest one in the whole log.
 var findPlace = statement(`
 WITH RECURSIVE s (low, high) AS (
     SELECT coalesce(min(id), 1) - 1, coalesce(max(id), 0) FROM {{outbox_events}}
@@ -27,7 +29,7 @@ WITH RECURSIVE s (low, high) AS (
     ) p
     WHERE s.low < s.high
 )
-SELECT max(low) FROM s`)
+SELECT least(max(low), (SELECT min(id + 0) - 1 FROM {{outbox_events}} WHERE due_at >= $1)) FROM s`)
 
 // Place implements [producer.OperatorStore].
 func (s *Store) Place(ctx context.Context, at time.Time) (after int64, err error) {
@@ -43,26 +45,27 @@ func (s *Store) Place(ctx context.Context, at time.Time) (after int64, err error
 // retainedEvents reads a part of the log, whatever it selects of that, so that a step
 // takes as long for a rare key as for all. IDs are looked up.
 const retainedEvents = `, picked AS MATERIALIZED (
-    SELECT e.id, e.dispatch_id, e.created_at, e.resend_seconds, ` + expired + ` AS expired
+    SELECT e.id, e.dispatch_id, ` + stamp + ` AS stamp, e.resend_seconds, ` + expired + ` AS expired
     FROM part e
-    WHERE ($3 = '' OR e.topic = $3) AND ($4 = '' OR e.key = $4) AND e.created_at >= $5 AND e.created_at < $6
+    WHERE ($3 = '' OR e.topic = $3) AND ($4 = '' OR e.key = $4) AND ` + stamp + ` >= $5 AND ` + stamp + ` < $6
+      AND NOT EXISTS (SELECT FROM {{outbox_deferred}} d WHERE d.id = e.id OFFSET 0)
       AND NOT EXISTS (SELECT FROM {{outbox_queue}} q WHERE q.shard = e.shard AND q.id = e.id OFFSET 0)
       AND NOT EXISTS (SELECT FROM {{outbox_parked}} p WHERE p.id = e.id OFFSET 0)
     ORDER BY e.id LIMIT $7
 )
-SELECT n.n, coalesce(n.through, 0), n.stamp, p.id, p.dispatch_id, p.created_at, p.resend_seconds, p.expired
+SELECT n.n, coalesce(n.through, 0), n.stamp, p.id, p.dispatch_id, p.stamp, p.resend_seconds, p.expired
 FROM (SELECT count(*) AS n, max(id) AS through, min(created_at) AS stamp FROM part) n LEFT JOIN picked p ON true
 ORDER BY p.id`
 
 var (
 	retainedPart = statement(`
 WITH part AS MATERIALIZED (
-    SELECT id, shard, dispatch_id, topic, key, created_at, resend_seconds FROM {{outbox_events}}
+    SELECT id, shard, dispatch_id, topic, key, created_at, due_at, resend_seconds FROM {{outbox_events}}
     WHERE id > $1 AND cardinality($8::uuid[]) = 0 ORDER BY id LIMIT $2
 )` + retainedEvents)
 	retainedIDs = statement(`
 WITH part AS MATERIALIZED (
-    SELECT id, shard, dispatch_id, topic, key, created_at, resend_seconds FROM {{outbox_events}}
+    SELECT id, shard, dispatch_id, topic, key, created_at, due_at, resend_seconds FROM {{outbox_events}}
     WHERE dispatch_id = ANY ($8::uuid[]) AND id > $1 ORDER BY id LIMIT $2
 )` + retainedEvents)
 )
@@ -115,13 +118,14 @@ func idValues(ids []uuid.UUID) []pgtype.UUID {
 
 // requeue locks the shards before it looks further, as operators do, and its snapshot is
 // younger than the lock that keeps janitors and other replays out: an event that it
-// sees neither queued nor parked stays so until it is queued here.
+// sees neither deferred, queued nor parked stays so until it is queued here.
 var requeue = statement(`
 WITH chosen AS MATERIALIZED (
     SELECT e.id, e.shard, e.dispatch_id
     FROM unnest($1::bigint[]) AS u (id)
     CROSS JOIN LATERAL (SELECT e.id, e.shard, e.dispatch_id FROM {{outbox_events}} e WHERE e.id = u.id OFFSET 0) e
-    WHERE NOT EXISTS (SELECT FROM {{outbox_queue}} q WHERE q.shard = e.shard AND q.id = e.id OFFSET 0)
+    WHERE NOT EXISTS (SELECT FROM {{outbox_deferred}} d WHERE d.id = e.id OFFSET 0)
+      AND NOT EXISTS (SELECT FROM {{outbox_queue}} q WHERE q.shard = e.shard AND q.id = e.id OFFSET 0)
       AND NOT EXISTS (SELECT FROM {{outbox_parked}} p WHERE p.id = e.id OFFSET 0)
 ), locked AS MATERIALIZED (
     SELECT s.shard FROM {{outbox_shards}} s

@@ -72,6 +72,24 @@ func (s *SQLStore) Append(ctx context.Context, tx *sql.Tx, writer uuid.UUID, rec
 	return known, err
 }
 
+// Cancel implements [producer.EventStore] as [Store.Cancel] does.
+func (s *SQLStore) Cancel(ctx context.Context, tx *sql.Tx, ids []uuid.UUID, reason string) (cancelled []uuid.UUID, err error) {
+	err = within(ctx, tx, func(ctx context.Context, tx pgx.Tx) error {
+		cancelled, err = s.Store.Cancel(ctx, tx, ids, reason)
+		return err
+	})
+	return cancelled, err
+}
+
+// Reschedule implements [producer.EventStore] as [Store.Reschedule] does.
+func (s *SQLStore) Reschedule(ctx context.Context, tx *sql.Tx, ids []uuid.UUID, at time.Time) (moved []uuid.UUID, err error) {
+	err = within(ctx, tx, func(ctx context.Context, tx pgx.Tx) error {
+		moved, err = s.Store.Reschedule(ctx, tx, ids, at)
+		return err
+	})
+	return moved, err
+}
+
 // LockKeys implements [producer.EventStore] as [Store.LockKeys] does.
 func (s *SQLStore) LockKeys(ctx context.Context, tx *sql.Tx, keys []string) error {
 	if len(keys) == 0 {

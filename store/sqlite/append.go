@@ -19,7 +19,7 @@ import (
 	"github.com/boxpair/boxpair/producer"
 )
 
-// appendStmt writes one event. A trigger writes its queue row.
+// appendStmt writes one event. A trigger writes its row in the queue, or among the deferred events.
 //
 // Equal content changes nothing, since the WHERE of the update is false. Other
 // content makes the update set digest to NULL, which it must not be: the
@@ -27,8 +27,8 @@ import (
 const appendStmt = `
 INSERT INTO {outbox_events} (
     dispatch_id, digest, shard, topic, key, type, producer, source, version, event_index, schema_version,
-    content_type, correlation_id, traceparent, tracestate, occurred_at, created_at, headers, payload, resend_seconds
-) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    content_type, correlation_id, traceparent, tracestate, occurred_at, created_at, headers, payload, resend_seconds, due_at
+) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (dispatch_id) DO UPDATE SET digest = NULL WHERE digest IS NOT excluded.digest`
 
 // Append writes records in tx. It is one prepared statement per record: that
@@ -68,6 +68,10 @@ func (s *Store) append(ctx context.Context, tx *sql.Tx, r *producer.Record, head
 	if !r.OccurredAt.IsZero() {
 		occurred = r.OccurredAt.UnixMicro()
 	}
+	var due sql.NullInt64
+	if !r.DeliverAt.IsZero() && r.DeliverAt.UnixMicro() > at {
+		due = sql.NullInt64{Int64: r.DeliverAt.UnixMicro(), Valid: true}
+	}
 	payload := r.Payload
 	if payload == nil {
 		payload = []byte{}
@@ -75,7 +79,7 @@ func (s *Store) append(ctx context.Context, tx *sql.Tx, r *producer.Record, head
 	n, err := s.exec(ctx, tx, appendStmt,
 		r.ID[:], r.Digest[:], r.Shard, r.Topic, r.Key, r.Type, r.Producer, r.Source, r.Version, r.Index, r.SchemaVersion,
 		r.ContentType, r.CorrelationID, r.TraceParent, r.TraceState, occurred, at, headers, payload,
-		int64(r.ResendFor/time.Second))
+		int64(r.ResendFor/time.Second), due)
 	if resultCode(err) == sqlite3.SQLITE_CONSTRAINT_NOTNULL && strings.Contains(err.Error(), "outbox_events.digest") {
 		return false, producer.ErrConflict
 	}

@@ -62,32 +62,50 @@ func scanEvent(rows *sql.Rows, e *audit.Event, more ...any) error {
 // An event that was replayed waits since then.
 const (
 	unsentQueueStmt = `
-SELECT q.shard, q.id, e.dispatch_id, e.topic, e.created_at,
+SELECT q.shard, q.id, e.dispatch_id, e.topic, ` + stamp + `,
     CASE WHEN q.round > 0 THEN (
-        SELECT max(x.at) FROM {outbox_attempts} x WHERE x.event_id = q.id AND x.outcome = 'replayed') ELSE e.created_at END,
+        SELECT max(x.at) FROM {outbox_attempts} x WHERE x.event_id = q.id AND x.outcome = 'replayed') ELSE ` + stamp + ` END,
     'pending', 0, ''
 FROM {outbox_queue} q LEFT JOIN {outbox_events} e ON e.id = q.id
 WHERE (q.shard, q.id) > (?, ?) ORDER BY q.shard, q.id LIMIT ?`
 
 	unsentParkedStmt = `
-SELECT p.shard, p.id, e.dispatch_id, e.topic, e.created_at, p.parked_at, p.state, p.attempts,
-    CASE WHEN p.state = 'discarded' THEN p.reason ELSE p.last_error END
+SELECT p.shard, p.id, e.dispatch_id, e.topic, ` + stamp + `, p.parked_at, p.state, p.attempts,
+    CASE WHEN p.` + givenUp + ` THEN p.reason ELSE p.last_error END
 FROM {outbox_parked} p LEFT JOIN {outbox_events} e ON e.id = p.id
 WHERE p.id > ? ORDER BY p.id LIMIT ?`
+
+	unsentDeferredStmt = `
+SELECT d.shard, d.id, e.dispatch_id, e.topic, e.created_at, d.due_at, ` + deferredState + `, 0, ''
+FROM {outbox_deferred} d LEFT JOIN {outbox_events} e ON e.id = d.id
+WHERE d.id > ? ORDER BY d.id LIMIT ?`
+
+	// deferredState is the state of a deferred event d for an audit: what is due is pending, if not queued yet.
+	deferredState = `CASE WHEN d.due_at > CAST(unixepoch('subsec') * 1000000 AS INTEGER) THEN 'deferred' ELSE 'pending' END`
 )
 
 // Unsent implements [audit.Outbox].
 func (a *Auditor) Unsent(ctx context.Context, after audit.Place, limit int) ([]audit.Unsent, error) {
-	if !after.Parked {
+	if !after.Deferred && !after.Parked {
 		list, err := a.unsent(ctx, unsentQueueStmt, after.Shard, after.Seq, limit)
 		if err != nil || len(list) > 0 {
 			return list, err
 		}
 		after = audit.Place{}
 	}
-	list, err := a.unsent(ctx, unsentParkedStmt, after.Seq, limit)
+	if !after.Deferred {
+		list, err := a.unsent(ctx, unsentParkedStmt, after.Seq, limit)
+		for i := range list {
+			list[i].Parked = true
+		}
+		if err != nil || len(list) > 0 {
+			return list, err
+		}
+		after = audit.Place{}
+	}
+	list, err := a.unsent(ctx, unsentDeferredStmt, after.Seq, limit)
 	for i := range list {
-		list[i].Parked = true
+		list[i].Deferred = true
 	}
 	return list, err
 }
@@ -122,9 +140,10 @@ func (a *Auditor) FindEvents(ctx context.Context, ids []uuid.UUID, since time.Ti
 		}
 		list = append(list, e)
 		return err
-	}, `SELECT e.id, e.dispatch_id, e.digest, e.topic, e.created_at,
+	}, `SELECT e.id, e.dispatch_id, e.digest, e.topic, `+stamp+`,
 		CASE WHEN EXISTS (SELECT 1 FROM {outbox_queue} q WHERE q.shard = e.shard AND q.id = e.id) THEN 'pending'
-		     ELSE coalesce((SELECT p.state FROM {outbox_parked} p WHERE p.id = e.id), 'delivered') END
+		     ELSE coalesce((SELECT p.state FROM {outbox_parked} p WHERE p.id = e.id),
+		         (SELECT `+deferredState+` FROM {outbox_deferred} d WHERE d.id = e.id), 'delivered') END
 		FROM {outbox_events} e WHERE e.dispatch_id IN (`+marks+`)`, args...)
 	if err != nil || since.IsZero() || len(delivered) == 0 {
 		return list, err

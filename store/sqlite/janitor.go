@@ -11,6 +11,9 @@ import (
 	"github.com/boxpair/boxpair/producer"
 )
 
+// givenUp is the predicate of the index on parked events that nobody waits for.
+const givenUp = `state IN ('discarded', 'cancelled')`
+
 const (
 	oldReceiptsStmt = `SELECT id, delivered_at, event_ids, json_array_length(event_ids) FROM {outbox_receipts}
 		WHERE delivered_at >= ? AND delivered_at < ? ORDER BY delivered_at, id`
@@ -19,6 +22,7 @@ const (
 	removeEventsStmt = `
 		DELETE FROM {outbox_events} AS e WHERE e.id IN (SELECT value FROM json_each(?1))
 		  AND NOT EXISTS (SELECT 1 FROM {outbox_queue} q WHERE q.shard = e.shard AND q.id = e.id)
+		  AND NOT EXISTS (SELECT 1 FROM {outbox_deferred} d WHERE d.id = e.id)
 		  AND NOT EXISTS (SELECT 1 FROM {outbox_parked} p WHERE p.id = e.id)
 		  AND NOT EXISTS (SELECT 1 FROM {outbox_attempts} a WHERE a.event_id = e.id AND a.outcome = 'replayed' AND a.at >= ?2)
 		RETURNING id`
@@ -112,7 +116,7 @@ func (s *Store) RemoveDiscarded(ctx context.Context, retention time.Duration, li
 			err := rows.Scan(&id)
 			ids = append(ids, id)
 			return err
-		}, `SELECT p.id FROM {outbox_parked} p WHERE p.state = 'discarded' AND p.discarded_at < ?
+		}, `SELECT p.id FROM {outbox_parked} p WHERE p.`+givenUp+` AND p.discarded_at < ?
 			AND NOT EXISTS (SELECT 1 FROM {outbox_queue} q WHERE q.shard = p.shard AND q.id = p.id)
 			ORDER BY p.discarded_at LIMIT ?`, now()-micros(retention), limit)
 		if err != nil || len(ids) == 0 {

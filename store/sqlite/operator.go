@@ -218,7 +218,7 @@ func (s *Store) Discard(ctx context.Context, f producer.Filter, reason string) (
 	err := s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		ids = nil
 		w := selects(f)
-		w.add("p.state <> 'discarded'")
+		w.add("p.state NOT IN ('discarded', 'cancelled')")
 		chosen, err := s.choose(ctx, tx, w, f.Limit)
 		if err != nil {
 			return err
@@ -288,6 +288,7 @@ func (s *Store) rewind(ctx context.Context, tx *sql.Tx, changed []choice) error 
 
 // statsStmt counts through indexes only, and no further than the cap. The oldest
 // event is found by one look into the queue per shard; replayed ones were delivered in their time.
+// Deferred ones count from when they are due, also where no relay has moved them.
 const statsStmt = `
 SELECT (SELECT count(*) FROM (SELECT 1 FROM {outbox_queue} LIMIT ?)),
        (SELECT count(*) FROM (SELECT 1 FROM {outbox_parked} WHERE state = 'retrying' LIMIT ?)),
@@ -295,17 +296,21 @@ SELECT (SELECT count(*) FROM (SELECT 1 FROM {outbox_queue} LIMIT ?)),
        (SELECT count(*) FROM (SELECT 1 FROM {outbox_parked} WHERE state = 'dead' LIMIT ?)),
        (SELECT count(*) FROM {outbox_shards} WHERE owner IS NOT NULL AND lease_until > ?),
        (SELECT count(*) FROM {outbox_relays} WHERE seen_until > ?),
-       (SELECT created_at FROM {outbox_events} WHERE id = (SELECT min(id) FROM (
-           SELECT (SELECT min(q.id) FROM {outbox_queue} q WHERE q.shard = s.shard AND q.round = 0) AS id FROM {outbox_shards} s
-           UNION ALL SELECT min(id) FROM {outbox_parked} WHERE state IN ('retrying', 'following'))))`
+       (SELECT count(*) FROM (SELECT 1 FROM {outbox_deferred} LIMIT ?)),
+       (SELECT min(at) FROM (
+           SELECT ` + stamp + ` AS at FROM {outbox_events} e WHERE e.id IN (
+               SELECT (SELECT min(q.id) FROM {outbox_queue} q WHERE q.shard = s.shard AND q.round = 0) FROM {outbox_shards} s
+               UNION ALL SELECT min(id) FROM {outbox_parked} WHERE state IN ('retrying', 'following'))
+           UNION ALL
+           SELECT (SELECT min(d.due_at) FROM {outbox_deferred} d WHERE d.shard = s.shard AND d.due_at <= ?) FROM {outbox_shards} s))`
 
 // Stats reads the state of the outbox.
 func (s *Store) Stats(ctx context.Context) (producer.Stats, error) {
 	var st producer.Stats
 	var oldest sql.NullInt64
 	at := now()
-	err := s.one(ctx, s.db, []any{&st.Pending, &st.Retrying, &st.Following, &st.Dead, &st.Owned, &st.Relays, &oldest},
-		statsStmt, countCap+1, countCap, countCap, countCap, at, at)
+	err := s.one(ctx, s.db, []any{&st.Pending, &st.Retrying, &st.Following, &st.Dead, &st.Owned, &st.Relays, &st.Deferred, &oldest},
+		statsStmt, countCap+1, countCap, countCap, countCap, at, at, countCap, at)
 	if err != nil {
 		return producer.Stats{}, fmt.Errorf("read outbox stats: %w", err)
 	}

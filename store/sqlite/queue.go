@@ -15,11 +15,14 @@ import (
 	"github.com/boxpair/boxpair/producer"
 )
 
+// stamp is the stamp of an event e.
+const stamp = `max(e.created_at, coalesce(e.due_at, e.created_at))`
+
 // recordColumns are the columns of an event, as scanRecord takes them. The first is NULL
 // if the log has no such event.
 const recordColumns = `
 e.id, e.dispatch_id, e.digest, e.topic, e.key, e.type, e.producer, e.source, e.version, e.event_index,
-e.schema_version, e.content_type, e.correlation_id, e.traceparent, e.tracestate, e.occurred_at, e.created_at,
+e.schema_version, e.content_type, e.correlation_id, e.traceparent, e.tracestate, e.occurred_at, ` + stamp + `,
 e.headers, e.payload, e.resend_seconds`
 
 // The queue is read in three steps, since a relay asks for all its shards at a

@@ -14,9 +14,10 @@ import (
 
 const (
 	// expired is the predicate, with the time, for an event e that may not be sent again any more.
-	expired = `coalesce(e.resend_seconds > 0 AND e.created_at + e.resend_seconds * 1000000 <= ?, 0)`
+	expired = `coalesce(e.resend_seconds > 0 AND ` + stamp + ` + e.resend_seconds * 1000000 <= ?, 0)`
 
-	// placeStmt halves the log by ids, which stamps follow, so that it needs no index on them.
+	// placeStmt halves the log by ids, which stamps follow, so that it needs no index on them. Those that
+	// were deferred have their own: their stamps are later than those of their neighbours.
 	placeStmt = `
 WITH RECURSIVE s (low, high) AS (
 	SELECT coalesce(min(id), 1) - 1, coalesce(max(id), 0) FROM {outbox_events}
@@ -27,10 +28,11 @@ WITH RECURSIVE s (low, high) AS (
 		SELECT min(e.id) FROM {outbox_events} e WHERE e.id > s.low + (s.high - s.low) / 2)
 	WHERE s.low < s.high
 )
-SELECT max(low) FROM s`
+SELECT min(max(low), coalesce((SELECT min(id) - 1 FROM (SELECT id FROM {outbox_events} WHERE due_at >= ?1)), max(low))) FROM s`
 
-	// delivered holds for an event e that is neither queued nor parked.
-	delivered = `NOT EXISTS (SELECT 1 FROM {outbox_queue} q WHERE q.shard = e.shard AND q.id = e.id)
+	// delivered holds for an event e that is neither deferred, queued nor parked.
+	delivered = `NOT EXISTS (SELECT 1 FROM {outbox_deferred} d WHERE d.id = e.id)
+		AND NOT EXISTS (SELECT 1 FROM {outbox_queue} q WHERE q.shard = e.shard AND q.id = e.id)
 		AND NOT EXISTS (SELECT 1 FROM {outbox_parked} p WHERE p.id = e.id)`
 )
 
@@ -96,7 +98,7 @@ func (s *Store) retained(ctx context.Context, tx *sql.Tx, f producer.Selection, 
 	if !f.From.IsZero() {
 		from = f.From.UnixMicro()
 	}
-	w.add("e.created_at >= ? AND e.created_at < ?", from, to)
+	w.add(stamp+" >= ? AND "+stamp+" < ?", from, to)
 	all := append([]any{now()}, args...)
 	return s.each(ctx, tx, func(rows *sql.Rows) error {
 		var e producer.Retained
@@ -113,7 +115,7 @@ func (s *Store) retained(ctx context.Context, tx *sql.Tx, f producer.Selection, 
 		e.ID, err = uuid.FromBytes(id)
 		page.Events = append(page.Events, e)
 		return err
-	}, `SELECT e.id, e.dispatch_id, e.created_at, e.resend_seconds, `+expired+` FROM `+among+`
+	}, `SELECT e.id, e.dispatch_id, `+stamp+`, e.resend_seconds, `+expired+` FROM `+among+`
 		WHERE `+w.String()+` ORDER BY e.id LIMIT ?`, append(append(all, w.args...), limit)...)
 }
 

@@ -52,6 +52,7 @@ func Producer[TX any](t *testing.T, open func(t *testing.T) OutboxFixture[TX]) {
 		{"operator", operatorTests[TX]()},
 		{"janitor", janitorTests[TX]()},
 		{"replay", replayTests[TX]()},
+		{"deferred", deferredTests[TX]()},
 	} {
 		t.Run(group.name, func(t *testing.T) {
 			for _, test := range group.tests {

@@ -427,3 +427,28 @@ func replayAgainstRemoval[TX any](o *outbox[TX]) {
 		}
 	}
 }
+
+func replayByDueTime[TX any](o *outbox[TX]) {
+	a := deferredRecord("key", "a", time.Now().Add(300*time.Millisecond))
+	o.write(a, record("key", "b"))
+	due := o.waiting()[0].DueAt
+	lease := o.lease("relay", a.Shard)
+	o.eventually("move of the event", func() bool { return len(o.undefer("relay", 10, lease).Moved) > 0 })
+	events := o.queue()
+	o.mark("relay", lease, events...)
+	place, err := o.Store.Place(o.ctx(), due)
+	o.ok(err)
+	if place >= events[0].Seq {
+		o.Errorf("place of %v is %d, behind event %d, which was due then", due, place, events[0].Seq)
+	}
+	page, err := o.Store.Retained(o.ctx(), producer.Selection{From: due}, place, 100, 100)
+	o.ok(err)
+	if len(page.Events) != 1 || page.Events[0].ID != a.ID || !page.Events[0].Stamp.Equal(due) {
+		o.Errorf("retained since %v are %+v", due, page.Events)
+	}
+	page, err = o.Store.Retained(o.ctx(), producer.Selection{To: due}, 0, 100, 100)
+	o.ok(err)
+	if len(page.Events) != 1 || page.Events[0].ID == a.ID {
+		o.Errorf("retained until %v are %+v", due, page.Events)
+	}
+}

@@ -1,0 +1,70 @@
+package mutants
+
+// deferring is about deferred events.
+var deferring = []Mutant{
+	{
+		Name: "sent-and-still-deferred", Guarantee: "G2",
+		Broken: "A deferred event is sent without having been moved, so a cancel that says yes comes too late.",
+		File:   "store/postgres/deferred.go",
+		Old: `    DELETE FROM {{outbox_deferred}} d
+    WHERE d.id = ANY (ARRAY(SELECT due.id FROM due JOIN fence f ON f.shard = due.shard))
+    RETURNING d.shard, d.id`,
+		New: `    SELECT d.shard, d.id FROM {{outbox_deferred}} d
+    WHERE d.id = ANY (ARRAY(SELECT due.id FROM due JOIN fence f ON f.shard = due.shard))`,
+		Test: Test{pg, outboxC + "deferred/moved event can neither be cancelled nor rescheduled"},
+	},
+	{
+		Name: "cancel-says-yes", Guarantee: "G2",
+		Broken: "A cancel names events that were sent already.",
+		File:   "store/postgres/deferred.go",
+		Old:    `SELECT dispatch_id FROM gone ORDER BY id`,
+		New:    `SELECT dispatch_id FROM {{outbox_events}} WHERE dispatch_id = ANY ($1::uuid[])`,
+		Test:   Test{pg, outboxC + "deferred/moved event can neither be cancelled nor rescheduled"},
+	},
+	{
+		Name: "move-without-a-fence", Guarantee: "G2",
+		Broken: "A relay that has lost a shard moves its deferred events.",
+		File:   "store/postgres/deferred.go",
+		Old:    `WHERE s.owner = $1 AND s.epoch = l.epoch AND s.shard IN (SELECT shard FROM due)`,
+		New:    `WHERE $1 <> '' AND s.shard IN (SELECT shard FROM due)`,
+		Test:   Test{pg, outboxC + "deferred/events of a lost shard are not moved"},
+	},
+	{
+		Name: "due-by-the-relays-clock", Guarantee: "G2",
+		Broken: "A relay waits by its own clock for the next due event, and does not see the database's jump.",
+		File:   "producer/relay_deferred.go",
+		Old:    `		d.at = min(d.at, c.now+cl.next)`,
+		New:    `		d.at = c.now + cl.next`,
+		Test:   Test{relay, "TestTheDatabasesClockDecidesWhatIsDue"},
+	},
+	{
+		Name: "move-is-not-looked-for", Guarantee: "G2",
+		Broken: "Events that were moved stand below the low-water mark, where nobody looks for minutes.",
+		File:   "producer/relay_deferred.go",
+		Old:    `			sh.known, sh.more = min(sh.known, m.Seq-1), true`,
+		New:    `			sh.more = true`,
+		Test:   Test{relay, "TestDeferredEventIsSentWhenItIsDue"},
+	},
+	{
+		Name: "deferred-taken-for-delivered", Guarantee: "G2",
+		Broken: "A deferred event is neither queued nor parked, and so replayed as a delivered one.",
+		File:   "store/postgres/replay.go",
+		Old: `      AND NOT EXISTS (SELECT FROM {{outbox_deferred}} d WHERE d.id = e.id OFFSET 0)
+      AND NOT EXISTS (SELECT FROM {{outbox_queue}} q WHERE q.shard = e.shard AND q.id = e.id OFFSET 0)
+      AND NOT EXISTS (SELECT FROM {{outbox_parked}} p WHERE p.id = e.id OFFSET 0)
+    ORDER BY e.id LIMIT $7`,
+		New: `      AND NOT EXISTS (SELECT FROM {{outbox_queue}} q WHERE q.shard = e.shard AND q.id = e.id OFFSET 0)
+      AND NOT EXISTS (SELECT FROM {{outbox_parked}} p WHERE p.id = e.id OFFSET 0)
+    ORDER BY e.id LIMIT $7`,
+		Test: Test{pg, outboxC + "deferred/deferred event is neither replayed nor removed"},
+	},
+	{
+		Name: "head-that-was-sent", Guarantee: "G4",
+		Broken: "A relay takes an event that was sent for the head of its key, and does not see that a due one stands before the next.",
+		File:   "producer/relay_parked.go",
+		Old: `		l.head = l.fifo[0].Seq
+`,
+		New:  ``,
+		Test: Test{relay, "TestDueEventOfAKeyThatWaitsGoesInFront"},
+	},
+}

@@ -1,0 +1,186 @@
+package postgres
+
+import (
+	"context"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/boxpair/boxpair/producer"
+)
+
+// undefer moves what is due. It goes by an index on the time to just these rows; where nothing is due, no
+// row is locked and nothing written.
+//
+// due: a row that somebody is cancelling or moving is locked, and passed over. Who has waited for nobody sees a
+// row as it is now: one that was moved to a later time meanwhile is not due any more.
+//
+// moved: an array, since the planner would rather read the whole table than look some thousand rows up in a join.
+//
+// fence: see [mark]. The commit waits for the disk, unlike that of a mark: a move that a crash undoes
+// could be followed by a cancel of what was sent.
+var undefer = statement(`
+WITH lease AS MATERIALIZED (
+    SELECT * FROM unnest($2::smallint[], $3::bigint[]) AS l (shard, epoch)
+), due AS MATERIALIZED (
+    SELECT d.id, d.shard FROM lease l CROSS JOIN LATERAL (
+        SELECT d.id, d.shard FROM {{outbox_deferred}} d
+        WHERE d.shard = l.shard AND d.due_at <= statement_timestamp()
+        ORDER BY d.due_at, d.id LIMIT $4
+        FOR UPDATE SKIP LOCKED
+    ) d
+), fence AS MATERIALIZED (
+    SELECT s.shard FROM {{outbox_shards}} s JOIN lease l ON l.shard = s.shard
+    WHERE s.owner = $1 AND s.epoch = l.epoch AND s.shard IN (SELECT shard FROM due)
+    ORDER BY s.shard
+    FOR KEY SHARE OF s
+), moved AS (
+    DELETE FROM {{outbox_deferred}} d
+    WHERE d.id = ANY (ARRAY(SELECT due.id FROM due JOIN fence f ON f.shard = due.shard))
+    RETURNING d.shard, d.id
+), queued AS (
+    INSERT INTO {{outbox_queue}} (shard, id) SELECT shard, id FROM moved
+)
+SELECT ARRAY(SELECT shard FROM moved ORDER BY id), ARRAY(SELECT id FROM moved ORDER BY id),
+    ARRAY(SELECT DISTINCT shard FROM due WHERE shard NOT IN (SELECT shard FROM fence)),
+    coalesce((
+        SELECT extract(epoch FROM min(n.due_at) - statement_timestamp())::float8
+        FROM lease l CROSS JOIN LATERAL (
+            SELECT d.due_at FROM {{outbox_deferred}} d
+            WHERE d.shard = l.shard AND d.due_at > statement_timestamp() ORDER BY d.due_at, d.id LIMIT 1
+        ) n
+    ), 0)`)
+
+// Undefer implements [producer.RelayStore].
+func (s *Store) Undefer(ctx context.Context, relay string, leases []producer.Lease, limit int) (producer.Undeferred, error) {
+	if len(leases) == 0 {
+		return producer.Undeferred{}, nil
+	}
+	shards, epochs := split(leases)
+	var movedShards, lost []int16
+	var moved []int64
+	var next float64
+	err := s.queryRow(ctx, undefer, relay, shards, epochs, limit).Scan(&movedShards, &moved, &lost, &next)
+	if err != nil {
+		return producer.Undeferred{}, failed("queue deferred events", err)
+	}
+	u := producer.Undeferred{Next: nextDue(next)}
+	for i, seq := range moved {
+		u.Moved = append(u.Moved, producer.Moved{Shard: int(movedShards[i]), Seq: seq})
+	}
+	for _, shard := range lost {
+		u.Lost = append(u.Lost, int(shard))
+	}
+	return u, nil
+}
+
+// nextDue returns seconds as a duration that is not zero, however far ahead they end.
+func nextDue(seconds float64) time.Duration {
+	const far = 10 * 365 * 24 * time.Hour
+	switch {
+	case seconds == 0:
+		return 0
+	case seconds > far.Seconds():
+		return far
+	}
+	return max(time.Duration(seconds*float64(time.Second)), time.Microsecond)
+}
+
+// chosenDeferred locks deferred events in the order of their ids, so that two who cancel the same
+// ones do not wait for each other.
+const chosenDeferred = `
+WITH chosen AS MATERIALIZED (
+    SELECT d.id, d.shard, d.key, e.dispatch_id
+    FROM (SELECT id, dispatch_id FROM {{outbox_events}} WHERE dispatch_id = ANY ($1::uuid[]) OFFSET 0) e
+    JOIN {{outbox_deferred}} d ON d.id = e.id
+    ORDER BY d.id
+    FOR UPDATE OF d
+)`
+
+// cancel deletes the rows of deferred events: a relay that moves them at the same time deletes them too, and one
+// of both finds nothing.
+var cancel = statement(chosenDeferred + `, gone AS (
+    DELETE FROM {{outbox_deferred}} d USING chosen c WHERE d.id = c.id
+    RETURNING c.id, c.shard, c.key, c.dispatch_id
+), kept AS (
+    INSERT INTO {{outbox_parked}} (id, shard, key, state, reason, discarded_at)
+    SELECT id, shard, key, 'cancelled', $2, clock_timestamp() FROM gone
+), noted AS (
+    INSERT INTO {{outbox_attempts}} (event_id, outcome, error) SELECT id, 'cancelled', $2 FROM gone ORDER BY id
+)
+SELECT dispatch_id FROM gone ORDER BY id`)
+
+// Cancel implements [producer.EventStore].
+func (s *Store) Cancel(ctx context.Context, tx pgx.Tx, ids []uuid.UUID, reason string) ([]uuid.UUID, error) {
+	return s.changeDeferred(ctx, tx, "cancel events", cancel, ids, reason)
+}
+
+// reschedule changes the time in the log as well: the stamp goes by it.
+var reschedule = statement(chosenDeferred + `, changed AS (
+    UPDATE {{outbox_deferred}} d SET due_at = $2 FROM chosen c WHERE d.id = c.id
+    RETURNING c.id, c.dispatch_id
+), logged AS (
+    UPDATE {{outbox_events}} e SET due_at = $2 FROM changed c WHERE e.id = c.id
+)
+SELECT dispatch_id FROM changed ORDER BY id`)
+
+// Reschedule implements [producer.EventStore].
+func (s *Store) Reschedule(ctx context.Context, tx pgx.Tx, ids []uuid.UUID, at time.Time) ([]uuid.UUID, error) {
+	return s.changeDeferred(ctx, tx, "reschedule events", reschedule, ids, at)
+}
+
+func (s *Store) changeDeferred(ctx context.Context, tx pgx.Tx, doing string, t *template, ids []uuid.UUID, arg any) ([]uuid.UUID, error) {
+	if len(ids) == 0 {
+		return nil, nil
+	}
+	rows, err := tx.Query(ctx, s.sql[t], idValues(ids), arg)
+	if err != nil {
+		return nil, failed(doing, err)
+	}
+	changed, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (id uuid.UUID, err error) {
+		err = row.Scan((*[16]byte)(&id))
+		return id, err
+	})
+	if err != nil {
+		return nil, failed(doing, err)
+	}
+	return changed, nil
+}
+
+var listDeferred = statement(`
+SELECT d.shard, d.id, 0, 0, '', ` + eventColumns + `, d.due_at
+FROM {{outbox_deferred}} d
+LEFT JOIN LATERAL (SELECT * FROM {{outbox_events}} e WHERE e.id = d.id OFFSET 0) e ON true
+WHERE (cardinality($1::uuid[]) = 0 OR d.id IN (SELECT id FROM {{outbox_events}} WHERE dispatch_id = ANY ($1::uuid[])))
+  AND ($2 = '' OR e.topic = $2) AND ($3 = '' OR d.key = $3)
+  AND d.id > $4 AND d.due_at >= $6 AND d.due_at < $7
+ORDER BY d.id LIMIT $5`)
+
+// ListDeferred implements [producer.OperatorStore].
+func (s *Store) ListDeferred(ctx context.Context, f producer.DeferredFilter) ([]producer.Deferred, error) {
+	limit := f.Limit
+	if limit <= 0 {
+		limit = defaultFilterLimit
+	}
+	rows, err := s.query(ctx, listDeferred, idValues(f.IDs), f.Topic, f.Key, f.After, limit, sinceOf(f.From), untilOf(f.To))
+	if err != nil {
+		return nil, failed("list deferred events", err)
+	}
+	list, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (d producer.Deferred, err error) {
+		var round int64
+		var attempts int
+		var state string
+		var missing bool
+		var due pgtype.Timestamptz
+		columns := append([]any{&d.Shard, &d.Seq, &round, &attempts, &state, &missing}, into(&d.Record)...)
+		err = row.Scan(append(columns, &due)...)
+		d.DueAt = timeOf(due)
+		return d, err
+	})
+	if err != nil {
+		return nil, failed("list deferred events", err)
+	}
+	return list, nil
+}
