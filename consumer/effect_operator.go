@@ -34,7 +34,7 @@ func (i *Inbox[TX]) RedriveEffects(ctx context.Context, f EffectFilter) ([]uuid.
 	if len(f.Keys)+len(f.IDs)+len(f.States) == 0 {
 		return nil, errors.New("redrive effects: name Keys, IDs or States: an uncertain effect may have been carried out")
 	}
-	return i.changeEffects(ctx, "effect redriven", f, EffectChange{State: EffectPending})
+	return i.changeEffects(ctx, "redriven", f, EffectChange{State: EffectPending})
 }
 
 // DiscardEffects gives up effects that f selects and that nobody is carrying out, keeps the reason with them, and returns the dispatch IDs of their messages.
@@ -42,7 +42,7 @@ func (i *Inbox[TX]) DiscardEffects(ctx context.Context, f EffectFilter, reason s
 	if reason == "" || clean(reason, maxError) != reason {
 		return nil, errors.New("discard effects: a reason is required, in at most 1 KiB of text")
 	}
-	return i.changeEffects(ctx, "effect discarded", f, EffectChange{State: EffectDiscarded, Reason: reason})
+	return i.changeEffects(ctx, "discarded", f, EffectChange{State: EffectDiscarded, Reason: reason})
 }
 
 // ResolveEffect says that the effect under key was carried out, with that result: Finish runs with it, and Do does not run again. It is for
@@ -52,18 +52,18 @@ func (i *Inbox[TX]) ResolveEffect(ctx context.Context, key uuid.UUID, result any
 	if err != nil {
 		return false, fmt.Errorf("resolve an effect: %w", err)
 	}
-	ids, err := i.changeEffects(ctx, "effect resolved", EffectFilter{Keys: []uuid.UUID{key}}, EffectChange{State: EffectAnswered, Result: b})
+	ids, err := i.changeEffects(ctx, "resolved", EffectFilter{Keys: []uuid.UUID{key}}, EffectChange{State: EffectAnswered, Result: b})
 	return len(ids) > 0, err
 }
 
-func (i *Inbox[TX]) changeEffects(ctx context.Context, what string, f EffectFilter, c EffectChange) ([]uuid.UUID, error) {
+func (i *Inbox[TX]) changeEffects(ctx context.Context, how string, f EffectFilter, c EffectChange) ([]uuid.UUID, error) {
 	store, err := i.ledger()
 	if err != nil {
 		return nil, err
 	}
 	ids, err := store.ChangeEffects(ctx, f.withDefaults(), c)
 	for _, id := range ids {
-		i.log.InfoContext(ctx, what, "dispatch_id", id, "consumer", f.Consumer, "reason", c.Reason)
+		i.log.InfoContext(ctx, "operator changed an effect", "how", how, "dispatch_id", id, "consumer", f.Consumer, "reason", c.Reason)
 	}
 	for _, h := range i.all() {
 		if h.effects != nil {

@@ -27,7 +27,7 @@ func letterCommand(verb, summary, details string, more func(l *letters, s *setti
 		name: deadLetters + " " + verb, summary: summary, details: details,
 		define: func(s *settings) func(context.Context, *process) (int, error) {
 			l := &letters{}
-			l.selection.define(s)
+			l.define(s)
 			s.on(&l.asJSON, "json", "print one JSON object instead of a table.")
 			if more != nil {
 				more(l, s)

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -121,8 +122,7 @@ func supervise(ctx context.Context, p *provider, shop shop, env, command []strin
 		cmd.WaitDelay = 10 * time.Second
 		if err := cmd.Start(); err != nil {
 			stop()
-			<-done
-			return fmt.Errorf("start the service: %w", err)
+			return errors.Join(fmt.Errorf("start the service: %w", err), <-done)
 		}
 		p.watch(cmd.Process)
 		_ = cmd.Wait() // killed, or told to end

@@ -194,7 +194,7 @@ func TestWhatIsLeftOpenInALentTransactionEndsWithIt(t *testing.T) {
 		var lent *sql.Tx
 		r.ok(r.store.Transact(r.ctx(), func(ctx context.Context, tx *sql.Tx) error {
 			lent = tx
-			stmt, err := tx.PrepareContext(ctx, "SELECT generate_series(1, 1000)")
+			stmt, err := tx.PrepareContext(ctx, "SELECT generate_series(1, 1000)") //nolint:sqlclosecheck // that is the point
 			r.ok(err)
 			rows, err := stmt.QueryContext(ctx) //nolint:rowserrcheck,sqlclosecheck // that is the point
 			r.ok(err)

@@ -52,11 +52,20 @@ type pgxConn = pgx.Conn // a field of that name would hide the method
 
 var errNotOwn = errors.New("the transaction belongs to database/sql")
 
+// Begin implements [pgx.Tx].
 func (v visited) Begin(context.Context) (pgx.Tx, error) { return nil, errNotOwn }
-func (v visited) Commit(context.Context) error          { return errNotOwn }
-func (v visited) Rollback(context.Context) error        { return errNotOwn }
-func (v visited) Conn() *pgx.Conn                       { return v.pgxConn }
-func (v visited) LargeObjects() pgx.LargeObjects        { return pgx.LargeObjects{} }
+
+// Commit implements [pgx.Tx].
+func (v visited) Commit(context.Context) error { return errNotOwn }
+
+// Rollback implements [pgx.Tx].
+func (v visited) Rollback(context.Context) error { return errNotOwn }
+
+// Conn implements [pgx.Tx].
+func (v visited) Conn() *pgx.Conn { return v.pgxConn }
+
+// LargeObjects implements [pgx.Tx].
+func (v visited) LargeObjects() pgx.LargeObjects { return pgx.LargeObjects{} }
 
 // lender are the connections of a pool, each as one of database/sql besides.
 type lender struct{ pool *pgxpool.Pool }
@@ -93,8 +102,10 @@ func (l lender) begin(ctx context.Context, options pgx.TxOptions) (pgx.Tx, error
 	return &lentTx{Tx: tx, conn: conn}, nil
 }
 
+// Conn returns the connection that is lent.
 func (c *lentConn) Conn() *pgx.Conn { return c.conn.Conn() }
 
+// SendBatch is that of the connection.
 func (c *lentConn) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
 	return c.Conn().SendBatch(ctx, b)
 }
@@ -111,11 +122,13 @@ type lentTx struct {
 
 func (t *lentTx) lent() *lentConn { return t.conn }
 
+// Commit implements [pgx.Tx].
 func (t *lentTx) Commit(ctx context.Context) error {
 	defer t.end()
 	return t.Tx.Commit(ctx)
 }
 
+// Rollback implements [pgx.Tx].
 func (t *lentTx) Rollback(ctx context.Context) error {
 	defer t.end()
 	return t.Tx.Rollback(ctx)
@@ -175,12 +188,15 @@ type lentDriverConn struct {
 	lent *lentDriver
 }
 
+// Begin implements [driver.Conn].
 func (c lentDriverConn) Begin() (driver.Tx, error) { return c.lent, nil }
 
+// BeginTx implements [driver.ConnBeginTx].
 func (c lentDriverConn) BeginTx(context.Context, driver.TxOptions) (driver.Tx, error) {
 	return c.lent, nil
 }
 
+// Close implements [driver.Conn].
 func (c lentDriverConn) Close() error { return nil } // it is only lent
 
 // Commit implements [driver.Tx].
