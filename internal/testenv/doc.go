@@ -1,4 +1,4 @@
-// Package testenv gives a test a PostgreSQL database and a RabbitMQ of its own.
+// Package testenv gives a test a PostgreSQL database, a MySQL or MariaDB one, and a RabbitMQ of its own.
 //
 //	func TestWrite(t *testing.T) {
 //		t.Parallel()
@@ -14,6 +14,8 @@
 //	TEST_AMQP_URL       a RabbitMQ
 //	TEST_RABBITMQCTL    a program that runs rabbitmqctl against that RabbitMQ
 //	TEST_PG_BIN         a directory with psql, pg_dump and pg_restore
+//	TEST_MYSQL_URL      a MySQL or MariaDB account that may create databases, or
+//	TEST_MYSQL_FROM     where to ask for one
 //
 // Without them a test fails and says what to run: a test that does not run
 // proves nothing, so nothing is ever skipped.

@@ -15,6 +15,7 @@ import (
 const (
 	postgresImage = "postgres:17"
 	rabbitImage   = "rabbitmq:4.1"
+	mysqlImage    = "mysql:8.4"
 )
 
 // DockerWorks says whether a Docker daemon answers.

@@ -26,6 +26,18 @@ func Install(ctx context.Context, postgres, rabbitmq bool, say func(format strin
 	if rabbitmq && RabbitMQBin() == "" {
 		packages = append(packages, "rabbitmq-server")
 	}
+	return install(ctx, packages, say)
+}
+
+// InstallMySQL is [Install] for MariaDB.
+func InstallMySQL(ctx context.Context, say func(format string, args ...any)) error {
+	if findMySQL().server != "" {
+		return nil
+	}
+	return install(ctx, []string{"mariadb-server"}, say)
+}
+
+func install(ctx context.Context, packages []string, say func(format string, args ...any)) error {
 	apt, err := exec.LookPath("apt-get")
 	if len(packages) == 0 || err != nil || runtime.GOOS != "linux" || os.Geteuid() != 0 {
 		return nil

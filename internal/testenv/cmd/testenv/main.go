@@ -5,7 +5,8 @@
 //
 // The command finds them through TEST_DATABASE_URL, TEST_AMQP_URL,
 // TEST_RABBITMQCTL and TEST_PG_BIN. Where TEST_DATABASE_URL or TEST_AMQP_URL is
-// set already, that server is used and none is started in its place. TMPDIR is
+// set already, that server is used and none is started in its place. A MariaDB or MySQL is started
+// when a test asks for it first, at the address in TEST_MYSQL_FROM, unless TEST_MYSQL_URL is set. TMPDIR is
 // a directory that is removed in the end. Without a command it prints the
 // variables and waits to be interrupted.
 //
@@ -50,6 +51,10 @@ func run(command []string) int {
 	env, err := startUnlessInterrupted(signals)
 	defer env.close()
 	if err != nil {
+		say("%v", err)
+		return 1
+	}
+	if err := env.offerMySQL(); err != nil {
 		say("%v", err)
 		return 1
 	}
