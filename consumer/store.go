@@ -10,7 +10,7 @@ import (
 )
 
 // Store keeps inboxes. TX is the type of its transactions. The stores of this
-// library are in store/postgres and store/sqlite; package store/storetest holds
+// library are in store/postgres, store/mysql and store/sqlite; package store/storetest holds
 // the contract below as tests for any other. No method has the name of one that a producer's store
 // has and another signature, so one store can be both.
 //

@@ -70,6 +70,11 @@ func Pending(known []Migration, applied []Applied) ([]Migration, error) {
 var fileName = regexp.MustCompile(`^([0-9]{4})_([a-z0-9_]+)\.sql$`)
 
 func load(files fs.FS, dir string, rename func(string) string) ([]Migration, error) {
+	return loadQuoted(files, dir, '"', rename)
+}
+
+// loadQuoted is load for files in which names are quoted otherwise.
+func loadQuoted(files fs.FS, dir string, quote byte, rename func(string) string) ([]Migration, error) {
 	entries, err := fs.ReadDir(files, dir) // sorted by name, so by number
 	if err != nil {
 		return nil, err
@@ -94,7 +99,7 @@ func load(files fs.FS, dir string, rename func(string) string) ([]Migration, err
 		sum := sha256.Sum256(text)
 		list = append(list, Migration{
 			Number: number, Name: parts[2],
-			SQL: rewrite(string(text), rename), Checksum: hex.EncodeToString(sum[:]),
+			SQL: rewriteQuoted(string(text), quote, rename), Checksum: hex.EncodeToString(sum[:]),
 		})
 	}
 	return list, nil
@@ -113,10 +118,13 @@ func (n Names) postgres(name string) string {
 }
 
 // rewrite replaces the names in double quotes by what rename says.
-func rewrite(sql string, rename func(string) string) string {
+func rewrite(sql string, rename func(string) string) string { return rewriteQuoted(sql, '"', rename) }
+
+// rewriteQuoted is rewrite for names in quote.
+func rewriteQuoted(sql string, quote byte, rename func(string) string) string {
 	var out strings.Builder
 	for {
-		i := strings.IndexAny(sql, `"'-/`)
+		i := strings.IndexAny(sql, `"'-/`+string(quote))
 		if i < 0 {
 			out.WriteString(sql)
 			return out.String()
@@ -124,9 +132,9 @@ func rewrite(sql string, rename func(string) string) string {
 		out.WriteString(sql[:i])
 		sql = sql[i:]
 		n := token(sql)
-		if sql[0] == '"' && n >= len(`""`) {
-			name := strings.ReplaceAll(sql[1:n-1], `""`, `"`)
-			out.WriteString(Quote(rename(name)))
+		if q := sql[:1]; sql[0] == quote && n >= len(`""`) {
+			name := strings.ReplaceAll(sql[1:n-1], q+q, q)
+			out.WriteString(quoteWith(q, rename(name)))
 		} else {
 			out.WriteString(sql[:n])
 		}
@@ -138,7 +146,7 @@ func rewrite(sql string, rename func(string) string) string {
 // with, or 1 if it begins with neither.
 func token(sql string) int {
 	switch {
-	case sql[0] == '"', sql[0] == '\'':
+	case sql[0] == '"', sql[0] == '\'', sql[0] == '`':
 		return quoted(sql)
 	case strings.HasPrefix(sql, "--"):
 		return until(sql, "\n")

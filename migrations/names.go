@@ -26,8 +26,9 @@ const (
 
 // Names says where the tables are and how they are called. The zero value is not valid.
 type Names struct {
-	schema string // "" in SQLite
-	prefix string
+	schema     string // "" in SQLite and MySQL
+	prefix     string
+	backquoted bool // in MySQL
 }
 
 // PostgresNames returns the names for PostgreSQL. The schema defaults to
@@ -79,7 +80,7 @@ func check(field, name string, limit int) error {
 	return nil
 }
 
-// Schema returns the schema as it is, or "" in SQLite.
+// Schema returns the schema as it is, or "" in SQLite and MySQL.
 func (n Names) Schema() string { return n.schema }
 
 // Prefix returns the prefix as it is.
@@ -95,9 +96,16 @@ func (n Names) Table(name string) string {
 }
 
 // Bare is Table without the schema, for where the grammar allows none.
-func (n Names) Bare(name string) string { return Quote(n.prefix + name) }
+func (n Names) Bare(name string) string {
+	if n.backquoted {
+		return quoteWith("`", n.prefix+name)
+	}
+	return Quote(n.prefix + name)
+}
 
-// Quote returns name as an identifier in SQL.
-func Quote(name string) string {
-	return `"` + strings.ReplaceAll(name, `"`, `""`) + `"`
+// Quote returns name as an identifier in standard SQL, in double quotes.
+func Quote(name string) string { return quoteWith(`"`, name) }
+
+func quoteWith(quote, name string) string {
+	return quote + strings.ReplaceAll(name, quote, quote+quote) + quote
 }

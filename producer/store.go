@@ -10,7 +10,7 @@ import (
 )
 
 // Store keeps an outbox. TX is the type of its transactions. The stores of this
-// library are in store/postgres and store/sqlite; package store/storetest holds
+// library are in store/postgres, store/mysql and store/sqlite; package store/storetest holds
 // the contract below as tests for any other.
 //
 // All methods may be called concurrently, except that one transaction is used by

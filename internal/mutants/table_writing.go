@@ -166,6 +166,31 @@ var writing = []Mutant{
 		Test:   Test{"store/sqlite", "TestConflictCannotBeSwallowedIntoACommit"},
 	},
 	{
+		Name: "mysql-content-not-compared", Guarantee: "G6",
+		Broken: "On MySQL an event with a known dispatch ID and other content is dropped silently.",
+		File:   "store/mysql/append.go",
+		Old:    `		case records[i].Digest != transport.Digest(digest):`,
+		New:    `		case records[i].Digest != transport.Digest(digest) && rewrites == 0:`,
+		Test:   Test{"store/mysql", "TestProducerContract/append/other content under a known ID dooms the transaction"},
+	},
+	{
+		Name: "mysql-goes-on-after-a-lost-transaction", Guarantee: "G1",
+		Broken: "Statements after MySQL has rolled a transaction back by itself are committed one by one.",
+		File:   "store/mysql/guard.go",
+		Old:    `	if c.tx.lost != nil {`,
+		New:    `	if c.tx.lost == errIdle {`,
+		Test:   Test{"store/mysql", "TestTransactionThatTheServerEndedGoesOnWithNothing"},
+	},
+	{
+		Name: "mysql-writers-do-not-take-turns", Guarantee: "G2",
+		Broken: "On MySQL an event becomes visible below one of its shard that was fetched already.",
+		File:   "store/mysql/append.go",
+		Old:    "` ORDER BY shard FOR UPDATE`",
+		New:    "` ORDER BY shard`",
+		Test: Test{"store/mysql", "TestProducerContract/concurrent writers/" +
+			"writers of a shard take turns, so that its events become visible in the order of their IDs"},
+	},
+	{
 		Name: "sqlite-goes-on-after-a-lost-transaction", Guarantee: "G1",
 		Broken: "Statements after SQLite has rolled a transaction back by itself are committed one by one.",
 		File:   "store/sqlite/guard.go",

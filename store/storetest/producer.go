@@ -30,6 +30,10 @@ type OutboxFixture[TX any] struct {
 	// OneWriter tells that of two transactions that write, the second waits for the
 	// end of the first or fails. What needs two at once is not tested then.
 	OneWriter bool
+	// ShardWriters tells that of two transactions that write events of one shard, the second waits for the
+	// end of the first. The events of a shard become visible in the order of their IDs then, which is tested
+	// instead of what Writers has to name otherwise.
+	ShardWriters bool
 }
 
 // Producer tests that a store keeps the contract of [producer.Store]. open returns
@@ -59,7 +63,7 @@ func Producer[TX any](t *testing.T, open func(t *testing.T) OutboxFixture[TX]) {
 				t.Run(test.fact, func(t *testing.T) {
 					t.Parallel()
 					f := open(t)
-					if test.twoWriters && f.OneWriter {
+					if test.twoWriters && f.OneWriter || test.oneShard && f.ShardWriters || test.shardWriters && !f.ShardWriters {
 						return
 					}
 					test.run(&outbox[TX]{T: t, OutboxFixture: f})
@@ -73,6 +77,8 @@ type outboxTest[TX any] struct {
 	fact       string
 	run        func(o *outbox[TX])
 	twoWriters bool
+	// oneShard needs two transactions that write to one shard at once, shardWriters that they do not.
+	oneShard, shardWriters bool
 }
 
 // outbox is a test and the outbox that it works on.

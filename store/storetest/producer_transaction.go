@@ -18,9 +18,10 @@ func concurrentTests[TX any]() []outboxTest[TX] {
 		{fact: "equal event waits for the first and is known", run: equalWaits[TX], twoWriters: true},
 		{fact: "equal event is new when the first is rolled back", run: equalAfterRollback[TX], twoWriters: true},
 		{fact: "other content waits for the first and conflicts", run: differentWaits[TX], twoWriters: true},
-		{fact: "opposite orders end in a retryable error or not at all", run: oppositeOrders[TX], twoWriters: true},
+		{fact: "opposite orders end in a retryable error or not at all", run: oppositeOrders[TX], twoWriters: true, oneShard: true},
 		{fact: "many writers of one event write it once", run: manyWriters[TX]},
-		{fact: "lower ID that is committed later is found, and its writer was named", run: lowerIDLater[TX], twoWriters: true},
+		{fact: "lower ID that is committed later is found, and its writer was named", run: lowerIDLater[TX], twoWriters: true, oneShard: true},
+		{fact: "writers of a shard take turns, so that its events become visible in the order of their IDs", run: shardTurns[TX], twoWriters: true, shardWriters: true},
 		{fact: "locked key makes others wait", run: lockedKeyWaits[TX], twoWriters: true},
 	}
 }
@@ -189,6 +190,35 @@ func lowerIDLater[TX any](o *outbox[TX]) {
 		}
 	}
 	o.rollback(other)
+}
+
+// shardTurns: a transaction that writes to a shard waits for one that has, to whatever end that comes. Other
+// shards go on.
+func shardTurns[TX any](o *outbox[TX]) {
+	for _, commit := range []bool{true, false} {
+		first, second, other := recordIn(1, "first"), recordIn(1, "second"), recordIn(2, "other")
+		tx := o.begin()
+		o.appendIn(tx, uuid.New(), first)
+		waits := o.async(func() error {
+			return o.Store.Transact(o.ctx(), func(ctx context.Context, tx TX) error {
+				_, err := o.Store.Append(ctx, tx, uuid.New(), []producer.Record{second})
+				return err
+			})
+		})
+		o.stays("append to a shard that is being written to", waits)
+		o.write(other)
+		want := []producer.Record{first, second}
+		if commit {
+			o.commit(tx)
+		} else {
+			o.rollback(tx)
+			want = want[1:]
+		}
+		o.ok(o.result(waits))
+		got, err := o.Store.Fetch(o.ctx(), []producer.Range{{Shard: 1, Limit: 100}})
+		o.ok(err)
+		o.expectIDs("shard", ids(got)[len(got)-len(want):], want...)
+	}
 }
 
 func lockedKeyWaits[TX any](o *outbox[TX]) {

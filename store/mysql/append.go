@@ -1,0 +1,280 @@
+package mysql
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+	"unicode/utf8"
+	"weak"
+
+	"github.com/google/uuid"
+
+	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/transport"
+)
+
+// At most so many events, and bytes of them, are one statement, so that it stays far below what
+// max_allowed_packet is by default.
+const (
+	maxRows  = 200
+	maxBytes = 1 << 20
+)
+
+const (
+	insertEvents = `
+INSERT INTO {outbox_events} (
+    dispatch_id, digest, shard, topic, event_key, type, producer, source, version, event_index, schema_version,
+    content_type, correlation_id, traceparent, tracestate, occurred_at, created_at, headers, payload, resend_seconds, due_at
+) VALUES `
+	eventRow = `(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, COALESCE(?, {now}), {now}, ?, ?, ?, CASE WHEN ? > {now} THEN ? END)`
+	// Only a change tells a row that was there from a new one, whatever the connection counts as affected.
+	eventAgain = ` ON DUPLICATE KEY UPDATE rewrites = rewrites + 1`
+)
+
+// Append writes records in tx. Whoever writes to a shard waits for the end of all other transactions that
+// have written to it: an ID is given out only then, so that the events of a shard become visible in the
+// order of their IDs. Any failure rolls tx back, so that nobody can commit the change without all of its
+// events. Stamps of records are not used.
+func (s *Store) Append(ctx context.Context, tx *sql.Tx, writer uuid.UUID, records []producer.Record) ([]bool, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	headers := make([]string, len(records))
+	for i := range records {
+		var err error
+		if headers[i], err = encodeHeaders(records[i].Headers); err != nil {
+			return nil, fmt.Errorf("event %d: %w", i, err)
+		}
+	}
+	if !s.writers.tie(tx, writer) {
+		return nil, producer.ErrSecondWriter
+	}
+	known, err := s.append(ctx, tx, records, headers)
+	if err != nil {
+		return nil, fmt.Errorf("append events: %w", errors.Join(err, s.abandon(tx)))
+	}
+	return known, nil
+}
+
+func (s *Store) append(ctx context.Context, tx *sql.Tx, records []producer.Record, headers []string) ([]bool, error) {
+	if len(records) == 0 {
+		return nil, nil
+	}
+	if err := s.lockWriters(ctx, tx, records); err != nil {
+		return nil, err
+	}
+	known := make([]bool, len(records))
+	first := make(map[uuid.UUID]int, len(records)) // the place of an ID's first record
+	var batch []int
+	size := 0
+	for i := range records {
+		r := &records[i]
+		if at, again := first[r.ID]; again {
+			if known[i] = true; records[at].Digest != r.Digest {
+				return nil, fmt.Errorf("event %s: %w", r.ID, producer.ErrConflict)
+			}
+			continue
+		}
+		first[r.ID] = i
+		n := len(r.Payload) + len(headers[i])
+		if len(batch) == maxRows || len(batch) > 0 && size+n > maxBytes {
+			if err := s.insert(ctx, tx, records, headers, batch, known); err != nil {
+				return nil, err
+			}
+			batch, size = batch[:0], 0
+		}
+		batch, size = append(batch, i), size+n
+	}
+	return known, s.insert(ctx, tx, records, headers, batch, known)
+}
+
+// lockWriters waits for the other writers of the shards of records.
+func (s *Store) lockWriters(ctx context.Context, tx *sql.Tx, records []producer.Record) error {
+	shards := make([]int, len(records))
+	for i := range records {
+		shards[i] = records[i].Shard
+	}
+	slices.Sort(shards)
+	_, err := s.ids(ctx, tx, `SELECT shard FROM {outbox_writers} FORCE INDEX (PRIMARY) WHERE shard IN `+numbers(slices.Compact(shards))+
+		` ORDER BY shard FOR UPDATE`)
+	return err
+}
+
+// insert writes the events of batch, in their order, and queues or defers those that are new.
+func (s *Store) insert(ctx context.Context, tx *sql.Tx, records []producer.Record, headers []string, batch []int, known []bool) error {
+	var values strings.Builder
+	var args []any
+	var fresh []uuid.UUID
+	for n, i := range batch {
+		if n > 0 {
+			values.WriteString(", ")
+		}
+		values.WriteString(eventRow)
+		args = appendEvent(args, &records[i], headers[i])
+		fresh = append(fresh, records[i].ID)
+	}
+	changed, err := s.exec(ctx, tx, insertEvents+values.String()+eventAgain, args...)
+	if err != nil {
+		return err
+	}
+	if changed != int64(len(batch)) { // each that was known counts twice
+		if fresh, err = s.compareEvents(ctx, tx, records, batch, known); err != nil || len(fresh) == 0 {
+			return err
+		}
+	}
+	deferred := slices.ContainsFunc(batch, func(i int) bool { return !records[i].DeliverAt.IsZero() })
+	return s.enqueue(ctx, tx, fresh, deferred)
+}
+
+// enqueue writes the queue rows of new events, or those of deferred ones if there may be any.
+func (s *Store) enqueue(ctx context.Context, tx *sql.Tx, fresh []uuid.UUID, deferred bool) error {
+	const among = ` FROM {outbox_events} e FORCE INDEX (dispatch_id) WHERE e.dispatch_id IN `
+	_, err := s.exec(ctx, tx, `INSERT INTO {outbox_queue} (shard, id) SELECT e.shard, e.id`+among+hexes(fresh)+` AND e.due_at IS NULL`)
+	if err != nil || !deferred {
+		return err
+	}
+	_, err = s.exec(ctx, tx, `INSERT INTO {outbox_deferred} (id, shard, due_at, event_key)
+		SELECT e.id, e.shard, e.due_at, e.event_key`+among+hexes(fresh)+` AND e.due_at IS NOT NULL`)
+	return err
+}
+
+// appendEvent appends the values of an [eventRow].
+func appendEvent(args []any, r *producer.Record, headers string) []any {
+	payload := r.Payload
+	if payload == nil {
+		payload = []byte{}
+	}
+	return append(args, r.ID[:], r.Digest[:], r.Shard, []byte(r.Topic), []byte(r.Key), []byte(r.Type), []byte(r.Producer),
+		[]byte(r.Source), r.Version, r.Index, r.SchemaVersion, []byte(r.ContentType), []byte(r.CorrelationID), []byte(r.TraceParent),
+		[]byte(r.TraceState), stampOf(r.OccurredAt), []byte(headers), payload, int64(r.ResendFor/time.Second),
+		stampOf(r.DeliverAt), stampOf(r.DeliverAt))
+}
+
+// compareEvents tells which events of batch were known, and returns the IDs of the others. The rows are locked
+// already, so this sees them as they are.
+func (s *Store) compareEvents(ctx context.Context, tx *sql.Tx, records []producer.Record, batch []int, known []bool) (fresh []uuid.UUID, err error) {
+	ids := make([]uuid.UUID, len(batch))
+	places := make(map[uuid.UUID]int, len(batch))
+	for n, i := range batch {
+		ids[n] = records[i].ID
+		places[records[i].ID] = i
+	}
+	err = s.each(ctx, tx, func(rows *sql.Rows) error {
+		var id, digest sql.RawBytes
+		var rewrites int64
+		if err := rows.Scan(&id, &digest, &rewrites); err != nil {
+			return err
+		}
+		i, ok := places[uuid.UUID(id)]
+		switch {
+		case !ok:
+			return errors.New("the database has returned an event that was not asked for")
+		case rewrites == 0:
+			fresh = append(fresh, records[i].ID)
+		case records[i].Digest != transport.Digest(digest):
+			return fmt.Errorf("event %s: %w", records[i].ID, producer.ErrConflict)
+		default:
+			known[i] = true
+		}
+		return nil
+	}, `SELECT dispatch_id, digest, rewrites FROM {outbox_events} FORCE INDEX (dispatch_id) WHERE dispatch_id IN `+hexes(ids)+` FOR UPDATE`)
+	return fresh, err
+}
+
+// abandon makes tx unable to commit. A failed statement alone does not, and a caller could ignore it.
+func (s *Store) abandon(tx *sql.Tx) error {
+	s.writers.abandon(tx)
+	if err := tx.Rollback(); err != nil && !errors.Is(err, sql.ErrTxDone) {
+		return fmt.Errorf("roll back: %w", err)
+	}
+	return nil
+}
+
+// encodeHeaders returns headers as JSON, which can hold valid UTF-8 only.
+func encodeHeaders(headers map[string]string) (string, error) {
+	if len(headers) == 0 {
+		return "{}", nil
+	}
+	for name, value := range headers {
+		if !utf8.ValidString(name) || !utf8.ValidString(value) {
+			return "", errors.New("headers are not valid UTF-8")
+		}
+	}
+	text, err := json.Marshal(headers)
+	return string(text), err
+}
+
+// writers remembers which writer a transaction is tied to, whether a write has failed in it, and how deep its
+// savepoints are. The server has nothing that lives as long as a transaction, so it is kept here, under a weak
+// pointer: the entry goes when the transaction is garbage.
+type writers struct {
+	mu sync.Mutex
+	of map[weak.Pointer[sql.Tx]]tied
+}
+
+type tied struct {
+	writer    uuid.UUID
+	depth     int
+	abandoned bool
+}
+
+// change changes what is remembered of tx.
+func (w *writers) change(tx *sql.Tx, change func(t *tied)) {
+	p := weak.Make(tx)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	t, ok := w.of[p]
+	if !ok {
+		if w.of == nil {
+			w.of = make(map[weak.Pointer[sql.Tx]]tied)
+		}
+		runtime.AddCleanup(tx, w.forget, p)
+	}
+	change(&t)
+	w.of[p] = t
+}
+
+// tie ties tx to writer and tells whether it is tied to no other.
+func (w *writers) tie(tx *sql.Tx, writer uuid.UUID) (mine bool) {
+	w.change(tx, func(t *tied) {
+		if t.writer == uuid.Nil {
+			t.writer = writer
+		}
+		mine = t.writer == writer
+	})
+	return mine
+}
+
+// deeper changes the depth of savepoints by n, and returns it.
+func (w *writers) deeper(tx *sql.Tx, n int) (depth int) {
+	w.change(tx, func(t *tied) {
+		t.depth += n
+		depth = t.depth
+	})
+	return depth
+}
+
+// abandon notes that a write in tx has failed.
+func (w *writers) abandon(tx *sql.Tx) {
+	w.change(tx, func(t *tied) { t.abandoned = true })
+}
+
+// abandoned tells whether a write in tx has failed.
+func (w *writers) abandoned(tx *sql.Tx) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.of[weak.Make(tx)].abandoned
+}
+
+func (w *writers) forget(p weak.Pointer[sql.Tx]) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.of, p)
+}

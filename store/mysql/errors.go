@@ -1,0 +1,111 @@
+package mysql
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"net"
+
+	"github.com/go-sql-driver/mysql"
+
+	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/producer"
+)
+
+// The numbers of the server's errors that mean something here. MySQL and MariaDB share those below 1900.
+const (
+	erDiskFull             = 1021
+	erCheckRead            = 1020 // MariaDB: innodb_snapshot_isolation
+	erErrorOnWrite         = 1026
+	erOutOfMemory          = 1037
+	erTooManyConnections   = 1040
+	erOutOfResources       = 1041
+	erServerShutdown       = 1053
+	erNormalShutdown       = 1077
+	erTableFull            = 1114
+	erUnknownVariable      = 1193
+	erLockWaitTimeout      = 1205
+	erLockTableFull        = 1206
+	erLockDeadlock         = 1213
+	erOptionPrevents       = 1290 // read_only: a replica
+	erXARBRollback         = 1402
+	erXARBTimeout          = 1613
+	erXARBDeadlock         = 1614
+	erReadOnlyTransaction  = 1792
+	erReadOnlyMode         = 1836
+	erConnectionKilled     = 1927 // MariaDB
+	erRollbackDuringCommit = 3101 // MySQL: group replication
+	erLockNoWait           = 3572
+	erInteractionTimeout   = 4031 // MySQL: wait_timeout
+)
+
+// commitError is a COMMIT that failed.
+type commitError struct {
+	err     error
+	unknown bool
+}
+
+func (e *commitError) Error() string { return "commit: " + e.err.Error() }
+
+// Unwrap gives what went wrong and what it means to either side.
+func (e *commitError) Unwrap() []error {
+	if e.unknown {
+		return []error{e.err, producer.ErrCommitUnknown, consumer.ErrCommitUnknown}
+	}
+	return []error{e.err, consumer.ErrRolledBack}
+}
+
+// ownError marks an error of the store's own statements, which no handler is to blame for.
+type ownError struct{ err error }
+
+func (e *ownError) Error() string { return e.err.Error() }
+func (e *ownError) Unwrap() error { return e.err }
+
+// errorNumber returns the number of the server's error in err, or 0.
+func errorNumber(err error) uint16 {
+	var e *mysql.MySQLError
+	if errors.As(err, &e) {
+		return e.Number
+	}
+	return 0
+}
+
+// Retryable tells whether err is a deadlock, a lock wait timeout or a snapshot that another
+// transaction had outdated.
+func (s *Store) Retryable(err error) bool {
+	if errors.Is(err, producer.ErrCommitUnknown) {
+		return false
+	}
+	switch errorNumber(err) {
+	case erLockDeadlock, erLockWaitTimeout, erLockNoWait, erCheckRead, erXARBDeadlock, erRollbackDuringCommit:
+		return true
+	}
+	return false
+}
+
+// Classify says what err means for a message. Errors of the store's own statements, of the server as such
+// and of the way to it are of the infrastructure. A transaction that its handler left idle for too
+// long is the handler's error.
+func (s *Store) Classify(err error) consumer.ErrorClass {
+	var own *ownError
+	var network net.Error
+	switch {
+	case errors.Is(err, consumer.ErrCommitUnknown):
+		return consumer.CommitUnknown
+	case s.Retryable(err):
+		return consumer.Conflict
+	case errors.Is(err, errIdle):
+		return consumer.HandlerError
+	case errors.As(err, &own), errors.Is(err, driver.ErrBadConn), errors.Is(err, mysql.ErrInvalidConn), errors.Is(err, sql.ErrConnDone):
+		return consumer.Infrastructure
+	case errors.As(err, &network) && !errors.Is(err, context.DeadlineExceeded):
+		return consumer.Infrastructure
+	}
+	switch errorNumber(err) {
+	case erDiskFull, erErrorOnWrite, erOutOfMemory, erTooManyConnections, erOutOfResources, erServerShutdown, erNormalShutdown,
+		erTableFull, erLockTableFull, erOptionPrevents, erReadOnlyTransaction, erReadOnlyMode, erConnectionKilled, erInteractionTimeout:
+		return consumer.Infrastructure
+	}
+	return consumer.HandlerError
+}

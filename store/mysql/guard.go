@@ -1,0 +1,237 @@
+package mysql
+
+import (
+	"context"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+)
+
+// ErrTransactionLost is wrapped by the errors of all statements of a
+// transaction, and of its COMMIT, after the server has rolled it back by itself, or a lock wait
+// timeout has taken a statement out of it.
+var ErrTransactionLost = errors.New("transaction was rolled back before its end")
+
+// errIdle is the cause for which an idle transaction is lost.
+var errIdle = errors.New("it was idle for too long")
+
+const (
+	// endTimeout bounds a COMMIT or ROLLBACK.
+	endTimeout = 30 * time.Second
+	// restoreLock ends the lock timeout of a claim.
+	restoreLock = `SET SESSION innodb_lock_wait_timeout = @boxpair_lock_wait`
+)
+
+// innerConn is what the driver's connections can do.
+type innerConn interface {
+	driver.Conn
+	driver.ConnPrepareContext
+	driver.ConnBeginTx
+	driver.ExecerContext
+	driver.QueryerContext
+	driver.Pinger
+	driver.SessionResetter
+	driver.Validator
+	driver.NamedValueChecker
+}
+
+// limits are how long a transaction may take over what, in whole seconds; 0 leaves what the
+// session had.
+type limits struct {
+	lock, idle time.Duration
+}
+
+type limitsKey struct{}
+
+// withLimits hands l to the connection that begins a transaction with the context: database/sql has no
+// other way there.
+func withLimits(ctx context.Context, l limits) context.Context {
+	return context.WithValue(ctx, limitsKey{}, l)
+}
+
+// conn is a connection that knows when the server has ended a transaction that
+// database/sql believes to be open: what follows would be committed statement by statement.
+type conn struct {
+	inner   innerConn
+	tx      *guardedTx // the open transaction, or nil
+	current limits     // of the session
+}
+
+var _ innerConn = (*conn)(nil)
+
+// guardedTx is an open transaction.
+type guardedTx struct {
+	conn *conn
+	lost error     // set once the transaction is gone
+	used time.Time // when a statement ended last
+}
+
+// ExecContext runs a statement.
+func (c *conn) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (r driver.Result, err error) {
+	err = c.do(ctx, func() error {
+		r, err = c.inner.ExecContext(ctx, query, args)
+		return err
+	})
+	if err == nil && query == restoreLock {
+		c.current.lock = 0
+	}
+	return r, err
+}
+
+// QueryContext runs a query.
+func (c *conn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (r driver.Rows, err error) {
+	err = c.do(ctx, func() error {
+		inner, err := c.inner.QueryContext(ctx, query, args)
+		if err == nil {
+			r = &rows{conn: c, inner: inner}
+		}
+		return err
+	})
+	return r, err
+}
+
+// do runs one statement, with what has to be seen to before and after it.
+func (c *conn) do(ctx context.Context, run func() error) error {
+	if c.tx == nil {
+		if c.current.lock != 0 { // of a claim that has failed
+			if err := c.limit(ctx, limits{}); err != nil {
+				return driver.ErrBadConn
+			}
+		}
+		return run()
+	}
+	if c.tx.lost != nil {
+		return c.tx.lost
+	}
+	return c.tx.after(run())
+}
+
+// limit sets the limits of the session.
+func (c *conn) limit(ctx context.Context, l limits) error {
+	if l == c.current {
+		return nil
+	}
+	_, err := c.inner.ExecContext(ctx, `SET SESSION innodb_lock_wait_timeout = `+seconds(l.lock, "@boxpair_lock_wait")+
+		`, SESSION wait_timeout = `+seconds(l.idle, "@boxpair_idle"), nil)
+	if err == nil {
+		c.current = l
+	}
+	return err
+}
+
+// seconds returns d in whole seconds, rounded up, or otherwise for 0.
+func seconds(d time.Duration, otherwise string) string {
+	if d <= 0 {
+		return otherwise
+	}
+	return strconv.Itoa(int(math.Ceil(min(d, 24*time.Hour).Seconds())))
+}
+
+// BeginTx begins a transaction, with the limits in ctx.
+func (c *conn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, error) {
+	l, _ := ctx.Value(limitsKey{}).(limits)
+	err := c.limit(ctx, l)
+	if err == nil {
+		_, err = c.inner.BeginTx(ctx, opts)
+	}
+	switch {
+	case err == nil:
+	case ctx.Err() == nil && broken(err): // nothing has happened yet: on another connection
+		return nil, driver.ErrBadConn
+	default:
+		return nil, err
+	}
+	c.tx = &guardedTx{conn: c, used: time.Now()}
+	return c.tx, nil
+}
+
+// Commit commits, unless the transaction is gone.
+func (tx *guardedTx) Commit() error {
+	if tx.lost != nil {
+		return errors.Join(tx.lost, tx.Rollback())
+	}
+	return tx.end("COMMIT")
+}
+
+// Rollback rolls back. A transaction that is gone needs none, but what the connection holds is not certain.
+func (tx *guardedTx) Rollback() error { return tx.end("ROLLBACK") }
+
+func (tx *guardedTx) end(statement string) error {
+	tx.conn.tx = nil
+	ctx, cancel := context.WithTimeout(context.Background(), endTimeout)
+	defer cancel()
+	_, err := tx.conn.inner.ExecContext(ctx, statement, nil)
+	if err != nil && broken(err) && tx.idled() {
+		return fmt.Errorf("%w: %w: %w", ErrTransactionLost, errIdle, err)
+	}
+	return err
+}
+
+// after notes that a statement has ended, and whether the transaction is gone with it. It returns err, or what is
+// to be said about it.
+func (tx *guardedTx) after(err error) error {
+	switch {
+	case err == nil || tx.lost != nil:
+	case endsTransaction(err):
+		tx.lost = fmt.Errorf("%w: %w", ErrTransactionLost, err)
+	case broken(err) && tx.idled():
+		err = fmt.Errorf("%w: %w: %w", ErrTransactionLost, errIdle, err)
+		tx.lost = err
+	}
+	tx.used = time.Now()
+	return err
+}
+
+// idled tells whether the server may have closed the connection since the transaction was idle.
+func (tx *guardedTx) idled() bool {
+	idle := tx.conn.current.idle
+	return idle > 0 && time.Since(tx.used) >= idle
+}
+
+// endsTransaction tells whether InnoDB rolls the whole transaction back after err. After a lock wait
+// timeout it does so only if it is configured to; that a statement is missing is as bad.
+func endsTransaction(err error) bool {
+	switch errorNumber(err) {
+	case erLockDeadlock, erLockWaitTimeout, erLockTableFull, erCheckRead, erXARBDeadlock, erXARBRollback, erXARBTimeout, erRollbackDuringCommit:
+		return true
+	}
+	return false
+}
+
+// broken tells whether err is one of the connection.
+func broken(err error) bool {
+	switch errorNumber(err) {
+	case 0:
+		return errors.Is(err, driver.ErrBadConn) || errors.Is(err, mysql.ErrInvalidConn)
+	case erInteractionTimeout, erServerShutdown, erNormalShutdown, erConnectionKilled:
+		return true
+	}
+	return false
+}
+
+// Begin is for callers that know no contexts; database/sql is none of them.
+func (c *conn) Begin() (driver.Tx, error) {
+	return c.BeginTx(context.Background(), driver.TxOptions{})
+}
+
+// Ping tells whether the connection works.
+func (c *conn) Ping(ctx context.Context) error {
+	return c.do(ctx, func() error { return c.inner.Ping(ctx) })
+}
+
+// CheckNamedValue converts an argument.
+func (c *conn) CheckNamedValue(v *driver.NamedValue) error { return c.inner.CheckNamedValue(v) }
+
+// ResetSession tells whether the connection may be used again.
+func (c *conn) ResetSession(ctx context.Context) error { return c.inner.ResetSession(ctx) }
+
+// IsValid tells whether the connection may go back to the pool.
+func (c *conn) IsValid() bool { return c.inner.IsValid() }
+
+// Close closes the connection. A transaction that is open on it is rolled back by the server.
+func (c *conn) Close() error { return c.inner.Close() }

@@ -1,0 +1,199 @@
+package mysql
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/boxpair/boxpair/producer"
+)
+
+// Heartbeat makes relay visible for ttl. Relays that are visible for longer than
+// twice ttl are not counted: the clock was set back since.
+func (s *Store) Heartbeat(ctx context.Context, relay string, ttl time.Duration) (live int, err error) {
+	err = s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		if _, err := s.exec(ctx, tx, `DELETE FROM {outbox_relays} WHERE seen_until <= {now}`); err != nil {
+			return err
+		}
+		_, err := s.exec(ctx, tx, `INSERT INTO {outbox_relays} (id, seen_until) VALUES (?, {now} + ?)
+			ON DUPLICATE KEY UPDATE seen_until = {now} + ?`, []byte(relay), micros(ttl), micros(ttl))
+		if err != nil {
+			return err
+		}
+		return s.one(ctx, tx, []any{&live}, `SELECT COUNT(*) FROM {outbox_relays} WHERE seen_until <= {now} + ?`, 2*micros(ttl))
+	})
+	if err != nil {
+		return 0, fmt.Errorf("heartbeat: %w", err)
+	}
+	return live, nil
+}
+
+// Acquire leases up to n shards, and passes over those that are locked.
+func (s *Store) Acquire(ctx context.Context, relay string, ttl time.Duration, n int) ([]producer.Grant, error) {
+	if n <= 0 {
+		return nil, nil
+	}
+	var grants []producer.Grant
+	err := s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		grants = nil
+		var shards []int
+		err := s.each(ctx, tx, func(rows *sql.Rows) error {
+			var g producer.Grant
+			err := rows.Scan(&g.Shard, &g.Epoch, &g.Abrupt)
+			grants, shards = append(grants, g), append(shards, g.Shard)
+			return err
+		}, `SELECT shard, epoch + 1, owner IS NOT NULL FROM {outbox_shards} FORCE INDEX (PRIMARY)
+			WHERE owner IS NULL OR lease_until <= {now} OR lease_until > {now} + ? ORDER BY shard LIMIT ? FOR UPDATE SKIP LOCKED`,
+			2*micros(ttl), n)
+		if err != nil || len(grants) == 0 {
+			return err
+		}
+		_, err = s.exec(ctx, tx, `UPDATE {outbox_shards} SET owner = ?, epoch = epoch + 1, lease_until = {now} + ? WHERE shard IN `+numbers(shards),
+			[]byte(relay), micros(ttl))
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("acquire shards: %w", err)
+	}
+	return grants, nil
+}
+
+// Renew extends leases. One that has expired and that nobody else has acquired is
+// renewed too: its epoch has fenced everybody else off.
+func (s *Store) Renew(ctx context.Context, relay string, ttl time.Duration, leases []producer.Lease) ([]producer.Renewal, error) {
+	var renewals []producer.Renewal
+	err := s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		renewals = nil
+		var shards []int
+		err := s.each(ctx, tx, func(rows *sql.Rows) error {
+			var r producer.Renewal
+			var to sql.NullInt64
+			if err := rows.Scan(&r.Shard, &r.Epoch, &to, &r.Ticket); err != nil || !slices.Contains(leases, r.Lease) {
+				return err
+			}
+			if r.Rewind, r.RewindTo = to.Valid, to.Int64; !to.Valid {
+				r.Ticket = 0
+			}
+			renewals, shards = append(renewals, r), append(shards, r.Shard)
+			return nil
+		}, `SELECT shard, epoch, rewind_to, rewind_ticket FROM {outbox_shards} FORCE INDEX (PRIMARY)
+			WHERE shard IN `+numbers(shardsOf(leases))+` AND owner = ? ORDER BY shard FOR UPDATE`, []byte(relay))
+		if err != nil || len(shards) == 0 {
+			return err
+		}
+		_, err = s.exec(ctx, tx, `UPDATE {outbox_shards} SET lease_until = {now} + ? WHERE shard IN `+numbers(shards), micros(ttl))
+		return err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("renew leases: %w", err)
+	}
+	return renewals, nil
+}
+
+// Release gives leases back.
+func (s *Store) Release(ctx context.Context, relay string, leases []producer.Lease, forget bool) error {
+	err := s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		owned, err := s.owned(ctx, tx, relay, leases)
+		if err != nil {
+			return err
+		}
+		var shards []int
+		for lease := range owned {
+			shards = append(shards, lease.Shard)
+		}
+		slices.Sort(shards)
+		if len(shards) > 0 {
+			if _, err := s.exec(ctx, tx, `UPDATE {outbox_shards} SET owner = NULL, lease_until = 0 WHERE shard IN `+numbers(shards)); err != nil {
+				return err
+			}
+		}
+		if !forget {
+			return nil
+		}
+		_, err = s.exec(ctx, tx, `DELETE FROM {outbox_relays} WHERE id = ?`, []byte(relay))
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("release leases: %w", err)
+	}
+	return nil
+}
+
+// ClearRewind clears the rewind of a shard if ticket still names it.
+func (s *Store) ClearRewind(ctx context.Context, relay string, lease producer.Lease, ticket int64) error {
+	err := s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		_, err := s.exec(ctx, tx, `UPDATE {outbox_shards} SET rewind_to = NULL
+			WHERE shard = ? AND owner = ? AND epoch = ? AND rewind_ticket = ?`, lease.Shard, []byte(relay), lease.Epoch, ticket)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("clear rewind: %w", err)
+	}
+	return nil
+}
+
+// owned returns those of leases that relay has, and locks their rows, in the order of the shards: the answer
+// holds to the end of tx. This is the whole fence.
+func (s *Store) owned(ctx context.Context, tx *sql.Tx, relay string, leases []producer.Lease) (map[producer.Lease]bool, error) {
+	owned := make(map[producer.Lease]bool, len(leases))
+	if len(leases) == 0 {
+		return owned, nil
+	}
+	err := s.each(ctx, tx, func(rows *sql.Rows) error {
+		var l producer.Lease
+		err := rows.Scan(&l.Shard, &l.Epoch)
+		if slices.Contains(leases, l) {
+			owned[l] = true
+		}
+		return err
+	}, `SELECT shard, epoch FROM {outbox_shards} FORCE INDEX (PRIMARY)
+		WHERE shard IN `+numbers(shardsOf(leases))+` AND owner = ? ORDER BY shard FOR UPDATE`, []byte(relay))
+	return owned, err
+}
+
+// shardsOf returns the shards of leases, each once, ascending.
+func shardsOf(leases []producer.Lease) []int {
+	shards := make([]int, len(leases))
+	for i, l := range leases {
+		shards[i] = l.Shard
+	}
+	slices.Sort(shards)
+	return slices.Compact(shards)
+}
+
+// errNothing rolls a transaction back that has found nothing to commit.
+var errNothing = errors.New("nothing to commit")
+
+// fenced runs fn in a transaction if relay has lease, and tells whether it has lost it.
+func (s *Store) fenced(ctx context.Context, relay string, lease producer.Lease, fn func(ctx context.Context, tx *sql.Tx) error) (lost bool, err error) {
+	err = s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		owned, err := s.owned(ctx, tx, relay, []producer.Lease{lease})
+		lost = !owned[lease]
+		if err != nil || lost {
+			return err
+		}
+		return fn(ctx, tx)
+	})
+	if err != nil {
+		return false, fmt.Errorf("shard %d: %w", lease.Shard, err)
+	}
+	return lost, nil
+}
+
+// Identity names the server: another one after a fail-over, the same after a restart. MariaDB has no unique
+// ID of a server, so there it is made of what it is configured to be. A restore into the same server
+// goes unnoticed.
+func (s *Store) Identity(ctx context.Context) (string, error) {
+	var name string
+	err := s.one(ctx, s.db, []any{&name}, `SELECT @@server_uuid`)
+	if errorNumber(err) == erUnknownVariable {
+		err = s.one(ctx, s.db, []any{&name}, `SELECT CONCAT_WS(' ', @@server_id, @@hostname, @@port, @@datadir)`)
+	}
+	if err != nil {
+		return "", fmt.Errorf("read the identity of the server: %w", err)
+	}
+	return name, nil
+}

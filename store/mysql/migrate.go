@@ -1,0 +1,164 @@
+package mysql
+
+import (
+	"context"
+	"crypto/sha256"
+	"database/sql"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/boxpair/boxpair/migrations"
+)
+
+// migrateWait is how long [Migrate] waits for another process that migrates.
+const migrateWait = 5 * time.Minute
+
+// Migrate brings the tables that cfg names up to this version of the library, and returns what it
+// applied: nothing, if they were. MySQL and MariaDB commit every such statement by itself, so a migration
+// that was interrupted is done again from its first one; each can be run again. Processes
+// that call it at the same time take turns. A database that a newer version has
+// migrated, or in which a migration is not the one of this version, is left
+// alone; the error wraps [migrations.ErrNewer] or [migrations.ErrChanged]. A server that is too old is refused.
+func Migrate(ctx context.Context, db *sql.DB, cfg Config) ([]migrations.Applied, error) {
+	s, err := New(db, cfg)
+	if err != nil {
+		return nil, err
+	}
+	known, err := migrations.MySQL(s.names)
+	if err != nil {
+		return nil, fmt.Errorf("migrate: %w", err)
+	}
+	conn, err := db.Conn(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("migrate: %w", err)
+	}
+	defer func() { _ = conn.Close() }()
+	applied, err := s.migrate(ctx, conn, known)
+	if err != nil {
+		return nil, fmt.Errorf("migrate: %w", err)
+	}
+	return applied, nil
+}
+
+// migrate holds the lock of the prefix, which belongs to the connection.
+func (s *Store) migrate(ctx context.Context, conn *sql.Conn, known []migrations.Migration) (applied []migrations.Applied, err error) {
+	if err := s.checkServer(ctx, conn); err != nil {
+		return nil, err
+	}
+	var schema string
+	if err := s.one(ctx, conn, []any{&schema}, `SELECT DATABASE()`); err != nil {
+		return nil, err
+	}
+	sum := sha256.Sum256([]byte(schema + "\x00" + s.names.Prefix()))
+	lock := "boxpair_" + hex.EncodeToString(sum[:16]) // names of locks are those of the server, and have 64 characters
+	var got sql.NullInt64
+	if err := s.one(ctx, conn, []any{&got}, `SELECT GET_LOCK(?, ?)`, lock, int(migrateWait.Seconds())); err != nil {
+		return nil, fmt.Errorf("lock: %w", err)
+	}
+	if got.Int64 != 1 {
+		return nil, fmt.Errorf("lock: another process has held it for %v", migrateWait)
+	}
+	defer func() {
+		_, released := conn.ExecContext(context.WithoutCancel(ctx), `DO RELEASE_LOCK(?)`, lock)
+		err = errors.Join(err, released)
+	}()
+	return s.applyPending(ctx, conn, known)
+}
+
+func (s *Store) applyPending(ctx context.Context, conn *sql.Conn, known []migrations.Migration) ([]migrations.Applied, error) {
+	_, err := s.exec(ctx, conn, `CREATE TABLE IF NOT EXISTS {`+migrations.HistoryTable+`} (
+		number     INT NOT NULL PRIMARY KEY,
+		name       VARBINARY(255) NOT NULL,
+		checksum   VARBINARY(64) NOT NULL,
+		applied_at BIGINT NOT NULL -- microseconds since 1970, UTC
+	) ENGINE = InnoDB DEFAULT CHARSET = utf8mb4`)
+	if err != nil {
+		return nil, fmt.Errorf("create history: %w", err)
+	}
+	history, err := s.history(ctx, conn)
+	if err != nil {
+		return nil, fmt.Errorf("read history: %w", err)
+	}
+	pending, err := migrations.Pending(known, history)
+	if err != nil {
+		return nil, err
+	}
+	for _, m := range pending {
+		statements, err := migrations.Statements(m.SQL)
+		if err != nil {
+			return nil, fmt.Errorf("apply %d (%s): %w", m.Number, m.Name, err)
+		}
+		for _, statement := range statements {
+			if _, err := conn.ExecContext(ctx, statement); err != nil {
+				return nil, fmt.Errorf("apply %d (%s): %w", m.Number, m.Name, err)
+			}
+		}
+		_, err = s.exec(ctx, conn, `INSERT INTO {`+migrations.HistoryTable+`} (number, name, checksum, applied_at) VALUES (?, ?, ?, {now})`,
+			m.Number, m.Name, m.Checksum)
+		if err != nil {
+			return nil, fmt.Errorf("record %d (%s): %w", m.Number, m.Name, err)
+		}
+	}
+	all, err := s.history(ctx, conn)
+	if err != nil {
+		return nil, fmt.Errorf("read history: %w", err)
+	}
+	return all[len(history):], nil
+}
+
+func (s *Store) history(ctx context.Context, conn *sql.Conn) (history []migrations.Applied, err error) {
+	err = s.each(ctx, conn, func(rows *sql.Rows) error {
+		var a migrations.Applied
+		var at int64
+		err := rows.Scan(&a.Number, &a.Name, &a.Checksum, &at)
+		a.At = instant(at)
+		history = append(history, a)
+		return err
+	}, `SELECT number, name, checksum, applied_at FROM {`+migrations.HistoryTable+`} ORDER BY number`)
+	return history, err
+}
+
+// The oldest servers that know SKIP LOCKED and all else that is used here.
+var oldest = map[string][3]int{"MySQL": {8, 0, 16}, "MariaDB": {10, 6, 0}}
+
+// checkServer refuses servers that are too old.
+func (s *Store) checkServer(ctx context.Context, q querier) error {
+	var text string
+	if err := s.one(ctx, q, []any{&text}, `SELECT VERSION()`); err != nil {
+		return err
+	}
+	name, version, err := parseVersion(text)
+	if err != nil {
+		return err
+	}
+	least := oldest[name]
+	for i := range least {
+		if version[i] != least[i] {
+			if version[i] < least[i] {
+				return fmt.Errorf("the server is %s %s: %d.%d.%d or later is needed", name, text, least[0], least[1], least[2])
+			}
+			break
+		}
+	}
+	return nil
+}
+
+// parseVersion takes apart what VERSION() returns, as 8.0.36 or 10.11.6-MariaDB-log.
+func parseVersion(text string) (name string, version [3]int, err error) {
+	name = "MySQL"
+	if strings.Contains(strings.ToLower(text), "mariadb") {
+		name = "MariaDB"
+		text = strings.TrimPrefix(text, "5.5.5-") // put in front for old replicas
+	}
+	number, _, _ := strings.Cut(text, "-")
+	for i, part := range strings.SplitN(number, ".", 3) {
+		if version[i], err = strconv.Atoi(part); err != nil {
+			return "", version, fmt.Errorf("the server's version %q is not understood", text)
+		}
+	}
+	return name, version, nil
+}

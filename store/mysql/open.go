@@ -1,0 +1,101 @@
+package mysql
+
+import (
+	"context"
+	"database/sql"
+	"database/sql/driver"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/go-sql-driver/mysql"
+)
+
+const (
+	maxIdleConns = 16
+	connIdleTime = 5 * time.Minute
+	// serverPacket has the driver ask the server for its max_allowed_packet.
+	serverPacket = 0
+)
+
+// Open returns the database that dsn names, in the form of github.com/go-sql-driver/mysql:
+// user:password@tcp(host:3306)/database. Its sessions are as this package needs them: READ COMMITTED
+// unless a transaction asks for another level, strict mode, autocommit. The caller closes
+// it. No I/O happens before the first use. Errors do not show the DSN.
+func Open(dsn string) (*sql.DB, error) {
+	cfg, err := mysql.ParseDSN(dsn)
+	if err != nil {
+		return nil, fmt.Errorf("open mysql database: dsn: %w", err)
+	}
+	c, err := NewConnector(cfg)
+	if err != nil {
+		return nil, err
+	}
+	db := sql.OpenDB(c)
+	db.SetMaxIdleConns(maxIdleConns)
+	db.SetConnMaxIdleTime(connIdleTime)
+	return db, nil
+}
+
+// NewConnector returns what [Open] opens databases with, for sql.OpenDB. It is
+// for those who wrap connectors, as tracing does, or configure what a DSN cannot. A database
+// whose connector was wrapped is not recognised by [New] and needs [Config].Wrapped. cfg is not changed.
+// InterpolateParams is always on: it saves a round trip per statement. A MaxAllowedPacket that is the
+// driver's default gives way to the server's.
+func NewConnector(cfg *mysql.Config) (driver.Connector, error) {
+	if cfg == nil {
+		return nil, errors.New("open mysql database: cfg is nil")
+	}
+	cfg = cfg.Clone()
+	if cfg.DBName == "" {
+		return nil, errors.New("open mysql database: DBName: is required")
+	}
+	cfg.InterpolateParams = true
+	if cfg.MaxAllowedPacket == mysql.NewConfig().MaxAllowedPacket {
+		cfg.MaxAllowedPacket = serverPacket
+	}
+	inner, err := mysql.NewConnector(cfg)
+	if err != nil {
+		return nil, fmt.Errorf("open mysql database: %w", err)
+	}
+	return &connector{inner: inner, driver: &guardedDriver{inner.Driver()}}, nil
+}
+
+// connector makes guarded connections.
+type connector struct {
+	inner  driver.Connector
+	driver *guardedDriver
+}
+
+// guardedDriver is what [New] recognises a database of [Open] by.
+type guardedDriver struct{ driver.Driver }
+
+// Driver returns what New recognises.
+func (c *connector) Driver() driver.Driver { return c.driver }
+
+// The settings of a session. Without strict mode a text that is too long would be cut off
+// without an error. READ UNCOMMITTED as the server's default would show what is rolled back. The
+// variables keep what the session had, see [limits].
+const (
+	sessionIsolation = `SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED`
+	sessionSettings  = `SET SESSION sql_mode = CONCAT(@@sql_mode, ',STRICT_ALL_TABLES'), SESSION autocommit = 1,
+@boxpair_lock_wait = @@innodb_lock_wait_timeout, @boxpair_idle = @@wait_timeout`
+)
+
+// Connect opens a connection.
+func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
+	opened, err := c.inner.Connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	inner, ok := opened.(innerConn)
+	if !ok {
+		return nil, errors.Join(errors.New("mysql driver lacks a method that is needed"), opened.Close())
+	}
+	for _, settings := range []string{sessionIsolation, sessionSettings} {
+		if _, err := inner.ExecContext(ctx, settings, nil); err != nil {
+			return nil, errors.Join(fmt.Errorf("configure the session: %w", err), inner.Close())
+		}
+	}
+	return &conn{inner: inner}, nil
+}

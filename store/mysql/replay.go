@@ -1,0 +1,216 @@
+package mysql
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/boxpair/boxpair/producer"
+)
+
+const (
+	// expired is the predicate for an event e that may not be sent again any more.
+	expired = `COALESCE(e.resend_seconds > 0 AND ` + stamp + ` + e.resend_seconds * 1000000 <= {now}, 0)`
+
+	// delivered holds for an event e that is neither deferred, queued nor parked.
+	delivered = `NOT EXISTS (SELECT 1 FROM {outbox_deferred} d WHERE d.id = e.id)
+		AND NOT EXISTS (SELECT 1 FROM {outbox_queue} q WHERE q.shard = e.shard AND q.id = e.id)
+		AND NOT EXISTS (SELECT 1 FROM {outbox_parked} p WHERE p.id = e.id)`
+)
+
+// Place finds the place of a time in the log. It halves the log by ids, which stamps follow, so that it
+// needs no index on them.
+func (s *Store) Place(ctx context.Context, at time.Time) (after int64, err error) {
+	if at.IsZero() {
+		return 0, nil
+	}
+	var low, high int64
+	err = s.one(ctx, s.db, []any{&low, &high}, `SELECT COALESCE(MIN(id), 1) - 1, COALESCE(MAX(id), 0) FROM {outbox_events}`)
+	for err == nil && low < high {
+		middle := low + (high-low)/2
+		var id, created int64
+		err = s.one(ctx, s.db, []any{&id, &created}, `SELECT id, created_at FROM {outbox_events} WHERE id > ? ORDER BY id LIMIT 1`, middle)
+		switch {
+		case errors.Is(err, sql.ErrNoRows): // removed meanwhile
+			high, err = middle, nil
+		case err == nil && created < at.UnixMicro():
+			low = id
+		default:
+			high = middle
+		}
+	}
+	var deferred sql.NullInt64
+	if err == nil { // their stamps are later than those of their neighbours
+		err = s.one(ctx, s.db, []any{&deferred}, `SELECT MIN(id) FROM {outbox_events} WHERE due_at >= ?`, at.UnixMicro())
+	}
+	if err != nil {
+		return 0, fmt.Errorf("look for a place in the log: %w", err)
+	}
+	if deferred.Valid {
+		low = min(low, deferred.Int64-1)
+	}
+	return low, nil
+}
+
+// Retained looks through a part of the log.
+func (s *Store) Retained(ctx context.Context, f producer.Selection, after int64, scan, limit int) (producer.Page, error) {
+	page := producer.Page{Through: after}
+	err := s.read(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		part := &where{}
+		part.add("id > ?", after)
+		if len(f.IDs) > 0 {
+			part.add("dispatch_id IN " + hexes(f.IDs))
+		}
+		var n int
+		var through, stamp sql.NullInt64
+		err := s.one(ctx, tx, []any{&n, &through, &stamp}, `SELECT COUNT(*), MAX(e.id), MIN(e.created_at) FROM (
+			SELECT id, created_at FROM {outbox_events} WHERE `+part.String()+` ORDER BY id LIMIT ?) e`, append(slices.Clone(part.args), scan)...)
+		if err != nil || n == 0 {
+			page.End = true
+			return err
+		}
+		page.Through, page.Stamp, page.End = through.Int64, optional(stamp), n < scan
+		if err := s.retained(ctx, tx, f, after, through.Int64, limit, &page); err != nil {
+			return err
+		}
+		if picked := len(page.Events); picked > 0 && picked == limit {
+			page.Through, page.End = page.Events[picked-1].Seq, false
+		}
+		return nil
+	})
+	if err != nil {
+		return producer.Page{}, fmt.Errorf("read the log: %w", err)
+	}
+	return page, nil
+}
+
+// retained adds to page what f selects among the events of a part of the log.
+func (s *Store) retained(ctx context.Context, tx *sql.Tx, f producer.Selection, after, through int64, limit int, page *producer.Page) error {
+	w := &where{}
+	w.add("e.id > ? AND e.id <= ?", after, through)
+	w.add(delivered)
+	if len(f.IDs) > 0 {
+		w.add("e.dispatch_id IN " + hexes(f.IDs))
+	}
+	if f.Topic != "" {
+		w.add("e.topic = ?", []byte(f.Topic))
+	}
+	if f.Key != "" {
+		w.add("e.event_key = ?", []byte(f.Key))
+	}
+	from, to := int64(math.MinInt64), int64(math.MaxInt64)
+	if !f.From.IsZero() {
+		from = f.From.UnixMicro()
+	}
+	if !f.To.IsZero() {
+		to = f.To.UnixMicro()
+	}
+	w.add(stamp+" >= ? AND "+stamp+" < ?", from, to)
+	return s.each(ctx, tx, func(rows *sql.Rows) error {
+		var e producer.Retained
+		var id sql.RawBytes
+		var created, resend int64
+		if err := rows.Scan(&e.Seq, &id, &created, &resend, &e.Expired); err != nil {
+			return err
+		}
+		e.Stamp = instant(created)
+		if resend > 0 {
+			e.ResendUntil = e.Stamp.Add(time.Duration(resend) * time.Second)
+		}
+		var err error
+		e.ID, err = uuid.FromBytes(id)
+		page.Events = append(page.Events, e)
+		return err
+	}, `SELECT e.id, e.dispatch_id, `+stamp+`, e.resend_seconds, `+expired+` FROM {outbox_events} e
+		WHERE `+w.String()+` ORDER BY e.id LIMIT ?`, append(w.args, limit)...)
+}
+
+// Requeue queues events again. The number of the request for a rewind, of which a shard never has
+// the same twice, is the round.
+func (s *Store) Requeue(ctx context.Context, seqs []int64) ([]producer.Requeued, error) {
+	if len(seqs) == 0 {
+		return nil, nil
+	}
+	var queued []producer.Requeued
+	err := s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		var err error
+		if queued, err = s.requeueable(ctx, tx, seqs); err != nil || len(queued) == 0 {
+			return err
+		}
+		changed := make([]choice, len(queued))
+		list := make([]int64, len(queued))
+		for i, r := range queued {
+			if _, err := s.exec(ctx, tx, `INSERT INTO {outbox_queue} (shard, id, round) VALUES (?, ?, ?)`, r.Shard, r.Seq, r.Round); err != nil {
+				return err
+			}
+			changed[i], list[i] = choice{seq: r.Seq, shard: r.Shard}, r.Seq
+		}
+		if err := s.logAttempts(ctx, tx, list, "replayed", "", ""); err != nil {
+			return err
+		}
+		return s.rewind(ctx, tx, changed)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("queue events again: %w", err)
+	}
+	return queued, nil
+}
+
+// requeueable locks events and their shards, and returns those that are neither queued nor parked.
+func (s *Store) requeueable(ctx context.Context, tx *sql.Tx, seqs []int64) ([]producer.Requeued, error) {
+	var list []choice
+	err := s.each(ctx, tx, func(rows *sql.Rows) error {
+		var c choice
+		err := rows.Scan(&c.shard)
+		list = append(list, c)
+		return err
+	}, `SELECT DISTINCT shard FROM {outbox_events} WHERE id IN `+numbers(seqs))
+	if err != nil || len(list) == 0 {
+		return nil, err
+	}
+	if err := s.lockShards(ctx, tx, list); err != nil {
+		return nil, err
+	}
+	// A janitor that is at them has removed them when this returns, or waits for the end of tx.
+	_, err = s.ids(ctx, tx, `SELECT id FROM {outbox_events} FORCE INDEX (PRIMARY) WHERE id IN `+numbers(seqs)+` ORDER BY id FOR UPDATE`)
+	if err != nil {
+		return nil, err
+	}
+	var queued []producer.Requeued
+	err = s.each(ctx, tx, func(rows *sql.Rows) error {
+		var r producer.Requeued
+		var id sql.RawBytes
+		if err := rows.Scan(&r.Shard, &r.Seq, &r.Round, &id); err != nil {
+			return err
+		}
+		var err error
+		r.ID, err = uuid.FromBytes(id)
+		queued = append(queued, r)
+		return err
+	}, `SELECT e.shard, e.id, s.rewind_ticket + 1, e.dispatch_id
+		FROM {outbox_events} e JOIN {outbox_shards} s ON s.shard = e.shard
+		WHERE e.id IN `+numbers(seqs)+` AND `+delivered+` ORDER BY e.id`)
+	return queued, err
+}
+
+// StillQueued counts queue rows that are still there.
+func (s *Store) StillQueued(ctx context.Context, rows []producer.Requeued) (n int, err error) {
+	for part := range slices.Chunk(rows, healAtOnce) {
+		terms := &where{}
+		for _, r := range part {
+			terms.terms = append(terms.terms, fmt.Sprintf("shard = %d AND id = %d AND round = %d", r.Shard, r.Seq, r.Round))
+		}
+		var there int
+		if err := s.one(ctx, s.db, []any{&there}, `SELECT COUNT(*) FROM {outbox_queue} WHERE `+terms.any()); err != nil {
+			return 0, fmt.Errorf("look for replayed events: %w", err)
+		}
+		n += there
+	}
+	return n, nil
+}
