@@ -76,6 +76,10 @@ model: $(TESTENV) ## windows, leases and concurrent consumers against models of 
 	@$(GO) -C internal/modeltest test -c -o $(BIN)/model.test .
 	@cd internal/modeltest && $(TESTENV) -- $(BIN)/model.test -test.timeout=5m -rapid.nofailfile -rapid.steps=$(STEPS) $(if $(RUN),-test.run='$(RUN)')
 
+.PHONY: settings
+settings: ## every configuration from YAML and from the environment; a few seconds, without servers
+	$(GO) -C internal/settings test -race -count=1 ./...
+
 .PHONY: example
 example: $(TESTENV) ## the order example on a PostgreSQL and a RabbitMQ of its own, with kills
 	$(TESTENV) -- sh -c 'DATABASE_URL=$$TEST_DATABASE_URL AMQP_URL=$$TEST_AMQP_URL exec $(GO) run ./examples/orders -chaos -json'
@@ -112,6 +116,7 @@ lint: $(GOLANGCI) ## vet, golangci-lint, the package graph
 	cd internal/modeltest && $(GO) vet ./... && $(GOLANGCI) run ./...
 	cd bench && $(GO) vet ./... && $(GOLANGCI) run ./...
 	cd internal/brokers && $(GO) vet ./... && $(GOLANGCI) run ./...
+	cd internal/settings && $(GO) vet ./... && $(GOLANGCI) run ./...
 
 .PHONY: fmt
 fmt: $(GOLANGCI) ## format the code
@@ -124,6 +129,7 @@ tidy-check: ## fail if go.mod or go.sum is not tidy
 	$(GO) -C internal/modeltest mod tidy -diff
 	$(GO) -C bench mod tidy -diff
 	$(GO) -C internal/brokers mod tidy -diff
+	$(GO) -C internal/settings mod tidy -diff
 
 .PHONY: ci
 ci: ## what the CI runs

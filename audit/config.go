@@ -31,39 +31,40 @@ type NamedInbox struct {
 // Expectation says which topics a consumer should have.
 type Expectation struct {
 	// Consumer is the consumer's name, as it registered.
-	Consumer string
+	Consumer string `yaml:"consumer" env:"CONSUMER"`
 	// Topics are patterns, as those of a RabbitMQ topic exchange: words are separated
 	// by dots, * stands for one word and # for any number of them.
-	Topics []string
+	Topics []string `yaml:"topics" env:"TOPICS"`
 	// Partial says that the consumer also reads from producers whose outbox is not given.
 	// Nothing that it has applied is then reported as [NotCommitted].
-	Partial bool
+	Partial bool `yaml:"partial" env:"PARTIAL"`
 }
 
 // Config configures an [Audit].
 type Config struct {
 	// Outboxes are those whose events are checked; at least one.
-	Outboxes []NamedOutbox
+	Outboxes []NamedOutbox `yaml:"-" env:"-"`
 	// Inboxes are those whose consumers are checked. Without any, only the outboxes are
 	// looked at. Defaults to none.
-	Inboxes []NamedInbox
+	Inboxes []NamedInbox `yaml:"-" env:"-"`
 	// Expect says which consumer should have what; at most 64 consumers. With inboxes, at least one.
 	// Defaults to none.
-	Expect []Expectation
+	Expect []Expectation `yaml:"expect" envPrefix:"EXPECT_"`
 	// Grace is how long an event may be on its way. It should exceed the deadline of the
 	// slowest handler. Defaults to 5 minutes.
-	Grace time.Duration
-	// From and Until bound the creation of the events that are checked: from From on, and before Until.
-	// Default to no bound, and to what is older than Grace.
-	From, Until time.Time
+	Grace time.Duration `yaml:"grace" env:"GRACE"`
+	// From bounds the creation of the events that are checked: from then on. Defaults to no bound.
+	From time.Time `yaml:"from" env:"FROM"`
+	// Until bounds it as well: before then. Defaults to what is older than Grace.
+	Until time.Time `yaml:"until" env:"UNTIL"`
 	// Accept are kinds that are counted and shown, and do not make a report unclean. Defaults to none.
-	Accept []Kind
+	Accept []Kind `yaml:"accept" env:"ACCEPT"`
 	// Examples is how many findings of each kind are kept. Defaults to 10.
-	Examples int
+	Examples int `yaml:"examples" env:"EXAMPLES"`
 	// PageSize is how many rows are read in one transaction; at most 20,000. Memory grows with it. Defaults to 5,000.
-	PageSize int
+	PageSize int `yaml:"page_size" env:"PAGE_SIZE"`
 	// Progress is called after each page, by the goroutine of Run. Defaults to nothing.
-	Progress func(Progress)
+	Progress func(Progress) `yaml:"-" env:"-"`
 }
 
 // Progress says how far an audit is.

@@ -18,50 +18,50 @@ type Config struct {
 	// Service is the name of the service. The name of a consumer is Service, a slash and
 	// the name of the handler, and renaming it makes another consumer, which has
 	// applied nothing yet. Required; at most 100 bytes.
-	Service string
+	Service string `yaml:"service" env:"SERVICE"`
 
 	// Window is how long dispatch IDs are remembered in the database. It must exceed the longest
 	// time after which a producer may send an event again. Defaults to 14 days.
-	Window time.Duration
+	Window time.Duration `yaml:"window" env:"WINDOW"`
 	// ShortWindow says what happens when messages have said that their producer may send
 	// them again for longer than Window (its producer.Config.ResendFor). Defaults to [RefuseShortWindow].
-	ShortWindow ShortWindow
+	ShortWindow ShortWindow `yaml:"short_window" env:"SHORT_WINDOW"`
 	// MaxHorizon is the longest such time that is believed: whoever can send messages could claim
 	// more. A longer one counts as this. Defaults to 90 days.
-	MaxHorizon time.Duration
+	MaxHorizon time.Duration `yaml:"max_horizon" env:"MAX_HORIZON"`
 	// CacheSize is how many dispatch IDs each handler remembers in memory, so that
 	// a duplicate costs no round trip; see package dedupe for what an entry costs.
 	// Defaults to [dedupe.DefaultSize]. -1 remembers none.
-	CacheSize int
+	CacheSize int `yaml:"cache_size" env:"CACHE_SIZE"`
 
 	// MaxHold is how long a message is held while the database is in trouble,
 	// before Consume returns the error. Defaults to 1 minute.
-	MaxHold time.Duration
+	MaxHold time.Duration `yaml:"max_hold" env:"MAX_HOLD"`
 	// PollInterval is how often [Inbox.Run] looks for parked messages that became due
 	// without its knowledge, as by another process. Defaults to 5 seconds.
-	PollInterval time.Duration
+	PollInterval time.Duration `yaml:"poll_interval" env:"POLL_INTERVAL"`
 	// ForgetInterval is how often [Inbox.Run] forgets what is older than Window.
 	// Defaults to 10 minutes.
-	ForgetInterval time.Duration
+	ForgetInterval time.Duration `yaml:"forget_interval" env:"FORGET_INTERVAL"`
 	// HistoryFor is how long attempts are kept one by one, whatever became of their message.
 	// Defaults to Window.
-	HistoryFor time.Duration
+	HistoryFor time.Duration `yaml:"history_for" env:"HISTORY_FOR"`
 	// MaxClockStep is how far the time up to which dispatch IDs are forgotten may advance at
 	// once. A greater step, as after the database's clock jumped ahead, is refused and logged,
 	// and a service that stood still for longer has to be given a greater value once.
 	// Defaults to half of Window.
-	MaxClockStep time.Duration
+	MaxClockStep time.Duration `yaml:"max_clock_step" env:"MAX_CLOCK_STEP"`
 
 	// Verifier makes every handler take only messages that were signed with one of its keys, as by
 	// a relay with producer.RelayConfig.Signer, for the topic that the handler subscribes to. Any
 	// other message is kept as dead under a dispatch ID of its own and never run, not even if it is
 	// redriven, and a handler is given only the metadata that is signed. Defaults to nil: messages
 	// need no signature.
-	Verifier *transport.Verifier
+	Verifier *transport.Verifier `yaml:"-" env:"-"`
 
 	// Logger receives failures, parked messages and what operators do. Defaults
 	// to none.
-	Logger *slog.Logger
+	Logger *slog.Logger `yaml:"-" env:"-"`
 }
 
 // ShortWindow says what an inbox does that forgets sooner than a producer may send again.
@@ -79,63 +79,63 @@ const (
 type HandlerConfig struct {
 	// Timeout bounds a transaction: claim, handler and commit. The handler's
 	// context ends with it. Defaults to 30 seconds.
-	Timeout time.Duration
+	Timeout time.Duration `yaml:"timeout" env:"TIMEOUT"`
 	// LockTimeout bounds the wait for another transaction that has claimed the
 	// same message. Defaults to 5 seconds, or Timeout if that is shorter.
-	LockTimeout time.Duration
+	LockTimeout time.Duration `yaml:"lock_timeout" env:"LOCK_TIMEOUT"`
 	// Isolation is the isolation level of the transaction. Defaults to [ReadCommitted].
-	Isolation Isolation
+	Isolation Isolation `yaml:"isolation" env:"ISOLATION"`
 
 	// Topic is the topic of the messages. Defaults to the one that Watermill's router
 	// names in a message's context.
-	Topic string
+	Topic string `yaml:"topic" env:"TOPIC"`
 	// Ordered makes later messages of a key wait while an earlier one is parked.
 	// Defaults to false: a parked message delays nobody.
-	Ordered bool
+	Ordered bool `yaml:"ordered" env:"ORDERED"`
 	// Key says which key a message has. Defaults to the key that its producer gave
 	// it ([transport.MetaKey]).
-	Key func(msg *message.Message) string
+	Key func(msg *message.Message) string `yaml:"-" env:"-"`
 	// DeriveID accepts messages of other publishers whose UUID is not one, like ULIDs.
 	// Their dispatch ID is idgen.OfKey("", topic, UUID, 0). Their publisher must never
 	// give one UUID to two messages of a topic. Defaults to false: such messages are
 	// parked as dead. A message with an empty UUID always is.
-	DeriveID bool
+	DeriveID bool `yaml:"derive_id" env:"DERIVE_ID"`
 
 	// GroupSize is how many messages are handled in one transaction at most, which saves
 	// commits: those that wait when a transaction can begin. The subscriber has to deliver that many at the
 	// same time, and twice as many for transactions to overlap. See the package's notes on groups.
 	// Defaults to 1: a transaction for each message.
-	GroupSize int
+	GroupSize int `yaml:"group_size" env:"GROUP_SIZE"`
 	// GroupWait is how long a transaction is delayed for more messages while it has
 	// fewer than GroupSize. Defaults to 0: it takes what is there.
-	GroupWait time.Duration
+	GroupWait time.Duration `yaml:"group_wait" env:"GROUP_WAIT"`
 	// GroupConcurrency is how many transactions of groups run at once. More than one
 	// run only while there are enough messages to fill them. Defaults to 4.
-	GroupConcurrency int
+	GroupConcurrency int `yaml:"group_concurrency" env:"GROUP_CONCURRENCY"`
 
 	// QuickAttempts is how many attempts in a row are made before the message is
 	// parked. Defaults to 3.
-	QuickAttempts int
+	QuickAttempts int `yaml:"quick_attempts" env:"QUICK_ATTEMPTS"`
 	// QuickBackoff is the wait after the first of them, half of it at random. It doubles.
 	// Defaults to 50 milliseconds.
-	QuickBackoff time.Duration
+	QuickBackoff time.Duration `yaml:"quick_backoff" env:"QUICK_BACKOFF"`
 	// MaxAttempts is how many counted attempts make a message dead. Defaults to 10.
-	MaxAttempts int
+	MaxAttempts int `yaml:"max_attempts" env:"MAX_ATTEMPTS"`
 	// MinBackoff is how long a message is parked at first, half of it at random. It
 	// quadruples with every attempt, up to MaxBackoff. Defaults to 1 second.
-	MinBackoff time.Duration
+	MinBackoff time.Duration `yaml:"min_backoff" env:"MIN_BACKOFF"`
 	// MaxBackoff is how long a message is parked at most. Defaults to 15 minutes.
-	MaxBackoff time.Duration
+	MaxBackoff time.Duration `yaml:"max_backoff" env:"MAX_BACKOFF"`
 	// MaxSoloStarts is how often a message that may have killed a process is begun
 	// again, alone in its Inbox, before it is dead. Defaults to 3.
-	MaxSoloStarts int
+	MaxSoloStarts int `yaml:"max_solo_starts" env:"MAX_SOLO_STARTS"`
 	// ParkedConcurrency is how many parked messages are handled at once, besides
 	// those that the transport delivers. Defaults to 4.
-	ParkedConcurrency int
+	ParkedConcurrency int `yaml:"parked_concurrency" env:"PARKED_CONCURRENCY"`
 
 	// Ready keeps [Inbox.Run] from taking up parked messages until it is closed, for a
 	// handler that is not complete when it is registered. Defaults to nil: at once.
-	Ready <-chan struct{}
+	Ready <-chan struct{} `yaml:"-" env:"-"`
 }
 
 const (

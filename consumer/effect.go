@@ -45,25 +45,25 @@ type Effect[TX, I, R any] struct {
 type EffectConfig struct {
 	// Handler is for the steps that run in transactions: all of it for Prepare; Timeout, LockTimeout, Isolation and Ordered for Finish.
 	// With Ordered, an effect waits until the earlier ones of its key are done, dead or discarded.
-	Handler HandlerConfig
+	Handler HandlerConfig `yaml:"handler" envPrefix:"HANDLER_"`
 	// Idempotent says that the other side carries out one key once, however often it is
 	// asked: an effect that may have been carried out is tried again with the same key. Defaults to false: such an effect
 	// stays uncertain, for an operator, unless Effect.Probe can tell.
-	Idempotent bool
+	Idempotent bool `yaml:"idempotent" env:"IDEMPOTENT"`
 	// Timeout bounds Do, and Probe. Defaults to 30 seconds.
-	Timeout time.Duration
+	Timeout time.Duration `yaml:"timeout" env:"TIMEOUT"`
 	// Lease is how long a process has an effect that it has taken up; when it ends, the process counts as one that did not come
 	// back. Longer than Timeout. Defaults to Timeout, the handler's LockTimeout and 10 seconds.
-	Lease time.Duration
+	Lease time.Duration `yaml:"lease" env:"LEASE"`
 	// MaxAttempts is how many attempts of a step make the effect uncertain or dead. Defaults to 10.
-	MaxAttempts int
+	MaxAttempts int `yaml:"max_attempts" env:"MAX_ATTEMPTS"`
 	// MinBackoff is how long an effect waits after a failed attempt at first, half of it at random. It
 	// quadruples with every attempt, up to MaxBackoff. Defaults to 1 second.
-	MinBackoff time.Duration
+	MinBackoff time.Duration `yaml:"min_backoff" env:"MIN_BACKOFF"`
 	// MaxBackoff is how long it waits at most. Defaults to 15 minutes.
-	MaxBackoff time.Duration
+	MaxBackoff time.Duration `yaml:"max_backoff" env:"MAX_BACKOFF"`
 	// Concurrency is how many effects this process carries out at once. Defaults to 4.
-	Concurrency int
+	Concurrency int `yaml:"concurrency" env:"CONCURRENCY"`
 }
 
 const (

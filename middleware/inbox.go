@@ -30,19 +30,19 @@ var (
 type Config struct {
 	// Name is the name of the consumer within the service, as for
 	// [consumer.Inbox.Handle]. Required.
-	Name string
+	Name string `yaml:"name" env:"NAME"`
 
 	// PublishTopic is the topic of the messages that the handler returns. Defaults to
 	// none: then a handler that returns messages fails.
-	PublishTopic string
+	PublishTopic string `yaml:"publish_topic" env:"PUBLISH_TOPIC"`
 	// Key says which key a returned message has, by which its order is kept. With
 	// PublishTopic, either Key or NoKey is required.
-	Key func(topic string, msg *message.Message) string
+	Key func(topic string, msg *message.Message) string `yaml:"-" env:"-"`
 	// NoKey says that returned messages need no order.
-	NoKey bool
+	NoKey bool `yaml:"no_key" env:"NO_KEY"`
 
 	// Handler configures the consumer. Its Ready is set by [Inbox].
-	Handler consumer.HandlerConfig
+	Handler consumer.HandlerConfig `yaml:"handler" envPrefix:"HANDLER_"`
 }
 
 func (c Config) validate(hasOutbox bool) error {

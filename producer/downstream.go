@@ -15,24 +15,24 @@ import (
 type Downstream struct {
 	// Name is how the downstream is called in the log and in [Relay.Health]. Required, and
 	// no other's.
-	Name string
+	Name string `yaml:"name" env:"NAME"`
 	// Publisher takes the messages, as the publisher of [NewRelay] does. Required. It
 	// belongs to the caller, and may serve several downstreams.
-	Publisher message.Publisher
+	Publisher message.Publisher `yaml:"-" env:"-"`
 	// Topics are patterns of the topics that are published there, in the syntax of
 	// AMQP's topic exchanges: words between dots, of which "*" stands for one and "#"
 	// for any number, none included. Required. The first downstream with a pattern that
 	// matches takes an event; what none takes goes to the publisher of NewRelay.
-	Topics []string
+	Topics []string `yaml:"topics" env:"TOPICS"`
 	// Rename gives topics another name at this downstream. Defaults to none.
-	Rename map[string]string
+	Rename map[string]string `yaml:"rename" env:"RENAME"`
 	// Prefix is put before every topic, after Rename: "orders" of the shop may be
 	// "shop.orders" there. Defaults to none.
-	Prefix string
+	Prefix string `yaml:"prefix" env:"PREFIX"`
 	// Window is how many events may be in flight there at once. Defaults to
 	// an equal share of RelayConfig.Window for each downstream and the publisher
 	// of NewRelay.
-	Window int
+	Window int `yaml:"window" env:"WINDOW"`
 }
 
 // topic returns what topic is called at d.

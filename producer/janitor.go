@@ -41,23 +41,23 @@ type JanitorConfig struct {
 	// Retention is how long events are kept after they were delivered, or discarded,
 	// for replay, for looking back, and to know an event that is written again.
 	// Defaults to 7 days; at least 1 second.
-	Retention time.Duration
+	Retention time.Duration `yaml:"retention" env:"RETENTION"`
 	// Interval is the time between the end of a pass and the next one of [Janitor.Run].
 	// Defaults to 1 minute.
-	Interval time.Duration
+	Interval time.Duration `yaml:"interval" env:"INTERVAL"`
 	// BatchTime is how long one batch should take. Batches are made smaller and larger
 	// accordingly. Defaults to 50 ms.
-	BatchTime time.Duration
+	BatchTime time.Duration `yaml:"batch_time" env:"BATCH_TIME"`
 	// MaxBatch is how many events a batch may have. Defaults to 10,000.
-	MaxBatch int
+	MaxBatch int `yaml:"max_batch" env:"MAX_BATCH"`
 	// Share is which part of the time a pass may keep the database busy, at most: it pauses
 	// after each batch for the rest. 1 does not pause. Defaults to 0.5.
-	Share float64
+	Share float64 `yaml:"share" env:"SHARE"`
 	// Progress is called after each batch with what the pass has done so far, and once more, with
 	// Done set, at its end. A pass waits for it. Defaults to none.
-	Progress func(JanitorReport)
+	Progress func(JanitorReport) `yaml:"-" env:"-"`
 	// Logger receives what was removed and what went wrong. Defaults to none.
-	Logger *slog.Logger
+	Logger *slog.Logger `yaml:"-" env:"-"`
 }
 
 const (

@@ -19,13 +19,13 @@ type Config struct {
 	// Name is the producer's name. It is part of every dispatch ID: two services
 	// may both have a source "order-42", and renaming a producer renames its events.
 	// Required; at most 255 bytes.
-	Name string
+	Name string `yaml:"name" env:"NAME"`
 
 	// LockKeys makes every write lock the keys of its events until the end of the
 	// transaction, so that writers of one key take turns. Without it the caller
 	// serialises writers of a key, usually by a row lock on the aggregate that is taken before
 	// the write. Defaults to false.
-	LockKeys bool
+	LockKeys bool `yaml:"lock_keys" env:"LOCK_KEYS"`
 
 	// ResendFor is how long after it came to be (its stamp) an event may be sent again: relays
 	// retry, operators redrive and replay. It travels with every event as the time at which it
@@ -33,24 +33,24 @@ type Config struct {
 	// failed or is retained is sent again only by force. Keep it above [JanitorConfig].Retention, or part of what
 	// is retained cannot be replayed. Rounded to seconds. Defaults to 10 days; at
 	// least 1 second, at most 10 years.
-	ResendFor time.Duration
+	ResendFor time.Duration `yaml:"resend_for" env:"RESEND_FOR"`
 
 	// MaxPayload is how many bytes a payload may have. Defaults to 4 MiB.
-	MaxPayload int
+	MaxPayload int `yaml:"max_payload" env:"MAX_PAYLOAD"`
 	// MaxHeaders is how many bytes the headers of an event may have, names and
 	// values together. Defaults to 32 KiB; at most 96 KiB, since RabbitMQ closes the
 	// connection on more than 128 KiB of properties.
-	MaxHeaders int
+	MaxHeaders int `yaml:"max_headers" env:"MAX_HEADERS"`
 
 	// MaxTransactAttempts is how often [Outbox.Transact] runs a transaction that
 	// conflicts with others. Defaults to 10.
-	MaxTransactAttempts int
+	MaxTransactAttempts int `yaml:"max_transact_attempts" env:"MAX_TRANSACT_ATTEMPTS"`
 	// NotifyInterval is how long [Outbox.Run] waits between two wake-ups of
 	// relays in other processes. Defaults to 10 ms.
-	NotifyInterval time.Duration
+	NotifyInterval time.Duration `yaml:"notify_interval" env:"NOTIFY_INTERVAL"`
 
 	// Logger receives what operators do and what goes wrong. Defaults to none.
-	Logger *slog.Logger
+	Logger *slog.Logger `yaml:"-" env:"-"`
 }
 
 const (

@@ -16,73 +16,73 @@ type RelayConfig struct {
 	// Name is the relay's identity among the relays of one outbox; no two that
 	// run may share one. At most 255 bytes. Defaults to host name, process ID and a random
 	// part, new for each relay.
-	Name string
+	Name string `yaml:"name" env:"NAME"`
 
 	// LeaseTTL is how long a shard belongs to a relay without a renewal: the
 	// longest that the shards of a relay that died stand still. Leases are renewed after
 	// a third of it, and no statement may take longer than it. Defaults to 10 s; at
 	// least 100 ms.
-	LeaseTTL time.Duration
+	LeaseTTL time.Duration `yaml:"lease_ttl" env:"LEASE_TTL"`
 	// Window is how many events may be in flight at the transport at once. A
 	// crash sends at most four times as many a second time. Defaults to 1000.
-	Window int
+	Window int `yaml:"window" env:"WINDOW"`
 	// FetchSize is how many events one statement reads from the queue, about. Defaults to Window.
-	FetchSize int
+	FetchSize int `yaml:"fetch_size" env:"FETCH_SIZE"`
 	// MaxPerKey is how many events of one key are kept in memory. The fetch reads
 	// past a key with more, so that others need not wait behind it. Defaults to 100.
-	MaxPerKey int
+	MaxPerKey int `yaml:"max_per_key" env:"MAX_PER_KEY"`
 
 	// MaxAttempts is how many attempts of an event are counted before it is
 	// dead. Defaults to 10.
-	MaxAttempts int
+	MaxAttempts int `yaml:"max_attempts" env:"MAX_ATTEMPTS"`
 	// Backoff is how long an event waits after a counted attempt.
-	Backoff Backoff
+	Backoff Backoff `yaml:"backoff" envPrefix:"BACKOFF_"`
 	// HoldDeadKeys keeps the events of a key behind a dead one until an operator
 	// redrives or discards that. Otherwise the key goes on without it. Defaults to false.
-	HoldDeadKeys bool
+	HoldDeadKeys bool `yaml:"hold_dead_keys" env:"HOLD_DEAD_KEYS"`
 
 	// PollMin is the least time between two looks at the queue while it is not
 	// drained, unless memory has run empty. Defaults to 5 ms.
-	PollMin time.Duration
+	PollMin time.Duration `yaml:"poll_min" env:"POLL_MIN"`
 	// PollMax is the time between two looks at an empty queue. The relay works its way
 	// there from PollMin, and a wake-up brings it back. It is also the longest time between two looks for
 	// deferred events: a relay knows when the next one is due, except for those that were written or moved since its
 	// last look. A wake-up brings one within 100 ms. Defaults to 500 ms.
-	PollMax time.Duration
+	PollMax time.Duration `yaml:"poll_max" env:"POLL_MAX"`
 	// PollOnly keeps the relay from listening for wake-ups of other processes,
 	// which takes a connection of its own. Defaults to false.
-	PollOnly bool
+	PollOnly bool `yaml:"poll_only" env:"POLL_ONLY"`
 
 	// SendTimeout bounds the wait for the outcome of one send. An event whose
 	// outcome is not known by then is sent again. Defaults to 30 s.
-	SendTimeout time.Duration
+	SendTimeout time.Duration `yaml:"send_timeout" env:"SEND_TIMEOUT"`
 	// RouteProbeInterval is the time between two probes of a route on which
 	// nothing succeeds; the first few come sooner. Defaults to 1 s.
-	RouteProbeInterval time.Duration
+	RouteProbeInterval time.Duration `yaml:"route_probe_interval" env:"ROUTE_PROBE_INTERVAL"`
 	// RouteGrace is how long nothing may succeed on a route before that is
 	// reported as an error. Defaults to 1 minute.
-	RouteGrace time.Duration
+	RouteGrace time.Duration `yaml:"route_grace" env:"ROUTE_GRACE"`
 	// Publishers is how many Publish calls may be under way at once, for a
 	// publisher that is no [transport.Sender]. Defaults to 8.
-	Publishers int
+	Publishers int `yaml:"publishers" env:"PUBLISHERS"`
 
 	// Downstreams are further publishers, for the topics that they say. Defaults to none:
 	// everything goes to the publisher of NewRelay.
-	Downstreams []Downstream
+	Downstreams []Downstream `yaml:"downstreams" envPrefix:"DOWNSTREAMS_"`
 
 	// ShutdownTimeout is how long Run, when told to stop, waits for the outcomes
 	// of what is in flight. Shards that still have something in flight then are not
 	// given back: their leases run out. Defaults to 15 s.
-	ShutdownTimeout time.Duration
+	ShutdownTimeout time.Duration `yaml:"shutdown_timeout" env:"SHUTDOWN_TIMEOUT"`
 
 	// Signer signs every message for its topic, as the topic is at its publisher, so that consumers
 	// can tell it from what others send; see consumer.Config. Defaults to nil: messages are
 	// not signed.
-	Signer *transport.Signer
+	Signer *transport.Signer `yaml:"-" env:"-"`
 
 	// Logger receives every failed attempt, park, take-over and lost lease, and
 	// what goes wrong with the database. Defaults to none.
-	Logger *slog.Logger
+	Logger *slog.Logger `yaml:"-" env:"-"`
 }
 
 // Backoff says how long an event waits before it is sent again. The time is
@@ -91,9 +91,9 @@ type RelayConfig struct {
 // back together.
 type Backoff struct {
 	// Initial is the bound after the first attempt. Defaults to 1 s.
-	Initial time.Duration
+	Initial time.Duration `yaml:"initial" env:"INITIAL"`
 	// Max is the largest bound. Defaults to 5 minutes, or to Initial if that is longer.
-	Max time.Duration
+	Max time.Duration `yaml:"max" env:"MAX"`
 }
 
 // bound returns the bound after the given number of attempts, from 1.

@@ -13,27 +13,27 @@ type Config struct {
 	// Scope says whose key a request carries: a customer, a tenant. Required unless
 	// Shared: with one scope for all, whoever guesses a key gets another's answer. At
 	// most 200 bytes of UTF-8.
-	Scope func(*http.Request) string
+	Scope func(*http.Request) string `yaml:"-" env:"-"`
 	// Shared says that all keys are of one scope. Defaults to false.
-	Shared bool
+	Shared bool `yaml:"shared" env:"SHARED"`
 	// Optional handles requests without a key as well, once for each time that they come.
 	// Defaults to false: they are answered with 400.
-	Optional bool
+	Optional bool `yaml:"optional" env:"OPTIONAL"`
 	// MaxBody is how many bytes a request's body may have. It is held in memory.
 	// Defaults to 1 MiB.
-	MaxBody int
+	MaxBody int `yaml:"max_body" env:"MAX_BODY"`
 	// MaxAnswer is how many bytes an answer's body may have; beyond it the request
 	// fails. Defaults to 1 MiB.
-	MaxAnswer int
+	MaxAnswer int `yaml:"max_answer" env:"MAX_ANSWER"`
 	// MaxWait is how long a repeat waits for the request that is being handled.
 	// Defaults to 2 s.
-	MaxWait time.Duration
+	MaxWait time.Duration `yaml:"max_wait" env:"MAX_WAIT"`
 	// Retention is how long answers are kept. Defaults to 24 h.
-	Retention time.Duration
+	Retention time.Duration `yaml:"retention" env:"RETENTION"`
 	// Interval is the time between two passes of Run. Defaults to a minute.
-	Interval time.Duration
+	Interval time.Duration `yaml:"interval" env:"INTERVAL"`
 	// Logger receives what goes wrong, without keys, bodies and headers. Defaults to none.
-	Logger *slog.Logger
+	Logger *slog.Logger `yaml:"-" env:"-"`
 }
 
 func (c Config) withDefaults() (Config, error) {

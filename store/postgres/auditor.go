@@ -17,10 +17,12 @@ import (
 
 // AuditorConfig configures an [Auditor].
 type AuditorConfig struct {
-	// Schema and Prefix are those of [Config]. Default to "boxpair" and to none.
-	Schema, Prefix string
+	// Schema is that of [Config]. Defaults to "boxpair".
+	Schema string `yaml:"schema" env:"SCHEMA"`
+	// Prefix is that of [Config]. Defaults to none.
+	Prefix string `yaml:"prefix" env:"PREFIX"`
 	// StatementTimeout is how long a statement may take, on the server. Defaults to 1 minute.
-	StatementTimeout time.Duration
+	StatementTimeout time.Duration `yaml:"statement_timeout" env:"STATEMENT_TIMEOUT"`
 }
 
 // Auditor reads an outbox and an inbox for package audit. Every page is read in a read-only

@@ -17,18 +17,18 @@ import (
 type Config struct {
 	// Schema is the schema that holds the tables. At most 63 bytes; any
 	// characters but NUL. Defaults to "boxpair".
-	Schema string
+	Schema string `yaml:"schema" env:"SCHEMA"`
 	// Prefix is put before the name of every table, so that several outboxes may
 	// share a schema. At most 40 bytes; any characters but NUL. Defaults to none.
-	Prefix string
+	Prefix string `yaml:"prefix" env:"PREFIX"`
 	// Isolation is the isolation level of transactions that [Store.Transact]
 	// begins. Defaults to [pgx.ReadCommitted].
-	Isolation pgx.TxIsoLevel
+	Isolation pgx.TxIsoLevel `yaml:"isolation" env:"ISOLATION"`
 	// AllAttempts keeps a row in outbox_attempts for every confirmed attempt of relays that use
 	// the store, too: the history of an event then shows which relay has sent each copy and when. It costs
 	// a row per delivery, kept as long as the event. Inboxes likewise keep one in inbox_history for every message
 	// that they apply, for as long as consumer.Config.HistoryFor says. Defaults to false: failures only.
-	AllAttempts bool
+	AllAttempts bool `yaml:"all_attempts" env:"ALL_ATTEMPTS"`
 }
 
 // Store keeps outboxes and inboxes in PostgreSQL. It is safe for concurrent use.

@@ -18,9 +18,9 @@ import (
 // AuditorConfig configures an [Auditor].
 type AuditorConfig struct {
 	// Prefix is that of [Config]. Defaults to "boxpair_".
-	Prefix string
+	Prefix string `yaml:"prefix" env:"PREFIX"`
 	// StatementTimeout is how long a statement may take. Defaults to 1 minute.
-	StatementTimeout time.Duration
+	StatementTimeout time.Duration `yaml:"statement_timeout" env:"STATEMENT_TIMEOUT"`
 }
 
 // Auditor reads an outbox and an inbox for package audit. Every page is one statement, and so a

@@ -19,7 +19,7 @@ type ConnectorConfig struct {
 	// BusyTimeout is how long a transaction or statement waits for other writers,
 	// in this process and in others, before it fails with a busy error.
 	// Defaults to 10 s.
-	BusyTimeout time.Duration
+	BusyTimeout time.Duration `yaml:"busy_timeout" env:"BUSY_TIMEOUT"`
 }
 
 const (

@@ -38,15 +38,15 @@ const (
 // Queue is a queue that a publisher declares.
 type Queue struct {
 	// Topic is the topic whose messages the queue takes. Required.
-	Topic string
+	Topic string `yaml:"topic" env:"TOPIC"`
 	// Name of the queue. Defaults to AMQP.Queue.GenerateName(Topic).
-	Name string
+	Name string `yaml:"name" env:"NAME"`
 	// BindingKey binds the queue to the topic's exchange. Defaults to the routing key
 	// that messages of the topic are published with. Refused with Partitions.
-	BindingKey string
+	BindingKey string `yaml:"binding_key" env:"BINDING_KEY"`
 	// Partitions of the consumer whose queue it is, if it has another number of them
-	// than PublisherConfig.Partitions, which it must be used with. Defaults to that.
-	Partitions int
+	// than PublisherConfig.Partitions, which it must be used with. Defaults to PublisherConfig.Partitions.
+	Partitions int `yaml:"partitions" env:"PARTITIONS"`
 }
 
 // PublisherConfig configures a [Publisher].
@@ -56,63 +56,63 @@ type PublisherConfig struct {
 	// Marshaler is the DefaultMarshaler. Publish.Mandatory, ConfirmDelivery and
 	// ChannelPoolSize are of no importance: messages are always mandatory and
 	// confirmed, on one channel. NoWait of a declaration is taken as false.
-	AMQP wamqp.Config
+	AMQP wamqp.Config `yaml:"-" env:"-"`
 
 	// Name tells this publisher from others in [Publisher.Route]. Defaults to
 	// host:port/vhost of the broker.
-	Name string
+	Name string `yaml:"name" env:"NAME"`
 
 	// Topology says who declares. Defaults to Declare.
-	Topology Topology
+	Topology Topology `yaml:"topology" env:"TOPOLOGY"`
 
 	// Queues are declared along with the exchange of their topic, so that what is
 	// published before a consumer's first start is kept for it. With the default
 	// exchange, the queue that the routing key names is declared without being
 	// listed, if it is AMQP.Queue.GenerateName(topic). Defaults to none.
-	Queues []Queue
+	Queues []Queue `yaml:"queues" envPrefix:"QUEUES_"`
 
 	// Partitions, if it is not 0, publishes to partitioned topics: by the shard of the
 	// event's key (idgen.Shard), over a direct exchange. It is the number of queues of
 	// each consumer that is declared here; a consumer that is not may have another
 	// number. At most 64, the number of shards. See "Partitioned topics" in the
 	// documentation of the package. Defaults to 0: topics are not partitioned.
-	Partitions int
+	Partitions int `yaml:"partitions" env:"PARTITIONS"`
 
 	// Key returns the key of a message, "" for none, and is of importance with
 	// Partitions only. Called by the goroutines that publish. Defaults to the
 	// metadata transport.MetaKey.
-	Key func(*message.Message) string
+	Key func(*message.Message) string `yaml:"-" env:"-"`
 
 	// QueueType is the type of the queues declared. AMQP.Queue.Arguments goes first
 	// if it names a type. Defaults to Quorum.
-	QueueType QueueType
+	QueueType QueueType `yaml:"queue_type" env:"QUEUE_TYPE"`
 
 	// Window is how many messages may be unconfirmed. Defaults to 1000.
-	Window int
+	Window int `yaml:"window" env:"WINDOW"`
 
 	// WindowBytes is how many bytes may be unconfirmed, besides one message of any
 	// size. Defaults to 64 MiB.
-	WindowBytes int
+	WindowBytes int `yaml:"window_bytes" env:"WINDOW_BYTES"`
 
 	// ConfirmTimeout is how long the broker may take to answer for a message before
 	// that is unavailable, and before the connection is cut if it has answered
 	// nothing at all. It is also how long Send waits at most for the connection or
 	// for room in the window, and Close for what is unconfirmed. Defaults to 30
 	// seconds.
-	ConfirmTimeout time.Duration
+	ConfirmTimeout time.Duration `yaml:"confirm_timeout" env:"CONFIRM_TIMEOUT"`
 
 	// MaxBody is the largest payload in bytes. A larger one is Invalid. Keep it at or
 	// below the broker's max_message_size, which closes the channel otherwise.
 	// Defaults to 16 MiB, as RabbitMQ 4 does.
-	MaxBody int
+	MaxBody int `yaml:"max_body" env:"MAX_BODY"`
 
 	// AllowLoss accepts configuration by which the broker may lose messages that it
 	// has confirmed: transient messages, and exchanges and queues that are not
 	// durable or drop messages. Defaults to false: New refuses it.
-	AllowLoss bool
+	AllowLoss bool `yaml:"allow_loss" env:"ALLOW_LOSS"`
 
 	// Logger takes what happens to the connection. Defaults to none.
-	Logger *slog.Logger
+	Logger *slog.Logger `yaml:"-" env:"-"`
 }
 
 // SubscriberConfig configures a [Subscriber].
@@ -121,14 +121,14 @@ type SubscriberConfig struct {
 	// Exchange.GenerateName and Queue.GenerateName are required; a nil Marshaler is
 	// the DefaultMarshaler. NoWait of a declaration is taken as false, and
 	// Consume.Qos.Global too: each subscription has a channel of its own.
-	AMQP wamqp.Config
+	AMQP wamqp.Config `yaml:"-" env:"-"`
 
 	// Topology says who declares. Defaults to Declare.
-	Topology Topology
+	Topology Topology `yaml:"topology" env:"TOPOLOGY"`
 
 	// QueueType is the type of the queues declared. AMQP.Queue.Arguments goes first
 	// if it names a type. Defaults to Quorum.
-	QueueType QueueType
+	QueueType QueueType `yaml:"queue_type" env:"QUEUE_TYPE"`
 
 	// DeliveryLimitIsSafe asserts that the queue drops no message for having been
 	// delivered too often: it is not a quorum queue, or has no delivery limit, or
@@ -136,52 +136,54 @@ type SubscriberConfig struct {
 	// here, with Passive and NoTopology, and where Arguments set a limit without a
 	// dead-letter exchange, since RabbitMQ 4 drops after 20 deliveries by default.
 	// Defaults to false.
-	DeliveryLimitIsSafe bool
+	DeliveryLimitIsSafe bool `yaml:"delivery_limit_is_safe" env:"DELIVERY_LIMIT_IS_SAFE"`
 
 	// Partitions, if it is not 0, is in how many queues the consumer takes its
 	// messages: one for each partition, with one active consumer at a time among all
 	// processes. At most 64. Publishers must partition as well. See "Partitioned
 	// topics" in the documentation of the package. Defaults to 0: one queue.
-	Partitions int
+	Partitions int `yaml:"partitions" env:"PARTITIONS"`
 
 	// RebalanceInterval is how often the processes of a consumer look whether one of
 	// them has more than its share of the partitions, and gives some back. Defaults
 	// to 5 seconds.
-	RebalanceInterval time.Duration
+	RebalanceInterval time.Duration `yaml:"rebalance_interval" env:"REBALANCE_INTERVAL"`
 
 	// InFlight is how many messages of a subscription, or of each of its partitions, may be
 	// handed out and not yet acknowledged; it is the prefetch count. Defaults to
 	// AMQP.Consume.Qos.PrefetchCount, and to 64 if that is 0.
-	InFlight int
+	InFlight int `yaml:"in_flight" env:"IN_FLIGHT"`
 
 	// Key returns the key of a message. Messages of one key are handed out one
 	// after another; "" is no key. It is called by one goroutine per subscription.
 	// Defaults to the metadata transport.MetaKey.
-	Key func(*message.Message) string
+	Key func(*message.Message) string `yaml:"-" env:"-"`
 
-	// RedeliveryMin and RedeliveryMax bound the time until a nacked message is
-	// handed out again. It doubles with each nack and is spread by a random factor.
-	// Default to 100 milliseconds and 10 seconds.
-	RedeliveryMin, RedeliveryMax time.Duration
+	// RedeliveryMin is the time until a nacked message is handed out again. It doubles with
+	// each nack, up to RedeliveryMax, and is spread by a random factor. Defaults to 100
+	// milliseconds, or to RedeliveryMax if that is shorter.
+	RedeliveryMin time.Duration `yaml:"redelivery_min" env:"REDELIVERY_MIN"`
+	// RedeliveryMax is the largest such time. Defaults to 10 seconds, or to RedeliveryMin if that is longer.
+	RedeliveryMax time.Duration `yaml:"redelivery_max" env:"REDELIVERY_MAX"`
 
 	// CloseTimeout is how long Close, and the end of a Subscribe's context, wait for
 	// messages in flight. Defaults to 30 seconds.
-	CloseTimeout time.Duration
+	CloseTimeout time.Duration `yaml:"close_timeout" env:"CLOSE_TIMEOUT"`
 
 	// DeadLetterExchange takes the messages that AMQP.Marshaler cannot read, with the
 	// name of the queue as their routing key. It must exist and route them. Defaults
 	// to the default exchange and the queue <queue>.undecodable, which is declared,
 	// or checked if Passive, with the rest. The DefaultMarshaler reads every
 	// message, so nothing is declared for it.
-	DeadLetterExchange string
+	DeadLetterExchange string `yaml:"dead_letter_exchange" env:"DEAD_LETTER_EXCHANGE"`
 
 	// AllowLoss accepts queues that are not durable or drop messages. Defaults to
 	// false: New refuses them.
-	AllowLoss bool
+	AllowLoss bool `yaml:"allow_loss" env:"ALLOW_LOSS"`
 
 	// Logger takes what happens to connections and messages that cannot be read.
 	// Defaults to none.
-	Logger *slog.Logger
+	Logger *slog.Logger `yaml:"-" env:"-"`
 }
 
 func (c *PublisherConfig) setDefaults() {
@@ -284,6 +286,7 @@ func (c *SubscriberConfig) validate() error {
 		v.add("InFlight: %d is more than the protocol's 65535", c.InFlight)
 	}
 	v.positive("RedeliveryMin", int(c.RedeliveryMin))
+	v.positive("RedeliveryMax", int(c.RedeliveryMax))
 	if c.RedeliveryMax < c.RedeliveryMin {
 		v.add("RedeliveryMax: %v is less than RedeliveryMin, %v", c.RedeliveryMax, c.RedeliveryMin)
 	}

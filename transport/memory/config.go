@@ -21,20 +21,20 @@ type Config struct {
 	// handed out and not yet acknowledged; a Watermill router runs as many
 	// handlers at once. With 1, messages are handled one after another. Defaults
 	// to 64.
-	InFlight int
+	InFlight int `yaml:"in_flight" env:"IN_FLIGHT"`
 
 	// MinRedelivery is the delay before a message that was nacked once is handed
 	// out again. It doubles with every further nack. Defaults to 10 ms, or to
 	// MaxRedelivery if that is shorter.
-	MinRedelivery time.Duration
+	MinRedelivery time.Duration `yaml:"min_redelivery" env:"MIN_REDELIVERY"`
 
 	// MaxRedelivery is the largest delay before a nacked message is handed out
 	// again. Defaults to 1 s, or to MinRedelivery if that is longer.
-	MaxRedelivery time.Duration
+	MaxRedelivery time.Duration `yaml:"max_redelivery" env:"MAX_REDELIVERY"`
 
 	// CloseTimeout is how long a consumer that ends may take to acknowledge what
 	// it has in flight, before that is given to another. Defaults to 30 s.
-	CloseTimeout time.Duration
+	CloseTimeout time.Duration `yaml:"close_timeout" env:"CLOSE_TIMEOUT"`
 }
 
 // withDefaults returns c with its zero fields filled in, or an error that joins
@@ -42,16 +42,16 @@ type Config struct {
 func (c Config) withDefaults() (Config, error) {
 	var errs []error
 	if c.InFlight < 0 {
-		errs = append(errs, fmt.Errorf("InFlight %d is negative", c.InFlight))
+		errs = append(errs, fmt.Errorf("InFlight: %d is negative", c.InFlight))
 	}
 	if c.MinRedelivery < 0 {
-		errs = append(errs, fmt.Errorf("MinRedelivery %v is negative", c.MinRedelivery))
+		errs = append(errs, fmt.Errorf("MinRedelivery: %v is negative", c.MinRedelivery))
 	}
 	if c.MaxRedelivery < 0 {
-		errs = append(errs, fmt.Errorf("MaxRedelivery %v is negative", c.MaxRedelivery))
+		errs = append(errs, fmt.Errorf("MaxRedelivery: %v is negative", c.MaxRedelivery))
 	}
 	if c.CloseTimeout < 0 {
-		errs = append(errs, fmt.Errorf("CloseTimeout %v is negative", c.CloseTimeout))
+		errs = append(errs, fmt.Errorf("CloseTimeout: %v is negative", c.CloseTimeout))
 	}
 	if c.InFlight == 0 {
 		c.InFlight = defaultInFlight
@@ -69,7 +69,7 @@ func (c Config) withDefaults() (Config, error) {
 		c.CloseTimeout = defaultCloseTimeout
 	}
 	if c.MaxRedelivery >= 0 && c.MinRedelivery >= 0 && c.MaxRedelivery < c.MinRedelivery {
-		errs = append(errs, fmt.Errorf("MaxRedelivery %v is shorter than MinRedelivery %v", c.MaxRedelivery, c.MinRedelivery))
+		errs = append(errs, fmt.Errorf("MaxRedelivery: %v is shorter than MinRedelivery %v", c.MaxRedelivery, c.MinRedelivery))
 	}
 	return c, errors.Join(errs...)
 }
