@@ -51,16 +51,6 @@ var ordering = []Mutant{
 		Test:   Test{"producer", "TestAHotKeyDoesNotStarveItsNeighboursAndKeepsItsOrder"},
 	},
 	{
-		Name: "move-overtaken", Guarantee: "G4",
-		Broken: "A parked event is sent while an earlier one of its key is still to be moved before it.",
-		File:   "producer/relay_lane.go",
-		Old: `	if l.following == 0 {
-		return first`,
-		New: `	if l.following >= 0 {
-		return first`,
-		Test: Test{"producer", "TestFollowersDoNotOvertakeAnEventThatIsStillToBeMoved"},
-	},
-	{
 		Name: "doubtful-park-trusted", Guarantee: "G2",
 		Broken: "A repeated statement that parks an event is taken for the first one; if an operator has settled the event since, its key waits for ever.",
 		File:   "producer/relay_lane.go",

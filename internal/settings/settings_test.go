@@ -19,6 +19,7 @@ import (
 	"github.com/boxpair/boxpair/middleware"
 	"github.com/boxpair/boxpair/middleware/idempotent"
 	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/mysql"
 	"github.com/boxpair/boxpair/store/postgres"
 	"github.com/boxpair/boxpair/store/sqlite"
 	"github.com/boxpair/boxpair/transport/amqp"
@@ -43,6 +44,7 @@ func configurations(t *testing.T) map[string]*configuration {
 		"idempotent.Config":      of(func(c idempotent.Config) error { _, err := idempotent.New[*sql.Tx](nil, nil, c); return err }),
 		"memory.Config":          of(func(c memory.Config) error { _, err := memory.New(c); return err }),
 		"middleware.Config":      of(func(c middleware.Config) error { _, err := middleware.Inbox(inbox, c); return err }),
+		"mysql.Config":           of(func(c mysql.Config) error { _, err := mysql.New(nil, c); return err }),
 		"postgres.AuditorConfig": of(func(c postgres.AuditorConfig) error { _, err := postgres.NewAuditor(nil, c); return err }),
 		"postgres.Config":        of(func(c postgres.Config) error { _, err := postgres.New(nil, c); return err }),
 		"producer.Backoff":       of[producer.Backoff](nil),

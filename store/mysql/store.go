@@ -19,16 +19,16 @@ import (
 type Config struct {
 	// Prefix begins the name of every table; at most 40 bytes. Several outboxes can share a
 	// database under different prefixes. Defaults to "boxpair_".
-	Prefix string
+	Prefix string `yaml:"prefix" env:"PREFIX"`
 	// Wrapped accepts a database whose connector is not recognised because it was wrapped, as
 	// tracing does. What is wrapped must come from [NewConnector]: on other connections claims
 	// fail, and a transaction that the server has ended would go on unnoticed. Defaults to false.
-	Wrapped bool
+	Wrapped bool `yaml:"wrapped" env:"WRAPPED"`
 	// AllAttempts keeps a row in outbox_attempts for every confirmed attempt of relays that use
 	// the store, too: the history of an event then shows which relay has sent each copy and when. It costs
 	// a row per delivery, kept as long as the event. Inboxes likewise keep one in inbox_history for every message
 	// that they apply, for as long as consumer.Config.HistoryFor says. Defaults to false: failures only.
-	AllAttempts bool
+	AllAttempts bool `yaml:"all_attempts" env:"ALL_ATTEMPTS"`
 }
 
 // Store keeps outboxes and inboxes in MySQL or MariaDB. It is safe for concurrent use.
