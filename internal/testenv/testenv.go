@@ -120,6 +120,14 @@ func PrivatePostgresTLS(t testing.TB, c service.TLS) *service.Postgres {
 	return private(t, p, err)
 }
 
+// PgBouncer starts a pooler in transaction mode in front of a database, for this test alone, and returns
+// the database's URL through it. The pooler is closed when the test ends.
+func PgBouncer(t testing.TB, database string) string {
+	t.Helper()
+	b, err := service.StartPgBouncer(t.Context(), database)
+	return private(t, b, err).URL()
+}
+
 // PrivateRabbitMQ starts a RabbitMQ node for this test alone, to be crashed,
 // restarted or alarmed. It takes about six seconds, and is closed when the test
 // ends.

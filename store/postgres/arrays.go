@@ -17,12 +17,24 @@ func described(tx pgx.Tx) bool {
 	if conn == nil {
 		return false
 	}
-	switch conn.Config().DefaultQueryExecMode {
+	return describes(conn.Config().DefaultQueryExecMode)
+}
+
+func describes(mode pgx.QueryExecMode) bool {
+	switch mode {
 	case pgx.QueryExecModeCacheStatement, pgx.QueryExecModeCacheDescribe, pgx.QueryExecModeDescribeExec:
 		return true
 	default:
 		return false
 	}
+}
+
+// ints is n as an argument of a statement in the store's own mode.
+func (s *Store) ints(n []int64) any {
+	if describes(s.mode) {
+		return leanInts(n)
+	}
+	return n
 }
 
 // lean is a slice that pgx encodes as an array of one dimension without an

@@ -86,7 +86,16 @@ func (c Config) names() (migrations.Names, error) {
 // planEach returns a mode of execution in which the server plans a statement
 // each time that it runs. The plan of a prepared statement is kept, and one that was made
 // while the queue was empty reads all of a queue that has filled up since.
+//
+// A pool that is told to prepare and describe nothing does neither here: between the round trip that
+// prepares and the one that executes, a pooler may change the connection.
 func planEach(pool *pgxpool.Pool) pgx.QueryExecMode {
+	if pool != nil {
+		switch mode := pool.Config().ConnConfig.DefaultQueryExecMode; mode {
+		case pgx.QueryExecModeExec, pgx.QueryExecModeSimpleProtocol:
+			return mode
+		}
+	}
 	if pool != nil && pool.Config().ConnConfig.DescriptionCacheCapacity > 0 {
 		return pgx.QueryExecModeCacheDescribe // one round trip, the first time apart
 	}

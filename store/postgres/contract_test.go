@@ -52,12 +52,17 @@ func newStore(t testing.TB, pool *pgxpool.Pool, cfg postgres.Config) *postgres.S
 // fixture is an empty outbox in a schema of its own.
 func fixture(pool *pgxpool.Pool, prefix string) func(t *testing.T) storetest.OutboxFixture[pgx.Tx] {
 	return func(t *testing.T) storetest.OutboxFixture[pgx.Tx] {
-		return storetest.OutboxFixture[pgx.Tx]{
-			Store:    newStore(t, pool, postgres.Config{Schema: testenv.Name(t), Prefix: prefix}),
-			Begin:    pool.Begin,
-			Commit:   func(ctx context.Context, tx pgx.Tx) error { return tx.Commit(ctx) },
-			Rollback: func(ctx context.Context, tx pgx.Tx) error { return tx.Rollback(ctx) },
-		}
+		return outboxFixtureOf(t, pool, postgres.Config{Schema: testenv.Name(t), Prefix: prefix})
+	}
+}
+
+func outboxFixtureOf(t *testing.T, pool *pgxpool.Pool, cfg postgres.Config) storetest.OutboxFixture[pgx.Tx] {
+	t.Helper()
+	return storetest.OutboxFixture[pgx.Tx]{
+		Store:    newStore(t, pool, cfg),
+		Begin:    pool.Begin,
+		Commit:   func(ctx context.Context, tx pgx.Tx) error { return tx.Commit(ctx) },
+		Rollback: func(ctx context.Context, tx pgx.Tx) error { return tx.Rollback(ctx) },
 	}
 }
 

@@ -11,8 +11,42 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/internal/testenv"
 	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/postgres"
+	"github.com/boxpair/boxpair/store/storetest"
 )
+
+// pooledStore is a store behind a pooler, which passes no signals on: those are listened to past it.
+type pooledStore struct {
+	*postgres.Store
+	direct *postgres.Store
+}
+
+func (p pooledStore) Listen(ctx context.Context, woken func()) error {
+	return p.direct.Listen(ctx, woken)
+}
+
+// TestContractBehindAPoolerInTransactionMode runs through PgBouncer what holds transactions, leases and locks
+// against each other, and all of the queue.
+func TestContractBehindAPoolerInTransactionMode(t *testing.T) {
+	t.Parallel()
+	url := testenv.Postgres(t)
+	direct := poolOn(t, url, nil)
+	pool := poolOn(t, testenv.PgBouncer(t, url), func(cfg *pgxpool.Config) {
+		cfg.MaxConns = 40
+		cfg.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
+	})
+	t.Run("outbox", func(t *testing.T) {
+		storetest.Producer(t, func(t *testing.T) storetest.OutboxFixture[pgx.Tx] {
+			cfg := postgres.Config{Schema: testenv.Name(t)}
+			f := outboxFixtureOf(t, pool, cfg)
+			f.Store = pooledStore{f.Store.(*postgres.Store), storeOf(t, direct, cfg)}
+			return f
+		}, "append", "lease", "queue", "parked")
+	})
+	t.Run("inbox", func(t *testing.T) { storetest.Consumer(t, inboxFixture(pool, ""), "claim", "race") })
+}
 
 // TestOneConnectionServesProducerRelayAndConsumer: nothing waits for a second connection
 // while it holds one.

@@ -269,7 +269,7 @@ func (s *Store) Mark(ctx context.Context, relay string, marks []producer.Mark) (
 	}
 	leaseShards, leaseEpochs := split(leases)
 	rows, err := s.query(ctx, s.noting(mark, markNoted), relay, leaseShards, leaseEpochs,
-		shards, leanInts(epochs), leanInts(seqs), leanInts(rounds))
+		shards, s.ints(epochs), s.ints(seqs), s.ints(rounds))
 	if err != nil {
 		return nil, failed("mark events", err)
 	}

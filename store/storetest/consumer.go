@@ -34,13 +34,11 @@ type InboxFixture[TX any] struct {
 
 // Consumer tests that a store keeps the contract of [consumer.Store]. open returns
 // a new, empty inbox for each test; what it needs to close, it closes in
-// t.Cleanup. The tests run in parallel.
-func Consumer[TX any](t *testing.T, open func(t *testing.T) InboxFixture[TX]) {
+// t.Cleanup. The tests run in parallel. only limits them to groups of those names, as go test -v
+// shows them, so that a store can be tested in many settings without all of them in each; defaults to all.
+func Consumer[TX any](t *testing.T, open func(t *testing.T) InboxFixture[TX], only ...string) {
 	t.Helper()
-	for _, group := range []struct {
-		name  string
-		tests []inboxTest[TX]
-	}{
+	runGroups(t, []group[inboxTest[TX]]{
 		{"claim", claimTests[TX]()},
 		{"race", raceTests[TX]()},
 		{"group", groupTests[TX]()},
@@ -50,24 +48,19 @@ func Consumer[TX any](t *testing.T, open func(t *testing.T) InboxFixture[TX]) {
 		{"operator", messageOperatorTests[TX]()},
 		{"window", windowTests[TX]()},
 		{"history", historyTests[TX]()},
-	} {
-		t.Run(group.name, func(t *testing.T) {
-			for _, test := range group.tests {
-				t.Run(test.fact, func(t *testing.T) {
-					t.Parallel()
-					i := &inbox[TX]{T: t, InboxFixture: open(t)}
-					i.consumer = i.register("service/handler")
-					test.run(i)
-				})
-			}
-		})
-	}
+	}, only, func(t *testing.T, test inboxTest[TX]) {
+		i := &inbox[TX]{T: t, InboxFixture: open(t)}
+		i.consumer = i.register("service/handler")
+		test.run(i)
+	})
 }
 
 type inboxTest[TX any] struct {
 	fact string
 	run  func(i *inbox[TX])
 }
+
+func (x inboxTest[TX]) named() string { return x.fact }
 
 // inbox is a test and the inbox that it works on.
 type inbox[TX any] struct {

@@ -38,13 +38,11 @@ type OutboxFixture[TX any] struct {
 
 // Producer tests that a store keeps the contract of [producer.Store]. open returns
 // a new, empty outbox for each test; what it needs to close, it closes in
-// t.Cleanup. The tests run in parallel.
-func Producer[TX any](t *testing.T, open func(t *testing.T) OutboxFixture[TX]) {
+// t.Cleanup. The tests run in parallel. only limits them to groups of those names, as go test -v
+// shows them, so that a store can be tested in many settings without all of them in each; defaults to all.
+func Producer[TX any](t *testing.T, open func(t *testing.T) OutboxFixture[TX], only ...string) {
 	t.Helper()
-	for _, group := range []struct {
-		name  string
-		tests []outboxTest[TX]
-	}{
+	runGroups(t, []group[outboxTest[TX]]{
 		{"append", appendTests[TX]()},
 		{"concurrent writers", concurrentTests[TX]()},
 		{"transaction", transactionTests[TX]()},
@@ -57,16 +55,38 @@ func Producer[TX any](t *testing.T, open func(t *testing.T) OutboxFixture[TX]) {
 		{"janitor", janitorTests[TX]()},
 		{"replay", replayTests[TX]()},
 		{"deferred", deferredTests[TX]()},
-	} {
-		t.Run(group.name, func(t *testing.T) {
-			for _, test := range group.tests {
-				t.Run(test.fact, func(t *testing.T) {
+	}, only, func(t *testing.T, test outboxTest[TX]) {
+		f := open(t)
+		if test.twoWriters && f.OneWriter || test.oneShard && f.ShardWriters || test.shardWriters && !f.ShardWriters {
+			return
+		}
+		test.run(&outbox[TX]{T: t, OutboxFixture: f})
+	})
+}
+
+// group is a part of a contract.
+type group[T any] struct {
+	name  string
+	tests []T
+}
+
+// runGroups runs the tests of the groups whose names are in only, or all, in parallel.
+func runGroups[T interface{ named() string }](t *testing.T, groups []group[T], only []string, run func(t *testing.T, test T)) {
+	t.Helper()
+	for _, name := range only {
+		if !slices.ContainsFunc(groups, func(g group[T]) bool { return g.name == name }) {
+			t.Errorf("there is no group %q", name)
+		}
+	}
+	for _, g := range groups {
+		if len(only) > 0 && !slices.Contains(only, g.name) {
+			continue
+		}
+		t.Run(g.name, func(t *testing.T) {
+			for _, test := range g.tests {
+				t.Run(test.named(), func(t *testing.T) {
 					t.Parallel()
-					f := open(t)
-					if test.twoWriters && f.OneWriter || test.oneShard && f.ShardWriters || test.shardWriters && !f.ShardWriters {
-						return
-					}
-					test.run(&outbox[TX]{T: t, OutboxFixture: f})
+					run(t, test)
 				})
 			}
 		})
@@ -80,6 +100,8 @@ type outboxTest[TX any] struct {
 	// oneShard needs two transactions that write to one shard at once, shardWriters that they do not.
 	oneShard, shardWriters bool
 }
+
+func (x outboxTest[TX]) named() string { return x.fact }
 
 // outbox is a test and the outbox that it works on.
 type outbox[TX any] struct {

@@ -23,6 +23,9 @@ func Install(ctx context.Context, postgres, rabbitmq bool, say func(format strin
 	if postgres && PostgresBin() == "" {
 		packages = append(packages, "postgresql")
 	}
+	if postgres && bouncerBin() == "" {
+		packages = append(packages, "pgbouncer")
+	}
 	if rabbitmq && RabbitMQBin() == "" {
 		packages = append(packages, "rabbitmq-server")
 	}
