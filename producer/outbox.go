@@ -166,7 +166,7 @@ func (o *Outbox[TX]) HandlingTogether(tx TX, consumer string) func(cause transpo
 }
 
 // Transact runs fn in a transaction of its own and commits if fn returns nil.
-// Events that fn queues are written just before the commit. A transaction that
+// Events that fn queues are written just before the commit, and sent together with it by a [CommitStore]. A transaction that
 // conflicted with another is run again from the start, with a fresh writer, after a
 // short random wait, at most Config.MaxTransactAttempts times: fn must not
 // have effects elsewhere, and must not call Transact: with every connection of a pool taken by
@@ -206,7 +206,7 @@ func (o *Outbox[TX]) transactOnce(ctx context.Context, fn func(ctx context.Conte
 		if err := fault.Hit(ctx, fault.P2); err != nil {
 			return err
 		}
-		if err := w.Flush(ctx); err != nil {
+		if err := w.flushAtCommit(ctx); err != nil {
 			return err
 		}
 		wrote = w.wrote

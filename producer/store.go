@@ -66,6 +66,16 @@ type EventStore[TX any] interface {
 	Retryable(err error) bool
 }
 
+// CommitStore is a [Store] that can send events together with the COMMIT. It is optional: without it,
+// events that were queued are written just before.
+type CommitStore[TX any] interface {
+	// AppendAtCommit queues what [EventStore.Append] would do, to be done when tx commits, behind all that was done
+	// and queued in it before. It does no I/O. Where Append would fail, the commit fails with that error, and nothing is
+	// committed: [ErrSecondWriter] included. It returns false, and has queued nothing, if tx is not a transaction of
+	// [EventStore.Transact], or one within a savepoint.
+	AppendAtCommit(tx TX, writer uuid.UUID, records []Record) (queued bool, err error)
+}
+
 // Lease is a relay's ownership of a shard for a time. Epoch grows with every
 // change of owner and fences off whoever owned the shard before.
 type Lease struct {

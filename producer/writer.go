@@ -103,6 +103,28 @@ func (w *Writer[TX]) Flush(ctx context.Context) error {
 	return err
 }
 
+// flushAtCommit has what was queued written by the commit that follows, if the store can do that, and
+// otherwise flushes. Keys are locked before: to wait for them is not for a commit, which does not
+// end with its context.
+func (w *Writer[TX]) flushAtCommit(ctx context.Context) error {
+	store, ok := w.outbox.store.(CommitStore[TX])
+	records := *w.queued
+	if !ok || w.err != nil || len(records) == 0 {
+		return w.Flush(ctx)
+	}
+	if err := w.lockAll(ctx, records); err != nil {
+		return err
+	}
+	switch queued, err := store.AppendAtCommit(w.tx, w.token, records); {
+	case err != nil:
+		return w.fail(fmt.Errorf("write events: %w", err))
+	case !queued:
+		return w.Flush(ctx)
+	}
+	*w.queued, w.wrote = nil, true
+	return nil
+}
+
 // FlushTogether writes what was queued by writers of one [Outbox.HandlingTogether], in the
 // order of queueing, in one round trip. It returns the error that made the transaction unusable, as
 // [Writer.Flush] does.
@@ -247,10 +269,8 @@ func (w *Writer[TX]) append(ctx context.Context, records []Record) ([]bool, erro
 	if len(records) == 0 {
 		return nil, w.err
 	}
-	if w.outbox.cfg.LockKeys {
-		if err := w.lock(ctx, records); err != nil {
-			return nil, w.fail(err)
-		}
+	if err := w.lockAll(ctx, records); err != nil {
+		return nil, err
 	}
 	known, err := w.outbox.store.Append(ctx, w.tx, w.token, records)
 	if err != nil {
@@ -268,6 +288,17 @@ func (w *Writer[TX]) changed() {
 		// begin to poll fast.
 		w.outbox.local.send()
 	}
+}
+
+// lockAll locks the keys of records, if Config.LockKeys asks for it.
+func (w *Writer[TX]) lockAll(ctx context.Context, records []Record) error {
+	if !w.outbox.cfg.LockKeys {
+		return nil
+	}
+	if err := w.lock(ctx, records); err != nil {
+		return w.fail(err)
+	}
+	return nil
 }
 
 // lock locks the keys of records, sorted so that two transactions cannot wait

@@ -6,8 +6,8 @@ var writing = []Mutant{
 		Name: "outbox-outside-the-transaction", Guarantee: "G1",
 		Broken: "Events are written on a connection of their own, not in the caller's transaction.",
 		File:   "store/postgres/append.go",
-		Old:    `	err = tx.QueryRow(ctx, s.sql[t], args...).Scan(`,
-		New:    `	err = s.pool.QueryRow(ctx, s.sql[t], args...).Scan(`,
+		Old:    `	if err := run(ctx, tx, []any{&mine, &written}, s.sql[t], args...); err != nil {`,
+		New:    `	if err := s.pool.QueryRow(ctx, s.sql[t], args...).Scan(&mine, &written); err != nil {`,
 		Test:   Test{"store/postgres", "TestProducerContract/append/rolled-back event is not there"},
 	},
 	{
@@ -32,16 +32,14 @@ var writing = []Mutant{
 		Name: "panic-commits", Guarantee: "G1",
 		Broken: "A transaction whose function failed or panicked is committed.",
 		File:   "store/postgres/tx.go",
-		Old: `		if !ended { // fn failed, panicked or called Goexit
-			rollback(ctx, tx)`,
-		New: `		if !ended { // fn failed, panicked or called Goexit
-			_ = tx.Commit(ctx)`,
-		Test: Test{"store/postgres", "TestProducerContract/transaction/transact rolls back on an error, a panic and Goexit"},
+		Old:    `	defer t.end(ctx) // also when fn panicked or called Goexit`,
+		New:    `	defer func() { _ = t.Commit(ctx) }()`,
+		Test:   Test{"store/postgres", "TestProducerContract/transaction/transact rolls back on an error, a panic and Goexit"},
 	},
 	{
 		Name: "rolled-back-commit-is-success", Guarantee: "G1",
 		Broken: "A COMMIT that the database answers with ROLLBACK is taken for a commit.",
-		File:   "store/postgres/tx.go",
+		File:   "store/postgres/transaction.go",
 		Old:    `	return err == nil || refused(err), err`,
 		New: `	if errors.Is(err, pgx.ErrTxCommitRollback) {
 		err = nil
@@ -61,10 +59,37 @@ var writing = []Mutant{
 	{
 		Name: "unknown-commit-is-failure", Guarantee: "G1",
 		Broken: "A COMMIT whose answer was lost is reported as rolled back.",
-		File:   "store/postgres/tx.go",
+		File:   "store/postgres/transaction.go",
 		Old:    `	return err == nil || refused(err), err`,
 		New:    `	return true, err`,
 		Test:   Test{"store/postgres", "TestCommitWithALostReplyIsUnknownAndMayHaveHappened"},
+	},
+	{
+		Name: "unknown-queued-commit-is-failure", Guarantee: "G1",
+		Broken: "A COMMIT that was sent with queued events, and whose answer was lost, is reported as rolled back.",
+		File:   "store/postgres/transaction.go",
+		Old:    `	known = err == nil || t.undone(begun, err)`,
+		New:    `	known = err == nil || t.undone(begun, err) || begun || !begun`,
+		Test:   Test{"store/postgres", "TestUnknownCommitOfQueuedEventsIsTold"},
+	},
+	{
+		Name: "connection-before-begin", Guarantee: "G1",
+		Broken: "A statement on the connection of a transaction that has not begun on the server is committed by itself.",
+		File:   "store/postgres/transaction.go",
+		Old: `	if !t.over {
+		_ = t.enter()
+	}
+	return t.raw`,
+		New:  `	return t.raw`,
+		Test: Test{"store/postgres", "TestStatementOnTheConnectionItselfIsPartOfTheTransaction"},
+	},
+	{
+		Name: "second-writer-of-queued-events", Guarantee: "G6",
+		Broken: "Queued events of a second writer of one transaction are dropped, and the rest is committed.",
+		File:   "store/postgres/append.go",
+		Old:    `"SELECT 1 / CASE WHEN writer.mine THEN 1 ELSE 0 END FROM writer"`,
+		New:    `"SELECT 1 FROM writer"`,
+		Test:   Test{"store/postgres", "TestSecondWriterFailsTheCommitOfQueuedEvents"},
 	},
 	{
 		Name: "unknown-commit-runs-again", Guarantee: "G1",
@@ -80,7 +105,7 @@ var writing = []Mutant{
 	{
 		Name: "commit-cut-by-context", Guarantee: "G1",
 		Broken: "The end of the caller's context cuts a COMMIT off.",
-		File:   "store/postgres/tx.go",
+		File:   "store/postgres/transaction.go",
 		Old:    `context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)`,
 		New:    `context.WithTimeout(ctx, commitTimeout)`,
 		Test:   Test{"store/postgres", "TestCommitIsNotCutOffByItsContext"},

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -92,7 +93,19 @@ WITH writer AS MATERIALIZED (
 ), queued AS (
     INSERT INTO {{outbox_queue}} (shard, id) ` + queued + `
 )
-SELECT writer.mine, ARRAY(SELECT dispatch_id FROM written) FROM writer`)
+` + tellKnown)
+}
+
+const tellKnown = "SELECT writer.mine, ARRAY(SELECT dispatch_id FROM written) FROM writer"
+
+// appendAtCommit are the statements that are sent together with the COMMIT. It would be carried out whatever a
+// statement before it returned, so another writer's events have to be an error of the statement.
+var appendAtCommit = map[*template]*template{
+	appendEvents: failing(appendEvents), appendEvent: failing(appendEvent), appendDeferred: failing(appendDeferred),
+}
+
+func failing(t *template) *template {
+	return statement(strings.Replace(t.text, tellKnown, "SELECT 1 / CASE WHEN writer.mine THEN 1 ELSE 0 END FROM writer", 1))
 }
 
 // Append implements [producer.EventStore], in one round trip.
@@ -100,12 +113,27 @@ func (s *Store) Append(ctx context.Context, tx pgx.Tx, writer uuid.UUID, records
 	if len(records) == 0 {
 		return nil, nil
 	}
-	c, err := newColumns(records)
+	t, args, err := s.appending(tx, writer, records)
 	if err != nil {
-		return nil, fmt.Errorf("append events: %w", err)
+		return nil, err
 	}
 	var mine bool
 	var written []pgtype.UUID
+	if err := run(ctx, tx, []any{&mine, &written}, s.sql[t], args...); err != nil {
+		return nil, failed("append events", appendError(err))
+	}
+	if !mine {
+		return nil, fmt.Errorf("append events: %w", producer.ErrSecondWriter)
+	}
+	return known(records, written), nil
+}
+
+// appending returns the statement that appends records in tx, and its arguments.
+func (s *Store) appending(tx pgx.Tx, writer uuid.UUID, records []producer.Record) (*template, []any, error) {
+	c, err := newColumns(records)
+	if err != nil {
+		return nil, nil, fmt.Errorf("append events: %w", err)
+	}
 	args := append(make([]any, 0, 22), s.writerVariable, writer.String())
 	t := appendEvents
 	switch {
@@ -119,14 +147,33 @@ func (s *Store) Append(ctx context.Context, tx pgx.Tx, writer uuid.UUID, records
 	if c.due != nil {
 		t, args = appendDeferred, append(args, c.due)
 	}
-	err = tx.QueryRow(ctx, s.sql[t], args...).Scan(&mine, &written)
+	return t, args, nil
+}
+
+// AppendAtCommit implements [producer.CommitStore] for transactions of [Store.Transact].
+func (s *Store) AppendAtCommit(tx pgx.Tx, writer uuid.UUID, records []producer.Record) (bool, error) {
+	t, ok := tx.(*transaction)
+	if !ok || t.over {
+		return false, nil
+	}
+	if len(records) == 0 {
+		return true, nil
+	}
+	text, args, err := s.appending(tx, writer, records)
 	if err != nil {
-		return nil, failed("append events", appendError(err))
+		return false, err
 	}
-	if !mine {
-		return nil, fmt.Errorf("append events: %w", producer.ErrSecondWriter)
+	t.atCommit().Queue(s.sql[appendAtCommit[text]], args...).Fn = func(results pgx.BatchResults) error {
+		_, err := results.Exec()
+		switch {
+		case err == nil:
+			return nil
+		case sqlState(err) == "22012": // division_by_zero, of which there is one
+			err = producer.ErrSecondWriter
+		}
+		return failed("append events", appendError(err))
 	}
-	return known(records, written), nil
+	return true, nil
 }
 
 // known tells for each record whether it is not among those that were written.
@@ -257,7 +304,7 @@ func (s *Store) LockKeys(ctx context.Context, tx pgx.Tx, keys []string) error {
 	// Sorted as what is locked, not as the keys are: two transactions that lock in
 	// opposite orders wait for each other. A function in FROM gives its rows in order.
 	slices.Sort(locks)
-	_, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock(k) FROM unnest($1::bigint[]) AS k", locks)
+	err := run(ctx, tx, nil, "SELECT pg_advisory_xact_lock(k) FROM unnest($1::bigint[]) AS k", locks)
 	if err != nil {
 		return fmt.Errorf("lock keys: %w", err)
 	}

@@ -13,8 +13,10 @@ const leanFrom = 16
 // arguments, as all modes do that know a statement before they send its arguments. The others
 // guess them from types in Go, and know none of this file's.
 func described(tx pgx.Tx) bool {
-	conn := tx.Conn()
-	if conn == nil {
+	var conn *pgx.Conn
+	if t, ok := tx.(*transaction); ok {
+		conn = t.raw // to look at it begins nothing
+	} else if conn = tx.Conn(); conn == nil {
 		return false
 	}
 	return describes(conn.Config().DefaultQueryExecMode)

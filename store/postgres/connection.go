@@ -17,8 +17,6 @@ type connection interface {
 // connections gives connections out. It is the pool, or [lender] for a [SQLStore].
 type connections interface {
 	acquire(ctx context.Context) (connection, error)
-	// begin begins a transaction on a connection that its end gives back.
-	begin(ctx context.Context, options pgx.TxOptions) (pgx.Tx, error)
 }
 
 // pooled are the connections of a pool.
@@ -30,8 +28,4 @@ func (p pooled) acquire(ctx context.Context) (connection, error) {
 		return nil, err // not a nil pointer in an interface
 	}
 	return conn, nil
-}
-
-func (p pooled) begin(ctx context.Context, options pgx.TxOptions) (pgx.Tx, error) {
-	return p.BeginTx(ctx, options)
 }

@@ -25,6 +25,16 @@
 //     undo the last ones; their events are published again.
 //   - Everything else waits for the disk.
 //
+// # Round trips of Transact
+//
+// A transaction of [Store.Transact] begins on the server with its first statement. Statements of the caller's
+// wait for BEGIN; those of this package travel with it. What is queued, by [AtCommit] and by producer.Writer.Queue, travels
+// with the COMMIT, in one message to the server: nothing of it is carried out behind a statement that failed. A
+// transaction that only queues is one round trip. If the connection breaks meanwhile, the outcome is
+// unknown as that of a COMMIT is, unless the server has said before that it could not begin.
+// What is queued is waited for as the COMMIT is, for 30 s at most, also when the context ends; locks of keys
+// (producer.Config.LockKeys) are therefore taken before.
+//
 // # Fencing
 //
 // Every statement that changes what a relay owns locks the rows of its shards,

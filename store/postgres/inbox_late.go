@@ -13,22 +13,29 @@ import (
 	"github.com/boxpair/boxpair/consumer"
 )
 
-// AtCommit queues a statement of a handler, which is sent together with the COMMIT, in
-// one round trip with it and with whatever else is queued, in the order of queueing and
-// behind all that the handler has run. It is for writes whose result the handler does
-// not look at; with group commit a whole group of them is one round trip.
+// AtCommit queues a statement that is sent together with the COMMIT, in one round trip with it and
+// with whatever else is queued, in the order of queueing and behind all that the transaction has run. It is
+// for writes whose result nobody looks at. With group commit a whole group of handlers is one round trip; a
+// producer.Outbox.Transact that only queues, events with Writer.Queue included, is one round trip from BEGIN to COMMIT.
 //
 //	err := postgres.AtCommit(w.DB(), `UPDATE stock SET …`, id)
 //
-// tx is the transaction that a handler was given by this store; any other one, and the
+// tx is the transaction that a handler, or the function that Transact runs, was given by this store; any other one, and the
 // one within a savepoint, is refused. AtCommit does no I/O. A statement that fails is the failure of the
-// handler, and nothing is committed.
+// handler, or of Transact, and nothing is committed. Where the statement takes the lock that puts the events of a key in
+// order, queue those behind it: producer.Writer.Write would write them before.
 func AtCommit(tx pgx.Tx, sql string, args ...any) error {
-	h, ok := tx.(*handlerTx)
-	if !ok {
-		return errors.New("queue a statement for the commit: this is not the transaction of a handler, or it is within a savepoint")
+	switch tx := tx.(type) {
+	case *handlerTx:
+		tx.late().Queue(sql, args...)
+	case *transaction:
+		if tx.over {
+			return fmt.Errorf("queue a statement for the commit: %w", pgx.ErrTxClosed)
+		}
+		tx.atCommit().Queue(sql, args...)
+	default:
+		return errors.New("queue a statement for the commit: this is not the transaction of a handler or of Transact, or it is within a savepoint")
 	}
-	h.late().Queue(sql, args...)
 	return nil
 }
 

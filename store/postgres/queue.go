@@ -284,4 +284,7 @@ func (s *Store) Mark(ctx context.Context, relay string, marks []producer.Mark) (
 	return lost, nil
 }
 
-var _ producer.Store[pgx.Tx] = (*Store)(nil)
+var (
+	_ producer.Store[pgx.Tx]       = (*Store)(nil)
+	_ producer.CommitStore[pgx.Tx] = (*Store)(nil)
+)

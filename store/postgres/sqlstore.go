@@ -98,10 +98,14 @@ func (s *SQLStore) LockKeys(ctx context.Context, tx *sql.Tx, keys []string) erro
 	return within(ctx, tx, func(ctx context.Context, tx pgx.Tx) error { return s.Store.LockKeys(ctx, tx, keys) })
 }
 
-// Transact implements [producer.EventStore] as [Store.Transact] does.
+// Transact implements [producer.EventStore] as [Store.Transact] does, with round trips of their own for BEGIN,
+// queued events and COMMIT: nothing is queued for the end of a transaction of database/sql.
 func (s *SQLStore) Transact(ctx context.Context, fn func(ctx context.Context, tx *sql.Tx) error) error {
-	return s.Store.Transact(ctx, func(ctx context.Context, tx pgx.Tx) error {
-		return lend(ctx, tx, func(tx *sql.Tx) error { return fn(ctx, tx) })
+	return s.transact(ctx, func(ctx context.Context, t *transaction) error {
+		if err := t.begin(ctx); err != nil {
+			return err
+		}
+		return lend(ctx, t, func(tx *sql.Tx) error { return fn(ctx, tx) })
 	})
 }
 

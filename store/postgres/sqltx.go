@@ -74,32 +74,11 @@ type lender struct{ pool *pgxpool.Pool }
 type lentConn struct{ conn *stdlib.Conn }
 
 func (l lender) acquire(ctx context.Context) (connection, error) {
-	conn, err := l.acquireLent(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return conn, nil
-}
-
-func (l lender) acquireLent(ctx context.Context) (*lentConn, error) {
 	conn, err := stdlib.GetPoolConnector(l.pool).Connect(ctx)
 	if err != nil {
 		return nil, err
 	}
 	return &lentConn{conn.(*stdlib.Conn)}, nil
-}
-
-func (l lender) begin(ctx context.Context, options pgx.TxOptions) (pgx.Tx, error) {
-	conn, err := l.acquireLent(ctx)
-	if err != nil {
-		return nil, err
-	}
-	tx, err := conn.Conn().BeginTx(ctx, options)
-	if err != nil {
-		conn.Release()
-		return nil, err
-	}
-	return &lentTx{Tx: tx, conn: conn}, nil
 }
 
 // Conn returns the connection that is lent.
@@ -112,34 +91,6 @@ func (c *lentConn) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
 
 // Release gives the connection back to the pool, which is what closing it means for the driver.
 func (c *lentConn) Release() { _ = c.conn.Close() }
-
-// lentTx is a transaction that gives its connection back in the end.
-type lentTx struct {
-	pgx.Tx
-	conn  *lentConn
-	ended bool
-}
-
-func (t *lentTx) lent() *lentConn { return t.conn }
-
-// Commit implements [pgx.Tx].
-func (t *lentTx) Commit(ctx context.Context) error {
-	defer t.end()
-	return t.Tx.Commit(ctx)
-}
-
-// Rollback implements [pgx.Tx].
-func (t *lentTx) Rollback(ctx context.Context) error {
-	defer t.end()
-	return t.Tx.Rollback(ctx)
-}
-
-func (t *lentTx) end() {
-	if !t.ended {
-		t.ended = true
-		t.conn.Release()
-	}
-}
 
 // lent returns the connection of a handler's transaction, which is one of a [lender].
 func (h *handlerTx) lent() *lentConn { return h.work.conn.(*lentConn) }

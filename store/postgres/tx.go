@@ -19,28 +19,28 @@ const (
 	rollbackTimeout = 5 * time.Second
 )
 
-// Transact implements [producer.EventStore]. If ctx has ended when fn returns,
-// the transaction is rolled back; a COMMIT that was sent is waited for whatever
-// becomes of ctx, for 30 s at most.
+// Transact implements [producer.EventStore]. The transaction begins on the server with its first
+// statement, and what [AtCommit] and [Store.AppendAtCommit] have queued goes with the COMMIT: if there is nothing
+// else, all is one round trip, and if there is nothing at all, none. If ctx has ended when fn returns, the
+// transaction is rolled back; a COMMIT that was sent, and what is sent with it, is waited for whatever becomes of ctx,
+// for 30 s at most.
 func (s *Store) Transact(ctx context.Context, fn func(ctx context.Context, tx pgx.Tx) error) error {
-	tx, err := s.conns.begin(ctx, pgx.TxOptions{IsoLevel: s.iso})
+	return s.transact(ctx, func(ctx context.Context, t *transaction) error { return fn(ctx, t) })
+}
+
+func (s *Store) transact(ctx context.Context, fn func(ctx context.Context, t *transaction) error) error {
+	t, err := s.newTransaction(ctx)
 	if err != nil {
-		return fmt.Errorf("begin: %w", err)
+		return err
 	}
-	ended := false
-	defer func() {
-		if !ended { // fn failed, panicked or called Goexit
-			rollback(ctx, tx)
-		}
-	}()
-	if err := fn(ctx, tx); err != nil {
+	defer t.end(ctx) // also when fn panicked or called Goexit
+	if err := fn(ctx, t); err != nil {
 		return err
 	}
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	ended = true
-	switch known, err := commit(ctx, tx); {
+	switch known, err := t.commit(ctx); {
 	case err == nil:
 		return nil
 	case known:
@@ -48,15 +48,6 @@ func (s *Store) Transact(ctx context.Context, fn func(ctx context.Context, tx pg
 	default:
 		return fmt.Errorf("commit: %w: %w", producer.ErrCommitUnknown, err)
 	}
-}
-
-// commit commits tx. On an error, known tells that tx is rolled back for
-// certain; otherwise it may have been committed.
-func commit(ctx context.Context, tx pgx.Tx) (known bool, err error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
-	defer cancel()
-	err = tx.Commit(ctx)
-	return err == nil || refused(err), err
 }
 
 // refused tells whether err, the error of a COMMIT, says that nothing was

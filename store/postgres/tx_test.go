@@ -148,7 +148,13 @@ func (m *meddler) Write(b []byte) (int, error) {
 // meddledStore is a store whose connections call onCommit.
 func meddledStore(t *testing.T, url string, onCommit func(c *meddler)) *postgres.Store {
 	t.Helper()
+	return meddledStoreIn(t, url, pgx.QueryExecModeCacheStatement, onCommit)
+}
+
+func meddledStoreIn(t *testing.T, url string, mode pgx.QueryExecMode, onCommit func(c *meddler)) *postgres.Store {
+	t.Helper()
 	pool := poolOn(t, url, func(cfg *pgxpool.Config) {
+		cfg.ConnConfig.DefaultQueryExecMode = mode
 		// What goes out is looked at, so it must not be encrypted.
 		cfg.ConnConfig.TLSConfig, cfg.ConnConfig.Fallbacks = nil, nil
 		dial := cfg.ConnConfig.DialFunc

@@ -1,0 +1,305 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// transaction is one that [Store.Transact] runs. On the server it begins with its first
+// statement, and what is queued for its end goes with the COMMIT. If that is all, BEGIN, statements and COMMIT
+// are one round trip.
+//
+// A statement of the caller's is sent behind a BEGIN of its own: a batch of pgx would hide it from
+// tracers of single statements, take no modes of execution, and close the connection on an argument
+// that it cannot encode. The store's own statements travel with the BEGIN.
+type transaction struct {
+	conn    connection
+	raw     *pgx.Conn // that of conn, also when conn was given back
+	options pgx.TxOptions
+
+	tx   pgx.Tx     // nil until it has begun
+	late *pgx.Batch // what is queued for the end; nil for nothing
+	err  error      // it could not be begun, and nothing may run
+	over bool       // committed, sent to be, or rolled back; conn is given back
+
+	// enter begins it for methods that take no context and return no error.
+	enter func() error
+}
+
+var _ pgx.Tx = (*transaction)(nil)
+
+// errEndedInside is for a transaction that was ended by a statement in it.
+var errEndedInside = errors.New("a statement has ended the transaction")
+
+// newTransaction returns a transaction on a connection that its end gives back. ctx is for
+// methods that take none.
+func (s *Store) newTransaction(ctx context.Context) (*transaction, error) {
+	conn, err := s.conns.acquire(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("begin: %w", err)
+	}
+	t := &transaction{conn: conn, raw: conn.Conn(), options: pgx.TxOptions{IsoLevel: s.iso}}
+	t.enter = func() error { return t.beginOrClose(ctx) }
+	return t, nil
+}
+
+// begin begins the transaction on the server, unless it has begun.
+func (t *transaction) begin(ctx context.Context) error {
+	switch {
+	case t.over:
+		return pgx.ErrTxClosed
+	case t.err != nil:
+		return t.err
+	case t.tx != nil:
+		return nil
+	}
+	tx, err := t.raw.BeginTx(ctx, t.options)
+	if err != nil {
+		t.err = fmt.Errorf("begin: %w", err)
+		return t.err
+	}
+	t.tx = tx
+	return nil
+}
+
+// run runs a statement of the store's in tx, and reads its row into values if there are some. The
+// BEGIN travels with it, if that is still to come.
+func run(ctx context.Context, tx pgx.Tx, values []any, sql string, args ...any) error {
+	t, ok := tx.(*transaction)
+	if ok && t.tx == nil && t.err == nil && !t.over {
+		return t.open(ctx, values, sql, args)
+	}
+	if len(values) == 0 {
+		_, err := tx.Exec(ctx, sql, args...)
+		return err
+	}
+	return tx.QueryRow(ctx, sql, args...).Scan(values...)
+}
+
+// open begins the transaction with a first statement. An error leaves it aborted, as PostgreSQL does.
+func (t *transaction) open(ctx context.Context, values []any, sql string, args []any) error {
+	b := &pgx.Batch{}
+	b.BeginTx(t.options)
+	first := b.Queue(sql, args...)
+	if len(values) > 0 {
+		first.QueryRow(func(row pgx.Row) error { return row.Scan(values...) })
+	}
+	results := t.conn.SendBatch(ctx, b)
+	t.tx = results.Tx()
+	err := results.Close()
+	if err != nil && (t.raw.IsClosed() || t.raw.PgConn().TxStatus() == 'I') {
+		t.err = fmt.Errorf("begin: %w", err)
+	}
+	return err
+}
+
+// atCommit returns what is sent with the COMMIT.
+func (t *transaction) atCommit() *pgx.Batch {
+	if t.late == nil {
+		t.late = &pgx.Batch{}
+	}
+	return t.late
+}
+
+// commit commits. On an error, known tells that the transaction is rolled back for certain, or
+// will be by [transaction.end]; otherwise it may have been committed.
+func (t *transaction) commit(ctx context.Context) (known bool, err error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
+	defer cancel()
+	switch {
+	case t.over:
+		return false, pgx.ErrTxClosed
+	case t.err != nil:
+		return true, t.err
+	case t.late != nil:
+		return t.commitLate(ctx)
+	case t.tx == nil: // nothing was asked for
+		return true, nil
+	}
+	err = t.tx.Commit(ctx)
+	t.release()
+	return err == nil || refused(err), err
+}
+
+// commitLate sends what was queued, and the COMMIT behind it; before it the BEGIN, if that is still to
+// come. The server passes over the COMMIT if a statement before it has failed.
+func (t *transaction) commitLate(ctx context.Context) (known bool, err error) {
+	late, b := t.late, &pgx.Batch{}
+	t.late = nil
+	begun := t.tx != nil
+	switch {
+	case t.raw.IsClosed():
+		return true, pgconn.ErrConnClosed
+	case !begun:
+		b.BeginTx(t.options)
+		b.QueuedQueries[0].Exec(func(pgconn.CommandTag) error {
+			begun = true
+			return nil
+		})
+	case t.raw.PgConn().TxStatus() == 'E':
+		return true, pgx.ErrTxCommitRollback
+	case t.raw.PgConn().TxStatus() == 'I':
+		t.release()
+		return false, errEndedInside
+	}
+	b.QueuedQueries = append(b.QueuedQueries, late.QueuedQueries...)
+	b.Queue("commit").Exec(func(tag pgconn.CommandTag) error {
+		if tag.String() == "ROLLBACK" {
+			return pgx.ErrTxCommitRollback
+		}
+		return nil
+	})
+	results := t.conn.SendBatch(ctx, b)
+	if t.tx == nil {
+		t.tx = results.Tx()
+	}
+	err = results.Close()
+	known = err == nil || t.undone(begun, err)
+	if t.raw.IsClosed() || t.raw.PgConn().TxStatus() == 'I' {
+		t.release()
+	}
+	return known, err
+}
+
+// undone tells whether err, of statements with a COMMIT at their end, says that nothing was committed:
+// that they were not sent, or that the COMMIT was not reached. begun tells whether the server is known to
+// have begun the transaction. It answers in order, so whatever it says before is not about the COMMIT, be it FATAL.
+func (t *transaction) undone(begun bool, err error) bool {
+	if _, ok := errors.AsType[pgx.ErrPreprocessingBatch](err); ok || refused(err) {
+		return true
+	}
+	if !t.raw.IsClosed() {
+		return !begun || t.raw.PgConn().TxStatus() != 'I'
+	}
+	_, answered := errors.AsType[*pgconn.PgError](err)
+	return answered && !begun
+}
+
+// end rolls back what was not committed, also when the caller panicked or called Goexit, and gives the
+// connection back.
+func (t *transaction) end(ctx context.Context) {
+	if !t.over {
+		rollback(ctx, t)
+	}
+}
+
+func (t *transaction) release() {
+	if !t.over {
+		t.over = true
+		t.conn.Release()
+	}
+}
+
+// lent returns the connection of a [lender].
+func (t *transaction) lent() *lentConn { return t.conn.(*lentConn) }
+
+// Commit implements [pgx.Tx].
+func (t *transaction) Commit(ctx context.Context) error {
+	_, err := t.commit(ctx)
+	if err == nil {
+		t.release()
+	}
+	return err
+}
+
+// Rollback implements [pgx.Tx].
+func (t *transaction) Rollback(ctx context.Context) error {
+	if t.over {
+		return pgx.ErrTxClosed
+	}
+	defer t.release()
+	if t.tx == nil {
+		return nil
+	}
+	return t.tx.Rollback(ctx)
+}
+
+// Begin implements [pgx.Tx].
+func (t *transaction) Begin(ctx context.Context) (pgx.Tx, error) {
+	if err := t.begin(ctx); err != nil {
+		return nil, err
+	}
+	return t.tx.Begin(ctx)
+}
+
+// Exec implements [pgx.Tx].
+func (t *transaction) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
+	if err := t.begin(ctx); err != nil {
+		return pgconn.CommandTag{}, err
+	}
+	return t.tx.Exec(ctx, sql, args...)
+}
+
+// Query implements [pgx.Tx].
+func (t *transaction) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	if err := t.begin(ctx); err != nil {
+		return pgx.FailedBatchResults(&pgx.Batch{}, err).Query() //nolint:sqlclosecheck // the caller's
+	}
+	return t.tx.Query(ctx, sql, args...)
+}
+
+// QueryRow implements [pgx.Tx].
+func (t *transaction) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
+	if err := t.begin(ctx); err != nil {
+		return pgx.FailedBatchResults(&pgx.Batch{}, err).QueryRow()
+	}
+	return t.tx.QueryRow(ctx, sql, args...)
+}
+
+// SendBatch implements [pgx.Tx].
+func (t *transaction) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
+	if err := t.begin(ctx); err != nil {
+		return pgx.FailedBatchResults(b, err)
+	}
+	return t.tx.SendBatch(ctx, b)
+}
+
+// CopyFrom implements [pgx.Tx].
+func (t *transaction) CopyFrom(ctx context.Context, table pgx.Identifier, columns []string, rows pgx.CopyFromSource) (int64, error) {
+	if err := t.begin(ctx); err != nil {
+		return 0, err
+	}
+	return t.tx.CopyFrom(ctx, table, columns, rows)
+}
+
+// Prepare implements [pgx.Tx].
+func (t *transaction) Prepare(ctx context.Context, name, sql string) (*pgconn.StatementDescription, error) {
+	if err := t.begin(ctx); err != nil {
+		return nil, err
+	}
+	return t.tx.Prepare(ctx, name, sql)
+}
+
+// LargeObjects implements [pgx.Tx].
+func (t *transaction) LargeObjects() pgx.LargeObjects {
+	if err := t.enter(); err != nil && t.tx == nil {
+		b := &pgx.Batch{}
+		b.BeginTx(t.options)
+		return pgx.FailedBatchResults(b, err).Tx().LargeObjects() // of a transaction that is closed
+	}
+	return t.tx.LargeObjects()
+}
+
+// Conn implements [pgx.Tx]. What runs on the connection itself is to be part of the transaction as well.
+func (t *transaction) Conn() *pgx.Conn {
+	if !t.over {
+		_ = t.enter()
+	}
+	return t.raw
+}
+
+// beginOrClose begins the transaction for a method that cannot return an error. Nothing must run outside the
+// transaction instead, so a connection on which it could not be begun is closed.
+func (t *transaction) beginOrClose(ctx context.Context) error {
+	err := t.begin(ctx)
+	if err != nil && !t.over {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTimeout)
+		defer cancel()
+		_ = t.raw.Close(ctx)
+	}
+	return err
+}
