@@ -36,9 +36,9 @@ func (w *where) String() string { return strings.Join(w.terms, " AND ") }
 func (w *where) any() string { return strings.Join(w.terms, " OR ") }
 
 // with returns w with one condition more.
-func (w *where) with(term string, args ...any) *where {
+func (w *where) with(term string) *where {
 	more := &where{terms: slices.Clone(w.terms), args: slices.Clone(w.args)}
-	more.add(term, args...)
+	more.add(term)
 	return more
 }
 

@@ -58,7 +58,7 @@ func TestOneConnectionServesProducerRelayAndConsumer(t *testing.T) {
 	registered, err := r.Register(ctx, "service/handler", time.Hour)
 	r.ok(err)
 	e := event("key", "1")
-	r.ok(r.Store.Transact(ctx, func(ctx context.Context, tx pgx.Tx) error {
+	r.ok(r.Transact(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		_, err := r.Append(ctx, tx, uuid.New(), []producer.Record{e})
 		return err
 	}))
@@ -77,7 +77,7 @@ func TestOneConnectionServesProducerRelayAndConsumer(t *testing.T) {
 			Consumer: registered.Consumer, ID: uuid.New(), Stamp: time.Now(), Key: "key", Isolation: level,
 			Message: &consumer.Message{Topic: "topic", Key: "key"},
 		}
-		verdict, err := r.Store.Apply(ctx, c, func(ctx context.Context, tx pgx.Tx) error {
+		verdict, err := r.Apply(ctx, c, func(ctx context.Context, tx pgx.Tx) error {
 			_, err := r.Append(ctx, tx, uuid.New(), []producer.Record{event("key", "3")})
 			return err
 		})
@@ -121,7 +121,7 @@ func TestRelaysAndHandlersWorkWhereSerializableIsTheDefault(t *testing.T) {
 	r.ok(err)
 	claim := consumer.Claim{Consumer: registered.Consumer, ID: uuid.New(), Stamp: time.Now()}
 	for _, want := range []consumer.Verdict{consumer.Applied, consumer.Duplicate} {
-		got, err := r.Store.Apply(r.ctx(), claim, func(context.Context, pgx.Tx) error { return nil })
+		got, err := r.Apply(r.ctx(), claim, func(context.Context, pgx.Tx) error { return nil })
 		if err != nil || got != want {
 			t.Errorf("verdict is %v, %v, want %v", got, err, want)
 		}

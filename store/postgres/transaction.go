@@ -237,7 +237,7 @@ func (t *transaction) Exec(ctx context.Context, sql string, args ...any) (pgconn
 // Query implements [pgx.Tx].
 func (t *transaction) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
 	if err := t.begin(ctx); err != nil {
-		return pgx.FailedBatchResults(&pgx.Batch{}, err).Query() //nolint:sqlclosecheck // the caller's
+		return pgx.FailedBatchResults(&pgx.Batch{}, err).Query()
 	}
 	return t.tx.Query(ctx, sql, args...)
 }

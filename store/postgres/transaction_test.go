@@ -30,7 +30,7 @@ func (c *counter) Write(b []byte) (int, error) {
 }
 
 func (c *counter) Read(b []byte) (int, error) {
-	n, err := c.Conn.Read(b)
+	n, err := c.Read(b)
 	if n > 0 && c.wrote.Swap(false) {
 		c.trips.Add(1)
 	}
@@ -344,7 +344,7 @@ func TestUnknownCommitOfQueuedEventsIsTold(t *testing.T) {
 	plain := &rig{T: t, Store: newStore(t, poolOn(t, url, nil), postgres.Config{})}
 	// In this mode COMMIT is text each time. Its answer has come, and is lost.
 	store := meddledStoreIn(t, url, pgx.QueryExecModeExec, func(c *meddler) {
-		_, _ = c.Conn.Read(make([]byte, 1))
+		_, _ = c.Read(make([]byte, 1))
 		c.Close()
 	})
 	err := store.Transact(t.Context(), func(_ context.Context, tx pgx.Tx) error {
