@@ -30,7 +30,7 @@ func (c *counter) Write(b []byte) (int, error) {
 }
 
 func (c *counter) Read(b []byte) (int, error) {
-	n, err := c.Read(b)
+	n, err := c.Conn.Read(b)
 	if n > 0 && c.wrote.Swap(false) {
 		c.trips.Add(1)
 	}
