@@ -23,7 +23,7 @@ help: ## list the targets
 
 .PHONY: test
 test: $(TESTENV) ## all tests under -race, on a PostgreSQL and a RabbitMQ of their own (PKGS=./some/package)
-	$(TESTENV) -- $(GO) test -race -count=1 -timeout=15m $(PKGS)
+	$(TESTENV) -- $(GO) test -race -vet=off -ldflags=-w -count=1 -timeout=15m $(PKGS)
 
 .PHONY: cover
 cover: $(TESTENV) ## test coverage, into coverage.out

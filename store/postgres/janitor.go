@@ -14,8 +14,11 @@ import (
 // beginRetention is a statement of its own, before the one that removes or replays: that one's
 // snapshot must be younger than the lock. The wait for rows is bounded, since a writer that
 // writes a known event again locks it until the end of his transaction, and a replay waits
-// for the lock meanwhile. What a commit undoes that the disk has not is removed once more.
-const beginRetention = `SELECT set_config('lock_timeout', '2s', true), set_config('synchronous_commit', $2, true), pg_advisory_xact_lock($1)`
+// for the lock meanwhile. What a commit undoes that the disk has not is removed once more. All that
+// these transactions do is by index and in its order, whatever the statistics say: a table that was
+// empty when they were taken may have a million rows by now.
+const beginRetention = `SELECT set_config('lock_timeout', '2s', true), set_config('synchronous_commit', $2, true),
+    set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true), pg_advisory_xact_lock($1)`
 
 // retained is the predicate for an event e that is to stay. Each look is by index: OFFSET 0
 // keeps the planner from reading all of the queue instead, of which it has no statistics.

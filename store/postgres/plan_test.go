@@ -77,11 +77,27 @@ func (n node) walk(visit func(node)) {
 // its plan as it is made for these arguments.
 func (p *planned) explain(tmpl *template, args ...any) node {
 	p.Helper()
+	return p.explainAfter("", tmpl, args...)
+}
+
+// explainRemoval is explain for a statement of the janitor, behind the one that begins its transaction.
+func (p *planned) explainRemoval(tmpl *template, args ...any) node {
+	p.Helper()
+	return p.explainAfter(beginRetention, tmpl, args...)
+}
+
+func (p *planned) explainAfter(begin string, tmpl *template, args ...any) node {
+	p.Helper()
 	tx, err := p.pool.Begin(p.Context())
 	if err != nil {
 		p.Fatal(err)
 	}
 	defer tx.Rollback(context.WithoutCancel(p.Context()))
+	if begin != "" {
+		if _, err := tx.Exec(p.Context(), begin, 1, "off"); err != nil {
+			p.Fatal(err)
+		}
+	}
 	var text []byte
 	args = append([]any{pgx.QueryExecModeDescribeExec}, args...)
 	err = tx.QueryRow(p.Context(), "EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) "+p.sql[tmpl], args...).Scan(&text)
@@ -234,8 +250,8 @@ func TestRemovalLooksEventsUp(t *testing.T) {
 	p.run(`INSERT INTO boxpair.outbox_parked (id, shard, key, state, discarded_at)
 		SELECT id, shard, key, 'discarded', now() - interval '1 hour' FROM boxpair.outbox_events WHERE id > $1`, n-2000)
 	p.run(`DELETE FROM boxpair.outbox_queue WHERE id > $1`, n-1000)
-	p.expectIndexes("removal of delivered events", p.explain(removeDelivered, 0, sinceOf(time.Time{}), 200), 200*25)
-	p.expectIndexes("removal of discarded events", p.explain(removeDiscarded, 0, 100), 1000*4+100*25)
+	p.expectIndexes("removal of delivered events", p.explainRemoval(removeDelivered, 0, sinceOf(time.Time{}), 200), 200*25)
+	p.expectIndexes("removal of discarded events", p.explainRemoval(removeDiscarded, 0, 100), 1000*4+100*25)
 	r, err := p.RemoveDelivered(t.Context(), 0, time.Time{}, 200)
 	if err != nil || r.Events != 200 || r.Receipts != 10 || !r.Full {
 		t.Errorf("removed %+v, %v", r, err)

@@ -60,7 +60,7 @@ func TestConfigErrorsNameEveryField(t *testing.T) {
 		t.Fatal("no error")
 	}
 	for _, field := range []string{"InFlight", "MinRedelivery", "MaxRedelivery", "CloseTimeout"} {
-		if !strings.Contains(err.Error(), field+" -1") {
+		if !strings.Contains(err.Error(), field+": -1") {
 			t.Errorf("error does not name %s: %v", field, err)
 		}
 	}
