@@ -70,21 +70,24 @@ func openDB(t testing.TB, pool *pgxpool.Pool) *sql.DB {
 	return db
 }
 
+// TestProducerContractOfDatabaseSQL runs what has to do with transactions of the caller. Everything else of a
+// [postgres.SQLStore] is the Store's own, on the same pool.
 func TestProducerContractOfDatabaseSQL(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, func(cfg *pgxpool.Config) { cfg.MaxConns = 40 })
 	db := openDB(t, pool)
 	storetest.Producer(t, func(t *testing.T) storetest.OutboxFixture[*sql.Tx] {
 		return sqlOutbox(newSQLStore(t, pool, postgres.Config{Schema: testenv.Name(t)}), db)
-	})
+	}, "append", "concurrent writers", "transaction", "deferred")
 }
 
+// TestConsumerContractOfDatabaseSQL runs what has to do with transactions that handlers are lent.
 func TestConsumerContractOfDatabaseSQL(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, func(cfg *pgxpool.Config) { cfg.MaxConns = 40 })
 	storetest.Consumer(t, func(t *testing.T) storetest.InboxFixture[*sql.Tx] {
 		return sqlInbox(t, pool, postgres.Config{Schema: testenv.Name(t)})
-	})
+	}, "claim", "race", "group", "order", "take up")
 }
 
 func TestEffectContractOfDatabaseSQL(t *testing.T) {
