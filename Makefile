@@ -81,8 +81,8 @@ settings: ## every configuration from YAML and from the environment; a few secon
 	$(GO) -C internal/settings test -race -count=1 ./...
 
 .PHONY: example
-example: $(TESTENV) ## the order example on a PostgreSQL and a RabbitMQ of its own, with kills
-	$(TESTENV) -- sh -c 'DATABASE_URL=$$TEST_DATABASE_URL AMQP_URL=$$TEST_AMQP_URL exec $(GO) run ./examples/orders -chaos -json'
+example: $(TESTENV) ## the order example on a PostgreSQL and a RabbitMQ of its own, with kills (ORDERS=4000)
+	$(TESTENV) -- sh -c 'DATABASE_URL=$$TEST_DATABASE_URL AMQP_URL=$$TEST_AMQP_URL exec $(GO) run ./examples/orders -chaos -json $(if $(ORDERS),-orders=$(ORDERS))'
 
 .PHONY: matrix
 matrix: ## the fault matrix, on servers of its own (QUICK=1: a part, under 90 s; RUN=Killed: by name)
