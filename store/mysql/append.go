@@ -3,19 +3,15 @@ package mysql
 import (
 	"context"
 	"database/sql"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"runtime"
 	"slices"
 	"strings"
-	"sync"
 	"time"
-	"unicode/utf8"
-	"weak"
 
 	"github.com/google/uuid"
 
+	"github.com/boxpair/boxpair/internal/sqlstore"
 	"github.com/boxpair/boxpair/producer"
 	"github.com/boxpair/boxpair/transport"
 )
@@ -43,22 +39,13 @@ INSERT INTO {outbox_events} (
 // order of their IDs. Any failure rolls tx back, so that nobody can commit the change without all of its
 // events. Stamps of records are not used.
 func (s *Store) Append(ctx context.Context, tx *sql.Tx, writer uuid.UUID, records []producer.Record) ([]bool, error) {
-	if err := ctx.Err(); err != nil {
+	headers, err := s.core.BeginAppend(ctx, tx, writer, records)
+	if err != nil {
 		return nil, err
-	}
-	headers := make([]string, len(records))
-	for i := range records {
-		var err error
-		if headers[i], err = encodeHeaders(records[i].Headers); err != nil {
-			return nil, fmt.Errorf("event %d: %w", i, err)
-		}
-	}
-	if !s.writers.tie(tx, writer) {
-		return nil, producer.ErrSecondWriter
 	}
 	known, err := s.append(ctx, tx, records, headers)
 	if err != nil {
-		return nil, fmt.Errorf("append events: %w", errors.Join(err, s.abandon(tx)))
+		return nil, fmt.Errorf("append events: %w", errors.Join(err, s.core.Abandon(tx)))
 	}
 	return known, nil
 }
@@ -102,7 +89,7 @@ func (s *Store) lockWriters(ctx context.Context, tx *sql.Tx, records []producer.
 		shards[i] = records[i].Shard
 	}
 	slices.Sort(shards)
-	_, err := s.ids(ctx, tx, `SELECT shard FROM {outbox_writers} FORCE INDEX (PRIMARY) WHERE shard IN `+numbers(slices.Compact(shards))+
+	_, err := s.core.IDs(ctx, tx, `SELECT shard FROM {outbox_writers} FORCE INDEX (PRIMARY) WHERE shard IN `+numbers(slices.Compact(shards))+
 		` ORDER BY shard FOR UPDATE`)
 	return err
 }
@@ -120,7 +107,7 @@ func (s *Store) insert(ctx context.Context, tx *sql.Tx, records []producer.Recor
 		args = appendEvent(args, &records[i], headers[i])
 		fresh = append(fresh, records[i].ID)
 	}
-	changed, err := s.exec(ctx, tx, insertEvents+values.String()+eventAgain, args...)
+	changed, err := s.core.Exec(ctx, tx, insertEvents+values.String()+eventAgain, args...)
 	if err != nil {
 		return err
 	}
@@ -136,25 +123,21 @@ func (s *Store) insert(ctx context.Context, tx *sql.Tx, records []producer.Recor
 // enqueue writes the queue rows of new events, or those of deferred ones if there may be any.
 func (s *Store) enqueue(ctx context.Context, tx *sql.Tx, fresh []uuid.UUID, deferred bool) error {
 	const among = ` FROM {outbox_events} e FORCE INDEX (dispatch_id) WHERE e.dispatch_id IN `
-	_, err := s.exec(ctx, tx, `INSERT INTO {outbox_queue} (shard, id) SELECT e.shard, e.id`+among+hexes(fresh)+` AND e.due_at IS NULL`)
+	_, err := s.core.Exec(ctx, tx, `INSERT INTO {outbox_queue} (shard, id) SELECT e.shard, e.id`+among+numbers(fresh)+` AND e.due_at IS NULL`)
 	if err != nil || !deferred {
 		return err
 	}
-	_, err = s.exec(ctx, tx, `INSERT INTO {outbox_deferred} (id, shard, due_at, event_key)
-		SELECT e.id, e.shard, e.due_at, e.event_key`+among+hexes(fresh)+` AND e.due_at IS NOT NULL`)
+	_, err = s.core.Exec(ctx, tx, `INSERT INTO {outbox_deferred} (id, shard, due_at, event_key)
+		SELECT e.id, e.shard, e.due_at, e.event_key`+among+numbers(fresh)+` AND e.due_at IS NOT NULL`)
 	return err
 }
 
 // appendEvent appends the values of an [eventRow].
 func appendEvent(args []any, r *producer.Record, headers string) []any {
-	payload := r.Payload
-	if payload == nil {
-		payload = []byte{}
-	}
 	return append(args, r.ID[:], r.Digest[:], r.Shard, []byte(r.Topic), []byte(r.Key), []byte(r.Type), []byte(r.Producer),
 		[]byte(r.Source), r.Version, r.Index, r.SchemaVersion, []byte(r.ContentType), []byte(r.CorrelationID), []byte(r.TraceParent),
-		[]byte(r.TraceState), stampOf(r.OccurredAt), []byte(headers), payload, int64(r.ResendFor/time.Second),
-		stampOf(r.DeliverAt), stampOf(r.DeliverAt))
+		[]byte(r.TraceState), sqlstore.Stamp(r.OccurredAt), []byte(headers), sqlstore.Bytes(r.Payload), int64(r.ResendFor/time.Second),
+		sqlstore.Stamp(r.DeliverAt), sqlstore.Stamp(r.DeliverAt))
 }
 
 // compareEvents tells which events of batch were known, and returns the IDs of the others. The rows are locked
@@ -166,7 +149,7 @@ func (s *Store) compareEvents(ctx context.Context, tx *sql.Tx, records []produce
 		ids[n] = records[i].ID
 		places[records[i].ID] = i
 	}
-	err = s.each(ctx, tx, func(rows *sql.Rows) error {
+	err = s.core.Each(ctx, tx, func(rows *sql.Rows) error {
 		var id, digest sql.RawBytes
 		var rewrites int64
 		if err := rows.Scan(&id, &digest, &rewrites); err != nil {
@@ -184,97 +167,6 @@ func (s *Store) compareEvents(ctx context.Context, tx *sql.Tx, records []produce
 			known[i] = true
 		}
 		return nil
-	}, `SELECT dispatch_id, digest, rewrites FROM {outbox_events} FORCE INDEX (dispatch_id) WHERE dispatch_id IN `+hexes(ids)+` FOR UPDATE`)
+	}, `SELECT dispatch_id, digest, rewrites FROM {outbox_events} FORCE INDEX (dispatch_id) WHERE dispatch_id IN `+numbers(ids)+` FOR UPDATE`)
 	return fresh, err
-}
-
-// abandon makes tx unable to commit. A failed statement alone does not, and a caller could ignore it.
-func (s *Store) abandon(tx *sql.Tx) error {
-	s.writers.abandon(tx)
-	if err := tx.Rollback(); err != nil && !errors.Is(err, sql.ErrTxDone) {
-		return fmt.Errorf("roll back: %w", err)
-	}
-	return nil
-}
-
-// encodeHeaders returns headers as JSON, which can hold valid UTF-8 only.
-func encodeHeaders(headers map[string]string) (string, error) {
-	if len(headers) == 0 {
-		return "{}", nil
-	}
-	for name, value := range headers {
-		if !utf8.ValidString(name) || !utf8.ValidString(value) {
-			return "", errors.New("headers are not valid UTF-8")
-		}
-	}
-	text, err := json.Marshal(headers)
-	return string(text), err
-}
-
-// writers remembers which writer a transaction is tied to, whether a write has failed in it, and how deep its
-// savepoints are. The server has nothing that lives as long as a transaction, so it is kept here, under a weak
-// pointer: the entry goes when the transaction is garbage.
-type writers struct {
-	mu sync.Mutex
-	of map[weak.Pointer[sql.Tx]]tied
-}
-
-type tied struct {
-	writer    uuid.UUID
-	depth     int
-	abandoned bool
-}
-
-// change changes what is remembered of tx.
-func (w *writers) change(tx *sql.Tx, change func(t *tied)) {
-	p := weak.Make(tx)
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	t, ok := w.of[p]
-	if !ok {
-		if w.of == nil {
-			w.of = make(map[weak.Pointer[sql.Tx]]tied)
-		}
-		runtime.AddCleanup(tx, w.forget, p)
-	}
-	change(&t)
-	w.of[p] = t
-}
-
-// tie ties tx to writer and tells whether it is tied to no other.
-func (w *writers) tie(tx *sql.Tx, writer uuid.UUID) (mine bool) {
-	w.change(tx, func(t *tied) {
-		if t.writer == uuid.Nil {
-			t.writer = writer
-		}
-		mine = t.writer == writer
-	})
-	return mine
-}
-
-// deeper changes the depth of savepoints by n, and returns it.
-func (w *writers) deeper(tx *sql.Tx, n int) (depth int) {
-	w.change(tx, func(t *tied) {
-		t.depth += n
-		depth = t.depth
-	})
-	return depth
-}
-
-// abandon notes that a write in tx has failed.
-func (w *writers) abandon(tx *sql.Tx) {
-	w.change(tx, func(t *tied) { t.abandoned = true })
-}
-
-// abandoned tells whether a write in tx has failed.
-func (w *writers) abandoned(tx *sql.Tx) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return w.of[weak.Make(tx)].abandoned
-}
-
-func (w *writers) forget(p weak.Pointer[sql.Tx]) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	delete(w.of, p)
 }

@@ -5,11 +5,13 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"errors"
+	"fmt"
 	"net"
 
 	"github.com/go-sql-driver/mysql"
 
 	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/internal/sqlstore"
 	"github.com/boxpair/boxpair/producer"
 )
 
@@ -40,28 +42,6 @@ const (
 	erInteractionTimeout   = 4031 // MySQL: wait_timeout
 )
 
-// commitError is a COMMIT that failed.
-type commitError struct {
-	err     error
-	unknown bool
-}
-
-func (e *commitError) Error() string { return "commit: " + e.err.Error() }
-
-// Unwrap gives what went wrong and what it means to either side.
-func (e *commitError) Unwrap() []error {
-	if e.unknown {
-		return []error{e.err, producer.ErrCommitUnknown, consumer.ErrCommitUnknown}
-	}
-	return []error{e.err, consumer.ErrRolledBack}
-}
-
-// ownError marks an error of the store's own statements, which no handler is to blame for.
-type ownError struct{ err error }
-
-func (e *ownError) Error() string { return e.err.Error() }
-func (e *ownError) Unwrap() error { return e.err }
-
 // errorNumber returns the number of the server's error in err, or 0.
 func errorNumber(err error) uint16 {
 	var e *mysql.MySQLError
@@ -88,7 +68,6 @@ func (s *Store) Retryable(err error) bool {
 // and of the way to it are of the infrastructure. A transaction that its handler left idle for too
 // long is the handler's error.
 func (s *Store) Classify(err error) consumer.ErrorClass {
-	var own *ownError
 	var network net.Error
 	switch {
 	case errors.Is(err, consumer.ErrCommitUnknown):
@@ -97,7 +76,7 @@ func (s *Store) Classify(err error) consumer.ErrorClass {
 		return consumer.Conflict
 	case errors.Is(err, errIdle):
 		return consumer.HandlerError
-	case errors.As(err, &own), errors.Is(err, driver.ErrBadConn), errors.Is(err, mysql.ErrInvalidConn), errors.Is(err, sql.ErrConnDone):
+	case sqlstore.IsOwn(err), errors.Is(err, driver.ErrBadConn), errors.Is(err, mysql.ErrInvalidConn), errors.Is(err, sql.ErrConnDone):
 		return consumer.Infrastructure
 	case errors.As(err, &network) && !errors.Is(err, context.DeadlineExceeded):
 		return consumer.Infrastructure
@@ -108,4 +87,19 @@ func (s *Store) Classify(err error) consumer.ErrorClass {
 		return consumer.Infrastructure
 	}
 	return consumer.HandlerError
+}
+
+// Identity names the server: another one after a fail-over, the same after a restart. MariaDB has no unique
+// ID of a server, so there it is made of what it is configured to be. A restore into the same server
+// goes unnoticed.
+func (s *Store) Identity(ctx context.Context) (string, error) {
+	var name string
+	err := s.core.One(ctx, s.db, []any{&name}, `SELECT @@server_uuid`)
+	if errorNumber(err) == erUnknownVariable {
+		err = s.core.One(ctx, s.db, []any{&name}, `SELECT CONCAT_WS(' ', @@server_id, @@hostname, @@port, @@datadir)`)
+	}
+	if err != nil {
+		return "", fmt.Errorf("read the identity of the server: %w", err)
+	}
+	return name, nil
 }

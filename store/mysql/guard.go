@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/go-sql-driver/mysql"
+
+	"github.com/boxpair/boxpair/internal/sqlstore"
 )
 
 // ErrTransactionLost is wrapped by the errors of all statements of a
@@ -20,6 +22,10 @@ var ErrTransactionLost = errors.New("transaction was rolled back before its end"
 // errIdle is the cause for which an idle transaction is lost.
 var errIdle = errors.New("it was idle for too long")
 
+// errNoAnswer is for a COMMIT or ROLLBACK that was sent. The error of its context would pass for that of the caller's, with
+// which database/sql sends none.
+var errNoAnswer = fmt.Errorf("the server has not answered within %v", endTimeout)
+
 const (
 	// endTimeout bounds a COMMIT or ROLLBACK.
 	endTimeout = 30 * time.Second
@@ -29,14 +35,7 @@ const (
 
 // innerConn is what the driver's connections can do.
 type innerConn interface {
-	driver.Conn
-	driver.ConnPrepareContext
-	driver.ConnBeginTx
-	driver.ExecerContext
-	driver.QueryerContext
-	driver.Pinger
-	driver.SessionResetter
-	driver.Validator
+	sqlstore.DriverConn
 	driver.NamedValueChecker
 }
 
@@ -48,8 +47,8 @@ type limits struct {
 
 type limitsKey struct{}
 
-// withLimits hands l to the connection that begins a transaction with the context: database/sql has no
-// other way there.
+// withLimits hands l to the connection that begins a transaction with the context, or runs a statement that sets
+// l.lock: database/sql has no other way there.
 func withLimits(ctx context.Context, l limits) context.Context {
 	return context.WithValue(ctx, limitsKey{}, l)
 }
@@ -77,7 +76,9 @@ func (c *conn) ExecContext(ctx context.Context, query string, args []driver.Name
 		r, err = c.inner.ExecContext(ctx, query, args)
 		return err
 	})
-	if err == nil && query == restoreLock {
+	if l, sets := ctx.Value(limitsKey{}).(limits); err == nil && sets && l.lock > 0 {
+		c.current.lock = l.lock
+	} else if err == nil && query == restoreLock {
 		c.current.lock = 0
 	}
 	return r, err
@@ -88,7 +89,7 @@ func (c *conn) QueryContext(ctx context.Context, query string, args []driver.Nam
 	err = c.do(ctx, func() error {
 		inner, err := c.inner.QueryContext(ctx, query, args)
 		if err == nil {
-			r = &rows{conn: c, inner: inner}
+			r = c.watch(inner)
 		}
 		return err
 	})
@@ -108,7 +109,8 @@ func (c *conn) do(ctx context.Context, run func() error) error {
 	if c.tx.lost != nil {
 		return c.tx.lost
 	}
-	return c.tx.after(run())
+	idled := c.tx.idled()
+	return c.tx.after(run(), idled)
 }
 
 // limit sets the limits of the session.
@@ -165,21 +167,27 @@ func (tx *guardedTx) end(statement string) error {
 	tx.conn.tx = nil
 	ctx, cancel := context.WithTimeout(context.Background(), endTimeout)
 	defer cancel()
+	idled := tx.idled()
 	_, err := tx.conn.inner.ExecContext(ctx, statement, nil)
-	if err != nil && broken(err) && tx.idled() {
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return errNoAnswer
+	case idled && broken(err):
 		return fmt.Errorf("%w: %w: %w", ErrTransactionLost, errIdle, err)
 	}
 	return err
 }
 
-// after notes that a statement has ended, and whether the transaction is gone with it. It returns err, or what is
-// to be said about it.
-func (tx *guardedTx) after(err error) error {
+// after notes that a statement has ended, before which the transaction was idle for too long or not, and whether the
+// transaction is gone with it. It returns err, or what is to be said about it.
+func (tx *guardedTx) after(err error, idled bool) error {
 	switch {
 	case err == nil || tx.lost != nil:
 	case endsTransaction(err):
 		tx.lost = fmt.Errorf("%w: %w", ErrTransactionLost, err)
-	case broken(err) && tx.idled():
+	case idled && broken(err):
 		err = fmt.Errorf("%w: %w: %w", ErrTransactionLost, errIdle, err)
 		tx.lost = err
 	}
@@ -187,7 +195,8 @@ func (tx *guardedTx) after(err error) error {
 	return err
 }
 
-// idled tells whether the server may have closed the connection since the transaction was idle.
+// idled tells whether the server has closed the connection since the transaction was idle. It is asked before a statement:
+// how long that takes says nothing about it.
 func (tx *guardedTx) idled() bool {
 	idle := tx.conn.current.idle
 	return idle > 0 && time.Since(tx.used) >= idle

@@ -5,19 +5,22 @@ import (
 	"database/sql/driver"
 	"errors"
 	"io"
-	"reflect"
+
+	"github.com/boxpair/boxpair/internal/sqlstore"
 )
 
 // PrepareContext prepares a statement for the caller, who closes it.
-func (c *conn) PrepareContext(ctx context.Context, query string) (s driver.Stmt, err error) {
-	err = c.do(ctx, func() error {
-		inner, err := c.inner.PrepareContext(ctx, query)
-		if err == nil {
-			s = &preparedStmt{Stmt: inner, conn: c}
-		}
-		return err
-	})
-	return s, err
+func (c *conn) PrepareContext(ctx context.Context, query string) (driver.Stmt, error) {
+	s, err := sqlstore.Prepare(ctx, c.inner, query, c.do, c.watch)
+	if err != nil {
+		return nil, err
+	}
+	return &preparedStmt{s}, nil
+}
+
+// watch returns rows that the transaction hears of.
+func (c *conn) watch(inner driver.Rows) driver.Rows {
+	return &rows{Described: sqlstore.Described{Rows: inner}, conn: c}
 }
 
 // Prepare is PrepareContext for callers that know no contexts.
@@ -26,39 +29,7 @@ func (c *conn) Prepare(query string) (driver.Stmt, error) {
 }
 
 // preparedStmt is a statement that the caller has prepared.
-type preparedStmt struct {
-	driver.Stmt
-	conn *conn
-}
-
-// ExecContext runs the statement.
-func (s *preparedStmt) ExecContext(ctx context.Context, args []driver.NamedValue) (r driver.Result, err error) {
-	inner, ok := s.Stmt.(driver.StmtExecContext)
-	if !ok {
-		return nil, driver.ErrSkip
-	}
-	err = s.conn.do(ctx, func() error {
-		r, err = inner.ExecContext(ctx, args)
-		return err
-	})
-	return r, err
-}
-
-// QueryContext runs the query.
-func (s *preparedStmt) QueryContext(ctx context.Context, args []driver.NamedValue) (r driver.Rows, err error) {
-	inner, ok := s.Stmt.(driver.StmtQueryContext)
-	if !ok {
-		return nil, driver.ErrSkip
-	}
-	err = s.conn.do(ctx, func() error {
-		found, err := inner.QueryContext(ctx, args)
-		if err == nil {
-			r = &rows{conn: s.conn, inner: found}
-		}
-		return err
-	})
-	return r, err
-}
+type preparedStmt struct{ sqlstore.PreparedStmt }
 
 // CheckNamedValue converts an argument.
 func (s *preparedStmt) CheckNamedValue(v *driver.NamedValue) error {
@@ -70,12 +41,9 @@ func (s *preparedStmt) CheckNamedValue(v *driver.NamedValue) error {
 
 // rows are the rows of a query. A locking read may find its deadlock while they are read.
 type rows struct {
-	conn  *conn
-	inner driver.Rows
+	sqlstore.Described
+	conn *conn
 }
-
-// Columns returns the names of the columns.
-func (r *rows) Columns() []string { return r.inner.Columns() }
 
 // Next reads the next row.
 func (r *rows) Next(dest []driver.Value) error {
@@ -83,67 +51,32 @@ func (r *rows) Next(dest []driver.Value) error {
 	if tx != nil && tx.lost != nil {
 		return tx.lost
 	}
-	err := r.inner.Next(dest)
+	err := r.Rows.Next(dest)
 	switch {
 	case tx == nil:
 	case errors.Is(err, io.EOF):
-		_ = tx.after(nil)
+		_ = tx.after(nil, false)
 	default:
-		err = tx.after(err)
+		err = tx.after(err, false)
 	}
 	return err
 }
 
-// Close ends the query.
-func (r *rows) Close() error { return r.inner.Close() }
-
 // HasNextResultSet tells whether another result set follows.
 func (r *rows) HasNextResultSet() bool {
-	next, ok := r.inner.(driver.RowsNextResultSet)
+	next, ok := r.Rows.(driver.RowsNextResultSet)
 	return ok && next.HasNextResultSet()
 }
 
 // NextResultSet goes on to the next result set.
 func (r *rows) NextResultSet() error {
-	next, ok := r.inner.(driver.RowsNextResultSet)
+	next, ok := r.Rows.(driver.RowsNextResultSet)
 	if !ok {
 		return io.EOF
 	}
 	err := next.NextResultSet()
 	if tx := r.conn.tx; tx != nil && err != nil && !errors.Is(err, io.EOF) {
-		err = tx.after(err)
+		err = tx.after(err, false)
 	}
 	return err
-}
-
-// ColumnTypeDatabaseTypeName returns the type of a column.
-func (r *rows) ColumnTypeDatabaseTypeName(i int) string {
-	if t, ok := r.inner.(driver.RowsColumnTypeDatabaseTypeName); ok {
-		return t.ColumnTypeDatabaseTypeName(i)
-	}
-	return ""
-}
-
-// ColumnTypeNullable tells whether a column may be NULL.
-func (r *rows) ColumnTypeNullable(i int) (nullable, ok bool) {
-	if t, ok := r.inner.(driver.RowsColumnTypeNullable); ok {
-		return t.ColumnTypeNullable(i)
-	}
-	return false, false
-}
-
-// ColumnTypePrecisionScale returns the precision and scale of a decimal column.
-func (r *rows) ColumnTypePrecisionScale(i int) (precision, scale int64, ok bool) {
-	if t, ok := r.inner.(driver.RowsColumnTypePrecisionScale); ok {
-		return t.ColumnTypePrecisionScale(i)
-	}
-	return 0, 0, false
-}
-
-// ColumnTypeScanType returns the type that a column is best scanned into.
-func (r *rows) ColumnTypeScanType(i int) reflect.Type {
-	if t, ok := r.inner.(driver.RowsColumnTypeScanType); ok {
-		return t.ColumnTypeScanType(i)
-	}
-	return reflect.TypeFor[any]()
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/consumer/request"
 	"github.com/boxpair/boxpair/producer"
 	"github.com/boxpair/boxpair/store/mysql"
 )
@@ -86,7 +87,7 @@ func TestSwallowedDeadlockOfAHandlerCommitsNothing(t *testing.T) {
 	t.Parallel()
 	db, _ := database(t)
 	s := newStore(t, db)
-	f := inbox(t, db, s)
+	f := contract.Inbox(t, db, s)
 	accounts(t, db)
 	r, err := s.Register(t.Context(), "service/handler", time.Hour)
 	if err != nil {
@@ -138,7 +139,7 @@ func TestHandlerThatIsIdleForTooLongIsEndedByTheServer(t *testing.T) {
 	t.Parallel()
 	db, _ := database(t)
 	s := newStore(t, db)
-	f := inbox(t, db, s)
+	f := contract.Inbox(t, db, s)
 	r, err := s.Register(t.Context(), "service/handler", time.Hour)
 	if err != nil {
 		t.Fatal(err)
@@ -172,7 +173,7 @@ func TestLockTimeoutOfAClaimIsNotThatOfTheHandler(t *testing.T) {
 	t.Parallel()
 	db, _ := database(t)
 	s := newStore(t, db)
-	inbox(t, db, s)
+	contract.Inbox(t, db, s)
 	r, err := s.Register(t.Context(), "service/handler", time.Hour)
 	if err != nil {
 		t.Fatal(err)
@@ -198,6 +199,41 @@ func TestLockTimeoutOfAClaimIsNotThatOfTheHandler(t *testing.T) {
 	var idle int
 	if err := tx.QueryRowContext(t.Context(), `SELECT @@wait_timeout`).Scan(&idle); err != nil || idle <= 30 {
 		t.Errorf("a transaction of the user's has a timeout of %d s, %v", idle, err)
+	}
+}
+
+func TestLockTimeoutOfARequestEndsWithItsTransaction(t *testing.T) {
+	t.Parallel()
+	db, _ := database(t)
+	s := newStore(t, db)
+	usual := number(t, db, `SELECT @@innodb_lock_wait_timeout`)
+	r := request.Request{Scope: "scope", Key: "key"}
+	first, err := db.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = first.Rollback() }()
+	if _, err := s.ClaimRequest(t.Context(), first, r, time.Second); err != nil {
+		t.Fatal(err)
+	}
+	conn, err := db.Conn(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = conn.Close() }()
+	second, err := conn.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.ClaimRequest(t.Context(), second, r, time.Second); !errors.Is(err, request.ErrInProgress) {
+		t.Errorf("the second claim gives %v", err)
+	}
+	if err := second.Rollback(); err != nil {
+		t.Fatal(err)
+	}
+	var now int
+	if err := conn.QueryRowContext(t.Context(), `SELECT @@innodb_lock_wait_timeout`).Scan(&now); err != nil || now != usual {
+		t.Errorf("the next one on the connection waits %d s for locks, not %d s: %v", now, usual, err)
 	}
 }
 

@@ -4,10 +4,8 @@ import (
 	"bytes"
 	"context"
 	"database/sql"
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,13 +14,17 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/consumer/request"
+	"github.com/boxpair/boxpair/internal/sqlstore"
 	"github.com/boxpair/boxpair/producer"
 )
 
 var (
-	_ producer.Store[*sql.Tx] = (*Store)(nil)
-	_ consumer.Store[*sql.Tx] = (*Store)(nil)
-	_ producer.Identifier     = (*Store)(nil)
+	_ producer.Store[*sql.Tx]       = (*Store)(nil)
+	_ producer.Identifier           = (*Store)(nil)
+	_ consumer.Store[*sql.Tx]       = (*Store)(nil)
+	_ consumer.EffectStore[*sql.Tx] = (*Store)(nil)
+	_ request.Store[*sql.Tx]        = (*Store)(nil)
 )
 
 // claimStmt is the claim: the unique index decides. It locks a row that is there exclusively, where INSERT
@@ -54,13 +56,13 @@ func (s *Store) ApplyGroup(ctx context.Context, claims []consumer.Claim, fn func
 
 func (s *Store) applyGroup(ctx context.Context, claims []consumer.Claim, fn func(ctx context.Context, tx *sql.Tx, run []int) error) ([]consumer.Verdict, error) {
 	var verdicts []consumer.Verdict
-	err := s.transact(ctx, limitsOf(&claims[0]), isolation(claims[0].Isolation), func(ctx context.Context, tx *sql.Tx) (err error) {
+	err := s.claiming(ctx, &claims[0], func(ctx context.Context, tx *sql.Tx) (err error) {
 		if verdicts, err = s.claimGroup(ctx, tx, claims); err != nil {
-			return fmt.Errorf("claim: %w", &ownError{err})
+			return fmt.Errorf("claim: %w", &sqlstore.OwnError{Err: err})
 		}
 		run := places(verdicts, consumer.Applied)
 		if len(run) == 0 && !slices.Contains(verdicts, consumer.Followed) {
-			return errNothing
+			return sqlstore.ErrNothing
 		}
 		if len(run) > 0 {
 			if err := fn(ctx, tx, run); err != nil {
@@ -68,17 +70,15 @@ func (s *Store) applyGroup(ctx context.Context, claims []consumer.Claim, fn func
 			}
 		}
 		if err := s.settleGroup(ctx, tx, claims, verdicts, run); err != nil {
-			return fmt.Errorf("settle: %w", &ownError{err})
+			return fmt.Errorf("settle: %w", &sqlstore.OwnError{Err: err})
 		}
 		return nil
 	})
-	if err != nil && !errors.Is(err, errNothing) {
+	if err != nil && !errors.Is(err, sqlstore.ErrNothing) {
 		return nil, err
 	}
 	return verdicts, nil
 }
-
-func limitsOf(c *consumer.Claim) limits { return limits{lock: c.LockTimeout, idle: c.IdleTimeout} }
 
 // isolation returns the options of a transaction; READ COMMITTED is what the sessions have.
 func isolation(level consumer.Isolation) *sql.TxOptions {
@@ -120,10 +120,8 @@ func (s *Store) claimGroup(ctx context.Context, tx *sql.Tx, claims []consumer.Cl
 	if err != nil {
 		return nil, err
 	}
-	if claims[0].LockTimeout > 0 {
-		if _, err := tx.ExecContext(ctx, restoreLock); err != nil {
-			return nil, err
-		}
+	if err := claimed(ctx, tx, &claims[0]); err != nil {
+		return nil, err
 	}
 	mine := places(verdicts, consumer.Applied)
 	if len(keys) == 0 || len(mine) == 0 {
@@ -155,9 +153,9 @@ func (s *Store) insertClaims(ctx context.Context, tx *sql.Tx, claims []consumer.
 	for n, i := range sorted {
 		c := &claims[i]
 		rows[n] = claimRow
-		args = append(args, c.Consumer, c.ID[:], c.Digest[:], stampOf(c.Stamp), applied)
+		args = append(args, c.Consumer, c.ID[:], c.Digest[:], sqlstore.Stamp(c.Stamp), applied)
 	}
-	n, err := s.exec(ctx, tx, claimStmt+strings.Join(rows, ", ")+claimAgain, args...)
+	n, err := s.core.Exec(ctx, tx, claimStmt+strings.Join(rows, ", ")+claimAgain, args...)
 	if err != nil {
 		return nil, err
 	}
@@ -183,7 +181,7 @@ func (s *Store) compare(ctx context.Context, tx *sql.Tx, claims []consumer.Claim
 	for i := range claims {
 		places[claims[i].ID], ids[i] = i, claims[i].ID
 	}
-	return s.each(ctx, tx, func(rows *sql.Rows) error {
+	return s.core.Each(ctx, tx, func(rows *sql.Rows) error {
 		var id, digest sql.RawBytes
 		var copies int64
 		if err := rows.Scan(&id, &digest, &copies); err != nil {
@@ -195,13 +193,13 @@ func (s *Store) compare(ctx context.Context, tx *sql.Tx, claims []consumer.Claim
 			return errors.New("the database has returned a claim that was not asked for")
 		case copies == 0:
 			verdicts[i] = consumer.Applied
-		case claims[i].Digest.Matches(digestOf(digest)):
+		case claims[i].Digest.Matches(sqlstore.Digest(digest)):
 			verdicts[i] = consumer.Duplicate
 		default:
 			verdicts[i] = consumer.Altered
 		}
 		return nil
-	}, `SELECT dispatch_id, digest, copies FROM {inbox} FORCE INDEX (PRIMARY) WHERE consumer = ? AND dispatch_id IN `+hexes(ids)+` FOR UPDATE`,
+	}, `SELECT dispatch_id, digest, copies FROM {inbox} FORCE INDEX (PRIMARY) WHERE consumer = ? AND dispatch_id IN `+numbers(ids)+` FOR UPDATE`,
 		claims[0].Consumer)
 }
 
@@ -213,11 +211,11 @@ func (s *Store) check(ctx context.Context, tx *sql.Tx, claims []consumer.Claim, 
 	}
 	var forgotten sql.NullInt64
 	var attempted bool
-	err := s.one(ctx, tx, []any{&forgotten, &attempted}, `
-		SELECT c.forgotten_until, EXISTS (SELECT 1 FROM {inbox_attempts} a WHERE a.consumer = c.id AND a.dispatch_id IN `+hexes(ids)+`)
+	err := s.core.One(ctx, tx, []any{&forgotten, &attempted}, `
+		SELECT c.forgotten_until, EXISTS (SELECT 1 FROM {inbox_attempts} a WHERE a.consumer = c.id AND a.dispatch_id IN `+numbers(ids)+`)
 		FROM {inbox_consumers} c WHERE c.id = ?`, claims[0].Consumer)
 	if errors.Is(err, sql.ErrNoRows) {
-		return errNotRegistered(claims[0].Consumer)
+		return sqlstore.ErrNotRegistered(claims[0].Consumer)
 	} else if err != nil {
 		return err
 	}
@@ -232,22 +230,23 @@ func (s *Store) check(ctx context.Context, tx *sql.Tx, claims []consumer.Claim, 
 	if !attempted || len(kept) == 0 {
 		return nil
 	}
-	return s.forgetAttempts(ctx, tx, claims[0].Consumer, kept...)
+	return s.core.ForgetAttempts(ctx, tx, claims[0].Consumer, kept...)
 }
 
 // blockedKeys returns those of keys that live messages are parked of.
 func (s *Store) blockedKeys(ctx context.Context, tx *sql.Tx, consumerID int, keys []string) (map[string]bool, error) {
-	args := []any{consumerID}
-	for _, key := range keys {
-		args = append(args, []byte(key))
+	texts := make([]any, len(keys))
+	for i, key := range keys {
+		texts[i] = []byte(key)
 	}
 	blocked := make(map[string]bool)
-	err := s.each(ctx, tx, func(rows *sql.Rows) error {
+	err := s.core.Each(ctx, tx, func(rows *sql.Rows) error {
 		var key string
 		err := rows.Scan(&key)
 		blocked[key] = true
 		return err
-	}, `SELECT DISTINCT message_key FROM {inbox_parked} WHERE consumer = ? AND live = 1 AND message_key IN `+marks(len(keys)), args...)
+	}, `SELECT DISTINCT message_key FROM {inbox_parked} WHERE consumer = ? AND live = 1 AND message_key IN (?`+strings.Repeat(",?", len(keys)-1)+`)`,
+		append([]any{consumerID}, texts...)...)
 	return blocked, err
 }
 
@@ -259,131 +258,52 @@ func (s *Store) settleGroup(ctx context.Context, tx *sql.Tx, claims []consumer.C
 		var err error
 		switch verdicts[i] {
 		case consumer.TooOld:
-			err = s.unclaim(ctx, tx, c)
+			err = s.core.Unclaim(ctx, tx, c)
 		case consumer.Followed:
-			err = s.follow(ctx, tx, c)
+			err = s.core.Follow(ctx, tx, c)
 		}
 		if err != nil {
 			return err
 		}
-	}
-	if !s.allAttempts {
-		return nil
 	}
 	for _, i := range run {
-		if err := s.note(ctx, tx, claims[i].Consumer, claims[i].ID, "applied", ""); err != nil {
+		if err := s.core.NoteApplied(ctx, tx, claims[i].Consumer, claims[i].ID); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// follow parks the message of c behind others of its key.
-func (s *Store) follow(ctx context.Context, tx *sql.Tx, c *consumer.Claim) error {
-	if c.Message == nil {
-		return errors.New("message has to follow another one of its key and was not given")
-	}
-	_, err := s.exec(ctx, tx, `UPDATE {inbox} SET applied_at = NULL WHERE consumer = ? AND dispatch_id = ?`, c.Consumer, c.ID[:])
+// claimToPark claims a message that is about to be parked.
+func (s *Store) claimToPark(ctx context.Context, tx *sql.Tx, c *consumer.Claim) (consumer.Verdict, error) {
+	verdicts, err := s.insertClaims(ctx, tx, []consumer.Claim{*c}, false)
 	if err != nil {
-		return err
+		return consumer.None, err
 	}
-	return s.parkClaimed(ctx, tx, parkedRow{
-		consumer: c.Consumer, message: c.Message, key: c.Key, ordered: true, state: consumer.Following,
-	})
+	return verdicts[0], nil
 }
 
-func (s *Store) forgetAttempts(ctx context.Context, tx *sql.Tx, consumerID int, ids ...uuid.UUID) error {
-	_, err := s.exec(ctx, tx, `DELETE FROM {inbox_attempts} WHERE consumer = ? AND dispatch_id IN `+hexes(ids), consumerID)
-	return err
-}
-
-// Started counts a start.
-func (s *Store) Started(ctx context.Context, consumerID int, id uuid.UUID) (starts int, err error) {
-	err = s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
-		_, err := s.exec(ctx, tx, `INSERT INTO {inbox_attempts} (consumer, dispatch_id, starts, updated_at) VALUES (?, ?, 1, {now})
-			ON DUPLICATE KEY UPDATE starts = starts + 1, updated_at = {now}`, consumerID, id[:])
-		if err != nil {
-			return err
-		}
-		return s.one(ctx, tx, []any{&starts}, `SELECT starts FROM {inbox_attempts} WHERE consumer = ? AND dispatch_id = ?`, consumerID, id[:])
-	})
+// ClaimRequest implements [request.Store]. The wait is rounded up to whole seconds; afterwards the lock wait
+// timeout of the session is what it was when the session began.
+func (s *Store) ClaimRequest(ctx context.Context, tx *sql.Tx, r request.Request, wait time.Duration) (*request.Answer, error) {
+	wait = max(wait, time.Second)
+	// The connection keeps in mind what to restore: in a transaction that the timeout has ended nothing runs any more.
+	_, err := tx.ExecContext(withLimits(ctx, limits{lock: wait}), `SET SESSION innodb_lock_wait_timeout = `+seconds(wait, ""))
 	if err != nil {
-		return 0, fmt.Errorf("count start: %w", &ownError{err})
+		return nil, fmt.Errorf("claim request: %w", err)
 	}
-	return starts, nil
-}
-
-// Unstarted takes a start back.
-func (s *Store) Unstarted(ctx context.Context, consumerID int, id uuid.UUID) error {
-	err := s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
-		_, err := s.exec(ctx, tx, `UPDATE {inbox_attempts} SET starts = starts - 1, updated_at = {now}
-			WHERE consumer = ? AND dispatch_id = ? AND starts > 0`, consumerID, id[:])
-		return err
-	})
-	if err != nil {
-		return fmt.Errorf("take a start back: %w", &ownError{err})
+	claimed, err := s.core.Exec(ctx, tx, `INSERT INTO {inbox_requests} (scope, request_key, fingerprint, claimed_at) VALUES (?, ?, ?, {now})
+		ON DUPLICATE KEY UPDATE copies = copies + 1`, []byte(r.Scope), []byte(r.Key), r.Fingerprint[:])
+	_, restored := tx.ExecContext(context.WithoutCancel(ctx), restoreLock)
+	switch {
+	case errorNumber(err) == erLockWaitTimeout:
+		return nil, fmt.Errorf("claim request: %w", request.ErrInProgress)
+	case err != nil:
+		return nil, fmt.Errorf("claim request: %w", err)
+	case restored != nil:
+		return nil, fmt.Errorf("claim request: %w", restored)
+	case claimed == 1:
+		return nil, nil
 	}
-	return nil
-}
-
-// Failed counts a failed attempt and forgets the recorded starts.
-func (s *Store) Failed(ctx context.Context, consumerID int, id uuid.UUID, lastError string) (attempts int, err error) {
-	err = s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
-		_, err := s.exec(ctx, tx, `INSERT INTO {inbox_attempts} (consumer, dispatch_id, attempts, last_error, updated_at) VALUES (?, ?, 1, ?, {now})
-			ON DUPLICATE KEY UPDATE attempts = attempts + 1, starts = 0, last_error = ?, updated_at = {now}`,
-			consumerID, id[:], []byte(lastError), []byte(lastError))
-		if err != nil {
-			return err
-		}
-		err = s.one(ctx, tx, []any{&attempts}, `SELECT attempts FROM {inbox_attempts} WHERE consumer = ? AND dispatch_id = ?`, consumerID, id[:])
-		if err != nil {
-			return err
-		}
-		return s.note(ctx, tx, consumerID, id, "failed", lastError)
-	})
-	if err != nil {
-		return 0, fmt.Errorf("count attempt: %w", &ownError{err})
-	}
-	return attempts, nil
-}
-
-// encodeMetadata returns names and values, each behind its length, so that they may
-// hold any bytes; nil for none.
-func encodeMetadata(metadata map[string]string) []byte {
-	var out []byte
-	for _, name := range slices.Sorted(maps.Keys(metadata)) {
-		for _, text := range []string{name, metadata[name]} {
-			out = binary.AppendUvarint(out, uint64(len(text)))
-			out = append(out, text...)
-		}
-	}
-	return out
-}
-
-func decodeMetadata(b []byte) (map[string]string, error) {
-	metadata := make(map[string]string)
-	next := func() (string, error) {
-		n, size := binary.Uvarint(b)
-		if size <= 0 || n > uint64(len(b)-size) {
-			return "", errors.New("metadata is cut off")
-		}
-		text := string(b[size : size+int(n)])
-		b = b[size+int(n):]
-		return text, nil
-	}
-	for len(b) > 0 {
-		name, err := next()
-		if err != nil {
-			return nil, err
-		}
-		if metadata[name], err = next(); err != nil {
-			return nil, err
-		}
-	}
-	return metadata, nil
-}
-
-// due returns in how many microseconds a message is due.
-func due(in time.Duration) sql.NullInt64 {
-	return sql.NullInt64{Int64: micros(max(0, in)), Valid: true}
+	return s.core.StoredAnswer(ctx, tx, r)
 }

@@ -1,19 +1,16 @@
 package mysql_test
 
 import (
-	"context"
 	"database/sql"
 	"testing"
-	"time"
 
 	"github.com/google/uuid"
 	"go.uber.org/goleak"
 
-	"github.com/boxpair/boxpair/idgen"
+	"github.com/boxpair/boxpair/internal/sqlstore/sqlstoretest"
 	"github.com/boxpair/boxpair/internal/testenv"
 	"github.com/boxpair/boxpair/producer"
 	"github.com/boxpair/boxpair/store/mysql"
-	"github.com/boxpair/boxpair/transport"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -32,15 +29,7 @@ func database(t testing.TB) (*sql.DB, string) {
 func open(t testing.TB, dsn string) *sql.DB {
 	t.Helper()
 	db, err := mysql.Open(dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if err := db.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-	return db
+	return sqlstoretest.Opened(t, db, err)
 }
 
 func newStore(t testing.TB, db *sql.DB) *mysql.Store {
@@ -52,42 +41,12 @@ func newStore(t testing.TB, db *sql.DB) *mysql.Store {
 	return s
 }
 
-// record returns an event of key with the payload that is asked for.
-func record(key string, version int64, payload string) producer.Record {
-	id := idgen.Of("test", key, version, 0)
-	e := transport.Event{ID: id, Topic: "topic", Key: key, Producer: "test", Source: key, Version: version, Payload: []byte(payload)}
-	e.Digest = transport.ContentDigest(&e)
-	return producer.Record{Event: e, Shard: idgen.Shard(key, id), OccurredAt: time.Now()}
-}
-
-// write appends records in a transaction of their own.
-func write(t testing.TB, s *mysql.Store, records ...producer.Record) {
-	t.Helper()
-	err := s.Transact(t.Context(), func(ctx context.Context, tx *sql.Tx) error {
-		_, err := s.Append(ctx, tx, uuid.New(), records)
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
-func run(t testing.TB, db interface {
-	ExecContext(context.Context, string, ...any) (sql.Result, error)
-}, query string, args ...any) {
-	t.Helper()
-	if _, err := db.ExecContext(t.Context(), query, args...); err != nil {
-		t.Fatalf("%s: %v", query, err)
-	}
-}
-
-func number(t testing.TB, db *sql.DB, query string, args ...any) (n int) {
-	t.Helper()
-	if err := db.QueryRowContext(t.Context(), query, args...).Scan(&n); err != nil {
-		t.Fatalf("%s: %v", query, err)
-	}
-	return n
-}
+var (
+	record = sqlstoretest.Record
+	write  = sqlstoretest.Write
+	run    = sqlstoretest.Run
+	number = sqlstoretest.Number
+)
 
 func uuidOf(n byte) uuid.UUID { return uuid.UUID{15: n} }
 

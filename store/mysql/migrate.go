@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/boxpair/boxpair/internal/sqlstore"
 	"github.com/boxpair/boxpair/migrations"
 )
 
@@ -50,13 +51,13 @@ func (s *Store) migrate(ctx context.Context, conn *sql.Conn, known []migrations.
 		return nil, err
 	}
 	var schema string
-	if err := s.one(ctx, conn, []any{&schema}, `SELECT DATABASE()`); err != nil {
+	if err := s.core.One(ctx, conn, []any{&schema}, `SELECT DATABASE()`); err != nil {
 		return nil, err
 	}
 	sum := sha256.Sum256([]byte(schema + "\x00" + s.names.Prefix()))
 	lock := "boxpair_" + hex.EncodeToString(sum[:16]) // names of locks are those of the server, and have 64 characters
 	var got sql.NullInt64
-	if err := s.one(ctx, conn, []any{&got}, `SELECT GET_LOCK(?, ?)`, lock, int(migrateWait.Seconds())); err != nil {
+	if err := s.core.One(ctx, conn, []any{&got}, `SELECT GET_LOCK(?, ?)`, lock, int(migrateWait.Seconds())); err != nil {
 		return nil, fmt.Errorf("lock: %w", err)
 	}
 	if got.Int64 != 1 {
@@ -70,7 +71,7 @@ func (s *Store) migrate(ctx context.Context, conn *sql.Conn, known []migrations.
 }
 
 func (s *Store) applyPending(ctx context.Context, conn *sql.Conn, known []migrations.Migration) ([]migrations.Applied, error) {
-	_, err := s.exec(ctx, conn, `CREATE TABLE IF NOT EXISTS {`+migrations.HistoryTable+`} (
+	_, err := s.core.Exec(ctx, conn, `CREATE TABLE IF NOT EXISTS {`+migrations.HistoryTable+`} (
 		number     INT NOT NULL PRIMARY KEY,
 		name       VARBINARY(255) NOT NULL,
 		checksum   VARBINARY(64) NOT NULL,
@@ -79,56 +80,27 @@ func (s *Store) applyPending(ctx context.Context, conn *sql.Conn, known []migrat
 	if err != nil {
 		return nil, fmt.Errorf("create history: %w", err)
 	}
-	history, err := s.history(ctx, conn)
-	if err != nil {
-		return nil, fmt.Errorf("read history: %w", err)
-	}
-	pending, err := migrations.Pending(known, history)
-	if err != nil {
-		return nil, err
-	}
-	for _, m := range pending {
+	return s.core.Migrate(ctx, conn, known, func(ctx context.Context, m migrations.Migration) error {
 		statements, err := migrations.Statements(m.SQL)
 		if err != nil {
-			return nil, fmt.Errorf("apply %d (%s): %w", m.Number, m.Name, err)
+			return err
 		}
 		for _, statement := range statements {
 			if _, err := conn.ExecContext(ctx, statement); err != nil {
-				return nil, fmt.Errorf("apply %d (%s): %w", m.Number, m.Name, err)
+				return err
 			}
 		}
-		_, err = s.exec(ctx, conn, `INSERT INTO {`+migrations.HistoryTable+`} (number, name, checksum, applied_at) VALUES (?, ?, ?, {now})`,
-			m.Number, m.Name, m.Checksum)
-		if err != nil {
-			return nil, fmt.Errorf("record %d (%s): %w", m.Number, m.Name, err)
-		}
-	}
-	all, err := s.history(ctx, conn)
-	if err != nil {
-		return nil, fmt.Errorf("read history: %w", err)
-	}
-	return all[len(history):], nil
-}
-
-func (s *Store) history(ctx context.Context, conn *sql.Conn) (history []migrations.Applied, err error) {
-	err = s.each(ctx, conn, func(rows *sql.Rows) error {
-		var a migrations.Applied
-		var at int64
-		err := rows.Scan(&a.Number, &a.Name, &a.Checksum, &at)
-		a.At = instant(at)
-		history = append(history, a)
-		return err
-	}, `SELECT number, name, checksum, applied_at FROM {`+migrations.HistoryTable+`} ORDER BY number`)
-	return history, err
+		return nil
+	})
 }
 
 // The oldest servers that know SKIP LOCKED and all else that is used here.
 var oldest = map[string][3]int{"MySQL": {8, 0, 16}, "MariaDB": {10, 6, 0}}
 
 // checkServer refuses servers that are too old.
-func (s *Store) checkServer(ctx context.Context, q querier) error {
+func (s *Store) checkServer(ctx context.Context, q sqlstore.Querier) error {
 	var text string
-	if err := s.one(ctx, q, []any{&text}, `SELECT VERSION()`); err != nil {
+	if err := s.core.One(ctx, q, []any{&text}, `SELECT VERSION()`); err != nil {
 		return err
 	}
 	name, version, err := parseVersion(text)

@@ -9,13 +9,13 @@ import (
 	"fmt"
 	"hash/fnv"
 	"slices"
-	"strconv"
 	"time"
+
+	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/internal/sqlstore"
 )
 
 const (
-	// savepoint begins the names of this package's savepoints.
-	savepoint = "boxpair_savepoint"
 	// ownIdle bounds how long a transaction of the store's own may be idle. It is idle only if this
 	// process was stopped, and then it must not keep what it has locked. It is shorter than a lease.
 	ownIdle = 5 * time.Second
@@ -33,41 +33,30 @@ func (s *Store) Transact(ctx context.Context, fn func(ctx context.Context, tx *s
 func (s *Store) transact(ctx context.Context, l limits, opts *sql.TxOptions, fn func(ctx context.Context, tx *sql.Tx) error) error {
 	tx, err := s.db.BeginTx(withLimits(ctx, l), opts)
 	if err != nil {
-		return fmt.Errorf("begin: %w", &ownError{err})
+		return fmt.Errorf("begin: %w", &sqlstore.OwnError{Err: err})
 	}
-	// After fn has failed, panicked or called Goexit; after a COMMIT it does nothing.
-	defer func() { _ = tx.Rollback() }()
-	if err := fn(ctx, tx); err != nil {
-		return err
-	}
-	return s.commit(ctx, tx)
+	return sqlstore.Run(ctx, tx, fn, s.commit)
 }
 
-// errEnded is for a function that has committed or rolled back by itself.
-var errEnded = errors.New("commit: the transaction was ended by the function that it was given to")
+// claiming is the transaction of a handler.
+func (s *Store) claiming(ctx context.Context, c *consumer.Claim, fn func(ctx context.Context, tx *sql.Tx) error) error {
+	return s.transact(ctx, limits{lock: c.LockTimeout, idle: c.IdleTimeout}, isolation(c.Isolation), fn)
+}
 
 // commit commits tx, and tells apart what a failure means.
 func (s *Store) commit(ctx context.Context, tx *sql.Tx) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("before commit: %w", context.Cause(ctx))
 	}
-	err := tx.Commit()
-	switch {
-	case err == nil:
-		return nil
-	case errors.Is(err, sql.ErrTxDone) && s.writers.abandoned(tx):
-		return &commitError{err: errors.New("a write of events had failed")}
-	case ctx.Err() != nil && (errors.Is(err, sql.ErrTxDone) || errors.Is(err, ctx.Err())):
-		return fmt.Errorf("commit: %w", context.Cause(ctx)) // database/sql has rolled back
-	case errors.Is(err, sql.ErrTxDone):
-		return errEnded
-	case errors.Is(err, ErrTransactionLost), endsTransaction(err):
-		return &commitError{err: err}
-	case errors.Is(err, driver.ErrBadConn): // no COMMIT was sent
-		return fmt.Errorf("commit: %w", &ownError{err})
-	default:
-		return &commitError{err: err, unknown: true}
-	}
+	return s.core.Commit(ctx, tx, func(err error) error {
+		switch {
+		case errors.Is(err, ErrTransactionLost), endsTransaction(err):
+			return &sqlstore.CommitError{Err: err}
+		case errors.Is(err, driver.ErrBadConn): // no COMMIT was sent
+			return fmt.Errorf("commit: %w", &sqlstore.OwnError{Err: err})
+		}
+		return &sqlstore.CommitError{Err: err, Unknown: true}
+	})
 }
 
 // write runs fn in a short transaction of the store's own, and again if it meets a deadlock.
@@ -82,54 +71,7 @@ func (s *Store) write(ctx context.Context, fn func(ctx context.Context, tx *sql.
 
 // read runs fn in a read-only transaction: everything that it reads is of one moment.
 func (s *Store) read(ctx context.Context, fn func(ctx context.Context, tx *sql.Tx) error) error {
-	tx, err := s.db.BeginTx(withLimits(ctx, limits{idle: ownIdle}), &sql.TxOptions{ReadOnly: true, Isolation: sql.LevelRepeatableRead})
-	if err != nil {
-		return fmt.Errorf("begin: %w", err)
-	}
-	defer func() { _ = tx.Rollback() }()
-	return fn(ctx, tx)
-}
-
-// Savepoint runs fn within a savepoint of tx.
-func (s *Store) Savepoint(ctx context.Context, tx *sql.Tx, fn func(ctx context.Context, tx *sql.Tx) error) (err error) {
-	// A name that is set again replaces the savepoint that had it, so each depth has its own.
-	depth := s.writers.deeper(tx, 1)
-	defer s.writers.deeper(tx, -1)
-	name := savepoint + strconv.Itoa(depth)
-	if _, err := tx.ExecContext(ctx, "SAVEPOINT "+name); err != nil {
-		return fmt.Errorf("savepoint: %w", err)
-	}
-	released := false
-	defer func() {
-		if released {
-			return
-		}
-		if failed := undo(ctx, tx, name); failed != nil {
-			err = errors.Join(err, failed)
-		}
-	}()
-	if err := fn(ctx, tx); err != nil {
-		return err
-	}
-	if _, err := tx.ExecContext(ctx, "RELEASE SAVEPOINT "+name); err != nil {
-		return fmt.Errorf("release savepoint: %w", err)
-	}
-	released = true
-	return nil
-}
-
-// undo rolls back to the savepoint. If that cannot be done, all of tx is rolled
-// back, since what the savepoint holds must not be committed.
-func undo(ctx context.Context, tx *sql.Tx, name string) error {
-	ctx = context.WithoutCancel(ctx)
-	_, err := tx.ExecContext(ctx, "ROLLBACK TO SAVEPOINT "+name)
-	if err == nil {
-		_, err = tx.ExecContext(ctx, "RELEASE SAVEPOINT "+name)
-	}
-	if err == nil || errors.Is(err, sql.ErrTxDone) || errors.Is(err, ErrTransactionLost) {
-		return nil // a transaction that is gone needs nothing undone
-	}
-	return errors.Join(fmt.Errorf("roll back to savepoint: %w", err), tx.Rollback())
+	return s.core.ReadOnly(withLimits(ctx, limits{idle: ownIdle}), sql.TxOptions{Isolation: sql.LevelRepeatableRead}, fn)
 }
 
 // LockKeys locks keys to the end of tx. There are as many locks as the table has rows: two keys may
@@ -148,7 +90,7 @@ func (s *Store) lockSlots(ctx context.Context, tx *sql.Tx, table, scope string, 
 		list[i] = slotOf(scope, key)
 	}
 	slices.Sort(list)
-	_, err := s.ids(ctx, tx, `SELECT slot FROM `+table+` FORCE INDEX (PRIMARY) WHERE slot IN `+numbers(slices.Compact(list))+
+	_, err := s.core.IDs(ctx, tx, `SELECT slot FROM `+table+` FORCE INDEX (PRIMARY) WHERE slot IN `+numbers(slices.Compact(list))+
 		` ORDER BY slot FOR UPDATE`)
 	return err
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/boxpair/boxpair/audit"
+	"github.com/boxpair/boxpair/internal/sqlstore"
 	"github.com/boxpair/boxpair/migrations"
 )
 
@@ -26,8 +27,8 @@ type AuditorConfig struct {
 // Auditor reads an outbox and an inbox for package audit. Every page is one statement, and so a
 // read transaction of its own, which writers do not wait for. It is safe for concurrent use.
 type Auditor struct {
-	store   *Store // for its names only
-	db      *sql.DB
+	core    *sqlstore.Core
+	names   migrations.Names
 	timeout time.Duration
 }
 
@@ -75,14 +76,14 @@ func NewAuditor(db *sql.DB, cfg AuditorConfig) (*Auditor, error) {
 	if err != nil {
 		return nil, fmt.Errorf("sqlite auditor config: %w", err)
 	}
-	return &Auditor{store: &Store{names: names}, db: db, timeout: cfg.StatementTimeout}, nil
+	return &Auditor{core: sqlstore.NewCore(db, (&Store{names: names}).dialect(), false), names: names, timeout: cfg.StatementTimeout}, nil
 }
 
 // each runs a query and calls scan for every row.
 func (a *Auditor) each(ctx context.Context, doing string, scan func(*sql.Rows) error, query string, args ...any) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, a.timeout, fmt.Errorf("the statement took longer than %v", a.timeout))
 	defer cancel()
-	err := a.store.each(ctx, a.db, scan, query, args...)
+	err := a.core.Each(ctx, a.core.DB, scan, query, args...)
 	switch {
 	case err == nil:
 		return nil
@@ -92,13 +93,4 @@ func (a *Auditor) each(ctx context.Context, doing string, scan func(*sql.Rows) e
 		err = fmt.Errorf("%w: call Migrate first", err)
 	}
 	return fmt.Errorf("%s: %w", doing, err)
-}
-
-// listOf returns n question marks, and ids as arguments for them.
-func listOf[T any](first []any, ids []T, arg func(*T) any) (marks string, args []any) {
-	args = first
-	for i := range ids {
-		args = append(args, arg(&ids[i]))
-	}
-	return strings.TrimSuffix(strings.Repeat("?,", len(ids)), ","), args
 }

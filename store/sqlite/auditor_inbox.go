@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/boxpair/boxpair/audit"
+	"github.com/boxpair/boxpair/internal/sqlstore"
 )
 
 // Consumers implements [audit.Inbox].
@@ -19,7 +20,7 @@ func (a *Auditor) Consumers(ctx context.Context) ([]audit.Consumer, error) {
 		var registered int64
 		var forgotten sql.NullInt64
 		err := rows.Scan(&c.ID, &c.Name, &registered, &forgotten)
-		c.RegisteredAt, c.ForgottenUntil = instant(registered), optional(forgotten)
+		c.RegisteredAt, c.ForgottenUntil = sqlstore.Instant(registered), sqlstore.Optional(forgotten)
 		list = append(list, c)
 		return err
 	}, `SELECT id, name, registered_at, forgotten_until FROM {inbox_consumers} ORDER BY id`)
@@ -36,7 +37,7 @@ func (a *Auditor) Claims(ctx context.Context, consumer int, after audit.ClaimPla
 		var id, digest sql.RawBytes
 		err := rows.Scan(&at, &id, &digest, &c.Applied)
 		copy(c.ID[:], id)
-		c.Stamp, c.Digest = instant(at), digestOf(digest)
+		c.Stamp, c.Digest = sqlstore.Instant(at), sqlstore.Digest(digest)
 		list = append(list, c)
 		return err
 	}, `SELECT stamp, dispatch_id, digest, applied_at IS NOT NULL FROM {inbox}
@@ -51,8 +52,6 @@ func (a *Auditor) FindClaims(ctx context.Context, consumer int, ids []uuid.UUID)
 		return nil, nil
 	}
 	var list []audit.FoundClaim
-	values := strings.TrimSuffix(strings.Repeat("(?),", len(ids)), ",")
-	_, args := listOf(nil, ids, func(id *uuid.UUID) any { return id[:] })
 	err := a.each(ctx, "look claims up", func(rows *sql.Rows) error {
 		var c audit.FoundClaim
 		var id, digest sql.RawBytes
@@ -60,13 +59,13 @@ func (a *Auditor) FindClaims(ctx context.Context, consumer int, ids []uuid.UUID)
 		var states sql.NullString
 		err := rows.Scan(&id, &c.Claimed, &stamp, &digest, &c.Applied, &states, &c.Attempts, &c.LastError)
 		copy(c.ID[:], id)
-		c.Stamp, c.Digest = optional(stamp), digestOf(digest)
+		c.Stamp, c.Digest = sqlstore.Optional(stamp), sqlstore.Digest(digest)
 		if states.Valid {
 			c.States = strings.Split(states.String, ",")
 		}
 		list = append(list, c)
 		return err
-	}, `WITH wanted (id) AS (VALUES `+values+`), known AS (
+	}, `WITH wanted (id) AS (SELECT * FROM ?), known AS (
 		SELECT w.id, i.dispatch_id IS NOT NULL AS claimed, i.stamp, i.digest, i.applied_at IS NOT NULL AS applied,
 			(SELECT group_concat(p.state, ',') FROM {inbox_parked} p WHERE p.consumer = ? AND p.dispatch_id = w.id) AS states,
 			t.attempts, t.last_error
@@ -74,7 +73,7 @@ func (a *Auditor) FindClaims(ctx context.Context, consumer int, ids []uuid.UUID)
 		LEFT JOIN {inbox} i ON i.consumer = ? AND i.dispatch_id = w.id
 		LEFT JOIN {inbox_attempts} t ON t.consumer = ? AND t.dispatch_id = w.id)
 		SELECT id, claimed, stamp, digest, applied, states, coalesce(attempts, 0), coalesce(last_error, '') FROM known
-		WHERE claimed OR states IS NOT NULL OR attempts IS NOT NULL`, append(args, consumer, consumer, consumer)...)
+		WHERE claimed OR states IS NOT NULL OR attempts IS NOT NULL`, ids, consumer, consumer, consumer)
 	return list, err
 }
 
@@ -87,7 +86,7 @@ func (a *Auditor) ParkedMessages(ctx context.Context, consumer int, after int64,
 		var stamp, parked int64
 		err := rows.Scan(&m.Seq, &id, &m.Topic, &stamp, &parked, &m.State, &m.Attempts, &m.Why)
 		copy(m.ID[:], id)
-		m.Stamp, m.ParkedAt = instant(stamp), instant(parked)
+		m.Stamp, m.ParkedAt = sqlstore.Instant(stamp), sqlstore.Instant(parked)
 		list = append(list, m)
 		return err
 	}, `SELECT seq, dispatch_id, topic, coalesce(stamp, parked_at), parked_at, state, attempts,

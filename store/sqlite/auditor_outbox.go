@@ -8,6 +8,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/boxpair/boxpair/audit"
+	"github.com/boxpair/boxpair/internal/sqlstore"
 )
 
 // spanStmt: delivered events are removed by the order of their receipts, together with these, so
@@ -26,13 +27,13 @@ FROM (SELECT 1) LEFT JOIN (SELECT id, delivered_at FROM {outbox_receipts} ORDER 
 // Span implements [audit.Outbox].
 func (a *Auditor) Span(ctx context.Context) (audit.Span, error) {
 	at := now()
-	s := audit.Span{Now: instant(at)}
+	s := audit.Span{Now: sqlstore.Instant(at)}
 	err := a.each(ctx, "read what the outbox holds", func(rows *sql.Rows) error {
 		var since sql.NullInt64
 		err := rows.Scan(&s.Last, &since)
-		s.RetainedSince = optional(since)
+		s.RetainedSince = sqlstore.Optional(since)
 		return err
-	}, spanStmt, a.store.names.Prefix()+"outbox_receipts", at)
+	}, spanStmt, a.names.Prefix()+"outbox_receipts", at)
 	return s, err
 }
 
@@ -55,23 +56,23 @@ func scanEvent(rows *sql.Rows, e *audit.Event, more ...any) error {
 		return err
 	}
 	copy(e.ID[:], id)
-	e.Digest, e.CreatedAt = digestOf(digest), instant(created)
+	e.Digest, e.CreatedAt = sqlstore.Digest(digest), sqlstore.Instant(created)
 	return nil
 }
 
 // An event that was replayed waits since then.
 const (
 	unsentQueueStmt = `
-SELECT q.shard, q.id, e.dispatch_id, e.topic, ` + stamp + `,
+SELECT q.shard, q.id, e.dispatch_id, e.topic, ` + sqlstore.StampOf + `,
     CASE WHEN q.round > 0 THEN (
-        SELECT max(x.at) FROM {outbox_attempts} x WHERE x.event_id = q.id AND x.outcome = 'replayed') ELSE ` + stamp + ` END,
+        SELECT max(x.at) FROM {outbox_attempts} x WHERE x.event_id = q.id AND x.outcome = 'replayed') ELSE ` + sqlstore.StampOf + ` END,
     'pending', 0, ''
 FROM {outbox_queue} q LEFT JOIN {outbox_events} e ON e.id = q.id
 WHERE (q.shard, q.id) > (?, ?) ORDER BY q.shard, q.id LIMIT ?`
 
 	unsentParkedStmt = `
-SELECT p.shard, p.id, e.dispatch_id, e.topic, ` + stamp + `, p.parked_at, p.state, p.attempts,
-    CASE WHEN p.` + givenUp + ` THEN p.reason ELSE p.last_error END
+SELECT p.shard, p.id, e.dispatch_id, e.topic, ` + sqlstore.StampOf + `, p.parked_at, p.state, p.attempts,
+    CASE WHEN p.state IN ('discarded', 'cancelled') THEN p.reason ELSE p.last_error END
 FROM {outbox_parked} p LEFT JOIN {outbox_events} e ON e.id = p.id
 WHERE p.id > ? ORDER BY p.id LIMIT ?`
 
@@ -120,7 +121,7 @@ func (a *Auditor) unsent(ctx context.Context, query string, args ...any) ([]audi
 		err := rows.Scan(&u.Shard, &u.Seq, &id, &topic, &created, &since, &u.State, &u.Attempts, &why)
 		copy(u.ID[:], id)
 		u.Missing, u.Topic, u.Why = id == nil, topic.String, why.String
-		u.CreatedAt, u.Since = optional(created), optional(since)
+		u.CreatedAt, u.Since = sqlstore.Optional(created), sqlstore.Optional(since)
 		list = append(list, u)
 		return err
 	}, query, args...)
@@ -131,7 +132,6 @@ func (a *Auditor) unsent(ctx context.Context, query string, args ...any) ([]audi
 func (a *Auditor) FindEvents(ctx context.Context, ids []uuid.UUID, since time.Time) ([]audit.FoundEvent, error) {
 	var list []audit.FoundEvent
 	var delivered []int64
-	marks, args := listOf(nil, ids, func(id *uuid.UUID) any { return id[:] })
 	err := a.each(ctx, "look events up", func(rows *sql.Rows) error {
 		var e audit.FoundEvent
 		err := scanEvent(rows, &e.Event, &e.State)
@@ -140,11 +140,11 @@ func (a *Auditor) FindEvents(ctx context.Context, ids []uuid.UUID, since time.Ti
 		}
 		list = append(list, e)
 		return err
-	}, `SELECT e.id, e.dispatch_id, e.digest, e.topic, `+stamp+`,
+	}, `SELECT e.id, e.dispatch_id, e.digest, e.topic, `+sqlstore.StampOf+`,
 		CASE WHEN EXISTS (SELECT 1 FROM {outbox_queue} q WHERE q.shard = e.shard AND q.id = e.id) THEN 'pending'
 		     ELSE coalesce((SELECT p.state FROM {outbox_parked} p WHERE p.id = e.id),
 		         (SELECT `+deferredState+` FROM {outbox_deferred} d WHERE d.id = e.id), 'delivered') END
-		FROM {outbox_events} e WHERE e.dispatch_id IN (`+marks+`)`, args...)
+		FROM {outbox_events} e WHERE e.dispatch_id IN ?`, ids)
 	if err != nil || since.IsZero() || len(delivered) == 0 {
 		return list, err
 	}
@@ -158,13 +158,12 @@ func (a *Auditor) FindEvents(ctx context.Context, ids []uuid.UUID, since time.Ti
 // recent returns those of the events that were delivered since a time.
 func (a *Auditor) recent(ctx context.Context, seqs []int64, since time.Time) (map[int64]bool, error) {
 	recent := make(map[int64]bool)
-	marks, args := listOf([]any{since.UnixMicro()}, seqs, func(seq *int64) any { return *seq })
 	err := a.each(ctx, "read receipts", func(rows *sql.Rows) error {
 		var seq int64
 		err := rows.Scan(&seq)
 		recent[seq] = true
 		return err
 	}, `SELECT DISTINCT j.value FROM {outbox_receipts} r, json_each(r.event_ids) j
-		WHERE r.delivered_at >= ? AND j.value IN (`+marks+`)`, args...)
+		WHERE r.delivered_at >= ? AND j.value IN ?`, since.UnixMicro(), seqs)
 	return recent, err
 }

@@ -132,6 +132,26 @@ func BenchmarkFetchNothing(b *testing.B) {
 	}
 }
 
+// BenchmarkFetchFilled reads a few hundred events and leaves them there.
+func BenchmarkFetchFilled(b *testing.B) {
+	db, _ := database(b)
+	s := newStore(b, db)
+	records := make([]producer.Record, 256)
+	for i := range records {
+		records[i] = record(fmt.Sprint("order-", i), 1, string(make([]byte, 300)))
+	}
+	write(b, s, records...)
+	var ranges []producer.Range
+	for shard := range 64 {
+		ranges = append(ranges, producer.Range{Shard: shard, Limit: 100})
+	}
+	for b.Loop() {
+		if queued, err := s.Fetch(b.Context(), ranges); err != nil || len(queued) != len(records) {
+			b.Fatal(len(queued), err)
+		}
+	}
+}
+
 // BenchmarkApply handles a message whose handler makes one change.
 func BenchmarkApply(b *testing.B) {
 	for _, workers := range []int{1, 8} {

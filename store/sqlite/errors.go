@@ -9,32 +9,11 @@ import (
 	sqlite3 "modernc.org/sqlite/lib"
 
 	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/internal/sqlstore"
 	"github.com/boxpair/boxpair/producer"
 )
 
 const codeIOErr = sqlite3.SQLITE_IOERR
-
-// commitError is a COMMIT that failed.
-type commitError struct {
-	err     error
-	unknown bool // the log may be found whole after a restart
-}
-
-func (e *commitError) Error() string { return "commit: " + e.err.Error() }
-
-// Unwrap gives what went wrong and what it means to either side.
-func (e *commitError) Unwrap() []error {
-	if e.unknown {
-		return []error{e.err, producer.ErrCommitUnknown, consumer.ErrCommitUnknown}
-	}
-	return []error{e.err, consumer.ErrRolledBack}
-}
-
-// ownError marks an error of the store's own statements, which no handler is to blame for.
-type ownError struct{ err error }
-
-func (e *ownError) Error() string { return e.err.Error() }
-func (e *ownError) Unwrap() error { return e.err }
 
 // resultCode returns SQLite's extended result code in err, or 0.
 func resultCode(err error) int {
@@ -68,7 +47,6 @@ func (s *Store) Retryable(err error) bool {
 // and of the file are of the infrastructure. A transaction that its handler left idle for too
 // long, or in which a statement was interrupted, is the handler's error.
 func (s *Store) Classify(err error) consumer.ErrorClass {
-	var own *ownError
 	switch {
 	case errors.Is(err, consumer.ErrCommitUnknown):
 		return consumer.CommitUnknown
@@ -76,7 +54,7 @@ func (s *Store) Classify(err error) consumer.ErrorClass {
 		return consumer.Conflict
 	case errors.Is(err, ErrNested), errors.Is(err, errIdle):
 		return consumer.HandlerError
-	case errors.As(err, &own), errors.Is(err, driver.ErrBadConn), errors.Is(err, sql.ErrConnDone):
+	case sqlstore.IsOwn(err), errors.Is(err, driver.ErrBadConn), errors.Is(err, sql.ErrConnDone):
 		return consumer.Infrastructure
 	}
 	switch primaryCode(err) {

@@ -2,7 +2,5 @@ package sqlite
 
 // TiedTransactions tells how many transactions s remembers the writer of.
 func TiedTransactions(s *Store) int {
-	s.writers.mu.Lock()
-	defer s.writers.mu.Unlock()
-	return len(s.writers.of)
+	return s.core.Writers.Len()
 }

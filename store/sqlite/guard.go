@@ -11,6 +11,8 @@ import (
 
 	"modernc.org/sqlite"
 	sqlite3 "modernc.org/sqlite/lib"
+
+	"github.com/boxpair/boxpair/internal/sqlstore"
 )
 
 // ErrTransactionLost is wrapped by the errors of all statements of a
@@ -27,16 +29,7 @@ const (
 )
 
 // innerConn is what the driver's connections can do.
-type innerConn interface {
-	driver.Conn
-	driver.ConnPrepareContext
-	driver.ConnBeginTx
-	driver.ExecerContext
-	driver.QueryerContext
-	driver.Pinger
-	driver.SessionResetter
-	driver.Validator
-}
+type innerConn = sqlstore.DriverConn
 
 // conn is a connection that waits for locks itself, takes turns with others of
 // its process, keeps statements prepared, and knows when SQLite has ended a
@@ -89,7 +82,7 @@ func (c *conn) QueryContext(ctx context.Context, query string, args []driver.Nam
 			c.cache.give(s)
 			return err
 		}
-		r = &rows{conn: c, inner: inner, stmt: s}
+		r = &rows{Described: sqlstore.Described{Rows: inner}, conn: c, stmt: s}
 		return nil
 	})
 	return r, err

@@ -6,8 +6,9 @@ import (
 	"database/sql/driver"
 	"errors"
 	"io"
-	"reflect"
 	"strings"
+
+	"github.com/boxpair/boxpair/internal/sqlstore"
 )
 
 const (
@@ -115,16 +116,17 @@ func cacheable(query string) bool {
 }
 
 // PrepareContext prepares a statement for the caller, who closes it.
-func (c *conn) PrepareContext(ctx context.Context, query string) (s driver.Stmt, err error) {
-	err = c.do(ctx, func() error {
-		inner, err := c.inner.PrepareContext(ctx, query)
-		if err != nil {
-			return err
-		}
-		s = &preparedStmt{Stmt: inner, conn: c}
-		return nil
-	})
-	return s, err
+func (c *conn) PrepareContext(ctx context.Context, query string) (driver.Stmt, error) {
+	s, err := sqlstore.Prepare(ctx, c.inner, query, c.do, c.watch)
+	if err != nil {
+		return nil, err
+	}
+	return &preparedStmt{s, c}, nil
+}
+
+// watch returns rows that the transaction hears of.
+func (c *conn) watch(inner driver.Rows) driver.Rows {
+	return &rows{Described: sqlstore.Described{Rows: inner}, conn: c}
 }
 
 // Prepare is PrepareContext for callers that know no contexts.
@@ -134,37 +136,8 @@ func (c *conn) Prepare(query string) (driver.Stmt, error) {
 
 // preparedStmt is a statement that the caller has prepared.
 type preparedStmt struct {
-	driver.Stmt
+	sqlstore.PreparedStmt
 	conn *conn
-}
-
-// ExecContext runs the statement.
-func (s *preparedStmt) ExecContext(ctx context.Context, args []driver.NamedValue) (r driver.Result, err error) {
-	inner, ok := s.Stmt.(driver.StmtExecContext)
-	if !ok {
-		return nil, driver.ErrSkip
-	}
-	err = s.conn.do(ctx, func() error {
-		r, err = inner.ExecContext(ctx, args)
-		return err
-	})
-	return r, err
-}
-
-// QueryContext runs the query.
-func (s *preparedStmt) QueryContext(ctx context.Context, args []driver.NamedValue) (r driver.Rows, err error) {
-	inner, ok := s.Stmt.(driver.StmtQueryContext)
-	if !ok {
-		return nil, driver.ErrSkip
-	}
-	err = s.conn.do(ctx, func() error {
-		found, err := inner.QueryContext(ctx, args)
-		if err == nil {
-			r = &rows{conn: s.conn, inner: found}
-		}
-		return err
-	})
-	return r, err
 }
 
 // Close frees the statement.
@@ -176,13 +149,10 @@ func (s *preparedStmt) Close() error {
 
 // rows are the rows of a query.
 type rows struct {
-	conn  *conn
-	inner driver.Rows
-	stmt  *cachedStmt // nil: the caller's
+	sqlstore.Described
+	conn *conn
+	stmt *cachedStmt // nil: the caller's
 }
-
-// Columns returns the names of the columns.
-func (r *rows) Columns() []string { return r.inner.Columns() }
 
 // Next reads the next row.
 func (r *rows) Next(dest []driver.Value) error {
@@ -192,7 +162,7 @@ func (r *rows) Next(dest []driver.Value) error {
 	if tx != nil && tx.lost != nil {
 		return tx.lost
 	}
-	err := r.inner.Next(dest)
+	err := r.Rows.Next(dest)
 	switch {
 	case tx == nil:
 	case errors.Is(err, io.EOF):
@@ -207,26 +177,10 @@ func (r *rows) Next(dest []driver.Value) error {
 func (r *rows) Close() error {
 	r.conn.mu.Lock()
 	defer r.conn.mu.Unlock()
-	err := r.inner.Close()
+	err := r.Rows.Close()
 	if r.stmt != nil {
 		r.conn.cache.give(r.stmt)
 		r.stmt = nil
 	}
 	return err
-}
-
-// ColumnTypeDatabaseTypeName returns the declared type of a column.
-func (r *rows) ColumnTypeDatabaseTypeName(i int) string {
-	if t, ok := r.inner.(driver.RowsColumnTypeDatabaseTypeName); ok {
-		return t.ColumnTypeDatabaseTypeName(i)
-	}
-	return ""
-}
-
-// ColumnTypeScanType returns the type that a column is best scanned into.
-func (r *rows) ColumnTypeScanType(i int) reflect.Type {
-	if t, ok := r.inner.(driver.RowsColumnTypeScanType); ok {
-		return t.ColumnTypeScanType(i)
-	}
-	return reflect.TypeFor[any]()
 }

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/internal/sqlstore"
 )
 
 // ApplyGroup claims messages and runs fn in the transaction of their claims. There
@@ -17,11 +18,11 @@ func (s *Store) ApplyGroup(ctx context.Context, claims []consumer.Claim, fn func
 		return nil, nil
 	}
 	verdicts := make([]consumer.Verdict, len(claims))
-	err := s.transact(ctx, s.limits(&claims[0]), func(ctx context.Context, tx *sql.Tx) error {
+	err := s.claiming(ctx, &claims[0], func(ctx context.Context, tx *sql.Tx) error {
 		var run []int
 		for i := range claims {
 			if err := s.claimMember(ctx, tx, &claims[i], &verdicts[i]); err != nil {
-				return fmt.Errorf("claim a group: %w", &ownError{err})
+				return fmt.Errorf("claim a group: %w", &sqlstore.OwnError{Err: err})
 			}
 			if verdicts[i] == consumer.Applied {
 				run = append(run, i)
@@ -33,7 +34,7 @@ func (s *Store) ApplyGroup(ctx context.Context, claims []consumer.Claim, fn func
 				return err
 			}
 			for _, i := range run {
-				if err := s.noteApplied(ctx, tx, claims[i].Consumer, claims[i].ID); err != nil {
+				if err := s.core.NoteApplied(ctx, tx, claims[i].Consumer, claims[i].ID); err != nil {
 					return err
 				}
 			}
@@ -41,9 +42,9 @@ func (s *Store) ApplyGroup(ctx context.Context, claims []consumer.Claim, fn func
 		case slices.Contains(verdicts, consumer.Followed):
 			return nil
 		}
-		return errNothing
+		return sqlstore.ErrNothing
 	})
-	if err != nil && !errors.Is(err, errNothing) {
+	if err != nil && !errors.Is(err, sqlstore.ErrNothing) {
 		return nil, err
 	}
 	return verdicts, nil
@@ -54,5 +55,5 @@ func (s *Store) claimMember(ctx context.Context, tx *sql.Tx, c *consumer.Claim, 
 	if *verdict, err = s.claim(ctx, tx, c); err != nil || *verdict != consumer.TooOld {
 		return err
 	}
-	return s.unclaim(context.WithoutCancel(ctx), tx, c)
+	return s.core.Unclaim(context.WithoutCancel(ctx), tx, c)
 }

@@ -50,7 +50,7 @@ func (s *Store) migration(ctx context.Context, fn func(context.Context, *sql.Tx)
 }
 
 func (s *Store) migrate(ctx context.Context, tx *sql.Tx, known []migrations.Migration) ([]migrations.Applied, error) {
-	_, err := s.exec(ctx, tx, `CREATE TABLE IF NOT EXISTS {`+migrations.HistoryTable+`} (
+	_, err := s.core.Exec(ctx, tx, `CREATE TABLE IF NOT EXISTS {`+migrations.HistoryTable+`} (
 		number     INTEGER PRIMARY KEY,
 		name       TEXT    NOT NULL,
 		checksum   TEXT    NOT NULL,
@@ -60,37 +60,11 @@ func (s *Store) migrate(ctx context.Context, tx *sql.Tx, known []migrations.Migr
 		return nil, fmt.Errorf("create history: %w", err)
 	}
 	// A deferred transaction takes the write lock here, before it has read the history.
-	if _, err := s.exec(ctx, tx, `DELETE FROM {`+migrations.HistoryTable+`} WHERE false`); err != nil {
+	if _, err := s.core.Exec(ctx, tx, `DELETE FROM {`+migrations.HistoryTable+`} WHERE false`); err != nil {
 		return nil, fmt.Errorf("lock: %w", err)
 	}
-	var history []migrations.Applied
-	err = s.each(ctx, tx, func(rows *sql.Rows) error {
-		var a migrations.Applied
-		var at int64
-		err := rows.Scan(&a.Number, &a.Name, &a.Checksum, &at)
-		a.At = instant(at)
-		history = append(history, a)
+	return s.core.Migrate(ctx, tx, known, func(ctx context.Context, m migrations.Migration) error {
+		_, err := tx.ExecContext(ctx, m.SQL)
 		return err
-	}, `SELECT number, name, checksum, applied_at FROM {`+migrations.HistoryTable+`} ORDER BY number`)
-	if err != nil {
-		return nil, fmt.Errorf("read history: %w", err)
-	}
-	pending, err := migrations.Pending(known, history)
-	if err != nil {
-		return nil, err
-	}
-	applied := make([]migrations.Applied, 0, len(pending))
-	for _, m := range pending {
-		if _, err := tx.ExecContext(ctx, m.SQL); err != nil {
-			return nil, fmt.Errorf("apply %d (%s): %w", m.Number, m.Name, err)
-		}
-		at := now()
-		_, err := s.exec(ctx, tx, `INSERT INTO {`+migrations.HistoryTable+`} (number, name, checksum, applied_at) VALUES (?, ?, ?, ?)`,
-			m.Number, m.Name, m.Checksum, at)
-		if err != nil {
-			return nil, fmt.Errorf("record %d (%s): %w", m.Number, m.Name, err)
-		}
-		applied = append(applied, migrations.Applied{Number: m.Number, Name: m.Name, Checksum: m.Checksum, At: instant(at)})
-	}
-	return applied, nil
+	})
 }

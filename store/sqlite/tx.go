@@ -6,11 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"time"
-)
 
-// savepoint is the name of this package's savepoints. Nested ones may share it: SQLite
-// takes the innermost.
-const savepoint = `"boxpair_savepoint"`
+	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/internal/sqlstore"
+)
 
 // lockStmt takes the write lock without changing anything.
 const lockStmt = `UPDATE {outbox_shards} SET shard = shard WHERE false`
@@ -32,14 +31,14 @@ type limits struct {
 func (s *Store) transact(ctx context.Context, l limits, fn func(ctx context.Context, tx *sql.Tx) error) error {
 	ctx, tx, err := s.begin(ctx, l)
 	if err != nil {
-		return fmt.Errorf("begin: %w", &ownError{err})
+		return fmt.Errorf("begin: %w", &sqlstore.OwnError{Err: err})
 	}
-	// After fn has failed, panicked or called Goexit; after a COMMIT it does nothing.
-	defer func() { _ = tx.Rollback() }()
-	if err := fn(ctx, tx); err != nil {
-		return err
-	}
-	return s.commit(ctx, tx)
+	return sqlstore.Run(ctx, tx, fn, s.commit)
+}
+
+// claiming is the transaction of a handler. SQLite has one isolation level, which is serializable.
+func (s *Store) claiming(ctx context.Context, c *consumer.Claim, fn func(ctx context.Context, tx *sql.Tx) error) error {
+	return s.transact(ctx, s.limits(c), fn)
 }
 
 // begin begins a transaction that has the write lock. It ends with ctx.
@@ -67,32 +66,18 @@ func (s *Store) beginUnguarded(ctx context.Context) (context.Context, *sql.Tx, e
 		return nil, nil, err
 	}
 	// It may be a deferred one. Nothing has been read yet, so it can wait for the lock.
-	if _, err := s.exec(ctx, tx, lockStmt); err != nil {
+	if err := s.takeLock(ctx, tx); err != nil {
 		return nil, nil, errors.Join(err, tx.Rollback())
 	}
 	return ctx, tx, nil
 }
 
-// errEnded is for a function that has committed or rolled back by itself.
-var errEnded = errors.New("commit: the transaction was ended by the function that it was given to")
-
 // commit commits tx, and tells apart what a failure means.
 func (s *Store) commit(ctx context.Context, tx *sql.Tx) error {
-	err := tx.Commit()
-	switch {
-	case err == nil:
-		return nil
-	case errors.Is(err, sql.ErrTxDone) && s.writers.abandoned(tx):
-		return &commitError{err: errors.New("a write of events had failed")}
-	case ctx.Err() != nil && (errors.Is(err, sql.ErrTxDone) || errors.Is(err, ctx.Err())):
-		return fmt.Errorf("commit: %w", context.Cause(ctx)) // database/sql has rolled back
-	case errors.Is(err, sql.ErrTxDone):
-		return errEnded
-	case primaryCode(err) == codeIOErr:
-		return &commitError{err: err, unknown: true}
-	default:
-		return &commitError{err: err}
-	}
+	return s.core.Commit(ctx, tx, func(err error) error {
+		// After an I/O error the log may be found whole after a restart.
+		return &sqlstore.CommitError{Err: err, Unknown: primaryCode(err) == codeIOErr}
+	})
 }
 
 // write runs fn in a short transaction of the store's own, which has the write lock and,
@@ -113,64 +98,21 @@ func (s *Store) write(ctx context.Context, fn func(ctx context.Context, tx *sql.
 	if err != nil {
 		return fmt.Errorf("begin: %w", err)
 	}
-	defer func() { _ = tx.Rollback() }()
-	if err := fn(inner, tx); err != nil {
-		return err
-	}
-	return s.commit(inner, tx)
+	return sqlstore.Run(inner, tx, fn, s.commit)
 }
 
 // read runs fn in a read-only transaction: everything that it reads is of one moment.
 func (s *Store) read(ctx context.Context, fn func(ctx context.Context, tx *sql.Tx) error) error {
-	tx, err := s.db.BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
-	if err != nil {
-		return fmt.Errorf("begin: %w", err)
-	}
-	defer func() { _ = tx.Rollback() }()
-	return fn(ctx, tx)
-}
-
-// Savepoint runs fn within a savepoint of tx.
-func (s *Store) Savepoint(ctx context.Context, tx *sql.Tx, fn func(ctx context.Context, tx *sql.Tx) error) (err error) {
-	if _, err := tx.ExecContext(ctx, "SAVEPOINT "+savepoint); err != nil {
-		return fmt.Errorf("savepoint: %w", err)
-	}
-	released := false
-	defer func() {
-		if released {
-			return
-		}
-		if failed := undo(ctx, tx); failed != nil {
-			err = errors.Join(err, failed)
-		}
-	}()
-	if err := fn(ctx, tx); err != nil {
-		return err
-	}
-	if _, err := tx.ExecContext(ctx, "RELEASE "+savepoint); err != nil {
-		return fmt.Errorf("release savepoint: %w", err)
-	}
-	released = true
-	return nil
-}
-
-// undo rolls back to the savepoint. If that cannot be done, all of tx is rolled
-// back, since what the savepoint holds must not be committed.
-func undo(ctx context.Context, tx *sql.Tx) error {
-	ctx = context.WithoutCancel(ctx)
-	_, err := tx.ExecContext(ctx, "ROLLBACK TO "+savepoint)
-	if err == nil {
-		_, err = tx.ExecContext(ctx, "RELEASE "+savepoint)
-	}
-	if err == nil || errors.Is(err, sql.ErrTxDone) || errors.Is(err, ErrTransactionLost) {
-		return nil // a transaction that is gone needs nothing undone
-	}
-	return errors.Join(fmt.Errorf("roll back to savepoint: %w", err), tx.Rollback())
+	return s.core.ReadOnly(ctx, sql.TxOptions{}, fn)
 }
 
 // LockKeys takes the write lock, if tx does not have it yet: there is one writer
 // at a time, so it covers every key.
 func (s *Store) LockKeys(ctx context.Context, tx *sql.Tx, _ []string) error {
-	_, err := s.exec(ctx, tx, lockStmt)
+	return s.takeLock(ctx, tx)
+}
+
+func (s *Store) takeLock(ctx context.Context, tx *sql.Tx) error {
+	_, err := s.core.Exec(ctx, tx, lockStmt)
 	return err
 }

@@ -1,12 +1,12 @@
-package mysql
+package sqlstore
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -20,16 +20,15 @@ const (
 SELECT s.shard,
        EXISTS (SELECT 1 FROM {outbox_deferred} d WHERE d.shard = s.shard AND d.due_at <= {now}),
        (SELECT MIN(d.due_at) - {now} FROM {outbox_deferred} d WHERE d.shard = s.shard AND d.due_at > {now})
-FROM {outbox_shards} s WHERE s.shard IN `
+FROM {outbox_shards} s WHERE s.shard IN ?`
 
 	// deferredDueStmt passes over what a transaction is cancelling or moving.
-	deferredDueStmt = `SELECT id FROM {outbox_deferred} FORCE INDEX (due) WHERE shard = ? AND due_at <= {now} ORDER BY due_at, id LIMIT ?
-		FOR UPDATE SKIP LOCKED`
+	deferredDueStmt = `SELECT id FROM {outbox_deferred} {by due} WHERE shard = ? AND due_at <= {now} ORDER BY due_at, id LIMIT ? {lock_free}`
 
 	// deferredIDsStmt locks those of some events that are deferred, in the order of their dispatch IDs, as all do.
 	deferredIDsStmt = `
-SELECT d.id, d.shard, d.event_key, e.dispatch_id FROM {outbox_events} e FORCE INDEX (dispatch_id)
-STRAIGHT_JOIN {outbox_deferred} d ON d.id = e.id WHERE e.dispatch_id IN `
+SELECT d.id, d.shard, d.{event_key}, e.dispatch_id FROM {outbox_events} e {by dispatch_id}
+{then_join} {outbox_deferred} d ON d.id = e.id WHERE e.dispatch_id IN ? {lock}`
 )
 
 // Undefer moves what is due. Only where something is does it begin a transaction.
@@ -72,7 +71,7 @@ func (s *Store) Undefer(ctx context.Context, relay string, leases []producer.Lea
 
 // dueShards returns the shards of leases with something due, and in which time the next event of any is due; 0: none is.
 func (s *Store) dueShards(ctx context.Context, leases []producer.Lease) (due []int, next time.Duration, err error) {
-	err = s.each(ctx, s.db, func(rows *sql.Rows) error {
+	err = s.c.Each(ctx, s.c.DB, func(rows *sql.Rows) error {
 		var shard int
 		var some bool
 		var first sql.NullInt64
@@ -80,41 +79,39 @@ func (s *Store) dueShards(ctx context.Context, leases []producer.Lease) (due []i
 		if some {
 			due = append(due, shard)
 		}
-		if wait := time.Duration(first.Int64) * time.Microsecond; first.Valid && (next == 0 || wait < next) {
+		if wait := elapsed(first); first.Valid && (next == 0 || wait < next) {
 			next = wait
 		}
 		return err
-	}, dueShardsStmt+numbers(shardsOf(leases)))
+	}, dueShardsStmt, shardsOf(leases))
 	return due, next, err
 }
 
 // undefer moves what is due in a shard.
 func (s *Store) undefer(ctx context.Context, tx *sql.Tx, shard, limit int, u *producer.Undeferred) error {
-	ids, err := s.ids(ctx, tx, deferredDueStmt, shard, limit)
+	ids, err := s.c.IDs(ctx, tx, deferredDueStmt, shard, limit)
 	if err != nil || len(ids) == 0 {
 		return err
 	}
-	if _, err := s.exec(ctx, tx, `DELETE FROM {outbox_deferred} WHERE id IN `+numbers(ids)); err != nil {
+	if _, err := s.c.Exec(ctx, tx, `DELETE FROM {outbox_deferred} WHERE id IN ?`, ids); err != nil {
 		return err
 	}
-	rows := make([]string, len(ids))
-	for i, id := range ids {
-		rows[i] = fmt.Sprintf("(%d, %d)", shard, id)
+	_, err = s.c.Exec(ctx, tx, `INSERT INTO {outbox_queue} (shard, id) SELECT ?, l.value FROM ? l`, shard, Rows(ids))
+	for _, id := range ids {
 		u.Moved = append(u.Moved, producer.Moved{Shard: shard, Seq: id})
 	}
-	_, err = s.exec(ctx, tx, `INSERT INTO {outbox_queue} (shard, id) VALUES `+strings.Join(rows, ", "))
 	return err
 }
 
 // Cancel gives up deferred events.
 func (s *Store) Cancel(ctx context.Context, tx *sql.Tx, ids []uuid.UUID, reason string) ([]uuid.UUID, error) {
 	return s.changeDeferred(ctx, tx, "cancel events", ids, func(ctx context.Context, list []choice, seqs []int64) error {
-		if _, err := s.exec(ctx, tx, `DELETE FROM {outbox_deferred} WHERE id IN `+numbers(seqs)); err != nil {
+		if _, err := s.c.Exec(ctx, tx, `DELETE FROM {outbox_deferred} WHERE id IN ?`, seqs); err != nil {
 			return err
 		}
 		for _, c := range list {
-			_, err := s.exec(ctx, tx, `INSERT INTO {outbox_parked} (id, shard, event_key, state, parked_at, reason, discarded_at)
-				VALUES (?, ?, ?, 'cancelled', {now}, ?, {now})`, c.seq, c.shard, []byte(c.key), []byte(reason))
+			_, err := s.c.Exec(ctx, tx, `INSERT INTO {outbox_parked} (id, shard, {event_key}, state, parked_at, reason, discarded_at)
+				VALUES (?, ?, ?, 'cancelled', {now}, ?, {now})`, c.seq, c.shard, Text(c.key), Text(reason))
 			if err != nil {
 				return err
 			}
@@ -126,10 +123,10 @@ func (s *Store) Cancel(ctx context.Context, tx *sql.Tx, ids []uuid.UUID, reason 
 // Reschedule moves deferred events to another time, in the log as well: the stamp goes by it.
 func (s *Store) Reschedule(ctx context.Context, tx *sql.Tx, ids []uuid.UUID, at time.Time) ([]uuid.UUID, error) {
 	return s.changeDeferred(ctx, tx, "reschedule events", ids, func(ctx context.Context, _ []choice, seqs []int64) error {
-		if _, err := s.exec(ctx, tx, `UPDATE {outbox_deferred} SET due_at = ? WHERE id IN `+numbers(seqs), at.UnixMicro()); err != nil {
+		if _, err := s.c.Exec(ctx, tx, `UPDATE {outbox_deferred} SET due_at = ? WHERE id IN ?`, at.UnixMicro(), seqs); err != nil {
 			return err
 		}
-		_, err := s.exec(ctx, tx, `UPDATE {outbox_events} SET due_at = ? WHERE id IN `+numbers(seqs), at.UnixMicro())
+		_, err := s.c.Exec(ctx, tx, `UPDATE {outbox_events} SET due_at = ? WHERE id IN ?`, at.UnixMicro(), seqs)
 		return err
 	})
 }
@@ -142,28 +139,31 @@ func (s *Store) changeDeferred(
 	if err := ctx.Err(); err != nil || len(ids) == 0 {
 		return nil, err
 	}
-	var list []choice
-	var seqs []int64
-	err := s.each(ctx, tx, func(rows *sql.Rows) error {
-		var c choice
-		var id sql.RawBytes
-		err := rows.Scan(&c.seq, &c.shard, &c.key, &id)
-		copy(c.id[:], id)
-		list, seqs = append(list, c), append(seqs, c.seq)
-		return err
-	}, deferredIDsStmt+hexes(ids)+` FOR UPDATE`)
+	inner := s.c.d.Whole(ctx)
+	list, err := s.deferred(inner, tx, ids)
+	these, changed := seqs(list)
 	if err == nil && len(list) > 0 {
-		err = change(ctx, list, seqs)
+		err = change(inner, list, these)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", doing, errors.Join(err, s.abandon(tx)))
-	}
-	changed := make([]uuid.UUID, len(list))
-	slices.SortFunc(list, func(a, b choice) int { return int(a.seq - b.seq) })
-	for i, c := range list {
-		changed[i] = c.id
+		return nil, fmt.Errorf("%s: %w", doing, errors.Join(err, s.c.Abandon(tx)))
 	}
 	return changed, nil
+}
+
+// deferred locks those of ids that are deferred, and returns them in the order of the log.
+func (s *Store) deferred(ctx context.Context, tx *sql.Tx, ids []uuid.UUID) ([]choice, error) {
+	if err := s.c.d.Alone(ctx, tx); err != nil {
+		return nil, err
+	}
+	list, err := collect(ctx, s.c, tx, func(rows *sql.Rows) (c choice, err error) {
+		var id sql.RawBytes
+		err = rows.Scan(&c.seq, &c.shard, &c.key, &id)
+		copy(c.id[:], id)
+		return c, err
+	}, deferredIDsStmt, ids)
+	slices.SortFunc(list, func(a, b choice) int { return cmp.Compare(a.seq, b.seq) })
+	return list, err
 }
 
 // ListDeferred reads deferred events.
@@ -171,33 +171,20 @@ func (s *Store) ListDeferred(ctx context.Context, f producer.DeferredFilter) ([]
 	w := &where{}
 	w.add("d.id > ?", f.After)
 	if len(f.IDs) > 0 {
-		w.add(`e.dispatch_id IN ` + hexes(f.IDs))
+		w.add("{of_events d}", f.IDs)
 	}
-	if f.Topic != "" {
-		w.add("e.topic = ?", []byte(f.Topic))
-	}
-	if f.Key != "" {
-		w.add("d.event_key = ?", []byte(f.Key))
-	}
-	if !f.From.IsZero() {
-		w.add("d.due_at >= ?", f.From.UnixMicro())
-	}
-	if !f.To.IsZero() {
-		w.add("d.due_at < ?", f.To.UnixMicro())
-	}
-	var list []producer.Deferred
-	err := s.each(ctx, s.db, func(rows *sql.Rows) error {
-		var d producer.Deferred
+	w.text("e.topic", f.Topic)
+	w.text("d.{event_key}", f.Key)
+	w.during("d.due_at", f.From, f.To)
+	list, err := collect(ctx, s.c, s.c.DB, func(rows *sql.Rows) (d producer.Deferred, err error) {
 		var id sql.NullInt64
-		var shard int
 		var due int64
-		err := scanRecord(rows, &d.Record, &id, &d.Seq, &shard, &due)
-		d.Shard, d.DueAt = shard, instant(due)
-		list = append(list, d)
-		return err
-	}, `SELECT d.id, d.shard, d.due_at, `+recordColumns+`
+		err = ScanRecord(rows, &d.Record, &id, &d.Seq, &d.Shard, &due)
+		d.DueAt = Instant(due)
+		return d, err
+	}, `SELECT d.id, d.shard, d.due_at, `+RecordColumns+`
 		FROM {outbox_deferred} d LEFT JOIN {outbox_events} e ON e.id = d.id
-		WHERE `+w.String()+` ORDER BY d.id LIMIT ?`, append(w.args, limitOf(f.Limit))...)
+		WHERE `+w.String()+` ORDER BY d.id LIMIT ?`, w.and(limitOf(f.Limit))...)
 	if err != nil {
 		return nil, fmt.Errorf("list deferred events: %w", err)
 	}

@@ -1,9 +1,8 @@
-package mysql
+package sqlstore
 
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -15,15 +14,15 @@ import (
 // twice ttl are not counted: the clock was set back since.
 func (s *Store) Heartbeat(ctx context.Context, relay string, ttl time.Duration) (live int, err error) {
 	err = s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
-		if _, err := s.exec(ctx, tx, `DELETE FROM {outbox_relays} WHERE seen_until <= {now}`); err != nil {
+		if _, err := s.c.Exec(ctx, tx, `DELETE FROM {outbox_relays} WHERE seen_until <= {now}`); err != nil {
 			return err
 		}
-		_, err := s.exec(ctx, tx, `INSERT INTO {outbox_relays} (id, seen_until) VALUES (?, {now} + ?)
-			ON DUPLICATE KEY UPDATE seen_until = {now} + ?`, []byte(relay), micros(ttl), micros(ttl))
+		_, err := s.c.Exec(ctx, tx, `INSERT INTO {outbox_relays} (id, seen_until) VALUES (?, {now} + ?) {again id} seen_until = {now} + ?`,
+			Text(relay), Micros(ttl), Micros(ttl))
 		if err != nil {
 			return err
 		}
-		return s.one(ctx, tx, []any{&live}, `SELECT COUNT(*) FROM {outbox_relays} WHERE seen_until <= {now} + ?`, 2*micros(ttl))
+		return s.c.One(ctx, tx, []any{&live}, `SELECT COUNT(*) FROM {outbox_relays} WHERE seen_until <= {now} + ?`, 2*Micros(ttl))
 	})
 	if err != nil {
 		return 0, fmt.Errorf("heartbeat: %w", err)
@@ -40,19 +39,19 @@ func (s *Store) Acquire(ctx context.Context, relay string, ttl time.Duration, n 
 	err := s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		grants = nil
 		var shards []int
-		err := s.each(ctx, tx, func(rows *sql.Rows) error {
+		err := s.c.Each(ctx, tx, func(rows *sql.Rows) error {
 			var g producer.Grant
 			err := rows.Scan(&g.Shard, &g.Epoch, &g.Abrupt)
 			grants, shards = append(grants, g), append(shards, g.Shard)
 			return err
-		}, `SELECT shard, epoch + 1, owner IS NOT NULL FROM {outbox_shards} FORCE INDEX (PRIMARY)
-			WHERE owner IS NULL OR lease_until <= {now} OR lease_until > {now} + ? ORDER BY shard LIMIT ? FOR UPDATE SKIP LOCKED`,
-			2*micros(ttl), n)
+		}, `SELECT shard, epoch + 1, owner IS NOT NULL FROM {outbox_shards} {by PRIMARY}
+			WHERE owner IS NULL OR lease_until <= {now} OR lease_until > {now} + ? ORDER BY shard LIMIT ? {lock_free}`,
+			2*Micros(ttl), n)
 		if err != nil || len(grants) == 0 {
 			return err
 		}
-		_, err = s.exec(ctx, tx, `UPDATE {outbox_shards} SET owner = ?, epoch = epoch + 1, lease_until = {now} + ? WHERE shard IN `+numbers(shards),
-			[]byte(relay), micros(ttl))
+		_, err = s.c.Exec(ctx, tx, `UPDATE {outbox_shards} SET owner = ?, epoch = epoch + 1, lease_until = {now} + ? WHERE shard IN ?`,
+			Text(relay), Micros(ttl), shards)
 		return err
 	})
 	if err != nil {
@@ -68,7 +67,7 @@ func (s *Store) Renew(ctx context.Context, relay string, ttl time.Duration, leas
 	err := s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		renewals = nil
 		var shards []int
-		err := s.each(ctx, tx, func(rows *sql.Rows) error {
+		err := s.c.Each(ctx, tx, func(rows *sql.Rows) error {
 			var r producer.Renewal
 			var to sql.NullInt64
 			if err := rows.Scan(&r.Shard, &r.Epoch, &to, &r.Ticket); err != nil || !slices.Contains(leases, r.Lease) {
@@ -79,12 +78,12 @@ func (s *Store) Renew(ctx context.Context, relay string, ttl time.Duration, leas
 			}
 			renewals, shards = append(renewals, r), append(shards, r.Shard)
 			return nil
-		}, `SELECT shard, epoch, rewind_to, rewind_ticket FROM {outbox_shards} FORCE INDEX (PRIMARY)
-			WHERE shard IN `+numbers(shardsOf(leases))+` AND owner = ? ORDER BY shard FOR UPDATE`, []byte(relay))
+		}, `SELECT shard, epoch, rewind_to, rewind_ticket FROM {outbox_shards} {by PRIMARY}
+			WHERE shard IN ? AND owner = ? ORDER BY shard {lock}`, shardsOf(leases), Text(relay))
 		if err != nil || len(shards) == 0 {
 			return err
 		}
-		_, err = s.exec(ctx, tx, `UPDATE {outbox_shards} SET lease_until = {now} + ? WHERE shard IN `+numbers(shards), micros(ttl))
+		_, err = s.c.Exec(ctx, tx, `UPDATE {outbox_shards} SET lease_until = {now} + ? WHERE shard IN ?`, Micros(ttl), shards)
 		return err
 	})
 	if err != nil {
@@ -106,14 +105,14 @@ func (s *Store) Release(ctx context.Context, relay string, leases []producer.Lea
 		}
 		slices.Sort(shards)
 		if len(shards) > 0 {
-			if _, err := s.exec(ctx, tx, `UPDATE {outbox_shards} SET owner = NULL, lease_until = 0 WHERE shard IN `+numbers(shards)); err != nil {
+			if _, err := s.c.Exec(ctx, tx, `UPDATE {outbox_shards} SET owner = NULL, lease_until = 0 WHERE shard IN ?`, shards); err != nil {
 				return err
 			}
 		}
 		if !forget {
 			return nil
 		}
-		_, err = s.exec(ctx, tx, `DELETE FROM {outbox_relays} WHERE id = ?`, []byte(relay))
+		_, err = s.c.Exec(ctx, tx, `DELETE FROM {outbox_relays} WHERE id = ?`, Text(relay))
 		return err
 	})
 	if err != nil {
@@ -125,8 +124,8 @@ func (s *Store) Release(ctx context.Context, relay string, leases []producer.Lea
 // ClearRewind clears the rewind of a shard if ticket still names it.
 func (s *Store) ClearRewind(ctx context.Context, relay string, lease producer.Lease, ticket int64) error {
 	err := s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
-		_, err := s.exec(ctx, tx, `UPDATE {outbox_shards} SET rewind_to = NULL
-			WHERE shard = ? AND owner = ? AND epoch = ? AND rewind_ticket = ?`, lease.Shard, []byte(relay), lease.Epoch, ticket)
+		_, err := s.c.Exec(ctx, tx, `UPDATE {outbox_shards} SET rewind_to = NULL
+			WHERE shard = ? AND owner = ? AND epoch = ? AND rewind_ticket = ?`, lease.Shard, Text(relay), lease.Epoch, ticket)
 		return err
 	})
 	if err != nil {
@@ -142,15 +141,15 @@ func (s *Store) owned(ctx context.Context, tx *sql.Tx, relay string, leases []pr
 	if len(leases) == 0 {
 		return owned, nil
 	}
-	err := s.each(ctx, tx, func(rows *sql.Rows) error {
+	err := s.c.Each(ctx, tx, func(rows *sql.Rows) error {
 		var l producer.Lease
 		err := rows.Scan(&l.Shard, &l.Epoch)
 		if slices.Contains(leases, l) {
 			owned[l] = true
 		}
 		return err
-	}, `SELECT shard, epoch FROM {outbox_shards} FORCE INDEX (PRIMARY)
-		WHERE shard IN `+numbers(shardsOf(leases))+` AND owner = ? ORDER BY shard FOR UPDATE`, []byte(relay))
+	}, `SELECT shard, epoch FROM {outbox_shards} {by PRIMARY} WHERE shard IN ? AND owner = ? ORDER BY shard {lock}`,
+		shardsOf(leases), Text(relay))
 	return owned, err
 }
 
@@ -163,9 +162,6 @@ func shardsOf(leases []producer.Lease) []int {
 	slices.Sort(shards)
 	return slices.Compact(shards)
 }
-
-// errNothing rolls a transaction back that has found nothing to commit.
-var errNothing = errors.New("nothing to commit")
 
 // fenced runs fn in a transaction if relay has lease, and tells whether it has lost it.
 func (s *Store) fenced(ctx context.Context, relay string, lease producer.Lease, fn func(ctx context.Context, tx *sql.Tx) error) (lost bool, err error) {
@@ -181,19 +177,4 @@ func (s *Store) fenced(ctx context.Context, relay string, lease producer.Lease, 
 		return false, fmt.Errorf("shard %d: %w", lease.Shard, err)
 	}
 	return lost, nil
-}
-
-// Identity names the server: another one after a fail-over, the same after a restart. MariaDB has no unique
-// ID of a server, so there it is made of what it is configured to be. A restore into the same server
-// goes unnoticed.
-func (s *Store) Identity(ctx context.Context) (string, error) {
-	var name string
-	err := s.one(ctx, s.db, []any{&name}, `SELECT @@server_uuid`)
-	if errorNumber(err) == erUnknownVariable {
-		err = s.one(ctx, s.db, []any{&name}, `SELECT CONCAT_WS(' ', @@server_id, @@hostname, @@port, @@datadir)`)
-	}
-	if err != nil {
-		return "", fmt.Errorf("read the identity of the server: %w", err)
-	}
-	return name, nil
 }

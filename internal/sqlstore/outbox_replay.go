@@ -1,4 +1,4 @@
-package mysql
+package sqlstore
 
 import (
 	"context"
@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -14,15 +13,15 @@ import (
 	"github.com/boxpair/boxpair/producer"
 )
 
-const (
-	// expired is the predicate for an event e that may not be sent again any more.
-	expired = `COALESCE(e.resend_seconds > 0 AND ` + stamp + ` + e.resend_seconds * 1000000 <= {now}, 0)`
-
-	// delivered holds for an event e that is neither deferred, queued nor parked.
-	delivered = `NOT EXISTS (SELECT 1 FROM {outbox_deferred} d WHERE d.id = e.id)
+// delivered holds for an event e that is neither deferred, queued nor parked.
+const delivered = `NOT EXISTS (SELECT 1 FROM {outbox_deferred} d WHERE d.id = e.id)
 		AND NOT EXISTS (SELECT 1 FROM {outbox_queue} q WHERE q.shard = e.shard AND q.id = e.id)
 		AND NOT EXISTS (SELECT 1 FROM {outbox_parked} p WHERE p.id = e.id)`
-)
+
+// Delivered holds for an event e that is neither deferred, queued nor parked, nor was replayed since a time, its one
+// argument in microseconds since 1970.
+const Delivered = delivered + `
+		AND NOT EXISTS (SELECT 1 FROM {outbox_attempts} a WHERE a.event_id = e.id AND a.outcome = 'replayed' AND a.at >= ?)`
 
 // Place finds the place of a time in the log. It halves the log by ids, which stamps follow, so that it
 // needs no index on them.
@@ -31,11 +30,12 @@ func (s *Store) Place(ctx context.Context, at time.Time) (after int64, err error
 		return 0, nil
 	}
 	var low, high int64
-	err = s.one(ctx, s.db, []any{&low, &high}, `SELECT COALESCE(MIN(id), 1) - 1, COALESCE(MAX(id), 0) FROM {outbox_events}`)
+	err = s.c.One(ctx, s.c.DB, []any{&low, &high}, `
+		SELECT COALESCE((SELECT MIN(id) FROM {outbox_events}), 1) - 1, COALESCE((SELECT MAX(id) FROM {outbox_events}), 0)`) // each by one look
 	for err == nil && low < high {
 		middle := low + (high-low)/2
 		var id, created int64
-		err = s.one(ctx, s.db, []any{&id, &created}, `SELECT id, created_at FROM {outbox_events} WHERE id > ? ORDER BY id LIMIT 1`, middle)
+		err = s.c.One(ctx, s.c.DB, []any{&id, &created}, `SELECT id, created_at FROM {outbox_events} WHERE id > ? ORDER BY id LIMIT 1`, middle)
 		switch {
 		case errors.Is(err, sql.ErrNoRows): // removed meanwhile
 			high, err = middle, nil
@@ -47,7 +47,7 @@ func (s *Store) Place(ctx context.Context, at time.Time) (after int64, err error
 	}
 	var deferred sql.NullInt64
 	if err == nil { // their stamps are later than those of their neighbours
-		err = s.one(ctx, s.db, []any{&deferred}, `SELECT MIN(id) FROM {outbox_events} WHERE due_at >= ?`, at.UnixMicro())
+		err = s.c.One(ctx, s.c.DB, []any{&deferred}, `SELECT MIN(e.id) FROM (SELECT id FROM {outbox_events} WHERE due_at >= ?) e`, at.UnixMicro())
 	}
 	if err != nil {
 		return 0, fmt.Errorf("look for a place in the log: %w", err)
@@ -61,21 +61,19 @@ func (s *Store) Place(ctx context.Context, at time.Time) (after int64, err error
 // Retained looks through a part of the log.
 func (s *Store) Retained(ctx context.Context, f producer.Selection, after int64, scan, limit int) (producer.Page, error) {
 	page := producer.Page{Through: after}
-	err := s.read(ctx, func(ctx context.Context, tx *sql.Tx) error {
+	err := s.c.d.Read(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		part := &where{}
 		part.add("id > ?", after)
-		if len(f.IDs) > 0 {
-			part.add("dispatch_id IN " + hexes(f.IDs))
-		}
+		part.ids("dispatch_id", f.IDs)
 		var n int
 		var through, stamp sql.NullInt64
-		err := s.one(ctx, tx, []any{&n, &through, &stamp}, `SELECT COUNT(*), MAX(e.id), MIN(e.created_at) FROM (
-			SELECT id, created_at FROM {outbox_events} WHERE `+part.String()+` ORDER BY id LIMIT ?) e`, append(slices.Clone(part.args), scan)...)
+		err := s.c.One(ctx, tx, []any{&n, &through, &stamp}, `SELECT COUNT(*), MAX(e.id), MIN(e.created_at) FROM (
+			SELECT id, created_at FROM {outbox_events} WHERE `+part.String()+` ORDER BY id LIMIT ?) e`, part.and(scan)...)
 		if err != nil || n == 0 {
 			page.End = true
 			return err
 		}
-		page.Through, page.Stamp, page.End = through.Int64, optional(stamp), n < scan
+		page.Through, page.Stamp, page.End = through.Int64, Optional(stamp), n < scan
 		if err := s.retained(ctx, tx, f, after, through.Int64, limit, &page); err != nil {
 			return err
 		}
@@ -95,15 +93,9 @@ func (s *Store) retained(ctx context.Context, tx *sql.Tx, f producer.Selection, 
 	w := &where{}
 	w.add("e.id > ? AND e.id <= ?", after, through)
 	w.add(delivered)
-	if len(f.IDs) > 0 {
-		w.add("e.dispatch_id IN " + hexes(f.IDs))
-	}
-	if f.Topic != "" {
-		w.add("e.topic = ?", []byte(f.Topic))
-	}
-	if f.Key != "" {
-		w.add("e.event_key = ?", []byte(f.Key))
-	}
+	w.ids("e.dispatch_id", f.IDs)
+	w.text("e.topic", f.Topic)
+	w.text("e.{event_key}", f.Key)
 	from, to := int64(math.MinInt64), int64(math.MaxInt64)
 	if !f.From.IsZero() {
 		from = f.From.UnixMicro()
@@ -111,15 +103,15 @@ func (s *Store) retained(ctx context.Context, tx *sql.Tx, f producer.Selection, 
 	if !f.To.IsZero() {
 		to = f.To.UnixMicro()
 	}
-	w.add(stamp+" >= ? AND "+stamp+" < ?", from, to)
-	return s.each(ctx, tx, func(rows *sql.Rows) error {
+	w.add(StampOf+" >= ? AND "+StampOf+" < ?", from, to)
+	return s.c.Each(ctx, tx, func(rows *sql.Rows) error {
 		var e producer.Retained
 		var id sql.RawBytes
 		var created, resend int64
 		if err := rows.Scan(&e.Seq, &id, &created, &resend, &e.Expired); err != nil {
 			return err
 		}
-		e.Stamp = instant(created)
+		e.Stamp = Instant(created)
 		if resend > 0 {
 			e.ResendUntil = e.Stamp.Add(time.Duration(resend) * time.Second)
 		}
@@ -127,8 +119,8 @@ func (s *Store) retained(ctx context.Context, tx *sql.Tx, f producer.Selection, 
 		e.ID, err = uuid.FromBytes(id)
 		page.Events = append(page.Events, e)
 		return err
-	}, `SELECT e.id, e.dispatch_id, `+stamp+`, e.resend_seconds, `+expired+` FROM {outbox_events} e
-		WHERE `+w.String()+` ORDER BY e.id LIMIT ?`, append(w.args, limit)...)
+	}, `SELECT e.id, e.dispatch_id, `+StampOf+`, e.resend_seconds, `+expired+` FROM {outbox_events} e
+		WHERE `+w.String()+` ORDER BY e.id LIMIT ?`, w.and(limit)...)
 }
 
 // Requeue queues events again. The number of the request for a rewind, of which a shard never has
@@ -146,7 +138,7 @@ func (s *Store) Requeue(ctx context.Context, seqs []int64) ([]producer.Requeued,
 		changed := make([]choice, len(queued))
 		list := make([]int64, len(queued))
 		for i, r := range queued {
-			if _, err := s.exec(ctx, tx, `INSERT INTO {outbox_queue} (shard, id, round) VALUES (?, ?, ?)`, r.Shard, r.Seq, r.Round); err != nil {
+			if _, err := s.c.Exec(ctx, tx, `INSERT INTO {outbox_queue} (shard, id, round) VALUES (?, ?, ?)`, r.Shard, r.Seq, r.Round); err != nil {
 				return err
 			}
 			changed[i], list[i] = choice{seq: r.Seq, shard: r.Shard}, r.Seq
@@ -164,53 +156,34 @@ func (s *Store) Requeue(ctx context.Context, seqs []int64) ([]producer.Requeued,
 
 // requeueable locks events and their shards, and returns those that are neither queued nor parked.
 func (s *Store) requeueable(ctx context.Context, tx *sql.Tx, seqs []int64) ([]producer.Requeued, error) {
-	var list []choice
-	err := s.each(ctx, tx, func(rows *sql.Rows) error {
-		var c choice
-		err := rows.Scan(&c.shard)
-		list = append(list, c)
-		return err
-	}, `SELECT DISTINCT shard FROM {outbox_events} WHERE id IN `+numbers(seqs))
-	if err != nil || len(list) == 0 {
-		return nil, err
+	if s.c.d.Locks {
+		if err := s.lockEvents(ctx, tx, seqs); err != nil {
+			return nil, err
+		}
 	}
-	if err := s.lockShards(ctx, tx, list); err != nil {
-		return nil, err
-	}
-	// A janitor that is at them has removed them when this returns, or waits for the end of tx.
-	_, err = s.ids(ctx, tx, `SELECT id FROM {outbox_events} FORCE INDEX (PRIMARY) WHERE id IN `+numbers(seqs)+` ORDER BY id FOR UPDATE`)
-	if err != nil {
-		return nil, err
-	}
-	var queued []producer.Requeued
-	err = s.each(ctx, tx, func(rows *sql.Rows) error {
-		var r producer.Requeued
+	queued, err := collect(ctx, s.c, tx, func(rows *sql.Rows) (r producer.Requeued, err error) {
 		var id sql.RawBytes
 		if err := rows.Scan(&r.Shard, &r.Seq, &r.Round, &id); err != nil {
-			return err
+			return r, err
 		}
-		var err error
 		r.ID, err = uuid.FromBytes(id)
-		queued = append(queued, r)
-		return err
+		return r, err
 	}, `SELECT e.shard, e.id, s.rewind_ticket + 1, e.dispatch_id
 		FROM {outbox_events} e JOIN {outbox_shards} s ON s.shard = e.shard
-		WHERE e.id IN `+numbers(seqs)+` AND `+delivered+` ORDER BY e.id`)
+		WHERE e.id IN ? AND `+delivered+` ORDER BY e.id`, seqs)
 	return queued, err
 }
 
-// StillQueued counts queue rows that are still there.
-func (s *Store) StillQueued(ctx context.Context, rows []producer.Requeued) (n int, err error) {
-	for part := range slices.Chunk(rows, healAtOnce) {
-		terms := &where{}
-		for _, r := range part {
-			terms.terms = append(terms.terms, fmt.Sprintf("shard = %d AND id = %d AND round = %d", r.Shard, r.Seq, r.Round))
-		}
-		var there int
-		if err := s.one(ctx, s.db, []any{&there}, `SELECT COUNT(*) FROM {outbox_queue} WHERE `+terms.any()); err != nil {
-			return 0, fmt.Errorf("look for replayed events: %w", err)
-		}
-		n += there
+// lockEvents locks the shards of events and then the events. A janitor that is at them has removed them when this
+// returns, or waits for the end of tx.
+func (s *Store) lockEvents(ctx context.Context, tx *sql.Tx, seqs []int64) error {
+	shards, err := s.c.IDs(ctx, tx, `SELECT DISTINCT shard FROM {outbox_events} WHERE id IN ?`, seqs)
+	if err != nil || len(shards) == 0 {
+		return err
 	}
-	return n, nil
+	if err := s.lockShards(ctx, tx, shards); err != nil {
+		return err
+	}
+	_, err = s.c.IDs(ctx, tx, `SELECT id FROM {outbox_events} {by PRIMARY} WHERE id IN ? ORDER BY id {lock}`, seqs)
+	return err
 }

@@ -1,7 +1,8 @@
-package mysql
+package sqlstore
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -9,23 +10,15 @@ import (
 	"slices"
 	"time"
 
-	"github.com/google/uuid"
-
 	"github.com/boxpair/boxpair/consumer"
 )
 
-var _ consumer.EffectStore[*sql.Tx] = (*Store)(nil)
-
 // PrepareEffect records an effect in a handler's transaction.
 func (s *Store) PrepareEffect(ctx context.Context, tx *sql.Tx, e consumer.EffectIntent) error {
-	intent := e.Intent
-	if intent == nil {
-		intent = []byte{}
-	}
-	n, err := s.exec(ctx, tx, `
-		INSERT INTO {inbox_effects} (consumer, dispatch_id, effect_key, topic, message_key, ordered, metadata, intent, prepared_at, due_at)
-		VALUES (?, ?, ?, ?, ?, ?, ?, ?, {now}, {now}) ON DUPLICATE KEY UPDATE copies = copies + 1`,
-		e.Consumer, e.ID[:], e.Key[:], []byte(e.Topic), []byte(e.OrderKey), e.Ordered, encodeMetadata(e.Metadata), intent)
+	n, err := s.c.Exec(ctx, tx, `
+		INSERT INTO {inbox_effects} (consumer, dispatch_id, effect_key, topic, {message_key}, ordered, metadata, intent, prepared_at, due_at)
+		VALUES (?, ?, ?, ?, ?, ?, ?, ?, {now}, {now}) {once consumer, dispatch_id}`,
+		e.Consumer, e.ID[:], e.Key[:], Text(e.Topic), Text(e.OrderKey), e.Ordered, encodeMetadata(e.Metadata), Bytes(e.Intent))
 	if err != nil {
 		return fmt.Errorf("record an effect: %w", err)
 	}
@@ -33,7 +26,7 @@ func (s *Store) PrepareEffect(ctx context.Context, tx *sql.Tx, e consumer.Effect
 		return nil
 	}
 	var known []byte
-	err = s.one(ctx, tx, []any{&known}, `SELECT intent FROM {inbox_effects} WHERE consumer = ? AND dispatch_id = ? FOR UPDATE`, e.Consumer, e.ID[:])
+	err = s.c.One(ctx, tx, []any{&known}, `SELECT intent FROM {inbox_effects} WHERE consumer = ? AND dispatch_id = ? {lock}`, e.Consumer, e.ID[:])
 	switch {
 	case err != nil:
 		return fmt.Errorf("read an effect: %w", err)
@@ -43,7 +36,7 @@ func (s *Store) PrepareEffect(ctx context.Context, tx *sql.Tx, e consumer.Effect
 	return nil
 }
 
-const effectColumns = `e.id, e.run, c.name, e.dispatch_id, e.effect_key, e.topic, e.message_key, e.metadata, e.state, e.uncertain, e.attempts,
+const effectColumns = `e.id, e.run, c.name, e.dispatch_id, e.effect_key, e.topic, e.{message_key}, e.metadata, e.state, e.uncertain, e.attempts,
 e.intent, e.result, e.prepared_at, e.due_at, e.lease_until, e.ended_at, e.last_error, e.reason`
 
 // scanEffect reads an effect with its state as everybody is to see it at a time.
@@ -62,7 +55,7 @@ func scanEffect(rows *sql.Rows, at int64) (r consumer.EffectRun, err error) {
 	if result != nil {
 		r.Result = append([]byte{}, result...)
 	}
-	r.PreparedAt, r.DueAt, r.LeaseUntil, r.EndedAt = instant(prepared), optional(due), optional(lease), optional(ended)
+	r.PreparedAt, r.DueAt, r.LeaseUntil, r.EndedAt = Instant(prepared), Optional(due), Optional(lease), Optional(ended)
 	if r.State == consumer.EffectDoing && lease.Int64 < at && result == nil {
 		r.State = consumer.EffectUncertain
 	}
@@ -71,34 +64,32 @@ func scanEffect(rows *sql.Rows, at int64) (r consumer.EffectRun, err error) {
 }
 
 // effects reads effects.
-func (s *Store) effects(ctx context.Context, q querier, at int64, where string, args ...any) ([]consumer.EffectRun, error) {
-	var list []consumer.EffectRun
-	err := s.each(ctx, q, func(rows *sql.Rows) error {
-		r, err := scanEffect(rows, at)
-		list = append(list, r)
-		return err
-	}, `SELECT `+effectColumns+` FROM {inbox_effects} e JOIN {inbox_consumers} c ON c.id = e.consumer WHERE `+where, args...)
+func (s *Store) effects(ctx context.Context, q Querier, at int64, where string, args ...any) ([]consumer.EffectRun, error) {
+	list, err := collect(ctx, s.c, q, func(rows *sql.Rows) (consumer.EffectRun, error) { return scanEffect(rows, at) }, `SELECT `+effectColumns+` FROM {inbox_effects} e JOIN {inbox_consumers} c ON c.id = e.consumer WHERE `+where, args...)
+	slices.SortFunc(list, func(a, b consumer.EffectRun) int { return cmp.Compare(a.Seq, b.Seq) })
 	return list, err
 }
 
 // lockEffects locks effects, passing over those that others have locked, and reads them by ascending Seq.
 func (s *Store) lockEffects(ctx context.Context, tx *sql.Tx, at int64, where string, args ...any) ([]consumer.EffectRun, error) {
-	ids, err := s.ids(ctx, tx, `SELECT e.id FROM {inbox_effects} e WHERE `+where+` FOR UPDATE SKIP LOCKED`, args...)
+	if !s.c.d.Locks {
+		return s.effects(ctx, tx, at, where, args...)
+	}
+	ids, err := s.c.IDs(ctx, tx, `SELECT e.id FROM {inbox_effects} e WHERE `+where+` {lock_free}`, args...)
 	if err != nil || len(ids) == 0 {
 		return nil, err
 	}
-	return s.effects(ctx, tx, at, `e.id IN `+numbers(ids)+` ORDER BY e.id`)
+	return s.effects(ctx, tx, at, `e.id IN ?`, ids)
 }
 
 // isFirstEffect holds for an effect e that waits for no other one of its key.
 const isFirstEffect = `(e.ordered = 0 OR NOT EXISTS (
-	SELECT 1 FROM {inbox_effects} b WHERE b.consumer = e.consumer AND b.live = 1 AND b.message_key = e.message_key AND b.id < e.id))`
+	SELECT 1 FROM {inbox_effects} b WHERE b.consumer = e.consumer AND {waits b} AND b.{message_key} = e.{message_key} AND b.id < e.id))`
 
 // TakeEffects takes effects up.
 func (s *Store) TakeEffects(ctx context.Context, t consumer.EffectTake) (runs []consumer.EffectRun, next time.Duration, err error) {
 	err = s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
-		var at int64
-		err := s.one(ctx, tx, []any{&at}, `SELECT {now}`)
+		at, err := s.c.Now(ctx, tx)
 		if err == nil {
 			err = s.endLeases(ctx, tx, t, at)
 		}
@@ -113,11 +104,11 @@ func (s *Store) TakeEffects(ctx context.Context, t consumer.EffectTake) (runs []
 		for n := range runs {
 			r := &runs[n]
 			ids[n] = r.Seq
-			r.State, r.Run, r.Attempts, r.DueAt, r.LeaseUntil = consumer.EffectDoing, r.Run+1, r.Attempts+1, time.Time{}, instant(at+micros(t.Lease))
+			r.State, r.Run, r.Attempts, r.DueAt, r.LeaseUntil = consumer.EffectDoing, r.Run+1, r.Attempts+1, time.Time{}, Instant(at+Micros(t.Lease))
 		}
 		if len(ids) > 0 {
-			_, err := s.exec(ctx, tx, `UPDATE {inbox_effects} SET state = 'doing', run = run + 1, attempts = attempts + 1, due_at = NULL, lease_until = ?
-				WHERE id IN `+numbers(ids), at+micros(t.Lease))
+			_, err := s.c.Exec(ctx, tx, `UPDATE {inbox_effects} SET state = 'doing', run = run + 1, attempts = attempts + 1, due_at = NULL, lease_until = ?
+				WHERE id IN ?`, at+Micros(t.Lease), ids)
 			if err != nil {
 				return err
 			}
@@ -126,7 +117,7 @@ func (s *Store) TakeEffects(ctx context.Context, t consumer.EffectTake) (runs []
 		return err
 	})
 	if err != nil {
-		return nil, 0, fmt.Errorf("take up effects: %w", &ownError{err})
+		return nil, 0, fmt.Errorf("take up effects: %w", &OwnError{err})
 	}
 	return runs, next, nil
 }
@@ -134,7 +125,7 @@ func (s *Store) TakeEffects(ctx context.Context, t consumer.EffectTake) (runs []
 // nextEffect tells in which time something may be due; 0: nothing is known to be.
 func (s *Store) nextEffect(ctx context.Context, tx *sql.Tx, consumerID int, at int64) (next time.Duration, err error) {
 	var due, lease sql.NullInt64
-	err = s.one(ctx, tx, []any{&due, &lease}, `SELECT
+	err = s.c.One(ctx, tx, []any{&due, &lease}, `SELECT
 		(SELECT MIN(due_at) FROM {inbox_effects} WHERE consumer = ? AND state IN ('pending', 'answered') AND due_at > ?),
 		(SELECT MIN(lease_until) FROM {inbox_effects} WHERE consumer = ? AND state = 'doing')`, consumerID, at, consumerID)
 	for _, then := range []sql.NullInt64{due, lease} {
@@ -163,10 +154,10 @@ func (s *Store) endLeases(ctx context.Context, tx *sql.Tx, t consumer.EffectTake
 			state = consumer.EffectPending
 		}
 		why := consumer.ErrLeaseEnded.Error()
-		_, err := s.exec(ctx, tx, `UPDATE {inbox_effects} SET state = ?, lease_until = NULL, uncertain = ?, last_error = ?, due_at = ? + ? WHERE id = ?`,
-			string(state), r.Result == nil, []byte(why), at, effectDue(state, 0), r.Seq)
+		_, err := s.c.Exec(ctx, tx, `UPDATE {inbox_effects} SET state = ?, lease_until = NULL, uncertain = ?, last_error = ?, due_at = ? + ? WHERE id = ?`,
+			string(state), r.Result == nil, Text(why), at, effectDue(state, 0), r.Seq)
 		if err == nil {
-			err = s.note(ctx, tx, t.Consumer, r.ID, outcome, why)
+			err = s.c.note(ctx, tx, t.Consumer, r.ID, outcome, why)
 		}
 		if err != nil {
 			return err
@@ -176,17 +167,17 @@ func (s *Store) endLeases(ctx context.Context, tx *sql.Tx, t consumer.EffectTake
 }
 
 // effectDue returns in how many microseconds an effect in a state is due.
-func effectDue(state consumer.EffectState, in time.Duration) sql.NullInt64 {
+func effectDue(state consumer.EffectState, after time.Duration) sql.NullInt64 {
 	if state != consumer.EffectPending && state != consumer.EffectAnswered {
 		return sql.NullInt64{}
 	}
-	return due(in)
+	return in(after)
 }
 
 // lockRun locks the row of a run that nothing has outdated, and returns its consumer. No such row gives sql.ErrNoRows.
 func (s *Store) lockRun(ctx context.Context, tx *sql.Tx, r *consumer.EffectRun) (consumerID int, err error) {
-	err = s.one(ctx, tx, []any{&consumerID},
-		`SELECT consumer FROM {inbox_effects} WHERE id = ? AND run = ? AND state IN ('doing', 'uncertain') FOR UPDATE`, r.Seq, r.Run)
+	err = s.c.One(ctx, tx, []any{&consumerID},
+		`SELECT consumer FROM {inbox_effects} WHERE id = ? AND run = ? AND state IN ('doing', 'uncertain') {lock}`, r.Seq, r.Run)
 	return consumerID, err
 }
 
@@ -200,85 +191,52 @@ func (s *Store) SettleEffect(ctx context.Context, r *consumer.EffectRun, o consu
 		} else if err != nil {
 			return err
 		}
-		_, err = s.exec(ctx, tx, `UPDATE {inbox_effects} SET state = ?, uncertain = ?, attempts = ?, result = COALESCE(?, result), last_error = ?,
+		_, err = s.c.Exec(ctx, tx, `UPDATE {inbox_effects} SET state = ?, uncertain = ?, attempts = ?, result = COALESCE(?, result), last_error = ?,
 			lease_until = NULL, due_at = {now} + ? WHERE id = ?`,
-			string(o.State), o.Uncertain, o.Attempts, o.Result, []byte(o.LastError), effectDue(o.State, o.In), r.Seq)
+			string(o.State), o.Uncertain, o.Attempts, optionalBytes(o.Result), Text(o.LastError), effectDue(o.State, o.In), r.Seq)
 		if err == nil && o.Noted != "" {
-			err = s.note(ctx, tx, consumerID, r.ID, o.Noted, o.LastError)
+			err = s.c.note(ctx, tx, consumerID, r.ID, o.Noted, o.LastError)
 		}
 		settled = err == nil
 		return err
 	})
 	if err != nil {
-		return false, fmt.Errorf("record what became of an effect: %w", &ownError{err})
+		return false, fmt.Errorf("record what became of an effect: %w", &OwnError{err})
 	}
 	return settled, nil
 }
 
-// FinishEffect runs fn and makes the effect done.
+// FinishEffect runs fn and makes the effect done. Nobody else can take it up meanwhile.
 func (s *Store) FinishEffect(ctx context.Context, c consumer.Claim, r *consumer.EffectRun, result []byte,
 	fn func(ctx context.Context, tx *sql.Tx) error,
 ) (bool, error) {
-	err := s.transact(ctx, limitsOf(&c), isolation(c.Isolation), func(ctx context.Context, tx *sql.Tx) error {
-		_, err := s.lockRun(ctx, tx, r)
+	err := s.c.d.Claiming(ctx, &c, func(ctx context.Context, tx *sql.Tx) error {
+		whole := s.c.d.Whole(ctx)
+		_, err := s.lockRun(whole, tx, r)
 		if errors.Is(err, sql.ErrNoRows) {
-			return errNothing
+			return ErrNothing
 		}
-		if err == nil && c.LockTimeout > 0 {
-			_, err = tx.ExecContext(ctx, restoreLock)
+		if err == nil {
+			err = s.c.d.Claimed(whole, tx, &c)
 		}
 		if err != nil {
-			return fmt.Errorf("lock an effect: %w", &ownError{err})
+			return fmt.Errorf("lock an effect: %w", &OwnError{err})
 		}
 		if err := fn(ctx, tx); err != nil {
 			return err
 		}
-		_, err = s.exec(ctx, tx, `UPDATE {inbox_effects} SET state = 'done', result = ?, uncertain = 0, lease_until = NULL,
+		_, err = s.c.Exec(whole, tx, `UPDATE {inbox_effects} SET state = 'done', result = ?, uncertain = 0, lease_until = NULL,
 			ended_at = {now}, last_error = '' WHERE id = ?`, result, r.Seq)
 		if err != nil {
-			return fmt.Errorf("finish an effect: %w", &ownError{err})
+			return fmt.Errorf("finish an effect: %w", &OwnError{err})
 		}
 		return nil
 	})
 	switch {
-	case errors.Is(err, errNothing):
+	case errors.Is(err, ErrNothing):
 		return false, nil
 	case err != nil:
 		return false, err
 	}
 	return true, nil
-}
-
-// effectsWhere returns the conditions of f on effects e with their consumers c, the states apart.
-func effectsWhere(f *consumer.EffectFilter) *where {
-	w := &where{}
-	w.add("e.id > ?", f.After)
-	if f.Consumer != "" {
-		w.add("c.name = ?", []byte(f.Consumer))
-	}
-	for column, ids := range map[string][]uuid.UUID{"e.dispatch_id": f.IDs, "e.effect_key": f.Keys} {
-		if len(ids) > 0 {
-			w.add(column + " IN " + hexes(ids))
-		}
-	}
-	if !f.Since.IsZero() {
-		w.add("e.prepared_at >= ?", f.Since.UnixMicro())
-	}
-	if !f.Until.IsZero() {
-		w.add("e.prepared_at < ?", f.Until.UnixMicro())
-	}
-	return w
-}
-
-// chooseEffects reads what f selects, in one of the states if there are any.
-func (s *Store) chooseEffects(ctx context.Context, q querier, f *consumer.EffectFilter, states []consumer.EffectState) ([]consumer.EffectRun, error) {
-	var at int64
-	if err := s.one(ctx, q, []any{&at}, `SELECT {now}`); err != nil {
-		return nil, err
-	}
-	w := effectsWhere(f)
-	if len(states) > 0 {
-		texts(w, fmt.Sprintf(`CASE WHEN e.lease_until < %d AND e.result IS NULL THEN 'uncertain' ELSE e.state END`, at), states)
-	}
-	return s.effects(ctx, q, at, w.String()+` ORDER BY e.id LIMIT ?`, append(slices.Clone(w.args), limitOf(f.Limit))...)
 }

@@ -1,10 +1,9 @@
-package mysql
+package sqlstore
 
 import (
 	"context"
 	"database/sql"
 	"fmt"
-	"slices"
 
 	"github.com/google/uuid"
 
@@ -15,36 +14,24 @@ import (
 func selectsMessages(f consumer.Filter) *where {
 	w := &where{}
 	w.add("p.seq > ?", f.After)
-	if f.Consumer != "" {
-		w.add("n.name = ?", []byte(f.Consumer))
-	}
-	if len(f.IDs) > 0 {
-		w.add("p.dispatch_id IN " + hexes(f.IDs))
-	}
-	texts(w, "p.state", f.States)
-	if f.Topic != "" {
-		w.add("p.topic = ?", []byte(f.Topic))
-	}
-	if f.Key != "" {
-		w.add("p.message_key = ?", []byte(f.Key))
-	}
-	w.parked(f.Error, f.Since, f.Until)
+	w.text("n.name", f.Consumer)
+	w.ids("p.dispatch_id", f.IDs)
+	w.text("p.topic", f.Topic)
+	w.text("p.{message_key}", f.Key)
+	w.parked(names(f.States), f.Error, f.Since, f.Until)
 	return w
 }
 
 // ListParkedMessages reads parked messages.
 func (s *Store) ListParkedMessages(ctx context.Context, f consumer.Filter) ([]consumer.ParkedMessage, error) {
 	w := selectsMessages(f)
-	var list []consumer.ParkedMessage
-	err := s.each(ctx, s.db, func(rows *sql.Rows) error {
-		var m parkedMessage
-		err := m.scan(rows)
-		list = append(list, m.ParkedMessage)
-		return err
+	list, err := collect(ctx, s.c, s.c.DB, func(rows *sql.Rows) (consumer.ParkedMessage, error) {
+		m, err := scanParked(rows)
+		return m.ParkedMessage, err
 	}, `SELECT `+parkedColumns+` FROM {inbox_parked} p JOIN {inbox_consumers} n ON n.id = p.consumer
-		WHERE `+w.String()+` ORDER BY p.seq LIMIT ?`, append(w.args, limitOf(f.Limit))...)
+		WHERE `+w.String()+` ORDER BY p.seq LIMIT ?`, w.and(limitOf(f.Limit))...)
 	if err != nil {
-		return nil, fmt.Errorf("list parked messages: %w", &ownError{err})
+		return nil, fmt.Errorf("list parked messages: %w", &OwnError{err})
 	}
 	return list, nil
 }
@@ -60,8 +47,8 @@ type messageChoice struct {
 // as the filter wants them. Within tx nothing else changes them.
 func (s *Store) chooseMessages(ctx context.Context, tx *sql.Tx, w *where, limit int) ([]messageChoice, error) {
 	found, err := s.chosenMessages(ctx, tx, w, limitOf(limit))
-	if err != nil || len(found) == 0 {
-		return nil, err
+	if err != nil || len(found) == 0 || !s.c.d.Locks {
+		return found, err
 	}
 	keys := make(map[int][]string) // by consumer
 	seqs := make([]int64, len(found))
@@ -70,32 +57,29 @@ func (s *Store) chooseMessages(ctx context.Context, tx *sql.Tx, w *where, limit 
 		keys[c.consumer] = append(keys[c.consumer], c.keys()...)
 	}
 	for consumerID, list := range keys {
-		if err := s.lockMessageKeys(ctx, tx, consumerID, list...); err != nil {
+		if err := s.c.d.LockKeys(ctx, tx, consumerID, list...); err != nil {
 			return nil, err
 		}
 	}
 	// The rows, without the one of their consumer, which handlers may be reading.
-	_, err = s.ids(ctx, tx, `SELECT seq FROM {inbox_parked} FORCE INDEX (PRIMARY) WHERE seq IN `+numbers(seqs)+` ORDER BY seq FOR UPDATE`)
+	_, err = s.c.IDs(ctx, tx, `SELECT seq FROM {inbox_parked} {by PRIMARY} WHERE seq IN ? ORDER BY seq {lock}`, seqs)
 	if err != nil {
 		return nil, err
 	}
-	return s.chosenMessages(ctx, tx, w.with("p.seq IN "+numbers(seqs)), len(seqs))
+	return s.chosenMessages(ctx, tx, w.with("p.seq IN ?", seqs), len(seqs))
 }
 
 func (s *Store) chosenMessages(ctx context.Context, tx *sql.Tx, w *where, limit int) ([]messageChoice, error) {
-	var list []messageChoice
-	err := s.each(ctx, tx, func(rows *sql.Rows) error {
-		var c messageChoice
+	list, err := collect(ctx, s.c, tx, func(rows *sql.Rows) (c messageChoice, err error) {
 		var id sql.RawBytes
 		if err := rows.Scan(&c.seq, &c.consumer, &id, &c.key, &c.ordered); err != nil {
-			return err
+			return c, err
 		}
 		copy(c.id[:], id)
-		list = append(list, c)
-		return nil
-	}, `SELECT p.seq, p.consumer, p.dispatch_id, p.message_key, p.ordered
+		return c, nil
+	}, `SELECT p.seq, p.consumer, p.dispatch_id, p.{message_key}, p.ordered
 		FROM {inbox_parked} p JOIN {inbox_consumers} n ON n.id = p.consumer
-		WHERE `+w.String()+` ORDER BY p.seq LIMIT ?`, append(slices.Clone(w.args), limit)...)
+		WHERE `+w.String()+` ORDER BY p.seq LIMIT ?`, w.and(limit)...)
 	return list, err
 }
 
@@ -105,12 +89,12 @@ func (s *Store) RedriveMessages(ctx context.Context, f consumer.Filter) ([]uuid.
 	w.add("(p.state IN ('dead', 'too_old') OR p.state = 'altered' AND ?)", f.Force)
 	ids, err := s.settle(ctx, w, f.Limit, func(ctx context.Context, tx *sql.Tx, c messageChoice) error {
 		// forced first: MySQL assigns from left to right, and a later assignment sees the new state.
-		_, err := s.exec(ctx, tx, `UPDATE {inbox_parked} SET forced = (forced = 1 OR state = 'altered'), state = 'retrying', attempts = 0,
+		_, err := s.c.Exec(ctx, tx, `UPDATE {inbox_parked} SET forced = (forced = 1 OR state = 'altered'), state = 'retrying', attempts = 0,
 			next_attempt_at = {now} WHERE seq = ?`, c.seq)
 		if err != nil {
 			return err
 		}
-		return s.note(ctx, tx, c.consumer, c.id, "redriven", "")
+		return s.c.note(ctx, tx, c.consumer, c.id, "redriven", "")
 	})
 	if err != nil {
 		return nil, fmt.Errorf("redrive: %w", err)
@@ -124,20 +108,19 @@ func (s *Store) DiscardMessages(ctx context.Context, f consumer.Filter, reason s
 	w := selectsMessages(f)
 	w.add("p.state <> 'discarded'")
 	ids, err := s.settle(ctx, w, f.Limit, func(ctx context.Context, tx *sql.Tx, c messageChoice) error {
-		_, err := s.exec(ctx, tx, `UPDATE {inbox_parked} SET state = 'discarded', reason = ?, next_attempt_at = NULL, discarded_at = {now}
-			WHERE seq = ?`, []byte(reason), c.seq)
+		_, err := s.c.Exec(ctx, tx, `UPDATE {inbox_parked} SET state = 'discarded', reason = ?, next_attempt_at = NULL, discarded_at = {now}
+			WHERE seq = ?`, Text(reason), c.seq)
 		if err == nil {
-			err = s.note(ctx, tx, c.consumer, c.id, "discarded", reason)
+			err = s.c.note(ctx, tx, c.consumer, c.id, "discarded", reason)
 		}
 		if err != nil || len(c.keys()) == 0 {
 			return err
 		}
-		first, err := s.ids(ctx, tx, `SELECT seq FROM {inbox_parked} WHERE consumer = ? AND live = 1 AND message_key = ? ORDER BY seq LIMIT 1`,
-			c.consumer, []byte(c.key))
-		if err != nil || len(first) == 0 {
+		first, err := s.firstMessage(ctx, tx, c.place)
+		if err != nil || first == 0 {
 			return err
 		}
-		_, err = s.exec(ctx, tx, `UPDATE {inbox_parked} SET state = 'retrying', next_attempt_at = {now} WHERE seq = ? AND state = 'following'`, first[0])
+		_, err = s.c.Exec(ctx, tx, `UPDATE {inbox_parked} SET state = 'retrying', next_attempt_at = {now} WHERE seq = ? AND state = 'following'`, first)
 		return err
 	})
 	if err != nil {
@@ -160,7 +143,7 @@ func (s *Store) settle(ctx context.Context, w *where, limit int, do func(context
 			if err := do(ctx, tx, c); err != nil {
 				return err
 			}
-			if err := s.forgetAttempts(ctx, tx, c.consumer, c.id); err != nil {
+			if err := s.c.ForgetAttempts(ctx, tx, c.consumer, c.id); err != nil {
 				return err
 			}
 			ids = append(ids, c.id)
@@ -168,7 +151,7 @@ func (s *Store) settle(ctx context.Context, w *where, limit int, do func(context
 		return nil
 	})
 	if err != nil {
-		return nil, &ownError{err}
+		return nil, &OwnError{err}
 	}
 	return ids, nil
 }

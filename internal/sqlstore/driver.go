@@ -1,0 +1,104 @@
+package sqlstore
+
+import (
+	"context"
+	"database/sql/driver"
+	"reflect"
+)
+
+// DriverConn is what the connections of the drivers can do.
+type DriverConn interface {
+	driver.Conn
+	driver.ConnPrepareContext
+	driver.ConnBeginTx
+	driver.ExecerContext
+	driver.QueryerContext
+	driver.Pinger
+	driver.SessionResetter
+	driver.Validator
+}
+
+// PreparedStmt is a statement that a caller has prepared on a connection that watches over what it runs.
+type PreparedStmt struct {
+	driver.Stmt
+	// Do runs one statement on the connection.
+	Do func(ctx context.Context, run func() error) error
+	// Watch returns the rows of a query as the connection hands them on.
+	Watch func(driver.Rows) driver.Rows
+}
+
+// Prepare prepares a statement on a connection that runs statements through do and hands their rows on through watch.
+func Prepare(ctx context.Context, inner driver.ConnPrepareContext, query string,
+	do func(ctx context.Context, run func() error) error, watch func(driver.Rows) driver.Rows,
+) (s PreparedStmt, err error) {
+	err = do(ctx, func() error {
+		stmt, err := inner.PrepareContext(ctx, query)
+		s = PreparedStmt{Stmt: stmt, Do: do, Watch: watch}
+		return err
+	})
+	return s, err
+}
+
+// ExecContext runs the statement.
+func (s *PreparedStmt) ExecContext(ctx context.Context, args []driver.NamedValue) (r driver.Result, err error) {
+	inner, ok := s.Stmt.(driver.StmtExecContext)
+	if !ok {
+		return nil, driver.ErrSkip
+	}
+	err = s.Do(ctx, func() error {
+		r, err = inner.ExecContext(ctx, args)
+		return err
+	})
+	return r, err
+}
+
+// QueryContext runs the query.
+func (s *PreparedStmt) QueryContext(ctx context.Context, args []driver.NamedValue) (r driver.Rows, err error) {
+	inner, ok := s.Stmt.(driver.StmtQueryContext)
+	if !ok {
+		return nil, driver.ErrSkip
+	}
+	err = s.Do(ctx, func() error {
+		found, err := inner.QueryContext(ctx, args)
+		if err == nil {
+			r = s.Watch(found)
+		}
+		return err
+	})
+	return r, err
+}
+
+// Described are rows that say of their columns what the driver's rows know.
+type Described struct{ driver.Rows }
+
+// ColumnTypeDatabaseTypeName returns the type of a column.
+func (r *Described) ColumnTypeDatabaseTypeName(i int) string {
+	if t, ok := r.Rows.(driver.RowsColumnTypeDatabaseTypeName); ok {
+		return t.ColumnTypeDatabaseTypeName(i)
+	}
+	return ""
+}
+
+// ColumnTypeNullable tells whether a column may be NULL.
+func (r *Described) ColumnTypeNullable(i int) (nullable, ok bool) {
+	if t, ok := r.Rows.(driver.RowsColumnTypeNullable); ok {
+		return t.ColumnTypeNullable(i)
+	}
+	return false, false
+}
+
+// ColumnTypePrecisionScale returns the precision and scale of a decimal column.
+func (r *Described) ColumnTypePrecisionScale(i int) (precision, scale int64, ok bool) {
+	if t, ok := r.Rows.(driver.RowsColumnTypePrecisionScale); ok {
+		return t.ColumnTypePrecisionScale(i)
+	}
+	return 0, 0, false
+}
+
+// ColumnTypeScanType returns the type that a column is best scanned into.
+func (r *Described) ColumnTypeScanType(i int) reflect.Type {
+	if t, ok := r.Rows.(driver.RowsColumnTypeScanType); ok {
+		return t.ColumnTypeScanType(i)
+	}
+	return reflect.TypeFor[any]()
+}

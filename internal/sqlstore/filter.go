@@ -1,0 +1,82 @@
+package sqlstore
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+const (
+	defaultLimit = 100
+	// countCap is where counting stops: reading that many rows takes milliseconds.
+	countCap = 100_000
+	// atOnce is how many rows a statement names at most.
+	atOnce = 1000
+)
+
+// where collects conditions and their arguments.
+type where struct {
+	terms []string
+	args  []any
+}
+
+func (w *where) add(term string, args ...any) {
+	w.terms = append(w.terms, term)
+	w.args = append(w.args, args...)
+}
+
+// ids adds the condition that column is one of list, if there is one.
+func (w *where) ids(column string, list []uuid.UUID) {
+	if len(list) > 0 {
+		w.add(column+" IN ?", list)
+	}
+}
+
+// text adds the condition that column is s, unless that is empty.
+func (w *where) text(column, s string) {
+	if s != "" {
+		w.add(column+" = ?", Text(s))
+	}
+}
+
+// during adds the condition that column is a time from since to before until. Zero is no bound.
+func (w *where) during(column string, since, until time.Time) {
+	if !since.IsZero() {
+		w.add(column+" >= ?", since.UnixMicro())
+	}
+	if !until.IsZero() {
+		w.add(column+" < ?", until.UnixMicro())
+	}
+}
+
+// parked adds conditions on a parked p: its state, its last error and when it was parked.
+func (w *where) parked(states []string, part string, since, until time.Time) {
+	if len(states) > 0 {
+		w.add("p.state IN ?", states)
+	}
+	if part != "" {
+		w.add("INSTR(p.last_error, ?) > 0", Text(part))
+	}
+	w.during("p.parked_at", since, until)
+}
+
+func (w *where) String() string { return strings.Join(w.terms, " AND ") }
+
+// with returns w with one condition more.
+func (w *where) with(term string, args ...any) *where {
+	more := &where{terms: slices.Clone(w.terms), args: slices.Clone(w.args)}
+	more.add(term, args...)
+	return more
+}
+
+// and returns the arguments of w and those behind them.
+func (w *where) and(args ...any) []any { return append(slices.Clone(w.args), args...) }
+
+func limitOf(n int) int {
+	if n <= 0 {
+		return defaultLimit
+	}
+	return n
+}

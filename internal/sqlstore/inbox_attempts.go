@@ -1,0 +1,142 @@
+package sqlstore
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/boxpair/boxpair/consumer"
+)
+
+// ForgetAttempts removes what is counted of messages of a consumer, at least one.
+func (c *Core) ForgetAttempts(ctx context.Context, tx *sql.Tx, consumerID int, ids ...uuid.UUID) error {
+	_, err := c.Exec(ctx, tx, `DELETE FROM {inbox_attempts} WHERE consumer = ? AND dispatch_id IN ?`, consumerID, ids)
+	return err
+}
+
+// Started counts a start.
+func (s *Store) Started(ctx context.Context, consumerID int, id uuid.UUID) (starts int, err error) {
+	err = s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		_, err := s.c.Exec(ctx, tx, `INSERT INTO {inbox_attempts} (consumer, dispatch_id, starts, updated_at) VALUES (?, ?, 1, {now})
+			{again consumer, dispatch_id} starts = starts + 1, updated_at = {now}`, consumerID, id[:])
+		if err != nil {
+			return err
+		}
+		return s.c.One(ctx, tx, []any{&starts}, `SELECT starts FROM {inbox_attempts} WHERE consumer = ? AND dispatch_id = ?`, consumerID, id[:])
+	})
+	if err != nil {
+		return 0, fmt.Errorf("count start: %w", &OwnError{err})
+	}
+	return starts, nil
+}
+
+// Unstarted takes a start back.
+func (s *Store) Unstarted(ctx context.Context, consumerID int, id uuid.UUID) error {
+	err := s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		_, err := s.c.Exec(ctx, tx, `UPDATE {inbox_attempts} SET starts = starts - 1, updated_at = {now}
+			WHERE consumer = ? AND dispatch_id = ? AND starts > 0`, consumerID, id[:])
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("take a start back: %w", &OwnError{err})
+	}
+	return nil
+}
+
+// Failed counts a failed attempt and forgets the recorded starts.
+func (s *Store) Failed(ctx context.Context, consumerID int, id uuid.UUID, lastError string) (attempts int, err error) {
+	err = s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		_, err := s.c.Exec(ctx, tx, `INSERT INTO {inbox_attempts} (consumer, dispatch_id, attempts, last_error, updated_at) VALUES (?, ?, 1, ?, {now})
+			{again consumer, dispatch_id} attempts = attempts + 1, starts = 0, last_error = ?, updated_at = {now}`,
+			consumerID, id[:], Text(lastError), Text(lastError))
+		if err != nil {
+			return err
+		}
+		err = s.c.One(ctx, tx, []any{&attempts}, `SELECT attempts FROM {inbox_attempts} WHERE consumer = ? AND dispatch_id = ?`, consumerID, id[:])
+		if err != nil {
+			return err
+		}
+		return s.c.note(ctx, tx, consumerID, id, "failed", lastError)
+	})
+	if err != nil {
+		return 0, fmt.Errorf("count attempt: %w", &OwnError{err})
+	}
+	return attempts, nil
+}
+
+// note adds to the history of a message.
+func (c *Core) note(ctx context.Context, tx *sql.Tx, consumerID int, id uuid.UUID, outcome, text string) error {
+	_, err := c.Exec(ctx, tx, `INSERT INTO {inbox_history} (consumer, dispatch_id, at, outcome, error) VALUES (?, ?, {now}, ?, ?)`,
+		consumerID, id[:], outcome, Text(text))
+	if err != nil {
+		return fmt.Errorf("note what became of a message: %w", &OwnError{err})
+	}
+	return nil
+}
+
+// noteRetry notes a counted attempt, or that a message is dead without one.
+func (c *Core) noteRetry(ctx context.Context, tx *sql.Tx, consumerID int, id uuid.UUID, counted, dead bool, text string) error {
+	switch {
+	case counted:
+		return c.note(ctx, tx, consumerID, id, "failed", text)
+	case dead:
+		return c.note(ctx, tx, consumerID, id, "dead", text)
+	}
+	return nil
+}
+
+// NoteApplied notes that a message was applied, for AllAttempts.
+func (c *Core) NoteApplied(ctx context.Context, tx *sql.Tx, consumerID int, id uuid.UUID) error {
+	if !c.AllAttempts {
+		return nil
+	}
+	return c.note(c.d.Whole(ctx), tx, consumerID, id, "applied", "")
+}
+
+// MessageAttempts reads the history of a message.
+func (s *Store) MessageAttempts(ctx context.Context, name string, id uuid.UUID, limit int) ([]consumer.MessageAttempt, error) {
+	list, err := collect(ctx, s.c, s.c.DB, func(rows *sql.Rows) (a consumer.MessageAttempt, err error) {
+		var at int64
+		err = rows.Scan(&at, &a.Consumer, &a.Outcome, &a.Error)
+		a.At = Instant(at)
+		return a, err
+	}, `SELECT h.at, c.name, h.outcome, h.error FROM {inbox_history} h JOIN {inbox_consumers} c ON c.id = h.consumer
+		WHERE h.dispatch_id = ? AND (? = '' OR c.name = ?) ORDER BY h.id LIMIT ?`, id[:], Text(name), Text(name), limit)
+	if err != nil {
+		return nil, fmt.Errorf("read the attempts of a message: %w", &OwnError{err})
+	}
+	return list, nil
+}
+
+// old are the rows of a table that a condition holds for, those with the lowest first.
+type old struct {
+	table, key, where, first string
+}
+
+// forget removes old rows, at most limit of them.
+func (s *Store) forget(ctx context.Context, o old, limit int, args ...any) (int, error) {
+	rows := `FROM ` + o.table + ` WHERE ` + o.where + ` ORDER BY ` + o.first + ` LIMIT ?`
+	query := `DELETE ` + rows
+	if !s.c.d.Limited {
+		query = `DELETE FROM ` + o.table + ` WHERE (` + o.key + `) IN (SELECT ` + o.key + ` ` + rows + `)`
+	}
+	var removed int64
+	err := s.write(ctx, func(ctx context.Context, tx *sql.Tx) (err error) {
+		removed, err = s.c.Exec(ctx, tx, query, append(args, limit)...)
+		return err
+	})
+	return int(removed), err
+}
+
+// ForgetHistory removes old entries, the oldest first.
+func (s *Store) ForgetHistory(ctx context.Context, consumerID int, age time.Duration, limit int) (int, error) {
+	n, err := s.forget(ctx, old{table: `{inbox_history}`, key: "id", where: "consumer = ? AND at < {now} - ?", first: "at"},
+		limit, consumerID, Micros(age))
+	if err != nil {
+		return 0, fmt.Errorf("forget old attempts: %w", &OwnError{err})
+	}
+	return n, nil
+}

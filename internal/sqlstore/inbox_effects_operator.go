@@ -1,0 +1,181 @@
+package sqlstore
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/boxpair/boxpair/consumer"
+)
+
+// effectsWhere returns the conditions of f on effects e with their consumers c, the states apart.
+func effectsWhere(f *consumer.EffectFilter) *where {
+	w := &where{}
+	w.add("e.id > ?", f.After)
+	w.text("c.name", f.Consumer)
+	w.ids("e.dispatch_id", f.IDs)
+	w.ids("e.effect_key", f.Keys)
+	w.during("e.prepared_at", f.Since, f.Until)
+	return w
+}
+
+// chooseEffects reads what f selects, in one of the states if there are any.
+func (s *Store) chooseEffects(ctx context.Context, q Querier, f *consumer.EffectFilter, states []consumer.EffectState) ([]consumer.EffectRun, error) {
+	at, err := s.c.Now(ctx, q)
+	if err != nil {
+		return nil, err
+	}
+	w := effectsWhere(f)
+	if len(states) > 0 {
+		w.add(`CASE WHEN e.lease_until < ? AND e.result IS NULL THEN 'uncertain' ELSE e.state END IN ?`, at, names(states))
+	}
+	return s.effects(ctx, q, at, w.String()+` ORDER BY e.id LIMIT ?`, w.and(limitOf(f.Limit))...)
+}
+
+// ListEffects reads effects.
+func (s *Store) ListEffects(ctx context.Context, f consumer.EffectFilter) ([]consumer.EffectRecord, error) {
+	runs, err := s.chooseEffects(ctx, s.c.DB, &f, f.States)
+	if err != nil {
+		return nil, fmt.Errorf("list effects: %w", &OwnError{err})
+	}
+	list := make([]consumer.EffectRecord, len(runs))
+	for n := range runs {
+		list[n] = runs[n].EffectRecord
+	}
+	return list, nil
+}
+
+// EffectTransition tells what a change of effects is noted as, and which states it can begin in, of those that are wanted
+// if there are any. None: there is nothing to do.
+func EffectTransition(to consumer.EffectState, wanted []consumer.EffectState) (noted string, from []consumer.EffectState, err error) {
+	noted, from = "effect_redriven", []consumer.EffectState{consumer.EffectDead, consumer.EffectUncertain}
+	switch to {
+	case consumer.EffectPending:
+	case consumer.EffectAnswered:
+		noted = "effect_resolved"
+	case consumer.EffectDiscarded:
+		noted = "effect_discarded"
+		from = append(from, consumer.EffectPending, consumer.EffectAnswered)
+	default:
+		return "", nil, fmt.Errorf("change effects: %q is not a state to change to", to)
+	}
+	if len(wanted) > 0 {
+		from = slices.DeleteFunc(from, func(state consumer.EffectState) bool { return !slices.Contains(wanted, state) })
+	}
+	return noted, from, nil
+}
+
+// ChangeEffects changes effects. A run that is in flight is outdated by a new number. Effects that are being finished
+// are waited for.
+func (s *Store) ChangeEffects(ctx context.Context, f consumer.EffectFilter, c consumer.EffectChange) ([]uuid.UUID, error) {
+	noted, allowed, err := EffectTransition(c.State, f.States)
+	if err != nil || len(allowed) == 0 {
+		return nil, err
+	}
+	var ids []uuid.UUID
+	err = s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		ids = nil
+		runs, err := s.lockChosen(ctx, tx, f, allowed)
+		if err != nil {
+			return err
+		}
+		for n := range runs {
+			r := &runs[n]
+			if c.State == consumer.EffectAnswered && r.Result != nil {
+				continue
+			}
+			if err := s.changeEffect(ctx, tx, r, c, noted); err != nil {
+				return err
+			}
+			ids = append(ids, r.ID)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("change effects: %w", &OwnError{err})
+	}
+	return ids, nil
+}
+
+// lockChosen locks what f selects, and returns those that are still as it wants them.
+func (s *Store) lockChosen(ctx context.Context, tx *sql.Tx, f consumer.EffectFilter, allowed []consumer.EffectState) ([]consumer.EffectRun, error) {
+	found, err := s.chooseEffects(ctx, tx, &f, allowed)
+	if err != nil || len(found) == 0 || !s.c.d.Locks {
+		return found, err
+	}
+	seqs := make([]int64, len(found))
+	for n := range found {
+		seqs[n] = found[n].Seq
+	}
+	_, err = s.c.IDs(ctx, tx, `SELECT id FROM {inbox_effects} {by PRIMARY} WHERE id IN ? ORDER BY id {lock}`, seqs)
+	if err != nil {
+		return nil, err
+	}
+	again, err := s.chooseEffects(ctx, tx, &f, allowed)
+	return slices.DeleteFunc(again, func(r consumer.EffectRun) bool { return !slices.Contains(seqs, r.Seq) }), err
+}
+
+func (s *Store) changeEffect(ctx context.Context, tx *sql.Tx, r *consumer.EffectRun, c consumer.EffectChange, noted string) error {
+	state, attempts, ended, reason := c.State, 0, sql.NullInt64{}, ""
+	switch {
+	case state == consumer.EffectPending && r.Result != nil:
+		state = consumer.EffectAnswered
+	case state == consumer.EffectDiscarded:
+		attempts, ended, reason = r.Attempts, sql.NullInt64{Valid: true}, c.Reason
+	}
+	var consumerID int
+	err := s.c.One(ctx, tx, []any{&consumerID}, `SELECT consumer FROM {inbox_effects} WHERE id = ?`, r.Seq)
+	if err == nil {
+		_, err = s.c.Exec(ctx, tx, `UPDATE {inbox_effects} SET state = ?, run = run + 1, lease_until = NULL, attempts = ?,
+			result = COALESCE(?, result), reason = ?, due_at = {now} + ?, ended_at = {now} + ? WHERE id = ?`,
+			string(state), attempts, optionalBytes(c.Result), Text(reason), effectDue(state, 0), ended, r.Seq)
+	}
+	if err != nil {
+		return err
+	}
+	return s.c.note(ctx, tx, consumerID, r.ID, noted, c.Reason)
+}
+
+// ForgetEffects removes effects that ended long ago.
+func (s *Store) ForgetEffects(ctx context.Context, consumerID int, age time.Duration, limit int) (int, error) {
+	n, err := s.forget(ctx, old{
+		table: `{inbox_effects}`, key: "id", where: "consumer = ? AND state IN ('done', 'discarded') AND ended_at < {now} - ?", first: "ended_at",
+	}, limit, consumerID, Micros(age))
+	if err != nil {
+		return 0, fmt.Errorf("forget effects: %w", &OwnError{err})
+	}
+	return n, nil
+}
+
+// EffectStats counts.
+func (s *Store) EffectStats(ctx context.Context, consumerID int) (consumer.EffectStats, error) {
+	var st consumer.EffectStats
+	counts := map[consumer.EffectState]*int64{
+		consumer.EffectPending: &st.Pending, consumer.EffectDoing: &st.Doing, consumer.EffectAnswered: &st.Answered,
+		consumer.EffectUncertain: &st.Uncertain, consumer.EffectDead: &st.Dead,
+	}
+	err := s.c.Each(ctx, s.c.DB, func(rows *sql.Rows) error {
+		var state consumer.EffectState
+		var n, oldest int64
+		if err := rows.Scan(&state, &n, &oldest); err != nil {
+			return err
+		}
+		count, ok := counts[state]
+		if !ok {
+			return fmt.Errorf("an effect has the state %q", state)
+		}
+		if *count = n; state != consumer.EffectDead {
+			st.Oldest = max(st.Oldest, time.Duration(oldest)*time.Microsecond)
+		}
+		return nil
+	}, `SELECT CASE WHEN lease_until < {now} AND result IS NULL THEN 'uncertain' ELSE state END AS seen, COUNT(*), {now} - MIN(prepared_at)
+		FROM {inbox_effects} WHERE consumer = ? AND state NOT IN ('done', 'discarded') GROUP BY seen`, consumerID)
+	if err != nil {
+		return consumer.EffectStats{}, fmt.Errorf("count effects: %w", &OwnError{err})
+	}
+	return st, nil
+}

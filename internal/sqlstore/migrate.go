@@ -1,0 +1,48 @@
+package sqlstore
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+
+	"github.com/boxpair/boxpair/migrations"
+)
+
+// Migrate applies those of the known migrations that are pending, records them in the history, and returns them. The caller
+// sees to it that nobody else migrates meanwhile.
+func (c *Core) Migrate(ctx context.Context, q Querier, known []migrations.Migration,
+	apply func(ctx context.Context, m migrations.Migration) error,
+) ([]migrations.Applied, error) {
+	history, err := c.history(ctx, q)
+	if err != nil {
+		return nil, fmt.Errorf("read history: %w", err)
+	}
+	pending, err := migrations.Pending(known, history)
+	if err != nil {
+		return nil, err
+	}
+	for _, m := range pending {
+		if err := apply(ctx, m); err != nil {
+			return nil, fmt.Errorf("apply %d (%s): %w", m.Number, m.Name, err)
+		}
+		_, err := c.Exec(ctx, q, `INSERT INTO {`+migrations.HistoryTable+`} (number, name, checksum, applied_at) VALUES (?, ?, ?, {now})`,
+			m.Number, m.Name, m.Checksum)
+		if err != nil {
+			return nil, fmt.Errorf("record %d (%s): %w", m.Number, m.Name, err)
+		}
+	}
+	all, err := c.history(ctx, q)
+	if err != nil {
+		return nil, fmt.Errorf("read history: %w", err)
+	}
+	return all[len(history):], nil
+}
+
+func (c *Core) history(ctx context.Context, q Querier) ([]migrations.Applied, error) {
+	return collect(ctx, c, q, func(rows *sql.Rows) (a migrations.Applied, err error) {
+		var at int64
+		err = rows.Scan(&a.Number, &a.Name, &a.Checksum, &at)
+		a.At = Instant(at)
+		return a, err
+	}, `SELECT number, name, checksum, applied_at FROM {`+migrations.HistoryTable+`} ORDER BY number`)
+}

@@ -1,0 +1,253 @@
+package sqlstore
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"slices"
+
+	"github.com/google/uuid"
+
+	"github.com/boxpair/boxpair/producer"
+)
+
+// selects returns the conditions of f on parked events p with their events e.
+func selects(f producer.Filter) *where {
+	w := &where{}
+	w.add("p.id > ?", f.After)
+	if len(f.IDs) > 0 {
+		w.add("{of_events p}", f.IDs)
+	}
+	w.text("e.topic", f.Topic)
+	w.text("e.{event_key}", f.Key)
+	w.parked(names(f.States), f.Error, f.Since, f.Until)
+	return w
+}
+
+// ListParked reads parked events.
+func (s *Store) ListParked(ctx context.Context, f producer.Filter) ([]producer.Parked, error) {
+	w := selects(f)
+	list, err := collect(ctx, s.c, s.c.DB, func(rows *sql.Rows) (p producer.Parked, err error) {
+		var parked int64
+		var next, id sql.NullInt64
+		err = ScanRecord(rows, &p.Record, &id, &p.Seq, &p.Shard, &p.State, &p.Attempts, &parked, &next, &p.LastError, &p.Reason)
+		p.ParkedAt, p.NextAttemptAt = Instant(parked), Optional(next)
+		return p, err
+	}, `SELECT p.id, p.shard, p.state, p.attempts, p.parked_at, p.next_attempt_at, p.last_error, p.reason, `+RecordColumns+`
+		FROM {outbox_parked} p LEFT JOIN {outbox_events} e ON e.id = p.id
+		WHERE `+w.String()+` ORDER BY p.id LIMIT ?`, w.and(limitOf(f.Limit))...)
+	if err != nil {
+		return nil, fmt.Errorf("list parked events: %w", err)
+	}
+	return list, nil
+}
+
+// Attempts reads the attempts of an event.
+func (s *Store) Attempts(ctx context.Context, id uuid.UUID, limit int) ([]producer.Attempt, error) {
+	list, err := collect(ctx, s.c, s.c.DB, func(rows *sql.Rows) (a producer.Attempt, err error) {
+		var at int64
+		err = rows.Scan(&at, &a.Outcome, &a.Error, &a.Relay)
+		a.At = Instant(at)
+		return a, err
+	}, `SELECT a.at, a.outcome, a.error, a.relay FROM {outbox_events} e JOIN {outbox_attempts} a ON a.event_id = e.id
+		WHERE e.dispatch_id = ? ORDER BY a.id LIMIT ?`, id[:], limitOf(limit))
+	if err != nil {
+		return nil, fmt.Errorf("read attempts: %w", err)
+	}
+	return list, nil
+}
+
+// Deliveries reads when an event was delivered.
+func (s *Store) Deliveries(ctx context.Context, id uuid.UUID) ([]producer.Delivery, error) {
+	list, err := collect(ctx, s.c, s.c.DB, func(rows *sql.Rows) (d producer.Delivery, err error) {
+		var at int64
+		err = rows.Scan(&at, &d.Relay)
+		d.At = Instant(at)
+		return d, err
+	}, `SELECT r.delivered_at, r.relay FROM {outbox_events} e JOIN {outbox_receipts} r ON r.first_id <= e.id AND r.last_id >= e.id
+		WHERE e.dispatch_id = ? AND {in_receipt} ORDER BY r.delivered_at, r.id`, id[:])
+	if err != nil {
+		return nil, fmt.Errorf("read deliveries: %w", err)
+	}
+	return list, nil
+}
+
+// choice is a parked event that an operator's filter has selected.
+type choice struct {
+	seq   int64
+	id    uuid.UUID
+	shard int
+	key   string
+	state producer.State
+}
+
+// seqs returns the places of what was chosen, and the dispatch IDs.
+func seqs(list []choice) (seqs []int64, ids []uuid.UUID) {
+	for _, c := range list {
+		seqs, ids = append(seqs, c.seq), append(ids, c.id)
+	}
+	return seqs, ids
+}
+
+// choose selects parked events, locks the rows of their shards, and returns those that are still as the
+// filter wants them. Nobody changes them now.
+func (s *Store) choose(ctx context.Context, tx *sql.Tx, w *where, limit int) ([]choice, error) {
+	found, err := s.chosen(ctx, tx, w, limitOf(limit))
+	if err != nil || len(found) == 0 || !s.c.d.Locks {
+		return found, err
+	}
+	shards := make([]int64, len(found))
+	for i, c := range found {
+		shards[i] = int64(c.shard)
+	}
+	slices.Sort(shards)
+	if err := s.lockShards(ctx, tx, slices.Compact(shards)); err != nil {
+		return nil, err
+	}
+	these, _ := seqs(found)
+	return s.chosen(ctx, tx, w.with("p.id IN ?", these), len(these))
+}
+
+func (s *Store) chosen(ctx context.Context, tx *sql.Tx, w *where, limit int) ([]choice, error) {
+	list, err := collect(ctx, s.c, tx, func(rows *sql.Rows) (c choice, err error) {
+		var id sql.RawBytes
+		if err := rows.Scan(&c.seq, &id, &c.shard, &c.key, &c.state); err != nil {
+			return c, err
+		}
+		copy(c.id[:], id)
+		return c, nil
+	}, `SELECT p.id, e.dispatch_id, p.shard, p.{event_key}, p.state
+		FROM {outbox_parked} p LEFT JOIN {outbox_events} e ON e.id = p.id
+		WHERE `+w.String()+` ORDER BY p.id LIMIT ?`, w.and(limit)...)
+	return list, err
+}
+
+// lockShards locks the rows of shards, whoever owns them.
+func (s *Store) lockShards(ctx context.Context, tx *sql.Tx, shards []int64) error {
+	_, err := s.c.IDs(ctx, tx, `SELECT shard FROM {outbox_shards} {by PRIMARY} WHERE shard IN ? ORDER BY shard {lock}`, shards)
+	return err
+}
+
+// expired is the predicate for an event e that may not be sent again any more.
+const expired = `COALESCE(e.resend_seconds > 0 AND ` + StampOf + ` + e.resend_seconds * 1000000 <= {now}, 0)`
+
+// Redrive makes dead events retrying and due.
+func (s *Store) Redrive(ctx context.Context, f producer.Filter) (ids []uuid.UUID, refused int, err error) {
+	err = s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		ids, refused = nil, 0
+		w := selects(f).with("p.state = 'dead'")
+		if !f.Force {
+			late := w.with(expired)
+			err := s.c.One(ctx, tx, []any{&refused}, `SELECT COUNT(*) FROM {outbox_parked} p LEFT JOIN {outbox_events} e ON e.id = p.id
+				WHERE `+late.String(), late.args...)
+			if err != nil {
+				return err
+			}
+			w = w.with("NOT " + expired)
+		}
+		chosen, err := s.choose(ctx, tx, w, f.Limit)
+		if err != nil || len(chosen) == 0 {
+			return err
+		}
+		var these []int64
+		these, ids = seqs(chosen)
+		_, err = s.c.Exec(ctx, tx, `UPDATE {outbox_parked} SET state = 'retrying', attempts = 0, next_attempt_at = {now} WHERE id IN ?`, these)
+		if err != nil {
+			return err
+		}
+		if err := s.logAttempts(ctx, tx, these, "redriven", "", ""); err != nil {
+			return err
+		}
+		return s.rewind(ctx, tx, chosen)
+	})
+	if err != nil {
+		return nil, 0, fmt.Errorf("redrive: %w", err)
+	}
+	return ids, refused, nil
+}
+
+// Discard gives up parked events.
+func (s *Store) Discard(ctx context.Context, f producer.Filter, reason string) ([]uuid.UUID, error) {
+	var ids []uuid.UUID
+	err := s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		ids = nil
+		chosen, err := s.choose(ctx, tx, selects(f).with("p.state NOT IN ('discarded', 'cancelled')"), f.Limit)
+		if err != nil || len(chosen) == 0 {
+			return err
+		}
+		var these []int64
+		these, ids = seqs(chosen)
+		_, err = s.c.Exec(ctx, tx, `UPDATE {outbox_parked} SET state = 'discarded', reason = ?, next_attempt_at = NULL, discarded_at = {now}
+			WHERE id IN ?`, Text(reason), these)
+		if err != nil {
+			return err
+		}
+		if err := s.logAttempts(ctx, tx, these, "discarded", reason, ""); err != nil {
+			return err
+		}
+		for _, c := range chosen {
+			if err := s.succeed(ctx, tx, c); err != nil {
+				return err
+			}
+		}
+		return s.rewind(ctx, tx, chosen)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("discard: %w", err)
+	}
+	return ids, nil
+}
+
+// succeed promotes the event behind a discarded one. Behind a dead one it does so
+// only if no other dead one is left: a relay that goes on past dead events has
+// promoted it already, and one that holds their keys waits for all of them. Behind a
+// follower nobody has waited.
+func (s *Store) succeed(ctx context.Context, tx *sql.Tx, c choice) error {
+	switch c.state {
+	case producer.Retrying:
+		return s.promote(ctx, tx, c.shard, c.key)
+	case producer.Dead:
+		var held bool
+		err := s.c.One(ctx, tx, []any{&held}, `SELECT EXISTS (SELECT 1 FROM {outbox_parked} WHERE shard = ? AND state = 'dead' AND {event_key} = ?)`,
+			c.shard, Text(c.key))
+		if err != nil || held {
+			return err
+		}
+		return s.promote(ctx, tx, c.shard, c.key)
+	}
+	return nil
+}
+
+// rewind asks whoever owns the shards of what was changed to read them again.
+func (s *Store) rewind(ctx context.Context, tx *sql.Tx, changed []choice) error {
+	lowest := make(map[int]int64)
+	for _, c := range changed { // by ascending seq
+		if _, ok := lowest[c.shard]; !ok {
+			lowest[c.shard] = c.seq
+		}
+	}
+	for shard, seq := range lowest {
+		_, err := s.c.Exec(ctx, tx, `UPDATE {outbox_shards}
+			SET rewind_to = {least}(COALESCE(rewind_to, ?), ?), rewind_ticket = rewind_ticket + 1 WHERE shard = ?`, seq, seq, shard)
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Stats reads the state of the outbox.
+func (s *Store) Stats(ctx context.Context) (producer.Stats, error) {
+	var st producer.Stats
+	var oldest sql.NullInt64
+	err := s.c.One(ctx, s.c.DB, []any{&st.Pending, &st.Retrying, &st.Following, &st.Dead, &st.Owned, &st.Relays, &st.Deferred, &oldest},
+		s.c.d.Stats, countCap+1, countCap, countCap, countCap, countCap)
+	if err != nil {
+		return producer.Stats{}, fmt.Errorf("read outbox stats: %w", err)
+	}
+	if st.Pending > countCap {
+		st.Pending, st.PendingCapped = countCap, true
+	}
+	st.OldestPending = max(0, elapsed(oldest))
+	return st, nil
+}

@@ -1,0 +1,261 @@
+package sqlstore
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/boxpair/boxpair/producer"
+)
+
+// isHead holds for a parked event p that no earlier live event of its key stands
+// in front of. Events without a key have no order.
+const isHead = `(p.{event_key} = '' OR NOT EXISTS (
+	SELECT 1 FROM {outbox_parked} h WHERE h.shard = p.shard AND {live h} AND h.{event_key} = p.{event_key} AND h.id < p.id))`
+
+// Heal gives followers without a head one. Leases that are lost are passed over.
+func (s *Store) Heal(ctx context.Context, relay string, leases []producer.Lease, hold bool) error {
+	err := s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		owned, err := s.owned(ctx, tx, relay, leases)
+		if err != nil {
+			return err
+		}
+		for lease := range owned {
+			if err := s.c.d.Heal(ctx, tx, lease.Shard, hold); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("heal: %w", err)
+	}
+	return nil
+}
+
+// parkStmt parks an event; its key is read from the log. An event that was parked
+// before, discarded and sent anew by an operator, is parked again.
+const parkStmt = `
+INSERT INTO {outbox_parked} (id, shard, {event_key}, state, attempts, next_attempt_at, parked_at, last_error)
+SELECT n.id, n.shard, COALESCE(e.{event_key}, ''), ?, ?, {now} + ?, {now}, ?
+FROM (SELECT ? AS id, ? AS shard) n LEFT JOIN {outbox_events} e ON e.id = n.id WHERE true
+{again id} state = ?, attempts = ?, next_attempt_at = {now} + ?, parked_at = {now}, last_error = ?, reason = '', discarded_at = NULL`
+
+// park writes the row of an event that was taken out of the queue. It is due in a time, or has none.
+func (s *Store) park(ctx context.Context, tx *sql.Tx, shard int, id int64, state producer.State, attempts int, in sql.NullInt64, text string) error {
+	_, err := s.c.Exec(ctx, tx, parkStmt, string(state), attempts, in, Text(text), id, shard, string(state), attempts, in, Text(text))
+	return err
+}
+
+// Park moves events from the queue to the parked events.
+func (s *Store) Park(ctx context.Context, relay string, lease producer.Lease, failures []producer.Failure) (bool, error) {
+	lost, err := s.fenced(ctx, relay, lease, func(ctx context.Context, tx *sql.Tx) error {
+		for i := range failures {
+			f := &failures[i]
+			gone, err := s.c.d.Dequeue(ctx, tx, []producer.Mark{{Lease: lease, Seq: f.Seq, Round: f.Round}})
+			if err != nil {
+				return err
+			}
+			if len(gone) == 0 {
+				continue // of another round, or marked
+			}
+			state, in := nextState(f)
+			if err := s.park(ctx, tx, lease.Shard, f.Seq, state, f.Attempts, in, f.Error); err != nil {
+				return err
+			}
+			if err := s.logAttempts(ctx, tx, gone, f.Outcome.String(), f.Error, relay); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return false, fmt.Errorf("park: %w", err)
+	}
+	return lost, nil
+}
+
+// Follow moves events from the queue to the parked events, behind others of their keys.
+func (s *Store) Follow(ctx context.Context, relay string, lease producer.Lease, marks []producer.Mark) (bool, error) {
+	lost, err := s.fenced(ctx, relay, lease, func(ctx context.Context, tx *sql.Tx) error {
+		gone, err := s.c.d.Dequeue(ctx, tx, marks)
+		if err != nil {
+			return err
+		}
+		for _, id := range gone {
+			if err := s.park(ctx, tx, lease.Shard, id, producer.Following, 0, sql.NullInt64{}, ""); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return false, fmt.Errorf("follow: %w", err)
+	}
+	return lost, nil
+}
+
+const (
+	// dueStmt reads retrying events that are due; the index has them by time.
+	dueStmt = `
+SELECT p.id, p.shard, p.attempts, p.state, p.next_attempt_at, ` + RecordColumns + `
+FROM {outbox_parked} p LEFT JOIN {outbox_events} e ON e.id = p.id
+WHERE p.state = 'retrying' AND p.next_attempt_at <= ? AND p.next_attempt_at >= ? AND (p.next_attempt_at > ? OR p.id > ?)
+  AND p.shard IN ? AND ` + isHead + ` ORDER BY p.next_attempt_at, p.id LIMIT ?`
+	nextDueStmt = `
+SELECT p.next_attempt_at FROM {outbox_parked} p
+WHERE p.state = 'retrying' AND p.next_attempt_at > ? AND p.shard IN ? AND ` + isHead + ` ORDER BY p.next_attempt_at LIMIT 1`
+)
+
+// Due reads heads that are due. The next one is looked for first: what changes in between is due, or is found
+// by the next call.
+func (s *Store) Due(ctx context.Context, shards []int, after producer.DuePoint, limit int) (due []producer.Queued, next time.Duration, err error) {
+	var then int64
+	at, err := s.c.Now(ctx, s.c.DB)
+	if err == nil {
+		err = s.c.One(ctx, s.c.DB, []any{&then}, nextDueStmt, at, shards)
+	}
+	switch {
+	case err == nil:
+		next = time.Duration(then-at) * time.Microsecond
+	case !errors.Is(err, sql.ErrNoRows):
+		return nil, 0, fmt.Errorf("read when events are due: %w", err)
+	}
+	from := after.At.UnixMicro()
+	err = s.c.Each(ctx, s.c.DB, func(rows *sql.Rows) error {
+		var e producer.Queued
+		var dueAt int64
+		err := ScanQueued(rows, &e, &e.Seq, &e.Shard, &e.Attempts, &e.State, &dueAt)
+		e.DueAt = Instant(dueAt)
+		due = append(due, e)
+		return err
+	}, dueStmt, at, from, from, after.Seq, shards, limit)
+	if err != nil {
+		return nil, 0, fmt.Errorf("read due events: %w", err)
+	}
+	return due, next, nil
+}
+
+// FetchParked reads the live events of one key.
+func (s *Store) FetchParked(ctx context.Context, shard int, key string, limit int) ([]producer.Queued, error) {
+	live, err := collect(ctx, s.c, s.c.DB, func(rows *sql.Rows) (e producer.Queued, err error) {
+		err = ScanQueued(rows, &e, &e.Seq, &e.Attempts, &e.State)
+		e.Shard = shard
+		return e, err
+	}, `SELECT p.id, p.attempts, p.state, `+RecordColumns+`
+		FROM {outbox_parked} p LEFT JOIN {outbox_events} e ON e.id = p.id
+		WHERE p.shard = ? AND {live p} AND p.{event_key} = ? ORDER BY p.id LIMIT ?`, shard, Text(key), limit)
+	if err != nil {
+		return nil, fmt.Errorf("fetch parked events of shard %d: %w", shard, err)
+	}
+	return live, nil
+}
+
+// Retry records further failures of parked events.
+func (s *Store) Retry(ctx context.Context, relay string, lease producer.Lease, failures []producer.Failure, hold bool) (bool, error) {
+	lost, err := s.fenced(ctx, relay, lease, func(ctx context.Context, tx *sql.Tx) error {
+		for i := range failures {
+			if err := s.retry(ctx, tx, relay, lease.Shard, &failures[i], hold); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return false, fmt.Errorf("retry: %w", err)
+	}
+	return lost, nil
+}
+
+func (s *Store) retry(ctx context.Context, tx *sql.Tx, relay string, shard int, f *producer.Failure, hold bool) error {
+	// Only while it is live: an operator may have discarded it meanwhile. A follower is sent
+	// as soon as its predecessor is confirmed, and may fail before it is promoted. The attempts
+	// make it harmless to repeat this: what it buried may have been redriven since.
+	var key string
+	err := s.c.One(ctx, tx, []any{&key}, `SELECT p.{event_key} FROM {outbox_parked} p WHERE p.id = ? AND p.shard = ? AND p.attempts = ? AND {live p}`,
+		f.Seq, shard, f.Attempts-1)
+	if errors.Is(err, sql.ErrNoRows) {
+		return nil
+	} else if err != nil {
+		return err
+	}
+	state, in := nextState(f)
+	_, err = s.c.Exec(ctx, tx, `UPDATE {outbox_parked} SET state = ?, attempts = ?, next_attempt_at = {now} + ?, last_error = ? WHERE id = ?`,
+		string(state), f.Attempts, in, Text(f.Error), f.Seq)
+	if err != nil {
+		return err
+	}
+	if err := s.logAttempts(ctx, tx, []int64{f.Seq}, f.Outcome.String(), f.Error, relay); err != nil {
+		return err
+	}
+	if !f.Dead || hold {
+		return nil
+	}
+	return s.promote(ctx, tx, shard, key)
+}
+
+// nextState returns the state of a failed event and in how many microseconds it is due.
+func nextState(f *producer.Failure) (producer.State, sql.NullInt64) {
+	if f.Dead {
+		return producer.Dead, sql.NullInt64{}
+	}
+	return producer.Retrying, sql.NullInt64{Int64: Micros(f.RetryIn), Valid: true}
+}
+
+// promote makes the next live event of a key retrying and due. The row of the shard is locked.
+func (s *Store) promote(ctx context.Context, tx *sql.Tx, shard int, key string) error {
+	if key == "" {
+		return nil // nobody waits
+	}
+	var id sql.NullInt64
+	err := s.c.One(ctx, tx, []any{&id}, `SELECT MIN(p.id) FROM {outbox_parked} p WHERE p.shard = ? AND {live p} AND p.{event_key} = ?`, shard, Text(key))
+	if err != nil || !id.Valid {
+		return err
+	}
+	_, err = s.c.Exec(ctx, tx, `UPDATE {outbox_parked} SET state = 'retrying', next_attempt_at = {now} WHERE id = ?`, id.Int64)
+	return err
+}
+
+// Sent removes parked events that were delivered. One that was discarded meanwhile
+// stays so, and gets its receipt: both are true.
+func (s *Store) Sent(ctx context.Context, relay string, lease producer.Lease, seqs []int64) (bool, error) {
+	if len(seqs) == 0 {
+		return false, nil
+	}
+	lost, err := s.fenced(ctx, relay, lease, func(ctx context.Context, tx *sql.Tx) error {
+		var live, delivered []int64
+		keys := make(map[string]struct{})
+		err := s.c.Each(ctx, tx, func(rows *sql.Rows) error {
+			var id int64
+			var key string
+			var lives bool
+			err := rows.Scan(&id, &key, &lives)
+			if delivered = append(delivered, id); lives {
+				live = append(live, id)
+				keys[key] = struct{}{}
+			}
+			return err
+		}, `SELECT p.id, p.{event_key}, {live p} FROM {outbox_parked} p WHERE p.id IN ? AND +p.shard = ? AND ({live p} OR p.state = 'discarded')
+			ORDER BY p.id`, seqs, lease.Shard) // + keeps it from reading the shard instead
+		if err != nil {
+			return err
+		}
+		if len(live) > 0 {
+			if _, err := s.c.Exec(ctx, tx, `DELETE FROM {outbox_parked} WHERE id IN ?`, live); err != nil {
+				return err
+			}
+		}
+		for key := range keys {
+			if err := s.promote(ctx, tx, lease.Shard, key); err != nil {
+				return err
+			}
+		}
+		return s.receipt(ctx, tx, relay, delivered)
+	})
+	if err != nil {
+		return false, fmt.Errorf("remove sent events: %w", err)
+	}
+	return lost, nil
+}

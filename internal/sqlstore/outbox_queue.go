@@ -1,0 +1,202 @@
+package sqlstore
+
+import (
+	"context"
+	"database/sql"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/boxpair/boxpair/internal/fault"
+	"github.com/boxpair/boxpair/producer"
+)
+
+// StampOf is the stamp of an event e.
+const StampOf = `{greatest}(e.created_at, COALESCE(e.due_at, e.created_at))`
+
+// RecordColumns are the columns of an event, as [ScanRecord] takes them. The first is NULL
+// if the log has no such event.
+const RecordColumns = `
+e.id, e.dispatch_id, e.digest, e.topic, e.{event_key}, e.type, e.producer, e.source, e.version, e.event_index,
+e.schema_version, e.content_type, e.correlation_id, e.traceparent, e.tracestate, e.occurred_at, ` + StampOf + `,
+e.headers, e.payload, e.resend_seconds`
+
+// ScanQueued reads a row that has [RecordColumns] behind those for first.
+func ScanQueued(rows *sql.Rows, q *producer.Queued, first ...any) error {
+	var id sql.NullInt64
+	if err := ScanRecord(rows, &q.Record, &id, first...); err != nil {
+		return err
+	}
+	q.Missing = !id.Valid
+	return nil
+}
+
+// ScanRecord reads an event behind the columns for first.
+func ScanRecord(rows *sql.Rows, r *producer.Record, id *sql.NullInt64, first ...any) error {
+	var dispatch, digest, headers, payload sql.RawBytes
+	var text [9]sql.NullString // topic, key, type, producer, source, content type, correlation ID, trace context
+	var version, index, schema, occurred, created, resend sql.NullInt64
+	err := rows.Scan(append(first, id, &dispatch, &digest, &text[0], &text[1], &text[2], &text[3], &text[4], &version, &index,
+		&schema, &text[5], &text[6], &text[7], &text[8], &occurred, &created, &headers, &payload, &resend)...)
+	if err != nil || !id.Valid {
+		return err
+	}
+	if r.ID, err = uuid.FromBytes(dispatch); err != nil {
+		return fmt.Errorf("event %d: dispatch ID: %w", id.Int64, err)
+	}
+	if len(digest) != len(r.Digest) {
+		return fmt.Errorf("event %d: digest has %d bytes", id.Int64, len(digest))
+	}
+	r.Digest = Digest(digest)
+	r.Topic, r.Key, r.Type, r.Producer, r.Source = text[0].String, text[1].String, text[2].String, text[3].String, text[4].String
+	r.ContentType, r.CorrelationID, r.TraceParent, r.TraceState = text[5].String, text[6].String, text[7].String, text[8].String
+	r.Version, r.Index, r.SchemaVersion = version.Int64, int(index.Int64), int(schema.Int64)
+	r.OccurredAt, r.Stamp = Instant(occurred.Int64), Instant(created.Int64)
+	r.ResendFor = time.Duration(resend.Int64) * time.Second
+	r.SetResend()
+	r.Payload = slices.Clone([]byte(payload))
+	if string(headers) != "{}" {
+		if err := json.Unmarshal(headers, &r.Headers); err != nil {
+			return fmt.Errorf("event %d: headers are not a JSON object of strings", id.Int64)
+		}
+	}
+	return nil
+}
+
+const maxID = 1<<63 - 1
+
+// Through returns the last place of a range.
+func Through(r *producer.Range) int64 {
+	if r.Through == 0 {
+		return maxID
+	}
+	return r.Through
+}
+
+// BeginAppend does what comes before the first statement of an Append: it ties tx to its writer and encodes the headers of
+// records.
+func (c *Core) BeginAppend(ctx context.Context, tx *sql.Tx, writer uuid.UUID, records []producer.Record) (headers []string, err error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	headers = make([]string, len(records))
+	for i := range records {
+		if headers[i], err = encodeHeaders(records[i].Headers); err != nil {
+			return nil, fmt.Errorf("event %d: %w", i, err)
+		}
+	}
+	if !c.Writers.tie(tx, writer) {
+		return nil, producer.ErrSecondWriter
+	}
+	return headers, nil
+}
+
+// Writers names nobody: those who could write below what was read wait for one another, so the IDs of a
+// shard become visible in their order.
+func (s *Store) Writers(context.Context) ([]string, error) { return nil, nil }
+
+// Listen returns [producer.ErrNoSignal]: relays in other processes poll, and those
+// in this one are woken by their outbox.
+func (s *Store) Listen(context.Context, func()) error { return producer.ErrNoSignal }
+
+// Notify returns [producer.ErrNoSignal].
+func (s *Store) Notify(context.Context) error { return producer.ErrNoSignal }
+
+// FetchKey reads queue rows of one key. It leaves missing events out, since their key is not known.
+func (s *Store) FetchKey(ctx context.Context, shard int, key string, from int64, limit int) ([]producer.Queued, error) {
+	queued, err := collect(ctx, s.c, s.c.DB, func(rows *sql.Rows) (q producer.Queued, err error) {
+		err = ScanQueued(rows, &q, &q.Seq, &q.Round)
+		q.Shard = shard
+		return q, err
+	}, `SELECT q.id, q.round, `+RecordColumns+` FROM {outbox_queue} q {then_join} {outbox_events} e ON e.id = q.id
+		WHERE q.shard = ? AND q.id >= ? AND e.{event_key} = ? ORDER BY q.id LIMIT ?`, shard, from, Text(key), limit)
+	if err != nil {
+		return nil, fmt.Errorf("fetch key of shard %d: %w", shard, err)
+	}
+	return queued, nil
+}
+
+// Mark removes the queue rows of delivered events, and writes one receipt for those that
+// there were.
+func (s *Store) Mark(ctx context.Context, relay string, marks []producer.Mark) ([]int, error) {
+	if len(marks) == 0 {
+		return nil, nil
+	}
+	leases := make([]producer.Lease, len(marks))
+	for i, m := range marks {
+		leases[i] = m.Lease
+	}
+	var lost []int
+	err := s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		lost = nil
+		owned, err := s.owned(ctx, tx, relay, leases)
+		if err != nil {
+			return err
+		}
+		var mine []producer.Mark
+		for _, m := range marks {
+			if owned[m.Lease] {
+				mine = append(mine, m)
+			} else {
+				lost = append(lost, m.Shard)
+			}
+		}
+		gone, err := s.c.d.Dequeue(ctx, tx, mine)
+		if err != nil {
+			return err
+		}
+		if err := s.receipt(ctx, tx, relay, gone); err != nil {
+			return err
+		}
+		return fault.Hit(ctx, fault.R7)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("mark: %w", err)
+	}
+	slices.Sort(lost)
+	return slices.Compact(lost), nil
+}
+
+// ByRound groups the places of marks by shard and round.
+func ByRound(marks []producer.Mark) map[Round][]int64 {
+	groups := make(map[Round][]int64)
+	for _, m := range marks {
+		at := Round{Shard: m.Shard, Round: m.Round}
+		groups[at] = append(groups[at], m.Seq)
+	}
+	return groups
+}
+
+// Round is a shard and a round of its queue.
+type Round struct {
+	// Shard is the shard.
+	Shard int
+	// Round is 0, but for replayed events.
+	Round int64
+}
+
+// receipt records that events were delivered now. The IDs ascend.
+func (s *Store) receipt(ctx context.Context, tx *sql.Tx, relay string, ids []int64) error {
+	if len(ids) == 0 {
+		return nil
+	}
+	if err := s.c.d.Receipt(ctx, tx, relay, ids); err != nil || !s.c.AllAttempts {
+		return err
+	}
+	return s.logAttempts(ctx, tx, ids, "confirmed", "", relay)
+}
+
+// logAttempts records what happened to events, in the order in which they are given.
+func (s *Store) logAttempts(ctx context.Context, tx *sql.Tx, ids []int64, outcome, text, relay string) error {
+	for part := range slices.Chunk(ids, atOnce) {
+		_, err := s.c.Exec(ctx, tx, `INSERT INTO {outbox_attempts} (event_id, at, outcome, error, relay)
+			SELECT l.value, {now}, ?, ?, ? FROM ? l WHERE true`, outcome, Text(text), Text(relay), Rows(part))
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,120 @@
+// Package sqlstoretest is what the tests of the stores on MySQL and SQLite have in common: the contracts of package storetest
+// on a database/sql database, and short ways to write to one and look behind a store. For tests only.
+package sqlstoretest
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"testing"
+
+	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/consumer/request"
+	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/storetest"
+)
+
+// Store is a store on a database/sql database.
+type Store interface {
+	producer.Store[*sql.Tx]
+	consumer.Store[*sql.Tx]
+	consumer.EffectStore[*sql.Tx]
+	request.Store[*sql.Tx]
+}
+
+// Contract has the tests that a store keeps its contracts. Each runs in parallel with others.
+type Contract struct {
+	// Open returns an empty database and a store on it, for one test. What it needs to close, it closes in t.Cleanup.
+	Open func(t *testing.T) (*sql.DB, Store)
+	// Table creates the table effects, in which an id numbers the rows, and name is not NULL.
+	Table string
+	// ShardWriters and OneWriter are those of the fixtures.
+	ShardWriters, OneWriter bool
+}
+
+// Producer tests the contract of [producer.Store].
+func (c *Contract) Producer(t *testing.T) {
+	t.Parallel()
+	storetest.Producer(t, func(t *testing.T) storetest.OutboxFixture[*sql.Tx] {
+		db, store := c.Open(t)
+		return storetest.OutboxFixture[*sql.Tx]{
+			Store: store, Begin: beginner(db), Commit: commit, Rollback: rollback,
+			ShardWriters: c.ShardWriters, OneWriter: c.OneWriter,
+		}
+	})
+}
+
+// Consumer tests the contract of [consumer.Store].
+func (c *Contract) Consumer(t *testing.T) {
+	t.Parallel()
+	storetest.Consumer(t, c.inbox)
+}
+
+// Effects tests the contract of [consumer.EffectStore].
+func (c *Contract) Effects(t *testing.T) {
+	t.Parallel()
+	storetest.Effects(t, c.inbox)
+}
+
+// Requests tests the contract of [request.Store].
+func (c *Contract) Requests(t *testing.T) {
+	t.Parallel()
+	storetest.Requests(t, func(t *testing.T) storetest.RequestFixture[*sql.Tx] {
+		db, store := c.Open(t)
+		return storetest.RequestFixture[*sql.Tx]{Store: store, Begin: beginner(db), Commit: commit, Rollback: rollback, OneWriter: c.OneWriter}
+	})
+}
+
+func (c *Contract) inbox(t *testing.T) storetest.InboxFixture[*sql.Tx] {
+	db, store := c.Open(t)
+	return c.Inbox(t, db, store)
+}
+
+// Inbox returns the fixture of a store on db, in which it creates the table of effects.
+func (c *Contract) Inbox(t *testing.T, db *sql.DB, store Store) storetest.InboxFixture[*sql.Tx] {
+	t.Helper()
+	Run(t, db, c.Table)
+	return storetest.InboxFixture[*sql.Tx]{
+		Store: store,
+		Effect: func(ctx context.Context, tx *sql.Tx, name string) error {
+			_, err := tx.ExecContext(ctx, `INSERT INTO effects (name) VALUES (?)`, name)
+			return err
+		},
+		Effects: func(ctx context.Context) ([]string, error) { return effects(ctx, db) },
+		Break: func(ctx context.Context, tx *sql.Tx) error {
+			_, err := tx.ExecContext(ctx, `INSERT INTO effects (name) VALUES (NULL)`)
+			return err
+		},
+		OneWriter: c.OneWriter,
+	}
+}
+
+func effects(ctx context.Context, db *sql.DB) ([]string, error) {
+	rows, err := db.QueryContext(ctx, `SELECT name FROM effects ORDER BY id`)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = rows.Close() }()
+	var names []string
+	for rows.Next() {
+		var name string
+		if err := rows.Scan(&name); err != nil {
+			return nil, err
+		}
+		names = append(names, name)
+	}
+	return names, rows.Err()
+}
+
+func beginner(db *sql.DB) func(context.Context) (*sql.Tx, error) {
+	return func(ctx context.Context) (*sql.Tx, error) { return db.BeginTx(ctx, nil) }
+}
+
+func commit(_ context.Context, tx *sql.Tx) error { return tx.Commit() }
+
+func rollback(_ context.Context, tx *sql.Tx) error {
+	if err := tx.Rollback(); !errors.Is(err, sql.ErrTxDone) { // a conflict has rolled it back
+		return err
+	}
+	return nil
+}

@@ -1,0 +1,63 @@
+package sqlstoretest
+
+import (
+	"database/sql"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/boxpair/boxpair/idgen"
+	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/storetest"
+)
+
+// ConfirmedAttempt tests that a store that keeps all attempts keeps a confirmed one. It returns the event.
+func ConfirmedAttempt(t *testing.T, store interface {
+	Store
+	writer
+},
+) producer.Record {
+	t.Helper()
+	r := Record("key", 1, "payload")
+	Write(t, store, r)
+	grants, err := store.Acquire(t.Context(), "relay", time.Hour, idgen.Shards)
+	if err != nil {
+		t.Fatal(err)
+	}
+	queued, err := store.Fetch(t.Context(), []producer.Range{{Shard: r.Shard, Limit: 1}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	mark := producer.Mark{Lease: grants[r.Shard].Lease, Seq: queued[0].Seq}
+	if _, err := store.Mark(t.Context(), "relay", []producer.Mark{mark}); err != nil {
+		t.Fatal(err)
+	}
+	attempts, err := store.Attempts(t.Context(), r.ID, 10)
+	if err != nil || len(attempts) != 1 || attempts[0].Outcome != "confirmed" || attempts[0].Relay != "relay" {
+		t.Errorf("attempts are %+v, %v", attempts, err)
+	}
+	return r
+}
+
+// InboxStatus tests what the view of the inbox says of messages; arg is how it takes a dispatch ID.
+func (c *Contract) InboxStatus(t *testing.T, arg func(id uuid.UUID) any) {
+	t.Parallel()
+	db, store := c.Open(t)
+	storetest.InboxStatus(t, c.Inbox(t, db, store), func(id uuid.UUID) (state, why string, attempts int, err error) {
+		err = db.QueryRowContext(t.Context(), `SELECT state, why, attempts FROM boxpair_inbox_status WHERE dispatch_id = ?`, arg(id)).
+			Scan(&state, &why, &attempts)
+		return state, why, attempts, err
+	})
+}
+
+// AllAttempts tests that a store that keeps all attempts has applied messages in the history.
+func (c *Contract) AllAttempts(t *testing.T, open func(db *sql.DB) (Store, error)) {
+	t.Parallel()
+	db, _ := c.Open(t)
+	store, err := open(db)
+	if err != nil {
+		t.Fatal(err)
+	}
+	storetest.AllAttempts(t, c.Inbox(t, db, store))
+}

@@ -1,0 +1,181 @@
+package sqlstore
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+	"weak"
+
+	"github.com/google/uuid"
+)
+
+// Writers remembers which writer a transaction is tied to, whether a write has failed in it, and how deep its
+// savepoints are. A database has nothing of the kind that lives as long as a transaction, so it is kept here, under a weak
+// pointer: the entry goes when the transaction is garbage.
+type Writers struct {
+	mu sync.Mutex
+	of map[weak.Pointer[sql.Tx]]tied
+}
+
+type tied struct {
+	writer    uuid.UUID
+	depth     int
+	abandoned bool
+}
+
+// change changes what is remembered of tx.
+func (w *Writers) change(tx *sql.Tx, change func(t *tied)) {
+	p := weak.Make(tx)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	t, ok := w.of[p]
+	if !ok {
+		if w.of == nil {
+			w.of = make(map[weak.Pointer[sql.Tx]]tied)
+		}
+		runtime.AddCleanup(tx, w.forget, p)
+	}
+	change(&t)
+	w.of[p] = t
+}
+
+// tie ties tx to writer and tells whether it is tied to no other.
+func (w *Writers) tie(tx *sql.Tx, writer uuid.UUID) (mine bool) {
+	w.change(tx, func(t *tied) {
+		if t.writer == uuid.Nil {
+			t.writer = writer
+		}
+		mine = t.writer == writer
+	})
+	return mine
+}
+
+// deeper changes the depth of savepoints by n, and returns it.
+func (w *Writers) deeper(tx *sql.Tx, n int) (depth int) {
+	w.change(tx, func(t *tied) {
+		t.depth += n
+		depth = t.depth
+	})
+	return depth
+}
+
+// abandon notes that a write in tx has failed.
+func (w *Writers) abandon(tx *sql.Tx) {
+	w.change(tx, func(t *tied) { t.abandoned = true })
+}
+
+// abandoned tells whether a write in tx has failed.
+func (w *Writers) abandoned(tx *sql.Tx) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.of[weak.Make(tx)].abandoned
+}
+
+func (w *Writers) forget(p weak.Pointer[sql.Tx]) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.of, p)
+}
+
+// Len returns how many transactions are remembered.
+func (w *Writers) Len() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.of)
+}
+
+// Abandon makes tx unable to commit. A failed statement alone does not, and a caller could ignore it.
+func (c *Core) Abandon(tx *sql.Tx) error {
+	c.Writers.abandon(tx)
+	if err := tx.Rollback(); err != nil && !errors.Is(err, sql.ErrTxDone) {
+		return fmt.Errorf("roll back: %w", err)
+	}
+	return nil
+}
+
+// Run runs fn in tx and commits. If fn fails, panics or calls Goexit, tx is rolled back.
+func Run(ctx context.Context, tx *sql.Tx, fn func(ctx context.Context, tx *sql.Tx) error, commit func(context.Context, *sql.Tx) error) error {
+	defer func() { _ = tx.Rollback() }() // after a COMMIT it does nothing
+	if err := fn(ctx, tx); err != nil {
+		return err
+	}
+	return commit(ctx, tx)
+}
+
+// ReadOnly runs fn in a transaction that is read-only, with the options of the database, and is rolled back.
+func (c *Core) ReadOnly(ctx context.Context, opts sql.TxOptions, fn func(ctx context.Context, tx *sql.Tx) error) error {
+	opts.ReadOnly = true
+	tx, err := c.DB.BeginTx(ctx, &opts)
+	if err != nil {
+		return fmt.Errorf("begin: %w", err)
+	}
+	defer func() { _ = tx.Rollback() }()
+	return fn(ctx, tx)
+}
+
+// errEnded is for a function that has committed or rolled back by itself.
+var errEnded = errors.New("commit: the transaction was ended by the function that it was given to")
+
+// Commit commits tx, and tells apart what a failure means. Of an error that the database has given, failed does.
+func (c *Core) Commit(ctx context.Context, tx *sql.Tx, failed func(err error) error) error {
+	err := tx.Commit()
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, sql.ErrTxDone) && c.Writers.abandoned(tx):
+		return &CommitError{Err: errors.New("a write of events had failed")}
+	case ctx.Err() != nil && (errors.Is(err, sql.ErrTxDone) || errors.Is(err, ctx.Err())):
+		return fmt.Errorf("commit: %w", context.Cause(ctx)) // database/sql has rolled back
+	case errors.Is(err, sql.ErrTxDone):
+		return errEnded
+	}
+	return failed(err)
+}
+
+// savepoint begins the names of the stores' savepoints.
+const savepoint = "boxpair_savepoint"
+
+// Savepoint runs fn within a savepoint of tx. A name that is set again may replace the savepoint that had it, so each depth has
+// its own.
+func (s *Store) Savepoint(ctx context.Context, tx *sql.Tx, fn func(ctx context.Context, tx *sql.Tx) error) (err error) {
+	depth := s.c.Writers.deeper(tx, 1)
+	defer s.c.Writers.deeper(tx, -1)
+	name := fmt.Sprintf("%s%d", savepoint, depth)
+	if _, err := tx.ExecContext(ctx, "SAVEPOINT "+name); err != nil {
+		return fmt.Errorf("savepoint: %w", err)
+	}
+	released := false
+	defer func() {
+		if released {
+			return
+		}
+		if failed := undo(ctx, tx, name, s.c.d.Lost); failed != nil {
+			err = errors.Join(err, failed)
+		}
+	}()
+	if err := fn(ctx, tx); err != nil {
+		return err
+	}
+	if _, err := tx.ExecContext(ctx, "RELEASE SAVEPOINT "+name); err != nil {
+		return fmt.Errorf("release savepoint: %w", err)
+	}
+	released = true
+	return nil
+}
+
+// undo rolls back to the savepoint. If that cannot be done, all of tx is rolled
+// back, since what the savepoint holds must not be committed.
+func undo(ctx context.Context, tx *sql.Tx, name string, lost error) error {
+	ctx = context.WithoutCancel(ctx)
+	_, err := tx.ExecContext(ctx, "ROLLBACK TO SAVEPOINT "+name)
+	if err == nil {
+		_, err = tx.ExecContext(ctx, "RELEASE SAVEPOINT "+name)
+	}
+	if err == nil || errors.Is(err, sql.ErrTxDone) || errors.Is(err, lost) {
+		return nil // a transaction that is gone needs nothing undone
+	}
+	return errors.Join(fmt.Errorf("roll back to savepoint: %w", err), tx.Rollback())
+}

@@ -1,0 +1,119 @@
+package mysql
+
+import (
+	"context"
+	"database/sql"
+	"encoding/hex"
+	"encoding/json"
+	"strconv"
+	"strings"
+
+	"github.com/google/uuid"
+
+	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/internal/sqlstore"
+)
+
+// words are what MySQL and MariaDB say in their own way. Columns are not named after what is a keyword here.
+var words = map[string]string{
+	// The clock, whatever the time zone of the session.
+	"now":       `TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))`,
+	"event_key": "event_key", "message_key": "message_key", "request_key": "request_key",
+	"greatest": "GREATEST", "least": "LEAST",
+	"lock": "FOR UPDATE", "lock_free": "FOR UPDATE SKIP LOCKED", "by": "FORCE INDEX ($)",
+	"then_join": "STRAIGHT_JOIN",
+	"again":     "ON DUPLICATE KEY UPDATE",
+	// INSERT IGNORE would share the lock of a row that is there, and two copies that wait for a third could not both go on. Only
+	// a change tells such a row from a new one, whatever the connection counts as affected: a new one counts 1.
+	"once":  "ON DUPLICATE KEY UPDATE copies = copies + 1",
+	"live":  "$.live = 1",
+	"first": "$.live = 1",
+	"waits": "$.live = 1",
+
+	"of_events":  "e.dispatch_id IN ?",
+	"in_receipt": "JSON_CONTAINS(r.event_ids, CAST(e.id AS CHAR))",
+	"by_newest":  "FORCE INDEX (applied)",
+	"newest":     "applied_at",
+	"be_newest":  "",
+}
+
+// statsStmt counts through indexes only, and no further than the cap. The oldest
+// event is found by one look into the queue per shard; replayed ones were delivered in their time. Deferred ones
+// count from when they are due, also where no relay has moved them.
+const statsStmt = `
+SELECT (SELECT COUNT(*) FROM (SELECT 1 FROM {outbox_queue} LIMIT ?) a),
+       (SELECT COUNT(*) FROM (SELECT 1 FROM {outbox_parked} WHERE state = 'retrying' LIMIT ?) b),
+       (SELECT COUNT(*) FROM (SELECT 1 FROM {outbox_parked} WHERE state = 'following' LIMIT ?) c),
+       (SELECT COUNT(*) FROM (SELECT 1 FROM {outbox_parked} WHERE state = 'dead' LIMIT ?) d),
+       (SELECT COUNT(*) FROM {outbox_shards} WHERE owner IS NOT NULL AND lease_until > {now}),
+       (SELECT COUNT(*) FROM {outbox_relays} WHERE seen_until > {now}),
+       (SELECT COUNT(*) FROM (SELECT 1 FROM {outbox_deferred} LIMIT ?) f),
+       (SELECT GREATEST(0, {now} - MIN(t.at)) FROM (
+           SELECT ` + sqlstore.StampOf + ` AS at FROM (
+               SELECT (SELECT q.id FROM {outbox_queue} q WHERE q.shard = s.shard AND q.round = 0 ORDER BY q.id LIMIT 1) AS id FROM {outbox_shards} s
+               UNION ALL SELECT MIN(id) FROM {outbox_parked} WHERE live = 1) o JOIN {outbox_events} e ON e.id = o.id
+           UNION ALL
+           SELECT (SELECT MIN(d.due_at) FROM {outbox_deferred} d WHERE d.shard = s.shard AND d.due_at <= {now}) FROM {outbox_shards} s) t)`
+
+// dialect returns what is MySQL's own in a store. Statements go on with their contexts only.
+func (s *Store) dialect() sqlstore.Dialect {
+	return sqlstore.Dialect{
+		Names: s.names, Words: words, List: literals, Text: func(text string) any { return []byte(text) }, Limited: true, Locks: true,
+		Write: s.write, Read: s.read, Claiming: s.claiming, Lost: ErrTransactionLost, Claimed: claimed, LockKeys: s.lockMessageKeys,
+		Whole: func(ctx context.Context) context.Context { return ctx },
+		Alone: func(context.Context, *sql.Tx) error { return nil },
+		Stats: statsStmt, Dequeue: s.dequeue, Receipt: s.receipt, Heal: s.heal,
+		RemoveEvents: s.removeEvents, ClaimToPark: s.claimToPark, ForgetIDs: s.forgetIDs,
+	}
+}
+
+// literals writes a list in parentheses. A server plans for the values that it sees, and InterpolateParams would write them there
+// anyway; only texts need the driver for it.
+func literals(list any) (text string, args []any) {
+	switch of := list.(type) {
+	case []int:
+		return parenthesised(of, func(n int) string { return strconv.Itoa(n) }), nil
+	case []int64:
+		return parenthesised(of, func(n int64) string { return strconv.FormatInt(n, 10) }), nil
+	case []uuid.UUID:
+		return parenthesised(of, func(id uuid.UUID) string { return "0x" + hex.EncodeToString(id[:]) }), nil
+	case []string:
+		for _, s := range of {
+			args = append(args, s)
+		}
+		return parenthesised(of, func(string) string { return "?" }), args
+	}
+	array, err := json.Marshal(list)
+	if err != nil {
+		panic(err) // numbers can be encoded
+	}
+	return `JSON_TABLE('` + string(array) + `', '$[*]' COLUMNS (value BIGINT PATH '$'))`, nil
+}
+
+func parenthesised[T any](list []T, write func(T) string) string {
+	if len(list) == 0 {
+		return "(NULL)"
+	}
+	var out strings.Builder
+	for i := range list {
+		out.WriteByte("(,"[min(i, 1)])
+		out.WriteString(write(list[i]))
+	}
+	out.WriteByte(')')
+	return out.String()
+}
+
+// claimed ends the lock timeout of a claim.
+func claimed(ctx context.Context, tx *sql.Tx, c *consumer.Claim) error {
+	if c.LockTimeout <= 0 {
+		return nil
+	}
+	_, err := tx.ExecContext(ctx, restoreLock)
+	return err
+}
+
+// numbers returns a list of numbers or IDs in parentheses, for IN.
+func numbers(list any) string {
+	text, _ := literals(list)
+	return text
+}
