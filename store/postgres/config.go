@@ -38,6 +38,7 @@ type Store struct {
 	names migrations.Names
 	iso   pgx.TxIsoLevel
 	mode  pgx.QueryExecMode
+	keeps bool // prepared statements, see [Store.kept]
 	sql   statements
 
 	allAttempts bool
@@ -70,6 +71,7 @@ func New(pool *pgxpool.Pool, cfg Config) (*Store, error) {
 		names: names,
 		iso:   cfg.Isolation,
 		mode:  planEach(pool),
+		keeps: prepares(pool),
 		sql:   newStatements(names),
 
 		allAttempts: cfg.AllAttempts,
@@ -100,6 +102,15 @@ func planEach(pool *pgxpool.Pool) pgx.QueryExecMode {
 		return pgx.QueryExecModeCacheDescribe // one round trip, the first time apart
 	}
 	return pgx.QueryExecModeDescribeExec
+}
+
+// prepares tells whether the pool's connections prepare statements and keep them.
+func prepares(pool *pgxpool.Pool) bool {
+	if pool == nil {
+		return false
+	}
+	cfg := pool.Config().ConnConfig
+	return cfg.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement && cfg.StatementCacheCapacity > 0
 }
 
 // digest names something of the tables that n names: a lock, a variable, a channel.

@@ -50,10 +50,9 @@ func newStore(t testing.TB, pool *pgxpool.Pool, cfg postgres.Config) *postgres.S
 }
 
 // fixture is an empty outbox in a schema of its own.
-func fixture(pool *pgxpool.Pool, prefix string) func(t *testing.T) storetest.OutboxFixture[pgx.Tx] {
-	return func(t *testing.T) storetest.OutboxFixture[pgx.Tx] {
-		return outboxFixtureOf(t, pool, postgres.Config{Schema: testenv.Name(t), Prefix: prefix})
-	}
+func fixture(pool *pgxpool.Pool) func(t *testing.T) storetest.OutboxFixture[pgx.Tx] {
+	tables := &shelf{pool: pool}
+	return func(t *testing.T) storetest.OutboxFixture[pgx.Tx] { return outboxFixtureOf(t, pool, tables.config(t)) }
 }
 
 func outboxFixtureOf(t *testing.T, pool *pgxpool.Pool, cfg postgres.Config) storetest.OutboxFixture[pgx.Tx] {
@@ -68,5 +67,5 @@ func outboxFixtureOf(t *testing.T, pool *pgxpool.Pool, cfg postgres.Config) stor
 
 func TestProducerContract(t *testing.T) {
 	t.Parallel()
-	storetest.Producer(t, fixture(newPool(t, func(cfg *pgxpool.Config) { cfg.MaxConns = 40 }), ""))
+	storetest.Producer(t, fixture(newPool(t, func(cfg *pgxpool.Config) { cfg.MaxConns = 40 })))
 }

@@ -19,6 +19,9 @@ import (
 //
 // moved: an array, since the planner would rather read the whole table than look some thousand rows up in a join.
 //
+// The time until the next one is due is in whole microseconds, since a session may cut the digits of other numbers, and has
+// a bound, since a duration ends somewhere.
+//
 // fence: see [mark]. The commit waits for the disk, unlike that of a mark: a move that a crash undoes
 // could be followed by a cancel of what was sent.
 var undefer = statement(`
@@ -46,7 +49,7 @@ WITH lease AS MATERIALIZED (
 SELECT ARRAY(SELECT shard FROM moved ORDER BY id), ARRAY(SELECT id FROM moved ORDER BY id),
     ARRAY(SELECT DISTINCT shard FROM due WHERE shard NOT IN (SELECT shard FROM fence)),
     coalesce((
-        SELECT extract(epoch FROM min(n.due_at) - statement_timestamp())::float8
+        SELECT (extract(epoch FROM min(least(n.due_at, statement_timestamp() + interval '10 years')) - statement_timestamp()) * 1000000)::bigint
         FROM lease l CROSS JOIN LATERAL (
             SELECT d.due_at FROM {{outbox_deferred}} d
             WHERE d.shard = l.shard AND d.due_at > statement_timestamp() ORDER BY d.due_at, d.id LIMIT 1
@@ -61,12 +64,12 @@ func (s *Store) Undefer(ctx context.Context, relay string, leases []producer.Lea
 	shards, epochs := split(leases)
 	var movedShards, lost []int16
 	var moved []int64
-	var next float64
+	var next int64
 	err := s.queryRow(ctx, undefer, relay, shards, epochs, limit).Scan(&movedShards, &moved, &lost, &next)
 	if err != nil {
 		return producer.Undeferred{}, failed("queue deferred events", err)
 	}
-	u := producer.Undeferred{Next: nextDue(next)}
+	u := producer.Undeferred{Next: time.Duration(next) * time.Microsecond}
 	for i, seq := range moved {
 		u.Moved = append(u.Moved, producer.Moved{Shard: int(movedShards[i]), Seq: seq})
 	}
@@ -74,18 +77,6 @@ func (s *Store) Undefer(ctx context.Context, relay string, leases []producer.Lea
 		u.Lost = append(u.Lost, int(shard))
 	}
 	return u, nil
-}
-
-// nextDue returns seconds as a duration that is not zero, however far ahead they end.
-func nextDue(seconds float64) time.Duration {
-	const far = 10 * 365 * 24 * time.Hour
-	switch {
-	case seconds == 0:
-		return 0
-	case seconds > far.Seconds():
-		return far
-	}
-	return max(time.Duration(seconds*float64(time.Second)), time.Microsecond)
 }
 
 // chosenDeferred locks deferred events in the order of their ids, so that two who cancel the same
@@ -139,10 +130,7 @@ func (s *Store) changeDeferred(ctx context.Context, tx pgx.Tx, doing string, t *
 	if err != nil {
 		return nil, failed(doing, err)
 	}
-	changed, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (id uuid.UUID, err error) {
-		err = row.Scan((*[16]byte)(&id))
-		return id, err
-	})
+	changed, err := pgx.CollectRows(rows, scanID)
 	if err != nil {
 		return nil, failed(doing, err)
 	}
@@ -164,11 +152,8 @@ func (s *Store) ListDeferred(ctx context.Context, f producer.DeferredFilter) ([]
 	if limit <= 0 {
 		limit = defaultFilterLimit
 	}
-	rows, err := s.query(ctx, listDeferred, idValues(f.IDs), f.Topic, f.Key, f.After, limit, sinceOf(f.From), untilOf(f.To))
-	if err != nil {
-		return nil, failed("list deferred events", err)
-	}
-	list, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (d producer.Deferred, err error) {
+	args := []any{idValues(f.IDs), f.Topic, f.Key, f.After, limit, sinceOf(f.From), untilOf(f.To)}
+	list, err := readRows(ctx, s, listDeferred, args, func(row pgx.CollectableRow) (d producer.Deferred, err error) {
 		var round int64
 		var attempts int
 		var state string

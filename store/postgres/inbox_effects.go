@@ -144,11 +144,7 @@ func (s *Store) TakeEffects(ctx context.Context, t consumer.EffectTake) ([]consu
 	if err != nil {
 		return nil, 0, failed(doing, &ownError{err})
 	}
-	rows, err := s.query(ctx, takeEffects, t.Consumer, t.Limit, t.Lease.Microseconds())
-	if err != nil {
-		return nil, 0, failed(doing, &ownError{err})
-	}
-	runs, err := pgx.CollectRows(rows, scanEffect)
+	runs, err := readRows(ctx, s, takeEffects, []any{t.Consumer, t.Limit, t.Lease.Microseconds()}, scanEffect)
 	if err != nil {
 		return nil, 0, failed(doing, &ownError{err})
 	}

@@ -2,14 +2,13 @@ package postgres
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/internal/sqlstore"
 )
 
 const effectFilter = `
@@ -37,11 +36,7 @@ var listEffects = statement(`SELECT ` + effectColumns + effectFilter)
 
 // ListEffects implements [consumer.EffectStore].
 func (s *Store) ListEffects(ctx context.Context, f consumer.EffectFilter) ([]consumer.EffectRecord, error) {
-	rows, err := s.query(ctx, listEffects, effectArgs(&f, f.States)...)
-	if err != nil {
-		return nil, failed("list effects", &ownError{err})
-	}
-	list, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (consumer.EffectRecord, error) {
+	list, err := readRows(ctx, s, listEffects, effectArgs(&f, f.States), func(row pgx.CollectableRow) (consumer.EffectRecord, error) {
 		r, err := scanEffect(row)
 		return r.EffectRecord, err
 	})
@@ -80,32 +75,13 @@ SELECT dispatch_id FROM u ORDER BY id`)
 
 // ChangeEffects implements [consumer.EffectStore].
 func (s *Store) ChangeEffects(ctx context.Context, f consumer.EffectFilter, c consumer.EffectChange) ([]uuid.UUID, error) {
-	noted, allowed := "effect_redriven", []consumer.EffectState{consumer.EffectDead, consumer.EffectUncertain}
-	switch c.State {
-	case consumer.EffectPending:
-	case consumer.EffectAnswered:
-		noted = "effect_resolved"
-	case consumer.EffectDiscarded:
-		noted = "effect_discarded"
-		allowed = append(allowed, consumer.EffectPending, consumer.EffectAnswered)
-	default:
-		return nil, fmt.Errorf("change effects: %q is not a state to change to", c.State)
+	noted, states, err := sqlstore.EffectTransition(c.State, f.States)
+	if err != nil || len(states) == 0 {
+		return nil, err
 	}
-	states := wanted(f.States, allowed)
-	if len(states) == 0 {
-		return nil, nil
-	}
-	rows, err := s.query(ctx, changeEffects, append(effectArgs(&f, states), string(c.State), c.Result, plain(c.Reason), noted)...)
+	ids, err := readRows(ctx, s, changeEffects, append(effectArgs(&f, states), string(c.State), c.Result, plain(c.Reason), noted), scanID)
 	if err != nil {
 		return nil, failed("change effects", &ownError{err})
-	}
-	changed, err := pgx.CollectRows(rows, pgx.RowTo[pgtype.UUID])
-	if err != nil {
-		return nil, failed("change effects", &ownError{err})
-	}
-	ids := make([]uuid.UUID, len(changed))
-	for i, id := range changed {
-		ids[i] = id.Bytes
 	}
 	return ids, nil
 }

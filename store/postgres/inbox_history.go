@@ -48,11 +48,7 @@ func (w *work) noteApplied(consumerID int, ids ...uuid.UUID) {
 
 // MessageAttempts implements [consumer.HistoryStore].
 func (s *Store) MessageAttempts(ctx context.Context, name string, id uuid.UUID, limit int) ([]consumer.MessageAttempt, error) {
-	rows, err := s.query(ctx, messageAttempts, name, idValue(id), limit)
-	if err != nil {
-		return nil, failed("read the attempts of a message", &ownError{err})
-	}
-	list, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (a consumer.MessageAttempt, err error) {
+	list, err := readRows(ctx, s, messageAttempts, []any{name, idValue(id), limit}, func(row pgx.CollectableRow) (a consumer.MessageAttempt, err error) {
 		err = row.Scan(&a.At, &a.Consumer, &a.Outcome, &a.Error)
 		a.At = a.At.UTC()
 		return a, err

@@ -6,7 +6,6 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/boxpair/boxpair/consumer"
 )
@@ -22,10 +21,6 @@ WHERE ($1 = '' OR c.name = $1)
 ORDER BY p.id LIMIT $7`
 
 func messageArgs(f *consumer.Filter, states []consumer.State) []any {
-	ids := make([]pgtype.UUID, len(f.IDs))
-	for i, id := range f.IDs {
-		ids[i] = idValue(id)
-	}
 	names := make([]string, len(states))
 	for i, state := range states {
 		names[i] = string(state)
@@ -34,18 +29,14 @@ func messageArgs(f *consumer.Filter, states []consumer.State) []any {
 	if limit <= 0 {
 		limit = defaultFilterLimit
 	}
-	return []any{f.Consumer, ids, names, f.Topic, f.Key, f.After, limit, f.Error, sinceOf(f.Since), untilOf(f.Until)}
+	return []any{f.Consumer, idValues(f.IDs), names, f.Topic, f.Key, f.After, limit, f.Error, sinceOf(f.Since), untilOf(f.Until)}
 }
 
 var listMessages = statement(`SELECT ` + messageColumns + messageFilter)
 
 // ListParkedMessages implements [consumer.ParkedStore].
 func (s *Store) ListParkedMessages(ctx context.Context, f consumer.Filter) ([]consumer.ParkedMessage, error) {
-	rows, err := s.query(ctx, listMessages, messageArgs(&f, f.States)...)
-	if err != nil {
-		return nil, failed("list parked messages", &ownError{err})
-	}
-	list, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (consumer.ParkedMessage, error) {
+	list, err := readRows(ctx, s, listMessages, messageArgs(&f, f.States), func(row pgx.CollectableRow) (consumer.ParkedMessage, error) {
 		var r messageRow
 		err := r.scan(row)
 		return r.ParkedMessage, err
@@ -192,9 +183,9 @@ func (s *Store) changeGroup(ctx context.Context, doing string, g *group, change 
 		return nil, err
 	}
 	defer w.end(ctx)
-	var changed []pgtype.UUID
+	var ids []uuid.UUID
 	change(b).Query(func(rows pgx.Rows) (err error) {
-		changed, err = pgx.CollectRows(rows, pgx.RowTo[pgtype.UUID])
+		ids, err = pgx.CollectRows(rows, scanID)
 		return err
 	})
 	if g.key != "" {
@@ -202,10 +193,6 @@ func (s *Store) changeGroup(ctx context.Context, doing string, g *group, change 
 	}
 	if err := w.sendAll(ctx, doing, b); err != nil {
 		return nil, err
-	}
-	ids := make([]uuid.UUID, len(changed))
-	for i, id := range changed {
-		ids[i] = id.Bytes
 	}
 	return ids, nil
 }

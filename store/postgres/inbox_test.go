@@ -7,23 +7,21 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/boxpair/boxpair/internal/testenv"
 	"github.com/boxpair/boxpair/store/postgres"
 	"github.com/boxpair/boxpair/store/storetest"
 )
 
 // inboxFixture is an empty inbox in a schema of its own, with a table of effects.
 func inboxFixture(pool *pgxpool.Pool, prefix string) func(t *testing.T) storetest.InboxFixture[pgx.Tx] {
-	return func(t *testing.T) storetest.InboxFixture[pgx.Tx] {
-		return inboxFixtureOf(t, pool, postgres.Config{Schema: testenv.Name(t), Prefix: prefix})
-	}
+	tables := &shelf{pool: pool, prefix: prefix}
+	return func(t *testing.T) storetest.InboxFixture[pgx.Tx] { return inboxFixtureOf(t, pool, tables.config(t)) }
 }
 
 func inboxFixtureOf(t *testing.T, pool *pgxpool.Pool, cfg postgres.Config) storetest.InboxFixture[pgx.Tx] {
 	t.Helper()
 	store := newStore(t, pool, cfg)
 	effects := pgx.Identifier{cfg.Schema, "effects"}.Sanitize()
-	_, err := pool.Exec(t.Context(), "CREATE TABLE "+effects+" (n bigint GENERATED ALWAYS AS IDENTITY, name text)")
+	_, err := pool.Exec(t.Context(), "CREATE TABLE IF NOT EXISTS "+effects+" (n bigint GENERATED ALWAYS AS IDENTITY, name text)")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -105,11 +105,7 @@ func (s *Store) Newest(ctx context.Context, consumerID int, limit int) ([]consum
 }
 
 func (s *Store) seen(ctx context.Context, t *template, args ...any) ([]consumer.Seen, error) {
-	rows, err := s.query(ctx, t, args...)
-	if err != nil {
-		return nil, failed("read the newest dispatch IDs", &ownError{err})
-	}
-	seen, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (consumer.Seen, error) {
+	seen, err := readRows(ctx, s, t, args, func(row pgx.CollectableRow) (consumer.Seen, error) {
 		var id pgtype.UUID
 		var digest []byte
 		err := row.Scan(&id, &digest)

@@ -79,11 +79,7 @@ func (s *Store) Acquire(ctx context.Context, relay string, ttl time.Duration, n 
 	if n <= 0 {
 		return nil, nil
 	}
-	rows, err := s.query(ctx, acquire, relay, micros(ttl), n)
-	if err != nil {
-		return nil, failed("acquire shards", err)
-	}
-	grants, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (g producer.Grant, err error) {
+	grants, err := readRows(ctx, s, acquire, []any{relay, micros(ttl), n}, func(row pgx.CollectableRow) (g producer.Grant, err error) {
 		err = row.Scan(&g.Shard, &g.Epoch, &g.Abrupt)
 		return g, err
 	})
@@ -117,11 +113,7 @@ func (s *Store) Renew(ctx context.Context, relay string, ttl time.Duration, leas
 		return nil, nil
 	}
 	shards, epochs := split(leases)
-	rows, err := s.query(ctx, renew, relay, micros(ttl), shards, epochs)
-	if err != nil {
-		return nil, failed("renew leases", err)
-	}
-	renewals, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (r producer.Renewal, err error) {
+	renewals, err := readRows(ctx, s, renew, []any{relay, micros(ttl), shards, epochs}, func(row pgx.CollectableRow) (r producer.Renewal, err error) {
 		err = row.Scan(&r.Shard, &r.Epoch, &r.Rewind, &r.RewindTo, &r.Ticket)
 		return r, err
 	})

@@ -235,11 +235,6 @@ func TestContractHoldsForOddNamesAndTheSimpleProtocol(t *testing.T) {
 		cfg.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeSimpleProtocol
 		cfg.ConnConfig.StatementCacheCapacity, cfg.ConnConfig.DescriptionCacheCapacity = 0, 0
 	})
-	storetest.Producer(t, func(t *testing.T) storetest.OutboxFixture[pgx.Tx] {
-		f := fixture(pool, "")(t)
-		f.Store = newStore(t, pool, postgres.Config{
-			Schema: `Ünï"code' ` + testenv.Name(t), Prefix: `P"x' $1 -- /* .`,
-		})
-		return f
-	})
+	tables := &shelf{pool: pool, name: `Ünï"code' `, prefix: `P"x' $1 -- /* .`}
+	storetest.Producer(t, func(t *testing.T) storetest.OutboxFixture[pgx.Tx] { return outboxFixtureOf(t, pool, tables.config(t)) })
 }

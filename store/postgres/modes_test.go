@@ -38,8 +38,9 @@ func TestContractBehindAPoolerInTransactionMode(t *testing.T) {
 		cfg.ConnConfig.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
 	})
 	t.Run("outbox", func(t *testing.T) {
+		tables := &shelf{pool: pool}
 		storetest.Producer(t, func(t *testing.T) storetest.OutboxFixture[pgx.Tx] {
-			cfg := postgres.Config{Schema: testenv.Name(t)}
+			cfg := tables.config(t)
 			f := outboxFixtureOf(t, pool, cfg)
 			f.Store = pooledStore{f.Store.(*postgres.Store), storeOf(t, direct, cfg)}
 			return f

@@ -37,11 +37,7 @@ ORDER BY p.id LIMIT $6`)
 // ListParked implements [producer.OperatorStore].
 func (s *Store) ListParked(ctx context.Context, f producer.Filter) ([]producer.Parked, error) {
 	states := chosen(f, producer.Retrying, producer.Following, producer.Dead, producer.Discarded, producer.Cancelled)
-	rows, err := s.query(ctx, listParked, filterArgs(f, states)...)
-	if err != nil {
-		return nil, failed("list parked events", err)
-	}
-	list, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (p producer.Parked, err error) {
+	list, err := readRows(ctx, s, listParked, filterArgs(f, states), func(row pgx.CollectableRow) (p producer.Parked, err error) {
 		var round int64
 		var missing bool
 		var next pgtype.Timestamptz
@@ -64,11 +60,7 @@ ORDER BY a.n LIMIT $2`)
 
 // Attempts implements [producer.OperatorStore].
 func (s *Store) Attempts(ctx context.Context, id uuid.UUID, limit int) ([]producer.Attempt, error) {
-	rows, err := s.query(ctx, attempts, pgtype.UUID{Bytes: id, Valid: true}, limit)
-	if err != nil {
-		return nil, failed("read attempts", err)
-	}
-	list, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (a producer.Attempt, err error) {
+	list, err := readRows(ctx, s, attempts, []any{pgtype.UUID{Bytes: id, Valid: true}, limit}, func(row pgx.CollectableRow) (a producer.Attempt, err error) {
 		err = row.Scan(&a.At, &a.Outcome, &a.Error, &a.Relay)
 		return a, err
 	})
@@ -90,11 +82,7 @@ ORDER BY r.delivered_at`)
 
 // Deliveries implements [producer.OperatorStore].
 func (s *Store) Deliveries(ctx context.Context, id uuid.UUID) ([]producer.Delivery, error) {
-	rows, err := s.query(ctx, deliveries, pgtype.UUID{Bytes: id, Valid: true})
-	if err != nil {
-		return nil, failed("read deliveries", err)
-	}
-	list, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (d producer.Delivery, err error) {
+	list, err := readRows(ctx, s, deliveries, []any{pgtype.UUID{Bytes: id, Valid: true}}, func(row pgx.CollectableRow) (d producer.Delivery, err error) {
 		err = row.Scan(&d.At, &d.Relay)
 		return d, err
 	})
@@ -209,14 +197,7 @@ func (s *Store) operate(ctx context.Context, doing string, t *template, f produc
 		return nil, nil
 	}
 	args = slices.Concat(filterArgs(f, states), []any{s.names.Table("outbox_tickets")}, args)
-	rows, err := s.query(ctx, t, args...)
-	if err != nil {
-		return nil, failed(doing, err)
-	}
-	ids, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (id uuid.UUID, err error) {
-		err = row.Scan((*[16]byte)(&id))
-		return id, err
-	})
+	ids, err := readRows(ctx, s, t, args, scanID)
 	if err != nil {
 		return nil, failed(doing, err)
 	}
@@ -259,7 +240,7 @@ SELECT
     (SELECT count(*) FROM {{outbox_shards}} WHERE owner IS NOT NULL AND lease_until > clock_timestamp()),
     (SELECT count(*) FROM {{outbox_relays}} WHERE seen_until > clock_timestamp()),
     (SELECT count(*) FROM (SELECT FROM {{outbox_deferred}} LIMIT $1) d),
-    coalesce(extract(epoch FROM clock_timestamp() - least((
+    coalesce((extract(epoch FROM clock_timestamp() - least((
         SELECT min(d.due_at) FROM {{outbox_shards}} s CROSS JOIN LATERAL (
             SELECT d.due_at FROM {{outbox_deferred}} d
             WHERE d.shard = s.shard AND d.due_at <= statement_timestamp() ORDER BY d.due_at, d.id LIMIT 1
@@ -273,13 +254,13 @@ SELECT
             (SELECT id FROM {{outbox_parked}} WHERE ` + live + ` ORDER BY id LIMIT 1)
         ) first
         CROSS JOIN LATERAL (SELECT e.created_at, e.due_at FROM {{outbox_events}} e WHERE e.id = first.id OFFSET 0) e
-    )))::float8, 0)`)
+    ))) * 1000000)::bigint, 0)`)
 
 // Stats implements [producer.OperatorStore]. Counting stops at 100,000, of
 // pending events and of each state alike.
 func (s *Store) Stats(ctx context.Context) (producer.Stats, error) {
 	var st producer.Stats
-	var oldest float64
+	var oldest int64
 	err := s.queryRow(ctx, stats, pendingLimit).Scan(&st.Pending, &st.Retrying, &st.Following, &st.Dead,
 		&st.Owned, &st.Relays, &st.Deferred, &oldest)
 	if err != nil {
@@ -289,6 +270,6 @@ func (s *Store) Stats(ctx context.Context) (producer.Stats, error) {
 		st.Pending, st.PendingCapped = pendingLimit, true
 	}
 	// An age below zero is a clock that was set back.
-	st.OldestPending = max(0, time.Duration(oldest*float64(time.Second)))
+	st.OldestPending = max(0, time.Duration(oldest)*time.Microsecond)
 	return st, nil
 }

@@ -256,11 +256,7 @@ LIMIT $5`)
 
 // Blocked implements [producer.RelayStore]. Keys come in the order of their bytes.
 func (s *Store) Blocked(ctx context.Context, shards []int, hold bool, after producer.BlockedKey, limit int) ([]producer.BlockedKey, error) {
-	rows, err := s.query(ctx, blocked, shards, after.Shard, after.Key, hold, limit)
-	if err != nil {
-		return nil, failed("read blocked keys", err)
-	}
-	keys, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (k producer.BlockedKey, err error) {
+	keys, err := readRows(ctx, s, blocked, []any{shards, after.Shard, after.Key, hold, limit}, func(row pgx.CollectableRow) (k producer.BlockedKey, err error) {
 		err = row.Scan(&k.Shard, &k.Key)
 		return k, err
 	})
@@ -279,7 +275,7 @@ const isHead = `(p.key = '' OR NOT EXISTS (
 // due has one row at least, for when the next event is due. Both halves
 // compare with the same moment, so that no event falls between them.
 var due = statement(`
-SELECT coalesce(extract(epoch FROM n.at - statement_timestamp())::float8, 0), d.id IS NOT NULL,
+SELECT coalesce((extract(epoch FROM n.at - statement_timestamp()) * 1000000)::bigint, 0), d.id IS NOT NULL,
     coalesce(d.next_attempt_at, 'epoch'), coalesce(d.shard, 0), coalesce(d.id, 0), 0, coalesce(d.attempts, 0), 'retrying', ` + eventColumns + `
 FROM (
     SELECT min(p.next_attempt_at) AS at
@@ -311,10 +307,10 @@ func (s *Store) Due(ctx context.Context, shards []int, after producer.DuePoint, 
 	}
 	defer rows.Close()
 	var events []producer.Queued
-	var seconds float64
+	var next int64
 	var found bool
 	var at time.Time
-	for scan := newQueuedScan(&seconds, &found, &at); rows.Next(); {
+	for scan := newQueuedScan(&next, &found, &at); rows.Next(); {
 		q, err := scan.row(rows)
 		if err != nil {
 			return nil, 0, failed("look for due events", err)
@@ -327,7 +323,7 @@ func (s *Store) Due(ctx context.Context, shards []int, after producer.DuePoint, 
 	if err := rows.Err(); err != nil {
 		return nil, 0, failed("look for due events", err)
 	}
-	return events, time.Duration(seconds * float64(time.Second)), nil
+	return events, time.Duration(next) * time.Microsecond, nil
 }
 
 var fetchParked = statement(`

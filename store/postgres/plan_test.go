@@ -24,7 +24,16 @@ type planned struct {
 
 func newPlanned(t *testing.T) *planned {
 	t.Helper()
-	pool, err := pgxpool.New(t.Context(), testenv.Postgres(t))
+	cfg, err := pgxpool.ParseConfig(testenv.Postgres(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return newPlannedOver(t, cfg)
+}
+
+func newPlannedOver(t *testing.T, cfg *pgxpool.Config) *planned {
+	t.Helper()
+	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
 	if err != nil {
 		t.Fatal(err)
 	}

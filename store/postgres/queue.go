@@ -32,13 +32,14 @@ const eventColumns = `
 // fetch reads ranges of the queue. The bound from below keeps the scan from
 // stepping over what was deleted there, however long vacuum is held up. Each event is looked
 // up by its id: OFFSET 0 keeps the planner from reading the whole log instead,
-// as it may when it has no idea of the size of the queue.
+// as it may when it has no idea of the size of the queue. NOT IN a set makes a hash table of it, whatever
+// the plan; <> ALL an array compares with each, unless it is planned for that very array.
 var fetch = statement(`
 SELECT r.shard, q.id, q.round, 0, '', ` + eventColumns + `
 FROM unnest($1::smallint[], $2::bigint[], $3::bigint[], $4::bigint[]) AS r (shard, after, through, most)
 CROSS JOIN LATERAL (
     SELECT q.id, q.round FROM {{outbox_queue}} q
-    WHERE q.shard = r.shard AND q.id > r.after AND q.id <= r.through AND q.id <> ALL ($5::bigint[])
+    WHERE q.shard = r.shard AND q.id > r.after AND q.id <= r.through AND q.id NOT IN (SELECT * FROM unnest($5::bigint[]))
     ORDER BY q.id LIMIT r.most
 ) q
 LEFT JOIN LATERAL (SELECT * FROM {{outbox_events}} e WHERE e.id = q.id OFFSET 0) e ON true`)
@@ -87,20 +88,21 @@ func (s *Store) FetchKey(ctx context.Context, shard int, key string, from int64,
 
 // events runs a statement that reads queued or parked events.
 func (s *Store) events(ctx context.Context, t *template, args ...any) ([]producer.Queued, error) {
-	rows, err := s.query(ctx, t, args...)
+	var found []producer.Queued
+	err := s.kept(ctx, func(rows pgx.Rows) error {
+		for scan := newQueuedScan(); rows.Next(); {
+			q, err := scan.row(rows)
+			if err != nil {
+				return err
+			}
+			found = append(found, q)
+		}
+		return nil
+	}, t, args...)
 	if err != nil {
 		return nil, err
 	}
-	defer rows.Close()
-	var found []producer.Queued
-	for scan := newQueuedScan(); rows.Next(); {
-		q, err := scan.row(rows)
-		if err != nil {
-			return nil, err
-		}
-		found = append(found, q)
-	}
-	return found, rows.Err()
+	return found, nil
 }
 
 // queuedScan scans rows of queued or parked events. The row is always scanned to one
@@ -191,11 +193,11 @@ WHERE l.locktype = 'transactionid' AND l.mode = 'ExclusiveLock' AND l.granted`)
 
 // Writers implements [producer.RelayStore].
 func (s *Store) Writers(ctx context.Context) ([]string, error) {
-	rows, err := s.query(ctx, writers, s.names.Table("outbox_events"))
-	if err != nil {
-		return nil, failed("look for writers", err)
-	}
-	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	var names []string
+	err := s.kept(ctx, func(rows pgx.Rows) (err error) {
+		names, err = pgx.CollectRows(rows, pgx.RowTo[string])
+		return err
+	}, writers, s.names.Table("outbox_events"))
 	if err != nil {
 		return nil, failed("look for writers", err)
 	}
@@ -268,16 +270,14 @@ func (s *Store) Mark(ctx context.Context, relay string, marks []producer.Mark) (
 		}
 	}
 	leaseShards, leaseEpochs := split(leases)
-	rows, err := s.query(ctx, s.noting(mark, markNoted), relay, leaseShards, leaseEpochs,
-		shards, s.ints(epochs), s.ints(seqs), s.ints(rounds))
-	if err != nil {
-		return nil, failed("mark events", err)
-	}
-	if err := fault.Hit(ctx, fault.R7); err != nil {
-		rows.Close()
-		return nil, failed("mark events", err)
-	}
-	lost, err := pgx.CollectRows(rows, pgx.RowTo[int])
+	var lost []int
+	err := s.kept(ctx, func(rows pgx.Rows) (err error) {
+		if err := fault.Hit(ctx, fault.R7); err != nil {
+			return err
+		}
+		lost, err = pgx.CollectRows(rows, pgx.RowTo[int])
+		return err
+	}, s.noting(mark, markNoted), relay, leaseShards, leaseEpochs, shards, s.ints(epochs), s.ints(seqs), s.ints(rounds))
 	if err != nil {
 		return nil, failed("mark events", err)
 	}

@@ -7,7 +7,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/boxpair/boxpair/consumer/request"
-	"github.com/boxpair/boxpair/internal/testenv"
 	"github.com/boxpair/boxpair/store/postgres"
 	"github.com/boxpair/boxpair/store/storetest"
 )
@@ -15,12 +14,10 @@ import (
 func TestRequestContract(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, func(cfg *pgxpool.Config) { cfg.MaxConns = 30 })
+	open := fixture(pool)
 	storetest.Requests(t, func(t *testing.T) storetest.RequestFixture[pgx.Tx] {
-		f := fixture(pool, "")(t)
-		return storetest.RequestFixture[pgx.Tx]{
-			Store: newStore(t, pool, postgres.Config{Schema: testenv.Name(t)}),
-			Begin: f.Begin, Commit: f.Commit, Rollback: f.Rollback,
-		}
+		f := open(t)
+		return storetest.RequestFixture[pgx.Tx]{Store: f.Store.(*postgres.Store), Begin: f.Begin, Commit: f.Commit, Rollback: f.Rollback}
 	})
 }
 

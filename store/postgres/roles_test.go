@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -21,9 +22,11 @@ import (
 	"github.com/boxpair/boxpair/store/storetest"
 )
 
-// parts are roles of a test's own, one for each part, each with a pool.
+// parts are roles of a test's own, one for each part, each with a pool, and tables on which they have their privileges.
 type parts struct {
 	owner                               *pgxpool.Pool
+	tables                              *shelf
+	granted                             sync.Map // schemas
 	roles                               migrations.Roles
 	producer, relay, consumer, requests *pgxpool.Pool
 	janitor, operator, monitor          *pgxpool.Pool
@@ -32,7 +35,7 @@ type parts struct {
 // newParts makes roles that have no privileges yet.
 func newParts(t *testing.T, owner *pgxpool.Pool) *parts {
 	t.Helper()
-	p := &parts{owner: owner}
+	p := &parts{owner: owner, tables: &shelf{pool: owner, prefix: "p_"}}
 	for _, part := range []struct {
 		name  *string
 		pool  **pgxpool.Pool
@@ -47,9 +50,12 @@ func newParts(t *testing.T, owner *pgxpool.Pool) *parts {
 	return p
 }
 
-// grant gives the roles what they need on the tables that cfg names.
+// grant gives the roles what they need on the tables that cfg names, unless they have it.
 func (p *parts) grant(t *testing.T, cfg postgres.Config) {
 	t.Helper()
+	if _, has := p.granted.LoadOrStore(cfg.Schema, true); has {
+		return
+	}
 	names, err := migrations.PostgresNames(cfg.Schema, cfg.Prefix)
 	if err != nil {
 		t.Fatal(err)
@@ -138,7 +144,7 @@ func TestEveryPartKeepsItsContractUnderItsRole(t *testing.T) {
 	p := newParts(t, newPool(t, nil))
 	t.Run("outbox", func(t *testing.T) {
 		storetest.Producer(t, func(t *testing.T) storetest.OutboxFixture[pgx.Tx] {
-			cfg := postgres.Config{Schema: testenv.Name(t), Prefix: "p_"}
+			cfg := p.tables.config(t)
 			p.migrated(t, cfg)
 			writer := storeOf(t, p.producer, cfg)
 			return storetest.OutboxFixture[pgx.Tx]{
@@ -159,7 +165,7 @@ func TestEveryPartKeepsItsContractUnderItsRole(t *testing.T) {
 // inbox is an inbox whose parts have roles of their own.
 func (p *parts) inbox(t *testing.T) storetest.InboxFixture[pgx.Tx] {
 	t.Helper()
-	cfg := postgres.Config{Schema: testenv.Name(t)}
+	cfg := p.tables.config(t)
 	f := inboxFixtureOf(t, p.owner, cfg)
 	p.grant(t, cfg)
 	_, err := p.owner.Exec(t.Context(), "GRANT INSERT ON "+pgx.Identifier{cfg.Schema, "effects"}.Sanitize()+
@@ -175,7 +181,7 @@ func TestRequestsKeepTheirContractUnderTheirRole(t *testing.T) {
 	t.Parallel()
 	p := newParts(t, newPool(t, nil))
 	storetest.Requests(t, func(t *testing.T) storetest.RequestFixture[pgx.Tx] {
-		cfg := postgres.Config{Schema: testenv.Name(t)}
+		cfg := p.tables.config(t)
 		p.migrated(t, cfg)
 		return storetest.RequestFixture[pgx.Tx]{
 			Store: storeOf(t, p.requests, cfg), Begin: p.requests.Begin,

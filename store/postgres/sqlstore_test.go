@@ -75,9 +75,9 @@ func openDB(t testing.TB, pool *pgxpool.Pool) *sql.DB {
 func TestProducerContractOfDatabaseSQL(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, func(cfg *pgxpool.Config) { cfg.MaxConns = 40 })
-	db := openDB(t, pool)
+	db, tables := openDB(t, pool), &shelf{pool: pool}
 	storetest.Producer(t, func(t *testing.T) storetest.OutboxFixture[*sql.Tx] {
-		return sqlOutbox(newSQLStore(t, pool, postgres.Config{Schema: testenv.Name(t)}), db)
+		return sqlOutbox(newSQLStore(t, pool, tables.config(t)), db)
 	}, "append", "concurrent writers", "transaction", "deferred")
 }
 
@@ -85,25 +85,27 @@ func TestProducerContractOfDatabaseSQL(t *testing.T) {
 func TestConsumerContractOfDatabaseSQL(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, func(cfg *pgxpool.Config) { cfg.MaxConns = 40 })
+	tables := &shelf{pool: pool}
 	storetest.Consumer(t, func(t *testing.T) storetest.InboxFixture[*sql.Tx] {
-		return sqlInbox(t, pool, postgres.Config{Schema: testenv.Name(t)})
+		return sqlInbox(t, pool, tables.config(t))
 	}, "claim", "race", "group", "order", "take up")
 }
 
 func TestEffectContractOfDatabaseSQL(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, nil)
+	tables := &shelf{pool: pool}
 	storetest.Effects(t, func(t *testing.T) storetest.InboxFixture[*sql.Tx] {
-		return sqlInbox(t, pool, postgres.Config{Schema: testenv.Name(t)})
+		return sqlInbox(t, pool, tables.config(t))
 	})
 }
 
 func TestRequestContractOfDatabaseSQL(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, nil)
-	db := openDB(t, pool)
+	db, tables := openDB(t, pool), &shelf{pool: pool}
 	storetest.Requests(t, func(t *testing.T) storetest.RequestFixture[*sql.Tx] {
-		f := sqlOutbox(newSQLStore(t, pool, postgres.Config{Schema: testenv.Name(t)}), db)
+		f := sqlOutbox(newSQLStore(t, pool, tables.config(t)), db)
 		return storetest.RequestFixture[*sql.Tx]{
 			Store: f.Store.(*postgres.SQLStore), Begin: f.Begin, Commit: f.Commit, Rollback: f.Rollback,
 		}

@@ -115,6 +115,9 @@ func (t *transaction) commit(ctx context.Context) (known bool, err error) {
 		return false, pgx.ErrTxClosed
 	case t.err != nil:
 		return true, t.err
+	case t.tx != nil && !t.raw.IsClosed() && t.raw.PgConn().TxStatus() == 'I': // COMMIT would answer as if it had committed
+		t.release()
+		return false, errEndedInside
 	case t.late != nil:
 		return t.commitLate(ctx)
 	case t.tx == nil: // nothing was asked for
@@ -142,9 +145,6 @@ func (t *transaction) commitLate(ctx context.Context) (known bool, err error) {
 		})
 	case t.raw.PgConn().TxStatus() == 'E':
 		return true, pgx.ErrTxCommitRollback
-	case t.raw.PgConn().TxStatus() == 'I':
-		t.release()
-		return false, errEndedInside
 	}
 	b.QueuedQueries = append(b.QueuedQueries, late.QueuedQueries...)
 	b.Queue("commit").Exec(func(tag pgconn.CommandTag) error {

@@ -338,6 +338,24 @@ func TestTransactionThatEndedInsideTakesNoQueuedEvents(t *testing.T) {
 	}
 }
 
+func TestTransactionThatAStatementEndedIsNotToldAsCommitted(t *testing.T) {
+	t.Parallel()
+	r := newTransactRig(t, pgx.QueryExecModeCacheStatement, nil)
+	err := r.transact(func(ctx context.Context, w *producer.Writer[pgx.Tx]) error {
+		_, err := w.Write(ctx, placed(1))
+		r.ok(err)
+		_, err = w.DB().Exec(ctx, "ROLLBACK")
+		return err
+	})
+	if !errors.Is(err, producer.ErrCommitUnknown) || !strings.Contains(err.Error(), "a statement has ended the transaction") {
+		t.Errorf("error is %v", err)
+	}
+	r.ok(r.transact(func(ctx context.Context, w *producer.Writer[pgx.Tx]) error { // on the same connection
+		_, err := w.Write(ctx, placed(2))
+		return err
+	}))
+}
+
 func TestUnknownCommitOfQueuedEventsIsTold(t *testing.T) {
 	t.Parallel()
 	url := testenv.Postgres(t)

@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/boxpair/boxpair/idgen"
+	"github.com/boxpair/boxpair/migrations"
 	"github.com/boxpair/boxpair/producer"
 	"github.com/boxpair/boxpair/store/postgres"
 )
@@ -59,6 +60,9 @@ func literals(e *producer.Event) string {
 	if !e.OccurredAt.IsZero() {
 		args += ", occurred_at => " + literal(e.OccurredAt.Format(time.RFC3339Nano))
 	}
+	if !e.DeliverAt.IsZero() {
+		args += ", deliver_at => " + literal(e.DeliverAt.Format(time.RFC3339Nano))
+	}
 	return args
 }
 
@@ -74,8 +78,11 @@ func eventsOfBothWriters() map[string]producer.Event {
 			CorrelationID: "c", TraceParent: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", TraceState: "a=b",
 			Headers: map[string]string{"b": "2", "a": "1", "Z": "", "é": "<&>\u2028\u2029\b\f\n\r\t\x01\x7f\"\\/", "<": "'", "aa": "3"},
 		},
-		"idempotency key": {Topic: "t", Source: "s", IdempotencyKey: "key 1", Payload: []byte("x"), OccurredAt: at},
-		"long":            {Topic: strings.Repeat("t", 255), Key: strings.Repeat("k", 255), Source: strings.Repeat("é", 127), Payload: make([]byte, 100_000), OccurredAt: at},
+		"idempotency key":  {Topic: "t", Source: "s", IdempotencyKey: "key 1", Payload: []byte("x"), OccurredAt: at},
+		"long":             {Topic: strings.Repeat("t", 255), Key: strings.Repeat("k", 255), Source: strings.Repeat("é", 127), Payload: make([]byte, 100_000), OccurredAt: at},
+		"deferred":         {Topic: "t", Key: "k", Source: "s", Version: 2, Payload: []byte("{}"), OccurredAt: at, DeliverAt: at.AddDate(100, 0, 0)},
+		"deferred, no key": {Topic: "t", Source: "s", Version: 3, Payload: []byte("{}"), OccurredAt: at, DeliverAt: at.AddDate(100, 0, 0)},
+		"time is over":     {Topic: "t", Key: "k", Source: "s", Version: 4, Payload: []byte("{}"), OccurredAt: at, DeliverAt: at.AddDate(-1, 0, 0)},
 	}
 }
 
@@ -111,8 +118,15 @@ func TestEventWrittenInSQLIsTheOneThatGoWrites(t *testing.T) {
 			}
 		})
 	}
-	if n := len(inSQL.queue()); n != len(eventsOfBothWriters()) {
+	const deferred = 2
+	if n := len(inSQL.queue()); n != len(eventsOfBothWriters())-deferred {
 		t.Errorf("%d events are queued", n)
+	}
+	const waiting = `SELECT coalesce(jsonb_agg(to_jsonb(d) - 'id' || jsonb_build_object('event', e.dispatch_id) ORDER BY e.dispatch_id), '[]') FROM %s d JOIN %s e ON e.id = d.id`
+	a := value[string](inGo, fmt.Sprintf(waiting, inGo.names.Table("outbox_deferred"), inGo.names.Table("outbox_events")))
+	b := value[string](inSQL, fmt.Sprintf(waiting, inSQL.names.Table("outbox_deferred"), inSQL.names.Table("outbox_events")))
+	if a != b || strings.Count(a, `"event"`) != deferred {
+		t.Errorf("what waits differs:\n%s\n%s", a, b)
 	}
 	goEvents, sqlEvents := inGo.queue(), inSQL.queue()
 	shards := make(map[uuid.UUID]int)
@@ -284,6 +298,8 @@ func TestSQLWriterChecksWhatItIsGiven(t *testing.T) {
 		"index: -1 is less than 0":                   `index => -1`,
 		"resend_for: 00:00:00 is not between":        `resend_for => '0'`,
 		"occurred_at:":                               `occurred_at => 'infinity'`,
+		"deliver_at: infinity is not between":        `deliver_at => 'infinity'`,
+		"deliver_at: -infinity is not between":       `deliver_at => '-infinity'`,
 		"idempotency_key: the event has a version":   `idempotency_key => 'k', version => 1`,
 		"headers: is not an object":                  `headers => '[]'`,
 		`headers: the value of "a" is not a string`:  `headers => '{"a": 1}'`,
@@ -370,5 +386,86 @@ func TestSQLWriterNeedsTheProducersPrivileges(t *testing.T) {
 	}
 	if _, _, err := r.writeSQL(p.consumer, arguments); err == nil {
 		t.Error("a consumer can write")
+	}
+}
+
+// TestEventDeferredInSQLIsCancelledAndMovedInGo, and writing it again with another time changes nothing.
+func TestEventDeferredInSQLIsCancelledAndMovedInGo(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	later := func(version int, at string) uuid.UUID {
+		t.Helper()
+		id, _, err := r.writeSQL(r.pool, fmt.Sprintf("producer => 'p', topic => 't', source => 's', key => 'k', payload => '', version => %d, deliver_at => %s", version, at))
+		r.ok(err)
+		return id
+	}
+	kept, gone := later(1, "now() + interval '1 hour'"), later(2, "now() + interval '1 hour'")
+	if again := later(1, "now()"); again != kept {
+		t.Errorf("the event is %v, and then %v", kept, again)
+	}
+	outbox, at := r.outbox("p"), time.Now().Add(48*time.Hour).Truncate(time.Microsecond)
+	if ids, err := outbox.Cancel(r.ctx(), "settled", gone); err != nil || len(ids) != 1 {
+		t.Errorf("cancelled %v, %v", ids, err)
+	}
+	if ids, err := outbox.Reschedule(r.ctx(), at, kept, gone); err != nil || len(ids) != 1 {
+		t.Errorf("moved %v, %v", ids, err)
+	}
+	list, err := outbox.ListDeferred(r.ctx(), producer.DeferredFilter{Key: "k"})
+	if err != nil || len(list) != 1 || list[0].ID != kept || !list[0].DueAt.Equal(at) {
+		t.Errorf("deferred are %v, %v", list, err)
+	}
+	if q := r.queue(); len(q) != 0 {
+		t.Errorf("queue holds %v", q)
+	}
+}
+
+// TestMigrationOfTheSQLWriterKeepsItsGrants: writers do not stand still until the grants are run again, and nobody gets one
+// that he did not have.
+func TestMigrationOfTheSQLWriterKeepsItsGrants(t *testing.T) {
+	t.Parallel()
+	const arguments = "producer => 'p', topic => 't', source => 's', payload => ''"
+	r := newRig(t)
+	for _, cfg := range []postgres.Config{{Schema: r.names.Schema() + "_2"}, {Schema: `Odd "%s'` + r.names.Schema(), Prefix: `pre"fix%I `}} {
+		p := newParts(t, r.pool)
+		names, err := migrations.PostgresNames(cfg.Schema, cfg.Prefix)
+		r.ok(err)
+		migrateTo(r, names, 5)
+		p.grant(t, cfg)
+		monitor := migrations.Quote(p.roles.Monitor)
+		write := "GRANT EXECUTE ON FUNCTION " + names.Table("outbox_write") + " TO " + monitor
+		r.exec(write + " WITH GRANT OPTION")
+		applied, err := postgres.Migrate(t.Context(), r.pool, cfg)
+		r.ok(err)
+		if len(applied) == 0 || applied[0].Number != 6 {
+			t.Fatalf("applied %v", applied)
+		}
+		r.names = names
+		if _, _, err := r.writeSQL(p.producer, arguments+", deliver_at => now() + interval '1 hour'"); err != nil {
+			t.Errorf("as producer: %v", err)
+		}
+		if _, _, err := r.writeSQL(p.consumer, arguments); err == nil || !strings.Contains(err.Error(), "outbox_write") {
+			t.Errorf("as consumer: %v", err)
+		}
+		grants := value[string](r, `SELECT string_agg(CASE grantee WHEN 0 THEN 'public' ELSE grantee::regrole::text END || is_grantable, ' ' ORDER BY is_grantable, grantee <> proowner)
+			FROM pg_proc, aclexplode(proacl) WHERE proname = $1 AND pronamespace = $2::regnamespace`, names.Prefix()+"outbox_write", migrations.Quote(names.Schema()))
+		owner := value[string](r, "SELECT current_user::text")
+		if want := fmt.Sprintf("%sfalse %sfalse %strue", owner, migrations.Quote(p.roles.Producer), monitor); grants != want {
+			t.Errorf("granted to %s, want %s", grants, want)
+		}
+	}
+}
+
+// migrateTo brings tables up to an earlier migration.
+func migrateTo(r *rig, names migrations.Names, last int) {
+	r.Helper()
+	all, err := migrations.Postgres(names)
+	r.ok(err)
+	r.exec("CREATE SCHEMA " + migrations.Quote(names.Schema()))
+	history := names.Table(migrations.HistoryTable)
+	r.exec("CREATE TABLE " + history + " (number integer PRIMARY KEY, name text, checksum text, applied_at timestamptz DEFAULT now())")
+	for _, m := range all[:last] {
+		_, err := r.pool.Exec(r.ctx(), m.SQL, pgx.QueryExecModeSimpleProtocol)
+		r.ok(err)
+		r.exec("INSERT INTO "+history+" VALUES ($1, $2, $3)", m.Number, m.Name, m.Checksum)
 	}
 }

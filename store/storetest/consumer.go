@@ -49,7 +49,7 @@ func Consumer[TX any](t *testing.T, open func(t *testing.T) InboxFixture[TX], on
 		{"window", windowTests[TX]()},
 		{"history", historyTests[TX]()},
 	}, only, func(t *testing.T, test inboxTest[TX]) {
-		i := &inbox[TX]{T: t, InboxFixture: open(t)}
+		i := &inbox[TX]{rig: rig{t}, InboxFixture: open(t)}
 		i.consumer = i.register("service/handler")
 		test.run(i)
 	})
@@ -64,7 +64,7 @@ func (x inboxTest[TX]) named() string { return x.fact }
 
 // inbox is a test and the inbox that it works on.
 type inbox[TX any] struct {
-	*testing.T
+	rig
 	InboxFixture[TX]
 	consumer int
 }
@@ -76,16 +76,6 @@ var (
 	errHandler = errors.New("error of a handler")
 	levels     = []consumer.Isolation{consumer.ReadCommitted, consumer.RepeatableRead, consumer.Serializable}
 )
-
-func (i *inbox[TX]) ctx() context.Context { return i.Context() }
-
-// ok fails the test if err is not nil.
-func (i *inbox[TX]) ok(err error) {
-	i.Helper()
-	if err != nil {
-		i.Fatal(err)
-	}
-}
 
 func (i *inbox[TX]) register(name string) int {
 	i.Helper()
@@ -304,56 +294,6 @@ func lasting(key string) *consumer.Message {
 	m := message(key)
 	m.Stamp = m.Stamp.Add(time.Hour)
 	return m
-}
-
-// eventually waits until done tells that something has happened.
-func (i *inbox[TX]) eventually(what string, done func() bool) {
-	i.Helper()
-	deadline := time.NewTimer(patience)
-	defer deadline.Stop()
-	tick := time.NewTicker(2 * time.Millisecond)
-	defer tick.Stop()
-	for !done() {
-		select {
-		case <-tick.C:
-		case <-deadline.C:
-			i.Fatalf("%s: not within %v", what, patience)
-		}
-	}
-}
-
-// async runs fn on a goroutine of its own. The test waits for it in the end.
-func (i *inbox[TX]) async(fn func() error) <-chan error {
-	result := make(chan error, 1)
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		result <- fn()
-	}()
-	i.Cleanup(func() { <-ended })
-	return result
-}
-
-// result waits for what an async function returned.
-func (i *inbox[TX]) result(c <-chan error) error {
-	i.Helper()
-	select {
-	case err := <-c:
-		return err
-	case <-time.After(patience):
-		i.Fatalf("no result within %v", patience)
-		return nil
-	}
-}
-
-// stays checks that an async function has no result for a while: it waits.
-func (i *inbox[TX]) stays(what string, c <-chan error) {
-	i.Helper()
-	select {
-	case err := <-c:
-		i.Fatalf("%s ended with %v, want it to wait", what, err)
-	case <-time.After(30 * time.Millisecond):
-	}
 }
 
 // inHandler is a handler that waits in its transaction.

@@ -156,7 +156,7 @@ func messageIDs(messages ...*consumer.Message) []uuid.UUID {
 // applied alone, in a group and when they were parked.
 func AllAttempts[TX any](t *testing.T, f InboxFixture[TX]) {
 	t.Helper()
-	i := &inbox[TX]{T: t, InboxFixture: f}
+	i := &inbox[TX]{rig: rig{t}, InboxFixture: f}
 	i.consumer = i.register("service/handler")
 	alone, together, parked := message(""), message(""), message("")
 	work := func(context.Context, TX) error { return nil }
@@ -177,7 +177,7 @@ func AllAttempts[TX any](t *testing.T, f InboxFixture[TX]) {
 // InboxStatus tests the view inbox_status of a store, from which status reads one row.
 func InboxStatus[TX any](t *testing.T, f InboxFixture[TX], status func(id uuid.UUID) (state, why string, attempts int, err error)) {
 	t.Helper()
-	i := &inbox[TX]{T: t, InboxFixture: f}
+	i := &inbox[TX]{rig: rig{t}, InboxFixture: f}
 	i.consumer = i.register("service/handler")
 	want := func(m *consumer.Message, wantState, wantWhy string, wantAttempts int) {
 		t.Helper()

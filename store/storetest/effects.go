@@ -36,7 +36,7 @@ func Effects[TX any](t *testing.T, open func(t *testing.T) InboxFixture[TX]) {
 	} {
 		t.Run(fact, func(t *testing.T) {
 			t.Parallel()
-			i := &inbox[TX]{T: t, InboxFixture: open(t)}
+			i := &inbox[TX]{rig: rig{t}, InboxFixture: open(t)}
 			i.consumer = i.register("service/handler")
 			store, ok := i.Store.(consumer.EffectStore[TX])
 			if !ok {
@@ -383,7 +383,8 @@ func (l *ledger[TX]) operators() {
 	m := message("")
 	l.prepare(m)
 	of := consumer.EffectFilter{IDs: messageIDs(m)}
-	redrive, resolve := consumer.EffectChange{State: consumer.EffectPending}, consumer.EffectChange{State: consumer.EffectAnswered, Result: []byte("told")}
+	redrive := consumer.EffectChange{State: consumer.EffectPending, Reason: "it was not"}
+	resolve := consumer.EffectChange{State: consumer.EffectAnswered, Result: []byte("told"), Reason: "it was"}
 	discard := consumer.EffectChange{State: consumer.EffectDiscarded, Reason: "because"}
 	l.change(of, redrive)
 	l.change(of, resolve)
@@ -398,6 +399,9 @@ func (l *ledger[TX]) operators() {
 	l.settle(&r, consumer.EffectOutcome{State: consumer.EffectUncertain, Uncertain: true, Attempts: 1})
 	l.change(consumer.EffectFilter{Keys: []uuid.UUID{r.Key}}, resolve, m)
 	l.want(m, consumer.EffectAnswered, true, 0, "told")
+	if e := l.one(m); e.Reason != "" { // it is why an effect was discarded
+		l.Errorf("effect that was resolved has the reason %q", e.Reason)
+	}
 	r = l.take(m)[0]
 	l.settle(&r, consumer.EffectOutcome{State: consumer.EffectDead, Attempts: 1})
 	l.change(of, resolve) // its result is known
@@ -408,7 +412,7 @@ func (l *ledger[TX]) operators() {
 	if e := l.one(m); e.State != consumer.EffectDiscarded || e.Reason != "because" || e.EndedAt.IsZero() {
 		l.Errorf("effect is %+v", e)
 	}
-	l.wantHistory(m, "effect_redriven", "", "effect_resolved", "", "effect_redriven", "", "effect_discarded", "because")
+	l.wantHistory(m, "effect_redriven", "it was not", "effect_resolved", "it was", "effect_redriven", "it was not", "effect_discarded", "because")
 }
 
 func (l *ledger[TX]) forgotten() {

@@ -60,7 +60,7 @@ func Producer[TX any](t *testing.T, open func(t *testing.T) OutboxFixture[TX], o
 		if test.twoWriters && f.OneWriter || test.oneShard && f.ShardWriters || test.shardWriters && !f.ShardWriters {
 			return
 		}
-		test.run(&outbox[TX]{T: t, OutboxFixture: f})
+		test.run(&outbox[TX]{rig: rig{t}, OutboxFixture: f})
 	})
 }
 
@@ -105,18 +105,8 @@ func (x outboxTest[TX]) named() string { return x.fact }
 
 // outbox is a test and the outbox that it works on.
 type outbox[TX any] struct {
-	*testing.T
+	rig
 	OutboxFixture[TX]
-}
-
-func (o *outbox[TX]) ctx() context.Context { return o.Context() }
-
-// ok fails the test if err is not nil.
-func (o *outbox[TX]) ok(err error) {
-	o.Helper()
-	if err != nil {
-		o.Fatal(err)
-	}
 }
 
 // begin begins a transaction that is rolled back in the end, if it is open
@@ -250,57 +240,5 @@ func (o *outbox[TX]) expectError(err, target error, secrets ...string) {
 		if contains(fmt.Sprintf("%v %+v", err, err), secret) {
 			o.Fatalf("error shows %q: %v", secret, err)
 		}
-	}
-}
-
-// eventually waits until done tells that something has happened.
-func (o *outbox[TX]) eventually(what string, done func() bool) {
-	o.Helper()
-	deadline := time.NewTimer(patience)
-	defer deadline.Stop()
-	tick := time.NewTicker(2 * time.Millisecond)
-	defer tick.Stop()
-	for !done() {
-		select {
-		case <-tick.C:
-		case <-deadline.C:
-			o.Fatalf("%s: not within %v", what, patience)
-		}
-	}
-}
-
-// async runs fn on a goroutine of its own, and returns its result. The test
-// waits for it in the end.
-func (o *outbox[TX]) async(fn func() error) <-chan error {
-	o.Helper()
-	result := make(chan error, 1)
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		result <- fn()
-	}()
-	o.Cleanup(func() { <-ended })
-	return result
-}
-
-// result waits for what an async function returned.
-func (o *outbox[TX]) result(c <-chan error) error {
-	o.Helper()
-	select {
-	case err := <-c:
-		return err
-	case <-time.After(patience):
-		o.Fatalf("no result within %v", patience)
-		return nil
-	}
-}
-
-// stays checks that an async function has no result for a while: it waits.
-func (o *outbox[TX]) stays(what string, c <-chan error) {
-	o.Helper()
-	select {
-	case err := <-c:
-		o.Fatalf("%s ended with %v, want it to wait", what, err)
-	case <-time.After(50 * time.Millisecond):
 	}
 }

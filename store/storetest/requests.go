@@ -22,7 +22,7 @@ type RequestFixture[TX any] struct {
 }
 
 type requests[TX any] struct {
-	*testing.T
+	rig
 	RequestFixture[TX]
 }
 
@@ -42,29 +42,22 @@ func Requests[TX any](t *testing.T, open func(t *testing.T) RequestFixture[TX]) 
 	} {
 		t.Run(fact, func(t *testing.T) {
 			t.Parallel()
-			test(&requests[TX]{T: t, RequestFixture: open(t)})
+			test(&requests[TX]{rig: rig{t}, RequestFixture: open(t)})
 		})
-	}
-}
-
-func (q *requests[TX]) ok(err error) {
-	q.Helper()
-	if err != nil {
-		q.Fatal(err)
 	}
 }
 
 func (q *requests[TX]) begin() TX {
 	q.Helper()
-	tx, err := q.Begin(q.Context())
+	tx, err := q.Begin(q.ctx())
 	q.ok(err)
-	q.Cleanup(func() { _ = q.Rollback(context.WithoutCancel(q.Context()), tx) })
+	q.Cleanup(func() { _ = q.Rollback(context.WithoutCancel(q.ctx()), tx) })
 	return tx
 }
 
 func (q *requests[TX]) claim(tx TX, r request.Request) *request.Answer {
 	q.Helper()
-	a, err := q.Store.ClaimRequest(q.Context(), tx, r, patience)
+	a, err := q.Store.ClaimRequest(q.ctx(), tx, r, patience)
 	q.ok(err)
 	return a
 }
@@ -84,8 +77,8 @@ func (q *requests[TX]) answer(r request.Request) request.Answer {
 	if got := q.claim(tx, r); got != nil {
 		q.Fatalf("a new request has the answer %+v", got)
 	}
-	q.ok(q.Store.AnswerRequest(q.Context(), tx, r, a))
-	q.ok(q.Commit(q.Context(), tx))
+	q.ok(q.Store.AnswerRequest(q.ctx(), tx, r, a))
+	q.ok(q.Commit(q.ctx(), tx))
 	return a
 }
 
@@ -98,7 +91,7 @@ func (q *requests[TX]) answered() {
 		if got := q.claim(tx, other); got == nil || !reflect.DeepEqual(*got, want) {
 			q.Errorf("got %+v, want %+v", got, want)
 		}
-		q.ok(q.Commit(q.Context(), tx))
+		q.ok(q.Commit(q.ctx(), tx))
 	}
 }
 
@@ -111,8 +104,8 @@ func (q *requests[TX]) toldApart() {
 func (q *requests[TX]) rolledBack() {
 	tx := q.begin()
 	q.claim(tx, askedFor("k"))
-	q.ok(q.Store.AnswerRequest(q.Context(), tx, askedFor("k"), request.Answer{Status: 200}))
-	q.ok(q.Rollback(q.Context(), tx))
+	q.ok(q.Store.AnswerRequest(q.ctx(), tx, askedFor("k"), request.Answer{Status: 200}))
+	q.ok(q.Rollback(q.ctx(), tx))
 	q.answer(askedFor("k"))
 }
 
@@ -129,7 +122,7 @@ func (q *requests[TX]) contend(wait time.Duration, end func(tx TX) error) (*requ
 	}
 	done := make(chan outcome, 1)
 	go func() {
-		a, err := q.Store.ClaimRequest(q.Context(), second, r, wait)
+		a, err := q.Store.ClaimRequest(q.ctx(), second, r, wait)
 		done <- outcome{a, err}
 	}()
 	if end != nil {
@@ -150,8 +143,8 @@ func (q *requests[TX]) waits() {
 	}
 	a, err := q.contend(patience, func(tx TX) error {
 		return errors.Join(
-			q.Store.AnswerRequest(q.Context(), tx, askedFor("k"), request.Answer{Status: 200, Body: []byte("x")}),
-			q.Commit(q.Context(), tx))
+			q.Store.AnswerRequest(q.ctx(), tx, askedFor("k"), request.Answer{Status: 200, Body: []byte("x")}),
+			q.Commit(q.ctx(), tx))
 	})
 	if err != nil || a == nil || string(a.Body) != "x" {
 		q.Errorf("%+v, %v", a, err)
@@ -162,7 +155,7 @@ func (q *requests[TX]) inherits() {
 	if q.OneWriter {
 		return
 	}
-	a, err := q.contend(patience, func(tx TX) error { return q.Rollback(q.Context(), tx) })
+	a, err := q.contend(patience, func(tx TX) error { return q.Rollback(q.ctx(), tx) })
 	if err != nil || a != nil {
 		q.Errorf("%+v, %v", a, err)
 	}
@@ -179,7 +172,7 @@ func (q *requests[TX]) givesUp() {
 
 func (q *requests[TX]) unclaimed() {
 	tx := q.begin()
-	if err := q.Store.AnswerRequest(q.Context(), tx, askedFor("k"), request.Answer{Status: 200}); err == nil {
+	if err := q.Store.AnswerRequest(q.ctx(), tx, askedFor("k"), request.Answer{Status: 200}); err == nil {
 		q.Error("it was stored")
 	}
 }
@@ -188,11 +181,11 @@ func (q *requests[TX]) forgotten() {
 	for i := range 5 {
 		q.answer(askedFor(fmt.Sprint(i)))
 	}
-	n, err := q.Store.ForgetRequests(q.Context(), time.Hour, 10)
+	n, err := q.Store.ForgetRequests(q.ctx(), time.Hour, 10)
 	if n != 0 || err != nil {
 		q.Errorf("%d forgotten that are not old, %v", n, err)
 	}
-	n, err = q.Store.ForgetRequests(q.Context(), -time.Hour, 3)
+	n, err = q.Store.ForgetRequests(q.ctx(), -time.Hour, 3)
 	if n != 3 || err != nil {
 		q.Errorf("%d forgotten, %v", n, err)
 	}

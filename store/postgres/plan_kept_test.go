@@ -1,0 +1,121 @@
+package postgres
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/boxpair/boxpair/idgen"
+	"github.com/boxpair/boxpair/internal/testenv"
+	"github.com/boxpair/boxpair/producer"
+)
+
+// explained is a pool of one connection whose server tells the plan of each statement as it was
+// executed.
+type explained struct {
+	*planned
+	plans []node // of statements that name a table of the outbox, since the last look
+}
+
+func newExplained(t *testing.T) *explained {
+	t.Helper()
+	e := &explained{}
+	cfg, err := pgxpool.ParseConfig(testenv.Postgres(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.MaxConns = 1
+	cfg.ConnConfig.OnNotice = func(_ *pgconn.PgConn, n *pgconn.Notice) {
+		_, text, ok := strings.Cut(n.Message, "plan:")
+		if !ok || !strings.Contains(text, "outbox_") {
+			return
+		}
+		var told struct{ Plan node }
+		if err := json.Unmarshal([]byte(text), &told); err != nil {
+			t.Errorf("plan: %v", err)
+		}
+		e.plans = append(e.plans, told.Plan)
+	}
+	cfg.AfterConnect = func(ctx context.Context, conn *pgx.Conn) error {
+		_, err := conn.Exec(ctx, `LOAD 'auto_explain'; SET auto_explain.log_level = notice; SET auto_explain.log_format = json;
+			SET auto_explain.log_analyze = on; SET auto_explain.log_buffers = on; SET auto_explain.log_timing = off`)
+		return err
+	}
+	e.planned = newPlannedOver(t, cfg)
+	return e
+}
+
+// calls calls what a relay calls, and returns the plan that the server had for each.
+func (e *explained) calls(leases []producer.Lease, from, n int64) map[string]node {
+	e.Helper()
+	e.run("SET auto_explain.log_min_duration = 0")
+	defer e.run("SET auto_explain.log_min_duration = -1")
+	plans := make(map[string]node)
+	call := func(name string, fn func() error) {
+		e.Helper()
+		e.plans = nil
+		if err := fn(); err != nil {
+			e.Fatalf("%s: %v", name, err)
+		}
+		if len(e.plans) != 1 {
+			e.Fatalf("%s ran %d statements, want one", name, len(e.plans))
+		}
+		plans[name] = e.plans[0]
+	}
+	ranges := make([]producer.Range, idgen.Shards)
+	for i := range ranges {
+		ranges[i] = producer.Range{Shard: i, After: from, Limit: 8}
+	}
+	for i := range int64(3000) { // what a relay has in memory
+		ranges[0].Except = append(ranges[0].Except, from+n-i)
+	}
+	marks := make([]producer.Mark, 500)
+	for i := range marks {
+		seq := from + 1 + int64(i)
+		marks[i] = producer.Mark{Lease: leases[seq%idgen.Shards], Seq: seq}
+	}
+	ctx := e.Context()
+	call("fetch", func() error { _, err := e.Fetch(ctx, ranges); return err })
+	call("fetch of a key", func() error { _, err := e.FetchKey(ctx, 1, "key 1", from, 10); return err })
+	call("fetch of parked events", func() error { _, err := e.FetchParked(ctx, 1, "key 1", 10); return err })
+	call("mark", func() error { _, err := e.Mark(ctx, "relay", marks); return err })
+	return plans
+}
+
+// TestKeptPlansHoldWhenTheQueueFillsUp has the server make its plans while everything is empty, and looks at
+// those that it has when that is so no more.
+func TestKeptPlansHoldWhenTheQueueFillsUp(t *testing.T) {
+	t.Parallel()
+	e := newExplained(t)
+	e.run("ANALYZE")
+	shards, epochs := e.own()
+	leases := make([]producer.Lease, idgen.Shards)
+	for i, shard := range shards {
+		leases[shard] = producer.Lease{Shard: int(shard), Epoch: epochs[i]}
+	}
+	e.calls(leases, 0, 0)
+
+	const n = 32_000
+	e.fill(n)
+	plans := e.calls(leases, n/2, n/2)
+	for name, blocks := range map[string]int{
+		"fetch": 64 * 8 * 5, "fetch of a key": 800, "fetch of parked events": 100, "mark": 500 * 10,
+	} {
+		e.expectIndexes(name, plans[name], blocks)
+	}
+
+	var kept, anew int
+	err := e.pool.QueryRow(t.Context(), `SELECT count(*) FILTER (WHERE generic_plans = 2 AND custom_plans = 0), count(*) FILTER (WHERE custom_plans > 0)
+		FROM pg_prepared_statements WHERE statement ~ 'outbox_(queue|parked)' AND statement LIKE '%$2%'`).Scan(&kept, &anew)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if kept != len(plans) || anew != 0 {
+		t.Errorf("%d of %d plans were kept, %d made anew", kept, len(plans), anew)
+	}
+}
