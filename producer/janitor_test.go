@@ -14,11 +14,12 @@ import (
 	"github.com/boxpair/boxpair/producer"
 )
 
-// fakeRetention is a store with so many rows past their retention, which take perRow each.
+// fakeRetention is a store with so many rows past their retention. Work, if not nil, takes the time
+// of a batch of rows.
 type fakeRetention struct {
 	mu                   sync.Mutex
 	delivered, discarded int
-	perRow               time.Duration
+	work                 func(rows int)
 	err                  error
 	limits               []int
 	afters               []time.Time
@@ -35,7 +36,9 @@ func (f *fakeRetention) take(rows *int, limit int) (producer.Removed, error) {
 	}
 	n := min(*rows, limit)
 	*rows -= n
-	time.Sleep(time.Duration(n) * f.perRow)
+	if f.work != nil {
+		f.work(n)
+	}
 	return producer.Removed{Events: n, Attempts: 2 * n, Receipts: 1, Full: n == limit, Through: time.Unix(int64(len(f.limits)), 0)}, nil
 }
 
@@ -60,7 +63,7 @@ func newJanitor(t *testing.T, store producer.JanitorStore, cfg producer.JanitorC
 func TestJanitorPassRemovesAllAndReportsProgress(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := &fakeRetention{delivered: 50_000, discarded: 300, perRow: 20 * time.Microsecond}
+		store := &fakeRetention{delivered: 50_000, discarded: 300, work: func(rows int) { time.Sleep(time.Duration(rows) * 20 * time.Microsecond) }}
 		var reports []producer.JanitorReport
 		j := newJanitor(t, store, producer.JanitorConfig{Progress: func(r producer.JanitorReport) { reports = append(reports, r) }})
 		begun := time.Now()
@@ -91,10 +94,11 @@ func TestJanitorPassRemovesAllAndReportsProgress(t *testing.T) {
 func TestJanitorBatchesShrinkWhenTheDatabaseIsBusy(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := &fakeRetention{delivered: 100_000, perRow: 5 * time.Microsecond}
+		perRow := 5 * time.Microsecond
+		store := &fakeRetention{delivered: 100_000, work: func(rows int) { time.Sleep(time.Duration(rows) * perRow) }}
 		j := newJanitor(t, store, producer.JanitorConfig{Share: 1, Progress: func(r producer.JanitorReport) {
 			if r.Events > 10_000 {
-				store.perRow = time.Millisecond
+				perRow = time.Millisecond
 			}
 		}})
 		if _, err := j.RunOnce(t.Context()); err != nil {

@@ -200,6 +200,45 @@ func TestARepeatedFailureDoesNotBuryWhatWasRedriven(t *testing.T) {
 	r.drained()
 }
 
+// As before, but the event had been redriven before it failed: it has as many attempts again as when
+// it failed.
+func TestARepeatedFailureDoesNotBuryWhatWasRedrivenTwice(t *testing.T) {
+	t.Parallel()
+	for _, key := range []string{"key", ""} {
+		r := newRig(t)
+		bad := r.store.add("topic", key)
+		refuse := true
+		r.broker = func(s rigSend) transport.Result {
+			if s.seq == bad && refuse {
+				return transport.Result{Outcome: transport.Refused}
+			}
+			return confirmAll(s)
+		}
+		rel := r.start(RelayConfig{MaxAttempts: 1})
+		for r.store.state(bad) != Dead {
+			r.store.add("topic", "")
+			r.run(100 * time.Millisecond)
+		}
+		r.store.redrive(bad)
+		rel.delay = func(cl *call) bool { return cl.op == opRetry }
+		for len(rel.delayed) == 0 {
+			r.store.add("topic", "")
+			r.run(100 * time.Millisecond)
+		}
+		refuse = false
+		if !r.store.redrive(bad) {
+			t.Fatalf("key %q: the event is %q", key, r.store.state(bad))
+		}
+		rel.delayed[0].err = errors.New("connection lost")
+		rel.free()
+		r.run(20 * time.Second)
+		if r.store.state(bad) != "" {
+			t.Errorf("key %q: the redriven event is %q", key, r.store.state(bad))
+		}
+		r.drained()
+	}
+}
+
 // The answer of the statement that parked an event is lost, an operator discards the event, and the
 // relay learns of that before the statement is repeated: nothing is there to hold the key up.
 func TestARepeatedParkDoesNotHoldUpTheKeyOfWhatWasDiscarded(t *testing.T) {

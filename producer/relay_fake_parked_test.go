@@ -94,8 +94,9 @@ func (f *fakeStore) Heal(_ context.Context, relay string, leases []Lease, hold b
 	return nil
 }
 
-func (f *fakeStore) Park(_ context.Context, relay string, lease Lease, failures []Failure) (bool, error) {
-	leave, err := f.enter("Park")
+// fenced is a call that changes what belongs to a lease, if relay still has it.
+func (f *fakeStore) fenced(method, relay string, lease Lease, change func()) (lost bool, err error) {
+	leave, err := f.enter(method)
 	if err != nil {
 		return false, err
 	}
@@ -103,13 +104,19 @@ func (f *fakeStore) Park(_ context.Context, relay string, lease Lease, failures 
 	if !f.owns(relay, lease) {
 		return true, nil
 	}
-	for _, x := range failures {
-		if f.take(lease.Shard, x.Seq, x.Round) {
-			f.parked[x.Seq] = &fakeParked{shard: lease.Shard, key: f.queued(lease.Shard, x.Seq).Key}
-			f.record(relay, x)
-		}
-	}
+	change()
 	return false, nil
+}
+
+func (f *fakeStore) Park(_ context.Context, relay string, lease Lease, failures []Failure) (bool, error) {
+	return f.fenced("Park", relay, lease, func() {
+		for _, x := range failures {
+			if f.take(lease.Shard, x.Seq, x.Round) {
+				f.parked[x.Seq] = &fakeParked{shard: lease.Shard, key: f.queued(lease.Shard, x.Seq).Key}
+				f.record(relay, x)
+			}
+		}
+	})
 }
 
 func (f *fakeStore) record(relay string, x Failure) {
@@ -122,20 +129,13 @@ func (f *fakeStore) record(relay string, x Failure) {
 }
 
 func (f *fakeStore) Follow(_ context.Context, relay string, lease Lease, marks []Mark) (bool, error) {
-	leave, err := f.enter("Follow")
-	if err != nil {
-		return false, err
-	}
-	defer leave()
-	if !f.owns(relay, lease) {
-		return true, nil
-	}
-	for _, m := range marks {
-		if f.take(m.Shard, m.Seq, m.Round) {
-			f.parked[m.Seq] = &fakeParked{shard: m.Shard, key: f.log[m.Seq].Key, state: Following}
+	return f.fenced("Follow", relay, lease, func() {
+		for _, m := range marks {
+			if f.take(m.Shard, m.Seq, m.Round) {
+				f.parked[m.Seq] = &fakeParked{shard: m.Shard, key: f.log[m.Seq].Key, state: Following}
+			}
 		}
-	}
-	return false, nil
+	})
 }
 
 func (f *fakeStore) parkedRow(seq int64) Queued {
@@ -187,42 +187,28 @@ func (f *fakeStore) FetchParked(_ context.Context, shard int, key string, limit 
 }
 
 func (f *fakeStore) Retry(_ context.Context, relay string, lease Lease, failures []Failure, hold bool) (bool, error) {
-	leave, err := f.enter("Retry")
-	if err != nil {
-		return false, err
-	}
-	defer leave()
-	if !f.owns(relay, lease) {
-		return true, nil
-	}
-	for _, x := range failures {
-		if p := f.parked[x.Seq]; p != nil && p.live() && p.attempts == x.Attempts-1 {
-			f.record(relay, x)
-			if x.Dead && !hold {
-				f.lift(p.shard, p.key)
+	return f.fenced("Retry", relay, lease, func() {
+		for _, x := range failures {
+			if p := f.parked[x.Seq]; p != nil && p.live() && p.attempts == x.Attempts-1 {
+				f.record(relay, x)
+				if x.Dead && !hold {
+					f.lift(p.shard, p.key)
+				}
 			}
 		}
-	}
-	return false, nil
+	})
 }
 
 func (f *fakeStore) Sent(_ context.Context, relay string, lease Lease, seqs []int64) (bool, error) {
-	leave, err := f.enter("Sent")
-	if err != nil {
-		return false, err
-	}
-	defer leave()
-	if !f.owns(relay, lease) {
-		return true, nil
-	}
-	for _, seq := range seqs {
-		if p := f.parked[seq]; p != nil && p.live() {
-			delete(f.parked, seq)
-			f.receipts[seq]++
-			f.lift(p.shard, p.key)
+	return f.fenced("Sent", relay, lease, func() {
+		for _, seq := range seqs {
+			if p := f.parked[seq]; p != nil && p.live() {
+				delete(f.parked, seq)
+				f.receipts[seq]++
+				f.lift(p.shard, p.key)
+			}
 		}
-	}
-	return false, nil
+	})
 }
 
 // redrive makes a dead event due again, as an operator does.

@@ -14,13 +14,13 @@ type reading struct {
 	retry time.Duration
 	turn  int
 
-	woken   bool
-	started time.Duration // last look at the queue
-	pollAt  time.Duration
-	delay   time.Duration
-	passed  bool          // the last fetch passed events over
-	slowAt  time.Duration // nothing is read before, since all that is read is passed over
-	from    int           // shard that is read first
+	woken  bool
+	paced  time.Duration // when wake-ups will have brought no more than one look per PollMin
+	pollAt time.Duration
+	delay  time.Duration
+	passed bool          // the last fetch passed events over
+	slowAt time.Duration // nothing is read before, since all that is read is passed over
+	from   int           // shard that is read first
 
 	healed    bool          // some shard's blocked keys are to be loaded
 	load      []*shardState // whose blocked keys are being loaded
@@ -29,6 +29,11 @@ type reading struct {
 
 	sweepAt time.Duration // when to read everything again
 }
+
+// wakesAhead is how many looks for wake-ups may come without a pause between them. On the average there is one
+// per PollMin at most (a generic cell rate): an event that comes alone waits for nothing, and many are read
+// together.
+const wakesAhead = 20
 
 const passOverWait = 50 * time.Millisecond
 
@@ -121,7 +126,7 @@ func (c *relayCore) fetchCall() *call {
 	}
 	look := r.pollAt
 	if r.woken {
-		look = min(look, r.started+c.cfg.PollMin)
+		look = min(look, r.paced-wakesAhead*c.cfg.PollMin)
 	}
 	hot := 0
 	for _, sh := range c.shards {
@@ -141,8 +146,11 @@ func (c *relayCore) fetchCall() *call {
 		}
 		return nil
 	}
-	r.started = c.now
 	if all {
+		if r.woken {
+			r.paced = max(r.paced, c.now) + c.cfg.PollMin
+			r.delay = 0 // what it was for may not be committed yet
+		}
 		r.woken = false
 		r.delay = min(max(2*r.delay, c.cfg.PollMin), c.cfg.PollMax)
 		r.pollAt = c.now + r.delay

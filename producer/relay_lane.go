@@ -225,8 +225,10 @@ func (c *relayCore) laneReply(cl *call) {
 		c.laneFailed(cl)
 		return
 	}
-	for _, sh := range cl.shards {
-		sh.lane.fails = 0
+	if cl.op != opFetchParked { // which follows each lost retry, and says nothing of the next
+		for _, sh := range cl.shards {
+			sh.lane.fails = 0
+		}
 	}
 	if cl.op == opHeal {
 		c.healed(cl)
@@ -266,7 +268,8 @@ func (c *relayCore) healed(cl *call) {
 }
 
 // laneFailed puts back what a failed statement was to do, before the rest. It
-// may have been done: all of it may be done twice.
+// may have been done: all of it may be done twice, except for counting the failures of
+// parked events, which are looked at again instead.
 func (c *relayCore) laneFailed(cl *call) {
 	for _, sh := range cl.shards {
 		sh.lane.fails++
@@ -279,7 +282,9 @@ func (c *relayCore) laneFailed(cl *call) {
 	case opSent:
 		ln.sent = append(cl.entries, ln.sent...)
 	case opRetry:
-		ln.again = append(cl.entries, ln.again...)
+		for _, e := range cl.entries {
+			c.retryLost(e)
+		}
 	case opPark:
 		for _, e := range cl.entries {
 			e.doubtful = true

@@ -119,9 +119,11 @@ func (l *relayLoop) step(work context.Context) (wait time.Duration, stopped bool
 	c.advance(now)
 	calls, sends, notes := c.flush()
 	for i, sh := range c.shards {
+		until := time.Duration(0) // not from a shard that was lost: what waits for the transport is its next owner's
 		if sh != nil {
-			l.until[i].Store(int64(sh.until))
+			until = sh.until
 		}
+		l.until[i].Store(int64(until))
 	}
 	wait, stopped = c.wakeAt-now, c.stopped
 	for _, e := range sends {

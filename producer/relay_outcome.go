@@ -263,7 +263,9 @@ func (c *relayCore) suspected(e *entry, alone bool) {
 	}
 	if !alone {
 		e.solo = true
-		c.place(e)
+		if !c.doubted(e) {
+			c.place(e)
+		}
 		return
 	}
 	c.aloneAt = c.now + blamePause
@@ -289,9 +291,22 @@ func (c *relayCore) requeue(e *entry) {
 	case l.blocked && !e.parked:
 		c.follow(e)
 		c.promote(l)
-	default:
+	case !c.doubted(e):
 		c.promote(l)
 	}
+}
+
+// doubted reads a parked event again that somebody has changed while it was in flight: it may have been discarded,
+// and is not to be sent again then, nor to hold up its key.
+func (c *relayCore) doubted(e *entry) bool {
+	l := e.line
+	if !e.parked || l == nil || !l.verify {
+		return false
+	}
+	c.keepSolo(e)
+	c.forgetFIFO(l, nil)
+	c.readParked(l)
+	return true
 }
 
 // fail counts an attempt of e, which was refused or is to be buried, and parks it.

@@ -271,3 +271,85 @@ func TestANewHeadDoesNotOvertakeAnEventThatIsStillToBeMoved(t *testing.T) {
 	}
 	r.drained()
 }
+
+// TestWhatIsOnItsWayBehindAHeadGoesBeforeIt has the head of a key come due while an earlier event, which was
+// deferred and is due since, is being moved to the head's side.
+func TestWhatIsOnItsWayBehindAHeadGoesBeforeIt(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	deferred := r.store.addDeferred("topic", "key", 5*time.Second)
+	head := r.store.add("topic", "key")
+	r.store.add("topic", "other") // shows that the route works
+	r.broker = func(s rigSend) transport.Result {
+		if s.seq == head && r.now < time.Second {
+			return transport.Result{Outcome: transport.Refused}
+		}
+		return confirmAll(s)
+	}
+	rel := r.start(RelayConfig{Backoff: Backoff{Initial: 10 * time.Second}})
+	rel.hold = func(cl *call) bool { return cl.op == opFollow }
+	for len(rel.held) == 0 {
+		r.run(100 * time.Millisecond)
+		if r.now > 9*time.Second {
+			t.Fatal("the deferred event is not being moved")
+		}
+	}
+	r.run(20 * time.Second)
+	if at := r.seenAt(deferred); at >= 0 {
+		t.Fatalf("the deferred event was sent at %v, before it was moved", at)
+	}
+	rel.free()
+	r.run(time.Minute)
+	r.drained()
+	want := []int64{deferred, head}
+	if got := slices.DeleteFunc(r.sent(transport.Confirmed), func(seq int64) bool { return !slices.Contains(want, seq) }); !slices.Equal(got, want) {
+		t.Errorf("sent %v, want %v", got, want)
+	}
+}
+
+// TestHeadThatIsDiscardedInFlightHoldsUpNothing discards a head of which the outcome is not known afterwards,
+// on a route that stays down: what waits behind it takes another one.
+func TestHeadThatIsDiscardedInFlightHoldsUpNothing(t *testing.T) {
+	t.Parallel()
+	for _, outcome := range []transport.Outcome{transport.Unavailable, transport.Suspect} {
+		r := newRig(t)
+		head, next := r.store.add("down", "key"), r.store.add("up", "key")
+		r.store.add("up", "other") // shows that the transport works
+		refused := false
+		r.broker = func(s rigSend) transport.Result {
+			switch {
+			case s.seq == head && !refused:
+				refused = true
+				return transport.Result{Outcome: transport.Refused}
+			case s.seq == head:
+				return transport.Result{Outcome: outcome}
+			}
+			return confirmAll(s)
+		}
+		rel := r.start(RelayConfig{})
+		rel.mute = func(s rigSend) bool { return s.seq == head && refused }
+		for len(rel.muted) == 0 {
+			r.run(100 * time.Millisecond)
+			if r.now > time.Minute {
+				t.Fatal("the head is not sent again")
+			}
+		}
+		if !r.store.discard(head) {
+			t.Fatalf("the head is %q", r.store.state(head))
+		}
+		r.run(10 * time.Second) // the relay hears of it
+		later := r.store.add("up", "key")
+		r.run(10 * time.Second)
+		sends := len(r.sends)
+		rel.free()
+		r.run(10 * time.Second)
+		if r.seenAt(next) < 0 || r.seenAt(later) < r.seenAt(next) {
+			t.Errorf("%s: of %d and %d behind the discarded head arrived %v", outcome, next, later, r.sent(transport.Confirmed))
+		}
+		for _, s := range r.sends[sends+1:] {
+			if s.seq == head {
+				t.Errorf("%s: sent at %v though it was discarded", outcome, s.at)
+			}
+		}
+	}
+}

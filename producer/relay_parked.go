@@ -248,12 +248,7 @@ func (c *relayCore) settled(e *entry) {
 func (c *relayCore) failAgain(e *entry) {
 	sh, l := e.shard, e.line
 	e.state = entryParking
-	if e.solo {
-		if sh.solo == nil {
-			sh.solo = make(map[int64]struct{})
-		}
-		sh.solo[e.Seq] = struct{}{}
-	}
+	c.keepSolo(e)
 	if l != nil {
 		l.retrying++
 		l.remove(e)
@@ -261,6 +256,17 @@ func (c *relayCore) failAgain(e *entry) {
 	}
 	sh.lane.again = append(sh.lane.again, e)
 	c.markLane(sh)
+}
+
+// keepSolo remembers of a parked event that is read again that it has to be alone.
+func (c *relayCore) keepSolo(e *entry) {
+	if !e.solo {
+		return
+	}
+	if e.shard.solo == nil {
+		e.shard.solo = make(map[int64]struct{})
+	}
+	e.shard.solo[e.Seq] = struct{}{}
 }
 
 // forgetFIFO takes the parked events of a key that are not in flight out of
@@ -299,6 +305,22 @@ func (c *relayCore) retryReply(cl *call) {
 		}
 		c.free(e)
 	}
+}
+
+// retryLost reads a parked event again whose failure was recorded or was not. If it was not, the event
+// is due still and is sent once more. The statement is not repeated: an operator may have redriven the
+// event in between, and the failure would be counted for what has not been sent since.
+func (c *relayCore) retryLost(e *entry) {
+	sh, l := e.shard, e.line
+	c.settled(e)
+	if l == nil {
+		c.due.soon(sh.lane.retry)
+	} else {
+		l.retrying--
+		c.readParked(l)
+		c.rest(l)
+	}
+	c.free(e)
 }
 
 // parkedReply takes over the parked events of a key, or unblocks it if there

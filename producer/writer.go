@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"time"
 
@@ -26,10 +25,11 @@ type Writer[TX any] struct {
 	cause    *transport.Event
 	flushes  bool // somebody calls Flush before the commit
 
-	next   map[sequence]int // what a savepoint that is rolled back takes with it
-	queued *[]Record        // shared by the writers of one transaction
-	wrote  bool
-	err    error // of a write whose effect on the transaction is not known
+	next    map[sequence]int
+	counted []sequence // by each event in turn, to be taken back with a savepoint
+	queued  *[]Record  // shared by the writers of one transaction
+	wrote   bool
+	err     error // of a write whose effect on the transaction is not known
 }
 
 // sequence is what the events of one dispatch are counted within.
@@ -155,12 +155,13 @@ func (w *Writer[TX]) Savepoint(ctx context.Context, fn func(ctx context.Context,
 	if err := w.Flush(ctx); err != nil {
 		return err
 	}
-	saved, outer, wrote := maps.Clone(w.next), w.tx, w.wrote
+	counted, outer, wrote := len(w.counted), w.tx, w.wrote
 	done := false
 	defer func() {
 		w.tx = outer
 		if !done { // fn failed, panicked or called Goexit
-			w.next, *w.queued, w.wrote = saved, nil, wrote
+			w.uncount(counted)
+			*w.queued, w.wrote = nil, wrote
 			if !errors.Is(w.err, ErrConflict) && !errors.Is(w.err, ErrSecondWriter) {
 				w.err = nil
 			}
@@ -179,12 +180,12 @@ func (w *Writer[TX]) Savepoint(ctx context.Context, fn func(ctx context.Context,
 
 // records makes events ready to be stored, all of them or none.
 func (w *Writer[TX]) records(events []Event) ([]Record, error) {
-	saved := maps.Clone(w.next)
+	counted := len(w.counted)
 	records := make([]Record, len(events))
 	for i := range events {
 		record, err := w.record(&events[i])
 		if err != nil {
-			w.next = saved
+			w.uncount(counted)
 			return nil, fmt.Errorf("event %d: %w", i, err)
 		}
 		records[i] = record
@@ -249,7 +250,16 @@ func (w *Writer[TX]) count(s sequence) int {
 	}
 	n := w.next[s]
 	w.next[s] = n + 1
+	w.counted = append(w.counted, s)
 	return n
+}
+
+// uncount takes back what was counted since there were so many events.
+func (w *Writer[TX]) uncount(counted int) {
+	for _, s := range w.counted[counted:] {
+		w.next[s]--
+	}
+	w.counted = w.counted[:counted]
 }
 
 // inherit takes over what an event shares with the message that caused it.

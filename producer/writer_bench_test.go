@@ -41,6 +41,33 @@ func BenchmarkTransact(b *testing.B) {
 	}
 }
 
+// BenchmarkQueueOneByOne queues events of as many sources in one transaction, each by itself: what one costs
+// does not depend on how many there are.
+func BenchmarkQueueOneByOne(b *testing.B) {
+	for _, n := range []int{10, 1000, 10_000} {
+		b.Run(fmt.Sprintf("events=%d", n), func(b *testing.B) {
+			outbox, err := producer.New(producer.Store[*fakeTx](nothing{&fakeEvents{}}), producer.Config{Name: "bench"})
+			if err != nil {
+				b.Fatal(err)
+			}
+			for b.Loop() {
+				err := outbox.Transact(b.Context(), func(_ context.Context, w *producer.Writer[*fakeTx]) error {
+					for i := range n {
+						if _, err := w.Queue(producer.Event{Topic: "topic", Source: fmt.Sprint("source", i), Version: 1}); err != nil {
+							return err
+						}
+					}
+					return nil
+				})
+				if err != nil {
+					b.Fatal(err)
+				}
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*n), "ns/event")
+		})
+	}
+}
+
 // nothing forgets what is written.
 type nothing struct{ *fakeEvents }
 
