@@ -60,12 +60,7 @@ func TestNothingIsRememberedBeforeItsCommit(t *testing.T) {
 	store := newFake()
 	r := newRig(t, setup{store: store})
 	r.consume(msg(0))
-	store.setFault(func(step string) error {
-		if step == "commit" {
-			return errConflict
-		}
-		return nil
-	})
+	store.fail("commit", errConflict)
 	m := msg(1)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel() // so that it is not held
@@ -83,12 +78,7 @@ func TestUnknownCommitThatHappenedIsNotRunAgain(t *testing.T) {
 	t.Parallel()
 	store := newFake()
 	r := newRig(t, setup{store: store})
-	store.setFault(func(step string) error {
-		if step == "answer" && store.called("answer") == 1 {
-			return consumer.ErrCommitUnknown
-		}
-		return nil
-	})
+	store.failCalls("answer", 1, 1, consumer.ErrCommitUnknown)
 	r.consume(msg(1))
 	r.wantCalls(1)
 	r.wantDone(number(1), 1)
@@ -102,12 +92,7 @@ func TestUnknownCommitThatDidNotHappenIsRunAgainAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newFake()
 		r := newRig(t, setup{store: store})
-		store.setFault(func(step string) error {
-			if step == "commit" && store.called("commit") == 1 {
-				return consumer.ErrCommitUnknown
-			}
-			return nil
-		})
+		store.failCalls("commit", 1, 1, consumer.ErrCommitUnknown)
 		begun := time.Now()
 		r.consume(msg(1))
 		if took := time.Since(begun); took != 0 {

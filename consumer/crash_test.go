@@ -3,7 +3,6 @@ package consumer_test
 import (
 	"context"
 	"database/sql"
-	"net"
 	"net/url"
 	"os"
 	"os/exec"
@@ -18,6 +17,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/internal/testenv"
 	"github.com/boxpair/boxpair/producer"
 )
 
@@ -50,14 +50,18 @@ func kill() {
 
 // TestChild is what a child process runs; see [dieAt]. In the parent it does nothing.
 func TestChild(t *testing.T) {
-	point := os.Getenv(envPoint)
-	if point == "" {
-		return
-	}
-	if where := os.Getenv(envDatabase); strings.HasPrefix(where, "postgres") {
-		dying(t, openPostgres(t, where), point)
-	} else {
-		dying(t, openSQLite(t, where), point)
+	asChild(t, dying[pgx.Tx], dying[*sql.Tx])
+}
+
+// asChild runs what dies at a point on the database that the parent has named. In the parent it does nothing.
+func asChild(t *testing.T, pg func(*testing.T, *database[pgx.Tx], string), lite func(*testing.T, *database[*sql.Tx], string)) {
+	t.Helper()
+	switch point, where := os.Getenv(envPoint), os.Getenv(envDatabase); {
+	case point == "":
+	case strings.HasPrefix(where, "postgres"):
+		pg(t, openPostgres(t, where), point)
+	default:
+		lite(t, openSQLite(t, where), point)
 	}
 }
 
@@ -184,34 +188,6 @@ func TestMessageThatKillsEveryProcessIsDeadInTheEnd(t *testing.T) {
 	}
 }
 
-// thief stands between a client and PostgreSQL. While it is armed, it swallows the
-// answer to the next COMMIT and hangs up.
-type thief struct {
-	listener net.Listener
-	server   string
-	armed    atomic.Bool
-	stolen   atomic.Int64
-	wg       sync.WaitGroup
-}
-
-// newThief returns a thief and the URL of the database behind it.
-func newThief(t *testing.T, address string) (*thief, string) {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	u := with(t, address, "sslmode", "disable")
-	th := &thief{listener: l, server: u.Host}
-	u.Host = l.Addr().String()
-	th.wg.Go(th.serve)
-	t.Cleanup(func() {
-		_ = l.Close()
-		th.wg.Wait()
-	})
-	return th, u.String()
-}
-
 // with returns a URL with one more parameter.
 func with(t *testing.T, address, name, value string) *url.URL {
 	t.Helper()
@@ -225,61 +201,14 @@ func with(t *testing.T, address, name, value string) *url.URL {
 	return u
 }
 
-func (th *thief) serve() {
-	for {
-		client, err := th.listener.Accept()
-		if err != nil {
-			return
-		}
-		server, err := net.Dial("tcp", th.server)
-		if err != nil {
-			_ = client.Close()
-			continue
-		}
-		var robbed atomic.Bool
-		th.wg.Go(func() {
-			defer func() { _ = server.Close() }()
-			buf := make([]byte, 1<<16)
-			for {
-				n, err := client.Read(buf)
-				if err != nil {
-					return
-				}
-				if strings.Contains(strings.ToLower(string(buf[:n])), "commit\x00") && th.armed.CompareAndSwap(true, false) {
-					robbed.Store(true)
-				}
-				if _, err := server.Write(buf[:n]); err != nil {
-					return
-				}
-			}
-		})
-		th.wg.Go(func() {
-			defer func() { _ = client.Close() }()
-			buf := make([]byte, 1<<16)
-			for {
-				n, err := server.Read(buf)
-				if err != nil {
-					return
-				}
-				if robbed.Load() { // the commit was answered, so it happened
-					th.stolen.Add(1)
-					return
-				}
-				if _, err := client.Write(buf[:n]); err != nil {
-					return
-				}
-			}
-		})
-	}
-}
-
 func TestCommitWhoseReplyIsLostIsAppliedOnce(t *testing.T) {
 	t.Parallel()
 	for name, parked := range map[string]bool{"delivered": false, "parked": true} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			direct, address := newPostgres(t)
-			th, through := newThief(t, address)
+			var armed atomic.Bool
+			th, through := testenv.NewThief(t, address, func() bool { return armed.CompareAndSwap(true, false) })
 			db := openPostgres(t, through)
 			runs := 0
 			inbox, h := handle(t, db, consumer.Config{}, consumer.HandlerConfig{},
@@ -287,7 +216,7 @@ func TestCommitWhoseReplyIsLostIsAppliedOnce(t *testing.T) {
 					if runs++; runs == 1 && parked {
 						return consumer.RetryAfter(0, errHandler)
 					}
-					th.armed.Store(true)
+					armed.Store(true)
 					return db.do(ctx, w)
 				})
 			if err := h.Consume(msg(1)); err != nil {
@@ -300,8 +229,8 @@ func TestCommitWhoseReplyIsLostIsAppliedOnce(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			if th.stolen.Load() != 1 || runs != want {
-				t.Errorf("%d replies were lost, the handler ran %d times", th.stolen.Load(), runs)
+			if th.Stolen() != 1 || runs != want {
+				t.Errorf("%d replies were lost, the handler ran %d times", th.Stolen(), runs)
 			}
 			if err := h.Consume(msg(1)); err != nil {
 				t.Fatal(err)

@@ -25,13 +25,9 @@ func TestManyConsumersRacingOverTheSameDispatchesApplyEachOnce(t *testing.T) {
 
 func racing[TX any](t *testing.T, db *database[TX]) {
 	const dispatches = 200
-	levels := []consumer.Isolation{consumer.ReadCommitted}
-	if db.snapshots {
-		levels = append(levels, consumer.RepeatableRead, consumer.Serializable)
-	}
 	var handlers []*consumer.Handler[TX]
 	for range 4 { // processes
-		for _, level := range levels {
+		for _, level := range db.levels() {
 			_, h := handle(t, db, consumer.Config{CacheSize: 1}, consumer.HandlerConfig{Isolation: level},
 				func(ctx context.Context, w *consumer.Work[TX], _ *message.Message) error {
 					if err := db.do(ctx, w); err != nil {

@@ -4,12 +4,12 @@ import (
 	"context"
 	"database/sql"
 	"os"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
 
 	"github.com/boxpair/boxpair/consumer"
 )
@@ -40,15 +40,7 @@ func (l *dyingLedger[TX]) FinishEffect(ctx context.Context, c consumer.Claim, r 
 
 // TestEffectChild is what a child process runs. In the parent it does nothing.
 func TestEffectChild(t *testing.T) {
-	point := os.Getenv(envPoint)
-	if point == "" {
-		return
-	}
-	if where := os.Getenv(envDatabase); strings.HasPrefix(where, "postgres") {
-		payAndDie(t, openPostgres(t, where), point)
-	} else {
-		payAndDie(t, openSQLite(t, where), point)
-	}
+	asChild(t, payAndDie[pgx.Tx], payAndDie[*sql.Tx])
 }
 
 func payAndDie[TX any](t *testing.T, db *database[TX], point string) {
@@ -149,9 +141,10 @@ func TestKilledProcessLeavesAnEffectUncertain(t *testing.T) {
 				t.Errorf("stats are %+v, %v", st, err)
 			}
 			db.wantEffects(t, 0)
-			if ok, err := inbox.ResolveEffect(t.Context(), e.Key, receipt{Number: e.Key.String()}); !ok || err != nil {
+			if ok, err := inbox.ResolveEffect(t.Context(), e.Key, receipt{Number: e.Key.String()}, "it is in their list"); !ok || err != nil {
 				t.Fatal(ok, err)
 			}
+			wantReason(t, inbox, e.ID, "effect_resolved", "it is in their list")
 			runOnce(t, inbox)
 			wantEffect(t, inbox, consumer.EffectDone)
 			db.wantEffects(t, 1)

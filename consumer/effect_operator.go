@@ -29,34 +29,37 @@ func (i *Inbox[TX]) ListEffects(ctx context.Context, f EffectFilter) ([]EffectRe
 
 // RedriveEffects has dead and uncertain effects that f selects tried again, with the same keys and no attempts
 // counted, and returns the dispatch IDs of their messages. Where the other side is not idempotent, whoever redrives an uncertain effect has found out
-// that it was not carried out; so f must name what to redrive by Keys, IDs or States.
-func (i *Inbox[TX]) RedriveEffects(ctx context.Context, f EffectFilter) ([]uuid.UUID, error) {
+// that it was not carried out; so f must name what to redrive by Keys, IDs or States. The reason, required and at most 1 KiB, is kept
+// in the history of the message ([Inbox.Attempts]).
+func (i *Inbox[TX]) RedriveEffects(ctx context.Context, f EffectFilter, reason string) ([]uuid.UUID, error) {
 	if len(f.Keys)+len(f.IDs)+len(f.States) == 0 {
 		return nil, errors.New("redrive effects: name Keys, IDs or States: an uncertain effect may have been carried out")
 	}
-	return i.changeEffects(ctx, "redriven", f, EffectChange{State: EffectPending})
+	return i.changeEffects(ctx, "redrive", f, EffectChange{State: EffectPending, Reason: reason})
 }
 
-// DiscardEffects gives up effects that f selects and that nobody is carrying out, keeps the reason with them, and returns the dispatch IDs of their messages.
+// DiscardEffects gives up effects that f selects and that nobody is carrying out, and returns the dispatch IDs of their messages. The
+// reason, required and at most 1 KiB, is kept with them and in the history of the message.
 func (i *Inbox[TX]) DiscardEffects(ctx context.Context, f EffectFilter, reason string) ([]uuid.UUID, error) {
-	if reason == "" || clean(reason, maxError) != reason {
-		return nil, errors.New("discard effects: a reason is required, in at most 1 KiB of text")
-	}
-	return i.changeEffects(ctx, "discarded", f, EffectChange{State: EffectDiscarded, Reason: reason})
+	return i.changeEffects(ctx, "discard", f, EffectChange{State: EffectDiscarded, Reason: reason})
 }
 
 // ResolveEffect says that the effect under key was carried out, with that result: Finish runs with it, and Do does not run again. It is for
-// uncertain effects, and dead ones whose result is not known, and tells whether there was such a one. result is encoded as JSON.
-func (i *Inbox[TX]) ResolveEffect(ctx context.Context, key uuid.UUID, result any) (bool, error) {
+// uncertain effects, and dead ones whose result is not known, and tells whether there was such a one. result is encoded as JSON. The
+// reason, required and at most 1 KiB, is kept in the history of the message.
+func (i *Inbox[TX]) ResolveEffect(ctx context.Context, key uuid.UUID, result any, reason string) (bool, error) {
 	b, err := encodeEffect("result", result)
 	if err != nil {
-		return false, fmt.Errorf("resolve an effect: %w", err)
+		return false, fmt.Errorf("resolve effects: %w", err)
 	}
-	ids, err := i.changeEffects(ctx, "resolved", EffectFilter{Keys: []uuid.UUID{key}}, EffectChange{State: EffectAnswered, Result: b})
+	ids, err := i.changeEffects(ctx, "resolve", EffectFilter{Keys: []uuid.UUID{key}}, EffectChange{State: EffectAnswered, Result: b, Reason: reason})
 	return len(ids) > 0, err
 }
 
 func (i *Inbox[TX]) changeEffects(ctx context.Context, how string, f EffectFilter, c EffectChange) ([]uuid.UUID, error) {
+	if err := checkReason(c.Reason); err != nil {
+		return nil, fmt.Errorf("%s effects: %w", how, err)
+	}
 	store, err := i.ledger()
 	if err != nil {
 		return nil, err

@@ -131,3 +131,12 @@ func wantEffect[TX any](t *testing.T, inbox *consumer.Inbox[TX], state consumer.
 	}
 	return list[0]
 }
+
+// wantReason checks the end of the history of a message: what an operator did last, and why.
+func wantReason[TX any](t *testing.T, inbox *consumer.Inbox[TX], id uuid.UUID, outcome, reason string) {
+	t.Helper()
+	history, err := inbox.Attempts(t.Context(), id, 0)
+	if n := len(history); err != nil || n == 0 || history[n-1].Outcome != outcome || history[n-1].Error != reason {
+		t.Errorf("history is %+v, %v; want it to end with %s: %s", history, err, outcome, reason)
+	}
+}

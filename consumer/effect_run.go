@@ -201,7 +201,7 @@ func (x *effects[TX]) wait(cause error, attempts int) time.Duration {
 // finishRun does what follows from a result, or keeps the result for later.
 func (x *effects[TX]) finishRun(ctx context.Context, r *EffectRun, result []byte) {
 	d := &delivery{who: subject{x.h.name, r.Key}}
-	for tries := 1; ; tries++ {
+	for {
 		a := x.finishOnce(ctx, r, result)
 		switch f := x.h.judge(a, d); f {
 		case settled:

@@ -118,6 +118,7 @@ type EffectChange struct {
 	// EffectAnswered for those that were carried out with Result, or EffectDiscarded.
 	State  EffectState
 	Result []byte
+	// Reason is kept in the history of the message, and with an effect that is discarded.
 	Reason string
 }
 

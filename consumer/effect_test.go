@@ -210,9 +210,10 @@ func finishFails[TX any](t *testing.T, db *database[TX]) {
 	}
 	db.wantEffects(t, 0)
 	broken = false
-	if ids, err := inbox.RedriveEffects(t.Context(), consumer.EffectFilter{States: []consumer.EffectState{consumer.EffectDead}}); err != nil || len(ids) != 1 {
+	if ids, err := inbox.RedriveEffects(t.Context(), consumer.EffectFilter{States: []consumer.EffectState{consumer.EffectDead}}, "mended"); err != nil || len(ids) != 1 {
 		t.Fatal(ids, err)
 	}
+	wantReason(t, inbox, number(1), "effect_redriven", "mended")
 	runOnce(t, inbox)
 	wantEffect(t, inbox, consumer.EffectDone)
 	p.wantCharges(t, number(1), 1)
@@ -301,11 +302,20 @@ func TestEffectsThatCannotBeAreRefused(t *testing.T) {
 	if !errors.Is(err, consumer.ErrNoLedger) {
 		t.Error(err)
 	}
-	if _, err := inbox.RedriveEffects(t.Context(), consumer.EffectFilter{}); err == nil {
+	if _, err := inbox.RedriveEffects(t.Context(), consumer.EffectFilter{}, "mended"); err == nil {
 		t.Error("everything was redriven")
 	}
-	if _, err := inbox.DiscardEffects(t.Context(), consumer.EffectFilter{}, ""); err == nil {
-		t.Error("discarded without a reason")
+	some := consumer.EffectFilter{States: []consumer.EffectState{consumer.EffectDead}}
+	for _, reason := range []string{"", "a\x00b", strings.Repeat("a", 1025)} {
+		if _, err := inbox.RedriveEffects(t.Context(), some, reason); err == nil {
+			t.Errorf("redriven with the reason %q", reason)
+		}
+		if _, err := inbox.DiscardEffects(t.Context(), some, reason); err == nil {
+			t.Errorf("discarded with the reason %q", reason)
+		}
+		if _, err := inbox.ResolveEffect(t.Context(), number(1), 1, reason); err == nil {
+			t.Errorf("resolved with the reason %q", reason)
+		}
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -101,6 +102,20 @@ func (s *fakeStore) setFault(f func(step string) error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.fault = f
+}
+
+// fail lets a step fail with err from now on.
+func (s *fakeStore) fail(step string, err error) { s.failCalls(step, 1, math.MaxInt, err) }
+
+// failCalls lets the calls of a step fail with err from the first to the last, where 1 is its
+// first call of all.
+func (s *fakeStore) failCalls(step string, first, last int, err error) {
+	s.setFault(func(name string) error {
+		if n := s.called(step); name == step && n >= first && n <= last {
+			return err
+		}
+		return nil
+	})
 }
 
 // called tells how often a step was taken.

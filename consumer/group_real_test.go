@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -28,10 +27,7 @@ func TestGroupsRacingOverTheSameDispatchesApplyEachOnce(t *testing.T) {
 // messages of a few keys. Handlers fail at random.
 func groupsRacing[TX any](t *testing.T, db *database[TX]) {
 	const dispatches = 60
-	levels := []consumer.Isolation{consumer.ReadCommitted}
-	if db.snapshots {
-		levels = append(levels, consumer.RepeatableRead, consumer.Serializable)
-	}
+	levels := db.levels()
 	var handlers []*consumer.Handler[TX]
 	var begun sync.Map // of every second dispatch, the first attempt fails whatever chance says
 	for n, level := range append(levels, levels...) {
@@ -135,14 +131,8 @@ const envGroup = "BOXPAIR_TEST_GROUP"
 // TestGroupChild is what a child process runs; see [TestProcessKilledInAGroupLeavesOneEffectEach]. It
 // dies in the third handler of a group of four, or after the group was committed.
 func TestGroupChild(t *testing.T) {
-	point := os.Getenv(envPoint)
-	if os.Getenv(envGroup) == "" {
-		return
-	}
-	if where := os.Getenv(envDatabase); strings.HasPrefix(where, "postgres") {
-		dyingGroup(t, openPostgres(t, where), point)
-	} else {
-		dyingGroup(t, openSQLite(t, where), point)
+	if os.Getenv(envGroup) != "" {
+		asChild(t, dyingGroup[pgx.Tx], dyingGroup[*sql.Tx])
 	}
 }
 

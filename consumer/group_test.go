@@ -193,12 +193,7 @@ func TestLaterMembersOfAReturnedMessageAreReturned(t *testing.T) {
 		s.handler.Ordered = true
 		s.config.MaxHold = time.Second
 		r := newRig(t, s)
-		r.store.setFault(func(step string) error {
-			if step == "failed" { // the attempt cannot be counted
-				return errOutage
-			}
-			return nil
-		})
+		r.store.fail("failed", errOutage) // the attempt cannot be counted
 		errs := r.crowd(keyed(0, "a"), keyed(1, "b"), keyed(2, "b"), keyed(3, "c"))
 		for i, want := range []bool{false, true, true, false} {
 			if (errs[i] != nil) != want {

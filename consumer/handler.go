@@ -27,7 +27,7 @@ type Handler[TX any] struct {
 	cfg   HandlerConfig
 	log   *slog.Logger
 
-	registering  gate // one at a time
+	registering  chan struct{} // has room for the one that does
 	registration atomic.Pointer[Registration]
 	stale        atomic.Bool    // the database may be another one by now
 	window       *dedupe.Window // nil if nothing is remembered in memory
@@ -85,11 +85,11 @@ func (h *Handler[TX]) consume(ctx context.Context, msg *message.Message, d *deli
 	if err := fault.Hit(ctx, fault.C1); err != nil {
 		return err
 	}
+	in, err := h.read(ctx, msg)
+	d.in, d.who = in, subject{h.name, in.event.ID}
 	if err := h.known(ctx, d); err != nil {
 		return err
 	}
-	in, err := h.read(ctx, msg)
-	d.in, d.who = in, subject{h.name, in.event.ID}
 	if err != nil {
 		return h.refuse(ctx, d, err)
 	}
@@ -123,19 +123,24 @@ func (h *Handler[TX]) known(ctx context.Context, d *delivery) error {
 
 // register makes the consumer known to the store, and warms its window the first
 // time. After trouble with the database it asks again: if it is another one now, as after a restore,
-// the consumer may have another number there.
+// the consumer may have another number there. It ends with ctx: nothing of it has to be finished.
 func (h *Handler[TX]) register(ctx context.Context) error {
 	if h.registration.Load() != nil && !h.stale.Load() {
 		return nil
 	}
-	h.registering.enterAlone()
-	defer h.registering.leaveAlone()
+	// The turn is waited for within the same bound, or many would wait for it one after another.
+	ctx, cancel := context.WithTimeout(ctx, h.cfg.Timeout)
+	defer cancel()
+	select {
+	case h.registering <- struct{}{}:
+		defer func() { <-h.registering }()
+	case <-ctx.Done():
+		return fmt.Errorf("register consumer: %w", context.Cause(ctx))
+	}
 	first := h.registration.Load() == nil
-	if !first && !h.stale.Swap(false) {
+	if !h.stale.Swap(false) && !first {
 		return nil // another goroutine did
 	}
-	ctx, cancel := h.operation(ctx)
-	defer cancel()
 	r, err := h.inbox.store.Register(ctx, h.name, h.inbox.cfg.Window)
 	if err != nil {
 		h.stale.Store(true)
@@ -148,7 +153,6 @@ func (h *Handler[TX]) register(ctx context.Context) error {
 		if err := h.warm(ctx, r.Consumer); err != nil {
 			return err
 		}
-		h.stale.Store(false)
 	}
 	h.registration.Store(&r)
 	return nil

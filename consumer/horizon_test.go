@@ -106,12 +106,7 @@ func TestHorizonThatCannotBeNotedIsTriedAgain(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		r := newRig(t, setup{})
-		r.store.setFault(func(step string) error {
-			if step == "horizon" && r.store.called("horizon") == 1 {
-				return errOutage
-			}
-			return nil
-		})
+		r.store.failCalls("horizon", 1, 1, errOutage)
 		r.consume(resendable(1, day))
 		r.consume(resendable(2, day))
 		r.wantCalls(2)

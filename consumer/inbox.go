@@ -119,7 +119,7 @@ func (i *Inbox[TX]) newHandler(name string, fn HandlerFunc[TX], cfg HandlerConfi
 	h := &Handler[TX]{
 		inbox: i, name: full, fn: fn, cfg: cfg,
 		log:  i.log.With("consumer", full),
-		wake: make(chan struct{}, 1),
+		wake: make(chan struct{}, 1), registering: make(chan struct{}, 1),
 	}
 	if cfg.GroupSize > 1 {
 		h.groups = &groups[TX]{h: h, limit: cfg.GroupSize}

@@ -50,8 +50,8 @@ func (i *Inbox[TX]) Redrive(ctx context.Context, f Filter) ([]uuid.UUID, error) 
 // Discard gives up parked messages that f selects, keeps the reason with them, and returns their dispatch
 // IDs. Further copies of them stay duplicates.
 func (i *Inbox[TX]) Discard(ctx context.Context, f Filter, reason string) ([]uuid.UUID, error) {
-	if reason == "" || clean(reason, maxError) != reason {
-		return nil, errors.New("discard: a reason is required, in at most 1 KiB of text")
+	if err := checkReason(reason); err != nil {
+		return nil, fmt.Errorf("discard: %w", err)
 	}
 	ids, err := i.store.DiscardMessages(ctx, f.withDefaults(), reason)
 	for _, id := range ids {
@@ -61,6 +61,13 @@ func (i *Inbox[TX]) Discard(ctx context.Context, f Filter, reason string) ([]uui
 		signal(h.wake) // what followed may be due
 	}
 	return ids, err
+}
+
+func checkReason(reason string) error {
+	if reason == "" || clean(reason, maxError) != reason {
+		return errors.New("a reason is required, in at most 1 KiB of text")
+	}
+	return nil
 }
 
 func (f Filter) withDefaults() Filter {

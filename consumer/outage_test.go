@@ -203,12 +203,7 @@ func TestClaimThatFailsIsNeverTheMessagesFault(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newFake()
 		r := newRig(t, setup{store: store})
-		store.setFault(func(step string) error {
-			if step == "claimed" && store.called("claimed") <= 12 {
-				return errConflict // waiting for another copy, for instance
-			}
-			return nil
-		})
+		store.failCalls("claimed", 1, 12, errConflict) // waiting for another copy, for instance
 		r.consume(msg(1))
 		r.wantDone(number(1), 1)
 		if c := r.handler.Counters(); c.Failed != 0 {
@@ -225,12 +220,7 @@ func TestMessageThatCannotBeParkedIsNotAcknowledged(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				store := newFake()
 				r := newRig(t, setup{store: store, fn: func(context.Context, *work, *message.Message) error { return state }})
-				store.setFault(func(step string) error {
-					if step == "park" {
-						return errOutage
-					}
-					return nil
-				})
+				store.fail("park", errOutage)
 				if err := r.handler.Consume(msg(1)); !errors.Is(err, errOutage) {
 					t.Errorf("Consume: %v", err)
 				}
@@ -245,12 +235,7 @@ func TestParkingWhoseReplyWasLostIsParkedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newFake()
 		r := newRig(t, setup{store: store, fn: func(context.Context, *work, *message.Message) error { return consumer.Reject(errHandler) }})
-		store.setFault(func(step string) error {
-			if step == "park-answer" && store.called("park-answer") == 1 {
-				return consumer.ErrCommitUnknown
-			}
-			return nil
-		})
+		store.failCalls("park-answer", 1, 1, consumer.ErrCommitUnknown)
 		r.consume(msg(1))
 		r.wantStates(consumer.Dead)
 		if c := r.handler.Counters(); c.Dead != 1 || c.Duplicates() != 0 {
@@ -288,12 +273,7 @@ func TestConflictDoesNotEmptyTheWindow(t *testing.T) {
 		store := newFake()
 		r := newRig(t, setup{store: store})
 		r.consume(msg(1))
-		store.setFault(func(step string) error {
-			if step == "begin" && store.called("begin") == 2 {
-				return errConflict
-			}
-			return nil
-		})
+		store.failCalls("begin", 2, 2, errConflict)
 		r.consume(msg(2))
 		r.consume(msg(1))
 		if c := r.handler.Counters(); c.DuplicatesByWindow != 1 {

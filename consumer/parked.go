@@ -30,9 +30,9 @@ func (h *Handler[TX]) drain(ctx context.Context, leftover bool) error {
 	tried := make(map[int64]struct{})
 	for ctx.Err() == nil {
 		limit := len(tried) + dueBatch
-		seqs, _, err := h.inbox.store.DueMessages(ctx, h.consumer(), limit)
+		seqs, _, err := h.due(ctx, limit)
 		if err != nil {
-			return fmt.Errorf("read due messages: %w", err)
+			return err
 		}
 		before := len(tried)
 		for _, seq := range seqs {
@@ -49,6 +49,17 @@ func (h *Handler[TX]) drain(ctx context.Context, leftover bool) error {
 		}
 	}
 	return context.Cause(ctx)
+}
+
+// due reads what is due. It is bounded, so that a connection on which no answer comes is given up.
+func (h *Handler[TX]) due(ctx context.Context, limit int) (seqs []int64, next time.Duration, err error) {
+	ctx, cancel := context.WithTimeout(ctx, h.cfg.Timeout)
+	defer cancel()
+	seqs, next, err = h.inbox.store.DueMessages(ctx, h.consumer(), limit)
+	if err != nil {
+		return nil, 0, fmt.Errorf("read due messages: %w", err)
+	}
+	return seqs, next, nil
 }
 
 // takeUp handles one parked message. It tells whether the message was there to be
@@ -103,7 +114,9 @@ type start struct {
 // restart records that a message which may have killed a process is begun
 // again, unless it is not there. One that did so too often is buried instead.
 func (h *Handler[TX]) restart(ctx context.Context, seq int64) (start, error) {
-	found, err := h.inbox.store.ListParkedMessages(ctx, Filter{Consumer: h.name, States: []State{Retrying}, After: seq - 1, Limit: 1})
+	read, cancel := context.WithTimeout(ctx, h.cfg.Timeout)
+	defer cancel()
+	found, err := h.inbox.store.ListParkedMessages(read, Filter{Consumer: h.name, States: []State{Retrying}, After: seq - 1, Limit: 1})
 	if err != nil {
 		return start{}, fmt.Errorf("read a parked message: %w", err)
 	}

@@ -31,6 +31,14 @@ type database[TX any] struct {
 	snapshots bool
 }
 
+// levels are the isolation levels that differ.
+func (d *database[TX]) levels() []consumer.Isolation {
+	if d.snapshots {
+		return []consumer.Isolation{consumer.ReadCommitted, consumer.RepeatableRead, consumer.Serializable}
+	}
+	return []consumer.Isolation{consumer.ReadCommitted}
+}
+
 const createEffects = `CREATE TABLE effects (seq INTEGER NOT NULL, id TEXT NOT NULL)`
 
 // do is the effect of handling a dispatch.

@@ -186,9 +186,9 @@ func (c *crew[TX]) fill(ctx context.Context) time.Duration {
 	if err := c.h.register(ctx); err != nil {
 		return c.failed(ctx, err)
 	}
-	seqs, next, err := c.h.inbox.store.DueMessages(ctx, c.h.consumer(), len(c.inFlight)+len(c.passed)+room)
+	seqs, next, err := c.h.due(ctx, len(c.inFlight)+len(c.passed)+room)
 	if err != nil {
-		return c.failed(ctx, fmt.Errorf("read due messages: %w", err))
+		return c.failed(ctx, err)
 	}
 	for _, seq := range seqs {
 		_, busy := c.inFlight[seq]

@@ -164,12 +164,7 @@ func TestMessagesThatCannotBeTakenUpCauseNoHotLoop(t *testing.T) {
 			}
 			return nil
 		}})
-		store.setFault(func(step string) error {
-			if step == "apply-parked" {
-				return errOutage
-			}
-			return nil
-		})
+		store.fail("apply-parked", errOutage)
 		stop := r.run()
 		synctest.Wait()
 		for n := range 20 {
@@ -195,12 +190,7 @@ func TestUnknownCommitOfAParkedMessageIsAskedAgain(t *testing.T) {
 				store := newFake()
 				fn, _ := failing(1)
 				r := newRig(t, setup{store: store, fn: fn, handler: consumer.HandlerConfig{QuickAttempts: 1}})
-				store.setFault(func(step string) error {
-					if step == lost && store.called(lost) == 1 {
-						return consumer.ErrCommitUnknown
-					}
-					return nil
-				})
+				store.failCalls(lost, 1, 1, consumer.ErrCommitUnknown)
 				r.consume(msg(1))
 				stop := r.run()
 				time.Sleep(time.Minute)

@@ -136,7 +136,7 @@ func play(t *testing.T, seed uint64, trace bool) *simulation {
 		s.startProcess()
 		synctest.Wait()
 		for range 150 + s.rnd.IntN(450) {
-			s.step()
+			s.happen()
 			if len(s.broken) > 0 {
 				break
 			}
@@ -149,6 +149,11 @@ func play(t *testing.T, seed uint64, trace bool) *simulation {
 		}
 		for len(s.processes) > 0 {
 			s.crash(s.processes[0])
+		}
+		for _, p := range slices.Clone(s.gone) { // one that was leaving may have calls that nobody answers any more
+			if !p.dead {
+				s.crash(p)
+			}
 		}
 		for _, p := range s.gone {
 			p.wg.Wait()

@@ -228,8 +228,8 @@ func (s *simulation) notice() {
 	}
 }
 
-// step lets one thing happen.
-func (s *simulation) step() {
+// happen lets one thing of the schedule happen.
+func (s *simulation) happen() {
 	if len(s.processes) == 0 {
 		s.startProcess()
 		synctest.Wait()

@@ -86,12 +86,7 @@ func TestStartIsRecordedOncePerDelivery(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newFake()
 		r := newRig(t, setup{store: store})
-		store.setFault(func(step string) error {
-			if step == "begin" && store.called("begin") < 8 {
-				return errOutage
-			}
-			return nil
-		})
+		store.failCalls("begin", 1, 7, errOutage)
 		r.consume(again(msg(1)))
 		r.wantDone(number(1), 1)
 		if n := store.called("started") - store.called("unstarted"); n != 1 {
@@ -135,26 +130,42 @@ func TestMessageThatThisProcessReturnedIsNoSuspect(t *testing.T) {
 	t.Parallel()
 	store := newFake()
 	r := newRig(t, setup{store: store})
-	store.setFault(func(step string) error {
-		if step == "begin" {
-			return errOutage
-		}
-		return nil
-	})
-	for range 10 {
-		m := again(msg(1))
-		ctx, cancel := context.WithCancel(m.Context())
-		cancel()
-		m.SetContext(ctx)
-		if err := r.handler.Consume(m); !errors.Is(err, errOutage) {
-			t.Fatalf("Consume: %v", err)
-		}
-	}
+	r.consume(msg(0))
+	store.fail("begin", errOutage)
+	giveBack(t, r)
 	store.setFault(nil)
 	r.consume(again(msg(1)))
 	r.wantDone(number(1), 1)
 	if n := store.called("started"); n != 1 {
 		t.Errorf("%d starts recorded, want the first only", n)
+	}
+}
+
+func TestMessageReturnedBeforeItsConsumerIsKnownIsNoSuspect(t *testing.T) {
+	t.Parallel()
+	store := newFake()
+	r := newRig(t, setup{store: store})
+	store.fail("register", errOutage)
+	giveBack(t, r)
+	store.setFault(nil)
+	r.consume(again(msg(1)))
+	r.wantDone(number(1), 1)
+	if n := store.called("started"); n != 0 {
+		t.Errorf("%d starts recorded of a message that was not begun", n)
+	}
+}
+
+// giveBack delivers a message several times with a context that has ended.
+func giveBack(t *testing.T, r *rig) {
+	t.Helper()
+	for range 10 {
+		m := again(msg(1))
+		ctx, cancel := context.WithCancel(m.Context())
+		cancel()
+		m.SetContext(ctx)
+		if err := r.handler.Consume(m); err == nil {
+			t.Fatal("a message was acknowledged that was not handled")
+		}
 	}
 }
 
@@ -286,12 +297,7 @@ func TestParkedMessageThatCannotBeBegunIsNotConvicted(t *testing.T) {
 		r.consume(msg(1))
 		fails = false
 		time.Sleep(time.Minute)
-		store.setFault(func(step string) error {
-			if step == "apply-parked" {
-				return errOutage
-			}
-			return nil
-		})
+		store.fail("apply-parked", errOutage)
 		stop := r.run()
 		time.Sleep(10 * time.Minute)
 		store.setFault(nil)

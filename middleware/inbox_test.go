@@ -203,7 +203,7 @@ func TestParkedMessagesAreTakenUpAfterARestartWithoutTheBroker(t *testing.T) {
 func TestHandlerFinishesWhileTheRouterCloses(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	closing := make(chan context.Context, 1)
+	closing, begun := make(chan context.Context, 1), make(chan struct{})
 	r.router.AddMiddleware(func(next message.HandlerFunc) message.HandlerFunc {
 		return func(msg *message.Message) ([]*message.Message, error) {
 			closing <- msg.Context()
@@ -212,14 +212,14 @@ func TestHandlerFinishesWhileTheRouterCloses(t *testing.T) {
 	})
 	r.add(middleware.Config{Name: "reserve"}, func(msg *message.Message) ([]*message.Message, error) {
 		ctx := <-closing
-		closing <- ctx
+		close(begun)
 		<-ctx.Done() // the router closes
 		return nil, effect(msg)
 	})
 	stop := r.run()
 	published := make(chan error, 1)
 	go func() { published <- r.broker.Publish("orders", order(1)) }()
-	r.waitFor(func() bool { return len(closing) == 1 })
+	<-begun
 	stop()
 	if err := <-published; err != nil {
 		t.Errorf("publish: %v", err)
