@@ -137,9 +137,7 @@ func TestCutConnectionsLoseNothingConfirmed(t *testing.T) {
 		defer close(stop)
 		for range 10 {
 			before := w.dialled()
-			await(t, "a connection that confirms", func() bool {
-				return send(t, p, name, newMessage("probe")).Outcome == transport.Confirmed
-			})
+			awaitConfirm(t, p, name, "probe")
 			w.cut()
 			await(t, "another connection", func() bool { return w.dialled() > before })
 		}

@@ -176,6 +176,11 @@
 // keep their place among the messages in flight. As many of them as InFlight stop
 // the subscription.
 //
+// RabbitMQ answers a declaration before the queue is certain to survive. A broker of one node with
+// Mnesia (seen with 3.10) that is killed within two seconds of it may come back without the queue or
+// the binding, and what was confirmed into that queue is gone with it. Declare queues before
+// the first event, in a deployment's own step, and let a cluster hold them.
+//
 // Confirms of classic queues do not wait for the disk. Quorum queues, the
 // default, do.
 //

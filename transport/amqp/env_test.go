@@ -97,6 +97,18 @@ func receive(t testing.TB, messages <-chan *message.Message) *message.Message {
 	return nil
 }
 
+// take receives a message of each payload, in this order, and acknowledges it.
+func take(t testing.TB, messages <-chan *message.Message, payloads ...string) {
+	t.Helper()
+	for _, want := range payloads {
+		msg := receive(t, messages)
+		if string(msg.Payload) != want {
+			t.Errorf("%s instead of %s", msg.Payload, want)
+		}
+		msg.Ack()
+	}
+}
+
 // none fails if a message comes within a moment.
 func none(t testing.TB, messages <-chan *message.Message) {
 	t.Helper()
@@ -150,6 +162,12 @@ func mustConfirm(t testing.TB, p transport.Sender, topic string, msg *message.Me
 	if r := send(t, p, topic, msg); r.Outcome != transport.Confirmed {
 		t.Fatalf("outcome = %v, %v", r.Outcome, r.Err)
 	}
+}
+
+// awaitConfirm sends messages until one is confirmed.
+func awaitConfirm(t testing.TB, p transport.Sender, topic, payload string) {
+	t.Helper()
+	await(t, "a confirm", func() bool { return send(t, p, topic, newMessage(payload)).Outcome == transport.Confirmed })
 }
 
 // wantOutcome fails unless r has this outcome, and an error if and only if it must.

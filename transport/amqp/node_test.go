@@ -120,10 +120,11 @@ func crash(t *testing.T, node *testenv.Node) {
 	t.Cleanup(steps.Wait)
 	steps.Go(func() {
 		defer close(stop)
-		// RabbitMQ 3.10 does not recover a quorum queue that it was told of less
-		// than about half a second before.
 		for begin := time.Now(); time.Since(begin) < 3*time.Second; {
 			probe()
+		}
+		if err := node.Settle(t.Context()); err != nil { // a queue is not on disk when its declaration is answered
+			t.Error(err)
 		}
 		node.Crash()
 		if err := node.Start(t.Context()); err != nil {
@@ -202,7 +203,5 @@ func stuckQueue(t *testing.T, node *testenv.Node) {
 		return r.Outcome == transport.Confirmed && w.dialled() > 1
 	})
 	control("resume")
-	await(t, "a confirm", func() bool {
-		return send(t, p, "stuck", newMessage("after")).Outcome == transport.Confirmed
-	})
+	awaitConfirm(t, p, "stuck", "after")
 }

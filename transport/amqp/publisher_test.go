@@ -133,11 +133,7 @@ func TestQueueIsThereBeforeItsConsumer(t *testing.T) {
 	mustConfirm(t, p, name, newMessage("early"))
 	for _, consumer := range []string{"inventory", "billing"} {
 		s := newSubscriber(t, amqp.SubscriberConfig{AMQP: amqp.DurablePubSub(url, consumer)})
-		msg := receive(t, subscribe(t, s, name))
-		if string(msg.Payload) != "early" {
-			t.Errorf("payload = %q", msg.Payload)
-		}
-		msg.Ack()
+		take(t, subscribe(t, s, name), "early")
 	}
 }
 
@@ -311,7 +307,7 @@ func TestDeletedQueueIsDeclaredAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	wantOutcome(t, send(t, p, name, newMessage("finds out")), transport.Returned, amqp.ErrUnroutable)
-	await(t, "a confirm", func() bool { return send(t, p, name, newMessage("after")).Outcome == transport.Confirmed })
+	awaitConfirm(t, p, name, "after")
 }
 
 func TestConfirmThatMissesItsDeadlineClosesTheConnection(t *testing.T) {
@@ -332,9 +328,7 @@ func TestConfirmThatMissesItsDeadlineClosesTheConnection(t *testing.T) {
 		t.Errorf("outcomes: %v", &c)
 	}
 	w.pass()
-	await(t, "a new connection", func() bool {
-		return send(t, p, name, newMessage("after")).Outcome == transport.Confirmed
-	})
+	awaitConfirm(t, p, name, "after")
 	if w.dialled() < 2 {
 		t.Error("the connection is still the first")
 	}

@@ -48,13 +48,7 @@ func TestShutdownKeepsTheOrder(t *testing.T) {
 			}
 			sc.InFlight = 1
 			second := subscribe(t, newSubscriber(t, sc), name)
-			for _, want := range []string{"1", "3", "5", "6", "7", "8", "9", "10"} {
-				msg := receive(t, second)
-				if string(msg.Payload) != want {
-					t.Errorf("%s instead of %s", msg.Payload, want)
-				}
-				msg.Ack()
-			}
+			take(t, second, "1", "3", "5", "6", "7", "8", "9", "10")
 		})
 	}
 }
@@ -165,11 +159,5 @@ func TestEndOfTheSubscriptionsContextDrains(t *testing.T) {
 	}
 	await(t, "the others in the queue", func() bool { return depth(t, url, name) == 2 })
 	rest := subscribe(t, s, name)
-	for _, want := range []string{"2", "3"} {
-		msg := receive(t, rest)
-		if string(msg.Payload) != want {
-			t.Errorf("%s instead of %s", msg.Payload, want)
-		}
-		msg.Ack()
-	}
+	take(t, rest, "2", "3")
 }

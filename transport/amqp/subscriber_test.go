@@ -158,11 +158,7 @@ func TestNackIsADeliveryAgainFromHere(t *testing.T) {
 	}
 	first.Metadata["changed by"] = "the handler"
 	first.Nack()
-	other := receive(t, messages)
-	if string(other.Payload) != "b1" {
-		t.Errorf("%s instead of b1", other.Payload)
-	}
-	other.Ack()
+	take(t, messages, "b1")
 	for i := range 3 {
 		begin := time.Now()
 		again := receive(t, messages)
@@ -203,9 +199,7 @@ func TestDeletedQueueGivesNoMessage(t *testing.T) {
 		if _, err := ch.QueueDelete(name+"_consumer", false, false, false); err != nil {
 			t.Fatal(err)
 		}
-		await(t, "a queue that takes messages", func() bool {
-			return send(t, p, name, newMessage(fmt.Sprint("after", i))).Outcome == transport.Confirmed
-		})
+		awaitConfirm(t, p, name, fmt.Sprint("after", i))
 		msg := receive(t, messages)
 		if want := fmt.Sprint("after", i); string(msg.Payload) != want {
 			t.Errorf("message %q with UUID %q instead of %s", msg.Payload, msg.UUID, want)
@@ -274,13 +268,7 @@ func TestKeyWaitsForItsHandlerAcrossConnections(t *testing.T) {
 		}
 	}
 	a1.Ack()
-	for _, want := range []string{"a1", "a2"} {
-		msg := receive(t, messages)
-		if string(msg.Payload) != want {
-			t.Errorf("%s instead of %s", msg.Payload, want)
-		}
-		msg.Ack()
-	}
+	take(t, messages, "a1", "a2")
 }
 
 // TestNothingIsDroppedForTooManyDeliveries: with a delivery limit, a quorum queue
@@ -358,13 +346,7 @@ func TestUndecodableMessageIsSetAside(t *testing.T) {
 	config.Marshaler = marshaler
 	s := newSubscriber(t, amqp.SubscriberConfig{AMQP: config})
 	messages := subscribe(t, s, name)
-	for _, want := range []string{"1", "2", "3"} {
-		msg := receive(t, messages)
-		if string(msg.Payload) != want {
-			t.Errorf("%s instead of %s", msg.Payload, want)
-		}
-		msg.Ack()
-	}
+	take(t, messages, "1", "2", "3")
 	queue := name + "_consumer"
 	await(t, "both set aside", func() bool { return depth(t, url, queue+".undecodable") == 2 })
 	if n := marshaler.calls.Load(); n > 10 {

@@ -20,7 +20,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 func TestPublisherAsItShouldBePasses(t *testing.T) {
 	t.Parallel()
 	b := newBroker(t)
-	Test(t, b.target(func(address string) message.Publisher { return &client{address: address} }))
+	Test(t, b.target(sends(func(done func()) { done() })))
 }
 
 // wrapped is a client of which something is otherwise.
