@@ -1,0 +1,153 @@
+package telemetry
+
+import (
+	"context"
+	"maps"
+	"slices"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/google/uuid"
+	"go.opentelemetry.io/otel/attribute"
+	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/transport"
+)
+
+// attrKnown says that the outbox had the event already.
+const attrKnown = attribute.Key("boxpair.known")
+
+// Writer writes events in a transaction. [producer.Writer] and [consumer.Work] do.
+type Writer interface {
+	// Write writes events, all of them or none.
+	Write(ctx context.Context, events ...producer.Event) ([]producer.Written, error)
+}
+
+// Queuer takes events that are written just before the commit. [producer.Writer] and [consumer.Work] do.
+type Queuer interface {
+	// Queue takes events, all of them or none, and returns their dispatch IDs.
+	Queue(events ...producer.Event) ([]uuid.UUID, error)
+}
+
+// Write is w.Write with a span for each event, whose context the event keeps: what relays and handlers
+// do with it becomes part of the trace. The span's parent is that of ctx, or what the event has as its TraceParent
+// already. Otherwise the events are written as they are, and the errors are w's. A trace state of more than 512
+// bytes is dropped. Without a tracer provider events get the trace context of ctx.
+func (t *Telemetry) Write(ctx context.Context, w Writer, events ...producer.Event) ([]producer.Written, error) {
+	c := t.create(ctx, events)
+	defer c.end()
+	wrote, err := w.Write(ctx, c.events...)
+	for i := range wrote {
+		c.is(i, wrote[i].ID)
+		if wrote[i].Known {
+			c.spans[i].SetAttributes(attrKnown.Bool(true))
+		}
+	}
+	c.err = err
+	return wrote, err
+}
+
+// Queue is w.Queue with a span for each event; see [Telemetry.Write]. The span does not cover the statement that
+// writes the event in the end.
+func (t *Telemetry) Queue(ctx context.Context, w Queuer, events ...producer.Event) ([]uuid.UUID, error) {
+	c := t.create(ctx, events)
+	defer c.end()
+	ids, err := w.Queue(c.events...)
+	for i, id := range ids {
+		c.is(i, id)
+	}
+	c.err = err
+	return ids, err
+}
+
+// Outgoing returns a publisher that gives each message a span and its context, and passes it on to publisher: that of a
+// transaction ([producer.Writer.Publisher]), for code that writes to the outbox through Watermill. The span's parent
+// is that of the message's context, or else of ctx, unless the message has a traceparent already, which is the
+// parent then. The messages that it is given are not changed. Its Close closes publisher.
+func (t *Telemetry) Outgoing(ctx context.Context, publisher message.Publisher) message.Publisher {
+	return &outgoing{Publisher: publisher, ctx: ctx, t: t}
+}
+
+// outgoing keeps a context, since Watermill's Publisher takes none.
+type outgoing struct {
+	message.Publisher
+	ctx context.Context //nolint:containedctx // of the transaction
+	t   *Telemetry
+}
+
+// Publish implements [message.Publisher].
+func (p *outgoing) Publish(topic string, messages ...*message.Message) error {
+	c := creations{spans: make([]trace.Span, len(messages)), err: errNotReturned}
+	defer c.end()
+	traced := make([]*message.Message, len(messages))
+	for i, msg := range messages {
+		ctx := p.ctx
+		if span := trace.SpanFromContext(msg.Context()); span.SpanContext().IsValid() {
+			ctx = trace.ContextWithSpan(ctx, span)
+		}
+		m := message.NewMessageWithContext(msg.Context(), msg.UUID, msg.Payload)
+		maps.Copy(m.Metadata, msg.Metadata)
+		c.spans[i] = p.t.enqueue(ctx, topic, m.Metadata[transport.MetaCorrelationID], m.Metadata[transport.MetaTraceParent], m.Metadata[transport.MetaTraceState])
+		carry(ctx, m, c.spans[i])
+		traced[i] = m
+	}
+	c.err = p.Publisher.Publish(topic, traced...)
+	return c.err
+}
+
+// carry has msg travel with the context of span, if it has one.
+func carry(ctx context.Context, msg *message.Message, span trace.Span) {
+	parent, state := written(ctx, span)
+	if parent == "" {
+		return
+	}
+	msg.Metadata[transport.MetaTraceParent] = parent
+	delete(msg.Metadata, transport.MetaTraceState)
+	if state != "" {
+		msg.Metadata[transport.MetaTraceState] = state
+	}
+}
+
+// creations are the spans of events that are being written.
+type creations struct {
+	events []producer.Event
+	spans  []trace.Span
+	err    error
+}
+
+func (t *Telemetry) create(ctx context.Context, events []producer.Event) *creations {
+	c := &creations{events: slices.Clone(events), spans: make([]trace.Span, len(events)), err: errNotReturned}
+	for i := range c.events {
+		e := &c.events[i]
+		c.spans[i] = t.enqueue(ctx, e.Topic, e.CorrelationID, e.TraceParent, e.TraceState)
+		if parent, state := written(ctx, c.spans[i]); parent != "" {
+			e.TraceParent, e.TraceState = parent, state
+		}
+	}
+	return c
+}
+
+// enqueue begins the span of an event that is written in ctx, or in the trace context that it has already.
+func (t *Telemetry) enqueue(ctx context.Context, topic, correlation, parent, state string) trace.Span {
+	_, span := t.tracer.Start(creation(ctx, parent, state), spanName(opEnqueue, topic), trace.WithSpanKind(trace.SpanKindProducer),
+		trace.WithAttributes(t.attributes(opEnqueue, semconv.MessagingOperationTypeCreate, topic, "", correlation)...))
+	return span
+}
+
+func (c *creations) is(i int, id uuid.UUID) {
+	c.spans[i].SetAttributes(semconv.MessagingMessageID(id.String()))
+}
+
+// end ends the spans.
+func (c *creations) end() {
+	for _, span := range c.spans {
+		if span == nil { // of a loop that has panicked
+			continue
+		}
+		if c.err != nil {
+			failed(span, errorType(c.err), c.err)
+		}
+		span.End()
+	}
+}

@@ -1,0 +1,106 @@
+package telemetry
+
+import (
+	"errors"
+
+	"go.opentelemetry.io/otel/metric"
+)
+
+// instruments are all instruments of a [Telemetry].
+type instruments struct {
+	attempts        metric.Int64Counter
+	publishDuration metric.Float64Histogram
+	deliveryLatency metric.Float64Histogram
+	handlerDuration metric.Float64Histogram
+
+	pending, outboxParked, deferred, outboxOwned gauge
+	age                                          floatGauge
+	retained                                     counter
+
+	relayInFlight, relayWaiting, relayShards, relayStalled gauge
+
+	messages, hits, forgotten  counter
+	dead, inboxParked, effects gauge
+	oldestParked               floatGauge
+	all                        []metric.Observable
+	meter                      metric.Meter
+	errs                       []error
+}
+
+type (
+	gauge      = metric.Int64ObservableGauge
+	floatGauge = metric.Float64ObservableGauge
+	counter    = metric.Int64ObservableCounter
+)
+
+// The bounds of the buckets of histograms, in seconds: of something that usually takes milliseconds, and of what
+// may take a day, as the delivery of an event while a broker is away.
+var (
+	shortSpans = []float64{0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60}
+	longSpans  = []float64{0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 14400, 86400}
+)
+
+func newInstruments(meter metric.Meter) (*instruments, error) {
+	i := &instruments{meter: meter}
+	var err error
+	i.attempts, err = meter.Int64Counter("boxpair.outbox.attempts", metric.WithUnit("{attempt}"),
+		metric.WithDescription("Attempts to publish an event, by outcome."))
+	i.note(err)
+	i.publishDuration = i.histogram("boxpair.outbox.publish.duration", "From the start of an attempt to publish to its outcome.", shortSpans)
+	i.deliveryLatency = i.histogram("boxpair.outbox.delivery.latency", "From when an event was written, or due, until it was confirmed.", longSpans)
+	i.handlerDuration = i.histogram("boxpair.inbox.handler.duration", "One run of a handler.", shortSpans)
+
+	i.pending = i.gauge("boxpair.outbox.pending", "{event}", "Events that wait in the queue.")
+	i.age = i.floatGauge("boxpair.outbox.age", "Age of the oldest event that is not delivered, dead ones apart.")
+	i.outboxParked = i.gauge("boxpair.outbox.parked", "{event}", "Parked events, by state.")
+	i.deferred = i.gauge("boxpair.outbox.deferred", "{event}", "Events that wait for their time.")
+	i.outboxOwned = i.gauge("boxpair.outbox.shards.owned", "{shard}", "Shards that a relay has the lease of.")
+	i.retained = i.counter("boxpair.outbox.retention.deleted", "{row}", "Rows that janitors of this process have removed, by kind.")
+
+	i.relayInFlight = i.gauge("boxpair.relay.in_flight", "{event}", "Events that are at the transport.")
+	i.relayWaiting = i.gauge("boxpair.relay.waiting", "{event}", "Events in the relay's memory that are not sent.")
+	i.relayShards = i.gauge("boxpair.relay.shards", "{shard}", "Shards that the relay has the lease of.")
+	i.relayStalled = i.gauge("boxpair.relay.routes.stalled", "{route}", "Routes on which nothing is sent but probes.")
+
+	i.messages = i.counter("boxpair.inbox.messages", "{message}", "Messages that a consumer has dealt with, by outcome.")
+	i.hits = i.counter("boxpair.inbox.window.hits", "{message}", "Copies that the window in memory knew.")
+	i.forgotten = i.counter("boxpair.inbox.forgotten", "{row}", "Dispatch IDs that were forgotten.")
+	i.dead = i.gauge("boxpair.inbox.dead", "{message}", "Dead messages, which wait for an operator.")
+	i.inboxParked = i.gauge("boxpair.inbox.parked", "{message}", "Parked messages, by state.")
+	i.oldestParked = i.floatGauge("boxpair.inbox.parked.age", "Age of the oldest message that is retrying or follows one.")
+	i.effects = i.gauge("boxpair.inbox.effects", "{effect}", "Effects outside the database that are not done, by state.")
+	return i, errors.Join(i.errs...)
+}
+
+// observed returns the instruments that are observed in collections.
+func (i *instruments) observed() []metric.Observable { return i.all }
+
+func (i *instruments) note(err error) { i.errs = append(i.errs, err) }
+
+func (i *instruments) histogram(name, description string, bounds []float64) metric.Float64Histogram {
+	h, err := i.meter.Float64Histogram(name, metric.WithUnit("s"), metric.WithDescription(description),
+		metric.WithExplicitBucketBoundaries(bounds...))
+	i.note(err)
+	return h
+}
+
+func (i *instruments) gauge(name, unit, description string) gauge {
+	g, err := i.meter.Int64ObservableGauge(name, metric.WithUnit(unit), metric.WithDescription(description))
+	i.note(err)
+	i.all = append(i.all, g)
+	return g
+}
+
+func (i *instruments) floatGauge(name, description string) floatGauge {
+	g, err := i.meter.Float64ObservableGauge(name, metric.WithUnit("s"), metric.WithDescription(description))
+	i.note(err)
+	i.all = append(i.all, g)
+	return g
+}
+
+func (i *instruments) counter(name, unit, description string) counter {
+	c, err := i.meter.Int64ObservableCounter(name, metric.WithUnit(unit), metric.WithDescription(description))
+	i.note(err)
+	i.all = append(i.all, c)
+	return c
+}

@@ -1,0 +1,162 @@
+package telemetry
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"go.opentelemetry.io/otel/attribute"
+	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/boxpair/boxpair/transport"
+)
+
+// attrRedelivered says that a copy may have been sent, or begun, before.
+const attrRedelivered = attribute.Key("boxpair.redelivered")
+
+// Publisher returns publisher with a span, and the instruments of publishing, for each message. It is for
+// what a relay publishes to: the publisher of [producer.NewRelay] and those of its downstreams.
+//
+// A [transport.Sender] stays one: what it is given it passes on at once, unchanged, with the context that it came
+// with, and an outcome is reported when it has been counted. A tracer
+// provider with a span processor that blocks in its OnEnd holds up the outcomes.
+//
+// Of another publisher, each message of a Publish call has a span. When a call with several messages fails, nobody knows
+// which of them was published: its spans fail and no attempt is counted; the relay publishes them again one by one.
+//
+// Closing it closes publisher. Further methods of publisher are not to be had through it.
+func (t *Telemetry) Publisher(publisher message.Publisher) message.Publisher {
+	if publisher == nil {
+		return nil // as NewRelay wants it, which refuses it or has downstreams
+	}
+	p := measured{Publisher: publisher, t: t}
+	if sender, ok := publisher.(transport.Sender); ok {
+		return &measuredSender{measured: p, sender: sender}
+	}
+	return &p
+}
+
+// measured is a publisher without outcomes.
+type measured struct {
+	message.Publisher
+	t *Telemetry
+}
+
+// Publish implements [message.Publisher].
+func (p *measured) Publish(topic string, messages ...*message.Message) error {
+	sends := make([]send, len(messages))
+	for i, msg := range messages {
+		sends[i] = p.t.beginSend(msg.Context(), topic, msg)
+		if len(messages) > 1 {
+			sends[i].span.SetAttributes(semconv.MessagingBatchMessageCount(len(messages)))
+		}
+	}
+	err := errNotReturned
+	defer func() {
+		for i := range sends {
+			if err == nil || len(sends) == 1 {
+				sends[i].end(outcomeOf(err))
+				continue
+			}
+			failed(sends[i].span, errorType(err), err)
+			sends[i].span.End()
+		}
+	}()
+	err = p.Publisher.Publish(topic, messages...)
+	return err
+}
+
+// measuredSender is a publisher that reports outcomes.
+type measuredSender struct {
+	measured
+	sender transport.Sender
+}
+
+var _ transport.Sender = (*measuredSender)(nil)
+
+// Send implements [transport.Sender].
+func (s *measuredSender) Send(ctx context.Context, topic string, msg *message.Message, done func(transport.Result)) {
+	begun := s.t.beginSend(ctx, topic, msg)
+	s.sender.Send(ctx, topic, msg, func(res transport.Result) {
+		begun.end(res)
+		done(res)
+	})
+}
+
+// Route implements [transport.Sender].
+func (s *measuredSender) Route(topic string) string { return s.sender.Route(topic) }
+
+// send is one attempt to publish one message. It keeps nothing of the message, which is the
+// sender's again when the outcome is reported.
+type send struct {
+	t     *Telemetry
+	ctx   context.Context //nolint:containedctx // of the span, for exemplars
+	span  trace.Span
+	topic string
+	stamp string
+	begun time.Time
+}
+
+func (t *Telemetry) beginSend(ctx context.Context, topic string, msg *message.Message) send {
+	meta := msg.Metadata
+	attributes := t.attributes(opRelay, semconv.MessagingOperationTypeSend, topic, msg.UUID, meta[transport.MetaCorrelationID])
+	if transport.Redelivered(msg) {
+		attributes = append(attributes, attrRedelivered.Bool(true))
+	}
+	options := append(make([]trace.SpanStartOption, 0, 3), trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(attributes...))
+	if created := createdBy(ctx, meta[transport.MetaTraceParent], meta[transport.MetaTraceState]); created.IsValid() {
+		ctx = trace.ContextWithRemoteSpanContext(ctx, created)
+	} else {
+		options = append(options, trace.WithNewRoot()) // and not in a trace of whoever started the relay
+	}
+	s := send{t: t, topic: topic, stamp: meta[transport.MetaStamp], begun: time.Now()}
+	s.ctx, s.span = t.tracer.Start(ctx, spanName(opRelay, topic), options...)
+	return s
+}
+
+// end counts the outcome and ends the span.
+func (s *send) end(res transport.Result) {
+	s.measure(res.Outcome)
+	outcome := res.Outcome.String()
+	s.span.SetAttributes(attrOutcome.String(outcome))
+	if res.Outcome != transport.Confirmed {
+		err := res.Err
+		if err == nil {
+			err = errors.New(outcome)
+		}
+		failed(s.span, semconv.ErrorTypeKey.String(outcome), err)
+	}
+	s.span.End()
+}
+
+func (s *send) measure(outcome transport.Outcome) {
+	i, now := s.t.instruments, time.Now()
+	if i.attempts.Enabled(s.ctx) || i.publishDuration.Enabled(s.ctx) {
+		by := s.t.labels.of(s.topic, outcome.String())
+		i.attempts.Add(s.ctx, 1, by.add...)
+		i.publishDuration.Record(s.ctx, now.Sub(s.begun).Seconds(), by.record...)
+	}
+	if outcome != transport.Confirmed || !i.deliveryLatency.Enabled(s.ctx) {
+		return
+	}
+	if stamp, err := time.Parse(time.RFC3339Nano, s.stamp); err == nil {
+		latency := max(0, now.Sub(stamp)) // the database's clock may be ahead
+		i.deliveryLatency.Record(s.ctx, latency.Seconds(), s.t.labels.of(s.topic, "").record...)
+	}
+}
+
+// outcomeOf reads the outcome of a Publish call of one message as a relay does.
+func outcomeOf(err error) transport.Result {
+	var known interface{ Outcome() transport.Outcome }
+	switch {
+	case err == nil:
+		return transport.Result{Outcome: transport.Confirmed}
+	case errors.As(err, &known) && known.Outcome() != transport.Confirmed:
+		return transport.Result{Outcome: known.Outcome(), Err: err}
+	case errors.Is(err, context.DeadlineExceeded) || errors.Is(err, context.Canceled):
+		return transport.Result{Outcome: transport.Unavailable, Err: err}
+	}
+	return transport.Result{Outcome: transport.Refused, Err: err}
+}

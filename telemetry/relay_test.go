@@ -1,0 +1,237 @@
+package telemetry_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/google/uuid"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/sdk/metric/metricdata"
+
+	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/telemetry"
+	"github.com/boxpair/boxpair/transport"
+)
+
+// pipeline is a sender that answers when it is told to.
+type pipeline struct {
+	transport.Sender
+	contexts []context.Context //nolint:containedctx // what came
+	messages []*message.Message
+	answer   []func(transport.Result)
+	closed   bool
+}
+
+func (p *pipeline) Send(ctx context.Context, _ string, msg *message.Message, done func(transport.Result)) {
+	p.contexts, p.messages, p.answer = append(p.contexts, ctx), append(p.messages, msg), append(p.answer, done)
+}
+
+func (p *pipeline) Route(topic string) string { return "route of " + topic }
+func (p *pipeline) Close() error              { p.closed = true; return nil }
+
+func TestSenderStaysOneThatHasManyMessagesUnderWay(t *testing.T) {
+	t.Parallel()
+	x := newExported(t)
+	inner := &pipeline{}
+	sender, is := x.telemetry(telemetry.Config{}).Publisher(inner).(transport.Sender)
+	if !is {
+		t.Fatal("it is none")
+	}
+	if got := sender.Route("a"); got != "route of a" {
+		t.Errorf("Route gives %q", got)
+	}
+	stamp := time.Now().Add(-time.Minute).UTC().Format(time.RFC3339Nano)
+	outcomes := []transport.Outcome{transport.Confirmed, transport.Returned, transport.Refused, transport.Invalid, transport.Suspect, transport.Unavailable}
+	got := make([]transport.Result, len(outcomes))
+	for i := range outcomes {
+		msg := message.NewMessage(uuid.NewString(), nil)
+		msg.Metadata[transport.MetaStamp] = stamp
+		sender.Send(t.Context(), "a", msg, func(res transport.Result) {
+			got[i] = res
+			msg.Metadata = nil // it is the sender's again
+			if n := len(x.spans.Ended()); n != len(outcomes)-i {
+				t.Errorf("%d spans have ended when outcome %d of %d arrives", n, len(outcomes)-i, len(outcomes))
+			}
+		})
+		if len(inner.messages) != i+1 || inner.messages[i] != msg || inner.contexts[i] != t.Context() {
+			t.Fatalf("message %d was not passed on as it is, at once", i)
+		}
+	}
+	if n := len(x.spans.Ended()); n != 0 {
+		t.Fatalf("%d spans have ended before any outcome", n)
+	}
+	for i := len(outcomes) - 1; i >= 0; i-- {
+		res := transport.Result{Outcome: outcomes[i]}
+		if outcomes[i] != transport.Confirmed {
+			res.Err = fmt.Errorf("answer %d", i)
+		}
+		inner.answer[i](res)
+		if got[i] != res {
+			t.Errorf("outcome %v arrived as %v", res, got[i])
+		}
+	}
+	once := map[string]float64{"a confirmed": 1, "a returned": 1, "a refused": 1, "a invalid": 1, "a suspect": 1, "a unavailable": 1}
+	x.want("boxpair.outbox.attempts", once)
+	x.want("boxpair.outbox.publish.duration", once)
+	x.want("boxpair.outbox.delivery.latency", map[string]float64{"a": 1})
+	for _, span := range x.named("relay a") {
+		outcome := attributesOf(span)["boxpair.outcome"]
+		if failed := span.Status().Code == codes.Error; failed == (outcome == "confirmed") {
+			t.Errorf("span of an outcome %s: failed %t", outcome, failed)
+		}
+	}
+	if ok(t, sender.Close()); !inner.closed {
+		t.Error("Close did not close it")
+	}
+}
+
+// plain hides that a publisher is a sender, and fails calls with a message that is marked.
+type plain struct {
+	publisher message.Publisher
+	calls     int
+}
+
+func (p *plain) Publish(topic string, messages ...*message.Message) error {
+	p.calls++
+	for _, msg := range messages {
+		if msg.Metadata["marked"] != "" {
+			return errors.New("marked")
+		}
+	}
+	return p.publisher.Publish(topic, messages...)
+}
+
+func (p *plain) Close() error { return p.publisher.Close() }
+
+func TestFailedBatchCountsAttemptsWhenItIsNarrowedDown(t *testing.T) {
+	t.Parallel()
+	s := newService(t, consumer.Config{})
+	s.handle("ship", "order.placed", consumer.HandlerConfig{}, func(context.Context, *work, *message.Message) error { return nil })
+	s.start()
+	bad := order("order.placed", "2")
+	bad.Headers = map[string]string{"marked": "yes"}
+	s.write(t.Context(), order("order.placed", "1"), bad, order("order.placed", "3"))
+	inner := &plain{publisher: s.broker}
+	if _, is := s.tel.Publisher(inner).(transport.Sender); is {
+		t.Fatal("a plain publisher became a sender")
+	}
+	report := s.relay(inner, producer.RelayConfig{Publishers: 1, Backoff: producer.Backoff{Initial: time.Hour}})
+	if report.Delivered != 2 {
+		t.Fatalf("delivered %d of 2: %+v", report.Delivered, report)
+	}
+	attempts := s.everything()["boxpair.outbox.attempts"]
+	if attempts["confirmed order.placed"] != 2 || attempts["order.placed refused"] < 1 {
+		t.Errorf("attempts %v", attempts)
+	}
+	batched := 0
+	for _, span := range s.named("relay order.placed") {
+		if attributesOf(span)["messaging.batch.message_count"] != "" {
+			batched++
+			if span.Status().Code != codes.Error || attributesOf(span)["boxpair.outcome"] != "" {
+				t.Errorf("span of a failed batch: %v", span.Status())
+			}
+		}
+	}
+	if want := len(s.named("relay order.placed")) - int(attempts["confirmed order.placed"]+attempts["order.placed refused"]); batched != want {
+		t.Errorf("%d spans of failed batches, want %d", batched, want)
+	}
+}
+
+// answering is a publisher with one answer.
+type answering struct{ answer func() error }
+
+func (a answering) Publish(string, ...*message.Message) error { return a.answer() }
+func (a answering) Close() error                              { return nil }
+
+type withOutcome struct{ error }
+
+func (withOutcome) Outcome() transport.Outcome { return transport.Returned }
+
+func TestErrorsOfPlainPublishersAreReadAsRelaysDo(t *testing.T) {
+	t.Parallel()
+	for want, answer := range map[string]func() error{
+		"confirmed":   func() error { return nil },
+		"refused":     func() error { return errors.New("no") },
+		"returned":    func() error { return fmt.Errorf("no: %w", withOutcome{errors.New("nobody")}) },
+		"unavailable": func() error { return fmt.Errorf("no: %w", context.DeadlineExceeded) },
+	} {
+		t.Run(want, func(t *testing.T) {
+			t.Parallel()
+			x := newExported(t)
+			p := x.telemetry(telemetry.Config{}).Publisher(answering{answer})
+			if err, again := p.Publish("a", message.NewMessage(uuid.NewString(), nil)), answer(); (err == nil) != (again == nil) {
+				t.Errorf("got %v, want %v", err, again)
+			}
+			x.want("boxpair.outbox.attempts", map[string]float64{"a " + want: 1})
+		})
+	}
+}
+
+func TestPublisherThatPanicsEndsItsSpans(t *testing.T) {
+	t.Parallel()
+	x := newExported(t)
+	p := x.telemetry(telemetry.Config{}).Publisher(answering{func() error { panic("with a payload in it") }})
+	func() {
+		defer func() {
+			if recover() == nil {
+				t.Error("the panic did not come through")
+			}
+		}()
+		_ = p.Publish("a", message.NewMessage(uuid.NewString(), nil))
+	}()
+	if st := x.one("relay a").Status(); st.Code != codes.Error || strings.Contains(st.Description, "payload") {
+		t.Errorf("status %v", st)
+	}
+}
+
+func TestNoPublisherStaysNone(t *testing.T) {
+	t.Parallel()
+	if p := newExported(t).telemetry(telemetry.Config{}).Publisher(nil); p != nil {
+		t.Errorf("got %v: a relay would take it for one", p)
+	}
+}
+
+// TestManyTopicsAreCountedApart goes beyond what is kept of attributes.
+func TestManyTopicsAreCountedApart(t *testing.T) {
+	t.Parallel()
+	x := newExported(t)
+	p := x.telemetry(telemetry.Config{}).Publisher(answering{func() error { return nil }})
+	const topics = 1100
+	for range 2 {
+		for n := range topics {
+			ok(t, p.Publish("t"+strconv.Itoa(n), message.NewMessage(uuid.NewString(), nil)))
+		}
+	}
+	attempts := x.everything()["boxpair.outbox.attempts"]
+	if len(attempts) != topics || attempts["confirmed t0"] != 2 || attempts["confirmed t1099"] != 2 {
+		t.Errorf("%d topics, of the first %v", len(attempts), attempts["confirmed t0"])
+	}
+}
+
+// TestClockThatIsBehindGivesNoNegativeLatency: stamps are by the database's clock.
+func TestClockThatIsBehindGivesNoNegativeLatency(t *testing.T) {
+	t.Parallel()
+	x := newExported(t)
+	msg := message.NewMessage(uuid.NewString(), nil)
+	msg.Metadata[transport.MetaStamp] = time.Now().Add(time.Hour).UTC().Format(time.RFC3339Nano)
+	ok(t, x.telemetry(telemetry.Config{}).Publisher(answering{func() error { return nil }}).Publish("a", msg))
+	var rm metricdata.ResourceMetrics
+	ok(t, x.reader.Collect(t.Context(), &rm))
+	for _, m := range rm.ScopeMetrics[0].Metrics {
+		if m.Name != "boxpair.outbox.delivery.latency" {
+			continue
+		}
+		if p := m.Data.(metricdata.Histogram[float64]).DataPoints[0]; p.Count != 1 || p.Sum != 0 {
+			t.Errorf("%d latencies, together %v", p.Count, p.Sum)
+		}
+		return
+	}
+	t.Error("no latency was measured")
+}

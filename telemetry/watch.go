@@ -1,0 +1,254 @@
+package telemetry
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/metric"
+	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
+
+	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/producer"
+)
+
+// The names of attributes that the semantic conventions do not have.
+const (
+	attrOutbox  = attribute.Key("boxpair.outbox")
+	attrRelay   = attribute.Key("boxpair.relay")
+	attrState   = attribute.Key("boxpair.state")
+	attrOutcome = attribute.Key("boxpair.outcome")
+	attrKind    = attribute.Key("boxpair.kind")
+)
+
+// readers is how many databases are asked at once.
+const readers = 4
+
+// OutboxStats tells the state of an outbox. [producer.Outbox] and every store do.
+type OutboxStats interface {
+	// Stats reads the state of the outbox from the database. It may be called at any time, from any goroutine.
+	Stats(ctx context.Context) (producer.Stats, error)
+}
+
+// RelayHealth tells the state of a relay. [producer.Relay] does.
+type RelayHealth interface {
+	// Health returns the relay's state without I/O.
+	Health() producer.Health
+}
+
+// JanitorTotals tells what a janitor has removed. [producer.Janitor] does.
+type JanitorTotals interface {
+	// Totals returns what all passes have removed, without I/O.
+	Totals() producer.JanitorReport
+}
+
+// Consumer tells the state of a consumer. [consumer.Handler] does.
+type Consumer interface {
+	// Name returns the consumer's name.
+	Name() string
+	// Counters returns what the consumer did in this process, without I/O.
+	Counters() consumer.Counters
+	// Stats reads the state of the consumer's inbox from the database.
+	Stats(ctx context.Context) (consumer.Stats, error)
+}
+
+// source is what is read from a database.
+type source struct {
+	name string
+	busy atomic.Bool // a read is under way, of an earlier collection perhaps
+	read func(ctx context.Context) (observe func(o metric.Observer), err error)
+}
+
+// WatchOutbox has the state of an outbox observed under the attribute boxpair.outbox = name, with one read of the
+// database for each collection. Every process that watches one outbox tells the same: take the maximum of
+// them, or have one of them watch. A name that is watched already gives an error.
+func (t *Telemetry) WatchOutbox(name string, o OutboxStats) error {
+	i, who := t.instruments, attrOutbox.String(name)
+	only := metric.WithAttributeSet(attribute.NewSet(who))
+	return t.watch("outbox", name, o == nil, nil, &source{read: func(ctx context.Context) (func(metric.Observer), error) {
+		s, err := o.Stats(ctx)
+		return func(o metric.Observer) {
+			o.ObserveInt64(i.pending, s.Pending, only)
+			o.ObserveFloat64(i.age, s.OldestPending.Seconds(), only)
+			o.ObserveInt64(i.deferred, s.Deferred, only)
+			o.ObserveInt64(i.outboxOwned, int64(s.Owned), only)
+			observeBy(o, i.outboxParked, who, attrState, []labelled{
+				{"retrying", s.Retrying}, {"following", s.Following}, {"dead", s.Dead},
+			})
+		}, err
+	}})
+}
+
+// WatchRelay has the state of a relay observed under the attribute boxpair.relay = name, which need not be
+// the relay's own: a name that stays the same when the process starts again keeps the number of series small. It does no I/O.
+func (t *Telemetry) WatchRelay(name string, r RelayHealth) error {
+	i, only := t.instruments, metric.WithAttributeSet(attribute.NewSet(attrRelay.String(name)))
+	return t.watch("relay", name, r == nil, func(o metric.Observer) {
+		h := r.Health()
+		o.ObserveInt64(i.relayInFlight, int64(h.InFlight), only)
+		o.ObserveInt64(i.relayWaiting, int64(h.Waiting), only)
+		o.ObserveInt64(i.relayShards, int64(h.Shards), only)
+		o.ObserveInt64(i.relayStalled, int64(len(h.Routes)), only)
+	}, nil)
+}
+
+// WatchJanitor has counted what a janitor of the outbox name removes. It does no I/O.
+func (t *Telemetry) WatchJanitor(name string, j JanitorTotals) error {
+	who := attrOutbox.String(name)
+	return t.watch("janitor", name, j == nil, func(o metric.Observer) {
+		r := j.Totals()
+		observeBy(o, t.instruments.retained, who, attrKind, []labelled{
+			{"event", r.Events}, {"attempt", r.Attempts}, {"receipt", r.Receipts},
+		})
+	}, nil)
+}
+
+// WatchConsumer has the counters of a consumer observed, and the state of its inbox, with one read of the
+// database for each collection, under the attribute messaging.consumer.group.name, which is the
+// consumer's name. The first collection registers a consumer that has not seen a message yet.
+func (t *Telemetry) WatchConsumer(c Consumer) error {
+	if c == nil {
+		return errors.New("watch consumer: is nil")
+	}
+	who := semconv.MessagingConsumerGroupName(c.Name())
+	return t.watch("consumer", c.Name(), false, t.countsOf(c, who), t.stateOf(c, who))
+}
+
+// countsOf observes what a consumer did in this process.
+func (t *Telemetry) countsOf(c Consumer, who attribute.KeyValue) func(metric.Observer) {
+	i, only := t.instruments, metric.WithAttributeSet(attribute.NewSet(who))
+	return func(o metric.Observer) {
+		n := c.Counters()
+		o.ObserveInt64(i.hits, n.DuplicatesByWindow, only)
+		o.ObserveInt64(i.forgotten, n.Forgotten, only)
+		observeBy(o, i.messages, who, attrOutcome, []labelled{
+			{"applied", n.Applied}, {"duplicate", n.Duplicates()}, {"parked", n.Parked}, {"followed", n.Followed},
+			{"dead", n.Dead}, {"too_old", n.TooOld}, {"altered", n.Altered}, {"returned", n.Returned},
+		})
+	}
+}
+
+// stateOf observes a consumer's inbox.
+func (t *Telemetry) stateOf(c Consumer, who attribute.KeyValue) *source {
+	i, only := t.instruments, metric.WithAttributeSet(attribute.NewSet(who))
+	return &source{read: func(ctx context.Context) (func(metric.Observer), error) {
+		s, err := c.Stats(ctx)
+		return func(o metric.Observer) {
+			o.ObserveInt64(i.dead, s.Dead, only)
+			o.ObserveFloat64(i.oldestParked, s.OldestParked.Seconds(), only)
+			observeBy(o, i.inboxParked, who, attrState, []labelled{
+				{"retrying", s.Retrying}, {"following", s.Following}, {"dead", s.Dead}, {"too_old", s.TooOld}, {"altered", s.Altered},
+			})
+			observeBy(o, i.effects, who, attrState, []labelled{
+				{"pending", s.Effects.Pending}, {"doing", s.Effects.Doing}, {"answered", s.Effects.Answered},
+				{"uncertain", s.Effects.Uncertain}, {"dead", s.Effects.Dead},
+			})
+		}, err
+	}}
+}
+
+// labelled is a number of one state, outcome or kind.
+type labelled struct {
+	label string
+	n     int64
+}
+
+// observeBy observes one number for each label.
+func observeBy(o metric.Observer, i metric.Int64Observable, who attribute.KeyValue, key attribute.Key, numbers []labelled) {
+	for _, n := range numbers {
+		o.ObserveInt64(i, n.n, metric.WithAttributes(who, key.String(n.label)))
+	}
+}
+
+// watch takes up what is to be observed in collections.
+func (t *Telemetry) watch(kind, name string, missing bool, count func(metric.Observer), read *source) error {
+	full := kind + " " + name
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch {
+	case missing:
+		return fmt.Errorf("watch %s: is nil", full)
+	case name == "":
+		return fmt.Errorf("watch %s: name is empty", kind)
+	case t.shutdown:
+		return fmt.Errorf("watch %s: %w", full, ErrShutdown)
+	case t.watched[full]:
+		return fmt.Errorf("watch %s: is watched already", full)
+	}
+	t.watched[full] = true
+	if count != nil {
+		t.counts = append(t.counts, count)
+	}
+	if read != nil {
+		read.name = full
+		t.reads = append(t.reads, read)
+	}
+	return nil
+}
+
+// collect observes everything that is watched. It returns no error: readers drop all metrics of a
+// service when one callback has failed, those of the runtime and of its requests too.
+func (t *Telemetry) collect(ctx context.Context, o metric.Observer) error {
+	ctx, cancel := context.WithTimeout(ctx, t.cfg.StatsTimeout)
+	defer cancel()
+	counts, answers, n := t.begin(ctx)
+	for _, count := range counts {
+		count(o)
+	}
+	for range n {
+		select {
+		case observe := <-answers:
+			if observe != nil {
+				observe(o)
+			}
+		case <-ctx.Done():
+			t.cfg.Logger.WarnContext(ctx, "metrics are collected without all states: the timeout is over", "error", context.Cause(ctx))
+			return nil
+		}
+	}
+	return nil
+}
+
+// begin begins to read what is not being read, and returns where the answers come.
+func (t *Telemetry) begin(ctx context.Context) (counts []func(metric.Observer), answers <-chan func(metric.Observer), n int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.shutdown {
+		return nil, nil, 0
+	}
+	todo := make(chan *source, len(t.reads))
+	for _, s := range t.reads {
+		if s.busy.CompareAndSwap(false, true) {
+			todo <- s
+		} else {
+			t.cfg.Logger.WarnContext(ctx, "state is still being read for an earlier collection of metrics", "of", s.name)
+		}
+	}
+	close(todo)
+	n = len(todo)
+	out := make(chan func(metric.Observer), n) // so that nobody waits when the collection is over
+	for range min(n, readers) {
+		t.tasks.Go(func() {
+			for s := range todo {
+				out <- t.ask(ctx, s)
+			}
+		})
+	}
+	return t.counts[:len(t.counts):len(t.counts)], out, n
+}
+
+// ask reads one state. It returns nil if that failed.
+func (t *Telemetry) ask(ctx context.Context, s *source) func(metric.Observer) {
+	defer s.busy.Store(false)
+	if ctx.Err() != nil {
+		return nil
+	}
+	observe, err := s.read(ctx)
+	if err != nil {
+		t.cfg.Logger.WarnContext(ctx, "state cannot be read for metrics", "of", s.name, "error", err)
+		return nil
+	}
+	return observe
+}
