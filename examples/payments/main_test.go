@@ -1,8 +1,13 @@
 package main
 
 import (
+	"net/http"
+	"net/http/httptest"
 	"os"
+	"strings"
 	"testing"
+
+	"github.com/google/uuid"
 
 	"github.com/boxpair/boxpair/internal/testenv"
 )
@@ -24,5 +29,20 @@ func TestEveryOrderIsChargedOnceByAServiceThatIsKilled(t *testing.T) {
 				t.Errorf("%+v, %v", r, err)
 			}
 		})
+	}
+}
+
+func TestOnlyARefusalForGoodIsRejected(t *testing.T) {
+	t.Parallel()
+	for status, rejected := range map[int]bool{
+		http.StatusBadRequest: true, http.StatusPaymentRequired: true, http.StatusUnprocessableEntity: true,
+		http.StatusRequestTimeout: false, http.StatusConflict: false, http.StatusTooManyRequests: false, http.StatusBadGateway: false,
+	} {
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(status) }))
+		_, err := ask(t.Context(), server.URL, uuid.New(), Charge{Order: "order-1"})
+		server.Close()
+		if err == nil || strings.HasPrefix(err.Error(), "rejected: ") != rejected {
+			t.Errorf("%d: %v", status, err)
+		}
 	}
 }

@@ -77,10 +77,11 @@ func ask(ctx context.Context, providerURL string, key uuid.UUID, c Charge) (Rece
 		return Receipt{}, err
 	}
 	defer func() { _ = resp.Body.Close() }()
-	switch {
-	case resp.StatusCode >= 400 && resp.StatusCode < 500:
+	switch resp.StatusCode {
+	case http.StatusOK:
+	case http.StatusBadRequest, http.StatusPaymentRequired, http.StatusUnprocessableEntity: // for good; 408, 409 and 429 are not
 		return Receipt{}, consumer.Reject(fmt.Errorf("provider answers %s", resp.Status))
-	case resp.StatusCode != http.StatusOK:
+	default:
 		return Receipt{}, fmt.Errorf("provider answers %s", resp.Status)
 	}
 	var r Receipt
@@ -123,10 +124,15 @@ func (db *database[TX]) serve(ctx context.Context, providerURL string) error {
 	}
 	router.AddConsumerHandler("pay", "order.placed", broker.Subscriber("pay"), pay.Consume)
 	router.AddConsumerHandler("ship", "order.paid", broker.Subscriber("ship"), ship.Consume)
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
 	var wg sync.WaitGroup
 	errs := make(chan error, 3)
 	for _, part := range []func(context.Context) error{router.Run, inbox.Run, relay.Run} {
-		wg.Go(func() { errs <- part(ctx) })
+		wg.Go(func() {
+			defer stop() // none works without the others
+			errs <- part(ctx)
+		})
 	}
 	wg.Wait()
 	return errors.Join(<-errs, <-errs, <-errs)
