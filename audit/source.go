@@ -71,7 +71,7 @@ type Event struct {
 // FoundEvent is an event that was looked up.
 type FoundEvent struct {
 	Event         // CreatedAt is when it was due, if it was deferred
-	State  string // Delivered, Queued, or the state in which it is parked
+	State  string // Delivered, Queued, "deferred", or the state in which it is parked
 	Recent bool
 }
 
@@ -83,7 +83,7 @@ type Place struct {
 	Seq      int64
 }
 
-// Unsent is an event in the queue, or a parked one.
+// Unsent is an event in the queue, a parked one, or a deferred one.
 type Unsent struct {
 	Place
 	Missing   bool // the log has no such event: ID, Topic and times are zero
@@ -93,7 +93,7 @@ type Unsent struct {
 	// Since is when the event came to be where it is, as far as is known: its creation, a
 	// replay, when it was due, or when it was parked.
 	Since    time.Time
-	State    string // Queued, or the state in which it is parked
+	State    string // Queued, "deferred", or the state in which it is parked
 	Attempts int
 	Why      string // the last error, or the reason for which it was discarded
 }

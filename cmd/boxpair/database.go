@@ -114,6 +114,35 @@ func (p *places) label(t *target) string {
 	return label
 }
 
+// openSQLite opens the store in a file, until end is called.
+func openSQLite(t *target, p *places) (store *sqlite.Store, end func(), err error) {
+	_, prefix := p.of(t)
+	db, err := sqlite.Open(t.path)
+	if err != nil {
+		return nil, nil, err
+	}
+	store, err = sqlite.New(db, sqlite.Config{Prefix: prefix})
+	if err != nil {
+		return nil, nil, errors.Join(err, db.Close())
+	}
+	return store, func() { _ = db.Close() }, nil
+}
+
+// openPostgres opens the store in a PostgreSQL, until end is called. No I/O happens before its first use.
+func openPostgres(ctx context.Context, t *target, p *places) (store *postgres.Store, end func(), err error) {
+	schema, prefix := p.of(t)
+	pool, err := pgxpool.NewWithConfig(ctx, t.pool)
+	if err != nil {
+		return nil, nil, err
+	}
+	store, err = postgres.New(pool, postgres.Config{Schema: schema, Prefix: prefix})
+	if err != nil {
+		pool.Close()
+		return nil, nil, err
+	}
+	return store, pool.Close, nil
+}
+
 // auditor reads a database.
 type auditor interface {
 	audit.Outbox

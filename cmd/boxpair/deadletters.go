@@ -45,11 +45,11 @@ func letterCommand(verb, summary, details string, more func(l *letters, s *setti
 var letterCommands = []command{
 	letterCommand("list", "show dead letters, and what else waits for another attempt",
 		`Lists events that could not be sent (-outbox) or messages that could not be handled (-inbox): dead ones, unless
--state says otherwise. Payloads are not shown.
+-state or -id says otherwise. Payloads are not shown.
 
     boxpair deadletters list -outbox postgres://operator@orders/shop -topic order.placed`, nil, listLetters),
 	letterCommand("show", "show some with all their attempts",
-		`Shows what -id names, in whatever state, with its attempts and what operators did to it, if it is an outbox's.
+		`Shows what -id names, in whatever state, with its attempts and what operators did to it.
 
     boxpair deadletters show -outbox postgres://operator@orders/shop -id 4b9d2a51-…`, nil, showLetters),
 	letterCommand("redrive", "send or handle dead ones again",
@@ -62,8 +62,8 @@ be selected, or -all given.
 			s.on(&l.filter.Force, "force", "also events that may not be sent again any more, and altered messages.")
 		}, redriveLetters),
 	letterCommand("discard", "give up dead ones, with a reason",
-		`Gives up what is selected, dead ones unless -state says otherwise, keeps the reason with it, and prints the IDs: at most -limit. Something
-must be selected, or -all given.
+		`Gives up what is selected, dead ones unless -state or -id says otherwise, keeps the reason with it, and prints the IDs: at most
+-limit. Something must be selected, or -all given.
 
     boxpair deadletters discard -outbox postgres://operator@orders/shop -id 4b9d2a51-… -reason "order was a test"`,
 		func(l *letters, s *settings) {
@@ -103,15 +103,8 @@ func showLetters(ctx context.Context, l *letters, p *process) error {
 			return errors.New("-id: nothing of that dispatch ID is parked")
 		}
 		for i := range list {
-			if len(l.inboxes) > 0 {
-				continue
-			}
-			attempts, err := s.outbox.Attempts(ctx, list[i].ID, l.filter.Limit)
-			if err != nil {
+			if list[i].History, err = l.history(ctx, s, &list[i]); err != nil {
 				return err
-			}
-			for _, a := range attempts {
-				list[i].History = append(list[i].History, history{a.At, a.Outcome, a.Error, a.Relay})
 			}
 		}
 		return l.print(p.stdout, list)

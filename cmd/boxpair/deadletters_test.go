@@ -72,6 +72,13 @@ func TestDeadMessagesAreListedAndRedriven(t *testing.T) {
 	if status != exitOK || out != deadID+"\n" {
 		t.Errorf("discard: %d, %q, %q", status, out, errs)
 	}
+	status, out, errs = call(t, nil, "deadletters", "show", "-inbox", url, "-id", deadID, "-json")
+	var shown struct{ Parked []parked }
+	ok(t, json.Unmarshal([]byte(out), &shown))
+	if status != exitOK || len(shown.Parked) != 1 || len(shown.Parked[0].History) != 2 ||
+		shown.Parked[0].History[0].Outcome != "redriven" || shown.Parked[0].History[1].Error != "a test" {
+		t.Errorf("show: %d, %q, %q", status, out, errs)
+	}
 }
 
 func TestNothingIsChangedUnlessItIsSelected(t *testing.T) {

@@ -4,6 +4,8 @@
 //	boxpair status     show what waits in an outbox
 //	boxpair deadletters list, show, redrive, discard
 //	                   dead letters of an outbox or an inbox
+//	boxpair effects list, show, resolve, redrive, discard
+//	                   effects outside the database that wait for an operator
 //	boxpair verify     compare what producers committed with what consumers applied
 //	boxpair migrate    make the tables, or print the SQL that does
 //	boxpair version    print the version

@@ -32,6 +32,7 @@ func (s *settings) readFile(given map[string]bool) error {
 	seen := make(map[string]bool)
 	for i := 0; i+1 < len(root.Content); i += 2 {
 		name, value := root.Content[i], root.Content[i+1]
+		s.hide(name.Value) // what is not understood is quoted
 		err := s.setFrom(name.Value, value, seen[name.Value], given[name.Value])
 		seen[name.Value] = true
 		if err != nil {

@@ -11,20 +11,26 @@ import (
 	"github.com/boxpair/boxpair/transport/amqp"
 )
 
-// staleAfter is how old the last reading of the database may be. A relay looks at an empty queue at least
-// every PollMax, and renews its leases.
-const staleAfter = 30 * time.Second
+// staleAfter is how long the database may give no answer to a relay that looks at an empty queue every poll: two
+// looks, and at least half a minute.
+func staleAfter(poll time.Duration) time.Duration { return max(30*time.Second, 2*poll) }
 
 // problems says what keeps a relay from working, in the words of an operator. None means that it is ready.
-func problems(relay producer.Health, broker amqp.Health) []string {
+// A relay without shards, as beside many others, reads nothing, and is ready to take some.
+func problems(relay producer.Health, broker amqp.Health, stale time.Duration) []string {
 	list := []string{}
 	if !relay.Running {
 		list = append(list, "relay: does not run")
 	}
-	if relay.DatabaseError != "" && !relay.LastRead.After(relay.DatabaseErrorAt) {
+	answered := relay.LastRead
+	if relay.LastRenewal.After(answered) {
+		answered = relay.LastRenewal
+	}
+	switch waits := relay.Shards == 0 && relay.Relays > 0; {
+	case relay.DatabaseError != "" && !answered.After(relay.DatabaseErrorAt) && time.Since(relay.DatabaseErrorAt) <= stale:
 		list = append(list, "database: "+relay.DatabaseError)
-	} else if relay.Running && time.Since(relay.LastRead) > staleAfter {
-		list = append(list, "database: was never read, or not for "+staleAfter.String())
+	case relay.Running && !waits && time.Since(answered) > stale:
+		list = append(list, "database: gave no answer yet, or none for "+stale.String())
 	}
 	if broker.Err != nil {
 		list = append(list, "broker: "+broker.Err.Error())

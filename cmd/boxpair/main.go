@@ -31,7 +31,7 @@ type command struct {
 }
 
 // commands are all there are, in the order of the help.
-var commands = slices.Concat([]command{relay, status}, letterCommands, []command{verify, migrate, version})
+var commands = slices.Concat([]command{relay, status}, letterCommands, effectCommands, []command{verify, migrate, version})
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -84,7 +84,7 @@ func run(ctx context.Context, p *process, args []string) int {
 
 // named splits the name of a command, which may be of two words, from what follows it.
 func named(args []string) (name string, rest []string) {
-	if args[0] == deadLetters && len(args) > 1 {
+	if (args[0] == deadLetters || args[0] == effects) && len(args) > 1 {
 		return args[0] + " " + args[1], args[2:]
 	}
 	return args[0], args[1:]

@@ -8,12 +8,9 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/producer"
-	"github.com/boxpair/boxpair/store/postgres"
-	"github.com/boxpair/boxpair/store/sqlite"
 )
 
 // outboxOperator is what the commands about parked events and messages need of an outbox.
@@ -30,12 +27,14 @@ type inboxOperator interface {
 	ListParked(ctx context.Context, f consumer.Filter) ([]consumer.ParkedMessage, error)
 	Redrive(ctx context.Context, f consumer.Filter) ([]uuid.UUID, error)
 	Discard(ctx context.Context, f consumer.Filter, reason string) ([]uuid.UUID, error)
+	Attempts(ctx context.Context, id uuid.UUID, limit int) ([]consumer.MessageAttempt, error)
 }
 
 // operators are both sides of one database.
 type operators struct {
-	outbox outboxOperator
-	inbox  inboxOperator
+	outbox  outboxOperator
+	inbox   inboxOperator
+	effects ledger
 }
 
 // tool is the name under which the commands open an outbox and an inbox. Nothing is written under it.
@@ -43,34 +42,22 @@ const tool = "boxpair"
 
 // operate opens a database for the commands that change what waits in it.
 func operate(ctx context.Context, t *target, p *places) (*operators, func(), error) {
-	schema, prefix := p.of(t)
 	if t.pool == nil {
-		db, err := sqlite.Open(t.path)
+		store, end, err := openSQLite(t, p)
 		if err != nil {
 			return nil, nil, err
 		}
-		end := func() { _ = db.Close() }
-		store, err := sqlite.New(db, sqlite.Config{Prefix: prefix})
-		if err != nil {
-			end()
-			return nil, nil, err
-		}
-		return both(store, store, end)
+		return both(store, store, store, end)
 	}
-	pool, err := pgxpool.NewWithConfig(ctx, t.pool)
+	store, end, err := openPostgres(ctx, t, p)
 	if err != nil {
 		return nil, nil, err
 	}
-	store, err := postgres.New(pool, postgres.Config{Schema: schema, Prefix: prefix})
-	if err != nil {
-		pool.Close()
-		return nil, nil, err
-	}
-	return both(store, store, pool.Close)
+	return both(store, store, store, end)
 }
 
 // both makes the two sides of one store.
-func both[TX any](events producer.Store[TX], messages consumer.Store[TX], end func()) (*operators, func(), error) {
+func both[TX any](events producer.Store[TX], messages consumer.Store[TX], effects ledger, end func()) (*operators, func(), error) {
 	outbox, err := producer.New(events, producer.Config{Name: tool})
 	if err != nil {
 		end()
@@ -81,7 +68,7 @@ func both[TX any](events producer.Store[TX], messages consumer.Store[TX], end fu
 		end()
 		return nil, nil, err
 	}
-	return &operators{outbox, inbox}, end, nil
+	return &operators{outbox, inbox, effects}, end, nil
 }
 
 // selection is the settings that say which parked events or messages are meant.
@@ -222,6 +209,29 @@ func (q *selection) list(ctx context.Context, s *operators) ([]parked, error) {
 		list = append(list, parked{
 			e.ID, e.Seq, "", e.Topic, e.Key, string(e.State), e.Attempts, e.ParkedAt, maybe(e.NextAttemptAt), e.LastError, e.Reason, nil,
 		})
+	}
+	return list, err
+}
+
+// ofMessage reads the history of a message, of one consumer.
+func (s *operators) ofMessage(ctx context.Context, id uuid.UUID, consumer string, limit int) (list []history, err error) {
+	attempts, err := s.inbox.Attempts(ctx, id, limit)
+	for _, a := range attempts {
+		if a.Consumer == consumer {
+			list = append(list, history{At: a.At, Outcome: a.Outcome, Error: a.Error})
+		}
+	}
+	return list, err
+}
+
+// history reads the attempts of what list has read.
+func (q *selection) history(ctx context.Context, s *operators, e *parked) (list []history, err error) {
+	if len(q.inboxes) > 0 {
+		return s.ofMessage(ctx, e.ID, e.Consumer, q.filter.Limit)
+	}
+	attempts, err := s.outbox.Attempts(ctx, e.ID, q.filter.Limit)
+	for _, a := range attempts {
+		list = append(list, history{a.At, a.Outcome, a.Error, a.Relay})
 	}
 	return list, err
 }

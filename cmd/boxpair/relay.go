@@ -9,11 +9,8 @@ import (
 	"net/url"
 	"strings"
 
-	"github.com/jackc/pgx/v5/pgxpool"
-
+	"github.com/boxpair/boxpair/idgen"
 	"github.com/boxpair/boxpair/producer"
-	"github.com/boxpair/boxpair/store/postgres"
-	"github.com/boxpair/boxpair/store/sqlite"
 	"github.com/boxpair/boxpair/transport/amqp"
 )
 
@@ -38,6 +35,7 @@ type relaying struct {
 	broker            string
 	exchanges, listen string
 	topology          amqp.Topology
+	partitions        int
 	config            producer.RelayConfig
 	asJSON            bool
 }
@@ -51,6 +49,8 @@ func defineRelay(s *settings) func(context.Context, *process) (int, error) {
 		"of its name), or exchange:NAME (to that topic exchange, with the topic as routing key). Defaults to topic.", false, r.setExchanges)
 	s.add("declare", envOf("declare"), "WHO", "all: the relay declares exchanges; check: it checks that they are there; none: neither.\nDefaults to all.",
 		false, r.setDeclare)
+	s.count(&r.partitions, "partitions", "over how many queues each consumer of a topic has it spread, as PublisherConfig.Partitions; at most 64.\n"+
+		"Defaults to none: topics are not partitioned.")
 	s.text(&r.listen, "listen", "ADDRESS", "where /healthz and /readyz are served, as 127.0.0.1:8080. Defaults to none.")
 	s.text(&c.Name, "name", "NAME", "the relay's name among those of the outbox. Defaults to one that is new at every start.")
 	s.duration(&c.LeaseTTL, "lease", "how long the shards of a relay that died stand still. Defaults to 10s.")
@@ -109,6 +109,9 @@ func (r *relaying) check() error {
 	if r.broker == "" {
 		errs = append(errs, fmt.Errorf("-amqp (or %s_URL): is missing", envOf("amqp")))
 	}
+	if r.partitions > idgen.Shards {
+		errs = append(errs, fmt.Errorf("-partitions (or %s): %d is more than %d", envOf("partitions"), r.partitions, idgen.Shards))
+	}
 	return errors.Join(errs...)
 }
 
@@ -118,31 +121,11 @@ const connections = 8
 // open opens the outbox. No I/O happens before the first use of a PostgreSQL.
 func (r *relaying) open(ctx context.Context) (producer.RelayStore, func(), error) {
 	t := &r.outboxes[0]
-	schema, prefix := r.places.of(t)
 	if t.pool == nil {
-		db, err := sqlite.Open(t.path)
-		if err != nil {
-			return nil, nil, err
-		}
-		end := func() { _ = db.Close() }
-		store, err := sqlite.New(db, sqlite.Config{Prefix: prefix})
-		if err != nil {
-			end()
-			return nil, nil, err
-		}
-		return store, end, nil
+		return openSQLite(t, &r.places)
 	}
 	t.pool.MaxConns = connections
-	pool, err := pgxpool.NewWithConfig(context.WithoutCancel(ctx), t.pool) // it is closed after the relay has ended
-	if err != nil {
-		return nil, nil, err
-	}
-	store, err := postgres.New(pool, postgres.Config{Schema: schema, Prefix: prefix})
-	if err != nil {
-		pool.Close()
-		return nil, nil, err
-	}
-	return store, pool.Close, nil
+	return openPostgres(context.WithoutCancel(ctx), t, &r.places) // it is closed after the relay has ended
 }
 
 func (r *relaying) publisher(log *slog.Logger) (*amqp.Publisher, error) {
@@ -153,7 +136,9 @@ func (r *relaying) publisher(log *slog.Logger) (*amqp.Publisher, error) {
 	case r.exchanges == "queue":
 		config = amqp.DurableQueue(r.broker)
 	}
-	return amqp.NewPublisher(amqp.PublisherConfig{AMQP: config, Topology: r.topology, ConfirmTimeout: r.config.SendTimeout, Logger: log})
+	return amqp.NewPublisher(amqp.PublisherConfig{
+		AMQP: config, Topology: r.topology, Partitions: r.partitions, ConfirmTimeout: r.config.SendTimeout, Logger: log,
+	})
 }
 
 func (r *relaying) run(ctx context.Context, p *process) (int, error) {
@@ -203,5 +188,7 @@ func (r *relaying) serve(ctx context.Context, log *slog.Logger, relay *producer.
 		return nil, err
 	}
 	log.InfoContext(ctx, "health is served", "address", listener.Addr().String())
-	return serveHealth(listener, func() []string { return problems(relay.Health(), publisher.Health()) }, func() bool { return relay.Health().Running }), nil
+	stale := staleAfter(r.config.PollMax)
+	ready := func() []string { return problems(relay.Health(), publisher.Health(), stale) }
+	return serveHealth(listener, ready, func() bool { return relay.Health().Running }), nil
 }

@@ -163,9 +163,11 @@ func TestRelayPublishesUntilItIsTold(t *testing.T) {
 		await(t, func() error {
 			delivery, found, err := channel.Get(topic, true)
 			if err != nil {
-				if channel, err = conn.Channel(); err != nil { // the queue is not there yet
+				again, err := conn.Channel() // the queue is not there yet
+				if err != nil {
 					return err
 				}
+				channel = again
 			}
 			if !found {
 				return fmt.Errorf("message %d is not there", i)
@@ -188,6 +190,45 @@ func TestRelayPublishesUntilItIsTold(t *testing.T) {
 	if queued != 0 || leased != 0 {
 		t.Errorf("%d events are queued and %d shards are leased after the end", queued, leased)
 	}
+}
+
+// TestRelayPublishesToPartitions: a consumer of as many gets the events of a key in their order, and one of another
+// number would get none.
+func TestRelayPublishesToPartitions(t *testing.T) {
+	t.Parallel()
+	const n, partitions = 20, 2
+	database, broker, topic := testenv.Postgres(t), testenv.AMQPURL(t), testenv.Name(t)
+	plantEvents(t, database, topic, n)
+	config := amqp.SubscriberConfig{AMQP: amqp.DurablePubSub(broker, "c"), Partitions: partitions}
+	subscriber, err := amqp.NewSubscriber(config)
+	ok(t, err)
+	messages, err := subscriber.Subscribe(t.Context(), topic)
+	ok(t, err)
+	t.Cleanup(func() {
+		ok(t, subscriber.Close())
+		conn, err := amqp091.Dial(broker)
+		ok(t, err)
+		channel, err := conn.Channel()
+		ok(t, err)
+		for _, queue := range []string{topic + "_c", topic + "_c.1of2", topic + "_c.2of2"} {
+			_, err := channel.QueueDelete(queue, false, false, false)
+			ok(t, err)
+		}
+		ok(t, errors.Join(channel.ExchangeDelete(topic, false, false), conn.Close()))
+	})
+	d := start(t, "-outbox", database, "-amqp", broker, "-partitions", fmt.Sprint(partitions))
+	for i := range n {
+		select {
+		case m := <-messages:
+			if got := string(m.Payload); got != fmt.Sprint(i) {
+				t.Errorf("message %d is %q", i, got)
+			}
+			m.Ack()
+		case <-time.After(time.Minute):
+			t.Fatalf("message %d does not arrive: %s", i, d.stop(t))
+		}
+	}
+	d.stop(t)
 }
 
 func TestRelayThatCannotWorkIsAliveAndNotReady(t *testing.T) {
@@ -223,6 +264,7 @@ func TestWrongSettingsOfTheRelayAreNamed(t *testing.T) {
 		{nil, append(good, "-amqp", "http://a/"), "-amqp: want amqp://"},
 		{nil, append(good, "-exchanges", "exchange:"), "-exchanges: want topic, queue or exchange:NAME"},
 		{nil, append(good, "-declare", "some"), "-declare: want all, check or none"},
+		{nil, append(good, "-partitions", "65"), "-partitions (or BOXPAIR_PARTITIONS): 65 is more than 64"},
 		{nil, append(good, "-window", "0"), "-window: want a number above zero"},
 		{nil, append(good, "-lease", "1ms"), "LeaseTTL: 1ms is shorter than 100ms"},
 		{nil, append(good, "-listen", "127.0.0.1:99999"), "-listen: "},
@@ -240,6 +282,21 @@ func TestWrongSettingsOfTheRelayAreNamed(t *testing.T) {
 		status, _, errs := call(t, c.env, c.args...)
 		if status != exitFailed || !strings.Contains(errs, c.want) {
 			t.Errorf("%v: %d, %q, want %q", c.args, status, errs, c.want)
+		}
+	}
+}
+
+func TestPasswordInTheWrongPlaceOfTheFileIsNotShown(t *testing.T) {
+	t.Parallel()
+	const password = "canary-of-a-password"
+	file := filepath.Join(t.TempDir(), "relay.yaml")
+	for _, text := range []string{
+		"postgres://a:" + password + "@h/b: outbox\n", "outbox: postgres://a:" + password + "@h:x/b\n", "postgres://a:" + password + "@h/b\n",
+	} {
+		ok(t, os.WriteFile(file, []byte(text), 0o600))
+		status, out, errs := call(t, nil, "relay", "-config", file)
+		if status != exitFailed || strings.Contains(out+errs, password) {
+			t.Errorf("%d, %s%s", status, out, errs)
 		}
 	}
 }
@@ -265,7 +322,7 @@ func TestFlagsGoBeforeTheEnvironmentAndThatBeforeTheFile(t *testing.T) {
 
 func TestProblemsAreWhatAnOperatorMustKnow(t *testing.T) {
 	t.Parallel()
-	now := time.Now()
+	now, stale := time.Now(), staleAfter(time.Minute)
 	for want, c := range map[string]struct {
 		relay  producer.Health
 		broker amqp.Health
@@ -273,14 +330,39 @@ func TestProblemsAreWhatAnOperatorMustKnow(t *testing.T) {
 		"[]":                    {producer.Health{Running: true, LastRead: now}, amqp.Health{}},
 		"[relay: does not run]": {producer.Health{LastRead: now}, amqp.Health{}},
 		"[database: down]":      {producer.Health{Running: true, LastRead: now.Add(-1), DatabaseError: "down", DatabaseErrorAt: now}, amqp.Health{}},
-		"[database: was never read, or not for 30s]": {producer.Health{Running: true}, amqp.Health{}},
-		"[broker: blocked]":                          {producer.Health{Running: true, LastRead: now}, amqp.Health{Err: errors.New("blocked")}},
+		"[database: gave no answer yet, or none for 2m0s]": {producer.Health{Running: true}, amqp.Health{}},
+		"[broker: blocked]": {producer.Health{Running: true, LastRead: now}, amqp.Health{Err: errors.New("blocked")}},
 		"[route r: no queue]": {producer.Health{Running: true, LastRead: now, DatabaseError: "was down", DatabaseErrorAt: now.Add(-1), Routes: []producer.RouteHealth{
 			{Route: "r", Paused: true, LastError: "no queue"}, {Route: "s"},
 		}}, amqp.Health{}},
 	} {
-		if got := fmt.Sprint(problems(c.relay, c.broker)); got != want {
+		if got := fmt.Sprint(problems(c.relay, c.broker, stale)); got != want {
 			t.Errorf("%s, want %s", got, want)
+		}
+	}
+}
+
+func TestARelayIsReadyWhileTheDatabaseAnswersIt(t *testing.T) {
+	t.Parallel()
+	now, stale := time.Now(), staleAfter(0)
+	ago := func(d time.Duration) time.Time { return now.Add(-d) }
+	for name, c := range map[string]struct {
+		relay producer.Health
+		stale time.Duration
+		ready bool
+	}{
+		"looks rarely":                {producer.Health{Shards: 64, Relays: 1, LastRead: ago(50 * time.Second)}, staleAfter(time.Minute), true},
+		"looks rarely, renews often":  {producer.Health{Shards: 64, Relays: 1, LastRenewal: ago(time.Second)}, stale, true},
+		"does not look":               {producer.Health{Shards: 64, Relays: 1, LastRead: ago(time.Minute)}, stale, false},
+		"has no answer yet":           {producer.Health{}, stale, false},
+		"has no shards":               {producer.Health{Relays: 80}, stale, true},
+		"has none, and an outage":     {producer.Health{Relays: 80, DatabaseError: "down", DatabaseErrorAt: ago(time.Second)}, stale, false},
+		"has none, after an outage":   {producer.Health{Relays: 80, DatabaseError: "down", DatabaseErrorAt: ago(time.Hour)}, stale, true},
+		"has shards, after an outage": {producer.Health{Shards: 1, Relays: 1, LastRenewal: now, DatabaseError: "down", DatabaseErrorAt: ago(time.Second)}, stale, true},
+	} {
+		c.relay.Running = true
+		if list := problems(c.relay, amqp.Health{}, c.stale); (len(list) == 0) != c.ready {
+			t.Errorf("%s: %v", name, list)
 		}
 	}
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/boxpair/boxpair/store/mysql"
 	"github.com/boxpair/boxpair/store/postgres"
 	"github.com/boxpair/boxpair/store/sqlite"
+	"github.com/boxpair/boxpair/telemetry"
 	"github.com/boxpair/boxpair/transport/amqp"
 	"github.com/boxpair/boxpair/transport/memory"
 )
@@ -55,6 +56,7 @@ func configurations(t *testing.T) map[string]*configuration {
 		"sqlite.AuditorConfig":   of(func(c sqlite.AuditorConfig) error { _, err := sqlite.NewAuditor(nil, c); return err }),
 		"sqlite.Config":          of(func(c sqlite.Config) error { _, err := sqlite.New(nil, c); return err }),
 		"sqlite.ConnectorConfig": of(func(c sqlite.ConnectorConfig) error { _, err := sqlite.NewConnector("x.db", c); return err }),
+		"telemetry.Config":       of(func(c telemetry.Config) error { _, err := telemetry.New(c); return err }),
 	}
 }
 

@@ -1,0 +1,332 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+	"time"
+	"unicode/utf8"
+
+	"github.com/google/uuid"
+
+	"github.com/boxpair/boxpair/consumer"
+)
+
+const effects = "effects"
+
+// The most that the ledger keeps of a result, and of a reason.
+const (
+	maxResult = 1 << 20
+	maxReason = 1 << 10
+)
+
+// ledger is what the commands about effects outside the database need of a store.
+type ledger interface {
+	ListEffects(ctx context.Context, f consumer.EffectFilter) ([]consumer.EffectRecord, error)
+	ChangeEffects(ctx context.Context, f consumer.EffectFilter, c consumer.EffectChange) ([]uuid.UUID, error)
+}
+
+// entries is the settings of the commands about effects.
+type entries struct {
+	selection // its filter is not used
+
+	chosen         consumer.EffectFilter
+	reason, result string
+	asJSON         bool
+}
+
+// effectCommand is a command about effects outside the database.
+func effectCommand(verb, summary, details string, more func(e *entries, s *settings), run func(ctx context.Context, e *entries, p *process) error) command {
+	return command{
+		name: effects + " " + verb, summary: summary, details: details,
+		define: func(s *settings) func(context.Context, *process) (int, error) {
+			e := &entries{}
+			e.define(s)
+			if more != nil {
+				more(e, s)
+			}
+			return func(ctx context.Context, p *process) (int, error) {
+				if err := e.check(); err != nil {
+					return exitFailed, err
+				}
+				if err := run(ctx, e, p); err != nil {
+					return exitFailed, err
+				}
+				return exitOK, nil
+			}
+		},
+	}
+}
+
+var effectCommands = []command{
+	effectCommand("list", "show effects outside the database that wait for an operator",
+		`Lists effects that may have been carried out (uncertain), and that were not or could not be finished (dead), unless -state says
+otherwise. Intents and results are not shown.
+
+    boxpair effects list -inbox postgres://operator@payments/payments -consumer payments/charge`, selectEffects, listEffects),
+	effectCommand("show", "show some with all their attempts",
+		`Shows what -effect or -id names, in whatever state, with its attempts and what operators did to it.
+
+    boxpair effects show -inbox postgres://operator@payments/payments -effect 4b9d2a51-…`, selectEffects, showEffects),
+	effectCommand("resolve", "say that one was carried out, and with which result",
+		`The other side says that it has carried out what it was asked for under the key -effect: a process of the consumer finishes the effect
+with -result, and does not ask again. For an effect that is uncertain, or dead without a result.
+
+    boxpair effects resolve -inbox postgres://operator@payments/payments -effect 4b9d2a51-… -result '{"number":"42"}' -reason "provider's list"`,
+		func(e *entries, s *settings) {
+			s.text(&e.result, "result", "JSON", "the result, as the service keeps it, of at most 1 MiB; null if it keeps none. Required.")
+			reasonOf(e, s)
+		}, resolveEffect),
+	effectCommand("redrive", "have dead or uncertain ones tried again, under the same keys",
+		`The other side says that it has carried out nothing under the keys, or carries one out once: a process of the consumer tries again what
+-effect, -id or -state names, and prints the dispatch IDs: at most -limit of them.
+
+    boxpair effects redrive -inbox postgres://operator@payments/payments -effect 4b9d2a51-… -reason "provider does not know it"`,
+		func(e *entries, s *settings) {
+			selectEffects(e, s)
+			reasonOf(e, s)
+		}, redriveEffects),
+	effectCommand("discard", "give up some, with a reason",
+		`Gives up what -effect, -id or -state names and nobody is carrying out, keeps the reason with it, and prints the dispatch IDs: at
+most -limit.
+
+    boxpair effects discard -inbox postgres://operator@payments/payments -effect 4b9d2a51-… -reason "refunded by hand"`,
+		func(e *entries, s *settings) {
+			selectEffects(e, s)
+			reasonOf(e, s)
+		}, discardEffects),
+}
+
+func (e *entries) define(s *settings) {
+	s.urls(&e.inboxes, "inbox", "the database of the consumer that has the effects.")
+	s.add("effect", envOf("effect"), "UUID", "the idempotency key of one. May be given several times, but for resolve.", true, idsTo(&e.chosen.Keys))
+	s.on(&e.asJSON, "json", "print one JSON object instead of a table.")
+	e.places.define(s)
+}
+
+// selectEffects declares what selects effects besides their keys.
+func selectEffects(e *entries, s *settings) {
+	f := &e.chosen
+	s.add("id", envOf("id"), "UUID", "the dispatch ID of the message of one. May be given several times.", true, idsTo(&f.IDs))
+	s.add("state", envOf("state"), "STATE,…", "pending, doing, answered, uncertain, dead, done or discarded.", false, func(text string) error {
+		for name := range strings.SplitSeq(text, ",") {
+			state := consumer.EffectState(strings.TrimSpace(name))
+			switch state {
+			case consumer.EffectPending, consumer.EffectDoing, consumer.EffectAnswered, consumer.EffectUncertain,
+				consumer.EffectDead, consumer.EffectDone, consumer.EffectDiscarded:
+				f.States = append(f.States, state)
+			default:
+				return fmt.Errorf("there is no state %q here", string(state))
+			}
+		}
+		return nil
+	})
+	s.text(&f.Consumer, "consumer", "NAME", "only of this consumer, as payments/charge.")
+	s.add("since", envOf("since"), "TIME", "only prepared since then: 2026-01-31T12:00:00Z, or 24h for so long ago.", false, moment(&f.Since))
+	s.add("until", envOf("until"), "TIME", "only prepared before.", false, moment(&f.Until))
+	s.count(&f.Limit, "limit", "how many at most. Defaults to 100.")
+}
+
+func reasonOf(e *entries, s *settings) {
+	s.text(&e.reason, "reason", "TEXT", "why, in at most 1 KiB: what the other side says. Required.")
+}
+
+func idsTo(list *[]uuid.UUID) func(text string) error {
+	return func(text string) error {
+		id, err := uuid.Parse(text)
+		if err != nil {
+			return errors.New("want a UUID")
+		}
+		*list = append(*list, id)
+		return nil
+	}
+}
+
+// check says what is wrong with the settings together.
+func (e *entries) check() error {
+	if len(e.inboxes) != 1 {
+		return fmt.Errorf("-inbox (or %s_URL): want one, there are %d", envOf("inbox"), len(e.inboxes))
+	}
+	return nil
+}
+
+// because says what is wrong with the reason.
+func (e *entries) because() error {
+	switch {
+	case e.reason == "":
+		return errors.New("-reason: is missing")
+	case len(e.reason) > maxReason || !utf8.ValidString(e.reason) || strings.ContainsRune(e.reason, 0):
+		return errors.New("-reason: want at most 1 KiB of text")
+	}
+	return nil
+}
+
+// named says what is wrong if no effect is: one that is uncertain may have been carried out.
+func (e *entries) named() error {
+	if len(e.chosen.Keys)+len(e.chosen.IDs)+len(e.chosen.States) == 0 {
+		return errors.New("-effect: is missing: name keys, dispatch IDs (-id) or states (-state)")
+	}
+	return nil
+}
+
+func listEffects(ctx context.Context, e *entries, p *process) error {
+	f := &e.chosen
+	if len(f.States)+len(f.Keys)+len(f.IDs) == 0 {
+		f.States = []consumer.EffectState{consumer.EffectUncertain, consumer.EffectDead}
+	}
+	return e.with(ctx, func(s *operators) error {
+		list, err := e.read(ctx, s)
+		if err != nil {
+			return err
+		}
+		return e.print(p.stdout, list)
+	})
+}
+
+func showEffects(ctx context.Context, e *entries, p *process) error {
+	if len(e.chosen.Keys)+len(e.chosen.IDs) == 0 {
+		return errors.New("-effect: is missing: name keys or dispatch IDs (-id)")
+	}
+	return e.with(ctx, func(s *operators) error {
+		list, err := e.read(ctx, s)
+		if err != nil {
+			return err
+		}
+		if len(list) == 0 {
+			return errors.New("there is no such effect")
+		}
+		for i := range list {
+			if list[i].History, err = s.ofMessage(ctx, list[i].ID, list[i].Consumer, e.chosen.Limit); err != nil {
+				return err
+			}
+		}
+		return e.print(p.stdout, list)
+	})
+}
+
+func resolveEffect(ctx context.Context, e *entries, p *process) error {
+	var errs []error
+	if len(e.chosen.Keys) != 1 {
+		errs = append(errs, fmt.Errorf("-effect: want the key of one, there are %d", len(e.chosen.Keys)))
+	}
+	switch {
+	case e.result == "":
+		errs = append(errs, errors.New("-result: is missing"))
+	case len(e.result) > maxResult:
+		errs = append(errs, fmt.Errorf("-result: has %d bytes, more than %d", len(e.result), maxResult))
+	case !json.Valid([]byte(e.result)):
+		errs = append(errs, errors.New("-result: is no JSON"))
+	}
+	if err := errors.Join(append(errs, e.because())...); err != nil {
+		return err
+	}
+	return e.with(ctx, func(s *operators) error {
+		ids, err := s.effects.ChangeEffects(ctx, e.chosen, consumer.EffectChange{
+			State: consumer.EffectAnswered, Result: []byte(e.result), Reason: e.reason,
+		})
+		if err == nil && len(ids) == 0 {
+			return e.unresolved(ctx, s)
+		}
+		return errors.Join(e.printIDs(p.stdout, ids), err)
+	})
+}
+
+// unresolved tells why nothing was resolved.
+func (e *entries) unresolved(ctx context.Context, s *operators) error {
+	list, err := e.read(ctx, s)
+	switch {
+	case err != nil:
+		return err
+	case len(list) == 0:
+		return errors.New("-effect: no effect has this key")
+	case list[0].HasResult:
+		return fmt.Errorf("-effect: the effect is %s, and its result is known: redrive or discard it", list[0].State)
+	}
+	return fmt.Errorf("-effect: the effect is %s: only uncertain ones are resolved, and dead ones without a result", list[0].State)
+}
+
+func redriveEffects(ctx context.Context, e *entries, p *process) error {
+	return e.change(ctx, p, consumer.EffectPending)
+}
+
+func discardEffects(ctx context.Context, e *entries, p *process) error {
+	return e.change(ctx, p, consumer.EffectDiscarded)
+}
+
+// change has what is named tried again, or gives it up.
+func (e *entries) change(ctx context.Context, p *process, to consumer.EffectState) error {
+	if err := errors.Join(e.named(), e.because()); err != nil {
+		return err
+	}
+	return e.with(ctx, func(s *operators) error {
+		ids, err := s.effects.ChangeEffects(ctx, e.chosen, consumer.EffectChange{State: to, Reason: e.reason})
+		return errors.Join(e.printIDs(p.stdout, ids), err)
+	})
+}
+
+// entry is an effect as it is printed. There is neither its intent nor its result in it.
+type entry struct {
+	Key        uuid.UUID  `json:"effect"`
+	ID         uuid.UUID  `json:"id"`
+	Seq        int64      `json:"number"`
+	Consumer   string     `json:"consumer"`
+	Topic      string     `json:"topic"`
+	OrderKey   string     `json:"key"`
+	State      string     `json:"state"`
+	Uncertain  bool       `json:"may_be_carried_out"`
+	HasResult  bool       `json:"has_result"`
+	Attempts   int        `json:"attempts"`
+	PreparedAt time.Time  `json:"prepared_at"`
+	DueAt      *time.Time `json:"due_at,omitempty"`
+	LeaseUntil *time.Time `json:"lease_until,omitempty"`
+	EndedAt    *time.Time `json:"ended_at,omitempty"`
+	LastError  string     `json:"last_error"`
+	Reason     string     `json:"reason,omitempty"`
+	History    []history  `json:"history,omitempty"`
+}
+
+// read reads what is selected.
+func (e *entries) read(ctx context.Context, s *operators) ([]entry, error) {
+	found, err := s.effects.ListEffects(ctx, e.chosen)
+	list := make([]entry, len(found))
+	for i := range found {
+		r := &found[i]
+		list[i] = entry{
+			r.Key, r.ID, r.Seq, r.Consumer, r.Topic, r.OrderKey, string(r.State), r.Uncertain, r.Result != nil, r.Attempts,
+			r.PreparedAt, maybe(r.DueAt), maybe(r.LeaseUntil), maybe(r.EndedAt), r.LastError, r.Reason, nil,
+		}
+	}
+	return list, err
+}
+
+func (e *entries) print(out io.Writer, list []entry) error {
+	if e.asJSON {
+		return json.NewEncoder(out).Encode(map[string][]entry{"effects": list})
+	}
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprint(w, "effect\tid\tstate\tattempts\tsince\ttopic\tkey\tconsumer\tlast error\n")
+	for i := range list {
+		r := &list[i]
+		why, state := r.LastError, r.State
+		if r.Reason != "" {
+			why = "discarded: " + r.Reason
+		}
+		if r.State == string(consumer.EffectDead) && r.HasResult {
+			state += " (carried out)"
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\n", r.Key, r.ID, state, r.Attempts, instant(r.PreparedAt, "-"),
+			plain(r.Topic), plain(r.OrderKey), plain(r.Consumer), plain(why))
+		for _, h := range r.History {
+			fmt.Fprintf(w, "\t\t%s\t\t%s\t\t\t\t%s\n", plain(h.Outcome), instant(h.At, "-"), plain(h.Error))
+		}
+	}
+	return w.Flush()
+}
+
+func (e *entries) printIDs(out io.Writer, ids []uuid.UUID) error {
+	return (&letters{asJSON: e.asJSON}).printIDs(out, ids)
+}
