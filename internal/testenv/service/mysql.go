@@ -61,15 +61,7 @@ func StartMySQL(ctx context.Context) (*MySQL, error) {
 			return nil, err
 		}
 	}
-	var m *MySQL
-	err := retry(func() (err error) {
-		m, err = newMySQL(ctx, bin)
-		return err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("start MariaDB or MySQL: %w", err)
-	}
-	return m, nil
+	return retry("MariaDB or MySQL", func() (*MySQL, error) { return newMySQL(ctx, bin) })
 }
 
 // URL is the address of the server with an account that may do anything: mysql://user:password@host:port/.

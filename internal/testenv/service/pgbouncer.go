@@ -31,15 +31,7 @@ func StartPgBouncer(ctx context.Context, target string) (*PgBouncer, error) {
 	if bin == "" {
 		return nil, errNoBouncer
 	}
-	var b *PgBouncer
-	err := retry(func() (err error) {
-		b, err = newPgBouncer(ctx, bin, target)
-		return err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("start PgBouncer: %w", err)
-	}
-	return b, nil
+	return retry("PgBouncer", func() (*PgBouncer, error) { return newPgBouncer(ctx, bin, target) })
 }
 
 // URL is the address of the database that the pooler is in front of, through it.
@@ -127,7 +119,7 @@ const bouncerSettings = `[databases]
 listen_addr = %s
 listen_port = %d
 unix_socket_dir =
-auth_type = scram-sha-256
+auth_type = md5
 auth_file = %s
 pool_mode = transaction
 server_round_robin = 1

@@ -61,19 +61,19 @@ func token() string {
 // on other ports.
 const attempts = 4
 
-// retry calls start until it succeeds or fails for another reason than a
-// server that exited early.
-func retry(start func() error) error {
+// retry calls start, of the server that name says, until it succeeds or fails for another reason than
+// a server that exited early.
+func retry[T any](name string, start func() (*T, error)) (*T, error) {
 	var errs []error
 	for range attempts {
-		err := start()
+		server, err := start()
 		if err == nil {
-			return nil
+			return server, nil
 		}
 		errs = append(errs, err)
 		if !errors.Is(err, errExited) {
 			break
 		}
 	}
-	return errors.Join(errs...)
+	return nil, fmt.Errorf("start %s: %w", name, errors.Join(errs...))
 }

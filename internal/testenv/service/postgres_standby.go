@@ -16,15 +16,7 @@ func (p *Postgres) Standby(ctx context.Context) (*Postgres, error) {
 	if bin == "" {
 		return nil, fmt.Errorf("standby of PostgreSQL: %w, and a copy in Docker is not supported", ErrMissing)
 	}
-	var s *Postgres
-	err := retry(func() (err error) {
-		s, err = p.newStandby(ctx, bin)
-		return err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("start a standby of PostgreSQL: %w", err)
-	}
-	return s, nil
+	return retry("a standby of PostgreSQL", func() (*Postgres, error) { return p.newStandby(ctx, bin) })
 }
 
 func (p *Postgres) newStandby(ctx context.Context, bin string) (_ *Postgres, err error) {

@@ -1,4 +1,4 @@
-//go:build unix && !linux
+//go:build unix
 
 package service
 
@@ -8,11 +8,12 @@ import (
 	"syscall"
 )
 
-func detach(cmd *exec.Cmd, _ syscall.Signal) {
+func detach(cmd *exec.Cmd, orphaned syscall.Signal) {
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}
 	}
 	cmd.SysProcAttr.Setpgid = true
+	signalOrphan(cmd.SysProcAttr, orphaned)
 }
 
 // runAs makes cmd run as another user. Only root can do that.

@@ -53,15 +53,7 @@ func startRabbitMQ(ctx context.Context, c *TLS) (*RabbitMQ, error) {
 			return nil, err
 		}
 	}
-	var r *RabbitMQ
-	err := retry(func() (err error) {
-		r, err = newRabbitMQ(ctx, bin, c)
-		return err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("start RabbitMQ: %w", err)
-	}
-	return r, nil
+	return retry("RabbitMQ", func() (*RabbitMQ, error) { return newRabbitMQ(ctx, bin, c) })
 }
 
 // URL is the address of the virtual host / for the user guest: amqp://, or amqps:// with TLS.
@@ -69,6 +61,25 @@ func (r *RabbitMQ) URL() string { return r.url }
 
 // Ctl is the path of a script that runs rabbitmqctl against this node.
 func (r *RabbitMQ) Ctl() string { return r.ctl }
+
+// settle has a node write what it holds back of its definitions. Mnesia logs the commit of a queue, and that it is
+// valid, in two steps. A declaration is answered when the first is on disk; without the second the commit is undone
+// after a crash, and it stays in memory for up to two seconds. Ra keeps the names of quorum queues for half a
+// second.
+const settle = `case whereis(mnesia_recover) of
+	undefined -> ok;
+	_ -> ok = mnesia_recover:sync(), ok = disk_log:sync(latest_log)
+end, _ = [dets:sync(T) || T <- dets:all()], ok.`
+
+// Settle returns when the queues, exchanges and bindings that were declared before it are on disk, which a
+// declaration that has been answered does not mean. What was confirmed into a queue that a Crash takes is lost
+// with it.
+func (r *RabbitMQ) Settle(ctx context.Context) error {
+	if out, err := exec.CommandContext(ctx, r.ctl, "eval", settle).CombinedOutput(); err != nil {
+		return fmt.Errorf("settle RabbitMQ: %w\n%s", err, out)
+	}
+	return nil
+}
 
 func newRabbitMQ(ctx context.Context, bin string, c *TLS) (_ *RabbitMQ, err error) {
 	s, err := newServer("rabbitmq")

@@ -172,6 +172,9 @@ func TestCrashedNodeComesBackWithWhatWasConfirmed(t *testing.T) {
 	if ok, err := confirm.WaitContext(t.Context()); !ok || err != nil {
 		t.Fatalf("confirmed: %t, %v", ok, err)
 	}
+	if err := r.Settle(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 
 	r.Crash()
 	if err := r.Start(t.Context()); err != nil {
@@ -234,12 +237,12 @@ func TestServerThatExitsEarlyIsTriedAgainAndNoOther(t *testing.T) {
 		"never runs":              {[]error{errExited, errExited, errExited, errExited, errExited}, attempts},
 	} {
 		calls := 0
-		err := retry(func() error { calls++; return c.errs[calls-1] })
+		running, err := retry("it", func() (*server, error) { calls++; return &server{}, c.errs[calls-1] })
 		if calls != c.want {
 			t.Errorf("%s: started %d times, want %d", name, calls, c.want)
 		}
-		if (err == nil) != (c.errs[calls-1] == nil) {
-			t.Errorf("%s: got %v", name, err)
+		if (err == nil) != (c.errs[calls-1] == nil) || (running != nil) != (err == nil) {
+			t.Errorf("%s: got %v, %v", name, running, err)
 		}
 	}
 }
