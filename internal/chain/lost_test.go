@@ -1,13 +1,9 @@
 package chain
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"net"
-	"net/url"
-	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -15,85 +11,14 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/internal/testenv"
 	"github.com/boxpair/boxpair/producer"
 )
 
-// thief stands between clients and PostgreSQL. It swallows the answer to every nth
-// COMMIT and hangs up.
-type thief struct {
-	listener net.Listener
-	server   string
-	every    int64
-	commits  atomic.Int64
-	stolen   atomic.Int64
-	wg       sync.WaitGroup
-}
-
-// newThief returns a thief and the URL of the database behind it.
-func newThief(t *testing.T, address string, every int64) (*thief, string) {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	ok(t, err)
-	u, err := url.Parse(address)
-	ok(t, err)
-	th := &thief{listener: l, server: u.Host, every: every}
-	q := u.Query()
-	q.Set("sslmode", "disable")
-	u.RawQuery, u.Host = q.Encode(), l.Addr().String()
-	th.wg.Go(th.serve)
-	t.Cleanup(func() {
-		_ = l.Close()
-		th.wg.Wait()
-	})
-	return th, u.String()
-}
-
-func (th *thief) serve() {
-	for {
-		client, err := th.listener.Accept()
-		if err != nil {
-			return
-		}
-		server, err := net.Dial("tcp", th.server)
-		if err != nil {
-			_ = client.Close()
-			continue
-		}
-		var robbed atomic.Bool
-		th.wg.Go(func() {
-			defer func() { _ = server.Close() }()
-			pass(server, client, func(sent []byte) bool {
-				if bytes.Contains(bytes.ToLower(sent), []byte("commit\x00")) && th.commits.Add(1)%th.every == 0 {
-					robbed.Store(true)
-				}
-				return true
-			})
-		})
-		th.wg.Go(func() {
-			defer func() { _ = client.Close() }()
-			pass(client, server, func([]byte) bool {
-				if robbed.Load() { // the commit was answered, so it happened
-					th.stolen.Add(1)
-					return false
-				}
-				return true
-			})
-		})
-	}
-}
-
-// pass copies from one to the other until one of them hangs up or look says no.
-func pass(to, from net.Conn, look func([]byte) bool) {
-	buf := make([]byte, 1<<16)
-	for {
-		n, err := from.Read(buf)
-		if err != nil || !look(buf[:n]) {
-			return
-		}
-		if _, err := to.Write(buf[:n]); err != nil {
-			return
-		}
-	}
+// everyThird says yes to every third question.
+func everyThird() func() bool {
+	var asked atomic.Int64
+	return func() bool { return asked.Add(1)%3 == 0 }
 }
 
 func TestCommitsWhoseRepliesAreLostHaveOneEffect(t *testing.T) {
@@ -101,8 +26,8 @@ func TestCommitsWhoseRepliesAreLostHaveOneEffect(t *testing.T) {
 	const n = 40
 	shop, shopURL := newPostgres(t)
 	stock, stockURL := newPostgres(t)
-	shopThief, shopURL := newThief(t, shopURL, 3)
-	stockThief, stockURL := newThief(t, stockURL, 3)
+	shopThief, shopURL := testenv.NewThief(t, shopURL, everyThird())
+	stockThief, stockURL := testenv.NewThief(t, stockURL, everyThird())
 	topic := newTopic(t, "stock")
 	robbed := openPostgres(t, stockURL)
 	s := startService(t, robbed, outboxOf(t, robbed), newSubscriber(t, "stock"), topic,
@@ -147,7 +72,7 @@ func TestCommitsWhoseRepliesAreLostHaveOneEffect(t *testing.T) {
 	if c := s.handler.Counters(); c.CommitsUnknown == 0 || c.Failed != 0 {
 		t.Errorf("counters: %+v", c)
 	}
-	if unknown == 0 || shopThief.stolen.Load() == 0 || stockThief.stolen.Load() == 0 {
-		t.Errorf("%d unknown commits, %d and %d replies were lost", unknown, shopThief.stolen.Load(), stockThief.stolen.Load())
+	if unknown == 0 || shopThief.Stolen() == 0 || stockThief.Stolen() == 0 {
+		t.Errorf("%d unknown commits, %d and %d replies were lost", unknown, shopThief.Stolen(), stockThief.Stolen())
 	}
 }

@@ -42,12 +42,8 @@ func newMySQL(t *testing.T) *database[*sql.Tx] {
 	}
 	store, err := mysql.New(db, mysql.Config{})
 	ok(t, err)
-	return &database[*sql.Tx]{
+	d := &database[*sql.Tx]{
 		store: store, schema: "boxpair_",
-		exec: func(ctx context.Context, tx *sql.Tx, statement string, args ...any) error {
-			_, err := tx.ExecContext(ctx, inMySQL(statement), args...)
-			return err
-		},
 		next: func(ctx context.Context, tx *sql.Tx, key string) (n int, err error) {
 			_, err = tx.ExecContext(ctx, "INSERT INTO aggregates (`key`, n) VALUES (?, 1) ON DUPLICATE KEY UPDATE n = n + 1", key)
 			if err == nil {
@@ -55,25 +51,9 @@ func newMySQL(t *testing.T) *database[*sql.Tx] {
 			}
 			return n, err
 		},
-		list: func(query string, args ...any) (found []string) {
-			t.Helper()
-			rows, err := db.QueryContext(context.WithoutCancel(t.Context()), inMySQL(query), args...)
-			ok(t, err)
-			defer rows.Close()
-			for rows.Next() {
-				var s string
-				ok(t, rows.Scan(&s))
-				found = append(found, s)
-			}
-			ok(t, rows.Err())
-			return found
-		},
-		number: func(query string, args ...any) (n int) {
-			t.Helper()
-			ok(t, db.QueryRowContext(context.WithoutCancel(t.Context()), inMySQL(query), args...).Scan(&n))
-			return n
-		},
 	}
+	onSQL(t, d, db, inMySQL)
+	return d
 }
 
 // Writers at the same time, two relays, a third that died with every shard, and every message three times, to two

@@ -125,34 +125,40 @@ func newSQLite(t *testing.T) *database[*sql.Tx] {
 	}
 	store, err := sqlite.New(db, sqlite.Config{})
 	ok(t, err)
-	return &database[*sql.Tx]{
+	d := &database[*sql.Tx]{
 		store: store, schema: "boxpair_",
-		exec: func(ctx context.Context, tx *sql.Tx, statement string, args ...any) error {
-			_, err := tx.ExecContext(ctx, statement, args...)
-			return err
-		},
 		next: func(ctx context.Context, tx *sql.Tx, key string) (n int, err error) {
 			err = tx.QueryRowContext(ctx, nextVersion, key).Scan(&n)
 			return n, err
 		},
-		list: func(query string, args ...any) (found []string) {
-			t.Helper()
-			rows, err := db.Query(query, args...)
-			ok(t, err)
-			defer rows.Close()
-			for rows.Next() {
-				var s string
-				ok(t, rows.Scan(&s))
-				found = append(found, s)
-			}
-			ok(t, rows.Err())
-			return found
-		},
-		number: func(query string, args ...any) (n int) {
-			t.Helper()
-			ok(t, db.QueryRow(query, args...).Scan(&n))
-			return n
-		},
+	}
+	onSQL(t, d, db, func(statement string) string { return statement })
+	return d
+}
+
+// onSQL has d run its statements on db, as in says that the server reads them.
+func onSQL(t *testing.T, d *database[*sql.Tx], db *sql.DB, in func(statement string) string) {
+	d.exec = func(ctx context.Context, tx *sql.Tx, statement string, args ...any) error {
+		_, err := tx.ExecContext(ctx, in(statement), args...)
+		return err
+	}
+	d.list = func(query string, args ...any) (found []string) {
+		t.Helper()
+		rows, err := db.QueryContext(context.WithoutCancel(t.Context()), in(query), args...)
+		ok(t, err)
+		defer rows.Close()
+		for rows.Next() {
+			var s string
+			ok(t, rows.Scan(&s))
+			found = append(found, s)
+		}
+		ok(t, rows.Err())
+		return found
+	}
+	d.number = func(query string, args ...any) (n int) {
+		t.Helper()
+		ok(t, db.QueryRowContext(context.WithoutCancel(t.Context()), in(query), args...).Scan(&n))
+		return n
 	}
 }
 
@@ -340,7 +346,7 @@ func eventually(t *testing.T, what string, cond func() bool) {
 	}
 }
 
-// pause waits for d.
+// pause lets real processes and servers go on, or one of them stand still, for d.
 func pause(d time.Duration) { <-time.After(d) }
 
 // order adds an order and writes its event.

@@ -119,7 +119,7 @@ func TestOutcomeOfAMessageDependsOnTheTableAndNotOnTheWindow(t *testing.T) {
 				"restart":  m.restart,
 				"failOver": m.failOver,
 				"forget":   m.forget,
-				"pass":     m.pass,
+				"pass":     m.minutes,
 				"":         m.check,
 			})
 		})
@@ -248,7 +248,8 @@ func (m *windowMachine) forget(rt *rapid.T) {
 	m.model.advance(time.Now())
 }
 
-func (m *windowMachine) pass(rt *rapid.T) {
+// minutes lets time pass.
+func (m *windowMachine) minutes(rt *rapid.T) {
 	time.Sleep(time.Duration(rapid.IntRange(1, 50).Draw(rt, "minutes")) * time.Minute)
 }
 

@@ -30,6 +30,22 @@ var deferring = []Mutant{
 		Test:   Test{pg, outboxC + "deferred/events of a lost shard are not moved"},
 	},
 	{
+		Name: "sql-writer-sends-at-once", Guarantee: "G2",
+		Broken: "The writer in SQL queues a deferred event as well.",
+		File:   "migrations/postgres/0006_write_deferred.sql",
+		Old:    `SELECT w.shard, w.id FROM written w WHERE w.due_at IS NULL`,
+		New:    `SELECT w.shard, w.id FROM written w`,
+		Test:   Test{pg, "TestEventDeferredInSQLIsCancelledAndMovedInGo"},
+	},
+	{
+		Name: "migration-loses-grants", Guarantee: "G7",
+		Broken: "The migration that gives the writer in SQL a parameter leaves its roles without it.",
+		File:   "migrations/postgres/0006_write_deferred.sql",
+		Old:    `AND before.pronargs = 17`,
+		New:    `AND before.pronargs = 0`,
+		Test:   Test{pg, "TestMigrationOfTheSQLWriterKeepsItsGrants"},
+	},
+	{
 		Name: "due-by-the-relays-clock", Guarantee: "G2",
 		Broken: "A relay waits by its own clock for the next due event, and does not see the database's jump.",
 		File:   "producer/relay_deferred.go",

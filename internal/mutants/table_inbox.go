@@ -124,7 +124,7 @@ var claiming = []Mutant{
 	{
 		Name: "sqlite-altered-content-acknowledged", Guarantee: "G3",
 		Broken: "On SQLite another message under a known dispatch ID passes for a duplicate.",
-		File:   "store/sqlite/inbox.go",
+		File:   "internal/sqlstore/inbox_parked.go",
 		Old:    `		verdict = consumer.Altered` + "\n",
 		New:    `		verdict = consumer.Duplicate` + "\n",
 		Test:   Test{"store/sqlite", "TestConsumerContract/claim/copy with other content is altered and not run"},

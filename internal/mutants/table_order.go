@@ -59,6 +59,14 @@ var ordering = []Mutant{
 		Test:   Test{"producer", "TestARepeatedParkDoesNotHoldUpTheKeyOfWhatWasDiscarded"},
 	},
 	{
+		Name: "lost-retry-repeated", Guarantee: "G5",
+		Broken: "The statement that counts a failure of a parked event is repeated when its answer is lost, also for an event that was redriven in between.",
+		File:   "producer/relay_lane.go",
+		Old:    `			c.retryLost(e)`,
+		New:    `			ln.again = append(ln.again, e)`,
+		Test:   Test{"producer", "TestARepeatedFailureDoesNotBuryWhatWasRedrivenTwice"},
+	},
+	{
 		Name: "two-heads", Guarantee: "G4",
 		Broken: "Of two retrying events of a key, as after a redrive, both are sent.",
 		File:   "store/postgres/parked.go",

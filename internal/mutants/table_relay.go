@@ -3,6 +3,30 @@ package mutants
 // leasing is about who owns a shard.
 var leasing = []Mutant{
 	{
+		Name: "discarded-head-sent-again", Guarantee: "G5",
+		Broken: "A head that was discarded in flight is sent again and again while its route is down, and holds up its key.",
+		File:   "producer/relay_outcome.go",
+		Old:    `	if !e.parked || l == nil || !l.verify {`,
+		New:    `	if !e.parked || l == nil || l.verify {`,
+		Test:   Test{"producer", "TestHeadThatIsDiscardedInFlightHoldsUpNothing"},
+	},
+	{
+		Name: "move-overtaken", Guarantee: "G5",
+		Broken: "A head that is due is sent while an earlier event of its key is being moved to its side.",
+		File:   "producer/relay_lane.go",
+		Old:    `	if l.following == 0 {`,
+		New:    `	if l.following >= 0 {`,
+		Test:   Test{"producer", "TestWhatIsOnItsWayBehindAHeadGoesBeforeIt"},
+	},
+	{
+		Name: "plan-of-an-empty-queue-kept", Guarantee: "G5",
+		Broken: "A plan that was made while the queue was empty reads all of it when it has filled up.",
+		File:   "store/postgres/sql.go",
+		Old:    `set_config('enable_seqscan', 'off', true),`,
+		New:    `set_config('enable_seqscan', 'on', true),`,
+		Test:   Test{"store/postgres", "TestKeptPlansHoldWhenTheQueueFillsUp"},
+	},
+	{
 		Name: "local-clock", Guarantee: "G4",
 		Broken: "Leases end by the clock of the relay's machine, not by the database's.",
 		File:   "store/postgres/leases.go",

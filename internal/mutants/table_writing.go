@@ -13,7 +13,7 @@ var writing = []Mutant{
 	{
 		Name: "sql-writer-takes-any-content", Guarantee: "G6",
 		Broken: "The writer in SQL takes a known dispatch ID for the same event, whatever the content is.",
-		File:   "migrations/postgres/0005_write.sql",
+		File:   "migrations/postgres/0006_write_deferred.sql",
 		Old:    `        EXIT WHEN there = digested;`,
 		New:    `        EXIT WHEN there IS NOT NULL;`,
 		Test:   Test{"store/postgres", "TestSQLWriterRefusesOtherContentAndShowsNone"},
@@ -130,8 +130,8 @@ var writing = []Mutant{
 		Name: "savepoint-keeps-the-count", Guarantee: "G6",
 		Broken: "A savepoint that is rolled back leaves the counter of its events where it was.",
 		File:   "producer/writer.go",
-		Old:    `			w.next, *w.queued, w.wrote = saved, nil, wrote`,
-		New:    `			_, *w.queued, w.wrote = saved, nil, wrote`,
+		Old:    `			w.uncount(counted)` + "\n" + `			*w.queued`,
+		New:    `			_ = counted` + "\n" + `			*w.queued`,
 		Test:   Test{"producer", "TestASavepointRolledBackTakesItsCountAlong"},
 	},
 	{

@@ -68,6 +68,8 @@ type Config struct {
 	Writers int
 	// Pause is the time between two transactions of a writer. Defaults to 0.
 	Pause time.Duration
+	// Queue has events written just before the commit, instead of at once. Defaults to false.
+	Queue bool
 	// PayloadBytes is how large payloads are, at least. Defaults to 0.
 	PayloadBytes int
 	// Bulk places the orders of a transaction in one statement, and waits while the brake is on: for

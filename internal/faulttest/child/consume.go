@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"sync"
 	"time"
 
@@ -57,9 +58,9 @@ func (s *service) consumer(st *store, name string) (closers []func(), err error)
 	if err != nil {
 		return closers, err
 	}
-	router.AddConsumerHandler(name, c.Topic, sub, h.Consume)
+	router.AddConsumerHandler(name, c.Topic, patient{sub, s.log}, h.Consume)
 	s.parts = append(s.parts,
-		part{name: "router of " + name, run: s.route(sub, router), ready: router.Running()},
+		part{name: "router of " + name, run: router.Run, ready: router.Running()},
 		part{name: "inbox of " + name, run: inbox.Run, tell: func(r *Report) {
 			if r.Handlers == nil {
 				r.Handlers = make(map[string]consumer.Counters)
@@ -69,18 +70,25 @@ func (s *service) consumer(st *store, name string) (closers []func(), err error)
 	return closers, nil
 }
 
-// route runs the router once the broker answers: Watermill's gives up otherwise.
-func (s *service) route(sub *amqp.Subscriber, router *message.Router) func(context.Context) error {
-	return func(ctx context.Context) error {
-		for {
-			err := sub.SubscribeInitialize(s.cfg.Topic)
-			if err == nil {
-				return router.Run(ctx)
-			}
-			s.log.Warn("subscribe", "error", err)
-			if !sleep(ctx, 50*time.Millisecond) {
-				return nil
-			}
+// patient subscribes once the broker answers. Watermill's router gives up at the first error, and leaves a
+// goroutine behind that waits for its handlers.
+type patient struct {
+	*amqp.Subscriber
+	log *slog.Logger
+}
+
+// Subscribe returns a channel that is closed if ctx ends before.
+func (p patient) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
+	for {
+		messages, err := p.Subscriber.Subscribe(ctx, topic)
+		if err == nil {
+			return messages, nil
+		}
+		p.log.Warn("subscribe", "error", err)
+		if !sleep(ctx, 50*time.Millisecond) {
+			ended := make(chan *message.Message)
+			close(ended)
+			return ended, nil
 		}
 	}
 }

@@ -204,6 +204,10 @@ func (w *writers) place(ctx context.Context, first, last int64) error {
 				return err
 			}
 		}
+		if c.Queue {
+			_, err := tx.Queue(events...)
+			return err
+		}
 		_, err := tx.Write(ctx, events...)
 		return err
 	})

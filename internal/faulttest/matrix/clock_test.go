@@ -17,8 +17,6 @@ import (
 // slow is the pause of a producer that is to be at work for some seconds.
 const slow = 30 * time.Millisecond
 
-func pause(ms int) { <-time.After(time.Duration(ms) * time.Millisecond) }
-
 // timely is a PostgreSQL whose clock can be moved, beside the RabbitMQ of calm.
 var timely = sync.OnceValues(func() (*servers.Servers, error) {
 	shared, err := calm()
@@ -71,7 +69,7 @@ func TestClockThatJumpsAheadRemovesNothingThatIsNeeded(t *testing.T) {
 		ok(t, p.Until(r.within(), "all orders were placed", func(r *child.Report) bool { return r.ProducerDone }))
 		ok(t, r.Servers.Postgres.SetClock(30*24*time.Hour))
 		r.Injected(1)
-		pause(1000)
+		pause(time.Second)
 		if n, err := system.Number(r.ctx, r.OutboxPool(), `SELECT count(*) FROM boxpair.outbox_events`); err != nil || n != orders {
 			t.Fatalf("%d events are left of %d (%v)", n, orders, err)
 		}
@@ -85,7 +83,7 @@ func TestClockThatJumpsAheadRemovesNothingThatIsNeeded(t *testing.T) {
 		ok(t, r.Settle(r.ctx))
 		ok(t, r.Servers.Postgres.SetClock(30*24*time.Hour))
 		r.Injected(1)
-		pause(1000)
+		pause(time.Second)
 		recorded, err := r.Recorded()
 		ok(t, err)
 		var copies []amqp091.Publishing

@@ -60,7 +60,7 @@ func TestLostRepliesOfTheDatabaseAreAskedForAgain(t *testing.T) {
 			v := r.at(p)
 			ok(t, r.proxyAt(p).Add(proxy.DropReplies(150)))
 			ok(t, v.Release())
-			<-time.After(300 * time.Millisecond) // the statements of that time have no answer
+			pause(300 * time.Millisecond) // the statements of that time have no answer
 			r.proxyAt(p).Heal()
 			r.Injected(1)
 			r.finish()
@@ -108,7 +108,7 @@ func TestDatabaseThatRefusesForATimeIsWaitedFor(t *testing.T) {
 					ok(t, err)
 				}
 				ok(t, v.Release())
-				<-time.After(time.Second)
+				pause(time.Second)
 				last := v.Last()
 				r.admin(db, f.end...)
 				if f.reconnect {
@@ -172,7 +172,7 @@ func TestFullDiskIsWaitedFor(t *testing.T) {
 			v := r.at(p)
 			r.fill(db)
 			ok(t, v.Release())
-			<-time.After(time.Second)
+			pause(time.Second)
 			r.admin(db, `DROP TABLE fill`)
 			r.Injected(1)
 			r.finish()
@@ -224,7 +224,7 @@ func TestTimeoutsOfStatementsAndLocksAreNoFailures(t *testing.T) {
 					locked(r, tx, v, table)
 				}
 				ok(t, v.Release())
-				<-time.After(time.Second)
+				pause(time.Second)
 				ok(t, tx.Rollback(r.ctx))
 				r.Injected(1)
 				state := r.finish()
@@ -271,11 +271,11 @@ func (r *rig) begin(database string) pgx.Tx {
 func TestDeadlockIsRunAgain(t *testing.T) {
 	t.Parallel()
 	cell(t, "P2", calm, system.Config{}, func(t *testing.T, r *rig) {
-		v := r.at(fault.P2) // it has locked the aggregate
+		v := r.at(fault.P2) // its order is placed
 		tx := r.begin(r.OutboxDB)
-		_, err := tx.Exec(r.ctx, `LOCK TABLE boxpair.outbox_events IN ACCESS EXCLUSIVE MODE`)
+		_, err := tx.Exec(r.ctx, `LOCK TABLE boxpair.outbox_events IN EXCLUSIVE MODE`) // others may read
 		ok(t, err)
-		r.deadlock(tx, v, `SELECT n FROM aggregates FOR UPDATE`)
+		r.deadlock(tx, v, `LOCK TABLE orders IN ACCESS EXCLUSIVE MODE`)
 		r.finish()
 	})
 	cell(t, "C5", calm, system.Config{}, func(t *testing.T, r *rig) {
@@ -295,15 +295,23 @@ func TestDeadlockIsRunAgain(t *testing.T) {
 // lock: the other one was ended.
 func (r *rig) deadlock(tx pgx.Tx, v *child.Process, wants string) {
 	r.t.Helper()
+	pid := tx.Conn().PgConn().PID()
 	got := make(chan error, 1)
 	go func() {
 		_, err := tx.Exec(r.ctx, wants)
 		got <- err
 	}()
-	<-time.After(100 * time.Millisecond)
+	r.eventually("a lock that the service holds", func() (bool, error) {
+		n, err := system.Number(r.ctx, r.OutboxPool(), `SELECT count(*) FROM pg_locks WHERE pid = $1 AND NOT granted`, pid)
+		return n > 0, err
+	})
 	ok(r.t, v.Release())
 	ok(r.t, <-got)
 	ok(r.t, tx.Rollback(r.ctx))
+	r.eventually("a deadlock is counted", func() (bool, error) {
+		n, err := system.Number(r.ctx, r.OutboxPool(), `SELECT deadlocks FROM pg_stat_database WHERE datname = $1`, tx.Conn().Config().Database)
+		return n > 0, err
+	})
 	r.Injected(1)
 }
 

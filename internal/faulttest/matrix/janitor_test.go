@@ -2,6 +2,7 @@ package matrix
 
 import (
 	"testing"
+	"time"
 
 	"github.com/boxpair/boxpair/internal/fault"
 	"github.com/boxpair/boxpair/internal/faulttest/child"
@@ -29,7 +30,7 @@ func TestJanitorThatMeetsAFaultRemovesOnlyWhatIsDelivered(t *testing.T) {
 		"reply lost": func(t *testing.T, r *rig, _ fault.Point, j *child.Process) {
 			ok(t, r.Outbox.Add(proxy.DropReplies(100)))
 			ok(t, j.Release())
-			pause(300)
+			pause(300 * time.Millisecond)
 			r.Outbox.Heal()
 		},
 		"lock held": func(t *testing.T, r *rig, p fault.Point, j *child.Process) {
@@ -37,7 +38,7 @@ func TestJanitorThatMeetsAFaultRemovesOnlyWhatIsDelivered(t *testing.T) {
 			_, err := tx.Exec(r.ctx, `SELECT FROM boxpair.outbox_shards FOR UPDATE`)
 			ok(t, err)
 			ok(t, j.Release())
-			pause(500)
+			pause(500 * time.Millisecond)
 			ok(t, tx.Rollback(r.ctx))
 		},
 	}

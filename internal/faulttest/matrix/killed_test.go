@@ -23,6 +23,8 @@ func TestUndisturbedChainIsSound(t *testing.T) {
 // conditions are what has to be the case for a point to be reached at all, and how often it is.
 func conditions(p fault.Point) (changes []change, when string) {
 	switch p {
+	case fault.P2:
+		return []change{func(c *child.Config) { c.Queue = true }}, nth // others have their events written by then
 	case fault.R1, fault.R2:
 		return nil, "" // once, until leases are lost
 	case fault.R6, fault.R7, fault.R8, fault.R9:

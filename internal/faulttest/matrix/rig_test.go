@@ -168,6 +168,9 @@ func (r *rig) eventually(what string, cond func() (bool, error)) {
 	}
 }
 
+// pause lets d go by while something is done to a server, or to nobody: all clocks are real.
+func pause(d time.Duration) { <-time.After(d) }
+
 // victim is the role whose process reaches a point.
 func victim(p fault.Point) child.Role {
 	switch {

@@ -140,7 +140,7 @@ func TestBrokerThatTakesNothingForATimeIsWaitedFor(t *testing.T) {
 		if err := block(context.Background()); err != nil {
 			return err
 		}
-		<-time.After(4 * time.Second)
+		pause(4 * time.Second)
 		return unblock(context.Background())
 	}
 	stage{name: "memory alarm", points: beforeTheBroker, inject: func(_ context.Context, s *servers.Servers) error {
@@ -199,7 +199,7 @@ func TestServerThatRefusesIsWaitedFor(t *testing.T) {
 		if err := s.Postgres.Set(ctx, "default_transaction_read_only", "on"); err != nil {
 			return fmt.Errorf("set: %w", err)
 		}
-		<-time.After(2 * time.Second)
+		pause(2 * time.Second)
 		return s.Postgres.Exec(ctx, "SET default_transaction_read_only = off",
 			"ALTER SYSTEM RESET default_transaction_read_only", "SELECT pg_reload_conf()")
 	}}.run(t)

@@ -62,10 +62,15 @@ func (r *RabbitMQ) Ctl(ctx context.Context, args ...string) (string, error) {
 	return string(out), nil
 }
 
-// Crash kills the node as kill -9 does, and starts it again.
+// Crash kills the node as kill -9 does, and starts it again. Queues that were declared
+// before are there again: a chain that has just begun would lose its own, see
+// [service.RabbitMQ.Settle].
 func (r *RabbitMQ) Crash(ctx context.Context) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if err := r.node.Settle(ctx); err != nil {
+		return err
+	}
 	r.node.Crash()
 	return r.node.Start(ctx)
 }
