@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 func TestEveryLimitAndEveryTargetNamesAVariant(t *testing.T) {
@@ -95,6 +96,37 @@ func TestOutcomesAreOneObjectInTheOrderOfTheTargets(t *testing.T) {
 	}
 	if text, err := json.Marshal(outcomes{}); err != nil || string(text) != "{}" {
 		t.Fatalf("none: %s %v", text, err)
+	}
+}
+
+func TestScaledRunsNameWhatTheyHaveRetained(t *testing.T) {
+	t.Parallel()
+	for scale, want := range map[string]string{"1": "10 M", "0.3": "3 M", "3": "10 M"} {
+		r := &report{results: map[string][]Result{}}
+		if err := r.plan.parse([]string{"-scale", scale}); err != nil {
+			t.Fatal(err)
+		}
+		found := false
+		for _, o := range r.outcomes() {
+			found = found || o.Name == "relay, "+want+" retained events: of itself without"
+		}
+		if !found {
+			t.Errorf("scale %s: no target tells of %s retained events", scale, want)
+		}
+	}
+	if n := (&stage{scale: 0.3, quick: true}).retainedSize(200_000); n != 200_000 {
+		t.Errorf("-quick has %d retained events, and not those that its target names", n)
+	}
+}
+
+func TestEffortTellsWhatTimeWasSpentOn(t *testing.T) {
+	t.Parallel()
+	r := &report{took: 90 * time.Second, results: map[string][]Result{"a/b": {
+		{Seconds: 10, Took: 30, Steps: map[string]float64{"events": 4, "tidy": 0.1}},
+		{Seconds: 12, Took: 20, Steps: map[string]float64{"retained": 9}},
+	}}}
+	if got, want := r.effort(), "1m30s: 22 s measured, of 50 s in processes that measure; retained 9 s, events 4 s"; got != want {
+		t.Errorf("got %q, want %q", got, want)
 	}
 }
 
@@ -275,32 +307,5 @@ func TestStatementsAndRoundTripsAreCountedHoweverTheyAreCutUp(t *testing.T) {
 		if s, r := w.statements.Load(), w.roundTrips.Load(); s != 3 || r != 2 {
 			t.Errorf("in pieces of %d: %d statements and %d round trips, want 3 and 2", piece, s, r)
 		}
-	}
-}
-
-func TestServersAreFoundByTheirPortsAndTheirTimeByTheirProcesses(t *testing.T) {
-	t.Parallel()
-	if _, err := os.Stat("/proc/self/stat"); err != nil {
-		t.Skip("there is no /proc: the CPU time of servers is left out of results")
-	}
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer listener.Close()
-	if pid := serverAt("postgres://user@"+listener.Addr().String()+"/db", "1"); pid != os.Getpid() {
-		t.Errorf("process %d listens, want this one, %d", pid, os.Getpid())
-	}
-	for _, elsewhere := range []string{"postgres://192.0.2.1:5432/db", "postgres://db.example/db", ":"} {
-		if pid := serverAt(elsewhere, "5432"); pid != 0 {
-			t.Errorf("%s: process %d of this machine", elsewhere, pid)
-		}
-	}
-	own, ok := treeCPU(os.Getpid())
-	if parent, all := treeCPU(os.Getppid()); !ok || !all || parent < own {
-		t.Errorf("this process used %v, and its parent with it %v", own, parent)
-	}
-	if _, ok := treeCPU(-1); ok {
-		t.Error("a process that is not there has used time")
 	}
 }

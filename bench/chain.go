@@ -20,8 +20,8 @@ func chainScenario() scenario {
 		about: "8 producers, a relay and consumers at once: transaction, outbox, quorum queue, inbox transaction, acknowledged",
 		variants: []variant{
 			{"limit-handwritten", "by hand: transactions of one round trip, a claim held through the publish, 8 workers; no order, no parking, no attempts",
-				"", 40_000, 6_000, handwrittenChain},
-			{"chain", "this library, a transaction per message", "limit-handwritten", 40_000, 6_000, chaining{}.measure},
+				"", 40_000, 4_000, handwrittenChain},
+			{"chain", "this library, a transaction per message", "limit-handwritten", 40_000, 4_000, chaining{}.measure},
 			{"chain-group", "this library, group commit of up to 64", "limit-handwritten", 40_000, 0,
 				chaining{consumer.HandlerConfig{GroupSize: 64}}.measure},
 		},
@@ -57,7 +57,7 @@ func (c chaining) measure(ctx context.Context, s *stage) error {
 	if err != nil {
 		return err
 	}
-	if err := warm(ctx, pool, 40); err != nil {
+	if err := s.warm(ctx, pool, 40); err != nil {
 		return err
 	}
 	d := &desk{pool: pool, outbox: outbox, events: 1, number: newNumber()}
@@ -95,7 +95,7 @@ func handwrittenChain(ctx context.Context, s *stage) error {
 	if err := q.ch.Confirm(false); err != nil {
 		return err
 	}
-	if err := warm(ctx, pool, 18); err != nil {
+	if err := s.warm(ctx, pool, 18); err != nil {
 		return err
 	}
 	produce := func(ctx context.Context) error {

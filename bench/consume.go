@@ -24,16 +24,16 @@ func consumeScenario() scenario {
 		variants: []variant{
 			{"limit-ack", "8 workers acknowledge one by one and do nothing else", "", 50_000, 20_000, ackOnly},
 			{"limit-ack-100", "one worker acknowledges 100 at once", "", 50_000, 0, ackMultiple},
-			{"limit-pipelined", "8 workers, a transaction per message in one round trip", "", 30_000, 15_000, pipelined(8)},
+			{"limit-pipelined", "8 workers, a transaction per message in one round trip", "", 30_000, 10_000, pipelined(8)},
 			{"limit-pipelined-32", "32 workers, the same", "limit-pipelined", 30_000, 0, pipelined(32)},
 			{"four-round-trips", "8 workers, a transaction per message in four round trips", "limit-pipelined", 30_000, 0, fourRoundTrips},
 			{"message", "Watermill router, a transaction per message, effect sent with the COMMIT",
-				"limit-pipelined", 30_000, 15_000, consuming{fn: lateEffect}.measure},
+				"limit-pipelined", 30_000, 7_000, consuming{fn: lateEffect}.measure},
 			{"message-exec", "the same, effect in a round trip of its own", "limit-pipelined", 30_000, 0, consuming{fn: effect}.measure},
 			{"group", "group commit of up to 64, a handler per message, effects sent with the COMMIT",
-				"limit-pipelined", 50_000, 25_000, consuming{config: group, fn: lateEffect}.measure},
+				"limit-pipelined", 50_000, 20_000, consuming{config: group, fn: lateEffect}.measure},
 			{"group-exec", "the same, each effect in a round trip of its own", "limit-pipelined", 50_000, 0, consuming{config: group, fn: effect}.measure},
-			{"batch", "a batch handler, one statement for the effects of a group", "limit-pipelined", 50_000, 25_000,
+			{"batch", "a batch handler, one statement for the effects of a group", "limit-pipelined", 50_000, 20_000,
 				consuming{config: group, batch: batchEffect}.measure},
 			{"duplicates-window", "all were applied before, and are in the window of dispatch IDs", "limit-ack", 50_000, 12_000,
 				consuming{fn: lateEffect, copies: true}.measure},
@@ -56,6 +56,7 @@ func (s *stage) filled(ctx context.Context) (*queues, error) {
 	if err := q.ch.Confirm(false); err != nil {
 		return nil, err
 	}
+	defer s.spend("messages")()
 	return q, q.fill(ctx, s.n)
 }
 
@@ -130,10 +131,11 @@ func (c consuming) measure(ctx context.Context, s *stage) error {
 	if err != nil {
 		return err
 	}
-	if err := warm(ctx, pool, 34); err != nil {
+	if err := s.warm(ctx, pool, 34); err != nil {
 		return err
 	}
 	if c.copies { // the first time is not measured
+		done := s.spend("first copies")
 		r, err := s.route(ctx, q, inbox, handler, c.subscriber())
 		if err != nil {
 			return err
@@ -141,6 +143,7 @@ func (c consuming) measure(ctx context.Context, s *stage) error {
 		if err := errors.Join(r.wait(ctx), r.stop(), q.fill(ctx, s.n)); err != nil {
 			return err
 		}
+		done()
 	}
 	return s.timed(ctx, func() (int, error) {
 		r, err := s.route(ctx, q, inbox, handler, c.subscriber())

@@ -96,7 +96,7 @@ func plainConsume(n int, apply func(context.Context, *pgxpool.Pool, string, []by
 		if err != nil {
 			return err
 		}
-		if err := warm(ctx, pool, n); err != nil {
+		if err := s.warm(ctx, pool, n); err != nil {
 			return err
 		}
 		return s.timed(ctx, func() (int, error) {
@@ -173,7 +173,7 @@ func watermillConsume(ctx context.Context, s *stage) error {
 	if err != nil {
 		return err
 	}
-	if err := warm(ctx, pool, 8); err != nil {
+	if err := s.warm(ctx, pool, 8); err != nil {
 		return err
 	}
 	router, err := message.NewRouter(message.RouterConfig{CloseTimeout: 10 * time.Second}, watermill.NopLogger{})

@@ -70,7 +70,10 @@ func (r *report) writeDocument(path string, list outcomes) error {
 	if r.plan.quick {
 		kind = "quick run (-quick)"
 	}
-	fmt.Fprintf(&b, "- %s of %d rounds, %s\n\n## Targets\n\n", kind, r.plan.rounds, r.took.Round(time.Second))
+	if r.plan.scale != 1 {
+		kind += fmt.Sprintf(" with %g of its messages (-scale)", r.plan.scale)
+	}
+	fmt.Fprintf(&b, "- %s of %d rounds, %s\n\n## Targets\n\n", kind, r.plan.rounds, r.effort())
 	targetTable(&b, list)
 	b.WriteString("\n## All variants\n\n" + legend + "\n\n")
 	r.table(&b)

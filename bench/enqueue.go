@@ -27,7 +27,7 @@ func enqueueScenario() scenario {
 		case 1:
 			full = 15_000
 		case 8:
-			quick = 10_000
+			quick = 6_000
 		}
 		add := func(name, about, limit string, quick int, do enqueuer) {
 			if limit != "" {
@@ -51,7 +51,7 @@ func enqueueScenario() scenario {
 			s.variants = append(s.variants, variant{fmt.Sprintf("%s-100x%d", name, producers), about, limit, 200_000, quick,
 				enqueuing{producers: producers, events: 100, make: do}.measure})
 		}
-		quick := map[int]int{8: 80_000}[producers]
+		quick := map[int]int{8: 60_000}[producers]
 		add("limit-unnest", "100 events by a plain INSERT with unnest into the same tables", "", quick, unnest)
 		add("write", "Writer.Write of 100 events", "limit-unnest", quick, write)
 		add("transact", "Outbox.Transact of 100 events", "limit-unnest", 0, transact)
@@ -109,7 +109,7 @@ func (e enqueuing) measure(ctx context.Context, s *stage) error {
 	if err != nil {
 		return err
 	}
-	if err := warm(ctx, pool, e.producers); err != nil {
+	if err := s.warm(ctx, pool, e.producers); err != nil {
 		return err
 	}
 	transactions := max(1, s.n/e.events)

@@ -95,7 +95,7 @@ func (c clocking) measure(ctx context.Context, s *stage) error {
 	if err != nil {
 		return err
 	}
-	store, err := migrated(ctx, pool, schema)
+	store, err := s.migrated(ctx, pool, schema)
 	if err != nil {
 		return err
 	}
@@ -107,7 +107,7 @@ func (c clocking) measure(ctx context.Context, s *stage) error {
 	if err != nil {
 		return err
 	}
-	if err := warm(ctx, pool, 12); err != nil {
+	if err := s.warm(ctx, pool, 12); err != nil {
 		return err
 	}
 	relay, err := c.newRelay(ctx, s, schema, outbox, q)
@@ -122,9 +122,11 @@ func (c clocking) measure(ctx context.Context, s *stage) error {
 	if c.relay != pollOnly {
 		s.background(ctx, func(ctx context.Context) { _ = outbox.Run(ctx) })
 	}
+	done := s.spend("quiet")
 	if err := pause(ctx, 500*time.Millisecond); err != nil { // everything is up and quiet
 		return err
 	}
+	done()
 	if err := s.timed(ctx, func() (int, error) { return s.n, clocked(ctx, outbox, watch) }); err != nil {
 		return err
 	}
@@ -242,12 +244,13 @@ func clocked(ctx context.Context, outbox *producer.Outbox[pgx.Tx], watch *stopwa
 
 // idle measures what is used of a core while nothing happens: by this process and by PostgreSQL.
 func (s *stage) idle(ctx context.Context) error {
+	defer s.spend("idle")()
 	if err := pause(ctx, 1500*time.Millisecond); err != nil { // polls have slowed down
 		return err
 	}
 	length := 3 * time.Second
 	if !s.quick {
-		length = 10 * time.Second
+		length = max(length, time.Duration(s.scaled(int(10*time.Second))))
 	}
 	begun, client, database := time.Now(), ownCPU(), treeRunTime(s.meter.postgres)
 	if err := pause(ctx, length); err != nil {

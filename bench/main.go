@@ -68,6 +68,7 @@ func runOne(ctx context.Context, args []string) (err error) {
 	s := &stage{}
 	flags.IntVar(&s.n, "n", 0, "messages to measure; 0 is what the variant says")
 	flags.BoolVar(&s.quick, "quick", false, "as many messages as suite -quick measures")
+	flags.Float64Var(&s.scale, "scale", 1, "a part of the delivered events that a log holds, and of the time that is spent idle")
 	flags.BoolVar(&s.keep, "keep", false, "keep the log of delivered events that later measurements share")
 	flags.StringVar(&s.profile, "profile", "", "directory for a CPU profile of the measured part")
 	rest, err := parse(flags, args)
@@ -80,6 +81,9 @@ func runOne(ctx context.Context, args []string) (err error) {
 	_, v, err := find(rest[0], rest[1])
 	if err != nil {
 		return err
+	}
+	if s.scale <= 0 {
+		return errors.New("-scale: must be above 0")
 	}
 	if s.n < 0 {
 		return errors.New("-n: must not be negative")

@@ -15,7 +15,12 @@ type chart struct {
 	file, title, x string
 	log            bool // x in powers of ten
 	lines          []chartLine
+	// sized is how much smaller x is in a run of a part of the messages; nil if it is not.
+	sized func(scale float64) float64
 }
+
+func byMessages(scale float64) float64 { return scale }
+func byRetained(scale float64) float64 { return min(1, scale) }
 
 // chartLine is a line of a chart: what was measured where.
 type chartLine struct {
@@ -38,19 +43,19 @@ func charts() []chart {
 		{"backlog.svg", "Relay to a classic queue, by backlog", "events that wait", true, []chartLine{
 			{"this relay", []chartPoint{{1e4, "relay/backlog-10k"}, {3e4, "relay/backlog-30k"}, {1e5, "relay/classic"}, {3e5, "relay/backlog-300k"}}},
 			{"raw amqp091", []chartPoint{{1e4, "relay/limit-classic"}, {3e5, "relay/limit-classic"}}},
-		}},
+		}, byMessages},
 		{"retained.svg", "Relay and enqueue, by retained events", "million delivered events in the log", false, []chartLine{
 			{"this relay", []chartPoint{{0, "relay/classic"}, {1, "relay/classic-retained-1m"}, {10, "relay/classic-retained-10m"}}},
 			{"Transact, 8 producers", []chartPoint{{0, "enqueue/transact-8"}, {1, "enqueue/transact-8-retained-1m"}, {10, "enqueue/transact-8-retained-10m"}}},
-		}},
+		}, byRetained},
 		{"producers.svg", "Enqueue one event per transaction, by producers", "producers", false, []chartLine{
 			concurrent("raw, one round trip", "enqueue/limit-raw"), concurrent("Transact", "enqueue/transact"),
 			concurrent("Write", "enqueue/write"), concurrent("by hand", "enqueue/limit-statements"),
-		}},
+		}, nil},
 		{"in-flight.svg", "Consume, a transaction per message, by messages in flight", "messages in flight", false, []chartLine{
 			concurrent("this inbox", "consume/in-flight"),
 			{"raw pipelined workers", []chartPoint{{8, "consume/limit-pipelined"}, {32, "consume/limit-pipelined-32"}}},
-		}},
+		}, nil},
 	}
 }
 
@@ -65,7 +70,11 @@ func (r *report) plot(dir string) (written []chart, err error) {
 		p.Legend.Top = false
 		drawn := false
 		for i, line := range c.lines {
-			points, variants := r.points(line)
+			factor := 1.0
+			if c.sized != nil {
+				factor = c.sized(r.plan.scale)
+			}
+			points, variants := r.points(line, factor)
 			if len(points) < 2 {
 				continue
 			}
@@ -94,11 +103,11 @@ func (r *report) plot(dir string) (written []chart, err error) {
 }
 
 // points are what was measured of a line, and of how many variants: a limit may be a level.
-func (r *report) points(line chartLine) (points plotter.XYs, variants int) {
+func (r *report) points(line chartLine, factor float64) (points plotter.XYs, variants int) {
 	seen := map[string]bool{}
 	for _, p := range line.points {
 		if rates := figures(r.results[p.of], rate); len(rates) > 0 {
-			points = append(points, plotter.XY{X: p.x, Y: median(rates)})
+			points = append(points, plotter.XY{X: p.x * factor, Y: median(rates)})
 			seen[p.of] = true
 		}
 	}

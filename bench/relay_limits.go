@@ -91,7 +91,7 @@ func databaseOnly(ctx context.Context, s *stage) error {
 	if err != nil {
 		return err
 	}
-	if err := fillOutbox(ctx, outbox, s.n, 1, distinctKeys()); err != nil {
+	if err := s.fillOutbox(ctx, outbox, 1, distinctKeys()); err != nil {
 		return err
 	}
 	conn, err := pool.Acquire(ctx)

@@ -96,9 +96,11 @@ func forward(tuned bool) func(context.Context, *stage) error {
 			batch, poll, out.Publish.ChannelPoolSize = 1000, 10*time.Millisecond, 10
 		}
 		db := wsql.BeginnerFromPgx(pool)
+		done := s.spend("events")
 		if err := fillForwarder(ctx, pool, s.n); err != nil {
 			return err
 		}
+		done()
 		publisher, err := wamqp.NewPublisher(out, watermill.NopLogger{})
 		if err != nil {
 			return errors.New("connect watermill-amqp to RabbitMQ failed")
@@ -215,9 +217,11 @@ func riverRelay(ctx context.Context, s *stage) error {
 	if err != nil {
 		return err
 	}
+	done := s.spend("events")
 	if err := fillRiver(ctx, client, s.n); err != nil {
 		return err
 	}
+	done()
 	s.later(func() { _ = client.StopAndCancel(context.WithoutCancel(ctx)) })
 	return s.timed(ctx, func() (int, error) {
 		if err := client.Start(ctx); err != nil {

@@ -53,7 +53,7 @@ func relayProcess(ctx context.Context, in io.Reader, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if err := warm(ctx, pool, 4); err != nil {
+	if err := s.warm(ctx, pool, 4); err != nil {
 		return err
 	}
 	if _, err := fmt.Fprintln(out, "ready"); err != nil {

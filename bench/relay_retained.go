@@ -9,10 +9,20 @@ import (
 	"github.com/boxpair/boxpair/store/postgres"
 )
 
+// retainedSize is how many of n delivered events a log holds: fewer in a run of fewer
+// messages, but for the few of -quick.
+func (s *stage) retainedSize(n int) int {
+	if s.quick {
+		return n
+	}
+	return s.scaled(n)
+}
+
 // retained returns an outbox whose log holds n delivered events. Making it takes minutes, so
 // it stays for the next measurement that asks for as many.
 func (s *stage) retained(ctx context.Context, n int) (*postgres.Store, *pgxpool.Pool, string, error) {
 	schema := fmt.Sprintf("bench_retained_%d", n)
+	s.beside = n
 	pool, err := s.pool(ctx, schema)
 	if err != nil {
 		return nil, nil, "", err
@@ -29,10 +39,11 @@ func (s *stage) retained(ctx context.Context, n int) (*postgres.Store, *pgxpool.
 		store, err := postgres.New(pool, postgres.Config{Schema: schema})
 		return store, pool, schema, err
 	}
+	defer s.spend("retained")()
 	if _, err := pool.Exec(ctx, `DROP SCHEMA IF EXISTS `+schema+` CASCADE; CREATE SCHEMA `+schema); err != nil {
 		return nil, nil, "", err
 	}
-	store, err := migrated(ctx, pool, schema)
+	store, err := s.migrated(ctx, pool, schema)
 	if err != nil {
 		return nil, nil, "", err
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"maps"
@@ -14,7 +15,9 @@ import (
 type report struct {
 	plan     plan
 	machine  []string
+	begun    time.Time
 	took     time.Duration
+	again    time.Duration       // spent on measuring again
 	results  map[string][]Result // by scenario/variant
 	profiled []string            // names of profiles
 }
@@ -30,8 +33,8 @@ func (r *report) table(w io.Writer) {
 			}
 			if !measured {
 				fmt.Fprintf(w, "### %s\n\n%s.\n\n", s.name, capital(s.about))
-				fmt.Fprintf(w, "| variant | %s/s | min–max | of its limit | Go CPU | PostgreSQL CPU | RabbitMQ CPU | peak MB | WAL B | statements | round trips | allocations | others | |\n", s.unit)
-				fmt.Fprintln(w, "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|")
+				fmt.Fprintf(w, "| variant | %s | %s/s | min–max | of its limit | Go CPU | PostgreSQL CPU | RabbitMQ CPU | peak MB | WAL B | statements | round trips | allocations | others | |\n", s.unit, s.unit)
+				fmt.Fprintln(w, "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|")
 				measured = true
 			}
 			fmt.Fprintln(w, r.row(s, v, results))
@@ -59,7 +62,10 @@ func (r *report) row(s scenario, v variant, results []Result) string {
 		return number(median(values))
 	}
 	cells := []string{
-		"`" + v.name + "`: " + v.about, number(median(rates)),
+		"`" + v.name + "`: " + v.about, column(func(r Result) *float64 {
+			n := float64(r.Messages)
+			return &n
+		}), number(median(rates)),
 		number(slices.Min(rates)) + "–" + number(slices.Max(rates)), ratio,
 		column(func(r Result) *float64 { return &r.ClientCPU }),
 		column(func(r Result) *float64 { return r.PostgresCPU }),
@@ -81,6 +87,28 @@ func (r *report) row(s scenario, v variant, results []Result) string {
 	return "| " + strings.Join(cells, " | ") + " |"
 }
 
+// effort tells what the time of the run was spent on.
+func (r *report) effort() string {
+	var measured, processes float64
+	steps := map[string]float64{}
+	for _, results := range r.results {
+		for _, result := range results {
+			measured, processes = measured+result.Seconds, processes+result.Took
+			for name, seconds := range result.Steps {
+				steps[name] += seconds
+			}
+		}
+	}
+	var list []string
+	for _, name := range slices.SortedFunc(maps.Keys(steps), func(a, b string) int { return cmp.Compare(steps[b], steps[a]) }) {
+		if steps[name] >= 0.5 {
+			list = append(list, fmt.Sprintf("%s %.0f s", name, steps[name]))
+		}
+	}
+	return fmt.Sprintf("%s: %.0f s measured, of %.0f s in processes that measure; %s", r.took.Round(time.Second), measured, processes,
+		strings.Join(list, ", "))
+}
+
 // extras are the medians of what only one scenario has.
 func extras(results []Result) string {
 	var list []string
@@ -97,7 +125,7 @@ func targetTable(w io.Writer, list outcomes) {
 		wanted, measured, met := "reported", "not measured", "missed"
 		if o.Target != nil {
 			wanted = "≥ " + number(*o.Target)
-			if t := slices.IndexFunc(targets(), func(t target) bool { return t.name == o.Name }); targets()[t].atMost {
+			if o.atMost {
 				wanted = "≤ " + number(*o.Target)
 			}
 		}

@@ -27,6 +27,10 @@ type Result struct {
 	Allocs float64 `json:"allocs_per_message"`
 	// OtherLoad is the part of the machine that neither this process nor the servers used.
 	OtherLoad *float64 `json:"other_load,omitempty"`
+	// Took is seconds of the process that measured, with all that came before and after.
+	Took float64 `json:"took_s,omitempty"`
+	// Steps are seconds of the process's life: what was prepared and tidied around Seconds.
+	Steps map[string]float64 `json:"steps_s,omitempty"`
 	// Extra is what only this scenario measures.
 	Extra map[string]float64 `json:"extra,omitempty"`
 }

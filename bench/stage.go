@@ -29,14 +29,36 @@ type stage struct {
 	databaseURL, amqpURL string
 	n                    int
 	quick                bool
-	keep                 bool   // leave what later measurements share
-	profile              string // a directory, or ""
-	name                 string // of the variant, for files
+	scale                float64 // of what surrounds the messages; 0 is all of it
+	keep                 bool    // leave what later measurements share
+	profile              string  // a directory, or ""
+	name                 string  // of the variant, for files
 
 	meter  meter
 	wire   wire
 	result *Result
+	beside int // delivered events that the log holds
+	steps  map[string]float64
 	undo   []func()
+}
+
+// spend begins a step of a measurement, which ends when done is called.
+func (s *stage) spend(on string) (done func()) {
+	begun := time.Now()
+	return func() {
+		if s.steps == nil {
+			s.steps = map[string]float64{}
+		}
+		s.steps[on] = significant(s.steps[on] + time.Since(begun).Seconds())
+	}
+}
+
+// scaled is a part of n in a run of fewer messages, and never more than n.
+func (s *stage) scaled(n int) int {
+	if s.scale <= 0 || s.scale >= 1 {
+		return n
+	}
+	return max(1, int(float64(n)*s.scale))
 }
 
 // later has fn called when the variant has been measured, last first.
@@ -50,14 +72,21 @@ func (s *stage) close() {
 }
 
 // measure prepares and measures a variant.
-func (s *stage) measure(ctx context.Context, scenarioName string, v variant) (Result, error) {
-	defer s.close()
+func (s *stage) measure(ctx context.Context, scenarioName string, v variant) (result Result, err error) {
+	defer func() {
+		done := s.spend("tidy")
+		s.close()
+		done()
+		result.Steps = s.steps
+	}()
 	s.meter = meter{
 		postgres: serverAt(s.databaseURL, "5432"), rabbitMQ: serverAt(s.amqpURL, "5672"), wire: &s.wire, databaseURL: s.databaseURL,
 	}
+	done := s.spend("checkpoint")
 	if err := checkpoint(ctx, s.databaseURL); err != nil {
 		return Result{}, err
 	}
+	done()
 	if err := v.measure(ctx, s); err != nil {
 		return Result{}, err
 	}
@@ -65,6 +94,9 @@ func (s *stage) measure(ctx context.Context, scenarioName string, v variant) (Re
 		return Result{}, errors.New("nothing was measured")
 	}
 	s.result.Scenario, s.result.Variant = scenarioName, v.name
+	if s.beside > 0 {
+		s.extra("retained", float64(s.beside))
+	}
 	return *s.result, nil
 }
 
@@ -84,6 +116,7 @@ func checkpoint(ctx context.Context, databaseURL string) error {
 
 // timed measures fn, which returns how many messages it has done.
 func (s *stage) timed(ctx context.Context, fn func() (int, error)) error {
+	done := s.spend("meter")
 	runtime.GC()
 	begin, err := s.meter.begin(ctx)
 	if err != nil {
@@ -94,9 +127,11 @@ func (s *stage) timed(ctx context.Context, fn func() (int, error)) error {
 		return err
 	}
 	forgetPeak()
+	done()
 	start := time.Now()
 	n, err := fn()
 	took := time.Since(start)
+	defer s.spend("meter")()
 	stop()
 	if err != nil {
 		return err
@@ -179,7 +214,8 @@ func (s *stage) pool(ctx context.Context, schema string) (*pgxpool.Pool, error) 
 }
 
 // warm opens n connections of a pool, so that none is opened while something is measured.
-func warm(ctx context.Context, pool *pgxpool.Pool, n int) error {
+func (s *stage) warm(ctx context.Context, pool *pgxpool.Pool, n int) error {
+	defer s.spend("connections")()
 	conns := make([]*pgxpool.Conn, 0, n)
 	defer func() {
 		for _, c := range conns {
@@ -205,11 +241,12 @@ func (s *stage) store(ctx context.Context) (*postgres.Store, *pgxpool.Pool, erro
 	if err != nil {
 		return nil, nil, err
 	}
-	store, err := migrated(ctx, pool, name)
+	store, err := s.migrated(ctx, pool, name)
 	return store, pool, err
 }
 
-func migrated(ctx context.Context, pool *pgxpool.Pool, schema string) (*postgres.Store, error) {
+func (s *stage) migrated(ctx context.Context, pool *pgxpool.Pool, schema string) (*postgres.Store, error) {
+	defer s.spend("tables")()
 	cfg := postgres.Config{Schema: schema}
 	if _, err := postgres.Migrate(ctx, pool, cfg); err != nil {
 		return nil, err
@@ -230,6 +267,7 @@ type queues struct {
 
 // queues declares empty queues: classic or quorum.
 func (s *stage) queues(kind string, n int) (*queues, error) {
+	defer s.spend("queues")()
 	conn, err := amqp.Dial(s.amqpURL)
 	if err != nil {
 		return nil, errors.New("connect to RabbitMQ failed") // the cause may show the password

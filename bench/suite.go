@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"regexp"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -21,6 +22,7 @@ import (
 type plan struct {
 	quick        bool
 	rounds       int
+	scale        float64
 	only         *regexp.Regexp
 	doc, profile string
 }
@@ -29,6 +31,7 @@ func (p *plan) parse(args []string) error {
 	flags := flag.NewFlagSet("suite", flag.ContinueOnError)
 	flags.BoolVar(&p.quick, "quick", false, "what the targets need, with fewer messages: under 5 minutes")
 	flags.IntVar(&p.rounds, "rounds", 3, "interleaved rounds; medians are taken over them")
+	flags.Float64Var(&p.scale, "scale", 1, "a part of the messages, for a shorter run, or a multiple of them")
 	only := flags.String("only", "", "only variants whose scenario/variant matches this regular expression, and their limits")
 	flags.StringVar(&p.doc, "doc", "", "Markdown file whose figures are replaced; plots go into a directory named like it")
 	flags.StringVar(&p.profile, "profile", "", "directory for CPU profiles of the variants that miss a target")
@@ -41,6 +44,9 @@ func (p *plan) parse(args []string) error {
 	}
 	if p.rounds < 1 {
 		return errors.New("-rounds: must be at least 1")
+	}
+	if p.scale <= 0 || p.scale > 100 {
+		return errors.New("-scale: must be above 0 and at most 100")
 	}
 	if p.only, err = regexp.Compile(*only); err != nil {
 		return fmt.Errorf("-only: %w", err)
@@ -65,19 +71,19 @@ func suite(ctx context.Context, args []string) (err error) {
 	}
 	defer func() { err = errors.Join(err, all.close()) }()
 	defer func() { err = errors.Join(err, dropAllRetained(context.WithoutCancel(ctx), all.databaseURL)) }()
-	begun := time.Now()
-	r := &report{plan: p, machine: describe(ctx, all), results: map[string][]Result{}}
+	r := &report{plan: p, machine: describe(ctx, all), results: map[string][]Result{}, begun: time.Now()}
 	failed := r.measure(ctx, all, os.Stdout)
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	r.took = time.Since(begun)
+	r.took = time.Since(r.begun)
 	outcomes := r.outcomes()
 	if p.profile != "" {
 		failed = append(failed, r.profiles(ctx, all, outcomes)...)
 	}
 	fmt.Println()
 	r.table(os.Stdout)
+	fmt.Println(r.effort())
 	if p.doc != "" {
 		failed = append(failed, r.writeDocument(p.doc, outcomes))
 	}
@@ -131,13 +137,16 @@ func (p plan) choose(s scenario) []variant {
 // noisy is the part of the machine that others may use before a full run measures again.
 const noisy = 0.25
 
-// quietest measures a variant, and once more if others used the machine meanwhile.
+// quietest measures a variant, and once more if others used the machine meanwhile. Measuring again
+// takes a tenth of the run at most: where others are always there, it makes nothing better.
 func (r *report) quietest(ctx context.Context, all *servers, s scenario, v variant) (Result, error) {
-	first, err := child(ctx, all, s, v, r.plan.quick, "")
-	if err != nil || r.plan.quick || first.OtherLoad == nil || *first.OtherLoad <= noisy {
+	first, err := child(ctx, all, s, v, r.plan, "")
+	if err != nil || r.plan.quick || first.OtherLoad == nil || *first.OtherLoad <= noisy || r.again > time.Since(r.begun)/10 {
 		return first, err
 	}
-	second, err := child(ctx, all, s, v, r.plan.quick, "")
+	begun := time.Now()
+	second, err := child(ctx, all, s, v, r.plan, "")
+	r.again += time.Since(begun)
 	if err != nil || second.OtherLoad == nil || *second.OtherLoad > *first.OtherLoad {
 		return first, err
 	}
@@ -145,13 +154,15 @@ func (r *report) quietest(ctx context.Context, all *servers, s scenario, v varia
 }
 
 // child measures a variant in a process of its own.
-func child(ctx context.Context, all *servers, s scenario, v variant, quick bool, profile string) (result Result, err error) {
+func child(ctx context.Context, all *servers, s scenario, v variant, p plan, profile string) (result Result, err error) {
 	self, err := os.Executable()
 	if err != nil {
 		return result, err
 	}
-	args := []string{"run", s.name, v.name, "-keep", "-profile", profile}
-	if quick {
+	n := max(1, int(float64(v.size(p.quick))*p.scale))
+	args := []string{"run", s.name, v.name, "-keep", "-profile", profile, "-n", strconv.Itoa(n),
+		"-scale", strconv.FormatFloat(p.scale, 'g', -1, 64)}
+	if p.quick {
 		args = append(args, "-quick")
 	}
 	cmd := exec.CommandContext(ctx, self, args...)
@@ -160,10 +171,15 @@ func child(ctx context.Context, all *servers, s scenario, v variant, quick bool,
 	cmd.Env = all.env()
 	var out, complaints bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &complaints
+	begun := time.Now()
 	if err := cmd.Run(); err != nil {
 		return result, fmt.Errorf("%w: %s", err, bytes.TrimSpace(complaints.Bytes()))
 	}
-	return result, json.Unmarshal(out.Bytes(), &result)
+	if err := json.Unmarshal(out.Bytes(), &result); err != nil {
+		return result, err
+	}
+	result.Took = significant(time.Since(begun).Seconds())
+	return result, nil
 }
 
 // profiles measures the variants that missed a target once more, with a CPU profile.
@@ -180,7 +196,7 @@ func (r *report) profiles(ctx context.Context, all *servers, outcomes []outcome)
 		scenarioName, variantName := o.split()
 		s, v, err := find(scenarioName, variantName)
 		if err == nil {
-			_, err = child(ctx, all, s, v, r.plan.quick, r.plan.profile)
+			_, err = child(ctx, all, s, v, r.plan, r.plan.profile)
 		}
 		if err != nil {
 			failed = append(failed, fmt.Errorf("profile of %s: %w", o.of, err))
