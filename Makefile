@@ -41,9 +41,9 @@ bench-check: ## statements, WAL and allocations per message against bench/budget
 	@cd bench && $(BIN)/bench check
 
 .PHONY: bench-suite
-bench-suite: ## this library beside its limits and peers (QUICK=1: under 5 minutes; otherwise over an hour, into docs/performance.md)
+bench-suite: ## this library beside its limits and peers (QUICK=1: some 5 minutes; otherwise over an hour, into docs/performance.md; SCALE=0.3: with fewer messages)
 	@$(GO) -C bench build -o $(BIN)/bench .
-	@cd bench && $(BIN)/bench suite $(if $(QUICK),-quick,-doc ../docs/performance.md -profile $(BIN)/profiles)
+	@cd bench && $(BIN)/bench suite $(if $(SCALE),-scale $(SCALE)) $(if $(QUICK),-quick,-doc ../docs/performance.md -profile $(BIN)/profiles)
 
 .PHONY: audit-bench
 audit-bench: $(TESTENV) ## boxpair verify on an outbox and an inbox of ROWS rows: time and memory
@@ -80,9 +80,17 @@ model: $(TESTENV) ## windows, leases and concurrent consumers against models of 
 settings: ## every configuration from YAML and from the environment; a few seconds, without servers
 	$(GO) -C internal/settings test -race -count=1 ./...
 
+.PHONY: telemetry
+telemetry: ## traces and metrics over a chain, with the SDK of OpenTelemetry; a few seconds, without servers
+	$(GO) -C telemetry test -race -vet=off -ldflags=-w -count=1 ./...
+
 .PHONY: example
 example: $(TESTENV) ## the order example on a PostgreSQL and a RabbitMQ of its own, with kills (ORDERS=4000)
 	$(TESTENV) -- sh -c 'DATABASE_URL=$$TEST_DATABASE_URL AMQP_URL=$$TEST_AMQP_URL exec $(GO) run ./examples/orders -chaos -json $(if $(ORDERS),-orders=$(ORDERS))'
+
+.PHONY: example-gorm
+example-gorm: $(TESTENV) ## the example on GORM and its tests, on a PostgreSQL of its own; a few seconds
+	TEST_AMQP_URL=unused $(TESTENV) -- sh -c 'DATABASE_URL=$$TEST_DATABASE_URL $(GO) -C examples/gorm run . && exec $(GO) -C examples/gorm test -race -vet=off -ldflags=-w -count=1 ./...'
 
 .PHONY: matrix
 matrix: ## the fault matrix, on servers of its own (QUICK=1: a part, under 90 s; RUN=Killed: by name)
@@ -101,7 +109,7 @@ brokers-doc: $(TESTENV) ## write that table
 
 .PHONY: soak
 soak: ## a chain under load while everything is killed at random, for SOAK (SEED=n, REPORT=file)
-	@$(GO) -C internal/faulttest build -o $(BIN)/soak ./cmd/soak
+	@$(GO) -C internal/faulttest build -buildvcs=auto -o $(BIN)/soak ./cmd/soak
 	$(BIN)/soak -for=$(SOAK) $(if $(SEED),-seed=$(SEED)) $(if $(REPORT),-report=$(REPORT))
 
 .PHONY: services
@@ -109,14 +117,15 @@ services: $(TESTENV) ## run the private servers until interrupted, and print whe
 	$(TESTENV)
 
 .PHONY: lint
-lint: $(GOLANGCI) ## vet, golangci-lint, the package graph
-	$(GO) vet ./...
+lint: $(GOLANGCI) ## golangci-lint (vet is one of its linters), the package graph
 	$(GOLANGCI) run ./...
-	cd internal/faulttest && $(GO) vet -tags faults ./... && $(GOLANGCI) run --build-tags faults ./...
-	cd internal/modeltest && $(GO) vet ./... && $(GOLANGCI) run ./...
-	cd bench && $(GO) vet ./... && $(GOLANGCI) run ./...
-	cd internal/brokers && $(GO) vet ./... && $(GOLANGCI) run ./...
-	cd internal/settings && $(GO) vet ./... && $(GOLANGCI) run ./...
+	cd internal/faulttest && $(GOLANGCI) run --build-tags faults ./...
+	cd internal/modeltest && $(GOLANGCI) run ./...
+	cd bench && $(GOLANGCI) run ./...
+	cd internal/brokers && $(GOLANGCI) run ./...
+	cd internal/settings && $(GOLANGCI) run ./...
+	cd examples/gorm && $(GOLANGCI) run ./...
+	cd telemetry && $(GOLANGCI) run ./...
 
 .PHONY: fmt
 fmt: $(GOLANGCI) ## format the code
@@ -130,6 +139,8 @@ tidy-check: ## fail if go.mod or go.sum is not tidy
 	$(GO) -C bench mod tidy -diff
 	$(GO) -C internal/brokers mod tidy -diff
 	$(GO) -C internal/settings mod tidy -diff
+	$(GO) -C examples/gorm mod tidy -diff
+	$(GO) -C telemetry mod tidy -diff
 
 .PHONY: ci
 ci: ## what the CI runs
