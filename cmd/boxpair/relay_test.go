@@ -140,18 +140,29 @@ func (d *daemon) status(t *testing.T, path string, want int, text string) func()
 	}
 }
 
+// onChannel does something on a channel and a connection of its own, which an error of an earlier try cannot have closed.
+func onChannel(broker string, do func(*amqp091.Channel) error) error {
+	conn, err := amqp091.Dial(broker)
+	if err != nil {
+		return err
+	}
+	channel, err := conn.Channel()
+	if err != nil {
+		return errors.Join(err, conn.Close())
+	}
+	return errors.Join(do(channel), conn.Close())
+}
+
 func TestRelayPublishesUntilItIsTold(t *testing.T) {
 	t.Parallel()
 	const n = 50
 	database, broker, topic := testenv.Postgres(t), testenv.AMQPURL(t), testenv.Name(t)
 	plantEvents(t, database, topic, n)
-	conn, err := amqp091.Dial(broker)
-	ok(t, err)
-	channel, err := conn.Channel()
-	ok(t, err)
 	t.Cleanup(func() {
-		_, err := channel.QueueDelete(topic, false, false, false)
-		ok(t, errors.Join(err, conn.Close()))
+		ok(t, onChannel(broker, func(channel *amqp091.Channel) error {
+			_, err := channel.QueueDelete(topic, false, false, false)
+			return err
+		}))
 	})
 
 	file := filepath.Join(t.TempDir(), "relay.yaml")
@@ -161,21 +172,19 @@ func TestRelayPublishesUntilItIsTold(t *testing.T) {
 	await(t, d.status(t, "/healthz", http.StatusOK, `"ok":true`))
 	for i := range n {
 		await(t, func() error {
-			delivery, found, err := channel.Get(topic, true)
-			if err != nil {
-				again, err := conn.Channel() // the queue is not there yet
+			return onChannel(broker, func(channel *amqp091.Channel) error {
+				delivery, found, err := channel.Get(topic, true)
 				if err != nil {
-					return err
+					return err // the queue is not there yet
 				}
-				channel = again
-			}
-			if !found {
-				return fmt.Errorf("message %d is not there", i)
-			}
-			if got := string(delivery.Body); got != fmt.Sprint(i) {
-				t.Errorf("message %d is %q", i, got)
-			}
-			return nil
+				if !found {
+					return fmt.Errorf("message %d is not there", i)
+				}
+				if got := string(delivery.Body); got != fmt.Sprint(i) {
+					t.Errorf("message %d is %q", i, got)
+				}
+				return nil
+			})
 		})
 	}
 	logged := d.stop(t)
@@ -206,15 +215,13 @@ func TestRelayPublishesToPartitions(t *testing.T) {
 	ok(t, err)
 	t.Cleanup(func() {
 		ok(t, subscriber.Close())
-		conn, err := amqp091.Dial(broker)
-		ok(t, err)
-		channel, err := conn.Channel()
-		ok(t, err)
-		for _, queue := range []string{topic + "_c", topic + "_c.1of2", topic + "_c.2of2"} {
-			_, err := channel.QueueDelete(queue, false, false, false)
-			ok(t, err)
-		}
-		ok(t, errors.Join(channel.ExchangeDelete(topic, false, false), conn.Close()))
+		ok(t, onChannel(broker, func(channel *amqp091.Channel) error {
+			for _, queue := range []string{topic + "_c", topic + "_c.1of2", topic + "_c.2of2"} {
+				_, err := channel.QueueDelete(queue, false, false, false)
+				ok(t, err)
+			}
+			return channel.ExchangeDelete(topic, false, false)
+		}))
 	})
 	d := start(t, "-outbox", database, "-amqp", broker, "-partitions", fmt.Sprint(partitions))
 	for i := range n {
