@@ -55,10 +55,10 @@ func (st stage) run(t *testing.T) {
 		arrived.Add(len(points))
 		for _, p := range points {
 			left.Go(func() {
+				once := sync.OnceFunc(arrived.Done)
+				defer once() // also if it fails before, or was not asked for
 				t.Run(string(p), func(t *testing.T) {
 					t.Cleanup(func() { tally.add(t.Name(), t.Failed()) })
-					once := sync.OnceFunc(arrived.Done)
-					defer once() // also if it fails before
 					r := newRig(t, on, system.Config{DrainLimit: time.Minute})
 					v := r.allInOne(p)
 					once()
