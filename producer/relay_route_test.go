@@ -334,6 +334,37 @@ func TestKeysWithAnEventOnAStalledRouteKeepTheirOrder(t *testing.T) {
 	}
 }
 
+// An event that commits late stands behind the later one of its key that is in flight. When the later one makes room for
+// others, its place is where reading begins again.
+func TestAnOlderEventBehindOneThatMakesRoomIsReadAgain(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.broker = on("sick", transport.Returned)
+	late := r.store.begin()
+	first := late.write("sick", "key")
+	for i := range 200 {
+		r.store.add("sick", fmt.Sprint("other", i))
+	}
+	head := r.store.add("sick", "key")
+	rel := r.start(RelayConfig{Window: 500})
+	rel.mute = func(rigSend) bool { return true }
+	r.run(time.Second)
+	late.commit()
+	r.run(time.Second)
+	sh := rel.core.shards[r.store.log[head].Shard]
+	if l := sh.lines["key"]; l == nil || l.first.Seq != head || l.last.Seq != first {
+		t.Fatal("the older event is not behind the one in flight")
+	}
+	rel.free()
+	r.run(10 * time.Second)
+	if sh.lines["key"] != nil {
+		t.Fatal("the key has not made room")
+	}
+	r.broker = confirmAll
+	r.run(time.Minute)
+	r.drained()
+}
+
 // suspects is a broker whose channel the given events break: whatever was sent
 // with them in one step is suspect.
 func suspects(culprits ...int64) func(rigSend) transport.Result {

@@ -177,15 +177,16 @@ func (c *relayCore) evict(e *entry) {
 		c.passOver(sh, r, "", e.Seq)
 		c.forget(e)
 	default:
-		seq := e.Seq
+		key, seq := l.key, e.Seq
 		if l.hole != 0 {
 			seq = min(seq, l.hole)
 			l.hole = 0
 		}
-		c.passOver(sh, r, l.key, seq)
 		for l.last != e {
+			seq = min(seq, l.last.Seq) // one that came while e was in flight stands behind it, and may be older
 			c.forgetLast(l)
 		}
+		c.passOver(sh, r, key, seq)
 		c.forget(e)
 	}
 }

@@ -205,6 +205,14 @@ var routing = []Mutant{
 		Test: Test{"producer", "TestAnInvalidEventIsDeadAtOnce"},
 	},
 	{
+		Name: "passed-over-from-the-head-on", Guarantee: "G1",
+		Broken: "An older event behind one that makes room for others is not read again.",
+		File:   "producer/relay_stall.go",
+		Old:    `			seq = min(seq, l.last.Seq) //`,
+		New:    `			seq = min(seq, seq) //`,
+		Test:   Test{"producer", "TestAnOlderEventBehindOneThatMakesRoomIsReadAgain"},
+	},
+	{
 		Name: "stalled-route-fills-the-memory", Guarantee: "G5",
 		Broken: "The backlog of a paused route takes the room of all others.",
 		File:   "producer/relay_stall.go",
