@@ -68,6 +68,14 @@ var publishing = []Mutant{
 		Test:   Test{"transport/amqp", "TestDeletedQueueIsDeclaredAgain"},
 	},
 	{
+		Name: "declared-at-once", Guarantee: "G2",
+		Broken: "A quorum queue is declared again before the broker has told its consumers of its end: they get nothing any more.",
+		File:   "transport/amqp/reconnect.go",
+		Old:    `			pause = cancelGrace - time.Since(at)`,
+		New:    `			pause = 0 * time.Since(at)`,
+		Test:   Test{"transport/amqp", "TestConsumerOfADeletedQueueConsumesTheNext"},
+	},
+	{
 		Name: "transient-messages", Guarantee: "G2",
 		Broken: "Messages do not survive a restart of the broker.",
 		File:   "transport/amqp/codec.go",

@@ -32,6 +32,7 @@ type confirmChannel struct {
 	heard       time.Time // when the broker last answered for a message
 
 	prepared  map[string]time.Time // topics whose topology was declared, and when
+	missing   map[string]time.Time // topics of which it is not prepared because a message came back, and when
 	preparing map[string]*preparation
 }
 

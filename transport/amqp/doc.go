@@ -46,7 +46,8 @@
 // again and again into an alarm.
 //
 // What was declared is forgotten with its channel and when a message comes back
-// as unroutable, and declared again before the next publish.
+// as unroutable, and declared again before the next publish, half a second later in the
+// second case: by then the broker has cancelled the consumers of a queue that was deleted.
 //
 // # A delivery
 //

@@ -15,6 +15,10 @@ const (
 	// redeclareAfter is how long a topology counts as declared when messages come
 	// back as unroutable, so that not each of them leads to a declaration.
 	redeclareAfter = time.Second
+	// cancelGrace is how long after a message came back its topology is left as it is. The channel of a consumer that
+	// learns of the end of its quorum queue when there is another of that name takes the old for the new one: it is
+	// not cancelled, and gets nothing any more (seen in RabbitMQ 3.10).
+	cancelGrace = 500 * time.Millisecond
 	// stableAfter is how long a connection must have lasted to be replaced without
 	// a pause.
 	stableAfter = time.Second
@@ -115,6 +119,7 @@ func (p *Publisher) openChannel(conn *connection) (*confirmChannel, error) {
 		returns:   ch.NotifyReturn(make(chan amqp091.Return, p.config.Window+16)),
 		ended:     ch.NotifyClose(make(chan *amqp091.Error, 1)),
 		prepared:  make(map[string]time.Time),
+		missing:   make(map[string]time.Time),
 		preparing: make(map[string]*preparation),
 	}
 	if err := ch.Confirm(false); err != nil {
@@ -139,8 +144,12 @@ func (c *confirmChannel) isPrepared(topic string) bool {
 // forget has the topology of topic declared again, if it was not just now.
 // Called with mu locked.
 func (c *confirmChannel) forget(topic string) {
-	if time.Since(c.prepared[topic]) > redeclareAfter {
+	if at, ok := c.prepared[topic]; ok && time.Since(at) > redeclareAfter {
 		delete(c.prepared, topic)
+		if len(c.missing) >= maxPrepared {
+			clear(c.missing)
+		}
+		c.missing[topic] = time.Now()
 	}
 }
 
@@ -155,8 +164,17 @@ func (p *Publisher) prepare(w *waiter, c *confirmChannel, out *outgoing) *transp
 	if prep == nil {
 		prep = &preparation{done: make(chan struct{})}
 		c.preparing[out.topic] = prep
-		topic := out.topic
-		p.tasks.Go(func() { p.declare(c, prep, topic) })
+		topic, pause := out.topic, time.Duration(0)
+		if at, ok := c.missing[topic]; ok && p.config.Topology == Declare {
+			pause = cancelGrace - time.Since(at)
+		}
+		delete(c.missing, topic)
+		p.tasks.Go(func() {
+			if pause > 0 {
+				p.pause(pause)
+			}
+			p.declare(c, prep, topic)
+		})
 	}
 	p.mu.Unlock()
 	defer p.mu.Lock()
@@ -176,6 +194,16 @@ func (p *Publisher) prepare(w *waiter, c *confirmChannel, out *outgoing) *transp
 		return &transport.Result{Outcome: transport.Returned, Err: fmt.Errorf("%w: %w", ErrUnroutable, prep.err)}
 	default:
 		return unavailable(prep.err)
+	}
+}
+
+// pause waits for d, or until the publisher is closed.
+func (p *Publisher) pause(d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-p.closing:
 	}
 }
 

@@ -208,6 +208,42 @@ func TestDeletedQueueGivesNoMessage(t *testing.T) {
 	}
 }
 
+// TestConsumerOfADeletedQueueConsumesTheNext: RabbitMQ does not cancel the consumer of a quorum queue that is declared again
+// within milliseconds, and gives it nothing.
+func TestConsumerOfADeletedQueueConsumesTheNext(t *testing.T) {
+	t.Parallel()
+	url := testenv.AMQPURL(t)
+	name := topic(t)
+	config := amqp.DurablePubSub(url, "consumer")
+	quickly(&config)
+	messages := subscribe(t, newSubscriber(t, amqp.SubscriberConfig{AMQP: config}), name)
+	p := newPublisher(t, amqp.PublisherConfig{AMQP: config, Queues: []amqp.Queue{{Topic: name, Name: name + "_consumer"}}})
+	ch := channel(t, url)
+	for i := range 3 {
+		before := fmt.Sprint("before", i)
+		awaitConfirm(t, p, name, before)
+		declared := time.Now()
+		for {
+			msg := receive(t, messages)
+			msg.Ack()
+			if string(msg.Payload) == before {
+				break
+			}
+		}
+		await(t, "a declaration that is to be repeated", func() bool { return time.Since(declared) > 1500*time.Millisecond })
+		if _, err := ch.QueueDelete(name+"_consumer", false, false, false); err != nil {
+			t.Fatal(err)
+		}
+		after := fmt.Sprint("after", i)
+		awaitConfirm(t, p, name, after)
+		if msg := receive(t, messages); string(msg.Payload) != after {
+			t.Errorf("message %s instead of %s", msg.Payload, after)
+		} else {
+			msg.Ack()
+		}
+	}
+}
+
 // TestAcksDoNotCrossToAnotherChannel: tags start again at 1 there, so an ack of
 // the channel before would acknowledge what nobody has handled.
 func TestAcksDoNotCrossToAnotherChannel(t *testing.T) {

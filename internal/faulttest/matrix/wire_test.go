@@ -1,6 +1,7 @@
 package matrix
 
 import (
+	"errors"
 	"math/rand/v2"
 	"testing"
 	"time"
@@ -27,6 +28,24 @@ func (r *rig) quiet(n int) {
 			last, since = applied, time.Now()
 		}
 		return applied >= n && time.Since(since) > time.Second, nil
+	})
+}
+
+// consumed waits until a consumer is there for the queue of a topic.
+func (r *rig) consumed(consumer string) {
+	r.t.Helper()
+	r.eventually("a consumer", func() (bool, error) {
+		consumers := 0
+		err := r.Channel(func(ch *amqp091.Channel) error {
+			queue, err := ch.QueueDeclarePassive(r.Queue(consumer), true, false, false, false, nil)
+			consumers = queue.Consumers
+			return err
+		})
+		var missing *amqp091.Error
+		if errors.As(err, &missing) && missing.Code == amqp091.NotFound {
+			return false, nil
+		}
+		return consumers > 0, err
 	})
 }
 
@@ -64,6 +83,9 @@ func TestMissingRouteKeepsEventsAndIsDeclaredAgain(t *testing.T) {
 					v = r.at(p)
 					r.quiet(sent)
 					ok(t, lose(r))
+					if p == fault.R2 { // it declares the queue before it sends: not in the moment in which it is deleted
+						r.consumed("stock")
+					}
 					ok(t, v.Release())
 				}
 				r.Injected(1)
