@@ -77,10 +77,12 @@ func (g *group) enter(conn *connection) (*amqp091.Channel, <-chan amqp091.Delive
 		return nil, nil, fmt.Errorf("open channel: %w", err)
 	}
 	if err := ch.Qos(1, 0, false); err != nil {
+		conn.closeChannel(ch)
 		return nil, nil, fmt.Errorf("set prefetch count: %w", err)
 	}
 	strays, err := ch.Consume(g.layout.queue, "", false, false, false, false, nil)
 	if err != nil {
+		conn.closeChannel(ch)
 		return nil, nil, fmt.Errorf("consume: %w", err)
 	}
 	return ch, strays, nil

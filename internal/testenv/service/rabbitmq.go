@@ -59,6 +59,19 @@ func startRabbitMQ(ctx context.Context, c *TLS) (*RabbitMQ, error) {
 // URL is the address of the virtual host / for the user guest: amqp://, or amqps:// with TLS.
 func (r *RabbitMQ) URL() string { return r.url }
 
+// Start is that of every server. A node that does not come up is started a second time: now and then, on a
+// busy machine, Erlang's kernel ends or waits for ever before RabbitMQ has begun.
+func (r *RabbitMQ) Start(ctx context.Context) error {
+	first := r.server.Start(ctx)
+	if first == nil || ctx.Err() != nil {
+		return first
+	}
+	if second := r.server.Start(ctx); second != nil {
+		return errors.Join(first, second)
+	}
+	return nil
+}
+
 // Ctl is the path of a script that runs rabbitmqctl against this node.
 func (r *RabbitMQ) Ctl() string { return r.ctl }
 
