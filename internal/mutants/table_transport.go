@@ -63,8 +63,8 @@ var publishing = []Mutant{
 		Name: "topology-declared-once", Guarantee: "G2",
 		Broken: "A queue that was deleted is not declared again.",
 		File:   "transport/amqp/reconnect.go",
-		Old:    `	if time.Since(c.prepared[topic]) > redeclareAfter {`,
-		New:    `	if time.Since(c.prepared[topic]) < 0 {`,
+		Old:    `ok && time.Since(at) > redeclareAfter {`,
+		New:    `ok && time.Since(at) < 0 {`,
 		Test:   Test{"transport/amqp", "TestDeletedQueueIsDeclaredAgain"},
 	},
 	{

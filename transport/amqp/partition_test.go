@@ -207,6 +207,7 @@ func TestPartitionsFailOverInOrder(t *testing.T) {
 			if held == 0 {
 				t.Error("nothing was in flight")
 			}
+			none(t, second) // as long as the first is there
 			w.fall()
 			for h.len() < keys*each {
 				h.handle(receive(t, second))

@@ -27,7 +27,8 @@ func TestMain(m *testing.M) {
 		}
 	}
 	if code == 0 {
-		if err := goleak.Find(); err != nil {
+		// The proxy's own goroutines stay where a connection was cut while they handed a chunk on.
+		if err := goleak.Find(goleak.IgnoreAnyFunction("github.com/Shopify/toxiproxy/v2/toxics.(*ToxicStub).Run")); err != nil {
 			fmt.Fprintln(os.Stderr, "matrix:", err)
 			code = 1
 		}
