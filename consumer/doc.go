@@ -166,7 +166,8 @@
 //     one Inbox only, and "alone" means alone in it.
 //   - Recorded starts of a message are counted together, whoever begins it. Where more than
 //     HandlerConfig.MaxSoloStarts processes begin one parked message at the same moment, as when
-//     all are started at once after a crash, and it fails then, it may be dead too early.
+//     all are started at once after a crash, or copies of one that was redelivered, and it fails then, it may be
+//     dead too early.
 //     So may one whose process is killed by another message while it waits to be alone.
 //   - Two messages of one dispatch ID with different content that are both from a time which is forgotten
 //     are both set aside as too old. If an operator redrives both, both may run: the claim of the first

@@ -91,8 +91,9 @@ func (s *simulation) verifyBlame() {
 		if p.State != consumer.Dead {
 			continue
 		}
-		if s.db.everLive[p.content()] && strings.Contains(p.LastError, consumer.ErrNeverCameBack.Error()) {
-			continue // the starts of parked messages are recorded before they are alone
+		if strings.Contains(p.LastError, consumer.ErrNeverCameBack.Error()) &&
+			(s.db.everLive[p.content()] || s.db.together[p.content().claimKey]) {
+			continue // starts of parked messages are recorded before they are alone, and those of all processes are counted together
 		}
 		switch s.plans[p.ID].kind {
 		case simGood:

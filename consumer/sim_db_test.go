@@ -28,6 +28,19 @@ type simDB struct {
 	everAside map[simContent]bool
 	askedFor  map[claimKey]int // messages that were too old and redriven
 	everLive  map[simContent]bool
+	beginners map[claimKey]map[*simProcess]bool // who recorded a start that has not ended
+	together  map[claimKey]bool                 // begun by one while another that lived was at it
+}
+
+// began notes that a start was recorded.
+func (db *simDB) began(p *simProcess, key claimKey) {
+	for other := range db.beginners[key] {
+		db.together[key] = db.together[key] || other != p && !other.dead
+	}
+	if db.beginners[key] == nil {
+		db.beginners[key] = make(map[*simProcess]bool)
+	}
+	db.beginners[key][p] = true
 }
 
 // simConsumer is what the database knows of a consumer.
@@ -279,6 +292,7 @@ func (db *simDB) redrive(f consumer.Filter) (ids []uuid.UUID) {
 				db.askedFor[claimKey{p.number, p.ID}]++
 			}
 			p.State, p.Attempts, p.NextAttemptAt = consumer.Retrying, 0, time.Now()
+			db.everLive[p.content()] = true
 			delete(db.attempts, claimKey{p.number, p.ID})
 			ids = append(ids, p.ID)
 		}

@@ -133,17 +133,26 @@ func (s *simStore) count(ctx context.Context, name string, number int, id uuid.U
 }
 
 func (s *simStore) Started(ctx context.Context, number int, id uuid.UUID) (int, error) {
-	return s.count(ctx, "start", number, id, func(r *attemptRow) int { r.starts++; return r.starts })
+	return s.count(ctx, "start", number, id, func(r *attemptRow) int {
+		s.db.began(s.proc, claimKey{number, id})
+		r.starts++
+		return r.starts
+	})
 }
 
 func (s *simStore) Unstarted(ctx context.Context, number int, id uuid.UUID) error {
-	_, err := s.count(ctx, "unstart", number, id, func(r *attemptRow) int { r.starts = max(r.starts-1, 0); return r.starts })
+	_, err := s.count(ctx, "unstart", number, id, func(r *attemptRow) int {
+		delete(s.db.beginners[claimKey{number, id}], s.proc)
+		r.starts = max(r.starts-1, 0)
+		return r.starts
+	})
 	return err
 }
 
 func (s *simStore) Failed(ctx context.Context, number int, id uuid.UUID, why string) (int, error) {
 	return s.count(ctx, "failed", number, id, func(r *attemptRow) int {
 		s.db.sim.counted(why, id)
+		delete(s.db.beginners, claimKey{number, id})
 		r.attempts++
 		r.starts = 0
 		return r.attempts

@@ -66,6 +66,7 @@ func newSimulation(t *testing.T, seed uint64) *simulation {
 	s.db = &simDB{
 		sim: s, claims: make(map[claimKey]*simClaim), attempts: make(map[claimKey]attemptRow),
 		everAside: make(map[simContent]bool), everLive: make(map[simContent]bool), askedFor: make(map[claimKey]int),
+		beginners: make(map[claimKey]map[*simProcess]bool), together: make(map[claimKey]bool),
 	}
 	flag := func() bool { return s.chance(2) }
 	s.wild = simFaults{flag(), flag(), flag(), flag(), flag(), flag(), flag(), flag(), flag(), flag(), flag(), flag()}
