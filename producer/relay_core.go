@@ -105,6 +105,8 @@ type coreHealth struct {
 	callErrAt             time.Duration
 	read, renewed, marked time.Duration // last successes; -1: none
 	failedOver            time.Duration // -1: never
+	reads                 int64
+	reading               time.Duration // all of them together
 }
 
 // note is a record for the log.

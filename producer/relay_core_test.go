@@ -51,3 +51,21 @@ func TestEventsOfOneKeyAreSentOneByOneInOrder(t *testing.T) {
 		t.Errorf("%d of one key in flight at once", most)
 	}
 }
+
+func TestHealthTellsHowLongReadsTook(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	rel := r.start(RelayConfig{})
+	r.run(time.Second)
+	before := rel.core.state(time.Time{})
+	rel.hold = func(cl *call) bool { return cl.op == opFetch }
+	r.run(5 * time.Second)
+	rel.free()
+	after := rel.core.state(time.Time{})
+	if n := after.Reads - before.Reads; n < 1 {
+		t.Errorf("%d reads", n)
+	}
+	if took := after.ReadTime - before.ReadTime; took < 4*time.Second || took > 5*time.Second {
+		t.Errorf("the reads took %v", took)
+	}
+}

@@ -72,6 +72,8 @@ func (c *relayCore) planRead() {
 func (c *relayCore) readReply(cl *call) {
 	r := &c.reading
 	r.busy = nil
+	c.health.reads++
+	c.health.reading += c.now - cl.issued
 	if cl.err != nil {
 		r.fails++
 		r.retry = c.now + c.pause(r.fails)

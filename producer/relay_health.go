@@ -29,6 +29,10 @@ type Health struct {
 	// read from the database, renewed its leases, removed delivered events and had an
 	// event confirmed.
 	LastRead, LastRenewal, LastMark, LastConfirm time.Time
+	// Reads is how often the relay has looked into the database for something to do in this run, and ReadTime how long it
+	// waited for the answers, failures included.
+	Reads    int64
+	ReadTime time.Duration
 }
 
 // RouteHealth is the state of a route that does not work.
@@ -83,6 +87,8 @@ func (c *relayCore) state(origin time.Time) Health {
 		LastRenewal:     at(c.health.renewed),
 		LastMark:        at(c.health.marked),
 		LastConfirm:     at(c.success),
+		Reads:           c.health.reads,
+		ReadTime:        c.health.reading,
 	}
 	if h.Relays > 0 {
 		h.Share = c.leasing.share()

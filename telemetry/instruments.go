@@ -18,6 +18,8 @@ type instruments struct {
 	retained                                     counter
 
 	relayInFlight, relayWaiting, relayShards, relayStalled gauge
+	relayReads                                             counter
+	relayReadTime                                          metric.Float64ObservableCounter
 
 	messages, hits, forgotten  counter
 	dead, inboxParked, effects gauge
@@ -61,6 +63,12 @@ func newInstruments(meter metric.Meter) (*instruments, error) {
 	i.relayWaiting = i.gauge("boxpair.relay.waiting", "{event}", "Events in the relay's memory that are not sent.")
 	i.relayShards = i.gauge("boxpair.relay.shards", "{shard}", "Shards that the relay has the lease of.")
 	i.relayStalled = i.gauge("boxpair.relay.routes.stalled", "{route}", "Routes on which nothing is sent but probes.")
+
+	i.relayReads = i.counter("boxpair.relay.reads", "{read}", "How often the relay has looked into the database for something to do.")
+	i.relayReadTime, err = meter.Float64ObservableCounter("boxpair.relay.reads.time", metric.WithUnit("s"),
+		metric.WithDescription("How long the relay has waited for the answers."))
+	i.note(err)
+	i.all = append(i.all, i.relayReadTime)
 
 	i.messages = i.counter("boxpair.inbox.messages", "{message}", "Messages that a consumer has dealt with, by outcome.")
 	i.hits = i.counter("boxpair.inbox.window.hits", "{message}", "Copies that the window in memory knew.")

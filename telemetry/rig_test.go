@@ -112,6 +112,10 @@ func (x *exported) values(m metricdata.Metrics) map[string]float64 {
 		for _, p := range d.DataPoints {
 			values[label(p.Attributes)] = float64(p.Value)
 		}
+	case metricdata.Sum[float64]:
+		for _, p := range d.DataPoints {
+			values[label(p.Attributes)] = p.Value
+		}
 	case metricdata.Gauge[int64]:
 		for _, p := range d.DataPoints {
 			values[label(p.Attributes)] = float64(p.Value)

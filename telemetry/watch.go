@@ -91,6 +91,8 @@ func (t *Telemetry) WatchRelay(name string, r RelayHealth) error {
 		o.ObserveInt64(i.relayWaiting, int64(h.Waiting), only)
 		o.ObserveInt64(i.relayShards, int64(h.Shards), only)
 		o.ObserveInt64(i.relayStalled, int64(len(h.Routes)), only)
+		o.ObserveInt64(i.relayReads, h.Reads, only)
+		o.ObserveFloat64(i.relayReadTime, h.ReadTime.Seconds(), only)
 	}, nil)
 }
 

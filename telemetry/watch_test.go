@@ -94,7 +94,7 @@ func (counted) Totals() producer.JanitorReport {
 }
 
 func (counted) Health() producer.Health {
-	return producer.Health{InFlight: 1, Waiting: 2, Shards: 3, Routes: make([]producer.RouteHealth, 4)}
+	return producer.Health{InFlight: 1, Waiting: 2, Shards: 3, Routes: make([]producer.RouteHealth, 4), Reads: 5, ReadTime: 6 * time.Second}
 }
 
 func (counted) Stats(context.Context) (producer.Stats, error) {
@@ -137,6 +137,8 @@ func TestEveryNumberHasItsPlace(t *testing.T) {
 		"boxpair.relay.waiting":            {"r": 2},
 		"boxpair.relay.shards":             {"r": 3},
 		"boxpair.relay.routes.stalled":     {"r": 4},
+		"boxpair.relay.reads":              {"r": 5},
+		"boxpair.relay.reads.time":         {"r": 6},
 		"boxpair.inbox.messages": {
 			"applied s/c": 1, "duplicate s/c": 5, "parked s/c": 4, "followed s/c": 5, "dead s/c": 6, "s/c too_old": 7, "altered s/c": 8, "returned s/c": 9,
 		},
