@@ -28,7 +28,11 @@ func TestMain(m *testing.M) {
 	}
 	if code == 0 {
 		// The proxy's own goroutines stay where a connection was cut while they handed a chunk on.
-		if err := goleak.Find(goleak.IgnoreAnyFunction("github.com/Shopify/toxiproxy/v2/toxics.(*ToxicStub).Run")); err != nil {
+		const proxy = "github.com/Shopify/toxiproxy/v2"
+		if err := goleak.Find(
+			goleak.IgnoreAnyFunction(proxy+".(*ToxicLink).read"), goleak.IgnoreAnyFunction(proxy+".(*ToxicLink).write"),
+			goleak.IgnoreAnyFunction(proxy+"/toxics.(*ToxicStub).Run"),
+		); err != nil {
 			fmt.Fprintln(os.Stderr, "matrix:", err)
 			code = 1
 		}
