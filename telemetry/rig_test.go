@@ -109,21 +109,13 @@ func (x *exported) values(m metricdata.Metrics) map[string]float64 {
 	values := make(map[string]float64)
 	switch d := m.Data.(type) {
 	case metricdata.Sum[int64]:
-		for _, p := range d.DataPoints {
-			values[label(p.Attributes)] = float64(p.Value)
-		}
+		take(values, d.DataPoints)
 	case metricdata.Sum[float64]:
-		for _, p := range d.DataPoints {
-			values[label(p.Attributes)] = p.Value
-		}
+		take(values, d.DataPoints)
 	case metricdata.Gauge[int64]:
-		for _, p := range d.DataPoints {
-			values[label(p.Attributes)] = float64(p.Value)
-		}
+		take(values, d.DataPoints)
 	case metricdata.Gauge[float64]:
-		for _, p := range d.DataPoints {
-			values[label(p.Attributes)] = p.Value
-		}
+		take(values, d.DataPoints)
 	case metricdata.Histogram[float64]:
 		for _, p := range d.DataPoints {
 			values[label(p.Attributes)] = float64(p.Count)
@@ -132,6 +124,12 @@ func (x *exported) values(m metricdata.Metrics) map[string]float64 {
 		x.t.Fatalf("%s is a %T", m.Name, d)
 	}
 	return values
+}
+
+func take[N int64 | float64](values map[string]float64, points []metricdata.DataPoint[N]) {
+	for _, p := range points {
+		values[label(p.Attributes)] = float64(p.Value)
+	}
 }
 
 func label(set attribute.Set) string {
