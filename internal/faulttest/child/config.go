@@ -44,9 +44,10 @@ type Config struct {
 	// Dir is where the child logs. Required.
 	Dir string
 
-	// Outbox is the database of the producer, the relay and the janitor. Required by them.
+	// Outbox is the database of the producer, the relay and the janitor, with a password. The user is
+	// the role's own: see [Role.Login]. Required by them.
 	Outbox string
-	// Inbox is the database of the consumer. Required by it.
+	// Inbox is the database of the consumer, likewise. Required by it.
 	Inbox string
 	// AMQP is the broker. Required by relays and consumers.
 	AMQP string

@@ -169,7 +169,7 @@ func (s *service) work(ctx context.Context) error {
 func (s *service) build(ctx context.Context) (closers []func(), err error) {
 	c := &s.cfg
 	if c.has(Consumer) {
-		store, closePool, err := s.open(ctx, c.Inbox)
+		store, closePool, err := s.open(ctx, c.Inbox, Consumer.Login())
 		if err != nil {
 			return closers, err
 		}
@@ -185,7 +185,7 @@ func (s *service) build(ctx context.Context) (closers []func(), err error) {
 	if !c.has(Producer) && !c.has(Relay) && !c.has(Janitor) {
 		return closers, nil
 	}
-	store, closePool, err := s.open(ctx, c.Outbox)
+	store, closePool, err := s.open(ctx, c.Outbox, c.outboxLogin())
 	if err != nil {
 		return closers, err
 	}
@@ -194,8 +194,12 @@ func (s *service) build(ctx context.Context) (closers []func(), err error) {
 	return append(closers, more...), err
 }
 
-// open returns a store on a database. It does not need the database to answer.
-func (s *service) open(ctx context.Context, url string) (*store, func(), error) {
+// open returns a store on a database, for a user. It does not need the database to answer.
+func (s *service) open(ctx context.Context, url, user string) (*store, func(), error) {
+	url, err := loggedIn(url, user)
+	if err != nil {
+		return nil, nil, err
+	}
 	cfg, err := pgxpool.ParseConfig(url)
 	if err != nil {
 		return nil, nil, err

@@ -62,7 +62,8 @@ CREATE TABLE totals (
     PRIMARY KEY (consumer, key)
 ) WITH (fillfactor = 50);`
 
-// Install creates the tables of the library and of the service.
+// Install creates the tables of the library and of the service, as their owner, and gives every
+// [Role] what it needs of them. The roles' logins must be there: see [CreateLogins].
 func Install(ctx context.Context, url string) error {
 	pool, err := pgxpool.New(ctx, url)
 	if err != nil {
@@ -74,6 +75,9 @@ func Install(ctx context.Context, url string) error {
 	}
 	if _, err := pool.Exec(ctx, Schema); err != nil {
 		return fmt.Errorf("tables of the service: %w", err)
+	}
+	if _, err := pool.Exec(ctx, Grants()); err != nil {
+		return fmt.Errorf("rights of the roles: %w", err)
 	}
 	return nil
 }

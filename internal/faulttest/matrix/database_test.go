@@ -86,10 +86,8 @@ var refusals = map[string]refusal{
 		reconnect: true,
 	},
 	"no permission": {
-		begin: []string{`ALTER TABLE boxpair.outbox_events OWNER TO postgres`, `ALTER TABLE boxpair.inbox OWNER TO postgres`,
-			`ALTER TABLE boxpair.outbox_queue OWNER TO postgres`},
-		end: []string{`ALTER TABLE boxpair.outbox_events OWNER TO service`, `ALTER TABLE boxpair.inbox OWNER TO service`,
-			`ALTER TABLE boxpair.outbox_queue OWNER TO service`},
+		begin: []string{`REVOKE ALL ON ALL TABLES IN SCHEMA boxpair FROM ` + strings.Join(child.Logins(), ", ")},
+		end:   []string{child.Grants()},
 	},
 }
 
@@ -217,7 +215,7 @@ func TestTimeoutsOfStatementsAndLocksAreNoFailures(t *testing.T) {
 		} {
 			cell(t, setting+"/"+string(c.point), calm, system.Config{}, func(t *testing.T, r *rig) {
 				db := r.database(c.point)
-				r.admin(db, `ALTER ROLE service IN DATABASE {db} SET `+setting+` = '150ms'`)
+				r.admin(db, `ALTER ROLE `+victim(c.point).Login()+` IN DATABASE {db} SET `+setting+` = '150ms'`)
 				v := r.at(c.point)
 				tx := r.begin(db)
 				for _, table := range c.tables {
@@ -342,7 +340,7 @@ func TestIdleTransactionThatIsEndedIsRunAgain(t *testing.T) {
 	for _, p := range []fault.Point{fault.P3, fault.C6} {
 		cell(t, string(p), calm, system.Config{}, func(t *testing.T, r *rig) {
 			if p == fault.P3 {
-				r.admin(r.OutboxDB, `ALTER ROLE service IN DATABASE {db} SET idle_in_transaction_session_timeout = '300ms'`)
+				r.admin(r.OutboxDB, `ALTER ROLE `+victim(p).Login()+` IN DATABASE {db} SET idle_in_transaction_session_timeout = '300ms'`)
 			}
 			v := r.at(p, func(c *child.Config) { c.Timeout = 500 * time.Millisecond })
 			r.eventually("the end of the idle transaction", func() (bool, error) {

@@ -50,7 +50,7 @@ func TestProducerStoppedInItsTransactionBlocksOthersForATimeOnly(t *testing.T) {
 	for _, p := range pointsOf(child.Producer) {
 		cell(t, string(p), calm, system.Config{}, func(t *testing.T, r *rig) {
 			ok(t, r.Servers.Postgres.Exec(r.ctx,
-				"ALTER ROLE service IN DATABASE "+r.OutboxDB+" SET idle_in_transaction_session_timeout = '500ms'"))
+				"ALTER ROLE "+child.Producer.Login()+" IN DATABASE "+r.OutboxDB+" SET idle_in_transaction_session_timeout = '500ms'"))
 			zombie := r.chain(child.Producer, string(p)+"=stop"+nth)[child.Producer]
 			ok(t, zombie.Fault(r.within(), 1))
 			second := r.start(child.Producer, "", named("second"), func(c *child.Config) { c.Producer = "q" })

@@ -9,8 +9,8 @@
 //
 // The servers are those of internal/testenv/service: installed binaries on private
 // ports, in a directory of their own. Each has, besides its administrator, the user
-// [User] with the password [Password], which is to be seen nowhere: programs under
-// test log in with it.
+// [User] with the password [Password], which is to be seen nowhere. On RabbitMQ programs under
+// test log in with it; on PostgreSQL it owns what they use, and they have roles of their own.
 //
 // What is done to a server is done to everybody on it. Methods of one server may be
 // called from several goroutines; they take turns.

@@ -65,7 +65,7 @@ func (p *Postgres) Close() error {
 	return errors.Join(errs...)
 }
 
-// URL is the address of a database for [User].
+// URL is the address of a database for [User], its owner.
 func (p *Postgres) URL(database string) string { return p.address(database, User, Password) }
 
 // Addr is where the server listens.
@@ -132,7 +132,8 @@ func (p *Postgres) Reset(ctx context.Context, name string) error {
 	return p.Exec(ctx, "ALTER SYSTEM RESET "+name, "SELECT pg_reload_conf()")
 }
 
-// Terminate ends the backends of [User] in a database, and tells how many there were.
+// Terminate ends the backends of a database that are not the superuser's, and tells how many there
+// were.
 func (p *Postgres) Terminate(ctx context.Context, database string) (n int, err error) {
 	conn, err := pgx.Connect(ctx, p.AdminURL("postgres"))
 	if err != nil {
@@ -140,7 +141,7 @@ func (p *Postgres) Terminate(ctx context.Context, database string) (n int, err e
 	}
 	defer conn.Close(context.WithoutCancel(ctx))
 	err = conn.QueryRow(ctx, `SELECT count(*) FILTER (WHERE pg_terminate_backend(pid))
-		FROM pg_stat_activity WHERE datname = $1 AND usename = $2`, database, User).Scan(&n)
+		FROM pg_stat_activity WHERE datname = $1 AND usename <> current_user`, database).Scan(&n)
 	return n, err
 }
 

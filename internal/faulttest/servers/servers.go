@@ -7,8 +7,8 @@ import (
 	"sync"
 )
 
-// User is whom programs under test log in as, and Password is that user's
-// password on both servers, a canary.
+// User is whom programs under test log in to RabbitMQ as, and who owns their databases
+// on PostgreSQL. Password is the password of every user on both servers, a canary.
 const (
 	User     = "service"
 	Password = "canary-password"

@@ -166,11 +166,11 @@ func (s *System) Switch() error {
 	return errors.Join(s.Outbox.Move(to), s.Inbox.Move(to))
 }
 
-// archive keeps what is inserted into the log of the outbox, in the same transaction.
+// archive keeps what is inserted into the log of the outbox, in the same transaction. Those who insert
+// have no right to it.
 const archive = `
 CREATE TABLE archive (LIKE boxpair.outbox_events);
-ALTER TABLE archive OWNER TO ` + servers.User + `;
-CREATE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO archive SELECT NEW.*; RETURN NULL; END $$;
+CREATE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$ BEGIN INSERT INTO archive SELECT NEW.*; RETURN NULL; END $$;
 CREATE TRIGGER keep AFTER INSERT ON boxpair.outbox_events FOR EACH ROW EXECUTE FUNCTION keep()`
 
 // log is the table that holds all events of the outbox.
@@ -185,7 +185,9 @@ func (s *System) log() string {
 func prepare(ctx context.Context, p *servers.Postgres) error {
 	made, _ := templates.LoadOrStore(p, sync.OnceValue(func() error {
 		ctx := context.WithoutCancel(ctx)
-		if err := p.Exec(ctx, "CREATE DATABASE "+template+" TEMPLATE template0 OWNER "+servers.User); err != nil {
+		statements := append(child.CreateLogins(servers.Password),
+			"CREATE DATABASE "+template+" TEMPLATE template0 OWNER "+servers.User)
+		if err := p.Exec(ctx, statements...); err != nil {
 			return err
 		}
 		return child.Install(ctx, p.URL(template))
