@@ -128,7 +128,7 @@ func (f *fakeEvents) Transact(ctx context.Context, fn func(context.Context, *fak
 
 func (f *fakeEvents) Retryable(err error) bool { return errors.Is(err, errConflictOfTransactions) }
 
-func (f *fakeEvents) Notify(context.Context) error {
+func (f *fakeEvents) Notify(context.Context, string) error {
 	if f.notified == nil {
 		return producer.ErrNoSignal
 	}

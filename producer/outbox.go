@@ -113,6 +113,7 @@ func (c Config) withDefaults() (Config, error) {
 type Outbox[TX any] struct {
 	store  Store[TX]
 	cfg    Config
+	id     string // tells this outbox from all others, in any process
 	local  signal // relays in this process
 	remote signal // the wake-up of relays in others
 }
@@ -126,7 +127,7 @@ func New[TX any](store Store[TX], cfg Config) (*Outbox[TX], error) {
 	if err != nil {
 		return nil, fmt.Errorf("producer config: %w", err)
 	}
-	return &Outbox[TX]{store: store, cfg: cfg}, nil
+	return &Outbox[TX]{store: store, cfg: cfg, id: uuid.NewString()}, nil
 }
 
 // Name returns the producer's name.
@@ -255,7 +256,7 @@ func (o *Outbox[TX]) Run(ctx context.Context) error {
 func (o *Outbox[TX]) notify(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, notifyTimeout)
 	defer cancel()
-	return o.store.Notify(ctx)
+	return o.store.Notify(ctx, o.id)
 }
 
 func (o *Outbox[TX]) newWriter(tx TX) *Writer[TX] {

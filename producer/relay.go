@@ -51,7 +51,7 @@ type Relay struct {
 	store     RelayStore
 	publisher message.Publisher
 	cfg       RelayConfig
-	subscribe func() (<-chan struct{}, func())
+	wakes     wakes
 
 	mu   sync.Mutex
 	loop *relayLoop // nil when it does not run
@@ -80,15 +80,29 @@ func NewRelay[TX any](outbox *Outbox[TX], publisher message.Publisher, cfg Relay
 	if cfg.Logger == nil {
 		cfg.Logger = outbox.cfg.Logger
 	}
-	return newRelay(outbox.store, outbox.local.subscribe, publisher, cfg)
+	return newRelay(outbox.store, wakes{&outbox.local, outbox.id}, publisher, cfg)
 }
 
 // NewStandaloneRelay returns a relay for a process that writes no events; see [NewRelay]. It does no I/O.
 func NewStandaloneRelay(store RelayStore, publisher message.Publisher, cfg RelayConfig) (*Relay, error) {
-	return newRelay(store, func() (<-chan struct{}, func()) { return nil, func() {} }, publisher, cfg)
+	return newRelay(store, wakes{}, publisher, cfg)
 }
 
-func newRelay(store RelayStore, subscribe func() (<-chan struct{}, func()), publisher message.Publisher, cfg RelayConfig) (*Relay, error) {
+// wakes is how a relay hears of the commits of an outbox in its process, which it is also told of
+// by the store's signal.
+type wakes struct {
+	signal *signal // nil: there is no outbox
+	id     string  // of the outbox
+}
+
+func (w wakes) subscribe() (<-chan struct{}, func()) {
+	if w.signal == nil {
+		return nil, func() {}
+	}
+	return w.signal.subscribe()
+}
+
+func newRelay(store RelayStore, wakes wakes, publisher message.Publisher, cfg RelayConfig) (*Relay, error) {
 	cfg, err := cfg.withDefaults()
 	if store == nil {
 		err = errors.Join(err, errors.New("store is nil"))
@@ -99,7 +113,7 @@ func newRelay(store RelayStore, subscribe func() (<-chan struct{}, func()), publ
 	if err != nil {
 		return nil, fmt.Errorf("relay config: %w", err)
 	}
-	return &Relay{store: store, publisher: publisher, cfg: cfg, subscribe: subscribe}, nil
+	return &Relay{store: store, publisher: publisher, cfg: cfg, wakes: wakes}, nil
 }
 
 // Name returns the relay's name among the relays of its outbox.
@@ -124,10 +138,11 @@ func (r *Relay) RunOnce(ctx context.Context) (Report, error) {
 }
 
 func (r *Relay) run(ctx context.Context, once bool) (Report, error) {
-	woken, unsubscribe := r.subscribe()
+	woken, unsubscribe := r.wakes.subscribe()
 	defer unsubscribe()
 	out := r.newOutput()
 	loop := newRelayLoop(r.store, out.sender, r.cfg, woken, once)
+	loop.known = r.wakes.id
 	if err := r.begin(loop); err != nil {
 		return Report{}, err
 	}

@@ -335,11 +335,11 @@ func (f *fakeStore) take(shard int, seq, round int64) bool {
 	return true
 }
 
-func (f *fakeStore) Listen(ctx context.Context, _ func()) error {
+func (f *fakeStore) Listen(ctx context.Context, _ func(string)) error {
 	return ErrNoSignal
 }
 
-func (f *fakeStore) Notify(context.Context) error { return ErrNoSignal }
+func (f *fakeStore) Notify(context.Context, string) error { return ErrNoSignal }
 
 var _ RelayStore = (*fakeStore)(nil)
 

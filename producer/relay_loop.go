@@ -23,6 +23,7 @@ type relayLoop struct {
 	cfg    RelayConfig
 	once   bool
 	woken  <-chan struct{}
+	known  string // the outbox that woken is of, or ""
 
 	origin time.Time // of the core's time
 	box    mailbox
@@ -168,7 +169,7 @@ func (l *relayLoop) execute(ctx context.Context, cl *call) {
 func (l *relayLoop) listen(ctx context.Context) {
 	for fails := 0; ; fails++ {
 		began := time.Now()
-		err := l.store.Listen(ctx, l.box.wake)
+		err := l.store.Listen(ctx, l.told)
 		if ctx.Err() != nil || errors.Is(err, ErrNoSignal) {
 			return
 		}
@@ -180,6 +181,14 @@ func (l *relayLoop) listen(ctx context.Context) {
 			return
 		}
 		l.box.wake() // for what was committed meanwhile
+	}
+}
+
+// told passes a wake-up on, unless it is of commits that this relay has heard of before: to look for them again
+// would use up what wake-ups may cost, and have the next ones wait.
+func (l *relayLoop) told(from string) {
+	if from == "" || from != l.known {
+		l.box.wake()
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -73,7 +74,7 @@ func realStore() *fakeStore {
 
 func relayOn(t *testing.T, f RelayStore, signal *signal, publisher message.Publisher, cfg RelayConfig) *Relay {
 	t.Helper()
-	r, err := newRelay(f, signal.subscribe, publisher, cfg)
+	r, err := newRelay(f, wakes{signal, "local"}, publisher, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -319,11 +320,11 @@ func TestMessagesOfATakeOverSayThatTheyAreRedelivered(t *testing.T) {
 // listened is a store with a signal between processes that breaks.
 type listened struct {
 	*fakeStore
-	listens chan func()
+	listens chan func(from string)
 	broken  chan error
 }
 
-func (l *listened) Listen(ctx context.Context, woken func()) error {
+func (l *listened) Listen(ctx context.Context, woken func(string)) error {
 	l.listens <- woken
 	select {
 	case err := <-l.broken:
@@ -336,7 +337,7 @@ func (l *listened) Listen(ctx context.Context, woken func()) error {
 func TestARelayListensAgainAfterTheSignalBroke(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		l := &listened{realStore(), make(chan func(), 10), make(chan error)}
+		l := &listened{realStore(), make(chan func(string), 10), make(chan error)}
 		sender := &fakeSender{}
 		stop := running(t, relayOn(t, l, &signal{}, sender, RelayConfig{PollMax: time.Hour}))
 		<-l.listens
@@ -344,7 +345,7 @@ func TestARelayListensAgainAfterTheSignalBroke(t *testing.T) {
 		woken := <-l.listens
 		time.Sleep(10 * time.Minute)
 		l.add("topic", "key")
-		woken()
+		woken("other")
 		synctest.Wait()
 		if n := len(sender.messages()); n != 1 {
 			t.Errorf("%d sent", n)
@@ -356,6 +357,30 @@ func TestARelayListensAgainAfterTheSignalBroke(t *testing.T) {
 		if len(l.listens) != 0 {
 			t.Error("a relay that polls only has listened")
 		}
+	})
+}
+
+// What a relay hears of in its process reaches it once more as a signal. To look twice for each commit would have
+// every second look wait, since wake-ups may bring one look per PollMin.
+func TestARelayLooksOnceForACommitThatItHearsOfTwice(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l := &listened{realStore(), make(chan func(string), 1), make(chan error)}
+		sender, local := &fakeSender{}, &signal{}
+		stop := running(t, relayOn(t, l, local, sender, RelayConfig{PollMin: 5 * time.Millisecond}))
+		told := <-l.listens
+		time.Sleep(time.Minute)
+		for i := range 500 {
+			l.add("topic", "key-"+strconv.Itoa(i))
+			local.send()
+			synctest.Wait()
+			if n := len(sender.messages()); n != i+1 {
+				t.Fatalf("%d sent at once, want %d", n, i+1)
+			}
+			told("local")
+			time.Sleep(5 * time.Millisecond)
+		}
+		stop()
 	})
 }
 

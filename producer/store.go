@@ -277,13 +277,14 @@ type RelayStore interface {
 	Sent(ctx context.Context, relay string, lease Lease, seqs []int64) (lost bool, err error)
 
 	// Listen blocks until ctx ends and calls woken for each wake-up sent by
-	// [RelayStore.Notify], from any process; woken does not block. It returns
+	// [RelayStore.Notify], from any process, with what that was told; woken does not block. It returns
 	// [ErrNoSignal] at once if the store has no such signal, and any other error
 	// when the connection is gone; the caller listens again then.
-	Listen(ctx context.Context, woken func()) error
-	// Notify wakes the relays that listen, in any process. It is called after
-	// commits, never within a transaction of the user's.
-	Notify(ctx context.Context) error
+	Listen(ctx context.Context, woken func(from string)) error
+	// Notify wakes the relays that listen, in any process. from names who has committed, in at most
+	// 255 bytes, so that a relay that knows already can tell. It is called after commits, never
+	// within a transaction of the user's.
+	Notify(ctx context.Context, from string) error
 }
 
 // Filter selects parked events. Zero fields select all.

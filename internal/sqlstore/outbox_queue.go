@@ -100,10 +100,10 @@ func (s *Store) Writers(context.Context) ([]string, error) { return nil, nil }
 
 // Listen returns [producer.ErrNoSignal]: relays in other processes poll, and those
 // in this one are woken by their outbox.
-func (s *Store) Listen(context.Context, func()) error { return producer.ErrNoSignal }
+func (s *Store) Listen(context.Context, func(string)) error { return producer.ErrNoSignal }
 
 // Notify returns [producer.ErrNoSignal].
-func (s *Store) Notify(context.Context) error { return producer.ErrNoSignal }
+func (s *Store) Notify(context.Context, string) error { return producer.ErrNoSignal }
 
 // FetchKey reads queue rows of one key. It leaves missing events out, since their key is not known.
 func (s *Store) FetchKey(ctx context.Context, shard int, key string, from int64, limit int) ([]producer.Queued, error) {

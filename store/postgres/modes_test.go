@@ -23,7 +23,7 @@ type pooledStore struct {
 	direct *postgres.Store
 }
 
-func (p pooledStore) Listen(ctx context.Context, woken func()) error {
+func (p pooledStore) Listen(ctx context.Context, woken func(string)) error {
 	return p.direct.Listen(ctx, woken)
 }
 

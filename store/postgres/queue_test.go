@@ -225,7 +225,7 @@ func TestListenEndsWithItsConnectionAndItsContext(t *testing.T) {
 		func(pid int32) { r.exec("SELECT pg_terminate_backend($1)", pid) },
 		func(int32) { cancel() },
 	} {
-		listening := r.async(func() error { return r.Listen(ctx, func() {}) })
+		listening := r.async(func() error { return r.Listen(ctx, func(string) {}) })
 		var pid int32
 		r.eventually("LISTEN", func() bool {
 			pid = value[int32](r, listener)
@@ -246,13 +246,13 @@ func TestSignalReachesOtherOutboxesNot(t *testing.T) {
 	woken := make(chan struct{}, 1)
 	ctx, cancel := context.WithCancel(r.ctx())
 	listening := r.async(func() error {
-		return other.Listen(ctx, func() { woken <- struct{}{} })
+		return other.Listen(ctx, func(string) { woken <- struct{}{} })
 	})
 	r.eventually("LISTEN", func() bool {
 		return value[int](r, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'LISTEN%'`) == 1
 	})
-	r.ok(r.Notify(r.ctx()))
-	r.ok(other.Notify(r.ctx()))
+	r.ok(r.Notify(r.ctx(), ""))
+	r.ok(other.Notify(r.ctx(), ""))
 	<-woken
 	cancel()
 	_ = r.result(listening)

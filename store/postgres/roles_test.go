@@ -99,7 +99,9 @@ type outboxParts struct {
 }
 
 // Notify is what a producer does after its commits.
-func (o *outboxParts) Notify(ctx context.Context) error { return o.producerRole.Notify(ctx) }
+func (o *outboxParts) Notify(ctx context.Context, from string) error {
+	return o.producerRole.Notify(ctx, from)
+}
 
 func (o *outboxParts) Stats(ctx context.Context) (producer.Stats, error) { return o.monitor.Stats(ctx) }
 

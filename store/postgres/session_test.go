@@ -84,8 +84,8 @@ func (i insistent) Undefer(ctx context.Context, relay string, leases []producer.
 }
 
 // Notify is what a producer does after its commits.
-func (i insistent) Notify(ctx context.Context) error {
-	return i.Store.(*postgres.Store).Notify(ctx)
+func (i insistent) Notify(ctx context.Context, from string) error {
+	return i.Store.(*postgres.Store).Notify(ctx, from)
 }
 
 // TestContractHoldsInForeignSessions runs what has to do with times, texts and bytes, some in each.

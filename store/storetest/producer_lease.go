@@ -225,7 +225,10 @@ func heartbeats[TX any](o *outbox[TX]) {
 func signalWakes[TX any](o *outbox[TX]) {
 	woken := make(chan struct{}, 1)
 	listening := o.async(func() error {
-		return o.Store.Listen(o.ctx(), func() {
+		return o.Store.Listen(o.ctx(), func(from string) {
+			if from != "me" {
+				o.Errorf("was told of %q", from)
+			}
 			select {
 			case woken <- struct{}{}:
 			default:
@@ -233,7 +236,7 @@ func signalWakes[TX any](o *outbox[TX]) {
 		})
 	})
 	o.eventually("wake-up", func() bool { // what was sent before it listened is lost
-		if err := o.Store.Notify(o.ctx()); err != nil && !errors.Is(err, producer.ErrNoSignal) {
+		if err := o.Store.Notify(o.ctx(), "me"); err != nil && !errors.Is(err, producer.ErrNoSignal) {
 			o.Fatal(err)
 		}
 		select {
