@@ -125,7 +125,7 @@ func FuzzEvent(f *testing.F) {
 		}
 		w := &Writer[struct{}]{outbox: &Outbox[struct{}]{cfg: c}}
 		e.Random, e.Source = true, ""
-		r, err := w.record(&e)
+		r, err := w.record(&e, time.Now())
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -180,10 +180,10 @@ func (w *Writer[TX]) Savepoint(ctx context.Context, fn func(ctx context.Context,
 
 // records makes events ready to be stored, all of them or none.
 func (w *Writer[TX]) records(events []Event) ([]Record, error) {
-	counted := len(w.counted)
+	counted, now := len(w.counted), time.Now()
 	records := make([]Record, len(events))
 	for i := range events {
-		record, err := w.record(&events[i])
+		record, err := w.record(&events[i], now)
 		if err != nil {
 			w.uncount(counted)
 			return nil, fmt.Errorf("event %d: %w", i, err)
@@ -193,7 +193,7 @@ func (w *Writer[TX]) records(events []Event) ([]Record, error) {
 	return records, nil
 }
 
-func (w *Writer[TX]) record(e *Event) (Record, error) {
+func (w *Writer[TX]) record(e *Event, now time.Time) (Record, error) {
 	if err := w.outbox.cfg.validate(e); err != nil {
 		return Record{}, err
 	}
@@ -211,7 +211,7 @@ func (w *Writer[TX]) record(e *Event) (Record, error) {
 		w.inherit(&r.Event)
 	}
 	if r.OccurredAt.IsZero() {
-		r.OccurredAt = time.Now()
+		r.OccurredAt = now
 	}
 	r.Digest = transport.ContentDigest(&r.Event)
 	r.Shard = idgen.Shard(e.Key, id)

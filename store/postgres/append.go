@@ -49,6 +49,19 @@ var appendEvent = appendStatement(`(
             $20::timestamptz AS occurred_at, $21::integer AS resend_seconds
     ) AS r`, "\n")
 
+// appendAlike is appendEvents for events that differ in no more than most written together do: what is the same
+// in all of them is not sent and taken apart for each.
+var appendAlike = appendStatement(`(
+        SELECT u.*, $12::text AS type, $13::text AS producer, $14::integer AS schema_version, $15::text AS content_type,
+            $16::text AS headers, $17::text AS correlation_id, $18::text AS traceparent, $19::text AS tracestate,
+            $20::timestamptz AS occurred_at, $21::integer AS resend_seconds
+        FROM unnest(
+            $3::uuid[], $4::bytea[], $5::smallint[], $6::text[], $7::text[], $8::text[], $9::bigint[], $10::integer[], $11::bytea[]
+        ) WITH ORDINALITY AS u (dispatch_id, digest, shard, topic, key, source, version, index, payload, n)
+    ) AS r`, `
+    ORDER BY r.n
+`)
+
 // appendDeferred is appendEvents with times before when events are not sent, and a row elsewhere than in the
 // queue for those whose time is not over. It is apart so that others do not pay for it. The keys come from the
 // arguments, since producers may not read them in the log, and by an object, since a join of arrays may be planned
@@ -101,7 +114,8 @@ const tellKnown = "SELECT writer.mine, ARRAY(SELECT dispatch_id FROM written) FR
 // appendAtCommit are the statements that are sent together with the COMMIT. It would be carried out whatever a
 // statement before it returned, so another writer's events have to be an error of the statement.
 var appendAtCommit = map[*template]*template{
-	appendEvents: failing(appendEvents), appendEvent: failing(appendEvent), appendDeferred: failing(appendDeferred),
+	appendEvents: failing(appendEvents), appendEvent: failing(appendEvent), appendAlike: failing(appendAlike),
+	appendDeferred: failing(appendDeferred),
 }
 
 func failing(t *template) *template {
@@ -139,6 +153,8 @@ func (s *Store) appending(tx pgx.Tx, writer uuid.UUID, records []producer.Record
 	switch {
 	case len(records) == 1 && c.due == nil:
 		t, args = appendEvent, c.single(args)
+	case len(records) >= leanFrom && described(tx) && c.due == nil && alike(records):
+		t, args = appendAlike, c.alike(args)
 	case len(records) >= leanFrom && described(tx):
 		args = c.lean(args)
 	default:
@@ -258,6 +274,28 @@ func (c *columns) lean(args []any) []any {
 		leanTexts(c.kind), leanTexts(c.producer), leanTexts(c.source), leanInts(c.version), c.index,
 		c.schemaVersion, leanTexts(c.contentType), leanTexts(c.headers), leanByteas(c.payload), leanTexts(c.correlation),
 		leanTexts(c.traceParent), leanTexts(c.traceState), leanValues(c.occurred), c.resend)
+}
+
+// alike tells whether [columns.alike] is enough for records.
+func alike(records []producer.Record) bool {
+	first := &records[0]
+	for i := range records {
+		if r := &records[i]; r.Type != first.Type || r.Producer != first.Producer || r.SchemaVersion != first.SchemaVersion ||
+			r.ContentType != first.ContentType || len(r.Headers) > 0 || r.CorrelationID != first.CorrelationID ||
+			r.TraceParent != first.TraceParent || r.TraceState != first.TraceState ||
+			!r.OccurredAt.Equal(first.OccurredAt) || r.ResendFor != first.ResendFor {
+			return false
+		}
+	}
+	return true
+}
+
+// alike appends the columns that differ, and of the others the value that is everywhere the same.
+func (c *columns) alike(args []any) []any {
+	return append(args, leanValues(c.id), leanByteas(c.digest), c.shard, leanTexts(c.topic), leanTexts(c.key),
+		leanTexts(c.source), leanInts(c.version), c.index, leanByteas(c.payload),
+		c.kind[0], c.producer[0], c.schemaVersion[0], c.contentType[0], c.headers[0], c.correlation[0], c.traceParent[0],
+		c.traceState[0], c.occurred[0], c.resend[0])
 }
 
 func (c *columns) set(i int, r *producer.Record) error {

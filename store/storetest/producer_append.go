@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"fmt"
 	"reflect"
 	"slices"
 	"strings"
@@ -17,6 +18,7 @@ func contains(s, part string) bool { return strings.Contains(s, part) }
 func appendTests[TX any]() []outboxTest[TX] {
 	return []outboxTest[TX]{
 		{fact: "event comes back as it was written", run: eventComesBack[TX]},
+		{fact: "many events come back as they were written, in their order", run: manyComeBack[TX]},
 		{fact: "stamp is the time of writing and the same in every copy", run: stampIsTime[TX]},
 		{fact: "event is queued once its transaction is committed", run: queuedOnCommit[TX]},
 		{fact: "rolled-back event is not there", run: rolledBackIsGone[TX]},
@@ -226,4 +228,56 @@ func writerPerTransaction[TX any](o *outbox[TX]) {
 	o.appendIn(tx, uuid.New(), r)
 	o.commit(tx)
 	o.expectQueue(append(all, r)...)
+}
+
+// manyComeBack: events that are written together differ in nothing but their content, or in any one field besides.
+func manyComeBack[TX any](o *outbox[TX]) {
+	differ := []func(r *producer.Record){
+		func(*producer.Record) {},
+		func(r *producer.Record) { r.Topic = "other" },
+		func(r *producer.Record) { r.Type = "other" },
+		func(r *producer.Record) { r.Producer = "other" },
+		func(r *producer.Record) { r.Source = "other" },
+		func(r *producer.Record) { r.Version, r.Index = 8, 9 },
+		func(r *producer.Record) { r.SchemaVersion = 10 },
+		func(r *producer.Record) { r.ContentType = "text/plain" },
+		func(r *producer.Record) { r.Headers = map[string]string{"name": "value"} },
+		func(r *producer.Record) { r.CorrelationID = "other" },
+		func(r *producer.Record) { r.TraceParent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01" },
+		func(r *producer.Record) { r.TraceState = "a=b" },
+		func(r *producer.Record) { r.OccurredAt = r.OccurredAt.Add(time.Hour) },
+		func(r *producer.Record) { r.ResendFor = time.Hour },
+	}
+	for _, change := range differ {
+		var all []producer.Record
+		for i := range 40 {
+			r := record(fmt.Sprint("key-", i), fmt.Sprint(i))
+			if i == 30 {
+				change(&r)
+				r.Digest = transport.ContentDigest(&r.Event)
+			}
+			all = append(all, r)
+		}
+		want := len(o.queue()) + len(all)
+		o.write(all[:35]...)
+		for i, known := range o.write(all...) {
+			if known != (i < 35) {
+				o.Errorf("event %d: known is %v", i, known)
+			}
+		}
+		got := o.queue()
+		if len(got) != want {
+			o.Fatalf("%d events are queued, want %d", len(got), want)
+		}
+		for i, q := range got[want-len(all):] {
+			r := &all[i]
+			if !q.OccurredAt.Equal(r.OccurredAt) || r.ResendFor > 0 && q.ResendUntil.Sub(q.Stamp) != r.ResendFor {
+				o.Errorf("event %d: times are %v, %v, %v", i, q.OccurredAt, q.Stamp, q.ResendUntil)
+			}
+			q.OccurredAt, q.Stamp, q.ResendUntil, q.ResendFor = r.OccurredAt, r.Stamp, r.ResendUntil, r.ResendFor
+			if !reflect.DeepEqual(q.Record, *r) {
+				o.Errorf("event came back as\n%+v, was written as\n%+v", q.Record, *r)
+			}
+		}
+	}
 }
