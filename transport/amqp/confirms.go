@@ -12,10 +12,15 @@ import (
 	"github.com/boxpair/boxpair/transport"
 )
 
-// sweepInterval is how long the judge waits for the oldest confirm before it
-// looks at all of them. Confirms come in nearly the order of the publishes; when
-// one is missing, as from a queue without a leader, the others go on.
-const sweepInterval = 5 * time.Millisecond
+const (
+	// sweepInterval is how long the judge waits for the oldest confirm before it
+	// looks at all of them. Confirms come in nearly the order of the publishes; when
+	// one is missing, as from a queue without a leader, the others go on.
+	sweepInterval = 5 * time.Millisecond
+	// sweepsLeftOut is how many times in a row it does not look at all of them, since the oldest one is
+	// another each time. What is overdue is seen so much later.
+	sweepsLeftOut = 20
+)
 
 // confirmChannel is one instance of a channel in confirm mode and what is
 // unconfirmed on it. Delivery tags mean nothing beyond it. Its fields are guarded
@@ -129,9 +134,13 @@ func (p *Publisher) judge(c *confirmChannel, blocked <-chan amqp091.Blocking) {
 	defer timer.Stop()
 	armed, ended, closing := true, c.ended, p.closing
 	var closeBy time.Time
+	var sweeps sweeps
 	for {
 		p.mu.Lock()
-		first := c.first
+		first, oldest := c.first, ""
+		if first != nil {
+			oldest = first.seq
+		}
 		p.mu.Unlock()
 		if first == nil && (ended == nil || closing == nil) {
 			return
@@ -148,7 +157,7 @@ func (p *Publisher) judge(c *confirmChannel, blocked <-chan amqp091.Blocking) {
 		select {
 		case <-confirmed:
 		case <-timer.C:
-			armed, all = false, true
+			armed, all = false, sweeps.due(oldest)
 		case <-p.nudge:
 		case b, ok := <-blocked:
 			if !ok {
@@ -171,6 +180,23 @@ func (p *Publisher) judge(c *confirmChannel, blocked <-chan amqp091.Blocking) {
 		}
 		p.settle(c, all)
 	}
+}
+
+// sweeps tells when to look at all slots. While confirms come in their order there is nothing to be found, and a
+// look at a full window takes as long as to judge a hundred messages.
+type sweeps struct {
+	oldest  string // seq of the oldest slot, the last time
+	leftOut int
+}
+
+func (s *sweeps) due(oldest string) bool {
+	if oldest != s.oldest && s.leftOut < sweepsLeftOut {
+		s.oldest = oldest
+		s.leftOut++
+		return false
+	}
+	s.oldest, s.leftOut = oldest, 0
+	return true
 }
 
 // end notes why c was closed.
