@@ -103,17 +103,3 @@ func TestNothingIsChangedUnlessItIsSelected(t *testing.T) {
 		t.Errorf("%d are dead", n)
 	}
 }
-
-func TestStatusCounts(t *testing.T) {
-	t.Parallel()
-	url, _ := plantDead(t)
-	status, out, errs := call(t, nil, "status", "-outbox", url, "-json")
-	var got outboxStatus
-	ok(t, json.Unmarshal([]byte(out), &got))
-	if status != exitOK || got.Dead != 1 || got.Pending != 0 || got.Relays != 0 {
-		t.Errorf("%d, %+v, %q", status, got, errs)
-	}
-	if status, out, _ = call(t, nil, "status", "-outbox", url); status != exitOK || !strings.Contains(out, "dead       1") {
-		t.Errorf("%d, %q", status, out)
-	}
-}

@@ -43,8 +43,8 @@ func problems(relay producer.Health, broker amqp.Health, stale time.Duration) []
 	return list
 }
 
-// health is the answer of /readyz and /healthz.
-type health struct {
+// probed is the answer of /readyz and /healthz.
+type probed struct {
 	OK       bool     `json:"ok"`
 	Problems []string `json:"problems"`
 }
@@ -53,11 +53,11 @@ type health struct {
 func serveHealth(listener net.Listener, problems func() []string, live func() bool) (stop func()) {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
-		answer(w, health{OK: live(), Problems: []string{}})
+		answer(w, probed{OK: live(), Problems: []string{}})
 	})
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
 		list := problems()
-		answer(w, health{OK: len(list) == 0, Problems: list})
+		answer(w, probed{OK: len(list) == 0, Problems: list})
 	})
 	server := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 5 * time.Second, WriteTimeout: 5 * time.Second}
 	ended := make(chan struct{})
@@ -71,7 +71,7 @@ func serveHealth(listener net.Listener, problems func() []string, live func() bo
 	}
 }
 
-func answer(w http.ResponseWriter, h health) {
+func answer(w http.ResponseWriter, h probed) {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")
 	if !h.OK {

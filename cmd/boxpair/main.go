@@ -120,7 +120,7 @@ func overview(w io.Writer) {
 		fmt.Fprintf(w, "  %-20s %s\n", c.name, c.summary)
 	}
 	fmt.Fprintf(w, "  %-20s %s\n", "help", "describe a command and its settings")
-	fmt.Fprint(w, "\nExit status: 0 all is well, 1 verify has found discrepancies, 2 it could not be done.\n")
+	fmt.Fprint(w, "\nExit status: 0 all is well, 1 verify has found discrepancies or status a bad state, 2 it could not be done.\n")
 }
 
 func describe(w io.Writer, c *command) {

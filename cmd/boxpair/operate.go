@@ -34,7 +34,22 @@ type inboxOperator interface {
 type operators struct {
 	outbox  outboxOperator
 	inbox   inboxOperator
+	states  inboxStates
 	effects ledger
+}
+
+// inboxStates is what tells the state of the consumers of a store.
+type inboxStates interface {
+	InboxStats(ctx context.Context, consumer int) (consumer.Stats, error)
+	EffectStats(ctx context.Context, consumer int) (consumer.EffectStats, error)
+}
+
+// store is a store of a database, as the commands use it.
+type store[TX any] interface {
+	producer.Store[TX]
+	consumer.Store[TX]
+	inboxStates
+	ledger
 }
 
 // tool is the name under which the commands open an outbox and an inbox. Nothing is written under it.
@@ -47,28 +62,28 @@ func operate(ctx context.Context, t *target, p *places) (*operators, func(), err
 		if err != nil {
 			return nil, nil, err
 		}
-		return both(store, store, store, end)
+		return both(store, end)
 	}
 	store, end, err := openPostgres(ctx, t, p)
 	if err != nil {
 		return nil, nil, err
 	}
-	return both(store, store, store, end)
+	return both(store, end)
 }
 
 // both makes the two sides of one store.
-func both[TX any](events producer.Store[TX], messages consumer.Store[TX], effects ledger, end func()) (*operators, func(), error) {
-	outbox, err := producer.New(events, producer.Config{Name: tool})
+func both[TX any](s store[TX], end func()) (*operators, func(), error) {
+	outbox, err := producer.New(s, producer.Config{Name: tool})
 	if err != nil {
 		end()
 		return nil, nil, err
 	}
-	inbox, err := consumer.New(messages, outbox, consumer.Config{Service: tool})
+	inbox, err := consumer.New(s, outbox, consumer.Config{Service: tool})
 	if err != nil {
 		end()
 		return nil, nil, err
 	}
-	return &operators{outbox, inbox, effects}, end, nil
+	return &operators{outbox, inbox, s, s}, end, nil
 }
 
 // selection is the settings that say which parked events or messages are meant.

@@ -3,49 +3,102 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
+	"slices"
+	"strings"
 	"text/tabwriter"
 	"time"
 
+	"github.com/boxpair/boxpair/audit"
+	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/health"
 	"github.com/boxpair/boxpair/producer"
 )
 
 var status = command{
 	name:    "status",
-	summary: "show what waits in an outbox",
-	details: `Prints how many events wait, for how long the oldest, how many are parked, and how many relays are there.
+	summary: "show what waits in an outbox or an inbox, and whether that is healthy",
+	details: `Prints whether an outbox is healthy, degraded or unhealthy, and why; how many events wait, for how long the oldest,
+how many are deferred or parked, and how many relays are there. With -inbox, the same of the messages of each consumer.
 
-    boxpair status -outbox postgres://monitor@orders/shop -json`,
+    boxpair status -outbox postgres://monitor@orders/shop -json
+    boxpair status -inbox postgres://monitor@stock/stock -consumer stock/reserve -fail degraded
+
+Exit status: 0 it is well enough, 1 it is as -fail says or worse, 2 the state could not be read.`,
 	define: func(s *settings) func(context.Context, *process) (int, error) {
-		q := &selection{}
-		asJSON := false
-		s.urls(&q.outboxes, "outbox", "the database whose outbox is looked at.")
-		s.on(&asJSON, "json", "print one JSON object instead of a table.")
-		q.places.define(s)
-		return func(ctx context.Context, p *process) (int, error) {
-			if len(q.outboxes) != 1 {
-				return exitFailed, fmt.Errorf("-outbox (or %s_URL): want one, there are %d", envOf("outbox"), len(q.outboxes))
-			}
-			err := q.with(ctx, func(s *operators) error {
-				stats, err := s.outbox.Stats(ctx)
-				if err != nil {
-					return err
-				}
-				return printStats(p, &stats, asJSON)
-			})
-			if err != nil {
-				return exitFailed, err
-			}
-			return exitOK, nil
-		}
+		q := &inspection{fail: health.Unhealthy}
+		q.define(s)
+		return q.run
 	},
+}
+
+// inspection is the settings of status.
+type inspection struct {
+	selection // of its filter, only the consumer is used
+
+	thresholds health.Config
+	fail       health.State // "" for never
+	asJSON     bool
+}
+
+func (q *inspection) define(s *settings) {
+	c := &q.thresholds
+	s.urls(&q.outboxes, "outbox", "the database whose outbox is looked at.")
+	s.urls(&q.inboxes, "inbox", "the database whose inbox is looked at.")
+	s.text(&q.filter.Consumer, "consumer", "NAME", "only this consumer of the inbox, as stock/reserve. Defaults to all.")
+	s.add("fail", envOf("fail"), "STATE", "from which state on the exit status is 1: degraded, unhealthy or never. Defaults to unhealthy.", false, q.setFail)
+	s.duration(&c.DegradedAge, "degraded-age", "the age of the oldest that waits from which on the state is degraded. Defaults to 1m.")
+	s.duration(&c.UnhealthyAge, "unhealthy-age", "the age from which on the state is unhealthy. Defaults to 10m, or to -degraded-age if that is longer.")
+	s.count(&c.DegradedPending, "degraded-pending", "how many have to wait for it to be degraded. Defaults to 10000.")
+	s.count(&c.UnhealthyPending, "unhealthy-pending", "how many have to wait for it to be unhealthy. Defaults to none.")
+	s.count(&c.DegradedDead, "degraded-dead", "how many have to wait for an operator for it to be degraded. Defaults to 1.")
+	s.count(&c.UnhealthyDead, "unhealthy-dead", "how many of those for it to be unhealthy. Defaults to 100, or to -degraded-dead if that is more.")
+	s.on(&q.asJSON, "json", "print one JSON object instead of a table.")
+	q.places.define(s)
+}
+
+func (q *inspection) setFail(text string) error {
+	states := map[string]health.State{"degraded": health.Degraded, "unhealthy": health.Unhealthy, "never": ""}
+	state, known := states[text]
+	if !known {
+		return errors.New("want degraded, unhealthy or never")
+	}
+	q.fail = state
+	return nil
+}
+
+func (q *inspection) run(ctx context.Context, p *process) (int, error) {
+	check, err := health.New(q.thresholds)
+	if err != nil {
+		return exitFailed, err
+	}
+	var state health.State
+	err = q.with(ctx, func(s *operators) (err error) {
+		if len(q.inboxes) > 0 {
+			state, err = q.inbox(ctx, p.stdout, s, check)
+		} else {
+			state, err = q.outbox(ctx, p.stdout, s, check)
+		}
+		return err
+	})
+	switch {
+	case err != nil:
+		return exitFailed, err
+	case q.fail != "" && health.Worst(state, q.fail) == state:
+		return exitFound, nil
+	}
+	return exitOK, nil
 }
 
 // outboxStatus is the answer of status in JSON.
 type outboxStatus struct {
+	health.Report
 	Pending       int64   `json:"pending"`
 	PendingCapped bool    `json:"pending_capped"`
 	OldestSeconds float64 `json:"oldest_pending_seconds"`
+	Deferred      int64   `json:"deferred"`
 	Retrying      int64   `json:"retrying"`
 	Following     int64   `json:"following"`
 	Dead          int64   `json:"dead"`
@@ -53,19 +106,123 @@ type outboxStatus struct {
 	Relays        int     `json:"relays"`
 }
 
-func printStats(p *process, s *producer.Stats, asJSON bool) error {
-	if asJSON {
-		return json.NewEncoder(p.stdout).Encode(outboxStatus{
-			s.Pending, s.PendingCapped, s.OldestPending.Seconds(), s.Retrying, s.Following, s.Dead, s.Owned, s.Relays,
+// outbox prints the state of an outbox.
+func (q *inspection) outbox(ctx context.Context, out io.Writer, s *operators, check *health.Check) (health.State, error) {
+	st, err := s.outbox.Stats(ctx)
+	if err != nil {
+		return "", err
+	}
+	report := check.Outbox(st)
+	if q.asJSON {
+		return report.State, json.NewEncoder(out).Encode(outboxStatus{
+			report, st.Pending, st.PendingCapped, st.OldestPending.Seconds(), st.Deferred, st.Retrying, st.Following, st.Dead, st.Owned, st.Relays,
 		})
 	}
+	return report.State, printOutbox(out, &report, &st)
+}
+
+func printOutbox(out io.Writer, r *health.Report, s *producer.Stats) error {
 	more := ""
 	if s.PendingCapped {
 		more = " or more"
 	}
-	w := tabwriter.NewWriter(p.stdout, 0, 0, 2, ' ', 0)
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(w, "state\t%s\t%s\n", r.State, strings.Join(r.Problems, "; "))
 	fmt.Fprintf(w, "pending\t%d%s\toldest %v\n", s.Pending, more, s.OldestPending.Round(time.Millisecond))
-	fmt.Fprintf(w, "retrying\t%d\t\nfollowing\t%d\t\ndead\t%d\t\n", s.Retrying, s.Following, s.Dead)
+	fmt.Fprintf(w, "deferred\t%d\t\nretrying\t%d\t\nfollowing\t%d\t\ndead\t%d\t\n", s.Deferred, s.Retrying, s.Following, s.Dead)
 	fmt.Fprintf(w, "relays\t%d\t%d shards owned\n", s.Relays, s.Owned)
+	return w.Flush()
+}
+
+// consumerStatus is the state of one consumer in JSON.
+type consumerStatus struct {
+	Consumer string `json:"consumer"`
+	health.Report
+	Retrying      int64          `json:"retrying"`
+	Following     int64          `json:"following"`
+	OldestSeconds float64        `json:"oldest_parked_seconds"`
+	Dead          int64          `json:"dead"`
+	TooOld        int64          `json:"too_old"`
+	Altered       int64          `json:"altered"`
+	Effects       effectsWaiting `json:"effects"`
+}
+
+// effectsWaiting are the effects outside the database that are not done.
+type effectsWaiting struct {
+	Pending       int64   `json:"pending"`
+	Doing         int64   `json:"doing"`
+	Answered      int64   `json:"answered"`
+	Uncertain     int64   `json:"uncertain"`
+	Dead          int64   `json:"dead"`
+	OldestSeconds float64 `json:"oldest_seconds"`
+}
+
+// inbox prints the state of the consumers of an inbox, and returns the worst.
+func (q *inspection) inbox(ctx context.Context, out io.Writer, s *operators, check *health.Check) (health.State, error) {
+	names, err := q.consumers(ctx)
+	if err != nil {
+		return "", err
+	}
+	worst, list := health.Healthy, make([]consumerStatus, len(names))
+	for i, c := range names {
+		st, err := s.states.InboxStats(ctx, c.ID)
+		if err == nil {
+			st.Effects, err = s.states.EffectStats(ctx, c.ID)
+		}
+		if err != nil {
+			return "", fmt.Errorf("consumer %s: %w", c.Name, err)
+		}
+		list[i] = statusOf(c.Name, check.Inbox(st), &st)
+		worst = health.Worst(worst, list[i].State)
+	}
+	if q.asJSON {
+		return worst, json.NewEncoder(out).Encode(map[string]any{"state": worst, "consumers": list})
+	}
+	return worst, printConsumers(out, list)
+}
+
+func statusOf(name string, r health.Report, s *consumer.Stats) consumerStatus {
+	e := &s.Effects
+	return consumerStatus{
+		name, r, s.Retrying, s.Following, s.OldestParked.Seconds(), s.Dead, s.TooOld, s.Altered,
+		effectsWaiting{e.Pending, e.Doing, e.Answered, e.Uncertain, e.Dead, e.Oldest.Seconds()},
+	}
+}
+
+// inspectionTimeout bounds the statement that looks for the consumers, of which there are few.
+const inspectionTimeout = 30 * time.Second
+
+// consumers reads the consumers that have registered, by name. One that was asked for and is not there is an error: a
+// misspelt name is not healthy.
+func (q *inspection) consumers(ctx context.Context) ([]audit.Consumer, error) {
+	a, end, err := openAuditor(ctx, &q.inboxes[0], &q.places, inspectionTimeout)
+	if err != nil {
+		return nil, err
+	}
+	defer end()
+	list, err := a.Consumers(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if name := q.filter.Consumer; name != "" {
+		list = slices.DeleteFunc(list, func(c audit.Consumer) bool { return c.Name != name })
+		if len(list) == 0 {
+			return nil, fmt.Errorf("-consumer: no consumer %q has registered", name)
+		}
+	}
+	slices.SortFunc(list, func(a, b audit.Consumer) int { return strings.Compare(a.Name, b.Name) })
+	return list, nil
+}
+
+func printConsumers(out io.Writer, list []consumerStatus) error {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprint(w, "consumer\tstate\tretrying\tfollowing\toldest\tdead\ttoo old\taltered\teffects open\tuncertain\tdead\twhy\n")
+	for i := range list {
+		c := &list[i]
+		e := &c.Effects
+		oldest := time.Duration(c.OldestSeconds * float64(time.Second)).Round(time.Millisecond)
+		fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%v\t%d\t%d\t%d\t%d\t%d\t%d\t%s\n", plain(c.Consumer), c.State, c.Retrying, c.Following, oldest,
+			c.Dead, c.TooOld, c.Altered, e.Pending+e.Doing+e.Answered, e.Uncertain, e.Dead, strings.Join(c.Problems, "; "))
+	}
 	return w.Flush()
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/boxpair/boxpair/audit"
 	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/health"
 	"github.com/boxpair/boxpair/middleware"
 	"github.com/boxpair/boxpair/middleware/idempotent"
 	"github.com/boxpair/boxpair/producer"
@@ -42,6 +43,7 @@ func configurations(t *testing.T) map[string]*configuration {
 		"consumer.Config":        of(func(c consumer.Config) error { _, err := consumer.New[*sql.Tx](nil, nil, c); return err }),
 		"consumer.EffectConfig":  of(func(c consumer.EffectConfig) error { return handleEffect(inbox, c) }),
 		"consumer.HandlerConfig": of(func(c consumer.HandlerConfig) error { _, err := inbox.Handle("h", nil, c); return err }),
+		"health.Config":          of(func(c health.Config) error { _, err := health.New(c); return err }),
 		"idempotent.Config":      of(func(c idempotent.Config) error { _, err := idempotent.New[*sql.Tx](nil, nil, c); return err }),
 		"memory.Config":          of(func(c memory.Config) error { _, err := memory.New(c); return err }),
 		"middleware.Config":      of(func(c middleware.Config) error { _, err := middleware.Inbox(inbox, c); return err }),

@@ -1,0 +1,120 @@
+package main
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/boxpair/boxpair/health"
+	"github.com/boxpair/boxpair/internal/testenv"
+)
+
+func TestStatusCounts(t *testing.T) {
+	t.Parallel()
+	url, _ := plantDead(t)
+	status, out, errs := call(t, nil, "status", "-outbox", url, "-json")
+	var got outboxStatus
+	ok(t, json.Unmarshal([]byte(out), &got))
+	if status != exitOK || got.Dead != 1 || got.Pending != 0 || got.Relays != 0 || got.State != health.Degraded ||
+		!slices.Equal(got.Problems, []string{"degraded: dead events: 1"}) {
+		t.Errorf("%d, %+v, %q", status, got, errs)
+	}
+	status, out, _ = call(t, nil, "status", "-outbox", url)
+	if status != exitOK || !strings.Contains(out, "dead       1") || !strings.Contains(out, "state      degraded") {
+		t.Errorf("%d, %q", status, out)
+	}
+	status, out, errs = call(t, nil, "status", "-inbox", url, "-json")
+	var inbox struct {
+		State     health.State
+		Consumers []consumerStatus
+	}
+	ok(t, json.Unmarshal([]byte(out), &inbox))
+	if status != exitOK || inbox.State != health.Degraded || len(inbox.Consumers) != 1 || inbox.Consumers[0].Dead != 1 ||
+		inbox.Consumers[0].Consumer != "stock/reserve" || inbox.Consumers[0].State != health.Degraded {
+		t.Errorf("%d, %+v, %q", status, inbox, errs)
+	}
+	status, out, _ = call(t, nil, "status", "-inbox", url, "-consumer", "stock/reserve")
+	if status != exitOK || !strings.Contains(out, "stock/reserve  degraded") {
+		t.Errorf("%d, %q", status, out)
+	}
+}
+
+func TestExitStatusTellsWhetherAnOutboxIsWell(t *testing.T) {
+	t.Parallel()
+	url, _ := plantDead(t)
+	for args, want := range map[string]int{
+		"-outbox":                exitOK, // degraded
+		"-fail=degraded -outbox": exitFound,
+		"-fail=degraded -degraded-dead=2 -outbox":                           exitOK,
+		"-unhealthy-dead=1 -outbox":                                         exitFound,
+		"-unhealthy-dead=1 -fail=never -outbox":                             exitOK,
+		"-inbox":                                                            exitOK,
+		"-fail=degraded -inbox":                                             exitFound,
+		"-unhealthy-dead=1 -inbox":                                          exitFound,
+		"-unhealthy-dead=1 -fail=never -inbox":                              exitOK,
+		"-fail=degraded -degraded-dead=2 -consumer=stock/reserve -inbox":    exitOK,
+		"-fail=degraded -degraded-dead=2 -config=none-of-these.yaml -inbox": exitFailed,
+	} {
+		if status, out, errs := call(t, nil, append(append([]string{"status"}, strings.Fields(args)...), url)...); status != want {
+			t.Errorf("%s: %d, %q, %q, want %d", args, status, out, errs, want)
+		}
+	}
+}
+
+func TestStateThatCannotBeReadIsNotHealthy(t *testing.T) {
+	t.Parallel()
+	url, _ := plantSQLite(t)
+	for want, args := range map[string][]string{
+		"want one, there are 0":                    {},
+		"want one, there are 2":                    {"-outbox", url, "-inbox", url},
+		"-consumer: an outbox has none":            {"-outbox", url, "-consumer", "stock/reserve"},
+		`no consumer "stock/typo" has registered`:  {"-inbox", url, "-consumer", "stock/typo"},
+		"-fail: want degraded, unhealthy or never": {"-outbox", url, "-fail", "sick"},
+		"UnhealthyAge: 1s is shorter":              {"-outbox", url, "-unhealthy-age", "1s"},
+		"-outbox sqlite:/none/of/these.db":         {"-outbox", "sqlite:/none/of/these.db"},
+	} {
+		if status, out, errs := call(t, nil, append([]string{"status"}, args...)...); status != exitFailed || out != "" || !strings.Contains(errs, want) {
+			t.Errorf("%v: %d, %q, %q, want %q", args, status, out, errs, want)
+		}
+	}
+}
+
+// TestStatusOfPostgresAgrees counts what waits in a PostgreSQL, on both sides.
+func TestStatusOfPostgresAgrees(t *testing.T) {
+	t.Parallel()
+	url := testenv.Postgres(t)
+	plantEvents(t, url, "order.placed", 3)
+	conn, err := pgx.Connect(t.Context(), url)
+	ok(t, err)
+	defer func() { ok(t, conn.Close(t.Context())) }()
+	for _, statement := range []string{
+		`UPDATE boxpair.outbox_events SET created_at = now() - interval '1 hour' WHERE id = (SELECT min(id) FROM boxpair.outbox_events)`,
+		`INSERT INTO boxpair.inbox_consumers (name, window_size) VALUES ('stock/reserve', '14 days'), ('stock/count', '14 days')`,
+		`INSERT INTO boxpair.inbox_parked (consumer, dispatch_id, digest, topic, key, ordered, claimed, metadata, payload, state, attempts, parked_at, next_attempt_at)
+			SELECT id, gen_random_uuid(), decode(repeat('00', 16), 'hex'), 'order.placed', 'k', true, true, '{}', '', 'retrying', 3, now() - interval '2 minutes', now()
+			FROM boxpair.inbox_consumers WHERE name = 'stock/reserve'`,
+	} {
+		if _, err := conn.Exec(t.Context(), statement); err != nil {
+			t.Fatalf("%v in %s", err, statement)
+		}
+	}
+	status, out, errs := call(t, nil, "status", "-outbox", url, "-json")
+	var outbox outboxStatus
+	ok(t, json.Unmarshal([]byte(out), &outbox))
+	if status != exitFound || outbox.State != health.Unhealthy || outbox.Pending != 3 || outbox.OldestSeconds < 3600 ||
+		len(outbox.Problems) != 2 || outbox.Problems[1] != "no relay runs" {
+		t.Errorf("%d, %+v, %q", status, outbox, errs)
+	}
+	status, out, errs = call(t, nil, "status", "-inbox", url)
+	count, reserve, _ := strings.Cut(out, "\nstock/reserve")
+	if status != exitOK || !strings.Contains(count, "stock/count    healthy") || !strings.Contains(reserve, "  degraded  1 ") ||
+		!strings.Contains(reserve, "degraded: the oldest message that is retried or waits for one is 2m0.") {
+		t.Errorf("%d, %q, %q", status, out, errs)
+	}
+	if status, out, errs = call(t, nil, "status", "-inbox", url, "-consumer", "stock/count", "-fail", "degraded"); status != exitOK {
+		t.Errorf("%d, %q, %q", status, out, errs)
+	}
+}

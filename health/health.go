@@ -1,0 +1,170 @@
+package health
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/producer"
+)
+
+// State is how an outbox or an inbox is.
+type State string
+
+const (
+	// Healthy: nothing waits longer, or in greater number, than it may.
+	Healthy State = "healthy"
+	// Degraded: somebody should look at it, not at once.
+	Degraded State = "degraded"
+	// Unhealthy: events are not sent, or messages not handled, in time.
+	Unhealthy State = "unhealthy"
+)
+
+// Worst returns the worst of states, and Healthy if there are none.
+func Worst(states ...State) State {
+	switch {
+	case slices.Contains(states, Unhealthy):
+		return Unhealthy
+	case slices.Contains(states, Degraded):
+		return Degraded
+	}
+	return Healthy
+}
+
+// Config says from where on something is degraded or unhealthy. The zero value is complete. What is not to count
+// is given a value that is never reached, as math.MaxInt.
+//
+// What waits is, in an outbox, what is in the queue or parked for another attempt, and in an inbox the same with
+// effects outside the database that are not done. Deferred events do not count until they are due.
+type Config struct {
+	// DegradedAge is the age of the oldest that waits from which on the state is degraded. Relays send within
+	// milliseconds, so that a minute is an outage, or something that fails. Defaults to 1 minute.
+	DegradedAge time.Duration `yaml:"degraded_age" env:"DEGRADED_AGE"`
+	// UnhealthyAge is that from which on it is unhealthy. With the default attempts and backoff, an event that is
+	// refused waits 8.5 minutes at most before it is dead: one by itself makes nothing unhealthy. A message that fails in an inbox
+	// may take more than an hour. Defaults to 10 minutes, or to DegradedAge if that is longer.
+	UnhealthyAge time.Duration `yaml:"unhealthy_age" env:"UNHEALTHY_AGE"`
+
+	// DegradedPending is how many have to wait for the state to be degraded. Defaults to 10,000, the work
+	// of some seconds.
+	DegradedPending int `yaml:"degraded_pending" env:"DEGRADED_PENDING"`
+	// UnhealthyPending is how many have to wait for it to be unhealthy. Stores stop counting at 100,000 of a kind, and
+	// what has been counted that far has reached every number. Defaults to none: a burst that is
+	// being sent is not unhealthy, and one that is not grows old.
+	UnhealthyPending int `yaml:"unhealthy_pending" env:"UNHEALTHY_PENDING"`
+
+	// DegradedDead is how many have to wait for an operator for the state to be degraded: dead ones, and in an inbox
+	// also those that are too old or altered, and uncertain effects. Defaults to 1.
+	DegradedDead int `yaml:"degraded_dead" env:"DEGRADED_DEAD"`
+	// UnhealthyDead is how many of those make it unhealthy. So many are no bad events any more, but a bad
+	// deployment. Defaults to 100, or to DegradedDead if that is more.
+	UnhealthyDead int `yaml:"unhealthy_dead" env:"UNHEALTHY_DEAD"`
+}
+
+// withDefaults returns c with its zero fields filled in, or an error that joins everything that is wrong with it.
+func (c Config) withDefaults() (Config, error) {
+	var errs []error
+	errs = append(errs, fill("DegradedAge", &c.DegradedAge, time.Minute), fill("DegradedPending", &c.DegradedPending, 10_000),
+		fill("DegradedDead", &c.DegradedDead, 1), fill("UnhealthyAge", &c.UnhealthyAge, max(10*time.Minute, c.DegradedAge)),
+		fill("UnhealthyPending", &c.UnhealthyPending, 0), fill("UnhealthyDead", &c.UnhealthyDead, max(100, c.DegradedDead)))
+	if err := errors.Join(errs...); err != nil {
+		return c, err
+	}
+	if c.UnhealthyAge < c.DegradedAge {
+		errs = append(errs, fmt.Errorf("UnhealthyAge: %v is shorter than DegradedAge, %v", c.UnhealthyAge, c.DegradedAge))
+	}
+	if c.UnhealthyPending > 0 && c.UnhealthyPending < c.DegradedPending {
+		errs = append(errs, fmt.Errorf("UnhealthyPending: %d is less than DegradedPending, %d", c.UnhealthyPending, c.DegradedPending))
+	}
+	if c.UnhealthyDead < c.DegradedDead {
+		errs = append(errs, fmt.Errorf("UnhealthyDead: %d is less than DegradedDead, %d", c.UnhealthyDead, c.DegradedDead))
+	}
+	return c, errors.Join(errs...)
+}
+
+func fill[T time.Duration | int](name string, value *T, def T) error {
+	if *value < 0 {
+		return fmt.Errorf("%s: %v is negative", name, *value)
+	}
+	if *value == 0 {
+		*value = def
+	}
+	return nil
+}
+
+// Check judges states. It may be used from any goroutine.
+type Check struct{ cfg Config }
+
+// New returns a Check, or an error that joins everything that is wrong with cfg, by field.
+func New(cfg Config) (*Check, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, fmt.Errorf("health config: %w", err)
+	}
+	return &Check{cfg}, nil
+}
+
+// Report is the answer of a [Check].
+type Report struct {
+	State State `json:"state"`
+	// Problems say why the state is not healthy, each in words for an operator; never nil. They hold no key, topic or
+	// payload.
+	Problems []string `json:"problems"`
+}
+
+// Outbox judges the state of an outbox.
+func (c *Check) Outbox(s producer.Stats) Report {
+	r := Report{Healthy, []string{}}
+	c.age(&r, "the oldest pending event is %v old", s.OldestPending)
+	c.pending(&r, "pending events", s.Pending+s.Retrying+s.Following, s.PendingCapped)
+	c.dead(&r, "dead events", s.Dead)
+	if r.State != Healthy && s.Pending > 0 && s.Relays == 0 {
+		r.Problems = append(r.Problems, "no relay runs")
+	}
+	return r
+}
+
+// Inbox judges the state of a consumer's inbox.
+func (c *Check) Inbox(s consumer.Stats) Report {
+	r, e := Report{Healthy, []string{}}, &s.Effects
+	c.age(&r, "the oldest message that is retried or waits for one is %v old", s.OldestParked)
+	c.age(&r, "the oldest effect that is not done is %v old", e.Oldest)
+	c.pending(&r, "messages and effects that wait", s.Retrying+s.Following+e.Pending+e.Doing+e.Answered, false)
+	c.dead(&r, "messages and effects for an operator", s.Dead+s.TooOld+s.Altered+e.Dead+e.Uncertain)
+	return r
+}
+
+func (c *Check) age(r *Report, format string, age time.Duration) {
+	if age >= c.cfg.DegradedAge {
+		r.add(age >= c.cfg.UnhealthyAge, fmt.Sprintf(format, age.Round(time.Millisecond)))
+	}
+}
+
+func (c *Check) pending(r *Report, what string, n int64, capped bool) {
+	if capped || n >= int64(c.cfg.DegradedPending) {
+		bad := c.cfg.UnhealthyPending > 0 && (capped || n >= int64(c.cfg.UnhealthyPending))
+		more := ""
+		if capped {
+			more = " or more"
+		}
+		r.add(bad, fmt.Sprintf("%s: %d%s", what, n, more))
+	}
+}
+
+func (c *Check) dead(r *Report, what string, n int64) {
+	if n >= int64(c.cfg.DegradedDead) {
+		r.add(n >= int64(c.cfg.UnhealthyDead), fmt.Sprintf("%s: %d", what, n))
+	}
+}
+
+// add adds a problem, with the state that it alone would be.
+func (r *Report) add(bad bool, problem string) {
+	state := Degraded
+	if bad {
+		state = Unhealthy
+	}
+	r.State = Worst(r.State, state)
+	r.Problems = append(r.Problems, string(state)+": "+problem)
+}
