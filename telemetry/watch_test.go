@@ -321,3 +321,36 @@ func TestInstrumentsAreAsDocumented(t *testing.T) {
 		t.Errorf("there is\n%v\ndocumented is\n%v", there, documented)
 	}
 }
+
+// TestAlertsAskForWhatIsMeasured looks for every name in the rules for Prometheus among the instruments and attributes, as
+// exporters name them.
+func TestAlertsAskForWhatIsMeasured(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../docs/telemetry.md")
+	ok(t, err)
+	rules, err := os.ReadFile("../examples/prometheus/boxpair.yaml")
+	ok(t, err)
+	known := map[string]bool{
+		"boxpair_outbox": true, "boxpair_relay": true, "boxpair_state": true, "boxpair_outcome": true,
+		"messaging_destination_name": true, "messaging_consumer_group_name": true,
+	}
+	for _, row := range regexp.MustCompile("(?m)^\\| `(boxpair[a-z._]+)` \\| [^|]+ \\| ([^|]+) \\| ([^|]*)").FindAllStringSubmatch(string(text), -1) {
+		name, unit := strings.ReplaceAll(row[1], ".", "_"), strings.TrimSpace(row[2])
+		if unit == "s" {
+			name += "_seconds"
+		}
+		if strings.HasPrefix(row[3], "histogram") {
+			known[name+"_sum"], known[name+"_count"] = true, true
+		}
+		known[name], known[name+"_total"] = true, row[1] == "boxpair.outbox.attempts"
+	}
+	names := regexp.MustCompile(`\b(boxpair|messaging)_[a-z_]+`).FindAllString(string(rules), -1)
+	if len(names) < 20 {
+		t.Errorf("there are only %d names", len(names))
+	}
+	for _, name := range names {
+		if !known[name] {
+			t.Errorf("nothing is called %s", name)
+		}
+	}
+}

@@ -41,6 +41,11 @@ type relaying struct {
 }
 
 func defineRelay(s *settings) func(context.Context, *process) (int, error) {
+	return newRelaying(s).run
+}
+
+// newRelaying declares the settings of relay.
+func newRelaying(s *settings) *relaying {
 	r := &relaying{exchanges: "topic"}
 	c := &r.config
 	s.urls(&r.outboxes, "outbox", "the database whose outbox is relayed.")
@@ -66,7 +71,7 @@ func defineRelay(s *settings) func(context.Context, *process) (int, error) {
 	s.duration(&c.ShutdownTimeout, "shutdown-timeout", "how long a relay that is told to stop waits for confirms. Defaults to 15s.")
 	s.on(&r.asJSON, "json", "write the log in JSON.")
 	r.places.define(s)
-	return r.run
+	return r
 }
 
 func (r *relaying) setBroker(s *settings) func(string) error {

@@ -1,0 +1,172 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"testing"
+	"time"
+
+	"gopkg.in/yaml.v3"
+)
+
+// manifest is what this test looks at of a Kubernetes object.
+type manifest struct {
+	Kind       string
+	StringData map[string]string `yaml:"stringData"`
+	Metadata   struct{ Name string }
+	Spec       struct {
+		Replicas int
+		Strategy struct {
+			RollingUpdate struct {
+				MaxUnavailable *int `yaml:"maxUnavailable"`
+			} `yaml:"rollingUpdate"`
+		}
+		Template struct{ Spec pod }
+	}
+}
+
+type pod struct {
+	Grace      int `yaml:"terminationGracePeriodSeconds"`
+	Containers []container
+}
+
+type container struct {
+	Args []string
+	Env  []struct {
+		Name      string
+		ValueFrom struct {
+			SecretKeyRef struct{ Name, Key string } `yaml:"secretKeyRef"`
+		} `yaml:"valueFrom"`
+	}
+	Ports []struct {
+		Name          string
+		ContainerPort int `yaml:"containerPort"`
+	}
+	LivenessProbe  probe `yaml:"livenessProbe"`
+	ReadinessProbe probe `yaml:"readinessProbe"`
+}
+
+type probe struct {
+	HTTPGet struct{ Path, Port string } `yaml:"httpGet"`
+}
+
+func manifests(t *testing.T) map[string]*manifest {
+	t.Helper()
+	text, err := os.ReadFile("../../examples/kubernetes/relay.yaml")
+	ok(t, err)
+	byKind := make(map[string]*manifest)
+	for decoder := yaml.NewDecoder(bytes.NewReader(text)); ; {
+		m := &manifest{}
+		err := decoder.Decode(m)
+		if errors.Is(err, io.EOF) {
+			return byKind
+		}
+		ok(t, err)
+		byKind[m.Kind] = m
+	}
+}
+
+// TestManifestOfKubernetesFitsTheRelay takes the settings of examples/kubernetes/relay.yaml as the relay does, and asks its
+// endpoints as the probes do.
+func TestManifestOfKubernetesFitsTheRelay(t *testing.T) {
+	t.Parallel()
+	all := manifests(t)
+	secret, deployment := all["Secret"], all["Deployment"]
+	if secret == nil || deployment == nil || len(deployment.Spec.Template.Spec.Containers) != 1 || all["PodDisruptionBudget"] == nil {
+		t.Fatalf("an object is missing among %v", all)
+	}
+	c := &deployment.Spec.Template.Spec.Containers[0]
+	env := make(map[string]string)
+	for _, e := range c.Env {
+		ref := e.ValueFrom.SecretKeyRef
+		if env[e.Name] = secret.StringData[ref.Key]; env[e.Name] == "" || ref.Name != secret.Metadata.Name {
+			t.Errorf("%s: there is no secret %+v", e.Name, ref)
+		}
+	}
+	s := newSettings(&process{stderr: io.Discard, getenv: func(name string) string { return env[name] }})
+	r := settingsOfRelay(t, s, c.Args)
+	for name := range env {
+		if !slices.ContainsFunc(s.list, func(s setting) bool { return s.env == name }) {
+			t.Errorf("the relay has no setting %s", name)
+		}
+	}
+	ok(t, r.check())
+	if deployment.Spec.Replicas < 2 || deployment.Spec.Strategy.RollingUpdate.MaxUnavailable == nil || *deployment.Spec.Strategy.RollingUpdate.MaxUnavailable != 0 {
+		t.Error("a rollout may leave no relay")
+	}
+	if len(c.Ports) != 1 || r.listen != fmt.Sprintf(":%d", c.Ports[0].ContainerPort) || c.LivenessProbe.HTTPGet.Port != c.Ports[0].Name ||
+		c.ReadinessProbe.HTTPGet.Port != c.Ports[0].Name {
+		t.Errorf("the relay listens at %s, the container at %+v, the probes look at %+v and %+v", r.listen, c.Ports, c.LivenessProbe, c.ReadinessProbe)
+	}
+	needed := spanOf(t, s, "shutdown-timeout", r.config.ShutdownTimeout) + spanOf(t, s, "lease", r.config.LeaseTTL)
+	if grace := time.Duration(deployment.Spec.Template.Spec.Grace) * time.Second; grace <= needed {
+		t.Errorf("it is killed after %v, and may need %v to stop", grace, needed)
+	}
+	if got := answers(t, c.LivenessProbe.HTTPGet.Path, c.ReadinessProbe.HTTPGet.Path); !slices.Equal(got, []int{http.StatusOK, http.StatusServiceUnavailable}) {
+		t.Errorf("the probes of a relay that is not ready get %v", got)
+	}
+}
+
+// settingsOfRelay parses a command line of the relay.
+func settingsOfRelay(t *testing.T, s *settings, args []string) *relaying {
+	t.Helper()
+	if len(args) == 0 || args[0] != relay.name {
+		t.Fatalf("the command is %q", args)
+	}
+	r := newRelaying(s)
+	_, err := s.parse(args[1:])
+	ok(t, err)
+	return r
+}
+
+// spanOf returns the value of a setting that is a duration, or its default.
+func spanOf(t *testing.T, s *settings, name string, given time.Duration) time.Duration {
+	t.Helper()
+	i := slices.IndexFunc(s.list, func(s setting) bool { return s.flag == name })
+	found := regexp.MustCompile(`Defaults to (\w+)\.`).FindStringSubmatch(s.list[i].usage)
+	d, err := time.ParseDuration(found[1])
+	ok(t, err)
+	if given > 0 {
+		return given
+	}
+	return d
+}
+
+// answers asks the endpoints of a relay that runs and is not ready.
+func answers(t *testing.T, paths ...string) (list []int) {
+	t.Helper()
+	var config net.ListenConfig
+	listener, err := config.Listen(t.Context(), "tcp", "127.0.0.1:0")
+	ok(t, err)
+	defer serveHealth(listener, func() []string { return []string{"broker: away"} }, func() bool { return true })()
+	d := &daemon{health: listener.Addr().String()}
+	for _, path := range paths {
+		status, _ := d.get(t, path)
+		list = append(list, status)
+	}
+	return list
+}
+
+// TestExamplesInYAMLCanBeRead reads the other files that users copy.
+func TestExamplesInYAMLCanBeRead(t *testing.T) {
+	t.Parallel()
+	paths, err := filepath.Glob("../../examples/*/*.yaml")
+	ok(t, err)
+	if len(paths) < 2 {
+		t.Errorf("there are only %q", paths)
+	}
+	for _, path := range paths {
+		text, err := os.ReadFile(path)
+		ok(t, err)
+		var parsed map[string]any
+		ok(t, yaml.Unmarshal(text, &parsed))
+	}
+}

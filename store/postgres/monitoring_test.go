@@ -1,0 +1,62 @@
+package postgres_test
+
+import (
+	"os"
+	"regexp"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/boxpair/boxpair/migrations"
+	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/postgres"
+)
+
+// TestQuestionsOfTheDocumentationAreAnswered runs the SQL of docs/monitoring.md on tables that have
+// something in every state that is asked for.
+func TestQuestionsOfTheDocumentationAreAnswered(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../../docs/monitoring.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	blocks := regexp.MustCompile("(?s)```sql\n(.*?)```").FindAllStringSubmatch(string(text), -1)
+	if len(blocks) < 8 {
+		t.Fatalf("there are only %d questions", len(blocks))
+	}
+	pool := newPool(t, nil)
+	names, err := migrations.PostgresNames("", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &rig{T: t, Store: newStore(t, pool, postgres.Config{}), pool: pool, names: names}
+	plantEveryState(r)
+	for _, b := range blocks {
+		rows, err := pool.Query(r.ctx(), b[1])
+		r.ok(err)
+		answer, err := pgx.CollectRows(rows, pgx.RowToMap)
+		if err != nil || len(answer) == 0 {
+			t.Errorf("%v, %d rows of\n%s", err, len(answer), b[1])
+		}
+		t.Logf("%s%v", b[1], answer)
+	}
+}
+
+func plantEveryState(r *rig) {
+	r.Helper()
+	queued := r.write(event("a", "delivered"), event("b", "retrying"), event("c", "dead"), event("d", "pending"))
+	leases := r.acquire("relay", time.Hour)
+	lease := func(i int) producer.Lease { return leases[queued[i].Shard] }
+	_, err := r.Mark(r.ctx(), "relay", []producer.Mark{markOf(lease(0), queued[0])})
+	r.ok(err)
+	_, err = r.Park(r.ctx(), "relay", lease(1), []producer.Failure{{Seq: queued[1].Seq, Attempts: 9, RetryIn: time.Hour, Error: "no route"}})
+	r.ok(err)
+	_, err = r.Park(r.ctx(), "relay", lease(2), []producer.Failure{{Seq: queued[2].Seq, Attempts: 10, Dead: true, Error: "no route"}})
+	r.ok(err)
+	r.exec(`INSERT INTO boxpair.inbox_consumers (name, window_size) VALUES ('stock/reserve', '14 days')`)
+	r.exec(`INSERT INTO boxpair.inbox_parked
+		(consumer, dispatch_id, digest, topic, key, ordered, claimed, metadata, payload, state, attempts, next_attempt_at, last_error)
+		SELECT id, gen_random_uuid(), decode(repeat('00', 16), 'hex'), 'order.placed', 'k', true, true, '{}', '', 'retrying', 8, now(), 'no stock'
+		FROM boxpair.inbox_consumers`)
+}
