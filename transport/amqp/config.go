@@ -83,6 +83,10 @@ type PublisherConfig struct {
 	// metadata transport.MetaKey.
 	Key func(*message.Message) string `yaml:"-" env:"-"`
 
+	// CloudEvents adds the attributes of CloudEvents 1.0 to each message, in binary mode, for consumers that know
+	// those rather than this library. See "CloudEvents" in the documentation of the package. Defaults to false.
+	CloudEvents bool `yaml:"cloud_events" env:"CLOUD_EVENTS"`
+
 	// QueueType is the type of the queues declared. AMQP.Queue.Arguments goes first
 	// if it names a type. Defaults to Quorum.
 	QueueType QueueType `yaml:"queue_type" env:"QUEUE_TYPE"`

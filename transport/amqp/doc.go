@@ -76,6 +76,23 @@
 // ends, and when Close has stopped waiting: during Close handlers keep a live
 // context.
 //
+// # CloudEvents
+//
+// With PublisherConfig.CloudEvents, messages have these headers besides their own, by the AMQP binding of
+// CloudEvents 1.0 in binary mode. The payload and the content-type property, which is datacontenttype, are what they are without.
+//
+//	cloudEvents_specversion  1.0
+//	cloudEvents_id           the dispatch ID
+//	cloudEvents_source       "/" and the producer's name, percent-encoded
+//	cloudEvents_type         the event's type, or the topic if it has none
+//	cloudEvents_subject      the event's source, as order/42, if it has one
+//	cloudEvents_time         the event's stamp, if it has one: when it was written, or due
+//
+// A header of the event's own with one of these names goes first, so an event may have another subject, or attributes of
+// extensions. Consumers of this library work as without, and handlers find the headers in the metadata. A signature does not cover
+// them: where a consumer verifies, they are not shown. Messages of others that are CloudEvents are handled like all
+// messages of others: by the UUID in their message ID, or in Watermill's header.
+//
 // # Partitioned topics
 //
 // A queue uses one core of the broker, and order wants one consumer for it. A

@@ -181,6 +181,9 @@ func (p *Publisher) Send(ctx context.Context, topic string, msg *message.Message
 		done(transport.Result{Outcome: transport.Invalid, Err: fmt.Errorf("encode message %s: %w", shorten(msg.UUID), err)})
 		return
 	}
+	if p.config.CloudEvents {
+		setCloudEvents(pub.Headers, topic, msg)
+	}
 	out := outgoing{topic: topic, declare: true, pub: pub}
 	out.exchange, out.key = p.route(topic)
 	if p.config.Partitions > 0 {

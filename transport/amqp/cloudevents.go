@@ -1,0 +1,32 @@
+package amqp
+
+import (
+	"net/url"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/rabbitmq/amqp091-go"
+
+	"github.com/boxpair/boxpair/transport"
+)
+
+// cloudEventsPrefix begins the names of attributes in the headers of a message. The AMQP binding of CloudEvents 1.0.2 allows
+// "cloudEvents:" too, and recommends this one, which every client can read.
+const cloudEventsPrefix = "cloudEvents_"
+
+// setCloudEvents adds the attributes of CloudEvents 1.0 in binary mode to headers: the payload stays as it is, and
+// datacontenttype is the content-type property, which is there already. What the user's headers say stays.
+func setCloudEvents(headers amqp091.Table, topic string, msg *message.Message) {
+	set := func(name, value string) {
+		name = cloudEventsPrefix + name
+		if _, there := headers[name]; value != "" && !there {
+			headers[name] = value
+		}
+	}
+	set("specversion", "1.0")
+	set("id", msg.UUID)
+	set("source", "/"+url.PathEscape(msg.Metadata[transport.MetaProducer])) // a URI reference, and never empty
+	set("type", msg.Metadata[transport.MetaType])
+	set("type", topic) // if the event has none
+	set("subject", msg.Metadata[transport.MetaSource])
+	set("time", msg.Metadata[transport.MetaStamp])
+}
