@@ -21,5 +21,5 @@
 // # Limitations
 //
 // An inbox does not know what waits in the queue of its broker: watch that there. A number is that of one moment, without
-// a "for five minutes"; docs/operations.md has alerts with one.
+// a "for five minutes"; docs/monitoring.md has alerts with one.
 package health
