@@ -1,167 +1,33 @@
 package idempotent_test
 
 import (
-	"bytes"
 	"context"
 	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"log/slog"
 	"net/http"
-	"net/http/httptest"
-	"path/filepath"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
+	"github.com/jackc/pgx/v5"
 
 	"github.com/boxpair/boxpair/consumer/request"
+	"github.com/boxpair/boxpair/internal/testenv"
 	"github.com/boxpair/boxpair/middleware/idempotent"
 	"github.com/boxpair/boxpair/producer"
-	"github.com/boxpair/boxpair/store/sqlite"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-// shop is a database with orders, and an idempotent handler that places one.
-type shop struct {
-	t       *testing.T
-	db      *sql.DB
-	store   *lossy
-	outbox  *producer.Outbox[*sql.Tx]
-	handler http.Handler
-	log     bytes.Buffer
-	calls   atomic.Int64
-}
-
-// lossy is a store whose commits may be reported as unknown, having happened or not.
-type lossy struct {
-	*sqlite.Store
-	lose atomic.Int64 // so many commits; negative: which then do not happen
-}
-
-func (s *lossy) Transact(ctx context.Context, fn func(context.Context, *sql.Tx) error) error {
-	n := s.lose.Load()
-	switch {
-	case n > 0:
-		s.lose.Store(n - 1)
-		if err := s.Store.Transact(ctx, fn); err != nil {
-			return err
-		}
-		return producer.ErrCommitUnknown
-	case n < 0:
-		s.lose.Store(n + 1)
-		_ = s.Store.Transact(ctx, func(ctx context.Context, tx *sql.Tx) error {
-			if err := fn(ctx, tx); err != nil {
-				return err
-			}
-			return errors.New("not committed")
-		})
-		return producer.ErrCommitUnknown
-	}
-	return s.Store.Transact(ctx, fn)
-}
-
-type handler = idempotent.HandlerFunc[*sql.Tx]
-
-func newShop(t *testing.T, cfg idempotent.Config, fn handler) *shop {
-	t.Helper()
-	db, err := sqlite.Open(filepath.Join(t.TempDir(), "shop.db"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = db.Close() })
-	if _, err := sqlite.Migrate(t.Context(), db, sqlite.Config{}); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := db.Exec(`CREATE TABLE orders (item text)`); err != nil {
-		t.Fatal(err)
-	}
-	inner, err := sqlite.New(db, sqlite.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := &shop{t: t, db: db, store: &lossy{Store: inner}}
-	if s.outbox, err = producer.New(s.store, producer.Config{Name: "shop"}); err != nil {
-		t.Fatal(err)
-	}
-	cfg.Shared = cfg.Scope == nil
-	cfg.Logger = slog.New(slog.NewTextHandler(&s.log, nil))
-	requests, err := idempotent.New(s.outbox, s.store, cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.handler = requests.Handle(func(rw http.ResponseWriter, r *http.Request, w *producer.Writer[*sql.Tx]) error {
-		s.calls.Add(1)
-		if err := place(r, w); err != nil {
-			return err
-		}
-		if fn != nil {
-			return fn(rw, r, w)
-		}
-		rw.Header().Set("Location", "/orders/1")
-		rw.Header().Set("Set-Cookie", "secret")
-		rw.WriteHeader(http.StatusCreated)
-		_, err := io.WriteString(rw, "placed")
-		return err
-	})
-	return s
-}
-
-// place writes an order and its event.
-func place(r *http.Request, w *producer.Writer[*sql.Tx]) error {
-	item, err := io.ReadAll(r.Body)
-	if err != nil {
-		return err
-	}
-	if _, err := w.DB().ExecContext(r.Context(), `INSERT INTO orders VALUES (?)`, string(item)); err != nil {
-		return err
-	}
-	e := idempotent.Identify(r.Context(), producer.Event{Topic: "order.placed", Payload: item})
-	_, err = w.Write(r.Context(), e)
-	return err
-}
-
-// do sends a request and returns its answer.
-func (s *shop) do(key, path, body string, header ...string) *httptest.ResponseRecorder {
-	r := httptest.NewRequestWithContext(s.t.Context(), http.MethodPost, path, strings.NewReader(body))
-	if key != "" {
-		r.Header.Set("Idempotency-Key", key)
-	}
-	for i := 0; i+1 < len(header); i += 2 {
-		r.Header.Add(header[i], header[i+1])
-	}
-	rec := httptest.NewRecorder()
-	s.handler.ServeHTTP(rec, r)
-	return rec
-}
-
-// want checks an answer, and how many orders and events there are.
-func (s *shop) want(resp *httptest.ResponseRecorder, status int, body string, placed int) {
-	s.t.Helper()
-	if got := resp.Body.String(); resp.Code != status || body != "" && got != body {
-		s.t.Errorf("%d %q, want %d %q", resp.Code, got, status, body)
-	}
-	s.wantPlaced(placed)
-}
-
-func (s *shop) wantPlaced(placed int) {
-	s.t.Helper()
-	var orders, events int
-	err := s.db.QueryRow(`SELECT (SELECT count(*) FROM orders), (SELECT count(*) FROM boxpair_outbox_queue)`).Scan(&orders, &events)
-	if err != nil || orders != placed || events != placed {
-		s.t.Errorf("%d orders and %d events, want %d; %v", orders, events, placed, err)
-	}
-}
 
 func TestRepeatedRequestGetsTheFirstAnswerAndRunsNothing(t *testing.T) {
 	t.Parallel()
-	s := newShop(t, idempotent.Config{}, nil)
+	onEach(t, repeated[pgx.Tx], repeated[*sql.Tx])
+}
+
+func repeated[TX any](t *testing.T, open opener[TX]) {
+	s := newShopOn(t, open(t), idempotent.Config{}, nil)
 	first := s.do("key-1", "/orders", "lamp")
 	s.want(first, http.StatusCreated, "placed", 1)
 	for _, key := range []string{"key-1", `"key-1"`} {
@@ -185,7 +51,11 @@ func TestRepeatedRequestGetsTheFirstAnswerAndRunsNothing(t *testing.T) {
 
 func TestManyRepeatsAtOncePlaceOneOrder(t *testing.T) {
 	t.Parallel()
-	s := newShop(t, idempotent.Config{}, nil)
+	onEach(t, manyRepeats[pgx.Tx], manyRepeats[*sql.Tx])
+}
+
+func manyRepeats[TX any](t *testing.T, open opener[TX]) {
+	s := newShopOn(t, open(t), idempotent.Config{MaxWait: time.Minute}, nil)
 	var all sync.WaitGroup
 	for range 16 {
 		all.Go(func() {
@@ -226,15 +96,17 @@ func TestScopesDoNotSeeEachOthersAnswers(t *testing.T) {
 
 func TestFailedRequestChangesNothingAndMayBeRepeated(t *testing.T) {
 	t.Parallel()
-	for name, fail := range map[string]handler{
-		"an error": func(http.ResponseWriter, *http.Request, *producer.Writer[*sql.Tx]) error {
-			return errors.New("no luck")
-		},
-		"a server error": func(rw http.ResponseWriter, _ *http.Request, _ *producer.Writer[*sql.Tx]) error {
+	onEach(t, failed[pgx.Tx], failed[*sql.Tx])
+}
+
+func failed[TX any](t *testing.T, open opener[TX]) {
+	for name, fail := range map[string]func(http.ResponseWriter) error{
+		"an error": func(http.ResponseWriter) error { return errors.New("no luck") },
+		"a server error": func(rw http.ResponseWriter) error {
 			rw.WriteHeader(http.StatusInternalServerError)
 			return nil
 		},
-		"an answer that is too large": func(rw http.ResponseWriter, _ *http.Request, _ *producer.Writer[*sql.Tx]) error {
+		"an answer that is too large": func(rw http.ResponseWriter) error {
 			_, _ = rw.Write(make([]byte, 101))
 			return nil
 		},
@@ -242,9 +114,9 @@ func TestFailedRequestChangesNothingAndMayBeRepeated(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			failing := true
-			s := newShop(t, idempotent.Config{MaxAnswer: 100}, func(rw http.ResponseWriter, r *http.Request, w *producer.Writer[*sql.Tx]) error {
+			s := newShopOn(t, open(t), idempotent.Config{MaxAnswer: 100}, func(rw http.ResponseWriter, _ *http.Request, _ *producer.Writer[TX]) error {
 				if failing {
-					return fail(rw, r, w)
+					return fail(rw)
 				}
 				return nil
 			})
@@ -283,6 +155,10 @@ func TestPanicLeavesNothing(t *testing.T) {
 
 func TestUnknownCommitIsAskedForAgain(t *testing.T) {
 	t.Parallel()
+	onEach(t, unknownCommit[pgx.Tx], unknownCommit[*sql.Tx])
+}
+
+func unknownCommit[TX any](t *testing.T, open opener[TX]) {
 	for name, c := range map[string]struct {
 		lose  int64
 		calls int64
@@ -292,7 +168,7 @@ func TestUnknownCommitIsAskedForAgain(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := newShop(t, idempotent.Config{}, nil)
+			s := newShopOn(t, open(t), idempotent.Config{}, nil)
 			s.store.lose.Store(c.lose)
 			s.want(s.do("key", "/orders", "lamp"), http.StatusCreated, "placed", 1)
 			if n := s.calls.Load(); n != c.calls {
@@ -302,7 +178,7 @@ func TestUnknownCommitIsAskedForAgain(t *testing.T) {
 	}
 	t.Run("again and again", func(t *testing.T) {
 		t.Parallel()
-		s := newShop(t, idempotent.Config{}, nil)
+		s := newShopOn(t, open(t), idempotent.Config{}, nil)
 		s.store.lose.Store(-100)
 		resp := s.do("key", "/orders", "lamp")
 		s.want(resp, http.StatusServiceUnavailable, "", 0)
@@ -312,10 +188,26 @@ func TestUnknownCommitIsAskedForAgain(t *testing.T) {
 	})
 	t.Run("without a key", func(t *testing.T) {
 		t.Parallel()
-		s := newShop(t, idempotent.Config{Optional: true}, nil)
+		s := newShopOn(t, open(t), idempotent.Config{Optional: true}, nil)
 		s.store.lose.Store(1)
 		s.want(s.do("", "/orders", "lamp"), http.StatusServiceUnavailable, "", 1)
 	})
+}
+
+// TestAnswerWhoseCommitWasNotHeardOfIsSent: the connection breaks between the server's commit and its reply.
+func TestAnswerWhoseCommitWasNotHeardOfIsSent(t *testing.T) {
+	t.Parallel()
+	var thief *testenv.Thief
+	var armed atomic.Bool
+	s := newShopOn(t, newPostgresBehind(t, func(address string) string {
+		thief, address = testenv.NewThief(t, address, func() bool { return armed.CompareAndSwap(true, false) })
+		return address
+	}), idempotent.Config{}, nil)
+	armed.Store(true)
+	s.want(s.do("key", "/orders", "lamp"), http.StatusCreated, "placed", 1)
+	if n := s.calls.Load(); n != 1 || thief.Stolen() != 1 {
+		t.Errorf("handler was run %d times, %d replies were lost", n, thief.Stolen())
+	}
 }
 
 func TestRequestInProgressIsToldSo(t *testing.T) {
