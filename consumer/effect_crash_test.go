@@ -124,30 +124,42 @@ func TestKilledProcessLeavesAnEffectUncertain(t *testing.T) {
 	for _, point := range []string{"asked", "answered", "followed"} {
 		t.Run(point, func(t *testing.T) {
 			t.Parallel()
-			db, path := newSQLite(t)
-			p := provider{t.TempDir()}
-			dieIn(t, "TestEffectChild", path, point, envProvider+"="+p.dir)
-			endLeases(t, db)
-			before := len(p.calls(t))
-			inbox, h := pay(t, db.store, db, paying(db, p), consumer.EffectConfig{})
-			for range 2 {
-				runOnce(t, inbox)
-			}
-			e := wantEffect(t, inbox, consumer.EffectUncertain)
-			if after := len(p.calls(t)); after != before {
-				t.Errorf("it was tried again: %d calls, then %d", before, after)
-			}
-			if st, err := h.Stats(t.Context()); err != nil || st.Effects.Uncertain != 1 {
-				t.Errorf("stats are %+v, %v", st, err)
-			}
-			db.wantEffects(t, 0)
-			if ok, err := inbox.ResolveEffect(t.Context(), e.Key, receipt{Number: e.Key.String()}, "it is in their list"); !ok || err != nil {
-				t.Fatal(ok, err)
-			}
-			wantReason(t, inbox, e.ID, "effect_resolved", "it is in their list")
-			runOnce(t, inbox)
-			wantEffect(t, inbox, consumer.EffectDone)
-			db.wantEffects(t, 1)
+			t.Run("postgres", func(t *testing.T) {
+				t.Parallel()
+				db, url := newPostgres(t)
+				uncertain(t, db, url, point)
+			})
+			t.Run("sqlite", func(t *testing.T) {
+				t.Parallel()
+				db, path := newSQLite(t)
+				uncertain(t, db, path, point)
+			})
 		})
 	}
+}
+
+func uncertain[TX any](t *testing.T, db *database[TX], where, point string) {
+	p := provider{t.TempDir()}
+	dieIn(t, "TestEffectChild", where, point, envProvider+"="+p.dir)
+	endLeases(t, db)
+	before := len(p.calls(t))
+	inbox, h := pay(t, db.store, db, paying(db, p), consumer.EffectConfig{})
+	for range 2 {
+		runOnce(t, inbox)
+	}
+	e := wantEffect(t, inbox, consumer.EffectUncertain)
+	if after := len(p.calls(t)); after != before {
+		t.Errorf("it was tried again: %d calls, then %d", before, after)
+	}
+	if st, err := h.Stats(t.Context()); err != nil || st.Effects.Uncertain != 1 {
+		t.Errorf("stats are %+v, %v", st, err)
+	}
+	db.wantEffects(t, 0)
+	if ok, err := inbox.ResolveEffect(t.Context(), e.Key, receipt{Number: e.Key.String()}, "it is in their list"); !ok || err != nil {
+		t.Fatal(ok, err)
+	}
+	wantReason(t, inbox, e.ID, "effect_resolved", "it is in their list")
+	runOnce(t, inbox)
+	wantEffect(t, inbox, consumer.EffectDone)
+	db.wantEffects(t, 1)
 }

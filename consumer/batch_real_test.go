@@ -1,0 +1,71 @@
+package consumer_test
+
+import (
+	"context"
+	"database/sql"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/producer"
+)
+
+func TestBatchIsWrittenAsSetsWithoutItsBadMessage(t *testing.T) {
+	t.Parallel()
+	onEach(t, batchOfSets[pgx.Tx], batchOfSets[*sql.Tx])
+}
+
+// batchOfSets has six messages handled, the third of which fails in a statement, which aborts a transaction
+// of PostgreSQL. The effects say how large the set was that they were written in.
+func batchOfSets[TX any](t *testing.T, db *database[TX]) {
+	inbox, err := consumer.New(db.store, db.outbox, consumer.Config{Service: "stock", CacheSize: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	repaired := false
+	h, err := inbox.HandleBatch("reserve", func(ctx context.Context, b *consumer.Batch[TX], msgs []*message.Message) error {
+		var rows []string
+		bad := ""
+		for i, m := range msgs {
+			rows = append(rows, fmt.Sprintf("(%d, '%s')", len(msgs), m.UUID))
+			if _, err := b.Work(i).Queue(producer.Event{Topic: "reserved"}); err != nil {
+				return err
+			}
+			if m.UUID == number(2).String() && !repaired {
+				bad = ", (NULL, '')"
+			}
+		}
+		return db.exec(ctx, b.DB(), `INSERT INTO effects (seq, id) VALUES `+strings.Join(rows, ", ")+bad)
+	}, consumer.HandlerConfig{Topic: "orders", GroupSize: 6, GroupWait: 20 * time.Second, QuickAttempts: 1, MinBackoff: 1, MaxBackoff: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	wantRows := func(what string, n int) {
+		t.Helper()
+		if got := db.number(`SELECT count(*) FROM ` + table(db, what)); got != n {
+			t.Errorf("%s has %d rows, want %d", what, got, n)
+		}
+	}
+	consumeAll(t, h, 6)
+	db.wantEffects(t, 5)
+	if n := db.number(`SELECT count(*) FROM effects WHERE seq = 3`); n != 3 {
+		t.Errorf("%d effects of sets of three", n)
+	}
+	wantRows("outbox_events", 5)
+	wantRows("inbox", 6) // the parked one keeps its claim
+	consumeAll(t, h, 6)
+	db.wantEffects(t, 5)
+	if c := h.Counters(); c.Applied != 5 || c.Failed != 1 || c.Parked != 1 || c.DuplicatesByTable != 6 {
+		t.Errorf("counters: %+v", c)
+	}
+	repaired = true
+	runOnce(t, inbox)
+	db.wantEffects(t, 6)
+	wantRows("outbox_events", 6)
+	wantRows("inbox_parked", 0)
+}
