@@ -142,3 +142,44 @@ func ExampleWriter_Cancel() {
 	// in time: true
 	// deferred: 0 <nil>
 }
+
+// An order that is paid in part gets more time: the event that says that it has expired comes later.
+func ExampleWriter_Reschedule() {
+	ctx := context.Background()
+	store, done := exampleStore(ctx)
+	defer done()
+	outbox := exampleOutbox(store)
+	var expires uuid.UUID
+	err := outbox.Transact(ctx, func(ctx context.Context, w *producer.Writer[*sql.Tx]) error {
+		ids, err := w.Queue(producer.Event{
+			Topic: "order.expired", Key: "42", Source: "order/42/expiry", Version: 1, DeliverAt: time.Now().Add(30 * time.Minute),
+		})
+		if err == nil {
+			expires = ids[0]
+		}
+		return err
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+
+	err = outbox.Transact(ctx, func(ctx context.Context, w *producer.Writer[*sql.Tx]) error {
+		// w.DB().ExecContext(ctx, `UPDATE orders SET paid_in_part = true …`)
+		moved, err := w.Reschedule(ctx, time.Now().Add(2*time.Hour), expires)
+		fmt.Println("in time:", len(moved) == 1)
+		return err
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	deferred, err := outbox.ListDeferred(ctx, producer.DeferredFilter{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, d := range deferred {
+		fmt.Println(d.Topic, "in more than an hour:", time.Until(d.DueAt) > time.Hour)
+	}
+	// Output:
+	// in time: true
+	// order.expired in more than an hour: true
+}

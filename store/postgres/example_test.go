@@ -96,3 +96,30 @@ func ExampleNewSQL() {
 		fmt.Println(err)
 	}
 }
+
+// A trigger writes events, whoever changes the table: psql, a service in another language, or a job in
+// the database. They are those that a writer in Go would have written.
+func Example_outboxWrite() {
+	ctx := context.Background()
+	run := func() error {
+		pool, err := pgxpool.New(ctx, "postgres://localhost/orders")
+		if err != nil {
+			return err
+		}
+		defer pool.Close()
+		_, err = pool.Exec(ctx, `
+CREATE FUNCTION order_placed() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM boxpair.outbox_write(
+        producer => 'orders', topic => 'order.placed', key => NEW.id::text,
+        source => 'order/' || NEW.id, version => 1,
+        payload => convert_to(to_jsonb(NEW)::text, 'UTF8'));
+    RETURN NULL;
+END $$;
+CREATE TRIGGER order_placed AFTER INSERT ON orders FOR EACH ROW EXECUTE FUNCTION order_placed()`)
+		return err
+	}
+	if err := run(); err != nil {
+		fmt.Println(err)
+	}
+}

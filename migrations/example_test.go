@@ -1,0 +1,31 @@
+package migrations_test
+
+import (
+	"fmt"
+	"log"
+	"strings"
+
+	"github.com/boxpair/boxpair/migrations"
+)
+
+// The owner of the tables runs the grants after every migration. Here the role of a web service is given what
+// idempotent requests need; what is left out are comments.
+func ExamplePostgresGrants() {
+	names, err := migrations.PostgresNames("shop", "")
+	if err != nil {
+		log.Fatal(err)
+	}
+	grants, err := migrations.PostgresGrants(names, migrations.Roles{Requests: "web"})
+	if err != nil {
+		log.Fatal(err)
+	}
+	for line := range strings.Lines(grants) {
+		if !strings.HasPrefix(line, "--") && line != "\n" {
+			fmt.Print(line)
+		}
+	}
+	// Output:
+	// GRANT USAGE ON SCHEMA "shop" TO "web";
+	// GRANT SELECT, INSERT (scope, key, fingerprint), UPDATE (status, header, body), DELETE
+	//     ON "shop"."inbox_requests" TO "web";
+}
