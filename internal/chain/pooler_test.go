@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jackc/pgx/v5"
@@ -28,9 +29,9 @@ func pooled(t *testing.T, database, mode string) string {
 	return u.String()
 }
 
-// TestChainBehindAPoolerInTransactionMode: writers, relays and consumers reach their databases through PgBouncer
-// alone, which gives every transaction another session. Handlers fail, and write events of their own; one of
-// the relays listens for signals, which no pooler passes on.
+// TestChainBehindAPoolerInTransactionMode: writers, relays, consumers, operators and janitors reach their databases
+// through PgBouncer alone, which gives every transaction another session. Handlers fail, and write events of their
+// own; one event of each key is deferred; one of the relays listens for signals, which no pooler passes on.
 func TestChainBehindAPoolerInTransactionMode(t *testing.T) {
 	t.Parallel()
 	const each = 10
@@ -47,7 +48,7 @@ func TestChainBehindAPoolerInTransactionMode(t *testing.T) {
 
 			hc := consumer.HandlerConfig{Ordered: true, QuickAttempts: 1, MinBackoff: 1}
 			var runs atomic.Int64
-			startService(t, stock, outboxOf(t, stock), newSubscriber(t, "stock"), placed, consumer.Config{Service: "stock"}, hc,
+			s := startService(t, stock, outboxOf(t, stock), newSubscriber(t, "stock"), placed, consumer.Config{Service: "stock"}, hc,
 				func(ctx context.Context, w *consumer.Work[pgx.Tx], _ *message.Message) error {
 					_, err := w.Write(ctx, producer.Event{Topic: shipped, Key: w.Event().Key, Payload: w.Event().Payload})
 					if err != nil || runs.Add(1)%5 == 0 {
@@ -68,7 +69,15 @@ func TestChainBehindAPoolerInTransactionMode(t *testing.T) {
 				writers.Go(func() {
 					for range each {
 						err := outbox.Transact(t.Context(), func(ctx context.Context, w *producer.Writer[pgx.Tx]) error {
-							_, err := shop.place(ctx, w, placed, key)
+							n, err := shop.next(ctx, w.DB(), key)
+							if err != nil {
+								return err
+							}
+							e := numbered(placed, key, n)
+							if n == each {
+								e.DeliverAt = time.Now().Add(200 * time.Millisecond)
+							}
+							_, err = w.Write(ctx, e)
 							return err
 						})
 						if err != nil {
@@ -88,6 +97,12 @@ func TestChainBehindAPoolerInTransactionMode(t *testing.T) {
 			if n := shop.number(`SELECT count(*) FROM boxpair.outbox_events`); n != 2*each*len(keys) {
 				t.Errorf("%d events were written", n)
 			}
+			if n := shop.number(`SELECT count(*) FROM boxpair.outbox_events WHERE due_at IS NOT NULL`); n != len(keys) {
+				t.Errorf("%d events were deferred", n)
+			}
+			replayAndRemove(t, shop, outbox, shop.store, placed, each*len(keys))
+			eventually(t, "copies of what was replayed", func() bool { return s.handler.Counters().Duplicates() >= 5*int64(each*len(keys)) })
+			stock.wantEffects(t, "stock", each*len(keys))
 			if n := sessionsBehind(t, through); n < 2 {
 				t.Error("transactions share a session: the pooler is not in transaction mode")
 			}

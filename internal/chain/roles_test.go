@@ -78,8 +78,29 @@ func newBrokerUsers(t *testing.T, node *testenv.Node) brokerUsers {
 	}
 }
 
-// TestChainWorksWithLeastPrivileges: writer, relay and consumer each have a role of
-// their own in the databases and a user of their own at the broker, whose topology somebody else has
+// logins are the addresses of a database for the roles of the parts.
+type logins struct{ producer, relay, consumer, janitor, operator, monitor string }
+
+// newLogins gives each part of the library a role of its own in a database. The consumer's has the producer's
+// section besides, for handlers that write events.
+func newLogins(t *testing.T, url string) logins {
+	t.Helper()
+	var r migrations.Roles
+	var l logins
+	r.Producer, l.producer = newRole(t, url)
+	r.Relay, l.relay = newRole(t, url)
+	r.Consumer, l.consumer = newRole(t, url)
+	r.Janitor, l.janitor = newRole(t, url)
+	r.Operator, l.operator = newRole(t, url)
+	r.Monitor, l.monitor = newRole(t, url)
+	grant(t, url, r)
+	grant(t, url, migrations.Roles{Producer: r.Consumer})
+	execute(t, url, `GRANT SELECT, INSERT, UPDATE ON aggregates TO "`+r.Producer+`"; GRANT INSERT ON effects TO "`+r.Consumer+`"`)
+	return l
+}
+
+// TestChainWorksWithLeastPrivileges: writer, relay, consumer, janitor, operator and monitor each have a role of
+// their own in the databases, relay and consumer a user of their own at the broker, whose topology somebody else has
 // declared.
 func TestChainWorksWithLeastPrivileges(t *testing.T) {
 	t.Parallel()
@@ -92,44 +113,78 @@ func TestChainWorksWithLeastPrivileges(t *testing.T) {
 
 	shop, shopURL := newPostgres(t)
 	stock, stockURL := newPostgres(t)
-	var roles migrations.Roles
-	var writerURL, relayURL, consumerURL string
-	roles.Producer, writerURL = newRole(t, shopURL)
-	roles.Relay, relayURL = newRole(t, shopURL)
-	grant(t, shopURL, roles)
-	execute(t, shopURL, `GRANT SELECT, INSERT, UPDATE ON aggregates TO "`+roles.Producer+`"`)
-	consumerRole, consumerURL := newRole(t, stockURL)
-	grant(t, stockURL, migrations.Roles{Consumer: consumerRole})
-	execute(t, stockURL, `GRANT INSERT ON effects TO "`+consumerRole+`"`)
-
+	atShop, atStock := newLogins(t, shopURL), newLogins(t, stockURL)
 	sub, err := amqp.NewSubscriber(amqp.SubscriberConfig{
 		AMQP: amqp.DurablePubSub(users.consumer, "stock"), Topology: amqp.Passive, DeliveryLimitIsSafe: true,
 	})
 	ok(t, err)
 	t.Cleanup(func() { _ = sub.Close() })
-	var failed atomic.Bool
-	s := startService(t, openPostgres(t, consumerURL), nil, sub, "placed", consumer.Config{Service: "stock"},
+	var failed, repaired atomic.Bool
+	consuming := openPostgres(t, atStock.consumer)
+	s := startService(t, consuming, outboxOf(t, consuming), sub, "placed", consumer.Config{Service: "stock"},
 		consumer.HandlerConfig{Ordered: true, QuickAttempts: 1, MinBackoff: 1},
 		func(ctx context.Context, w *consumer.Work[pgx.Tx], _ *message.Message) error {
-			if w.Event().Key == "a" && !failed.Swap(true) { // so that it is parked and taken up again
+			key := w.Event().Key
+			if _, err := w.Write(ctx, producer.Event{Topic: "reserved", Key: key}); err != nil {
+				return err
+			}
+			if key == "a" && !failed.Swap(true) { // so that it is parked and taken up again
 				return errors.New("not yet")
+			}
+			if key == "c" && !repaired.Load() {
+				return consumer.Reject(errors.New("an operator has to see to it"))
 			}
 			return stock.effect(ctx, w, "stock")
 		})
 	pub, err := amqp.NewPublisher(amqp.PublisherConfig{AMQP: amqp.DurablePubSub(users.relay, ""), Topology: amqp.Passive})
 	ok(t, err)
 	t.Cleanup(func() { _ = pub.Close() })
-	relay, err := producer.NewStandaloneRelay(openPostgres(t, relayURL).store, thrice(pub), producer.RelayConfig{})
+	relay, err := producer.NewStandaloneRelay(openPostgres(t, atShop.relay).store, thrice(pub), producer.RelayConfig{})
 	ok(t, err)
 	start(t, relay.Run)
-	writer := openPostgres(t, writerURL)
+	writer := openPostgres(t, atShop.producer)
 	placeAll(t, writer, outboxOf(t, writer), "placed", 5, "a", "b")
+	placeAll(t, writer, outboxOf(t, writer), "placed", 1, "c")
 
 	stock.wantEffects(t, "stock", 10)
 	stock.wantOrder(t, "stock", "a", 5)
 	shop.wantDrained(t)
 	if c := s.handler.Counters(); c.Parked == 0 {
 		t.Errorf("counters: %+v", c)
+	}
+	monitorSees(t, atStock, "inbox_status", "dead", 1)
+	monitorSees(t, atShop, "outbox_status", "delivered", 11)
+	repaired.Store(true)
+	redriveMessages(t, atStock, 1)
+	stock.wantEffects(t, "stock", 11)
+	if n := stock.number(`SELECT count(*) FROM boxpair.outbox_queue`); n != 11 {
+		t.Errorf("%d events written by handlers", n)
+	}
+	replayAndRemove(t, shop, outboxOf(t, openPostgres(t, atShop.operator)), openPostgres(t, atShop.janitor).store, "placed", 11)
+	monitorSees(t, atStock, "inbox_status", "dead", 0)
+	stock.wantEffects(t, "stock", 11)
+}
+
+// monitorSees waits until a view shows the monitor so many rows in state, and checks that it may read the numbers
+// of the outbox.
+func monitorSees(t *testing.T, at logins, view, state string, n int) {
+	t.Helper()
+	db := openPostgres(t, at.monitor)
+	eventually(t, view+" with what is "+state, func() bool {
+		return db.number(`SELECT count(*) FROM boxpair.`+view+` WHERE state = $1`, state) == n
+	})
+	_, err := outboxOf(t, db).Stats(t.Context())
+	ok(t, err)
+}
+
+// redriveMessages has an operator redrive the n messages that are dead.
+func redriveMessages(t *testing.T, at logins, n int) {
+	t.Helper()
+	inbox, err := consumer.New(openPostgres(t, at.operator).store, nil, consumer.Config{Service: "stock"})
+	ok(t, err)
+	ids, err := inbox.Redrive(t.Context(), consumer.Filter{})
+	if err != nil || len(ids) != n {
+		t.Errorf("redrove %v, %v; want %d", ids, err, n)
 	}
 }
 
