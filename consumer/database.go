@@ -2,53 +2,102 @@ package consumer
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"sync"
 	"time"
 )
 
 // Identifier is a store that can tell whether it still is the database that it was.
-// [Inbox.Run] asks for it every few seconds, if its store is one.
+// An inbox asks for it before it believes its windows, and [Inbox.Run] every few seconds, if its store is one.
 type Identifier interface {
 	// Identity names the history of the database: another name after a fail-over to a standby
 	// or a restore, the same after a restart. It returns "" if the database does not tell.
 	Identity(ctx context.Context) (string, error)
 }
 
-// identityInterval is the time between two looks at the database's identity. A pooler may move
-// sessions to another server without any connection of ours breaking.
-const identityInterval = 5 * time.Second
+const (
+	// identityInterval is the time between two looks at the database's identity. A pooler may move
+	// sessions to another server without any connection of ours breaking.
+	identityInterval = 5 * time.Second
+	// identityFresh is how long after a look a window is believed. Within it no standby is promoted, found by a
+	// relay, and read, and what it has sent again arrives here. Looking for each copy would cost what windows save.
+	identityFresh = 100 * time.Millisecond
+)
 
-// watch has all handlers forget their windows when the database is another one than
-// before: claims that were committed last may be missing there, with their effects.
-func (i *Inbox[TX]) watch(ctx context.Context) {
-	store, ok := i.store.(Identifier)
-	if !ok {
-		return
+var errAnotherDatabase = errors.New("database is another one than before")
+
+// identity is which database an inbox knows that it is on.
+type identity struct {
+	turn chan struct{} // is held by who looks
+
+	mu     sync.Mutex
+	name   string    // "" until the database has told; is changed by whoever has the turn
+	looked time.Time // when the last look that was answered began
+}
+
+func (i *identity) fresh(within time.Duration) bool {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return !i.looked.IsZero() && time.Since(i.looked) < within
+}
+
+// saw takes note of what a look has found, whose turn is held.
+func (i *identity) saw(name string, begun time.Time) {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.looked = begun
+	if name != "" {
+		i.name = name
 	}
-	before := ""
+}
+
+// watch looks at the database's identity until ctx ends.
+func (i *Inbox[TX]) watch(ctx context.Context) {
 	for {
-		identity, err := identify(ctx, store)
-		switch {
-		case err != nil || identity == "": // whoever needs the database will notice
-		case before == "":
-			before = identity
-		case identity != before:
-			i.log.ErrorContext(ctx, "database is another one than before, as after a fail-over or a restore: "+
-				"what was remembered in memory is forgotten", "before", before, "now", identity)
-			before = identity
-			for _, h := range i.all() {
-				h.doubt()
-			}
-		}
+		_ = i.look(ctx, 0) // whoever needs the database will notice an error
 		if !sleep(ctx, identityInterval) {
 			return
 		}
 	}
 }
 
-func identify(ctx context.Context, store Identifier) (string, error) {
+// look returns nil if the database was the one that it was before at most within ago, and looks if need be. When it
+// is another one, all handlers forget their windows: claims that were committed last may be missing there, with
+// their effects.
+func (i *Inbox[TX]) look(ctx context.Context, within time.Duration) error {
+	store, ok := i.store.(Identifier)
+	if !ok || i.identity.fresh(within) {
+		return nil
+	}
+	// The turn is waited for within the same bound, or many would wait for it one after another.
 	ctx, cancel := context.WithTimeout(ctx, identityInterval)
 	defer cancel()
-	return store.Identity(ctx)
+	select {
+	case i.identity.turn <- struct{}{}:
+		defer func() { <-i.identity.turn }()
+	case <-ctx.Done():
+		return fmt.Errorf("identify the database: %w", context.Cause(ctx))
+	}
+	if i.identity.fresh(within) {
+		return nil // another goroutine has looked
+	}
+	begun := time.Now()
+	name, err := store.Identity(ctx)
+	if err != nil {
+		return fmt.Errorf("identify the database: %w", err)
+	}
+	defer i.identity.saw(name, begun) // after the windows are forgotten, or others would believe them
+	before := i.identity.name
+	if before == "" || name == "" || name == before {
+		return nil
+	}
+	i.log.ErrorContext(ctx, "database is another one than before, as after a fail-over or a restore: "+
+		"what was remembered in memory is forgotten", "before", before, "now", name)
+	for _, h := range i.all() {
+		h.doubt()
+	}
+	return errAnotherDatabase
 }
 
 // doubt makes a handler ask the database again for what it knew from it.

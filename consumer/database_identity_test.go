@@ -2,6 +2,8 @@ package consumer_test
 
 import (
 	"context"
+	"errors"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -16,9 +18,45 @@ import (
 type identified struct {
 	*fakeStore
 	identity atomic.Pointer[string]
+	silent   atomic.Bool // it answers with an error
+	looks    atomic.Int64
 }
 
-func (s *identified) Identity(context.Context) (string, error) { return *s.identity.Load(), nil }
+func (s *identified) Identity(ctx context.Context) (string, error) {
+	s.looks.Add(1)
+	select {
+	case <-time.After(10 * time.Millisecond): // so that others wait for it
+	case <-ctx.Done():
+	}
+	if s.silent.Load() {
+		return "", errors.New("no answer")
+	}
+	return *s.identity.Load(), nil
+}
+
+// newIdentified returns a store that names its database 1/00000001, and a handler on it.
+func newIdentified(t *testing.T) (*identified, *consumer.Inbox[*fakeTx], *consumer.Handler[*fakeTx]) {
+	t.Helper()
+	store := &identified{fakeStore: newFake()}
+	first := "1/00000001"
+	store.identity.Store(&first)
+	inbox, err := consumer.New[*fakeTx](store, nil, consumer.Config{Service: "stock"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, err := inbox.Handle("other", func(context.Context, *work, *message.Message) error { return nil }, consumer.HandlerConfig{Topic: "orders"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return store, inbox, h
+}
+
+func consumeOne(t *testing.T, h *consumer.Handler[*fakeTx]) {
+	t.Helper()
+	if err := h.Consume(msg(1)); err != nil {
+		t.Fatal(err)
+	}
+}
 
 // A pooler moves sessions to a promoted standby that lacks the last claim: the window
 // must not acknowledge its message.
@@ -26,29 +64,15 @@ func TestWindowIsForgottenWhenTheDatabaseIsAnotherOne(t *testing.T) {
 	t.Parallel()
 	for identity, hits := range map[string]int64{"1/00000001": 1, "1/00000002": 0, "": 1} {
 		synctest.Test(t, func(t *testing.T) {
-			store := &identified{fakeStore: newFake()}
-			first := "1/00000001"
-			store.identity.Store(&first)
-			inbox, err := consumer.New[*fakeTx](store, nil, consumer.Config{Service: "stock"})
-			if err != nil {
-				t.Fatal(err)
-			}
-			h, err := inbox.Handle("other", func(context.Context, *work, *message.Message) error { return nil }, consumer.HandlerConfig{Topic: "orders"})
-			if err != nil {
-				t.Fatal(err)
-			}
+			store, inbox, h := newIdentified(t)
 			ctx, cancel := context.WithCancel(t.Context())
 			done := make(chan error, 1)
 			go func() { done <- inbox.Run(ctx) }()
 			synctest.Wait()
-			if err := h.Consume(msg(1)); err != nil {
-				t.Fatal(err)
-			}
+			consumeOne(t, h)
 			store.identity.Store(&identity)
 			time.Sleep(time.Minute)
-			if err := h.Consume(msg(1)); err != nil {
-				t.Fatal(err)
-			}
+			consumeOne(t, h)
 			if got := h.Counters().DuplicatesByWindow; got != hits {
 				t.Errorf("with the identity %q the window knew %d copies, want %d", identity, got, hits)
 			}
@@ -58,4 +82,58 @@ func TestWindowIsForgottenWhenTheDatabaseIsAnotherOne(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A relay sends again what a promoted standby lacks before anybody has looked which database it is.
+func TestWindowIsBelievedOnlyInTheDatabaseThatItIsOf(t *testing.T) {
+	t.Parallel()
+	for name, test := range map[string]struct {
+		identity string
+		silent   bool
+		hits     int64
+	}{
+		"the same":                 {"1/00000001", false, 2},
+		"another one":              {"1/00000002", false, 0},
+		"one that does not answer": {"1/00000001", true, 0},
+		"one that does not tell":   {"", false, 2},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			store, _, h := newIdentified(t)
+			both := func() {
+				var wg sync.WaitGroup
+				for n := range 2 {
+					wg.Go(func() {
+						if err := h.Consume(msg(n)); err != nil {
+							t.Error(err)
+						}
+					})
+				}
+				wg.Wait()
+			}
+			both()
+			store.identity.Store(&test.identity)
+			store.silent.Store(test.silent)
+			time.Sleep(200 * time.Millisecond)
+			both()
+			if got := h.Counters().DuplicatesByWindow; got != test.hits {
+				t.Errorf("%s: the window knew %d copies, want %d", name, got, test.hits)
+			}
+		})
+	}
+}
+
+func TestManyCopiesCostOneLookAtTheDatabase(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store, _, h := newIdentified(t)
+		consumeOne(t, h)
+		time.Sleep(time.Second)
+		before := store.looks.Load()
+		for range 100 {
+			consumeOne(t, h)
+		}
+		if n := store.looks.Load() - before; n != 1 || h.Counters().DuplicatesByWindow != 100 {
+			t.Errorf("%d looks for %d copies", n, h.Counters().DuplicatesByWindow)
+		}
+	})
 }

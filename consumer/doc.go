@@ -172,7 +172,8 @@
 //   - Two messages of one dispatch ID with different content that are both from a time which is forgotten
 //     are both set aside as too old. If an operator redrives both, both may run: the claim of the first
 //     is of that time too, and is forgotten again.
-//   - A fail-over that loses commits loses claims together with their effects. The
-//     window forgets everything when the database was in trouble; a fail-over that this
-//     process did not notice is not noticed by its window.
+//   - A fail-over that loses commits loses claims together with their effects. The window forgets
+//     everything when the database was in trouble, and is believed only if the store, as an [Identifier], has
+//     named the same database within the last tenth of a second. Where a database does not tell its identity, a
+//     fail-over that this process did not notice is not noticed by its window.
 package consumer

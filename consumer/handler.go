@@ -97,9 +97,12 @@ func (h *Handler[TX]) consume(ctx context.Context, msg *message.Message, d *deli
 		return err
 	}
 	h.lookAtTimes(ctx, in)
-	if h.seen(in) == dedupe.Duplicate {
+	if h.seen(ctx, in) {
 		h.counts.window.Add(1)
 		return nil
+	}
+	if err := h.known(ctx, d); err != nil { // again, in a database that has turned out to be another one
+		return err
 	}
 	if err := fault.Hit(ctx, fault.C3); err != nil {
 		return err
@@ -141,6 +144,11 @@ func (h *Handler[TX]) register(ctx context.Context) error {
 	if !h.stale.Swap(false) && !first {
 		return nil // another goroutine did
 	}
+	if first { // before the window holds anything
+		if err := h.inbox.look(ctx, identityInterval); err != nil && !errors.Is(err, errAnotherDatabase) {
+			return fmt.Errorf("register consumer: %w", err)
+		}
+	}
 	r, err := h.inbox.store.Register(ctx, h.name, h.inbox.cfg.Window)
 	if err != nil {
 		h.stale.Store(true)
@@ -176,11 +184,12 @@ func (h *Handler[TX]) warm(ctx context.Context, consumer int) error {
 // consumer returns the store's number for this consumer, which is registered.
 func (h *Handler[TX]) consumer() int { return h.registration.Load().Consumer }
 
-func (h *Handler[TX]) seen(in *incoming) dedupe.Verdict {
-	if h.window == nil {
-		return dedupe.Miss
-	}
-	return h.window.Seen(in.event.ID, in.event.Digest)
+// seen tells whether the window knows the message as applied. That holds in the database whose commits it is of:
+// one that lacks them has the relay send the message again, and would lose its effect.
+func (h *Handler[TX]) seen(ctx context.Context, in *incoming) bool {
+	knows := func() bool { return h.window.Seen(in.event.ID, in.event.Digest) == dedupe.Duplicate }
+	// Whoever has looked meanwhile may have had it forgotten.
+	return h.window != nil && knows() && h.inbox.look(ctx, identityFresh) == nil && knows()
 }
 
 func (h *Handler[TX]) term() dedupe.Term {

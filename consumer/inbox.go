@@ -37,8 +37,9 @@ type Inbox[TX any] struct {
 	warned  sync.Once // that nothing takes up what was parked
 
 	// solo lets a message that may kill the process run alone.
-	solo    gate
-	weather weather
+	solo     gate
+	weather  weather
+	identity identity // of the database
 
 	random func(most time.Duration) time.Duration // a simulation has its own
 }
@@ -57,6 +58,7 @@ func New[TX any](store Store[TX], outbox *producer.Outbox[TX], cfg Config) (*Inb
 		store: store, outbox: outbox, cfg: cfg, log: cfg.Logger,
 		handlers: make(map[string]*Handler[TX]),
 		added:    make(chan struct{}, 1),
+		identity: identity{turn: make(chan struct{}, 1)},
 		random:   randomUpTo,
 	}, nil
 }
