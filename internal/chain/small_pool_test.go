@@ -68,7 +68,7 @@ func TestAllPartsAtOnceShareAPoolOfOneConnection(t *testing.T) {
 	for _, key := range keys {
 		writers.Go(func() { placeAll(t, db, outbox, "placed", each, key) })
 	}
-	writers.Wait()
+	t.Cleanup(writers.Wait)
 	for _, name := range []string{"stock", "mail"} {
 		db.wantEffects(t, name, each*len(keys))
 		for _, key := range keys {
