@@ -242,7 +242,7 @@ func redriven[TX any](t *testing.T, db *database[TX]) {
 		t.Fatalf("Stats: %+v, %v", stats, err)
 	}
 	fixed = true
-	ids, err := inbox.Redrive(t.Context(), consumer.Filter{Consumer: h.Name()})
+	ids, err := inbox.Redrive(t.Context(), consumer.Filter{Consumer: h.Name()}, "handler is mended")
 	if err != nil || len(ids) != 3 || !slices.Contains(ids, number(1)) || slices.Contains(ids, uuid.Nil) {
 		t.Fatalf("Redrive: %v, %v", ids, err)
 	}

@@ -85,7 +85,7 @@ func TestMessageIsDeadAfterItsAttempts(t *testing.T) {
 		r.wantLog("level=ERROR", "message is dead")
 
 		// An operator has it run again, from its first attempt on.
-		ids, err := r.inbox.Redrive(t.Context(), consumer.Filter{})
+		ids, err := r.inbox.Redrive(t.Context(), consumer.Filter{}, "mended")
 		if err != nil || len(ids) != 1 {
 			t.Fatalf("Redrive: %v, %v", ids, err)
 		}
@@ -93,7 +93,7 @@ func TestMessageIsDeadAfterItsAttempts(t *testing.T) {
 		if calls.Load() != 11 || r.parked().State != consumer.Retrying || r.parked().Attempts != 1 {
 			t.Errorf("after the redrive: %d calls, %+v", calls.Load(), r.parked())
 		}
-		r.wantLog("redriven", "dispatch_id="+number(1).String())
+		r.wantLog("redriven", "dispatch_id="+number(1).String(), "reason=mended")
 	})
 }
 

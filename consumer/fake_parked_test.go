@@ -158,7 +158,7 @@ func (s *fakeStore) ListParkedMessages(_ context.Context, f consumer.Filter) ([]
 	return found, nil
 }
 
-func (s *fakeStore) RedriveMessages(_ context.Context, f consumer.Filter) ([]uuid.UUID, error) {
+func (s *fakeStore) RedriveMessages(_ context.Context, f consumer.Filter, _ string) ([]uuid.UUID, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var ids []uuid.UUID

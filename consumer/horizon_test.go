@@ -175,7 +175,7 @@ func TestRedriveTakesWhatIsTooOldOnlyIfItIsNamed(t *testing.T) {
 			f    consumer.Filter
 			want int
 		}{{consumer.Filter{}, 0}, {consumer.Filter{Topic: "orders"}, 0}, {consumer.Filter{States: []consumer.State{consumer.TooOldState}}, 1}} {
-			ids, err := r.inbox.Redrive(t.Context(), c.f)
+			ids, err := r.inbox.Redrive(t.Context(), c.f, "checked by hand")
 			if err != nil || len(ids) != c.want {
 				t.Errorf("redrive of %+v: %v, %v", c.f, ids, err)
 			}

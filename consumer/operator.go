@@ -33,13 +33,17 @@ func (i *Inbox[TX]) ListParked(ctx context.Context, f Filter) ([]ParkedMessage, 
 // the consumer has forgotten, so whoever redrives it says so. Call it until it
 // returns none to redrive more than f.Limit. They are handled by the Run of their consumer,
 // in whatever process. Where later messages of a key were applied meanwhile, a redriven one comes after them.
-func (i *Inbox[TX]) Redrive(ctx context.Context, f Filter) ([]uuid.UUID, error) {
+// The reason, required and at most 1 KiB, is kept in the history of each ([Inbox.Attempts]).
+func (i *Inbox[TX]) Redrive(ctx context.Context, f Filter, reason string) ([]uuid.UUID, error) {
+	if err := checkReason(reason); err != nil {
+		return nil, fmt.Errorf("redrive: %w", err)
+	}
 	if len(f.States)+len(f.IDs) == 0 && !f.Force {
 		f.States = []State{Dead}
 	}
-	ids, err := i.store.RedriveMessages(ctx, f.withDefaults())
+	ids, err := i.store.RedriveMessages(ctx, f.withDefaults(), reason)
 	for _, id := range ids {
-		i.log.InfoContext(ctx, "message redriven", "dispatch_id", id, "consumer", f.Consumer)
+		i.log.InfoContext(ctx, "message redriven", "dispatch_id", id, "consumer", f.Consumer, "reason", reason)
 	}
 	for _, h := range i.all() {
 		signal(h.wake)
@@ -47,8 +51,8 @@ func (i *Inbox[TX]) Redrive(ctx context.Context, f Filter) ([]uuid.UUID, error) 
 	return ids, err
 }
 
-// Discard gives up parked messages that f selects, keeps the reason with them, and returns their dispatch
-// IDs. Further copies of them stay duplicates.
+// Discard gives up parked messages that f selects, keeps the reason, required and at most 1 KiB, with them and in their
+// history, and returns their dispatch IDs. Further copies of them stay duplicates.
 func (i *Inbox[TX]) Discard(ctx context.Context, f Filter, reason string) ([]uuid.UUID, error) {
 	if err := checkReason(reason); err != nil {
 		return nil, fmt.Errorf("discard: %w", err)

@@ -314,7 +314,7 @@ func (s *simStore) ListParkedMessages(ctx context.Context, f consumer.Filter) (f
 	return found, err
 }
 
-func (s *simStore) RedriveMessages(ctx context.Context, f consumer.Filter) (ids []uuid.UUID, err error) {
+func (s *simStore) RedriveMessages(ctx context.Context, f consumer.Filter, _ string) (ids []uuid.UUID, err error) {
 	err = s.statement(ctx, "redrive", func() { ids = s.db.redrive(f) })
 	return ids, err
 }

@@ -242,9 +242,9 @@ type ParkedStore[TX any] interface {
 	// retrying and due, with no attempts and no starts counted, and returns their dispatch IDs.
 	// One that was too old claims its dispatch ID when it runs, and the ID is remembered from
 	// then on; if a copy has claimed it meanwhile, it is removed without running. One that was
-	// altered runs without a claim.
-	RedriveMessages(ctx context.Context, f Filter) ([]uuid.UUID, error)
-	// DiscardMessages gives up parked messages that f selects, keeps reason and their
+	// altered runs without a claim. The reason is kept in their history.
+	RedriveMessages(ctx context.Context, f Filter, reason string) ([]uuid.UUID, error)
+	// DiscardMessages gives up parked messages that f selects, keeps reason with them and in their history, and their
 	// claims, and returns their dispatch IDs. A follower that has become the first live message of its key
 	// becomes retrying and due.
 	DiscardMessages(ctx context.Context, f Filter, reason string) ([]uuid.UUID, error)

@@ -82,7 +82,7 @@ func TestMessageThatIsNotVerifiedIsNotRunWhenItIsRedriven(t *testing.T) {
 			first.consume(keyed(1, "key"))
 			s.store = first.store
 			r := newRig(t, s)
-			ids, err := r.inbox.Redrive(t.Context(), consumer.Filter{})
+			ids, err := r.inbox.Redrive(t.Context(), consumer.Filter{}, "mended")
 			if err != nil || len(ids) != 1 {
 				t.Fatalf("Redrive: %v, %v", ids, err)
 			}

@@ -37,11 +37,14 @@ func (o *Outbox[TX]) Deliveries(ctx context.Context, id uuid.UUID) ([]Delivery, 
 // returns their dispatch IDs. Call it until it returns none to redrive more than
 // f.Limit. Events whose re-send horizon ([Config].ResendFor) is over stay dead unless
 // f.Force: the error wraps [ErrBeyondHorizon] then, and the others are redriven all the same. Where later events of a key were delivered meanwhile, a redriven
-// one comes after them.
-func (o *Outbox[TX]) Redrive(ctx context.Context, f Filter) ([]uuid.UUID, error) {
-	ids, refused, err := o.store.Redrive(ctx, f.withDefaults())
+// one comes after them. The reason, required and at most 1 KiB, is kept in the attempts of each ([Outbox.Attempts]).
+func (o *Outbox[TX]) Redrive(ctx context.Context, f Filter, reason string) ([]uuid.UUID, error) {
+	if err := checkReason(reason); err != nil {
+		return nil, fmt.Errorf("redrive: %w", err)
+	}
+	ids, refused, err := o.store.Redrive(ctx, f.withDefaults(), reason)
 	for _, id := range ids {
-		o.cfg.Logger.InfoContext(ctx, "event redriven", "dispatch_id", id)
+		o.cfg.Logger.InfoContext(ctx, "event redriven", "dispatch_id", id, "reason", reason)
 	}
 	o.Committed()
 	if err == nil && refused > 0 {
@@ -50,8 +53,8 @@ func (o *Outbox[TX]) Redrive(ctx context.Context, f Filter) ([]uuid.UUID, error)
 	return ids, err
 }
 
-// Discard gives up parked events that f selects and keeps the reason, at most 1 KiB, with them.
-// It returns their dispatch IDs. An event that a relay was just sending may
+// Discard gives up parked events that f selects and keeps the reason, required and at most 1 KiB, with them
+// and in their attempts. It returns their dispatch IDs. An event that a relay was just sending may
 // have been delivered all the same.
 func (o *Outbox[TX]) Discard(ctx context.Context, f Filter, reason string) ([]uuid.UUID, error) {
 	if err := checkReason(reason); err != nil {

@@ -371,7 +371,7 @@ func testOperator[TX any](t *testing.T, store producer.Store[TX]) {
 		return err == nil && stats.Dead == 1 && stats.Following == 3
 	})
 	broken.Store(false)
-	if ids, err := outbox.Redrive(t.Context(), producer.Filter{}); err != nil || len(ids) != 1 {
+	if ids, err := outbox.Redrive(t.Context(), producer.Filter{}, "mended"); err != nil || len(ids) != 1 {
 		t.Fatal(ids, err)
 	}
 	eventually(t, "the rest is delivered", func() bool { return len(got.names()) == 4 })

@@ -348,7 +348,7 @@ type Delivery struct {
 type Attempt struct {
 	At      time.Time
 	Outcome string // the outcome's name, or "redriven", "discarded", "cancelled" or "replayed"
-	Error   string
+	Error   string // or an operator's reason
 	Relay   string
 }
 
@@ -385,10 +385,10 @@ type OperatorStore interface {
 	// Deliveries reads when an event was delivered, oldest first, as far as receipts are retained.
 	Deliveries(ctx context.Context, id uuid.UUID) ([]Delivery, error)
 	// Redrive makes dead events that f selects retrying and due, with no attempts
-	// counted, and returns their dispatch IDs. Unless f.Force, events whose ResendUntil is
+	// counted, keeps reason in their attempts, and returns their dispatch IDs. Unless f.Force, events whose ResendUntil is
 	// over stay dead, do not count towards f.Limit, and are counted in refused.
-	Redrive(ctx context.Context, f Filter) (ids []uuid.UUID, refused int, err error)
-	// Discard gives up parked events that f selects, keeps reason, and returns
+	Redrive(ctx context.Context, f Filter, reason string) (ids []uuid.UUID, refused int, err error)
+	// Discard gives up parked events that f selects, keeps reason with them and in their attempts, and returns
 	// their dispatch IDs. The next live event of their keys becomes retrying and due.
 	Discard(ctx context.Context, f Filter, reason string) ([]uuid.UUID, error)
 	// Stats reads the state of the outbox. It stays cheap on large tables.

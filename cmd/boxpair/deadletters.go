@@ -53,13 +53,14 @@ var letterCommands = []command{
 
     boxpair deadletters show -outbox postgres://operator@orders/shop -id 4b9d2a51-…`, nil, showLetters),
 	letterCommand("redrive", "send or handle dead ones again",
-		`Gives dead letters that are selected all their attempts again, and prints their IDs: at most -limit of them. Something must
-be selected, or -all given.
+		`Gives dead letters that are selected all their attempts again, keeps the reason in their history, and prints their IDs: at most
+-limit of them. Something must be selected, or -all given.
 
-    boxpair deadletters redrive -inbox postgres://operator@stock/stock -error timeout`,
+    boxpair deadletters redrive -inbox postgres://operator@stock/stock -error timeout -reason "warehouse answers again"`,
 		func(l *letters, s *settings) {
 			s.on(&l.every, "all", "select all that are dead.")
 			s.on(&l.filter.Force, "force", "also events that may not be sent again any more, and altered messages.")
+			s.text(&l.reason, "reason", "TEXT", "why, in at most 1 KiB. Required.")
 		}, redriveLetters),
 	letterCommand("discard", "give up dead ones, with a reason",
 		`Gives up what is selected, dead ones unless -state or -id says otherwise, keeps the reason with it, and prints the IDs: at most
@@ -120,26 +121,23 @@ func (l *letters) selected() error {
 }
 
 func redriveLetters(ctx context.Context, l *letters, p *process) error {
-	if err := l.selected(); err != nil {
+	if err := errors.Join(l.selected(), because(l.reason)); err != nil {
 		return err
 	}
 	return l.with(ctx, func(s *operators) error {
 		var ids []uuid.UUID
 		var err error
 		if len(l.inboxes) > 0 {
-			ids, err = s.inbox.Redrive(ctx, l.filter)
+			ids, err = s.inbox.Redrive(ctx, l.filter, l.reason)
 		} else {
-			ids, err = s.outbox.Redrive(ctx, l.events())
+			ids, err = s.outbox.Redrive(ctx, l.events(), l.reason)
 		}
 		return errors.Join(l.printIDs(p.stdout, ids), err)
 	})
 }
 
 func discardLetters(ctx context.Context, l *letters, p *process) error {
-	if l.reason == "" {
-		return errors.New("-reason: is missing")
-	}
-	if err := l.selected(); err != nil {
+	if err := errors.Join(l.selected(), because(l.reason)); err != nil {
 		return err
 	}
 	l.dead()

@@ -34,7 +34,7 @@ func TestDeadEventsAreListedRedrivenAndDiscarded(t *testing.T) {
 	if status != exitOK || !strings.Contains(out, deadID+"  dead") || !strings.Contains(out, "no route") || strings.Contains(out, payload) {
 		t.Fatalf("list: %d, %q, %q", status, out, errs)
 	}
-	status, out, errs = call(t, nil, "deadletters", "redrive", "-outbox", url, "-error", "no route", "-force")
+	status, out, errs = call(t, nil, "deadletters", "redrive", "-outbox", url, "-error", "no route", "-force", "-reason", "queue exists")
 	if status != exitOK || out != deadID+"\n" || count(`SELECT count(*) FROM boxpair_outbox_parked WHERE state = 'dead'`) != 0 {
 		t.Fatalf("redrive: %d, %q, %q", status, out, errs)
 	}
@@ -45,7 +45,8 @@ func TestDeadEventsAreListedRedrivenAndDiscarded(t *testing.T) {
 	status, out, errs = call(t, nil, "deadletters", "show", "-outbox", url, "-id", deadID, "-json")
 	var shown struct{ Parked []parked }
 	ok(t, json.Unmarshal([]byte(out), &shown))
-	if status != exitOK || len(shown.Parked) != 1 || shown.Parked[0].Reason != "a test" || len(shown.Parked[0].History) != 2 {
+	if status != exitOK || len(shown.Parked) != 1 || shown.Parked[0].Reason != "a test" || len(shown.Parked[0].History) != 2 ||
+		shown.Parked[0].History[0].Outcome != "redriven" || shown.Parked[0].History[0].Error != "queue exists" {
 		t.Errorf("show: %d, %q, %q", status, out, errs)
 	}
 	if status, _, errs = call(t, nil, "deadletters", "show", "-outbox", url, "-id", "00000000-0000-0000-0000-000000000001"); status != exitFailed ||
@@ -64,7 +65,7 @@ func TestDeadMessagesAreListedAndRedriven(t *testing.T) {
 	if _, out, _ = call(t, nil, "deadletters", "list", "-inbox", url, "-consumer", "other/one", "-json"); out != `{"parked":[]}`+"\n" {
 		t.Errorf("list of another consumer: %q", out)
 	}
-	status, out, errs = call(t, nil, "deadletters", "redrive", "-inbox", url, "-all")
+	status, out, errs = call(t, nil, "deadletters", "redrive", "-inbox", url, "-all", "-reason", "stock came")
 	if status != exitOK || out != deadID+"\n" || count(`SELECT count(*) FROM boxpair_inbox_parked WHERE state = 'dead'`) != 0 {
 		t.Errorf("redrive: %d, %q, %q", status, out, errs)
 	}
@@ -76,7 +77,7 @@ func TestDeadMessagesAreListedAndRedriven(t *testing.T) {
 	var shown struct{ Parked []parked }
 	ok(t, json.Unmarshal([]byte(out), &shown))
 	if status != exitOK || len(shown.Parked) != 1 || len(shown.Parked[0].History) != 2 ||
-		shown.Parked[0].History[0].Outcome != "redriven" || shown.Parked[0].History[1].Error != "a test" {
+		shown.Parked[0].History[0].Outcome != "redriven" || shown.Parked[0].History[0].Error != "stock came" || shown.Parked[0].History[1].Error != "a test" {
 		t.Errorf("show: %d, %q, %q", status, out, errs)
 	}
 }
@@ -85,14 +86,17 @@ func TestNothingIsChangedUnlessItIsSelected(t *testing.T) {
 	t.Parallel()
 	url, count := plantDead(t)
 	for want, args := range map[string][]string{
-		"-all: nothing is selected":                {"redrive", "-outbox", url},
-		"-reason: is missing":                      {"discard", "-outbox", url, "-all"},
-		"want one, there are 2":                    {"redrive", "-outbox", url, "-inbox", url, "-all"},
-		"-id: want a UUID":                         {"redrive", "-outbox", url, "-id", "x"},
-		"-state: there is no state \"too_old\"":    {"redrive", "-outbox", url, "-state", "too_old"},
-		"-consumer: an outbox has none":            {"redrive", "-outbox", url, "-consumer", "a/b"},
-		"-id: is missing":                          {"show", "-inbox", url},
-		"there is no command \"deadletters bury\"": {"bury"},
+		"-all: nothing is selected":                  {"redrive", "-outbox", url, "-reason", "a test"},
+		"say which, or give it\n-reason: is missing": {"redrive", "-inbox", url},
+		"-reason: is missing":                        {"discard", "-outbox", url, "-all"},
+		"deadletters redrive: -reason: is missing":   {"redrive", "-outbox", url, "-all"},
+		"-reason: want at most 1 KiB of text":        {"redrive", "-inbox", url, "-all", "-reason", strings.Repeat("x", 1025)},
+		"want one, there are 2":                      {"redrive", "-outbox", url, "-inbox", url, "-all", "-reason", "a test"},
+		"-id: want a UUID":                           {"redrive", "-outbox", url, "-id", "x"},
+		"-state: there is no state \"too_old\"":      {"redrive", "-outbox", url, "-state", "too_old", "-reason", "a test"},
+		"-consumer: an outbox has none":              {"redrive", "-outbox", url, "-consumer", "a/b", "-reason", "a test"},
+		"-id: is missing":                            {"show", "-inbox", url},
+		"there is no command \"deadletters bury\"":   {"bury"},
 	} {
 		status, out, errs := call(t, nil, append([]string{"deadletters"}, args...)...)
 		if status != exitFailed || out != "" || !strings.Contains(errs, want) {

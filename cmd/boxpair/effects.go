@@ -9,7 +9,6 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
-	"unicode/utf8"
 
 	"github.com/google/uuid"
 
@@ -18,11 +17,8 @@ import (
 
 const effects = "effects"
 
-// The most that the ledger keeps of a result, and of a reason.
-const (
-	maxResult = 1 << 20
-	maxReason = 1 << 10
-)
+// maxResult is the most that the ledger keeps of a result.
+const maxResult = 1 << 20
 
 // ledger is what the commands about effects outside the database need of a store.
 type ledger interface {
@@ -154,17 +150,6 @@ func (e *entries) check() error {
 	return nil
 }
 
-// because says what is wrong with the reason.
-func (e *entries) because() error {
-	switch {
-	case e.reason == "":
-		return errors.New("-reason: is missing")
-	case len(e.reason) > maxReason || !utf8.ValidString(e.reason) || strings.ContainsRune(e.reason, 0):
-		return errors.New("-reason: want at most 1 KiB of text")
-	}
-	return nil
-}
-
 // named says what is wrong if no effect is: one that is uncertain may have been carried out.
 func (e *entries) named() error {
 	if len(e.chosen.Keys)+len(e.chosen.IDs)+len(e.chosen.States) == 0 {
@@ -221,7 +206,7 @@ func resolveEffect(ctx context.Context, e *entries, p *process) error {
 	case !json.Valid([]byte(e.result)):
 		errs = append(errs, errors.New("-result: is no JSON"))
 	}
-	if err := errors.Join(append(errs, e.because())...); err != nil {
+	if err := errors.Join(append(errs, because(e.reason))...); err != nil {
 		return err
 	}
 	return e.with(ctx, func(s *operators) error {
@@ -259,7 +244,7 @@ func discardEffects(ctx context.Context, e *entries, p *process) error {
 
 // change has what is named tried again, or gives it up.
 func (e *entries) change(ctx context.Context, p *process, to consumer.EffectState) error {
-	if err := errors.Join(e.named(), e.because()); err != nil {
+	if err := errors.Join(e.named(), because(e.reason)); err != nil {
 		return err
 	}
 	return e.with(ctx, func(s *operators) error {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/google/uuid"
 
@@ -18,14 +19,14 @@ type outboxOperator interface {
 	Stats(ctx context.Context) (producer.Stats, error)
 	ListParked(ctx context.Context, f producer.Filter) ([]producer.Parked, error)
 	Attempts(ctx context.Context, id uuid.UUID, limit int) ([]producer.Attempt, error)
-	Redrive(ctx context.Context, f producer.Filter) ([]uuid.UUID, error)
+	Redrive(ctx context.Context, f producer.Filter, reason string) ([]uuid.UUID, error)
 	Discard(ctx context.Context, f producer.Filter, reason string) ([]uuid.UUID, error)
 }
 
 // inboxOperator is what they need of an inbox.
 type inboxOperator interface {
 	ListParked(ctx context.Context, f consumer.Filter) ([]consumer.ParkedMessage, error)
-	Redrive(ctx context.Context, f consumer.Filter) ([]uuid.UUID, error)
+	Redrive(ctx context.Context, f consumer.Filter, reason string) ([]uuid.UUID, error)
 	Discard(ctx context.Context, f consumer.Filter, reason string) ([]uuid.UUID, error)
 	Attempts(ctx context.Context, id uuid.UUID, limit int) ([]consumer.MessageAttempt, error)
 }
@@ -177,6 +178,20 @@ func (q *selection) with(ctx context.Context, do func(s *operators) error) error
 	}
 	if err != nil {
 		return fmt.Errorf("-%s %s: %w", name, list[0].name, err)
+	}
+	return nil
+}
+
+// maxReason is the most that is kept of a reason.
+const maxReason = 1 << 10
+
+// because says what is wrong with the reason for a change.
+func because(reason string) error {
+	switch {
+	case reason == "":
+		return errors.New("-reason: is missing")
+	case len(reason) > maxReason || !utf8.ValidString(reason) || strings.ContainsRune(reason, 0):
+		return errors.New("-reason: want at most 1 KiB of text")
 	}
 	return nil
 }

@@ -84,7 +84,7 @@ func (s *Store) chosenMessages(ctx context.Context, tx *sql.Tx, w *where, limit 
 }
 
 // RedriveMessages makes messages retrying and due that wait for an operator.
-func (s *Store) RedriveMessages(ctx context.Context, f consumer.Filter) ([]uuid.UUID, error) {
+func (s *Store) RedriveMessages(ctx context.Context, f consumer.Filter, reason string) ([]uuid.UUID, error) {
 	w := selectsMessages(f)
 	w.add("(p.state IN ('dead', 'too_old') OR p.state = 'altered' AND ?)", f.Force)
 	ids, err := s.settle(ctx, w, f.Limit, func(ctx context.Context, tx *sql.Tx, c messageChoice) error {
@@ -94,7 +94,7 @@ func (s *Store) RedriveMessages(ctx context.Context, f consumer.Filter) ([]uuid.
 		if err != nil {
 			return err
 		}
-		return s.c.note(ctx, tx, c.consumer, c.id, "redriven", "")
+		return s.c.note(ctx, tx, c.consumer, c.id, "redriven", reason)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("redrive: %w", err)

@@ -132,7 +132,7 @@ func (s *Store) lockShards(ctx context.Context, tx *sql.Tx, shards []int64) erro
 const expired = `COALESCE(e.resend_seconds > 0 AND ` + StampOf + ` + e.resend_seconds * 1000000 <= {now}, 0)`
 
 // Redrive makes dead events retrying and due.
-func (s *Store) Redrive(ctx context.Context, f producer.Filter) (ids []uuid.UUID, refused int, err error) {
+func (s *Store) Redrive(ctx context.Context, f producer.Filter, reason string) (ids []uuid.UUID, refused int, err error) {
 	err = s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		ids, refused = nil, 0
 		w := selects(f).with("p.state = 'dead'")
@@ -155,7 +155,7 @@ func (s *Store) Redrive(ctx context.Context, f producer.Filter) (ids []uuid.UUID
 		if err != nil {
 			return err
 		}
-		if err := s.logAttempts(ctx, tx, these, "redriven", "", ""); err != nil {
+		if err := s.logAttempts(ctx, tx, these, "redriven", reason, ""); err != nil {
 			return err
 		}
 		return s.rewind(ctx, tx, chosen)

@@ -233,7 +233,7 @@ func TestRelaysAndOperatorsDoNotDeadlock(t *testing.T) {
 	}
 	run(func() error { return r.workOnce(leases) })
 	run(func() error {
-		_, _, err := r.Redrive(r.ctx(), producer.Filter{Limit: 30})
+		_, _, err := r.Redrive(r.ctx(), producer.Filter{Limit: 30}, "reason")
 		return err
 	})
 	run(func() error {

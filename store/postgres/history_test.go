@@ -77,3 +77,22 @@ func TestStatusSaysWhatBecameOfAMessage(t *testing.T) {
 		return state, why, attempts, err
 	})
 }
+
+func TestReasonsOfOperatorsAreReadInSQL(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	queued := r.write(event("key", "0"))
+	lease := r.acquire("relay", time.Hour)[queued[0].Shard]
+	_, err := r.Park(r.ctx(), "relay", lease, []producer.Failure{{Seq: queued[0].Seq, Attempts: 1, Dead: true, Error: "too large"}})
+	r.ok(err)
+	_, _, err = r.Redrive(r.ctx(), producer.Filter{}, "limit is raised")
+	r.ok(err)
+	_, err = r.Discard(r.ctx(), producer.Filter{}, "order was a test")
+	r.ok(err)
+	got := value[string](r, `SELECT string_agg(a.outcome || ': ' || a.error, ', ' ORDER BY a.n)
+		FROM `+r.names.Table("outbox_attempts")+` a JOIN `+r.names.Table("outbox_status")+` s ON s.id = a.event_id
+		WHERE s.dispatch_id = $1 AND a.relay = ''`, queued[0].ID.String())
+	if want := "redriven: limit is raised, discarded: order was a test"; got != want {
+		t.Errorf("reasons are %q, want %q", got, want)
+	}
+}

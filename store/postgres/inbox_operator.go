@@ -54,7 +54,7 @@ WITH r AS (
     WHERE id = ANY ($1::bigint[]) AND state = ANY ($2::text[])
     RETURNING id, consumer, dispatch_id
 ), h AS (
-    INSERT INTO {{inbox_history}} (consumer, dispatch_id, outcome) SELECT consumer, dispatch_id, 'redriven' FROM r ORDER BY id
+    INSERT INTO {{inbox_history}} (consumer, dispatch_id, outcome, error) SELECT consumer, dispatch_id, 'redriven', $3::text FROM r ORDER BY id
 ), a AS (
     DELETE FROM {{inbox_attempts}} a USING r WHERE a.consumer = r.consumer AND a.dispatch_id = r.dispatch_id
 )
@@ -62,13 +62,13 @@ SELECT dispatch_id FROM r ORDER BY id`)
 
 // RedriveMessages implements [consumer.ParkedStore], in a transaction for each
 // key. On an error it returns what was redriven before.
-func (s *Store) RedriveMessages(ctx context.Context, f consumer.Filter) ([]uuid.UUID, error) {
+func (s *Store) RedriveMessages(ctx context.Context, f consumer.Filter, reason string) ([]uuid.UUID, error) {
 	allowed := []consumer.State{consumer.Dead, consumer.TooOldState}
 	if f.Force {
 		allowed = append(allowed, consumer.AlteredState)
 	}
 	return s.changeMessages(ctx, "redrive", &f, allowed, func(b *pgx.Batch, seqs []int64, states []string) *pgx.QueuedQuery {
-		return b.Queue(s.sql[redriveMessages], seqs, states)
+		return b.Queue(s.sql[redriveMessages], seqs, states, plain(reason))
 	})
 }
 

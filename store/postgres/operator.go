@@ -139,7 +139,7 @@ var redrive = statement(lockTimely + `, changed AS (
     WHERE p.id = c.id AND p.state = 'dead'
     RETURNING p.shard, p.id
 ), noted AS (
-    INSERT INTO {{outbox_attempts}} (event_id, outcome) SELECT id, 'redriven' FROM changed ORDER BY id
+    INSERT INTO {{outbox_attempts}} (event_id, outcome, error) SELECT id, 'redriven', $12::text FROM changed ORDER BY id
 ),` + rewind)
 
 // refusedDead counts the dead events that were passed over, up to a number.
@@ -150,12 +150,12 @@ SELECT count(*) FROM (
 ) p`)
 
 // Redrive implements [producer.OperatorStore]. What is refused is counted up to 100,000.
-func (s *Store) Redrive(ctx context.Context, f producer.Filter) (ids []uuid.UUID, refused int, err error) {
+func (s *Store) Redrive(ctx context.Context, f producer.Filter, reason string) (ids []uuid.UUID, refused int, err error) {
 	states := chosen(f, producer.Dead)
 	if len(states) == 0 {
 		return nil, 0, nil
 	}
-	ids, err = s.operate(ctx, "redrive events", redrive, f, states, f.Force)
+	ids, err = s.operate(ctx, "redrive events", redrive, f, states, f.Force, text(reason))
 	if err != nil || f.Force {
 		return ids, 0, err
 	}

@@ -68,7 +68,7 @@ func TestRestoredDatabaseKeepsGoing(t *testing.T) {
 		_, err = r.Sent(r.ctx(), "relay of the restored database", lease, []int64{due[0].Seq})
 		r.ok(err)
 	}
-	redriven, _, err := r.Redrive(r.ctx(), producer.Filter{})
+	redriven, _, err := r.Redrive(r.ctx(), producer.Filter{}, "reason")
 	r.ok(err)
 	if len(redriven) != 1 || redriven[0] != written[1].ID {
 		t.Errorf("redriven are %v", redriven)

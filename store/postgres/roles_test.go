@@ -115,8 +115,8 @@ func (i *inboxParts) ListParkedMessages(ctx context.Context, f consumer.Filter) 
 	return i.operator.ListParkedMessages(ctx, f)
 }
 
-func (i *inboxParts) RedriveMessages(ctx context.Context, f consumer.Filter) ([]uuid.UUID, error) {
-	return i.operator.RedriveMessages(ctx, f)
+func (i *inboxParts) RedriveMessages(ctx context.Context, f consumer.Filter, reason string) ([]uuid.UUID, error) {
+	return i.operator.RedriveMessages(ctx, f, reason)
 }
 
 func (i *inboxParts) DiscardMessages(ctx context.Context, f consumer.Filter, reason string) ([]uuid.UUID, error) {

@@ -101,7 +101,7 @@ func historyOperators[TX any](i *inbox[TX]) {
 	i.redrive(consumer.Filter{IDs: messageIDs(m)}, m)
 	i.discard(consumer.Filter{IDs: messageIDs(m)}, m)
 	i.discard(consumer.Filter{IDs: messageIDs(m)})
-	i.wantHistory(m, "redriven", "", "discarded", "because")
+	i.wantHistory(m, "redriven", "mended", "discarded", "because")
 }
 
 func historyOfConsumers[TX any](i *inbox[TX]) {

@@ -15,6 +15,7 @@ func messageOperatorTests[TX any]() []inboxTest[TX] {
 	return []inboxTest[TX]{
 		{"filter selects parked messages", filterSelects[TX]},
 		{"dead message is redriven with nothing counted", redriveDead[TX]},
+		{"every redriven message keeps the reason in its history", redriveKeeps[TX]},
 		{"only dead, too old and forced altered messages are redriven", redriveOnly[TX]},
 		{"redriven message that was too old is applied once and remembered", redriveTooOld[TX]},
 		{"redriven message whose copy was applied is removed without running", redriveApplied[TX]},
@@ -31,7 +32,7 @@ func messageOperatorTests[TX any]() []inboxTest[TX] {
 
 func (i *inbox[TX]) redrive(f consumer.Filter, want ...*consumer.Message) {
 	i.Helper()
-	ids, err := i.Store.RedriveMessages(i.ctx(), f)
+	ids, err := i.Store.RedriveMessages(i.ctx(), f, "mended")
 	i.ok(err)
 	i.expectMessages("redriven", ids, want)
 }
@@ -123,6 +124,29 @@ func redriveDead[TX any](i *inbox[TX]) {
 	i.expectVerdict(i.claim(m), consumer.Duplicate)
 	i.expectEffects(m.ID.String())
 	i.redrive(consumer.Filter{})
+}
+
+func redriveKeeps[TX any](i *inbox[TX]) {
+	a, b, left := message("a"), message(""), message("c")
+	left.Topic = "other"
+	for _, m := range []*consumer.Message{a, b, left} {
+		i.park(consumer.Parking{Message: m, State: consumer.Dead, Attempts: 1, LastError: "no stock"}, consumer.Applied)
+	}
+	redrive := func(f consumer.Filter, reason string, want ...*consumer.Message) {
+		i.Helper()
+		ids, err := i.Store.RedriveMessages(i.ctx(), f, reason)
+		i.ok(err)
+		i.expectMessages("redriven", ids, want)
+	}
+	redrive(consumer.Filter{Topic: "topic", Error: "stock"}, "stock is counted, für alle", a, b)
+	if p := i.parked(a); p.Reason != "" {
+		i.Errorf("redriven message is %+v", p)
+	}
+	i.ok(i.Store.RetryMessage(i.ctx(), i.parked(a).Seq, 1, 0, true, "none left"))
+	redrive(consumer.Filter{IDs: messageIDs(a)}, "one came", a)
+	i.wantHistory(a, "redriven", "stock is counted, für alle", "failed", "none left", "redriven", "one came")
+	i.wantHistory(b, "redriven", "stock is counted, für alle")
+	i.wantHistory(left)
 }
 
 func redriveOnly[TX any](i *inbox[TX]) {
@@ -239,7 +263,7 @@ func redriveWaits[TX any](i *inbox[TX]) {
 	i.park(consumer.Parking{Message: dead, State: consumer.Dead, Ordered: true}, consumer.Applied)
 	first := i.holdApply(i.ordered(message("key")))
 	redriving := i.async(func() error {
-		_, err := i.Store.RedriveMessages(i.ctx(), consumer.Filter{})
+		_, err := i.Store.RedriveMessages(i.ctx(), consumer.Filter{}, "mended")
 		return err
 	})
 	i.stays("redriving", redriving)

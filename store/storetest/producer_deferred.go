@@ -275,7 +275,7 @@ func cancelKeeps[TX any](o *outbox[TX]) {
 	}
 	discarded, err := o.Store.Discard(o.ctx(), producer.Filter{}, "reason")
 	o.ok(err)
-	redriven, _, err := o.Store.Redrive(o.ctx(), producer.Filter{})
+	redriven, _, err := o.Store.Redrive(o.ctx(), producer.Filter{}, "reason")
 	o.ok(err)
 	if len(discarded)+len(redriven) > 0 {
 		o.Errorf("discarded %v and redrove %v after a cancel", discarded, redriven)

@@ -13,6 +13,7 @@ func operatorTests[TX any]() []outboxTest[TX] {
 	return []outboxTest[TX]{
 		{fact: "parked events are listed by filter and in pages", run: listFilters[TX]},
 		{fact: "redriven event is due with no attempts counted", run: redriveDue[TX]},
+		{fact: "every redriven event keeps the reason in its attempts", run: redriveKeepsReason[TX]},
 		{fact: "redrive takes dead events only", run: redriveDeadOnly[TX]},
 		{fact: "discarded event keeps the reason and frees its key", run: discardFrees[TX]},
 		{fact: "discarded follower leaves the head alone", run: discardFollower[TX]},
@@ -27,7 +28,7 @@ func operatorTests[TX any]() []outboxTest[TX] {
 
 func (o *outbox[TX]) redrive(events ...producer.Queued) {
 	o.Helper()
-	got, _, err := o.Store.Redrive(o.ctx(), producer.Filter{IDs: ids(events)})
+	got, _, err := o.Store.Redrive(o.ctx(), producer.Filter{IDs: ids(events)}, "the cause is mended")
 	o.ok(err)
 	if !sameIDs(got, ids(events)) {
 		o.Fatalf("redriven are %v, want %v", got, ids(events))
@@ -114,8 +115,42 @@ func redriveDue[TX any](o *outbox[TX]) {
 	h.expectBlocked(false, "key")
 	attempts, err := o.Store.Attempts(o.ctx(), h.events[0].ID, 10)
 	o.ok(err)
-	if len(attempts) != 2 || attempts[1].Outcome != "redriven" {
+	if len(attempts) != 2 || attempts[1].Outcome != "redriven" || attempts[1].Error != "the cause is mended" || attempts[1].Relay != "" {
 		o.Errorf("attempts are %+v", attempts)
+	}
+}
+
+func redriveKeepsReason[TX any](o *outbox[TX]) {
+	h := o.ownKey(3)
+	h.park(0, long)
+	h.parkDead(1)
+	h.parkDead(2)
+	redrive := func(f producer.Filter, reason string, want ...producer.Queued) {
+		o.Helper()
+		got, _, err := o.Store.Redrive(o.ctx(), f, reason)
+		o.ok(err)
+		if !sameIDs(got, ids(want)) {
+			o.Fatalf("redriven are %v, want %v", got, ids(want))
+		}
+	}
+	redrive(producer.Filter{Topic: "topic"}, "queue exists, für alle", h.events[1], h.events[2])
+	h.retry(1, 1, 0, true, true)
+	redrive(producer.Filter{IDs: ids(h.events[1:2])}, "and once more", h.events[1])
+	for i, want := range [][]string{nil, {"queue exists, für alle", "and once more"}, {"queue exists, für alle"}} {
+		attempts, err := o.Store.Attempts(o.ctx(), h.events[i].ID, 10)
+		o.ok(err)
+		var got []string
+		for _, a := range attempts {
+			if a.Outcome == "redriven" {
+				got = append(got, a.Error)
+			}
+		}
+		if !slices.Equal(got, want) {
+			o.Errorf("event %d was redriven for %q, want %q", i, got, want)
+		}
+	}
+	if p := o.parked()[1]; p.Reason != "" {
+		o.Errorf("redriven event is %+v", p)
 	}
 }
 
@@ -129,13 +164,13 @@ func redriveDeadOnly[TX any](o *outbox[TX]) {
 	for _, f := range []producer.Filter{
 		{States: []producer.State{producer.Following, producer.Retrying, producer.Discarded}}, {Topic: "other"}, {After: h.events[2].Seq},
 	} {
-		got, _, err := o.Store.Redrive(o.ctx(), f)
+		got, _, err := o.Store.Redrive(o.ctx(), f, "reason")
 		o.ok(err)
 		if len(got) != 0 {
 			o.Errorf("filter %+v redrove %v", f, got)
 		}
 	}
-	got, _, err := o.Store.Redrive(o.ctx(), producer.Filter{})
+	got, _, err := o.Store.Redrive(o.ctx(), producer.Filter{}, "reason")
 	o.ok(err)
 	if !slices.Equal(got, ids(h.events[2:3])) {
 		o.Errorf("redriven are %v, want %v", got, ids(h.events[2:3]))
@@ -154,7 +189,7 @@ func discardFrees[TX any](o *outbox[TX]) {
 	}
 	attempts, err := o.Store.Attempts(o.ctx(), h.events[0].ID, 10)
 	o.ok(err)
-	if len(attempts) != 2 || attempts[1].Outcome != "discarded" {
+	if len(attempts) != 2 || attempts[1].Outcome != "discarded" || attempts[1].Error != "the operator's reason" {
 		o.Errorf("attempts are %+v", attempts)
 	}
 	again, err := o.Store.Discard(o.ctx(), producer.Filter{IDs: ids(h.events[:1])}, "another reason")
@@ -220,7 +255,7 @@ func rewinds[TX any](o *outbox[TX]) {
 
 func (h *held[TX]) redriveNothing() {
 	h.Helper()
-	got, _, err := h.Store.Redrive(h.ctx(), producer.Filter{Key: "no such key"})
+	got, _, err := h.Store.Redrive(h.ctx(), producer.Filter{Key: "no such key"}, "reason")
 	h.ok(err)
 	if len(got) != 0 {
 		h.Errorf("redriven are %v", got)
@@ -274,7 +309,7 @@ func operatorsRace[TX any](o *outbox[TX]) {
 				var got []uuid.UUID
 				var err error
 				if i%2 == 0 {
-					got, _, err = o.Store.Redrive(o.ctx(), producer.Filter{})
+					got, _, err = o.Store.Redrive(o.ctx(), producer.Filter{}, "reason")
 				} else {
 					got, err = o.Store.Discard(o.ctx(), producer.Filter{States: []producer.State{producer.Dead}}, "reason")
 				}

@@ -321,13 +321,13 @@ func redriveExpired[TX any](o *outbox[TX]) {
 		o.ok(err)
 		return time.Since(page[0].ResendUntil) > 100*time.Millisecond
 	})
-	got, refused, err := o.Store.Redrive(o.ctx(), producer.Filter{Limit: 2})
+	got, refused, err := o.Store.Redrive(o.ctx(), producer.Filter{Limit: 2}, "reason")
 	o.ok(err)
 	if !slices.Equal(got, ids(h.events[1:])) || refused != 1 {
 		o.Errorf("redriven are %v, refused %d", got, refused)
 	}
 	o.expectParked(h.state(0, producer.Dead, 10), h.state(1, producer.Retrying, 0), h.state(2, producer.Retrying, 0))
-	got, refused, err = o.Store.Redrive(o.ctx(), producer.Filter{Force: true})
+	got, refused, err = o.Store.Redrive(o.ctx(), producer.Filter{Force: true}, "reason")
 	o.ok(err)
 	if !slices.Equal(got, ids(h.events[:1])) || refused != 0 {
 		o.Errorf("redriven by force are %v, refused %d", got, refused)
