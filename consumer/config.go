@@ -89,7 +89,8 @@ type HandlerConfig struct {
 	// Topic is the topic of the messages. Defaults to the one that Watermill's router
 	// names in a message's context.
 	Topic string `yaml:"topic" env:"TOPIC"`
-	// Ordered makes later messages of a key wait while an earlier one is parked.
+	// Ordered makes later messages of a key wait while an earlier one is parked, until it is
+	// applied, dead or discarded: past a dead one the key always goes on.
 	// Defaults to false: a parked message delays nobody.
 	Ordered bool `yaml:"ordered" env:"ORDERED"`
 	// Key says which key a message has. Defaults to the key that its producer gave

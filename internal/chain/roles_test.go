@@ -182,7 +182,7 @@ func redriveMessages(t *testing.T, at logins, n int) {
 	t.Helper()
 	inbox, err := consumer.New(openPostgres(t, at.operator).store, nil, consumer.Config{Service: "stock"})
 	ok(t, err)
-	ids, err := inbox.Redrive(t.Context(), consumer.Filter{})
+	ids, err := inbox.Redrive(t.Context(), consumer.Filter{}, "the cause is mended")
 	if err != nil || len(ids) != n {
 		t.Errorf("redrove %v, %v; want %d", ids, err, n)
 	}
