@@ -26,12 +26,12 @@ func TestPlainHandlersShareTransactions(t *testing.T) {
 			return nil, err
 		}
 		w, _ := middleware.WorkFrom[*sql.Tx](msg.Context())
-		mu.Lock()
-		transactions[w.DB()]++
-		mu.Unlock()
 		if msg.UUID == number(3).String() {
 			return nil, errors.New("error of a handler")
 		}
+		mu.Lock()
+		transactions[w.DB()]++ // of those that go well: the one that fails may come last
+		mu.Unlock()
 		return message.Messages{message.NewMessage("", []byte("reserved"))}, nil
 	})
 	stop := r.run()
