@@ -70,14 +70,21 @@ func setUpPostgres(t *testing.T, url string) {
 	}
 }
 
-func openPostgres(t *testing.T, url string) *database[pgx.Tx] {
+// newPool returns a pool of so many connections.
+func newPool(t *testing.T, url string, conns int32) *pgxpool.Pool {
 	t.Helper()
 	cfg, err := pgxpool.ParseConfig(url)
 	ok(t, err)
-	cfg.MaxConns = 20
+	cfg.MaxConns = conns
 	pool, err := pgxpool.NewWithConfig(context.WithoutCancel(t.Context()), cfg)
 	ok(t, err)
 	t.Cleanup(pool.Close)
+	return pool
+}
+
+func openPostgres(t *testing.T, url string) *database[pgx.Tx] {
+	t.Helper()
+	pool := newPool(t, url, 20)
 	db, err := postgresOn(pool)
 	ok(t, err)
 	db.list = func(query string, args ...any) []string {

@@ -10,7 +10,6 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/internal/testenv"
@@ -23,13 +22,7 @@ func onOneConnection(t *testing.T) *database[pgx.Tx] {
 	t.Helper()
 	url := testenv.Postgres(t)
 	setUpPostgres(t, url)
-	cfg, err := pgxpool.ParseConfig(url)
-	ok(t, err)
-	cfg.MaxConns = 1
-	pool, err := pgxpool.NewWithConfig(context.WithoutCancel(t.Context()), cfg)
-	ok(t, err)
-	t.Cleanup(pool.Close)
-	db, err := postgresOn(pool)
+	db, err := postgresOn(newPool(t, url, 1))
 	ok(t, err)
 	looks := openPostgres(t, url)
 	db.list, db.number = looks.list, looks.number
