@@ -89,7 +89,7 @@ func (w *Work[TX]) Write(ctx context.Context, events ...producer.Event) ([]produ
 }
 
 // Queue is like [Work.Write], but the events are written when the handler has
-// returned, in one round trip; see [producer.Writer.Queue].
+// returned, in one round trip, or with the COMMIT without one of their own; see [producer.Writer.Queue].
 func (w *Work[TX]) Queue(events ...producer.Event) ([]uuid.UUID, error) {
 	writer, err := w.Writer()
 	if err != nil {
@@ -125,10 +125,10 @@ func (w *Work[TX]) Savepoint(ctx context.Context, fn func(ctx context.Context, w
 	})
 }
 
-// flush writes what was queued.
+// flush writes what was queued, or has the commit do it.
 func (w *Work[TX]) flush(ctx context.Context) error {
 	if w.writer == nil {
 		return nil
 	}
-	return w.writer.Flush(ctx)
+	return w.writer.FlushAtCommit(ctx)
 }

@@ -207,7 +207,7 @@ func (o *Outbox[TX]) transactOnce(ctx context.Context, fn func(ctx context.Conte
 		if err := fault.Hit(ctx, fault.P2); err != nil {
 			return err
 		}
-		if err := w.flushAtCommit(ctx); err != nil {
+		if err := w.FlushAtCommit(ctx); err != nil {
 			return err
 		}
 		wrote = w.wrote

@@ -72,7 +72,7 @@ type CommitStore[TX any] interface {
 	// AppendAtCommit queues what [EventStore.Append] would do, to be done when tx commits, behind all that was done
 	// and queued in it before. It does no I/O. Where Append would fail, the commit fails with that error, and nothing is
 	// committed: [ErrSecondWriter] included. It returns false, and has queued nothing, if tx is not a transaction of
-	// [EventStore.Transact], or one within a savepoint.
+	// [EventStore.Transact] or of a consumer's handler, or is one within a savepoint.
 	AppendAtCommit(tx TX, writer uuid.UUID, records []Record) (queued bool, err error)
 }
 

@@ -67,7 +67,7 @@ func (w *Writer[TX]) Write(ctx context.Context, events ...Event) ([]Written, err
 	return written, nil
 }
 
-// Queue takes events that are written just before the commit, and returns
+// Queue takes events that are written just before the commit, or together with it by a [CommitStore], and returns
 // their dispatch IDs. Written late, they take their place in the log after all
 // locks of the transaction are held, which keeps the order of their keys. It does
 // no I/O. It is for the writers of [Outbox.Transact] and of a consumer's handlers; on a
@@ -103,10 +103,11 @@ func (w *Writer[TX]) Flush(ctx context.Context) error {
 	return err
 }
 
-// flushAtCommit has what was queued written by the commit that follows, if the store can do that, and
-// otherwise flushes. Keys are locked before: to wait for them is not for a commit, which does not
-// end with its context.
-func (w *Writer[TX]) flushAtCommit(ctx context.Context) error {
+// FlushAtCommit is like [Writer.Flush], but has what was queued written by the commit, behind all that the
+// transaction has run and queued, if the store can do that ([CommitStore]); the commit fails where the flush would. With
+// Config.LockKeys the keys are locked at once: to wait for them is not for a commit, which does not
+// end with its context. Nothing may be written after it. It is for what runs handlers and commits behind them.
+func (w *Writer[TX]) FlushAtCommit(ctx context.Context) error {
 	store, ok := w.outbox.store.(CommitStore[TX])
 	records := *w.queued
 	if !ok || w.err != nil || len(records) == 0 {
@@ -126,8 +127,8 @@ func (w *Writer[TX]) flushAtCommit(ctx context.Context) error {
 }
 
 // FlushTogether writes what was queued by writers of one [Outbox.HandlingTogether], in the
-// order of queueing, in one round trip. It returns the error that made the transaction unusable, as
-// [Writer.Flush] does.
+// order of queueing, at once or with the commit that follows, as [Writer.FlushAtCommit] does. It returns the error that
+// made the transaction unusable, if there was one.
 func FlushTogether[TX any](ctx context.Context, writers []*Writer[TX]) error {
 	for _, w := range writers {
 		if w.err != nil {
@@ -137,7 +138,7 @@ func FlushTogether[TX any](ctx context.Context, writers []*Writer[TX]) error {
 	if len(writers) == 0 || len(*writers[0].queued) == 0 {
 		return nil
 	}
-	if err := writers[0].Flush(ctx); err != nil {
+	if err := writers[0].FlushAtCommit(ctx); err != nil {
 		return err
 	}
 	for _, w := range writers {

@@ -166,11 +166,11 @@ func (s *Store) appending(tx pgx.Tx, writer uuid.UUID, records []producer.Record
 	return t, args, nil
 }
 
-// AppendAtCommit implements [producer.CommitStore] for transactions of [Store.Transact].
+// AppendAtCommit implements [producer.CommitStore] for transactions of [Store.Transact] and of an inbox's handlers.
 func (s *Store) AppendAtCommit(tx pgx.Tx, writer uuid.UUID, records []producer.Record) (bool, error) {
-	t, ok := tx.(*transaction)
-	if !ok || t.over {
-		return false, nil
+	b, err := lateBatch(tx)
+	if err != nil {
+		return false, nil //nolint:nilerr // it is written at once then, which tells
 	}
 	if len(records) == 0 {
 		return true, nil
@@ -179,7 +179,7 @@ func (s *Store) AppendAtCommit(tx pgx.Tx, writer uuid.UUID, records []producer.R
 	if err != nil {
 		return false, err
 	}
-	t.atCommit().Queue(s.sql[appendAtCommit[text]], args...).Fn = func(results pgx.BatchResults) error {
+	b.Queue(s.sql[appendAtCommit[text]], args...).Fn = func(results pgx.BatchResults) error {
 		_, err := results.Exec()
 		switch {
 		case err == nil:

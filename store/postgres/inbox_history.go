@@ -40,10 +40,7 @@ func (w *work) noteApplied(consumerID int, ids ...uuid.UUID) {
 	for i, id := range ids {
 		values[i] = idValue(id)
 	}
-	if w.late == nil {
-		w.late = &pgx.Batch{}
-	}
-	w.late.Queue(w.store.sql[noteAttempt], consumerID, values, "applied", "")
+	w.atCommit().Queue(w.store.sql[noteAttempt], consumerID, values, "applied", "")
 }
 
 // MessageAttempts implements [consumer.HistoryStore].

@@ -25,18 +25,27 @@ import (
 // handler, or of Transact, and nothing is committed. Where the statement takes the lock that puts the events of a key in
 // order, queue those behind it: producer.Writer.Write would write them before.
 func AtCommit(tx pgx.Tx, sql string, args ...any) error {
+	b, err := lateBatch(tx)
+	if err != nil {
+		return fmt.Errorf("queue a statement for the commit: %w", err)
+	}
+	b.Queue(sql, args...)
+	return nil
+}
+
+// lateBatch returns what is sent with the COMMIT of tx.
+func lateBatch(tx pgx.Tx) (*pgx.Batch, error) {
 	switch tx := tx.(type) {
 	case *handlerTx:
-		tx.late().Queue(sql, args...)
+		return tx.work.atCommit(), nil
 	case *transaction:
 		if tx.over {
-			return fmt.Errorf("queue a statement for the commit: %w", pgx.ErrTxClosed)
+			return nil, pgx.ErrTxClosed
 		}
-		tx.atCommit().Queue(sql, args...)
+		return tx.atCommit(), nil
 	default:
-		return errors.New("queue a statement for the commit: this is not the transaction of a handler or of Transact, or it is within a savepoint")
+		return nil, errors.New("this is not the transaction of a handler or of Transact, or it is within a savepoint")
 	}
-	return nil
 }
 
 // handlerTx is the transaction that a handler is given.
@@ -45,11 +54,12 @@ type handlerTx struct {
 	work *work
 }
 
-func (h *handlerTx) late() *pgx.Batch {
-	if h.work.late == nil {
-		h.work.late = &pgx.Batch{}
+// atCommit returns what is sent with the COMMIT.
+func (w *work) atCommit() *pgx.Batch {
+	if w.late == nil {
+		w.late = &pgx.Batch{}
 	}
-	return h.work.late
+	return w.late
 }
 
 // handing returns the transaction as a handler is given it.
@@ -71,15 +81,26 @@ func (w *work) commitLate(ctx context.Context) error {
 	if w.conn.Conn().PgConn().TxStatus() == 'E' {
 		return fmt.Errorf("commit: %w", consumer.ErrRolledBack)
 	}
-	b := w.late
-	w.late = nil
+	return w.commitBehind(ctx, &pgx.Batch{})
+}
+
+// commitBehind sends b, which may begin the transaction, with what is queued and the COMMIT behind it.
+func (w *work) commitBehind(ctx context.Context, b *pgx.Batch) error {
+	if w.late != nil {
+		b.QueuedQueries = append(b.QueuedQueries, w.late.QueuedQueries...)
+		w.late = nil
+	}
 	b.Queue("commit").Exec(func(tag pgconn.CommandTag) error {
 		if tag.String() == "ROLLBACK" {
 			return pgx.ErrTxCommitRollback
 		}
 		return nil
 	})
-	err := w.conn.SendBatch(ctx, b).Close()
+	results := w.conn.SendBatch(ctx, b)
+	if w.tx == nil {
+		w.tx = results.Tx()
+	}
+	err := results.Close()
 	conn := w.conn.Conn()
 	if !conn.IsClosed() && conn.PgConn().TxStatus() != 'I' {
 		return err // of a statement before the COMMIT, which was not reached
