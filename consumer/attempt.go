@@ -16,7 +16,7 @@ type attempt struct {
 	verdict Verdict
 	err     error
 	ran     bool // the handler was begun
-	late    bool // and overran its deadline
+	late    bool // and overran the deadline, or the commit did
 	wrote   bool // events
 }
 
@@ -26,13 +26,14 @@ type begun[TX any] func(ctx context.Context, tx TX, in *incoming) error
 // try runs apply in a transaction that ends by its own deadline, not with ctx: a
 // router that closes cancels the contexts of messages whose handlers still run. It returns
 // when the handler has.
-func (h *Handler[TX]) try(ctx context.Context, apply func(context.Context, begun[TX]) (Verdict, error)) attempt {
+func (h *Handler[TX]) try(ctx context.Context, optimistic bool, apply func(context.Context, begun[TX]) (Verdict, error)) attempt {
 	ctx, cancel := h.operation(ctx)
 	defer cancel()
 	var a attempt
 	a.err = guard(func() (err error) {
 		a.verdict, err = apply(ctx, func(ctx context.Context, tx TX, in *incoming) error {
 			a.ran = true
+			defer func() { a.late = ctx.Err() != nil }()
 			if _, ok := in.metadata[MetaNotVerified]; ok { // it was redriven
 				return Reject(transport.ErrNotVerified)
 			}
@@ -55,7 +56,9 @@ func (h *Handler[TX]) try(ctx context.Context, apply func(context.Context, begun
 	if a.err == nil && a.verdict == None {
 		a.err = errors.New("store gave neither a verdict nor an error")
 	}
-	a.late = a.ran && ctx.Err() != nil
+	if !optimistic { // else the claim may have waited, which is not the handler's fault
+		a.late = a.ran && ctx.Err() != nil
+	}
 	return a
 }
 

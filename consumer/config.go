@@ -86,6 +86,15 @@ type HandlerConfig struct {
 	// Isolation is the isolation level of the transaction. Defaults to [ReadCommitted].
 	Isolation Isolation `yaml:"isolation" env:"ISOLATION"`
 
+	// Optimistic runs the handler before the database is asked whether the message was applied before, so that the
+	// claim, what the handler has queued and the COMMIT are one round trip instead of two. The handler is then also run for
+	// a duplicate that is not in the window, and for a message that is too old or has to wait: what it did in the
+	// transaction is rolled back, but not what it did elsewhere. It is for handlers that only queue statements
+	// and events ([Work.Queue], AtCommit of store/postgres); for others it saves nothing. A message that the
+	// transport delivers again, and every attempt but the first, has its claim made first all the same. Only store/postgres
+	// takes notice of it, at [ReadCommitted]. It does not go with groups. Defaults to false.
+	Optimistic bool `yaml:"optimistic" env:"OPTIMISTIC"`
+
 	// Topic is the topic of the messages. Defaults to the one that Watermill's router
 	// names in a message's context.
 	Topic string `yaml:"topic" env:"TOPIC"`
@@ -221,6 +230,9 @@ func (c HandlerConfig) withDefaults() (HandlerConfig, error) {
 	}
 	if c.Isolation > isolationLevels {
 		p.addf("Isolation: %d is not an isolation level", c.Isolation)
+	}
+	if c.Optimistic && c.GroupSize > 1 {
+		p.addf("Optimistic: does not go with a GroupSize of %d", c.GroupSize)
 	}
 	if c.Topic != "" {
 		p.text("Topic", c.Topic, maxKey)

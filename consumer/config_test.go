@@ -27,8 +27,9 @@ func TestBadConfigurationIsRefusedWithAllOfItsProblems(t *testing.T) {
 	_, err = inbox.Handle("", nil, consumer.HandlerConfig{
 		Timeout: -1, LockTimeout: time.Hour, Isolation: 9, Topic: "\xff", QuickAttempts: -1, QuickBackoff: -1, MaxAttempts: -1,
 		MinBackoff: time.Hour, MaxBackoff: time.Second, MaxSoloStarts: -1, ParkedConcurrency: -1,
+		Optimistic: true, GroupSize: 2,
 	})
-	wantProblems(t, err, "name", "function", "Timeout", "LockTimeout", "Isolation", "Topic", "QuickAttempts", "QuickBackoff",
+	wantProblems(t, err, "name", "function", "Timeout", "LockTimeout", "Isolation", "Topic", "Optimistic", "QuickAttempts", "QuickBackoff",
 		"MaxAttempts", "MaxBackoff", "MaxSoloStarts", "ParkedConcurrency")
 	if _, err := inbox.Handle("fine", func(context.Context, *work, *message.Message) error { return nil }, consumer.HandlerConfig{
 		Timeout: time.Second, MinBackoff: time.Hour,

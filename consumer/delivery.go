@@ -20,6 +20,7 @@ type delivery struct {
 	redelivered bool    // the transport says so
 	suspect     bool    // it may have been begun before, without coming back
 	started     bool    // that it is begun again is recorded
+	attempted   bool
 
 	term    dedupe.Term
 	quick   int  // counted attempts
@@ -92,7 +93,10 @@ func (h *Handler[TX]) begin(ctx context.Context, d *delivery) attempt {
 	if !d.suspect {
 		h.inbox.solo.enter()
 		defer h.inbox.solo.leave()
-		return h.apply(ctx, d.in)
+		// What comes again may have been applied, and the handler would run in vain.
+		optimistic := h.cfg.Optimistic && !d.redelivered && !d.attempted
+		d.attempted = true
+		return h.apply(ctx, d.in, optimistic)
 	}
 	h.inbox.solo.enterAlone()
 	defer h.inbox.solo.leaveAlone()
@@ -102,7 +106,7 @@ func (h *Handler[TX]) begin(ctx context.Context, d *delivery) attempt {
 		}
 		d.started = true
 	}
-	a := h.apply(ctx, d.in)
+	a := h.apply(ctx, d.in, false)
 	d.suspect = !a.ran && a.err != nil // else it came back
 	if a.err != nil && h.unstart(ctx, d.in.event.ID) == nil {
 		d.started = false
@@ -110,9 +114,11 @@ func (h *Handler[TX]) begin(ctx context.Context, d *delivery) attempt {
 	return a
 }
 
-func (h *Handler[TX]) apply(ctx context.Context, in *incoming) attempt {
-	return h.try(ctx, func(ctx context.Context, fn begun[TX]) (Verdict, error) {
-		return h.inbox.store.Apply(ctx, h.claim(in), func(ctx context.Context, tx TX) error {
+func (h *Handler[TX]) apply(ctx context.Context, in *incoming, optimistic bool) attempt {
+	return h.try(ctx, optimistic, func(ctx context.Context, fn begun[TX]) (Verdict, error) {
+		c := h.claim(in)
+		c.Optimistic = optimistic
+		return h.inbox.store.Apply(ctx, c, func(ctx context.Context, tx TX) error {
 			return fn(ctx, tx, in)
 		})
 	})

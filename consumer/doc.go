@@ -25,6 +25,10 @@
 // Those events get dispatch IDs that are children of the message's, so a handler that
 // runs again writes the same events.
 //
+// A handler that only queues statements and events (AtCommit of store/postgres, [Work.Queue]) may run before the database
+// is asked for its claim, so that all of it is one round trip: HandlerConfig.Optimistic. It then also runs, in vain, for
+// a copy that is not in the window.
+//
 // # States of a message
 //
 //	delivered ──► in the window, or claimed before ──► acknowledged (duplicate)
@@ -110,6 +114,8 @@
 //	C8 committed                delivered again; the claim says duplicate
 //	C9 remembered in the window the window is lost; likewise
 //	C10 acknowledgement lost    likewise
+//	C4 to C6, if optimistic     nothing is sent; delivered again. C7 is the same: claim, effects and
+//	                            COMMIT are sent together
 //	C4 to C10 in a group        likewise for each of its members: claims, effects and events of all
 //	                            are one transaction. Delivered again, each runs alone
 //	parked, before its COMMIT   as C4; after it as C8, and Run takes it up
@@ -135,7 +141,8 @@
 // # Guarantees
 //
 //   - A handler's effects in its database commit exactly when the claim does, or, for a parked
-//     message, when its parked row goes. A copy is acknowledged without running the handler.
+//     message, when its parked row goes. A copy is acknowledged without running the handler, or, if that is
+//     Optimistic, without anything of what it did in the transaction.
 //   - A message is acknowledged only when it was applied, is a duplicate, or is
 //     parked where an operator sees it.
 //   - Nothing is remembered before its COMMIT is known.

@@ -12,6 +12,9 @@ var (
 	ErrRolledBack = errors.New("database rolled the transaction back at commit: a statement in it had failed")
 	// ErrCommitUnknown is wrapped by the error of a COMMIT whose outcome is not known.
 	ErrCommitUnknown = errors.New("outcome of the commit is unknown")
+	// ErrNotClaimed is what the transaction of a handler with HandlerConfig.Optimistic returns if the message is
+	// not to be applied: it was applied before, is too old, or has to wait. The handler returns it; what it returns then does not matter.
+	ErrNotClaimed = errors.New("message is not to be applied: it was before, is too old, or follows one that is parked")
 	// ErrClockJump is returned when the time up to which dispatch IDs are forgotten
 	// would advance much further than time has passed.
 	ErrClockJump = errors.New("database clock jumped ahead: nothing is forgotten")

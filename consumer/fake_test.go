@@ -207,6 +207,11 @@ func (s *fakeStore) Apply(ctx context.Context, c consumer.Claim, fn func(context
 	if err := s.step("begin"); err != nil {
 		return consumer.None, err
 	}
+	tx := &fakeTx{}
+	var failed error
+	if c.Optimistic {
+		failed = fn(ctx, tx)
+	}
 	v, end, err := s.claim(ctx, c)
 	if err != nil || end == nil {
 		return v, err
@@ -220,9 +225,11 @@ func (s *fakeStore) Apply(ctx context.Context, c consumer.Claim, fn func(context
 	if err := s.step("claimed"); err != nil {
 		return consumer.None, err
 	}
-	tx := &fakeTx{}
-	if err := fn(ctx, tx); err != nil {
-		return consumer.None, err
+	if !c.Optimistic {
+		failed = fn(ctx, tx)
+	}
+	if failed != nil {
+		return consumer.None, failed
 	}
 	if err := s.commit(ctx, tx, func() { committed = true }); err != nil {
 		return consumer.None, err

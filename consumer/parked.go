@@ -156,7 +156,7 @@ func (h *Handler[TX]) applyParked(ctx context.Context, seq int64, recorded start
 		Consumer: h.consumer(), Isolation: h.cfg.Isolation,
 		IdleTimeout: h.cfg.Timeout + idleGrace, LockTimeout: h.cfg.LockTimeout,
 	}
-	a := h.try(ctx, func(ctx context.Context, fn begun[TX]) (Verdict, error) {
+	a := h.try(ctx, false, func(ctx context.Context, fn begun[TX]) (Verdict, error) {
 		done, err := h.inbox.store.ApplyParked(ctx, claim, seq, func(ctx context.Context, tx TX, m *ParkedMessage) error {
 			parked = m
 			return fn(ctx, tx, h.restore(m))

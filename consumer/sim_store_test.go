@@ -71,6 +71,14 @@ func (s *simStore) Apply(ctx context.Context, c consumer.Claim, fn func(context.
 	defer func() { s.db.sim.troubled(c.ID, err) }()
 	key := claimKey{c.Consumer, c.ID}
 	name := fmt.Sprintf("claim %s by %d", short(c.ID), c.Consumer)
+	var early *simTx // what an optimistic handler has done
+	var failed error
+	if c.Optimistic {
+		early = &simTx{db: s.db, proc: s.proc}
+		if failed = fn(ctx, early); failed != nil && ctx.Err() != nil {
+			return consumer.None, failed
+		}
+	}
 	verdict := consumer.None
 	tx, err := s.lock(ctx, name, c.LockTimeout, key, keyLock(c.Consumer, c.Key), func(*simTx) { verdict = s.db.meet(&c) })
 	if err != nil {
@@ -87,7 +95,15 @@ func (s *simStore) Apply(ctx context.Context, c consumer.Claim, fn func(context.
 		})
 	case consumer.Applied:
 		tx.writes = append(tx.writes, func() { s.db.insert(c.Consumer, c.ID, c.Digest, c.Stamp, true) })
-		if err := s.run(tx, func() error { return fn(ctx, tx) }); err != nil {
+		err := s.run(tx, func() error {
+			if early == nil {
+				return fn(ctx, tx)
+			}
+			tx.writes = append(tx.writes, early.writes...)
+			tx.broken, tx.spoiled = early.broken, early.spoiled
+			return failed
+		})
+		if err != nil {
 			return consumer.None, err
 		}
 	default:

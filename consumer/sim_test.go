@@ -89,6 +89,7 @@ func newSimulation(t *testing.T, seed uint64) *simulation {
 		QuickAttempts: pick(1, 2, 3), MaxAttempts: pick(2, 5), MinBackoff: 200 * time.Millisecond, MaxBackoff: 2 * time.Second,
 		MaxSoloStarts: pick(1, 3), ParkedConcurrency: pick(1, 3),
 	}
+	s.handler.Optimistic = flag()
 	s.prefetch, s.rate = pick(1, 3, 8), pick(3, 12, 30)
 	for n := range pick(1, 1, 2) {
 		name := fmt.Sprint("handler", n)

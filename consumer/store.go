@@ -52,6 +52,11 @@ type Claim struct {
 	// LockTimeout bounds the wait for another transaction with the same claim. It
 	// does not apply to the handler's own statements.
 	LockTimeout time.Duration
+
+	// Optimistic lets a store run fn before it has asked for the claim, so that both go to the database together. fn is
+	// then also run, at most once in vain, for a message with another verdict: nothing of that is kept, and what fn
+	// returned does not matter. A store need not take notice of it.
+	Optimistic bool
 }
 
 // Verdict is the answer to a claim.
@@ -102,14 +107,14 @@ const (
 type ClaimStore[TX any] interface {
 	// Apply claims c in a new transaction, runs fn in it and commits. The claim is
 	// an insert, and the unique index decides: of several copies one claims, and the
-	// others wait for its end. fn is not run unless the claim was made. If fn
+	// others wait for its end. fn is not run unless the claim was made, or c is Optimistic. If fn
 	// returns an error, panics or calls Goexit, everything is rolled back; the error
 	// is returned as it is, or wrapped with what a store has to say about it. A COMMIT answered with ROLLBACK gives an error that wraps
 	// [ErrRolledBack]. ctx bounds the whole.
 	Apply(ctx context.Context, c Claim, fn func(ctx context.Context, tx TX) error) (Verdict, error)
 
 	// ApplyGroup is Apply for several messages of one consumer in one transaction. The claims
-	// have different IDs, and all but ID, digest, stamp, key and message in common. All locks are
+	// have different IDs, and all but ID, digest, stamp, key and message in common. None is Optimistic. All locks are
 	// taken before fn runs, those of keys first, each kind in an order that all transactions share, so
 	// groups do not deadlock over them. fn is run once, with the indexes of the claims that
 	// were made, ascending; if there are none it is not run. What a message of the group needs besides, as one that

@@ -14,10 +14,15 @@ const leanFrom = 16
 // guess them from types in Go, and know none of this file's.
 func described(tx pgx.Tx) bool {
 	var conn *pgx.Conn
-	if t, ok := tx.(*transaction); ok {
-		conn = t.raw // to look at it begins nothing
-	} else if conn = tx.Conn(); conn == nil {
-		return false
+	switch tx := tx.(type) { // to look at it begins nothing
+	case *transaction:
+		conn = tx.raw
+	case *handlerTx:
+		conn = tx.work.conn.Conn()
+	default:
+		if conn = tx.Conn(); conn == nil {
+			return false
+		}
 	}
 	return describes(conn.Config().DefaultQueryExecMode)
 }

@@ -4,11 +4,13 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
 
+	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/producer"
 	"github.com/boxpair/boxpair/store/postgres"
 )
@@ -117,6 +119,43 @@ BEGIN
     RETURN NULL;
 END $$;
 CREATE TRIGGER order_placed AFTER INSERT ON orders FOR EACH ROW EXECUTE FUNCTION order_placed()`)
+		return err
+	}
+	if err := run(); err != nil {
+		fmt.Println(err)
+	}
+}
+
+// A handler that only queues costs one round trip: the claim of the message, its effects, its events and the COMMIT go
+// to the database together.
+func ExampleAtCommit() {
+	ctx := context.Background()
+	run := func() error {
+		pool, err := pgxpool.New(ctx, "postgres://localhost/stock")
+		if err != nil {
+			return err
+		}
+		defer pool.Close()
+		store, err := postgres.New(pool, postgres.Config{})
+		if err != nil {
+			return err
+		}
+		outbox, err := producer.New(store, producer.Config{Name: "stock"})
+		if err != nil {
+			return err
+		}
+		inbox, err := consumer.New(store, outbox, consumer.Config{Service: "stock"})
+		if err != nil {
+			return err
+		}
+		_, err = inbox.Handle("reserve", func(_ context.Context, w *consumer.Work[pgx.Tx], _ *message.Message) error {
+			sku := w.Event().Key
+			if err := postgres.AtCommit(w.DB(), "UPDATE stock SET reserved = reserved + 1 WHERE sku = $1", sku); err != nil {
+				return err
+			}
+			_, err := w.Queue(producer.Event{Topic: "stock.reserved", Key: sku})
+			return err
+		}, consumer.HandlerConfig{Ordered: true, Optimistic: true})
 		return err
 	}
 	if err := run(); err != nil {

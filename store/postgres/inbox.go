@@ -42,9 +42,10 @@ type terms struct {
 // Those of the session, which come back for the handler, wait in variables of the
 // transaction.
 const (
-	setTimeouts = `
+	saveLockTimeout = `
        set_config('boxpair.lock_timeout', current_setting('lock_timeout'), true),
-       set_config('lock_timeout', coalesce($1::text, current_setting('lock_timeout')), true),
+       set_config('lock_timeout', coalesce($1::text, current_setting('lock_timeout')), true)`
+	setTimeouts = saveLockTimeout + `,
        set_config('idle_in_transaction_session_timeout',
            coalesce($2::text, current_setting('idle_in_transaction_session_timeout')), true)`
 	restoreLockTimeout = `set_config('lock_timeout', current_setting('boxpair.lock_timeout'), true)`
@@ -84,7 +85,7 @@ type work struct {
 	store *Store
 	conn  connection
 	tx    pgx.Tx
-	late  *pgx.Batch // what handlers queued for the end; nil for nothing
+	late  *pgx.Batch // what is queued for the end; nil for nothing
 	early bool       // the session may hold the lock of a key
 	over  bool       // committed, or sent to be
 }
@@ -183,11 +184,7 @@ func (w *work) commit(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("before commit: %w", err)
 	}
-	bound := commitTimeout
-	if deadline, ok := ctx.Deadline(); ok {
-		bound = max(minCommit, time.Until(deadline))
-	}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), bound)
+	ctx, cancel := committing(ctx)
 	defer cancel()
 	conn := w.conn.Conn()
 	switch {
@@ -201,6 +198,15 @@ func (w *work) commit(ctx context.Context) error {
 	}
 	w.over = true
 	return commitError(w.tx.Commit(ctx))
+}
+
+// committing returns the context of a COMMIT within that of its transaction.
+func committing(ctx context.Context) (context.Context, context.CancelFunc) {
+	bound := commitTimeout
+	if deadline, ok := ctx.Deadline(); ok {
+		bound = max(minCommit, time.Until(deadline))
+	}
+	return context.WithTimeout(context.WithoutCancel(ctx), bound)
 }
 
 // commitError tells what the error of a COMMIT means.

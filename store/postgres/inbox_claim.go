@@ -62,9 +62,24 @@ type claimed struct {
 	blocked bool // live parked messages of the key exist
 }
 
+// clear tells that the message is to be applied.
+func (c *claimed) clear() bool { return c.mine && !c.tooOld && !c.blocked }
+
 // Apply implements [consumer.ClaimStore]. The claim is one round trip, or two for a
 // dispatch ID that is known, and the commit is another. fn gets the same ctx; it must not end tx.
+//
+// An Optimistic claim at READ COMMITTED is sent before the first statement that fn has run in tx, or together
+// with what fn has queued ([AtCommit], [Store.AppendAtCommit]) and the COMMIT: if that is all, everything is one
+// round trip. What the database refuses of it costs an error in its log, and is done again as above.
 func (s *Store) Apply(ctx context.Context, c consumer.Claim, fn func(ctx context.Context, tx pgx.Tx) error) (consumer.Verdict, error) {
+	if c.Optimistic && c.Isolation == consumer.ReadCommitted {
+		switch met, err := s.applyOptimistic(ctx, &c, fn); {
+		case err != nil:
+			return consumer.None, err
+		case met:
+			return consumer.Applied, nil
+		}
+	}
 	t := s.terms(&c, c.Key)
 	t.lean = c.Key == "" && c.Isolation == consumer.ReadCommitted
 	w, b, err := s.open(ctx, t)

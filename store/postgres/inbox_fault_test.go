@@ -50,6 +50,14 @@ func (r *inboxRig) keyed(key string) consumer.Claim {
 	return c
 }
 
+// claims returns one claim of each kind.
+func (r *inboxRig) claims() map[string]consumer.Claim {
+	plain, keyed := r.claim(), r.keyed(uuid.NewString())
+	soon, keyedSoon := r.claim(), r.keyed(uuid.NewString())
+	soon.Optimistic, keyedSoon.Optimistic = true, true
+	return map[string]consumer.Claim{"plain": plain, "keyed": keyed, "optimistic": soon, "optimistic and keyed": keyedSoon}
+}
+
 func effect(ctx context.Context, tx pgx.Tx) error {
 	_, err := tx.Exec(ctx, "INSERT INTO effects VALUES ('effect')")
 	return err

@@ -30,21 +30,22 @@ func TestQueuedStatementsCommitWithTheClaimAndBehindTheHandler(t *testing.T) {
 		t.Cleanup(pool.Close)
 		store, err := postgres.New(pool, postgres.Config{Schema: r.names.Schema()})
 		r.ok(err)
-		r.exec("DROP TABLE IF EXISTS steps; CREATE TABLE steps (id serial, name text)")
-		c := r.claim()
-		v, err := store.Apply(r.ctx(), c, func(ctx context.Context, tx pgx.Tx) error {
-			r.ok(postgres.AtCommit(tx, "INSERT INTO steps (name) VALUES ($1)", "second"))
-			r.ok(postgres.AtCommit(tx, "UPDATE steps SET name = name || '!'"))
-			_, err := tx.Exec(ctx, "INSERT INTO steps (name) VALUES ('first')")
-			return err
-		})
-		if err != nil || v != consumer.Applied {
-			t.Fatalf("mode %v: Apply gives %v, %v", mode, v, err)
+		for name, c := range r.claims() {
+			r.exec("DROP TABLE IF EXISTS steps; CREATE TABLE steps (id serial, name text)")
+			v, err := store.Apply(r.ctx(), c, func(ctx context.Context, tx pgx.Tx) error {
+				r.ok(postgres.AtCommit(tx, "INSERT INTO steps (name) VALUES ($1)", "second"))
+				r.ok(postgres.AtCommit(tx, "UPDATE steps SET name = name || '!'"))
+				_, err := tx.Exec(ctx, "INSERT INTO steps (name) VALUES ('first')")
+				return err
+			})
+			if err != nil || v != consumer.Applied {
+				t.Fatalf("%v, %s: Apply gives %v, %v", mode, name, v, err)
+			}
+			if got := value[string](r.rig, "SELECT string_agg(name, ' ' ORDER BY id) FROM steps"); got != "first! second!" {
+				t.Errorf("%v, %s: steps are %q", mode, name, got)
+			}
+			r.expectVerdict(c, consumer.Duplicate)
 		}
-		if got := value[string](r.rig, "SELECT string_agg(name, ' ' ORDER BY id) FROM steps"); got != "first! second!" {
-			t.Errorf("mode %v: steps are %q", mode, got)
-		}
-		r.expectVerdict(c, consumer.Duplicate)
 	}
 }
 
@@ -88,20 +89,23 @@ func TestQueuedStatementThatFailsIsTheHandlersErrorAndCommitsNothing(t *testing.
 			return nil
 		},
 	} {
-		c := r.claim()
-		_, err := r.Apply(r.ctx(), c, func(ctx context.Context, tx pgx.Tx) error {
-			r.ok(effect(ctx, tx))
-			r.ok(late(ctx, tx))
-			r.ok(handler(ctx, tx))
-			return nil
-		})
-		if err == nil || errors.Is(err, consumer.ErrCommitUnknown) || strings.Contains(err.Error(), "secret") {
-			t.Errorf("%s: error is %v", name, err)
-		}
-		r.expectClass(err, consumer.HandlerError)
-		r.expectEffects(0)
-		if got := value[int](r.rig, "SELECT count(*) FROM "+r.names.Table("inbox")); got != 0 {
-			t.Errorf("%s: %d claims are left", name, got)
+		for kind, c := range r.claims() {
+			for _, first := range []func(ctx context.Context, tx pgx.Tx) error{effect, late} {
+				_, err := r.Apply(r.ctx(), c, func(ctx context.Context, tx pgx.Tx) error {
+					r.ok(first(ctx, tx))
+					r.ok(late(ctx, tx))
+					r.ok(handler(ctx, tx))
+					return nil
+				})
+				if err == nil || errors.Is(err, consumer.ErrCommitUnknown) || strings.Contains(err.Error(), "secret") {
+					t.Errorf("%s, %s: error is %v", name, kind, err)
+				}
+				r.expectClass(err, consumer.HandlerError)
+				r.expectEffects(0)
+				if got := value[int](r.rig, "SELECT count(*) FROM "+r.names.Table("inbox")); got != 0 {
+					t.Errorf("%s, %s: %d claims are left", name, kind, got)
+				}
+			}
 		}
 	}
 }
@@ -112,15 +116,18 @@ func TestUnknownCommitWithQueuedStatementsIsTold(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r, next := newFaultyRigIn(t, pgx.QueryExecModeExec) // COMMIT as text, each time
-			c := r.claim()
-			next.Store(int32(f))
-			_, err := r.Apply(r.ctx(), c, late)
-			r.expectClass(err, consumer.CommitUnknown)
-			want := map[fault]consumer.Verdict{replyLost: consumer.Duplicate, requestLost: consumer.Applied}[f]
-			if v, err := r.Apply(r.ctx(), c, late); err != nil || v != want {
-				t.Fatalf("copy gives %v, %v, want %v", v, err, want)
+			done := 0
+			for kind, c := range r.claims() {
+				next.Store(int32(f))
+				_, err := r.Apply(r.ctx(), c, late)
+				r.expectClass(err, consumer.CommitUnknown)
+				want := map[fault]consumer.Verdict{replyLost: consumer.Duplicate, requestLost: consumer.Applied}[f]
+				if v, err := r.Apply(r.ctx(), c, late); err != nil || v != want {
+					t.Fatalf("%s: copy gives %v, %v, want %v", kind, v, err, want)
+				}
+				done++
+				r.expectEffects(done)
 			}
-			r.expectEffects(1)
 		})
 	}
 }

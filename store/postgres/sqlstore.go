@@ -154,8 +154,9 @@ func savepoint(ctx context.Context, tx *sql.Tx, statements ...string) error {
 	})
 }
 
-// Apply implements [consumer.ClaimStore] as [Store.Apply] does, with as many round trips.
+// Apply implements [consumer.ClaimStore] as [Store.Apply] does, with as many round trips. No claim is Optimistic.
 func (s *SQLStore) Apply(ctx context.Context, c consumer.Claim, fn func(ctx context.Context, tx *sql.Tx) error) (consumer.Verdict, error) {
+	c.Optimistic = false // what runs on the connection goes past the store
 	return s.Store.Apply(ctx, c, func(ctx context.Context, tx pgx.Tx) error {
 		return lend(ctx, tx, func(tx *sql.Tx) error { return fn(ctx, tx) })
 	})

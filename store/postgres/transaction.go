@@ -17,6 +17,8 @@ import (
 // tracers of single statements, take no modes of execution, and close the connection on an argument
 // that it cannot encode. The store's own statements travel with the BEGIN.
 type transaction struct {
+	lazyTx
+
 	conn    connection
 	raw     *pgx.Conn // that of conn, also when conn was given back
 	options pgx.TxOptions
@@ -43,6 +45,7 @@ func (s *Store) newTransaction(ctx context.Context) (*transaction, error) {
 		return nil, fmt.Errorf("begin: %w", err)
 	}
 	t := &transaction{conn: conn, raw: conn.Conn(), options: pgx.TxOptions{IsoLevel: s.iso}}
+	t.of = t
 	t.enter = func() error { return t.beginOrClose(ctx) }
 	return t, nil
 }
@@ -64,6 +67,14 @@ func (t *transaction) begin(ctx context.Context) error {
 	}
 	t.tx = tx
 	return nil
+}
+
+// begun returns the transaction, which it begins on the server unless it has begun.
+func (t *transaction) begun(ctx context.Context) (pgx.Tx, error) {
+	if err := t.begin(ctx); err != nil {
+		return nil, err
+	}
+	return t.tx, nil
 }
 
 // run runs a statement of the store's in tx, and reads its row into values if there are some. The
@@ -218,70 +229,19 @@ func (t *transaction) Rollback(ctx context.Context) error {
 	return t.tx.Rollback(ctx)
 }
 
-// Begin implements [pgx.Tx].
-func (t *transaction) Begin(ctx context.Context) (pgx.Tx, error) {
-	if err := t.begin(ctx); err != nil {
-		return nil, err
-	}
-	return t.tx.Begin(ctx)
-}
-
-// Exec implements [pgx.Tx].
-func (t *transaction) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
-	if err := t.begin(ctx); err != nil {
-		return pgconn.CommandTag{}, err
-	}
-	return t.tx.Exec(ctx, sql, args...)
-}
-
-// Query implements [pgx.Tx].
-func (t *transaction) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
-	if err := t.begin(ctx); err != nil {
-		return pgx.FailedBatchResults(&pgx.Batch{}, err).Query()
-	}
-	return t.tx.Query(ctx, sql, args...)
-}
-
-// QueryRow implements [pgx.Tx].
-func (t *transaction) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
-	if err := t.begin(ctx); err != nil {
-		return pgx.FailedBatchResults(&pgx.Batch{}, err).QueryRow()
-	}
-	return t.tx.QueryRow(ctx, sql, args...)
-}
-
-// SendBatch implements [pgx.Tx].
-func (t *transaction) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
-	if err := t.begin(ctx); err != nil {
-		return pgx.FailedBatchResults(b, err)
-	}
-	return t.tx.SendBatch(ctx, b)
-}
-
-// CopyFrom implements [pgx.Tx].
-func (t *transaction) CopyFrom(ctx context.Context, table pgx.Identifier, columns []string, rows pgx.CopyFromSource) (int64, error) {
-	if err := t.begin(ctx); err != nil {
-		return 0, err
-	}
-	return t.tx.CopyFrom(ctx, table, columns, rows)
-}
-
-// Prepare implements [pgx.Tx].
-func (t *transaction) Prepare(ctx context.Context, name, sql string) (*pgconn.StatementDescription, error) {
-	if err := t.begin(ctx); err != nil {
-		return nil, err
-	}
-	return t.tx.Prepare(ctx, name, sql)
-}
-
 // LargeObjects implements [pgx.Tx].
 func (t *transaction) LargeObjects() pgx.LargeObjects {
 	if err := t.enter(); err != nil && t.tx == nil {
-		b := &pgx.Batch{}
-		b.BeginTx(t.options)
-		return pgx.FailedBatchResults(b, err).Tx().LargeObjects() // of a transaction that is closed
+		return closedObjects(err)
 	}
 	return t.tx.LargeObjects()
+}
+
+// closedObjects returns the large objects of a transaction that is closed.
+func closedObjects(err error) pgx.LargeObjects {
+	b := &pgx.Batch{}
+	b.BeginTx(pgx.TxOptions{})
+	return pgx.FailedBatchResults(b, err).Tx().LargeObjects()
 }
 
 // Conn implements [pgx.Tx]. What runs on the connection itself is to be part of the transaction as well.

@@ -41,13 +41,14 @@ type transactRig struct {
 	*rig
 	store  *postgres.Store
 	outbox *producer.Outbox[pgx.Tx]
+	mode   pgx.QueryExecMode
 	trips  atomic.Int64
 }
 
 // newTransactRig returns an outbox over one connection, in a mode, and a table of orders.
 func newTransactRig(t *testing.T, mode pgx.QueryExecMode, change func(cfg *producer.Config)) *transactRig {
 	t.Helper()
-	r := &transactRig{rig: newRig(t)}
+	r := &transactRig{rig: newRig(t), mode: mode}
 	r.exec("CREATE TABLE orders (id int PRIMARY KEY DEFERRABLE INITIALLY DEFERRED)")
 	cfg := r.pool.Config()
 	cfg.MaxConns = 1

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -23,6 +24,8 @@ type InboxFixture[TX any] struct {
 	// Effects returns the names in the table of effects as they are committed, in the
 	// order in which they were added.
 	Effects func(ctx context.Context) ([]string, error)
+	// Begin has tx begun in the database and the claim made, if that is not so already. Nil: it always is.
+	Begin func(ctx context.Context, tx TX) error
 	// Break runs a statement in tx that fails, and returns its error.
 	Break func(ctx context.Context, tx TX) error
 	// ErrorsDoom tells that a failed statement keeps its transaction from being committed.
@@ -307,13 +310,19 @@ type inHandler struct {
 func (i *inbox[TX]) hold(name string, run func(fn handler[TX]) error) *inHandler {
 	i.Helper()
 	begun := make(chan struct{})
+	tell := sync.OnceFunc(func() { close(begun) }) // an optimistic claim may run a handler twice
 	finish := make(chan error, 1)
 	result := i.async(func() error {
 		return run(func(ctx context.Context, tx TX) error {
+			if i.Begin != nil {
+				if err := i.Begin(ctx, tx); err != nil {
+					return err
+				}
+			}
 			if err := i.Effect(ctx, tx, name); err != nil {
 				return err
 			}
-			close(begun)
+			tell()
 			select {
 			case err := <-finish:
 				return err
