@@ -127,6 +127,8 @@ type Config struct {
 	Group int
 	// Set has it handle those of a transaction in one call. Needs Lean. Defaults to false.
 	Set bool
+	// Optimistic has the handler queue its effect for the COMMIT, and run before its claim. Defaults to false.
+	Optimistic bool
 	// MaxSoloStarts is the consumer's. Defaults to that of package consumer.
 	MaxSoloStarts int
 	// Quiet has the child log nothing below a warning. Defaults to false.

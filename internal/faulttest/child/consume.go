@@ -15,6 +15,7 @@ import (
 
 	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/postgres"
 	"github.com/boxpair/boxpair/transport/amqp"
 )
 
@@ -36,7 +37,7 @@ func (s *service) consumer(st *store, name string) (closers []func(), err error)
 	cfg := consumer.HandlerConfig{
 		Timeout: c.Timeout, LockTimeout: c.LockTimeout, Isolation: consumer.Isolation(c.Isolation), Ordered: !c.Unordered,
 		QuickAttempts: 1, MaxAttempts: c.MaxAttempts, MaxSoloStarts: c.MaxSoloStarts, GroupSize: c.Group,
-		MinBackoff: 20 * time.Millisecond, MaxBackoff: 200 * time.Millisecond,
+		Optimistic: c.Optimistic, MinBackoff: 20 * time.Millisecond, MaxBackoff: 200 * time.Millisecond,
 	}
 	var h *consumer.Handler[pgx.Tx]
 	if c.Set {
@@ -178,9 +179,19 @@ func (a *applier) effect(ctx context.Context, w *consumer.Work[pgx.Tx], o *Order
 	b.Queue(`INSERT INTO totals AS t VALUES ($1, $2, 1, $3, $3, $3) ON CONFLICT (consumer, key) DO UPDATE
 		SET count = t.count + 1, sum = t.sum + $3, least = least(t.least, $3), most = greatest(t.most, $3)`,
 		a.service, o.Key, o.Amount)
+	receipt := producer.Event{Topic: a.s.cfg.Topic + "_receipts", Key: o.Key, Payload: []byte(Canary)}
+	if a.s.cfg.Optimistic {
+		for _, q := range b.QueuedQueries {
+			if err := postgres.AtCommit(w.DB(), q.SQL, q.Arguments...); err != nil {
+				return err
+			}
+		}
+		_, err := w.Queue(receipt)
+		return err
+	}
 	if err := w.DB().SendBatch(ctx, b).Close(); err != nil {
 		return err
 	}
-	_, err := w.Write(ctx, producer.Event{Topic: a.s.cfg.Topic + "_receipts", Key: o.Key, Payload: []byte(Canary)})
+	_, err := w.Write(ctx, receipt)
 	return err
 }

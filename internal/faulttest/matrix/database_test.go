@@ -56,16 +56,26 @@ func TestLostRepliesOfTheDatabaseAreAskedForAgain(t *testing.T) {
 		fault.P1, fault.P2, fault.P3, fault.R1, fault.R2, fault.R6, fault.R7, fault.R9, fault.R10,
 		fault.C1, fault.C3, fault.C4, fault.C5, fault.C6, fault.C11,
 	} {
-		cell(t, string(p), calm, system.Config{Proxies: true}, func(t *testing.T, r *rig) {
-			v := r.at(p)
-			ok(t, r.proxyAt(p).Add(proxy.DropReplies(150)))
-			ok(t, v.Release())
-			pause(300 * time.Millisecond) // the statements of that time have no answer
-			r.proxyAt(p).Heal()
-			r.Injected(1)
-			r.finish()
+		cell(t, string(p), calm, system.Config{Proxies: true}, func(_ *testing.T, r *rig) {
+			r.loseReplies(p, r.at(p))
 		})
 	}
+	for _, p := range []fault.Point{fault.C3, fault.C4, fault.C6} {
+		cell(t, "optimistic/"+string(p), calm, system.Config{Proxies: true}, func(_ *testing.T, r *rig) {
+			r.loseReplies(p, r.at(p, optimistic))
+		})
+	}
+}
+
+// loseReplies has the answers of a database lost for a time, to a process that waits at p, and drains.
+func (r *rig) loseReplies(p fault.Point, v *child.Process) {
+	r.t.Helper()
+	ok(r.t, r.proxyAt(p).Add(proxy.DropReplies(150)))
+	ok(r.t, v.Release())
+	pause(300 * time.Millisecond) // the statements of that time have no answer
+	r.proxyAt(p).Heal()
+	r.Injected(1)
+	r.finish()
 }
 
 // refusal is something that the database refuses for a time.

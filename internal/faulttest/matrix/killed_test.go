@@ -64,3 +64,24 @@ func TestProcessKilledAtAnyPoint(t *testing.T) {
 		})
 	}
 }
+
+func optimistic(c *child.Config) { c.Optimistic = true }
+
+// The handler runs before its claim, which goes to the database with everything else and the COMMIT.
+func TestOptimisticConsumerKilledAtAnyPoint(t *testing.T) {
+	t.Parallel()
+	for _, p := range points() {
+		if victim(p) != child.Consumer {
+			continue
+		}
+		cell(t, string(p), calm, system.Config{}, func(t *testing.T, r *rig) {
+			changes, when := conditions(p)
+			changes = append(changes, optimistic)
+			first := r.chain(child.Consumer, string(p)+"=kill"+when, changes...)[child.Consumer]
+			ok(t, first.Killed(r.within()))
+			r.Injected(0)
+			r.start(child.Consumer, "", changes...)
+			r.finish()
+		})
+	}
+}
