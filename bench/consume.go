@@ -18,6 +18,7 @@ import (
 
 func consumeScenario() scenario {
 	group := consumer.HandlerConfig{GroupSize: 64}
+	optimistic := consumer.HandlerConfig{Optimistic: true}
 	return scenario{
 		name: "consume", unit: "messages",
 		about: "messages of a quorum queue, each with a row in an inbox and one in a table of effects, then acknowledged",
@@ -27,8 +28,9 @@ func consumeScenario() scenario {
 			{"limit-pipelined", "8 workers, a transaction per message in one round trip", "", 30_000, 10_000, pipelined(8)},
 			{"limit-pipelined-32", "32 workers, the same", "limit-pipelined", 30_000, 0, pipelined(32)},
 			{"four-round-trips", "8 workers, a transaction per message in four round trips", "limit-pipelined", 30_000, 0, fourRoundTrips},
-			{"message", "Watermill router, a transaction per message, effect sent with the COMMIT",
-				"limit-pipelined", 30_000, 7_000, consuming{fn: lateEffect}.measure},
+			{"message", "Watermill router, a transaction per message in one round trip (Optimistic, effect queued)",
+				"limit-pipelined", 30_000, 7_000, consuming{config: optimistic, fn: lateEffect}.measure},
+			{"message-claim", "the same, the claim first and the effect sent with the COMMIT", "limit-pipelined", 30_000, 0, consuming{fn: lateEffect}.measure},
 			{"message-exec", "the same, effect in a round trip of its own", "limit-pipelined", 30_000, 0, consuming{fn: effect}.measure},
 			{"group", "group commit of up to 64, a handler per message, effects sent with the COMMIT",
 				"limit-pipelined", 50_000, 20_000, consuming{config: group, fn: lateEffect}.measure},
@@ -40,9 +42,9 @@ func consumeScenario() scenario {
 			{"duplicates-table", "all were applied before, and are in the table only", "limit-ack", 30_000, 0,
 				consuming{fn: lateEffect, copies: true, cache: -1}.measure},
 			{"watermill", "stock watermill-amqp, 8 subscribers with a prefetch of 50, an inbox by hand", "limit-pipelined", 20_000, 0, watermillConsume},
-			{"in-flight-1", "one message in flight", "limit-pipelined", 10_000, 0, consuming{fn: lateEffect, inFlight: 1}.measure},
-			{"in-flight-8", "8 messages in flight", "limit-pipelined", 30_000, 0, consuming{fn: lateEffect, inFlight: 8}.measure},
-			{"in-flight-32", "32 messages in flight", "limit-pipelined", 30_000, 0, consuming{fn: lateEffect, inFlight: 32}.measure},
+			{"in-flight-1", "one message in flight", "limit-pipelined", 10_000, 0, consuming{config: optimistic, fn: lateEffect, inFlight: 1}.measure},
+			{"in-flight-8", "8 messages in flight", "limit-pipelined", 30_000, 0, consuming{config: optimistic, fn: lateEffect, inFlight: 8}.measure},
+			{"in-flight-32", "32 messages in flight", "limit-pipelined", 30_000, 0, consuming{config: optimistic, fn: lateEffect, inFlight: 32}.measure},
 		},
 	}
 }
