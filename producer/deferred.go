@@ -49,6 +49,7 @@ func (w *Writer[TX]) changeDeferred(ctx context.Context, ids []uuid.UUID, change
 		return nil, w.fail(err)
 	}
 	if len(changed) > 0 {
+		w.news = allNews // it is not known where they are
 		w.changed()
 	}
 	return changed, nil

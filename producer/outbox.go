@@ -178,8 +178,8 @@ func (o *Outbox[TX]) Transact(ctx context.Context, fn func(ctx context.Context, 
 	for attempt := 1; ; attempt++ {
 		wrote, err := o.transactOnce(ctx, fn)
 		if err == nil || errors.Is(err, ErrCommitUnknown) {
-			if wrote {
-				o.Committed()
+			if !wrote.none() {
+				o.committed(wrote)
 			}
 			return err
 		}
@@ -192,11 +192,10 @@ func (o *Outbox[TX]) Transact(ctx context.Context, fn func(ctx context.Context, 
 	}
 }
 
-// transactOnce runs fn in a transaction and commits. It tells whether events were
-// written.
-func (o *Outbox[TX]) transactOnce(ctx context.Context, fn func(ctx context.Context, w *Writer[TX]) error) (wrote bool, err error) {
+// transactOnce runs fn in a transaction and commits. It tells what was written.
+func (o *Outbox[TX]) transactOnce(ctx context.Context, fn func(ctx context.Context, w *Writer[TX]) error) (wrote news, err error) {
 	if err := fault.Hit(ctx, fault.P1); err != nil {
-		return false, err
+		return news{}, err
 	}
 	err = o.store.Transact(ctx, func(ctx context.Context, tx TX) error {
 		w := o.newWriter(tx)
@@ -210,7 +209,7 @@ func (o *Outbox[TX]) transactOnce(ctx context.Context, fn func(ctx context.Conte
 		if err := w.FlushAtCommit(ctx); err != nil {
 			return err
 		}
-		wrote = w.wrote
+		wrote = w.news
 		return fault.Hit(ctx, fault.P3)
 	})
 	if err == nil && fault.Hit(ctx, fault.P4) != nil {
@@ -221,12 +220,14 @@ func (o *Outbox[TX]) transactOnce(ctx context.Context, fn func(ctx context.Conte
 
 // Committed wakes the relays: those in this process at once, those in others
 // through [Outbox.Run]. It never blocks. [Outbox.Transact] calls it by itself.
-func (o *Outbox[TX]) Committed() {
+func (o *Outbox[TX]) Committed() { o.committed(allNews) }
+
+func (o *Outbox[TX]) committed(n news) {
 	if fault.Reach(fault.P5) != nil {
 		return
 	}
-	o.local.send()
-	o.remote.send()
+	o.local.send(n)
+	o.remote.send(n)
 }
 
 // Run tells relays in other processes about commits, at most once per
@@ -239,7 +240,7 @@ func (o *Outbox[TX]) Run(ctx context.Context) error {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-woken:
+		case <-woken.woken:
 		}
 		if err := o.notify(ctx); errors.Is(err, ErrNoSignal) {
 			<-ctx.Done()

@@ -95,9 +95,9 @@ type wakes struct {
 	id     string  // of the outbox
 }
 
-func (w wakes) subscribe() (<-chan struct{}, func()) {
+func (w wakes) subscribe() (*subscription, func()) {
 	if w.signal == nil {
-		return nil, func() {}
+		return &subscription{}, func() {} // whose channel is nil
 	}
 	return w.signal.subscribe()
 }

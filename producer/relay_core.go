@@ -151,9 +151,10 @@ func (c *relayCore) reply(now time.Duration, cl *call) {
 }
 
 // wake tells that something was committed.
-func (c *relayCore) wake(now time.Duration) {
+func (c *relayCore) wake(now time.Duration, n news) {
 	c.now = now
-	c.reading.woken, c.deferred.told = true, true
+	c.reading.woken = c.reading.woken.and(n)
+	c.deferred.told = c.deferred.told || n.deferred
 }
 
 // stop ends the relay: what is in flight is waited for, and everything given back.

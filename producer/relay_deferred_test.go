@@ -58,7 +58,7 @@ func TestNewDeferralIsLateByAtMostTheLongestPoll(t *testing.T) {
 			due := r.now + 150*time.Millisecond
 			seq := r.store.addDeferred("topic", "key", due)
 			if c.wake {
-				rel.core.wake(r.now)
+				rel.core.wake(r.now, allNews)
 			}
 			r.run(time.Minute)
 			if at := r.seenAt(seq); at < due || at > due+c.late {

@@ -36,6 +36,7 @@ type fakeStore struct {
 	receipts map[int64]int // deliveries recorded
 	failures []fakeFailure
 	fetched  int // rows
+	ranges   int // that were looked at
 	calls    map[string]int
 	fail     func(method string) error // instead of the statement
 	last     int64                     // highest Seq that was committed
@@ -117,11 +118,14 @@ func (tx *fakeTx) write(topic, key string) int64 {
 	return f.seq
 }
 
-func (tx *fakeTx) commit() {
+// commit tells what it has committed.
+func (tx *fakeTx) commit() (n news) {
 	f := tx.store
 	f.mu.Lock()
 	for _, seq := range tx.seqs {
+		n = n.of(f.log[seq])
 		if due, ok := tx.due[seq]; ok && due > f.clock() {
+			n.deferred = true
 			f.deferred[seq] = due
 		} else {
 			f.queue[f.log[seq].Shard][seq] = 0
@@ -130,7 +134,8 @@ func (tx *fakeTx) commit() {
 	}
 	delete(f.open, tx.name)
 	f.mu.Unlock()
-	f.local.send()
+	f.local.send(n)
+	return n
 }
 
 func (tx *fakeTx) rollback() {
@@ -279,6 +284,7 @@ func (f *fakeStore) Fetch(_ context.Context, ranges []Range) ([]Queued, error) {
 	}
 	slices.SortFunc(rows, func(a, b Queued) int { return cmp.Compare(a.Seq, b.Seq) })
 	f.fetched += len(rows)
+	f.ranges += len(ranges)
 	return rows, nil
 }
 

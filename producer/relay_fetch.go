@@ -14,13 +14,14 @@ type reading struct {
 	retry time.Duration
 	turn  int
 
-	woken  bool
-	paced  time.Duration // when wake-ups will have brought no more than one look per PollMin
-	pollAt time.Duration
-	delay  time.Duration
-	passed bool          // the last fetch passed events over
-	slowAt time.Duration // nothing is read before, since all that is read is passed over
-	from   int           // shard that is read first
+	woken    news          // what is to be looked for
+	paced    time.Duration // when wake-ups will have brought no more than one look per PollMin
+	pollAt   time.Duration
+	delay    time.Duration
+	followed bool          // a shard is to be read since something was committed in it
+	passed   bool          // the last fetch passed events over
+	slowAt   time.Duration // nothing is read before, since all that is read is passed over
+	from     int           // shard that is read first
 
 	healed    bool          // some shard's blocked keys are to be loaded
 	load      []*shardState // whose blocked keys are being loaded
@@ -127,8 +128,16 @@ func (c *relayCore) fetchCall() *call {
 		}
 	}
 	look := r.pollAt
-	if r.woken {
-		look = min(look, r.paced-wakesAhead*c.cfg.PollMin)
+	if !r.woken.none() {
+		soon := r.paced - wakesAhead*c.cfg.PollMin
+		switch {
+		case r.woken.everywhere():
+			look = min(look, soon)
+		case c.now >= max(soon, r.slowAt):
+			c.followNews()
+		default:
+			c.at(max(soon, r.slowAt))
+		}
 	}
 	hot := 0
 	for _, sh := range c.shards {
@@ -141,6 +150,8 @@ func (c *relayCore) fetchCall() *call {
 		return nil
 	}
 	all := c.now >= look
+	followed := r.followed
+	r.followed = false
 	cl := c.fetchRanges(all, hot, min(room, c.cfg.FetchSize))
 	if cl == nil {
 		if all {
@@ -148,16 +159,33 @@ func (c *relayCore) fetchCall() *call {
 		}
 		return nil
 	}
+	cl.news = followed && !all
 	if all {
-		if r.woken {
+		if !r.woken.none() {
 			r.paced = max(r.paced, c.now) + c.cfg.PollMin
 			r.delay = 0 // what it was for may not be committed yet
 		}
-		r.woken = false
+		r.woken = news{}
 		r.delay = min(max(2*r.delay, c.cfg.PollMin), c.cfg.PollMax)
 		r.pollAt = c.now + r.delay
 	}
 	return cl
+}
+
+// followNews has the shards read in which something was committed, and no other: most have nothing, and to look there costs
+// more than what is found.
+func (c *relayCore) followNews() {
+	r := &c.reading
+	for _, sh := range c.shards {
+		if sh != nil && r.woken.in(sh.no) && !sh.more {
+			sh.more = true
+			r.followed = true
+		}
+	}
+	r.woken = news{}
+	if r.followed {
+		r.paced = max(r.paced, c.now) + c.cfg.PollMin
+	}
 }
 
 // room is how many more events are to be kept in memory.
@@ -243,8 +271,10 @@ func (c *relayCore) fetched(cl *call) {
 	}
 	if len(cl.rows) > 0 {
 		c.late.read += len(cl.rows)
-		r.delay = c.cfg.PollMin
-		r.pollAt = min(r.pollAt, cl.issued+c.cfg.PollMin)
+		if !cl.news { // where wake-ups come, there is no need to ask for more
+			r.delay = c.cfg.PollMin
+			r.pollAt = min(r.pollAt, cl.issued+c.cfg.PollMin)
+		}
 		for _, from := range cl.looks {
 			if cl.old < from {
 				c.late.held = cl

@@ -31,7 +31,7 @@ func TestAnEventThatCommitsLateIsNotOvertakenByTheNextOfItsKey(t *testing.T) {
 		r.run(time.Second + time.Duration(wait)*time.Millisecond)
 		late.commit()
 		next := r.store.add("topic", "key")
-		rel.core.wake(r.now)
+		rel.core.wake(r.now, allNews)
 		r.run(2 * time.Second)
 		r.drained()
 		if got, want := r.sent(), []int64{passed, first, next}; !slices.Equal(got, want) {

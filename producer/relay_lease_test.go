@@ -44,7 +44,7 @@ func TestShardsOfADeadRelayAreTakenOverWithinTheLease(t *testing.T) {
 	for i := range 40 {
 		first = append(first, r.store.add("topic", fmt.Sprint("key", i)))
 	}
-	dead.core.wake(r.now)
+	dead.core.wake(r.now, allNews)
 	r.run(time.Second)
 	r.kill(dead)
 	heir := r.start(RelayConfig{Window: 60})
@@ -111,7 +111,7 @@ func TestStoppedRelayThatWakesUpChangesNothing(t *testing.T) {
 	r.run(time.Second)
 	seq := r.store.add("topic", "key")
 	zombie.mute = func(rigSend) bool { return true }
-	zombie.core.wake(r.now)
+	zombie.core.wake(r.now, allNews)
 	r.run(time.Second)
 	zombie.stopped = true
 	r.start(RelayConfig{})
@@ -197,7 +197,7 @@ func TestSurplusIsGivenBackWhenItsSendsHaveEnded(t *testing.T) {
 	for i := range 400 {
 		r.store.add("topic", fmt.Sprint("key", i))
 	}
-	rel.core.wake(r.now)
+	rel.core.wake(r.now, allNews)
 	r.run(time.Second)
 	other := r.start(RelayConfig{})
 	r.run(7 * time.Second)
@@ -238,7 +238,7 @@ func TestAMarkThatIsLostLosesTheShard(t *testing.T) {
 	r.run(time.Second)
 	rel.hold = func(cl *call) bool { return cl.op == opMark }
 	seq := r.store.add("topic", "key")
-	rel.core.wake(r.now)
+	rel.core.wake(r.now, allNews)
 	r.run(time.Second)
 	r.store.mu.Lock()
 	shard := r.store.log[seq].Shard
@@ -263,7 +263,7 @@ func TestWhatIsInFlightAtTheEndIsMarkedBeforeTheShardsAreGivenBack(t *testing.T)
 	rel.mute = func(rigSend) bool { return true }
 	r.store.add("topic", "key")
 	second := r.store.add("topic", "key")
-	rel.core.wake(r.now)
+	rel.core.wake(r.now, allNews)
 	r.run(time.Second)
 	rel.core.stop(r.now)
 	r.run(time.Second)
@@ -290,7 +290,7 @@ func TestAShardWithSomethingInFlightIsNotGivenBackInTheEnd(t *testing.T) {
 	r.run(time.Second)
 	rel.mute = func(rigSend) bool { return true }
 	seq := r.store.add("topic", "key")
-	rel.core.wake(r.now)
+	rel.core.wake(r.now, allNews)
 	r.run(time.Second)
 	rel.core.stop(r.now)
 	r.run(time.Second)

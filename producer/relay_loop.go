@@ -22,8 +22,8 @@ type relayLoop struct {
 	sender transport.Sender
 	cfg    RelayConfig
 	once   bool
-	woken  <-chan struct{}
-	known  string // the outbox that woken is of, or ""
+	wakes  *subscription
+	known  string // the outbox that wakes is of, or ""
 
 	origin time.Time // of the core's time
 	box    mailbox
@@ -37,10 +37,10 @@ type relayLoop struct {
 	err error // the first failed statement, for RunOnce
 }
 
-func newRelayLoop(store RelayStore, sender transport.Sender, cfg RelayConfig, woken <-chan struct{}, once bool) *relayLoop {
+func newRelayLoop(store RelayStore, sender transport.Sender, cfg RelayConfig, wakes *subscription, once bool) *relayLoop {
 	rnd := rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64()))
 	return &relayLoop{
-		store: store, sender: sender, cfg: cfg, once: once, woken: woken,
+		store: store, sender: sender, cfg: cfg, once: once, wakes: wakes,
 		origin: time.Now(),
 		box:    mailbox{signal: make(chan struct{}, 1)},
 		sendq:  make(chan *entry, cfg.Window),
@@ -73,8 +73,8 @@ func (l *relayLoop) run(ctx context.Context) {
 		select {
 		case <-l.box.signal:
 		case <-timer.C:
-		case <-l.woken:
-			l.box.wake()
+		case <-l.wakes.woken:
+			l.box.wake(l.wakes.take())
 		case <-stop:
 			stop = nil
 			l.locked(l.core.stop)
@@ -114,8 +114,8 @@ func (l *relayLoop) step(work context.Context) (wait time.Duration, stopped bool
 	for _, res := range outcomes {
 		c.outcome(now, res)
 	}
-	if woken {
-		c.wake(now)
+	if !woken.none() {
+		c.wake(now, woken)
 	}
 	c.advance(now)
 	calls, sends, notes := c.flush()
@@ -180,7 +180,7 @@ func (l *relayLoop) listen(ctx context.Context) {
 		if sleep(ctx, min(5*time.Second, 100*time.Millisecond<<min(fails, 10))) != nil {
 			return
 		}
-		l.box.wake() // for what was committed meanwhile
+		l.box.wake(allNews) // for what was committed meanwhile
 	}
 }
 
@@ -188,7 +188,7 @@ func (l *relayLoop) listen(ctx context.Context) {
 // would use up what wake-ups may cost, and have the next ones wait.
 func (l *relayLoop) told(from string) {
 	if from == "" || from != l.known {
-		l.box.wake()
+		l.box.wake(allNews)
 	}
 }
 
@@ -200,7 +200,7 @@ type mailbox struct {
 	replies  []*call
 	outcomes []sendResult
 	spare    []sendResult
-	woken    bool
+	woken    news
 }
 
 func (b *mailbox) ring() {
@@ -227,19 +227,19 @@ func (b *mailbox) outcome(res sendResult) {
 	}
 }
 
-func (b *mailbox) wake() {
+func (b *mailbox) wake(n news) {
 	b.mu.Lock()
-	b.woken = true
+	b.woken = b.woken.and(n)
 	b.mu.Unlock()
 	b.ring()
 }
 
 // take empties the box. The outcomes are valid until the next take.
-func (b *mailbox) take() ([]*call, []sendResult, bool) {
+func (b *mailbox) take() ([]*call, []sendResult, news) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	replies, outcomes, woken := b.replies, b.outcomes, b.woken
-	b.replies, b.woken = nil, false
+	b.replies, b.woken = nil, news{}
 	clear(b.spare)
 	b.outcomes, b.spare = b.spare[:0], outcomes
 	return replies, outcomes, woken

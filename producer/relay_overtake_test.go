@@ -105,7 +105,7 @@ func TestFollowersDoNotOvertakeAnEventThatIsStillToBeMoved(t *testing.T) {
 	second = r.store.add("a", "K")
 	third, fourth := r.store.add("b", "K"), r.store.add("b", "K")
 	rel.mute = func(s rigSend) bool { return s.seq == second }
-	rel.core.wake(r.now)
+	rel.core.wake(r.now, allNews)
 	r.run(time.Second)
 	if len(rel.muted) != 1 {
 		t.Fatal("the second event is not in flight")
@@ -145,7 +145,7 @@ func TestNothingIsMovedBeforeAnEventInFlightHasEnded(t *testing.T) {
 	r.run(time.Second)
 	second, third := r.store.add("a", "K"), r.store.add("b", "K")
 	rel.mute = func(s rigSend) bool { return s.seq == second }
-	rel.core.wake(r.now)
+	rel.core.wake(r.now, allNews)
 	r.run(time.Second)
 	if len(rel.muted) != 1 || !r.store.redrive(dead) {
 		t.Fatal("the second is not in flight, or the first not dead")
@@ -180,7 +180,7 @@ func TestAParkedHeadThatIsMissingFromTheLogFreesItsKey(t *testing.T) {
 	delete(r.store.log, e)
 	r.run(3 * time.Minute)
 	r.store.add("t", "K")
-	rel.core.wake(r.now)
+	rel.core.wake(r.now, allNews)
 	r.run(5 * time.Minute)
 	r.drained()
 }
@@ -228,7 +228,7 @@ func TestAWriterThatIsPreparedStaysAWriter(t *testing.T) {
 	r.run(time.Second)
 	late.commit()
 	next := r.store.add("topic", "key")
-	rel.core.wake(r.now)
+	rel.core.wake(r.now, allNews)
 	r.run(2 * time.Second)
 	if got, want := r.sent(), []int64{passed, first, next}; !slices.Equal(got, want) {
 		t.Errorf("sent %v, want %v", got, want)
@@ -256,7 +256,7 @@ func TestANewHeadDoesNotOvertakeAnEventThatIsStillToBeMoved(t *testing.T) {
 	second = r.store.add("a", "K")
 	third, fourth := r.store.add("b", "K"), r.store.add("b", "K")
 	rel.mute = func(s rigSend) bool { return s.seq == second }
-	rel.core.wake(r.now)
+	rel.core.wake(r.now, allNews)
 	r.run(time.Second)
 	r.store.redrive(dead)
 	r.run(4 * time.Second) // the others follow it

@@ -32,7 +32,7 @@ func TestAFailedKeyIsSentFromItsParkedEventsInOrder(t *testing.T) {
 	for range 5 { // these come behind
 		want = append(want, r.store.add("topic", "key"))
 	}
-	rel.core.wake(r.now)
+	rel.core.wake(r.now, allNews)
 	r.broker = confirmAll
 	r.run(time.Minute)
 	r.drained()
@@ -63,7 +63,7 @@ func TestAFreshEventWaitsUntilTheLastParkedOneOfItsKeyHasGone(t *testing.T) {
 	rel.hold = func(cl *call) bool { return cl.op == opSent }
 	r.run(5 * time.Second)
 	fresh := r.store.add("topic", "key")
-	rel.core.wake(r.now)
+	rel.core.wake(r.now, allNews)
 	r.run(time.Second)
 	if got, want := r.sent(transport.Confirmed), []int64{other, first}; !slices.Equal(got, want) {
 		t.Errorf("sent %v, want %v", got, want)
@@ -128,7 +128,7 @@ func TestADeadHeadHoldsItsKeyUntilAnOperatorActs(t *testing.T) {
 		rel := r.start(RelayConfig{HoldDeadKeys: true, MaxAttempts: 2}) // holds it too
 		r.run(time.Minute)
 		last := r.store.add("topic", "key")
-		rel.core.wake(r.now)
+		rel.core.wake(r.now, allNews)
 		r.run(time.Minute)
 		if got := r.sent(transport.Confirmed); len(got) != 0 {
 			t.Fatalf("sent %v past a dead event", got)
@@ -199,7 +199,7 @@ func TestAnEventIsReplayedThoughItsMarkIsUnderWay(t *testing.T) {
 	r.run(time.Second)
 	rel.delay = func(cl *call) bool { return cl.op == opMark } // done, and the relay does not know
 	seq := r.store.add("topic", "key")
-	rel.core.wake(r.now)
+	rel.core.wake(r.now, allNews)
 	r.run(time.Second)
 	if !r.store.replay(seq) {
 		t.Fatal("not delivered")
@@ -220,12 +220,12 @@ func TestWhatIsMarkedDuringAReadIsNotSentAgain(t *testing.T) {
 	r.run(time.Second)
 	rel.mute = func(rigSend) bool { return true }
 	r.store.add("topic", "key")
-	rel.core.wake(r.now)
+	rel.core.wake(r.now, allNews)
 	r.run(time.Second)
 	rel.delay = func(cl *call) bool { return cl.op == opFetch }
 	sh := rel.core.shards[r.store.log[1].Shard]
 	sh.rewind(0) // as after a rewind: the next read brings it
-	rel.core.wake(r.now)
+	rel.core.wake(r.now, allNews)
 	r.run(time.Second)
 	muted := rel.muted
 	rel.muted, rel.mute = nil, nil
@@ -380,7 +380,7 @@ func TestAnOutcomeThatIsReportedTwiceCountsOnce(t *testing.T) {
 	s := r.sends[0]
 	second := r.store.add("topic", "key")
 	rel.mute = func(rigSend) bool { return true }
-	rel.core.wake(r.now)
+	rel.core.wake(r.now, allNews)
 	r.run(time.Second) // the entry is used again
 	rel.core.outcome(r.now, sendResult{entry: s.entry, gen: s.gen, Result: transport.Result{Outcome: transport.Confirmed}})
 	r.run(time.Second)
@@ -465,7 +465,7 @@ func TestEventsThatAreMovedWhenTheirHeadHasGoneAreHealed(t *testing.T) {
 	rel.free()
 	r.run(time.Second)
 	r.store.add("topic", "another") // the route works
-	rel.core.wake(r.now)
+	rel.core.wake(r.now, allNews)
 	r.run(time.Minute)
 	r.drained()
 	if n := len(r.store.attempts(second)); n != 2 || r.store.state(second) != Dead {

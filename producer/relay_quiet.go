@@ -7,7 +7,7 @@ func (c *relayCore) quiescent() bool {
 	if l.live == 0 || l.held < l.share() && !l.acquired {
 		return false
 	}
-	if r.busy != nil || r.woken || len(r.refills) > 0 || c.due.at <= c.now || c.deferred.at <= c.now || c.due.after != (DuePoint{}) {
+	if r.busy != nil || !r.woken.none() || len(r.refills) > 0 || c.due.at <= c.now || c.deferred.at <= c.now || c.due.after != (DuePoint{}) {
 		return false
 	}
 	if c.inflight > 0 || m.busy != nil || len(m.pending) > 0 {

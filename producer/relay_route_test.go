@@ -263,10 +263,10 @@ func TestASlowMessageDoesNotCloseARouteThatWorks(t *testing.T) {
 	r.run(time.Second)
 	slow := r.store.add("topic", "slow")
 	rel.mute = func(s rigSend) bool { return s.seq == slow }
-	rel.core.wake(r.now)
+	rel.core.wake(r.now, allNews)
 	r.run(time.Second)
 	r.store.add("topic", "key")
-	rel.core.wake(r.now)
+	rel.core.wake(r.now, allNews)
 	r.run(time.Second)
 	r.outcomes(map[int64]transport.Outcome{slow: transport.Unavailable})
 	rel.free()
@@ -399,7 +399,7 @@ func TestTheEventThatBreaksItsChannelIsFoundAndOnlyItCounts(t *testing.T) {
 	}
 	for i := range 300 { // its later attempts are made alone
 		r.store.add("topic", fmt.Sprint("key", i))
-		rel.core.wake(r.now)
+		rel.core.wake(r.now, allNews)
 		r.run(100 * time.Millisecond)
 	}
 	for _, s := range r.sends {
@@ -428,7 +428,7 @@ func TestARouteOnWhichEverythingBreaksTheChannelCountsOnce(t *testing.T) {
 	for i := range 50 {
 		r.store.add("well", fmt.Sprint("well", i))
 	}
-	rel.core.wake(r.now)
+	rel.core.wake(r.now, allNews)
 	r.run(time.Second)
 	if n := len(r.sent(transport.Confirmed)); n != 50 {
 		t.Errorf("%d of 50 on another route delivered", n)

@@ -372,7 +372,7 @@ func TestARelayLooksOnceForACommitThatItHearsOfTwice(t *testing.T) {
 		time.Sleep(time.Minute)
 		for i := range 500 {
 			l.add("topic", "key-"+strconv.Itoa(i))
-			local.send()
+			local.send(allNews)
 			synctest.Wait()
 			if n := len(sender.messages()); n != i+1 {
 				t.Fatalf("%d sent at once, want %d", n, i+1)

@@ -126,12 +126,7 @@ func (s *simulation) produce() {
 			if tx.seqs != nil && tx.seqs[0] < s.store.last {
 				s.counts.LateCommits++
 			}
-			tx.commit()
-			for _, rel := range s.relays {
-				if s.chance(2) {
-					rel.core.wake(s.now)
-				}
-			}
+			s.wake(tx.commit())
 		}
 		for key, holder := range s.locked {
 			if holder == tx {

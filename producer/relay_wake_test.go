@@ -4,13 +4,15 @@ import (
 	"fmt"
 	"testing"
 	"time"
+
+	"github.com/boxpair/boxpair/idgen"
 )
 
 // committed adds an event, tells the relay, and lets d pass.
 func (r *rig) committed(rel *rigRelay, d time.Duration) int64 {
 	r.t.Helper()
 	seq := r.store.add("topic", fmt.Sprint("key", r.now)) // all shards have some
-	rel.core.wake(r.now)
+	rel.core.wake(r.now, allNews)
 	r.run(d)
 	return seq
 }
@@ -46,7 +48,7 @@ func TestRelayThatWasWokenTooEarlyLooksAgainSoon(t *testing.T) {
 		r := newRig(t)
 		rel := r.start(RelayConfig{})
 		r.run(10 * time.Second)
-		rel.core.wake(r.now)
+		rel.core.wake(r.now, allNews)
 		r.run(later)
 		at := r.now
 		seq := r.store.add("topic", "key")
@@ -72,4 +74,88 @@ func TestManyEventsAreReadTogether(t *testing.T) {
 	}
 	r.run(5 * time.Millisecond)
 	r.drained()
+}
+
+// TestOnlyTheShardsOfACommitAreReadForIt: most shards have nothing, and to look there costs more than what is found.
+func TestOnlyTheShardsOfACommitAreReadForIt(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	rel := r.start(RelayConfig{})
+	r.run(10 * time.Second) // polls have slowed down
+	ranges, looks := r.store.ranges, rel.fetches()
+	for range 20 {
+		tx := r.store.begin()
+		seq := tx.write("topic", fmt.Sprint("key", r.now))
+		at := r.now
+		rel.core.wake(r.now, tx.commit())
+		r.run(5500 * time.Microsecond)
+		if seen := r.seenAt(seq); seen != at {
+			t.Fatalf("event %d was committed at %v and sent at %v", seq, at, seen)
+		}
+	}
+	ranges, looks = r.store.ranges-ranges, rel.fetches()-looks
+	if polls := looks - 20; polls < 0 || polls > 10 || ranges > 3*20+2*idgen.Shards*polls {
+		t.Errorf("%d looks at %d ranges for 20 commits", looks, ranges)
+	}
+	r.drained()
+}
+
+// TestNewsOfAnotherRelaysShardAreNoLook: whoever owns it is woken as well.
+func TestNewsOfAnotherRelaysShardAreNoLook(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	rel := r.start(RelayConfig{})
+	r.start(RelayConfig{})
+	r.run(time.Minute)
+	before := rel.fetches()
+	looked := 0
+	for shard := range rel.core.shards {
+		if rel.core.shards[shard] == nil {
+			rel.core.wake(r.now, news{shards: 1 << shard})
+			looked++
+			r.run(time.Millisecond)
+		}
+	}
+	if n := rel.fetches() - before; looked < 20 || n > 1 {
+		t.Errorf("%d looks for news of %d shards of another relay", n, looked)
+	}
+}
+
+func TestWritersTellWhereTheyHaveWritten(t *testing.T) {
+	t.Parallel()
+	now := Record{Shard: 3}
+	later := Record{Shard: 63, DeliverAt: time.Now()}
+	w := &Writer[int]{}
+	if !w.news.none() {
+		t.Errorf("a writer that has written nothing tells of %+v", w.news)
+	}
+	w.tell([]Record{now, now})
+	if want := (news{shards: 1 << 3}); w.news != want {
+		t.Errorf("news are %+v, want %+v", w.news, want)
+	}
+	w.tell([]Record{later})
+	if want := (news{shards: 1<<3 | 1<<63, deferred: true}); w.news != want || w.news.everywhere() {
+		t.Errorf("news are %+v, want %+v", w.news, want)
+	}
+	s := &signal{}
+	got, stop := s.subscribe()
+	defer stop()
+	s.send(news{shards: 1 << 3})
+	s.send(news{shards: 1 << 63, deferred: true})
+	<-got.woken
+	if n := got.take(); n != w.news || !got.take().none() {
+		t.Errorf("a subscriber is told of %+v, want %+v once", n, w.news)
+	}
+}
+
+// wake tells some relays of a commit.
+func (s *simulation) wake(n news) {
+	if s.chance(3) {
+		n = allNews
+	}
+	for _, rel := range s.relays {
+		if s.chance(2) {
+			rel.core.wake(s.now, n)
+		}
+	}
 }

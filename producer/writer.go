@@ -28,8 +28,8 @@ type Writer[TX any] struct {
 	next    map[sequence]int
 	counted []sequence // by each event in turn, to be taken back with a savepoint
 	queued  *[]Record  // shared by the writers of one transaction
-	wrote   bool
-	err     error // of a write whose effect on the transaction is not known
+	news    news       // what was written
+	err     error      // of a write whose effect on the transaction is not known
 }
 
 // sequence is what the events of one dispatch are counted within.
@@ -122,7 +122,8 @@ func (w *Writer[TX]) FlushAtCommit(ctx context.Context) error {
 	case !queued:
 		return w.Flush(ctx)
 	}
-	*w.queued, w.wrote = nil, true
+	*w.queued = nil
+	w.tell(records)
 	return nil
 }
 
@@ -141,8 +142,8 @@ func FlushTogether[TX any](ctx context.Context, writers []*Writer[TX]) error {
 	if err := writers[0].FlushAtCommit(ctx); err != nil {
 		return err
 	}
-	for _, w := range writers {
-		w.wrote = true
+	for _, w := range writers[1:] {
+		w.news = w.news.and(writers[0].news)
 	}
 	return nil
 }
@@ -156,13 +157,13 @@ func (w *Writer[TX]) Savepoint(ctx context.Context, fn func(ctx context.Context,
 	if err := w.Flush(ctx); err != nil {
 		return err
 	}
-	counted, outer, wrote := len(w.counted), w.tx, w.wrote
+	counted, outer, before := len(w.counted), w.tx, w.news
 	done := false
 	defer func() {
 		w.tx = outer
 		if !done { // fn failed, panicked or called Goexit
 			w.uncount(counted)
-			*w.queued, w.wrote = nil, wrote
+			*w.queued, w.news = nil, before
 			if !errors.Is(w.err, ErrConflict) && !errors.Is(w.err, ErrSecondWriter) {
 				w.err = nil
 			}
@@ -287,17 +288,24 @@ func (w *Writer[TX]) append(ctx context.Context, records []Record) ([]bool, erro
 	if err != nil {
 		return nil, w.fail(fmt.Errorf("write events: %w", err))
 	}
+	w.tell(records)
 	w.changed()
 	return known, nil
 }
 
-// changed takes note that there is something that relays should look at after the commit.
+// tell takes note of what was written, for the relays after the commit.
+func (w *Writer[TX]) tell(records []Record) {
+	for i := range records {
+		w.news = w.news.of(&records[i])
+	}
+}
+
+// changed wakes relays if nobody does after the commit.
 func (w *Writer[TX]) changed() {
-	w.wrote = true
 	if !w.flushes {
 		// The commit is the caller's and may follow at once: relays in this process
 		// begin to poll fast.
-		w.outbox.local.send()
+		w.outbox.local.send(allNews)
 	}
 }
 
