@@ -307,6 +307,11 @@ func (c *relayCore) takeFetched(cl *call) {
 			continue
 		}
 		sh := cl.shards[p]
+		if cl.looks[p] > 0 && row.Seq <= cl.ranges[cl.above[p]].After && sh.putBack(row) {
+			sh.rewind(0)
+			positions[row.Shard] = -1
+			continue
+		}
 		sh.low = max(sh.low, row.Seq)
 		if c.take(sh, row) {
 			news++
@@ -323,6 +328,16 @@ func (c *relayCore) takeFetched(cl *call) {
 		r.slowAt = c.now + c.passOverPause()
 	}
 	c.sampleSoon()
+}
+
+// putBack tells whether a row is one that a replay has put back. There may be earlier ones of its key where nobody looks, so
+// all of the queue has to be read, as the shard will be told to.
+func (sh *shardState) putBack(row *Queued) bool {
+	if row.Round == 0 || sh.index[row.Seq] != nil {
+		return false
+	}
+	round, ok := sh.recent[row.Seq]
+	return !ok || round != row.Round
 }
 
 // counts returns how many rows of each shard a fetch has brought from below

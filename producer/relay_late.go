@@ -222,6 +222,10 @@ func (c *relayCore) swept(cl *call) {
 	for i := range cl.rows {
 		row := &cl.rows[i]
 		sh.sweep.at = max(sh.sweep.at, row.Seq)
+		if sh.putBack(row) {
+			sh.rewind(0)
+			return
+		}
 		c.take(sh, row)
 	}
 	sh.sweep.active = len(cl.rows) >= cl.ranges[0].Limit
