@@ -19,7 +19,7 @@ var hoping = []Mutant{
 		Test:   Test{"store/postgres", "TestConsumerContractOfClaimsSentWithTheCommit/window/message from a forgotten time is too old and not run"},
 	},
 	{
-		Name: "optimistic-passes-a-parked-message", Guarantee: "G5",
+		Name: "optimistic-passes-a-parked-message", Guarantee: "G4",
 		Broken: "A message whose claim is sent with the COMMIT passes a parked one of its key.",
 		File:   "store/postgres/inbox_optimistic.go",
 		Old:    "p.key = $3 AND p.ordered AND p.state IN ('retrying', 'following'))`)",
@@ -35,7 +35,7 @@ var hoping = []Mutant{
 		Test:   Test{"store/postgres", "TestWhatAHandlerDoesPastARefusedClaimIsRolledBack"},
 	},
 	{
-		Name: "copy-of-an-optimistic-handler-fails", Guarantee: "G4",
+		Name: "copy-of-an-optimistic-handler-fails", Guarantee: "G5",
 		Broken: "A handler that fails for a copy, since the first one has changed what it needs, counts an attempt.",
 		File:   "store/postgres/inbox_optimistic.go",
 		Old:    "		_ = l.send(ctx) // a copy fails where the first one has changed something\n",
@@ -51,7 +51,7 @@ var hoping = []Mutant{
 		Test:   Test{"consumer", "TestOnlyTheFirstAttemptOfAFreshDeliveryIsOptimistic"},
 	},
 	{
-		Name: "wait-for-a-claim-blamed-on-the-handler", Guarantee: "G4",
+		Name: "wait-for-a-claim-blamed-on-the-handler", Guarantee: "G5",
 		Broken: "A handler that has come back counts an attempt because its claim had to wait.",
 		File:   "consumer/attempt.go",
 		Old:    `	if !optimistic { // else the claim may have waited, which is not the handler's fault`,
@@ -59,7 +59,7 @@ var hoping = []Mutant{
 		Test:   Test{"consumer", "TestWaitForAnOptimisticClaimCountsNoAttempt"},
 	},
 	{
-		Name: "queued-events-go-first", Guarantee: "G5",
+		Name: "queued-events-go-first", Guarantee: "G4",
 		Broken: "Events that a handler has queued are written before its queued statements, one of which takes the lock of their key.",
 		File:   "consumer/work.go",
 		Old:    `	return w.writer.FlushAtCommit(ctx)`,

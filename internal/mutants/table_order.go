@@ -236,4 +236,20 @@ var routing = []Mutant{
 		New:    `	if l != nil && (l.n >= 1e9 || `,
 		Test:   Test{"producer", "TestAHotKeyDoesNotStarveItsNeighboursAndKeepsItsOrder"},
 	},
+	{
+		Name: "replayed-events-as-late-ones", Guarantee: "G4",
+		Broken: "Events that a replay has put back are taken for late commits where a relay still looks for those, before earlier ones of their key.",
+		File:   "producer/relay_fetch.go",
+		Old:    `	if row.Round == 0 || sh.index[row.Seq] != nil {`,
+		New:    `	if row.Seq > 0 || sh.index[row.Seq] != nil {`,
+		Test:   Test{"producer", "TestEventsReplayedTogetherKeepTheirOrder"},
+	},
+	{
+		Name: "news-of-another-shard", Guarantee: "G2",
+		Broken: "A commit has its relay look for it in another shard, so that its events wait for a poll.",
+		File:   "producer/signal.go",
+		Old:    `	n.shards |= 1 << r.Shard`,
+		New:    `	n.shards |= 1 << ((r.Shard + 1) % idgen.Shards)`,
+		Test:   Test{"producer", "TestOnlyTheShardsOfACommitAreReadForIt"},
+	},
 }
