@@ -21,7 +21,8 @@ func chainScenario() scenario {
 		variants: []variant{
 			{"limit-handwritten", "by hand: transactions of one round trip, a claim held through the publish, 8 workers; no order, no parking, no attempts",
 				"", 40_000, 4_000, handwrittenChain},
-			{"chain", "this library, a transaction per message", "limit-handwritten", 40_000, 4_000, chaining{}.measure},
+			{"chain", "this library, a transaction per message in one round trip", "limit-handwritten", 40_000, 4_000,
+				chaining{consumer.HandlerConfig{Optimistic: true}}.measure},
 			{"chain-group", "this library, group commit of up to 64", "limit-handwritten", 40_000, 0,
 				chaining{consumer.HandlerConfig{GroupSize: 64}}.measure},
 		},

@@ -178,7 +178,7 @@ func (c clocking) consume(ctx context.Context, s *stage, store *postgres.Store, 
 		if err != nil {
 			return err
 		}
-		handler, err := inbox.Handle("effect", lateEffect, consumer.HandlerConfig{})
+		handler, err := inbox.Handle("effect", lateEffect, consumer.HandlerConfig{Optimistic: true})
 		if err != nil {
 			return err
 		}
