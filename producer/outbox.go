@@ -178,7 +178,11 @@ func (o *Outbox[TX]) Transact(ctx context.Context, fn func(ctx context.Context, 
 	for attempt := 1; ; attempt++ {
 		wrote, err := o.transactOnce(ctx, fn)
 		if err == nil || errors.Is(err, ErrCommitUnknown) {
-			if !wrote.none() {
+			switch {
+			case wrote.none():
+			case err != nil: // it may be committed only now
+				o.Committed()
+			default:
 				o.committed(wrote)
 			}
 			return err

@@ -179,7 +179,7 @@ func (c *relayCore) followNews() {
 	for _, sh := range c.shards {
 		if sh != nil && r.woken.in(sh.no) && !sh.more {
 			sh.more = true
-			r.followed = true
+			r.followed = r.followed || c.readable(sh)
 		}
 	}
 	r.woken = news{}
@@ -297,6 +297,7 @@ func (c *relayCore) takeFetched(cl *call) {
 		}
 	}
 	positions := c.byShard(cl)
+	rounds := make([]int64, len(cl.shards))
 	news := 0
 	r.passed = false
 	for i := range cl.rows {
@@ -313,12 +314,14 @@ func (c *relayCore) takeFetched(cl *call) {
 			continue
 		}
 		sh.low = max(sh.low, row.Seq)
+		rounds[p] = max(rounds[p], row.Round)
 		if c.take(sh, row) {
 			news++
 		}
 	}
 	for p, sh := range cl.shards {
 		if positions[sh.no] == p {
+			sh.round = max(sh.round, rounds[p])
 			sh.more = above[p] >= cl.ranges[cl.above[p]].Limit
 		} else { // what it has brought from below was not taken
 			sh.known = min(sh.known, cl.looks[p])
@@ -330,14 +333,12 @@ func (c *relayCore) takeFetched(cl *call) {
 	c.sampleSoon()
 }
 
-// putBack tells whether a row is one that a replay has put back. There may be earlier ones of its key where nobody looks, so
-// all of the queue has to be read, as the shard will be told to.
+// putBack tells whether a row that was found below the mark is one that a replay has put there since. There may be
+// earlier ones of its key where nobody looks, so all of the queue has to be read, as the shard will be told to. What was
+// read above the mark before, and not kept since there was no room or no way for it, is of an earlier replay: rounds
+// ascend from one to the next.
 func (sh *shardState) putBack(row *Queued) bool {
-	if row.Round == 0 || sh.index[row.Seq] != nil {
-		return false
-	}
-	round, ok := sh.recent[row.Seq]
-	return !ok || round != row.Round
+	return row.Key != "" && row.Round > sh.round
 }
 
 // counts returns how many rows of each shard a fetch has brought from below

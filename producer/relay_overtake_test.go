@@ -386,3 +386,44 @@ func TestEventsReplayedTogetherKeepTheirOrder(t *testing.T) {
 		}
 	}
 }
+
+// Replayed events that cannot be kept, because their route takes nothing, are read and left out again and again. They were there
+// before, so the shard is not read from the beginning for them, and what is behind them gets through.
+func TestReplayedEventsOfARouteThatTakesNothingHoldUpNoOther(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	down := false
+	r.broker = func(s rigSend) transport.Result {
+		if down && s.topic == "bad" {
+			return transport.Result{Outcome: transport.Returned}
+		}
+		return confirmAll(s)
+	}
+	rel := r.start(RelayConfig{FetchSize: 16, Window: 64})
+	r.run(time.Second)
+	keys := shardKeys(200)
+	var seqs []int64
+	for _, key := range keys[:150] {
+		seqs = append(seqs, r.store.add("bad", key))
+	}
+	rel.core.wake(r.now, allNews)
+	r.run(10 * time.Second)
+	r.drained()
+	down = true
+	for _, seq := range seqs {
+		r.store.replay(seq)
+	}
+	for i := range 50 {
+		tx := r.store.begin()
+		seq := tx.write("good", keys[150+i])
+		at := r.now
+		rel.core.wake(r.now, tx.commit())
+		r.run(2 * time.Second)
+		if seen := r.seenAt(seq); seen < at {
+			t.Fatalf("event %d of a healthy route is not sent behind replayed ones of another", i)
+		}
+	}
+	down = false
+	r.run(2 * time.Minute)
+	r.drained()
+}

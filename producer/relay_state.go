@@ -243,6 +243,7 @@ type shardState struct {
 	// is no use any more.
 	version uint32
 	low     int64 // everything up to here was read, but for late commits
+	round   int64 // highest that was read above low: later ones are of a later replay
 	known   int64 // below, only what writers that are known may appear
 	more    bool  // the last read did not reach the end
 	sweep   sweep

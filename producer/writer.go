@@ -139,13 +139,7 @@ func FlushTogether[TX any](ctx context.Context, writers []*Writer[TX]) error {
 	if len(writers) == 0 || len(*writers[0].queued) == 0 {
 		return nil
 	}
-	if err := writers[0].FlushAtCommit(ctx); err != nil {
-		return err
-	}
-	for _, w := range writers[1:] {
-		w.news = w.news.and(writers[0].news)
-	}
-	return nil
+	return writers[0].FlushAtCommit(ctx)
 }
 
 // Savepoint runs fn within a savepoint. If fn returns an error, what it changed

@@ -240,8 +240,8 @@ var routing = []Mutant{
 		Name: "replayed-events-as-late-ones", Guarantee: "G4",
 		Broken: "Events that a replay has put back are taken for late commits where a relay still looks for those, before earlier ones of their key.",
 		File:   "producer/relay_fetch.go",
-		Old:    `	if row.Round == 0 || sh.index[row.Seq] != nil {`,
-		New:    `	if row.Seq > 0 || sh.index[row.Seq] != nil {`,
+		Old:    `	return row.Key != "" && row.Round > sh.round`,
+		New:    `	return row.Key == "\x00" && row.Round > sh.round`,
 		Test:   Test{"producer", "TestEventsReplayedTogetherKeepTheirOrder"},
 	},
 	{
