@@ -56,8 +56,11 @@ func (h *Handler[TX]) try(ctx context.Context, optimistic bool, apply func(conte
 	if a.err == nil && a.verdict == None {
 		a.err = errors.New("store gave neither a verdict nor an error")
 	}
-	if !optimistic { // else the claim may have waited, which is not the handler's fault
+	switch {
+	case !optimistic:
 		a.late = a.ran && ctx.Err() != nil
+	case a.late: // unless it was the claim that has waited, which the next attempt finds out
+		a.late = a.err != nil && h.inbox.store.Classify(a.err) == HandlerError
 	}
 	return a
 }

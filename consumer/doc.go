@@ -114,8 +114,8 @@
 //	C8 committed                delivered again; the claim says duplicate
 //	C9 remembered in the window the window is lost; likewise
 //	C10 acknowledgement lost    likewise
-//	C4 to C6, if optimistic     nothing is sent; delivered again. C7 is the same: claim, effects and
-//	                            COMMIT are sent together
+//	C4 to C6, if optimistic     nothing is sent, or rolled back; delivered again. C7 is the same, whether
+//	                            claim and effects are sent with the COMMIT or were before
 //	C4 to C10 in a group        likewise for each of its members: claims, effects and events of all
 //	                            are one transaction. Delivered again, each runs alone
 //	parked, before its COMMIT   as C4; after it as C8, and Run takes it up

@@ -54,7 +54,7 @@ type Claim struct {
 	LockTimeout time.Duration
 
 	// Optimistic lets a store run fn before it has asked for the claim, so that both go to the database together. fn is
-	// then also run, at most once in vain, for a message with another verdict: nothing of that is kept, and what fn
+	// then also run, at most once in vain, for a message with another verdict, or where the database takes nothing of it yet: nothing of that is kept, and what fn
 	// returned does not matter. A store need not take notice of it.
 	Optimistic bool
 }

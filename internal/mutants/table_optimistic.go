@@ -54,8 +54,8 @@ var hoping = []Mutant{
 		Name: "wait-for-a-claim-blamed-on-the-handler", Guarantee: "G5",
 		Broken: "A handler that has come back counts an attempt because its claim had to wait.",
 		File:   "consumer/attempt.go",
-		Old:    `	if !optimistic { // else the claim may have waited, which is not the handler's fault`,
-		New:    `	{`,
+		Old:    `	case !optimistic:`,
+		New:    `	case a.late || !a.late:`,
 		Test:   Test{"consumer", "TestWaitForAnOptimisticClaimCountsNoAttempt"},
 	},
 	{

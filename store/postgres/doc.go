@@ -82,7 +82,7 @@
 //
 // Without an order, at READ COMMITTED, the INSERT brings the settings along. What a handler
 // queues with [AtCommit] goes with the COMMIT in one more round trip, so a handler that only
-// writes costs two. Each is a statement of its own because each must see what those before it have waited
+// writes costs two; with an Optimistic claim, which is sent then, one. Each is a statement of its own because each must see what those before it have waited
 // for. Above READ COMMITTED all statements see what the first one saw. There the session takes
 // the lock of the key in a transaction before, in the same message to the server, and hands it
 // over; and what is forgotten is read with a lock that fails if it has changed, and that a

@@ -23,7 +23,8 @@ import (
 // tx is the transaction that a handler, or the function that Transact runs, was given by this store; any other one, and the
 // one within a savepoint, is refused. AtCommit does no I/O. A statement that fails is the failure of the
 // handler, or of Transact, and nothing is committed. Where the statement takes the lock that puts the events of a key in
-// order, queue those behind it: producer.Writer.Write would write them before.
+// order, queue those behind it: producer.Writer.Write would write them before, and so does what writes queued events at
+// once: a Savepoint, Cancel or Reschedule of the writer.
 func AtCommit(tx pgx.Tx, sql string, args ...any) error {
 	b, err := lateBatch(tx)
 	if err != nil {
@@ -96,12 +97,22 @@ func (w *work) commitBehind(ctx context.Context, b *pgx.Batch) error {
 		}
 		return nil
 	})
+	begun := w.tx != nil
+	if !begun {
+		b.QueuedQueries[0].Exec(func(pgconn.CommandTag) error {
+			begun = true
+			return nil
+		})
+	}
 	results := w.conn.SendBatch(ctx, b)
 	if w.tx == nil {
 		w.tx = results.Tx()
 	}
 	err := results.Close()
 	conn := w.conn.Conn()
+	if err != nil && !begun && !conn.IsClosed() {
+		return notSent(err)
+	}
 	if !conn.IsClosed() && conn.PgConn().TxStatus() != 'I' {
 		return err // of a statement before the COMMIT, which was not reached
 	}
@@ -121,5 +132,7 @@ func notSent(err error) error {
 	if broken || pgconn.SafeToRetry(err) || answered && pgErr.SeverityUnlocalized != "ERROR" {
 		err = &ownError{err}
 	}
-	return fmt.Errorf("before commit: %w", err)
+	return fmt.Errorf("%w: %w", errNotSent, err)
 }
+
+var errNotSent = errors.New("before commit")

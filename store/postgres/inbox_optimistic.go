@@ -121,17 +121,16 @@ func (l *lateClaim) commit(ctx context.Context) (met bool, err error) {
 	ctx, cancel := committing(ctx)
 	defer cancel()
 	err = w.commitBehind(ctx, b)
-	_, answered := errors.AsType[*pgconn.PgError](err)
-	_, unsent := errors.AsType[pgx.ErrPreprocessingBatch](err)
+	pgErr, answered := errors.AsType[*pgconn.PgError](err)
 	switch {
 	case err == nil, checked:
 		return true, err
-	case unsent: // the claim may be to blame
+	case errors.Is(err, errNotSent): // the claim may be to blame, or the handler: that is found out one after the other
 		return false, nil
 	case !claimed && sqlState(err) == "23505", claimed && sqlState(err) == "22012": // unique_violation, division_by_zero
 		return false, nil
 	case answered: // the server answers in order, so this is not about the COMMIT, be it FATAL
-		return true, failed("claim", &ownError{err})
+		return true, failed("claim", &ownError{pgErr})
 	default:
 		return true, err
 	}
@@ -141,7 +140,7 @@ func (l *lateClaim) commit(ctx context.Context) (met bool, err error) {
 func (l *lateClaim) handing(ctx context.Context) pgx.Tx {
 	tx := &claimingTx{lazyTx: lazyTx{l}, claim: l}
 	tx.enter = func() {
-		if l.send(ctx) != nil && l.w.tx == nil { // nothing must run outside the transaction instead
+		if _ = l.send(ctx); l.err != nil { // nothing must run outside the transaction instead
 			closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTimeout)
 			defer cancel()
 			_ = l.w.conn.Conn().Close(closing)
@@ -164,7 +163,7 @@ type claimingTx struct {
 
 	claim *lateClaim
 	// enter sends the claim for methods that return no error. What they do after one
-	// that was not made is rolled back.
+	// that was not made is rolled back; if it could not be sent, the connection is closed.
 	enter func()
 }
 

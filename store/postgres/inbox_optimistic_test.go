@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -221,4 +222,84 @@ func TestQueuedStatementsOfOptimisticClaimsRunUnderTheSettingsOfTheSession(t *te
 			t.Errorf("%s: settings are %q, want %q", name, got, want)
 		}
 	}
+}
+
+func TestNothingRunsOnTheConnectionOfAClaimThatCouldNotBeSent(t *testing.T) {
+	t.Parallel()
+	r := newInboxRig(t)
+	for name, c := range r.claims() {
+		if !c.Optimistic {
+			continue
+		}
+		_, err := r.Apply(r.ctx(), c, func(ctx context.Context, tx pgx.Tx) error {
+			ended, cancel := context.WithCancel(ctx)
+			cancel()
+			if _, err := tx.Exec(ended, "SELECT"); err == nil {
+				t.Errorf("%s: a context that has ended sends the claim", name)
+			}
+			_, err := tx.Conn().Exec(ctx, "INSERT INTO effects VALUES ('lost')")
+			return err
+		})
+		if err == nil {
+			t.Errorf("%s: applied without a claim", name)
+		}
+		r.expectEffects(0)
+	}
+}
+
+func TestArgumentsThatCannotBeSentAreTheHandlersErrorWhateverTheyTravelWith(t *testing.T) {
+	t.Parallel()
+	inEveryMode(t, func(r *transactRig) {
+		r.exec("CREATE TABLE effects (name text)")
+		got, err := r.Register(r.ctx(), "service/handler", time.Hour)
+		r.ok(err)
+		i := &inboxRig{rig: r.rig, consumer: got.Consumer}
+		for kind, c := range i.claims() {
+			for name, arg := range map[string]any{"a channel": make(chan int), "a name that is missing": pgx.StrictNamedArgs{"other": 1}} {
+				c.ID = uuid.New()
+				_, err := r.store.Apply(r.ctx(), c, func(_ context.Context, tx pgx.Tx) error {
+					return postgres.AtCommit(tx, "INSERT INTO effects VALUES (@name)", arg)
+				})
+				if err == nil || errors.Is(err, consumer.ErrCommitUnknown) || r.store.Classify(err) != consumer.HandlerError {
+					r.Errorf("%s, %s: error is %v", kind, name, err)
+				}
+			}
+		}
+		i.expectEffects(0)
+	})
+}
+
+func TestBackendThatIsEndedWhileAnOptimisticClaimWaitsHasNotCommitted(t *testing.T) {
+	t.Parallel()
+	r := newInboxRig(t)
+	c := r.claim()
+	begun, free := make(chan struct{}), make(chan struct{})
+	release := sync.OnceFunc(func() { close(free) })
+	defer release()
+	first := make(chan error, 1)
+	go func() {
+		_, err := r.Apply(r.ctx(), c, func(ctx context.Context, tx pgx.Tx) error {
+			close(begun)
+			<-free
+			return effect(ctx, tx)
+		})
+		first <- err
+	}()
+	<-begun
+	second := make(chan error, 1)
+	go func() {
+		again := c
+		again.Optimistic = true
+		_, err := r.Apply(r.ctx(), again, late)
+		second <- err
+	}()
+	r.eventually("the backend that waits for the claim", func() bool {
+		return value[int](r.rig, `SELECT count(*) FROM (SELECT pg_terminate_backend(pid) FROM pg_stat_activity
+			WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%fails for a message%') AS ended`) > 0
+	})
+	err := <-second
+	r.expectClass(err, consumer.Infrastructure)
+	release()
+	r.ok(<-first)
+	r.expectEffects(1)
 }
