@@ -400,8 +400,8 @@ type OperatorStore interface {
 	// Retained looks at the next scan events of the log behind after, and returns those of them that s
 	// selects and that are neither deferred, queued nor parked, at most limit. It locks nothing.
 	Retained(ctx context.Context, s Selection, after int64, scan, limit int) (Page, error)
-	// Requeue queues events of the log again, under new rounds, with a note in their
-	// attempts, and asks the owners of their shards for a rewind. Events that are deferred, queued or parked, or not
+	// Requeue queues events of the log again, under rounds that are higher than all that the rows of their shards have had
+	// before, with a note in their attempts, and asks the owners of their shards for a rewind. Events that are deferred, queued or parked, or not
 	// in the log any more, are passed over. It returns what was queued.
 	Requeue(ctx context.Context, seqs []int64) ([]Requeued, error)
 	// StillQueued tells how many of these queue rows are still there.
