@@ -187,10 +187,8 @@ func (t *claimingTx) Rollback(ctx context.Context) error {
 
 // LargeObjects implements [pgx.Tx].
 func (t *claimingTx) LargeObjects() pgx.LargeObjects {
-	if t.enter(); t.claim.w.tx == nil {
-		return closedObjects(t.claim.err)
-	}
-	return t.claim.w.tx.LargeObjects()
+	t.enter()
+	return t.claim.w.tx.LargeObjects() // of a closed transaction if the claim could not be sent
 }
 
 // Conn implements [pgx.Tx].

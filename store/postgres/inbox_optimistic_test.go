@@ -237,6 +237,10 @@ func TestNothingRunsOnTheConnectionOfAClaimThatCouldNotBeSent(t *testing.T) {
 			if _, err := tx.Exec(ended, "SELECT"); err == nil {
 				t.Errorf("%s: a context that has ended sends the claim", name)
 			}
+			objects := tx.LargeObjects()
+			if _, err := objects.Create(ctx, 4712); err == nil {
+				t.Errorf("%s: a large object is made without a claim", name)
+			}
 			_, err := tx.Conn().Exec(ctx, "INSERT INTO effects VALUES ('lost')")
 			return err
 		})

@@ -232,16 +232,11 @@ func (t *transaction) Rollback(ctx context.Context) error {
 // LargeObjects implements [pgx.Tx].
 func (t *transaction) LargeObjects() pgx.LargeObjects {
 	if err := t.enter(); err != nil && t.tx == nil {
-		return closedObjects(err)
+		b := &pgx.Batch{}
+		b.BeginTx(t.options)
+		return pgx.FailedBatchResults(b, err).Tx().LargeObjects() // of a transaction that is closed
 	}
 	return t.tx.LargeObjects()
-}
-
-// closedObjects returns the large objects of a transaction that is closed.
-func closedObjects(err error) pgx.LargeObjects {
-	b := &pgx.Batch{}
-	b.BeginTx(pgx.TxOptions{})
-	return pgx.FailedBatchResults(b, err).Tx().LargeObjects()
 }
 
 // Conn implements [pgx.Tx]. What runs on the connection itself is to be part of the transaction as well.
