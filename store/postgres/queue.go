@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -59,12 +60,31 @@ func (s *Store) Fetch(ctx context.Context, ranges []producer.Range) ([]producer.
 		}
 		except = append(except, r.Except...)
 	}
-	events, err := s.events(ctx, fetch, shards, after, through, most, except)
+	var events []producer.Queued
+	err := s.eachEvent(ctx, fetch, func(found []producer.Queued) { events = bySeq(found) }, shards, after, through, most, except)
 	if err != nil {
 		return nil, failed("fetch events", err)
 	}
-	slices.SortFunc(events, func(a, b producer.Queued) int { return cmp.Compare(a.Seq, b.Seq) })
 	return events, nil
+}
+
+// bySeq returns a copy of found in the order of Seq. Events are large: sorting them in their place would copy each
+// several times.
+func bySeq(found []producer.Queued) []producer.Queued {
+	type place struct {
+		seq int64
+		at  int
+	}
+	places := make([]place, len(found))
+	for i := range found {
+		places[i] = place{found[i].Seq, i}
+	}
+	slices.SortFunc(places, func(a, b place) int { return cmp.Compare(a.seq, b.seq) })
+	sorted := make([]producer.Queued, len(found))
+	for i, p := range places {
+		sorted[i] = found[p.at]
+	}
+	return sorted
 }
 
 // fetchKey walks along the queue of the shard and looks at the event of each
@@ -87,8 +107,23 @@ func (s *Store) FetchKey(ctx context.Context, shard int, key string, from int64,
 }
 
 // events runs a statement that reads queued or parked events.
-func (s *Store) events(ctx context.Context, t *template, args ...any) ([]producer.Queued, error) {
-	var found []producer.Queued
+func (s *Store) events(ctx context.Context, t *template, args ...any) (events []producer.Queued, err error) {
+	err = s.eachEvent(ctx, t, func(found []producer.Queued) { events = slices.Clone(found) }, args...)
+	return events, err
+}
+
+// answers are where events are put until it is known how many there are.
+var answers = sync.Pool{New: func() any { return new([]producer.Queued) }}
+
+// eachEvent runs a statement that reads queued or parked events and has use take what it brings, which it must copy.
+func (s *Store) eachEvent(ctx context.Context, t *template, use func([]producer.Queued), args ...any) error {
+	answer := answers.Get().(*[]producer.Queued)
+	found := (*answer)[:0]
+	defer func() {
+		clear(found)
+		*answer = found
+		answers.Put(answer)
+	}()
 	err := s.kept(ctx, func(rows pgx.Rows) error {
 		for scan := newQueuedScan(); rows.Next(); {
 			q, err := scan.row(rows)
@@ -99,10 +134,10 @@ func (s *Store) events(ctx context.Context, t *template, args ...any) ([]produce
 		}
 		return nil
 	}, t, args...)
-	if err != nil {
-		return nil, err
+	if err == nil && len(found) > 0 {
+		use(found)
 	}
-	return found, nil
+	return err
 }
 
 // queuedScan scans rows of queued or parked events. The row is always scanned to one
