@@ -166,7 +166,7 @@ func TestRelayPublishesUntilItIsTold(t *testing.T) {
 	})
 
 	file := filepath.Join(t.TempDir(), "relay.yaml")
-	ok(t, os.WriteFile(file, []byte("outbox: "+database+"\namqp: "+broker+"\nexchanges: queue\nlease: 2s\ncloud-events: true\n"), 0o600))
+	ok(t, os.WriteFile(file, []byte("outbox: "+database+"\namqp: "+broker+"\nexchanges: queue\nlease: 2s\ncloud-events: true\npacked-headers: true\n"), 0o600))
 	d := start(t, "-config", file)
 	await(t, d.status(t, "/readyz", http.StatusOK, `{"ok":true,"problems":[]}`))
 	await(t, d.status(t, "/healthz", http.StatusOK, `"ok":true`))
@@ -180,7 +180,8 @@ func TestRelayPublishesUntilItIsTold(t *testing.T) {
 				if !found {
 					return fmt.Errorf("message %d is not there", i)
 				}
-				if got := string(delivery.Body); got != fmt.Sprint(i) || delivery.Headers["cloudEvents_type"] != topic {
+				if got := string(delivery.Body); got != fmt.Sprint(i) || delivery.Headers["cloudEvents_type"] != topic ||
+					delivery.Headers["boxpair-packed"] == nil {
 					t.Errorf("message %d is %q", i, got)
 				}
 				return nil

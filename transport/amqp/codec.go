@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"runtime"
+	"strings"
 	"sync"
 	"time"
 
@@ -15,29 +16,41 @@ import (
 	"github.com/boxpair/boxpair/transport"
 )
 
-// seqHeader numbers publishes, so that a return is matched to the publish that
+// A number of each publish, so that a return is matched to the publish that
 // it belongs to and not to another one of the same message. Its value is text:
 // stock watermill-amqp cannot read a message with any other header.
 const seqHeader = transport.ReservedPrefix + "publish-seq"
 
+// seqOf returns the number of the publish with these headers.
+func seqOf(headers amqp091.Table) string {
+	if seq, ok := headers[seqHeader].(string); ok {
+		return seq
+	}
+	packed, _ := headers[packedHeader].(string)
+	meta := message.Metadata{packedHeader: packed}
+	_ = unpack(meta)
+	return meta[seqHeader]
+}
+
 // codec turns messages into publishings and deliveries into messages.
 type codec interface {
-	// encode returns a publishing whose Headers the caller may change. If pooled,
+	// encode returns a publishing with a number, whose Headers the caller may change. If pooled,
 	// it gives them back with releaseHeaders when they have been written.
-	encode(msg *message.Message) (pub amqp091.Publishing, pooled bool, err error)
+	encode(msg *message.Message, seq string) (pub amqp091.Publishing, pooled bool, err error)
 	decode(d *amqp091.Delivery) (*message.Message, error)
 	// total tells whether decode can read any delivery.
 	total() bool
 }
 
-func newCodec(m wamqp.Marshaler) codec {
+// newCodec returns the codec for a marshaler. The default one may pack what it writes.
+func newCodec(m wamqp.Marshaler, packs bool) codec {
 	switch m := m.(type) {
 	case nil:
-		return newDefaultCodec(wamqp.DefaultMarshaler{})
+		return newDefaultCodec(wamqp.DefaultMarshaler{}, packs)
 	case wamqp.DefaultMarshaler:
-		return newDefaultCodec(m)
+		return newDefaultCodec(m, packs)
 	case *wamqp.DefaultMarshaler:
-		return newDefaultCodec(*m)
+		return newDefaultCodec(*m, packs)
 	default:
 		return customCodec{m}
 	}
@@ -63,12 +76,13 @@ func transient(m wamqp.Marshaler) bool {
 // message's properties besides. It reads any message.
 type defaultCodec struct {
 	idHeader  string
+	packs     bool
 	transient bool
 	post      func(amqp091.Publishing) amqp091.Publishing
 }
 
-func newDefaultCodec(m wamqp.DefaultMarshaler) defaultCodec {
-	c := defaultCodec{m.MessageUUIDHeaderKey, m.NotPersistentDeliveryMode, m.PostprocessPublishing}
+func newDefaultCodec(m wamqp.DefaultMarshaler, packs bool) defaultCodec {
+	c := defaultCodec{m.MessageUUIDHeaderKey, packs, m.NotPersistentDeliveryMode, m.PostprocessPublishing}
 	if c.idHeader == "" {
 		c.idHeader = wamqp.DefaultMessageUUIDHeaderKey
 	}
@@ -85,12 +99,21 @@ func releaseHeaders(t amqp091.Table) {
 
 func (c defaultCodec) total() bool { return true }
 
-func (c defaultCodec) encode(msg *message.Message) (amqp091.Publishing, bool, error) {
+func (c defaultCodec) encode(msg *message.Message, seq string) (amqp091.Publishing, bool, error) {
+	packed := c.pack(msg, seq)
 	headers := headerTables.Get().(amqp091.Table)
 	for name, value := range msg.Metadata {
-		headers[name] = value
+		if packed == "" || !strings.HasPrefix(name, transport.ReservedPrefix) {
+			headers[name] = value
+		}
 	}
-	headers[c.idHeader] = msg.UUID
+	if packed == "" {
+		headers[seqHeader] = seq
+		headers[c.idHeader] = msg.UUID
+	} else {
+		headers[packedHeader] = packed
+		delete(headers, c.idHeader) // of another message, which this one was made from
+	}
 	pub := amqp091.Publishing{
 		Headers:     headers,
 		Body:        msg.Payload,
@@ -113,7 +136,34 @@ func (c defaultCodec) encode(msg *message.Message) (amqp091.Publishing, bool, er
 	if pub.Headers == nil {
 		pub.Headers = amqp091.Table{}
 	}
+	numbered := seqOf(pub.Headers) == seq // without it a return would be nobody's
+	named := packed == "" || pub.MessageId == msg.UUID
+	if !numbered || !named {
+		pub.Headers = maps.Clone(pub.Headers) // which may be used again
+	}
+	if !numbered {
+		pub.Headers[seqHeader] = seq
+	}
+	if !named {
+		pub.Headers[c.idHeader] = msg.UUID
+	}
 	return pub, false, nil
+}
+
+// maxPacked is how long a packed header gets. It may be three times as long as what it holds, which could be too long
+// then; what is rarely so long is sent separately.
+const maxPacked = 4 << 10
+
+// pack returns the packed header of msg, or "" if it is to have none.
+func (c defaultCodec) pack(msg *message.Message, seq string) string {
+	if !c.packs {
+		return ""
+	}
+	packed := pack(msg.Metadata, seq)
+	if len(packed) > maxPacked {
+		return ""
+	}
+	return packed
 }
 
 func (c defaultCodec) decode(d *amqp091.Delivery) (*message.Message, error) {
@@ -129,11 +179,12 @@ func (c defaultCodec) decode(d *amqp091.Delivery) (*message.Message, error) {
 		switch name {
 		case c.idHeader:
 			id, found = text, true
-		case seqHeader:
 		default:
 			meta[name] = text
 		}
 	}
+	_ = unpack(meta) // what it cannot read stays, and is refused by the inbox
+	delete(meta, seqHeader)
 	if !found {
 		id = d.MessageId
 	}
@@ -147,7 +198,7 @@ type customCodec struct{ wamqp.Marshaler }
 
 func (c customCodec) total() bool { return false }
 
-func (c customCodec) encode(msg *message.Message) (pub amqp091.Publishing, pooled bool, err error) {
+func (c customCodec) encode(msg *message.Message, seq string) (pub amqp091.Publishing, pooled bool, err error) {
 	defer recovered("marshal", &err)
 	pub, err = c.Marshal(msg)
 	if err != nil {
@@ -157,12 +208,14 @@ func (c customCodec) encode(msg *message.Message) (pub amqp091.Publishing, poole
 	if pub.Headers == nil {
 		pub.Headers = amqp091.Table{}
 	}
+	pub.Headers[seqHeader] = seq
 	return pub, false, nil
 }
 
 // decode tries the delivery as it is, then with its headers as text: most
 // marshalers take no other, and RabbitMQ itself adds numbers and tables.
 func (c customCodec) decode(d *amqp091.Delivery) (*message.Message, error) {
+	unpackHeaders(d)
 	delete(d.Headers, seqHeader)
 	msg, err := c.unmarshal(*d)
 	if err == nil {
@@ -194,6 +247,9 @@ func (c customCodec) unmarshal(d amqp091.Delivery) (msg *message.Message, err er
 	msg, err = c.Unmarshal(d)
 	if err == nil && msg == nil {
 		err = errors.New("marshaler returned no message")
+	}
+	if err == nil && msg.UUID == "" { // with packed headers it has none but in the properties
+		msg.UUID = d.MessageId
 	}
 	return msg, err
 }

@@ -45,7 +45,7 @@ func TestHeaderOfAnyTypeBecomesText(t *testing.T) {
 
 func TestAnyMessageIsRead(t *testing.T) {
 	t.Parallel()
-	c := newCodec(nil)
+	c := newCodec(nil, false)
 	for name, d := range map[string]amqp091.Delivery{
 		"without headers":     {MessageId: "id", Body: []byte("x")},
 		"with a numeric ID":   {Headers: amqp091.Table{wamqp.DefaultMessageUUIDHeaderKey: int64(7)}},
@@ -70,8 +70,8 @@ func (broken) Unmarshal(amqp091.Delivery) (*message.Message, error) { return nil
 
 func TestPanicOfAMarshalerIsAnErrorWithoutItsText(t *testing.T) {
 	t.Parallel()
-	c := newCodec(broken{})
-	_, _, err := c.encode(message.NewMessage("id", nil))
+	c := newCodec(broken{}, false)
+	_, _, err := c.encode(message.NewMessage("id", nil), "1")
 	if err == nil || strings.Contains(err.Error(), "secret") {
 		t.Errorf("encode = %v", err)
 	}

@@ -87,6 +87,13 @@ type PublisherConfig struct {
 	// those rather than this library. See "CloudEvents" in the documentation of the package. Defaults to false.
 	CloudEvents bool `yaml:"cloud_events" env:"CLOUD_EVENTS"`
 
+	// PackedHeaders sends the metadata whose names begin with "boxpair-" in one header and the dispatch ID in the message-id
+	// property only, since every header costs the broker work. Consumers must read with this package, or need no more
+	// than the properties and CloudEvents. Refused with a
+	// Marshaler other than the DefaultMarshaler. See "Packed headers" in the documentation of the package. Defaults to
+	// false: each name has a header.
+	PackedHeaders bool `yaml:"packed_headers" env:"PACKED_HEADERS"`
+
 	// QueueType is the type of the queues declared. AMQP.Queue.Arguments goes first
 	// if it names a type. Defaults to Quorum.
 	QueueType QueueType `yaml:"queue_type" env:"QUEUE_TYPE"`
@@ -238,6 +245,9 @@ func (c *PublisherConfig) validate() error {
 	}
 	if !c.AllowLoss && transient(c.AMQP.Marshaler) {
 		v.add("AMQP.Marshaler: messages must be persistent to survive a restart of the broker; set AllowLoss to send transient ones")
+	}
+	if _, custom := newCodec(c.AMQP.Marshaler, false).(customCodec); custom && c.PackedHeaders {
+		v.add("PackedHeaders: AMQP.Marshaler decides about the headers, and only the DefaultMarshaler packs them")
 	}
 	for i, q := range c.Queues {
 		if q.Topic == "" {

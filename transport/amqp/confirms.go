@@ -71,7 +71,7 @@ func (c *confirmChannel) frameSize() int {
 
 // write publishes out. It reports false when the channel turned out to be closed
 // before anything was written. Called with mu locked.
-func (p *Publisher) write(ctx context.Context, c *confirmChannel, out *outgoing, seq string,
+func (p *Publisher) write(ctx context.Context, c *confirmChannel, out *outgoing,
 	done func(transport.Result)) (bool, *transport.Result) {
 	confirm, err := c.ch.PublishWithDeferredConfirm(out.exchange, out.key, true, false, out.pub)
 	switch {
@@ -92,7 +92,7 @@ func (p *Publisher) write(ctx context.Context, c *confirmChannel, out *outgoing,
 		p.free = s.next
 	}
 	*s = slot{
-		seq: seq, topic: out.topic, exchange: out.exchange, key: out.key,
+		seq: out.seq, topic: out.topic, exchange: out.exchange, key: out.key,
 		confirm: confirm, done: done, watch: p.watch(ctx),
 		written: time.Now(), bytes: len(out.pub.Body), prev: c.last,
 	}
@@ -311,8 +311,9 @@ func (c *confirmChannel) takeReturns() {
 				return
 			}
 			r.Body = nil
+			seq := seqOf(r.Headers)
 			for s := c.first; s != nil; s = s.next {
-				if s.seq == r.Headers[seqHeader] {
+				if s.seq == seq {
 					s.returned = &r
 					break
 				}

@@ -76,6 +76,20 @@
 // ends, and when Close has stopped waiting: during Close handlers keep a live
 // context.
 //
+// # Packed headers
+//
+// A message has a dozen headers, and RabbitMQ works on each. With PublisherConfig.PackedHeaders, the metadata whose names begin
+// with "boxpair-" travels in one, boxpair-packed, without that prefix and as a URL query; the dispatch ID is in the
+// message-id property, and not in Watermill's header as well:
+//
+//	index=0&key=order-7&producer=orders&source=order/7&stamp=2026-11-20T12:00:00Z&version=3&publish-seq=42
+//
+// A [Subscriber] of this version unpacks it, for a Marshaler of one's own too, so update consumers before producers, and go
+// back with them only when no packed message is left. A stock watermill-amqp subscriber hands out messages without UUID and
+// single names, which inboxes refuse; an exchange that routes by headers does not find them, and neither does a
+// PostprocessPublishing: keep separate headers there. The headers of CloudEvents are there besides. Metadata of other names, as correlation_id and the user's, has
+// headers of its own, and so have all names of a message for which the packed header would be longer than 4 KiB.
+//
 // # CloudEvents
 //
 // With PublisherConfig.CloudEvents, messages have these headers besides their own, by the AMQP binding of

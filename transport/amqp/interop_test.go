@@ -1,6 +1,9 @@
 package amqp_test
 
 import (
+	"fmt"
+	neturl "net/url"
+	"strings"
 	"testing"
 	"time"
 
@@ -83,6 +86,88 @@ func TestPropertiesSayWhatTheMetadataSays(t *testing.T) {
 	if d.MessageId != e.ID.String() || d.Type != e.Type || d.ContentType != e.ContentType ||
 		!d.Timestamp.Equal(e.Stamp.Truncate(time.Second)) || d.DeliveryMode != amqp091.Persistent {
 		t.Errorf("properties: %+v", d)
+	}
+}
+
+// TestHeadersOfTheContractArePackedOnRequest, and those of others have headers of their own either way.
+func TestHeadersOfTheContractArePackedOnRequest(t *testing.T) {
+	t.Parallel()
+	url := testenv.AMQPURL(t)
+	e := event("")
+	e.Headers = map[string]string{"tenant": "acme"}
+	long := e
+	long.Source = strings.Repeat("é", 1000) // three bytes each
+	for name, test := range map[string]struct {
+		request bool
+		event   transport.Event
+		packed  bool
+	}{
+		"packed":        {event: e, request: true, packed: true},
+		"separate":      {event: e},
+		"long":          {event: long, request: true},
+		"long separate": {event: long},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			topic := topic(t)
+			want := test.event
+			want.Topic = topic
+			want.Digest = transport.ContentDigest(&want)
+			p := newPublisher(t, amqp.PublisherConfig{
+				AMQP: amqp.DurableQueue(url), PackedHeaders: test.request,
+				Queues: []amqp.Queue{{Topic: topic}},
+			})
+			mustConfirm(t, p, topic, want.Message())
+			d, _, err := channel(t, url).Get(topic, true)
+			if err != nil {
+				t.Fatal(err)
+			}
+			packed, _ := d.Headers["boxpair-packed"].(string)
+			key, _ := d.Headers[transport.MetaKey].(string)
+			if (packed != "") != test.packed || (key == want.Key) == test.packed || d.Headers["tenant"] != "acme" ||
+				(d.Headers[wamqp.DefaultMessageUUIDHeaderKey] == want.ID.String()) == test.packed || d.MessageId != want.ID.String() {
+				t.Errorf("headers: %v", d.Headers)
+			}
+			if values, err := neturl.ParseQuery(packed); test.packed && (err != nil || values.Get("key") != want.Key) {
+				t.Errorf("packed: %q, %v", packed, err)
+			}
+			mustConfirm(t, p, topic, want.Message())
+			msg := receive(t, subscribe(t, newSubscriber(t, amqp.SubscriberConfig{AMQP: amqp.DurableQueue(url)}), topic))
+			sameEvent(t, msg, want)
+			if !msg.Equals(want.Message()) {
+				t.Errorf("metadata = %v", msg.Metadata)
+			}
+			msg.Ack()
+		})
+	}
+}
+
+// TestReturnIsMatchedWhateverTheMarshalerLeavesOfTheHeaders sends to a queue that is not there.
+func TestReturnIsMatchedWhateverTheMarshalerLeavesOfTheHeaders(t *testing.T) {
+	t.Parallel()
+	for name, post := range map[string]func(amqp091.Table) amqp091.Table{
+		"as they were": func(h amqp091.Table) amqp091.Table { return h },
+		"none":         func(amqp091.Table) amqp091.Table { return nil },
+		"others":       func(amqp091.Table) amqp091.Table { return amqp091.Table{"tenant": "acme"} },
+		"changed": func(h amqp091.Table) amqp091.Table {
+			if h["boxpair-packed"] != nil {
+				h["boxpair-packed"] = "key=another"
+			}
+			return h
+		},
+	} {
+		for _, packed := range []bool{false, true} {
+			t.Run(fmt.Sprint(name, " packed ", packed), func(t *testing.T) {
+				t.Parallel()
+				config := amqp.DurableQueue(testenv.AMQPURL(t))
+				config.Marshaler = wamqp.DefaultMarshaler{PostprocessPublishing: func(pub amqp091.Publishing) amqp091.Publishing {
+					pub.Headers = post(pub.Headers)
+					return pub
+				}}
+				p := newPublisher(t, amqp.PublisherConfig{AMQP: config, Topology: amqp.NoTopology, PackedHeaders: packed})
+				wantOutcome(t, send(t, p, topic(t), newMessage("x")), transport.Returned, amqp.ErrUnroutable)
+			})
+		}
 	}
 }
 

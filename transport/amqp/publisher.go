@@ -68,7 +68,7 @@ func NewPublisher(config PublisherConfig) (*Publisher, error) {
 	p := &Publisher{
 		config:   config,
 		broker:   broker,
-		codec:    newCodec(config.AMQP.Marshaler),
+		codec:    newCodec(config.AMQP.Marshaler, config.PackedHeaders),
 		topology: newTopology(config.Topology, config.QueueType, config.AMQP, config.AllowLoss, config.Logger),
 		window:   make(chan struct{}, config.Window),
 		nudge:    make(chan struct{}, 1),
@@ -176,7 +176,8 @@ func (p *Publisher) Publish(topic string, messages ...*message.Message) error {
 // it waits for the connection and for room in the window. While attempts to
 // connect fail it does not wait at all.
 func (p *Publisher) Send(ctx context.Context, topic string, msg *message.Message, done func(transport.Result)) {
-	pub, pooled, err := p.codec.encode(msg)
+	seq := p.nextSeq()
+	pub, pooled, err := p.codec.encode(msg, seq)
 	if err != nil {
 		done(transport.Result{Outcome: transport.Invalid, Err: fmt.Errorf("encode message %s: %w", shorten(msg.UUID), err)})
 		return
@@ -184,7 +185,7 @@ func (p *Publisher) Send(ctx context.Context, topic string, msg *message.Message
 	if p.config.CloudEvents {
 		setCloudEvents(pub.Headers, topic, msg)
 	}
-	out := outgoing{topic: topic, declare: true, pub: pub}
+	out := outgoing{topic: topic, declare: true, seq: seq, pub: pub}
 	out.exchange, out.key = p.route(topic)
 	if p.config.Partitions > 0 {
 		out.key = shardKey(out.key, shardOf(msg, p.config.Key(msg)))
@@ -200,20 +201,20 @@ func (p *Publisher) Send(ctx context.Context, topic string, msg *message.Message
 // outgoing is a publishing on its way to the channel.
 type outgoing struct {
 	topic         string
-	declare       bool // the topology of topic
+	declare       bool   // the topology of topic
+	seq           string // which the headers hold
 	exchange, key string
 	pub           amqp091.Publishing
 	properties    int // encoded size
 }
+
+func (p *Publisher) nextSeq() string { return strconv.FormatUint(p.seq.Add(1), 10) }
 
 // send writes out to the channel and leaves done to the judge, or returns why not.
 func (p *Publisher) send(ctx context.Context, out *outgoing, done func(transport.Result)) *transport.Result {
 	if err := p.check(out); err != nil {
 		return &transport.Result{Outcome: transport.Invalid, Err: fmt.Errorf("message %s: %w", shorten(out.pub.MessageId), err)}
 	}
-	seq := strconv.FormatUint(p.seq.Add(1), 10)
-	out.pub.Headers[seqHeader] = seq
-
 	w := waiter{p: p, ctx: ctx}
 	defer w.stop()
 	if err := w.acquire(); err != nil {
@@ -224,7 +225,7 @@ func (p *Publisher) send(ctx context.Context, out *outgoing, done func(transport
 		c, failed := p.ready(&w, out) //nolint:contextcheck // the connection outlives this call
 		if failed == nil {
 			var written bool
-			written, failed = p.write(ctx, c, out, seq, done)
+			written, failed = p.write(ctx, c, out, done)
 			if !written && failed == nil {
 				continue // the channel has just closed, and nothing was written
 			}
@@ -317,7 +318,8 @@ func (p *Publisher) publishRaw(ctx context.Context, exchange, key string, pub am
 		pub.Headers = amqp091.Table{}
 	}
 	results := make(chan transport.Result, 1)
-	out := outgoing{exchange: exchange, key: key, pub: pub}
+	out := outgoing{exchange: exchange, key: key, seq: p.nextSeq(), pub: pub}
+	pub.Headers[seqHeader] = out.seq
 	if r := p.send(ctx, &out, func(r transport.Result) { results <- r }); r != nil {
 		return *r
 	}

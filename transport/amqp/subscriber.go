@@ -46,7 +46,7 @@ func NewSubscriber(config SubscriberConfig) (*Subscriber, error) {
 	s := &Subscriber{
 		config:   config,
 		link:     newLink(broker),
-		codec:    newCodec(config.AMQP.Marshaler),
+		codec:    newCodec(config.AMQP.Marshaler, false),
 		topology: newTopology(config.Topology, config.QueueType, config.AMQP, config.AllowLoss, config.Logger),
 		cancels:  make(map[*context.CancelFunc]struct{}),
 	}
