@@ -45,7 +45,7 @@ func (c chaining) measure(ctx context.Context, s *stage) error {
 	if err != nil {
 		return err
 	}
-	relay, err := s.relay(ctx, outbox, q)
+	relay, err := s.relay(ctx, outbox, q, false)
 	if err != nil {
 		return err
 	}

@@ -153,7 +153,7 @@ func (s *stage) background(ctx context.Context, fn func(context.Context)) {
 
 func (c clocking) newRelay(ctx context.Context, s *stage, schema string, outbox *producer.Outbox[pgx.Tx], q *queues) (*producer.Relay, error) {
 	if c.relay == woken {
-		return s.relay(ctx, outbox, q)
+		return s.relay(ctx, outbox, q, false)
 	}
 	pool, err := s.pool(ctx, schema)
 	if err != nil {

@@ -20,20 +20,23 @@ func relayScenario() scenario {
 		name: "relay", unit: "events",
 		about: "committed events to a durable RabbitMQ queue: fetched, published, confirmed, marked",
 		variants: []variant{
-			{"limit-classic", "amqp091, 1000 unconfirmed publishes, one classic queue, no database", "", 100_000, 20_000, rawPublish("classic", 1000)},
+			{"limit-classic", "amqp091, 1000 unconfirmed publishes, one classic queue, no database", "", 100_000, 20_000, rawPublish("classic", 1000, rawMessage)},
+			{"limit-classic-headers", "the same, each message with the headers of an event", "limit-classic", 100_000, 0, rawPublish("classic", 1000, eventMessage)},
 			{"classic", "distinct keys", "limit-classic", 100_000, 20_000, relaying{queue: "classic"}.measure},
+			{"classic-packed", "the same with packed headers", "limit-classic", 100_000, 0, relaying{queue: "classic", packed: true}.measure},
 			{"classic-zipf", "1,000 keys by Zipf's law, each in order", "limit-classic", 100_000, 10_000, relaying{queue: "classic", keys: zipfKeys}.measure},
 			{"classic-no-key", "events without a key", "limit-classic", 100_000, 0, relaying{queue: "classic", keys: noKey}.measure},
 			{"classic-hot-key", "all events of one key", "limit-classic-1", 10_000, 0, relaying{queue: "classic", keys: hotKey}.measure},
-			{"limit-classic-1", "amqp091, one confirm at a time", "", 10_000, 0, rawPublish("classic", 1)},
+			{"limit-classic-1", "amqp091, one confirm at a time", "", 10_000, 0, rawPublish("classic", 1, rawMessage)},
 			{"classic-snapshot", "while another session holds an old snapshot", "classic", 100_000, 20_000, relaying{queue: "classic", snapshot: true}.measure},
 			{"classic-retained-small", "beside 200,000 delivered events", "classic", 0, 20_000, relaying{queue: "classic", retained: 200_000}.measure},
 			{"classic-retained-1m", "beside 1 M delivered events", "classic", 100_000, 0, relaying{queue: "classic", retained: 1_000_000}.measure},
 			{"classic-retained-10m", "beside 10 M delivered events", "classic", 100_000, 0, relaying{queue: "classic", retained: 10_000_000}.measure},
 			{"classic-4-queues", "4 topics, a queue each, one relay", "limit-classic", 100_000, 20_000, relaying{queue: "classic", queues: 4}.measure},
 			{"classic-2-relays", "two relay processes", "limit-classic", 100_000, 0, relaying{queue: "classic", processes: 2}.measure},
-			{"limit-quorum", "amqp091, 1000 unconfirmed publishes, one quorum queue, no database", "", 100_000, 30_000, rawPublish("quorum", 1000)},
+			{"limit-quorum", "amqp091, 1000 unconfirmed publishes, one quorum queue, no database", "", 100_000, 30_000, rawPublish("quorum", 1000, rawMessage)},
 			{"quorum", "distinct keys, quorum queue", "limit-quorum", 100_000, 30_000, relaying{queue: "quorum"}.measure},
+			{"quorum-packed", "the same with packed headers", "limit-quorum", 100_000, 0, relaying{queue: "quorum", packed: true}.measure},
 			{"quorum-zipf", "1,000 keys by Zipf's law, quorum queue", "limit-quorum", 100_000, 0, relaying{queue: "quorum", keys: zipfKeys}.measure},
 			{"quorum-4-queues", "4 topics, a quorum queue each", "limit-quorum", 100_000, 0, relaying{queue: "quorum", queues: 4}.measure},
 			{"limit-database", "plain SQL: fetch 1,000, delete 1,000, nothing published", "", 100_000, 0, databaseOnly},
@@ -70,6 +73,7 @@ type relaying struct {
 	retained  int    // delivered events in the log
 	snapshot  bool   // another session holds a snapshot from before the events
 	processes int    // defaults to 1: in this process
+	packed    bool   // headers
 }
 
 func (r relaying) measure(ctx context.Context, s *stage) error {
@@ -110,7 +114,7 @@ func (r relaying) measure(ctx context.Context, s *stage) error {
 	if r.processes > 1 {
 		return s.drainByProcesses(ctx, pool, schema, q, r.processes)
 	}
-	relay, err := s.relay(ctx, outbox, q)
+	relay, err := s.relay(ctx, outbox, q, r.packed)
 	if err != nil {
 		return err
 	}
@@ -131,8 +135,8 @@ func (r relaying) store(ctx context.Context, s *stage) (*postgres.Store, *pgxpoo
 }
 
 // relay is one in this process that publishes to q.
-func (s *stage) relay(ctx context.Context, outbox *producer.Outbox[pgx.Tx], q *queues) (*producer.Relay, error) {
-	publisher, err := amqp.NewPublisher(amqp.PublisherConfig{AMQP: config(s.amqpURL, q.kind, q.names)})
+func (s *stage) relay(ctx context.Context, outbox *producer.Outbox[pgx.Tx], q *queues, packed bool) (*producer.Relay, error) {
+	publisher, err := amqp.NewPublisher(amqp.PublisherConfig{AMQP: config(s.amqpURL, q.kind, q.names), PackedHeaders: packed})
 	if err != nil {
 		return nil, err
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/google/uuid"
@@ -14,7 +15,7 @@ import (
 )
 
 // rawPublish publishes persistent, mandatory messages with so many unconfirmed ones, to one queue.
-func rawPublish(kind string, window int) func(context.Context, *stage) error {
+func rawPublish(kind string, window int, message func(id string) amqp.Publishing) func(context.Context, *stage) error {
 	return func(ctx context.Context, s *stage) error {
 		q, err := s.queues(kind, 1)
 		if err != nil {
@@ -23,11 +24,11 @@ func rawPublish(kind string, window int) func(context.Context, *stage) error {
 		if err := q.ch.Confirm(false); err != nil {
 			return err
 		}
-		return s.timed(ctx, func() (int, error) { return s.n, publishAll(ctx, q.ch, q.names[0], s.n, window) })
+		return s.timed(ctx, func() (int, error) { return s.n, publishAll(ctx, q.ch, q.names[0], s.n, window, message) })
 	}
 }
 
-func publishAll(ctx context.Context, ch *amqp.Channel, queue string, n, window int) error {
+func publishAll(ctx context.Context, ch *amqp.Channel, queue string, n, window int, message func(id string) amqp.Publishing) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	slots := make(chan struct{}, window)
@@ -51,7 +52,7 @@ func publishAll(ctx context.Context, ch *amqp.Channel, queue string, n, window i
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
-		c, err := ch.PublishWithDeferredConfirm("", queue, true, false, rawMessage(uuid.NewString()))
+		c, err := ch.PublishWithDeferredConfirm("", queue, true, false, message(uuid.NewString()))
 		if err != nil {
 			return err
 		}
@@ -66,6 +67,20 @@ func rawMessage(id string) amqp.Publishing {
 	return amqp.Publishing{
 		DeliveryMode: amqp.Persistent, MessageId: id, Body: payload,
 		Headers: amqp.Table{"boxpair-key": "k", "boxpair-producer": "bench", "boxpair-source": "s", "boxpair-version": "1"},
+	}
+}
+
+// eventMessage has the headers of an event that a relay publishes.
+func eventMessage(id string) amqp.Publishing {
+	const stamp = "2026-01-31T12:00:00.000001Z"
+	return amqp.Publishing{
+		DeliveryMode: amqp.Persistent, MessageId: id, Body: payload, Timestamp: time.Unix(0, 0),
+		Headers: amqp.Table{
+			transport.MetaKey: "key-12345", transport.MetaProducer: "bench", transport.MetaSource: "order",
+			transport.MetaVersion: "1700000000000000000", transport.MetaIndex: "0",
+			transport.MetaDigest: "0123456789abcdef0123456789abcdef", transport.MetaStamp: stamp, transport.MetaResendUntil: stamp,
+			"_watermill_message_uuid": id, "boxpair-publish-seq": "12345",
+		},
 	}
 }
 
