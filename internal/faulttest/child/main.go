@@ -74,6 +74,7 @@ func run(cfg Config) error {
 	// Listened for to the very end: a second SIGTERM must not cut the report off.
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGTERM)
+	fmt.Println("listens")
 	go func() {
 		<-signals
 		cancel()

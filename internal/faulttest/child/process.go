@@ -31,6 +31,7 @@ type Process struct {
 
 	mu      sync.Mutex
 	changed chan struct{} // closed at the next change
+	listens bool          // for SIGTERM, which would kill it otherwise
 	ready   bool
 	faults  []string // as they announced themselves
 	last    *Report  // the newest sample
@@ -114,6 +115,8 @@ func (p *Process) read(from io.Reader, line func([]byte)) {
 func (p *Process) heard(line []byte) {
 	what, text, _ := bytes.Cut(line, []byte{' '})
 	switch string(what) {
+	case "listens":
+		p.change(func() { p.listens = true })
 	case "ready":
 		p.change(func() { p.ready = true })
 	case "sample", "report":
@@ -241,6 +244,14 @@ func (p *Process) Signal(sig syscall.Signal) error {
 	return err
 }
 
+// Terminate tells the child to end in good order, once it can be told.
+func (p *Process) Terminate(ctx context.Context) error {
+	if err := p.await(ctx, "it listened for signals", func() bool { return p.listens }); err != nil {
+		return err
+	}
+	return p.Signal(syscall.SIGTERM)
+}
+
 // Release lets a fault that waits go on.
 func (p *Process) Release() error { return p.Signal(syscall.SIGUSR1) }
 
@@ -252,7 +263,7 @@ func (p *Process) Kill() {
 
 // Stop ends the child in good order, and returns its report.
 func (p *Process) Stop(ctx context.Context) (*Report, error) {
-	if err := p.Signal(syscall.SIGTERM); err != nil {
+	if err := p.Terminate(ctx); err != nil {
 		return nil, err
 	}
 	if err := p.Wait(ctx); err != nil {

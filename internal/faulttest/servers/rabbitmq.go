@@ -72,7 +72,15 @@ func (r *RabbitMQ) Crash(ctx context.Context) error {
 		return err
 	}
 	r.node.Crash()
-	return r.node.Start(ctx)
+	err := r.node.Start(ctx)
+	if err == nil {
+		return nil
+	}
+	// It has been seen not to come up after a kill. Whoever supervises a node starts it again.
+	if again := r.node.Start(ctx); again != nil {
+		return errors.Join(err, again)
+	}
+	return nil
 }
 
 // Restart stops the broker within the node, and starts it again.

@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/google/uuid"
@@ -172,10 +171,10 @@ func (s *System) stop(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, stopLimit)
 	defer cancel()
 	running := s.running()
-	for _, p := range running {
-		_ = p.Signal(syscall.SIGTERM) // all at once
-	}
 	var errs []error
+	for _, p := range running {
+		errs = append(errs, p.Terminate(ctx)) // all at once
+	}
 	for _, p := range running {
 		report, err := p.Stop(ctx)
 		errs = append(errs, err)
