@@ -25,8 +25,8 @@ help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: test
-test: $(TESTENV) ## all tests under -race, on a PostgreSQL and a RabbitMQ of their own (PKGS=./some/package)
-	$(TESTENV) -- $(GO) test -race $(NORACE) -vet=off -ldflags=-w -count=1 -timeout=15m $(PKGS)
+test: $(TESTENV) ## all tests, the library's under -race, on a PostgreSQL and a RabbitMQ of their own (PKGS=./some/package: its tests only)
+	GO=$(GO) $(TESTENV) -- $(if $(filter ./...,$(PKGS)),.ci/test )$(GO) test -race $(NORACE) -vet=off -ldflags=-w -count=1 -timeout=15m $(PKGS)
 
 .PHONY: cover
 cover: $(TESTENV) ## test coverage, into coverage.out
