@@ -6,9 +6,11 @@ import (
 	"errors"
 	"path/filepath"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 
+	"github.com/boxpair/boxpair/internal/sqlstore/sqlstoretest"
 	"github.com/boxpair/boxpair/migrations"
 	"github.com/boxpair/boxpair/producer"
 	"github.com/boxpair/boxpair/store/sqlite"
@@ -27,6 +29,52 @@ func TestMigrateTellsWhatItApplied(t *testing.T) {
 	}
 	if again, err := sqlite.Migrate(t.Context(), db, sqlite.Config{}); err != nil || len(again) != 0 {
 		t.Errorf("second Migrate() = %v, %v, want nothing", again, err)
+	}
+}
+
+// TestNewFileWaitsForOthersThatOpenIt: one of them makes a write-ahead log of it, and SQLite refuses that at once while
+// another one writes, whatever its busy timeout is.
+func TestNewFileWaitsForOthersThatOpenIt(t *testing.T) {
+	t.Parallel()
+	const busy = 50 * time.Millisecond
+	path := filepath.Join(t.TempDir(), "test.db")
+	other, err := sql.Open("sqlite", path+"?_pragma=busy_timeout(10000)")
+	other = sqlstoretest.Opened(t, other, err)
+	tx, err := other.Begin()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.Exec(`CREATE TABLE others (id INTEGER)`); err != nil {
+		t.Fatal(err)
+	}
+	opened := func(busy time.Duration) *sql.DB {
+		c, err := sqlite.NewConnector(path, sqlite.ConnectorConfig{BusyTimeout: busy})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return sqlstoretest.Opened(t, sql.OpenDB(c), nil)
+	}
+	start := time.Now()
+	if err := opened(busy).Ping(); err == nil || time.Since(start) < busy {
+		t.Errorf("Ping() = %v after %v, want an error after %v", err, time.Since(start), busy)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), busy)
+	defer cancel()
+	if err := opened(time.Hour).PingContext(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("PingContext() = %v, want the end of the context", err)
+	}
+
+	migrated := make(chan error)
+	db := opened(0)
+	go func() {
+		_, err := sqlite.Migrate(t.Context(), db, sqlite.Config{})
+		migrated <- err
+	}()
+	if err := tx.Commit(); err != nil {
+		t.Error(err)
+	}
+	if err := <-migrated; err != nil {
+		t.Error(err)
 	}
 }
 

@@ -87,7 +87,8 @@ func dsn(path string) string {
 		path = "/" + path
 	}
 	pragmas := url.Values{"_txlock": {"immediate"}, "_pragma": {
-		"busy_timeout(5000)", // for the ones that follow
+		"busy_timeout(0)", // the waiting is done here: SQLite's own handler sleeps up to 100 ms at a time, knows no context
+		// and is not asked where two connections would wait for each other
 		"journal_mode(WAL)",
 		"synchronous(FULL)",
 		"fullfsync(1)", // on macOS, where fsync does not reach the disk
@@ -113,20 +114,27 @@ type guardedDriver struct {
 // Driver returns what New recognises.
 func (c *connector) Driver() driver.Driver { return c.driver }
 
-// Connect opens a connection.
+// Connect opens a connection. While others write to a file that has no write-ahead log yet, or
+// recover it, it waits as a transaction does.
 func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
-	opened, err := c.inner.Connect(ctx)
+	wait, until := ctx, time.Now().Add(c.driver.busy) //nolint:contextcheck // a turn has its own
+	if t, ok := ctx.Value(turnKey{}).(*turn); ok && t.gate == c.driver.gate && t.state.Load() == turnFree {
+		until = t.until
+		if t.wait != nil {
+			wait = t.wait
+		}
+	}
+	var opened driver.Conn
+	err := patiently(wait, until, func() (err error) {
+		opened, err = c.inner.Connect(ctx)
+		return err
+	})
 	if err != nil {
 		return nil, err
 	}
 	inner, ok := opened.(innerConn)
 	if !ok {
 		return nil, errors.Join(errors.New("sqlite driver lacks a method that is needed"), opened.Close())
-	}
-	// The waiting is done here instead: SQLite's own handler sleeps up to 100 ms at a time and
-	// knows no context.
-	if _, err := inner.ExecContext(context.WithoutCancel(ctx), "PRAGMA busy_timeout = 0", nil); err != nil {
-		return nil, errors.Join(err, inner.Close())
 	}
 	return &conn{inner: inner, gate: c.driver.gate, busy: c.driver.busy}, nil
 }
