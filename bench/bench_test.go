@@ -55,7 +55,7 @@ func TestUnknownVariantsAreRefusedWithAList(t *testing.T) {
 	if _, _, err := find("relays", "classic"); err == nil || !strings.Contains(err.Error(), "relay, ") {
 		t.Errorf("scenario: %v", err)
 	}
-	if _, _, err := find("relay", "class"); err == nil || !strings.Contains(err.Error(), "limit-classic, classic") {
+	if _, _, err := find("relay", "class"); err == nil || !strings.Contains(err.Error(), "limit-classic, limit-classic-headers, ") {
 		t.Errorf("variant: %v", err)
 	}
 }

@@ -22,15 +22,20 @@ func chainScenario() scenario {
 			{"limit-handwritten", "by hand: transactions of one round trip, a claim held through the publish, 8 workers; no order, no parking, no attempts",
 				"", 40_000, 4_000, handwrittenChain},
 			{"chain", "this library, a transaction per message in one round trip", "limit-handwritten", 40_000, 4_000,
-				chaining{consumer.HandlerConfig{Optimistic: true}}.measure},
+				chaining{config: consumer.HandlerConfig{Optimistic: true}}.measure},
+			{"chain-headers", "the same with headers, as by default", "limit-handwritten", 40_000, 0,
+				chaining{config: consumer.HandlerConfig{Optimistic: true}, headers: true}.measure},
 			{"chain-group", "this library, group commit of up to 64", "limit-handwritten", 40_000, 0,
-				chaining{consumer.HandlerConfig{GroupSize: 64}}.measure},
+				chaining{config: consumer.HandlerConfig{GroupSize: 64}}.measure},
 		},
 	}
 }
 
 // chaining is this library from end to end.
-type chaining struct{ config consumer.HandlerConfig }
+type chaining struct {
+	config  consumer.HandlerConfig
+	headers bool // instead of envelopes
+}
 
 func (c chaining) measure(ctx context.Context, s *stage) error {
 	store, pool, err := s.store(ctx)
@@ -45,7 +50,7 @@ func (c chaining) measure(ctx context.Context, s *stage) error {
 	if err != nil {
 		return err
 	}
-	relay, err := s.relay(ctx, outbox, q, false)
+	relay, err := s.relay(ctx, outbox, q, c.headers)
 	if err != nil {
 		return err
 	}

@@ -22,8 +22,9 @@ func relayScenario() scenario {
 		variants: []variant{
 			{"limit-classic", "amqp091, 1000 unconfirmed publishes, one classic queue, no database", "", 100_000, 20_000, rawPublish("classic", 1000, rawMessage)},
 			{"limit-classic-headers", "the same, each message with the headers of an event", "limit-classic", 100_000, 0, rawPublish("classic", 1000, eventMessage)},
+			{"limit-classic-envelope", "the same, each message with an event's envelope and no headers", "limit-classic", 100_000, 0, rawPublish("classic", 1000, envelopedMessage)},
 			{"classic", "distinct keys", "limit-classic", 100_000, 20_000, relaying{queue: "classic"}.measure},
-			{"classic-packed", "the same with packed headers", "limit-classic", 100_000, 0, relaying{queue: "classic", packed: true}.measure},
+			{"classic-headers", "the same with headers, as by default", "limit-classic", 100_000, 20_000, relaying{queue: "classic", headers: true}.measure},
 			{"classic-zipf", "1,000 keys by Zipf's law, each in order", "limit-classic", 100_000, 10_000, relaying{queue: "classic", keys: zipfKeys}.measure},
 			{"classic-no-key", "events without a key", "limit-classic", 100_000, 0, relaying{queue: "classic", keys: noKey}.measure},
 			{"classic-hot-key", "all events of one key", "limit-classic-1", 10_000, 0, relaying{queue: "classic", keys: hotKey}.measure},
@@ -35,8 +36,10 @@ func relayScenario() scenario {
 			{"classic-4-queues", "4 topics, a queue each, one relay", "limit-classic", 100_000, 20_000, relaying{queue: "classic", queues: 4}.measure},
 			{"classic-2-relays", "two relay processes", "limit-classic", 100_000, 0, relaying{queue: "classic", processes: 2}.measure},
 			{"limit-quorum", "amqp091, 1000 unconfirmed publishes, one quorum queue, no database", "", 100_000, 30_000, rawPublish("quorum", 1000, rawMessage)},
+			{"limit-quorum-headers", "the same, each message with the headers of an event", "limit-quorum", 100_000, 0, rawPublish("quorum", 1000, eventMessage)},
+			{"limit-quorum-envelope", "the same, each message with an event's envelope and no headers", "limit-quorum", 100_000, 0, rawPublish("quorum", 1000, envelopedMessage)},
 			{"quorum", "distinct keys, quorum queue", "limit-quorum", 100_000, 30_000, relaying{queue: "quorum"}.measure},
-			{"quorum-packed", "the same with packed headers", "limit-quorum", 100_000, 0, relaying{queue: "quorum", packed: true}.measure},
+			{"quorum-headers", "the same with headers, as by default", "limit-quorum", 100_000, 30_000, relaying{queue: "quorum", headers: true}.measure},
 			{"quorum-zipf", "1,000 keys by Zipf's law, quorum queue", "limit-quorum", 100_000, 0, relaying{queue: "quorum", keys: zipfKeys}.measure},
 			{"quorum-4-queues", "4 topics, a quorum queue each", "limit-quorum", 100_000, 0, relaying{queue: "quorum", queues: 4}.measure},
 			{"limit-database", "plain SQL: fetch 1,000, delete 1,000, nothing published", "", 100_000, 0, databaseOnly},
@@ -73,7 +76,7 @@ type relaying struct {
 	retained  int    // delivered events in the log
 	snapshot  bool   // another session holds a snapshot from before the events
 	processes int    // defaults to 1: in this process
-	packed    bool   // headers
+	headers   bool   // instead of an envelope
 }
 
 func (r relaying) measure(ctx context.Context, s *stage) error {
@@ -114,7 +117,7 @@ func (r relaying) measure(ctx context.Context, s *stage) error {
 	if r.processes > 1 {
 		return s.drainByProcesses(ctx, pool, schema, q, r.processes)
 	}
-	relay, err := s.relay(ctx, outbox, q, r.packed)
+	relay, err := s.relay(ctx, outbox, q, r.headers)
 	if err != nil {
 		return err
 	}
@@ -135,8 +138,8 @@ func (r relaying) store(ctx context.Context, s *stage) (*postgres.Store, *pgxpoo
 }
 
 // relay is one in this process that publishes to q.
-func (s *stage) relay(ctx context.Context, outbox *producer.Outbox[pgx.Tx], q *queues, packed bool) (*producer.Relay, error) {
-	publisher, err := amqp.NewPublisher(amqp.PublisherConfig{AMQP: config(s.amqpURL, q.kind, q.names), PackedHeaders: packed})
+func (s *stage) relay(ctx context.Context, outbox *producer.Outbox[pgx.Tx], q *queues, headers bool) (*producer.Relay, error) {
+	publisher, err := amqp.NewPublisher(amqp.PublisherConfig{AMQP: config(s.amqpURL, q.kind, q.names), Envelope: !headers})
 	if err != nil {
 		return nil, err
 	}

@@ -84,6 +84,16 @@ func eventMessage(id string) amqp.Publishing {
 	}
 }
 
+// envelopedMessage has them in the body.
+func envelopedMessage(id string) amqp.Publishing {
+	return amqp.Publishing{
+		DeliveryMode: amqp.Persistent, MessageId: id, Body: envelopedPayload, Timestamp: time.Unix(0, 0), ContentEncoding: "boxpair",
+	}
+}
+
+var envelopedPayload = append([]byte("publish-seq=12345&digest=0123456789abcdef0123456789abcdef&index=0&key=key-12345&producer=bench"+
+	"&resend-until=2026-01-31T12:00:00.000001Z&source=order&stamp=2026-01-31T12:00:00.000001Z&version=1700000000000000000\n"), payload...)
+
 // sink confirms everything at once.
 type sink struct{}
 

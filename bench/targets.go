@@ -70,6 +70,8 @@ func targets() []target {
 		atLeast("relay, classic queue: of the forwarder, tuned", "relay/classic", "forwarder-tuned", 8),
 		atLeast("relay, classic queue: of the forwarder, defaults", "relay/classic", "forwarder", 20),
 		atLeast("relay, quorum queue: of raw amqp091", "relay/quorum", "limit-quorum", 0.90),
+		atLeast("relay with headers, classic queue: of raw amqp091", "relay/classic-headers", "limit-classic", 0.95),
+		atLeast("relay with headers, quorum queue: of raw amqp091", "relay/quorum-headers", "limit-quorum", 0.90),
 		atLeast("relay, 4 classic queues: of raw amqp091 with one", "relay/classic-4-queues", "limit-classic", 1.5),
 		atLeast("relay, 1,000 Zipf keys: of raw amqp091", "relay/classic-zipf", "limit-classic", 0.80),
 		atLeast("relay, old snapshot held: of itself without", "relay/classic-snapshot", "classic", 0.95),

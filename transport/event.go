@@ -30,9 +30,9 @@ const (
 	MetaStamp         = "boxpair-stamp"          // RFC 3339 with nanoseconds, UTC
 	MetaResendUntil   = "boxpair-resend-until"   // likewise
 
-	// MetaPacked is the name under which a transport may carry those above as one. It unpacks them on the other side: a
-	// message that has it still cannot be read.
-	MetaPacked = "boxpair-packed"
+	// MetaEnvelope is for transports that carry metadata in the body: it says that they could not open an envelope. Such a
+	// message cannot be read.
+	MetaEnvelope = "boxpair-envelope"
 
 	// MetaCorrelationID is the name that Watermill's CorrelationID middleware uses.
 	MetaCorrelationID = "correlation_id"
@@ -163,8 +163,8 @@ func (e *Event) setMeta(name, value string) (err error) {
 		e.TraceParent = value
 	case MetaTraceState:
 		e.TraceState = value
-	case MetaPacked:
-		err = errors.New("could not be unpacked, or its subscriber does not do so")
+	case MetaEnvelope:
+		err = errors.New("the body is an envelope that could not be opened")
 	default:
 		if strings.HasPrefix(name, ReservedPrefix) {
 			return nil // of a later version of this contract

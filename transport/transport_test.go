@@ -167,7 +167,7 @@ func TestUnreadableMetadataIsNamedAndStaysZero(t *testing.T) {
 		transport.MetaSchemaVersion: {"", secret, "-99999999999999999999"},
 		transport.MetaDigest:        {"", secret, strings.Repeat("0", 31), strings.Repeat("g", 32), strings.Repeat("0", 33)},
 		transport.MetaResendUntil:   {"", secret, "tomorrow"},
-		transport.MetaPacked:        {"", secret},
+		transport.MetaEnvelope:      {"", secret},
 		transport.MetaStamp:         {"", secret, "2026-11-20", "10000-01-01T00:00:00Z", "9999-12-31T23:59:59-01:00", "0000-01-01T00:00:00+01:00"},
 	} {
 		for _, value := range values {

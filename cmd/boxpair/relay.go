@@ -37,7 +37,7 @@ type relaying struct {
 	topology          amqp.Topology
 	partitions        int
 	cloudEvents       bool
-	packedHeaders     bool
+	envelope          bool
 	config            producer.RelayConfig
 	asJSON            bool
 }
@@ -58,7 +58,7 @@ func newRelaying(s *settings) *relaying {
 		false, r.setDeclare)
 	s.count(&r.partitions, "partitions", "over how many queues each consumer of a topic has it spread, as PublisherConfig.Partitions; at most 64.\n"+
 		"Defaults to none: topics are not partitioned.")
-	s.on(&r.packedHeaders, "packed-headers", "send the headers of this library as one, as PublisherConfig.PackedHeaders: for consumers of this library only.")
+	s.on(&r.envelope, "envelope", "send the metadata in the body instead of in headers, as PublisherConfig.Envelope: for consumers of this library only.")
 	s.on(&r.cloudEvents, "cloud-events", "add the attributes of CloudEvents 1.0 to every message, as PublisherConfig.CloudEvents.")
 	s.text(&r.listen, "listen", "ADDRESS", "where /healthz and /readyz are served, as 127.0.0.1:8080. Defaults to none.")
 	s.text(&c.Name, "name", "NAME", "the relay's name among those of the outbox. Defaults to one that is new at every start.")
@@ -146,7 +146,7 @@ func (r *relaying) publisher(log *slog.Logger) (*amqp.Publisher, error) {
 		config = amqp.DurableQueue(r.broker)
 	}
 	return amqp.NewPublisher(amqp.PublisherConfig{
-		AMQP: config, Topology: r.topology, Partitions: r.partitions, CloudEvents: r.cloudEvents, PackedHeaders: r.packedHeaders,
+		AMQP: config, Topology: r.topology, Partitions: r.partitions, CloudEvents: r.cloudEvents, Envelope: r.envelope,
 		ConfirmTimeout: r.config.SendTimeout, Logger: log,
 	})
 }

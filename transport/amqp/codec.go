@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"runtime"
-	"strings"
 	"sync"
 	"time"
 
@@ -21,36 +20,25 @@ import (
 // stock watermill-amqp cannot read a message with any other header.
 const seqHeader = transport.ReservedPrefix + "publish-seq"
 
-// seqOf returns the number of the publish with these headers.
-func seqOf(headers amqp091.Table) string {
-	if seq, ok := headers[seqHeader].(string); ok {
-		return seq
-	}
-	packed, _ := headers[packedHeader].(string)
-	meta := message.Metadata{packedHeader: packed}
-	_ = unpack(meta)
-	return meta[seqHeader]
-}
-
 // codec turns messages into publishings and deliveries into messages.
 type codec interface {
-	// encode returns a publishing with a number, whose Headers the caller may change. If pooled,
-	// it gives them back with releaseHeaders when they have been written.
-	encode(msg *message.Message, seq string) (pub amqp091.Publishing, pooled bool, err error)
+	// encode returns a publishing with a number, whose Headers the caller may change. If it is made of parts that are
+	// used again, the caller gives them back when it has been written.
+	encode(msg *message.Message, seq string) (pub amqp091.Publishing, used *parts, err error)
 	decode(d *amqp091.Delivery) (*message.Message, error)
 	// total tells whether decode can read any delivery.
 	total() bool
 }
 
-// newCodec returns the codec for a marshaler. The default one may pack what it writes.
-func newCodec(m wamqp.Marshaler, packs bool) codec {
+// newCodec returns the codec for a marshaler. The default one may write envelopes.
+func newCodec(m wamqp.Marshaler, envelopes bool) codec {
 	switch m := m.(type) {
 	case nil:
-		return newDefaultCodec(wamqp.DefaultMarshaler{}, packs)
+		return newDefaultCodec(wamqp.DefaultMarshaler{}, envelopes)
 	case wamqp.DefaultMarshaler:
-		return newDefaultCodec(m, packs)
+		return newDefaultCodec(m, envelopes)
 	case *wamqp.DefaultMarshaler:
-		return newDefaultCodec(*m, packs)
+		return newDefaultCodec(*m, envelopes)
 	default:
 		return customCodec{m}
 	}
@@ -76,50 +64,57 @@ func transient(m wamqp.Marshaler) bool {
 // message's properties besides. It reads any message.
 type defaultCodec struct {
 	idHeader  string
-	packs     bool
+	envelopes bool
 	transient bool
 	post      func(amqp091.Publishing) amqp091.Publishing
 }
 
-func newDefaultCodec(m wamqp.DefaultMarshaler, packs bool) defaultCodec {
-	c := defaultCodec{m.MessageUUIDHeaderKey, packs, m.NotPersistentDeliveryMode, m.PostprocessPublishing}
+func newDefaultCodec(m wamqp.DefaultMarshaler, envelopes bool) defaultCodec {
+	c := defaultCodec{m.MessageUUIDHeaderKey, envelopes, m.NotPersistentDeliveryMode, m.PostprocessPublishing}
 	if c.idHeader == "" {
 		c.idHeader = wamqp.DefaultMessageUUIDHeaderKey
 	}
 	return c
 }
 
-// headerTables are used again: amqp091 has encoded a table when Publish returns.
-var headerTables = sync.Pool{New: func() any { return make(amqp091.Table, 16) }}
+// parts are what a publishing is made of.
+type parts struct {
+	headers amqp091.Table
+	body    []byte // of an envelope
+}
 
-func releaseHeaders(t amqp091.Table) {
-	clear(t)
-	headerTables.Put(t)
+// someParts are used again: amqp091 has encoded headers and body when Publish returns.
+var someParts = sync.Pool{New: func() any { return &parts{headers: make(amqp091.Table, 16)} }}
+
+// maxPooled is how large a body is kept for the next message.
+const maxPooled = 64 << 10
+
+func (p *parts) release() {
+	clear(p.headers)
+	if cap(p.body) > maxPooled {
+		p.body = nil
+	}
+	someParts.Put(p)
 }
 
 func (c defaultCodec) total() bool { return true }
 
-func (c defaultCodec) encode(msg *message.Message, seq string) (amqp091.Publishing, bool, error) {
-	packed := c.pack(msg, seq)
-	headers := headerTables.Get().(amqp091.Table)
-	for name, value := range msg.Metadata {
-		if packed == "" || !strings.HasPrefix(name, transport.ReservedPrefix) {
-			headers[name] = value
+func (c defaultCodec) encode(msg *message.Message, seq string) (pub amqp091.Publishing, used *parts, err error) {
+	p := someParts.Get().(*parts)
+	pub = amqp091.Publishing{Headers: p.headers, MessageId: msg.UUID}
+	if c.envelopes {
+		if p.body, err = appendEnvelope(p.body[:0], msg, seq, c.idHeader); err != nil {
+			return pub, nil, err
 		}
-	}
-	if packed == "" {
-		headers[seqHeader] = seq
-		headers[c.idHeader] = msg.UUID
+		// RabbitMQ has more work with properties of more than 64 bytes: neither Type nor ContentType.
+		pub.Body, pub.ContentEncoding = p.body, envelopeEncoding
 	} else {
-		headers[packedHeader] = packed
-		delete(headers, c.idHeader) // of another message, which this one was made from
-	}
-	pub := amqp091.Publishing{
-		Headers:     headers,
-		Body:        msg.Payload,
-		MessageId:   msg.UUID,
-		Type:        msg.Metadata[transport.MetaType],
-		ContentType: msg.Metadata[transport.MetaContentType],
+		for name, value := range msg.Metadata {
+			p.headers[name] = value
+		}
+		p.headers[seqHeader] = seq
+		p.headers[c.idHeader] = msg.UUID
+		pub.Body, pub.Type, pub.ContentType = msg.Payload, msg.Metadata[transport.MetaType], msg.Metadata[transport.MetaContentType]
 	}
 	if !c.transient {
 		pub.DeliveryMode = amqp091.Persistent
@@ -130,40 +125,29 @@ func (c defaultCodec) encode(msg *message.Message, seq string) (amqp091.Publishi
 		}
 	}
 	if c.post == nil {
-		return pub, true, nil
+		return pub, p, nil
 	}
-	pub = c.post(pub) // it may keep the headers, so they are not used again
+	// It may keep the headers and the body, so they are not used again.
+	return c.hooked(pub, msg.UUID, seq), nil, nil
+}
+
+// hooked has the user's hook at pub.
+func (c defaultCodec) hooked(pub amqp091.Publishing, id, seq string) amqp091.Publishing {
+	pub = c.post(pub)
 	if pub.Headers == nil {
 		pub.Headers = amqp091.Table{}
 	}
-	numbered := seqOf(pub.Headers) == seq // without it a return would be nobody's
-	named := packed == "" || pub.MessageId == msg.UUID
-	if !numbered || !named {
-		pub.Headers = maps.Clone(pub.Headers) // which may be used again
+	numbered := pub.Headers[seqHeader] == seq // without it a return would be nobody's
+	named := !c.envelopes || pub.MessageId == id
+	if numbered && named {
+		return pub
 	}
-	if !numbered {
-		pub.Headers[seqHeader] = seq
-	}
+	pub.Headers = maps.Clone(pub.Headers) // which the hook may use again
+	pub.Headers[seqHeader] = seq
 	if !named {
-		pub.Headers[c.idHeader] = msg.UUID
+		pub.Headers[c.idHeader] = id
 	}
-	return pub, false, nil
-}
-
-// maxPacked is how long a packed header gets. It may be three times as long as what it holds, which could be too long
-// then; what is rarely so long is sent separately.
-const maxPacked = 4 << 10
-
-// pack returns the packed header of msg, or "" if it is to have none.
-func (c defaultCodec) pack(msg *message.Message, seq string) string {
-	if !c.packs {
-		return ""
-	}
-	packed := pack(msg.Metadata, seq)
-	if len(packed) > maxPacked {
-		return ""
-	}
-	return packed
+	return pub
 }
 
 func (c defaultCodec) decode(d *amqp091.Delivery) (*message.Message, error) {
@@ -183,14 +167,32 @@ func (c defaultCodec) decode(d *amqp091.Delivery) (*message.Message, error) {
 			meta[name] = text
 		}
 	}
-	_ = unpack(meta) // what it cannot read stays, and is refused by the inbox
+	body := d.Body
+	if d.ContentEncoding == envelopeEncoding {
+		body = c.open(d.Body, meta)
+	}
 	delete(meta, seqHeader)
 	if !found {
 		id = d.MessageId
 	}
-	msg := message.NewMessage(id, d.Body)
+	msg := message.NewMessage(id, body)
 	msg.Metadata = meta
 	return msg, nil
+}
+
+// open returns the payload in an envelope, and adds its metadata to meta, where that has no header of the same name. What
+// cannot be opened is refused by the inbox.
+func (c defaultCodec) open(body []byte, meta message.Metadata) []byte {
+	payload, err := openEnvelope(body, func(name, value string) {
+		if _, there := meta[name]; !there && name != c.idHeader {
+			meta[name] = value
+		}
+	})
+	if err != nil {
+		meta[transport.MetaEnvelope] = unreadable
+		return body
+	}
+	return payload
 }
 
 // customCodec uses a marshaler of the user's.
@@ -198,24 +200,24 @@ type customCodec struct{ wamqp.Marshaler }
 
 func (c customCodec) total() bool { return false }
 
-func (c customCodec) encode(msg *message.Message, seq string) (pub amqp091.Publishing, pooled bool, err error) {
+func (c customCodec) encode(msg *message.Message, seq string) (pub amqp091.Publishing, used *parts, err error) {
 	defer recovered("marshal", &err)
 	pub, err = c.Marshal(msg)
 	if err != nil {
-		return pub, false, err
+		return pub, nil, err
 	}
 	pub.Headers = maps.Clone(pub.Headers) // they may be the marshaler's own
 	if pub.Headers == nil {
 		pub.Headers = amqp091.Table{}
 	}
 	pub.Headers[seqHeader] = seq
-	return pub, false, nil
+	return pub, nil, nil
 }
 
 // decode tries the delivery as it is, then with its headers as text: most
 // marshalers take no other, and RabbitMQ itself adds numbers and tables.
 func (c customCodec) decode(d *amqp091.Delivery) (*message.Message, error) {
-	unpackHeaders(d)
+	d = opened(d)
 	delete(d.Headers, seqHeader)
 	msg, err := c.unmarshal(*d)
 	if err == nil {
@@ -248,7 +250,7 @@ func (c customCodec) unmarshal(d amqp091.Delivery) (msg *message.Message, err er
 	if err == nil && msg == nil {
 		err = errors.New("marshaler returned no message")
 	}
-	if err == nil && msg.UUID == "" { // with packed headers it has none but in the properties
+	if err == nil && msg.UUID == "" { // with an envelope it has none but in the properties
 		msg.UUID = d.MessageId
 	}
 	return msg, err

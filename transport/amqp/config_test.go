@@ -29,7 +29,8 @@ func TestUnsafePublisherIsRefused(t *testing.T) {
 		"AMQP.Publish.GenerateRoutingKey": func(c *amqp.PublisherConfig) { c.AMQP.Publish.GenerateRoutingKey = nil },
 		"AMQP.Publish.Transactional":      func(c *amqp.PublisherConfig) { c.AMQP.Publish.Transactional = true },
 		"AMQP.Publish.Immediate":          func(c *amqp.PublisherConfig) { c.AMQP.Publish.Immediate = true },
-		"PackedHeaders":                   func(c *amqp.PublisherConfig) { c.PackedHeaders, c.AMQP.Marshaler = true, wamqp.CorrelatingMarshaler{} },
+		"CloudEvents":                     func(c *amqp.PublisherConfig) { c.Envelope, c.CloudEvents = true, true },
+		"Envelope":                        func(c *amqp.PublisherConfig) { c.Envelope, c.AMQP.Marshaler = true, wamqp.CorrelatingMarshaler{} },
 		"AMQP.Marshaler": func(c *amqp.PublisherConfig) {
 			c.AMQP.Marshaler = wamqp.DefaultMarshaler{NotPersistentDeliveryMode: true}
 		},

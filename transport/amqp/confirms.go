@@ -310,8 +310,8 @@ func (c *confirmChannel) takeReturns() {
 				c.returns = nil
 				return
 			}
+			seq := seqOf(&r)
 			r.Body = nil
-			seq := seqOf(r.Headers)
 			for s := c.first; s != nil; s = s.next {
 				if s.seq == seq {
 					s.returned = &r

@@ -132,9 +132,6 @@ func FuzzDecode(f *testing.F) {
 		}
 		size := 0
 		for name, value := range msg.Metadata {
-			if _, there := headers[name]; !there && headers[packedHeader] != nil && strings.HasPrefix(name, transport.ReservedPrefix) {
-				continue // it was packed
-			}
 			if !isText(name, value, headers[name]) {
 				t.Errorf("header %q of type %T becomes %q", name, headers[name], value)
 			}
@@ -207,20 +204,23 @@ func FuzzRoundTrip(f *testing.F) {
 		if e.ID == uuid.Nil || e.Stamp.Year() < 0 {
 			return
 		}
-		for _, packs := range []bool{false, true} {
-			c := newCodec(nil, packs)
+		for _, envelopes := range []bool{false, true} {
+			c := newCodec(nil, envelopes)
 			pub, _, err := c.encode(e.Message(), "1")
 			if err != nil {
 				t.Fatal(err)
 			}
-			if seqOf(pub.Headers) != "1" {
+			if seqOf(&amqp091.Return{Headers: pub.Headers, ContentEncoding: pub.ContentEncoding, Body: pub.Body}) != "1" {
 				t.Errorf("the publish has no number: %v", pub.Headers)
 			}
-			msg, err := c.decode(&amqp091.Delivery{Headers: pub.Headers, MessageId: pub.MessageId, Body: pub.Body})
+			msg, err := c.decode(delivered(&pub))
 			if err != nil {
 				t.Fatal(err)
 			}
 			got, err := transport.Parse("topic", msg)
+			if len(got.Payload)+len(e.Payload) == 0 {
+				got.Payload = e.Payload // nil or not
+			}
 			if err != nil || !reflect.DeepEqual(got, e) {
 				t.Errorf("%+v arrives as %+v, %v", e, got, err)
 			}

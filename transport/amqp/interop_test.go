@@ -89,32 +89,23 @@ func TestPropertiesSayWhatTheMetadataSays(t *testing.T) {
 	}
 }
 
-// TestHeadersOfTheContractArePackedOnRequest, and those of others have headers of their own either way.
-func TestHeadersOfTheContractArePackedOnRequest(t *testing.T) {
+// TestEnvelopesAreSentOnRequest, to consumers that need not be told.
+func TestEnvelopesAreSentOnRequest(t *testing.T) {
 	t.Parallel()
 	url := testenv.AMQPURL(t)
-	e := event("")
-	e.Headers = map[string]string{"tenant": "acme"}
-	long := e
-	long.Source = strings.Repeat("é", 1000) // three bytes each
-	for name, test := range map[string]struct {
-		request bool
-		event   transport.Event
-		packed  bool
-	}{
-		"packed":        {event: e, request: true, packed: true},
-		"separate":      {event: e},
-		"long":          {event: long, request: true},
-		"long separate": {event: long},
+	for name, test := range map[string]struct{ request, custom bool }{
+		"envelope":                       {request: true},
+		"envelope for another marshaler": {request: true, custom: true},
+		"headers":                        {},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			topic := topic(t)
-			want := test.event
-			want.Topic = topic
+			want := event(topic)
+			want.Headers = map[string]string{"tenant": "acme"}
 			want.Digest = transport.ContentDigest(&want)
 			p := newPublisher(t, amqp.PublisherConfig{
-				AMQP: amqp.DurableQueue(url), PackedHeaders: test.request,
+				AMQP: amqp.DurableQueue(url), Envelope: test.request,
 				Queues: []amqp.Queue{{Topic: topic}},
 			})
 			mustConfirm(t, p, topic, want.Message())
@@ -122,17 +113,21 @@ func TestHeadersOfTheContractArePackedOnRequest(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			packed, _ := d.Headers["boxpair-packed"].(string)
-			key, _ := d.Headers[transport.MetaKey].(string)
-			if (packed != "") != test.packed || (key == want.Key) == test.packed || d.Headers["tenant"] != "acme" ||
-				(d.Headers[wamqp.DefaultMessageUUIDHeaderKey] == want.ID.String()) == test.packed || d.MessageId != want.ID.String() {
-				t.Errorf("headers: %v", d.Headers)
-			}
-			if values, err := neturl.ParseQuery(packed); test.packed && (err != nil || values.Get("key") != want.Key) {
-				t.Errorf("packed: %q, %v", packed, err)
+			line, payload, _ := strings.Cut(string(d.Body), "\n")
+			values, err := neturl.ParseQuery(line)
+			enveloped := d.Headers[transport.MetaKey] == nil && d.Headers["tenant"] == nil && d.ContentEncoding == "boxpair" && d.ContentType == "" && err == nil &&
+				values.Get("key") == want.Key && values.Get("_tenant") == "acme" && payload == string(want.Payload)
+			separate := d.Headers[transport.MetaKey] == want.Key && d.Headers["tenant"] == "acme" && string(d.Body) == string(want.Payload) &&
+				d.Headers[wamqp.DefaultMessageUUIDHeaderKey] == want.ID.String() && d.ContentEncoding == ""
+			if enveloped != test.request || separate == test.request || d.MessageId != want.ID.String() {
+				t.Errorf("it is sent as %+v", d)
 			}
 			mustConfirm(t, p, topic, want.Message())
-			msg := receive(t, subscribe(t, newSubscriber(t, amqp.SubscriberConfig{AMQP: amqp.DurableQueue(url)}), topic))
+			config := amqp.DurableQueue(url)
+			if test.custom {
+				config.Marshaler = struct{ wamqp.DefaultMarshaler }{}
+			}
+			msg := receive(t, subscribe(t, newSubscriber(t, amqp.SubscriberConfig{AMQP: config}), topic))
 			sameEvent(t, msg, want)
 			if !msg.Equals(want.Message()) {
 				t.Errorf("metadata = %v", msg.Metadata)
@@ -142,29 +137,54 @@ func TestHeadersOfTheContractArePackedOnRequest(t *testing.T) {
 	}
 }
 
-// TestReturnIsMatchedWhateverTheMarshalerLeavesOfTheHeaders sends to a queue that is not there.
-func TestReturnIsMatchedWhateverTheMarshalerLeavesOfTheHeaders(t *testing.T) {
+func TestEnvelopeGoesToThePartitionOfItsKey(t *testing.T) {
 	t.Parallel()
-	for name, post := range map[string]func(amqp091.Table) amqp091.Table{
-		"as they were": func(h amqp091.Table) amqp091.Table { return h },
-		"none":         func(amqp091.Table) amqp091.Table { return nil },
-		"others":       func(amqp091.Table) amqp091.Table { return amqp091.Table{"tenant": "acme"} },
-		"changed": func(h amqp091.Table) amqp091.Table {
-			if h["boxpair-packed"] != nil {
-				h["boxpair-packed"] = "key=another"
-			}
-			return h
+	url, topic := testenv.AMQPURL(t), topic(t)
+	config := amqp.DurablePubSub(url, "consumer")
+	s := newSubscriber(t, amqp.SubscriberConfig{AMQP: config, Partitions: 4})
+	messages := subscribe(t, s, topic)
+	p := newPublisher(t, amqp.PublisherConfig{AMQP: config, Partitions: 4, Envelope: true})
+	keys := make(map[string]bool)
+	for i := range 20 {
+		e := event(topic)
+		e.ID, e.Key = uuid.New(), fmt.Sprint("key-", i)
+		e.Digest = transport.ContentDigest(&e)
+		mustConfirm(t, p, topic, e.Message())
+		keys[e.Key] = true
+	}
+	for range 20 {
+		msg := receive(t, messages)
+		delete(keys, msg.Metadata[transport.MetaKey])
+		msg.Ack()
+	}
+	if len(keys) > 0 {
+		t.Errorf("not received: %v", keys)
+	}
+}
+
+// TestReturnIsMatchedWhateverTheHookLeavesOfTheMessage sends to a queue that is not there.
+func TestReturnIsMatchedWhateverTheHookLeavesOfTheMessage(t *testing.T) {
+	t.Parallel()
+	for name, post := range map[string]func(amqp091.Publishing) amqp091.Publishing{
+		"no hook":    nil,
+		"all":        func(pub amqp091.Publishing) amqp091.Publishing { return pub },
+		"no headers": func(pub amqp091.Publishing) amqp091.Publishing { pub.Headers = nil; return pub },
+		"headers of others": func(pub amqp091.Publishing) amqp091.Publishing {
+			pub.Headers = amqp091.Table{"tenant": "a"}
+			return pub
 		},
+		"another number": func(pub amqp091.Publishing) amqp091.Publishing {
+			pub.Headers = amqp091.Table{"boxpair-publish-seq": "of another"}
+			return pub
+		},
+		"another body": func(pub amqp091.Publishing) amqp091.Publishing { pub.Body = []byte("publish-seq=0\n"); return pub },
 	} {
-		for _, packed := range []bool{false, true} {
-			t.Run(fmt.Sprint(name, " packed ", packed), func(t *testing.T) {
+		for _, envelope := range []bool{false, true} {
+			t.Run(fmt.Sprint(name, " envelope ", envelope), func(t *testing.T) {
 				t.Parallel()
 				config := amqp.DurableQueue(testenv.AMQPURL(t))
-				config.Marshaler = wamqp.DefaultMarshaler{PostprocessPublishing: func(pub amqp091.Publishing) amqp091.Publishing {
-					pub.Headers = post(pub.Headers)
-					return pub
-				}}
-				p := newPublisher(t, amqp.PublisherConfig{AMQP: config, Topology: amqp.NoTopology, PackedHeaders: packed})
+				config.Marshaler = wamqp.DefaultMarshaler{PostprocessPublishing: post}
+				p := newPublisher(t, amqp.PublisherConfig{AMQP: config, Topology: amqp.NoTopology, Envelope: envelope})
 				wantOutcome(t, send(t, p, topic(t), newMessage("x")), transport.Returned, amqp.ErrUnroutable)
 			})
 		}

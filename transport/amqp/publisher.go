@@ -68,7 +68,7 @@ func NewPublisher(config PublisherConfig) (*Publisher, error) {
 	p := &Publisher{
 		config:   config,
 		broker:   broker,
-		codec:    newCodec(config.AMQP.Marshaler, config.PackedHeaders),
+		codec:    newCodec(config.AMQP.Marshaler, config.Envelope),
 		topology: newTopology(config.Topology, config.QueueType, config.AMQP, config.AllowLoss, config.Logger),
 		window:   make(chan struct{}, config.Window),
 		nudge:    make(chan struct{}, 1),
@@ -177,7 +177,7 @@ func (p *Publisher) Publish(topic string, messages ...*message.Message) error {
 // connect fail it does not wait at all.
 func (p *Publisher) Send(ctx context.Context, topic string, msg *message.Message, done func(transport.Result)) {
 	seq := p.nextSeq()
-	pub, pooled, err := p.codec.encode(msg, seq)
+	pub, used, err := p.codec.encode(msg, seq)
 	if err != nil {
 		done(transport.Result{Outcome: transport.Invalid, Err: fmt.Errorf("encode message %s: %w", shorten(msg.UUID), err)})
 		return
@@ -193,8 +193,8 @@ func (p *Publisher) Send(ctx context.Context, topic string, msg *message.Message
 	if r := p.send(ctx, &out, done); r != nil {
 		done(*r)
 	}
-	if pooled {
-		releaseHeaders(pub.Headers)
+	if used != nil {
+		used.release()
 	}
 }
 
@@ -202,7 +202,7 @@ func (p *Publisher) Send(ctx context.Context, topic string, msg *message.Message
 type outgoing struct {
 	topic         string
 	declare       bool   // the topology of topic
-	seq           string // which the headers hold
+	seq           string // which pub holds
 	exchange, key string
 	pub           amqp091.Publishing
 	properties    int // encoded size
