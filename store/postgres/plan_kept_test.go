@@ -107,6 +107,11 @@ func TestKeptPlansHoldWhenTheQueueFillsUp(t *testing.T) {
 		"fetch": 64 * 8 * 5, "fetch of a key": 800, "fetch of parked events": 100, "mark": 500 * 10,
 	} {
 		e.expectIndexes(name, plans[name], blocks)
+		plans[name].walk(func(n node) {
+			if n.Kind == "Memoize" {
+				t.Errorf("%s: events are remembered that are read once", name)
+			}
+		})
 	}
 
 	var kept, anew int
