@@ -21,7 +21,7 @@ func chainScenario() scenario {
 		variants: []variant{
 			{"limit-handwritten", "by hand: transactions of one round trip, a claim held through the publish, 8 workers; no order, no parking, no attempts",
 				"", 40_000, 4_000, handwrittenChain},
-			{"chain", "this library, a transaction per message in one round trip", "limit-handwritten", 40_000, 4_000,
+			{"chain", "this library, a transaction per message in one round trip, envelopes", "limit-handwritten", 40_000, 4_000,
 				chaining{config: consumer.HandlerConfig{Optimistic: true}}.measure},
 			{"chain-headers", "the same with headers, as by default", "limit-handwritten", 40_000, 0,
 				chaining{config: consumer.HandlerConfig{Optimistic: true}, headers: true}.measure},

@@ -163,7 +163,7 @@ func (c clocking) newRelay(ctx context.Context, s *stage, schema string, outbox 
 	if err != nil {
 		return nil, err
 	}
-	publisher, err := amqp.NewPublisher(amqp.PublisherConfig{AMQP: config(s.amqpURL, q.kind, q.names)})
+	publisher, err := amqp.NewPublisher(amqp.PublisherConfig{AMQP: config(s.amqpURL, q.kind, q.names), Envelope: true})
 	if err != nil {
 		return nil, err
 	}

@@ -23,6 +23,7 @@ func publishers() []publisher {
 	return []publisher{
 		{"`transport/memory`", nil, func(*testing.T) *transporttest.Target { return newInProcess().target() }},
 		{"`transport/amqp`", nil, func(t *testing.T) *transporttest.Target { return newRabbit(t).ours() }},
+		{"`transport/amqp`, `Envelope`", nil, func(t *testing.T) *transporttest.Target { return newRabbit(t).enveloped() }},
 		{
 			"watermill-amqp v2", []string{"unroutable", "removed topic"},
 			func(t *testing.T) *transporttest.Target { return newRabbit(t).stock() },

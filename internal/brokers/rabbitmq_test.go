@@ -1,9 +1,11 @@
 package brokers
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"net/url"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -145,6 +147,9 @@ func (r *rabbit) read(_ context.Context, topic string) ([]*message.Message, erro
 // received returns the message that was delivered. Headers that are no text are the broker's own,
 // which watermill-amqp's marshaler would refuse.
 func received(d *amqp091.Delivery) *message.Message {
+	if d.ContentEncoding == "boxpair" {
+		return unwrapped(d)
+	}
 	msg := message.NewMessage("", d.Body)
 	for name, value := range d.Headers {
 		if text, is := value.(string); is {
@@ -152,6 +157,24 @@ func received(d *amqp091.Delivery) *message.Message {
 		}
 	}
 	msg.UUID = msg.Metadata[wamqp.DefaultMessageUUIDHeaderKey]
+	return msg
+}
+
+// unwrapped reads an envelope by what its documentation says.
+func unwrapped(d *amqp091.Delivery) *message.Message {
+	line, payload, _ := bytes.Cut(d.Body, []byte{'\n'})
+	values, err := url.ParseQuery(string(line))
+	if err != nil {
+		panic(err)
+	}
+	msg := message.NewMessage(d.MessageId, payload)
+	for name := range values {
+		full, foreign := strings.CutPrefix(name, "_")
+		if !foreign {
+			full = "boxpair-" + name
+		}
+		msg.Metadata[full] = values.Get(name)
+	}
 	return msg
 }
 
@@ -170,6 +193,17 @@ func (r *rabbit) ours() *transporttest.Target {
 	return r.target(opener(func(address string) (*amqp.Publisher, error) {
 		return amqp.NewPublisher(amqp.PublisherConfig{AMQP: r.config(address), ConfirmTimeout: 10 * time.Second})
 	}))
+}
+
+// enveloped is transport/amqp with envelopes, for which there is no bad message: the broker does not see what is in them.
+func (r *rabbit) enveloped() *transporttest.Target {
+	t := r.target(opener(func(address string) (*amqp.Publisher, error) {
+		config := r.config(address)
+		config.Marshaler = nil
+		return amqp.NewPublisher(amqp.PublisherConfig{AMQP: config, Envelope: true, ConfirmTimeout: 10 * time.Second})
+	}))
+	t.Bad = nil
+	return t
 }
 
 // stock is watermill-amqp as safe as it can be configured.

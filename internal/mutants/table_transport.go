@@ -38,8 +38,8 @@ var publishing = []Mutant{
 		Name: "returns-of-nobody", Guarantee: "G2",
 		Broken: "A marshaler that replaces the headers takes the number away by which a return is told.",
 		File:   "transport/amqp/codec.go",
-		Old:    `	numbered := pub.Headers[seqHeader] == seq`,
-		New:    `	numbered := seq != ""`,
+		Old:    `	if pub.Headers[seqHeader] != seq {`,
+		New:    `	if seq == "" {`,
 		Test:   Test{"transport/amqp", "TestReturnIsMatchedWhateverTheHookLeavesOfTheMessage"},
 	},
 	{
@@ -53,10 +53,36 @@ var publishing = []Mutant{
 	{
 		Name: "envelope-under-another-id", Guarantee: "G3",
 		Broken: "A message in an envelope arrives under the dispatch ID of the one that its metadata was taken from.",
-		File:   "transport/amqp/codec.go",
-		Old:    `	named := !c.envelopes || pub.MessageId == id`,
-		New:    `	named := true || pub.MessageId == id`,
-		Test:   Test{"transport/amqp", "TestEnvelopeKeepsIDAndNumberWhateverTheHook"},
+		File:   "transport/amqp/envelope.go",
+		Old:    `	if headers[wamqp.DefaultMessageUUIDHeaderKey] == nil {`,
+		New:    `	if d.MessageId == "" {`,
+		Test:   Test{"transport/amqp", "TestEnvelopeIsOfItsOwnMessage"},
+	},
+	{
+		Name: "envelope-returned-to-nobody", Guarantee: "G2",
+		Broken: "A message in an envelope that no queue took is not known when it comes back, and counts as confirmed.",
+		File:   "transport/amqp/envelope.go",
+		Old:    `	if !ok || r.ContentEncoding != envelopeEncoding {`,
+		New:    `	if ok || r.ContentEncoding != "" {`,
+		Test:   Test{"transport/amqp", "TestReturnIsMatchedWhateverTheHookLeavesOfTheMessage"},
+	},
+	{
+		Name: "envelope-given-back-early", Guarantee: "G6",
+		Broken: "The memory of an envelope is used for another one before it was written.",
+		File:   "transport/amqp/publisher.go",
+		Old: `	if r := p.send(ctx, &out, done); r != nil {
+		done(*r)
+	}
+	if used != nil {
+		used.release()
+	}`,
+		New: `	if used != nil {
+		used.release()
+	}
+	if r := p.send(ctx, &out, done); r != nil {
+		done(*r)
+	}`,
+		Test: Test{"transport/amqp", "TestEnvelopesOfManyGoroutinesAreNotMixed"},
 	},
 	{
 		Name: "envelope-half-open", Guarantee: "G6",

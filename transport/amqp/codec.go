@@ -127,25 +127,18 @@ func (c defaultCodec) encode(msg *message.Message, seq string) (pub amqp091.Publ
 	if c.post == nil {
 		return pub, p, nil
 	}
-	// It may keep the headers and the body, so they are not used again.
-	return c.hooked(pub, msg.UUID, seq), nil, nil
+	return c.hooked(pub, seq), nil, nil // the hook may keep the headers, so they are not used again
 }
 
 // hooked has the user's hook at pub.
-func (c defaultCodec) hooked(pub amqp091.Publishing, id, seq string) amqp091.Publishing {
+func (c defaultCodec) hooked(pub amqp091.Publishing, seq string) amqp091.Publishing {
 	pub = c.post(pub)
-	if pub.Headers == nil {
-		pub.Headers = amqp091.Table{}
-	}
-	numbered := pub.Headers[seqHeader] == seq // without it a return would be nobody's
-	named := !c.envelopes || pub.MessageId == id
-	if numbered && named {
-		return pub
-	}
-	pub.Headers = maps.Clone(pub.Headers) // which the hook may use again
-	pub.Headers[seqHeader] = seq
-	if !named {
-		pub.Headers[c.idHeader] = id
+	if pub.Headers[seqHeader] != seq { // without it a return would be nobody's
+		pub.Headers = maps.Clone(pub.Headers) // which the hook may use again
+		if pub.Headers == nil {
+			pub.Headers = amqp091.Table{}
+		}
+		pub.Headers[seqHeader] = seq
 	}
 	return pub
 }
@@ -217,7 +210,10 @@ func (c customCodec) encode(msg *message.Message, seq string) (pub amqp091.Publi
 // decode tries the delivery as it is, then with its headers as text: most
 // marshalers take no other, and RabbitMQ itself adds numbers and tables.
 func (c customCodec) decode(d *amqp091.Delivery) (*message.Message, error) {
-	d = opened(d)
+	d, err := opened(d)
+	if err != nil {
+		return nil, err
+	}
 	delete(d.Headers, seqHeader)
 	msg, err := c.unmarshal(*d)
 	if err == nil {
@@ -250,7 +246,7 @@ func (c customCodec) unmarshal(d amqp091.Delivery) (msg *message.Message, err er
 	if err == nil && msg == nil {
 		err = errors.New("marshaler returned no message")
 	}
-	if err == nil && msg.UUID == "" { // with an envelope it has none but in the properties
+	if err == nil && msg.UUID == "" { // it may be in the properties only
 		msg.UUID = d.MessageId
 	}
 	return msg, err

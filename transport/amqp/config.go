@@ -88,8 +88,8 @@ type PublisherConfig struct {
 	CloudEvents bool `yaml:"cloud_events" env:"CLOUD_EVENTS"`
 
 	// Envelope sends the metadata in the body, as a line before the payload, and the dispatch ID in the message-id property
-	// only: headers cost the broker a third of what it can do. Consumers must read with this package. Refused with a
-	// Marshaler other than the DefaultMarshaler, and with CloudEvents. See "Envelopes" in the documentation of the
+	// only: headers cost the broker a third of what it can do. Consumers must read with this package. Refused with CloudEvents,
+	// and with a Marshaler other than the DefaultMarshaler without PostprocessPublishing. See "Envelopes" in the documentation of the
 	// package. Defaults to false: each name has a header.
 	Envelope bool `yaml:"envelope" env:"ENVELOPE"`
 
@@ -101,7 +101,7 @@ type PublisherConfig struct {
 	Window int `yaml:"window" env:"WINDOW"`
 
 	// WindowBytes is how many bytes may be unconfirmed, besides one message of any
-	// size. Defaults to 64 MiB.
+	// size. With Envelope, a call of Send that waits has a copy of its payload, too. Defaults to 64 MiB.
 	WindowBytes int `yaml:"window_bytes" env:"WINDOW_BYTES"`
 
 	// ConfirmTimeout is how long the broker may take to answer for a message before
@@ -111,9 +111,9 @@ type PublisherConfig struct {
 	// seconds.
 	ConfirmTimeout time.Duration `yaml:"confirm_timeout" env:"CONFIRM_TIMEOUT"`
 
-	// MaxBody is the largest payload in bytes. A larger one is Invalid. Keep it at or
-	// below the broker's max_message_size, which closes the channel otherwise.
-	// Defaults to 16 MiB, as RabbitMQ 4 does.
+	// MaxBody is the largest body in bytes: the payload, and with Envelope the metadata. A larger
+	// one is Invalid. Keep it at or below the broker's max_message_size, which closes the
+	// channel otherwise. Defaults to 16 MiB, as RabbitMQ 4 does.
 	MaxBody int `yaml:"max_body" env:"MAX_BODY"`
 
 	// AllowLoss accepts configuration by which the broker may lose messages that it
@@ -245,8 +245,8 @@ func (c *PublisherConfig) validate() error {
 	if !c.AllowLoss && transient(c.AMQP.Marshaler) {
 		v.add("AMQP.Marshaler: messages must be persistent to survive a restart of the broker; set AllowLoss to send transient ones")
 	}
-	if _, custom := newCodec(c.AMQP.Marshaler, false).(customCodec); custom && c.Envelope {
-		v.add("Envelope: AMQP.Marshaler decides about the body, and only the DefaultMarshaler makes envelopes")
+	if codec, ok := newCodec(c.AMQP.Marshaler, false).(defaultCodec); c.Envelope && (!ok || codec.post != nil) {
+		v.add("Envelope: AMQP.Marshaler decides about the body, and only the DefaultMarshaler without PostprocessPublishing makes envelopes")
 	}
 	if c.CloudEvents && c.Envelope {
 		v.add("CloudEvents: one in binary mode has its data in the body, which would be an envelope; Envelope is set")

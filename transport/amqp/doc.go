@@ -91,11 +91,11 @@
 // A [Subscriber] opens envelopes without being told, for a Marshaler of one's own too, and takes messages with headers beside
 // them. So update consumers before producers, and go back with them only when no envelope is left. Headers that are there all
 // the same, as those of the broker, go before the envelope's. An envelope that cannot be opened is handed out as it is, with
-// [transport.MetaEnvelope], and inboxes refuse it.
+// [transport.MetaEnvelope], and inboxes refuse it; where messages are read by a Marshaler of one's own, it is set aside.
 //
-// Leave Envelope out where others read: a stock watermill-amqp subscriber hands out messages without UUID and with the
-// envelope as payload, which inboxes refuse; an exchange or a queue's plug-in that goes by headers finds none, and neither does
-// a PostprocessPublishing.
+// Leave Envelope out where others read. A stock watermill-amqp subscriber hands out messages without UUID and with the
+// envelope as payload, which inboxes refuse, and a program of another kind that goes by the message ID takes the envelope for
+// the payload. An exchange that routes by headers finds none.
 //
 // # CloudEvents
 //

@@ -4,11 +4,11 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
-	"maps"
 	"net/url"
 	"slices"
 	"strings"
 
+	wamqp "github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/rabbitmq/amqp091-go"
 
@@ -29,31 +29,38 @@ const (
 var errEnvelope = errors.New("first line of the envelope is not a URL query of names and values")
 
 // appendEnvelope appends msg to body, with the number of the publish. A number that msg has from another one, and the header
-// without, are left out.
+// without, are left out. Metadata has the limits of headers, for who passes it on in those.
 func appendEnvelope(body []byte, msg *message.Message, seq, without string) ([]byte, error) {
-	meta := msg.Metadata
-	if len(meta) > maxHeaders {
-		return nil, fmt.Errorf("headers: %d of them, more than %d", len(meta), maxHeaders)
-	}
 	var stack [24]string
-	names := stack[:0]
-	for name := range meta {
-		if name != seqHeader && name != without {
-			names = append(names, name)
+	names, size := stack[:0], len(envelopeStart)+len(seq)
+	for name, value := range msg.Metadata {
+		if name == seqHeader || name == without {
+			continue
 		}
+		if len(name) > maxShortString {
+			return body, fmt.Errorf("header %q…: name of %d bytes, more than %d", name[:32], len(name), maxShortString)
+		}
+		names = append(names, name)
+		size += len("&=") + len(name) + len(value)
+	}
+	if len(names) > maxHeaders {
+		return body, fmt.Errorf("headers: %d of them, more than %d", len(names), maxHeaders)
+	}
+	if size > maxHeaderBytes {
+		return body, fmt.Errorf("headers: %d bytes, more than %d", size, maxHeaderBytes)
 	}
 	slices.Sort(names)
+	body = slices.Grow(body, size+size/8+len(msg.Payload))
 	body = append(append(body, envelopeStart...), seq...)
 	for _, name := range names {
 		body = append(body, '&')
-		value := meta[name]
 		short, reserved := strings.CutPrefix(name, transport.ReservedPrefix)
 		if !reserved || strings.HasPrefix(short, foreignName) {
 			body = append(body, foreignName...)
 			short = name
 		}
 		body = append(appendEscaped(body, short), '=')
-		body = appendEscaped(body, value)
+		body = appendEscaped(body, msg.Metadata[name])
 	}
 	return append(append(body, '\n'), msg.Payload...), nil
 }
@@ -81,40 +88,26 @@ var unescaped = func() (set [256]bool) {
 // openEnvelope passes the metadata in body to each, and returns the payload. It passes nothing if it fails.
 func openEnvelope(body []byte, each func(name, value string)) ([]byte, error) {
 	line, payload, ok := bytes.Cut(body, []byte{'\n'})
-	if !ok {
+	if !ok || bytes.Count(line, []byte{'&'}) > maxHeaders {
 		return nil, errEnvelope
 	}
 	text := string(line)
-	if strings.Count(text, "&") > maxHeaders {
-		return nil, errEnvelope
-	}
-	if err := eachPair(text, func(_, _ string) {}); err != nil {
-		return nil, err
-	}
-	return payload, eachPair(text, each)
-}
-
-func eachPair(text string, do func(name, value string)) error {
-	for text != "" {
-		var pair string
-		pair, text, _ = strings.Cut(text, "&")
-		name, value, ok := strings.Cut(pair, "=")
-		if !ok {
-			return errEnvelope
+	for pair := range strings.SplitSeq(text, "&") {
+		if !strings.Contains(pair, "=") || !isEscaped(pair) {
+			return nil, errEnvelope
 		}
-		name, errName := unescape(name)
-		value, errValue := unescape(value)
-		if errName != nil || errValue != nil {
-			return errEnvelope
-		}
+	}
+	for pair := range strings.SplitSeq(text, "&") {
+		name, value, _ := strings.Cut(pair, "=")
+		name = unescape(name)
 		if foreign, ok := strings.CutPrefix(name, foreignName); ok {
 			name = foreign
 		} else {
 			name = fullName(name)
 		}
-		do(name, value)
+		each(name, unescape(value))
 	}
-	return nil
+	return payload, nil
 }
 
 // fullName returns the name in the metadata of a short one, without memory for those of the contract.
@@ -137,35 +130,61 @@ var fullNames = func() map[string]string {
 	return names
 }()
 
-func unescape(s string) (string, error) {
-	if strings.IndexByte(s, '%') < 0 && strings.IndexByte(s, '+') < 0 {
-		return s, nil
+// isEscaped tells whether each percent sign is followed by two hexadecimal digits.
+func isEscaped(s string) bool {
+	for {
+		_, after, found := strings.Cut(s, "%")
+		if !found {
+			return true
+		}
+		if len(after) < 2 || !isHex(after[0]) || !isHex(after[1]) {
+			return false
+		}
+		s = after[2:]
 	}
-	return url.QueryUnescape(s)
 }
 
-// opened returns d as a marshaler that knows nothing of envelopes can read it: itself, or a copy with headers.
-func opened(d *amqp091.Delivery) *amqp091.Delivery {
-	if d.ContentEncoding != envelopeEncoding {
-		return d
+func isHex(c byte) bool {
+	return '0' <= c && c <= '9' || 'a' <= c && c <= 'f' || 'A' <= c && c <= 'F'
+}
+
+// unescape is for what isEscaped.
+func unescape(s string) string {
+	if strings.IndexByte(s, '%') < 0 && strings.IndexByte(s, '+') < 0 {
+		return s
 	}
-	open := *d
-	open.Headers = maps.Clone(d.Headers)
-	if open.Headers == nil {
-		open.Headers = make(amqp091.Table)
+	text, _ := url.QueryUnescape(s)
+	return text
+}
+
+// opened returns d as a marshaler that knows nothing of envelopes can read it: itself, or a copy with headers and properties as
+// they are without an envelope.
+func opened(d *amqp091.Delivery) (*amqp091.Delivery, error) {
+	if d.ContentEncoding != envelopeEncoding {
+		return d, nil
+	}
+	headers := make(amqp091.Table)
+	for name, value := range d.Headers {
+		if value != nil {
+			headers[name] = value
+		}
+	}
+	if headers[wamqp.DefaultMessageUUIDHeaderKey] == nil {
+		headers[wamqp.DefaultMessageUUIDHeaderKey] = d.MessageId
 	}
 	payload, err := openEnvelope(d.Body, func(name, value string) {
-		if _, there := open.Headers[name]; !there {
-			open.Headers[name] = value
+		if headers[name] == nil {
+			headers[name] = value
 		}
 	})
 	if err != nil {
-		open.Headers[transport.MetaEnvelope] = unreadable
-		return &open
+		return nil, err
 	}
-	open.Body, open.ContentEncoding = payload, ""
-	open.ContentType, _ = open.Headers[transport.MetaContentType].(string)
-	return &open
+	open := *d
+	open.Headers, open.Body, open.ContentEncoding = headers, payload, ""
+	open.Type, _ = headers[transport.MetaType].(string)
+	open.ContentType, _ = headers[transport.MetaContentType].(string)
+	return &open, nil
 }
 
 // unreadable is what transport.MetaEnvelope says of an envelope that cannot be opened.
@@ -176,10 +195,10 @@ func seqOf(r *amqp091.Return) string {
 	if seq, ok := r.Headers[seqHeader].(string); ok {
 		return seq
 	}
-	if r.ContentEncoding != envelopeEncoding {
+	rest, ok := bytes.CutPrefix(r.Body, []byte(envelopeStart))
+	if !ok || r.ContentEncoding != envelopeEncoding {
 		return ""
 	}
-	rest, _ := bytes.CutPrefix(r.Body, []byte(envelopeStart))
 	if end := bytes.IndexAny(rest[:min(len(rest), maxSeq+1)], "&\n"); end >= 0 {
 		return string(rest[:end])
 	}

@@ -1,9 +1,9 @@
 package amqp_test
 
 import (
-	"fmt"
 	neturl "net/url"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -137,28 +137,34 @@ func TestEnvelopesAreSentOnRequest(t *testing.T) {
 	}
 }
 
-func TestEnvelopeGoesToThePartitionOfItsKey(t *testing.T) {
+func TestEnvelopesOfManyGoroutinesAreNotMixed(t *testing.T) {
 	t.Parallel()
+	const senders, each = 16, 50
 	url, topic := testenv.AMQPURL(t), topic(t)
-	config := amqp.DurablePubSub(url, "consumer")
-	s := newSubscriber(t, amqp.SubscriberConfig{AMQP: config, Partitions: 4})
-	messages := subscribe(t, s, topic)
-	p := newPublisher(t, amqp.PublisherConfig{AMQP: config, Partitions: 4, Envelope: true})
-	keys := make(map[string]bool)
-	for i := range 20 {
-		e := event(topic)
-		e.ID, e.Key = uuid.New(), fmt.Sprint("key-", i)
-		e.Digest = transport.ContentDigest(&e)
-		mustConfirm(t, p, topic, e.Message())
-		keys[e.Key] = true
+	p := newPublisher(t, amqp.PublisherConfig{AMQP: amqp.DurableQueue(url), Envelope: true, Queues: []amqp.Queue{{Topic: topic}}})
+	var sending sync.WaitGroup
+	for range senders {
+		sending.Go(func() {
+			for range each {
+				msg := newMessage("")
+				msg.Payload = []byte(strings.Repeat(msg.UUID, 1+int(msg.UUID[0])%3))
+				msg.Metadata = message.Metadata{transport.MetaKey: msg.UUID}
+				p.Send(t.Context(), topic, msg, func(r transport.Result) {
+					if r.Outcome != transport.Confirmed {
+						t.Errorf("outcome = %v, %v", r.Outcome, r.Err)
+					}
+				})
+			}
+		})
 	}
-	for range 20 {
+	sending.Wait()
+	messages := subscribe(t, newSubscriber(t, amqp.SubscriberConfig{AMQP: amqp.DurableQueue(url)}), topic)
+	for range senders * each {
 		msg := receive(t, messages)
-		delete(keys, msg.Metadata[transport.MetaKey])
+		if want := strings.Repeat(msg.UUID, 1+int(msg.UUID[0])%3); string(msg.Payload) != want || msg.Metadata[transport.MetaKey] != msg.UUID {
+			t.Fatalf("message %s has the key %s and the payload %s", msg.UUID, msg.Metadata[transport.MetaKey], msg.Payload)
+		}
 		msg.Ack()
-	}
-	if len(keys) > 0 {
-		t.Errorf("not received: %v", keys)
 	}
 }
 
@@ -177,17 +183,17 @@ func TestReturnIsMatchedWhateverTheHookLeavesOfTheMessage(t *testing.T) {
 			pub.Headers = amqp091.Table{"boxpair-publish-seq": "of another"}
 			return pub
 		},
-		"another body": func(pub amqp091.Publishing) amqp091.Publishing { pub.Body = []byte("publish-seq=0\n"); return pub },
+		"an envelope": func(pub amqp091.Publishing) amqp091.Publishing {
+			return amqp091.Publishing{DeliveryMode: amqp091.Persistent, ContentEncoding: "boxpair", Body: []byte("publish-seq=0\n")}
+		},
 	} {
-		for _, envelope := range []bool{false, true} {
-			t.Run(fmt.Sprint(name, " envelope ", envelope), func(t *testing.T) {
-				t.Parallel()
-				config := amqp.DurableQueue(testenv.AMQPURL(t))
-				config.Marshaler = wamqp.DefaultMarshaler{PostprocessPublishing: post}
-				p := newPublisher(t, amqp.PublisherConfig{AMQP: config, Topology: amqp.NoTopology, Envelope: envelope})
-				wantOutcome(t, send(t, p, topic(t), newMessage("x")), transport.Returned, amqp.ErrUnroutable)
-			})
-		}
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			config := amqp.DurableQueue(testenv.AMQPURL(t))
+			config.Marshaler = wamqp.DefaultMarshaler{PostprocessPublishing: post}
+			p := newPublisher(t, amqp.PublisherConfig{AMQP: config, Topology: amqp.NoTopology, Envelope: post == nil})
+			wantOutcome(t, send(t, p, topic(t), newMessage("x")), transport.Returned, amqp.ErrUnroutable)
+		})
 	}
 }
 

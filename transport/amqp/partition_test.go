@@ -62,9 +62,14 @@ func TestPartitionIsTheShardOfTheKey(t *testing.T) {
 	t.Parallel()
 	eachPartitionable(t, func(t *testing.T, config wamqp.Config, topic string) {
 		const n = 3
-		p := newPublisher(t, amqp.PublisherConfig{AMQP: config, Partitions: n, Queues: consumed(config, topic)})
+		headers := newPublisher(t, amqp.PublisherConfig{AMQP: config, Partitions: n, Queues: consumed(config, topic)})
+		envelopes := newPublisher(t, amqp.PublisherConfig{AMQP: config, Partitions: n, Queues: consumed(config, topic), Envelope: true})
 		want := make([]int, n)
 		for i := range 100 {
+			p := headers
+			if i%2 > 0 {
+				p = envelopes
+			}
 			key := fmt.Sprint("key-", i/2)
 			want[idgen.Shard(key, uuid.Nil)%n]++
 			mustConfirm(t, p, topic, keyed(key, "x"))
@@ -72,7 +77,7 @@ func TestPartitionIsTheShardOfTheKey(t *testing.T) {
 			want[idgen.Shard("", uuid.MustParse(msg.UUID))%n]++
 			mustConfirm(t, p, topic, msg)
 		}
-		mustConfirm(t, p, topic, message.NewMessage("the ID of another library", nil))
+		mustConfirm(t, headers, topic, message.NewMessage("the ID of another library", nil))
 		all := -1
 		for i, name := range partitions(config, topic, n) {
 			d := depth(t, testenv.AMQPURL(t), name)

@@ -177,7 +177,12 @@ func (p *Publisher) Publish(topic string, messages ...*message.Message) error {
 // connect fail it does not wait at all.
 func (p *Publisher) Send(ctx context.Context, topic string, msg *message.Message, done func(transport.Result)) {
 	seq := p.nextSeq()
-	pub, used, err := p.codec.encode(msg, seq)
+	var pub amqp091.Publishing
+	var used *parts
+	err := p.checkBody(msg.Payload) // before it is copied
+	if err == nil {
+		pub, used, err = p.codec.encode(msg, seq)
+	}
 	if err != nil {
 		done(transport.Result{Outcome: transport.Invalid, Err: fmt.Errorf("encode message %s: %w", shorten(msg.UUID), err)})
 		return
@@ -249,14 +254,21 @@ func (p *Publisher) check(out *outgoing) (err error) {
 	if p.config.Partitions > 0 && out.exchange == "" {
 		return errors.New("AMQP.Publish.GenerateRoutingKey returned no name, and Exchange.GenerateName neither")
 	}
-	if len(out.pub.Body) > p.config.MaxBody {
-		return fmt.Errorf("payload: %d bytes, more than MaxBody, %d", len(out.pub.Body), p.config.MaxBody)
+	if err := p.checkBody(out.pub.Body); err != nil {
+		return err
 	}
 	if out.pub.DeliveryMode != amqp091.Persistent && !p.config.AllowLoss {
 		return errors.New("delivery mode: the marshaler made a transient message, and AllowLoss is not set")
 	}
 	out.properties, err = propertiesSize(&out.pub)
 	return err
+}
+
+func (p *Publisher) checkBody(body []byte) error {
+	if len(body) > p.config.MaxBody {
+		return fmt.Errorf("body: %d bytes, more than MaxBody, %d", len(body), p.config.MaxBody)
+	}
+	return nil
 }
 
 // ready returns a channel on which out may be published, or why there is none.

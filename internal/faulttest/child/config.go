@@ -87,6 +87,8 @@ type Config struct {
 	// Window is the relay's. Defaults to 64.
 	Window int
 
+	// Envelope has the relay send envelopes. Defaults to false.
+	Envelope bool
 	// NoQueues keeps the relay from declaring the queues of the services. Defaults to false.
 	NoQueues bool
 

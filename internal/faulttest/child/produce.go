@@ -57,7 +57,8 @@ func (s *service) janitor(st *store) error {
 func (s *service) relay(outbox *producer.Outbox[pgx.Tx]) (closers []func(), err error) {
 	c := &s.cfg
 	cfg := amqp.PublisherConfig{
-		AMQP: Topology(c.AMQP, ""), Window: c.Window, ConfirmTimeout: c.ConfirmTimeout, MaxBody: maxBody, Logger: s.log,
+		AMQP: Topology(c.AMQP, ""), Window: c.Window, ConfirmTimeout: c.ConfirmTimeout, MaxBody: maxBody,
+		Envelope: c.Envelope, Logger: s.log,
 	}
 	for _, name := range c.Services {
 		if c.NoQueues {

@@ -266,6 +266,9 @@ func (s *System) Start(ctx context.Context, cfg child.Config, faults string) (*c
 	cfg.Dir, cfg.Topic, cfg.Services = s.cfg.Dir, s.Topic, s.cfg.Services
 	cfg.Outbox, cfg.Inbox, cfg.AMQP = s.urls.outbox, s.urls.inbox, s.urls.amqp
 	cfg.Unordered = s.cfg.Unordered
+	s.mu.Lock()
+	cfg.Envelope = len(s.children)%2 > 0 // relays of both kinds, as while settings change
+	s.mu.Unlock()
 	p, err := child.Start(ctx, cfg, faults)
 	if err != nil {
 		return nil, err

@@ -2,6 +2,8 @@ package system
 
 import (
 	"context"
+	"net/url"
+	"strings"
 
 	"github.com/google/uuid"
 	"github.com/rabbitmq/amqp091-go"
@@ -48,7 +50,10 @@ func (s *System) readBroker(_ context.Context, state *invariant.State) (err erro
 			if err != nil {
 				return err
 			}
-			key, _ := d.Headers[transport.MetaKey].(string)
+			key, err := keyOf(&d)
+			if err != nil {
+				return err
+			}
 			state.Wire = append(state.Wire, invariant.Arrival{Dispatch: id, Key: key})
 			if err := d.Ack(false); err != nil {
 				return err
@@ -59,6 +64,17 @@ func (s *System) readBroker(_ context.Context, state *invariant.State) (err erro
 		}
 		return amqp091.ErrClosed
 	})
+}
+
+// keyOf returns the key that a message tells, in a header or in its envelope.
+func keyOf(d *amqp091.Delivery) (string, error) {
+	if d.ContentEncoding != "boxpair" {
+		key, _ := d.Headers[transport.MetaKey].(string)
+		return key, nil
+	}
+	line, _, _ := strings.Cut(string(d.Body), "\n")
+	values, err := url.ParseQuery(line)
+	return values.Get(strings.TrimPrefix(transport.MetaKey, transport.ReservedPrefix)), err
 }
 
 // headerUUID is where Watermill's marshaler puts the UUID of a message.
