@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -198,7 +199,8 @@ func (c clocking) consume(ctx context.Context, s *stage, store *postgres.Store, 
 	}
 	go func() { // ends with the connection
 		for d := range deliveries {
-			watch.see(d.Body)
+			_, payload, _ := bytes.Cut(d.Body, []byte{'\n'}) // of an envelope
+			watch.see(payload)
 		}
 	}()
 	return nil
