@@ -179,7 +179,7 @@ func (p *Publisher) Send(ctx context.Context, topic string, msg *message.Message
 	seq := p.nextSeq()
 	var pub amqp091.Publishing
 	var used *parts
-	err := p.checkBody(msg.Payload) // before it is copied
+	err := p.checkSize("payload", msg.Payload) // before it is copied
 	if err == nil {
 		pub, used, err = p.codec.encode(msg, seq)
 	}
@@ -254,7 +254,7 @@ func (p *Publisher) check(out *outgoing) (err error) {
 	if p.config.Partitions > 0 && out.exchange == "" {
 		return errors.New("AMQP.Publish.GenerateRoutingKey returned no name, and Exchange.GenerateName neither")
 	}
-	if err := p.checkBody(out.pub.Body); err != nil {
+	if err := p.checkSize("body", out.pub.Body); err != nil {
 		return err
 	}
 	if out.pub.DeliveryMode != amqp091.Persistent && !p.config.AllowLoss {
@@ -264,9 +264,9 @@ func (p *Publisher) check(out *outgoing) (err error) {
 	return err
 }
 
-func (p *Publisher) checkBody(body []byte) error {
-	if len(body) > p.config.MaxBody {
-		return fmt.Errorf("body: %d bytes, more than MaxBody, %d", len(body), p.config.MaxBody)
+func (p *Publisher) checkSize(name string, content []byte) error {
+	if len(content) > p.config.MaxBody {
+		return fmt.Errorf("%s: %d bytes, more than MaxBody, %d", name, len(content), p.config.MaxBody)
 	}
 	return nil
 }
