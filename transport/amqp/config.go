@@ -88,7 +88,7 @@ type PublisherConfig struct {
 	CloudEvents bool `yaml:"cloud_events" env:"CLOUD_EVENTS"`
 
 	// Envelope sends the metadata in the body, as a line before the payload, and the dispatch ID in the message-id property
-	// only: headers cost the broker a third of what it can do. Consumers must read with this package. Refused with CloudEvents,
+	// only: headers cost the broker a quarter of what it can do. Consumers must read with this package. Refused with CloudEvents,
 	// and with a Marshaler other than the DefaultMarshaler without PostprocessPublishing. See "Envelopes" in the documentation of the
 	// package. Defaults to false: each name has a header.
 	Envelope bool `yaml:"envelope" env:"ENVELOPE"`
