@@ -67,7 +67,7 @@ var _ innerConn = (*conn)(nil)
 type guardedTx struct {
 	conn *conn
 	lost error     // set once the transaction is gone
-	used time.Time // when a statement ended last
+	used time.Time // when a statement began last
 }
 
 // ExecContext runs a statement.
@@ -110,6 +110,7 @@ func (c *conn) do(ctx context.Context, run func() error) error {
 		return c.tx.lost
 	}
 	idled := c.tx.idled()
+	c.tx.used = time.Now()
 	return c.tx.after(run(), idled)
 }
 
@@ -137,6 +138,7 @@ func seconds(d time.Duration, otherwise string) string {
 // BeginTx begins a transaction, with the limits in ctx.
 func (c *conn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, error) {
 	l, _ := ctx.Value(limitsKey{}).(limits)
+	began := time.Now()
 	err := c.limit(ctx, l)
 	if err == nil {
 		_, err = c.inner.BeginTx(ctx, opts)
@@ -148,7 +150,7 @@ func (c *conn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, e
 	default:
 		return nil, err
 	}
-	c.tx = &guardedTx{conn: c, used: time.Now()}
+	c.tx = &guardedTx{conn: c, used: began}
 	return c.tx, nil
 }
 
@@ -191,12 +193,12 @@ func (tx *guardedTx) after(err error, idled bool) error {
 		err = fmt.Errorf("%w: %w: %w", ErrTransactionLost, errIdle, err)
 		tx.lost = err
 	}
-	tx.used = time.Now()
 	return err
 }
 
-// idled tells whether the server has closed the connection since the transaction was idle. It is asked before a statement:
-// how long that takes says nothing about it.
+// idled tells whether the server may have closed the connection since the transaction was idle. It is asked before a statement:
+// how long that takes says nothing about it. The time counts from the beginning of the statement before it, since the
+// server's runs from when it has answered, and how much later the answer was read is not known.
 func (tx *guardedTx) idled() bool {
 	idle := tx.conn.current.idle
 	return idle > 0 && time.Since(tx.used) >= idle

@@ -15,10 +15,11 @@ import (
 	"github.com/boxpair/boxpair/producer"
 )
 
-// played is a connection to a server that answers to COMMIT as commit does, and to all else at once.
+// played is a connection to a server that answers to COMMIT as commit does, and to all else as statement does.
 type played struct {
 	innerConn
-	commit func(ctx context.Context) error
+	commit    func(ctx context.Context) error
+	statement func() error // nil answers at once
 }
 
 func (p *played) Connect(context.Context) (driver.Conn, error) { return &conn{inner: p}, nil }
@@ -32,6 +33,9 @@ func (p *played) BeginTx(context.Context, driver.TxOptions) (driver.Tx, error) {
 func (p *played) ExecContext(ctx context.Context, query string, _ []driver.NamedValue) (driver.Result, error) {
 	if query == "COMMIT" {
 		return nil, p.commit(ctx)
+	}
+	if p.statement != nil {
+		return driver.RowsAffected(0), p.statement()
 	}
 	return driver.RowsAffected(0), nil
 }
@@ -63,6 +67,42 @@ func TestCommitThatWasSentIsOfUnknownOutcome(t *testing.T) {
 				err = s.write(ctx, func(context.Context, *sql.Tx) error { return nil })
 				if !errors.Is(err, producer.ErrCommitUnknown) || s.Classify(err) != consumer.CommitUnknown {
 					t.Errorf("the commit gives %v", err)
+				}
+			})
+		})
+	}
+}
+
+// TestIdleTimeIsCountedFromTheStatement plays a client that reads an answer late: the server's clock runs since it
+// has answered, so that it closes the connection before the client has been idle for so long by its own clock.
+func TestIdleTimeIsCountedFromTheStatement(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		late, idle time.Duration
+		lost       bool
+	}{
+		"the answer is read late": {late: 600 * time.Millisecond, idle: 700 * time.Millisecond, lost: true},
+		"the handler is not idle": {late: 100 * time.Millisecond, idle: 700 * time.Millisecond},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				p := &played{}
+				db := sql.OpenDB(p)
+				defer func() { _ = db.Close() }()
+				tx, err := db.BeginTx(withLimits(t.Context(), limits{idle: time.Second}), nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer func() { _ = tx.Rollback() }()
+				p.statement = func() error { time.Sleep(c.late); return nil }
+				if _, err := tx.ExecContext(t.Context(), `DO 0`); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(c.idle)
+				p.statement = func() error { return driver.ErrBadConn }
+				if _, err = tx.ExecContext(t.Context(), `DO 0`); errors.Is(err, errIdle) != c.lost {
+					t.Errorf("the statement after it gives %v", err)
 				}
 			})
 		})

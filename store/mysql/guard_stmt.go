@@ -52,11 +52,7 @@ func (r *rows) Next(dest []driver.Value) error {
 		return tx.lost
 	}
 	err := r.Rows.Next(dest)
-	switch {
-	case tx == nil:
-	case errors.Is(err, io.EOF):
-		_ = tx.after(nil, false)
-	default:
+	if tx != nil && !errors.Is(err, io.EOF) {
 		err = tx.after(err, false)
 	}
 	return err
