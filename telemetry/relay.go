@@ -19,7 +19,7 @@ const attrRedelivered = attribute.Key("boxpair.redelivered")
 // Publisher returns publisher with a span, and the instruments of publishing, for each message. It is for
 // what a relay publishes to: the publisher of [producer.NewRelay] and those of its downstreams.
 //
-// A [transport.Sender] stays one: what it is given it passes on at once, unchanged, with the context that it came
+// A [transport.Sender] stays one, and a [transport.BatchSender] too: what it is given it passes on at once, unchanged, with the context that it came
 // with, and an outcome is reported when it has been counted. A tracer
 // provider with a span processor that blocks in its OnEnd holds up the outcomes.
 //
@@ -74,7 +74,7 @@ type measuredSender struct {
 	sender transport.Sender
 }
 
-var _ transport.Sender = (*measuredSender)(nil)
+var _ transport.BatchSender = (*measuredSender)(nil)
 
 // Send implements [transport.Sender].
 func (s *measuredSender) Send(ctx context.Context, topic string, msg *message.Message, done func(transport.Result)) {
@@ -83,6 +83,34 @@ func (s *measuredSender) Send(ctx context.Context, topic string, msg *message.Me
 		begun.end(res)
 		done(res)
 	})
+}
+
+// SendBatch implements [transport.BatchSender].
+func (s *measuredSender) SendBatch(ctx context.Context, topic string, msgs []*message.Message, done func(transport.Result)) {
+	batches, ok := s.sender.(transport.BatchSender)
+	if !ok {
+		done(transport.Result{Outcome: transport.Invalid, Err: errNoBatches})
+		return
+	}
+	begun := make([]send, len(msgs))
+	for i, msg := range msgs {
+		begun[i] = s.t.beginSend(ctx, topic, msg)
+		begun[i].span.SetAttributes(semconv.MessagingBatchMessageCount(len(msgs)))
+	}
+	batches.SendBatch(ctx, topic, msgs, func(res transport.Result) {
+		for i := range begun {
+			begun[i].end(res)
+		}
+		done(res)
+	})
+}
+
+// BatchLimit implements [transport.BatchSender]. Of a publisher that is none it allows nothing.
+func (s *measuredSender) BatchLimit() (messages, bytes int) {
+	if batches, ok := s.sender.(transport.BatchSender); ok {
+		return batches.BatchLimit()
+	}
+	return 0, 0
 }
 
 // Route implements [transport.Sender].

@@ -92,6 +92,50 @@ func TestSenderStaysOneThatHasManyMessagesUnderWay(t *testing.T) {
 	}
 }
 
+// batchPipeline takes batches.
+type batchPipeline struct{ pipeline }
+
+func (p *batchPipeline) SendBatch(ctx context.Context, topic string, msgs []*message.Message, done func(transport.Result)) {
+	p.Send(ctx, topic, msgs[0], done)
+	p.messages = msgs
+}
+
+func (p *batchPipeline) BatchLimit() (messages, bytes int) { return 7, 100 }
+
+func TestBatchHasASpanAndAnAttemptPerMessage(t *testing.T) {
+	t.Parallel()
+	x := newExported(t)
+	inner := &batchPipeline{}
+	sender, is := x.telemetry(telemetry.Config{}).Publisher(inner).(transport.BatchSender)
+	if !is {
+		t.Fatal("it takes no batches")
+	}
+	if messages, bytes := sender.BatchLimit(); messages != 7 || bytes != 100 {
+		t.Errorf("limit of %d messages and %d bytes", messages, bytes)
+	}
+	msgs := []*message.Message{message.NewMessage(uuid.NewString(), nil), message.NewMessage(uuid.NewString(), nil)}
+	var got []transport.Result
+	sender.SendBatch(t.Context(), "a", msgs, func(res transport.Result) { got = append(got, res) })
+	if len(inner.messages) != 2 || inner.messages[1] != msgs[1] || len(x.spans.Ended()) != 0 {
+		t.Fatalf("%d messages were passed on", len(inner.messages))
+	}
+	inner.answer[0](transport.Result{Outcome: transport.Confirmed})
+	if len(got) != 1 || got[0].Outcome != transport.Confirmed || len(x.named("relay a")) != 2 {
+		t.Errorf("outcomes %v, %d spans", got, len(x.named("relay a")))
+	}
+	x.want("boxpair.outbox.attempts", map[string]float64{"a confirmed": 2})
+
+	// One that takes none is asked for none, and loses nothing.
+	single, _ := x.telemetry(telemetry.Config{}).Publisher(&pipeline{}).(transport.BatchSender)
+	if messages, _ := single.BatchLimit(); messages != 0 {
+		t.Errorf("limit of %d messages", messages)
+	}
+	single.SendBatch(t.Context(), "a", msgs, func(res transport.Result) { got = append(got, res) })
+	if len(got) != 2 || got[1].Outcome != transport.Invalid {
+		t.Errorf("outcomes %v", got)
+	}
+}
+
 // plain hides that a publisher is a sender, and fails calls with a message that is marked.
 type plain struct {
 	publisher message.Publisher

@@ -30,6 +30,9 @@ const (
 // errNotReturned is the status of spans whose code ended in a panic or Goexit. What the panic said may be the payload.
 var errNotReturned = errors.New("panicked, or ended its goroutine")
 
+// errNoBatches is the outcome of a batch for a publisher that takes none, as BatchLimit says.
+var errNoBatches = errors.New("the publisher takes no batches")
+
 // w3c is the form in which trace context is kept in the row and travels.
 var w3c propagation.TraceContext
 

@@ -69,7 +69,7 @@ type Sender interface {
 	// block. Send itself may block while the transport's window of unanswered
 	// messages is full, until ctx ends; ctx also bounds the wait for the outcome,
 	// which is then Unavailable. Several goroutines may call Send at once. The
-	// messages of one goroutine reach the transport in the order of its calls.
+	// messages of one goroutine and one route reach the transport in the order of its calls.
 	// msg must not be changed until done was called.
 	Send(ctx context.Context, topic string, msg *message.Message, done func(Result))
 
@@ -77,4 +77,19 @@ type Sender interface {
 	// of one tells something about the next: for RabbitMQ, exchange and routing
 	// key. Topics with equal routes are paused and probed together.
 	Route(topic string) string
+}
+
+// BatchSender is a Sender that can have several messages taken over as one. A relay then need not wait for the outcome of a
+// key's event before it sends the key's next one.
+type BatchSender interface {
+	Sender
+
+	// SendBatch is Send for messages of one route that the transport takes over together or not at all, whatever fails,
+	// and hands out in their order. They have one outcome; one that is Invalid or Suspect may be so for any of them.
+	SendBatch(ctx context.Context, topic string, msgs []*message.Message, done func(Result))
+
+	// BatchLimit returns how many messages one call of SendBatch may have, and how many bytes their payloads
+	// should have together at most. Below two messages, the sender is not set up for batches. It is the same
+	// for the life of the sender.
+	BatchLimit() (messages, bytes int)
 }

@@ -107,8 +107,14 @@ func (s *Signer) Sign(topic string, msg *message.Message) {
 }
 
 // Sender returns a sender that signs what it is given and passes it on to next. The
-// messages are changed.
-func (s *Signer) Sender(next Sender) Sender { return &signingSender{Sender: next, signer: s} }
+// messages are changed. If next is a [BatchSender], so is what it returns.
+func (s *Signer) Sender(next Sender) Sender {
+	signing := signingSender{Sender: next, signer: s}
+	if batches, ok := next.(BatchSender); ok {
+		return &signingBatchSender{signingSender: signing, next: batches}
+	}
+	return &signing
+}
 
 type signingSender struct {
 	Sender
@@ -128,6 +134,23 @@ func (s *signingSender) Publish(topic string, messages ...*message.Message) erro
 	}
 	return s.Sender.Publish(topic, messages...)
 }
+
+// signingBatchSender is a signingSender before a [BatchSender].
+type signingBatchSender struct {
+	signingSender
+	next BatchSender
+}
+
+// SendBatch implements [BatchSender].
+func (s *signingBatchSender) SendBatch(ctx context.Context, topic string, msgs []*message.Message, done func(Result)) {
+	for _, msg := range msgs {
+		s.signer.Sign(topic, msg)
+	}
+	s.next.SendBatch(ctx, topic, msgs, done)
+}
+
+// BatchLimit implements [BatchSender].
+func (s *signingBatchSender) BatchLimit() (messages, bytes int) { return s.next.BatchLimit() }
 
 // Verifier tells messages that were signed with one of its keys from all others. It is safe
 // for concurrent use.

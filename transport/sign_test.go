@@ -2,6 +2,7 @@ package transport_test
 
 import (
 	"bytes"
+	"context"
 	"crypto/hmac"
 	"crypto/sha256"
 	"encoding/base64"
@@ -235,5 +236,45 @@ func BenchmarkSign(b *testing.B) {
 	b.ReportAllocs()
 	for b.Loop() {
 		s.Sign("topic", msg)
+	}
+}
+
+// batchSender keeps what it is given.
+type batchSender struct {
+	transport.Sender
+	topic string
+	msgs  []*message.Message
+}
+
+func (s *batchSender) SendBatch(_ context.Context, topic string, msgs []*message.Message, done func(transport.Result)) {
+	s.topic, s.msgs = topic, msgs
+	done(transport.Result{Outcome: transport.Confirmed})
+}
+
+func (s *batchSender) BatchLimit() (messages, bytes int) { return 7, 100 }
+
+func TestMessagesOfABatchAreSigned(t *testing.T) {
+	t.Parallel()
+	next := &batchSender{}
+	sender, is := signer(t, newKey).Sender(next).(transport.BatchSender)
+	if !is {
+		t.Fatal("the signing sender takes no batches")
+	}
+	if messages, size := sender.BatchLimit(); messages != 7 || size != 100 {
+		t.Errorf("limit of %d messages and %d bytes", messages, size)
+	}
+	first, second := fullEvent(), fullEvent()
+	results := 0
+	sender.SendBatch(t.Context(), "topic", []*message.Message{first.Message(), second.Message()}, func(transport.Result) { results++ })
+	if results != 1 || next.topic != "topic" || len(next.msgs) != 2 {
+		t.Fatalf("%d outcomes, %d messages to %q", results, len(next.msgs), next.topic)
+	}
+	for i, msg := range next.msgs {
+		if _, err := verifier(t, newKey).Verify("topic", msg); err != nil {
+			t.Errorf("message %d: %v", i, err)
+		}
+	}
+	if _, is := signer(t, newKey).Sender(struct{ transport.Sender }{}).(transport.BatchSender); is {
+		t.Error("a sender without batches takes batches when it signs")
 	}
 }

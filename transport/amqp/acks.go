@@ -10,12 +10,16 @@ import (
 	"github.com/boxpair/boxpair/internal/fault"
 )
 
-// delivery is a message of the broker, from its arrival to its ack.
+// delivery is a message of the broker, from its arrival to its ack, or one of those in a batch.
 type delivery struct {
-	raw   amqp091.Delivery
-	from  *source
-	key   string
-	after *delivery // the next one of the same key
+	raw    amqp091.Delivery
+	from   *source
+	number uint64 // of its arrival
+	key    string
+	after  *delivery // the next one of the same key
+
+	whole *delivery // the batch that it is part of, or nil
+	left  int       // how many parts of a batch are not finished
 
 	msg         *message.Message   // what is handed out; another one after a nack
 	cancel      context.CancelFunc // of the context of msg; nil before the hand-out
@@ -28,7 +32,7 @@ type delivery struct {
 	settled  bool // the broker has been told
 }
 
-// acks are the deliveries of one channel that the broker has not been told of, in
+// acks are the deliveries of one channel, batches as a whole, that the broker has not been told of, in
 // the order of their tags. A bulk ack covers every tag up to its own, so it is
 // only ever sent for a prefix that has finished as a whole.
 type acks struct {
@@ -39,6 +43,12 @@ type acks struct {
 func (a *acks) add(d *delivery) { a.list = append(a.list, d) }
 
 func (a *acks) finish(d *delivery) {
+	if d.whole != nil {
+		d = d.whole
+		if d.left--; d.left > 0 {
+			return
+		}
+	}
 	d.finished = true
 	a.open++
 }

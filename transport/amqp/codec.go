@@ -26,7 +26,7 @@ type codec interface {
 	// used again, the caller gives them back when it has been written.
 	encode(msg *message.Message, seq string) (pub amqp091.Publishing, used *parts, err error)
 	decode(d *amqp091.Delivery) (*message.Message, error)
-	// total tells whether decode can read any delivery.
+	// total tells whether decode can read any delivery, in whatever way. A batch that comes to it could not be split.
 	total() bool
 }
 
@@ -163,6 +163,9 @@ func (c defaultCodec) decode(d *amqp091.Delivery) (*message.Message, error) {
 	body := d.Body
 	if d.ContentEncoding == envelopeEncoding {
 		body = c.open(d.Body, meta)
+	}
+	if d.ContentEncoding == batchEncoding {
+		meta[transport.MetaEnvelope] = unreadable
 	}
 	delete(meta, seqHeader)
 	if !found {

@@ -93,11 +93,16 @@ type PublisherConfig struct {
 	// package. Defaults to false: each name has a header.
 	Envelope bool `yaml:"envelope" env:"ENVELOPE"`
 
+	// BatchSize is how many messages of one exchange and routing key may be published as one, which costs the broker little more than one.
+	// They are gathered while earlier ones are unconfirmed, for some milliseconds at most. Needs Envelope. See
+	// "Batches" in the documentation of the package. At most 1000. Defaults to 1.
+	BatchSize int `yaml:"batch_size" env:"BATCH_SIZE"`
+
 	// QueueType is the type of the queues declared. AMQP.Queue.Arguments goes first
 	// if it names a type. Defaults to Quorum.
 	QueueType QueueType `yaml:"queue_type" env:"QUEUE_TYPE"`
 
-	// Window is how many messages may be unconfirmed. Defaults to 1000.
+	// Window is how many messages may be unconfirmed, those of a call of SendBatch counted as one. Defaults to 1000.
 	Window int `yaml:"window" env:"WINDOW"`
 
 	// WindowBytes is how many bytes may be unconfirmed, besides one message of any
@@ -160,8 +165,8 @@ type SubscriberConfig struct {
 	RebalanceInterval time.Duration `yaml:"rebalance_interval" env:"REBALANCE_INTERVAL"`
 
 	// InFlight is how many messages of a subscription, or of each of its partitions, may be
-	// handed out and not yet acknowledged; it is the prefetch count. Defaults to
-	// AMQP.Consume.Qos.PrefetchCount, and to 64 if that is 0.
+	// handed out and not yet acknowledged. It is the prefetch count, which the broker applies to batches: so many of
+	// those may wait in memory. Defaults to AMQP.Consume.Qos.PrefetchCount, and to 64 if that is 0.
 	InFlight int `yaml:"in_flight" env:"IN_FLIGHT"`
 
 	// Key returns the key of a message. Messages of one key are handed out one
@@ -197,6 +202,7 @@ type SubscriberConfig struct {
 }
 
 func (c *PublisherConfig) setDefaults() {
+	defaultTo(&c.BatchSize, 1)
 	defaultTo(&c.Window, 1000)
 	defaultTo(&c.WindowBytes, 64<<20)
 	defaultTo(&c.ConfirmTimeout, 30*time.Second)
@@ -263,6 +269,13 @@ func (c *PublisherConfig) validate() error {
 		v.queue(&c.AMQP, c.QueueType, c.AllowLoss, true)
 	}
 	v.partitions(c)
+	if c.BatchSize > 1 && !c.Envelope {
+		v.add("BatchSize: %d, but a batch is made of envelopes; Envelope is not set", c.BatchSize)
+	}
+	v.positive("BatchSize", c.BatchSize)
+	if c.BatchSize > maxBatch {
+		v.add("BatchSize: %d is more than %d", c.BatchSize, maxBatch)
+	}
 	v.positive("Window", c.Window)
 	v.positive("WindowBytes", c.WindowBytes)
 	v.positive("ConfirmTimeout", int(c.ConfirmTimeout))

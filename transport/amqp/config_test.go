@@ -31,6 +31,7 @@ func TestUnsafePublisherIsRefused(t *testing.T) {
 		"AMQP.Publish.Immediate":          func(c *amqp.PublisherConfig) { c.AMQP.Publish.Immediate = true },
 		"CloudEvents":                     func(c *amqp.PublisherConfig) { c.Envelope, c.CloudEvents = true, true },
 		"Envelope":                        func(c *amqp.PublisherConfig) { c.Envelope, c.AMQP.Marshaler = true, wamqp.CorrelatingMarshaler{} },
+		"BatchSize":                       func(c *amqp.PublisherConfig) { c.BatchSize = 2 },
 		"AMQP.Marshaler": func(c *amqp.PublisherConfig) {
 			c.AMQP.Marshaler = wamqp.DefaultMarshaler{NotPersistentDeliveryMode: true}
 		},

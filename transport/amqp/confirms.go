@@ -33,7 +33,9 @@ type confirmChannel struct {
 	failure error // why it was closed from here
 
 	first, last *slot     // unconfirmed, in the order of their publishing
-	abandoned   int       // of them, reported as unavailable already
+	packets     int       // what they were published in
+	gathering   gathering // not published yet
+	abandoned   int       // of both, reported as unavailable already
 	heard       time.Time // when the broker last answered for a message
 
 	prepared  map[string]time.Time // topics whose topology was declared, and when
@@ -41,19 +43,17 @@ type confirmChannel struct {
 	preparing map[string]*preparation
 }
 
-// slot is an unconfirmed message.
+// slot is what one call of Send or SendBatch has sent.
 type slot struct {
 	next, prev *slot
-	seq        string
+	in         *packet
+	own        packet // unless it goes with others
 	topic      string
-	exchange   string
-	key        string
-	confirm    *amqp091.DeferredConfirmation
+	messages   int
 	done       func(transport.Result) // nil once the outcome was reported
 	watch      *watch                 // nil for a context that never ends
-	written    time.Time
+	written    time.Time              // or gathered, as long as it is not
 	bytes      int
-	returned   *amqp091.Return
 }
 
 // judgement is an outcome on its way to who asked for it.
@@ -69,10 +69,17 @@ func (c *confirmChannel) frameSize() int {
 	return maxHeaderBytes + frameOverhead
 }
 
-// write publishes out. It reports false when the channel turned out to be closed
+// write publishes out, or has it gathered with others. It reports false when the channel turned out to be closed
 // before anything was written. Called with mu locked.
 func (p *Publisher) write(ctx context.Context, c *confirmChannel, out *outgoing,
 	done func(transport.Result)) (bool, *transport.Result) {
+	if out.gather && (c.packets >= packetsAlone || c.gathering.has(out)) {
+		if !p.gather(ctx, c, out, done) {
+			return false, nil
+		}
+		_ = fault.Hit(ctx, fault.B1)
+		return true, nil
+	}
 	confirm, err := c.ch.PublishWithDeferredConfirm(out.exchange, out.key, true, false, out.pub)
 	switch {
 	case errors.Is(err, amqp091.ErrClosed):
@@ -85,6 +92,17 @@ func (p *Publisher) write(ctx context.Context, c *confirmChannel, out *outgoing,
 		p.fail(c, fmt.Errorf("publish: %w", err))
 		return false, unavailable(fmt.Errorf("publish: %w", err))
 	}
+	s := p.newSlot(ctx, out, done)
+	s.own = packet{seq: out.seq, exchange: out.exchange, key: out.key, confirm: confirm}
+	s.in = &s.own
+	p.await(c, s)
+	c.packets++
+	_ = fault.Hit(ctx, fault.B1)
+	return true, nil
+}
+
+// newSlot returns a slot that is in nothing yet. Called with mu locked.
+func (p *Publisher) newSlot(ctx context.Context, out *outgoing, done func(transport.Result)) *slot {
 	s := p.free
 	if s == nil {
 		s = &slot{}
@@ -92,11 +110,17 @@ func (p *Publisher) write(ctx context.Context, c *confirmChannel, out *outgoing,
 		p.free = s.next
 	}
 	*s = slot{
-		seq: out.seq, topic: out.topic, exchange: out.exchange, key: out.key,
-		confirm: confirm, done: done, watch: p.watch(ctx),
-		written: time.Now(), bytes: len(out.pub.Body), prev: c.last,
+		topic: out.topic, messages: out.messages, done: done, watch: p.watch(ctx),
+		written: time.Now(), bytes: len(out.pub.Body),
 	}
 	p.bytes += s.bytes
+	return s
+}
+
+// await adds s, which was published, to what is unconfirmed. Called with mu locked.
+func (p *Publisher) await(c *confirmChannel, s *slot) {
+	s.in.slots++
+	s.prev = c.last
 	if c.last == nil {
 		c.first = s
 		p.wakeJudge()
@@ -104,8 +128,6 @@ func (p *Publisher) write(ctx context.Context, c *confirmChannel, out *outgoing,
 		c.last.next = s
 	}
 	c.last = s
-	_ = fault.Hit(ctx, fault.B1)
-	return true, nil
 }
 
 // fail cuts the connection of c; everything unconfirmed on it becomes
@@ -136,22 +158,13 @@ func (p *Publisher) judge(c *confirmChannel, blocked <-chan amqp091.Blocking) {
 	var closeBy time.Time
 	var sweeps sweeps
 	for {
-		p.mu.Lock()
-		first, oldest := c.first, ""
-		if first != nil {
-			oldest = first.seq
-		}
-		p.mu.Unlock()
-		if first == nil && (ended == nil || closing == nil) {
+		confirmed, oldest, idle := p.oldest(c)
+		if idle && (ended == nil || closing == nil) {
 			return
 		}
-		var confirmed <-chan struct{}
-		if first != nil {
-			confirmed = first.confirm.Done()
-			if !armed {
-				timer.Reset(sweepInterval)
-				armed = true
-			}
+		if !idle && !armed {
+			timer.Reset(sweepInterval)
+			armed = true
 		}
 		all := false
 		select {
@@ -180,6 +193,17 @@ func (p *Publisher) judge(c *confirmChannel, blocked <-chan amqp091.Blocking) {
 		}
 		p.settle(c, all)
 	}
+}
+
+// oldest tells which packet was published first of those that are unconfirmed, and when it is confirmed; and whether nothing
+// is unconfirmed or gathered.
+func (p *Publisher) oldest(c *confirmChannel) (confirmed <-chan struct{}, seq string, idle bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if c.first == nil {
+		return nil, "", len(c.gathering.order) == 0
+	}
+	return c.first.in.confirm.Done(), c.first.in.seq, false
 }
 
 // sweeps tells when to look at all slots. While confirms come in their order there is nothing to be found, and a
@@ -244,10 +268,10 @@ func (p *Publisher) settle(c *confirmChannel, all bool) {
 		// how many those are tells whether the culprit is known.
 		answered = answered[:0]
 		for s := c.first; s != nil; s = s.next {
-			<-s.confirm.Done()
+			<-s.in.confirm.Done()
 			answered = append(answered, s)
-			if !s.confirm.Acked() {
-				lost++
+			if !s.in.confirm.Acked() {
+				lost += s.messages
 			}
 		}
 	}
@@ -263,6 +287,11 @@ func (p *Publisher) settle(c *confirmChannel, all bool) {
 	}
 	if len(answered) > 0 {
 		c.heard = time.Now()
+	}
+	if c.ch.IsClosed() {
+		judged = p.orphaned(c, judged)
+	} else {
+		p.publishGathered(c)
 	}
 	if all {
 		judged = p.overdue(c, judged)
@@ -289,7 +318,7 @@ func (p *Publisher) settle(c *confirmChannel, all bool) {
 func (c *confirmChannel) answered(slots []*slot, all bool) []*slot {
 	for s := c.first; s != nil; s = s.next {
 		select {
-		case <-s.confirm.Done():
+		case <-s.in.confirm.Done():
 			slots = append(slots, s)
 			continue
 		default:
@@ -313,8 +342,8 @@ func (c *confirmChannel) takeReturns() {
 			seq := seqOf(&r)
 			r.Body = nil
 			for s := c.first; s != nil; s = s.next {
-				if s.seq == seq {
-					s.returned = &r
+				if s.in.seq == seq {
+					s.in.returned = &r
 					break
 				}
 			}
@@ -328,16 +357,16 @@ func (c *confirmChannel) takeReturns() {
 // many were not answered on it.
 func (p *Publisher) outcome(c *confirmChannel, s *slot, lost int) transport.Result {
 	switch {
-	case s.confirm.Acked() && s.returned == nil:
+	case s.in.confirm.Acked() && s.in.returned == nil:
 		return transport.Result{Outcome: transport.Confirmed}
-	case s.returned != nil:
+	case s.in.returned != nil:
 		_ = fault.Reach(fault.B3)
 		c.forget(s.topic)
 		return transport.Result{Outcome: transport.Returned, Err: fmt.Errorf("%w: exchange %q, routing key %q: %d %s",
-			ErrUnroutable, s.exchange, s.key, s.returned.ReplyCode, s.returned.ReplyText)}
+			ErrUnroutable, s.in.exchange, s.in.key, s.in.returned.ReplyCode, s.in.returned.ReplyText)}
 	case lost == 0:
 		return transport.Result{Outcome: transport.Refused, Err: fmt.Errorf("%w: exchange %q, routing key %q",
-			ErrNacked, s.exchange, s.key)}
+			ErrNacked, s.in.exchange, s.in.key)}
 	}
 	select {
 	case err := <-c.ended: // not yet seen by the judge
@@ -362,7 +391,7 @@ func (p *Publisher) lost(cause error, s *slot, lost int) transport.Result {
 		return transport.Result{Outcome: transport.Suspect, Err: fmt.Errorf(
 			"one of %d messages made the broker close the channel: %w", lost, cause)}
 	}
-	err := fmt.Errorf("exchange %q, routing key %q: %w", s.exchange, s.key, cause)
+	err := fmt.Errorf("exchange %q, routing key %q: %w", s.in.exchange, s.in.key, cause)
 	switch code {
 	case amqp091.NotFound:
 		if p.config.Topology == Declare {
@@ -385,21 +414,35 @@ func (p *Publisher) lost(cause error, s *slot, lost int) transport.Result {
 // it answers nothing, and nothing would be won.
 func (p *Publisher) overdue(c *confirmChannel, judged []judgement) []judgement {
 	since := time.Now().Add(-p.config.ConfirmTimeout)
+	for _, b := range c.gathering.order {
+		for _, s := range b.slots {
+			judged = p.giveUp(c, s, s.written.Before(since), judged)
+		}
+	}
 	for s := c.first; s != nil; s = s.next {
 		timedOut := s.written.Before(since)
-		if s.done != nil {
-			if err := p.overdueError(s, timedOut); err != nil {
-				judged = append(judged, judgement{s.done, *unavailable(err)})
-				s.done = nil
-				c.abandoned++
-			}
-		}
+		judged = p.giveUp(c, s, timedOut, judged)
 		if timedOut && p.blocked == "" && p.unblocked.Before(since) &&
 			(c.heard.Before(s.written) || c.abandoned > p.config.Window/2) {
 			p.fail(c, fmt.Errorf("%w: nothing for %v", ErrConfirmTimeout, p.config.ConfirmTimeout))
 			break
 		}
 	}
+	return judged
+}
+
+// giveUp reports s if nobody waits for it any more.
+func (p *Publisher) giveUp(c *confirmChannel, s *slot, timedOut bool, judged []judgement) []judgement {
+	if s.done == nil {
+		return judged
+	}
+	err := p.overdueError(s, timedOut)
+	if err == nil {
+		return judged
+	}
+	judged = append(judged, judgement{s.done, *unavailable(err)})
+	s.done = nil
+	c.abandoned++
 	return judged
 }
 
@@ -432,6 +475,14 @@ func (p *Publisher) release(c *confirmChannel, s *slot) {
 	} else {
 		s.next.prev = s.prev
 	}
+	if s.in.slots--; s.in.slots == 0 {
+		c.packets--
+	}
+	p.drop(s)
+}
+
+// drop ends s, which is in nothing. Called with mu locked.
+func (p *Publisher) drop(s *slot) {
 	p.bytes -= s.bytes
 	p.unwatch(s.watch)
 	*s = slot{next: p.free}

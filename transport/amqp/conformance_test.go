@@ -82,6 +82,22 @@ func TestConformsWithAStockConfiguration(t *testing.T) {
 		})
 }
 
+// TestConformsWithBatches has what is published meanwhile gathered, and taken apart again.
+func TestConformsWithBatches(t *testing.T) {
+	t.Parallel()
+	url := testenv.AMQPURL(t)
+	f := features(t, true)
+	f.ForceShort = true
+	batches := func(p *amqp.PublisherConfig, s *amqp.SubscriberConfig) {
+		inTotalOrder(p, s)
+		p.Envelope, p.BatchSize = true, 7
+	}
+	tests.TestPubSub(t, f, pair(amqp.DurablePubSub(url, "test"), batches),
+		func(t *testing.T, group string) (message.Publisher, message.Subscriber) {
+			return pair(amqp.DurablePubSub(url, group), batches)(t)
+		})
+}
+
 func TestConformsAsQueue(t *testing.T) {
 	t.Parallel()
 	f := features(t, false)

@@ -62,6 +62,12 @@
 // of what this channel delivered, and singly beyond a gap. They never cross to
 // another channel: tags start again at 1 there.
 //
+// Of a batch, which is one message of the broker with several of ours, each is handed out,
+// nacked and set aside by itself, in its place in the order. The broker is told when all
+// are finished. When the channel ends before that, it delivers all of them again: one that
+// was acknowledged may come once more after a later one of its key, whose batch was
+// finished. It prefetches InFlight batches, and their messages wait in memory.
+//
 // A Nack is a delivery again from here, after a backoff, with
 // [transport.Redelivered] set; later messages of that key wait. It never goes to
 // the broker as a requeue, which would put the message behind others.
@@ -96,6 +102,31 @@
 // Leave Envelope out where others read. A stock watermill-amqp subscriber hands out messages without UUID and with the
 // envelope as payload, which inboxes refuse, and a program of another kind that goes by the message ID takes the envelope for
 // the payload. An exchange that routes by headers finds none.
+//
+// # Batches
+//
+// The broker's work is with AMQP messages, hardly with their bytes. With PublisherConfig.BatchSize, besides Envelope, up to so many messages of
+// one exchange and routing key are published as one, as Kafka's producers and those of RabbitMQ's streams (sub-entry batching) do:
+//
+//   - As long as fewer than four AMQP messages are unconfirmed, a message is published at once and alone. Those that come while there are
+//     more are gathered by route, for 10 ms at most, and published when there is an answer, or a batch is full. So few messages
+//     have no delay, and many cost little.
+//   - A batch is confirmed, returned, refused or lost as a whole, and so is each message in it. A full queue counts it as one.
+//   - [Publisher.SendBatch] has messages go into one batch on purpose. A relay does so with the next events of a key: they keep their order
+//     whatever happens to the batch, so none has to wait for the confirm of the one before.
+//
+// The content-encoding property is "boxpair-batch", and message-id is that of the first message. The body has a line with the number of the
+// publish, then for each message a line with its ID, percent-encoded, and the length of its envelope in bytes, and the envelope:
+//
+//	publish-seq=42
+//	0b0d5d2e-6f29-5c9b-8f5e-1f6f0c7d9f10 55
+//	publish-seq=42&key=order-7&producer=orders
+//	{"total":120}
+//	…
+//
+// A [Subscriber] hands the messages out one by one, like others; see "A delivery". After a crash, a shutdown or a lost
+// connection those of a batch that was not finished come again, which an inbox knows. Numbers of
+// messages that the broker tells are of batches. All else that is said of envelopes holds for batches: update consumers first.
 //
 // # CloudEvents
 //
@@ -180,7 +211,7 @@
 //   - What no queue took is never reported as confirmed.
 //   - Each message given to Send gets exactly one outcome, within its context
 //     and, once written, within about ConfirmTimeout.
-//   - Messages of one goroutine are written in the order of its calls to Send.
+//   - Messages of one goroutine are written in the order of its calls to Send, with BatchSize those of one route.
 //   - The subscriber hands out no message that the broker did not deliver: none
 //     when a queue is deleted or a connection breaks.
 //   - A message that the marshaler cannot read is kept: it goes to another queue,

@@ -160,7 +160,11 @@ func unescape(s string) string {
 // opened returns d as a marshaler that knows nothing of envelopes can read it: itself, or a copy with headers and properties as
 // they are without an envelope.
 func opened(d *amqp091.Delivery) (*amqp091.Delivery, error) {
-	if d.ContentEncoding != envelopeEncoding {
+	switch d.ContentEncoding {
+	case envelopeEncoding:
+	case batchEncoding:
+		return nil, errBatch
+	default:
 		return d, nil
 	}
 	headers := make(amqp091.Table)
@@ -196,7 +200,7 @@ func seqOf(r *amqp091.Return) string {
 		return seq
 	}
 	rest, ok := bytes.CutPrefix(r.Body, []byte(envelopeStart))
-	if !ok || r.ContentEncoding != envelopeEncoding {
+	if !ok || r.ContentEncoding != envelopeEncoding && r.ContentEncoding != batchEncoding {
 		return ""
 	}
 	if end := bytes.IndexAny(rest[:min(len(rest), maxSeq+1)], "&\n"); end >= 0 {

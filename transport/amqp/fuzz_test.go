@@ -1,6 +1,7 @@
 package amqp
 
 import (
+	"bytes"
 	"encoding/binary"
 	"encoding/json"
 	"math"
@@ -284,6 +285,44 @@ func FuzzShortText(f *testing.F) {
 		short := shortText(text)
 		if !utf8.ValidString(short) || len(short) > 1000 || utf8.ValidString(text) && !strings.HasPrefix(text, short) {
 			t.Errorf("%q becomes %q", text, short)
+		}
+	})
+}
+
+// FuzzSplitBatch: whatever the body of a batch is, it is split without a panic, and what was put into one comes out.
+func FuzzSplitBatch(f *testing.F) {
+	f.Add([]byte("publish-seq=1\nid 3\nabcid%20 0\n"), "id", []byte("envelope"), "", []byte(nil))
+	f.Add([]byte("publish-seq=1\nid 2147483648\n"), " \n%+", []byte("\n"), "\xff", []byte("id 1\nx"))
+	f.Add([]byte("publish-seq=1\n 18446744073709551616\n"), "%zz", []byte{0}, "a b", []byte(" 0\n"))
+	f.Fuzz(func(t *testing.T, body []byte, first string, a []byte, second string, b []byte) {
+		parts, err := splitBatch(body)
+		if (err != nil) != (len(parts) == 0) {
+			t.Fatalf("%d parts, %v", len(parts), err)
+		}
+		size := 0
+		for _, p := range parts {
+			size += len(p.envelope)
+			if cap(p.envelope) != len(p.envelope) {
+				t.Error("who appends to a message writes over the next one")
+			}
+		}
+		if size > len(body) {
+			t.Errorf("%d bytes out of %d", size, len(body))
+		}
+		for _, parts := range [][]part{parts, {{first, a}, {second, b}}} {
+			again := []byte(envelopeStart + "1\n")
+			for _, p := range parts {
+				again = appendPart(again, p.id, p.envelope)
+			}
+			got, err := splitBatch(again)
+			if len(parts) > 0 && err != nil || len(got) != len(parts) {
+				t.Fatalf("%q: %v, %v", again, got, err)
+			}
+			for i, p := range parts {
+				if got[i].id != p.id || !bytes.Equal(got[i].envelope, p.envelope) {
+					t.Errorf("%q becomes %q", p, got[i])
+				}
+			}
 		}
 	})
 }

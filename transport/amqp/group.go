@@ -154,7 +154,7 @@ func (sub *subscription) giveBack(scope context.Context, src *source) error {
 		case d := <-sub.finished:
 			sub.finish(src, d)
 		case d := <-sub.aside:
-			src.acks.finish(d)
+			sub.putAside(src, d)
 		case <-timer.C:
 			sub.busy.Store(time.Now().Add(keptIntervals * interval).UnixNano())
 			return sub.flush(src)

@@ -45,7 +45,8 @@ type Publisher struct {
 	waiting int             // callers of wait
 	changed chan struct{}   // closed and replaced when any of these changes
 	watches watches
-	free    *slot // slots to be used again
+	free    *slot    // slots to be used again
+	batches []*batch // likewise
 
 	unblocked time.Time // when the broker last ended blocking
 
@@ -190,17 +191,23 @@ func (p *Publisher) Send(ctx context.Context, topic string, msg *message.Message
 	if p.config.CloudEvents {
 		setCloudEvents(pub.Headers, topic, msg)
 	}
-	out := outgoing{topic: topic, declare: true, seq: seq, pub: pub}
-	out.exchange, out.key = p.route(topic)
-	if p.config.Partitions > 0 {
-		out.key = shardKey(out.key, shardOf(msg, p.config.Key(msg)))
-	}
+	out := outgoing{topic: topic, declare: true, seq: seq, pub: pub, messages: 1, gather: p.config.BatchSize > 1}
+	out.exchange, out.key = p.destination(topic, msg)
 	if r := p.send(ctx, &out, done); r != nil {
 		done(*r)
 	}
 	if used != nil {
 		used.release()
 	}
+}
+
+// destination returns the exchange and routing key of msg.
+func (p *Publisher) destination(topic string, msg *message.Message) (exchange, key string) {
+	exchange, key = p.route(topic)
+	if p.config.Partitions > 0 {
+		key = shardKey(key, shardOf(msg, p.config.Key(msg)))
+	}
+	return exchange, key
 }
 
 // outgoing is a publishing on its way to the channel.
@@ -210,7 +217,9 @@ type outgoing struct {
 	seq           string // which pub holds
 	exchange, key string
 	pub           amqp091.Publishing
-	properties    int // encoded size
+	properties    int  // encoded size
+	messages      int  // in pub
+	gather        bool // it may be published with others
 }
 
 func (p *Publisher) nextSeq() string { return strconv.FormatUint(p.seq.Add(1), 10) }
@@ -330,7 +339,7 @@ func (p *Publisher) publishRaw(ctx context.Context, exchange, key string, pub am
 		pub.Headers = amqp091.Table{}
 	}
 	results := make(chan transport.Result, 1)
-	out := outgoing{exchange: exchange, key: key, seq: p.nextSeq(), pub: pub}
+	out := outgoing{exchange: exchange, key: key, seq: p.nextSeq(), pub: pub, messages: 1}
 	pub.Headers[seqHeader] = out.seq
 	if r := p.send(ctx, &out, func(r transport.Result) { results <- r }); r != nil {
 		return *r

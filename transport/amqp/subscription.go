@@ -22,6 +22,10 @@ import (
 // when the channel is closed.
 const ackDelay = 5 * time.Millisecond
 
+// lookAhead is how many times InFlight messages are opened. A batch has many; what the broker delivers beyond that
+// stays packed.
+const lookAhead = 4
+
 // subscription hands out the messages of one queue. What is not said to be used
 // by others belongs to the goroutine that calls run.
 type subscription struct {
@@ -44,7 +48,9 @@ type subscription struct {
 	tasks     sync.WaitGroup
 
 	inFlight map[*delivery]struct{} // handed out and not finished, of all sources
-	ready    []*delivery            // to be handed out
+	ready    readiness              // to be handed out
+	arrived  uint64                 // how many have arrived
+	opened   int                    // of them, not finished
 	delayed  []*delivery            // nacked, to be handed out when due
 	tails    map[string]*delivery   // the last of each key that is under way
 	wakeAt   time.Time              // when to look at delayed and acks, or zero
@@ -165,13 +171,18 @@ func (src *source) close() {
 func (src *source) err() error {
 	select {
 	case err := <-src.closed:
-		if err != nil {
-			return err
-		}
-		return amqp091.ErrClosed
+		return closedBy(err)
 	default:
 		return errors.New("the broker has ended the consumer, as it does when the queue is deleted")
 	}
+}
+
+// closedBy says why a channel is closed that gave this reason, or none.
+func closedBy(err *amqp091.Error) error {
+	if err != nil {
+		return err
+	}
+	return amqp091.ErrClosed
 }
 
 // consume hands out what src delivers, until scope ends or src does.
@@ -182,7 +193,12 @@ func (sub *subscription) consume(ctx, scope context.Context, src *source) error 
 	for {
 		var out chan<- *message.Message
 		var msg *message.Message
-		if len(sub.ready) > 0 && len(sub.inFlight) < sub.s.config.InFlight {
+		deliveries, closed := src.deliveries, (<-chan *amqp091.Error)(nil)
+		if sub.opened >= lookAhead*sub.s.config.InFlight {
+			deliveries, closed = nil, src.closed // which the deliveries would tell otherwise
+		}
+		// What was nacked keeps its place, or with one in flight there would be no order in a batch.
+		if len(sub.ready) > 0 && len(sub.inFlight)+len(sub.delayed) < sub.s.config.InFlight {
 			out, msg = sub.out, sub.ready[0].prepare(ctx)
 		}
 		if sub.wakeAt != armed {
@@ -193,7 +209,7 @@ func (sub *subscription) consume(ctx, scope context.Context, src *source) error 
 			}
 		}
 		select {
-		case raw, ok := <-src.deliveries:
+		case raw, ok := <-deliveries:
 			if !ok {
 				return src.err()
 			}
@@ -206,10 +222,12 @@ func (sub *subscription) consume(ctx, scope context.Context, src *source) error 
 				return err
 			}
 		case d := <-sub.aside:
-			src.acks.finish(d)
+			sub.putAside(src, d)
 			if err := sub.flush(src); err != nil {
 				return err
 			}
+		case err := <-closed:
+			return closedBy(err)
 		case <-timer.C:
 			if err := sub.wake(src); err != nil {
 				return err
@@ -224,11 +242,22 @@ func (sub *subscription) consume(ctx, scope context.Context, src *source) error 
 	}
 }
 
-// arrive takes a delivery in. It is ready if no other of its key is under way.
+// arrive takes a delivery in, which may be a batch.
 func (sub *subscription) arrive(src *source, raw amqp091.Delivery) {
 	sub.active.Store(true)
 	d := &delivery{raw: raw, from: src, redelivered: raw.Redelivered}
 	src.acks.add(d)
+	if raw.ContentEncoding == batchEncoding && sub.unbatch(d) {
+		return
+	}
+	sub.admit(d)
+}
+
+// admit takes a message in. It is ready if no other of its key is under way.
+func (sub *subscription) admit(d *delivery) {
+	sub.arrived++
+	sub.opened++
+	d.number = sub.arrived
 	var err error
 	if d.msg, err = sub.s.codec.decode(&d.raw); err != nil {
 		sub.setAside(d, err)
@@ -243,7 +272,7 @@ func (sub *subscription) arrive(src *source, raw amqp091.Delivery) {
 		}
 		sub.tails[d.key] = d
 	}
-	sub.ready = append(sub.ready, d)
+	sub.ready.add(d)
 }
 
 // prepare gives the message of d its context, once.
@@ -261,9 +290,7 @@ func (d *delivery) prepare(ctx context.Context) *message.Message {
 // handOut has somebody wait for the first ready message, which has just been
 // handed out.
 func (sub *subscription) handOut() {
-	d := sub.ready[0]
-	sub.ready[0] = nil
-	sub.ready = sub.ready[1:]
+	d := sub.ready.take()
 	sub.inFlight[d] = struct{}{}
 	_ = fault.Reach(fault.B5)
 	select {
@@ -307,9 +334,11 @@ func (sub *subscription) finish(src *source, d *delivery) {
 		delete(sub.inFlight, d)
 		switch {
 		case d.acked && d.from == src:
+			sub.opened--
 			src.acks.finish(d)
 			sub.advance(d)
 		case d.acked || d.from != src: // the broker delivers it again
+			sub.opened--
 			sub.advance(d)
 		default:
 			sub.delay(d)
@@ -322,12 +351,18 @@ func (sub *subscription) finish(src *source, d *delivery) {
 	}
 }
 
+// putAside ends a message that is safe elsewhere.
+func (sub *subscription) putAside(src *source, d *delivery) {
+	sub.opened--
+	src.acks.finish(d)
+}
+
 // advance makes the next message of d's key ready.
 func (sub *subscription) advance(d *delivery) {
 	switch {
 	case d.key == "":
 	case d.after != nil:
-		sub.ready = append(sub.ready, d.after)
+		sub.ready.add(d.after)
 		d.after = nil
 	default:
 		delete(sub.tails, d.key)
@@ -370,7 +405,7 @@ func (sub *subscription) wake(src *source) error {
 			sub.setAside(d, err)
 			continue
 		}
-		sub.ready = append(sub.ready, d)
+		sub.ready.add(d)
 	}
 	sub.delayed = later
 	return src.acks.flush(1, src.ch.Ack)
@@ -400,6 +435,7 @@ func (sub *subscription) forget(src *source) {
 	}
 	sub.ready, sub.delayed, sub.wakeAt = nil, nil, time.Time{}
 	clear(sub.tails)
+	sub.opened = len(sub.inFlight)
 	for d := range sub.inFlight {
 		d.after = nil
 		if d.key != "" {

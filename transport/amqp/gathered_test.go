@@ -1,0 +1,73 @@
+package amqp
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/boxpair/boxpair/transport"
+)
+
+// TestWhatIsGatheredIsNotWaitedForLonger than what was published, nor forgotten with the channel.
+func TestWhatIsGatheredIsNotWaitedForLonger(t *testing.T) {
+	t.Parallel()
+	p, err := NewPublisher(PublisherConfig{AMQP: DurableQueue("amqp://localhost"), Envelope: true, BatchSize: 10})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	outcomes := make(map[string][]transport.Result)
+	c := &confirmChannel{heard: time.Now()}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, of := range []struct {
+		name string
+		ctx  context.Context
+	}{{"impatient", ctx}, {"patient", t.Context()}} {
+		p.window <- struct{}{}
+		done := func(r transport.Result) { outcomes[of.name] = append(outcomes[of.name], r) }
+		if !p.gather(of.ctx, c, &outgoing{key: "queue", messages: 1, gather: true}, done) {
+			t.Fatal("not gathered")
+		}
+	}
+	if len(c.gathering.order) != 1 || len(c.gathering.order[0].slots) != 2 || !c.gathering.has(&outgoing{key: "queue"}) ||
+		c.gathering.has(&outgoing{key: "other"}) {
+		t.Fatalf("gathered: %+v", c.gathering)
+	}
+	report := func(judged []judgement) {
+		for _, j := range judged {
+			j.done(j.result)
+		}
+	}
+	report(p.overdue(c, nil))
+	if len(outcomes) != 0 {
+		t.Fatalf("outcomes %v before the end of a context", outcomes)
+	}
+	cancel()
+	for range 2 {
+		report(p.overdue(c, nil))
+	}
+	if len(outcomes["impatient"]) != 1 || !errors.Is(outcomes["impatient"][0].Err, context.Canceled) || len(outcomes["patient"]) != 0 {
+		t.Fatalf("outcomes %v at the end of a context", outcomes)
+	}
+	// A batch that nobody waits for is not published any more.
+	p.window <- struct{}{}
+	if !p.gather(ctx, c, &outgoing{key: "other", messages: 1, gather: true}, func(transport.Result) {}) {
+		t.Fatal("not gathered")
+	}
+	report(p.overdue(c, nil))
+	slices.Reverse(c.gathering.order)
+	c.packets, c.gathering.order[1].begin = packetsAlone, time.Now().Add(time.Hour) // the other one is not to be published yet
+	if p.publishGathered(c); len(c.gathering.order) != 1 || c.gathering.byRoute[destination{key: "other"}] != nil {
+		t.Fatalf("gathered: %+v", c.gathering)
+	}
+	report(p.orphaned(c, nil))
+	if len(outcomes["impatient"]) != 1 || len(outcomes["patient"]) != 1 || outcomes["patient"][0].Outcome != transport.Unavailable {
+		t.Errorf("outcomes %v without the channel", outcomes)
+	}
+	if len(p.window) != 0 || p.bytes != 0 || c.abandoned != 0 || len(c.gathering.order)+len(c.gathering.byRoute) != 0 {
+		t.Errorf("%d places, %d bytes, %d abandoned, gathered %+v", len(p.window), p.bytes, c.abandoned, c.gathering)
+	}
+}
