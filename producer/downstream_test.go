@@ -178,6 +178,55 @@ func TestDownstreamsKeepTheOrderOfAKey(t *testing.T) {
 	})
 }
 
+// batchTaker is a sender that takes batches.
+type batchTaker struct {
+	fakeSender
+	batches []string
+}
+
+func (s *batchTaker) SendBatch(ctx context.Context, topic string, msgs []*message.Message, done func(transport.Result)) {
+	s.mu.Lock()
+	s.batches = append(s.batches, fmt.Sprint(topic, " ", len(msgs)))
+	s.sent = append(s.sent, msgs[1:]...)
+	s.mu.Unlock()
+	s.Send(ctx, topic, msgs[0], done)
+}
+
+func (s *batchTaker) BatchLimit() (messages, bytes int) { return 10, 1000 }
+
+// TestDownstreamTakesBatches if its publisher does, up to its window, and others go on without.
+func TestDownstreamTakesBatches(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := realStore()
+		for range 12 {
+			f.add("a", "key a")
+			f.add("b", "key b")
+		}
+		a, b := &batchTaker{}, newTaken()
+		r := relayOn(t, f, &f.local, b, RelayConfig{
+			Downstreams: []Downstream{{Name: "a", Publisher: a, Topics: []string{"a"}, Window: 4, Prefix: "shop."}},
+		})
+		report, err := r.RunOnce(t.Context())
+		if err != nil || report.Delivered != 24 {
+			t.Errorf("%+v, %v", report, err)
+		}
+		if want := []string{"shop.a 4", "shop.a 4", "shop.a 4"}; !slices.Equal(a.batches, want) || len(a.messages()) != 12 {
+			t.Errorf("%d messages, in batches %q", len(a.messages()), a.batches)
+		}
+		b.want(t, slices.Repeat([]string{"b"}, 12)...)
+
+		// What is not asked for is refused, rather than lost.
+		board := &switchboard{}
+		board.add(Downstream{Name: "b"}, b)
+		results := make(chan transport.Result, 1)
+		board.outlets[0].send(&outgoing{ctx: t.Context(), msgs: make([]*message.Message, 2), done: func(r transport.Result) { results <- r }})
+		if r := <-results; r.Outcome != transport.Invalid {
+			t.Errorf("a batch for who takes none is %v", r.Outcome)
+		}
+	})
+}
+
 func TestAnyPublisherMayBeADownstream(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

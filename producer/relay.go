@@ -17,8 +17,9 @@ import (
 // one outbox: they share its shards fairly, and take over from those that die.
 //
 // If the publisher is a [transport.Sender], as both transports of this library
-// are, many messages are in flight at once and each has its own outcome. Any
-// other publisher is given batches of one topic; see RelayConfig.Publishers. An error of its
+// are, many messages are in flight at once and each has its own outcome. If it is a
+// [transport.BatchSender] that is set up for batches, the events of a key that wait travel together; else one
+// at a time. Any other publisher is given batches of one topic; see RelayConfig.Publishers. An error of its
 // Publish may have a method Outcome() transport.Outcome to say what it means;
 // otherwise it counts as a refusal.
 //

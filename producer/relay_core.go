@@ -25,10 +25,11 @@ import (
 // marks, and one per shard that changes parked events; they overlap with each
 // other and with sends.
 type relayCore struct {
-	cfg     RelayConfig
-	routeOf func(topic string) string
-	rand    *rand.Rand
-	once    bool // stop when nothing is due
+	cfg        RelayConfig
+	routeOf    func(topic string) string
+	batchLimit batchLimit
+	rand       *rand.Rand
+	once       bool // stop when nothing is due
 
 	now    time.Duration // of this step
 	wakeAt time.Duration
@@ -120,15 +121,16 @@ const never = time.Duration(math.MaxInt64)
 
 func newRelayCore(cfg RelayConfig, routeOf func(string) string, rnd *rand.Rand, once bool) *relayCore {
 	c := &relayCore{
-		cfg:     cfg,
-		routeOf: routeOf,
-		rand:    rnd,
-		once:    once,
-		limits:  defaultLimits,
-		topics:  make(map[string]*route),
-		routes:  make(map[string]*route),
-		success: -1,
-		health:  coreHealth{callErrAt: -1, read: -1, renewed: -1, marked: -1, failedOver: -1},
+		cfg:        cfg,
+		routeOf:    routeOf,
+		batchLimit: func(string) (int, int) { return 0, 0 },
+		rand:       rnd,
+		once:       once,
+		limits:     defaultLimits,
+		topics:     make(map[string]*route),
+		routes:     make(map[string]*route),
+		success:    -1,
+		health:     coreHealth{callErrAt: -1, read: -1, renewed: -1, marked: -1, failedOver: -1},
 	}
 	c.due.at, c.deferred.at = never, never
 	return c

@@ -383,7 +383,7 @@ func (c *relayCore) block(l *keyLine) {
 	l.blocked = true
 	for e := l.first; e != nil; {
 		next := e.next
-		if e.state != entrySending && e.state != entryParking {
+		if !e.state.underway() {
 			c.follow(e)
 		}
 		e = next

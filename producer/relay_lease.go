@@ -357,7 +357,7 @@ func (c *relayCore) drop(sh *shardState) {
 // calls that are under way may still refer to it.
 func (c *relayCore) abandonEntry(e *entry) {
 	e.unqueue()
-	if e.state != entrySending {
+	if e.state != entrySending && e.state != entryRiding {
 		c.uncount(e)
 	}
 }

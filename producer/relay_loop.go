@@ -39,13 +39,15 @@ type relayLoop struct {
 
 func newRelayLoop(store RelayStore, sender transport.Sender, cfg RelayConfig, wakes *subscription, once bool) *relayLoop {
 	rnd := rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64()))
-	return &relayLoop{
+	l := &relayLoop{
 		store: store, sender: sender, cfg: cfg, once: once, wakes: wakes,
 		origin: time.Now(),
 		box:    mailbox{signal: make(chan struct{}, 1)},
 		sendq:  make(chan *entry, cfg.Window),
 		core:   newRelayCore(cfg, sender.Route, rnd, once),
 	}
+	l.core.batchLimit = batchLimitOf(sender)
+	return l
 }
 
 func (l *relayLoop) now() time.Duration { return time.Since(l.origin) }

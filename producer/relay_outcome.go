@@ -34,7 +34,9 @@ func (c *relayCore) pump() {
 			if e := r.ready.pop(); e.solo {
 				c.isolate(e)
 			} else if c.send(e) {
-				room--
+				riders := c.board(e, room-1)
+				room -= 1 + riders
+				n += riders
 			}
 		}
 		if r.stalled() || r.ready.n == 0 {
@@ -170,10 +172,12 @@ func (c *relayCore) outcome(now time.Duration, res sendResult) {
 	if alone {
 		c.alone = nil
 	}
-	sh := e.shard
-	c.inflight--
-	sh.inflight--
-	e.route.inflight--
+	sh, riders := e.shard, e.riders
+	e.riders = nil
+	n := 1 + len(riders)
+	c.inflight -= n
+	sh.inflight -= n
+	e.route.inflight -= n
 	e.route.heard = c.now
 	e.state, e.probing = entryWaiting, false
 	if e.line != nil {
@@ -188,39 +192,57 @@ func (c *relayCore) outcome(now time.Duration, res sendResult) {
 			c.routeWorks(e.route)
 		}
 		c.uncount(e)
-		return // it may be in a call still, and is not used again
+		for _, rider := range riders {
+			c.uncount(rider)
+		}
+		return // they may be in a call still, and are not used again
 	}
+	if res.Outcome == transport.Confirmed && !res.unsent {
+		c.confirmed(e, riders)
+		return
+	}
+	c.alight(riders)
 	switch {
 	case res.unsent:
 		c.requeue(e)
-	case res.Outcome == transport.Confirmed:
-		c.confirmed(e)
+	case len(riders) > 0 && c.unbatch(e, riders):
 	default:
 		c.failed(e, alone)
 	}
 }
 
-// confirmed books a success. The mark may wait; the key's next event need not.
-func (c *relayCore) confirmed(e *entry) {
-	r, sh, l := e.route, e.shard, e.line
-	c.uncount(e)
-	e.state = entryConfirmed
+// confirmed books the success of e, and of what was in a batch with it. The mark may wait; the key's next event need not.
+func (c *relayCore) confirmed(e *entry, riders []*entry) {
+	r, l := e.route, e.line
 	if e.parked {
+		c.uncount(e)
+		e.state = entryConfirmed
 		c.parkedConfirmed(e)
 		c.routeWorks(r)
 		return
 	}
-	sh.marking++
-	if l != nil {
-		l.remove(e)
-		l.marking++
+	c.toMark(e)
+	for _, rider := range riders {
+		rider.outcome = e.outcome
+		c.toMark(rider)
 	}
-	c.marking.add(c.now, e)
 	c.routeWorks(r)
 	if l != nil {
 		c.refill(l)
 		c.promote(l)
 	}
+}
+
+// toMark has the queue row of e removed.
+func (c *relayCore) toMark(e *entry) {
+	c.uncount(e)
+	e.state = entryConfirmed
+	e.shard.marking++
+	if e.line != nil {
+		e.line.remove(e)
+		e.line.marking++
+	}
+	c.marking.add(c.now, e)
 }
 
 // failed books any other outcome.

@@ -47,6 +47,7 @@ type rigSend struct {
 	entry       *entry
 	gen         uint32
 	seq         int64
+	riders      []int64
 	topic, key  string
 	redelivered bool
 	inflight    int // messages of that relay at the broker, this one included
@@ -96,6 +97,10 @@ func (rel *rigRelay) step() bool {
 		out[i] = rigSend{
 			at: r.now, relay: rel, entry: e, gen: e.gen, seq: e.Seq, topic: e.Topic, key: e.Key,
 			redelivered: e.redelivered, inflight: c.inflight,
+		}
+		for _, rider := range e.riders {
+			out[i].riders = append(out[i].riders, rider.Seq)
+			out[i].redelivered = out[i].redelivered && rider.redelivered
 		}
 	}
 	for _, s := range out {

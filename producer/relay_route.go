@@ -27,12 +27,13 @@ import (
 // A route is unavailable when the transport could not tell what became of a
 // message and nothing else came through meanwhile. It is probed with a backoff, and counts nothing.
 type route struct {
-	name     string
-	ready    entryQueue
-	refused  entryQueue
-	inflight int
-	events   int  // in memory, not confirmed
-	ringed   bool // in the core's ring
+	name              string
+	batch, batchBytes int // how many events of a key are sent as one, and with how large payloads
+	ready             entryQueue
+	refused           entryQueue
+	inflight          int
+	events            int  // in memory, not confirmed
+	ringed            bool // in the core's ring
 
 	failing bool                        // something was refused and nothing has succeeded since
 	fails   int                         // refusals since the last success
@@ -110,6 +111,7 @@ func (c *relayCore) routeFor(topic string) *route {
 	r = c.routes[name]
 	if r == nil {
 		r = &route{name: name, success: -1, failed: -1, share: 1}
+		r.batch, r.batchBytes = c.batchLimit(topic)
 		c.routes[name] = r
 	}
 	if len(c.topics) >= 4*maxRoutes {

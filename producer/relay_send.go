@@ -4,6 +4,8 @@ import (
 	"context"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill/message"
+
 	"github.com/boxpair/boxpair/internal/fault"
 	"github.com/boxpair/boxpair/transport"
 )
@@ -31,23 +33,38 @@ func (l *relayLoop) send(ctx context.Context, e *entry) {
 		l.box.outcome(sendResult{entry: e, gen: gen, unsent: true})
 		return
 	}
-	msg := e.Message()
-	if e.redelivered {
-		msg.SetContext(transport.WithRedelivered(ctx))
-	} else {
-		msg.SetContext(ctx)
-	}
+	msg := e.messageTo(ctx)
 	if err := fault.Hit(ctx, fault.R3); err != nil {
 		l.box.outcome(sendResult{entry: e, gen: gen, Result: transport.Result{Outcome: transport.Unavailable, Err: err}})
 		return
 	}
-	l.sender.Send(ctx, e.Topic, msg, func(res transport.Result) {
+	done := func(res transport.Result) {
 		if err := fault.Hit(ctx, fault.R5); err != nil {
 			res = transport.Result{Outcome: transport.Unavailable, Err: err}
 		}
 		l.box.outcome(sendResult{entry: e, gen: gen, Result: res})
-	})
+	}
+	if batches, ok := l.sender.(transport.BatchSender); ok && len(e.riders) > 0 {
+		msgs := make([]*message.Message, 1, 1+len(e.riders))
+		msgs[0] = msg
+		for _, rider := range e.riders {
+			msgs = append(msgs, rider.messageTo(ctx))
+		}
+		batches.SendBatch(ctx, e.Topic, msgs, done)
+	} else {
+		l.sender.Send(ctx, e.Topic, msg, done)
+	}
 	_ = fault.Hit(ctx, fault.R4)
+}
+
+// messageTo returns e's message for one send.
+func (e *entry) messageTo(ctx context.Context) *message.Message {
+	msg := e.Message()
+	if e.redelivered {
+		ctx = transport.WithRedelivered(ctx)
+	}
+	msg.SetContext(ctx)
+	return msg
 }
 
 // sendDeadlines hands out contexts that end after a timeout. One serves the sends of

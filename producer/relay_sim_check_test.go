@@ -49,6 +49,24 @@ func (s *simulation) fail(format string, args ...any) {
 	s.broken = append(s.broken, fmt.Sprintf(format, args...))
 }
 
+// arrive has the broker take a message, and what is in a batch with it.
+func (s *simulation) arrive(m rigSend) {
+	s.arriveOne(m.seq)
+	for _, seq := range m.riders {
+		s.arriveOne(seq)
+	}
+}
+
+func (s *simulation) arriveOne(seq int64) {
+	if _, ok := s.store.deferred[seq]; ok {
+		s.fail("%d arrived and can still be cancelled", seq)
+	}
+	if s.cancelled[seq] {
+		s.fail("%d arrived and was cancelled", seq)
+	}
+	s.arrivals = append(s.arrivals, seq)
+}
+
 // check looks at what the broker saw.
 func (s *simulation) check() {
 	arrived := make(map[int64]bool)

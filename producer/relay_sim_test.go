@@ -33,6 +33,7 @@ type simulation struct {
 	calm   bool // the faults are over
 	wild   simFaults
 	crash  int // one step in so many
+	batch  int // how many events of a key the broker takes as one
 
 	locked    map[string]*fakeTx // keys that an open transaction writes to
 	open      []*fakeTx
@@ -88,6 +89,7 @@ func newSimulation(t testing.TB, seed uint64) *simulation {
 		sweep:      time.Duration(pick(2, 300)) * time.Second,
 		writesLong: time.Duration(pick(0, 30, 1000)) * time.Millisecond, readsLong: pick(1, 5, 1000),
 	}
+	s.batch = pick(0, 2, 3, 10)
 	s.store.fail = func(string) error { return nil }
 	return s
 }
@@ -106,6 +108,7 @@ func (s *simulation) startRelay() {
 	rel := &simRelay{sim: s}
 	rel.core = newRelayCore(cfg, route, rand.New(rand.NewPCG(s.rnd.Uint64(), 7)), false)
 	rel.core.limits = s.limits
+	rel.core.batchLimit = func(string) (int, int) { return s.batch, 1 << 20 }
 	s.relays = append(s.relays, rel)
 	s.counts.Relays++
 }
@@ -171,13 +174,18 @@ func (s *simulation) deliver(rel *simRelay, m rigSend) {
 	res := sendResult{entry: m.entry, gen: m.gen}
 	route, _, _ := strings.Cut(m.topic, "/")
 	bad, isBad := s.bad[m.seq]
+	for _, seq := range m.riders { // of two bad ones, the first is met first
+		if !isBad {
+			bad, isBad = s.bad[seq]
+		}
+	}
 	switch {
 	case rel.suspect:
 		res.Outcome = transport.Suspect
 	case s.down && !s.calm:
 		res.Outcome = transport.Unavailable
 		if s.chance(4) {
-			s.arrive(m.seq)
+			s.arrive(m)
 		}
 	case isBad && bad == transport.Suspect:
 		// Whatever is unanswered on the channel is suspect with it.
@@ -188,7 +196,7 @@ func (s *simulation) deliver(rel *simRelay, m rigSend) {
 	case !s.calm && s.refusing[route]:
 		res.Outcome = transport.Refused
 	default:
-		s.arrive(m.seq)
+		s.arrive(m)
 		res.Outcome = transport.Confirmed
 		if s.wild.unavailable && !s.calm && s.chance(20) {
 			res.Outcome = transport.Unavailable
@@ -208,20 +216,14 @@ func (s *simulation) deliver(rel *simRelay, m rigSend) {
 		} else {
 			s.counts.Refusals++
 		}
-		s.refusals[m.seq]++
+		if len(m.riders) > 0 { // nobody knows whose fault it is
+			s.counts.Batches++
+		} else {
+			s.refusals[m.seq]++
+		}
 		res.Err = errors.New("no")
 	}
 	rel.sent = append(rel.sent, res)
-}
-
-func (s *simulation) arrive(seq int64) {
-	if _, ok := s.store.deferred[seq]; ok {
-		s.fail("%d arrived and can still be cancelled", seq)
-	}
-	if s.cancelled[seq] {
-		s.fail("%d arrived and was cancelled", seq)
-	}
-	s.arrivals = append(s.arrivals, seq)
 }
 
 // execute runs a statement, or lets it fail before or after its work.
@@ -272,7 +274,7 @@ func (rel *simRelay) step() bool {
 			fmt.Println(s.now, rel.core.cfg.Name, "call", cl.op, cl.ranges, cl.seqs, len(cl.entries))
 		}
 		for _, e := range sends {
-			fmt.Println(s.now, rel.core.cfg.Name, "send", e.Seq, e.Key, e.Topic, e.parked)
+			fmt.Println(s.now, rel.core.cfg.Name, "send", e.Seq, e.Key, e.Topic, e.parked, len(e.riders))
 		}
 		for _, n := range notes {
 			fmt.Println(s.now, rel.core.cfg.Name, "note", n.msg, n.attrs)
@@ -280,7 +282,11 @@ func (rel *simRelay) step() bool {
 	}
 	rel.calls = append(rel.calls, calls...)
 	for _, e := range sends {
-		rel.sends = append(rel.sends, rigSend{entry: e, gen: e.gen, seq: e.Seq, topic: e.Topic, key: e.Key})
+		m := rigSend{entry: e, gen: e.gen, seq: e.Seq, topic: e.Topic, key: e.Key}
+		for _, rider := range e.riders {
+			m.riders = append(m.riders, rider.Seq)
+		}
+		rel.sends = append(rel.sends, m)
 	}
 	return n+len(calls)+len(sends) > 0
 }

@@ -129,6 +129,7 @@ type simCounts struct {
 	Outages     int `json:"outages"`    // messages whose outcome got lost
 	Refusals    int `json:"refusals"`   // messages
 	Channels    int `json:"channels"`   // messages on a channel that broke
+	Batches     int `json:"batches"`    // that were not taken
 	Operations  int `json:"operations"` // that changed something
 	LateCommits int `json:"late_commits"`
 	Deferrals   int `json:"deferrals"`
@@ -143,6 +144,7 @@ func (a *simCounts) add(b simCounts) {
 	a.Stops += b.Stops
 	a.Shutdowns += b.Shutdowns
 	a.Statements += b.Statements
+	a.Batches += b.Batches
 	a.Outages += b.Outages
 	a.Refusals += b.Refusals
 	a.Channels += b.Channels

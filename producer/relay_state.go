@@ -17,10 +17,16 @@ const (
 	entryRefused                     // was refused, not counted yet, in its route's queue of such
 	entrySuspect                     // in quarantine
 	entrySending                     // in flight
+	entryRiding                      // in flight, in a batch behind an earlier event of its key
 	entryConfirmed                   // is to be marked, or reported as sent
 	entryParking                     // has failed, which is to be recorded
 	entryFollowing                   // is to be moved behind the parked head of its key
 )
+
+// underway tells whether no other event of the key may go before it any more.
+func (s entryState) underway() bool {
+	return s == entrySending || s == entryRiding || s == entryParking
+}
 
 // entry is an event in memory.
 type entry struct {
@@ -33,6 +39,7 @@ type entry struct {
 	parked      bool // it stands among the parked events, not in the queue
 	redelivered bool // a consumer may have started it
 	solo        bool // it may break the channel, and is sent with nothing else in flight
+	single      bool // it may make a batch invalid, and is sent in none
 	probing     bool // it is in quarantine to probe its route
 	counted     bool // buffered counts it
 	rewritten   bool // its queue row was written again meanwhile, with another round
@@ -43,6 +50,7 @@ type entry struct {
 	gen    uint32
 	probes int // on its route since that was paused
 	sentAt time.Duration
+	riders []*entry // what is in flight in one batch with it, behind it
 
 	// The last failure, and what is to be recorded about it.
 	outcome transport.Outcome
@@ -149,7 +157,7 @@ func (l *keyLine) insert(e *entry) {
 	if l.last != nil && l.last.Seq < e.Seq {
 		at = &l.last.next
 	} else {
-		for *at != nil && ((*at).Seq < e.Seq || (*at).state == entrySending || (*at).state == entryParking) {
+		for *at != nil && ((*at).Seq < e.Seq || (*at).state.underway()) {
 			at = &(*at).next
 		}
 	}

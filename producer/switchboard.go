@@ -44,7 +44,7 @@ type outlet struct {
 type outgoing struct {
 	ctx   context.Context //nolint:containedctx // it is the send's
 	topic string
-	msg   *message.Message
+	msgs  []*message.Message
 	done  func(transport.Result)
 }
 
@@ -71,12 +71,30 @@ func (s *switchboard) outlet(topic string) *outlet {
 
 // Send implements [transport.Sender]. It does not block.
 func (s *switchboard) Send(ctx context.Context, topic string, msg *message.Message, done func(transport.Result)) {
+	s.SendBatch(ctx, topic, []*message.Message{msg}, done)
+}
+
+// SendBatch implements [transport.BatchSender]. It does not block.
+func (s *switchboard) SendBatch(ctx context.Context, topic string, msgs []*message.Message, done func(transport.Result)) {
 	o := s.outlet(topic)
 	if o == nil {
 		done(transport.Result{Outcome: transport.Unavailable, Err: fmt.Errorf("%w %q", ErrNoDownstream, topic)})
 		return
 	}
-	o.put(&outgoing{ctx: ctx, topic: o.down.topic(topic), msg: msg, done: done})
+	o.put(&outgoing{ctx: ctx, topic: o.down.topic(topic), msgs: msgs, done: done})
+}
+
+// BatchLimit implements [transport.BatchSender], for whoever has no topic: that depends on where it is sent.
+func (s *switchboard) BatchLimit() (messages, bytes int) { return 0, 0 }
+
+// batchLimit is that of who takes topic.
+func (s *switchboard) batchLimit(topic string) (messages, bytes int) {
+	o := s.outlet(topic)
+	if o == nil {
+		return 0, 0
+	}
+	messages, bytes = batchLimitOf(o.sender)(o.down.topic(topic))
+	return min(messages, o.down.Window), bytes
 }
 
 // Route implements [transport.Sender].
@@ -158,30 +176,44 @@ func (o *outlet) serve(ctx context.Context) {
 		case <-o.signal:
 		}
 		for out := o.next(); out != nil; out = o.next() {
-			o.sender.Send(out.ctx, out.topic, out.msg, func(res transport.Result) { //nolint:contextcheck // the send brings its own
-				o.answered()
-				out.done(res)
-			})
+			o.send(out)
 		}
+	}
+}
+
+// send sends what next has returned.
+func (o *outlet) send(out *outgoing) {
+	done := func(res transport.Result) {
+		o.answered(len(out.msgs))
+		out.done(res)
+	}
+	batches, ok := o.sender.(transport.BatchSender)
+	switch {
+	case len(out.msgs) == 1:
+		o.sender.Send(out.ctx, out.topic, out.msgs[0], done)
+	case ok:
+		batches.SendBatch(out.ctx, out.topic, out.msgs, done)
+	default:
+		done(transport.Result{Outcome: transport.Invalid, Err: fmt.Errorf("downstream %s takes no batches", o.down.Name)})
 	}
 }
 
 func (o *outlet) next() *outgoing {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if len(o.queue) == 0 || o.inFlight >= o.down.Window {
+	if len(o.queue) == 0 || o.inFlight+len(o.queue[0].msgs) > o.down.Window {
 		return nil
 	}
 	out := o.queue[0]
 	o.queue[0] = nil
 	o.queue = o.queue[1:]
-	o.inFlight++
+	o.inFlight += len(out.msgs)
 	return out
 }
 
-func (o *outlet) answered() {
+func (o *outlet) answered(n int) {
 	o.mu.Lock()
-	o.inFlight--
+	o.inFlight -= n
 	o.heard = time.Now()
 	o.mu.Unlock()
 	o.wake()
