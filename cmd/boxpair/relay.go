@@ -38,6 +38,7 @@ type relaying struct {
 	partitions        int
 	cloudEvents       bool
 	envelope          bool
+	batchSize         int
 	config            producer.RelayConfig
 	asJSON            bool
 }
@@ -59,6 +60,7 @@ func newRelaying(s *settings) *relaying {
 	s.count(&r.partitions, "partitions", "over how many queues each consumer of a topic has it spread, as PublisherConfig.Partitions; at most 64.\n"+
 		"Defaults to none: topics are not partitioned.")
 	s.on(&r.envelope, "envelope", "send the metadata in the body instead of in headers, as PublisherConfig.Envelope: for consumers of this library only.")
+	s.count(&r.batchSize, "batch-size", "how many events may be published as one AMQP message, as PublisherConfig.BatchSize. Needs -envelope. Defaults to 1.")
 	s.on(&r.cloudEvents, "cloud-events", "add the attributes of CloudEvents 1.0 to every message, as PublisherConfig.CloudEvents.")
 	s.text(&r.listen, "listen", "ADDRESS", "where /healthz and /readyz are served, as 127.0.0.1:8080. Defaults to none.")
 	s.text(&c.Name, "name", "NAME", "the relay's name among those of the outbox. Defaults to one that is new at every start.")
@@ -121,6 +123,9 @@ func (r *relaying) check() error {
 	if r.partitions > idgen.Shards {
 		errs = append(errs, fmt.Errorf("-partitions (or %s): %d is more than %d", envOf("partitions"), r.partitions, idgen.Shards))
 	}
+	if r.batchSize > 1 && !r.envelope {
+		errs = append(errs, fmt.Errorf("-batch-size (or %s): a batch is made of envelopes, and -envelope is not set", envOf("batch-size")))
+	}
 	return errors.Join(errs...)
 }
 
@@ -146,7 +151,7 @@ func (r *relaying) publisher(log *slog.Logger) (*amqp.Publisher, error) {
 		config = amqp.DurableQueue(r.broker)
 	}
 	return amqp.NewPublisher(amqp.PublisherConfig{
-		AMQP: config, Topology: r.topology, Partitions: r.partitions, CloudEvents: r.cloudEvents, Envelope: r.envelope,
+		AMQP: config, Topology: r.topology, Partitions: r.partitions, CloudEvents: r.cloudEvents, Envelope: r.envelope, BatchSize: r.batchSize,
 		ConfirmTimeout: r.config.SendTimeout, Logger: log,
 	})
 }

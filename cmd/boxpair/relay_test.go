@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net/http"
 	"os"
 	"os/exec"
@@ -289,6 +290,7 @@ func TestWrongSettingsOfTheRelayAreNamed(t *testing.T) {
 		{nil, append(good, "-exchanges", "exchange:"), "-exchanges: want topic, queue or exchange:NAME"},
 		{nil, append(good, "-declare", "some"), "-declare: want all, check or none"},
 		{nil, append(good, "-partitions", "65"), "-partitions (or BOXPAIR_PARTITIONS): 65 is more than 64"},
+		{nil, append(good, "-batch-size", "2"), "-batch-size (or BOXPAIR_BATCH_SIZE): a batch is made of envelopes, and -envelope is not set"},
 		{nil, append(good, "-window", "0"), "-window: want a number above zero"},
 		{nil, append(good, "-lease", "1ms"), "LeaseTTL: 1ms is shorter than 100ms"},
 		{nil, append(good, "-listen", "127.0.0.1:99999"), "-listen: "},
@@ -417,5 +419,19 @@ func TestEverySettingIsDocumented(t *testing.T) {
 		ok(t, os.WriteFile(path, []byte(before+begin+b.String()), 0o600))
 	default:
 		t.Errorf("%s does not say what the settings are: run this test with BOXPAIR_WRITE_DOCS=1", path)
+	}
+}
+
+func TestBatchesAreSentOnRequest(t *testing.T) {
+	t.Parallel()
+	for args, want := range map[string]int{"": 1, "-envelope": 1, "-envelope -batch-size 8": 8} {
+		s := newSettings(&process{stderr: io.Discard, getenv: func(string) string { return "" }})
+		r := settingsOfRelay(t, s, append([]string{relay.name, "-amqp", "amqp://127.0.0.1:1/"}, strings.Fields(args)...))
+		p, err := r.publisher(slog.New(slog.DiscardHandler))
+		ok(t, err)
+		if messages, _ := p.BatchLimit(); messages != want {
+			t.Errorf("%q: batches of %d", args, messages)
+		}
+		ok(t, p.Close())
 	}
 }
