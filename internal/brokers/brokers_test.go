@@ -23,7 +23,8 @@ func publishers() []publisher {
 	return []publisher{
 		{"`transport/memory`", nil, func(*testing.T) *transporttest.Target { return newInProcess().target() }},
 		{"`transport/amqp`", nil, func(t *testing.T) *transporttest.Target { return newRabbit(t).ours() }},
-		{"`transport/amqp`, `Envelope`", nil, func(t *testing.T) *transporttest.Target { return newRabbit(t).enveloped() }},
+		{"`transport/amqp`, `Envelope`", nil, func(t *testing.T) *transporttest.Target { return newRabbit(t).enveloped(1) }},
+		{"`transport/amqp`, `BatchSize`", nil, func(t *testing.T) *transporttest.Target { return newRabbit(t).enveloped(8) }},
 		{
 			"watermill-amqp v2", []string{"unroutable", "removed topic"},
 			func(t *testing.T) *transporttest.Target { return newRabbit(t).stock() },

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"net/url"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -140,15 +141,18 @@ func (r *rabbit) read(_ context.Context, topic string) ([]*message.Message, erro
 		case !found:
 			return append([]*message.Message(nil), r.stored[topic]...), nil
 		}
-		r.stored[topic] = append(r.stored[topic], received(&d))
+		r.stored[topic] = append(r.stored[topic], received(&d)...)
 	}
 }
 
-// received returns the message that was delivered. Headers that are no text are the broker's own,
+// received returns the messages that were delivered at once. Headers that are no text are the broker's own,
 // which watermill-amqp's marshaler would refuse.
-func received(d *amqp091.Delivery) *message.Message {
-	if d.ContentEncoding == "boxpair" {
-		return unwrapped(d)
+func received(d *amqp091.Delivery) []*message.Message {
+	switch d.ContentEncoding {
+	case "boxpair":
+		return []*message.Message{unwrapped(d.MessageId, d.Body)}
+	case "boxpair-batch":
+		return unbatched(d.Body)
 	}
 	msg := message.NewMessage("", d.Body)
 	for name, value := range d.Headers {
@@ -157,17 +161,34 @@ func received(d *amqp091.Delivery) *message.Message {
 		}
 	}
 	msg.UUID = msg.Metadata[wamqp.DefaultMessageUUIDHeaderKey]
-	return msg
+	return []*message.Message{msg}
+}
+
+// unbatched reads a batch by what its documentation says.
+func unbatched(body []byte) (list []*message.Message) {
+	_, rest, _ := bytes.Cut(body, []byte{'\n'})
+	for len(rest) > 0 {
+		line, after, _ := bytes.Cut(rest, []byte{'\n'})
+		id, length, _ := strings.Cut(string(line), " ")
+		id, idErr := url.QueryUnescape(id)
+		n, err := strconv.Atoi(length)
+		if err := errors.Join(idErr, err); err != nil {
+			panic(err)
+		}
+		list = append(list, unwrapped(id, after[:n]))
+		rest = after[n:]
+	}
+	return list
 }
 
 // unwrapped reads an envelope by what its documentation says.
-func unwrapped(d *amqp091.Delivery) *message.Message {
-	line, payload, _ := bytes.Cut(d.Body, []byte{'\n'})
+func unwrapped(id string, body []byte) *message.Message {
+	line, payload, _ := bytes.Cut(body, []byte{'\n'})
 	values, err := url.ParseQuery(string(line))
 	if err != nil {
 		panic(err)
 	}
-	msg := message.NewMessage(d.MessageId, payload)
+	msg := message.NewMessage(id, payload)
 	for name := range values {
 		full, foreign := strings.CutPrefix(name, "_")
 		if !foreign {
@@ -196,11 +217,11 @@ func (r *rabbit) ours() *transporttest.Target {
 }
 
 // enveloped is transport/amqp with envelopes, for which there is no bad message: the broker does not see what is in them.
-func (r *rabbit) enveloped() *transporttest.Target {
+func (r *rabbit) enveloped(batchSize int) *transporttest.Target {
 	t := r.target(opener(func(address string) (*amqp.Publisher, error) {
 		config := r.config(address)
 		config.Marshaler = nil
-		return amqp.NewPublisher(amqp.PublisherConfig{AMQP: config, Envelope: true, ConfirmTimeout: 10 * time.Second})
+		return amqp.NewPublisher(amqp.PublisherConfig{AMQP: config, Envelope: true, BatchSize: batchSize, ConfirmTimeout: 10 * time.Second})
 	}))
 	t.Bad = nil
 	return t

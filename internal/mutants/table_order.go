@@ -30,7 +30,7 @@ var ordering = []Mutant{
 		Name: "followers-stay", Guarantee: "G4",
 		Broken: "The later events of a parked one stay in the queue, and are sent before it.",
 		File:   "producer/relay_lane.go",
-		Old:    `		if e.state != entrySending && e.state != entryParking {`,
+		Old:    `		if !e.state.underway() {`,
 		New:    `		if e.state == entryConfirmed {`,
 		Test:   Test{"producer", "TestAFailedKeyIsSentFromItsParkedEventsInOrder"},
 	},

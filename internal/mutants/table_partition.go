@@ -6,8 +6,8 @@ var partitioning = []Mutant{
 		Name: "partition-by-turns", Guarantee: "G4",
 		Broken: "Messages go to the partitions by turns, whatever their keys.",
 		File:   "transport/amqp/publisher.go",
-		Old:    `shardKey(out.key, shardOf(msg, p.config.Key(msg)))`,
-		New:    `shardKey(out.key, int(p.seq.Load()%maxPartitions))`,
+		Old:    `shardKey(key, shardOf(msg, p.config.Key(msg)))`,
+		New:    `shardKey(key, int(p.seq.Load()%maxPartitions))`,
 		Test:   Test{"transport/amqp", "TestPartitionIsTheShardOfTheKey"},
 	},
 	{

@@ -186,17 +186,17 @@ var relaying = []Mutant{
 		Name: "mark-before-confirm", Guarantee: "G2",
 		Broken: "An event counts as delivered when it was handed to the transport.",
 		File:   "producer/relay_send.go",
-		Old:    `	l.sender.Send(ctx, e.Topic, msg, func(res transport.Result) {`,
-		New: `	l.box.outcome(sendResult{entry: e, gen: gen, Result: transport.Result{Outcome: transport.Confirmed}})
-	l.sender.Send(ctx, e.Topic, msg, func(res transport.Result) {`,
+		Old:    `		l.sender.Send(ctx, e.Topic, msg, done)`,
+		New: `		l.box.outcome(sendResult{entry: e, gen: gen, Result: transport.Result{Outcome: transport.Confirmed}})
+		l.sender.Send(ctx, e.Topic, msg, done)`,
 		Test: Test{"producer", "TestASendThatIsNotAnsweredIsRepeatedAfterItsTimeout"},
 	},
 	{
 		Name: "mark-without-confirm", Guarantee: "G2",
 		Broken: "An event whose outcome is unknown, or that was refused, counts as delivered.",
 		File:   "producer/relay_outcome.go",
-		Old:    `	case res.Outcome == transport.Confirmed:`,
-		New:    `	case res.Outcome != transport.Invalid:`,
+		Old:    `	if res.Outcome == transport.Confirmed && !res.unsent {` + "\n" + `		c.confirmed(e, riders)`,
+		New:    `	if res.Outcome != transport.Invalid && !res.unsent {` + "\n" + `		c.confirmed(e, riders)`,
 		Test:   Test{"producer", "TestAnUnreachableTransportCountsNothingAndKeepsTheOrder"},
 	},
 	{

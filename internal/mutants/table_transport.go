@@ -6,8 +6,8 @@ var publishing = []Mutant{
 		Name: "returns-ignored", Guarantee: "G2",
 		Broken: "A message that the broker returned as unroutable counts as confirmed.",
 		File:   "transport/amqp/confirms.go",
-		Old:    `	case s.confirm.Acked() && s.returned == nil:`,
-		New:    `	case s.confirm.Acked():`,
+		Old:    `	case s.in.confirm.Acked() && s.in.returned == nil:`,
+		New:    `	case s.in.confirm.Acked():`,
 		Test:   Test{"transport/amqp", "TestUnroutableIsNeverConfirmed"},
 	},
 	{
@@ -30,8 +30,8 @@ var publishing = []Mutant{
 		Name: "returns-of-another-publish", Guarantee: "G2",
 		Broken: "A return is booked on whichever message is the oldest.",
 		File:   "transport/amqp/confirms.go",
-		Old:    `				if s.seq == seq {`,
-		New:    `				if s.seq != "" {`,
+		Old:    `				if s.in.seq == seq {`,
+		New:    `				if seq != "" {`,
 		Test:   Test{"transport/amqp", "TestReturnBelongsToItsPublish"},
 	},
 	{
@@ -62,7 +62,7 @@ var publishing = []Mutant{
 		Name: "envelope-returned-to-nobody", Guarantee: "G2",
 		Broken: "A message in an envelope that no queue took is not known when it comes back, and counts as confirmed.",
 		File:   "transport/amqp/envelope.go",
-		Old:    `	if !ok || r.ContentEncoding != envelopeEncoding {`,
+		Old:    `	if !ok || r.ContentEncoding != envelopeEncoding && r.ContentEncoding != batchEncoding {`,
 		New:    `	if ok || r.ContentEncoding != "" {`,
 		Test:   Test{"transport/amqp", "TestReturnIsMatchedWhateverTheHookLeavesOfTheMessage"},
 	},
@@ -88,9 +88,10 @@ var publishing = []Mutant{
 		Name: "envelope-half-open", Guarantee: "G6",
 		Broken: "A message whose envelope cannot be opened is handled as one without key, digest and stamp.",
 		File:   "transport/amqp/codec.go",
-		Old:    `		meta[transport.MetaEnvelope] = unreadable`,
-		New:    ``,
-		Test:   Test{"transport/amqp", "TestEnvelopeThatCannotBeOpenedIsRefusedWhole"},
+		Old: `		meta[transport.MetaEnvelope] = unreadable
+		return body`,
+		New:  `		return body`,
+		Test: Test{"transport/amqp", "TestEnvelopeThatCannotBeOpenedIsRefusedWhole"},
 	},
 	{
 		Name: "envelope-taken-for-readable", Guarantee: "G6",
@@ -121,7 +122,7 @@ var publishing = []Mutant{
 		Name: "cut-connection-confirms", Guarantee: "G2",
 		Broken: "What was not confirmed when the connection broke counts as confirmed.",
 		File:   "transport/amqp/confirms.go",
-		Old:    `	case s.confirm.Acked() && s.returned == nil:`,
+		Old:    `	case s.in.confirm.Acked() && s.in.returned == nil:`,
 		New:    `	case (s.confirm.Acked() || lost > 0) && s.returned == nil:`,
 		Test:   Test{"transport/amqp", "TestExceptionMakesAllUnansweredSuspect"},
 	},
@@ -233,12 +234,10 @@ var subscribing = []Mutant{
 		Name: "acknowledged-at-delivery", Guarantee: "G2",
 		Broken: "Messages are acknowledged as soon as they are delivered.",
 		File:   "transport/amqp/subscription.go",
-		Old: `	src.acks.add(d)
-	var err error`,
+		Old:    `	src.acks.add(d)`,
 		New: `	src.acks.add(d)
 	_ = src.ch.Ack(raw.DeliveryTag, false)
-	src.acks.list = nil
-	var err error`,
+	src.acks.list = nil`,
 		Test: Test{"transport/amqp", "TestShutdownKeepsTheOrder"},
 	},
 	{
@@ -254,12 +253,48 @@ var subscribing = []Mutant{
 		Test: Test{"transport/amqp", "TestBulkAcksCoverOnlyAFinishedPrefix"},
 	},
 	{
+		Name: "batch-acknowledged-with-its-first", Guarantee: "G2",
+		Broken: "A batch is acknowledged when one of its messages is finished.",
+		File:   "transport/amqp/acks.go",
+		Old:    `		if d.left--; d.left > 0 {`,
+		New:    `		if d.left--; d.left > 0 && d.finished {`,
+		Test:   Test{"transport/amqp", "TestNackIsOfOneMessageOfABatch"},
+	},
+	{
+		Name: "batch-under-one-id", Guarantee: "G3",
+		Broken: "The messages of a batch arrive under its own ID.",
+		File:   "transport/amqp/unbatch.go",
+		Old:    `		raw.MessageId, raw.ContentEncoding, raw.Body = p.id, envelopeEncoding, p.envelope`,
+		New:    `		raw.ContentEncoding, raw.Body = envelopeEncoding, p.envelope`,
+		Test:   Test{"transport/amqp", "TestBatchIsItsMessages"},
+	},
+	{
+		Name: "batch-half-read", Guarantee: "G6",
+		Broken: "A batch that cannot be split is handled as a message without key, digest and stamp.",
+		File:   "transport/amqp/codec.go",
+		Old: `	if d.ContentEncoding == batchEncoding {
+		meta[transport.MetaEnvelope] = unreadable`,
+		New: `	if d.ContentEncoding == batchEncoding {
+		delete(meta, transport.MetaEnvelope)`,
+		Test: Test{"transport/amqp", "TestBatchThatCannotBeReadIsHandedOutWhole"},
+	},
+	{
+		Name: "batch-out-of-order", Guarantee: "G4",
+		Broken: "With one message in flight, a nacked one of a batch is overtaken by those behind it.",
+		File:   "transport/amqp/subscription.go",
+		Old:    `len(sub.inFlight)+len(sub.delayed) < sub.s.config.InFlight {`,
+		New:    `len(sub.inFlight) < sub.s.config.InFlight {`,
+		Test:   Test{"transport/amqp", "TestOneInFlightIsOneOrderOfBatches"},
+	},
+	{
 		Name: "acks-cross-channels", Guarantee: "G2",
 		Broken: "A message of an earlier channel is acknowledged on the new one, where its tag is another message's.",
 		File:   "transport/amqp/subscription.go",
 		Old: `		case d.acked && d.from == src:
+			sub.opened--
 			src.acks.finish(d)`,
 		New: `		case d.acked:
+			sub.opened--
 			src.acks.add(d)
 			src.acks.finish(d)`,
 		Test: Test{"transport/amqp", "TestAcksDoNotCrossToAnotherChannel"},

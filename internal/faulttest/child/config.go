@@ -89,6 +89,8 @@ type Config struct {
 
 	// Envelope has the relay send envelopes. Defaults to false.
 	Envelope bool
+	// BatchSize is the publisher's. Defaults to 1.
+	BatchSize int
 	// NoQueues keeps the relay from declaring the queues of the services. Defaults to false.
 	NoQueues bool
 

@@ -58,7 +58,7 @@ func (s *service) relay(outbox *producer.Outbox[pgx.Tx]) (closers []func(), err 
 	c := &s.cfg
 	cfg := amqp.PublisherConfig{
 		AMQP: Topology(c.AMQP, ""), Window: c.Window, ConfirmTimeout: c.ConfirmTimeout, MaxBody: maxBody,
-		Envelope: c.Envelope, Logger: s.log,
+		Envelope: c.Envelope, BatchSize: c.BatchSize, Logger: s.log,
 	}
 	for _, name := range c.Services {
 		if c.NoQueues {

@@ -267,7 +267,12 @@ func (s *System) Start(ctx context.Context, cfg child.Config, faults string) (*c
 	cfg.Outbox, cfg.Inbox, cfg.AMQP = s.urls.outbox, s.urls.inbox, s.urls.amqp
 	cfg.Unordered = s.cfg.Unordered
 	s.mu.Lock()
-	cfg.Envelope = len(s.children)%2 > 0 // relays of both kinds, as while settings change
+	switch len(s.children) % 3 { // relays of all kinds, as while settings change
+	case 1:
+		cfg.Envelope = true
+	case 2:
+		cfg.Envelope, cfg.BatchSize = true, 8
+	}
 	s.mu.Unlock()
 	p, err := child.Start(ctx, cfg, faults)
 	if err != nil {

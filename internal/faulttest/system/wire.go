@@ -2,7 +2,10 @@ package system
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"net/url"
+	"strconv"
 	"strings"
 
 	"github.com/google/uuid"
@@ -42,43 +45,65 @@ func (s *System) readBroker(_ context.Context, state *invariant.State) (err erro
 		}
 		// Read and not acknowledged beyond what is needed to get the next: the queue goes with the
 		// system.
-		for d := range deliveries {
-			id, err := uuid.Parse(d.MessageId)
-			if err != nil {
-				id, err = uuid.Parse(headerUUID(d))
+		for range q.Messages {
+			d, ok := <-deliveries
+			if !ok {
+				return amqp091.ErrClosed
 			}
-			if err != nil {
-				return err
-			}
-			key, err := keyOf(&d)
+			arrived, err := arrivals(&d)
 			if err != nil {
 				return err
 			}
-			state.Wire = append(state.Wire, invariant.Arrival{Dispatch: id, Key: key})
+			state.Wire = append(state.Wire, arrived...)
 			if err := d.Ack(false); err != nil {
 				return err
 			}
-			if len(state.Wire) == q.Messages {
-				return nil
-			}
 		}
-		return amqp091.ErrClosed
+		return nil
 	})
 }
 
-// keyOf returns the key that a message tells, in a header or in its envelope.
-func keyOf(d *amqp091.Delivery) (string, error) {
-	if d.ContentEncoding != "boxpair" {
-		key, _ := d.Headers[transport.MetaKey].(string)
-		return key, nil
+// arrivals are the messages that d carries, with the keys that they tell in a header or in their envelopes.
+func arrivals(d *amqp091.Delivery) ([]invariant.Arrival, error) {
+	switch d.ContentEncoding {
+	case "boxpair":
+		return enveloped(nil, d.MessageId, string(d.Body))
+	case "boxpair-batch":
+		return batched(string(d.Body))
 	}
-	line, _, _ := strings.Cut(string(d.Body), "\n")
-	values, err := url.ParseQuery(line)
-	return values.Get(strings.TrimPrefix(transport.MetaKey, transport.ReservedPrefix)), err
+	id, err := uuid.Parse(d.MessageId)
+	if err != nil {
+		id, err = uuid.Parse(headerUUID(d))
+	}
+	key, _ := d.Headers[transport.MetaKey].(string)
+	return []invariant.Arrival{{Dispatch: id, Key: key}}, err
+}
+
+func batched(body string) (list []invariant.Arrival, err error) {
+	_, rest, _ := strings.Cut(body, "\n")
+	for rest != "" && err == nil {
+		line, after, _ := strings.Cut(rest, "\n")
+		id, length, _ := strings.Cut(line, " ")
+		n, wrong := strconv.Atoi(length)
+		if wrong != nil || n > len(after) {
+			return nil, fmt.Errorf("%q begins no message of a batch", line)
+		}
+		list, err = enveloped(list, id, after[:n])
+		rest = after[n:]
+	}
+	return list, err
+}
+
+func enveloped(list []invariant.Arrival, uid, body string) ([]invariant.Arrival, error) {
+	line, _, _ := strings.Cut(body, "\n")
+	values, wrong := url.ParseQuery(line)
+	id, err := uuid.Parse(uid)
+	key := values.Get(strings.TrimPrefix(transport.MetaKey, transport.ReservedPrefix))
+	return append(list, invariant.Arrival{Dispatch: id, Key: key}), errors.Join(wrong, err)
 }
 
 // headerUUID is where Watermill's marshaler puts the UUID of a message.
-func headerUUID(d amqp091.Delivery) string {
+func headerUUID(d *amqp091.Delivery) string {
 	id, _ := d.Headers["_watermill_message_uuid"].(string)
 	return id
 }
