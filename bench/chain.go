@@ -21,10 +21,10 @@ func chainScenario() scenario {
 		variants: []variant{
 			{"limit-handwritten", "by hand: transactions of one round trip, a claim held through the publish, 8 workers; no order, no parking, no attempts",
 				"", 40_000, 4_000, handwrittenChain},
-			{"chain", "this library, a transaction per message in one round trip, envelopes", "limit-handwritten", 40_000, 4_000,
+			{"chain", "this library, a transaction per message in one round trip", "limit-handwritten", 40_000, 4_000,
 				chaining{config: consumer.HandlerConfig{Optimistic: true}}.measure},
 			{"chain-headers", "the same with headers, as by default", "limit-handwritten", 40_000, 0,
-				chaining{config: consumer.HandlerConfig{Optimistic: true}, headers: true}.measure},
+				chaining{config: consumer.HandlerConfig{Optimistic: true}, form: headers}.measure},
 			{"chain-group", "this library, group commit of up to 64", "limit-handwritten", 40_000, 0,
 				chaining{config: consumer.HandlerConfig{GroupSize: 64}}.measure},
 		},
@@ -33,8 +33,8 @@ func chainScenario() scenario {
 
 // chaining is this library from end to end.
 type chaining struct {
-	config  consumer.HandlerConfig
-	headers bool // instead of envelopes
+	config consumer.HandlerConfig
+	form   form
 }
 
 func (c chaining) measure(ctx context.Context, s *stage) error {
@@ -50,7 +50,7 @@ func (c chaining) measure(ctx context.Context, s *stage) error {
 	if err != nil {
 		return err
 	}
-	relay, err := s.relay(ctx, outbox, q, c.headers)
+	relay, err := s.relay(ctx, outbox, q, c.form)
 	if err != nil {
 		return err
 	}

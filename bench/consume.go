@@ -34,9 +34,13 @@ func consumeScenario() scenario {
 			{"message-exec", "the same, effect in a round trip of its own", "limit-pipelined", 30_000, 0, consuming{fn: effect}.measure},
 			{"group", "group commit of up to 64, a handler per message, effects sent with the COMMIT",
 				"limit-pipelined", 50_000, 20_000, consuming{config: group, fn: lateEffect}.measure},
+			{"message-batched", "as message, 64 to an AMQP message", "limit-pipelined", 30_000, 10_000, consuming{config: optimistic, fn: lateEffect, batched: true}.measure},
+			{"group-batched", "as group, 64 to an AMQP message", "limit-pipelined", 50_000, 30_000, consuming{config: group, fn: lateEffect, batched: true}.measure},
 			{"group-exec", "the same, each effect in a round trip of its own", "limit-pipelined", 50_000, 0, consuming{config: group, fn: effect}.measure},
 			{"batch", "a batch handler, one statement for the effects of a group", "limit-pipelined", 50_000, 20_000,
 				consuming{config: group, batch: batchEffect}.measure},
+			{"batch-batched", "as batch, 64 to an AMQP message", "limit-pipelined", 50_000, 30_000,
+				consuming{config: group, batch: batchEffect, batched: true}.measure},
 			{"duplicates-window", "all were applied before, and are in the window of dispatch IDs", "limit-ack", 50_000, 12_000,
 				consuming{fn: lateEffect, copies: true}.measure},
 			{"duplicates-table", "all were applied before, and are in the table only", "limit-ack", 30_000, 0,
@@ -49,8 +53,11 @@ func consumeScenario() scenario {
 	}
 }
 
-// filled is a quorum queue that holds n messages, and their number.
-func (s *stage) filled(ctx context.Context) (*queues, error) {
+// filled is a quorum queue that holds n messages.
+func (s *stage) filled(ctx context.Context) (*queues, error) { return s.filledBy(ctx, 1) }
+
+// filledBy is one that holds them so many to an AMQP message.
+func (s *stage) filledBy(ctx context.Context, each int) (*queues, error) {
 	q, err := s.queues("quorum", 1)
 	if err != nil {
 		return nil, err
@@ -59,27 +66,24 @@ func (s *stage) filled(ctx context.Context) (*queues, error) {
 		return nil, err
 	}
 	defer s.spend("messages")()
-	return q, q.fill(ctx, s.n)
+	return q, q.fill(ctx, s.n, each)
 }
 
-// fill publishes n messages: the same dispatch IDs whenever it is called.
-func (q *queues) fill(ctx context.Context, n int) error {
+// fill publishes n messages, so many of them to an AMQP message: the same dispatch IDs whenever it is called.
+func (q *queues) fill(ctx context.Context, n, each int) error {
 	var last *amqp.DeferredConfirmation
 	stamp := time.Now().UTC().Format(time.RFC3339Nano)
-	for i := range n {
-		id := uuid.NewSHA1(uuid.NameSpaceOID, fmt.Append(nil, i))
+	for i := 0; i < n; i += each {
+		pub := consumedMessage(i, stamp)
+		if each > 1 {
+			pub = consumedBatch(i, min(i+each, n), stamp)
+		}
 		var err error
-		last, err = q.ch.PublishWithDeferredConfirm("", q.names[0], true, false, amqp.Publishing{
-			DeliveryMode: amqp.Persistent, MessageId: id.String(), Body: payload,
-			Headers: amqp.Table{
-				"_watermill_message_uuid": id.String(), "boxpair-key": fmt.Sprint("key-", i%1000),
-				"boxpair-digest": hex.EncodeToString(id[:]), "boxpair-stamp": stamp,
-			},
-		})
-		if err != nil {
+		if last, err = q.ch.PublishWithDeferredConfirm("", q.names[0], true, false, pub); err != nil {
 			return err
 		}
 	}
+	n = (n + each - 1) / each
 	if _, err := last.WaitContext(ctx); err != nil {
 		return err
 	}
@@ -92,6 +96,28 @@ func (q *queues) fill(ctx context.Context, n int) error {
 			return err
 		}
 	}
+}
+
+func consumedMessage(i int, stamp string) amqp.Publishing {
+	id := uuid.NewSHA1(uuid.NameSpaceOID, fmt.Append(nil, i))
+	return amqp.Publishing{
+		DeliveryMode: amqp.Persistent, MessageId: id.String(), Body: payload,
+		Headers: amqp.Table{
+			"_watermill_message_uuid": id.String(), "boxpair-key": fmt.Sprint("key-", i%1000),
+			"boxpair-digest": hex.EncodeToString(id[:]), "boxpair-stamp": stamp,
+		},
+	}
+}
+
+// consumedBatch has the messages from one number to another.
+func consumedBatch(from, to int, stamp string) amqp.Publishing {
+	body := []byte("publish-seq=1\n")
+	for i := from; i < to; i++ {
+		id := uuid.NewSHA1(uuid.NameSpaceOID, fmt.Append(nil, i))
+		envelope := fmt.Appendf(nil, "publish-seq=1&key=key-%d&digest=%x&stamp=%s\n%s", i%1000, id[:], stamp, payload)
+		body = append(fmt.Appendf(body, "%s %d\n", id, len(envelope)), envelope...)
+	}
+	return amqp.Publishing{DeliveryMode: amqp.Persistent, Body: body, ContentEncoding: "boxpair-batch"}
 }
 
 // deliveries begins to consume.
@@ -113,7 +139,8 @@ type consuming struct {
 	batch    consumer.BatchFunc[pgx.Tx] // instead of fn
 	copies   bool                       // all messages were applied before
 	cache    int
-	inFlight int // defaults to four groups, or to the subscriber's default
+	batched  bool // messages come eventsOfBatch to an AMQP message
+	inFlight int  // defaults to four groups, or to the subscriber's default
 }
 
 func (c consuming) measure(ctx context.Context, s *stage) error {
@@ -129,7 +156,7 @@ func (c consuming) measure(ctx context.Context, s *stage) error {
 	if err != nil {
 		return err
 	}
-	q, err := s.filled(ctx)
+	q, err := s.filledBy(ctx, c.each())
 	if err != nil {
 		return err
 	}
@@ -142,7 +169,7 @@ func (c consuming) measure(ctx context.Context, s *stage) error {
 		if err != nil {
 			return err
 		}
-		if err := errors.Join(r.wait(ctx), r.stop(), q.fill(ctx, s.n)); err != nil {
+		if err := errors.Join(r.wait(ctx), r.stop(), q.fill(ctx, s.n, c.each())); err != nil {
 			return err
 		}
 		done()
@@ -162,6 +189,13 @@ func (c consuming) handler(inbox *consumer.Inbox[pgx.Tx]) (*consumer.Handler[pgx
 		return inbox.HandleBatch("effect", c.batch, c.config)
 	}
 	return inbox.Handle("effect", c.fn, c.config)
+}
+
+func (c consuming) each() int {
+	if c.batched {
+		return eventsOfBatch
+	}
+	return 1
 }
 
 // subscriber is how many messages a subscriber has in flight; 0 is its default.

@@ -20,7 +20,6 @@ import (
 	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/producer"
 	"github.com/boxpair/boxpair/store/postgres"
-	"github.com/boxpair/boxpair/transport/amqp"
 )
 
 func latencyScenario() scenario {
@@ -154,7 +153,7 @@ func (s *stage) background(ctx context.Context, fn func(context.Context)) {
 
 func (c clocking) newRelay(ctx context.Context, s *stage, schema string, outbox *producer.Outbox[pgx.Tx], q *queues) (*producer.Relay, error) {
 	if c.relay == woken {
-		return s.relay(ctx, outbox, q, false)
+		return s.relay(ctx, outbox, q, enveloped)
 	}
 	pool, err := s.pool(ctx, schema)
 	if err != nil {
@@ -164,11 +163,10 @@ func (c clocking) newRelay(ctx context.Context, s *stage, schema string, outbox 
 	if err != nil {
 		return nil, err
 	}
-	publisher, err := amqp.NewPublisher(amqp.PublisherConfig{AMQP: config(s.amqpURL, q.kind, q.names), Envelope: true})
+	publisher, err := s.publisher(q, enveloped)
 	if err != nil {
 		return nil, err
 	}
-	s.later(func() { _ = publisher.Close() })
 	return producer.NewStandaloneRelay(store, publisher, producer.RelayConfig{PollOnly: c.relay == pollOnly})
 }
 

@@ -22,26 +22,30 @@ func relayScenario() scenario {
 		variants: []variant{
 			{"limit-classic", "amqp091, 1000 unconfirmed publishes, one classic queue, no database", "", 100_000, 20_000, rawPublish("classic", 1000, rawMessage)},
 			{"limit-classic-headers", "the same, each message with the headers of an event", "limit-classic", 100_000, 0, rawPublish("classic", 1000, eventMessage)},
-			{"limit-classic-envelope", "the same, each message with an event's envelope and no headers", "limit-classic", 100_000, 20_000, rawPublish("classic", 1000, envelopedMessage)},
-			{"classic", "distinct keys, envelopes", "limit-classic", 100_000, 20_000, relaying{queue: "classic"}.measure},
-			{"classic-headers", "the same with headers, as by default", "limit-classic", 100_000, 0, relaying{queue: "classic", headers: true}.measure},
-			{"classic-zipf", "1,000 keys by Zipf's law, each in order", "limit-classic", 100_000, 10_000, relaying{queue: "classic", keys: zipfKeys}.measure},
+			{"limit-classic-envelope", "the same, each message with an event's envelope and no headers", "limit-classic", 100_000, 0, rawPublish("classic", 1000, envelopedMessage)},
+			{"limit-classic-batch", "amqp091, 15 unconfirmed publishes of 64 such envelopes each, one classic queue", "", 300_000, 60_000, rawBatches("classic")},
+			{"classic", "distinct keys, in batches of up to 64", "limit-classic", 300_000, 60_000, relaying{queue: "classic"}.measure},
+			{"classic-envelope", "the same, an envelope per AMQP message", "limit-classic", 100_000, 20_000, relaying{queue: "classic", form: enveloped}.measure},
+			{"classic-headers", "the same with headers, as by default", "limit-classic", 100_000, 0, relaying{queue: "classic", form: headers}.measure},
+			{"classic-zipf", "1,000 keys by Zipf's law, each in order", "limit-classic", 100_000, 30_000, relaying{queue: "classic", keys: zipfKeys}.measure},
 			{"classic-no-key", "events without a key", "limit-classic", 100_000, 0, relaying{queue: "classic", keys: noKey}.measure},
 			{"classic-hot-key", "all events of one key", "limit-classic-1", 10_000, 0, relaying{queue: "classic", keys: hotKey}.measure},
 			{"limit-classic-1", "amqp091, one confirm at a time", "", 10_000, 0, rawPublish("classic", 1, rawMessage)},
-			{"classic-snapshot", "while another session holds an old snapshot", "classic", 100_000, 20_000, relaying{queue: "classic", snapshot: true}.measure},
-			{"classic-retained-small", "beside 200,000 delivered events", "classic", 0, 20_000, relaying{queue: "classic", retained: 200_000}.measure},
-			{"classic-retained-1m", "beside 1 M delivered events", "classic", 100_000, 0, relaying{queue: "classic", retained: 1_000_000}.measure},
-			{"classic-retained-10m", "beside 10 M delivered events", "classic", 100_000, 0, relaying{queue: "classic", retained: 10_000_000}.measure},
-			{"classic-4-queues", "4 topics, a queue each, one relay", "limit-classic", 100_000, 20_000, relaying{queue: "classic", queues: 4}.measure},
-			{"classic-2-relays", "two relay processes", "limit-classic", 100_000, 0, relaying{queue: "classic", processes: 2}.measure},
+			{"classic-snapshot", "while another session holds an old snapshot", "classic", 300_000, 60_000, relaying{queue: "classic", snapshot: true}.measure},
+			{"classic-retained-small", "beside 200,000 delivered events", "classic", 0, 60_000, relaying{queue: "classic", retained: 200_000}.measure},
+			{"classic-retained-1m", "beside 1 M delivered events", "classic", 300_000, 0, relaying{queue: "classic", retained: 1_000_000}.measure},
+			{"classic-retained-10m", "beside 10 M delivered events", "classic", 300_000, 0, relaying{queue: "classic", retained: 10_000_000}.measure},
+			{"classic-4-queues", "4 topics, a queue each, one relay", "limit-classic", 300_000, 40_000, relaying{queue: "classic", queues: 4}.measure},
+			{"classic-2-relays", "two relay processes", "limit-classic", 300_000, 0, relaying{queue: "classic", processes: 2}.measure},
 			{"limit-quorum", "amqp091, 1000 unconfirmed publishes, one quorum queue, no database", "", 100_000, 30_000, rawPublish("quorum", 1000, rawMessage)},
 			{"limit-quorum-headers", "the same, each message with the headers of an event", "limit-quorum", 100_000, 0, rawPublish("quorum", 1000, eventMessage)},
-			{"limit-quorum-envelope", "the same, each message with an event's envelope and no headers", "limit-quorum", 100_000, 30_000, rawPublish("quorum", 1000, envelopedMessage)},
-			{"quorum", "distinct keys, quorum queue, envelopes", "limit-quorum", 100_000, 30_000, relaying{queue: "quorum"}.measure},
-			{"quorum-headers", "the same with headers, as by default", "limit-quorum", 100_000, 0, relaying{queue: "quorum", headers: true}.measure},
+			{"limit-quorum-envelope", "the same, each message with an event's envelope and no headers", "limit-quorum", 100_000, 0, rawPublish("quorum", 1000, envelopedMessage)},
+			{"limit-quorum-batch", "amqp091, 15 unconfirmed publishes of 64 such envelopes each, one quorum queue", "", 300_000, 60_000, rawBatches("quorum")},
+			{"quorum", "distinct keys, quorum queue, in batches of up to 64", "limit-quorum", 300_000, 60_000, relaying{queue: "quorum"}.measure},
+			{"quorum-envelope", "the same, an envelope per AMQP message", "limit-quorum", 100_000, 30_000, relaying{queue: "quorum", form: enveloped}.measure},
+			{"quorum-headers", "the same with headers, as by default", "limit-quorum", 100_000, 0, relaying{queue: "quorum", form: headers}.measure},
 			{"quorum-zipf", "1,000 keys by Zipf's law, quorum queue", "limit-quorum", 100_000, 0, relaying{queue: "quorum", keys: zipfKeys}.measure},
-			{"quorum-4-queues", "4 topics, a quorum queue each", "limit-quorum", 100_000, 0, relaying{queue: "quorum", queues: 4}.measure},
+			{"quorum-4-queues", "4 topics, a quorum queue each", "limit-quorum", 300_000, 0, relaying{queue: "quorum", queues: 4}.measure},
 			{"limit-database", "plain SQL: fetch 1,000, delete 1,000, nothing published", "", 100_000, 0, databaseOnly},
 			{"database", "this relay with a transport that confirms at once", "limit-database", 100_000, 0, relaying{}.measure},
 			{"forwarder", "Watermill's forwarder, watermill-sql, watermill-amqp with confirms; defaults", "limit-classic", 10_000, 2_000, forward(false)},
@@ -76,7 +80,32 @@ type relaying struct {
 	retained  int    // delivered events in the log
 	snapshot  bool   // another session holds a snapshot from before the events
 	processes int    // defaults to 1: in this process
-	headers   bool   // instead of an envelope
+	form      form
+}
+
+// form is how a relay sends events.
+type form int
+
+const (
+	batched   form = iota // many to an AMQP message
+	enveloped             // one to an AMQP message, without headers
+	headers               // as by default
+)
+
+// eventsOfBatch is how many events of this library go in an AMQP message.
+const eventsOfBatch = 64
+
+// publisher publishes to q.
+func (s *stage) publisher(q *queues, f form) (*amqp.Publisher, error) {
+	c := amqp.PublisherConfig{AMQP: config(s.amqpURL, q.kind, q.names), Envelope: f != headers}
+	if f == batched {
+		c.BatchSize = eventsOfBatch
+	}
+	publisher, err := amqp.NewPublisher(c)
+	if err == nil {
+		s.later(func() { _ = publisher.Close() })
+	}
+	return publisher, err
 }
 
 func (r relaying) measure(ctx context.Context, s *stage) error {
@@ -117,7 +146,7 @@ func (r relaying) measure(ctx context.Context, s *stage) error {
 	if r.processes > 1 {
 		return s.drainByProcesses(ctx, pool, schema, q, r.processes)
 	}
-	relay, err := s.relay(ctx, outbox, q, r.headers)
+	relay, err := s.relay(ctx, outbox, q, r.form)
 	if err != nil {
 		return err
 	}
@@ -138,12 +167,11 @@ func (r relaying) store(ctx context.Context, s *stage) (*postgres.Store, *pgxpoo
 }
 
 // relay is one in this process that publishes to q.
-func (s *stage) relay(ctx context.Context, outbox *producer.Outbox[pgx.Tx], q *queues, headers bool) (*producer.Relay, error) {
-	publisher, err := amqp.NewPublisher(amqp.PublisherConfig{AMQP: config(s.amqpURL, q.kind, q.names), Envelope: !headers})
+func (s *stage) relay(ctx context.Context, outbox *producer.Outbox[pgx.Tx], q *queues, f form) (*producer.Relay, error) {
+	publisher, err := s.publisher(q, f)
 	if err != nil {
 		return nil, err
 	}
-	s.later(func() { _ = publisher.Close() })
 	if err := publisher.Connect(ctx); err != nil {
 		return nil, err
 	}

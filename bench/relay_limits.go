@@ -28,6 +28,36 @@ func rawPublish(kind string, window int, message func(id string) amqp.Publishing
 	}
 }
 
+// rawBatches publishes as many in AMQP messages of eventsOfBatch each.
+func rawBatches(kind string) func(context.Context, *stage) error {
+	return func(ctx context.Context, s *stage) error {
+		q, err := s.queues(kind, 1)
+		if err != nil {
+			return err
+		}
+		if err := q.ch.Confirm(false); err != nil {
+			return err
+		}
+		return s.timed(ctx, func() (int, error) {
+			n := (s.n + eventsOfBatch - 1) / eventsOfBatch
+			return n * eventsOfBatch, publishAll(ctx, q.ch, q.names[0], n, 1000/eventsOfBatch, batchedMessage)
+		})
+	}
+}
+
+// batchedMessage has eventsOfBatch events.
+func batchedMessage(id string) amqp.Publishing {
+	body := make([]byte, 0, eventsOfBatch*(len(envelopedPayload)+len(id)+8))
+	body = append(body, "publish-seq=12345\n"...)
+	for range eventsOfBatch {
+		body = fmt.Appendf(body, "%s %d\n", uuid.New(), len(envelopedPayload))
+		body = append(body, envelopedPayload...)
+	}
+	return amqp.Publishing{
+		DeliveryMode: amqp.Persistent, MessageId: id, Body: body, Timestamp: time.Unix(0, 0), ContentEncoding: "boxpair-batch",
+	}
+}
+
 func publishAll(ctx context.Context, ch *amqp.Channel, queue string, n, window int, message func(id string) amqp.Publishing) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

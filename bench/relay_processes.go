@@ -49,7 +49,7 @@ func relayProcess(ctx context.Context, in io.Reader, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	relay, err := s.relay(ctx, outbox, &queues{kind: job.Kind, names: job.Queues}, false)
+	relay, err := s.relay(ctx, outbox, &queues{kind: job.Kind, names: job.Queues}, batched)
 	if err != nil {
 		return err
 	}
