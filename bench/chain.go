@@ -25,7 +25,7 @@ func chainScenario() scenario {
 				chaining{config: consumer.HandlerConfig{Optimistic: true}}.measure},
 			{"chain-headers", "the same with headers, as by default", "limit-handwritten", 40_000, 0,
 				chaining{config: consumer.HandlerConfig{Optimistic: true}, form: headers}.measure},
-			{"chain-group", "this library, group commit of up to 64", "limit-handwritten", 40_000, 0,
+			{"chain-group", "this library, group commit of up to 64", "limit-handwritten", 40_000, 4_000,
 				chaining{config: consumer.HandlerConfig{GroupSize: 64}}.measure},
 		},
 	}

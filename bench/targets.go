@@ -109,6 +109,7 @@ func targets() []target {
 		atMost("latency, commit to effect committed: p50 in ms", "latency/effect", 2, extra("p50_ms")),
 		atMost("latency, commit to effect committed: p99 in ms", "latency/effect", 6, extra("p99_ms")),
 		atLeast("full chain: of the handwritten chain", "chain/chain", "limit-handwritten", 0.90),
+		atLeast("full chain with group commit: of the handwritten chain", "chain/chain-group", "limit-handwritten", 0.90),
 		{name: "embedded: events per second through SQLite and memory", of: "embedded/chain", figure: rate, report: true},
 	}
 }

@@ -133,6 +133,7 @@ func newRelayCore(cfg RelayConfig, routeOf func(string) string, rnd *rand.Rand, 
 		health:     coreHealth{callErrAt: -1, read: -1, renewed: -1, marked: -1, failedOver: -1},
 	}
 	c.due.at, c.deferred.at = never, never
+	c.reading.spacing = newSpacing(&cfg)
 	return c
 }
 

@@ -15,7 +15,8 @@ type reading struct {
 	turn  int
 
 	woken    news          // what is to be looked for
-	paced    time.Duration // when wake-ups will have brought no more than one look per PollMin
+	paced    time.Duration // when wake-ups will have brought no more than one look per spacing
+	spacing  spacing
 	pollAt   time.Duration
 	delay    time.Duration
 	followed bool          // a shard is to be read since something was committed in it
@@ -32,7 +33,7 @@ type reading struct {
 }
 
 // wakesAhead is how many looks for wake-ups may come without a pause between them. On the average there is one
-// per PollMin at most (a generic cell rate): an event that comes alone waits for nothing, and many are read
+// per spacing at most (a generic cell rate): an event that comes alone waits for nothing, and many are read
 // together.
 const wakesAhead = 20
 
@@ -161,12 +162,13 @@ func (c *relayCore) fetchCall() *call {
 	}
 	cl.news = followed && !all
 	if all {
+		r.spacing.last = c.now
 		if !r.woken.none() {
-			r.paced = max(r.paced, c.now) + c.cfg.PollMin
+			r.paced = max(r.paced, c.now) + r.spacing.now
 			r.delay = 0 // what it was for may not be committed yet
 		}
 		r.woken = news{}
-		r.delay = min(max(2*r.delay, c.cfg.PollMin), c.cfg.PollMax)
+		r.delay = min(max(2*r.delay, r.spacing.now), c.cfg.PollMax)
 		r.pollAt = c.now + r.delay
 	}
 	return cl
@@ -184,7 +186,7 @@ func (c *relayCore) followNews() {
 	}
 	r.woken = news{}
 	if r.followed {
-		r.paced = max(r.paced, c.now) + c.cfg.PollMin
+		r.paced = max(r.paced, c.now) + r.spacing.now
 	}
 }
 
@@ -269,11 +271,12 @@ func (c *relayCore) fetched(cl *call) {
 			sh.known = min(cl.sampled, sh.low) // unless a sample says otherwise
 		}
 	}
+	r.spacing.found(cl.issued, len(cl.rows))
 	if len(cl.rows) > 0 {
 		c.late.read += len(cl.rows)
 		if !cl.news { // where wake-ups come, there is no need to ask for more
-			r.delay = c.cfg.PollMin
-			r.pollAt = min(r.pollAt, cl.issued+c.cfg.PollMin)
+			r.delay = r.spacing.now
+			r.pollAt = min(r.pollAt, cl.issued+r.spacing.now)
 		}
 		for _, from := range cl.looks {
 			if cl.old < from {

@@ -127,7 +127,7 @@ func (c *relayCore) sampled(cl *call) {
 	if changed {
 		l.pause = samplePause
 		l.sampleAt = c.now + samplePause
-		c.reading.pollAt = min(c.reading.pollAt, c.now)
+		c.reading.pollAt = min(c.reading.pollAt, max(c.now, c.reading.spacing.next()))
 	}
 	if held := l.held; held != nil {
 		l.held = nil

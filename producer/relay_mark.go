@@ -14,8 +14,9 @@ type marking struct {
 }
 
 const (
-	markMax   = 1000
-	markDelay = 2 * time.Millisecond
+	markMax     = 1000
+	markDelay   = 2 * time.Millisecond
+	markLongest = 10 * time.Millisecond // where looks find much
 )
 
 func (m *marking) add(now time.Duration, e *entry) {
@@ -25,7 +26,7 @@ func (m *marking) add(now time.Duration, e *entry) {
 	m.pending = append(m.pending, e)
 }
 
-// planMark issues the next mark. While much is in flight it waits a moment for
+// planMark issues the next mark. While much is in flight, or looks find much, it waits a moment for
 // more to be confirmed, so that a batch is worth its round trip.
 func (c *relayCore) planMark() {
 	m := &c.marking
@@ -36,7 +37,7 @@ func (c *relayCore) planMark() {
 		c.at(m.retry)
 		return
 	}
-	if ripe := m.since + markDelay; c.inflight > len(m.pending) && len(m.pending) < c.cfg.Window/4 && c.now < ripe {
+	if ripe, wait := c.ripe(); wait && len(m.pending) < c.cfg.Window/4 && c.now < ripe {
 		c.at(ripe)
 		return
 	}
@@ -61,6 +62,15 @@ func (c *relayCore) planMark() {
 	}
 	m.underway = len(cl.entries)
 	m.busy = c.issue(cl)
+}
+
+// ripe returns until when what is to be marked may wait for more, and whether more is to come.
+func (c *relayCore) ripe() (at time.Duration, wait bool) {
+	m, s := &c.marking, &c.reading.spacing
+	if s.wide() && !c.stopping {
+		return m.since + min(max(markDelay, s.now/2), markLongest), true
+	}
+	return m.since + markDelay, c.inflight > len(m.pending)
 }
 
 func (c *relayCore) markReply(cl *call) {

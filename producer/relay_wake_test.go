@@ -17,9 +17,11 @@ func (r *rig) committed(rel *rigRelay, d time.Duration) int64 {
 	return seq
 }
 
-func (rel *rigRelay) fetches() (n int) {
+func (rel *rigRelay) fetches() (n int) { return rel.count(opFetch) }
+
+func (rel *rigRelay) count(of op) (n int) {
 	for _, op := range rel.calls {
-		if op == opFetch {
+		if op == of {
 			n++
 		}
 	}
@@ -61,16 +63,91 @@ func TestRelayThatWasWokenTooEarlyLooksAgainSoon(t *testing.T) {
 
 func TestManyEventsAreReadTogether(t *testing.T) {
 	t.Parallel()
+	for every, looks := range map[time.Duration]int{
+		2500 * time.Microsecond: 200, // 2 in PollMin
+		1000 * time.Microsecond: 120, // 5: looks are 5/3 PollMin apart
+		500 * time.Microsecond:  60,
+		100 * time.Microsecond:  50, // 4 PollMin
+	} {
+		for name, commit := range map[string]func(r *rig) news{
+			"anywhere": func(r *rig) news {
+				r.store.add("topic", fmt.Sprint("key", r.now)) // all shards have some
+				return allNews
+			},
+			"in known shards": func(r *rig) news {
+				tx := r.store.begin()
+				tx.write("topic", fmt.Sprint("key", r.now))
+				return tx.commit()
+			},
+		} {
+			t.Run(every.String()+" "+name, func(t *testing.T) {
+				t.Parallel()
+				r := newRig(t)
+				rel := r.start(RelayConfig{})
+				r.run(time.Second)
+				var from, marks int
+				for i := range int(2 * time.Second / every) {
+					if i == int(time.Second/every) { // those in advance are used up
+						from, marks = rel.count(opFetch), rel.count(opMark)
+					}
+					rel.core.wake(r.now, commit(r))
+					r.run(every)
+				}
+				if n := rel.count(opFetch) - from; n < looks-3 || n > looks+5 {
+					t.Errorf("%d looks at the queue in a second, not %d", n, looks)
+				}
+				if n := rel.count(opMark) - marks; n > looks+5 {
+					t.Errorf("%d marks in a second", n)
+				}
+				r.run(30 * time.Millisecond)
+				r.drained()
+			})
+		}
+	}
+}
+
+// TestManyEventsAreMarkedTogether has the broker confirm one after another.
+func TestManyEventsAreMarkedTogether(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	rel := r.start(RelayConfig{})
+	rel.mute = func(rigSend) bool { return true }
+	r.run(time.Second)
+	var marks int
+	for i := range 4000 {
+		if i == 2000 {
+			marks = rel.count(opMark)
+		}
+		r.committed(rel, 500*time.Microsecond)
+		if len(rel.muted) > 0 {
+			s := rel.muted[0]
+			rel.muted = rel.muted[1:]
+			rel.answer(s)
+		}
+	}
+	if n := rel.count(opMark) - marks; n > 125 { // two per look
+		t.Errorf("%d marks in a second", n)
+	}
+	rel.free()
+	r.run(30 * time.Millisecond)
+	r.drained()
+}
+
+// TestEventAfterManyWaitsForNoLook: what is far apart for many events is not for the one that comes alone behind them.
+func TestEventAfterManyWaitsForNoLook(t *testing.T) {
+	t.Parallel()
 	r := newRig(t)
 	rel := r.start(RelayConfig{})
 	r.run(time.Second)
-	before := rel.fetches()
-	for range 10_000 {
-		r.committed(rel, 100*time.Microsecond)
+	for range 2000 {
+		r.committed(rel, 500*time.Microsecond)
 	}
-	// One per PollMin, those in advance, and one after the last event.
-	if n := rel.fetches() - before; n > 200+wakesAhead+1 {
-		t.Errorf("%d looks at the queue in a second", n)
+	r.run(30 * time.Millisecond) // wake-ups are paid back
+	for range 200 {
+		at := r.now
+		if seq := r.committed(rel, 5500*time.Microsecond); r.seenAt(seq)-at > 5*time.Millisecond {
+			t.Fatalf("event %d was committed at %v and sent at %v", seq, at, r.seenAt(seq))
+		}
 	}
 	r.run(5 * time.Millisecond)
 	r.drained()
