@@ -74,7 +74,7 @@ var _ transport.BatchSender = (*Publisher)(nil)
 
 // BatchLimit implements [transport.BatchSender]. It is BatchSize messages.
 func (p *Publisher) BatchLimit() (messages, bytes int) {
-	return p.config.BatchSize, payloadsOfBatch
+	return p.config.BatchSize, min(payloadsOfBatch, p.config.MaxBody/2)
 }
 
 // SendBatch implements [transport.BatchSender]. Messages of more than one route are Invalid; so are several that are larger
@@ -115,6 +115,9 @@ func (p *Publisher) encodeBatch(topic string, msgs []*message.Message, out *outg
 		var used *parts
 		if err == nil {
 			pub, used, err = p.codec.encode(msg, out.seq)
+		}
+		if err == nil {
+			err = checkShort("message ID", pub.MessageId) // that of the first one is checked as a property, too
 		}
 		if err != nil {
 			return nil, fmt.Errorf("encode message %s: %w", shorten(msg.UUID), err)

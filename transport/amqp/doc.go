@@ -226,7 +226,8 @@
 //     x-single-active-consumer. With several, the broker spreads the messages of a
 //     key over them. Partitioned topics have it by themselves.
 //   - Handlers finish well within the broker's consumer timeout, 30 minutes by
-//     default. It closes the channel, and everything on it is delivered again.
+//     default. It closes the channel, and everything on it is delivered again. Where the publisher has BatchSize, so does what
+//     comes in one AMQP message: up to BatchSize handlers one after another, with the pauses between their attempts.
 //   - With [Passive] and [NoTopology] the operator has seen to what a client cannot
 //     read: that no delivery limit, length limit or TTL drops messages.
 //

@@ -176,6 +176,7 @@ func (p *Publisher) publishGathered(c *confirmChannel) {
 		if !slices.ContainsFunc(b.slots, func(s *slot) bool { return s.done != nil }) { // while the broker was blocking
 			c.gathering.remove(b)
 			_ = p.dropBatch(c, b, nil, nil)
+			p.broadcast() // its bytes may be what somebody waits for
 			continue
 		}
 		if c.packets >= packetsAlone && !p.closed && time.Since(b.begin) < gatherFor || !p.publishBatch(c, b) {

@@ -180,6 +180,9 @@ func TestSizeOfABatchIsLimited(t *testing.T) {
 	}
 	wantOutcome(t, sendBatch(t, p, name, newMessage(strings.Repeat("x", body/2)), newMessage(strings.Repeat("x", body/2))), transport.Invalid, nil)
 	wantOutcome(t, sendBatch(t, p, name, newMessage(strings.Repeat("x", body+1)), newMessage("")), transport.Invalid, nil)
+	long := newMessage("small")
+	long.UUID = strings.Repeat("x", 256)
+	wantOutcome(t, sendBatch(t, p, name, newMessage("small"), long), transport.Invalid, nil)
 	wantOutcome(t, sendBatch(t, p, name, newMessage("small"), newMessage("small")), transport.Confirmed, nil)
 }
 

@@ -60,8 +60,15 @@ func TestWhatIsGatheredIsNotWaitedForLonger(t *testing.T) {
 	report(p.overdue(c, nil))
 	slices.Reverse(c.gathering.order)
 	c.packets, c.gathering.order[1].begin = packetsAlone, time.Now().Add(time.Hour) // the other one is not to be published yet
+	changed := p.changed
+	p.waiting = 1 // for its bytes
 	if p.publishGathered(c); len(c.gathering.order) != 1 || c.gathering.byRoute[destination{key: "other"}] != nil {
 		t.Fatalf("gathered: %+v", c.gathering)
+	}
+	select {
+	case <-changed:
+	default:
+		t.Error("nobody is told that there is room")
 	}
 	report(p.orphaned(c, nil))
 	if len(outcomes["impatient"]) != 1 || len(outcomes["patient"]) != 1 || outcomes["patient"][0].Outcome != transport.Unavailable {

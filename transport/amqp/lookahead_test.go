@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/rabbitmq/amqp091-go"
@@ -17,45 +18,94 @@ import (
 // TestBatchesAreOpenedAsFarAsTheyAreNeeded: the prefetch count is of batches, of which each may have hundreds of messages.
 func TestBatchesAreOpenedAsFarAsTheyAreNeeded(t *testing.T) {
 	t.Parallel()
+	// Nothing is read from the channel then, and its end is seen all the same, and that of the consumer.
+	for name, end := range map[string]func(src *source) error{
+		"channel": func(src *source) error {
+			close(src.closed)
+			return amqp091.ErrClosed
+		},
+		"channel, by the broker": func(src *source) error {
+			src.closed <- amqp091.ErrFrame
+			close(src.closed)
+			close(src.cancelled)
+			return amqp091.ErrFrame
+		},
+		"consumer": func(src *source) error {
+			src.cancelled <- ""
+			return errConsumerEnded
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) { openedAsNeeded(t, end) })
+		})
+	}
+}
+
+func openedAsNeeded(t *testing.T, end func(src *source) error) {
+	const inFlight, batches, each = 40, 20, 50
+	config := SubscriberConfig{InFlight: inFlight, Key: func(m *message.Message) string { return m.Metadata[transport.MetaKey] }}
+	sub := &subscription{
+		s: &Subscriber{config: config, codec: newCodec(nil, false)}, logger: slog.New(slog.DiscardHandler),
+		out: make(chan *message.Message), handed: make(chan *delivery), finished: make(chan *delivery, inFlight),
+		abandoned: make(chan struct{}), inFlight: make(map[*delivery]struct{}), tails: make(map[string]*delivery),
+	}
+	deliveries := make(chan amqp091.Delivery, batches)
+	for i := range batches {
+		body := appendBatchStart(nil, "1")
+		for k := range each {
+			body = appendPart(body, anID, fmt.Appendf(nil, "key=%d\n%d", k, i))
+		}
+		deliveries <- amqp091.Delivery{ContentEncoding: batchEncoding, Body: body}
+	}
+	src := &source{deliveries: deliveries, closed: make(chan *amqp091.Error, 1), cancelled: make(chan string, 1)}
+	ended := make(chan error, 1)
+	go func() { ended <- sub.consume(t.Context(), context.Background(), src) }()
+	synctest.Wait()
+	const opened = (lookAhead*inFlight + each - 1) / each
+	if n := batches - len(deliveries); n != opened {
+		t.Errorf("%d batches were opened at first, want %d", n, opened)
+	}
+	const finished = 6 // too few to be worth an ack, for which there is no broker here
+	for range finished * each {
+		(<-sub.out).Ack()
+	}
+	synctest.Wait()
+	if n := batches - len(deliveries); n < finished || n > finished+opened {
+		t.Errorf("%d batches were opened for %d", n, finished)
+	}
+	want := end(src)
+	synctest.Wait()
+	select {
+	case err := <-ended:
+		if !errors.Is(err, want) {
+			t.Errorf("ended with %v, want %v", err, want)
+		}
+	default:
+		t.Fatal("the end is not seen")
+	}
+	close(sub.abandoned)
+	sub.tasks.Wait()
+}
+
+// TestWhatIsSetAsideBeforeAGiveBackIsNotOpenAnyMore, also where the partition stays because a message is in flight for too long.
+func TestWhatIsSetAsideBeforeAGiveBackIsNotOpenAnyMore(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		const inFlight, batches, each = 40, 20, 50
-		config := SubscriberConfig{InFlight: inFlight, Key: func(m *message.Message) string { return m.Metadata[transport.MetaKey] }}
+		src := &source{}
+		slow, odd := &delivery{from: src}, &delivery{from: src}
 		sub := &subscription{
-			s: &Subscriber{config: config, codec: newCodec(nil, false)}, logger: slog.New(slog.DiscardHandler),
-			out: make(chan *message.Message), handed: make(chan *delivery), finished: make(chan *delivery, inFlight),
-			abandoned: make(chan struct{}), inFlight: make(map[*delivery]struct{}), tails: make(map[string]*delivery),
+			s:     &Subscriber{config: SubscriberConfig{InFlight: 40, RebalanceInterval: time.Second}},
+			aside: make(chan *delivery, 1), finished: make(chan *delivery), inFlight: map[*delivery]struct{}{slow: {}}, opened: 2,
 		}
-		deliveries, closed := make(chan amqp091.Delivery, batches), make(chan *amqp091.Error)
-		for i := range batches {
-			body := appendBatchStart(nil, "1")
-			for k := range each {
-				body = appendPart(body, anID, fmt.Appendf(nil, "key=%d\n%d", k, i))
-			}
-			deliveries <- amqp091.Delivery{ContentEncoding: batchEncoding, Body: body}
+		src.acks.add(slow)
+		src.acks.add(odd)
+		sub.aside <- odd
+		if err := sub.giveBack(t.Context(), src); err != nil {
+			t.Fatal(err)
 		}
-		ended := make(chan error, 1)
-		go func() {
-			ended <- sub.consume(t.Context(), context.Background(), &source{deliveries: deliveries, closed: closed})
-		}()
-		synctest.Wait()
-		const opened = (lookAhead*inFlight + each - 1) / each
-		if n := batches - len(deliveries); n != opened {
-			t.Errorf("%d batches were opened at first, want %d", n, opened)
+		if sub.opened != 1 || !odd.finished {
+			t.Errorf("%d are open, finished: %v", sub.opened, odd.finished)
 		}
-		const finished = 6 // too few to be worth an ack, for which there is no broker here
-		for range finished * each {
-			(<-sub.out).Ack()
-		}
-		synctest.Wait()
-		if n := batches - len(deliveries); n < finished || n > finished+opened {
-			t.Errorf("%d batches were opened for %d", n, finished)
-		}
-		// Nothing is read from the channel now, and its end is seen all the same.
-		close(closed)
-		if err := <-ended; !errors.Is(err, amqp091.ErrClosed) {
-			t.Errorf("ended with %v", err)
-		}
-		close(sub.abandoned)
-		sub.tasks.Wait()
 	})
 }

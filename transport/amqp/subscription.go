@@ -67,6 +67,7 @@ type source struct {
 	ch         *amqp091.Channel
 	deliveries <-chan amqp091.Delivery
 	closed     chan *amqp091.Error
+	cancelled  chan string     // tells that the broker has ended the consumer, and not the channel
 	ended      context.Context // ends with the source
 	end        context.CancelFunc
 	acks       acks
@@ -131,7 +132,11 @@ func (sub *subscription) open(ctx context.Context) (*source, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open channel: %w", err)
 	}
-	src := &source{conn: conn, ch: ch, closed: ch.NotifyClose(make(chan *amqp091.Error, 1))}
+	src := &source{
+		conn: conn, ch: ch,
+		closed:    ch.NotifyClose(make(chan *amqp091.Error, 1)),
+		cancelled: ch.NotifyCancel(make(chan string, 1)), // room for the one consumer: the client waits for whoever listens
+	}
 	src.ended, src.end = context.WithCancel(ctx)
 	c := sub.s.config.AMQP.Consume
 	if err := ch.Qos(sub.s.config.InFlight, 0, false); err != nil {
@@ -167,13 +172,15 @@ func (src *source) close() {
 	src.conn.closeChannel(src.ch)
 }
 
+var errConsumerEnded = errors.New("the broker has ended the consumer, as it does when the queue is deleted")
+
 // err says why the source has ended by itself.
 func (src *source) err() error {
 	select {
 	case err := <-src.closed:
 		return closedBy(err)
 	default:
-		return errors.New("the broker has ended the consumer, as it does when the queue is deleted")
+		return errConsumerEnded
 	}
 }
 
@@ -193,9 +200,9 @@ func (sub *subscription) consume(ctx, scope context.Context, src *source) error 
 	for {
 		var out chan<- *message.Message
 		var msg *message.Message
-		deliveries, closed := src.deliveries, (<-chan *amqp091.Error)(nil)
-		if sub.opened >= lookAhead*sub.s.config.InFlight {
-			deliveries, closed = nil, src.closed // which the deliveries would tell otherwise
+		deliveries, closed, cancelled := src.deliveries, (<-chan *amqp091.Error)(nil), (<-chan string)(nil)
+		if sub.opened >= lookAhead*sub.s.config.InFlight { // what the deliveries would tell otherwise
+			deliveries, closed, cancelled = nil, src.closed, src.cancelled
 		}
 		// What was nacked keeps its place, or with one in flight there would be no order in a batch.
 		if len(sub.ready) > 0 && len(sub.inFlight)+len(sub.delayed) < sub.s.config.InFlight {
@@ -228,6 +235,8 @@ func (sub *subscription) consume(ctx, scope context.Context, src *source) error 
 			}
 		case err := <-closed:
 			return closedBy(err)
+		case <-cancelled:
+			return src.err()
 		case <-timer.C:
 			if err := sub.wake(src); err != nil {
 				return err
