@@ -200,10 +200,7 @@ func (sub *subscription) consume(ctx, scope context.Context, src *source) error 
 	for {
 		var out chan<- *message.Message
 		var msg *message.Message
-		deliveries, closed, cancelled := src.deliveries, (<-chan *amqp091.Error)(nil), (<-chan string)(nil)
-		if sub.opened >= lookAhead*sub.s.config.InFlight { // what the deliveries would tell otherwise
-			deliveries, closed, cancelled = nil, src.closed, src.cancelled
-		}
+		deliveries, closed, cancelled := sub.inputs(src)
 		// What was nacked keeps its place, or with one in flight there would be no order in a batch.
 		if len(sub.ready) > 0 && len(sub.inFlight)+len(sub.delayed) < sub.s.config.InFlight {
 			out, msg = sub.out, sub.ready[0].prepare(ctx)
@@ -249,6 +246,14 @@ func (sub *subscription) consume(ctx, scope context.Context, src *source) error 
 			return nil
 		}
 	}
+}
+
+// inputs returns what src is to be asked for: deliveries, or if enough is open the ends that the deliveries would tell otherwise.
+func (sub *subscription) inputs(src *source) (deliveries <-chan amqp091.Delivery, closed <-chan *amqp091.Error, cancelled <-chan string) {
+	if sub.opened >= lookAhead*sub.s.config.InFlight {
+		return nil, src.closed, src.cancelled
+	}
+	return src.deliveries, nil, nil
 }
 
 // arrive takes a delivery in, which may be a batch.
