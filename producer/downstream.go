@@ -29,7 +29,8 @@ type Downstream struct {
 	// Prefix is put before every topic, after Rename: "orders" of the shop may be
 	// "shop.orders" there. Defaults to none.
 	Prefix string `yaml:"prefix" env:"PREFIX"`
-	// Window is how many events may be in flight there at once. Defaults to
+	// Window is how many events may be in flight there at once. A batch of the publisher has half of it at most,
+	// and the last one may go beyond it. Defaults to
 	// an equal share of RelayConfig.Window for each downstream and the publisher
 	// of NewRelay.
 	Window int `yaml:"window" env:"WINDOW"`

@@ -194,7 +194,7 @@ func (s *batchTaker) SendBatch(ctx context.Context, topic string, msgs []*messag
 
 func (s *batchTaker) BatchLimit() (messages, bytes int) { return 10, 1000 }
 
-// TestDownstreamTakesBatches if its publisher does, up to its window, and others go on without.
+// TestDownstreamTakesBatches if its publisher does, up to half of its window, and others go on without.
 func TestDownstreamTakesBatches(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -205,7 +205,7 @@ func TestDownstreamTakesBatches(t *testing.T) {
 		}
 		a, b := &batchTaker{}, newTaken()
 		r := relayOn(t, f, &f.local, b, RelayConfig{
-			Downstreams: []Downstream{{Name: "a", Publisher: a, Topics: []string{"a"}, Window: 4, Prefix: "shop."}},
+			Downstreams: []Downstream{{Name: "a", Publisher: a, Topics: []string{"a"}, Window: 8, Prefix: "shop."}},
 		})
 		report, err := r.RunOnce(t.Context())
 		if err != nil || report.Delivered != 24 {
@@ -225,6 +225,41 @@ func TestDownstreamTakesBatches(t *testing.T) {
 			t.Errorf("a batch for who takes none is %v", r.Outcome)
 		}
 	})
+}
+
+// TestBatchGoesToADownstreamWithAPlaceInItsWindow: were it to wait for as many places as it has messages, a few of a silent route would hold up
+// all that is behind it.
+func TestBatchGoesToADownstreamWithAPlaceInItsWindow(t *testing.T) {
+	t.Parallel()
+	for silent, want := range map[int]int{0: 2, 3: 2, 4: 0} {
+		t.Run(fmt.Sprint(silent, " silent"), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithCancel(t.Context())
+				taker := &batchTaker{fakeSender: fakeSender{silent: true}}
+				board := &switchboard{}
+				board.add(Downstream{Name: "a", Topics: []string{"#"}, Window: 4}, taker)
+				board.start(ctx)
+				messages, _ := board.batchLimit("topic")
+				if messages != 2 {
+					t.Errorf("batches of up to %d messages in a window of 4", messages)
+				}
+				for range silent {
+					board.Send(ctx, "silent", message.NewMessage("", nil), func(transport.Result) {})
+				}
+				synctest.Wait()
+				both := []*message.Message{message.NewMessage("", nil), message.NewMessage("", nil)}
+				board.SendBatch(ctx, "topic", both, func(transport.Result) {})
+				synctest.Wait()
+				if got := len(taker.messages()) - silent; got != want {
+					t.Errorf("%d of a batch of 2 were sent, want %d", got, want)
+				}
+				cancel()
+				board.tasks.Wait()
+				taker.pending.Wait()
+			})
+		})
+	}
 }
 
 func TestAnyPublisherMayBeADownstream(t *testing.T) {

@@ -87,14 +87,15 @@ func (s *switchboard) SendBatch(ctx context.Context, topic string, msgs []*messa
 // BatchLimit implements [transport.BatchSender], for whoever has no topic: that depends on where it is sent.
 func (s *switchboard) BatchLimit() (messages, bytes int) { return 0, 0 }
 
-// batchLimit is that of who takes topic.
+// batchLimit is that of who takes topic. A batch has half of the window at most, so that one whose route is silent leaves
+// room for other routes.
 func (s *switchboard) batchLimit(topic string) (messages, bytes int) {
 	o := s.outlet(topic)
 	if o == nil {
 		return 0, 0
 	}
 	messages, bytes = batchLimitOf(o.sender)(o.down.topic(topic))
-	return min(messages, o.down.Window), bytes
+	return min(messages, max(1, o.down.Window/2)), bytes
 }
 
 // Route implements [transport.Sender].
@@ -198,10 +199,12 @@ func (o *outlet) send(out *outgoing) {
 	}
 }
 
+// next returns what is to be sent if there is a place in the window. A batch may go beyond it: waiting until all of it fits, it would
+// hold up what is behind it for as long as what is in flight is silent.
 func (o *outlet) next() *outgoing {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if len(o.queue) == 0 || o.inFlight+len(o.queue[0].msgs) > o.down.Window {
+	if len(o.queue) == 0 || o.inFlight >= o.down.Window {
 		return nil
 	}
 	out := o.queue[0]
