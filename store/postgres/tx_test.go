@@ -5,8 +5,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -131,21 +133,34 @@ func TestSavepointWithASwallowedErrorIsRolledBack(t *testing.T) {
 	}
 }
 
-// meddler is a connection that does something when a COMMIT goes out.
+// meddler is a connection that does something when a COMMIT goes out, or without onCommit is lost when the answer has
+// come: were it lost before, pgx would have the server cancel what it has sent, at times before that has begun.
 type meddler struct {
 	net.Conn
 	onCommit func(c *meddler)
+	deaf     atomic.Bool
 }
 
 func (m *meddler) Write(b []byte) (int, error) {
+	commits := bytes.Contains(b, []byte("commit\x00"))
+	m.deaf.CompareAndSwap(false, commits && m.onCommit == nil)
 	n, err := m.Conn.Write(b)
-	if err == nil && bytes.Contains(b, []byte("commit\x00")) {
+	if err == nil && commits && m.onCommit != nil {
 		m.onCommit(m)
 	}
 	return n, err
 }
 
-// meddledStore is a store whose connections call onCommit.
+func (m *meddler) Read(b []byte) (int, error) {
+	n, err := m.Conn.Read(b)
+	if m.deaf.Load() {
+		_ = m.Close()
+		return 0, io.EOF
+	}
+	return n, err
+}
+
+// meddledStore is a store whose connections call onCommit, or lose the answer.
 func meddledStore(t *testing.T, url string, onCommit func(c *meddler)) *postgres.Store {
 	t.Helper()
 	return meddledStoreIn(t, url, pgx.QueryExecModeCacheStatement, onCommit)
@@ -177,7 +192,7 @@ func TestCommitWithALostReplyIsUnknownAndMayHaveHappened(t *testing.T) {
 	t.Parallel()
 	url := testenv.Postgres(t)
 	plain := newStore(t, poolOn(t, url, nil), postgres.Config{})
-	store := meddledStore(t, url, func(c *meddler) { c.Close() })
+	store := meddledStore(t, url, nil)
 	err := store.Transact(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
 		_, err := store.Append(ctx, tx, uuid.New(), []producer.Record{event("key", "1")})
 		return err
