@@ -16,20 +16,15 @@ import (
 
 // rawPublish publishes persistent, mandatory messages with so many unconfirmed ones, to one queue.
 func rawPublish(kind string, window int, message func(id string) amqp.Publishing) func(context.Context, *stage) error {
-	return func(ctx context.Context, s *stage) error {
-		q, err := s.queues(kind, 1)
-		if err != nil {
-			return err
-		}
-		if err := q.ch.Confirm(false); err != nil {
-			return err
-		}
-		return s.timed(ctx, func() (int, error) { return s.n, publishAll(ctx, q.ch, q.names[0], s.n, window, message) })
-	}
+	return rawPublishOf(1, kind, window, message)
 }
 
 // rawBatches publishes as many in AMQP messages of eventsOfBatch each.
 func rawBatches(kind string) func(context.Context, *stage) error {
+	return rawPublishOf(eventsOfBatch, kind, 1000/eventsOfBatch, batchedMessage)
+}
+
+func rawPublishOf(events int, kind string, window int, message func(id string) amqp.Publishing) func(context.Context, *stage) error {
 	return func(ctx context.Context, s *stage) error {
 		q, err := s.queues(kind, 1)
 		if err != nil {
@@ -39,8 +34,8 @@ func rawBatches(kind string) func(context.Context, *stage) error {
 			return err
 		}
 		return s.timed(ctx, func() (int, error) {
-			n := (s.n + eventsOfBatch - 1) / eventsOfBatch
-			return n * eventsOfBatch, publishAll(ctx, q.ch, q.names[0], n, 1000/eventsOfBatch, batchedMessage)
+			n := (s.n + events - 1) / events
+			return n * events, publishAll(ctx, q.ch, q.names[0], n, window, message)
 		})
 	}
 }
