@@ -254,6 +254,20 @@ func TestRedeliveredComesFromTheContextOnly(t *testing.T) {
 	}
 }
 
+func TestOrderingKeyIsWhatTheSubscriberSays(t *testing.T) {
+	t.Parallel()
+	if key, ok := transport.OrderingKey(t.Context()); ok || key != "" {
+		t.Errorf("nobody has said anything: %q, %v", key, ok)
+	}
+	for _, want := range []string{"order-42", ""} {
+		ctx, cancel := context.WithCancel(transport.WithOrderingKey(t.Context(), want))
+		defer cancel()
+		if key, ok := transport.OrderingKey(ctx); !ok || key != want {
+			t.Errorf("got %q, %v, want %q", key, ok, want)
+		}
+	}
+}
+
 func TestOutcomesHaveNames(t *testing.T) {
 	t.Parallel()
 	for outcome, want := range map[transport.Outcome]string{

@@ -170,8 +170,8 @@ type SubscriberConfig struct {
 	InFlight int `yaml:"in_flight" env:"IN_FLIGHT"`
 
 	// Key returns the key of a message. Messages of one key are handed out one
-	// after another; "" is no key. It is called by one goroutine per subscription.
-	// Defaults to the metadata transport.MetaKey.
+	// after another; "" is no key. It is called by one goroutine per subscription. Handlers
+	// see what it returned by transport.OrderingKey. Defaults to the metadata transport.MetaKey.
 	Key func(*message.Message) string `yaml:"-" env:"-"`
 
 	// RedeliveryMin is the time until a nacked message is handed out again. It doubles with

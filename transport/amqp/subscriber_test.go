@@ -143,6 +143,23 @@ func TestMessagesOfAKeyComeOneAfterAnother(t *testing.T) {
 
 // TestNackIsADeliveryAgainFromHere with growing delays, known as such, ahead of the
 // later messages of its key and beside those of other keys.
+func TestMessageSaysTheKeyThatItIsOrderedBy(t *testing.T) {
+	t.Parallel()
+	name, config := topic(t), amqp.DurableQueue(testenv.AMQPURL(t))
+	p := newPublisher(t, amqp.PublisherConfig{AMQP: config})
+	mustConfirm(t, p, name, keyed("metadata", "a"))
+	mustConfirm(t, p, name, keyed("metadata", ""))
+	s := newSubscriber(t, amqp.SubscriberConfig{AMQP: config, Key: func(msg *message.Message) string { return string(msg.Payload) }})
+	messages := subscribe(t, s, name)
+	for _, want := range []string{"a", ""} {
+		msg := receive(t, messages)
+		if key, ok := transport.OrderingKey(msg.Context()); !ok || key != want {
+			t.Errorf("ordered by %q, %v, want %q", key, ok, want)
+		}
+		msg.Ack()
+	}
+}
+
 func TestNackIsADeliveryAgainFromHere(t *testing.T) {
 	t.Parallel()
 	url := testenv.AMQPURL(t)

@@ -295,7 +295,7 @@ func (d *delivery) prepare(ctx context.Context) *message.Message {
 		if d.redelivered {
 			ctx = transport.WithRedelivered(ctx)
 		}
-		ctx, d.cancel = context.WithCancel(ctx)
+		ctx, d.cancel = context.WithCancel(transport.WithOrderingKey(ctx, d.key))
 		d.msg.SetContext(ctx)
 	}
 	return d.msg

@@ -75,7 +75,7 @@ func (c *consumer) handOut(ctx context.Context) (*delivery, *message.Message, co
 			}
 			continue
 		}
-		msgCtx, cancel := context.WithCancel(ctx)
+		msgCtx, cancel := context.WithCancel(transport.WithOrderingKey(ctx, d.key))
 		if d.redelivered {
 			msgCtx = transport.WithRedelivered(msgCtx)
 		}

@@ -35,6 +35,21 @@ func TestSlowHandlerDelaysNoOtherKeyOfItsTopic(t *testing.T) {
 	wantOutcome(t, behind, transport.Confirmed)
 }
 
+func TestMessageSaysTheKeyThatItIsOrderedBy(t *testing.T) {
+	t.Parallel()
+	b := newBroker(t, memory.Config{})
+	messages := subscribe(t, b.Subscriber("stock"), "orders")
+	for _, want := range []string{"k", ""} {
+		results := send(b, "orders", keyed(want))
+		msg := receive(t, messages)
+		if key, ok := transport.OrderingKey(msg.Context()); !ok || key != want {
+			t.Errorf("ordered by %q, %v, want %q", key, ok, want)
+		}
+		msg.Ack()
+		wantOutcome(t, results, transport.Confirmed)
+	}
+}
+
 func TestHotKeyDelaysNoOtherKey(t *testing.T) {
 	t.Parallel()
 	b := newBroker(t, memory.Config{InFlight: 2})
