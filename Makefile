@@ -100,6 +100,10 @@ matrix: ## the fault matrix, on servers of its own (QUICK=1: a part, under 90 s;
 	@$(GO) -C internal/faulttest test -c -tags faults -o $(BIN)/matrix.test ./matrix
 	MATRIX_QUICK=$(QUICK) $(BIN)/matrix.test -test.parallel=8 -test.timeout=20m $(if $(RUN),-test.run='$(RUN)')
 
+.PHONY: upgrade
+upgrade: ## an older state of the library and this one side by side, on servers of its own; needs the history of the repository
+	@$(GO) -C internal/faulttest test -count=1 -timeout=10m ./upgrade
+
 .PHONY: brokers
 brokers: $(TESTENV) ## which publishers of other brokers a relay may publish to: the table of docs/transports.md (RUN=kafka: by name)
 	@$(GO) -C internal/brokers test -c -o $(BIN)/brokers.test .

@@ -41,6 +41,8 @@ type Config struct {
 	Name string
 	// Roles are what the child does. Required.
 	Roles []Role
+	// Program is the program that runs as the child. Defaults to this program.
+	Program string `json:"-"`
 	// Dir is where the child logs. Required.
 	Dir string
 

@@ -34,7 +34,7 @@ func CreateLogins(password string) []string {
 }
 
 // Grants are the statements by which the owner of the tables gives the roles what they need
-// of them: the library's as it ships them, and those of the service itself.
+// of them: the library's as it ships them, and [ServiceGrants].
 func Grants() string {
 	names, err := migrations.PostgresNames("", "")
 	if err != nil {
@@ -51,7 +51,12 @@ func Grants() string {
 		}
 		all.WriteString(statements)
 	}
-	return all.String() + `
+	return all.String() + ServiceGrants()
+}
+
+// ServiceGrants are the statements by which the owner of the service's own tables gives the roles what they need of them.
+func ServiceGrants() string {
+	return `
 GRANT SELECT, INSERT, UPDATE ON aggregates, orders TO ` + Producer.Login() + `;
 GRANT SELECT ON brake TO ` + Producer.Login() + `;
 GRANT INSERT ON effects TO ` + Consumer.Login() + `;

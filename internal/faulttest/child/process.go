@@ -39,7 +39,7 @@ type Process struct {
 	err     error    // how it ended
 }
 
-// Start runs this program again as a child, with faults as package fault reads them, "" for
+// Start runs this program again as a child, or Config.Program, with faults as package fault reads them, "" for
 // none. The child ends with this process. The caller must end it: by [Process.Stop] or
 // [Process.Kill].
 func Start(ctx context.Context, cfg Config, faults string) (*Process, error) {
@@ -53,12 +53,14 @@ func Start(ctx context.Context, cfg Config, faults string) (*Process, error) {
 	if err != nil {
 		return nil, err
 	}
-	self, err := os.Executable()
-	if err != nil {
-		return nil, err
+	program := cfg.Program
+	if program == "" {
+		if program, err = os.Executable(); err != nil {
+			return nil, err
+		}
 	}
 	p := &Process{cfg: cfg, done: make(chan struct{}), changed: make(chan struct{})}
-	p.cmd = exec.Command(self)
+	p.cmd = exec.Command(program)
 	p.cmd.Env = append(os.Environ(), variable+"="+string(text), fault.Variable+"="+faults)
 	if p.stdin, err = p.cmd.StdinPipe(); err != nil {
 		return nil, err

@@ -64,7 +64,12 @@ CREATE TABLE totals (
 
 // Install creates the tables of the library and of the service, as their owner, and gives every
 // [Role] what it needs of them. The roles' logins must be there: see [CreateLogins].
-func Install(ctx context.Context, url string) error {
+func Install(ctx context.Context, url string) error { return install(ctx, url, Schema) }
+
+// Upgrade brings the tables of the library up to date, and gives every [Role] what it needs of them.
+func Upgrade(ctx context.Context, url string) error { return install(ctx, url, "") }
+
+func install(ctx context.Context, url, schema string) error {
 	pool, err := pgxpool.New(ctx, url)
 	if err != nil {
 		return err
@@ -73,7 +78,7 @@ func Install(ctx context.Context, url string) error {
 	if _, err := postgres.Migrate(ctx, pool, postgres.Config{}); err != nil {
 		return err
 	}
-	if _, err := pool.Exec(ctx, Schema); err != nil {
+	if _, err := pool.Exec(ctx, schema); err != nil {
 		return fmt.Errorf("tables of the service: %w", err)
 	}
 	if _, err := pool.Exec(ctx, Grants()); err != nil {

@@ -26,6 +26,8 @@ type Config struct {
 	Dir string
 	// Services are the consumers. Defaults to "stock".
 	Services []string
+	// Install makes the tables of a database, as child.Install does, which it defaults to.
+	Install func(ctx context.Context, url string) error
 	// NoWire records nothing of what the broker is given, for runs that are too large. Defaults
 	// to false.
 	NoWire bool
@@ -116,8 +118,18 @@ func (s *System) databases(ctx context.Context) (err error) {
 	if err := prepare(ctx, s.Servers.Postgres); err != nil {
 		return fmt.Errorf("template of the databases: %w", err)
 	}
+	from := template
+	if s.cfg.Install != nil {
+		from = "template0"
+	}
 	for _, name := range []string{s.OutboxDB, s.InboxDB} {
-		if err := s.Servers.Postgres.Create(ctx, name, template); err != nil {
+		if err := s.Servers.Postgres.Create(ctx, name, from); err != nil {
+			return err
+		}
+		if s.cfg.Install == nil {
+			continue
+		}
+		if err := s.cfg.Install(ctx, s.Servers.Postgres.URL(name)); err != nil {
 			return err
 		}
 	}
