@@ -46,7 +46,7 @@ func (c Config) withDefaults() (Config, error) {
 // pace says how often each fault comes, from the start of one to the start of the next; a short
 // run has some of each.
 type pace struct {
-	kill, stop, postgres, rabbit, partition, copies time.Duration
+	kill, stop, postgres, rabbit, partition, copies, deploy, operator time.Duration
 }
 
 func (c *Config) pace() pace {
@@ -57,6 +57,8 @@ func (c *Config) pace() pace {
 		rabbit:    min(36*time.Second, c.Duration*2/3),
 		partition: min(9*time.Second, c.Duration/8),
 		copies:    250 * time.Millisecond,
+		deploy:    min(time.Minute, c.Duration*2/3),
+		operator:  min(5*time.Second, c.Duration/8),
 	}
 }
 

@@ -37,6 +37,7 @@ func (f *faults) start(ctx context.Context, p pace) {
 	f.every(ctx, "postgres", p.postgres, f.postgres)
 	f.every(ctx, "rabbit", p.rabbit, f.rabbit)
 	f.every(ctx, "partition", p.partition, f.partition)
+	f.every(ctx, "deploy", p.deploy, f.deploy)
 	f.wg.Go(func() { f.spare(ctx) })
 }
 
@@ -80,6 +81,18 @@ func (f *faults) counted(kind string) int {
 
 func (f *faults) kill(_ context.Context, rnd *rand.Rand) error {
 	f.fleet.kill(rnd.IntN(len(f.fleet.members)))
+	return nil
+}
+
+// deploy ends all consumers and relays at once, as a deployment does that does not wait for them: all that was prefetched
+// comes again.
+func (f *faults) deploy(context.Context, *rand.Rand) error {
+	for i, m := range f.fleet.members {
+		if !strings.HasPrefix(m.name, "producer") {
+			f.fleet.kill(i)
+		}
+	}
+	f.count("deploy")
 	return nil
 }
 

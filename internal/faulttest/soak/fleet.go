@@ -28,10 +28,13 @@ type fleet struct {
 	failed []string
 }
 
+// Of so many messages the handler fails for one, and swallows the error of a statement for one.
+const failing, swallowing = 997, 1499
+
 // counts are what processes have said of themselves. What one has done since it last said anything is
 // not in it when it is killed, so they are lower bounds.
 type counts struct {
-	applied, suppressed, byWindow, unknown, troubles, parked, starts, orders int64
+	applied, suppressed, byWindow, unknown, troubles, parked, starts, orders, removed int64
 }
 
 // member is one process after the other under one name.
@@ -53,14 +56,18 @@ func newFleet(sys *system.System, cfg *Config) *fleet {
 			Name: "producer-" + n, Roles: []child.Role{child.Producer}, Producer: "p" + n,
 			Bulk: true, Batch: 200, Keys: cfg.Keys, PayloadBytes: 100,
 		})
-		f.add(child.Config{Name: "relay-" + n, Roles: []child.Role{child.Relay}, Window: 500})
+		f.add(child.Config{
+			Name: "relay-" + n, Roles: []child.Role{child.Relay}, Window: 500, Envelope: true, BatchSize: 32 * i,
+		})
 		f.add(child.Config{
 			Name: "consumer-" + n, Roles: []child.Role{child.Consumer}, Lean: true, InFlight: 64, CacheSize: 1 << 16,
 			Group: 32, Set: i == 1, // one of them calls its handler for each message, the other for sets
+			Fail: failing * (1 - i), Swallow: swallowing * (1 - i),
 			// Processes are killed whatever message they handle.
 			MaxSoloStarts: 50, MaxHold: time.Minute,
 		})
 	}
+	f.add(child.Config{Name: "janitor", Roles: []child.Role{child.Janitor}, Retention: retention})
 	return f
 }
 
@@ -148,6 +155,7 @@ func (f *fleet) said(m *member, p *child.Process) {
 
 func (c *counts) add(r *child.Report) {
 	c.orders += r.Placed
+	c.removed += r.Removed
 	for _, h := range r.Handlers {
 		c.applied += h.Applied
 		c.suppressed += h.Duplicates()

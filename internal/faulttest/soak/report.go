@@ -19,6 +19,14 @@ type Report struct {
 	RabbitKill int `json:"rabbit_kills"`
 	Partitions int `json:"partitions"`
 	Injected   int `json:"duplicates_injected"`
+	// Deploys is how often all consumers and relays were killed at once.
+	Deploys int `json:"deploys"`
+	// Unheard is how many events had no queue until the faults were over, and came through then.
+	Unheard int64 `json:"unheard"`
+	// Replayed and Redriven is what operators did, and Removed what the janitor did, as far as it lived to tell.
+	Replayed int64 `json:"replayed"`
+	Redriven int64 `json:"redriven"`
+	Removed  int64 `json:"removed"`
 	// Suppressed is how many copies consumers have acknowledged without running the handler, as far as
 	// they lived to tell; Seen how many deliveries beyond the first there were at least.
 	Seen       int64 `json:"duplicates_seen"`
@@ -121,7 +129,8 @@ func (r *Report) needs(d time.Duration) {
 	}{
 		{"messages", r.Messages, 8_000}, {"kills", int64(r.Kills), 50}, {"stops", int64(r.Stops), 1}, {"PostgreSQL crashes", int64(r.PGCrashes), 2},
 		{"RabbitMQ kills", int64(r.RabbitKill), 1}, {"partitions", int64(r.Partitions), 4},
-		{"copies suppressed", r.Suppressed, 300},
+		{"copies suppressed", r.Suppressed, 300}, {"events without a queue", r.Unheard, 300}, {"events replayed", r.Replayed, 100},
+		{"events removed", r.Removed, 100},
 	} {
 		if least := int64(n.per * minutes); n.did < least {
 			r.Missing = append(r.Missing, fmt.Sprintf("%d %s, fewer than %d", n.did, n.what, least))

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"runtime"
 	"runtime/debug"
+	"sync"
 	"time"
 
 	"github.com/boxpair/boxpair/internal/faulttest/servers"
@@ -46,7 +47,17 @@ func Run(ctx context.Context, cfg Config) (report *Report, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, c.publisher.Close()) }()
-	r := &run{cfg: cfg, sys: sys, copier: c, fleet: newFleet(sys, &cfg), watch: newWatch(sys, cfg.Backlog)}
+	o, err := newOperations(sys)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, o.forget()) }()
+	if err := keepOrigins(ctx, sys); err != nil {
+		return nil, err
+	}
+	r := &run{
+		cfg: cfg, sys: sys, copier: c, operations: o, fleet: newFleet(sys, &cfg), watch: newWatch(sys, cfg.Backlog, o.written),
+	}
 	defer r.watch.close()
 	r.faults = newFaults(sys, r.fleet, cfg.Seed)
 	return r.run(ctx)
@@ -54,13 +65,16 @@ func Run(ctx context.Context, cfg Config) (report *Report, err error) {
 
 // run is one soak.
 type run struct {
-	cfg    Config
-	sys    *system.System
-	fleet  *fleet
-	faults *faults
-	copier *copier
-	watch  *watch
-	begun  time.Time
+	cfg        Config
+	sys        *system.System
+	fleet      *fleet
+	faults     *faults
+	copier     *copier
+	operations *operations
+	watch      *watch
+	begun      time.Time
+
+	unheardLost, unheardUnordered int64
 }
 
 func (r *run) run(ctx context.Context) (*Report, error) {
@@ -75,7 +89,10 @@ func (r *run) run(ctx context.Context) (*Report, error) {
 	lasted := time.Since(r.begun)
 	r.tell("faults are over")
 	// Copies were made of what a stopped or killed chain has not sent yet, if it is not waited for.
-	drain, drained := r.drain(ctx)
+	drain, drained, err := r.drain(ctx)
+	if err != nil {
+		return nil, err
+	}
 	r.tell(fmt.Sprintf("at rest after %.1f s", drain.Seconds()))
 	found, err := verify(ctx, r.sys)
 	if err != nil {
@@ -95,6 +112,7 @@ func (r *run) load(ctx context.Context) {
 	defer cancel()
 	p := r.cfg.pace()
 	r.faults.start(ctx, p)
+	r.operations.start(ctx, &r.faults.wg, p)
 	rnd := rand.New(rand.NewPCG(r.cfg.Seed, math.MaxUint64))
 	r.faults.wg.Go(func() {
 		for sleep(ctx, p.copies) {
@@ -113,8 +131,8 @@ func (r *run) load(ctx context.Context) {
 	r.faults.wg.Wait()
 }
 
-// drain ends the producers, and everybody else when nothing is left to be done.
-func (r *run) drain(ctx context.Context) (time.Duration, bool) {
+// drain ends the producers, gives the topic without a queue one, and ends everybody else when nothing is left to be done.
+func (r *run) drain(ctx context.Context) (took time.Duration, drained bool, err error) {
 	for _, p := range []interface{ Heal() }{r.sys.Outbox, r.sys.Inbox, r.sys.Broker} {
 		p.Heal()
 	}
@@ -122,13 +140,18 @@ func (r *run) drain(ctx context.Context) (time.Duration, bool) {
 	stopping, cancel := context.WithTimeout(ctx, stopLimit)
 	r.fleet.stop(stopping, "producer")
 	cancel()
-	_, drained := r.watch.rest(ctx, r.cfg.DrainLimit)
-	took := time.Since(began)
+	hearing, heard := context.WithTimeout(ctx, r.cfg.DrainLimit)
+	defer heard()
+	var wg sync.WaitGroup
+	wg.Go(func() { r.unheardLost, r.unheardUnordered, err = r.operations.hear(hearing) })
+	_, drained = r.watch.rest(ctx, r.cfg.DrainLimit)
+	took = time.Since(began)
+	wg.Wait()
 	stopping, cancel = context.WithTimeout(ctx, stopLimit)
 	defer cancel()
 	r.fleet.stop(stopping, "")
 	r.fleet.wg.Wait()
-	return took, drained
+	return took, drained, err
 }
 
 func (r *run) tell(what string) {
@@ -150,8 +173,10 @@ func (r *run) report(f *findings) *Report {
 		Seed: r.cfg.Seed, Messages: f.messages,
 		Kills: r.fleet.kills, Stops: r.faults.counted("stop"), PGCrashes: r.faults.counted("postgres"),
 		RabbitKill: r.faults.counted("rabbit"), Partitions: r.faults.counted("partition"), Injected: r.copier.injected,
+		Deploys: r.faults.counted("deploy"), Unheard: r.operations.written(), Replayed: r.operations.replayed,
+		Redriven: r.operations.redriven, Removed: c.removed,
 		Seen: max(c.suppressed, int64(r.copier.injected)), Suppressed: c.suppressed, ByWindow: c.byWindow,
-		Lost: f.lost, Repeated: f.repeated, Unordered: f.unordered, Phantom: f.phantom, Torn: f.torn, Unclaimed: f.unclaimed,
+		Lost: f.lost + r.unheardLost, Repeated: f.repeated, Unordered: f.unordered + r.unheardUnordered, Phantom: f.phantom, Torn: f.torn, Unclaimed: f.unclaimed,
 		Parked: f.parked, Unknown: c.unknown, SoloStarts: c.starts,
 		Stall: round(r.watch.stall.Seconds()), Slowest: round(f.most), P50: round(f.p50), P99: round(f.p99),
 		RSSSlope: round(m.all.perMinute() / (1 << 20)), RSSMinutes: round(m.all.minutes),

@@ -57,7 +57,10 @@ func TestSlopeIsThatOfEachProcess(t *testing.T) {
 
 // enough is a report of a minute in which enough was done, and nothing found.
 func enough() *Report {
-	return &Report{Messages: 20_000, Kills: 100, Stops: 2, PGCrashes: 3, RabbitKill: 1, Partitions: 8, Suppressed: 900, Drained: true}
+	return &Report{
+		Messages: 20_000, Kills: 100, Stops: 2, PGCrashes: 3, RabbitKill: 1, Partitions: 8, Suppressed: 900,
+		Unheard: 2000, Replayed: 500, Removed: 5000, Drained: true,
+	}
 }
 
 func TestReportIsJudged(t *testing.T) {
@@ -99,7 +102,8 @@ func TestRunWithoutEnoughWorkIsInvalid(t *testing.T) {
 		"messages": func(r *Report) { r.Messages = 7999 }, "kills": func(r *Report) { r.Kills = 49 },
 		"stops": func(r *Report) { r.Stops = 0 }, "PostgreSQL crashes": func(r *Report) { r.PGCrashes = 1 },
 		"RabbitMQ kills": func(r *Report) { r.RabbitKill = 0 }, "partitions": func(r *Report) { r.Partitions = 3 },
-		"copies suppressed": func(r *Report) { r.Suppressed = 299 },
+		"copies suppressed": func(r *Report) { r.Suppressed = 299 }, "events without a queue": func(r *Report) { r.Unheard = 299 },
+		"events replayed": func(r *Report) { r.Replayed = 99 }, "events removed": func(r *Report) { r.Removed = 99 },
 	} {
 		r := enough()
 		spoil(r)

@@ -16,6 +16,7 @@ import (
 type watch struct {
 	sys     *system.System
 	backlog int
+	unheard func() int64 // events that wait for a queue, which is no backlog
 	conn    *amqp091.Connection
 	ch      *amqp091.Channel
 
@@ -26,8 +27,8 @@ type watch struct {
 	stall            time.Duration
 }
 
-func newWatch(sys *system.System, backlog int) *watch {
-	return &watch{sys: sys, backlog: backlog, moved: time.Now()}
+func newWatch(sys *system.System, backlog int, unheard func() int64) *watch {
+	return &watch{sys: sys, backlog: backlog, unheard: unheard, moved: time.Now()}
 }
 
 // look reads how far things are. What cannot be read for the moment stays as it was.
@@ -37,9 +38,9 @@ func (w *watch) look(ctx context.Context) {
 	var placed, effects int64
 	var pending int
 	err := w.sys.OutboxPool().QueryRow(ctx, `SELECT (SELECT coalesce(sum(n), 0)::bigint FROM aggregates),
-		(SELECT count(*) FROM (SELECT FROM boxpair.outbox_queue LIMIT 100000) q)`).Scan(&placed, &pending)
+		(SELECT count(*) FROM (SELECT FROM boxpair.outbox_queue LIMIT 1000000) q)`).Scan(&placed, &pending)
 	if err == nil {
-		w.placed, w.pending = placed, pending
+		w.placed, w.pending = placed, max(0, pending-int(w.unheard()))
 	}
 	// The sequence counts what was rolled back too; it is only to see whether it moves.
 	err = w.sys.InboxPool().QueryRow(ctx, `SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM effects_seq_seq`).Scan(&effects)

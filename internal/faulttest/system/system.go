@@ -361,6 +361,14 @@ func (s *System) Close(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
+// RemoveTopic removes the exchange of a topic that a test has made, and the queue of a service on it.
+func (s *System) RemoveTopic(topic, service string) error {
+	return s.channel(func(ch *amqp091.Channel) error {
+		_, err := ch.QueueDelete(child.QueueName(topic, service), false, false, false)
+		return errors.Join(err, ch.ExchangeDelete(topic, false, false))
+	})
+}
+
 func token() string {
 	var b [5]byte
 	_, _ = rand.Read(b[:]) // never fails
