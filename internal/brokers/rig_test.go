@@ -39,7 +39,7 @@ const bound = 15 * time.Second
 // startChild starts a server of the kind for this test.
 func startChild(t *testing.T, kind string) *child {
 	t.Helper()
-	c, err := newChild(t.Context(), kind, t.TempDir())
+	c, err := newChild(kind, t.TempDir())
 	ok(t, err)
 	ok(t, c.start(t.Context()))
 	t.Cleanup(c.kill)

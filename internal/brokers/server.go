@@ -13,6 +13,8 @@ import (
 
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/twmb/franz-go/pkg/kfake"
+
+	"github.com/boxpair/boxpair/internal/testenv/service"
 )
 
 // serveVariable makes this binary a server: "nats" or "kafka", a port and a directory.
@@ -76,14 +78,9 @@ type child struct {
 }
 
 // newChild chooses a port. The directory is the caller's.
-func newChild(ctx context.Context, kind, dir string) (*child, error) {
-	var config net.ListenConfig
-	l, err := config.Listen(ctx, "tcp", "127.0.0.1:0")
-	if err != nil {
-		return nil, err
-	}
-	port := l.Addr().(*net.TCPAddr).Port
-	return &child{kind: kind, dir: dir, port: port}, l.Close()
+func newChild(kind, dir string) (*child, error) {
+	port, err := service.FreePort()
+	return &child{kind: kind, dir: dir, port: port}, err
 }
 
 func (c *child) address() string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(c.port)) }

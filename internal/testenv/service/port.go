@@ -17,6 +17,16 @@ const (
 	lastPort  = 32000
 )
 
+// FreePort returns a port of the loopback address on which nothing listens now, and that no outgoing connection takes while a
+// server that listened on it is started again.
+func FreePort() (int, error) {
+	ports, err := freePorts(1)
+	if err != nil {
+		return 0, err
+	}
+	return ports[0], nil
+}
+
 // freePorts returns n different ports on which nothing listens now. Another
 // process may take one before it is used; whoever uses them tries again.
 func freePorts(n int) ([]int, error) {
