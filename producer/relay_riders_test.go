@@ -116,12 +116,13 @@ func TestFailedBatchCountsNoAttemptOfTheOthers(t *testing.T) {
 				seqs = append(seqs, r.store.add("topic", "key"))
 			}
 			bad := seqs[4]
-			for range 20 { // what tells that the route works
-				r.store.add("topic", "")
-			}
 			r.broker = refusing(outcome, bad)
-			r.batching(RelayConfig{MaxAttempts: 1}, 7)
-			r.run(time.Minute)
+			rel := r.batching(RelayConfig{MaxAttempts: 1}, 7)
+			for range 30 { // what tells that the route works
+				r.store.add("topic", "")
+				rel.core.wake(r.now, allNews)
+				r.run(2 * time.Second)
+			}
 			r.drained()
 			for _, seq := range seqs {
 				if n := len(r.store.attempts(seq)); n != 0 && seq != bad {

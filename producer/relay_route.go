@@ -21,8 +21,9 @@ import (
 // try, sending goes on. When there are none left, or too many were refused in
 // a row, and they were of several keys, the route is paused: nothing is sent
 // but probes, one at a time, the events that were probed least first and the
-// oldest among those. If only one key has failed, it counts attempts, or its one
-// bad event would never be seen.
+// oldest among those. If only one key has failed, its refusal counts attempts, or its one
+// bad event would never be seen. A return never does: that nothing on the route takes messages says nothing
+// about the event, and the topic may just be a quiet one.
 //
 // A route is unavailable when the transport could not tell what became of a
 // message and nothing else came through meanwhile. It is probed with a backoff, and counts nothing.
@@ -225,10 +226,10 @@ func (c *relayCore) judge(r *route) {
 	}
 }
 
-// oneKey tells whether all that fails on r is of one key. A key that failed, went into its
+// oneKey tells whether all that fails on r is of one key, which was refused. A key that failed, went into its
 // backoff and did not come back may have been settled by an operator.
 func (c *relayCore) oneKey(r *route) bool {
-	if r.passed > 0 || r.refused.n > 1 {
+	if r.passed > 0 || r.refused.n > 1 || r.refused.n == 1 && r.refused.first.outcome == transport.Returned {
 		return false
 	}
 	keys := 0

@@ -38,7 +38,11 @@ func TestARefusalCountsWhenTheRouteWorksForOthers(t *testing.T) {
 		if got := r.sent(transport.Confirmed); !slices.Equal(got, others) {
 			t.Errorf("%v: sent %v", outcome, got)
 		}
-		r.run(time.Minute)
+		for i := range 60 { // others keep passing
+			r.store.add("topic", fmt.Sprint("key", i))
+			rel.core.wake(r.now, allNews)
+			r.run(time.Second)
+		}
 		if n := len(r.store.attempts(bad)); n != 3 || r.store.state(bad) != Dead {
 			t.Errorf("%v: %d attempts counted, state %q", outcome, n, r.store.state(bad))
 		}
@@ -152,7 +156,7 @@ func TestARouteWithOneKeyCountsOnTheBackoffSchedule(t *testing.T) {
 	r := newRig(t)
 	bad := r.store.add("topic", "bad")
 	r.store.add("topic", "bad")
-	r.outcomes(map[int64]transport.Outcome{bad: transport.Returned})
+	r.outcomes(map[int64]transport.Outcome{bad: transport.Refused})
 	rel := r.start(RelayConfig{MaxAttempts: 4})
 	r.run(time.Second)
 	if n := len(r.store.attempts(bad)); n == 0 {
@@ -171,7 +175,7 @@ func TestARouteWithOneKeyCountsOnTheBackoffSchedule(t *testing.T) {
 func TestTwoBadEventsOneAfterTheOtherDie(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	r.broker = on("topic", transport.Returned)
+	r.broker = on("topic", transport.Refused)
 	first := r.store.add("topic", "one")
 	r.start(RelayConfig{MaxAttempts: 2})
 	r.run(time.Minute)
@@ -180,6 +184,34 @@ func TestTwoBadEventsOneAfterTheOtherDie(t *testing.T) {
 	if r.store.state(first) != Dead || r.store.state(second) != Dead {
 		t.Errorf("states %q and %q", r.store.state(first), r.store.state(second))
 	}
+}
+
+// A missing queue is the route's fault: an event every twenty minutes finds nobody else there to tell.
+func TestAMissingQueueCostsTheEventsOfAQuietTopicNoAttempts(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.broker = on("quiet", transport.Returned)
+	rel := r.start(RelayConfig{})
+	var events []int64
+	for i := range 6 {
+		events = append(events, r.store.add("quiet", fmt.Sprint("key", i)))
+		rel.core.wake(r.now, allNews)
+		r.run(20 * time.Minute)
+	}
+	for _, seq := range events {
+		if n := len(r.store.attempts(seq)); n != 0 {
+			t.Errorf("%d attempts of event %d counted, state %q", n, seq, r.store.state(seq))
+		}
+	}
+	if h := rel.core.state(time.Now()); len(h.Routes) != 1 || !h.Routes[0].Paused || !h.Routes[0].Overdue {
+		t.Errorf("health: %+v", h.Routes)
+	}
+	r.broker = confirmAll
+	r.run(time.Minute)
+	if got := r.sent(transport.Confirmed); len(got) != len(events) {
+		t.Errorf("delivered %v, want %v", got, events)
+	}
+	r.drained()
 }
 
 func TestARouteOnWhichNothingSucceedsIsReportedAfterItsGrace(t *testing.T) {

@@ -169,6 +169,14 @@ var routing = []Mutant{
 		Test:   Test{"producer", "TestARouteWithOneKeyCountsOnTheBackoffSchedule"},
 	},
 	{
+		Name: "missing-queue-buries", Guarantee: "G5",
+		Broken: "The events of a quiet topic whose queue is missing use up their attempts.",
+		File:   "producer/relay_route.go",
+		Old:    `r.refused.first.outcome == transport.Returned`,
+		New:    `r.refused.first.outcome == transport.Confirmed`,
+		Test:   Test{"producer", "TestAMissingQueueCostsTheEventsOfAQuietTopicNoAttempts"},
+	},
+	{
 		Name: "probes-do-not-rotate", Guarantee: "G5",
 		Broken: "A paused route is probed with its oldest event only, which may be the bad one.",
 		File:   "producer/relay_stall.go",
