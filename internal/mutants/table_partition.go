@@ -35,6 +35,22 @@ var partitioning = []Mutant{
 		Test:   Test{"transport/amqp", "TestPartitionsGrowAndShrinkInOrder"},
 	},
 	{
+		Name: "partitions-empty-by-number", Guarantee: "G2",
+		Broken: "Queues are deleted when RabbitMQ says that they hold no messages, which it says of a queue that does not answer.",
+		File:   "transport/amqp/repartition.go",
+		Old:    `		if err := r.empty(name); err != nil {`,
+		New:    `		if err := r.empty(name); false && err != nil {`,
+		Test:   Test{"transport/amqp", "TestQueueThatIsNotCountedIsNotDeleted"},
+	},
+	{
+		Name: "sentinel-handed-out", Guarantee: "G3",
+		Broken: "A consumer is given the message that Repartition has left in its queue.",
+		File:   "transport/amqp/subscription.go",
+		Old:    `	if raw.ContentEncoding == sentinelEncoding {`,
+		New:    `	if false {`,
+		Test:   Test{"transport/amqp", "TestQueueThatIsNotCountedIsNotDeleted"},
+	},
+	{
 		Name: "partitions-not-given-back", Guarantee: "G4",
 		Broken: "The first consumer keeps all partitions, and the others wait for its end.",
 		File:   "transport/amqp/group.go",

@@ -30,8 +30,8 @@ type QueueType uint8
 const (
 	// Quorum queues are replicated, and confirm what is on disk.
 	Quorum QueueType = iota
-	// Classic leaves the queue's arguments as they are. With RabbitMQ's default
-	// configuration that is a classic queue, and what stock watermill-amqp declares.
+	// Classic queues are what stock watermill-amqp declares with RabbitMQ's default
+	// configuration. They confirm before a message is on disk.
 	Classic
 )
 

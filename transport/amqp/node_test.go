@@ -1,6 +1,7 @@
 package amqp_test
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"sync"
@@ -22,6 +23,7 @@ func TestOnANodeOfItsOwn(t *testing.T) {
 	t.Run("memory alarm ends in a clear state", func(t *testing.T) { memoryAlarm(t, node) })
 	t.Run("passive needs no permission to configure", func(t *testing.T) { passive(t, node) })
 	t.Run("queue that answers nothing stops no other", func(t *testing.T) { stuckQueue(t, node) })
+	t.Run("repartition of a queue that answers late loses nothing", func(t *testing.T) { lateQueue(t, node) })
 	t.Run("crash of the broker loses nothing confirmed", func(t *testing.T) { crash(t, node) })
 }
 
@@ -169,10 +171,7 @@ func stuckQueue(t *testing.T, node *testenv.Node) {
 	p := newPublisher(t, amqp.PublisherConfig{AMQP: config, ConfirmTimeout: time.Second, Window: 10})
 	mustConfirm(t, p, "stuck", newMessage("before"))
 	mustConfirm(t, p, "well", newMessage("before"))
-	control := func(what string) {
-		node.Ctl(t, "eval", fmt.Sprintf(
-			`{ok, Q} = rabbit_amqqueue:lookup(rabbit_misc:r(<<"/">>, queue, <<"stuck">>)), sys:%s(amqqueue:get_pid(Q)).`, what))
-	}
+	control := func(what string) { control(t, node, "stuck", what) }
 	control("suspend")
 	unanswered := make(chan transport.Result, 1)
 	p.Send(t.Context(), "stuck", newMessage("unanswered"), func(r transport.Result) { unanswered <- r })
@@ -204,4 +203,42 @@ func stuckQueue(t *testing.T, node *testenv.Node) {
 	})
 	control("resume")
 	awaitConfirm(t, p, "stuck", "after")
+}
+
+// control has the process of a queue do something: suspended, it answers nothing until it is resumed.
+func control(t *testing.T, node *testenv.Node, queue, what string) {
+	t.Helper()
+	node.Ctl(t, "eval", fmt.Sprintf(
+		`{ok, Q} = rabbit_amqqueue:lookup(rabbit_misc:r(<<"/">>, queue, <<"%s">>)), sys:%s(amqqueue:get_pid(Q)).`, queue, what))
+}
+
+// lateQueue has the leader of an old queue answer nothing when its messages are counted: the broker says then that there are none.
+func lateQueue(t *testing.T, node *testenv.Node) {
+	const messages = 20
+	config := amqp.DurablePubSub(node.URL(), "consumer")
+	for from, late := range map[int]string{1: "late1_consumer.1of1", 0: "late0_consumer"} {
+		name := fmt.Sprint("late", from)
+		old := amqp.SubscriberConfig{AMQP: config, Partitions: from}
+		next := old
+		next.Partitions = 2
+		if err := newSubscriber(t, old).SubscribeInitialize(name); err != nil {
+			t.Fatal(err)
+		}
+		p := newPublisher(t, amqp.PublisherConfig{AMQP: config, Partitions: from})
+		publishNumbered(t, p, name, 1, 1, messages)
+		control(t, node, late, "suspend")
+		result := make(chan error, 1)
+		go func() { result <- amqp.Repartition(t.Context(), next, name, from) }()
+		control(t, node, late, "resume") // rabbitmqctl starts longer than the broker waits for the leader
+		if err := <-result; !errors.Is(err, amqp.ErrNotDrained) || !strings.Contains(err.Error(), late) {
+			t.Errorf("from %d: %v, want %v of %s", from, err, amqp.ErrNotDrained, late)
+		}
+		var h history
+		handleUntilEmpty(t, old, name, &h)
+		h.wantOrder(t, 1, messages)
+		if n := h.len(); n != messages {
+			t.Errorf("from %d: %d messages, want %d", from, n, messages)
+		}
+		repartition(t, next, name, from)
+	}
 }

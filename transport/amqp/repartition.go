@@ -12,7 +12,8 @@ import (
 // Repartition takes a consumer's queues of topic from one number of partitions to
 // config.Partitions; 0 is one queue without partitions. While one of the old queues
 // holds messages or is consumed it changes nothing and returns [ErrNotDrained]. Then
-// it binds the new queues, unbinds and deletes the old ones, and last declares the new
+// it binds the new queues and unbinds the old ones. It deletes those once each has handed out, as its first
+// message, one that was published to it for that; and last declares the new
 // number, which is what subscribers go by. After an error, call it again with the same
 // numbers; where the new one is reached it does nothing.
 //
@@ -25,8 +26,8 @@ import (
 // queues of other consumers are bound to it, the error says so; repartition them, and
 // call it for this one again.
 //
-// config.Topology must be [Declare], and the user needs the permission to configure.
-// ctx bounds the connecting; each request has 30 seconds.
+// config.Topology must be [Declare], and the user needs the permission to configure, to read the
+// queues and to write to the default exchange. ctx bounds the connecting; each request has 30 seconds.
 func Repartition(ctx context.Context, config SubscriberConfig, topic string, from int) error {
 	if err := checkRepartition(&config, from); err != nil {
 		return fmt.Errorf("amqp: repartition topic %q: %w", topic, err)
@@ -94,8 +95,8 @@ func (r *repartition) run() error {
 	if err := r.unbind(); err != nil {
 		return err
 	}
-	// What came after the first look, from a publisher that still runs.
-	if err := r.drained(); err != nil {
+	// What came after the first look, from a publisher that still runs, or was not counted.
+	if err := r.proveEmpty(); err != nil {
 		return err
 	}
 	if !moved {
@@ -140,15 +141,19 @@ func declareNumber(ch *amqp091.Channel, t *topology, l layout, version int) erro
 	return t.queue(ch, l.queue, version)
 }
 
+// oldQueues returns the names of all queues that are to go. The last one says that the others are there.
+func (r *repartition) oldQueues() []string {
+	if r.old.count == 0 {
+		return r.old.names()
+	}
+	return append(r.old.names(), r.old.queue)
+}
+
 // drained looks at the old queues, one channel each since a queue that is missing
 // closes it.
 func (r *repartition) drained() error {
-	names := r.old.names()
-	if r.old.count > 0 {
-		names = append(names, r.old.queue)
-	}
 	var left []string
-	for _, name := range names {
+	for _, name := range r.oldQueues() {
 		err := r.channel(func(ch *amqp091.Channel) error {
 			q, err := ch.QueueDeclarePassive(name, true, false, false, false, nil)
 			if q.Messages > 0 || q.Consumers > 0 {
@@ -162,6 +167,19 @@ func (r *repartition) drained() error {
 	}
 	if left != nil {
 		return fmt.Errorf("%w: %s", ErrNotDrained, strings.Join(left, "; "))
+	}
+	return nil
+}
+
+// proveEmpty has every old queue show that it is empty.
+func (r *repartition) proveEmpty() error {
+	if err := r.drained(); err != nil {
+		return err
+	}
+	for _, name := range r.oldQueues() {
+		if err := r.empty(name); err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -222,15 +240,17 @@ func (r *repartition) changeExchange() error {
 	return err
 }
 
-// remove deletes the old queues, which are empty and bound to nothing.
+// remove deletes the old queues, which are bound to nothing and have shown that they are empty. RabbitMQ looks
+// again at classic ones; for quorum queues it cannot.
 func (r *repartition) remove() error {
-	names := r.old.names()
-	if r.old.count > 0 {
-		names = append(names, r.old.queue) // last: it says that the others are there
-	}
+	classic := r.from.classic()
 	return r.channel(func(ch *amqp091.Channel) error {
-		for _, name := range names {
-			if _, err := ch.QueueDelete(name, false, false, false); err != nil {
+		for _, name := range r.oldQueues() {
+			_, err := ch.QueueDelete(name, classic, classic, false)
+			if errorCode(err) == amqp091.PreconditionFailed {
+				return fmt.Errorf("%w: queue %q: %w", ErrNotDrained, name, err)
+			}
+			if err != nil {
 				return fmt.Errorf("delete queue %q: %w", name, err)
 			}
 		}

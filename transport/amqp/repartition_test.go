@@ -1,8 +1,12 @@
 package amqp_test
 
 import (
+	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
+	"io"
+	"net"
 	"strconv"
 	"strings"
 	"sync"
@@ -10,6 +14,7 @@ import (
 	"time"
 
 	wamqp "github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/rabbitmq/amqp091-go"
 
 	"github.com/boxpair/boxpair/internal/testenv"
 	"github.com/boxpair/boxpair/transport/amqp"
@@ -148,6 +153,77 @@ func handleUntilEmpty(t *testing.T, config amqp.SubscriberConfig, topic string, 
 		t.Error(err)
 	}
 	<-done
+}
+
+// TestQueueThatIsNotCountedIsNotDeleted has RabbitMQ say that the old queues are empty and not consumed, as it does when their
+// leaders do not answer in time.
+func TestQueueThatIsNotCountedIsNotDeleted(t *testing.T) {
+	t.Parallel()
+	eachPartitionable(t, func(t *testing.T, config wamqp.Config, topic string) {
+		for _, from := range []int{1, 0} {
+			name := topic + strconv.Itoa(from)
+			old := amqp.SubscriberConfig{AMQP: config, Partitions: from}
+			next := old
+			next.Partitions = 2
+			uncounted := next
+			uncounted.AMQP.Connection.AmqpConfig = &amqp091.Config{Dial: dialUncounted}
+			if config.Exchange.Type == amqp091.ExchangeTopic && from == 0 {
+				continue // the exchange is partitioned by now
+			}
+			if err := newSubscriber(t, old).SubscribeInitialize(name); err != nil {
+				t.Fatal(err)
+			}
+			p := newPublisher(t, amqp.PublisherConfig{AMQP: config, Partitions: from})
+			publishNumbered(t, p, name, 1, 1, 3)
+			wantNotDrained(t, uncounted, name, from)
+			s := newSubscriber(t, old)
+			messages := subscribe(t, s, name)
+			var h history
+			for h.len() < 3 {
+				h.handle(receive(t, messages))
+			}
+			h.wantOrder(t, 1, 3)
+			none(t, messages)
+			wantNotDrained(t, uncounted, name, from) // consumed
+			if err := s.Close(); err != nil {
+				t.Fatal(err)
+			}
+			repartition(t, uncounted, name, from)
+		}
+	})
+}
+
+// dialUncounted returns a connection on which no messages are counted, and no consumers as long as there are none with messages.
+func dialUncounted(network, addr string) (net.Conn, error) {
+	conn, err := net.Dial(network, addr)
+	return &uncountedConn{Conn: conn}, err
+}
+
+type uncountedConn struct {
+	net.Conn
+	frame []byte // what is left of it
+}
+
+func (c *uncountedConn) Read(p []byte) (int, error) {
+	if len(c.frame) == 0 {
+		head := make([]byte, 7)
+		if _, err := io.ReadFull(c.Conn, head); err != nil {
+			return 0, err
+		}
+		c.frame = append(head, make([]byte, binary.BigEndian.Uint32(head[3:])+1)...)
+		if _, err := io.ReadFull(c.Conn, c.frame[7:]); err != nil {
+			return 0, err
+		}
+		if declared := []byte{0, 50, 0, 11}; c.frame[0] == 1 && bytes.HasPrefix(c.frame[7:], declared) {
+			numbers := c.frame[len(c.frame)-9 : len(c.frame)-1]
+			if binary.BigEndian.Uint32(numbers) > 0 || binary.BigEndian.Uint32(numbers[4:]) > 1 {
+				clear(numbers)
+			}
+		}
+	}
+	n := copy(p, c.frame)
+	c.frame = c.frame[n:]
+	return n, nil
 }
 
 // TestConsumersOfOneExchangeArePartitionedTogether: it becomes another exchange, so

@@ -261,6 +261,11 @@ func (sub *subscription) arrive(src *source, raw amqp091.Delivery) {
 	sub.active.Store(true)
 	d := &delivery{raw: raw, from: src, redelivered: raw.Redelivered}
 	src.acks.add(d)
+	if raw.ContentEncoding == sentinelEncoding {
+		src.acks.finish(d)
+		sub.schedule(time.Now().Add(ackDelay))
+		return
+	}
 	if raw.ContentEncoding == batchEncoding && sub.unbatch(d) {
 		return
 	}

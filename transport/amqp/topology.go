@@ -127,7 +127,7 @@ func (t *topology) subscription(ch *amqp091.Channel, queue, exchange string, ver
 	return t.bind(ch, queue, t.amqp.QueueBind.GenerateRoutingKey(queue), exchange)
 }
 
-// queueArguments adds the queue's type, and for quorum queues of RabbitMQ 4 that
+// queueArguments adds the queue's type, which RabbitMQ takes for equal to none where that is classic, and for quorum queues of RabbitMQ 4 that
 // there is no delivery limit: the default there is 20. Before version 4 there is
 // none by default, and -1 is taken and drops a message after its first failure.
 func queueArguments(args amqp091.Table, queueType QueueType, version int) amqp091.Table {
@@ -135,8 +135,8 @@ func queueArguments(args amqp091.Table, queueType QueueType, version int) amqp09
 	if args == nil {
 		args = amqp091.Table{}
 	}
-	if _, ok := args[amqp091.QueueTypeArg]; !ok && queueType == Quorum {
-		args[amqp091.QueueTypeArg] = amqp091.QueueTypeQuorum
+	if _, ok := args[amqp091.QueueTypeArg]; !ok {
+		args[amqp091.QueueTypeArg] = map[QueueType]string{Quorum: amqp091.QueueTypeQuorum, Classic: amqp091.QueueTypeClassic}[queueType]
 	}
 	if args[amqp091.QueueTypeArg] != amqp091.QueueTypeQuorum {
 		return args
@@ -145,6 +145,11 @@ func queueArguments(args amqp091.Table, queueType QueueType, version int) amqp09
 		args[deliveryLimitArg] = -1
 	}
 	return args
+}
+
+// classic tells whether the queues that are declared are classic ones.
+func (t *topology) classic() bool {
+	return queueArguments(t.amqp.Queue.Arguments, t.queueType, 0)[amqp091.QueueTypeArg] == amqp091.QueueTypeClassic
 }
 
 // explain says what an error of a declaration means and what helps.

@@ -1,0 +1,104 @@
+package amqp
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/rabbitmq/amqp091-go"
+)
+
+// sentinelEncoding is the content-encoding property of the message by which [Repartition] proves that a queue is empty. A
+// Subscriber acknowledges one that was left behind, and hands it out to nobody.
+const sentinelEncoding = "boxpair-sentinel"
+
+// proofTimeout is how long a queue may take to show that it is empty.
+const proofTimeout = 15 * time.Second
+
+// empty returns nil if the queue holds no message and has no consumer, or does not exist. The numbers in the answer to a
+// declaration prove neither: when the leader of a quorum queue is silent for 250 ms, RabbitMQ answers 0 for both. A sentinel proves
+// that no message is waiting: it goes behind whatever is there, and has to be the first delivery. The consumer
+// that waits for it shows whether a number of consumers is one of RabbitMQ's own making, since it has to be counted.
+func (r *repartition) empty(name string) error {
+	err := r.channel(func(ch *amqp091.Channel) error {
+		deliveries, err := ch.Consume(name, "", false, false, false, false, nil)
+		if err != nil {
+			return err
+		}
+		if err := r.consumedAlone(name); err != nil {
+			return err
+		}
+		if err := sentinelFirst(ch, name, deliveries); err != nil {
+			return err
+		}
+		return r.consumedAlone(name) // no consumer has come and taken what was before the sentinel
+	})
+	if errorCode(err) == amqp091.NotFound {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("queue %q: %w", name, err)
+	}
+	return nil
+}
+
+// sentinelFirst publishes a sentinel to the queue and takes it back.
+func sentinelFirst(ch *amqp091.Channel, name string, deliveries <-chan amqp091.Delivery) error {
+	if err := ch.Confirm(false); err != nil {
+		return err
+	}
+	id := uuid.NewString()
+	sentinel := amqp091.Publishing{ContentEncoding: sentinelEncoding, CorrelationId: id, DeliveryMode: amqp091.Persistent}
+	confirm, err := ch.PublishWithDeferredConfirm("", name, false, false, sentinel)
+	if err != nil {
+		return err
+	}
+	timer := time.NewTimer(proofTimeout)
+	defer timer.Stop()
+	answered := confirm.Done()
+	for {
+		select {
+		case d, ok := <-deliveries:
+			switch {
+			case !ok:
+				return amqp091.ErrClosed
+			case d.ContentEncoding != sentinelEncoding:
+				return fmt.Errorf("%w: it holds messages", ErrNotDrained)
+			}
+			if err := d.Ack(false); err != nil || d.CorrelationId == id {
+				return err
+			}
+		case <-answered:
+			if answered = nil; !confirm.Acked() {
+				return fmt.Errorf("%w: it takes no message, so it may be full", ErrNotDrained)
+			}
+		case <-timer.C:
+			return fmt.Errorf("%w: it has not handed out a message within %v", ErrNotDrained, proofTimeout)
+		}
+	}
+}
+
+// consumedAlone returns nil if the queue has one consumer, which is the caller's.
+func (r *repartition) consumedAlone(name string) error {
+	tick := time.NewTicker(50 * time.Millisecond)
+	defer tick.Stop()
+	for deadline := time.Now().Add(proofTimeout); ; <-tick.C {
+		consumers := 0
+		err := r.channel(func(ch *amqp091.Channel) error {
+			q, err := ch.QueueDeclarePassive(name, true, false, false, false, nil)
+			consumers = q.Consumers
+			return err
+		})
+		switch {
+		case err != nil:
+			return err
+		case consumers == 1:
+			return nil
+		case consumers > 1:
+			return fmt.Errorf("%w: it has other consumers", ErrNotDrained)
+		case time.Now().After(deadline):
+			return errors.New("RabbitMQ does not count its consumers")
+		}
+	}
+}
