@@ -94,6 +94,7 @@ func TestWhatIsSetAsideBeforeAGiveBackIsNotOpenAnyMore(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		src := &source{}
 		slow, odd := &delivery{from: src}, &delivery{from: src}
+		slow.raw.DeliveryTag, odd.raw.DeliveryTag = 1, 2
 		sub := &subscription{
 			s:     &Subscriber{config: SubscriberConfig{InFlight: 40, RebalanceInterval: time.Second}},
 			aside: make(chan *delivery, 1), finished: make(chan *delivery), inFlight: map[*delivery]struct{}{slow: {}}, opened: 2,
@@ -104,8 +105,22 @@ func TestWhatIsSetAsideBeforeAGiveBackIsNotOpenAnyMore(t *testing.T) {
 		if err := sub.giveBack(t.Context(), src); err != nil {
 			t.Fatal(err)
 		}
-		if sub.opened != 1 || !odd.finished {
-			t.Errorf("%d are open, finished: %v", sub.opened, odd.finished)
+		if sub.opened != 1 || src.acks.open != 1 || !src.acks.list[1].finished {
+			t.Errorf("%d are open, acknowledgements: %+v", sub.opened, src.acks)
 		}
 	})
+}
+
+// TestWhatAnEndedChannelSetAsideIsNotAcknowledgedOnTheNext: their tags are alike.
+func TestWhatAnEndedChannelSetAsideIsNotAcknowledgedOnTheNext(t *testing.T) {
+	t.Parallel()
+	src := &source{}
+	waiting, late := &delivery{from: src}, &delivery{from: &source{}}
+	waiting.raw.DeliveryTag, late.raw.DeliveryTag = 1, 1
+	sub := &subscription{opened: 1}
+	src.acks.add(waiting)
+	sub.putAside(src, late)
+	if sub.opened != 1 || src.acks.open != 0 {
+		t.Errorf("%d are open, acknowledgements: %+v", sub.opened, src.acks)
+	}
 }

@@ -370,8 +370,11 @@ func (sub *subscription) finish(src *source, d *delivery) {
 	}
 }
 
-// putAside ends a message that is safe elsewhere.
+// putAside ends a message that is safe elsewhere. One of a source that has ended is delivered again.
 func (sub *subscription) putAside(src *source, d *delivery) {
+	if d.from != src {
+		return
+	}
 	sub.opened--
 	src.acks.finish(d)
 }
