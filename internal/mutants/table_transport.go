@@ -244,20 +244,16 @@ var subscribing = []Mutant{
 		Name: "bulk-ack-over-a-gap", Guarantee: "G2",
 		Broken: "A bulk acknowledgement covers messages that are not finished.",
 		File:   "transport/amqp/acks.go",
-		Old: `		if !d.finished {
-			break
-		}`,
-		New: `		if !d.finished {
-			continue
-		}`,
-		Test: Test{"transport/amqp", "TestBulkAcksCoverOnlyAFinishedPrefix"},
+		Old:    `	prefix := slices.IndexFunc(a.list, func(k ack) bool { return !k.finished })`,
+		New:    `	prefix := slices.IndexFunc(a.list, func(k ack) bool { return false })`,
+		Test:   Test{"transport/amqp", "TestBulkAcksCoverOnlyAFinishedPrefix"},
 	},
 	{
 		Name: "batch-acknowledged-with-its-first", Guarantee: "G2",
 		Broken: "A batch is acknowledged when one of its messages is finished.",
 		File:   "transport/amqp/acks.go",
 		Old:    `		if d.left--; d.left > 0 {`,
-		New:    `		if d.left--; d.left > 0 && d.finished {`,
+		New:    `		if d.left--; d.left < 0 {`,
 		Test:   Test{"transport/amqp", "TestNackIsOfOneMessageOfABatch"},
 	},
 	{

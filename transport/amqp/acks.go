@@ -1,7 +1,9 @@
 package amqp
 
 import (
+	"cmp"
 	"context"
+	"slices"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -27,20 +29,24 @@ type delivery struct {
 	nacks       int
 	due         time.Time // when a nacked one is handed out again
 
-	acked    bool // by the handler
-	finished bool // the broker may be told
-	settled  bool // the broker has been told
+	acked bool // by the handler
 }
 
-// acks are the deliveries of one channel, batches as a whole, that the broker has not been told of, in
-// the order of their tags. A bulk ack covers every tag up to its own, so it is
-// only ever sent for a prefix that has finished as a whole.
+// acks are the deliveries of one channel, batches as a whole, that the broker has not been told of, in the order of their tags:
+// no more than it prefetches. A bulk ack covers every tag up to its own, so it is only ever sent for a prefix that has finished
+// as a whole.
 type acks struct {
-	list []*delivery
-	open int // finished, and not settled
+	list []ack
+	open int // finished ones
 }
 
-func (a *acks) add(d *delivery) { a.list = append(a.list, d) }
+// ack is an acknowledgement to be sent. It refers to no delivery, whose body may be large, and which may be long finished.
+type ack struct {
+	tag      uint64
+	finished bool
+}
+
+func (a *acks) add(d *delivery) { a.list = append(a.list, ack{tag: d.raw.DeliveryTag}) }
 
 func (a *acks) finish(d *delivery) {
 	if d.whole != nil {
@@ -49,50 +55,43 @@ func (a *acks) finish(d *delivery) {
 			return
 		}
 	}
-	d.finished = true
-	a.open++
+	i, there := slices.BinarySearchFunc(a.list, d.raw.DeliveryTag, func(k ack, tag uint64) int { return cmp.Compare(k.tag, tag) })
+	if there && !a.list[i].finished {
+		a.list[i].finished = true
+		a.open++
+	}
 }
 
 // flush acknowledges the finished prefix in bulk. When at least limit deliveries
 // have finished beyond the gap, it acknowledges those too, one by one.
-func (a *acks) flush(limit int, ack func(tag uint64, multiple bool) error) error {
-	prefix, open, tag := 0, 0, uint64(0)
-	for _, d := range a.list {
-		if !d.finished {
-			break
-		}
-		prefix++
-		if !d.settled {
-			open++
-			tag = d.raw.DeliveryTag // the broker knows no tag that was settled singly
-		}
+func (a *acks) flush(limit int, send func(tag uint64, multiple bool) error) error {
+	prefix := slices.IndexFunc(a.list, func(k ack) bool { return !k.finished })
+	if prefix < 0 {
+		prefix = len(a.list)
 	}
-	if open > 0 {
+	if prefix > 0 {
 		if err := fault.Reach(fault.C10); err != nil {
 			return err
 		}
-		if err := ack(tag, open > 1); err != nil {
+		if err := send(a.list[prefix-1].tag, prefix > 1); err != nil {
 			return err
 		}
-		a.open -= open
+		a.list = slices.Delete(a.list, 0, prefix)
+		a.open -= prefix
 	}
-	clear(a.list[:prefix])
-	a.list = a.list[prefix:]
-	if a.open < limit {
+	if a.open == 0 || a.open < limit {
 		return nil
 	}
-	for _, d := range a.list {
-		if a.open == 0 {
-			break
-		}
-		if !d.finished || d.settled {
+	gap := a.list[:0]
+	for _, k := range a.list {
+		if !k.finished {
+			gap = append(gap, k)
 			continue
 		}
-		if err := ack(d.raw.DeliveryTag, false); err != nil {
-			return err
+		if err := send(k.tag, false); err != nil {
+			return err // and the channel is at its end
 		}
-		d.settled = true
-		a.open--
 	}
+	a.list, a.open = gap, 0
 	return nil
 }

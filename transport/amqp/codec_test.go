@@ -135,7 +135,7 @@ func TestDeliveryLimitFollowsTheVersionOfTheBroker(t *testing.T) {
 		{Quorum, 0, mine, nil, "quorum"},
 		{Quorum, 4, mine, -1, "quorum"},
 		{Quorum, 4, amqp091.Table{"x-delivery-limit": 5}, 5, "quorum"},
-		{Classic, 4, mine, nil, nil},
+		{Classic, 4, mine, nil, "classic"},
 		{Classic, 4, amqp091.Table{"x-queue-type": "quorum"}, -1, "quorum"},
 		{Quorum, 4, amqp091.Table{"x-queue-type": "stream"}, nil, "stream"},
 	} {
@@ -160,18 +160,18 @@ func TestBulkAcksCoverOnlyAFinishedPrefix(t *testing.T) {
 		list = append(list, d)
 		a.add(d)
 	}
-	type ack struct {
+	type sent struct {
 		tag      uint64
 		multiple bool
 	}
-	step := func(limit int, finished []int, want ...ack) {
+	step := func(limit int, finished []int, want ...sent) {
 		t.Helper()
 		for _, tag := range finished {
 			a.finish(list[tag-1])
 		}
-		var got []ack
+		var got []sent
 		err := a.flush(limit, func(tag uint64, multiple bool) error {
-			got = append(got, ack{tag, multiple})
+			got = append(got, sent{tag, multiple})
 			return nil
 		})
 		if err != nil || len(got) != len(want) {
@@ -184,13 +184,13 @@ func TestBulkAcksCoverOnlyAFinishedPrefix(t *testing.T) {
 		}
 	}
 	step(2, nil)
-	step(2, []int{3})                               // beyond the gap, it waits
-	step(2, []int{4}, ack{3, false}, ack{4, false}) // singly
-	step(2, []int{1}, ack{1, false})                // a prefix of one
-	step(2, []int{2}, ack{2, false})                // 3 and 4 are settled: their tags are unknown by now
-	step(2, []int{5, 6, 8}, ack{6, true})           // in bulk, up to the gap
-	step(1, nil, ack{8, false})                     //
-	step(2, []int{7}, ack{7, false})                //
+	step(2, []int{3})                                 // beyond the gap, it waits
+	step(2, []int{4}, sent{3, false}, sent{4, false}) // singly
+	step(2, []int{1}, sent{1, false})                 // a prefix of one
+	step(2, []int{2}, sent{2, false})                 // 3 and 4 are settled: their tags are unknown by now
+	step(2, []int{5, 6, 8}, sent{6, true})            // in bulk, up to the gap
+	step(1, nil, sent{8, false})                      //
+	step(2, []int{7}, sent{7, false})                 //
 	if err := a.flush(1, nil); err != nil || len(a.list) != 0 || a.open != 0 {
 		t.Errorf("left: %v, %d", a.list, a.open)
 	}
@@ -200,5 +200,24 @@ func TestBulkAcksCoverOnlyAFinishedPrefix(t *testing.T) {
 	failed := errors.New("closed")
 	if err := a.flush(1, func(uint64, bool) error { return failed }); !errors.Is(err, failed) {
 		t.Errorf("flush = %v", err)
+	}
+}
+
+// TestAcknowledgementsBehindAGapAreForgotten once the broker has been told of them: what is kept and looked at are those that it
+// still waits for.
+func TestAcknowledgementsBehindAGapAreForgotten(t *testing.T) {
+	t.Parallel()
+	var a acks
+	a.add(&delivery{raw: amqp091.Delivery{DeliveryTag: 1}})
+	for tag := uint64(2); tag < 10_000; tag++ {
+		d := &delivery{raw: amqp091.Delivery{DeliveryTag: tag}}
+		a.add(d)
+		a.finish(d)
+		if a.open < 32 {
+			continue
+		}
+		if err := a.flush(32, func(uint64, bool) error { return nil }); err != nil || len(a.list) != 1 || a.open != 0 {
+			t.Fatalf("tag %d: %v; %d are kept, %d of them finished", tag, err, len(a.list), a.open)
+		}
 	}
 }

@@ -15,7 +15,6 @@ func (sub *subscription) unbatch(d *delivery) bool {
 		}
 	}
 	raw := d.raw
-	d.raw.Headers, d.raw.Body = nil, nil // others may hold d in acks long after the last part is done
 	d.left = len(parts)
 	for _, p := range parts {
 		// As if it had come alone, to be decoded again after a nack, or set aside.
