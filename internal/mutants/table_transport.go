@@ -226,6 +226,14 @@ var publishing = []Mutant{
 		New:    `	if args[deliveryLimitArg] == nil && !limitIsSafe && args["x"] != nil {`,
 		Test:   Test{"transport/amqp", "TestUnsafeSubscriberIsRefused"},
 	},
+	{
+		Name: "default-delivery-limit-accepted", Guarantee: "G7",
+		Broken: "A subscriber consumes from a queue of RabbitMQ 4 that drops messages after 20 deliveries.",
+		File:   "transport/amqp/topology.go",
+		Old:    `		if !errors.As(err, &limit) || !limit.safe {`,
+		New:    `		if !errors.As(err, &limit) {`,
+		Test:   Test{"transport/amqp", "TestQueueOfBeforeVersion4IsUsedWhereItIsSafe"},
+	},
 }
 
 // subscribing is about the subscriber for RabbitMQ.

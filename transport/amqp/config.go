@@ -149,8 +149,10 @@ type SubscriberConfig struct {
 	// delivered too often: it is not a quorum queue, or has no delivery limit, or
 	// dead-letters beyond it. It is required where the queue is not declared
 	// here, with Passive and NoTopology, and where Arguments set a limit without a
-	// dead-letter exchange, since RabbitMQ 4 drops after 20 deliveries by default.
-	// Defaults to false.
+	// dead-letter exchange, since RabbitMQ 4 drops after 20 deliveries by default. With RabbitMQ 4
+	// it is required as well where a queue is there without the argument x-delivery-limit, as
+	// those that were declared on RabbitMQ 3: see "Delivery limits" in the documentation of the
+	// package. Defaults to false.
 	DeliveryLimitIsSafe bool `yaml:"delivery_limit_is_safe" env:"DELIVERY_LIMIT_IS_SAFE"`
 
 	// Partitions, if it is not 0, is in how many queues the consumer takes its

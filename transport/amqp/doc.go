@@ -198,6 +198,20 @@
 // password nor message has been sent. InsecureSkipVerify is refused, since whoever answers under
 // the broker's address would be given both.
 //
+// # Delivery limits
+//
+// A quorum queue of RabbitMQ 4 drops a message when it has been delivered 20 times, which a
+// consumer that crashes brings about. Queues are declared with x-delivery-limit -1 there, which is none, and
+// without the argument on RabbitMQ 3, where -1 would drop after one failure.
+//
+// A queue keeps its arguments. One that was made on RabbitMQ 3, or declared by someone else, has a limit once the broker
+// is version 4, and a subscriber refuses it. A publisher uses it as it is. To go from 3 to 4 with the queues that are there,
+// set DeliveryLimitIsSafe for the subscribers; then upgrade the broker, and lift the limit by a policy:
+//
+//	rabbitmqctl set_policy --apply-to queues boxpair '.*' '{"delivery-limit": -1}'
+//
+// A policy with a limit goes before x-delivery-limit -1, so it is the policies that count; see "Assumptions".
+//
 // # What survives a crash
 //
 //	publisher, before the confirm     unknown: the message is sent again by who keeps it
@@ -254,8 +268,4 @@
 //
 // Confirms of classic queues do not wait for the disk. Quorum queues, the
 // default, do.
-//
-// A delivery limit (20 by default in RabbitMQ 4) drops messages of consumers
-// that crash. Where queues are declared here, there is none: -1 for RabbitMQ 4
-// and later, no argument before, where -1 would drop after one failure.
 package amqp

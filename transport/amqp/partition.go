@@ -132,9 +132,14 @@ func (t *topology) marker(ch *amqp091.Channel, l layout, version int) error {
 	case Passive:
 		q, err = ch.QueueDeclarePassive(l.queue, true, false, false, false, nil)
 	default:
-		q, err = ch.QueueDeclare(l.queue, true, false, false, false, t.markerArguments(l.count, version))
+		args := t.markerArguments(l, version)
+		q, err = ch.QueueDeclare(l.queue, true, false, false, false, args)
+		err = t.limited(err, l.queue, args, true) // it is empty
 	}
+	var limit *limitError
 	switch {
+	case errors.As(err, &limit):
+		return err
 	case errorCode(err) == amqp091.PreconditionFailed:
 		return fmt.Errorf("%w: queue %q was not declared for %d; all publishers and consumers of a queue need the same "+
 			"number, which Repartition changes: %w", ErrPartitions, l.queue, l.count, err)
@@ -147,13 +152,13 @@ func (t *topology) marker(ch *amqp091.Channel, l layout, version int) error {
 	return nil
 }
 
-func (t *topology) markerArguments(count, version int) amqp091.Table {
+func (t *topology) markerArguments(l layout, version int) amqp091.Table {
 	args := amqp091.Table{}
 	if kind, ok := t.amqp.Queue.Arguments[amqp091.QueueTypeArg]; ok {
 		args[amqp091.QueueTypeArg] = kind
 	}
-	args = queueArguments(args, t.queueType, version)
-	args[amqp091.QueueMaxLenArg] = count
+	args = t.arguments(l.queue, args, version)
+	args[amqp091.QueueMaxLenArg] = l.count
 	args[amqp091.QueueOverflowArg] = amqp091.QueueOverflowRejectPublish
 	return args
 }

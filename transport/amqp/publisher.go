@@ -77,6 +77,7 @@ func NewPublisher(config PublisherConfig) (*Publisher, error) {
 		changed:  make(chan struct{}),
 	}
 	p.topology.partitions = config.Partitions
+	p.topology.limitIsSafe = true // for who publishes; subscribers look
 	return p, nil
 }
 

@@ -209,8 +209,8 @@ func (p *Publisher) pause(d time.Duration) {
 
 // declare declares the topology of a topic, and tells who waits for it.
 func (p *Publisher) declare(c *confirmChannel, prep *preparation, topic string) {
-	err := c.conn.withChannel(p.config.ConfirmTimeout, func(ch *amqp091.Channel) error {
-		return p.declareTopic(ch, topic, c.conn.version())
+	err := p.topology.declare(c.conn, p.config.ConfirmTimeout, func(ch *amqp091.Channel, version int) error {
+		return p.declareTopic(ch, topic, version)
 	})
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -107,11 +107,11 @@ func (r *repartition) run() error {
 	if err := r.remove(); err != nil {
 		return err
 	}
-	return r.channel(func(ch *amqp091.Channel) error {
+	return r.declare(r.to, func(ch *amqp091.Channel, version int) error {
 		if r.layout.count > 0 {
-			return r.to.layout(ch, r.layout, r.conn.version())
+			return r.to.layout(ch, r.layout, version)
 		}
-		return r.to.subscription(ch, r.layout.queue, r.layout.exchange, r.conn.version())
+		return r.to.subscription(ch, r.layout.queue, r.layout.exchange, version)
 	})
 }
 
@@ -119,14 +119,18 @@ func (r *repartition) channel(f func(*amqp091.Channel) error) error {
 	return r.conn.withChannel(requestTimeout, f)
 }
 
+func (r *repartition) declare(t *topology, f func(ch *amqp091.Channel, version int) error) error {
+	return t.declare(r.conn, requestTimeout, f)
+}
+
 // begin checks that the old number is the one that is there, or that the new one is
 // reached.
 func (r *repartition) begin() (done bool, err error) {
-	err = r.channel(func(ch *amqp091.Channel) error { return declareNumber(ch, r.from, r.old, r.conn.version()) })
+	err = r.declare(r.from, func(ch *amqp091.Channel, version int) error { return declareNumber(ch, r.from, r.old, version) })
 	if errorCode(err) != amqp091.PreconditionFailed {
 		return false, err
 	}
-	other := r.channel(func(ch *amqp091.Channel) error { return declareNumber(ch, r.to, r.layout, r.conn.version()) })
+	other := r.declare(r.to, func(ch *amqp091.Channel, version int) error { return declareNumber(ch, r.to, r.layout, version) })
 	if other == nil {
 		return true, nil
 	}
@@ -186,12 +190,12 @@ func (r *repartition) proveEmpty() error {
 
 // declareQueues declares and binds the new queues, but not yet their number.
 func (r *repartition) declareQueues() error {
-	return r.channel(func(ch *amqp091.Channel) error {
+	return r.declare(r.to, func(ch *amqp091.Channel, version int) error {
 		if err := r.to.exchange(ch, r.layout.exchange); err != nil {
 			return err
 		}
 		for i := range r.layout.count {
-			if err := r.to.partition(ch, r.layout, i+1, r.conn.version()); err != nil {
+			if err := r.to.partition(ch, r.layout, i+1, version); err != nil {
 				return err
 			}
 		}

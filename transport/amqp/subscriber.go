@@ -50,7 +50,7 @@ func NewSubscriber(config SubscriberConfig) (*Subscriber, error) {
 		topology: newTopology(config.Topology, config.QueueType, config.AMQP, config.AllowLoss, config.Logger),
 		cancels:  make(map[*context.CancelFunc]struct{}),
 	}
-	s.topology.partitions = config.Partitions
+	s.topology.partitions, s.topology.limitIsSafe = config.Partitions, config.DeliveryLimitIsSafe
 	none := func(string) string { return "" }
 	dead := PublisherConfig{
 		Topology:  NoTopology,
@@ -196,14 +196,14 @@ func (s *Subscriber) subscription(g *group, topic, queue string) *subscription {
 // declare sees to the queue of the subscription and what belongs to it.
 func (sub *subscription) declare(conn *connection) error {
 	s := sub.s
-	return conn.withChannel(requestTimeout, func(ch *amqp091.Channel) error {
-		if err := sub.declareQueue(ch, conn.version()); err != nil {
+	return s.topology.declare(conn, requestTimeout, func(ch *amqp091.Channel, version int) error {
+		if err := sub.declareQueue(ch, version); err != nil {
 			return err
 		}
 		if s.codec.total() || s.config.DeadLetterExchange != "" {
 			return nil
 		}
-		return s.topology.undecodable(ch, sub.undecodableQueue(), conn.version())
+		return s.topology.undecodable(ch, sub.undecodableQueue(), version)
 	})
 }
 

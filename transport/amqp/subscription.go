@@ -160,8 +160,8 @@ func (sub *subscription) open(ctx context.Context) (*source, error) {
 
 // recheck tells whether the topic still has as many partitions.
 func (sub *subscription) recheck(conn *connection) error {
-	return conn.withChannel(requestTimeout, func(ch *amqp091.Channel) error {
-		return sub.s.topology.marker(ch, sub.layout, conn.version())
+	return sub.s.topology.declare(conn, requestTimeout, func(ch *amqp091.Channel, version int) error {
+		return sub.s.topology.marker(ch, sub.layout, version)
 	})
 }
 

@@ -5,13 +5,19 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"strings"
+	"sync"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	wamqp "github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
 	"github.com/rabbitmq/amqp091-go"
 )
 
-const deliveryLimitArg = "x-delivery-limit"
+const (
+	deliveryLimitArg = "x-delivery-limit"
+	noDeliveryLimit  = -1
+)
 
 // topology declares, or checks, what messages need on their way.
 type topology struct {
@@ -23,10 +29,13 @@ type topology struct {
 	logger    *slog.Logger
 
 	partitions int // of queues, unless they say otherwise; 0 is none
+
+	limitIsSafe bool      // whatever delivery limit a queue has
+	unlimited   *sync.Map // names of queues that are to be declared without an argument for it
 }
 
 func newTopology(mode Topology, queueType QueueType, c wamqp.Config, allowLoss bool, logger *slog.Logger) *topology {
-	t := &topology{mode: mode, queueType: queueType, amqp: c, allowLoss: allowLoss, logger: logger}
+	t := &topology{mode: mode, queueType: queueType, amqp: c, allowLoss: allowLoss, logger: logger, unlimited: &sync.Map{}}
 	// Without an answer to wait for, a failed declaration would show as a channel
 	// that closes later.
 	t.amqp.Exchange.NoWait, t.amqp.Queue.NoWait, t.amqp.QueueBind.NoWait = false, false, false
@@ -34,6 +43,21 @@ func newTopology(mode Topology, queueType QueueType, c wamqp.Config, allowLoss b
 		t.builder = c.TopologyBuilder
 	}
 	return t
+}
+
+// declare runs f, which declares, on a channel of its own. It does so again, with version 4 or later, for each queue that turns out
+// to be there without an argument of a delivery limit, if that is safe.
+func (t *topology) declare(conn *connection, timeout time.Duration, f func(ch *amqp091.Channel, version int) error) error {
+	for {
+		err := conn.withChannel(timeout, func(ch *amqp091.Channel) error { return f(ch, conn.version()) })
+		var limit *limitError
+		if !errors.As(err, &limit) || !limit.safe {
+			return err
+		}
+		t.unlimited.Store(limit.queue, true)
+		defer t.unlimited.Delete(limit.queue) // it may be another one, or missing, the next time
+		t.logger.Info("queue was declared by someone else, with no argument for a delivery limit", "queue", limit.queue)
+	}
 }
 
 // exchange sees to an exchange. The default one is always there.
@@ -70,14 +94,46 @@ func (t *topology) queue(ch *amqp091.Channel, name string, version int) error {
 	case Passive:
 		_, err = ch.QueueDeclarePassive(name, c.Durable, c.AutoDelete, c.Exclusive, false, nil)
 	default:
-		args := queueArguments(c.Arguments, t.queueType, version)
+		args := t.arguments(name, c.Arguments, version)
 		if t.partitions > 0 {
 			args[amqp091.SingleActiveConsumerArg] = true
 		}
 		_, err = ch.QueueDeclare(name, c.Durable, c.AutoDelete, c.Exclusive, false, args)
+		err = t.limited(err, name, args, t.limitIsSafe)
 	}
 	return explain(err, "queue", name)
 }
+
+// arguments returns those of a queue.
+func (t *topology) arguments(name string, args amqp091.Table, version int) amqp091.Table {
+	if _, ok := t.unlimited.Load(name); ok {
+		version = 0
+	}
+	return queueArguments(args, t.queueType, version)
+}
+
+// limited tells by its error that a queue is there, but not with the delivery limit that it is declared with on version 4 or later.
+func (t *topology) limited(err error, name string, args amqp091.Table, safe bool) error {
+	if errorCode(err) == amqp091.PreconditionFailed && strings.Contains(err.Error(), "'"+deliveryLimitArg+"'") && args[deliveryLimitArg] == noDeliveryLimit {
+		return &limitError{queue: name, safe: safe, err: err}
+	}
+	return err
+}
+
+// limitError says that a queue was declared without an argument for its delivery limit.
+type limitError struct {
+	queue string
+	safe  bool // to be used as it is
+	err   error
+}
+
+func (e *limitError) Error() string {
+	return fmt.Sprintf("queue %q was declared with another delivery limit than none (x-delivery-limit -1), as on RabbitMQ 3 or by someone else, "+
+		"and RabbitMQ 4 drops a message of such a queue after 20 deliveries; set a policy with delivery-limit -1 for it and assert "+
+		"DeliveryLimitIsSafe: %v", e.queue, e.err)
+}
+
+func (e *limitError) Unwrap() error { return e.err }
 
 // undecodable sees to the queue of messages that cannot be read.
 func (t *topology) undecodable(ch *amqp091.Channel, name string, version int) error {
@@ -87,7 +143,9 @@ func (t *topology) undecodable(ch *amqp091.Channel, name string, version int) er
 	case Passive:
 		_, err = ch.QueueDeclarePassive(name, true, false, false, false, nil)
 	default:
-		_, err = ch.QueueDeclare(name, true, false, false, false, queueArguments(nil, t.queueType, version))
+		args := t.arguments(name, nil, version)
+		_, err = ch.QueueDeclare(name, true, false, false, false, args)
+		err = t.limited(err, name, args, true) // nobody consumes it here
 	}
 	return explain(err, "queue", name)
 }
@@ -107,9 +165,9 @@ func (t *topology) bind(ch *amqp091.Channel, queue, key, exchange string) error 
 func (t *topology) subscription(ch *amqp091.Channel, queue, exchange string, version int) error {
 	if t.mode == Declare && t.builder != nil {
 		c := t.amqp
-		c.Queue.Arguments = queueArguments(c.Queue.Arguments, t.queueType, version)
+		c.Queue.Arguments = t.arguments(queue, c.Queue.Arguments, version)
 		err := t.builder.BuildTopology(ch, queue, exchange, c, watermill.NewSlogLogger(t.logger))
-		return explain(err, "queue", queue)
+		return explain(t.limited(err, queue, c.Queue.Arguments, t.limitIsSafe), "queue", queue)
 	}
 	if err := t.queue(ch, queue, version); err != nil {
 		return err
@@ -142,7 +200,7 @@ func queueArguments(args amqp091.Table, queueType QueueType, version int) amqp09
 		return args
 	}
 	if _, ok := args[deliveryLimitArg]; !ok && version >= 4 {
-		args[deliveryLimitArg] = -1
+		args[deliveryLimitArg] = noDeliveryLimit
 	}
 	return args
 }
@@ -156,6 +214,10 @@ func (t *topology) classic() bool {
 func explain(err error, kind, name string) error {
 	if err == nil {
 		return nil
+	}
+	var limit *limitError
+	if errors.As(err, &limit) {
+		return err
 	}
 	var e *amqp091.Error
 	if !errors.As(err, &e) {

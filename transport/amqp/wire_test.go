@@ -1,7 +1,9 @@
 package amqp_test
 
 import (
+	"encoding/binary"
 	"errors"
+	"io"
 	"net"
 	"sync"
 	"time"
@@ -111,4 +113,35 @@ func (c *wireConn) Close() error {
 		c.wire.mu.Unlock()
 	})
 	return c.Conn.Close()
+}
+
+// edited has config connect through a wire on which edit changes the frames that the broker sends.
+func edited(config *wamqp.Config, edit func(frame []byte)) {
+	config.Connection.AmqpConfig = &amqp091.Config{Dial: func(network, addr string) (net.Conn, error) {
+		conn, err := net.DialTimeout(network, addr, patience)
+		return &editedConn{Conn: conn, edit: edit}, err
+	}}
+}
+
+type editedConn struct {
+	net.Conn
+	edit  func(frame []byte)
+	frame []byte // what is left of it
+}
+
+func (c *editedConn) Read(p []byte) (int, error) {
+	if len(c.frame) == 0 {
+		head := make([]byte, 7)
+		if _, err := io.ReadFull(c.Conn, head); err != nil {
+			return 0, err
+		}
+		c.frame = append(head, make([]byte, binary.BigEndian.Uint32(head[3:])+1)...)
+		if _, err := io.ReadFull(c.Conn, c.frame[7:]); err != nil {
+			return 0, err
+		}
+		c.edit(c.frame)
+	}
+	n := copy(p, c.frame)
+	c.frame = c.frame[n:]
+	return n, nil
 }
