@@ -35,18 +35,29 @@
 //
 //	CorrelationID   inside or outside
 //	Recoverer       not needed: panics are counted. Inside it does no harm
-//	Retry           outside at most. Inside it would run the handler again in a
-//	                transaction in which a statement has failed; that is reported as
-//	                [ErrAborted]. The inbox retries by itself
+//	Retry           outside at most: the inbox retries by itself. Inside it would run the handler
+//	                again in the transaction of the attempt that failed, and commit the effects
+//	                of both
 //	Timeout         not needed: consumer.HandlerConfig.Timeout. Outside it cuts the
 //	                waiting for a database that is down
+//	Throttle        outside. Inside it would wait with a transaction open
+//	CircuitBreaker  not needed: an inbox waits for its database by itself. Inside, what an open
+//	                breaker refuses would count as attempts of messages that were not tried
 //	PoisonQueue     not beside an inbox, which keeps dead messages itself. Inside it
 //	                would hide the error of the handler, and half of its effects would
 //	                be committed; outside it would take an outage for poison
 //	IgnoreErrors    not inside, for the same reason
+//	Duplicator      outside, to see that copies are harmless. Inside it would double the effects
 //	InstantAck      never: what is acknowledged first is lost in a crash
 //	Deduplicator    never: it marks a message as seen before its handler succeeded
 //	DelayOnError    not needed: messages are parked
+//
+// Retry, Duplicator, PoisonQueue and IgnoreErrors of Watermill are found inside at the first [WorkFrom], and every attempt
+// fails with [ErrInside]. A middleware of your own that runs its handler more than once is not found: it has to be outside.
+// With [Wrap] everything is outside, wherever it was added:
+//
+//	reserve, err := middleware.Wrap(inbox, middleware.Config{Name: "reserve"}, reserve)
+//	router.AddConsumerHandler("reserve", "order.placed", subscriber, reserve)
 //
 // # Assumptions
 //
@@ -54,6 +65,10 @@
 // [message.Handler.AddMiddleware] and not for the whole router: two handlers under
 // one name would swallow each other's messages. The router that it was added to runs
 // before parked messages are taken up; see [consumer.Inbox.Run].
+//
+// AddHandlersGroup of Watermill's cqrs.EventProcessor adds a handler to the router and does not return it, so there is nothing
+// to add the middleware to: give each group a router of its own and add it there with [message.Router.AddMiddleware],
+// or make the group's handler yourself, as one function around a marshaler, and give it to [Wrap].
 //
 // # Limitations
 //

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
@@ -17,9 +18,12 @@ var (
 	// cannot be written to an outbox. Nothing was committed.
 	ErrNotCommitted = errors.New("handler returned messages that cannot be written to an outbox: nothing was committed")
 	// ErrAborted is wrapped when a handler failed since it went on in a transaction in which
-	// a statement had failed before, as a Retry middleware inside the inbox makes it.
-	ErrAborted = errors.New("transaction is aborted: a statement in it failed before, and the handler went on " +
-		"(use a savepoint, and keep Retry middleware outside the inbox)")
+	// a statement had failed before.
+	ErrAborted = errors.New("transaction is aborted: a statement in it failed before, and the handler went on (use a savepoint)")
+	// ErrInside is wrapped by every error of a handler between which and the inbox stands a middleware of Watermill that
+	// runs it again or hides its error: either would commit effects twice or by half.
+	ErrInside = errors.New("middleware is inside the inbox, where it would run the handler again in the same transaction, or hide " +
+		"its error: nothing was committed (add it before the inbox, or use Wrap)")
 	// ErrSecondHandler is wrapped by every error of a handler that was given the
 	// middleware of another one.
 	ErrSecondHandler = errors.New("inbox middleware was added to a second handler: two handlers under one name would " +
@@ -92,12 +96,34 @@ func Inbox[TX any](inbox *consumer.Inbox[TX], cfg Config) (message.HandlerMiddle
 	}, nil
 }
 
+// Wrap makes fn a consumer of inbox under cfg.Name and returns it as a handler for
+// [message.Router.AddConsumerHandler]. Every middleware of the router is outside the inbox then, wherever it was
+// added, so none runs fn twice in one transaction.
+func Wrap[TX any](inbox *consumer.Inbox[TX], cfg Config, fn message.HandlerFunc) (message.NoPublishHandlerFunc, error) {
+	err := cfg.validate(inbox.HasOutbox())
+	if fn == nil {
+		err = errors.Join(err, errors.New("function is nil"))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("inbox middleware config: %w", err)
+	}
+	p := &plain[TX]{cfg: cfg, next: fn}
+	handler, err := inbox.Handle(cfg.Name, p.handle, cfg.Handler)
+	if err != nil {
+		return nil, err
+	}
+	return handler.Consume, nil
+}
+
 // plain runs a Watermill handler as a consumer's.
 type plain[TX any] struct {
 	cfg   Config
 	ready chan struct{} // closed when next is set
 	once  sync.Once
 	next  message.HandlerFunc
+
+	looked atomic.Bool            // at what is between the inbox and the handler
+	inside atomic.Pointer[string] // what must not be there
 }
 
 // adopt takes the handler, and tells whether it is the first.
@@ -111,8 +137,11 @@ func (p *plain[TX]) adopt(next message.HandlerFunc) (first bool) {
 }
 
 func (p *plain[TX]) handle(ctx context.Context, w *consumer.Work[TX], msg *message.Message) error {
-	msg.SetContext(context.WithValue(ctx, workKey[TX]{}, w))
+	msg.SetContext(context.WithValue(ctx, workKey[TX]{}, &run[TX]{w, p}))
 	produced, err := p.next(msg)
+	if name := p.inside.Load(); name != nil { // even if err is nil: it may be hidden
+		return errors.Join(fmt.Errorf("%s: %w", *name, ErrInside), explain(err))
+	}
 	if err != nil {
 		return explain(err)
 	}
@@ -147,10 +176,20 @@ func explain(err error) error {
 
 type workKey[TX any] struct{}
 
+// run is one run of a handler.
+type run[TX any] struct {
+	work *consumer.Work[TX]
+	of   *plain[TX]
+}
+
 // WorkFrom returns the work of the message whose context ctx is or derives from, within a
-// handler that has the [Inbox] middleware. TX is the type of the store's transactions; with
+// handler that has the [Inbox] middleware or was given to [Wrap]. TX is the type of the store's transactions; with
 // another one, and outside such a handler, it returns false.
 func WorkFrom[TX any](ctx context.Context) (*consumer.Work[TX], bool) {
-	w, ok := ctx.Value(workKey[TX]{}).(*consumer.Work[TX])
-	return w, ok
+	r, ok := ctx.Value(workKey[TX]{}).(*run[TX])
+	if !ok {
+		return nil, false
+	}
+	r.of.look()
+	return r.work, true
 }

@@ -186,6 +186,14 @@ var handling = []Mutant{
 		Test:   Test{"consumer", "TestTwoHandlersUnderOneNameAreRefused"},
 	},
 	{
+		Name: "repeated-inside", Guarantee: "G3",
+		Broken: "A middleware that runs the handler again within its transaction is not noticed: the effects of both runs are committed.",
+		File:   "middleware/inbox.go",
+		Old:    `if name := p.inside.Load(); name != nil {`,
+		New:    `if name := p.inside.Load(); name != nil && msg == nil {`,
+		Test:   Test{"middleware", "TestMiddlewareThatRepeatsOrHidesIsRefusedInside"},
+	},
+	{
 		Name: "middleware-twice", Guarantee: "G7",
 		Broken: "One inbox middleware serves two handlers, under one name.",
 		File:   "middleware/inbox.go",

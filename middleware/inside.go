@@ -1,0 +1,47 @@
+package middleware
+
+import (
+	"runtime"
+	"strings"
+)
+
+const (
+	watermillMiddleware = "github.com/ThreeDotsLabs/watermill/message/router/middleware."
+	// innermost ends the name of the function that runs a handler in its transaction.
+	innermost = "/middleware.(*plain[...]).handle"
+	maxFrames = 256
+)
+
+// notInside are middlewares of Watermill that run a handler again or hide its error, by the names of their types and functions.
+var notInside = map[string]string{
+	"Retry": "Retry", "Duplicator": "Duplicator", "IgnoreErrors": "IgnoreErrors", "poisonQueue": "PoisonQueue",
+}
+
+// look finds out, once, what stands between the inbox and the handler. A handler changes its database only with what
+// WorkFrom gives it, and what runs it is on the stack there; nothing else tells one run of it from two. What a
+// goroutine of the handler sees on its own stack is not enough, so the next call looks again.
+func (p *plain[TX]) look() {
+	if p.looked.Load() {
+		return
+	}
+	var pcs [maxFrames]uintptr
+	frames := runtime.CallersFrames(pcs[:runtime.Callers(2, pcs[:])])
+	found := ""
+	for {
+		frame, more := frames.Next()
+		if rest, ok := strings.CutPrefix(frame.Function, watermillMiddleware); ok && found == "" {
+			name, _, _ := strings.Cut(rest, ".")
+			found = notInside[name]
+		}
+		if strings.HasSuffix(frame.Function, innermost) {
+			if found != "" {
+				p.inside.Store(&found)
+			}
+			p.looked.Store(true)
+			return
+		}
+		if !more {
+			return
+		}
+	}
+}

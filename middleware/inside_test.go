@@ -1,0 +1,109 @@
+package middleware_test
+
+import (
+	"errors"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	wm "github.com/ThreeDotsLabs/watermill/message/router/middleware"
+	"github.com/ThreeDotsLabs/watermill/pubsub/gochannel"
+
+	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/middleware"
+)
+
+// repeaters are the middlewares of Watermill that run a handler again or hide its error.
+func repeaters(t *testing.T) map[string]message.HandlerMiddleware {
+	pubSub := gochannel.NewGoChannel(gochannel.Config{}, watermill.NopLogger{})
+	t.Cleanup(func() { _ = pubSub.Close() })
+	poison, err := wm.PoisonQueue(pubSub, "poison")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return map[string]message.HandlerMiddleware{
+		"Retry":        wm.Retry{MaxRetries: 2, InitialInterval: time.Millisecond}.Middleware,
+		"Duplicator":   wm.Duplicator,
+		"PoisonQueue":  poison,
+		"IgnoreErrors": wm.NewIgnoreErrors([]error{errHandler}).Middleware,
+	}
+}
+
+// failsOnce changes its database, and fails the first time.
+func failsOnce() message.HandlerFunc {
+	var runs atomic.Int64
+	return func(msg *message.Message) ([]*message.Message, error) {
+		if err := effect(msg); err != nil {
+			return nil, err
+		}
+		if runs.Add(1) == 1 {
+			return nil, errHandler
+		}
+		return nil, nil
+	}
+}
+
+func TestMiddlewareThatRepeatsOrHidesIsRefusedInside(t *testing.T) {
+	t.Parallel()
+	for name, inside := range repeaters(t) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t)
+			cfg := middleware.Config{Name: "reserve", Handler: consumer.HandlerConfig{MaxAttempts: 1}}
+			r.add(cfg, failsOnce(), wm.Recoverer, wm.CorrelationID, inside, wm.Timeout(time.Minute))
+			stop := r.run()
+			defer stop()
+			r.publish(order(1))
+			r.wantNumber(`SELECT count(*) FROM effects`, 0)
+			found, err := r.inbox.ListParked(t.Context(), consumer.Filter{})
+			if err != nil || len(found) != 1 || !strings.Contains(found[0].LastError, name+": "+middleware.ErrInside.Error()) {
+				t.Errorf("parked: %+v, %v", found, err)
+			}
+		})
+	}
+}
+
+func TestMiddlewareThatRepeatsIsHarmlessAroundAWrappedHandler(t *testing.T) {
+	t.Parallel()
+	for name, around := range repeaters(t) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t)
+			handler, err := middleware.Wrap(r.inbox, middleware.Config{Name: "reserve"}, failsOnce())
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.router.AddConsumerHandler("reserve", "orders", r.broker.Subscriber("reserve"), handler).AddMiddleware(around)
+			stop := r.run()
+			defer stop()
+			r.publish(order(1))
+			r.wantNumber(`SELECT count(*) FROM effects`, 1)
+			r.wantNumber(`SELECT count(*) FROM boxpair_inbox_parked`, 0)
+		})
+	}
+}
+
+func TestWrappedHandlerIsAConsumer(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	handler, err := middleware.Wrap(r.inbox, middleware.Config{Name: "reserve", PublishTopic: "reserved", Key: keyOf}, reserve)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := handler(order(1)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.wantNumber(`SELECT count(*) FROM effects`, 1)
+	r.wantNumber(`SELECT count(*) FROM boxpair_outbox_events`, 2)
+	if _, err := middleware.Wrap(r.inbox, middleware.Config{Name: "reserve"}, reserve); !errors.Is(err, consumer.ErrDuplicateName) {
+		t.Errorf("second handler under one name: %v", err)
+	}
+	if _, err := middleware.Wrap(r.inbox, middleware.Config{Name: "other"}, nil); err == nil || !strings.Contains(err.Error(), "function") {
+		t.Errorf("no function: %v", err)
+	}
+}
