@@ -44,7 +44,7 @@ A mutant is caught when its test passes without it and fails with it, by an asse
 build that fails, a panic, or a test that does not end is no proof. (For a few the symptom is
 that nothing ends; the table in the source says which.) The sources are never touched: the compiler is
 given the changed file in place of the real one. A mutant whose text is no longer in
-the source fails the ordinary tests, so the table cannot rot unnoticed.
+the source, or that no longer compiles, fails the ordinary tests, so the table cannot rot unnoticed.
 
 This page is generated from ` + "`internal/mutants`" + `; after a change there, run
 ` + "`make mutants-doc`" + `. Tests are named without their prefix ` + "`Test`" + `; those of the contract of a store are

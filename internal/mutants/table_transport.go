@@ -123,7 +123,7 @@ var publishing = []Mutant{
 		Broken: "What was not confirmed when the connection broke counts as confirmed.",
 		File:   "transport/amqp/confirms.go",
 		Old:    `	case s.in.confirm.Acked() && s.in.returned == nil:`,
-		New:    `	case (s.confirm.Acked() || lost > 0) && s.returned == nil:`,
+		New:    `	case (s.in.confirm.Acked() || lost > 0) && s.in.returned == nil:`,
 		Test:   Test{"transport/amqp", "TestExceptionMakesAllUnansweredSuspect"},
 	},
 	{

@@ -60,7 +60,9 @@ func openedAsNeeded(t *testing.T, end func(src *source) error) {
 	}
 	src := &source{deliveries: deliveries, closed: make(chan *amqp091.Error, 1), cancelled: make(chan string, 1)}
 	ended := make(chan error, 1)
-	go func() { ended <- sub.consume(t.Context(), context.Background(), src) }()
+	scope, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	go func() { ended <- sub.consume(t.Context(), scope, src) }()
 	synctest.Wait()
 	const opened = (lookAhead*inFlight + each - 1) / each
 	if n := batches - len(deliveries); n != opened {
@@ -82,7 +84,8 @@ func openedAsNeeded(t *testing.T, end func(src *source) error) {
 			t.Errorf("ended with %v, want %v", err, want)
 		}
 	default:
-		t.Fatal("the end is not seen")
+		t.Error("the end is not seen")
+		cancel() // a bubble ends with all of its goroutines
 	}
 	close(sub.abandoned)
 	sub.tasks.Wait()
