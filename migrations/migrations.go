@@ -26,6 +26,8 @@ var (
 	// ErrNewer is wrapped when a database has migrations that this version
 	// of the library does not know.
 	ErrNewer = errors.New("database was migrated by a newer version")
+	// ErrMissing is wrapped when a database lacks migrations that this version of the library needs.
+	ErrMissing = errors.New("migrations are missing: run \"boxpair migrate\", or call Migrate")
 )
 
 // Migration is one step from one state of the tables to the next.
@@ -48,7 +50,14 @@ type Applied struct {
 
 // Postgres returns the migrations for PostgreSQL, by ascending number from 1.
 func Postgres(names Names) ([]Migration, error) {
-	return load(postgresFiles, "postgres", names.postgres)
+	list, err := load(postgresFiles, "postgres", names.postgres)
+	if err != nil {
+		return nil, err
+	}
+	for i := range list {
+		err = errors.Join(err, list[i].check())
+	}
+	return list, err
 }
 
 // Pending returns those of known that a database with applied still lacks, in
@@ -65,6 +74,23 @@ func Pending(known []Migration, applied []Applied) ([]Migration, error) {
 		}
 	}
 	return known[len(applied):], nil
+}
+
+// Check returns nil if a database with applied has all that are known; it may have later ones, whose tables older versions can use.
+// Errors wrap [ErrMissing] or [ErrChanged].
+func Check(known []Migration, applied []Applied) error {
+	pending, err := Pending(known, applied[:min(len(applied), len(known))])
+	switch {
+	case err != nil:
+		return err
+	case len(pending) == 0:
+		return nil
+	}
+	list := make([]string, len(pending))
+	for i, m := range pending {
+		list[i] = fmt.Sprintf("%d (%s)", m.Number, m.Name)
+	}
+	return fmt.Errorf("%s: %w", strings.Join(list, ", "), ErrMissing)
 }
 
 var fileName = regexp.MustCompile(`^([0-9]{4})_([a-z0-9_]+)\.sql$`)
@@ -111,7 +137,7 @@ func (n Names) postgres(name string) string {
 	switch {
 	case name == DefaultSchema:
 		return n.schema
-	case strings.HasPrefix(name, "outbox_"), strings.HasPrefix(name, "inbox_"), name == "inbox":
+	case strings.HasPrefix(name, "outbox_"), strings.HasPrefix(name, "inbox_"), name == "inbox", name == HistoryTable:
 		return n.prefix + name
 	}
 	return name

@@ -177,7 +177,7 @@ func TestWrongSettingsAreNamed(t *testing.T) {
 		{nil, []string{"verify", "-outbox", "mysql://x"}, "-outbox: want postgres://"},
 		{nil, []string{"verify", "-outbox", "sqlite:/no/such/file"}, "-outbox sqlite:/no/such/file: "},
 		{nil, []string{"verify", "-outbox", url + "?prefix=x"}, `-outbox: sqlite knows no parameter "prefix"`},
-		{nil, []string{"verify", "-outbox", url + "?boxpair_prefix=x_"}, "call Migrate first"},
+		{nil, []string{"verify", "-outbox", url + "?boxpair_prefix=x_"}, `run "boxpair migrate", or call Migrate`},
 		{nil, []string{"verify", "-outbox", url, "-grace", "5"}, "-grace: want a duration"},
 		{nil, []string{"verify", "-outbox", url, "-limit", "0"}, "-limit: want a number"},
 		{nil, []string{"verify", "-outbox", url, "-from", "yesterday"}, "-from: want a time"},

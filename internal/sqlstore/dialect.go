@@ -40,6 +40,8 @@ type Dialect struct {
 	Claiming func(ctx context.Context, c *consumer.Claim, fn func(ctx context.Context, tx *sql.Tx) error) error
 	// Claimed ends the lock timeout of c, once all is locked that the handler has to have.
 	Claimed func(ctx context.Context, tx *sql.Tx, c *consumer.Claim) error
+	// Missing tells that an error is of a table or a column that is not there. Nil: none is known.
+	Missing func(err error) bool
 	// Lost is the error of all statements of a transaction that is gone.
 	Lost error
 	// Whole returns the context for statements in a caller's transaction, which may have to go on when ctx ends.

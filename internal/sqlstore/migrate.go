@@ -3,6 +3,7 @@ package sqlstore
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 
 	"github.com/boxpair/boxpair/migrations"
@@ -36,6 +37,30 @@ func (c *Core) Migrate(ctx context.Context, q Querier, known []migrations.Migrat
 		return nil, fmt.Errorf("read history: %w", err)
 	}
 	return all[len(history):], nil
+}
+
+// CheckSchema reads which migrations the database has, and returns an error that wraps [migrations.ErrMissing] if this version
+// of the library needs more, and [migrations.ErrChanged] if it has others. Later ones are no error. Where another tool has made the
+// tables, nothing can be told, and the answer is nil.
+func (c *Core) CheckSchema(ctx context.Context, known []migrations.Migration) error {
+	history, err := c.history(ctx, c.DB)
+	if err != nil && errors.Is(err, migrations.ErrMissing) {
+		history = nil
+		var events int
+		if err = c.One(ctx, c.DB, []any{&events}, `SELECT COUNT(*) FROM {outbox_events} WHERE 1 = 0`); err == nil {
+			return nil
+		}
+		if errors.Is(err, migrations.ErrMissing) {
+			err = nil
+		}
+	}
+	if err == nil {
+		err = migrations.Check(known, history)
+	}
+	if err != nil {
+		return fmt.Errorf("check the schema: %w", err)
+	}
+	return nil
 }
 
 func (c *Core) history(ctx context.Context, q Querier) ([]migrations.Applied, error) {

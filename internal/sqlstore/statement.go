@@ -3,10 +3,13 @@ package sqlstore
 import (
 	"context"
 	"database/sql"
+	"fmt"
 	"strings"
 	"sync"
 
 	"github.com/google/uuid"
+
+	"github.com/boxpair/boxpair/migrations"
 )
 
 // Querier is a transaction, a connection or the database.
@@ -185,7 +188,7 @@ func (c *Core) Exec(ctx context.Context, q Querier, query string, args ...any) (
 	text, bound := c.statement(query, args)
 	result, err := q.ExecContext(ctx, text, bound...)
 	if err != nil {
-		return 0, err
+		return 0, c.hint(err)
 	}
 	return result.RowsAffected()
 }
@@ -195,7 +198,7 @@ func (c *Core) Each(ctx context.Context, q Querier, scan func(*sql.Rows) error, 
 	text, bound := c.statement(query, args)
 	rows, err := q.QueryContext(ctx, text, bound...)
 	if err != nil {
-		return err
+		return c.hint(err)
 	}
 	defer func() { _ = rows.Close() }() // Err says what Close would
 	for rows.Next() {
@@ -204,6 +207,14 @@ func (c *Core) Each(ctx context.Context, q Querier, scan func(*sql.Rows) error, 
 		}
 	}
 	return rows.Err()
+}
+
+// hint adds what to do about a table or a column that is not there.
+func (c *Core) hint(err error) error {
+	if c.d.Missing != nil && c.d.Missing(err) {
+		return fmt.Errorf("%w: %w", err, migrations.ErrMissing)
+	}
+	return err
 }
 
 // collect runs a query and returns what scan makes of its rows.

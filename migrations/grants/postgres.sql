@@ -1,8 +1,8 @@
 -- Least privileges on PostgreSQL, one role for each part of the library.
 --
 -- Run it as the owner of the tables, after the migrations and again after each of
--- them: it grants, and revokes nothing that it granted before. The roles must exist. Put your
--- own names in place of "boxpair_…", or let migrations.PostgresGrants do it; leave out the
+-- them: it grants, and revokes nothing that it granted before. The roles must exist: an administrator makes them, with CREATE ROLE,
+-- and says how they log in. Put your own names in place of "boxpair_…", or let migrations.PostgresGrants do it; leave out the
 -- sections of roles that you do not have. One role may be given several sections, as a
 -- service's that both writes events and handles messages.
 --
@@ -14,7 +14,11 @@
 -- an event again: no payload, no header, and the keys of deferred events only. It can cancel and move
 -- deferred events, and otherwise neither change nor delete an event; the column altered can only be
 -- false. It sees no queue, no inbox and no lease.
-GRANT USAGE ON SCHEMA "boxpair" TO "boxpair_producer";
+DO $boxpair$ BEGIN
+    GRANT USAGE ON SCHEMA "boxpair" TO "boxpair_producer";
+EXCEPTION WHEN undefined_object THEN
+    RAISE undefined_object USING MESSAGE = SQLERRM || ': CREATE ROLE it first, as an administrator, or leave its section out';
+END $boxpair$;
 GRANT INSERT (dispatch_id, digest, shard, topic, key, type, producer, source, version, index, schema_version,
               content_type, headers, payload, correlation_id, traceparent, tracestate, occurred_at, resend_seconds, due_at),
       SELECT (id, shard, dispatch_id, digest, due_at),
@@ -27,11 +31,19 @@ GRANT INSERT (shard, id) ON "boxpair"."outbox_queue" TO "boxpair_producer";
 GRANT EXECUTE ON FUNCTION "boxpair"."outbox_write", "boxpair"."outbox_dispatch_id", "boxpair"."outbox_hash",
       "boxpair"."outbox_netstring", "boxpair"."outbox_check_text", "boxpair"."outbox_count", "boxpair"."outbox_headers"
     TO "boxpair_producer";
+DO $boxpair$ BEGIN
+    GRANT SELECT ON "boxpair"."schema_migrations" TO "boxpair_producer";
+EXCEPTION WHEN undefined_table THEN NULL; -- another tool has made the tables
+END $boxpair$;
 
 -- role: relay
 -- Publishes events. It reads all of them and changes none: it can hide an event from being
 -- sent or have one sent again, not forge one. It sees no inbox.
-GRANT USAGE ON SCHEMA "boxpair" TO "boxpair_relay";
+DO $boxpair$ BEGIN
+    GRANT USAGE ON SCHEMA "boxpair" TO "boxpair_relay";
+EXCEPTION WHEN undefined_object THEN
+    RAISE undefined_object USING MESSAGE = SQLERRM || ': CREATE ROLE it first, as an administrator, or leave its section out';
+END $boxpair$;
 GRANT SELECT ON "boxpair"."outbox_events" TO "boxpair_relay";
 GRANT SELECT, INSERT (shard, id), DELETE ON "boxpair"."outbox_queue" TO "boxpair_relay";
 -- UPDATE is what it takes to lock a row.
@@ -43,13 +55,21 @@ GRANT INSERT (event_id, outcome, error, relay) ON "boxpair"."outbox_attempts" TO
 GRANT INSERT (relay, event_ids) ON "boxpair"."outbox_receipts" TO "boxpair_relay";
 GRANT SELECT, UPDATE (owner, epoch, lease_until, rewind_to, rewind_ticket) ON "boxpair"."outbox_shards" TO "boxpair_relay";
 GRANT SELECT, INSERT, UPDATE (seen_until), DELETE ON "boxpair"."outbox_relays" TO "boxpair_relay";
+DO $boxpair$ BEGIN
+    GRANT SELECT ON "boxpair"."schema_migrations" TO "boxpair_relay";
+EXCEPTION WHEN undefined_table THEN NULL; -- another tool has made the tables
+END $boxpair$;
 
 -- role: consumer
 -- Handles messages, and forgets old dispatch IDs. It keeps whole messages that wait and changes
 -- their state, not their content. It can make the service handle a message again, by deleting
 -- its claim. It sees no outbox: a service whose handlers write events has the producer's section
 -- besides. The service's own tables are granted by their owner.
-GRANT USAGE ON SCHEMA "boxpair" TO "boxpair_consumer";
+DO $boxpair$ BEGIN
+    GRANT USAGE ON SCHEMA "boxpair" TO "boxpair_consumer";
+EXCEPTION WHEN undefined_object THEN
+    RAISE undefined_object USING MESSAGE = SQLERRM || ': CREATE ROLE it first, as an administrator, or leave its section out';
+END $boxpair$;
 GRANT SELECT, INSERT (name, window_size), UPDATE (window_size, passed_at, forgotten_until, horizon, horizon_until)
     ON "boxpair"."inbox_consumers" TO "boxpair_consumer";
 GRANT SELECT, INSERT, DELETE ON "boxpair"."inbox_forgotten" TO "boxpair_consumer";
@@ -66,29 +86,53 @@ GRANT SELECT, INSERT (consumer, dispatch_id, outcome, error), DELETE ON "boxpair
 GRANT SELECT, DELETE, INSERT (dispatch_id, effect_key, consumer, ordered, topic, key, metadata, intent, due_at),
       UPDATE (run, due_at, lease_until, ended_at, attempts, uncertain, state, result, last_error)
     ON "boxpair"."inbox_effects" TO "boxpair_consumer";
+DO $boxpair$ BEGIN
+    GRANT SELECT ON "boxpair"."schema_migrations" TO "boxpair_consumer";
+EXCEPTION WHEN undefined_table THEN NULL; -- another tool has made the tables
+END $boxpair$;
 
 -- role: requests
 -- Answers HTTP requests once, in the transactions of a service, and forgets old answers. Usually the
 -- role of a producer.
-GRANT USAGE ON SCHEMA "boxpair" TO "boxpair_requests";
+DO $boxpair$ BEGIN
+    GRANT USAGE ON SCHEMA "boxpair" TO "boxpair_requests";
+EXCEPTION WHEN undefined_object THEN
+    RAISE undefined_object USING MESSAGE = SQLERRM || ': CREATE ROLE it first, as an administrator, or leave its section out';
+END $boxpair$;
 GRANT SELECT, INSERT (scope, key, fingerprint), UPDATE (status, header, body), DELETE
     ON "boxpair"."inbox_requests" TO "boxpair_requests";
+DO $boxpair$ BEGIN
+    GRANT SELECT ON "boxpair"."schema_migrations" TO "boxpair_requests";
+EXCEPTION WHEN undefined_table THEN NULL; -- another tool has made the tables
+END $boxpair$;
 
 -- role: janitor
 -- Removes events that were delivered or discarded long ago. It reads no content. With what it has it
 -- could remove an event that was not delivered, which a relay reports.
-GRANT USAGE ON SCHEMA "boxpair" TO "boxpair_janitor";
+DO $boxpair$ BEGIN
+    GRANT USAGE ON SCHEMA "boxpair" TO "boxpair_janitor";
+EXCEPTION WHEN undefined_object THEN
+    RAISE undefined_object USING MESSAGE = SQLERRM || ': CREATE ROLE it first, as an administrator, or leave its section out';
+END $boxpair$;
 GRANT SELECT (id, shard), DELETE ON "boxpair"."outbox_events" TO "boxpair_janitor";
 GRANT SELECT ON "boxpair"."outbox_queue" TO "boxpair_janitor";
 GRANT SELECT (id) ON "boxpair"."outbox_deferred" TO "boxpair_janitor";
 GRANT SELECT (id, shard, state, discarded_at), DELETE ON "boxpair"."outbox_parked" TO "boxpair_janitor";
 GRANT SELECT (event_id, outcome, at), DELETE ON "boxpair"."outbox_attempts" TO "boxpair_janitor";
 GRANT SELECT, DELETE ON "boxpair"."outbox_receipts" TO "boxpair_janitor";
+DO $boxpair$ BEGIN
+    GRANT SELECT ON "boxpair"."schema_migrations" TO "boxpair_janitor";
+EXCEPTION WHEN undefined_table THEN NULL; -- another tool has made the tables
+END $boxpair$;
 
 -- role: operator
 -- Looks at what is parked or deferred, with its content, and redrives, discards or replays it, cancels or moves
 -- it. It can have an event sent again, not change one.
-GRANT USAGE ON SCHEMA "boxpair" TO "boxpair_operator";
+DO $boxpair$ BEGIN
+    GRANT USAGE ON SCHEMA "boxpair" TO "boxpair_operator";
+EXCEPTION WHEN undefined_object THEN
+    RAISE undefined_object USING MESSAGE = SQLERRM || ': CREATE ROLE it first, as an administrator, or leave its section out';
+END $boxpair$;
 GRANT SELECT ON "boxpair"."outbox_events", "boxpair"."outbox_queue", "boxpair"."outbox_attempts", "boxpair"."outbox_receipts",
       "boxpair"."outbox_relays", "boxpair"."outbox_status", "boxpair"."inbox", "boxpair"."inbox_consumers"
     TO "boxpair_operator";
@@ -107,11 +151,19 @@ GRANT SELECT ON "boxpair"."inbox_status" TO "boxpair_operator";
 GRANT SELECT, INSERT (consumer, dispatch_id, outcome, error) ON "boxpair"."inbox_history" TO "boxpair_operator";
 GRANT SELECT, UPDATE (run, due_at, lease_until, ended_at, attempts, state, result, reason)
     ON "boxpair"."inbox_effects" TO "boxpair_operator";
+DO $boxpair$ BEGIN
+    GRANT SELECT ON "boxpair"."schema_migrations" TO "boxpair_operator";
+EXCEPTION WHEN undefined_table THEN NULL; -- another tool has made the tables
+END $boxpair$;
 
 -- role: monitor
 -- Counts and measures, and reads why something waits. It sees names and keys, no payloads and no
 -- headers, and changes nothing.
-GRANT USAGE ON SCHEMA "boxpair" TO "boxpair_monitor";
+DO $boxpair$ BEGIN
+    GRANT USAGE ON SCHEMA "boxpair" TO "boxpair_monitor";
+EXCEPTION WHEN undefined_object THEN
+    RAISE undefined_object USING MESSAGE = SQLERRM || ': CREATE ROLE it first, as an administrator, or leave its section out';
+END $boxpair$;
 GRANT SELECT ON "boxpair"."outbox_status", "boxpair"."outbox_queue", "boxpair"."outbox_deferred", "boxpair"."outbox_parked",
       "boxpair"."outbox_attempts", "boxpair"."outbox_receipts", "boxpair"."outbox_shards", "boxpair"."outbox_relays",
       "boxpair"."inbox_consumers", "boxpair"."inbox_forgotten", "boxpair"."inbox", "boxpair"."inbox_attempts"
@@ -126,3 +178,7 @@ GRANT SELECT ON "boxpair"."inbox_history", "boxpair"."inbox_status" TO "boxpair_
 GRANT SELECT (id, run, prepared_at, due_at, lease_until, ended_at, dispatch_id, effect_key, attempts, consumer, ordered,
               uncertain, state, has_result, topic, key, last_error, reason)
     ON "boxpair"."inbox_effects" TO "boxpair_monitor";
+DO $boxpair$ BEGIN
+    GRANT SELECT ON "boxpair"."schema_migrations" TO "boxpair_monitor";
+EXCEPTION WHEN undefined_table THEN NULL; -- another tool has made the tables
+END $boxpair$;

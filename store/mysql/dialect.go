@@ -59,7 +59,7 @@ SELECT (SELECT COUNT(*) FROM (SELECT 1 FROM {outbox_queue} LIMIT ?) a),
 func (s *Store) dialect() sqlstore.Dialect {
 	return sqlstore.Dialect{
 		Names: s.names, Words: words, List: literals, Text: func(text string) any { return []byte(text) }, Limited: true, Locks: true,
-		Write: s.write, Read: s.read, Claiming: s.claiming, Lost: ErrTransactionLost, Claimed: claimed, LockKeys: s.lockMessageKeys,
+		Write: s.write, Read: s.read, Claiming: s.claiming, Missing: missing, Lost: ErrTransactionLost, Claimed: claimed, LockKeys: s.lockMessageKeys,
 		Whole: func(ctx context.Context) context.Context { return ctx },
 		Alone: func(context.Context, *sql.Tx) error { return nil },
 		Stats: statsStmt, Dequeue: s.dequeue, Receipt: s.receipt, Heal: s.heal,

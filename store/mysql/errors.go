@@ -24,8 +24,10 @@ const (
 	erTooManyConnections   = 1040
 	erOutOfResources       = 1041
 	erServerShutdown       = 1053
+	erBadField             = 1054
 	erNormalShutdown       = 1077
 	erTableFull            = 1114
+	erNoSuchTable          = 1146
 	erUnknownVariable      = 1193
 	erLockWaitTimeout      = 1205
 	erLockTableFull        = 1206
@@ -49,6 +51,12 @@ func errorNumber(err error) uint16 {
 		return e.Number
 	}
 	return 0
+}
+
+// missing tells whether err is of a table or a column that is not there.
+func missing(err error) bool {
+	number := errorNumber(err)
+	return number == erNoSuchTable || number == erBadField
 }
 
 // Retryable tells whether err is a deadlock, a lock wait timeout or a snapshot that another

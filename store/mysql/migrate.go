@@ -20,7 +20,8 @@ const migrateWait = 5 * time.Minute
 
 // Migrate brings the tables that cfg names up to this version of the library, and returns what it
 // applied: nothing, if they were. MySQL and MariaDB commit every such statement by itself, so a migration
-// that was interrupted is done again from its first one; each can be run again. Processes
+// that was interrupted is done again from its first one; each can be run again. A lock of a table is waited for
+// for Config.MigrateLockTimeout. Processes
 // that call it at the same time take turns. A database that a newer version has
 // migrated, or in which a migration is not the one of this version, is left
 // alone; the error wraps [migrations.ErrNewer] or [migrations.ErrChanged]. A server that is too old is refused.
@@ -67,6 +68,17 @@ func (s *Store) migrate(ctx context.Context, conn *sql.Conn, known []migrations.
 		_, released := conn.ExecContext(context.WithoutCancel(ctx), `DO RELEASE_LOCK(?)`, lock)
 		err = errors.Join(err, released)
 	}()
+	var before int
+	if err := s.core.One(ctx, conn, []any{&before}, `SELECT @@lock_wait_timeout`); err != nil {
+		return nil, err
+	}
+	if _, err := conn.ExecContext(ctx, fmt.Sprintf(`SET SESSION lock_wait_timeout = %d`, int(s.lockTimeout.Seconds()))); err != nil {
+		return nil, err
+	}
+	defer func() { // the connection goes back to the pool
+		_, restored := conn.ExecContext(context.WithoutCancel(ctx), fmt.Sprintf(`SET SESSION lock_wait_timeout = %d`, before))
+		err = errors.Join(err, restored)
+	}()
 	return s.applyPending(ctx, conn, known)
 }
 
@@ -86,7 +98,11 @@ func (s *Store) applyPending(ctx context.Context, conn *sql.Conn, known []migrat
 			return err
 		}
 		for _, statement := range statements {
-			if _, err := conn.ExecContext(ctx, statement); err != nil {
+			_, err := conn.ExecContext(ctx, statement)
+			if errorNumber(err) == erLockWaitTimeout {
+				err = fmt.Errorf("%w: another transaction has held one of its tables for %v (MigrateLockTimeout): call again when it has ended", err, s.lockTimeout)
+			}
+			if err != nil {
 				return err
 			}
 		}
@@ -133,4 +149,15 @@ func parseVersion(text string) (name string, version [3]int, err error) {
 		}
 	}
 	return name, version, nil
+}
+
+// CheckSchema reads which migrations the database has, and returns an error that wraps [migrations.ErrMissing] if this version
+// of the library needs more, and [migrations.ErrChanged] if it has others. Later ones are no error. Where another tool has made the
+// tables, nothing can be told, and the answer is nil.
+func (s *Store) CheckSchema(ctx context.Context) error {
+	known, err := migrations.MySQL(s.names)
+	if err != nil {
+		return fmt.Errorf("check the schema: %w", err)
+	}
+	return s.core.CheckSchema(ctx, known)
 }

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/boxpair/boxpair/internal/testenv"
 	"github.com/boxpair/boxpair/migrations"
@@ -118,5 +119,54 @@ func TestPayloadBeyondThePacketSizeSaysSo(t *testing.T) {
 	}
 	if err := tx.Commit(); err == nil {
 		t.Error("the transaction was committed")
+	}
+}
+
+func TestSchemaIsChecked(t *testing.T) {
+	t.Parallel()
+	db, _ := database(t)
+	store, err := mysql.New(db, mysql.Config{Prefix: "other_"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := store.CheckSchema(t.Context()); !errors.Is(err, migrations.ErrMissing) {
+		t.Errorf("without tables, the check says %v", err)
+	}
+	if _, err := store.Stats(t.Context()); !errors.Is(err, migrations.ErrMissing) {
+		t.Errorf("without tables, Stats says %v", err)
+	}
+	if _, err := mysql.Migrate(t.Context(), db, mysql.Config{Prefix: "other_"}); err != nil {
+		t.Fatal(err)
+	}
+	if err := store.CheckSchema(t.Context()); err != nil {
+		t.Errorf("migrated, the check says %v", err)
+	}
+}
+
+// TestMigrateGivesUpALockThatItDoesNotGet has a reader hold the view that the second migration replaces.
+func TestMigrateGivesUpALockThatItDoesNotGet(t *testing.T) {
+	t.Parallel()
+	db, _ := database(t)
+	newStore(t, db)
+	run(t, db, `DELETE FROM boxpair_schema_migrations WHERE number > 1`)
+	tx, err := db.BeginTx(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := tx.ExecContext(t.Context(), `SELECT * FROM boxpair_inbox_status`); err != nil {
+		t.Fatal(err)
+	}
+	_, err = mysql.Migrate(t.Context(), db, mysql.Config{MigrateLockTimeout: time.Second})
+	if err == nil || !strings.Contains(err.Error(), "for 1s (MigrateLockTimeout)") {
+		t.Errorf("error is %v", err)
+	}
+	if err := tx.Rollback(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := mysql.Migrate(t.Context(), db, mysql.Config{MigrateLockTimeout: 1500 * time.Millisecond}); err == nil || !strings.Contains(err.Error(), "not a number of whole seconds") {
+		t.Errorf("error is %v", err)
+	}
+	if applied, err := mysql.Migrate(t.Context(), db, mysql.Config{}); err != nil || len(applied) == 0 {
+		t.Errorf("applied %v, %v", applied, err)
 	}
 }

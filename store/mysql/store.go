@@ -1,9 +1,11 @@
 package mysql
 
 import (
+	"cmp"
 	"database/sql"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/boxpair/boxpair/internal/sqlstore"
 	"github.com/boxpair/boxpair/migrations"
@@ -23,7 +25,13 @@ type Config struct {
 	// a row per delivery, kept as long as the event. Inboxes likewise keep one in inbox_history for every message
 	// that they apply, for as long as consumer.Config.HistoryFor says. Defaults to false: failures only.
 	AllAttempts bool `yaml:"all_attempts" env:"ALL_ATTEMPTS"`
+	// MigrateLockTimeout is how long [Migrate] waits for each lock of a table, in whole seconds, and so for how long it keeps all who come
+	// later from that table before it gives up. Defaults to 5 seconds.
+	MigrateLockTimeout time.Duration `yaml:"migrate_lock_timeout" env:"MIGRATE_LOCK_TIMEOUT"`
 }
+
+// defaultLockTimeout is shorter than what a service can do without its outbox for.
+const defaultLockTimeout = 5 * time.Second
 
 // shared has the methods that the stores on MySQL and SQLite have in common.
 type shared = sqlstore.Store
@@ -35,6 +43,8 @@ type Store struct {
 	core  *sqlstore.Core
 	db    *sql.DB
 	names migrations.Names
+
+	lockTimeout time.Duration // of Migrate
 }
 
 // New returns a store over db, in which [Migrate] has made the tables. It does no I/O.
@@ -46,10 +56,13 @@ func New(db *sql.DB, cfg Config) (*Store, error) {
 	} else if _, ok := db.Driver().(*guardedDriver); !ok && !cfg.Wrapped {
 		err = errors.Join(err, errors.New("db was not opened by mysql.Open: use that, or set Wrapped if its connector was wrapped"))
 	}
+	if d := cfg.MigrateLockTimeout; d < 0 || d%time.Second != 0 {
+		err = errors.Join(err, fmt.Errorf("MigrateLockTimeout: %v is not a number of whole seconds", d))
+	}
 	if err != nil {
 		return nil, fmt.Errorf("mysql store config: %w", err)
 	}
-	s := &Store{db: db, names: names}
+	s := &Store{db: db, names: names, lockTimeout: cmp.Or(cfg.MigrateLockTimeout, defaultLockTimeout)}
 	s.core = sqlstore.NewCore(db, s.dialect(), cfg.AllAttempts)
 	s.shared = sqlstore.New(s.core)
 	return s, nil

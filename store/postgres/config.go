@@ -6,6 +6,8 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"log/slog"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -29,6 +31,11 @@ type Config struct {
 	// a row per delivery, kept as long as the event. Inboxes likewise keep one in inbox_history for every message
 	// that they apply, for as long as consumer.Config.HistoryFor says. Defaults to false: failures only.
 	AllAttempts bool `yaml:"all_attempts" env:"ALL_ATTEMPTS"`
+	// MigrateLockTimeout is how long [Migrate] waits for each lock of a table, and so for how long it keeps all who come later from that
+	// table before it gives up. Defaults to 5 seconds.
+	MigrateLockTimeout time.Duration `yaml:"migrate_lock_timeout" env:"MIGRATE_LOCK_TIMEOUT"`
+	// Logger receives what [Migrate] is going to lock. Defaults to [slog.Default].
+	Logger *slog.Logger `yaml:"-" env:"-"`
 }
 
 // Store keeps outboxes and inboxes in PostgreSQL. It is safe for concurrent use.
@@ -52,6 +59,7 @@ type Store struct {
 // has ended.
 func New(pool *pgxpool.Pool, cfg Config) (*Store, error) {
 	names, err := cfg.names()
+	err = errors.Join(err, cfg.checkTimeout())
 	if pool == nil {
 		err = errors.Join(err, errors.New("pool is nil"))
 	}

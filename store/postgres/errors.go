@@ -5,10 +5,9 @@ import (
 	"fmt"
 
 	"github.com/jackc/pgx/v5/pgconn"
-)
 
-// errNotMigrated is added to errors about tables that are not there.
-var errNotMigrated = errors.New("call Migrate first")
+	"github.com/boxpair/boxpair/migrations"
+)
 
 // failed wraps err, the error of a statement, with what was being done. pgx
 // prints severity, message and SQLSTATE of an error; never its detail, which
@@ -20,7 +19,7 @@ func failed(doing string, err error) error {
 func hint(err error) error {
 	switch sqlState(err) {
 	case "42P01", "3F000", "42703": // undefined table, schema, column
-		return fmt.Errorf("%w: %w", err, errNotMigrated)
+		return fmt.Errorf("%w: %w", err, migrations.ErrMissing)
 	}
 	return err
 }

@@ -2,7 +2,10 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"log/slog"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -10,68 +13,220 @@ import (
 	"github.com/boxpair/boxpair/migrations"
 )
 
-// Migrate brings the tables that cfg names up to this version of the library,
-// in one transaction, and returns what it applied: nothing, if they were. It makes the
+// defaultLockTimeout is shorter than what a service can do without its outbox for.
+const defaultLockTimeout = 5 * time.Second
+
+// Migrate brings the tables that cfg names up to this version of the library, and returns what it
+// applied: nothing, if they were. It makes the
 // schema if there is none. Processes that call it at the same time take turns. A
 // database that a newer version has migrated, or in which a migration is not the
 // one of this version, is left alone; the error wraps [migrations.ErrNewer] or
 // [migrations.ErrChanged].
 //
-// An up-to-date database is only read. To change it, the role needs CREATE on the schema
-// and, if that does not exist, on the database.
+// All that is missing is applied in one transaction, which waits for each lock for Config.MigrateLockTimeout and otherwise changes
+// nothing; what it is going to lock is in the log before. Only migrations that build indexes concurrently, while others write, run
+// outside: one that was interrupted is done again by the next call, which removes the invalid index first. They need
+// two connections of the pool.
+//
+// An up-to-date database is only read, but where ALTER SCHEMA ... RENAME has left functions that name the old schema: those are
+// corrected. To change anything, the role needs to own the tables, and CREATE on the schema and, if that does not exist, on the
+// database.
 func Migrate(ctx context.Context, pool *pgxpool.Pool, cfg Config) ([]migrations.Applied, error) {
-	names, err := cfg.names()
+	m, err := newMigrator(pool, cfg)
 	if err != nil {
+		return nil, err
+	}
+	applied, err := m.run(ctx)
+	if err != nil {
+		return applied, fmt.Errorf("migrate: %w", err)
+	}
+	return applied, nil
+}
+
+// migrator applies migrations.
+type migrator struct {
+	pool    *pgxpool.Pool
+	names   migrations.Names
+	known   []migrations.Migration
+	timeout time.Duration
+	log     *slog.Logger
+}
+
+func newMigrator(pool *pgxpool.Pool, cfg Config) (*migrator, error) {
+	names, err := cfg.names()
+	if err = errors.Join(err, cfg.checkTimeout()); err != nil {
 		return nil, fmt.Errorf("postgres store config: %w", err)
 	}
 	known, err := migrations.Postgres(names)
 	if err != nil {
 		return nil, fmt.Errorf("migrate: %w", err)
 	}
-	var applied []migrations.Applied
+	m := &migrator{pool: pool, names: names, known: known, timeout: cfg.MigrateLockTimeout, log: cfg.Logger}
+	if m.timeout == 0 {
+		m.timeout = defaultLockTimeout
+	}
+	if m.log == nil {
+		m.log = slog.Default()
+	}
+	return m, nil
+}
+
+func (c Config) checkTimeout() error {
+	if c.MigrateLockTimeout < 0 || c.MigrateLockTimeout > 0 && c.MigrateLockTimeout < time.Millisecond {
+		return fmt.Errorf("MigrateLockTimeout: %v is shorter than a millisecond", c.MigrateLockTimeout)
+	}
+	return nil
+}
+
+// run applies what is missing: by turns what belongs into one transaction and what must run outside of any. What was
+// applied before an error is returned with it.
+func (m *migrator) run(ctx context.Context) (all []migrations.Applied, err error) {
+	for {
+		var applied []migrations.Applied
+		var next *migrations.Migration
+		err := m.within(ctx, "migrate", func(tx pgx.Tx) error {
+			applied, next, err = m.together(ctx, tx)
+			return err
+		})
+		if err != nil {
+			return all, err
+		}
+		all = append(all, applied...)
+		if next == nil {
+			return all, nil
+		}
+		a, err := m.outside(ctx, next)
+		if err != nil {
+			return all, fmt.Errorf("apply %d (%s): %w", next.Number, next.Name, err)
+		}
+		all = append(all, a...)
+	}
+}
+
+// within runs fn in a transaction that holds the advisory lock of that name.
+func (m *migrator) within(ctx context.Context, lock string, fn func(tx pgx.Tx) error) error {
 	// READ COMMITTED whatever the default is: what is read after the lock must be
 	// what the process that held it before has committed.
 	options := pgx.TxOptions{IsoLevel: pgx.ReadCommitted}
-	err = pgx.BeginTxFunc(ctx, pool, options, func(tx pgx.Tx) error {
-		applied, err = migrate(ctx, tx, names, known)
-		return err
+	return pgx.BeginTxFunc(ctx, m.pool, options, func(tx pgx.Tx) error {
+		// The files are in standard SQL. The lock of other processes that migrate is waited for until ctx ends.
+		if _, err := tx.Exec(ctx, "SET LOCAL standard_conforming_strings = on; SET LOCAL lock_timeout = 0; "+
+			"SET LOCAL idle_in_transaction_session_timeout = 0"); err != nil {
+			return err
+		}
+		if err := m.lock(ctx, tx, lockID(m.names, lock)); err != nil {
+			return fmt.Errorf("lock: %w", err)
+		}
+		_, err := tx.Exec(ctx, fmt.Sprintf("SET LOCAL lock_timeout = %d", m.timeout.Milliseconds()))
+		if err != nil {
+			return err
+		}
+		return fn(tx)
 	})
-	if err != nil {
-		return nil, fmt.Errorf("migrate: %w", err)
-	}
-	return applied, nil
 }
 
-func migrate(ctx context.Context, tx pgx.Tx, names migrations.Names, known []migrations.Migration) ([]migrations.Applied, error) {
-	if _, err := tx.Exec(ctx, "SELECT pg_advisory_xact_lock($1)", lockID(names, "migrate")); err != nil {
-		return nil, fmt.Errorf("lock: %w", err)
-	}
-	if err := makeHistory(ctx, tx, names); err != nil {
-		return nil, err
-	}
-	history, err := readHistory(ctx, tx, names)
-	if err != nil {
-		return nil, fmt.Errorf("read history: %w", err)
-	}
-	pending, err := migrations.Pending(known, history)
-	if err != nil {
-		return nil, err
-	}
-	applied := make([]migrations.Applied, 0, len(pending))
-	for _, m := range pending {
-		if _, err := tx.Exec(ctx, m.SQL); err != nil {
-			return nil, fmt.Errorf("apply %d (%s): %w", m.Number, m.Name, err)
+// turn is how often a process looks whether another one has ended that migrates.
+const turn = 100 * time.Millisecond
+
+// lock takes an advisory lock. A statement that waited for it would have a snapshot, which an index that is built concurrently
+// waits for in its turn, so the lock is asked for again and again; by the simple protocol, since in the extended one a statement's
+// snapshot lives on, after its last row, until the next statement.
+func (m *migrator) lock(ctx context.Context, tx pgx.Tx, id int64) error {
+	ticker := time.NewTicker(turn)
+	defer ticker.Stop()
+	for {
+		var held bool
+		if err := tx.QueryRow(ctx, fmt.Sprintf("SELECT pg_try_advisory_xact_lock(%d)", id), pgx.QueryExecModeSimpleProtocol).Scan(&held); err != nil || held {
+			return err
 		}
-		a := migrations.Applied{Number: m.Number, Name: m.Name, Checksum: m.Checksum}
-		err := tx.QueryRow(ctx, "INSERT INTO "+names.Table(migrations.HistoryTable)+
-			" (number, name, checksum) VALUES ($1, $2, $3) RETURNING applied_at",
-			a.Number, a.Name, a.Checksum).Scan(&a.At)
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// together applies what is missing up to the next migration that must run outside a transaction, which it returns.
+func (m *migrator) together(ctx context.Context, tx pgx.Tx) (applied []migrations.Applied, next *migrations.Migration, err error) {
+	if err := makeHistory(ctx, tx, m.names); err != nil {
+		return nil, nil, err
+	}
+	pending, err := m.pending(ctx, tx)
+	if err != nil {
+		return nil, nil, err
+	}
+	for i := range pending {
+		if len(pending[i].Concurrent()) > 0 {
+			pending, next = pending[:i], &pending[i]
+			break
+		}
+	}
+	m.announce(ctx, pending)
+	for i := range pending {
+		p := &pending[i]
+		if _, err := tx.Exec(ctx, p.SQL); err != nil {
+			return nil, nil, fmt.Errorf("apply %d (%s): %w", p.Number, p.Name, m.explain(err))
+		}
+		a, err := m.record(ctx, tx, p)
 		if err != nil {
-			return nil, fmt.Errorf("record %d (%s): %w", m.Number, m.Name, err)
+			return nil, nil, err
 		}
 		applied = append(applied, a)
 	}
-	return applied, nil
+	if err := m.rename(ctx, tx); err != nil {
+		return nil, nil, fmt.Errorf("correct the functions of a renamed schema: %w", m.explain(err))
+	}
+	return applied, next, nil
+}
+
+func (m *migrator) pending(ctx context.Context, tx pgx.Tx) ([]migrations.Migration, error) {
+	history, err := readHistory(ctx, tx, m.names)
+	if err != nil {
+		return nil, fmt.Errorf("read history: %w", err)
+	}
+	return migrations.Pending(m.known, history)
+}
+
+// announce says what will be locked before it is.
+func (m *migrator) announce(ctx context.Context, list []migrations.Migration) {
+	if len(list) == 0 {
+		return
+	}
+	titles := make([]string, len(list))
+	for i := range list {
+		titles[i] = fmt.Sprintf("%d (%s)", list[i].Number, list[i].Name)
+	}
+	locks := []string{} // none, in a new database
+	for _, l := range migrations.Locks(list) {
+		locks = append(locks, l.String())
+	}
+	level := slog.LevelDebug
+	if len(locks) > 0 {
+		level = slog.LevelInfo
+	}
+	m.log.Log(ctx, level, "migrations begin, and hold their locks until all of them are applied",
+		"schema", m.names.Schema(), "migrations", titles, "locks", locks, "lock_timeout", m.timeout)
+}
+
+// explain says what to do about a lock that was not to be had.
+func (m *migrator) explain(err error) error {
+	if sqlState(err) == "55P03" { // lock_not_available
+		return fmt.Errorf("%w: another transaction has held one of its tables for %v (MigrateLockTimeout): "+
+			"nothing was changed; call again when that transaction has ended", err, m.timeout)
+	}
+	return err
+}
+
+func (m *migrator) record(ctx context.Context, tx pgx.Tx, p *migrations.Migration) (migrations.Applied, error) {
+	a := migrations.Applied{Number: p.Number, Name: p.Name, Checksum: p.Checksum}
+	err := tx.QueryRow(ctx, "INSERT INTO "+m.names.Table(migrations.HistoryTable)+
+		" (number, name, checksum) VALUES ($1, $2, $3) RETURNING applied_at",
+		a.Number, a.Name, a.Checksum).Scan(&a.At)
+	if err != nil {
+		return a, fmt.Errorf("record %d (%s): %w", p.Number, p.Name, err)
+	}
+	return a, nil
 }
 
 // makeHistory makes the schema and the table of applied migrations. It looks
@@ -106,8 +261,8 @@ func makeHistory(ctx context.Context, tx pgx.Tx, names migrations.Names) error {
 	return nil
 }
 
-func readHistory(ctx context.Context, tx pgx.Tx, names migrations.Names) ([]migrations.Applied, error) {
-	rows, err := tx.Query(ctx, "SELECT number, name, checksum, applied_at FROM "+
+func readHistory(ctx context.Context, q querier, names migrations.Names) ([]migrations.Applied, error) {
+	rows, err := q.Query(ctx, "SELECT number, name, checksum, applied_at FROM "+
 		names.Table(migrations.HistoryTable)+" ORDER BY number")
 	if err != nil {
 		return nil, err

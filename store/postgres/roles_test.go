@@ -341,3 +341,20 @@ func TestFileOfGrantsWorksAsItIs(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+func TestGrantsSayWhichRoleIsMissing(t *testing.T) {
+	t.Parallel()
+	pool := migrated(t)
+	names, err := migrations.PostgresNames("", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	grants, err := migrations.PostgresGrants(names, migrations.Roles{Relay: `no such "role`})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = pool.Exec(t.Context(), grants)
+	if err == nil || !strings.Contains(err.Error(), `role "no such "role" does not exist: CREATE ROLE it first, as an administrator`) {
+		t.Errorf("error is %v", err)
+	}
+}

@@ -8,7 +8,6 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"github.com/boxpair/boxpair/audit"
@@ -89,8 +88,6 @@ func (a *Auditor) each(ctx context.Context, doing string, scan func(*sql.Rows) e
 		return nil
 	case ctx.Err() != nil:
 		err = context.Cause(ctx)
-	case strings.Contains(err.Error(), "no such table"), strings.Contains(err.Error(), "no such column"):
-		err = fmt.Errorf("%w: call Migrate first", err)
 	}
 	return fmt.Errorf("%s: %w", doing, err)
 }

@@ -4,6 +4,7 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"errors"
+	"strings"
 
 	"modernc.org/sqlite"
 	sqlite3 "modernc.org/sqlite/lib"
@@ -26,6 +27,12 @@ func resultCode(err error) int {
 
 // primaryCode returns the part of the result code that is not the extension.
 func primaryCode(err error) int { return resultCode(err) & 0xff }
+
+// missing tells whether err is of a table or a column that is not there, for which SQLite has no code.
+func missing(err error) bool {
+	return resultCode(err) == sqlite3.SQLITE_ERROR && (strings.Contains(err.Error(), "no such table: ") || strings.Contains(err.Error(), "no such column: ") ||
+		strings.Contains(err.Error(), "has no column named "))
+}
 
 // Retryable tells whether err is a database that was busy, a snapshot that another
 // transaction had outdated, or a locked table.

@@ -151,3 +151,42 @@ func TestStatusViewSaysWhatAnEventWaitsFor(t *testing.T) {
 		t.Errorf("dispatch ID is %s, %v, want %s", id, err, first.ID)
 	}
 }
+
+func TestSchemaIsChecked(t *testing.T) {
+	t.Parallel()
+	db, err := sqlite.Open(filepath.Join(t.TempDir(), "test.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = db.Close() })
+	store, err := sqlite.New(db, sqlite.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := store.Stats(t.Context()); !errors.Is(err, migrations.ErrMissing) {
+		t.Errorf("without tables, Stats says %v", err)
+	}
+	for _, c := range []struct {
+		state, sql string
+		want       error
+	}{
+		{"nothing is there", ``, migrations.ErrMissing},
+		{"another tool has made the tables", `CREATE TABLE boxpair_outbox_events (id INTEGER)`, nil},
+		{"migrated", `DROP TABLE boxpair_outbox_events`, nil},
+		{"a later version has migrated", `INSERT INTO boxpair_schema_migrations VALUES (1000, 'later', 'x', 0)`, nil},
+		{"two are missing", `DELETE FROM boxpair_schema_migrations WHERE number > 2`, migrations.ErrMissing},
+		{"one is another", `UPDATE boxpair_schema_migrations SET checksum = 'x' WHERE number = 1`, migrations.ErrChanged},
+	} {
+		if _, err := db.ExecContext(t.Context(), c.sql); err != nil {
+			t.Fatal(err)
+		}
+		if c.state == "migrated" {
+			if _, err := sqlite.Migrate(t.Context(), db, sqlite.Config{}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := store.CheckSchema(t.Context()); !errors.Is(err, c.want) {
+			t.Errorf("%s: %v, want %v", c.state, err, c.want)
+		}
+	}
+}
