@@ -11,8 +11,8 @@ import (
 // Identifier is a store that can tell whether it still is the database that it was.
 // An inbox asks for it before it believes its windows, and [Inbox.Run] every few seconds, if its store is one.
 type Identifier interface {
-	// Identity names the history of the database: another name after a fail-over to a standby
-	// or a restore, the same after a restart. It returns "" if the database does not tell.
+	// Identity names the history of the database: another name after a fail-over to a standby,
+	// a restore, or a crash that may have cost commits, the same after a restart. It returns "" if the database does not tell.
 	Identity(ctx context.Context) (string, error)
 }
 
@@ -92,7 +92,7 @@ func (i *Inbox[TX]) look(ctx context.Context, within time.Duration) error {
 	if before == "" || name == "" || name == before {
 		return nil
 	}
-	i.log.ErrorContext(ctx, "database is another one than before, as after a fail-over or a restore: "+
+	i.log.ErrorContext(ctx, "database is another one than before, as after a fail-over, a restore or a crash: "+
 		"what was remembered in memory is forgotten", "before", before, "now", name)
 	for _, h := range i.all() {
 		h.doubt()

@@ -5,6 +5,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/boxpair/boxpair/transport"
 )
 
 // Identity implements [Identifier].
@@ -44,5 +46,45 @@ func TestWhatAFailOverBroughtBackIsSentAgainAtOnce(t *testing.T) {
 		if within {
 			r.drained()
 		}
+	}
+}
+
+// The ID of an event that the database has lost, which is in flight, is given out again. The relay finds it
+// before the database tells that it is another one, and forgets what it knew by it.
+func TestEventThatHasTheIDOfALostOneIsSent(t *testing.T) {
+	t.Parallel()
+	for what, parked := range map[string]bool{"queued": false, "parked": true} {
+		r := newRig(t)
+		seq := r.store.add("topic", "key")
+		rel := r.start(RelayConfig{Backoff: Backoff{Initial: time.Millisecond, Max: time.Millisecond}})
+		if parked {
+			r.broker = func(rigSend) transport.Result { return transport.Result{Outcome: transport.Refused} }
+			r.run(10 * time.Millisecond)
+			r.broker = confirmAll
+		}
+		rel.mute = func(rigSend) bool { return true }
+		r.run(time.Second)
+		if len(rel.muted) == 0 || rel.muted[0].entry.parked != parked {
+			t.Fatalf("%s: in flight are %+v", what, rel.muted)
+		}
+		shard := r.store.log[seq].Shard
+		clear(r.store.queue[shard])
+		clear(r.store.parked)
+		r.store.seq = seq - 1
+		if again := r.store.add("topic", "key"); again != seq {
+			t.Fatalf("%s: the ID of the new event is %d, want %d", what, again, seq)
+		}
+		rel.core.shards[shard].rewind(0) // as when its sweep comes
+		rel.core.wake(r.now, allNews)
+		r.run(time.Second)
+		if n := rel.noted("database has lost committed events, and given out their IDs again: reading everything again"); n != 1 {
+			t.Errorf("%s: the loss was noted %d times", what, n)
+		}
+		rel.free()
+		r.run(rel.core.cfg.LeaseTTL)
+		if r.store.receipts[seq] != 1 {
+			t.Errorf("%s: the new event has %d receipts", what, r.store.receipts[seq])
+		}
+		r.drained()
 	}
 }

@@ -125,7 +125,7 @@ func (f *fakeStore) record(relay string, x Failure) {
 	if x.Dead {
 		p.state = Dead
 	}
-	f.failures = append(f.failures, fakeFailure{x, relay})
+	f.failures = append(f.failures, fakeFailure{x, f.numberOf(x.Seq), relay})
 }
 
 func (f *fakeStore) Follow(_ context.Context, relay string, lease Lease, marks []Mark) (bool, error) {
@@ -220,7 +220,7 @@ func (f *fakeStore) redrive(seq int64) bool {
 		return false
 	}
 	p.state, p.attempts, p.due = Retrying, 0, f.clock()
-	f.failures = append(f.failures, fakeFailure{Failure: Failure{Seq: seq}}) // none yet
+	f.failures = append(f.failures, fakeFailure{Failure: Failure{Seq: seq}, event: f.numberOf(seq)}) // none yet
 	f.rewind(p.shard, seq)
 	return true
 }

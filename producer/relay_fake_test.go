@@ -24,6 +24,7 @@ type fakeStore struct {
 
 	mu       sync.Mutex
 	seq      int64
+	events   int64 // that were ever written: each has its number as version
 	round    int64
 	log      map[int64]*Record
 	queue    [idgen.Shards]map[int64]int64 // seq → round
@@ -45,7 +46,7 @@ type fakeStore struct {
 
 // fakeFlaws are ways in which a store may break its contract.
 type fakeFlaws struct {
-	anyRound, noWriters, noBlocked, keepsDeferred bool
+	anyRound, noWriters, noBlocked, keepsDeferred, sameRound, ownTTL bool
 }
 
 type fakeParked struct {
@@ -60,12 +61,14 @@ type fakeShard struct {
 	owner    string
 	epoch    int64
 	until    time.Duration
+	ttl      time.Duration // of the owner
 	rewindTo int64
 	ticket   int64
 }
 
 type fakeFailure struct {
 	Failure
+	event int64 // its number
 	relay string
 }
 
@@ -109,9 +112,10 @@ func (tx *fakeTx) write(topic, key string) int64 {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.seq++
-	id := idgen.Of("test", "source", f.seq, 0)
+	f.events++
+	id := idgen.Of("test", "source", f.events, 0)
 	f.log[f.seq] = &Record{
-		Event: transport.Event{ID: id, Topic: topic, Key: key, CorrelationID: "c", Payload: []byte("payload")},
+		Event: transport.Event{ID: id, Topic: topic, Key: key, Version: f.events, CorrelationID: "c", Payload: []byte("payload")},
 		Shard: idgen.Shard(key, id),
 	}
 	tx.seqs = append(tx.seqs, f.seq)
@@ -128,7 +132,7 @@ func (tx *fakeTx) commit() (n news) {
 			n.deferred = true
 			f.deferred[seq] = due
 		} else {
-			f.queue[f.log[seq].Shard][seq] = 0
+			f.queue[f.log[seq].Shard][seq] = f.firstRound(seq)
 		}
 		f.last = max(f.last, seq)
 	}
@@ -136,6 +140,14 @@ func (tx *fakeTx) commit() (n news) {
 	f.mu.Unlock()
 	f.local.send(n)
 	return n
+}
+
+// firstRound is what no other event that is given the same Seq has.
+func (f *fakeStore) firstRound(seq int64) int64 {
+	if f.flaws.sameRound {
+		return 0
+	}
+	return -f.log[seq].Version
 }
 
 func (tx *fakeTx) rollback() {
@@ -194,11 +206,15 @@ func (f *fakeStore) Acquire(_ context.Context, relay string, ttl time.Duration, 
 	var grants []Grant
 	for i := range f.shards {
 		s := &f.shards[i]
-		if len(grants) == n || s.owner != "" && s.until > f.clock() {
+		judge := s.ttl
+		if f.flaws.ownTTL {
+			judge = ttl
+		}
+		if len(grants) == n || s.owner != "" && s.until > f.clock() && s.until <= f.clock()+2*judge {
 			continue
 		}
 		abrupt := s.owner != ""
-		s.owner, s.until = relay, f.clock()+ttl
+		s.owner, s.until, s.ttl = relay, f.clock()+ttl, ttl
 		s.epoch++
 		grants = append(grants, Grant{Lease{i, s.epoch}, abrupt})
 	}
@@ -220,7 +236,7 @@ func (f *fakeStore) Renew(_ context.Context, relay string, ttl time.Duration, le
 	var renewals []Renewal
 	for _, l := range leases {
 		if s := &f.shards[l.Shard]; f.owns(relay, l) {
-			s.until = f.clock() + ttl
+			s.until, s.ttl = f.clock()+ttl, ttl
 			renewals = append(renewals, Renewal{Lease: l, Rewind: s.ticket != 0, RewindTo: s.rewindTo, Ticket: s.ticket})
 		}
 	}

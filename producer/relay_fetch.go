@@ -305,12 +305,12 @@ func (c *relayCore) takeFetched(cl *call) {
 	r.passed = false
 	for i := range cl.rows {
 		row := &cl.rows[i]
-		c.late.seen = max(c.late.seen, row.Seq)
 		p := positions[row.Shard]
-		if p < 0 {
-			continue
+		if p < 0 || cl.shards[p].gone {
+			continue // and says nothing of who may write below it: the database may have lost it since
 		}
 		sh := cl.shards[p]
+		c.late.seen = max(c.late.seen, row.Seq)
 		if cl.looks[p] > 0 && row.Seq <= cl.ranges[cl.above[p]].After && sh.putBack(row) {
 			sh.rewind(0)
 			positions[row.Shard] = -1
@@ -413,7 +413,9 @@ func (c *relayCore) refilled(cl *call) {
 	l.hole = 0
 	for i := range cl.rows {
 		row := &cl.rows[i]
-		c.take(sh, row)
+		if c.take(sh, row); sh.gone {
+			return
+		}
 		if l.hole != 0 {
 			break // there is no room for more: the hole begins again here
 		}

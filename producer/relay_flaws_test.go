@@ -15,6 +15,8 @@ func TestSimulationFindsStoresThatBreakTheirContract(t *testing.T) {
 		"writers that are not told":             {noWriters: true},
 		"blocked keys that are not told":        {noBlocked: true},
 		"a move that leaves the event deferred": {keepsDeferred: true},
+		"the same first round for all events":   {sameRound: true},
+		"leases judged by who wants them":       {ownTTL: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -22,6 +24,7 @@ func TestSimulationFindsStoresThatBreakTheirContract(t *testing.T) {
 				s := newSimulation(t, seed)
 				s.store.flaws = flaw
 				s.wild.deferrals = flaw.keepsDeferred
+				s.wild.failOvers, s.wild.ttls = flaw.sameRound, flaw.ownTTL
 				if flaw.noWriters { // what has everything looked through finds what is missed
 					s.wild.late, s.wild.storeErrors, s.limits.sweep = true, false, 20*time.Minute
 				}

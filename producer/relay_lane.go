@@ -447,8 +447,8 @@ func (c *relayCore) followReply(cl *call) {
 	for _, e := range cl.entries {
 		l := e.line
 		l.following--
-		if e.Seq < l.head || l.head == someHead {
-			l.head = 0 // e may stand before it
+		if e.Seq <= l.head || l.head == someHead {
+			l.head = 0 // e may stand before it, or be it: then the database has lost that it was parked
 		}
 		c.left(e)
 		c.free(e)

@@ -226,7 +226,9 @@ func (c *relayCore) swept(cl *call) {
 			sh.rewind(0)
 			return
 		}
-		c.take(sh, row)
+		if c.take(sh, row); sh.gone {
+			return
+		}
 	}
 	sh.sweep.active = len(cl.rows) >= cl.ranges[0].Limit
 }

@@ -22,6 +22,10 @@ type leasing struct {
 	acquired  bool // an attempt to acquire has ended
 	yielding  bool // some shard is to be given back
 	clears    bool // the rewind of some shard may have to be cleared
+
+	// doubted are leases of the database that has lost commits. They are given back before others are acquired.
+	doubted []Lease
+	abrupt  uint64 // shards of which events were sent under such leases, as bits
 }
 
 // share returns how many shards are this relay's fair share. Rounded up, so that
@@ -51,6 +55,9 @@ func (c *relayCore) planLeases() {
 
 func (c *relayCore) nextLeaseCall() *call {
 	l := &c.leasing
+	if len(l.doubted) > 0 {
+		return &call{op: opRelease, leases: l.doubted}
+	}
 	if c.stopping && c.allIdle() {
 		return c.releaseCall(true)
 	}
@@ -162,6 +169,7 @@ func (c *relayCore) leaseReply(cl *call) {
 			c.acquired(g, cl.issued)
 		}
 	case opRelease:
+		l.doubted = slices.DeleteFunc(l.doubted, func(lease Lease) bool { return slices.Contains(cl.leases, lease) })
 		c.released(cl)
 	case opClearRewind:
 		cl.shards[0].clear = false
@@ -169,9 +177,7 @@ func (c *relayCore) leaseReply(cl *call) {
 }
 
 // identified looks whether the database is still the one that it was. Another one may have lost
-// what was committed last, marks and leases among it, and may give out IDs again that lie below
-// the low-water marks: everything is read again. What was delivered and is queued
-// there once more is sent once more, and the inboxes tell.
+// what was committed last.
 func (c *relayCore) identified(identity string) {
 	if identity == "" || identity == c.identity {
 		return
@@ -181,15 +187,41 @@ func (c *relayCore) identified(identity string) {
 	if before == "" {
 		return
 	}
-	c.health.failedOver = c.now
-	c.note(slog.LevelError, "database is another one than before, as after a fail-over or a restore: reading everything again",
+	c.note(slog.LevelWarn, "database is another one than before, as after a fail-over, a restore or a crash: reading everything again",
 		slog.String("before", before), slog.String("now", identity))
+	c.beginAnew()
+}
+
+// beginAnew forgets all that was read, since the database has lost commits: events, marks and leases among them.
+// It may give out IDs again, of events in memory and of others below the low-water marks, and floors of writers that
+// were found by what is gone say nothing. The shards are given back and acquired again, so that the fence holds up what is under way.
+// What was delivered and is queued there once more is sent once more, and the inboxes tell.
+func (c *relayCore) beginAnew() {
+	c.health.failedOver = c.now
+	l := &c.leasing
 	for _, sh := range c.shards {
-		if sh != nil && !sh.gone {
-			sh.rewindTo = 1
-			c.reload(sh)
+		if sh != nil && !sh.leaving {
+			l.doubted = append(l.doubted, sh.lease())
+			l.abrupt |= 1 << sh.no
+			c.drop(sh)
 		}
 	}
+	c.late = lateness{}
+	l.acquireAt = 0
+}
+
+// contradicts tells whether an event in memory has the Seq of another one, which has been written since: the
+// database has lost the one in memory. It may be found before the identity of the database is asked for again, or
+// the database may not tell.
+func (c *relayCore) contradicts(known *entry, row *Queued) bool {
+	if known == nil || known.Missing || row.Missing || known.ID == row.ID {
+		return false
+	}
+	c.note(slog.LevelError, "database has lost committed events, and given out their IDs again: reading everything again",
+		slog.Int("shard", row.Shard), slog.Int64("seq", row.Seq),
+		slog.String("lost_dispatch_id", known.ID.String()), slog.String("dispatch_id", row.ID.String()))
+	c.beginAnew()
+	return true
 }
 
 func (c *relayCore) leaseFailed(cl *call) {
@@ -253,7 +285,9 @@ func (c *relayCore) acquired(g Grant, issued time.Duration) {
 		parked: make(map[int64]*entry),
 		lines:  make(map[string]*keyLine),
 	}
-	if g.Abrupt {
+	before := c.leasing.abrupt & (1 << g.Shard)
+	c.leasing.abrupt &^= before
+	if g.Abrupt || before != 0 {
 		sh.redeliver = c.cfg.Window
 		c.note(slog.LevelWarn, "shard taken over from a relay that did not give it back",
 			slog.Int("shard", sh.no), slog.Int64("epoch", sh.epoch))

@@ -57,14 +57,14 @@ func (s *simulation) arrive(m rigSend) {
 	}
 }
 
-func (s *simulation) arriveOne(seq int64) {
-	if _, ok := s.store.deferred[seq]; ok {
-		s.fail("%d arrived and can still be cancelled", seq)
+func (s *simulation) arriveOne(n int64) {
+	if _, ok := s.store.deferred[s.events[n].seq]; ok && s.counts.FailOvers == 0 {
+		s.fail("%d arrived and can still be cancelled", n)
 	}
-	if s.cancelled[seq] {
-		s.fail("%d arrived and was cancelled", seq)
+	if s.cancelled[n] && s.counts.FailOvers == 0 {
+		s.fail("%d arrived and was cancelled", n)
 	}
-	s.arrivals = append(s.arrivals, seq)
+	s.arrivals = append(s.arrivals, n)
 }
 
 // check looks at what the broker saw.
@@ -74,60 +74,85 @@ func (s *simulation) check() {
 	counted := make(map[int64]int)
 	last := make(map[int64]int)
 	for _, x := range s.store.failures {
-		if x.Attempts > 0 && last[x.Seq] != x.Attempts { // else a statement was repeated whose answer was lost
-			counted[x.Seq]++
+		if x.Attempts > 0 && last[x.event] != x.Attempts { // else a statement was repeated whose answer was lost
+			counted[x.event]++
 		}
-		last[x.Seq] = x.Attempts
-		everDead[x.Seq] = everDead[x.Seq] || x.Dead
+		last[x.event] = x.Attempts
+		everDead[x.event] = everDead[x.event] || x.Dead
 	}
 	firsts := make(map[string][]int64)
-	for _, seq := range s.arrivals {
-		if !arrived[seq] {
-			arrived[seq] = true
-			if key := s.store.log[seq].Key; key != "" && !s.deferred[seq] {
-				firsts[key] = append(firsts[key], seq)
+	for _, n := range s.arrivals {
+		if !arrived[n] {
+			arrived[n] = true
+			if key := s.events[n].key; key != "" && !s.deferred[n] && s.counts.FailOvers == 0 { // which may cost the order
+				firsts[key] = append(firsts[key], n)
 			}
 		}
 	}
-	for key, seqs := range firsts {
+	for key, numbers := range firsts {
 		highest := int64(0)
-		for _, seq := range seqs {
+		for _, n := range numbers {
 			// What was discarded has left its place, and may arrive from a relay that is stopped since it sent it.
-			p := s.store.parked[seq]
+			p := s.store.parked[s.events[n].seq]
 			discarded := p != nil && p.state == Discarded
-			if seq < highest && !everDead[seq] && !discarded {
-				s.fail("key %s: %d arrived behind %d", key, seq, highest)
+			if n < highest && !everDead[n] && !discarded {
+				s.fail("key %s: %d arrived behind %d", key, n, highest)
 			}
-			highest = max(highest, seq)
+			highest = max(highest, n)
 		}
 	}
-	for seq, from := range s.replayed {
-		if s.store.parked[seq] == nil && !slices.Contains(s.arrivals[from:], seq) {
-			s.fail("the replay of %d was lost", seq)
+	for n, from := range s.replayed {
+		if s.store.parked[s.events[n].seq] == nil && !slices.Contains(s.arrivals[from:], n) {
+			s.fail("the replay of %d was lost", n)
 		}
 	}
-	for _, seq := range s.written {
-		p := s.store.parked[seq]
+	for _, n := range s.written {
+		p := s.store.parked[s.events[n].seq]
 		switch {
-		case arrived[seq], p != nil && (p.state == Dead || p.state == Discarded || p.state == Cancelled):
+		case arrived[n], p != nil && (p.state == Dead || p.state == Discarded || p.state == Cancelled):
 		case p != nil && s.cfg.HoldDeadKeys && s.store.hasDead(p.shard, p.key):
 		default:
-			s.fail("%d was lost", seq)
+			s.fail("%d was lost", n)
 		}
-		if counted[seq] > s.refusals[seq] {
-			s.fail("%d: %d attempts counted, %d refusals", seq, counted[seq], s.refusals[seq])
+		if counted[n] > s.refusals[n] {
+			s.fail("%d: %d attempts counted, %d refusals", n, counted[n], s.refusals[n])
 		}
 	}
 }
 
-// write writes an event, now and then a deferred one.
+// write writes an event, now and then a deferred one, and returns its number.
 func (s *simulation) write(tx *fakeTx, key string) int64 {
 	topic := fmt.Sprint("r", s.rnd.IntN(3), "/", s.rnd.IntN(2))
 	if !s.wild.deferrals || !s.chance(4) {
-		return tx.write(topic, key)
+		return s.number(tx.write(topic, key))
 	}
 	s.counts.Deferrals++
-	seq := tx.writeDeferred(topic, key, s.now+time.Duration(s.rnd.IntN(2000))*time.Millisecond)
-	s.deferred[seq] = true
-	return seq
+	n := s.number(tx.writeDeferred(topic, key, s.now+time.Duration(s.rnd.IntN(2000))*time.Millisecond))
+	s.deferred[n] = true
+	return n
+}
+
+// operate does something that operators do, to an event that it makes a difference to.
+func (s *simulation) operate() {
+	from := s.rnd.IntN(len(s.written))
+	for i := range s.written {
+		n := s.written[(from+i)%len(s.written)]
+		seq := s.events[n].seq
+		p := s.store.parked[seq]
+		switch {
+		case s.deferred[n] && s.chance(3) && s.store.cancel(seq):
+			s.cancelled[n] = true
+		case s.deferred[n] && s.store.reschedule(seq, s.now+time.Duration(s.rnd.IntN(2000)-500)*time.Millisecond):
+		case p == nil && s.store.receipts[seq] > 0 && s.store.replay(seq):
+			s.replayed[n] = len(s.arrivals)
+		case p != nil && p.state == Dead && !s.chance(4):
+			s.store.redrive(seq)
+		case p != nil && p.state != Discarded && p.state != Cancelled && s.chance(8):
+			s.store.discard(seq)
+		default:
+			continue
+		}
+		s.counts.Operations++
+		return
+	}
 }

@@ -37,6 +37,8 @@ type simulation struct {
 
 	locked    map[string]*fakeTx // keys that an open transaction writes to
 	open      []*fakeTx
+	standby   *fakeCopy          // may be promoted
+	events    map[int64]simEvent // by number, as what is below
 	written   []int64
 	arrivals  []int64 // what the broker took, in order
 	refusals  map[int64]int
@@ -51,7 +53,7 @@ type simulation struct {
 
 // simFaults says what may happen in a schedule.
 type simFaults struct {
-	kill, stop, storeErrors, unavailable, refusals, suspects, operators, late, routes, deferrals bool
+	kill, stop, storeErrors, unavailable, refusals, suspects, operators, late, routes, deferrals, failOvers, ttls bool
 }
 
 type simRelay struct {
@@ -67,14 +69,15 @@ type simRelay struct {
 
 func newSimulation(t testing.TB, seed uint64) *simulation {
 	s := &simulation{
-		t: t, seed: seed, rnd: rand.New(rand.NewPCG(seed, 42)),
+		t: t, seed: seed, rnd: rand.New(rand.NewPCG(seed, 42)), events: make(map[int64]simEvent),
 		locked: make(map[string]*fakeTx), refusals: make(map[int64]int),
 		bad: make(map[int64]transport.Outcome), refusing: make(map[string]bool),
 		replayed: make(map[int64]int), deferred: make(map[int64]bool), cancelled: make(map[int64]bool),
 	}
 	s.store = newFakeStore(func() time.Duration { return s.now })
+	s.store.identity = "timeline 0"
 	flag := func() bool { return s.rnd.IntN(2) == 0 }
-	s.wild = simFaults{flag(), flag(), flag(), flag(), flag(), flag(), flag(), flag(), flag(), flag()}
+	s.wild = simFaults{flag(), flag(), flag(), flag(), flag(), flag(), flag(), flag(), flag(), flag(), flag(), flag()}
 	pick := func(of ...int) int { return of[s.rnd.IntN(len(of))] }
 	s.crash = pick(15, 50, 200)
 	s.cfg = RelayConfig{
@@ -100,6 +103,9 @@ func (s *simulation) startRelay() {
 	s.named++
 	cfg := s.cfg
 	cfg.Name = fmt.Sprint("relay", s.named)
+	if s.wild.ttls { // as while another one is rolled out
+		cfg.LeaseTTL = []time.Duration{500 * time.Millisecond, 2 * time.Second, 8 * time.Second}[s.rnd.IntN(3)]
+	}
 	cfg, err := cfg.withDefaults()
 	if err != nil {
 		s.t.Fatal(err)
@@ -125,7 +131,7 @@ func (s *simulation) produce() {
 		if s.chance(8) {
 			tx.rollback()
 		} else {
-			s.written = append(s.written, tx.seqs...)
+			s.written = append(s.written, s.store.numbers(tx.seqs)...)
 			if tx.seqs != nil && tx.seqs[0] < s.store.last {
 				s.counts.LateCommits++
 			}
@@ -148,12 +154,12 @@ func (s *simulation) produce() {
 		} else {
 			s.locked[key] = tx
 		}
-		seq := s.write(tx, key)
+		n := s.write(tx, key)
 		if s.wild.refusals && s.chance(12) {
-			s.bad[seq] = []transport.Outcome{transport.Refused, transport.Returned, transport.Invalid}[s.rnd.IntN(3)]
+			s.bad[n] = []transport.Outcome{transport.Refused, transport.Returned, transport.Invalid}[s.rnd.IntN(3)]
 		}
 		if s.wild.suspects && s.chance(15) {
-			s.bad[seq] = transport.Suspect
+			s.bad[n] = transport.Suspect
 		}
 	}
 	s.open = append(s.open, tx)
@@ -161,7 +167,7 @@ func (s *simulation) produce() {
 		for len(s.open) > 0 {
 			tx := s.open[0]
 			s.open = s.open[1:]
-			s.written = append(s.written, tx.seqs...)
+			s.written = append(s.written, s.store.numbers(tx.seqs)...)
 			tx.commit()
 		}
 		clear(s.locked)
@@ -282,9 +288,9 @@ func (rel *simRelay) step() bool {
 	}
 	rel.calls = append(rel.calls, calls...)
 	for _, e := range sends {
-		m := rigSend{entry: e, gen: e.gen, seq: e.Seq, topic: e.Topic, key: e.Key}
+		m := rigSend{entry: e, gen: e.gen, seq: e.Version, topic: e.Topic, key: e.Key}
 		for _, rider := range e.riders {
-			m.riders = append(m.riders, rider.Seq)
+			m.riders = append(m.riders, rider.Version)
 		}
 		rel.sends = append(rel.sends, m)
 	}
@@ -319,7 +325,7 @@ func (rel *simRelay) one() {
 
 // disturb lets something go wrong, or right again.
 func (s *simulation) disturb() {
-	switch s.rnd.IntN(8) {
+	switch s.rnd.IntN(9) {
 	case 0, 1:
 		if len(s.relays) < 3 {
 			s.startRelay()
@@ -343,6 +349,10 @@ func (s *simulation) disturb() {
 		if s.wild.operators && len(s.written) > 0 {
 			s.operate()
 		}
+	case 8:
+		if s.wild.failOvers {
+			s.replicate()
+		}
 	}
 }
 
@@ -360,30 +370,6 @@ func (s *simulation) pauseRelay() {
 		s.now += time.Duration(s.rnd.IntN(3000)) * time.Millisecond
 	}
 	s.counts.Stops++
-}
-
-// operate does something that operators do, to an event that it makes a difference to.
-func (s *simulation) operate() {
-	from := s.rnd.IntN(len(s.written))
-	for i := range s.written {
-		seq := s.written[(from+i)%len(s.written)]
-		p := s.store.parked[seq]
-		switch {
-		case s.deferred[seq] && s.chance(3) && s.store.cancel(seq):
-			s.cancelled[seq] = true
-		case s.deferred[seq] && s.store.reschedule(seq, s.now+time.Duration(s.rnd.IntN(2000)-500)*time.Millisecond):
-		case p == nil && s.store.receipts[seq] > 0 && s.store.replay(seq):
-			s.replayed[seq] = len(s.arrivals)
-		case p != nil && p.state == Dead && !s.chance(4):
-			s.store.redrive(seq)
-		case p != nil && p.state != Discarded && p.state != Cancelled && s.chance(8):
-			s.store.discard(seq)
-		default:
-			continue
-		}
-		s.counts.Operations++
-		return
-	}
 }
 
 // play plays the whole schedule and looks at what came of it. Most are short: what goes wrong, goes
@@ -421,7 +407,7 @@ func (s *simulation) run(steps int) {
 	s.calm, s.down = true, false
 	clear(s.refusing)
 	for len(s.open) > 0 {
-		s.written = append(s.written, s.open[0].seqs...)
+		s.written = append(s.written, s.store.numbers(s.open[0].seqs)...)
 		s.open[0].commit()
 		s.open = s.open[1:]
 	}
@@ -493,7 +479,7 @@ func (s *simulation) drain() {
 			// Routes of which all events in memory are bad stay paused; others tell them apart.
 			lively = s.now + 200*time.Millisecond
 			for i := range 3 {
-				s.written = append(s.written, s.store.add(fmt.Sprint("r", i, "/0"), fmt.Sprint("calm", s.now)))
+				s.add(fmt.Sprint("r", i, "/0"), fmt.Sprint("calm", s.now))
 			}
 		}
 	}

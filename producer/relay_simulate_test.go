@@ -133,6 +133,7 @@ type simCounts struct {
 	Operations  int `json:"operations"` // that changed something
 	LateCommits int `json:"late_commits"`
 	Deferrals   int `json:"deferrals"`
+	FailOvers   int `json:"fail_overs"`
 }
 
 func (a *simCounts) add(b simCounts) {
@@ -151,9 +152,10 @@ func (a *simCounts) add(b simCounts) {
 	a.Operations += b.Operations
 	a.LateCommits += b.LateCommits
 	a.Deferrals += b.Deferrals
+	a.FailOvers += b.FailOvers
 }
 
 // Faults returns how many things went wrong.
 func (a *simCounts) Faults() int {
-	return a.Crashes + a.Stops + a.Statements + a.Outages + a.Refusals + a.Channels
+	return a.Crashes + a.Stops + a.Statements + a.Outages + a.Refusals + a.Channels + a.FailOvers
 }

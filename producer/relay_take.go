@@ -10,7 +10,11 @@ import (
 // it was news. What is in memory already, what a mark or a park has removed since the
 // statement began, and what was passed over before is none.
 func (c *relayCore) take(sh *shardState, row *Queued) bool {
-	if known := sh.index[row.Seq]; known != nil {
+	known := sh.index[row.Seq]
+	if c.contradicts(known, row) || c.contradicts(sh.parked[row.Seq], row) {
+		return false
+	}
+	if known != nil {
 		if known.Round == row.Round {
 			return false
 		}

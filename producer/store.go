@@ -118,7 +118,9 @@ type Queued struct {
 	Record
 	// Seq is the event's place in the log, in the order of writing.
 	Seq int64
-	// Round tells a queue row from an earlier one of the same event.
+	// Round tells a queue row from an earlier one of the same event, and from that of another event that had this Seq
+	// in a database that has lost it since. It is above 0 for an event that was queued again, and 0 or below for others:
+	// by chance, where a database may lose commits that were seen.
 	Round int64
 	// Missing tells that the queue row has no event in the log, which nothing
 	// in this library brings about. Of Record, only Shard is set then.
@@ -199,8 +201,8 @@ type BlockedKey struct {
 // Identifier is a store that can tell whether it still is the database that it was. A
 // relay asks for it with every heartbeat, if its store is one.
 type Identifier interface {
-	// Identity names the history of the database: another name after a fail-over to a standby
-	// or a restore, the same after a restart. It returns "" if the database does not tell.
+	// Identity names the history of the database: another name after a fail-over to a standby,
+	// a restore, or a crash that may have cost commits, the same after a restart. It returns "" if the database does not tell.
 	Identity(ctx context.Context) (string, error)
 }
 

@@ -3,6 +3,22 @@ package mutants
 // leasing is about who owns a shard.
 var leasing = []Mutant{
 	{
+		Name: "lost-event-not-told", Guarantee: "G2",
+		Broken: "A row whose ID was that of another event, which the database has lost, passes for the one in memory.",
+		File:   "producer/relay_take.go",
+		Old:    `	if c.contradicts(known, row) || c.contradicts(sh.parked[row.Seq], row) {`,
+		New:    `	if c.contradicts(nil, row) {`,
+		Test:   Test{"producer", "TestEventThatHasTheIDOfALostOneIsSent"},
+	},
+	{
+		Name: "same-first-round", Guarantee: "G2",
+		Broken: "Two events that are given the same ID by a database that lost commits have rows that cannot be told apart.",
+		File:   "migrations/postgres/0007_rounds.sql",
+		Old:    `-1 - (random() * 4503599627370496)::bigint`,
+		New:    `0`,
+		Test:   Test{"store/postgres", "TestMarkOfALostEventKeepsTheRowOfTheEventThatHasItsID"},
+	},
+	{
 		Name: "discarded-head-sent-again", Guarantee: "G5",
 		Broken: "A head that was discarded in flight is sent again and again while its route is down, and holds up its key.",
 		File:   "producer/relay_outcome.go",

@@ -50,7 +50,7 @@ SELECT (SELECT COUNT(*) FROM (SELECT 1 FROM {outbox_queue} LIMIT ?) a),
        (SELECT COUNT(*) FROM (SELECT 1 FROM {outbox_deferred} LIMIT ?) f),
        (SELECT GREATEST(0, {now} - MIN(t.at)) FROM (
            SELECT ` + sqlstore.StampOf + ` AS at FROM (
-               SELECT (SELECT q.id FROM {outbox_queue} q WHERE q.shard = s.shard AND q.round = 0 ORDER BY q.id LIMIT 1) AS id FROM {outbox_shards} s
+               SELECT (SELECT q.id FROM {outbox_queue} q WHERE q.shard = s.shard AND q.round <= 0 ORDER BY q.id LIMIT 1) AS id FROM {outbox_shards} s
                UNION ALL SELECT MIN(id) FROM {outbox_parked} WHERE live = 1) o JOIN {outbox_events} e ON e.id = o.id
            UNION ALL
            SELECT (SELECT MIN(d.due_at) FROM {outbox_deferred} d WHERE d.shard = s.shard AND d.due_at <= {now}) FROM {outbox_shards} s) t)`

@@ -52,25 +52,44 @@ func rangeQuery(r *producer.Range) string {
 
 // dequeue removes queue rows of shards whose rows are locked, and returns which there were, ascending.
 func (s *Store) dequeue(ctx context.Context, tx *sql.Tx, marks []producer.Mark) ([]int64, error) {
-	groups := sqlstore.ByRound(marks)
-	if len(groups) == 0 {
+	if len(marks) == 0 {
 		return nil, nil
 	}
-	terms := make([]string, 0, len(groups))
-	for at, ids := range groups {
-		terms = append(terms, fmt.Sprintf("shard = %d AND round = %d AND id IN %s", at.Shard, at.Round, numbers(ids)))
+	rounds := make(map[int64]int64, len(marks))
+	shards := make(map[int][]int64)
+	for _, m := range marks {
+		rounds[m.Seq] = m.Round
+		shards[m.Shard] = append(shards[m.Shard], m.Seq)
 	}
-	where := strings.Join(terms, " OR ")
-	gone, err := s.core.IDs(ctx, tx, `SELECT id FROM {outbox_queue} WHERE `+where)
+	var gone []int64
+	there := make(map[int][]int64)
+	err := s.core.Each(ctx, tx, func(rows *sql.Rows) error {
+		var shard int
+		var id, round int64
+		err := rows.Scan(&shard, &id, &round)
+		if err == nil && rounds[id] == round {
+			gone, there[shard] = append(gone, id), append(there[shard], id)
+		}
+		return err
+	}, `SELECT shard, id, round FROM {outbox_queue} WHERE `+queueRows(shards))
 	if err != nil || len(gone) == 0 {
 		return nil, err
 	}
-	n, err := s.core.Exec(ctx, tx, `DELETE FROM {outbox_queue} WHERE `+where)
+	n, err := s.core.Exec(ctx, tx, `DELETE FROM {outbox_queue} WHERE `+queueRows(there))
 	if err == nil && n != int64(len(gone)) {
 		err = errors.New("queue rows have changed under the lock of their shard")
 	}
 	slices.Sort(gone)
 	return gone, err
+}
+
+// queueRows selects queue rows by their shards and IDs.
+func queueRows(shards map[int][]int64) string {
+	terms := make([]string, 0, len(shards))
+	for shard, ids := range shards {
+		terms = append(terms, fmt.Sprintf("shard = %d AND id IN %s", shard, numbers(ids)))
+	}
+	return strings.Join(terms, " OR ")
 }
 
 // receipt records that events were delivered now. The IDs ascend.

@@ -58,10 +58,10 @@ func TestStatementOfAStoppedRelayWaitsForATakeoverAndChangesNothing(t *testing.T
 	events := r.write(event("key", "1"), event("key", "2"), event("key", "3"), event("key", "4"))
 	shard := events[0].Shard
 	lease := r.acquire("a", time.Hour)[shard]
-	failure := producer.Failure{Seq: events[0].Seq, Attempts: 2, Dead: true}
+	failure := producer.Failure{Seq: events[0].Seq, Round: events[0].Round, Attempts: 2, Dead: true}
 	for _, park := range []func() (bool, error){
 		func() (bool, error) {
-			return r.Park(r.ctx(), "a", lease, []producer.Failure{{Seq: events[0].Seq, Attempts: 1}})
+			return r.Park(r.ctx(), "a", lease, []producer.Failure{{Seq: events[0].Seq, Round: events[0].Round, Attempts: 1}})
 		},
 		func() (bool, error) {
 			return r.Follow(r.ctx(), "a", lease, []producer.Mark{markOf(lease, events[1])})
@@ -85,7 +85,7 @@ func TestStatementOfAStoppedRelayWaitsForATakeoverAndChangesNothing(t *testing.T
 			return slices.Equal(lost, []int{shard}), err
 		},
 		"park": func() (bool, error) {
-			return r.Park(r.ctx(), "a", lease, []producer.Failure{{Seq: events[2].Seq, Attempts: 1}})
+			return r.Park(r.ctx(), "a", lease, []producer.Failure{{Seq: events[2].Seq, Round: events[2].Round, Attempts: 1}})
 		},
 		"follow": func() (bool, error) {
 			return r.Follow(r.ctx(), "a", lease, []producer.Mark{markOf(lease, events[3])})
@@ -174,7 +174,7 @@ func TestDiscardDuringASentLeavesNoKeyWithoutAHeadOnceItIsHealed(t *testing.T) {
 	events := r.write(event("key", "1"), event("key", "2"), event("key", "3"))
 	shard := events[0].Shard
 	lease := r.acquire("a", time.Hour)[shard]
-	_, err := r.Park(r.ctx(), "a", lease, []producer.Failure{{Seq: events[0].Seq, Attempts: 1}})
+	_, err := r.Park(r.ctx(), "a", lease, []producer.Failure{{Seq: events[0].Seq, Round: events[0].Round, Attempts: 1}})
 	r.ok(err)
 	_, err = r.Follow(r.ctx(), "a", lease, []producer.Mark{markOf(lease, events[1]), markOf(lease, events[2])})
 	r.ok(err)
@@ -214,7 +214,7 @@ func TestRelaysAndOperatorsDoNotDeadlock(t *testing.T) {
 	events := r.write(records...)
 	leases := r.acquire("a", time.Hour)
 	for _, q := range events {
-		lost, err := r.Park(r.ctx(), "a", leases[q.Shard], []producer.Failure{{Seq: q.Seq, Attempts: 1, Dead: q.Seq%3 == 0}})
+		lost, err := r.Park(r.ctx(), "a", leases[q.Shard], []producer.Failure{{Seq: q.Seq, Round: q.Round, Attempts: 1, Dead: q.Seq%3 == 0}})
 		if err != nil || lost {
 			t.Fatal(lost, err)
 		}

@@ -29,7 +29,7 @@ func TestAllAttemptsAreKeptOnRequest(t *testing.T) {
 	lease := r.acquire("relay", time.Hour)[queued[0].Shard]
 	_, err = r.Mark(r.ctx(), "relay", []producer.Mark{markOf(lease, queued[0])})
 	r.ok(err)
-	_, err = r.Park(r.ctx(), "relay", lease, []producer.Failure{{Seq: queued[1].Seq, Attempts: 1, Error: "not now"}})
+	_, err = r.Park(r.ctx(), "relay", lease, []producer.Failure{{Seq: queued[1].Seq, Round: queued[1].Round, Attempts: 1, Error: "not now"}})
 	r.ok(err)
 	_, err = r.Sent(r.ctx(), "relay", lease, []int64{queued[1].Seq})
 	r.ok(err)
@@ -83,7 +83,7 @@ func TestReasonsOfOperatorsAreReadInSQL(t *testing.T) {
 	r := newRig(t)
 	queued := r.write(event("key", "0"))
 	lease := r.acquire("relay", time.Hour)[queued[0].Shard]
-	_, err := r.Park(r.ctx(), "relay", lease, []producer.Failure{{Seq: queued[0].Seq, Attempts: 1, Dead: true, Error: "too large"}})
+	_, err := r.Park(r.ctx(), "relay", lease, []producer.Failure{{Seq: queued[0].Seq, Round: queued[0].Round, Attempts: 1, Dead: true, Error: "too large"}})
 	r.ok(err)
 	_, _, err = r.Redrive(r.ctx(), producer.Filter{}, "limit is raised")
 	r.ok(err)

@@ -249,7 +249,7 @@ SELECT
         SELECT min(` + stamp + `)
         FROM (
             SELECT q.id FROM {{outbox_shards}} s
-            CROSS JOIN LATERAL (SELECT id FROM {{outbox_queue}} q WHERE q.shard = s.shard AND q.round = 0 ORDER BY q.id LIMIT 1) q
+            CROSS JOIN LATERAL (SELECT id FROM {{outbox_queue}} q WHERE q.shard = s.shard AND q.round <= 0 ORDER BY q.id LIMIT 1) q
             UNION ALL
             (SELECT id FROM {{outbox_parked}} WHERE ` + live + ` ORDER BY id LIMIT 1)
         ) first

@@ -135,7 +135,7 @@ func TestQueueRowWithoutAnEventIsMissingAndNotSilent(t *testing.T) {
 		t.Fatalf("queue holds %+v", got)
 	}
 	lease := r.acquire("relay", time.Hour)[lost.Shard]
-	_, err := r.Park(r.ctx(), "relay", lease, []producer.Failure{{Seq: lost.Seq, Attempts: 1, Dead: true, Error: "missing"}})
+	_, err := r.Park(r.ctx(), "relay", lease, []producer.Failure{{Seq: lost.Seq, Round: lost.Round, Attempts: 1, Dead: true, Error: "missing"}})
 	r.ok(err)
 	list, err := r.ListParked(r.ctx(), producer.Filter{})
 	r.ok(err)
@@ -171,10 +171,10 @@ func TestEventThatIsQueuedAgainCanBeParkedAgain(t *testing.T) {
 	r := newRig(t)
 	q := r.write(event("key", "1"))[0]
 	lease := r.acquire("relay", time.Hour)[q.Shard]
-	failure := producer.Failure{Seq: q.Seq, Attempts: 1, Dead: true}
+	failure := producer.Failure{Seq: q.Seq, Round: q.Round, Attempts: 1, Dead: true}
 	for i := range 3 {
 		if i > 0 {
-			r.exec("INSERT INTO "+r.names.Table("outbox_queue")+" (shard, id) VALUES ($1, $2)", q.Shard, q.Seq)
+			r.exec("INSERT INTO "+r.names.Table("outbox_queue")+" (shard, id, round) VALUES ($1, $2, $3)", q.Shard, q.Seq, q.Round)
 		}
 		_, err := r.Park(r.ctx(), "relay", lease, []producer.Failure{failure})
 		r.ok(err)
@@ -279,7 +279,7 @@ func TestStatusSaysWhatIsStuckAndWhy(t *testing.T) {
 	leases := r.acquire("relay-1", time.Hour)
 	lease := leases[events[0].Shard]
 	expect(3, "pending: waits to be sent by relay relay-1")
-	_, err := r.Park(r.ctx(), "relay-1", lease, []producer.Failure{{Seq: events[0].Seq, Attempts: 9, RetryIn: time.Hour, Error: "no route"}})
+	_, err := r.Park(r.ctx(), "relay-1", lease, []producer.Failure{{Seq: events[0].Seq, Round: events[0].Round, Attempts: 9, RetryIn: time.Hour, Error: "no route"}})
 	r.ok(err)
 	_, err = r.Follow(r.ctx(), "relay-1", lease, []producer.Mark{markOf(lease, events[1])})
 	r.ok(err)

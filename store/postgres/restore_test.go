@@ -32,7 +32,7 @@ func TestRestoredDatabaseKeepsGoing(t *testing.T) {
 	_, err := r.Mark(r.ctx(), "relay", []producer.Mark{markOf(lease, q[0])})
 	r.ok(err)
 	_, err = r.Park(r.ctx(), "relay", lease, []producer.Failure{
-		{Seq: q[1].Seq, Attempts: 10, Dead: true}, {Seq: q[2].Seq, Attempts: 1},
+		{Seq: q[1].Seq, Round: q[1].Round, Attempts: 10, Dead: true}, {Seq: q[2].Seq, Round: q[2].Round, Attempts: 1},
 	})
 	r.ok(err)
 	_, err = r.Follow(r.ctx(), "relay", lease, []producer.Mark{markOf(lease, q[3])})
@@ -136,7 +136,7 @@ func TestIdentityIsTheSameUntilTheServerIsAnother(t *testing.T) {
 	t.Parallel()
 	store := newStore(t, newPool(t, nil), postgres.Config{})
 	first, err := store.Identity(t.Context())
-	if err != nil || !regexp.MustCompile(`^[0-9]+/[0-9A-F]{8}$`).MatchString(first) {
+	if err != nil || !regexp.MustCompile(`^[0-9]+/[0-9A-F]{8} [0-9.]+$`).MatchString(first) {
 		t.Fatalf("identity %q, %v", first, err)
 	}
 	if again, err := store.Identity(t.Context()); again != first || err != nil {

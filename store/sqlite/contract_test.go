@@ -13,7 +13,7 @@ var contract = sqlstoretest.Contract{
 		return db, newStore(t, db)
 	},
 	Table:     `CREATE TABLE effects (id INTEGER PRIMARY KEY, name TEXT NOT NULL)`,
-	OneWriter: true,
+	OneWriter: true, KeepsCommits: true,
 }
 
 func TestProducerContract(t *testing.T) { contract.Producer(t) }

@@ -47,7 +47,7 @@ SELECT n.pending, n.retrying, max(0, n.live - n.retrying), n.dead, n.owned, n.re
        (SELECT count(*) FROM (SELECT 1 FROM {outbox_deferred} LIMIT ?)) AS deferred,
        (SELECT min(at) FROM (
            SELECT ` + sqlstore.StampOf + ` AS at FROM {outbox_events} e WHERE e.id IN (
-               SELECT (SELECT min(q.id) FROM {outbox_queue} q WHERE q.shard = s.shard AND q.round = 0) FROM {outbox_shards} s
+               SELECT (SELECT min(q.id) FROM {outbox_queue} q WHERE q.shard = s.shard AND q.round <= 0) FROM {outbox_shards} s
                UNION ALL SELECT min(id) FROM {outbox_parked} WHERE state IN ('retrying', 'following'))
            UNION ALL
            SELECT (SELECT min(d.due_at) FROM {outbox_deferred} d WHERE d.shard = s.shard AND d.due_at <= {now}) FROM {outbox_shards} s)) AS oldest) n`

@@ -34,6 +34,9 @@ type OutboxFixture[TX any] struct {
 	// end of the first. The events of a shard become visible in the order of their IDs then, which is tested
 	// instead of what Writers has to name otherwise.
 	ShardWriters bool
+	// KeepsCommits tells that what a process has seen committed is never lost while it lives, as in a database within it. Where it
+	// may be, in a fail-over, rows of the queue must differ by their first rounds.
+	KeepsCommits bool
 }
 
 // Producer tests that a store keeps the contract of [producer.Store]. open returns

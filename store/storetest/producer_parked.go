@@ -197,6 +197,7 @@ func parkedComesBack[TX any](o *outbox[TX]) {
 	}
 	due[0].DueAt = time.Time{}
 	for _, c := range []struct{ got, want producer.Queued }{{due[0], want[0]}, {all[0], want[0]}, {all[1], want[1]}} {
+		c.want.Round = 0 // of rows of the queue only
 		if fmt.Sprintf("%+v", c.got) != fmt.Sprintf("%+v", c.want) {
 			o.Errorf("parked event is\n%+v, want\n%+v", c.got, c.want)
 		}

@@ -63,7 +63,7 @@ func requeued[TX any](o *outbox[TX]) {
 	queue := o.queue()
 	for i, r := range rows {
 		q := queue[i]
-		if r.Seq != q.Seq || r.ID != q.ID || r.Round != q.Round || r.Shard != q.Shard || r.Round == 0 {
+		if r.Seq != q.Seq || r.ID != q.ID || r.Round != q.Round || r.Shard != q.Shard || r.Round <= 0 {
 			o.Errorf("queued again is %+v, in the queue %+v", r, q)
 		}
 	}

@@ -28,8 +28,8 @@ type Contract struct {
 	Open func(t *testing.T) (*sql.DB, Store)
 	// Table creates the table effects, in which an id numbers the rows, and name is not NULL.
 	Table string
-	// ShardWriters and OneWriter are those of the fixtures.
-	ShardWriters, OneWriter bool
+	// ShardWriters, OneWriter and KeepsCommits are those of the fixtures.
+	ShardWriters, OneWriter, KeepsCommits bool
 }
 
 // Producer tests the contract of [producer.Store].
@@ -39,7 +39,7 @@ func (c *Contract) Producer(t *testing.T) {
 		db, store := c.Open(t)
 		return storetest.OutboxFixture[*sql.Tx]{
 			Store: store, Begin: beginner(db), Commit: commit, Rollback: rollback,
-			ShardWriters: c.ShardWriters, OneWriter: c.OneWriter,
+			ShardWriters: c.ShardWriters, OneWriter: c.OneWriter, KeepsCommits: c.KeepsCommits,
 		}
 	})
 }

@@ -29,7 +29,7 @@ func ConfirmedAttempt(t *testing.T, store interface {
 	if err != nil {
 		t.Fatal(err)
 	}
-	mark := producer.Mark{Lease: grants[r.Shard].Lease, Seq: queued[0].Seq}
+	mark := producer.Mark{Lease: grants[r.Shard].Lease, Seq: queued[0].Seq, Round: queued[0].Round}
 	if _, err := store.Mark(t.Context(), "relay", []producer.Mark{mark}); err != nil {
 		t.Fatal(err)
 	}
