@@ -13,7 +13,7 @@ var leasing = []Mutant{
 	{
 		Name: "same-first-round", Guarantee: "G2",
 		Broken: "Two events that are given the same ID by a database that lost commits have rows that cannot be told apart.",
-		File:   "migrations/postgres/0007_rounds.sql",
+		File:   "migrations/postgres/0008_rounds.sql",
 		Old:    `-1 - (random() * 4503599627370496)::bigint`,
 		New:    `0`,
 		Test:   Test{"store/postgres", "TestMarkOfALostEventKeepsTheRowOfTheEventThatHasItsID"},
