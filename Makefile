@@ -11,12 +11,17 @@ SCHEDULES ?= 20000
 SEED      ?=
 TRACE     ?=
 STEPS     ?= 40
+STRESS    ?= 5
+RELEASES  ?=
 
 GOLANGCI_VERSION := v2.15.0
 GOLANGCI         := $(shell command -v golangci-lint || ls $(shell $(GO) env GOPATH)/bin/golangci-lint 2>/dev/null || echo $(BIN)/golangci-lint)
 
 # SQLite is C made into Go: the race detector finds nothing in it, and takes five times its time.
 NORACE := -gcflags=modernc.org/sqlite/lib=-race=false -gcflags=modernc.org/libc=-race=false
+
+# The tests of PKGS; with those of the other modules if these are all.
+TESTS = $(if $(filter ./...,$(PKGS)),.ci/test )$(GO) test -race $(NORACE) -vet=off -ldflags=-w -count=1 -timeout=15m $(PKGS)
 
 .DEFAULT_GOAL := help
 
@@ -26,7 +31,11 @@ help: ## list the targets
 
 .PHONY: test
 test: $(TESTENV) ## all tests, the library's under -race, on a PostgreSQL and a RabbitMQ of their own (PKGS=./some/package: its tests only)
-	GO=$(GO) $(TESTENV) -- $(if $(filter ./...,$(PKGS)),.ci/test )$(GO) test -race $(NORACE) -vet=off -ldflags=-w -count=1 -timeout=15m $(PKGS)
+	GO=$(GO) $(TESTENV) -- $(TESTS)
+
+.PHONY: stress
+stress: $(TESTENV) ## the same STRESS times, 5 by default, beside a busy loop on every core: what failed, and how often (PKGS)
+	GO=$(GO) $(TESTENV) -- .ci/stress $(STRESS) $(BIN)/stress $(TESTS)
 
 .PHONY: cover
 cover: $(TESTENV) ## test coverage, into coverage.out
@@ -103,6 +112,14 @@ matrix: ## the fault matrix, on servers of its own (QUICK=1: a part, under 90 s;
 .PHONY: upgrade
 upgrade: ## an older state of the library and this one side by side, on servers of its own; needs the history of the repository
 	@$(GO) -C internal/faulttest test -count=1 -timeout=10m ./upgrade
+
+.PHONY: compat
+compat: ## stores, transport/amqp, chains and the example against the servers of other releases of Debian and Ubuntu; as root or with Docker (RELEASES="trixie sid")
+	@$(GO) run ./internal/compat -releases="$(RELEASES)"
+
+.PHONY: compat-doc
+compat-doc: ## the same, and write the table of docs/compatibility.md
+	@$(GO) run ./internal/compat -releases="$(RELEASES)" -document
 
 .PHONY: brokers
 brokers: $(TESTENV) ## which publishers of other brokers a relay may publish to: the table of docs/transports.md (RUN=kafka: by name)

@@ -1,6 +1,7 @@
 package service
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -31,6 +32,9 @@ type Postgres struct {
 
 // PostgresConfig says how a server differs from what [StartPostgres] starts.
 type PostgresConfig struct {
+	// Bin is the directory with the server's programs. Defaults to that of the newest version installed, and to
+	// Docker without one.
+	Bin string
 	// Settings are further settings of the server, as "name=value"; a later one wins.
 	// Defaults to none.
 	Settings []string
@@ -51,7 +55,7 @@ func StartPostgres(ctx context.Context) (*Postgres, error) {
 
 // StartPostgresWith is [StartPostgres] for a server that differs.
 func StartPostgresWith(ctx context.Context, cfg PostgresConfig) (*Postgres, error) {
-	bin := PostgresBin()
+	bin := cmp.Or(cfg.Bin, PostgresBin())
 	if bin == "" {
 		if cfg.TLS != nil {
 			return nil, fmt.Errorf("PostgreSQL: %w", errNoTLSInDocker)

@@ -1,6 +1,7 @@
 package service
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -12,7 +13,7 @@ import (
 // SELECT pg_promote() makes it a server of its own, on another timeline. It needs
 // installed binaries. The caller must Close it.
 func (p *Postgres) Standby(ctx context.Context) (*Postgres, error) {
-	bin := PostgresBin()
+	bin := cmp.Or(p.cfg.Bin, PostgresBin())
 	if bin == "" {
 		return nil, fmt.Errorf("standby of PostgreSQL: %w, and a copy in Docker is not supported", ErrMissing)
 	}

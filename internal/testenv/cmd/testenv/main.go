@@ -10,7 +10,8 @@
 // a directory that is removed in the end. Without a command it prints the
 // variables and waits to be interrupted.
 //
-// The servers run from installed binaries. Missing ones are installed with
+// The servers run from installed binaries; of several versions of PostgreSQL the newest, or the one whose programs are in
+// the directory of the flag -postgres. Missing ones are installed with
 // apt-get where that is possible (root on Debian or a relative of it); failing
 // that, the servers run in Docker.
 //
@@ -36,19 +37,20 @@ import (
 
 func main() {
 	flag.Usage = func() {
-		fmt.Fprintln(flag.CommandLine.Output(), "usage: testenv [-- command [argument …]]")
+		fmt.Fprintln(flag.CommandLine.Output(), "usage: testenv [-postgres directory] [-- command [argument …]]")
 		flag.PrintDefaults()
 	}
+	postgres := flag.String("postgres", "", "the directory with initdb and postgres; that of the newest version if empty")
 	flag.Parse()
-	os.Exit(run(flag.Args()))
+	os.Exit(run(*postgres, flag.Args()))
 }
 
-func run(command []string) int {
+func run(postgresBin string, command []string) int {
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	defer signal.Stop(signals)
 
-	env, err := startUnlessInterrupted(signals)
+	env, err := startUnlessInterrupted(&environment{postgresBin: postgresBin}, signals)
 	defer env.close()
 	if err != nil {
 		say("%v", err)
@@ -75,17 +77,18 @@ func run(command []string) int {
 
 // environment is what was started, and the variables that say where it is.
 type environment struct {
+	postgresBin string // "" for the newest
+
 	mu      sync.Mutex
 	vars    []string
 	closers []func() error
 }
 
 // startUnlessInterrupted starts what the environment does not name already. It
-// returns what runs, also when it fails.
-func startUnlessInterrupted(signals <-chan os.Signal) (*environment, error) {
+// returns env with what runs, also when it fails.
+func startUnlessInterrupted(env *environment, signals <-chan os.Signal) (*environment, error) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	defer cancel(nil)
-	env := &environment{}
 	done := make(chan error, 1)
 	go func() { done <- env.start(ctx) }()
 	select {
@@ -124,7 +127,7 @@ func (e *environment) start(ctx context.Context) error {
 }
 
 func (e *environment) startPostgres(ctx context.Context) error {
-	p, err := service.StartPostgres(ctx)
+	p, err := service.StartPostgresWith(ctx, service.PostgresConfig{Bin: e.postgresBin})
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,120 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"os"
+	"strings"
+)
+
+const (
+	documentPath = "docs/compatibility.md"
+	begin        = "<!-- begin: made by make compat-doc -->\n"
+	end          = "<!-- end -->\n"
+)
+
+// row is what came of a release.
+type row struct {
+	release  release
+	versions versions
+	failed   [][]string // for each suite the tests that failed
+	moves    []move
+}
+
+// move is what came of moving databases from an older PostgreSQL to the release's own.
+type move struct {
+	from, to string
+	failed   []string
+}
+
+// title is the beginning of the move's line.
+func (m move) title() string {
+	return "PostgreSQL " + m.from + " to " + m.to + ", by dump and by logical replication"
+}
+
+// outcome is a cell of a table.
+func outcome(failed []string) string {
+	if len(failed) == 0 {
+		return "passes"
+	}
+	return "**fails**: " + strings.Join(failed, ", ")
+}
+
+func (r row) passed() bool {
+	for _, names := range r.failed {
+		if len(names) > 0 {
+			return false
+		}
+	}
+	for _, m := range r.moves {
+		if len(m.failed) > 0 {
+			return false
+		}
+	}
+	return true
+}
+
+// markdown is the row's line in the table. It begins with the release's title.
+func (r row) markdown() string {
+	cells := []string{r.release.title, r.versions.postgres, r.versions.rabbitmq, r.versions.sql}
+	for _, names := range r.failed {
+		cells = append(cells, outcome(names))
+	}
+	return "| " + strings.Join(cells, " | ") + " |\n"
+}
+
+// table is what stands in the document. A release that did not run keeps the line that it had.
+func table(rows []row, old string) string {
+	heads := []string{"release", "PostgreSQL", "RabbitMQ", "MariaDB or MySQL"}
+	for _, s := range suites {
+		heads = append(heads, s.title)
+	}
+	var b strings.Builder
+	b.WriteString("| " + strings.Join(heads, " | ") + " |\n" + strings.Repeat("|---", len(heads)) + "|\n")
+	for _, r := range releases {
+		line := ""
+		for was := range strings.Lines(old) {
+			if strings.HasPrefix(was, "| "+r.title+" |") {
+				line = was
+			}
+		}
+		for _, row := range rows {
+			if row.release.name == r.name {
+				line = row.markdown()
+			}
+		}
+		b.WriteString(line)
+	}
+	b.WriteString("\n| moved | |\n|---|---|\n" + moved(rows, old))
+	return b.String()
+}
+
+// moved are the lines of moves: those of rows, or those that are there if none of them has any.
+func moved(rows []row, old string) string {
+	var now, was strings.Builder
+	for _, r := range rows {
+		for _, m := range r.moves {
+			now.WriteString("| " + m.title() + " | " + outcome(m.failed) + " |\n")
+		}
+	}
+	for line := range strings.Lines(old) {
+		if strings.HasPrefix(line, "| PostgreSQL ") {
+			was.WriteString(line)
+		}
+	}
+	return cmp.Or(now.String(), was.String())
+}
+
+// write puts the table into the document.
+func write(path string, rows []row) error {
+	text, err := os.ReadFile(path) //nolint:gosec // the document
+	if err != nil {
+		return err
+	}
+	before, rest, found := strings.Cut(string(text), begin)
+	old, after, closed := strings.Cut(rest, end)
+	if !found || !closed {
+		return fmt.Errorf("%s has not the lines %q and %q", path, begin, end)
+	}
+	return os.WriteFile(path, []byte(before+begin+table(rows, old)+end+after), 0o644) //nolint:gosec // a document
+}

@@ -1,0 +1,92 @@
+// Command compat runs the tests of the stores, of transport/amqp, of whole chains and the order example against the
+// servers of other releases of Debian and Ubuntu, and writes what came of it into docs/compatibility.md.
+//
+//	make compat                              all releases
+//	make compat RELEASES="trixie sid"        these
+//	make compat-doc                          the same, and write the table
+//
+// A release is a folder with its packages below bin/releases, made by mmdebstrap through apt, in which the programs
+// run (chroot): that needs root, and mmdebstrap with the keys of the archives (Debian, Ubuntu: apt-get install
+// mmdebstrap debian-archive-keyring ubuntu-keyring). Without them it is an image of Docker with the same packages.
+// The first run fetches some 250 MB for each release; a folder is kept until it is removed.
+//
+// The exit status is 0 only if everything passed.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+)
+
+func main() {
+	chosen := flag.String("releases", "", "names of releases, separated by spaces; all if empty")
+	trees := flag.String("trees", "bin/releases", "the folder with a folder for each release")
+	document := flag.Bool("document", false, "write the table of "+documentPath)
+	flag.Parse()
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx, strings.Fields(*chosen), *trees, *document)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "compat:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, chosen []string, trees string, document bool) error {
+	releases, err := choose(chosen)
+	if err != nil {
+		return err
+	}
+	root, err := moduleRoot(ctx)
+	if err != nil {
+		return err
+	}
+	if trees, err = filepath.Abs(trees); err != nil {
+		return err
+	}
+	places, err := placesFor(ctx, root, trees)
+	if err != nil {
+		return err
+	}
+	binaries, err := build(ctx, root)
+	if err != nil {
+		return err
+	}
+	var rows []row
+	var failed []string
+	for _, r := range releases {
+		row, err := try(ctx, places, root, binaries, r)
+		if err != nil {
+			return fmt.Errorf("%s: %w", r.name, err)
+		}
+		fmt.Print(row.markdown())
+		rows = append(rows, row)
+		if !row.passed() {
+			failed = append(failed, r.name)
+		}
+	}
+	if document {
+		err = write(filepath.Join(root, documentPath), rows)
+	}
+	if len(failed) > 0 {
+		err = errors.Join(err, fmt.Errorf("not everything passed on %s; what the tests said is in %s",
+			strings.Join(failed, ", "), filepath.Join(binaries, "logs")))
+	}
+	return err
+}
+
+func moduleRoot(ctx context.Context) (string, error) {
+	out, err := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}").Output()
+	if err != nil {
+		return "", fmt.Errorf("find the module: %w", err)
+	}
+	return strings.TrimSpace(string(out)), nil
+}

@@ -1,0 +1,145 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+)
+
+// suite is a package that is run on every release.
+type suite struct {
+	title, dir string
+	args       []string
+	main       bool // a program; tests otherwise
+}
+
+var suites = []suite{
+	{title: "store/postgres", dir: "store/postgres"},
+	{title: "store/mysql", dir: "store/mysql"},
+	{title: "transport/amqp", dir: "transport/amqp"},
+	{title: "chains", dir: "internal/chain"},
+	{title: "example, with kills", dir: "examples/orders", main: true, args: []string{"-chaos", "-json", "-orders=2000"}},
+}
+
+func (s suite) binary() string { return strings.ReplaceAll(s.dir, "/", "-") }
+
+// build compiles the suites, and the program that starts the servers, and returns the folder that they are in. They
+// are linked statically: older releases have an older libc.
+func build(ctx context.Context, root string) (string, error) {
+	dir := filepath.Join(root, "bin", "compat")
+	builds := [][]string{{"build", "-o", filepath.Join(dir, "testenv"), "./internal/testenv/cmd/testenv"}}
+	for _, s := range suites {
+		args := []string{"test", "-c", "-vet=off"}
+		if s.main {
+			args = []string{"build"}
+		}
+		builds = append(builds, append(args, "-o", filepath.Join(dir, s.binary()), "./"+s.dir))
+	}
+	for _, args := range builds {
+		cmd := exec.CommandContext(ctx, "go", args...) //nolint:gosec // of the table
+		cmd.Dir, cmd.Env = root, append(os.Environ(), "CGO_ENABLED=0")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return "", fmt.Errorf("go %s: %w\n%s", strings.Join(args, " "), err, out)
+		}
+	}
+	return dir, nil
+}
+
+// script runs the suites one after the other, beside servers that serve them all, and keeps what they say and how they end.
+func script(binaries, root, logs string) string {
+	var b strings.Builder
+	b.WriteString("export DATABASE_URL=$TEST_DATABASE_URL AMQP_URL=$TEST_AMQP_URL\n")
+	for _, s := range suites {
+		args := strings.Join(append([]string{"-test.v", "-test.timeout=20m"}, s.args...), " ")
+		if s.main {
+			args = strings.Join(s.args, " ")
+		}
+		log := filepath.Join(logs, s.binary())
+		fmt.Fprintf(&b, "cd '%s' && '%s' %s >'%s.log' 2>&1; echo $? >'%s.status'\n",
+			filepath.Join(root, filepath.FromSlash(s.dir)), filepath.Join(binaries, s.binary()), args, log, log)
+	}
+	return b.String()
+}
+
+// try runs the suites on a release.
+func try(ctx context.Context, places places, root, binaries string, r release) (row, error) {
+	if err := places.make(ctx, r); err != nil {
+		return row{}, err
+	}
+	out, err := places.command(ctx, r, root, "dpkg-query", "--show", "--showformat", `${Package} ${Version}\n`).Output()
+	if err != nil {
+		return row{}, fmt.Errorf("dpkg-query: %w", err)
+	}
+	result := row{release: r, versions: parseVersions(string(out))}
+	logs := filepath.Join(binaries, "logs", r.name)
+	if err := os.RemoveAll(logs); err != nil {
+		return row{}, err
+	}
+	if err := os.MkdirAll(logs, 0o750); err != nil {
+		return row{}, err
+	}
+	fmt.Printf("%s: PostgreSQL %s, RabbitMQ %s, %s\n", r.title, result.versions.postgres, result.versions.rabbitmq, result.versions.sql)
+	cmd := places.command(ctx, r, root, filepath.Join(binaries, "testenv"), "--", "sh", "-c", script(binaries, root, logs))
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return row{}, fmt.Errorf("testenv: %w\n%s", err, out)
+	}
+	for _, s := range suites {
+		log, status := filepath.Join(logs, s.binary()+".log"), filepath.Join(logs, s.binary()+".status")
+		said, err := os.ReadFile(log) //nolint:gosec // written above
+		if err != nil {
+			return row{}, err
+		}
+		ended, err := os.ReadFile(status) //nolint:gosec // written above
+		if err != nil {
+			return row{}, err
+		}
+		result.failed = append(result.failed, failures(said, string(bytes.TrimSpace(ended)) == "0"))
+	}
+	result.moves, err = moves(ctx, places, root, binaries, r, result.versions.postgres)
+	return result, err
+}
+
+// movers are the tests of internal/chain that move a database from the server of all tests to one of their own.
+const movers = "^(TestRestoredDatabaseLosesAndReordersNothing|TestDatabaseThatMovesByLogicalReplicationLosesAndReordersNothing)$"
+
+// moves moves databases from each older PostgreSQL of a release to its newest.
+func moves(ctx context.Context, places places, root, binaries string, r release, to string) ([]move, error) {
+	var result []move
+	for _, from := range r.postgres {
+		command := fmt.Sprintf("cd '%s/internal/chain' && exec '%s/internal-chain' -test.v -test.timeout=10m -test.run='%s'", root, binaries, movers)
+		cmd := places.command(ctx, r, root, filepath.Join(binaries, "testenv"),
+			"-postgres", "/usr/lib/postgresql/"+from+"/bin", "--", "sh", "-c", command)
+		out, failed := cmd.CombinedOutput()
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		log := filepath.Join(binaries, "logs", r.name, "moves-"+from+".log")
+		if err := os.WriteFile(log, out, 0o600); err != nil {
+			return nil, err
+		}
+		result = append(result, move{from: from, to: to, failed: failures(out, failed == nil)})
+	}
+	return result, nil
+}
+
+var failure = regexp.MustCompile(`(?m)^--- FAIL: (\S+)`)
+
+// failures returns the names of the tests that failed, none if all passed.
+func failures(said []byte, passed bool) []string {
+	if passed {
+		return nil
+	}
+	var names []string
+	for _, match := range failure.FindAllSubmatch(said, -1) {
+		names = append(names, string(match[1]))
+	}
+	if len(names) == 0 {
+		names = []string{"did not end as it should"}
+	}
+	return names
+}
