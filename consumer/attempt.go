@@ -18,6 +18,7 @@ type attempt struct {
 	ran     bool // the handler was begun
 	late    bool // and overran the deadline, or the commit did
 	wrote   bool // events
+	ended   bool // the context, before anything was begun
 }
 
 // begun is what an attempt runs once its message is locked or claimed.

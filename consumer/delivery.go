@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/google/uuid"
-
 	"github.com/boxpair/boxpair/dedupe"
 	"github.com/boxpair/boxpair/internal/fault"
 )
@@ -19,7 +17,6 @@ type delivery struct {
 	who         subject // once it is known
 	redelivered bool    // the transport says so
 	suspect     bool    // it may have been begun before, without coming back
-	started     bool    // that it is begun again is recorded
 	attempted   bool
 
 	term    dedupe.Term
@@ -53,6 +50,9 @@ func (h *Handler[TX]) handleAlone(ctx context.Context, d *delivery) error {
 // goOn is what follows the first attempt.
 func (h *Handler[TX]) goOn(ctx context.Context, d *delivery, a attempt) error {
 	for {
+		if a.ended {
+			return a.err
+		}
 		f := h.judge(a, d)
 		switch f {
 		case settled:
@@ -87,65 +87,35 @@ func (h *Handler[TX]) goOn(ctx context.Context, d *delivery, a attempt) error {
 	}
 }
 
-// begin makes one attempt. A message that may have killed a process is begun
-// alone, after that was recorded.
+// begin makes one attempt.
 func (h *Handler[TX]) begin(ctx context.Context, d *delivery) attempt {
-	if !d.suspect {
-		h.inbox.solo.enter()
-		defer h.inbox.solo.leave()
-		// What comes again may have been applied, and the handler would run in vain.
-		optimistic := h.cfg.Optimistic && !d.redelivered && !d.attempted
-		d.attempted = true
-		return h.apply(ctx, d.in, optimistic)
+	if d.suspect {
+		a := h.suspected(ctx, d.in.event.ID, 0, func(starts int) attempt { return h.apply(ctx, d.in, false, starts) })
+		d.suspect = !a.ran && a.err != nil // else it came back
+		return a
 	}
-	h.inbox.solo.enterAlone()
-	defer h.inbox.solo.leaveAlone()
-	if !d.started {
-		if err := h.start(ctx, d.in, h.cfg.MaxSoloStarts); err != nil {
-			return attempt{err: err}
-		}
-		d.started = true
+	inside, err := h.gate.enter(ctx, besideOthers, h.cfg.Timeout)
+	if err != nil {
+		return attempt{err: err, ended: true}
 	}
-	a := h.apply(ctx, d.in, false)
-	d.suspect = !a.ran && a.err != nil // else it came back
-	if a.err != nil && h.unstart(ctx, d.in.event.ID) == nil {
-		d.started = false
-	}
-	return a
+	defer h.gate.leave(inside)
+	// What comes again may have been applied, and the handler would run in vain.
+	optimistic := h.cfg.Optimistic && !d.redelivered && !d.attempted
+	d.attempted = true
+	return h.apply(ctx, d.in, optimistic, 0)
 }
 
-func (h *Handler[TX]) apply(ctx context.Context, in *incoming, optimistic bool) attempt {
+func (h *Handler[TX]) apply(ctx context.Context, in *incoming, optimistic bool, starts int) attempt {
 	return h.try(ctx, optimistic, func(ctx context.Context, fn begun[TX]) (Verdict, error) {
 		c := h.claim(in)
 		c.Optimistic = optimistic
 		return h.inbox.store.Apply(ctx, c, func(ctx context.Context, tx TX) error {
+			if err := h.convict(starts); err != nil {
+				return err
+			}
 			return fn(ctx, tx, in)
 		})
 	})
-}
-
-// start records that a message is begun again. The error wraps ErrNeverCameBack
-// if that happened more than most times.
-func (h *Handler[TX]) start(ctx context.Context, in *incoming, most int) error {
-	ctx, cancel := h.operation(ctx)
-	defer cancel()
-	starts, err := h.inbox.store.Started(ctx, h.consumer(), in.event.ID)
-	if err != nil {
-		return fmt.Errorf("record the start: %w", err)
-	}
-	h.counts.starts.Add(1)
-	if starts > most {
-		return fmt.Errorf("begun %d times: %w", starts-1, ErrNeverCameBack)
-	}
-	return nil
-}
-
-// unstart takes a recorded start back whose handler came back, or was not begun. It is called
-// before anybody else is let in: a message must not answer for what others do later.
-func (h *Handler[TX]) unstart(ctx context.Context, id uuid.UUID) error {
-	ctx, cancel := h.operation(ctx)
-	defer cancel()
-	return h.inbox.store.Unstarted(ctx, h.consumer(), id)
 }
 
 func (h *Handler[TX]) claim(in *incoming) Claim {

@@ -66,11 +66,12 @@
 // again.
 //
 // A message that kills the process leaves no error. When the transport says that a message
-// was delivered before ([transport.Redelivered]), its start is recorded first and
-// it runs alone in its Inbox, so that nobody else can be blamed; after
-// HandlerConfig.MaxSoloStarts starts that never came back it is dead without
-// being run again. The same holds for messages that were due when Run began, from
-// their second recorded start on.
+// was delivered before ([transport.Redelivered]), or a parked one was due when Run began, its start is recorded. The
+// first time it runs beside others, as what a deploy redelivers does; from its second start on it is alone in
+// its handler, and other such messages of the Inbox wait for it, so that nobody else can be blamed. Neither wait is longer than
+// HandlerConfig.Timeout, and other handlers go on. After
+// HandlerConfig.MaxSoloStarts starts alone that never came back it is dead without
+// being run again.
 //
 // # Groups
 //
@@ -117,7 +118,7 @@
 //	C4 to C6, if optimistic     nothing is sent, or rolled back; delivered again. C7 is the same, whether
 //	                            claim and effects are sent with the COMMIT or were before
 //	C4 to C10 in a group        likewise for each of its members: claims, effects and events of all
-//	                            are one transaction. Delivered again, each runs alone
+//	                            are one transaction. Delivered again, each is one of its own
 //	parked, before its COMMIT   as C4; after it as C8, and Run takes it up
 //	parked and being handled    rolled back; still due, for this process or another
 //	forgetting                  each batch is a transaction; the next pass goes on
@@ -170,12 +171,10 @@
 //   - A handler that ignores its context is waited for; only the database ends its
 //     transaction.
 //   - Several inboxes in one process do not know of each other: a handler name is refused twice within
-//     one Inbox only, and "alone" means alone in it.
-//   - Recorded starts of a message are counted together, whoever begins it. Where more than
-//     HandlerConfig.MaxSoloStarts processes begin one parked message at the same moment, as when
-//     all are started at once after a crash, or copies of one that was redelivered, and it fails then, it may be
-//     dead too early.
-//     So may one whose process is killed by another message while it waits to be alone.
+//     one Inbox only, and "alone" means alone in a handler. So a message may be blamed for the death of a process
+//     that a message of another handler, or of another Inbox, has caused: it is dead only if that happens at each of its starts.
+//   - Recorded starts of a message are counted together, whoever begins it: copies of one that was redelivered to several
+//     processes count for each other.
 //   - Two messages of one dispatch ID with different content that are both from a time which is forgotten
 //     are both set aside as too old. If an operator redrives both, both may run: the claim of the first
 //     is of that time too, and is forgotten again.

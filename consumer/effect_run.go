@@ -249,9 +249,9 @@ func (x *effects[TX]) answered(ctx context.Context, r *EffectRun, result []byte,
 }
 
 func (x *effects[TX]) finishOnce(ctx context.Context, r *EffectRun, result []byte) attempt {
-	x.h.inbox.solo.enter()
-	defer x.h.inbox.solo.leave()
 	h := x.h
+	inside, _ := h.gate.enter(context.WithoutCancel(ctx), besideOthers, h.cfg.Timeout)
+	defer h.gate.leave(inside)
 	c := Claim{
 		Consumer: h.consumer(), ID: r.ID, Isolation: h.cfg.Isolation,
 		IdleTimeout: h.cfg.Timeout + idleGrace, LockTimeout: h.cfg.LockTimeout,

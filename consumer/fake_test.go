@@ -42,7 +42,10 @@ type claimRow struct {
 	stamp  time.Time
 }
 
-type attemptRow struct{ attempts, starts int }
+type attemptRow struct {
+	attempts, starts int
+	changed          time.Time // the starts
+}
 
 type parkedRow struct {
 	consumer.ParkedMessage
@@ -297,12 +300,26 @@ func (s *fakeStore) count(step string, number int, id uuid.UUID, change func(*at
 	return n, nil
 }
 
-func (s *fakeStore) Started(_ context.Context, number int, id uuid.UUID) (int, error) {
-	return s.count("started", number, id, func(r *attemptRow) int { r.starts++; return r.starts })
+func (s *fakeStore) Started(_ context.Context, number int, id uuid.UUID, within time.Duration) (int, error) {
+	return s.count("started", number, id, func(r *attemptRow) int { return r.start(within) })
+}
+
+// start records a start, unless one was recorded within so long.
+func (r *attemptRow) start(within time.Duration) int {
+	age := time.Since(r.changed)
+	if r.changed.IsZero() { // a test has put it there
+		age = time.Hour
+	}
+	if r.starts > 0 && age < within {
+		return 0
+	}
+	r.starts++
+	r.changed = time.Now()
+	return r.starts
 }
 
 func (s *fakeStore) Unstarted(_ context.Context, number int, id uuid.UUID) error {
-	_, err := s.count("unstarted", number, id, func(r *attemptRow) int { r.starts = max(r.starts-1, 0); return r.starts })
+	_, err := s.count("unstarted", number, id, func(r *attemptRow) int { r.starts, r.changed = max(r.starts-1, 0), time.Now(); return r.starts })
 	return err
 }
 

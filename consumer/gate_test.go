@@ -1,6 +1,8 @@
 package consumer
 
 import (
+	"context"
+	"errors"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -8,67 +10,94 @@ import (
 	"time"
 )
 
+func (g gate) visit(t *testing.T, weight int64, inside func()) {
+	held, err := g.enter(t.Context(), weight, time.Hour)
+	if err != nil || held != weight {
+		t.Errorf("went in with %d of %d, %v", held, weight, err)
+	}
+	inside()
+	g.leave(held)
+}
+
 func TestGateLetsOneInAlone(t *testing.T) {
 	t.Parallel()
 	var (
-		g             gate
-		inside, alone atomic.Int64
-		wg            sync.WaitGroup
+		g              = newGate()
+		inside, single atomic.Int64
+		wg             sync.WaitGroup
 	)
 	for n := range 16 {
 		wg.Go(func() {
 			for i := range 500 {
 				if (i+n)%8 == 0 {
-					g.enterAlone()
-					if alone.Add(1) != 1 || inside.Load() != 0 {
-						t.Error("not alone")
-					}
-					alone.Add(-1)
-					g.leaveAlone()
+					g.visit(t, alone, func() {
+						if single.Add(1) != 1 || inside.Load() != 0 {
+							t.Error("not alone")
+						}
+						single.Add(-1)
+					})
 					continue
 				}
-				g.enter()
-				inside.Add(1)
-				if alone.Load() != 0 {
-					t.Error("beside one that is alone")
-				}
-				inside.Add(-1)
-				g.leave()
+				g.visit(t, besideOthers, func() {
+					inside.Add(1)
+					if single.Load() != 0 {
+						t.Error("beside one that is alone")
+					}
+					inside.Add(-1)
+				})
 			}
 		})
 	}
 	wg.Wait()
-	if g.inside != 0 || g.alone || g.lonely != 0 || g.others != 0 || g.invited != 0 {
-		t.Errorf("left behind: inside %d, alone %v, waiting %d and %d, invited %d", g.inside, g.alone, g.lonely, g.others, g.invited)
-	}
 }
 
 func TestNeitherSideOfTheGateStarves(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		var (
-			g  gate
-			wg sync.WaitGroup
-		)
-		visit := func(enter, leave func(), times int, most time.Duration) {
+		var wg sync.WaitGroup
+		g := newGate()
+		visits := func(weight int64, times int, most time.Duration) {
 			wg.Go(func() {
 				for range times {
 					before := time.Now()
-					enter()
-					if waited := time.Since(before); waited > most {
-						t.Errorf("waited for %v", waited)
-					}
-					time.Sleep(time.Second)
-					leave()
+					g.visit(t, weight, func() {
+						if waited := time.Since(before); waited > most {
+							t.Errorf("waited for %v", waited)
+						}
+						time.Sleep(time.Second)
+					})
 				}
 			})
 		}
 		for range 3 {
-			visit(g.enter, g.leave, 40, 3*time.Second)
+			visits(besideOthers, 40, 3*time.Second)
 		}
 		for range 2 {
-			visit(g.enterAlone, g.leaveAlone, 10, 20*time.Second)
+			visits(alone, 10, 20*time.Second)
 		}
 		wg.Wait()
+	})
+}
+
+func TestGateIsWaitedForWithinABound(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		for _, weight := range []int64{besideOthers, alone} {
+			g := newGate()
+			hung, _ := g.enter(t.Context(), alone, 0)
+			before := time.Now()
+			held, err := g.enter(t.Context(), weight, time.Minute)
+			if held != 0 || err != nil || time.Since(before) != time.Minute {
+				t.Errorf("went in with %d, %v, after %v", held, err, time.Since(before))
+			}
+			g.leave(held)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			if held, err = g.enter(ctx, weight, time.Minute); held != 0 || !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("went in with %d, %v, though the context had ended", held, err)
+			}
+			cancel()
+			g.leave(hung)
+			g.visit(t, alone, func() {})
+		}
 	})
 }

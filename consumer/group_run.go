@@ -121,8 +121,8 @@ func behind(members []*member) []*member {
 
 // applyGroup claims and handles members in one transaction, which has one deadline.
 func (h *Handler[TX]) applyGroup(members []*member) outcome {
-	h.inbox.solo.enter()
-	defer h.inbox.solo.leave()
+	inside, _ := h.gate.enter(context.Background(), besideOthers, h.cfg.Timeout)
+	defer h.gate.leave(inside)
 	ctx, cancel := context.WithTimeout(context.Background(), h.cfg.Timeout)
 	defer cancel()
 	claims := make([]Claim, len(members))

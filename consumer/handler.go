@@ -38,8 +38,10 @@ type Handler[TX any] struct {
 	groups  *groups[TX]  // nil without group commit
 	effects *effects[TX] // nil without effects outside the database
 
+	gate gate
+
 	wake    chan struct{} // something may be due
-	resumed atomic.Bool   // what was due when this process began has been dealt with
+	left    leftovers
 	counts  counts
 	horizon horizon
 	ahead   reports // of messages from the future

@@ -36,8 +36,8 @@ type Inbox[TX any] struct {
 	running atomic.Bool
 	warned  sync.Once // that nothing takes up what was parked
 
-	// solo lets a message that may kill the process run alone.
-	solo     gate
+	// solo is held by a message that may kill the process and runs alone in its handler.
+	solo     chan struct{}
 	weather  weather
 	identity identity // of the database
 
@@ -58,6 +58,7 @@ func New[TX any](store Store[TX], outbox *producer.Outbox[TX], cfg Config) (*Inb
 		store: store, outbox: outbox, cfg: cfg, log: cfg.Logger,
 		handlers: make(map[string]*Handler[TX]),
 		added:    make(chan struct{}, 1),
+		solo:     make(chan struct{}, 1),
 		identity: identity{turn: make(chan struct{}, 1)},
 		random:   randomUpTo,
 	}, nil
@@ -121,7 +122,7 @@ func (i *Inbox[TX]) newHandler(name string, fn HandlerFunc[TX], cfg HandlerConfi
 	h := &Handler[TX]{
 		inbox: i, name: full, fn: fn, cfg: cfg,
 		log:  i.log.With("consumer", full),
-		wake: make(chan struct{}, 1), registering: make(chan struct{}, 1),
+		wake: make(chan struct{}, 1), registering: make(chan struct{}, 1), gate: newGate(),
 	}
 	if cfg.GroupSize > 1 {
 		h.groups = &groups[TX]{h: h, limit: cfg.GroupSize}

@@ -8,29 +8,14 @@ import (
 	"github.com/google/uuid"
 )
 
-// resume deals with what is due when this process begins, one message after
-// another: an earlier process may have died of one of them.
-func (h *Handler[TX]) resume(ctx context.Context) error {
-	if h.resumed.Load() {
-		return h.register(ctx)
-	}
-	if err := h.drain(ctx, true); err != nil {
-		return err
-	}
-	h.resumed.Store(true)
-	return nil
-}
-
-// drain takes up what is due, each message at most once: with leftover what is due
-// now, and otherwise also what becomes due meanwhile.
-func (h *Handler[TX]) drain(ctx context.Context, leftover bool) error {
+// drain takes up what is due, and what becomes due meanwhile, each message at most once.
+func (h *Handler[TX]) drain(ctx context.Context) error {
 	if err := h.register(ctx); err != nil {
 		return err
 	}
 	tried := make(map[int64]struct{})
 	for ctx.Err() == nil {
-		limit := len(tried) + dueBatch
-		seqs, _, err := h.due(ctx, limit)
+		seqs, _, err := h.due(ctx, len(tried)+dueBatch)
 		if err != nil {
 			return err
 		}
@@ -40,11 +25,11 @@ func (h *Handler[TX]) drain(ctx context.Context, leftover bool) error {
 				continue
 			}
 			tried[seq] = struct{}{}
-			if _, err := h.takeUp(ctx, seq, leftover); err != nil {
+			if _, err := h.takeUp(ctx, seq); err != nil {
 				return err
 			}
 		}
-		if len(tried) == before || leftover && len(seqs) < limit && ctx.Err() == nil {
+		if len(tried) == before {
 			return nil
 		}
 	}
@@ -59,23 +44,29 @@ func (h *Handler[TX]) due(ctx context.Context, limit int) (seqs []int64, next ti
 	if err != nil {
 		return nil, 0, fmt.Errorf("read due messages: %w", err)
 	}
+	h.left.saw(seqs, len(seqs) < limit)
 	return seqs, next, nil
 }
 
 // takeUp handles one parked message. It tells whether the message was there to be
 // handled. An error is the database's; then nothing changed for the message.
-func (h *Handler[TX]) takeUp(ctx context.Context, seq int64, leftover bool) (bool, error) {
-	d := &delivery{}
-	var recorded start
-	if leftover {
-		var err error
-		if recorded, err = h.restart(ctx, seq); err != nil || recorded.count == 0 {
-			return false, err
-		}
+func (h *Handler[TX]) takeUp(ctx context.Context, seq int64) (bool, error) {
+	suspect := h.left.has(seq)
+	there, err := h.takeUpAs(ctx, seq, suspect)
+	if suspect && there && err == nil {
+		h.left.ended(seq)
 	}
+	return there, err
+}
+
+func (h *Handler[TX]) takeUpAs(ctx context.Context, seq int64, suspect bool) (bool, error) {
+	d := &delivery{}
 	for tries := 1; ; tries++ {
-		a, m := h.applyParked(ctx, seq, recorded)
-		recorded = start{} // it came back
+		a, m := h.beginParked(ctx, seq, suspect)
+		if a.ended {
+			return false, a.err
+		}
+		suspect = false // it came back
 		if m != nil {
 			d.who = subject{h.name, m.ID}
 		}
@@ -105,52 +96,46 @@ func (h *Handler[TX]) noteTrouble(ctx context.Context, f fate, err error) {
 	}
 }
 
-// start is a recorded start of a parked message.
-type start struct {
-	id    uuid.UUID
-	count int // 0: there is none
+// beginParked makes one attempt.
+func (h *Handler[TX]) beginParked(ctx context.Context, seq int64, suspect bool) (a attempt, m *ParkedMessage) {
+	if !suspect {
+		inside, err := h.gate.enter(ctx, besideOthers, h.cfg.Timeout)
+		if err != nil {
+			return attempt{err: err, ended: true}, nil
+		}
+		defer h.gate.leave(inside)
+		return h.applyParked(ctx, seq, 0)
+	}
+	id, err := h.parkedID(ctx, seq)
+	switch {
+	case err != nil:
+		return attempt{err: err}, nil
+	case id == uuid.Nil:
+		return attempt{verdict: Duplicate}, nil
+	}
+	a = h.suspected(ctx, id, startGap, func(starts int) (a attempt) {
+		a, m = h.applyParked(ctx, seq, starts)
+		return a
+	})
+	return a, m
 }
 
-// restart records that a message which may have killed a process is begun
-// again, unless it is not there. One that did so too often is buried instead.
-func (h *Handler[TX]) restart(ctx context.Context, seq int64) (start, error) {
-	read, cancel := context.WithTimeout(ctx, h.cfg.Timeout)
+// parkedID returns the dispatch ID of a message that is still retrying, or none.
+func (h *Handler[TX]) parkedID(ctx context.Context, seq int64) (uuid.UUID, error) {
+	ctx, cancel := context.WithTimeout(ctx, h.cfg.Timeout)
 	defer cancel()
-	found, err := h.inbox.store.ListParkedMessages(read, Filter{Consumer: h.name, States: []State{Retrying}, After: seq - 1, Limit: 1})
+	found, err := h.inbox.store.ListParkedMessages(ctx, Filter{Consumer: h.name, States: []State{Retrying}, After: seq - 1, Limit: 1})
 	if err != nil {
-		return start{}, fmt.Errorf("read a parked message: %w", err)
+		return uuid.Nil, fmt.Errorf("read a parked message: %w", err)
 	}
 	if len(found) == 0 || found[0].Seq != seq {
-		return start{}, nil
+		return uuid.Nil, nil
 	}
-	m := &found[0]
-	in := h.restore(m)
-	op, cancel := h.operation(ctx)
-	defer cancel()
-	starts, err := h.inbox.store.Started(op, h.consumer(), m.ID)
-	if err != nil {
-		return start{}, fmt.Errorf("record the start: %w", err)
-	}
-	h.counts.starts.Add(1)
-	// The first recorded start may be the first at all.
-	if starts <= h.cfg.MaxSoloStarts+1 {
-		return start{m.ID, starts}, nil
-	}
-	cause := fmt.Errorf("begun %d times: %w", starts-1, ErrNeverCameBack)
-	h.log.ErrorContext(ctx, "message kills the process", h.attrs(in, "error", cause)...)
-	return start{}, h.failParked(ctx, m, cause, killed)
+	return found[0].ID, nil
 }
 
-// applyParked makes one attempt: beside others, or alone in the inbox from the second
-// recorded start on.
-func (h *Handler[TX]) applyParked(ctx context.Context, seq int64, recorded start) (attempt, *ParkedMessage) {
-	if recorded.count > 1 {
-		h.inbox.solo.enterAlone()
-		defer h.inbox.solo.leaveAlone()
-	} else {
-		h.inbox.solo.enter()
-		defer h.inbox.solo.leave()
-	}
+// applyParked locks a parked message and runs it.
+func (h *Handler[TX]) applyParked(ctx context.Context, seq int64, starts int) (attempt, *ParkedMessage) {
 	var parked *ParkedMessage
 	claim := Claim{
 		Consumer: h.consumer(), Isolation: h.cfg.Isolation,
@@ -159,6 +144,9 @@ func (h *Handler[TX]) applyParked(ctx context.Context, seq int64, recorded start
 	a := h.try(ctx, false, func(ctx context.Context, fn begun[TX]) (Verdict, error) {
 		done, err := h.inbox.store.ApplyParked(ctx, claim, seq, func(ctx context.Context, tx TX, m *ParkedMessage) error {
 			parked = m
+			if err := h.convict(starts); err != nil {
+				return err
+			}
 			return fn(ctx, tx, h.restore(m))
 		})
 		switch {
@@ -170,9 +158,6 @@ func (h *Handler[TX]) applyParked(ctx context.Context, seq int64, recorded start
 			return Duplicate, nil
 		}
 	})
-	if recorded.count > 0 && (a.err != nil || !a.ran) {
-		_ = h.unstart(ctx, recorded.id) // if that fails, it has one start fewer to go
-	}
 	return a, parked
 }
 
@@ -215,7 +200,9 @@ func (h *Handler[TX]) failParked(ctx context.Context, m *ParkedMessage, cause er
 		return fmt.Errorf("count the attempt of a parked message: %w", err)
 	}
 	in := h.restore(m)
-	if f != killed {
+	if f == killed {
+		h.log.ErrorContext(ctx, "message kills the process", h.attrs(in, "error", cause)...)
+	} else {
 		h.counts.failed.Add(1)
 		h.logFailure(ctx, in, attempts, cause)
 	}

@@ -78,6 +78,16 @@ func newRig(t *testing.T, s setup) *rig {
 	return r
 }
 
+// handle adds another handler to the inbox.
+func (r *rig) handle(name string, fn consumer.HandlerFunc[*fakeTx]) *consumer.Handler[*fakeTx] {
+	r.t.Helper()
+	h, err := r.inbox.Handle(name, fn, consumer.HandlerConfig{Topic: "orders"})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return h
+}
+
 // consume has the message handled and fails the test if it is not acknowledged.
 func (r *rig) consume(msg *message.Message) {
 	r.t.Helper()

@@ -62,7 +62,7 @@ func (i *Inbox[TX]) RunOnce(ctx context.Context) error {
 	var errs []error
 	for _, h := range i.all() {
 		if h.isReady() {
-			if err := h.runDue(ctx); err != nil {
+			if err := h.drain(ctx); err != nil {
 				errs = append(errs, fmt.Errorf("consumer %s: %w", h.name, err))
 				continue
 			}
@@ -78,13 +78,6 @@ func (i *Inbox[TX]) RunOnce(ctx context.Context) error {
 		}
 	}
 	return errors.Join(errs...)
-}
-
-func (h *Handler[TX]) runDue(ctx context.Context) error {
-	if err := h.resume(ctx); err != nil {
-		return err
-	}
-	return h.drain(ctx, false)
 }
 
 func (h *Handler[TX]) isReady() bool {
@@ -105,19 +98,6 @@ func (h *Handler[TX]) runParked(ctx context.Context) {
 		select {
 		case <-h.cfg.Ready:
 		case <-ctx.Done():
-			return
-		}
-	}
-	for failures := 0; ; failures++ {
-		err := h.resume(ctx)
-		if err == nil {
-			break
-		}
-		if ctx.Err() != nil {
-			return
-		}
-		h.log.WarnContext(ctx, "parked messages cannot be taken up", "error", err)
-		if !sleep(ctx, h.dueWait(failures)) {
 			return
 		}
 	}
@@ -199,7 +179,7 @@ func (c *crew[TX]) fill(ctx context.Context) time.Duration {
 		room--
 		c.inFlight[seq] = struct{}{}
 		go func() {
-			there, err := c.h.takeUp(ctx, seq, false)
+			there, err := c.h.takeUp(ctx, seq)
 			c.done <- taken{seq: seq, there: there, err: err}
 		}()
 	}

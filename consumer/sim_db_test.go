@@ -26,21 +26,18 @@ type simDB struct {
 	open      []*simTx
 	effects   []simEffect // only ever appended to; nothing makes them unique
 	everAside map[simContent]bool
-	askedFor  map[claimKey]int // messages that were too old and redriven
-	everLive  map[simContent]bool
-	beginners map[claimKey]map[*simProcess]bool // who recorded a start that has not ended
-	together  map[claimKey]bool                 // begun by one while another that lived was at it
+	askedFor  map[claimKey]int                 // messages that were too old and redriven
+	begun     map[claimKey]map[*simProcess]int // starts that were recorded and not taken back
+	bystander map[claimKey]int                 // how many processes died of another message meanwhile
 }
 
-// began notes that a start was recorded.
-func (db *simDB) began(p *simProcess, key claimKey) {
-	for other := range db.beginners[key] {
-		db.together[key] = db.together[key] || other != p && !other.dead
+// stood notes which messages were begun by a process that dies of another one.
+func (db *simDB) stood(p *simProcess, culprit uuid.UUID) {
+	for key, by := range db.begun {
+		if key.id != culprit {
+			db.bystander[key] += by[p]
+		}
 	}
-	if db.beginners[key] == nil {
-		db.beginners[key] = make(map[*simProcess]bool)
-	}
-	db.beginners[key][p] = true
 }
 
 // simConsumer is what the database knows of a consumer.
@@ -212,9 +209,7 @@ func (db *simDB) park(p consumer.Parking, claimed bool) bool {
 		row.NextAttemptAt = time.Now().Add(p.RetryIn)
 	}
 	db.parked = append(db.parked, row)
-	if row.live() {
-		db.everLive[content] = true
-	} else {
+	if !row.live() {
 		db.everAside[content] = true
 	}
 	return true
@@ -292,7 +287,6 @@ func (db *simDB) redrive(f consumer.Filter) (ids []uuid.UUID) {
 				db.askedFor[claimKey{p.number, p.ID}]++
 			}
 			p.State, p.Attempts, p.NextAttemptAt = consumer.Retrying, 0, time.Now()
-			db.everLive[p.content()] = true
 			delete(db.attempts, claimKey{p.number, p.ID})
 			ids = append(ids, p.ID)
 		}

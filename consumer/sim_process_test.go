@@ -146,6 +146,7 @@ func (p *simProcess) handle(ctx context.Context, name string, w *consumer.Work[*
 		s.starts++
 		if kind == simKills {
 			s.crash(p)
+			s.db.stood(p, e.ID)
 		}
 	}})
 	if err != nil {

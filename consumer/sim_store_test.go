@@ -148,18 +148,26 @@ func (s *simStore) count(ctx context.Context, name string, number int, id uuid.U
 	return n, err
 }
 
-func (s *simStore) Started(ctx context.Context, number int, id uuid.UUID) (int, error) {
+func (s *simStore) Started(ctx context.Context, number int, id uuid.UUID, within time.Duration) (int, error) {
 	return s.count(ctx, "start", number, id, func(r *attemptRow) int {
-		s.db.began(s.proc, claimKey{number, id})
-		r.starts++
-		return r.starts
+		starts := r.start(within)
+		key := claimKey{number, id}
+		if s.db.begun[key] == nil {
+			s.db.begun[key] = make(map[*simProcess]int)
+		}
+		if starts > 0 {
+			s.db.begun[key][s.proc]++
+		}
+		return starts
 	})
 }
 
 func (s *simStore) Unstarted(ctx context.Context, number int, id uuid.UUID) error {
 	_, err := s.count(ctx, "unstart", number, id, func(r *attemptRow) int {
-		delete(s.db.beginners[claimKey{number, id}], s.proc)
-		r.starts = max(r.starts-1, 0)
+		if by := s.db.begun[claimKey{number, id}]; by[s.proc] > 0 {
+			by[s.proc]--
+		}
+		r.starts, r.changed = max(r.starts-1, 0), time.Now()
 		return r.starts
 	})
 	return err
@@ -168,7 +176,7 @@ func (s *simStore) Unstarted(ctx context.Context, number int, id uuid.UUID) erro
 func (s *simStore) Failed(ctx context.Context, number int, id uuid.UUID, why string) (int, error) {
 	return s.count(ctx, "failed", number, id, func(r *attemptRow) int {
 		s.db.sim.counted(why, id)
-		delete(s.db.beginners, claimKey{number, id})
+		delete(s.db.begun, claimKey{number, id})
 		r.attempts++
 		r.starts = 0
 		return r.attempts

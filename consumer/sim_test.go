@@ -65,15 +65,15 @@ func newSimulation(t *testing.T, seed uint64) *simulation {
 	}
 	s.db = &simDB{
 		sim: s, claims: make(map[claimKey]*simClaim), attempts: make(map[claimKey]attemptRow),
-		everAside: make(map[simContent]bool), everLive: make(map[simContent]bool), askedFor: make(map[claimKey]int),
-		beginners: make(map[claimKey]map[*simProcess]bool), together: make(map[claimKey]bool),
+		everAside: make(map[simContent]bool), askedFor: make(map[claimKey]int),
+		begun: make(map[claimKey]map[*simProcess]int), bystander: make(map[claimKey]int),
 	}
 	flag := func() bool { return s.chance(2) }
 	s.wild = simFaults{flag(), flag(), flag(), flag(), flag(), flag(), flag(), flag(), flag(), flag(), flag(), flag()}
 	pick := func(of ...int) int { return of[s.rnd.IntN(len(of))] }
 	s.most = pick(1, 3, 3)
 	if s.chance(4) { // whoever is blamed then has done it
-		s.most = 1
+		s.most = pick(1, 3, 8)
 		s.wild.crash, s.wild.stop, s.wild.statements, s.wild.outage, s.wild.starve = false, false, false, false, false
 	}
 	s.wild.old = s.wild.old && s.wild.forget

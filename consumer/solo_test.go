@@ -3,6 +3,7 @@ package consumer_test
 import (
 	"context"
 	"errors"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -13,41 +14,173 @@ import (
 	"github.com/boxpair/boxpair/consumer"
 )
 
-func TestRedeliveredMessageRunsAloneAfterItsStartIsRecorded(t *testing.T) {
+// company is a handler that takes a second, and notes who runs beside number 9.
+type company struct {
+	t       *testing.T
+	wanted  bool
+	running atomic.Int64
+}
+
+func (c *company) handle(_ context.Context, _ *work, m *message.Message) error {
+	suspect := m.UUID == number(9).String()
+	before := c.running.Add(1)
+	defer c.running.Add(-1)
+	time.Sleep(time.Second)
+	if suspect && (before > 1 || c.running.Load() > 1) != c.wanted {
+		c.t.Errorf("in company when it began, or in the end: %d, %d; want that: %v", before-1, c.running.Load()-1, c.wanted)
+	}
+	return nil
+}
+
+func TestRedeliveredMessageRunsBesideOthersFirstAndThenAlone(t *testing.T) {
+	t.Parallel()
+	for name, starts := range map[string]int{"never begun since it was redelivered": 0, "begun once": 1} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				store := newFake()
+				store.attempts[claimKey{1, number(9)}] = attemptRow{starts: starts}
+				c := company{t: t, wanted: starts == 0}
+				r := newRig(t, setup{store: store, fn: c.handle})
+				for n := range 4 {
+					go func() { _ = r.handler.Consume(msg(n)) }()
+				}
+				synctest.Wait()
+				go func() { _ = r.handler.Consume(again(msg(9))) }()
+				synctest.Wait()
+				go func() { _ = r.handler.Consume(msg(5)) }()
+				time.Sleep(10 * time.Second)
+				synctest.Wait()
+				r.wantCalls(6)
+				if n := r.handler.Counters().SoloStarts; n != 1 {
+					t.Errorf("%d starts recorded: those delivered for the first time need none", n)
+				}
+			})
+		})
+	}
+}
+
+// A deploy redelivers what was prefetched.
+func TestWhatARestartRedeliversIsHandledAtOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		r := newRig(t, setup{fn: func(context.Context, *work, *message.Message) error {
+			time.Sleep(time.Second)
+			return nil
+		}})
+		var wg sync.WaitGroup
+		began := time.Now()
+		for n := range 64 {
+			wg.Go(func() { r.consume(again(msg(n))) })
+		}
+		wg.Wait()
+		if took := time.Since(began); took > 2*time.Second {
+			t.Errorf("took %v", took)
+		}
+	})
+}
+
+func TestMessageThatIsAloneStopsNoOtherHandler(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := newFake()
-		var running atomic.Int64
-		r := newRig(t, setup{store: store, fn: func(_ context.Context, _ *work, m *message.Message) error {
-			beside := running.Add(1) - 1
-			defer running.Add(-1)
-			if m.UUID == number(9).String() {
-				if beside != 0 {
-					t.Errorf("%d handlers run beside the suspect", beside)
-				}
-				if store.called("started") != 1 {
-					t.Error("its start is not recorded")
-				}
-			}
-			time.Sleep(time.Second)
-			if m.UUID == number(9).String() && running.Load() != 1 {
-				t.Error("another handler was begun beside the suspect")
-			}
+		store.attempts[claimKey{1, number(9)}] = attemptRow{starts: 1}
+		hung := make(chan struct{})
+		r := newRig(t, setup{store: store, fn: func(context.Context, *work, *message.Message) error {
+			<-hung
 			return nil
 		}})
-		for n := range 4 {
-			go func() { _ = r.handler.Consume(msg(n)) }()
+		other := r.handle("other", func(context.Context, *work, *message.Message) error { return nil })
+		var wg sync.WaitGroup
+		wg.Go(func() { r.consume(msg(1)) })
+		synctest.Wait()
+		wg.Go(func() { r.consume(again(msg(9))) })
+		synctest.Wait()
+		began := time.Now()
+		if err := other.Consume(msg(1)); err != nil {
+			t.Error(err)
 		}
-		synctest.Wait()
-		go func() { _ = r.handler.Consume(again(msg(9))) }()
-		synctest.Wait()
-		go func() { _ = r.handler.Consume(msg(5)) }()
-		time.Sleep(10 * time.Second)
-		synctest.Wait()
-		r.wantCalls(6)
-		if n := store.called("started"); n != 1 {
-			t.Errorf("%d starts recorded: those delivered for the first time need none", n)
+		if err := other.Consume(again(msg(2))); err != nil {
+			t.Error(err)
 		}
+		if waited := time.Since(began); waited > 0 {
+			t.Errorf("another handler has waited for %v", waited)
+		}
+		close(hung)
+		wg.Wait()
+	})
+}
+
+func TestHungHandlerStopsNobodyForLongerThanItsTimeout(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newFake()
+		store.attempts[claimKey{1, number(9)}] = attemptRow{starts: 1}
+		hung := make(chan struct{})
+		r := newRig(t, setup{store: store, fn: func(_ context.Context, _ *work, m *message.Message) error {
+			if m.UUID == number(0).String() {
+				<-hung
+			}
+			return nil
+		}, handler: consumer.HandlerConfig{Timeout: time.Minute}})
+		var wg sync.WaitGroup
+		wg.Go(func() { _ = r.handler.Consume(msg(0)) })
+		synctest.Wait()
+		began := time.Now()
+		wg.Go(func() { r.consume(again(msg(9))) })
+		synctest.Wait()
+		r.consume(msg(1))
+		if waited := time.Since(began); waited > time.Minute {
+			t.Errorf("waited for %v", waited)
+		}
+		close(hung)
+		wg.Wait()
+		r.wantDone(number(9), 1)
+	})
+}
+
+func TestHandlerMayHaveAnotherOneOfItsInboxHandleAMessage(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newFake()
+		for handler := 1; handler <= 2; handler++ {
+			store.attempts[claimKey{handler, number(handler)}] = attemptRow{starts: 1}
+		}
+		var inner *consumer.Handler[*fakeTx]
+		r := newRig(t, setup{store: store, fn: func(context.Context, *work, *message.Message) error {
+			return inner.Consume(again(msg(2)))
+		}})
+		inner = r.handle("inner", func(context.Context, *work, *message.Message) error { return nil })
+		r.consume(again(msg(1)))
+		r.wantDone(number(1), 1)
+	})
+}
+
+func TestWaitToBeAloneEndsWithTheMessage(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newFake()
+		store.attempts[claimKey{1, number(9)}] = attemptRow{starts: 1}
+		hung := make(chan struct{})
+		r := newRig(t, setup{store: store, fn: func(context.Context, *work, *message.Message) error {
+			<-hung
+			return nil
+		}})
+		var wg sync.WaitGroup
+		wg.Go(func() { r.consume(msg(0)) })
+		synctest.Wait()
+		m := again(msg(9))
+		ctx, cancel := context.WithTimeout(m.Context(), time.Second)
+		defer cancel()
+		m.SetContext(ctx)
+		if err := r.handler.Consume(m); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("Consume: %v", err)
+		}
+		if a := store.attempts[claimKey{1, number(9)}]; a.attempts != 0 || a.starts != 1 {
+			t.Errorf("%d attempts and %d starts are recorded of what was not begun", a.attempts, a.starts)
+		}
+		close(hung)
+		wg.Wait()
 	})
 }
 
@@ -55,7 +188,7 @@ func TestMessageThatKillsTheProcessIsDeadWithoutBeingRun(t *testing.T) {
 	t.Parallel()
 	store := newFake()
 	// Each process dies within the handler: its start is all that is left.
-	for range 3 {
+	for range 4 {
 		store.attempts[claimKey{1, number(1)}] = attemptRow{starts: store.attempts[claimKey{1, number(1)}].starts + 1}
 	}
 	r := newRig(t, setup{store: store})
@@ -66,7 +199,7 @@ func TestMessageThatKillsTheProcessIsDeadWithoutBeingRun(t *testing.T) {
 
 	// One fewer, and it is still run.
 	store = newFake()
-	store.attempts[claimKey{1, number(1)}] = attemptRow{starts: 2}
+	store.attempts[claimKey{1, number(1)}] = attemptRow{starts: 3}
 	r = newRig(t, setup{store: store})
 	r.consume(again(msg(1)))
 	r.wantCalls(1)
@@ -199,11 +332,42 @@ func TestParkedMessageThatKillsTheProcessIsDeadInTheEnd(t *testing.T) {
 			if test.states != nil && r.parked().Attempts != 1 {
 				t.Errorf("%d attempts: a start that never came back is none", r.parked().Attempts)
 			}
-			if n := store.called("started"); n != 1 {
+			if n := r.handler.Counters().SoloStarts; n != 1 {
 				t.Errorf("%d starts recorded", n)
 			}
 		})
 	}
+}
+
+func TestProcessesThatStartTogetherConvictNobody(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newFake()
+		former := newRig(t, setup{store: store, fn: func(context.Context, *work, *message.Message) error {
+			return consumer.RetryAfter(0, errHandler)
+		}})
+		former.consume(msg(1))
+		var stops []func()
+		for range 8 {
+			r := newRig(t, setup{store: store, fn: func(context.Context, *work, *message.Message) error {
+				time.Sleep(20 * time.Second)
+				return nil
+			}})
+			store.setFault(func(step string) error { // time enough for the others to record a start, too
+				if step == "apply-parked" {
+					time.Sleep(time.Second)
+				}
+				return nil
+			})
+			stops = append(stops, r.run())
+		}
+		time.Sleep(time.Minute)
+		for _, stop := range stops {
+			stop()
+		}
+		former.wantStates()
+		former.wantDone(number(1), 1)
+	})
 }
 
 func TestMessageThatBecomesDueLaterIsNoSuspect(t *testing.T) {

@@ -130,9 +130,9 @@ type ClaimStore[TX any] interface {
 	Classify(err error) ErrorClass
 
 	// Started records that the handling of a message that may have been started
-	// before begins again, alone in its process, and returns how often that was
-	// recorded. It is committed on return.
-	Started(ctx context.Context, consumer int, id uuid.UUID) (starts int, err error)
+	// before begins again, and returns how often that was recorded. If starts are recorded and the last change of
+	// them was within so long, it records nothing and returns 0: another process may be about to begin it. It is committed on return.
+	Started(ctx context.Context, consumer int, id uuid.UUID, within time.Duration) (starts int, err error)
 	// Unstarted takes one recorded start back, if there is one: the handler came back, or was
 	// not begun after all. It is committed on return.
 	Unstarted(ctx context.Context, consumer int, id uuid.UUID) error

@@ -229,21 +229,33 @@ var handling = []Mutant{
 		Name: "killer-not-counted", Guarantee: "G5",
 		Broken: "A message that kills the process is started again and again, and never counted.",
 		File:   "consumer/delivery.go",
-		Old:    `	if !d.suspect {`,
-		New:    `	if !d.suspect || d.in != nil {`,
+		Old:    `	if d.suspect {`,
+		New:    `	if d.suspect && d.in == nil {`,
 		Test:   Test{"consumer", "TestMessageThatKillsTheProcessIsDeadWithoutBeingRun"},
 	},
 	{
 		Name: "killer-in-company", Guarantee: "G5",
 		Broken: "A message that may have killed a process is started beside others, which are convicted with it.",
-		File:   "consumer/delivery.go",
-		Old: `	h.inbox.solo.enterAlone()
-	defer h.inbox.solo.leaveAlone()
-	if !d.started {`,
-		New: `	h.inbox.solo.enter()
-	defer h.inbox.solo.leave()
-	if !d.started {`,
-		Test: Test{"consumer", "TestRedeliveredMessageRunsAloneAfterItsStartIsRecorded"},
+		File:   "consumer/suspect.go",
+		Old:    `h.suspectedIn(ctx, alone, id, within, run)`,
+		New:    `h.suspectedIn(ctx, besideOthers, id, within, run)`,
+		Test:   Test{"consumer", "TestRedeliveredMessageRunsBesideOthersFirstAndThenAlone"},
+	},
+	{
+		Name: "starts-of-all-processes", Guarantee: "G2",
+		Broken: "Processes that start together count each other's starts of a parked message, which is dead before anybody has run it.",
+		File:   "consumer/suspect.go",
+		Old:    `h.suspectedIn(ctx, alone, id, within, run)`,
+		New:    `h.suspectedIn(ctx, alone, id, within*0, run)`,
+		Test:   Test{"consumer", "TestProcessesThatStartTogetherConvictNobody"},
+	},
+	{
+		Name: "alone-without-bound", Guarantee: "G5",
+		Broken: "A message that has to be alone waits for a hung handler without end, and keeps out all others.",
+		File:   "consumer/gate.go",
+		Old:    `context.WithTimeout(ctx, most)`,
+		New:    `context.WithTimeout(ctx, most+24*time.Hour)`,
+		Test:   Test{"consumer", "TestHungHandlerStopsNobodyForLongerThanItsTimeout"},
 	},
 	{
 		Name: "outage-counts", Guarantee: "G5",

@@ -17,10 +17,17 @@ func (c *Core) ForgetAttempts(ctx context.Context, tx *sql.Tx, consumerID int, i
 	return err
 }
 
-// Started counts a start.
-func (s *Store) Started(ctx context.Context, consumerID int, id uuid.UUID) (starts int, err error) {
+// Started counts a start, unless one was counted within so long.
+func (s *Store) Started(ctx context.Context, consumerID int, id uuid.UUID, within time.Duration) (starts int, err error) {
 	err = s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
-		_, err := s.c.Exec(ctx, tx, `INSERT INTO {inbox_attempts} (consumer, dispatch_id, starts, updated_at) VALUES (?, ?, 1, {now})
+		starts = 0
+		var lately bool
+		err := s.c.One(ctx, tx, []any{&lately}, `SELECT EXISTS (SELECT 1 FROM {inbox_attempts}
+			WHERE consumer = ? AND dispatch_id = ? AND starts > 0 AND updated_at > {now} - ?)`, consumerID, id[:], Micros(within))
+		if err != nil || lately {
+			return err
+		}
+		_, err = s.c.Exec(ctx, tx, `INSERT INTO {inbox_attempts} (consumer, dispatch_id, starts, updated_at) VALUES (?, ?, 1, {now})
 			{again consumer, dispatch_id} starts = starts + 1, updated_at = {now}`, consumerID, id[:])
 		if err != nil {
 			return err

@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -216,6 +217,7 @@ var (
 	countStart = statement(`
 INSERT INTO {{inbox_attempts}} AS a (consumer, dispatch_id, starts) VALUES ($1, $2, 1)
 ON CONFLICT (consumer, dispatch_id) DO UPDATE SET starts = a.starts + 1, changed_at = clock_timestamp()
+WHERE a.starts = 0 OR a.changed_at <= clock_timestamp() - $3::interval
 RETURNING a.starts`)
 
 	takeStartBack = statement(`
@@ -233,9 +235,10 @@ RETURNING a.attempts`)
 )
 
 // Started implements [consumer.ClaimStore].
-func (s *Store) Started(ctx context.Context, consumer int, id uuid.UUID) (int, error) {
+func (s *Store) Started(ctx context.Context, consumer int, id uuid.UUID, within time.Duration) (int, error) {
 	var starts int
-	if err := s.queryRow(ctx, countStart, consumer, idValue(id)).Scan(&starts); err != nil {
+	err := s.queryRow(ctx, countStart, consumer, idValue(id), within).Scan(&starts)
+	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
 		return 0, failed("record a start", &ownError{err})
 	}
 	return starts, nil

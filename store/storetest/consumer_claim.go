@@ -90,9 +90,9 @@ func twoConsumers[TX any](i *inbox[TX]) {
 	c.Consumer = other
 	i.expectVerdict(c, consumer.Applied)
 	i.expectVerdict(i.claim(free), consumer.Applied)
-	starts, err := i.Store.Started(i.ctx(), other, m.ID)
+	starts, err := i.Store.Started(i.ctx(), other, m.ID, 0)
 	i.ok(err)
-	again, err := i.Store.Started(i.ctx(), i.consumer, m.ID)
+	again, err := i.Store.Started(i.ctx(), i.consumer, m.ID, 0)
 	i.ok(err)
 	if starts != 1 || again != 1 {
 		i.Errorf("starts of two consumers are counted together: %d, %d", starts, again)
@@ -296,7 +296,7 @@ func startsAndFailures[TX any](i *inbox[TX]) {
 	m := message("")
 	start := func(want int) {
 		i.Helper()
-		if got, err := i.Store.Started(i.ctx(), i.consumer, m.ID); err != nil || got != want {
+		if got, err := i.Store.Started(i.ctx(), i.consumer, m.ID, 0); err != nil || got != want {
 			i.Fatalf("starts are %d, %v, want %d", got, err, want)
 		}
 	}

@@ -132,10 +132,10 @@ func parkedAltered[TX any](i *inbox[TX]) {
 
 func parkingForgetsCounts[TX any](i *inbox[TX]) {
 	m := message("")
-	_, err := i.Store.Started(i.ctx(), i.consumer, m.ID)
+	_, err := i.Store.Started(i.ctx(), i.consumer, m.ID, 0)
 	i.ok(err)
 	i.park(consumer.Parking{Message: m, State: consumer.Retrying, Attempts: 1}, consumer.Applied)
-	starts, err := i.Store.Started(i.ctx(), i.consumer, m.ID)
+	starts, err := i.Store.Started(i.ctx(), i.consumer, m.ID, 0)
 	i.ok(err)
 	if starts != 1 {
 		i.Errorf("%d starts since parking, want 1", starts)
@@ -396,7 +396,7 @@ func retriesLater[TX any](i *inbox[TX]) {
 	i.retrying(m)
 	i.following(follower)
 	seq := i.parked(m).Seq
-	_, err := i.Store.Started(i.ctx(), i.consumer, m.ID)
+	_, err := i.Store.Started(i.ctx(), i.consumer, m.ID, 0)
 	i.ok(err)
 	i.ok(i.Store.RetryMessage(i.ctx(), seq, 2, time.Hour, false, "second error"))
 	got := i.parked(m)
@@ -406,7 +406,7 @@ func retriesLater[TX any](i *inbox[TX]) {
 	}
 	i.takeUp(m, false)
 	i.expectParked(consumer.Retrying, consumer.Following)
-	starts, err := i.Store.Started(i.ctx(), i.consumer, m.ID)
+	starts, err := i.Store.Started(i.ctx(), i.consumer, m.ID, 0)
 	i.ok(err)
 	if starts != 1 {
 		i.Errorf("%d starts since the failure, want 1", starts)

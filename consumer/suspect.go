@@ -1,0 +1,171 @@
+package consumer
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// startGap is how long another process may take from the record of a start to the lock of its message. Within it nobody else
+// records one, or the processes that start together would count each other's.
+const startGap = 5 * time.Second
+
+// ever is longer than any start is remembered.
+const ever = 100 * 365 * 24 * time.Hour
+
+// seat is where a message runs that may have killed a process.
+type seat[TX any] struct {
+	h      *Handler[TX]
+	weight int64
+	solo   bool // no other such message is alone in this inbox
+	// counts says that a death of the process would be the message's.
+	counts bool
+}
+
+// sit goes in beside others, where the first recorded start may be the first at all, or alone. Messages that are alone in
+// their handlers take turns within the inbox, or one that kills the process would convict the others.
+func (h *Handler[TX]) sit(ctx context.Context, weight int64) (s seat[TX], err error) {
+	s = seat[TX]{h: h, counts: true}
+	if weight == alone {
+		if s.solo, err = h.inbox.takeTurn(ctx, h.cfg.Timeout); err != nil {
+			return s, err
+		}
+	}
+	if s.weight, err = h.gate.enter(ctx, weight, h.cfg.Timeout); err != nil {
+		s.leave()
+		return s, err
+	}
+	s.counts = s.weight == weight && (weight == besideOthers || s.solo)
+	return s, nil
+}
+
+func (s *seat[TX]) leave() {
+	s.h.gate.leave(s.weight)
+	if s.solo {
+		<-s.h.inbox.solo
+	}
+}
+
+// takeTurn waits at most so long, and tells whether the turn was taken.
+func (i *Inbox[TX]) takeTurn(ctx context.Context, most time.Duration) (bool, error) {
+	timer := time.NewTimer(most)
+	defer timer.Stop()
+	select {
+	case i.solo <- struct{}{}:
+		return true, nil
+	case <-timer.C:
+		return false, nil
+	case <-ctx.Done():
+		return false, context.Cause(ctx)
+	}
+}
+
+// suspected runs a message that may have killed a process: it records the start, once the message may run, and calls run with how
+// many are recorded. From the second on it is alone. A start whose handler came back, or was not begun, is taken back
+// before anybody else is let in: a message must not answer for what others do later.
+func (h *Handler[TX]) suspected(ctx context.Context, id uuid.UUID, within time.Duration, run func(starts int) attempt) attempt {
+	a, first := h.suspectedIn(ctx, besideOthers, id, ever, run)
+	if !first && !a.ended && a.err == nil {
+		a, _ = h.suspectedIn(ctx, alone, id, within, run)
+	}
+	return a
+}
+
+// suspectedIn tells besides whether the message may run now: whether no start was recorded within so long.
+func (h *Handler[TX]) suspectedIn(ctx context.Context, weight int64, id uuid.UUID, within time.Duration, run func(starts int) attempt) (a attempt, begun bool) {
+	s, err := h.sit(ctx, weight)
+	if err != nil {
+		return attempt{err: err, ended: true}, false
+	}
+	defer s.leave()
+	if !s.counts {
+		return run(0), true
+	}
+	starts, err := h.start(ctx, id, within)
+	switch {
+	case err != nil:
+		return attempt{err: err}, false
+	case starts == 0:
+		return attempt{verdict: Duplicate}, false
+	}
+	a = run(starts)
+	if a.err != nil || a.verdict != Applied {
+		_ = h.unstart(ctx, id) // if that fails, it has one start fewer to go
+	}
+	return a, true
+}
+
+// start records that a message is begun again, and returns how often that was recorded, or 0 if somebody else did within.
+func (h *Handler[TX]) start(ctx context.Context, id uuid.UUID, within time.Duration) (int, error) {
+	ctx, cancel := h.operation(ctx)
+	defer cancel()
+	starts, err := h.inbox.store.Started(ctx, h.consumer(), id, within)
+	if err != nil {
+		return 0, fmt.Errorf("record the start: %w", err)
+	}
+	if starts > 0 {
+		h.counts.starts.Add(1)
+	}
+	return starts, nil
+}
+
+// unstart takes a recorded start back.
+func (h *Handler[TX]) unstart(ctx context.Context, id uuid.UUID) error {
+	ctx, cancel := h.operation(ctx)
+	defer cancel()
+	return h.inbox.store.Unstarted(ctx, h.consumer(), id)
+}
+
+// convict returns the error of a message whose handling was begun too often without coming back. It is asked while the message is
+// locked: no other process is at it then. The first recorded start is not alone.
+func (h *Handler[TX]) convict(starts int) error {
+	if starts <= h.cfg.MaxSoloStarts+1 {
+		return nil
+	}
+	return fmt.Errorf("begun %d times: %w", starts-1, ErrNeverCameBack)
+}
+
+// leftovers are the parked messages that were due when this process began: an earlier process may have died of one of them.
+type leftovers struct {
+	mu    sync.Mutex
+	seqs  map[int64]struct{}
+	known bool // all of them
+}
+
+// saw takes note of what is due; all says that it is all that is.
+func (l *leftovers) saw(seqs []int64, all bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.known && (!all || len(l.seqs) == 0) {
+		return
+	}
+	still := make(map[int64]struct{}, len(seqs))
+	for _, seq := range seqs {
+		if _, ok := l.seqs[seq]; ok || !l.known {
+			still[seq] = struct{}{}
+		}
+	}
+	if !all {
+		for seq := range l.seqs {
+			still[seq] = struct{}{}
+		}
+	}
+	l.seqs, l.known = still, l.known || all
+}
+
+func (l *leftovers) has(seq int64) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	_, ok := l.seqs[seq]
+	return ok
+}
+
+// ended notes that the handling of a message came back.
+func (l *leftovers) ended(seq int64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.seqs, seq)
+}
