@@ -84,7 +84,7 @@ func (p *Publisher) SendBatch(ctx context.Context, topic string, msgs []*message
 		p.Send(ctx, topic, msgs[0], done)
 		return
 	}
-	out := outgoing{topic: topic, declare: true, seq: p.nextSeq(), messages: len(msgs), gather: true}
+	out := outgoing{topic: topic, declare: true, msgs: msgs, seq: p.nextSeq(), messages: len(msgs), gather: true}
 	used, err := p.encodeBatch(topic, msgs, &out)
 	if err != nil {
 		done(transport.Result{Outcome: transport.Invalid, Err: err})

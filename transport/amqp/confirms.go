@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/rabbitmq/amqp091-go"
 
 	"github.com/boxpair/boxpair/internal/fault"
@@ -49,6 +50,9 @@ type slot struct {
 	in         *packet
 	own        packet // unless it goes with others
 	topic      string
+	msg        *message.Message   // to be published again if need be; nil for what is not a message of ours
+	msgs       []*message.Message // instead of msg, of a call of SendBatch
+	cleared    bool               // it is known not to have closed a channel
 	messages   int
 	done       func(transport.Result) // nil once the outcome was reported
 	watch      *watch                 // nil for a context that never ends
@@ -110,7 +114,7 @@ func (p *Publisher) newSlot(ctx context.Context, out *outgoing, done func(transp
 		p.free = s.next
 	}
 	*s = slot{
-		topic: out.topic, messages: out.messages, done: done, watch: p.watch(ctx),
+		topic: out.topic, msg: out.msg, msgs: out.msgs, messages: out.messages, done: done, watch: p.watch(ctx),
 		written: time.Now(), bytes: len(out.pub.Body),
 	}
 	p.bytes += s.bytes
@@ -262,24 +266,30 @@ func (p *Publisher) settle(c *confirmChannel, all bool) {
 	// returns of what was confirmed are in the channel by now, since the broker
 	// sends them before; those of what is confirmed later may not be.
 	answered := c.answered(p.answered[:0], all)
-	lost := 0
-	if c.ch.IsClosed() {
+	lost, closed := 0, c.ch.IsClosed()
+	if closed {
 		// All are answered now or in a moment, with a nack if nobody knows better;
 		// how many those are tells whether the culprit is known.
 		answered = answered[:0]
 		for s := c.first; s != nil; s = s.next {
 			<-s.in.confirm.Done()
 			answered = append(answered, s)
-			if !s.in.confirm.Acked() {
-				lost += s.messages
+			if !s.in.confirm.Acked() && !s.cleared {
+				lost++
 			}
 		}
+		c.noteEnd()
 	}
 	c.takeReturns()
 	judged := p.judged[:0]
 	for _, s := range answered {
+		if lost > 1 && !s.in.confirm.Acked() && s.in.returned == nil && s.isSuspect(c.failure) {
+			p.unlink(c, s)
+			p.suspects = append(p.suspects, s)
+			continue
+		}
 		if s.done != nil {
-			judged = append(judged, judgement{s.done, p.outcome(c, s, lost)})
+			judged = append(judged, judgement{s.done, p.outcome(c, s, closed, lost)})
 		} else {
 			c.abandoned--
 		}
@@ -288,7 +298,7 @@ func (p *Publisher) settle(c *confirmChannel, all bool) {
 	if len(answered) > 0 {
 		c.heard = time.Now()
 	}
-	if c.ch.IsClosed() {
+	if closed {
 		judged = p.orphaned(c, judged)
 	} else {
 		p.publishGathered(c)
@@ -353,9 +363,20 @@ func (c *confirmChannel) takeReturns() {
 	}
 }
 
+// noteEnd notes why c was closed, if the judge has not seen it yet.
+func (c *confirmChannel) noteEnd() {
+	select {
+	case err := <-c.ended:
+		if c.failure == nil && err != nil {
+			c.failure = err
+		}
+	default:
+	}
+}
+
 // outcome judges an answered message. When the channel has closed, lost is how
-// many were not answered on it.
-func (p *Publisher) outcome(c *confirmChannel, s *slot, lost int) transport.Result {
+// many calls were not answered on it and may be why.
+func (p *Publisher) outcome(c *confirmChannel, s *slot, closed bool, lost int) transport.Result {
 	switch {
 	case s.in.confirm.Acked() && s.in.returned == nil:
 		return transport.Result{Outcome: transport.Confirmed}
@@ -364,35 +385,26 @@ func (p *Publisher) outcome(c *confirmChannel, s *slot, lost int) transport.Resu
 		c.forget(s.topic)
 		return transport.Result{Outcome: transport.Returned, Err: fmt.Errorf("%w: exchange %q, routing key %q: %d %s",
 			ErrUnroutable, s.in.exchange, s.in.key, s.in.returned.ReplyCode, s.in.returned.ReplyText)}
-	case lost == 0:
+	case !closed:
 		return transport.Result{Outcome: transport.Refused, Err: fmt.Errorf("%w: exchange %q, routing key %q",
 			ErrNacked, s.in.exchange, s.in.key)}
-	}
-	select {
-	case err := <-c.ended: // not yet seen by the judge
-		if c.failure == nil && err != nil {
-			c.failure = err
-		}
+	case lost > 1 || s.cleared:
+		return *unavailable(fmt.Errorf("channel closed before the confirm: %w", errors.Join(errNotConnected, c.failure)))
 	default:
+		return p.lost(c.failure, s)
 	}
-	return p.lost(c.failure, s, lost)
 }
 
-// lost judges a message that was unanswered when its channel closed.
-func (p *Publisher) lost(cause error, s *slot, lost int) transport.Result {
-	code := errorCode(cause)
-	switch {
-	case cause == nil:
+// lost judges a message that was alone unanswered when its channel closed.
+func (p *Publisher) lost(cause error, s *slot) transport.Result {
+	if cause == nil {
 		cause = errNotConnected
-		fallthrough
-	case code == 0 || code == amqp091.ConnectionForced:
+	}
+	if !exception(cause) {
 		return *unavailable(fmt.Errorf("connection lost before the confirm: %w", cause))
-	case lost > 1:
-		return transport.Result{Outcome: transport.Suspect, Err: fmt.Errorf(
-			"one of %d messages made the broker close the channel: %w", lost, cause)}
 	}
 	err := fmt.Errorf("exchange %q, routing key %q: %w", s.in.exchange, s.in.key, cause)
-	switch code {
+	switch errorCode(cause) {
 	case amqp091.NotFound:
 		if p.config.Topology == Declare {
 			return *unavailable(err) // it is declared again before the next publish
@@ -400,10 +412,8 @@ func (p *Publisher) lost(cause error, s *slot, lost int) transport.Result {
 		return transport.Result{Outcome: transport.Returned, Err: fmt.Errorf("%w: %w", ErrUnroutable, err)}
 	case amqp091.PreconditionFailed:
 		return transport.Result{Outcome: transport.Invalid, Err: err}
-	case amqp091.AccessRefused:
+	default: // and what the broker may take another time, as after a failure of its own
 		return transport.Result{Outcome: transport.Refused, Err: err}
-	default:
-		return transport.Result{Outcome: transport.Suspect, Err: err}
 	}
 }
 
@@ -465,6 +475,12 @@ func (p *Publisher) overdueError(s *slot, timedOut bool) error {
 
 // release takes s out of c and its place in the window. Called with mu locked.
 func (p *Publisher) release(c *confirmChannel, s *slot) {
+	p.unlink(c, s)
+	p.drop(s)
+}
+
+// unlink takes s out of c. Called with mu locked.
+func (p *Publisher) unlink(c *confirmChannel, s *slot) {
 	if s.prev == nil {
 		c.first = s.next
 	} else {
@@ -475,10 +491,10 @@ func (p *Publisher) release(c *confirmChannel, s *slot) {
 	} else {
 		s.next.prev = s.prev
 	}
+	s.next, s.prev = nil, nil
 	if s.in.slots--; s.in.slots == 0 {
 		c.packets--
 	}
-	p.drop(s)
 }
 
 // drop ends s, which is in nothing. Called with mu locked.

@@ -26,9 +26,10 @@
 //   - a confirm, and nothing was returned before it: [transport.Confirmed];
 //   - a return, then a confirm: [transport.Returned], no queue took the message;
 //   - a nack: [transport.Refused], as by a full queue with reject-publish;
-//   - a channel or connection exception: [transport.Suspect] for all that were
-//     unanswered; a message that was alone is judged by the code of the
-//     exception;
+//   - a channel or connection exception: by its code [transport.Invalid], [transport.Refused] or, for an
+//     exchange that is missing, [transport.Returned], or with [Declare] [transport.Unavailable]. Of several messages
+//     that were unanswered, the culprit is found before anything else is published: they are published again one by one, each followed by a
+//     request that the broker answers when it has handled the message;
 //   - the connection was lost: [transport.Unavailable], the broker may have it.
 //
 // RabbitMQ sends a return before its confirm. The listener for returns is

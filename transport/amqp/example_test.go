@@ -54,7 +54,7 @@ func ExamplePublisher_Send() {
 			switch r.Outcome {
 			case transport.Confirmed:
 				slog.Info("published", "message", msg.UUID)
-			case transport.Unavailable, transport.Refused, transport.Suspect:
+			case transport.Unavailable, transport.Refused:
 				slog.Warn("to be sent again", "message", msg.UUID, "error", r.Err)
 			case transport.Returned, transport.Invalid:
 				slog.Error("look at it", "message", msg.UUID, "error", r.Err)

@@ -301,15 +301,14 @@ func TestFailureIsThatOfTheWholeBatch(t *testing.T) {
 		}
 		wantOutcome(t, sendBatch(t, p, name, newMessage(""), newMessage("")), transport.Refused, amqp.ErrNacked)
 	})
-	t.Run("suspect", func(t *testing.T) {
+	t.Run("culprit", func(t *testing.T) {
 		t.Parallel()
 		url, name := testenv.AMQPURL(t), topic(t)
 		config := amqp.DurablePubSub(url, "")
 		newSubscriberQueue(t, url, name)
 		p := newPublisher(t, amqp.PublisherConfig{AMQP: config, Topology: amqp.NoTopology, Envelope: true, BatchSize: 10})
 		mustConfirm(t, p, name, newMessage("first"))
-		// A batch alone on a channel has more than one message that may be to blame.
-		wantOutcome(t, sendBatch(t, p, name+"-missing", newMessage("1"), newMessage("2")), transport.Suspect, nil)
+		wantOutcome(t, sendBatch(t, p, name+"-missing", newMessage("1"), newMessage("2")), transport.Returned, amqp.ErrUnroutable)
 		wantOutcome(t, send(t, p, name+"-missing", newMessage("1")), transport.Returned, amqp.ErrUnroutable)
 	})
 	t.Run("unavailable", func(t *testing.T) {

@@ -8,6 +8,9 @@ import (
 	"testing"
 	"time"
 
+	wamqp "github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/rabbitmq/amqp091-go"
+
 	"github.com/boxpair/boxpair/internal/testenv"
 	"github.com/boxpair/boxpair/transport"
 	"github.com/boxpair/boxpair/transport/amqp"
@@ -168,6 +171,12 @@ func crash(t *testing.T, node *testenv.Node) {
 func stuckQueue(t *testing.T, node *testenv.Node) {
 	config := amqp.DurableQueue(node.URL())
 	w := wired(&config)
+	config.Marshaler = wamqp.DefaultMarshaler{PostprocessPublishing: func(pub amqp091.Publishing) amqp091.Publishing {
+		if string(pub.Body) == "bad" {
+			pub.UserId = "nobody"
+		}
+		return pub
+	}}
 	p := newPublisher(t, amqp.PublisherConfig{AMQP: config, ConfirmTimeout: time.Second, Window: 10})
 	mustConfirm(t, p, "stuck", newMessage("before"))
 	mustConfirm(t, p, "well", newMessage("before"))
@@ -190,6 +199,16 @@ func stuckQueue(t *testing.T, node *testenv.Node) {
 	}
 	wantOutcome(t, r, transport.Unavailable, amqp.ErrConfirmTimeout)
 	mustConfirm(t, p, "well", newMessage("still"))
+	// Whoever closes the channel is found without an answer from that queue.
+	p.Send(t.Context(), "stuck", newMessage("unanswered"), func(r transport.Result) { unanswered <- r })
+	var c tally
+	c.send(t.Context(), p, "well", newMessage("well"))
+	c.send(t.Context(), p, "well", newMessage("bad"))
+	c.pending.Wait()
+	if c.of(transport.Confirmed) != 1 || c.of(transport.Invalid) != 1 {
+		t.Errorf("outcomes: %v", &c)
+	}
+	wantOutcome(t, <-unanswered, transport.Unavailable, amqp.ErrConfirmTimeout)
 	if n := w.dialled(); n != 1 {
 		t.Errorf("%d connections", n)
 	}

@@ -45,8 +45,10 @@ type Publisher struct {
 	waiting int             // callers of wait
 	changed chan struct{}   // closed and replaced when any of these changes
 	watches watches
-	free    *slot    // slots to be used again
-	batches []*batch // likewise
+	// suspects are what was unanswered when a channel ended with an exception; see narrow.
+	suspects []*slot
+	free     *slot    // slots to be used again
+	batches  []*batch // likewise
 
 	unblocked time.Time // when the broker last ended blocking
 
@@ -178,28 +180,41 @@ func (p *Publisher) Publish(topic string, messages ...*message.Message) error {
 // it waits for the connection and for room in the window. While attempts to
 // connect fail it does not wait at all.
 func (p *Publisher) Send(ctx context.Context, topic string, msg *message.Message, done func(transport.Result)) {
-	seq := p.nextSeq()
-	var pub amqp091.Publishing
-	var used *parts
-	err := p.checkSize("payload", msg.Payload) // before it is copied
-	if err == nil {
-		pub, used, err = p.codec.encode(msg, seq)
-	}
+	out := outgoing{topic: topic, declare: true, msg: msg, seq: p.nextSeq(), messages: 1, gather: p.config.BatchSize > 1}
+	used, err := p.encodeMessage(topic, msg, &out)
 	if err != nil {
-		done(transport.Result{Outcome: transport.Invalid, Err: fmt.Errorf("encode message %s: %w", shorten(msg.UUID), err)})
+		done(transport.Result{Outcome: transport.Invalid, Err: err})
 		return
 	}
-	if p.config.CloudEvents {
-		setCloudEvents(pub.Headers, topic, msg)
-	}
-	out := outgoing{topic: topic, declare: true, seq: seq, pub: pub, messages: 1, gather: p.config.BatchSize > 1}
-	out.exchange, out.key = p.destination(topic, msg)
 	if r := p.send(ctx, &out, done); r != nil {
 		done(*r)
 	}
 	if used != nil {
 		used.release()
 	}
+}
+
+// encodeMessage has msg encoded as the publishing of out.
+func (p *Publisher) encodeMessage(topic string, msg *message.Message, out *outgoing) (used *parts, err error) {
+	if err = p.checkSize("payload", msg.Payload); err == nil { // before it is copied
+		out.pub, used, err = p.codec.encode(msg, out.seq)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("encode message %s: %w", shorten(msg.UUID), err)
+	}
+	if p.config.CloudEvents {
+		setCloudEvents(out.pub.Headers, topic, msg)
+	}
+	out.exchange, out.key = p.destination(topic, msg)
+	return used, nil
+}
+
+// encode has the messages of s encoded once more, as the publishing of out.
+func (p *Publisher) encode(s *slot, out *outgoing) (*parts, error) {
+	if s.msg != nil {
+		return p.encodeMessage(s.topic, s.msg, out)
+	}
+	return p.encodeBatch(s.topic, s.msgs, out)
 }
 
 // destination returns the exchange and routing key of msg.
@@ -214,8 +229,10 @@ func (p *Publisher) destination(topic string, msg *message.Message) (exchange, k
 // outgoing is a publishing on its way to the channel.
 type outgoing struct {
 	topic         string
-	declare       bool   // the topology of topic
-	seq           string // which pub holds
+	declare       bool // the topology of topic
+	msg           *message.Message
+	msgs          []*message.Message // instead of msg
+	seq           string             // which pub holds
 	exchange, key string
 	pub           amqp091.Publishing
 	properties    int  // encoded size

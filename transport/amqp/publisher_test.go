@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -238,33 +239,92 @@ func TestExceptionOfALoneMessageIsItsOwn(t *testing.T) {
 	mustConfirm(t, p, name, newMessage("good again"))
 }
 
-// TestExceptionMakesAllUnansweredSuspect: among them is the one that the broker
-// closed the channel for. Alone, it is known, and the others are confirmed.
-func TestExceptionMakesAllUnansweredSuspect(t *testing.T) {
+// TestExceptionIsThatOfItsMessage: the broker closes the channel for one of many that are unanswered. That one is found, the
+// others are confirmed, and keep their order.
+func TestExceptionIsThatOfItsMessage(t *testing.T) {
 	t.Parallel()
-	url := testenv.AMQPURL(t)
-	name := topic(t)
-	good, missing := name+"-good", name+"-missing"
-	config := amqp.DurablePubSub(url, "")
-	w := wired(&config)
-	newSubscriberQueue(t, url, good)
-	p := newPublisher(t, amqp.PublisherConfig{AMQP: config, Topology: amqp.NoTopology})
-	mustConfirm(t, p, good, newMessage("warm"))
+	for name, batch := range map[string]int{"alone": 1, "in batches": 5} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			url := testenv.AMQPURL(t)
+			name := topic(t)
+			good, missing := name+"-good", name+"-missing"
+			config := amqp.DurablePubSub(url, "")
+			w := wired(&config)
+			newSubscriberQueue(t, url, good)
+			p := newPublisher(t, amqp.PublisherConfig{AMQP: config, Topology: amqp.NoTopology, Envelope: batch > 1, BatchSize: batch})
+			mustConfirm(t, p, good, keyed("key", "0"))
 
+			w.hold()
+			var c tally
+			for i := range 20 {
+				c.send(t.Context(), p, good, keyed("key", strconv.Itoa(i+1)))
+				if i%8 == 5 {
+					c.send(t.Context(), p, missing, newMessage("culprit"))
+				}
+			}
+			w.pass()
+			c.pending.Wait()
+			if c.of(transport.Confirmed) != 20 || c.of(transport.Returned) != 2 {
+				t.Fatalf("outcomes: %v", &c)
+			}
+			if n := p.Health().Unconfirmed; n != 0 {
+				t.Errorf("%d unconfirmed", n)
+			}
+			messages := subscribe(t, newSubscriber(t, amqp.SubscriberConfig{AMQP: amqp.DurablePubSub(url, "consumer")}), good)
+			var h history
+			for h.len() < 21 {
+				h.handle(receive(t, messages))
+			}
+			if found := strings.Join(h.byKey["key"], " "); found != "0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20" {
+				t.Errorf("out of order: %s", found)
+			}
+		})
+	}
+}
+
+// TestMessageThatTheBrokerCannotTakeIsFoundAmongMany also when others end, and when the connection does.
+func TestMessageThatTheBrokerCannotTakeIsFoundAmongMany(t *testing.T) {
+	t.Parallel()
+	name := topic(t)
+	config := amqp.DurableQueue(testenv.AMQPURL(t))
+	quickly(&config)
+	w := wired(&config)
+	config.Marshaler = wamqp.DefaultMarshaler{PostprocessPublishing: func(pub amqp091.Publishing) amqp091.Publishing {
+		if string(pub.Body) == "bad" {
+			pub.UserId = "nobody"
+		}
+		return pub
+	}}
+	p := newPublisher(t, amqp.PublisherConfig{AMQP: config})
+	mustConfirm(t, p, name, newMessage("good"))
 	w.hold()
 	var c tally
-	for range 10 {
-		c.send(t.Context(), p, good, newMessage("good"))
+	ctx, cancel := context.WithCancel(t.Context())
+	for i := range 30 {
+		body := "good"
+		if i%10 == 4 {
+			body = "bad"
+		}
+		c.send(ctx, p, name, newMessage(body))
 	}
-	c.send(t.Context(), p, missing, newMessage("culprit"))
 	w.pass()
 	c.pending.Wait()
-	if c.of(transport.Suspect)+c.of(transport.Confirmed) != 11 || c.of(transport.Suspect) == 0 {
-		t.Fatalf("outcomes: %v", &c)
+	if c.of(transport.Confirmed) != 27 || c.of(transport.Invalid) != 3 {
+		t.Errorf("outcomes: %v", &c)
 	}
-	for range 3 {
-		wantOutcome(t, send(t, p, good, newMessage("good")), transport.Confirmed, nil)
-		wantOutcome(t, send(t, p, missing, newMessage("culprit")), transport.Returned, amqp.ErrUnroutable)
+	mustConfirm(t, p, name, newMessage("good"))
+	w.hold()
+	for range 30 {
+		c.send(ctx, p, name, newMessage("bad"))
+	}
+	cancel()
+	w.cut()
+	w.pass()
+	c.pending.Wait()
+	awaitConfirm(t, p, name, "after")
+	if n := p.Health().Unconfirmed; n != 0 {
+		t.Errorf("%d unconfirmed", n)
 	}
 }
 

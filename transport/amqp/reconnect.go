@@ -41,7 +41,7 @@ func (p *Publisher) start() {
 func (p *Publisher) run(ctx context.Context) {
 	for attempt := 0; ctx.Err() == nil; attempt++ {
 		begin := time.Now()
-		conn, err := p.broker.dial(ctx)
+		conn, err := p.dial(ctx)
 		if err == nil {
 			err = p.serve(conn)
 			conn.shut()
@@ -64,9 +64,10 @@ func (p *Publisher) run(ctx context.Context) {
 
 func (p *Publisher) setDown(err error) {
 	p.mu.Lock()
-	defer p.mu.Unlock()
 	p.down, p.blocked = err, ""
 	p.broadcast()
+	p.mu.Unlock()
+	p.acquit(err)
 }
 
 // serve opens channels on conn and judges what is published on them, until conn
@@ -78,13 +79,14 @@ func (p *Publisher) serve(conn *connection) error {
 		if err != nil {
 			return err
 		}
-		p.mu.Lock()
-		p.current, p.down = c, nil
-		p.broadcast()
-		p.mu.Unlock()
-		p.config.Logger.Info("channel for publishing opened", "broker", p.broker.name)
-
-		p.judge(c, blocked)
+		if p.narrow(c) {
+			p.mu.Lock()
+			p.current, p.down = c, nil
+			p.broadcast()
+			p.mu.Unlock()
+			p.config.Logger.Info("channel for publishing opened", "broker", p.broker.name)
+			p.judge(c, blocked)
+		}
 
 		p.mu.Lock()
 		if p.current == c {
