@@ -19,8 +19,14 @@ import (
 // The metadata names of a signed message.
 const (
 	MetaSignature = "boxpair-signature" // format; ID of the key; HMAC-SHA-256 in base64
-	MetaSigned    = "boxpair-signed"    // names of the other headers that are signed
+	MetaSigned    = "boxpair-signed"    // names of the other metadata that is signed
 )
+
+// alwaysSigned are the names that are signed wherever they occur, without being listed.
+var alwaysSigned = map[string]bool{
+	MetaKey: true, MetaType: true, MetaProducer: true, MetaSource: true, MetaVersion: true, MetaIndex: true, MetaSchemaVersion: true,
+	MetaContentType: true, MetaDigest: true, MetaStamp: true, MetaResendUntil: true,
+}
 
 // MinSecret is how many bytes a secret has at least.
 const MinSecret = 32
@@ -84,8 +90,8 @@ func NewSigner(key SigningKey) (*Signer, error) {
 
 // Sign signs msg as one of topic, the topic by which its consumers subscribe. It covers
 // the topic, the UUID, the payload and all metadata, and so key, digest and stamp: nothing of
-// that may change afterwards. Metadata that others add later is not covered. A signature that
-// msg has is replaced.
+// that may change afterwards. Metadata that others add later under other names, as a trace context, is not covered
+// and does no harm. A signature that msg has is replaced.
 func (s *Signer) Sign(topic string, msg *message.Message) {
 	if msg.Metadata == nil {
 		msg.Metadata = make(message.Metadata)
@@ -94,7 +100,7 @@ func (s *Signer) Sign(topic string, msg *message.Message) {
 	delete(msg.Metadata, MetaSigned)
 	var listed []string
 	for name := range msg.Metadata {
-		if !IsReserved(name) {
+		if !alwaysSigned[name] {
 			listed = append(listed, name)
 		}
 	}
@@ -199,29 +205,33 @@ func (v *Verifier) Verify(topic string, msg *message.Message) (message.Metadata,
 	if !ok {
 		return nil, fmt.Errorf("%w: it is signed with a key that is not known here", ErrNotVerified)
 	}
-	signed := signedMetadata(msg.Metadata)
-	if !hmac.Equal(claimed, key.mac(topic, msg, signed)) {
-		return nil, fmt.Errorf("%w: its signature is not that of its content and topic", ErrNotVerified)
+	// Earlier versions listed no name that is reserved, and signed all that the message had.
+	for _, always := range []func(name string) bool{func(name string) bool { return alwaysSigned[name] }, IsReserved} {
+		signed := signedMetadata(msg.Metadata, always)
+		if hmac.Equal(claimed, key.mac(topic, msg, signed)) {
+			return signed, nil
+		}
 	}
-	return signed, nil
+	return nil, fmt.Errorf("%w: its signature is not that of its content and topic", ErrNotVerified)
 }
 
-// signedMetadata returns what a signature is said to cover: what belongs to the wire contract,
-// and what is listed.
-func signedMetadata(metadata message.Metadata) message.Metadata {
+// signedMetadata returns what a signature is said to cover: what is always signed, and what is listed.
+func signedMetadata(metadata message.Metadata, always func(name string) bool) message.Metadata {
 	signed := make(message.Metadata, len(metadata))
 	for name, value := range metadata {
-		if IsReserved(name) && name != MetaSignature && name != MetaSigned {
+		if always(name) {
 			signed[name] = value
 		}
 	}
 	if list, ok := metadata[MetaSigned]; ok {
 		for name := range splitNames(list) {
-			if value, ok := metadata[name]; ok && !IsReserved(name) {
+			if value, ok := metadata[name]; ok {
 				signed[name] = value
 			}
 		}
 	}
+	delete(signed, MetaSignature)
+	delete(signed, MetaSigned)
 	return signed
 }
 

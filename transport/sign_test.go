@@ -92,17 +92,49 @@ func TestSignatureIsAsDocumented(t *testing.T) {
 	}
 }
 
-// What a broker adds on the way does no harm, and does not reach the handler.
+// What decorators, publishers and brokers add on the way does no harm, and does not reach the handler.
 func TestMetadataThatIsNotSignedIsTakenOff(t *testing.T) {
 	t.Parallel()
-	msg := signedMessage(t, oldKey)
-	msg.Metadata["x-death"] = "[]"
-	got, err := verifier(t, oldKey).Verify("topic", msg)
-	if err != nil {
-		t.Fatal(err)
+	for _, name := range []string{
+		"x-death", transport.MetaTraceParent, transport.MetaCorrelationID, transport.ReservedPrefix + "publish-seq", "_watermill_message_uuid",
+	} {
+		e := fullEvent()
+		e.CorrelationID, e.TraceParent = "", ""
+		msg := e.Message()
+		signer(t, oldKey).Sign("topic", msg)
+		msg.Metadata[name] = "added"
+		got, err := verifier(t, oldKey).Verify("topic", msg)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		if _, ok := got[name]; ok || msg.Metadata[name] == "" {
+			t.Errorf("%s: verified: %v, as it came: %v", name, got, msg.Metadata)
+		}
 	}
-	if _, ok := got["x-death"]; ok || msg.Metadata["x-death"] == "" {
-		t.Errorf("verified: %v, as it came: %v", got, msg.Metadata)
+}
+
+// TestSignaturesOfEarlierVersionsAreVerified: they covered all reserved names, and listed the others.
+func TestSignaturesOfEarlierVersionsAreVerified(t *testing.T) {
+	t.Parallel()
+	msg := signedMessage(t, oldKey)
+	listed := msg.Metadata[transport.MetaSigned]
+	for _, name := range []string{transport.MetaCorrelationID, transport.MetaTraceParent, transport.MetaTraceState} {
+		if !strings.Contains(listed, name) {
+			t.Errorf("%s is signed and not listed: %s", name, listed)
+		}
+		listed = strings.Replace(listed, ","+name, "", 1)
+	}
+	msg.Metadata[transport.MetaSigned] = listed
+	want := maps.Clone(msg.Metadata)
+	delete(want, transport.MetaSignature)
+	delete(want, transport.MetaSigned)
+	got, err := verifier(t, oldKey).Verify("topic", msg)
+	if err != nil || !maps.Equal(got, want) {
+		t.Errorf("%v, %v; want %v", got, err, want)
+	}
+	msg.Metadata[transport.MetaTraceParent] += "!"
+	if _, err := verifier(t, oldKey).Verify("topic", msg); !errors.Is(err, transport.ErrNotVerified) {
+		t.Errorf("altered: %v", err)
 	}
 }
 
@@ -131,7 +163,7 @@ func TestMessageThatIsNotAsSignedIsRefused(t *testing.T) {
 		"digest":            func(m *message.Message) { m.Metadata[transport.MetaDigest] = strings.Repeat("0", 32) },
 		"stamp":             func(m *message.Message) { m.Metadata[transport.MetaStamp] = "2030-01-01T00:00:00Z" },
 		"no stamp":          func(m *message.Message) { delete(m.Metadata, transport.MetaStamp) },
-		"contract's name":   func(m *message.Message) { m.Metadata[transport.ReservedPrefix+"added"] = "x" },
+		"producer":          func(m *message.Message) { m.Metadata[transport.MetaProducer] = "other" },
 		"correlation ID":    func(m *message.Message) { m.Metadata[transport.MetaCorrelationID] += "!" },
 		"header":            func(m *message.Message) { m.Metadata["tenant"] = "evil" },
 		"no header":         func(m *message.Message) { delete(m.Metadata, "tenant") },
