@@ -190,8 +190,8 @@ var publishing = []Mutant{
 		Name: "neighbour-convicted", Guarantee: "G5",
 		Broken: "A message that the broker has taken is blamed for the exception that the next one causes.",
 		File:   "transport/amqp/narrow.go",
-		Old:    `	s.cleared = true`,
-		New:    `	s.cleared = false`,
+		Old:    `		c.handled = max(c.handled, s.in.confirm.DeliveryTag)`,
+		New:    `		c.handled = 0`,
 		Test:   Test{"transport/amqp", "TestOnANodeOfItsOwn"},
 	},
 	{

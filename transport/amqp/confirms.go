@@ -38,6 +38,7 @@ type confirmChannel struct {
 	gathering   gathering // not published yet
 	abandoned   int       // of both, reported as unavailable already
 	heard       time.Time // when the broker last answered for a message
+	handled     uint64    // the highest tag that the broker has handled for certain
 
 	prepared  map[string]time.Time // topics whose topology was declared, and when
 	missing   map[string]time.Time // topics of which it is not prepared because a message came back, and when
@@ -52,7 +53,6 @@ type slot struct {
 	topic      string
 	msg        *message.Message   // to be published again if need be; nil for what is not a message of ours
 	msgs       []*message.Message // instead of msg, of a call of SendBatch
-	cleared    bool               // it is known not to have closed a channel
 	messages   int
 	done       func(transport.Result) // nil once the outcome was reported
 	watch      *watch                 // nil for a context that never ends
@@ -274,7 +274,10 @@ func (p *Publisher) settle(c *confirmChannel, all bool) {
 		for s := c.first; s != nil; s = s.next {
 			<-s.in.confirm.Done()
 			answered = append(answered, s)
-			if !s.in.confirm.Acked() && !s.cleared {
+			c.noteHandled(s, s.in.confirm.Acked())
+		}
+		for _, s := range answered {
+			if !c.cleared(s) {
 				lost++
 			}
 		}
@@ -283,7 +286,8 @@ func (p *Publisher) settle(c *confirmChannel, all bool) {
 	c.takeReturns()
 	judged := p.judged[:0]
 	for _, s := range answered {
-		if lost > 1 && !s.in.confirm.Acked() && s.in.returned == nil && s.isSuspect(c.failure) {
+		c.noteHandled(s, !closed)
+		if lost > 1 && !s.in.confirm.Acked() && s.in.returned == nil && c.isSuspect(s) {
 			p.unlink(c, s)
 			p.suspects = append(p.suspects, s)
 			continue
@@ -388,32 +392,10 @@ func (p *Publisher) outcome(c *confirmChannel, s *slot, closed bool, lost int) t
 	case !closed:
 		return transport.Result{Outcome: transport.Refused, Err: fmt.Errorf("%w: exchange %q, routing key %q",
 			ErrNacked, s.in.exchange, s.in.key)}
-	case lost > 1 || s.cleared:
+	case lost > 1 || c.cleared(s):
 		return *unavailable(fmt.Errorf("channel closed before the confirm: %w", errors.Join(errNotConnected, c.failure)))
 	default:
 		return p.lost(c.failure, s)
-	}
-}
-
-// lost judges a message that was alone unanswered when its channel closed.
-func (p *Publisher) lost(cause error, s *slot) transport.Result {
-	if cause == nil {
-		cause = errNotConnected
-	}
-	if !exception(cause) {
-		return *unavailable(fmt.Errorf("connection lost before the confirm: %w", cause))
-	}
-	err := fmt.Errorf("exchange %q, routing key %q: %w", s.in.exchange, s.in.key, cause)
-	switch errorCode(cause) {
-	case amqp091.NotFound:
-		if p.config.Topology == Declare {
-			return *unavailable(err) // it is declared again before the next publish
-		}
-		return transport.Result{Outcome: transport.Returned, Err: fmt.Errorf("%w: %w", ErrUnroutable, err)}
-	case amqp091.PreconditionFailed:
-		return transport.Result{Outcome: transport.Invalid, Err: err}
-	default: // and what the broker may take another time, as after a failure of its own
-		return transport.Result{Outcome: transport.Refused, Err: err}
 	}
 }
 

@@ -11,8 +11,8 @@ import (
 	"github.com/boxpair/boxpair/transport"
 )
 
-// The broker ends a channel, or a connection, with an exception for one message, and does not say for which. All that were
-// unanswered are suspects then, and keep their places in the window. They are published again one by one on the next channel, before
+// The broker ends a channel, or a connection, with an exception for one message, and does not say for which. All that it had not answered
+// for, nor for a later one, are suspects then, and keep their places in the window. They are published again one by one on the next channel, before
 // anything else, each followed by a request: the broker handles both in this order, so that an answer to the request
 // clears the message, whatever its queue does, and another exception names the culprit.
 
@@ -22,9 +22,41 @@ func exception(err error) bool {
 	return code != 0 && code != amqp091.ConnectionForced
 }
 
-// isSuspect tells whether s, which was not answered on a channel that has closed, is to be published again to find the culprit.
-func (s *slot) isSuspect(cause error) bool {
-	return s.done != nil && !s.cleared && exception(cause) && (s.msg != nil || s.msgs != nil)
+// noteHandled notes that the broker has answered for s, if it has. It handles messages in the order in which they were published.
+func (c *confirmChannel) noteHandled(s *slot, answered bool) {
+	if answered {
+		c.handled = max(c.handled, s.in.confirm.DeliveryTag)
+	}
+}
+
+// cleared tells whether s cannot have closed the channel.
+func (c *confirmChannel) cleared(s *slot) bool { return s.in.confirm.DeliveryTag <= c.handled }
+
+// isSuspect tells whether s, which was not answered before c closed, is to be published again to find the culprit.
+func (c *confirmChannel) isSuspect(s *slot) bool {
+	return s.done != nil && !c.cleared(s) && exception(c.failure) && (s.msg != nil || s.msgs != nil)
+}
+
+// lost judges a message that was alone unanswered when its channel closed.
+func (p *Publisher) lost(cause error, s *slot) transport.Result {
+	if cause == nil {
+		cause = errNotConnected
+	}
+	if !exception(cause) {
+		return *unavailable(fmt.Errorf("connection lost before the confirm: %w", cause))
+	}
+	err := fmt.Errorf("exchange %q, routing key %q: %w", s.in.exchange, s.in.key, cause)
+	switch errorCode(cause) {
+	case amqp091.NotFound:
+		if p.config.Topology == Declare {
+			return *unavailable(err) // it is declared again before the next publish
+		}
+		return transport.Result{Outcome: transport.Returned, Err: fmt.Errorf("%w: %w", ErrUnroutable, err)}
+	case amqp091.PreconditionFailed:
+		return transport.Result{Outcome: transport.Invalid, Err: err}
+	default: // and what the broker may take another time, as after a failure of its own
+		return transport.Result{Outcome: transport.Refused, Err: err}
+	}
 }
 
 // patienceWithCleared is for how long at most the answers for all messages that were cleared on a channel are waited for, before the next
@@ -91,7 +123,9 @@ func (p *Publisher) tryAlone(c *confirmChannel, s *slot, patience <-chan struct{
 	if err != nil {
 		return nil
 	}
-	s.cleared = true
+	p.mu.Lock()
+	c.noteHandled(s, true)
+	p.mu.Unlock()
 	select {
 	case <-confirm.Done():
 	case <-patience:
@@ -104,7 +138,7 @@ func (p *Publisher) tryAlone(c *confirmChannel, s *slot, patience <-chan struct{
 func (p *Publisher) convict(c *confirmChannel, s *slot, r *transport.Result) {
 	p.end(c, <-c.ended) // at the latest when the client has seen the end
 	var convicted *packet
-	if r == nil && !s.cleared {
+	if r == nil && !c.cleared(s) {
 		p.mu.Lock()
 		verdict := p.lost(c.failure, s)
 		in := *s.in

@@ -26,6 +26,7 @@ func TestOnANodeOfItsOwn(t *testing.T) {
 	t.Run("memory alarm ends in a clear state", func(t *testing.T) { memoryAlarm(t, node) })
 	t.Run("passive needs no permission to configure", func(t *testing.T) { passive(t, node) })
 	t.Run("queue that answers nothing stops no other", func(t *testing.T) { stuckQueue(t, node) })
+	t.Run("culprit is found beside a queue that answers nothing", func(t *testing.T) { culpritBesideAStuckQueue(t, node) })
 	t.Run("repartition of a queue that answers late loses nothing", func(t *testing.T) { lateQueue(t, node) })
 	t.Run("crash of the broker loses nothing confirmed", func(t *testing.T) { crash(t, node) })
 }
@@ -171,12 +172,6 @@ func crash(t *testing.T, node *testenv.Node) {
 func stuckQueue(t *testing.T, node *testenv.Node) {
 	config := amqp.DurableQueue(node.URL())
 	w := wired(&config)
-	config.Marshaler = wamqp.DefaultMarshaler{PostprocessPublishing: func(pub amqp091.Publishing) amqp091.Publishing {
-		if string(pub.Body) == "bad" {
-			pub.UserId = "nobody"
-		}
-		return pub
-	}}
 	p := newPublisher(t, amqp.PublisherConfig{AMQP: config, ConfirmTimeout: time.Second, Window: 10})
 	mustConfirm(t, p, "stuck", newMessage("before"))
 	mustConfirm(t, p, "well", newMessage("before"))
@@ -199,16 +194,6 @@ func stuckQueue(t *testing.T, node *testenv.Node) {
 	}
 	wantOutcome(t, r, transport.Unavailable, amqp.ErrConfirmTimeout)
 	mustConfirm(t, p, "well", newMessage("still"))
-	// Whoever closes the channel is found without an answer from that queue.
-	p.Send(t.Context(), "stuck", newMessage("unanswered"), func(r transport.Result) { unanswered <- r })
-	var c tally
-	c.send(t.Context(), p, "well", newMessage("well"))
-	c.send(t.Context(), p, "well", newMessage("bad"))
-	c.pending.Wait()
-	if c.of(transport.Confirmed) != 1 || c.of(transport.Invalid) != 1 {
-		t.Errorf("outcomes: %v", &c)
-	}
-	wantOutcome(t, <-unanswered, transport.Unavailable, amqp.ErrConfirmTimeout)
 	if n := w.dialled(); n != 1 {
 		t.Errorf("%d connections", n)
 	}
@@ -222,6 +207,37 @@ func stuckQueue(t *testing.T, node *testenv.Node) {
 	})
 	control("resume")
 	awaitConfirm(t, p, "stuck", "after")
+}
+
+// culpritBesideAStuckQueue has the broker close the channel for one message while another is unanswered.
+func culpritBesideAStuckQueue(t *testing.T, node *testenv.Node) {
+	config := amqp.DurableQueue(node.URL())
+	config.Marshaler = wamqp.DefaultMarshaler{PostprocessPublishing: func(pub amqp091.Publishing) amqp091.Publishing {
+		if string(pub.Body) == "bad" {
+			pub.UserId = "nobody"
+		}
+		return pub
+	}}
+	p := newPublisher(t, amqp.PublisherConfig{AMQP: config, Topology: amqp.NoTopology})
+	for _, name := range []string{"silent", "loud"} {
+		if err := newSubscriber(t, amqp.SubscriberConfig{AMQP: config}).SubscribeInitialize(name); err != nil {
+			t.Fatal(err)
+		}
+		mustConfirm(t, p, name, newMessage("before"))
+	}
+	control(t, node, "silent", "suspend")
+	defer control(t, node, "silent", "resume")
+	unanswered := make(chan transport.Result, 1)
+	p.Send(t.Context(), "silent", newMessage("unanswered"), func(r transport.Result) { unanswered <- r })
+	mustConfirm(t, p, "loud", newMessage("meanwhile"))
+	var c tally
+	c.send(t.Context(), p, "loud", newMessage("good"))
+	c.send(t.Context(), p, "loud", newMessage("bad"))
+	c.pending.Wait()
+	if c.of(transport.Confirmed) != 1 || c.of(transport.Invalid) != 1 {
+		t.Errorf("outcomes: %v", &c)
+	}
+	wantOutcome(t, <-unanswered, transport.Unavailable, nil)
 }
 
 // control has the process of a queue do something: suspended, it answers nothing until it is resumed.
