@@ -217,8 +217,8 @@ type RelayStore interface {
 	// one included.
 	Heartbeat(ctx context.Context, relay string, ttl time.Duration) (live int, err error)
 	// Acquire leases up to n shards that are free, whose lease has expired, or whose
-	// lease lies further ahead than twice ttl, as after the database's clock was
-	// set back. Shards that others hold locked are passed over.
+	// lease is of before the database's clock was set back by more than it lasts. How long the lease of another relay
+	// lasts, that relay has asked for, which may be more or less than ttl. Shards that others hold locked are passed over.
 	Acquire(ctx context.Context, relay string, ttl time.Duration, n int) ([]Grant, error)
 	// Renew extends leases by ttl from now. Those not returned are lost.
 	Renew(ctx context.Context, relay string, ttl time.Duration, leases []Lease) ([]Renewal, error)

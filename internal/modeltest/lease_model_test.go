@@ -16,9 +16,9 @@ type shardModel struct {
 	until time.Duration
 }
 
-// free tells whether a relay that leases for ttl may take the shard.
-func (s shardModel) free(now, ttl time.Duration) bool {
-	return s.owner == "" || s.until <= now || s.until > now+2*ttl
+// free tells whether a relay may take the shard.
+func (s shardModel) free(now time.Duration) bool {
+	return s.owner == "" || s.until <= now
 }
 
 // leaseModel is what the leases of an outbox are to be.
@@ -43,11 +43,11 @@ func (m *leaseModel) owns(relay string, l producer.Lease) bool {
 	return s.owner == relay && s.epoch == l.Epoch
 }
 
-// free returns the first n shards that may be leased for ttl.
-func (m *leaseModel) free(ttl time.Duration, n int) []int {
+// free returns the first n shards that may be leased.
+func (m *leaseModel) free(n int) []int {
 	var shards []int
 	for i, s := range m.shards {
-		if len(shards) < n && s.free(m.now, ttl) {
+		if len(shards) < n && s.free(m.now) {
 			shards = append(shards, i)
 		}
 	}
@@ -59,7 +59,7 @@ func (m *leaseModel) live(relay string, ttl time.Duration) int {
 	m.relays[relay] = m.now + ttl
 	n := 0
 	for _, until := range m.relays {
-		if until > m.now && until <= m.now+2*ttl {
+		if until > m.now {
 			n++
 		}
 	}

@@ -47,9 +47,9 @@ var leasing = []Mutant{
 		Broken: "Leases end by the clock of the relay's machine, not by the database's.",
 		File:   "store/postgres/leases.go",
 		Old: `       OR lease_until <= clock_timestamp()
-       OR lease_until > clock_timestamp() + 2 * $2::float8 * interval '1 us' -- the clock was set back`,
+`,
 		New: `       OR lease_until <= pg_catalog.clock_timestamp()
-       OR lease_until > pg_catalog.clock_timestamp() + 2 * $2::float8 * interval '1 us'`,
+`,
 		Test: Test{"store/postgres", "TestLeasesLastByTheClockOfTheDatabase"},
 	},
 	{
@@ -57,9 +57,17 @@ var leasing = []Mutant{
 		Broken: "After the database's clock was set back, the shards of a dead relay stand still until it has caught up.",
 		File:   "store/postgres/leases.go",
 		Old: `
-       OR lease_until > clock_timestamp() + 2 * $2::float8 * interval '1 us' -- the clock was set back`,
+       OR leased_at < lease_until AND leased_at - clock_timestamp() > lease_until - leased_at -- the clock was set back`,
 		New:  ``,
-		Test: Test{"store/postgres", "TestProducerContract/lease/lease far ahead counts as expired"},
+		Test: Test{"store/postgres", "TestLeaseOfBeforeTheClockWasSetBackHasExpired"},
+	},
+	{
+		Name: "lease-judged-by-another", Guarantee: "G4",
+		Broken: "A relay takes the shards of one whose LeaseTTL is longer than its own, while that sends from them.",
+		File:   "store/postgres/leases.go",
+		Old:    `leased_at - clock_timestamp() > lease_until - leased_at --`,
+		New:    `lease_until - clock_timestamp() > 2 * $2::float8 * interval '1 us' --`,
+		Test:   Test{"store/postgres", "TestProducerContract/lease/lease lasts as long as its owner asked for"},
 	},
 	{
 		Name: "same-epoch-again", Guarantee: "G4",

@@ -10,19 +10,22 @@ import (
 	"github.com/boxpair/boxpair/producer"
 )
 
-// Heartbeat makes relay visible for ttl. Relays that are visible for longer than
-// twice ttl are not counted: the clock was set back since.
+// farAhead is how far ahead a lease of a relay may lie that does not say since when it runs: beyond that, the clock was set back.
+const farAhead = time.Hour
+
+// Heartbeat makes relay visible for ttl. Relays that were seen before the clock was set back are not counted.
 func (s *Store) Heartbeat(ctx context.Context, relay string, ttl time.Duration) (live int, err error) {
 	err = s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		if _, err := s.c.Exec(ctx, tx, `DELETE FROM {outbox_relays} WHERE seen_until <= {now}`); err != nil {
 			return err
 		}
-		_, err := s.c.Exec(ctx, tx, `INSERT INTO {outbox_relays} (id, seen_until) VALUES (?, {now} + ?) {again id} seen_until = {now} + ?`,
-			Text(relay), Micros(ttl), Micros(ttl))
+		_, err := s.c.Exec(ctx, tx, `INSERT INTO {outbox_relays} (id, seen_at, seen_until) VALUES (?, {now}, {now} + ?)
+			{again id} seen_at = {now}, seen_until = {now} + ?`, Text(relay), Micros(ttl), Micros(ttl))
 		if err != nil {
 			return err
 		}
-		return s.c.One(ctx, tx, []any{&live}, `SELECT COUNT(*) FROM {outbox_relays} WHERE seen_until <= {now} + ?`, 2*Micros(ttl))
+		return s.c.One(ctx, tx, []any{&live}, `SELECT COUNT(*) FROM {outbox_relays}
+			WHERE COALESCE(seen_at >= seen_until OR seen_at - {now} <= seen_until - seen_at, seen_until <= {now} + ?)`, Micros(max(2*ttl, farAhead)))
 	})
 	if err != nil {
 		return 0, fmt.Errorf("heartbeat: %w", err)
@@ -45,12 +48,12 @@ func (s *Store) Acquire(ctx context.Context, relay string, ttl time.Duration, n 
 			grants, shards = append(grants, g), append(shards, g.Shard)
 			return err
 		}, `SELECT shard, epoch + 1, owner IS NOT NULL FROM {outbox_shards} {by PRIMARY}
-			WHERE owner IS NULL OR lease_until <= {now} OR lease_until > {now} + ? ORDER BY shard LIMIT ? {lock_free}`,
-			2*Micros(ttl), n)
+			WHERE owner IS NULL OR lease_until <= {now} OR leased_at < lease_until AND leased_at - {now} > lease_until - leased_at
+			OR leased_at IS NULL AND lease_until > {now} + ? ORDER BY shard LIMIT ? {lock_free}`, Micros(max(2*ttl, farAhead)), n)
 		if err != nil || len(grants) == 0 {
 			return err
 		}
-		_, err = s.c.Exec(ctx, tx, `UPDATE {outbox_shards} SET owner = ?, epoch = epoch + 1, lease_until = {now} + ? WHERE shard IN ?`,
+		_, err = s.c.Exec(ctx, tx, `UPDATE {outbox_shards} SET owner = ?, epoch = epoch + 1, leased_at = {now}, lease_until = {now} + ? WHERE shard IN ?`,
 			Text(relay), Micros(ttl), shards)
 		return err
 	})
@@ -83,7 +86,7 @@ func (s *Store) Renew(ctx context.Context, relay string, ttl time.Duration, leas
 		if err != nil || len(shards) == 0 {
 			return err
 		}
-		_, err = s.c.Exec(ctx, tx, `UPDATE {outbox_shards} SET lease_until = {now} + ? WHERE shard IN ?`, Micros(ttl), shards)
+		_, err = s.c.Exec(ctx, tx, `UPDATE {outbox_shards} SET leased_at = {now}, lease_until = {now} + ? WHERE shard IN ?`, Micros(ttl), shards)
 		return err
 	})
 	if err != nil {

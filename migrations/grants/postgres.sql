@@ -53,8 +53,8 @@ GRANT SELECT, DELETE, INSERT (shard, id, key, state, attempts, next_attempt_at, 
     ON "boxpair"."outbox_parked" TO "boxpair_relay";
 GRANT INSERT (event_id, outcome, error, relay) ON "boxpair"."outbox_attempts" TO "boxpair_relay";
 GRANT INSERT (relay, event_ids) ON "boxpair"."outbox_receipts" TO "boxpair_relay";
-GRANT SELECT, UPDATE (owner, epoch, lease_until, rewind_to, rewind_ticket) ON "boxpair"."outbox_shards" TO "boxpair_relay";
-GRANT SELECT, INSERT, UPDATE (seen_until), DELETE ON "boxpair"."outbox_relays" TO "boxpair_relay";
+GRANT SELECT, UPDATE (owner, epoch, leased_at, lease_until, rewind_to, rewind_ticket) ON "boxpair"."outbox_shards" TO "boxpair_relay";
+GRANT SELECT, INSERT, UPDATE (seen_at, seen_until), DELETE ON "boxpair"."outbox_relays" TO "boxpair_relay";
 DO $boxpair$ BEGIN
     GRANT SELECT ON "boxpair"."schema_migrations" TO "boxpair_relay";
 EXCEPTION WHEN undefined_table THEN NULL; -- another tool has made the tables

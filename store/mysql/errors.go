@@ -20,6 +20,7 @@ const (
 	erDiskFull             = 1021
 	erCheckRead            = 1020 // MariaDB: innodb_snapshot_isolation
 	erErrorOnWrite         = 1026
+	erColumnIsThere        = 1060
 	erOutOfMemory          = 1037
 	erTooManyConnections   = 1040
 	erOutOfResources       = 1041

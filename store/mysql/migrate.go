@@ -99,6 +99,9 @@ func (s *Store) applyPending(ctx context.Context, conn *sql.Conn, known []migrat
 		}
 		for _, statement := range statements {
 			_, err := conn.ExecContext(ctx, statement)
+			if errorNumber(err) == erColumnIsThere {
+				err = nil // it was done before the migration was interrupted
+			}
 			if errorNumber(err) == erLockWaitTimeout {
 				err = fmt.Errorf("%w: another transaction has held one of its tables for %v (MigrateLockTimeout): call again when it has ended", err, s.lockTimeout)
 			}

@@ -42,3 +42,37 @@ func TestLeasesLastByTheClockOfTheDatabase(t *testing.T) {
 		t.Errorf("b acquired %d shards that have expired by the clock of the database", len(taken))
 	}
 }
+
+func TestLeaseOfBeforeTheClockWasSetBackHasExpired(t *testing.T) {
+	t.Parallel()
+	r := newRigWithClock(t)
+	if n := len(r.acquire("a", time.Hour)); n != idgen.Shards {
+		t.Fatalf("a acquired %d shards", n)
+	}
+	r.exec("UPDATE clock.ahead SET by = by - interval '59 minutes'")
+	if taken := r.acquire("b", time.Minute); len(taken) != 0 {
+		t.Errorf("b acquired %d shards after the clock was set back by less than the leases last", len(taken))
+	}
+	r.exec("UPDATE clock.ahead SET by = by - interval '2 minutes'")
+	if taken := r.acquire("b", time.Minute); len(taken) != idgen.Shards {
+		t.Errorf("b acquired %d shards after the clock was set back by more than the leases lasted", len(taken))
+	}
+}
+
+// A relay of before knows nothing of when a lease began, and leaves what is there.
+func TestLeaseOfAnOlderRelayIsJudgedSafely(t *testing.T) {
+	t.Parallel()
+	for began, free := range map[string]map[string]bool{
+		"NULL":                                   {"1 minute": false, "59 minutes": false, "2 hours": true},
+		"clock_timestamp() - '5 days'::interval": {"1 minute": false, "59 minutes": false, "2 hours": false},
+	} {
+		for ahead, want := range free {
+			r := newRig(t)
+			r.acquire("older", time.Minute)
+			r.exec("UPDATE "+r.names.Table("outbox_shards")+" SET leased_at = "+began+", lease_until = clock_timestamp() + $1::text::interval", ahead)
+			if taken := r.acquire("newer", 100*time.Millisecond); (len(taken) > 0) != want {
+				t.Errorf("with leased_at %s, %d leases that end in %s were taken over", began, len(taken), ahead)
+			}
+		}
+	}
+}

@@ -10,9 +10,13 @@ import (
 	"github.com/boxpair/boxpair/producer"
 )
 
-// heartbeat counts the relays besides the caller that are visible. As with
-// leases, one that would be visible for longer than a relay asks for was seen before the
-// clock was set back, and is not counted: its share of the shards would have no owner.
+// farAhead is how far ahead a lease of a relay may lie that does not say since when it runs: beyond that, the clock was set back.
+const farAhead = time.Hour
+
+func farAheadFor(ttl time.Duration) float64 { return micros(max(2*ttl, farAhead)) }
+
+// heartbeat counts the relays besides the caller that are visible. As with leases, one
+// that was seen before the clock was set back is not counted: its share of the shards would have no owner.
 // Rows are locked with SKIP LOCKED so that two relays that remove the same ones do not wait.
 var heartbeat = statement(`
 WITH gone AS (
@@ -21,18 +25,18 @@ WITH gone AS (
         WHERE id <> $1 AND seen_until < clock_timestamp() - interval '1 hour'
         FOR UPDATE SKIP LOCKED)
 ), me AS (
-    INSERT INTO {{outbox_relays}} (id, seen_until) VALUES ($1, clock_timestamp() + $2::float8 * interval '1 us')
-    ON CONFLICT (id) DO UPDATE SET seen_until = excluded.seen_until
+    INSERT INTO {{outbox_relays}} (id, seen_at, seen_until) VALUES ($1, clock_timestamp(), clock_timestamp() + $2::float8 * interval '1 us')
+    ON CONFLICT (id) DO UPDATE SET seen_at = excluded.seen_at, seen_until = excluded.seen_until
 )
 SELECT 1 + count(*) FROM {{outbox_relays}}
 WHERE id <> $1 AND seen_until > clock_timestamp()
-  AND seen_until <= clock_timestamp() + 2 * $2::float8 * interval '1 us'`)
+  AND coalesce(seen_at >= seen_until OR seen_at - clock_timestamp() <= seen_until - seen_at,
+    seen_until <= clock_timestamp() + $3::float8 * interval '1 us')`)
 
-// Heartbeat implements [producer.RelayStore]. Relays of one outbox use the same
-// ttl: one that is visible for more than twice the caller's is not counted.
+// Heartbeat implements [producer.RelayStore].
 func (s *Store) Heartbeat(ctx context.Context, relay string, ttl time.Duration) (int, error) {
 	var live int
-	if err := s.queryRow(ctx, heartbeat, relay, micros(ttl)).Scan(&live); err != nil {
+	if err := s.queryRow(ctx, heartbeat, relay, micros(ttl), farAheadFor(ttl)).Scan(&live); err != nil {
 		return 0, failed("heartbeat", err)
 	}
 	return live, nil
@@ -63,18 +67,23 @@ FROM pg_control_system()) c`, s.mode).Scan(&name)
 // acquire takes shards over. FOR UPDATE excludes the fenced statements of the
 // former owner, which hold FOR KEY SHARE; a shard where one runs is passed
 // over and found again at the next call. A shard without an owner was given back.
+//
+// leased_at: a lease lasts as long as its owner asked for, whatever this relay's take; one that begins further ahead than it lasts is of before
+// the clock was set back. A relay that does not know the column leaves what is there, or NULL: a beginning in the past
+// takes nothing from its lease, nor does one behind its end.
 var acquire = statement(`
 WITH free AS MATERIALIZED (
     SELECT shard, owner IS NOT NULL AS abrupt FROM {{outbox_shards}}
     WHERE owner IS NULL
        OR lease_until <= clock_timestamp()
-       OR lease_until > clock_timestamp() + 2 * $2::float8 * interval '1 us' -- the clock was set back
+       OR leased_at < lease_until AND leased_at - clock_timestamp() > lease_until - leased_at -- the clock was set back
+       OR leased_at IS NULL AND lease_until > clock_timestamp() + $4::float8 * interval '1 us'
     ORDER BY shard
     LIMIT $3
     FOR UPDATE SKIP LOCKED
 )
 UPDATE {{outbox_shards}} s
-SET owner = $1, epoch = s.epoch + 1, lease_until = clock_timestamp() + $2::float8 * interval '1 us'
+SET owner = $1, epoch = s.epoch + 1, leased_at = clock_timestamp(), lease_until = clock_timestamp() + $2::float8 * interval '1 us'
 FROM free WHERE s.shard = free.shard
 RETURNING s.shard, s.epoch, free.abrupt`)
 
@@ -83,7 +92,7 @@ func (s *Store) Acquire(ctx context.Context, relay string, ttl time.Duration, n 
 	if n <= 0 {
 		return nil, nil
 	}
-	grants, err := readRows(ctx, s, acquire, []any{relay, micros(ttl), n}, func(row pgx.CollectableRow) (g producer.Grant, err error) {
+	grants, err := readRows(ctx, s, acquire, []any{relay, micros(ttl), n, farAheadFor(ttl)}, func(row pgx.CollectableRow) (g producer.Grant, err error) {
 		err = row.Scan(&g.Shard, &g.Epoch, &g.Abrupt)
 		return g, err
 	})
@@ -107,7 +116,7 @@ WITH mine AS MATERIALIZED (
     FOR NO KEY UPDATE OF s
 )
 UPDATE {{outbox_shards}} s
-SET lease_until = clock_timestamp() + $2::float8 * interval '1 us'
+SET leased_at = clock_timestamp(), lease_until = clock_timestamp() + $2::float8 * interval '1 us'
 FROM mine WHERE s.shard = mine.shard
 RETURNING s.shard, s.epoch, s.rewind_to IS NOT NULL, coalesce(s.rewind_to, 0), coalesce(s.rewind_ticket, 0)`)
 

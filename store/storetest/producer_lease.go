@@ -56,7 +56,7 @@ func leaseTests[TX any]() []outboxTest[TX] {
 		{fact: "relays that acquire at once share no shard", run: acquireDisjoint[TX]},
 		{fact: "released shard is free at once and not abrupt", run: releasedIsFree[TX]},
 		{fact: "expired lease is taken over abruptly with a higher epoch", run: expiredIsTaken[TX]},
-		{fact: "lease far ahead counts as expired", run: farAheadIsExpired[TX]},
+		{fact: "lease lasts as long as its owner asked for", run: lastsAsAsked[TX]},
 		{fact: "renewed lease does not expire", run: renewedLives[TX]},
 		{fact: "lost lease is not renewed", run: lostIsNotRenewed[TX]},
 		{fact: "lost lease is not released", run: lostIsNotReleased[TX]},
@@ -136,13 +136,24 @@ func expiredIsTaken[TX any](o *outbox[TX]) {
 	})
 }
 
-func farAheadIsExpired[TX any](o *outbox[TX]) {
-	o.acquire("a", 3*long)
-	if got := o.acquire("b", 2*long); len(got) != 0 {
-		o.Errorf("leases that end within twice the time were taken over: %v", got)
+func lastsAsAsked[TX any](o *outbox[TX]) {
+	all := o.acquire("a", 3*long)
+	for _, ttl := range []time.Duration{soon, long, 10 * long} {
+		if got := o.acquire("b", ttl); len(got) != 0 {
+			o.Errorf("a relay that asks for %v took over %v", ttl, got)
+		}
 	}
-	if got := o.acquire("b", long); len(got) != idgen.Shards || !got[0].Abrupt {
-		o.Errorf("of the leases that end too late, %v were taken over", got)
+	if _, err := o.Store.Renew(o.ctx(), "a", 30*long, []producer.Lease{all[0].Lease}); err != nil {
+		o.Fatal(err)
+	}
+	if got := o.acquire("b", soon); len(got) != 0 {
+		o.Errorf("of renewed leases, %v were taken over", got)
+	}
+	if n, err := o.Store.Heartbeat(o.ctx(), "a", 30*long); n != 1 || err != nil {
+		o.Errorf("visible are %d, %v", n, err)
+	}
+	if n, err := o.Store.Heartbeat(o.ctx(), "b", soon); n != 2 || err != nil {
+		o.Errorf("with one that is visible for longer, there are %d, %v", n, err)
 	}
 }
 
