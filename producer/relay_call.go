@@ -16,6 +16,7 @@ const (
 	opAcquire
 	opRelease
 	opClearRewind
+	opReport
 	opFetch
 	opFetchKey
 	opWriters
@@ -32,7 +33,7 @@ const (
 )
 
 var opNames = [...]string{
-	"renew", "heartbeat", "acquire", "release", "clear rewind", "fetch", "fetch key", "writers",
+	"renew", "heartbeat", "acquire", "release", "clear rewind", "report routes", "fetch", "fetch key", "writers",
 	"blocked", "due", "mark", "heal", "park", "follow", "retry", "sent", "fetch parked", "undefer",
 }
 
@@ -40,7 +41,7 @@ func (o op) String() string { return opNames[o] }
 
 // onLeases tells whether the call is the lease keeper's: it must not take as
 // long as a lease lasts.
-func (o op) onLeases() bool { return o <= opClearRewind }
+func (o op) onLeases() bool { return o <= opReport }
 
 // points returns what is reached before and after a call of o, if it changes anything.
 func (o op) points() (before, after fault.Point) {
@@ -76,6 +77,7 @@ type call struct {
 	since    DuePoint // of Due
 	ticket   int64
 	forget   bool
+	routes   []StalledRoute // of ReportRoutes
 
 	// What the core remembers with it.
 	entries  []*entry
@@ -132,6 +134,8 @@ func (c *call) execute(ctx context.Context, store RelayStore, cfg *RelayConfig) 
 		c.err = store.Release(ctx, me, c.leases, c.forget)
 	case opClearRewind:
 		c.err = store.ClearRewind(ctx, me, c.leases[0], c.ticket)
+	case opReport:
+		c.err = store.ReportRoutes(ctx, me, c.routes)
 	case opFetch:
 		c.rows, c.err = store.Fetch(ctx, c.ranges)
 	case opFetchKey:

@@ -39,16 +39,17 @@ type relayCore struct {
 	sends []*entry
 	notes []note
 
-	shards   [idgen.Shards]*shardState
-	leasing  leasing
-	reading  reading
-	late     lateness
-	marking  marking
-	due      duePoll
-	deferred deferrals
-	lanes    uint64 // shards whose lane has something to do, as bits
-	laneBusy int
-	laneTurn int
+	shards    [idgen.Shards]*shardState
+	leasing   leasing
+	reading   reading
+	late      lateness
+	marking   marking
+	due       duePoll
+	deferred  deferrals
+	lanes     uint64 // shards whose lane has something to do, as bits
+	laneBusy  int
+	laneTurn  int
+	reporting reporting
 
 	topics     map[string]*route
 	routes     map[string]*route
@@ -142,7 +143,7 @@ func (c *relayCore) reply(now time.Duration, cl *call) {
 	c.now = now
 	c.noteCall(cl)
 	switch cl.op {
-	case opRenew, opHeartbeat, opAcquire, opRelease, opClearRewind:
+	case opRenew, opHeartbeat, opAcquire, opRelease, opClearRewind, opReport:
 		c.leaseReply(cl)
 	case opFetch, opFetchKey, opWriters, opBlocked, opDue, opUndefer:
 		c.readReply(cl)

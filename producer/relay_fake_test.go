@@ -32,6 +32,7 @@ type fakeStore struct {
 	deferred map[int64]time.Duration // when they are due
 	shards   [idgen.Shards]fakeShard
 	relays   map[string]time.Duration
+	routes   map[string][]StalledRoute
 	open     map[string]*fakeTx
 	txs      int
 	receipts map[int64]int // deliveries recorded
@@ -87,6 +88,7 @@ func newFakeStore(clock func() time.Duration) *fakeStore {
 		parked:   make(map[int64]*fakeParked),
 		deferred: make(map[int64]time.Duration),
 		relays:   make(map[string]time.Duration),
+		routes:   make(map[string][]StalledRoute),
 		open:     make(map[string]*fakeTx),
 		receipts: make(map[int64]int),
 		calls:    make(map[string]int),
@@ -257,6 +259,16 @@ func (f *fakeStore) Release(_ context.Context, relay string, leases []Lease, for
 	if forget {
 		delete(f.relays, relay)
 	}
+	return nil
+}
+
+func (f *fakeStore) ReportRoutes(_ context.Context, relay string, routes []StalledRoute) error {
+	leave, err := f.enter("ReportRoutes")
+	if err != nil {
+		return err
+	}
+	defer leave()
+	f.routes[relay] = routes
 	return nil
 }
 

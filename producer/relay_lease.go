@@ -67,6 +67,11 @@ func (c *relayCore) nextLeaseCall() *call {
 	if c.now >= l.beatAt && !c.stopping {
 		return &call{op: opHeartbeat}
 	}
+	if c.reporting.due && !c.stopping {
+		if cl := c.reportCall(); cl != nil {
+			return cl
+		}
+	}
 	if l.yielding {
 		if cl := c.releaseCall(false); cl != nil {
 			return cl
@@ -144,6 +149,10 @@ func (c *relayCore) allIdle() bool {
 func (c *relayCore) leaseReply(cl *call) {
 	l := &c.leasing
 	l.busy = nil
+	if cl.op == opReport {
+		c.reported(cl)
+		return
+	}
 	if cl.err != nil {
 		c.leaseFailed(cl)
 		return
@@ -156,6 +165,7 @@ func (c *relayCore) leaseReply(cl *call) {
 		c.renewed(cl)
 	case opHeartbeat:
 		l.beatAt = cl.issued + c.cfg.LeaseTTL/3
+		c.reporting.due = true
 		c.identified(cl.identity)
 		if cl.live != l.live {
 			l.live = max(cl.live, 1)

@@ -360,11 +360,16 @@ func storedError(err error) string {
 	if err == nil {
 		return ""
 	}
-	text := strings.ReplaceAll(strings.ToValidUTF8(err.Error(), "\uFFFD"), "\x00", "\uFFFD")
-	if len(text) <= maxStoredError {
+	return bounded(err.Error(), maxStoredError)
+}
+
+// bounded returns text as valid UTF-8 without NUL, in at most limit bytes.
+func bounded(text string, limit int) string {
+	text = strings.ReplaceAll(strings.ToValidUTF8(text, "\uFFFD"), "\x00", "\uFFFD")
+	if len(text) <= limit {
 		return text
 	}
-	text = text[:maxStoredError]
+	text = text[:limit]
 	for !utf8.ValidString(text) {
 		text = text[:len(text)-1]
 	}

@@ -225,6 +225,9 @@ type RelayStore interface {
 	// Release gives leases back, so that others need not wait for their end, and
 	// with forget takes relay off the list of visible ones.
 	Release(ctx context.Context, relay string, leases []Lease, forget bool) error
+	// ReportRoutes keeps which topics relay cannot send to, in place of all that it has reported before, for
+	// [OperatorStore.ListRoutes]. What relays that are not visible have reported is removed. It is not fenced.
+	ReportRoutes(ctx context.Context, relay string, routes []StalledRoute) error
 	// ClearRewind clears the rewind of a shard if ticket still names it.
 	ClearRewind(ctx context.Context, relay string, lease Lease, ticket int64) error
 
@@ -393,6 +396,8 @@ type OperatorStore interface {
 	// Discard gives up parked events that f selects, keeps reason with them and in their attempts, and returns
 	// their dispatch IDs. The next live event of their keys becomes retrying and due.
 	Discard(ctx context.Context, f Filter, reason string) ([]uuid.UUID, error)
+	// ListRoutes reads what the relays that are visible have reported with [RelayStore.ReportRoutes], by topic and relay.
+	ListRoutes(ctx context.Context) ([]StalledRoute, error)
 	// Stats reads the state of the outbox. It stays cheap on large tables.
 	Stats(ctx context.Context) (Stats, error)
 

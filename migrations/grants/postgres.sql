@@ -55,6 +55,7 @@ GRANT INSERT (event_id, outcome, error, relay) ON "boxpair"."outbox_attempts" TO
 GRANT INSERT (relay, event_ids) ON "boxpair"."outbox_receipts" TO "boxpair_relay";
 GRANT SELECT, UPDATE (owner, epoch, leased_at, lease_until, rewind_to, rewind_ticket) ON "boxpair"."outbox_shards" TO "boxpair_relay";
 GRANT SELECT, INSERT, UPDATE (seen_at, seen_until), DELETE ON "boxpair"."outbox_relays" TO "boxpair_relay";
+GRANT SELECT, INSERT, UPDATE (route, state, since, last_error), DELETE ON "boxpair"."outbox_routes" TO "boxpair_relay";
 DO $boxpair$ BEGIN
     GRANT SELECT ON "boxpair"."schema_migrations" TO "boxpair_relay";
 EXCEPTION WHEN undefined_table THEN NULL; -- another tool has made the tables
@@ -134,7 +135,7 @@ EXCEPTION WHEN undefined_object THEN
     RAISE undefined_object USING MESSAGE = SQLERRM || ': CREATE ROLE it first, as an administrator, or leave its section out';
 END $boxpair$;
 GRANT SELECT ON "boxpair"."outbox_events", "boxpair"."outbox_queue", "boxpair"."outbox_attempts", "boxpair"."outbox_receipts",
-      "boxpair"."outbox_relays", "boxpair"."outbox_status", "boxpair"."inbox", "boxpair"."inbox_consumers"
+      "boxpair"."outbox_relays", "boxpair"."outbox_routes", "boxpair"."outbox_status", "boxpair"."inbox", "boxpair"."inbox_consumers"
     TO "boxpair_operator";
 GRANT UPDATE (due_at) ON "boxpair"."outbox_events" TO "boxpair_operator";
 GRANT SELECT, UPDATE (due_at), DELETE ON "boxpair"."outbox_deferred" TO "boxpair_operator";
@@ -166,6 +167,7 @@ EXCEPTION WHEN undefined_object THEN
 END $boxpair$;
 GRANT SELECT ON "boxpair"."outbox_status", "boxpair"."outbox_queue", "boxpair"."outbox_deferred", "boxpair"."outbox_parked",
       "boxpair"."outbox_attempts", "boxpair"."outbox_receipts", "boxpair"."outbox_shards", "boxpair"."outbox_relays",
+      "boxpair"."outbox_routes",
       "boxpair"."inbox_consumers", "boxpair"."inbox_forgotten", "boxpair"."inbox", "boxpair"."inbox_attempts"
     TO "boxpair_monitor";
 GRANT SELECT (id, dispatch_id, digest, shard, topic, key, type, producer, source, version, index, schema_version,

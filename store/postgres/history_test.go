@@ -67,6 +67,17 @@ func TestAppliedMessagesAreInTheHistoryOnRequest(t *testing.T) {
 	storetest.AllAttempts(t, inboxFixtureOf(t, newPool(t, nil), postgres.Config{Schema: testenv.Name(t), AllAttempts: true}))
 }
 
+func TestStatusSaysThatARouteDoesNotWork(t *testing.T) {
+	t.Parallel()
+	pool := newPool(t, nil)
+	cfg := postgres.Config{Schema: testenv.Name(t), Prefix: "p_"}
+	storetest.RouteStatus(t, outboxFixtureOf(t, pool, cfg), func(id uuid.UUID) (state, why string, err error) {
+		err = pool.QueryRow(t.Context(), `SELECT state, why FROM `+pgx.Identifier{cfg.Schema, "p_outbox_status"}.Sanitize()+
+			` WHERE dispatch_id = $1`, id.String()).Scan(&state, &why)
+		return state, why, err
+	})
+}
+
 func TestStatusSaysWhatBecameOfAMessage(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, nil)

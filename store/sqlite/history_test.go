@@ -34,3 +34,7 @@ func TestAppliedMessagesAreInTheHistoryOnRequest(t *testing.T) { contract.AllAtt
 func TestStatusSaysWhatBecameOfAMessage(t *testing.T) {
 	contract.InboxStatus(t, func(id uuid.UUID) any { return id[:] })
 }
+
+func TestStatusSaysThatARouteDoesNotWork(t *testing.T) {
+	contract.RouteStatus(t, func(id uuid.UUID) any { return id.String() })
+}

@@ -37,11 +37,15 @@ func (c *Contract) Producer(t *testing.T) {
 	t.Parallel()
 	storetest.Producer(t, func(t *testing.T) storetest.OutboxFixture[*sql.Tx] {
 		db, store := c.Open(t)
-		return storetest.OutboxFixture[*sql.Tx]{
-			Store: store, Begin: beginner(db), Commit: commit, Rollback: rollback,
-			ShardWriters: c.ShardWriters, OneWriter: c.OneWriter, KeepsCommits: c.KeepsCommits,
-		}
+		return c.outbox(db, store)
 	})
+}
+
+func (c *Contract) outbox(db *sql.DB, store Store) storetest.OutboxFixture[*sql.Tx] {
+	return storetest.OutboxFixture[*sql.Tx]{
+		Store: store, Begin: beginner(db), Commit: commit, Rollback: rollback,
+		ShardWriters: c.ShardWriters, OneWriter: c.OneWriter, KeepsCommits: c.KeepsCommits,
+	}
 }
 
 // Consumer tests the contract of [consumer.Store].

@@ -51,6 +51,16 @@ func (c *Contract) InboxStatus(t *testing.T, arg func(id uuid.UUID) any) {
 	})
 }
 
+// RouteStatus tests what the view of the outbox says of events whose route does not work; arg is how it takes a dispatch ID.
+func (c *Contract) RouteStatus(t *testing.T, arg func(id uuid.UUID) any) {
+	t.Parallel()
+	db, store := c.Open(t)
+	storetest.RouteStatus(t, c.outbox(db, store), func(id uuid.UUID) (state, why string, err error) {
+		err = db.QueryRowContext(t.Context(), `SELECT state, why FROM boxpair_outbox_status WHERE dispatch_id = ?`, arg(id)).Scan(&state, &why)
+		return state, why, err
+	})
+}
+
 // AllAttempts tests that a store that keeps all attempts has applied messages in the history.
 func (c *Contract) AllAttempts(t *testing.T, open func(db *sql.DB) (Store, error)) {
 	t.Parallel()

@@ -1,0 +1,146 @@
+package storetest
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/boxpair/boxpair/producer"
+)
+
+func routeTests[TX any]() []outboxTest[TX] {
+	return []outboxTest[TX]{
+		{fact: "relay's stalled routes are listed while it is visible", run: stalledAreListed[TX]},
+		{fact: "report takes the place of the one before", run: reportReplaces[TX]},
+		{fact: "report removes what relays left that are gone", run: reportRemoves[TX]},
+	}
+}
+
+// beat makes relay visible.
+func (o *outbox[TX]) beat(relay string, ttl time.Duration) {
+	o.Helper()
+	_, err := o.Store.Heartbeat(o.ctx(), relay, ttl)
+	o.ok(err)
+}
+
+// report has relay report topics that all have one route.
+func (o *outbox[TX]) report(relay string, topics ...string) {
+	o.Helper()
+	var routes []producer.StalledRoute
+	for _, topic := range topics {
+		routes = append(routes, stalledRoute(topic))
+	}
+	o.ok(o.Store.ReportRoutes(o.ctx(), relay, routes))
+}
+
+func stalledRoute(topic string) producer.StalledRoute {
+	return producer.StalledRoute{
+		Topic: topic, Route: "queue 'stock' of \"shop\"", State: producer.RoutePaused, For: time.Hour, LastError: "312 NO_ROUTE",
+	}
+}
+
+// expectRoutes checks which relays report which topics, as "relay: topic".
+func (o *outbox[TX]) expectRoutes(want ...string) []producer.StalledRoute {
+	o.Helper()
+	list, err := o.Store.ListRoutes(o.ctx())
+	o.ok(err)
+	var got []string
+	for _, r := range list {
+		got = append(got, r.Relay+": "+r.Topic)
+	}
+	if strings.Join(got, ", ") != strings.Join(want, ", ") {
+		o.Errorf("routes are %q, want %q", got, want)
+	}
+	return list
+}
+
+func stalledAreListed[TX any](o *outbox[TX]) {
+	o.expectRoutes()
+	o.beat("a", long)
+	o.beat("b", long)
+	o.report("b", "topic", "ümlaut'\"")
+	o.ok(o.Store.ReportRoutes(o.ctx(), "a", []producer.StalledRoute{{
+		Topic: "topic", Route: "other", State: producer.RouteUnavailable, LastError: "connection refused",
+	}}))
+	list := o.expectRoutes("a: topic", "b: topic", "b: ümlaut'\"")
+	if len(list) != 3 {
+		return
+	}
+	got := list[1]
+	if got.For < time.Hour || got.For > time.Hour+patience {
+		o.Errorf("the route has not worked for %v, want %v", got.For, time.Hour)
+	}
+	want := stalledRoute("topic")
+	want.Relay, want.For = "b", got.For
+	if got != want || list[0].State != producer.RouteUnavailable {
+		o.Errorf("routes are %+v, want %+v", list, want)
+	}
+	o.ok(o.Store.Release(o.ctx(), "b", nil, true))
+	o.expectRoutes("a: topic")
+}
+
+func reportReplaces[TX any](o *outbox[TX]) {
+	o.beat("a", long)
+	o.report("a", "one", "two")
+	o.report("a", "two", "three")
+	o.expectRoutes("a: three", "a: two")
+	o.report("a")
+	o.expectRoutes()
+}
+
+func reportRemoves[TX any](o *outbox[TX]) {
+	o.beat("gone", long)
+	o.report("gone", "topic")
+	o.ok(o.Store.Release(o.ctx(), "gone", nil, true))
+	o.beat("a", long)
+	o.report("a", "topic")
+	o.beat("gone", long)
+	o.expectRoutes("a: topic")
+}
+
+// RouteStatus tests what the view outbox_status of a store says of events whose route does not work. status reads one row.
+func RouteStatus[TX any](t *testing.T, f OutboxFixture[TX], status func(id uuid.UUID) (state, why string, err error)) {
+	t.Helper()
+	o := &outbox[TX]{rig: rig{t}, OutboxFixture: f}
+	want := func(r producer.Record, wantState, wantWhy string) {
+		t.Helper()
+		state, why, err := status(r.ID)
+		if err != nil || state != wantState || !strings.Contains(why, wantWhy) {
+			t.Errorf("status of %s is %s (%s), %v; want %s (%s)", r.Payload, state, why, err, wantState, wantWhy)
+		}
+	}
+	on := func(topic, key string) producer.Record {
+		r := record(key, topic+" of "+key)
+		r.Topic = topic
+		return complete(r.Event)
+	}
+	sick, well, free := on("sick", "key"), on("well", "key"), on("well", "other")
+	queued := o.queued(sick, well, free)
+	o.beat("relay", long)
+	lease := o.lease("relay", sick.Shard)
+	for _, r := range []producer.Record{sick, well, free} {
+		want(r, "pending", "waits to be sent by relay relay")
+	}
+	o.report("relay", "sick")
+	held := "of its key, whose route " + stalledRoute("").Route + " is paused since "
+	want(sick, "pending", "its route "+stalledRoute("").Route+" is paused since ")
+	want(sick, "pending", " UTC: 312 NO_ROUTE")
+	want(well, "pending", held)
+	want(free, "pending", "waits to be sent by relay relay")
+
+	_, err := o.Store.Park(o.ctx(), "relay", lease, []producer.Failure{failureOf(queued[0], 1, 0)})
+	o.ok(err)
+	want(sick, "retrying", "its route ")
+	want(well, "pending", held)
+	_, err = o.Store.Follow(o.ctx(), "relay", lease, []producer.Mark{markOf(lease, queued[1])})
+	o.ok(err)
+	want(well, "following", held)
+
+	o.report("relay")
+	want(sick, "retrying", "waits to be sent by relay relay")
+	o.report("relay", "sick")
+	o.ok(o.Store.Release(o.ctx(), "relay", nil, true))
+	want(sick, "retrying", "waits to be sent by relay relay")
+}
