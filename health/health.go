@@ -126,6 +126,19 @@ func (c *Check) Outbox(s producer.Stats) Report {
 	return r
 }
 
+// Routes returns r with the routes that do not work, as [producer.Outbox.ListRoutes] reads them: any of them makes the
+// outbox degraded. Their events wait and are not lost; by their age it becomes unhealthy.
+func (c *Check) Routes(r Report, stalled []producer.StalledRoute) Report {
+	names := make(map[string]bool)
+	for i := range stalled {
+		names[stalled[i].Route] = true
+	}
+	if len(names) > 0 {
+		r.add(false, fmt.Sprintf("routes that do not work: %d", len(names)))
+	}
+	return r
+}
+
 // Inbox judges the state of a consumer's inbox.
 func (c *Check) Inbox(s consumer.Stats) Report {
 	r, e := Report{Healthy, []string{}}, &s.Effects

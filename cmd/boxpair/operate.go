@@ -17,6 +17,7 @@ import (
 // outboxOperator is what the commands about parked events and messages need of an outbox.
 type outboxOperator interface {
 	Stats(ctx context.Context) (producer.Stats, error)
+	ListRoutes(ctx context.Context) ([]producer.StalledRoute, error)
 	ListParked(ctx context.Context, f producer.Filter) ([]producer.Parked, error)
 	Attempts(ctx context.Context, id uuid.UUID, limit int) ([]producer.Attempt, error)
 	Redrive(ctx context.Context, f producer.Filter, reason string) ([]uuid.UUID, error)

@@ -21,7 +21,7 @@ var status = command{
 	name:    "status",
 	summary: "show what waits in an outbox or an inbox, and whether that is healthy",
 	details: `Prints whether an outbox is healthy, degraded or unhealthy, and why; how many events wait, for how long the oldest,
-how many are deferred or parked, and how many relays are there. With -inbox, the same of the messages of each consumer.
+how many are deferred or parked, how many relays are there, and which topics they cannot send to. With -inbox, the same of the messages of each consumer.
 
     boxpair status -outbox postgres://monitor@orders/shop -json
     boxpair status -inbox postgres://monitor@stock/stock -consumer stock/reserve -fail degraded
@@ -104,6 +104,18 @@ type outboxStatus struct {
 	Dead          int64   `json:"dead"`
 	Owned         int     `json:"owned_shards"`
 	Relays        int     `json:"relays"`
+
+	Routes []routeStatus `json:"routes"` // that do not work; never null
+}
+
+// routeStatus is a topic that a relay cannot send to, in JSON.
+type routeStatus struct {
+	Topic      string  `json:"topic"`
+	Route      string  `json:"route"`
+	State      string  `json:"state"`
+	ForSeconds float64 `json:"for_seconds"`
+	LastError  string  `json:"last_error"`
+	Relay      string  `json:"relay"`
 }
 
 // outbox prints the state of an outbox.
@@ -112,13 +124,35 @@ func (q *inspection) outbox(ctx context.Context, out io.Writer, s *operators, ch
 	if err != nil {
 		return "", err
 	}
-	report := check.Outbox(st)
+	stalled, err := s.outbox.ListRoutes(ctx)
+	if err != nil {
+		return "", err
+	}
+	report := check.Routes(check.Outbox(st), stalled)
 	if q.asJSON {
+		routes := make([]routeStatus, len(stalled))
+		for i, r := range stalled {
+			routes[i] = routeStatus{r.Topic, r.Route, string(r.State), r.For.Seconds(), r.LastError, r.Relay}
+		}
 		return report.State, json.NewEncoder(out).Encode(outboxStatus{
 			report, st.Pending, st.PendingCapped, st.OldestPending.Seconds(), st.Deferred, st.Retrying, st.Following, st.Dead, st.Owned, st.Relays,
+			routes,
 		})
 	}
-	return report.State, printOutbox(out, &report, &st)
+	if err := printOutbox(out, &report, &st); err != nil || len(stalled) == 0 {
+		return report.State, err
+	}
+	return report.State, printRoutes(out, stalled)
+}
+
+func printRoutes(out io.Writer, stalled []producer.StalledRoute) error {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprint(w, "\ntopic\troute\tstate\tfor\trelay\tlast error\n")
+	for i := range stalled {
+		r := &stalled[i]
+		fmt.Fprintf(w, "%s\t%s\t%s\t%v\t%s\t%s\n", plain(r.Topic), plain(r.Route), r.State, r.For.Round(time.Second), plain(r.Relay), plain(r.LastError))
+	}
+	return w.Flush()
 }
 
 func printOutbox(out io.Writer, r *health.Report, s *producer.Stats) error {
