@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -15,7 +16,7 @@ import (
 
 // Config configures an [Inbox].
 type Config struct {
-	// Service is the name of the service. The name of a consumer is Service, a slash and
+	// Service is the name of the service, without a slash. The name of a consumer is Service, a slash and
 	// the name of the handler, and renaming it makes another consumer, which has
 	// applied nothing yet. Required; at most 100 bytes.
 	Service string `yaml:"service" env:"SERVICE"`
@@ -47,8 +48,8 @@ type Config struct {
 	// Defaults to Window.
 	HistoryFor time.Duration `yaml:"history_for" env:"HISTORY_FOR"`
 	// MaxClockStep is how far the time up to which dispatch IDs are forgotten may advance at
-	// once. A greater step, as after the database's clock jumped ahead, is refused and logged,
-	// and a service that stood still for longer has to be given a greater value once.
+	// once. A greater step, as after the database's clock jumped ahead, is refused and logged, unless the clock of this
+	// process says as well that so much time has passed, as after a service stood still.
 	// Defaults to half of Window.
 	MaxClockStep time.Duration `yaml:"max_clock_step" env:"MAX_CLOCK_STEP"`
 
@@ -103,7 +104,8 @@ type HandlerConfig struct {
 	// Defaults to false: a parked message delays nobody.
 	Ordered bool `yaml:"ordered" env:"ORDERED"`
 	// Key says which key a message has. Defaults to the key that its producer gave
-	// it ([transport.MetaKey]).
+	// it ([transport.MetaKey]). A subscriber that keeps order has a setting of its own for that: if it differs and Ordered is set,
+	// messages are refused with [ErrOtherKey].
 	Key func(msg *message.Message) string `yaml:"-" env:"-"`
 	// DeriveID accepts messages of other publishers whose UUID is not one, like ULIDs.
 	// Their dispatch ID is idgen.OfKey("", topic, UUID, 0). Their publisher must never
@@ -120,7 +122,7 @@ type HandlerConfig struct {
 	// fewer than GroupSize. Defaults to 0: it takes what is there.
 	GroupWait time.Duration `yaml:"group_wait" env:"GROUP_WAIT"`
 	// GroupConcurrency is how many transactions of groups run at once. More than one
-	// run only while there are enough messages to fill them. Defaults to 4.
+	// run only while there are enough messages to fill them, or one has waited for half a second. Defaults to 4.
 	GroupConcurrency int `yaml:"group_concurrency" env:"GROUP_CONCURRENCY"`
 
 	// QuickAttempts is how many attempts in a row are made before the message is
@@ -174,6 +176,7 @@ const (
 	defaultBatch          = 64
 	defaultGroups         = 4
 	groupRest             = time.Minute
+	groupPatience         = 500 * time.Millisecond
 	groupHeadroom         = 8
 	backoffGrowth         = 4
 	conflictWait          = 10 * time.Millisecond
@@ -199,6 +202,9 @@ const (
 func (c Config) withDefaults() (Config, error) {
 	var p problems
 	p.text("Service", c.Service, maxService)
+	if strings.Contains(c.Service, "/") {
+		p.addf("Service: %q contains a slash, which separates it from the names of handlers", c.Service)
+	}
 	p.duration("Window", &c.Window, defaultWindow)
 	p.duration("MaxHorizon", &c.MaxHorizon, defaultHorizon)
 	if c.ShortWindow > ReportShortWindow {

@@ -15,6 +15,8 @@ func TestBadConfigurationIsRefusedWithAllOfItsProblems(t *testing.T) {
 	t.Parallel()
 	_, err := consumer.New[*fakeTx](nil, nil, consumer.Config{Window: -1, CacheSize: -2, MaxHold: -1, PollInterval: -1, ForgetInterval: -1, MaxClockStep: -1})
 	wantProblems(t, err, "store", "Service", "Window", "CacheSize", "MaxHold", "PollInterval", "ForgetInterval", "MaxClockStep")
+	_, err = consumer.New(newFake(), nil, consumer.Config{Service: "a/b"})
+	wantProblems(t, err, "Service")
 	_, err = consumer.New(newFake(), nil, consumer.Config{Service: "a\x00b"})
 	wantProblems(t, err, "Service")
 	_, err = consumer.New(newFake(), nil, consumer.Config{Service: strings.Repeat("s", 101)})

@@ -220,8 +220,8 @@ func TestMessageWithoutDispatchIDNeverReachesTheHandler(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := newRig(t, setup{})
-			r.consume(message.NewMessage(id, nil))
-			r.consume(message.NewMessage(id, nil)) // comes again: kept once
+			r.consume(again(message.NewMessage(id, nil)))
+			r.consume(again(message.NewMessage(id, nil))) // kept once
 			r.consume(message.NewMessage(id, []byte("other")))
 			r.wantCalls(0)
 			r.wantStates(consumer.Dead, consumer.Dead)

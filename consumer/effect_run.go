@@ -166,7 +166,9 @@ func (x *effects[TX]) failed(ctx context.Context, r *EffectRun, cause error) {
 		certain  *notDone
 		rejected *rejection
 		last     = r.Attempts >= x.cfg.MaxAttempts
-		o        = EffectOutcome{State: EffectPending, Uncertain: r.Uncertain, Attempts: r.Attempts, Noted: "effect_failed", LastError: text(cause)}
+		// Where it is not tried again by itself, an operator who had it redriven has said that no attempt before was carried out.
+		before = r.Uncertain && x.again
+		o      = EffectOutcome{State: EffectPending, Uncertain: before, Attempts: r.Attempts, Noted: "effect_failed", LastError: text(cause)}
 	)
 	final := errors.As(cause, &rejected)
 	if !final && !errors.As(cause, &certain) {
@@ -313,18 +315,21 @@ func (x *effects[TX]) cause(r *EffectRun) *incoming {
 }
 
 // settle records what became of a run. While the database is in trouble it tries again for Config.MaxHold; after that the
-// lease ends, and the effect counts as one whose process did not come back.
+// lease ends, and the effect counts as one whose process did not come back. A result is known nowhere else, so it is kept until the inbox ends.
 func (x *effects[TX]) settle(ctx context.Context, r *EffectRun, o EffectOutcome) {
 	if o.State == EffectDead || o.State == EffectUncertain {
 		x.h.log.ErrorContext(ctx, "effect waits for an operator", x.attrs(r, "state", o.State)...)
 	}
 	d := &delivery{who: subject{x.h.name, r.Key}}
-	for {
+	for failures := 0; ; failures++ {
 		err := x.settleOnce(ctx, r, o)
 		if err == nil {
 			return
 		}
-		if !x.h.hold(context.WithoutCancel(ctx), d, err) {
+		if x.h.hold(context.WithoutCancel(ctx), d, err) {
+			continue
+		}
+		if o.Result == nil || !sleep(ctx, x.h.dueWait(failures)) {
 			x.h.log.ErrorContext(ctx, "what became of an effect could not be recorded", x.attrs(r, "error", err)...)
 			return
 		}

@@ -238,7 +238,7 @@ func (s *fakeStore) AdvanceForgotten(_ context.Context, _ int, window, maxStep t
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	until := time.Now().Add(-window)
+	until := time.Now().Add(s.ahead - window)
 	if !s.forgotten.IsZero() && until.Sub(s.forgotten) > maxStep {
 		return s.forgotten, consumer.ErrClockJump
 	}

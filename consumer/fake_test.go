@@ -57,6 +57,7 @@ type parkedRow struct {
 // fakeStore is a database in memory, for what no real one does on demand. It
 // keeps the contract of [consumer.Store].
 type fakeStore struct {
+	ahead time.Duration // how far the database's clock is ahead of the process's
 	// fault, if set, is asked before each step: register, newest, begin, claimed (after
 	// the claim, before the handler), commit (its error rolls back), answer (its error comes
 	// after the commit), park, failed, started, due, apply-parked, retry.

@@ -44,7 +44,7 @@ type told struct {
 // no goroutine of its own: a group is run by the Consume of its first member.
 //
 // A group begins at once while no other one runs, with what is there, and otherwise when it is
-// full; so what arrives during a transaction is the next group, and the more there is to
+// full, or its first member has waited for half a second; so what arrives during a transaction is the next group, and the more there is to
 // do, the larger the groups are.
 type groups[TX any] struct {
 	h *Handler[TX]
@@ -131,8 +131,15 @@ func (g *groups[TX]) begin() {
 		wait := g.h.cfg.GroupWait - time.Since(g.pending[0].arrived)
 		switch {
 		case full && g.running < g.h.cfg.GroupConcurrency:
-		case g.running > 0:
-			return // whose end begins the next one
+		case g.running > 0: // whose end begins the next one, unless it hangs
+			patience := groupPatience - time.Since(g.pending[0].arrived)
+			if g.running >= g.h.cfg.GroupConcurrency {
+				return
+			}
+			if patience > 0 {
+				g.wakeIn(patience)
+				return
+			}
 		case wait > 0 && !full:
 			g.wakeIn(wait)
 			return

@@ -66,7 +66,7 @@ func (h *Handler[TX]) Stats(ctx context.Context) (Stats, error) {
 // nil, so that the message is acknowledged, when the message was applied, is a duplicate, or was
 // parked. It returns an error, so that the message is delivered again, only if nothing of
 // that could be committed: when the message's context ended, or the database was in trouble for
-// Config.MaxHold. It blocks meanwhile. The end of the message's context does not cut a transaction
+// Config.MaxHold; and always, with [ErrOtherKey], where order is asked for that the subscriber does not keep. It blocks meanwhile. The end of the message's context does not cut a transaction
 // short.
 func (h *Handler[TX]) Consume(msg *message.Message) error {
 	d := &delivery{redelivered: transport.Redelivered(msg)}
@@ -97,6 +97,10 @@ func (h *Handler[TX]) consume(ctx context.Context, msg *message.Message, d *deli
 	}
 	if err := fault.Hit(ctx, fault.C2); err != nil {
 		return err
+	}
+	if key, ok := transport.OrderingKey(ctx); ok && h.cfg.Ordered && in.event.Key != "" && key != in.event.Key {
+		h.log.ErrorContext(ctx, "subscriber keeps messages in order by another key than HandlerConfig.Key says: message refused", h.attrs(in)...)
+		return ErrOtherKey
 	}
 	h.lookAtTimes(ctx, in)
 	if h.seen(ctx, in) {

@@ -59,7 +59,11 @@ func (h *Handler[TX]) read(ctx context.Context, msg *message.Message) (*incoming
 	}
 	in.order = orderKey(in.event.Key)
 	if err != nil {
-		in.adopt(refusedID(topic, msg), msg.UUID)
+		id := refusedID(topic, msg)
+		if msg.UUID == "" && !transport.Redelivered(msg) { // equal ones are several
+			id = uuid.New()
+		}
+		in.adopt(id, msg.UUID)
 	}
 	return in, err
 }
@@ -133,7 +137,7 @@ func (h *Handler[TX]) restore(m *ParkedMessage) *incoming {
 
 // message returns a copy for a handler, which may do with it what it likes.
 func (in *incoming) message(ctx context.Context) *message.Message {
-	msg := message.NewMessageWithContext(ctx, in.event.ID.String(), in.event.Payload)
+	msg := message.NewMessageWithContext(ctx, in.event.ID.String(), slices.Clone(in.event.Payload))
 	maps.Copy(msg.Metadata, in.metadata)
 	return msg
 }

@@ -147,6 +147,9 @@ func (h *Handler[TX]) applyParked(ctx context.Context, seq int64, starts int) (a
 			if err := h.convict(starts); err != nil {
 				return err
 			}
+			if m.Unreadable != nil {
+				return Reject(m.Unreadable)
+			}
 			return fn(ctx, tx, h.restore(m))
 		})
 		switch {

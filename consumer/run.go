@@ -240,7 +240,11 @@ func (h *Handler[TX]) forget(ctx context.Context) error {
 		return err
 	}
 	cfg := &h.inbox.cfg
-	_, err := h.inbox.store.AdvanceForgotten(ctx, h.consumer(), cfg.Window, cfg.MaxClockStep)
+	until, err := h.inbox.store.AdvanceForgotten(ctx, h.consumer(), cfg.Window, cfg.MaxClockStep)
+	if errors.Is(err, ErrClockJump) && !until.IsZero() { // or the service stood still for so long, as its own clock says
+		passed := time.Since(until.Add(cfg.Window)) + aheadTolerance
+		_, err = h.inbox.store.AdvanceForgotten(ctx, h.consumer(), cfg.Window, max(passed, cfg.MaxClockStep))
+	}
 	if err != nil {
 		err = fmt.Errorf("advance what is forgotten: %w", err)
 		if !errors.Is(err, ErrClockJump) { // else what was forgotten before can still be removed

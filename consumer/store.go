@@ -196,6 +196,8 @@ type ParkedMessage struct {
 	NextAttemptAt time.Time // zero unless retrying
 	LastError     string
 	Reason        string // why it was discarded
+	// Unreadable says why Metadata could not be read from the database; they are nil then. Such a message is dead when it is taken up.
+	Unreadable error
 }
 
 // Filter selects parked messages. Zero fields select all.

@@ -27,6 +27,7 @@ type Work[TX any] struct {
 
 func (h *Handler[TX]) newWork(ctx context.Context, tx TX, in *incoming) *Work[TX] {
 	w := &Work[TX]{store: h.inbox.store, tx: tx, event: in.event, msg: in.message(ctx)}
+	w.event.Payload = w.msg.Payload // what a handler changes is not what is parked
 	if h.inbox.outbox != nil {
 		w.writer = h.inbox.outbox.Handling(tx, h.name, in.event)
 	}
@@ -43,6 +44,7 @@ func (h *Handler[TX]) newWorks(ctx context.Context, tx TX, members []*member) []
 	for i, m := range members {
 		in := m.d.in
 		works[i] = &Work[TX]{store: h.inbox.store, tx: tx, event: in.event, msg: in.message(within(ctx, m.ctx))}
+		works[i].event.Payload = works[i].msg.Payload
 		if writer != nil {
 			works[i].writer = writer(in.event)
 		}

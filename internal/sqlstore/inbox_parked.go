@@ -82,9 +82,7 @@ func scanParked(rows *sql.Rows) (m parkedMessage, err error) {
 	if m.ID, err = uuid.FromBytes(id); err != nil {
 		return m, fmt.Errorf("parked message %d: dispatch ID: %w", m.Seq, err)
 	}
-	if m.Metadata, err = decodeMetadata(metadata); err != nil {
-		return m, fmt.Errorf("parked message %d: %w", m.Seq, err)
-	}
+	m.Metadata, m.Unreadable = decodeMetadata(metadata)
 	m.Digest, m.Payload, m.key = Digest(digest), slices.Clone([]byte(payload)), m.Key
 	m.Stamp, m.ParkedAt, m.NextAttemptAt = Optional(stamp), Instant(parked), Optional(next)
 	return m, nil

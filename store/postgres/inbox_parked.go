@@ -172,8 +172,8 @@ func (r *messageRow) scan(row pgx.Row) error {
 	}
 	r.ID, r.Digest, r.State = id.Bytes, digestOf(digest), consumer.State(state)
 	r.Stamp, r.ParkedAt, r.NextAttemptAt = timeOf(stamp), timeOf(at), timeOf(next)
-	r.Metadata, err = decodeMetadata(meta)
-	return err
+	r.Metadata, r.Unreadable = decodeMetadata(meta)
+	return nil
 }
 
 // take locks the message and ends the claim's settings. It returns nil if the message
