@@ -84,13 +84,17 @@ type call struct {
 	line     *keyLine
 	versions []uint32 // of shards, when it was issued
 	reload   bool     // opHeal: and then the blocked keys are loaded
-	sweep    bool     // opFetch: a page of a sweep
+	back     bool     // opFetch: a page of laps
+	brief    bool     // opFetch: where nothing should be, which is not worth much time
 	news     bool     // opFetch: what was committed is looked for where that was
 	above    []int    // opFetch: which of ranges are above the marks of shards
 	looks    []int64  // opFetch: from where on it looks below the marks of shards
 	known    []int64  // opFetch: shardState.known of shards, when it was issued
 	old      int64    // opFetch: the lowest floor that looks need not reach down to
 	sampled  int64    // opFetch: lateness.sampled, when it was issued
+
+	wanted    [][]int64 // opFetch: rows of shards that are read by their Seqs
+	lookLimit int       // opFetch: how many rows a look may bring
 
 	// The answer.
 	err      error
@@ -99,6 +103,7 @@ type call struct {
 	grants   []Grant
 	renewals []Renewal
 	rows     []Queued
+	through  int64 // of FetchKey
 	names    []string
 	blocked  []BlockedKey
 	moved    []Moved

@@ -26,7 +26,11 @@ type RelayConfig struct {
 	// Window is how many events may be in flight at the transport at once. A
 	// crash sends at most four times as many a second time. Defaults to 1000.
 	Window int `yaml:"window" env:"WINDOW"`
-	// FetchSize is how many events one statement reads from the queue, about. Defaults to Window.
+	// WindowBytes is how many bytes of payloads and headers are kept in memory, about: as many events as have
+	// these by the average of those that were read last, and no more than twice Window. Defaults to 64 MiB.
+	WindowBytes int `yaml:"window_bytes" env:"WINDOW_BYTES"`
+	// FetchSize is how many events one statement reads from the queue, and as many again that committed late, unless
+	// they are so large that fewer are enough. A statement that takes too long is followed by smaller ones. Defaults to Window.
 	FetchSize int `yaml:"fetch_size" env:"FETCH_SIZE"`
 	// MaxPerKey is how many events of one key are kept in memory. The fetch reads
 	// past a key with more, so that others need not wait behind it. Defaults to 100.
@@ -128,6 +132,7 @@ func (c RelayConfig) withDefaults() (RelayConfig, error) {
 		}
 	}
 	count("Window", &c.Window, 1000)
+	count("WindowBytes", &c.WindowBytes, 64<<20)
 	count("FetchSize", &c.FetchSize, c.Window)
 	count("MaxPerKey", &c.MaxPerKey, 100)
 	count("MaxAttempts", &c.MaxAttempts, 10)

@@ -80,15 +80,14 @@ type relayCore struct {
 // coreLimits are numbers that no order depends on. A simulator makes them small, so
 // that it meets what lies beyond them.
 type coreLimits struct {
-	cold    int // rows read of a shard that had none
+	cold    int // rows read of a shard that had none, and late ones looked for below its mark
 	follow  int // events of a shard that wait to be moved before it is read on
 	blocked int // keys in one statement
 	due     int // parked heads in one statement
-	late    int // rows of a shard that are looked for below its mark
 	stall   int // events that a stalled route keeps in memory to be probed
 	undefer int // deferred events of a shard in one statement
 
-	// sweep is the time between two passes over everything.
+	// sweep is the time between two laps through everything.
 	sweep time.Duration
 	// Looks below a mark reach down to the floor of a writer for so long, and until
 	// so many events were read meanwhile.
@@ -97,7 +96,7 @@ type coreLimits struct {
 }
 
 var defaultLimits = coreLimits{
-	cold: 16, follow: 2000, blocked: 1000, due: 256, late: 2000, stall: 32, undefer: 32,
+	cold: 16, follow: 2000, blocked: 1000, due: 256, stall: 32, undefer: 32,
 	sweep: 5 * time.Minute, writesLong: time.Second, readsLong: 1000,
 }
 
@@ -135,6 +134,7 @@ func newRelayCore(cfg RelayConfig, routeOf func(string) string, rnd *rand.Rand, 
 	}
 	c.due.at, c.deferred.at = never, never
 	c.reading.spacing = newSpacing(&cfg)
+	c.reading.budget = budget{most: cfg.FetchSize, now: cfg.FetchSize}
 	return c
 }
 

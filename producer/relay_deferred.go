@@ -49,7 +49,7 @@ func (c *relayCore) undeferred(cl *call) {
 	d := &c.deferred
 	if cl.err != nil { // it may have been done
 		for _, sh := range cl.shards {
-			sh.known, sh.more = 0, true
+			sh.rewind(0)
 		}
 		d.at = c.now
 		return
@@ -68,7 +68,7 @@ func (c *relayCore) undeferred(cl *call) {
 	counts := make(map[int]int)
 	for _, m := range cl.moved {
 		if sh := c.shards[m.Shard]; sh != nil {
-			sh.known, sh.more = min(sh.known, m.Seq-1), true
+			sh.want(m.Seq)
 		}
 		if counts[m.Shard]++; counts[m.Shard] >= cl.limit { // there may be more
 			d.at = c.now

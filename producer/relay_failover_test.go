@@ -33,7 +33,7 @@ func TestWhatAFailOverBroughtBackIsSentAgainAtOnce(t *testing.T) {
 			t.Fatalf("sent %v, want %v", got, seqs)
 		}
 		lost := seqs[4]
-		r.store.queue[r.store.log[lost].Shard][lost] = 0
+		r.store.enqueue(r.store.log[lost].Shard, lost, 0)
 		r.store.identity = identity
 		r.run(rel.core.cfg.LeaseTTL)
 		again := len(r.sent()) == 11

@@ -250,7 +250,7 @@ func (f *fakeStore) replay(seq int64) bool {
 		return false
 	}
 	f.round++
-	f.queue[record.Shard][seq] = f.round
+	f.enqueue(record.Shard, seq, f.round)
 	f.rewind(record.Shard, seq)
 	return true
 }

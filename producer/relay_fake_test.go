@@ -28,6 +28,7 @@ type fakeStore struct {
 	round    int64
 	log      map[int64]*Record
 	queue    [idgen.Shards]map[int64]int64 // seq → round
+	places   [idgen.Shards][]int64         // what an index of the queue holds: its rows, and some that have gone
 	parked   map[int64]*fakeParked
 	deferred map[int64]time.Duration // when they are due
 	shards   [idgen.Shards]fakeShard
@@ -134,7 +135,7 @@ func (tx *fakeTx) commit() (n news) {
 			n.deferred = true
 			f.deferred[seq] = due
 		} else {
-			f.queue[f.log[seq].Shard][seq] = f.firstRound(seq)
+			f.enqueue(f.log[seq].Shard, seq, f.firstRound(seq))
 		}
 		f.last = max(f.last, seq)
 	}
@@ -303,8 +304,11 @@ func (f *fakeStore) Fetch(_ context.Context, ranges []Range) ([]Queued, error) {
 	var rows []Queued
 	for _, r := range ranges {
 		n := 0
-		for _, seq := range slices.Sorted(maps.Keys(f.queue[r.Shard])) {
-			if seq > r.After && (r.Through == 0 || seq <= r.Through) && n < r.Limit && !slices.Contains(r.Except, seq) {
+		for _, seq := range f.from(r.Shard, r.After+1) {
+			if n == r.Limit || r.Through != 0 && seq > r.Through {
+				break
+			}
+			if _, ok := f.queue[r.Shard][seq]; ok && !slices.Contains(r.Except, seq) {
 				rows = append(rows, f.queued(r.Shard, seq))
 				n++
 			}
@@ -323,12 +327,30 @@ func (f *fakeStore) FetchKey(_ context.Context, shard int, key string, from int6
 	}
 	defer leave()
 	var rows []Queued
-	for _, seq := range slices.Sorted(maps.Keys(f.queue[shard])) {
-		if record := f.log[seq]; record != nil && record.Key == key && seq >= from && len(rows) < limit {
+	for _, seq := range f.from(shard, from) {
+		_, ok := f.queue[shard][seq]
+		if record := f.log[seq]; ok && record != nil && record.Key == key && len(rows) < limit {
 			rows = append(rows, f.queued(shard, seq))
 		}
 	}
 	return rows, nil
+}
+
+// enqueue adds a queue row.
+func (f *fakeStore) enqueue(shard int, seq, round int64) {
+	f.queue[shard][seq] = round
+	if at, ok := slices.BinarySearch(f.places[shard], seq); !ok {
+		f.places[shard] = slices.Insert(f.places[shard], at, seq)
+	}
+}
+
+// from returns the places of a shard from seq on. Those of rows that have gone are given up once they are many.
+func (f *fakeStore) from(shard int, seq int64) []int64 {
+	if len(f.places[shard]) > 2*len(f.queue[shard])+8 {
+		f.places[shard] = slices.DeleteFunc(f.places[shard], func(seq int64) bool { _, ok := f.queue[shard][seq]; return !ok })
+	}
+	at, _ := slices.BinarySearch(f.places[shard], seq)
+	return f.places[shard][at:]
 }
 
 func (f *fakeStore) Writers(context.Context) ([]string, error) {

@@ -1,6 +1,7 @@
 package producer
 
 import (
+	"slices"
 	"time"
 
 	"github.com/boxpair/boxpair/idgen"
@@ -19,25 +20,25 @@ type reading struct {
 	spacing  spacing
 	pollAt   time.Duration
 	delay    time.Duration
-	followed bool          // a shard is to be read since something was committed in it
-	passed   bool          // the last fetch passed events over
-	slowAt   time.Duration // nothing is read before, since all that is read is passed over
-	from     int           // shard that is read first
+	followed bool // shards are to be read since something was committed in them …
+	polled   bool // … and all of them once
+	from     int  // shard that is read first
+	budget   budget
+
+	sweepAt  time.Duration // when laps begin at the beginning again
+	backAt   time.Duration // of the next page of laps that are in no hurry
+	backFrom int           // shard that it begins with
 
 	healed    bool          // some shard's blocked keys are to be loaded
 	load      []*shardState // whose blocked keys are being loaded
 	loadAfter BlockedKey
 	refills   []*keyLine
-
-	sweepAt time.Duration // when to read everything again
 }
 
 // wakesAhead is how many looks for wake-ups may come without a pause between them. On the average there is one
 // per spacing at most (a generic cell rate): an event that comes alone waits for nothing, and many are read
 // together.
 const wakesAhead = 20
-
-const passOverWait = 50 * time.Millisecond
 
 // planRead issues the next read. The kinds take turns.
 func (c *relayCore) planRead() {
@@ -60,7 +61,7 @@ func (c *relayCore) planRead() {
 		r.busy = c.issue(c.sampleCall())
 		return
 	}
-	kinds := [...]func() *call{c.fetchCall, c.dueCall, c.undeferCall, c.refillCall, c.sampleCall, c.sweepCall}
+	kinds := [...]func() *call{c.fetchCall, c.dueCall, c.undeferCall, c.refillCall, c.sampleCall, c.revisitCall}
 	for range kinds {
 		kind := kinds[r.turn]
 		r.turn = (r.turn + 1) % len(kinds)
@@ -85,11 +86,7 @@ func (c *relayCore) readReply(cl *call) {
 	}
 	switch cl.op {
 	case opFetch:
-		if cl.sweep {
-			c.swept(cl)
-		} else {
-			c.fetched(cl)
-		}
+		c.fetched(cl)
 	case opFetchKey:
 		c.refilled(cl)
 	case opWriters:
@@ -121,85 +118,71 @@ func (c *relayCore) readsQueue() bool {
 // them and either more are known to be there or it is time to look.
 func (c *relayCore) fetchCall() *call {
 	r := &c.reading
-	room := c.room()
-	if room <= c.cfg.Window/2 {
+	if c.room() <= c.capacity()/4 {
 		c.relieve()
-		if room = c.room(); room <= c.cfg.Window/2 {
+		if c.room() <= c.capacity()/4 {
 			return nil // outcomes make room
 		}
 	}
-	look := r.pollAt
+	due := r.pollAt
 	if !r.woken.none() {
 		soon := r.paced - wakesAhead*c.cfg.PollMin
 		switch {
 		case r.woken.everywhere():
-			look = min(look, soon)
-		case c.now >= max(soon, r.slowAt):
+			due = min(due, soon)
+		case c.now >= soon:
 			c.followNews()
 		default:
-			c.at(max(soon, r.slowAt))
+			c.at(soon)
 		}
 	}
-	hot := 0
+	if c.now >= due {
+		c.lookEverywhere()
+	} else {
+		c.at(due)
+	}
+	return c.fetchRanges()
+}
+
+// lookEverywhere has all shards read once.
+func (c *relayCore) lookEverywhere() {
+	r := &c.reading
+	some := false
 	for _, sh := range c.shards {
-		if c.readable(sh) && sh.more {
-			hot++
+		if c.readable(sh) {
+			sh.look, some = true, true
 		}
 	}
-	if look = max(look, r.slowAt); c.now < r.slowAt || c.now < look && hot == 0 {
-		c.at(look)
-		return nil
+	if !some {
+		c.at(c.now + c.cfg.PollMax) // no shard yet; whatever opens one brings an advance
+		return
 	}
-	all := c.now >= look
-	followed := r.followed
-	r.followed = false
-	cl := c.fetchRanges(all, hot, min(room, c.cfg.FetchSize))
-	if cl == nil {
-		if all {
-			c.at(c.now + c.cfg.PollMax) // no shard yet; whatever opens one brings an advance
-		}
-		return nil
+	r.spacing.last = c.now
+	if !r.woken.none() {
+		r.paced = max(r.paced, c.now) + r.spacing.now
+		r.delay = 0 // what it was for may not be committed yet
 	}
-	cl.news = followed && !all
-	if all {
-		r.spacing.last = c.now
-		if !r.woken.none() {
-			r.paced = max(r.paced, c.now) + r.spacing.now
-			r.delay = 0 // what it was for may not be committed yet
-		}
-		r.woken = news{}
-		r.delay = min(max(2*r.delay, r.spacing.now), c.cfg.PollMax)
-		r.pollAt = c.now + r.delay
-	}
-	return cl
+	r.woken, r.polled = news{}, true
+	r.delay = min(max(2*r.delay, r.spacing.now), c.cfg.PollMax)
+	r.pollAt = c.now + r.delay
 }
 
 // followNews has the shards read in which something was committed, and no other: most have nothing, and to look there costs
 // more than what is found.
 func (c *relayCore) followNews() {
 	r := &c.reading
+	followed := false
 	for _, sh := range c.shards {
 		if sh != nil && r.woken.in(sh.no) && !sh.more {
 			sh.more = true
-			r.followed = r.followed || c.readable(sh)
+			followed = followed || c.readable(sh)
 		}
 	}
 	r.woken = news{}
-	if r.followed {
+	if followed {
 		r.paced = max(r.paced, c.now) + r.spacing.now
+		r.followed = true
 	}
-}
-
-// room is how many more events are to be kept in memory.
-func (c *relayCore) room() int { return 2*c.cfg.Window - c.buffered + c.stuck() }
-
-// passOverPause is how long to wait after a fetch of which everything was passed
-// over: longer if nothing comes through anywhere.
-func (c *relayCore) passOverPause() time.Duration {
-	if c.success < c.now-downAlone {
-		return 20 * passOverWait
-	}
-	return passOverWait
 }
 
 // readable tells whether the queue of sh is to be read on.
@@ -207,39 +190,56 @@ func (c *relayCore) readable(sh *shardState) bool {
 	return sh != nil && sh.open() && len(sh.lane.follow) < c.limits.follow
 }
 
-// fetchRanges makes a fetch of all shards, or of the hot ones, which share the
-// room. It begins with another shard each time, in case not all are reached.
-func (c *relayCore) fetchRanges(all bool, hot, room int) *call {
+// fetchRanges makes a fetch of the shards that are to be read, which share the budget: those where more is known to be
+// take what the others leave. It begins with another shard each time, in case not all are reached.
+func (c *relayCore) fetchRanges() *call {
 	r := &c.reading
-	share := max(room/max(hot, 1), c.limits.cold)
-	cl := &call{op: opFetch}
+	hot, cold := 0, 0
+	for _, sh := range c.shards {
+		switch {
+		case !c.readable(sh):
+		case sh.more:
+			hot++
+		case sh.look:
+			cold++
+		}
+	}
+	if hot+cold == 0 {
+		return nil
+	}
+	budget := min(c.room(), r.budget.rows())
+	each := c.lookLimit()
+	share := max((budget-cold*each)/max(hot, 1), each)
+	cl := &call{op: opFetch, news: r.followed && !r.polled}
+	r.followed, r.polled = false, false
 	young, old := c.floor()
 	cl.old, cl.sampled = old, c.late.sampled
 	first := r.from
 	for i := range c.shards {
 		sh := c.shards[(first+i)%len(c.shards)]
-		if !c.readable(sh) || !sh.more && !all {
+		if !c.readable(sh) || !sh.more && !sh.look {
 			continue
 		}
-		limit := c.limits.cold
+		limit := each
 		if sh.more {
 			limit = share
-			room -= share
 		}
-		cl.shards = append(cl.shards, sh)
-		c.look(cl, sh, young)
-		cl.above = append(cl.above, len(cl.ranges))
-		cl.ranges = append(cl.ranges, Range{Shard: sh.no, After: sh.low, Limit: limit})
-		cl.versions = append(cl.versions, sh.version)
+		sh.look = false
+		c.include(cl, sh, Range{Shard: sh.no, After: sh.low, Limit: limit}, young)
 		r.from = (sh.no + 1) % len(c.shards)
-		if room <= 0 {
+		if budget -= limit; budget <= 0 {
 			break
 		}
 	}
-	if len(cl.ranges) == 0 {
-		return nil
-	}
 	return cl
+}
+
+// include adds a range of a shard to a fetch, and what is to be looked for below it.
+func (c *relayCore) include(cl *call, sh *shardState, r Range, young int64) {
+	cl.shards, cl.versions = append(cl.shards, sh), append(cl.versions, sh.version)
+	c.look(cl, sh, r.After, young)
+	cl.above = append(cl.above, len(cl.ranges))
+	cl.ranges = append(cl.ranges, r)
 }
 
 // byShard returns the position of every shard in the call, -1 for those not in it
@@ -261,48 +261,61 @@ func (c *relayCore) byShard(cl *call) (positions [idgen.Shards]int) {
 // looks did not reach down to the floor of a writer.
 func (c *relayCore) fetched(cl *call) {
 	r := &c.reading
+	r.budget.booked(cl, c.now-cl.issued > c.cfg.LeaseTTL/2)
+	if cl.back {
+		c.revisited(cl)
+	}
 	if cl.err != nil {
-		r.pollAt, r.delay = 0, 0
+		if !cl.back {
+			r.pollAt, r.delay = 0, 0
+		}
+		for p := range cl.shards {
+			cl.wantAgain(p)
+		}
 		return
 	}
-	positions := c.byShard(cl)
-	for p, sh := range cl.shards {
-		if positions[sh.no] == p && sh.known >= cl.known[p] {
-			sh.known = min(cl.sampled, sh.low) // unless a sample says otherwise
+	if !cl.back {
+		positions := c.byShard(cl)
+		for p, sh := range cl.shards {
+			if positions[sh.no] == p && sh.known >= cl.known[p] {
+				sh.known = min(cl.sampled, sh.low) // unless a sample says otherwise
+			}
 		}
-	}
-	r.spacing.found(cl.issued, len(cl.rows))
-	if len(cl.rows) > 0 {
+		r.spacing.found(cl.issued, len(cl.rows))
 		c.late.read += len(cl.rows)
-		if !cl.news { // where wake-ups come, there is no need to ask for more
+		if len(cl.rows) > 0 && !cl.news { // where wake-ups come, there is no need to ask for more
 			r.delay = r.spacing.now
 			r.pollAt = min(r.pollAt, cl.issued+r.spacing.now)
 		}
-		for _, from := range cl.looks {
-			if cl.old < from {
-				c.late.held = cl
-				return
-			}
-		}
 	}
-	c.takeFetched(cl)
+	if len(cl.rows) > 0 && slices.ContainsFunc(cl.looks, func(from int64) bool { return cl.old < from }) {
+		c.late.held = cl
+		return
+	}
+	c.taken(cl)
+}
+
+// taken takes over what a fetch has brought.
+func (c *relayCore) taken(cl *call) {
+	if cl.back {
+		c.takeRevisited(cl)
+	} else {
+		c.takeFetched(cl)
+	}
 }
 
 // takeFetched takes over what a fetch has brought. Where more was to be looked for below the
 // mark than it has brought, the queue is read again from there on: what is above
 // might overtake it.
 func (c *relayCore) takeFetched(cl *call) {
-	r := &c.reading
 	below, above := cl.counts()
 	for p, sh := range cl.shards {
-		if below[p] >= c.lookLimit() || sh.known < cl.looks[p] {
+		if cl.lookLimit > 0 && below[p] >= cl.lookLimit || sh.known < cl.looks[p] {
 			sh.rewind(min(cl.looks[p], sh.known))
 		}
 	}
 	positions := c.byShard(cl)
 	rounds := make([]int64, len(cl.shards))
-	news := 0
-	r.passed = false
 	for i := range cl.rows {
 		row := &cl.rows[i]
 		p := positions[row.Shard]
@@ -318,9 +331,7 @@ func (c *relayCore) takeFetched(cl *call) {
 		}
 		sh.low = max(sh.low, row.Seq)
 		rounds[p] = max(rounds[p], row.Round)
-		if c.take(sh, row) {
-			news++
-		}
+		c.take(sh, row, false)
 	}
 	for p, sh := range cl.shards {
 		if positions[sh.no] == p {
@@ -328,10 +339,8 @@ func (c *relayCore) takeFetched(cl *call) {
 			sh.more = above[p] >= cl.ranges[cl.above[p]].Limit
 		} else { // what it has brought from below was not taken
 			sh.known = min(sh.known, cl.looks[p])
+			cl.wantAgain(p)
 		}
-	}
-	if len(cl.rows) > 0 && news == 0 && r.passed {
-		r.slowAt = c.now + c.passOverPause()
 	}
 	c.sampleSoon()
 }
@@ -353,10 +362,11 @@ func (c *call) counts() (below, above []int) {
 		positions[sh.no] = p
 	}
 	for i := range c.rows {
-		p := positions[c.rows[i].Shard]
-		if c.rows[i].Seq > c.ranges[c.above[p]].After {
+		p, seq := positions[c.rows[i].Shard], c.rows[i].Seq
+		switch {
+		case seq > c.ranges[c.above[p]].After:
 			above[p]++
-		} else {
+		case seq > c.looks[p]:
 			below[p]++
 		}
 	}
@@ -388,11 +398,17 @@ func (c *relayCore) refillCall() *call {
 
 // refill asks for the events of l that were passed over, once there is room.
 func (c *relayCore) refill(l *keyLine) {
-	if l.hole == 0 || l.refilling || l.shard.yielding {
+	if l.refilling || l.shard.yielding {
 		return
 	}
 	if !l.blocked && (l.n > c.cfg.MaxPerKey/2 || l.n > 0 && l.first.route.stalled()) {
 		return // when the first of them has gone
+	}
+	if l.hole == 0 {
+		if b := &l.shard.back; !b.none() && b.has(hashKey(l.key), false) {
+			b.hurry()
+		}
+		return
 	}
 	l.refilling = true
 	c.reading.refills = append(c.reading.refills, l)
@@ -410,20 +426,24 @@ func (c *relayCore) refilled(cl *call) {
 		c.refill(l)
 		return
 	}
-	l.hole = 0
+	full, passed := false, false
 	for i := range cl.rows {
 		row := &cl.rows[i]
-		if c.take(sh, row); sh.gone {
+		l.hole = row.Seq + 1 // what is taken is in front of it
+		if c.take(sh, row, false); sh.gone {
 			return
 		}
-		if l.hole != 0 {
-			break // there is no room for more: the hole begins again here
+		if full, passed = l.hole == row.Seq, l.hole == 0; full || passed {
+			break // there is no room for more: the hole begins again here; or its route is stalled
 		}
 	}
-	if _, passed := sh.passed[hashKey(l.key)]; passed {
-		l.hole = 0 // all of them are read again together
-	} else if l.hole == 0 && len(cl.rows) >= cl.limit {
-		l.hole = cl.rows[len(cl.rows)-1].Seq + 1
+	switch {
+	case full || passed || len(cl.rows) >= cl.limit:
+	case cl.through > 0: // many of other keys stand between: a lap goes on from there
+		l.hole = 0
+		sh.back.pass(hashKey(l.key), true, max(cl.through, cl.from)+1)
+	default:
+		l.hole = 0
 	}
 	c.refill(l)
 	c.recheck(l)

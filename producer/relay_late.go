@@ -45,14 +45,6 @@ type writer struct {
 	read  int // how many events had been read when it was first seen
 }
 
-// sweep is a pass over all of a shard's queue below the mark. It should find
-// nothing: it is there for what nobody has thought of.
-type sweep struct {
-	active  bool
-	at      int64 // it has read up to here
-	through int64 // and ends here
-}
-
 const (
 	samplePause   = 20 * time.Millisecond
 	sampleLongest = 250 * time.Millisecond
@@ -100,10 +92,13 @@ func (c *relayCore) sampled(cl *call) {
 	}
 	before, changed := l.sampled, l.sampled != l.seen
 	l.sampled, l.readBy = l.seen, l.read
-	names := make(map[string]writer, len(cl.names))
+	names, writes := make(map[string]writer, len(cl.names)), make(map[string]struct{}, len(cl.names))
+	for _, name := range cl.names {
+		writes[name] = struct{}{}
+	}
 	ended := before
 	for name, w := range l.writers {
-		if !slices.Contains(cl.names, name) {
+		if _, ok := writes[name]; !ok {
 			ended = min(ended, w.floor)
 		}
 	}
@@ -131,7 +126,7 @@ func (c *relayCore) sampled(cl *call) {
 	}
 	if held := l.held; held != nil {
 		l.held = nil
-		c.takeFetched(held)
+		c.taken(held)
 	}
 }
 
@@ -139,7 +134,7 @@ func (c *relayCore) sampled(cl *call) {
 func (c *relayCore) ended(w writer) {
 	for _, sh := range c.shards {
 		if sh != nil {
-			sh.known = min(sh.known, w.floor)
+			sh.known = min(sh.known, max(w.floor, sh.bottom))
 		}
 	}
 }
@@ -159,76 +154,61 @@ func (c *relayCore) floor() (young, old int64) {
 	return young, old
 }
 
-// look adds the range below the mark of sh to a fetch, if there is something to
-// look for. What is in memory is left out: it is most of what there is.
-func (c *relayCore) look(cl *call, sh *shardState, from int64) {
-	from = min(from, sh.known)
+// look adds the range below a mark of sh to a fetch, if there is something to look for. What is in memory or was
+// passed over is left out: it is most of what there is. Nothing is looked for where the queue is known to have no row.
+func (c *relayCore) look(cl *call, sh *shardState, mark, from int64) {
+	from = max(min(from, sh.known), sh.bottom)
 	cl.looks, cl.known = append(cl.looks, from), append(cl.known, sh.known)
-	if from >= sh.low {
+	sh.skipped = slices.DeleteFunc(sh.skipped, func(seq int64) bool { return seq <= min(from, sh.known) })
+	wanted := []int64(nil)
+	if !cl.back {
+		n := min(len(sh.wanted), c.lookLimit())
+		wanted, sh.wanted = sh.wanted[:n:n], sh.wanted[n:]
+		sh.more = sh.more || len(sh.wanted) > 0
+	}
+	cl.wanted = append(cl.wanted, wanted)
+	for _, seq := range wanted {
+		if seq <= from || from >= mark {
+			cl.ranges = append(cl.ranges, Range{Shard: sh.no, After: seq - 1, Through: seq, Limit: 1})
+		}
+	}
+	if from >= mark {
 		return
 	}
 	var except []int64
 	for seq := range sh.index {
-		if seq > from && seq <= sh.low {
+		if seq > from && seq <= mark {
+			except = append(except, seq)
+		}
+	}
+	for _, seq := range sh.skipped {
+		if seq > from && seq <= mark {
 			except = append(except, seq)
 		}
 	}
 	slices.Sort(except)
-	cl.ranges = append(cl.ranges, Range{Shard: sh.no, After: from, Through: sh.low, Limit: c.lookLimit(), Except: except})
+	cl.lookLimit = c.lookLimit()
+	cl.ranges = append(cl.ranges, Range{Shard: sh.no, After: from, Through: mark, Limit: cl.lookLimit, Except: slices.Compact(except)})
 }
 
-// lookLimit is how many rows a look may bring before it counts as cut short. What was
-// read above the floor that it reaches down to and passed over comes once more, which must not.
+// want has the row of an event read that has come to stand below the mark, or is going to be read anyway.
+func (sh *shardState) want(seq int64) {
+	sh.bottom = min(sh.bottom, seq-1)
+	sh.look = true
+	if seq <= sh.low {
+		sh.wanted = append(sh.wanted, seq)
+	}
+}
+
+// wantAgain has what was to be read by a fetch that brought nothing read by the next one.
+func (c *call) wantAgain(p int) {
+	if sh := c.shards[p]; len(c.wanted[p]) > 0 {
+		sh.wanted, sh.look = append(sh.wanted, c.wanted[p]...), true
+	}
+}
+
+// lookLimit is how many rows are read of a shard that is read for the first time in a while, and how many a look below
+// its mark may bring before it counts as cut short.
 func (c *relayCore) lookLimit() int {
-	return c.limits.late + 2*(c.limits.readsLong+max(c.cfg.FetchSize, c.limits.cold))
-}
-
-// sweepCall issues the next page of a sweep.
-func (c *relayCore) sweepCall() *call {
-	r := &c.reading
-	if r.sweepAt == 0 {
-		r.sweepAt = c.now + c.limits.sweep
-	}
-	if c.now >= r.sweepAt {
-		r.sweepAt = c.now + c.limits.sweep
-		c.rotate()
-		for _, sh := range c.shards {
-			if c.readable(sh) {
-				sh.sweep = sweep{active: sh.low > 0, through: sh.low} // through 0 would have no end
-			}
-		}
-	}
-	c.at(r.sweepAt)
-	if c.room() < c.cfg.Window {
-		return nil // outcomes make room
-	}
-	for _, sh := range c.shards {
-		if c.readable(sh) && sh.sweep.active {
-			return &call{
-				op: opFetch, sweep: true, shards: []*shardState{sh}, versions: []uint32{sh.version},
-				ranges: []Range{{Shard: sh.no, After: sh.sweep.at, Through: sh.sweep.through, Limit: c.cfg.FetchSize}},
-			}
-		}
-	}
-	return nil
-}
-
-// swept takes over a page of a sweep.
-func (c *relayCore) swept(cl *call) {
-	sh := cl.shards[0]
-	if cl.err != nil || c.byShard(cl)[sh.no] < 0 {
-		return
-	}
-	for i := range cl.rows {
-		row := &cl.rows[i]
-		sh.sweep.at = max(sh.sweep.at, row.Seq)
-		if sh.putBack(row) {
-			sh.rewind(0)
-			return
-		}
-		if c.take(sh, row); sh.gone {
-			return
-		}
-	}
-	sh.sweep.active = len(cl.rows) >= cl.ranges[0].Limit
+	return max(1, min(c.limits.cold, c.reading.budget.rows()/len(c.shards)))
 }

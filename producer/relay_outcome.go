@@ -79,7 +79,11 @@ func (c *relayCore) full() bool {
 // probe sends one event on every stalled route whose time has come.
 func (c *relayCore) probe() {
 	for _, r := range c.stalled {
-		if r.inflight > 0 || r.ready.n+r.refused.n == 0 || c.inflight >= c.cfg.Window {
+		if r.inflight > 0 || c.inflight >= c.cfg.Window {
+			continue
+		}
+		if r.ready.n+r.refused.n == 0 {
+			r.hungry = true
 			continue
 		}
 		if c.now < r.probeAt {
@@ -89,7 +93,9 @@ func (c *relayCore) probe() {
 		if c.isolated(r) {
 			continue // it waits for its turn
 		}
-		e := r.candidates()[0]
+		all := r.candidates()
+		e := all[0]
+		r.hungry = len(all) == 1 || all[1].probes > 0
 		e.unqueue()
 		e.probes++
 		r.probeAt = c.now + r.delay

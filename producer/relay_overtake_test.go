@@ -44,10 +44,10 @@ func TestASweepDoesNotGoOnAboveAMarkThatWasSetBack(t *testing.T) {
 		return confirmAll(s)
 	}
 	rel := r.start(RelayConfig{Window: 50, FetchSize: 20})
-	rel.core.limits.sweep = 20 * time.Second // before all that is in memory was probed
+	rel.core.limits.sweep = 20 * time.Second
 	caught := false
 	rel.hold = func(cl *call) bool {
-		if cl.op == opFetch && cl.sweep && cl.ranges[0].After >= k1 && cl.ranges[0].After < k2 && !caught {
+		if cl.op == opFetch && cl.back && cl.ranges[0].After >= k1 && cl.ranges[0].After < k2 && !caught {
 			caught = true
 			return true
 		}
@@ -61,7 +61,7 @@ func TestASweepDoesNotGoOnAboveAMarkThatWasSetBack(t *testing.T) {
 		r.run(time.Minute)
 	}
 	if !caught {
-		t.Fatal("no sweep seen")
+		t.Fatal("no lap seen")
 	}
 	works = true
 	r.run(8 * time.Second) // a probe

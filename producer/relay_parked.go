@@ -96,10 +96,8 @@ func (c *relayCore) dueReply(cl *call) {
 	default:
 		last := &cl.rows[n-1]
 		d.after = DuePoint{At: last.DueAt, Seq: last.Seq}
-		if d.passed >= passed+n { // all of it
-			d.soon(c.now + passOverWait)
-		} else {
-			d.soon(c.now)
+		if d.soon(c.now); d.passed >= passed+n { // all of it: half of the time is for other reads
+			d.at = c.now + (c.now - cl.issued)
 		}
 	}
 }
@@ -119,7 +117,10 @@ func (c *relayCore) duePassed(skipped bool) {
 	}
 	d.after, d.passed = DuePoint{}, 0
 	for _, r := range c.stalled {
-		r.behindDue, r.passedDue = r.passedDue, 0
+		if !r.dueTook { // none was left behind those that were admitted: they are looked at from the first one again
+			r.dueFrom = DuePoint{}
+		}
+		r.dueTook = false
 	}
 }
 
@@ -134,7 +135,7 @@ func (c *relayCore) takeDue(sh *shardState, row *Queued) bool {
 	}
 	r := c.routeFor(row.Topic)
 	if row.Key == "" {
-		if !c.admitDue(r, row.Seq) {
+		if !c.admitDue(r, row) {
 			return false
 		}
 		c.place(c.newParked(sh, row, r, nil))
@@ -162,7 +163,7 @@ func (c *relayCore) takeHead(l *keyLine, row *Queued, r *route) bool {
 	if l.parking > 0 {
 		return false
 	}
-	if !c.admitDue(r, row.Seq) {
+	if !c.admitDue(r, row) {
 		c.tidy(l)
 		return false
 	}

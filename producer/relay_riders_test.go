@@ -54,7 +54,7 @@ func TestEventsOfAKeyTravelTogetherInOrder(t *testing.T) {
 		largest = max(largest, 1+len(s.riders))
 		return confirmAll(s)
 	}
-	rel := r.batching(RelayConfig{Window: 8}, 5)
+	rel := r.batching(RelayConfig{Window: 20}, 5)
 	r.run(2 * time.Second)
 	r.drained()
 	got := make(map[string][]int64)
@@ -68,7 +68,7 @@ func TestEventsOfAKeyTravelTogetherInOrder(t *testing.T) {
 			t.Errorf("%v arrived of key %s", got[key], key)
 		}
 	}
-	if largest != 5 || most != 8 {
+	if largest != 5 || most != 20 {
 		t.Errorf("batches of up to %d, up to %d in flight", largest, most)
 	}
 	if rel.core.report.Delivered != 200 {

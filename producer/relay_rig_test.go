@@ -231,7 +231,7 @@ func (c *relayCore) forgotten() string {
 		add("events of route "+r.name, r.events)
 		add("inflight of route "+r.name, r.inflight)
 		add("queues of route "+r.name, r.ready.n+r.refused.n)
-		add("passed of route "+r.name, r.passed)
+		add("shards left of route "+r.name, int(r.left))
 	}
 	for _, sh := range c.shards {
 		if sh == nil {
@@ -243,7 +243,7 @@ func (c *relayCore) forgotten() string {
 		add(name+"lines", len(sh.lines))
 		add(name+"resting", len(sh.resting))
 		add(name+"recent", len(sh.recent))
-		add(name+"passed", len(sh.passed))
+		add(name+"passed", len(sh.back.ahead)+len(sh.back.behind))
 		add(name+"held", sh.held.n)
 		add(name+"inflight", sh.inflight)
 		add(name+"marking", sh.marking)

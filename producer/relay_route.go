@@ -54,14 +54,15 @@ type route struct {
 	problem  string
 	reported bool
 	solo     bool          // what fails on it breaks the channel: probe alone
-	passed   int           // events that were passed over since it stalled
 	share    float64       // of successes among the last hundred or so outcomes
 	againAt  time.Duration // when to send again what was refused and did not count, 0: nothing was
 
-	// What was passed over and has a place up to drawUpTo is drawn by lot: how many events of
-	// the queue there are, and how many parked ones the last pass and this one met.
-	drawUpTo                     int64
-	behind, behindDue, passedDue int
+	// left are the shards, as bits, that may have events of the route which were passed over, and again those in which the lap
+	// that is under way has passed some over. hungry tells that all in memory were probed in vain.
+	left, again uint64
+	hungry      bool
+	dueFrom     DuePoint // parked events that are due were admitted up to here …
+	dueTook     bool     // … by the pass that is under way, too
 
 	shedAt time.Duration
 }
@@ -229,7 +230,7 @@ func (c *relayCore) judge(r *route) {
 // oneKey tells whether all that fails on r is of one key, which was refused. A key that failed, went into its
 // backoff and did not come back may have been settled by an operator.
 func (c *relayCore) oneKey(r *route) bool {
-	if r.passed > 0 || r.refused.n > 1 || r.refused.n == 1 && r.refused.first.outcome == transport.Returned {
+	if r.left != 0 || r.refused.n > 1 || r.refused.n == 1 && r.refused.first.outcome == transport.Returned {
 		return false
 	}
 	keys := 0
@@ -361,15 +362,12 @@ func (c *relayCore) unstall(r *route) {
 	if r.stalled() {
 		return
 	}
-	r.reported, r.drawUpTo, r.behindDue, r.passedDue = false, 0, 0, 0
+	r.reported, r.dueFrom, r.dueTook = false, DuePoint{}, false
 	c.stalled = slices.DeleteFunc(c.stalled, func(other *route) bool { return other == r })
 	if r.ready.n > 0 {
 		c.rouse(r)
 	}
-	if r.passed > 0 {
-		r.passed = 0
-		c.readAgain()
-	}
+	c.hurry(r)
 	c.due.restart(c.now)
 }
 
@@ -385,7 +383,7 @@ func (c *relayCore) tendRoutes() {
 		return !r.failing
 	})
 	for _, r := range slices.Clone(c.stalled) {
-		if r.events == 0 && r.inflight == 0 && r.passed == 0 {
+		if r.events == 0 && r.inflight == 0 && r.left == 0 {
 			r.paused, r.down, r.failing, r.keys = false, false, false, nil
 			c.unstall(r)
 			continue

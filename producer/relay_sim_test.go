@@ -88,7 +88,7 @@ func newSimulation(t testing.TB, seed uint64) *simulation {
 	}
 	s.limits = coreLimits{
 		cold: pick(1, 2, 16), follow: pick(1, 3, 2000), blocked: pick(1, 2, 1000), due: pick(1, 5, 256),
-		late: pick(1, 3, 2000), stall: pick(2, 3, 32), undefer: pick(1, 2, 32),
+		stall: pick(2, 3, 32), undefer: pick(1, 2, 32),
 		sweep:      time.Duration(pick(2, 300)) * time.Second,
 		writesLong: time.Duration(pick(0, 30, 1000)) * time.Millisecond, readsLong: pick(1, 5, 1000),
 	}
@@ -466,7 +466,7 @@ func (s *simulation) drain() {
 		if s.settled() {
 			return
 		}
-		if round > 60_000 || s.now > time.Hour {
+		if round > 150_000*max(1, 16/s.cfg.FetchSize) || s.now > time.Hour {
 			s.fail("does not drain: %s", s.leftovers())
 			return
 		}

@@ -21,19 +21,16 @@ func (r *route) candidates() []*entry {
 	return all
 }
 
-// admit tells whether an event whose route is r is to be kept in memory. On a
-// stalled route that has enough there, one that was probed in vain makes room: or
-// the route could stay closed for a few bad events, with good ones behind them. What was
-// passed over before draws lots with the others of which that is true, behind in number.
-func (c *relayCore) admit(r *route, seq int64, behind int) bool {
-	if !r.stalled() {
-		return true
-	}
-	if seq <= r.drawUpTo && c.rand.IntN(behind+1) >= c.limits.stall && c.othersWork(r) {
-		return false
-	}
+// admit tells whether an event whose route is r is to be kept in memory. On a stalled route that has enough
+// there, it is not; but for one that comes round again, one that was probed in vain makes room: or the route could stay
+// closed for a few bad events, with good ones behind them.
+func (c *relayCore) admit(r *route, again bool) bool {
 	if !c.crowded(r) {
+		r.hungry = false
 		return true
+	}
+	if !again {
+		return false
 	}
 	var worst *entry
 	for _, q := range []*entryQueue{&r.refused, &r.ready} {
@@ -46,60 +43,50 @@ func (c *relayCore) admit(r *route, seq int64, behind int) bool {
 	if worst == nil {
 		return false
 	}
+	r.hungry = false
 	c.evict(worst)
 	return true
 }
 
-// admitDue is admit for a parked event.
-func (c *relayCore) admitDue(r *route, seq int64) bool {
-	if c.admit(r, seq, r.behindDue) {
+// admitDue is admit for a parked event. Each pass over what is due admits what lies behind what the one before it
+// has admitted to r, until there is none.
+func (c *relayCore) admitDue(r *route, row *Queued) bool {
+	at := DuePoint{At: row.DueAt, Seq: row.Seq}
+	if !c.crowded(r) || at.compare(r.dueFrom) > 0 && c.admit(r, true) {
+		if r.stalled() {
+			r.dueFrom, r.dueTook = at, true
+		}
 		return true
 	}
 	c.due.passed++
-	r.passedDue++
 	return false
 }
 
-// rotate gives events a chance that stalled routes have passed over, if all that they
-// keep in memory was probed in vain: they are read again, and others are drawn.
-func (c *relayCore) rotate() {
-	var rotated []*route
-	for _, r := range c.stalled {
-		all := r.candidates()
-		if r.passed+r.behindDue == 0 || len(all) > 0 && all[0].probes == 0 {
-			continue
-		}
-		rotated = append(rotated, r)
-		r.drawUpTo, r.behind = c.late.seen, r.passed
-		for _, e := range all {
-			c.evict(e)
-		}
-		if len(all) == 0 {
-			r.behind = 0
-		}
-	}
-	if len(rotated) == 0 {
-		return
-	}
-	c.readAgain()
-	for _, r := range rotated {
-		r.passed = min(r.behind, 1) // or it would count as one with nothing to wait for
-	}
+// compare orders places by time and Seq.
+func (p DuePoint) compare(q DuePoint) int {
+	return cmp.Or(p.At.Compare(q.At), cmp.Compare(p.Seq, q.Seq))
 }
 
 // crowded tells whether r is stalled and has enough events in memory, so that
 // further ones are passed over: they would take the room of those that
 // can be sent. If nothing comes through anywhere, there are none.
 func (c *relayCore) crowded(r *route) bool {
-	return r.stalled() && r.ready.n+r.refused.n >= c.limits.stall && c.othersWork(r)
+	return r.stalled() && r.ready.n+r.refused.n >= c.candidateShare() && c.othersWork(r)
+}
+
+// candidateShare is how many events a stalled route may keep in memory to be probed: however many routes stall, all of
+// them together have a window's, or two each: with one alone, a bad event would make room for the good one that proves it bad.
+func (c *relayCore) candidateShare() int {
+	return max(2, min(c.limits.stall, c.capacity()/2/max(len(c.stalled), 1)))
 }
 
 // stuck is how many events stalled routes may keep in memory without taking the
 // room of others.
 func (c *relayCore) stuck() (n int) {
+	share := c.candidateShare()
 	for _, r := range c.stalled {
 		if c.othersWork(r) {
-			n += min(r.events, c.limits.stall)
+			n += min(r.events, share)
 		}
 	}
 	return n
@@ -127,41 +114,21 @@ func (c *relayCore) shed(r *route) {
 	if r.inflight == 0 { // what is in flight may be what is too much
 		r.shedAt = c.now + shedInterval
 	}
-	all := r.candidates()
+	all, share := r.candidates(), c.candidateShare()
 	slices.SortFunc(all, func(a, b *entry) int { return cmp.Or(cmp.Compare(a.Seq, b.Seq), cmp.Compare(a.shard.no, b.shard.no)) })
 	for i, e := range all {
 		switch {
-		case i >= c.limits.stall:
+		case i >= share:
 			c.evict(e)
 		case e.parked && e.line != nil:
 			c.forgetFIFO(e.line, e)
 		case e.line != nil && e.next != nil:
-			c.trim(e.line, e.next)
+			c.evict(e.next)
 		}
 	}
 }
 
-// trim takes the events of l from e on out of memory and leaves a hole.
-func (c *relayCore) trim(l *keyLine, e *entry) {
-	seq := e.Seq
-	for l.last != nil && l.last.Seq >= seq && l.last.state == entryWaiting {
-		c.forgetLast(l)
-	}
-	if l.hole == 0 || seq < l.hole {
-		l.hole = seq
-	}
-}
-
-// forgetLast forgets the last event of l, which waits, and keeps l.
-func (c *relayCore) forgetLast(l *keyLine) {
-	e := l.last
-	c.uncount(e)
-	delete(l.shard.index, e.Seq)
-	l.remove(e)
-	c.free(e)
-}
-
-// evict passes over an event that was read already, with all of its key.
+// evict passes over an event that was read already and waits, with all that is behind it in its key.
 func (c *relayCore) evict(e *entry) {
 	sh, l, r := e.shard, e.line, e.route
 	switch {
@@ -184,42 +151,21 @@ func (c *relayCore) evict(e *entry) {
 		}
 		for l.last != e {
 			seq = min(seq, l.last.Seq) // one that came while e was in flight stands behind it, and may be older
+			sh.skip(l.last.Seq)
 			c.forgetLast(l)
 		}
 		c.passOver(sh, r, key, seq)
+		sh.skip(e.Seq)
 		c.forget(e)
 	}
 }
 
-// passOver leaves an event in the database until a route that is stalled
-// works. Later events of its key are then passed over too.
-func (c *relayCore) passOver(sh *shardState, r *route, key string, seq int64) {
-	if r.stalled() {
-		r.passed++
-	}
-	if key != "" {
-		if sh.passed == nil {
-			sh.passed = make(map[uint64]struct{})
-		}
-		sh.passed[hashKey(key)] = struct{}{}
-	}
-	c.reading.passed = true
-	if sh.passedMin == 0 || seq < sh.passedMin {
-		sh.passedMin = seq
-	}
-}
-
-// readAgain reads what was passed over.
-func (c *relayCore) readAgain() {
-	for _, sh := range c.shards {
-		if sh != nil && sh.passedMin > 0 {
-			sh.rewind(sh.passedMin - 1)
-			sh.passed, sh.passedMin = nil, 0
-		}
-	}
-	for _, r := range c.stalled {
-		r.passed = 0
-	}
-	c.due.restart(c.now)
-	c.reading.slowAt = 0
+// forgetLast forgets the last event of l, which waits, and keeps l.
+func (c *relayCore) forgetLast(l *keyLine) {
+	e := l.last
+	e.unqueue()
+	c.uncount(e)
+	delete(l.shard.index, e.Seq)
+	l.remove(e)
+	c.free(e)
 }

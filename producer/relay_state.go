@@ -243,8 +243,9 @@ type shardState struct {
 	resting   map[string]int64   // keyLine.head of blocked keys of which nothing else is known
 	recent    map[int64]int64    // Seq → Round of what left the queue during a read
 	solo      map[int64]struct{} // parked events that broke a channel alone
-	passed    map[uint64]struct{}
-	passedMin int64 // lowest Seq that was passed over, 0: none was
+	wanted    []int64            // Seqs of rows that have come to stand below low, and are to be read
+	skipped   []int64            // Seqs above known, or not far below, that were read and are not in memory
+	back      revisit
 	held      entryQueue
 
 	// version changes when low is set back: what was read above the old low then
@@ -253,8 +254,9 @@ type shardState struct {
 	low     int64 // everything up to here was read, but for late commits
 	round   int64 // highest that was read above low: later ones are of a later replay
 	known   int64 // below, only what writers that are known may appear
+	bottom  int64 // the queue has no row up to here, nor will it have one but by a rewind
 	more    bool  // the last read did not reach the end
-	sweep   sweep
+	look    bool  // is to be read once, whatever there is
 	lane    lane
 }
 
@@ -287,8 +289,9 @@ func (sh *shardState) idle() bool {
 
 // rewind sets the place to read from back to after.
 func (sh *shardState) rewind(after int64) {
-	sh.low, sh.known = min(sh.low, after), min(sh.known, after)
+	sh.low, sh.known, sh.bottom = min(sh.low, after), min(sh.known, after), min(sh.bottom, after)
 	sh.more = true
-	sh.sweep = sweep{} // it would read above the mark
+	sh.wanted = slices.DeleteFunc(sh.wanted, func(seq int64) bool { return seq > sh.low })
+	sh.back.reset() // it would read above the mark
 	sh.version++
 }

@@ -6,67 +6,71 @@ import (
 	"github.com/boxpair/boxpair/transport"
 )
 
-// take takes over a row that was read from the queue of sh, and tells whether
-// it was news. What is in memory already, what a mark or a park has removed since the
-// statement began, and what was passed over before is none.
-func (c *relayCore) take(sh *shardState, row *Queued) bool {
+// take takes over a row that was read from the queue of sh, by a lap or not. What is in memory already, and
+// what a mark or a park has removed since the statement began, is nothing new.
+func (c *relayCore) take(sh *shardState, row *Queued, lap bool) {
 	known := sh.index[row.Seq]
 	if c.contradicts(known, row) || c.contradicts(sh.parked[row.Seq], row) {
-		return false
+		return
 	}
 	if known != nil {
-		if known.Round == row.Round {
-			return false
+		if known.Round != row.Round {
+			known.rewritten = true // and so to be read again, when the earlier row has gone
 		}
-		known.rewritten = true // and so to be read again, when the earlier row has gone
-		return false
+		return
 	}
 	if round, ok := sh.recent[row.Seq]; ok && round == row.Round {
-		return false
+		return
 	}
 	if row.Missing {
 		c.takeMissing(sh, row)
-		return true
+		return
 	}
 	r := c.routeFor(row.Topic)
-	if row.Key == "" {
-		if !c.admit(r, row.Seq, r.behind) {
-			c.passOver(sh, r, "", row.Seq)
-			return false
-		}
+	switch {
+	case row.Key != "":
+		c.takeKeyed(sh, row, r, lap)
+	case !c.admit(r, lap):
+		c.passOver(sh, r, "", row.Seq)
+	default:
 		e := c.newEntry(sh, row)
 		e.route = r
 		sh.index[e.Seq] = e
 		c.count(e)
 		c.place(e)
-		return true
 	}
-	return c.takeKeyed(sh, row, r)
 }
 
-func (c *relayCore) takeKeyed(sh *shardState, row *Queued, r *route) bool {
-	if _, ok := sh.passed[hashKey(row.Key)]; ok {
+// takeKeyed is take for an event with a key. What is behind the key's hole is read with that.
+func (c *relayCore) takeKeyed(sh *shardState, row *Queued, r *route, lap bool) {
+	l := sh.lines[row.Key]
+	switch {
+	case l != nil && l.hole != 0 && row.Seq >= l.hole:
+		sh.skip(row.Seq)
+		return
+	case (l == nil || l.hole == 0) && sh.back.has(hashKey(row.Key), lap):
 		c.passOver(sh, r, row.Key, row.Seq)
-		return false
+		return
 	}
-	l := c.line(sh, row.Key)
-	if l != nil && l.hole != 0 && row.Seq >= l.hole {
-		return false
-	}
+	l = c.line(sh, row.Key)
 	if l != nil && l.blocked {
 		e := c.newEntry(sh, row)
 		e.route, e.line = r, l
 		sh.index[e.Seq] = e
 		c.follow(e)
-		return true
+		return
 	}
-	if l != nil && (l.n >= c.cfg.MaxPerKey || l.n > 0 && l.first.route.stalled()) {
+	if l != nil && l.n >= c.cfg.MaxPerKey {
 		l.hole = row.Seq
-		return false
+		sh.skip(row.Seq)
+		return
 	}
-	if (l == nil || l.n == 0) && !c.admit(r, row.Seq, r.behind) {
+	if l != nil && l.n > 0 && l.first.route.stalled() || (l == nil || l.n == 0) && !c.admit(r, lap) {
+		if l != nil {
+			l.hole = 0 // what is behind it is passed over with this one
+		}
 		c.passOver(sh, r, row.Key, row.Seq)
-		return false
+		return
 	}
 	if l == nil {
 		l = c.newLine(sh, row.Key)
@@ -81,7 +85,6 @@ func (c *relayCore) takeKeyed(sh *shardState, row *Queued, r *route) bool {
 		e.next.state = entryWaiting
 	}
 	c.promote(l)
-	return true
 }
 
 // takeMissing buries a queue row without an event.
@@ -196,8 +199,7 @@ func (c *relayCore) left(e *entry) {
 	sh := e.shard
 	delete(sh.index, e.Seq)
 	if e.rewritten {
-		sh.known = min(sh.known, e.Seq-1)
-		c.reading.pollAt = min(c.reading.pollAt, c.now)
+		sh.want(e.Seq)
 	}
 	if c.readsQueue() {
 		if sh.recent == nil {

@@ -235,11 +235,11 @@ var relaying = []Mutant{
 		Name: "cursor", Guarantee: "G2",
 		Broken: "The queue is read by a cursor: an event that commits after one with a higher id is skipped.",
 		File:   "producer/relay_late.go",
-		Old: `	if from >= sh.low {
+		Old: `	if from >= mark {
 		return
 	}
 	var except`,
-		New: `	if from >= sh.low || sh.low > 0 {
+		New: `	if from >= mark || mark > 0 {
 		return
 	}
 	var except`,
@@ -249,16 +249,16 @@ var relaying = []Mutant{
 		Name: "late-event-overtaken", Guarantee: "G4",
 		Broken: "What commits late is looked for in a later read than what comes behind it.",
 		File:   "producer/relay_late.go",
-		Old:    `	from = min(from, sh.known)`,
-		New:    `	from = sh.known`,
+		Old:    `	from = max(min(from, sh.known), sh.bottom)`,
+		New:    `	from = max(sh.known, sh.bottom)`,
 		Test:   Test{"producer", "TestAnEventThatCommitsLateIsNotOvertakenByTheNextOfItsKey"},
 	},
 	{
 		Name: "old-writer-overtaken", Guarantee: "G4",
 		Broken: "What comes behind the event of a transaction that has written for long is sent without asking whether that one has committed.",
 		File:   "producer/relay_fetch.go",
-		Old:    `			if cl.old < from {`,
-		New:    `			if cl.old < from && cl.sweep {`,
+		Old:    `return cl.old < from })`,
+		New:    `return cl.old < from && cl.back })`,
 		Test:   Test{"producer", "TestAnEventThatCommitsLateIsNotOvertakenByTheNextOfItsKey"},
 	},
 	{

@@ -1,0 +1,62 @@
+package producer
+
+// budget is how much one fetch may bring: so many rows that it is soon over and takes little memory. It is cut when a fetch
+// takes too long, whether it ends or not, and grows again while fetches are quick.
+type budget struct {
+	most    int     // FetchSize
+	now     int     // rows
+	average float64 // bytes of a payload with its headers, of those that came last
+}
+
+const (
+	fetchBytes    = 16 << 20 // that the rows of one fetch have, about
+	budgetCut     = 4
+	budgetGrowth  = 8 // one in so many is added
+	averageWeight = 64
+)
+
+// rows returns how many rows a fetch may bring.
+func (b *budget) rows() int {
+	if b.average*float64(b.now) > fetchBytes {
+		return max(1, int(fetchBytes/b.average))
+	}
+	return b.now
+}
+
+// booked takes note of a fetch that is over, and whether that took too long.
+func (b *budget) booked(cl *call, slow bool) {
+	switch {
+	case slow:
+		b.now = max(1, b.now/budgetCut)
+		return
+	case cl.err != nil:
+		return
+	}
+	b.now = min(b.most, b.now+b.now/budgetGrowth+1)
+	for i := range cl.rows {
+		if size := cl.rows[i].size(); size > 0 { // what is left out says nothing
+			b.average += (float64(size) - b.average) / averageWeight
+		}
+	}
+}
+
+// size returns the bytes of an event's payload and headers.
+func (q *Queued) size() int {
+	n := len(q.Payload)
+	for name, value := range q.Headers {
+		n += len(name) + len(value)
+	}
+	return n
+}
+
+// capacity is how many events are kept in memory at most: twice the window, or as many as WindowBytes has room for.
+func (c *relayCore) capacity() int {
+	most := 2 * c.cfg.Window
+	if average := c.reading.budget.average; average*float64(most) > float64(c.cfg.WindowBytes) {
+		most = max(2, int(float64(c.cfg.WindowBytes)/average))
+	}
+	return most
+}
+
+// room is how many more events are to be kept in memory.
+func (c *relayCore) room() int { return c.capacity() - c.buffered + c.stuck() }
