@@ -61,7 +61,7 @@ type Config struct {
 	Verifier *transport.Verifier `yaml:"-" env:"-"`
 
 	// Logger receives failures, parked messages and what operators do. Defaults
-	// to none.
+	// to [slog.Default].
 	Logger *slog.Logger `yaml:"-" env:"-"`
 }
 
@@ -222,7 +222,7 @@ func (c Config) withDefaults() (Config, error) {
 		p.addf("CacheSize: %d is neither a size nor -1", c.CacheSize)
 	}
 	if c.Logger == nil {
-		c.Logger = slog.New(slog.DiscardHandler)
+		c.Logger = slog.Default()
 	}
 	return c, p.err()
 }

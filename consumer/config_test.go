@@ -2,6 +2,7 @@ package consumer_test
 
 import (
 	"context"
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
@@ -76,5 +77,28 @@ func TestNothingTouchesTheDatabaseBeforeTheFirstMessage(t *testing.T) {
 	r := newRig(t, setup{})
 	if len(r.store.calls) != 0 {
 		t.Errorf("steps taken: %v", r.store.calls)
+	}
+}
+
+// It changes the default logger, so it is not parallel.
+func TestInboxWithoutALoggerLogsToTheDefaultOne(t *testing.T) {
+	before := slog.Default()
+	defer slog.SetDefault(before)
+	log := &logBuffer{}
+	slog.SetDefault(textLogger(log))
+	inbox, err := consumer.New(newFake(), nil, consumer.Config{Service: "stock"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, err := inbox.Handle("reserve", func(context.Context, *work, *message.Message) error { return consumer.Reject(errHandler) },
+		consumer.HandlerConfig{Topic: "orders"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := h.Consume(msg(1)); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(log.String(), "message is dead") {
+		t.Errorf("logged: %s", log.String())
 	}
 }

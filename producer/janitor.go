@@ -56,7 +56,7 @@ type JanitorConfig struct {
 	// Progress is called after each batch with what the pass has done so far, and once more, with
 	// Done set, at its end. A pass waits for it. Defaults to none.
 	Progress func(JanitorReport) `yaml:"-" env:"-"`
-	// Logger receives what was removed and what went wrong. Defaults to none.
+	// Logger receives what was removed and what went wrong. Defaults to [slog.Default].
 	Logger *slog.Logger `yaml:"-" env:"-"`
 }
 
@@ -95,7 +95,7 @@ func (c JanitorConfig) withDefaults() (JanitorConfig, error) {
 		errs = append(errs, fmt.Errorf("Share: %v is not above 0 and at most 1", c.Share))
 	}
 	if c.Logger == nil {
-		c.Logger = slog.New(slog.DiscardHandler)
+		c.Logger = slog.Default()
 	}
 	return c, errors.Join(errs...)
 }

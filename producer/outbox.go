@@ -49,7 +49,7 @@ type Config struct {
 	// relays in other processes. Defaults to 10 ms.
 	NotifyInterval time.Duration `yaml:"notify_interval" env:"NOTIFY_INTERVAL"`
 
-	// Logger receives what operators do and what goes wrong. Defaults to none.
+	// Logger receives what operators do and what goes wrong. Defaults to [slog.Default].
 	Logger *slog.Logger `yaml:"-" env:"-"`
 }
 
@@ -103,7 +103,7 @@ func (c Config) withDefaults() (Config, error) {
 		errs = append(errs, fmt.Errorf("NotifyInterval: %v is negative", c.NotifyInterval))
 	}
 	if c.Logger == nil {
-		c.Logger = slog.New(slog.DiscardHandler)
+		c.Logger = slog.Default()
 	}
 	return c, errors.Join(errs...)
 }

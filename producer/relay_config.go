@@ -87,7 +87,7 @@ type RelayConfig struct {
 	Signer *transport.Signer `yaml:"-" env:"-"`
 
 	// Logger receives every failed attempt, park, take-over and lost lease, and
-	// what goes wrong with the database. Defaults to none.
+	// what goes wrong with the database. Defaults to [slog.Default].
 	Logger *slog.Logger `yaml:"-" env:"-"`
 }
 
@@ -167,7 +167,7 @@ func (c RelayConfig) withDefaults() (RelayConfig, error) {
 		errs = append(errs, fmt.Errorf("PollMax: %v is shorter than PollMin, %v", c.PollMax, c.PollMin))
 	}
 	if c.Logger == nil {
-		c.Logger = slog.New(slog.DiscardHandler)
+		c.Logger = slog.Default()
 	}
 	return c, errors.Join(errs...)
 }

@@ -35,7 +35,7 @@ type Config struct {
 	// reader, which otherwise drops the metrics of the whole service. Defaults to 2 s.
 	StatsTimeout time.Duration `yaml:"stats_timeout" env:"STATS_TIMEOUT"`
 
-	// Logger receives what could not be read for a collection. Defaults to none.
+	// Logger receives what could not be read for a collection. Defaults to [slog.Default].
 	Logger *slog.Logger `yaml:"-" env:"-"`
 }
 
@@ -56,7 +56,7 @@ func (c Config) withDefaults() (Config, error) {
 		c.System = defaultSystem
 	}
 	if c.Logger == nil {
-		c.Logger = slog.New(slog.DiscardHandler)
+		c.Logger = slog.Default()
 	}
 	var errs []error
 	if len(c.System) > maxSystem || !utf8.ValidString(c.System) || strings.ContainsRune(c.System, 0) {

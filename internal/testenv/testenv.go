@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"encoding/hex"
 	"fmt"
+	"log/slog"
 	"net/url"
 	"os"
 	"os/exec"
@@ -25,6 +26,13 @@ const (
 	RabbitMQCtl = "TEST_RABBITMQCTL"  // a program: rabbitmqctl for that RabbitMQ
 	PostgresBin = "TEST_PG_BIN"       // a directory with PostgreSQL's client programs
 )
+
+// What a test gives no logger says nothing: libraries log to slog.Default() then, which would fill the output of the tests.
+func init() {
+	if testing.Testing() {
+		slog.SetDefault(slog.New(slog.DiscardHandler))
+	}
+}
 
 // adminTimeout bounds what is done to a server around a test, on a machine
 // that many tests share.

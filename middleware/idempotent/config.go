@@ -32,7 +32,7 @@ type Config struct {
 	Retention time.Duration `yaml:"retention" env:"RETENTION"`
 	// Interval is the time between two passes of Run. Defaults to a minute.
 	Interval time.Duration `yaml:"interval" env:"INTERVAL"`
-	// Logger receives what goes wrong, without keys, bodies and headers. Defaults to none.
+	// Logger receives what goes wrong, without keys, bodies and headers. Defaults to [slog.Default].
 	Logger *slog.Logger `yaml:"-" env:"-"`
 }
 
@@ -63,7 +63,7 @@ func (c Config) withDefaults() (Config, error) {
 	span("Retention", &c.Retention, 24*time.Hour)
 	span("Interval", &c.Interval, time.Minute)
 	if c.Logger == nil {
-		c.Logger = slog.New(slog.DiscardHandler)
+		c.Logger = slog.Default()
 	}
 	return c, errors.Join(errs...)
 }

@@ -126,7 +126,7 @@ type PublisherConfig struct {
 	// durable or drop messages. Defaults to false: New refuses it.
 	AllowLoss bool `yaml:"allow_loss" env:"ALLOW_LOSS"`
 
-	// Logger takes what happens to the connection. Defaults to none.
+	// Logger takes what happens to the connection. Defaults to [slog.Default].
 	Logger *slog.Logger `yaml:"-" env:"-"`
 }
 
@@ -199,7 +199,7 @@ type SubscriberConfig struct {
 	AllowLoss bool `yaml:"allow_loss" env:"ALLOW_LOSS"`
 
 	// Logger takes what happens to connections and messages that cannot be read.
-	// Defaults to none.
+	// Defaults to [slog.Default].
 	Logger *slog.Logger `yaml:"-" env:"-"`
 }
 
@@ -212,7 +212,7 @@ func (c *PublisherConfig) setDefaults() {
 	if c.Key == nil {
 		c.Key = metaKey
 	}
-	defaultTo(&c.Logger, slog.New(slog.DiscardHandler))
+	defaultTo(&c.Logger, slog.Default())
 }
 
 func (c *SubscriberConfig) setDefaults() {
@@ -225,7 +225,7 @@ func (c *SubscriberConfig) setDefaults() {
 	defaultTo(&c.RedeliveryMin, min(100*time.Millisecond, c.RedeliveryMax))
 	defaultTo(&c.CloseTimeout, 30*time.Second)
 	defaultTo(&c.RebalanceInterval, 5*time.Second)
-	defaultTo(&c.Logger, slog.New(slog.DiscardHandler))
+	defaultTo(&c.Logger, slog.Default())
 }
 
 func defaultTo[T comparable](field *T, value T) {
