@@ -46,8 +46,8 @@ var publishing = []Mutant{
 		Name: "envelope-for-ever", Guarantee: "G4",
 		Broken: "Envelopes are not opened: the consumer sees no key, and no stamp.",
 		File:   "transport/amqp/codec.go",
-		Old:    `	if d.ContentEncoding == envelopeEncoding {`,
-		New:    `	if d.ContentEncoding == envelopeEncoding && len(d.Headers) > 99 {`,
+		Old:    `	case d.ContentEncoding == envelopeEncoding:`,
+		New:    `	case d.ContentEncoding == envelopeEncoding && len(d.Headers) > 99:`,
 		Test:   Test{"transport/amqp", "TestEnvelopesAreSentOnRequest"},
 	},
 	{
@@ -284,11 +284,17 @@ var subscribing = []Mutant{
 		Name: "batch-half-read", Guarantee: "G6",
 		Broken: "A batch that cannot be split is handled as a message without key, digest and stamp.",
 		File:   "transport/amqp/codec.go",
-		Old: `	if d.ContentEncoding == batchEncoding {
-		meta[transport.MetaEnvelope] = unreadable`,
-		New: `	if d.ContentEncoding == batchEncoding {
-		delete(meta, transport.MetaEnvelope)`,
-		Test: Test{"transport/amqp", "TestBatchThatCannotBeReadIsHandedOutWhole"},
+		Old:    `	case ofOurs(d.ContentEncoding):`,
+		New:    `	case ofOurs(d.ContentEncoding) && d.ContentEncoding != batchEncoding:`,
+		Test:   Test{"transport/amqp", "TestBatchThatCannotBeReadIsHandedOutWhole"},
+	},
+	{
+		Name: "later-format-handled", Guarantee: "G6",
+		Broken: "A message in a format of a later version is handled as if its body were the payload.",
+		File:   "transport/amqp/codec.go",
+		Old:    `	case ofOurs(d.ContentEncoding):`,
+		New:    `	case d.ContentEncoding == batchEncoding:`,
+		Test:   Test{"transport/amqp", "TestFormatOfALaterVersionIsUnreadable"},
 	},
 	{
 		Name: "batch-out-of-order", Guarantee: "G4",

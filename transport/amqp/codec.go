@@ -20,6 +20,12 @@ import (
 // stock watermill-amqp cannot read a message with any other header.
 const seqHeader = transport.ReservedPrefix + "publish-seq"
 
+// What a quorum queue says of a delivery is no metadata of the message.
+const (
+	acquiredCountHeader = "x-acquired-count" // since RabbitMQ 4.3
+	deliveryCountHeader = "x-delivery-count"
+)
+
 // codec turns messages into publishings and deliveries into messages.
 type codec interface {
 	// encode returns a publishing with a number, whose Headers the caller may change. If it is made of parts that are
@@ -156,15 +162,16 @@ func (c defaultCodec) decode(d *amqp091.Delivery) (*message.Message, error) {
 		switch name {
 		case c.idHeader:
 			id, found = text, true
+		case acquiredCountHeader, deliveryCountHeader:
 		default:
 			meta[name] = text
 		}
 	}
 	body := d.Body
-	if d.ContentEncoding == envelopeEncoding {
+	switch {
+	case d.ContentEncoding == envelopeEncoding:
 		body = c.open(d.Body, meta)
-	}
-	if d.ContentEncoding == batchEncoding {
+	case ofOurs(d.ContentEncoding): // a batch that could not be split, or what a later version writes
 		meta[transport.MetaEnvelope] = unreadable
 	}
 	delete(meta, seqHeader)
@@ -217,7 +224,9 @@ func (c customCodec) decode(d *amqp091.Delivery) (*message.Message, error) {
 	if err != nil {
 		return nil, err
 	}
-	delete(d.Headers, seqHeader)
+	for _, name := range []string{seqHeader, acquiredCountHeader, deliveryCountHeader} {
+		delete(d.Headers, name)
+	}
 	msg, err := c.unmarshal(*d)
 	if err == nil {
 		return msg, nil
@@ -259,8 +268,8 @@ func recovered(what string, err *error) {
 	switch r := recover().(type) {
 	case nil:
 	case runtime.Error:
-		*err = fmt.Errorf("%s: panic in the marshaler: %w", what, r)
+		*err = fmt.Errorf("%s: panic: %w", what, r)
 	default: // its text may hold the payload
-		*err = fmt.Errorf("%s: panic in the marshaler with a %T", what, r)
+		*err = fmt.Errorf("%s: panic with a %T", what, r)
 	}
 }

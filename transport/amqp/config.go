@@ -361,6 +361,9 @@ func (v *problems) queue(c *wamqp.Config, queueType QueueType, allowLoss, limitI
 	if queueType == Quorum && (!c.Queue.Durable || c.Queue.AutoDelete || c.Queue.Exclusive) {
 		v.add("AMQP.Queue: a quorum queue must be Durable and neither AutoDelete nor Exclusive; set QueueType to Classic")
 	}
+	if c.Queue.Arguments[amqp091.QueueTypeArg] == amqp091.QueueTypeStream && !allowLoss {
+		v.add("AMQP.Queue.Arguments: a stream is read from its end, so that its consumer skips what came before" + acceptLoss)
+	}
 	if !allowLoss {
 		v.lasting(&c.Queue)
 		v.arguments(c.Queue.Arguments, limitIsSafe)

@@ -92,6 +92,7 @@ func TestUnsafeSubscriberIsRefused(t *testing.T) {
 		{"x-message-ttl", with("x-message-ttl", 5)},
 		{"x-max-length", with("x-max-length", 5)},
 		{"x-expires", with("x-expires", 5)},
+		{"stream", with("x-queue-type", "stream")},
 		{"QueueType", func(c *amqp.SubscriberConfig) { c.AMQP.Queue.Exclusive = true }},
 		{"AMQP.Queue.Durable:", func(c *amqp.SubscriberConfig) { c.AMQP.Queue.Durable, c.QueueType = false, amqp.Classic }},
 		{"InFlight:", func(c *amqp.SubscriberConfig) { c.InFlight = -1 }},

@@ -237,6 +237,7 @@
 //
 //   - Queues are durable and messages persistent. Other configuration is refused
 //     unless AllowLoss is set.
+//   - Each handler has a queue of its own: those of one queue share its messages.
 //   - One consumer at a time reads a queue where order matters, as with
 //     x-single-active-consumer. With several, the broker spreads the messages of a
 //     key over them. Partitioned topics have it by themselves.

@@ -26,6 +26,11 @@ const (
 	envelopeStart = "publish-seq="
 )
 
+var errEncoding = errors.New("content-encoding is none that this version knows")
+
+// ofOurs tells whether encoding is one of this library, of whatever version.
+func ofOurs(encoding string) bool { return strings.HasPrefix(encoding, envelopeEncoding) }
+
 var errEnvelope = errors.New("first line of the envelope is not a URL query of names and values")
 
 // appendEnvelope appends msg to body, with the number of the publish. A number that msg has from another one, and the header
@@ -165,6 +170,9 @@ func opened(d *amqp091.Delivery) (*amqp091.Delivery, error) {
 	case batchEncoding:
 		return nil, errBatch
 	default:
+		if ofOurs(d.ContentEncoding) {
+			return nil, errEncoding
+		}
 		return d, nil
 	}
 	headers := make(amqp091.Table)

@@ -33,6 +33,7 @@ func (g *group) run(ctx, scope context.Context) {
 		tasks.Go(func() { g.share(scope) })
 	}
 	tasks.Wait()
+	g.s.release(g.layout.queue)
 	close(g.out)
 }
 

@@ -278,7 +278,7 @@ func TestMarshalerOfTheConfigurationIsUsed(t *testing.T) {
 	again.Ack()
 }
 
-// TestRedeliveryOfAQuorumQueueIsRead: it carries x-delivery-count, a number, and
+// TestRedeliveryOfAQuorumQueueIsRead: it carries x-delivery-count, a number, which is none of the message's metadata, and
 // stock watermill-amqp then nacks it thousands of times a second.
 func TestRedeliveryOfAQuorumQueueIsRead(t *testing.T) {
 	t.Parallel()
@@ -302,7 +302,7 @@ func TestRedeliveryOfAQuorumQueueIsRead(t *testing.T) {
 				}
 			}
 			msg := receive(t, subscribe(t, newSubscriber(t, amqp.SubscriberConfig{AMQP: config}), name))
-			if string(msg.Payload) != "again" || msg.Metadata["x-delivery-count"] == "" || !transport.Redelivered(msg) {
+			if string(msg.Payload) != "again" || msg.Metadata["x-delivery-count"] != "" || !transport.Redelivered(msg) {
 				t.Errorf("message %q with metadata %v, redelivered %v", msg.Payload, msg.Metadata, transport.Redelivered(msg))
 			}
 			msg.Ack()

@@ -152,13 +152,14 @@ func (p *Publisher) Health() Health {
 // Publish publishes messages to topic and waits until the broker has answered for
 // each. The messages are on their way together, in their order; one that fails
 // does not stop the others. The context of each message bounds the wait for it,
-// besides ConfirmTimeout. An error of messages is a [*PublishError].
+// besides ConfirmTimeout: once that has passed for one that could not be written, those behind it do not wait. An error of messages is a [*PublishError].
 func (p *Publisher) Publish(topic string, messages ...*message.Message) error {
 	results := make([]transport.Result, len(messages))
 	var pending sync.WaitGroup
 	pending.Add(len(messages))
+	call := &patience{}
 	for i, msg := range messages {
-		p.Send(msg.Context(), topic, msg, func(r transport.Result) {
+		p.sendOne(msg.Context(), topic, msg, call, func(r transport.Result) {
 			results[i] = r
 			pending.Done()
 		})
@@ -180,7 +181,11 @@ func (p *Publisher) Publish(topic string, messages ...*message.Message) error {
 // it waits for the connection and for room in the window. While attempts to
 // connect fail it does not wait at all.
 func (p *Publisher) Send(ctx context.Context, topic string, msg *message.Message, done func(transport.Result)) {
-	out := outgoing{topic: topic, declare: true, msg: msg, seq: p.nextSeq(), messages: 1, gather: p.config.BatchSize > 1}
+	p.sendOne(ctx, topic, msg, nil, done)
+}
+
+func (p *Publisher) sendOne(ctx context.Context, topic string, msg *message.Message, call *patience, done func(transport.Result)) {
+	out := outgoing{topic: topic, declare: true, msg: msg, seq: p.nextSeq(), messages: 1, gather: p.config.BatchSize > 1, call: call}
 	used, err := p.encodeMessage(topic, msg, &out)
 	if err != nil {
 		done(transport.Result{Outcome: transport.Invalid, Err: err})
@@ -238,6 +243,7 @@ type outgoing struct {
 	properties    int  // encoded size
 	messages      int  // in pub
 	gather        bool // it may be published with others
+	call          *patience
 }
 
 func (p *Publisher) nextSeq() string { return strconv.FormatUint(p.seq.Add(1), 10) }
@@ -247,7 +253,7 @@ func (p *Publisher) send(ctx context.Context, out *outgoing, done func(transport
 	if err := p.check(out); err != nil {
 		return &transport.Result{Outcome: transport.Invalid, Err: fmt.Errorf("message %s: %w", shorten(out.pub.MessageId), err)}
 	}
-	w := waiter{p: p, ctx: ctx}
+	w := waiter{p: p, ctx: ctx, call: out.call}
 	defer w.stop()
 	if err := w.acquire(); err != nil {
 		return unavailable(err)
@@ -286,6 +292,9 @@ func (p *Publisher) check(out *outgoing) (err error) {
 	}
 	if out.pub.DeliveryMode != amqp091.Persistent && !p.config.AllowLoss {
 		return errors.New("delivery mode: the marshaler made a transient message, and AllowLoss is not set")
+	}
+	if out.pub.Expiration != "" && !p.config.AllowLoss {
+		return errors.New("expiration: the broker would drop the message after that time, and AllowLoss is not set")
 	}
 	out.properties, err = propertiesSize(&out.pub)
 	return err
@@ -388,13 +397,28 @@ type waiter struct {
 	p     *Publisher
 	ctx   context.Context
 	timer *time.Timer
+	call  *patience // or nil
 }
+
+// patience is what the messages of a call of Publish share, which are written one after another.
+type patience struct{ over bool }
 
 func (w *waiter) timeout() <-chan time.Time {
 	if w.timer == nil {
-		w.timer = time.NewTimer(w.p.config.ConfirmTimeout)
+		d := w.p.config.ConfirmTimeout
+		if w.call != nil && w.call.over {
+			d = 0
+		}
+		w.timer = time.NewTimer(d)
 	}
 	return w.timer.C
+}
+
+// timedOut notes that nothing has come of the wait.
+func (w *waiter) timedOut() {
+	if w.call != nil {
+		w.call.over = true
+	}
 }
 
 func (w *waiter) stop() {
@@ -420,6 +444,7 @@ func (w *waiter) acquire() error {
 	case <-w.ctx.Done():
 		cause = w.ctx.Err()
 	case <-w.timeout():
+		w.timedOut()
 		cause = ErrConfirmTimeout
 	case <-w.p.closing:
 		return ErrClosed
@@ -445,6 +470,7 @@ func (w *waiter) wait(reason error) error {
 	case <-w.ctx.Done():
 		return fmt.Errorf("%w (%w)", reason, w.ctx.Err())
 	case <-w.timeout():
+		w.timedOut()
 		return fmt.Errorf("%w for %v", reason, w.p.config.ConfirmTimeout)
 	}
 }

@@ -229,7 +229,7 @@ func TestExceptionOfALoneMessageIsItsOwn(t *testing.T) {
 	config := amqp.DurableQueue(url)
 	config.Marshaler = wamqp.DefaultMarshaler{PostprocessPublishing: func(pub amqp091.Publishing) amqp091.Publishing {
 		if string(pub.Body) == "bad" {
-			pub.Expiration = "tomorrow"
+			pub.UserId = "nobody"
 		}
 		return pub
 	}}

@@ -185,6 +185,7 @@ func (p *Publisher) prepare(w *waiter, c *confirmChannel, out *outgoing) *transp
 	case <-w.ctx.Done():
 		return unavailable(fmt.Errorf("declare topology: %w", w.ctx.Err()))
 	case <-w.timeout():
+		w.timedOut()
 		return unavailable(fmt.Errorf("declare topology: %w", ErrConfirmTimeout))
 	}
 	switch {

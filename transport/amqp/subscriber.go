@@ -23,11 +23,14 @@ type Subscriber struct {
 	topology *topology
 	dead     *Publisher // for what cannot be decoded; connects when it is needed
 
+	ownKey bool // config.Key is the user's, which may panic
+
 	tasks sync.WaitGroup
 
 	mu      sync.Mutex
 	closed  bool
 	cancels map[*context.CancelFunc]struct{} // of what is under way
+	queues  map[string]bool                  // that are subscribed to
 }
 
 var (
@@ -38,6 +41,7 @@ var (
 // NewSubscriber returns a subscriber. It does no I/O. The error joins everything
 // that is wrong with config, by field.
 func NewSubscriber(config SubscriberConfig) (*Subscriber, error) {
+	ownKey := config.Key != nil
 	config.setDefaults()
 	broker, err := newBroker(config.AMQP.Connection, "subscriber")
 	if err := errors.Join(err, config.validate()); err != nil {
@@ -45,10 +49,12 @@ func NewSubscriber(config SubscriberConfig) (*Subscriber, error) {
 	}
 	s := &Subscriber{
 		config:   config,
+		ownKey:   ownKey,
 		link:     newLink(broker),
 		codec:    newCodec(config.AMQP.Marshaler, false),
 		topology: newTopology(config.Topology, config.QueueType, config.AMQP, config.AllowLoss, config.Logger),
 		cancels:  make(map[*context.CancelFunc]struct{}),
+		queues:   make(map[string]bool),
 	}
 	s.topology.partitions, s.topology.limitIsSafe = config.Partitions, config.DeliveryLimitIsSafe
 	none := func(string) string { return "" }
@@ -72,6 +78,9 @@ func NewSubscriber(config SubscriberConfig) (*Subscriber, error) {
 // be, also when the broker cannot be reached; afterwards the subscription
 // reconnects by itself, and declares what has been deleted.
 //
+// A second subscription to a queue is an error as long as the first one has not ended: two handlers would share its messages,
+// and each must have a queue of its own.
+//
 // The channel is closed when ctx ends or s is closed, after the messages in flight
 // were acknowledged or CloseTimeout has passed. Who stops reading from it only
 // stops the hand-out.
@@ -81,6 +90,9 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 		return nil, err
 	}
 	g, err := s.group(scope, topic)
+	if err == nil {
+		err = s.take(g.layout.queue)
+	}
 	if err != nil {
 		leave()
 		return nil, fmt.Errorf("amqp: subscribe to topic %q: %w", topic, err)
@@ -90,6 +102,25 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 		g.run(ctx, scope)
 	}()
 	return g.out, nil
+}
+
+// take notes that a queue is subscribed to, until the subscription ends.
+func (s *Subscriber) take(queue string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.queues[queue] {
+		return fmt.Errorf("queue %q is subscribed to already, and two handlers would share its messages; "+
+			"give each a Subscriber whose AMQP.Queue.GenerateName names a queue of its own", queue)
+	}
+	s.queues[queue] = true
+	return nil
+}
+
+// release undoes take.
+func (s *Subscriber) release(queue string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.queues, queue)
 }
 
 // SubscribeInitialize declares the topology of topic, or checks it, so that what
@@ -153,8 +184,11 @@ func (s *Subscriber) group(ctx context.Context, topic string) (*group, error) {
 	g := &group{s: s, layout: l, out: make(chan *message.Message)}
 	g.logger = s.config.Logger.With("broker", s.link.broker.name, "topic", topic)
 	names := l.names()
-	longest := names[len(names)-1] + undecodableSuffix
-	if err := errors.Join(checkShort("queue", longest), checkShort("exchange", l.exchange)); err != nil {
+	checks := []error{checkShort("queue", names[len(names)-1])}
+	if s.undecodable() {
+		checks = append(checks, checkShort("queue", l.queue+undecodableSuffix))
+	}
+	if err := errors.Join(append(checks, checkShort("exchange", l.exchange))...); err != nil {
 		return nil, err
 	}
 	conn, err := s.link.get(ctx)
@@ -200,7 +234,7 @@ func (sub *subscription) declare(conn *connection) error {
 		if err := sub.declareQueue(ch, version); err != nil {
 			return err
 		}
-		if s.codec.total() || s.config.DeadLetterExchange != "" {
+		if !s.undecodable() {
 			return nil
 		}
 		return s.topology.undecodable(ch, sub.undecodableQueue(), version)
@@ -219,6 +253,11 @@ func (sub *subscription) declareQueue(ch *amqp091.Channel, version int) error {
 		return err
 	}
 	return t.partition(ch, l, sub.partition, version)
+}
+
+// undecodable tells whether messages may have to be set aside in a queue that is declared for that.
+func (s *Subscriber) undecodable() bool {
+	return s.config.DeadLetterExchange == "" && (!s.codec.total() || s.ownKey && s.config.Topology == Declare)
 }
 
 const undecodableSuffix = ".undecodable"

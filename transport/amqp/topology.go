@@ -94,6 +94,9 @@ func (t *topology) queue(ch *amqp091.Channel, name string, version int) error {
 	case Passive:
 		_, err = ch.QueueDeclarePassive(name, c.Durable, c.AutoDelete, c.Exclusive, false, nil)
 	default:
+		if err := t.deadLetterExchange(ch, name); err != nil {
+			return err
+		}
 		args := t.arguments(name, c.Arguments, version)
 		if t.partitions > 0 {
 			args[amqp091.SingleActiveConsumerArg] = true
@@ -102,6 +105,18 @@ func (t *topology) queue(ch *amqp091.Channel, name string, version int) error {
 		err = t.limited(err, name, args, t.limitIsSafe)
 	}
 	return explain(err, "queue", name)
+}
+
+// deadLetterExchange checks that the exchange which the queue's arguments name is there: RabbitMQ drops what it cannot dead-letter.
+func (t *topology) deadLetterExchange(ch *amqp091.Channel, queue string) error {
+	name, _ := t.amqp.Queue.Arguments["x-dead-letter-exchange"].(string)
+	if name == "" || t.allowLoss {
+		return nil
+	}
+	if err := ch.ExchangeDeclarePassive(name, amqp091.ExchangeDirect, true, false, false, false, nil); err != nil {
+		return fmt.Errorf("x-dead-letter-exchange of queue %q: %w", queue, explain(err, "exchange", name))
+	}
+	return nil
 }
 
 // arguments returns those of a queue.

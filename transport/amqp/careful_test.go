@@ -1,0 +1,204 @@
+package amqp_test
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill"
+	wamqp "github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/rabbitmq/amqp091-go"
+
+	"github.com/boxpair/boxpair/internal/testenv"
+	"github.com/boxpair/boxpair/transport"
+	"github.com/boxpair/boxpair/transport/amqp"
+)
+
+func TestFormatOfALaterVersionIsUnreadable(t *testing.T) {
+	t.Parallel()
+	later := amqp091.Publishing{
+		ContentEncoding: "boxpair2", MessageId: "6f2c1a1e-1f7e-5d0b-9d7e-3f0f5c1d2e3a", DeliveryMode: amqp091.Persistent, Body: []byte("x"),
+	}
+	t.Run("default marshaler", func(t *testing.T) {
+		t.Parallel()
+		name, config := topic(t), amqp.SubscriberConfig{AMQP: amqp.DurableQueue(testenv.AMQPURL(t))}
+		put(t, config, name, later)
+		msg := receive(t, subscribe(t, newSubscriber(t, config), name))
+		if _, err := transport.Parse(name, msg); err == nil {
+			t.Errorf("%q is read as an event", msg.Payload)
+		}
+		msg.Ack()
+	})
+	t.Run("another marshaler", func(t *testing.T) {
+		t.Parallel()
+		url, name := testenv.AMQPURL(t), topic(t)
+		config := amqp.SubscriberConfig{AMQP: correlating(url)}
+		put(t, config, name, later)
+		messages := subscribe(t, newSubscriber(t, config), name)
+		await(t, "set aside", func() bool { return depth(t, url, name+".undecodable") == 1 })
+		none(t, messages)
+	})
+}
+
+func TestMessageWhoseKeyPanicsIsSetAside(t *testing.T) {
+	t.Parallel()
+	url, name := testenv.AMQPURL(t), topic(t)
+	config := amqp.SubscriberConfig{AMQP: amqp.DurableQueue(url), Key: func(msg *message.Message) string {
+		return string(msg.Payload[0])
+	}}
+	fill(t, config.AMQP, amqp.Quorum, name, newMessage(""), newMessage("x"))
+	take(t, subscribe(t, newSubscriber(t, config), name), "x")
+	await(t, "set aside", func() bool { return depth(t, url, name+".undecodable") == 1 })
+}
+
+func TestQueueMayHaveTheLongestName(t *testing.T) {
+	t.Parallel()
+	config := amqp.DurableQueue(testenv.AMQPURL(t))
+	name := topic(t)
+	name += strings.Repeat("x", 255-len(name))
+	s := newSubscriber(t, amqp.SubscriberConfig{AMQP: config})
+	messages := subscribe(t, s, name)
+	mustConfirm(t, newPublisher(t, amqp.PublisherConfig{AMQP: config}), name, newMessage("x"))
+	take(t, messages, "x")
+	if _, err := s.Subscribe(t.Context(), name+"x"); err == nil {
+		t.Error("subscribed to a queue of 256 bytes")
+	}
+}
+
+func TestMessageThatWouldExpireIsInvalid(t *testing.T) {
+	t.Parallel()
+	config := amqp.DurableQueue(testenv.AMQPURL(t))
+	config.Marshaler = wamqp.DefaultMarshaler{PostprocessPublishing: func(pub amqp091.Publishing) amqp091.Publishing {
+		pub.Expiration = "1000"
+		return pub
+	}}
+	name := topic(t)
+	r := send(t, newPublisher(t, amqp.PublisherConfig{AMQP: config}), name, newMessage("x"))
+	wantOutcome(t, r, transport.Invalid, nil)
+	mustConfirm(t, newPublisher(t, amqp.PublisherConfig{AMQP: config, AllowLoss: true}), name, newMessage("x"))
+}
+
+func TestDeadLetterExchangeThatIsMissingIsRefused(t *testing.T) {
+	t.Parallel()
+	url, name := testenv.AMQPURL(t), topic(t)
+	config := amqp.DurableQueue(url)
+	config.Queue.Arguments = amqp091.Table{"x-dead-letter-exchange": name + "-dead"}
+	_, err := newSubscriber(t, amqp.SubscriberConfig{AMQP: config}).Subscribe(t.Context(), name)
+	if err == nil || !strings.Contains(err.Error(), name+"-dead") {
+		t.Errorf("error = %v", err)
+	}
+	if err := channel(t, url).ExchangeDeclare(name+"-dead", "fanout", true, false, false, false, nil); err != nil {
+		t.Fatal(err)
+	}
+	subscribe(t, newSubscriber(t, amqp.SubscriberConfig{AMQP: config}), name)
+}
+
+// TestPublishOfManyWaitsForOneTimeout while there is no connection.
+func TestPublishOfManyWaitsForOneTimeout(t *testing.T) {
+	t.Parallel()
+	config := amqp.DurableQueue(testenv.AMQPURL(t))
+	w := wired(&config)
+	w.hold()
+	defer w.pass()
+	const timeout = 500 * time.Millisecond
+	p := newPublisher(t, amqp.PublisherConfig{AMQP: config, ConfirmTimeout: timeout})
+	var messages []*message.Message
+	for range 40 {
+		messages = append(messages, newMessage("x"))
+	}
+	begin := time.Now()
+	if err := p.Publish(topic(t), messages...); err == nil {
+		t.Error("published without a connection")
+	}
+	if d := time.Since(begin); d > 10*timeout {
+		t.Errorf("Publish took %v", d)
+	}
+}
+
+// TestSignedMessageIsVerifiedBehindAStockSubscriber, which hands on whatever headers there are.
+func TestSignedMessageIsVerifiedBehindAStockSubscriber(t *testing.T) {
+	t.Parallel()
+	name := topic(t)
+	config := wamqp.NewDurablePubSubConfig(testenv.AMQPURL(t), wamqp.GenerateQueueNameTopicNameWithSuffix("consumer"))
+	stock, err := wamqp.NewSubscriber(config, watermill.NopLogger{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = stock.Close() })
+	messages := subscribe(t, stock, name)
+	key := transport.SigningKey{ID: "1", Secret: bytes.Repeat([]byte("s"), transport.MinSecret)}
+	signer, err := transport.NewSigner(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	verifier, err := transport.NewVerifier(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := event(name)
+	mustConfirm(t, signer.Sender(newPublisher(t, amqp.PublisherConfig{AMQP: config})), name, e.Message())
+	msg := receive(t, messages)
+	msg.Ack()
+	if _, err := verifier.Verify(name, msg); err != nil {
+		t.Errorf("%v; metadata %v", err, msg.Metadata)
+	}
+}
+
+func TestQueueIsSubscribedToOnce(t *testing.T) {
+	t.Parallel()
+	name := topic(t)
+	s := newSubscriber(t, amqp.SubscriberConfig{AMQP: amqp.DurablePubSub(testenv.AMQPURL(t), "service")})
+	ctx, cancel := context.WithCancel(t.Context())
+	messages, err := s.Subscribe(ctx, name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = s.Subscribe(t.Context(), name)
+	if err == nil || !strings.Contains(err.Error(), name+"_service") || !strings.Contains(err.Error(), "GenerateName") {
+		t.Errorf("a second handler: %v", err)
+	}
+	subscribe(t, s, name+"-other")
+	cancel()
+	for range messages {
+		t.Error("a message")
+	}
+	subscribe(t, s, name) // after the end of the first one
+}
+
+// lines are what a logger has written.
+type lines struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (l *lines) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text.Write(p)
+}
+
+func (l *lines) contain(part string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return strings.Contains(l.text.String(), part)
+}
+
+func TestSecondConsumerOfAQueueIsWarned(t *testing.T) {
+	t.Parallel()
+	name, config := topic(t), amqp.DurableQueue(testenv.AMQPURL(t))
+	const warning = "several consumers"
+	var logs [2]lines
+	for i := range logs {
+		s := newSubscriber(t, amqp.SubscriberConfig{AMQP: config, Logger: slog.New(slog.NewTextHandler(&logs[i], nil))})
+		subscribe(t, s, name)
+		await(t, "consuming", func() bool { return logs[i].contain("consuming") })
+	}
+	if logs[0].contain(warning) || !logs[1].contain(warning) {
+		t.Errorf("the first: %s\nthe second: %s", logs[0].text.String(), logs[1].text.String())
+	}
+}
