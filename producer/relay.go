@@ -111,6 +111,9 @@ func newRelay(store RelayStore, wakes wakes, publisher message.Publisher, cfg Re
 	if publisher == nil && len(cfg.Downstreams) == 0 {
 		err = errors.Join(err, errors.New("publisher is nil"))
 	}
+	if !cfg.AllowLoss {
+		err = errors.Join(err, refuseLossy(publisher, cfg.Downstreams))
+	}
 	if err != nil {
 		return nil, fmt.Errorf("relay config: %w", err)
 	}

@@ -45,6 +45,10 @@ type RelayConfig struct {
 	// redrives or discards that. Otherwise the key goes on without it. Defaults to false.
 	HoldDeadKeys bool `yaml:"hold_dead_keys" env:"HOLD_DEAD_KEYS"`
 
+	// AllowLoss accepts a publisher that is known to report messages as published that it has
+	// lost: watermill-amqp's own, which does so of what no queue takes. Defaults to false: it is refused.
+	AllowLoss bool `yaml:"allow_loss" env:"ALLOW_LOSS"`
+
 	// PollMin is the least time between two looks at the queue while it is not
 	// drained, unless memory has run empty. A wake-up brings one at once, up to 20 in advance: on the average,
 	// wake-ups bring no more than one look in that time. Where more than 3 events are committed in it, looks are up to

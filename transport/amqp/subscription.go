@@ -160,22 +160,6 @@ func (sub *subscription) open(ctx context.Context) (*source, error) {
 	return src, nil
 }
 
-// warnOfOthers says that the broker spreads the messages of a key over several consumers. Whichever process came last is told.
-func (sub *subscription) warnOfOthers(conn *connection) {
-	if sub.s.config.AMQP.Queue.Arguments[amqp091.SingleActiveConsumerArg] == true {
-		return
-	}
-	var q amqp091.Queue
-	err := conn.withChannel(requestTimeout, func(ch *amqp091.Channel) (err error) {
-		q, err = ch.QueueDeclarePassive(sub.queue, true, false, false, false, nil)
-		return err
-	})
-	if err == nil && q.Consumers > 1 {
-		sub.logger.Warn("queue has several consumers, so that messages of a key are handled out of order and at once; "+
-			"set Partitions where order matters", "consumers", q.Consumers)
-	}
-}
-
 // recheck tells whether the topic still has as many partitions.
 func (sub *subscription) recheck(conn *connection) error {
 	return sub.s.topology.declare(conn, requestTimeout, func(ch *amqp091.Channel, version int) error {
@@ -313,12 +297,6 @@ func (sub *subscription) admit(d *delivery) {
 		sub.tails[d.key] = d
 	}
 	sub.ready.add(d)
-}
-
-// key returns that of msg. A message for which the user's function panics is one that cannot be read.
-func (sub *subscription) key(msg *message.Message) (key string, err error) {
-	defer recovered("key", &err)
-	return sub.s.config.Key(msg), nil
 }
 
 // prepare gives the message of d its context, once.

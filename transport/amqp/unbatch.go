@@ -1,6 +1,10 @@
 package amqp
 
-import "container/heap"
+import (
+	"container/heap"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+)
 
 // unbatch takes in each message of the batch d, and tells whether it could. The broker is told of d when it is told of all of
 // them; until then it delivers all of them again, those that were acknowledged too.
@@ -22,6 +26,12 @@ func (sub *subscription) unbatch(d *delivery) bool {
 		sub.admit(&delivery{raw: raw, from: d.from, redelivered: d.redelivered, whole: d})
 	}
 	return true
+}
+
+// key returns that of msg. A message for which the user's function panics is one that cannot be read.
+func (sub *subscription) key(msg *message.Message) (key string, err error) {
+	defer recovered("key", &err)
+	return sub.s.config.Key(msg), nil
 }
 
 // readiness has the delivery first that arrived first. Many more than are handed out at once may be ready, by batches: behind

@@ -64,9 +64,7 @@ func closed(t *testing.T, s *amqp.Subscriber, url, queue string, left int) {
 	if err := s.Close(); err != nil {
 		t.Error(err)
 	}
-	if n := depth(t, url, queue); n != left {
-		t.Errorf("%d messages are in the queue, want %d", n, left)
-	}
+	await(t, fmt.Sprintf("%d messages in the queue", left), func() bool { return depth(t, url, queue) == left })
 }
 
 func TestBatchIsItsMessages(t *testing.T) {
