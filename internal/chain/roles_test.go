@@ -74,7 +74,7 @@ func newBrokerUsers(t *testing.T, node *testenv.Node) brokerUsers {
 	return brokerUsers{
 		deploy:   user("deploy", `^placed`, `^placed`, `^placed`),
 		relay:    user("relay", `^$`, `^placed$`, `^$`),
-		consumer: user("stock", `^$`, `^$`, `^placed_stock$`),
+		consumer: user("stock", `^$`, `^$`, `^placed(_stock)?$`),
 	}
 }
 
