@@ -14,24 +14,6 @@ import (
 	"github.com/boxpair/boxpair/consumer"
 )
 
-// company is a handler that takes a second, and notes who runs beside number 9.
-type company struct {
-	t       *testing.T
-	wanted  bool
-	running atomic.Int64
-}
-
-func (c *company) handle(_ context.Context, _ *work, m *message.Message) error {
-	suspect := m.UUID == number(9).String()
-	before := c.running.Add(1)
-	defer c.running.Add(-1)
-	time.Sleep(time.Second)
-	if suspect && (before > 1 || c.running.Load() > 1) != c.wanted {
-		c.t.Errorf("in company when it began, or in the end: %d, %d; want that: %v", before-1, c.running.Load()-1, c.wanted)
-	}
-	return nil
-}
-
 func TestRedeliveredMessageRunsBesideOthersFirstAndThenAlone(t *testing.T) {
 	t.Parallel()
 	for name, starts := range map[string]int{"never begun since it was redelivered": 0, "begun once": 1} {
@@ -40,8 +22,17 @@ func TestRedeliveredMessageRunsBesideOthersFirstAndThenAlone(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				store := newFake()
 				store.attempts[claimKey{1, number(9)}] = attemptRow{starts: starts}
-				c := company{t: t, wanted: starts == 0}
-				r := newRig(t, setup{store: store, fn: c.handle})
+				var running atomic.Int64
+				r := newRig(t, setup{store: store, fn: func(_ context.Context, _ *work, m *message.Message) error {
+					before := running.Add(1)
+					defer running.Add(-1)
+					time.Sleep(time.Second)
+					beside := before > 1 || running.Load() > 1
+					if m.UUID == number(9).String() && beside != (starts == 0) {
+						t.Errorf("beside others: %v, after %d starts", beside, starts)
+					}
+					return nil
+				}})
 				for n := range 4 {
 					go func() { _ = r.handler.Consume(msg(n)) }()
 				}
