@@ -11,7 +11,9 @@ import (
 
 // Downstream is one of several publishers that a relay publishes to: another broker,
 // another exchange, or the same one under other topics. One that is down delays the events of
-// its own topics only.
+// its own topics, and of other topics the later events of their keys: a key has one order over all topics, since one queue may
+// be bound to several. Where two downstreams are to go on without each other, give their events keys of their own.
+// The view outbox_status names the event and the route that a key waits for.
 type Downstream struct {
 	// Name is how the downstream is called in the log and in [Relay.Health]. Required, and
 	// no other's.
