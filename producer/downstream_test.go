@@ -155,6 +155,57 @@ func TestADownstreamThatAnswersNothingHoldsUpNoOther(t *testing.T) {
 	})
 }
 
+// TestASilentMessageWithRoomBesideItHoldsUpNothing: a downstream is stuck when its window is full, or Send does not return.
+func TestASilentMessageWithRoomBesideItHoldsUpNothing(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		fact            string
+		window          int
+		silent, blocked bool
+		want            transport.Outcome
+	}{
+		{"one is silent, and there is room", 2, true, false, transport.Confirmed},
+		{"one is silent, and that is the whole window", 1, true, false, transport.Unavailable},
+		{"Send does not return", 2, false, true, transport.Unavailable},
+	} {
+		t.Run(c.fact, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				ctx, cancel := context.WithCancel(t.Context())
+				sender := &pickySender{silent: c.silent, blocked: c.blocked, ended: ctx.Done()}
+				board := &switchboard{}
+				board.add(Downstream{Name: "a", Topics: []string{"#"}, Window: c.window}, sender)
+				board.start(ctx)
+				results := make(chan transport.Result, 1)
+				board.Send(ctx, "odd", message.NewMessage("", nil), func(transport.Result) {})
+				time.Sleep(10 * stuckAfter)
+				board.Send(ctx, "topic", message.NewMessage("", nil), func(res transport.Result) { results <- res })
+				if res := <-results; res.Outcome != c.want {
+					t.Errorf("the next message is %v (%v), want %v", res.Outcome, res.Err, c.want)
+				}
+				cancel()
+				board.tasks.Wait()
+			})
+		})
+	}
+}
+
+// pickySender confirms everything but the messages of the topic odd.
+type pickySender struct {
+	fakeSender
+	silent, blocked bool
+	ended           <-chan struct{}
+}
+
+func (s *pickySender) Send(_ context.Context, topic string, _ *message.Message, done func(transport.Result)) {
+	switch {
+	case topic != "odd":
+		done(transport.Result{Outcome: transport.Confirmed})
+	case s.blocked:
+		<-s.ended
+	}
+}
+
 func TestDownstreamsKeepTheOrderOfAKey(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -16,9 +16,9 @@ import (
 // that has no publisher for the rest. They wait as on a route that does not work.
 var ErrNoDownstream = errors.New("no downstream takes the topic")
 
-// stuckAfter is how long a downstream may answer nothing, with its window full, before
+// stuckAfter is how long a downstream may answer nothing with its window full, or take to return from one Send, before
 // what waits for it is called unavailable: it would take the relay's window
-// from the others.
+// from the others. A message that is silent for longer, with room beside it, holds nothing up.
 const stuckAfter = time.Second
 
 // switchboard is a [transport.Sender] over several. Each has a queue and a goroutine
@@ -37,7 +37,8 @@ type outlet struct {
 	mu       sync.Mutex
 	queue    []*outgoing
 	inFlight int
-	heard    time.Time // when it last answered, or began to have something to answer
+	heard    time.Time // when it last answered, or its window became full
+	sending  time.Time // when the Send that is under way began, zero: none is
 	watched  bool      // somebody will look whether it is stuck
 }
 
@@ -121,9 +122,6 @@ func (s *switchboard) Close() error { return nil }
 
 func (o *outlet) put(out *outgoing) {
 	o.mu.Lock()
-	if o.inFlight == 0 && len(o.queue) == 0 {
-		o.heard = time.Now()
-	}
 	if o.stuck() {
 		o.mu.Unlock()
 		out.done(o.unavailable())
@@ -139,9 +137,11 @@ func (o *outlet) put(out *outgoing) {
 	}
 }
 
-// stuck tells whether nothing was answered for too long. Called with mu locked.
+// stuck tells whether what is queued waits for something that has taken too long. Called with mu locked.
 func (o *outlet) stuck() bool {
-	return o.inFlight+len(o.queue) > 0 && time.Since(o.heard) >= stuckAfter
+	full := o.inFlight >= o.down.Window && time.Since(o.heard) >= stuckAfter
+	blocked := !o.sending.IsZero() && time.Since(o.sending) >= stuckAfter
+	return full || blocked
 }
 
 func (o *outlet) unavailable() transport.Result {
@@ -197,6 +197,9 @@ func (o *outlet) send(out *outgoing) {
 	default:
 		done(transport.Result{Outcome: transport.Invalid, Err: fmt.Errorf("downstream %s takes no batches", o.down.Name)})
 	}
+	o.mu.Lock()
+	o.sending = time.Time{}
+	o.mu.Unlock()
 }
 
 // next returns what is to be sent if there is a place in the window. A batch may go beyond it: waiting until all of it fits, it would
@@ -211,6 +214,10 @@ func (o *outlet) next() *outgoing {
 	o.queue[0] = nil
 	o.queue = o.queue[1:]
 	o.inFlight += len(out.msgs)
+	o.sending = time.Now()
+	if o.inFlight >= o.down.Window {
+		o.heard = o.sending
+	}
 	return out
 }
 
