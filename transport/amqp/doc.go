@@ -244,6 +244,8 @@
 //   - Handlers finish well within the broker's consumer timeout, 30 minutes by
 //     default. It closes the channel, and everything on it is delivered again. Where the publisher has BatchSize, so does what
 //     comes in one AMQP message: up to BatchSize handlers one after another, with the pauses between their attempts.
+//   - No policy of the broker sets delivery-limit, max-length, message-ttl or expires for the queues: it goes before what
+//     they are declared with, drops messages, and cannot be seen by a client. rabbitmqctl list_policies shows the policies.
 //   - With [Passive] and [NoTopology] the operator has seen to what a client cannot
 //     read: that no delivery limit, length limit or TTL drops messages.
 //
