@@ -166,7 +166,8 @@ func (s *fakeStore) RedriveMessages(_ context.Context, f consumer.Filter, _ stri
 		if len(f.States) > 0 && !slices.Contains(f.States, p.State) {
 			continue
 		}
-		if p.State == consumer.Dead || p.State == consumer.TooOldState || f.Force && p.State == consumer.AlteredState {
+		if p.State == consumer.Dead || p.State == consumer.TooOldState || f.Force && p.State == consumer.AlteredState ||
+			len(f.States)+len(f.IDs) > 0 && p.State == consumer.Retrying {
 			p.State, p.Attempts, p.NextAttemptAt = consumer.Retrying, 0, time.Now()
 			delete(s.attempts, claimKey{p.number, p.ID})
 			ids = append(ids, p.ID)

@@ -31,7 +31,8 @@ func (i *Inbox[TX]) ListParked(ctx context.Context, f Filter) ([]ParkedMessage, 
 // again, with no attempts counted, and returns their dispatch IDs. A filter that names neither IDs nor
 // States, and does not force, takes dead ones only: what is too old may have been applied in a time that
 // the consumer has forgotten, so whoever redrives it says so. Call it until it
-// returns none to redrive more than f.Limit. They are handled by the Run of their consumer,
+// returns none to redrive more than f.Limit. Messages that are retried already are taken if IDs or States name them: they are due at
+// once, from their first attempt on. They are handled by the Run of their consumer,
 // in whatever process. Where later messages of a key were applied meanwhile, a redriven one comes after them.
 // The reason, required and at most 1 KiB, is kept in the history of each ([Inbox.Attempts]).
 func (i *Inbox[TX]) Redrive(ctx context.Context, f Filter, reason string) ([]uuid.UUID, error) {
@@ -52,10 +53,13 @@ func (i *Inbox[TX]) Redrive(ctx context.Context, f Filter, reason string) ([]uui
 }
 
 // Discard gives up parked messages that f selects, keeps the reason, required and at most 1 KiB, with them and in their
-// history, and returns their dispatch IDs. Further copies of them stay duplicates.
+// history. A filter that names neither IDs nor States takes what waits for an operator: dead, too old and altered ones. It returns their dispatch IDs. Further copies of them stay duplicates.
 func (i *Inbox[TX]) Discard(ctx context.Context, f Filter, reason string) ([]uuid.UUID, error) {
 	if err := checkReason(reason); err != nil {
 		return nil, fmt.Errorf("discard: %w", err)
+	}
+	if len(f.States)+len(f.IDs) == 0 {
+		f.States = []State{Dead, TooOldState, AlteredState}
 	}
 	ids, err := i.store.DiscardMessages(ctx, f.withDefaults(), reason)
 	for _, id := range ids {

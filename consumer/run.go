@@ -9,6 +9,7 @@ import (
 
 	"github.com/boxpair/boxpair/internal/fault"
 	"github.com/boxpair/boxpair/internal/pace"
+	"github.com/boxpair/boxpair/internal/schema"
 )
 
 // Run takes up parked messages and effects outside the database that are due, and forgets old dispatch IDs, for all
@@ -26,6 +27,13 @@ func (i *Inbox[TX]) Run(ctx context.Context) error {
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	wg.Go(func() { i.watch(ctx) })
+	wg.Go(func() {
+		schema.Await(ctx, i.store, func(err error) {
+			if err != nil {
+				i.log.ErrorContext(ctx, "tables of the inbox are not as they should be, or cannot be reached", "service", i.cfg.Service, "error", err)
+			}
+		})
+	})
 	started := make(map[*Handler[TX]]struct{})
 	for {
 		for _, h := range i.all() {

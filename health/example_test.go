@@ -40,8 +40,8 @@ func Example() {
 		fmt.Println(report.State, report.Problems)
 	}
 	// Output:
-	// healthy []
-	// degraded [degraded: pending events: 2 no relay runs]
+	// degraded [degraded: no relay runs]
+	// degraded [degraded: pending events: 2 degraded: no relay runs]
 }
 
 func openOutbox(ctx context.Context) (*producer.Outbox[*sql.Tx], func()) {

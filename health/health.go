@@ -114,14 +114,18 @@ type Report struct {
 	Problems []string `json:"problems"`
 }
 
-// Outbox judges the state of an outbox.
+// Outbox judges the state of an outbox. One without a relay, or whose relays own no shard, is degraded, whatever waits: nobody would
+// send what is written.
 func (c *Check) Outbox(s producer.Stats) Report {
 	r := Report{Healthy, []string{}}
 	c.age(&r, "the oldest pending event is %v old", s.OldestPending)
 	c.pending(&r, "pending events", s.Pending+s.Retrying+s.Following, s.PendingCapped)
 	c.dead(&r, "dead events", s.Dead)
-	if r.State != Healthy && s.Pending > 0 && s.Relays == 0 {
-		r.Problems = append(r.Problems, "no relay runs")
+	switch {
+	case s.Relays == 0:
+		r.add(false, "no relay runs")
+	case s.Owned == 0:
+		r.add(false, "no shard has a relay")
 	}
 	return r
 }

@@ -31,21 +31,23 @@ func TestOutboxIsAsItsWorstNumber(t *testing.T) {
 		want  State
 		says  string
 	}{
-		"empty":                               {defaults, producer.Stats{}, Healthy, ""},
-		"just below everything":               {defaults, producer.Stats{OldestPending: time.Minute - moment, Pending: 9_999, Relays: 1}, Healthy, ""},
-		"deferred events are no lag":          {defaults, producer.Stats{Deferred: 1_000_000}, Healthy, ""},
-		"a minute old":                        {defaults, producer.Stats{OldestPending: time.Minute, Pending: 1, Relays: 1}, Degraded, "degraded: the oldest pending event is 1m0s old"},
-		"ten minutes old, and nobody sends":   {defaults, producer.Stats{OldestPending: 10 * time.Minute, Pending: 1}, Unhealthy, "unhealthy: the oldest pending event is 10m0s old; no relay runs"},
-		"many, parked ones included":          {defaults, producer.Stats{Pending: 9_998, Retrying: 1, Following: 1, Relays: 1}, Degraded, "degraded: pending events: 10000"},
-		"more than are counted":               {defaults, producer.Stats{Pending: 100_000, PendingCapped: true, Relays: 1}, Degraded, "degraded: pending events: 100000 or more"},
-		"one dead letter":                     {defaults, producer.Stats{Dead: 1}, Degraded, "degraded: dead events: 1"},
-		"a hundred":                           {defaults, producer.Stats{Dead: 100}, Unhealthy, "unhealthy: dead events: 100"},
-		"the worst counts":                    {defaults, producer.Stats{OldestPending: time.Hour, Dead: 1, Relays: 1}, Unhealthy, "unhealthy: the oldest pending event is 1h0m0s old; degraded: dead events: 1"},
-		"equal thresholds leave out degraded": {own, producer.Stats{OldestPending: time.Second}, Unhealthy, "unhealthy: the oldest pending event is 1s old"},
-		"numbers of one's own":                {own, producer.Stats{Pending: 7, Relays: 1}, Unhealthy, "unhealthy: pending events: 7"},
-		"counted that far reaches all":        {check(t, Config{UnhealthyPending: math.MaxInt}), producer.Stats{Pending: 1, PendingCapped: true, Relays: 1}, Unhealthy, "unhealthy: pending events: 1 or more"},
-		"one dead letter may be":              {own, producer.Stats{Dead: 1}, Healthy, ""},
-		"no number is too great":              {own, producer.Stats{Dead: 1_000_000}, Degraded, "degraded: dead events: 1000000"},
+		"empty":                               {defaults, producer.Stats{Relays: 1, Owned: 64}, Healthy, ""},
+		"no relay runs, and nothing waits":    {defaults, producer.Stats{}, Degraded, "degraded: no relay runs"},
+		"no shard has a relay":                {defaults, producer.Stats{Relays: 2}, Degraded, "degraded: no shard has a relay"},
+		"just below everything":               {defaults, producer.Stats{OldestPending: time.Minute - moment, Pending: 9_999, Relays: 1, Owned: 64}, Healthy, ""},
+		"deferred events are no lag":          {defaults, producer.Stats{Deferred: 1_000_000, Relays: 1, Owned: 64}, Healthy, ""},
+		"a minute old":                        {defaults, producer.Stats{OldestPending: time.Minute, Pending: 1, Relays: 1, Owned: 64}, Degraded, "degraded: the oldest pending event is 1m0s old"},
+		"ten minutes old, and nobody sends":   {defaults, producer.Stats{OldestPending: 10 * time.Minute, Pending: 1}, Unhealthy, "unhealthy: the oldest pending event is 10m0s old; degraded: no relay runs"},
+		"many, parked ones included":          {defaults, producer.Stats{Pending: 9_998, Retrying: 1, Following: 1, Relays: 1, Owned: 64}, Degraded, "degraded: pending events: 10000"},
+		"more than are counted":               {defaults, producer.Stats{Pending: 100_000, PendingCapped: true, Relays: 1, Owned: 64}, Degraded, "degraded: pending events: 100000 or more"},
+		"one dead letter":                     {defaults, producer.Stats{Dead: 1, Relays: 1, Owned: 64}, Degraded, "degraded: dead events: 1"},
+		"a hundred":                           {defaults, producer.Stats{Dead: 100, Relays: 1, Owned: 64}, Unhealthy, "unhealthy: dead events: 100"},
+		"the worst counts":                    {defaults, producer.Stats{OldestPending: time.Hour, Dead: 1, Relays: 1, Owned: 64}, Unhealthy, "unhealthy: the oldest pending event is 1h0m0s old; degraded: dead events: 1"},
+		"equal thresholds leave out degraded": {own, producer.Stats{OldestPending: time.Second, Relays: 1, Owned: 64}, Unhealthy, "unhealthy: the oldest pending event is 1s old"},
+		"numbers of one's own":                {own, producer.Stats{Pending: 7, Relays: 1, Owned: 64}, Unhealthy, "unhealthy: pending events: 7"},
+		"counted that far reaches all":        {check(t, Config{UnhealthyPending: math.MaxInt}), producer.Stats{Pending: 1, PendingCapped: true, Relays: 1, Owned: 64}, Unhealthy, "unhealthy: pending events: 1 or more"},
+		"one dead letter may be":              {own, producer.Stats{Dead: 1, Relays: 1, Owned: 64}, Healthy, ""},
+		"no number is too great":              {own, producer.Stats{Dead: 1_000_000, Relays: 1, Owned: 64}, Degraded, "degraded: dead events: 1000000"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -54,11 +54,15 @@ func (o *Outbox[TX]) Redrive(ctx context.Context, f Filter, reason string) ([]uu
 }
 
 // Discard gives up parked events that f selects and keeps the reason, required and at most 1 KiB, with them
-// and in their attempts. It returns their dispatch IDs. An event that a relay was just sending may
+// and in their attempts. A filter that names neither IDs nor States takes dead ones only: others are still being sent, or have
+// never failed. It returns their dispatch IDs. An event that a relay was just sending may
 // have been delivered all the same.
 func (o *Outbox[TX]) Discard(ctx context.Context, f Filter, reason string) ([]uuid.UUID, error) {
 	if err := checkReason(reason); err != nil {
 		return nil, fmt.Errorf("discard: %w", err)
+	}
+	if len(f.States)+len(f.IDs) == 0 {
+		f.States = []State{Dead}
 	}
 	ids, err := o.store.Discard(ctx, f.withDefaults(), reason)
 	for _, id := range ids {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/boxpair/boxpair/internal/schema"
 	"github.com/boxpair/boxpair/transport"
 )
 
@@ -54,8 +55,9 @@ type Relay struct {
 	cfg       RelayConfig
 	wakes     wakes
 
-	mu   sync.Mutex
-	loop *relayLoop // nil when it does not run
+	mu     sync.Mutex
+	loop   *relayLoop // nil when it does not run
+	schema string     // what is wrong with the tables, once a run has asked
 }
 
 // Report tells what a [Relay.RunOnce] has done.
@@ -151,6 +153,9 @@ func (r *Relay) run(ctx context.Context, once bool) (Report, error) {
 		return Report{}, err
 	}
 	defer r.end()
+	if !once {
+		defer r.prepare(ctx)()
+	}
 	end := out.start(ctx)
 	loop.run(ctx)
 	end()
@@ -163,6 +168,47 @@ func (r *Relay) run(ctx context.Context, once bool) (Report, error) {
 		err = nil
 	}
 	return loop.core.report, err
+}
+
+// connector is a publisher that connects at its first use, or before.
+type connector interface {
+	Connect(ctx context.Context) error
+}
+
+// prepare connects the publishers and looks for the tables, so that a relay with nothing to send has learnt whether it could.
+// Neither holds up anything, and both end with the function that it returns.
+func (r *Relay) prepare(ctx context.Context) (end func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var tasks sync.WaitGroup
+	for _, p := range append([]message.Publisher{r.publisher}, r.downstreams()...) {
+		if c, ok := p.(connector); ok {
+			tasks.Go(func() { _ = c.Connect(ctx) }) // its own health says what it came to
+		}
+	}
+	tasks.Go(func() { schema.Await(ctx, r.store, func(err error) { r.checked(ctx, err) }) })
+	return func() {
+		cancel()
+		tasks.Wait()
+	}
+}
+
+func (r *Relay) downstreams() []message.Publisher {
+	list := make([]message.Publisher, len(r.cfg.Downstreams))
+	for i := range list {
+		list[i] = r.cfg.Downstreams[i].Publisher
+	}
+	return list
+}
+
+// checked keeps what the store says of its tables.
+func (r *Relay) checked(ctx context.Context, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.schema = ""
+	if err != nil {
+		r.schema = err.Error()
+		r.cfg.Logger.ErrorContext(ctx, "tables of the outbox are not as they should be, or cannot be reached", "relay", r.cfg.Name, "error", err)
+	}
 }
 
 // output is where a run of a relay sends to.

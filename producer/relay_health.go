@@ -22,6 +22,9 @@ type Health struct {
 	// when it was.
 	DatabaseError   string
 	DatabaseErrorAt time.Time
+	// SchemaError is what the relay was told of the tables at its start: that migrations are missing, with the command that applies
+	// them, or that the database cannot be reached. Asked again until all is there; then it is "".
+	SchemaError string
 	// FailedOverAt is when the relay last found that the database is another one than
 	// before; see [Identifier].
 	FailedOverAt time.Time
@@ -55,14 +58,16 @@ type RouteHealth struct {
 // Health returns the relay's state. It does no I/O.
 func (r *Relay) Health() Health {
 	r.mu.Lock()
-	loop := r.loop
+	loop, schema := r.loop, r.schema
 	r.mu.Unlock()
 	if loop == nil {
 		return Health{}
 	}
 	loop.mu.Lock()
 	defer loop.mu.Unlock()
-	return loop.core.state(loop.origin)
+	h := loop.core.state(loop.origin)
+	h.SchemaError = schema
+	return h
 }
 
 // state tells the core's state, with its times counted from origin.

@@ -81,6 +81,19 @@ func parseSQLite(path string) (target, error) {
 
 const connectTimeout = 10 * time.Second
 
+// reachable waits for the first connection, with all its attempts (of several addresses, with TLS and without) together. A server
+// that accepts and then says nothing would take as long for each.
+func reachable(ctx context.Context, pool *pgxpool.Pool) error {
+	most := pool.Config().ConnConfig.ConnectTimeout
+	ctx, cancel := context.WithTimeout(ctx, most)
+	defer cancel()
+	err := pool.Ping(ctx)
+	if errors.Is(err, context.DeadlineExceeded) { // of all attempts, or of the only one
+		return fmt.Errorf("the server gave no answer within %v", most)
+	}
+	return err
+}
+
 // places is where tables are whose URL does not say.
 type places struct{ schema, prefix string }
 
@@ -129,18 +142,18 @@ func openSQLite(t *target, p *places) (store *sqlite.Store, end func(), err erro
 }
 
 // openPostgres opens the store in a PostgreSQL, until end is called. No I/O happens before its first use.
-func openPostgres(ctx context.Context, t *target, p *places) (store *postgres.Store, end func(), err error) {
+func openPostgres(ctx context.Context, t *target, p *places) (store *postgres.Store, pool *pgxpool.Pool, end func(), err error) {
 	schema, prefix := p.of(t)
-	pool, err := pgxpool.NewWithConfig(ctx, t.pool)
+	pool, err = pgxpool.NewWithConfig(ctx, t.pool)
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
 	store, err = postgres.New(pool, postgres.Config{Schema: schema, Prefix: prefix})
 	if err != nil {
 		pool.Close()
-		return nil, nil, err
+		return nil, nil, nil, err
 	}
-	return store, pool.Close, nil
+	return store, pool, pool.Close, nil
 }
 
 // auditor reads a database.
@@ -149,7 +162,7 @@ type auditor interface {
 	audit.Inbox
 }
 
-// openAuditor opens a database for reading. No I/O happens before the first use of a PostgreSQL.
+// openAuditor opens a database for reading.
 func openAuditor(ctx context.Context, t *target, p *places, timeout time.Duration) (auditor, func(), error) {
 	schema, prefix := p.of(t)
 	if t.pool == nil {
@@ -165,6 +178,10 @@ func openAuditor(ctx context.Context, t *target, p *places, timeout time.Duratio
 	}
 	pool, err := pgxpool.NewWithConfig(ctx, t.pool)
 	if err != nil {
+		return nil, nil, err
+	}
+	if err := reachable(ctx, pool); err != nil {
+		pool.Close()
 		return nil, nil, err
 	}
 	a, err := postgres.NewAuditor(pool, postgres.AuditorConfig{Schema: schema, Prefix: prefix, StatementTimeout: timeout})

@@ -9,6 +9,9 @@ import (
 	"text/tabwriter"
 
 	"github.com/google/uuid"
+
+	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/producer"
 )
 
 const deadLetters = "deadletters"
@@ -17,12 +20,12 @@ const deadLetters = "deadletters"
 type letters struct {
 	selection
 
-	reason        string
-	asJSON, every bool
+	reason             string
+	asJSON, every, dry bool
 }
 
 // letterCommand is a command about dead letters.
-func letterCommand(verb, summary, details string, more func(l *letters, s *settings), run func(ctx context.Context, l *letters, p *process) error) command {
+func letterCommand(verb, summary, details string, more func(l *letters, s *settings), run func(ctx context.Context, l *letters, p *process) (int, error)) command {
 	return command{
 		name: deadLetters + " " + verb, summary: summary, details: details,
 		define: func(s *settings) func(context.Context, *process) (int, error) {
@@ -32,12 +35,7 @@ func letterCommand(verb, summary, details string, more func(l *letters, s *setti
 			if more != nil {
 				more(l, s)
 			}
-			return func(ctx context.Context, p *process) (int, error) {
-				if err := run(ctx, l, p); err != nil {
-					return exitFailed, err
-				}
-				return exitOK, nil
-			}
+			return func(ctx context.Context, p *process) (int, error) { return run(ctx, l, p) }
 		},
 	}
 }
@@ -53,49 +51,74 @@ var letterCommands = []command{
 
     boxpair deadletters show -outbox postgres://operator@orders/shop -id 4b9d2a51-…`, nil, showLetters),
 	letterCommand("redrive", "send or handle dead ones again",
-		`Gives dead letters that are selected all their attempts again, keeps the reason in their history, and prints their IDs: at most
--limit of them. Something must be selected, or -all given.
+		`Gives dead letters that are selected all their attempts again, keeps the reason in their history, and prints their IDs; messages of an
+inbox that -id or -state names are handled at once though they are retried anyway. Something must be selected, or -all given.
+-dry-run prints what would be redriven. What stays as it is is said, and the exit status is 1 if nothing was redriven.
 
     boxpair deadletters redrive -inbox postgres://operator@stock/stock -error timeout -reason "warehouse answers again"`,
 		func(l *letters, s *settings) {
-			s.on(&l.every, "all", "select all that are dead.")
+			changes(l, s)
 			s.on(&l.filter.Force, "force", "also events that may not be sent again any more, and altered messages.")
-			s.text(&l.reason, "reason", "TEXT", "why, in at most 1 KiB. Required.")
 		}, redriveLetters),
 	letterCommand("discard", "give up dead ones, with a reason",
-		`Gives up what is selected, dead ones unless -state or -id says otherwise, keeps the reason with it, and prints the IDs: at most
--limit. Something must be selected, or -all given.
+		`Gives up what is selected, dead ones unless -state or -id says otherwise, keeps the reason with it, and prints the IDs. That is for
+good: a discarded one cannot be redriven. Something must be selected, or -all given. -dry-run prints what would be
+discarded. The exit status is 1 if nothing was.
 
     boxpair deadletters discard -outbox postgres://operator@orders/shop -id 4b9d2a51-… -reason "order was a test"`,
-		func(l *letters, s *settings) {
-			s.on(&l.every, "all", "select all that are dead.")
-			s.text(&l.reason, "reason", "TEXT", "why, in at most 1 KiB. Required.")
-		}, discardLetters),
+		changes, discardLetters),
 }
 
-// dead selects dead ones, if nothing else is said.
+// dead selects dead ones, if nothing else is said; of an inbox by force, all that wait for an operator.
 func (l *letters) dead() {
-	if len(l.filter.States)+len(l.filter.IDs) == 0 {
-		l.filter.States = append(l.filter.States, "dead")
+	if len(l.filter.States)+len(l.filter.IDs) > 0 {
+		return
+	}
+	l.filter.States = []consumer.State{consumer.Dead}
+	if l.filter.Force && len(l.inboxes) > 0 {
+		l.filter.States = append(l.filter.States, consumer.TooOldState, consumer.AlteredState)
 	}
 }
 
-func listLetters(ctx context.Context, l *letters, p *process) error {
+// changes declares the settings of commands that change what is selected.
+func changes(l *letters, s *settings) {
+	s.on(&l.every, "all", "select all that are dead.")
+	s.on(&l.dry, "dry-run", "change nothing, and print the IDs of what is selected.")
+	s.text(&l.reason, "reason", "TEXT", "why, in at most 1 KiB. Required, but for -dry-run.")
+}
+
+func listLetters(ctx context.Context, l *letters, p *process) (int, error) {
 	l.dead()
-	return l.with(ctx, func(s *operators) error {
+	return exitOK, l.with(ctx, func(s *operators) error {
+		if l.filter.Limit == 0 {
+			l.filter.Limit = shown
+		}
 		list, err := l.list(ctx, s)
 		if err != nil {
 			return err
 		}
-		return l.print(p.stdout, list)
+		if err := l.print(p.stdout, list); err != nil {
+			return err
+		}
+		if len(list) == 0 {
+			fmt.Fprintln(p.stderr, "nothing is selected")
+		}
+		if len(list) < l.filter.Limit {
+			return nil
+		}
+		all, err := l.whole(ctx, s, 0)
+		if err == nil && len(all) > len(list) {
+			fmt.Fprintf(p.stderr, "%d of %d are shown: say -limit %d for all\n", len(list), len(all), len(all))
+		}
+		return err
 	})
 }
 
-func showLetters(ctx context.Context, l *letters, p *process) error {
+func showLetters(ctx context.Context, l *letters, p *process) (int, error) {
 	if len(l.filter.IDs) == 0 {
-		return errors.New("-id: is missing")
+		return exitFailed, errors.New("-id: is missing")
 	}
-	return l.with(ctx, func(s *operators) error {
+	err := l.with(ctx, func(s *operators) error {
 		list, err := l.list(ctx, s)
 		if err != nil {
 			return err
@@ -110,47 +133,146 @@ func showLetters(ctx context.Context, l *letters, p *process) error {
 		}
 		return l.print(p.stdout, list)
 	})
+	if err != nil {
+		return exitFailed, err
+	}
+	return exitOK, nil
 }
 
-// selected says what is wrong if everything would be changed without -all.
+// selected says what is wrong if everything would be changed without -all, or for no reason.
 func (l *letters) selected() error {
+	var errs []error
 	if !l.narrow() && !l.every {
-		return errors.New("-all: nothing is selected: say which, or give it")
+		errs = append(errs, errors.New("-all: nothing is selected: say which, or give it"))
 	}
-	return nil
+	if !l.dry {
+		errs = append(errs, because(l.reason))
+	}
+	return errors.Join(errs...)
 }
 
-func redriveLetters(ctx context.Context, l *letters, p *process) error {
-	if err := errors.Join(l.selected(), because(l.reason)); err != nil {
-		return err
-	}
-	return l.with(ctx, func(s *operators) error {
-		var ids []uuid.UUID
-		var err error
+func redriveLetters(ctx context.Context, l *letters, p *process) (int, error) {
+	return l.change(ctx, p, "redriven", func(ctx context.Context, s *operators) ([]uuid.UUID, error) {
 		if len(l.inboxes) > 0 {
-			ids, err = s.inbox.Redrive(ctx, l.filter, l.reason)
-		} else {
-			ids, err = s.outbox.Redrive(ctx, l.events(), l.reason)
+			return s.inbox.Redrive(ctx, l.filter, l.reason)
 		}
-		return errors.Join(l.printIDs(p.stdout, ids), err)
+		return s.outbox.Redrive(ctx, l.events(), l.reason)
 	})
 }
 
-func discardLetters(ctx context.Context, l *letters, p *process) error {
-	if err := errors.Join(l.selected(), because(l.reason)); err != nil {
-		return err
+func discardLetters(ctx context.Context, l *letters, p *process) (int, error) {
+	return l.change(ctx, p, "discarded", func(ctx context.Context, s *operators) ([]uuid.UUID, error) {
+		if len(l.inboxes) > 0 {
+			return s.inbox.Discard(ctx, l.filter, l.reason)
+		}
+		return s.outbox.Discard(ctx, l.events(), l.reason)
+	})
+}
+
+const (
+	// shown is how many are listed by default, and perBatch how many are changed by one transaction.
+	shown, perBatch = 100, 100
+	// perPage is how many are read at once to be counted. Their payloads come along.
+	perPage = 100
+	// unchanged is how many of those that stay as they are are named.
+	unchanged = 10
+)
+
+// change does what is selected, in batches until all of it is done, and says how much of it that was.
+func (l *letters) change(ctx context.Context, p *process, done string, batch func(context.Context, *operators) ([]uuid.UUID, error)) (int, error) {
+	if err := l.selected(); err != nil {
+		return exitFailed, err
 	}
 	l.dead()
-	return l.with(ctx, func(s *operators) error {
-		var ids []uuid.UUID
-		var err error
-		if len(l.inboxes) > 0 {
-			ids, err = s.inbox.Discard(ctx, l.filter, l.reason)
-		} else {
-			ids, err = s.outbox.Discard(ctx, l.events(), l.reason)
+	status := exitOK
+	err := l.with(ctx, func(s *operators) error {
+		all, err := l.whole(ctx, s, l.filter.Limit)
+		if err != nil {
+			return err
 		}
-		return errors.Join(l.printIDs(p.stdout, ids), err)
+		var ids []uuid.UUID
+		if l.dry {
+			for i := range all {
+				ids = append(ids, all[i].ID)
+			}
+			fmt.Fprintf(p.stderr, "%d are selected; nothing was %s\n", len(all), done)
+			return l.printIDs(p.stdout, ids)
+		}
+		var failed error
+		for len(ids) < len(all) && failed == nil { // what dies again meanwhile is not taken again
+			l.filter.Limit = min(perBatch, len(all)-len(ids))
+			some, err := batch(ctx, s)
+			ids, failed = append(ids, some...), err
+			if len(some) == 0 {
+				break
+			}
+			if errors.Is(err, producer.ErrBeyondHorizon) && len(ids) < len(all) {
+				failed = nil // it comes again with the last batch
+			}
+		}
+		l.account(p.stderr, done, all, ids)
+		if len(ids) == 0 {
+			status = exitFound
+		}
+		return errors.Join(l.printIDs(p.stdout, ids), failed)
 	})
+	if err != nil {
+		return exitFailed, err
+	}
+	return status, nil
+}
+
+// account says what of all was done, and names what stays as it is.
+func (l *letters) account(out io.Writer, done string, all []parked, ids []uuid.UUID) {
+	fmt.Fprintf(out, "%d of %d that are selected were %s\n", len(ids), len(all), done)
+	changed := make(map[uuid.UUID]bool)
+	for _, id := range ids {
+		changed[id] = true
+	}
+	named := 0
+	for i := range all {
+		e := &all[i]
+		if changed[e.ID] || named == unchanged {
+			continue
+		}
+		named++
+		next := ""
+		if e.NextAttemptAt != nil {
+			next = ", and is tried again at " + instant(*e.NextAttemptAt, "")
+		}
+		fmt.Fprintf(out, "%s stays %s%s\n", e.ID, e.State, next)
+	}
+	there := make(map[uuid.UUID]bool)
+	for i := range all {
+		there[all[i].ID] = true
+	}
+	for _, id := range l.filter.IDs {
+		if !there[id] {
+			fmt.Fprintf(out, "%s is not parked here\n", id)
+		}
+	}
+}
+
+// whole reads all that is selected, page by page, but at most limit, if that is not 0.
+func (l *letters) whole(ctx context.Context, s *operators, limit int) (all []parked, err error) {
+	before := l.filter
+	defer func() { l.filter = before }()
+	for limit == 0 || len(all) < limit {
+		l.filter.Limit = perPage
+		if limit > 0 {
+			l.filter.Limit = min(perPage, limit-len(all))
+		}
+		page, err := l.list(ctx, s)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, page...)
+		if len(page) < l.filter.Limit {
+			break
+		}
+		l.filter.After = page[len(page)-1].Seq
+	}
+	return all, nil
 }
 
 func (l *letters) printIDs(out io.Writer, ids []uuid.UUID) error {

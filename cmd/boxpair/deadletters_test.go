@@ -34,6 +34,10 @@ func TestDeadEventsAreListedRedrivenAndDiscarded(t *testing.T) {
 	if status != exitOK || !strings.Contains(out, deadID+"  dead") || !strings.Contains(out, "no route") || strings.Contains(out, payload) {
 		t.Fatalf("list: %d, %q, %q", status, out, errs)
 	}
+	status, out, errs = call(t, nil, "deadletters", "redrive", "-outbox", url, "-error", "no route", "-dry-run")
+	if status != exitOK || out != deadID+"\n" || errs != "1 are selected; nothing was redriven\n" || count(`SELECT count(*) FROM boxpair_outbox_parked WHERE state = 'dead'`) != 1 {
+		t.Fatalf("redrive, dry: %d, %q, %q", status, out, errs)
+	}
 	status, out, errs = call(t, nil, "deadletters", "redrive", "-outbox", url, "-error", "no route", "-force", "-reason", "queue exists")
 	if status != exitOK || out != deadID+"\n" || count(`SELECT count(*) FROM boxpair_outbox_parked WHERE state = 'dead'`) != 0 {
 		t.Fatalf("redrive: %d, %q, %q", status, out, errs)
@@ -97,6 +101,8 @@ func TestNothingIsChangedUnlessItIsSelected(t *testing.T) {
 		"-consumer: an outbox has none":              {"redrive", "-outbox", url, "-consumer", "a/b", "-reason", "a test"},
 		"-id: is missing":                            {"show", "-inbox", url},
 		"there is no command \"deadletters bury\"":   {"bury"},
+		"-since: want a time such as":                {"list", "-inbox", url, "-since", "1w"},
+		"-until: want a time such as":                {"list", "-inbox", url, "-until", "d"},
 	} {
 		status, out, errs := call(t, nil, append([]string{"deadletters"}, args...)...)
 		if status != exitFailed || out != "" || !strings.Contains(errs, want) {
@@ -105,5 +111,54 @@ func TestNothingIsChangedUnlessItIsSelected(t *testing.T) {
 	}
 	if n := count(`SELECT (SELECT count(*) FROM boxpair_outbox_parked WHERE state = 'dead') + (SELECT count(*) FROM boxpair_inbox_parked WHERE state = 'dead')`); n != 2 {
 		t.Errorf("%d are dead", n)
+	}
+}
+
+func TestWhatIsNotChangedIsSaid(t *testing.T) {
+	t.Parallel()
+	url, _ := plantDead(t)
+	const other = "00000000-0000-0000-0000-000000000001"
+	for _, c := range []struct {
+		status     int
+		out, says  string
+		side, args string
+	}{
+		{exitFound, "", "0 of 0 that are selected were redriven\n", "-outbox", "redrive -topic no.such.topic -reason x"},
+		{exitFound, "", other + " is not parked here\n", "-inbox", "discard -id " + other + " -reason x"},
+		{exitFound, "", "0 of 0 that are selected were discarded\n", "-outbox", "discard -since 2020-01-31 -until 1d -reason x"}, // parked in 1970
+		{exitOK, deadID + "\n", "1 of 1 that are selected were discarded\n", "-outbox", "discard -all -reason x"},
+		{exitFound, "", deadID + " stays discarded\n", "-outbox", "redrive -id " + deadID + " -reason x"},
+		{exitOK, deadID + "\n", "1 of 1 that are selected were redriven\n", "-inbox", "redrive -all -reason x"},
+		{exitOK, deadID + "\n", "1 of 1 that are selected were redriven\n", "-inbox", "redrive -id " + deadID + " -reason x"},
+		{exitFound, "", "0 of 0 that are selected were redriven\n", "-inbox", "redrive -all -reason x"},
+	} {
+		args := strings.Fields(c.args)
+		status, out, errs := call(t, nil, append([]string{"deadletters", args[0], c.side, url}, args[1:]...)...)
+		if status != c.status || out != c.out || !strings.Contains(errs, c.says) {
+			t.Errorf("%s: %d, %q, %q, want %d, %q, %q", c.args, status, out, errs, c.status, c.out, c.says)
+		}
+	}
+	if status, _, errs := call(t, nil, "deadletters", "list", "-outbox", url); status != exitOK || errs != "nothing is selected\n" {
+		t.Errorf("list: %d, %q", status, errs)
+	}
+}
+
+// TestAllThatIsSelectedIsChangedInBatches of which one takes a hundred.
+func TestAllThatIsSelectedIsChangedInBatches(t *testing.T) {
+	t.Parallel()
+	url, change := plantSQLite(t)
+	change(`WITH RECURSIVE n (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM n WHERE n < 250)
+		INSERT INTO boxpair_inbox_parked (consumer, dispatch_id, digest, topic, key, ordered, claimed, payload, stamp, state, attempts, parked_at, last_error)
+		SELECT 1, randomblob(16), digest, 'order.placed', 'k', 1, 1, '', stamp, 'dead', 3, 1, 'no stock' FROM boxpair_inbox, n`)
+	if _, out, errs := call(t, nil, "deadletters", "list", "-inbox", url); strings.Count(out, "\n") != 101 || errs != "100 of 250 are shown: say -limit 250 for all\n" {
+		t.Errorf("list: %d lines, %q", strings.Count(out, "\n"), errs)
+	}
+	_, out, errs := call(t, nil, "deadletters", "redrive", "-inbox", url, "-all", "-limit", "7", "-reason", "x")
+	if strings.Count(out, "\n") != 7 || errs != "7 of 7 that are selected were redriven\n" {
+		t.Errorf("some: %d, %q", strings.Count(out, "\n"), errs)
+	}
+	_, out, errs = call(t, nil, "deadletters", "redrive", "-inbox", url, "-all", "-reason", "x")
+	if strings.Count(out, "\n") != 243 || errs != "243 of 243 that are selected were redriven\n" {
+		t.Errorf("all: %d, %q", strings.Count(out, "\n"), errs)
 	}
 }

@@ -18,7 +18,9 @@
 //	postgres://user:password@host/database?boxpair_schema=boxpair&boxpair_prefix=
 //	sqlite:path/to/file.db?boxpair_prefix=boxpair_
 //
-// The exit status is 0 if all is well, 1 if verify has found discrepancies, and 2 if
-// something could not be done: a wrong setting, an unreachable database, an interrupt.
+// The exit status is 0 if all is well, 1 if verify has found discrepancies, status a bad state, migrate -check missing migrations,
+// or if nothing was changed that was meant to be, and 2 if
+// something could not be done: a wrong setting, an unreachable database, an interrupt. A variable that begins with BOXPAIR_ and is
+// none of any command is a wrong setting.
 // Passwords are never printed.
 package main

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/signal"
 	"slices"
+	"strings"
 	"syscall"
 )
 
@@ -21,6 +22,7 @@ const (
 type process struct {
 	stdout, stderr io.Writer
 	getenv         func(string) string
+	environ        func() []string // as os.Environ; nil: nothing is looked for in it
 }
 
 // command is a subcommand. It adds its settings to s, which are read from flags and environment,
@@ -35,7 +37,7 @@ var commands = slices.Concat([]command{relay, status}, letterCommands, effectCom
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	p := &process{stdout: os.Stdout, stderr: os.Stderr, getenv: os.Getenv}
+	p := &process{stdout: os.Stdout, stderr: os.Stderr, getenv: os.Getenv, environ: os.Environ}
 	status := run(ctx, p, os.Args[1:])
 	stop()
 	os.Exit(status)
@@ -54,6 +56,10 @@ func run(ctx context.Context, p *process, args []string) int {
 	name, args := named(args)
 	if name == "help" || name == "-h" || name == "-help" || name == "--help" {
 		return help(p, s, args)
+	}
+	if family(name, "-h", "-help", "--help", "help") {
+		overview(p.stdout)
+		return exitOK
 	}
 	c := find(name)
 	if c == nil {
@@ -90,6 +96,12 @@ func named(args []string) (name string, rest []string) {
 	return args[0], args[1:]
 }
 
+// family tells whether name is that of commands with a second word, with one of words for it or with none.
+func family(name string, words ...string) bool {
+	first, second, _ := strings.Cut(name, " ")
+	return (first == deadLetters || first == effects) && (second == "" || slices.Contains(words, second))
+}
+
 func find(name string) *command {
 	i := slices.IndexFunc(commands, func(c command) bool { return c.name == name })
 	if i < 0 {
@@ -105,6 +117,10 @@ func help(p *process, s *settings, args []string) int {
 		return exitOK
 	}
 	name, _ := named(args)
+	if family(name) {
+		overview(p.stdout)
+		return exitOK
+	}
 	c := find(name)
 	if c == nil {
 		fmt.Fprintf(p.stderr, "boxpair help: there is no command %q\n", s.conceal(name))
@@ -120,7 +136,7 @@ func overview(w io.Writer) {
 		fmt.Fprintf(w, "  %-20s %s\n", c.name, c.summary)
 	}
 	fmt.Fprintf(w, "  %-20s %s\n", "help", "describe a command and its settings")
-	fmt.Fprint(w, "\nExit status: 0 all is well, 1 verify has found discrepancies or status a bad state, 2 it could not be done.\n")
+	fmt.Fprint(w, "\nExit status: 0 all is well, 1 verify has found discrepancies, status a bad state, migrate -check missing\nmigrations, or nothing was changed that was meant to be; 2 it could not be done.\n")
 }
 
 func describe(w io.Writer, c *command) {

@@ -188,6 +188,10 @@ func TestWrongSettingsAreNamed(t *testing.T) {
 		{nil, []string{"verify", "-outbox", url, "more"}, "left over"},
 		{nil, []string{"verify", "-frobnicate"}, "-frobnicate"},
 		{[]string{"BOXPAIR_GRACE=x"}, []string{"verify", "-outbox", url}, "BOXPAIR_GRACE: want a duration"},
+		{[]string{"BOXPAIR_LEESE=5s", "BOXPAIR_LEASE=5s"}, []string{"verify", "-outbox", url}, "BOXPAIR_LEESE: is no setting of any command"},
+		{[]string{"BOXPAIR_RELAY_PORT=tcp://10.0.0.1:80", "BOXPAIR_RELAY_PORT_80_TCP_ADDR=10.0.0.1", "BOXPAIR_RELAY_SERVICE_PORT_HEALTH=80"},
+			[]string{"verify", "-outbox", url, "-grace", "x"}, "boxpair verify: -grace: want a duration"},
+		{nil, []string{"migrate", "-check", "-print", "-database", url}, "-check: reads a database"},
 		{[]string{"BOXPAIR_JSON=x"}, []string{"verify", "-outbox", url}, "BOXPAIR_JSON: want true or false"},
 		{nil, []string{"migrate"}, "-database (or BOXPAIR_DATABASE_URL): want one"},
 	} {
@@ -200,7 +204,7 @@ func TestWrongSettingsAreNamed(t *testing.T) {
 
 func TestHelpAndVersion(t *testing.T) {
 	t.Parallel()
-	for _, args := range [][]string{{"help"}, {"--help"}, {"help", "verify"}, {"verify", "-h"}, {"version"}} {
+	for _, args := range [][]string{{"help"}, {"--help"}, {"help", "verify"}, {"verify", "-h"}, {"deadletters", "-h"}, {"effects"}, {"deadletters"}, {"help", "effects"}, {"version"}} {
 		status, out, errs := call(t, nil, args...)
 		if status != exitOK || !strings.Contains(out, "boxpair ") || errs != "" {
 			t.Errorf("%v: %d, %q, %q", args, status, out, errs)

@@ -2,7 +2,11 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
+	"log/slog"
+	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 
@@ -15,16 +19,21 @@ var migrate = command{
 	name:    "migrate",
 	summary: "make the tables, or print the SQL that does",
 	details: `Brings the tables of a database up to this version, in one transaction, under a lock; a
-database that is up to date is only read. A SQLite file is created if there is none.
+database that is up to date is only read. A SQLite file is created if there is none. In PostgreSQL, what
+it is going to lock is said before, and no lock is waited for longer than -lock-timeout: then nothing is changed.
+With -check nothing is changed either, and what is missing is said: the exit status is 1 then.
 With -print nothing is changed, and no database is reached: the SQL of all migrations is
 printed, for another tool to apply.
 
     boxpair migrate -database postgres://owner@host/shop
+    boxpair migrate -database postgres://monitor@host/shop -check
     boxpair migrate -database sqlite:shop.db -print`,
 	define: func(s *settings) func(context.Context, *process) (int, error) {
 		m := &migration{}
 		s.urls(&m.databases, "database", "the database.")
 		s.on(&m.print, "print", "print the SQL instead of running it.")
+		s.on(&m.check, "check", "say which migrations are missing, and change nothing.")
+		s.duration(&m.lockTimeout, "lock-timeout", "how long a lock of a table is waited for, and others wait behind, in PostgreSQL. Defaults to 5s.")
 		m.places.define(s)
 		return m.run
 	},
@@ -32,33 +41,64 @@ printed, for another tool to apply.
 
 // migration is the settings of migrate.
 type migration struct {
-	databases []target
-	print     bool
-	places    places
+	databases    []target
+	print, check bool
+	lockTimeout  time.Duration
+	places       places
 }
 
 func (m *migration) run(ctx context.Context, p *process) (int, error) {
 	if len(m.databases) != 1 {
 		return exitFailed, fmt.Errorf("-database (or %s_URL): want one, there are %d", envOf("database"), len(m.databases))
 	}
+	if m.print && m.check {
+		return exitFailed, errors.New("-check: reads a database, and -print reaches none")
+	}
 	t := &m.databases[0]
 	if m.print {
 		return exitOK, m.printSQL(p, t)
 	}
-	applied, err := m.apply(ctx, t)
+	status, err := m.reach(ctx, p, t)
 	if err != nil {
 		return exitFailed, fmt.Errorf("-database %s: %w", t.name, err)
 	}
+	return status, nil
+}
+
+func (m *migration) reach(ctx context.Context, p *process, t *target) (int, error) {
+	if m.check {
+		return m.missing(ctx, p.stdout, t)
+	}
+	applied, err := m.apply(ctx, slog.New(slog.NewTextHandler(p.stderr, nil)), t)
 	for _, a := range applied {
 		fmt.Fprintf(p.stdout, "applied %d (%s)\n", a.Number, a.Name)
 	}
-	if len(applied) == 0 {
+	if len(applied) == 0 && err == nil {
 		fmt.Fprintln(p.stdout, "up to date")
 	}
-	return exitOK, nil
+	return exitOK, err
 }
 
-func (m *migration) apply(ctx context.Context, t *target) ([]migrations.Applied, error) {
+// missing prints what is missing.
+func (m *migration) missing(ctx context.Context, out io.Writer, t *target) (int, error) {
+	s, end, err := operate(ctx, t, &m.places)
+	if err != nil {
+		return exitFailed, err
+	}
+	defer end()
+	err = s.schema.CheckSchema(ctx)
+	switch {
+	case err == nil:
+		_, err = fmt.Fprintln(out, "up to date")
+		return exitOK, err
+	case errors.Is(err, migrations.ErrMissing):
+		_, err = fmt.Fprintln(out, err)
+		return exitFound, err
+	}
+	return exitFailed, err
+}
+
+func (m *migration) apply(ctx context.Context, log *slog.Logger, t *target) ([]migrations.Applied, error) {
 	schema, prefix := m.places.of(t)
 	if t.pool == nil {
 		db, err := sqlite.Open(t.path)
@@ -68,12 +108,16 @@ func (m *migration) apply(ctx context.Context, t *target) ([]migrations.Applied,
 		defer func() { _ = db.Close() }()
 		return sqlite.Migrate(ctx, db, sqlite.Config{Prefix: prefix})
 	}
+	t.pool.MaxConns = 2 // one holds the lock while the other builds an index
 	pool, err := pgxpool.NewWithConfig(ctx, t.pool)
 	if err != nil {
 		return nil, err
 	}
 	defer pool.Close()
-	return postgres.Migrate(ctx, pool, postgres.Config{Schema: schema, Prefix: prefix})
+	if err := reachable(ctx, pool); err != nil {
+		return nil, err
+	}
+	return postgres.Migrate(ctx, pool, postgres.Config{Schema: schema, Prefix: prefix, MigrateLockTimeout: m.lockTimeout, Logger: log})
 }
 
 func (m *migration) printSQL(p *process, t *target) error {

@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/internal/schema"
 	"github.com/boxpair/boxpair/producer"
 )
 
@@ -38,6 +39,14 @@ type operators struct {
 	inbox   inboxOperator
 	states  inboxStates
 	effects ledger
+	schema  schema.Checker
+	numbers numbers // nil: the database sees to them by itself
+}
+
+// numbers is a store whose events are numbered by a sequence.
+type numbers interface {
+	// CheckSequence returns an error if the sequence is behind the events.
+	CheckSequence(ctx context.Context) error
 }
 
 // inboxStates is what tells the state of the consumers of a store.
@@ -52,6 +61,7 @@ type store[TX any] interface {
 	consumer.Store[TX]
 	inboxStates
 	ledger
+	schema.Checker
 }
 
 // tool is the name under which the commands open an outbox and an inbox. Nothing is written under it.
@@ -66,8 +76,12 @@ func operate(ctx context.Context, t *target, p *places) (*operators, func(), err
 		}
 		return both(store, end)
 	}
-	store, end, err := openPostgres(ctx, t, p)
+	store, pool, end, err := openPostgres(ctx, t, p)
 	if err != nil {
+		return nil, nil, err
+	}
+	if err := reachable(ctx, pool); err != nil {
+		end()
 		return nil, nil, err
 	}
 	return both(store, end)
@@ -85,7 +99,8 @@ func both[TX any](s store[TX], end func()) (*operators, func(), error) {
 		end()
 		return nil, nil, err
 	}
-	return &operators{outbox, inbox, s, s}, end, nil
+	n, _ := any(s).(numbers)
+	return &operators{outbox, inbox, s, s, s, n}, end, nil
 }
 
 // selection is the settings that say which parked events or messages are meant.
@@ -117,9 +132,9 @@ func (q *selection) define(s *settings) {
 	s.text(&f.Key, "key", "KEY", "only of this key.")
 	s.text(&f.Consumer, "consumer", "NAME", "only of this consumer of the inbox, as stock/reserve.")
 	s.text(&f.Error, "error", "TEXT", "only with this in the last error.")
-	s.add("since", envOf("since"), "TIME", "only parked since then: 2026-01-31T12:00:00Z, or 24h for so long ago.", false, moment(&f.Since))
+	s.add("since", envOf("since"), "TIME", "only parked since then: 2026-01-31T12:00:00Z or 2026-01-31 (in UTC), or 24h or 7d for so long ago.", false, moment(&f.Since))
 	s.add("until", envOf("until"), "TIME", "only parked before.", false, moment(&f.Until))
-	s.count(&f.Limit, "limit", "how many at most. Defaults to 100.")
+	s.count(&f.Limit, "limit", "how many at most. Defaults to 100 to be listed, and to all that are selected to be changed.")
 	q.places.define(s)
 }
 
@@ -159,7 +174,7 @@ func (q *selection) events() producer.Filter {
 		states[i] = producer.State(state)
 	}
 	return producer.Filter{
-		IDs: f.IDs, States: states, Topic: f.Topic, Key: f.Key, Error: f.Error, Since: f.Since, Until: f.Until, Limit: f.Limit, Force: f.Force,
+		IDs: f.IDs, States: states, Topic: f.Topic, Key: f.Key, After: f.After, Error: f.Error, Since: f.Since, Until: f.Until, Limit: f.Limit, Force: f.Force,
 	}
 }
 

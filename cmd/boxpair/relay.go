@@ -8,7 +8,10 @@ import (
 	"net"
 	"net/url"
 	"strings"
+	"sync"
+	"time"
 
+	"github.com/boxpair/boxpair/health"
 	"github.com/boxpair/boxpair/idgen"
 	"github.com/boxpair/boxpair/producer"
 	"github.com/boxpair/boxpair/transport/amqp"
@@ -19,7 +22,8 @@ var relay = command{
 	summary: "publish what an outbox holds to RabbitMQ, until told to stop",
 	details: `Publishes the events of an outbox to RabbitMQ, each key in order, until it gets SIGTERM or an
 interrupt; then it waits for the confirms of what is on its way and gives its shards back. Any number
-may run on one outbox: they share the work. An outage of the database or the broker is waited for.
+may run on one outbox: they share the work. An outage of the database or the broker is waited for. Events that
+were delivered are removed after -retention.
 
     boxpair relay -outbox postgres://relay@orders/shop -amqp amqps://relay@rabbit/ -listen :8080
 
@@ -41,6 +45,8 @@ type relaying struct {
 	batchSize         int
 	config            producer.RelayConfig
 	asJSON            bool
+	janitor           bool
+	retention         time.Duration
 }
 
 func defineRelay(s *settings) func(context.Context, *process) (int, error) {
@@ -49,7 +55,7 @@ func defineRelay(s *settings) func(context.Context, *process) (int, error) {
 
 // newRelaying declares the settings of relay.
 func newRelaying(s *settings) *relaying {
-	r := &relaying{exchanges: "topic"}
+	r := &relaying{exchanges: "topic", janitor: true}
 	c := &r.config
 	s.urls(&r.outboxes, "outbox", "the database whose outbox is relayed.")
 	s.add("amqp", envOf("amqp")+"_URL", "URL", "the RabbitMQ: amqp://user:password@host:5672/vhost, or amqps:// for TLS.", false, r.setBroker(s))
@@ -75,6 +81,9 @@ func newRelaying(s *settings) *relaying {
 	s.duration(&c.SendTimeout, "send-timeout", "how long the broker may take to confirm. Defaults to 30s.")
 	s.duration(&c.RouteGrace, "route-grace", "how long nothing may succeed on a route before that is an error. Defaults to 1m.")
 	s.duration(&c.ShutdownTimeout, "shutdown-timeout", "how long a relay that is told to stop waits for confirms. Defaults to 15s.")
+	s.on(&r.janitor, "janitor", "remove events that were delivered longer than -retention ago. -janitor=false leaves that to another process,\n"+
+		"or a relay whose role may not delete events. Defaults to true.")
+	s.duration(&r.retention, "retention", "how long events are kept after they were delivered: for replay, and to know one that is written again.\nDefaults to 7d.")
 	s.on(&r.asJSON, "json", "write the log in JSON.")
 	r.places.define(s)
 	return r
@@ -133,13 +142,38 @@ func (r *relaying) check() error {
 const connections = 8
 
 // open opens the outbox. No I/O happens before the first use of a PostgreSQL.
-func (r *relaying) open(ctx context.Context) (producer.RelayStore, func(), error) {
+func (r *relaying) open(ctx context.Context) (relayedStore, func(), error) {
 	t := &r.outboxes[0]
 	if t.pool == nil {
 		return openSQLite(t, &r.places)
 	}
 	t.pool.MaxConns = connections
-	return openPostgres(context.WithoutCancel(ctx), t, &r.places) // it is closed after the relay has ended
+	store, _, end, err := openPostgres(context.WithoutCancel(ctx), t, &r.places) // it is closed after the relay has ended
+	return store, end, err
+}
+
+// relayedStore is the store of an outbox that is relayed and swept.
+type relayedStore interface {
+	producer.RelayStore
+	producer.JanitorStore
+}
+
+// sweep removes what was delivered long enough ago, unless it is switched off, until end is called.
+func (r *relaying) sweep(ctx context.Context, store producer.JanitorStore, log *slog.Logger) (end func(), err error) {
+	if !r.janitor {
+		return func() {}, nil
+	}
+	janitor, err := producer.NewJanitor(store, producer.JanitorConfig{Retention: r.retention, Logger: log})
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	var task sync.WaitGroup
+	task.Go(func() { _ = janitor.Run(ctx) }) // it ends with ctx, and has logged what went wrong
+	return func() {
+		cancel()
+		task.Wait()
+	}, nil
 }
 
 func (r *relaying) publisher(log *slog.Logger) (*amqp.Publisher, error) {
@@ -179,6 +213,11 @@ func (r *relaying) run(ctx context.Context, p *process) (int, error) {
 	if err != nil {
 		return exitFailed, err
 	}
+	swept, err := r.sweep(ctx, store, log)
+	if err != nil {
+		return exitFailed, fmt.Errorf("-retention: %w", err)
+	}
+	defer swept()
 	stop, err := r.serve(ctx, log, relay, publisher)
 	if err != nil {
 		return exitFailed, fmt.Errorf("-listen: %w", err)
@@ -203,7 +242,9 @@ func (r *relaying) serve(ctx context.Context, log *slog.Logger, relay *producer.
 		return nil, err
 	}
 	log.InfoContext(ctx, "health is served", "address", listener.Addr().String())
-	stale := staleAfter(r.config.PollMax)
-	ready := func() []string { return problems(relay.Health(), publisher.Health(), stale) }
+	ready := func() []string {
+		broker := publisher.Health()
+		return health.Relay(relay.Health(), r.config.PollMax, health.Connection{Name: "broker", Connected: broker.Connected, Err: broker.Err})
+	}
 	return serveHealth(listener, ready, func() bool { return relay.Health().Running }), nil
 }

@@ -256,17 +256,30 @@ func TestRelayPublishesToPartitions(t *testing.T) {
 	d.stop(t)
 }
 
+// TestRelayThatCannotWorkIsAliveAndNotReady though it has nothing to send yet.
 func TestRelayThatCannotWorkIsAliveAndNotReady(t *testing.T) {
 	t.Parallel()
 	database := testenv.Postgres(t)
 	const password = "canary-of-a-password"
-	plantEvents(t, database, testenv.Name(t), 1)
+	plantEvents(t, database, testenv.Name(t), 0)
 	d := start(t, "-outbox", database, "-amqp", "amqp://guest:"+password+"@127.0.0.1:1/")
 	await(t, d.status(t, "/readyz", http.StatusServiceUnavailable, `"broker: `))
 	await(t, d.status(t, "/healthz", http.StatusOK, `"ok":true`))
 	_, body := d.get(t, "/readyz")
 	if all := body + d.stop(t); strings.Contains(all, password) {
 		t.Errorf("the password is shown: %s", all)
+	}
+}
+
+func TestRelayWithoutItsTablesIsNotReadyAndNamesTheCommand(t *testing.T) {
+	t.Parallel()
+	database := testenv.Postgres(t)
+	d := start(t, "-outbox", database, "-amqp", testenv.AMQPURL(t))
+	await(t, d.status(t, "/readyz", http.StatusServiceUnavailable, `migrations are missing: run \"boxpair migrate\"`))
+	plantEvents(t, database, testenv.Name(t), 0)
+	await(t, d.status(t, "/readyz", http.StatusOK, `"ok":true`))
+	if log := d.stop(t); !strings.Contains(log, "tables of the outbox are not as they should be") {
+		t.Errorf("the log says %s", log)
 	}
 }
 
@@ -343,53 +356,6 @@ func TestFlagsGoBeforeTheEnvironmentAndThatBeforeTheFile(t *testing.T) {
 	ok(t, err)
 	if c := &r.config; c.LeaseTTL != 3*time.Minute || c.PollMax != 2*time.Minute || c.RouteGrace != time.Minute || !c.PollOnly || len(r.outboxes) != 2 {
 		t.Errorf("%v, %v, %v, %v, %d outboxes", c.LeaseTTL, c.PollMax, c.RouteGrace, c.PollOnly, len(r.outboxes))
-	}
-}
-
-func TestProblemsAreWhatAnOperatorMustKnow(t *testing.T) {
-	t.Parallel()
-	now, stale := time.Now(), staleAfter(time.Minute)
-	for want, c := range map[string]struct {
-		relay  producer.Health
-		broker amqp.Health
-	}{
-		"[]":                    {producer.Health{Running: true, LastRead: now}, amqp.Health{}},
-		"[relay: does not run]": {producer.Health{LastRead: now}, amqp.Health{}},
-		"[database: down]":      {producer.Health{Running: true, LastRead: now.Add(-1), DatabaseError: "down", DatabaseErrorAt: now}, amqp.Health{}},
-		"[database: gave no answer yet, or none for 2m0s]": {producer.Health{Running: true}, amqp.Health{}},
-		"[broker: blocked]": {producer.Health{Running: true, LastRead: now}, amqp.Health{Err: errors.New("blocked")}},
-		"[route r: no queue]": {producer.Health{Running: true, LastRead: now, DatabaseError: "was down", DatabaseErrorAt: now.Add(-1), Routes: []producer.RouteHealth{
-			{Route: "r", Paused: true, LastError: "no queue"}, {Route: "s"},
-		}}, amqp.Health{}},
-	} {
-		if got := fmt.Sprint(problems(c.relay, c.broker, stale)); got != want {
-			t.Errorf("%s, want %s", got, want)
-		}
-	}
-}
-
-func TestARelayIsReadyWhileTheDatabaseAnswersIt(t *testing.T) {
-	t.Parallel()
-	now, stale := time.Now(), staleAfter(0)
-	ago := func(d time.Duration) time.Time { return now.Add(-d) }
-	for name, c := range map[string]struct {
-		relay producer.Health
-		stale time.Duration
-		ready bool
-	}{
-		"looks rarely":                {producer.Health{Shards: 64, Relays: 1, LastRead: ago(50 * time.Second)}, staleAfter(time.Minute), true},
-		"looks rarely, renews often":  {producer.Health{Shards: 64, Relays: 1, LastRenewal: ago(time.Second)}, stale, true},
-		"does not look":               {producer.Health{Shards: 64, Relays: 1, LastRead: ago(time.Minute)}, stale, false},
-		"has no answer yet":           {producer.Health{}, stale, false},
-		"has no shards":               {producer.Health{Relays: 80}, stale, true},
-		"has none, and an outage":     {producer.Health{Relays: 80, DatabaseError: "down", DatabaseErrorAt: ago(time.Second)}, stale, false},
-		"has none, after an outage":   {producer.Health{Relays: 80, DatabaseError: "down", DatabaseErrorAt: ago(time.Hour)}, stale, true},
-		"has shards, after an outage": {producer.Health{Shards: 1, Relays: 1, LastRenewal: now, DatabaseError: "down", DatabaseErrorAt: ago(time.Second)}, stale, true},
-	} {
-		c.relay.Running = true
-		if list := problems(c.relay, amqp.Health{}, c.stale); (len(list) == 0) != c.ready {
-			t.Errorf("%s: %v", name, list)
-		}
 	}
 }
 

@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"io"
 	"net/url"
+	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -15,6 +17,7 @@ import (
 type settings struct {
 	flags   *flag.FlagSet
 	getenv  func(string) string
+	environ func() []string
 	list    []setting
 	secrets []string // never to be printed
 	file    string   // the configuration file
@@ -29,7 +32,10 @@ type setting struct {
 func newSettings(p *process) *settings {
 	flags := flag.NewFlagSet("", flag.ContinueOnError)
 	flags.SetOutput(io.Discard) // it would print values, and so passwords
-	s := &settings{flags: flags, getenv: p.getenv}
+	s := &settings{flags: flags, getenv: p.getenv, environ: p.environ}
+	if s.environ == nil {
+		s.environ = func() []string { return nil }
+	}
 	s.text(&s.file, configSetting, "FILE", "a YAML file with settings, named as the flags are, for those that neither\n"+
 		"a flag nor the environment gives. Defaults to none.")
 	return s
@@ -45,8 +51,11 @@ func (s *settings) add(name, env, value, usage string, many bool, set func(strin
 	s.flags.Func(name, usage, set)
 }
 
+// envPrefix begins the names of all variables.
+const envPrefix = "BOXPAIR_"
+
 func envOf(name string) string {
-	return "BOXPAIR_" + strings.ToUpper(strings.ReplaceAll(name, "-", "_"))
+	return envPrefix + strings.ToUpper(strings.ReplaceAll(name, "-", "_"))
 }
 
 // text declares a setting that is text.
@@ -72,12 +81,33 @@ func (s *settings) on(to *bool, name, usage string) {
 // duration declares a setting that is a positive duration.
 func (s *settings) duration(to *time.Duration, name, usage string) {
 	s.add(name, envOf(name), "DURATION", usage, false, func(text string) (err error) {
-		*to, err = time.ParseDuration(text)
+		*to, err = period(text)
 		if err != nil || *to <= 0 {
-			return errors.New("want a duration such as 90s or 2h, above zero")
+			return errors.New("want a duration such as 90s, 2h or 7d, above zero")
 		}
 		return nil
 	})
+}
+
+// period parses a duration, which may begin with a number of days: 7d, or 1d12h.
+func period(text string) (time.Duration, error) {
+	number, rest, found := strings.Cut(text, "d")
+	if !found {
+		return time.ParseDuration(text)
+	}
+	const day, most = 24 * time.Hour, 36_500
+	days, err := strconv.ParseUint(number, 10, 16)
+	if err != nil || days > most {
+		return 0, errors.New("not a number of days")
+	}
+	if rest == "" {
+		return time.Duration(days) * day, nil
+	}
+	more, err := time.ParseDuration(rest)
+	if err != nil || more < 0 {
+		return 0, errors.New("not a duration")
+	}
+	return time.Duration(days)*day + more, nil
 }
 
 // count declares a setting that is a number above zero.
@@ -112,7 +142,7 @@ func (s *settings) parse(args []string) (asked bool, err error) {
 	}
 	given := make(map[string]bool)
 	s.flags.Visit(func(f *flag.Flag) { given[f.Name] = true })
-	var errs []error
+	errs := s.strangers()
 	for _, setting := range s.list {
 		text := s.getenv(setting.env)
 		if given[setting.flag] || text == "" {
@@ -134,6 +164,33 @@ func (s *settings) parse(args []string) (asked bool, err error) {
 	}
 	return false, errors.Join(errs...)
 }
+
+// ofService is what Kubernetes puts into the environment for a service whose name begins with boxpair.
+var ofService = regexp.MustCompile(`_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)$`)
+
+// strangers says which variables have our prefix and are no setting of any command.
+func (s *settings) strangers() (errs []error) {
+	for _, variable := range s.environ() {
+		name, _, _ := strings.Cut(variable, "=")
+		if strings.HasPrefix(name, envPrefix) && !known()[name] && !ofService.MatchString(name) {
+			errs = append(errs, fmt.Errorf("%s: is no setting of any command", s.conceal(name)))
+		}
+	}
+	return errs
+}
+
+// known returns the variables of all commands: one environment may serve several.
+var known = sync.OnceValue(func() map[string]bool {
+	names := make(map[string]bool)
+	for i := range commands {
+		all := newSettings(&process{stderr: io.Discard, getenv: func(string) string { return "" }})
+		commands[i].define(all)
+		for _, setting := range all.list {
+			names[setting.env] = true
+		}
+	}
+	return names
+})
 
 // clean takes the value out of an error of the flag package.
 func (s *settings) clean(err error) error {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -10,6 +11,8 @@ import (
 	"strings"
 	"text/tabwriter"
 	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/boxpair/boxpair/audit"
 	"github.com/boxpair/boxpair/consumer"
@@ -74,6 +77,8 @@ func (q *inspection) run(ctx context.Context, p *process) (int, error) {
 	if err != nil {
 		return exitFailed, err
 	}
+	ctx, cancel := context.WithTimeoutCause(ctx, inspectionTimeout, fmt.Errorf("the database gave no answer within %v", inspectionTimeout))
+	defer cancel()
 	var state health.State
 	err = q.with(ctx, func(s *operators) (err error) {
 		if len(q.inboxes) > 0 {
@@ -84,6 +89,8 @@ func (q *inspection) run(ctx context.Context, p *process) (int, error) {
 		return err
 	})
 	switch {
+	case err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded):
+		return exitFailed, context.Cause(ctx)
 	case err != nil:
 		return exitFailed, err
 	case q.fail != "" && health.Worst(state, q.fail) == state:
@@ -104,6 +111,7 @@ type outboxStatus struct {
 	Dead          int64   `json:"dead"`
 	Owned         int     `json:"owned_shards"`
 	Relays        int     `json:"relays"`
+	Causes        []cause `json:"dead_causes,omitempty"`
 
 	Routes []routeStatus `json:"routes"` // that do not work; never null
 }
@@ -129,17 +137,24 @@ func (q *inspection) outbox(ctx context.Context, out io.Writer, s *operators, ch
 		return "", err
 	}
 	report := check.Routes(check.Outbox(st), stalled)
+	if err := q.tables(ctx, s, &report); err != nil {
+		return "", err
+	}
+	causes, err := q.causes(ctx, s, "", st.Dead)
+	if err != nil {
+		return "", err
+	}
 	if q.asJSON {
 		routes := make([]routeStatus, len(stalled))
 		for i, r := range stalled {
 			routes[i] = routeStatus{r.Topic, r.Route, string(r.State), r.For.Seconds(), r.LastError, r.Relay}
 		}
 		return report.State, json.NewEncoder(out).Encode(outboxStatus{
-			report, st.Pending, st.PendingCapped, st.OldestPending.Seconds(), st.Deferred, st.Retrying, st.Following, st.Dead, st.Owned, st.Relays,
+			report, st.Pending, st.PendingCapped, st.OldestPending.Seconds(), st.Deferred, st.Retrying, st.Following, st.Dead, st.Owned, st.Relays, causes,
 			routes,
 		})
 	}
-	if err := printOutbox(out, &report, &st); err != nil || len(stalled) == 0 {
+	if err := printOutbox(out, &report, &st, causes); err != nil || len(stalled) == 0 {
 		return report.State, err
 	}
 	return report.State, printRoutes(out, stalled)
@@ -155,17 +170,103 @@ func printRoutes(out io.Writer, stalled []producer.StalledRoute) error {
 	return w.Flush()
 }
 
-func printOutbox(out io.Writer, r *health.Report, s *producer.Stats) error {
+// tables adds to a report what is wrong with the tables themselves.
+func (q *inspection) tables(ctx context.Context, s *operators, r *health.Report) error {
+	err := s.schema.CheckSchema(ctx)
+	if err == nil && len(q.outboxes) > 0 && s.numbers != nil {
+		err = s.numbers.CheckSequence(ctx)
+	}
+	if err != nil && ctx.Err() != nil {
+		return err
+	}
+	if err != nil {
+		r.State = health.Unhealthy
+		r.Problems = append(r.Problems, "unhealthy: "+err.Error())
+	}
+	return nil
+}
+
+// cause is a topic and an error that dead ones have in common.
+type cause struct {
+	Topic string `json:"topic"`
+	Error string `json:"error"`
+	Count int    `json:"count"`
+}
+
+const (
+	// looked is how many dead ones are looked at for their causes, and printed how many causes are printed.
+	looked, printed = 100, 3
+	// longest is how much of an error is printed.
+	longest = 120
+)
+
+// causes groups the first dead ones by topic and error, the most frequent first; none if the role may not read them.
+func (q *inspection) causes(ctx context.Context, s *operators, of string, dead int64) ([]cause, error) {
+	if dead == 0 {
+		return nil, nil
+	}
+	chosen := *q
+	chosen.filter.Consumer, chosen.filter.States, chosen.filter.Limit = of, []consumer.State{consumer.Dead}, looked
+	list, err := chosen.list(ctx, s)
+	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && pgErr.Code == "42501" {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	counts := make(map[cause]int)
+	for i := range list {
+		counts[cause{Topic: list[i].Topic, Error: list[i].LastError}]++
+	}
+	causes := make([]cause, 0, len(counts))
+	for c, n := range counts {
+		c.Count = n
+		causes = append(causes, c)
+	}
+	slices.SortFunc(causes, func(a, b cause) int {
+		return cmp.Or(b.Count-a.Count, strings.Compare(a.Topic, b.Topic), strings.Compare(a.Error, b.Error))
+	})
+	return causes, nil
+}
+
+// printCauses prints the first causes, a line each.
+func printCauses(w io.Writer, consumer string, causes []cause) {
+	for _, c := range causes[:min(printed, len(causes))] {
+		why := []rune(plain(c.Error))
+		if len(why) > longest {
+			why = append(why[:longest-1], '…')
+		}
+		fmt.Fprintf(w, "dead: %s%d of topic %s: %s\n", consumer, c.Count, plain(c.Topic), string(why))
+	}
+	if more := len(causes) - printed; more > 0 {
+		fmt.Fprintf(w, "dead: %sand for %d other reasons: boxpair deadletters list\n", consumer, more)
+	}
+}
+
+// reasons are the problems of a report, each without the state that the report has as well.
+func reasons(r *health.Report) string {
+	list := make([]string, len(r.Problems))
+	for i, problem := range r.Problems {
+		list[i] = plain(strings.TrimPrefix(problem, string(r.State)+": "))
+	}
+	return strings.Join(list, "; ")
+}
+
+func printOutbox(out io.Writer, r *health.Report, s *producer.Stats, causes []cause) error {
 	more := ""
 	if s.PendingCapped {
 		more = " or more"
 	}
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintf(w, "state\t%s\t%s\n", r.State, strings.Join(r.Problems, "; "))
+	fmt.Fprintf(w, "state\t%s\t%s\n", r.State, reasons(r))
 	fmt.Fprintf(w, "pending\t%d%s\toldest %v\n", s.Pending, more, s.OldestPending.Round(time.Millisecond))
 	fmt.Fprintf(w, "deferred\t%d\t\nretrying\t%d\t\nfollowing\t%d\t\ndead\t%d\t\n", s.Deferred, s.Retrying, s.Following, s.Dead)
 	fmt.Fprintf(w, "relays\t%d\t%d shards owned\n", s.Relays, s.Owned)
-	return w.Flush()
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	printCauses(out, "", causes)
+	return nil
 }
 
 // consumerStatus is the state of one consumer in JSON.
@@ -179,6 +280,7 @@ type consumerStatus struct {
 	TooOld        int64          `json:"too_old"`
 	Altered       int64          `json:"altered"`
 	Effects       effectsWaiting `json:"effects"`
+	Causes        []cause        `json:"dead_causes,omitempty"`
 }
 
 // effectsWaiting are the effects outside the database that are not done.
@@ -198,6 +300,11 @@ func (q *inspection) inbox(ctx context.Context, out io.Writer, s *operators, che
 		return "", err
 	}
 	worst, list := health.Healthy, make([]consumerStatus, len(names))
+	tables := health.Report{State: health.Healthy, Problems: []string{}}
+	if err := q.tables(ctx, s, &tables); err != nil {
+		return "", err
+	}
+	worst = health.Worst(worst, tables.State)
 	for i, c := range names {
 		st, err := s.states.InboxStats(ctx, c.ID)
 		if err == nil {
@@ -207,10 +314,16 @@ func (q *inspection) inbox(ctx context.Context, out io.Writer, s *operators, che
 			return "", fmt.Errorf("consumer %s: %w", c.Name, err)
 		}
 		list[i] = statusOf(c.Name, check.Inbox(st), &st)
+		if list[i].Causes, err = q.causes(ctx, s, c.Name, st.Dead); err != nil {
+			return "", fmt.Errorf("consumer %s: %w", c.Name, err)
+		}
 		worst = health.Worst(worst, list[i].State)
 	}
 	if q.asJSON {
-		return worst, json.NewEncoder(out).Encode(map[string]any{"state": worst, "consumers": list})
+		return worst, json.NewEncoder(out).Encode(map[string]any{"state": worst, "problems": tables.Problems, "consumers": list})
+	}
+	for _, problem := range tables.Problems {
+		fmt.Fprintln(out, plain(problem))
 	}
 	return worst, printConsumers(out, list)
 }
@@ -219,11 +332,11 @@ func statusOf(name string, r health.Report, s *consumer.Stats) consumerStatus {
 	e := &s.Effects
 	return consumerStatus{
 		name, r, s.Retrying, s.Following, s.OldestParked.Seconds(), s.Dead, s.TooOld, s.Altered,
-		effectsWaiting{e.Pending, e.Doing, e.Answered, e.Uncertain, e.Dead, e.Oldest.Seconds()},
+		effectsWaiting{e.Pending, e.Doing, e.Answered, e.Uncertain, e.Dead, e.Oldest.Seconds()}, nil,
 	}
 }
 
-// inspectionTimeout bounds the statement that looks for the consumers, of which there are few.
+// inspectionTimeout bounds all that is read together.
 const inspectionTimeout = 30 * time.Second
 
 // consumers reads the consumers that have registered, by name. One that was asked for and is not there is an error: a
@@ -256,7 +369,13 @@ func printConsumers(out io.Writer, list []consumerStatus) error {
 		e := &c.Effects
 		oldest := time.Duration(c.OldestSeconds * float64(time.Second)).Round(time.Millisecond)
 		fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%v\t%d\t%d\t%d\t%d\t%d\t%d\t%s\n", plain(c.Consumer), c.State, c.Retrying, c.Following, oldest,
-			c.Dead, c.TooOld, c.Altered, e.Pending+e.Doing+e.Answered, e.Uncertain, e.Dead, strings.Join(c.Problems, "; "))
+			c.Dead, c.TooOld, c.Altered, e.Pending+e.Doing+e.Answered, e.Uncertain, e.Dead, reasons(&c.Report))
 	}
-	return w.Flush()
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	for i := range list {
+		printCauses(out, plain(list[i].Consumer)+": ", list[i].Causes)
+	}
+	return nil
 }

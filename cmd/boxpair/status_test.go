@@ -2,9 +2,11 @@ package main
 
 import (
 	"encoding/json"
+	"net"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -19,11 +21,15 @@ func TestStatusCounts(t *testing.T) {
 	var got outboxStatus
 	ok(t, json.Unmarshal([]byte(out), &got))
 	if status != exitOK || got.Dead != 1 || got.Pending != 0 || got.Relays != 0 || got.State != health.Degraded ||
-		!slices.Equal(got.Problems, []string{"degraded: dead events: 1"}) {
+		!slices.Equal(got.Problems, []string{"degraded: dead events: 1", "degraded: no relay runs"}) {
 		t.Errorf("%d, %+v, %q", status, got, errs)
 	}
+	if !slices.Equal(got.Causes, []cause{{"order.placed", "no route", 1}}) {
+		t.Errorf("of the dead one, the causes are %v", got.Causes)
+	}
 	status, out, _ = call(t, nil, "status", "-outbox", url)
-	if status != exitOK || !strings.Contains(out, "dead       1") || !strings.Contains(out, "state      degraded") {
+	if status != exitOK || !strings.Contains(out, "dead       1") || !strings.Contains(out, "state      degraded  dead events: 1; no relay runs") ||
+		!strings.Contains(out, "dead: 1 of topic order.placed: no route\n") {
 		t.Errorf("%d, %q", status, out)
 	}
 	status, out, errs = call(t, nil, "status", "-inbox", url, "-json")
@@ -37,7 +43,7 @@ func TestStatusCounts(t *testing.T) {
 		t.Errorf("%d, %+v, %q", status, inbox, errs)
 	}
 	status, out, _ = call(t, nil, "status", "-inbox", url, "-consumer", "stock/reserve")
-	if status != exitOK || !strings.Contains(out, "stock/reserve  degraded") {
+	if status != exitOK || !strings.Contains(out, "stock/reserve  degraded") || !strings.Contains(out, "dead: stock/reserve: 1 of topic order.placed: no stock\n") {
 		t.Errorf("%d, %q", status, out)
 	}
 }
@@ -48,7 +54,7 @@ func TestExitStatusTellsWhetherAnOutboxIsWell(t *testing.T) {
 	for args, want := range map[string]int{
 		"-outbox":                exitOK, // degraded
 		"-fail=degraded -outbox": exitFound,
-		"-fail=degraded -degraded-dead=2 -outbox":                           exitOK,
+		"-fail=degraded -degraded-dead=2 -outbox":                           exitFound, // no relay runs
 		"-unhealthy-dead=1 -outbox":                                         exitFound,
 		"-unhealthy-dead=1 -fail=never -outbox":                             exitOK,
 		"-inbox":                                                            exitOK,
@@ -105,13 +111,13 @@ func TestStatusOfPostgresAgrees(t *testing.T) {
 	var outbox outboxStatus
 	ok(t, json.Unmarshal([]byte(out), &outbox))
 	if status != exitFound || outbox.State != health.Unhealthy || outbox.Pending != 3 || outbox.OldestSeconds < 3600 ||
-		len(outbox.Problems) != 2 || outbox.Problems[1] != "no relay runs" {
+		len(outbox.Problems) != 2 || outbox.Problems[1] != "degraded: no relay runs" {
 		t.Errorf("%d, %+v, %q", status, outbox, errs)
 	}
 	status, out, errs = call(t, nil, "status", "-inbox", url)
 	count, reserve, _ := strings.Cut(out, "\nstock/reserve")
 	if status != exitOK || !strings.Contains(count, "stock/count    healthy") || !strings.Contains(reserve, "  degraded  1 ") ||
-		!strings.Contains(reserve, "degraded: the oldest message that is retried or waits for one is 2m0.") {
+		!strings.Contains(reserve, "  the oldest message that is retried or waits for one is 2m0.") {
 		t.Errorf("%d, %q, %q", status, out, errs)
 	}
 	if status, out, errs = call(t, nil, "status", "-inbox", url, "-consumer", "stock/count", "-fail", "degraded"); status != exitOK {
@@ -130,7 +136,7 @@ func TestStatusNamesTheRoutesThatDoNotWork(t *testing.T) {
 	change(`INSERT INTO boxpair_outbox_routes (relay, topic, route, state, since, last_error)
 		VALUES ('relay-1', 'order.placed', 'shop: order', 'paused', (unixepoch() - 3600) * 1000000, '312 NO_ROUTE')`)
 	status, out, errs := call(t, nil, "status", "-outbox", url, "-degraded-dead", "10", "-degraded-age", "1000h", "-fail", "degraded")
-	if status != exitFound || !strings.Contains(out, "degraded: routes that do not work: 1") ||
+	if status != exitFound || !strings.Contains(out, "routes that do not work: 1") ||
 		!strings.Contains(out, "order.placed  shop: order  paused  1h0m") || !strings.Contains(out, "relay-1  312 NO_ROUTE") {
 		t.Errorf("%d, %q, %q", status, out, errs)
 	}
@@ -139,5 +145,62 @@ func TestStatusNamesTheRoutesThatDoNotWork(t *testing.T) {
 	ok(t, json.Unmarshal([]byte(out), &got))
 	if status != exitOK || len(got.Routes) != 1 || got.Routes[0].Topic != "order.placed" || got.Routes[0].State != "paused" || got.Routes[0].ForSeconds < 3600 {
 		t.Errorf("%d, %+v, %q", status, got, errs)
+	}
+}
+
+func TestStatusSaysWhatIsMissingOfTheTables(t *testing.T) {
+	t.Parallel()
+	sqlite, change := plantSQLite(t)
+	change(`DELETE FROM boxpair_schema_migrations WHERE number > 2`)
+	url := testenv.Postgres(t)
+	plantEvents(t, url, "order.placed", 3)
+	conn, err := pgx.Connect(t.Context(), url)
+	ok(t, err)
+	defer func() { ok(t, conn.Close(t.Context())) }()
+	_, err = conn.Exec(t.Context(), `DELETE FROM boxpair.schema_migrations WHERE number > 2`)
+	ok(t, err)
+	for _, args := range [][]string{{"-outbox", sqlite}, {"-inbox", sqlite}, {"-outbox", url}, {"-inbox", url, "-json"}} {
+		status, out, errs := call(t, nil, append([]string{"status"}, args...)...)
+		if status != exitFound || !strings.Contains(out, "migrations are missing") || !strings.Contains(out, "boxpair migrate") {
+			t.Errorf("%v: %d, %q, %q", args, status, out, errs)
+		}
+	}
+	if status, out, errs := call(t, nil, "migrate", "-check", "-database", sqlite); status != exitFound || !strings.Contains(out, "3 (requests)") {
+		t.Errorf("check: %d, %q, %q", status, out, errs)
+	}
+	if status, out, errs := call(t, nil, "migrate", "-check", "-database", testenv.Postgres(t)); status != exitFound || !strings.Contains(out, "1 (outbox)") {
+		t.Errorf("check of an empty database: %d, %q, %q", status, out, errs)
+	}
+	whole := testenv.Postgres(t)
+	plantEvents(t, whole, "order.placed", 3)
+	if status, out, errs := call(t, nil, "migrate", "-check", "-database", whole); status != exitOK || out != "up to date\n" {
+		t.Errorf("check of one that is up to date: %d, %q, %q", status, out, errs)
+	}
+	other, err := pgx.Connect(t.Context(), whole)
+	ok(t, err)
+	defer func() { ok(t, other.Close(t.Context())) }()
+	_, err = other.Exec(t.Context(), `ALTER SEQUENCE boxpair.outbox_events_id_seq RESTART`)
+	ok(t, err)
+	if status, out, errs := call(t, nil, "status", "-outbox", whole); status != exitFound || !strings.Contains(out, "SELECT setval(") {
+		t.Errorf("a sequence below the events: %d, %q, %q", status, out, errs)
+	}
+}
+
+// TestStatusDoesNotWaitForAServerThatSaysNothing though it accepts every connection.
+func TestStatusDoesNotWaitForAServerThatSaysNothing(t *testing.T) {
+	t.Parallel()
+	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	ok(t, err)
+	defer func() { ok(t, listener.Close()) }()
+	url := "postgres://monitor@" + listener.Addr().String() + "/shop?connect_timeout=1"
+	for _, side := range []string{"-outbox", "-inbox"} {
+		begun := time.Now()
+		status, out, errs := call(t, nil, "status", side, url)
+		if status != exitFailed || out != "" || !strings.Contains(errs, "the server gave no answer within 1s") {
+			t.Errorf("%d, %q, %q", status, out, errs)
+		}
+		if took := time.Since(begun); took > 20*time.Second {
+			t.Errorf("it took %v", took)
+		}
 	}
 }

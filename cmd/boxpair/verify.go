@@ -96,13 +96,16 @@ func (v *verification) setLimit(text string) error {
 // moment sets a time, which is given as such or as how long ago it is.
 func moment(to *time.Time) func(string) error {
 	return func(text string) error {
-		if ago, err := time.ParseDuration(text); err == nil && ago > 0 {
+		if ago, err := period(text); err == nil && ago > 0 {
 			*to = time.Now().Add(-ago)
 			return nil
 		}
 		at, err := time.Parse(time.RFC3339, text)
 		if err != nil {
-			return errors.New("want a time such as 2026-01-31T12:00:00Z, or a duration such as 24h")
+			at, err = time.Parse(time.DateOnly, text) // midnight, UTC
+		}
+		if err != nil {
+			return errors.New("want a time such as 2026-01-31T12:00:00Z or 2026-01-31, or a duration such as 24h or 7d")
 		}
 		*to = at
 		return nil

@@ -105,7 +105,7 @@ func run(ctx context.Context, path string) error {
 	if err := placeOrder(ctx, outbox, "42"); err != nil {
 		return err
 	}
-	report, err := relay.RunOnce(ctx) // a service calls Run
+	report, err := relay.RunOnce(ctx) // a service calls Run, and that of a producer.Janitor, which removes what was delivered
 	if err != nil {
 		return err
 	}

@@ -86,7 +86,8 @@ func (s *Store) chosenMessages(ctx context.Context, tx *sql.Tx, w *where, limit 
 // RedriveMessages makes messages retrying and due that wait for an operator.
 func (s *Store) RedriveMessages(ctx context.Context, f consumer.Filter, reason string) ([]uuid.UUID, error) {
 	w := selectsMessages(f)
-	w.add("(p.state IN ('dead', 'too_old') OR p.state = 'altered' AND ?)", f.Force)
+	// A bare filter leaves alone what is tried again anyway.
+	w.add("(p.state IN ('dead', 'too_old') OR p.state = 'altered' AND ? OR p.state = 'retrying' AND ?)", f.Force, len(f.States)+len(f.IDs) > 0)
 	ids, err := s.settle(ctx, w, f.Limit, func(ctx context.Context, tx *sql.Tx, c messageChoice) error {
 		// forced first: MySQL assigns from left to right, and a later assignment sees the new state.
 		_, err := s.c.Exec(ctx, tx, `UPDATE {inbox_parked} SET forced = (forced = 1 OR state = 'altered'), state = 'retrying', attempts = 0,

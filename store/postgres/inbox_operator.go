@@ -67,6 +67,9 @@ func (s *Store) RedriveMessages(ctx context.Context, f consumer.Filter, reason s
 	if f.Force {
 		allowed = append(allowed, consumer.AlteredState)
 	}
+	if len(f.States)+len(f.IDs) > 0 { // a bare filter leaves alone what is tried again anyway
+		allowed = append(allowed, consumer.Retrying)
+	}
 	return s.changeMessages(ctx, "redrive", &f, allowed, func(b *pgx.Batch, seqs []int64, states []string) *pgx.QueuedQuery {
 		return b.Queue(s.sql[redriveMessages], seqs, states, plain(reason))
 	})

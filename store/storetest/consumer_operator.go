@@ -151,7 +151,8 @@ func redriveKeeps[TX any](i *inbox[TX]) {
 
 func redriveOnly[TX any](i *inbox[TX]) {
 	dead, tooOld, changed := message("a"), message("b"), message("c")
-	i.retrying(message("d"))
+	waits := message("d")
+	i.retrying(waits)
 	i.following(message("d"))
 	i.park(consumer.Parking{Message: dead, State: consumer.Dead}, consumer.Applied)
 	i.park(consumer.Parking{Message: tooOld, State: consumer.TooOldState}, consumer.Applied)
@@ -160,7 +161,8 @@ func redriveOnly[TX any](i *inbox[TX]) {
 	i.park(consumer.Parking{Message: gone, State: consumer.Dead}, consumer.Applied)
 	i.discard(consumer.Filter{IDs: []uuid.UUID{gone.ID}}, gone)
 
-	i.redrive(consumer.Filter{States: []consumer.State{consumer.Retrying, consumer.Discarded, consumer.AlteredState}})
+	i.redrive(consumer.Filter{States: []consumer.State{consumer.Retrying, consumer.Discarded, consumer.AlteredState}}, waits)
+	i.redrive(consumer.Filter{IDs: []uuid.UUID{waits.ID}}, waits)
 	i.redrive(consumer.Filter{IDs: []uuid.UUID{changed.ID}})
 	i.redrive(consumer.Filter{States: []consumer.State{consumer.TooOldState}}, tooOld)
 	i.redrive(consumer.Filter{Force: true}, dead, changed)

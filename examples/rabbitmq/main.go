@@ -1,0 +1,191 @@
+// Command rabbitmq is a service on PostgreSQL and RabbitMQ with everything that it needs in production: it places orders, whose
+// events leave its outbox, and ships them, once. docs/getting-started.md goes through it.
+//
+//	DATABASE_URL=postgres://… AMQP_URL=amqp://… go run ./examples/rabbitmq
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/signal"
+	"sync"
+	"syscall"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/postgres"
+	"github.com/boxpair/boxpair/transport/amqp"
+)
+
+// names are what the service is called, its topic, and its handler, whose name is that of its queue as well: a queue for each handler.
+type names struct{ service, topic, handler string }
+
+// shop is the service.
+type shop struct {
+	names
+	pool       *pgxpool.Pool
+	outbox     *producer.Outbox[pgx.Tx]
+	inbox      *consumer.Inbox[pgx.Tx]
+	relay      *producer.Relay
+	janitor    *producer.Janitor
+	router     *message.Router
+	publisher  *amqp.Publisher
+	subscriber *amqp.Subscriber
+	shipped    chan string // for this program to know when it is done
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx, os.Getenv("DATABASE_URL"), os.Getenv("AMQP_URL"), names{"shop", "order.placed", "ship"})
+	stop()
+	if err != nil {
+		slog.Error("shop has failed", "error", err)
+		os.Exit(1)
+	}
+}
+
+// migrate makes the library's tables, and the service's own.
+func migrate(ctx context.Context, pool *pgxpool.Pool) error {
+	if _, err := postgres.Migrate(ctx, pool, postgres.Config{}); err != nil {
+		return err
+	}
+	_, err := pool.Exec(ctx, `CREATE TABLE IF NOT EXISTS orders (id text PRIMARY KEY); CREATE TABLE IF NOT EXISTS shipments (id text PRIMARY KEY)`)
+	return err
+}
+
+// connect makes the two ends of the broker. They connect when they are used.
+func (s *shop) connect(uri string) (err error) {
+	config := amqp.DurablePubSub(uri, s.service+"."+s.handler) // the queue is order.placed_shop.ship
+	s.publisher, err = amqp.NewPublisher(amqp.PublisherConfig{
+		AMQP: config, Logger: slog.Default(),
+		Queues: []amqp.Queue{{Topic: s.topic}}, // what is sent before a consumer's first start waits in its queue
+	})
+	if err != nil {
+		return err
+	}
+	s.subscriber, err = amqp.NewSubscriber(amqp.SubscriberConfig{AMQP: config, Logger: slog.Default()})
+	return err
+}
+
+// build puts the parts together. None of them does anything yet.
+func (s *shop) build() (err error) {
+	store, err := postgres.New(s.pool, postgres.Config{})
+	if err != nil {
+		return err
+	}
+	s.outbox, err = producer.New(store, producer.Config{Name: s.service, Logger: slog.Default()})
+	if err != nil {
+		return err
+	}
+	s.relay, err = producer.NewRelay(s.outbox, s.publisher, producer.RelayConfig{})
+	if err != nil {
+		return err
+	}
+	s.janitor, err = producer.NewJanitor(store, producer.JanitorConfig{Logger: slog.Default()})
+	if err != nil {
+		return err
+	}
+	s.inbox, err = consumer.New(store, s.outbox, consumer.Config{Service: s.service, Logger: slog.Default()})
+	if err != nil {
+		return err
+	}
+	ship, err := s.inbox.Handle(s.handler, s.ship, consumer.HandlerConfig{})
+	if err != nil {
+		return err
+	}
+	s.router, err = message.NewRouter(message.RouterConfig{}, watermill.NewSlogLogger(slog.Default()))
+	if err != nil {
+		return err
+	}
+	s.router.AddConsumerHandler(s.handler, s.topic, s.subscriber, ship.Consume)
+	return nil
+}
+
+// place writes an order and its event, in one transaction.
+func (s *shop) place(ctx context.Context, id string) error {
+	return s.outbox.Transact(ctx, func(ctx context.Context, w *producer.Writer[pgx.Tx]) error {
+		if _, err := w.DB().Exec(ctx, `INSERT INTO orders VALUES ($1)`, id); err != nil {
+			return err
+		}
+		_, err := w.Write(ctx, producer.Event{
+			Topic: s.topic, Key: id, Source: "order/" + id, Version: 1, Payload: []byte(id),
+		})
+		return err
+	})
+}
+
+// ship ships an order, in the transaction of its message's inbox row.
+func (s *shop) ship(ctx context.Context, w *consumer.Work[pgx.Tx], msg *message.Message) error {
+	id := string(msg.Payload)
+	if _, err := w.DB().Exec(ctx, `INSERT INTO shipments VALUES ($1)`, id); err != nil {
+		return err
+	}
+	select {
+	case s.shipped <- id:
+	default: // it runs again after a rollback
+	}
+	return nil
+}
+
+// serve runs the parts until ctx ends, and until each has finished what it had begun.
+func (s *shop) serve(ctx context.Context) {
+	var parts sync.WaitGroup
+	for name, part := range map[string]func(context.Context) error{
+		"relay":   s.relay.Run,   // sends what was committed
+		"outbox":  s.outbox.Run,  // tells relays in other processes of commits; without it, they look every half second
+		"janitor": s.janitor.Run, // removes what was delivered more than 7 days ago
+		"inbox":   s.inbox.Run,   // takes up again what has failed, and forgets old dispatch IDs
+		"router":  s.router.Run,  // Watermill's: receives
+	} {
+		parts.Go(func() {
+			if err := part(ctx); err != nil {
+				slog.ErrorContext(ctx, "part of the shop has failed", "part", name, "error", err)
+			}
+		})
+	}
+	parts.Wait()
+}
+
+// close closes what serve has used.
+func (s *shop) close() error {
+	err := errors.Join(s.publisher.Close(), s.subscriber.Close())
+	s.pool.Close()
+	return err
+}
+
+func run(ctx context.Context, database, broker string, n names) (err error) {
+	pool, err := pgxpool.New(ctx, database)
+	if err != nil {
+		return err
+	}
+	s := &shop{names: n, pool: pool, shipped: make(chan string, 1)}
+	if err := errors.Join(migrate(ctx, pool), s.connect(broker)); err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, s.close()) }()
+	if err := s.build(); err != nil {
+		return err
+	}
+	ctx, stop := context.WithCancel(ctx)
+	var served sync.WaitGroup
+	served.Go(func() { s.serve(ctx) })
+	defer served.Wait()
+	defer stop()
+	if err := s.place(ctx, fmt.Sprint("order-", os.Getpid())); err != nil {
+		return err
+	}
+	select { // a service would wait for ctx alone
+	case id := <-s.shipped:
+		fmt.Println(id, "is shipped")
+	case <-ctx.Done():
+	}
+	return nil
+}
