@@ -35,14 +35,6 @@ var batches = []Mutant{
 		Test:   Test{"transport/amqp", "TestFailureIsThatOfTheWholeBatch"},
 	},
 	{
-		Name: "batch-counted-as-one", Guarantee: "G5",
-		Broken: "A channel exception behind a batch is taken for the fault of the only message in it.",
-		File:   "transport/amqp/confirms.go",
-		Old:    `				lost += s.messages`,
-		New:    `				lost++`,
-		Test:   Test{"transport/amqp", "TestFailureIsThatOfTheWholeBatch"},
-	},
-	{
 		Name: "batch-of-two-routes", Guarantee: "G4",
 		Broken: "Messages of different partitions go in one batch, to that of the first.",
 		File:   "transport/amqp/batch.go",

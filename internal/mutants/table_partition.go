@@ -22,8 +22,8 @@ var partitioning = []Mutant{
 		Name: "number-of-partitions-unchecked", Guarantee: "G7",
 		Broken: "Publishers and consumers of a queue may have different numbers of partitions.",
 		File:   "transport/amqp/partition.go",
-		Old:    `	args[amqp091.QueueMaxLenArg] = count`,
-		New:    `	args[amqp091.QueueMaxLenArg] = max(count, maxPartitions)`,
+		Old:    `	args[amqp091.QueueMaxLenArg] = l.count`,
+		New:    `	args[amqp091.QueueMaxLenArg] = max(l.count, maxPartitions)`,
 		Test:   Test{"transport/amqp", "TestAnotherNumberOfPartitionsIsRefused"},
 	},
 	{
