@@ -23,7 +23,7 @@ SELECT r.`id`,
        CASE
            WHEN r.`dispatch_id` IS NULL THEN 'the log has no such event'
            WHEN r.`state` = 'delivered' THEN 'delivered'
-           WHEN r.`state` IN ('discarded', 'cancelled') THEN CONCAT(r.`state`, ': ', CONVERT(r.`reason` USING utf8mb4))
+           WHEN r.`state` IN ('discarded', 'cancelled') THEN CONCAT(CONVERT(r.`state` USING utf8mb4), ': ', CONVERT(r.`reason` USING utf8mb4))
            WHEN r.`state` = 'dead' THEN 'its attempts are used up'
            WHEN r.`waits_for` IS NOT NULL THEN CONCAT('waits for event ', r.`waits_for`, ' of its key', COALESCE(CONCAT(', whose ', n.`says`), ''))
            WHEN r.`state` = 'deferred' AND r.`next_attempt` > TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6)) THEN 'waits for its time'
