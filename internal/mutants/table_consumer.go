@@ -285,8 +285,8 @@ var handling = []Mutant{
 		Name: "transaction-begun-again-keeps-its-events", Guarantee: "G1",
 		Broken: "Messages that a failed attempt returned are published all the same.",
 		File:   "middleware/inbox.go",
-		Old:    `	produced, err := p.next(msg)` + "\n" + `	if err != nil {`,
-		New:    `	produced, err := p.next(msg)` + "\n" + `	if err != nil && len(produced) == 0 {`,
+		Old:    `	if err != nil {` + "\n" + `		return explain(err)`,
+		New:    `	if err != nil && len(produced) == 0 {` + "\n" + `		return explain(err)`,
 		Test:   Test{"middleware", "TestFailedAttemptLeavesNoMessages"},
 	},
 	{

@@ -46,8 +46,8 @@ var hoping = []Mutant{
 		Name: "optimistic-every-time", Guarantee: "G3",
 		Broken: "A message that is delivered again has its handler run before its claim.",
 		File:   "consumer/delivery.go",
-		Old:    `		optimistic := h.cfg.Optimistic && !d.redelivered && !d.attempted`,
-		New:    `		optimistic := h.cfg.Optimistic`,
+		Old:    `	optimistic := h.cfg.Optimistic && !d.redelivered && !d.attempted`,
+		New:    `	optimistic := h.cfg.Optimistic`,
 		Test:   Test{"consumer", "TestOnlyTheFirstAttemptOfAFreshDeliveryIsOptimistic"},
 	},
 	{
