@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"syscall"
+	"time"
 )
 
 // suite is a package that is run on every release.
@@ -85,7 +87,7 @@ func try(ctx context.Context, places places, root, binaries string, r release) (
 	}
 	fmt.Printf("%s: PostgreSQL %s, RabbitMQ %s, %s\n", r.title, result.versions.postgres, result.versions.rabbitmq, result.versions.sql)
 	cmd := places.command(ctx, r, root, filepath.Join(binaries, "testenv"), "--", "sh", "-c", script(binaries, root, logs))
-	if out, err := cmd.CombinedOutput(); err != nil {
+	if out, err := interruptible(cmd).CombinedOutput(); err != nil {
 		return row{}, fmt.Errorf("testenv: %w\n%s", err, out)
 	}
 	for _, s := range suites {
@@ -104,6 +106,13 @@ func try(ctx context.Context, places places, root, binaries string, r release) (
 	return result, err
 }
 
+// interruptible has the servers and the tests end in their own way when a run is interrupted.
+func interruptible(cmd *exec.Cmd) *exec.Cmd {
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	cmd.WaitDelay = time.Minute
+	return cmd
+}
+
 // movers are the tests of internal/chain that move a database from the server of all tests to one of their own.
 const movers = "^(TestRestoredDatabaseLosesAndReordersNothing|TestDatabaseThatMovesByLogicalReplicationLosesAndReordersNothing)$"
 
@@ -114,7 +123,7 @@ func moves(ctx context.Context, places places, root, binaries string, r release,
 		command := fmt.Sprintf("cd '%s/internal/chain' && exec '%s/internal-chain' -test.v -test.timeout=10m -test.run='%s'", root, binaries, movers)
 		cmd := places.command(ctx, r, root, filepath.Join(binaries, "testenv"),
 			"-postgres", "/usr/lib/postgresql/"+from+"/bin", "--", "sh", "-c", command)
-		out, failed := cmd.CombinedOutput()
+		out, failed := interruptible(cmd).CombinedOutput()
 		if err := ctx.Err(); err != nil {
 			return nil, err
 		}
