@@ -85,7 +85,6 @@ type call struct {
 	versions []uint32 // of shards, when it was issued
 	reload   bool     // opHeal: and then the blocked keys are loaded
 	back     bool     // opFetch: a page of laps
-	brief    bool     // opFetch: where nothing should be, which is not worth much time
 	news     bool     // opFetch: what was committed is looked for where that was
 	above    []int    // opFetch: which of ranges are above the marks of shards
 	looks    []int64  // opFetch: from where on it looks below the marks of shards
@@ -103,7 +102,6 @@ type call struct {
 	grants   []Grant
 	renewals []Renewal
 	rows     []Queued
-	through  int64 // of FetchKey
 	names    []string
 	blocked  []BlockedKey
 	moved    []Moved

@@ -263,7 +263,7 @@ func (c *relayCore) fetched(cl *call) {
 	r := &c.reading
 	r.budget.booked(cl, c.now-cl.issued > c.cfg.LeaseTTL/2)
 	if cl.back {
-		c.revisited(cl)
+		r.backAt = c.now + revisitShare*(c.now-cl.issued)
 	}
 	if cl.err != nil {
 		if !cl.back {
@@ -437,12 +437,7 @@ func (c *relayCore) refilled(cl *call) {
 			break // there is no room for more: the hole begins again here; or its route is stalled
 		}
 	}
-	switch {
-	case full || passed || len(cl.rows) >= cl.limit:
-	case cl.through > 0: // many of other keys stand between: a lap goes on from there
-		l.hole = 0
-		sh.back.pass(hashKey(l.key), true, max(cl.through, cl.from)+1)
-	default:
+	if !full && !passed && len(cl.rows) < cl.limit {
 		l.hole = 0
 	}
 	c.refill(l)

@@ -150,11 +150,8 @@ func (l *relayLoop) step(work context.Context) (wait time.Duration, stopped bool
 // fenced, so beyond the lease it is of no use.
 func (l *relayLoop) execute(ctx context.Context, cl *call) {
 	limit := l.cfg.LeaseTTL
-	switch {
-	case cl.op.onLeases():
+	if cl.op.onLeases() {
 		limit /= 3
-	case cl.brief:
-		limit = min(limit, revisitTime)
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()

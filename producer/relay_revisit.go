@@ -30,9 +30,8 @@ type revisit struct {
 }
 
 const (
-	revisitShare = 9                      // the pause after a page is so many times as long as the page took
-	revisitTime  = 500 * time.Millisecond // that a page may take where the queue should be empty: nothing else is read meanwhile
-	revisitPause = 64                     // laps of a shard that are in no hurry are at least so small a part of the time between sweeps apart
+	revisitShare = 9  // the pause after a page is so many times as long as the page took
+	revisitPause = 64 // laps of a shard that are in no hurry are at least so small a part of the time between sweeps apart
 )
 
 // has tells whether events of a key with that hash were passed over, so that one that was read is not the next of its
@@ -192,7 +191,6 @@ func (c *relayCore) revisitRanges(shards []*shardState) *call {
 	first, _ := slices.BinarySearchFunc(shards, r.backFrom, func(sh *shardState, no int) int { return sh.no - no })
 	for i := range shards {
 		sh := shards[(first+i)%len(shards)]
-		cl.brief = cl.brief || sh.back.at < sh.bottom
 		c.include(cl, sh, Range{Shard: sh.no, After: sh.back.at, Through: sh.low, Limit: share}, young)
 		r.backFrom = sh.no + 1
 		if budget -= share; budget <= 0 {
@@ -210,20 +208,6 @@ func (c *relayCore) hungry() (shards uint64) {
 		}
 	}
 	return shards
-}
-
-// revisited plans the next page of laps after one.
-func (c *relayCore) revisited(cl *call) {
-	r := &c.reading
-	r.backAt = c.now + revisitShare*(c.now-cl.issued)
-	if cl.err == nil {
-		return
-	}
-	for p, sh := range cl.shards { // to step over what was deleted long ago took too long
-		if b := &sh.back; sh.version == cl.versions[p] && b.whole && b.at < sh.bottom {
-			b.at = sh.bottom
-		}
-	}
 }
 
 // takeRevisited takes over a page of laps.

@@ -160,8 +160,8 @@ func (rel *loadRelay) execute(cl *call) {
 	if cl.op == opFetch {
 		s.mostRead = max(s.mostRead, len(cl.rows))
 	}
-	if took > s.limitOf(cl) {
-		took, cl.err, cl.rows = s.limitOf(cl), context.DeadlineExceeded, nil
+	if limit := rel.core.cfg.LeaseTTL; took > limit {
+		took, cl.err, cl.rows = limit, context.DeadlineExceeded, nil
 	}
 	rel.after(took, func() {
 		if !rel.gone {
@@ -169,14 +169,6 @@ func (rel *loadRelay) execute(cl *call) {
 			rel.step()
 		}
 	})
-}
-
-// limitOf returns how long a statement may take.
-func (s *load) limitOf(cl *call) time.Duration {
-	if cl.brief {
-		return revisitTime
-	}
-	return s.rel.core.cfg.LeaseTTL
 }
 
 // send lets the broker see a message, and answers it.

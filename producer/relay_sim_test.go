@@ -442,6 +442,7 @@ func (s *simulation) reap() {
 
 // drain runs everything that is left, with operators redriving nothing.
 func (s *simulation) drain() {
+	most := 150_000 * max(1, 16/s.cfg.FetchSize) // a small fetch takes many to look everywhere
 	lively := s.now
 	for round := 0; ; round++ {
 		s.counts.Steps++
@@ -460,13 +461,13 @@ func (s *simulation) drain() {
 			s.startRelay()
 			continue
 		}
-		if busy && round <= 60_000 { // a store that breaks its contract may keep a relay busy for ever
+		if busy && round <= most { // a store that breaks its contract may keep a relay busy for ever
 			continue
 		}
 		if s.settled() {
 			return
 		}
-		if round > 150_000*max(1, 16/s.cfg.FetchSize) || s.now > time.Hour {
+		if round > most || s.now > time.Hour {
 			s.fail("does not drain: %s", s.leftovers())
 			return
 		}

@@ -254,7 +254,6 @@ type shardState struct {
 	low     int64 // everything up to here was read, but for late commits
 	round   int64 // highest that was read above low: later ones are of a later replay
 	known   int64 // below, only what writers that are known may appear
-	bottom  int64 // the queue has no row up to here, nor will it have one but by a rewind
 	more    bool  // the last read did not reach the end
 	look    bool  // is to be read once, whatever there is
 	lane    lane
@@ -289,7 +288,7 @@ func (sh *shardState) idle() bool {
 
 // rewind sets the place to read from back to after.
 func (sh *shardState) rewind(after int64) {
-	sh.low, sh.known, sh.bottom = min(sh.low, after), min(sh.known, after), min(sh.bottom, after)
+	sh.low, sh.known = min(sh.low, after), min(sh.known, after)
 	sh.more = true
 	sh.wanted = slices.DeleteFunc(sh.wanted, func(seq int64) bool { return seq > sh.low })
 	sh.back.reset() // it would read above the mark

@@ -249,8 +249,8 @@ var relaying = []Mutant{
 		Name: "late-event-overtaken", Guarantee: "G4",
 		Broken: "What commits late is looked for in a later read than what comes behind it.",
 		File:   "producer/relay_late.go",
-		Old:    `	from = max(min(from, sh.known), sh.bottom)`,
-		New:    `	from = max(sh.known, sh.bottom)`,
+		Old:    `	from = min(from, sh.known)`,
+		New:    `	from = sh.known`,
 		Test:   Test{"producer", "TestAnEventThatCommitsLateIsNotOvertakenByTheNextOfItsKey"},
 	},
 	{
