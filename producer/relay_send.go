@@ -1,7 +1,9 @@
 package producer
 
 import (
+	"cmp"
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -33,6 +35,10 @@ func (l *relayLoop) send(ctx context.Context, e *entry) {
 		l.box.outcome(sendResult{entry: e, gen: gen, unsent: true})
 		return
 	}
+	if err := e.readable(); err != nil {
+		l.box.outcome(sendResult{entry: e, gen: gen, Result: transport.Result{Outcome: transport.Invalid, Err: err}})
+		return
+	}
 	msg := e.messageTo(ctx)
 	if err := fault.Hit(ctx, fault.R3); err != nil {
 		l.box.outcome(sendResult{entry: e, gen: gen, Result: transport.Result{Outcome: transport.Unavailable, Err: err}})
@@ -55,6 +61,18 @@ func (l *relayLoop) send(ctx context.Context, e *entry) {
 		l.sender.Send(ctx, e.Topic, msg, done)
 	}
 	_ = fault.Hit(ctx, fault.R4)
+}
+
+// readable returns an error if e, or what is in a batch with it, cannot be read and so never be sent.
+func (e *entry) readable() error {
+	what := e.Unreadable
+	for _, rider := range e.riders {
+		what = cmp.Or(what, rider.Unreadable)
+	}
+	if what != "" {
+		return fmt.Errorf("event cannot be read: %s", what)
+	}
+	return nil
 }
 
 // messageTo returns e's message for one send.

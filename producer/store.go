@@ -125,6 +125,9 @@ type Queued struct {
 	// Missing tells that the queue row has no event in the log, which nothing
 	// in this library brings about. Of Record, only Shard is set then.
 	Missing bool
+	// Unreadable says what of the event cannot be read, as headers that are no JSON object of strings, and never shows it;
+	// "" if all can. It is not an error of the call, which would keep all other events from being sent: a relay buries the event.
+	Unreadable string
 	// Attempts and State are set for parked events, DueAt for those that Due returns.
 	Attempts int
 	State    State

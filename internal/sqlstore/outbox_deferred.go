@@ -180,6 +180,9 @@ func (s *Store) ListDeferred(ctx context.Context, f producer.DeferredFilter) ([]
 		var id sql.NullInt64
 		var due int64
 		err = ScanRecord(rows, &d.Record, &id, &d.Seq, &d.Shard, &due)
+		if errors.Is(err, ErrUnreadable) {
+			err = nil // it is buried when it is due
+		}
 		d.DueAt = Instant(due)
 		return d, err
 	}, `SELECT d.id, d.shard, d.due_at, `+RecordColumns+`

@@ -3,6 +3,7 @@ package sqlstore
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -31,6 +32,9 @@ func (s *Store) ListParked(ctx context.Context, f producer.Filter) ([]producer.P
 		var parked int64
 		var next, id sql.NullInt64
 		err = ScanRecord(rows, &p.Record, &id, &p.Seq, &p.Shard, &p.State, &p.Attempts, &parked, &next, &p.LastError, &p.Reason)
+		if errors.Is(err, ErrUnreadable) {
+			err = nil // why it is dead, its last error says
+		}
 		p.ParkedAt, p.NextAttemptAt = Instant(parked), Optional(next)
 		return p, err
 	}, `SELECT p.id, p.shard, p.state, p.attempts, p.parked_at, p.next_attempt_at, p.last_error, p.reason, `+RecordColumns+`

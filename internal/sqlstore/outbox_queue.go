@@ -4,6 +4,7 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -27,12 +28,17 @@ e.headers, e.payload, e.resend_seconds`
 // ScanQueued reads a row that has [RecordColumns] behind those for first.
 func ScanQueued(rows *sql.Rows, q *producer.Queued, first ...any) error {
 	var id sql.NullInt64
-	if err := ScanRecord(rows, &q.Record, &id, first...); err != nil {
+	if err := ScanRecord(rows, &q.Record, &id, first...); errors.Is(err, ErrUnreadable) {
+		q.Unreadable = err.Error()
+	} else if err != nil {
 		return err
 	}
 	q.Missing = !id.Valid
 	return nil
 }
+
+// ErrUnreadable is what [ScanRecord] returns for an event of which all else was read.
+var ErrUnreadable = errors.New("headers are not a JSON object of strings")
 
 // ScanRecord reads an event behind the columns for first.
 func ScanRecord(rows *sql.Rows, r *producer.Record, id *sql.NullInt64, first ...any) error {
@@ -60,7 +66,8 @@ func ScanRecord(rows *sql.Rows, r *producer.Record, id *sql.NullInt64, first ...
 	r.Payload = slices.Clone([]byte(payload))
 	if string(headers) != "{}" {
 		if err := json.Unmarshal(headers, &r.Headers); err != nil {
-			return fmt.Errorf("event %d: headers are not a JSON object of strings", id.Int64)
+			r.Headers = nil
+			return ErrUnreadable
 		}
 	}
 	return nil

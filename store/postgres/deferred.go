@@ -190,7 +190,7 @@ func (s *Store) ListDeferred(ctx context.Context, f producer.DeferredFilter) ([]
 		var state string
 		var missing bool
 		var due pgtype.Timestamptz
-		columns := append([]any{&d.Shard, &d.Seq, &round, &attempts, &state, &missing}, into(&d.Record)...)
+		columns := append([]any{&d.Shard, &d.Seq, &round, &attempts, &state, &missing}, into(&d.Record, new(string))...)
 		err = row.Scan(append(columns, &due)...)
 		d.DueAt = timeOf(due)
 		return d, err

@@ -41,7 +41,7 @@ func (s *Store) ListParked(ctx context.Context, f producer.Filter) ([]producer.P
 		var round int64
 		var missing bool
 		var next pgtype.Timestamptz
-		columns := append([]any{&p.Shard, &p.Seq, &round, &p.Attempts, (*string)(&p.State), &missing}, into(&p.Record)...)
+		columns := append([]any{&p.Shard, &p.Seq, &round, &p.Attempts, (*string)(&p.State), &missing}, into(&p.Record, new(string))...)
 		err = row.Scan(append(columns, &p.ParkedAt, &next, &p.LastError, &p.Reason)...)
 		p.NextAttemptAt = next.Time
 		return p, err

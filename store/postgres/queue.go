@@ -152,7 +152,7 @@ func newQueuedScan(first ...any) *queuedScan {
 	s := &queuedScan{}
 	q := &s.queued
 	s.columns = append(first, &q.Shard, &q.Seq, &q.Round, &q.Attempts, (*string)(&q.State), &q.Missing)
-	s.columns = append(s.columns, into(&q.Record)...)
+	s.columns = append(s.columns, into(&q.Record, &q.Unreadable)...)
 	return s
 }
 
@@ -168,12 +168,13 @@ func (s *queuedScan) row(rows pgx.Rows) (producer.Queued, error) {
 	return *q, nil
 }
 
-// into returns where the columns of eventColumns go, the first one excepted.
-func into(r *producer.Record) []any {
+// into returns where the columns of eventColumns go, the first one excepted. What cannot be read is left out, and said in
+// unreadable.
+func into(r *producer.Record, unreadable *string) []any {
 	return []any{
 		(*[16]byte)(&r.ID), digestColumn{&r.Digest}, &r.Topic, &r.Key, &r.Type, &r.Producer, &r.Source, &r.Version, &r.Index,
-		&r.SchemaVersion, &r.ContentType, headersColumn{&r.Headers}, &r.Payload,
-		&r.CorrelationID, &r.TraceParent, &r.TraceState, &r.OccurredAt, &r.Stamp, resendColumn{r},
+		&r.SchemaVersion, &r.ContentType, headersColumn{&r.Headers, unreadable}, &r.Payload,
+		&r.CorrelationID, &r.TraceParent, &r.TraceState, timeColumn{&r.OccurredAt, "occurred_at", unreadable}, timeColumn{&r.Stamp, "the stamp", unreadable}, resendColumn{r},
 	}
 }
 
@@ -197,14 +198,37 @@ func (c resendColumn) ScanInt64(v pgtype.Int8) error {
 }
 
 // headersColumn scans headers.
-type headersColumn struct{ headers *map[string]string }
+type headersColumn struct {
+	headers    *map[string]string
+	unreadable *string
+}
 
 // ScanBytes implements [pgtype.BytesScanner].
 func (c headersColumn) ScanBytes(v []byte) error {
 	if len(v) <= len("{}") {
 		return nil
 	}
-	return json.Unmarshal(v, c.headers)
+	if json.Unmarshal(v, c.headers) != nil {
+		*c.headers = nil
+		*c.unreadable = "headers are not a JSON object of strings"
+	}
+	return nil
+}
+
+// timeColumn scans a time that may have no end.
+type timeColumn struct {
+	time       *time.Time
+	name       string
+	unreadable *string
+}
+
+// ScanTimestamptz implements [pgtype.TimestamptzScanner].
+func (c timeColumn) ScanTimestamptz(v pgtype.Timestamptz) error {
+	*c.time = v.Time
+	if v.InfinityModifier != pgtype.Finite {
+		*c.unreadable = c.name + " is " + v.InfinityModifier.String()
+	}
+	return nil
 }
 
 // writers names the transactions that hold the lock that an INSERT takes on

@@ -5,6 +5,7 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -91,13 +92,18 @@ func (s *Store) events(ctx context.Context, tx *sql.Tx, queued []producer.Queued
 	return s.core.Each(ctx, tx, func(rows *sql.Rows) error {
 		var id sql.NullInt64
 		var r producer.Record
-		if err := sqlstore.ScanRecord(rows, &r, &id); err != nil {
+		err := sqlstore.ScanRecord(rows, &r, &id)
+		unreadable := ""
+		if errors.Is(err, sqlstore.ErrUnreadable) {
+			unreadable, err = err.Error(), nil
+		}
+		if err != nil {
 			return err
 		}
 		i, found := slices.BinarySearchFunc(queued, id.Int64, func(q producer.Queued, id int64) int { return cmp.Compare(q.Seq, id) })
 		for ; found && i < len(queued) && queued[i].Seq == id.Int64; i++ { // ranges may overlap
 			r.Shard = queued[i].Shard
-			queued[i].Record, queued[i].Missing = r, false
+			queued[i].Record, queued[i].Missing, queued[i].Unreadable = r, false, unreadable
 		}
 		return nil
 	}, eventsStmt, ids)
