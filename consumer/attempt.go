@@ -138,6 +138,9 @@ func (h *Handler[TX]) judge(a attempt, d *delivery) fate {
 	switch {
 	case errors.Is(a.err, ErrNeverCameBack):
 		return killed
+	case errors.Is(a.err, ErrEnded):
+		d.ended = true
+		return buried
 	case class == CommitUnknown:
 		return unknown
 	case errors.As(a.err, &rejected), a.ran && errors.Is(a.err, producer.ErrConflict):

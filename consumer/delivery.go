@@ -22,6 +22,7 @@ type delivery struct {
 	term    dedupe.Term
 	quick   int  // counted attempts
 	unknown bool // the outcome of a commit was not known
+	ended   bool // a handler has ended the transaction of the claim: if that is committed, nobody knows what else is
 
 	since time.Time // of the first wait for the database
 	waits int
@@ -140,6 +141,9 @@ func (h *Handler[TX]) settle(ctx context.Context, d *delivery, a attempt) error 
 		h.applied(d.who, a.wrote)
 		h.remember(d.term, id, digest)
 	case Duplicate:
+		if d.ended {
+			return h.parkEnded(ctx, d)
+		}
 		if d.unknown { // the attempt before it was committed
 			h.applied(d.who, true)
 		} else {
@@ -232,6 +236,9 @@ func (h *Handler[TX]) park(ctx context.Context, d *delivery, p Parking) error {
 	asked := false // an earlier try may have been committed
 	for {
 		verdict, err := h.parkOnce(ctx, p)
+		if err == nil && verdict == Duplicate && d.ended && p.State != AlteredState {
+			return h.parkEnded(ctx, d)
+		}
 		if err == nil {
 			h.parked(ctx, d, p, verdict == Duplicate && !asked)
 			return nil
@@ -241,6 +248,13 @@ func (h *Handler[TX]) park(ctx context.Context, d *delivery, p Parking) error {
 			return fmt.Errorf("park as %s: %w", p.State, err)
 		}
 	}
+}
+
+// parkEnded keeps a message whose claim was committed by the handler, or by that of another message of its group. A
+// claim alone says nothing about the effect any more, so an operator decides.
+func (h *Handler[TX]) parkEnded(ctx context.Context, d *delivery) error {
+	h.log.ErrorContext(ctx, "transaction of a message was committed by a handler: message set aside", h.attrs(d.in)...)
+	return h.park(ctx, d, Parking{State: AlteredState, LastError: ErrEnded.Error() + ": the claim is committed; look whether the effect is whole, then discard the message or redrive it by force"})
 }
 
 func (h *Handler[TX]) parkOnce(ctx context.Context, p Parking) (Verdict, error) {

@@ -170,6 +170,9 @@
 //     it was carried out once is up to the other side; see docs/effects.md.
 //   - A handler that ignores its context is waited for; only the database ends its
 //     transaction.
+//   - A handler that commits past its transaction, on the connection itself or in a procedure, may have committed half of its
+//     work. Its message, and those that shared the transaction, are set aside as [AlteredState] where their claims are found
+//     committed ([ErrEnded]). If the process dies in between, a copy passes for a duplicate.
 //   - Several inboxes in one process do not know of each other: a handler name is refused twice within
 //     one Inbox only, and "alone" means alone in a handler. So a message may be blamed for the death of a process
 //     that a message of another handler, or of another Inbox, has caused: it is dead only if that happens at each of its starts.

@@ -199,6 +199,13 @@ func (g *groups[TX]) run(group []*member) {
 	g.attempt(group, false)
 }
 
+// pause has messages handled alone for a while.
+func (g *groups[TX]) pause() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.rest = time.Now().Add(groupRest)
+}
+
 // resize takes note of how long a group took. One that overran its deadline was all in vain, so the
 // next ones are smaller, until there is time to spare again.
 func (g *groups[TX]) resize(members int, took time.Duration, late bool) {

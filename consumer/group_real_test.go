@@ -111,6 +111,58 @@ func failedStatement[TX any](t *testing.T, db *database[TX]) {
 	db.wantEffects(t, 5)
 }
 
+func TestSavepointOfAnotherMessageIsOutOfReach(t *testing.T) {
+	t.Parallel()
+	onEach(t, foreignSavepoint[pgx.Tx], foreignSavepoint[*sql.Tx])
+}
+
+func foreignSavepoint[TX any](t *testing.T, db *database[TX]) {
+	_, h := handle(t, db, consumer.Config{}, consumer.HandlerConfig{GroupSize: 4, GroupWait: 20 * time.Second, QuickAttempts: 1},
+		func(ctx context.Context, w *consumer.Work[TX], _ *message.Message) error {
+			if err := db.exec(ctx, w.DB(), `SAVEPOINT mine`); err != nil {
+				return err
+			}
+			if err := db.do(ctx, w); err != nil {
+				return err
+			}
+			if w.Event().ID == number(2) {
+				_ = db.exec(ctx, w.DB(), `RELEASE SAVEPOINT mine`)
+				_ = db.exec(ctx, w.DB(), `ROLLBACK TO SAVEPOINT mine`) // in a group, that of the message before
+			}
+			return nil
+		})
+	consumeAll(t, h, 4)
+	c := h.Counters()
+	if n := db.number(`SELECT count(*) FROM effects`); int64(n) != int64(c.Applied) && c.Applied != 4 || n < 3 || c.Groups != 0 {
+		t.Errorf("%d effects, counters: %+v", n, c)
+	}
+}
+
+func TestSettingsOfAMessageAreNotThoseOfTheNext(t *testing.T) {
+	t.Parallel()
+	db, _ := newPostgres(t)
+	_, h := handle(t, db, consumer.Config{}, consumer.HandlerConfig{GroupSize: 4, GroupWait: 20 * time.Second},
+		func(ctx context.Context, w *consumer.Work[pgx.Tx], _ *message.Message) error {
+			var tenant string
+			if err := w.DB().QueryRow(ctx, `SELECT coalesce(current_setting('shop.tenant', true), '')`).Scan(&tenant); err != nil {
+				return err
+			}
+			if tenant != "" {
+				t.Errorf("a handler has the tenant %q of another", tenant)
+			}
+			set := `SET LOCAL shop.tenant = 'one'`
+			if w.Event().ID == number(2) {
+				set = `SELECT set_config('shop.tenant', 'two', true)`
+			}
+			if err := db.exec(ctx, w.DB(), set); err != nil {
+				return err
+			}
+			return db.do(ctx, w)
+		})
+	consumeAll(t, h, 4)
+	db.wantEffects(t, 4)
+}
+
 // consumeAll has n messages handled at the same time.
 func consumeAll[TX any](t *testing.T, h *consumer.Handler[TX], n int) {
 	t.Helper()

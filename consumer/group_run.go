@@ -67,6 +67,14 @@ func (g *groups[TX]) undo(members []*member, o *outcome, again bool) {
 	h.log.WarnContext(members[0].ctx, "group of messages was not committed: its members are handled on their own or in smaller groups",
 		"messages", len(members), "error", o.err)
 	switch {
+	case errors.Is(o.err, ErrNotShared): // all messages have the same handler
+		g.pause()
+		dismiss(members)
+	case errors.Is(o.err, ErrEnded): // what was committed with it is not to be applied again
+		for _, m := range members {
+			m.d.ended = true
+		}
+		dismiss(members)
 	case class == CommitUnknown: // each claim is run again at once and tells
 		h.counts.unknown.Add(1)
 		h.distrust(o.err)
@@ -125,6 +133,9 @@ func (h *Handler[TX]) applyGroup(members []*member) outcome {
 	defer h.gate.leave(inside)
 	ctx, cancel := context.WithTimeout(context.Background(), h.cfg.Timeout)
 	defer cancel()
+	if h.batch == nil {
+		ctx = context.WithValue(ctx, separateKey{}, true)
+	}
 	claims := make([]Claim, len(members))
 	for i, m := range members {
 		claims[i] = h.claim(m.d.in)
@@ -186,6 +197,15 @@ func flushTogether[TX any](ctx context.Context, works []*Work[TX]) error {
 		}
 	}
 	return producer.FlushTogether(ctx, writers)
+}
+
+type separateKey struct{}
+
+// Separate tells, for stores, whether the function of [ClaimStore.ApplyGroup] runs a handler for each message with ctx:
+// what one of them sets for the transaction must not be seen by the next. A store refuses it with [ErrNotShared].
+func Separate(ctx context.Context) bool {
+	separate, _ := ctx.Value(separateKey{}).(bool)
+	return separate
 }
 
 // within returns the context of a transaction with the values of a message's context besides.

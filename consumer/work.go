@@ -13,7 +13,8 @@ import (
 // Work is the transaction in which one message is handled. It belongs to one run of the
 // handler, must not be used after it, and is not safe for concurrent use. The
 // transaction is committed when the handler has returned nil; the handler neither
-// commits nor rolls back.
+// commits nor rolls back: the stores of this library refuse it, and the attempt fails even if the handler ignores that. Where they
+// cannot, as on the connection itself, the message waits for an operator ([ErrEnded]).
 type Work[TX any] struct {
 	store ClaimStore[TX]
 	tx    TX

@@ -1,10 +1,16 @@
 package producer
 
-import "errors"
+import (
+	"errors"
+	"fmt"
+
+	"github.com/google/uuid"
+)
 
 var (
-	// ErrConflict is returned when an event is written whose dispatch ID the outbox
-	// has with other content. The transaction cannot be committed any more.
+	// ErrConflict is wrapped when an event is written whose dispatch ID the outbox
+	// has with other content. The transaction cannot be committed any more. The error names the event by its dispatch ID,
+	// topic, source, version and index.
 	ErrConflict = errors.New("dispatch ID is taken by an event with other content")
 	// ErrSecondWriter is returned when a second writer writes in one
 	// transaction: both would count events from 0, and equal IDs would be
@@ -23,3 +29,38 @@ var (
 	// ErrNoSignal is returned by stores that cannot wake relays in other processes.
 	ErrNoSignal = errors.New("store has no signal between processes")
 )
+
+// Conflict returns an [ErrConflict] about the event with a dispatch ID, for stores. A writer adds what else names
+// the event. uuid.Nil: it is not known which of the events it is.
+func Conflict(id uuid.UUID) error { return &conflict{id: id} }
+
+type conflict struct{ id uuid.UUID }
+
+func (c *conflict) Error() string {
+	if c.id == uuid.Nil {
+		return ErrConflict.Error()
+	}
+	return fmt.Sprintf("event %s: %v", c.id, ErrConflict)
+}
+
+func (c *conflict) Unwrap() error { return ErrConflict }
+
+// named adds to a conflict what names the event among records.
+func named(err error, records []Record) error {
+	var c *conflict
+	if err == nil || !errors.As(err, &c) {
+		return err
+	}
+	for i := range records {
+		r := &records[i]
+		if r.ID != c.id && (c.id != uuid.Nil || len(records) > 1) {
+			continue
+		}
+		const remedy = "what the outbox has is not changed: give what has changed a Version or an IdempotencyKey of its own, and write the same content again for the same"
+		if r.Source == "" { // a child, whose identity is that of a message
+			return fmt.Errorf("event %s (topic %q, index %d): %w; a handler that runs again writes the same events in the same order", r.ID, r.Topic, r.Index, ErrConflict)
+		}
+		return fmt.Errorf("event %s (topic %q, source %q, version %d, index %d): %w; %s", r.ID, r.Topic, r.Source, r.Version, r.Index, ErrConflict, remedy)
+	}
+	return err
+}

@@ -61,6 +61,9 @@ type Event struct {
 	// 512 bytes.
 	TraceParent string
 	TraceState  string
+
+	// single says that the identity is that of one event, which is not counted.
+	single bool
 }
 
 // Written tells of one event that was written.

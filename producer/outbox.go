@@ -201,9 +201,11 @@ func (o *Outbox[TX]) transactOnce(ctx context.Context, fn func(ctx context.Conte
 	if err := fault.Hit(ctx, fault.P1); err != nil {
 		return news{}, err
 	}
+	var late []Record
 	err = o.store.Transact(ctx, func(ctx context.Context, tx TX) error {
 		w := o.newWriter(tx)
 		w.flushes = true
+		defer func() { late = w.late }()
 		if err := fn(ctx, w); err != nil {
 			return err
 		}
@@ -219,7 +221,7 @@ func (o *Outbox[TX]) transactOnce(ctx context.Context, fn func(ctx context.Conte
 	if err == nil && fault.Hit(ctx, fault.P4) != nil {
 		err = fmt.Errorf("commit: %w", ErrCommitUnknown)
 	}
-	return wrote, err
+	return wrote, named(err, late)
 }
 
 // Committed wakes the relays: those in this process at once, those in others

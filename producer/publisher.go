@@ -22,7 +22,8 @@ type PublisherConfig struct {
 	Source  string
 	Version int64
 	// MessageID makes the UUID of each message its identity, for code that
-	// computes UUIDs which are the same when it runs again. With the random UUIDs that
+	// computes UUIDs which are the same when it runs again. A message that is published twice is one event, within
+	// one transaction and in two; with other content, topic or key it is an [ErrConflict]. With the random UUIDs that
 	// Watermill draws by default, a repeated run emits other events.
 	MessageID bool
 	// In a handler's writer the identity defaults to the dispatch being handled.
@@ -88,7 +89,7 @@ func (p *txPublisher[TX]) event(topic string, msg *message.Message) (Event, erro
 		if msg.UUID == "" {
 			return Event{}, fmt.Errorf("UUID is empty: %w", ErrNoIdentity)
 		}
-		e.Source, e.IdempotencyKey = "message", msg.UUID
+		e.Source, e.IdempotencyKey, e.single = "message", msg.UUID, true
 	}
 	if p.cfg.Key != nil {
 		e.Key = p.cfg.Key(topic, msg)

@@ -28,6 +28,7 @@ type Writer[TX any] struct {
 	next    map[sequence]int
 	counted []sequence // by each event in turn, to be taken back with a savepoint
 	queued  *[]Record  // shared by the writers of one transaction
+	late    []Record   // what the commit writes
 	news    news       // what was written
 	err     error      // of a write whose effect on the transaction is not known
 }
@@ -122,7 +123,7 @@ func (w *Writer[TX]) FlushAtCommit(ctx context.Context) error {
 	case !queued:
 		return w.Flush(ctx)
 	}
-	*w.queued = nil
+	*w.queued, w.late = nil, records
 	w.tell(records)
 	return nil
 }
@@ -228,7 +229,10 @@ func (w *Writer[TX]) identify(e *Event) (uuid.UUID, int, error) {
 		if e.Version != 0 {
 			return uuid.Nil, 0, errors.New("IdempotencyKey: the event has a Version besides")
 		}
-		n := w.count(sequence{kind: 'k', source: e.Source, key: e.IdempotencyKey})
+		n := 0
+		if !e.single {
+			n = w.count(sequence{kind: 'k', source: e.Source, key: e.IdempotencyKey})
+		}
 		return idgen.OfKey(producer, e.Source, e.IdempotencyKey, n), n, nil
 	case e.Source != "":
 		n := w.count(sequence{kind: 'v', source: e.Source, version: e.Version})
@@ -280,7 +284,7 @@ func (w *Writer[TX]) append(ctx context.Context, records []Record) ([]bool, erro
 	}
 	known, err := w.outbox.store.Append(ctx, w.tx, w.token, records)
 	if err != nil {
-		return nil, w.fail(fmt.Errorf("write events: %w", err))
+		return nil, w.fail(fmt.Errorf("write events: %w", named(err, records)))
 	}
 	w.tell(records)
 	w.changed()

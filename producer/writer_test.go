@@ -332,6 +332,27 @@ func TestPublisherWritesMessagesAsEvents(t *testing.T) {
 	}
 }
 
+func TestMessagePublishedTwiceInOneTransactionIsOneEvent(t *testing.T) {
+	t.Parallel()
+	tx := &fakeTx{}
+	w := newOutbox(t, &fakeEvents{}, producer.Config{}).Tx(tx)
+	publisher, err := w.Publisher(t.Context(), producer.PublisherConfig{MessageID: true, NoKey: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	msg := message.NewMessage("m-1", []byte("body"))
+	for range 2 {
+		if err := publisher.Publish("order", msg); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, r := range tx.records {
+		if r.ID != idgen.OfKey("orders", "message", "m-1", 0) || r.Index != 0 {
+			t.Errorf("record has ID %s and index %d, want those of the first", r.ID, r.Index)
+		}
+	}
+}
+
 func TestConfigErrorsNameTheirFields(t *testing.T) {
 	t.Parallel()
 	_, err := producer.New[*fakeTx](nil, producer.Config{MaxPayload: -1, MaxHeaders: 1 << 20, MaxTransactAttempts: -1, NotifyInterval: -1})

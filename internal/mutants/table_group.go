@@ -6,8 +6,8 @@ var grouping = []Mutant{
 		Name: "group-claims-survive-a-failure", Guarantee: "G3",
 		Broken: "The claims of a group are committed although a handler in it has failed, so its members are lost.",
 		File:   "store/postgres/inbox_group.go",
-		Old:    `w.handing(), run) }); err != nil {`,
-		New: `w.handing(), run) }); err != nil {
+		Old:    `return fn(ctx, tx, run) }); err != nil {`,
+		New: `return fn(ctx, tx, run) }); err != nil {
 			_ = w.commit(ctx)`,
 		Test: Test{"store/postgres", "TestConsumerContract/group/failed group leaves no claim and no effect, and its error comes back as it is"},
 	},

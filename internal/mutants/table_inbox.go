@@ -38,14 +38,14 @@ var claiming = []Mutant{
 		Name: "claim-outside-the-transaction", Guarantee: "G3",
 		Broken: "The claim is committed before the handler runs, so a failure of the handler loses the message.",
 		File:   "store/postgres/inbox_claim.go",
-		Old:    `	if err := w.run(func() error { return fn(ctx, w.handing()) }); err != nil {`,
+		Old:    `	if err := w.run(ctx, w, func(tx pgx.Tx) error { return fn(ctx, tx) }); err != nil {`,
 		New: `	b = &pgx.Batch{}
 	b.Queue("commit")
 	b.Queue("begin")
 	if err := w.send(ctx, "commit the claim", b); err != nil {
 		return consumer.None, err
 	}
-	if err := w.run(func() error { return fn(ctx, w.handing()) }); err != nil {`,
+	if err := w.run(ctx, w, func(tx pgx.Tx) error { return fn(ctx, tx) }); err != nil {`,
 		Test: Test{"store/postgres", "TestConsumerContract/claim/failed handler leaves nothing behind, and its error comes back as it is"},
 	},
 	{

@@ -22,18 +22,16 @@ var writing = []Mutant{
 		Name: "lent-transaction-ends", Guarantee: "G1",
 		Broken: "Who ends a database/sql transaction that was lent is told that it worked, and its owner commits it later.",
 		File:   "store/postgres/sqltx.go",
-		Old: `	if c.ended {
-		return errHandlerEnded
-	}`,
-		New:  ``,
-		Test: Test{"store/postgres", "TestLentTransactionCannotBeEndedByWhoGotIt"},
+		Old:    `func (d *lentDriver) Commit() error { return d.h.blame(sqlstore.Refused("Commit")) }`,
+		New:    `func (d *lentDriver) Commit() error { return nil }`,
+		Test:   Test{"store/postgres", "TestLentTransactionCannotBeEndedByWhoGotIt"},
 	},
 	{
 		Name: "panic-commits", Guarantee: "G1",
 		Broken: "A transaction whose function failed or panicked is committed.",
 		File:   "store/postgres/tx.go",
 		Old:    `	defer t.end(ctx) // also when fn panicked or called Goexit`,
-		New:    `	defer func() { _ = t.Commit(ctx) }()`,
+		New:    `	defer func() { _, _ = t.commit(ctx) }()`,
 		Test:   Test{"store/postgres", "TestProducerContract/transaction/transact rolls back on an error, a panic and Goexit"},
 	},
 	{
@@ -75,13 +73,10 @@ var writing = []Mutant{
 	{
 		Name: "connection-before-begin", Guarantee: "G1",
 		Broken: "A statement on the connection of a transaction that has not begun on the server is committed by itself.",
-		File:   "store/postgres/transaction.go",
-		Old: `	if !t.over {
-		_ = t.enter()
-	}
-	return t.raw`,
-		New:  `	return t.raw`,
-		Test: Test{"store/postgres", "TestStatementOnTheConnectionItselfIsPartOfTheTransaction"},
+		File:   "store/postgres/handed.go",
+		Old:    `	if !t.h.over.Load() {`,
+		New:    `	if t.h.over.Load() {`,
+		Test:   Test{"store/postgres", "TestStatementOnTheConnectionItselfIsPartOfTheTransaction"},
 	},
 	{
 		Name: "second-writer-of-queued-events", Guarantee: "G6",
@@ -170,7 +165,7 @@ var writing = []Mutant{
 		Name: "conflict-shows-the-row", Guarantee: "G6",
 		Broken: "The error of a conflict shows the detail of the database, which prints the row with its payload.",
 		File:   "store/postgres/append.go",
-		Old:    `		return producer.ErrConflict`,
+		Old:    `		return producer.Conflict(conflicting(pgErr.Detail))`,
 		New:    `		return fmt.Errorf("%w: %s", producer.ErrConflict, pgErr.Detail)`,
 		Test:   Test{"store/postgres", "TestConflictShowsNoDetail"},
 	},
@@ -218,8 +213,8 @@ var writing = []Mutant{
 		Name: "mysql-goes-on-after-a-lost-transaction", Guarantee: "G1",
 		Broken: "Statements after MySQL has rolled a transaction back by itself are committed one by one.",
 		File:   "store/mysql/guard.go",
-		Old:    `	if c.tx.lost != nil {`,
-		New:    `	if c.tx.lost == errIdle {`,
+		Old:    `	if tx.lost != nil || !tx.doubted {`,
+		New:    `	if tx.lost == errIdle || !tx.doubted {`,
 		Test:   Test{"store/mysql", "TestTransactionThatTheServerEndedGoesOnWithNothing"},
 	},
 	{

@@ -21,19 +21,21 @@ type DriverConn interface {
 // PreparedStmt is a statement that a caller has prepared on a connection that watches over what it runs.
 type PreparedStmt struct {
 	driver.Stmt
+	// Reading is what the statement does to a transaction.
+	Reading Reading
 	// Do runs one statement on the connection.
-	Do func(ctx context.Context, run func() error) error
+	Do func(ctx context.Context, r Reading, run func() error) error
 	// Watch returns the rows of a query as the connection hands them on.
 	Watch func(driver.Rows) driver.Rows
 }
 
 // Prepare prepares a statement on a connection that runs statements through do and hands their rows on through watch.
-func Prepare(ctx context.Context, inner driver.ConnPrepareContext, query string,
-	do func(ctx context.Context, run func() error) error, watch func(driver.Rows) driver.Rows,
+func Prepare(ctx context.Context, inner driver.ConnPrepareContext, query string, syntax Syntax,
+	do func(ctx context.Context, r Reading, run func() error) error, watch func(driver.Rows) driver.Rows,
 ) (s PreparedStmt, err error) {
-	err = do(ctx, func() error {
+	err = do(ctx, Reading{}, func() error {
 		stmt, err := inner.PrepareContext(ctx, query)
-		s = PreparedStmt{Stmt: stmt, Do: do, Watch: watch}
+		s = PreparedStmt{Stmt: stmt, Reading: syntax.Read(query), Do: do, Watch: watch}
 		return err
 	})
 	return s, err
@@ -45,7 +47,7 @@ func (s *PreparedStmt) ExecContext(ctx context.Context, args []driver.NamedValue
 	if !ok {
 		return nil, driver.ErrSkip
 	}
-	err = s.Do(ctx, func() error {
+	err = s.Do(ctx, s.Reading, func() error {
 		r, err = inner.ExecContext(ctx, args)
 		return err
 	})
@@ -58,7 +60,7 @@ func (s *PreparedStmt) QueryContext(ctx context.Context, args []driver.NamedValu
 	if !ok {
 		return nil, driver.ErrSkip
 	}
-	err = s.Do(ctx, func() error {
+	err = s.Do(ctx, s.Reading, func() error {
 		found, err := inner.QueryContext(ctx, args)
 		if err == nil {
 			r = s.Watch(found)

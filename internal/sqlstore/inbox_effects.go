@@ -222,7 +222,7 @@ func (s *Store) FinishEffect(ctx context.Context, c consumer.Claim, r *consumer.
 		if err != nil {
 			return fmt.Errorf("lock an effect: %w", &OwnError{err})
 		}
-		if err := fn(ctx, tx); err != nil {
+		if err := s.c.Hand(ctx, tx, func() error { return fn(ctx, tx) }); err != nil {
 			return err
 		}
 		_, err = s.c.Exec(whole, tx, `UPDATE {inbox_effects} SET state = 'done', result = ?, uncertain = 0, lease_until = NULL,

@@ -117,7 +117,7 @@ func (s *Store) ApplyParked(ctx context.Context, c consumer.Claim, seq int64,
 		if err != nil || !run {
 			return err
 		}
-		if err := fn(ctx, tx, &m.ParkedMessage); err != nil {
+		if err := s.c.Hand(ctx, tx, func() error { return fn(ctx, tx, &m.ParkedMessage) }); err != nil {
 			return err
 		}
 		ran = true

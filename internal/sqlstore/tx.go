@@ -10,6 +10,8 @@ import (
 	"weak"
 
 	"github.com/google/uuid"
+
+	"github.com/boxpair/boxpair/producer"
 )
 
 // Writers remembers which writer a transaction is tied to, whether a write has failed in it, and how deep its
@@ -89,20 +91,39 @@ func (w *Writers) Len() int {
 
 // Abandon makes tx unable to commit. A failed statement alone does not, and a caller could ignore it.
 func (c *Core) Abandon(tx *sql.Tx) error {
+	err := tx.Rollback()
+	if errors.Is(err, sql.ErrTxDone) {
+		return nil // somebody else has ended it
+	}
 	c.Writers.abandon(tx)
-	if err := tx.Rollback(); err != nil && !errors.Is(err, sql.ErrTxDone) {
+	if err != nil {
 		return fmt.Errorf("roll back: %w", err)
 	}
 	return nil
 }
 
-// Run runs fn in tx and commits. If fn fails, panics or calls Goexit, tx is rolled back.
-func Run(ctx context.Context, tx *sql.Tx, fn func(ctx context.Context, tx *sql.Tx) error, commit func(context.Context, *sql.Tx) error) error {
-	defer func() { _ = tx.Rollback() }() // after a COMMIT it does nothing
-	if err := fn(ctx, tx); err != nil {
-		return err
+// Run runs fn in tx, which is o, and commits. If fn fails, panics or calls Goexit, tx is rolled back. o is nil for what a store
+// does by itself.
+func Run(ctx context.Context, o *Owned, tx *sql.Tx, fn func(ctx context.Context, tx *sql.Tx) error, commit func(context.Context, *Owned, *sql.Tx) error) error {
+	defer func() { // after a COMMIT it does nothing
+		o.end()
+		_ = tx.Rollback()
+	}()
+	inner := ctx
+	if o != nil {
+		inner = WithOwned(ctx, o)
 	}
-	return commit(ctx, tx)
+	err := fn(inner, tx)
+	switch {
+	case err == nil:
+		return commit(ctx, o, tx)
+	case o.unguarded() && errors.Is(err, sql.ErrTxDone) && ctx.Err() == nil:
+		err = errors.Join(err, ErrEnded) // nobody could refuse it
+	}
+	if errors.Is(err, ErrEnded) {
+		return fmt.Errorf("%w: %w", producer.ErrCommitUnknown, err)
+	}
+	return err
 }
 
 // ReadOnly runs fn in a transaction that is read-only, with the options of the database, and is rolled back.
@@ -116,21 +137,23 @@ func (c *Core) ReadOnly(ctx context.Context, opts sql.TxOptions, fn func(ctx con
 	return fn(ctx, tx)
 }
 
-// errEnded is for a function that has committed or rolled back by itself.
-var errEnded = errors.New("commit: the transaction was ended by the function that it was given to")
+var errAbandoned = errors.New("a write of events had failed")
 
-// Commit commits tx, and tells apart what a failure means. Of an error that the database has given, failed does.
-func (c *Core) Commit(ctx context.Context, tx *sql.Tx, failed func(err error) error) error {
+// Commit commits tx, which is o, and tells apart what a failure means. Of an error that the database has given, failed does.
+func (c *Core) Commit(ctx context.Context, o *Owned, tx *sql.Tx, failed func(err error) error) error {
+	o.end()
 	err := tx.Commit()
 	switch {
 	case err == nil:
 		return nil
 	case errors.Is(err, sql.ErrTxDone) && c.Writers.abandoned(tx):
-		return &CommitError{Err: errors.New("a write of events had failed")}
+		return &CommitError{Err: errAbandoned}
 	case ctx.Err() != nil && (errors.Is(err, sql.ErrTxDone) || errors.Is(err, ctx.Err())):
 		return fmt.Errorf("commit: %w", context.Cause(ctx)) // database/sql has rolled back
-	case errors.Is(err, sql.ErrTxDone):
-		return errEnded
+	case errors.Is(err, ErrEnded):
+		return fmt.Errorf("commit: %w: %w", producer.ErrCommitUnknown, err)
+	case errors.Is(err, sql.ErrTxDone): // on a connection without a guard
+		return fmt.Errorf("commit: %w: %w", producer.ErrCommitUnknown, ErrEnded)
 	}
 	return failed(err)
 }
@@ -152,7 +175,7 @@ func (s *Store) Savepoint(ctx context.Context, tx *sql.Tx, fn func(ctx context.C
 		if released {
 			return
 		}
-		if failed := undo(ctx, tx, name, s.c.d.Lost); failed != nil {
+		if failed := s.c.undo(ctx, tx, name); failed != nil {
 			err = errors.Join(err, failed)
 		}
 	}()
@@ -168,14 +191,14 @@ func (s *Store) Savepoint(ctx context.Context, tx *sql.Tx, fn func(ctx context.C
 
 // undo rolls back to the savepoint. If that cannot be done, all of tx is rolled
 // back, since what the savepoint holds must not be committed.
-func undo(ctx context.Context, tx *sql.Tx, name string, lost error) error {
+func (c *Core) undo(ctx context.Context, tx *sql.Tx, name string) error {
 	ctx = context.WithoutCancel(ctx)
 	_, err := tx.ExecContext(ctx, "ROLLBACK TO SAVEPOINT "+name)
 	if err == nil {
 		_, err = tx.ExecContext(ctx, "RELEASE SAVEPOINT "+name)
 	}
-	if err == nil || errors.Is(err, sql.ErrTxDone) || errors.Is(err, lost) {
+	if err == nil || errors.Is(err, sql.ErrTxDone) || errors.Is(err, c.d.Lost) {
 		return nil // a transaction that is gone needs nothing undone
 	}
-	return errors.Join(fmt.Errorf("roll back to savepoint: %w", err), tx.Rollback())
+	return errors.Join(fmt.Errorf("roll back to savepoint: %w", err), c.Abandon(tx))
 }

@@ -65,7 +65,7 @@ func (s *Store) append(ctx context.Context, tx *sql.Tx, records []producer.Recor
 		r := &records[i]
 		if at, again := first[r.ID]; again {
 			if known[i] = true; records[at].Digest != r.Digest {
-				return nil, fmt.Errorf("event %s: %w", r.ID, producer.ErrConflict)
+				return nil, producer.Conflict(r.ID)
 			}
 			continue
 		}
@@ -162,7 +162,7 @@ func (s *Store) compareEvents(ctx context.Context, tx *sql.Tx, records []produce
 		case rewrites == 0:
 			fresh = append(fresh, records[i].ID)
 		case records[i].Digest != transport.Digest(digest):
-			return fmt.Errorf("event %s: %w", records[i].ID, producer.ErrConflict)
+			return producer.Conflict(records[i].ID)
 		default:
 			known[i] = true
 		}

@@ -32,6 +32,7 @@ const (
 	erUnknownVariable      = 1193
 	erLockWaitTimeout      = 1205
 	erLockTableFull        = 1206
+	erSavepointMissing     = 1305
 	erLockDeadlock         = 1213
 	erOptionPrevents       = 1290 // read_only: a replica
 	erXARBRollback         = 1402

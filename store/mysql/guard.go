@@ -65,14 +65,26 @@ var _ innerConn = (*conn)(nil)
 
 // guardedTx is an open transaction.
 type guardedTx struct {
-	conn *conn
-	lost error     // set once the transaction is gone
-	used time.Time // when a statement began last
+	conn    *conn
+	owned   *sqlstore.Owned // what it is to the store; nil for the caller's own
+	lost    error           // set once the transaction is gone
+	used    time.Time       // when a statement began last
+	doubted bool            // a statement ran that may have ended it
 }
+
+// syntax is how MySQL and MariaDB read a text of statements.
+var syntax = sqlstore.Syntax{Backslashes: true, Implicit: true}
+
+// A statement whose doings cannot be seen, as a call of a procedure, runs behind a savepoint. If that is gone
+// afterwards, so is the transaction that it was set in.
+const (
+	setWhole   = `SAVEPOINT boxpair_whole`
+	checkWhole = `RELEASE SAVEPOINT boxpair_whole`
+)
 
 // ExecContext runs a statement.
 func (c *conn) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (r driver.Result, err error) {
-	err = c.do(ctx, func() error {
+	err = c.do(ctx, c.read(query), func() error {
 		r, err = c.inner.ExecContext(ctx, query, args)
 		return err
 	})
@@ -86,7 +98,7 @@ func (c *conn) ExecContext(ctx context.Context, query string, args []driver.Name
 
 // QueryContext runs a query.
 func (c *conn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (r driver.Rows, err error) {
-	err = c.do(ctx, func() error {
+	err = c.do(ctx, c.read(query), func() error {
 		inner, err := c.inner.QueryContext(ctx, query, args)
 		if err == nil {
 			r = c.watch(inner)
@@ -96,8 +108,16 @@ func (c *conn) QueryContext(ctx context.Context, query string, args []driver.Nam
 	return r, err
 }
 
+// read reads a statement of a transaction that a store has given to a function.
+func (c *conn) read(query string) (r sqlstore.Reading) {
+	if c.tx != nil && c.tx.owned != nil {
+		r = syntax.Read(query)
+	}
+	return r
+}
+
 // do runs one statement, with what has to be seen to before and after it.
-func (c *conn) do(ctx context.Context, run func() error) error {
+func (c *conn) do(ctx context.Context, r sqlstore.Reading, run func() error) error {
 	if c.tx == nil {
 		if c.current.lock != 0 { // of a claim that has failed
 			if err := c.limit(ctx, limits{}); err != nil {
@@ -106,12 +126,38 @@ func (c *conn) do(ctx context.Context, run func() error) error {
 		}
 		return run()
 	}
-	if c.tx.lost != nil {
-		return c.tx.lost
+	if err := c.tx.owned.Busy(); err != nil {
+		return err
+	}
+	if err := c.tx.settle(ctx); err != nil {
+		return err
+	}
+	if err := c.tx.owned.Admit(r); err != nil {
+		return err
 	}
 	idled := c.tx.idled()
 	c.tx.used = time.Now()
+	if r.Doubtful && c.tx.owned != nil {
+		if _, err := c.inner.ExecContext(ctx, setWhole, nil); err != nil {
+			return c.tx.after(err, idled)
+		}
+		c.tx.doubted = true
+	}
 	return c.tx.after(run(), idled)
+}
+
+// settle returns an error if the transaction is gone, and finds out whether it is if that is in doubt.
+func (tx *guardedTx) settle(ctx context.Context) error {
+	if tx.lost != nil || !tx.doubted {
+		return tx.lost
+	}
+	tx.doubted = false
+	_, err := tx.conn.inner.ExecContext(ctx, checkWhole, nil)
+	if errorNumber(err) == erSavepointMissing {
+		tx.lost = sqlstore.ErrEnded
+		return tx.lost
+	}
+	return tx.after(err, false)
 }
 
 // limit sets the limits of the session.
@@ -150,20 +196,29 @@ func (c *conn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, e
 	default:
 		return nil, err
 	}
-	c.tx = &guardedTx{conn: c, used: began}
+	c.tx = &guardedTx{conn: c, owned: sqlstore.TakeOwned(ctx), used: began}
 	return c.tx, nil
 }
 
-// Commit commits, unless the transaction is gone.
+// Commit commits, unless the transaction is gone, or is not the caller's to commit: then it rolls back.
 func (tx *guardedTx) Commit() error {
-	if tx.lost != nil {
-		return errors.Join(tx.lost, tx.Rollback())
+	ctx, cancel := context.WithTimeout(context.Background(), endTimeout)
+	defer cancel()
+	err := tx.owned.Commit()
+	if err == nil {
+		err = tx.settle(ctx)
+	}
+	if err != nil {
+		return errors.Join(err, tx.end("ROLLBACK"))
 	}
 	return tx.end("COMMIT")
 }
 
 // Rollback rolls back. A transaction that is gone needs none, but what the connection holds is not certain.
-func (tx *guardedTx) Rollback() error { return tx.end("ROLLBACK") }
+func (tx *guardedTx) Rollback() error {
+	tx.owned.Rollback()
+	return tx.end("ROLLBACK")
+}
 
 func (tx *guardedTx) end(statement string) error {
 	tx.conn.tx = nil
@@ -232,7 +287,7 @@ func (c *conn) Begin() (driver.Tx, error) {
 
 // Ping tells whether the connection works.
 func (c *conn) Ping(ctx context.Context) error {
-	return c.do(ctx, func() error { return c.inner.Ping(ctx) })
+	return c.do(ctx, sqlstore.Reading{}, func() error { return c.inner.Ping(ctx) })
 }
 
 // CheckNamedValue converts an argument.

@@ -11,7 +11,7 @@ import (
 
 // PrepareContext prepares a statement for the caller, who closes it.
 func (c *conn) PrepareContext(ctx context.Context, query string) (driver.Stmt, error) {
-	s, err := sqlstore.Prepare(ctx, c.inner, query, c.do, c.watch)
+	s, err := sqlstore.Prepare(ctx, c.inner, query, syntax, c.do, c.watch)
 	if err != nil {
 		return nil, err
 	}
@@ -20,7 +20,12 @@ func (c *conn) PrepareContext(ctx context.Context, query string) (driver.Stmt, e
 
 // watch returns rows that the transaction hears of.
 func (c *conn) watch(inner driver.Rows) driver.Rows {
-	return &rows{Described: sqlstore.Described{Rows: inner}, conn: c}
+	r := &rows{Described: sqlstore.Described{Rows: inner}, conn: c}
+	if c.tx != nil {
+		r.owned = c.tx.owned
+	}
+	r.owned.Opened(1)
+	return r
 }
 
 // Prepare is PrepareContext for callers that know no contexts.
@@ -42,7 +47,15 @@ func (s *preparedStmt) CheckNamedValue(v *driver.NamedValue) error {
 // rows are the rows of a query. A locking read may find its deadlock while they are read.
 type rows struct {
 	sqlstore.Described
-	conn *conn
+	conn  *conn
+	owned *sqlstore.Owned // while they are open
+}
+
+// Close ends the query.
+func (r *rows) Close() error {
+	r.owned.Opened(-1)
+	r.owned = nil
+	return r.Rows.Close()
 }
 
 // Next reads the next row.

@@ -65,7 +65,7 @@ func (s *Store) applyGroup(ctx context.Context, claims []consumer.Claim, fn func
 			return sqlstore.ErrNothing
 		}
 		if len(run) > 0 {
-			if err := fn(ctx, tx, run); err != nil {
+			if err := s.core.Hand(ctx, tx, func() error { return fn(ctx, tx, run) }); err != nil {
 				return err
 			}
 		}

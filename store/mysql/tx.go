@@ -27,15 +27,18 @@ const (
 
 // Transact runs fn in a new transaction at READ COMMITTED, and commits it if fn returns nil.
 func (s *Store) Transact(ctx context.Context, fn func(ctx context.Context, tx *sql.Tx) error) error {
-	return s.transact(ctx, limits{}, nil, fn)
+	return s.transact(ctx, limits{}, nil, func(ctx context.Context, tx *sql.Tx) error {
+		return s.core.Hand(ctx, tx, func() error { return fn(ctx, tx) })
+	})
 }
 
 func (s *Store) transact(ctx context.Context, l limits, opts *sql.TxOptions, fn func(ctx context.Context, tx *sql.Tx) error) error {
-	tx, err := s.db.BeginTx(withLimits(ctx, l), opts)
+	o := &sqlstore.Owned{}
+	tx, err := s.db.BeginTx(sqlstore.WithOwned(withLimits(ctx, l), o), opts)
 	if err != nil {
 		return fmt.Errorf("begin: %w", &sqlstore.OwnError{Err: err})
 	}
-	return sqlstore.Run(ctx, tx, fn, s.commit)
+	return sqlstore.Run(ctx, o, tx, fn, s.commit)
 }
 
 // claiming is the transaction of a handler.
@@ -44,11 +47,11 @@ func (s *Store) claiming(ctx context.Context, c *consumer.Claim, fn func(ctx con
 }
 
 // commit commits tx, and tells apart what a failure means.
-func (s *Store) commit(ctx context.Context, tx *sql.Tx) error {
+func (s *Store) commit(ctx context.Context, o *sqlstore.Owned, tx *sql.Tx) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("before commit: %w", context.Cause(ctx))
 	}
-	return s.core.Commit(ctx, tx, func(err error) error {
+	return s.core.Commit(ctx, o, tx, func(err error) error {
 		switch {
 		case errors.Is(err, ErrTransactionLost), endsTransaction(err):
 			return &sqlstore.CommitError{Err: err}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -215,9 +216,21 @@ func known(records []producer.Record, written []pgtype.UUID) []bool {
 func appendError(err error) error {
 	pgErr, ok := errors.AsType[*pgconn.PgError](err)
 	if ok && pgErr.Code == "23502" && pgErr.ColumnName == "altered" { // not_null_violation
-		return producer.ErrConflict
+		return producer.Conflict(conflicting(pgErr.Detail))
 	}
 	return err
+}
+
+var uuidText = regexp.MustCompile(`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`)
+
+// conflicting finds the dispatch ID in the detail of an error, which shows the row, if it shows it at all. No
+// column of text stands before it.
+func conflicting(detail string) uuid.UUID {
+	id, err := uuid.Parse(uuidText.FindString(detail))
+	if err != nil {
+		return uuid.Nil
+	}
+	return id
 }
 
 // columns are records as the arrays that one statement takes.

@@ -15,10 +15,8 @@ const leanFrom = 16
 func described(tx pgx.Tx) bool {
 	var conn *pgx.Conn
 	switch tx := tx.(type) { // to look at it begins nothing
-	case *transaction:
-		conn = tx.raw
-	case *handlerTx:
-		conn = tx.work.conn.Conn()
+	case *handed:
+		conn = tx.h.of.raw()
 	default:
 		if conn = tx.Conn(); conn == nil {
 			return false

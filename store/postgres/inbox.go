@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/internal/sqlstore"
 	"github.com/boxpair/boxpair/transport"
 )
 
@@ -26,9 +27,6 @@ const (
 	// closer: cut off, its outcome would be unknown.
 	minCommit = time.Second
 )
-
-// errHandlerEnded is for a handler that committed or rolled back by itself.
-var errHandlerEnded = errors.New("commit: the handler has ended the transaction that it was given")
 
 // terms say how a transaction of an inbox begins.
 type terms struct {
@@ -162,11 +160,29 @@ func (w *work) end(ctx context.Context) {
 	w.conn.Release()
 }
 
-// run runs a handler. Its error comes back as it is, unless something is to be
+var _ owner = (*work)(nil)
+
+// begun implements [owner]: a handler is run when the claim is made.
+func (w *work) begun(context.Context) (pgx.Tx, error) { return w.tx, nil }
+
+// open implements [owner].
+func (w *work) open() bool { return w.tx != nil }
+
+// raw implements [owner].
+func (w *work) raw() *pgx.Conn { return w.conn.Conn() }
+
+// lends implements [owner].
+func (w *work) lends() *lentConn { return w.conn.(*lentConn) }
+
+// run runs a handler.
+func (w *work) run(ctx context.Context, o owner, fn func(tx pgx.Tx) error) error {
+	return w.explain(hand(ctx, o, func(h *handing) error { return fn(h.tx()) }))
+}
+
+// explain returns the error of a handler. It comes back as it is, unless something is to be
 // said about it: that the connection is gone, for [Store.Classify], or that a statement
 // before the one that reported it has failed.
-func (w *work) run(fn func() error) error {
-	err := fn()
+func (w *work) explain(err error) error {
 	switch {
 	case err == nil:
 		return nil
@@ -191,7 +207,7 @@ func (w *work) commit(ctx context.Context) error {
 	case conn.IsClosed(): // no COMMIT is sent, so the outcome is known
 		return fmt.Errorf("commit: %w", &ownError{pgconn.ErrConnClosed})
 	case conn.PgConn().TxStatus() == 'I':
-		return errHandlerEnded
+		return fmt.Errorf("commit: %w", sqlstore.ErrEnded)
 	}
 	if w.late != nil {
 		return w.commitLate(ctx)
@@ -217,7 +233,7 @@ func commitError(err error) error {
 	case errors.Is(err, pgx.ErrTxCommitRollback):
 		return fmt.Errorf("commit: %w", consumer.ErrRolledBack)
 	case errors.Is(err, pgx.ErrTxClosed):
-		return errHandlerEnded
+		return fmt.Errorf("commit: %w", sqlstore.ErrEnded)
 	case refused(err), idledOut(err): // idle: the server had given up before it could read the COMMIT
 		return fmt.Errorf("commit: %w", err)
 	}

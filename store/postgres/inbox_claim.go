@@ -107,7 +107,7 @@ func (s *Store) Apply(ctx context.Context, c consumer.Claim, fn func(ctx context
 		}
 		return consumer.Followed, nil
 	}
-	if err := w.run(func() error { return fn(ctx, w.handing()) }); err != nil {
+	if err := w.run(ctx, w, func(tx pgx.Tx) error { return fn(ctx, tx) }); err != nil {
 		return consumer.None, err
 	}
 	w.noteApplied(c.Consumer, c.ID)

@@ -212,7 +212,7 @@ func (s *Store) FinishEffect(ctx context.Context, c consumer.Claim, r *consumer.
 	if err := w.send(ctx, "lock an effect", b); err != nil || !mine {
 		return false, err
 	}
-	if err := w.run(func() error { return fn(ctx, w.handing()) }); err != nil {
+	if err := w.run(ctx, w, func(tx pgx.Tx) error { return fn(ctx, tx) }); err != nil {
 		return false, err
 	}
 	if err := w.sendLate(ctx); err != nil {

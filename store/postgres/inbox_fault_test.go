@@ -356,7 +356,7 @@ func TestHandlerThatEndsItsTransactionIsTold(t *testing.T) {
 		"by SQL":   func(ctx context.Context, tx pgx.Tx) error { _, err := tx.Exec(ctx, "rollback"); return err },
 	} {
 		v, err := r.Apply(r.ctx(), r.claim(), end)
-		if v != consumer.None || err == nil || !strings.Contains(err.Error(), "handler has ended the transaction") {
+		if v != consumer.None || err == nil || !strings.Contains(err.Error(), "does not end the transaction") {
 			t.Errorf("%s: Apply gives %v, %v", name, v, err)
 		}
 		r.expectClass(err, consumer.HandlerError)

@@ -94,7 +94,7 @@ func (s *Store) ApplyGroup(ctx context.Context, claims []consumer.Claim, fn func
 		return g.verdicts, nil // and rolled back
 	}
 	if run := g.places(consumer.Applied); len(run) > 0 {
-		if err := w.run(func() error { return fn(ctx, w.handing(), run) }); err != nil {
+		if err := w.run(ctx, w, func(tx pgx.Tx) error { return fn(ctx, tx, run) }); err != nil {
 			return nil, err
 		}
 		ids := make([]uuid.UUID, len(run))

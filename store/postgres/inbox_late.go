@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/internal/sqlstore"
 )
 
 // AtCommit queues a statement that is sent together with the COMMIT, in one round trip with it and
@@ -27,6 +28,9 @@ import (
 // once: a Savepoint, Cancel or Reschedule of the writer.
 func AtCommit(tx pgx.Tx, sql string, args ...any) error {
 	b, err := lateBatch(tx)
+	if err == nil {
+		err = tx.(*handed).h.admit(sql)
+	}
 	if err != nil {
 		return fmt.Errorf("queue a statement for the commit: %w", err)
 	}
@@ -36,23 +40,14 @@ func AtCommit(tx pgx.Tx, sql string, args ...any) error {
 
 // lateBatch returns what is sent with the COMMIT of tx.
 func lateBatch(tx pgx.Tx) (*pgx.Batch, error) {
-	switch tx := tx.(type) {
-	case *handlerTx:
-		return tx.work.atCommit(), nil
-	case *transaction:
-		if tx.over {
-			return nil, pgx.ErrTxClosed
-		}
-		return tx.atCommit(), nil
-	default:
+	t, ok := tx.(*handed)
+	switch {
+	case !ok || t.at != nil:
 		return nil, errors.New("this is not the transaction of a handler or of Transact, or it is within a savepoint")
+	case t.h.over.Load():
+		return nil, fmt.Errorf("%w: %w", pgx.ErrTxClosed, sqlstore.ErrReturned)
 	}
-}
-
-// handlerTx is the transaction that a handler is given.
-type handlerTx struct {
-	pgx.Tx
-	work *work
+	return t.h.of.atCommit(), nil
 }
 
 // atCommit returns what is sent with the COMMIT.
@@ -63,9 +58,6 @@ func (w *work) atCommit() *pgx.Batch {
 	return w.late
 }
 
-// handing returns the transaction as a handler is given it.
-func (w *work) handing() pgx.Tx { return &handlerTx{Tx: w.tx, work: w} }
-
 // sendLate sends what handlers have queued, before other statements of the transaction.
 func (w *work) sendLate(ctx context.Context) error {
 	b := w.late
@@ -73,7 +65,7 @@ func (w *work) sendLate(ctx context.Context) error {
 		return nil
 	}
 	w.late = nil
-	return w.run(func() error { return w.conn.SendBatch(ctx, b).Close() })
+	return w.explain(w.conn.SendBatch(ctx, b).Close())
 }
 
 // commitLate sends what handlers have queued, and the COMMIT behind it. The server

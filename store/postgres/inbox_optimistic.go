@@ -49,7 +49,7 @@ func (s *Store) applyOptimistic(ctx context.Context, c *consumer.Claim, fn func(
 	}
 	defer w.end(ctx)
 	l := &lateClaim{w: w, c: c, opening: b}
-	err = w.run(func() error { return fn(ctx, l.handing(ctx)) })
+	err = w.run(ctx, l, func(tx pgx.Tx) error { return fn(ctx, tx) })
 	if err != nil && !l.sent && ctx.Err() == nil {
 		_ = l.send(ctx) // a copy fails where the first one has changed something
 	}
@@ -136,18 +136,7 @@ func (l *lateClaim) commit(ctx context.Context) (met bool, err error) {
 	}
 }
 
-// handing returns the transaction as a handler is given it. ctx is for methods that take none.
-func (l *lateClaim) handing(ctx context.Context) pgx.Tx {
-	tx := &claimingTx{lazyTx: lazyTx{l}, claim: l}
-	tx.enter = func() {
-		if _ = l.send(ctx); l.err != nil { // nothing must run outside the transaction instead
-			closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTimeout)
-			defer cancel()
-			_ = l.w.conn.Conn().Close(closing)
-		}
-	}
-	return &handlerTx{Tx: tx, work: l.w}
-}
+var _ owner = (*lateClaim)(nil)
 
 // begun returns the transaction, in which the claim was made.
 func (l *lateClaim) begun(ctx context.Context) (pgx.Tx, error) {
@@ -157,42 +146,14 @@ func (l *lateClaim) begun(ctx context.Context) (pgx.Tx, error) {
 	return l.w.tx, nil
 }
 
-// claimingTx is a transaction whose first use sends the claim.
-type claimingTx struct {
-	lazyTx
+// open implements [owner].
+func (l *lateClaim) open() bool { return l.sent && l.err == nil }
 
-	claim *lateClaim
-	// enter sends the claim for methods that return no error. What they do after one
-	// that was not made is rolled back; if it could not be sent, the connection is closed.
-	enter func()
-}
+// raw implements [owner].
+func (l *lateClaim) raw() *pgx.Conn { return l.w.conn.Conn() }
 
-// Commit implements [pgx.Tx].
-func (t *claimingTx) Commit(ctx context.Context) error {
-	tx, err := t.claim.begun(ctx)
-	if err != nil {
-		return err
-	}
-	return tx.Commit(ctx)
-}
+// lends implements [owner]. No claim of a [SQLStore] is optimistic.
+func (l *lateClaim) lends() *lentConn { return l.w.lends() }
 
-// Rollback implements [pgx.Tx].
-func (t *claimingTx) Rollback(ctx context.Context) error {
-	tx, err := t.claim.begun(ctx)
-	if err != nil {
-		return err
-	}
-	return tx.Rollback(ctx)
-}
-
-// LargeObjects implements [pgx.Tx].
-func (t *claimingTx) LargeObjects() pgx.LargeObjects {
-	t.enter()
-	return t.claim.w.tx.LargeObjects() // of a closed transaction if the claim could not be sent
-}
-
-// Conn implements [pgx.Tx].
-func (t *claimingTx) Conn() *pgx.Conn {
-	t.enter()
-	return t.claim.w.conn.Conn()
-}
+// atCommit implements [owner].
+func (l *lateClaim) atCommit() *pgx.Batch { return l.w.atCommit() }

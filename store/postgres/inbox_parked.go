@@ -108,7 +108,7 @@ func (s *Store) ApplyParked(ctx context.Context, c consumer.Claim, seq int64, fn
 			return false, err
 		}
 	}
-	if err := w.run(func() error { return fn(ctx, w.handing(), &row.ParkedMessage) }); err != nil {
+	if err := w.run(ctx, w, func(tx pgx.Tx) error { return fn(ctx, tx, &row.ParkedMessage) }); err != nil {
 		return false, err
 	}
 	w.noteApplied(c.Consumer, row.ID)

@@ -9,6 +9,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
+
+	"github.com/boxpair/boxpair/internal/sqlstore"
 )
 
 // within runs fn on the connection of tx. database/sql shows the connection of a sql.Conn
@@ -92,13 +94,11 @@ func (c *lentConn) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
 // Release gives the connection back to the pool, which is what closing it means for the driver.
 func (c *lentConn) Release() { _ = c.conn.Close() }
 
-// lent returns the connection of a handler's transaction, which is one of a [lender].
-func (h *handlerTx) lent() *lentConn { return h.work.conn.(*lentConn) }
-
 // lend runs fn with tx as a transaction of database/sql. That begins and ends
 // nothing on the server. Statements and rows that fn has left open are ended with it.
 func lend(ctx context.Context, tx pgx.Tx, fn func(tx *sql.Tx) error) error {
-	c := &lentDriver{conn: tx.(interface{ lent() *lentConn }).lent()}
+	h := tx.(*handed).h
+	c := &lentDriver{conn: h.of.lends(), h: h}
 	db := sql.OpenDB(c)
 	defer func() { _ = db.Close() }()
 	lent, err := db.BeginTx(context.WithoutCancel(ctx), nil) // its end is not that of ctx
@@ -109,20 +109,14 @@ func lend(ctx context.Context, tx pgx.Tx, fn func(tx *sql.Tx) error) error {
 		c.over = true
 		_ = lent.Rollback()
 	}()
-	if err := fn(lent); err != nil {
-		return err
-	}
-	if c.ended {
-		return errHandlerEnded
-	}
-	return nil
+	return fn(lent)
 }
 
 // lentDriver connects database/sql to the one connection of a transaction.
 type lentDriver struct {
-	conn  *lentConn
-	ended bool // by fn
-	over  bool // fn has returned
+	conn *lentConn
+	h    *handing
+	over bool // fn has returned
 }
 
 // Connect implements [driver.Connector].
@@ -150,17 +144,47 @@ func (c lentDriverConn) BeginTx(context.Context, driver.TxOptions) (driver.Tx, e
 // Close implements [driver.Conn].
 func (c lentDriverConn) Close() error { return nil } // it is only lent
 
-// Commit implements [driver.Tx].
-func (d *lentDriver) Commit() error {
-	d.ended = true
-	return errHandlerEnded
+// ExecContext implements [driver.ExecerContext].
+func (c lentDriverConn) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Result, error) {
+	if err := c.admit(ctx, query, args); err != nil {
+		return nil, err
+	}
+	return c.Conn.ExecContext(ctx, query, args)
 }
+
+// QueryContext implements [driver.QueryerContext].
+func (c lentDriverConn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (driver.Rows, error) {
+	if err := c.admit(ctx, query, args); err != nil {
+		return nil, err
+	}
+	return c.Conn.QueryContext(ctx, query, args)
+}
+
+// PrepareContext implements [driver.ConnPrepareContext].
+func (c lentDriverConn) PrepareContext(ctx context.Context, query string) (driver.Stmt, error) {
+	if err := c.admit(ctx, query, nil); err != nil {
+		return nil, err
+	}
+	return c.Conn.PrepareContext(ctx, query)
+}
+
+// admit tells whether a statement may run. An argument that is given the connection may end the transaction there.
+func (c lentDriverConn) admit(ctx context.Context, query string, args []driver.NamedValue) error {
+	if len(args) > 0 && rewrites(args[0].Value) {
+		if _, own := args[0].Value.(*visit); !own {
+			c.lent.h.lend(ctx)
+		}
+	}
+	return c.lent.h.admit(query)
+}
+
+// Commit implements [driver.Tx].
+func (d *lentDriver) Commit() error { return d.h.blame(sqlstore.Refused("Commit")) }
 
 // Rollback implements [driver.Tx].
 func (d *lentDriver) Rollback() error {
 	if d.over {
 		return nil
 	}
-	d.ended = true
-	return errHandlerEnded
+	return d.h.blame(sqlstore.Refused("Rollback"))
 }

@@ -7,6 +7,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/boxpair/boxpair/internal/sqlstore"
 )
 
 // transaction is one that [Store.Transact] runs. On the server it begins with its first
@@ -17,37 +19,25 @@ import (
 // tracers of single statements, take no modes of execution, and close the connection on an argument
 // that it cannot encode. The store's own statements travel with the BEGIN.
 type transaction struct {
-	lazyTx
-
 	conn    connection
-	raw     *pgx.Conn // that of conn, also when conn was given back
+	session *pgx.Conn // that of conn, also when conn was given back
 	options pgx.TxOptions
 
 	tx   pgx.Tx     // nil until it has begun
 	late *pgx.Batch // what is queued for the end; nil for nothing
 	err  error      // it could not be begun, and nothing may run
 	over bool       // committed, sent to be, or rolled back; conn is given back
-
-	// enter begins it for methods that take no context and return no error.
-	enter func() error
 }
 
-var _ pgx.Tx = (*transaction)(nil)
+var _ owner = (*transaction)(nil)
 
-// errEndedInside is for a transaction that was ended by a statement in it.
-var errEndedInside = errors.New("a statement has ended the transaction")
-
-// newTransaction returns a transaction on a connection that its end gives back. ctx is for
-// methods that take none.
+// newTransaction returns a transaction on a connection that its end gives back.
 func (s *Store) newTransaction(ctx context.Context) (*transaction, error) {
 	conn, err := s.conns.acquire(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("begin: %w", err)
 	}
-	t := &transaction{conn: conn, raw: conn.Conn(), options: pgx.TxOptions{IsoLevel: s.iso}}
-	t.of = t
-	t.enter = func() error { return t.beginOrClose(ctx) }
-	return t, nil
+	return &transaction{conn: conn, session: conn.Conn(), options: pgx.TxOptions{IsoLevel: s.iso}}, nil
 }
 
 // begin begins the transaction on the server, unless it has begun.
@@ -60,7 +50,7 @@ func (t *transaction) begin(ctx context.Context) error {
 	case t.tx != nil:
 		return nil
 	}
-	tx, err := t.raw.BeginTx(ctx, t.options)
+	tx, err := t.session.BeginTx(ctx, t.options)
 	if err != nil {
 		t.err = fmt.Errorf("begin: %w", err)
 		return t.err
@@ -80,9 +70,10 @@ func (t *transaction) begun(ctx context.Context) (pgx.Tx, error) {
 // run runs a statement of the store's in tx, and reads its row into values if there are some. The
 // BEGIN travels with it, if that is still to come.
 func run(ctx context.Context, tx pgx.Tx, values []any, sql string, args ...any) error {
-	t, ok := tx.(*transaction)
-	if ok && t.tx == nil && t.err == nil && !t.over {
-		return t.open(ctx, values, sql, args)
+	if h, ok := tx.(*handed); ok && h.at == nil && !h.h.over.Load() {
+		if t, ok := h.h.of.(*transaction); ok && t.tx == nil && t.err == nil && !t.over {
+			return t.first(ctx, values, sql, args)
+		}
 	}
 	if len(values) == 0 {
 		_, err := tx.Exec(ctx, sql, args...)
@@ -91,8 +82,8 @@ func run(ctx context.Context, tx pgx.Tx, values []any, sql string, args ...any) 
 	return tx.QueryRow(ctx, sql, args...).Scan(values...)
 }
 
-// open begins the transaction with a first statement. An error leaves it aborted, as PostgreSQL does.
-func (t *transaction) open(ctx context.Context, values []any, sql string, args []any) error {
+// first begins the transaction with a first statement. An error leaves it aborted, as PostgreSQL does.
+func (t *transaction) first(ctx context.Context, values []any, sql string, args []any) error {
 	b := &pgx.Batch{}
 	b.BeginTx(t.options)
 	first := b.Queue(sql, args...)
@@ -102,7 +93,7 @@ func (t *transaction) open(ctx context.Context, values []any, sql string, args [
 	results := t.conn.SendBatch(ctx, b)
 	t.tx = results.Tx()
 	err := results.Close()
-	if err != nil && (t.raw.IsClosed() || t.raw.PgConn().TxStatus() == 'I') {
+	if err != nil && (t.session.IsClosed() || t.session.PgConn().TxStatus() == 'I') {
 		t.err = fmt.Errorf("begin: %w", err)
 	}
 	return err
@@ -126,9 +117,9 @@ func (t *transaction) commit(ctx context.Context) (known bool, err error) {
 		return false, pgx.ErrTxClosed
 	case t.err != nil:
 		return true, t.err
-	case t.tx != nil && !t.raw.IsClosed() && t.raw.PgConn().TxStatus() == 'I': // COMMIT would answer as if it had committed
+	case t.tx != nil && !t.session.IsClosed() && t.session.PgConn().TxStatus() == 'I': // COMMIT would answer as if it had committed
 		t.release()
-		return false, errEndedInside
+		return false, sqlstore.ErrEnded
 	case t.late != nil:
 		return t.commitLate(ctx)
 	case t.tx == nil: // nothing was asked for
@@ -146,7 +137,7 @@ func (t *transaction) commitLate(ctx context.Context) (known bool, err error) {
 	t.late = nil
 	begun := t.tx != nil
 	switch {
-	case t.raw.IsClosed():
+	case t.session.IsClosed():
 		return true, pgconn.ErrConnClosed
 	case !begun:
 		b.BeginTx(t.options)
@@ -154,7 +145,7 @@ func (t *transaction) commitLate(ctx context.Context) (known bool, err error) {
 			begun = true
 			return nil
 		})
-	case t.raw.PgConn().TxStatus() == 'E':
+	case t.session.PgConn().TxStatus() == 'E':
 		return true, pgx.ErrTxCommitRollback
 	}
 	b.QueuedQueries = append(b.QueuedQueries, late.QueuedQueries...)
@@ -170,7 +161,7 @@ func (t *transaction) commitLate(ctx context.Context) (known bool, err error) {
 	}
 	err = results.Close()
 	known = err == nil || t.undone(begun, err)
-	if t.raw.IsClosed() || t.raw.PgConn().TxStatus() == 'I' {
+	if t.session.IsClosed() || t.session.PgConn().TxStatus() == 'I' {
 		t.release()
 	}
 	return known, err
@@ -183,8 +174,8 @@ func (t *transaction) undone(begun bool, err error) bool {
 	if _, ok := errors.AsType[pgx.ErrPreprocessingBatch](err); ok || refused(err) {
 		return true
 	}
-	if !t.raw.IsClosed() {
-		return !begun || t.raw.PgConn().TxStatus() != 'I'
+	if !t.session.IsClosed() {
+		return !begun || t.session.PgConn().TxStatus() != 'I'
 	}
 	_, answered := errors.AsType[*pgconn.PgError](err)
 	return answered && !begun
@@ -194,7 +185,7 @@ func (t *transaction) undone(begun bool, err error) bool {
 // connection back.
 func (t *transaction) end(ctx context.Context) {
 	if !t.over {
-		rollback(ctx, t)
+		t.rollback(ctx)
 	}
 }
 
@@ -205,56 +196,19 @@ func (t *transaction) release() {
 	}
 }
 
-// lent returns the connection of a [lender].
-func (t *transaction) lent() *lentConn { return t.conn.(*lentConn) }
-
-// Commit implements [pgx.Tx].
-func (t *transaction) Commit(ctx context.Context) error {
-	_, err := t.commit(ctx)
-	if err == nil {
-		t.release()
-	}
-	return err
-}
-
-// Rollback implements [pgx.Tx].
-func (t *transaction) Rollback(ctx context.Context) error {
-	if t.over {
-		return pgx.ErrTxClosed
-	}
+// rollback rolls back.
+func (t *transaction) rollback(ctx context.Context) {
 	defer t.release()
-	if t.tx == nil {
-		return nil
+	if t.tx != nil {
+		rollback(ctx, t.tx)
 	}
-	return t.tx.Rollback(ctx)
 }
 
-// LargeObjects implements [pgx.Tx].
-func (t *transaction) LargeObjects() pgx.LargeObjects {
-	if err := t.enter(); err != nil && t.tx == nil {
-		b := &pgx.Batch{}
-		b.BeginTx(t.options)
-		return pgx.FailedBatchResults(b, err).Tx().LargeObjects() // of a transaction that is closed
-	}
-	return t.tx.LargeObjects()
-}
+// open implements [owner].
+func (t *transaction) open() bool { return t.tx != nil && t.err == nil }
 
-// Conn implements [pgx.Tx]. What runs on the connection itself is to be part of the transaction as well.
-func (t *transaction) Conn() *pgx.Conn {
-	if !t.over {
-		_ = t.enter()
-	}
-	return t.raw
-}
+// raw implements [owner].
+func (t *transaction) raw() *pgx.Conn { return t.session }
 
-// beginOrClose begins the transaction for a method that cannot return an error. Nothing must run outside the
-// transaction instead, so a connection on which it could not be begun is closed.
-func (t *transaction) beginOrClose(ctx context.Context) error {
-	err := t.begin(ctx)
-	if err != nil && !t.over {
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTimeout)
-		defer cancel()
-		_ = t.raw.Close(ctx)
-	}
-	return err
-}
+// lends implements [owner].
+func (t *transaction) lends() *lentConn { return t.conn.(*lentConn) }

@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/boxpair/boxpair/internal/sqlstore"
 	"github.com/boxpair/boxpair/producer"
 )
 
@@ -25,16 +26,19 @@ const (
 // transaction is rolled back; a COMMIT that was sent, and what is sent with it, is waited for whatever becomes of ctx,
 // for 30 s at most.
 func (s *Store) Transact(ctx context.Context, fn func(ctx context.Context, tx pgx.Tx) error) error {
-	return s.transact(ctx, func(ctx context.Context, t *transaction) error { return fn(ctx, t) })
+	return s.transact(ctx, func(ctx context.Context, h *handing) error { return fn(ctx, h.tx()) })
 }
 
-func (s *Store) transact(ctx context.Context, fn func(ctx context.Context, t *transaction) error) error {
+func (s *Store) transact(ctx context.Context, fn func(ctx context.Context, h *handing) error) error {
 	t, err := s.newTransaction(ctx)
 	if err != nil {
 		return err
 	}
 	defer t.end(ctx) // also when fn panicked or called Goexit
-	if err := fn(ctx, t); err != nil {
+	switch err := hand(ctx, t, func(h *handing) error { return fn(ctx, h) }); {
+	case errors.Is(err, sqlstore.ErrEnded):
+		return fmt.Errorf("%w: %w", producer.ErrCommitUnknown, err)
+	case err != nil:
 		return err
 	}
 	if err := ctx.Err(); err != nil {
@@ -77,23 +81,23 @@ var errSavepointFailed = errors.New("a statement in it had failed")
 // Savepoint implements [producer.EventStore]. An error of a statement that fn
 // swallowed is an error here: the savepoint cannot be released, and is rolled back to.
 func (s *Store) Savepoint(ctx context.Context, tx pgx.Tx, fn func(ctx context.Context, tx pgx.Tx) error) error {
-	sp, err := tx.Begin(ctx)
+	sp, end, err := setSavepoint(ctx, tx)
 	if err != nil {
 		return fmt.Errorf("savepoint: %w", err)
 	}
 	released := false
 	defer func() {
 		if !released { // fn failed, panicked or called Goexit
-			rollback(ctx, sp)
+			rollback(ctx, end)
 		}
 	}()
 	if err := fn(ctx, sp); err != nil {
 		return err
 	}
-	if sp.Conn().PgConn().TxStatus() == 'E' {
+	if end.Conn().PgConn().TxStatus() == 'E' {
 		return fmt.Errorf("release savepoint: %w", errSavepointFailed)
 	}
-	if err := sp.Commit(ctx); err != nil {
+	if err := end.Commit(ctx); err != nil {
 		return fmt.Errorf("release savepoint: %w", err)
 	}
 	released = true
@@ -111,4 +115,17 @@ func (s *Store) Retryable(err error) bool {
 		return true
 	}
 	return false
+}
+
+// setSavepoint sets a savepoint, and returns it for a function and for its end, which is not the function's if tx was given by a store.
+func setSavepoint(ctx context.Context, tx pgx.Tx) (sp, end pgx.Tx, err error) {
+	if t, ok := tx.(*handed); ok {
+		sp, err := t.savepoint(ctx, true)
+		if err != nil {
+			return nil, nil, err
+		}
+		return sp, sp.at, nil
+	}
+	sp, err = tx.Begin(ctx)
+	return sp, sp, err
 }

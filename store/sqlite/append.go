@@ -64,7 +64,7 @@ func (s *Store) append(ctx context.Context, tx *sql.Tx, r *producer.Record, head
 		r.ContentType, r.CorrelationID, r.TraceParent, r.TraceState, occurred, at, headers, sqlstore.Bytes(r.Payload),
 		int64(r.ResendFor/time.Second), due)
 	if resultCode(err) == sqlite3.SQLITE_CONSTRAINT_NOTNULL && strings.Contains(err.Error(), "outbox_events.digest") {
-		return false, producer.ErrConflict
+		return false, producer.Conflict(r.ID)
 	}
 	return n > 0, err
 }

@@ -20,3 +20,4 @@ func TestProducerContract(t *testing.T) { contract.Producer(t) }
 func TestConsumerContract(t *testing.T) { contract.Consumer(t) }
 func TestEffectContract(t *testing.T)   { contract.Effects(t) }
 func TestRequestContract(t *testing.T)  { contract.Requests(t) }
+func TestMisuseContract(t *testing.T)   { contract.Misuse(t) }

@@ -49,6 +49,7 @@ var _ innerConn = (*conn)(nil)
 // guardedTx is an open transaction.
 type guardedTx struct {
 	conn  *conn
+	owned *sqlstore.Owned // what it is to the store; nil for the caller's own
 	inner driver.Tx
 	turn  *turn // nil: read-only
 	lost  error // set once the transaction is gone
@@ -58,7 +59,7 @@ type guardedTx struct {
 
 // ExecContext runs a statement, prepared once.
 func (c *conn) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (r driver.Result, err error) {
-	err = c.do(ctx, func() error {
+	err = c.do(ctx, c.read(query), func() error {
 		s, err := c.cache.take(ctx, c.inner, query)
 		if err != nil {
 			return err
@@ -72,7 +73,7 @@ func (c *conn) ExecContext(ctx context.Context, query string, args []driver.Name
 
 // QueryContext runs a query, prepared once.
 func (c *conn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (r driver.Rows, err error) {
-	err = c.do(ctx, func() error {
+	err = c.do(ctx, c.read(query), func() error {
 		s, err := c.cache.take(ctx, c.inner, query)
 		if err != nil {
 			return err
@@ -82,14 +83,27 @@ func (c *conn) QueryContext(ctx context.Context, query string, args []driver.Nam
 			c.cache.give(s)
 			return err
 		}
-		r = &rows{Described: sqlstore.Described{Rows: inner}, conn: c, stmt: s}
+		r = c.rows(inner, s)
 		return nil
 	})
 	return r, err
 }
 
+// syntax is how SQLite reads a text of statements.
+var syntax = sqlstore.Syntax{}
+
+// read reads a statement of a transaction that a store has given to a function.
+func (c *conn) read(query string) (r sqlstore.Reading) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.tx != nil && c.tx.owned != nil {
+		r = syntax.Read(query)
+	}
+	return r
+}
+
 // do runs one statement, with all that has to be seen to before and after it.
-func (c *conn) do(ctx context.Context, run func() error) error {
+func (c *conn) do(ctx context.Context, r sqlstore.Reading, run func() error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.tx == nil {
@@ -98,8 +112,15 @@ func (c *conn) do(ctx context.Context, run func() error) error {
 	if c.tx.lost != nil {
 		return c.tx.lost
 	}
+	if err := c.tx.owned.Admit(r); err != nil {
+		return err
+	}
 	err := run()
-	c.tx.after(err) //nolint:contextcheck // must not end with ctx
+	c.tx.after(err)                                                           //nolint:contextcheck // must not end with ctx
+	if r.Doubtful && c.tx.owned != nil && c.tx.lost == nil && !c.tx.there() { //nolint:contextcheck // likewise
+		c.tx.lost = sqlstore.ErrEnded
+		return c.tx.lost
+	}
 	return err
 }
 
@@ -165,6 +186,7 @@ func (c *conn) begin(ctx context.Context, opts driver.TxOptions, t *turn, until 
 	if err != nil {
 		return nil, err
 	}
+	tx.owned = sqlstore.TakeOwned(ctx)
 	c.tx = tx
 	if t != nil && t.idle > 0 {
 		tx.idle = time.AfterFunc(t.idle, tx.expire)
@@ -172,11 +194,17 @@ func (c *conn) begin(ctx context.Context, opts driver.TxOptions, t *turn, until 
 	return tx, nil
 }
 
-// Commit commits, unless the transaction is gone.
-func (tx *guardedTx) Commit() error { return tx.end(tx.inner.Commit) }
+// Commit commits, unless the transaction is gone, or is not the caller's to commit: then it rolls back.
+func (tx *guardedTx) Commit() error {
+	if err := tx.owned.Commit(); err != nil {
+		return errors.Join(err, tx.end(tx.inner.Rollback))
+	}
+	return tx.end(tx.inner.Commit)
+}
 
 // Rollback rolls back. A transaction that is gone needs none.
 func (tx *guardedTx) Rollback() error {
+	tx.owned.Rollback()
 	err := tx.end(tx.inner.Rollback)
 	if errors.Is(err, ErrTransactionLost) {
 		return nil
@@ -203,22 +231,29 @@ func (tx *guardedTx) end(finish func() error) error {
 }
 
 // after notes that a statement has ended, and, if it failed, finds out whether
-// the transaction is still there: BEGIN fails exactly if it is.
+// the transaction is still there.
 func (tx *guardedTx) after(err error) {
 	tx.used = time.Now()
 	if err == nil || tx.lost != nil {
 		return
 	}
+	if !tx.there() { // when in doubt, too; end makes it true
+		tx.lose(err)
+	}
+}
+
+// there tells whether the transaction is still open: BEGIN fails exactly if it is.
+func (tx *guardedTx) there() bool {
 	ctx := context.Background()
 	var e *sqlite.Error
-	_, begin := tx.conn.inner.ExecContext(ctx, "BEGIN", nil)
-	if errors.As(begin, &e) && e.Code() == sqlite3.SQLITE_ERROR {
-		return
+	_, err := tx.conn.inner.ExecContext(ctx, "BEGIN", nil)
+	if errors.As(err, &e) && e.Code() == sqlite3.SQLITE_ERROR {
+		return true
 	}
-	if begin == nil {
-		_, begin = tx.conn.inner.ExecContext(ctx, "ROLLBACK", nil)
+	if err == nil {
+		_, _ = tx.conn.inner.ExecContext(ctx, "ROLLBACK", nil) // what follows is refused
 	}
-	tx.lose(errors.Join(err, begin)) // when in doubt, too; end makes it true
+	return false
 }
 
 func (tx *guardedTx) lose(cause error) {
@@ -249,7 +284,7 @@ func (c *conn) Begin() (driver.Tx, error) {
 
 // Ping tells whether the connection works.
 func (c *conn) Ping(ctx context.Context) error {
-	return c.do(ctx, func() error { return c.inner.Ping(ctx) })
+	return c.do(ctx, sqlstore.Reading{}, func() error { return c.inner.Ping(ctx) })
 }
 
 // ResetSession tells whether the connection may be used again.

@@ -117,7 +117,7 @@ func cacheable(query string) bool {
 
 // PrepareContext prepares a statement for the caller, who closes it.
 func (c *conn) PrepareContext(ctx context.Context, query string) (driver.Stmt, error) {
-	s, err := sqlstore.Prepare(ctx, c.inner, query, c.do, c.watch)
+	s, err := sqlstore.Prepare(ctx, c.inner, query, syntax, c.do, c.watch)
 	if err != nil {
 		return nil, err
 	}
@@ -126,7 +126,17 @@ func (c *conn) PrepareContext(ctx context.Context, query string) (driver.Stmt, e
 
 // watch returns rows that the transaction hears of.
 func (c *conn) watch(inner driver.Rows) driver.Rows {
-	return &rows{Described: sqlstore.Described{Rows: inner}, conn: c}
+	return c.rows(inner, nil)
+}
+
+// rows returns the rows of a query, with the statement if it is kept. The caller holds mu.
+func (c *conn) rows(inner driver.Rows, s *cachedStmt) *rows {
+	r := &rows{Described: sqlstore.Described{Rows: inner}, conn: c, stmt: s}
+	if c.tx != nil {
+		r.owned = c.tx.owned
+	}
+	r.owned.Opened(1)
+	return r
 }
 
 // Prepare is PrepareContext for callers that know no contexts.
@@ -150,8 +160,9 @@ func (s *preparedStmt) Close() error {
 // rows are the rows of a query.
 type rows struct {
 	sqlstore.Described
-	conn *conn
-	stmt *cachedStmt // nil: the caller's
+	conn  *conn
+	stmt  *cachedStmt     // nil: the caller's
+	owned *sqlstore.Owned // while they are open
 }
 
 // Next reads the next row.
@@ -177,6 +188,8 @@ func (r *rows) Next(dest []driver.Value) error {
 func (r *rows) Close() error {
 	r.conn.mu.Lock()
 	defer r.conn.mu.Unlock()
+	r.owned.Opened(-1)
+	r.owned = nil
 	err := r.Rows.Close()
 	if r.stmt != nil {
 		r.conn.cache.give(r.stmt)

@@ -44,7 +44,7 @@ func (s *Store) Apply(ctx context.Context, c consumer.Claim, fn func(ctx context
 		}
 		switch verdict {
 		case consumer.Applied:
-			if err := fn(ctx, tx); err != nil {
+			if err := s.core.Hand(ctx, tx, func() error { return fn(ctx, tx) }); err != nil {
 				return err
 			}
 			return s.core.NoteApplied(ctx, tx, c.Consumer, c.ID)

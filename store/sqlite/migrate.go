@@ -46,7 +46,7 @@ func (s *Store) migration(ctx context.Context, fn func(context.Context, *sql.Tx)
 	if err := fn(ctx, tx); err != nil {
 		return err
 	}
-	return s.commit(ctx, tx)
+	return s.commit(ctx, nil, tx)
 }
 
 func (s *Store) migrate(ctx context.Context, tx *sql.Tx, known []migrations.Migration) ([]migrations.Applied, error) {

@@ -19,7 +19,9 @@ const lockStmt = `UPDATE {outbox_shards} SET shard = shard WHERE false`
 // timeout, and then for those of others. The context given to fn marks what runs within
 // the transaction: beginning another one with it gives [ErrNested].
 func (s *Store) Transact(ctx context.Context, fn func(ctx context.Context, tx *sql.Tx) error) error {
-	return s.transact(ctx, limits{wait: s.busy}, fn)
+	return s.transact(ctx, limits{wait: s.busy}, func(ctx context.Context, tx *sql.Tx) error {
+		return s.core.Hand(ctx, tx, func() error { return fn(ctx, tx) })
+	})
 }
 
 // limits are how long a transaction may take over what.
@@ -29,11 +31,12 @@ type limits struct {
 }
 
 func (s *Store) transact(ctx context.Context, l limits, fn func(ctx context.Context, tx *sql.Tx) error) error {
-	ctx, tx, err := s.begin(ctx, l)
+	o := &sqlstore.Owned{}
+	ctx, tx, err := s.begin(ctx, o, l)
 	if err != nil {
 		return fmt.Errorf("begin: %w", &sqlstore.OwnError{Err: err})
 	}
-	return sqlstore.Run(ctx, tx, fn, s.commit)
+	return sqlstore.Run(ctx, o, tx, fn, s.commit)
 }
 
 // claiming is the transaction of a handler. SQLite has one isolation level, which is serializable.
@@ -42,7 +45,7 @@ func (s *Store) claiming(ctx context.Context, c *consumer.Claim, fn func(ctx con
 }
 
 // begin begins a transaction that has the write lock. It ends with ctx.
-func (s *Store) begin(ctx context.Context, l limits) (context.Context, *sql.Tx, error) {
+func (s *Store) begin(ctx context.Context, o *sqlstore.Owned, l limits) (context.Context, *sql.Tx, error) {
 	if s.gate == nil {
 		return s.beginUnguarded(ctx)
 	}
@@ -52,7 +55,7 @@ func (s *Store) begin(ctx context.Context, l limits) (context.Context, *sql.Tx, 
 	}
 	t.idle = l.idle
 	ctx = withTurn(ctx, t)
-	tx, err := s.db.BeginTx(ctx, nil)
+	tx, err := s.db.BeginTx(sqlstore.WithOwned(ctx, o), nil)
 	if err != nil {
 		t.leave()
 		return nil, nil, err
@@ -73,8 +76,8 @@ func (s *Store) beginUnguarded(ctx context.Context) (context.Context, *sql.Tx, e
 }
 
 // commit commits tx, and tells apart what a failure means.
-func (s *Store) commit(ctx context.Context, tx *sql.Tx) error {
-	return s.core.Commit(ctx, tx, func(err error) error {
+func (s *Store) commit(ctx context.Context, o *sqlstore.Owned, tx *sql.Tx) error {
+	return s.core.Commit(ctx, o, tx, func(err error) error {
 		// After an I/O error the log may be found whole after a restart.
 		return &sqlstore.CommitError{Err: err, Unknown: primaryCode(err) == codeIOErr}
 	})
@@ -98,7 +101,7 @@ func (s *Store) write(ctx context.Context, fn func(ctx context.Context, tx *sql.
 	if err != nil {
 		return fmt.Errorf("begin: %w", err)
 	}
-	return sqlstore.Run(inner, tx, fn, s.commit)
+	return sqlstore.Run(inner, nil, tx, fn, s.commit)
 }
 
 // read runs fn in a read-only transaction: everything that it reads is of one moment.

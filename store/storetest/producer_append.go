@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"context"
 	"fmt"
 	"reflect"
 	"slices"
@@ -28,6 +29,7 @@ func appendTests[TX any]() []outboxTest[TX] {
 		{fact: "delivered event is still known", run: deliveredIsKnown[TX]},
 		{fact: "other content under a known ID dooms the transaction", run: conflictDooms[TX]},
 		{fact: "other content conflicts within one transaction", run: conflictInTransaction[TX]},
+		{fact: "conflict names the event, and shows no content", run: conflictNamed[TX]},
 		{fact: "second writer is refused and writes nothing", run: secondWriter[TX]},
 		{fact: "every transaction may have a writer of its own", run: writerPerTransaction[TX]},
 	}
@@ -197,6 +199,34 @@ func conflictInTransaction[TX any](o *outbox[TX]) {
 	o.expectError(err, producer.ErrConflict)
 	_ = o.Rollback(o.ctx(), tx)
 	o.expectQueue()
+}
+
+func conflictNamed[TX any](o *outbox[TX]) {
+	shop, err := producer.New[TX](o.Store, producer.Config{Name: "shop"})
+	o.ok(err)
+	placed := func(version int64, content string) producer.Event {
+		return producer.Event{Topic: "orders", Key: "secret-key", Source: "order/7", Version: version, Payload: []byte(content)}
+	}
+	var id uuid.UUID
+	o.ok(shop.Transact(o.ctx(), func(ctx context.Context, w *producer.Writer[TX]) error {
+		written, err := w.Write(ctx, placed(3, "secret-payload"))
+		o.ok(err)
+		id = written[0].ID
+		return nil
+	}))
+	again := []producer.Event{placed(2, "other"), placed(3, "secret-other"), placed(4, "other")}
+	for how, write := range map[string]func(ctx context.Context, w *producer.Writer[TX]) error{
+		"written": func(ctx context.Context, w *producer.Writer[TX]) error { _, err := w.Write(ctx, again...); return err },
+		"queued":  func(_ context.Context, w *producer.Writer[TX]) error { _, err := w.Queue(again...); return err },
+	} {
+		err := shop.Transact(o.ctx(), write)
+		o.expectError(err, producer.ErrConflict, "secret-key", "secret-payload", "secret-other")
+		for _, part := range []string{id.String(), `topic "orders"`, `source "order/7"`, "version 3", "index 0", "Version"} {
+			if err != nil && !strings.Contains(err.Error(), part) {
+				o.Errorf("%s: error %q does not say %s", how, err, part)
+			}
+		}
+	}
 }
 
 func secondWriter[TX any](o *outbox[TX]) {

@@ -28,6 +28,8 @@ type Contract struct {
 	Open func(t *testing.T) (*sql.DB, Store)
 	// Table creates the table effects, in which an id numbers the rows, and name is not NULL.
 	Table string
+	// Past returns a statement that runs others where the store does not see them. Nil: there is none.
+	Past func(t *testing.T, db *sql.DB, statements []string) string
 	// ShardWriters, OneWriter and KeepsCommits are those of the fixtures.
 	ShardWriters, OneWriter, KeepsCommits bool
 }
@@ -67,6 +69,38 @@ func (c *Contract) Requests(t *testing.T) {
 		db, store := c.Open(t)
 		return storetest.RequestFixture[*sql.Tx]{Store: store, Begin: beginner(db), Commit: commit, Rollback: rollback, OneWriter: c.OneWriter}
 	})
+}
+
+// Misuse tests that a handler that misuses its transaction loses nothing, in the ways that only names, or in all.
+func (c *Contract) Misuse(t *testing.T, only ...string) {
+	t.Parallel()
+	storetest.Misuse(t, func(t *testing.T) storetest.MisuseFixture[*sql.Tx] {
+		db, store := c.Open(t)
+		i := c.Inbox(t, db, store)
+		exec := func(ctx context.Context, tx *sql.Tx, statements ...string) error {
+			for _, statement := range statements {
+				if _, err := tx.ExecContext(ctx, statement); err != nil {
+					return err
+				}
+			}
+			return nil
+		}
+		f := storetest.MisuseFixture[*sql.Tx]{
+			Store: store, Effect: i.Effect, Effects: i.Effects, Commit: commit, Rollback: rollback,
+			Exec: func(ctx context.Context, tx *sql.Tx, statement string) error { return exec(ctx, tx, statement) },
+			LeaveOpen: func(ctx context.Context, tx *sql.Tx) error {
+				_, err := tx.QueryContext(ctx, `SELECT 1 UNION ALL SELECT 2`) //nolint:rowserrcheck,sqlclosecheck // that is the point
+				return err
+			},
+			Chains: c.Past != nil, OneWriter: c.OneWriter,
+		}
+		if c.Past != nil {
+			f.Past = func(ctx context.Context, tx *sql.Tx, statements ...string) error {
+				return exec(ctx, tx, c.Past(t, db, statements))
+			}
+		}
+		return f
+	}, only...)
 }
 
 func (c *Contract) inbox(t *testing.T) storetest.InboxFixture[*sql.Tx] {

@@ -1,0 +1,100 @@
+package sqlstore
+
+import (
+	"testing"
+)
+
+var (
+	postgresText = Syntax{Dollars: true}
+	sqliteText   = Syntax{}
+	mysqlText    = Syntax{Backslashes: true, Implicit: true}
+)
+
+func TestStatementsThatEndATransactionAreSeen(t *testing.T) {
+	t.Parallel()
+	for _, x := range []struct {
+		dialect Syntax
+		text    string
+		ends    string
+	}{
+		{postgresText, "commit", "COMMIT"},
+		{postgresText, " -- a comment\n /* and /* another */ */ Commit and chain", "COMMIT"},
+		{postgresText, "ROLLBACK AND CHAIN", "ROLLBACK"},
+		{postgresText, "ROLLBACK WORK", "ROLLBACK"},
+		{postgresText, "abort", "ABORT"},
+		{postgresText, "END", "END"},
+		{postgresText, "PREPARE TRANSACTION 'x'", "PREPARE TRANSACTION"},
+		{postgresText, "SELECT ';', 'it''s', E'\\'', $$;commit$$, $a$;$$;$a$, \";\"; COMMIT", "COMMIT"},
+		{postgresText, "SELECT 1; ; (ROLLBACK)", "ROLLBACK"},
+		{postgresText, "SELECT $1; COMMIT; SELECT $2", "COMMIT"},
+		{sqliteText, "INSERT INTO t VALUES (1); COMMIT; BEGIN", "COMMIT"},
+		{sqliteText, "end transaction", "END"},
+		{mysqlText, "/*!50000 COMMIT */", "COMMIT"},
+		{mysqlText, "# comment\ncommit", "COMMIT"},
+		{mysqlText, "SELECT 1--1; COMMIT", "COMMIT"},
+		{mysqlText, `SELECT '\''; ROLLBACK`, "ROLLBACK"},
+		{mysqlText, "START TRANSACTION", "START"},
+		{mysqlText, "CREATE TABLE t (id INT)", "CREATE"},
+		{mysqlText, "set @@autocommit = 1", "SET"},
+		{mysqlText, "TRUNCATE t", "TRUNCATE"},
+	} {
+		if r := x.dialect.Read(x.text); r.Ends != x.ends {
+			t.Errorf("%q ends with %q, want %q", x.text, r.Ends, x.ends)
+		}
+	}
+}
+
+func TestStatementsThatEndNothingAreLetThrough(t *testing.T) {
+	t.Parallel()
+	for dialect, texts := range map[Syntax][]string{
+		postgresText: {
+			"", ";", "SELECT 'COMMIT; COMMIT'", "SELECT $$; COMMIT$$", "ROLLBACK TO SAVEPOINT a", "rollback work to a", "SELECT 1 -- ; commit",
+			"INSERT INTO commit VALUES ($1)", "WITH a AS (SELECT 1) SELECT CASE WHEN true THEN 1 END", "PREPARE p AS SELECT 1", "DO $x$ BEGIN COMMIT; END $x$",
+			"CREATE FUNCTION f() RETURNS int BEGIN ATOMIC SELECT 1; END", "unfinished 'text", "$", "BEGIN",
+		},
+		sqliteText: {"SAVEPOINT a", "RELEASE a", "ROLLBACK TRANSACTION TO a", "CREATE TRIGGER x AFTER INSERT ON t BEGIN SELECT 1; END"},
+		mysqlText:  {"CREATE TEMPORARY TABLE t (id INT)", "SELECT \"; commit\"", "SELECT `;`, 1", `SELECT '\'; COMMIT'`, "SET @a = 1", "LOAD DATA INFILE 'x' INTO TABLE t"},
+	} {
+		for _, text := range texts {
+			if r := dialect.Read(text); r.Ends != "" {
+				t.Errorf("%q is said to end by %s", text, r.Ends)
+			}
+		}
+	}
+}
+
+func TestSavepointsSettingsAndDoubtsAreSeen(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{`ROLLBACK TO "b"`, "RELEASE SAVEPOINT c", "SET LOCAL x = 1", "RESET x", "SELECT Set_Config('x', '1', true)"} {
+		if !postgresText.Read(text).Separates(text) {
+			t.Errorf("%q would be shared", text)
+		}
+	}
+	for _, text := range []string{"SAVEPOINT a", "ROLLBACK TO SAVEPOINT boxpair_sp", "UPDATE t SET a = 1"} {
+		if postgresText.Read(text).Separates(text) {
+			t.Errorf("%q would not be shared", text)
+		}
+	}
+	for dialect, text := range map[Syntax]string{
+		mysqlText:  "CALL p()",
+		sqliteText: "CREATE TABLE t (id INT); COMMIT",
+	} {
+		if !dialect.Read(text).Doubtful {
+			t.Errorf("%q leaves no doubt", text)
+		}
+	}
+	if postgresText.Read("CALL p()").Doubtful {
+		t.Error("a procedure of PostgreSQL cannot end the transaction of its caller")
+	}
+}
+
+func FuzzReadOfStatements(f *testing.F) {
+	for _, text := range []string{"SELECT 'a'; COMMIT", "$a$ $a$", "E'\\'", "/*", "--", "`", "ROLLBACK TO", "/*!"} {
+		f.Add(text)
+	}
+	f.Fuzz(func(_ *testing.T, text string) {
+		for _, d := range []Syntax{postgresText, sqliteText, mysqlText} {
+			d.Read(text) // comes to an end, and does not panic
+		}
+	})
+}
