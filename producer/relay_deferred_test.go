@@ -170,7 +170,7 @@ func TestLostShardIsDroppedWhenDeferredEventsAreMoved(t *testing.T) {
 	rel := r.start(RelayConfig{LeaseTTL: time.Minute})
 	r.run(5 * time.Second)
 	shard := &r.store.shards[r.store.log[seq].Shard]
-	shard.owner, shard.epoch, shard.until = "other", shard.epoch+1, time.Hour
+	shard.owner, shard.epoch, shard.until, shard.ttl = "other", shard.epoch+1, time.Hour, time.Hour
 	r.run(10 * time.Second)
 	if rel.noted("lease lost") != 1 || len(r.sends) > 0 || !slices.Contains(r.store.waiting(), seq) {
 		t.Errorf("sent %v; deferred are %v", r.sent(), r.store.waiting())

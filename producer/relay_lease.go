@@ -77,13 +77,8 @@ func (c *relayCore) nextLeaseCall() *call {
 			return cl
 		}
 	}
-	if l.clears {
-		for _, sh := range c.shards {
-			if sh != nil && sh.clear {
-				return &call{op: opClearRewind, shards: []*shardState{sh}, leases: []Lease{sh.lease()}, ticket: sh.ticket}
-			}
-		}
-		l.clears = false
+	if cl := c.clearCall(); cl != nil {
+		return cl
 	}
 	if want := l.share() - l.held; l.live > 0 && want > 0 && !c.stopping {
 		if c.now >= l.acquireAt {
@@ -97,6 +92,20 @@ func (c *relayCore) nextLeaseCall() *call {
 	if !c.stopping {
 		c.at(l.beatAt)
 	}
+	return nil
+}
+
+// clearCall tells the database of a rewind that is done.
+func (c *relayCore) clearCall() *call {
+	if !c.leasing.clears {
+		return nil
+	}
+	for _, sh := range c.shards {
+		if sh != nil && sh.clear {
+			return &call{op: opClearRewind, shards: []*shardState{sh}, leases: []Lease{sh.lease()}, ticket: sh.ticket}
+		}
+	}
+	c.leasing.clears = false
 	return nil
 }
 

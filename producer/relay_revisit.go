@@ -122,6 +122,31 @@ func (b *revisit) end() {
 // revisitCall reads the next page of laps.
 func (c *relayCore) revisitCall() *call {
 	r := &c.reading
+	c.planSweep()
+	if c.room() <= c.capacity()/2 {
+		c.relieve()
+	}
+	room := c.room()
+	if room <= c.capacity()/4 {
+		return nil // outcomes make room
+	}
+	wanted, urgent := c.wantedLaps()
+	switch {
+	case len(wanted) == 0:
+		return nil
+	case urgent:
+	case room <= c.capacity()/2:
+		return nil // the tail goes first
+	case c.now < r.backAt:
+		c.at(r.backAt)
+		return nil
+	}
+	return c.revisitRanges(wanted)
+}
+
+// planSweep has the next lap of every shard begin at the beginning of its queue, now and then.
+func (c *relayCore) planSweep() {
+	r := &c.reading
 	if r.sweepAt == 0 {
 		r.sweepAt = c.now + c.limits.sweep
 	}
@@ -134,49 +159,36 @@ func (c *relayCore) revisitCall() *call {
 		}
 	}
 	c.at(r.sweepAt)
-	if c.room() <= c.capacity()/2 {
-		c.relieve()
-	}
-	room := c.room()
-	if room <= c.capacity()/4 {
-		return nil // outcomes make room
-	}
+}
+
+// wantedLaps returns the shards whose lap is to go on. If some of them are urgent, it returns only those.
+func (c *relayCore) wantedLaps() (wanted []*shardState, urgent bool) {
 	hungry := c.hungry()
-	urgent := false
-	var wanted []*shardState
 	for _, sh := range c.shards {
-		if !c.readable(sh) {
+		if !c.readable(sh) || !c.wantsLap(sh, hungry&(1<<sh.no) != 0) {
 			continue
 		}
-		b := &sh.back
-		if b.urgent == 0 && !b.active && c.now < b.rest {
-			if hungry&(1<<sh.no) != 0 {
-				c.at(b.rest)
-			}
-			continue
-		}
-		if b.urgent == 0 && !b.sweep && !b.whole && hungry&(1<<sh.no) == 0 || !b.begin(sh) {
-			continue
-		}
-		if b.urgent > 0 && !urgent { // these alone, for now
+		hurries := sh.back.urgent > 0
+		if hurries && !urgent {
 			urgent, wanted = true, wanted[:0]
 		}
-		if b.urgent > 0 || !urgent {
+		if hurries || !urgent {
 			wanted = append(wanted, sh)
 		}
 	}
-	if len(wanted) == 0 {
-		return nil
+	return wanted, urgent
+}
+
+// wantsLap tells whether a lap of sh is to go on, and begins one if there is none.
+func (c *relayCore) wantsLap(sh *shardState, hungry bool) bool {
+	b := &sh.back
+	if b.urgent == 0 && !b.active && c.now < b.rest {
+		if hungry {
+			c.at(b.rest)
+		}
+		return false
 	}
-	switch {
-	case urgent:
-	case room <= c.capacity()/2:
-		return nil // the tail goes first
-	case c.now < r.backAt:
-		c.at(r.backAt)
-		return nil
-	}
-	return c.revisitRanges(wanted)
+	return (b.urgent > 0 || b.sweep || b.whole || hungry) && b.begin(sh)
 }
 
 // revisitRanges makes a page of laps of shards, which share what one statement may bring. It begins with

@@ -79,6 +79,11 @@ func (c *relayCore) takeKeyed(sh *shardState, row *Queued, r *route, lap bool) {
 	e.route, e.line = r, l
 	sh.index[e.Seq] = e
 	c.count(e)
+	c.enqueue(l, e)
+}
+
+// enqueue puts an event where it belongs in its line.
+func (c *relayCore) enqueue(l *keyLine, e *entry) {
 	l.insert(e)
 	if l.first == e && e.next != nil && e.next.state != entryWaiting {
 		e.next.unqueue() // a late commit goes first

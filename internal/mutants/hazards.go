@@ -154,7 +154,7 @@ var consumerHazards = []Hazard{
 		[]Test{{inbox, "TestOtherContentUnderAnAppliedIDIsSetAside"}, {inbox, "TestCopyWithoutDigestDoesNotHideAnAlteredOne"},
 			{pg, inboxC + "park/message that is set aside is kept once, without a claim"}}},
 	{"A message that kills the process comes back for ever, and its innocent neighbours are convicted with it.",
-		[]Test{{inbox, "TestMessageThatKillsEveryProcessIsDeadInTheEnd"}, {inbox, "TestRedeliveredMessageRunsAloneAfterItsStartIsRecorded"},
+		[]Test{{inbox, "TestMessageThatKillsEveryProcessIsDeadInTheEnd"}, {inbox, "TestRedeliveredMessageRunsBesideOthersFirstAndThenAlone"},
 			{relay, "TestMessagesOfATakeOverSayThatTheyAreRedelivered"}, {memory, "TestStartOfAnEarlierProcessIsPassedOn"}}},
 	{"A process that is stopped in a handler keeps its claim, and every copy waits for it.",
 		[]Test{{pg, "TestIdleTimeoutFreesTheClaimOfAStuckHandler"}, {pg, inboxC + "claim/wait for a claim ends with a conflict after the lock timeout"}}},
@@ -177,5 +177,5 @@ var consumerHazards = []Hazard{
 	{"What a failed attempt has emitted is sent all the same, or a second attempt emits it under other IDs.",
 		[]Test{{inbox, "TestEventsAndEffectsOfAFailedAttemptAreRolledBack"}, {inbox, "TestEventsOfAHandlerAreChildrenOfItsMessage"}, {chain, "TestSagaOfThreeHopsIsDeterministic"}}},
 	{"Retrying inside the transaction runs in one that is already aborted.",
-		[]Test{{"middleware", "TestRetryInsideTheTransactionIsExplained"}, {pg, "TestHandlerIsToldThatAStatementHadFailedBefore"}}},
+		[]Test{{"middleware", "TestMiddlewareThatRepeatsOrHidesIsRefusedInside"}, {pg, "TestHandlerIsToldThatAStatementHadFailedBefore"}}},
 }

@@ -86,8 +86,8 @@ var batches = []Mutant{
 		Name: "batch-waits-for-all-of-its-places", Guarantee: "G5",
 		Broken: "A batch waits for as many places in its downstream's window as it has messages, and so does all that is behind it.",
 		File:   "producer/switchboard.go",
-		Old:    `o.inFlight >= o.down.Window`,
-		New:    `o.inFlight+len(o.queue[0].msgs) > o.down.Window`,
+		Old:    `len(o.queue) == 0 || o.inFlight >= o.down.Window`,
+		New:    `len(o.queue) == 0 || o.inFlight+len(o.queue[0].msgs) > o.down.Window`,
 		Test:   Test{"producer", "TestBatchGoesToADownstreamWithAPlaceInItsWindow"},
 	},
 	{

@@ -57,8 +57,8 @@ var deferring = []Mutant{
 		Name: "move-is-not-looked-for", Guarantee: "G2",
 		Broken: "Events that were moved stand below the low-water mark, where nobody looks for minutes.",
 		File:   "producer/relay_deferred.go",
-		Old:    `			sh.known, sh.more = min(sh.known, m.Seq-1), true`,
-		New:    `			sh.more = true`,
+		Old:    `			sh.want(m.Seq)`,
+		New:    `			sh.more = true // and looks for nothing below the mark`,
 		Test:   Test{relay, "TestDeferredEventIsSentWhenItIsDue"},
 	},
 	{

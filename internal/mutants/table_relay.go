@@ -73,8 +73,8 @@ var leasing = []Mutant{
 		Name: "same-epoch-again", Guarantee: "G4",
 		Broken: "A takeover keeps the epoch, so the fence does not tell the owners apart.",
 		File:   "store/postgres/leases.go",
-		Old:    `SET owner = $1, epoch = s.epoch + 1, lease_until`,
-		New:    `SET owner = $1, epoch = s.epoch, lease_until`,
+		Old:    `epoch = s.epoch + 1, leased_at`,
+		New:    `epoch = s.epoch, leased_at`,
 		Test:   Test{"store/postgres", "TestProducerContract/lease/expired lease is taken over abruptly with a higher epoch"},
 	},
 	{
@@ -342,8 +342,8 @@ JOIN LATERAL (SELECT * FROM {{outbox_events}} e WHERE e.id = q.id OFFSET 0) e ON
 		Name: "error-that-cannot-be-stored", Guarantee: "G5",
 		Broken: "An error text that no database keeps makes parking the event fail for ever.",
 		File:   "producer/relay_outcome.go",
-		Old:    `strings.ToValidUTF8(err.Error(), "\uFFFD"), "\x00", "\uFFFD")`,
-		New:    `err.Error(), "\x00", "\x00")`,
+		Old:    `strings.ToValidUTF8(text, "\uFFFD"), "\x00", "\uFFFD")`,
+		New:    `text, "\x00", "\x00")`,
 		Test:   Test{"producer", "TestStoredErrorsAreShortAndValid"},
 	},
 }

@@ -23,7 +23,7 @@ func TestMisuseContract(t *testing.T) {
 			Commit:   func(ctx context.Context, tx pgx.Tx) error { return tx.Commit(ctx) },
 			Rollback: func(ctx context.Context, tx pgx.Tx) error { return tx.Rollback(ctx) },
 			LeaveOpen: func(ctx context.Context, tx pgx.Tx) error {
-				_, err := tx.Query(ctx, "SELECT generate_series(1, 3)") //nolint:rowserrcheck // that is the point
+				_, err := tx.Query(ctx, "SELECT generate_series(1, 3)") //nolint:sqlclosecheck // that is the point
 				return err
 			},
 			Past: func(ctx context.Context, tx pgx.Tx, sql ...string) error {

@@ -361,6 +361,13 @@ func (m *misuse[TX]) checkWith(errs []string) {
 			m.Error("a transaction is used after its handler has returned")
 		}
 	}
+	m.checkEffects(errs)
+	m.checkErrors(errs)
+}
+
+// checkEffects counts effects and events of each message.
+func (m *misuse[TX]) checkEffects(errs []string) {
+	m.Helper()
 	effects, err := m.Effects(m.ctx())
 	m.ok(err)
 	stats, err := m.outbox.Stats(m.ctx())
@@ -389,6 +396,11 @@ func (m *misuse[TX]) checkWith(errs []string) {
 	} else if len(effects) != applied || int(stats.Pending) != applied {
 		m.Errorf("effects are %q, events %d", effects, stats.Pending)
 	}
+}
+
+// checkErrors looks at what the operator is told.
+func (m *misuse[TX]) checkErrors(errs []string) {
+	m.Helper()
 	if !m.harmful() {
 		if len(errs) > 0 {
 			m.Errorf("errors are %q", errs)
