@@ -67,6 +67,32 @@ func (s *simulation) arriveOne(n int64) {
 	s.arrivals = append(s.arrivals, n)
 }
 
+// owners looks for a shard that two relays take for theirs at the same time. A fail-over may lose a lease.
+func (s *simulation) owners() {
+	if !s.wild.ttls || s.counts.FailOvers > 0 {
+		return
+	}
+	for i, rel := range s.relays {
+		for no, sh := range rel.core.shards {
+			if !sh.owned(s.now) {
+				continue
+			}
+			for _, other := range s.relays[:i] {
+				if other.core.shards[no].owned(s.now) {
+					s.fail("shard %d is that of %s and of %s", no, rel.core.cfg.Name, other.core.cfg.Name)
+					return
+				}
+			}
+		}
+	}
+}
+
+// owned tells whether a relay takes a shard for its own. One that is to be given back and idle may have been: the
+// answer may be lost.
+func (sh *shardState) owned(now time.Duration) bool {
+	return sh != nil && !sh.gone && sh.until > now && (!sh.yielding || !sh.idle())
+}
+
 // check looks at what the broker saw.
 func (s *simulation) check() {
 	arrived := make(map[int64]bool)

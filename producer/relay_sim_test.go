@@ -397,6 +397,7 @@ func (s *simulation) run(steps int) {
 			}
 		}
 		s.reap()
+		s.owners()
 		s.counts.Steps++
 		if s.wild.kill && len(s.relays) > 0 && s.chance(s.crash) {
 			i := s.rnd.IntN(len(s.relays))

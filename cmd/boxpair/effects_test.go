@@ -156,8 +156,8 @@ func TestEffectsAreRedrivenAndDiscarded(t *testing.T) {
 	if s.asked != 2 {
 		t.Errorf("asked %d times", s.asked)
 	}
-	if e := s.shown(key); e.State != "uncertain" || len(e.History) != 3 || e.History[1].Error != "provider does not know it" {
-		t.Errorf("after the refusal, which says nothing of the first attempt: %+v", e)
+	if e := s.shown(key); e.State != "dead" || len(e.History) != 3 || e.History[1].Error != "provider does not know it" {
+		t.Errorf("after the refusal of what the operator knows not to be done: %+v", e)
 	}
 	if out := s.effects("discard", "-id", id, "-reason", "paid in cash"); out != id+"\n" {
 		t.Errorf("discard: %q", out)

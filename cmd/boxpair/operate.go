@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"os"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -87,14 +89,15 @@ func operate(ctx context.Context, t *target, p *places) (*operators, func(), err
 	return both(store, end)
 }
 
-// both makes the two sides of one store.
+// both makes the two sides of one store. The commands print what they have done, so only warnings are logged.
 func both[TX any](s store[TX], end func()) (*operators, func(), error) {
-	outbox, err := producer.New(s, producer.Config{Name: tool})
+	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	outbox, err := producer.New(s, producer.Config{Name: tool, Logger: log})
 	if err != nil {
 		end()
 		return nil, nil, err
 	}
-	inbox, err := consumer.New(s, outbox, consumer.Config{Service: tool})
+	inbox, err := consumer.New(s, outbox, consumer.Config{Service: tool, Logger: log})
 	if err != nil {
 		end()
 		return nil, nil, err
