@@ -248,11 +248,13 @@ func TestSignalReachesOtherOutboxesNot(t *testing.T) {
 	listening := r.async(func() error {
 		return other.Listen(ctx, func(string) { woken <- struct{}{} })
 	})
-	r.eventually("LISTEN", func() bool {
-		return value[int](r, `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE 'LISTEN%'`) == 1
+	r.eventually("LISTEN has committed", func() bool { // a signal before is lost
+		return value[int](r, `SELECT count(*) FROM pg_stat_activity
+			WHERE datname = current_database() AND query LIKE 'LISTEN%' AND state = 'idle'`) == 1
 	})
 	r.ok(r.Notify(r.ctx(), ""))
 	r.ok(other.Notify(r.ctx(), ""))
+	r.eventually("signal", func() bool { return len(woken) == 1 })
 	<-woken
 	cancel()
 	_ = r.result(listening)
