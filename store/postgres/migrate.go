@@ -24,7 +24,8 @@ const defaultLockTimeout = 5 * time.Second
 // [migrations.ErrChanged].
 //
 // All that is missing is applied in one transaction, which waits for each lock for Config.MigrateLockTimeout and otherwise changes
-// nothing; what it is going to lock is in the log before. Only migrations that build indexes concurrently, while others write, run
+// nothing; what it is going to lock is in the log before. It begins again, up to five times, if it ends in a deadlock with transactions
+// that use the tables. Only migrations that build indexes concurrently, while others write, run
 // outside: one that was interrupted is done again by the next call, which removes the invalid index first. They need
 // two connections of the pool.
 //
@@ -84,9 +85,12 @@ func (m *migrator) run(ctx context.Context) (all []migrations.Applied, err error
 	for {
 		var applied []migrations.Applied
 		var next *migrations.Migration
-		err := m.within(ctx, "migrate", func(tx pgx.Tx) error {
-			applied, next, err = m.together(ctx, tx)
-			return err
+		err := m.unlessDeadlocked(ctx, func() error {
+			return m.within(ctx, "migrate", func(tx pgx.Tx) error {
+				var err error
+				applied, next, err = m.together(ctx, tx)
+				return err
+			})
 		})
 		if err != nil {
 			return all, err
@@ -100,6 +104,24 @@ func (m *migrator) run(ctx context.Context) (all []migrations.Applied, err error
 			return all, fmt.Errorf("apply %d (%s): %w", next.Number, next.Name, err)
 		}
 		all = append(all, a...)
+	}
+}
+
+// deadlocks is how many transactions of migrations may end in a deadlock, one after another.
+const deadlocks = 5
+
+// unlessDeadlocked runs a transaction again that ended in a deadlock. Migrations lock several tables, and transactions that are under
+// way lock the same tables in orders of their own, so no order of the migrations would prevent it.
+func (m *migrator) unlessDeadlocked(ctx context.Context, fn func() error) error {
+	for n := 1; ; n++ {
+		err := fn()
+		switch {
+		case sqlState(err) != "40P01": // deadlock_detected
+			return err
+		case n == deadlocks:
+			return fmt.Errorf("%w, %d times in a row: nothing was changed; call again when fewer transactions use the tables", err, n)
+		}
+		m.log.InfoContext(ctx, "migrations deadlocked with other transactions, and begin again", "schema", m.names.Schema(), "error", err)
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"maps"
 	"slices"
@@ -54,6 +55,39 @@ func TestMigrateGivesUpALockThatItDoesNotGet(t *testing.T) {
 		t.Fatal(err)
 	}
 	if applied, err := postgres.MigrateFurther(t.Context(), pool, cfg, before, wider()); err != nil || len(applied) != 2 {
+		t.Errorf("applied %v, %v", applied, err)
+	}
+}
+
+// deadlocked is a migration that ends in a deadlock the first few times.
+func deadlocked(times int) migrations.Migration {
+	return migrations.Migration{Name: "deadlocked", SQL: fmt.Sprintf(`DO $$ BEGIN
+		IF nextval('tries') <= %d THEN
+			RAISE EXCEPTION 'deadlock detected' USING ERRCODE = 'deadlock_detected';
+		END IF;
+	END $$;`, times)}
+}
+
+func TestMigrateBeginsAgainAfterADeadlock(t *testing.T) {
+	t.Parallel()
+	pool := migrated(t)
+	if _, err := pool.Exec(t.Context(), "CREATE SEQUENCE tries"); err != nil { // which no rollback sets back
+		t.Fatal(err)
+	}
+	applied, err := postgres.MigrateFurther(t.Context(), pool, postgres.Config{}, wider(), deadlocked(2))
+	if err != nil || len(applied) != 2 {
+		t.Errorf("applied %v, %v", applied, err)
+	}
+}
+
+func TestMigrateGivesUpAfterManyDeadlocks(t *testing.T) {
+	t.Parallel()
+	pool := migrated(t)
+	if _, err := pool.Exec(t.Context(), "CREATE SEQUENCE tries"); err != nil {
+		t.Fatal(err)
+	}
+	applied, err := postgres.MigrateFurther(t.Context(), pool, postgres.Config{}, wider(), deadlocked(100))
+	if err == nil || !strings.Contains(err.Error(), "nothing was changed; call again when fewer transactions") || len(applied) != 0 {
 		t.Errorf("applied %v, %v", applied, err)
 	}
 }
