@@ -135,7 +135,7 @@ var ordering = []Mutant{
 		Broken: "What a read has seen and a mark has removed meanwhile is sent again.",
 		File:   "producer/relay_take.go",
 		Old:    `	if round, ok := sh.recent[row.Seq]; ok && round == row.Round {`,
-		New:    `	if round, ok := sh.recent[row.Seq]; ok && round < 0 {`,
+		New:    `	if round, ok := sh.recent[row.Seq]; ok && row.Seq < 0 && round == row.Round {`,
 		Test:   Test{"producer", "TestWhatIsMarkedDuringAReadIsNotSentAgain"},
 	},
 }

@@ -278,7 +278,7 @@ var relaying = []Mutant{
 		Broken: "A late mark of an earlier sending deletes the row of an event that was queued again.",
 		File:   "store/postgres/queue.go",
 		Old:    ` AND q.round = m.round`,
-		New:    ` AND m.round >= 0`,
+		New:    ` AND m.round IS NOT NULL`,
 		Test:   Test{"store/postgres", "TestProducerContract/queue/mark of another round keeps the row"},
 	},
 	{

@@ -213,9 +213,13 @@ var writing = []Mutant{
 		Name: "mysql-goes-on-after-a-lost-transaction", Guarantee: "G1",
 		Broken: "Statements after MySQL has rolled a transaction back by itself are committed one by one.",
 		File:   "store/mysql/guard.go",
-		Old:    `	if tx.lost != nil || !tx.doubted {`,
-		New:    `	if tx.lost == errIdle || !tx.doubted {`,
-		Test:   Test{"store/mysql", "TestTransactionThatTheServerEndedGoesOnWithNothing"},
+		Old: `	if tx.lost != nil || !tx.doubted {
+		return tx.lost
+	}`,
+		New: `	if !tx.doubted {
+		return nil
+	}`,
+		Test: Test{"store/mysql", "TestTransactionThatTheServerEndedGoesOnWithNothing"},
 	},
 	{
 		Name: "mysql-writers-do-not-take-turns", Guarantee: "G2",
