@@ -199,10 +199,11 @@ func (sh *shardState) want(seq int64) {
 	}
 }
 
-// wantAgain has what was to be read by a fetch that brought nothing read by the next one.
+// wantAgain has the rows that a fetch has not brought read by the next one. The mark may have been set back since: rows above it
+// are read anyway, and one of them alone would take the mark with it, past rows that nobody has read.
 func (c *call) wantAgain(p int) {
-	if sh := c.shards[p]; len(c.wanted[p]) > 0 {
-		sh.wanted, sh.look = append(sh.wanted, c.wanted[p]...), true
+	for _, seq := range c.wanted[p] {
+		c.shards[p].want(seq)
 	}
 }
 

@@ -59,3 +59,32 @@ func TestWhatIsInMemoryIsNotReadAgainWhileSomebodyWrites(t *testing.T) {
 	r.run(2 * time.Second)
 	r.drained()
 }
+
+// A row that is read by its number must not take the mark with it, past rows that nobody has read.
+func TestAMarkThatIsSetBackDuringAReadPassesNoRow(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	rel := r.start(RelayConfig{FetchSize: 4})
+	r.run(time.Second)
+	var want []int64
+	for range 20 {
+		want = append(want, r.store.add("topic", "key"))
+	}
+	sh := rel.core.shards[r.store.log[want[0]].Shard]
+	sh.low, sh.known = want[19], want[19]
+	sh.want(want[15]) // as after a move of a deferred event
+	rel.delay = func(cl *call) bool { return cl.op == opFetch && len(cl.rows) > 0 }
+	rel.core.wake(r.now, allNews)
+	r.run(time.Second)
+	if len(rel.delayed) != 1 {
+		t.Fatal("no read was under way")
+	}
+	sh.rewind(0)
+	rel.delay = nil
+	rel.free()
+	r.run(10 * time.Second)
+	r.drained()
+	if got := r.sent(); !slices.Equal(got, want) {
+		t.Errorf("sent %v, want %v", got, want)
+	}
+}

@@ -131,6 +131,14 @@ var ordering = []Mutant{
 		Test:   Test{"producer", "TestAnEventIsReplayedThoughItsMarkIsUnderWay"},
 	},
 	{
+		Name: "wanted-above-the-mark", Guarantee: "G4",
+		Broken: "A row that is read by its number takes a mark that was set back with it, past rows that nobody has read.",
+		File:   "producer/relay_late.go",
+		Old:    `		c.shards[p].want(seq)`,
+		New:    `		c.shards[p].wanted, c.shards[p].look = append(c.shards[p].wanted, seq), true`,
+		Test:   Test{"producer", "TestAMarkThatIsSetBackDuringAReadPassesNoRow"},
+	},
+	{
 		Name: "marked-during-a-read", Guarantee: "G3",
 		Broken: "What a read has seen and a mark has removed meanwhile is sent again.",
 		File:   "producer/relay_take.go",
