@@ -339,17 +339,18 @@ func TestProcessesThatStartTogetherConvictNobody(t *testing.T) {
 		}})
 		former.consume(msg(1))
 		var stops []func()
+		var locks atomic.Int64
+		store.setFault(func(step string) error { // time enough for the others to record a start, too, and the last one has the lock
+			if step == "apply-parked" {
+				time.Sleep(max(0, 4*time.Second-time.Duration(locks.Add(1))*500*time.Millisecond))
+			}
+			return nil
+		})
 		for range 8 {
 			r := newRig(t, setup{store: store, fn: func(context.Context, *work, *message.Message) error {
 				time.Sleep(20 * time.Second)
 				return nil
 			}})
-			store.setFault(func(step string) error { // time enough for the others to record a start, too
-				if step == "apply-parked" {
-					time.Sleep(time.Second)
-				}
-				return nil
-			})
 			stops = append(stops, r.run())
 		}
 		time.Sleep(time.Minute)
