@@ -64,7 +64,8 @@ type RelayConfig struct {
 	PollOnly bool `yaml:"poll_only" env:"POLL_ONLY"`
 
 	// SendTimeout bounds the wait for the outcome of one send. An event whose
-	// outcome is not known by then is sent again. Defaults to 30 s.
+	// outcome is not known by then is sent again, also where the publisher, against its contract, has
+	// told none a second later. Defaults to 30 s.
 	SendTimeout time.Duration `yaml:"send_timeout" env:"SEND_TIMEOUT"`
 	// RouteProbeInterval is the time between two probes of a route on which
 	// nothing succeeds; the first few come sooner. Defaults to 1 s.

@@ -62,10 +62,11 @@ type relayCore struct {
 	aloneAt    time.Duration // not before
 	success    time.Duration // when anything was confirmed last; -1: never
 
-	buffered int // events in memory that are not confirmed
-	inflight int
-	identity string // of the database, if it tells
-	parkedIn int    // parked events in memory
+	buffered   int // events in memory that are not confirmed
+	inflight   int
+	unanswered unanswered
+	identity   string // of the database, if it tells
+	parkedIn   int    // parked events in memory
 
 	limits      coreLimits
 	freeEntries *entry

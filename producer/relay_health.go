@@ -16,6 +16,9 @@ type Health struct {
 	// InFlight is how many events are at the transport, Waiting how many are in memory
 	// and not sent, and Unmarked how many were confirmed and are still in the queue.
 	InFlight, Waiting, Unmarked int
+	// OldestInFlight is when the oldest event was given to the transport that is still there; zero if none is. It is never
+	// much longer ago than RelayConfig.SendTimeout.
+	OldestInFlight time.Time
 	// Routes are those on which nothing is sent but probes, by name.
 	Routes []RouteHealth
 	// DatabaseError is the last failure of a statement, and DatabaseErrorAt
@@ -94,6 +97,9 @@ func (c *relayCore) state(origin time.Time) Health {
 		LastConfirm:     at(c.success),
 		Reads:           c.health.reads,
 		ReadTime:        c.health.reading,
+	}
+	if sent, ok := c.unanswered.oldest(); ok {
+		h.OldestInFlight = at(sent)
 	}
 	if h.Relays > 0 {
 		h.Share = c.leasing.share()

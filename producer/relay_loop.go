@@ -3,6 +3,7 @@ package producer
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"sync"
@@ -44,10 +45,21 @@ func newRelayLoop(store RelayStore, sender transport.Sender, cfg RelayConfig, wa
 		origin: time.Now(),
 		box:    mailbox{signal: make(chan struct{}, 1)},
 		sendq:  make(chan *entry, cfg.Window),
-		core:   newRelayCore(cfg, sender.Route, rnd, once),
 	}
+	l.core = newRelayCore(cfg, l.route, rnd, once)
 	l.core.batchLimit = batchLimitOf(sender)
 	return l
+}
+
+// route returns the route of a topic. Where the sender panics, the topic is a route of its own.
+func (l *relayLoop) route(topic string) (name string) {
+	defer func() {
+		if v := recover(); v != nil {
+			name = topic
+			l.cfg.Logger.Error("publisher panicked when it was asked for a route", "topic", topic, "panic", fmt.Sprintf("%T", v), "relay", l.cfg.Name)
+		}
+	}()
+	return l.sender.Route(topic)
 }
 
 func (l *relayLoop) now() time.Duration { return time.Since(l.origin) }
@@ -99,7 +111,7 @@ func (l *relayLoop) locked(do func(now time.Duration)) {
 // step gives the core what has happened and starts what it asks for. It returns
 // how long the core can do without a further step.
 func (l *relayLoop) step(work context.Context) (wait time.Duration, stopped bool) {
-	replies, outcomes, woken := l.box.take()
+	replies, outcomes, overdue, woken := l.box.take()
 	l.mu.Lock()
 	c := l.core
 	now := l.now()
@@ -116,6 +128,7 @@ func (l *relayLoop) step(work context.Context) (wait time.Duration, stopped bool
 	for _, res := range outcomes {
 		c.outcome(now, res)
 	}
+	c.overdue(now, overdue)
 	if !woken.none() {
 		c.wake(now, woken)
 	}
@@ -202,6 +215,7 @@ type mailbox struct {
 	replies  []*call
 	outcomes []sendResult
 	spare    []sendResult
+	through  int64 // sends up to this number are overdue
 	woken    news
 }
 
@@ -229,6 +243,13 @@ func (b *mailbox) outcome(res sendResult) {
 	}
 }
 
+func (b *mailbox) overdue(through int64) {
+	b.mu.Lock()
+	b.through = max(b.through, through)
+	b.mu.Unlock()
+	b.ring()
+}
+
 func (b *mailbox) wake(n news) {
 	b.mu.Lock()
 	b.woken = b.woken.and(n)
@@ -237,12 +258,12 @@ func (b *mailbox) wake(n news) {
 }
 
 // take empties the box. The outcomes are valid until the next take.
-func (b *mailbox) take() ([]*call, []sendResult, news) {
+func (b *mailbox) take() (replies []*call, outcomes []sendResult, overdue int64, woken news) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	replies, outcomes, woken := b.replies, b.outcomes, b.woken
-	b.replies, b.woken = nil, news{}
+	replies, outcomes, overdue, woken = b.replies, b.outcomes, b.through, b.woken
+	b.replies, b.through, b.woken = nil, 0, news{}
 	clear(b.spare)
 	b.outcomes, b.spare = b.spare[:0], outcomes
-	return replies, outcomes, woken
+	return replies, outcomes, overdue, woken
 }

@@ -24,7 +24,7 @@ func TestNothingMoreIsSentFromAShardThatWasLost(t *testing.T) {
 	l.core.lose(sh, "renewal")
 	l.step(t.Context())
 	l.send(t.Context(), e) // as it waited for the transport meanwhile
-	if _, outcomes, _ := l.box.take(); len(outcomes) != 1 || !outcomes[0].unsent {
+	if _, outcomes, _, _ := l.box.take(); len(outcomes) != 1 || !outcomes[0].unsent {
 		t.Errorf("outcomes are %+v, want one that was not sent", outcomes)
 	}
 }

@@ -163,6 +163,7 @@ func (c *relayCore) send(e *entry) bool {
 	e.route.inflight++
 	sh.inflight++
 	c.sends = append(c.sends, e)
+	c.unanswered.add(e, c.cfg.Window)
 	return true
 }
 

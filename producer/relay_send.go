@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -15,7 +16,7 @@ import (
 // sendAll sends what the core has decided to send, in its order, from one
 // goroutine, so that it reaches the transport in that order.
 func (l *relayLoop) sendAll(ctx context.Context) {
-	deadlines := sendDeadlines{timeout: l.cfg.SendTimeout}
+	deadlines := sendDeadlines{timeout: l.cfg.SendTimeout, ended: l.box.overdue}
 	defer deadlines.end()
 	for {
 		select {
@@ -39,28 +40,33 @@ func (l *relayLoop) send(ctx context.Context, e *entry) {
 		l.box.outcome(sendResult{entry: e, gen: gen, Result: transport.Result{Outcome: transport.Invalid, Err: err}})
 		return
 	}
-	msg := e.messageTo(ctx)
+	topic, msgs := e.Topic, e.messagesTo(ctx)
 	if err := fault.Hit(ctx, fault.R3); err != nil {
 		l.box.outcome(sendResult{entry: e, gen: gen, Result: transport.Result{Outcome: transport.Unavailable, Err: err}})
 		return
 	}
-	done := func(res transport.Result) {
+	l.give(ctx, topic, msgs, func(res transport.Result) {
 		if err := fault.Hit(ctx, fault.R5); err != nil {
 			res = transport.Result{Outcome: transport.Unavailable, Err: err}
 		}
 		l.box.outcome(sendResult{entry: e, gen: gen, Result: res})
-	}
-	if batches, ok := l.sender.(transport.BatchSender); ok && len(e.riders) > 0 {
-		msgs := make([]*message.Message, 1, 1+len(e.riders))
-		msgs[0] = msg
-		for _, rider := range e.riders {
-			msgs = append(msgs, rider.messageTo(ctx))
-		}
-		batches.SendBatch(ctx, e.Topic, msgs, done)
-	} else {
-		l.sender.Send(ctx, e.Topic, msg, done)
-	}
+	})
 	_ = fault.Hit(ctx, fault.R4)
+}
+
+// give gives the sender a message, or a batch. A panic is a refusal of the message: it says nothing about whose fault it is, and
+// the other messages of its route do.
+func (l *relayLoop) give(ctx context.Context, topic string, msgs []*message.Message, done func(transport.Result)) {
+	defer func() {
+		if v := recover(); v != nil { // the value may hold the payload
+			done(transport.Result{Outcome: transport.Refused, Err: fmt.Errorf("publisher panicked with a %T", v)})
+		}
+	}()
+	if batches, ok := l.sender.(transport.BatchSender); ok && len(msgs) > 1 {
+		batches.SendBatch(ctx, topic, msgs, done)
+		return
+	}
+	l.sender.Send(ctx, topic, msgs[0], done)
 }
 
 // readable returns an error if e, or what is in a batch with it, cannot be read and so never be sent.
@@ -73,6 +79,16 @@ func (e *entry) readable() error {
 		return fmt.Errorf("event cannot be read: %s", what)
 	}
 	return nil
+}
+
+// messagesTo returns the messages of e, and of what is in a batch with it, for one send.
+func (e *entry) messagesTo(ctx context.Context) []*message.Message {
+	msgs := make([]*message.Message, 1, 1+len(e.riders))
+	msgs[0] = e.messageTo(ctx)
+	for _, rider := range e.riders {
+		msgs = append(msgs, rider.messageTo(ctx))
+	}
+	return msgs
 }
 
 // messageTo returns e's message for one send.
@@ -89,7 +105,11 @@ func (e *entry) messageTo(ctx context.Context) *message.Message {
 // a sixteenth of it, since a timer for each would cost more than the send.
 type sendDeadlines struct {
 	timeout time.Duration
+	ended   func(through int64) // told the number of the last send whose context ended answerSlack ago
+
+	sends   int64 // so many contexts were handed out: one for each send, in the order of the core
 	current context.Context
+	last    *atomic.Int64 // the send that has got current last
 	renewAt time.Time
 	open    []sendDeadline
 }
@@ -99,9 +119,14 @@ type sendDeadline struct {
 	cancel context.CancelFunc
 }
 
+// answerSlack is how long a publisher may take to answer after the context of a send has ended.
+const answerSlack = time.Second
+
 func (d *sendDeadlines) context(parent context.Context) context.Context {
+	d.sends++
 	now := time.Now()
 	if d.current != nil && now.Before(d.renewAt) {
+		d.last.Store(d.sends)
 		return d.current
 	}
 	for len(d.open) > 0 && d.open[0].at.Before(now) {
@@ -112,6 +137,14 @@ func (d *sendDeadlines) context(parent context.Context) context.Context {
 	ctx, cancel := context.WithTimeout(parent, d.timeout+share)
 	d.current, d.renewAt = ctx, now.Add(share)
 	d.open = append(d.open, sendDeadline{now.Add(d.timeout + share), cancel})
+	last := new(atomic.Int64)
+	last.Store(d.sends)
+	d.last = last
+	context.AfterFunc(ctx, func() {
+		if parent.Err() == nil {
+			time.AfterFunc(answerSlack, func() { d.ended(last.Load()) })
+		}
+	})
 	return ctx
 }
 

@@ -282,6 +282,24 @@ var relaying = []Mutant{
 		Test:   Test{"store/postgres", "TestProducerContract/queue/mark of another round keeps the row"},
 	},
 	{
+		Name: "lost-outcome-is-awaited-for-ever", Guarantee: "G2",
+		Broken: "An event whose publisher tells no outcome is never sent again.",
+		File:   "producer/relay_unanswered.go",
+		Old: `		if s.awaited() {
+			c.outcome`,
+		New: `		if !s.awaited() {
+			c.outcome`,
+		Test: Test{"producer", "TestASendWithoutAnOutcomeIsGivenUpAndSentAgain"},
+	},
+	{
+		Name: "overdue-sends-are-not-told", Guarantee: "G2",
+		Broken: "Nobody learns that the contexts of sends have ended without an outcome.",
+		File:   "producer/relay_send.go",
+		Old:    `		if parent.Err() == nil {`,
+		New:    `		if parent.Err() != nil {`,
+		Test:   Test{"producer", "TestDeadlinesTellWhichSendsAreOverdue"},
+	},
+	{
 		Name: "missing-event-is-silent", Guarantee: "G2",
 		Broken: "A queue row whose event is missing is never seen.",
 		File:   "store/postgres/queue.go",
