@@ -76,6 +76,32 @@ func TestEventsOfAKeyTravelTogetherInOrder(t *testing.T) {
 	}
 }
 
+func TestBatchesKeepWithinTheWindow(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	for i := range 400 {
+		r.store.add("topic", string(rune('a'+i%12))) // whose batches together would be three windows
+	}
+	most := 0
+	rel := r.batching(RelayConfig{Window: 18}, 5) // no multiple of a batch
+	rel.mute = func(s rigSend) bool {
+		most = max(most, rel.core.inflight)
+		return true
+	}
+	for range 100 {
+		r.run(100 * time.Millisecond)
+		muted := rel.muted
+		rel.muted = nil
+		for _, s := range muted {
+			rel.answer(s)
+		}
+	}
+	r.drained()
+	if most != 18 {
+		t.Errorf("up to %d events in flight, with a window of 18", most)
+	}
+}
+
 func TestBatchesAreOfOneTopicAndSize(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

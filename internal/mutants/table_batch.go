@@ -72,7 +72,7 @@ var batches = []Mutant{
 		File:   "producer/relay_riders.go",
 		Old:    `	room = min(room, r.batch-1, c.routeRoom()-r.inflight)`,
 		New:    `	room = r.batch - 1`,
-		Test:   Test{"producer", "TestEventsOfAKeyTravelTogetherInOrder"},
+		Test:   Test{"producer", "TestBatchesKeepWithinTheWindow"},
 	},
 	{
 		Name: "rider-not-said-to-come-again", Guarantee: "G3",

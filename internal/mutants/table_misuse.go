@@ -30,7 +30,7 @@ var misuse = []Mutant{
 		File:   "store/postgres/handed.go",
 		Old:    `		if now != start {`,
 		New:    `		if now < start {`,
-		Test:   Test{"store/postgres", "TestMisuseContract/handler in a group/rolls back and begins anew past the store"},
+		Test:   Test{"store/postgres", "TestMisuseContract/handler alone/rolls back and begins anew past the store"},
 	},
 	{
 		Name: "rows-left-open-are-the-databases-trouble", Guarantee: "G5",

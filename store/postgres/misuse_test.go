@@ -27,8 +27,9 @@ func TestMisuseContract(t *testing.T) {
 				return err
 			},
 			Past: func(ctx context.Context, tx pgx.Tx, sql ...string) error {
+				conn := tx.Conn() // asked for again, it would tell that no transaction is open
 				for _, statement := range sql {
-					if _, err := tx.Conn().Exec(ctx, statement); err != nil {
+					if _, err := conn.Exec(ctx, statement); err != nil {
 						return err
 					}
 				}

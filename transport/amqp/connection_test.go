@@ -138,6 +138,9 @@ func TestCutConnectionsLoseNothingConfirmed(t *testing.T) {
 		for range 10 {
 			before := w.dialled()
 			awaitConfirm(t, p, name, "probe")
+			lost := w.losses()
+			w.lose()
+			await(t, "a message that is lost", func() bool { return w.losses() > lost })
 			w.cut()
 			await(t, "another connection", func() bool { return w.dialled() > before })
 		}

@@ -19,6 +19,7 @@ type wire struct {
 	gate  chan struct{} // closed while answers pass
 	dials int
 	down  bool
+	lost  int // bytes that a client has written and the broker has not been given
 }
 
 // wired has config connect through a wire.
@@ -61,6 +62,22 @@ func (w *wire) pass() {
 	close(w.gate)
 }
 
+// lose gives the broker nothing more of what is written to the connections that there are.
+func (w *wire) lose() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for conn := range w.conns {
+		conn.loses = true
+	}
+}
+
+// losses tells how many bytes were lost.
+func (w *wire) losses() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.lost
+}
+
 // cut breaks all connections.
 func (w *wire) cut() {
 	w.mu.Lock()
@@ -90,6 +107,20 @@ type wireConn struct {
 	wire   *wire
 	once   sync.Once
 	closed chan struct{}
+	loses  bool // guarded by the mutex of wire
+}
+
+func (c *wireConn) Write(p []byte) (int, error) {
+	c.wire.mu.Lock()
+	loses := c.loses
+	if loses {
+		c.wire.lost += len(p)
+	}
+	c.wire.mu.Unlock()
+	if loses {
+		return len(p), nil
+	}
+	return c.Conn.Write(p)
 }
 
 func (c *wireConn) Read(p []byte) (int, error) {
