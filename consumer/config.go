@@ -24,8 +24,9 @@ type Config struct {
 	// Window is how long dispatch IDs are remembered in the database. It must exceed the longest
 	// time after which a producer may send an event again. Defaults to 14 days.
 	Window time.Duration `yaml:"window" env:"WINDOW"`
-	// ShortWindow says what happens when messages have said that their producer may send
-	// them again for longer than Window (its producer.Config.ResendFor). Defaults to [RefuseShortWindow].
+	// ShortWindow says what happens when signed messages have said that their producer may send
+	// them again for longer than Window (its producer.Config.ResendFor). Without a Verifier anybody could say
+	// so, and it is reported in any case. Defaults to [RefuseShortWindow].
 	ShortWindow ShortWindow `yaml:"short_window" env:"SHORT_WINDOW"`
 	// MaxHorizon is the longest such time that is believed: whoever can send messages could claim
 	// more. A longer one counts as this. Defaults to 90 days.

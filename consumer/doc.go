@@ -134,10 +134,10 @@
 // younger than its window has forgotten nothing and may read history of any age.
 //
 // Messages say until when their producer may send them again, and the consumer keeps the
-// longest such horizon that is not over. If it exceeds Config.Window, [Inbox.Run],
-// [Inbox.Check] and [Handler.Consume] refuse to start with [ErrShortWindow], or report it
-// (Config.ShortWindow); what becomes known while the inbox runs is reported, and its copies are safe all
-// the same: at worst they are set aside as too old. A horizon beyond Config.MaxHorizon counts as that.
+// longest such horizon that is not over. One that exceeds Config.Window is reported; copies are safe all
+// the same: at worst they are set aside as too old. If the messages are signed (Config.Verifier), [Inbox.Run],
+// [Inbox.Check] and [Handler.Consume] refuse the next start with [ErrShortWindow], unless Config.ShortWindow says
+// otherwise. A horizon beyond Config.MaxHorizon counts as that, and one that is not signed as Config.Window at most.
 //
 // # Guarantees
 //

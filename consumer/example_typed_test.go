@@ -1,6 +1,7 @@
 package consumer_test
 
 import (
+	"bytes"
 	"context"
 	"database/sql"
 	"errors"
@@ -60,15 +61,24 @@ func ExampleTyped() {
 	// reserved [chair table]
 }
 
-// A service whose producers may send events again for longer than it remembers dispatch IDs does not
-// start, so that somebody raises the window before a late copy is set aside as too old.
+// A service whose producers, as their signed messages say, may send events again for longer than it remembers dispatch IDs
+// does not start, so that somebody raises the window before a late copy is set aside as too old.
 func ExampleInbox_Check() {
 	ctx := context.Background()
 	store, done := exampleStore(ctx)
 	defer done()
 	day := 24 * time.Hour
+	key := transport.SigningKey{ID: "2026", Secret: bytes.Repeat([]byte("k"), transport.MinSecret)} // shared with the relay
+	signer, err := transport.NewSigner(key)
+	if err != nil {
+		log.Fatal(err)
+	}
+	verifier, err := transport.NewVerifier(key)
+	if err != nil {
+		log.Fatal(err)
+	}
 	open := func(cfg consumer.Config) (*consumer.Inbox[*sql.Tx], *consumer.Handler[*sql.Tx]) {
-		cfg.Service = "inventory"
+		cfg.Service, cfg.Verifier = "inventory", verifier
 		inbox, err := consumer.New(store, nil, cfg)
 		if err != nil {
 			log.Fatal(err)
@@ -83,7 +93,9 @@ func ExampleInbox_Check() {
 	_, h := open(consumer.Config{Window: 14 * day})
 	now := time.Now()
 	e := transport.Event{ID: idgen.Of("shop", "order-42", 1, 0), Stamp: now, ResendUntil: now.Add(20 * day)}
-	if err := h.Consume(e.Message()); err != nil { // which is how the inbox learns of it
+	msg := e.Message()
+	signer.Sign("order.placed", msg)
+	if err := h.Consume(msg); err != nil { // which is how the inbox learns of it
 		log.Fatal(err)
 	}
 

@@ -55,7 +55,7 @@ func (h *Handler[TX]) fits(ctx context.Context, r Registration) error {
 	if r.Horizon <= cfg.Window {
 		return nil
 	}
-	if cfg.ShortWindow == RefuseShortWindow {
+	if cfg.ShortWindow == RefuseShortWindow && cfg.Verifier != nil {
 		return fmt.Errorf("window of %v, events may be sent again for %v, until %s: %w",
 			cfg.Window, r.Horizon, r.HorizonUntil.Format(time.RFC3339), ErrShortWindow)
 	}
@@ -90,9 +90,23 @@ func (h *Handler[TX]) lookAtTimes(ctx context.Context, in *incoming) {
 		}
 	}
 	if until.After(stamp) {
-		most := h.inbox.cfg.MaxHorizon
-		h.noteHorizon(ctx, min(until.Sub(stamp), most), earlier(until, now.Add(most)))
+		h.lookAtHorizon(ctx, until.Sub(stamp), until, now)
 	}
+}
+
+// lookAtHorizon reports a horizon beyond the window, and keeps it. Whoever can send messages can claim any, and one that is kept
+// may keep the service from starting: without a signature none beyond the window is.
+func (h *Handler[TX]) lookAtHorizon(ctx context.Context, claimed time.Duration, until, now time.Time) {
+	cfg := &h.inbox.cfg
+	longest := min(claimed, cfg.MaxHorizon)
+	if longest > cfg.Window {
+		h.counts.short.Add(1)
+		h.reportShort(ctx, longest)
+		if cfg.Verifier == nil {
+			longest = cfg.Window
+		}
+	}
+	h.noteHorizon(ctx, longest, earlier(until, now.Add(longest)))
 }
 
 func earlier(a, b time.Time) time.Time {
@@ -105,10 +119,6 @@ func earlier(a, b time.Time) time.Time {
 // noteHorizon keeps the longest horizon in the database: at once if it has grown, and else when
 // its end has moved by a while. An error leaves it to the next message.
 func (h *Handler[TX]) noteHorizon(ctx context.Context, longest time.Duration, until time.Time) {
-	if longest > h.inbox.cfg.Window {
-		h.counts.short.Add(1)
-		h.reportShort(ctx, longest)
-	}
 	k := &h.horizon
 	k.mu.Lock()
 	over := !k.until.IsZero() && k.until.Before(time.Now())

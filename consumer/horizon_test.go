@@ -25,9 +25,14 @@ func TestWindowThatIsShorterThanAKnownHorizonIsRefused(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := newFake()
-		newRig(t, setup{store: store}).consume(resendable(1, 20*day)) // at run time it is reported only
-		r := newRig(t, setup{store: store})                           // the next start
-		if err := r.handler.Consume(msg(2)); !errors.Is(err, consumer.ErrShortWindow) {
+		verifying := func(cfg consumer.Config) setup {
+			s := verifying(t)
+			s.store, s.config.Window, s.config.ShortWindow = store, cfg.Window, cfg.ShortWindow
+			return s
+		}
+		newRig(t, verifying(consumer.Config{})).consume(signed(t, resendable(1, 20*day))) // at run time it is reported only
+		r := newRig(t, verifying(consumer.Config{}))                                      // the next start
+		if err := r.handler.Consume(signed(t, msg(2))); !errors.Is(err, consumer.ErrShortWindow) {
 			t.Errorf("Consume: %v", err)
 		}
 		if err := r.inbox.Check(t.Context()); !errors.Is(err, consumer.ErrShortWindow) || !strings.Contains(err.Error(), "stock/reserve") {
@@ -37,40 +42,52 @@ func TestWindowThatIsShorterThanAKnownHorizonIsRefused(t *testing.T) {
 			t.Errorf("Run: %v", err)
 		}
 		r.wantCalls(0)
-		enough := newRig(t, setup{store: store, config: consumer.Config{Window: 20 * day}})
-		enough.consume(msg(2))
+		reporting := newRig(t, verifying(consumer.Config{ShortWindow: consumer.ReportShortWindow}))
+		if err := reporting.inbox.Check(t.Context()); err != nil {
+			t.Errorf("Check where it is to be reported: %v", err)
+		}
+		enough := newRig(t, verifying(consumer.Config{Window: 20 * day}))
+		enough.consume(signed(t, msg(2)))
 		if err := enough.inbox.Check(t.Context()); err != nil {
 			t.Errorf("Check with a window that is long enough: %v", err)
 		}
 		time.Sleep(21 * day) // nothing can come any more
-		newRig(t, setup{store: store}).consume(msg(3))
+		newRig(t, verifying(consumer.Config{})).consume(signed(t, msg(3)))
 	})
 }
 
-func TestWindowThatIsShorterIsReportedIfThatIsWanted(t *testing.T) {
+func TestMessageWithoutASignatureKeepsNoServiceFromStarting(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		store := newFake()
-		newRig(t, setup{store: store}).consume(resendable(1, 20*day))
-		r := newRig(t, setup{store: store, config: consumer.Config{ShortWindow: consumer.ReportShortWindow}})
-		stop := r.run()
-		r.consume(resendable(2, 20*day))
-		stop()
-		r.wantCalls(1)
-		r.wantLog("level=ERROR", "window is shorter", "horizon=480h")
-		if n := strings.Count(r.log.String(), "window is shorter"); n != 1 {
+		former := newRig(t, setup{store: store})
+		former.consume(resendable(1, 20*day))
+		former.consume(resendable(2, 20*day))
+		former.wantLog("level=ERROR", "window is shorter", "horizon=480h")
+		if n := strings.Count(former.log.String(), "window is shorter"); n != 1 {
 			t.Errorf("reported %d times", n)
 		}
-		if c := r.handler.Counters(); c.ShortWindow != 1 {
+		if c := former.handler.Counters(); c.ShortWindow != 2 {
 			t.Errorf("counters: %+v", c)
 		}
+		if store.horizon > 14*day {
+			t.Errorf("a horizon of %v is kept", store.horizon)
+		}
+		store.horizon, store.horizonUntil = 20*day, time.Now().Add(20*day) // as an earlier version kept it
+		r := newRig(t, setup{store: store})
+		r.consume(msg(3))
+		if err := r.inbox.Check(t.Context()); err != nil {
+			t.Errorf("Check: %v", err)
+		}
+		r.wantCalls(1)
+		r.wantLog("level=ERROR", "window is shorter", "horizon=480h")
 	})
 }
 
 func TestHorizonIsNotedWhenItGrowsAndOnceInAWhile(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, setup{config: consumer.Config{MaxHorizon: 30 * day}})
+		r := newRig(t, setup{})
 		want := func(notes int, horizon time.Duration, until time.Time) {
 			t.Helper()
 			if n := r.store.called("horizon"); n != notes || r.store.horizon != horizon || !r.store.horizonUntil.Equal(until) {
@@ -93,11 +110,11 @@ func TestHorizonIsNotedWhenItGrowsAndOnceInAWhile(t *testing.T) {
 		r.consume(resendable(13, day)) // the longer one is over
 		want(4, day, time.Now().Add(day))
 		r.consume(resendable(14, 1000*day)) // whoever claims that
-		want(5, 30*day, time.Now().Add(30*day))
+		want(5, 14*day, time.Now().Add(14*day))
 		past := event(15)
 		past.ResendUntil = past.Stamp.Add(-time.Hour)
 		r.consume(fresh(past))
-		want(5, 30*day, time.Now().Add(30*day))
+		want(5, 14*day, time.Now().Add(14*day))
 		r.wantCalls(16)
 	})
 }

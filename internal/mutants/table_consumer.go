@@ -250,6 +250,14 @@ var handling = []Mutant{
 		Test:   Test{"consumer", "TestProcessesThatStartTogetherConvictNobody"},
 	},
 	{
+		Name: "anybody-stops-a-service", Guarantee: "G7",
+		Broken: "One message without a signature keeps a service from starting for as long as it claims to be sent again.",
+		File:   "consumer/horizon.go",
+		Old:    ` && cfg.Verifier != nil {`,
+		New:    ` {`,
+		Test:   Test{"consumer", "TestMessageWithoutASignatureKeepsNoServiceFromStarting"},
+	},
+	{
 		Name: "alone-without-bound", Guarantee: "G5",
 		Broken: "A message that has to be alone waits for a hung handler without end, and keeps out all others.",
 		File:   "consumer/gate.go",
