@@ -54,14 +54,9 @@ func (l *relayLoop) send(ctx context.Context, e *entry) {
 	_ = fault.Hit(ctx, fault.R4)
 }
 
-// give gives the sender a message, or a batch. A panic is a refusal of the message: it says nothing about whose fault it is, and
-// the other messages of its route do.
+// give gives the sender a message, or a batch. A panic is not recovered here: the sender may hold locks, and would stand still
+// ever after, where a new process goes on.
 func (l *relayLoop) give(ctx context.Context, topic string, msgs []*message.Message, done func(transport.Result)) {
-	defer func() {
-		if v := recover(); v != nil { // the value may hold the payload
-			done(transport.Result{Outcome: transport.Refused, Err: fmt.Errorf("publisher panicked with a %T", v)})
-		}
-	}()
 	if batches, ok := l.sender.(transport.BatchSender); ok && len(msgs) > 1 {
 		batches.SendBatch(ctx, topic, msgs, done)
 		return

@@ -97,7 +97,12 @@ func (p *Publisher) SendBatch(ctx context.Context, topic string, msgs []*message
 }
 
 // encodeBatch has msgs encoded as the one publishing of out. Its body is that of the parts.
-func (p *Publisher) encodeBatch(topic string, msgs []*message.Message, out *outgoing) (*parts, error) {
+func (p *Publisher) encodeBatch(topic string, msgs []*message.Message, out *outgoing) (encoded *parts, err error) {
+	defer func() {
+		if v := recover(); v != nil { // as for one message
+			encoded, err = nil, fmt.Errorf("encode a batch: %w", panicked(v))
+		}
+	}()
 	if len(msgs) == 0 || len(msgs) > p.config.BatchSize {
 		return nil, fmt.Errorf("batch of %d messages, of which BatchSize allows %d", len(msgs), p.config.BatchSize)
 	}

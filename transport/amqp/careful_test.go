@@ -83,6 +83,49 @@ func TestMessageThatWouldExpireIsInvalid(t *testing.T) {
 	mustConfirm(t, newPublisher(t, amqp.PublisherConfig{AMQP: config, AllowLoss: true}), name, newMessage("x"))
 }
 
+func TestPanicOfWhatTheUserGaveIsTheErrorOfItsMessage(t *testing.T) {
+	t.Parallel()
+	panics := func(name string) { panic("secret " + name) }
+	for name, cfg := range map[string]func(*amqp.PublisherConfig){
+		"marshaler": func(cfg *amqp.PublisherConfig) {
+			cfg.AMQP.Marshaler = wamqp.DefaultMarshaler{PostprocessPublishing: func(pub amqp091.Publishing) amqp091.Publishing {
+				if string(pub.Body) == "bad" {
+					panics("marshaler")
+				}
+				return pub
+			}}
+		},
+		"key": func(cfg *amqp.PublisherConfig) {
+			cfg.AMQP, cfg.Partitions = amqp.DurablePubSub(testenv.AMQPURL(t), "service"), 2
+			cfg.Key = func(msg *message.Message) string {
+				if string(msg.Payload) == "bad" {
+					panics("key")
+				}
+				return "key"
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			c := amqp.PublisherConfig{AMQP: amqp.DurableQueue(testenv.AMQPURL(t))}
+			cfg(&c)
+			p, topic := newPublisher(t, c), topic(t)
+			if c.Partitions > 0 {
+				sub := newSubscriber(t, amqp.SubscriberConfig{AMQP: c.AMQP, Partitions: c.Partitions, Key: c.Key})
+				if err := sub.SubscribeInitialize(topic); err != nil {
+					t.Fatal(err)
+				}
+			}
+			r := send(t, p, topic, newMessage("bad"))
+			wantOutcome(t, r, transport.Invalid, nil)
+			if text := r.Err.Error(); !strings.Contains(text, "panicked with a string") || strings.Contains(text, "secret") {
+				t.Errorf("error = %q", text)
+			}
+			mustConfirm(t, p, topic, newMessage("good"))
+		})
+	}
+}
+
 func TestDeadLetterExchangeThatIsMissingIsRefused(t *testing.T) {
 	t.Parallel()
 	url, name := testenv.AMQPURL(t), topic(t)

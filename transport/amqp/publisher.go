@@ -199,8 +199,14 @@ func (p *Publisher) sendOne(ctx context.Context, topic string, msg *message.Mess
 	}
 }
 
-// encodeMessage has msg encoded as the publishing of out.
+// encodeMessage has msg encoded as the publishing of out. A panic of what the user gave for that, a marshaler, names or keys, is the
+// message's error: a process that ends of it would end of the same message again.
 func (p *Publisher) encodeMessage(topic string, msg *message.Message, out *outgoing) (used *parts, err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			used, err = nil, fmt.Errorf("encode message %s: %w", shorten(msg.UUID), panicked(v))
+		}
+	}()
 	if err = p.checkSize("payload", msg.Payload); err == nil { // before it is copied
 		out.pub, used, err = p.codec.encode(msg, out.seq)
 	}
@@ -212,6 +218,11 @@ func (p *Publisher) encodeMessage(topic string, msg *message.Message, out *outgo
 	}
 	out.exchange, out.key = p.destination(topic, msg)
 	return used, nil
+}
+
+// panicked is the error of a panic. Its value may hold the payload.
+func panicked(v any) error {
+	return fmt.Errorf("marshaler, key or name function panicked with a %T", v)
 }
 
 // encode has the messages of s encoded once more, as the publishing of out.

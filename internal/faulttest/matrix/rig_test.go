@@ -41,7 +41,8 @@ type rig struct {
 	t   *testing.T
 	ctx context.Context
 	*system.System
-	needed invariant.Work
+	needed   invariant.Work
+	patience time.Duration
 }
 
 // cell runs one cell of the matrix in parallel with others.
@@ -61,11 +62,11 @@ func newRig(t *testing.T, on func() (*servers.Servers, error), cfg system.Config
 	t.Helper()
 	s, err := on()
 	ok(t, err)
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	t.Cleanup(cancel)
 	cfg.Dir, err = os.MkdirTemp("", "boxpair-matrix-") //nolint:usetesting // kept if the cell fails
 	ok(t, err)
-	r := &rig{t: t, ctx: ctx, needed: invariant.Work{Orders: orders, Faults: 1}}
+	r := &rig{t: t, ctx: ctx, needed: invariant.Work{Orders: orders, Faults: 1}, patience: patience}
 	r.System, err = system.New(ctx, s, cfg)
 	ok(t, err)
 	t.Cleanup(func() {
@@ -144,7 +145,7 @@ func (r *rig) check(state *invariant.State) {
 
 // within bounds a wait.
 func (r *rig) within() context.Context {
-	ctx, cancel := context.WithTimeout(r.ctx, patience)
+	ctx, cancel := context.WithTimeout(r.ctx, r.patience)
 	r.t.Cleanup(cancel)
 	return ctx
 }
