@@ -45,6 +45,9 @@ type Config struct {
 	// ForgetInterval is how often [Inbox.Run] forgets what is older than Window.
 	// Defaults to 10 minutes.
 	ForgetInterval time.Duration `yaml:"forget_interval" env:"FORGET_INTERVAL"`
+	// RunElsewhere says that another process of the service calls [Inbox.Run]. Otherwise a process that parks a message or records
+	// an effect, and has never called Run, logs an ERROR, once a minute at most. Defaults to false.
+	RunElsewhere bool `yaml:"run_elsewhere" env:"RUN_ELSEWHERE"`
 	// HistoryFor is how long attempts are kept one by one, whatever became of their message.
 	// Defaults to Window.
 	HistoryFor time.Duration `yaml:"history_for" env:"HISTORY_FOR"`

@@ -159,7 +159,7 @@ func (h *Handler[TX]) settle(ctx context.Context, d *delivery, a attempt) error 
 		h.inbox.weather.success(d.who)
 		h.counts.followed.Add(1)
 		h.remember(d.term, id, digest)
-		h.inbox.warnIfIdle(ctx)
+		h.inbox.reportIdle(ctx)
 	case Altered:
 		h.log.ErrorContext(ctx, "dispatch ID was claimed with other content: message set aside", h.attrs(d.in)...)
 		return h.park(ctx, d, Parking{State: AlteredState, LastError: "dispatch ID was claimed with other content"})
@@ -283,7 +283,7 @@ func (h *Handler[TX]) parked(ctx context.Context, d *delivery, p Parking, duplic
 	h.counts.parkedAs(p.State)
 	if p.State == Retrying {
 		h.log.WarnContext(ctx, "message parked", h.attrs(d.in, "attempts", p.Attempts, "retry_in", p.RetryIn)...)
-		h.inbox.warnIfIdle(ctx)
+		h.inbox.reportIdle(ctx)
 		signal(h.wake)
 	}
 	if p.State == Dead {

@@ -45,8 +45,8 @@
 //
 // A parked message is kept whole in the database, with its claim: it is
 // acknowledged and further copies of it are duplicates. [Inbox.Run] takes up what
-// is due, without the broker. Without Run nothing parked is ever taken up again;
-// the inbox logs a warning when it parks a message and Run is not running.
+// is due, without the broker. Without Run nothing parked is ever taken up again: a process that
+// parks a message and has never called Run logs an ERROR, unless Config.RunElsewhere is set.
 //
 // # Failures
 //

@@ -41,6 +41,9 @@ func (x *effects[TX]) prepare(ctx context.Context, w *Work[TX], intent any) erro
 	if errors.Is(err, ErrEffectConflict) {
 		return Reject(err)
 	}
+	if err == nil {
+		h.inbox.reportIdle(ctx)
+	}
 	return err
 }
 

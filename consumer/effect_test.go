@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"testing"
@@ -44,6 +45,27 @@ func paidOnce[TX any](t *testing.T, db *database[TX]) {
 	wantEffect(t, inbox, consumer.EffectDone)
 	if n := db.number(`SELECT count(DISTINCT dispatch_id) FROM ` + table(db, "outbox_events")); n != 2 {
 		t.Errorf("%d events written", n)
+	}
+}
+
+func TestEffectThatIsRecordedWithoutRunIsAnError(t *testing.T) {
+	t.Parallel()
+	db, _ := newSQLite(t)
+	log := &logBuffer{}
+	inbox, err := consumer.New(db.store, db.outbox, consumer.Config{Service: "stock", Logger: slog.New(slog.NewTextHandler(log, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, err := consumer.HandleEffect(inbox, "pay", paying(db, provider{t.TempDir()}),
+		consumer.EffectConfig{Handler: consumer.HandlerConfig{Topic: "orders"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := h.Consume(msg(1)); err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(log.String(), "Inbox.Run was never called") {
+		t.Errorf("logged %q", log.String())
 	}
 }
 

@@ -34,7 +34,8 @@ type Inbox[TX any] struct {
 	added    chan struct{} // a handler was added while running
 
 	running atomic.Bool
-	warned  sync.Once // that nothing takes up what was parked
+	ran     atomic.Bool // Run or RunOnce was called
+	idle    reports     // that nothing takes up what was parked
 
 	// solo is held by a message that may kill the process and runs alone in its handler.
 	solo     chan struct{}
@@ -147,15 +148,14 @@ func (i *Inbox[TX]) all() []*Handler[TX] {
 	return handlers
 }
 
-// warnIfIdle warns once if something was parked and nobody will take it up.
-func (i *Inbox[TX]) warnIfIdle(ctx context.Context) {
-	if i.running.Load() {
+// reportIdle reports, now and then, that something is to be done by Run, which nobody has called. While a process ends, its
+// successor is going to.
+func (i *Inbox[TX]) reportIdle(ctx context.Context) {
+	if i.ran.Load() || i.cfg.RunElsewhere || !i.idle.due(time.Now()) {
 		return
 	}
-	i.warned.Do(func() {
-		i.log.WarnContext(ctx, "message parked while Inbox.Run is not running: nothing takes up parked messages",
-			"service", i.cfg.Service)
-	})
+	i.log.ErrorContext(ctx, "Inbox.Run was never called in this process: nothing takes up parked messages and effects. "+
+		"Call it, or set Config.RunElsewhere if another process of the service does", "service", i.cfg.Service)
 }
 
 // operation bounds a store call that is to be finished even if ctx ends.

@@ -22,6 +22,7 @@ func (i *Inbox[TX]) Run(ctx context.Context) error {
 		return ErrRunning
 	}
 	defer i.running.Store(false)
+	i.ran.Store(true)
 	ctx, refuse := context.WithCancelCause(ctx)
 	defer refuse(nil)
 	var wg sync.WaitGroup
@@ -67,6 +68,7 @@ func (i *Inbox[TX]) Run(ctx context.Context) error {
 // is due, and then every effect outside the database, each at most once and one after another, and forgets. It returns when that
 // is done, with the errors of all handlers.
 func (i *Inbox[TX]) RunOnce(ctx context.Context) error {
+	i.ran.Store(true)
 	var errs []error
 	for _, h := range i.all() {
 		if h.isReady() {

@@ -59,14 +59,31 @@ func TestRunWaitsForWhatItHasBegun(t *testing.T) {
 	})
 }
 
-func TestParkingWithoutRunIsWarnedOfOnce(t *testing.T) {
+func TestParkingWithoutRunIsAnError(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, setup{fn: func(context.Context, *work, *message.Message) error { return consumer.RetryAfter(time.Hour, nil) }})
-	r.consume(msg(1))
-	r.consume(msg(2))
-	if n := strings.Count(r.log.String(), "Inbox.Run is not running"); n != 1 {
-		t.Errorf("warned %d times", n)
-	}
+	synctest.Test(t, func(t *testing.T) {
+		later := func(context.Context, *work, *message.Message) error { return consumer.RetryAfter(time.Hour, nil) }
+		const says = "level=ERROR msg=\"Inbox.Run was never called"
+		r := newRig(t, setup{fn: later})
+		r.consume(msg(1))
+		r.consume(msg(2))
+		time.Sleep(time.Minute)
+		r.consume(msg(3))
+		if n := strings.Count(r.log.String(), says); n != 2 {
+			t.Errorf("reported %d times in two minutes", n)
+		}
+		r.run()()
+		time.Sleep(time.Minute)
+		r.consume(msg(4)) // as while the process ends
+		if n := strings.Count(r.log.String(), says); n != 2 {
+			t.Errorf("reported %d times", n)
+		}
+		elsewhere := newRig(t, setup{fn: later, config: consumer.Config{RunElsewhere: true}})
+		elsewhere.consume(msg(5))
+		if strings.Contains(elsewhere.log.String(), says) {
+			t.Error("reported though Run is called elsewhere")
+		}
+	})
 }
 
 func TestOneSlowParkedMessageDelaysNoOther(t *testing.T) {
