@@ -29,7 +29,8 @@ import (
 // message and nothing else came through meanwhile. It is probed with a backoff, and counts nothing.
 type route struct {
 	name              string
-	batch, batchBytes int // how many events of a key are sent as one, and with how large payloads
+	topics            []string // that are known to lead here
+	batch, batchBytes int      // how many events of a key are sent as one, and with how large payloads
 	ready             entryQueue
 	refused           entryQueue
 	inflight          int
@@ -118,8 +119,12 @@ func (c *relayCore) routeFor(topic string) *route {
 	}
 	if len(c.topics) >= 4*maxRoutes {
 		clear(c.topics)
+		for _, other := range c.routes {
+			other.topics = nil
+		}
 	}
 	c.topics[topic] = r
+	r.topics = append(r.topics, topic)
 	return r
 }
 
@@ -131,10 +136,8 @@ func (c *relayCore) release(r *route) {
 		return
 	}
 	delete(c.routes, r.name)
-	for topic, other := range c.topics {
-		if other == r {
-			delete(c.topics, topic)
-		}
+	for _, topic := range r.topics {
+		delete(c.topics, topic)
 	}
 }
 

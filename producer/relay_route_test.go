@@ -469,3 +469,31 @@ func TestARouteOnWhichEverythingBreaksTheChannelCountsOnce(t *testing.T) {
 	r.run(2 * time.Minute)
 	r.drained()
 }
+
+func TestRoutesOfManyTopicsAreForgottenWithTheirTopics(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	for i := range 3 * maxRoutes {
+		r.store.add(fmt.Sprintf("r%d/a", i), "")
+		r.store.add(fmt.Sprintf("r%d/b", i), "")
+	}
+	rel := r.start(RelayConfig{})
+	r.run(time.Minute)
+	r.drained()
+	c := rel.core
+	if len(c.routes) > maxRoutes || len(c.topics) > 4*maxRoutes {
+		t.Errorf("%d routes and %d topics are remembered", len(c.routes), len(c.topics))
+	}
+	for topic, route := range c.topics {
+		if c.routes[route.name] != route {
+			t.Fatalf("topic %s leads to a route that is forgotten", topic)
+		}
+	}
+	known := 0
+	for _, route := range c.routes {
+		known += len(route.topics)
+	}
+	if known != len(c.topics) {
+		t.Errorf("routes know %d topics of %d", known, len(c.topics))
+	}
+}
