@@ -127,6 +127,14 @@ var publishing = []Mutant{
 		Test:   Test{"transport/amqp", "TestCutConnectionsLoseNothingConfirmed"},
 	},
 	{
+		Name: "confirms-kept-without-bound", Guarantee: "G5",
+		Broken: "One unanswered message has the client keep every later confirm.",
+		File:   "transport/amqp/confirms.go",
+		Old:    ` || c.handled > s.in.confirm.DeliveryTag+p.confirmsAhead) {`,
+		New:    `) {`,
+		Test:   Test{"transport/amqp", "TestOnANodeOfItsOwn/queue that answers nothing fills no memory"},
+	},
+	{
 		Name: "nack-is-ack", Guarantee: "G2",
 		Broken: "A message that the broker refused, as a full queue does, counts as confirmed.",
 		File:   "transport/amqp/confirms.go",

@@ -399,10 +399,14 @@ func (p *Publisher) outcome(c *confirmChannel, s *slot, closed bool, lost int) t
 	}
 }
 
+// confirmsAhead is how many later confirms one unanswered message may hold up in the client, some 20 MB: amqp091 keeps each of
+// them until it can tell them in their order.
+const confirmsAhead = 1 << 18
+
 // overdue reports messages whose context or ConfirmTimeout has ended. The
-// connection is cut if the broker has answered nothing since such a message, or if
-// half of the window is taken by messages that nobody waits for: a queue that
-// answers nothing must not stop the others. While the broker blocks the connection
+// connection is cut if the broker has answered nothing since such a message, if
+// half of the window is taken by messages that nobody waits for, or if the client keeps too many
+// confirms behind it: a queue that answers nothing must not stop the others. While the broker blocks the connection
 // it answers nothing, and nothing would be won.
 func (p *Publisher) overdue(c *confirmChannel, judged []judgement) []judgement {
 	since := time.Now().Add(-p.config.ConfirmTimeout)
@@ -415,7 +419,7 @@ func (p *Publisher) overdue(c *confirmChannel, judged []judgement) []judgement {
 		timedOut := s.written.Before(since)
 		judged = p.giveUp(c, s, timedOut, judged)
 		if timedOut && p.blocked == "" && p.unblocked.Before(since) &&
-			(c.heard.Before(s.written) || c.abandoned > p.config.Window/2) {
+			(c.heard.Before(s.written) || c.abandoned > p.config.Window/2 || c.handled > s.in.confirm.DeliveryTag+p.confirmsAhead) {
 			p.fail(c, fmt.Errorf("%w: nothing for %v", ErrConfirmTimeout, p.config.ConfirmTimeout))
 			break
 		}

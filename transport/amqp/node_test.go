@@ -26,6 +26,7 @@ func TestOnANodeOfItsOwn(t *testing.T) {
 	t.Run("memory alarm ends in a clear state", func(t *testing.T) { memoryAlarm(t, node) })
 	t.Run("passive needs no permission to configure", func(t *testing.T) { passive(t, node) })
 	t.Run("queue that answers nothing stops no other", func(t *testing.T) { stuckQueue(t, node) })
+	t.Run("queue that answers nothing fills no memory", func(t *testing.T) { confirmsBehindAStuckQueue(t, node) })
 	t.Run("culprit is found beside a queue that answers nothing", func(t *testing.T) { culpritBesideAStuckQueue(t, node) })
 	t.Run("repartition of a queue that answers late loses nothing", func(t *testing.T) { lateQueue(t, node) })
 	t.Run("crash of the broker loses nothing confirmed", func(t *testing.T) { crash(t, node) })
@@ -207,6 +208,33 @@ func stuckQueue(t *testing.T, node *testenv.Node) {
 	})
 	control("resume")
 	awaitConfirm(t, p, "stuck", "after")
+}
+
+// confirmsBehindAStuckQueue has many messages confirmed behind one that is not: the client would keep what it knows of each.
+func confirmsBehindAStuckQueue(t *testing.T, node *testenv.Node) {
+	config := amqp.DurableQueue(node.URL())
+	w := wired(&config)
+	p := newPublisher(t, amqp.PublisherConfig{AMQP: config, ConfirmTimeout: time.Second})
+	p.SetConfirmsAhead(100)
+	mustConfirm(t, p, "mute", newMessage("before"))
+	mustConfirm(t, p, "busy", newMessage("before"))
+	control(t, node, "mute", "suspend")
+	defer control(t, node, "mute", "resume")
+	unanswered := make(chan transport.Result, 1)
+	p.Send(t.Context(), "mute", newMessage("unanswered"), func(r transport.Result) { unanswered <- r })
+	for range 90 {
+		mustConfirm(t, p, "busy", newMessage("few"))
+	}
+	wantOutcome(t, <-unanswered, transport.Unavailable, amqp.ErrConfirmTimeout)
+	mustConfirm(t, p, "busy", newMessage("no more yet"))
+	if n := w.dialled(); n != 1 {
+		t.Fatalf("%d connections after few confirms", n)
+	}
+	await(t, "another connection", func() bool {
+		_ = send(t, p, "busy", newMessage("many"))
+		return w.dialled() > 1
+	})
+	awaitConfirm(t, p, "busy", "after")
 }
 
 // culpritBesideAStuckQueue has the broker close the channel for one message while another is unanswered.

@@ -52,6 +52,8 @@ type Publisher struct {
 
 	unblocked time.Time // when the broker last ended blocking
 
+	confirmsAhead uint64 // see the constant
+
 	// Scratch space of settle, which only the judge calls.
 	answered []*slot
 	judged   []judgement
@@ -77,6 +79,8 @@ func NewPublisher(config PublisherConfig) (*Publisher, error) {
 		nudge:    make(chan struct{}, 1),
 		closing:  make(chan struct{}),
 		changed:  make(chan struct{}),
+
+		confirmsAhead: confirmsAhead,
 	}
 	p.topology.partitions = config.Partitions
 	p.topology.limitIsSafe = true // for who publishes; subscribers look
