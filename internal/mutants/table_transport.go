@@ -135,6 +135,14 @@ var publishing = []Mutant{
 		Test:   Test{"transport/amqp", "TestOnANodeOfItsOwn/queue that answers nothing fills no memory"},
 	},
 	{
+		Name: "slow-key-stops-others", Guarantee: "G5",
+		Broken: "Messages that wait for an earlier one of their key take the room of other keys.",
+		File:   "transport/amqp/subscription.go",
+		Old:    `ch.Qos(sub.s.config.Prefetch, 0, false)`,
+		New:    `ch.Qos(sub.s.config.InFlight, 0, false)`,
+		Test:   Test{"transport/amqp", "TestMessagesThatWaitForTheirKeyLeaveRoomForOthers"},
+	},
+	{
 		Name: "nack-is-ack", Guarantee: "G2",
 		Broken: "A message that the broker refused, as a full queue does, counts as confirmed.",
 		File:   "transport/amqp/confirms.go",

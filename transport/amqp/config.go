@@ -167,9 +167,13 @@ type SubscriberConfig struct {
 	RebalanceInterval time.Duration `yaml:"rebalance_interval" env:"REBALANCE_INTERVAL"`
 
 	// InFlight is how many messages of a subscription, or of each of its partitions, may be
-	// handed out and not yet acknowledged. It is the prefetch count, which the broker applies to batches: so many of
-	// those may wait in memory. Defaults to AMQP.Consume.Qos.PrefetchCount, and to 64 if that is 0.
+	// handed out and not yet acknowledged. Defaults to AMQP.Consume.Qos.PrefetchCount, and to 64 if that is 0.
 	InFlight int `yaml:"in_flight" env:"IN_FLIGHT"`
+	// Prefetch is how many messages, or batches, the broker may deliver before they are acknowledged. Those that are not handed
+	// out wait in memory: with more than InFlight, messages that wait for an earlier one of their key leave
+	// room for other keys. What waits here is kept from other consumers of the queue. At least InFlight, at most 65535.
+	// Defaults to 4 times InFlight.
+	Prefetch int `yaml:"prefetch" env:"PREFETCH"`
 
 	// Key returns the key of a message. Messages of one key are handed out one
 	// after another; "" is no key. It is called by one goroutine per subscription. Handlers
@@ -215,9 +219,13 @@ func (c *PublisherConfig) setDefaults() {
 	defaultTo(&c.Logger, slog.Default())
 }
 
+// maxPrefetch is the largest prefetch count that the protocol can carry.
+const maxPrefetch = 1<<16 - 1
+
 func (c *SubscriberConfig) setDefaults() {
 	defaultTo(&c.InFlight, c.AMQP.Consume.Qos.PrefetchCount)
 	defaultTo(&c.InFlight, 64)
+	defaultTo(&c.Prefetch, min(lookAhead*c.InFlight, max(c.InFlight, maxPrefetch)))
 	if c.Key == nil {
 		c.Key = metaKey
 	}
@@ -313,8 +321,13 @@ func (c *SubscriberConfig) validate() error {
 	}
 	v.positive("RebalanceInterval", int(c.RebalanceInterval))
 	v.positive("InFlight", c.InFlight)
-	if c.InFlight > 65535 {
-		v.add("InFlight: %d is more than the protocol's 65535", c.InFlight)
+	switch {
+	case c.InFlight > maxPrefetch:
+		v.add("InFlight: %d is more than the protocol's %d", c.InFlight, maxPrefetch)
+	case c.Prefetch > maxPrefetch:
+		v.add("Prefetch: %d is more than the protocol's %d", c.Prefetch, maxPrefetch)
+	case c.InFlight > 0 && c.Prefetch < c.InFlight:
+		v.add("Prefetch: %d is less than InFlight, %d", c.Prefetch, c.InFlight)
 	}
 	v.positive("RedeliveryMin", int(c.RedeliveryMin))
 	v.positive("RedeliveryMax", int(c.RedeliveryMax))

@@ -57,7 +57,8 @@
 // [transport.MetaKey], or what SubscriberConfig.Key returns) is handed out when
 // the one before it of the same key is acknowledged; without a key there is no
 // order beyond that of the first hand-out. Set InFlight to 1, or return one key
-// for all, for one total order.
+// for all, for one total order. The broker delivers up to SubscriberConfig.Prefetch messages,
+// so that those which wait for an earlier one of their key leave room for other keys.
 //
 // Acknowledgements go to the broker in bulk for the contiguous finished prefix
 // of what this channel delivered, and singly beyond a gap. They never cross to
@@ -67,7 +68,7 @@
 // nacked and set aside by itself, in its place in the order. The broker is told when all
 // are finished. When the channel ends before that, it delivers all of them again: one that
 // was acknowledged may come once more after a later one of its key, whose batch was
-// finished. It prefetches InFlight batches, and their messages wait in memory.
+// finished. It prefetches up to Prefetch batches, which wait in memory.
 //
 // A Nack is a delivery again from here, after a backoff, with
 // [transport.Redelivered] set; later messages of that key wait. It never goes to

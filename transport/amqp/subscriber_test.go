@@ -75,6 +75,28 @@ func TestManyMessagesAreInFlight(t *testing.T) {
 	}
 }
 
+func TestMessagesThatWaitForTheirKeyLeaveRoomForOthers(t *testing.T) {
+	t.Parallel()
+	name := topic(t)
+	config := amqp.DurableQueue(testenv.AMQPURL(t))
+	all := append(numbered("slow", 8), keyed("other", "other"))
+	fill(t, config, amqp.Quorum, name, all...)
+	messages := subscribe(t, newSubscriber(t, amqp.SubscriberConfig{AMQP: config, InFlight: 4}), name)
+	slow := receive(t, messages)
+	if msg := receive(t, messages); string(msg.Payload) != "other" {
+		t.Errorf("message %s came", msg.Payload)
+	} else {
+		msg.Ack()
+	}
+	none(t, messages)
+	for slow.Ack(); ; slow.Ack() {
+		if slow = receive(t, messages); string(slow.Payload) == "8" {
+			slow.Ack()
+			break
+		}
+	}
+}
+
 // TestMessagesOfAKeyComeOneAfterAnother while handlers of many keys fail at random
 // places and take their time.
 func TestMessagesOfAKeyComeOneAfterAnother(t *testing.T) {

@@ -22,8 +22,8 @@ import (
 // when the channel is closed.
 const ackDelay = 5 * time.Millisecond
 
-// lookAhead is how many times InFlight messages are opened. A batch has many; what the broker delivers beyond that
-// stays packed.
+// lookAhead is how many times InFlight messages are opened, and prefetched by default. A batch has many; what the broker delivers
+// beyond that stays packed.
 const lookAhead = 4
 
 // subscription hands out the messages of one queue. What is not said to be used
@@ -139,7 +139,7 @@ func (sub *subscription) open(ctx context.Context) (*source, error) {
 	}
 	src.ended, src.end = context.WithCancel(ctx)
 	c := sub.s.config.AMQP.Consume
-	if err := ch.Qos(sub.s.config.InFlight, 0, false); err != nil {
+	if err := ch.Qos(sub.s.config.Prefetch, 0, false); err != nil {
 		src.close()
 		return nil, fmt.Errorf("set prefetch count: %w", err)
 	}
@@ -252,7 +252,7 @@ func (sub *subscription) consume(ctx, scope context.Context, src *source) error 
 
 // inputs returns what src is to be asked for: deliveries, or if enough is open the ends that the deliveries would tell otherwise.
 func (sub *subscription) inputs(src *source) (deliveries <-chan amqp091.Delivery, closed <-chan *amqp091.Error, cancelled <-chan string) {
-	if sub.opened >= lookAhead*sub.s.config.InFlight {
+	if c := &sub.s.config; sub.opened >= max(lookAhead*c.InFlight, c.Prefetch) {
 		return nil, src.closed, src.cancelled
 	}
 	return src.deliveries, nil, nil
