@@ -116,6 +116,11 @@ func (b Backoff) bound(attempts int) time.Duration {
 	return b.Max
 }
 
+// longest returns how far ahead an event may have been parked, with what clocks of servers may differ after a fail-over.
+func (b Backoff) longest() time.Duration {
+	return max(b.Max, b.Max+time.Minute) // the sum may overflow
+}
+
 const minLeaseTTL = 100 * time.Millisecond
 
 // withDefaults returns c with its zero fields filled in, or an error that joins

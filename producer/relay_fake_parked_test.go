@@ -145,7 +145,7 @@ func (f *fakeStore) parkedRow(seq int64) Queued {
 	return q
 }
 
-func (f *fakeStore) Due(_ context.Context, shards []int, after DuePoint, limit int) ([]Queued, time.Duration, error) {
+func (f *fakeStore) Due(_ context.Context, shards []int, after DuePoint, longest time.Duration, limit int) ([]Queued, time.Duration, error) {
 	leave, err := f.enter("Due")
 	if err != nil {
 		return nil, 0, err
@@ -159,8 +159,8 @@ func (f *fakeStore) Due(_ context.Context, shards []int, after DuePoint, limit i
 		}
 		row := f.parkedRow(seq)
 		row.DueAt = time.Unix(0, 0).Add(p.due)
-		if p.due > f.clock() {
-			if wait := p.due - f.clock(); next == 0 || wait < next {
+		if wait := p.due - f.clock(); wait > 0 && wait <= longest {
+			if next == 0 || wait < next {
 				next = wait
 			}
 		} else if cmp.Or(row.DueAt.Compare(after.At), cmp.Compare(seq, after.Seq)) > 0 {

@@ -51,6 +51,24 @@ func TestAFailedKeyIsSentFromItsParkedEventsInOrder(t *testing.T) {
 	}
 }
 
+func TestAnEventThatAClockAheadParkedDoesNotWaitForThatTime(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	seq := r.store.add("topic", "key")
+	r.outcomes(map[int64]transport.Outcome{seq: transport.Refused})
+	rel := r.start(RelayConfig{Backoff: Backoff{Initial: time.Hour}})
+	r.run(50 * time.Millisecond)
+	parked := r.store.parked[seq]
+	if parked == nil {
+		t.Fatal("it is not parked")
+	}
+	parked.due = r.now + 10*time.Hour
+	r.broker = confirmAll
+	rel.core.due.soon(r.now)
+	r.run(time.Minute)
+	r.drained()
+}
+
 func TestAFreshEventWaitsUntilTheLastParkedOneOfItsKeyHasGone(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

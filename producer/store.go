@@ -270,8 +270,9 @@ type RelayStore interface {
 	Follow(ctx context.Context, relay string, lease Lease, marks []Mark) (lost bool, err error)
 	// Due reads events that are heads of their keys, retrying and due, of shards, at most
 	// limit, in the order of their [DuePoint] and behind after (the zero value begins), and
-	// how long from now the next one is due (0: none is).
-	Due(ctx context.Context, shards []int, after DuePoint, limit int) (due []Queued, next time.Duration, err error)
+	// how long from now the next one is due (0: none is). An event that is to wait for more than
+	// longest was parked by a clock that was ahead, and is due.
+	Due(ctx context.Context, shards []int, after DuePoint, longest time.Duration, limit int) (due []Queued, next time.Duration, err error)
 	// FetchParked reads the live (retrying or following) events of one key, at most limit.
 	FetchParked(ctx context.Context, shard int, key string, limit int) ([]Queued, error)
 	// Retry records further failures of live parked events, followers included: retrying

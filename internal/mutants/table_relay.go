@@ -62,6 +62,22 @@ var leasing = []Mutant{
 		Test: Test{"store/postgres", "TestLeaseOfBeforeTheClockWasSetBackHasExpired"},
 	},
 	{
+		Name: "parked-by-a-clock-ahead", Guarantee: "G5",
+		Broken: "Events that were parked while the clock was ahead wait for as long as it was.",
+		File:   "store/postgres/parked.go",
+		Old:    `statement_timestamp()), (statement_timestamp() + $5::bigint * interval '1 us', 'infinity')`,
+		New:    `statement_timestamp())`,
+		Test:   Test{"store/postgres", "TestProducerContract/parked/event that was to wait for longer than any may is due"},
+	},
+	{
+		Name: "longest-wait-unknown", Guarantee: "G5",
+		Broken: "A relay does not tell the database how long an event may wait at most.",
+		File:   "producer/relay_call.go",
+		Old:    `cfg.Backoff.longest(), c.limit`,
+		New:    `1<<62, c.limit`,
+		Test:   Test{"producer", "TestAnEventThatAClockAheadParkedDoesNotWaitForThatTime"},
+	},
+	{
 		Name: "lease-judged-by-another", Guarantee: "G4",
 		Broken: "A relay takes the shards of one whose LeaseTTL is longer than its own, while that sends from them.",
 		File:   "store/postgres/leases.go",

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/boxpair/boxpair/producer"
@@ -102,20 +103,23 @@ const (
 	dueStmt = `
 SELECT p.id, p.shard, p.attempts, p.state, p.next_attempt_at, ` + RecordColumns + `
 FROM {outbox_parked} p LEFT JOIN {outbox_events} e ON e.id = p.id
-WHERE p.state = 'retrying' AND p.next_attempt_at <= ? AND p.next_attempt_at >= ? AND (p.next_attempt_at > ? OR p.id > ?)
+WHERE p.state = 'retrying' AND p.next_attempt_at > ? AND p.next_attempt_at <= ? AND p.next_attempt_at >= ? AND (p.next_attempt_at > ? OR p.id > ?)
   AND p.shard IN ? AND ` + isHead + ` ORDER BY p.next_attempt_at, p.id LIMIT ?`
 	nextDueStmt = `
 SELECT p.next_attempt_at FROM {outbox_parked} p
-WHERE p.state = 'retrying' AND p.next_attempt_at > ? AND p.shard IN ? AND ` + isHead + ` ORDER BY p.next_attempt_at LIMIT 1`
+WHERE p.state = 'retrying' AND p.next_attempt_at > ? AND p.next_attempt_at <= ? AND p.shard IN ? AND ` + isHead + ` ORDER BY p.next_attempt_at LIMIT 1`
 )
 
 // Due reads heads that are due. The next one is looked for first: what changes in between is due, or is found
 // by the next call.
-func (s *Store) Due(ctx context.Context, shards []int, after producer.DuePoint, limit int) (due []producer.Queued, next time.Duration, err error) {
+func (s *Store) Due(
+	ctx context.Context, shards []int, after producer.DuePoint, longest time.Duration, limit int,
+) (due []producer.Queued, next time.Duration, err error) {
 	var then int64
 	at, err := s.c.Now(ctx, s.c.DB)
+	far := at + longest.Microseconds()
 	if err == nil {
-		err = s.c.One(ctx, s.c.DB, []any{&then}, nextDueStmt, at, shards)
+		err = s.c.One(ctx, s.c.DB, []any{&then}, nextDueStmt, at, far, shards)
 	}
 	switch {
 	case err == nil:
@@ -124,16 +128,21 @@ func (s *Store) Due(ctx context.Context, shards []int, after producer.DuePoint, 
 		return nil, 0, fmt.Errorf("read when events are due: %w", err)
 	}
 	from := after.At.UnixMicro()
-	err = s.c.Each(ctx, s.c.DB, func(rows *sql.Rows) error {
-		var e producer.Queued
-		var dueAt int64
-		err := ScanQueued(rows, &e, &e.Seq, &e.Shard, &e.Attempts, &e.State, &dueAt)
-		e.DueAt = Instant(dueAt)
-		due = append(due, e)
-		return err
-	}, dueStmt, at, from, from, after.Seq, shards, limit)
-	if err != nil {
-		return nil, 0, fmt.Errorf("read due events: %w", err)
+	for _, r := range [...]struct{ above, through int64 }{{math.MinInt64, at}, {far, math.MaxInt64}} {
+		if len(due) == limit {
+			break
+		}
+		err = s.c.Each(ctx, s.c.DB, func(rows *sql.Rows) error {
+			var e producer.Queued
+			var dueAt int64
+			err := ScanQueued(rows, &e, &e.Seq, &e.Shard, &e.Attempts, &e.State, &dueAt)
+			e.DueAt = Instant(dueAt)
+			due = append(due, e)
+			return err
+		}, dueStmt, r.above, r.through, from, from, after.Seq, shards, limit-len(due))
+		if err != nil {
+			return nil, 0, fmt.Errorf("read due events: %w", err)
+		}
 	}
 	return due, next, nil
 }

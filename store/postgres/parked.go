@@ -282,15 +282,19 @@ FROM (
     FROM unnest($1::smallint[]) AS s (shard)
     CROSS JOIN LATERAL (
         SELECT p.next_attempt_at FROM {{outbox_parked}} p
-        WHERE p.shard = s.shard AND p.state = 'retrying' AND p.next_attempt_at > statement_timestamp() AND ` + isHead + `
+        WHERE p.shard = s.shard AND p.state = 'retrying' AND p.next_attempt_at > statement_timestamp()
+          AND p.next_attempt_at <= statement_timestamp() + $5::bigint * interval '1 us' AND ` + isHead + `
         ORDER BY p.next_attempt_at LIMIT 1
     ) p
 ) n
 LEFT JOIN (
     SELECT p.* FROM unnest($1::smallint[]) AS s (shard)
+    CROSS JOIN (
+        VALUES ('-infinity', statement_timestamp()), (statement_timestamp() + $5::bigint * interval '1 us', 'infinity')
+    ) AS r (above, through)
     CROSS JOIN LATERAL (
         SELECT p.shard, p.id, p.attempts, p.next_attempt_at FROM {{outbox_parked}} p
-        WHERE p.shard = s.shard AND p.state = 'retrying' AND p.next_attempt_at <= statement_timestamp()
+        WHERE p.shard = s.shard AND p.state = 'retrying' AND p.next_attempt_at > r.above AND p.next_attempt_at <= r.through
           AND (p.next_attempt_at, p.id) > ($3, $4) AND ` + isHead + `
         ORDER BY p.next_attempt_at, p.id LIMIT $2
     ) p
@@ -300,8 +304,10 @@ LEFT JOIN LATERAL (SELECT * FROM {{outbox_events}} e WHERE e.id = d.id OFFSET 0)
 ORDER BY d.next_attempt_at, d.id`)
 
 // Due implements [producer.RelayStore].
-func (s *Store) Due(ctx context.Context, shards []int, after producer.DuePoint, limit int) ([]producer.Queued, time.Duration, error) {
-	rows, err := s.query(ctx, due, shards, limit, after.At, after.Seq)
+func (s *Store) Due(
+	ctx context.Context, shards []int, after producer.DuePoint, longest time.Duration, limit int,
+) ([]producer.Queued, time.Duration, error) {
+	rows, err := s.query(ctx, due, shards, limit, after.At, after.Seq, longest.Microseconds())
 	if err != nil {
 		return nil, 0, failed("look for due events", err)
 	}

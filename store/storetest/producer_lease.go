@@ -14,7 +14,9 @@ import (
 // long is a lease that does not expire in a test; soon is one that does.
 const (
 	long = time.Hour
-	soon = time.Millisecond
+	// longest is how long an event may wait at most.
+	longest = 24 * time.Hour
+	soon    = time.Millisecond
 )
 
 // acquire leases all free shards to relay.

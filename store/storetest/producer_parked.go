@@ -38,7 +38,7 @@ func (o *outbox[TX]) expectParked(want ...parkedState) {
 // dueNow returns the events that are due, and when the next one is.
 func (o *outbox[TX]) dueNow(shards ...int) ([]producer.Queued, time.Duration) {
 	o.Helper()
-	due, next, err := o.Store.Due(o.ctx(), shards, producer.DuePoint{}, 100)
+	due, next, err := o.Store.Due(o.ctx(), shards, producer.DuePoint{}, longest, 100)
 	o.ok(err)
 	return due, next
 }
@@ -80,6 +80,16 @@ func (o *outbox[TX]) ownKey(n int) *held[TX] {
 	h := &held[TX]{outbox: o, events: o.queued(records...)}
 	h.lease = o.lease("relay", h.events[0].Shard)
 	return h
+}
+
+// ownEach queues an event of each key in one shard and leases that to "relay".
+func (o *outbox[TX]) ownEach(keys ...string) *held[TX] {
+	o.Helper()
+	records := make([]producer.Record, len(keys))
+	for i, key := range keys {
+		records[i] = recordIn(7, key)
+	}
+	return &held[TX]{outbox: o, events: o.queued(records...), lease: o.lease("relay", 7)}
 }
 
 func (h *held[TX]) kept(lost bool, err error) {
@@ -149,6 +159,7 @@ func parkedTests[TX any]() []outboxTest[TX] {
 		{fact: "blocked keys come in pages", run: blockedPages[TX]},
 		{fact: "blocked key is told once, however many events it has", run: blockedOnce[TX]},
 		{fact: "due events come earliest first and at most as many as asked for", run: dueOrder[TX]},
+		{fact: "event that was to wait for longer than any may is due", run: dueFarAhead[TX]},
 		{fact: "due events come in pages, those that are due at once included", run: duePages[TX]},
 		{fact: "parked events of a key come in the order of writing", run: parkedOfKey[TX]},
 		{fact: "every failure is kept as an attempt", run: attemptsAreKept[TX]},
@@ -342,11 +353,36 @@ func dueOrder[TX any](o *outbox[TX]) {
 	for limit, want := range map[int][]int64{
 		1: {events[2].Seq}, 2: {events[2].Seq, events[0].Seq}, 9: {events[2].Seq, events[0].Seq, events[1].Seq},
 	} {
-		due, _, err := o.Store.Due(o.ctx(), []int{7, 8}, producer.DuePoint{}, limit)
+		due, _, err := o.Store.Due(o.ctx(), []int{7, 8}, producer.DuePoint{}, longest, limit)
 		o.ok(err)
 		if !slices.Equal(seqs(due), want) {
 			o.Errorf("at most %d due: %v, want %v", limit, seqs(due), want)
 		}
+	}
+}
+
+func dueFarAhead[TX any](o *outbox[TX]) {
+	h := o.ownEach("a", "b", "c", "d")
+	h.park(0, 2*longest) // as by a clock that was ahead
+	h.park(1, long)
+	h.park(2, 3*longest)
+	h.park(3, 0)
+	want := []int64{h.events[3].Seq, h.events[0].Seq, h.events[2].Seq}
+	var after producer.DuePoint
+	var got []int64
+	for range len(h.events) {
+		page, next, err := o.Store.Due(o.ctx(), []int{h.lease.Shard}, after, longest, 2)
+		o.ok(err)
+		if next <= long-time.Minute || next > long {
+			o.Errorf("the next one is due in %v", next)
+		}
+		if got = append(got, seqs(page)...); len(page) == 0 {
+			break
+		}
+		after = producer.DuePoint{At: page[len(page)-1].DueAt, Seq: page[len(page)-1].Seq}
+	}
+	if !slices.Equal(got, want) {
+		o.Errorf("due are %v, want %v", got, want)
 	}
 }
 
@@ -372,7 +408,7 @@ func duePages[TX any](o *outbox[TX]) {
 	var after producer.DuePoint
 	var got []int64
 	for {
-		page, _, err := o.Store.Due(o.ctx(), []int{7, 8}, after, 3)
+		page, _, err := o.Store.Due(o.ctx(), []int{7, 8}, after, longest, 3)
 		o.ok(err)
 		if len(page) == 0 {
 			break
