@@ -24,7 +24,9 @@ type Config struct {
 	// LockKeys makes every write lock the keys of its events until the end of the
 	// transaction, so that writers of one key take turns. Without it the caller
 	// serialises writers of a key, usually by a row lock on the aggregate that is taken before
-	// the write. Defaults to false.
+	// the write. On PostgreSQL each key of a transaction takes a place in the lock table of the server, which has
+	// max_locks_per_transaction × max_connections of them for everybody, 6,400 by default: it is not for
+	// transactions that write thousands of keys. Defaults to false.
 	LockKeys bool `yaml:"lock_keys" env:"LOCK_KEYS"`
 
 	// ResendFor is how long after it came to be (its stamp) an event may be sent again: relays
