@@ -237,6 +237,10 @@ func (c timeColumn) ScanTimestamptz(v pgtype.Timestamptz) error {
 // the start; a prepared transaction loses it and keeps the transaction ID, which it may have
 // got so late that no sample has seen it, so it is named as prepared besides. The start of the
 // server goes with the former, since its numbers begin anew.
+//
+// A backend that commits gives up its virtual transaction (N/0 stands there from then on) in the moment in which its rows
+// become visible, and releases its locks after that. Its writer may thus count as ended while the locks are still
+// there, which is right: a read that begins after the sample sees the rows.
 var writers = statement(`
 WITH w AS MATERIALIZED (
     SELECT DISTINCT virtualtransaction FROM pg_locks
