@@ -205,7 +205,7 @@ func (p *planned) looks(shards []int16, epochs []int64) (fetched, parked, deferr
 		through[i], most[i] = 1<<62, 16
 	}
 	fetching := p.explain(fetch, shards, after, through, most, []int64{})
-	looking := p.explain(due, allShards(), 10, "-infinity", 0)
+	looking := p.explain(due, allShards(), 10, "-infinity", 0, (24 * time.Hour).Microseconds())
 	moving := p.explain(undefer, "relay", shards, epochs, 32)
 	return fetching.Hit + fetching.Read, looking.Hit + looking.Read, moving.Hit + moving.Read
 }
@@ -289,7 +289,7 @@ func TestManyFollowersCostLittle(t *testing.T) {
 	p.expectIndexes("heal with hold", held, 640*20)
 	p.run(p.sql[heal], "relay", shards, epochs, false)
 
-	p.expectIndexes("due", p.explain(due, allShards(), 10, "-infinity", 0), 64*200)
+	p.expectIndexes("due", p.explain(due, allShards(), 10, "-infinity", 0, (24*time.Hour).Microseconds()), 64*200)
 	p.expectIndexes("parked events of a key", p.explain(fetchParked, 1, "key 1", 10), 100)
 	p.expectIndexes("sent", p.explain(sent, "relay", 0, epochs[0], []int64{n/10 + 64}), 200)
 	p.expectIndexes("retry", p.explain(retry, "relay", 0, epochs[0],
