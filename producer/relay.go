@@ -34,9 +34,7 @@ import (
 // are not told from a route that does not work: they stay, and are reported after RouteGrace, until another
 // event comes through or an operator acts. One key alone counts its attempts. After a counted attempt the event is
 // parked with a backoff, and the later events of its key follow it. Unavailable
-// counts nothing: the route is tried again, a little later each time. Suspect
-// events are sent again one by one until it is known which of them breaks the
-// channel; that one counts.
+// counts nothing: the route is tried again, a little later each time.
 //
 // # Crashes
 //

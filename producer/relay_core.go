@@ -51,16 +51,13 @@ type relayCore struct {
 	laneTurn  int
 	reporting reporting
 
-	topics     map[string]*route
-	routes     map[string]*route
-	ring       []*route // with something to send, and not stalled
-	turn       int
-	stalled    []*route // paused or unavailable
-	doubtful   []*route // failing
-	quarantine entryQueue
-	alone      *entry        // in flight, and nothing else is
-	aloneAt    time.Duration // not before
-	success    time.Duration // when anything was confirmed last; -1: never
+	topics   map[string]*route
+	routes   map[string]*route
+	ring     []*route // with something to send, and not stalled
+	turn     int
+	stalled  []*route      // paused or unavailable
+	doubtful []*route      // failing
+	success  time.Duration // when anything was confirmed last; -1: never
 
 	buffered   int // events in memory that are not confirmed
 	inflight   int

@@ -312,12 +312,6 @@ func (c *relayCore) park(e *entry) {
 		return
 	}
 	l.parking++
-	if e.solo {
-		if e.shard.solo == nil {
-			e.shard.solo = make(map[int64]struct{})
-		}
-		e.shard.solo[e.Seq] = struct{}{}
-	}
 	if l.marking == 0 {
 		c.parkNow(e)
 	}
@@ -367,9 +361,6 @@ func (c *relayCore) buried(e *entry) {
 		return
 	}
 	c.report.Dead++
-	if e.shard.solo != nil {
-		delete(e.shard.solo, e.Seq)
-	}
 	c.noteEvent(slog.LevelError, "event is dead", e, slog.Int("attempts", e.Attempts),
 		slog.String("outcome", e.outcome.String()), slog.String("error", e.problem))
 }

@@ -355,13 +355,13 @@ func (c *relayCore) yield(sh *shardState) {
 	sh.phase, sh.loaded, sh.rewindTo, sh.clear = phaseReady, nil, 0, false
 	for _, e := range sh.index {
 		switch e.state {
-		case entryWaiting, entryReady, entryHeld, entryRefused, entrySuspect:
+		case entryWaiting, entryReady, entryHeld, entryRefused:
 			c.forget(e)
 		}
 	}
 	for _, e := range sh.parked {
 		switch e.state {
-		case entryWaiting, entryReady, entryHeld, entryRefused, entrySuspect:
+		case entryWaiting, entryReady, entryHeld, entryRefused:
 			c.forget(e)
 		}
 	}

@@ -11,16 +11,12 @@ import (
 
 const (
 	sendTurn    = 32 // events of one route before the next one's turn
-	blamePause  = 100 * time.Millisecond
-	unmarkedMax = 3 // times the window, beyond which nothing is sent until marks catch up
+	unmarkedMax = 3  // times the window, beyond which nothing is sent until marks catch up
 )
 
 // pump sends what may be sent, as far as the window allows, the routes in turns.
 func (c *relayCore) pump() {
-	if c.stopping || c.alone != nil {
-		return
-	}
-	if c.quarantine.n > 0 && c.sendAlone() {
+	if c.stopping {
 		return
 	}
 	c.probe()
@@ -31,9 +27,7 @@ func (c *relayCore) pump() {
 		}
 		r := c.ring[c.turn]
 		for n := 0; n < sendTurn && room > 0 && c.mayTake(r); n++ {
-			if e := r.ready.pop(); e.solo {
-				c.isolate(e)
-			} else if c.send(e) {
+			if e := r.ready.pop(); c.send(e) {
 				riders := c.board(e, room-1)
 				room -= 1 + riders
 				n += riders
@@ -90,51 +84,14 @@ func (c *relayCore) probe() {
 			c.at(r.probeAt)
 			continue
 		}
-		if c.isolated(r) {
-			continue // it waits for its turn
-		}
 		all := r.candidates()
 		e := all[0]
 		r.hungry = len(all) == 1 || all[1].probes > 0
 		e.unqueue()
 		e.probes++
 		r.probeAt = c.now + r.delay
-		if r.solo || e.solo {
-			c.isolate(e)
-			e.probing = true
-			continue
-		}
 		c.send(e)
 	}
-}
-
-// isolated tells whether an event of r is in quarantine.
-func (c *relayCore) isolated(r *route) bool {
-	for e := c.quarantine.first; e != nil; e = e.qnext {
-		if e.route == r {
-			return true
-		}
-	}
-	return false
-}
-
-// sendAlone sends the first event of the quarantine that may be sent, once nothing else is in flight,
-// and tells whether everything else has to wait for that.
-func (c *relayCore) sendAlone() bool {
-	if c.now < c.aloneAt {
-		c.at(c.aloneAt)
-		return false
-	}
-	if c.inflight > 0 {
-		return true
-	}
-	for e := c.quarantine.pop(); e != nil; e = c.quarantine.pop() {
-		if c.send(e) {
-			c.alone = e
-			return true
-		}
-	}
-	return false
 }
 
 // send hands e to the transport, unless its shard's lease has run out on this
@@ -175,10 +132,6 @@ func (c *relayCore) outcome(now time.Duration, res sendResult) {
 		c.note(slog.LevelError, "publisher reported the outcome of a message twice")
 		return
 	}
-	alone := c.alone == e
-	if alone {
-		c.alone = nil
-	}
 	sh, riders := e.shard, e.riders
 	e.riders = nil
 	n := 1 + len(riders)
@@ -186,7 +139,7 @@ func (c *relayCore) outcome(now time.Duration, res sendResult) {
 	sh.inflight -= n
 	e.route.inflight -= n
 	e.route.heard = c.now
-	e.state, e.probing = entryWaiting, false
+	e.state = entryWaiting
 	if e.line != nil {
 		e.line.inflight = nil
 		if e.line.following > 0 {
@@ -214,7 +167,7 @@ func (c *relayCore) outcome(now time.Duration, res sendResult) {
 		c.requeue(e)
 	case len(riders) > 0 && c.unbatch(e, riders):
 	default:
-		c.failed(e, alone)
+		c.failed(e)
 	}
 }
 
@@ -253,7 +206,7 @@ func (c *relayCore) toMark(e *entry) {
 }
 
 // failed books any other outcome.
-func (c *relayCore) failed(e *entry, alone bool) {
+func (c *relayCore) failed(e *entry) {
 	switch e.outcome {
 	case transport.Invalid:
 		c.noteEvent(slog.LevelError, "event can never be sent", e, slog.String("error", e.problem))
@@ -265,13 +218,10 @@ func (c *relayCore) failed(e *entry, alone bool) {
 			return
 		}
 		c.refuse(e)
-	case transport.Suspect:
-		c.suspected(e, alone)
 	default: // Unavailable, and whatever a later version adds
 		c.noteEvent(slog.LevelWarn, "outcome of a send is unknown", e,
 			slog.String("route", e.route.name), slog.String("error", e.problem))
 		c.routeDown(e)
-		e.solo = e.solo || alone // it still may be the one that breaks the channel
 		c.requeue(e)
 	}
 }
@@ -280,34 +230,6 @@ func (c *relayCore) failed(e *entry, alone bool) {
 // meanwhile, or its shard is given back: then nothing is to be learned from it here.
 func (c *relayCore) superseded(e *entry) bool {
 	return e.shard.yielding || e.line != nil && e.line.blocked && !e.parked
-}
-
-// suspected books a channel exception. Whoever was alone on the channel broke it;
-// the others are sent again one by one.
-func (c *relayCore) suspected(e *entry, alone bool) {
-	r := e.route
-	if c.superseded(e) {
-		c.requeue(e)
-		return
-	}
-	if !alone {
-		e.solo = true
-		if !c.doubted(e) {
-			c.place(e)
-		}
-		return
-	}
-	c.aloneAt = c.now + blamePause
-	e.solo = true
-	if r.solo || r.failing { // not the first on its route: perhaps it is the route
-		r.solo = true
-		c.refuse(e)
-		return
-	}
-	r.solo = true
-	c.failing(e)
-	c.noteEvent(slog.LevelWarn, "event breaks its channel", e, slog.String("error", e.problem))
-	c.fail(e)
 }
 
 // requeue puts e back where it came from, to be sent again in its order.
@@ -332,7 +254,6 @@ func (c *relayCore) doubted(e *entry) bool {
 	if !e.parked || l == nil || !l.verify {
 		return false
 	}
-	c.keepSolo(e)
 	c.forgetFIFO(l, nil)
 	c.readParked(l)
 	return true

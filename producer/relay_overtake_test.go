@@ -311,7 +311,7 @@ func TestWhatIsOnItsWayBehindAHeadGoesBeforeIt(t *testing.T) {
 // on a route that stays down: what waits behind it takes another one.
 func TestHeadThatIsDiscardedInFlightHoldsUpNothing(t *testing.T) {
 	t.Parallel()
-	for _, outcome := range []transport.Outcome{transport.Unavailable, transport.Suspect} {
+	for _, outcome := range []transport.Outcome{transport.Unavailable, transport.Refused} {
 		r := newRig(t)
 		head, next := r.store.add("down", "key"), r.store.add("up", "key")
 		r.store.add("up", "other") // shows that the transport works

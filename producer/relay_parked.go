@@ -189,7 +189,6 @@ func (c *relayCore) buryMissing(sh *shardState, row *Queued, l *keyLine) {
 func (c *relayCore) newParked(sh *shardState, row *Queued, r *route, l *keyLine) *entry {
 	e := c.newEntry(sh, row)
 	e.parked, e.route, e.line = true, r, l
-	_, e.solo = sh.solo[e.Seq]
 	sh.parked[e.Seq] = e
 	c.count(e)
 	return e
@@ -222,11 +221,9 @@ func (c *relayCore) parkedConfirmed(e *entry) {
 }
 
 func (c *relayCore) sentReply(cl *call) {
-	sh := cl.shards[0]
 	for _, e := range cl.entries {
 		c.report.Delivered++
 		c.settled(e)
-		delete(sh.solo, e.Seq)
 		if l := e.line; l != nil {
 			l.sent--
 			c.tidy(l)
@@ -247,27 +244,15 @@ func (c *relayCore) settled(e *entry) {
 // failAgain records a further failure of a parked event. The others of its key
 // in memory are left to the database again.
 func (c *relayCore) failAgain(e *entry) {
-	sh, l := e.shard, e.line
+	l := e.line
 	e.state = entryParking
-	c.keepSolo(e)
 	if l != nil {
 		l.retrying++
 		l.remove(e)
 		c.forgetFIFO(l, nil)
 	}
-	sh.lane.again = append(sh.lane.again, e)
-	c.markLane(sh)
-}
-
-// keepSolo remembers of a parked event that is read again that it has to be alone.
-func (c *relayCore) keepSolo(e *entry) {
-	if !e.solo {
-		return
-	}
-	if e.shard.solo == nil {
-		e.shard.solo = make(map[int64]struct{})
-	}
-	e.shard.solo[e.Seq] = struct{}{}
+	e.shard.lane.again = append(e.shard.lane.again, e)
+	c.markLane(e.shard)
 }
 
 // forgetFIFO takes the parked events of a key that are not in flight out of

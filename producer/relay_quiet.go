@@ -27,17 +27,7 @@ func (c *relayCore) nothingToSend() bool {
 			return false
 		}
 	}
-	return !c.waitsAlone()
-}
-
-// waitsAlone tells whether an event in quarantine is more than a probe.
-func (c *relayCore) waitsAlone() bool {
-	for e := c.quarantine.first; e != nil; e = e.qnext {
-		if !e.route.stalled() {
-			return true
-		}
-	}
-	return false
+	return true
 }
 
 // shardsQuiescent tells whether every shard was read to its end and has nothing

@@ -32,7 +32,7 @@ func (c *relayCore) board(e *entry, room int) int {
 	bytes, last := r.batchBytes-len(e.Payload), e.Seq
 	for next := e.next; next != nil && len(e.riders) < room; next = next.next {
 		bytes -= len(next.Payload)
-		if bytes < 0 || next.state != entryWaiting || next.solo || next.single || next.route != r || next.Topic != e.Topic || next.Seq < last {
+		if bytes < 0 || next.state != entryWaiting || next.single || next.route != r || next.Topic != e.Topic || next.Seq < last {
 			break // one that stands behind a later one tells, being in flight, nothing of what may be moved; see leads
 		}
 		last = next.Seq
@@ -71,11 +71,6 @@ func (c *relayCore) alight(riders []*entry) {
 // an attempt of it is counted.
 func (c *relayCore) unbatch(e *entry, riders []*entry) bool {
 	switch e.outcome {
-	case transport.Suspect:
-		for _, rider := range riders {
-			rider.solo = true
-		}
-		c.suspected(e, false)
 	case transport.Invalid, transport.Returned, transport.Refused:
 		e.single = true
 		for _, rider := range riders {

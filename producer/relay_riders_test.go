@@ -133,7 +133,7 @@ func TestBatchesAreOfOneTopicAndSize(t *testing.T) {
 // TestFailedBatchCountsNoAttemptOfTheOthers, since nobody can tell whose it is before each was sent alone.
 func TestFailedBatchCountsNoAttemptOfTheOthers(t *testing.T) {
 	t.Parallel()
-	for _, outcome := range []transport.Outcome{transport.Invalid, transport.Returned, transport.Refused, transport.Suspect} {
+	for _, outcome := range []transport.Outcome{transport.Invalid, transport.Returned, transport.Refused} {
 		t.Run(outcome.String(), func(t *testing.T) {
 			t.Parallel()
 			r := newRig(t)
@@ -162,7 +162,7 @@ func TestFailedBatchCountsNoAttemptOfTheOthers(t *testing.T) {
 				}
 			}
 			// What nobody takes at the moment may be taken together again.
-			if refused == 0 || refused > 1 && (outcome == transport.Invalid || outcome == transport.Suspect) {
+			if refused == 0 || refused > 1 && outcome == transport.Invalid {
 				t.Errorf("%d batches were refused", refused)
 			}
 			if r.store.state(bad) != Dead {
@@ -345,7 +345,7 @@ func TestRelayThatStopsForgetsABatch(t *testing.T) {
 // TestBatchOfAKeyThatIsBlockedMeanwhile: an operator redrives a dead event while later ones of its key are under way.
 func TestBatchOfAKeyThatIsBlockedMeanwhile(t *testing.T) {
 	t.Parallel()
-	for _, outcome := range []transport.Outcome{transport.Unavailable, transport.Confirmed, transport.Refused, transport.Suspect} {
+	for _, outcome := range []transport.Outcome{transport.Unavailable, transport.Confirmed, transport.Refused} {
 		r := newRig(t)
 		dead := r.store.add("topic", "key")
 		r.broker = refusing(transport.Invalid, dead)

@@ -222,7 +222,6 @@ func (c *relayCore) forgotten() string {
 	add("buffered", c.buffered)
 	add("inflight", c.inflight)
 	add("parked", c.parkedIn)
-	add("quarantine", c.quarantine.n)
 	add("pending marks", len(c.marking.pending))
 	add("refills", len(c.reading.refills))
 	add("lanes", c.laneBusy)

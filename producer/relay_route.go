@@ -54,7 +54,6 @@ type route struct {
 	outcome  transport.Outcome
 	problem  string
 	reported bool
-	solo     bool          // what fails on it breaks the channel: probe alone
 	share    float64       // of successes among the last hundred or so outcomes
 	againAt  time.Duration // when to send again what was refused and did not count, 0: nothing was
 
@@ -149,20 +148,10 @@ func (c *relayCore) rouse(r *route) {
 	}
 }
 
-// stall takes note that only probes are sent on r from now on. What is in
-// quarantine takes its turn among them.
+// stall takes note that only probes are sent on r from now on.
 func (c *relayCore) stall(r *route) {
 	if !slices.Contains(c.stalled, r) {
 		c.stalled = append(c.stalled, r)
-	}
-	for e := c.quarantine.first; e != nil; {
-		next := e.qnext
-		if e.route == r {
-			e.unqueue()
-			e.state, e.solo, e.probing = entryReady, true, false
-			r.ready.push(e)
-		}
-		e = next
 	}
 }
 
@@ -217,7 +206,7 @@ func (c *relayCore) judge(r *route) {
 		c.tryAgain(r)
 		return
 	}
-	if r.inflight > 0 || r.ready.n > 0 || r.refused.n == 0 || c.isolated(r) {
+	if r.inflight > 0 || r.ready.n > 0 || r.refused.n == 0 {
 		return
 	}
 	switch {
@@ -342,7 +331,7 @@ func (c *relayCore) routeDown(e *entry) {
 // routeWorks books a success: what was refused meanwhile counts an attempt each.
 func (c *relayCore) routeWorks(r *route) {
 	c.success, r.success = c.now, c.now
-	r.fails, r.solo = 0, false
+	r.fails = 0
 	r.share += (1 - r.share) / shareWindow
 	if r.failing {
 		c.convict(r)

@@ -43,6 +43,7 @@ type simulation struct {
 	arrivals  []int64 // what the broker took, in order
 	refusals  map[int64]int
 	bad       map[int64]transport.Outcome // events that never pass
+	breaking  map[int64]bool              // … since the broker ends the channel for them
 	replayed  map[int64]int               // how much had arrived when an event was replayed
 	deferred  map[int64]bool              // ever, and so free of the order of its key
 	cancelled map[int64]bool
@@ -53,7 +54,7 @@ type simulation struct {
 
 // simFaults says what may happen in a schedule.
 type simFaults struct {
-	kill, stop, storeErrors, unavailable, refusals, suspects, operators, late, routes, deferrals, failOvers, ttls bool
+	kill, stop, storeErrors, unavailable, refusals, channels, operators, late, routes, deferrals, failOvers, ttls bool
 }
 
 type simRelay struct {
@@ -64,14 +65,13 @@ type simRelay struct {
 	done    []*call       // executed, not told
 	sends   []rigSend     // not at the broker
 	sent    []sendResult  // not told
-	suspect bool          // the channel is broken: what is in flight is suspect
 }
 
 func newSimulation(t testing.TB, seed uint64) *simulation {
 	s := &simulation{
 		t: t, seed: seed, rnd: rand.New(rand.NewPCG(seed, 42)), events: make(map[int64]simEvent),
 		locked: make(map[string]*fakeTx), refusals: make(map[int64]int),
-		bad: make(map[int64]transport.Outcome), refusing: make(map[string]bool),
+		bad: make(map[int64]transport.Outcome), breaking: make(map[int64]bool), refusing: make(map[string]bool),
 		replayed: make(map[int64]int), deferred: make(map[int64]bool), cancelled: make(map[int64]bool),
 	}
 	s.store = newFakeStore(func() time.Duration { return s.now })
@@ -155,11 +155,9 @@ func (s *simulation) produce() {
 			s.locked[key] = tx
 		}
 		n := s.write(tx, key)
-		if s.wild.refusals && s.chance(12) {
+		s.breaking[n] = s.wild.channels && s.chance(15)
+		if s.breaking[n] || s.wild.refusals && s.chance(12) {
 			s.bad[n] = []transport.Outcome{transport.Refused, transport.Returned, transport.Invalid}[s.rnd.IntN(3)]
-		}
-		if s.wild.suspects && s.chance(15) {
-			s.bad[n] = transport.Suspect
 		}
 	}
 	s.open = append(s.open, tx)
@@ -175,7 +173,7 @@ func (s *simulation) produce() {
 }
 
 // deliver lets the broker see a message. What it took may still be reported as
-// lost.
+// lost. If it ends the channel for one, the publisher finds out for which.
 func (s *simulation) deliver(rel *simRelay, m rigSend) {
 	res := sendResult{entry: m.entry, gen: m.gen}
 	route, _, _ := strings.Cut(m.topic, "/")
@@ -186,19 +184,17 @@ func (s *simulation) deliver(rel *simRelay, m rigSend) {
 		}
 	}
 	switch {
-	case rel.suspect:
-		res.Outcome = transport.Suspect
 	case s.down && !s.calm:
 		res.Outcome = transport.Unavailable
 		if s.chance(4) {
 			s.arrive(m)
 		}
-	case isBad && bad == transport.Suspect:
-		// Whatever is unanswered on the channel is suspect with it.
-		res.Outcome = transport.Suspect
-		rel.suspect = len(rel.sends) > 0
 	case isBad:
 		res.Outcome = bad
+		if s.breaking[m.seq] || slices.ContainsFunc(m.riders, func(seq int64) bool { return s.breaking[seq] }) {
+			s.counts.Channels++
+			rel.publishAgain()
+		}
 	case !s.calm && s.refusing[route]:
 		res.Outcome = transport.Refused
 	default:
@@ -208,20 +204,13 @@ func (s *simulation) deliver(rel *simRelay, m rigSend) {
 			res.Outcome = transport.Unavailable
 		}
 	}
-	if len(rel.sends) == 0 {
-		rel.suspect = false
-	}
 	switch res.Outcome {
 	case transport.Confirmed:
 	case transport.Unavailable:
 		s.counts.Outages++
 		res.Err = errors.New("gone")
 	default:
-		if res.Outcome == transport.Suspect {
-			s.counts.Channels++
-		} else {
-			s.counts.Refusals++
-		}
+		s.counts.Refusals++
 		if len(m.riders) > 0 { // nobody knows whose fault it is
 			s.counts.Batches++
 		} else {
@@ -230,6 +219,21 @@ func (s *simulation) deliver(rel *simRelay, m rigSend) {
 		res.Err = errors.New("no")
 	}
 	rel.sent = append(rel.sent, res)
+}
+
+// publishAgain is what a publisher does with messages whose answers were lost with their channel, if their time is not over.
+func (rel *simRelay) publishAgain() {
+	s := rel.sim
+	for i := range rel.sent {
+		res := &rel.sent[i]
+		switch {
+		case res.Outcome != transport.Confirmed || res.unsent:
+		case s.chance(4):
+			res.Outcome, res.Err = transport.Unavailable, errors.New("not confirmed yet")
+		case s.chance(2):
+			s.arrive(rigSendOf(res.entry))
+		}
+	}
 }
 
 // execute runs a statement, or lets it fail before or after its work.
@@ -288,13 +292,18 @@ func (rel *simRelay) step() bool {
 	}
 	rel.calls = append(rel.calls, calls...)
 	for _, e := range sends {
-		m := rigSend{entry: e, gen: e.gen, seq: e.Version, topic: e.Topic, key: e.Key}
-		for _, rider := range e.riders {
-			m.riders = append(m.riders, rider.Version)
-		}
-		rel.sends = append(rel.sends, m)
+		rel.sends = append(rel.sends, rigSendOf(e))
 	}
 	return n+len(calls)+len(sends) > 0
+}
+
+// rigSendOf returns what is sent with e, by the numbers of the events.
+func rigSendOf(e *entry) rigSend {
+	m := rigSend{entry: e, gen: e.gen, seq: e.Version, topic: e.Topic, key: e.Key}
+	for _, rider := range e.riders {
+		m.riders = append(m.riders, rider.Version)
+	}
+	return m
 }
 
 // one lets one of the things that are under way happen.

@@ -128,7 +128,7 @@ type simCounts struct {
 	Statements  int `json:"statements"` // that failed, before or after their work
 	Outages     int `json:"outages"`    // messages whose outcome got lost
 	Refusals    int `json:"refusals"`   // messages
-	Channels    int `json:"channels"`   // messages on a channel that broke
+	Channels    int `json:"channels"`   // that broke
 	Batches     int `json:"batches"`    // that were not taken
 	Operations  int `json:"operations"` // that changed something
 	LateCommits int `json:"late_commits"`

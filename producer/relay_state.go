@@ -15,7 +15,6 @@ const (
 	entryReady                       // may be sent, in its route's queue
 	entryHeld                        // may be sent when its shard's lease is renewed
 	entryRefused                     // was refused, not counted yet, in its route's queue of such
-	entrySuspect                     // in quarantine
 	entrySending                     // in flight
 	entryRiding                      // in flight, in a batch behind an earlier event of its key
 	entryConfirmed                   // is to be marked, or reported as sent
@@ -38,9 +37,7 @@ type entry struct {
 
 	parked      bool // it stands among the parked events, not in the queue
 	redelivered bool // a consumer may have started it
-	solo        bool // it may break the channel, and is sent with nothing else in flight
 	single      bool // it may make a batch invalid, and is sent in none
-	probing     bool // it is in quarantine to probe its route
 	counted     bool // buffered counts it
 	rewritten   bool // its queue row was written again meanwhile, with another round
 	doubtful    bool // a statement that parks it may have been done already
@@ -240,11 +237,10 @@ type shardState struct {
 	index     map[int64]*entry
 	parked    map[int64]*entry // parked events in memory
 	lines     map[string]*keyLine
-	resting   map[string]int64   // keyLine.head of blocked keys of which nothing else is known
-	recent    map[int64]int64    // Seq → Round of what left the queue during a read
-	solo      map[int64]struct{} // parked events that broke a channel alone
-	wanted    []int64            // Seqs of rows that have come to stand below low, and are to be read
-	skipped   []int64            // Seqs above known, or not far below, that were read and are not in memory
+	resting   map[string]int64 // keyLine.head of blocked keys of which nothing else is known
+	recent    map[int64]int64  // Seq → Round of what left the queue during a read
+	wanted    []int64          // Seqs of rows that have come to stand below low, and are to be read
+	skipped   []int64          // Seqs above known, or not far below, that were read and are not in memory
 	back      revisit
 	held      entryQueue
 

@@ -165,19 +165,9 @@ func (c *relayCore) promote(l *keyLine) {
 
 // place puts an event that may be sent where it is sent from.
 func (c *relayCore) place(e *entry) {
-	if e.solo && !e.route.stalled() {
-		c.isolate(e)
-		return
-	}
 	e.state = entryReady
 	e.route.ready.push(e)
 	c.rouse(e.route)
-}
-
-// isolate puts an event where those are that are sent with nothing else in flight.
-func (c *relayCore) isolate(e *entry) {
-	e.state = entrySuspect
-	c.quarantine.push(e)
 }
 
 // forget takes an event that is not under way out of memory. It is in the

@@ -48,7 +48,7 @@ func TestSenderStaysOneThatHasManyMessagesUnderWay(t *testing.T) {
 		t.Errorf("Route gives %q", got)
 	}
 	stamp := time.Now().Add(-time.Minute).UTC().Format(time.RFC3339Nano)
-	outcomes := []transport.Outcome{transport.Confirmed, transport.Returned, transport.Refused, transport.Invalid, transport.Suspect, transport.Unavailable}
+	outcomes := []transport.Outcome{transport.Confirmed, transport.Returned, transport.Refused, transport.Invalid, transport.Unavailable}
 	got := make([]transport.Result, len(outcomes))
 	for i := range outcomes {
 		msg := message.NewMessage(uuid.NewString(), nil)
@@ -77,7 +77,7 @@ func TestSenderStaysOneThatHasManyMessagesUnderWay(t *testing.T) {
 			t.Errorf("outcome %v arrived as %v", res, got[i])
 		}
 	}
-	once := map[string]float64{"a confirmed": 1, "a returned": 1, "a refused": 1, "a invalid": 1, "a suspect": 1, "a unavailable": 1}
+	once := map[string]float64{"a confirmed": 1, "a returned": 1, "a refused": 1, "a invalid": 1, "a unavailable": 1}
 	x.want("boxpair.outbox.attempts", once)
 	x.want("boxpair.outbox.publish.duration", once)
 	x.want("boxpair.outbox.delivery.latency", map[string]float64{"a": 1})

@@ -26,10 +26,6 @@ const (
 	// Invalid: the message can never be sent, as when it cannot be encoded or is
 	// beyond a limit of the transport. Sending it again would fail alike.
 	Invalid
-	// Suspect: the transport ended the channel with an exception while this
-	// message was unanswered on it. One of the messages that were is the culprit;
-	// which one shows when they are sent again one by one.
-	Suspect
 )
 
 // String returns the name of o in lower case.
@@ -45,8 +41,6 @@ func (o Outcome) String() string {
 		return "refused"
 	case Invalid:
 		return "invalid"
-	case Suspect:
-		return "suspect"
 	default:
 		return "outcome(" + strconv.Itoa(int(o)) + ")"
 	}
@@ -85,7 +79,7 @@ type BatchSender interface {
 	Sender
 
 	// SendBatch is Send for messages of one route that the transport takes over together or not at all, whatever fails,
-	// and hands out in their order. They have one outcome; one that is Invalid or Suspect may be so for any of them.
+	// and hands out in their order. They have one outcome; one that is Invalid may be so for any of them.
 	SendBatch(ctx context.Context, topic string, msgs []*message.Message, done func(Result))
 
 	// BatchLimit returns how many messages one call of SendBatch may have, and how many bytes their payloads

@@ -272,7 +272,7 @@ func TestOutcomesHaveNames(t *testing.T) {
 	t.Parallel()
 	for outcome, want := range map[transport.Outcome]string{
 		transport.Unavailable: "unavailable", transport.Confirmed: "confirmed", transport.Returned: "returned",
-		transport.Refused: "refused", transport.Invalid: "invalid", transport.Suspect: "suspect", 200: "outcome(200)",
+		transport.Refused: "refused", transport.Invalid: "invalid", 200: "outcome(200)",
 	} {
 		if got := outcome.String(); got != want {
 			t.Errorf("got %q, want %q", got, want)

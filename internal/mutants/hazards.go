@@ -95,7 +95,7 @@ var relayHazards = []Hazard{
 	{"A route whose only event is bad is paused for ever; one that is probed with its oldest event only stays closed for the healthy ones behind it.",
 		[]Test{{relay, "TestARouteWithOneKeyCountsOnTheBackoffSchedule"}, {relay, "TestOneBadEventDoesNotKeepARouteClosed"}, {relay, "TestProbesRotateOverKeysOldestFirst"}}},
 	{"One message closes the channel, all in flight fail with it, and are sent together again.",
-		[]Test{{relay, "TestTheEventThatBreaksItsChannelIsFoundAndOnlyItCounts"}, {amqp, "TestExceptionIsThatOfItsMessage"}}},
+		[]Test{{amqp, "TestExceptionIsThatOfItsMessage"}, {relay, "TestEventThatEndsItsChannelCountsAloneAndDies"}}},
 	{"A key with a long backlog starves its neighbours; reading past it loses its place.",
 		[]Test{{relay, "TestAHotKeyDoesNotStarveItsNeighboursAndKeepsItsOrder"}}},
 	{"The first failure in a batch fails the rest of it, or a batch is taken for delivered as a whole.",

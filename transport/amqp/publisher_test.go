@@ -23,7 +23,7 @@ import (
 
 // tally counts outcomes.
 type tally struct {
-	counts  [transport.Suspect + 1]atomic.Int64
+	counts  [transport.Invalid + 1]atomic.Int64
 	pending sync.WaitGroup
 }
 
