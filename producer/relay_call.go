@@ -77,6 +77,7 @@ type call struct {
 	since    DuePoint // of Due
 	ticket   int64
 	forget   bool
+	read     int64          // of CheckSequence
 	routes   []StalledRoute // of ReportRoutes
 
 	// What the core remembers with it.
@@ -99,6 +100,7 @@ type call struct {
 	err      error
 	live     int
 	identity string
+	sequence error // that it begins anew
 	grants   []Grant
 	renewals []Renewal
 	rows     []Queued
@@ -130,6 +132,9 @@ func (c *call) execute(ctx context.Context, store RelayStore, cfg *RelayConfig) 
 		c.live, c.err = store.Heartbeat(ctx, me, cfg.LeaseTTL)
 		if known, ok := store.(Identifier); ok && c.err == nil {
 			c.identity, c.err = known.Identity(ctx)
+		}
+		if numbered, ok := store.(SequenceChecker); ok && c.err == nil {
+			c.sequence = numbered.CheckSequence(ctx, c.read)
 		}
 	case opAcquire:
 		c.grants, c.err = store.Acquire(ctx, me, cfg.LeaseTTL, c.limit)

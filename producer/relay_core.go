@@ -43,6 +43,7 @@ type relayCore struct {
 	leasing   leasing
 	reading   reading
 	late      lateness
+	numbers   numbering
 	marking   marking
 	due       duePoll
 	deferred  deferrals

@@ -323,7 +323,7 @@ func (c *relayCore) takeFetched(cl *call) {
 			continue // and says nothing of who may write below it: the database may have lost it since
 		}
 		sh := cl.shards[p]
-		c.late.seen = max(c.late.seen, row.Seq)
+		c.sawSeq(row.Seq)
 		if cl.looks[p] > 0 && row.Seq <= cl.ranges[cl.above[p]].After && sh.putBack(row) {
 			sh.rewind(0)
 			positions[row.Shard] = -1

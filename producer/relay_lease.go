@@ -65,7 +65,7 @@ func (c *relayCore) nextLeaseCall() *call {
 		return c.renewCall()
 	}
 	if c.now >= l.beatAt && !c.stopping {
-		return &call{op: opHeartbeat}
+		return &call{op: opHeartbeat, read: c.numbers.read}
 	}
 	if c.reporting.due && !c.stopping {
 		if cl := c.reportCall(); cl != nil {
@@ -176,6 +176,7 @@ func (c *relayCore) leaseReply(cl *call) {
 		l.beatAt = cl.issued + c.cfg.LeaseTTL/3
 		c.reporting.due = true
 		c.identified(cl.identity)
+		c.numbered(cl)
 		if cl.live != l.live {
 			l.live = max(cl.live, 1)
 			l.acquireAt = 0
@@ -225,7 +226,7 @@ func (c *relayCore) beginAnew() {
 			c.drop(sh)
 		}
 	}
-	c.late = lateness{}
+	c.late, c.numbers.read = lateness{}, 0
 	l.acquireAt = 0
 }
 

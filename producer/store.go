@@ -209,6 +209,14 @@ type Identifier interface {
 	Identity(ctx context.Context) (string, error)
 }
 
+// SequenceChecker is a store whose events are numbered by a sequence, which may begin anew. A relay asks for it with
+// every heartbeat, if its store is one.
+type SequenceChecker interface {
+	// CheckSequence returns a [SequenceError] if the sequence has given out less than the highest number of an event that is there,
+	// and than read, of an event that was read before; nil if not, or if the database does not tell.
+	CheckSequence(ctx context.Context, read int64) error
+}
+
 // RelayStore is what a [Relay] needs of a store.
 //
 // Every method that takes leases and changes what they own is fenced: it locks the shard

@@ -42,13 +42,7 @@ type operators struct {
 	states  inboxStates
 	effects ledger
 	schema  schema.Checker
-	numbers numbers // nil: the database sees to them by itself
-}
-
-// numbers is a store whose events are numbered by a sequence.
-type numbers interface {
-	// CheckSequence returns an error if the sequence is behind the events.
-	CheckSequence(ctx context.Context) error
+	numbers producer.SequenceChecker // nil: the database sees to them by itself
 }
 
 // inboxStates is what tells the state of the consumers of a store.
@@ -102,7 +96,7 @@ func both[TX any](s store[TX], end func()) (*operators, func(), error) {
 		end()
 		return nil, nil, err
 	}
-	n, _ := any(s).(numbers)
+	n, _ := any(s).(producer.SequenceChecker)
 	return &operators{outbox, inbox, s, s, s, n}, end, nil
 }
 

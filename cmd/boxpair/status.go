@@ -174,7 +174,7 @@ func printRoutes(out io.Writer, stalled []producer.StalledRoute) error {
 func (q *inspection) tables(ctx context.Context, s *operators, r *health.Report) error {
 	err := s.schema.CheckSchema(ctx)
 	if err == nil && len(q.outboxes) > 0 && s.numbers != nil {
-		err = s.numbers.CheckSequence(ctx)
+		err = s.numbers.CheckSequence(ctx, 0)
 	}
 	if err != nil && ctx.Err() != nil {
 		return err

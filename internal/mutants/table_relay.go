@@ -3,6 +3,23 @@ package mutants
 // leasing is about who owns a shard.
 var leasing = []Mutant{
 	{
+		Name: "sequence-anew-not-looked-for", Guarantee: "G5",
+		Broken: "Events of a sequence that has begun anew stand below the relay's marks until its next sweep.",
+		File:   "producer/relay_lease.go",
+		Old: `		c.numbered(cl)
+`,
+		New:  ``,
+		Test: Test{"producer", "TestEventsBelowTheMarksAfterATruncateAreSentWithinALease"},
+	},
+	{
+		Name: "floor-above-sequence-anew", Guarantee: "G5",
+		Broken: "A writer whose sequence has begun anew commits below what the relay looks through: a later event of its key goes first.",
+		File:   "producer/relay_numbers.go",
+		Old:    `		return min(n.read, n.last)`,
+		New:    `		return n.read`,
+		Test:   Test{"producer", "TestEventsOfASequenceThatBeginsAnewAreSentInOrder"},
+	},
+	{
 		Name: "lost-event-not-told", Guarantee: "G2",
 		Broken: "A row whose ID was that of another event, which the database has lost, passes for the one in memory.",
 		File:   "producer/relay_take.go",

@@ -45,6 +45,7 @@ EXCEPTION WHEN undefined_object THEN
     RAISE undefined_object USING MESSAGE = SQLERRM || ': CREATE ROLE it first, as an administrator, or leave its section out';
 END $boxpair$;
 GRANT SELECT ON "boxpair"."outbox_events" TO "boxpair_relay";
+GRANT SELECT ON SEQUENCE "boxpair"."outbox_events_id_seq" TO "boxpair_relay";
 GRANT SELECT, INSERT (shard, id), DELETE ON "boxpair"."outbox_queue" TO "boxpair_relay";
 -- UPDATE is what it takes to lock a row.
 GRANT SELECT, UPDATE (due_at), DELETE ON "boxpair"."outbox_deferred" TO "boxpair_relay";
@@ -145,6 +146,7 @@ GRANT INSERT (event_id, outcome, error) ON "boxpair"."outbox_attempts" TO "boxpa
 GRANT INSERT (shard, id, round) ON "boxpair"."outbox_queue" TO "boxpair_operator";
 GRANT SELECT, UPDATE (rewind_to, rewind_ticket) ON "boxpair"."outbox_shards" TO "boxpair_operator";
 GRANT USAGE ON SEQUENCE "boxpair"."outbox_tickets" TO "boxpair_operator";
+GRANT SELECT ON SEQUENCE "boxpair"."outbox_events_id_seq" TO "boxpair_operator";
 GRANT SELECT, UPDATE (state, attempts, next_attempt_at, forced, reason, discarded_at) ON "boxpair"."inbox_parked"
     TO "boxpair_operator";
 GRANT SELECT, DELETE ON "boxpair"."inbox_attempts" TO "boxpair_operator";
@@ -173,6 +175,7 @@ GRANT SELECT ON "boxpair"."outbox_status", "boxpair"."outbox_queue", "boxpair"."
 GRANT SELECT (id, dispatch_id, digest, shard, topic, key, type, producer, source, version, index, schema_version,
               content_type, correlation_id, occurred_at, created_at, resend_seconds, due_at)
     ON "boxpair"."outbox_events" TO "boxpair_monitor";
+GRANT SELECT ON SEQUENCE "boxpair"."outbox_events_id_seq" TO "boxpair_monitor";
 GRANT SELECT (id, consumer, dispatch_id, digest, stamp, topic, key, state, ordered, claimed, forced, attempts,
               parked_at, next_attempt_at, last_error, reason, discarded_at)
     ON "boxpair"."inbox_parked" TO "boxpair_monitor";

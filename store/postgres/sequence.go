@@ -2,33 +2,37 @@ package postgres
 
 import (
 	"context"
-	"fmt"
 
 	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/boxpair/boxpair/producer"
 )
 
-// lastNumber compares what the sequence has given out with the events, of an earlier moment. A role that may not look at the sequence
-// gets no answer. One that has given out nothing begins where it was told to.
+// lastNumber compares what the sequence has given out with the events, of an earlier moment: where numbers ascend, it is never below.
 var lastNumber = statement(`
-SELECT m.id, quote_ident(s.schemaname) || '.' || quote_ident(s.sequencename),
-    has_sequence_privilege(quote_ident(s.schemaname) || '.' || quote_ident(s.sequencename), 'USAGE, SELECT'), coalesce(s.last_value, s.start_value - 1)
-FROM (SELECT coalesce(max(id), 0) AS id FROM {{outbox_events}}) m, pg_sequences s
-WHERE (quote_ident(s.schemaname) || '.' || quote_ident(s.sequencename))::regclass = pg_get_serial_sequence($1, 'id')::regclass`)
+SELECT m.id, s.name, has_sequence_privilege(s.name::regclass, 'SELECT'),
+    CASE WHEN has_sequence_privilege(s.name::regclass, 'SELECT') THEN pg_sequence_last_value(s.name::regclass) END
+FROM (SELECT coalesce(max(id), 0) AS id FROM {{outbox_events}}) m, (SELECT pg_get_serial_sequence($1, 'id') AS name) s`)
 
-// CheckSequence returns an error if the sequence of event numbers goes on below a number that is there, as after a
-// fail-over that does not copy sequences, or TRUNCATE ... RESTART IDENTITY: events that are written now would overtake older ones of
-// their key. The error says what to run. It is nil where the role may not read the sequence.
-func (s *Store) CheckSequence(ctx context.Context) error {
+// CheckSequence implements [producer.SequenceChecker]. A role that may not read the sequence gets no answer.
+func (s *Store) CheckSequence(ctx context.Context, read int64) error {
 	var highest int64
 	var last pgtype.Int8
-	var name string
-	var may bool
+	var name pgtype.Text
+	var may pgtype.Bool
 	if err := s.queryRow(ctx, lastNumber, s.names.Table("outbox_events")).Scan(&highest, &name, &may, &last); err != nil {
 		return failed("compare the sequence with the events", err)
 	}
-	if !may || last.Int64 >= highest {
+	if !may.Bool {
 		return nil
 	}
-	return fmt.Errorf("the sequence %s is at %d, and there are events up to %d: before anything is written, run SELECT setval('%s', %d)",
-		name, last.Int64, highest, name, highest)
+	if !last.Valid { // it has given out nothing since it was set, and begins where it was told to
+		if err := s.pool.QueryRow(ctx, "SELECT last_value - 1 FROM "+name.String, s.mode).Scan(&last); err != nil {
+			return failed("read the sequence", err)
+		}
+	}
+	if highest = max(highest, read); last.Int64 >= highest {
+		return nil
+	}
+	return &producer.SequenceError{Sequence: name.String, Last: last.Int64, Highest: highest}
 }
