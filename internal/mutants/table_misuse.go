@@ -62,6 +62,14 @@ var misuse = []Mutant{
 		Test: Test{"store/postgres", "TestMisuseContract/handler in a group/commits past the store"},
 	},
 	{
+		Name: "first-consumer-is-not-warned", Guarantee: "G4",
+		Broken: "Only the last process that shares a queue is told that the keys have lost their order.",
+		File:   "transport/amqp/others.go",
+		Old:    "		case <-tick.C:\n",
+		New:    "",
+		Test:   Test{"transport/amqp", "TestConsumersOfOneQueueAreAllWarned"},
+	},
+	{
 		Name: "message-twice-is-two-events", Guarantee: "G6",
 		Broken: "A message that is published twice in one transaction is two events.",
 		File:   "producer/publisher.go",

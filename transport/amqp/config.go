@@ -162,8 +162,8 @@ type SubscriberConfig struct {
 	Partitions int `yaml:"partitions" env:"PARTITIONS"`
 
 	// RebalanceInterval is how often the processes of a consumer look whether one of
-	// them has more than its share of the partitions, and gives some back. Defaults
-	// to 5 seconds.
+	// them has more than its share of the partitions, and gives some back. Without partitions, a process looks a twelfth as
+	// often whether others consume its queue, and warns of them. Defaults to 5 seconds.
 	RebalanceInterval time.Duration `yaml:"rebalance_interval" env:"REBALANCE_INTERVAL"`
 
 	// InFlight is how many messages of a subscription, or of each of its partitions, may be

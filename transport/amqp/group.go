@@ -137,22 +137,6 @@ func (g *group) shed(n int) {
 	}
 }
 
-// warnOfOthers says that the broker spreads the messages of a key over several consumers. Whichever process came last is told.
-func (sub *subscription) warnOfOthers(conn *connection) {
-	if sub.s.config.AMQP.Queue.Arguments[amqp091.SingleActiveConsumerArg] == true {
-		return
-	}
-	var q amqp091.Queue
-	err := conn.withChannel(requestTimeout, func(ch *amqp091.Channel) (err error) {
-		q, err = ch.QueueDeclarePassive(sub.queue, true, false, false, false, nil)
-		return err
-	})
-	if err == nil && q.Consumers > 1 {
-		sub.logger.Warn("queue has several consumers, so that messages of a key are handled out of order and at once; "+
-			"set Partitions where order matters", "consumers", q.Consumers)
-	}
-}
-
 var errGivenBack = errors.New("given back")
 
 // keptIntervals is for how many intervals a partition stays after it could not be

@@ -156,7 +156,7 @@ func (sub *subscription) open(ctx context.Context) (*source, error) {
 		}
 		return src, nil
 	}
-	sub.warnOfOthers(conn)
+	sub.tasks.Go(func() { sub.watchForOthers(src.ended, conn) })
 	return src, nil
 }
 

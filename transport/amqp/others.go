@@ -1,0 +1,50 @@
+package amqp
+
+import (
+	"context"
+	"time"
+
+	"github.com/rabbitmq/amqp091-go"
+)
+
+const (
+	// othersEvery is how many RebalanceIntervals lie between two looks at who else consumes a queue without partitions.
+	othersEvery = 12
+	// othersAgain is how long a process is silent about as many consumers as it has told of.
+	othersAgain = time.Hour
+)
+
+// watchForOthers says that the broker spreads the messages of a key over several consumers, until ctx ends: whoever came first is
+// told as well as whoever came last.
+func (sub *subscription) watchForOthers(ctx context.Context, conn *connection) {
+	if sub.s.config.AMQP.Queue.Arguments[amqp091.SingleActiveConsumerArg] == true {
+		return
+	}
+	tick := time.NewTicker(othersEvery * sub.s.config.RebalanceInterval)
+	defer tick.Stop()
+	told, at := 1, time.Time{}
+	for ctx.Err() == nil {
+		// An error ends the connection's source too, or says that the queue is gone: both are told elsewhere.
+		if n, err := sub.consumers(conn); err == nil && n > 1 && (n != told || time.Since(at) > othersAgain) {
+			sub.logger.WarnContext(ctx, "queue has several consumers, so that messages of a key are handled out of order and at once: where order "+
+				"matters, set Partitions, or declare the queue with x-single-active-consumer", "consumers", n)
+			told, at = n, time.Now()
+		} else if err == nil && n <= 1 {
+			told = 1
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+		}
+	}
+}
+
+// consumers returns how many consumers the queue has.
+func (sub *subscription) consumers(conn *connection) (int, error) {
+	var q amqp091.Queue
+	err := conn.withChannel(requestTimeout, func(ch *amqp091.Channel) (err error) {
+		q, err = ch.QueueDeclarePassive(sub.queue, true, false, false, false, nil)
+		return err
+	})
+	return q.Consumers, err
+}
