@@ -16,8 +16,9 @@ var (
 	// transaction: both would count events from 0, and equal IDs would be
 	// taken for repetitions.
 	ErrSecondWriter = errors.New("transaction has another outbox writer already")
-	// ErrNoIdentity is returned for an event from which no dispatch ID can be computed.
-	ErrNoIdentity = errors.New("event has no identity: set Source with Version or IdempotencyKey, or Random")
+	// ErrNoIdentity is wrapped for an event from which no dispatch ID can be computed, or whose Source has neither a Version of
+	// at least 1 nor an IdempotencyKey.
+	ErrNoIdentity = errors.New("event has no identity: set Source with a Version, counted from 1, or with an IdempotencyKey; or Random alone, for an event that is never written again")
 	// ErrCommitUnknown is wrapped by the error of a COMMIT whose outcome is not
 	// known, as when the connection was lost before the answer.
 	ErrCommitUnknown = errors.New("outcome of the commit is unknown")

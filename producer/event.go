@@ -26,8 +26,8 @@ type Event struct {
 
 	// Source names the aggregate, process or request that emits the event; at most 255 bytes.
 	Source string
-	// Version is the version of Source that the event belongs to. The events of
-	// one version are counted by the writer, from 0, in the order of writing.
+	// Version is the version of Source that the event belongs to, at least 1: each change of an aggregate makes another one. The
+	// events of one version are counted by the writer, from 0, in the order of writing.
 	Version int64
 	// IdempotencyKey identifies the event by a request instead of a version; at most 255 bytes.
 	IdempotencyKey string

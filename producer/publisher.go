@@ -18,7 +18,7 @@ type PublisherConfig struct {
 	// NoKey says that the messages need no order.
 	NoKey bool
 
-	// Source and Version are the identity of the messages, as in [Event].
+	// Source and Version are the identity of the messages, as in [Event]; Version is at least 1.
 	Source  string
 	Version int64
 	// MessageID makes the UUID of each message its identity, for code that
@@ -42,6 +42,8 @@ func (w *Writer[TX]) Publisher(ctx context.Context, cfg PublisherConfig) (messag
 	switch identified := cfg.Source != "" || cfg.MessageID; {
 	case cfg.Source != "" && cfg.MessageID:
 		errs = append(errs, errors.New("set either Source or MessageID"))
+	case cfg.Source != "":
+		errs = append(errs, checkVersion(cfg.Version))
 	case !identified && cfg.Version != 0:
 		errs = append(errs, errors.New("Version: needs Source"))
 	case !identified && w.cause == nil:

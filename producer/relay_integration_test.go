@@ -229,12 +229,12 @@ func testTakeover[TX any](t *testing.T, store producer.Store[TX]) {
 	}
 	kill := run(t, victim)
 	for i := range 50 {
-		write(t, outbox, "topic", fmt.Sprint("key", i%10), i/10)
+		write(t, outbox, "topic", fmt.Sprint("key", i%10), 1+i/10)
 	}
 	eventually(t, "some are delivered", func() bool { return len(first.names()) > 10 })
 	dying.dead.Store(true) // confirmed or not, nothing is marked any more
 	for i := range 50 {
-		write(t, outbox, "topic", fmt.Sprint("key", i%10), 5+i/10)
+		write(t, outbox, "topic", fmt.Sprint("key", i%10), 6+i/10)
 	}
 	kill()
 	began := time.Now()
@@ -294,7 +294,7 @@ func TestRelaysOfOneDatabaseShareItsShards(t *testing.T) {
 	stop := run(t, b)
 	eventually(t, "both have half of them", func() bool { return a.Health().Shards == 32 && b.Health().Shards == 32 })
 	for i := range 200 {
-		write(t, outbox, "topic", fmt.Sprint("key", i%40), i/40)
+		write(t, outbox, "topic", fmt.Sprint("key", i%40), 1+i/40)
 	}
 	eventually(t, "everything is delivered", func() bool { return len(got.names()) == 200 })
 	inOrder(t, got.names())
@@ -329,7 +329,7 @@ func testFailures[TX any](t *testing.T, store producer.Store[TX]) {
 		}
 	}()
 	for i := range 400 {
-		write(t, outbox, "topic", fmt.Sprint("key", i%20), i/20)
+		write(t, outbox, "topic", fmt.Sprint("key", i%20), 1+i/20)
 	}
 	eventually(t, "everything is delivered", func() bool { return len(got.names()) == 400 })
 	inOrder(t, got.names())
@@ -441,7 +441,7 @@ func TestEventsReachTheSubscribersOfAnEmbeddedBroker(t *testing.T) {
 		}
 	}()
 	for i := range events {
-		write(t, outbox, "topic", fmt.Sprint("key", i%5), i/5)
+		write(t, outbox, "topic", fmt.Sprint("key", i%5), 1+i/5)
 	}
 	var names []string
 	for range events {

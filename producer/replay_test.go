@@ -229,7 +229,7 @@ func TestReplayWaitsForNoRelayBeyondItsBatch(t *testing.T) {
 	outbox := outboxOn(t, store)
 	relay := relayFor(t, outbox, newJournal(nil), producer.RelayConfig{})
 	for version := range 5 {
-		write(t, outbox, "topic", "key", version)
+		write(t, outbox, "topic", "key", version+1)
 	}
 	if _, err := relay.RunOnce(t.Context()); err != nil {
 		t.Fatal(err)

@@ -235,6 +235,9 @@ func (w *Writer[TX]) identify(e *Event) (uuid.UUID, int, error) {
 		}
 		return idgen.OfKey(producer, e.Source, e.IdempotencyKey, n), n, nil
 	case e.Source != "":
+		if err := checkVersion(e.Version); err != nil {
+			return uuid.Nil, 0, err
+		}
 		n := w.count(sequence{kind: 'v', source: e.Source, version: e.Version})
 		return idgen.Of(producer, e.Source, e.Version, n), n, nil
 	case w.cause != nil && e.IdempotencyKey == "" && e.Version == 0:
@@ -242,6 +245,15 @@ func (w *Writer[TX]) identify(e *Event) (uuid.UUID, int, error) {
 		return idgen.Child(w.consumer, w.cause.ID, n), n, nil
 	}
 	return uuid.Nil, 0, ErrNoIdentity
+}
+
+// checkVersion refuses the zero value, too: with it, whatever a source emits is one and the same event, and all but the first are
+// taken for repetitions.
+func checkVersion(version int64) error {
+	if version < 1 {
+		return fmt.Errorf("Version: %d is less than 1: %w", version, ErrNoIdentity)
+	}
+	return nil
 }
 
 func (w *Writer[TX]) count(s sequence) int {

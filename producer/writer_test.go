@@ -199,6 +199,8 @@ func TestAnInvalidEventNamesTheFieldNotTheValueAndWritesNothing(t *testing.T) {
 		"Random":               {Topic: "t", Source: "s", Random: true},
 		"has no identity":      {Topic: "t"},
 		"Version besides":      {Topic: "t", Source: "s", IdempotencyKey: "k", Version: 1},
+		"Version: 0 is less":   {Topic: "t", Source: "s"},
+		"Version: -1 is less":  {Topic: "t", Source: "s", Version: -1},
 		"IdempotencyKey: has ": {Topic: "t", Source: "s", IdempotencyKey: long},
 	} {
 		t.Run(field, func(t *testing.T) {
@@ -216,6 +218,28 @@ func TestAnInvalidEventNamesTheFieldNotTheValueAndWritesNothing(t *testing.T) {
 				t.Errorf("the writer is not as it was before: %v, %v", written, err)
 			}
 		})
+	}
+}
+
+// TestASourceAloneIsNoIdentity: two logins of a user, written without a version, would be one event.
+func TestASourceAloneIsNoIdentity(t *testing.T) {
+	t.Parallel()
+	outbox, tx := newOutbox(t, &fakeEvents{}, producer.Config{}), &fakeTx{}
+	login := producer.Event{Topic: "user.logged_in", Source: "user/42", Payload: []byte("{}")}
+	_, err := outbox.Tx(tx).Write(t.Context(), login)
+	if !errors.Is(err, producer.ErrNoIdentity) || !strings.Contains(err.Error(), "Version") || !strings.Contains(err.Error(), "IdempotencyKey") || !strings.Contains(err.Error(), "Random") {
+		t.Errorf("error %v does not name the field and what to set instead", err)
+	}
+	cause := transport.Event{ID: uuid.New()}
+	if _, err := outbox.Handling(&fakeTx{}, "audit", cause).Write(t.Context(), login); !errors.Is(err, producer.ErrNoIdentity) {
+		t.Errorf("in a handler: %v", err)
+	}
+	publisher := producer.PublisherConfig{NoKey: true, Source: "user/42"}
+	if _, err := outbox.Tx(tx).Publisher(t.Context(), publisher); !errors.Is(err, producer.ErrNoIdentity) || !strings.Contains(err.Error(), "Version: 0") {
+		t.Errorf("of a publisher: %v", err)
+	}
+	if len(tx.records) != 0 {
+		t.Errorf("%d events were written", len(tx.records))
 	}
 }
 
@@ -276,7 +300,7 @@ func TestLockKeysLocksEachKeyOnceInOrder(t *testing.T) {
 	w := newOutbox(t, &fakeEvents{}, producer.Config{LockKeys: true}).Tx(tx)
 	var events []producer.Event
 	for n, key := range []string{"b", "a", "", "b"} {
-		events = append(events, producer.Event{Topic: "t", Key: key, Source: "s", Version: int64(n)})
+		events = append(events, producer.Event{Topic: "t", Key: key, Source: "s", Version: int64(n) + 1})
 	}
 	if _, err := w.Write(t.Context(), events...); err != nil {
 		t.Fatal(err)
@@ -291,10 +315,12 @@ func TestPublisherMustBeToldKeyAndIdentity(t *testing.T) {
 	outbox := newOutbox(t, &fakeEvents{}, producer.Config{})
 	key := func(string, *message.Message) string { return "k" }
 	for name, cfg := range map[string]producer.PublisherConfig{
-		"neither Key nor NoKey":    {Source: "s"},
-		"both Key and NoKey":       {Source: "s", Key: key, NoKey: true},
+		"neither Key nor NoKey":    {Source: "s", Version: 1},
+		"both Key and NoKey":       {Source: "s", Version: 1, Key: key, NoKey: true},
 		"no identity":              {Key: key},
-		"two identities":           {Key: key, Source: "s", MessageID: true},
+		"two identities":           {Key: key, Source: "s", Version: 1, MessageID: true},
+		"a Source alone":           {Key: key, Source: "s"},
+		"a Version below 1":        {Key: key, Source: "s", Version: -1},
 		"a Version without Source": {Key: key, Version: 1, MessageID: true},
 	} {
 		if _, err := outbox.Tx(&fakeTx{}).Publisher(t.Context(), cfg); err == nil && name != "a Version without Source" {

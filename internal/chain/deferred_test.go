@@ -40,10 +40,10 @@ func (a *appointments) write(ctx context.Context, n int) (id uuid.UUID, err erro
 	err = a.outbox.Transact(ctx, func(ctx context.Context, w *producer.Writer[pgx.Tx]) error {
 		if n%4 == 0 {
 			return w.DB().QueryRow(ctx, `SELECT dispatch_id FROM boxpair.outbox_write(producer => 'shop', topic => $1, key => $2,
-				source => $3, payload => convert_to($4, 'UTF8'), deliver_at => $5)`, a.topic, key, "appointment/"+name, name, at).Scan((*[16]byte)(&id))
+				source => $3, version => 1, payload => convert_to($4, 'UTF8'), deliver_at => $5)`, a.topic, key, "appointment/"+name, name, at).Scan((*[16]byte)(&id))
 		}
 		written, err := w.Write(ctx, producer.Event{
-			Topic: a.topic, Key: key, Source: "appointment/" + name, Payload: []byte(name), DeliverAt: at,
+			Topic: a.topic, Key: key, Source: "appointment/" + name, Version: 1, Payload: []byte(name), DeliverAt: at,
 		})
 		if err == nil {
 			id = written[0].ID

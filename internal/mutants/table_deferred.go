@@ -32,7 +32,7 @@ var deferring = []Mutant{
 	{
 		Name: "sql-writer-sends-at-once", Guarantee: "G2",
 		Broken: "The writer in SQL queues a deferred event as well.",
-		File:   "migrations/postgres/0006_write_deferred.sql",
+		File:   "migrations/postgres/0012_write_versions.sql",
 		Old:    `SELECT w.shard, w.id FROM written w WHERE w.due_at IS NULL`,
 		New:    `SELECT w.shard, w.id FROM written w`,
 		Test:   Test{pg, "TestEventDeferredInSQLIsCancelledAndMovedInGo"},

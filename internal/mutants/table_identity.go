@@ -42,6 +42,22 @@ var identity = []Mutant{
 		Test:   Test{"idgen", "TestEventsOfAKeyShareAShardWhateverTheirIDs"},
 	},
 	{
+		Name: "source-alone-is-an-identity", Guarantee: "G7",
+		Broken: "An event with a source and no version is taken, and the next one of that source is taken for the same.",
+		File:   "producer/writer.go",
+		Old:    `	if version < 1 {`,
+		New:    `	if version < 0 {`,
+		Test:   Test{"producer", "TestASourceAloneIsNoIdentity"},
+	},
+	{
+		Name: "sql-writer-takes-a-source-alone", Guarantee: "G7",
+		Broken: "The writer in SQL takes whatever a source without a version writes for one event.",
+		File:   "migrations/postgres/0012_write_versions.sql",
+		Old:    `idempotency_key = '' AND version < 1`,
+		New:    `idempotency_key = '' AND version < 0`,
+		Test:   Test{"store/postgres", "TestSQLWriterChecksWhatItIsGiven"},
+	},
+	{
 		Name: "digest-without-headers", Guarantee: "G6",
 		Broken: "The digest of an event leaves its headers out, so changed headers pass for the same event.",
 		File:   "transport/digest.go",

@@ -13,7 +13,7 @@ var writing = []Mutant{
 	{
 		Name: "sql-writer-takes-any-content", Guarantee: "G6",
 		Broken: "The writer in SQL takes a known dispatch ID for the same event, whatever the content is.",
-		File:   "migrations/postgres/0006_write_deferred.sql",
+		File:   "migrations/postgres/0012_write_versions.sql",
 		Old:    `        EXIT WHEN there = digested;`,
 		New:    `        EXIT WHEN there IS NOT NULL;`,
 		Test:   Test{"store/postgres", "TestSQLWriterRefusesOtherContentAndShowsNone"},

@@ -189,7 +189,7 @@ func (a *abroad) eventsKeepTheirTimes(writer string, leases map[int]producer.Lea
 		_, err := s.Append(ctx, tx, uuid.New(), []producer.Record{inGo})
 		return err
 	}))
-	inSQL, _, err := a.writeSQL(a.pools[writer], `producer => 'p', topic => 't', source => 's', payload => '\x00ff',
+	inSQL, _, err := a.writeSQL(a.pools[writer], `producer => 'p', topic => 't', source => 's', version => 1, payload => '\x00ff',
 		key => 'sql', resend_for => '1 day 12:00', occurred_at => `+literal(someTime.Format(time.RFC3339Nano)))
 	a.ok(err)
 	for what, id := range map[string]uuid.UUID{"in Go": inGo.ID, "in SQL": inSQL} {

@@ -71,15 +71,15 @@ func eventsOfBothWriters() map[string]producer.Event {
 	at := time.Date(2026, 11, 22, 5, 4, 3, 123456000, time.UTC)
 	return map[string]producer.Event{
 		"plain":      {Topic: "t", Source: "s", Version: 1, Payload: []byte("{}"), OccurredAt: at},
-		"no payload": {Topic: "t", Source: "s", Payload: []byte{}, OccurredAt: at},
+		"no payload": {Topic: "t", Source: "s", Version: 5, Payload: []byte{}, OccurredAt: at},
 		"everything": {
-			Topic: "order.placed", Key: "ключ 'a' \"b\" \\", Type: "Typ €", Source: "order/42", Version: -9007199254740993,
+			Topic: "order.placed", Key: "ключ 'a' \"b\" \\", Type: "Typ €", Source: "order/42", Version: 9007199254740993,
 			SchemaVersion: 7, ContentType: "application/json", Payload: []byte("\x00\xff\\x00 payload"), OccurredAt: at,
 			CorrelationID: "c", TraceParent: "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01", TraceState: "a=b",
 			Headers: map[string]string{"b": "2", "a": "1", "Z": "", "é": "<&>\u2028\u2029\b\f\n\r\t\x01\x7f\"\\/", "<": "'", "aa": "3"},
 		},
 		"idempotency key":  {Topic: "t", Source: "s", IdempotencyKey: "key 1", Payload: []byte("x"), OccurredAt: at},
-		"long":             {Topic: strings.Repeat("t", 255), Key: strings.Repeat("k", 255), Source: strings.Repeat("é", 127), Payload: make([]byte, 100_000), OccurredAt: at},
+		"long":             {Topic: strings.Repeat("t", 255), Key: strings.Repeat("k", 255), Source: strings.Repeat("é", 127), Version: 1, Payload: make([]byte, 100_000), OccurredAt: at},
 		"deferred":         {Topic: "t", Key: "k", Source: "s", Version: 2, Payload: []byte("{}"), OccurredAt: at, DeliverAt: at.AddDate(100, 0, 0)},
 		"deferred, no key": {Topic: "t", Source: "s", Version: 3, Payload: []byte("{}"), OccurredAt: at, DeliverAt: at.AddDate(100, 0, 0)},
 		"time is over":     {Topic: "t", Key: "k", Source: "s", Version: 4, Payload: []byte("{}"), OccurredAt: at, DeliverAt: at.AddDate(-1, 0, 0)},
@@ -301,6 +301,8 @@ func TestSQLWriterChecksWhatItIsGiven(t *testing.T) {
 		"deliver_at: infinity is not between":        `deliver_at => 'infinity'`,
 		"deliver_at: -infinity is not between":       `deliver_at => '-infinity'`,
 		"idempotency_key: the event has a version":   `idempotency_key => 'k', version => 1`,
+		"version: 0 is less than 1":                  `version => 0`,
+		"version: -1 is less than 1":                 `version => -1`,
 		"headers: is not an object":                  `headers => '[]'`,
 		`headers: the value of "a" is not a string`:  `headers => '{"a": 1}'`,
 		`headers: the name "boxpair-x" is reserved`:  `headers => '{"boxpair-x": ""}'`,
@@ -309,11 +311,10 @@ func TestSQLWriterChecksWhatItIsGiven(t *testing.T) {
 		"headers: have 32769 bytes":                  `headers => jsonb_build_object('a', repeat('x', 32768))`,
 		"headers: there are 1025":                    `headers => (SELECT jsonb_object_agg(n::text, '') FROM generate_series(1, 1025) n)`,
 	} {
-		given := map[string]string{"producer": "'p'", "topic": "'t'", "source": "'s'", "payload": "''"}
-		name, _, _ := strings.Cut(arguments, " ")
+		given := map[string]string{"producer": "'p'", "topic": "'t'", "source": "'s'", "version": "1", "payload": "''"}
 		all := arguments
 		for n, v := range given {
-			if n != name {
+			if !strings.Contains(arguments, n+" =>") {
 				all += ", " + n + " => " + v
 			}
 		}
@@ -366,8 +367,8 @@ CREATE FUNCTION evil.get_byte(bytea, int) RETURNS int LANGUAGE sql AS 'SELECT 1/
 	tx := r.begin()
 	_, err := tx.Exec(r.ctx(), "SET LOCAL search_path = evil, pg_catalog")
 	r.ok(err)
-	id, _, err := r.writeSQL(tx, "producer => 'p', topic => 't', source => 's', payload => ''")
-	if err != nil || id != idgen.Of("p", "s", 0, 0) {
+	id, _, err := r.writeSQL(tx, "producer => 'p', topic => 't', source => 's', version => 1, payload => ''")
+	if err != nil || id != idgen.Of("p", "s", 1, 0) {
 		t.Errorf("wrote %v, %v", id, err)
 	}
 }
@@ -377,7 +378,7 @@ func TestSQLWriterNeedsTheProducersPrivileges(t *testing.T) {
 	r := newRig(t)
 	p := newParts(t, r.pool)
 	p.grant(t, postgres.Config{Schema: r.names.Schema()})
-	const arguments = "producer => 'p', topic => 't', source => 's', payload => ''"
+	const arguments = "producer => 'p', topic => 't', source => 's', version => 1, payload => ''"
 	if _, _, err := r.writeSQL(p.producer, arguments); err != nil {
 		t.Errorf("as producer: %v", err)
 	}
@@ -423,7 +424,7 @@ func TestEventDeferredInSQLIsCancelledAndMovedInGo(t *testing.T) {
 // that he did not have.
 func TestMigrationOfTheSQLWriterKeepsItsGrants(t *testing.T) {
 	t.Parallel()
-	const arguments = "producer => 'p', topic => 't', source => 's', payload => ''"
+	const arguments = "producer => 'p', topic => 't', source => 's', version => 1, payload => ''"
 	r := newRig(t)
 	for _, cfg := range []postgres.Config{{Schema: r.names.Schema() + "_2"}, {Schema: `Odd "%s'` + r.names.Schema(), Prefix: `pre"fix%I `}} {
 		p := newParts(t, r.pool)
