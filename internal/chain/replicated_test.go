@@ -2,6 +2,7 @@ package chain
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -25,25 +26,13 @@ func TestDatabaseThatMovesByLogicalReplicationLosesAndReordersNothing(t *testing
 
 	stop, written := work(t, source, topic, keys)
 	eventually(t, "work before the copy", func() bool { return written.Load() >= 60 })
-	server := testenv.PrivatePostgres(t)
-	schema := tool(t, "pg_dump", nil, "--schema-only", sourceURL)
-	tool(t, "psql", schema, "-v", "ON_ERROR_STOP=1", "-q", server.URL())
-	execute(t, sourceURL, `CREATE PUBLICATION move FOR ALL TABLES`)
-	execute(t, server.URL(), `CREATE SUBSCRIPTION move CONNECTION '`+sourceURL+`' PUBLICATION move WITH (slot_name = '`+testenv.Name(t)+`')`)
-	target := openPostgres(t, server.URL())
-	eventually(t, "the copy, and what is written meanwhile", func() bool {
-		return target.number(`SELECT count(*) FROM pg_subscription_rel WHERE srsubstate <> 'r'`) == 0
-	})
+	target, targetURL := follow(t, sourceURL)
 	before := written.Load()
 	eventually(t, "work beside the replication", func() bool { return written.Load() >= before+60 })
 
 	stop()
-	end := source.list(`SELECT pg_current_wal_lsn()::text`)[0]
-	eventually(t, "the target to have everything", func() bool {
-		return source.number(`SELECT count(*) FROM pg_stat_replication WHERE replay_lsn >= '`+end+`'`) == 1
-	})
-	execute(t, server.URL(), `DROP SUBSCRIPTION move`)
-	moveSequences(t, source, server.URL())
+	leave(t, source, targetURL)
+	moveSequences(t, source, targetURL)
 
 	stop, more := work(t, target, topic, keys)
 	eventually(t, "work after the switch", func() bool { return more.Load() >= 60 })
@@ -61,6 +50,76 @@ func TestDatabaseThatMovesByLogicalReplicationLosesAndReordersNothing(t *testing
 	}
 	target.wantEffects(t, "stock", total)
 	target.wantDrained(t)
+}
+
+// Whoever forgets the sequences hears of it from the relay, and from every write that takes a number anew. What the
+// relay says to run mends it.
+func TestForgottenSequencesOfAMoveAreNoticedBeforeOrderIsLost(t *testing.T) {
+	t.Parallel()
+	const each = 3
+	source, sourceURL := newPostgres(t)
+	topic := newTopic(t, "stock")
+	seen := record(t, topic)
+	placeAll(t, source, outboxOf(t, source), topic, each, "a", "b")
+	target, targetURL := follow(t, sourceURL)
+	leave(t, source, targetURL)
+
+	said := &logs{}
+	outbox := outboxOf(t, target)
+	relay := producer.RelayConfig{LeaseTTL: time.Second, Logger: said.logger()}
+	startRelay(t, outbox, newPublisher(t), relay)
+	eventually(t, "the relay to say that the sequence is below the events", func() bool {
+		return strings.Contains(said.String(), "level=ERROR") && strings.Contains(said.String(), "run SELECT setval(")
+	})
+	err := outbox.Transact(t.Context(), func(ctx context.Context, w *producer.Writer[pgx.Tx]) error {
+		_, err := target.place(ctx, w, topic, "a")
+		return err
+	})
+	if err == nil || !strings.Contains(err.Error(), "outbox_events_pk") {
+		t.Errorf("an event was written with the number of another one: %v", err)
+	}
+
+	behind := target.store.(producer.SequenceChecker).CheckSequence(t.Context(), 0)
+	_, remedy, _ := strings.Cut(fmt.Sprint(behind), "run ")
+	execute(t, targetURL, remedy)
+	placeAll(t, target, outbox, topic, each, "a", "b")
+	apply(t, target, newSubscriber(t, "stock"), topic, "stock", consumer.HandlerConfig{Ordered: true})
+	for _, key := range []string{"a", "b"} {
+		target.wantEffectsOf(t, key, 2*each)
+		wantAscending(t, "on the wire, key "+key, seen.first(key), 2*each)
+		target.wantOrder(t, "stock", key, 2*each)
+	}
+	target.wantEffects(t, "stock", 4*each)
+	target.wantDrained(t)
+	eventually(t, "the relay to say that all is well", func() bool {
+		return strings.Contains(said.String(), "sequence of event numbers is above all events again")
+	})
+}
+
+// follow has a new server follow the database at sourceURL, and returns its database when it has what was there.
+func follow(t *testing.T, sourceURL string) (*database[pgx.Tx], string) {
+	t.Helper()
+	server := testenv.PrivatePostgres(t)
+	schema := tool(t, "pg_dump", nil, "--schema-only", sourceURL)
+	tool(t, "psql", schema, "-v", "ON_ERROR_STOP=1", "-q", server.URL())
+	execute(t, sourceURL, `CREATE PUBLICATION move FOR ALL TABLES`)
+	execute(t, server.URL(), `CREATE SUBSCRIPTION move CONNECTION '`+sourceURL+`' PUBLICATION move WITH (slot_name = '`+testenv.Name(t)+`')`)
+	target := openPostgres(t, server.URL())
+	eventually(t, "the copy, and what is written meanwhile", func() bool {
+		return target.number(`SELECT count(*) FROM pg_subscription_rel WHERE srsubstate <> 'r'`) == 0
+	})
+	return target, server.URL()
+}
+
+// leave waits until the target has all that source has, and ends the replication.
+func leave(t *testing.T, source *database[pgx.Tx], targetURL string) {
+	t.Helper()
+	end := source.list(`SELECT pg_current_wal_lsn()::text`)[0]
+	eventually(t, "the target to have everything", func() bool {
+		return source.number(`SELECT count(*) FROM pg_stat_replication r JOIN pg_replication_slots s ON s.active_pid = r.pid
+			WHERE s.database = current_database() AND r.replay_lsn >= '`+end+`'`) == 1
+	})
+	execute(t, targetURL, `DROP SUBSCRIPTION move`)
 }
 
 // work runs a service with all its parts: events of the keys, one transaction each, a relay and a consumer. It goes on until stop;
