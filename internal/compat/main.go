@@ -5,7 +5,7 @@
 //	make compat RELEASES="trixie sid"        these
 //	make compat-doc                          the same, and write the table
 //
-// A release is a folder with its packages below bin/releases, made by mmdebstrap through apt, in which the programs
+// A release is a folder with its packages below bin/.releases, made by mmdebstrap through apt, in which the programs
 // run (chroot): that needs root, and mmdebstrap with the keys of the archives (Debian, Ubuntu: apt-get install
 // mmdebstrap debian-archive-keyring ubuntu-keyring). Without them it is an image of Docker with the same packages.
 // The first run fetches some 250 MB for each release; a folder is kept until it is removed.
@@ -28,7 +28,7 @@ import (
 
 func main() {
 	chosen := flag.String("releases", "", "names of releases, separated by spaces; all if empty")
-	trees := flag.String("trees", "bin/releases", "the folder with a folder for each release")
+	trees := flag.String("trees", "bin/.releases", "the folder with a folder for each release; Go looks into no folder with such a name")
 	document := flag.Bool("document", false, "write the table of "+documentPath)
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -60,27 +60,47 @@ func run(ctx context.Context, chosen []string, trees string, document bool) erro
 	if err != nil {
 		return err
 	}
-	var rows []row
-	var failed []string
-	for _, r := range releases {
-		row, err := try(ctx, places, root, binaries, r)
-		if err != nil {
-			return fmt.Errorf("%s: %w", r.name, err)
-		}
-		fmt.Print(row.markdown())
-		rows = append(rows, row)
-		if !row.passed() {
-			failed = append(failed, r.name)
-		}
+	rows, err := tryAll(ctx, places, releases, func(r release) (row, error) { return try(ctx, places, root, binaries, r) })
+	if ctx.Err() != nil {
+		return err
 	}
 	if document {
-		err = write(filepath.Join(root, documentPath), rows)
+		err = errors.Join(err, write(filepath.Join(root, documentPath), rows))
+	}
+	var failed []string
+	for _, row := range rows {
+		if !row.passed() {
+			failed = append(failed, row.release.name)
+		}
 	}
 	if len(failed) > 0 {
 		err = errors.Join(err, fmt.Errorf("not everything passed on %s; what the tests said is in %s",
 			strings.Join(failed, ", "), filepath.Join(binaries, "logs")))
 	}
 	return err
+}
+
+// tryAll tries one release after the other. One that is not to be had, or cannot be tried, keeps no other from its turn.
+func tryAll(ctx context.Context, places places, releases []release, try func(release) (row, error)) (rows []row, err error) {
+	for _, r := range releases {
+		if ctx.Err() != nil {
+			return rows, errors.Join(err, ctx.Err())
+		}
+		if lacks := places.make(ctx, r); lacks != nil {
+			lacks = fmt.Errorf("%s (%s) is not to be had and was not tested: %w", r.title, r.name, lacks)
+			fmt.Println(lacks)
+			err = errors.Join(err, lacks)
+			continue
+		}
+		row, problem := try(r)
+		if problem != nil {
+			err = errors.Join(err, fmt.Errorf("%s: %w", r.name, problem))
+			continue
+		}
+		fmt.Print(row.markdown())
+		rows = append(rows, row)
+	}
+	return rows, err
 }
 
 func moduleRoot(ctx context.Context) (string, error) {

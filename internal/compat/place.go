@@ -34,7 +34,7 @@ func placesFor(ctx context.Context, root, trees string) (places, error) {
 		return nil, fmt.Errorf("servers of other releases come into a folder (%w) or from Docker, which does not answer (%w): "+
 			"run it as root with mmdebstrap installed, or start Docker", lacks, err)
 	}
-	return &images{root: root}, nil
+	return &images{root: root, docker: "docker"}, nil
 }
 
 // folders are made by mmdebstrap.
@@ -60,11 +60,22 @@ func (f *folders) make(ctx context.Context, r release) error {
 		"--quiet", "--mode=root", "--variant=minbase", "--format=directory", "--include=" + strings.Join(r.packages(), ","),
 		"--keyring=" + keys, `--aptopt=Acquire::Check-Valid-Until "false"`, r.name, tree + ".new",
 	}
-	cmd := exec.CommandContext(ctx, "mmdebstrap", append(args, r.sources()...)...) //nolint:gosec // of the table
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("mmdebstrap: %w\n%s", err, out)
+	if err := os.RemoveAll(tree + ".new"); err != nil { // of a run that was interrupted
+		return err
+	}
+	if err := mmdebstrap(ctx, append(args, r.sources()...)); err != nil {
+		return err
 	}
 	return os.Rename(tree+".new", tree)
+}
+
+// mmdebstrap runs it with mounts that it alone sees and that end with it: nobody meets the machine's own /dev in a tree.
+func mmdebstrap(ctx context.Context, args []string) error {
+	cmd := exec.CommandContext(ctx, "unshare", append([]string{"--mount", "--propagation", "private", "mmdebstrap"}, args...)...) //nolint:gosec // of the table
+	if out, err := interruptible(cmd).CombinedOutput(); err != nil {
+		return fmt.Errorf("mmdebstrap %s: %w\n%s", args[len(args)-1], err, out) // the last is a line of sources.list
+	}
+	return nil
 }
 
 // keys returns the file with the keys of the release's archive. Debian has Ubuntu's only from 13 on.
@@ -87,9 +98,8 @@ func (f *folders) keys(ctx context.Context, r release) (string, error) {
 		"--quiet", "--mode=root", "--variant=extract", "--format=directory", "--include=ubuntu-keyring",
 		releases[i].name, tree,
 	}
-	cmd := exec.CommandContext(ctx, "mmdebstrap", append(args, releases[i].sources()...)...) //nolint:gosec // of the table
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return "", fmt.Errorf("fetch the keys of Ubuntu's archive: %w\n%s", err, out)
+	if err := mmdebstrap(ctx, append(args, releases[i].sources()...)); err != nil {
+		return "", fmt.Errorf("fetch the keys of Ubuntu's archive: %w", err)
 	}
 	return filepath.Join(tree, name), nil
 }
@@ -113,12 +123,12 @@ func (f *folders) command(ctx context.Context, r release, dir string, program ..
 }
 
 // images are built by Docker.
-type images struct{ root string }
+type images struct{ root, docker string }
 
 func (i *images) name(r release) string { return "boxpair-compat-" + r.name }
 
 func (i *images) make(ctx context.Context, r release) error {
-	cmd := exec.CommandContext(ctx, "docker", "build", "--quiet", "--tag", i.name(r), "-") //nolint:gosec // of the table
+	cmd := exec.CommandContext(ctx, i.docker, "build", "--quiet", "--tag", i.name(r), "-") //nolint:gosec // of the table
 	cmd.Stdin = strings.NewReader("FROM " + r.image() + "\n" +
 		`RUN printf '%s\n' '` + strings.Join(r.sources()[1:], `' '`) + `' >>/etc/apt/sources.list` + "\n" +
 		`RUN printf '#!/bin/sh\nexit 101\n' >/usr/sbin/policy-rc.d && chmod +x /usr/sbin/policy-rc.d && apt-get update && ` +
@@ -130,6 +140,7 @@ func (i *images) make(ctx context.Context, r release) error {
 }
 
 func (i *images) command(ctx context.Context, r release, dir string, program ...string) *exec.Cmd {
-	args := []string{"run", "--rm", "--init", "--volume", i.root + ":" + i.root, "--workdir", dir, i.name(r)}
-	return exec.CommandContext(ctx, "docker", append(args, program...)...) //nolint:gosec // built here
+	// Docker gives 64 MB of shared memory unless told otherwise, which is not enough for PostgreSQL's parallel queries.
+	args := []string{"run", "--rm", "--init", "--shm-size=1g", "--volume", i.root + ":" + i.root, "--workdir", dir, i.name(r)}
+	return exec.CommandContext(ctx, i.docker, append(args, program...)...) //nolint:gosec // built here
 }
