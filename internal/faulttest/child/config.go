@@ -100,8 +100,8 @@ type Config struct {
 	Isolation uint8
 	// CacheSize is how many dispatch IDs the consumer remembers. Defaults to 1000.
 	CacheSize int
-	// InFlight is the consumer's prefetch. Defaults to 16.
-	InFlight int
+	// InFlight and Prefetch are the subscriber's. InFlight defaults to 16, Prefetch to that of package amqp.
+	InFlight, Prefetch int
 	// Timeout and LockTimeout are the consumer's. Default to 5 s and 500 ms.
 	Timeout, LockTimeout time.Duration
 	// MaxHold is the consumer's. Defaults to 10 s.
@@ -123,8 +123,9 @@ type Config struct {
 	// Doom has the handler refuse orders whose number is a multiple of it, for ever.
 	// Defaults to 0: never.
 	Doom int
-	// Swallow has the handler swallow the error of a statement, likewise once. Defaults to 0: never.
-	Swallow int
+	// Swallow has the handler swallow the error of a statement, Panic has it panic, Hang has it wait until its context
+	// ends, and End has it roll its transaction back, by its statement or on the connection: likewise once. They default to 0: never.
+	Swallow, Panic, Hang, End int
 
 	// Lean has the handler do nothing but add its effect: for large runs. Defaults to false.
 	Lean bool

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"sync"
 	"time"
 
@@ -33,7 +34,7 @@ func (s *service) consumer(st *store, name string) (closers []func(), err error)
 	if err != nil {
 		return nil, err
 	}
-	a := &applier{s: s, service: name, failed: make(map[int64]bool)}
+	a := &applier{s: s, service: name, failed: make(map[int64]bool), misbehaved: make(map[string]int64)}
 	cfg := consumer.HandlerConfig{
 		Timeout: c.Timeout, LockTimeout: c.LockTimeout, Isolation: consumer.Isolation(c.Isolation), Ordered: !c.Unordered,
 		QuickAttempts: 1, MaxAttempts: c.MaxAttempts, MaxSoloStarts: c.MaxSoloStarts, GroupSize: c.Group,
@@ -49,7 +50,7 @@ func (s *service) consumer(st *store, name string) (closers []func(), err error)
 		return nil, err
 	}
 	sub, err := amqp.NewSubscriber(amqp.SubscriberConfig{
-		AMQP: Topology(c.AMQP, name), InFlight: c.InFlight, CloseTimeout: 5 * time.Second, Logger: s.log,
+		AMQP: Topology(c.AMQP, name), InFlight: c.InFlight, Prefetch: c.Prefetch, CloseTimeout: 5 * time.Second, Logger: s.log,
 	})
 	if err != nil {
 		return nil, err
@@ -67,6 +68,7 @@ func (s *service) consumer(st *store, name string) (closers []func(), err error)
 				r.Handlers = make(map[string]consumer.Counters)
 			}
 			r.Handlers[name] = h.Counters()
+			a.tell(r)
 		}})
 	return closers, nil
 }
@@ -99,8 +101,9 @@ type applier struct {
 	s       *service
 	service string
 
-	mu     sync.Mutex
-	failed map[int64]bool // orders that have had their failure
+	mu         sync.Mutex
+	failed     map[int64]bool   // orders that have had their failure
+	misbehaved map[string]int64 // how often, by kind
 }
 
 var (
@@ -113,20 +116,47 @@ func (a *applier) apply(ctx context.Context, w *consumer.Work[pgx.Tx], msg *mess
 	if err := json.Unmarshal(msg.Payload, &o); err != nil {
 		return consumer.Reject(fmt.Errorf("payload is no order"))
 	}
-	c := &a.s.cfg
-	if c.Doom > 0 && o.Number%int64(c.Doom) == 0 {
+	if a.doomed(&o) {
 		return consumer.Reject(errDoomed)
 	}
 	if err := a.effect(ctx, w, &o); err != nil {
 		return err
 	}
+	return a.misbehave(ctx, w.DB(), o.Number)
+}
+
+func (a *applier) doomed(o *Order) bool {
+	doom := int64(a.s.cfg.Doom)
+	return doom > 0 && o.Number%doom == 0
+}
+
+// misbehave does what a handler should not, for the orders whose turn it is.
+func (a *applier) misbehave(ctx context.Context, tx pgx.Tx, number int64) error {
+	c := &a.s.cfg
 	switch {
-	case a.turn(c.Fail, o.Number):
+	case a.turn("failed", c.Fail, number):
 		return errAsked
-	case a.turn(c.Swallow, o.Number):
-		_, _ = w.DB().Exec(ctx, `SELECT 1 / 0`)
+	case a.turn("swallowed", c.Swallow, number):
+		_, _ = tx.Exec(ctx, `SELECT 1 / 0`)
+	case a.turn("panicked", c.Panic, number):
+		panic(errAsked)
+	case a.turn("hung", c.Hang, number):
+		<-ctx.Done()
+		return ctx.Err()
+	case a.turn("ended", c.End, number):
+		if number%2 == 0 {
+			_, _ = tx.Exec(ctx, `ROLLBACK`)
+		} else {
+			_, _ = tx.Conn().Exec(ctx, `ROLLBACK`) // which nobody can refuse
+		}
 	}
 	return nil
+}
+
+func (a *applier) tell(r *Report) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	r.Misbehaved = maps.Clone(a.misbehaved)
 }
 
 // applySet adds the effects of a set in one statement, in the order of its messages.
@@ -134,6 +164,7 @@ func (a *applier) applySet(ctx context.Context, b *consumer.Batch[pgx.Tx], msgs 
 	var (
 		dispatches, keys []string
 		numbers, amounts []int64
+		all              []int64
 		stamps           []time.Time
 	)
 	for i, msg := range msgs {
@@ -141,7 +172,11 @@ func (a *applier) applySet(ctx context.Context, b *consumer.Batch[pgx.Tx], msgs 
 		if err := json.Unmarshal(msg.Payload, &o); err != nil {
 			return consumer.Reject(fmt.Errorf("payload is no order"))
 		}
+		if a.doomed(&o) {
+			return consumer.Reject(errDoomed)
+		}
 		e := b.Work(i).Event()
+		all = append(all, o.Number)
 		dispatches, keys = append(dispatches, e.ID.String()), append(keys, o.Key)
 		numbers, amounts, stamps = append(numbers, o.N), append(amounts, o.Amount), append(stamps, e.Stamp)
 	}
@@ -150,19 +185,25 @@ func (a *applier) applySet(ctx context.Context, b *consumer.Batch[pgx.Tx], msgs 
 		FROM unnest($2::text[], $3::text[], $4::bigint[], $5::bigint[], $6::timestamptz[])
 			WITH ORDINALITY AS u (dispatch, key, n, amount, sent, place) ORDER BY u.place`,
 		a.service, dispatches, keys, numbers, amounts, stamps)
+	for i := 0; i < len(all) && err == nil; i++ {
+		err = a.misbehave(ctx, b.DB(), all[i])
+	}
 	return err
 }
 
-// turn tells whether an order is to fail: once, if its number is a multiple of nth.
-func (a *applier) turn(nth int, number int64) bool {
+// turn tells whether an order is to fail, and counts it: once, if its number is a multiple of nth.
+func (a *applier) turn(how string, nth int, number int64) bool {
 	if nth == 0 || number%int64(nth) != 0 {
 		return false
 	}
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	first := !a.failed[number]
+	if a.failed[number] {
+		return false
+	}
 	a.failed[number] = true
-	return first
+	a.misbehaved[how]++
+	return true
 }
 
 // effect writes what a consumer does: a row that is only ever added, a total that is

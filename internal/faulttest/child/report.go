@@ -33,6 +33,8 @@ type Report struct {
 	Removed int64
 	// Handlers are the counters of the services.
 	Handlers map[string]consumer.Counters
+	// Misbehaved is how often handlers did what they should not, by kind.
+	Misbehaved map[string]int64
 	// Points is how often fault points were reached.
 	Points map[fault.Point]int
 }

@@ -3,6 +3,7 @@ package soak
 import (
 	"context"
 	"encoding/json"
+	"log/slog"
 	"math/rand/v2"
 	"time"
 
@@ -24,7 +25,9 @@ type copier struct {
 }
 
 func newCopier(sys *system.System) (*copier, error) {
-	cfg := amqp.PublisherConfig{AMQP: child.Topology(sys.Servers.RabbitMQ.URL(), ""), ConfirmTimeout: 5 * time.Second}
+	cfg := amqp.PublisherConfig{
+		AMQP: child.Topology(sys.Servers.RabbitMQ.URL(), ""), ConfirmTimeout: 5 * time.Second, Logger: slog.New(slog.DiscardHandler),
+	}
 	cfg.Queues = []amqp.Queue{{Topic: sys.Topic, Name: child.QueueName(sys.Topic, "stock")}}
 	publisher, err := amqp.NewPublisher(cfg)
 	return &copier{sys: sys, publisher: publisher}, err

@@ -34,6 +34,7 @@ func newFaults(sys *system.System, f *fleet, seed uint64) *faults {
 func (f *faults) start(ctx context.Context, p pace) {
 	f.every(ctx, "kill", p.kill, f.kill)
 	f.every(ctx, "stop", p.stop, f.stop)
+	f.every(ctx, "pause", p.pause, f.pause)
 	f.every(ctx, "postgres", p.postgres, f.postgres)
 	f.every(ctx, "rabbit", p.rabbit, f.rabbit)
 	f.every(ctx, "partition", p.partition, f.partition)
@@ -79,8 +80,13 @@ func (f *faults) counted(kind string) int {
 	return f.done[kind]
 }
 
+// kill kills consumers half as often as others, since it takes one some time to handle what is redelivered, one by one.
 func (f *faults) kill(_ context.Context, rnd *rand.Rand) error {
-	f.fleet.kill(rnd.IntN(len(f.fleet.members)))
+	i := rnd.IntN(len(f.fleet.members))
+	if strings.HasPrefix(f.fleet.members[i].name, "consumer") && rnd.IntN(2) == 0 {
+		i = rnd.IntN(len(f.fleet.members))
+	}
+	f.fleet.kill(i)
 	return nil
 }
 
@@ -98,12 +104,25 @@ func (f *faults) deploy(context.Context, *rand.Rand) error {
 
 // stop stops a relay or a consumer for longer than a lease lasts.
 func (f *faults) stop(ctx context.Context, rnd *rand.Rand) error {
-	m := f.fleet.members[rnd.IntN(len(f.fleet.members))]
-	for strings.HasPrefix(m.name, "producer") {
-		m = f.fleet.members[rnd.IntN(len(f.fleet.members))]
-	}
 	f.count("stop")
-	f.fleet.freeze(ctx, m, stopFor)
+	f.fleet.freeze(ctx, f.any(rnd), stopFor)
+	return nil
+}
+
+// any returns a member that is no producer.
+func (f *faults) any(rnd *rand.Rand) *member {
+	for {
+		if m := f.fleet.members[rnd.IntN(len(f.fleet.members))]; !strings.HasPrefix(m.name, "producer") {
+			return m
+		}
+	}
+}
+
+// pause has an operator end a process in good order, and start it some time later.
+func (f *faults) pause(ctx context.Context, rnd *rand.Rand) error {
+	if f.fleet.pause(ctx, f.any(rnd)) {
+		f.count("pause")
+	}
 	return nil
 }
 

@@ -3,6 +3,7 @@ package soak
 import (
 	"context"
 	"fmt"
+	"maps"
 	"os"
 	"strconv"
 	"strings"
@@ -28,13 +29,25 @@ type fleet struct {
 	failed []string
 }
 
-// Of so many messages the handler fails for one, and swallows the error of a statement for one.
-const failing, swallowing = 997, 1499
+// rarities say of how many messages a handler misbehaves for one: it fails, swallows the error of a statement, panics, ends its
+// transaction, hangs, or refuses the message for ever.
+type rarities struct{ fail, swallow, panics, end, hang, doom int }
+
+var (
+	each = rarities{997, 1499, 2503, 5003, 25_013, 10_007}
+	// Of a set of messages one that misbehaves is found by halves, which costs as much as several sets.
+	sets = rarities{9973, 14_983, 25_031, 50_021, 100_003, 50_051}
+)
+
+// overrun is how long a handler may take that hangs.
+const overrun = 3 * time.Second
 
 // counts are what processes have said of themselves. What one has done since it last said anything is
 // not in it when it is killed, so they are lower bounds.
 type counts struct {
 	applied, suppressed, byWindow, unknown, troubles, parked, starts, orders, removed int64
+
+	misbehaved map[string]int64
 }
 
 // member is one process after the other under one name.
@@ -42,27 +55,33 @@ type member struct {
 	name string
 	cfg  child.Config
 
-	mu   sync.Mutex
-	proc *child.Process
-	born time.Time
-	over bool // it is not started again
+	mu     sync.Mutex
+	proc   *child.Process
+	born   time.Time
+	over   bool // it is not started again
+	paused bool // it was told to end, and is started again later
 }
 
 func newFleet(sys *system.System, cfg *Config) *fleet {
-	f := &fleet{sys: sys, spared: -1}
+	f := &fleet{sys: sys, spared: -1, counts: counts{misbehaved: make(map[string]int64)}}
+	commit, window, batch, group, prefetch, rare := 200, 500, [2]int{1, 32}, 32, 0, each
+	if cfg.Batches {
+		// What a consumer had prefetched that is killed is handled one by one: few batches, that is, and small ones.
+		commit, window, batch, group, prefetch, rare = 500, 2000, [2]int{16, 16}, 64, 64, sets
+	}
 	for i := range 2 {
 		n := strconv.Itoa(i + 1)
 		f.add(child.Config{
 			Name: "producer-" + n, Roles: []child.Role{child.Producer}, Producer: "p" + n,
-			Bulk: true, Batch: 200, Keys: cfg.Keys, PayloadBytes: 100,
+			Bulk: true, Batch: commit, Keys: cfg.Keys, PayloadBytes: 100,
 		})
 		f.add(child.Config{
-			Name: "relay-" + n, Roles: []child.Role{child.Relay}, Window: 500, Envelope: true, BatchSize: 32 * i,
+			Name: "relay-" + n, Roles: []child.Role{child.Relay}, Window: window, Envelope: true, BatchSize: batch[i],
 		})
 		f.add(child.Config{
-			Name: "consumer-" + n, Roles: []child.Role{child.Consumer}, Lean: true, InFlight: 64, CacheSize: 1 << 16,
-			Group: 32, Set: i == 1, // one of them calls its handler for each message, the other for sets
-			Fail: failing * (1 - i), Swallow: swallowing * (1 - i),
+			Name: "consumer-" + n, Roles: []child.Role{child.Consumer}, Lean: true, InFlight: 64, Prefetch: prefetch, CacheSize: 1 << 16,
+			Group: group, Set: i == 1 || cfg.Batches, // otherwise it calls its handler for each message
+			Fail: rare.fail, Swallow: rare.swallow, Panic: rare.panics, End: rare.end, Hang: rare.hang, Doom: rare.doom, Timeout: overrun,
 			// Processes are killed whatever message they handle.
 			MaxSoloStarts: 50, MaxHold: time.Minute,
 		})
@@ -110,7 +129,7 @@ func (f *fleet) keep(ctx context.Context, m *member) {
 		if m.ended() || ctx.Err() != nil {
 			return
 		}
-		if err := p.Killed(ctx); err != nil { // nobody else may end one
+		if err := p.Killed(ctx); err != nil && !m.rests(ctx) { // nobody else may end one
 			f.fail(err.Error())
 		}
 		if err := f.launch(ctx, m); err != nil {
@@ -130,6 +149,33 @@ func (m *member) ended() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.over
+}
+
+// pause ends a member in good order, if it is not spared, and tells whether it has.
+func (f *fleet) pause(ctx context.Context, m *member) bool {
+	f.mu.Lock()
+	spared := f.spared >= 0 && f.members[f.spared] == m
+	f.mu.Unlock()
+	if spared {
+		return false
+	}
+	m.mu.Lock()
+	p := m.proc
+	m.paused = true
+	m.mu.Unlock()
+	return p.Terminate(ctx) == nil
+}
+
+// rests waits while the member is paused, and tells whether it was.
+func (m *member) rests(ctx context.Context) bool {
+	m.mu.Lock()
+	paused := m.paused
+	m.paused = false
+	m.mu.Unlock()
+	if paused {
+		sleep(ctx, pauseFor)
+	}
+	return paused
 }
 
 func (f *fleet) fail(text string) {
@@ -156,6 +202,9 @@ func (f *fleet) said(m *member, p *child.Process) {
 func (c *counts) add(r *child.Report) {
 	c.orders += r.Placed
 	c.removed += r.Removed
+	for how, n := range r.Misbehaved {
+		c.misbehaved[how] += n
+	}
 	for _, h := range r.Handlers {
 		c.applied += h.Applied
 		c.suppressed += h.Duplicates()
@@ -171,6 +220,7 @@ func (c *counts) add(r *child.Report) {
 func (f *fleet) soFar() counts {
 	f.mu.Lock()
 	c := f.counts
+	c.misbehaved = maps.Clone(c.misbehaved)
 	f.mu.Unlock()
 	for _, m := range f.members {
 		p, _ := m.now()

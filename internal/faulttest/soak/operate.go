@@ -34,7 +34,7 @@ const (
 )
 
 // operations are what people do to a chain beside its faults: they write to a topic without a queue, replay events,
-// and redrive whatever is parked.
+// and redrive or discard whatever is parked.
 type operations struct {
 	sys    *system.System
 	outbox *producer.Outbox[pgx.Tx]
@@ -44,6 +44,8 @@ type operations struct {
 	unheard  int64 // events that were committed for the topic without a queue
 	replayed int64
 	redriven int64
+	// discarded is what operators gave up that a handler has refused.
+	discarded int64
 }
 
 func newOperations(sys *system.System) (*operations, error) {
@@ -80,9 +82,13 @@ func (o *operations) start(ctx context.Context, wg *sync.WaitGroup, p pace) {
 		}
 	})
 	wg.Go(func() {
-		for sleep(ctx, p.operator) {
+		for turn := 0; sleep(ctx, p.operator); turn++ {
 			o.replay(ctx)
-			o.redrive(ctx)
+			if turn%2 == 0 {
+				o.redrive(ctx)
+			} else {
+				o.discard(ctx)
+			}
 		}
 	})
 }
@@ -135,6 +141,16 @@ func (o *operations) redrive(ctx context.Context) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.redriven += int64(len(sent) + len(handled))
+}
+
+// discard gives up what handlers have refused.
+func (o *operations) discard(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	given, _ := o.inbox.Discard(ctx, consumer.Filter{}, operation)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.discarded += int64(len(given))
 }
 
 // written is how many events have no queue.

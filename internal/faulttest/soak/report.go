@@ -8,6 +8,7 @@ import (
 // Report is what a run has shown. Its JSON is one line.
 type Report struct {
 	Seed     uint64  `json:"seed"`
+	Batches  bool    `json:"batches"` // Config.Batches
 	Seconds  float64 `json:"seconds"` // of load and faults
 	Messages int64   `json:"messages"`
 	Rate     float64 `json:"messages_per_second"`
@@ -19,14 +20,19 @@ type Report struct {
 	RabbitKill int `json:"rabbit_kills"`
 	Partitions int `json:"partitions"`
 	Injected   int `json:"duplicates_injected"`
+	// Pauses is how often an operator has ended a process in good order, for a while.
+	Pauses int `json:"pauses"`
+	// Misbehaved is how often handlers did what they should not, by kind, as far as they lived to tell.
+	Misbehaved map[string]int64 `json:"handlers"`
 	// Deploys is how often all consumers and relays were killed at once.
 	Deploys int `json:"deploys"`
 	// Unheard is how many events had no queue until the faults were over, and came through then.
 	Unheard int64 `json:"unheard"`
-	// Replayed and Redriven is what operators did, and Removed what the janitor did, as far as it lived to tell.
-	Replayed int64 `json:"replayed"`
-	Redriven int64 `json:"redriven"`
-	Removed  int64 `json:"removed"`
+	// Replayed, Redriven and Discarded is what operators did, and Removed what the janitor did, as far as it lived to tell.
+	Replayed  int64 `json:"replayed"`
+	Redriven  int64 `json:"redriven"`
+	Discarded int64 `json:"discarded"`
+	Removed   int64 `json:"removed"`
 	// Suppressed is how many copies consumers have acknowledged without running the handler, as far as
 	// they lived to tell; Seen how many deliveries beyond the first there were at least.
 	Seen       int64 `json:"duplicates_seen"`
@@ -47,6 +53,8 @@ type Report struct {
 
 	Drained bool    `json:"drained"`
 	Drain   float64 `json:"drain_seconds"`
+	// Verified is how long the count took.
+	Verified float64 `json:"verify_seconds"`
 	// Stall is the longest time without any effect, and Slowest the longest from the write of an
 	// event to its effect: the longest outage, and the backlog that it left.
 	Stall   float64 `json:"longest_stall_seconds"`
@@ -109,7 +117,7 @@ func (r *Report) judge(cfg *Config, failed []string) {
 	}
 	r.needs(cfg.Duration)
 	r.Valid = len(r.Missing) == 0
-	if r.Messages > 0 {
+	if r.Messages > 0 && r.Lost+r.Repeated+r.Unordered+r.Phantom+r.Torn+r.Unclaimed == 0 {
 		r.LossBound = fmt.Sprintf("0 of %d: fewer than %.1e per message, with a confidence of 95 %%", r.Messages, 3/float64(r.Messages))
 	}
 }
@@ -129,6 +137,9 @@ func (r *Report) needs(d time.Duration) {
 	}{
 		{"messages", r.Messages, 8_000}, {"kills", int64(r.Kills), 50}, {"stops", int64(r.Stops), 1}, {"PostgreSQL crashes", int64(r.PGCrashes), 2},
 		{"RabbitMQ kills", int64(r.RabbitKill), 1}, {"partitions", int64(r.Partitions), 4},
+		{"pauses", int64(r.Pauses), 1}, {"handlers that fail", r.Misbehaved["failed"], 4}, {"handlers that swallow an error", r.Misbehaved["swallowed"], 2},
+		{"handlers that panic", r.Misbehaved["panicked"], 1}, {"handlers that end their transaction", r.Misbehaved["ended"], .5},
+		{"handlers that hang", r.Misbehaved["hung"], .1}, {"messages discarded", r.Discarded, .2},
 		{"copies suppressed", r.Suppressed, 300}, {"events without a queue", r.Unheard, 300}, {"events replayed", r.Replayed, 100},
 		{"events removed", r.Removed, 100},
 	} {

@@ -18,7 +18,7 @@ import (
 // settings are PostgreSQL's: those of a server that is to keep its data.
 var settings = []string{
 	"fsync=on", "full_page_writes=on", "synchronous_commit=on", "wal_level=replica",
-	"max_connections=400", "shared_buffers=256MB", "max_wal_size=2GB",
+	"work_mem=64MB", "max_connections=400", "shared_buffers=256MB", "max_wal_size=2GB",
 }
 
 const (
@@ -37,7 +37,7 @@ func Run(ctx context.Context, cfg Config) (report *Report, err error) {
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
-	sys, err := system.New(ctx, s, system.Config{Dir: cfg.Dir, NoWire: true, Proxies: true, DrainLimit: cfg.DrainLimit})
+	sys, err := system.New(ctx, s, system.Config{Dir: cfg.Dir, NoWire: true, AsTold: cfg.Batches, Proxies: true, DrainLimit: cfg.DrainLimit})
 	if err != nil {
 		return nil, err
 	}
@@ -94,11 +94,13 @@ func (r *run) run(ctx context.Context) (*Report, error) {
 		return nil, err
 	}
 	r.tell(fmt.Sprintf("at rest after %.1f s", drain.Seconds()))
+	began := time.Now()
 	found, err := verify(ctx, r.sys)
 	if err != nil {
 		return nil, err
 	}
 	report := r.report(found)
+	report.Verified = round(time.Since(began).Seconds())
 	report.Seconds, report.Rate = round(lasted.Seconds()), round(float64(found.messages)/lasted.Seconds())
 	report.Drained, report.Drain = drained, round(drain.Seconds())
 	report.Versions, report.Settings = r.versions(ctx), r.settings(ctx)
@@ -170,14 +172,15 @@ func (r *run) report(f *findings) *Report {
 	c := r.fleet.counts
 	m := &r.fleet.memory
 	report := &Report{
-		Seed: r.cfg.Seed, Messages: f.messages,
+		Seed: r.cfg.Seed, Batches: r.cfg.Batches, Messages: f.messages,
 		Kills: r.fleet.kills, Stops: r.faults.counted("stop"), PGCrashes: r.faults.counted("postgres"),
 		RabbitKill: r.faults.counted("rabbit"), Partitions: r.faults.counted("partition"), Injected: r.copier.injected,
+		Pauses: r.faults.counted("pause"), Misbehaved: c.misbehaved,
 		Deploys: r.faults.counted("deploy"), Unheard: r.operations.written(), Replayed: r.operations.replayed,
-		Redriven: r.operations.redriven, Removed: c.removed,
+		Redriven: r.operations.redriven, Discarded: r.operations.discarded, Removed: c.removed,
 		Seen: max(c.suppressed, int64(r.copier.injected)), Suppressed: c.suppressed, ByWindow: c.byWindow,
 		Lost: f.lost + r.unheardLost, Repeated: f.repeated, Unordered: f.unordered + r.unheardUnordered, Phantom: f.phantom, Torn: f.torn, Unclaimed: f.unclaimed,
-		Parked: f.parked, Unknown: c.unknown, SoloStarts: c.starts,
+		Parked: f.aside, Unknown: c.unknown, SoloStarts: c.starts,
 		Stall: round(r.watch.stall.Seconds()), Slowest: round(f.most), P50: round(f.p50), P99: round(f.p99),
 		RSSSlope: round(m.all.perMinute() / (1 << 20)), RSSMinutes: round(m.all.minutes),
 		PeakHeapMB: make(map[string]float64),

@@ -24,21 +24,24 @@ func TestEveryDifferenceIsFound(t *testing.T) {
 	for name, c := range map[string]struct {
 		effects []row
 		want    findings
+		aside   map[place]bool
 	}{
-		"all well":         {[]row{a1, a2, b1}, findings{messages: 3, effects: 3}},
-		"first lost":       {[]row{a2, b1}, findings{messages: 3, effects: 2, lost: 1}},
-		"last lost":        {[]row{a1, a2}, findings{messages: 3, effects: 2, lost: 1}},
-		"all lost":         {nil, findings{messages: 3, lost: 3}},
-		"twice":            {[]row{a1, a1, a2, b1}, findings{messages: 3, effects: 4, repeated: 1}},
-		"last three times": {[]row{a1, a2, b1, b1, b1}, findings{messages: 3, effects: 5, repeated: 2}},
-		"from nowhere":     {[]row{a1, a2, b1, b2}, findings{messages: 3, effects: 4, phantom: 1}},
-		"other content":    {[]row{a1, {"a", 2, 21}, b1}, findings{messages: 3, effects: 3, phantom: 1}},
-		"one for another":  {[]row{a1, a2, b2}, findings{messages: 3, effects: 3, lost: 1, phantom: 1}},
+		"all well":          {effects: []row{a1, a2, b1}, want: findings{messages: 3, effects: 3}},
+		"first lost":        {effects: []row{a2, b1}, want: findings{messages: 3, effects: 2, lost: 1}},
+		"last lost":         {effects: []row{a1, a2}, want: findings{messages: 3, effects: 2, lost: 1}},
+		"all lost":          {want: findings{messages: 3, lost: 3}},
+		"twice":             {effects: []row{a1, a1, a2, b1}, want: findings{messages: 3, effects: 4, repeated: 1}},
+		"last three times":  {effects: []row{a1, a2, b1, b1, b1}, want: findings{messages: 3, effects: 5, repeated: 2}},
+		"from nowhere":      {effects: []row{a1, a2, b1, b2}, want: findings{messages: 3, effects: 4, phantom: 1}},
+		"other content":     {effects: []row{a1, {"a", 2, 21}, b1}, want: findings{messages: 3, effects: 3, phantom: 1}},
+		"one for another":   {effects: []row{a1, a2, b2}, want: findings{messages: 3, effects: 3, lost: 1, phantom: 1}},
+		"set aside":         {effects: []row{a1, b1}, want: findings{messages: 3, effects: 2, aside: 1}, aside: map[place]bool{{"a", 2}: true}},
+		"another set aside": {effects: []row{a1, b1}, want: findings{messages: 3, effects: 2, lost: 1, phantom: 1}, aside: map[place]bool{{"a", 1}: true}},
 	} {
 		orders, nextOrder := over(a1, a2, b1)
 		effects, nextEffect := over(c.effects...)
 		var got findings
-		if err := merge(&got, nextOrder, nextEffect, orders, effects); err != nil || got != c.want {
+		if err := merge(&got, c.aside, nextOrder, nextEffect, orders, effects); err != nil || got != c.want {
 			t.Errorf("%s: found %+v, %v, want %+v", name, got, err, c.want)
 		}
 	}
@@ -55,17 +58,18 @@ func TestSlopeIsThatOfEachProcess(t *testing.T) {
 	}
 }
 
-// enough is a report of a minute in which enough was done, and nothing found.
+// enough is a report of ten minutes in which enough was done, and nothing found.
 func enough() *Report {
 	return &Report{
-		Messages: 20_000, Kills: 100, Stops: 2, PGCrashes: 3, RabbitKill: 1, Partitions: 8, Suppressed: 900,
-		Unheard: 2000, Replayed: 500, Removed: 5000, Drained: true,
+		Messages: 200_000, Kills: 1000, Stops: 20, PGCrashes: 30, RabbitKill: 10, Partitions: 80, Suppressed: 9000,
+		Unheard: 20_000, Replayed: 5000, Removed: 50_000, Drained: true, Pauses: 20, Discarded: 10,
+		Misbehaved: map[string]int64{"failed": 200, "swallowed": 100, "panicked": 60, "ended": 30, "hung": 10},
 	}
 }
 
 func TestReportIsJudged(t *testing.T) {
 	t.Parallel()
-	cfg := &Config{Duration: time.Minute, DrainLimit: time.Minute}
+	cfg := &Config{Duration: 10 * time.Minute, DrainLimit: time.Minute}
 	r := enough()
 	if r.judge(cfg, nil); !r.Passed() {
 		t.Fatalf("%v, %v", r.Violations, r.Missing)
@@ -97,13 +101,17 @@ func TestReportIsJudged(t *testing.T) {
 
 func TestRunWithoutEnoughWorkIsInvalid(t *testing.T) {
 	t.Parallel()
-	cfg := &Config{Duration: time.Minute, DrainLimit: time.Minute}
+	cfg := &Config{Duration: 10 * time.Minute, DrainLimit: time.Minute}
 	for name, spoil := range map[string]func(*Report){
-		"messages": func(r *Report) { r.Messages = 7999 }, "kills": func(r *Report) { r.Kills = 49 },
-		"stops": func(r *Report) { r.Stops = 0 }, "PostgreSQL crashes": func(r *Report) { r.PGCrashes = 1 },
-		"RabbitMQ kills": func(r *Report) { r.RabbitKill = 0 }, "partitions": func(r *Report) { r.Partitions = 3 },
-		"copies suppressed": func(r *Report) { r.Suppressed = 299 }, "events without a queue": func(r *Report) { r.Unheard = 299 },
-		"events replayed": func(r *Report) { r.Replayed = 99 }, "events removed": func(r *Report) { r.Removed = 99 },
+		"messages": func(r *Report) { r.Messages = 79_999 }, "kills": func(r *Report) { r.Kills = 499 },
+		"stops": func(r *Report) { r.Stops = 9 }, "PostgreSQL crashes": func(r *Report) { r.PGCrashes = 19 },
+		"RabbitMQ kills": func(r *Report) { r.RabbitKill = 9 }, "partitions": func(r *Report) { r.Partitions = 39 },
+		"pauses": func(r *Report) { r.Pauses = 9 }, "messages discarded": func(r *Report) { r.Discarded = 1 },
+		"that fail": func(r *Report) { r.Misbehaved["failed"] = 39 }, "that swallow": func(r *Report) { r.Misbehaved["swallowed"] = 19 },
+		"that panic": func(r *Report) { r.Misbehaved["panicked"] = 9 },
+		"that end":   func(r *Report) { r.Misbehaved["ended"] = 4 }, "that hang": func(r *Report) { r.Misbehaved["hung"] = 0 },
+		"copies suppressed": func(r *Report) { r.Suppressed = 2999 }, "events without a queue": func(r *Report) { r.Unheard = 2999 },
+		"events replayed": func(r *Report) { r.Replayed = 999 }, "events removed": func(r *Report) { r.Removed = 999 },
 	} {
 		r := enough()
 		spoil(r)

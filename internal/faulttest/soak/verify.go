@@ -14,25 +14,24 @@ import (
 // findings are what the tables say in the end.
 type findings struct {
 	messages, effects int64
-	lost              int64 // orders without an effect that are not set aside
-	repeated          int64 // effects beyond the first
-	phantom           int64 // effects without an order, or of another content
-	torn              int64 // orders without their event, or events without their order
-	unordered         int64 // effects that came after a later one of their key, or left one out
-	unclaimed         int64 // effects without a claim of their dispatch, or the reverse
-	parked            int64
+	lost              int64   // orders without an effect that are not set aside
+	aside             int64   // orders without an effect that are
+	repeated          int64   // effects beyond the first
+	phantom           int64   // effects without an order, of another content, or of what was set aside
+	torn              int64   // orders without their event, or events without their order
+	unordered         int64   // effects that came after a later one of their key
+	unclaimed         int64   // effects without a claim of their dispatch, or the reverse
 	p50, p99, most    float64 // seconds from the write of an event to its effect
 }
 
 // verify counts. Orders and effects are in two databases, so the two are read side by side in one order.
 func verify(ctx context.Context, sys *system.System) (*findings, error) {
 	f := &findings{}
-	for _, step := range []func(context.Context, *system.System) error{f.compare, f.origins, f.order, f.claims, f.aside, f.latency} {
+	for _, step := range []func(context.Context, *system.System) error{f.compare, f.origins, f.order, f.claims, f.latency} {
 		if err := step(ctx, sys); err != nil {
 			return nil, err
 		}
 	}
-	f.lost = max(0, f.lost-f.parked)
 	return f, nil
 }
 
@@ -74,14 +73,47 @@ func (f *findings) compare(ctx context.Context, sys *system.System) error {
 		return err
 	}
 	defer effects.rows.Close()
-	if err := merge(f, orders.next, effects.next, orders, effects); err != nil {
+	aside, err := setAside(ctx, sys)
+	if err != nil {
+		return err
+	}
+	if err := merge(f, aside, orders.next, effects.next, orders, effects); err != nil {
 		return fmt.Errorf("compare orders and effects: %w", err)
 	}
 	return nil
 }
 
+// place is that of an order.
+type place struct {
+	key string
+	n   int64
+}
+
+// setAside reads what waits for an operator, or was given up by one.
+func setAside(ctx context.Context, sys *system.System) (map[place]bool, error) {
+	aside := make(map[place]bool)
+	for _, from := range []struct {
+		pool  *pgxpool.Pool
+		query string
+		arg   string
+	}{
+		{sys.OutboxPool(), `boxpair.outbox_parked p JOIN boxpair.outbox_events e USING (id) WHERE e.topic = $1`, sys.Topic},
+		{sys.InboxPool(), `boxpair.inbox_parked e JOIN boxpair.inbox_consumers c ON c.id = e.consumer WHERE c.name = $1`, child.ConsumerName("stock")},
+	} {
+		rows, err := from.pool.Query(ctx, `SELECT p->>'key', (p->>'n')::bigint FROM (SELECT convert_from(e.payload, 'UTF8')::json AS p FROM `+from.query+`) all_of_them`, from.arg)
+		if err != nil {
+			return nil, err
+		}
+		var p place
+		if _, err := pgx.ForEachRow(rows, []any{&p.key, &p.n}, func() error { aside[p] = true; return nil }); err != nil {
+			return nil, fmt.Errorf("read what is set aside: %w", err)
+		}
+	}
+	return aside, nil
+}
+
 // merge goes through both side by side.
-func merge(f *findings, nextOrder, nextEffect func() error, orders, effects *reader) error {
+func merge(f *findings, aside map[place]bool, nextOrder, nextEffect func() error, orders, effects *reader) error {
 	if err := nextOrder(); err != nil {
 		return err
 	}
@@ -93,7 +125,11 @@ func merge(f *findings, nextOrder, nextEffect func() error, orders, effects *rea
 		switch {
 		case !effects.ok || orders.ok && orders.before(&effects.row):
 			f.messages++
-			f.lost++
+			if aside[place{orders.key, orders.n}] {
+				f.aside++
+			} else {
+				f.lost++
+			}
 			err = nextOrder()
 		case !orders.ok || effects.before(&orders.row):
 			f.effects++
@@ -107,7 +143,7 @@ func merge(f *findings, nextOrder, nextEffect func() error, orders, effects *rea
 				if n > 0 {
 					f.repeated++
 				}
-				if effects.amount != order.amount {
+				if effects.amount != order.amount || aside[place{order.key, order.n}] {
 					f.phantom++
 				}
 				err = nextEffect()
@@ -145,13 +181,13 @@ WHERE o.number IS NULL OR e.source IS NULL`)
 }
 
 // order looks at effects in the order in which they came. A second effect is another finding's
-// business.
+// business, and one that is missing is lost, or was set aside.
 func (f *findings) order(ctx context.Context, sys *system.System) error {
 	return one(ctx, sys.InboxPool(), &f.unordered, `
 SELECT count(*) FROM (
-    SELECT n, row_number() OVER (PARTITION BY key ORDER BY seq) AS place
+    SELECT n, lag(n) OVER (PARTITION BY key ORDER BY seq) AS before
     FROM (SELECT key, n, min(seq) AS seq FROM effects GROUP BY key, n) first
-) e WHERE n <> place`)
+) e WHERE n < before`)
 }
 
 func (f *findings) claims(ctx context.Context, sys *system.System) error {
@@ -159,19 +195,6 @@ func (f *findings) claims(ctx context.Context, sys *system.System) error {
 SELECT count(*) FROM (SELECT DISTINCT dispatch FROM effects) e
 FULL JOIN (SELECT dispatch_id FROM boxpair.inbox WHERE applied_at IS NOT NULL) i ON i.dispatch_id = e.dispatch
 WHERE e.dispatch IS NULL OR i.dispatch_id IS NULL`)
-}
-
-// aside counts what waits for an operator.
-func (f *findings) aside(ctx context.Context, sys *system.System) error {
-	var dead int64
-	err := one(ctx, sys.OutboxPool(), &dead, `SELECT count(*) FROM boxpair.outbox_parked`)
-	if err != nil {
-		return err
-	}
-	err = one(ctx, sys.InboxPool(), &f.parked, `SELECT count(*) FROM boxpair.inbox_parked p JOIN boxpair.inbox_consumers c
-		ON c.id = p.consumer WHERE c.name = $1`, child.ConsumerName("stock"))
-	f.parked += dead
-	return err
 }
 
 func (f *findings) latency(ctx context.Context, sys *system.System) error {

@@ -115,7 +115,7 @@ func (w *watch) line(c *counts, kills int, f *faults, injected int) string {
 		brake = ", brake on"
 	}
 	return fmt.Sprintf("%d placed, %d effects, %d in the outbox, %d at the broker%s; %d killed, %d stopped, "+
-		"%d PostgreSQL crashes, %d RabbitMQ kills, %d partitions; %d copies injected, %d suppressed",
+		"%d paused, %d PostgreSQL crashes, %d RabbitMQ kills, %d partitions; %d copies injected, %d suppressed",
 		w.placed, w.effects, w.pending, w.waiting, brake, kills, f.counted("stop"),
-		f.counted("postgres"), f.counted("rabbit"), f.counted("partition"), injected, c.suppressed)
+		f.counted("pause"), f.counted("postgres"), f.counted("rabbit"), f.counted("partition"), injected, c.suppressed)
 }

@@ -36,6 +36,9 @@ type Config struct {
 	Proxies bool
 	// Unordered tells that consumers keep no order. Defaults to false.
 	Unordered bool
+	// AsTold leaves relays as they are configured. Otherwise every third sends envelopes, and every third batches, as while
+	// settings change. Defaults to false.
+	AsTold bool
 	// Archive keeps a copy of every event, for what a janitor removes. Defaults to false.
 	Archive bool
 	// Forgets tells that consumers forget dispatch IDs within the run, so that claims are not
@@ -279,10 +282,11 @@ func (s *System) Start(ctx context.Context, cfg child.Config, faults string) (*c
 	cfg.Outbox, cfg.Inbox, cfg.AMQP = s.urls.outbox, s.urls.inbox, s.urls.amqp
 	cfg.Unordered = s.cfg.Unordered
 	s.mu.Lock()
-	switch len(s.children) % 3 { // relays of all kinds, as while settings change
-	case 1:
+	switch started := len(s.children); {
+	case s.cfg.AsTold:
+	case started%3 == 1:
 		cfg.Envelope = true
-	case 2:
+	case started%3 == 2:
 		cfg.Envelope, cfg.BatchSize = true, 8
 	}
 	s.mu.Unlock()

@@ -1,7 +1,7 @@
 // Command soak runs a chain on servers of its own under load and faults, and counts what was
 // lost, repeated or reordered. See docs/soak.md.
 //
-//	soak [-for 60s] [-seed n] [-report file]
+//	soak [-for 60s] [-batches] [-seed n] [-report file]
 //
 // The last line is the report as JSON. The exit status is 0 only if enough was done and nothing
 // was found.
@@ -33,6 +33,7 @@ func main() {
 func run() error {
 	duration := flag.Duration("for", time.Minute, "time of load and faults")
 	seed := flag.Uint64("seed", 0, "of what is done when; 0 is a new one")
+	batches := flag.Bool("batches", false, "batches of relays, sets of messages in handlers, and more events in a transaction")
 	file := flag.String("report", "", "file for the report, besides the last line")
 	flag.Parse()
 	if *seed == 0 {
@@ -45,7 +46,7 @@ func run() error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	fmt.Printf("soak: %v with seed %d, logs in %s\n", *duration, *seed, dir)
-	report, err := soak.Run(ctx, soak.Config{Duration: *duration, Seed: *seed, Dir: dir, Progress: os.Stdout})
+	report, err := soak.Run(ctx, soak.Config{Duration: *duration, Seed: *seed, Batches: *batches, Dir: dir, Progress: os.Stdout})
 	if err != nil {
 		return err
 	}
