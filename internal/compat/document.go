@@ -21,15 +21,10 @@ type row struct {
 	moves    []move
 }
 
-// move is what came of moving databases from an older PostgreSQL to the release's own.
+// move is what came of moving data from an older server to the release's own.
 type move struct {
-	from, to string
-	failed   []string
-}
-
-// title is the beginning of the move's line.
-func (m move) title() string {
-	return "PostgreSQL " + m.from + " to " + m.to + ", by dump and by logical replication"
+	title  string // begins with the server's name
+	failed []string
 }
 
 // outcome is a cell of a table.
@@ -94,11 +89,11 @@ func moved(rows []row, old string) string {
 	var now, was strings.Builder
 	for _, r := range rows {
 		for _, m := range r.moves {
-			now.WriteString("| " + m.title() + " | " + outcome(m.failed) + " |\n")
+			now.WriteString("| " + m.title + " | " + outcome(m.failed) + " |\n")
 		}
 	}
 	for line := range strings.Lines(old) {
-		if strings.HasPrefix(line, "| PostgreSQL ") {
+		if strings.HasPrefix(line, "| PostgreSQL ") || strings.HasPrefix(line, "| RabbitMQ ") {
 			was.WriteString(line)
 		}
 	}

@@ -114,12 +114,35 @@ for own in /proc /dev; do mount --rbind "$own" "$tree$own"; done
 for own in /tmp "$root"; do mount --bind "$own" "$tree$own"; done
 exec chroot "$tree" /bin/sh -c 'cd "$0" && exec "$@"' "$dir" "$@"`
 
+// enter are the arguments of unshare.
+func (f *folders) enter(r release, dir string, program ...string) []string {
+	return append([]string{"--mount", "sh", "-c", enter, "enter", f.tree(r), f.root, dir}, program...)
+}
+
 func (f *folders) command(ctx context.Context, r release, dir string, program ...string) *exec.Cmd {
-	args := []string{"--mount", "--propagation", "private", "sh", "-c", enter, "enter", f.tree(r), f.root, dir}
-	cmd := exec.CommandContext(ctx, "unshare", append(args, program...)...) //nolint:gosec // built here
+	cmd := exec.CommandContext(ctx, "unshare", append([]string{"--propagation", "private"}, f.enter(r, dir, program...)...)...) //nolint:gosec // built here
 	// Nothing of the environment: it may name servers.
 	cmd.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "LANG=C.UTF-8"}
 	return cmd
+}
+
+// scripts makes scripts in dir, with the names of programs of a release that are in bin there, which run these with the
+// caller's arguments and environment, from among the packages of another release: what is mounted there is seen by nobody else,
+// and in a tree, whose root is no mount, that cannot be asked for again.
+func (f *folders) scripts(r release, dir, bin string, names ...string) error {
+	if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // as for trees
+		return err
+	}
+	for _, name := range names {
+		line := "exec unshare --propagation unchanged"
+		for _, word := range f.enter(r, f.root, filepath.Join(bin, name)) {
+			line += " '" + strings.ReplaceAll(word, "'", `'\''`) + "'"
+		}
+		if err := os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"+line+" \"$@\"\n"), 0o755); err != nil { //nolint:gosec // a program
+			return err
+		}
+	}
+	return nil
 }
 
 // images are built by Docker.

@@ -106,6 +106,25 @@ func TestImageThatCannotBeBuiltSaysWhatDockerSaid(t *testing.T) {
 	}
 }
 
+func TestScriptRunsAProgramOfAnotherReleaseWithTheCallersArguments(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	f := &folders{root: "/module", trees: "/module/it's"}
+	if err := f.scripts(releases[0], filepath.Join(dir, "new"), "/usr/lib/rabbitmq/bin", "rabbitmqctl"); err != nil {
+		t.Fatal(err)
+	}
+	// In place of unshare: what it would be given behind the program that enters.
+	if err := os.WriteFile(filepath.Join(dir, "unshare"), []byte("#!/bin/sh\nshift 7\nprintf '%s|' \"$@\"\n"), 0o700); err != nil { //nolint:gosec // a program
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), filepath.Join(dir, "new", "rabbitmqctl"), "eval", "a b.")
+	cmd.Env = []string{"PATH=" + dir + ":" + os.Getenv("PATH")}
+	out, err := cmd.CombinedOutput()
+	if want := "/module/it's/jammy|/module|/module|/usr/lib/rabbitmq/bin/rabbitmqctl|eval|a b.|"; err != nil || string(out) != want {
+		t.Errorf("%v: %q, want %q", err, out, want)
+	}
+}
+
 // lacking is a place that has one release only.
 type lacking struct {
 	folders

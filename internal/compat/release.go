@@ -14,6 +14,7 @@ type release struct {
 	sql    string // the package of MariaDB or MySQL; MySQL's whole one starts the server while it is installed
 	// from are older releases whose PostgreSQL is installed beside its own, and the names of these packages.
 	from, postgres []string
+	broker         string // the older release whose RabbitMQ is upgraded in place to this one's
 }
 
 // releases are from the oldest to the newest. Between them they have PostgreSQL 14 to 18, RabbitMQ 3.9 to 4.x,
@@ -26,7 +27,7 @@ var releases = []release{
 	{name: "resolute", title: "Ubuntu 26.04", ubuntu: true, sql: "mysql-server-core-8.4"},
 	{
 		name: "sid", title: "Debian, development", sql: "mysql-server-core",
-		from: []string{"bookworm", "trixie"}, postgres: []string{"15", "17"},
+		from: []string{"bookworm", "trixie"}, postgres: []string{"15", "17"}, broker: "trixie",
 	},
 }
 

@@ -70,11 +70,11 @@ func script(binaries, root, logs string) string {
 
 // try runs the suites on a release.
 func try(ctx context.Context, places places, root, binaries string, r release) (row, error) {
-	out, err := places.command(ctx, r, root, "dpkg-query", "--show", "--showformat", `${Package} ${Version}\n`).Output()
+	has, err := installed(ctx, places, root, r)
 	if err != nil {
-		return row{}, fmt.Errorf("dpkg-query: %w", err)
+		return row{}, err
 	}
-	result := row{release: r, versions: parseVersions(string(out))}
+	result := row{release: r, versions: has}
 	logs := filepath.Join(binaries, "logs", r.name)
 	if err := os.RemoveAll(logs); err != nil {
 		return row{}, err
@@ -100,6 +100,11 @@ func try(ctx context.Context, places places, root, binaries string, r release) (
 		result.failed = append(result.failed, failures(said, string(bytes.TrimSpace(ended)) == "0"))
 	}
 	result.moves, err = moves(ctx, places, root, binaries, r, result.versions.postgres)
+	if err != nil {
+		return result, err
+	}
+	upgraded, err := upgrade(ctx, places, root, binaries, r, result.versions.rabbitmq)
+	result.moves = append(result.moves, upgraded...)
 	return result, err
 }
 
@@ -128,9 +133,52 @@ func moves(ctx context.Context, places places, root, binaries string, r release,
 		if err := os.WriteFile(log, out, 0o600); err != nil {
 			return nil, err
 		}
-		result = append(result, move{from: from, to: to, failed: failures(out, failed == nil)})
+		title := "PostgreSQL " + from + " to " + to + ", by dump and by logical replication"
+		result = append(result, move{title, failures(out, failed == nil)})
 	}
 	return result, nil
+}
+
+// upgrade upgrades a broker in place, from that of an older release. It runs among the packages of that one, and only its programs
+// are the newer release's: folders alone can do that.
+func upgrade(ctx context.Context, places places, root, binaries string, r release, to string) ([]move, error) {
+	f, able := places.(*folders)
+	if r.broker == "" || !able {
+		return nil, nil
+	}
+	older, err := choose([]string{r.broker})
+	if err != nil {
+		return nil, err
+	}
+	if err := f.make(ctx, older[0]); err != nil {
+		return nil, err
+	}
+	from, err := installed(ctx, f, root, older[0])
+	if err != nil {
+		return nil, err
+	}
+	programs := filepath.Join(binaries, "newer-"+r.name)
+	if err := f.scripts(r, programs, "/usr/lib/rabbitmq/bin", "rabbitmq-server", "rabbitmqctl"); err != nil {
+		return nil, err
+	}
+	command := fmt.Sprintf("cd '%s/internal/chain' && export TEST_RABBITMQ_NEWER='%s' && exec '%s/internal-chain' -test.v -test.timeout=10m -test.run='%s'",
+		root, programs, binaries, "^TestBrokerThatIsUpgradedInPlaceLosesNothing$")
+	cmd := f.command(ctx, older[0], root, filepath.Join(binaries, "testenv"), "--", "sh", "-c", command)
+	out, failed := interruptible(cmd).CombinedOutput()
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	title := "RabbitMQ " + from.rabbitmq + " to " + to + ", in place"
+	return []move{{title, failures(out, failed == nil)}}, os.WriteFile(filepath.Join(binaries, "logs", r.name, "upgrade.log"), out, 0o600)
+}
+
+// installed returns the versions of a release's servers.
+func installed(ctx context.Context, places places, root string, r release) (versions, error) {
+	out, err := places.command(ctx, r, root, "dpkg-query", "--show", "--showformat", `${Package} ${Version}\n`).Output()
+	if err != nil {
+		return versions{}, fmt.Errorf("dpkg-query: %w", err)
+	}
+	return parseVersions(string(out)), nil
 }
 
 var failure = regexp.MustCompile(`(?m)^--- FAIL: (\S+)`)

@@ -25,6 +25,8 @@ const (
 	AMQP        = "TEST_AMQP_URL"     // a RabbitMQ
 	RabbitMQCtl = "TEST_RABBITMQCTL"  // a program: rabbitmqctl for that RabbitMQ
 	PostgresBin = "TEST_PG_BIN"       // a directory with PostgreSQL's client programs
+
+	NewerRabbitMQ = "TEST_RABBITMQ_NEWER" // a directory with the programs of a newer RabbitMQ than that of private nodes; may be missing
 )
 
 // What a test gives no logger says nothing: libraries log to slog.Default() then, which would fill the output of the tests.
@@ -160,6 +162,16 @@ type Node struct{ *service.RabbitMQ }
 func (n *Node) Ctl(t testing.TB, args ...string) string {
 	t.Helper()
 	return run(t, n.RabbitMQ.Ctl(), args)
+}
+
+// Upgrade has the node be of the version that [NewerRabbitMQ] names when it is started again, of its own without that.
+func (n *Node) Upgrade(t testing.TB) {
+	t.Helper()
+	if bin := os.Getenv(NewerRabbitMQ); bin != "" {
+		if err := n.Use(bin); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 // private returns a server that was started, or not, and closes it when the test ends.

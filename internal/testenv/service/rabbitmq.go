@@ -151,10 +151,30 @@ func (r *RabbitMQ) native(bin string) error {
 	if err != nil {
 		return err
 	}
-	if r.ctl, err = wrap(r.dir, "rabbitmqctl", env, filepath.Join(bin, "rabbitmqctl")); err != nil {
+	if err := r.startEpmd(env); err != nil {
 		return err
 	}
-	if err := r.startEpmd(env); err != nil {
+	r.orphaned = syscall.SIGKILL
+	r.crash = func(proc *process) { proc.end(syscall.SIGKILL) }
+	r.cleanup = func() { r.epmd.end(syscall.SIGKILL) }
+	return r.use(bin, env)
+}
+
+// Use has the node run the programs in bin from its next Start on: another version, with the data that is there. It needs installed
+// binaries.
+func (r *RabbitMQ) Use(bin string) error {
+	if r.epmd == nil {
+		return errors.New("a node in Docker keeps its version")
+	}
+	env, err := r.environment()
+	if err != nil {
+		return err
+	}
+	return r.use(bin, env)
+}
+
+func (r *RabbitMQ) use(bin string, env []string) (err error) {
+	if r.ctl, err = wrap(r.dir, "rabbitmqctl", env, filepath.Join(bin, "rabbitmqctl")); err != nil {
 		return err
 	}
 	r.run = func() *exec.Cmd {
@@ -165,9 +185,6 @@ func (r *RabbitMQ) native(bin string) error {
 		cmd.Dir = r.dir
 		return cmd
 	}
-	r.orphaned = syscall.SIGKILL
-	r.crash = func(proc *process) { proc.end(syscall.SIGKILL) }
-	r.cleanup = func() { r.epmd.end(syscall.SIGKILL) }
 	return nil
 }
 
