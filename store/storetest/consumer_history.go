@@ -201,5 +201,10 @@ func InboxStatus[TX any](t *testing.T, f InboxFixture[TX], status func(id uuid.U
 	want(second, "following", "of its key", 0)
 	i.discard(consumer.Filter{IDs: messageIDs(first)}, first)
 	want(first, "discarded", "because", 3)
+	i.eventually("the follower is due, by a clock that may tell milliseconds only", func() bool {
+		_, why, _, err := status(second.ID)
+		i.ok(err)
+		return strings.Contains(why, "to be taken up")
+	})
 	want(second, "retrying", "to be taken up", 0)
 }
