@@ -7,6 +7,7 @@ PKGS     ?= ./...
 FUZZTIME ?= 20s
 SOAK     ?= 60s
 ROWS     ?= 1000000
+EVENTS   ?= 2000000
 SCHEDULES ?= 20000
 SEED      ?=
 TRACE     ?=
@@ -56,6 +57,11 @@ bench-check: ## statements, WAL and allocations per message against bench/budget
 bench-suite: ## this library beside its limits and peers (QUICK=1: some 5 minutes; otherwise over an hour, into docs/performance.md; SCALE=0.3: with fewer messages)
 	@$(GO) -C bench build -o $(BIN)/bench .
 	@cd bench && $(BIN)/bench suite $(if $(SCALE),-scale $(SCALE)) $(if $(QUICK),-quick,-doc ../docs/performance.md -profile $(BIN)/profiles)
+
+.PHONY: backlog
+backlog: ## healthy events beside a backlog of EVENTS events of a dead route: latency and memory; needs an idle machine
+	@$(GO) -C bench build -o $(BIN)/bench .
+	$(BIN)/bench backlog -events $(EVENTS)
 
 .PHONY: audit-bench
 audit-bench: $(TESTENV) ## boxpair verify on an outbox and an inbox of ROWS rows: time and memory

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -187,21 +186,7 @@ func (c clocking) consume(ctx context.Context, s *stage, store *postgres.Store, 
 		}
 		return err
 	}
-	ch, err := q.conn.Channel()
-	if err != nil {
-		return err
-	}
-	deliveries, err := ch.Consume(q.names[0], "", true, false, false, false, nil)
-	if err != nil {
-		return err
-	}
-	go func() { // ends with the connection
-		for d := range deliveries {
-			_, payload, _ := bytes.Cut(d.Body, []byte{'\n'}) // of an envelope
-			watch.see(payload)
-		}
-	}()
-	return nil
+	return q.each(q.names[0], watch.see)
 }
 
 // clocked commits a transaction every 5 ms, and waits for all messages.

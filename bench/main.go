@@ -6,6 +6,7 @@
 //	go run . suite [-quick]                all of them, as a table; the last line tells the targets
 //	go run . check                         what a message costs, against budget.json
 //	go run . retention                     how a janitor keeps up
+//	go run . backlog [-events n]           healthy events beside the backlog of a dead route
 //
 // It starts a PostgreSQL and a RabbitMQ of its own, with fsync on. DATABASE_URL and AMQP_URL name
 // others to use; what is made there has a schema and queues of its own and is removed
@@ -40,7 +41,7 @@ func main() {
 	}
 }
 
-const usage = "use: bench list | run <scenario> <variant> | suite | check | retention"
+const usage = "use: bench list | run <scenario> <variant> | suite | check | retention | backlog"
 
 func command(ctx context.Context, args []string) error {
 	if len(args) == 0 {
@@ -58,6 +59,10 @@ func command(ctx context.Context, args []string) error {
 		return runRetention(ctx, args[1:])
 	case "check":
 		return check(ctx, args[1:])
+	case "backlog":
+		return backlog(ctx, args[1:])
+	case "backlog-relay": // part of it
+		return backlogRelayProcess(ctx, os.Stdin, os.Stdout)
 	case "relay-process": // part of a measurement
 		return relayProcess(ctx, os.Stdin, os.Stdout)
 	}
