@@ -114,7 +114,7 @@ func TestScriptRunsAProgramOfAnotherReleaseWithTheCallersArguments(t *testing.T)
 		t.Fatal(err)
 	}
 	// In place of unshare: what it would be given behind the program that enters.
-	if err := os.WriteFile(filepath.Join(dir, "unshare"), []byte("#!/bin/sh\nshift 7\nprintf '%s|' \"$@\"\n"), 0o700); err != nil { //nolint:gosec // a program
+	if err := os.WriteFile(filepath.Join(dir, "unshare"), []byte("#!/bin/sh\nshift 7\nprintf '%s|' \"$@\"\n"), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	cmd := exec.CommandContext(t.Context(), filepath.Join(dir, "new", "rabbitmqctl"), "eval", "a b.")
