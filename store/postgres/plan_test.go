@@ -107,10 +107,17 @@ func (p *planned) explainAfter(begin string, tmpl *template, args ...any) node {
 			p.Fatal(err)
 		}
 	}
+	return p.explainSQL(tx, p.sql[tmpl], args...)
+}
+
+// explainSQL runs a statement and returns its plan.
+func (p *planned) explainSQL(in interface {
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}, sql string, args ...any) node {
+	p.Helper()
 	var text []byte
 	args = append([]any{pgx.QueryExecModeDescribeExec}, args...)
-	err = tx.QueryRow(p.Context(), "EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) "+p.sql[tmpl], args...).Scan(&text)
-	if err != nil {
+	if err := in.QueryRow(p.Context(), "EXPLAIN (ANALYZE, BUFFERS, TIMING OFF, FORMAT JSON) "+sql, args...).Scan(&text); err != nil {
 		p.Fatal(err)
 	}
 	var plans []struct{ Plan node }
@@ -337,5 +344,26 @@ func TestMarkDoesNotWaitForTheDisk(t *testing.T) {
 	defer tx.Rollback(context.WithoutCancel(t.Context()))
 	if got := show(tx); got != "on" {
 		t.Errorf("synchronous_commit is %s in the next transaction", got)
+	}
+}
+
+// TestReasonsOfABacklogAreReadInOneGo: who asks why a backlog waits, while a route does not work, reads the queue a few times, not once
+// for each event.
+func TestReasonsOfABacklogAreReadInOneGo(t *testing.T) {
+	t.Parallel()
+	p := newPlanned(t)
+	p.fill(6400)
+	p.run(`UPDATE boxpair.outbox_events SET topic = 'sick' WHERE id % 5 = 0`)
+	p.run(`INSERT INTO boxpair.outbox_relays (id, seen_until) VALUES ('relay', now() + interval '1 hour')`)
+	p.run(`UPDATE boxpair.outbox_shards SET owner = 'relay', lease_until = now() + interval '1 hour'`)
+	p.run(`INSERT INTO boxpair.outbox_routes VALUES ('relay', 'sick', 'sick', 'paused', now(), '312 NO_ROUTE')`)
+	for _, statistics := range []bool{false, true} {
+		if statistics {
+			p.run("ANALYZE")
+		}
+		plan := p.explainSQL(p.pool, `SELECT count(*), why FROM boxpair.outbox_status WHERE topic = 'topic' AND state = 'pending' GROUP BY why`)
+		if blocks := plan.Hit + plan.Read; blocks > 100_000 { // three looks for each event, for its shard, what is parked and itself, are some 50,000
+			t.Errorf("with statistics %t, %d blocks were read", statistics, blocks)
+		}
 	}
 }

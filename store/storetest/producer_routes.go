@@ -1,6 +1,7 @@
 package storetest
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -106,10 +107,11 @@ func RouteStatus[TX any](t *testing.T, f OutboxFixture[TX], status func(id uuid.
 	o := &outbox[TX]{rig: rig{t}, OutboxFixture: f}
 	want := func(r producer.Record, wantState, wantWhy string) {
 		t.Helper()
-		state, why, err := status(r.ID)
-		if err != nil || state != wantState || !strings.Contains(why, wantWhy) {
-			t.Errorf("status of %s is %s (%s), %v; want %s (%s)", r.Payload, state, why, err, wantState, wantWhy)
-		}
+		o.eventually(fmt.Sprintf("status of %s is %s (%s)", r.Payload, wantState, wantWhy), func() bool { // what is parked is due in a millisecond
+			state, why, err := status(r.ID)
+			o.ok(err)
+			return state == wantState && strings.Contains(why, wantWhy)
+		})
 	}
 	on := func(topic, key string) producer.Record {
 		r := record(key, topic+" of "+key)
