@@ -137,7 +137,8 @@ func (m *MySQL) native(ctx context.Context, bin mysqlBinaries, port int, passwor
 	}
 	m.run = func() *exec.Cmd {
 		return command(context.Background(), bin.server, append(m.settings(port), "--bind-address="+loopback,
-			"--socket="+filepath.Join(home.dir, "s"), "--pid-file="+filepath.Join(home.dir, "pid"), "--init-file="+accounts)...)
+			"--socket="+filepath.Join(home.dir, "s"), "--pid-file="+filepath.Join(home.dir, "pid"), "--init-file="+accounts,
+			"--secure-file-priv="+home.dir)...) // Debian's MySQL does not start without the folder that it names by default
 	}
 	return nil
 }
