@@ -118,10 +118,13 @@ func (f *faults) any(rnd *rand.Rand) *member {
 	}
 }
 
-// pause has an operator end a process in good order, and start it some time later.
+// pause has an operator end a process in good order, and start it some time later: another one, where that is spared or has just died.
 func (f *faults) pause(ctx context.Context, rnd *rand.Rand) error {
-	if f.fleet.pause(ctx, f.any(rnd)) {
-		f.count("pause")
+	for range len(f.fleet.members) {
+		if f.fleet.pause(ctx, f.any(rnd)) {
+			f.count("pause")
+			break
+		}
 	}
 	return nil
 }

@@ -137,8 +137,8 @@ func (r *Report) needs(d time.Duration) {
 	}{
 		{"messages", r.Messages, 8_000}, {"kills", int64(r.Kills), 50}, {"stops", int64(r.Stops), 1}, {"PostgreSQL crashes", int64(r.PGCrashes), 2},
 		{"RabbitMQ kills", int64(r.RabbitKill), 1}, {"partitions", int64(r.Partitions), 4},
-		{"pauses", int64(r.Pauses), 1}, {"handlers that fail", r.Misbehaved["failed"], 4}, {"handlers that swallow an error", r.Misbehaved["swallowed"], 2},
-		{"handlers that panic", r.Misbehaved["panicked"], 1}, {"handlers that end their transaction", r.Misbehaved["ended"], .5},
+		{"pauses", int64(r.Pauses), 1}, {"handlers that fail", r.Misbehaved["failed"], 1}, {"handlers that swallow an error", r.Misbehaved["swallowed"], 1},
+		{"handlers that panic", r.Misbehaved["panicked"], .5}, {"handlers that end their transaction", r.Misbehaved["ended"], .5},
 		{"handlers that hang", r.Misbehaved["hung"], .1}, {"messages discarded", r.Discarded, .2},
 		{"copies suppressed", r.Suppressed, 300}, {"events without a queue", r.Unheard, 300}, {"events replayed", r.Replayed, 100},
 		{"events removed", r.Removed, 100},
