@@ -31,7 +31,7 @@ type fakeEvents struct {
 
 	committed []producer.Record
 	begun     int
-	notified  chan struct{}
+	notified  chan string
 	appendErr error
 	commitErr []error // of the transactions to come
 	changeErr error   // of Cancel and Reschedule
@@ -128,10 +128,10 @@ func (f *fakeEvents) Transact(ctx context.Context, fn func(context.Context, *fak
 
 func (f *fakeEvents) Retryable(err error) bool { return errors.Is(err, errConflictOfTransactions) }
 
-func (f *fakeEvents) Notify(context.Context, string) error {
+func (f *fakeEvents) Notify(_ context.Context, text string) error {
 	if f.notified == nil {
 		return producer.ErrNoSignal
 	}
-	f.notified <- struct{}{}
+	f.notified <- text
 	return nil
 }

@@ -250,7 +250,11 @@ func (o *Outbox[TX]) Run(ctx context.Context) error {
 			return nil
 		case <-woken.woken:
 		}
-		if err := o.notify(ctx); errors.Is(err, ErrNoSignal) {
+		n := woken.take()
+		if n.none() {
+			continue // the last wake-up told of it
+		}
+		if err := o.notify(ctx, n); errors.Is(err, ErrNoSignal) {
 			<-ctx.Done()
 			return nil
 		} else if err != nil && ctx.Err() == nil {
@@ -262,10 +266,10 @@ func (o *Outbox[TX]) Run(ctx context.Context) error {
 	}
 }
 
-func (o *Outbox[TX]) notify(ctx context.Context) error {
+func (o *Outbox[TX]) notify(ctx context.Context, n news) error {
 	ctx, cancel := context.WithTimeout(ctx, notifyTimeout)
 	defer cancel()
-	return o.store.Notify(ctx, o.id)
+	return o.store.Notify(ctx, n.text(o.id))
 }
 
 func (o *Outbox[TX]) newWriter(tx TX) *Writer[TX] {

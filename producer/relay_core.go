@@ -157,7 +157,17 @@ func (c *relayCore) reply(now time.Duration, cl *call) {
 func (c *relayCore) wake(now time.Duration, n news) {
 	c.now = now
 	c.reading.woken = c.reading.woken.and(n)
-	c.deferred.told = c.deferred.told || n.deferred
+	c.deferred.told = c.deferred.told || n.deferred && c.concerns(n)
+}
+
+// concerns tells whether n is of a shard of this relay. One that it gets later brings its own looks.
+func (c *relayCore) concerns(n news) bool {
+	for _, sh := range c.shards {
+		if sh != nil && n.in(sh.no) {
+			return true
+		}
+	}
+	return false
 }
 
 // stop ends the relay: what is in flight is waited for, and everything given back.

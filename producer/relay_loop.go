@@ -201,9 +201,9 @@ func (l *relayLoop) listen(ctx context.Context) {
 
 // told passes a wake-up on, unless it is of commits that this relay has heard of before: to look for them again
 // would use up what wake-ups may cost, and have the next ones wait.
-func (l *relayLoop) told(from string) {
-	if from == "" || from != l.known {
-		l.box.wake(allNews)
+func (l *relayLoop) told(text string) {
+	if n, from := parseNews(text); from == "" || from != l.known {
+		l.box.wake(n)
 	}
 }
 

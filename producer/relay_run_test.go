@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/google/uuid"
 	"go.uber.org/goleak"
 
 	"github.com/boxpair/boxpair/idgen"
@@ -379,6 +380,81 @@ func TestARelayLooksOnceForACommitThatItHearsOfTwice(t *testing.T) {
 			}
 			told("local")
 			time.Sleep(5 * time.Millisecond)
+		}
+		stop()
+	})
+}
+
+// ranged is a store that remembers which shards were read.
+type ranged struct {
+	listened
+	mu     sync.Mutex
+	shards []int
+}
+
+func (r *ranged) Fetch(ctx context.Context, ranges []Range) ([]Queued, error) {
+	r.mu.Lock()
+	for _, rng := range ranges {
+		r.shards = append(r.shards, rng.Shard)
+	}
+	r.mu.Unlock()
+	return r.listened.Fetch(ctx, ranges)
+}
+
+func (r *ranged) read() []int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	shards := r.shards
+	r.shards = nil
+	return shards
+}
+
+// TestWakeUpFromElsewhereHasTheShardsReadThatItNames, and all shards if it names none or is written in a way that nobody knows yet.
+func TestWakeUpFromElsewhereHasTheShardsReadThatItNames(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l := &ranged{listened: listened{realStore(), make(chan func(string), 1), make(chan error)}}
+		sender := &fakeSender{}
+		stop := running(t, relayOn(t, l, &signal{}, sender, RelayConfig{PollMax: time.Hour}))
+		told := <-l.listens
+		time.Sleep(4*time.Hour + time.Minute) // no lap and no poll is near
+		l.read()
+		for i := range 20 {
+			key := "key-" + strconv.Itoa(i)
+			shard := idgen.Shard(key, uuid.Nil)
+			for _, there := range []bool{true, false} {
+				if there {
+					l.add("topic", key)
+				}
+				told(news{shards: 1 << shard}.text("another"))
+				synctest.Wait()
+				if n := len(sender.messages()); n != i+1 {
+					t.Fatalf("%d sent, want %d", n, i+1)
+				}
+				if there {
+					if read := l.read(); len(read) == 0 || slices.ContainsFunc(read, func(n int) bool { return n != shard }) {
+						t.Fatalf("shards %d were read for an event in %d", read, shard)
+					}
+				}
+				time.Sleep(time.Second)
+				if read := l.read(); !there && !slices.Equal(read, []int{shard}) {
+					t.Fatalf("shards %d were read for nothing in %d", read, shard)
+				}
+			}
+		}
+		told(allNews.text("local")) // it has heard of it before
+		time.Sleep(time.Second)
+		if n := len(l.read()); n != 0 {
+			t.Errorf("%d shards were read for commits of this process", n)
+		}
+		for _, text := range []string{"", "another", "2 0000000000000001 0 another", "1 0000000000000000 0 another", "1 x 0 another", "1 1"} {
+			told(text)
+			time.Sleep(time.Second)
+			all := l.read()
+			slices.Sort(all)
+			if n := len(slices.Compact(all)); n != idgen.Shards {
+				t.Errorf("%q has %d shards read", text, n)
+			}
 		}
 		stop()
 	})

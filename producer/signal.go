@@ -1,6 +1,9 @@
 package producer
 
 import (
+	"fmt"
+	"strconv"
+	"strings"
 	"sync"
 
 	"github.com/boxpair/boxpair/idgen"
@@ -37,6 +40,32 @@ func (n news) in(shard int) bool { return n.shards&(1<<shard) != 0 }
 
 // everywhere tells that nobody knows where it is.
 func (n news) everywhere() bool { return n.shards == allNews.shards }
+
+// newsFormat begins the text of a wake-up that tells where something was committed. A relay that knows another format
+// only looks everywhere.
+const newsFormat = "1"
+
+// text returns what relays in other processes are told: n, and who has committed.
+func (n news) text(from string) string {
+	deferred := 0
+	if n.deferred {
+		deferred = 1
+	}
+	return fmt.Sprintf("%s %016x %d %s", newsFormat, n.shards, deferred, from)
+}
+
+// parseNews reads what news.text has written. Any other text is the name of somebody who does not say where.
+func parseNews(text string) (n news, from string) {
+	parts := strings.SplitN(text, " ", 4)
+	if len(parts) != 4 || parts[0] != newsFormat {
+		return allNews, text
+	}
+	shards, err := strconv.ParseUint(parts[1], 16, 64)
+	if err != nil || shards == 0 {
+		return allNews, parts[3]
+	}
+	return news{shards: shards, deferred: parts[2] != "0"}, parts[3]
+}
 
 // signal is a broadcast without memory beyond one pending wake-up per
 // subscriber. The zero value is ready.

@@ -297,11 +297,11 @@ type RelayStore interface {
 	// [RelayStore.Notify], from any process, with what that was told; woken does not block. It returns
 	// [ErrNoSignal] at once if the store has no such signal, and any other error
 	// when the connection is gone; the caller listens again then.
-	Listen(ctx context.Context, woken func(from string)) error
-	// Notify wakes the relays that listen, in any process. from names who has committed, in at most
-	// 255 bytes, so that a relay that knows already can tell. It is called after commits, never
+	Listen(ctx context.Context, woken func(text string)) error
+	// Notify wakes the relays that listen, in any process. text says who has committed, and in which
+	// shards, in at most 255 bytes; relays read it, the store does not. It is called after commits, never
 	// within a transaction of the user's.
-	Notify(ctx context.Context, from string) error
+	Notify(ctx context.Context, text string) error
 }
 
 // Filter selects parked events. Zero fields select all.

@@ -3,6 +3,7 @@ package producer_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -392,7 +393,7 @@ func TestConfigErrorsNameTheirFields(t *testing.T) {
 func TestCommitsWakeRelaysElsewhereAtMostOncePerInterval(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		store := &fakeEvents{notified: make(chan struct{}, 100)}
+		store := &fakeEvents{notified: make(chan string, 100)}
 		outbox := newOutbox(t, store, producer.Config{NotifyInterval: time.Second})
 		ctx, stop := context.WithCancel(t.Context())
 		done := make(chan error)
@@ -409,6 +410,61 @@ func TestCommitsWakeRelaysElsewhereAtMostOncePerInterval(t *testing.T) {
 		if n := len(store.notified); n > 2 {
 			t.Errorf("%d wake-ups for 50 commits, want at most 2", n)
 		}
+		stop()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestWakeUpsTellOfAllShardsWrittenSinceTheLast in one text, which is the same in all releases.
+func TestWakeUpsTellOfAllShardsWrittenSinceTheLast(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := &fakeEvents{notified: make(chan string, 100)}
+		outbox := newOutbox(t, store, producer.Config{NotifyInterval: time.Second})
+		ctx, stop := context.WithCancel(t.Context())
+		done := make(chan error)
+		go func() { done <- outbox.Run(ctx) }()
+		synctest.Wait()
+		told := func(want uint64) {
+			t.Helper()
+			time.Sleep(2 * time.Second)
+			if len(store.notified) != 1 {
+				t.Fatalf("%d wake-ups", len(store.notified))
+			}
+			if text := <-store.notified; !strings.HasPrefix(text, fmt.Sprintf("1 %016x 0 ", want)) || len(text) > 255 {
+				t.Errorf("told %q", text)
+			}
+		}
+		a, b, c := uint64(1)<<idgen.Shard("a", uuid.Nil), uint64(1)<<idgen.Shard("b", uuid.Nil), uint64(1)<<idgen.Shard("c", uuid.Nil)
+		if a == b || b == c || a == c {
+			t.Fatal("keys of one shard")
+		}
+		transact := func(keys ...string) {
+			err := outbox.Transact(ctx, func(ctx context.Context, w *producer.Writer[*fakeTx]) error {
+				for _, key := range keys {
+					if _, err := w.Write(ctx, producer.Event{Topic: "topic", Key: key, Source: key, Version: 1}); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		transact("a")
+		told(a)
+		transact("b")
+		synctest.Wait()
+		transact("b", "c")
+		transact("a")
+		synctest.Wait()
+		if text := <-store.notified; !strings.HasPrefix(text, fmt.Sprintf("1 %016x 0 ", b)) {
+			t.Errorf("told %q at once", text)
+		}
+		told(a | b | c)
 		stop()
 		if err := <-done; err != nil {
 			t.Error(err)

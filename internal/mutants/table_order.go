@@ -266,6 +266,14 @@ var routing = []Mutant{
 		Test:   Test{"producer", "TestEventsReplayedTogetherKeepTheirOrder"},
 	},
 	{
+		Name: "unknown-wake-up-wakes-nobody", Guarantee: "G5",
+		Broken: "A wake-up of another release, which is written in a way that a relay does not know, has it look nowhere.",
+		File:   "producer/signal.go",
+		Old:    `		return allNews, text`,
+		New:    `		return news{}, text`,
+		Test:   Test{"producer", "TestWakeUpFromElsewhereHasTheShardsReadThatItNames"},
+	},
+	{
 		Name: "news-of-another-shard", Guarantee: "G2",
 		Broken: "A commit has its relay look for it in another shard, so that its events wait for a poll.",
 		File:   "producer/signal.go",

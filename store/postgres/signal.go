@@ -10,7 +10,7 @@ import (
 // Listen implements [producer.RelayStore] with LISTEN. It takes a connection out
 // of the pool for itself and closes it in the end; the pool may open another in its place.
 // A pooler in transaction mode passes no signals on: poll then.
-func (s *Store) Listen(ctx context.Context, woken func(from string)) error {
+func (s *Store) Listen(ctx context.Context, woken func(text string)) error {
 	pooled, err := s.pool.Acquire(ctx)
 	if err != nil {
 		return fmt.Errorf("listen: %w", err)
@@ -35,8 +35,8 @@ func (s *Store) Listen(ctx context.Context, woken func(from string)) error {
 
 // Notify implements [producer.RelayStore] with NOTIFY, in a transaction of its
 // own: notifying transactions commit one after another.
-func (s *Store) Notify(ctx context.Context, from string) error {
-	if _, err := s.pool.Exec(ctx, "SELECT pg_notify($1, $2)", s.channel, from); err != nil {
+func (s *Store) Notify(ctx context.Context, text string) error {
+	if _, err := s.pool.Exec(ctx, "SELECT pg_notify($1, $2)", s.channel, text); err != nil {
 		return failed("notify", err)
 	}
 	return nil
