@@ -56,8 +56,10 @@ type relayCore struct {
 	routes   map[string]*route
 	ring     []*route // with something to send, and not stalled
 	turn     int
-	stalled  []*route      // paused or unavailable
-	doubtful []*route      // failing
+	stalled  []*route // paused or unavailable
+	doubtful []*route // failing
+	probes   probing
+	records  routeRecords
 	success  time.Duration // when anything was confirmed last; -1: never
 
 	buffered   int // events in memory that are not confirmed
@@ -132,6 +134,7 @@ func newRelayCore(cfg RelayConfig, routeOf func(string) string, rnd *rand.Rand, 
 		health:     coreHealth{callErrAt: -1, read: -1, renewed: -1, marked: -1, failedOver: -1},
 	}
 	c.due.at, c.deferred.at = never, never
+	c.records.left = recordsAtOnce
 	c.reading.spacing = newSpacing(&cfg)
 	c.reading.budget = budget{most: cfg.FetchSize, now: cfg.FetchSize}
 	return c
@@ -204,6 +207,7 @@ func (c *relayCore) advance(now time.Duration) {
 	}
 	c.tendRoutes()
 	c.pump()
+	c.sumUp()
 	c.planMark()
 	c.planLanes()
 	c.planRead()

@@ -1,7 +1,9 @@
 package producer
 
 import (
+	"cmp"
 	"log/slog"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -70,19 +72,40 @@ func (c *relayCore) full() bool {
 	return true
 }
 
-// probe sends one event on every stalled route whose time has come.
+// probe sends one event on each stalled route whose time has come, the one that has waited for longest first, as far as
+// there is a budget.
 func (c *relayCore) probe() {
+	var due []*route
 	for _, r := range c.stalled {
-		if r.inflight > 0 || c.inflight >= c.cfg.Window {
-			continue
-		}
-		if r.ready.n+r.refused.n == 0 {
+		switch {
+		case r.inflight > 0:
+		case r.ready.n+r.refused.n == 0:
 			r.hungry = true
-			continue
-		}
-		if c.now < r.probeAt {
+		case c.now < r.probeAt:
 			c.at(r.probeAt)
-			continue
+		default:
+			due = append(due, r)
+		}
+	}
+	if len(due) == 0 {
+		return
+	}
+	if !c.probes.may(c.now) {
+		c.at(c.probes.next())
+		return
+	}
+	if len(due) > 1 {
+		slices.SortFunc(due, func(a, b *route) int {
+			return cmp.Or(cmp.Compare(a.probeAt, b.probeAt), strings.Compare(a.name, b.name))
+		})
+	}
+	for _, r := range due {
+		if c.inflight >= c.cfg.Window {
+			return // outcomes make room
+		}
+		if !c.probes.may(c.now) {
+			c.at(c.probes.next())
+			return
 		}
 		all := r.candidates()
 		e := all[0]
@@ -90,7 +113,9 @@ func (c *relayCore) probe() {
 		e.unqueue()
 		e.probes++
 		r.probeAt = c.now + r.delay
-		c.send(e)
+		if c.send(e) {
+			c.probes.left--
+		}
 	}
 }
 
@@ -219,8 +244,7 @@ func (c *relayCore) failed(e *entry) {
 		}
 		c.refuse(e)
 	default: // Unavailable, and whatever a later version adds
-		c.noteEvent(slog.LevelWarn, "outcome of a send is unknown", e,
-			slog.String("route", e.route.name), slog.String("error", e.problem))
+		c.noteTrouble("outcome of a send is unknown", e)
 		c.routeDown(e)
 		c.requeue(e)
 	}

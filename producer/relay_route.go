@@ -56,6 +56,7 @@ type route struct {
 	reported bool
 	share    float64       // of successes among the last hundred or so outcomes
 	againAt  time.Duration // when to send again what was refused and did not count, 0: nothing was
+	trouble  repeats       // records about what it has not taken
 
 	// left are the shards, as bits, that may have events of the route which were passed over, and again those in which the lap
 	// that is under way has passed some over. hungry tells that all in memory were probed in vain.
@@ -159,8 +160,7 @@ func (c *relayCore) stall(r *route) {
 func (c *relayCore) refuse(e *entry) {
 	r := e.route
 	c.failing(e)
-	c.noteEvent(slog.LevelWarn, "event not taken by the transport", e,
-		slog.String("route", r.name), slog.String("outcome", e.outcome.String()), slog.String("error", e.problem))
+	c.noteTrouble("event not taken by the transport", e)
 	r.share -= r.share / shareWindow
 	e.state = entryRefused
 	r.refused.push(e)
@@ -276,7 +276,7 @@ func (c *relayCore) pauseRoute(r *route) {
 		e.probes = 0
 	}
 	c.stall(r)
-	c.note(slog.LevelWarn, "route paused: nothing on it succeeds", slog.String("route", r.name),
+	c.noteRoute(slog.LevelWarn, "route paused: nothing on it succeeds", r,
 		slog.String("outcome", r.outcome.String()), slog.String("error", r.problem))
 	c.shed(r)
 }
@@ -300,7 +300,7 @@ func (c *relayCore) hearken() {
 			r.since = c.now
 		}
 		c.stall(r)
-		c.note(slog.LevelWarn, "route unavailable", slog.String("route", r.name), slog.String("error", r.problem))
+		c.noteRoute(slog.LevelWarn, "route unavailable", r, slog.String("error", r.problem))
 	}
 }
 
@@ -319,7 +319,7 @@ func (c *relayCore) routeDown(e *entry) {
 			r.since = c.now
 		}
 		c.stall(r)
-		c.note(slog.LevelWarn, "route unavailable", slog.String("route", r.name), slog.String("error", r.problem))
+		c.noteRoute(slog.LevelWarn, "route unavailable", r, slog.String("error", r.problem))
 	case e.sentAt < r.downAt:
 		return // sent before it was known
 	default:
@@ -344,7 +344,8 @@ func (c *relayCore) routeWorks(r *route) {
 	if !r.stalled() {
 		return
 	}
-	c.note(slog.LevelInfo, "route works again", slog.String("route", r.name), slog.Duration("after", c.now-r.since))
+	c.probes.left++
+	c.noteRoute(slog.LevelInfo, "route works again", r, slog.Duration("after", c.now-r.since))
 	r.paused, r.down = false, false
 	c.unstall(r)
 }
@@ -388,7 +389,7 @@ func (c *relayCore) tendRoutes() {
 			continue
 		}
 		r.reported = true
-		c.note(slog.LevelError, "nothing on the route has succeeded for its grace period", slog.String("route", r.name),
+		c.noteRoute(slog.LevelError, "nothing on the route has succeeded for its grace period", r,
 			slog.Duration("for", c.now-r.since), slog.String("outcome", r.outcome.String()), slog.String("error", r.problem))
 	}
 }

@@ -192,6 +192,22 @@ var routing = []Mutant{
 		Test:   Test{"producer", "TestProbesRotateOverKeysOldestFirst"},
 	},
 	{
+		Name: "probes-without-a-budget", Guarantee: "G5",
+		Broken: "Hundreds of routes that do not work have hundreds of probes sent each second.",
+		File:   "producer/relay_pace.go",
+		Old:    `	return p.left >= 1` + "\n",
+		New:    `	return true` + "\n",
+		Test:   Test{"producer", "TestProbesOfManyRoutesShareABudget"},
+	},
+	{
+		Name: "records-without-a-budget", Guarantee: "G5",
+		Broken: "Hundreds of routes that do not work fill the log.",
+		File:   "producer/relay_pace.go",
+		Old:    `	if l.left > 0 {` + "\n",
+		New:    `	if l.left >= 0 {` + "\n",
+		Test:   Test{"producer", "TestRecordsAboutManyRoutesAreSummedUp"},
+	},
+	{
 		Name: "attempts-without-end", Guarantee: "G5",
 		Broken: "An event that is refused every time is tried for ever.",
 		File:   "producer/relay_outcome.go",
