@@ -39,6 +39,9 @@ var (
 	sets = rarities{9973, 14_983, 25_031, 50_021, 100_003, 50_051}
 )
 
+// batchSize is how many events relays put in a message, with Config.Batches.
+const batchSize = 16
+
 // overrun is how long a handler may take that hangs.
 const overrun = 3 * time.Second
 
@@ -67,7 +70,7 @@ func newFleet(sys *system.System, cfg *Config) *fleet {
 	commit, window, batch, group, prefetch, rare := 200, 500, [2]int{1, 32}, 32, 0, each
 	if cfg.Batches {
 		// What a consumer had prefetched that is killed is handled one by one: few batches, that is, and small ones.
-		commit, window, batch, group, prefetch, rare = 500, 2000, [2]int{16, 16}, 64, 64, sets
+		commit, window, batch, group, prefetch, rare = 500, 2000, [2]int{batchSize, batchSize}, 64, 64, sets
 	}
 	for i := range 2 {
 		n := strconv.Itoa(i + 1)

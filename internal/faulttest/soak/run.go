@@ -59,6 +59,10 @@ func Run(ctx context.Context, cfg Config) (report *Report, err error) {
 		cfg: cfg, sys: sys, copier: c, operations: o, fleet: newFleet(sys, &cfg), watch: newWatch(sys, cfg.Backlog, o.written),
 	}
 	defer r.watch.close()
+	r.watch.batch = 1
+	if cfg.Batches {
+		r.watch.batch = batchSize
+	}
 	r.faults = newFaults(sys, r.fleet, cfg.Seed)
 	return r.run(ctx)
 }

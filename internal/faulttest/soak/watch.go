@@ -16,6 +16,7 @@ import (
 type watch struct {
 	sys     *system.System
 	backlog int
+	batch   int          // the most events in a message at the broker
 	unheard func() int64 // events that wait for a queue, which is no backlog
 	conn    *amqp091.Connection
 	ch      *amqp091.Channel
@@ -79,9 +80,9 @@ func (w *watch) close() {
 
 // brake holds producers back, or lets them go on.
 func (w *watch) brake(ctx context.Context) {
-	on := w.pending+w.waiting > w.backlog
+	on := w.pending+w.batch*w.waiting > w.backlog
 	if w.held && !on {
-		on = w.pending+w.waiting > w.backlog/2
+		on = w.pending+w.batch*w.waiting > w.backlog/2
 	}
 	if on == w.held {
 		return
