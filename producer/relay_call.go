@@ -16,6 +16,7 @@ const (
 	opAcquire
 	opRelease
 	opClearRewind
+	opKeepLow
 	opReport
 	opFetch
 	opFetchKey
@@ -33,7 +34,7 @@ const (
 )
 
 var opNames = [...]string{
-	"renew", "heartbeat", "acquire", "release", "clear rewind", "report routes", "fetch", "fetch key", "writers",
+	"renew", "heartbeat", "acquire", "release", "clear rewind", "keep low", "report routes", "fetch", "fetch key", "writers",
 	"blocked", "due", "mark", "heal", "park", "follow", "retry", "sent", "fetch parked", "undefer",
 }
 
@@ -79,6 +80,8 @@ type call struct {
 	forget   bool
 	read     int64          // of CheckSequence
 	routes   []StalledRoute // of ReportRoutes
+	lows     []Low          // of KeepLow
+	history  string         // of KeepLow
 
 	// What the core remembers with it.
 	entries  []*entry
@@ -142,6 +145,8 @@ func (c *call) execute(ctx context.Context, store RelayStore, cfg *RelayConfig) 
 		c.err = store.Release(ctx, me, c.leases, c.forget)
 	case opClearRewind:
 		c.err = store.ClearRewind(ctx, me, c.leases[0], c.ticket)
+	case opKeepLow:
+		c.err = store.KeepLow(ctx, me, c.lows, c.history)
 	case opReport:
 		c.err = store.ReportRoutes(ctx, me, c.routes)
 	case opFetch:

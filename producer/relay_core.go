@@ -81,12 +81,13 @@ type relayCore struct {
 // coreLimits are numbers that no order depends on. A simulator makes them small, so
 // that it meets what lies beyond them.
 type coreLimits struct {
-	cold    int // rows read of a shard that had none, and late ones looked for below its mark
-	follow  int // events of a shard that wait to be moved before it is read on
-	blocked int // keys in one statement
-	due     int // parked heads in one statement
-	stall   int // events that a stalled route keeps in memory to be probed
-	undefer int // deferred events of a shard in one statement
+	cold    int   // rows read of a shard that had none, and late ones looked for below its mark
+	follow  int   // events of a shard that wait to be moved before it is read on
+	blocked int   // keys in one statement
+	due     int   // parked heads in one statement
+	stall   int   // events that a stalled route keeps in memory to be probed
+	undefer int   // deferred events of a shard in one statement
+	span    int64 // IDs that a page of a lap goes over at least
 
 	// sweep is the time between two laps through everything.
 	sweep time.Duration
@@ -97,7 +98,7 @@ type coreLimits struct {
 }
 
 var defaultLimits = coreLimits{
-	cold: 16, follow: 2000, blocked: 1000, due: 256, stall: 32, undefer: 32,
+	cold: 16, follow: 2000, blocked: 1000, due: 256, stall: 32, undefer: 32, span: 1 << 14,
 	sweep: 5 * time.Minute, writesLong: time.Second, readsLong: 1000,
 }
 
@@ -145,7 +146,7 @@ func (c *relayCore) reply(now time.Duration, cl *call) {
 	c.now = now
 	c.noteCall(cl)
 	switch cl.op {
-	case opRenew, opHeartbeat, opAcquire, opRelease, opClearRewind, opReport:
+	case opRenew, opHeartbeat, opAcquire, opRelease, opClearRewind, opKeepLow, opReport:
 		c.leaseReply(cl)
 	case opFetch, opFetchKey, opWriters, opBlocked, opDue, opUndefer:
 		c.readReply(cl)

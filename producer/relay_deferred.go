@@ -17,8 +17,8 @@ const toldPause = 100 * time.Millisecond
 // undeferCall has the events moved that are due.
 func (c *relayCore) undeferCall() *call {
 	d := &c.deferred
-	if d.at == never {
-		return nil
+	if b := c.leasing.busy; d.at == never || b != nil && b.op == opKeepLow {
+		return nil // what is kept may be of before the move
 	}
 	at := d.at
 	if d.told {

@@ -38,11 +38,14 @@ type fakeStore struct {
 	txs      int
 	receipts map[int64]int // deliveries recorded
 	failures []fakeFailure
-	fetched  int // rows
-	ranges   int // that were looked at
+	fetched  int  // rows
+	passed   int  // places of rows that have gone, which were stepped over
+	held     bool // somebody holds a snapshot: places stay
+	ranges   int  // that were looked at
 	calls    map[string]int
 	fail     func(method string) error // instead of the statement
 	last     int64                     // highest Seq that was committed
+	untrue   []string                  // what was kept and is not so
 	flaws    fakeFlaws
 }
 
@@ -66,6 +69,9 @@ type fakeShard struct {
 	ttl      time.Duration // of the owner
 	rewindTo int64
 	ticket   int64
+	low      int64 // that is kept …
+	lowEpoch int64 // … since this epoch
+	history  string
 }
 
 type fakeFailure struct {
@@ -216,10 +222,14 @@ func (f *fakeStore) Acquire(_ context.Context, relay string, ttl time.Duration, 
 		if len(grants) == n || s.owner != "" && s.until > f.clock() && s.until <= f.clock()+2*judge {
 			continue
 		}
-		abrupt := s.owner != ""
+		g := Grant{Abrupt: s.owner != ""}
 		s.owner, s.until, s.ttl = relay, f.clock()+ttl, ttl
 		s.epoch++
-		grants = append(grants, Grant{Lease{i, s.epoch}, abrupt})
+		if s.lowEpoch == s.epoch-1 && s.low <= f.last {
+			s.lowEpoch, g.Low, g.History = s.epoch, s.bottom(), s.history
+		}
+		g.Lease = Lease{i, s.epoch}
+		grants = append(grants, g)
 	}
 	return grants, nil
 }
@@ -280,6 +290,7 @@ func (f *fakeStore) ClearRewind(_ context.Context, relay string, lease Lease, ti
 	}
 	defer leave()
 	if s := &f.shards[lease.Shard]; f.owns(relay, lease) && s.ticket == ticket {
+		s.low = s.bottom()
 		s.ticket, s.rewindTo = 0, 0
 	}
 	return nil
@@ -308,7 +319,11 @@ func (f *fakeStore) Fetch(_ context.Context, ranges []Range) ([]Queued, error) {
 			if n == r.Limit || r.Through != 0 && seq > r.Through {
 				break
 			}
-			if _, ok := f.queue[r.Shard][seq]; ok && !slices.Contains(r.Except, seq) {
+			_, ok := f.queue[r.Shard][seq]
+			if !ok {
+				f.passed++
+			}
+			if ok && !slices.Contains(r.Except, seq) {
 				rows = append(rows, f.queued(r.Shard, seq))
 				n++
 			}
@@ -346,7 +361,7 @@ func (f *fakeStore) enqueue(shard int, seq, round int64) {
 
 // from returns the places of a shard from seq on. Those of rows that have gone are given up once they are many.
 func (f *fakeStore) from(shard int, seq int64) []int64 {
-	if len(f.places[shard]) > 2*len(f.queue[shard])+8 {
+	if !f.held && len(f.places[shard]) > 2*len(f.queue[shard])+8 {
 		f.places[shard] = slices.DeleteFunc(f.places[shard], func(seq int64) bool { _, ok := f.queue[shard][seq]; return !ok })
 	}
 	at, _ := slices.BinarySearch(f.places[shard], seq)

@@ -28,6 +28,7 @@ type reading struct {
 	sweepAt  time.Duration // when laps begin at the beginning again
 	backAt   time.Duration // of the next page of laps that are in no hurry
 	backFrom int           // shard that it begins with
+	span     int64         // how many IDs it goes over at most
 
 	healed    bool          // some shard's blocked keys are to be loaded
 	load      []*shardState // whose blocked keys are being loaded
@@ -263,7 +264,7 @@ func (c *relayCore) fetched(cl *call) {
 	r := &c.reading
 	r.budget.booked(cl, c.now-cl.issued > c.cfg.LeaseTTL/2)
 	if cl.back {
-		r.backAt = c.now + revisitShare*(c.now-cl.issued)
+		c.paged(cl)
 	}
 	if cl.err != nil {
 		if !cl.back {
@@ -278,7 +279,7 @@ func (c *relayCore) fetched(cl *call) {
 		positions := c.byShard(cl)
 		for p, sh := range cl.shards {
 			if positions[sh.no] == p && sh.known >= cl.known[p] {
-				sh.known = min(cl.sampled, sh.low) // unless a sample says otherwise
+				sh.known = max(min(cl.sampled, sh.low), sh.bottom) // unless a sample says otherwise
 			}
 		}
 		r.spacing.found(cl.issued, len(cl.rows))

@@ -22,9 +22,12 @@ type leasing struct {
 	acquired  bool // an attempt to acquire has ended
 	yielding  bool // some shard is to be given back
 	clears    bool // the rewind of some shard may have to be cleared
+	keep      bool // the bottoms of shards are to be kept
 
 	// doubted are leases of the database that has lost commits. They are given back before others are acquired.
+	// Nothing that was kept of them counts any more.
 	doubted []Lease
+	undone  bool   // what was kept of the doubted ones has been undone
 	abrupt  uint64 // shards of which events were sent under such leases, as bits
 }
 
@@ -56,9 +59,15 @@ func (c *relayCore) planLeases() {
 func (c *relayCore) nextLeaseCall() *call {
 	l := &c.leasing
 	if len(l.doubted) > 0 {
+		if !l.undone {
+			return c.doubtCall()
+		}
 		return &call{op: opRelease, leases: l.doubted}
 	}
 	if c.stopping && c.allIdle() {
+		if cl := c.keepCall(); cl != nil {
+			return cl
+		}
 		return c.releaseCall(true)
 	}
 	if l.held > 0 && c.now >= l.renewAt {
@@ -71,6 +80,9 @@ func (c *relayCore) nextLeaseCall() *call {
 		if cl := c.reportCall(); cl != nil {
 			return cl
 		}
+	}
+	if cl := c.keepCall(); cl != nil {
+		return cl
 	}
 	if l.yielding {
 		if cl := c.releaseCall(false); cl != nil {
@@ -171,6 +183,7 @@ func (c *relayCore) leaseReply(cl *call) {
 	case opRenew:
 		c.health.renewed = c.now
 		l.renewAt = cl.issued + c.cfg.LeaseTTL/3
+		l.keep = true
 		c.renewed(cl)
 	case opHeartbeat:
 		l.beatAt = cl.issued + c.cfg.LeaseTTL/3
@@ -193,6 +206,8 @@ func (c *relayCore) leaseReply(cl *call) {
 		c.released(cl)
 	case opClearRewind:
 		cl.shards[0].clear = false
+	case opKeepLow:
+		c.keptReply(cl)
 	}
 }
 
@@ -221,7 +236,7 @@ func (c *relayCore) beginAnew() {
 	l := &c.leasing
 	for _, sh := range c.shards {
 		if sh != nil && !sh.leaving {
-			l.doubted = append(l.doubted, sh.lease())
+			l.doubted, l.undone = append(l.doubted, sh.lease()), false
 			l.abrupt |= 1 << sh.no
 			c.drop(sh)
 		}
@@ -305,6 +320,9 @@ func (c *relayCore) acquired(g Grant, issued time.Duration) {
 		parked: make(map[int64]*entry),
 		lines:  make(map[string]*keyLine),
 	}
+	if g.History == c.identity {
+		sh.believe(g.Low)
+	}
 	before := c.leasing.abrupt & (1 << g.Shard)
 	c.leasing.abrupt &^= before
 	if g.Abrupt || before != 0 {
@@ -351,8 +369,9 @@ func (c *relayCore) yield(sh *shardState) {
 	if sh.yielding {
 		return
 	}
+	sh.bottom = c.lowest(sh)
 	sh.yielding = true
-	c.leasing.yielding = true
+	c.leasing.yielding, c.leasing.keep = true, true
 	sh.phase, sh.loaded, sh.rewindTo, sh.clear = phaseReady, nil, 0, false
 	for _, e := range sh.index {
 		switch e.state {

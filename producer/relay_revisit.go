@@ -1,6 +1,7 @@
 package producer
 
 import (
+	"math"
 	"math/bits"
 	"slices"
 	"time"
@@ -16,7 +17,8 @@ import (
 //
 // Laps are slow while a route is stalled: they bring it events to be probed, if all that it has were probed in vain, which
 // gives each its turn. When the route works, its shards are walked through without a pause. Now and then a lap begins at the
-// beginning of the queue: it should find nothing else, and is there for what nobody has thought of.
+// beginning of the queue: it should find nothing else, and is there for what nobody has thought of. On its way there may be
+// millions of rows that were delivered and that the database cannot remove, so a page goes over so many IDs at most that it is soon over.
 type revisit struct {
 	ahead, behind map[uint64]struct{} // keys passed over that the lap meets still, and those that wait for the next one
 	first, next   int64               // lowest Seq that was passed over before the lap, and for the next one; 0: none
@@ -30,8 +32,10 @@ type revisit struct {
 }
 
 const (
-	revisitShare = 9  // the pause after a page is so many times as long as the page took
-	revisitPause = 64 // laps of a shard that are in no hurry are at least so small a part of the time between sweeps apart
+	revisitShare = 9   // the pause after a page is so many times as long as the page took
+	pageSlow     = 100 // pages of laps are to take less than so small a part of a lease …
+	pageQuick    = 300 // … and may become larger if they take less than this
+	revisitPause = 64  // laps of a shard that are in no hurry are at least so small a part of the time between sweeps apart
 )
 
 // has tells whether events of a key with that hash were passed over, so that one that was read is not the next of its
@@ -135,7 +139,7 @@ func (c *relayCore) revisitCall() *call {
 	case len(wanted) == 0:
 		return nil
 	case urgent:
-	case room <= c.capacity()/2:
+	case room <= c.capacity()/2 && slices.ContainsFunc(c.shards[:], func(sh *shardState) bool { return c.readable(sh) && sh.more }):
 		return nil // the tail goes first
 	case c.now < r.backAt:
 		c.at(r.backAt)
@@ -151,7 +155,7 @@ func (c *relayCore) planSweep() {
 		r.sweepAt = c.now + c.limits.sweep
 	}
 	if c.now >= r.sweepAt {
-		r.sweepAt = c.now + c.limits.sweep
+		r.sweepAt, r.span = c.now+c.limits.sweep, 0
 		for _, sh := range c.shards {
 			if sh != nil {
 				sh.back.sweep = true
@@ -203,13 +207,26 @@ func (c *relayCore) revisitRanges(shards []*shardState) *call {
 	first, _ := slices.BinarySearchFunc(shards, r.backFrom, func(sh *shardState, no int) int { return sh.no - no })
 	for i := range shards {
 		sh := shards[(first+i)%len(shards)]
-		c.include(cl, sh, Range{Shard: sh.no, After: sh.back.at, Through: sh.low, Limit: share}, young)
+		c.include(cl, sh, Range{Shard: sh.no, After: sh.back.at, Through: min(sh.low, sh.back.at+max(r.span, c.limits.span)), Limit: share}, young)
 		r.backFrom = sh.no + 1
 		if budget -= share; budget <= 0 {
 			break
 		}
 	}
 	return cl
+}
+
+// paged books a page of laps: the next one waits, and goes over more IDs if this one was quick, or fewer.
+func (c *relayCore) paged(cl *call) {
+	r := &c.reading
+	took := c.now - cl.issued
+	r.backAt = c.now + revisitShare*took
+	switch least := c.limits.span; {
+	case cl.err != nil || took > c.cfg.LeaseTTL/pageSlow:
+		r.span = max(r.span/budgetCut, least)
+	case took < c.cfg.LeaseTTL/pageQuick:
+		r.span = min(2*max(r.span, least), math.MaxInt64/4)
+	}
 }
 
 // hungry returns the shards, as bits, that have events for routes which have probed all that they keep in memory.
@@ -251,6 +268,9 @@ func (c *relayCore) takeRevisited(cl *call) {
 	}
 	for p, sh := range cl.shards {
 		if positions[sh.no] != p || above[p] >= cl.limit || sh.gone {
+			continue
+		}
+		if sh.back.at = max(sh.back.at, cl.ranges[cl.above[p]].Through); sh.back.at < sh.low {
 			continue
 		}
 		sh.back.end()

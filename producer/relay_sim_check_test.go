@@ -36,6 +36,12 @@ func (s *simulation) settled() bool {
 	return true
 }
 
+// lows looks whether all is so that relays have kept about where there is nothing to read.
+func (s *simulation) lows() {
+	s.broken = append(s.broken, s.store.untrue...)
+	s.store.untrue = nil
+}
+
 func (s *simulation) leftovers() string {
 	queued, live := s.store.left()
 	text := fmt.Sprintf("%d queued, %d parked, at %v", queued, live, s.now)

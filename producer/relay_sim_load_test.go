@@ -34,6 +34,8 @@ type load struct {
 	dead     int                     // how many these are
 	works    bool                    // so do they, from now on
 	row      time.Duration           // what a statement takes for each row that it brings
+	history  int                     // events that are delivered before somebody holds a snapshot
+	gone     time.Duration           // what a statement takes for each row that it steps over since it has gone
 	waiting  map[int64]time.Duration // the trickle: since when
 	excused  time.Duration           // before, a relay had to read all that there is
 	bound    time.Duration
@@ -60,6 +62,8 @@ const (
 	loadCall    = 300 * time.Microsecond
 	loadSend    = time.Millisecond
 	loadLasts   = 6 * time.Minute
+	loadHeld    = 45 * time.Second
+	loadGone    = 2 * time.Millisecond // so that all of them take longer than a lease
 )
 
 func newLoad(seed uint64) *load {
@@ -80,6 +84,10 @@ func newLoad(seed uint64) *load {
 		s.backlog /= 10
 	}
 	s.big = pick(0, 0, 5000)
+	if s.cfg.Window > 1 && pick(0, 1, 1) == 1 {
+		s.history, s.limits.span, s.store.held = 20_000, 64, true
+		s.backlog = 0 // what waits pins the bottom, and all that was delivered since is stepped over once more
+	}
 	s.stalled = []transport.Outcome{transport.Returned, transport.Refused, transport.Unavailable}[s.rnd.IntN(3)]
 	s.row = 5 * time.Microsecond
 	s.bound = 2 * time.Second
@@ -156,7 +164,8 @@ func (rel *loadRelay) step() {
 func (rel *loadRelay) execute(cl *call) {
 	s := rel.load
 	cl.execute(context.Background(), s.store, &rel.core.cfg)
-	took := loadCall + time.Duration(len(cl.rows))*s.row
+	took := loadCall + time.Duration(len(cl.rows))*s.row + time.Duration(s.store.passed)*s.gone
+	s.store.passed = 0
 	if cl.op == opFetch {
 		s.mostRead = max(s.mostRead, len(cl.rows))
 	}
@@ -234,6 +243,15 @@ func (s *load) trickle() {
 
 // play plays the schedule.
 func (s *load) play() {
+	if s.history > 0 {
+		tx := s.store.begin()
+		for i := range s.history {
+			tx.write("well/1", fmt.Sprint("history", i%1000))
+		}
+		tx.commit()
+		s.excused = loadHeld
+		s.after(loadHeld, func() { s.gone = loadGone })
+	}
 	early := s.rnd.IntN(2) == 0
 	if early {
 		s.add(s.backlog)

@@ -89,6 +89,17 @@ type Grant struct {
 	// Abrupt tells that the former owner did not give the shard back: what it had
 	// in flight may have been started by consumers.
 	Abrupt bool
+	// Low and History are what [RelayStore.KeepLow] has kept of the shard: 0 and "" if nothing is, if an owner since then does not know of it,
+	// or if the log has no event at or above Low, as after numbers began anew.
+	Low     int64
+	History string
+}
+
+// Low tells that the queue of a shard has no row with an ID up to Seq, and that no writer can commit one there any more. 0: it
+// is not known to be so of any.
+type Low struct {
+	Lease
+	Seq int64
 }
 
 // Renewal is a lease that was renewed.
@@ -241,6 +252,10 @@ type RelayStore interface {
 	ReportRoutes(ctx context.Context, relay string, routes []StalledRoute) error
 	// ClearRewind clears the rewind of a shard if ticket still names it.
 	ClearRewind(ctx context.Context, relay string, lease Lease, ticket int64) error
+	// KeepLow keeps lows for the next owners of the shards, with the [Identifier.Identity] of the database of which they were true. Those of leases
+	// that are lost are passed over. Whatever puts rows of events below it that were written before, as [RelayStore.Undefer] and
+	// [OperatorStore.Requeue] do, lowers what is kept; while a rewind is asked for, what is kept is below that.
+	KeepLow(ctx context.Context, relay string, lows []Low, history string) error
 
 	// Fetch reads the queue rows of ranges with their events, all in one snapshot. It
 	// locks nothing.

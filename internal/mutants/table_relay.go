@@ -282,8 +282,8 @@ var relaying = []Mutant{
 		Name: "late-event-overtaken", Guarantee: "G4",
 		Broken: "What commits late is looked for in a later read than what comes behind it.",
 		File:   "producer/relay_late.go",
-		Old:    `	from = min(from, sh.known)`,
-		New:    `	from = sh.known`,
+		Old:    `	from = max(min(from, sh.known), sh.bottom)`,
+		New:    `	from = max(sh.known, sh.bottom)`,
 		Test:   Test{"producer", "TestAnEventThatCommitsLateIsNotOvertakenByTheNextOfItsKey"},
 	},
 	{
@@ -293,6 +293,49 @@ var relaying = []Mutant{
 		Old:    `return cl.old < from })`,
 		New:    `return cl.old < from && cl.back })`,
 		Test:   Test{"producer", "TestAnEventThatCommitsLateIsNotOvertakenByTheNextOfItsKey"},
+	},
+	{
+		Name: "bottom-above-memory", Guarantee: "G4",
+		Broken: "What is in memory counts as gone for the next owner of its shard, which does not read it.",
+		File:   "producer/relay_low.go",
+		Old: `		for seq := range sh.index {
+			above(seq)
+		}
+`,
+		New:  ``,
+		Test: Test{"producer", "TestBottomIsBelowWhatWaits"},
+	},
+	{
+		Name: "bottom-above-writers", Guarantee: "G4",
+		Broken: "The next owner of a shard does not read what a transaction commits that has written for long.",
+		File:   "producer/relay_low.go",
+		Old:    `		low = min(low, w.floor)`,
+		New:    `		low = max(low, w.floor)`,
+		Test:   Test{"producer", "TestBottomIsBelowWhatWaits"},
+	},
+	{
+		Name: "bottom-above-what-was-passed-over", Guarantee: "G4",
+		Broken: "The next owner of a shard does not read what waits for a route that does not work.",
+		File:   "producer/relay_low.go",
+		Old:    `		above(sh.back.first)`,
+		New:    `		above(0)`,
+		Test:   Test{"producer", "TestBottomIsBelowWhatWaits"},
+	},
+	{
+		Name: "bottom-of-a-lost-database", Guarantee: "G2",
+		Broken: "What was kept of a database that has lost commits counts, and events that were given their numbers are not read.",
+		File:   "producer/relay_lease.go",
+		Old:    `	if g.History == c.identity {`,
+		New:    `	if g.History != "" || c.identity == "" {`,
+		Test:   Test{"producer", "TestBottomOfALostDatabaseIsNotBelieved"},
+	},
+	{
+		Name: "low-water-of-any-epoch", Guarantee: "G2",
+		Broken: "What is kept of a shard counts after a relay of an earlier release, which does not lower it.",
+		File:   "store/postgres/leases.go",
+		Old:    `    low_epoch = CASE WHEN s.low_epoch = s.epoch AND`,
+		New:    `    low_epoch = CASE WHEN`,
+		Test:   Test{"store/postgres", "TestWhatIsKeptDoesNotCountAfterAnOwnerThatDoesNotKnowOfIt"},
 	},
 	{
 		Name: "writers-by-open-transactions", Guarantee: "G2",

@@ -44,16 +44,17 @@ func (s *Store) Acquire(ctx context.Context, relay string, ttl time.Duration, n 
 		var shards []int
 		err := s.c.Each(ctx, tx, func(rows *sql.Rows) error {
 			var g producer.Grant
-			err := rows.Scan(&g.Shard, &g.Epoch, &g.Abrupt)
+			err := rows.Scan(&g.Shard, &g.Epoch, &g.Abrupt, &g.Low, &g.History)
 			grants, shards = append(grants, g), append(shards, g.Shard)
 			return err
-		}, `SELECT shard, epoch + 1, owner IS NOT NULL FROM {outbox_shards} {by PRIMARY}
+		}, `SELECT shard, epoch + 1, owner IS NOT NULL, CASE WHEN `+lowCounts+` THEN {greatest}(0, {least}(low_water, COALESCE(rewind_to - 1, low_water))) ELSE 0 END,
+			CASE WHEN `+lowCounts+` THEN low_history ELSE '' END FROM {outbox_shards} {by PRIMARY}
 			WHERE owner IS NULL OR lease_until <= {now} OR leased_at < lease_until AND leased_at - {now} > lease_until - leased_at
 			OR leased_at IS NULL AND lease_until > {now} + ? ORDER BY shard LIMIT ? {lock_free}`, Micros(max(2*ttl, farAhead)), n)
 		if err != nil || len(grants) == 0 {
 			return err
 		}
-		_, err = s.c.Exec(ctx, tx, `UPDATE {outbox_shards} SET owner = ?, epoch = epoch + 1, leased_at = {now}, lease_until = {now} + ? WHERE shard IN ?`,
+		_, err = s.c.Exec(ctx, tx, `UPDATE {outbox_shards} SET low_epoch = CASE WHEN `+lowCounts+` THEN low_epoch + 1 END, owner = ?, epoch = epoch + 1, leased_at = {now}, lease_until = {now} + ? WHERE shard IN ?`,
 			Text(relay), Micros(ttl), shards)
 		return err
 	})
@@ -127,12 +128,44 @@ func (s *Store) Release(ctx context.Context, relay string, leases []producer.Lea
 // ClearRewind clears the rewind of a shard if ticket still names it.
 func (s *Store) ClearRewind(ctx context.Context, relay string, lease producer.Lease, ticket int64) error {
 	err := s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
-		_, err := s.c.Exec(ctx, tx, `UPDATE {outbox_shards} SET rewind_to = NULL
+		_, err := s.c.Exec(ctx, tx, `UPDATE {outbox_shards} SET low_water = {least}(low_water, rewind_to - 1), rewind_to = NULL
 			WHERE shard = ? AND owner = ? AND epoch = ? AND rewind_ticket = ?`, lease.Shard, Text(relay), lease.Epoch, ticket)
 		return err
 	})
 	if err != nil {
 		return fmt.Errorf("clear rewind: %w", err)
+	}
+	return nil
+}
+
+// lowCounts holds for a shard of which what is kept counts: the epoch that ends knew of it, and numbers have not begun anew.
+const lowCounts = `(low_epoch = epoch AND low_water <= (SELECT MAX(id) FROM {outbox_events}))`
+
+// KeepLow keeps up to where the queues of shards are empty for good.
+func (s *Store) KeepLow(ctx context.Context, relay string, lows []producer.Low, history string) error {
+	leases := make([]producer.Lease, len(lows))
+	for i, low := range lows {
+		leases[i] = low.Lease
+	}
+	err := s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
+		owned, err := s.owned(ctx, tx, relay, leases)
+		if err != nil {
+			return err
+		}
+		for _, low := range lows {
+			if !owned[low.Lease] {
+				continue
+			}
+			_, err := s.c.Exec(ctx, tx, `UPDATE {outbox_shards} SET low_water = ?, low_epoch = epoch, low_history = ? WHERE shard = ?`,
+				low.Seq, Text(history), low.Shard)
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("keep low-water marks: %w", err)
 	}
 	return nil
 }

@@ -22,6 +22,9 @@ import (
 // The time until the next one is due is in whole microseconds, since a session may cut the digits of other numbers, and has
 // a bound, since a duration ends somewhere.
 //
+// lowered: see [producer.RelayStore.KeepLow]. The fence locks as an update does, in the order of shards, and the row is updated
+// whatever it held in the snapshot: it is looked at as it is now.
+//
 // fence: see [mark]. The commit waits for the disk, unlike that of a mark: a move that a crash undoes
 // could be followed by a cancel of what was sent.
 var undefer = statement(`
@@ -38,13 +41,16 @@ WITH lease AS MATERIALIZED (
     SELECT s.shard FROM {{outbox_shards}} s JOIN lease l ON l.shard = s.shard
     WHERE s.owner = $1 AND s.epoch = l.epoch AND s.shard IN (SELECT shard FROM due)
     ORDER BY s.shard
-    FOR KEY SHARE OF s
+    FOR NO KEY UPDATE OF s
 ), moved AS (
     DELETE FROM {{outbox_deferred}} d
     WHERE d.id = ANY (ARRAY(SELECT due.id FROM due JOIN fence f ON f.shard = due.shard))
     RETURNING d.shard, d.id
 ), queued AS (
     INSERT INTO {{outbox_queue}} (shard, id) SELECT shard, id FROM moved
+), lowered AS (
+    UPDATE {{outbox_shards}} s SET low_water = least(s.low_water, m.first - 1)
+    FROM (SELECT shard, min(id) AS first FROM moved GROUP BY shard) m WHERE s.shard = m.shard
 )
 SELECT ARRAY(SELECT shard FROM moved ORDER BY id), ARRAY(SELECT id FROM moved ORDER BY id),
     ARRAY(SELECT DISTINCT shard FROM due WHERE shard NOT IN (SELECT shard FROM fence)),

@@ -71,6 +71,9 @@ FROM pg_control_system()) c`, s.mode).Scan(&name)
 // leased_at: a lease lasts as long as its owner asked for, whatever this relay's take; one that begins further ahead than it lasts is of before
 // the clock was set back. A relay that does not know the column leaves what is there, or NULL: a beginning in the past
 // takes nothing from its lease, nor does one behind its end.
+//
+// low_epoch: what is kept counts if the epoch before this one knew of it, and goes on with this one. Numbers that
+// begin anew are below all that was kept before.
 var acquire = statement(`
 WITH free AS MATERIALIZED (
     SELECT shard, owner IS NOT NULL AS abrupt FROM {{outbox_shards}}
@@ -83,9 +86,12 @@ WITH free AS MATERIALIZED (
     FOR UPDATE SKIP LOCKED
 )
 UPDATE {{outbox_shards}} s
-SET owner = $1, epoch = s.epoch + 1, leased_at = clock_timestamp(), lease_until = clock_timestamp() + $2::float8 * interval '1 us'
+SET owner = $1, epoch = s.epoch + 1, leased_at = clock_timestamp(), lease_until = clock_timestamp() + $2::float8 * interval '1 us',
+    low_epoch = CASE WHEN s.low_epoch = s.epoch AND s.low_water <= (SELECT max(id) FROM {{outbox_events}}) THEN s.epoch + 1 END
 FROM free WHERE s.shard = free.shard
-RETURNING s.shard, s.epoch, free.abrupt`)
+RETURNING s.shard, s.epoch, free.abrupt,
+    CASE WHEN s.low_epoch = s.epoch THEN greatest(0, least(s.low_water, s.rewind_to - 1)) ELSE 0 END,
+    CASE WHEN s.low_epoch = s.epoch THEN s.low_history ELSE '' END`)
 
 // Acquire implements [producer.RelayStore].
 func (s *Store) Acquire(ctx context.Context, relay string, ttl time.Duration, n int) ([]producer.Grant, error) {
@@ -93,7 +99,7 @@ func (s *Store) Acquire(ctx context.Context, relay string, ttl time.Duration, n 
 		return nil, nil
 	}
 	grants, err := readRows(ctx, s, acquire, []any{relay, micros(ttl), n, farAheadFor(ttl)}, func(row pgx.CollectableRow) (g producer.Grant, err error) {
-		err = row.Scan(&g.Shard, &g.Epoch, &g.Abrupt)
+		err = row.Scan(&g.Shard, &g.Epoch, &g.Abrupt, &g.Low, &g.History)
 		return g, err
 	})
 	if err != nil {
@@ -162,15 +168,41 @@ func (s *Store) Release(ctx context.Context, relay string, leases []producer.Lea
 	return nil
 }
 
-// clearRewind is fenced by its own predicate: it changes the row that it looks at.
+// clearRewind is fenced by its own predicate: it changes the row that it looks at. What is kept has not gone below the rewind by itself.
 var clearRewind = statement(`
-UPDATE {{outbox_shards}} SET rewind_to = NULL, rewind_ticket = NULL
+UPDATE {{outbox_shards}} SET low_water = least(low_water, rewind_to - 1), rewind_to = NULL, rewind_ticket = NULL
 WHERE shard = $2 AND owner = $1 AND epoch = $3 AND rewind_ticket = $4`)
 
 // ClearRewind implements [producer.RelayStore].
 func (s *Store) ClearRewind(ctx context.Context, relay string, lease producer.Lease, ticket int64) error {
 	if _, err := s.exec(ctx, clearRewind, relay, lease.Shard, lease.Epoch, ticket); err != nil {
 		return failed("clear rewind", err)
+	}
+	return nil
+}
+
+// keepLow locks the rows in the order of shards, as everywhere, and is fenced by its own predicate. A rewind that is asked for is not looked
+// at here: as long as it is there, [acquire] does.
+var keepLow = statement(`
+WITH mine AS MATERIALIZED (
+    SELECT s.shard, l.low FROM {{outbox_shards}} s
+    JOIN unnest($2::smallint[], $3::bigint[], $4::bigint[]) AS l (shard, epoch, low) ON l.shard = s.shard
+    WHERE s.epoch = l.epoch AND s.owner = $1
+    ORDER BY s.shard
+    FOR NO KEY UPDATE OF s
+)
+UPDATE {{outbox_shards}} s SET low_water = mine.low, low_epoch = s.epoch, low_history = $5
+FROM mine WHERE s.shard = mine.shard`)
+
+// KeepLow implements [producer.RelayStore].
+func (s *Store) KeepLow(ctx context.Context, relay string, lows []producer.Low, history string) error {
+	n := len(lows)
+	shards, epochs, seqs := make([]int16, n), make([]int64, n), make([]int64, n)
+	for i, low := range lows {
+		shards[i], epochs[i], seqs[i] = int16(low.Shard), low.Epoch, low.Seq
+	}
+	if _, err := s.exec(ctx, keepLow, relay, shards, epochs, seqs, history); err != nil {
+		return failed("keep low-water marks", err)
 	}
 	return nil
 }

@@ -50,6 +50,7 @@ func Producer[TX any](t *testing.T, open func(t *testing.T) OutboxFixture[TX], o
 		{"concurrent writers", concurrentTests[TX]()},
 		{"transaction", transactionTests[TX]()},
 		{"lease", leaseTests[TX]()},
+		{"low-water marks", lowTests[TX]()},
 		{"routes", routeTests[TX]()},
 		{"fence", fenceTests[TX]()},
 		{"queue", queueTests[TX]()},

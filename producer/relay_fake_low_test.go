@@ -1,0 +1,50 @@
+package producer
+
+import (
+	"context"
+	"fmt"
+)
+
+// bottom is what is kept of a shard.
+func (s *fakeShard) bottom() int64 {
+	if s.ticket != 0 {
+		return max(0, min(s.low, s.rewindTo-1))
+	}
+	return s.low
+}
+
+func (f *fakeStore) KeepLow(_ context.Context, relay string, lows []Low, history string) error {
+	leave, err := f.enter("KeepLow")
+	if err != nil {
+		return err
+	}
+	defer leave()
+	for _, l := range lows {
+		s := &f.shards[l.Shard]
+		if !f.owns(relay, l.Lease) {
+			continue
+		}
+		s.low, s.lowEpoch, s.history = l.Seq, s.epoch, history
+		if history == f.identity {
+			f.checkLow(l.Shard)
+		}
+	}
+	return nil
+}
+
+// checkLow looks whether what is kept of a shard is so.
+func (f *fakeStore) checkLow(shard int) {
+	low := f.shards[shard].bottom()
+	for seq := range f.queue[shard] {
+		if seq <= low {
+			f.untrue = append(f.untrue, fmt.Sprintf("shard %d is said to have nothing up to %d, and has %d", shard, low, seq))
+		}
+	}
+	for _, tx := range f.open {
+		for _, seq := range tx.seqs {
+			if _, deferred := tx.due[seq]; seq <= low && !deferred && f.log[seq].Shard == shard {
+				f.untrue = append(f.untrue, fmt.Sprintf("shard %d is said to get nothing up to %d, and will get %d", shard, low, seq))
+			}
+		}
+	}
+}

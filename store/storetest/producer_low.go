@@ -1,0 +1,106 @@
+package storetest
+
+import (
+	"time"
+
+	"github.com/boxpair/boxpair/producer"
+)
+
+func lowTests[TX any]() []outboxTest[TX] {
+	return []outboxTest[TX]{
+		{fact: "what is kept of a shard comes with the next lease, and the one after", run: lowIsKept[TX]},
+		{fact: "nothing is kept for a lease that is lost", run: lostKeepsNothing[TX]},
+		{fact: "what is kept does not count above all events of the log", run: lowAboveTheLog[TX]},
+		{fact: "deferred event that is queued lowers what is kept", run: undeferLowers[TX]},
+		{fact: "event that is queued again lowers what is kept, whatever is kept meanwhile", run: requeueLowers[TX]},
+	}
+}
+
+const lowHistory = "timeline 1"
+
+// keep keeps a low-water mark of h's shard.
+func (h *held[TX]) keep(seq int64) {
+	h.Helper()
+	h.ok(h.Store.KeepLow(h.ctx(), "relay", []producer.Low{{Lease: h.lease, Seq: seq}}, lowHistory))
+}
+
+// expectLow has the next owner acquire h's shard, and looks at what was kept.
+func (h *held[TX]) expectLow(low int64) {
+	h.Helper()
+	h.ok(h.Store.Release(h.ctx(), "relay", []producer.Lease{h.lease}, false))
+	grants := h.acquire("relay", long)
+	if len(grants) != 1 {
+		h.Fatalf("%d shards were acquired", len(grants))
+	}
+	g := grants[0]
+	history := lowHistory
+	if low == 0 {
+		history = g.History // is of no matter
+	}
+	if g.Low != low || g.History != history {
+		h.Errorf("granted with %d of %q, want %d", g.Low, g.History, low)
+	}
+	h.lease = g.Lease
+}
+
+func lowIsKept[TX any](o *outbox[TX]) {
+	h := o.ownKey(4)
+	h.expectLow(0)
+	h.keep(h.events[1].Seq)
+	h.expectLow(h.events[1].Seq)
+	h.expectLow(h.events[1].Seq)
+	h.keep(h.events[2].Seq)
+	h.keep(h.events[3].Seq)
+	h.expectLow(h.events[3].Seq)
+	h.keep(0)
+	h.expectLow(0)
+	h.ok(h.Store.KeepLow(h.ctx(), "relay", nil, lowHistory))
+}
+
+func lostKeepsNothing[TX any](o *outbox[TX]) {
+	h := o.ownKey(2)
+	h.keep(h.events[0].Seq)
+	before := h.lease
+	h.expectLow(h.events[0].Seq)
+	h.ok(h.Store.KeepLow(h.ctx(), "relay", []producer.Low{{Lease: before, Seq: h.events[1].Seq}}, lowHistory))
+	h.ok(h.Store.KeepLow(h.ctx(), "other", []producer.Low{{Lease: h.lease, Seq: h.events[1].Seq}}, lowHistory))
+	h.expectLow(h.events[0].Seq)
+}
+
+// Numbers that begin anew, as of a table that was truncated, are lower than all before.
+func lowAboveTheLog[TX any](o *outbox[TX]) {
+	h := o.ownKey(1)
+	h.keep(h.events[0].Seq + 1)
+	h.expectLow(0)
+	h.expectLow(0)
+}
+
+func undeferLowers[TX any](o *outbox[TX]) {
+	o.write(deferredRecord("key", "deferred", time.Now().Add(time.Second)))
+	h := o.ownKey(3)
+	h.keep(h.events[2].Seq)
+	var moved []producer.Moved
+	h.eventually("move of what is due", func() bool {
+		moved = h.undefer("relay", 10, h.lease).Moved
+		return len(moved) == 1
+	})
+	if moved[0].Seq >= h.events[0].Seq {
+		h.Fatalf("moved %v", moved)
+	}
+	h.expectLow(moved[0].Seq - 1)
+}
+
+func requeueLowers[TX any](o *outbox[TX]) {
+	h := o.ownKey(4)
+	h.deliver(0, 1, 2, 3)
+	h.keep(h.events[2].Seq)
+	h.requeue(h.events[1])
+	h.expectLow(h.events[1].Seq - 1)
+	h.keep(h.events[3].Seq) // by a relay that has not heard of the rewind
+	h.expectLow(h.events[1].Seq - 1)
+	h.keep(h.events[3].Seq)
+	h.ok(h.Store.ClearRewind(h.ctx(), "relay", h.lease, h.renew().Ticket))
+	h.expectLow(h.events[1].Seq - 1)
+	h.keep(h.events[3].Seq)
+	h.expectLow(h.events[3].Seq)
+}
