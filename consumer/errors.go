@@ -22,6 +22,9 @@ var (
 	// ErrNotShared is wrapped by a store when a handler changes settings, or goes back to a savepoint by SQL, in a
 	// transaction that it shares with handlers of other messages ([Separate]). The message is handled alone, where it may.
 	ErrNotShared = errors.New("settings and savepoints by SQL would be those of other messages in the transaction, too: the handler needs one of its own")
+	// ErrNested is wrapped by a store with one writer when a message is handled with the context of another handler, whose
+	// transaction would wait for itself. Nothing became of the message.
+	ErrNested = errors.New("within the transaction of the same database: use that transaction, or do it after its end")
 	// ErrClockJump is returned when the time up to which dispatch IDs are forgotten
 	// would advance much further than time has passed.
 	ErrClockJump = errors.New("database clock jumped ahead: nothing is forgotten")

@@ -231,8 +231,12 @@ func (h *Handler[TX]) distrust(err error) ErrorClass {
 }
 
 // hold waits before the next try while the database is in trouble. It tells
-// whether there is to be one: not if ctx ended or Config.MaxHold is over.
+// whether there is to be one: not if ctx ended or Config.MaxHold is over, nor if the message came with the context of a handler that
+// has what is waited for.
 func (h *Handler[TX]) hold(ctx context.Context, d *delivery, err error) bool {
+	if errors.Is(err, ErrNested) {
+		return false
+	}
 	class := h.trouble(d, err)
 	now := time.Now()
 	if d.since.IsZero() {

@@ -4,14 +4,17 @@ import (
 	"container/list"
 	"context"
 	"errors"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/boxpair/boxpair/consumer"
 )
 
 // ErrNested is returned when a transaction is begun within another one of the
 // same database: on a database with one writer it would wait for itself.
-var ErrNested = errors.New("begin within a transaction of the same database: use that transaction")
+var ErrNested = fmt.Errorf("begin %w", consumer.ErrNested)
 
 // errBusy is returned for a transaction that waited too long for its turn. It is
 // to this process what SQLITE_BUSY is between processes.

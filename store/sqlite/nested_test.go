@@ -1,0 +1,46 @@
+package sqlite_test
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/google/uuid"
+
+	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/store/sqlite"
+)
+
+func TestMessageWithinAHandlerIsRefusedAtOnce(t *testing.T) {
+	t.Parallel()
+	db, _ := database(t)
+	inbox, err := consumer.New(newStore(t, db), nil, consumer.Config{Service: "service"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := inbox.Handle("other", func(context.Context, *consumer.Work[*sql.Tx], *message.Message) error { return nil },
+		consumer.HandlerConfig{Topic: "topic"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var refused error
+	var took time.Duration
+	outer, err := inbox.Handle("outer", func(ctx context.Context, _ *consumer.Work[*sql.Tx], _ *message.Message) error {
+		began := time.Now()
+		refused = other.Consume(message.NewMessageWithContext(ctx, uuid.NewString(), nil))
+		took = time.Since(began)
+		return nil
+	}, consumer.HandlerConfig{Topic: "topic"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := outer.Consume(message.NewMessage(uuid.NewString(), nil)); err != nil {
+		t.Fatal(err)
+	}
+	if !errors.Is(refused, consumer.ErrNested) || !errors.Is(refused, sqlite.ErrNested) || took > 30*time.Second {
+		t.Errorf("after %v: %v", took, refused)
+	}
+}
