@@ -170,6 +170,11 @@
 //     it was carried out once is up to the other side; see docs/effects.md.
 //   - A handler that ignores its context is waited for; only the database ends its
 //     transaction.
+//   - Settings are seen in the text of a handler's statements. What a function or procedure sets, or set_config with an argument
+//     in place of true or false, stays on the connection.
+//   - A handler that has another message handled does so with its own context, or on a database with one writer that message waits for
+//     the handler's transaction until one of them gives up; with it, it is refused ([ErrNested]).
+//   - Run reports parked messages of handlers that were renamed. Those of a service that was renamed look like another service's.
 //   - A handler that commits past its transaction, on the connection itself or in a procedure, may have committed half of its
 //     work. Its message, and those that shared the transaction, are set aside as [AlteredState] where their claims are found
 //     committed ([ErrEnded]). If the process dies in between, a copy passes for a duplicate.

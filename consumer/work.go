@@ -14,7 +14,8 @@ import (
 // handler, must not be used after it, and is not safe for concurrent use. The
 // transaction is committed when the handler has returned nil; the handler neither
 // commits nor rolls back: the stores of this library refuse it, and the attempt fails even if the handler ignores that. Where they
-// cannot, as on the connection itself, the message waits for an operator ([ErrEnded]).
+// cannot, as on the connection itself, the message waits for an operator ([ErrEnded]). What the handler sets is gone with the
+// transaction: PostgreSQL's store refuses a SET that is not LOCAL, and those of MySQL and SQLite give the connection to nobody else.
 type Work[TX any] struct {
 	store ClaimStore[TX]
 	tx    TX

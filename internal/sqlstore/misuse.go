@@ -15,6 +15,11 @@ var (
 		"an error to have it rolled back, and uses Savepoint for a part")
 	// ErrLeftOpen is for a function that has returned with rows that nobody can read any more.
 	ErrLeftOpen = errors.New("rows or batch results were left open: close them, or read them to the end, before returning")
+	// ErrOutlasts is for a function that tried to change a setting of its connection, which others are given after it.
+	ErrOutlasts = errors.New("the setting would outlast the transaction, on a connection that other functions are given: " +
+		"use SET LOCAL, or set_config with true")
+	// ErrElsewhere is for a function that tried to change the database in which the store's own statements look for tables.
+	ErrElsewhere = errors.New("USE: the store's own statements would run in the other database: name it before the table instead")
 	// ErrReturned is for the use of a transaction whose function has returned.
 	ErrReturned = errors.New("the function that the transaction was given to has returned")
 )
@@ -43,6 +48,10 @@ type Reading struct {
 	Doubtful bool
 	// Sets tells that it changes a setting of the transaction or the session.
 	Sets bool
+	// Outlasts tells that the setting is not of the transaction.
+	Outlasts bool
+	// Elsewhere tells that names are looked for in another database from now on.
+	Elsewhere bool
 	// Back tells that it goes back to a savepoint that is not a store's, or releases one.
 	Back bool
 }
@@ -89,10 +98,29 @@ func (s *scanner) classify(r *Reading) {
 		}
 	case s.d.Implicit && s.commits():
 		r.Ends = strings.ToUpper(first)
-	case s.is("SET"), s.is("RESET"), s.is("PRAGMA"), s.is("USE"):
+	case s.is("SET"), s.is("RESET"), s.is("DISCARD"), s.is("PRAGMA"), s.is("USE"):
 		r.Sets = true
+		s.sets(r)
 	case s.is("CALL"), s.is("EXECUTE"):
 		r.Doubtful = s.d.Implicit
+	}
+}
+
+// sets takes note of what the statement sets, whose first word was read.
+func (s *scanner) sets(r *Reading) {
+	rest := s.text[s.at:]
+	switch {
+	case s.is("USE"):
+		r.Elsewhere = true
+	case s.is("PRAGMA"):
+		r.Outlasts = r.Outlasts || strings.ContainsAny(rest, "=(")
+	case s.d.Implicit && strings.HasPrefix(strings.TrimSpace(rest), "@") && !strings.Contains(rest, "@@"): // variables of the handler's own
+	case s.is("SET"):
+		s.more()
+		local := s.is("TRANSACTION") || !s.d.Implicit && (s.is("LOCAL") || s.is("CONSTRAINTS"))
+		r.Outlasts = r.Outlasts || !local
+	default:
+		r.Outlasts = true
 	}
 }
 
@@ -107,7 +135,37 @@ func (s *scanner) foreign() bool {
 // Separates tells whether the statement, whose text r was read from, does what handlers of other messages in
 // the same transaction would see.
 func (r Reading) Separates(text string) bool {
-	return r.Sets || r.Back || strings.Contains(strings.ToLower(text), "set_config")
+	return r.Sets || r.Back || setConfig(text) != ""
+}
+
+// Stays tells whether the statement, whose text r was read from, sets in PostgreSQL what outlasts the transaction. Where an
+// argument says whether it does, that is not known.
+func (r Reading) Stays(text string) bool {
+	if r.Outlasts {
+		return true
+	}
+	for call := setConfig(text); call != ""; call = setConfig(call[1:]) {
+		args, _, _ := strings.Cut(call, ")")
+		if last := strings.TrimSpace(args[strings.LastIndexByte(args, ',')+1:]); strings.EqualFold(last, "false") {
+			return true
+		}
+	}
+	return false
+}
+
+// setConfig returns the text from the first set_config on, or "".
+func setConfig(text string) string {
+	const name = "set_config"
+	for at := 0; ; at++ {
+		i := strings.IndexByte(text[at:], '_')
+		if i < 0 {
+			return ""
+		}
+		at += i
+		if begin := at - len("set"); begin >= 0 && begin+len(name) <= len(text) && strings.EqualFold(text[begin:begin+len(name)], name) {
+			return text[begin:]
+		}
+	}
 }
 
 // commits tells whether the statement commits in MySQL and MariaDB before it begins.

@@ -88,13 +88,49 @@ func TestSavepointsSettingsAndDoubtsAreSeen(t *testing.T) {
 	}
 }
 
+func TestSettingsThatOutlastATransactionAreSeen(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{
+		"SET x = 1", "set session x = 1", "/* a */ SET ROLE a", "RESET ALL", "DISCARD PLANS", "SET TIME ZONE 'UTC'", "SELECT 1; SET x = 1",
+		"SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY", "SELECT set_config('x', '1', true), SET_CONFIG('y', $1, False )",
+	} {
+		if !postgresText.Read(text).Stays(text) {
+			t.Errorf("%q would outlast its transaction unseen", text)
+		}
+	}
+	for _, text := range []string{
+		"SET LOCAL x = 1", "SET CONSTRAINTS ALL DEFERRED", "set transaction read only", "SELECT set_config('x', $1, true)", "UPDATE t SET set_config = 1",
+		"SELECT set_config('x', '1', $1)", "_",
+	} {
+		if postgresText.Read(text).Stays(text) {
+			t.Errorf("%q does not outlast its transaction", text)
+		}
+	}
+	for text, dialect := range map[string]Syntax{
+		"SET SESSION x = 1": mysqlText, "SET @@x = 1": mysqlText, "SET NAMES utf8mb4": mysqlText, "SET ROLE NONE": mysqlText,
+		"PRAGMA query_only = ON": sqliteText, "PRAGMA query_only(1)": sqliteText,
+	} {
+		if !dialect.Read(text).Outlasts {
+			t.Errorf("%q would outlast its transaction unseen", text)
+		}
+	}
+	for text, dialect := range map[string]Syntax{"SET @a = 1": mysqlText, "PRAGMA query_only": sqliteText} {
+		if dialect.Read(text).Outlasts {
+			t.Errorf("%q sets nothing", text)
+		}
+	}
+	if !mysqlText.Read("USE a").Elsewhere {
+		t.Error("USE changes the database")
+	}
+}
+
 func FuzzReadOfStatements(f *testing.F) {
 	for _, text := range []string{"SELECT 'a'; COMMIT", "$a$ $a$", "E'\\'", "/*", "--", "`", "ROLLBACK TO", "/*!"} {
 		f.Add(text)
 	}
 	f.Fuzz(func(_ *testing.T, text string) {
 		for _, d := range []Syntax{postgresText, sqliteText, mysqlText} {
-			d.Read(text) // comes to an end, and does not panic
+			d.Read(text).Stays(text) // comes to an end, and does not panic
 		}
 	})
 }

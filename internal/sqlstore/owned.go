@@ -56,6 +56,8 @@ func (o *Owned) Admit(r Reading) error {
 	switch {
 	case r.Ends != "":
 		return o.blame(Refused(r.Ends))
+	case r.Elsewhere:
+		return o.blame(ErrElsewhere)
 	case o.separate && (r.Sets || r.Back):
 		return o.blame(consumer.ErrNotShared)
 	}

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/boxpair/boxpair/internal/sqlstore/sqlstoretest"
+	"github.com/boxpair/boxpair/store/storetest"
 )
 
 var contract = sqlstoretest.Contract{
@@ -15,13 +16,31 @@ var contract = sqlstoretest.Contract{
 		db, _ := database(t)
 		return db, newStore(t, db)
 	},
-	Table:        `CREATE TABLE effects (id BIGINT AUTO_INCREMENT PRIMARY KEY, name VARCHAR(200) NOT NULL)`,
+	Table:        `CREATE TABLE IF NOT EXISTS effects (id BIGINT AUTO_INCREMENT PRIMARY KEY, name VARCHAR(200) NOT NULL)`,
 	ShardWriters: true,
+	Filled:       []string{"migrations", "outbox_shards", "_keys"},
 	Past: func(t *testing.T, db *sql.DB, statements []string) string {
 		name := fmt.Sprintf("past_%d", pasts.Add(1))
 		text := strings.ReplaceAll(strings.Join(statements, "; "), "BEGIN", "START TRANSACTION")
 		sqlstoretest.Run(t, db, "CREATE PROCEDURE "+name+"() BEGIN "+text+"; END")
 		return "CALL " + name + "()"
+	},
+	State: []string{
+		"SELECT DATABASE(), CURRENT_ROLE()",
+		"SHOW SESSION VARIABLES WHERE Variable_name IN ('tx_isolation', 'transaction_isolation', 'sort_buffer_size', 'wait_timeout')",
+	},
+	Changes: map[string]storetest.MisuseChange{
+		"changes a setting for the session":              {SQL: "SET SESSION sort_buffer_size = 300000"},
+		"takes another role for the session":             {SQL: "SET ROLE NONE"},
+		"looks for names elsewhere in the session":       {SQL: "USE information_schema", Says: "USE"},
+		"changes the isolation level of the transaction": {SQL: "SET TRANSACTION ISOLATION LEVEL SERIALIZABLE"}, // it fails
+		"changes the isolation level of the session":     {SQL: "SET SESSION TRANSACTION ISOLATION LEVEL SERIALIZABLE"},
+	},
+	Without: map[string]string{
+		"changes a setting for the transaction":        "settings are of the session",
+		"takes another role for the transaction":       "roles are of the session",
+		"takes another user for the session":           "the user is that of the login",
+		"looks for names elsewhere in the transaction": "the database that names are looked for in is the session's",
 	},
 }
 
@@ -32,8 +51,4 @@ func TestConsumerContract(t *testing.T) { contract.Consumer(t) }
 func TestEffectContract(t *testing.T)   { contract.Effects(t) }
 func TestRequestContract(t *testing.T)  { contract.Requests(t) }
 
-// TestMisuseContract leaves out what is the same here: a single message is a group of one.
-func TestMisuseContract(t *testing.T) {
-	contract.Misuse(t, "handler in a group", "handler after it was parked", "handler of what follows an effect elsewhere",
-		"handler of an idempotent request", "handler of Transact")
-}
+func TestMisuseContract(t *testing.T) { contract.Misuse(t) }

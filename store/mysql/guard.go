@@ -59,6 +59,9 @@ type conn struct {
 	inner   innerConn
 	tx      *guardedTx // the open transaction, or nil
 	current limits     // of the session
+	// pooledIdle tells that the limit of idle transactions is that of the session, which would end it in the pool.
+	pooledIdle bool
+	changed    bool // a handler has changed the session, which is not to be used after it
 }
 
 var _ innerConn = (*conn)(nil)
@@ -84,11 +87,14 @@ const (
 
 // ExecContext runs a statement.
 func (c *conn) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (r driver.Result, err error) {
-	err = c.do(ctx, c.read(query), func() error {
+	l, sets := ctx.Value(limitsKey{}).(limits)
+	reading := c.read(query)
+	reading.Outlasts = reading.Outlasts && !sets && query != restoreLock
+	err = c.do(ctx, reading, func() error {
 		r, err = c.inner.ExecContext(ctx, query, args)
 		return err
 	})
-	if l, sets := ctx.Value(limitsKey{}).(limits); err == nil && sets && l.lock > 0 {
+	if err == nil && sets && l.lock > 0 {
 		c.current.lock = l.lock
 	} else if err == nil && query == restoreLock {
 		c.current.lock = 0
@@ -135,6 +141,7 @@ func (c *conn) do(ctx context.Context, r sqlstore.Reading, run func() error) err
 	if err := c.tx.owned.Admit(r); err != nil {
 		return err
 	}
+	c.changed = c.changed || r.Outlasts && c.tx.owned != nil
 	idled := c.tx.idled()
 	c.tx.used = time.Now()
 	if r.Doubtful && c.tx.owned != nil {
@@ -166,7 +173,7 @@ func (c *conn) limit(ctx context.Context, l limits) error {
 		return nil
 	}
 	_, err := c.inner.ExecContext(ctx, `SET SESSION innodb_lock_wait_timeout = `+seconds(l.lock, "@boxpair_lock_wait")+
-		`, SESSION wait_timeout = `+seconds(l.idle, "@boxpair_idle"), nil)
+		`, `+setIdle+seconds(l.idle, "@boxpair_idle"), nil)
 	if err == nil {
 		c.current = l
 	}
@@ -228,6 +235,9 @@ func (tx *guardedTx) end(statement string) error {
 	_, err := tx.conn.inner.ExecContext(ctx, statement, nil)
 	switch {
 	case err == nil:
+		if l := tx.conn.current; tx.conn.pooledIdle && l.idle > 0 && tx.conn.limit(ctx, limits{lock: l.lock}) != nil {
+			tx.conn.changed = true // and is not used any more
+		}
 		return nil
 	case ctx.Err() != nil:
 		return errNoAnswer
@@ -296,8 +306,9 @@ func (c *conn) CheckNamedValue(v *driver.NamedValue) error { return c.inner.Chec
 // ResetSession tells whether the connection may be used again.
 func (c *conn) ResetSession(ctx context.Context) error { return c.inner.ResetSession(ctx) }
 
-// IsValid tells whether the connection may go back to the pool.
-func (c *conn) IsValid() bool { return c.inner.IsValid() }
+// IsValid tells whether the connection may go back to the pool. One on which a handler has changed a setting may not: no setting
+// is of a transaction alone, so a handler that needs one has no other way.
+func (c *conn) IsValid() bool { return !c.changed && c.inner.IsValid() }
 
 // Close closes the connection. A transaction that is open on it is rolled back by the server.
 func (c *conn) Close() error { return c.inner.Close() }

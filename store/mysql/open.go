@@ -6,6 +6,7 @@ import (
 	"database/sql/driver"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/go-sql-driver/mysql"
@@ -75,11 +76,13 @@ func (c *connector) Driver() driver.Driver { return c.driver }
 
 // The settings of a session. Without strict mode a text that is too long would be cut off
 // without an error. READ UNCOMMITTED as the server's default would show what is rolled back. The
-// variables keep what the session had, see [limits].
+// variables keep what the session had, see [limits]. MariaDB can bound how long a transaction is idle; in MySQL that bounds the
+// session, in the pool as well.
 const (
 	sessionIsolation = `SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED`
 	sessionSettings  = `SET SESSION sql_mode = CONCAT(@@sql_mode, ',STRICT_ALL_TABLES'), SESSION autocommit = 1,
-@boxpair_lock_wait = @@innodb_lock_wait_timeout, @boxpair_idle = @@wait_timeout`
+@boxpair_lock_wait = @@innodb_lock_wait_timeout, @boxpair_idle = @@wait_timeout /*M! , @boxpair_idle = @@idle_transaction_timeout */`
+	setIdle = `SESSION /*M! idle_transaction_timeout */ /*!80000 wait_timeout */ = `
 )
 
 // Connect opens a connection.
@@ -97,5 +100,19 @@ func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
 			return nil, errors.Join(fmt.Errorf("configure the session: %w", err), inner.Close())
 		}
 	}
-	return &conn{inner: inner}, nil
+	mariaDB, err := isMariaDB(ctx, inner)
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("ask for the version: %w", err), inner.Close())
+	}
+	return &conn{inner: inner, pooledIdle: !mariaDB}, nil
+}
+
+func isMariaDB(ctx context.Context, c innerConn) (bool, error) {
+	rows, err := c.QueryContext(ctx, `SELECT VERSION()`, nil)
+	if err != nil {
+		return false, err
+	}
+	version := make([]driver.Value, 1)
+	err = errors.Join(rows.Next(version), rows.Close())
+	return strings.Contains(fmt.Sprintf("%s", version[0]), "MariaDB"), err
 }

@@ -125,7 +125,8 @@ func (h *handing) lend(ctx context.Context) {
 }
 
 // admit tells whether a statement may run: the function still has the transaction, there is one, and the
-// statement does not end it.
+// statement neither ends it nor sets what outlasts it. To set that back afterwards would not do: behind a pooler, the session may be
+// another one then.
 func (h *handing) admit(sql string) error {
 	if h.over.Load() {
 		return fmt.Errorf("%w: %w", pgx.ErrTxClosed, sqlstore.ErrReturned)
@@ -138,6 +139,8 @@ func (h *handing) admit(sql string) error {
 	switch {
 	case r.Ends != "":
 		return h.blame(sqlstore.Refused(r.Ends))
+	case r.Stays(sql):
+		return h.blame(sqlstore.ErrOutlasts)
 	case h.separate && r.Separates(sql):
 		return h.blame(consumer.ErrNotShared)
 	}

@@ -95,7 +95,7 @@ func (c *lentConn) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
 func (c *lentConn) Release() { _ = c.conn.Close() }
 
 // lend runs fn with tx as a transaction of database/sql. That begins and ends
-// nothing on the server. Statements and rows that fn has left open are ended with it.
+// nothing on the server. Statements and rows that fn has left open are ended with it, and if fn has failed, rows may be why.
 func lend(ctx context.Context, tx pgx.Tx, fn func(tx *sql.Tx) error) error {
 	h := tx.(*handed).h
 	c := &lentDriver{conn: h.of.lends(), h: h}
@@ -109,7 +109,11 @@ func lend(ctx context.Context, tx pgx.Tx, fn func(tx *sql.Tx) error) error {
 		c.over = true
 		_ = lent.Rollback()
 	}()
-	return fn(lent)
+	err = fn(lent)
+	if conn := h.of.raw(); err != nil && !conn.IsClosed() && conn.PgConn().IsBusy() {
+		err = errors.Join(sqlstore.ErrLeftOpen, err)
+	}
+	return err
 }
 
 // lentDriver connects database/sql to the one connection of a transaction.

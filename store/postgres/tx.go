@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/internal/sqlstore"
 	"github.com/boxpair/boxpair/producer"
 )
@@ -38,6 +39,8 @@ func (s *Store) transact(ctx context.Context, fn func(ctx context.Context, h *ha
 	switch err := hand(ctx, t, func(h *handing) error { return fn(ctx, h) }); {
 	case errors.Is(err, sqlstore.ErrEnded):
 		return fmt.Errorf("%w: %w", producer.ErrCommitUnknown, err)
+	case sqlState(err) == "25P02": // in_failed_sql_transaction: of a statement behind one whose error was swallowed
+		return fmt.Errorf("%w: %w", consumer.ErrRolledBack, err)
 	case err != nil:
 		return err
 	}
@@ -47,6 +50,8 @@ func (s *Store) transact(ctx context.Context, fn func(ctx context.Context, h *ha
 	switch known, err := t.commit(ctx); {
 	case err == nil:
 		return nil
+	case errors.Is(err, pgx.ErrTxCommitRollback): // fn has swallowed the error of a statement
+		return fmt.Errorf("commit: %w: %w", consumer.ErrRolledBack, err)
 	case known:
 		return fmt.Errorf("commit: %w", err)
 	default:

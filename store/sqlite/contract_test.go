@@ -5,6 +5,13 @@ import (
 	"testing"
 
 	"github.com/boxpair/boxpair/internal/sqlstore/sqlstoretest"
+	"github.com/boxpair/boxpair/store/storetest"
+)
+
+const (
+	notPast = "every statement goes through the connection's guard"
+	noRoles = "SQLite has no users and no roles"
+	noPath  = "the order in which SQLite looks for names is fixed"
 )
 
 var contract = sqlstoretest.Contract{
@@ -14,6 +21,24 @@ var contract = sqlstoretest.Contract{
 	},
 	Table:     `CREATE TABLE effects (id INTEGER PRIMARY KEY, name TEXT NOT NULL)`,
 	OneWriter: true, KeepsCommits: true,
+	State: []string{"PRAGMA query_only", "PRAGMA recursive_triggers", "PRAGMA read_uncommitted"},
+	Changes: map[string]storetest.MisuseChange{
+		"changes a setting for the session":          {SQL: "PRAGMA recursive_triggers = ON"},
+		"changes the isolation level of the session": {SQL: "PRAGMA read_uncommitted = ON"},
+	},
+	Without: map[string]string{
+		"commits past the store":                         notPast,
+		"rolls back past the store":                      notPast,
+		"commits and begins anew past the store":         notPast,
+		"rolls back and begins anew past the store":      notPast,
+		"changes a setting for the transaction":          "a PRAGMA is for the connection",
+		"takes another role for the transaction":         noRoles,
+		"takes another role for the session":             noRoles,
+		"takes another user for the session":             noRoles,
+		"looks for names elsewhere in the transaction":   noPath,
+		"looks for names elsewhere in the session":       noPath,
+		"changes the isolation level of the transaction": "all transactions are serializable",
+	},
 }
 
 func TestProducerContract(t *testing.T) { contract.Producer(t) }

@@ -38,10 +38,11 @@ type conn struct {
 	gate *gate
 	busy time.Duration
 
-	mu    sync.Mutex // database/sql calls one at a time; the other one is the idle timer
-	inner innerConn
-	tx    *guardedTx // the open transaction, or nil
-	cache stmtCache
+	mu      sync.Mutex // database/sql calls one at a time; the other one is the idle timer
+	inner   innerConn
+	tx      *guardedTx // the open transaction, or nil
+	changed bool       // a handler has changed what later statements do, and nobody is to use the connection after it
+	cache   stmtCache
 }
 
 var _ innerConn = (*conn)(nil)
@@ -115,6 +116,7 @@ func (c *conn) do(ctx context.Context, r sqlstore.Reading, run func() error) err
 	if err := c.tx.owned.Admit(r); err != nil {
 		return err
 	}
+	c.changed = c.changed || r.Outlasts && c.tx.owned != nil
 	err := run()
 	c.tx.after(err)                                                           //nolint:contextcheck // must not end with ctx
 	if r.Doubtful && c.tx.owned != nil && c.tx.lost == nil && !c.tx.there() { //nolint:contextcheck // likewise
@@ -291,7 +293,11 @@ func (c *conn) Ping(ctx context.Context) error {
 func (c *conn) ResetSession(ctx context.Context) error { return c.inner.ResetSession(ctx) }
 
 // IsValid tells whether the connection may go back to the pool.
-func (c *conn) IsValid() bool { return c.inner.IsValid() }
+func (c *conn) IsValid() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return !c.changed && c.inner.IsValid()
+}
 
 // Close closes the connection. A transaction that is open on it is rolled back.
 func (c *conn) Close() error {

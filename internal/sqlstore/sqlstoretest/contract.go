@@ -6,7 +6,12 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/consumer/request"
@@ -30,6 +35,14 @@ type Contract struct {
 	Table string
 	// Past returns a statement that runs others where the store does not see them. Nil: there is none.
 	Past func(t *testing.T, db *sql.DB, statements []string) string
+	// Filled are parts of the names of tables that are filled when they are made. With it, databases of tests that have ended are
+	// emptied for those that begin, where there are many: to make one takes long.
+	Filled []string
+	// State are queries for what a handler could change for statements that come after it. Changes and Without are those of
+	// [storetest.MisuseFixture].
+	State   []string
+	Changes map[string]storetest.MisuseChange
+	Without map[string]string
 	// ShardWriters, OneWriter and KeepsCommits are those of the fixtures.
 	ShardWriters, OneWriter, KeepsCommits bool
 }
@@ -71,36 +84,154 @@ func (c *Contract) Requests(t *testing.T) {
 	})
 }
 
-// Misuse tests that a handler that misuses its transaction loses nothing, in the ways that only names, or in all.
-func (c *Contract) Misuse(t *testing.T, only ...string) {
+// Misuse tests that a handler that misuses its transaction loses nothing.
+func (c *Contract) Misuse(t *testing.T) {
 	t.Parallel()
+	open := c.Open
+	if c.Filled != nil {
+		open = (&shelf{Contract: c, whole: t}).open
+	}
 	storetest.Misuse(t, func(t *testing.T) storetest.MisuseFixture[*sql.Tx] {
-		db, store := c.Open(t)
+		db, store := open(t)
 		i := c.Inbox(t, db, store)
-		exec := func(ctx context.Context, tx *sql.Tx, statements ...string) error {
-			for _, statement := range statements {
-				if _, err := tx.ExecContext(ctx, statement); err != nil {
-					return err
-				}
-			}
-			return nil
-		}
 		f := storetest.MisuseFixture[*sql.Tx]{
-			Store: store, Effect: i.Effect, Effects: i.Effects, Commit: commit, Rollback: rollback,
-			Exec: func(ctx context.Context, tx *sql.Tx, statement string) error { return exec(ctx, tx, statement) },
+			Store: store, Effect: i.Effect, Effects: i.Effects, Break: i.Break, OneWriter: c.OneWriter,
+			Commit: commit, Rollback: rollback,
+			Exec: func(ctx context.Context, tx *sql.Tx, statement string) error {
+				_, err := tx.ExecContext(ctx, statement)
+				return err
+			},
 			LeaveOpen: func(ctx context.Context, tx *sql.Tx) error {
 				_, err := tx.QueryContext(ctx, `SELECT 1 UNION ALL SELECT 2`) //nolint:rowserrcheck,sqlclosecheck // that is the point
 				return err
 			},
-			Chains: c.Past != nil, OneWriter: c.OneWriter,
+			State:   func(ctx context.Context, tx *sql.Tx) (string, error) { return state(ctx, tx, c.State) },
+			Changes: c.Changes, Without: maps.Clone(c.Without),
 		}
+		f.Without["leaves the results of a batch open"] = "database/sql has no batches"
 		if c.Past != nil {
 			f.Past = func(ctx context.Context, tx *sql.Tx, statements ...string) error {
-				return exec(ctx, tx, c.Past(t, db, statements))
+				_, err := tx.ExecContext(ctx, c.Past(t, db, statements))
+				return err
 			}
 		}
 		return f
-	}, only...)
+	})
+}
+
+// shelf keeps databases of tests that have ended.
+type shelf struct {
+	*Contract
+	whole *testing.T // which they are made for
+
+	mu   sync.Mutex
+	free []shelved
+}
+
+type shelved struct {
+	db    *sql.DB
+	store Store
+}
+
+// open returns a database that no other test uses before this one has ended.
+func (s *shelf) open(t *testing.T) (*sql.DB, Store) {
+	t.Helper()
+	d, ok := s.take()
+	if !ok {
+		d.db, d.store = s.Open(s.whole)
+	}
+	t.Cleanup(func() {
+		if t.Failed() {
+			return // what it left is to be looked at
+		}
+		if err := s.empty(d.db); err != nil {
+			t.Errorf("empty the tables of the test: %v", err)
+			return
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.free = append(s.free, d)
+	})
+	return d.db, d.store
+}
+
+func (s *shelf) take() (d shelved, ok bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if n := len(s.free); n > 0 {
+		d, s.free = s.free[n-1], s.free[:n-1]
+		return d, true
+	}
+	return d, false
+}
+
+func (s *shelf) empty(db *sql.DB) error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	var tables []string
+	rows, err := db.QueryContext(ctx, `SELECT table_name FROM information_schema.tables WHERE table_schema = DATABASE() AND table_type = 'BASE TABLE'`)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = rows.Close() }()
+	for rows.Next() {
+		var name string
+		if err := rows.Scan(&name); err != nil {
+			return err
+		}
+		tables = append(tables, name)
+	}
+	if err := rows.Err(); err != nil {
+		return err
+	}
+	for _, name := range tables {
+		if slices.ContainsFunc(s.Filled, func(part string) bool { return strings.Contains(name, part) }) {
+			continue
+		}
+		if _, err := db.ExecContext(ctx, "DELETE FROM `"+name+"`"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// state returns all values that queries give.
+func state(ctx context.Context, tx *sql.Tx, queries []string) (string, error) {
+	var all []string
+	for _, query := range queries {
+		err := each(ctx, tx, query, func(values []string) { all = append(all, strings.Join(values, "=")) })
+		if err != nil {
+			return "", err
+		}
+	}
+	return strings.Join(all, ", "), nil
+}
+
+func each(ctx context.Context, tx *sql.Tx, query string, row func(values []string)) error {
+	rows, err := tx.QueryContext(ctx, query)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = rows.Close() }()
+	columns, err := rows.Columns()
+	if err != nil {
+		return err
+	}
+	values, into := make([]sql.NullString, len(columns)), make([]any, len(columns))
+	for i := range values {
+		into[i] = &values[i]
+	}
+	for rows.Next() {
+		if err := rows.Scan(into...); err != nil {
+			return err
+		}
+		texts := make([]string, len(values))
+		for i, v := range values {
+			texts[i] = v.String
+		}
+		row(texts)
+	}
+	return rows.Err()
 }
 
 func (c *Contract) inbox(t *testing.T) storetest.InboxFixture[*sql.Tx] {
