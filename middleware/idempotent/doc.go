@@ -35,16 +35,16 @@
 //	413  the body is larger than Config.MaxBody
 //	422  the key was used for another request: another method, path, query or body
 //	500  the handler returned an error, or left its transaction such that it cannot be committed; nothing was committed
+//	500  likewise, if the handler has committed its transaction where the store could not refuse it: how much of the
+//	     request was carried out is not known
 //	503  the database could not be reached, or did not tell the outcome
 //
-// A handler's refusal by a status below 500, as 404, 409, 422 or 429, is an answer like any other: what the handler changed before
-// is committed with it, and the answer is final for the key until Config.Retention is over. A handler that is to be tried again under the
-// same key, after 429 for instance, returns an error, or answers 503; to undo what it changed for a refusal, it changes it in
-// [producer.Writer.Savepoint], or checks first.
+// A refusal by the handler, with a status from 400 to 499, is an answer like any other and final for the key, but what the handler
+// changed before is rolled back, unless Config.KeepRefused is set.
 //
-// A repeat carries the header Idempotency-Replayed: true. An answer of 500 or more is
-// sent and not stored, and the handler's changes are rolled back: a repeat runs
-// it again. All other answers, refusals included, are final for the key.
+// A repeat carries the header Idempotency-Replayed: true. An answer of 500 or more, and of 408, 425 or 429, which ask the client
+// to come again, is sent and not stored, and the handler's changes are rolled back: a repeat runs it again. All other
+// answers are final for the key, until Config.Retention is over.
 //
 // # Limitations
 //

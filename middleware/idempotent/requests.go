@@ -9,9 +9,11 @@ import (
 	"io"
 	"maps"
 	"net/http"
+	"strconv"
 	"time"
 	"unicode/utf8"
 
+	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/consumer/request"
 	"github.com/boxpair/boxpair/producer"
 )
@@ -60,22 +62,28 @@ func New[TX any](outbox *producer.Outbox[TX], store request.Store[TX], cfg Confi
 
 type contextKey struct{}
 
-// Key returns the idempotency key of the request that is being handled, or "".
-func Key(ctx context.Context) string {
-	id, _ := ctx.Value(contextKey{}).(request.Request)
-	return id.Key
+// handled is the request that is being handled, in its context.
+type handled struct {
+	id   request.Request
+	came int64 // in nanoseconds; the claim sees to it that a key comes once in its time
 }
 
-// Identify gives e the identity of the request that is being handled: its scope and its
-// key, so that the same key of two customers is not taken for one event. Events of one request are
-// counted by the writer. Without a key, e gets a random identity.
+// Key returns the idempotency key of the request that is being handled, or "".
+func Key(ctx context.Context) string {
+	now, _ := ctx.Value(contextKey{}).(handled)
+	return now.id.Key
+}
+
+// Identify gives e the identity of the request that is being handled: its scope, its key and when it came, so that the same key of
+// two customers is not taken for one event, nor that of a new request for the event of one whose key is forgotten. Events of one
+// request are counted by the writer. Without a key, e gets a random identity.
 func Identify(ctx context.Context, e producer.Event) producer.Event {
-	id, _ := ctx.Value(contextKey{}).(request.Request)
-	if id.Key == "" {
+	now, _ := ctx.Value(contextKey{}).(handled)
+	if now.id.Key == "" {
 		e.Source, e.IdempotencyKey, e.Random = "", "", true
 		return e
 	}
-	e.Source, e.IdempotencyKey = "request/"+id.Scope, id.Key
+	e.Source, e.IdempotencyKey = "request/"+now.id.Scope+" "+strconv.FormatInt(now.came, 10), now.id.Key
 	return e
 }
 
@@ -166,21 +174,15 @@ func fingerprint(r *http.Request, body []byte) [32]byte {
 
 // serve handles the request, or answers it from the store.
 func (q *Requests[TX]) serve(rw http.ResponseWriter, in *incoming, fn HandlerFunc[TX]) *problem {
-	ctx := context.WithValue(in.r.Context(), contextKey{}, in.id)
+	ctx := context.WithValue(in.r.Context(), contextKey{}, handled{in.id, time.Now().UnixNano()})
 	in.r = in.r.WithContext(ctx)
 	var rec *recorder
-	var stored *request.Answer
-	var err error
-	for range commits {
-		err = q.outbox.Transact(ctx, func(ctx context.Context, w *producer.Writer[TX]) error {
-			rec = newRecorder(q.cfg.MaxAnswer)
-			stored, err = q.once(ctx, w, in, rec, fn)
-			return err
-		})
-		// Asked for again, the claim tells. Without one it is not known whether the handler's changes are there.
-		if !errors.Is(err, producer.ErrCommitUnknown) || in.id.Key == "" {
-			break
-		}
+	stored, err := q.transact(ctx, in, func(ctx context.Context, w *producer.Writer[TX]) error {
+		rec = newRecorder(q.cfg.MaxAnswer)
+		return q.run(ctx, w, in, rec, fn)
+	}, func() *recorder { return rec })
+	if errors.Is(err, errRefused) && in.id.Key != "" { // and rolled back; what is left of it is the answer
+		stored, err = q.transact(ctx, in, func(context.Context, *producer.Writer[TX]) error { return nil }, func() *recorder { return rec })
 	}
 	switch {
 	case err == nil && stored != nil && stored.Fingerprint != in.id.Fingerprint:
@@ -189,7 +191,7 @@ func (q *Requests[TX]) serve(rw http.ResponseWriter, in *incoming, fn HandlerFun
 		rw.Header().Set(HeaderReplayed, "true")
 		q.send(rw, *stored)
 		return nil
-	case err == nil, errors.Is(err, errServer):
+	case err == nil, errors.Is(err, errServer), errors.Is(err, errRefused):
 		q.send(rw, rec.answer())
 		return nil
 	default:
@@ -197,37 +199,57 @@ func (q *Requests[TX]) serve(rw http.ResponseWriter, in *incoming, fn HandlerFun
 	}
 }
 
-// errServer rolls back the transaction of a handler that answered 500 or more.
-var errServer = errors.New("handler answered with a server error")
+var (
+	// errServer rolls back the transaction of a handler whose answer says that the request is to come again.
+	errServer = errors.New("handler answered that the request is to be repeated")
+	// errRefused rolls back the transaction of a handler that answered with a refusal.
+	errRefused = errors.New("handler refused the request")
+)
 
 // handlerError is an error of the handler, told apart from those of the database.
 type handlerError struct{ error }
 
 func (e *handlerError) Unwrap() error { return e.error }
 
-// once is one transaction of a request.
-func (q *Requests[TX]) once(ctx context.Context, w *producer.Writer[TX], in *incoming, rec *recorder, fn HandlerFunc[TX]) (*request.Answer, error) {
-	if in.id.Key != "" {
-		stored, err := q.store.ClaimRequest(ctx, w.DB(), in.id, q.cfg.MaxWait)
-		if stored != nil || err != nil {
-			return stored, err
+// transact claims the key, does what is to be done, and stores its answer, in one transaction. It returns an answer that was stored before.
+func (q *Requests[TX]) transact(ctx context.Context, in *incoming, do func(context.Context, *producer.Writer[TX]) error, answer func() *recorder) (stored *request.Answer, err error) {
+	for range commits {
+		err = q.outbox.Transact(ctx, func(ctx context.Context, w *producer.Writer[TX]) (err error) {
+			if in.id.Key == "" {
+				return do(ctx, w)
+			}
+			if stored, err = q.store.ClaimRequest(ctx, w.DB(), in.id, q.cfg.MaxWait); stored != nil || err != nil {
+				return err
+			}
+			if err := do(ctx, w); err != nil {
+				return err
+			}
+			return q.store.AnswerRequest(ctx, w.DB(), in.id, storable(answer().answer(), in.id.Fingerprint))
+		})
+		// Asked for again, the claim tells. Without one it is not known whether the handler's changes are there.
+		if !errors.Is(err, producer.ErrCommitUnknown) || in.id.Key == "" {
+			break
 		}
 	}
-	r := in.r.WithContext(ctx)
+	return stored, err
+}
+
+// run runs the handler. An error tells why nothing of it is to be committed.
+func (q *Requests[TX]) run(ctx context.Context, w *producer.Writer[TX], in *incoming, rec *recorder, fn HandlerFunc[TX]) error {
+	r := in.r.Clone(ctx) // a handler that is run again sees nothing of what it has changed
 	r.Body = io.NopCloser(bytes.NewReader(in.body))
 	if err := fn(rec, r, w); err != nil {
-		return nil, &handlerError{err}
+		return &handlerError{err}
 	}
-	if rec.err != nil {
-		return nil, &handlerError{rec.err}
+	switch status := rec.status(); {
+	case rec.err != nil:
+		return &handlerError{rec.err}
+	case status >= http.StatusInternalServerError, status == http.StatusTooManyRequests, status == http.StatusTooEarly, status == http.StatusRequestTimeout:
+		return errServer
+	case status >= http.StatusBadRequest && !q.cfg.KeepRefused:
+		return errRefused
 	}
-	if rec.status() >= http.StatusInternalServerError {
-		return nil, errServer
-	}
-	if in.id.Key == "" {
-		return nil, nil
-	}
-	return nil, q.store.AnswerRequest(ctx, w.DB(), in.id, storable(rec.answer(), in.id.Fingerprint))
+	return nil
 }
 
 // storable returns what is kept of an answer.
@@ -250,13 +272,30 @@ func (q *Requests[TX]) problem(ctx context.Context, err error) *problem {
 	switch {
 	case errors.Is(err, request.ErrInProgress):
 		return &problem{http.StatusConflict, "A request with this idempotency key is being handled."}
+	case errors.Is(err, request.ErrUnanswered):
+		q.cfg.Logger.ErrorContext(ctx, "what became of a request is not known", "error", err)
+		return &problem{http.StatusInternalServerError, "It is not known how much of the request was carried out."}
 	case errors.As(err, &failed):
 		q.cfg.Logger.ErrorContext(ctx, "handler of a request failed", "error", failed.error)
+		return &problem{http.StatusInternalServerError, "The request failed. Nothing was changed."}
+	case ctx.Err() == nil && q.handlers(err):
+		q.cfg.Logger.ErrorContext(ctx, "handler of a request left its transaction such that it cannot be committed, as by an error of SQL that it did not return", "error", err)
 		return &problem{http.StatusInternalServerError, "The request failed. Nothing was changed."}
 	default:
 		q.cfg.Logger.ErrorContext(ctx, "transaction of a request failed", "error", err)
 		return &problem{http.StatusServiceUnavailable, "The request may be repeated with the same idempotency key."}
 	}
+}
+
+// handlers tells whether the handler is to answer for the error of a transaction of which nothing was committed.
+func (q *Requests[TX]) handlers(err error) bool {
+	if errors.Is(err, consumer.ErrRolledBack) {
+		return true
+	}
+	store, ok := q.store.(interface {
+		Classify(err error) consumer.ErrorClass
+	})
+	return ok && !errors.Is(err, producer.ErrCommitUnknown) && store.Classify(err) == consumer.HandlerError
 }
 
 // Run removes requests that are past Config.Retention until ctx ends, and returns nil then.

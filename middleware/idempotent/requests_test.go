@@ -127,17 +127,85 @@ func failed[TX any](t *testing.T, open opener[TX]) {
 	}
 }
 
-func TestRefusalIsFinalForItsKey(t *testing.T) {
+func TestRefusalIsFinalForItsKeyAndChangesNothing(t *testing.T) {
 	t.Parallel()
-	s := newShop(t, idempotent.Config{}, func(rw http.ResponseWriter, _ *http.Request, _ *producer.Writer[*sql.Tx]) error {
+	onEach(t, refusal[pgx.Tx], refusal[*sql.Tx])
+}
+
+func refusal[TX any](t *testing.T, open opener[TX]) {
+	soldOut := func(rw http.ResponseWriter, _ *http.Request, _ *producer.Writer[TX]) error {
 		http.Error(rw, "sold out", http.StatusConflict)
 		return nil
-	})
-	for range 2 {
-		s.want(s.do("key", "/orders", "lamp"), http.StatusConflict, "sold out\n", 1)
 	}
-	if n := s.calls.Load(); n != 1 {
-		t.Errorf("handler was run %d times", n)
+	for name, test := range map[string]struct {
+		cfg    idempotent.Config
+		key    string
+		placed int
+		calls  int64
+	}{
+		"by default":         {idempotent.Config{}, "key", 0, 1},
+		"without a key":      {idempotent.Config{Optional: true}, "", 0, 2},
+		"with what it wrote": {idempotent.Config{KeepRefused: true}, "key", 1, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := newShopOn(t, open(t), test.cfg, soldOut)
+			for range 2 {
+				s.want(s.do(test.key, "/orders", "lamp"), http.StatusConflict, "sold out\n", test.placed)
+			}
+			if n := s.calls.Load(); n != test.calls {
+				t.Errorf("handler was run %d times", n)
+			}
+		})
+	}
+}
+
+func TestAnswerThatAsksToComeAgainIsNotFinal(t *testing.T) {
+	t.Parallel()
+	for _, status := range []int{http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests, http.StatusServiceUnavailable} {
+		asks := true
+		s := newShop(t, idempotent.Config{KeepRefused: true}, func(rw http.ResponseWriter, _ *http.Request, _ *producer.Writer[*sql.Tx]) error {
+			if asks {
+				rw.WriteHeader(status)
+			}
+			return nil
+		})
+		s.want(s.do("key", "/orders", "lamp"), status, "", 0)
+		asks = false
+		s.want(s.do("key", "/orders", "lamp"), http.StatusOK, "", 1)
+	}
+}
+
+func TestKeyThatIsForgottenMakesANewRequest(t *testing.T) {
+	t.Parallel()
+	onEach(t, forgottenKey[pgx.Tx], forgottenKey[*sql.Tx])
+}
+
+func forgottenKey[TX any](t *testing.T, open opener[TX]) {
+	s := newShopOn(t, open(t), idempotent.Config{}, nil)
+	drop, err := idempotent.New(s.outbox, request.Store[TX](s.store), idempotent.Config{Shared: true, Retention: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n, item := range []string{"lamp", "lamp", "chair"} { // of whose events the outbox knows the earlier ones still
+		s.want(s.do("key", "/orders", item), http.StatusCreated, "placed", n+1)
+		if n, err := drop.RunOnce(t.Context()); n != 1 || err != nil {
+			t.Fatalf("%d forgotten, %v", n, err)
+		}
+	}
+}
+
+func TestHandlerThatGoesOnAfterAFailedStatementIsNotToldToRepeat(t *testing.T) {
+	t.Parallel()
+	db := newPostgres(t)
+	s := newShopOn(t, db, idempotent.Config{}, func(rw http.ResponseWriter, r *http.Request, w *producer.Writer[pgx.Tx]) error {
+		_ = db.exec(r.Context(), w.DB(), `SELECT 1/0`)
+		rw.WriteHeader(http.StatusCreated)
+		return nil
+	})
+	s.want(s.do("key", "/orders", "lamp"), http.StatusInternalServerError, "", 0)
+	if log := s.log.String(); !strings.Contains(log, "error of SQL that it did not return") {
+		t.Errorf("log: %s", log)
 	}
 }
 

@@ -74,17 +74,21 @@ func (s *Store) ClaimRequest(ctx context.Context, tx pgx.Tx, r request.Request, 
 func (s *Store) storedAnswer(ctx context.Context, tx pgx.Tx, r request.Request) (*request.Answer, error) {
 	var (
 		a      request.Answer
+		status *int
 		sum    []byte
 		header []byte
 	)
-	err := tx.QueryRow(ctx, s.sql[readRequest], r.Scope, r.Key).Scan(&sum, &a.Status, &header, &a.Body)
+	err := tx.QueryRow(ctx, s.sql[readRequest], r.Scope, r.Key).Scan(&sum, &status, &header, &a.Body)
 	if errors.Is(err, pgx.ErrNoRows) { // forgotten since the claim met it
 		return nil, fmt.Errorf("claim request: %w", request.ErrInProgress)
 	}
 	if err != nil {
 		return nil, failed("read answer", err)
 	}
-	a.Fingerprint = [32]byte(sum)
+	if status == nil {
+		return nil, fmt.Errorf("read answer: %w", request.ErrUnanswered)
+	}
+	a.Fingerprint, a.Status = [32]byte(sum), *status
 	a.Header = make(map[string][]string)
 	if err := json.Unmarshal(header, &a.Header); err != nil {
 		return nil, errors.New("read answer: its header is no JSON")
