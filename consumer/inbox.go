@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -156,6 +158,30 @@ func (i *Inbox[TX]) reportIdle(ctx context.Context) {
 	}
 	i.log.ErrorContext(ctx, "Inbox.Run was never called in this process: nothing takes up parked messages and effects. "+
 		"Call it, or set Config.RunElsewhere if another process of the service does", "service", i.cfg.Service)
+}
+
+// reportOrphans reports consumers of the service that have messages parked and no handler here.
+func (i *Inbox[TX]) reportOrphans(ctx context.Context) {
+	store, ok := i.store.(ParkedNamer)
+	if !ok {
+		return
+	}
+	names, err := store.ParkedConsumers(ctx)
+	if err != nil {
+		i.log.WarnContext(ctx, "cannot look for parked messages that no handler takes up", "service", i.cfg.Service, "error", err)
+		return
+	}
+	handled := make(map[string]bool)
+	for _, h := range i.all() {
+		handled[h.name] = true
+	}
+	names = slices.DeleteFunc(names, func(name string) bool {
+		return handled[name] || !strings.HasPrefix(name, i.cfg.Service+"/")
+	})
+	if len(names) > 0 {
+		i.log.WarnContext(ctx, "messages are parked of consumers that have no handler in this process, as after a handler was renamed: "+
+			"give it its old name back, or look at them and discard them (boxpair deadletters -consumer)", "service", i.cfg.Service, "consumers", names)
+	}
 }
 
 // operation bounds a store call that is to be finished even if ctx ends.

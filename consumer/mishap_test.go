@@ -5,6 +5,8 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"errors"
+	"log/slog"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -174,6 +176,39 @@ func unreadable[TX any](t *testing.T, db *database[TX]) {
 	found, err = inbox.ListParked(t.Context(), consumer.Filter{})
 	if err != nil || len(found) != 1 || found[0].State != consumer.Dead || found[0].Unreadable == nil {
 		t.Errorf("parked: %+v, %v", found, err)
+	}
+}
+
+func TestParkedMessagesOfARenamedHandlerAreReported(t *testing.T) {
+	t.Parallel()
+	onEach(t, renamed[pgx.Tx], renamed[*sql.Tx])
+}
+
+func renamed[TX any](t *testing.T, db *database[TX]) {
+	_, before := handle(t, db, consumer.Config{}, consumer.HandlerConfig{}, func(context.Context, *consumer.Work[TX], *message.Message) error {
+		return consumer.Reject(errHandler)
+	})
+	if err := before.Consume(msg(1)); err != nil {
+		t.Fatal(err)
+	}
+	var log logBuffer
+	inbox, err := consumer.New(db.store, db.outbox, consumer.Config{Service: "stock", PollInterval: time.Millisecond, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := inbox.Handle("book", nothing[TX], consumer.HandlerConfig{Topic: "orders"}); err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- inbox.Run(ctx) }()
+	waitFor(t, func() bool { return strings.Contains(log.String(), before.Name()) })
+	stop()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if text := log.String(); !strings.Contains(text, "level=WARN") || !strings.Contains(text, "renamed") {
+		t.Errorf("log: %s", text)
 	}
 }
 

@@ -29,6 +29,11 @@ func (i *Inbox[TX]) Run(ctx context.Context) error {
 	defer wg.Wait()
 	wg.Go(func() { i.watch(ctx) })
 	wg.Go(func() {
+		if sleep(ctx, i.cfg.PollInterval) { // handlers may be added after Run
+			i.reportOrphans(ctx)
+		}
+	})
+	wg.Go(func() {
 		schema.Await(ctx, i.store, func(err error) {
 			if err != nil {
 				i.log.ErrorContext(ctx, "tables of the inbox are not as they should be, or cannot be reached", "service", i.cfg.Service, "error", err)

@@ -313,6 +313,13 @@ type WindowStore interface {
 	InboxStats(ctx context.Context, consumer int) (Stats, error)
 }
 
+// ParkedNamer is a [Store] that tells whose messages are parked, as those of this library do, so that [Inbox.Run] can say which of
+// them no handler will take up.
+type ParkedNamer interface {
+	// ParkedConsumers returns the names of consumers that have messages parked which were not discarded, of a hundred at most.
+	ParkedConsumers(ctx context.Context) ([]string, error)
+}
+
 // Stats is the state of a consumer's inbox at one moment.
 type Stats struct {
 	Retrying  int64

@@ -206,3 +206,20 @@ func (s *Store) InboxStats(ctx context.Context, consumerID int) (consumer.Stats,
 	st.ForgottenUntil, st.Horizon, st.OldestParked = Optional(forgotten), elapsed(horizon), elapsed(oldest)
 	return st, nil
 }
+
+// ParkedConsumers implements [consumer.ParkedNamer]. The index of states answers it.
+func (s *Store) ParkedConsumers(ctx context.Context) ([]string, error) {
+	var names []string
+	err := s.c.Each(ctx, s.c.DB, func(rows *sql.Rows) error {
+		var name string
+		err := rows.Scan(&name)
+		names = append(names, name)
+		return err
+	}, `SELECT c.name FROM {inbox_consumers} c
+		WHERE EXISTS (SELECT 1 FROM {inbox_parked} p WHERE p.consumer = c.id AND p.state IN ('retrying', 'following', 'dead', 'too_old', 'altered'))
+		ORDER BY c.name LIMIT 100`)
+	if err != nil {
+		return nil, fmt.Errorf("look whose messages are parked: %w", err)
+	}
+	return names, nil
+}

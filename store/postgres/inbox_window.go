@@ -272,3 +272,17 @@ func (s *Store) InboxStats(ctx context.Context, consumerID int) (consumer.Stats,
 	st.Horizon = time.Duration(horizon) * time.Microsecond
 	return st, nil
 }
+
+var parkedConsumers = statement(`
+SELECT c.name FROM {{inbox_consumers}} c
+WHERE EXISTS (SELECT FROM {{inbox_parked}} p WHERE p.consumer = c.id AND p.state IN ('retrying', 'following', 'dead', 'too_old', 'altered'))
+ORDER BY c.name LIMIT 100`)
+
+// ParkedConsumers implements [consumer.ParkedNamer]. The index of states answers it.
+func (s *Store) ParkedConsumers(ctx context.Context) ([]string, error) {
+	names, err := readRows(ctx, s, parkedConsumers, nil, pgx.RowTo[string])
+	if err != nil {
+		return nil, failed("look whose messages are parked", &ownError{err})
+	}
+	return names, nil
+}
