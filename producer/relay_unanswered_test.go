@@ -11,6 +11,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/ThreeDotsLabs/watermill/message"
+
 	"github.com/boxpair/boxpair/transport"
 )
 
@@ -45,6 +47,37 @@ func TestASendWithoutAnOutcomeIsGivenUpAndSentAgain(t *testing.T) {
 	r.run(time.Second)
 	if h := rel.core.state(origin); h.InFlight != 0 || !h.OldestInFlight.IsZero() || h.Unmarked != 0 {
 		t.Errorf("at the end the health is %+v", h)
+	}
+}
+
+// strict is a sender that must be given nothing.
+type strict struct {
+	transport.Sender
+	t *testing.T
+}
+
+func (s strict) Send(_ context.Context, _ string, m *message.Message, _ func(transport.Result)) {
+	s.t.Errorf("sent %v", m.Metadata)
+}
+
+func TestEventThatCannotBeReadIsBuriedInsteadOfSent(t *testing.T) {
+	t.Parallel()
+	cfg, err := RelayConfig{}.withDefaults()
+	if err != nil {
+		t.Fatal(err)
+	}
+	bad, good := Queued{Unreadable: "headers are no JSON object"}, Queued{}
+	for name, e := range map[string]*entry{
+		"alone":      {Queued: bad},
+		"in a batch": {Queued: good, riders: []*entry{{Queued: good}, {Queued: bad}}},
+	} {
+		l := newRelayLoop(nil, strict{t: t}, cfg, nil, false)
+		l.until[0].Store(int64(time.Hour))
+		e.shard = &shardState{}
+		l.send(t.Context(), e)
+		if len(l.box.outcomes) != 1 || l.box.outcomes[0].Outcome != transport.Invalid || !strings.Contains(l.box.outcomes[0].Err.Error(), bad.Unreadable) {
+			t.Errorf("%s: outcomes are %+v", name, l.box.outcomes)
+		}
 	}
 }
 
