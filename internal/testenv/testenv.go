@@ -151,7 +151,14 @@ func PrivateRabbitMQ(t testing.TB) *Node {
 // TLS.
 func PrivateRabbitMQTLS(t testing.TB, c service.TLS) *Node {
 	t.Helper()
-	r, err := service.StartRabbitMQTLS(t.Context(), c)
+	r, err := service.StartRabbitMQWith(t.Context(), service.RabbitMQConfig{TLS: &c})
+	return &Node{RabbitMQ: private(t, r, err)}
+}
+
+// PrivateRabbitMQManagement is [PrivateRabbitMQ] with a node that has the management API.
+func PrivateRabbitMQManagement(t testing.TB) *Node {
+	t.Helper()
+	r, err := service.StartRabbitMQWith(t.Context(), service.RabbitMQConfig{Management: true})
 	return &Node{RabbitMQ: private(t, r, err)}
 }
 

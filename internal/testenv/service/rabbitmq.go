@@ -23,27 +23,36 @@ type RabbitMQ struct {
 	epmd  *process
 	ports rabbitPorts
 	tls   *TLS // nil without
+
+	management bool
 }
 
 // rabbitPorts are what one node listens on. The command line tools listen, too:
 // without a range of their own, eleven of them exhaust a machine.
-type rabbitPorts struct{ amqp, dist, epmd, ctl int }
+type rabbitPorts struct{ amqp, dist, epmd, ctl, management int }
 
 const ctlPorts = 100
 
 // StartRabbitMQ starts a RabbitMQ node and returns when it accepts
 // connections: about six seconds. The user guest may log in from loopback. The
 // caller must Close it.
-func StartRabbitMQ(ctx context.Context) (*RabbitMQ, error) { return startRabbitMQ(ctx, nil) }
+func StartRabbitMQ(ctx context.Context) (*RabbitMQ, error) {
+	return StartRabbitMQWith(ctx, RabbitMQConfig{})
+}
 
-// StartRabbitMQTLS is [StartRabbitMQ] for a node that takes no connection without TLS.
-// It needs installed binaries.
-func StartRabbitMQTLS(ctx context.Context, c TLS) (*RabbitMQ, error) { return startRabbitMQ(ctx, &c) }
+// RabbitMQConfig says what a node has besides.
+type RabbitMQConfig struct {
+	// TLS, if it is not nil, has the node take no connection without TLS. It needs installed binaries.
+	TLS *TLS
+	// Management enables the plugin rabbitmq_management.
+	Management bool
+}
 
-func startRabbitMQ(ctx context.Context, c *TLS) (*RabbitMQ, error) {
+// StartRabbitMQWith is [StartRabbitMQ] for a node of another kind.
+func StartRabbitMQWith(ctx context.Context, c RabbitMQConfig) (*RabbitMQ, error) {
 	bin := RabbitMQBin()
 	if bin == "" {
-		if c != nil {
+		if c.TLS != nil {
 			return nil, fmt.Errorf("RabbitMQ: %w", errNoTLSInDocker)
 		}
 		if !DockerWorks(ctx) {
@@ -58,6 +67,19 @@ func startRabbitMQ(ctx context.Context, c *TLS) (*RabbitMQ, error) {
 
 // URL is the address of the virtual host / for the user guest: amqp://, or amqps:// with TLS.
 func (r *RabbitMQ) URL() string { return r.url }
+
+// ManagementURL is the address of the management API for the user guest, of a node that has it.
+func (r *RabbitMQ) ManagementURL() string {
+	return fmt.Sprintf("http://guest:guest@%s:%d", loopback, r.ports.management)
+}
+
+// plugins is the file of those that are enabled.
+func (r *RabbitMQ) plugins() string {
+	if r.management {
+		return "[rabbitmq_management].\n"
+	}
+	return "[].\n"
+}
 
 // Start is that of every server. A node that does not come up is started a second time: now and then, on a
 // busy machine, Erlang's kernel ends or waits for ever before RabbitMQ has begun.
@@ -94,14 +116,14 @@ func (r *RabbitMQ) Settle(ctx context.Context) error {
 	return nil
 }
 
-func newRabbitMQ(ctx context.Context, bin string, c *TLS) (_ *RabbitMQ, err error) {
+func newRabbitMQ(ctx context.Context, bin string, c RabbitMQConfig) (_ *RabbitMQ, err error) {
 	s, err := newServer("rabbitmq")
 	if err != nil {
 		return nil, err
 	}
-	r := &RabbitMQ{server: *s, tls: c}
+	r := &RabbitMQ{server: *s, tls: c.TLS, management: c.Management}
 	scheme := "amqp"
-	if c != nil {
+	if c.TLS != nil {
 		scheme = "amqps"
 	}
 	defer func() {
@@ -109,11 +131,11 @@ func newRabbitMQ(ctx context.Context, bin string, c *TLS) (_ *RabbitMQ, err erro
 			err = errors.Join(err, r.Close())
 		}
 	}()
-	ports, err := freePorts(4)
+	ports, err := freePorts(5)
 	if err != nil {
 		return nil, err
 	}
-	r.ports = rabbitPorts{amqp: ports[0], dist: ports[1], epmd: ports[2], ctl: ports[3]}
+	r.ports = rabbitPorts{amqp: ports[0], dist: ports[1], epmd: ports[2], ctl: ports[3], management: ports[4]}
 	r.url = fmt.Sprintf("%s://guest:guest@%s:%d/", scheme, loopback, r.ports.amqp)
 	r.ready = r.answers
 	r.stop = syscall.SIGTERM
@@ -136,6 +158,9 @@ func (r *RabbitMQ) config(address string) string {
 		listeners = fmt.Sprintf("listeners.tcp = none\nlisteners.ssl.1 = %s:%d\n", address, r.ports.amqp) +
 			"ssl_options.certfile = " + r.in("server.pem") + "\nssl_options.keyfile = " + r.in("server.key") +
 			"\nssl_options.cacertfile = " + r.in("roots.pem") + "\nssl_options.verify = verify_none"
+	}
+	if r.management {
+		listeners += fmt.Sprintf("\nmanagement.tcp.ip = %s\nmanagement.tcp.port = %d", address, r.ports.management)
 	}
 	return strings.Join([]string{
 		listeners,
@@ -201,7 +226,7 @@ func (r *RabbitMQ) environment() ([]string, error) {
 		}
 	}
 	for name, text := range map[string]string{
-		"rabbitmq.conf": r.config(loopback), "env.conf": "", "advanced.config": "[].\n", "enabled_plugins": "[].\n",
+		"rabbitmq.conf": r.config(loopback), "env.conf": "", "advanced.config": "[].\n", "enabled_plugins": r.plugins(),
 	} {
 		if err := os.WriteFile(in(name), []byte(text), 0o600); err != nil {
 			return nil, err
@@ -248,12 +273,17 @@ func (r *RabbitMQ) inDocker() (err error) {
 	if err := os.WriteFile(conf, []byte(r.config("0.0.0.0")), 0o644); err != nil {
 		return err
 	}
+	plugins := filepath.Join(r.dir, "enabled_plugins")
+	if err := os.WriteFile(plugins, []byte(r.plugins()), 0o644); err != nil {
+		return err
+	}
 	if r.ctl, err = wrap(r.dir, "rabbitmqctl", nil, "docker", "exec", "--interactive", r.name, "rabbitmqctl"); err != nil {
 		return err
 	}
 	r.run = func() *exec.Cmd {
-		return dockerRun(r.name, []int{r.ports.amqp},
+		return dockerRun(r.name, []int{r.ports.amqp, r.ports.management},
 			"--hostname", r.name, "--volume", conf+":/etc/rabbitmq/conf.d/90-test.conf:ro",
+			"--volume", plugins+":/etc/rabbitmq/enabled_plugins:ro",
 			"--volume", r.name+":/var/lib/rabbitmq", rabbitImage)
 	}
 	r.orphaned = syscall.SIGTERM // the client hands it on; SIGKILL would leave the container

@@ -1,0 +1,317 @@
+package amqp
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/rabbitmq/amqp091-go"
+)
+
+// Management is the HTTP API of RabbitMQ's plugin rabbitmq_management.
+type Management struct {
+	// URL is http://user:password@host:15672, or https://. The user needs the tag management, and access to the virtual host.
+	URL string
+	// VHost is the virtual host. Defaults to /.
+	VHost string
+	// Client makes the requests. Defaults to one that gives up after 10 seconds.
+	Client *http.Client
+}
+
+// QueueLimits is what the broker does with the messages of a queue: by its arguments, and by policies, which a client cannot see
+// and which go before the arguments.
+type QueueLimits struct {
+	Queue string
+	// Type is quorum, classic or stream, and empty if there is no such queue.
+	Type string
+	// Policy and OperatorPolicy are the names of those that apply to the queue, or empty.
+	Policy, OperatorPolicy string
+
+	DeliveryLimit      int64         // deliveries until a message is dropped or dead-lettered; -1 is no limit
+	MaxLength          int64         // messages; -1 is no limit
+	MaxLengthBytes     int64         // -1 is no limit
+	Overflow           string        // what happens beyond these: drop-head, reject-publish or reject-publish-dlx
+	MessageTTL         time.Duration // -1 is none
+	Expires            time.Duration // without use, until the queue is deleted; -1 is never
+	DeadLetterExchange string        // empty is none, or the default one
+	DeadLetters        bool          // what is not wanted any more is kept: by the exchange, which exists and has a binding
+
+	// Findings are what loses messages, none if nothing does.
+	Findings []Finding
+}
+
+// Finding is one way in which a queue loses messages.
+type Finding struct {
+	Queue   string
+	Setting string // as delivery-limit
+	Problem string // what happens, in a line
+	Remedy  string // what helps, in a line
+}
+
+// String is all of f in a line.
+func (f Finding) String() string {
+	return fmt.Sprintf("queue %q: %s: %s; %s", f.Queue, f.Setting, f.Problem, f.Remedy)
+}
+
+// CheckPolicies reads from RabbitMQ's management API what is in force for queues, by their arguments and by policies, and says what
+// of it loses messages. The result has an element for each queue, in their order. It makes up to three requests for each, one after
+// another, until ctx ends. Its errors contain no password.
+func CheckPolicies(ctx context.Context, m Management, queues ...string) ([]QueueLimits, error) {
+	a, err := m.api()
+	if err != nil {
+		return nil, fmt.Errorf("amqp: check policies: %w", err)
+	}
+	var overview struct {
+		Version string `json:"rabbitmq_version"`
+	}
+	if _, err := a.get(ctx, &overview, "overview"); err != nil {
+		return nil, fmt.Errorf("amqp: check policies: %w", err)
+	}
+	major, _, _ := strings.Cut(overview.Version, ".")
+	version, err := strconv.Atoi(major)
+	if err != nil {
+		return nil, fmt.Errorf("amqp: check policies: %s: the answer has no version of RabbitMQ, so it is no management API", a.host)
+	}
+	all := make([]QueueLimits, len(queues))
+	for i, queue := range queues {
+		if all[i], err = a.limits(ctx, queue, version); err != nil {
+			return nil, fmt.Errorf("amqp: check policies of queue %q: %w", queue, err)
+		}
+	}
+	return all, nil
+}
+
+// managementAPI is a Management that was checked.
+type managementAPI struct {
+	base           *url.URL // without user and password
+	host           string
+	user, password string
+	vhost          string
+	client         *http.Client
+}
+
+func (m *Management) api() (*managementAPI, error) {
+	u, err := url.Parse(m.URL)
+	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || strings.Contains(u.Path+u.RawQuery+u.Fragment, "@") {
+		return nil, errors.New("URL: want http://user:password@host:15672 or https://…, with reserved characters of user and password percent-encoded")
+	}
+	a := &managementAPI{host: u.Host, user: u.User.Username(), vhost: m.VHost, client: m.Client}
+	a.password, _ = u.User.Password()
+	u.User = nil
+	a.base = u
+	defaultTo(&a.vhost, "/")
+	if a.client == nil {
+		transport := http.DefaultTransport.(*http.Transport).Clone() //nolint:forcetypeassert // it is documented to be one
+		transport.DisableKeepAlives = true
+		a.client = &http.Client{Transport: transport, Timeout: 10 * time.Second}
+	}
+	return a, nil
+}
+
+// maxAnswer is how many bytes of an answer are read.
+const maxAnswer = 4 << 20
+
+// get reads one object of the API into v. It reports false if there is no such object.
+func (a *managementAPI) get(ctx context.Context, v any, path ...string) (bool, error) {
+	where := a.base.JoinPath("api")
+	for _, part := range path {
+		where.RawPath = where.EscapedPath() + "/" + url.PathEscape(part)
+		where.Path += "/" + part
+	}
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, where.String(), http.NoBody)
+	if err != nil {
+		return false, err
+	}
+	request.SetBasicAuth(a.user, a.password)
+	response, err := a.client.Do(request)
+	if err != nil {
+		return false, fmt.Errorf("no management API at %s; enable the plugin rabbitmq_management, or correct the URL: %w", a.host, redact(err, a.password))
+	}
+	defer response.Body.Close()
+	switch response.StatusCode {
+	case http.StatusOK:
+	case http.StatusNotFound:
+		return false, nil
+	case http.StatusUnauthorized, http.StatusForbidden:
+		return false, fmt.Errorf("%s lets this user see nothing (%s); it needs the tag management, and access to the virtual host %q",
+			a.host, response.Status, a.vhost)
+	default:
+		return false, fmt.Errorf("%s: %s", a.host, response.Status)
+	}
+	if err := json.NewDecoder(io.LimitReader(response.Body, maxAnswer)).Decode(v); err != nil {
+		return false, fmt.Errorf("%s: the answer is not that of a management API: %w", a.host, err)
+	}
+	return true, nil
+}
+
+// settings are arguments or a policy. RabbitMQ writes none as an empty list.
+type settings map[string]any
+
+func (s *settings) UnmarshalJSON(text []byte) error {
+	if len(text) > 0 && text[0] == '{' {
+		return json.Unmarshal(text, (*map[string]any)(s))
+	}
+	return nil
+}
+
+// inForce is what applies to a queue.
+type inForce struct {
+	Type           string   `json:"type"`
+	Durable        bool     `json:"durable"`
+	Policy         string   `json:"policy"`
+	OperatorPolicy string   `json:"operator_policy"`
+	Arguments      settings `json:"arguments"`
+	Effective      settings `json:"effective_policy_definition"`
+}
+
+// number returns the smaller one of what an argument and the policies say, where a negative one is no limit.
+func (q *inForce) number(name string) (n int64, set bool) {
+	n = -1
+	for _, value := range []any{q.Arguments["x-"+name], q.Effective[name]} {
+		f, is := value.(float64)
+		if !is {
+			continue
+		}
+		set = true
+		if v := int64(f); v >= 0 && (n < 0 || v < n) {
+			n = v
+		}
+	}
+	return n, set
+}
+
+// text returns what an argument says, or else the policies.
+func (q *inForce) text(name string) (text string, set bool) {
+	if text, set = q.Arguments["x-"+name].(string); !set {
+		text, set = q.Effective[name].(string)
+	}
+	return text, set
+}
+
+func (q *inForce) duration(name string) time.Duration {
+	n, _ := q.number(name)
+	return max(-1, time.Duration(n)*time.Millisecond)
+}
+
+// limits returns what is in force for a queue.
+func (a *managementAPI) limits(ctx context.Context, queue string, version int) (QueueLimits, error) {
+	l := QueueLimits{Queue: queue}
+	var q inForce
+	there, err := a.get(ctx, &q, "queues", a.vhost, queue)
+	if err != nil {
+		return l, err
+	}
+	if !there {
+		l.find("queue", "there is none of this name", "start its consumer, or declare it")
+		return l, nil
+	}
+	l.Type, l.Policy, l.OperatorPolicy = q.Type, q.Policy, q.OperatorPolicy
+	l.MaxLength, _ = q.number("max-length")
+	l.MaxLengthBytes, _ = q.number("max-length-bytes")
+	l.MessageTTL, l.Expires = q.duration("message-ttl"), q.duration("expires")
+	if l.Overflow, _ = q.text("overflow"); l.Overflow == "" {
+		l.Overflow = amqp091.QueueOverflowDropHead
+	}
+	if err := a.deadLetters(ctx, &l, &q); err != nil {
+		return l, err
+	}
+	l.deliveries(&q, version)
+	l.judge(&q)
+	return l, nil
+}
+
+// deadLetters looks whether what is dead-lettered arrives anywhere.
+func (a *managementAPI) deadLetters(ctx context.Context, l *QueueLimits, q *inForce) error {
+	var set bool
+	l.DeadLetterExchange, set = q.text("dead-letter-exchange")
+	if !set {
+		return nil
+	}
+	if l.DeadLetterExchange == "" {
+		l.DeadLetters = true
+		return nil
+	}
+	const setting = "dead-letter-exchange"
+	var exchange struct{}
+	there, err := a.get(ctx, &exchange, "exchanges", a.vhost, l.DeadLetterExchange)
+	if err != nil {
+		return err
+	}
+	if !there {
+		l.find(setting, fmt.Sprintf("the exchange %q does not exist, so that what is dead-lettered is dropped", l.DeadLetterExchange), "declare the exchange, and a queue for it")
+		return nil
+	}
+	var bindings []struct{}
+	if _, err := a.get(ctx, &bindings, "exchanges", a.vhost, l.DeadLetterExchange, "bindings", "source"); err != nil {
+		return err
+	}
+	if l.DeadLetters = len(bindings) > 0; !l.DeadLetters {
+		l.find(setting, fmt.Sprintf("nothing is bound to the exchange %q, so that what is dead-lettered is dropped", l.DeadLetterExchange), "bind a queue to it")
+	}
+	return nil
+}
+
+// deliveries says what becomes of a message that is delivered again and again.
+func (l *QueueLimits) deliveries(q *inForce, version int) {
+	const setting, remedy = "delivery-limit", "set delivery-limit -1 by a policy, and lift it in others, or dead-letter to a queue"
+	limit, set := q.number(setting)
+	l.DeliveryLimit = limit
+	if l.Type != amqp091.QueueTypeQuorum {
+		l.DeliveryLimit = -1
+		return
+	}
+	switch {
+	case !set && version >= 4:
+		const byDefault = 20
+		l.DeliveryLimit = byDefault
+		l.drops(setting, "a message is dropped after 20 deliveries, by default", remedy)
+	case set && limit < 0 && version < 4:
+		l.DeliveryLimit = 0
+		l.drops(setting, "-1 drops a message after its first failure on RabbitMQ 3", "leave it out")
+	case limit >= 0:
+		l.drops(setting, fmt.Sprintf("a message is dropped after %d deliveries", limit), remedy)
+	}
+}
+
+// judge says what else loses messages.
+func (l *QueueLimits) judge(q *inForce) {
+	if l.Type == amqp091.QueueTypeStream {
+		l.find("type", "a stream is read from its end, so that its consumer skips what came before", "use a quorum queue")
+	}
+	if !q.Durable {
+		l.find("durable", "the queue is gone after a restart of the broker", "declare it as durable")
+	}
+	if l.Overflow == amqp091.QueueOverflowDropHead {
+		const problem, remedy = "the oldest messages are dropped beyond it", "set overflow to reject-publish, or lift the limit"
+		if l.MaxLength >= 0 {
+			l.drops("max-length", problem, remedy)
+		}
+		if l.MaxLengthBytes >= 0 {
+			l.drops("max-length-bytes", problem, remedy)
+		}
+	}
+	if l.MessageTTL >= 0 {
+		l.drops("message-ttl", fmt.Sprintf("a message is dropped after %v", l.MessageTTL), "lift it, or dead-letter to a queue")
+	}
+	if l.Expires >= 0 {
+		l.find("expires", fmt.Sprintf("the queue is deleted with its messages when nobody uses it for %v", l.Expires), "lift it")
+	}
+}
+
+// drops adds a finding about messages that are dropped unless they are dead-lettered.
+func (l *QueueLimits) drops(setting, problem, remedy string) {
+	if !l.DeadLetters {
+		l.find(setting, problem, remedy)
+	}
+}
+
+func (l *QueueLimits) find(setting, problem, remedy string) {
+	l.Findings = append(l.Findings, Finding{Queue: l.Queue, Setting: setting, Problem: problem, Remedy: remedy})
+}
