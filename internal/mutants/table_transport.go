@@ -137,7 +137,7 @@ var publishing = []Mutant{
 	{
 		Name: "slow-key-stops-others", Guarantee: "G5",
 		Broken: "Messages that wait for an earlier one of their key take the room of other keys.",
-		File:   "transport/amqp/subscription.go",
+		File:   "transport/amqp/source.go",
 		Old:    `ch.Qos(sub.s.config.Prefetch, 0, false)`,
 		New:    `ch.Qos(sub.s.config.InFlight, 0, false)`,
 		Test:   Test{"transport/amqp", "TestMessagesThatWaitForTheirKeyLeaveRoomForOthers"},

@@ -8,7 +8,6 @@ import (
 	"net"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	wamqp "github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
@@ -73,7 +72,9 @@ func newBroker(c wamqp.ConnectionConfig, role string) (*broker, error) {
 // connection is a connection whose socket can be cut.
 type connection struct {
 	*amqp091.Connection
-	raw *bufferedConn
+	raw   *bufferedConn
+	since time.Time
+	ended chan *amqp091.Error // gets the reason, if there is one
 }
 
 // dial connects. It gives up when ctx ends; once it has returned, ctx no longer
@@ -111,7 +112,8 @@ func (b *broker) dial(ctx context.Context) (*connection, error) {
 		}
 		return nil, fmt.Errorf("connect to %s: %w", b.name, redact(err, b.parsed.Password))
 	}
-	return &connection{Connection: conn, raw: raw}, nil
+	ended := conn.NotifyClose(make(chan *amqp091.Error, 1))
+	return &connection{Connection: conn, raw: raw, since: time.Now(), ended: ended}, nil
 }
 
 func (b *broker) dialSocket(ctx context.Context, network, addr string) (net.Conn, error) {
@@ -145,6 +147,31 @@ func (c *connection) guard(timeout time.Duration) (stop func() bool) {
 	return time.AfterFunc(timeout, c.raw.abort).Stop
 }
 
+// errNoAnswer is the error of a request that the broker has left unanswered while it answered others.
+var errNoAnswer = errors.New("no answer")
+
+// guarded runs f, which makes requests, and cuts the connection if that is not done in time. It tells whether the broker answers
+// others meanwhile.
+func (c *connection) guarded(timeout time.Duration, f func() error) error {
+	answers, done := false, make(chan struct{})
+	timer := time.AfterFunc(timeout, func() {
+		defer close(done)
+		defer c.raw.abort()
+		defer c.guard(closeTimeout)()
+		_, err := c.Channel()
+		answers = err == nil
+	})
+	err := f()
+	if timer.Stop() {
+		return err
+	}
+	<-done
+	if err != nil && answers {
+		return fmt.Errorf("%w within %v: %w", errNoAnswer, timeout, err)
+	}
+	return err
+}
+
 // shut closes the connection within closeTimeout.
 func (c *connection) shut() {
 	defer c.guard(closeTimeout)()
@@ -162,64 +189,12 @@ func (c *connection) closeChannel(ch *amqp091.Channel) {
 // withChannel runs f on a channel of its own, for declarations: a failed one
 // closes its channel.
 func (c *connection) withChannel(timeout time.Duration, f func(*amqp091.Channel) error) error {
-	defer c.guard(timeout)()
-	ch, err := c.Channel()
-	if err != nil {
-		return err
-	}
-	defer c.closeChannel(ch)
-	return f(ch)
-}
-
-// link is a connection that several share, opened when it is needed.
-type link struct {
-	broker *broker
-	sem    chan struct{} // capacity 1: a lock that gives way to a context
-	conn   *connection   // guarded by sem
-	closed bool          // guarded by sem
-
-	current atomic.Pointer[connection] // the same as conn, for cut
-}
-
-func newLink(b *broker) *link { return &link{broker: b, sem: make(chan struct{}, 1)} }
-
-// get returns the connection, after dialling if there is none that works.
-func (l *link) get(ctx context.Context) (*connection, error) {
-	select {
-	case l.sem <- struct{}{}:
-		defer func() { <-l.sem }()
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-	if l.closed {
-		return nil, ErrClosed
-	}
-	if l.conn != nil && !l.conn.IsClosed() {
-		return l.conn, nil
-	}
-	conn, err := l.broker.dial(ctx)
-	if err != nil {
-		return nil, err
-	}
-	l.conn = conn
-	l.current.Store(conn)
-	return conn, nil
-}
-
-// cut breaks the connection, so that nobody waits for an answer any more.
-func (l *link) cut() {
-	if conn := l.current.Load(); conn != nil {
-		conn.raw.abort()
-	}
-}
-
-// close closes the connection. Who waits in get must be told by its context.
-func (l *link) close() {
-	l.sem <- struct{}{}
-	defer func() { <-l.sem }()
-	l.closed = true
-	if l.conn != nil {
-		l.conn.shut()
-		l.conn = nil
-	}
+	return c.guarded(timeout, func() error {
+		ch, err := c.Channel()
+		if err != nil {
+			return err
+		}
+		defer c.closeChannel(ch)
+		return f(ch)
+	})
 }

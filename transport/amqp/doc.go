@@ -84,6 +84,15 @@
 // ends, and when Close has stopped waiting: during Close handlers keep a live
 // context.
 //
+// # Connections
+//
+// The subscriptions of a Subscriber share a connection, with a channel for each queue. A message that the client cannot read, as one
+// with more than 8192 headers, ends the connection whenever it is delivered, and so does a queue that leaves a request unanswered
+// for 30 seconds, as one without a leader. A queue that is known to do so gets a connection of its own. Otherwise the queues
+// of a connection that is lost three times, shortly after it was opened, part into four, until the one that ends its connection is
+// alone with it, and is named in the log. The others are redelivered what they had in flight until then, and go on
+// undisturbed. A Subscriber has 16 connections at most. [Subscriber.Health] tells of each queue whether it is consumed, and why not.
+//
 // # Envelopes
 //
 // A message has a dozen headers, and RabbitMQ works on each: with them a queue takes a quarter fewer messages than with
@@ -212,7 +221,7 @@
 //
 //	rabbitmqctl set_policy --apply-to queues boxpair '.*' '{"delivery-limit": -1}'
 //
-// A policy with a limit goes before x-delivery-limit -1, so it is the policies that count; see "Assumptions".
+// A policy with a limit goes before x-delivery-limit -1, so it is the policies that count; see "Assumptions" and [CheckPolicies].
 //
 // # What survives a crash
 //
@@ -246,7 +255,8 @@
 //     default. It closes the channel, and everything on it is delivered again. Where the publisher has BatchSize, so does what
 //     comes in one AMQP message: up to BatchSize handlers one after another, with the pauses between their attempts.
 //   - No policy of the broker sets delivery-limit, max-length, message-ttl or expires for the queues: it goes before what
-//     they are declared with, drops messages, and cannot be seen by a client. rabbitmqctl list_policies shows the policies.
+//     they are declared with, drops messages, and cannot be seen by a client. Whoever may set policies can bring that
+//     about at any time. [CheckPolicies] tells what is in force, by the management API.
 //   - With [Passive] and [NoTopology] the operator has seen to what a client cannot
 //     read: that no delivery limit, length limit or TTL drops messages.
 //

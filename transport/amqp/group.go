@@ -33,7 +33,7 @@ func (g *group) run(ctx, scope context.Context) {
 		tasks.Go(func() { g.share(scope) })
 	}
 	tasks.Wait()
-	g.s.release(g.layout.queue)
+	g.s.release(g)
 	close(g.out)
 }
 
@@ -50,15 +50,16 @@ func (g *group) share(scope context.Context) {
 		if time.Since(begin) > stableAfter {
 			attempt = 0
 		}
+		g.s.links.blame(g.layout.queue, err)
 		g.logger.Warn("partitions are not shared out", "attempt", attempt+1, "error", err)
-		g.s.link.broker.backoff.wait(scope, attempt)
+		g.s.links.broker.backoff.wait(scope, attempt)
 	}
 }
 
 // attend consumes from the queue that tells the number of partitions. It is empty:
 // its consumers are counted, and are the processes.
 func (g *group) attend(scope context.Context) error {
-	conn, err := g.s.link.get(scope)
+	conn, err := g.s.links.get(scope, g.layout.queue)
 	if err != nil {
 		return err
 	}
@@ -72,21 +73,23 @@ func (g *group) attend(scope context.Context) error {
 
 // enter adds this process to those that are counted.
 func (g *group) enter(conn *connection) (*amqp091.Channel, <-chan amqp091.Delivery, error) {
-	defer conn.guard(requestTimeout)()
-	ch, err := conn.Channel()
-	if err != nil {
-		return nil, nil, fmt.Errorf("open channel: %w", err)
-	}
-	if err := ch.Qos(1, 0, false); err != nil {
-		conn.closeChannel(ch)
-		return nil, nil, fmt.Errorf("set prefetch count: %w", err)
-	}
-	strays, err := ch.Consume(g.layout.queue, "", false, false, false, false, nil)
-	if err != nil {
-		conn.closeChannel(ch)
-		return nil, nil, fmt.Errorf("consume: %w", err)
-	}
-	return ch, strays, nil
+	var ch *amqp091.Channel
+	var strays <-chan amqp091.Delivery
+	err := conn.guarded(g.s.timeout, func() (err error) {
+		if ch, err = conn.Channel(); err != nil {
+			return fmt.Errorf("open channel: %w", err)
+		}
+		if err = ch.Qos(1, 0, false); err != nil {
+			conn.closeChannel(ch)
+			return fmt.Errorf("set prefetch count: %w", err)
+		}
+		if strays, err = ch.Consume(g.layout.queue, "", false, false, false, false, nil); err != nil {
+			conn.closeChannel(ch)
+			return fmt.Errorf("consume: %w", err)
+		}
+		return nil
+	})
+	return ch, strays, err
 }
 
 // watch looks at the number of processes until scope ends or ch breaks.
@@ -105,9 +108,11 @@ func (g *group) watch(scope context.Context, conn *connection, ch *amqp091.Chann
 			g.logger.Error("a publisher that does not partition has published to the queue that tells the number of partitions",
 				"queue", g.layout.queue)
 		case <-tick.C:
-			stop := conn.guard(requestTimeout)
-			q, err := ch.QueueDeclarePassive(g.layout.queue, true, false, false, false, nil)
-			stop()
+			var q amqp091.Queue
+			err := conn.guarded(g.s.timeout, func() (err error) {
+				q, err = ch.QueueDeclarePassive(g.layout.queue, true, false, false, false, nil)
+				return err
+			})
 			if err != nil {
 				return fmt.Errorf("count the processes: %w", err)
 			}

@@ -29,6 +29,7 @@ func TestOnANodeOfItsOwn(t *testing.T) {
 	t.Run("queue that answers nothing fills no memory", func(t *testing.T) { confirmsBehindAStuckQueue(t, node) })
 	t.Run("culprit is found beside a queue that answers nothing", func(t *testing.T) { culpritBesideAStuckQueue(t, node) })
 	t.Run("repartition of a queue that answers late loses nothing", func(t *testing.T) { lateQueue(t, node) })
+	t.Run("queue that answers nothing stops no other subscription", func(t *testing.T) { silentQueue(t, node) })
 	t.Run("crash of the broker loses nothing confirmed", func(t *testing.T) { crash(t, node) })
 }
 

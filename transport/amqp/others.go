@@ -42,9 +42,10 @@ func (sub *subscription) watchForOthers(ctx context.Context, conn *connection) {
 // consumers returns how many consumers the queue has.
 func (sub *subscription) consumers(conn *connection) (int, error) {
 	var q amqp091.Queue
-	err := conn.withChannel(requestTimeout, func(ch *amqp091.Channel) (err error) {
+	err := conn.withChannel(sub.s.timeout, func(ch *amqp091.Channel) (err error) {
 		q, err = ch.QueueDeclarePassive(sub.queue, true, false, false, false, nil)
 		return err
 	})
+	sub.s.links.blame(sub.queue, err)
 	return q.Consumers, err
 }

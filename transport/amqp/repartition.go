@@ -44,7 +44,7 @@ func Repartition(ctx context.Context, config SubscriberConfig, topic string, fro
 		r.layout, err = layoutOf(&config, topic, config.Partitions)
 	}
 	if err == nil {
-		r.conn, err = s.link.get(ctx)
+		r.conn, err = s.links.get(ctx, "")
 	}
 	if err == nil {
 		err = r.run()

@@ -14,11 +14,12 @@ import (
 
 // Subscriber consumes from RabbitMQ, with many messages in flight and in order
 // per key. It is a Watermill subscriber. Its methods may be called by several
-// goroutines at once. Its subscriptions share one connection and have a channel
-// each.
+// goroutines at once. Its subscriptions share one connection, as long as none of them ends it again
+// and again, and have a channel each.
 type Subscriber struct {
 	config   SubscriberConfig
-	link     *link
+	links    *links
+	timeout  time.Duration // of requests
 	codec    codec
 	topology *topology
 	dead     *Publisher // for what cannot be decoded; connects when it is needed
@@ -30,7 +31,7 @@ type Subscriber struct {
 	mu      sync.Mutex
 	closed  bool
 	cancels map[*context.CancelFunc]struct{} // of what is under way
-	queues  map[string]bool                  // that are subscribed to
+	groups  map[string]*group                // by the queue that is subscribed to
 }
 
 var (
@@ -50,11 +51,12 @@ func NewSubscriber(config SubscriberConfig) (*Subscriber, error) {
 	s := &Subscriber{
 		config:   config,
 		ownKey:   ownKey,
-		link:     newLink(broker),
+		links:    newLinks(broker, config.Logger.With("broker", broker.name)),
+		timeout:  requestTimeout,
 		codec:    newCodec(config.AMQP.Marshaler, false),
 		topology: newTopology(config.Topology, config.QueueType, config.AMQP, config.AllowLoss, config.Logger),
 		cancels:  make(map[*context.CancelFunc]struct{}),
-		queues:   make(map[string]bool),
+		groups:   make(map[string]*group),
 	}
 	s.topology.partitions, s.topology.limitIsSafe = config.Partitions, config.DeliveryLimitIsSafe
 	none := func(string) string { return "" }
@@ -91,7 +93,10 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	}
 	g, err := s.group(scope, topic)
 	if err == nil {
-		err = s.take(g.layout.queue)
+		if err = s.take(g); err != nil {
+			leave()
+			return nil, fmt.Errorf("amqp: subscribe to topic %q: %w", topic, err)
+		}
 	}
 	if err != nil {
 		leave()
@@ -105,22 +110,33 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 }
 
 // take notes that a queue is subscribed to, until the subscription ends.
-func (s *Subscriber) take(queue string) error {
+func (s *Subscriber) take(g *group) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.queues[queue] {
+	queue := g.layout.queue
+	if s.groups[queue] != nil {
 		return fmt.Errorf("queue %q is subscribed to already, and two handlers would share its messages; "+
 			"give each a Subscriber whose AMQP.Queue.GenerateName names a queue of its own", queue)
 	}
-	s.queues[queue] = true
+	s.groups[queue] = g
 	return nil
 }
 
 // release undoes take.
-func (s *Subscriber) release(queue string) {
+func (s *Subscriber) release(g *group) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.queues, queue)
+	delete(s.groups, g.layout.queue)
+	s.links.release(g.layout)
+}
+
+// dismiss forgets the connection of a layout that nobody has subscribed to.
+func (s *Subscriber) dismiss(l layout) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.groups[l.queue] == nil {
+		s.links.release(l)
+	}
 }
 
 // SubscribeInitialize declares the topology of topic, or checks it, so that what
@@ -131,9 +147,11 @@ func (s *Subscriber) SubscribeInitialize(topic string) error {
 		return err
 	}
 	defer leave()
-	if _, err := s.group(scope, topic); err != nil {
+	g, err := s.group(scope, topic)
+	if err != nil {
 		return fmt.Errorf("amqp: initialize topic %q: %w", topic, err)
 	}
+	s.dismiss(g.layout)
 	return nil
 }
 
@@ -148,9 +166,9 @@ func (s *Subscriber) Close() error {
 	}
 	s.mu.Unlock()
 	// Subscriptions are done by then, unless one waits for a broker that hangs.
-	defer time.AfterFunc(s.config.CloseTimeout+closeTimeout, s.link.cut).Stop()
+	defer time.AfterFunc(s.config.CloseTimeout+closeTimeout, func() { s.links.each((*link).cut) }).Stop()
 	s.tasks.Wait()
-	s.link.close()
+	s.links.each((*link).close)
 	return s.dead.Close()
 }
 
@@ -182,7 +200,7 @@ func (s *Subscriber) group(ctx context.Context, topic string) (*group, error) {
 		return nil, err
 	}
 	g := &group{s: s, layout: l, out: make(chan *message.Message)}
-	g.logger = s.config.Logger.With("broker", s.link.broker.name, "topic", topic)
+	g.logger = s.config.Logger.With("broker", s.links.broker.name, "topic", topic)
 	names := l.names()
 	checks := []error{checkShort("queue", names[len(names)-1])}
 	if s.undecodable() {
@@ -191,21 +209,35 @@ func (s *Subscriber) group(ctx context.Context, topic string) (*group, error) {
 	if err := errors.Join(append(checks, checkShort("exchange", l.exchange))...); err != nil {
 		return nil, err
 	}
-	conn, err := s.link.get(ctx)
-	if err != nil {
-		return nil, err
-	}
 	for i, name := range names {
 		sub := s.subscription(g, topic, name)
 		if l.count > 0 {
 			sub.partition = i + 1
 		}
-		if err := sub.declare(conn); err != nil {
+		if err := sub.prepare(ctx); err != nil {
+			s.dismiss(l)
 			return nil, err
 		}
 		g.subs = append(g.subs, sub)
 	}
 	return g, nil
+}
+
+// prepare sees to the topology of a new subscription, once more if the connection was lost meanwhile: another queue may have ended it.
+func (sub *subscription) prepare(ctx context.Context) error {
+	links := sub.s.links
+	for attempt := 0; ; attempt++ {
+		conn, err := links.get(ctx, sub.queue)
+		if err != nil {
+			return err
+		}
+		err = sub.declare(conn)
+		if err == nil || !conn.IsClosed() || attempt == manyLosses || errors.Is(err, errNoAnswer) {
+			links.blame(sub.queue, err)
+			return err
+		}
+		links.broker.backoff.wait(ctx, attempt)
+	}
 }
 
 // subscription returns a subscription to one queue of g.
@@ -230,7 +262,7 @@ func (s *Subscriber) subscription(g *group, topic, queue string) *subscription {
 // declare sees to the queue of the subscription and what belongs to it.
 func (sub *subscription) declare(conn *connection) error {
 	s := sub.s
-	return s.topology.declare(conn, requestTimeout, func(ch *amqp091.Channel, version int) error {
+	return s.topology.declare(conn, s.timeout, func(ch *amqp091.Channel, version int) error {
 		if err := sub.declareQueue(ch, version); err != nil {
 			return err
 		}

@@ -3,7 +3,6 @@ package amqp
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -55,22 +54,11 @@ type subscription struct {
 	tails    map[string]*delivery   // the last of each key that is under way
 	wakeAt   time.Time              // when to look at delayed and acks, or zero
 
+	condition atomic.Pointer[condition] // nil before it has first consumed, or failed to
+
 	active atomic.Bool   // something was delivered on the present channel
 	excess chan struct{} // capacity 1: the partition is another process's share
 	busy   atomic.Int64  // until when it is not to be given back, in nanoseconds since 1970
-}
-
-// source is one instance of a channel that is consumed from. Delivery tags mean
-// nothing beyond it.
-type source struct {
-	conn       *connection
-	ch         *amqp091.Channel
-	deliveries <-chan amqp091.Delivery
-	closed     chan *amqp091.Error
-	cancelled  chan string     // tells that the broker has ended the consumer, and not the channel
-	ended      context.Context // ends with the source
-	end        context.CancelFunc
-	acks       acks
 }
 
 // run hands out messages until scope ends, then drains. It does not close out. The messages' contexts
@@ -84,6 +72,7 @@ func (sub *subscription) run(ctx, scope context.Context) {
 		begin := time.Now()
 		if src, err = sub.open(scope); err == nil {
 			sub.logger.Info("consuming")
+			sub.condition.Store(&condition{consuming: true})
 			err = sub.consume(ctx, scope, src)
 			if scope.Err() != nil {
 				break
@@ -102,8 +91,10 @@ func (sub *subscription) run(ctx, scope context.Context) {
 		if scope.Err() != nil {
 			break
 		}
+		sub.s.links.blame(sub.queue, err)
+		sub.condition.Store(&condition{err: err})
 		sub.logger.Warn("consuming stopped", "attempt", attempt+1, "error", err)
-		if !sub.s.link.broker.backoff.wait(scope, attempt) {
+		if !sub.s.links.broker.backoff.wait(scope, attempt) {
 			break
 		}
 	}
@@ -111,87 +102,6 @@ func (sub *subscription) run(ctx, scope context.Context) {
 	cancel()
 	close(sub.abandoned)
 	sub.tasks.Wait()
-}
-
-// open declares the topology and starts to consume on a channel of its own.
-func (sub *subscription) open(ctx context.Context) (*source, error) {
-	sub.active.Store(false)
-	select {
-	case <-sub.excess: // told to give back what is not held any more
-	default:
-	}
-	conn, err := sub.s.link.get(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if err := sub.declare(conn); err != nil {
-		return nil, err
-	}
-	defer conn.guard(requestTimeout)()
-	ch, err := conn.Channel()
-	if err != nil {
-		return nil, fmt.Errorf("open channel: %w", err)
-	}
-	src := &source{
-		conn: conn, ch: ch,
-		closed:    ch.NotifyClose(make(chan *amqp091.Error, 1)),
-		cancelled: ch.NotifyCancel(make(chan string, 1)), // room for the one consumer: the client waits for whoever listens
-	}
-	src.ended, src.end = context.WithCancel(ctx)
-	c := sub.s.config.AMQP.Consume
-	if err := ch.Qos(sub.s.config.Prefetch, 0, false); err != nil {
-		src.close()
-		return nil, fmt.Errorf("set prefetch count: %w", err)
-	}
-	src.deliveries, err = ch.Consume(sub.queue, c.Consumer, false, c.Exclusive, c.NoLocal, false, c.Arguments)
-	if err != nil {
-		src.close()
-		return nil, fmt.Errorf("consume: %w", err)
-	}
-	if sub.partition > 0 {
-		// A change of their number that came between sees this consumer only from now on.
-		if err := sub.recheck(conn); err != nil {
-			src.close()
-			return nil, err
-		}
-		return src, nil
-	}
-	sub.tasks.Go(func() { sub.watchForOthers(src.ended, conn) })
-	return src, nil
-}
-
-// recheck tells whether the topic still has as many partitions.
-func (sub *subscription) recheck(conn *connection) error {
-	return sub.s.topology.declare(conn, requestTimeout, func(ch *amqp091.Channel, version int) error {
-		return sub.s.topology.marker(ch, sub.layout, version)
-	})
-}
-
-// close ends the source. The broker handles the acks that were sent before, and
-// then returns the rest to the queue in its order.
-func (src *source) close() {
-	src.end()
-	src.conn.closeChannel(src.ch)
-}
-
-var errConsumerEnded = errors.New("the broker has ended the consumer, as it does when the queue is deleted")
-
-// err says why the source has ended by itself.
-func (src *source) err() error {
-	select {
-	case err := <-src.closed:
-		return closedBy(err)
-	default:
-		return errConsumerEnded
-	}
-}
-
-// closedBy says why a channel is closed that gave this reason, or none.
-func closedBy(err *amqp091.Error) error {
-	if err != nil {
-		return err
-	}
-	return amqp091.ErrClosed
 }
 
 // consume hands out what src delivers, until scope ends or src does.

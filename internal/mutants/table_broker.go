@@ -1,0 +1,29 @@
+package mutants
+
+// connecting is about connections to RabbitMQ, and what is asked of the broker.
+var connecting = []Mutant{
+	{
+		Name: "bad-queue-shares-on", Guarantee: "G5",
+		Broken: "A queue whose message ends the connection takes that of all topics, again and again.",
+		File:   "transport/amqp/links.go",
+		Old:    `	if l.lostAgain() && l.losses >= manyLosses {`,
+		New:    `	if l.lostAgain() && l.losses > 1<<30 {`,
+		Test:   Test{"transport/amqp", "TestMessageThatEndsItsConnectionHurtsNoOtherTopic"},
+	},
+	{
+		Name: "silent-queue-shares-on", Guarantee: "G5",
+		Broken: "A queue that leaves a request unanswered stays with the others, whose connection it ends.",
+		File:   "transport/amqp/links.go",
+		Old:    `	if !errors.Is(err, errNoAnswer) {`,
+		New:    `	if !errors.Is(err, errNoAnswer) || queue != "" {`,
+		Test:   Test{"transport/amqp", "TestOnANodeOfItsOwn/queue that answers nothing stops no other subscription"},
+	},
+	{
+		Name: "policy-behind-the-argument", Guarantee: "G7",
+		Broken: "The check of policies believes the argument of a queue, though a policy goes before it.",
+		File:   "transport/amqp/policies.go",
+		Old:    `	for _, value := range []any{q.Arguments["x-"+name], q.Effective[name]} {`,
+		New:    `	for _, value := range []any{q.Arguments["x-"+name]} {`,
+		Test:   Test{"transport/amqp", "TestDeliveryLimitInForceFollowsTheVersionOfTheBroker"},
+	},
+}
