@@ -242,7 +242,7 @@ func TestCloseDoesNotWaitForABrokerThatHangs(t *testing.T) {
 	w := wired(&config)
 	p := newPublisher(t, amqp.PublisherConfig{AMQP: config, ConfirmTimeout: 500 * time.Millisecond})
 	s := newSubscriber(t, amqp.SubscriberConfig{AMQP: config, CloseTimeout: 500 * time.Millisecond})
-	mustConfirm(t, p, name, newMessage("x"))
+	awaitConfirm(t, p, name, "x")
 	receive(t, subscribe(t, s, name))
 	w.hold()
 	results := make(chan transport.Result, 1)

@@ -37,8 +37,8 @@ func memoryAlarm(t *testing.T, node *testenv.Node) {
 	url := node.URL()
 	p := newPublisher(t, amqp.PublisherConfig{AMQP: amqp.DurableQueue(url), ConfirmTimeout: time.Second})
 	closing := newPublisher(t, amqp.PublisherConfig{AMQP: amqp.DurableQueue(url), ConfirmTimeout: time.Second})
-	mustConfirm(t, p, "alarm", newMessage("before"))
-	mustConfirm(t, closing, "alarm", newMessage("before"))
+	awaitConfirm(t, p, "alarm", "before")
+	awaitConfirm(t, closing, "alarm", "before")
 
 	node.Ctl(t, "set_vm_memory_high_watermark", "0.000001")
 	// The broker blocks a connection when something is published on it.
@@ -174,7 +174,7 @@ func crash(t *testing.T, node *testenv.Node) {
 func stuckQueue(t *testing.T, node *testenv.Node) {
 	config := amqp.DurableQueue(node.URL())
 	w := wired(&config)
-	p := newPublisher(t, amqp.PublisherConfig{AMQP: config, ConfirmTimeout: time.Second, Window: 10})
+	p := newPublisher(t, amqp.PublisherConfig{AMQP: config, ConfirmTimeout: 4 * time.Second, Window: 10})
 	mustConfirm(t, p, "stuck", newMessage("before"))
 	mustConfirm(t, p, "well", newMessage("before"))
 	control := func(what string) { control(t, node, "stuck", what) }
@@ -185,7 +185,7 @@ func stuckQueue(t *testing.T, node *testenv.Node) {
 	for waiting := true; waiting; {
 		begin := time.Now()
 		mustConfirm(t, p, "well", newMessage("meanwhile"))
-		if d := time.Since(begin); d > 800*time.Millisecond {
+		if d := time.Since(begin); d > 3*time.Second {
 			t.Errorf("confirmed after %v", d)
 		}
 		select {
@@ -215,7 +215,7 @@ func stuckQueue(t *testing.T, node *testenv.Node) {
 func confirmsBehindAStuckQueue(t *testing.T, node *testenv.Node) {
 	config := amqp.DurableQueue(node.URL())
 	w := wired(&config)
-	p := newPublisher(t, amqp.PublisherConfig{AMQP: config, ConfirmTimeout: time.Second})
+	p := newPublisher(t, amqp.PublisherConfig{AMQP: config, ConfirmTimeout: 4 * time.Second})
 	p.SetConfirmsAhead(100)
 	mustConfirm(t, p, "mute", newMessage("before"))
 	mustConfirm(t, p, "busy", newMessage("before"))

@@ -377,7 +377,7 @@ func TestConfirmThatMissesItsDeadlineClosesTheConnection(t *testing.T) {
 	config := amqp.DurableQueue(url)
 	w := wired(&config)
 	p := newPublisher(t, amqp.PublisherConfig{AMQP: config, ConfirmTimeout: 500 * time.Millisecond})
-	mustConfirm(t, p, name, newMessage("warm"))
+	awaitConfirm(t, p, name, "warm")
 	w.hold()
 	var c tally
 	for range 100 {
