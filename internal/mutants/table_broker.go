@@ -26,4 +26,20 @@ var connecting = []Mutant{
 		New:    `	for _, value := range []any{q.Arguments["x-"+name]} {`,
 		Test:   Test{"transport/amqp", "TestDeliveryLimitInForceFollowsTheVersionOfTheBroker"},
 	},
+	{
+		Name: "broker-headers-handed-on", Guarantee: "G6",
+		Broken: "What RabbitMQ says of a delivery counts as metadata of the message.",
+		File:   "transport/amqp/codec.go",
+		Old:    `		case !ofTheBroker(name):`,
+		New:    `		case !ofTheBroker(name) || name == "x-acquired-count":`,
+		Test:   Test{"transport/amqp", "TestPropertiesOfAForeignMessageAreMetadata"},
+	},
+	{
+		Name: "name-that-is-declared-otherwise", Guarantee: "G5",
+		Broken: "A message to an exchange with a line break in its name is sent, and waits for ever.",
+		File:   "transport/amqp/limits.go",
+		Old:    `	if strings.ContainsAny(name, "\r\n") {`,
+		New:    `	if strings.ContainsAny(name, "\x00") {`,
+		Test:   Test{"transport/amqp", "TestNameWithALineBreakIsRefused"},
+	},
 }

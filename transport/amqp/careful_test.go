@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"log/slog"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -67,6 +68,29 @@ func TestQueueMayHaveTheLongestName(t *testing.T) {
 	take(t, messages, "x")
 	if _, err := s.Subscribe(t.Context(), name+"x"); err == nil {
 		t.Error("subscribed to a queue of 256 bytes")
+	}
+}
+
+// TestNameWithALineBreakIsRefused: RabbitMQ declares the queue without it, and finds none with it.
+func TestNameWithALineBreakIsRefused(t *testing.T) {
+	t.Parallel()
+	url := testenv.AMQPURL(t)
+	name := topic(t) + "\nbreak"
+	for kind, config := range map[string]wamqp.Config{
+		"queue": amqp.DurableQueue(url), "exchange": amqp.DurablePubSub(url, "service"),
+	} {
+		r := send(t, newPublisher(t, amqp.PublisherConfig{AMQP: config}), name, newMessage("x"))
+		wantOutcome(t, r, transport.Invalid, nil)
+		_, err := newSubscriber(t, amqp.SubscriberConfig{AMQP: config}).Subscribe(t.Context(), name)
+		for _, err := range []error{r.Err, err} {
+			if err == nil || !strings.Contains(err.Error(), strconv.Quote(name)) {
+				t.Errorf("%s: error = %v", kind, err)
+			}
+		}
+	}
+	_, err := amqp.NewPublisher(amqp.PublisherConfig{AMQP: amqp.DurablePubSub(url, "service"), Queues: []amqp.Queue{{Topic: "t", Name: name}}})
+	if err == nil || !strings.Contains(err.Error(), "Queues[0].Name: ") {
+		t.Errorf("error = %v", err)
 	}
 }
 

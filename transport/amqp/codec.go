@@ -20,12 +20,6 @@ import (
 // stock watermill-amqp cannot read a message with any other header.
 const seqHeader = transport.ReservedPrefix + "publish-seq"
 
-// What a quorum queue says of a delivery is no metadata of the message.
-const (
-	acquiredCountHeader = "x-acquired-count" // since RabbitMQ 4.3
-	deliveryCountHeader = "x-delivery-count"
-)
-
 // codec turns messages into publishings and deliveries into messages.
 type codec interface {
 	// encode returns a publishing with a number, whose Headers the caller may change. If it is made of parts that are
@@ -159,13 +153,15 @@ func (c defaultCodec) decode(d *amqp091.Delivery) (*message.Message, error) {
 				continue
 			}
 		}
-		switch name {
-		case c.idHeader:
+		switch {
+		case name == c.idHeader:
 			id, found = text, true
-		case acquiredCountHeader, deliveryCountHeader:
-		default:
+		case !ofTheBroker(name):
 			meta[name] = text
 		}
+	}
+	if _, ours := meta[seqHeader]; !ours && !ofOurs(d.ContentEncoding) {
+		setProperties(meta, d)
 	}
 	body := d.Body
 	switch {
@@ -224,9 +220,7 @@ func (c customCodec) decode(d *amqp091.Delivery) (*message.Message, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, name := range []string{seqHeader, acquiredCountHeader, deliveryCountHeader} {
-		delete(d.Headers, name)
-	}
+	maps.DeleteFunc(d.Headers, func(name string, _ any) bool { return name == seqHeader || ofADelivery(name) })
 	msg, err := c.unmarshal(*d)
 	if err == nil {
 		return msg, nil

@@ -274,6 +274,9 @@ func (c *PublisherConfig) validate() error {
 		if q.Name == "" && c.AMQP.Queue.GenerateName == nil {
 			v.add("Queues[%d].Name: missing, and AMQP.Queue.GenerateName too", i)
 		}
+		if err := checkName("queue", q.Name); err != nil {
+			v.add("Queues[%d].Name: %w", i, err)
+		}
 	}
 	if len(c.Queues) > 0 {
 		v.queue(&c.AMQP, c.QueueType, c.AllowLoss, true)

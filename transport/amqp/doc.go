@@ -114,6 +114,21 @@
 // envelope as payload, which inboxes refuse, and a program of another kind that goes by the message ID takes the envelope for
 // the payload. An exchange that routes by headers finds none.
 //
+// # Messages of other programs
+//
+// The headers of a message are its metadata, as text: numbers in decimal, times in RFC 3339, bytes in base64 if they are no UTF-8, tables and
+// arrays as JSON. What is not the message's stays out: headers of RabbitMQ about a delivery (x-delivery-count, x-acquired-count,
+// x-stream-offset) and about how it was dead-lettered (x-death, x-first-death-…, x-last-death-…). A Marshaler of one's
+// own is given the latter. The dispatch ID is Watermill's header, or else the message-id property.
+//
+// A message that no [Publisher] has sent has metadata for its other properties, where no header has the name: content-type is
+// [transport.MetaContentType], type is [transport.MetaType], correlation-id is [transport.MetaCorrelationID], and the rest
+// [PropertyReplyTo], [PropertyAppID], [PropertyUserID], [PropertyContentEncoding], [PropertyTimestamp], [PropertyPriority]
+// and [PropertyExpiration].
+//
+// RabbitMQ takes a line break out of the name of an exchange or a queue that is declared, and finds none with it. Such names are refused, and
+// a message to one is Invalid.
+//
 // # Batches
 //
 // The broker's work is with AMQP messages, hardly with their bytes. With PublisherConfig.BatchSize, besides Envelope, up to so many messages of

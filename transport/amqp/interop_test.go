@@ -1,6 +1,7 @@
 package amqp_test
 
 import (
+	"maps"
 	neturl "net/url"
 	"strings"
 	"sync"
@@ -310,7 +311,7 @@ func TestRedeliveryOfAQuorumQueueIsRead(t *testing.T) {
 	}
 }
 
-// TestDeadLetteredMessageIsRead: it carries x-death, an array of tables.
+// TestDeadLetteredMessageIsRead: it carries x-death, an array of tables, which is none of the message's metadata.
 func TestDeadLetteredMessageIsRead(t *testing.T) {
 	t.Parallel()
 	url := testenv.AMQPURL(t)
@@ -327,8 +328,49 @@ func TestDeadLetteredMessageIsRead(t *testing.T) {
 	mustConfirm(t, p, name+"-first", newMessage("dead"))
 	s := newSubscriber(t, amqp.SubscriberConfig{AMQP: config, QueueType: amqp.Classic})
 	msg := receive(t, subscribe(t, s, name))
-	if string(msg.Payload) != "dead" || msg.Metadata["x-first-death-queue"] != name+"-first" || msg.Metadata["x-death"][0] != '[' {
+	if string(msg.Payload) != "dead" || len(msg.Metadata) != 0 {
 		t.Errorf("message %q with metadata %v", msg.Payload, msg.Metadata)
 	}
 	msg.Ack()
+}
+
+// TestPropertiesOfAForeignMessageAreMetadata, and what the broker has added is not.
+func TestPropertiesOfAForeignMessageAreMetadata(t *testing.T) {
+	t.Parallel()
+	url := testenv.AMQPURL(t)
+	name := topic(t)
+	config := amqp.DurableQueue(url)
+	messages := subscribe(t, newSubscriber(t, amqp.SubscriberConfig{AMQP: config}), name)
+	publish := func(pub amqp091.Publishing) message.Metadata {
+		if err := channel(t, url).PublishWithContext(t.Context(), "", name, true, false, pub); err != nil {
+			t.Fatal(err)
+		}
+		msg := receive(t, messages)
+		msg.Ack()
+		return msg.Metadata
+	}
+	all := amqp091.Publishing{
+		Headers: amqp091.Table{
+			"tenant": "acme", "x-own": "stays", "x-acquired-count": 2, "x-delivery-count": 1, "x-death": []any{}, "x-first-death-queue": "q",
+			"x-last-death-reason": "expired", "x-stream-offset": 7,
+		},
+		ContentType: "application/json", ContentEncoding: "gzip", CorrelationId: "4711", ReplyTo: "answers", Type: "order.placed",
+		AppId: "shop", UserId: "guest", Priority: 3, Timestamp: time.Date(2026, 11, 20, 10, 20, 30, 0, time.UTC), Expiration: "60000",
+	}
+	if got, want := publish(all), (message.Metadata{
+		"tenant": "acme", "x-own": "stays", transport.MetaContentType: "application/json", transport.MetaType: "order.placed",
+		transport.MetaCorrelationID: "4711", amqp.PropertyReplyTo: "answers", amqp.PropertyAppID: "shop", amqp.PropertyUserID: "guest",
+		amqp.PropertyContentEncoding: "gzip", amqp.PropertyPriority: "3", amqp.PropertyTimestamp: "2026-11-20T10:20:30Z",
+		amqp.PropertyExpiration: "60000",
+	}); !maps.Equal(got, want) {
+		t.Errorf("metadata is %v, want %v", got, want)
+	}
+	said := amqp091.Publishing{Type: "property", CorrelationId: "property",
+		Headers: amqp091.Table{transport.MetaType: "header", transport.MetaCorrelationID: "header"}}
+	if got := publish(said); !maps.Equal(got, message.Metadata{transport.MetaType: "header", transport.MetaCorrelationID: "header"}) {
+		t.Errorf("headers do not go first: %v", got)
+	}
+	if got := publish(amqp091.Publishing{}); len(got) != 0 {
+		t.Errorf("a bare message has metadata %v", got)
+	}
 }

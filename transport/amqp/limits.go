@@ -2,6 +2,7 @@ package amqp
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/rabbitmq/amqp091-go"
@@ -57,6 +58,15 @@ func checkShort(name, value string) error {
 		return fmt.Errorf("%s: %d bytes, more than %d", name, len(value), maxShortString)
 	}
 	return nil
+}
+
+// checkName refuses the name of an exchange or a queue that the broker does not take as it is: it declares one with a line break
+// without it, and finds none with it.
+func checkName(what, name string) error {
+	if strings.ContainsAny(name, "\r\n") {
+		return fmt.Errorf("%s %q: RabbitMQ takes no line break in a name", what, shorten(name))
+	}
+	return checkShort(what, name)
 }
 
 func tableSize(t amqp091.Table, depth int) (int, error) {

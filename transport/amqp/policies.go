@@ -154,6 +154,7 @@ func (a *managementAPI) get(ctx context.Context, v any, path ...string) (bool, e
 // settings are arguments or a policy. RabbitMQ writes none as an empty list.
 type settings map[string]any
 
+// UnmarshalJSON takes anything but an object for none.
 func (s *settings) UnmarshalJSON(text []byte) error {
 	if len(text) > 0 && text[0] == '{' {
 		return json.Unmarshal(text, (*map[string]any)(s))

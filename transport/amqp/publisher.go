@@ -293,11 +293,16 @@ func (p *Publisher) send(ctx context.Context, out *outgoing, done func(transport
 
 // check refuses what the broker would answer by closing the connection.
 func (p *Publisher) check(out *outgoing) (err error) {
-	if err := checkShort("exchange", out.exchange); err != nil {
+	if err := checkName("exchange", out.exchange); err != nil {
 		return err
 	}
 	if err := checkShort("routing key", out.key); err != nil {
 		return err
+	}
+	if out.exchange == "" { // the default one, whose routing keys are the names of queues
+		if err := checkName("queue", out.key); err != nil {
+			return err
+		}
 	}
 	if p.config.Partitions > 0 && out.exchange == "" {
 		return errors.New("AMQP.Publish.GenerateRoutingKey returned no name, and Exchange.GenerateName neither")

@@ -202,11 +202,11 @@ func (s *Subscriber) group(ctx context.Context, topic string) (*group, error) {
 	g := &group{s: s, layout: l, out: make(chan *message.Message)}
 	g.logger = s.config.Logger.With("broker", s.links.broker.name, "topic", topic)
 	names := l.names()
-	checks := []error{checkShort("queue", names[len(names)-1])}
+	checks := []error{checkName("queue", names[len(names)-1])}
 	if s.undecodable() {
-		checks = append(checks, checkShort("queue", l.queue+undecodableSuffix))
+		checks = append(checks, checkName("queue", l.queue+undecodableSuffix))
 	}
-	if err := errors.Join(append(checks, checkShort("exchange", l.exchange))...); err != nil {
+	if err := errors.Join(append(checks, checkName("exchange", l.exchange))...); err != nil {
 		return nil, err
 	}
 	for i, name := range names {

@@ -1,0 +1,63 @@
+package amqp
+
+import (
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/rabbitmq/amqp091-go"
+
+	"github.com/boxpair/boxpair/transport"
+)
+
+// The metadata that a message of another program has for its properties, where it has them. The content type, the type and the
+// correlation ID are transport.MetaContentType, transport.MetaType and transport.MetaCorrelationID, unless a header of that name is there.
+const (
+	PropertyReplyTo         = "amqp-reply-to"
+	PropertyAppID           = "amqp-app-id"
+	PropertyUserID          = "amqp-user-id"
+	PropertyContentEncoding = "amqp-content-encoding"
+	PropertyTimestamp       = "amqp-timestamp"  // RFC 3339, UTC
+	PropertyPriority        = "amqp-priority"   // decimal, absent for 0
+	PropertyExpiration      = "amqp-expiration" // milliseconds, decimal
+)
+
+// setProperties adds the properties of a message to its metadata. One of this library says all of that in its metadata.
+func setProperties(meta message.Metadata, d *amqp091.Delivery) {
+	set := func(name, value string) {
+		if _, there := meta[name]; value != "" && !there {
+			meta[name] = value
+		}
+	}
+	set(transport.MetaContentType, d.ContentType)
+	set(transport.MetaType, d.Type)
+	set(transport.MetaCorrelationID, d.CorrelationId)
+	set(PropertyReplyTo, d.ReplyTo)
+	set(PropertyAppID, d.AppId)
+	set(PropertyUserID, d.UserId)
+	set(PropertyContentEncoding, d.ContentEncoding)
+	set(PropertyExpiration, d.Expiration)
+	if !d.Timestamp.IsZero() {
+		set(PropertyTimestamp, d.Timestamp.UTC().Format(time.RFC3339))
+	}
+	if d.Priority != 0 {
+		set(PropertyPriority, strconv.Itoa(int(d.Priority)))
+	}
+}
+
+// ofADelivery tells whether a header says something of a delivery, and nothing of the message: RabbitMQ's quorum queues and
+// streams add such.
+func ofADelivery(header string) bool {
+	switch header {
+	case "x-acquired-count", "x-delivery-count", "x-stream-offset": // the first since RabbitMQ 4.3
+		return true
+	}
+	return false
+}
+
+// ofTheBroker tells whether a header is RabbitMQ's own: of a delivery, or of how a message was dead-lettered.
+func ofTheBroker(header string) bool {
+	return strings.HasPrefix(header, "x-") && (ofADelivery(header) || header == "x-death" ||
+		strings.HasPrefix(header, "x-first-death-") || strings.HasPrefix(header, "x-last-death-"))
+}
