@@ -37,6 +37,7 @@ type relaying struct {
 	outboxes          []target
 	places            places
 	broker            string
+	hosts             []string
 	exchanges, listen string
 	topology          amqp.Topology
 	partitions        int
@@ -59,6 +60,8 @@ func newRelaying(s *settings) *relaying {
 	c := &r.config
 	s.urls(&r.outboxes, "outbox", "the database whose outbox is relayed.")
 	s.add("amqp", envOf("amqp")+"_URL", "URL", "the RabbitMQ: amqp://user:password@host:5672/vhost, or amqps:// for TLS.", false, r.setBroker(s))
+	s.add("amqp-hosts", envOf("amqp")+"_HOSTS", "HOSTS", "the nodes of the cluster, between commas, in place of the host in -amqp, as PublisherConfig.Hosts:\n"+
+		"rabbit1,rabbit2:5673. Defaults to none.", false, r.setHosts)
 	s.add("exchanges", envOf("exchanges"), "KIND", "where a topic is published: topic (to a fanout exchange of its name), queue (to the queue\n"+
 		"of its name), or exchange:NAME (to that topic exchange, with the topic as routing key). Defaults to topic.", false, r.setExchanges)
 	s.add("declare", envOf("declare"), "WHO", "all: the relay declares exchanges; check: it checks that they are there; none: neither.\nDefaults to all.",
@@ -100,6 +103,11 @@ func (r *relaying) setBroker(s *settings) func(string) error {
 		r.broker = text
 		return nil
 	}
+}
+
+func (r *relaying) setHosts(text string) error {
+	r.hosts = strings.Split(text, ",")
+	return nil
 }
 
 func (r *relaying) setExchanges(text string) error {
@@ -185,7 +193,7 @@ func (r *relaying) publisher(log *slog.Logger) (*amqp.Publisher, error) {
 		config = amqp.DurableQueue(r.broker)
 	}
 	return amqp.NewPublisher(amqp.PublisherConfig{
-		AMQP: config, Topology: r.topology, Partitions: r.partitions, CloudEvents: r.cloudEvents, Envelope: r.envelope, BatchSize: r.batchSize,
+		AMQP: config, Hosts: r.hosts, Topology: r.topology, Partitions: r.partitions, CloudEvents: r.cloudEvents, Envelope: r.envelope, BatchSize: r.batchSize,
 		ConfirmTimeout: r.config.SendTimeout, Logger: log,
 	})
 }

@@ -42,4 +42,28 @@ var connecting = []Mutant{
 		New:    `	if strings.ContainsAny(name, "\x00") {`,
 		Test:   Test{"transport/amqp", "TestNameWithALineBreakIsRefused"},
 	},
+	{
+		Name: "first-host-only", Guarantee: "G5",
+		Broken: "Of several hosts one is tried, and while it is down nothing is sent.",
+		File:   "transport/amqp/broker.go",
+		Old:    `		if ctx.Err() != nil {
+			break
+		}
+	}
+	return nil, fmt.Errorf("connect to %s: %w", b.name, joined(errs))`,
+		New: `		if b.config.FrameSize >= 0 {
+			break
+		}
+	}
+	return nil, fmt.Errorf("connect to %s: %w", b.name, joined(errs))`,
+		Test: Test{"transport/amqp", "TestHostThatIsDownIsPassedOver"},
+	},
+	{
+		Name: "fresh-password-ignored", Guarantee: "G5",
+		Broken: "The password that a function has given is not used: once that in the URI has expired, nothing is sent.",
+		File:   "transport/amqp/broker.go",
+		Old:    `		config.SASL, password = []amqp091.Authentication{&amqp091.PlainAuth{Username: user, Password: secret}}, secret`,
+		New:    `		config.SASL = []amqp091.Authentication{&amqp091.PlainAuth{Username: user, Password: password}}`,
+		Test:   Test{"transport/amqp", "TestCredentialsAreAskedForAtEachConnect"},
+	},
 }

@@ -222,8 +222,8 @@ var publishing = []Mutant{
 		Name: "password-of-a-failed-login", Guarantee: "G7",
 		Broken: "The error of a connection attempt shows the password.",
 		File:   "transport/amqp/broker.go",
-		Old:    `redact(err, b.parsed.Password))`,
-		New:    `fmt.Errorf("%w (%s)", err, b.uri))`,
+		Old:    `redact(err, password))`,
+		New:    `fmt.Errorf("%w (%s)", err, password))`,
 		Test:   Test{"transport/amqp", "TestFailedLoginDoesNotShowThePassword"},
 	},
 	{

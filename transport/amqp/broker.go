@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math/rand/v2"
 	"net"
 	"strconv"
 	"strings"
@@ -26,20 +27,33 @@ const (
 
 // broker is where to connect to and how.
 type broker struct {
-	uri     string
-	parsed  amqp091.URI
-	config  amqp091.Config
-	backoff backoff
-	name    string // host:port/vhost, for logs and routes
+	uris        []string // of the hosts
+	parsed      amqp091.URI
+	config      amqp091.Config
+	backoff     backoff
+	credentials Credentials // nil for those in the URI
+	name        string      // host:port/vhost, for logs and routes
 }
 
+// Credentials returns the user and the password to log in with.
+type Credentials func(ctx context.Context) (user, password string, err error)
+
 // newBroker checks c. Its errors name the field and contain no part of the URI.
-func newBroker(c wamqp.ConnectionConfig, role string) (*broker, error) {
-	b := &broker{uri: c.AmqpURI, backoff: reconnectBackoff(c.Reconnect)}
+func newBroker(c wamqp.ConnectionConfig, hosts []string, credentials Credentials, role string) (*broker, error) {
+	b := &broker{uris: []string{c.AmqpURI}, backoff: reconnectBackoff(c.Reconnect), credentials: credentials}
 	var errs []error
 	var err error
 	if b.parsed, err = parseURI(c.AmqpURI); err != nil {
 		errs = append(errs, fmt.Errorf("AMQP.Connection.AmqpURI: %w", err))
+	}
+	addresses := []string{net.JoinHostPort(b.parsed.Host, strconv.Itoa(b.parsed.Port))}
+	if len(hosts) > 0 && err == nil {
+		if b.uris, addresses, err = urisOf(c.AmqpURI, b.parsed.Port, hosts); err != nil {
+			errs = append(errs, err)
+		}
+	}
+	if credentials != nil && c.AmqpConfig != nil && c.AmqpConfig.SASL != nil {
+		errs = append(errs, errors.New("Credentials: AMQP.Connection.AmqpConfig.SASL is set as well"))
 	}
 	if c.AmqpConfig != nil {
 		b.config = *c.AmqpConfig
@@ -65,7 +79,7 @@ func newBroker(c wamqp.ConnectionConfig, role string) (*broker, error) {
 		b.config.Properties = amqp091.NewConnectionProperties()
 		b.config.Properties.SetClientConnectionName("boxpair " + role)
 	}
-	b.name = net.JoinHostPort(b.parsed.Host, strconv.Itoa(b.parsed.Port)) + "/" + strings.TrimPrefix(b.config.Vhost, "/")
+	b.name = strings.Join(addresses, ",") + "/" + strings.TrimPrefix(b.config.Vhost, "/")
 	return b, errors.Join(errs...)
 }
 
@@ -77,10 +91,42 @@ type connection struct {
 	ended chan *amqp091.Error // gets the reason, if there is one
 }
 
-// dial connects. It gives up when ctx ends; once it has returned, ctx no longer
-// matters.
+// dial connects to one of the hosts. It gives up when ctx ends; once it has returned, ctx no longer matters.
 func (b *broker) dial(ctx context.Context) (*connection, error) {
 	config := b.config
+	password := b.parsed.Password
+	if b.credentials != nil {
+		user, secret, err := b.credentials(ctx)
+		if err != nil {
+			return nil, fmt.Errorf("connect to %s: credentials: %w", b.name, redact(err, secret))
+		}
+		config.SASL, password = []amqp091.Authentication{&amqp091.PlainAuth{Username: user, Password: secret}}, secret
+	}
+	var errs []error
+	first := rand.IntN(len(b.uris))
+	for i := range b.uris {
+		conn, err := b.dialHost(ctx, b.uris[(first+i)%len(b.uris)], config)
+		if err == nil {
+			return conn, nil
+		}
+		errs = append(errs, redact(err, password))
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	return nil, fmt.Errorf("connect to %s: %w", b.name, joined(errs))
+}
+
+// joined is all errors in one line.
+func joined(errs []error) error {
+	err := errs[0]
+	for _, next := range errs[1:] {
+		err = fmt.Errorf("%w; %w", err, next)
+	}
+	return err
+}
+
+func (b *broker) dialHost(ctx context.Context, uri string, config amqp091.Config) (*connection, error) {
 	config.Properties = maps.Clone(config.Properties) // amqp091 writes to both
 	if config.TLSClientConfig != nil {
 		config.TLSClientConfig = config.TLSClientConfig.Clone()
@@ -102,7 +148,7 @@ func (b *broker) dial(ctx context.Context) (*connection, error) {
 		stop = context.AfterFunc(ctx, raw.abort)
 		return raw, nil
 	}
-	conn, err := amqp091.DialConfig(b.uri, config)
+	conn, err := amqp091.DialConfig(uri, config)
 	if stop != nil && !stop() && err == nil {
 		err = context.Cause(ctx)
 	}
@@ -110,7 +156,7 @@ func (b *broker) dial(ctx context.Context) (*connection, error) {
 		if raw != nil {
 			_ = raw.Close()
 		}
-		return nil, fmt.Errorf("connect to %s: %w", b.name, redact(err, b.parsed.Password))
+		return nil, err
 	}
 	ended := conn.NotifyClose(make(chan *amqp091.Error, 1))
 	return &connection{Connection: conn, raw: raw, since: time.Now(), ended: ended}, nil

@@ -58,8 +58,16 @@ type PublisherConfig struct {
 	// confirmed, on one channel. NoWait of a declaration is taken as false.
 	AMQP wamqp.Config `yaml:"-" env:"-"`
 
+	// Hosts are the nodes of a cluster, each as host or host:port, in place of the host in AMQP.Connection.AmqpURI. They are tried in
+	// turn, beginning with any of them. Defaults to the host in AmqpURI.
+	Hosts []string `yaml:"hosts" env:"HOSTS"`
+
+	// Credentials, if it is not nil, is called at each attempt to connect, and goes before user and password in AMQP.Connection.AmqpURI: for
+	// passwords that are replaced and tokens that expire. It may be called by several goroutines at once.
+	Credentials Credentials `yaml:"-" env:"-"`
+
 	// Name tells this publisher from others in [Publisher.Route]. Defaults to
-	// host:port/vhost of the broker.
+	// host:port/vhost of the broker, with several hosts to all of them.
 	Name string `yaml:"name" env:"NAME"`
 
 	// Topology says who declares. Defaults to Declare.
@@ -137,6 +145,14 @@ type SubscriberConfig struct {
 	// the DefaultMarshaler. NoWait of a declaration is taken as false, and
 	// Consume.Qos.Global too: each subscription has a channel of its own.
 	AMQP wamqp.Config `yaml:"-" env:"-"`
+
+	// Hosts are the nodes of a cluster, each as host or host:port, in place of the host in AMQP.Connection.AmqpURI. They are tried in
+	// turn, beginning with any of them. Defaults to the host in AmqpURI.
+	Hosts []string `yaml:"hosts" env:"HOSTS"`
+
+	// Credentials, if it is not nil, is called at each attempt to connect, and goes before user and password in AMQP.Connection.AmqpURI: for
+	// passwords that are replaced and tokens that expire. It may be called by several goroutines at once.
+	Credentials Credentials `yaml:"-" env:"-"`
 
 	// Topology says who declares. Defaults to Declare.
 	Topology Topology `yaml:"topology" env:"TOPOLOGY"`

@@ -1,11 +1,14 @@
 package amqp_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net"
+	"net/url"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -315,5 +318,90 @@ func TestFailedLoginDoesNotShowThePassword(t *testing.T) {
 	}
 	if strings.Contains(fmt.Sprintf("%v %+v", err, p.Health()), "Tr0ub4dor") {
 		t.Errorf("the password is in %v", err)
+	}
+}
+
+// TestHostThatIsDownIsPassedOver by publisher and subscriber, whatever host they begin with.
+func TestHostThatIsDownIsPassedOver(t *testing.T) {
+	t.Parallel()
+	u, err := url.Parse(testenv.AMQPURL(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	up := u.Host
+	down := make([]string, 3)
+	for i := range down {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		down[i] = l.Addr().String()
+		_ = l.Close()
+	}
+	u.Host = down[0] // which Hosts replaces
+	name := topic(t)
+	hosts := []string{down[1], up, down[2]}
+	for range 5 {
+		p := newPublisher(t, amqp.PublisherConfig{AMQP: amqp.DurableQueue(u.String()), Hosts: hosts})
+		if err := p.Connect(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		mustConfirm(t, p, name, newMessage("x"))
+		if route := p.Route("t"); !strings.HasPrefix(route, strings.Join(hosts, ",")+"/ ") {
+			t.Errorf("route = %q", route)
+		}
+	}
+	s := newSubscriber(t, amqp.SubscriberConfig{AMQP: amqp.DurableQueue(u.String()), Hosts: hosts})
+	take(t, subscribe(t, s, name), "x", "x", "x", "x", "x")
+
+	_, err = newSubscriber(t, amqp.SubscriberConfig{AMQP: amqp.DurableQueue(u.String()), Hosts: down}).Subscribe(t.Context(), name)
+	for _, host := range down {
+		if err == nil || !strings.Contains(err.Error(), "dial tcp "+host) || strings.Contains(err.Error(), "\n") {
+			t.Errorf("error = %v; want it to name %s", err, host)
+		}
+	}
+	for _, host := range []string{"", "user:secret@host", "host/path", "host:port", "a,b"} {
+		_, err := amqp.NewPublisher(amqp.PublisherConfig{AMQP: amqp.DurableQueue(nowhere), Hosts: []string{"host", host}})
+		if err == nil || !strings.Contains(err.Error(), "Hosts[1]: ") || strings.Contains(err.Error(), "secret") {
+			t.Errorf("%q: error = %v", host, err)
+		}
+	}
+}
+
+// TestCredentialsAreAskedForAtEachConnect, and shown by no error.
+func TestCredentialsAreAskedForAtEachConnect(t *testing.T) {
+	t.Parallel()
+	name, config := topic(t), amqp.DurableQueue(strings.Replace(testenv.AMQPURL(t), "guest:guest@", "nobody:old@", 1))
+	quickly(&config)
+	w := wired(&config)
+	var asked atomic.Int64
+	password := func(context.Context) (string, string, error) {
+		switch asked.Add(1) {
+		case 1:
+			return "", "", errors.New("the vault is sealed")
+		case 2:
+			return "guest", "expired-password", nil
+		}
+		return "guest", "guest", nil
+	}
+	s := newSubscriber(t, amqp.SubscriberConfig{AMQP: config, Credentials: password})
+	for _, says := range []string{"credentials: the vault is sealed", "connect to"} {
+		_, err := s.Subscribe(t.Context(), name)
+		if err == nil || !strings.Contains(err.Error(), says) || strings.Contains(err.Error(), "expired-password") {
+			t.Errorf("error = %v", err)
+		}
+	}
+	messages := subscribe(t, s, name)
+	before := asked.Load()
+	w.cut()
+	await(t, "another login", func() bool { return asked.Load() > before })
+	p := newPublisher(t, amqp.PublisherConfig{AMQP: config, Credentials: password})
+	awaitConfirm(t, p, name, "x")
+	take(t, messages, "x")
+
+	config.Connection.AmqpConfig.SASL = []amqp091.Authentication{&amqp091.PlainAuth{}}
+	_, err := amqp.NewPublisher(amqp.PublisherConfig{AMQP: config, Credentials: password})
+	if err == nil || !strings.Contains(err.Error(), "Credentials: ") {
+		t.Errorf("error = %v", err)
 	}
 }

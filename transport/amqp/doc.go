@@ -93,6 +93,15 @@
 // alone with it, and is named in the log. The others are redelivered what they had in flight until then, and go on
 // undisturbed. A Subscriber has 16 connections at most. [Subscriber.Health] tells of each queue whether it is consumed, and why not.
 //
+// Hosts names the nodes of a cluster, which are tried in turn from any of them on, at the first connect and at each one after a
+// loss. Credentials is a function that gives user and password at each connect, for those that expire:
+//
+//	config := amqp.PublisherConfig{
+//		AMQP:        amqp.DurablePubSub("amqps://rabbit1/vhost", "inventory"),
+//		Hosts:       []string{"rabbit1", "rabbit2", "rabbit3"},
+//		Credentials: func(ctx context.Context) (user, password string, err error) { return vault.Rabbit(ctx) },
+//	}
+//
 // # Envelopes
 //
 // A message has a dozen headers, and RabbitMQ works on each: with them a queue takes a quarter fewer messages than with

@@ -44,7 +44,7 @@ var (
 func NewSubscriber(config SubscriberConfig) (*Subscriber, error) {
 	ownKey := config.Key != nil
 	config.setDefaults()
-	broker, err := newBroker(config.AMQP.Connection, "subscriber")
+	broker, err := newBroker(config.AMQP.Connection, config.Hosts, config.Credentials, "subscriber")
 	if err := errors.Join(err, config.validate()); err != nil {
 		return nil, fmt.Errorf("amqp subscriber: %w", err)
 	}
@@ -66,7 +66,7 @@ func NewSubscriber(config SubscriberConfig) (*Subscriber, error) {
 		AllowLoss: true,
 		Logger:    config.Logger,
 	}
-	dead.AMQP.Connection = config.AMQP.Connection
+	dead.AMQP.Connection, dead.Hosts, dead.Credentials = config.AMQP.Connection, config.Hosts, config.Credentials
 	dead.AMQP.Exchange.GenerateName = none
 	dead.AMQP.Publish.GenerateRoutingKey = none
 	if s.dead, err = NewPublisher(dead); err != nil {

@@ -2,7 +2,10 @@ package amqp
 
 import (
 	"errors"
+	"fmt"
+	"net"
 	"net/url"
+	"strconv"
 	"strings"
 
 	"github.com/rabbitmq/amqp091-go"
@@ -29,6 +32,28 @@ func parseURI(uri string) (amqp091.URI, error) {
 		return amqp091.URI{}, errURI
 	}
 	return parsed, nil
+}
+
+// urisOf returns uri with each of the hosts in place of its own, and their addresses. Its error contains nothing that may be
+// a password.
+func urisOf(uri string, port int, hosts []string) (uris, addresses []string, err error) {
+	u, err := url.Parse(uri)
+	if err != nil {
+		return nil, nil, errURI
+	}
+	for i, host := range hosts {
+		at := url.URL{Scheme: u.Scheme, Host: host}
+		parsed, err := url.Parse(at.String())
+		if err != nil || parsed.Hostname() == "" || parsed.User != nil || parsed.Host != host || strings.Contains(parsed.Hostname(), ",") {
+			return nil, nil, fmt.Errorf("Hosts[%d]: want a host, or host:port", i)
+		}
+		if parsed.Port() == "" {
+			host = net.JoinHostPort(parsed.Hostname(), strconv.Itoa(port))
+		}
+		u.Host = host
+		uris, addresses = append(uris, u.String()), append(addresses, host)
+	}
+	return uris, addresses, nil
 }
 
 // redact returns err, or, should its text contain the password, an error with
