@@ -66,4 +66,83 @@ var connecting = []Mutant{
 		New:    `		config.SASL = []amqp091.Authentication{&amqp091.PlainAuth{Username: user, Password: password}}`,
 		Test:   Test{"transport/amqp", "TestCredentialsAreAskedForAtEachConnect"},
 	},
+	{
+		Name: "second-handler-of-a-queue", Guarantee: "G7",
+		Broken: "Two handlers of a process share a queue, and each gets half of its messages.",
+		File:   "transport/amqp/subscriber.go",
+		Old:    `	if s.groups[queue] != nil {`,
+		New:    `	if s.groups[queue] != nil && s.closed {`,
+		Test:   Test{"transport/amqp", "TestQueueIsSubscribedToOnce"},
+	},
+	{
+		Name: "acknowledged-kept-behind-a-gap", Guarantee: "G5",
+		Broken: "What was acknowledged behind an unfinished message is kept, and looked at again with every other one.",
+		File:   "transport/amqp/acks.go",
+		Old: `		if !k.finished {
+			gap = append(gap, k)
+			continue
+		}`,
+		New: `		gap = append(gap, k)
+		if !k.finished {
+			continue
+		}`,
+		Test: Test{"transport/amqp", "TestAcknowledgementsBehindAGapAreForgotten"},
+	},
+	{
+		Name: "one-timeout-each", Guarantee: "G5",
+		Broken: "Each message of a call of Publish waits for a timeout of its own while there is no connection.",
+		File:   "transport/amqp/wait.go",
+		Old:    `		if w.call != nil && w.call.over {`,
+		New:    `		if w.call != nil && w.call.over && d < 0 {`,
+		Test:   Test{"transport/amqp", "TestPublishOfManyWaitsForOneTimeout"},
+		Hang:   true,
+	},
+	{
+		Name: "number-of-a-publish-signed", Guarantee: "G3",
+		Broken: "Reserved metadata that the publisher adds behind the signer counts for the signature, which then never fits.",
+		File:   "transport/sign.go",
+		Old:    `[]func(name string) bool{func(name string) bool { return alwaysSigned[name] }, IsReserved} {`,
+		New:    `[]func(name string) bool{IsReserved} {`,
+		Test:   Test{"transport/amqp", "TestSignedMessageIsVerifiedBehindAStockSubscriber"},
+	},
+	{
+		Name: "old-queue-stops-its-publisher", Guarantee: "G5",
+		Broken: "A publisher sends nothing to a queue that was declared before the broker was RabbitMQ 4.",
+		File:   "transport/amqp/publisher.go",
+		Old:    `	p.topology.limitIsSafe = true`,
+		New:    `	p.topology.limitIsSafe = config.Window < 0`,
+		Test:   Test{"transport/amqp", "TestQueueOfBeforeVersion4IsUsedWhereItIsSafe"},
+	},
+	{
+		Name: "dead-letters-to-nowhere", Guarantee: "G7",
+		Broken: "A queue is declared whose dead-letter exchange does not exist: what expires is dropped.",
+		File:   "transport/amqp/topology.go",
+		Old:    `	if !there || t.allowLoss {`,
+		New:    `	if !there || t.allowLoss || name != "" {`,
+		Test:   Test{"transport/amqp", "TestDeadLetterExchangeThatIsMissingIsRefused"},
+	},
+	{
+		Name: "message-that-expires", Guarantee: "G2",
+		Broken: "A message that the broker drops after a time is sent.",
+		File:   "transport/amqp/publisher.go",
+		Old:    `	if out.pub.Expiration != "" && !p.config.AllowLoss {`,
+		New:    `	if out.pub.Expiration == "0" && !p.config.AllowLoss {`,
+		Test:   Test{"transport/amqp", "TestMessageThatWouldExpireIsInvalid"},
+	},
+	{
+		Name: "stream-accepted", Guarantee: "G7",
+		Broken: "A stream is consumed as a queue is, from its end.",
+		File:   "transport/amqp/config.go",
+		Old:    `	if c.Queue.Arguments[amqp091.QueueTypeArg] == amqp091.QueueTypeStream && !allowLoss {`,
+		New:    `	if c.Queue.Arguments[amqp091.QueueTypeArg] == "none" && !allowLoss {`,
+		Test:   Test{"transport/amqp", "TestUnsafeSubscriberIsRefused"},
+	},
+	{
+		Name: "queue-type-left-to-the-broker", Guarantee: "G7",
+		Broken: "Whether a queue is classic or quorum is left to the broker's default, which may be the other one.",
+		File:   "transport/amqp/topology.go",
+		Old:    `	if _, ok := args[amqp091.QueueTypeArg]; !ok {`,
+		New:    `	if _, ok := args[amqp091.QueueTypeArg]; !ok && queueType == Quorum {`,
+		Test:   Test{"transport/amqp", "TestDeliveryLimitFollowsTheVersionOfTheBroker"},
+	},
 }

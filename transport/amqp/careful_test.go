@@ -165,6 +165,19 @@ func TestDeadLetterExchangeThatIsMissingIsRefused(t *testing.T) {
 	subscribe(t, newSubscriber(t, amqp.SubscriberConfig{AMQP: config}), name)
 }
 
+func TestDeadLetterQueueThatIsMissingIsRefused(t *testing.T) {
+	t.Parallel()
+	url, name := testenv.AMQPURL(t), topic(t)
+	config := amqp.DurableQueue(url)
+	config.Queue.Arguments = amqp091.Table{"x-message-ttl": 60_000, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": name + "-dead"}
+	_, err := newSubscriber(t, amqp.SubscriberConfig{AMQP: config}).Subscribe(t.Context(), name)
+	if err == nil || !strings.Contains(err.Error(), name+"-dead") {
+		t.Errorf("error = %v", err)
+	}
+	declareQuorum(t, url, name+"-dead", nil)
+	subscribe(t, newSubscriber(t, amqp.SubscriberConfig{AMQP: config}), name)
+}
+
 // TestPublishOfManyWaitsForOneTimeout while there is no connection.
 func TestPublishOfManyWaitsForOneTimeout(t *testing.T) {
 	t.Parallel()

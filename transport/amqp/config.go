@@ -416,8 +416,8 @@ func (v *problems) lasting(c *wamqp.QueueConfig) {
 
 // arguments refuses queues that drop messages instead of dead-lettering them.
 func (v *problems) arguments(args amqp091.Table, limitIsSafe bool) {
-	if args["x-dead-letter-exchange"] != nil {
-		return
+	if args[deadLetterExchangeArg] != nil && args[deadLetterExchangeArg] != "" || args[deadLetterKeyArg] != nil {
+		return // with the default exchange and no key of its own, a dead letter would go back to where it came from, which RabbitMQ drops
 	}
 	if args[amqp091.QueueMessageTTLArg] != nil {
 		v.add("AMQP.Queue.Arguments: x-message-ttl without x-dead-letter-exchange drops messages" + acceptLoss)

@@ -90,6 +90,9 @@ func TestUnsafeSubscriberIsRefused(t *testing.T) {
 		{"DeliveryLimitIsSafe:", func(c *amqp.SubscriberConfig) { c.Topology = amqp.NoTopology }},
 		{"x-delivery-limit", with("x-delivery-limit", 5)},
 		{"x-message-ttl", with("x-message-ttl", 5)},
+		{"x-message-ttl", func(c *amqp.SubscriberConfig) { // which would dead-letter to itself
+			c.AMQP.Queue.Arguments = amqp091.Table{"x-message-ttl": 5, "x-dead-letter-exchange": ""}
+		}},
 		{"x-max-length", with("x-max-length", 5)},
 		{"x-expires", with("x-expires", 5)},
 		{"stream", with("x-queue-type", "stream")},

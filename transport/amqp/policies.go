@@ -235,11 +235,19 @@ func (a *managementAPI) deadLetters(ctx context.Context, l *QueueLimits, q *inFo
 	if !set {
 		return nil
 	}
-	if l.DeadLetterExchange == "" {
-		l.DeadLetters = true
-		return nil
-	}
 	const setting = "dead-letter-exchange"
+	if l.DeadLetterExchange == "" {
+		key, _ := q.text("dead-letter-routing-key")
+		var queue struct{}
+		var err error
+		if key != "" {
+			l.DeadLetters, err = a.get(ctx, &queue, "queues", a.vhost, key)
+		}
+		if err == nil && !l.DeadLetters {
+			l.find(setting, "the default exchange has no queue for what is dead-lettered, which is dropped", "name an existing queue by dead-letter-routing-key")
+		}
+		return err
+	}
 	var exchange struct{}
 	there, err := a.get(ctx, &exchange, "exchanges", a.vhost, l.DeadLetterExchange)
 	if err != nil {

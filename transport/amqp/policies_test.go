@@ -143,7 +143,9 @@ func TestDeliveryLimitInForceFollowsTheVersionOfTheBroker(t *testing.T) {
 		{"4.2.0", `{}`, `{"delivery-limit": -1}`, -1, nil},
 		{"4.2.0", `{"x-delivery-limit": -1}`, `{"delivery-limit": 5}`, 5, []string{"delivery-limit"}},
 		{"4.2.0", `{"x-delivery-limit": 3}`, `{"delivery-limit": 5}`, 3, []string{"delivery-limit"}},
-		{"4.2.0", `{"x-delivery-limit": 3, "x-dead-letter-exchange": ""}`, `{}`, 3, nil},
+		{"4.2.0", `{"x-delivery-limit": 3, "x-dead-letter-exchange": "", "x-dead-letter-routing-key": "q"}`, `{}`, 3, nil},
+		{"4.2.0", `{"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "none"}`, `{"delivery-limit": 3}`, 3, []string{"dead-letter-exchange", "delivery-limit"}},
+		{"4.2.0", `{"x-delivery-limit": 3, "x-dead-letter-exchange": ""}`, `{}`, 3, []string{"dead-letter-exchange", "delivery-limit"}},
 	} {
 		m := answering(t, map[string]string{
 			"/api/overview": fmt.Sprintf(`{"rabbitmq_version": %q}`, test.version),

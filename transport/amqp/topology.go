@@ -15,6 +15,9 @@ import (
 )
 
 const (
+	deadLetterExchangeArg = "x-dead-letter-exchange"
+	deadLetterKeyArg      = "x-dead-letter-routing-key"
+
 	deliveryLimitArg = "x-delivery-limit"
 	noDeliveryLimit  = -1
 )
@@ -107,14 +110,24 @@ func (t *topology) queue(ch *amqp091.Channel, name string, version int) error {
 	return explain(err, "queue", name)
 }
 
-// deadLetterExchange checks that the exchange which the queue's arguments name is there: RabbitMQ drops what it cannot dead-letter.
+// deadLetterExchange checks that the exchange which the queue's arguments name is there, or the queue with the default exchange:
+// RabbitMQ drops what it cannot dead-letter.
 func (t *topology) deadLetterExchange(ch *amqp091.Channel, queue string) error {
-	name, _ := t.amqp.Queue.Arguments["x-dead-letter-exchange"].(string)
-	if name == "" || t.allowLoss {
+	args := t.amqp.Queue.Arguments
+	name, there := args[deadLetterExchangeArg].(string)
+	if !there || t.allowLoss {
 		return nil
 	}
-	if err := ch.ExchangeDeclarePassive(name, amqp091.ExchangeDirect, true, false, false, false, nil); err != nil {
-		return fmt.Errorf("x-dead-letter-exchange of queue %q: %w", queue, explain(err, "exchange", name))
+	if name != "" {
+		if err := ch.ExchangeDeclarePassive(name, amqp091.ExchangeDirect, true, false, false, false, nil); err != nil {
+			return fmt.Errorf("%s of queue %q: %w", deadLetterExchangeArg, queue, explain(err, "exchange", name))
+		}
+		return nil
+	}
+	if key, _ := args[deadLetterKeyArg].(string); key != "" {
+		if _, err := ch.QueueDeclarePassive(key, true, false, false, false, nil); err != nil {
+			return fmt.Errorf("%s of queue %q: %w", deadLetterKeyArg, queue, explain(err, "queue", key))
+		}
 	}
 	return nil
 }
@@ -179,6 +192,9 @@ func (t *topology) bind(ch *amqp091.Channel, queue, key, exchange string) error 
 // subscription sees to everything that a subscriber needs.
 func (t *topology) subscription(ch *amqp091.Channel, queue, exchange string, version int) error {
 	if t.mode == Declare && t.builder != nil {
+		if err := t.deadLetterExchange(ch, queue); err != nil {
+			return err
+		}
 		c := t.amqp
 		c.Queue.Arguments = t.arguments(queue, c.Queue.Arguments, version)
 		err := t.builder.BuildTopology(ch, queue, exchange, c, watermill.NewSlogLogger(t.logger))
