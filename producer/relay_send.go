@@ -89,6 +89,9 @@ func (e *entry) messagesTo(ctx context.Context) []*message.Message {
 // messageTo returns e's message for one send.
 func (e *entry) messageTo(ctx context.Context) *message.Message {
 	msg := e.Message()
+	if apart := e.Stamp.Sub(e.OccurredAt).Abs(); apart >= time.Second && e.OccurredAt.Unix() > 0 { // otherwise the stamp says it, for less
+		msg.Metadata[transport.MetaOccurredAt] = e.OccurredAt.UTC().Format(time.RFC3339Nano)
+	}
 	if e.redelivered {
 		ctx = transport.WithRedelivered(ctx)
 	}

@@ -29,6 +29,7 @@ const (
 	MetaDigest        = "boxpair-digest"         // hex of the content digest
 	MetaStamp         = "boxpair-stamp"          // RFC 3339 with nanoseconds, UTC
 	MetaResendUntil   = "boxpair-resend-until"   // likewise
+	MetaOccurredAt    = "boxpair-occurred-at"    // likewise: when it happened, where that is a second or more from the stamp
 
 	// MetaEnvelope is for transports that carry metadata in the body: it says that they could not open an envelope. Such a
 	// message cannot be read.

@@ -9,8 +9,8 @@ import (
 	"github.com/boxpair/boxpair/transport"
 )
 
-// cloudEventsPrefix begins the names of attributes in the headers of a message. The AMQP binding of CloudEvents 1.0.2 allows
-// "cloudEvents:" too, and recommends this one, which every client can read.
+// cloudEventsPrefix begins the names of attributes in the headers of a message. The binding of CloudEvents 1.0.2 for AMQP 1.0 allows
+// "cloudEvents:" too, and recommends this one, which every client can read. There is no binding for AMQP 0-9-1.
 const cloudEventsPrefix = "cloudEvents_"
 
 // setCloudEvents adds the attributes of CloudEvents 1.0 in binary mode to headers: the payload stays as it is, and
@@ -28,5 +28,9 @@ func setCloudEvents(headers amqp091.Table, topic string, msg *message.Message) {
 	set("type", msg.Metadata[transport.MetaType])
 	set("type", topic) // if the event has none
 	set("subject", msg.Metadata[transport.MetaSource])
-	set("time", msg.Metadata[transport.MetaStamp])
+	set("time", msg.Metadata[transport.MetaOccurredAt])
+	set("time", msg.Metadata[transport.MetaStamp]) // if it says the same
+	set("partitionkey", msg.Metadata[transport.MetaKey])
+	set("traceparent", msg.Metadata[transport.MetaTraceParent])
+	set("tracestate", msg.Metadata[transport.MetaTraceState])
 }

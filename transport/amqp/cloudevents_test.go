@@ -29,6 +29,8 @@ func TestMessagesAreCloudEventsOnRequest(t *testing.T) {
 	t.Parallel()
 	url := testenv.AMQPURL(t)
 	whole := event("order.placed")
+	late := whole
+	late.TraceState = "vendor=1"
 	bare := transport.Event{ID: uuid.New(), Payload: []byte("x")}
 	foreign := whole
 	foreign.Producer = "shop/öst & co"
@@ -41,21 +43,32 @@ func TestMessagesAreCloudEventsOnRequest(t *testing.T) {
 		"none unless asked for": {whole, false, map[string]string{}},
 		"every attribute": {whole, true, map[string]string{
 			"specversion": "1.0", "id": whole.ID.String(), "source": "/orders", "type": "order.placed", "subject": "order/4711",
-			"time": "2026-11-20T10:20:30.123456Z",
+			"time": "2026-11-20T10:20:30.123456Z", "partitionkey": "order-4711",
+			"traceparent": whole.TraceParent,
+		}},
+		"time is when it occurred": {late, true, map[string]string{
+			"specversion": "1.0", "id": whole.ID.String(), "source": "/orders", "type": "order.placed", "subject": "order/4711",
+			"time": "2026-11-19T08:00:00Z", "tracestate": "vendor=1", "partitionkey": "order-4711",
+			"traceparent": whole.TraceParent,
 		}},
 		"what is required is always there": {bare, true, map[string]string{
 			"specversion": "1.0", "id": bare.ID.String(), "source": "/", "type": "TOPIC",
 		}},
 		"the event's own go first, and the source is a URI reference": {foreign, true, map[string]string{
 			"specversion": "1.0", "id": whole.ID.String(), "source": "/shop%2F%C3%B6st%20&%20co", "type": "order.placed", "subject": "4711",
-			"time": "2026-11-20T10:20:30.123456Z", "tenant": "acme",
+			"time": "2026-11-20T10:20:30.123456Z", "tenant": "acme", "partitionkey": "order-4711",
+			"traceparent": whole.TraceParent,
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			topic, config := topic(t), amqp.DurableQueue(url)
 			p := newPublisher(t, amqp.PublisherConfig{AMQP: config, CloudEvents: c.on})
-			mustConfirm(t, p, topic, c.event.Message())
+			msg := c.event.Message()
+			if c.event.TraceState != "" {
+				msg.Metadata[transport.MetaOccurredAt] = c.want["time"]
+			}
+			mustConfirm(t, p, topic, msg)
 			d, _, err := channel(t, url).Get(topic, true)
 			if err != nil {
 				t.Fatal(err)

@@ -165,15 +165,18 @@
 //
 // # CloudEvents
 //
-// With PublisherConfig.CloudEvents, messages have these headers besides their own, by the AMQP binding of
-// CloudEvents 1.0 in binary mode. The payload and the content-type property, which is datacontenttype, are what they are without.
+// With PublisherConfig.CloudEvents, messages have these headers besides their own, as in the binary mode of CloudEvents 1.0. That has an
+// official binding for AMQP 1.0 only, and none for AMQP 0-9-1, which this package speaks: the names are those of the former, which is how RabbitMQ
+// hands the headers to a client of AMQP 1.0, too. The payload and the content-type property, which is datacontenttype, are what they are without.
 //
 //	cloudEvents_specversion  1.0
 //	cloudEvents_id           the dispatch ID
 //	cloudEvents_source       "/" and the producer's name, percent-encoded
 //	cloudEvents_type         the event's type, or the topic if it has none
 //	cloudEvents_subject      the event's source, as order/42, if it has one
-//	cloudEvents_time         the event's stamp, if it has one: when it was written, or due
+//	cloudEvents_time         when the event occurred, to a second: its OccurredAt, or when it was written
+//	cloudEvents_partitionkey the event's key, if it has one
+//	cloudEvents_traceparent  its W3C trace context, if it has one, with cloudEvents_tracestate
 //
 // A header of the event's own with one of these names goes first, so an event may have another subject, or attributes of
 // extensions. Consumers of this library work as without, and handlers find the headers in the metadata. A signature does not cover

@@ -75,9 +75,9 @@ func TestHeadersGoBeforeTheEnvelope(t *testing.T) {
 	t.Parallel()
 	d := amqp091.Delivery{
 		MessageId: anID, ContentEncoding: envelopeEncoding, Body: []byte("type=a+b&key=1&_tenant=x\n{}"),
-		Headers: amqp091.Table{transport.MetaKey: "2", "x-death": amqp091.Table{}},
+		Headers: amqp091.Table{transport.MetaKey: "2", "x-own": amqp091.Table{}},
 	}
-	want := message.Metadata{transport.MetaType: "a b", transport.MetaKey: "2", "tenant": "x", "x-death": "{}"}
+	want := message.Metadata{transport.MetaType: "a b", transport.MetaKey: "2", "tenant": "x", "x-own": "{}"}
 	for name, c := range map[string]codec{"default": newCodec(nil, false), "own": newCodec(struct{ wamqp.DefaultMarshaler }{}, false)} {
 		got, err := c.decode(&d)
 		if err != nil || !got.Equals(newTestMessage(want, "{}")) {
