@@ -30,8 +30,8 @@ var connecting = []Mutant{
 		Name: "broker-headers-handed-on", Guarantee: "G6",
 		Broken: "What RabbitMQ says of a delivery counts as metadata of the message.",
 		File:   "transport/amqp/codec.go",
-		Old:    `		case !ofTheBroker(name):`,
-		New:    `		case !ofTheBroker(name) || name == "x-acquired-count":`,
+		Old:    `		case !ofTheBroker(d.Headers, name):`,
+		New:    `		case !ofTheBroker(d.Headers, name) || name == "x-acquired-count":`,
 		Test:   Test{"transport/amqp", "TestPropertiesOfAForeignMessageAreMetadata"},
 	},
 	{

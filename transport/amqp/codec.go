@@ -156,7 +156,7 @@ func (c defaultCodec) decode(d *amqp091.Delivery) (*message.Message, error) {
 		switch {
 		case name == c.idHeader:
 			id, found = text, true
-		case !ofTheBroker(name):
+		case !ofTheBroker(d.Headers, name):
 			meta[name] = text
 		}
 	}

@@ -283,20 +283,7 @@ func (c *PublisherConfig) validate() error {
 	if c.CloudEvents && c.Envelope {
 		v.add("CloudEvents: one in binary mode has its data in the body, which would be an envelope; Envelope is set")
 	}
-	for i, q := range c.Queues {
-		if q.Topic == "" {
-			v.add("Queues[%d].Topic: missing", i)
-		}
-		if q.Name == "" && c.AMQP.Queue.GenerateName == nil {
-			v.add("Queues[%d].Name: missing, and AMQP.Queue.GenerateName too", i)
-		}
-		if err := checkName("queue", q.Name); err != nil {
-			v.add("Queues[%d].Name: %w", i, err)
-		}
-	}
-	if len(c.Queues) > 0 {
-		v.queue(&c.AMQP, c.QueueType, c.AllowLoss, true)
-	}
+	v.queues(c)
 	v.partitions(c)
 	if c.BatchSize > 1 && !c.Envelope {
 		v.add("BatchSize: %d, but a batch is made of envelopes; Envelope is not set", c.BatchSize)
@@ -382,6 +369,24 @@ func (v *problems) common(c *wamqp.Config, topology Topology, queueType QueueTyp
 	// The default exchange has no type here, and is durable whatever is said.
 	if topology == Declare && c.Exchange.Type != "" && !c.Exchange.Durable && !allowLoss {
 		v.add("AMQP.Exchange.Durable: an exchange that is not durable is gone after a restart of the broker; set AllowLoss to accept that")
+	}
+}
+
+// queues checks the queues of a publisher.
+func (v *problems) queues(c *PublisherConfig) {
+	for i, q := range c.Queues {
+		if q.Topic == "" {
+			v.add("Queues[%d].Topic: missing", i)
+		}
+		if q.Name == "" && c.AMQP.Queue.GenerateName == nil {
+			v.add("Queues[%d].Name: missing, and AMQP.Queue.GenerateName too", i)
+		}
+		if err := checkName("queue", q.Name); err != nil {
+			v.add("Queues[%d].Name: %w", i, err)
+		}
+	}
+	if len(c.Queues) > 0 {
+		v.queue(&c.AMQP, c.QueueType, c.AllowLoss, true)
 	}
 }
 

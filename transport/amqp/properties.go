@@ -56,8 +56,14 @@ func ofADelivery(header string) bool {
 	return false
 }
 
-// ofTheBroker tells whether a header is RabbitMQ's own: of a delivery, or of how a message was dead-lettered.
-func ofTheBroker(header string) bool {
-	return strings.HasPrefix(header, "x-") && (ofADelivery(header) || header == "x-death" ||
-		strings.HasPrefix(header, "x-first-death-") || strings.HasPrefix(header, "x-last-death-"))
+// ofTheBroker tells whether a header is RabbitMQ's own: of a delivery, or of how a message was dead-lettered. Text under such a name is
+// the message's, unless it was dead-lettered.
+func ofTheBroker(headers amqp091.Table, name string) bool {
+	if !strings.HasPrefix(name, "x-") {
+		return false
+	}
+	_, text := headers[name].(string)
+	_, dead := headers["x-death"].([]any)
+	return !text && (ofADelivery(name) || name == "x-death") ||
+		dead && (strings.HasPrefix(name, "x-first-death-") || strings.HasPrefix(name, "x-last-death-"))
 }

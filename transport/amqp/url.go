@@ -45,7 +45,7 @@ func urisOf(uri string, port int, hosts []string) (uris, addresses []string, err
 		at := url.URL{Scheme: u.Scheme, Host: host}
 		parsed, err := url.Parse(at.String())
 		if err != nil || parsed.Hostname() == "" || parsed.User != nil || parsed.Host != host || strings.Contains(parsed.Hostname(), ",") {
-			return nil, nil, fmt.Errorf("Hosts[%d]: want a host, or host:port", i)
+			return nil, nil, fmt.Errorf("%s[%d]: want a host, or host:port", "Hosts", i)
 		}
 		if parsed.Port() == "" {
 			host = net.JoinHostPort(parsed.Hostname(), strconv.Itoa(port))
