@@ -76,27 +76,10 @@ func (c *relayCore) nextLeaseCall() *call {
 	if c.now >= l.beatAt && !c.stopping {
 		return &call{op: opHeartbeat, read: c.numbers.read}
 	}
-	if c.reporting.due && !c.stopping {
-		if cl := c.reportCall(); cl != nil {
+	for _, next := range [...]func() *call{c.reportCall, c.keepCall, c.yieldedCall, c.clearCall, c.acquireCall} {
+		if cl := next(); cl != nil {
 			return cl
 		}
-	}
-	if cl := c.keepCall(); cl != nil {
-		return cl
-	}
-	if l.yielding {
-		if cl := c.releaseCall(false); cl != nil {
-			return cl
-		}
-	}
-	if cl := c.clearCall(); cl != nil {
-		return cl
-	}
-	if want := l.share() - l.held; l.live > 0 && want > 0 && !c.stopping {
-		if c.now >= l.acquireAt {
-			return &call{op: opAcquire, limit: want}
-		}
-		c.at(l.acquireAt)
 	}
 	if l.held > 0 {
 		c.at(l.renewAt)
@@ -105,6 +88,28 @@ func (c *relayCore) nextLeaseCall() *call {
 		c.at(l.beatAt)
 	}
 	return nil
+}
+
+// yieldedCall gives shards back that are idle by now.
+func (c *relayCore) yieldedCall() *call {
+	if !c.leasing.yielding {
+		return nil
+	}
+	return c.releaseCall(false)
+}
+
+// acquireCall asks for the shards that are missing of the relay's share.
+func (c *relayCore) acquireCall() *call {
+	l := &c.leasing
+	want := l.share() - l.held
+	if l.live == 0 || want <= 0 || c.stopping {
+		return nil
+	}
+	if c.now < l.acquireAt {
+		c.at(l.acquireAt)
+		return nil
+	}
+	return &call{op: opAcquire, limit: want}
 }
 
 // clearCall tells the database of a rewind that is done.

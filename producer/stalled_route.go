@@ -52,6 +52,9 @@ const (
 
 // reportCall tells what has changed since the last report, if anything.
 func (c *relayCore) reportCall() *call {
+	if !c.reporting.due || c.stopping {
+		return nil
+	}
 	c.reporting.due = false
 	routes := c.stalledRoutes()
 	same := func(a, b StalledRoute) bool {

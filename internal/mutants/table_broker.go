@@ -46,7 +46,7 @@ var connecting = []Mutant{
 		Name: "first-host-only", Guarantee: "G5",
 		Broken: "Of several hosts one is tried, and while it is down nothing is sent.",
 		File:   "transport/amqp/broker.go",
-		Old:    `		if ctx.Err() != nil {
+		Old: `		if ctx.Err() != nil {
 			break
 		}
 	}

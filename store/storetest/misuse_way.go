@@ -133,7 +133,7 @@ func (m *misuse[TX]) work(ctx context.Context, w *consumer.Work[TX], id uuid.UUI
 func (m *misuse[TX]) call(ctx context.Context, h *consumer.Handler[TX]) error {
 	msg := misuseMessage(misuseCalled)
 	msg.SetContext(ctx)
-	err := h.Consume(msg)
+	err := h.Consume(msg) //nolint:contextcheck // the message carries it
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.called = m.called || err == nil
