@@ -97,9 +97,9 @@ var misuse = []Mutant{
 		Name: "store-writes-into-another-database", Guarantee: "G1",
 		Broken: "A handler on MySQL says USE, and its events go to the outbox of the other database.",
 		File:   "internal/sqlstore/owned.go",
-		Old:    `	case r.Elsewhere:`,
-		New:    `	case r.Elsewhere && r.Doubtful:`,
-		Test:   Test{"store/mysql", "TestMisuseContract/handler alone/looks for names elsewhere in the session"},
+		Old:    `		return o.blame(ErrElsewhere)`,
+		New:    `		_ = ErrElsewhere`,
+		Test:   Test{"store/mysql", "TestMisuseContract/handler of Transact/looks for names elsewhere in the session"},
 	},
 	{
 		Name: "nested-message-waits-for-itself", Guarantee: "G5",
