@@ -374,6 +374,9 @@ func (c *call) counts() (below, above []int) {
 	return below, above
 }
 
+// keyShare is so small a part of a lease that a read in one key may take: no other read is under way meanwhile.
+const keyShare = 10
+
 // refillCall reads on in a key of which events were passed over.
 func (c *relayCore) refillCall() *call {
 	r := &c.reading
@@ -423,6 +426,10 @@ func (c *relayCore) refilled(cl *call) {
 	if sh.gone || sh.yielding || l.hole == 0 {
 		return
 	}
+	if cl.err != nil && c.now-cl.issued >= c.cfg.LeaseTTL/keyShare && l.hole == cl.from {
+		c.leaveToLap(l)
+		return
+	}
 	if cl.err != nil || l.hole != cl.from || sh.version != cl.versions[0] {
 		c.refill(l)
 		return
@@ -442,6 +449,17 @@ func (c *relayCore) refilled(cl *call) {
 		l.hole = 0
 	}
 	c.refill(l)
+	c.recheck(l)
+	c.tidy(l)
+}
+
+// leaveToLap has a lap read on in a key, in pages: between its events are so many of other keys that one statement
+// takes too long to read over them.
+func (c *relayCore) leaveToLap(l *keyLine) {
+	sh := l.shard
+	sh.back.pass(hashKey(l.key), true, l.hole)
+	sh.back.hurry()
+	l.hole = 0
 	c.recheck(l)
 	c.tidy(l)
 }

@@ -163,8 +163,11 @@ func (l *relayLoop) step(work context.Context) (wait time.Duration, stopped bool
 // fenced, so beyond the lease it is of no use.
 func (l *relayLoop) execute(ctx context.Context, cl *call) {
 	limit := l.cfg.LeaseTTL
-	if cl.op.onLeases() {
+	switch {
+	case cl.op.onLeases():
 		limit /= 3
+	case cl.op == opFetchKey:
+		limit /= keyShare
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()

@@ -440,4 +440,14 @@ JOIN LATERAL (SELECT * FROM {{outbox_events}} e WHERE e.id = q.id OFFSET 0) e ON
 		New:    `text, "\x00", "\x00")`,
 		Test:   Test{"producer", "TestStoredErrorsAreShortAndValid"},
 	},
+	{
+		Name: "key-behind-others-read-for-ever", Guarantee: "G5",
+		Broken: "A key with millions of events of others in between is read by one statement again and again, which never ends in time.",
+		File:   "producer/relay_fetch.go",
+		Old: `		c.leaveToLap(l)
+		return`,
+		New: `		c.refill(l)
+		return`,
+		Test: Test{"producer", "TestKeyWithMillionsOfOthersInBetweenIsReadByALap"},
+	},
 }

@@ -88,7 +88,7 @@ func bySeq(found []producer.Queued) []producer.Queued {
 }
 
 // fetchKey walks along the queue of the shard and looks at the event of each
-// row: a key that has many rows there, which is when this is called, is soon served. In pieces
+// row: a key that has many rows there, which is when this is called, is soon served. If it is not, a lap of the relay serves it. In pieces
 // it could miss an event between two of them that was committed in between, and bring a later one.
 var fetchKey = statement(`
 SELECT q.shard, q.id, q.round, 0, '', ` + eventColumns + `
