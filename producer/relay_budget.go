@@ -1,10 +1,10 @@
 package producer
 
-// budget is how much one fetch may bring: so many rows that it is soon over and takes little memory. It is cut when a fetch
-// takes too long, whether it ends or not, and grows again while fetches are quick.
+// budget is how much one statement may do: a fetch brings so many rows that it is soon over and takes little memory. It is cut when
+// a statement takes too long, whether it ends or not, and grows again while they are quick.
 type budget struct {
-	most    int     // FetchSize
-	now     int     // rows
+	most    int     // FetchSize, for a fetch
+	now     int     // rows, for a fetch
 	average float64 // bytes of a payload with its headers, of those that came last
 }
 
@@ -23,7 +23,7 @@ func (b *budget) rows() int {
 	return b.now
 }
 
-// booked takes note of a fetch that is over, and whether that took too long.
+// booked takes note of a statement that is over, and whether that took too long.
 func (b *budget) booked(cl *call, slow bool) {
 	switch {
 	case slow:

@@ -50,6 +50,7 @@ type relayCore struct {
 	lanes     uint64 // shards whose lane has something to do, as bits
 	laneBusy  int
 	laneTurn  int
+	healing   budget // of shards in one statement
 	reporting reporting
 
 	topics   map[string]*route
@@ -137,6 +138,7 @@ func newRelayCore(cfg RelayConfig, routeOf func(string) string, rnd *rand.Rand, 
 	c.due.at, c.deferred.at = never, never
 	c.records.left = recordsAtOnce
 	c.reading.spacing = newSpacing(&cfg)
+	c.healing = budget{most: idgen.Shards, now: idgen.Shards}
 	c.reading.budget = budget{most: cfg.FetchSize, now: cfg.FetchSize}
 	return c
 }

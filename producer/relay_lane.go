@@ -197,10 +197,14 @@ func (c *call) fail() {
 	}
 }
 
-// healCall heals all shards that are to be healed and have nothing under way.
+// healCall heals shards that are to be healed and have nothing under way: as many as the statement heals in time, where there
+// are a million keys.
 func (c *relayCore) healCall() *call {
 	cl := &call{op: opHeal, reload: true}
 	for _, sh := range c.shards {
+		if len(cl.shards) == c.healing.now {
+			break
+		}
 		if sh != nil && sh.phase == phaseHeal && sh.lane.busy == nil && !sh.yielding {
 			sh.again = false
 			cl.shards = append(cl.shards, sh)
@@ -220,6 +224,9 @@ func (c *relayCore) laneReply(cl *call) {
 			sh.lane.busy = nil
 		}
 		c.markLane(sh)
+	}
+	if cl.op == opHeal {
+		c.healing.booked(cl, c.now-cl.issued > c.cfg.LeaseTTL/2)
 	}
 	if cl.err != nil {
 		c.laneFailed(cl)

@@ -450,4 +450,12 @@ JOIN LATERAL (SELECT * FROM {{outbox_events}} e WHERE e.id = q.id OFFSET 0) e ON
 		return`,
 		Test: Test{"producer", "TestKeyWithMillionsOfOthersInBetweenIsReadByALap"},
 	},
+	{
+		Name: "all-shards-healed-at-once", Guarantee: "G2",
+		Broken: "Shards with so many parked keys that no statement heals all of them in time are healed in one statement again and again.",
+		File:   "producer/relay_lane.go",
+		Old:    `		if len(cl.shards) == c.healing.now {`,
+		New:    `		if len(cl.shards) == c.healing.most {`,
+		Test:   Test{"producer", "TestShardsAreHealedFewAtATimeWhereAllTakeTooLong"},
+	},
 }
