@@ -109,7 +109,7 @@ func (sub *subscription) consume(ctx, scope context.Context, src *source) error 
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	armed := time.Time{}
-	for {
+	for scope.Err() == nil { // select might hand out another one
 		var out chan<- *message.Message
 		var msg *message.Message
 		deliveries, closed, cancelled := sub.inputs(src)
@@ -158,6 +158,7 @@ func (sub *subscription) consume(ctx, scope context.Context, src *source) error 
 			return nil
 		}
 	}
+	return nil
 }
 
 // inputs returns what src is to be asked for: deliveries, or if enough is open the ends that the deliveries would tell otherwise.
