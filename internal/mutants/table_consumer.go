@@ -84,8 +84,8 @@ var parking = []Mutant{
 		Name: "old-attempts-stay", Guarantee: "G5",
 		Broken: "A redriven message keeps its attempts, and is dead at its first failure.",
 		File:   "store/postgres/inbox_operator.go",
-		Old:    `next_attempt_at = clock_timestamp(), attempts = 0, forced`,
-		New:    `next_attempt_at = clock_timestamp(), forced`,
+		Old:    `attempts = 0, forced = p.forced OR`,
+		New:    `forced = p.forced OR`,
 		Test:   Test{"store/postgres", "TestConsumerContract/operator/dead message is redriven with nothing counted"},
 	},
 	{

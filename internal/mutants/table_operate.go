@@ -58,4 +58,13 @@ var operating = []Mutant{
 		New:    ``,
 		Test:   Test{"health", "TestOutboxIsAsItsWorstNumber"},
 	},
+	{
+		Name: "redriven-key-is-due-as-a-whole", Guarantee: "G5",
+		Broken: "All redriven messages of an ordered key are due at once, and each look passes over all of them but the first.",
+		File:   "store/postgres/inbox_operator.go",
+		Old: `    SET state = CASE WHEN h.id < p.id THEN 'following' ELSE 'retrying' END,
+        next_attempt_at = CASE WHEN h.id < p.id THEN NULL ELSE clock_timestamp() END,`,
+		New:  `    SET state = 'retrying', next_attempt_at = clock_timestamp(),`,
+		Test: Test{"store/postgres", "TestConsumerContract/operator/redriven messages of one key follow the first live one"},
+	},
 }

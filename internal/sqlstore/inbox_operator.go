@@ -83,7 +83,7 @@ func (s *Store) chosenMessages(ctx context.Context, tx *sql.Tx, w *where, limit 
 	return list, err
 }
 
-// RedriveMessages makes messages retrying and due that wait for an operator.
+// RedriveMessages makes messages retrying and due that wait for an operator. Of a key only the first live one is: the others follow it.
 func (s *Store) RedriveMessages(ctx context.Context, f consumer.Filter, reason string) ([]uuid.UUID, error) {
 	w := selectsMessages(f)
 	// A bare filter leaves alone what is tried again anyway.
@@ -92,6 +92,9 @@ func (s *Store) RedriveMessages(ctx context.Context, f consumer.Filter, reason s
 		// forced first: MySQL assigns from left to right, and a later assignment sees the new state.
 		_, err := s.c.Exec(ctx, tx, `UPDATE {inbox_parked} SET forced = (forced = 1 OR state = 'altered'), state = 'retrying', attempts = 0,
 			next_attempt_at = {now} WHERE seq = ?`, c.seq)
+		if err == nil {
+			err = s.followFirst(ctx, tx, c)
+		}
 		if err != nil {
 			return err
 		}
@@ -101,6 +104,19 @@ func (s *Store) RedriveMessages(ctx context.Context, f consumer.Filter, reason s
 		return nil, fmt.Errorf("redrive: %w", err)
 	}
 	return ids, nil
+}
+
+// followFirst has a message follow an earlier live one of its key, if there is one.
+func (s *Store) followFirst(ctx context.Context, tx *sql.Tx, c messageChoice) error {
+	if len(c.keys()) == 0 {
+		return nil
+	}
+	first, err := s.firstMessage(ctx, tx, c.place)
+	if err != nil || first == c.seq {
+		return err
+	}
+	_, err = s.c.Exec(ctx, tx, `UPDATE {inbox_parked} SET state = 'following', next_attempt_at = NULL WHERE seq = ?`, c.seq)
+	return err
 }
 
 // DiscardMessages gives up parked messages. Followers that are left without a

@@ -47,12 +47,25 @@ func (s *Store) ListParkedMessages(ctx context.Context, f consumer.Filter) ([]co
 	return list, nil
 }
 
+// redriveMessages makes the first live message of each key run. The others follow it: a look at what is due would pass over all of them,
+// once for each that is handled.
 var redriveMessages = statement(`
-WITH r AS (
-    UPDATE {{inbox_parked}}
-    SET state = 'retrying', next_attempt_at = clock_timestamp(), attempts = 0, forced = forced OR state = 'altered'
-    WHERE id = ANY ($1::bigint[]) AND state = ANY ($2::text[])
-    RETURNING id, consumer, dispatch_id
+WITH chosen AS MATERIALIZED (
+    SELECT id, consumer, key, ordered FROM {{inbox_parked}} WHERE id = ANY ($1::bigint[]) AND state = ANY ($2::text[]) ORDER BY id FOR UPDATE
+), heads AS MATERIALIZED (
+    SELECT c.consumer, c.key, least(min(c.id), (
+        SELECT p.id FROM {{inbox_parked}} p
+        WHERE p.consumer = c.consumer AND p.key = c.key AND p.ordered AND p.state IN ('retrying', 'following')
+        ORDER BY p.id LIMIT 1)) AS id
+    FROM chosen c WHERE c.ordered GROUP BY c.consumer, c.key
+), r AS (
+    UPDATE {{inbox_parked}} p
+    SET state = CASE WHEN h.id < p.id THEN 'following' ELSE 'retrying' END,
+        next_attempt_at = CASE WHEN h.id < p.id THEN NULL ELSE clock_timestamp() END,
+        attempts = 0, forced = p.forced OR p.state = 'altered'
+    FROM chosen c LEFT JOIN heads h ON c.ordered AND h.consumer = c.consumer AND h.key = c.key
+    WHERE p.id = c.id
+    RETURNING p.id, p.consumer, p.dispatch_id
 ), h AS (
     INSERT INTO {{inbox_history}} (consumer, dispatch_id, outcome, error) SELECT consumer, dispatch_id, 'redriven', $3::text FROM r ORDER BY id
 ), a AS (

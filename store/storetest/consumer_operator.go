@@ -22,6 +22,7 @@ func messageOperatorTests[TX any]() []inboxTest[TX] {
 		{"redriven message that turns out to be altered is set aside again", redriveTurnsAltered[TX]},
 		{"forced altered message runs once and leaves the claim of the other content", redriveAltered[TX]},
 		{"redriven message runs before later ones of its key, and they wait", redriveFirst[TX]},
+		{"redriven messages of one key follow the first live one", redriveFollows[TX]},
 		{"redriving waits for a handler of the key", redriveWaits[TX]},
 		{"discarded message keeps reason and claim, and lets the next one run", discardKeeps[TX]},
 		{"discarded follower releases nobody", discardFollowing[TX]},
@@ -258,6 +259,32 @@ func redriveFirst[TX any](i *inbox[TX]) {
 	i.takeUp(head, false)
 	i.drain()
 	i.expectEffects(dead.ID.String(), head.ID.String(), follower.ID.String())
+}
+
+func redriveFollows[TX any](i *inbox[TX]) {
+	var all []*consumer.Message
+	var ids []string
+	for range 4 {
+		m := message("key")
+		i.park(consumer.Parking{Message: m, State: consumer.Dead, Ordered: true}, consumer.Applied)
+		all, ids = append(all, m), append(ids, m.ID.String())
+	}
+	i.redrive(consumer.Filter{IDs: messageIDs(all[1])}, all[1])
+	i.redrive(consumer.Filter{IDs: messageIDs(all[2])}, all[2])
+	i.expectStates(all, consumer.Dead, consumer.Retrying, consumer.Following, consumer.Dead)
+	i.redrive(consumer.Filter{}, all[0], all[3])
+	i.expectStates(all, consumer.Retrying, consumer.Retrying, consumer.Following, consumer.Following)
+	i.drain()
+	i.expectEffects(ids...)
+}
+
+func (i *inbox[TX]) expectStates(messages []*consumer.Message, want ...consumer.State) {
+	i.Helper()
+	for n, m := range messages {
+		if got := i.parked(m).State; got != want[n] {
+			i.Errorf("message %d is %s, want %s", n+1, got, want[n])
+		}
+	}
 }
 
 func redriveWaits[TX any](i *inbox[TX]) {
