@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"net/url"
 	"os"
 	"os/exec"
@@ -21,22 +20,24 @@ import (
 	"github.com/boxpair/boxpair/store/sqlite"
 )
 
-// program is the command, built.
+// program is this test, which is the command where asCommand is set.
 var program string
 
+const asCommand = "TEST_RUNS_AS_COMMAND"
+
 func TestMain(m *testing.M) {
-	dir, err := os.MkdirTemp("", "boxpair-cmd-*")
+	if os.Getenv(asCommand) != "" {
+		main()
+		return
+	}
+	var err error
+	if program, err = os.Executable(); err == nil {
+		err = os.Setenv(asCommand, "1")
+	}
 	if err != nil {
 		panic(err)
 	}
-	program = filepath.Join(dir, "boxpair")
-	if out, err := exec.CommandContext(context.Background(), "go", "build", "-o", program, ".").CombinedOutput(); err != nil {
-		panic(fmt.Sprintf("build: %v\n%s", err, out))
-	}
-	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
-		_ = os.RemoveAll(dir)
-		os.Exit(code)
-	}))
+	goleak.VerifyTestMain(m)
 }
 
 // call runs the program and returns its exit status and what it printed.
