@@ -250,7 +250,8 @@ func (f *fakeStore) replay(seq int64) bool {
 		return false
 	}
 	f.round++
-	f.enqueue(record.Shard, seq, f.round)
+	f.replays++
+	f.enqueue(record.Shard, seq, f.round<<20|f.replays)
 	f.rewind(record.Shard, seq)
 	return true
 }

@@ -26,6 +26,7 @@ type fakeStore struct {
 	seq      int64
 	events   int64 // that were ever written: each has its number as version
 	round    int64
+	replays  int64 // the chance in their rounds, which a fail-over does not bring back
 	log      map[int64]*Record
 	queue    [idgen.Shards]map[int64]int64 // seq → round
 	places   [idgen.Shards][]int64         // what an index of the queue holds: its rows, and some that have gone

@@ -102,6 +102,9 @@ func (f *fakeStore) promote(c *fakeCopy) {
 	s := c.store
 	f.last, f.seq, f.round, f.log, f.deferred, f.relays, f.receipts = s.last, s.last, s.round, s.log, s.deferred, s.relays, s.receipts
 	copy(f.queue[:], s.queue)
+	for shard, q := range f.queue {
+		f.places[shard] = slices.Sorted(maps.Keys(q))
+	}
 	copy(f.shards[:], s.shards)
 	f.parked = make(map[int64]*fakeParked)
 	for seq, p := range s.parked {
