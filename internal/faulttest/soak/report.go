@@ -32,7 +32,9 @@ type Report struct {
 	Replayed  int64 `json:"replayed"`
 	Redriven  int64 `json:"redriven"`
 	Discarded int64 `json:"discarded"`
-	Removed   int64 `json:"removed"`
+	// RedrivenLate is how many dead messages were redriven when later ones of their keys had been applied.
+	RedrivenLate int64 `json:"redriven_late"`
+	Removed      int64 `json:"removed"`
 	// Suppressed is how many copies consumers have acknowledged without running the handler, as far as
 	// they lived to tell; Seen how many deliveries beyond the first there were at least.
 	Seen       int64 `json:"duplicates_seen"`

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"runtime"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"time"
 
@@ -108,7 +109,7 @@ func (r *run) run(ctx context.Context) (*Report, error) {
 	report.Seconds, report.Rate = round(lasted.Seconds()), round(float64(found.messages)/lasted.Seconds())
 	report.Drained, report.Drain = drained, round(drain.Seconds())
 	report.Versions, report.Settings = r.versions(ctx), r.settings(ctx)
-	report.judge(&r.cfg, append(r.fleet.failed, r.faults.failed...))
+	report.judge(&r.cfg, slices.Concat(found.late, r.fleet.failed, r.faults.failed))
 	return report, nil
 }
 
@@ -181,7 +182,7 @@ func (r *run) report(f *findings) *Report {
 		RabbitKill: r.faults.counted("rabbit"), Partitions: r.faults.counted("partition"), Injected: r.copier.injected,
 		Pauses: r.faults.counted("pause"), Misbehaved: c.misbehaved,
 		Deploys: r.faults.counted("deploy"), Unheard: r.operations.written(), Replayed: r.operations.replayed,
-		Redriven: r.operations.redriven, Discarded: r.operations.discarded, Removed: c.removed,
+		Redriven: r.operations.redriven, RedrivenLate: f.redriven, Discarded: r.operations.discarded, Removed: c.removed,
 		Seen: max(c.suppressed, int64(r.copier.injected)), Suppressed: c.suppressed, ByWindow: c.byWindow,
 		Lost: f.lost + r.unheardLost, Repeated: f.repeated, Unordered: f.unordered + r.unheardUnordered, Phantom: f.phantom, Torn: f.torn, Unclaimed: f.unclaimed,
 		Parked: f.aside, Unknown: c.unknown, SoloStarts: c.starts,

@@ -2,6 +2,7 @@ package soak
 
 import (
 	"math"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -41,7 +42,7 @@ func TestEveryDifferenceIsFound(t *testing.T) {
 		orders, nextOrder := over(a1, a2, b1)
 		effects, nextEffect := over(c.effects...)
 		var got findings
-		if err := merge(&got, c.aside, nextOrder, nextEffect, orders, effects); err != nil || got != c.want {
+		if err := merge(&got, c.aside, nextOrder, nextEffect, orders, effects); err != nil || !reflect.DeepEqual(got, c.want) {
 			t.Errorf("%s: found %+v, %v, want %+v", name, got, err, c.want)
 		}
 	}

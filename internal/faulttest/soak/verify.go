@@ -14,15 +14,20 @@ import (
 // findings are what the tables say in the end.
 type findings struct {
 	messages, effects int64
-	lost              int64   // orders without an effect that are not set aside
-	aside             int64   // orders without an effect that are
-	repeated          int64   // effects beyond the first
-	phantom           int64   // effects without an order, of another content, or of what was set aside
-	torn              int64   // orders without their event, or events without their order
-	unordered         int64   // effects that came after a later one of their key
-	unclaimed         int64   // effects without a claim of their dispatch, or the reverse
-	p50, p99, most    float64 // seconds from the write of an event to its effect
+	lost              int64    // orders without an effect that are not set aside
+	aside             int64    // orders without an effect that are
+	repeated          int64    // effects beyond the first
+	phantom           int64    // effects without an order, of another content, or of what was set aside
+	torn              int64    // orders without their event, or events without their order
+	unordered         int64    // effects that came after a later one of their key
+	late              []string // the first of them, each with the effect before it
+	redriven          int64    // effects that came late since an operator had redriven their messages
+	unclaimed         int64    // effects without a claim of their dispatch, or the reverse
+	p50, p99, most    float64  // seconds from the write of an event to its effect
 }
+
+// lateTold is of how many effects that came late more is told than their number.
+const lateTold = 10
 
 // verify counts. Orders and effects are in two databases, so the two are read side by side in one order.
 func verify(ctx context.Context, sys *system.System) (*findings, error) {
@@ -181,13 +186,38 @@ WHERE o.number IS NULL OR e.source IS NULL`)
 }
 
 // order looks at effects in the order in which they came. A second effect is another finding's
-// business, and one that is missing is lost, or was set aside.
+// business, and one that is missing is lost, or was set aside. A dead message keeps nobody of its key waiting: one that an
+// operator has redriven comes after the later ones.
 func (f *findings) order(ctx context.Context, sys *system.System) error {
-	return one(ctx, sys.InboxPool(), &f.unordered, `
-SELECT count(*) FROM (
-    SELECT n, lag(n) OVER (PARTITION BY key ORDER BY seq) AS before
+	rows, err := sys.InboxPool().Query(ctx, `
+SELECT EXISTS (SELECT FROM boxpair.inbox_history h WHERE h.dispatch_id = e.dispatch AND h.outcome = 'redriven'),
+    format('%s: %s at %s (%s) came after %s at %s (%s)', l.key, l.n, e.at, e.dispatch, l.before, b.at, b.dispatch)
+FROM (
+    SELECT key, n, seq, lag(n) OVER (PARTITION BY key ORDER BY seq) AS before, lag(seq) OVER (PARTITION BY key ORDER BY seq) AS after
     FROM (SELECT key, n, min(seq) AS seq FROM effects GROUP BY key, n) first
-) e WHERE n < before`)
+) l JOIN effects e USING (seq) JOIN effects b ON b.seq = l.after
+WHERE l.n < l.before`)
+	if err != nil {
+		return fmt.Errorf("read what came late: %w", err)
+	}
+	var (
+		redriven bool
+		late     string
+	)
+	_, err = pgx.ForEachRow(rows, []any{&redriven, &late}, func() error {
+		if redriven {
+			f.redriven++
+			return nil
+		}
+		if f.unordered++; f.unordered <= lateTold {
+			f.late = append(f.late, late)
+		}
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("read what came late: %w", err)
+	}
+	return nil
 }
 
 func (f *findings) claims(ctx context.Context, sys *system.System) error {

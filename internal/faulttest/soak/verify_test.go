@@ -47,6 +47,9 @@ func TestOneOfAMillionWouldBeCounted(t *testing.T) {
 			want: func(f *findings) { f.effects, f.repeated = 10, 1 }},
 		"two are out of order": {inbox: `UPDATE effects SET n = 5 - n, amount = 50 - amount, dispatch = md5((5 - n)::text)::uuid WHERE key = 'a' AND n IN (2, 3)`,
 			want: func(f *findings) { f.unordered = 1 }},
+		"one that was redriven comes late": {inbox: `UPDATE effects SET n = 5 - n, amount = 50 - amount, dispatch = md5((5 - n)::text)::uuid WHERE key = 'a' AND n IN (2, 3);
+INSERT INTO boxpair.inbox_history (dispatch_id, consumer, outcome) SELECT md5('2')::uuid, id, 'redriven' FROM boxpair.inbox_consumers`,
+			want: func(f *findings) { f.redriven = 1 }},
 		"one has other content": {inbox: `UPDATE effects SET amount = 1 WHERE n = 2 AND key = 'a'`,
 			want: func(f *findings) { f.phantom = 1 }},
 		"one was given up and applied": {inbox: `INSERT INTO effects (consumer, dispatch, key, n, amount, sent) VALUES ('stock', md5('10')::uuid, 'b', 5, 100, now())`,
@@ -81,6 +84,10 @@ func TestOneOfAMillionWouldBeCounted(t *testing.T) {
 			want := well
 			c.want(&want)
 			want.p50, want.p99, want.most = got.p50, got.p99, got.most
+			if int64(len(got.late)) != got.unordered {
+				t.Errorf("%d effects are out of order, and told are %q", got.unordered, got.late)
+			}
+			got.late = nil
 			if !reflect.DeepEqual(*got, want) {
 				t.Errorf("found %+v, want %+v", *got, want)
 			}
