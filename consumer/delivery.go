@@ -54,6 +54,9 @@ func (h *Handler[TX]) goOn(ctx context.Context, d *delivery, a attempt) error {
 		if a.ended {
 			return a.err
 		}
+		if a.ran {
+			d.ended = false // the claim was free: what a handler has ended before was not committed
+		}
 		f := h.judge(a, d)
 		switch f {
 		case settled:
@@ -101,7 +104,7 @@ func (h *Handler[TX]) begin(ctx context.Context, d *delivery) attempt {
 	}
 	defer h.gate.leave(inside)
 	// What comes again may have been applied, and the handler would run in vain.
-	optimistic := h.cfg.Optimistic && !d.redelivered && !d.attempted
+	optimistic := h.cfg.Optimistic && !d.redelivered && !d.attempted && !d.ended
 	d.attempted = true
 	return h.apply(ctx, d.in, optimistic, 0)
 }

@@ -14,6 +14,7 @@ import (
 type outcome struct {
 	verdicts []Verdict
 	wrote    []bool
+	claimed  []bool // by its transaction, before a handler was begun
 	err      error
 	culprit  int // the member whose handler failed, or -1
 	late     bool
@@ -71,8 +72,8 @@ func (g *groups[TX]) undo(members []*member, o *outcome, again bool) {
 		g.pause()
 		dismiss(members)
 	case errors.Is(o.err, ErrEnded): // what was committed with it is not to be applied again
-		for _, m := range members {
-			m.d.ended = true
+		for i, m := range members {
+			m.d.ended = m.d.ended || o.claimed[i]
 		}
 		dismiss(members)
 	case class == CommitUnknown: // each claim is run again at once and tells
@@ -140,11 +141,14 @@ func (h *Handler[TX]) applyGroup(members []*member) outcome {
 	for i, m := range members {
 		claims[i] = h.claim(m.d.in)
 	}
-	o := outcome{wrote: make([]bool, len(members)), culprit: -1}
+	o := outcome{wrote: make([]bool, len(members)), claimed: make([]bool, len(members)), culprit: -1}
 	ran := false
 	o.err = guard(func() (err error) {
 		o.verdicts, err = h.inbox.store.ApplyGroup(ctx, claims, func(ctx context.Context, tx TX, run []int) error {
 			ran = true
+			for _, i := range run {
+				o.claimed[i] = true
+			}
 			if err := fault.Hit(ctx, fault.C4); err != nil {
 				return err
 			}

@@ -263,3 +263,32 @@ func TestResultOfAnEffectIsKeptThroughALongOutage(t *testing.T) {
 	}
 	p.wantCharges(t, number(1), 1)
 }
+
+// The transaction that one handler of a group has ended says nothing about a message that was applied before it, nor about one whose
+// claim is free afterwards.
+func TestMessagesOfAnEndedGroupAreSetAsideOnlyIfItsTransactionMayHaveClaimedThem(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var ended, lost atomic.Bool
+		s := grouped(func(_ context.Context, w *work, _ *message.Message) error {
+			if w.Event().ID == number(3) && ended.CompareAndSwap(false, true) {
+				return consumer.ErrEnded
+			}
+			return nil
+		})
+		s.config.CacheSize = -1
+		r := newRig(t, s)
+		r.store.setFault(func(step string) error { // the first commit after that
+			if step == "answer" && ended.Load() && lost.CompareAndSwap(false, true) {
+				return consumer.ErrCommitUnknown
+			}
+			return nil
+		})
+		r.consume(msg(1))
+		r.wantAll(r.crowd(msgs(5)...))
+		for n := range 5 {
+			r.wantDone(number(n), 1)
+		}
+		r.wantStates()
+	})
+}

@@ -1,0 +1,5 @@
+-- Up to where an owner has read the queue of a shard, and left nothing there but events of the keys that tail_passed names: the next
+-- owner reads on from there. It counts as low_water does.
+ALTER TABLE "boxpair_outbox_shards" ADD COLUMN tail INTEGER;
+ALTER TABLE "boxpair_outbox_shards" ADD COLUMN tail_round INTEGER;
+ALTER TABLE "boxpair_outbox_shards" ADD COLUMN tail_passed BLOB;
