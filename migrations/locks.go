@@ -44,7 +44,6 @@ var (
 		{regexp.MustCompile(`^CREATE (?:OR REPLACE )?(?:CONSTRAINT )?TRIGGER .*? ON ` + table), "SHARE ROW EXCLUSIVE"},
 		{regexp.MustCompile(`^(?:INSERT INTO|UPDATE(?: ONLY)?|DELETE FROM(?: ONLY)?) ` + table), "ROW EXCLUSIVE"},
 	}
-	spaces     = regexp.MustCompile(`\s+`)
 	concurrent = regexp.MustCompile(`^(?:CREATE (?:UNIQUE )?INDEX CONCURRENTLY (` + identifier + `) ON|DROP INDEX CONCURRENTLY IF EXISTS) `)
 )
 
@@ -102,7 +101,8 @@ func (m *Migration) split() ([]string, error) {
 	}
 	list, err := Statements(bare.String())
 	for i := range list {
-		list[i] = strings.TrimSpace(spaces.ReplaceAllString(list[i], " "))
+		// A pattern for the spaces takes 20 times as long as this under -race, in each Migrate of each test.
+		list[i] = strings.Join(strings.Fields(list[i]), " ")
 	}
 	return list, err
 }
