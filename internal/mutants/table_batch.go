@@ -35,6 +35,14 @@ var batches = []Mutant{
 		Test:   Test{"transport/amqp", "TestFailureIsThatOfTheWholeBatch"},
 	},
 	{
+		Name: "exception-for-what-was-gathered", Guarantee: "G5",
+		Broken: "When one message closes the channel, those that were gathered and not published are reported as unavailable.",
+		File:   "transport/amqp/gather.go",
+		Old:    `		if exception(c.failure) {`,
+		New:    `		if false {`,
+		Test:   Test{"transport/amqp", "TestExceptionLeavesWhatWasGatheredToTheNextChannel"},
+	},
+	{
 		Name: "batch-of-two-routes", Guarantee: "G4",
 		Broken: "Messages of different partitions go in one batch, to that of the first.",
 		File:   "transport/amqp/batch.go",

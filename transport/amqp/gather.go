@@ -185,17 +185,34 @@ func (p *Publisher) publishGathered(c *confirmChannel) {
 	}
 }
 
-// orphaned reports what was gathered for c, which is closed. Called with mu locked.
+// orphaned reports what was gathered for c, which is closed, or leaves it to the next channel: the broker has not seen the messages that
+// were gathered when another one has ended c. Called with mu locked.
 func (p *Publisher) orphaned(c *confirmChannel, judged []judgement) []judgement {
 	cause := c.failure
 	if cause == nil {
 		cause = errNotConnected
 	}
 	for _, b := range c.gathering.order {
+		if exception(c.failure) {
+			p.postpone(b)
+		}
 		judged = p.dropBatch(c, b, cause, judged)
 	}
 	c.gathering = gathering{}
 	return judged
+}
+
+// postpone takes out of b, which is in nothing, what somebody still waits for, and puts it behind the suspects.
+func (p *Publisher) postpone(b *batch) {
+	b.slots = slices.DeleteFunc(b.slots, func(s *slot) bool {
+		if s.done == nil {
+			return false
+		}
+		s.own = packet{exchange: b.to.exchange, key: b.to.key}
+		s.in = &s.own
+		p.suspects = append(p.suspects, s)
+		return true
+	})
 }
 
 // dropBatch ends b, which is in nothing, and reports those that somebody still waits for.

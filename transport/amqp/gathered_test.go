@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/rabbitmq/amqp091-go"
+
 	"github.com/boxpair/boxpair/transport"
 )
 
@@ -76,5 +78,28 @@ func TestWhatIsGatheredIsNotWaitedForLonger(t *testing.T) {
 	}
 	if len(p.window) != 0 || p.bytes != 0 || c.abandoned != 0 || len(c.gathering.order)+len(c.gathering.byRoute) != 0 {
 		t.Errorf("%d places, %d bytes, %d abandoned, gathered %+v", len(p.window), p.bytes, c.abandoned, c.gathering)
+	}
+}
+
+// TestWhatIsGatheredIsASuspectAfterAnException, in its place of the window.
+func TestWhatIsGatheredIsASuspectAfterAnException(t *testing.T) {
+	t.Parallel()
+	p, err := NewPublisher(PublisherConfig{AMQP: DurableQueue("amqp://localhost"), Envelope: true, BatchSize: 10})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var outcomes []transport.Result
+	c := &confirmChannel{failure: &amqp091.Error{Code: amqp091.NotFound, Server: true}} // for another message
+	p.window <- struct{}{}
+	p.mu.Lock()
+	gathered := p.gather(t.Context(), c, &outgoing{key: "queue", messages: 1, gather: true}, func(r transport.Result) { outcomes = append(outcomes, r) })
+	judged := p.orphaned(c, nil)
+	p.mu.Unlock()
+	if !gathered || len(judged) != 0 || len(p.suspects) != 1 || p.suspects[0].in.key != "queue" || len(p.window) != 1 || len(c.gathering.order) != 0 {
+		t.Fatalf("gathered: %t, judged %v, %d suspects, %d places", gathered, judged, len(p.suspects), len(p.window))
+	}
+	p.acquit(errNotConnected)
+	if len(outcomes) != 1 || outcomes[0].Outcome != transport.Unavailable || len(p.window) != 0 || len(p.suspects) != 0 {
+		t.Errorf("outcomes %v without another channel, %d places, %d suspects", outcomes, len(p.window), len(p.suspects))
 	}
 }

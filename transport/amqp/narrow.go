@@ -14,7 +14,8 @@ import (
 // The broker ends a channel, or a connection, with an exception for one message, and does not say for which. All that it had not answered
 // for, nor for a later one, are suspects then, and keep their places in the window. They are published again one by one on the next channel, before
 // anything else, each followed by a request: the broker handles both in this order, so that an answer to the request
-// clears the message, whatever its queue does, and another exception names the culprit.
+// clears the message, whatever its queue does, and another exception names the culprit. What was gathered and not published yet goes
+// behind them in the same way, so that it does not overtake them.
 
 // exception tells whether err is an exception that a message may have caused.
 func exception(err error) bool {

@@ -239,6 +239,50 @@ func TestExceptionOfALoneMessageIsItsOwn(t *testing.T) {
 	mustConfirm(t, p, name, newMessage("good again"))
 }
 
+// TestExceptionLeavesWhatWasGatheredToTheNextChannel, behind what was published: the broker has not seen it.
+func TestExceptionLeavesWhatWasGatheredToTheNextChannel(t *testing.T) {
+	t.Parallel()
+	url := testenv.AMQPURL(t)
+	name := topic(t)
+	good, missing := name+"-good", name+"-missing"
+	config := amqp.DurablePubSub(url, "")
+	w := wired(&config)
+	newSubscriberQueue(t, url, good)
+	p := newPublisher(t, amqp.PublisherConfig{AMQP: config, Topology: amqp.NoTopology, Envelope: true, BatchSize: 2})
+	const rounds, alone = 5, 4
+	var want []string
+	for round := range rounds {
+		mustConfirm(t, p, good, keyed("key", fmt.Sprint(round, ".first")))
+		w.hold()
+		var c tally
+		for i := range alone {
+			c.send(t.Context(), p, good, keyed("key", fmt.Sprint(round, ".", i)))
+		}
+		for range 2 { // a full batch, which is published at once
+			c.send(t.Context(), p, missing, newMessage("culprit"))
+		}
+		c.send(t.Context(), p, good, keyed("key", fmt.Sprint(round, ".gathered")))
+		w.pass()
+		c.pending.Wait()
+		if c.of(transport.Confirmed) != alone+1 || c.of(transport.Returned) != 2 {
+			t.Fatalf("outcomes of round %d: %v", round, &c)
+		}
+		want = append(want, fmt.Sprint(round, ".first"), fmt.Sprint(round, ".0"), fmt.Sprint(round, ".1"), fmt.Sprint(round, ".2"),
+			fmt.Sprint(round, ".3"), fmt.Sprint(round, ".gathered"))
+	}
+	if n := p.Health().Unconfirmed; n != 0 {
+		t.Errorf("%d unconfirmed", n)
+	}
+	messages := subscribe(t, newSubscriber(t, amqp.SubscriberConfig{AMQP: amqp.DurablePubSub(url, "consumer")}), good)
+	var h history
+	for h.len() < len(want) {
+		h.handle(receive(t, messages))
+	}
+	if found := strings.Join(h.byKey["key"], " "); found != strings.Join(want, " ") {
+		t.Errorf("out of order: %s", found)
+	}
+}
+
 // TestExceptionIsThatOfItsMessage: the broker closes the channel for one of many that are unanswered. That one is found, the
 // others are confirmed, and keep their order.
 func TestExceptionIsThatOfItsMessage(t *testing.T) {
