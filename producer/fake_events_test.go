@@ -55,7 +55,7 @@ func (f *fakeEvents) Append(_ context.Context, tx *fakeTx, writer uuid.UUID, rec
 		}
 		if f.committed[at].Digest != records[i].Digest {
 			tx.broken = true
-			return nil, producer.ErrConflict
+			return nil, producer.Conflict(records[i].ID)
 		}
 		known[i] = true
 	}
