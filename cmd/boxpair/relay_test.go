@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -256,18 +257,67 @@ func TestRelayPublishesToPartitions(t *testing.T) {
 	d.stop(t)
 }
 
-// TestRelayThatCannotWorkIsAliveAndNotReady though it has nothing to send yet.
-func TestRelayThatCannotWorkIsAliveAndNotReady(t *testing.T) {
+// TestRelayRemovesWhatWasDeliveredLongAgo without being asked, and keeps it where that is left to another process. It needs no broker
+// for either.
+func TestRelayRemovesWhatWasDeliveredLongAgo(t *testing.T) {
 	t.Parallel()
 	database := testenv.Postgres(t)
+	plantEvents(t, database, testenv.Name(t), 3)
+	conn, err := pgx.Connect(t.Context(), database)
+	ok(t, err)
+	defer func() { ok(t, conn.Close(context.WithoutCancel(t.Context()))) }()
+	_, err = conn.Exec(t.Context(), `
+		WITH gone AS (DELETE FROM boxpair.outbox_queue RETURNING id),
+		old AS (SELECT min(id) AS id FROM gone)
+		INSERT INTO boxpair.outbox_receipts (relay, event_ids, delivered_at)
+		SELECT 'relay', ARRAY[g.id], now() - CASE WHEN g.id = old.id THEN interval '8 days' ELSE interval '6 days' END FROM gone g, old`)
+	ok(t, err)
+	left := func() (n int) {
+		ok(t, conn.QueryRow(t.Context(), `SELECT count(*) FROM boxpair.outbox_events`).Scan(&n))
+		return n
+	}
+	args := []string{"-outbox", database, "-amqp", "amqp://127.0.0.1:1/"}
+	kept := start(t, append(args, "-janitor=false", "-retention", "1s")...)
+	await(t, kept.status(t, "/readyz", http.StatusServiceUnavailable, `"broker: `))
+	if log := kept.stop(t); left() != 3 || strings.Contains(log, "retention pass") {
+		t.Errorf("%d events are left without a janitor: %s", left(), log)
+	}
+	d := start(t, args...)
+	await(t, func() error {
+		if n := left(); n != 2 {
+			return fmt.Errorf("%d events are left, want 2", n)
+		}
+		return nil
+	})
+	d.stop(t)
+}
+
+// TestRelayThatCannotWorkIsAliveAndNotReady, and says why, though it has nothing to send yet.
+func TestRelayThatCannotWorkIsAliveAndNotReady(t *testing.T) {
+	t.Parallel()
 	const password = "canary-of-a-password"
-	plantEvents(t, database, testenv.Name(t), 0)
-	d := start(t, "-outbox", database, "-amqp", "amqp://guest:"+password+"@127.0.0.1:1/")
-	await(t, d.status(t, "/readyz", http.StatusServiceUnavailable, `"broker: `))
-	await(t, d.status(t, "/healthz", http.StatusOK, `"ok":true`))
-	_, body := d.get(t, "/readyz")
-	if all := body + d.stop(t); strings.Contains(all, password) {
-		t.Errorf("the password is shown: %s", all)
+	wrong, err := url.Parse(testenv.AMQPURL(t))
+	ok(t, err)
+	wrong.User = url.UserPassword(wrong.User.Username(), password)
+	for name, c := range map[string]struct{ broker, why string }{
+		"unreachable broker": {"amqp://guest:" + password + "@127.0.0.1:1/", "connection refused"},
+		"wrong password":     {wrong.String(), "username or password not allowed"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			database := testenv.Postgres(t)
+			plantEvents(t, database, testenv.Name(t), 0)
+			d := start(t, "-outbox", database, "-amqp", c.broker)
+			await(t, d.status(t, "/readyz", http.StatusServiceUnavailable, c.why))
+			await(t, d.status(t, "/healthz", http.StatusOK, `"ok":true`))
+			_, body := d.get(t, "/readyz")
+			if !strings.Contains(body, `"broker: `) {
+				t.Errorf("the broker is not named: %s", body)
+			}
+			if all := body + d.stop(t); strings.Contains(all, password) {
+				t.Errorf("the password is shown: %s", all)
+			}
+		})
 	}
 }
 
