@@ -3,6 +3,7 @@ package audit_test
 import (
 	"runtime"
 	"testing"
+	"time"
 
 	"github.com/boxpair/boxpair/audit"
 )
@@ -15,12 +16,14 @@ func TestMemoryHasABoundWhateverTheSize(t *testing.T) {
 		ceiling = 14 << 20 // either side alone would take more
 	)
 	p := newPair(t, databases["postgres"])
+	// One time for both, or the window would hold as many events as are written while the first statement runs.
+	begin := time.Now().Add(-50 * time.Minute)
 	p.out.run(`INSERT INTO {outbox_events} (dispatch_id, digest, shard, topic, payload, created_at)
-		SELECT md5('e' || i)::uuid, decode(md5('c' || i), 'hex'), 0, 'order.placed', '', now() - interval '50 minutes' + i * interval '200 us'
-		FROM generate_series(1, $1::int) i`, rows)
+		SELECT md5('e' || i)::uuid, decode(md5('c' || i), 'hex'), 0, 'order.placed', '', $2::timestamptz + i * interval '200 us'
+		FROM generate_series(1, $1::int) i`, rows, begin)
 	p.in.run(`INSERT INTO {inbox} (stamp, applied_at, dispatch_id, consumer, digest)
-		SELECT now() - interval '50 minutes' + i * interval '200 us', now(), md5('e' || i)::uuid, 1, decode(md5('c' || i), 'hex')
-		FROM generate_series(1, $1::int) i WHERE i % 5 > 0`, rows)
+		SELECT $2::timestamptz + i * interval '200 us', now(), md5('e' || i)::uuid, 1, decode(md5('c' || i), 'hex')
+		FROM generate_series(1, $1::int) i WHERE i % 5 > 0`, rows, begin)
 
 	var peak uint64
 	var stats runtime.MemStats
