@@ -80,6 +80,13 @@ func stalledAreListed[TX any](o *outbox[TX]) {
 	}
 	o.ok(o.Store.Release(o.ctx(), "b", nil, true))
 	o.expectRoutes("a: topic")
+	o.beat("killed", soon)
+	o.report("killed", "topic")
+	o.eventually("routes of a killed relay are not listed", func() bool {
+		list, err := o.Store.ListRoutes(o.ctx())
+		o.ok(err)
+		return len(list) == 1 && list[0].Relay == "a"
+	})
 }
 
 func reportReplaces[TX any](o *outbox[TX]) {
