@@ -89,6 +89,7 @@ type call struct {
 	versions []uint32 // of shards, when it was issued
 	reload   bool     // opHeal: and then the blocked keys are loaded
 	back     bool     // opFetch: a page of laps
+	urgent   bool     // opFetch: and these are in a hurry
 	news     bool     // opFetch: what was committed is looked for where that was
 	above    []int    // opFetch: which of ranges are above the marks of shards
 	looks    []int64  // opFetch: from where on it looks below the marks of shards

@@ -89,6 +89,7 @@ type coreLimits struct {
 	stall   int   // events that a stalled route keeps in memory to be probed
 	undefer int   // deferred events of a shard in one statement
 	span    int64 // IDs that a page of a lap goes over at least
+	page    int   // rows of a page of a lap that is in no hurry
 
 	// sweep is the time between two laps through everything.
 	sweep time.Duration
@@ -99,7 +100,7 @@ type coreLimits struct {
 }
 
 var defaultLimits = coreLimits{
-	cold: 16, follow: 2000, blocked: 1000, due: 256, stall: 32, undefer: 32, span: 1 << 14,
+	cold: 16, follow: 2000, blocked: 1000, due: 256, stall: 32, undefer: 32, span: 1 << 14, page: 128,
 	sweep: 5 * time.Minute, writesLong: time.Second, readsLong: 1000,
 }
 

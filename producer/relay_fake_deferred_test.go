@@ -54,7 +54,7 @@ func (f *fakeStore) Undefer(_ context.Context, relay string, leases []Lease, lim
 		slices.SortFunc(due, func(a, b int64) int { return cmp.Or(cmp.Compare(f.deferred[a], f.deferred[b]), cmp.Compare(a, b)) })
 		for _, seq := range due[:min(len(due), limit)] {
 			f.enqueue(l.Shard, seq, f.firstRound(seq))
-			f.shards[l.Shard].low = min(f.shards[l.Shard].low, seq-1)
+			f.shards[l.Shard].lower(seq)
 			if !f.flaws.keepsDeferred {
 				delete(f.deferred, seq)
 			}

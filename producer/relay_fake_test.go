@@ -72,6 +72,7 @@ type fakeShard struct {
 	ticket   int64
 	low      int64 // that is kept …
 	lowEpoch int64 // … since this epoch
+	tail     Tail  // and what is kept besides
 	history  string
 }
 
@@ -226,8 +227,8 @@ func (f *fakeStore) Acquire(_ context.Context, relay string, ttl time.Duration, 
 		g := Grant{Abrupt: s.owner != ""}
 		s.owner, s.until, s.ttl = relay, f.clock()+ttl, ttl
 		s.epoch++
-		if s.lowEpoch == s.epoch-1 && s.low <= f.last {
-			s.lowEpoch, g.Low, g.History = s.epoch, s.bottom(), s.history
+		if s.lowEpoch == s.epoch-1 && max(s.low, s.tail.Seq) <= f.last {
+			s.lowEpoch, g.Low, g.Tail, g.History = s.epoch, s.bottom(), s.kept(), s.history
 		}
 		g.Lease = Lease{i, s.epoch}
 		grants = append(grants, g)
@@ -291,7 +292,7 @@ func (f *fakeStore) ClearRewind(_ context.Context, relay string, lease Lease, ti
 	}
 	defer leave()
 	if s := &f.shards[lease.Shard]; f.owns(relay, lease) && s.ticket == ticket {
-		s.low = s.bottom()
+		s.low, s.tail = s.bottom(), s.kept()
 		s.ticket, s.rewindTo = 0, 0
 	}
 	return nil

@@ -279,7 +279,7 @@ func (c *relayCore) fetched(cl *call) {
 		positions := c.byShard(cl)
 		for p, sh := range cl.shards {
 			if positions[sh.no] == p && sh.known >= cl.known[p] {
-				sh.known = max(min(cl.sampled, sh.low), sh.bottom) // unless a sample says otherwise
+				sh.known = max(min(cl.sampled, sh.low), sh.sealed) // unless a sample says otherwise
 			}
 		}
 		r.spacing.found(cl.issued, len(cl.rows))

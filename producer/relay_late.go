@@ -134,7 +134,7 @@ func (c *relayCore) sampled(cl *call) {
 func (c *relayCore) ended(w writer) {
 	for _, sh := range c.shards {
 		if sh != nil {
-			sh.known = min(sh.known, max(w.floor, sh.bottom))
+			sh.known = min(sh.known, max(w.floor, sh.sealed))
 		}
 	}
 }
@@ -157,7 +157,7 @@ func (c *relayCore) floor() (young, old int64) {
 // look adds the range below a mark of sh to a fetch, if there is something to look for. What is in memory or was
 // passed over is left out: it is most of what there is.
 func (c *relayCore) look(cl *call, sh *shardState, mark, from int64) {
-	from = max(min(from, sh.known), sh.bottom)
+	from = max(min(from, sh.known), sh.sealed)
 	cl.looks, cl.known = append(cl.looks, from), append(cl.known, sh.known)
 	sh.skipped = slices.DeleteFunc(sh.skipped, func(seq int64) bool { return seq <= min(from, sh.known) })
 	wanted := []int64(nil)
@@ -193,7 +193,7 @@ func (c *relayCore) look(cl *call, sh *shardState, mark, from int64) {
 
 // want has the row of an event read that has come to stand below the mark, or is going to be read anyway.
 func (sh *shardState) want(seq int64) {
-	sh.look, sh.kept = true, 0
+	sh.look, sh.kept, sh.keptAt = true, 0, 0
 	if seq <= sh.low {
 		sh.wanted = append(sh.wanted, seq)
 	}

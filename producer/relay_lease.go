@@ -22,7 +22,8 @@ type leasing struct {
 	acquired  bool // an attempt to acquire has ended
 	yielding  bool // some shard is to be given back
 	clears    bool // the rewind of some shard may have to be cleared
-	keep      bool // the bottoms of shards are to be kept
+	keep      bool // what is known of the queues of shards is to be kept
+	keepFrom  int  // shard whose tail is kept first
 
 	// doubted are leases of the database that has lost commits. They are given back before others are acquired.
 	// Nothing that was kept of them counts any more.
@@ -326,7 +327,7 @@ func (c *relayCore) acquired(g Grant, issued time.Duration) {
 		lines:  make(map[string]*keyLine),
 	}
 	if g.History == c.identity {
-		sh.believe(g.Low)
+		sh.believe(g.Low, g.Tail)
 	}
 	before := c.leasing.abrupt & (1 << g.Shard)
 	c.leasing.abrupt &^= before
@@ -374,7 +375,8 @@ func (c *relayCore) yield(sh *shardState) {
 	if sh.yielding {
 		return
 	}
-	sh.bottom = c.lowest(sh)
+	sh.bottom, sh.tail = c.lowest(sh), c.tail(sh)
+	c.passAll(sh)
 	sh.yielding = true
 	c.leasing.yielding, c.leasing.keep = true, true
 	sh.phase, sh.loaded, sh.rewindTo, sh.clear = phaseReady, nil, 0, false

@@ -2,6 +2,8 @@ package producer
 
 import (
 	"errors"
+	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -147,5 +149,169 @@ func TestDeferredEventThatIsQueuedIsFoundByTheNextOwner(t *testing.T) {
 	r.drained()
 	if sent := r.sent(); sent[len(sent)-1] != seq {
 		t.Errorf("sent %v", sent)
+	}
+}
+
+// left writes n events of keys of their own for a route that is known to refuse, has a relay pass them over and keep so, and ends it.
+func (r *rig) left(n int, gives bool, cfg RelayConfig) (dead map[int64]bool) {
+	r.t.Helper()
+	r.stall(0)
+	dead = make(map[int64]bool)
+	for i := range 20 {
+		dead[r.store.add("dead", fmt.Sprint("early", i))] = true
+	}
+	rel := r.start(cfg)
+	r.run(time.Minute)
+	for i := range n {
+		dead[r.store.add("dead", fmt.Sprint("key", i))] = true
+	}
+	r.run(time.Minute)
+	for range 10 {
+		r.store.add("topic", "")
+	}
+	r.run(time.Minute)
+	if gives {
+		rel.core.stop(r.now)
+		r.run(time.Second)
+	}
+	r.kept()
+	r.kill(rel)
+	return dead
+}
+
+func TestNextOwnerSendsNewEventsBeforeItReadsTheBacklogOfADeadRoute(t *testing.T) {
+	t.Parallel()
+	for _, gives := range []bool{false, true} {
+		r := newRig(t)
+		const dead = 4000
+		r.left(dead, gives, RelayConfig{})
+		want := r.store.add("topic", "new")
+		r.store.fetched = 0
+		fetched := -1
+		before := r.broker
+		r.broker = func(s rigSend) transport.Result {
+			if s.seq == want {
+				fetched = r.store.fetched
+			}
+			return before(s)
+		}
+		r.start(RelayConfig{})
+		r.run(time.Minute)
+		if fetched < 0 || fetched > dead/10 {
+			t.Errorf("given back: %v: %d rows were read before the new event was sent", gives, fetched)
+		}
+		r.kept()
+	}
+}
+
+func TestEventsOfAKeyFollowThoseThatAnEarlierOwnerHasLeft(t *testing.T) {
+	t.Parallel()
+	for _, gives := range []bool{false, true} {
+		r := newRig(t)
+		dead := r.left(300, gives, RelayConfig{})
+		for i := range 300 {
+			r.store.add("topic", fmt.Sprint("key", i))
+		}
+		rel := r.start(RelayConfig{})
+		r.run(10 * time.Second)
+		for _, s := range r.sends {
+			if strings.HasPrefix(s.key, "key") && s.topic == "topic" {
+				t.Fatalf("event %d of %s was sent before the earlier one of its key", s.seq, s.key)
+			}
+		}
+		r.run(time.Minute) // what is kept once more is of what the relay was handed
+		r.kept()
+		r.kill(rel)
+		r.broker = confirmAll // the route works again
+		r.start(RelayConfig{})
+		r.run(2 * time.Minute)
+		r.drained()
+		confirmed := make(map[string]int64)
+		for _, s := range r.sends {
+			if s.outcome != transport.Confirmed || s.key == "" {
+				continue
+			}
+			if s.seq < confirmed[s.key] {
+				t.Errorf("event %d of %s came after %d", s.seq, s.key, confirmed[s.key])
+			}
+			confirmed[s.key] = s.seq
+			delete(dead, s.seq)
+		}
+		if len(dead) > 0 {
+			t.Errorf("given back: %v: %d events of the dead route did not come", gives, len(dead))
+		}
+	}
+}
+
+func TestWhatWaitsInTheMemoryOfAShardThatIsGivenBackIsHandedOver(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.stall(3)
+	rel := r.start(RelayConfig{})
+	r.run(time.Minute)
+	for i := range 10 {
+		r.store.add("dead", fmt.Sprint("key", i))
+	}
+	r.run(1500 * time.Millisecond) // nothing is kept meanwhile
+	rel.core.stop(r.now)
+	r.run(time.Second)
+	r.kept()
+	handed := 0
+	for i := range r.store.shards {
+		handed += len(r.store.shards[i].tail.Passed) / 4
+	}
+	if handed != 10 {
+		t.Errorf("%d keys are handed over, want 10", handed)
+	}
+}
+
+func TestReplayedEventThatAnEarlierOwnerHasReadIsNoNewReplay(t *testing.T) {
+	t.Parallel()
+	sh := &shardState{}
+	sh.believe(20, Tail{Seq: 90, Round: 7})
+	for round, want := range map[int64]bool{7: false, 8: true} {
+		row := Queued{Seq: 30, Round: round}
+		row.Key = "key"
+		if got := sh.putBack(&row); got != want {
+			t.Errorf("round %d: %v", round, got)
+		}
+	}
+}
+
+// Nobody reads on from what cannot be what a relay has kept.
+func TestTailThatCannotBeReadIsNotBelieved(t *testing.T) {
+	t.Parallel()
+	for name, tail := range map[string]Tail{
+		"half a key":       {Seq: 90, Passed: []byte{0, 0, 0, 1, 0}},
+		"keys descend":     {Seq: 90, Passed: []byte{0, 0, 0, 2, 0, 0, 0, 1}},
+		"below the bottom": {Seq: 10, Passed: []byte{0, 0, 0, 1}},
+	} {
+		sh := &shardState{}
+		if sh.believe(20, tail); sh.low != 20 || sh.sealed != 20 || sh.back.handed != nil {
+			t.Errorf("%s: reads on from %d", name, sh.low)
+		}
+	}
+}
+
+func TestKeysThatWerePassedOverComeBackAsTheyWere(t *testing.T) {
+	t.Parallel()
+	sh := &shardState{}
+	for i := range 1000 {
+		sh.back.pass(hashKey(fmt.Sprint(i)), true, int64(i+1))
+	}
+	keys, ok := readPassedKeys(sh.passed().bytes())
+	if !ok || len(keys) < 999 {
+		t.Fatalf("%d keys, %v", len(keys), ok)
+	}
+	strangers := 0
+	for i := range 100_000 {
+		if has := keys.has(hashKey(fmt.Sprint(i))); i < 1000 && !has {
+			t.Errorf("key %d is missing", i)
+		} else if i >= 1000 && has {
+			strangers++
+		}
+	}
+	if strangers > 3 { // 0.02 are expected
+		t.Errorf("%d of 99,000 other keys are taken for some of them", strangers)
 	}
 }

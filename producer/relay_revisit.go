@@ -15,12 +15,13 @@ import (
 // first there is. If it takes that, it goes on with the key; if not, the key waits for the next lap, with all that the tail
 // reads of it meanwhile.
 //
-// Laps are slow while a route is stalled: they bring it events to be probed, if all that it has were probed in vain, which
+// Laps are slow while a route is stalled, and so is the first one of a shard that was taken over, unless what it meets can be sent: they bring it events to be probed, if all that it has were probed in vain, which
 // gives each its turn. When the route works, its shards are walked through without a pause. Now and then a lap begins at the
 // beginning of the queue: it should find nothing else, and is there for what nobody has thought of. On its way there may be
 // millions of rows that were delivered and that the database cannot remove, so a page goes over so many IDs at most that it is soon over.
 type revisit struct {
 	ahead, behind map[uint64]struct{} // keys passed over that the lap meets still, and those that wait for the next one
+	handed        passedKeys          // those that an earlier owner passed over, until a lap has met all of them
 	first, next   int64               // lowest Seq that was passed over before the lap, and for the next one; 0: none
 
 	active bool
@@ -33,9 +34,11 @@ type revisit struct {
 
 const (
 	revisitShare = 9   // the pause after a page is so many times as long as the page took
-	pageSlow     = 100 // pages of laps are to take less than so small a part of a lease …
-	pageQuick    = 300 // … and may become larger if they take less than this
-	revisitPause = 64  // laps of a shard that are in no hurry are at least so small a part of the time between sweeps apart
+	pageSlow     = 100 // pages of laps in a hurry are to take less than so small a part of a lease
+	pageQuick    = 3   // and those that take so many times less may become larger
+	// pageCalm is how long a page of laps that are in no hurry is to take: events that were just committed wait for it.
+	pageCalm     = 3 * time.Millisecond
+	revisitPause = 64 // laps of a shard that are in no hurry are at least so small a part of the time between sweeps apart
 )
 
 // has tells whether events of a key with that hash were passed over, so that one that was read is not the next of its
@@ -44,8 +47,11 @@ func (b *revisit) has(hash uint64, lap bool) bool {
 	if _, ok := b.behind[hash]; ok {
 		return true
 	}
+	if lap {
+		return false
+	}
 	_, ok := b.ahead[hash]
-	return ok && !lap
+	return ok || b.handed.has(hash)
 }
 
 // none tells whether nothing was passed over.
@@ -98,6 +104,9 @@ func (b *revisit) reset() {
 	b.behind, b.next, b.active, b.whole = nil, 0, false, false
 }
 
+// inherit takes over what an earlier owner has passed over, from first on. A lap meets it.
+func (b *revisit) inherit(keys passedKeys, first int64) { b.handed, b.first = keys, first }
+
 // begin begins a lap, if there is something to walk through.
 func (b *revisit) begin(sh *shardState) bool {
 	switch {
@@ -114,7 +123,7 @@ func (b *revisit) begin(sh *shardState) bool {
 
 // end ends a lap that has reached the tail: what it did not pass over again has gone or is in memory.
 func (b *revisit) end() {
-	b.ahead, b.behind = b.behind, nil
+	b.ahead, b.behind, b.handed = b.behind, nil, nil
 	b.first, b.next = b.next, 0
 	b.active, b.whole = false, false
 	b.urgent = max(b.urgent-1, 0)
@@ -145,7 +154,7 @@ func (c *relayCore) revisitCall() *call {
 		c.at(r.backAt)
 		return nil
 	}
-	return c.revisitRanges(wanted)
+	return c.revisitRanges(wanted, urgent)
 }
 
 // planSweep has the next lap of every shard begin at the beginning of its queue, now and then.
@@ -192,16 +201,19 @@ func (c *relayCore) wantsLap(sh *shardState, hungry bool) bool {
 		}
 		return false
 	}
-	return (b.urgent > 0 || b.sweep || b.whole || hungry) && b.begin(sh)
+	return (b.urgent > 0 || b.sweep || b.whole || b.handed != nil || hungry) && b.begin(sh)
 }
 
 // revisitRanges makes a page of laps of shards, which share what one statement may bring. It begins with
 // another shard each time, in case not all are reached.
-func (c *relayCore) revisitRanges(shards []*shardState) *call {
+func (c *relayCore) revisitRanges(shards []*shardState, urgent bool) *call {
 	r := &c.reading
 	budget := min(c.room(), r.budget.rows())
+	if !urgent {
+		budget = min(budget, c.limits.page)
+	}
 	share := max(budget/len(shards), min(c.limits.cold, budget))
-	cl := &call{op: opFetch, back: true, limit: share}
+	cl := &call{op: opFetch, back: true, urgent: urgent, limit: share}
 	young, old := c.floor()
 	cl.old, cl.sampled = old, c.late.sampled
 	first, _ := slices.BinarySearchFunc(shards, r.backFrom, func(sh *shardState, no int) int { return sh.no - no })
@@ -219,12 +231,15 @@ func (c *relayCore) revisitRanges(shards []*shardState) *call {
 // paged books a page of laps: the next one waits, and goes over more IDs if this one was quick, or fewer.
 func (c *relayCore) paged(cl *call) {
 	r := &c.reading
-	took := c.now - cl.issued
+	took, slow := c.now-cl.issued, c.cfg.LeaseTTL/pageSlow
+	if !cl.urgent {
+		slow = min(slow, pageCalm)
+	}
 	r.backAt = c.now + revisitShare*took
 	switch least := c.limits.span; {
-	case cl.err != nil || took > c.cfg.LeaseTTL/pageSlow:
+	case cl.err != nil || took > slow:
 		r.span = max(r.span/budgetCut, least)
-	case took < c.cfg.LeaseTTL/pageQuick:
+	case took < slow/pageQuick:
 		r.span = min(2*max(r.span, least), math.MaxInt64/4)
 	}
 }
@@ -248,6 +263,7 @@ func (c *relayCore) takeRevisited(cl *call) {
 			positions[sh.no], sh.look = -1, true
 		}
 	}
+	before := c.buffered
 	for i := range cl.rows {
 		row := &cl.rows[i]
 		p := positions[row.Shard]
@@ -265,6 +281,9 @@ func (c *relayCore) takeRevisited(cl *call) {
 			sh.back.at = row.Seq
 		}
 		c.take(sh, row, lap)
+	}
+	if taken := c.buffered - before; taken > 0 && taken >= len(cl.rows)/2 {
+		c.reading.backAt = c.now // what waits can be sent
 	}
 	for p, sh := range cl.shards {
 		if positions[sh.no] != p || above[p] >= cl.limit || sh.gone {

@@ -88,7 +88,7 @@ func newSimulation(t testing.TB, seed uint64) *simulation {
 	}
 	s.limits = coreLimits{
 		cold: pick(1, 2, 16), follow: pick(1, 3, 2000), blocked: pick(1, 2, 1000), due: pick(1, 5, 256),
-		stall: pick(2, 3, 32), undefer: pick(1, 2, 32), span: int64(pick(1, 5, 1<<14)),
+		stall: pick(2, 3, 32), undefer: pick(1, 2, 32), span: int64(pick(1, 5, 1<<14)), page: pick(1, 4, 128),
 		sweep:      time.Duration(pick(2, 300)) * time.Second,
 		writesLong: time.Duration(pick(0, 30, 1000)) * time.Millisecond, readsLong: pick(1, 5, 1000),
 	}

@@ -248,8 +248,11 @@ type shardState struct {
 	// is no use any more.
 	version uint32
 	low     int64 // everything up to here was read, but for late commits
+	sealed  int64 // no writer can commit up to here any more, as an earlier owner has found
 	bottom  int64 // the queue has no row up to here, but for those that are known
+	tail    int64 // of a shard that is given back: what it is when it was last read, see relayCore.tail
 	kept    int64 // the bottom that the database keeps; 0: not known
+	keptAt  int64 // the tail that the database keeps; 0: not known
 	round   int64 // highest that was read above low: later ones are of a later replay
 	known   int64 // below, only what writers that are known may appear
 	more    bool  // the last read did not reach the end
@@ -286,8 +289,9 @@ func (sh *shardState) idle() bool {
 
 // rewind sets the place to read from back to after.
 func (sh *shardState) rewind(after int64) {
-	sh.low, sh.known, sh.bottom = min(sh.low, after), min(sh.known, after), min(sh.bottom, after)
-	sh.kept = 0
+	sh.low, sh.known = min(sh.low, after), min(sh.known, after)
+	sh.sealed, sh.bottom = min(sh.sealed, after), min(sh.bottom, after)
+	sh.kept, sh.keptAt = 0, 0
 	sh.more = true
 	sh.wanted = slices.DeleteFunc(sh.wanted, func(seq int64) bool { return seq > sh.low })
 	sh.back.reset() // it would read above the mark

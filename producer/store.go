@@ -89,9 +89,10 @@ type Grant struct {
 	// Abrupt tells that the former owner did not give the shard back: what it had
 	// in flight may have been started by consumers.
 	Abrupt bool
-	// Low and History are what [RelayStore.KeepLow] has kept of the shard: 0 and "" if nothing is, if an owner since then does not know of it,
-	// or if the log has no event at or above Low, as after numbers began anew.
+	// Low, Tail and History are what [RelayStore.KeepLow] has kept of the shard: empty if nothing is, if an owner since then does not
+	// know of it, or if the log has no event at or above Low and Tail, as after numbers began anew.
 	Low     int64
+	Tail    Tail
 	History string
 }
 
@@ -100,6 +101,18 @@ type Grant struct {
 type Low struct {
 	Lease
 	Seq int64
+	// Tail is kept besides. nil leaves the one that is kept.
+	Tail *Tail
+}
+
+// Tail tells which events a relay has read and left in the queue of a shard: each queue row with an ID up to Seq is of an event without
+// a key, or of a key that Passed names. No writer can commit one there any more. A Seq of 0 says nothing.
+type Tail struct {
+	Seq int64
+	// Round is the highest [Queued.Round] that was read.
+	Round int64
+	// Passed is opaque to stores. It may take a megabyte.
+	Passed []byte
 }
 
 // Renewal is a lease that was renewed.
@@ -254,7 +267,7 @@ type RelayStore interface {
 	ClearRewind(ctx context.Context, relay string, lease Lease, ticket int64) error
 	// KeepLow keeps lows for the next owners of the shards, with the [Identifier.Identity] of the database of which they were true. Those of leases
 	// that are lost are passed over. Whatever puts rows of events below it that were written before, as [RelayStore.Undefer] and
-	// [OperatorStore.Requeue] do, lowers what is kept; while a rewind is asked for, what is kept is below that.
+	// [OperatorStore.Requeue] do, lowers what is kept, both Seqs of it; while a rewind is asked for, what is kept is below that.
 	KeepLow(ctx context.Context, relay string, lows []Low, history string) error
 
 	// Fetch reads the queue rows of ranges with their events, all in one snapshot. It

@@ -245,9 +245,11 @@ var routing = []Mutant{
 		Name: "passed-over-and-forgotten", Guarantee: "G4",
 		Broken: "Later events of a key are sent before those that were left in the database while their route took nothing.",
 		File:   "producer/relay_revisit.go",
-		Old:    `	return ok && !lap` + "\n",
-		New:    `	return ok && lap` + "\n",
-		Test:   Test{"producer", "TestKeysPassedOverKeepTheirOrderWhenTheirRouteWorks"},
+		Old: `	_, ok := b.ahead[hash]
+	return ok || b.handed`,
+		New: `	ok := false
+	return ok || b.handed`,
+		Test: Test{"producer", "TestKeysPassedOverKeepTheirOrderWhenTheirRouteWorks"},
 	},
 	{
 		Name: "recovered-route-waits-for-a-sweep", Guarantee: "G5",

@@ -98,7 +98,8 @@ func (s *Store) undefer(ctx context.Context, tx *sql.Tx, shard, limit int, u *pr
 	}
 	_, err = s.c.Exec(ctx, tx, `INSERT INTO {outbox_queue} (shard, id) SELECT ?, l.value FROM ? l`, shard, Rows(ids))
 	if err == nil {
-		_, err = s.c.Exec(ctx, tx, `UPDATE {outbox_shards} SET low_water = {least}(low_water, ?) WHERE shard = ?`, slices.Min(ids)-1, shard)
+		_, err = s.c.Exec(ctx, tx, `UPDATE {outbox_shards} SET low_water = {least}(low_water, ?), tail = {least}(tail, ?) WHERE shard = ?`,
+			slices.Min(ids)-1, slices.Min(ids)-1, shard)
 	}
 	for _, id := range ids {
 		u.Moved = append(u.Moved, producer.Moved{Shard: shard, Seq: id})

@@ -44,10 +44,12 @@ func (s *Store) Acquire(ctx context.Context, relay string, ttl time.Duration, n 
 		var shards []int
 		err := s.c.Each(ctx, tx, func(rows *sql.Rows) error {
 			var g producer.Grant
-			err := rows.Scan(&g.Shard, &g.Epoch, &g.Abrupt, &g.Low, &g.History)
+			err := rows.Scan(&g.Shard, &g.Epoch, &g.Abrupt, &g.Low, &g.Tail.Seq, &g.Tail.Round, &g.Tail.Passed, &g.History)
 			grants, shards = append(grants, g), append(shards, g.Shard)
 			return err
 		}, `SELECT shard, epoch + 1, owner IS NOT NULL, CASE WHEN `+lowCounts+` THEN {greatest}(0, {least}(low_water, COALESCE(rewind_to - 1, low_water))) ELSE 0 END,
+			CASE WHEN `+lowCounts+` AND tail > 0 THEN {greatest}(0, {least}(tail, COALESCE(rewind_to - 1, tail))) ELSE 0 END,
+			COALESCE(tail_round, 0), CASE WHEN `+lowCounts+` THEN tail_passed END,
 			CASE WHEN `+lowCounts+` THEN low_history ELSE '' END FROM {outbox_shards} {by PRIMARY}
 			WHERE owner IS NULL OR lease_until <= {now} OR leased_at < lease_until AND leased_at - {now} > lease_until - leased_at
 			OR leased_at IS NULL AND lease_until > {now} + ? ORDER BY shard LIMIT ? {lock_free}`, Micros(max(2*ttl, farAhead)), n)
@@ -128,7 +130,7 @@ func (s *Store) Release(ctx context.Context, relay string, leases []producer.Lea
 // ClearRewind clears the rewind of a shard if ticket still names it.
 func (s *Store) ClearRewind(ctx context.Context, relay string, lease producer.Lease, ticket int64) error {
 	err := s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
-		_, err := s.c.Exec(ctx, tx, `UPDATE {outbox_shards} SET low_water = {least}(low_water, rewind_to - 1), rewind_to = NULL
+		_, err := s.c.Exec(ctx, tx, `UPDATE {outbox_shards} SET low_water = {least}(low_water, rewind_to - 1), tail = {least}(tail, rewind_to - 1), rewind_to = NULL
 			WHERE shard = ? AND owner = ? AND epoch = ? AND rewind_ticket = ?`, lease.Shard, Text(relay), lease.Epoch, ticket)
 		return err
 	})
@@ -139,7 +141,7 @@ func (s *Store) ClearRewind(ctx context.Context, relay string, lease producer.Le
 }
 
 // lowCounts holds for a shard of which what is kept counts: the epoch that ends knew of it, and numbers have not begun anew.
-const lowCounts = `(low_epoch = epoch AND low_water <= (SELECT MAX(id) FROM {outbox_events}))`
+const lowCounts = `(low_epoch = epoch AND {greatest}(low_water, COALESCE(tail, 0)) <= (SELECT MAX(id) FROM {outbox_events}))`
 
 // KeepLow keeps up to where the queues of shards are empty for good.
 func (s *Store) KeepLow(ctx context.Context, relay string, lows []producer.Low, history string) error {
@@ -158,6 +160,9 @@ func (s *Store) KeepLow(ctx context.Context, relay string, lows []producer.Low, 
 			}
 			_, err := s.c.Exec(ctx, tx, `UPDATE {outbox_shards} SET low_water = ?, low_epoch = epoch, low_history = ? WHERE shard = ?`,
 				low.Seq, Text(history), low.Shard)
+			if t := low.Tail; t != nil && err == nil {
+				_, err = s.c.Exec(ctx, tx, `UPDATE {outbox_shards} SET tail = ?, tail_round = ?, tail_passed = ? WHERE shard = ?`, t.Seq, t.Round, t.Passed, low.Shard)
+			}
 			if err != nil {
 				return err
 			}

@@ -49,7 +49,7 @@ WITH lease AS MATERIALIZED (
 ), queued AS (
     INSERT INTO {{outbox_queue}} (shard, id) SELECT shard, id FROM moved
 ), lowered AS (
-    UPDATE {{outbox_shards}} s SET low_water = least(s.low_water, m.first - 1)
+    UPDATE {{outbox_shards}} s SET low_water = least(s.low_water, m.first - 1), tail = least(s.tail, m.first - 1)
     FROM (SELECT shard, min(id) AS first FROM moved GROUP BY shard) m WHERE s.shard = m.shard
 )
 SELECT ARRAY(SELECT shard FROM moved ORDER BY id), ARRAY(SELECT id FROM moved ORDER BY id),
