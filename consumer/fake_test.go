@@ -289,20 +289,31 @@ func (s *fakeStore) Savepoint(ctx context.Context, tx *fakeTx, fn func(context.C
 	return nil
 }
 
-func (s *fakeStore) count(step string, number int, id uuid.UUID, change func(*attemptRow) int) (int, error) {
+// countAll is one statement.
+func (s *fakeStore) countAll(step string, number int, ids []uuid.UUID, change func(*attemptRow) int) ([]int, error) {
 	if err := s.step(step); err != nil {
-		return 0, err
+		return nil, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	row := s.attempts[claimKey{number, id}]
-	n := change(&row)
-	s.attempts[claimKey{number, id}] = row
-	return n, nil
+	counts := make([]int, len(ids))
+	for i, id := range ids {
+		row := s.attempts[claimKey{number, id}]
+		counts[i] = change(&row)
+		s.attempts[claimKey{number, id}] = row
+	}
+	return counts, nil
 }
 
-func (s *fakeStore) Started(_ context.Context, number int, id uuid.UUID, within time.Duration) (int, error) {
-	return s.count("started", number, id, func(r *attemptRow) int { return r.start(within) })
+func (s *fakeStore) Started(_ context.Context, number int, ids []uuid.UUID, within time.Duration) ([]int, error) {
+	return s.countAll("started", number, ids, func(r *attemptRow) int { return r.start(within) })
+}
+
+// starts tells how many starts of a message are recorded.
+func (s *fakeStore) starts(n int) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.attempts[claimKey{1, number(n)}].starts
 }
 
 // start records a start, unless one was recorded within so long.
@@ -319,11 +330,15 @@ func (r *attemptRow) start(within time.Duration) int {
 	return r.starts
 }
 
-func (s *fakeStore) Unstarted(_ context.Context, number int, id uuid.UUID) error {
-	_, err := s.count("unstarted", number, id, func(r *attemptRow) int { r.starts, r.changed = max(r.starts-1, 0), time.Now(); return r.starts })
+func (s *fakeStore) Unstarted(_ context.Context, number int, ids []uuid.UUID) error {
+	_, err := s.countAll("unstarted", number, ids, func(r *attemptRow) int { r.starts, r.changed = max(r.starts-1, 0), time.Now(); return r.starts })
 	return err
 }
 
 func (s *fakeStore) Failed(_ context.Context, number int, id uuid.UUID, _ string) (int, error) {
-	return s.count("failed", number, id, func(r *attemptRow) int { r.attempts++; r.starts = 0; return r.attempts })
+	counts, err := s.countAll("failed", number, []uuid.UUID{id}, func(r *attemptRow) int { r.attempts++; r.starts = 0; return r.attempts })
+	if err != nil {
+		return 0, err
+	}
+	return counts[0], nil
 }

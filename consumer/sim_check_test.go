@@ -81,6 +81,7 @@ func (s *simulation) verify() {
 	}
 	if !s.wild.crash && !s.wild.stop && !s.wild.statements && !s.wild.outage && !s.wild.starve {
 		s.verifyBlame()
+		s.verifyKillers()
 	}
 }
 
@@ -102,6 +103,28 @@ func (s *simulation) verifyBlame() {
 		default:
 			if p.Attempts < s.handler.MaxAttempts {
 				s.fail("%s of %s is dead after %d attempts of %d: %s", short(p.ID), p.Consumer, p.Attempts, s.handler.MaxAttempts, p.LastError)
+			}
+		}
+	}
+}
+
+// verifyKillers checks, of the same schedules, that a message which kills every process is dead after a few: each copy
+// once before it is known as redelivered, once beside others and MaxSoloStarts times alone. A process that has returned it to the
+// transport does not suspect it when it comes again, which is for few of them.
+func (s *simulation) verifyKillers() {
+	const returned = 3
+	copies := make(map[uuid.UUID]int)
+	for _, e := range s.published {
+		copies[e.ID]++
+	}
+	for id, plan := range s.plans {
+		if plan.kind != simKills || plan.times != simAlways || s.wild.operators || s.wild.bad {
+			continue
+		}
+		most := copies[id] + 1 + s.handler.MaxSoloStarts + returned
+		for name, runs := range plan.runs {
+			if runs > most {
+				s.fail("%s has killed %d processes by %s, want %d at most", short(id), runs, name, most)
 			}
 		}
 	}

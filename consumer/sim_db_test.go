@@ -3,6 +3,7 @@ package consumer_test
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -81,8 +82,8 @@ type simEffect struct {
 type simTx struct {
 	db      *simDB
 	proc    *simProcess
-	claim   claimKey // locked, unless zero
-	key     claimKey // of a lock of a key, by its hash
+	claims  []claimKey // locked
+	keys    []claimKey // of locks of keys, by their hashes
 	row     int64
 	writes  []func()
 	broken  bool // a statement failed: COMMIT answers ROLLBACK
@@ -140,12 +141,24 @@ func (db *simDB) transactions() []*simTx {
 	return slices.Clone(db.open)
 }
 
-func (db *simDB) claimFree(key claimKey, but *simTx) bool {
-	return !slices.ContainsFunc(db.transactions(), func(tx *simTx) bool { return tx != but && tx.claim == key })
+func (db *simDB) claimsFree(claims []claimKey) bool {
+	return !slices.ContainsFunc(db.transactions(), func(tx *simTx) bool { return common(tx.claims, claims) })
 }
 
-func (db *simDB) keyFree(key claimKey) bool {
-	return key == claimKey{} || !slices.ContainsFunc(db.transactions(), func(tx *simTx) bool { return tx.key == key })
+func (db *simDB) keysFree(keys []claimKey) bool {
+	return !slices.ContainsFunc(db.transactions(), func(tx *simTx) bool { return common(tx.keys, keys) })
+}
+
+func common(a, b []claimKey) bool {
+	return slices.ContainsFunc(a, func(key claimKey) bool { return slices.Contains(b, key) })
+}
+
+// lockOf is a lock, or none for the zero key.
+func lockOf(key claimKey) []claimKey {
+	if key == (claimKey{}) {
+		return nil
+	}
+	return []claimKey{key}
 }
 
 func (db *simDB) rowFree(seq int64) bool {
@@ -186,6 +199,12 @@ func (db *simDB) insert(number int, id uuid.UUID, digest transport.Digest, stamp
 	}
 	db.claims[claimKey{number, id}] = row
 	delete(db.attempts, claimKey{number, id})
+}
+
+// follow claims a message and parks it behind others of its key.
+func (db *simDB) follow(c *consumer.Claim) {
+	db.insert(c.Consumer, c.ID, c.Digest, c.Stamp, false)
+	db.park(consumer.Parking{Consumer: c.Consumer, Message: c.Message, State: consumer.Following, Ordered: true}, true)
 }
 
 // park keeps a message once.
@@ -297,7 +316,7 @@ func (db *simDB) redrive(f consumer.Filter) (ids []uuid.UUID) {
 // discard gives up what nobody has locked.
 func (db *simDB) discard(f consumer.Filter, reason string) (ids []uuid.UUID) {
 	for _, p := range db.parked {
-		if db.selects(f, p) && p.State != consumer.Discarded && db.rowFree(p.Seq) && db.keyFree(p.lock()) {
+		if db.selects(f, p) && p.State != consumer.Discarded && db.rowFree(p.Seq) && db.keysFree(lockOf(p.lock())) {
 			p.State, p.Reason, p.NextAttemptAt = consumer.Discarded, reason, time.Time{}
 			db.everAside[p.content()] = true
 			ids = append(ids, p.ID)
@@ -338,6 +357,16 @@ func (db *simDB) check() {
 			db.sim.fail("consumer %d: effect of %s without a claim", key.consumer, short(key.id))
 		}
 	}
+}
+
+// shorts does not depend on the order of ids.
+func shorts(ids []uuid.UUID) string {
+	names := make([]string, len(ids))
+	for i, id := range ids {
+		names[i] = short(id)
+	}
+	slices.Sort(names)
+	return strings.Join(names, "+")
 }
 
 func short(id uuid.UUID) string { return fmt.Sprintf("m%d", int(id[14])<<8|int(id[15])) }

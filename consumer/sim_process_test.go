@@ -152,7 +152,7 @@ func (p *simProcess) handle(ctx context.Context, name string, w *consumer.Work[*
 	if err != nil {
 		return err
 	}
-	tx.spoiled = kind != simGood
+	tx.spoiled = tx.spoiled || kind != simGood
 	err = p.call(ctx, &simCall{name: fmt.Sprintf("effects of %s by %s", short(e.ID), name), fallible: true, do: func() {
 		number := 1 + slices.IndexFunc(s.db.consumers, func(c *simConsumer) bool { return c.name == name })
 		effect := simEffect{simContent{claimKey{number, e.ID}, e.Digest}, e.Key}

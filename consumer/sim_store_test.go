@@ -29,9 +29,9 @@ func (s *simStore) statement(ctx context.Context, name string, do func()) error 
 }
 
 // lock begins a transaction once nobody holds what it needs.
-func (s *simStore) lock(ctx context.Context, name string, wait time.Duration, claim, key claimKey, then func(*simTx)) (*simTx, error) {
+func (s *simStore) lock(ctx context.Context, name string, wait time.Duration, claims, keys []claimKey, then func(*simTx)) (*simTx, error) {
 	c := &simCall{name: name, fallible: true, ready: func() bool {
-		return s.db.claimFree(claim, nil) && s.db.keyFree(key)
+		return s.db.claimsFree(claims) && s.db.keysFree(keys)
 	}}
 	if wait > 0 {
 		c.until = time.Now().Add(wait)
@@ -39,7 +39,7 @@ func (s *simStore) lock(ctx context.Context, name string, wait time.Duration, cl
 	var tx *simTx
 	c.do = func() {
 		tx = s.db.begin(s.proc)
-		tx.claim, tx.key = claim, key
+		tx.claims, tx.keys = claims, keys
 		then(tx)
 	}
 	err := s.proc.call(ctx, c)
@@ -80,7 +80,7 @@ func (s *simStore) Apply(ctx context.Context, c consumer.Claim, fn func(context.
 		}
 	}
 	verdict := consumer.None
-	tx, err := s.lock(ctx, name, c.LockTimeout, key, keyLock(c.Consumer, c.Key), func(*simTx) { verdict = s.db.meet(&c) })
+	tx, err := s.lock(ctx, name, c.LockTimeout, []claimKey{key}, lockOf(keyLock(c.Consumer, c.Key)), func(*simTx) { verdict = s.db.meet(&c) })
 	if err != nil {
 		return consumer.None, err
 	}
@@ -89,10 +89,7 @@ func (s *simStore) Apply(ctx context.Context, c consumer.Claim, fn func(context.
 	}
 	switch verdict {
 	case consumer.Followed:
-		tx.writes = append(tx.writes, func() {
-			s.db.insert(c.Consumer, c.ID, c.Digest, c.Stamp, false)
-			s.db.park(consumer.Parking{Consumer: c.Consumer, Message: c.Message, State: consumer.Following, Ordered: true}, true)
-		})
+		tx.writes = append(tx.writes, func() { s.db.follow(&c) })
 	case consumer.Applied:
 		tx.writes = append(tx.writes, func() { s.db.insert(c.Consumer, c.ID, c.Digest, c.Stamp, true) })
 		err := s.run(tx, func() error {
@@ -129,29 +126,79 @@ func (s *simStore) run(tx *simTx, fn func() error) (err error) {
 	return err
 }
 
-// ApplyGroup is not played: no handler here asks for groups.
-func (s *simStore) ApplyGroup(context.Context, []consumer.Claim, func(context.Context, *simTx, []int) error) ([]consumer.Verdict, error) {
-	return nil, errors.New("groups are not simulated")
+// ApplyGroup takes all locks at once: in which order a database takes them is a question of its own tests.
+func (s *simStore) ApplyGroup(ctx context.Context, cs []consumer.Claim, fn func(context.Context, *simTx, []int) error) ([]consumer.Verdict, error) {
+	var claims, keys []claimKey
+	var ids []uuid.UUID
+	for i := range cs {
+		ids = append(ids, cs[i].ID)
+		claims = append(claims, claimKey{cs[i].Consumer, cs[i].ID})
+		if cs[i].Key != "" {
+			keys = append(keys, keyLock(cs[i].Consumer, cs[i].Key))
+		}
+	}
+	name := fmt.Sprintf("claim group %s by %d", shorts(ids), cs[0].Consumer)
+	verdicts := make([]consumer.Verdict, len(cs))
+	tx, err := s.lock(ctx, name, cs[0].LockTimeout, claims, keys, func(*simTx) {
+		for i := range cs {
+			verdicts[i] = s.db.meet(&cs[i])
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	var run []int
+	write := false
+	for i := range cs {
+		c := &cs[i]
+		switch {
+		case verdicts[i] != consumer.Applied:
+			continue
+		case s.db.blocked(c.Consumer, c.Key):
+			verdicts[i] = consumer.Followed
+			tx.writes = append(tx.writes, func() { s.db.follow(c) })
+		default:
+			run = append(run, i)
+			tx.writes = append(tx.writes, func() { s.db.insert(c.Consumer, c.ID, c.Digest, c.Stamp, true) })
+		}
+		write = true
+	}
+	if !write {
+		s.rollback(tx)
+		return verdicts, nil
+	}
+	if len(run) > 0 {
+		if err := s.run(tx, func() error { return fn(ctx, tx, run) }); err != nil {
+			return nil, err
+		}
+	}
+	if err := s.commit(ctx, name, tx); err != nil {
+		return nil, err
+	}
+	return verdicts, nil
 }
 
 func (s *simStore) Savepoint(context.Context, *simTx, func(context.Context, *simTx) error) error {
 	return errors.New("not simulated")
 }
 
-func (s *simStore) count(ctx context.Context, name string, number int, id uuid.UUID, change func(*attemptRow) int) (n int, err error) {
-	key := claimKey{number, id}
-	err = s.statement(ctx, fmt.Sprintf("%s %s by %d", name, short(id), number), func() {
-		row := s.db.attempts[key]
-		n = change(&row)
-		s.db.attempts[key] = row
+// count is one statement.
+func (s *simStore) count(ctx context.Context, name string, number int, ids []uuid.UUID, change func(claimKey, *attemptRow) int) ([]int, error) {
+	counts := make([]int, len(ids))
+	err := s.statement(ctx, fmt.Sprintf("%s %s by %d", name, shorts(ids), number), func() {
+		for i, id := range ids {
+			key := claimKey{number, id}
+			row := s.db.attempts[key]
+			counts[i] = change(key, &row)
+			s.db.attempts[key] = row
+		}
 	})
-	return n, err
+	return counts, err
 }
 
-func (s *simStore) Started(ctx context.Context, number int, id uuid.UUID, within time.Duration) (int, error) {
-	return s.count(ctx, "start", number, id, func(r *attemptRow) int {
+func (s *simStore) Started(ctx context.Context, number int, ids []uuid.UUID, within time.Duration) ([]int, error) {
+	return s.count(ctx, "start", number, ids, func(key claimKey, r *attemptRow) int {
 		starts := r.start(within)
-		key := claimKey{number, id}
 		if s.db.begun[key] == nil {
 			s.db.begun[key] = make(map[*simProcess]int)
 		}
@@ -162,9 +209,9 @@ func (s *simStore) Started(ctx context.Context, number int, id uuid.UUID, within
 	})
 }
 
-func (s *simStore) Unstarted(ctx context.Context, number int, id uuid.UUID) error {
-	_, err := s.count(ctx, "unstart", number, id, func(r *attemptRow) int {
-		if by := s.db.begun[claimKey{number, id}]; by[s.proc] > 0 {
+func (s *simStore) Unstarted(ctx context.Context, number int, ids []uuid.UUID) error {
+	_, err := s.count(ctx, "unstart", number, ids, func(key claimKey, r *attemptRow) int {
+		if by := s.db.begun[key]; by[s.proc] > 0 {
 			by[s.proc]--
 		}
 		r.starts, r.changed = max(r.starts-1, 0), time.Now()
@@ -174,13 +221,14 @@ func (s *simStore) Unstarted(ctx context.Context, number int, id uuid.UUID) erro
 }
 
 func (s *simStore) Failed(ctx context.Context, number int, id uuid.UUID, why string) (int, error) {
-	return s.count(ctx, "failed", number, id, func(r *attemptRow) int {
+	counts, err := s.count(ctx, "failed", number, []uuid.UUID{id}, func(key claimKey, r *attemptRow) int {
 		s.db.sim.counted(why, id)
-		delete(s.db.begun, claimKey{number, id})
+		delete(s.db.begun, key)
 		r.attempts++
 		r.starts = 0
 		return r.attempts
 	})
+	return counts[0], err
 }
 
 func (s *simStore) ParkMessage(ctx context.Context, p consumer.Parking) (consumer.Verdict, error) {
@@ -196,7 +244,7 @@ func (s *simStore) ParkMessage(ctx context.Context, p consumer.Parking) (consume
 		claim = claimKey{}
 	}
 	verdict := consumer.Applied
-	tx, err := s.lock(ctx, name, 0, claim, key, func(*simTx) {
+	tx, err := s.lock(ctx, name, 0, lockOf(claim), lockOf(key), func(*simTx) {
 		if !aside {
 			verdict = s.db.meet(&c)
 		}
@@ -257,7 +305,7 @@ func (s *simStore) ApplyParked(ctx context.Context, c consumer.Claim, seq int64,
 	}
 	var row *simParked
 	run := false
-	tx, err := s.lock(ctx, name, c.LockTimeout, claim, key, func(tx *simTx) {
+	tx, err := s.lock(ctx, name, c.LockTimeout, lockOf(claim), lockOf(key), func(tx *simTx) {
 		if row = s.db.find(seq); row == nil || !s.db.rowFree(seq) || !s.db.due(row) {
 			row = nil
 			return
@@ -306,7 +354,7 @@ func (s *simStore) claimParked(tx *simTx, p *simParked) bool {
 func (s *simStore) RetryMessage(ctx context.Context, seq int64, attempts int, retryIn time.Duration, dead bool, lastError string) error {
 	ready := func() bool {
 		p := s.db.find(seq)
-		return p == nil || s.db.keyFree(p.lock()) && s.db.rowFree(seq)
+		return p == nil || s.db.keysFree(lockOf(p.lock())) && s.db.rowFree(seq)
 	}
 	return s.proc.call(ctx, &simCall{name: fmt.Sprintf("retry parked %d", seq), fallible: true, ready: ready, do: func() {
 		p := s.db.find(seq)

@@ -96,6 +96,9 @@ func newSimulation(t *testing.T, seed uint64) *simulation {
 		s.queues = append(s.queues, &simQueue{sim: s, name: name})
 		s.ordered[name] = flag()
 	}
+	if !s.handler.Optimistic && s.chance(2) {
+		s.handler.GroupSize, s.handler.GroupConcurrency = pick(2, 4, 16), pick(1, 2)
+	}
 	return s
 }
 

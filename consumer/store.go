@@ -129,13 +129,14 @@ type ClaimStore[TX any] interface {
 	// Classify says what err means. It looks through wrapping.
 	Classify(err error) ErrorClass
 
-	// Started records that the handling of a message that may have been started
-	// before begins again, and returns how often that was recorded. If starts are recorded and the last change of
-	// them was within so long, it records nothing and returns 0: another process may be about to begin it. It is committed on return.
-	Started(ctx context.Context, consumer int, id uuid.UUID, within time.Duration) (starts int, err error)
-	// Unstarted takes one recorded start back, if there is one: the handler came back, or was
-	// not begun after all. It is committed on return.
-	Unstarted(ctx context.Context, consumer int, id uuid.UUID) error
+	// Started records that the handling of messages that may have been started
+	// before begins again, and returns for each ID, in the order of ids, how often that was recorded. If starts of a message
+	// are recorded and the last change of them was within so long, it records nothing for that one and returns 0: another
+	// process may be about to begin it. The IDs differ. All of it is one transaction, committed on return.
+	Started(ctx context.Context, consumer int, ids []uuid.UUID, within time.Duration) (starts []int, err error)
+	// Unstarted takes one recorded start of each message back, if there is one: the handler came back, or was
+	// not begun after all. The IDs differ. All of it is one transaction, committed on return.
+	Unstarted(ctx context.Context, consumer int, ids []uuid.UUID) error
 	// Failed counts a failed attempt and returns how many have been counted. It
 	// forgets the recorded starts, since the handling came back. It is committed on
 	// return. lastError is at most 1 KiB, valid UTF-8 without NUL.

@@ -84,39 +84,47 @@ func (h *Handler[TX]) suspectedIn(ctx context.Context, weight int64, id uuid.UUI
 	if !s.counts {
 		return run(0), true
 	}
-	starts, err := h.start(ctx, id, within)
+	starts, err := h.start(ctx, within, id)
 	switch {
 	case err != nil:
 		return attempt{err: err}, false
-	case starts == 0:
+	case starts[0] == 0:
 		return attempt{verdict: Duplicate}, false
 	}
-	a = run(starts)
+	a = run(starts[0])
 	if a.err != nil || a.verdict != Applied {
-		_ = h.unstart(ctx, id) // if that fails, it has one start fewer to go
+		h.unstart(ctx, id)
 	}
 	return a, true
 }
 
-// start records that a message is begun again, and returns how often that was recorded, or 0 if somebody else did within.
-func (h *Handler[TX]) start(ctx context.Context, id uuid.UUID, within time.Duration) (int, error) {
+// start records that messages are begun again, and returns how often that was recorded of each, or 0 if somebody else did within.
+func (h *Handler[TX]) start(ctx context.Context, within time.Duration, ids ...uuid.UUID) ([]int, error) {
 	ctx, cancel := h.operation(ctx)
 	defer cancel()
-	starts, err := h.inbox.store.Started(ctx, h.consumer(), id, within)
-	if err != nil {
-		return 0, fmt.Errorf("record the start: %w", err)
+	starts, err := h.inbox.store.Started(ctx, h.consumer(), ids, within)
+	if err == nil && len(starts) != len(ids) {
+		err = fmt.Errorf("store gave %d starts of %d messages", len(starts), len(ids))
 	}
-	if starts > 0 {
-		h.counts.starts.Add(1)
+	if err != nil {
+		return nil, fmt.Errorf("record the start: %w", err)
+	}
+	for _, n := range starts {
+		if n > 0 {
+			h.counts.starts.Add(1)
+		}
 	}
 	return starts, nil
 }
 
-// unstart takes a recorded start back.
-func (h *Handler[TX]) unstart(ctx context.Context, id uuid.UUID) error {
+// unstart takes a recorded start of each message back. If that fails, they have one start fewer to go.
+func (h *Handler[TX]) unstart(ctx context.Context, ids ...uuid.UUID) {
+	if len(ids) == 0 {
+		return
+	}
 	ctx, cancel := h.operation(ctx)
 	defer cancel()
-	return h.inbox.store.Unstarted(ctx, h.consumer(), id)
+	_ = h.inbox.store.Unstarted(ctx, h.consumer(), ids)
 }
 
 // convict returns the error of a message whose handling was begun too often without coming back. It is asked while the message is

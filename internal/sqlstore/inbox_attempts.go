@@ -1,9 +1,12 @@
 package sqlstore
 
 import (
+	"bytes"
 	"context"
 	"database/sql"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -17,38 +20,73 @@ func (c *Core) ForgetAttempts(ctx context.Context, tx *sql.Tx, consumerID int, i
 	return err
 }
 
-// Started counts a start, unless one was counted within so long.
-func (s *Store) Started(ctx context.Context, consumerID int, id uuid.UUID, within time.Duration) (starts int, err error) {
+// Started counts a start of each message, unless one was counted within so long. The rows are locked in the order of their IDs, so
+// that two groups that have messages in common cannot wait for each other.
+func (s *Store) Started(ctx context.Context, consumerID int, ids []uuid.UUID, within time.Duration) (starts []int, err error) {
+	if len(ids) == 0 {
+		return nil, nil
+	}
 	err = s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
-		starts = 0
-		var lately bool
-		err := s.c.One(ctx, tx, []any{&lately}, `SELECT EXISTS (SELECT 1 FROM {inbox_attempts}
-			WHERE consumer = ? AND dispatch_id = ? AND starts > 0 AND updated_at > {now} - ?)`, consumerID, id[:], Micros(within))
-		if err != nil || lately {
-			return err
-		}
-		_, err = s.c.Exec(ctx, tx, `INSERT INTO {inbox_attempts} (consumer, dispatch_id, starts, updated_at) VALUES (?, ?, 1, {now})
-			{again consumer, dispatch_id} starts = starts + 1, updated_at = {now}`, consumerID, id[:])
+		starts = make([]int, len(ids))
+		lately, err := s.startsOf(ctx, tx, consumerID, ids, ` AND updated_at > {now} - ?`, Micros(within))
 		if err != nil {
 			return err
 		}
-		return s.c.One(ctx, tx, []any{&starts}, `SELECT starts FROM {inbox_attempts} WHERE consumer = ? AND dispatch_id = ?`, consumerID, id[:])
+		free := slices.DeleteFunc(slices.Clone(ids), func(id uuid.UUID) bool { return lately[id] > 0 })
+		if len(free) == 0 {
+			return nil
+		}
+		slices.SortFunc(free, func(a, b uuid.UUID) int { return bytes.Compare(a[:], b[:]) })
+		args := make([]any, 0, 2*len(free))
+		for i := range free {
+			args = append(args, consumerID, free[i][:])
+		}
+		_, err = s.c.Exec(ctx, tx, `INSERT INTO {inbox_attempts} (consumer, dispatch_id, starts, updated_at) VALUES (?, ?, 1, {now})`+
+			strings.Repeat(`, (?, ?, 1, {now})`, len(free)-1)+`
+			{again consumer, dispatch_id} starts = starts + 1, updated_at = {now}`, args...)
+		if err != nil {
+			return err
+		}
+		counted, err := s.startsOf(ctx, tx, consumerID, free, "")
+		for i, id := range ids {
+			starts[i] = counted[id]
+		}
+		return err
 	})
 	if err != nil {
-		return 0, fmt.Errorf("count start: %w", &OwnError{err})
+		return nil, fmt.Errorf("count starts: %w", &OwnError{err})
 	}
 	return starts, nil
 }
 
-// Unstarted takes a start back.
-func (s *Store) Unstarted(ctx context.Context, consumerID int, id uuid.UUID) error {
+// startsOf reads the starts of messages that have some, and for which a condition holds.
+func (s *Store) startsOf(ctx context.Context, tx *sql.Tx, consumerID int, ids []uuid.UUID, and string, args ...any) (map[uuid.UUID]int, error) {
+	starts := make(map[uuid.UUID]int, len(ids))
+	err := s.c.Each(ctx, tx, func(rows *sql.Rows) error {
+		var id sql.RawBytes
+		var n int
+		if err := rows.Scan(&id, &n); err != nil {
+			return err
+		}
+		starts[uuid.UUID(id)] = n
+		return nil
+	}, `SELECT dispatch_id, starts FROM {inbox_attempts} WHERE consumer = ? AND dispatch_id IN ? AND starts > 0`+and,
+		append([]any{consumerID, ids}, args...)...)
+	return starts, err
+}
+
+// Unstarted takes a start of each message back.
+func (s *Store) Unstarted(ctx context.Context, consumerID int, ids []uuid.UUID) error {
+	if len(ids) == 0 {
+		return nil
+	}
 	err := s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		_, err := s.c.Exec(ctx, tx, `UPDATE {inbox_attempts} SET starts = starts - 1, updated_at = {now}
-			WHERE consumer = ? AND dispatch_id = ? AND starts > 0`, consumerID, id[:])
+			WHERE consumer = ? AND dispatch_id IN ? AND starts > 0`, consumerID, ids)
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("take a start back: %w", &OwnError{err})
+		return fmt.Errorf("take starts back: %w", &OwnError{err})
 	}
 	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/transport"
@@ -214,15 +215,23 @@ func (w *work) follow(ctx context.Context, c *consumer.Claim) error {
 var unapplied = statement(`UPDATE {{inbox}} SET applied_at = NULL WHERE consumer = $1 AND dispatch_id = $2`)
 
 var (
-	countStart = statement(`
-INSERT INTO {{inbox_attempts}} AS a (consumer, dispatch_id, starts) VALUES ($1, $2, 1)
+	// Rows are locked in the order of their IDs, here and in what takes starts back, so that two groups that have
+	// messages in common cannot wait for each other.
+	countStarts = statement(`
+INSERT INTO {{inbox_attempts}} AS a (consumer, dispatch_id, starts)
+SELECT $1::smallint, id, 1 FROM unnest($2::uuid[]) AS id ORDER BY id
 ON CONFLICT (consumer, dispatch_id) DO UPDATE SET starts = a.starts + 1, changed_at = clock_timestamp()
 WHERE a.starts = 0 OR a.changed_at <= clock_timestamp() - $3::interval
-RETURNING a.starts`)
+RETURNING a.dispatch_id, a.starts`)
 
-	takeStartBack = statement(`
-UPDATE {{inbox_attempts}} SET starts = starts - 1, changed_at = clock_timestamp()
-WHERE consumer = $1 AND dispatch_id = $2 AND starts > 0`)
+	takeStartsBack = statement(`
+UPDATE {{inbox_attempts}} a SET starts = a.starts - 1, changed_at = clock_timestamp()
+FROM (
+    SELECT consumer, dispatch_id FROM {{inbox_attempts}}
+    WHERE consumer = $1 AND dispatch_id = ANY ($2::uuid[]) AND starts > 0
+    ORDER BY dispatch_id FOR UPDATE
+) s
+WHERE a.consumer = s.consumer AND a.dispatch_id = s.dispatch_id AND a.starts > 0`)
 
 	countFailure = statement(`
 WITH h AS (
@@ -235,19 +244,36 @@ RETURNING a.attempts`)
 )
 
 // Started implements [consumer.ClaimStore].
-func (s *Store) Started(ctx context.Context, consumer int, id uuid.UUID, within time.Duration) (int, error) {
-	var starts int
-	err := s.queryRow(ctx, countStart, consumer, idValue(id), within).Scan(&starts)
-	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
-		return 0, failed("record a start", &ownError{err})
+func (s *Store) Started(ctx context.Context, consumer int, ids []uuid.UUID, within time.Duration) ([]int, error) {
+	if len(ids) == 0 {
+		return nil, nil
+	}
+	places := make(map[uuid.UUID]int, len(ids))
+	for i, id := range ids {
+		places[id] = i
+	}
+	starts := make([]int, len(ids))
+	_, err := readRows(ctx, s, countStarts, []any{consumer, idValues(ids), within}, func(row pgx.CollectableRow) (_ struct{}, err error) {
+		var id pgtype.UUID
+		var n int
+		if err = row.Scan(&id, &n); err == nil {
+			starts[places[id.Bytes]] = n
+		}
+		return struct{}{}, err
+	})
+	if err != nil {
+		return nil, failed("record starts", &ownError{err})
 	}
 	return starts, nil
 }
 
 // Unstarted implements [consumer.ClaimStore].
-func (s *Store) Unstarted(ctx context.Context, consumer int, id uuid.UUID) error {
-	if _, err := s.exec(ctx, takeStartBack, consumer, idValue(id)); err != nil {
-		return failed("take a start back", &ownError{err})
+func (s *Store) Unstarted(ctx context.Context, consumer int, ids []uuid.UUID) error {
+	if len(ids) == 0 {
+		return nil
+	}
+	if _, err := s.exec(ctx, takeStartsBack, consumer, idValues(ids)); err != nil {
+		return failed("take starts back", &ownError{err})
 	}
 	return nil
 }

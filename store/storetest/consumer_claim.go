@@ -1,11 +1,15 @@
 package storetest
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"math/rand/v2"
 	"runtime"
 	"slices"
 	"time"
+
+	"github.com/google/uuid"
 
 	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/transport"
@@ -26,6 +30,10 @@ func claimTests[TX any]() []inboxTest[TX] {
 		{"savepoint is released, or rolled back to, within a handler", handlerSavepoint[TX]},
 		{"consumer that is not registered cannot claim", unregistered[TX]},
 		{"starts and failures are counted, and a failure forgets the starts", startsAndFailures[TX]},
+		{"starts of many messages are counted and taken back each on its own", manyStarts[TX]},
+		{"start is not counted where one was lately", startsLately[TX]},
+		{"starts of messages in common are counted without a deadlock", startsRace[TX]},
+		{"group that is rolled back and a duplicate in one that is not keep their starts", startedGroup[TX]},
 		{"errors are classified through wrapping", classified[TX]},
 	}
 }
@@ -90,13 +98,15 @@ func twoConsumers[TX any](i *inbox[TX]) {
 	c.Consumer = other
 	i.expectVerdict(c, consumer.Applied)
 	i.expectVerdict(i.claim(free), consumer.Applied)
-	starts, err := i.Store.Started(i.ctx(), other, m.ID, 0)
+	starts, err := i.Store.Started(i.ctx(), other, []uuid.UUID{m.ID}, 0)
 	i.ok(err)
-	again, err := i.Store.Started(i.ctx(), i.consumer, m.ID, 0)
+	again, err := i.Store.Started(i.ctx(), i.consumer, []uuid.UUID{m.ID}, 0)
 	i.ok(err)
-	if starts != 1 || again != 1 {
-		i.Errorf("starts of two consumers are counted together: %d, %d", starts, again)
+	if !slices.Equal(starts, []int{1}) || !slices.Equal(again, []int{1}) {
+		i.Errorf("starts of two consumers are counted together: %v, %v", starts, again)
 	}
+	i.ok(i.Store.Unstarted(i.ctx(), other, []uuid.UUID{m.ID}))
+	i.expectStarts(0, []uuid.UUID{m.ID}, 2)
 	seen, err := i.Store.Newest(i.ctx(), other, 10)
 	i.ok(err)
 	if len(seen) != 2 {
@@ -296,13 +306,11 @@ func startsAndFailures[TX any](i *inbox[TX]) {
 	m := message("")
 	start := func(want int) {
 		i.Helper()
-		if got, err := i.Store.Started(i.ctx(), i.consumer, m.ID, 0); err != nil || got != want {
-			i.Fatalf("starts are %d, %v, want %d", got, err, want)
-		}
+		i.expectStarts(0, []uuid.UUID{m.ID}, want)
 	}
 	back := func() {
 		i.Helper()
-		i.ok(i.Store.Unstarted(i.ctx(), i.consumer, m.ID))
+		i.ok(i.Store.Unstarted(i.ctx(), i.consumer, []uuid.UUID{m.ID}))
 	}
 	fail := func(want int) {
 		i.Helper()
@@ -321,6 +329,93 @@ func startsAndFailures[TX any](i *inbox[TX]) {
 	fail(3)
 	start(1)
 	i.expectVerdict(i.claim(m), consumer.Applied) // whatever was counted
+}
+
+// expectStarts records starts and checks how many there are.
+func (i *inbox[TX]) expectStarts(within time.Duration, ids []uuid.UUID, want ...int) {
+	i.Helper()
+	if got, err := i.Store.Started(i.ctx(), i.consumer, ids, within); err != nil || !slices.Equal(got, want) {
+		i.Fatalf("starts are %v, %v, want %v", got, err, want)
+	}
+}
+
+// newIDs returns dispatch IDs that do not ascend.
+func newIDs(n int) []uuid.UUID {
+	ids := make([]uuid.UUID, n)
+	for k := range ids {
+		ids[k] = uuid.New()
+	}
+	slices.SortFunc(ids, func(a, b uuid.UUID) int { return bytes.Compare(b[:], a[:]) })
+	return ids
+}
+
+func manyStarts[TX any](i *inbox[TX]) {
+	ids := newIDs(40)
+	i.expectStarts(0, ids, slices.Repeat([]int{1}, 40)...)
+	i.expectStarts(0, ids[:3], 2, 2, 2)
+	// Mixed: some twice, some once, one not at all.
+	fresh := newIDs(1)[0]
+	i.expectStarts(0, []uuid.UUID{ids[5], fresh, ids[0]}, 2, 1, 3)
+	i.ok(i.Store.Unstarted(i.ctx(), i.consumer, append([]uuid.UUID{uuid.New()}, ids...)))
+	i.expectStarts(0, []uuid.UUID{ids[0], ids[1], ids[5], ids[7], fresh}, 3, 2, 2, 1, 2)
+	i.expectStarts(0, nil)
+	i.ok(i.Store.Unstarted(i.ctx(), i.consumer, nil))
+}
+
+func startsLately[TX any](i *inbox[TX]) {
+	ids := newIDs(4)
+	i.expectStarts(time.Hour, ids[:2], 1, 1)
+	i.expectStarts(time.Hour, ids, 0, 0, 1, 1)
+	i.expectStarts(0, ids, 2, 2, 2, 2) // those that gave 0 were not counted
+	i.ok(i.Store.Unstarted(i.ctx(), i.consumer, ids))
+	i.ok(i.Store.Unstarted(i.ctx(), i.consumer, ids[1:3]))
+	i.expectStarts(time.Hour, ids, 0, 1, 1, 0) // what was taken back is none
+	i.expectStarts(time.Hour, ids, 0, 0, 0, 0)
+}
+
+// startsRace has processes record starts of messages that they have in common, in different orders, and take them back.
+func startsRace[TX any](i *inbox[TX]) {
+	ids := newIDs(30)
+	i.crowd(8, func(int) error {
+		for range 5 {
+			part := make([]uuid.UUID, 0, 20)
+			for _, n := range rand.Perm(len(ids))[:20] {
+				part = append(part, ids[n])
+			}
+			starts, err := i.Store.Started(i.ctx(), i.consumer, part, 0)
+			if err != nil {
+				return err
+			}
+			if slices.Contains(starts, 0) {
+				return errors.New("a start was not recorded")
+			}
+			rand.Shuffle(len(part), func(a, b int) { part[a], part[b] = part[b], part[a] })
+			if err := i.Store.Unstarted(i.ctx(), i.consumer, part); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	i.expectStarts(0, ids, slices.Repeat([]int{1}, len(ids))...)
+}
+
+func startedGroup[TX any](i *inbox[TX]) {
+	for _, level := range levels {
+		claims := i.claims(4, level)
+		i.expectVerdict(claims[1], consumer.Applied)
+		ids := make([]uuid.UUID, len(claims))
+		for k := range claims {
+			ids[k] = claims[k].ID
+		}
+		i.expectStarts(0, ids, 1, 1, 1, 1)
+		_, err := i.Store.ApplyGroup(i.ctx(), claims, func(context.Context, TX, []int) error { return errHandler })
+		if !errors.Is(err, errHandler) {
+			i.Fatalf("ApplyGroup gives %v", err)
+		}
+		i.expectStarts(0, ids, 2, 2, 2, 2) // a group that was rolled back has taken none with it
+		i.expectGroup(claims, consumer.Applied, consumer.Duplicate, consumer.Applied, consumer.Applied)
+		i.expectStarts(0, ids[1:2], 3) // nor has a duplicate
+	}
 }
 
 func classified[TX any](i *inbox[TX]) {

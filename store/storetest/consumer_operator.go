@@ -110,17 +110,12 @@ func filterSelects[TX any](i *inbox[TX]) {
 func redriveDead[TX any](i *inbox[TX]) {
 	m := message("key")
 	i.park(consumer.Parking{Message: m, State: consumer.Dead, Ordered: true, Attempts: 10}, consumer.Applied)
-	_, err := i.Store.Started(i.ctx(), i.consumer, m.ID, 0)
-	i.ok(err)
+	i.expectStarts(0, []uuid.UUID{m.ID}, 1)
 	i.redrive(consumer.Filter{}, m)
 	if got := i.parked(m); got.State != consumer.Retrying || got.Attempts != 0 {
 		i.Errorf("redriven message is %+v", got)
 	}
-	starts, err := i.Store.Started(i.ctx(), i.consumer, m.ID, 0)
-	i.ok(err)
-	if starts != 1 {
-		i.Errorf("%d starts since the redrive, want 1", starts)
-	}
+	i.expectStarts(0, []uuid.UUID{m.ID}, 1)
 	i.takeUp(m, true)
 	i.expectVerdict(i.claim(m), consumer.Duplicate)
 	i.expectEffects(m.ID.String())

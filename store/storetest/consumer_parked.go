@@ -132,14 +132,9 @@ func parkedAltered[TX any](i *inbox[TX]) {
 
 func parkingForgetsCounts[TX any](i *inbox[TX]) {
 	m := message("")
-	_, err := i.Store.Started(i.ctx(), i.consumer, m.ID, 0)
-	i.ok(err)
+	i.expectStarts(0, []uuid.UUID{m.ID}, 1)
 	i.park(consumer.Parking{Message: m, State: consumer.Retrying, Attempts: 1}, consumer.Applied)
-	starts, err := i.Store.Started(i.ctx(), i.consumer, m.ID, 0)
-	i.ok(err)
-	if starts != 1 {
-		i.Errorf("%d starts since parking, want 1", starts)
-	}
+	i.expectStarts(0, []uuid.UUID{m.ID}, 1)
 }
 
 func takeUpTests[TX any]() []inboxTest[TX] {
@@ -396,8 +391,7 @@ func retriesLater[TX any](i *inbox[TX]) {
 	i.retrying(m)
 	i.following(follower)
 	seq := i.parked(m).Seq
-	_, err := i.Store.Started(i.ctx(), i.consumer, m.ID, 0)
-	i.ok(err)
+	i.expectStarts(0, []uuid.UUID{m.ID}, 1)
 	i.ok(i.Store.RetryMessage(i.ctx(), seq, 2, time.Hour, false, "second error"))
 	got := i.parked(m)
 	if got.State != consumer.Retrying || got.Attempts != 2 || got.LastError != "second error" ||
@@ -406,11 +400,7 @@ func retriesLater[TX any](i *inbox[TX]) {
 	}
 	i.takeUp(m, false)
 	i.expectParked(consumer.Retrying, consumer.Following)
-	starts, err := i.Store.Started(i.ctx(), i.consumer, m.ID, 0)
-	i.ok(err)
-	if starts != 1 {
-		i.Errorf("%d starts since the failure, want 1", starts)
-	}
+	i.expectStarts(0, []uuid.UUID{m.ID}, 1)
 	i.ok(i.Store.RetryMessage(i.ctx(), seq, 3, 0, false, ""))
 	i.takeUp(m, true)
 }
