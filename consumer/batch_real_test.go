@@ -51,14 +51,14 @@ func batchOfSets[TX any](t *testing.T, db *database[TX]) {
 			t.Errorf("%s has %d rows, want %d", what, got, n)
 		}
 	}
-	consumeAll(t, h, 6)
+	consumeAll(t, h, msgs(6)...)
 	db.wantEffects(t, 5)
 	if n := db.number(`SELECT count(*) FROM effects WHERE seq = 3`); n != 3 {
 		t.Errorf("%d effects of sets of three", n)
 	}
 	wantRows("outbox_events", 5)
 	wantRows("inbox", 6) // the parked one keeps its claim
-	consumeAll(t, h, 6)
+	consumeAll(t, h, msgs(6)...)
 	db.wantEffects(t, 5)
 	if c := h.Counters(); c.Applied != 5 || c.Failed != 1 || c.Parked != 1 || c.DuplicatesByTable != 6 {
 		t.Errorf("counters: %+v", c)

@@ -4,8 +4,10 @@ import (
 	"context"
 	"database/sql"
 	"path/filepath"
+	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jackc/pgx/v5"
@@ -123,4 +125,62 @@ func benchStore[TX any](b *testing.B, store consumer.Store[TX]) {
 	}
 	b.Run("apply", func(b *testing.B) { run(b, func() int { return int(n.Add(1)) }) })
 	b.Run("duplicate", func(b *testing.B) { run(b, func() int { return 1 }) })
+}
+
+// BenchmarkRedelivered has 2,000 messages handled in groups of 32, as many at once as a prefetch brings, first fresh ones and then redelivered ones,
+// and compares the times.
+func BenchmarkRedelivered(b *testing.B) {
+	pool, err := pgxpool.New(b.Context(), testenv.Postgres(b))
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(pool.Close)
+	if _, err := postgres.Migrate(b.Context(), pool, postgres.Config{}); err != nil {
+		b.Fatal(err)
+	}
+	store, err := postgres.New(pool, postgres.Config{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	inbox, err := consumer.New[pgx.Tx](store, nil, consumer.Config{Service: "stock", CacheSize: -1})
+	if err != nil {
+		b.Fatal(err)
+	}
+	h, err := inbox.Handle("reserve", nothing[pgx.Tx], consumer.HandlerConfig{Topic: "orders", GroupSize: 32})
+	if err != nil {
+		b.Fatal(err)
+	}
+	const messages, inFlight = 2000, 128
+	next := 0
+	run := func(mark func(*message.Message) *message.Message) time.Duration {
+		queue := make(chan *message.Message, messages)
+		for range messages {
+			queue <- mark(msg(next))
+			next++
+		}
+		close(queue)
+		began := time.Now()
+		var wg sync.WaitGroup
+		for range inFlight {
+			wg.Go(func() {
+				for m := range queue {
+					if err := h.Consume(m); err != nil {
+						b.Error(err)
+					}
+				}
+			})
+		}
+		wg.Wait()
+		return time.Since(began)
+	}
+	fresh := func(m *message.Message) *message.Message { return m }
+	run(fresh)
+	var freshly, redelivered time.Duration
+	for b.Loop() {
+		freshly += run(fresh)
+		redelivered += run(again)
+	}
+	b.ReportMetric(float64(redelivered)/float64(freshly), "times-fresh")
+	b.ReportMetric(float64(b.N)*messages/freshly.Seconds(), "fresh/s")
+	b.ReportMetric(float64(b.N)*messages/redelivered.Seconds(), "redelivered/s")
 }

@@ -143,7 +143,7 @@ type HandlerConfig struct {
 	// MaxBackoff is how long a message is parked at most. Defaults to 15 minutes.
 	MaxBackoff time.Duration `yaml:"max_backoff" env:"MAX_BACKOFF"`
 	// MaxSoloStarts is how often a message that may have killed a process is begun
-	// again, alone in its handler, before it is dead; once before that it is begun beside others. Defaults to 3.
+	// again, alone in its handler, before it is dead; once before that it is begun beside others, or in a group with them. Defaults to 3.
 	MaxSoloStarts int `yaml:"max_solo_starts" env:"MAX_SOLO_STARTS"`
 	// ParkedConcurrency is how many parked messages are handled at once, besides
 	// those that the transport delivers. Defaults to 4.

@@ -30,7 +30,7 @@ type delivery struct {
 
 // handle applies the message or parks it. On an error it did neither.
 func (h *Handler[TX]) handle(ctx context.Context, d *delivery) error {
-	if h.groups == nil || d.suspect {
+	if h.groups == nil {
 		return h.handleAlone(ctx, d)
 	}
 	m := newMember(ctx, d)

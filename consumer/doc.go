@@ -67,7 +67,7 @@
 //
 // A message that kills the process leaves no error. When the transport says that a message
 // was delivered before ([transport.Redelivered]), or a parked one was due when Run began, its start is recorded. The
-// first time it runs beside others, as what a deploy redelivers does; from its second start on it is alone in
+// first time it runs beside others, in a group with them if there are groups, as what a deploy redelivers does; from its second start on it is alone in
 // its handler, and other such messages of the Inbox wait for it, so that nobody else can be blamed. Neither wait is longer than
 // HandlerConfig.Timeout, and other handlers go on. After
 // HandlerConfig.MaxSoloStarts starts alone that never came back it is dead without
@@ -96,7 +96,9 @@
 //   - Locks that handlers take are held until the group ends, and two groups that take rows in
 //     different orders may deadlock, which costs them their group and no attempt.
 //   - HandlerConfig.Timeout is for the group. One that overruns it halves the next ones.
-//   - A message that may have killed a process is in no group, nor is a parked one.
+//   - The starts of the redelivered messages of a group are recorded together before it begins, and taken back when it is
+//     rolled back. A group that dies with its process leaves a start on each of them: from then on each is
+//     handled alone, and is in no group any more, nor is a parked message.
 //
 // [Inbox.HandleBatch] registers a function that takes the whole set, for effects that one
 // statement can write. What fails in it is found by halves; see [BatchFunc].
@@ -118,7 +120,8 @@
 //	C4 to C6, if optimistic     nothing is sent, or rolled back; delivered again. C7 is the same, whether
 //	                            claim and effects are sent with the COMMIT or were before
 //	C4 to C10 in a group        likewise for each of its members: claims, effects and events of all
-//	                            are one transaction. Delivered again, each is one of its own
+//	                            are one transaction. Delivered again, they may be in a group; each is alone
+//	                            if they were delivered again before
 //	parked, before its COMMIT   as C4; after it as C8, and Run takes it up
 //	parked and being handled    rolled back; still due, for this process or another
 //	forgetting                  each batch is a transaction; the next pass goes on

@@ -24,6 +24,7 @@ type member struct {
 	// Of its group:
 	prev      *member // the one before it of its key
 	dismissed bool    // it goes on alone
+	started   bool    // its start is recorded, to be taken back unless it is applied
 
 	done chan struct{} // closed when its Consume is about to end
 	err  error         // with this error

@@ -97,7 +97,7 @@ func failedStatement[TX any](t *testing.T, db *database[TX]) {
 			}
 			return nil
 		})
-	consumeAll(t, h, 6)
+	consumeAll(t, h, msgs(6)...)
 	db.wantEffects(t, 5)
 	stats, err := h.Stats(t.Context())
 	if c := h.Counters(); err != nil || stats.Retrying != 1 || c.Applied != 5 || c.Failed != 1 || c.Groups != 1 || c.GroupsUndone != 1 {
@@ -131,7 +131,7 @@ func foreignSavepoint[TX any](t *testing.T, db *database[TX]) {
 			}
 			return nil
 		})
-	consumeAll(t, h, 4)
+	consumeAll(t, h, msgs(4)...)
 	c := h.Counters()
 	if n := db.number(`SELECT count(*) FROM effects`); int64(n) != int64(c.Applied) && c.Applied != 4 || n < 3 || c.Groups != 0 {
 		t.Errorf("%d effects, counters: %+v", n, c)
@@ -159,17 +159,17 @@ func TestSettingsOfAMessageAreNotThoseOfTheNext(t *testing.T) {
 			}
 			return db.do(ctx, w)
 		})
-	consumeAll(t, h, 4)
+	consumeAll(t, h, msgs(4)...)
 	db.wantEffects(t, 4)
 }
 
-// consumeAll has n messages handled at the same time.
-func consumeAll[TX any](t *testing.T, h *consumer.Handler[TX], n int) {
+// consumeAll has messages handled at the same time.
+func consumeAll[TX any](t *testing.T, h *consumer.Handler[TX], all ...*message.Message) {
 	t.Helper()
 	var wg sync.WaitGroup
-	for k := range n {
+	for _, m := range all {
 		wg.Go(func() {
-			if err := h.Consume(msg(k)); err != nil {
+			if err := h.Consume(m); err != nil {
 				t.Error(err)
 			}
 		})
@@ -181,7 +181,7 @@ func consumeAll[TX any](t *testing.T, h *consumer.Handler[TX], n int) {
 const envGroup = "BOXPAIR_TEST_GROUP"
 
 // TestGroupChild is what a child process runs; see [TestProcessKilledInAGroupLeavesOneEffectEach]. It
-// dies in the third handler of a group of four, or after the group was committed.
+// dies in the third handler of a group of four, which may be redelivered ones, or after the group was committed.
 func TestGroupChild(t *testing.T) {
 	if os.Getenv(envGroup) != "" {
 		asChild(t, dyingGroup[pgx.Tx], dyingGroup[*sql.Tx])
@@ -189,18 +189,22 @@ func TestGroupChild(t *testing.T) {
 }
 
 func dyingGroup[TX any](t *testing.T, db *database[TX], point string) {
+	all := msgs(4)
+	if point == "redelivered" {
+		all = redelivered(4)
+	}
 	handled := 0
 	_, h := handle(t, db, consumer.Config{}, consumer.HandlerConfig{GroupSize: 4, GroupWait: 20 * time.Second},
 		func(ctx context.Context, w *consumer.Work[TX], _ *message.Message) error {
 			if err := db.do(ctx, w); err != nil {
 				return err
 			}
-			if handled++; handled == 3 && point == "effects" {
+			if handled++; handled == 3 && point != "committed" {
 				kill()
 			}
 			return nil
 		})
-	consumeAll(t, h, 4)
+	consumeAll(t, h, all...)
 	if h.Counters().Groups != 1 {
 		t.Fatalf("there was no group: %+v", h.Counters())
 	}
@@ -209,7 +213,7 @@ func dyingGroup[TX any](t *testing.T, db *database[TX], point string) {
 
 func TestProcessKilledInAGroupLeavesOneEffectEach(t *testing.T) {
 	t.Parallel()
-	for _, point := range []string{"effects", "committed"} {
+	for _, point := range []string{"effects", "committed", "redelivered"} {
 		t.Run(point, func(t *testing.T) {
 			t.Parallel()
 			t.Run("postgres", func(t *testing.T) {
@@ -228,22 +232,31 @@ func TestProcessKilledInAGroupLeavesOneEffectEach(t *testing.T) {
 
 func killedGroup[TX any](t *testing.T, db *database[TX], where, point string) {
 	dieIn(t, "TestGroupChild", where, point, envGroup+"=1")
-	want := map[string]int{"effects": 0, "committed": 4}[point]
+	want := map[string]int{"committed": 4}[point]
 	if db.snapshots { // the server may still be at it
 		waitFor(t, func() bool {
 			return db.number(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state LIKE 'idle in%'`) == 0
 		})
 	}
 	db.wantEffects(t, want)
-	_, h := handle(t, db, consumer.Config{}, consumer.HandlerConfig{GroupSize: 4},
-		func(ctx context.Context, w *consumer.Work[TX], _ *message.Message) error { return db.do(ctx, w) })
-	for n := range 4 {
-		if err := h.Consume(again(msg(n))); err != nil {
-			t.Fatal(err)
-		}
+	starts := db.number(`SELECT count(*) FROM ` + table(db, "inbox_attempts") + ` WHERE starts = 1`)
+	if wantStarts := map[string]int{"redelivered": 4}[point]; starts != wantStarts {
+		t.Errorf("starts of %d messages are left, want %d", starts, wantStarts)
 	}
+	var running atomic.Int64
+	_, h := handle(t, db, consumer.Config{}, consumer.HandlerConfig{GroupSize: 4, GroupWait: 20 * time.Second},
+		func(ctx context.Context, w *consumer.Work[TX], _ *message.Message) error {
+			if running.Add(1) != 1 {
+				t.Error("a message that may have killed the process twice is not alone")
+			}
+			defer running.Add(-1)
+			return db.do(ctx, w)
+		})
+	consumeAll(t, h, redelivered(4)...)
 	db.wantEffects(t, 4)
-	if c := h.Counters(); c.Applied != int64(4-want) || c.Groups != 0 {
-		t.Errorf("counters: %+v", c) // each alone: any of them may be the one that kills
+	// What was committed is remembered, and of what was begun twice each may be the one that kills: it is alone.
+	wantGroups := map[string]int64{"effects": 1}[point]
+	if c := h.Counters(); c.Applied != int64(4-want) || c.Groups != wantGroups {
+		t.Errorf("counters: %+v", c)
 	}
 }

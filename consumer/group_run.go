@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/boxpair/boxpair/internal/fault"
 	"github.com/boxpair/boxpair/producer"
 )
@@ -16,7 +18,8 @@ type outcome struct {
 	wrote    []bool
 	claimed  []bool // by its transaction, before a handler was begun
 	err      error
-	culprit  int // the member whose handler failed, or -1
+	ran      []bool // whose handlers were begun
+	culprit  int    // the member whose handler failed, or -1
 	late     bool
 }
 
@@ -33,9 +36,14 @@ func (g *groups[TX]) attempt(members []*member, again bool) {
 	}
 	began := time.Now()
 	term := h.term()
-	o := h.applyGroup(members)
+	members, o := g.together(members)
+	if len(members) == 0 {
+		return
+	}
 	if o.err == nil {
-		h.counts.groups.Add(1)
+		if len(members) > 1 {
+			h.counts.groups.Add(1)
+		}
 		g.resize(len(members), time.Since(began), false)
 		for i, m := range members {
 			m.d.term = term
@@ -48,6 +56,75 @@ func (g *groups[TX]) attempt(members []*member, again bool) {
 		g.resize(len(members), time.Since(began), true)
 	}
 	g.undo(members, &o, again)
+}
+
+// together applies those of a group that may share a transaction, and returns them. Some may have killed a process: their starts are
+// recorded before the transaction begins, and taken back, unless they were applied, before anybody who is to be alone is let in.
+func (g *groups[TX]) together(members []*member) ([]*member, outcome) {
+	h := g.h
+	inside, _ := h.gate.enter(context.Background(), besideOthers, h.cfg.Timeout)
+	defer h.gate.leave(inside)
+	if inside == besideOthers { // else a death of the process may be the fault of one that is alone
+		members = g.start(members)
+	}
+	if len(members) == 0 {
+		return nil, outcome{}
+	}
+	o := h.applyGroup(members)
+	var back []uuid.UUID
+	for i, m := range members {
+		if m.started && (o.err != nil || o.verdicts[i] != Applied) {
+			back = append(back, m.d.in.event.ID)
+		}
+		m.started = false
+		m.d.suspect = m.d.suspect && o.err != nil && !o.ran[i] // else it came back
+	}
+	h.unstart(context.Background(), back...)
+	return members, o
+}
+
+// start records the starts of members that may have killed a process, in one statement, and returns the members that go on
+// together. One that was begun before is handled alone, as is each whose start could not be recorded, and
+// with them those behind them of their keys.
+func (g *groups[TX]) start(members []*member) (rest []*member) {
+	h := g.h
+	var suspects []uuid.UUID
+	for _, m := range members {
+		if m.d.suspect {
+			suspects = append(suspects, m.d.in.event.ID)
+		}
+	}
+	if len(suspects) == 0 {
+		return members
+	}
+	starts, err := h.start(context.Background(), ever, suspects...)
+	if err != nil {
+		h.distrust(err)
+		h.log.WarnContext(members[0].ctx, "starts of a group could not be recorded: its redelivered messages are handled on their own",
+			"messages", len(suspects), "error", err)
+		starts = make([]int, len(suspects))
+	}
+	var leaving []*member
+	var back []uuid.UUID
+	for _, m := range members {
+		recorded := false
+		if m.d.suspect {
+			recorded, starts = starts[0] > 0, starts[1:]
+		}
+		m.dismissed = m.d.suspect && !recorded || m.prev != nil && m.prev.dismissed
+		if !m.dismissed {
+			m.started = recorded
+			rest = append(rest, m)
+			continue
+		}
+		leaving = append(leaving, m)
+		if recorded {
+			back = append(back, m.d.in.event.ID)
+		}
+	}
+	h.unstart(context.Background(), back...) // before they record their own
+	dismiss(leaving)
+	return rest
 }
 
 // single makes the first attempt of a message that is alone. It counts.
@@ -130,8 +207,6 @@ func behind(members []*member) []*member {
 
 // applyGroup claims and handles members in one transaction, which has one deadline.
 func (h *Handler[TX]) applyGroup(members []*member) outcome {
-	inside, _ := h.gate.enter(context.Background(), besideOthers, h.cfg.Timeout)
-	defer h.gate.leave(inside)
 	ctx, cancel := context.WithTimeout(context.Background(), h.cfg.Timeout)
 	defer cancel()
 	if h.batch == nil {
@@ -141,7 +216,7 @@ func (h *Handler[TX]) applyGroup(members []*member) outcome {
 	for i, m := range members {
 		claims[i] = h.claim(m.d.in)
 	}
-	o := outcome{wrote: make([]bool, len(members)), claimed: make([]bool, len(members)), culprit: -1}
+	o := outcome{wrote: make([]bool, len(members)), claimed: make([]bool, len(members)), ran: make([]bool, len(members)), culprit: -1}
 	ran := false
 	o.err = guard(func() (err error) {
 		o.verdicts, err = h.inbox.store.ApplyGroup(ctx, claims, func(ctx context.Context, tx TX, run []int) error {
@@ -175,12 +250,15 @@ func (h *Handler[TX]) callGroup(ctx context.Context, tx TX, members []*member, r
 	}
 	works := h.newWorks(ctx, tx, chosen)
 	if h.batch != nil {
+		for _, i := range run {
+			o.ran[i] = true
+		}
 		if err := h.callBatch(ctx, tx, works); err != nil {
 			return err
 		}
 	} else {
 		for k, i := range run {
-			o.culprit = i
+			o.culprit, o.ran[i] = i, true
 			if err := h.call(within(ctx, chosen[k].ctx), works[k]); err != nil {
 				return err
 			}

@@ -423,14 +423,3 @@ func TestHandlersInAGroupHaveTheValuesOfTheirMessage(t *testing.T) {
 		r.wantGroups(1, 0)
 	})
 }
-
-func TestMessageThatMayKillIsInNoGroup(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		r := newRig(t, grouped(nil))
-		r.wantAll(r.crowd(msg(1), again(msg(2)), msg(3)))
-		if c := r.handler.Counters(); c.SoloStarts != 1 || c.Groups != 1 || c.Applied != 4 {
-			t.Errorf("counters: %+v", c)
-		}
-	})
-}

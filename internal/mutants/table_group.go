@@ -35,4 +35,30 @@ var grouping = []Mutant{
 		New:    `			_ = m`,
 		Test:   Test{"consumer", "TestUnknownCommitOfAGroupIsAskedForMemberByMember"},
 	},
+	{
+		Name: "group-begins-before-its-starts", Guarantee: "G5",
+		Broken: "A group of redelivered messages begins before their starts are recorded: if one kills the process, nobody is ever suspected.",
+		File:   "consumer/group_run.go",
+		Old:    `		members = g.start(members)`,
+		New:    `		defer g.start(members)`,
+		Test:   Test{"consumer", "TestStartsOfAGroupAreRecordedInOneStatementBeforeItBegins"},
+	},
+	{
+		Name: "starts-of-a-group-stay", Guarantee: "G2",
+		Broken: "The recorded starts of a group that was rolled back are not taken back, so its members answer for what others do later.",
+		File:   "consumer/group_run.go",
+		Old: `	h.unstart(context.Background(), back...)
+	return members, o`,
+		New: `	_ = back
+	return members, o`,
+		Test: Test{"consumer", "TestStartsOfAGroupThatCameBackAreTakenBackBeforeOthersAreLetIn"},
+	},
+	{
+		Name: "begun-before-stays-in-its-group", Guarantee: "G5",
+		Broken: "A message that was begun before and never came back is run in a group again, and is never alone.",
+		File:   "consumer/group_run.go",
+		Old:    `m.dismissed = m.d.suspect && !recorded || m.prev`,
+		New:    `m.dismissed = m.prev`,
+		Test:   Test{"consumer", "TestMemberThatWasBegunBeforeLeavesItsGroupAndRunsAlone"},
+	},
 }
