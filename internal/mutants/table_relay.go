@@ -153,8 +153,8 @@ UPDATE`,
 		Broken: "The fence of a mark looks at the lease without locking it, and misses a takeover that commits meanwhile.",
 		File:   "store/postgres/queue.go",
 		Old: `    FOR KEY SHARE OF s
-), marked`,
-		New:  `), marked`,
+), found`,
+		New:  `), found`,
 		Test: Test{"store/postgres", "TestStatementOfAStoppedRelayWaitsForATakeoverAndChangesNothing"},
 	},
 	{
@@ -162,9 +162,9 @@ UPDATE`,
 		Broken: "The fence locks so much that renewals wait for it, and leases run out under load.",
 		File:   "store/postgres/queue.go",
 		Old: `    FOR KEY SHARE OF s
-), marked`,
+), found`,
 		New: `    FOR SHARE OF s
-), marked`,
+), found`,
 		Test: Test{"store/postgres", "TestRenewalWaitsForNoFencedStatementAndReleaseDoes"},
 	},
 	{

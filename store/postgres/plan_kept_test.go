@@ -74,12 +74,20 @@ func (e *explained) calls(leases []producer.Lease, from, n int64) map[string]nod
 	for i := range int64(3000) { // what a relay has in memory
 		ranges[0].Except = append(ranges[0].Except, from+n-i)
 	}
-	marks := make([]producer.Mark, 500)
-	for i := range marks {
-		seq := from + 1 + int64(i)
-		marks[i] = producer.Mark{Lease: leases[seq%idgen.Shards], Seq: seq}
-	}
 	ctx := e.Context()
+	rows, err := e.pool.Query(ctx, `SELECT shard, id, round FROM boxpair.outbox_queue WHERE id > $1 ORDER BY id LIMIT 500`, from)
+	if err != nil {
+		e.Fatal(err)
+	}
+	marks := []producer.Mark{{Lease: leases[0], Seq: 1}} // which is not there
+	var m producer.Mark
+	if _, err := pgx.ForEachRow(rows, []any{&m.Shard, &m.Seq, &m.Round}, func() error {
+		m.Lease = leases[m.Shard]
+		marks = append(marks, m)
+		return nil
+	}); err != nil {
+		e.Fatal(err)
+	}
 	call("fetch", func() error { _, err := e.Fetch(ctx, ranges); return err })
 	call("fetch of a key", func() error { _, err := e.FetchKey(ctx, 1, "key 1", from, 10); return err })
 	call("fetch of parked events", func() error { _, err := e.FetchParked(ctx, 1, "key 1", 10); return err })
@@ -87,12 +95,30 @@ func (e *explained) calls(leases []producer.Lease, from, n int64) map[string]nod
 	return plans
 }
 
-// TestKeptPlansHoldWhenTheQueueFillsUp has the server make its plans while everything is empty, and looks at
+// TestKeptPlansHoldWhenTheQueueFillsUp has the server make its plans while there is little or nothing, and looks at
 // those that it has when that is so no more.
 func TestKeptPlansHoldWhenTheQueueFillsUp(t *testing.T) {
 	t.Parallel()
-	e := newExplained(t)
-	e.run("ANALYZE")
+	for name, before := range map[string]func(e *explained){
+		"nothing":                func(*explained) {},
+		"an event of each shard": func(e *explained) { e.fill(64) },
+		"what was delivered": func(e *explained) {
+			e.fill(20_032)
+			e.run(`DELETE FROM boxpair.outbox_queue`)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			e := newExplained(t)
+			before(e)
+			e.run("ANALYZE")
+			e.fillUp()
+		})
+	}
+}
+
+// fillUp looks at the plans that are made now when the queue has filled up.
+func (e *explained) fillUp() {
 	shards, epochs := e.own()
 	leases := make([]producer.Lease, idgen.Shards)
 	for i, shard := range shards {
@@ -101,26 +127,34 @@ func TestKeptPlansHoldWhenTheQueueFillsUp(t *testing.T) {
 	e.calls(leases, 0, 0)
 
 	const n = 32_000
+	var last int64
+	if err := e.pool.QueryRow(e.Context(), `SELECT coalesce(max(id), 0) FROM boxpair.outbox_events`).Scan(&last); err != nil {
+		e.Fatal(err)
+	}
 	e.fill(n)
-	plans := e.calls(leases, n/2, n/2)
+	plans := e.calls(leases, last+n/2, n/2)
+	var left int64
+	if err := e.pool.QueryRow(e.Context(), `SELECT count(*) FROM boxpair.outbox_queue WHERE id > $1`, last).Scan(&left); err != nil || left != n-500 {
+		e.Errorf("%d events are left of %d, 500 of which were marked: %v", left, n, err)
+	}
 	for name, blocks := range map[string]int{
 		"fetch": 64 * 8 * 5, "fetch of a key": 800, "fetch of parked events": 100, "mark": 500 * 10,
 	} {
 		e.expectIndexes(name, plans[name], blocks)
 		plans[name].walk(func(n node) {
 			if n.Kind == "Memoize" {
-				t.Errorf("%s: events are remembered that are read once", name)
+				e.Errorf("%s: events are remembered that are read once", name)
 			}
 		})
 	}
 
 	var kept, anew int
-	err := e.pool.QueryRow(t.Context(), `SELECT count(*) FILTER (WHERE generic_plans = 2 AND custom_plans = 0), count(*) FILTER (WHERE custom_plans > 0)
+	err := e.pool.QueryRow(e.Context(), `SELECT count(*) FILTER (WHERE generic_plans = 2 AND custom_plans = 0), count(*) FILTER (WHERE custom_plans > 0)
 		FROM pg_prepared_statements WHERE statement ~ 'outbox_(queue|parked)' AND statement LIKE '%$2%'`).Scan(&kept, &anew)
 	if err != nil {
-		t.Fatal(err)
+		e.Fatal(err)
 	}
 	if kept != len(plans) || anew != 0 {
-		t.Errorf("%d of %d plans were kept, %d made anew", kept, len(plans), anew)
+		e.Errorf("%d of %d plans were kept, %d made anew", kept, len(plans), anew)
 	}
 }

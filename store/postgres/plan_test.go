@@ -59,10 +59,11 @@ func (p *planned) run(sql string, args ...any) {
 // without telling the planner.
 func (p *planned) fill(n int) {
 	p.Helper()
-	p.run(`INSERT INTO boxpair.outbox_events (dispatch_id, shard, digest, topic, key, payload)
+	p.run(`WITH e AS (
+		INSERT INTO boxpair.outbox_events (dispatch_id, shard, digest, topic, key, payload)
 		SELECT gen_random_uuid(), i % 64, '\x00000000000000000000000000000000', 'topic', 'key ' || i % 640, 'payload'
-		FROM generate_series(1, $1::int) i`, n)
-	p.run(`INSERT INTO boxpair.outbox_queue (shard, id) SELECT shard, id FROM boxpair.outbox_events`)
+		FROM generate_series(1, $1::int) i RETURNING shard, id
+	) INSERT INTO boxpair.outbox_queue (shard, id) SELECT shard, id FROM e`, n)
 }
 
 // node is a node of a plan.
