@@ -186,6 +186,6 @@ func (c *call) executeParked(ctx context.Context, store RelayStore, cfg *RelayCo
 	case opSent:
 		c.gone, c.err = store.Sent(ctx, me, c.leases[0], c.seqs)
 	case opFetchParked:
-		c.rows, c.err = store.FetchParked(ctx, c.shards[0].no, c.key, c.limit)
+		c.rows, c.err = store.FetchParked(ctx, c.shards[0].no, c.key, cfg.HoldDeadKeys, c.limit)
 	}
 }

@@ -26,6 +26,17 @@ func (f *fakeStore) lineOf(shard int, key string) []int64 {
 	return line
 }
 
+// deadOf returns the dead events of a key.
+func (f *fakeStore) deadOf(shard int, key string) (dead []int64) {
+	for seq, p := range f.parked {
+		if p.shard == shard && p.key == key && p.state == Dead {
+			dead = append(dead, seq)
+		}
+	}
+	slices.Sort(dead)
+	return dead
+}
+
 func (f *fakeStore) isHead(seq int64, p *fakeParked) bool {
 	return p.key == "" || f.lineOf(p.shard, p.key)[0] == seq
 }
@@ -171,17 +182,20 @@ func (f *fakeStore) Due(_ context.Context, shards []int, after DuePoint, longest
 	return rows[:min(len(rows), limit)], next, nil
 }
 
-func (f *fakeStore) FetchParked(_ context.Context, shard int, key string, limit int) ([]Queued, error) {
+func (f *fakeStore) FetchParked(_ context.Context, shard int, key string, hold bool, limit int) ([]Queued, error) {
 	leave, err := f.enter("FetchParked")
 	if err != nil {
 		return nil, err
 	}
 	defer leave()
 	var rows []Queued
-	for _, seq := range f.lineOf(shard, key) {
-		if len(rows) < limit {
-			rows = append(rows, f.parkedRow(seq))
-		}
+	all := f.lineOf(shard, key)
+	if dead := f.deadOf(shard, key); hold && len(dead) > 0 {
+		all = append(all, dead[0])
+		slices.Sort(all)
+	}
+	for _, seq := range all[:min(limit, len(all))] {
+		rows = append(rows, f.parkedRow(seq))
 	}
 	return rows, nil
 }

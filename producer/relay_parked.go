@@ -335,6 +335,9 @@ func (c *relayCore) parkedReply(cl *call) {
 		l.due = due
 		return // the earlier one asks again when it has been moved
 	}
+	if first.State == Dead {
+		return // it holds the key until an operator settles it
+	}
 	if first.Missing {
 		c.buryMissing(sh, first, l)
 		return
@@ -346,7 +349,7 @@ func (c *relayCore) parkedReply(cl *call) {
 	case due:
 		for i := range cl.rows {
 			row := &cl.rows[i]
-			if row.Missing || row.Seq > toMove {
+			if row.Missing || row.State == Dead || row.Seq > toMove {
 				break // the next look begins with it
 			}
 			l.fifo = append(l.fifo, c.newParked(sh, row, c.routeFor(row.Topic), l))
@@ -357,7 +360,7 @@ func (c *relayCore) parkedReply(cl *call) {
 	}
 }
 
-// emptied unblocks a key that has no live parked events any more, unless some are
+// emptied unblocks a key that has no parked events any more which hold it, unless some are
 // on their way there.
 func (c *relayCore) emptied(l *keyLine) {
 	l.head = 0
@@ -366,8 +369,6 @@ func (c *relayCore) emptied(l *keyLine) {
 		c.tidy(l)
 	case l.following > 0 || l.parking > 0 || l.hole != 0:
 		c.refill(l) // what is moved finds itself without a head, and asks again
-	case c.cfg.HoldDeadKeys:
-		c.reload(l.shard) // a dead one may hold it
 	default:
 		c.unblock(l)
 	}

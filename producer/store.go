@@ -309,8 +309,9 @@ type RelayStore interface {
 	// how long from now the next one is due (0: none is). An event that is to wait for more than
 	// longest was parked by a clock that was ahead, and is due.
 	Due(ctx context.Context, shards []int, after DuePoint, longest time.Duration, limit int) (due []Queued, next time.Duration, err error)
-	// FetchParked reads the live (retrying or following) events of one key, at most limit.
-	FetchParked(ctx context.Context, shard int, key string, limit int) ([]Queued, error)
+	// FetchParked reads the live (retrying or following) events of one key, at most limit, all in one snapshot. With hold,
+	// which says that dead events hold their keys, the first dead one is among them.
+	FetchParked(ctx context.Context, shard int, key string, hold bool, limit int) ([]Queued, error)
 	// Retry records further failures of live parked events, followers included: retrying
 	// again, or dead. An event of which one attempt less than Attempts is not what is recorded
 	// is left alone: the call is repeated when its answer is lost, and an operator may

@@ -147,15 +147,23 @@ func (s *Store) Due(
 	return due, next, nil
 }
 
-// FetchParked reads the live events of one key.
-func (s *Store) FetchParked(ctx context.Context, shard int, key string, limit int) ([]producer.Queued, error) {
+// FetchParked reads the live events of one key; with hold the first dead one besides.
+func (s *Store) FetchParked(ctx context.Context, shard int, key string, hold bool, limit int) ([]producer.Queued, error) {
+	dead := 0
+	if hold {
+		dead = 1
+	}
 	live, err := collect(ctx, s.c, s.c.DB, func(rows *sql.Rows) (e producer.Queued, err error) {
 		err = ScanQueued(rows, &e, &e.Seq, &e.Attempts, &e.State)
 		e.Shard = shard
 		return e, err
 	}, `SELECT p.id, p.attempts, p.state, `+RecordColumns+`
-		FROM {outbox_parked} p LEFT JOIN {outbox_events} e ON e.id = p.id
-		WHERE p.shard = ? AND {live p} AND p.{event_key} = ? ORDER BY p.id LIMIT ?`, shard, Text(key), limit)
+		FROM (
+			SELECT * FROM (SELECT p.id FROM {outbox_parked} p WHERE p.shard = ? AND {live p} AND p.{event_key} = ? ORDER BY p.id LIMIT ?) l
+			UNION ALL
+			SELECT * FROM (SELECT p.id FROM {outbox_parked} p WHERE p.shard = ? AND p.state = 'dead' AND p.{event_key} = ? ORDER BY p.id LIMIT ?) d
+		) k JOIN {outbox_parked} p ON p.id = k.id LEFT JOIN {outbox_events} e ON e.id = p.id ORDER BY p.id LIMIT ?`,
+		shard, Text(key), limit, shard, Text(key), dead, limit)
 	if err != nil {
 		return nil, fmt.Errorf("fetch parked events of shard %d: %w", shard, err)
 	}

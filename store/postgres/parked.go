@@ -335,16 +335,17 @@ func (s *Store) Due(
 var fetchParked = statement(`
 SELECT p.shard, p.id, 0, p.attempts, p.state, ` + eventColumns + `
 FROM (
-    SELECT * FROM {{outbox_parked}} p
-    WHERE p.shard = $1 AND p.key = $2 AND p.` + live + `
-    ORDER BY p.id LIMIT $3
+    (SELECT * FROM {{outbox_parked}} p WHERE p.shard = $1 AND p.key = $2 AND p.` + live + ` ORDER BY p.id LIMIT $4)
+    UNION ALL
+    (SELECT * FROM {{outbox_parked}} p WHERE p.shard = $1 AND p.key = $2 AND p.state = 'dead' AND $3 ORDER BY p.id LIMIT 1)
+    ORDER BY id LIMIT $4
 ) p
 LEFT JOIN LATERAL (SELECT * FROM {{outbox_events}} e WHERE e.id = p.id OFFSET 0) e ON true
 ORDER BY p.id`)
 
 // FetchParked implements [producer.RelayStore].
-func (s *Store) FetchParked(ctx context.Context, shard int, key string, limit int) ([]producer.Queued, error) {
-	events, err := s.events(ctx, fetchParked, shard, key, limit)
+func (s *Store) FetchParked(ctx context.Context, shard int, key string, hold bool, limit int) ([]producer.Queued, error) {
+	events, err := s.events(ctx, fetchParked, shard, key, hold, limit)
 	if err != nil {
 		return nil, failed("fetch parked events", err)
 	}

@@ -90,7 +90,7 @@ func (e *explained) calls(leases []producer.Lease, from, n int64) map[string]nod
 	}
 	call("fetch", func() error { _, err := e.Fetch(ctx, ranges); return err })
 	call("fetch of a key", func() error { _, err := e.FetchKey(ctx, 1, "key 1", from, 10); return err })
-	call("fetch of parked events", func() error { _, err := e.FetchParked(ctx, 1, "key 1", 10); return err })
+	call("fetch of parked events", func() error { _, err := e.FetchParked(ctx, 1, "key 1", true, 10); return err })
 	call("mark", func() error { _, err := e.Mark(ctx, "relay", marks); return err })
 	return plans
 }
