@@ -56,8 +56,12 @@ type pace struct {
 }
 
 func (c *Config) pace() pace {
+	kill := 480 * time.Millisecond
+	if c.Batches { // a thousand in ten minutes, and two million messages
+		kill = 560 * time.Millisecond
+	}
 	return pace{
-		kill:      480 * time.Millisecond,
+		kill:      kill,
 		stop:      min(30*time.Second, c.Duration/4),
 		pause:     min(20*time.Second, c.Duration/4),
 		postgres:  min(25*time.Second, c.Duration/3),
