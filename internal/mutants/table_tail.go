@@ -1,0 +1,80 @@
+package mutants
+
+// handingOver is about what an owner of a shard leaves to the next.
+var handingOver = []Mutant{
+	{
+		Name: "tail-above-what-is-to-be-sent", Guarantee: "G4",
+		Broken: "The next owner of a shard reads on above events that were about to be sent, and a later one of a key goes first.",
+		File:   "producer/relay_low.go",
+		Old:    `			if !e.waits() {`,
+		New:    `			if !e.waits() && seq == 0 {`,
+		Test:   Test{"producer", "TestBottomIsBelowWhatWaits"},
+	},
+	{
+		Name: "tail-above-writers", Guarantee: "G4",
+		Broken: "The next owner of a shard reads on above transactions that have not committed.",
+		File:   "producer/relay_low.go",
+		Old:    `		tail = max(sh.sealed, c.unwritten(sh))`,
+		New:    `		tail = max(sh.sealed, sh.low)`,
+		Test:   Test{"producer", "TestBottomIsBelowWhatWaits"},
+	},
+	{
+		Name: "tail-above-rows-that-are-wanted", Guarantee: "G4",
+		Broken: "The next owner of a shard reads on above deferred events that were just queued.",
+		File:   "producer/relay_low.go",
+		Old: `	for _, seq := range c.wantedOf(sh) {
+		above(seq)
+	}
+	return tail`,
+		New:  `	return tail`,
+		Test: Test{"producer", "TestSimulate"},
+	},
+	{
+		Name: "passed-keys-without-memory", Guarantee: "G4",
+		Broken: "Keys of events that wait in memory for a stalled route are not handed over: their later events go first.",
+		File:   "producer/relay_low.go",
+		Old:    `		if l.waits() {`,
+		New:    `		if l.waits() && sh.yielding {`,
+		Test:   Test{"producer", "TestEventsOfAKeyFollowThoseThatAnEarlierOwnerHasLeft"},
+	},
+	{
+		Name: "yielded-keys-not-passed", Guarantee: "G4",
+		Broken: "Keys of events that waited in memory are not handed over with a shard that is given back: their later events go first.",
+		File:   "producer/relay_lease.go",
+		Old:    `	c.passAll(sh)`,
+		New:    `	_ = c.passAll`,
+		Test:   Test{"producer", "TestWhatWaitsInTheMemoryOfAShardThatIsGivenBackIsHandedOver"},
+	},
+	{
+		Name: "handed-keys-not-looked-at", Guarantee: "G4",
+		Broken: "Events of keys that an earlier owner has left go before those.",
+		File:   "producer/relay_revisit.go",
+		Old:    `	return ok || b.handed.has(hash)`,
+		New:    `	return ok`,
+		Test:   Test{"producer", "TestEventsOfAKeyFollowThoseThatAnEarlierOwnerHasLeft"},
+	},
+	{
+		Name: "handed-keys-without-a-lap", Guarantee: "G1",
+		Broken: "What an earlier owner has left is read at the next sweep, minutes later.",
+		File:   "producer/relay_revisit.go",
+		Old:    ` || b.handed != nil`,
+		New:    ``,
+		Test:   Test{"producer", "TestEventsOfAKeyFollowThoseThatAnEarlierOwnerHasLeft"},
+	},
+	{
+		Name: "tail-not-lowered-by-deferred-events", Guarantee: "G2",
+		Broken: "A deferred event that is queued stands below the tail that is kept, and the next owner does not read it for minutes.",
+		File:   "store/postgres/deferred.go",
+		Old:    `, tail = least(s.tail, m.first - 1)`,
+		New:    ``,
+		Test:   Test{"store/postgres", "TestProducerContract"},
+	},
+	{
+		Name: "tail-not-lowered-by-a-rewind", Guarantee: "G2",
+		Broken: "An event that is queued again stands below the tail that is kept, and the next owner does not read it for minutes.",
+		File:   "store/postgres/leases.go",
+		Old:    `, tail = least(tail, rewind_to - 1)`,
+		New:    ``,
+		Test:   Test{"store/postgres", "TestProducerContract"},
+	},
+}
