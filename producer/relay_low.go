@@ -193,9 +193,9 @@ func (c *relayCore) keepCall() *call {
 	}
 	l.keep = false
 	cl := &call{op: opKeepLow, history: c.identity}
-	room := passedAtOnce
+	room, first := passedAtOnce, l.keepFrom
 	for i := range c.shards {
-		sh := c.shards[(l.keepFrom+i)%len(c.shards)]
+		sh := c.shards[(first+i)%len(c.shards)]
 		if sh == nil {
 			continue
 		}

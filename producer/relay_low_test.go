@@ -278,6 +278,48 @@ func TestReplayedEventThatAnEarlierOwnerHasReadIsNoNewReplay(t *testing.T) {
 	}
 }
 
+// One statement keeps so much that its tails are kept in turns, and each shard stands in it once.
+func TestTailsOfManyKeysAreKeptInTurns(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	c := r.start(RelayConfig{}).core
+	for i := range c.shards {
+		sh := &shardState{no: i, low: 10, known: 10, bottom: 5, index: make(map[int64]*entry)}
+		sh.back.inherit(make(passedKeys, passedAtOnce/20), 6)
+		for k := range sh.back.handed {
+			sh.back.handed[k] = uint32(k)
+		}
+		c.shards[i] = sh
+	}
+	kept := make(map[int]int)
+	for range 4 {
+		c.leasing.keep = true
+		cl := c.keepCall()
+		if cl == nil {
+			t.Fatal("nothing is kept")
+		}
+		seen := make(map[int]bool)
+		for _, low := range cl.lows {
+			if seen[low.Shard] {
+				t.Errorf("shard %d stands in one statement twice", low.Shard)
+			}
+			seen[low.Shard] = true
+			if low.Tail != nil {
+				kept[low.Shard]++
+			}
+		}
+		c.keptReply(cl)
+	}
+	if len(kept) != len(c.shards) {
+		t.Errorf("tails of %d shards were kept", len(kept))
+	}
+	for no, n := range kept {
+		if n != 1 {
+			t.Errorf("tail of shard %d was kept %d times", no, n)
+		}
+	}
+}
+
 // Nobody reads on from what cannot be what a relay has kept.
 func TestTailThatCannotBeReadIsNotBelieved(t *testing.T) {
 	t.Parallel()

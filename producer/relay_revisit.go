@@ -15,8 +15,9 @@ import (
 // first there is. If it takes that, it goes on with the key; if not, the key waits for the next lap, with all that the tail
 // reads of it meanwhile.
 //
-// Laps are slow while a route is stalled, and so is the first one of a shard that was taken over, unless what it meets can be sent: they bring it events to be probed, if all that it has were probed in vain, which
-// gives each its turn. When the route works, its shards are walked through without a pause. Now and then a lap begins at the
+// Laps are slow while a route is stalled: they bring it events to be probed, if all that it has were probed in vain, which
+// gives each its turn. When the route works, its shards are walked through without a pause. The first lap of a shard that was taken
+// over is slow too, but for pages of what can be sent. Now and then a lap begins at the
 // beginning of the queue: it should find nothing else, and is there for what nobody has thought of. On its way there may be
 // millions of rows that were delivered and that the database cannot remove, so a page goes over so many IDs at most that it is soon over.
 type revisit struct {
