@@ -56,12 +56,8 @@ type pace struct {
 }
 
 func (c *Config) pace() pace {
-	kill := 480 * time.Millisecond
-	if c.Batches { // a thousand in ten minutes, and two million messages
-		kill = 560 * time.Millisecond
-	}
 	return pace{
-		kill:      kill,
+		kill:      480 * time.Millisecond,
 		stop:      min(30*time.Second, c.Duration/4),
 		pause:     min(20*time.Second, c.Duration/4),
 		postgres:  min(25*time.Second, c.Duration/3),
