@@ -11,11 +11,8 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/boxpair/boxpair/consumer"
-	"github.com/boxpair/boxpair/internal/testenv"
-	"github.com/boxpair/boxpair/store/postgres"
 	"github.com/boxpair/boxpair/store/sqlite"
 )
 
@@ -76,19 +73,7 @@ func BenchmarkApplyWithoutDatabase(b *testing.B) {
 }
 
 func BenchmarkPostgres(b *testing.B) {
-	pool, err := pgxpool.New(b.Context(), testenv.Postgres(b))
-	if err != nil {
-		b.Fatal(err)
-	}
-	b.Cleanup(pool.Close)
-	if _, err := postgres.Migrate(b.Context(), pool, postgres.Config{}); err != nil {
-		b.Fatal(err)
-	}
-	store, err := postgres.New(pool, postgres.Config{})
-	if err != nil {
-		b.Fatal(err)
-	}
-	benchStore[pgx.Tx](b, store)
+	benchStore[pgx.Tx](b, migrated(b, nil))
 }
 
 func BenchmarkSQLite(b *testing.B) {
@@ -130,19 +115,7 @@ func benchStore[TX any](b *testing.B, store consumer.Store[TX]) {
 // BenchmarkRedelivered has 2,000 messages handled in groups of 32, as many at once as a prefetch brings, first fresh ones and then redelivered ones,
 // and compares the times.
 func BenchmarkRedelivered(b *testing.B) {
-	pool, err := pgxpool.New(b.Context(), testenv.Postgres(b))
-	if err != nil {
-		b.Fatal(err)
-	}
-	b.Cleanup(pool.Close)
-	if _, err := postgres.Migrate(b.Context(), pool, postgres.Config{}); err != nil {
-		b.Fatal(err)
-	}
-	store, err := postgres.New(pool, postgres.Config{})
-	if err != nil {
-		b.Fatal(err)
-	}
-	inbox, err := consumer.New[pgx.Tx](store, nil, consumer.Config{Service: "stock", CacheSize: -1})
+	inbox, err := consumer.New[pgx.Tx](migrated(b, nil), nil, consumer.Config{Service: "stock", CacheSize: -1})
 	if err != nil {
 		b.Fatal(err)
 	}

@@ -105,6 +105,31 @@ func newPostgres(t *testing.T) (*database[pgx.Tx], string) {
 	return openPostgres(t, url), url
 }
 
+// migrated returns the store of a database of this test's own, whose pool configure may change.
+func migrated(tb testing.TB, configure func(*pgxpool.Config)) *postgres.Store {
+	tb.Helper()
+	cfg, err := pgxpool.ParseConfig(testenv.Postgres(tb))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	if configure != nil {
+		configure(cfg)
+	}
+	pool, err := pgxpool.NewWithConfig(tb.Context(), cfg)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(pool.Close)
+	if _, err := postgres.Migrate(tb.Context(), pool, postgres.Config{}); err != nil {
+		tb.Fatal(err)
+	}
+	store, err := postgres.New(pool, postgres.Config{})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return store
+}
+
 func openSQLite(t *testing.T, path string) *database[*sql.Tx] {
 	t.Helper()
 	db, err := sqlite.Open(path)

@@ -11,8 +11,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/boxpair/boxpair/consumer"
-	"github.com/boxpair/boxpair/internal/testenv"
-	"github.com/boxpair/boxpair/store/postgres"
 )
 
 // statementCounter counts what is sent to PostgreSQL: statements, and those of batches one by one.
@@ -39,25 +37,8 @@ func (c *statementCounter) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBa
 func TestRedeliveredMessagesCostHardlyMoreStatementsThanFreshOnes(t *testing.T) {
 	t.Parallel()
 	const size, messages = 32, 32 * 8
-	url := testenv.Postgres(t)
-	cfg, err := pgxpool.ParseConfig(url)
-	if err != nil {
-		t.Fatal(err)
-	}
 	count := &statementCounter{}
-	cfg.ConnConfig.Tracer = count
-	pool, err := pgxpool.NewWithConfig(t.Context(), cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(pool.Close)
-	if _, err := postgres.Migrate(t.Context(), pool, postgres.Config{}); err != nil {
-		t.Fatal(err)
-	}
-	store, err := postgres.New(pool, postgres.Config{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	store := migrated(t, func(cfg *pgxpool.Config) { cfg.ConnConfig.Tracer = count })
 	inbox, err := consumer.New[pgx.Tx](store, nil, consumer.Config{Service: "stock", CacheSize: -1})
 	if err != nil {
 		t.Fatal(err)

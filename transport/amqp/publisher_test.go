@@ -242,27 +242,21 @@ func TestExceptionOfALoneMessageIsItsOwn(t *testing.T) {
 // TestExceptionLeavesWhatWasGatheredToTheNextChannel, behind what was published: the broker has not seen it.
 func TestExceptionLeavesWhatWasGatheredToTheNextChannel(t *testing.T) {
 	t.Parallel()
-	url := testenv.AMQPURL(t)
-	name := topic(t)
-	good, missing := name+"-good", name+"-missing"
-	config := amqp.DurablePubSub(url, "")
-	w := wired(&config)
-	newSubscriberQueue(t, url, good)
-	p := newPublisher(t, amqp.PublisherConfig{AMQP: config, Topology: amqp.NoTopology, Envelope: true, BatchSize: 2})
+	k := newCulprits(t, 2)
 	const rounds, alone = 5, 4
 	var want []string
 	for round := range rounds {
-		mustConfirm(t, p, good, keyed("key", fmt.Sprint(round, ".first")))
-		w.hold()
+		mustConfirm(t, k.p, k.good, keyed("key", fmt.Sprint(round, ".first")))
+		k.w.hold()
 		var c tally
 		for i := range alone {
-			c.send(t.Context(), p, good, keyed("key", fmt.Sprint(round, ".", i)))
+			c.send(t.Context(), k.p, k.good, keyed("key", fmt.Sprint(round, ".", i)))
 		}
 		for range 2 { // a full batch, which is published at once
-			c.send(t.Context(), p, missing, newMessage("culprit"))
+			c.send(t.Context(), k.p, k.missing, newMessage("culprit"))
 		}
-		c.send(t.Context(), p, good, keyed("key", fmt.Sprint(round, ".gathered")))
-		w.pass()
+		c.send(t.Context(), k.p, k.good, keyed("key", fmt.Sprint(round, ".gathered")))
+		k.w.pass()
 		c.pending.Wait()
 		if c.of(transport.Confirmed) != alone+1 || c.of(transport.Returned) != 2 {
 			t.Fatalf("outcomes of round %d: %v", round, &c)
@@ -270,17 +264,7 @@ func TestExceptionLeavesWhatWasGatheredToTheNextChannel(t *testing.T) {
 		want = append(want, fmt.Sprint(round, ".first"), fmt.Sprint(round, ".0"), fmt.Sprint(round, ".1"), fmt.Sprint(round, ".2"),
 			fmt.Sprint(round, ".3"), fmt.Sprint(round, ".gathered"))
 	}
-	if n := p.Health().Unconfirmed; n != 0 {
-		t.Errorf("%d unconfirmed", n)
-	}
-	messages := subscribe(t, newSubscriber(t, amqp.SubscriberConfig{AMQP: amqp.DurablePubSub(url, "consumer")}), good)
-	var h history
-	for h.len() < len(want) {
-		h.handle(receive(t, messages))
-	}
-	if found := strings.Join(h.byKey["key"], " "); found != strings.Join(want, " ") {
-		t.Errorf("out of order: %s", found)
-	}
+	k.wantReceived(want)
 }
 
 // TestExceptionIsThatOfItsMessage: the broker closes the channel for one of many that are unanswered. That one is found, the
@@ -290,39 +274,23 @@ func TestExceptionIsThatOfItsMessage(t *testing.T) {
 	for name, batch := range map[string]int{"alone": 1, "in batches": 5} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			url := testenv.AMQPURL(t)
-			name := topic(t)
-			good, missing := name+"-good", name+"-missing"
-			config := amqp.DurablePubSub(url, "")
-			w := wired(&config)
-			newSubscriberQueue(t, url, good)
-			p := newPublisher(t, amqp.PublisherConfig{AMQP: config, Topology: amqp.NoTopology, Envelope: batch > 1, BatchSize: batch})
-			mustConfirm(t, p, good, keyed("key", "0"))
+			k := newCulprits(t, batch)
+			mustConfirm(t, k.p, k.good, keyed("key", "0"))
 
-			w.hold()
+			k.w.hold()
 			var c tally
 			for i := range 20 {
-				c.send(t.Context(), p, good, keyed("key", strconv.Itoa(i+1)))
+				c.send(t.Context(), k.p, k.good, keyed("key", strconv.Itoa(i+1)))
 				if i%8 == 5 {
-					c.send(t.Context(), p, missing, newMessage("culprit"))
+					c.send(t.Context(), k.p, k.missing, newMessage("culprit"))
 				}
 			}
-			w.pass()
+			k.w.pass()
 			c.pending.Wait()
 			if c.of(transport.Confirmed) != 20 || c.of(transport.Returned) != 2 {
 				t.Fatalf("outcomes: %v", &c)
 			}
-			if n := p.Health().Unconfirmed; n != 0 {
-				t.Errorf("%d unconfirmed", n)
-			}
-			messages := subscribe(t, newSubscriber(t, amqp.SubscriberConfig{AMQP: amqp.DurablePubSub(url, "consumer")}), good)
-			var h history
-			for h.len() < 21 {
-				h.handle(receive(t, messages))
-			}
-			if found := strings.Join(h.byKey["key"], " "); found != "0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20" {
-				t.Errorf("out of order: %s", found)
-			}
+			k.wantReceived(strings.Fields("0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20"))
 		})
 	}
 }

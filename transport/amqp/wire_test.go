@@ -5,11 +5,16 @@ import (
 	"errors"
 	"io"
 	"net"
+	"strings"
 	"sync"
+	"testing"
 	"time"
 
 	wamqp "github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
 	"github.com/rabbitmq/amqp091-go"
+
+	"github.com/boxpair/boxpair/internal/testenv"
+	"github.com/boxpair/boxpair/transport/amqp"
 )
 
 // wire is the network between a client and the broker, to be held up and cut.
@@ -175,4 +180,40 @@ func (c *editedConn) Read(p []byte) (int, error) {
 	n := copy(p, c.frame)
 	c.frame = c.frame[n:]
 	return n, nil
+}
+
+// culprits is a publisher with a queue for good messages. The broker ends its channel for each that goes to missing.
+type culprits struct {
+	*testing.T
+	url, good, missing string
+	w                  *wire
+	p                  *amqp.Publisher
+}
+
+// newCulprits publishes batches of so many messages; of 1 none.
+func newCulprits(t *testing.T, batch int) *culprits {
+	t.Helper()
+	name := topic(t)
+	k := &culprits{T: t, url: testenv.AMQPURL(t), good: name + "-good", missing: name + "-missing"}
+	config := amqp.DurablePubSub(k.url, "")
+	k.w = wired(&config)
+	newSubscriberQueue(t, k.url, k.good)
+	k.p = newPublisher(t, amqp.PublisherConfig{AMQP: config, Topology: amqp.NoTopology, Envelope: batch > 1, BatchSize: batch})
+	return k
+}
+
+// wantReceived looks whether the good messages have come in their order, and nothing is left to be confirmed.
+func (k *culprits) wantReceived(want []string) {
+	k.Helper()
+	if n := k.p.Health().Unconfirmed; n != 0 {
+		k.Errorf("%d unconfirmed", n)
+	}
+	messages := subscribe(k.T, newSubscriber(k.T, amqp.SubscriberConfig{AMQP: amqp.DurablePubSub(k.url, "consumer")}), k.good)
+	var h history
+	for h.len() < len(want) {
+		h.handle(receive(k.T, messages))
+	}
+	if found := strings.Join(h.byKey["key"], " "); found != strings.Join(want, " ") {
+		k.Errorf("out of order: %s", found)
+	}
 }
