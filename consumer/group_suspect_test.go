@@ -148,14 +148,15 @@ func TestStartsOfAGroupThatCameBackAreTakenBackBeforeOthersAreLetIn(t *testing.T
 					}
 					return nil
 				}))
-				faulty, seen := true, 0
+				faulty := true
+				var seen atomic.Int64
 				r.store.setFault(func(step string) error {
 					switch {
 					case step == fault.step && r.store.called("started") > 0 && faulty:
 						faulty = false
 						return fault.err
 					case step == "unstarted":
-						if seen++; seen > 1 {
+						if seen.Add(1) > 1 {
 							break
 						}
 						r.wantStarts(1, 1, 1, 1) // and none of them is begun again yet
@@ -166,7 +167,7 @@ func TestStartsOfAGroupThatCameBackAreTakenBackBeforeOthersAreLetIn(t *testing.T
 				for n := range 4 {
 					r.wantDone(number(n), 1)
 				}
-				if seen == 0 {
+				if seen.Load() == 0 {
 					t.Error("no start was taken back")
 				}
 				for n := range 4 {

@@ -225,16 +225,7 @@ func TestUnknownCommitOfAGroupIsAskedForMemberByMember(t *testing.T) {
 	for _, step := range []string{"answer", "commit"} { // it happened, and it did not
 		synctest.Test(t, func(t *testing.T) {
 			r := newRig(t, grouped(nil))
-			n := 0
-			r.store.setFault(func(s string) error {
-				if s != step {
-					return nil
-				}
-				if n++; n == 2 { // after that of the opener
-					return fmt.Errorf("lost: %w", consumer.ErrCommitUnknown)
-				}
-				return nil
-			})
+			r.store.failCalls(step, 2, 2, fmt.Errorf("lost: %w", consumer.ErrCommitUnknown)) // after that of the opener
 			r.wantAll(r.crowd(msgs(5)...))
 			for k := range 5 {
 				r.wantDone(number(k), 1)
@@ -257,15 +248,7 @@ func TestConflictOfAGroupCountsNoAttempt(t *testing.T) {
 	for _, fault := range []error{errConflict, errOutage} {
 		synctest.Test(t, func(t *testing.T) {
 			r := newRig(t, grouped(nil))
-			n := 0
-			r.store.setFault(func(step string) error {
-				if step == "commit" {
-					if n++; n == 2 {
-						return fault
-					}
-				}
-				return nil
-			})
+			r.store.failCalls("commit", 2, 2, fault)
 			r.wantAll(r.crowd(msgs(4)...))
 			for k := range 4 {
 				r.wantDone(number(k), 1)
