@@ -81,6 +81,9 @@ func (d *simDelivery) consume(h *consumer.Handler[*simTx], msg *message.Message,
 	err := h.Consume(msg)
 	c := &simCall{name: fmt.Sprintf("ack %s of %s: %v", short(m.event.ID), d.queue.name, err == nil)}
 	c.do = func() {
+		if err != nil {
+			d.queue.sim.plans[m.event.ID].returned[h.Name()]++
+		}
 		if d.lane.held != d { // the connection was lost meanwhile
 			return
 		}

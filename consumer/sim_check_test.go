@@ -110,9 +110,8 @@ func (s *simulation) verifyBlame() {
 
 // verifyKillers checks, of the same schedules, that a message which kills every process is dead after a few: each copy
 // once before it is known as redelivered, once beside others and MaxSoloStarts times alone. A process that has returned it to the
-// transport does not suspect it when it comes again, which is for few of them.
+// transport does not suspect it when it comes again.
 func (s *simulation) verifyKillers() {
-	const returned = 3
 	copies := make(map[uuid.UUID]int)
 	for _, e := range s.published {
 		copies[e.ID]++
@@ -121,8 +120,8 @@ func (s *simulation) verifyKillers() {
 		if plan.kind != simKills || plan.times != simAlways || s.wild.operators || s.wild.bad {
 			continue
 		}
-		most := copies[id] + 1 + s.handler.MaxSoloStarts + returned
 		for name, runs := range plan.runs {
+			most := copies[id] + 1 + s.handler.MaxSoloStarts + plan.returned[name]
 			if runs > most {
 				s.fail("%s has killed %d processes by %s, want %d at most", short(id), runs, name, most)
 			}

@@ -107,17 +107,18 @@ const (
 )
 
 // simPlan says what a message does to its handlers at first: the first times runs of
-// each consumer.
+// each consumer. It counts, by consumer, those runs and how often a process has returned the message to its queue.
 type simPlan struct {
-	kind  simKind
-	times int
-	runs  map[string]int
+	kind     simKind
+	times    int
+	runs     map[string]int
+	returned map[string]int
 }
 
 const simAlways = 1 << 20
 
 func (s *simulation) newPlan() *simPlan {
-	plan := &simPlan{runs: make(map[string]int)}
+	plan := &simPlan{runs: make(map[string]int), returned: make(map[string]int)}
 	if s.wild.bad && s.chance(5) {
 		plan.kind = simFails + simKind(s.rnd.IntN(int(simKills-simFails)))
 		plan.times = 1 + s.rnd.IntN(4)
