@@ -104,7 +104,7 @@ func (h *Handler[TX]) begin(ctx context.Context, d *delivery) attempt {
 	}
 	defer h.gate.leave(inside)
 	// What comes again may have been applied, and the handler would run in vain.
-	optimistic := h.cfg.Optimistic && !d.redelivered && !d.attempted && !d.ended
+	optimistic := h.cfg.Optimistic && !d.redelivered && !d.attempted
 	d.attempted = true
 	return h.apply(ctx, d.in, optimistic, 0)
 }
