@@ -1,6 +1,7 @@
 package producer
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -35,5 +36,47 @@ func TestKeyThatEmptiesHasNoOthersLoadedWhereDeadEventsHoldTheirs(t *testing.T) 
 		if op == opHeal || op == opBlocked {
 			t.Errorf("%s was called", op)
 		}
+	}
+}
+
+// What comes behind a live one is read with it, and may be dead since the key was not held yet.
+func TestDeadEventInTheMiddleOfAKeyIsNotSent(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	first, second := r.store.add("topic", "key"), r.store.add("topic", "key")
+	dead := r.store.add("topic", "key")
+	r.outcomes(map[int64]transport.Outcome{first: transport.Refused})
+	r.start(RelayConfig{HoldDeadKeys: true, MaxAttempts: 5})
+	r.run(50 * time.Millisecond)
+	if r.store.state(first) != Retrying || r.store.state(dead) != Following {
+		t.Fatalf("the first is %q, the last %q", r.store.state(first), r.store.state(dead))
+	}
+	r.store.parked[dead].state = Dead
+	r.broker = confirmAll
+	r.run(time.Minute)
+	if got, want := r.sent(transport.Confirmed), []int64{first, second}; !slices.Equal(got, want) {
+		t.Errorf("sent %v, want %v", got, want)
+	}
+}
+
+func TestDeadEventThatIsMissingFromTheLogHoldsItsKeyWithoutAWord(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	first, dead := r.store.add("topic", "key"), r.store.add("topic", "key")
+	r.outcomes(map[int64]transport.Outcome{first: transport.Refused})
+	rel := r.start(RelayConfig{HoldDeadKeys: true, MaxAttempts: 5})
+	r.run(50 * time.Millisecond)
+	r.store.parked[dead].state = Dead
+	delete(r.store.log, dead)
+	r.broker = confirmAll
+	r.run(time.Minute)
+	last := r.store.add("topic", "key")
+	rel.core.wake(r.now, allNews)
+	r.run(time.Minute)
+	if got, want := r.sent(transport.Confirmed), []int64{first}; !slices.Equal(got, want) {
+		t.Errorf("sent %v, want %v: %d is behind a dead one", got, want, last)
+	}
+	if n := rel.noted("parked event is missing from the log"); n != 0 {
+		t.Errorf("said %d times to be missing", n)
 	}
 }

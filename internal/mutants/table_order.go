@@ -226,6 +226,22 @@ var routing = []Mutant{
 		Test: Test{"producer", "TestAnInvalidEventIsDeadAtOnce"},
 	},
 	{
+		Name: "dead-event-of-a-held-key-is-sent", Guarantee: "G4",
+		Broken: "A dead event behind a live one of its key is sent with it, where dead events hold their keys.",
+		File:   "producer/relay_parked.go",
+		Old:    `row.Missing || row.State == Dead ||`,
+		New:    `row.Missing ||`,
+		Test:   Test{"producer", "TestDeadEventInTheMiddleOfAKeyIsNotSent"},
+	},
+	{
+		Name: "held-key-is-empty-without-its-dead-event", Guarantee: "G4",
+		Broken: "A key is released whose only parked event is dead, where dead events hold their keys.",
+		File:   "producer/relay_call.go",
+		Old:    `c.key, cfg.HoldDeadKeys, c.limit`,
+		New:    `c.key, false, c.limit`,
+		Test:   Test{"producer", "TestDeadEventThatIsMissingFromTheLogHoldsItsKeyWithoutAWord"},
+	},
+	{
 		Name: "passed-over-from-the-head-on", Guarantee: "G1",
 		Broken: "An older event behind one that makes room for others is not read again.",
 		File:   "producer/relay_stall.go",
@@ -249,6 +265,17 @@ var routing = []Mutant{
 	return ok || b.handed`,
 		New: `	ok := false
 	return ok || b.handed`,
+		Test: Test{"producer", "TestKeysWithAnEventOnAStalledRouteKeepTheirOrder"},
+	},
+	{
+		Name: "laps-pass-over-what-was-passed-over", Guarantee: "G5",
+		Broken: "A lap leaves in the database what it was made to read.",
+		File:   "producer/relay_revisit.go",
+		Old: `	if lap {
+		return false
+	}
+`,
+		New:  ``,
 		Test: Test{"producer", "TestKeysPassedOverKeepTheirOrderWhenTheirRouteWorks"},
 	},
 	{

@@ -278,6 +278,7 @@ func (s *Store) Writers(ctx context.Context) ([]string, error) {
 //
 // found: the rows are looked up one by one, and deleted where they are. Joined at once, the planner walks through whole
 // shards where statistics are of a queue that was empty, as they are most of the time, and goes on so when there are millions.
+// Rows of the queue are never updated, so what stands at such a place is the row that was found, or nothing.
 var mark, markNoted = markStatement(""), markStatement(confirmations("marked"))
 
 // confirmations notes events as confirmed attempts, for Config.AllAttempts.
@@ -297,14 +298,14 @@ WITH fence AS MATERIALIZED (
     ORDER BY s.shard
     FOR KEY SHARE OF s
 ), found AS MATERIALIZED (
-    SELECT q.place, m.round
+    SELECT q.place
     FROM fence f JOIN unnest($4::smallint[], $5::bigint[], $6::bigint[], $7::bigint[]) AS m (shard, epoch, id, round)
         ON f.shard = m.shard AND f.epoch = m.epoch
     CROSS JOIN LATERAL (
         SELECT q.ctid AS place FROM {{outbox_queue}} q WHERE q.shard = m.shard AND q.id = m.id AND q.round = m.round LIMIT 1
     ) q
 ), marked AS (
-    DELETE FROM {{outbox_queue}} q USING found d WHERE q.ctid = d.place AND q.round = d.round
+    DELETE FROM {{outbox_queue}} q USING found d WHERE q.ctid = d.place
     RETURNING q.id
 ),` + noted + ` receipt AS (
     INSERT INTO {{outbox_receipts}} (relay, event_ids)
