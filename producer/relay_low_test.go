@@ -3,6 +3,7 @@ package producer
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -201,6 +202,37 @@ func TestNextOwnerSendsNewEventsBeforeItReadsTheBacklogOfADeadRoute(t *testing.T
 			t.Errorf("given back: %v: %d rows were read before the new event was sent", gives, fetched)
 		}
 		r.kept()
+	}
+}
+
+// Of a writer that was there before it, a relay knows no floor. It can write above the tail only, so what is left below is
+// read once, by a lap.
+func TestWriterThatWasThereBeforeTheNextOwnerHasTheBacklogReadOnce(t *testing.T) {
+	t.Parallel()
+	for name, writes := range map[string]time.Duration{"a short one": 500 * time.Millisecond, "a long one": 5 * time.Second} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t)
+			const dead = 4000
+			r.left(dead, true, RelayConfig{})
+			open := r.store.begin()
+			late := open.write("topic", "late")
+			rel := r.start(RelayConfig{})
+			r.store.fetched = 0
+			for end := r.now + writes; r.now < end; r.run(50 * time.Millisecond) {
+				r.store.add("topic", "new")
+				rel.core.wake(r.now, allNews)
+			}
+			r.store.add("topic", "new")
+			open.commit()
+			r.run(time.Second)
+			if !slices.Contains(r.sent(transport.Confirmed), late) {
+				t.Error("what the writer has committed was not sent")
+			}
+			if r.store.fetched > dead+dead/2 {
+				t.Errorf("%d rows were read", r.store.fetched)
+			}
+			r.kept()
+		})
 	}
 }
 

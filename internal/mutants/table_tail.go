@@ -77,4 +77,20 @@ var handingOver = []Mutant{
 		New:    ``,
 		Test:   Test{"store/postgres", "TestProducerContract"},
 	},
+	{
+		Name: "looks-reach-below-the-tail", Guarantee: "G5",
+		Broken: "While a writer is at work that was there before a relay took over, each look wades through the backlog of a dead route.",
+		File:   "producer/relay_late.go",
+		Old:    `from = max(min(from, sh.known), sh.sealed)`,
+		New:    `from = min(from, sh.known)`,
+		Test:   Test{"producer", "TestWriterThatWasThereBeforeTheNextOwnerHasTheBacklogReadOnce"},
+	},
+	{
+		Name: "writer-that-ends-has-the-backlog-read", Guarantee: "G5",
+		Broken: "A writer that was there before a relay took over has the backlog of a dead route read again when it ends.",
+		File:   "producer/relay_late.go",
+		Old:    `sh.known = min(sh.known, max(w.floor, sh.sealed))`,
+		New:    `sh.known = min(sh.known, w.floor)`,
+		Test:   Test{"producer", "TestWriterThatWasThereBeforeTheNextOwnerHasTheBacklogReadOnce"},
+	},
 }
