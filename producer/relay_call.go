@@ -159,7 +159,7 @@ func (c *call) execute(ctx context.Context, store RelayStore, cfg *RelayConfig) 
 	case opBlocked:
 		c.blocked, c.err = store.Blocked(ctx, c.numbers(), cfg.HoldDeadKeys, c.after, c.limit)
 	case opDue:
-		c.rows, c.next, c.err = store.Due(ctx, c.numbers(), c.since, cfg.Backoff.longest(), c.limit)
+		c.rows, c.next, c.err = store.Due(ctx, c.numbers(), cfg.HoldDeadKeys, c.since, cfg.Backoff.longest(), c.limit)
 	case opMark:
 		c.lost, c.err = store.Mark(ctx, me, c.marks)
 	case opUndefer:

@@ -41,6 +41,12 @@ func (f *fakeStore) isHead(seq int64, p *fakeParked) bool {
 	return p.key == "" || f.lineOf(p.shard, p.key)[0] == seq
 }
 
+// deadBefore tells whether an earlier event of its key is dead.
+func (f *fakeStore) deadBefore(seq int64, p *fakeParked) bool {
+	dead := f.deadOf(p.shard, p.key)
+	return p.key != "" && len(dead) > 0 && dead[0] < seq
+}
+
 func (f *fakeStore) hasDead(shard int, key string) bool {
 	for _, p := range f.parked {
 		if p.shard == shard && p.key == key && p.state == Dead {
@@ -94,10 +100,11 @@ func (f *fakeStore) Heal(_ context.Context, relay string, leases []Lease, hold b
 			continue
 		}
 		for _, p := range f.parked {
-			if p.shard != l.Shard || p.key == "" || !p.live() || hold && f.hasDead(p.shard, p.key) {
+			if p.shard != l.Shard || p.key == "" || !p.live() {
 				continue
 			}
-			if first := f.parked[f.lineOf(p.shard, p.key)[0]]; first.state == Following {
+			seq := f.lineOf(p.shard, p.key)[0]
+			if first := f.parked[seq]; first.state == Following && !(hold && f.deadBefore(seq, first)) {
 				first.state, first.due = Retrying, f.clock()
 			}
 		}
@@ -156,7 +163,7 @@ func (f *fakeStore) parkedRow(seq int64) Queued {
 	return q
 }
 
-func (f *fakeStore) Due(_ context.Context, shards []int, after DuePoint, longest time.Duration, limit int) ([]Queued, time.Duration, error) {
+func (f *fakeStore) Due(_ context.Context, shards []int, hold bool, after DuePoint, longest time.Duration, limit int) ([]Queued, time.Duration, error) {
 	leave, err := f.enter("Due")
 	if err != nil {
 		return nil, 0, err
@@ -165,7 +172,7 @@ func (f *fakeStore) Due(_ context.Context, shards []int, after DuePoint, longest
 	var rows []Queued
 	next := time.Duration(0)
 	for seq, p := range f.parked {
-		if !slices.Contains(shards, p.shard) || p.state != Retrying || !f.isHead(seq, p) {
+		if !slices.Contains(shards, p.shard) || p.state != Retrying || !f.isHead(seq, p) || hold && f.deadBefore(seq, p) {
 			continue
 		}
 		row := f.parkedRow(seq)

@@ -80,3 +80,32 @@ func TestDeadEventThatIsMissingFromTheLogHoldsItsKeyWithoutAWord(t *testing.T) {
 		t.Errorf("said %d times to be missing", n)
 	}
 }
+
+func TestDeadEventHoldsItsKeyWhenAnEarlierOneIsRedriven(t *testing.T) {
+	t.Parallel()
+	for _, takeover := range []bool{false, true} {
+		r := newRig(t)
+		first, second, last := r.store.add("topic", "key"), r.store.add("topic", "key"), r.store.add("topic", "key")
+		r.outcomes(map[int64]transport.Outcome{first: transport.Refused})
+		rel := r.start(RelayConfig{HoldDeadKeys: true, MaxAttempts: 5})
+		r.run(50 * time.Millisecond)
+		r.store.parked[first].state, r.store.parked[second].state = Dead, Dead
+		r.broker = confirmAll
+		r.run(time.Minute)
+		r.store.redrive(first)
+		r.run(time.Minute)
+		if takeover {
+			r.kill(rel)
+			r.start(RelayConfig{HoldDeadKeys: true, MaxAttempts: 5})
+			r.run(time.Minute)
+		}
+		if got, want := r.sent(transport.Confirmed), []int64{first}; !slices.Equal(got, want) {
+			t.Errorf("sent %v, want %v", got, want)
+		}
+		r.store.discard(second)
+		r.run(time.Minute)
+		if got, want := r.sent(transport.Confirmed), []int64{first, last}; !slices.Equal(got, want) {
+			t.Errorf("sent %v, want %v", got, want)
+		}
+	}
+}

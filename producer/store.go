@@ -296,7 +296,7 @@ type RelayStore interface {
 	// with hold, a dead one.
 	Blocked(ctx context.Context, shards []int, hold bool, after BlockedKey, limit int) ([]BlockedKey, error)
 	// Heal makes the first live event of every key of shards retrying and due if
-	// it is following; with hold, keys with a dead event are left as they are. A relay
+	// it is following; with hold, unless a dead event is before it. A relay
 	// calls it when it has acquired shards and when it is told to rewind: what an operator
 	// did may have left followers without a head.
 	Heal(ctx context.Context, relay string, leases []Lease, hold bool) error
@@ -306,9 +306,9 @@ type RelayStore interface {
 	Follow(ctx context.Context, relay string, lease Lease, marks []Mark) (lost bool, err error)
 	// Due reads events that are heads of their keys, retrying and due, of shards, at most
 	// limit, in the order of their [DuePoint] and behind after (the zero value begins), and
-	// how long from now the next one is due (0: none is). An event that is to wait for more than
-	// longest was parked by a clock that was ahead, and is due.
-	Due(ctx context.Context, shards []int, after DuePoint, longest time.Duration, limit int) (due []Queued, next time.Duration, err error)
+	// how long from now the next one is due (0: none is). With hold, an event with a dead one before it in its key is no
+	// head. An event that is to wait for more than longest was parked by a clock that was ahead, and is due.
+	Due(ctx context.Context, shards []int, hold bool, after DuePoint, longest time.Duration, limit int) (due []Queued, next time.Duration, err error)
 	// FetchParked reads the live (retrying or following) events of one key, at most limit, all in one snapshot. With hold,
 	// which says that dead events hold their keys, the first dead one is among them.
 	FetchParked(ctx context.Context, shard int, key string, hold bool, limit int) ([]Queued, error)

@@ -242,6 +242,22 @@ var routing = []Mutant{
 		Test:   Test{"producer", "TestDeadEventThatIsMissingFromTheLogHoldsItsKeyWithoutAWord"},
 	},
 	{
+		Name: "dead-event-behind-a-redriven-one-holds-nothing", Guarantee: "G4",
+		Broken: "Of two dead events of a key one is redriven, and what is behind the other is sent, where dead events hold their keys.",
+		File:   "producer/relay_call.go",
+		Old:    `c.numbers(), cfg.HoldDeadKeys, c.since`,
+		New:    `c.numbers(), false, c.since`,
+		Test:   Test{"producer", "TestDeadEventHoldsItsKeyWhenAnEarlierOneIsRedriven"},
+	},
+	{
+		Name: "dead-events-hold-no-heads", Guarantee: "G4",
+		Broken: "The same, by the statement that looks for what is due.",
+		File:   "store/postgres/parked.go",
+		Old:    `d.state = 'dead' AND d.id < p.id))` + "`",
+		New:    `d.state = 'none' AND d.id < p.id))` + "`",
+		Test:   Test{"store/postgres", "TestProducerContract/promotion/dead event holds what was promoted behind it"},
+	},
+	{
 		Name: "passed-over-from-the-head-on", Guarantee: "G1",
 		Broken: "An older event behind one that makes room for others is not read again.",
 		File:   "producer/relay_stall.go",

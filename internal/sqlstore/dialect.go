@@ -58,7 +58,7 @@ type Dialect struct {
 	Dequeue func(ctx context.Context, tx *sql.Tx, marks []producer.Mark) ([]int64, error)
 	// Receipt writes that events, at least one, were delivered now. The IDs ascend.
 	Receipt func(ctx context.Context, tx *sql.Tx, relay string, ids []int64) error
-	// Heal makes followers of a shard that are the heads of their keys retrying; with hold, not of keys with a dead event.
+	// Heal makes followers of a shard that are the heads of their keys retrying; with hold, unless a dead event is before them.
 	Heal func(ctx context.Context, tx *sql.Tx, shard int, hold bool) error
 	// RemoveEvents removes those of some events that are neither queued, deferred nor parked, and were not replayed since a
 	// time in microseconds since 1970. It returns them.

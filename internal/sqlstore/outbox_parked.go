@@ -16,6 +16,10 @@ import (
 const isHead = `(p.{event_key} = '' OR NOT EXISTS (
 	SELECT 1 FROM {outbox_parked} h WHERE h.shard = p.shard AND {live h} AND h.{event_key} = p.{event_key} AND h.id < p.id))`
 
+// unheld holds for a parked event p that has no dead one before it in its key, if these hold their keys.
+const unheld = `(NOT ? OR p.{event_key} = '' OR NOT EXISTS (
+	SELECT 1 FROM {outbox_parked} d WHERE d.shard = p.shard AND d.state = 'dead' AND d.{event_key} = p.{event_key} AND d.id < p.id))`
+
 // Heal gives followers without a head one. Leases that are lost are passed over.
 func (s *Store) Heal(ctx context.Context, relay string, leases []producer.Lease, hold bool) error {
 	err := s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
@@ -104,22 +108,22 @@ const (
 SELECT p.id, p.shard, p.attempts, p.state, p.next_attempt_at, ` + RecordColumns + `
 FROM {outbox_parked} p LEFT JOIN {outbox_events} e ON e.id = p.id
 WHERE p.state = 'retrying' AND p.next_attempt_at > ? AND p.next_attempt_at <= ? AND p.next_attempt_at >= ? AND (p.next_attempt_at > ? OR p.id > ?)
-  AND p.shard IN ? AND ` + isHead + ` ORDER BY p.next_attempt_at, p.id LIMIT ?`
+  AND p.shard IN ? AND ` + isHead + ` AND ` + unheld + ` ORDER BY p.next_attempt_at, p.id LIMIT ?`
 	nextDueStmt = `
 SELECT p.next_attempt_at FROM {outbox_parked} p
-WHERE p.state = 'retrying' AND p.next_attempt_at > ? AND p.next_attempt_at <= ? AND p.shard IN ? AND ` + isHead + ` ORDER BY p.next_attempt_at LIMIT 1`
+WHERE p.state = 'retrying' AND p.next_attempt_at > ? AND p.next_attempt_at <= ? AND p.shard IN ? AND ` + isHead + ` AND ` + unheld + ` ORDER BY p.next_attempt_at LIMIT 1`
 )
 
 // Due reads heads that are due. The next one is looked for first: what changes in between is due, or is found
 // by the next call.
 func (s *Store) Due(
-	ctx context.Context, shards []int, after producer.DuePoint, longest time.Duration, limit int,
+	ctx context.Context, shards []int, hold bool, after producer.DuePoint, longest time.Duration, limit int,
 ) (due []producer.Queued, next time.Duration, err error) {
 	var then int64
 	at, err := s.c.Now(ctx, s.c.DB)
 	far := at + longest.Microseconds()
 	if err == nil {
-		err = s.c.One(ctx, s.c.DB, []any{&then}, nextDueStmt, at, far, shards)
+		err = s.c.One(ctx, s.c.DB, []any{&then}, nextDueStmt, at, far, shards, hold)
 	}
 	switch {
 	case err == nil:
@@ -139,7 +143,7 @@ func (s *Store) Due(
 			e.DueAt = Instant(dueAt)
 			due = append(due, e)
 			return err
-		}, dueStmt, r.above, r.through, from, from, after.Seq, shards, limit-len(due))
+		}, dueStmt, r.above, r.through, from, from, after.Seq, shards, hold, limit-len(due))
 		if err != nil {
 			return nil, 0, fmt.Errorf("read due events: %w", err)
 		}

@@ -58,7 +58,7 @@ const (
 	healStmt    = `UPDATE {outbox_parked} SET state = 'retrying', next_attempt_at = {now} WHERE state = 'following' AND id IN `
 	// heldStmt finds those of some events whose keys have a dead one.
 	heldStmt = `SELECT p.id FROM {outbox_parked} p WHERE p.event_key > '' AND EXISTS (
-		SELECT 1 FROM {outbox_parked} d WHERE d.shard = p.shard AND d.state = 'dead' AND d.event_key = p.event_key) AND p.id IN `
+		SELECT 1 FROM {outbox_parked} d WHERE d.shard = p.shard AND d.state = 'dead' AND d.event_key = p.event_key AND d.id < p.id) AND p.id IN `
 	healAtOnce = 1000
 )
 

@@ -195,7 +195,7 @@ func TestDiscardDuringASentLeavesNoKeyWithoutAHeadOnceItIsHealed(t *testing.T) {
 	r.ok(r.result(sending))
 
 	r.ok(r.Heal(r.ctx(), "a", []producer.Lease{lease}, false))
-	due, _, err := r.Due(r.ctx(), []int{shard}, producer.DuePoint{}, 24*time.Hour, 10)
+	due, _, err := r.Due(r.ctx(), []int{shard}, false, producer.DuePoint{}, 24*time.Hour, 10)
 	r.ok(err)
 	if len(due) != 1 || due[0].Seq != events[2].Seq {
 		t.Errorf("due are %v", due)
@@ -271,7 +271,7 @@ func (r *rig) workOnce(leases map[int]producer.Lease) error {
 	for shard := range leases {
 		shards = append(shards, shard)
 	}
-	due, _, err := r.Due(r.ctx(), shards, producer.DuePoint{}, 24*time.Hour, 10)
+	due, _, err := r.Due(r.ctx(), shards, false, producer.DuePoint{}, 24*time.Hour, 10)
 	if err != nil {
 		return err
 	}

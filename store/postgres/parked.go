@@ -204,7 +204,7 @@ WITH fence AS MATERIALIZED (
     ) head
     WHERE head.state = 'following'
       AND NOT ($4 AND EXISTS (SELECT FROM {{outbox_parked}} d
-                              WHERE d.shard = f.shard AND d.key = k.key AND d.state = 'dead'))
+                              WHERE d.shard = f.shard AND d.key = k.key AND d.state = 'dead' AND d.id < head.id))
 )
 UPDATE {{outbox_parked}} p SET state = 'retrying', next_attempt_at = clock_timestamp()
 FROM headless h WHERE p.id = h.id AND p.state = 'following'`)
@@ -272,6 +272,10 @@ const isHead = `(p.key = '' OR NOT EXISTS (
     SELECT FROM {{outbox_parked}} b
     WHERE b.shard = p.shard AND b.key = p.key AND b.` + live + ` AND b.id < p.id))`
 
+// unheld is the predicate for p having no dead event before it in its key, if these hold their keys.
+const unheld = `(NOT $6 OR p.key = '' OR NOT EXISTS (
+    SELECT FROM {{outbox_parked}} d WHERE d.shard = p.shard AND d.key = p.key AND d.state = 'dead' AND d.id < p.id))`
+
 // due has one row at least, for when the next event is due. Both halves
 // compare with the same moment, so that no event falls between them.
 var due = statement(`
@@ -283,7 +287,7 @@ FROM (
     CROSS JOIN LATERAL (
         SELECT p.next_attempt_at FROM {{outbox_parked}} p
         WHERE p.shard = s.shard AND p.state = 'retrying' AND p.next_attempt_at > statement_timestamp()
-          AND p.next_attempt_at <= statement_timestamp() + $5::bigint * interval '1 us' AND ` + isHead + `
+          AND p.next_attempt_at <= statement_timestamp() + $5::bigint * interval '1 us' AND ` + isHead + ` AND ` + unheld + `
         ORDER BY p.next_attempt_at LIMIT 1
     ) p
 ) n
@@ -295,7 +299,7 @@ LEFT JOIN (
     CROSS JOIN LATERAL (
         SELECT p.shard, p.id, p.attempts, p.next_attempt_at FROM {{outbox_parked}} p
         WHERE p.shard = s.shard AND p.state = 'retrying' AND p.next_attempt_at > r.above AND p.next_attempt_at <= r.through
-          AND (p.next_attempt_at, p.id) > ($3, $4) AND ` + isHead + `
+          AND (p.next_attempt_at, p.id) > ($3, $4) AND ` + isHead + ` AND ` + unheld + `
         ORDER BY p.next_attempt_at, p.id LIMIT $2
     ) p
     ORDER BY p.next_attempt_at, p.id LIMIT $2
@@ -305,9 +309,9 @@ ORDER BY d.next_attempt_at, d.id`)
 
 // Due implements [producer.RelayStore].
 func (s *Store) Due(
-	ctx context.Context, shards []int, after producer.DuePoint, longest time.Duration, limit int,
+	ctx context.Context, shards []int, hold bool, after producer.DuePoint, longest time.Duration, limit int,
 ) ([]producer.Queued, time.Duration, error) {
-	rows, err := s.query(ctx, due, shards, limit, after.At, after.Seq, longest.Microseconds())
+	rows, err := s.query(ctx, due, shards, limit, after.At, after.Seq, longest.Microseconds(), hold)
 	if err != nil {
 		return nil, 0, failed("look for due events", err)
 	}

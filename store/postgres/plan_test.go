@@ -248,7 +248,7 @@ func (p *planned) looks(shards []int16, epochs []int64) (fetched, parked, deferr
 		through[i], most[i] = 1<<62, 16
 	}
 	fetching := p.explain(fetch, shards, after, through, most, []int64{})
-	looking := p.explain(due, allShards(), 10, "-infinity", 0, (24 * time.Hour).Microseconds())
+	looking := p.explain(due, allShards(), 10, "-infinity", 0, (24 * time.Hour).Microseconds(), false)
 	moving := p.explain(undefer, "relay", shards, epochs, 32)
 	return fetching.Hit + fetching.Read, looking.Hit + looking.Read, moving.Hit + moving.Read
 }
@@ -332,7 +332,7 @@ func TestManyFollowersCostLittle(t *testing.T) {
 	p.expectIndexes("heal with hold", held, 640*20)
 	p.run(p.sql[heal], "relay", shards, epochs, false)
 
-	p.expectIndexes("due", p.explain(due, allShards(), 10, "-infinity", 0, (24*time.Hour).Microseconds()), 64*200)
+	p.expectIndexes("due", p.explain(due, allShards(), 10, "-infinity", 0, (24*time.Hour).Microseconds(), false), 64*200)
 	p.expectIndexes("parked events of a key", p.explain(fetchParked, 1, "key 1", true, 10), 100)
 	p.expectIndexes("sent", p.explain(sent, "relay", 0, epochs[0], []int64{n/10 + 64}), 200)
 	p.expectIndexes("retry", p.explain(retry, "relay", 0, epochs[0],

@@ -61,7 +61,7 @@ func TestRestoredDatabaseKeepsGoing(t *testing.T) {
 		t.Fatal("shards of the dumped relay cannot be taken over")
 	}
 	for _, want := range written[2:4] {
-		due, _, err := r.Due(r.ctx(), []int{lease.Shard}, producer.DuePoint{}, 24*time.Hour, 10)
+		due, _, err := r.Due(r.ctx(), []int{lease.Shard}, false, producer.DuePoint{}, 24*time.Hour, 10)
 		r.ok(err)
 		if len(due) != 1 || due[0].ID != want.ID {
 			t.Fatalf("due are %+v, want %s", due, want.Payload)

@@ -58,18 +58,20 @@ func (s *Store) Blocked(ctx context.Context, shards []int, hold bool, after prod
 
 // healStmt makes followers that are the heads of their keys retrying. It jumps
 // through the index from key to key, so a key costs the same however many events follow in
-// it. With ?3, keys with a dead event are left alone.
+// it. With ?3, a head with a dead event before it is left alone.
 const healStmt = `
 WITH RECURSIVE keys (key) AS (
 	SELECT min(key) FROM {outbox_parked} WHERE shard = ?2 AND key > '' AND state IN ('retrying', 'following')
 	UNION ALL
 	SELECT (SELECT min(n.key) FROM {outbox_parked} n WHERE n.shard = ?2 AND n.key > k.key AND n.state IN ('retrying', 'following'))
 	FROM keys k WHERE k.key IS NOT NULL
-), heads (id) AS (
-	SELECT (SELECT min(h.id) FROM {outbox_parked} h WHERE h.shard = ?2 AND h.key = k.key AND h.state IN ('retrying', 'following'))
+), first (key, id) AS (
+	SELECT k.key, (SELECT min(h.id) FROM {outbox_parked} h WHERE h.shard = ?2 AND h.key = k.key AND h.state IN ('retrying', 'following'))
 	FROM keys k
 	WHERE k.key IS NOT NULL
-	  AND NOT (?3 AND EXISTS (SELECT 1 FROM {outbox_parked} d WHERE d.shard = ?2 AND d.key = k.key AND d.state = 'dead'))
+), heads (id) AS (
+	SELECT f.id FROM first f
+	WHERE NOT (?3 AND EXISTS (SELECT 1 FROM {outbox_parked} d WHERE d.shard = ?2 AND d.key = f.key AND d.state = 'dead' AND d.id < f.id))
 	UNION ALL
 	SELECT id FROM {outbox_parked} WHERE shard = ?2 AND key = '' AND state IN ('retrying', 'following')
 )

@@ -38,7 +38,13 @@ func (o *outbox[TX]) expectParked(want ...parkedState) {
 // dueNow returns the events that are due, and when the next one is.
 func (o *outbox[TX]) dueNow(shards ...int) ([]producer.Queued, time.Duration) {
 	o.Helper()
-	due, next, err := o.Store.Due(o.ctx(), shards, producer.DuePoint{}, longest, 100)
+	return o.dueHeld(false, shards...)
+}
+
+// dueHeld is dueNow where dead events hold their keys, or do not.
+func (o *outbox[TX]) dueHeld(hold bool, shards ...int) ([]producer.Queued, time.Duration) {
+	o.Helper()
+	due, next, err := o.Store.Due(o.ctx(), shards, hold, producer.DuePoint{}, longest, 100)
 	o.ok(err)
 	return due, next
 }
@@ -353,7 +359,7 @@ func dueOrder[TX any](o *outbox[TX]) {
 	for limit, want := range map[int][]int64{
 		1: {events[2].Seq}, 2: {events[2].Seq, events[0].Seq}, 9: {events[2].Seq, events[0].Seq, events[1].Seq},
 	} {
-		due, _, err := o.Store.Due(o.ctx(), []int{7, 8}, producer.DuePoint{}, longest, limit)
+		due, _, err := o.Store.Due(o.ctx(), []int{7, 8}, false, producer.DuePoint{}, longest, limit)
 		o.ok(err)
 		if !slices.Equal(seqs(due), want) {
 			o.Errorf("at most %d due: %v, want %v", limit, seqs(due), want)
@@ -371,7 +377,7 @@ func dueFarAhead[TX any](o *outbox[TX]) {
 	var after producer.DuePoint
 	var got []int64
 	for range len(h.events) {
-		page, next, err := o.Store.Due(o.ctx(), []int{h.lease.Shard}, after, longest, 2)
+		page, next, err := o.Store.Due(o.ctx(), []int{h.lease.Shard}, false, after, longest, 2)
 		o.ok(err)
 		if next <= long-time.Minute || next > long {
 			o.Errorf("the next one is due in %v", next)
@@ -408,7 +414,7 @@ func duePages[TX any](o *outbox[TX]) {
 	var after producer.DuePoint
 	var got []int64
 	for {
-		page, _, err := o.Store.Due(o.ctx(), []int{7, 8}, after, longest, 3)
+		page, _, err := o.Store.Due(o.ctx(), []int{7, 8}, false, after, longest, 3)
 		o.ok(err)
 		if len(page) == 0 {
 			break

@@ -1,6 +1,8 @@
 package storetest
 
 import (
+	"slices"
+
 	"github.com/boxpair/boxpair/producer"
 )
 
@@ -9,6 +11,8 @@ func promotionTests[TX any]() []outboxTest[TX] {
 		{fact: "sent head makes the next event the head", run: sentPromotes[TX]},
 		{fact: "dead head makes the next event the head", run: deadPromotes[TX]},
 		{fact: "dead head on hold keeps the next event following", run: deadHolds[TX]},
+		{fact: "dead event holds what was promoted behind it", run: deadHoldsPromoted[TX]},
+		{fact: "heal promotes what is before a dead event on hold", run: healBeforeDead[TX]},
 		{fact: "several sent heads promote one event", run: sentTogether[TX]},
 		{fact: "two heads are never due", run: neverTwoHeads[TX]},
 		{fact: "heal makes a follower without a head the head", run: healPromotes[TX]},
@@ -55,6 +59,47 @@ func deadHolds[TX any](o *outbox[TX]) {
 	h.expectBlocked(true, "key")
 	h.discard(h.events[0])
 	o.expectDue(h.lease.Shard, h.events[1])
+}
+
+// deadHoldsPromoted: two of a key have died, and the first is redriven.
+func deadHoldsPromoted[TX any](o *outbox[TX]) {
+	h := o.ownKey(4)
+	h.park(0, 0)
+	h.follow(1, 2)
+	h.retry(0, 2, 0, true, true)
+	h.retry(1, 1, 0, true, true)
+	h.redrive(h.events[0])
+	h.dueOnHold(h.events[0])
+	h.sent(0)
+	h.dueOnHold()
+	o.expectDue(h.lease.Shard, h.events[2])
+	h.retry(2, 1, long, false, true)
+	h.dueOnHold()
+	if _, next := o.dueHeld(true, h.lease.Shard); next != 0 {
+		o.Errorf("the next is due in %v", next)
+	}
+	h.retry(2, 2, 0, false, true)
+	h.discard(h.events[1])
+	h.dueOnHold(h.events[2])
+}
+
+func healBeforeDead[TX any](o *outbox[TX]) {
+	h := o.ownKey(3)
+	h.follow(0, 1, 2)
+	h.retry(1, 1, 0, true, true)
+	h.dueOnHold()
+	h.heal(true)
+	h.dueOnHold(h.events[0])
+	o.expectParked(h.state(0, producer.Retrying, 0), h.state(1, producer.Dead, 1), h.state(2, producer.Following, 0))
+}
+
+// dueOnHold checks which events are due where dead ones hold their keys.
+func (h *held[TX]) dueOnHold(want ...producer.Queued) {
+	h.Helper()
+	due, _ := h.dueHeld(true, h.lease.Shard)
+	if got, wanted := seqs(due), seqs(want); !slices.Equal(got, wanted) {
+		h.Fatalf("due on hold are %v, want %v", got, wanted)
+	}
 }
 
 func sentTogether[TX any](o *outbox[TX]) {
