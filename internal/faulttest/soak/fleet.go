@@ -67,9 +67,9 @@ type member struct {
 
 func newFleet(sys *system.System, cfg *Config) *fleet {
 	f := &fleet{sys: sys, spared: -1, counts: counts{misbehaved: make(map[string]int64)}}
-	commit, window, batch, group, inflight, prefetch, rare := 200, 500, [2]int{1, 32}, 32, 64, 0, each
+	commit, window, batch, group, prefetch, rare := 200, 500, [2]int{1, 32}, 32, 0, each
 	if cfg.Batches {
-		commit, window, batch, group, inflight, prefetch, rare = 500, 4000, [2]int{batchSize, batchSize}, 128, 128, 64, sets
+		commit, window, batch, group, prefetch, rare = 500, 4000, [2]int{batchSize, batchSize}, 128, 64, sets
 	}
 	for i := range 2 {
 		n := strconv.Itoa(i + 1)
@@ -81,7 +81,7 @@ func newFleet(sys *system.System, cfg *Config) *fleet {
 			Name: "relay-" + n, Roles: []child.Role{child.Relay}, Window: window, Envelope: true, BatchSize: batch[i],
 		})
 		f.add(child.Config{
-			Name: "consumer-" + n, Roles: []child.Role{child.Consumer}, Lean: true, InFlight: inflight, Prefetch: prefetch, CacheSize: 1 << 16,
+			Name: "consumer-" + n, Roles: []child.Role{child.Consumer}, Lean: true, InFlight: 64, Prefetch: prefetch, CacheSize: 1 << 16,
 			Group: group, Set: i == 1 || cfg.Batches, // otherwise it calls its handler for each message
 			Fail: rare.fail, Swallow: rare.swallow, Panic: rare.panics, End: rare.end, Hang: rare.hang, Doom: rare.doom, Timeout: overrun,
 			// Processes are killed whatever message they handle.
