@@ -112,7 +112,7 @@ func (h *Handler[TX]) begin(ctx context.Context, d *delivery) attempt {
 func (h *Handler[TX]) apply(ctx context.Context, in *incoming, optimistic bool, starts int) attempt {
 	return h.try(ctx, optimistic, func(ctx context.Context, fn begun[TX]) (Verdict, error) {
 		c := h.claim(in)
-		c.Optimistic = optimistic
+		c.Optimistic, c.Started = optimistic, starts > 0
 		return h.inbox.store.Apply(ctx, c, func(ctx context.Context, tx TX) error {
 			if err := h.convict(starts); err != nil {
 				return err

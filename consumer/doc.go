@@ -97,7 +97,7 @@
 //     different orders may deadlock, which costs them their group and no attempt.
 //   - HandlerConfig.Timeout is for the group. One that overruns it halves the next ones.
 //   - The starts of the redelivered messages of a group are recorded together before it begins, and taken back when it is
-//     rolled back. A group that dies with its process leaves a start on each of them: from then on each is
+//     rolled back, or forgotten with its commit. A group that dies with its process leaves a start on each of them: from then on each is
 //     handled alone, and is in no group any more, nor is a parked message.
 //
 // [Inbox.HandleBatch] registers a function that takes the whole set, for effects that one

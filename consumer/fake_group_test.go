@@ -51,8 +51,11 @@ func (s *fakeStore) ApplyGroup(ctx context.Context, claims []consumer.Claim, fn 
 	err := s.commit(ctx, tx, func() {
 		committed = true
 		for i, v := range verdicts {
-			if v == consumer.Followed {
+			switch v {
+			case consumer.Followed:
 				s.follows(claims[i])
+			case consumer.Applied:
+				s.forget(claims[i])
 			}
 		}
 	})

@@ -235,10 +235,20 @@ func (s *fakeStore) Apply(ctx context.Context, c consumer.Claim, fn func(context
 	if failed != nil {
 		return consumer.None, failed
 	}
-	if err := s.commit(ctx, tx, func() { committed = true }); err != nil {
+	if err := s.commit(ctx, tx, func() { committed = true; s.forget(c) }); err != nil {
 		return consumer.None, err
 	}
 	return consumer.Applied, nil
+}
+
+// forget forgets what is counted of a message that was applied.
+func (s *fakeStore) forget(c consumer.Claim) {
+	if !c.Started {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.attempts, claimKey{c.Consumer, c.ID})
 }
 
 func (s *fakeStore) follows(c consumer.Claim) bool {

@@ -215,6 +215,7 @@ func (h *Handler[TX]) applyGroup(members []*member) outcome {
 	claims := make([]Claim, len(members))
 	for i, m := range members {
 		claims[i] = h.claim(m.d.in)
+		claims[i].Started = m.started
 	}
 	o := outcome{wrote: make([]bool, len(members)), claimed: make([]bool, len(members)), ran: make([]bool, len(members)), culprit: -1}
 	ran := false

@@ -108,7 +108,7 @@ func TestMemberThatWasBegunBeforeLeavesItsGroupAndRunsAlone(t *testing.T) {
 		if n := r.store.called("begin"); n != 3 { // the opener's, the group's and the one's
 			t.Errorf("%d transactions", n)
 		}
-		r.wantStarts(1, 2, 1, 1)
+		r.wantStarts(0, 0, 0, 0)
 	})
 }
 
@@ -159,6 +159,10 @@ func TestStartsOfAGroupThatCameBackAreTakenBackBeforeOthersAreLetIn(t *testing.T
 						if seen.Add(1) > 1 {
 							break
 						}
+						if errors.Is(fault.err, consumer.ErrCommitUnknown) { // it was committed, and they are gone with it
+							r.wantStarts(0, 0, 0, 0)
+							break
+						}
 						r.wantStarts(1, 1, 1, 1) // and none of them is begun again yet
 					}
 					return nil
@@ -189,7 +193,7 @@ func TestMemberWhoseHandlerCameBackNeedsNoStartAnyMore(t *testing.T) {
 		if c := r.handler.Counters(); c.SoloStarts != 7 || c.Failed != 1 {
 			t.Errorf("counters: %+v", c)
 		}
-		r.wantStarts(0, 0, 0, 1, 1)
+		r.wantStarts(0, 0, 0, 0, 0)
 	})
 }
 
@@ -201,7 +205,7 @@ func TestDuplicateInAGroupKeepsNoStart(t *testing.T) {
 		r := newRig(t, s)
 		r.consume(msg(1))
 		r.wantAll(r.crowd(redelivered(3)...))
-		r.wantStarts(1, 0, 1)
+		r.wantStarts(0, 0, 0)
 		if c := r.handler.Counters(); c.DuplicatesByTable != 1 || c.Groups != 1 {
 			t.Errorf("counters: %+v", c)
 		}
@@ -251,7 +255,7 @@ func TestLaterMembersOfAKeyWaitForOneThatHasLeftTheirGroup(t *testing.T) {
 		}
 		r.wantDone(number(0), 1)
 		r.wantDone(number(4), 1)
-		r.wantStarts(1, 0, 0, 0, 1)
+		r.wantStarts(0, 0, 0, 0, 0)
 	})
 }
 

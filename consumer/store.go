@@ -53,6 +53,10 @@ type Claim struct {
 	// does not apply to the handler's own statements.
 	LockTimeout time.Duration
 
+	// Started tells that a start of the message is recorded. It is forgotten with the commit, if the message is applied, and
+	// so are counted attempts: or a copy would be a suspect. A store that looks for them itself need not take notice.
+	Started bool
+
 	// Optimistic lets a store run fn before it has asked for the claim, so that both go to the database together. fn is
 	// then also run, at most once in vain, for a message with another verdict, or where the database takes nothing of it yet: nothing of that is kept, and what fn
 	// returned does not matter. A store need not take notice of it.

@@ -104,7 +104,7 @@ func (f *fakeStore) Heal(_ context.Context, relay string, leases []Lease, hold b
 				continue
 			}
 			seq := f.lineOf(p.shard, p.key)[0]
-			if first := f.parked[seq]; first.state == Following && !(hold && f.deadBefore(seq, first)) {
+			if first := f.parked[seq]; first.state == Following && (!hold || !f.deadBefore(seq, first)) {
 				first.state, first.due = Retrying, f.clock()
 			}
 		}

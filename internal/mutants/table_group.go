@@ -54,6 +54,22 @@ var grouping = []Mutant{
 		Test: Test{"consumer", "TestStartsOfAGroupThatCameBackAreTakenBackBeforeOthersAreLetIn"},
 	},
 	{
+		Name: "start-outlives-its-claim", Guarantee: "G5",
+		Broken: "The recorded start of a message that was applied stays: if its acknowledgement is lost, its copies are handled one by one.",
+		File:   "consumer/group_run.go",
+		Old:    `		claims[i].Started = m.started` + "\n",
+		New:    ``,
+		Test:   Test{"consumer", "TestDuplicateInAGroupKeepsNoStart"},
+	},
+	{
+		Name: "start-is-not-forgotten-with-the-claim", Guarantee: "G5",
+		Broken: "The same, by the store.",
+		File:   "store/postgres/inbox_claim.go",
+		Old:    `	w.atCommit().Queue(w.store.sql[forgetStarts], consumerID, ids)` + "\n",
+		New:    `	_, _ = consumerID, ids` + "\n",
+		Test:   Test{"store/postgres", "TestConsumerContract/claim/what is counted of a message goes with its claim"},
+	},
+	{
 		Name: "begun-before-stays-in-its-group", Guarantee: "G5",
 		Broken: "A message that was begun before and never came back is run in a group again, and is never alone.",
 		File:   "consumer/group_run.go",

@@ -74,7 +74,7 @@ func (c *claimed) clear() bool { return c.mine && !c.tooOld && !c.blocked }
 // with what fn has queued ([AtCommit], [Store.AppendAtCommit]) and the COMMIT: if that is all, everything is one
 // round trip. What the database refuses of it costs an error in its log, and is done again as above.
 func (s *Store) Apply(ctx context.Context, c consumer.Claim, fn func(ctx context.Context, tx pgx.Tx) error) (consumer.Verdict, error) {
-	if c.Optimistic && c.Isolation == consumer.ReadCommitted {
+	if c.Optimistic && !c.Started && c.Isolation == consumer.ReadCommitted {
 		switch met, err := s.applyOptimistic(ctx, &c, fn); {
 		case err != nil:
 			return consumer.None, err
@@ -112,10 +112,29 @@ func (s *Store) Apply(ctx context.Context, c consumer.Claim, fn func(ctx context
 		return consumer.None, err
 	}
 	w.noteApplied(c.Consumer, c.ID)
+	if c.Started {
+		if err := w.forgetStarts(ctx, c.Consumer, idValue(c.ID)); err != nil {
+			return consumer.None, err
+		}
+	}
 	if err := w.commit(ctx); err != nil {
 		return consumer.None, err
 	}
 	return consumer.Applied, nil
+}
+
+// forgetStarts has what is counted of messages forgotten with the COMMIT. A handler may have taken a role that must not do
+// so, nor even prepare it; what the handler has queued runs under that role.
+func (w *work) forgetStarts(ctx context.Context, consumerID int, ids ...pgtype.UUID) error {
+	if conn := w.conn.Conn(); conn.IsClosed() || conn.PgConn().TxStatus() != 'T' {
+		return nil // the COMMIT says why there is none
+	}
+	w.atCommit().Queue("RESET ROLE")
+	if err := w.sendLate(ctx); err != nil {
+		return err
+	}
+	w.atCommit().Queue(w.store.sql[forgetStarts], consumerID, ids)
+	return nil
 }
 
 // terms returns how the transaction of a handler begins.
@@ -232,6 +251,9 @@ FROM (
     ORDER BY dispatch_id FOR UPDATE
 ) s
 WHERE a.consumer = s.consumer AND a.dispatch_id = s.dispatch_id AND a.starts > 0`)
+
+	// Through the index it goes in the order of the IDs, too.
+	forgetStarts = statement(`DELETE FROM {{inbox_attempts}} WHERE consumer = $1 AND dispatch_id = ANY ($2::uuid[])`)
 
 	countFailure = statement(`
 WITH h AS (

@@ -97,11 +97,19 @@ func (s *Store) ApplyGroup(ctx context.Context, claims []consumer.Claim, fn func
 		if err := w.run(ctx, w, func(tx pgx.Tx) error { return fn(ctx, tx, run) }); err != nil {
 			return nil, err
 		}
-		ids := make([]uuid.UUID, len(run))
+		ids, started := make([]uuid.UUID, len(run)), []int(nil)
 		for n, at := range run {
 			ids[n] = claims[at].ID
+			if claims[at].Started {
+				started = append(started, at)
+			}
 		}
 		w.noteApplied(claims[0].Consumer, ids...)
+		if len(started) > 0 {
+			if err := w.forgetStarts(ctx, claims[0].Consumer, g.ids(started)...); err != nil {
+				return nil, err
+			}
+		}
 	}
 	if err := w.setGroupAside(ctx, g); err != nil {
 		return nil, err

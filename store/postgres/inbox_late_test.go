@@ -149,3 +149,46 @@ func TestStatementsAreQueuedForTransactionsOfHandlersOnly(t *testing.T) {
 	r.ok(err)
 	r.expectEffects(0)
 }
+
+func TestStartIsForgottenWhateverRoleAHandlerHasTaken(t *testing.T) {
+	t.Parallel()
+	r := newInboxRig(t)
+	for name, c := range r.claims() {
+		c.Started = true
+		_, err := r.Started(r.ctx(), r.consumer, []uuid.UUID{c.ID}, 0)
+		r.ok(err)
+		v, err := r.Apply(r.ctx(), c, func(ctx context.Context, tx pgx.Tx) error {
+			_, err := tx.Exec(ctx, "SET LOCAL ROLE pg_monitor")
+			return err
+		})
+		if err != nil || v != consumer.Applied {
+			t.Fatalf("%s: Apply gives %v, %v", name, v, err)
+		}
+	}
+	if n := value[int](r.rig, "SELECT count(*) FROM "+r.names.Table("inbox_attempts")); n != 0 {
+		t.Errorf("%d starts are left", n)
+	}
+}
+
+func TestSwallowedErrorOfAMessageWithAStartIsNoSuccess(t *testing.T) {
+	t.Parallel()
+	r := newInboxRig(t)
+	swallow := func(ctx context.Context, tx pgx.Tx) error {
+		_, _ = tx.Exec(ctx, "SELECT 1 / 0")
+		return nil
+	}
+	for name, c := range r.claims() {
+		c.Started = true
+		_, err := r.Started(r.ctx(), r.consumer, []uuid.UUID{c.ID}, 0)
+		r.ok(err)
+		if v, err := r.Apply(r.ctx(), c, swallow); !errors.Is(err, consumer.ErrRolledBack) {
+			t.Errorf("%s: Apply gives %v, %v", name, v, err)
+		}
+		other := c
+		other.ID = uuid.New()
+		v, err := r.ApplyGroup(r.ctx(), []consumer.Claim{c, other}, func(ctx context.Context, tx pgx.Tx, _ []int) error { return swallow(ctx, tx) })
+		if !errors.Is(err, consumer.ErrRolledBack) {
+			t.Errorf("%s: ApplyGroup gives %v, %v", name, v, err)
+		}
+	}
+}

@@ -34,6 +34,7 @@ func claimTests[TX any]() []inboxTest[TX] {
 		{"start is not counted where one was lately", startsLately[TX]},
 		{"starts of messages in common are counted without a deadlock", startsRace[TX]},
 		{"group that is rolled back and a duplicate in one that is not keep their starts", startedGroup[TX]},
+		{"what is counted of a message goes with its claim", startedAndApplied[TX]},
 		{"errors are classified through wrapping", classified[TX]},
 	}
 }
@@ -417,7 +418,7 @@ func startedGroup[TX any](i *inbox[TX]) {
 		i.expectVerdict(claims[1], consumer.Applied)
 		ids := make([]uuid.UUID, len(claims))
 		for k := range claims {
-			ids[k] = claims[k].ID
+			ids[k], claims[k].Started = claims[k].ID, true
 		}
 		i.expectStarts(0, ids, 1, 1, 1, 1)
 		_, err := i.Store.ApplyGroup(i.ctx(), claims, func(context.Context, TX, []int) error { return errHandler })
@@ -426,7 +427,24 @@ func startedGroup[TX any](i *inbox[TX]) {
 		}
 		i.expectStarts(0, ids, 2, 2, 2, 2) // a group that was rolled back has taken none with it
 		i.expectGroup(claims, consumer.Applied, consumer.Duplicate, consumer.Applied, consumer.Applied)
-		i.expectStarts(0, ids[1:2], 3) // nor has a duplicate
+		i.expectStarts(0, ids, 1, 3, 1, 1) // nor has a duplicate
+	}
+}
+
+func startedAndApplied[TX any](i *inbox[TX]) {
+	for _, level := range levels {
+		c := i.claims(1, level)[0]
+		c.Started = true
+		i.expectStarts(0, []uuid.UUID{c.ID}, 1)
+		_, err := i.Store.Apply(i.ctx(), c, func(context.Context, TX) error { return errHandler })
+		if !errors.Is(err, errHandler) {
+			i.Fatalf("Apply gives %v", err)
+		}
+		i.expectStarts(0, []uuid.UUID{c.ID}, 2)
+		i.expectVerdict(c, consumer.Applied)
+		i.expectStarts(0, []uuid.UUID{c.ID}, 1)
+		i.expectVerdict(c, consumer.Duplicate)
+		i.expectStarts(0, []uuid.UUID{c.ID}, 2)
 	}
 }
 
