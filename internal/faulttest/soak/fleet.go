@@ -40,7 +40,7 @@ var (
 )
 
 // batchSize is how many events relays put in a message, with Config.Batches.
-const batchSize = 32
+const batchSize = 16
 
 // overrun is how long a handler may take that hangs.
 const overrun = 3 * time.Second
@@ -69,7 +69,8 @@ func newFleet(sys *system.System, cfg *Config) *fleet {
 	f := &fleet{sys: sys, spared: -1, counts: counts{misbehaved: make(map[string]int64)}}
 	commit, window, batch, group, prefetch, rare := 200, 500, [2]int{1, 32}, 32, 0, each
 	if cfg.Batches {
-		commit, window, batch, group, prefetch, rare = 500, 4000, [2]int{batchSize, batchSize}, 128, 64, sets
+		// What a consumer had prefetched that is killed comes again: few batches, that is, and small ones.
+		commit, window, batch, group, prefetch, rare = 500, 2000, [2]int{batchSize, batchSize}, 64, 64, sets
 	}
 	for i := range 2 {
 		n := strconv.Itoa(i + 1)
@@ -184,6 +185,13 @@ func (f *fleet) fail(text string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.failed = append(f.failed, text)
+}
+
+// failures returns how many processes have ended by themselves or could not be started.
+func (f *fleet) failures() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.failed)
 }
 
 // said adds up what a process that has ended had said last.

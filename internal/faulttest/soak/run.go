@@ -68,6 +68,9 @@ func Run(ctx context.Context, cfg Config) (report *Report, err error) {
 	return r.run(ctx)
 }
 
+// hopeless is how many processes may end by themselves, as those do whose settings are refused, until a soak is broken off.
+const hopeless = 50
+
 // run is one soak.
 type run struct {
 	cfg        Config
@@ -133,6 +136,10 @@ func (r *run) load(ctx context.Context) {
 		if time.Since(told) >= tellEvery {
 			told = time.Now()
 			r.tell("")
+		}
+		if n := r.fleet.failures(); n >= hopeless {
+			r.tell(fmt.Sprintf("broken off, since %d processes have ended by themselves", n))
+			cancel()
 		}
 	}
 	r.faults.wg.Wait()
