@@ -184,7 +184,7 @@ func (c *call) executeParked(ctx context.Context, store RelayStore, cfg *RelayCo
 	case opRetry:
 		c.gone, c.err = store.Retry(ctx, me, c.leases[0], c.failures, cfg.HoldDeadKeys)
 	case opSent:
-		c.gone, c.err = store.Sent(ctx, me, c.leases[0], c.seqs)
+		c.gone, c.err = store.Sent(ctx, me, c.leases[0], c.seqs, cfg.HoldDeadKeys)
 	case opFetchParked:
 		c.rows, c.err = store.FetchParked(ctx, c.shards[0].no, c.key, cfg.HoldDeadKeys, c.limit)
 	}

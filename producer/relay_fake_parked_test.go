@@ -220,13 +220,15 @@ func (f *fakeStore) Retry(_ context.Context, relay string, lease Lease, failures
 	})
 }
 
-func (f *fakeStore) Sent(_ context.Context, relay string, lease Lease, seqs []int64) (bool, error) {
+func (f *fakeStore) Sent(_ context.Context, relay string, lease Lease, seqs []int64, hold bool) (bool, error) {
 	return f.fenced("Sent", relay, lease, func() {
 		for _, seq := range seqs {
 			if p := f.parked[seq]; p != nil && p.live() {
 				delete(f.parked, seq)
 				f.receipts[seq]++
-				f.lift(p.shard, p.key)
+				if line := f.lineOf(p.shard, p.key); len(line) > 0 && !(hold && f.deadBefore(line[0], f.parked[line[0]])) {
+					f.lift(p.shard, p.key)
+				}
 			}
 		}
 	})

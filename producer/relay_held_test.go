@@ -84,28 +84,38 @@ func TestDeadEventThatIsMissingFromTheLogHoldsItsKeyWithoutAWord(t *testing.T) {
 func TestDeadEventHoldsItsKeyWhenAnEarlierOneIsRedriven(t *testing.T) {
 	t.Parallel()
 	for _, takeover := range []bool{false, true} {
-		r := newRig(t)
-		first, second, last := r.store.add("topic", "key"), r.store.add("topic", "key"), r.store.add("topic", "key")
-		r.outcomes(map[int64]transport.Outcome{first: transport.Refused})
-		rel := r.start(RelayConfig{HoldDeadKeys: true, MaxAttempts: 5})
-		r.run(50 * time.Millisecond)
-		r.store.parked[first].state, r.store.parked[second].state = Dead, Dead
-		r.broker = confirmAll
-		r.run(time.Minute)
-		r.store.redrive(first)
-		r.run(time.Minute)
-		if takeover {
-			r.kill(rel)
-			r.start(RelayConfig{HoldDeadKeys: true, MaxAttempts: 5})
-			r.run(time.Minute)
+		for _, left := range []State{Following, Retrying} { // a relay that does not hold keys leaves it retrying
+			heldBehindRedriven(t, takeover, left)
 		}
-		if got, want := r.sent(transport.Confirmed), []int64{first}; !slices.Equal(got, want) {
-			t.Errorf("sent %v, want %v", got, want)
-		}
-		r.store.discard(second)
+	}
+}
+
+func heldBehindRedriven(t *testing.T, takeover bool, left State) {
+	t.Helper()
+	r := newRig(t)
+	first, second, last := r.store.add("topic", "key"), r.store.add("topic", "key"), r.store.add("topic", "key")
+	r.outcomes(map[int64]transport.Outcome{first: transport.Refused})
+	rel := r.start(RelayConfig{HoldDeadKeys: true, MaxAttempts: 5})
+	r.run(50 * time.Millisecond)
+	r.store.parked[first].state, r.store.parked[second].state, r.store.parked[last].state = Dead, Dead, left
+	r.broker = confirmAll
+	r.run(time.Minute)
+	r.store.redrive(first)
+	r.run(time.Minute)
+	if takeover {
+		r.kill(rel)
+		r.start(RelayConfig{HoldDeadKeys: true, MaxAttempts: 5})
 		r.run(time.Minute)
-		if got, want := r.sent(transport.Confirmed), []int64{first, last}; !slices.Equal(got, want) {
-			t.Errorf("sent %v, want %v", got, want)
-		}
+	}
+	if got, want := r.sent(transport.Confirmed), []int64{first}; !slices.Equal(got, want) {
+		t.Errorf("sent %v, want %v", got, want)
+	}
+	if got := r.store.state(last); got != left {
+		t.Errorf("the last is %q, want %q: it waits for an operator", got, left)
+	}
+	r.store.discard(second)
+	r.run(time.Minute)
+	if got, want := r.sent(transport.Confirmed), []int64{first, last}; !slices.Equal(got, want) {
+		t.Errorf("sent %v, want %v", got, want)
 	}
 }

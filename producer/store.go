@@ -319,8 +319,8 @@ type RelayStore interface {
 	// becomes retrying and due, unless hold.
 	Retry(ctx context.Context, relay string, lease Lease, failures []Failure, hold bool) (lost bool, err error)
 	// Sent removes parked events that were delivered and keeps a receipt. The next
-	// live event of their keys becomes retrying and due.
-	Sent(ctx context.Context, relay string, lease Lease, seqs []int64) (lost bool, err error)
+	// live event of their keys becomes retrying and due; with hold, unless a dead event is before it.
+	Sent(ctx context.Context, relay string, lease Lease, seqs []int64, hold bool) (lost bool, err error)
 
 	// Listen blocks until ctx ends and calls woken for each wake-up sent by
 	// [RelayStore.Notify], from any process, with what that was told; woken does not block. It returns

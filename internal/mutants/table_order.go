@@ -250,6 +250,22 @@ var routing = []Mutant{
 		Test:   Test{"producer", "TestDeadEventHoldsItsKeyWhenAnEarlierOneIsRedriven"},
 	},
 	{
+		Name: "event-behind-a-dead-one-is-promoted", Guarantee: "G4",
+		Broken: "The next event of a key is due when an earlier one is sent, though a dead event holds the key; no operator is told so.",
+		File:   "producer/relay_call.go",
+		Old:    `c.seqs, cfg.HoldDeadKeys`,
+		New:    `c.seqs, false`,
+		Test:   Test{"producer", "TestDeadEventHoldsItsKeyWhenAnEarlierOneIsRedriven"},
+	},
+	{
+		Name: "sent-event-promotes-behind-a-dead-one", Guarantee: "G4",
+		Broken: "The same, by the statement that removes what was sent.",
+		File:   "store/postgres/parked.go",
+		Old:    `d.key = k.key AND d.state = 'dead' AND d.id < head.id))` + "\n)`",
+		New:    `d.key = k.key AND d.state = 'none' AND d.id < head.id))` + "\n)`",
+		Test:   Test{"store/postgres", "TestProducerContract/promotion/sent head on hold promotes nothing behind a dead event"},
+	},
+	{
 		Name: "dead-events-hold-no-heads", Guarantee: "G4",
 		Broken: "The same, by the statement that looks for what is due.",
 		File:   "store/postgres/parked.go",

@@ -209,7 +209,7 @@ func (s *Store) Discard(ctx context.Context, f producer.Filter, reason string) (
 func (s *Store) succeed(ctx context.Context, tx *sql.Tx, c choice) error {
 	switch c.state {
 	case producer.Retrying:
-		return s.promote(ctx, tx, c.shard, c.key)
+		return s.promote(ctx, tx, c.shard, c.key, false)
 	case producer.Dead:
 		var held bool
 		err := s.c.One(ctx, tx, []any{&held}, `SELECT EXISTS (SELECT 1 FROM {outbox_parked} WHERE shard = ? AND state = 'dead' AND {event_key} = ?)`,
@@ -217,7 +217,7 @@ func (s *Store) succeed(ctx context.Context, tx *sql.Tx, c choice) error {
 		if err != nil || held {
 			return err
 		}
-		return s.promote(ctx, tx, c.shard, c.key)
+		return s.promote(ctx, tx, c.shard, c.key, false)
 	}
 	return nil
 }

@@ -214,7 +214,7 @@ func (s *Store) retry(ctx context.Context, tx *sql.Tx, relay string, shard int, 
 	if !f.Dead || hold {
 		return nil
 	}
-	return s.promote(ctx, tx, shard, key)
+	return s.promote(ctx, tx, shard, key, false)
 }
 
 // nextState returns the state of a failed event and in how many microseconds it is due.
@@ -225,8 +225,9 @@ func nextState(f *producer.Failure) (producer.State, sql.NullInt64) {
 	return producer.Retrying, sql.NullInt64{Int64: Micros(f.RetryIn), Valid: true}
 }
 
-// promote makes the next live event of a key retrying and due. The row of the shard is locked.
-func (s *Store) promote(ctx context.Context, tx *sql.Tx, shard int, key string) error {
+// promote makes the next live event of a key retrying and due; with hold, unless a dead event is before it.
+// The row of the shard is locked.
+func (s *Store) promote(ctx context.Context, tx *sql.Tx, shard int, key string, hold bool) error {
 	if key == "" {
 		return nil // nobody waits
 	}
@@ -235,13 +236,21 @@ func (s *Store) promote(ctx context.Context, tx *sql.Tx, shard int, key string) 
 	if err != nil || !id.Valid {
 		return err
 	}
+	if hold {
+		var held bool
+		err := s.c.One(ctx, tx, []any{&held}, `SELECT EXISTS (SELECT 1 FROM {outbox_parked} WHERE shard = ? AND state = 'dead' AND {event_key} = ? AND id < ?)`,
+			shard, Text(key), id.Int64)
+		if err != nil || held {
+			return err
+		}
+	}
 	_, err = s.c.Exec(ctx, tx, `UPDATE {outbox_parked} SET state = 'retrying', next_attempt_at = {now} WHERE id = ?`, id.Int64)
 	return err
 }
 
 // Sent removes parked events that were delivered. One that was discarded meanwhile
 // stays so, and gets its receipt: both are true.
-func (s *Store) Sent(ctx context.Context, relay string, lease producer.Lease, seqs []int64) (bool, error) {
+func (s *Store) Sent(ctx context.Context, relay string, lease producer.Lease, seqs []int64, hold bool) (bool, error) {
 	if len(seqs) == 0 {
 		return false, nil
 	}
@@ -269,7 +278,7 @@ func (s *Store) Sent(ctx context.Context, relay string, lease producer.Lease, se
 			}
 		}
 		for key := range keys {
-			if err := s.promote(ctx, tx, lease.Shard, key); err != nil {
+			if err := s.promote(ctx, tx, lease.Shard, key, hold); err != nil {
 				return err
 			}
 		}

@@ -93,7 +93,7 @@ func TestStatementOfAStoppedRelayWaitsForATakeoverAndChangesNothing(t *testing.T
 		"retry": func() (bool, error) {
 			return r.Retry(r.ctx(), "a", lease, []producer.Failure{failure}, false)
 		},
-		"sent": func() (bool, error) { return r.Sent(r.ctx(), "a", lease, []int64{events[0].Seq}) },
+		"sent": func() (bool, error) { return r.Sent(r.ctx(), "a", lease, []int64{events[0].Seq}, false) },
 		"heal": func() (bool, error) { return true, r.Heal(r.ctx(), "a", []producer.Lease{lease}, false) },
 		"renew": func() (bool, error) {
 			renewals, err := r.Renew(r.ctx(), "a", time.Hour, []producer.Lease{lease})
@@ -185,7 +185,7 @@ func TestDiscardDuringASentLeavesNoKeyWithoutAHeadOnceItIsHealed(t *testing.T) {
 	_, err = operator.Exec(r.ctx(), "SELECT FROM "+r.names.Table("outbox_shards")+" WHERE shard = $1 FOR UPDATE", shard)
 	r.ok(err)
 	sending := r.async(func() error {
-		_, err := r.Sent(r.ctx(), "a", lease, []int64{events[0].Seq})
+		_, err := r.Sent(r.ctx(), "a", lease, []int64{events[0].Seq}, false)
 		return err
 	})
 	r.waitsForLock(1)
@@ -277,7 +277,7 @@ func (r *rig) workOnce(leases map[int]producer.Lease) error {
 	}
 	for _, q := range due {
 		if rand.IntN(2) == 0 {
-			_, err = r.Sent(r.ctx(), "a", leases[q.Shard], []int64{q.Seq})
+			_, err = r.Sent(r.ctx(), "a", leases[q.Shard], []int64{q.Seq}, false)
 		} else {
 			_, err = r.Retry(r.ctx(), "a", leases[q.Shard], []producer.Failure{{
 				Seq: q.Seq, Attempts: q.Attempts + 1, Dead: q.Attempts > 1, Outcome: transport.Refused,

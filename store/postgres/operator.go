@@ -180,7 +180,7 @@ var discard = statement(lockChosen + `, changed AS (
 ), kept AS (
     SELECT id FROM changed
 ), freed AS (
-    SELECT DISTINCT c.shard, c.key FROM changed c
+    SELECT DISTINCT c.shard, c.key, false AS hold FROM changed c
     WHERE c.key <> '' AND (c.was = 'retrying' OR c.was = 'dead' AND NOT EXISTS (
         SELECT FROM {{outbox_parked}} d
         WHERE d.shard = c.shard AND d.key = c.key AND d.state = 'dead' AND d.id NOT IN (SELECT id FROM gone)))

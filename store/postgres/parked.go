@@ -86,7 +86,8 @@ func (s *Store) Follow(ctx context.Context, relay string, lease producer.Lease, 
 	return s.fenced(ctx, "park followers", follow, relay, lease, seqs, rounds)
 }
 
-// promote makes the first live event of the keys in freed retrying and due;
+// promote makes the first live event of the keys in freed retrying and due, unless
+// its key is on hold and a dead event is before it;
 // gone are the events that this statement takes out of their keys, which its
 // snapshot still shows, and kept those that it has just scheduled.
 const promote = ` promoted AS (
@@ -99,6 +100,8 @@ const promote = ` promoted AS (
         ORDER BY b.id LIMIT 1
     ) head
     WHERE p.id = head.id AND p.` + live + ` AND p.id NOT IN (SELECT id FROM kept)
+      AND NOT (k.hold AND EXISTS (SELECT FROM {{outbox_parked}} d
+                                  WHERE d.shard = k.shard AND d.key = k.key AND d.state = 'dead' AND d.id < head.id))
 )`
 
 // retry changes live events only: one that an operator discarded while it was
@@ -125,7 +128,7 @@ var retry = statement(fence + `, failed AS MATERIALIZED (
 ), kept AS (
     SELECT id FROM updated
 ), freed AS (
-    SELECT DISTINCT shard, key FROM updated WHERE state = 'dead' AND key <> '' AND NOT $10
+    SELECT DISTINCT shard, key, false AS hold FROM updated WHERE state = 'dead' AND key <> '' AND NOT $10
 ),` + promote + `
 SELECT NOT EXISTS (SELECT FROM fence)`)
 
@@ -162,17 +165,17 @@ func sentStatement(noted string) *template {
 ), kept AS (
     SELECT id FROM removed
 ), freed AS (
-    SELECT DISTINCT shard, key FROM removed WHERE key <> ''
+    SELECT DISTINCT shard, key, $5::boolean AS hold FROM removed WHERE key <> ''
 ),` + promote + `
 SELECT NOT EXISTS (SELECT FROM fence)`)
 }
 
 // Sent implements [producer.RelayStore].
-func (s *Store) Sent(ctx context.Context, relay string, lease producer.Lease, seqs []int64) (bool, error) {
+func (s *Store) Sent(ctx context.Context, relay string, lease producer.Lease, seqs []int64, hold bool) (bool, error) {
 	if len(seqs) == 0 {
 		return false, nil
 	}
-	return s.fenced(ctx, "remove sent events", s.noting(sent, sentNoted), relay, lease, seqs)
+	return s.fenced(ctx, "remove sent events", s.noting(sent, sentNoted), relay, lease, seqs, hold)
 }
 
 // heal looks at the first live event of each key. It jumps from key to key,

@@ -301,7 +301,7 @@ func zombieParked[TX any](o *outbox[TX]) {
 	dead := failureOf(events[0], 2, 0)
 	dead.Dead = true
 	o.expectLost(o.Store.Retry(o.ctx(), "zombie", old, []producer.Failure{dead}, false))
-	o.expectLost(o.Store.Sent(o.ctx(), "zombie", old, []int64{events[0].Seq}))
+	o.expectLost(o.Store.Sent(o.ctx(), "zombie", old, []int64{events[0].Seq}, false))
 	o.expectParked(want...)
 	attempts, err := o.Store.Attempts(o.ctx(), events[0].ID, 10)
 	o.ok(err)

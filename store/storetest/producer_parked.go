@@ -130,11 +130,16 @@ func (h *held[TX]) follow(indexes ...int) {
 
 func (h *held[TX]) sent(indexes ...int) {
 	h.Helper()
+	h.sentOnHold(false, indexes...)
+}
+
+func (h *held[TX]) sentOnHold(hold bool, indexes ...int) {
+	h.Helper()
 	list := make([]int64, len(indexes))
 	for n, i := range indexes {
 		list[n] = h.events[i].Seq
 	}
-	h.kept(h.Store.Sent(h.ctx(), "relay", h.lease, list))
+	h.kept(h.Store.Sent(h.ctx(), "relay", h.lease, list, hold))
 }
 
 // retry records another failure of event i.

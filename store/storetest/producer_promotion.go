@@ -12,6 +12,7 @@ func promotionTests[TX any]() []outboxTest[TX] {
 		{fact: "dead head makes the next event the head", run: deadPromotes[TX]},
 		{fact: "dead head on hold keeps the next event following", run: deadHolds[TX]},
 		{fact: "dead event holds what was promoted behind it", run: deadHoldsPromoted[TX]},
+		{fact: "sent head on hold promotes nothing behind a dead event", run: sentBeforeDead[TX]},
 		{fact: "heal promotes what is before a dead event on hold", run: healBeforeDead[TX]},
 		{fact: "several sent heads promote one event", run: sentTogether[TX]},
 		{fact: "two heads are never due", run: neverTwoHeads[TX]},
@@ -80,6 +81,22 @@ func deadHoldsPromoted[TX any](o *outbox[TX]) {
 	}
 	h.retry(2, 2, 0, false, true)
 	h.discard(h.events[1])
+	h.dueOnHold(h.events[2])
+}
+
+// sentBeforeDead: two of a key have died; the first is redriven, and then the second.
+func sentBeforeDead[TX any](o *outbox[TX]) {
+	h := o.ownKey(4)
+	h.park(0, 0)
+	h.follow(1, 2, 3)
+	h.retry(0, 2, 0, true, true)
+	h.retry(1, 1, 0, true, true)
+	h.redrive(h.events[0])
+	h.sentOnHold(true, 0)
+	o.expectParked(h.state(1, producer.Dead, 1), h.state(2, producer.Following, 0), h.state(3, producer.Following, 0))
+	h.redrive(h.events[1])
+	h.sentOnHold(true, 1)
+	o.expectParked(h.state(2, producer.Retrying, 0), h.state(3, producer.Following, 0))
 	h.dueOnHold(h.events[2])
 }
 
