@@ -23,8 +23,8 @@ func (c *Core) StoredAnswer(ctx context.Context, tx *sql.Tx, r request.Request) 
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("read answer: %w", err)
-	case !status.Valid: // claimed in this very transaction
-		return nil, fmt.Errorf("claim request: %w", request.ErrInProgress)
+	case !status.Valid:
+		return nil, fmt.Errorf("read answer: %w", request.ErrUnanswered)
 	}
 	a.Fingerprint, a.Status = [32]byte(sum), int(status.Int64)
 	a.Header = make(map[string][]string)

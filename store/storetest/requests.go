@@ -37,6 +37,7 @@ func Requests[TX any](t *testing.T, open func(t *testing.T) RequestFixture[TX]) 
 		"second claim waits for the first and gets its answer":       (*requests[TX]).waits,
 		"second claim gets the key when the first is rolled back":    (*requests[TX]).inherits,
 		"second claim gives up after its wait":                       (*requests[TX]).givesUp,
+		"claim that is committed without an answer is told":          (*requests[TX]).unanswered,
 		"answer of a request that is not claimed is an error":        (*requests[TX]).unclaimed,
 		"old requests are forgotten, the oldest first, and no other": (*requests[TX]).forgotten,
 	} {
@@ -166,6 +167,15 @@ func (q *requests[TX]) givesUp() {
 		return
 	}
 	if a, err := q.contend(time.Millisecond, nil); a != nil || !errors.Is(err, request.ErrInProgress) {
+		q.Errorf("%+v, %v", a, err)
+	}
+}
+
+func (q *requests[TX]) unanswered() {
+	tx := q.begin()
+	q.claim(tx, askedFor("k"))
+	q.ok(q.Commit(q.ctx(), tx))
+	if a, err := q.Store.ClaimRequest(q.ctx(), q.begin(), askedFor("k"), patience); a != nil || !errors.Is(err, request.ErrUnanswered) {
 		q.Errorf("%+v, %v", a, err)
 	}
 }
