@@ -213,6 +213,7 @@ func (e *handlerError) Unwrap() error { return e.error }
 
 // transact claims the key, does what is to be done, and stores its answer, in one transaction. It returns an answer that was stored before.
 func (q *Requests[TX]) transact(ctx context.Context, in *incoming, do func(context.Context, *producer.Writer[TX]) error, answer func() *recorder) (stored *request.Answer, err error) {
+	var unknown error // why it was asked for again
 	for range commits {
 		err = q.outbox.Transact(ctx, func(ctx context.Context, w *producer.Writer[TX]) (err error) {
 			if in.id.Key == "" {
@@ -230,6 +231,10 @@ func (q *Requests[TX]) transact(ctx context.Context, in *incoming, do func(conte
 		if !errors.Is(err, producer.ErrCommitUnknown) || in.id.Key == "" {
 			break
 		}
+		unknown = err
+	}
+	if errors.Is(err, request.ErrUnanswered) {
+		err = errors.Join(unknown, err) // of which the first says what the handler did
 	}
 	return stored, err
 }

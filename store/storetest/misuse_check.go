@@ -148,10 +148,11 @@ func (m *misuse[TX]) checkOne(err error) {
 	}
 }
 
-// checkRequest checks the effect and the event of a request.
-func (m *misuse[TX]) checkRequest() {
+// checkRequest checks the effect and the event of a request, with what it was logged with or ended with.
+func (m *misuse[TX]) checkRequest(errs []string) {
 	m.Helper()
 	m.checkLeft()
+	m.checkErrors(errs)
 	effects := m.effects()
 	stats, err := m.outbox.Stats(m.ctx())
 	m.ok(err)

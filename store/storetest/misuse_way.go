@@ -348,7 +348,8 @@ func (m *misuse[TX]) transact() {
 // request has the abuse in the handler of an idempotent request, which is repeated.
 func (m *misuse[TX]) request() {
 	m.open()
-	requests, err := idempotent.New(m.outbox, request.Store[TX](m.Store), idempotent.Config{Shared: true, Logger: slog.New(slog.DiscardHandler)})
+	var log strings.Builder
+	requests, err := idempotent.New(m.outbox, request.Store[TX](m.Store), idempotent.Config{Shared: true, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	m.ok(err)
 	handler := requests.Handle(func(rw http.ResponseWriter, r *http.Request, w *producer.Writer[TX]) error {
 		if err := m.begun(r.Context(), w.DB()); err != nil {
@@ -362,6 +363,7 @@ func (m *misuse[TX]) request() {
 		rw.WriteHeader(http.StatusCreated)
 		return err
 	})
+	var errs []string
 	for range 2 {
 		ctx, cancel := m.timed()
 		r := httptest.NewRequestWithContext(ctx, http.MethodPost, "/orders", strings.NewReader("lamp"))
@@ -372,6 +374,9 @@ func (m *misuse[TX]) request() {
 			return nil
 		})
 		cancel()
+		if err != nil {
+			errs = append(errs, err.Error())
+		}
 		if ok := rec.Code == http.StatusCreated && err == nil; ok == m.harmful() {
 			m.Errorf("answer is %d %s, %v", rec.Code, rec.Body, err)
 		}
@@ -379,5 +384,8 @@ func (m *misuse[TX]) request() {
 			m.Errorf("answer is %d %s, but something may be committed", rec.Code, rec.Body)
 		}
 	}
-	m.checkRequest()
+	if log.Len() > 0 {
+		errs = append(errs, log.String())
+	}
+	m.checkRequest(errs)
 }
