@@ -7,6 +7,7 @@ import (
 	"log"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/google/uuid"
@@ -32,6 +33,41 @@ func TestOperatorSaysWhy(t *testing.T) {
 				t.Errorf("%s with the reason %.9q: %v, %v, want %q", doing, reason, ids, err, want)
 			}
 		}
+	}
+}
+
+func TestDiscardWithoutIDsAndStatesTakesDeadOnesOnly(t *testing.T) {
+	t.Parallel()
+	t.Run("postgres", func(t *testing.T) { t.Parallel(); testDiscard(t, onPostgres(t)) })
+	t.Run("sqlite", func(t *testing.T) { t.Parallel(); testDiscard(t, onSQLite(t)) })
+}
+
+func testDiscard[TX any](t *testing.T, store producer.Store[TX]) {
+	outbox := outboxOn(t, store)
+	for key, versions := range map[string]int{"dead": 1, "retried": 2} {
+		for version := range versions {
+			write(t, outbox, "topic", key, version+1)
+		}
+	}
+	refusing := &recorder{answer: func(_, key string, _ int64, _ int) transport.Outcome {
+		if key == "dead" {
+			return transport.Invalid
+		}
+		return transport.Refused
+	}}
+	relay := relayFor(t, outbox, refusing, producer.RelayConfig{Backoff: producer.Backoff{Initial: time.Hour, Max: time.Hour}})
+	if _, err := relay.RunOnce(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for call, want := range []int{1, 0} {
+		ids, err := outbox.Discard(t.Context(), producer.Filter{Topic: "topic"}, "a test")
+		if err != nil || len(ids) != want {
+			t.Errorf("call %d discards %v, %v, want %d", call, ids, err, want)
+		}
+	}
+	stats, err := outbox.Stats(t.Context())
+	if err != nil || stats.Retrying != 1 || stats.Following != 1 || stats.Dead != 0 {
+		t.Errorf("%+v, %v", stats, err)
 	}
 }
 
