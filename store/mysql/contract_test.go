@@ -52,3 +52,10 @@ func TestEffectContract(t *testing.T)   { contract.Effects(t) }
 func TestRequestContract(t *testing.T)  { contract.Requests(t) }
 
 func TestMisuseContract(t *testing.T) { contract.Misuse(t) }
+
+func TestEventThatCannotBeReadKeepsNoOtherFromBeingRead(t *testing.T) {
+	contract.Unreadable(t, map[string]string{
+		`headers = '{"a": 1}'`:  "headers are not a JSON object of strings",
+		`headers = 'a: number'`: "headers are not a JSON object of strings",
+	})
+}

@@ -46,3 +46,10 @@ func TestConsumerContract(t *testing.T) { contract.Consumer(t) }
 func TestEffectContract(t *testing.T)   { contract.Effects(t) }
 func TestRequestContract(t *testing.T)  { contract.Requests(t) }
 func TestMisuseContract(t *testing.T)   { contract.Misuse(t) }
+
+func TestEventThatCannotBeReadKeepsNoOtherFromBeingRead(t *testing.T) {
+	contract.Unreadable(t, map[string]string{
+		`headers = '{"a": 1}'`:  "headers are not a JSON object of strings",
+		`headers = 'a: number'`: "headers are not a JSON object of strings",
+	})
+}
