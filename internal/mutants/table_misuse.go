@@ -203,6 +203,17 @@ var misuse = []Mutant{
 		Test:   Test{"producer", "TestEventThatCannotBeReadIsBuriedInsteadOfSent"},
 	},
 	{
+		Name: "text-for-a-number-stops-its-shard", Guarantee: "G5",
+		Broken: "One event on SQLite with a text in a column of numbers keeps its shard from being read.",
+		File:   "internal/sqlstore/outbox_queue.go",
+		Old: `	n.bad = n.NullInt64.Scan(src) != nil
+	return nil
+`,
+		New: `	return n.NullInt64.Scan(src)
+`,
+		Test: Test{"store/sqlite", "TestEventThatCannotBeReadKeepsNoOtherFromBeingRead"},
+	},
+	{
 		Name: "nobody-runs-the-inbox", Guarantee: "G7",
 		Broken: "Messages are parked in a process that never takes them up, and nothing says so.",
 		File:   "consumer/inbox.go",

@@ -183,10 +183,7 @@ func (s *Store) ListDeferred(ctx context.Context, f producer.DeferredFilter) ([]
 	list, err := collect(ctx, s.c, s.c.DB, func(rows *sql.Rows) (d producer.Deferred, err error) {
 		var id sql.NullInt64
 		var due int64
-		err = ScanRecord(rows, &d.Record, &id, &d.Seq, &d.Shard, &due)
-		if errors.Is(err, ErrUnreadable) {
-			err = nil // it is buried when it is due
-		}
+		_, err = ScanRecord(rows, &d.Record, &id, &d.Seq, &d.Shard, &due) // what cannot be read is buried when it is due
 		d.DueAt = Instant(due)
 		return d, err
 	}, `SELECT d.id, d.shard, d.due_at, `+RecordColumns+`

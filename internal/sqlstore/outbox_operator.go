@@ -3,7 +3,6 @@ package sqlstore
 import (
 	"context"
 	"database/sql"
-	"errors"
 	"fmt"
 	"slices"
 
@@ -31,10 +30,8 @@ func (s *Store) ListParked(ctx context.Context, f producer.Filter) ([]producer.P
 	list, err := collect(ctx, s.c, s.c.DB, func(rows *sql.Rows) (p producer.Parked, err error) {
 		var parked int64
 		var next, id sql.NullInt64
-		err = ScanRecord(rows, &p.Record, &id, &p.Seq, &p.Shard, &p.State, &p.Attempts, &parked, &next, &p.LastError, &p.Reason)
-		if errors.Is(err, ErrUnreadable) {
-			err = nil // why it is dead, its last error says
-		}
+		// Why it is dead if it cannot be read, its last error says.
+		_, err = ScanRecord(rows, &p.Record, &id, &p.Seq, &p.Shard, &p.State, &p.Attempts, &parked, &next, &p.LastError, &p.Reason)
 		p.ParkedAt, p.NextAttemptAt = Instant(parked), Optional(next)
 		return p, err
 	}, `SELECT p.id, p.shard, p.state, p.attempts, p.parked_at, p.next_attempt_at, p.last_error, p.reason, `+RecordColumns+`

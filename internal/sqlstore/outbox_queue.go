@@ -4,7 +4,6 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -26,37 +25,36 @@ e.schema_version, e.content_type, e.correlation_id, e.traceparent, e.tracestate,
 e.headers, e.payload, e.resend_seconds`
 
 // ScanQueued reads a row that has [RecordColumns] behind those for first.
-func ScanQueued(rows *sql.Rows, q *producer.Queued, first ...any) error {
+func ScanQueued(rows *sql.Rows, q *producer.Queued, first ...any) (err error) {
 	var id sql.NullInt64
-	if err := ScanRecord(rows, &q.Record, &id, first...); errors.Is(err, ErrUnreadable) {
-		q.Unreadable = err.Error()
-	} else if err != nil {
-		return err
-	}
+	q.Unreadable, err = ScanRecord(rows, &q.Record, &id, first...)
 	q.Missing = !id.Valid
+	return err
+}
+
+// number scans an integer. Columns of SQLite may hold anything.
+type number struct {
+	sql.NullInt64
+	bad bool
+}
+
+// Scan implements [sql.Scanner].
+func (n *number) Scan(src any) error {
+	n.bad = n.NullInt64.Scan(src) != nil
 	return nil
 }
 
-// ErrUnreadable is what [ScanRecord] returns for an event of which all else was read.
-var ErrUnreadable = errors.New("headers are not a JSON object of strings")
-
-// ScanRecord reads an event behind the columns for first.
-func ScanRecord(rows *sql.Rows, r *producer.Record, id *sql.NullInt64, first ...any) error {
+// ScanRecord reads an event behind the columns for first. What cannot be read of it is left out, and said in unreadable.
+func ScanRecord(rows *sql.Rows, r *producer.Record, id *sql.NullInt64, first ...any) (unreadable string, err error) {
 	var dispatch, digest, headers, payload sql.RawBytes
 	var text [9]sql.NullString // topic, key, type, producer, source, content type, correlation ID, trace context
-	var version, index, schema, occurred, created, resend sql.NullInt64
-	err := rows.Scan(append(first, id, &dispatch, &digest, &text[0], &text[1], &text[2], &text[3], &text[4], &version, &index,
+	var version, index, schema, occurred, created, resend number
+	err = rows.Scan(append(first, id, &dispatch, &digest, &text[0], &text[1], &text[2], &text[3], &text[4], &version, &index,
 		&schema, &text[5], &text[6], &text[7], &text[8], &occurred, &created, &headers, &payload, &resend)...)
 	if err != nil || !id.Valid {
-		return err
+		return "", err
 	}
-	if r.ID, err = uuid.FromBytes(dispatch); err != nil {
-		return fmt.Errorf("event %d: dispatch ID: %w", id.Int64, err)
-	}
-	if len(digest) != len(r.Digest) {
-		return fmt.Errorf("event %d: digest has %d bytes", id.Int64, len(digest))
-	}
-	r.Digest = Digest(digest)
+	r.ID, r.Digest = uuid.UUID(Digest(dispatch)), Digest(digest)
 	r.Topic, r.Key, r.Type, r.Producer, r.Source = text[0].String, text[1].String, text[2].String, text[3].String, text[4].String
 	r.ContentType, r.CorrelationID, r.TraceParent, r.TraceState = text[5].String, text[6].String, text[7].String, text[8].String
 	r.Version, r.Index, r.SchemaVersion = version.Int64, int(index.Int64), int(schema.Int64)
@@ -64,13 +62,22 @@ func ScanRecord(rows *sql.Rows, r *producer.Record, id *sql.NullInt64, first ...
 	r.ResendFor = time.Duration(resend.Int64) * time.Second
 	r.SetResend()
 	r.Payload = slices.Clone([]byte(payload))
-	if string(headers) != "{}" {
-		if err := json.Unmarshal(headers, &r.Headers); err != nil {
-			r.Headers = nil
-			return ErrUnreadable
+	for _, c := range [...]struct {
+		bad  bool
+		says string
+	}{
+		{len(dispatch) != len(r.ID), "dispatch_id has not 16 bytes"}, {len(digest) != len(r.Digest), "digest has not 16 bytes"},
+		{version.bad, "version is no integer"}, {index.bad, "event_index is no integer"}, {schema.bad, "schema_version is no integer"},
+		{occurred.bad, "occurred_at is no integer"}, {created.bad, "the stamp is no integer"}, {resend.bad, "resend_seconds is no integer"},
+	} {
+		if c.bad {
+			unreadable = c.says
 		}
 	}
-	return nil
+	if string(headers) != "{}" && json.Unmarshal(headers, &r.Headers) != nil {
+		r.Headers, unreadable = nil, "headers are not a JSON object of strings"
+	}
+	return unreadable, nil
 }
 
 const maxID = 1<<63 - 1

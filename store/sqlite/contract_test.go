@@ -49,7 +49,12 @@ func TestMisuseContract(t *testing.T)   { contract.Misuse(t) }
 
 func TestEventThatCannotBeReadKeepsNoOtherFromBeingRead(t *testing.T) {
 	contract.Unreadable(t, map[string]string{
-		`headers = '{"a": 1}'`:  "headers are not a JSON object of strings",
-		`headers = 'a: number'`: "headers are not a JSON object of strings",
+		`headers = '{"a": 1}'`:                "headers are not a JSON object of strings",
+		`headers = 'a: number'`:               "headers are not a JSON object of strings",
+		`occurred_at = '2026-01-31 12:00:00'`: "occurred_at is no integer", // SQLite keeps what it is given
+		`created_at = 'now'`:                  "the stamp is no integer",
+		`version = 1.5`:                       "version is no integer",
+		`dispatch_id = 'üüüüüüüüüüüüüüüü'`:    "dispatch_id has not 16 bytes",
+		`digest = 'üüüüüüüüüüüüüüüü'`:         "digest has not 16 bytes",
 	})
 }

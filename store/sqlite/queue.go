@@ -5,7 +5,6 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
 
@@ -92,11 +91,7 @@ func (s *Store) events(ctx context.Context, tx *sql.Tx, queued []producer.Queued
 	return s.core.Each(ctx, tx, func(rows *sql.Rows) error {
 		var id sql.NullInt64
 		var r producer.Record
-		err := sqlstore.ScanRecord(rows, &r, &id)
-		unreadable := ""
-		if errors.Is(err, sqlstore.ErrUnreadable) {
-			unreadable, err = err.Error(), nil
-		}
+		unreadable, err := sqlstore.ScanRecord(rows, &r, &id)
 		if err != nil {
 			return err
 		}
