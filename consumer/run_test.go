@@ -120,6 +120,38 @@ func TestOneSlowParkedMessageDelaysNoOther(t *testing.T) {
 	})
 }
 
+func TestParkedMessagesThatAreDueAtTheStartAreHandledAsManyAtOnceAsOthers(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		store := newFake()
+		former := newRig(t, setup{store: store, fn: func(context.Context, *work, *message.Message) error {
+			return consumer.RetryAfter(0, errHandler)
+		}})
+		for n := range 6 {
+			former.consume(msg(n))
+		}
+		var running atomic.Int64
+		r := newRig(t, setup{store: store, handler: consumer.HandlerConfig{ParkedConcurrency: 3}, fn: func(context.Context, *work, *message.Message) error {
+			running.Add(1)
+			defer running.Add(-1)
+			time.Sleep(time.Second)
+			return nil
+		}})
+		stop := r.run()
+		for range 2 {
+			synctest.Wait()
+			if n := running.Load(); n != 3 {
+				t.Errorf("%d of 6 are handled at once, want 3", n)
+			}
+			time.Sleep(time.Second)
+		}
+		synctest.Wait()
+		stop()
+		r.wantCalls(6)
+		r.wantStates()
+	})
+}
+
 func TestMessageInOtherHandsIsPassedOverWithoutAHotLoop(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
