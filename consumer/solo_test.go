@@ -197,12 +197,16 @@ func TestMessageThatKillsTheProcessIsDeadWithoutBeingRun(t *testing.T) {
 	r.wantDone(number(1), 1)
 }
 
-func TestDuplicateThatIsRedeliveredIsNotRun(t *testing.T) {
+func TestDuplicateThatIsRedeliveredIsNotRunAndKeepsNoStart(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, setup{config: consumer.Config{CacheSize: -1}})
 	r.consume(msg(1))
 	r.consume(again(msg(1)))
 	r.wantCalls(1)
+	r.wantStarts(0, 0)
+	if started := r.store.called("started"); started != 1 {
+		t.Errorf("%d starts were recorded, want one that was taken back", started)
+	}
 }
 
 func TestStartIsRecordedOncePerDelivery(t *testing.T) {

@@ -250,6 +250,14 @@ var handling = []Mutant{
 		Test:   Test{"consumer", "TestProcessesThatStartTogetherConvictNobody"},
 	},
 	{
+		Name: "duplicate-keeps-its-start", Guarantee: "G5",
+		Broken: "Each redelivered duplicate leaves a start behind, and the next one is handled alone.",
+		File:   "consumer/suspect.go",
+		Old:    `	if a.err != nil || a.verdict != Applied {`,
+		New:    `	if a.err != nil {`,
+		Test:   Test{"consumer", "TestDuplicateThatIsRedeliveredIsNotRunAndKeepsNoStart"},
+	},
+	{
 		Name: "anybody-stops-a-service", Guarantee: "G7",
 		Broken: "One message without a signature keeps a service from starting for as long as it claims to be sent again.",
 		File:   "consumer/horizon.go",
