@@ -101,6 +101,7 @@ func ways[TX any]() []way[TX] {
 		{"handler in a group", (*misuse[TX]).group},
 		{"handler in a batch", (*misuse[TX]).batch},
 		{"handler after it was parked", (*misuse[TX]).parkedBefore},
+		{"handler of what comes before an effect elsewhere", (*misuse[TX]).beforeEffect},
 		{"handler of what follows an effect elsewhere", (*misuse[TX]).afterEffect},
 		{inRequest, (*misuse[TX]).request},
 		{inTransact, (*misuse[TX]).transact},

@@ -272,6 +272,52 @@ func (m *misuse[TX]) first(id uuid.UUID) bool {
 	return m.ran[id] == 1
 }
 
+func (m *misuse[TX]) effectConfig() consumer.EffectConfig {
+	return consumer.EffectConfig{Handler: m.config(), MaxAttempts: 2, MinBackoff: time.Nanosecond, MaxBackoff: time.Nanosecond}
+}
+
+// settle waits for all effects elsewhere.
+func (m *misuse[TX]) settle(h *consumer.Handler[TX]) {
+	m.Helper()
+	m.eventually("all effects are settled", func() bool {
+		m.ok(m.inbox.RunOnce(m.ctx()))
+		stats, err := h.Stats(m.ctx())
+		m.ok(err)
+		return stats.Effects.Pending+stats.Effects.Doing+stats.Effects.Answered == 0
+	})
+}
+
+// beforeEffect has the effect elsewhere done only for what was prepared.
+func (m *misuse[TX]) beforeEffect() {
+	m.open()
+	h, err := consumer.HandleEffect(m.inbox, "handler", consumer.Effect[TX, uuid.UUID, uuid.UUID]{
+		Prepare: func(ctx context.Context, w *consumer.Work[TX], _ *watermill.Message) (uuid.UUID, error) {
+			if err := m.begun(ctx, w.DB()); err != nil {
+				return uuid.Nil, err
+			}
+			return w.Event().ID, m.work(ctx, w, w.Event().ID)
+		},
+		Do: func(_ context.Context, _ uuid.UUID, intent uuid.UUID) (uuid.UUID, error) {
+			m.first(intent)
+			return intent, nil
+		},
+		Finish: func(ctx context.Context, w *consumer.Work[TX], _, _ uuid.UUID) error { return m.begun(ctx, w.DB()) },
+	}, m.effectConfig())
+	m.ok(err)
+	m.consume(h, false)
+	m.settle(h)
+	for n := range misuseMessages {
+		want := 1
+		if n == culprit && m.harmful() {
+			want = 0
+		}
+		if got := m.ran[misuseID(n)]; got != want {
+			m.Errorf("effect elsewhere of message %d was done %d times, want %d", n, got, want)
+		}
+	}
+	m.check()
+}
+
 func (m *misuse[TX]) afterEffect() {
 	m.open()
 	h, err := consumer.HandleEffect(m.inbox, "handler", consumer.Effect[TX, uuid.UUID, uuid.UUID]{
@@ -285,15 +331,10 @@ func (m *misuse[TX]) afterEffect() {
 			}
 			return m.work(ctx, w, result)
 		},
-	}, consumer.EffectConfig{Handler: m.config(), MaxAttempts: 2, MinBackoff: time.Nanosecond, MaxBackoff: time.Nanosecond})
+	}, m.effectConfig())
 	m.ok(err)
 	m.consume(h, false)
-	m.eventually("all effects are settled", func() bool {
-		m.ok(m.inbox.RunOnce(m.ctx()))
-		stats, err := h.Stats(m.ctx())
-		m.ok(err)
-		return stats.Effects.Pending+stats.Effects.Doing+stats.Effects.Answered == 0
-	})
+	m.settle(h)
 	list, err := m.inbox.ListEffects(m.ctx(), consumer.EffectFilter{States: []consumer.EffectState{consumer.EffectDead}})
 	m.ok(err)
 	var errs []string
