@@ -11,6 +11,9 @@ import (
 	"github.com/boxpair/boxpair/store/storetest"
 )
 
+// commits is what is said of a statement for which MySQL commits.
+const commits = "does not end the transaction"
+
 var contract = sqlstoretest.Contract{
 	Open: func(t *testing.T) (*sql.DB, sqlstoretest.Store) {
 		db, _ := database(t)
@@ -35,6 +38,11 @@ var contract = sqlstoretest.Contract{
 		"looks for names elsewhere in the session":       {SQL: "USE information_schema", Says: "USE"},
 		"changes the isolation level of the transaction": {SQL: "SET TRANSACTION ISOLATION LEVEL SERIALIZABLE"}, // it fails
 		"changes the isolation level of the session":     {SQL: "SET SESSION TRANSACTION ISOLATION LEVEL SERIALIZABLE"},
+		"defines a table":                                {SQL: "CREATE TABLE IF NOT EXISTS defined (id INT)", Says: commits},
+		"drops a table":                                  {SQL: "DROP TABLE IF EXISTS nothing", Says: commits},
+		"locks a table":                                  {SQL: "LOCK TABLES effects WRITE", Says: commits},
+		"begins another transaction":                     {SQL: "START TRANSACTION", Says: commits},
+		"has each statement committed":                   {SQL: "SET autocommit = 1", Says: commits},
 	},
 	Without: map[string]string{
 		"changes a setting for the transaction":        "settings are of the session",

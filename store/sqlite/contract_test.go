@@ -25,18 +25,24 @@ var contract = sqlstoretest.Contract{
 	Changes: map[string]storetest.MisuseChange{
 		"changes a setting for the session":          {SQL: "PRAGMA recursive_triggers = ON"},
 		"changes the isolation level of the session": {SQL: "PRAGMA read_uncommitted = ON"},
+		"defines a table":                            {SQL: "CREATE TABLE defined (id INTEGER)"},
+		"drops a table":                              {SQL: "DROP TABLE IF EXISTS nothing"},
+		"begins another transaction":                 {SQL: "BEGIN"}, // it fails
 	},
 	Without: map[string]string{
 		"commits past the store":                         notPast,
 		"rolls back past the store":                      notPast,
 		"commits and begins anew past the store":         notPast,
 		"rolls back and begins anew past the store":      notPast,
+		"drops a table past the store":                   notPast,
 		"changes a setting for the transaction":          "a PRAGMA is for the connection",
 		"takes another role for the transaction":         noRoles,
 		"takes another role for the session":             noRoles,
 		"takes another user for the session":             noRoles,
 		"looks for names elsewhere in the transaction":   noPath,
 		"looks for names elsewhere in the session":       noPath,
+		"locks a table":                                  "SQLite locks the whole database",
+		"has each statement committed":                   "no setting of SQLite does that",
 		"changes the isolation level of the transaction": "all transactions are serializable",
 	},
 }

@@ -36,13 +36,13 @@ type MisuseFixture[TX any] struct {
 	// State returns what decides what statements in tx do and a handler could change: settings, the role, the isolation
 	// level, where names are looked for.
 	State func(ctx context.Context, tx TX) (string, error)
-	// Changes are the statements that change that, by the facts of [Misuse].
+	// Changes are the statements that change that, or for which some databases commit, by the facts of [Misuse].
 	Changes map[string]MisuseChange
 	// Without says, by the facts of [Misuse], why the database, or its driver, does not know a misuse.
 	Without map[string]string
 }
 
-// MisuseChange is a statement of a handler that changes how later statements run.
+// MisuseChange is a statement of a handler that changes how later statements run, or what is committed.
 type MisuseChange struct {
 	SQL string
 	// Says is part of the error that the handler's transaction ends with. "": there is none, and the effect is there.

@@ -48,7 +48,7 @@ const (
 )
 
 func misuses[TX any]() (all []abuse[TX]) {
-	for _, kind := range [][]abuse[TX]{refused[TX](), endingsPast[TX](), leftovers[TX](), interruptions[TX](), meddlings[TX](), changes[TX]()} {
+	for _, kind := range [][]abuse[TX]{refused[TX](), endingsPast[TX](), leftovers[TX](), interruptions[TX](), meddlings[TX](), changes[TX](), implied[TX]()} {
 		all = append(all, kind...)
 	}
 	return all
@@ -92,6 +92,7 @@ func endingsPast[TX any]() []abuse[TX] {
 		past("rolls back past the store", "ROLLBACK"),
 		past("commits and begins anew past the store", "COMMIT", "BEGIN"),
 		past("rolls back and begins anew past the store", "ROLLBACK", "BEGIN"),
+		past("drops a table past the store", "DROP TABLE IF EXISTS nothing"),
 	}
 }
 
@@ -190,6 +191,14 @@ func changes[TX any]() (all []abuse[TX]) {
 		"changes the isolation level of the transaction",
 		"changes the isolation level of the session",
 	} {
+		all = append(all, abuse[TX]{fact: fact})
+	}
+	return all
+}
+
+// implied are statements for which some databases commit what came before; the fixture knows them, and what comes of it.
+func implied[TX any]() (all []abuse[TX]) {
+	for _, fact := range []string{"defines a table", "drops a table", "locks a table", "begins another transaction", "has each statement committed"} {
 		all = append(all, abuse[TX]{fact: fact})
 	}
 	return all
