@@ -101,7 +101,7 @@ func (s *scanner) classify(r *Reading) {
 	case s.is("SET"), s.is("RESET"), s.is("DISCARD"), s.is("PRAGMA"), s.is("USE"):
 		r.Sets = true
 		s.sets(r)
-	case s.is("CALL"), s.is("EXECUTE"):
+	case s.is("CALL"), s.is("EXECUTE"), s.is("REPEAT"):
 		r.Doubtful = s.d.Implicit
 	}
 }
@@ -116,7 +116,10 @@ func (s *scanner) sets(r *Reading) {
 		r.Outlasts = r.Outlasts || strings.ContainsAny(rest, "=(")
 	case s.d.Implicit && strings.HasPrefix(strings.TrimSpace(rest), "@") && !strings.Contains(rest, "@@"): // variables of the handler's own
 	case s.is("SET"):
-		s.more()
+		if s.more(); s.d.Implicit && s.is("STATEMENT") { // in MariaDB, for the statement behind FOR
+			r.Doubtful = true
+			return
+		}
 		local := s.is("TRANSACTION") || !s.d.Implicit && (s.is("LOCAL") || s.is("CONSTRAINTS"))
 		r.Outlasts = r.Outlasts || !local
 	default:
@@ -172,7 +175,7 @@ func setConfig(text string) string {
 func (s *scanner) commits() bool {
 	switch strings.ToUpper(s.word) {
 	case "BEGIN", "START", "STOP", "XA", "ALTER", "RENAME", "TRUNCATE", "GRANT", "REVOKE", "LOCK", "UNLOCK", "INSTALL", "UNINSTALL",
-		"ANALYZE", "OPTIMIZE", "REPAIR", "CHECK", "CACHE", "FLUSH", "CHANGE", "RESET":
+		"ANALYZE", "OPTIMIZE", "REPAIR", "CHECK", "CACHE", "FLUSH", "CHANGE", "RESET", "IMPORT":
 		return true
 	case "CREATE", "DROP":
 		s.more()
@@ -182,7 +185,8 @@ func (s *scanner) commits() bool {
 		return s.is("INDEX")
 	case "SET":
 		rest := strings.ToLower(s.text[s.at:])
-		return strings.Contains(rest, "autocommit") || strings.HasPrefix(strings.TrimSpace(rest), "password")
+		words := append(strings.Fields(rest), "")
+		return strings.Contains(rest, "autocommit") || strings.HasPrefix(words[0], "password") || words[0] == "default"
 	}
 	return false
 }

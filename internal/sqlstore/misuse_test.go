@@ -37,6 +37,9 @@ func TestStatementsThatEndATransactionAreSeen(t *testing.T) {
 		{mysqlText, "CREATE TABLE t (id INT)", "CREATE"},
 		{mysqlText, "set @@autocommit = 1", "SET"},
 		{mysqlText, "TRUNCATE t", "TRUNCATE"},
+		{mysqlText, "IMPORT TABLE FROM 't.sdi'", "IMPORT"},
+		{mysqlText, "SET PASSWORD = 'x'", "SET"},
+		{mysqlText, "set default\nrole NONE", "SET"},
 	} {
 		if r := x.dialect.Read(x.text); r.Ends != x.ends {
 			t.Errorf("%q ends with %q, want %q", x.text, r.Ends, x.ends)
@@ -53,7 +56,7 @@ func TestStatementsThatEndNothingAreLetThrough(t *testing.T) {
 			"CREATE FUNCTION f() RETURNS int BEGIN ATOMIC SELECT 1; END", "unfinished 'text", "$", "BEGIN",
 		},
 		sqliteText: {"SAVEPOINT a", "RELEASE a", "ROLLBACK TRANSACTION TO a", "CREATE TRIGGER x AFTER INSERT ON t BEGIN SELECT 1; END"},
-		mysqlText:  {"CREATE TEMPORARY TABLE t (id INT)", "SELECT \"; commit\"", "SELECT `;`, 1", `SELECT '\'; COMMIT'`, "SET @a = 1", "LOAD DATA INFILE 'x' INTO TABLE t"},
+		mysqlText:  {"CREATE TEMPORARY TABLE t (id INT)", "SELECT \"; commit\"", "SELECT `;`, 1", `SELECT '\'; COMMIT'`, "SET @a = 1", "SET default_week_format = 1", "LOAD DATA INFILE 'x' INTO TABLE t"},
 	} {
 		for _, text := range texts {
 			if r := dialect.Read(text); r.Ends != "" {
@@ -75,9 +78,11 @@ func TestSavepointsSettingsAndDoubtsAreSeen(t *testing.T) {
 			t.Errorf("%q would not be shared", text)
 		}
 	}
-	for dialect, text := range map[Syntax]string{
-		mysqlText:  "CALL p()",
-		sqliteText: "CREATE TABLE t (id INT); COMMIT",
+	for text, dialect := range map[string]Syntax{
+		"CALL p()": mysqlText,
+		"SET STATEMENT max_statement_time = 1 FOR COMMIT": mysqlText, // of MariaDB, as the next one
+		"REPEAT COMMIT; UNTIL 1 END REPEAT":               mysqlText,
+		"CREATE TABLE t (id INT); COMMIT":                 sqliteText,
 	} {
 		if !dialect.Read(text).Doubtful {
 			t.Errorf("%q leaves no doubt", text)

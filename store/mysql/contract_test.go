@@ -40,6 +40,7 @@ var contract = sqlstoretest.Contract{
 		"changes the isolation level of the session":     {SQL: "SET SESSION TRANSACTION ISOLATION LEVEL SERIALIZABLE"},
 		"defines a table":                                {SQL: "CREATE TABLE IF NOT EXISTS defined (id INT)", Says: commits},
 		"drops a table":                                  {SQL: "DROP TABLE IF EXISTS nothing", Says: commits},
+		"drops a table under a setting for that":         {SQL: "/*M! SET STATEMENT max_statement_time = 10 FOR */ DROP TABLE IF EXISTS nothing", Says: "may have been ended", Past: true},
 		"locks a table":                                  {SQL: "LOCK TABLES effects WRITE", Says: commits},
 		"begins another transaction":                     {SQL: "START TRANSACTION", Says: commits},
 		"has each statement committed":                   {SQL: "SET autocommit = 1", Says: commits},

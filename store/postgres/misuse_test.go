@@ -34,8 +34,9 @@ var misuseChanges = map[string]storetest.MisuseChange{
 
 func withoutMisuse(more map[string]string) map[string]string {
 	without := map[string]string{
-		"drops a table past the store": "PostgreSQL rolls a definition back",
-		"has each statement committed": "PostgreSQL has no such setting",
+		"drops a table past the store":           "PostgreSQL rolls a definition back",
+		"drops a table under a setting for that": "settings are for the transaction",
+		"has each statement committed":           "PostgreSQL has no such setting",
 	}
 	maps.Copy(without, more)
 	return without

@@ -41,6 +41,7 @@ var contract = sqlstoretest.Contract{
 		"takes another user for the session":             noRoles,
 		"looks for names elsewhere in the transaction":   noPath,
 		"looks for names elsewhere in the session":       noPath,
+		"drops a table under a setting for that":         "a PRAGMA is for the connection",
 		"locks a table":                                  "SQLite locks the whole database",
 		"has each statement committed":                   "no setting of SQLite does that",
 		"changes the isolation level of the transaction": "all transactions are serializable",

@@ -47,6 +47,8 @@ type MisuseChange struct {
 	SQL string
 	// Says is part of the error that the handler's transaction ends with. "": there is none, and the effect is there.
 	Says string
+	// Past tells that the store cannot refuse it: what it has committed stays.
+	Past bool
 }
 
 // Misuse tests that a handler that misuses its transaction loses nothing: no message is acknowledged without its

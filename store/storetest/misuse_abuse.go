@@ -37,7 +37,7 @@ type given[TX any] struct {
 // does has the abuse change how later statements run.
 func (x *abuse[TX]) does(change MisuseChange) {
 	x.do = func(m *misuse[TX], ctx context.Context, at *given[TX]) error { return m.Exec(ctx, at.tx, change.SQL) }
-	x.says, x.needs = change.Says, nil
+	x.says, x.past, x.needs = change.Says, change.Past, nil
 }
 
 const (
@@ -198,7 +198,14 @@ func changes[TX any]() (all []abuse[TX]) {
 
 // implied are statements for which some databases commit what came before; the fixture knows them, and what comes of it.
 func implied[TX any]() (all []abuse[TX]) {
-	for _, fact := range []string{"defines a table", "drops a table", "locks a table", "begins another transaction", "has each statement committed"} {
+	for _, fact := range []string{
+		"defines a table",
+		"drops a table",
+		"drops a table under a setting for that",
+		"locks a table",
+		"begins another transaction",
+		"has each statement committed",
+	} {
 		all = append(all, abuse[TX]{fact: fact})
 	}
 	return all
