@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"errors"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -20,6 +21,7 @@ type played struct {
 	innerConn
 	commit    func(ctx context.Context) error
 	statement func() error // nil answers at once
+	said      []string     // the statements
 }
 
 func (p *played) Connect(context.Context) (driver.Conn, error) { return &conn{inner: p}, nil }
@@ -31,6 +33,7 @@ func (p *played) Close() error                                 { return nil }
 func (p *played) BeginTx(context.Context, driver.TxOptions) (driver.Tx, error) { return nil, nil }
 
 func (p *played) ExecContext(ctx context.Context, query string, _ []driver.NamedValue) (driver.Result, error) {
+	p.said = append(p.said, query)
 	if query == "COMMIT" {
 		return nil, p.commit(ctx)
 	}
@@ -106,5 +109,25 @@ func TestIdleTimeIsCountedFromTheStatement(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// TestLimitOfAnIdleTransactionEndsWithIt where it is the session's, as on MySQL, and would end the connection in the pool.
+func TestLimitOfAnIdleTransactionEndsWithIt(t *testing.T) {
+	t.Parallel()
+	for _, pooled := range []bool{true, false} {
+		p := &played{commit: func(context.Context) error { return nil }}
+		c := &conn{inner: p, pooledIdle: pooled}
+		tx, err := c.BeginTx(withLimits(t.Context(), limits{idle: time.Second}), driver.TxOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := tx.Commit(); err != nil {
+			t.Fatal(err)
+		}
+		last := p.said[len(p.said)-1]
+		if back := strings.HasSuffix(last, setIdle+"@boxpair_idle"); back != pooled || pooled != (c.current.idle == 0) {
+			t.Errorf("limit is the session's: %t; last statement is %q, limits are %+v", pooled, last, c.current)
+		}
 	}
 }
