@@ -145,4 +145,44 @@ var connecting = []Mutant{
 		New:    `	if _, ok := args[amqp091.QueueTypeArg]; !ok && queueType == Quorum {`,
 		Test:   Test{"transport/amqp", "TestDeliveryLimitFollowsTheVersionOfTheBroker"},
 	},
+	{
+		Name: "message-without-its-key-is-handed-out", Guarantee: "G4",
+		Broken: "A message for which the function of its key panics is handed out without one.",
+		File:   "transport/amqp/unbatch.go",
+		Old:    `	defer recovered("key", &err)`,
+		New:    `	defer recovered("key", new(error))`,
+		Test:   Test{"transport/amqp", "TestMessageWhoseKeyPanicsIsSetAside"},
+	},
+	{
+		Name: "set-aside-on-the-next-channel", Guarantee: "G2",
+		Broken: "What a channel that has ended set aside is acknowledged on the next one, where its tag is of another message.",
+		File:   "transport/amqp/subscription.go",
+		Old: `	if d.from != src {
+		return
+	}
+	sub.opened--`,
+		New: `	if d.from == nil {
+		return
+	}
+	sub.opened--`,
+		Test: Test{"transport/amqp", "TestWhatAnEndedChannelSetAsideIsNotAcknowledgedOnTheNext"},
+	},
+	{
+		Name: "foreign-properties-are-lost", Guarantee: "G6",
+		Broken: "The properties of a message from another client are not in its metadata.",
+		File:   "transport/amqp/codec.go",
+		Old:    `!ours && !ofOurs(d.ContentEncoding) {`,
+		New:    `ours && !ofOurs(d.ContentEncoding) {`,
+		Test:   Test{"transport/amqp", "TestPropertiesOfAForeignMessageAreMetadata"},
+	},
+	{
+		Name: "longest-name-is-refused", Guarantee: "G5",
+		Broken: "A queue is refused since a second one, which is not declared, would have too long a name.",
+		File:   "transport/amqp/subscriber.go",
+		Old: `	if s.undecodable() {
+		checks`,
+		New: `	if s != nil {
+		checks`,
+		Test: Test{"transport/amqp", "TestQueueMayHaveTheLongestName"},
+	},
 }

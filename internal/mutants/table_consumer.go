@@ -250,6 +250,14 @@ var handling = []Mutant{
 		Test:   Test{"consumer", "TestProcessesThatStartTogetherConvictNobody"},
 	},
 	{
+		Name: "backlog-of-a-start-one-by-one", Guarantee: "G5",
+		Broken: "Parked messages that are due when a process begins are handled one at a time.",
+		File:   "consumer/suspect.go",
+		Old:    `h.suspectedIn(ctx, besideOthers, id, ever, run)`,
+		New:    `h.suspectedIn(ctx, alone, id, ever, run)`,
+		Test:   Test{"consumer", "TestParkedMessagesThatAreDueAtTheStartAreHandledAsManyAtOnceAsOthers"},
+	},
+	{
 		Name: "duplicate-keeps-its-start", Guarantee: "G5",
 		Broken: "Each redelivered duplicate leaves a start behind, and the next one is handled alone.",
 		File:   "consumer/suspect.go",

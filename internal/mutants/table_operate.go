@@ -158,13 +158,37 @@ ORDER BY n.topic`,
 		Test:   Test{"producer", "TestConflictNamesItsEventAndARemedy"},
 	},
 	{
-		Name: "two-handlers-share-a-queue", Guarantee: "G2",
-		Broken: "Two handlers of a Subscriber are given the messages of one queue by turns, half of them each.",
-		File:   "transport/amqp/subscriber.go",
-		Old: `	if s.groups[queue] != nil {
-		return`,
-		New: `	if queue == "" {
-		return`,
-		Test: Test{"transport/amqp", "TestQueueIsSubscribedToOnce"},
+		Name: "migration-waits-for-ever", Guarantee: "G5",
+		Broken: "A migration waits for a lock without end, and all who come later wait behind it.",
+		File:   "store/postgres/migrate.go",
+		Old:    `"SET LOCAL lock_timeout = %d", m.timeout.Milliseconds())`,
+		New:    `"SET LOCAL lock_timeout = %d", 0*m.timeout)`,
+		Test:   Test{"store/postgres", "TestMigrateGivesUpALockThatItDoesNotGet"},
+	},
+	{
+		Name: "backslashes-are-escapes", Guarantee: "G7",
+		Broken: "Migrations are read as the session reads its strings, and fail where a backslash in them escapes.",
+		File:   "store/postgres/migrate.go",
+		Old:    `"SET LOCAL standard_conforming_strings = on; SET LOCAL`,
+		New:    `"SET LOCAL`,
+		Test:   Test{"store/postgres", "TestMigrateAndTheSQLWriterReadBackslashesAsTheyAre"},
+	},
+	{
+		Name: "renamed-schema-keeps-its-functions", Guarantee: "G1",
+		Broken: "The SQL writer of a schema that was renamed writes into the outbox that has its old name.",
+		File:   "store/postgres/migrate_outside.go",
+		Old: `	for _, f := range stale {
+		if _,`,
+		New: `	for _, f := range stale[:0] {
+		if _,`,
+		Test: Test{"store/postgres", "TestSQLWriterOfARenamedSchemaWritesIntoIt"},
+	},
+	{
+		Name: "idle-limit-reaches-the-pool", Guarantee: "G5",
+		Broken: "MySQL closes a connection in the pool that was not used for as long as a transaction may be idle.",
+		File:   "store/mysql/guard.go",
+		Old:    `tx.conn.pooledIdle && l.idle > 0`,
+		New:    `!tx.conn.pooledIdle && l.idle > 0`,
+		Test:   Test{"store/mysql", "TestLimitOfAnIdleTransactionEndsWithIt"},
 	},
 }

@@ -47,7 +47,9 @@ func TestMigrateGivesUpALockThatItDoesNotGet(t *testing.T) {
 	before := wider()
 	before.Name, before.SQL = "before", `CREATE TABLE "boxpair"."outbox_spare" ();`
 	cfg := postgres.Config{MigrateLockTimeout: 50 * time.Millisecond}
-	applied, err := postgres.MigrateFurther(t.Context(), pool, cfg, before, wider())
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	applied, err := postgres.MigrateFurther(ctx, pool, cfg, before, wider())
 	if err == nil || !strings.Contains(err.Error(), "for 50ms (MigrateLockTimeout): nothing was changed") || len(applied) != 0 {
 		t.Errorf("applied %v, %v", applied, err)
 	}
