@@ -312,7 +312,10 @@ func (c *relayCore) takeFetched(cl *call) {
 	below, above := cl.counts()
 	for p, sh := range cl.shards {
 		if cl.lookLimit > 0 && below[p] >= cl.lookLimit || sh.known < cl.looks[p] {
-			sh.rewind(min(cl.looks[p], sh.known))
+			reread := max(sh.low, sh.reread)
+			if sh.rewind(min(cl.looks[p], sh.known)); sh.low > 0 {
+				sh.reread = reread
+			}
 		}
 	}
 	positions := c.byShard(cl)
@@ -325,7 +328,7 @@ func (c *relayCore) takeFetched(cl *call) {
 		}
 		sh := cl.shards[p]
 		c.sawSeq(row.Seq)
-		if cl.looks[p] > 0 && row.Seq <= cl.ranges[cl.above[p]].After && sh.putBack(row) {
+		if below := cl.looks[p] > 0 && row.Seq <= cl.ranges[cl.above[p]].After; (below || row.Seq <= sh.reread) && sh.putBack(row) {
 			sh.rewind(0)
 			positions[row.Shard] = -1
 			continue
@@ -337,6 +340,9 @@ func (c *relayCore) takeFetched(cl *call) {
 	for p, sh := range cl.shards {
 		if positions[sh.no] == p {
 			sh.round = max(sh.round, rounds[p])
+			if sh.low >= sh.reread {
+				sh.reread = 0
+			}
 			sh.more = above[p] >= cl.ranges[cl.above[p]].Limit
 		} else { // what it has brought from below was not taken
 			sh.known = min(sh.known, cl.looks[p])

@@ -360,29 +360,31 @@ func TestEventsReplayedTogetherKeepTheirOrder(t *testing.T) {
 	t.Parallel()
 	for later := time.Duration(0); later < 60*time.Millisecond; later += time.Millisecond {
 		for _, told := range []bool{true, false} {
-			r := newRig(t)
-			rel := r.start(RelayConfig{})
-			r.run(time.Second)
-			var seqs []int64
-			for range 8 {
-				tx := r.store.begin()
-				seqs = append(seqs, tx.write("topic", "key"))
-				rel.core.wake(r.now, tx.commit())
-				r.run(4 * time.Millisecond)
+			for _, size := range []int{64, 1000} { // one fetch brings less, or all of it
+				r := newRig(t)
+				rel := r.start(RelayConfig{FetchSize: size})
+				r.run(time.Second)
+				var seqs []int64
+				for range 8 {
+					tx := r.store.begin()
+					seqs = append(seqs, tx.write("topic", "key"))
+					rel.core.wake(r.now, tx.commit())
+					r.run(4 * time.Millisecond)
+				}
+				r.run(later)
+				r.sends = nil
+				for _, seq := range seqs {
+					r.store.replay(seq)
+				}
+				if told {
+					rel.core.wake(r.now, allNews)
+				}
+				r.run(20 * time.Second)
+				if got := r.sent(transport.Confirmed); !slices.Equal(got, seqs) {
+					t.Errorf("replayed %v later, told %v, %d at once: sent %v, want %v", later, told, size, got, seqs)
+				}
+				r.drained()
 			}
-			r.run(later)
-			r.sends = nil
-			for _, seq := range seqs {
-				r.store.replay(seq)
-			}
-			if told {
-				rel.core.wake(r.now, allNews)
-			}
-			r.run(20 * time.Second)
-			if got := r.sent(transport.Confirmed); !slices.Equal(got, seqs) {
-				t.Errorf("replayed %v later, told %v: sent %v, want %v", later, told, got, seqs)
-			}
-			r.drained()
 		}
 	}
 }

@@ -257,6 +257,7 @@ type shardState struct {
 	known   int64 // below, only what writers that are known may appear
 	more    bool  // the last read did not reach the end
 	look    bool  // is to be read once, whatever there is
+	reread  int64 // low was set back from here to look more closely, and has not come back yet
 	lane    lane
 }
 
@@ -291,6 +292,9 @@ func (sh *shardState) idle() bool {
 func (sh *shardState) rewind(after int64) {
 	sh.low, sh.known = min(sh.low, after), min(sh.known, after)
 	sh.sealed, sh.bottom = min(sh.sealed, after), min(sh.bottom, after)
+	if after == 0 {
+		sh.reread = 0
+	}
 	sh.kept, sh.keptAt = 0, 0
 	sh.more = true
 	sh.wanted = slices.DeleteFunc(sh.wanted, func(seq int64) bool { return seq > sh.low })

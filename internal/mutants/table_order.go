@@ -343,6 +343,14 @@ var routing = []Mutant{
 		Test:   Test{"producer", "TestEventsReplayedTogetherKeepTheirOrder"},
 	},
 	{
+		Name: "replayed-events-behind-a-mark-set-back", Guarantee: "G4",
+		Broken: "The same, where a shard is read once more because a look for late commits was cut short.",
+		File:   "producer/relay_fetch.go",
+		Old:    `(below || row.Seq <= sh.reread)`,
+		New:    `(below || row.Seq < 0)`,
+		Test:   Test{"producer", "TestEventsReplayedTogetherKeepTheirOrder"},
+	},
+	{
 		Name: "unknown-wake-up-wakes-nobody", Guarantee: "G5",
 		Broken: "A wake-up of another release, which is written in a way that a relay does not know, has it look nowhere.",
 		File:   "producer/signal.go",
