@@ -262,7 +262,8 @@ func TestDownstreamTakesBatches(t *testing.T) {
 		if err != nil || report.Delivered != 24 {
 			t.Errorf("%+v, %v", report, err)
 		}
-		if want := []string{"shop.a 4", "shop.a 4", "shop.a 4"}; !slices.Equal(a.batches, want) || len(a.messages()) != 12 {
+		// The first fetch of a relay brings one event of each shard.
+		if want := []string{"shop.a 4", "shop.a 4", "shop.a 3"}; !slices.Equal(a.batches, want) || len(a.messages()) != 12 {
 			t.Errorf("%d messages, in batches %q", len(a.messages()), a.batches)
 		}
 		b.want(t, slices.Repeat([]string{"b"}, 12)...)

@@ -5,7 +5,7 @@ package producer
 type budget struct {
 	most    int     // FetchSize, for a fetch
 	now     int     // rows, for a fetch
-	average float64 // bytes of a payload with its headers, of those that came last
+	average float64 // bytes of an event, of those that came last
 }
 
 const (
@@ -13,6 +13,10 @@ const (
 	budgetCut     = 4
 	budgetGrowth  = 8 // one in so many is added
 	averageWeight = 64
+	// firstAverage is how large events are thought to be before any was read, so that the first fetch brings few.
+	firstAverage = 256 << 10
+	// leastSize is what an event takes without its payload and headers, about.
+	leastSize = 256
 )
 
 // rows returns how many rows a fetch may bring.
@@ -34,15 +38,15 @@ func (b *budget) booked(cl *call, slow bool) {
 	}
 	b.now = min(b.most, b.now+b.now/budgetGrowth+1)
 	for i := range cl.rows {
-		if size := cl.rows[i].size(); size > 0 { // what is left out says nothing
-			b.average += (float64(size) - b.average) / averageWeight
+		if !cl.rows[i].Missing {
+			b.average += (float64(cl.rows[i].size()) - b.average) / averageWeight
 		}
 	}
 }
 
-// size returns the bytes of an event's payload and headers.
+// size returns about how many bytes an event takes.
 func (q *Queued) size() int {
-	n := len(q.Payload)
+	n := leastSize + len(q.Payload)
 	for name, value := range q.Headers {
 		n += len(name) + len(value)
 	}

@@ -26,8 +26,9 @@ type RelayConfig struct {
 	// Window is how many events may be in flight at the transport at once. A
 	// crash sends at most four times as many a second time. Defaults to 1000.
 	Window int `yaml:"window" env:"WINDOW"`
-	// WindowBytes is how many bytes of payloads and headers are kept in memory, about: as many events as have
-	// these by the average of those that were read last, and no more than twice Window. Defaults to 64 MiB.
+	// WindowBytes is how many bytes of events are kept in memory, about: as many events as have these by the average of those
+	// that were read last, and no more than twice Window. The first fetches bring few events. One that brings events that are
+	// suddenly much larger than the last ones were may bring FetchSize of them. Defaults to 64 MiB.
 	WindowBytes int `yaml:"window_bytes" env:"WINDOW_BYTES"`
 	// FetchSize is how many events one statement reads from the queue, and as many again that committed late, unless
 	// they are so large that fewer are enough. A statement that takes too long is followed by smaller ones. Defaults to Window.

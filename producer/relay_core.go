@@ -140,7 +140,7 @@ func newRelayCore(cfg RelayConfig, routeOf func(string) string, rnd *rand.Rand, 
 	c.records.left = recordsAtOnce
 	c.reading.spacing = newSpacing(&cfg)
 	c.healing = budget{most: idgen.Shards, now: idgen.Shards}
-	c.reading.budget = budget{most: cfg.FetchSize, now: cfg.FetchSize}
+	c.reading.budget = budget{most: cfg.FetchSize, now: cfg.FetchSize, average: firstAverage}
 	return c
 }
 

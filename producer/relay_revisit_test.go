@@ -130,6 +130,42 @@ func TestLargeEventsAreReadFewAtATime(t *testing.T) {
 	r.drained()
 }
 
+// Nobody knows how large they are before any was read.
+func TestFirstFetchBringsFewEventsSinceTheyMayBeLarge(t *testing.T) {
+	t.Parallel()
+	const size = 1 << 20
+	for _, large := range []bool{false, true} {
+		r := newRig(t)
+		for i := range 1000 {
+			seq := r.store.add("topic", fmt.Sprint("key", i))
+			if large {
+				r.store.log[seq].Payload = make([]byte, 1, size)[:size]
+			}
+		}
+		rel := r.start(RelayConfig{})
+		rel.core.reading.budget = newRelayCore(rel.core.cfg, nil, nil, false).reading.budget
+		most := 0
+		rel.hold = func(cl *call) bool {
+			if cl.op == opFetch {
+				rows := 0
+				for _, x := range cl.ranges {
+					rows += x.Limit
+				}
+				most = max(most, rows)
+			}
+			return false
+		}
+		r.run(10 * time.Second)
+		r.drained()
+		if large && most > 64 {
+			t.Errorf("a fetch may bring %d events of 1 MiB", most)
+		}
+		if !large && most < 500 {
+			t.Errorf("no fetch brings more than %d small events", most)
+		}
+	}
+}
+
 func TestFetchThatTakesTooLongIsFollowedBySmallerOnes(t *testing.T) {
 	t.Parallel()
 	b := budget{most: 1000, now: 1000}

@@ -64,7 +64,7 @@ func newRig(t testing.TB) *rig {
 	return r
 }
 
-// start adds a relay. The routes of topics "r/a" and "r/b" are both "r".
+// start adds a relay, which takes events for small from the beginning. The routes of topics "r/a" and "r/b" are both "r".
 func (r *rig) start(cfg RelayConfig) *rigRelay {
 	r.t.Helper()
 	if cfg.Name == "" {
@@ -77,6 +77,7 @@ func (r *rig) start(cfg RelayConfig) *rigRelay {
 	route := func(topic string) string { name, _, _ := strings.Cut(topic, "/"); return name }
 	rel := &rigRelay{rig: r, name: cfg.Name}
 	rel.core = newRelayCore(cfg, route, rand.New(rand.NewPCG(1, uint64(len(r.relays)))), false)
+	rel.core.reading.budget.average = leastSize
 	r.relays = append(r.relays, rel)
 	return rel
 }
