@@ -208,7 +208,7 @@ var publishing = []Mutant{
 		File:   "transport/amqp/narrow.go",
 		Old:    `		c.handled = max(c.handled, s.in.confirm.DeliveryTag)`,
 		New:    `		c.handled = 0`,
-		Test:   Test{"transport/amqp", "TestOnANodeOfItsOwn"},
+		Test:   Test{"transport/amqp", "TestOnANodeOfItsOwn/culprit is found beside a queue that answers nothing"},
 	},
 	{
 		Name: "password-in-a-parse-error", Guarantee: "G7",

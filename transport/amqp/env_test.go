@@ -136,6 +136,20 @@ func await(t testing.TB, what string, condition func() bool) {
 	}
 }
 
+// awaitConsuming waits until s consumes so many queues.
+func awaitConsuming(t testing.TB, s *amqp.Subscriber, queues int) {
+	t.Helper()
+	await(t, "consumers", func() bool {
+		n := 0
+		for _, h := range s.Health() {
+			if h.Consuming {
+				n++
+			}
+		}
+		return n == queues
+	})
+}
+
 // send sends and waits for the outcome.
 func send(t testing.TB, p transport.Sender, topic string, msg *message.Message) transport.Result {
 	t.Helper()

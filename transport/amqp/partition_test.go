@@ -195,8 +195,11 @@ func TestPartitionsFailOverInOrder(t *testing.T) {
 			quickly(&sc.AMQP)
 			dying := sc
 			w := wired(&dying.AMQP)
-			first := subscribe(t, newSubscriber(t, dying), name)
-			second := subscribe(t, newSubscriber(t, sc), name)
+			owner, successor := newSubscriber(t, dying), newSubscriber(t, sc)
+			first := subscribe(t, owner, name)
+			awaitConsuming(t, owner, 4)
+			second := subscribe(t, successor, name)
+			awaitConsuming(t, successor, 4) // so that the broker could give it something
 			p := newPublisher(t, amqp.PublisherConfig{AMQP: config, Partitions: 4, QueueType: queueType})
 			publishNumbered(t, p, name, keys, 1, each)
 			var h history

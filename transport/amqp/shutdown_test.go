@@ -25,7 +25,10 @@ func TestShutdownKeepsTheOrder(t *testing.T) {
 			config := amqp.DurableQueue(url)
 			fill(t, config, queueType, name, numbered("", 10)...)
 			// What is nacked comes again after the Close, not among the five.
-			sc := amqp.SubscriberConfig{AMQP: config, QueueType: queueType, InFlight: 5, RedeliveryMin: time.Minute, RedeliveryMax: time.Minute}
+			sc := amqp.SubscriberConfig{
+				AMQP: config, QueueType: queueType, InFlight: 5, Prefetch: 5, // the others stay in the queue
+				RedeliveryMin: time.Minute, RedeliveryMax: time.Minute,
+			}
 			first := newSubscriber(t, sc)
 			messages := subscribe(t, first, name)
 			for i := range 5 {
@@ -46,7 +49,7 @@ func TestShutdownKeepsTheOrder(t *testing.T) {
 			if _, open := <-messages; open {
 				t.Error("a message after Close")
 			}
-			sc.InFlight = 1
+			sc.InFlight, sc.Prefetch = 1, 1
 			second := subscribe(t, newSubscriber(t, sc), name)
 			take(t, second, "1", "3", "5", "6", "7", "8", "9", "10")
 		})

@@ -79,7 +79,7 @@ func TestClockThatJumpsAheadRemovesNothingThatIsNeeded(t *testing.T) {
 	})
 	onTime(t, "inbox", system.Config{}, func(t *testing.T, r *rig) {
 		often := func(c *child.Config) { c.ForgetInterval, c.CacheSize = 50*time.Millisecond, 1 }
-		r.chain("", "", often)
+		consumer := r.chain("", "", often)[child.Consumer]
 		ok(t, r.Settle(r.ctx))
 		ok(t, r.Servers.Postgres.SetClock(30*24*time.Hour))
 		r.Injected(1)
@@ -92,6 +92,7 @@ func TestClockThatJumpsAheadRemovesNothingThatIsNeeded(t *testing.T) {
 		}
 		ok(t, r.Put("stock", copies...))
 		r.needed.Copies = orders
+		r.suppressed(consumer, orders)
 		state, err := r.Finish(r.ctx, r.needed)
 		ok(t, err)
 		state.Reordered = true // the record was put back by hand

@@ -124,6 +124,18 @@ func (r *rig) chain(victim child.Role, faults string, changes ...change) map[chi
 	return all
 }
 
+// suppressed waits until p has suppressed so many copies: those that are handed out and not acknowledged show nowhere else.
+func (r *rig) suppressed(p *child.Process, copies int) {
+	r.t.Helper()
+	ok(r.t, p.Until(r.within(), "copies", func(r *child.Report) bool {
+		n := 0
+		for _, h := range r.Handlers {
+			n += int(h.Duplicates())
+		}
+		return n >= copies
+	}))
+}
+
 // finish waits until all is at rest and checks what is there.
 func (r *rig) finish() *invariant.State {
 	r.t.Helper()

@@ -172,7 +172,7 @@ func TestCopiesInAnyOrderHaveNoEffect(t *testing.T) {
 	t.Parallel()
 	for name, cache := range map[string]int{"window": 1000, "window of one": 1, "table only": -1} {
 		cell(t, name+"/C3", calm, system.Config{}, func(t *testing.T, r *rig) {
-			r.chain("", "", func(c *child.Config) { c.CacheSize = cache })
+			consumer := r.chain("", "", func(c *child.Config) { c.CacheSize = cache })[child.Consumer]
 			ok(t, r.Settle(r.ctx))
 			recorded, err := r.Recorded()
 			ok(t, err)
@@ -186,6 +186,7 @@ func TestCopiesInAnyOrderHaveNoEffect(t *testing.T) {
 			ok(t, r.Put("stock", copies...))
 			r.Injected(1)
 			r.needed.Copies = 3 * orders
+			r.suppressed(consumer, r.needed.Copies)
 			state, err := r.Finish(r.ctx, r.needed)
 			ok(t, err)
 			state.Reordered = true // the record was put back by hand
