@@ -26,8 +26,9 @@ func (sub *subscription) watchForOthers(ctx context.Context, conn *connection) {
 	for ctx.Err() == nil {
 		// An error ends the connection's source too, or says that the queue is gone: both are told elsewhere.
 		if n, err := sub.consumers(conn); err == nil && n > 1 && (n != told || time.Since(at) > othersAgain) {
-			sub.logger.WarnContext(ctx, "queue has several consumers, so that messages of a key are handled out of order and at once: where order "+
-				"matters, set Partitions, or declare the queue with x-single-active-consumer", "consumers", n)
+			sub.logger.WarnContext(ctx, "queue has several consumers, and each message goes to one of them: another handler needs a queue of its own. "+
+				"Replicas of one handler get messages of a key out of order and at once: where order matters, set Partitions, or "+
+				"declare the queue with x-single-active-consumer", "consumers", n)
 			told, at = n, time.Now()
 		} else if err == nil && n <= 1 {
 			told = 1
