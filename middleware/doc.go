@@ -53,7 +53,8 @@
 //	DelayOnError    not needed: messages are parked
 //
 // Retry, Duplicator, PoisonQueue and IgnoreErrors of Watermill are found inside at the first [WorkFrom], and every attempt
-// fails with [ErrInside]. A middleware of your own that runs its handler more than once is not found: it has to be outside.
+// fails with [ErrInside]. Not found are a middleware of your own that runs its handler more than once, and one around a handler
+// that never calls [WorkFrom], as one that only returns messages: these have to be outside.
 // With [Wrap] everything is outside, wherever it was added:
 //
 //	reserve, err := middleware.Wrap(inbox, middleware.Config{Name: "reserve"}, reserve)
