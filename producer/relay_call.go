@@ -78,6 +78,7 @@ type call struct {
 	since    DuePoint // of Due
 	ticket   int64
 	forget   bool
+	untold   []int64        // opRenew: shardState.untold of shards, when it was issued
 	read     int64          // of CheckSequence
 	routes   []StalledRoute // of ReportRoutes
 	lows     []Low          // of KeepLow

@@ -285,5 +285,5 @@ func (f *fakeStore) rewind(shard int, seq int64) {
 		s.rewindTo = seq
 	}
 	f.round++
-	s.ticket = f.round
+	s.ticket, s.told = f.round, f.round
 }

@@ -69,7 +69,8 @@ type fakeShard struct {
 	until    time.Duration
 	ttl      time.Duration // of the owner
 	rewindTo int64
-	ticket   int64
+	ticket   int64 // of the rewind that is asked for, 0 if none is
+	told     int64 // the last ticket
 	low      int64 // that is kept …
 	lowEpoch int64 // … since this epoch
 	tail     Tail  // and what is kept besides
@@ -224,7 +225,7 @@ func (f *fakeStore) Acquire(_ context.Context, relay string, ttl time.Duration, 
 		if len(grants) == n || s.owner != "" && s.until > f.clock() && s.until <= f.clock()+2*judge {
 			continue
 		}
-		g := Grant{Abrupt: s.owner != ""}
+		g := Grant{Abrupt: s.owner != "", Ticket: s.told}
 		s.owner, s.until, s.ttl = relay, f.clock()+ttl, ttl
 		s.epoch++
 		if s.lowEpoch == s.epoch-1 && max(s.low, s.tail.Seq) <= f.last {

@@ -188,7 +188,7 @@ func (c *relayCore) followNews() {
 
 // readable tells whether the queue of sh is to be read on.
 func (c *relayCore) readable(sh *shardState) bool {
-	return sh != nil && sh.open() && len(sh.lane.follow) < c.limits.follow
+	return sh != nil && sh.open() && sh.untold == 0 && len(sh.lane.follow) < c.limits.follow
 }
 
 // fetchRanges makes a fetch of the shards that are to be read, which share the budget: those where more is known to be
@@ -312,14 +312,10 @@ func (c *relayCore) takeFetched(cl *call) {
 	below, above := cl.counts()
 	for p, sh := range cl.shards {
 		if cl.lookLimit > 0 && below[p] >= cl.lookLimit || sh.known < cl.looks[p] {
-			reread := max(sh.low, sh.reread)
-			if sh.rewind(min(cl.looks[p], sh.known)); sh.low > 0 {
-				sh.reread = reread
-			}
+			sh.rewind(min(cl.looks[p], sh.known))
 		}
 	}
 	positions := c.byShard(cl)
-	rounds := make([]int64, len(cl.shards))
 	for i := range cl.rows {
 		row := &cl.rows[i]
 		p := positions[row.Shard]
@@ -328,21 +324,15 @@ func (c *relayCore) takeFetched(cl *call) {
 		}
 		sh := cl.shards[p]
 		c.sawSeq(row.Seq)
-		if below := cl.looks[p] > 0 && row.Seq <= cl.ranges[cl.above[p]].After; (below || row.Seq <= sh.reread) && sh.putBack(row) {
-			sh.rewind(0)
+		if c.isUntold(sh, row) {
 			positions[row.Shard] = -1
 			continue
 		}
 		sh.low = max(sh.low, row.Seq)
-		rounds[p] = max(rounds[p], row.Round)
 		c.take(sh, row, false)
 	}
 	for p, sh := range cl.shards {
 		if positions[sh.no] == p {
-			sh.round = max(sh.round, rounds[p])
-			if sh.low >= sh.reread {
-				sh.reread = 0
-			}
 			sh.more = above[p] >= cl.ranges[cl.above[p]].Limit
 		} else { // what it has brought from below was not taken
 			sh.known = min(sh.known, cl.looks[p])
@@ -352,12 +342,17 @@ func (c *relayCore) takeFetched(cl *call) {
 	c.sampleSoon()
 }
 
-// putBack tells whether a row that was found below the mark is one that a replay has put there since. There may be
-// earlier ones of its key where nobody looks, so all of the queue has to be read, as the shard will be told to. What was
-// read above the mark before, and not kept since there was no room or no way for it, is of an earlier replay: rounds
-// ascend from one to the next.
-func (sh *shardState) putBack(row *Queued) bool {
-	return row.Key != "" && row.Round > sh.round
+// isUntold tells whether a row is of a replay that the shard was not told of yet. There may be earlier ones of its key below the mark, where
+// nobody looks: nothing more is read of the shard until the next renewal has told to where it is to be set back, which is asked for at
+// once.
+func (c *relayCore) isUntold(sh *shardState, row *Queued) bool {
+	ticket := row.Round >> RoundChance
+	if row.Key == "" || ticket <= sh.told {
+		return false
+	}
+	sh.untold = max(sh.untold, ticket)
+	c.leasing.untold = true
+	return true
 }
 
 // counts returns how many rows of each shard a fetch has brought from below
@@ -393,7 +388,7 @@ func (c *relayCore) refillCall() *call {
 			l.refilling = false
 			continue
 		}
-		if !l.shard.open() || l.blocked && len(l.shard.lane.follow) >= c.limits.follow {
+		if !l.shard.open() || l.shard.untold > 0 || l.blocked && len(l.shard.lane.follow) >= c.limits.follow {
 			r.refills = append(r.refills[1:], l)
 			return nil // an answer that is awaited changes that
 		}
@@ -443,6 +438,10 @@ func (c *relayCore) refilled(cl *call) {
 	full, passed := false, false
 	for i := range cl.rows {
 		row := &cl.rows[i]
+		if l.hole = row.Seq; c.isUntold(sh, row) {
+			full = true
+			break
+		}
 		l.hole = row.Seq + 1 // what is taken is in front of it
 		if c.take(sh, row, false); sh.gone {
 			return

@@ -19,11 +19,13 @@ type leasing struct {
 	renewAt   time.Duration
 	beatAt    time.Duration
 	acquireAt time.Duration
-	acquired  bool // an attempt to acquire has ended
-	yielding  bool // some shard is to be given back
-	clears    bool // the rewind of some shard may have to be cleared
-	keep      bool // what is known of the queues of shards is to be kept
-	keepFrom  int  // shard whose tail is kept first
+	acquired  bool          // an attempt to acquire has ended
+	yielding  bool          // some shard is to be given back
+	clears    bool          // the rewind of some shard may have to be cleared
+	keep      bool          // what is known of the queues of shards is to be kept
+	untold    bool          // some shard is to be told of a replay
+	asked     time.Duration // when the last renewal was issued
+	keepFrom  int           // shard whose tail is kept first
 
 	// doubted are leases of the database that has lost commits. They are given back before others are acquired.
 	// Nothing that was kept of them counts any more.
@@ -70,6 +72,9 @@ func (c *relayCore) nextLeaseCall() *call {
 			return cl
 		}
 		return c.releaseCall(true)
+	}
+	if l.untold {
+		l.renewAt = min(l.renewAt, l.asked+c.cfg.LeaseTTL/100)
 	}
 	if l.held > 0 && c.now >= l.renewAt {
 		return c.renewCall()
@@ -133,8 +138,10 @@ func (c *relayCore) renewCall() *call {
 		if sh != nil {
 			cl.shards = append(cl.shards, sh)
 			cl.leases = append(cl.leases, sh.lease())
+			cl.untold = append(cl.untold, sh.untold)
 		}
 	}
+	c.leasing.asked = c.now
 	return cl
 }
 
@@ -284,7 +291,8 @@ func (c *relayCore) leaseFailed(cl *call) {
 // renewed extends the leases that the database has extended, from the time
 // before it was asked, and drops the others.
 func (c *relayCore) renewed(cl *call) {
-	for _, sh := range cl.shards {
+	c.leasing.untold = false
+	for n, sh := range cl.shards {
 		if sh.gone {
 			continue
 		}
@@ -300,6 +308,18 @@ func (c *relayCore) renewed(cl *call) {
 		if r := cl.renewals[i]; r.Rewind && !sh.yielding && (r.Ticket != sh.ticket || sh.phase == phaseReady && !sh.clear) {
 			c.rewind(sh, r)
 		}
+		if sh.open() {
+			c.hear(sh, cl.untold[n])
+		}
+		c.leasing.untold = c.leasing.untold || sh.untold > 0
+	}
+}
+
+// hear has sh be read on if it is told of all replays that it waits for.
+func (c *relayCore) hear(sh *shardState, ticket int64) {
+	sh.told = max(sh.told, ticket)
+	if sh.untold > 0 && sh.untold <= sh.told {
+		sh.untold, sh.more = 0, true
 	}
 }
 
@@ -326,6 +346,7 @@ func (c *relayCore) acquired(g Grant, issued time.Duration) {
 		parked: make(map[int64]*entry),
 		lines:  make(map[string]*keyLine),
 	}
+	sh.told = g.Ticket
 	if g.History == c.identity {
 		sh.believe(g.Low, g.Tail)
 	}

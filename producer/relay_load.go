@@ -74,6 +74,7 @@ func (c *relayCore) opened(sh *shardState) {
 	sh.loaded = nil
 	if sh.rewindTo > 0 {
 		sh.rewind(sh.rewindTo - 1)
+		c.hear(sh, sh.ticket)
 		sh.rewindTo, sh.clear = 0, true
 		c.leasing.clears = true
 	}

@@ -174,7 +174,7 @@ func (sh *shardState) believe(bottom int64, tail Tail) {
 	}
 	sh.bottom, sh.low, sh.known, sh.sealed = bottom, tail.Seq, tail.Seq, tail.Seq
 	if tail.Seq > bottom {
-		sh.round, sh.keptAt = tail.Round, tail.Seq
+		sh.keptAt = tail.Seq
 		sh.back.inherit(keys, bottom+1)
 	}
 }
@@ -224,7 +224,7 @@ func (c *relayCore) tailToKeep(sh *shardState, bottom int64) *Tail {
 	if seq <= max(bottom, sh.keptAt) || len(sh.back.handed)+len(sh.back.ahead)+len(sh.back.behind) > passedMost {
 		return nil
 	}
-	return &Tail{Seq: seq, Round: sh.round, Passed: sh.passed().bytes()}
+	return &Tail{Seq: seq, Passed: sh.passed().bytes()}
 }
 
 // doubtCall has nothing kept any more of shards of a database that has lost commits: their bottoms were of what is gone.

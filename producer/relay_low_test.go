@@ -297,19 +297,6 @@ func TestWhatWaitsInTheMemoryOfAShardThatIsGivenBackIsHandedOver(t *testing.T) {
 	}
 }
 
-func TestReplayedEventThatAnEarlierOwnerHasReadIsNoNewReplay(t *testing.T) {
-	t.Parallel()
-	sh := &shardState{}
-	sh.believe(20, Tail{Seq: 90, Round: 7})
-	for round, want := range map[int64]bool{7: false, 8: true} {
-		row := Queued{Seq: 30, Round: round}
-		row.Key = "key"
-		if got := sh.putBack(&row); got != want {
-			t.Errorf("round %d: %v", round, got)
-		}
-	}
-}
-
 // One statement keeps so much that its tails are kept in turns, and each shard stands in it once.
 func TestTailsOfManyKeysAreKeptInTurns(t *testing.T) {
 	t.Parallel()

@@ -389,6 +389,43 @@ func TestEventsReplayedTogetherKeepTheirOrder(t *testing.T) {
 	}
 }
 
+// The next owner of a shard begins where the one before had left it when it was last kept: what that one has delivered since is ahead,
+// and what a replay puts back is partly ahead and partly behind.
+func TestEventsReplayedAfterATakeoverKeepTheirOrder(t *testing.T) {
+	t.Parallel()
+	for _, cleared := range []bool{false, true} { // an earlier replay was told of, and done
+		r := newRig(t)
+		rel := r.start(RelayConfig{})
+		var seqs []int64
+		add := func(n int) {
+			for range n {
+				seqs = append(seqs, r.store.add("topic", "key"))
+			}
+		}
+		add(5)
+		r.run(time.Minute) // they are delivered, and that is kept
+		if cleared {
+			r.store.replay(seqs[4])
+			r.run(time.Minute)
+		}
+		add(3)
+		r.run(time.Second)
+		r.drained()
+		r.kill(rel)
+		r.start(RelayConfig{})
+		r.run(time.Minute)
+		r.sends = nil
+		for _, seq := range seqs {
+			r.store.replay(seq)
+		}
+		r.run(time.Minute)
+		if got := r.sent(transport.Confirmed); !slices.Equal(got, seqs) {
+			t.Errorf("replayed before %v: sent %v, want %v", cleared, got, seqs)
+		}
+		r.drained()
+	}
+}
+
 // Replayed events that cannot be kept, because their route takes nothing, are read and left out again and again. They were there
 // before, so the shard is not read from the beginning for them, and what is behind them gets through.
 func TestReplayedEventsOfARouteThatTakesNothingHoldUpNoOther(t *testing.T) {

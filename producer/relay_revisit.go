@@ -272,8 +272,7 @@ func (c *relayCore) takeRevisited(cl *call) {
 			continue
 		}
 		sh := cl.shards[p]
-		if sh.putBack(row) {
-			sh.rewind(0)
+		if c.isUntold(sh, row) {
 			positions[row.Shard] = -1
 			continue
 		}

@@ -138,6 +138,12 @@ func (s *simulation) check() {
 			s.fail("the replay of %d was lost", n)
 		}
 	}
+	for _, r := range s.replays {
+		kept := slices.DeleteFunc(slices.Clone(r.numbers), func(n int64) bool { return everDead[n] || s.store.parked[s.events[n].seq] != nil })
+		if !s.inOrder(kept, r.from) {
+			s.fail("%v were replayed at once, and %v arrived since", kept, s.arrivals[r.from:])
+		}
+	}
 	for _, n := range s.written {
 		p := s.store.parked[s.events[n].seq]
 		switch {
@@ -164,6 +170,39 @@ func (s *simulation) write(tx *fakeTx, key string) int64 {
 	return n
 }
 
+// replay replays an event, or all that was delivered of its key.
+func (s *simulation) replay(n int64) bool {
+	key := s.events[n].key
+	whole := key != "" && s.chance(2)
+	return s.replayAll(func(m int64) bool { return m == n || whole && s.events[m].key == key })
+}
+
+// replayAll replays what was delivered of the events of a key of which that is true, at once.
+func (s *simulation) replayAll(wanted func(int64) bool) bool {
+	r := simReplay{from: len(s.arrivals)}
+	for _, n := range s.written {
+		if seq := s.events[n].seq; wanted(n) && s.store.parked[seq] == nil && s.store.receipts[seq] > 0 && s.store.replay(seq) {
+			r.numbers = append(r.numbers, n)
+			s.replayed[n] = r.from
+		}
+	}
+	if len(r.numbers) > 1 {
+		slices.Sort(r.numbers)
+		s.replays = append(s.replays, r)
+	}
+	return len(r.numbers) > 0
+}
+
+// inOrder tells whether numbers arrived one after the other since from, whatever came between them.
+func (s *simulation) inOrder(numbers []int64, from int) bool {
+	for _, n := range s.arrivals[from:] {
+		if len(numbers) > 0 && n == numbers[0] {
+			numbers = numbers[1:]
+		}
+	}
+	return len(numbers) == 0
+}
+
 // operate does something that operators do, to an event that it makes a difference to.
 func (s *simulation) operate() {
 	from := s.rnd.IntN(len(s.written))
@@ -175,8 +214,7 @@ func (s *simulation) operate() {
 		case s.deferred[n] && s.chance(3) && s.store.cancel(seq):
 			s.cancelled[n] = true
 		case s.deferred[n] && s.store.reschedule(seq, s.now+time.Duration(s.rnd.IntN(2000)-500)*time.Millisecond):
-		case p == nil && s.store.receipts[seq] > 0 && s.store.replay(seq):
-			s.replayed[n] = len(s.arrivals)
+		case s.replay(n):
 		case p != nil && p.state == Dead && !s.chance(4):
 			s.store.redrive(seq)
 		case p != nil && p.state != Discarded && p.state != Cancelled && s.chance(8):

@@ -40,6 +40,7 @@ func (s *simulation) replicate() {
 	s.open = nil
 	clear(s.locked)
 	clear(s.replayed)
+	s.replays = nil
 	for n := range s.cancelled {
 		if p := s.store.parked[s.events[n].seq]; p == nil || p.state != Cancelled {
 			delete(s.cancelled, n)

@@ -45,11 +45,18 @@ type simulation struct {
 	bad       map[int64]transport.Outcome // events that never pass
 	breaking  map[int64]bool              // … since the broker ends the channel for them
 	replayed  map[int64]int               // how much had arrived when an event was replayed
-	deferred  map[int64]bool              // ever, and so free of the order of its key
+	replays   []simReplay
+	deferred  map[int64]bool // ever, and so free of the order of its key
 	cancelled map[int64]bool
 	down      bool
 	refusing  map[string]bool // routes
 	broken    []string
+}
+
+// simReplay is what an operator has replayed of a key at once.
+type simReplay struct {
+	numbers []int64
+	from    int // how much had arrived
 }
 
 // simFaults says what may happen in a schedule.
@@ -426,6 +433,12 @@ func (s *simulation) run(steps int) {
 		s.startRelay()
 	}
 	s.drain()
+	if s.wild.operators && len(s.broken) == 0 {
+		for _, key := range simKeys {
+			s.replayAll(func(n int64) bool { return s.events[n].key == key })
+		}
+		s.drain()
+	}
 }
 
 // pass lets time go by: often to the next moment at which somebody wants to do something.
@@ -453,7 +466,9 @@ func (s *simulation) reap() {
 
 // drain runs everything that is left, with operators redriving nothing.
 func (s *simulation) drain() {
-	most := 150_000 * max(1, 16/s.cfg.FetchSize) // a small fetch takes many to look everywhere
+	// A small fetch takes many rounds to look everywhere, and a small window as many to try all events of a stalled route.
+	most := 150_000 * max(1, 16/s.cfg.FetchSize) * max(1, 12/s.cfg.Window)
+	longest := time.Hour * time.Duration(max(1, 4/s.cfg.Window))
 	lively := s.now
 	for round := 0; ; round++ {
 		s.counts.Steps++
@@ -479,7 +494,7 @@ func (s *simulation) drain() {
 		if s.settled() {
 			return
 		}
-		if round > most || s.now > time.Hour {
+		if round > most || s.now > longest {
 			s.fail("does not drain: %s", s.leftovers())
 			return
 		}

@@ -230,6 +230,8 @@ type shardState struct {
 	rewindTo int64               // where to read from once loaded, 0 if there is no rewind
 	ticket   int64               // of the last rewind that was asked for
 	clear    bool                // the ticket is to be cleared
+	told     int64               // the ticket up to which replays are known: low was set back for them
+	untold   int64               // a row of the queue is of a later one, with this ticket at least; 0: none is
 
 	inflight  int // sends whose outcome is not known
 	marking   int // confirmed queue events that are not marked
@@ -253,11 +255,9 @@ type shardState struct {
 	tail    int64 // of a shard that is given back: what it is when it was last read, see relayCore.tail
 	kept    int64 // the bottom that the database keeps; 0: not known
 	keptAt  int64 // the tail that the database keeps; 0: not known
-	round   int64 // highest that was read above low: later ones are of a later replay
 	known   int64 // below, only what writers that are known may appear
 	more    bool  // the last read did not reach the end
 	look    bool  // is to be read once, whatever there is
-	reread  int64 // low was set back from here to look more closely, and has not come back yet
 	lane    lane
 }
 
@@ -292,9 +292,6 @@ func (sh *shardState) idle() bool {
 func (sh *shardState) rewind(after int64) {
 	sh.low, sh.known = min(sh.low, after), min(sh.known, after)
 	sh.sealed, sh.bottom = min(sh.sealed, after), min(sh.bottom, after)
-	if after == 0 {
-		sh.reread = 0
-	}
 	sh.kept, sh.keptAt = 0, 0
 	sh.more = true
 	sh.wanted = slices.DeleteFunc(sh.wanted, func(seq int64) bool { return seq > sh.low })

@@ -94,6 +94,9 @@ type Grant struct {
 	Low     int64
 	Tail    Tail
 	History string
+	// Ticket is the last one that the shard had, as in [Renewal], 0 if it had none. Low and Tail are below the rewind that it
+	// asks for, unless an owner has done that.
+	Ticket int64
 }
 
 // Low tells that the queue of a shard has no row with an ID up to Seq, and that no writer can commit one there any more. 0: it
@@ -109,8 +112,6 @@ type Low struct {
 // a key, or of a key that Passed names. No writer can commit one there any more. A Seq of 0 says nothing.
 type Tail struct {
 	Seq int64
-	// Round is the highest [Queued.Round] that was read.
-	Round int64
 	// Passed is opaque to stores. It may take a megabyte.
 	Passed []byte
 }
@@ -120,11 +121,15 @@ type Renewal struct {
 	Lease
 	// Rewind tells that an operator has changed what is to be sent from this
 	// shard: the shard is to be healed, its blocked keys loaded anew and the queue read from
-	// the event RewindTo on. Ticket names the request for [RelayStore.ClearRewind].
+	// the event RewindTo on. Ticket names the request for [RelayStore.ClearRewind]. Tickets of a shard ascend.
 	Rewind   bool
 	RewindTo int64
 	Ticket   int64
 }
+
+// RoundChance is how many bits of the round of an event that was queued again are chance: a database that has lost commits gives tickets
+// out again, and the mark of a replay that is lost would remove the row of the next one.
+const RoundChance = 20
 
 // Range asks for queue rows of a shard with After < id ≤ Through, at most Limit.
 // A Through of 0 means no upper bound. Rows whose id is in Except, which is sorted,
@@ -143,8 +148,9 @@ type Queued struct {
 	// Seq is the event's place in the log, in the order of writing.
 	Seq int64
 	// Round tells a queue row from an earlier one of the same event, and from that of another event that had this Seq
-	// in a database that has lost it since. It is above 0 for an event that was queued again, and 0 or below for others:
-	// by chance, where a database may lose commits that were seen.
+	// in a database that has lost it since. For an event that was queued again, Round >> [RoundChance] is above all tickets that its shard had
+	// before, and not above that of the rewind which is asked for with it. It is 0 or below for others: by chance, where a
+	// database may lose commits that were seen.
 	Round int64
 	// Missing tells that the queue row has no event in the log, which nothing
 	// in this library brings about. Of Record, only Shard is set then.
@@ -448,8 +454,8 @@ type OperatorStore interface {
 	// Retained looks at the next scan events of the log behind after, and returns those of them that s
 	// selects and that are neither deferred, queued nor parked, at most limit. It locks nothing.
 	Retained(ctx context.Context, s Selection, after int64, scan, limit int) (Page, error)
-	// Requeue queues events of the log again, under rounds that are higher than all that the rows of their shards have had
-	// before, with a note in their attempts, and asks the owners of their shards for a rewind. Events that are deferred, queued or parked, or not
+	// Requeue queues events of the log again, under rounds as [Queued] wants them,
+	// with a note in their attempts, and asks the owners of their shards for a rewind. Events that are deferred, queued or parked, or not
 	// in the log any more, are passed over. It returns what was queued.
 	Requeue(ctx context.Context, seqs []int64) ([]Requeued, error)
 	// StillQueued tells how many of these queue rows are still there.

@@ -44,13 +44,13 @@ func (s *Store) Acquire(ctx context.Context, relay string, ttl time.Duration, n 
 		var shards []int
 		err := s.c.Each(ctx, tx, func(rows *sql.Rows) error {
 			var g producer.Grant
-			err := rows.Scan(&g.Shard, &g.Epoch, &g.Abrupt, &g.Low, &g.Tail.Seq, &g.Tail.Round, &g.Tail.Passed, &g.History)
+			err := rows.Scan(&g.Shard, &g.Epoch, &g.Abrupt, &g.Low, &g.Tail.Seq, &g.Tail.Passed, &g.History, &g.Ticket)
 			grants, shards = append(grants, g), append(shards, g.Shard)
 			return err
 		}, `SELECT shard, epoch + 1, owner IS NOT NULL, CASE WHEN `+lowCounts+` THEN {greatest}(0, {least}(low_water, COALESCE(rewind_to - 1, low_water))) ELSE 0 END,
 			CASE WHEN `+lowCounts+` AND tail > 0 THEN {greatest}(0, {least}(tail, COALESCE(rewind_to - 1, tail))) ELSE 0 END,
-			COALESCE(tail_round, 0), CASE WHEN `+lowCounts+` THEN tail_passed END,
-			CASE WHEN `+lowCounts+` THEN low_history ELSE '' END FROM {outbox_shards} {by PRIMARY}
+			CASE WHEN `+lowCounts+` THEN tail_passed END,
+			CASE WHEN `+lowCounts+` THEN low_history ELSE '' END, rewind_ticket FROM {outbox_shards} {by PRIMARY}
 			WHERE owner IS NULL OR lease_until <= {now} OR leased_at < lease_until AND leased_at - {now} > lease_until - leased_at
 			OR leased_at IS NULL AND lease_until > {now} + ? ORDER BY shard LIMIT ? {lock_free}`, Micros(max(2*ttl, farAhead)), n)
 		if err != nil || len(grants) == 0 {
@@ -161,7 +161,7 @@ func (s *Store) KeepLow(ctx context.Context, relay string, lows []producer.Low, 
 			_, err := s.c.Exec(ctx, tx, `UPDATE {outbox_shards} SET low_water = ?, low_epoch = epoch, low_history = ? WHERE shard = ?`,
 				low.Seq, Text(history), low.Shard)
 			if t := low.Tail; t != nil && err == nil {
-				_, err = s.c.Exec(ctx, tx, `UPDATE {outbox_shards} SET tail = ?, tail_round = ?, tail_passed = ? WHERE shard = ?`, t.Seq, t.Round, t.Passed, low.Shard)
+				_, err = s.c.Exec(ctx, tx, `UPDATE {outbox_shards} SET tail = ?, tail_passed = ? WHERE shard = ?`, t.Seq, t.Passed, low.Shard)
 			}
 			if err != nil {
 				return err

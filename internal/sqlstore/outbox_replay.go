@@ -124,10 +124,6 @@ func (s *Store) retained(ctx context.Context, tx *sql.Tx, f producer.Selection, 
 		WHERE `+w.String()+` ORDER BY e.id LIMIT ?`, w.and(limit)...)
 }
 
-// roundChance is how many bits of a round are chance: a database that was restored gives the numbers above them out again, and the
-// mark of a replay that is lost would remove the row of the next one.
-const roundChance = 20
-
 // Requeue queues events again. The number of the request for a rewind, of which a shard never has
 // the same twice, begins the round.
 func (s *Store) Requeue(ctx context.Context, seqs []int64) ([]producer.Requeued, error) {
@@ -144,7 +140,7 @@ func (s *Store) Requeue(ctx context.Context, seqs []int64) ([]producer.Requeued,
 		list := make([]int64, len(queued))
 		for i := range queued {
 			r := &queued[i]
-			r.Round = r.Round<<roundChance | rand.Int64N(1<<roundChance)
+			r.Round = r.Round<<producer.RoundChance | rand.Int64N(1<<producer.RoundChance)
 			if _, err := s.c.Exec(ctx, tx, `INSERT INTO {outbox_queue} (shard, id, round) VALUES (?, ?, ?)`, r.Shard, r.Seq, r.Round); err != nil {
 				return err
 			}

@@ -92,8 +92,8 @@ FROM free WHERE s.shard = free.shard
 RETURNING s.shard, s.epoch, free.abrupt,
     CASE WHEN s.low_epoch = s.epoch THEN greatest(0, least(s.low_water, s.rewind_to - 1)) ELSE 0 END,
     CASE WHEN s.low_epoch = s.epoch AND s.tail > 0 THEN greatest(0, least(s.tail, s.rewind_to - 1)) ELSE 0 END,
-    coalesce(s.tail_round, 0), CASE WHEN s.low_epoch = s.epoch THEN s.tail_passed END,
-    CASE WHEN s.low_epoch = s.epoch THEN s.low_history ELSE '' END`)
+    CASE WHEN s.low_epoch = s.epoch THEN s.tail_passed END,
+    CASE WHEN s.low_epoch = s.epoch THEN s.low_history ELSE '' END, coalesce(s.rewind_ticket, 0)`)
 
 // Acquire implements [producer.RelayStore].
 func (s *Store) Acquire(ctx context.Context, relay string, ttl time.Duration, n int) ([]producer.Grant, error) {
@@ -101,7 +101,7 @@ func (s *Store) Acquire(ctx context.Context, relay string, ttl time.Duration, n 
 		return nil, nil
 	}
 	grants, err := readRows(ctx, s, acquire, []any{relay, micros(ttl), n, farAheadFor(ttl)}, func(row pgx.CollectableRow) (g producer.Grant, err error) {
-		err = row.Scan(&g.Shard, &g.Epoch, &g.Abrupt, &g.Low, &g.Tail.Seq, &g.Tail.Round, &g.Tail.Passed, &g.History)
+		err = row.Scan(&g.Shard, &g.Epoch, &g.Abrupt, &g.Low, &g.Tail.Seq, &g.Tail.Passed, &g.History, &g.Ticket)
 		return g, err
 	})
 	if err != nil {
@@ -171,8 +171,9 @@ func (s *Store) Release(ctx context.Context, relay string, leases []producer.Lea
 }
 
 // clearRewind is fenced by its own predicate: it changes the row that it looks at. What is kept has not gone below the rewind by itself.
+// The ticket stays, for the next owner: earlier relays removed it.
 var clearRewind = statement(`
-UPDATE {{outbox_shards}} SET low_water = least(low_water, rewind_to - 1), tail = least(tail, rewind_to - 1), rewind_to = NULL, rewind_ticket = NULL
+UPDATE {{outbox_shards}} SET low_water = least(low_water, rewind_to - 1), tail = least(tail, rewind_to - 1), rewind_to = NULL
 WHERE shard = $2 AND owner = $1 AND epoch = $3 AND rewind_ticket = $4`)
 
 // ClearRewind implements [producer.RelayStore].
@@ -187,8 +188,8 @@ func (s *Store) ClearRewind(ctx context.Context, relay string, lease producer.Le
 // at here: as long as it is there, [acquire] does.
 var keepLow = statement(`
 WITH mine AS MATERIALIZED (
-    SELECT s.shard, l.low, l.tail, l.round, l.passed FROM {{outbox_shards}} s
-    JOIN unnest($2::smallint[], $3::bigint[], $4::bigint[], $6::bigint[], $7::bigint[], $8::bytea[]) AS l (shard, epoch, low, tail, round, passed)
+    SELECT s.shard, l.low, l.tail, l.passed FROM {{outbox_shards}} s
+    JOIN unnest($2::smallint[], $3::bigint[], $4::bigint[], $6::bigint[], $7::bytea[]) AS l (shard, epoch, low, tail, passed)
         ON l.shard = s.shard
     WHERE s.epoch = l.epoch AND s.owner = $1
     ORDER BY s.shard
@@ -196,7 +197,6 @@ WITH mine AS MATERIALIZED (
 )
 UPDATE {{outbox_shards}} s SET low_water = mine.low, low_epoch = s.epoch, low_history = $5,
     tail = coalesce(mine.tail, s.tail),
-    tail_round = CASE WHEN mine.tail IS NULL THEN s.tail_round ELSE mine.round END,
     tail_passed = CASE WHEN mine.tail IS NULL THEN s.tail_passed ELSE mine.passed END
 FROM mine WHERE s.shard = mine.shard`)
 
@@ -204,14 +204,14 @@ FROM mine WHERE s.shard = mine.shard`)
 func (s *Store) KeepLow(ctx context.Context, relay string, lows []producer.Low, history string) error {
 	n := len(lows)
 	shards, epochs, seqs := make([]int16, n), make([]int64, n), make([]int64, n)
-	tails, rounds, passed := make([]*int64, n), make([]int64, n), make([][]byte, n)
+	tails, passed := make([]*int64, n), make([][]byte, n)
 	for i, low := range lows {
 		shards[i], epochs[i], seqs[i] = int16(low.Shard), low.Epoch, low.Seq
 		if t := low.Tail; t != nil {
-			tails[i], rounds[i], passed[i] = &t.Seq, t.Round, t.Passed
+			tails[i], passed[i] = &t.Seq, t.Passed
 		}
 	}
-	if _, err := s.exec(ctx, keepLow, relay, shards, epochs, seqs, history, tails, rounds, passed); err != nil {
+	if _, err := s.exec(ctx, keepLow, relay, shards, epochs, seqs, history, tails, passed); err != nil {
 		return failed("keep low-water marks", err)
 	}
 	return nil

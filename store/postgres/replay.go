@@ -118,8 +118,8 @@ func idValues(ids []uuid.UUID) []pgtype.UUID {
 
 // requeue locks the shards before it looks further, as operators do, and its snapshot is
 // younger than the lock that keeps janitors and other replays out: an event that it
-// sees neither deferred, queued nor parked stays so until it is queued here. Rounds ascend, with 20 bits of chance below: a database
-// that lost commits gives numbers of a sequence out again, and the mark of a replay that is lost would remove the row of the next one.
+// sees neither deferred, queued nor parked stays so until it is queued here. Rounds begin with tickets, see
+// [producer.RoundChance].
 var requeue = statement(`
 WITH chosen AS MATERIALIZED (
     SELECT e.id, e.shard, e.dispatch_id
@@ -135,7 +135,7 @@ WITH chosen AS MATERIALIZED (
     FOR UPDATE
 ), changed AS (
     INSERT INTO {{outbox_queue}} (shard, id, round)
-    SELECT c.shard, c.id, nextval($2::text::regclass) * 1048576 + floor(random() * 1048576)::bigint FROM chosen c JOIN locked l ON l.shard = c.shard
+    SELECT c.shard, c.id, (nextval($2::text::regclass) << 20) + floor(random() * (1 << 20))::bigint FROM chosen c JOIN locked l ON l.shard = c.shard
     RETURNING shard, id, round
 ), noted AS (
     INSERT INTO {{outbox_attempts}} (event_id, outcome) SELECT id, 'replayed' FROM changed ORDER BY id

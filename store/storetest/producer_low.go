@@ -71,13 +71,13 @@ func lostKeepsNothing[TX any](o *outbox[TX]) {
 }
 
 // keepTail keeps a tail of h's shard besides.
-func (h *held[TX]) keepTail(low, tail, round int64, passed []byte) {
+func (h *held[TX]) keepTail(low, tail int64, passed []byte) {
 	h.Helper()
-	h.ok(h.Store.KeepLow(h.ctx(), "relay", []producer.Low{{Lease: h.lease, Seq: low, Tail: &producer.Tail{Seq: tail, Round: round, Passed: passed}}}, lowHistory))
+	h.ok(h.Store.KeepLow(h.ctx(), "relay", []producer.Low{{Lease: h.lease, Seq: low, Tail: &producer.Tail{Seq: tail, Passed: passed}}}, lowHistory))
 }
 
 // expectTail is expectLow for the tail.
-func (h *held[TX]) expectTail(low, seq, round int64, passed []byte) {
+func (h *held[TX]) expectTail(low, seq int64, passed []byte) {
 	h.Helper()
 	h.ok(h.Store.Release(h.ctx(), "relay", []producer.Lease{h.lease}, false))
 	grants := h.acquire("relay", long)
@@ -85,8 +85,8 @@ func (h *held[TX]) expectTail(low, seq, round int64, passed []byte) {
 		h.Fatalf("%d shards were acquired", len(grants))
 	}
 	g := grants[0]
-	if g.Low != low || g.Tail.Seq != seq || seq > 0 && (g.Tail.Round != round || !bytes.Equal(g.Tail.Passed, passed)) {
-		h.Errorf("granted with %d and %+v, want %d, %d, %d, %x", g.Low, g.Tail, low, seq, round, passed)
+	if g.Low != low || g.Tail.Seq != seq || seq > 0 && !bytes.Equal(g.Tail.Passed, passed) {
+		h.Errorf("granted with %d and %+v, want %d, %d, %x", g.Low, g.Tail, low, seq, passed)
 	}
 	h.lease = g.Lease
 }
@@ -95,24 +95,24 @@ func tailIsKept[TX any](o *outbox[TX]) {
 	h := o.ownKey(4)
 	first, second, last := h.events[0].Seq, h.events[1].Seq, h.events[3].Seq
 	large := bytes.Repeat([]byte{0, 1, 2, 255}, 100_000)
-	h.expectTail(0, 0, 0, nil)
-	h.keepTail(first, second, 7, []byte{0, 0, 0, 1})
-	h.expectTail(first, second, 7, []byte{0, 0, 0, 1})
+	h.expectTail(0, 0, nil)
+	h.keepTail(first, second, []byte{0, 0, 0, 1})
+	h.expectTail(first, second, []byte{0, 0, 0, 1})
 	h.keep(second)
-	h.expectTail(second, second, 7, []byte{0, 0, 0, 1})
-	h.keepTail(second, last, -1, large)
-	h.expectTail(second, last, -1, large)
-	h.keepTail(second, last, 0, nil)
-	h.expectTail(second, last, 0, nil)
-	h.keepTail(0, 0, 0, nil)
-	h.expectTail(0, 0, 0, nil)
+	h.expectTail(second, second, []byte{0, 0, 0, 1})
+	h.keepTail(second, last, large)
+	h.expectTail(second, last, large)
+	h.keepTail(second, last, nil)
+	h.expectTail(second, last, nil)
+	h.keepTail(0, 0, nil)
+	h.expectTail(0, 0, nil)
 }
 
 func tailAboveTheLog[TX any](o *outbox[TX]) {
 	h := o.ownKey(1)
-	h.keepTail(1, h.events[0].Seq+1, 0, nil)
-	h.expectTail(0, 0, 0, nil)
-	h.expectTail(0, 0, 0, nil)
+	h.keepTail(1, h.events[0].Seq+1, nil)
+	h.expectTail(0, 0, nil)
+	h.expectTail(0, 0, nil)
 }
 
 // Numbers that begin anew, as of a table that was truncated, are lower than all before.
@@ -126,7 +126,7 @@ func lowAboveTheLog[TX any](o *outbox[TX]) {
 func undeferLowers[TX any](o *outbox[TX]) {
 	o.write(deferredRecord("key", "deferred", time.Now().Add(time.Second)))
 	h := o.ownKey(3)
-	h.keepTail(h.events[1].Seq, h.events[2].Seq, 0, nil)
+	h.keepTail(h.events[1].Seq, h.events[2].Seq, nil)
 	var moved []producer.Moved
 	h.eventually("move of what is due", func() bool {
 		moved = h.undefer("relay", 10, h.lease).Moved
@@ -135,7 +135,7 @@ func undeferLowers[TX any](o *outbox[TX]) {
 	if moved[0].Seq >= h.events[0].Seq {
 		h.Fatalf("moved %v", moved)
 	}
-	h.expectTail(moved[0].Seq-1, moved[0].Seq-1, 0, nil)
+	h.expectTail(moved[0].Seq-1, moved[0].Seq-1, nil)
 }
 
 func requeueLowers[TX any](o *outbox[TX]) {
@@ -151,9 +151,9 @@ func requeueLowers[TX any](o *outbox[TX]) {
 	h.expectLow(h.events[1].Seq - 1)
 	h.keep(h.events[3].Seq)
 	h.expectLow(h.events[3].Seq)
-	h.keepTail(h.events[0].Seq, h.events[3].Seq, 0, nil)
+	h.keepTail(h.events[0].Seq, h.events[3].Seq, nil)
 	h.requeue(h.events[2])
-	h.expectTail(h.events[0].Seq, h.events[2].Seq-1, 0, nil)
+	h.expectTail(h.events[0].Seq, h.events[2].Seq-1, nil)
 	h.ok(h.Store.ClearRewind(h.ctx(), "relay", h.lease, h.renew().Ticket))
-	h.expectTail(h.events[0].Seq, h.events[2].Seq-1, 0, nil)
+	h.expectTail(h.events[0].Seq, h.events[2].Seq-1, nil)
 }

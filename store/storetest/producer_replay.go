@@ -14,6 +14,7 @@ import (
 func replayTests[TX any]() []outboxTest[TX] {
 	return []outboxTest[TX]{
 		{fact: "delivered event is queued again under a new round, with a note", run: requeued[TX]},
+		{fact: "round of a replay is above the tickets before it and not above its own", run: roundBeginsWithATicket[TX]},
 		{fact: "deliveries of an event are told, oldest first", run: deliveriesAreTold[TX]},
 		{fact: "event that is queued, parked or discarded is not queued again", run: requeuesDeliveredOnly[TX]},
 		{fact: "late mark of the first delivery leaves the replayed row", run: lateMarkLeavesReplay[TX]},
@@ -81,6 +82,42 @@ func requeued[TX any](o *outbox[TX]) {
 	o.stillQueued(rows, 1)
 	if none := o.requeue(); len(none) != 0 {
 		o.Errorf("nothing was queued as %+v", none)
+	}
+}
+
+// roundBeginsWithATicket: a relay tells by it whether it was told of the replay that a row is of. Its next owner knows of the ticket,
+// whether the rewind was done or not.
+func roundBeginsWithATicket[TX any](o *outbox[TX]) {
+	h := o.ownKey(3)
+	h.deliver(0, 1, 2)
+	told := int64(0)
+	for i, clear := range []bool{true, false, true} {
+		rows := o.requeue(h.events[i:]...)
+		ticket := h.renew().Ticket
+		for _, r := range rows {
+			if n := r.Round >> producer.RoundChance; n <= told || n > ticket {
+				o.Errorf("replay %d: %d is the ticket of a round, told were %d and %d", i, n, told, ticket)
+			}
+		}
+		told = ticket
+		h.deliverRows(rows)
+		if clear {
+			h.ok(h.Store.ClearRewind(h.ctx(), "relay", h.lease, ticket))
+		}
+		h.ok(h.Store.Release(h.ctx(), "relay", []producer.Lease{h.lease}, false))
+		grants := h.acquire("relay", long)
+		if len(grants) != 1 || grants[0].Ticket != ticket {
+			h.Fatalf("granted is %+v, want ticket %d", grants, ticket)
+		}
+		h.lease = grants[0].Lease
+	}
+}
+
+// deliverRows marks rows that were queued again.
+func (h *held[TX]) deliverRows(rows []producer.Requeued) {
+	h.Helper()
+	for _, r := range rows {
+		h.mark("relay", h.lease, producer.Queued{Record: producer.Record{Shard: r.Shard}, Seq: r.Seq, Round: r.Round})
 	}
 }
 
