@@ -226,7 +226,7 @@ func (f *fakeStore) Sent(_ context.Context, relay string, lease Lease, seqs []in
 			if p := f.parked[seq]; p != nil && p.live() {
 				delete(f.parked, seq)
 				f.receipts[seq]++
-				if line := f.lineOf(p.shard, p.key); len(line) > 0 && !(hold && f.deadBefore(line[0], f.parked[line[0]])) {
+				if line := f.lineOf(p.shard, p.key); len(line) > 0 && (!hold || !f.deadBefore(line[0], f.parked[line[0]])) {
 					f.lift(p.shard, p.key)
 				}
 			}
