@@ -47,7 +47,7 @@ func (s *simulation) drain() {
 	// A small fetch takes many rounds to look everywhere, and a small window as many to try all events of a stalled route.
 	most := 150_000 * max(1, 16/s.cfg.FetchSize) * max(1, 12/s.cfg.Window)
 	longest := time.Hour * time.Duration(max(1, 4/s.cfg.Window))
-	lively := s.now
+	began, lively := s.now, s.now
 	for round := 0; ; round++ {
 		s.counts.Steps++
 		busy := false
@@ -82,8 +82,9 @@ func (s *simulation) drain() {
 		}
 		s.now = max(next, s.now+time.Microsecond)
 		if s.now > lively {
-			// Routes of which all events in memory are bad stay paused; others tell them apart.
-			lively = s.now + 200*time.Millisecond
+			// Routes of which all events in memory are bad stay paused; others tell them apart. A small window does not
+			// get through those others if they go on to come as fast.
+			lively = s.now + 200*time.Millisecond + min((s.now-began)/50, 2*time.Second)
 			for i := range 3 {
 				s.add(fmt.Sprint("r", i, "/0"), fmt.Sprint("calm", s.now))
 			}

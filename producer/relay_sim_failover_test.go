@@ -80,12 +80,14 @@ type fakeState struct {
 	shards      []fakeShard
 	relays      map[string]time.Duration
 	receipts    map[int64]int
+	failures    []fakeFailure
 }
 
 func (f *fakeStore) copy() *fakeCopy {
 	c := fakeState{
 		last: f.last, round: f.round, log: maps.Clone(f.log), parked: make(map[int64]fakeParked),
 		deferred: maps.Clone(f.deferred), shards: slices.Clone(f.shards[:]), relays: maps.Clone(f.relays), receipts: maps.Clone(f.receipts),
+		failures: slices.Clone(f.failures),
 	}
 	for _, q := range f.queue {
 		c.queue = append(c.queue, maps.Clone(q))
@@ -107,6 +109,7 @@ func (f *fakeStore) promote(c *fakeCopy) {
 		f.places[shard] = slices.Sorted(maps.Keys(q))
 	}
 	copy(f.shards[:], s.shards)
+	f.failures = s.failures
 	f.parked = make(map[int64]*fakeParked)
 	for seq, p := range s.parked {
 		f.parked[seq] = &p
