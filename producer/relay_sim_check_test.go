@@ -82,9 +82,11 @@ func (s *simulation) drain() {
 		}
 		s.now = max(next, s.now+time.Microsecond)
 		if s.now > lively {
-			// Routes of which all events in memory are bad stay paused; others tell them apart. A small window does not
+			// Routes of which all events in memory are bad stay paused; others tell them apart. A window of one does not
 			// get through those others if they go on to come as fast.
-			lively = s.now + 200*time.Millisecond + min((s.now-began)/50, 2*time.Second)
+			if lively = s.now + 200*time.Millisecond; s.cfg.Window == 1 {
+				lively += min((s.now-began)/50, 2*time.Second)
+			}
 			for i := range 3 {
 				s.add(fmt.Sprint("r", i, "/0"), fmt.Sprint("calm", s.now))
 			}
