@@ -428,6 +428,7 @@ func (s *simulation) run(steps int) {
 	}
 	s.drain()
 	if s.wild.operators && len(s.broken) == 0 {
+		s.check() // what was lost would come with its replay
 		for _, key := range simKeys {
 			s.replayAll(func(n int64) bool { return s.events[n].key == key })
 		}
