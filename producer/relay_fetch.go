@@ -188,7 +188,7 @@ func (c *relayCore) followNews() {
 
 // readable tells whether the queue of sh is to be read on.
 func (c *relayCore) readable(sh *shardState) bool {
-	return sh != nil && sh.open() && sh.untold == 0 && len(sh.lane.follow) < c.limits.follow
+	return sh != nil && sh.open() && sh.readable() && len(sh.lane.follow) < c.limits.follow
 }
 
 // fetchRanges makes a fetch of the shards that are to be read, which share the budget: those where more is known to be
@@ -324,15 +324,14 @@ func (c *relayCore) takeFetched(cl *call) {
 		}
 		sh := cl.shards[p]
 		c.sawSeq(row.Seq)
-		if c.isUntold(sh, row) {
-			positions[row.Shard] = -1
+		if c.waits(sh, row) {
 			continue
 		}
 		sh.low = max(sh.low, row.Seq)
 		c.take(sh, row, false)
 	}
 	for p, sh := range cl.shards {
-		if positions[sh.no] == p {
+		if positions[sh.no] == p && sh.readable() {
 			sh.more = above[p] >= cl.ranges[cl.above[p]].Limit
 		} else { // what it has brought from below was not taken
 			sh.known = min(sh.known, cl.looks[p])
@@ -342,18 +341,38 @@ func (c *relayCore) takeFetched(cl *call) {
 	c.sampleSoon()
 }
 
-// isUntold tells whether a row is of a replay that the shard was not told of yet. There may be earlier ones of its key below the mark, where
-// nobody looks: nothing more is read of the shard until the next renewal has told to where it is to be set back, which is asked for at
-// once.
-func (c *relayCore) isUntold(sh *shardState, row *Queued) bool {
-	ticket := row.Round >> RoundChance
-	if row.Key == "" || ticket <= sh.told {
-		return false
+// waits tells whether a row of a shard is to be read again later, as all that is behind it. What a replay has put back of a key is sent in
+// order, so a row of one must not be taken
+//
+//   - before the shard was told of the replay: there may be earlier ones below the mark, where nobody looks. The next renewal tells to where it is
+//     to be set back, and is asked for at once;
+//   - while an earlier one of that replay has to wait, as its event is in memory with the row before: it was delivered, and the answer to
+//     its mark is on the way.
+func (c *relayCore) waits(sh *shardState, row *Queued) bool {
+	if row.Key == "" {
+		return !sh.readable()
 	}
-	sh.untold = max(sh.untold, ticket)
-	c.leasing.untold = true
-	return true
+	if ticket := row.Round >> RoundChance; ticket > sh.told {
+		sh.untold = max(sh.untold, ticket)
+		c.leasing.untold = true
+	}
+	if e := sh.index[row.Seq]; e != nil && e.ID == row.ID && e.Round != row.Round && !e.rewritten {
+		e.rewritten = true
+		sh.early++
+	}
+	return !sh.readable()
 }
+
+// goOn has sh be read on if it has waited for e to be gone.
+func (sh *shardState) goOn(e *entry) {
+	if e.rewritten && e.Key != "" {
+		sh.early--
+		sh.more = true
+	}
+}
+
+// readable tells whether nothing that was read of sh has to wait.
+func (sh *shardState) readable() bool { return sh.untold == 0 && sh.early == 0 }
 
 // counts returns how many rows of each shard a fetch has brought from below
 // and from above its mark.
@@ -388,7 +407,7 @@ func (c *relayCore) refillCall() *call {
 			l.refilling = false
 			continue
 		}
-		if !l.shard.open() || l.shard.untold > 0 || l.blocked && len(l.shard.lane.follow) >= c.limits.follow {
+		if !l.shard.open() || !l.shard.readable() || l.blocked && len(l.shard.lane.follow) >= c.limits.follow {
 			r.refills = append(r.refills[1:], l)
 			return nil // an answer that is awaited changes that
 		}
@@ -438,7 +457,7 @@ func (c *relayCore) refilled(cl *call) {
 	full, passed := false, false
 	for i := range cl.rows {
 		row := &cl.rows[i]
-		if l.hole = row.Seq; c.isUntold(sh, row) {
+		if l.hole = row.Seq; c.waits(sh, row) {
 			full = true
 			break
 		}

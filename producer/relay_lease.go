@@ -24,7 +24,7 @@ type leasing struct {
 	clears    bool          // the rewind of some shard may have to be cleared
 	keep      bool          // what is known of the queues of shards is to be kept
 	untold    bool          // some shard is to be told of a replay
-	asked     time.Duration // when the last renewal was issued
+	heard     time.Duration // when the last renewal was answered
 	keepFrom  int           // shard whose tail is kept first
 
 	// doubted are leases of the database that has lost commits. They are given back before others are acquired.
@@ -73,9 +73,6 @@ func (c *relayCore) nextLeaseCall() *call {
 		}
 		return c.releaseCall(true)
 	}
-	if l.untold {
-		l.renewAt = min(l.renewAt, l.asked+c.cfg.LeaseTTL/100)
-	}
 	if l.held > 0 && c.now >= l.renewAt {
 		return c.renewCall()
 	}
@@ -88,6 +85,11 @@ func (c *relayCore) nextLeaseCall() *call {
 		}
 	}
 	if l.held > 0 {
+		if soon := l.heard + c.cfg.LeaseTTL/100; l.untold && c.now >= soon {
+			return c.renewCall()
+		} else if l.untold {
+			c.at(soon)
+		}
 		c.at(l.renewAt)
 	}
 	if !c.stopping {
@@ -141,7 +143,6 @@ func (c *relayCore) renewCall() *call {
 			cl.untold = append(cl.untold, sh.untold)
 		}
 	}
-	c.leasing.asked = c.now
 	return cl
 }
 
@@ -195,7 +196,7 @@ func (c *relayCore) leaseReply(cl *call) {
 	switch cl.op {
 	case opRenew:
 		c.health.renewed = c.now
-		l.renewAt = cl.issued + c.cfg.LeaseTTL/3
+		l.renewAt, l.heard = cl.issued+c.cfg.LeaseTTL/3, c.now
 		l.keep = true
 		c.renewed(cl)
 	case opHeartbeat:
@@ -309,17 +310,20 @@ func (c *relayCore) renewed(cl *call) {
 			c.rewind(sh, r)
 		}
 		if sh.open() {
-			c.hear(sh, cl.untold[n])
+			c.hear(sh, cl.untold[n]) // else when it is
 		}
-		c.leasing.untold = c.leasing.untold || sh.untold > 0
 	}
 }
 
 // hear has sh be read on if it is told of all replays that it waits for.
 func (c *relayCore) hear(sh *shardState, ticket int64) {
 	sh.told = max(sh.told, ticket)
-	if sh.untold > 0 && sh.untold <= sh.told {
+	switch {
+	case sh.untold == 0:
+	case sh.untold <= sh.told:
 		sh.untold, sh.more = 0, true
+	default:
+		c.leasing.untold = true
 	}
 }
 

@@ -74,10 +74,10 @@ func (c *relayCore) opened(sh *shardState) {
 	sh.loaded = nil
 	if sh.rewindTo > 0 {
 		sh.rewind(sh.rewindTo - 1)
-		c.hear(sh, sh.ticket)
 		sh.rewindTo, sh.clear = 0, true
 		c.leasing.clears = true
 	}
+	c.hear(sh, sh.ticket)
 	c.due.at, c.deferred.at = c.now, c.now
 	c.reading.pollAt, c.reading.delay = c.now, 0
 	c.sampleSoon()

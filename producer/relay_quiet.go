@@ -34,7 +34,7 @@ func (c *relayCore) nothingToSend() bool {
 // to record.
 func (c *relayCore) shardsQuiescent() bool {
 	for _, sh := range c.shards {
-		if sh != nil && (!sh.open() || sh.more || sh.look || sh.back.urgent > 0 || !sh.lane.idle() || sh.clear || sh.held.n > 0) {
+		if sh != nil && (!sh.open() || !sh.readable() || sh.more || sh.look || sh.back.urgent > 0 || !sh.lane.idle() || sh.clear || sh.held.n > 0) {
 			return false
 		}
 	}

@@ -272,8 +272,7 @@ func (c *relayCore) takeRevisited(cl *call) {
 			continue
 		}
 		sh := cl.shards[p]
-		if c.isUntold(sh, row) {
-			positions[row.Shard] = -1
+		if c.waits(sh, row) {
 			continue
 		}
 		lap := row.Seq > sh.back.at
@@ -286,7 +285,7 @@ func (c *relayCore) takeRevisited(cl *call) {
 		c.reading.backAt = c.now // what waits can be sent
 	}
 	for p, sh := range cl.shards {
-		if positions[sh.no] != p || above[p] >= cl.limit || sh.gone {
+		if positions[sh.no] != p || above[p] >= cl.limit || sh.gone || !sh.readable() {
 			continue
 		}
 		if sh.back.at = max(sh.back.at, cl.ranges[cl.above[p]].Through); sh.back.at < sh.low {

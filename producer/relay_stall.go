@@ -166,6 +166,7 @@ func (c *relayCore) forgetLast(l *keyLine) {
 	e.unqueue()
 	c.uncount(e)
 	delete(l.shard.index, e.Seq)
+	l.shard.goOn(e)
 	l.remove(e)
 	c.free(e)
 }

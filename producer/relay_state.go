@@ -232,6 +232,7 @@ type shardState struct {
 	clear    bool                // the ticket is to be cleared
 	told     int64               // the ticket up to which replays are known: low was set back for them
 	untold   int64               // a row of the queue is of a later one, with this ticket at least; 0: none is
+	early    int                 // events that were replayed before their earlier row was known to have gone
 
 	inflight  int // sends whose outcome is not known
 	marking   int // confirmed queue events that are not marked
@@ -288,8 +289,11 @@ func (sh *shardState) idle() bool {
 	return sh.inflight == 0 && sh.marking == 0 && sh.lane.idle()
 }
 
-// rewind sets the place to read from back to after.
+// rewind sets the place to read from back to after, for keys of which more is to be read as well.
 func (sh *shardState) rewind(after int64) {
+	for _, l := range sh.lines {
+		l.hole = min(l.hole, after+1) // 0 stays 0
+	}
 	sh.low, sh.known = min(sh.low, after), min(sh.known, after)
 	sh.sealed, sh.bottom = min(sh.sealed, after), min(sh.bottom, after)
 	sh.kept, sh.keptAt = 0, 0

@@ -180,6 +180,7 @@ func (c *relayCore) forget(e *entry) {
 		delete(sh.parked, e.Seq)
 	} else {
 		delete(sh.index, e.Seq)
+		sh.goOn(e)
 	}
 	if l != nil {
 		l.remove(e)
@@ -196,6 +197,7 @@ func (c *relayCore) left(e *entry) {
 	if e.rewritten {
 		sh.want(e.Seq)
 	}
+	sh.goOn(e)
 	if c.readsQueue() {
 		if sh.recent == nil {
 			sh.recent = make(map[int64]int64)

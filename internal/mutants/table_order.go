@@ -338,8 +338,8 @@ var routing = []Mutant{
 		Name: "replayed-events-as-late-ones", Guarantee: "G4",
 		Broken: "Events that a replay has put back are sent before earlier ones of their key where a relay meets them before it is told of the replay.",
 		File:   "producer/relay_fetch.go",
-		Old:    `	if row.Key == "" || ticket <= sh.told {`,
-		New:    `	if row.Key == "" || sh != nil {`,
+		Old:    `ticket > sh.told {`,
+		New:    `ticket < 0 {`,
 		Test:   Test{"producer", "TestEventsReplayedTogetherKeepTheirOrder"},
 	},
 	{
@@ -349,6 +349,22 @@ var routing = []Mutant{
 		Old:    `		if r := cl.renewals[i]; r.Rewind && !sh.yielding && (r.Ticket`,
 		New:    `		if r := cl.renewals[i]; r.Rewind && !sh.yielding && sh.untold == 0 && (r.Ticket`,
 		Test:   Test{"producer", "TestEventsReplayedAfterATakeoverKeepTheirOrder"},
+	},
+	{
+		Name: "replay-read-on-from-the-middle", Guarantee: "G4",
+		Broken: "What a replay has put back of a long key is read from where the relay had come to in it, before the first of it.",
+		File:   "producer/relay_state.go",
+		Old:    `		l.hole = min(l.hole, after+1) // 0 stays 0`,
+		New:    `		l.hole = max(l.hole, 0)`,
+		Test:   Test{"producer", "TestReplayOfALongKeyIsReadFromItsFirstEvent"},
+	},
+	{
+		Name: "replay-overtakes-a-mark", Guarantee: "G4",
+		Broken: "A replayed event whose earlier mark is not answered yet is sent behind later ones of its replay.",
+		File:   "producer/relay_fetch.go",
+		Old:    `sh.untold == 0 && sh.early == 0 }`,
+		New:    `sh.untold == 0 }`,
+		Test:   Test{"producer", "TestEventThatIsReplayedBeforeItsMarkIsAnsweredKeepsItsPlace"},
 	},
 	{
 		Name: "ticket-gone-with-its-rewind", Guarantee: "G4",
