@@ -346,7 +346,7 @@ func (c *relayCore) takeFetched(cl *call) {
 //
 //   - before the shard was told of the replay: there may be earlier ones below the mark, where nobody looks. The next renewal tells to where it is
 //     to be set back, and is asked for at once;
-//   - while an earlier one of that replay has to wait, as its event is in memory with the row before: it was delivered, and the answer to
+//   - while an earlier one of that replay has to wait, as its event is in memory with the row before: it is confirmed, and the answer to
 //     its mark is on the way.
 func (c *relayCore) waits(sh *shardState, row *Queued) bool {
 	if row.Key == "" {
@@ -356,19 +356,11 @@ func (c *relayCore) waits(sh *shardState, row *Queued) bool {
 		sh.untold = max(sh.untold, ticket)
 		c.leasing.untold = true
 	}
-	if e := sh.index[row.Seq]; e != nil && e.ID == row.ID && e.Round != row.Round && !e.rewritten {
-		e.rewritten = true
+	if e := sh.index[row.Seq]; e != nil && e.state == entryConfirmed && e.ID == row.ID && e.Round != row.Round && !e.early {
+		e.rewritten, e.early = true, true
 		sh.early++
 	}
 	return !sh.readable()
-}
-
-// goOn has sh be read on if it has waited for e to be gone.
-func (sh *shardState) goOn(e *entry) {
-	if e.rewritten && e.Key != "" {
-		sh.early--
-		sh.more = true
-	}
 }
 
 // readable tells whether nothing that was read of sh has to wait.

@@ -166,7 +166,6 @@ func (c *relayCore) forgetLast(l *keyLine) {
 	e.unqueue()
 	c.uncount(e)
 	delete(l.shard.index, e.Seq)
-	l.shard.goOn(e)
 	l.remove(e)
 	c.free(e)
 }

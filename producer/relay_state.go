@@ -40,6 +40,7 @@ type entry struct {
 	single      bool // it may make a batch invalid, and is sent in none
 	counted     bool // buffered counts it
 	rewritten   bool // its queue row was written again meanwhile, with another round
+	early       bool // … which its shard waits to read
 	doubtful    bool // a statement that parks it may have been done already
 
 	// gen numbers the sends of this struct, which is used again for other
@@ -232,7 +233,7 @@ type shardState struct {
 	clear    bool                // the ticket is to be cleared
 	told     int64               // the ticket up to which replays are known: low was set back for them
 	untold   int64               // a row of the queue is of a later one, with this ticket at least; 0: none is
-	early    int                 // events that were replayed before their earlier row was known to have gone
+	early    int                 // events that were replayed before their marks were answered
 
 	inflight  int // sends whose outcome is not known
 	marking   int // confirmed queue events that are not marked

@@ -180,7 +180,6 @@ func (c *relayCore) forget(e *entry) {
 		delete(sh.parked, e.Seq)
 	} else {
 		delete(sh.index, e.Seq)
-		sh.goOn(e)
 	}
 	if l != nil {
 		l.remove(e)
@@ -197,7 +196,10 @@ func (c *relayCore) left(e *entry) {
 	if e.rewritten {
 		sh.want(e.Seq)
 	}
-	sh.goOn(e)
+	if e.early {
+		sh.early--
+		sh.more = true
+	}
 	if c.readsQueue() {
 		if sh.recent == nil {
 			sh.recent = make(map[int64]int64)
