@@ -178,9 +178,9 @@ func meddlings[TX any]() []abuse[TX] {
 	}
 }
 
-// changes are of how later statements run; the fixture knows the statements.
-func changes[TX any]() (all []abuse[TX]) {
-	for _, fact := range []string{
+// changes are of how later statements run.
+func changes[TX any]() []abuse[TX] {
+	return ofFixture[TX](
 		"changes a setting for the transaction",
 		"changes a setting for the session",
 		"takes another role for the transaction",
@@ -190,23 +190,26 @@ func changes[TX any]() (all []abuse[TX]) {
 		"looks for names elsewhere in the session",
 		"changes the isolation level of the transaction",
 		"changes the isolation level of the session",
-	} {
-		all = append(all, abuse[TX]{fact: fact})
-	}
-	return all
+	)
 }
 
-// implied are statements for which some databases commit what came before; the fixture knows them, and what comes of it.
-func implied[TX any]() (all []abuse[TX]) {
-	for _, fact := range []string{
+// implied are statements for which some databases commit what came before.
+func implied[TX any]() []abuse[TX] {
+	return ofFixture[TX](
 		"defines a table",
 		"drops a table",
 		"drops a table under a setting for that",
 		"locks a table",
 		"begins another transaction",
 		"has each statement committed",
-	} {
-		all = append(all, abuse[TX]{fact: fact})
+	)
+}
+
+// ofFixture are abuses of which the fixture knows the statements, and what comes of them.
+func ofFixture[TX any](facts ...string) []abuse[TX] {
+	all := make([]abuse[TX], len(facts))
+	for i, fact := range facts {
+		all[i].fact = fact
 	}
 	return all
 }
