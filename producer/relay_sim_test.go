@@ -114,6 +114,9 @@ func (s *simulation) startRelay() {
 	route := func(topic string) string { name, _, _ := strings.Cut(topic, "/"); return name }
 	rel := &simRelay{sim: s}
 	rel.core = newRelayCore(cfg, route, rand.New(rand.NewPCG(s.rnd.Uint64(), 7)), false)
+	if !s.chance(4) { // it knows that events are small, as one that has read many
+		rel.core.reading.budget.average = leastSize
+	}
 	rel.core.limits = s.limits
 	rel.core.batchLimit = func(string) (int, int) { return s.batch, 1 << 20 }
 	s.relays = append(s.relays, rel)
