@@ -57,7 +57,7 @@ type pace struct {
 
 func (c *Config) pace() pace {
 	return pace{
-		kill:      480 * time.Millisecond,
+		kill:      560 * time.Millisecond,
 		stop:      min(30*time.Second, c.Duration/4),
 		pause:     min(20*time.Second, c.Duration/4),
 		postgres:  min(25*time.Second, c.Duration/3),
