@@ -21,6 +21,8 @@ import (
 	"github.com/boxpair/boxpair/internal/testenv"
 	"github.com/boxpair/boxpair/migrations"
 	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/inbox"
+	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/store/postgres"
 	"github.com/boxpair/boxpair/store/sqlite"
 )
@@ -149,8 +151,8 @@ func newSQLite(t testing.TB) *database {
 
 // connect makes the producer and the consumer of d.
 func connect[TX any](d *database, store interface {
-	producer.Store[TX]
-	consumer.Store[TX]
+	outbox.Store[TX]
+	inbox.Store[TX]
 }) {
 	outbox, err := producer.New(store, producer.Config{Name: "shop"})
 	ok(d.t, err)

@@ -7,13 +7,14 @@ import (
 	"runtime/debug"
 
 	"github.com/boxpair/boxpair/internal/fault"
-	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/inbox"
+	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/transport"
 )
 
 // attempt is what became of one run of a handler in a transaction.
 type attempt struct {
-	verdict Verdict
+	verdict inbox.Verdict
 	err     error
 	ran     bool // the handler was begun
 	late    bool // and overran the deadline, or the commit did
@@ -27,7 +28,7 @@ type begun[TX any] func(ctx context.Context, tx TX, in *incoming) error
 // try runs apply in a transaction that ends by its own deadline, not with ctx: a
 // router that closes cancels the contexts of messages whose handlers still run. It returns
 // when the handler has.
-func (h *Handler[TX]) try(ctx context.Context, optimistic bool, apply func(context.Context, begun[TX]) (Verdict, error)) attempt {
+func (h *Handler[TX]) try(ctx context.Context, optimistic bool, apply func(context.Context, begun[TX]) (inbox.Verdict, error)) attempt {
 	ctx, cancel := h.operation(ctx)
 	defer cancel()
 	var a attempt
@@ -50,18 +51,18 @@ func (h *Handler[TX]) try(ctx context.Context, optimistic bool, apply func(conte
 			return err
 		})
 		if err == nil && a.ran && fault.Hit(ctx, fault.C7) != nil {
-			err = fmt.Errorf("commit: %w", ErrCommitUnknown)
+			err = fmt.Errorf("commit: %w", inbox.ErrCommitUnknown)
 		}
 		return err
 	})
-	if a.err == nil && a.verdict == None {
+	if a.err == nil && a.verdict == inbox.None {
 		a.err = errors.New("store gave neither a verdict nor an error")
 	}
 	switch {
 	case !optimistic:
 		a.late = a.ran && ctx.Err() != nil
 	case a.late: // unless it was the claim that has waited, which the next attempt finds out
-		a.late = a.err != nil && h.inbox.store.Classify(a.err) == HandlerError
+		a.late = a.err != nil && h.inbox.store.Classify(a.err) == inbox.HandlerError
 	}
 	return a
 }
@@ -138,16 +139,16 @@ func (h *Handler[TX]) judge(a attempt, d *delivery) fate {
 	switch {
 	case errors.Is(a.err, ErrNeverCameBack):
 		return killed
-	case errors.Is(a.err, ErrEnded):
+	case errors.Is(a.err, inbox.ErrEnded):
 		d.ended = true
 		return buried
-	case class == CommitUnknown:
+	case class == inbox.CommitUnknown:
 		return unknown
-	case errors.As(a.err, &rejected), a.ran && errors.Is(a.err, producer.ErrConflict):
+	case errors.As(a.err, &rejected), a.ran && errors.Is(a.err, outbox.ErrConflict):
 		return buried
 	case errors.As(a.err, &later):
 		return postponed
-	case class == HandlerError, a.late:
+	case class == inbox.HandlerError, a.late:
 		return failed
 	case a.ran && h.inbox.weather.blame(d.who):
 		return failed

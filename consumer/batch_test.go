@@ -12,6 +12,7 @@ import (
 
 	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/inbox"
 )
 
 // batches notes the sizes of the sets that a handler is given.
@@ -101,7 +102,7 @@ func TestBadMessageOfABatchIsFoundByHalves(t *testing.T) {
 				r.wantDone(number(n), 1)
 			}
 		}
-		r.wantStates(consumer.Retrying)
+		r.wantStates(inbox.Retrying)
 		if p := r.parked(); p.ID != number(5) || p.Attempts != 1 {
 			t.Errorf("parked: %+v", p)
 		}
@@ -123,7 +124,7 @@ func TestLaterMessagesOfAKeyWaitBehindTheBadOneOfABatch(t *testing.T) {
 			return nil
 		})
 		seen.consumeAll(r, keyed(0, "a"), keyed(1, "b"), keyed(2, "b"), keyed(3, "a"), keyed(4, "b"), keyed(5, "c"))
-		r.wantStates(consumer.Retrying, consumer.Following, consumer.Following)
+		r.wantStates(inbox.Retrying, inbox.Following, inbox.Following)
 		for _, n := range []int{0, 3, 5} {
 			r.wantDone(number(n), 1)
 		}
@@ -140,7 +141,7 @@ func TestPanicOfABatchIsOneFailure(t *testing.T) {
 			return nil
 		})
 		seen.consumeAll(r, msgs(3)...)
-		r.wantStates(consumer.Retrying)
+		r.wantStates(inbox.Retrying)
 		r.wantDone(number(0), 1)
 		r.wantDone(number(1), 1)
 	})

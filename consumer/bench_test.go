@@ -13,13 +13,14 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/store/inbox"
 	"github.com/boxpair/boxpair/store/sqlite"
 )
 
 // nothing is a handler without effects: what is measured is the inbox.
 func nothing[TX any](context.Context, *consumer.Work[TX], *message.Message) error { return nil }
 
-func benchHandler[TX any](b *testing.B, store consumer.Store[TX], cacheSize int) *consumer.Handler[TX] {
+func benchHandler[TX any](b *testing.B, store inbox.Store[TX], cacheSize int) *consumer.Handler[TX] {
 	b.Helper()
 	inbox, err := consumer.New(store, nil, consumer.Config{Service: "stock", CacheSize: cacheSize})
 	if err != nil {
@@ -94,7 +95,7 @@ func BenchmarkSQLite(b *testing.B) {
 
 // benchStore measures one transaction per message, eight messages at a time, and
 // copies that only the table knows.
-func benchStore[TX any](b *testing.B, store consumer.Store[TX]) {
+func benchStore[TX any](b *testing.B, store inbox.Store[TX]) {
 	var n atomic.Int64
 	h := benchHandler(b, store, -1)
 	run := func(b *testing.B, next func() int) {

@@ -11,6 +11,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/boxpair/boxpair/dedupe"
+	"github.com/boxpair/boxpair/store/inbox"
 	"github.com/boxpair/boxpair/transport"
 )
 
@@ -76,7 +77,7 @@ const (
 	// RefuseShortWindow refuses to start: Run, Check and Consume return an error that wraps
 	// [ErrShortWindow]. What becomes known while the inbox runs is reported, and refused at the next start.
 	RefuseShortWindow ShortWindow = iota
-	// ReportShortWindow starts, and reports it in the log, in [Stats] and in [Counters].
+	// ReportShortWindow starts, and reports it in the log, in [inbox.Stats] and in [Counters].
 	ReportShortWindow
 )
 
@@ -88,8 +89,8 @@ type HandlerConfig struct {
 	// LockTimeout bounds the wait for another transaction that has claimed the
 	// same message. Defaults to 5 seconds, or Timeout if that is shorter.
 	LockTimeout time.Duration `yaml:"lock_timeout" env:"LOCK_TIMEOUT"`
-	// Isolation is the isolation level of the transaction. Defaults to [ReadCommitted].
-	Isolation Isolation `yaml:"isolation" env:"ISOLATION"`
+	// Isolation is the isolation level of the transaction. Defaults to [inbox.ReadCommitted].
+	Isolation inbox.Isolation `yaml:"isolation" env:"ISOLATION"`
 
 	// Optimistic runs the handler before the database is asked whether the message was applied before, so that the
 	// claim, what the handler has queued and the COMMIT are one round trip instead of two. The handler is then also run for
@@ -97,7 +98,7 @@ type HandlerConfig struct {
 	// transaction is rolled back, but not what it did elsewhere. It is for handlers that only queue statements
 	// and events ([Work.Queue], AtCommit of store/postgres); for others it saves nothing. A message that the
 	// transport delivers again, and every attempt but the first, has its claim made first all the same. Only store/postgres
-	// takes notice of it, at [ReadCommitted]. It does not go with groups. Defaults to false.
+	// takes notice of it, at [inbox.ReadCommitted]. It does not go with groups. Defaults to false.
 	Optimistic bool `yaml:"optimistic" env:"OPTIMISTIC"`
 
 	// Topic is the topic of the messages. Defaults to the one that Watermill's router
@@ -196,7 +197,7 @@ const (
 	forgetShare           = 0.5
 	returnedSize          = 1 << 12
 	defaultFilterLimit    = 100
-	isolationLevels       = Serializable
+	isolationLevels       = inbox.Serializable
 	maxIntOption          = 1 << 20
 	dueBatch              = 64
 	dueFailureWait        = time.Second

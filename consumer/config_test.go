@@ -10,6 +10,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/store/inbox"
 )
 
 func TestBadConfigurationIsRefusedWithAllOfItsProblems(t *testing.T) {
@@ -56,12 +57,12 @@ func wantProblems(t *testing.T, err error, fields ...string) {
 func TestClaimsCarryWhatTheHandlerAskedFor(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, setup{handler: consumer.HandlerConfig{
-		Isolation: consumer.Serializable, Timeout: 10 * time.Second, LockTimeout: time.Second, Ordered: true,
+		Isolation: inbox.Serializable, Timeout: 10 * time.Second, LockTimeout: time.Second, Ordered: true,
 	}})
 	m := keyed(1, "k")
 	r.consume(m)
 	c := r.store.claimed[0]
-	if c.Isolation != consumer.Serializable || c.IdleTimeout <= 10*time.Second || c.LockTimeout != time.Second ||
+	if c.Isolation != inbox.Serializable || c.IdleTimeout <= 10*time.Second || c.LockTimeout != time.Second ||
 		c.Key != "k" || c.Message == nil || c.Stamp.IsZero() || c.Digest.IsZero() {
 		t.Errorf("claim: %+v", c)
 	}

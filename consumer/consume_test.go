@@ -14,6 +14,7 @@ import (
 
 	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/idgen"
+	"github.com/boxpair/boxpair/store/inbox"
 	"github.com/boxpair/boxpair/transport"
 )
 
@@ -78,7 +79,7 @@ func TestUnknownCommitThatHappenedIsNotRunAgain(t *testing.T) {
 	t.Parallel()
 	store := newFake()
 	r := newRig(t, setup{store: store})
-	store.failCalls("answer", 1, 1, consumer.ErrCommitUnknown)
+	store.failCalls("answer", 1, 1, inbox.ErrCommitUnknown)
 	r.consume(msg(1))
 	r.wantCalls(1)
 	r.wantDone(number(1), 1)
@@ -92,7 +93,7 @@ func TestUnknownCommitThatDidNotHappenIsRunAgainAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newFake()
 		r := newRig(t, setup{store: store})
-		store.failCalls("commit", 1, 1, consumer.ErrCommitUnknown)
+		store.failCalls("commit", 1, 1, inbox.ErrCommitUnknown)
 		begun := time.Now()
 		r.consume(msg(1))
 		if took := time.Since(begun); took != 0 {
@@ -118,10 +119,10 @@ func TestOtherContentUnderAnAppliedIDIsSetAside(t *testing.T) {
 			altered.Digest = transport.ContentDigest(&altered)
 			r.consume(fresh(altered))
 			r.wantCalls(1)
-			r.wantStates(consumer.AlteredState)
+			r.wantStates(inbox.AlteredState)
 			r.wantLog("level=ERROR", "other content", number(1).String())
 			r.consume(msg(1)) // the true one is still a duplicate
-			r.wantStates(consumer.AlteredState)
+			r.wantStates(inbox.AlteredState)
 		})
 	}
 }
@@ -139,7 +140,7 @@ func TestCopyWithoutDigestDoesNotHideAnAlteredOne(t *testing.T) {
 	altered := event(1)
 	altered.Digest = transport.Digest{1}
 	r.consume(fresh(altered))
-	r.wantStates(consumer.AlteredState)
+	r.wantStates(inbox.AlteredState)
 }
 
 func TestMessageFromForgottenTimesIsSetAside(t *testing.T) {
@@ -151,7 +152,7 @@ func TestMessageFromForgottenTimesIsSetAside(t *testing.T) {
 	old.Stamp = time.Now().Add(-2 * time.Hour)
 	r.consume(fresh(old))
 	r.wantCalls(0)
-	r.wantStates(consumer.TooOldState)
+	r.wantStates(inbox.TooOldState)
 	r.wantLog("level=ERROR", "forgotten", number(1).String())
 }
 
@@ -224,8 +225,8 @@ func TestMessageWithoutDispatchIDNeverReachesTheHandler(t *testing.T) {
 			r.consume(again(message.NewMessage(id, nil))) // kept once
 			r.consume(message.NewMessage(id, []byte("other")))
 			r.wantCalls(0)
-			r.wantStates(consumer.Dead, consumer.Dead)
-			found, _ := r.inbox.ListParked(t.Context(), consumer.Filter{})
+			r.wantStates(inbox.Dead, inbox.Dead)
+			found, _ := r.inbox.ListParked(t.Context(), inbox.Filter{})
 			if !strings.Contains(found[0].LastError, "not a dispatch ID") || found[0].Metadata[consumer.MetaForeignID] != id {
 				t.Errorf("parked as %q, %v", found[0].LastError, found[0].Metadata)
 			}
@@ -256,7 +257,7 @@ func TestForeignIDsAreDerivedOnRequest(t *testing.T) {
 	}
 	r.consume(message.NewMessage("", nil)) // still nothing to derive it from
 	r.wantCalls(1)
-	r.wantStates(consumer.Dead)
+	r.wantStates(inbox.Dead)
 }
 
 func TestUnreadableMessageDoesNotTakeTheDispatchIDOfAnother(t *testing.T) {
@@ -269,7 +270,7 @@ func TestUnreadableMessageDoesNotTakeTheDispatchIDOfAnother(t *testing.T) {
 			bad.Metadata[name] = "secret nonsense"
 			r.consume(bad)
 			r.wantCalls(0)
-			r.wantStates(consumer.Dead)
+			r.wantStates(inbox.Dead)
 			r.consume(msg(1))
 			r.wantDone(number(1), 1)
 			if strings.Contains(r.log.String(), "secret") {
@@ -352,7 +353,7 @@ func TestKeyThatNoDatabaseKeepsIsHashed(t *testing.T) {
 				t.Errorf("key kept as %q", got)
 			}
 			r.consume(keyed(2, key))
-			r.wantStates(consumer.Retrying, consumer.Following)
+			r.wantStates(inbox.Retrying, inbox.Following)
 		})
 	}
 }
@@ -375,5 +376,5 @@ func TestKeyComesFromTheConfiguredFunction(t *testing.T) {
 		t.Errorf("parked with the key %q", p.Key)
 	}
 	r.consume(msg(2)) // on which it panics: refused, or it would come back for ever
-	r.wantStates(consumer.Retrying, consumer.Dead)
+	r.wantStates(inbox.Retrying, inbox.Dead)
 }

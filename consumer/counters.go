@@ -1,6 +1,10 @@
 package consumer
 
-import "sync/atomic"
+import (
+	"sync/atomic"
+
+	"github.com/boxpair/boxpair/store/inbox"
+)
 
 // Counters tells what a handler did since it was made, in this process. Together
 // they are not a snapshot of one moment.
@@ -70,15 +74,15 @@ type counts struct {
 	effectsDone, effectsFailed                atomic.Int64
 }
 
-func (c *counts) parkedAs(s State) {
+func (c *counts) parkedAs(s inbox.State) {
 	switch s {
-	case Retrying:
+	case inbox.Retrying:
 		c.parked.Add(1)
-	case Dead:
+	case inbox.Dead:
 		c.dead.Add(1)
-	case TooOldState:
+	case inbox.TooOldState:
 		c.tooOld.Add(1)
-	case AlteredState:
+	case inbox.AlteredState:
 		c.altered.Add(1)
 	}
 }

@@ -19,6 +19,7 @@ import (
 	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/internal/testenv"
 	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/inbox"
 )
 
 // The environment of a child process: where it kills itself, on which database,
@@ -280,7 +281,7 @@ func TestLostConnectionsCountNoAttemptsAndLoseNothing(t *testing.T) {
 func TestErrorOfPostgresThatAHandlerSwallowsIsNoSuccess(t *testing.T) {
 	t.Parallel()
 	db, _ := newPostgres(t)
-	inbox, h := handle(t, db, consumer.Config{}, consumer.HandlerConfig{QuickAttempts: 1},
+	in, h := handle(t, db, consumer.Config{}, consumer.HandlerConfig{QuickAttempts: 1},
 		func(ctx context.Context, w *consumer.Work[pgx.Tx], _ *message.Message) error {
 			if err := db.do(ctx, w); err != nil {
 				return err
@@ -292,7 +293,7 @@ func TestErrorOfPostgresThatAHandlerSwallowsIsNoSuccess(t *testing.T) {
 		t.Fatal(err)
 	}
 	db.wantEffects(t, 0)
-	found, err := inbox.ListParked(t.Context(), consumer.Filter{})
+	found, err := in.ListParked(t.Context(), inbox.Filter{})
 	if err != nil || len(found) != 1 || !strings.Contains(found[0].LastError, "rolled the transaction back") {
 		t.Errorf("parked: %+v, %v", found, err)
 	}

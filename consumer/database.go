@@ -6,15 +6,9 @@ import (
 	"fmt"
 	"sync"
 	"time"
-)
 
-// Identifier is a store that can tell whether it still is the database that it was.
-// An inbox asks for it before it believes its windows, and [Inbox.Run] every few seconds, if its store is one.
-type Identifier interface {
-	// Identity names the history of the database: another name after a fail-over to a standby,
-	// a restore, or a crash that may have cost commits, the same after a restart. It returns "" if the database does not tell.
-	Identity(ctx context.Context) (string, error)
-}
+	"github.com/boxpair/boxpair/store/inbox"
+)
 
 const (
 	// identityInterval is the time between two looks at the database's identity. A pooler may move
@@ -66,7 +60,7 @@ func (i *Inbox[TX]) watch(ctx context.Context) {
 // is another one, all handlers forget their windows: claims that were committed last may be missing there, with
 // their effects.
 func (i *Inbox[TX]) look(ctx context.Context, within time.Duration) error {
-	store, ok := i.store.(Identifier)
+	store, ok := i.store.(inbox.Identifier)
 	if !ok || i.identity.fresh(within) {
 		return nil
 	}

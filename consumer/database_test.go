@@ -16,6 +16,7 @@ import (
 
 	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/inbox"
 )
 
 func TestManyConsumersRacingOverTheSameDispatchesApplyEachOnce(t *testing.T) {
@@ -225,7 +226,7 @@ func TestRefusedAndDeadMessagesCanBeRedriven(t *testing.T) {
 
 func redriven[TX any](t *testing.T, db *database[TX]) {
 	fixed := false
-	inbox, h := handle(t, db, consumer.Config{}, consumer.HandlerConfig{},
+	in, h := handle(t, db, consumer.Config{}, consumer.HandlerConfig{},
 		func(ctx context.Context, w *consumer.Work[TX], _ *message.Message) error {
 			if !fixed {
 				return consumer.Reject(errHandler)
@@ -242,11 +243,11 @@ func redriven[TX any](t *testing.T, db *database[TX]) {
 		t.Fatalf("Stats: %+v, %v", stats, err)
 	}
 	fixed = true
-	ids, err := inbox.Redrive(t.Context(), consumer.Filter{Consumer: h.Name()}, "handler is mended")
+	ids, err := in.Redrive(t.Context(), inbox.Filter{Consumer: h.Name()}, "handler is mended")
 	if err != nil || len(ids) != 3 || !slices.Contains(ids, number(1)) || slices.Contains(ids, uuid.Nil) {
 		t.Fatalf("Redrive: %v, %v", ids, err)
 	}
-	if err := inbox.RunOnce(t.Context()); err != nil {
+	if err := in.RunOnce(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	db.wantEffects(t, 3)
@@ -313,7 +314,7 @@ func TestLogsTellNoContent(t *testing.T) {
 		t.Fatal(err)
 	}
 	log := &logBuffer{}
-	inbox, h := handle(t, db, consumer.Config{Logger: textLogger(log)}, consumer.HandlerConfig{QuickAttempts: 1, MaxAttempts: 2, MinBackoff: 1},
+	in, h := handle(t, db, consumer.Config{Logger: textLogger(log)}, consumer.HandlerConfig{QuickAttempts: 1, MaxAttempts: 2, MinBackoff: 1},
 		func(ctx context.Context, w *consumer.Work[pgx.Tx], m *message.Message) error {
 			_, err := w.DB().Exec(ctx, `INSERT INTO secrets VALUES ($1)`, string(m.Payload))
 			return err // whose detail shows the row
@@ -321,11 +322,11 @@ func TestLogsTellNoContent(t *testing.T) {
 	if err := h.Consume(msg(1)); err != nil {
 		t.Fatal(err)
 	}
-	if err := inbox.RunOnce(t.Context()); err != nil {
+	if err := in.RunOnce(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	found, err := inbox.ListParked(t.Context(), consumer.Filter{})
-	if err != nil || len(found) != 1 || found[0].State != consumer.Dead {
+	found, err := in.ListParked(t.Context(), inbox.Filter{})
+	if err != nil || len(found) != 1 || found[0].State != inbox.Dead {
 		t.Fatalf("parked: %+v, %v", found, err)
 	}
 	if !strings.Contains(found[0].LastError, "23505") {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/boxpair/boxpair/dedupe"
 	"github.com/boxpair/boxpair/internal/fault"
+	"github.com/boxpair/boxpair/store/inbox"
 )
 
 // delivery is the handling of one delivered message, from its arrival to its
@@ -77,7 +78,7 @@ func (h *Handler[TX]) goOn(ctx context.Context, d *delivery, a attempt) error {
 			}
 		case killed:
 			h.log.ErrorContext(ctx, "message kills the process", h.attrs(d.in, "error", a.err)...)
-			return h.park(ctx, d, Parking{State: Dead, LastError: text(a.err)})
+			return h.park(ctx, d, inbox.Parking{State: inbox.Dead, LastError: text(a.err)})
 		default:
 			if done, err := h.fail(ctx, d, a, f); done {
 				return err
@@ -110,7 +111,7 @@ func (h *Handler[TX]) begin(ctx context.Context, d *delivery) attempt {
 }
 
 func (h *Handler[TX]) apply(ctx context.Context, in *incoming, optimistic bool, starts int) attempt {
-	return h.try(ctx, optimistic, func(ctx context.Context, fn begun[TX]) (Verdict, error) {
+	return h.try(ctx, optimistic, func(ctx context.Context, fn begun[TX]) (inbox.Verdict, error) {
 		c := h.claim(in)
 		c.Optimistic, c.Started = optimistic, starts > 0
 		return h.inbox.store.Apply(ctx, c, func(ctx context.Context, tx TX) error {
@@ -122,8 +123,8 @@ func (h *Handler[TX]) apply(ctx context.Context, in *incoming, optimistic bool, 
 	})
 }
 
-func (h *Handler[TX]) claim(in *incoming) Claim {
-	c := Claim{
+func (h *Handler[TX]) claim(in *incoming) inbox.Claim {
+	c := inbox.Claim{
 		Consumer: h.consumer(), ID: in.event.ID, Digest: in.event.Digest, Stamp: in.event.Stamp,
 		Isolation: h.cfg.Isolation, IdleTimeout: h.cfg.Timeout + idleGrace, LockTimeout: h.cfg.LockTimeout,
 	}
@@ -137,13 +138,13 @@ func (h *Handler[TX]) claim(in *incoming) Claim {
 func (h *Handler[TX]) settle(ctx context.Context, d *delivery, a attempt) error {
 	id, digest := d.in.event.ID, d.in.event.Digest
 	switch a.verdict {
-	case Applied:
+	case inbox.Applied:
 		if err := fault.Hit(ctx, fault.C8); err != nil {
 			return err
 		}
 		h.applied(d.who, a.wrote)
 		h.remember(d.term, id, digest)
-	case Duplicate:
+	case inbox.Duplicate:
 		if d.ended {
 			return h.parkEnded(ctx, d)
 		}
@@ -158,17 +159,17 @@ func (h *Handler[TX]) settle(ctx context.Context, d *delivery, a attempt) error 
 		if !digest.IsZero() {
 			h.remember(d.term, id, digest)
 		}
-	case Followed:
+	case inbox.Followed:
 		h.inbox.weather.success(d.who)
 		h.counts.followed.Add(1)
 		h.remember(d.term, id, digest)
 		h.inbox.reportIdle(ctx)
-	case Altered:
+	case inbox.Altered:
 		h.log.ErrorContext(ctx, "dispatch ID was claimed with other content: message set aside", h.attrs(d.in)...)
-		return h.park(ctx, d, Parking{State: AlteredState, LastError: "dispatch ID was claimed with other content"})
-	case TooOld:
+		return h.park(ctx, d, inbox.Parking{State: inbox.AlteredState, LastError: "dispatch ID was claimed with other content"})
+	case inbox.TooOld:
 		h.log.ErrorContext(ctx, "message is from a time that the consumer has forgotten: set aside", h.attrs(d.in)...)
-		return h.park(ctx, d, Parking{State: TooOldState, LastError: "older than what the consumer remembers"})
+		return h.park(ctx, d, inbox.Parking{State: inbox.TooOldState, LastError: "older than what the consumer remembers"})
 	default:
 		return fmt.Errorf("store gave the verdict %d", a.verdict)
 	}
@@ -197,11 +198,11 @@ func (h *Handler[TX]) fail(ctx context.Context, d *delivery, a attempt, f fate) 
 		return true, errors.Join(a.err, err)
 	}
 	h.logFailure(ctx, d.in, attempts, a.err)
-	p := Parking{State: Retrying, Attempts: attempts, LastError: text(a.err)}
+	p := inbox.Parking{State: inbox.Retrying, Attempts: attempts, LastError: text(a.err)}
 	d.quick++
 	switch {
 	case f == buried, attempts >= h.cfg.MaxAttempts:
-		p.State = Dead
+		p.State = inbox.Dead
 	case f == postponed:
 		p.RetryIn = postponedFor(a.err)
 	case d.quick < h.cfg.QuickAttempts && sleep(ctx, h.inbox.jitter(doubled(h.cfg.QuickBackoff, d.quick-1))):
@@ -228,25 +229,25 @@ func (h *Handler[TX]) refuse(ctx context.Context, d *delivery, why error) error 
 	d.term = h.term()
 	h.counts.refused.Add(1)
 	h.log.ErrorContext(ctx, "message cannot be handled", h.attrs(d.in, "error", why)...)
-	return h.park(ctx, d, Parking{State: Dead, LastError: text(why)})
+	return h.park(ctx, d, inbox.Parking{State: inbox.Dead, LastError: text(why)})
 }
 
 // park keeps the message in the database, so that it can be acknowledged. On an
 // error that could not be done.
-func (h *Handler[TX]) park(ctx context.Context, d *delivery, p Parking) error {
+func (h *Handler[TX]) park(ctx context.Context, d *delivery, p inbox.Parking) error {
 	p.Consumer, p.Message = h.consumer(), d.in.stored()
 	p.Ordered = h.cfg.Ordered && p.Message.Key != ""
 	asked := false // an earlier try may have been committed
 	for {
 		verdict, err := h.parkOnce(ctx, p)
-		if err == nil && verdict == Duplicate && d.ended && p.State != AlteredState {
+		if err == nil && verdict == inbox.Duplicate && d.ended && p.State != inbox.AlteredState {
 			return h.parkEnded(ctx, d)
 		}
 		if err == nil {
-			h.parked(ctx, d, p, verdict == Duplicate && !asked)
+			h.parked(ctx, d, p, verdict == inbox.Duplicate && !asked)
 			return nil
 		}
-		asked = asked || h.inbox.store.Classify(err) == CommitUnknown
+		asked = asked || h.inbox.store.Classify(err) == inbox.CommitUnknown
 		if !h.hold(ctx, d, err) {
 			return fmt.Errorf("park as %s: %w", p.State, err)
 		}
@@ -257,25 +258,25 @@ func (h *Handler[TX]) park(ctx context.Context, d *delivery, p Parking) error {
 // claim alone says nothing about the effect any more, so an operator decides.
 func (h *Handler[TX]) parkEnded(ctx context.Context, d *delivery) error {
 	h.log.ErrorContext(ctx, "transaction of a message was committed by a handler: message set aside", h.attrs(d.in)...)
-	return h.park(ctx, d, Parking{State: AlteredState, LastError: ErrEnded.Error() + ": the claim is committed; look whether the effect is whole, then discard the message or redrive it by force"})
+	return h.park(ctx, d, inbox.Parking{State: inbox.AlteredState, LastError: inbox.ErrEnded.Error() + ": the claim is committed; look whether the effect is whole, then discard the message or redrive it by force"})
 }
 
-func (h *Handler[TX]) parkOnce(ctx context.Context, p Parking) (Verdict, error) {
+func (h *Handler[TX]) parkOnce(ctx context.Context, p inbox.Parking) (inbox.Verdict, error) {
 	ctx, cancel := h.operation(ctx)
 	defer cancel()
 	if err := fault.Hit(ctx, fault.C11); err != nil {
-		return None, err
+		return inbox.None, err
 	}
 	verdict, err := h.inbox.store.ParkMessage(ctx, p)
 	if err == nil && fault.Hit(ctx, fault.C12) != nil {
-		err = fmt.Errorf("commit: %w", ErrCommitUnknown)
+		err = fmt.Errorf("commit: %w", inbox.ErrCommitUnknown)
 	}
 	return verdict, err
 }
 
 // parked takes note of what was parked, or of another copy that was first.
-func (h *Handler[TX]) parked(ctx context.Context, d *delivery, p Parking, duplicate bool) {
-	claimed := p.State == Retrying || p.State == Dead
+func (h *Handler[TX]) parked(ctx context.Context, d *delivery, p inbox.Parking, duplicate bool) {
+	claimed := p.State == inbox.Retrying || p.State == inbox.Dead
 	if claimed && (!duplicate || !d.in.event.Digest.IsZero()) {
 		h.remember(d.term, d.in.event.ID, d.in.event.Digest)
 	}
@@ -284,12 +285,12 @@ func (h *Handler[TX]) parked(ctx context.Context, d *delivery, p Parking, duplic
 		return
 	}
 	h.counts.parkedAs(p.State)
-	if p.State == Retrying {
+	if p.State == inbox.Retrying {
 		h.log.WarnContext(ctx, "message parked", h.attrs(d.in, "attempts", p.Attempts, "retry_in", p.RetryIn)...)
 		h.inbox.reportIdle(ctx)
 		signal(h.wake)
 	}
-	if p.State == Dead {
+	if p.State == inbox.Dead {
 		h.log.ErrorContext(ctx, "message is dead", h.attrs(d.in, "attempts", p.Attempts)...)
 	}
 }

@@ -54,7 +54,7 @@
 // COMMIT that the database answers with ROLLBACK since the handler swallowed the
 // error of a statement. [Reject] makes the message dead at once, as does a
 // write that conflicts with an event which the outbox holds already
-// ([producer.ErrConflict]): no repetition would end otherwise. [RetryAfter] says
+// ([outbox.ErrConflict]): no repetition would end otherwise. [RetryAfter] says
 // when to try again; it counts an attempt too.
 //
 // Conflicts between transactions and errors of the database count no attempt
@@ -176,11 +176,11 @@
 //   - Settings are seen in the text of a handler's statements. What a function or procedure sets, or set_config with an argument
 //     in place of true or false, stays on the connection.
 //   - A handler that has another message handled does so with its own context, or on a database with one writer that message waits for
-//     the handler's transaction until one of them gives up; with it, it is refused ([ErrNested]).
+//     the handler's transaction until one of them gives up; with it, it is refused ([inbox.ErrNested]).
 //   - Run reports parked messages of handlers that were renamed. Those of a service that was renamed look like another service's.
 //   - A handler that commits past its transaction, on the connection itself or in a procedure, may have committed half of its
-//     work. Its message, and those that shared the transaction, are set aside as [AlteredState] where their claims are found
-//     committed ([ErrEnded]). If the process dies in between, a copy passes for a duplicate.
+//     work. Its message, and those that shared the transaction, are set aside as [inbox.AlteredState] where their claims are found
+//     committed ([inbox.ErrEnded]). If the process dies in between, a copy passes for a duplicate.
 //   - Several inboxes in one process do not know of each other: a handler name is refused twice within
 //     one Inbox only, and "alone" means alone in a handler. So a message may be blamed for the death of a process
 //     that a message of another handler, or of another Inbox, has caused: it is dead only if that happens at each of its starts.
@@ -190,7 +190,7 @@
 //     are both set aside as too old. If an operator redrives both, both may run: the claim of the first
 //     is of that time too, and is forgotten again.
 //   - A fail-over that loses commits loses claims together with their effects. The window forgets
-//     everything when the database was in trouble, and is believed only if the store, as an [Identifier], has
+//     everything when the database was in trouble, and is believed only if the store, as an [inbox.Identifier], has
 //     named the same database within the last tenth of a second. Where a database does not tell its identity, a
 //     fail-over that this process did not notice is not noticed by its window.
 package consumer

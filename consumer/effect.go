@@ -11,16 +11,15 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/boxpair/boxpair/idgen"
+	"github.com/boxpair/boxpair/store/inbox"
 )
 
 var (
 	// ErrNoEffect is returned by Effect.Prepare when the message needs no effect outside the database.
 	// What Prepare changed and wrote is committed.
 	ErrNoEffect = errors.New("message needs no effect outside the database")
-	// ErrNoLedger is wrapped by [HandleEffect] if the store of the inbox is no [EffectStore].
+	// ErrNoLedger is wrapped by [HandleEffect] if the store of the inbox is no [inbox.EffectStore].
 	ErrNoLedger = errors.New("store keeps no ledger of effects")
-	// ErrLeaseEnded is wrapped by the error of an effect whose process did not come back.
-	ErrLeaseEnded = errors.New("process that carried the effect out did not come back")
 )
 
 // Effect is what a handler does outside its database, in three steps of which none spans a call within a
@@ -111,7 +110,7 @@ func EffectKey(consumer string, id uuid.UUID) uuid.UUID {
 // HandleEffect is [Inbox.Handle] for a handler with an effect outside the database. Its messages are acknowledged when their effect is
 // recorded; [Inbox.Run], of this process or another one of the service, carries it out. It does no I/O.
 func HandleEffect[TX, I, R any](i *Inbox[TX], name string, e Effect[TX, I, R], cfg EffectConfig) (*Handler[TX], error) {
-	store, ok := i.store.(EffectStore[TX])
+	store, ok := i.store.(inbox.EffectStore[TX])
 	cfg, err := cfg.withDefaults()
 	if !ok {
 		err = errors.Join(err, ErrNoLedger)

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/store/inbox"
 )
 
 const (
@@ -21,18 +22,18 @@ const (
 
 // dyingLedger kills the process after what it has committed.
 type dyingLedger[TX any] struct {
-	consumer.Store[TX]
-	consumer.EffectStore[TX]
+	inbox.Store[TX]
+	inbox.EffectStore[TX]
 	at func(string)
 }
 
-func (l *dyingLedger[TX]) TakeEffects(ctx context.Context, t consumer.EffectTake) ([]consumer.EffectRun, time.Duration, error) {
+func (l *dyingLedger[TX]) TakeEffects(ctx context.Context, t inbox.EffectTake) ([]inbox.EffectRun, time.Duration, error) {
 	runs, next, err := l.EffectStore.TakeEffects(ctx, t)
 	l.at("taken up")
 	return runs, next, err
 }
 
-func (l *dyingLedger[TX]) FinishEffect(ctx context.Context, c consumer.Claim, r *consumer.EffectRun, result []byte, fn func(context.Context, TX) error) (bool, error) {
+func (l *dyingLedger[TX]) FinishEffect(ctx context.Context, c inbox.Claim, r *inbox.EffectRun, result []byte, fn func(context.Context, TX) error) (bool, error) {
 	done, err := l.EffectStore.FinishEffect(ctx, c, r, result, fn)
 	l.at("finished")
 	return done, err
@@ -64,7 +65,7 @@ func payAndDie[TX any](t *testing.T, db *database[TX], point string) {
 		defer at("followed")
 		return finish(ctx, w, c, r)
 	}
-	store := &dyingLedger[TX]{db.store, db.store.(consumer.EffectStore[TX]), at}
+	store := &dyingLedger[TX]{db.store, db.store.(inbox.EffectStore[TX]), at}
 	inbox, h := pay(t, store, db, e, consumer.EffectConfig{Idempotent: os.Getenv(envIdempotent) != ""})
 	err := h.Consume(msg(1))
 	at("recorded")
@@ -101,12 +102,12 @@ func killedPaying[TX any](t *testing.T, db *database[TX], where, point string) {
 			break // there is nothing left to die of
 		}
 	}
-	inbox, h := pay(t, db.store, db, paying(db, p), consumer.EffectConfig{Idempotent: true})
+	in, h := pay(t, db.store, db, paying(db, p), consumer.EffectConfig{Idempotent: true})
 	if err := h.Consume(again(msg(1))); err != nil {
 		t.Fatal(err)
 	}
-	runOnce(t, inbox)
-	wantEffect(t, inbox, consumer.EffectDone)
+	runOnce(t, in)
+	wantEffect(t, in, inbox.EffectDone)
 	calls := 1
 	if point == "answered" || point == "followed" {
 		calls = 3 // twice by those who died, with the same key
@@ -143,11 +144,11 @@ func uncertain[TX any](t *testing.T, db *database[TX], where, point string) {
 	dieIn(t, "TestEffectChild", where, point, envProvider+"="+p.dir)
 	endLeases(t, db)
 	before := len(p.calls(t))
-	inbox, h := pay(t, db.store, db, paying(db, p), consumer.EffectConfig{})
+	in, h := pay(t, db.store, db, paying(db, p), consumer.EffectConfig{})
 	for range 2 {
-		runOnce(t, inbox)
+		runOnce(t, in)
 	}
-	e := wantEffect(t, inbox, consumer.EffectUncertain)
+	e := wantEffect(t, in, inbox.EffectUncertain)
 	if after := len(p.calls(t)); after != before {
 		t.Errorf("it was tried again: %d calls, then %d", before, after)
 	}
@@ -155,11 +156,11 @@ func uncertain[TX any](t *testing.T, db *database[TX], where, point string) {
 		t.Errorf("stats are %+v, %v", st, err)
 	}
 	db.wantEffects(t, 0)
-	if ok, err := inbox.ResolveEffect(t.Context(), e.Key, receipt{Number: e.Key.String()}, "it is in their list"); !ok || err != nil {
+	if ok, err := in.ResolveEffect(t.Context(), e.Key, receipt{Number: e.Key.String()}, "it is in their list"); !ok || err != nil {
 		t.Fatal(ok, err)
 	}
-	wantReason(t, inbox, e.ID, "effect_resolved", "it is in their list")
-	runOnce(t, inbox)
-	wantEffect(t, inbox, consumer.EffectDone)
+	wantReason(t, in, e.ID, "effect_resolved", "it is in their list")
+	runOnce(t, in)
+	wantEffect(t, in, inbox.EffectDone)
 	db.wantEffects(t, 1)
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/inbox"
 )
 
 // provider carries effects out, in files that outlive this process: one for each key, with a line for each call.
@@ -86,7 +87,7 @@ func paying[TX any](db *database[TX], p provider) consumer.Effect[TX, charge, re
 }
 
 // pay returns a handler under the name "pay" of a new inbox on a store.
-func pay[TX any](t *testing.T, store consumer.Store[TX], db *database[TX], e consumer.Effect[TX, charge, receipt], cfg consumer.EffectConfig) (*consumer.Inbox[TX], *consumer.Handler[TX]) {
+func pay[TX any](t *testing.T, store inbox.Store[TX], db *database[TX], e consumer.Effect[TX, charge, receipt], cfg consumer.EffectConfig) (*consumer.Inbox[TX], *consumer.Handler[TX]) {
 	t.Helper()
 	inbox, err := consumer.New(store, db.outbox, consumer.Config{Service: "stock"})
 	if err != nil {
@@ -123,9 +124,9 @@ func runOnce[TX any](t *testing.T, inbox *consumer.Inbox[TX]) {
 }
 
 // wantEffect checks the only effect in the ledger.
-func wantEffect[TX any](t *testing.T, inbox *consumer.Inbox[TX], state consumer.EffectState) consumer.EffectRecord {
+func wantEffect[TX any](t *testing.T, in *consumer.Inbox[TX], state inbox.EffectState) inbox.Effect {
 	t.Helper()
-	list, err := inbox.ListEffects(t.Context(), consumer.EffectFilter{})
+	list, err := in.ListEffects(t.Context(), inbox.EffectFilter{})
 	if err != nil || len(list) != 1 || list[0].State != state {
 		t.Fatalf("effects are %+v, %v; want one that is %s", list, err, state)
 	}

@@ -10,13 +10,14 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/boxpair/boxpair/internal/fault"
+	"github.com/boxpair/boxpair/store/inbox"
 	"github.com/boxpair/boxpair/transport"
 )
 
 // effects carries out what a handler has to do outside the database.
 type effects[TX any] struct {
 	h     *Handler[TX]
-	store EffectStore[TX]
+	store inbox.EffectStore[TX]
 	cfg   EffectConfig
 	again bool // what may have been carried out is tried again
 	wake  chan struct{}
@@ -33,12 +34,12 @@ func (x *effects[TX]) prepare(ctx context.Context, w *Work[TX], intent any) erro
 		return Reject(err)
 	}
 	e, h := w.Event(), x.h
-	err = x.store.PrepareEffect(ctx, w.DB(), EffectIntent{
+	err = x.store.PrepareEffect(ctx, w.DB(), inbox.EffectIntent{
 		Consumer: h.consumer(), ID: e.ID, Key: EffectKey(h.name, e.ID),
 		Topic: clean(e.Topic, maxKey), OrderKey: orderKey(e.Key), Ordered: h.cfg.Ordered && e.Key != "",
 		Metadata: w.Message().Metadata, Intent: b,
 	})
-	if errors.Is(err, ErrEffectConflict) {
+	if errors.Is(err, inbox.ErrEffectConflict) {
 		return Reject(err)
 	}
 	if err == nil {
@@ -105,7 +106,7 @@ func (x *effects[TX]) once(ctx context.Context) error {
 	return context.Cause(ctx)
 }
 
-func (x *effects[TX]) take(ctx context.Context, limit int) ([]EffectRun, time.Duration, error) {
+func (x *effects[TX]) take(ctx context.Context, limit int) ([]inbox.EffectRun, time.Duration, error) {
 	if err := x.h.register(ctx); err != nil {
 		return nil, 0, err
 	}
@@ -114,7 +115,7 @@ func (x *effects[TX]) take(ctx context.Context, limit int) ([]EffectRun, time.Du
 	}
 	op, cancel := x.h.operation(ctx)
 	defer cancel()
-	runs, next, err := x.store.TakeEffects(op, EffectTake{
+	runs, next, err := x.store.TakeEffects(op, inbox.EffectTake{
 		Consumer: x.h.consumer(), Limit: limit, Again: x.again, MaxAttempts: x.cfg.MaxAttempts,
 		Lease: x.cfg.Lease,
 	})
@@ -125,7 +126,7 @@ func (x *effects[TX]) take(ctx context.Context, limit int) ([]EffectRun, time.Du
 }
 
 // carryOut does what is left of an effect. Its context does not end with ctx: what was begun is finished.
-func (x *effects[TX]) carryOut(ctx context.Context, r *EffectRun) {
+func (x *effects[TX]) carryOut(ctx context.Context, r *inbox.EffectRun) {
 	defer signal(x.wake) // the next of its key
 	if r.Result != nil {
 		x.finishRun(ctx, r, r.Result)
@@ -140,7 +141,7 @@ func (x *effects[TX]) carryOut(ctx context.Context, r *EffectRun) {
 }
 
 // call asks the other side, outside any transaction.
-func (x *effects[TX]) call(ctx context.Context, r *EffectRun) (result []byte, err error) {
+func (x *effects[TX]) call(ctx context.Context, r *inbox.EffectRun) (result []byte, err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), x.cfg.Timeout)
 	defer cancel()
 	err = guard(func() error {
@@ -164,14 +165,14 @@ func (x *effects[TX]) call(ctx context.Context, r *EffectRun) (result []byte, er
 }
 
 // failed records that an attempt gave no result.
-func (x *effects[TX]) failed(ctx context.Context, r *EffectRun, cause error) {
+func (x *effects[TX]) failed(ctx context.Context, r *inbox.EffectRun, cause error) {
 	var (
 		certain  *notDone
 		rejected *rejection
 		last     = r.Attempts >= x.cfg.MaxAttempts
 		// Where it is not tried again by itself, an operator who had it redriven has said that no attempt before was carried out.
 		before = r.Uncertain && x.again
-		o      = EffectOutcome{State: EffectPending, Uncertain: before, Attempts: r.Attempts, Noted: "effect_failed", LastError: text(cause)}
+		o      = inbox.EffectOutcome{State: inbox.EffectPending, Uncertain: before, Attempts: r.Attempts, Noted: "effect_failed", LastError: text(cause)}
 	)
 	final := errors.As(cause, &rejected)
 	if !final && !errors.As(cause, &certain) {
@@ -179,9 +180,9 @@ func (x *effects[TX]) failed(ctx context.Context, r *EffectRun, cause error) {
 	}
 	switch {
 	case o.Uncertain && (last || final || !x.again):
-		o.State = EffectUncertain
+		o.State = inbox.EffectUncertain
 	case last || final:
-		o.State = EffectDead
+		o.State = inbox.EffectDead
 	default:
 		o.In = x.wait(cause, r.Attempts)
 	}
@@ -204,13 +205,13 @@ func (x *effects[TX]) wait(cause error, attempts int) time.Duration {
 }
 
 // finishRun does what follows from a result, or keeps the result for later.
-func (x *effects[TX]) finishRun(ctx context.Context, r *EffectRun, result []byte) {
+func (x *effects[TX]) finishRun(ctx context.Context, r *inbox.EffectRun, result []byte) {
 	d := &delivery{who: subject{x.h.name, r.Key}}
 	for {
 		a := x.finishOnce(ctx, r, result)
 		switch f := x.h.judge(a, d); f {
 		case settled:
-			if a.verdict == Duplicate && !d.unknown {
+			if a.verdict == inbox.Duplicate && !d.unknown {
 				x.h.log.WarnContext(ctx, "effect was taken over before it was finished", x.attrs(r)...)
 				return
 			}
@@ -235,8 +236,8 @@ func (x *effects[TX]) finishRun(ctx context.Context, r *EffectRun, result []byte
 }
 
 // answered keeps a result whose effect could not be finished.
-func (x *effects[TX]) answered(ctx context.Context, r *EffectRun, result []byte, cause error, f fate) {
-	o := EffectOutcome{State: EffectAnswered, Attempts: 1, Result: result, Noted: "effect_answered", LastError: text(cause)}
+func (x *effects[TX]) answered(ctx context.Context, r *inbox.EffectRun, result []byte, cause error, f fate) {
+	o := inbox.EffectOutcome{State: inbox.EffectAnswered, Attempts: 1, Result: result, Noted: "effect_answered", LastError: text(cause)}
 	if r.Result != nil {
 		o.Attempts = r.Attempts
 	}
@@ -245,7 +246,7 @@ func (x *effects[TX]) answered(ctx context.Context, r *EffectRun, result []byte,
 		o.Attempts, o.Noted = o.Attempts-1, ""
 		o.In = x.wait(nil, 1)
 	case f == buried || o.Attempts >= x.cfg.MaxAttempts:
-		o.State = EffectDead
+		o.State = inbox.EffectDead
 	default:
 		o.In = x.wait(cause, o.Attempts)
 	}
@@ -253,17 +254,17 @@ func (x *effects[TX]) answered(ctx context.Context, r *EffectRun, result []byte,
 	x.settle(ctx, r, o)
 }
 
-func (x *effects[TX]) finishOnce(ctx context.Context, r *EffectRun, result []byte) attempt {
+func (x *effects[TX]) finishOnce(ctx context.Context, r *inbox.EffectRun, result []byte) attempt {
 	h := x.h
 	inside, _ := h.gate.enter(context.WithoutCancel(ctx), besideOthers, h.cfg.Timeout)
 	defer h.gate.leave(inside)
-	c := Claim{
+	c := inbox.Claim{
 		Consumer: h.consumer(), ID: r.ID, Isolation: h.cfg.Isolation,
 		IdleTimeout: h.cfg.Timeout + idleGrace, LockTimeout: h.cfg.LockTimeout,
 	}
 	ctx, cancel := h.operation(ctx)
 	defer cancel()
-	a := attempt{verdict: Applied}
+	a := attempt{verdict: inbox.Applied}
 	a.err = guard(func() error {
 		done, err := x.store.FinishEffect(ctx, c, r, result, func(ctx context.Context, tx TX) error {
 			a.ran = true
@@ -273,11 +274,11 @@ func (x *effects[TX]) finishOnce(ctx context.Context, r *EffectRun, result []byt
 		case err != nil:
 			return err
 		case !done:
-			a.verdict = Duplicate
+			a.verdict = inbox.Duplicate
 			return nil
 		}
 		if fault.Hit(ctx, fault.E5) != nil {
-			return fmt.Errorf("commit: %w", ErrCommitUnknown)
+			return fmt.Errorf("commit: %w", inbox.ErrCommitUnknown)
 		}
 		return nil
 	})
@@ -285,7 +286,7 @@ func (x *effects[TX]) finishOnce(ctx context.Context, r *EffectRun, result []byt
 	return a
 }
 
-func (x *effects[TX]) callFinish(ctx context.Context, tx TX, r *EffectRun, result []byte) (err error) {
+func (x *effects[TX]) callFinish(ctx context.Context, tx TX, r *inbox.EffectRun, result []byte) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			err = newPanic(v)
@@ -306,7 +307,7 @@ func (x *effects[TX]) callFinish(ctx context.Context, tx TX, r *EffectRun, resul
 
 // cause returns the message of an effect, without its payload and under the effect's key: what Finish writes must
 // not have the dispatch IDs of what Prepare has written.
-func (x *effects[TX]) cause(r *EffectRun) *incoming {
+func (x *effects[TX]) cause(r *inbox.EffectRun) *incoming {
 	msg := message.NewMessage(r.ID.String(), nil)
 	msg.Metadata = r.Metadata
 	event, _ := transport.Parse(r.Topic, msg) // it was read when it came
@@ -319,8 +320,8 @@ func (x *effects[TX]) cause(r *EffectRun) *incoming {
 
 // settle records what became of a run. While the database is in trouble it tries again for Config.MaxHold; after that the
 // lease ends, and the effect counts as one whose process did not come back. A result is known nowhere else, so it is kept until the inbox ends.
-func (x *effects[TX]) settle(ctx context.Context, r *EffectRun, o EffectOutcome) {
-	if o.State == EffectDead || o.State == EffectUncertain {
+func (x *effects[TX]) settle(ctx context.Context, r *inbox.EffectRun, o inbox.EffectOutcome) {
+	if o.State == inbox.EffectDead || o.State == inbox.EffectUncertain {
 		x.h.log.ErrorContext(ctx, "effect waits for an operator", x.attrs(r, "state", o.State)...)
 	}
 	d := &delivery{who: subject{x.h.name, r.Key}}
@@ -339,13 +340,13 @@ func (x *effects[TX]) settle(ctx context.Context, r *EffectRun, o EffectOutcome)
 	}
 }
 
-func (x *effects[TX]) settleOnce(ctx context.Context, r *EffectRun, o EffectOutcome) error {
+func (x *effects[TX]) settleOnce(ctx context.Context, r *inbox.EffectRun, o inbox.EffectOutcome) error {
 	ctx, cancel := x.h.operation(ctx)
 	defer cancel()
 	_, err := x.store.SettleEffect(ctx, r, o)
 	return err
 }
 
-func (x *effects[TX]) attrs(r *EffectRun, more ...any) []any {
+func (x *effects[TX]) attrs(r *inbox.EffectRun, more ...any) []any {
 	return append([]any{"dispatch_id", r.ID, "effect_key", r.Key, "attempts", r.Attempts}, more...)
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/store/inbox"
 	"github.com/boxpair/boxpair/store/sqlite"
 )
 
@@ -26,10 +27,10 @@ func TestEffectIsCarriedOutOnceBesideItsMessage(t *testing.T) {
 
 func paidOnce[TX any](t *testing.T, db *database[TX]) {
 	p := provider{t.TempDir()}
-	inbox, h := pay(t, db.store, db, paying(db, p), consumer.EffectConfig{})
+	in, h := pay(t, db.store, db, paying(db, p), consumer.EffectConfig{})
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- inbox.Run(ctx) }()
+	go func() { done <- in.Run(ctx) }()
 	for range 2 {
 		if err := h.Consume(msg(1)); err != nil {
 			t.Fatal(err)
@@ -42,7 +43,7 @@ func paidOnce[TX any](t *testing.T, db *database[TX]) {
 	}
 	p.wantCharges(t, number(1), 1)
 	db.wantEffects(t, 1)
-	wantEffect(t, inbox, consumer.EffectDone)
+	wantEffect(t, in, inbox.EffectDone)
 	if n := db.number(`SELECT count(DISTINCT dispatch_id) FROM ` + table(db, "outbox_events")); n != 2 {
 		t.Errorf("%d events written", n)
 	}
@@ -82,18 +83,18 @@ func TestEffectKeyIsStable(t *testing.T) {
 		keys = append(keys, key)
 		return receipt{}, errHandler
 	}
-	inbox, h := pay(t, db.store, db, e, consumer.EffectConfig{Idempotent: true, MaxAttempts: 3})
+	in, h := pay(t, db.store, db, e, consumer.EffectConfig{Idempotent: true, MaxAttempts: 3})
 	if err := h.Consume(msg(1)); err != nil {
 		t.Fatal(err)
 	}
 	for range 4 {
-		runOnce(t, inbox)
+		runOnce(t, in)
 		endLeases(t, db)
 	}
 	if len(keys) != 3 || len(slices.Compact(keys)) != 1 || keys[0] != consumer.EffectKey("stock/pay", number(1)) {
 		t.Errorf("keys of the attempts are %v", keys)
 	}
-	if e := wantEffect(t, inbox, consumer.EffectUncertain); e.Attempts != 3 || e.LastError != errHandler.Error() {
+	if e := wantEffect(t, in, inbox.EffectUncertain); e.Attempts != 3 || e.LastError != errHandler.Error() {
 		t.Errorf("effect is %+v", e)
 	}
 	if list, err := h.Attempts(t.Context(), number(1), 0); err != nil || len(list) != 3 || list[0].Outcome != "effect_uncertain" {
@@ -125,20 +126,20 @@ func calledOutside[TX any](t *testing.T, db *database[TX]) {
 	calls := 0
 	e.Do = func(ctx context.Context, key uuid.UUID, _ charge) (receipt, error) {
 		calls++
-		_, err := db.store.Apply(ctx, consumer.Claim{Consumer: setup.Consumer, ID: uuid.New()}, func(ctx context.Context, tx TX) error {
+		_, err := db.store.Apply(ctx, inbox.Claim{Consumer: setup.Consumer, ID: uuid.New()}, func(ctx context.Context, tx TX) error {
 			return db.exec(ctx, tx, `INSERT INTO effects (seq, id) VALUES (0, 'asked')`)
 		})
 		return receipt{Number: key.String()}, err
 	}
-	inbox, h := pay(t, db.store, db, e, consumer.EffectConfig{Handler: consumer.HandlerConfig{Timeout: 5 * time.Second, QuickAttempts: 1}})
+	in, h := pay(t, db.store, db, e, consumer.EffectConfig{Handler: consumer.HandlerConfig{Timeout: 5 * time.Second, QuickAttempts: 1}})
 	if err := h.Consume(msg(1)); err != nil {
 		t.Fatal(err)
 	}
 	if calls != 0 {
 		t.Errorf("%d calls before the intent was committed", calls)
 	}
-	runOnce(t, inbox)
-	wantEffect(t, inbox, consumer.EffectDone)
+	runOnce(t, in)
+	wantEffect(t, in, inbox.EffectDone)
 	db.wantEffects(t, 2)
 }
 
@@ -162,15 +163,15 @@ func TestFateOfErrorsOfDo(t *testing.T) {
 	for name, c := range map[string]struct {
 		err        error
 		idempotent bool
-		state      consumer.EffectState
+		state      inbox.EffectState
 		uncertain  bool
 	}{
-		"error":                             {errHandler, false, consumer.EffectUncertain, true},
-		"error, idempotent":                 {errHandler, true, consumer.EffectPending, true},
-		"not done":                          {consumer.NotDone(errHandler), false, consumer.EffectPending, false},
-		"not done, later":                   {consumer.NotDone(consumer.RetryAfter(0, errHandler)), false, consumer.EffectPending, false},
-		"rejected":                          {consumer.Reject(errHandler), true, consumer.EffectDead, false},
-		"result that cannot be had as JSON": {nil, true, consumer.EffectPending, true},
+		"error":                             {errHandler, false, inbox.EffectUncertain, true},
+		"error, idempotent":                 {errHandler, true, inbox.EffectPending, true},
+		"not done":                          {consumer.NotDone(errHandler), false, inbox.EffectPending, false},
+		"not done, later":                   {consumer.NotDone(consumer.RetryAfter(0, errHandler)), false, inbox.EffectPending, false},
+		"rejected":                          {consumer.Reject(errHandler), true, inbox.EffectDead, false},
+		"result that cannot be had as JSON": {nil, true, inbox.EffectPending, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -218,26 +219,26 @@ func finishFails[TX any](t *testing.T, db *database[TX]) {
 		}
 		return err
 	}
-	inbox, h := pay(t, db.store, db, e, consumer.EffectConfig{MaxAttempts: 2})
+	in, h := pay(t, db.store, db, e, consumer.EffectConfig{MaxAttempts: 2})
 	if err := h.Consume(msg(1)); err != nil {
 		t.Fatal(err)
 	}
-	runOnce(t, inbox)
-	wantEffect(t, inbox, consumer.EffectAnswered)
+	runOnce(t, in)
+	wantEffect(t, in, inbox.EffectAnswered)
 	endLeases(t, db)
-	runOnce(t, inbox)
-	dead := wantEffect(t, inbox, consumer.EffectDead)
+	runOnce(t, in)
+	dead := wantEffect(t, in, inbox.EffectDead)
 	if dead.Uncertain || len(dead.Result) == 0 {
 		t.Errorf("effect is %+v", dead)
 	}
 	db.wantEffects(t, 0)
 	broken = false
-	if ids, err := inbox.RedriveEffects(t.Context(), consumer.EffectFilter{States: []consumer.EffectState{consumer.EffectDead}}, "mended"); err != nil || len(ids) != 1 {
+	if ids, err := in.RedriveEffects(t.Context(), inbox.EffectFilter{States: []inbox.EffectState{inbox.EffectDead}}, "mended"); err != nil || len(ids) != 1 {
 		t.Fatal(ids, err)
 	}
-	wantReason(t, inbox, number(1), "effect_redriven", "mended")
-	runOnce(t, inbox)
-	wantEffect(t, inbox, consumer.EffectDone)
+	wantReason(t, in, number(1), "effect_redriven", "mended")
+	runOnce(t, in)
+	wantEffect(t, in, inbox.EffectDone)
 	p.wantCharges(t, number(1), 1)
 	db.wantEffects(t, 1)
 }
@@ -263,15 +264,15 @@ func TestProbeIsAskedBeforeAnythingIsDoneAgain(t *testing.T) {
 				}
 				return receipt{Number: key.String()}, found, nil
 			}
-			inbox, h := pay(t, db.store, db, e, consumer.EffectConfig{})
+			in, h := pay(t, db.store, db, e, consumer.EffectConfig{})
 			if err := h.Consume(msg(1)); err != nil {
 				t.Fatal(err)
 			}
 			for range 3 {
-				runOnce(t, inbox)
+				runOnce(t, in)
 				endLeases(t, db)
 			}
-			wantEffect(t, inbox, consumer.EffectDone)
+			wantEffect(t, in, inbox.EffectDone)
 			if want := map[bool]int{true: 1, false: 2}[found]; calls != want || probes != 2 {
 				t.Errorf("%d calls and %d probes", calls, probes)
 			}
@@ -289,11 +290,11 @@ func TestMessageMayNeedNoEffect(t *testing.T) {
 		c, err := prepare(ctx, w, msg)
 		return c, errors.Join(err, consumer.ErrNoEffect)
 	}
-	inbox, h := pay(t, db.store, db, e, consumer.EffectConfig{})
+	in, h := pay(t, db.store, db, e, consumer.EffectConfig{})
 	if err := h.Consume(msg(1)); err != nil {
 		t.Fatal(err)
 	}
-	if list, err := inbox.ListEffects(t.Context(), consumer.EffectFilter{}); err != nil || len(list) != 0 || h.Counters().Applied != 1 {
+	if list, err := in.ListEffects(t.Context(), inbox.EffectFilter{}); err != nil || len(list) != 0 || h.Counters().Applied != 1 {
 		t.Errorf("effects are %+v, %v", list, err)
 	}
 	if n := db.number(`SELECT count(*) FROM boxpair_outbox_events`); n != 1 {
@@ -304,19 +305,19 @@ func TestMessageMayNeedNoEffect(t *testing.T) {
 func TestEffectsThatCannotBeAreRefused(t *testing.T) {
 	t.Parallel()
 	db, _ := newSQLite(t)
-	inbox, err := consumer.New(db.store, nil, consumer.Config{Service: "stock"})
+	in, err := consumer.New(db.store, nil, consumer.Config{Service: "stock"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	e := paying(db, provider{t.TempDir()})
-	_, err = consumer.HandleEffect(inbox, "pay", e, consumer.EffectConfig{Timeout: -1, MinBackoff: 2, MaxBackoff: 1, Concurrency: -1, Lease: -2})
+	_, err = consumer.HandleEffect(in, "pay", e, consumer.EffectConfig{Timeout: -1, MinBackoff: 2, MaxBackoff: 1, Concurrency: -1, Lease: -2})
 	for _, field := range []string{"Timeout", "Lease", "MaxBackoff", "Concurrency"} {
 		if err == nil || !strings.Contains(err.Error(), field) {
 			t.Errorf("error does not name %s: %v", field, err)
 		}
 	}
 	e.Do = nil
-	if _, err = consumer.HandleEffect(inbox, "pay", e, consumer.EffectConfig{}); err == nil || !strings.Contains(err.Error(), "Do") {
+	if _, err = consumer.HandleEffect(in, "pay", e, consumer.EffectConfig{}); err == nil || !strings.Contains(err.Error(), "Do") {
 		t.Error(err)
 	}
 	r := newRig(t, setup{})
@@ -324,18 +325,18 @@ func TestEffectsThatCannotBeAreRefused(t *testing.T) {
 	if !errors.Is(err, consumer.ErrNoLedger) {
 		t.Error(err)
 	}
-	if _, err := inbox.RedriveEffects(t.Context(), consumer.EffectFilter{}, "mended"); err == nil {
+	if _, err := in.RedriveEffects(t.Context(), inbox.EffectFilter{}, "mended"); err == nil {
 		t.Error("everything was redriven")
 	}
-	some := consumer.EffectFilter{States: []consumer.EffectState{consumer.EffectDead}}
+	some := inbox.EffectFilter{States: []inbox.EffectState{inbox.EffectDead}}
 	for _, reason := range []string{"", "a\x00b", strings.Repeat("a", 1025)} {
-		if _, err := inbox.RedriveEffects(t.Context(), some, reason); err == nil {
+		if _, err := in.RedriveEffects(t.Context(), some, reason); err == nil {
 			t.Errorf("redriven with the reason %q", reason)
 		}
-		if _, err := inbox.DiscardEffects(t.Context(), some, reason); err == nil {
+		if _, err := in.DiscardEffects(t.Context(), some, reason); err == nil {
 			t.Errorf("discarded with the reason %q", reason)
 		}
-		if _, err := inbox.ResolveEffect(t.Context(), number(1), 1, reason); err == nil {
+		if _, err := in.ResolveEffect(t.Context(), number(1), 1, reason); err == nil {
 			t.Errorf("resolved with the reason %q", reason)
 		}
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/idgen"
 	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/inbox"
 	"github.com/boxpair/boxpair/store/sqlite"
 	"github.com/boxpair/boxpair/transport"
 )
@@ -67,11 +68,11 @@ func ExampleReject() {
 	ctx := context.Background()
 	store, done := exampleStore(ctx)
 	defer done()
-	inbox, err := consumer.New(store, nil, consumer.Config{Service: "inventory"})
+	in, err := consumer.New(store, nil, consumer.Config{Service: "inventory"})
 	if err != nil {
 		log.Fatal(err)
 	}
-	h, err := inbox.Handle("count", func(_ context.Context, _ *consumer.Work[*sql.Tx], msg *message.Message) error {
+	h, err := in.Handle("count", func(_ context.Context, _ *consumer.Work[*sql.Tx], msg *message.Message) error {
 		if len(msg.Payload) == 0 {
 			return consumer.Reject(errors.New("no item named"))
 		}
@@ -87,7 +88,7 @@ func ExampleReject() {
 		}
 	}
 
-	parked, err := inbox.ListParked(ctx, consumer.Filter{Consumer: h.Name()})
+	parked, err := in.ListParked(ctx, inbox.Filter{Consumer: h.Name()})
 	if err != nil {
 		log.Fatal(err)
 	}

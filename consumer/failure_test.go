@@ -15,6 +15,7 @@ import (
 
 	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/inbox"
 )
 
 var errHandler = errors.New("stock is counted")
@@ -41,7 +42,7 @@ func TestFailureIsRetriedQuicklyAndThenParked(t *testing.T) {
 			t.Errorf("three quick attempts took %v", took)
 		}
 		r.wantCalls(3)
-		r.wantStates(consumer.Retrying)
+		r.wantStates(inbox.Retrying)
 		p := r.parked()
 		if p.Attempts != 3 || p.LastError != errHandler.Error() {
 			t.Errorf("parked after %d attempts with %q", p.Attempts, p.LastError)
@@ -75,7 +76,7 @@ func TestMessageIsDeadAfterItsAttempts(t *testing.T) {
 		if calls.Load() != 10 {
 			t.Errorf("%d attempts", calls.Load())
 		}
-		r.wantStates(consumer.Dead)
+		r.wantStates(inbox.Dead)
 		if p := r.parked(); p.Attempts != 10 {
 			t.Errorf("dead after %d attempts", p.Attempts)
 		}
@@ -85,12 +86,12 @@ func TestMessageIsDeadAfterItsAttempts(t *testing.T) {
 		r.wantLog("level=ERROR", "message is dead")
 
 		// An operator has it run again, from its first attempt on.
-		ids, err := r.inbox.Redrive(t.Context(), consumer.Filter{}, "mended")
+		ids, err := r.inbox.Redrive(t.Context(), inbox.Filter{}, "mended")
 		if err != nil || len(ids) != 1 {
 			t.Fatalf("Redrive: %v, %v", ids, err)
 		}
 		synctest.Wait()
-		if calls.Load() != 11 || r.parked().State != consumer.Retrying || r.parked().Attempts != 1 {
+		if calls.Load() != 11 || r.parked().State != inbox.Retrying || r.parked().Attempts != 1 {
 			t.Errorf("after the redrive: %d calls, %+v", calls.Load(), r.parked())
 		}
 		r.wantLog("redriven", "dispatch_id="+number(1).String(), "reason=mended")
@@ -102,7 +103,7 @@ func TestLastAttemptIsDeadWhereverItIsMade(t *testing.T) {
 	fn, calls := failing(1 << 20)
 	r := newRig(t, setup{fn: fn, handler: consumer.HandlerConfig{MaxAttempts: 2, QuickBackoff: 1}})
 	r.consume(msg(1))
-	r.wantStates(consumer.Dead)
+	r.wantStates(inbox.Dead)
 	if calls.Load() != 2 {
 		t.Errorf("%d attempts", calls.Load())
 	}
@@ -126,7 +127,7 @@ func TestRejectedMessageIsDeadAtOnce(t *testing.T) {
 				time.Sleep(time.Minute)
 				stop()
 				r.wantCalls(attempts + 1)
-				r.wantStates(consumer.Dead)
+				r.wantStates(inbox.Dead)
 				if p := r.parked(); p.Attempts != int(attempts)+1 || p.LastError != "rejected: "+errHandler.Error() {
 					t.Errorf("%d attempts, %q", p.Attempts, p.LastError)
 				}
@@ -158,7 +159,7 @@ func TestRetryAfterSaysWhenAndCounts(t *testing.T) {
 			time.Sleep(time.Hour)
 		}
 		r.wantCalls(3)
-		r.wantStates(consumer.Dead)
+		r.wantStates(inbox.Dead)
 	})
 }
 
@@ -176,7 +177,7 @@ func TestConflictWithAnEventOfOtherContentIsDeadAtOnce(t *testing.T) {
 	r.consume(msg(1))
 	r.wantCalls(1)
 	r.wantDone(number(1), 0)
-	r.wantStates(consumer.Dead)
+	r.wantStates(inbox.Dead)
 }
 
 func TestPanicAndGoexitAreFailures(t *testing.T) {
@@ -199,7 +200,7 @@ func TestPanicAndGoexitAreFailures(t *testing.T) {
 			r.consume(msg(1))
 			r.wantCalls(2)
 			r.wantDone(number(1), 0)
-			r.wantStates(consumer.Retrying)
+			r.wantStates(inbox.Retrying)
 			if c := r.handler.Counters(); c.Panics != 2 || c.Failed != 2 {
 				t.Errorf("counters: %+v", c)
 			}
@@ -224,7 +225,7 @@ func TestSwallowedErrorOfAStatementIsNoSuccess(t *testing.T) {
 	})
 	r.consume(msg(1))
 	r.wantDone(number(1), 0)
-	r.wantStates(consumer.Retrying)
+	r.wantStates(inbox.Retrying)
 	if p := r.parked(); !strings.Contains(p.LastError, "rolled the transaction back") {
 		t.Errorf("parked with %q", p.LastError)
 	}
@@ -257,7 +258,7 @@ func TestHandlerThatOverrunsItsDeadlineCountsWhateverTheErrorIs(t *testing.T) {
 		if took := time.Since(begun); took < 3*time.Second || took > 4*time.Second {
 			t.Errorf("three attempts took %v", took)
 		}
-		r.wantStates(consumer.Retrying)
+		r.wantStates(inbox.Retrying)
 		if p := r.parked(); p.Attempts != 3 {
 			t.Errorf("%d attempts counted", p.Attempts)
 		}

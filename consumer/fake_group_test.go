@@ -5,15 +5,15 @@ import (
 	"context"
 	"slices"
 
-	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/store/inbox"
 )
 
-// ApplyGroup keeps the contract of [consumer.ClaimStore]. Its steps are those of Apply.
-func (s *fakeStore) ApplyGroup(ctx context.Context, claims []consumer.Claim, fn func(context.Context, *fakeTx, []int) error) ([]consumer.Verdict, error) {
+// ApplyGroup keeps the contract of [inbox.ClaimStore]. Its steps are those of Apply.
+func (s *fakeStore) ApplyGroup(ctx context.Context, claims []inbox.Claim, fn func(context.Context, *fakeTx, []int) error) ([]inbox.Verdict, error) {
 	if err := s.step("begin"); err != nil {
 		return nil, err
 	}
-	verdicts := make([]consumer.Verdict, len(claims))
+	verdicts := make([]inbox.Verdict, len(claims))
 	order := make([]int, len(claims))
 	for i := range order {
 		order[i] = i
@@ -32,9 +32,9 @@ func (s *fakeStore) ApplyGroup(ctx context.Context, claims []consumer.Claim, fn 
 	var run []int
 	for i, v := range verdicts {
 		switch {
-		case v != consumer.Applied:
+		case v != inbox.Applied:
 		case claims[i].Key != "" && s.wouldFollow(claims[i]):
-			verdicts[i] = consumer.Followed
+			verdicts[i] = inbox.Followed
 		default:
 			run = append(run, i)
 		}
@@ -52,9 +52,9 @@ func (s *fakeStore) ApplyGroup(ctx context.Context, claims []consumer.Claim, fn 
 		committed = true
 		for i, v := range verdicts {
 			switch v {
-			case consumer.Followed:
+			case inbox.Followed:
 				s.follows(claims[i])
-			case consumer.Applied:
+			case inbox.Applied:
 				s.forget(claims[i])
 			}
 		}
@@ -65,7 +65,7 @@ func (s *fakeStore) ApplyGroup(ctx context.Context, claims []consumer.Claim, fn 
 	return verdicts, nil
 }
 
-func (s *fakeStore) wouldFollow(c consumer.Claim) bool {
+func (s *fakeStore) wouldFollow(c inbox.Claim) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.blocked(c.Consumer, c.Key, 0)

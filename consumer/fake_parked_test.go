@@ -7,52 +7,52 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/boxpair/boxpair/consumer"
-	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/inbox"
+	"github.com/boxpair/boxpair/store/outbox"
 )
 
 // add keeps a parked message. The caller holds mu.
-func (s *fakeStore) add(p consumer.Parking) {
+func (s *fakeStore) add(p inbox.Parking) {
 	s.seq++
-	m := consumer.ParkedMessage{
+	m := inbox.Parked{
 		Message: *p.Message, Seq: s.seq, Consumer: s.names[p.Consumer-1], State: p.State,
 		Attempts: p.Attempts, ParkedAt: time.Now(), LastError: p.LastError,
 	}
-	if p.State == consumer.Retrying {
+	if p.State == inbox.Retrying {
 		m.NextAttemptAt = time.Now().Add(p.RetryIn)
 	}
-	s.parked = append(s.parked, &parkedRow{ParkedMessage: m, number: p.Consumer, ordered: p.Ordered})
+	s.parked = append(s.parked, &parkedRow{Parked: m, number: p.Consumer, ordered: p.Ordered})
 }
 
-func (s *fakeStore) ParkMessage(ctx context.Context, p consumer.Parking) (consumer.Verdict, error) {
+func (s *fakeStore) ParkMessage(ctx context.Context, p inbox.Parking) (inbox.Verdict, error) {
 	if err := s.step("park"); err != nil {
-		return consumer.None, err
+		return inbox.None, err
 	}
-	if p.State == consumer.TooOldState || p.State == consumer.AlteredState {
+	if p.State == inbox.TooOldState || p.State == inbox.AlteredState {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.add(p)
-		return consumer.Applied, nil
+		return inbox.Applied, nil
 	}
-	_, end, err := s.claim(ctx, consumer.Claim{Consumer: p.Consumer, ID: p.Message.ID, Digest: p.Message.Digest})
+	_, end, err := s.claim(ctx, inbox.Claim{Consumer: p.Consumer, ID: p.Message.ID, Digest: p.Message.Digest})
 	if err != nil {
-		return consumer.None, err
+		return inbox.None, err
 	}
 	if end == nil {
-		return consumer.Duplicate, nil
+		return inbox.Duplicate, nil
 	}
 	s.mu.Lock()
 	s.parkings = append(s.parkings, p)
 	s.add(p)
 	s.mu.Unlock()
 	end(true)
-	return consumer.Applied, s.step("park-answer")
+	return inbox.Applied, s.step("park-answer")
 }
 
 func (s *fakeStore) due(number int) (seqs []int64, next time.Duration) {
 	now := time.Now()
 	for _, p := range s.parked {
-		if p.number != number || p.State != consumer.Retrying || p.ordered && s.blocked(number, p.Key, p.Seq) {
+		if p.number != number || p.State != inbox.Retrying || p.ordered && s.blocked(number, p.Key, p.Seq) {
 			continue
 		}
 		if wait := p.NextAttemptAt.Sub(now); wait <= 0 {
@@ -83,7 +83,7 @@ func (s *fakeStore) find(seq int64) *parkedRow {
 	return nil
 }
 
-func (s *fakeStore) ApplyParked(ctx context.Context, c consumer.Claim, seq int64, fn func(context.Context, *fakeTx, *consumer.ParkedMessage) error) (bool, error) {
+func (s *fakeStore) ApplyParked(ctx context.Context, c inbox.Claim, seq int64, fn func(context.Context, *fakeTx, *inbox.Parked) error) (bool, error) {
 	if err := s.step("apply-parked"); err != nil {
 		return false, err
 	}
@@ -95,7 +95,7 @@ func (s *fakeStore) ApplyParked(ctx context.Context, c consumer.Claim, seq int64
 		return false, nil
 	}
 	p.locked = true
-	m := p.ParkedMessage
+	m := p.Parked
 	s.mu.Unlock()
 	defer func() {
 		s.mu.Lock()
@@ -118,8 +118,8 @@ func (s *fakeStore) ApplyParked(ctx context.Context, c consumer.Claim, seq int64
 // release makes the next live message behind p due. The caller holds mu.
 func (s *fakeStore) release(p *parkedRow) {
 	for _, q := range s.parked {
-		if q.ordered && q.number == p.number && q.Key == p.Key && q.State == consumer.Following {
-			q.State, q.NextAttemptAt = consumer.Retrying, time.Now()
+		if q.ordered && q.number == p.number && q.Key == p.Key && q.State == inbox.Following {
+			q.State, q.NextAttemptAt = inbox.Retrying, time.Now()
 			return
 		}
 	}
@@ -139,26 +139,26 @@ func (s *fakeStore) RetryMessage(_ context.Context, seq int64, attempts int, ret
 	p.NextAttemptAt = time.Now().Add(retryIn)
 	delete(s.attempts, claimKey{p.number, p.ID})
 	if dead {
-		p.State, p.NextAttemptAt = consumer.Dead, time.Time{}
+		p.State, p.NextAttemptAt = inbox.Dead, time.Time{}
 		s.release(p)
 	}
 	return nil
 }
 
-func (s *fakeStore) ListParkedMessages(_ context.Context, f consumer.Filter) ([]consumer.ParkedMessage, error) {
+func (s *fakeStore) ListParkedMessages(_ context.Context, f inbox.Filter) ([]inbox.Parked, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var found []consumer.ParkedMessage
+	var found []inbox.Parked
 	for _, p := range s.parked {
 		if p.Seq > f.After && (f.Consumer == "" || f.Consumer == p.Consumer) && len(found) < f.Limit &&
 			(len(f.States) == 0 || slices.Contains(f.States, p.State)) {
-			found = append(found, p.ParkedMessage)
+			found = append(found, p.Parked)
 		}
 	}
 	return found, nil
 }
 
-func (s *fakeStore) RedriveMessages(_ context.Context, f consumer.Filter, _ string) ([]uuid.UUID, error) {
+func (s *fakeStore) RedriveMessages(_ context.Context, f inbox.Filter, _ string) ([]uuid.UUID, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var ids []uuid.UUID
@@ -166,9 +166,9 @@ func (s *fakeStore) RedriveMessages(_ context.Context, f consumer.Filter, _ stri
 		if len(f.States) > 0 && !slices.Contains(f.States, p.State) {
 			continue
 		}
-		if p.State == consumer.Dead || p.State == consumer.TooOldState || f.Force && p.State == consumer.AlteredState ||
-			len(f.States)+len(f.IDs) > 0 && p.State == consumer.Retrying {
-			p.State, p.Attempts, p.NextAttemptAt = consumer.Retrying, 0, time.Now()
+		if p.State == inbox.Dead || p.State == inbox.TooOldState || f.Force && p.State == inbox.AlteredState ||
+			len(f.States)+len(f.IDs) > 0 && p.State == inbox.Retrying {
+			p.State, p.Attempts, p.NextAttemptAt = inbox.Retrying, 0, time.Now()
 			delete(s.attempts, claimKey{p.number, p.ID})
 			ids = append(ids, p.ID)
 		}
@@ -176,34 +176,34 @@ func (s *fakeStore) RedriveMessages(_ context.Context, f consumer.Filter, _ stri
 	return ids, nil
 }
 
-func (s *fakeStore) DiscardMessages(_ context.Context, _ consumer.Filter, reason string) ([]uuid.UUID, error) {
+func (s *fakeStore) DiscardMessages(_ context.Context, _ inbox.Filter, reason string) ([]uuid.UUID, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	var ids []uuid.UUID
 	for _, p := range s.parked {
-		if p.State != consumer.Discarded {
-			p.State, p.Reason = consumer.Discarded, reason
+		if p.State != inbox.Discarded {
+			p.State, p.Reason = inbox.Discarded, reason
 			ids = append(ids, p.ID)
 		}
 	}
 	return ids, nil
 }
 
-func (s *fakeStore) Register(_ context.Context, name string, _ time.Duration) (consumer.Registration, error) {
+func (s *fakeStore) Register(_ context.Context, name string, _ time.Duration) (inbox.Registration, error) {
 	if err := s.step("register"); err != nil {
-		return consumer.Registration{}, err
+		return inbox.Registration{}, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if i := slices.Index(s.names, name); i >= 0 {
-		r := consumer.Registration{Consumer: i + 1, ForgottenUntil: s.forgotten}
+		r := inbox.Registration{Consumer: i + 1, ForgottenUntil: s.forgotten}
 		if s.horizonUntil.After(time.Now()) {
 			r.Horizon, r.HorizonUntil = s.horizon, s.horizonUntil
 		}
 		return r, nil
 	}
 	s.names = append(s.names, name)
-	return consumer.Registration{Consumer: len(s.names)}, nil
+	return inbox.Registration{Consumer: len(s.names)}, nil
 }
 
 func (s *fakeStore) NoteHorizon(_ context.Context, _ int, horizon time.Duration, until time.Time) error {
@@ -218,16 +218,16 @@ func (s *fakeStore) NoteHorizon(_ context.Context, _ int, horizon time.Duration,
 	return nil
 }
 
-func (s *fakeStore) Newest(_ context.Context, number, limit int) ([]consumer.Seen, error) {
+func (s *fakeStore) Newest(_ context.Context, number, limit int) ([]inbox.Seen, error) {
 	if err := s.step("newest"); err != nil {
 		return nil, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	var seen []consumer.Seen
+	var seen []inbox.Seen
 	for _, key := range s.order {
 		if key.consumer == number {
-			seen = append(seen, consumer.Seen{ID: key.id, Digest: s.claims[key].digest})
+			seen = append(seen, inbox.Seen{ID: key.id, Digest: s.claims[key].digest})
 		}
 	}
 	return seen[max(0, len(seen)-limit):], nil
@@ -241,7 +241,7 @@ func (s *fakeStore) AdvanceForgotten(_ context.Context, _ int, window, maxStep t
 	defer s.mu.Unlock()
 	until := time.Now().Add(s.ahead - window)
 	if !s.forgotten.IsZero() && until.Sub(s.forgotten) > maxStep {
-		return s.forgotten, consumer.ErrClockJump
+		return s.forgotten, inbox.ErrClockJump
 	}
 	if until.After(s.forgotten) {
 		s.forgotten = until
@@ -249,9 +249,9 @@ func (s *fakeStore) AdvanceForgotten(_ context.Context, _ int, window, maxStep t
 	return s.forgotten, nil
 }
 
-func (s *fakeStore) Forget(_ context.Context, number int, _ time.Duration, _ time.Time, limit int) (consumer.Forgotten, error) {
+func (s *fakeStore) Forget(_ context.Context, number int, _ time.Duration, _ time.Time, limit int) (inbox.Forgotten, error) {
 	if err := s.step("forget"); err != nil {
-		return consumer.Forgotten{}, err
+		return inbox.Forgotten{}, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -263,7 +263,7 @@ func (s *fakeStore) Forget(_ context.Context, number int, _ time.Duration, _ tim
 		}
 	}
 	s.forgets = append(s.forgets, n)
-	return consumer.Forgotten{IDs: n, Through: s.forgotten}, nil
+	return inbox.Forgotten{IDs: n, Through: s.forgotten}, nil
 }
 
 func (s *fakeStore) ForgetDiscarded(_ context.Context, number int, _ time.Duration, limit int) (int, error) {
@@ -274,7 +274,7 @@ func (s *fakeStore) ForgetDiscarded(_ context.Context, number int, _ time.Durati
 	defer s.mu.Unlock()
 	n := 0
 	s.parked = slices.DeleteFunc(s.parked, func(p *parkedRow) bool {
-		gone := p.number == number && p.State == consumer.Discarded && n < limit
+		gone := p.number == number && p.State == inbox.Discarded && n < limit
 		if gone {
 			n++
 		}
@@ -283,7 +283,7 @@ func (s *fakeStore) ForgetDiscarded(_ context.Context, number int, _ time.Durati
 	return n, nil
 }
 
-func (s *fakeStore) MessageAttempts(context.Context, string, uuid.UUID, int) ([]consumer.MessageAttempt, error) {
+func (s *fakeStore) MessageAttempts(context.Context, string, uuid.UUID, int) ([]inbox.Attempt, error) {
 	return nil, nil
 }
 
@@ -291,17 +291,17 @@ func (s *fakeStore) ForgetHistory(context.Context, int, time.Duration, int) (int
 	return 0, nil
 }
 
-func (s *fakeStore) InboxStats(context.Context, int) (consumer.Stats, error) {
+func (s *fakeStore) InboxStats(context.Context, int) (inbox.Stats, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	st := consumer.Stats{ForgottenUntil: s.forgotten}
+	st := inbox.Stats{ForgottenUntil: s.forgotten}
 	for _, p := range s.parked {
 		switch p.State {
-		case consumer.Retrying:
+		case inbox.Retrying:
 			st.Retrying++
-		case consumer.Following:
+		case inbox.Following:
 			st.Following++
-		case consumer.Dead:
+		case inbox.Dead:
 			st.Dead++
 		}
 	}
@@ -311,16 +311,16 @@ func (s *fakeStore) InboxStats(context.Context, int) (consumer.Stats, error) {
 // fakeOutbox is the producer's side of the fake database: what a handler's
 // writer needs of it.
 type fakeOutbox struct {
-	producer.Store[*fakeTx]
+	outbox.Store[*fakeTx]
 	fake *fakeStore
 	// conflict makes every write a conflict with an event of other content.
 	conflict bool
 }
 
-func (o *fakeOutbox) Append(_ context.Context, tx *fakeTx, _ uuid.UUID, records []producer.Record) ([]bool, error) {
+func (o *fakeOutbox) Append(_ context.Context, tx *fakeTx, _ uuid.UUID, records []outbox.Record) ([]bool, error) {
 	if o.conflict {
 		tx.broken = true
-		return nil, producer.ErrConflict
+		return nil, outbox.ErrConflict
 	}
 	tx.events = append(tx.events, records...)
 	return make([]bool, len(records)), nil

@@ -11,8 +11,8 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/boxpair/boxpair/consumer"
-	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/inbox"
+	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/transport"
 )
 
@@ -25,7 +25,7 @@ var (
 // fakeTx is a transaction of the fake database.
 type fakeTx struct {
 	effects []string
-	events  []producer.Record
+	events  []outbox.Record
 	broken  bool // a statement failed: COMMIT answers ROLLBACK
 }
 
@@ -48,14 +48,14 @@ type attemptRow struct {
 }
 
 type parkedRow struct {
-	consumer.ParkedMessage
+	inbox.Parked
 	number  int
 	ordered bool
 	locked  bool
 }
 
 // fakeStore is a database in memory, for what no real one does on demand. It
-// keeps the contract of [consumer.Store].
+// keeps the contract of [inbox.Store].
 type fakeStore struct {
 	ahead time.Duration // how far the database's clock is ahead of the process's
 	// fault, if set, is asked before each step: register, newest, begin, claimed (after
@@ -73,10 +73,10 @@ type fakeStore struct {
 	seq       int64
 	forgotten time.Time
 	effects   map[string]int
-	events    []producer.Record
+	events    []outbox.Record
 	calls     map[string]int
-	claimed   []consumer.Claim
-	parkings  []consumer.Parking
+	claimed   []inbox.Claim
+	parkings  []inbox.Parking
 	forgets   []int
 
 	horizon      time.Duration
@@ -137,37 +137,37 @@ func (s *fakeStore) done(effect string) int {
 }
 
 // written returns the committed events.
-func (s *fakeStore) written() []producer.Record {
+func (s *fakeStore) written() []outbox.Record {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.events)
 }
 
 // states returns the states of the parked messages, by ascending seq.
-func (s *fakeStore) states() []consumer.State {
+func (s *fakeStore) states() []inbox.State {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	states := make([]consumer.State, 0, len(s.parked))
+	states := make([]inbox.State, 0, len(s.parked))
 	for _, p := range s.parked {
 		states = append(states, p.State)
 	}
 	return states
 }
 
-func (s *fakeStore) Classify(err error) consumer.ErrorClass {
+func (s *fakeStore) Classify(err error) inbox.ErrorClass {
 	switch {
-	case errors.Is(err, consumer.ErrCommitUnknown):
-		return consumer.CommitUnknown
+	case errors.Is(err, inbox.ErrCommitUnknown):
+		return inbox.CommitUnknown
 	case errors.Is(err, errConflict):
-		return consumer.Conflict
+		return inbox.Conflict
 	case errors.Is(err, errOutage):
-		return consumer.Infrastructure
+		return inbox.Infrastructure
 	}
-	return consumer.HandlerError
+	return inbox.HandlerError
 }
 
 // claim waits for other claims of the same message, then claims it if nobody has.
-func (s *fakeStore) claim(ctx context.Context, c consumer.Claim) (consumer.Verdict, func(commit bool), error) {
+func (s *fakeStore) claim(ctx context.Context, c inbox.Claim) (inbox.Verdict, func(commit bool), error) {
 	key := claimKey{c.Consumer, c.ID}
 	for {
 		s.mu.Lock()
@@ -179,23 +179,23 @@ func (s *fakeStore) claim(ctx context.Context, c consumer.Claim) (consumer.Verdi
 		select {
 		case <-wait:
 		case <-ctx.Done():
-			return consumer.None, nil, fmt.Errorf("%w: %w", errConflict, ctx.Err())
+			return inbox.None, nil, fmt.Errorf("%w: %w", errConflict, ctx.Err())
 		}
 	}
 	defer s.mu.Unlock()
 	s.claimed = append(s.claimed, c)
 	if row, ok := s.claims[key]; ok {
 		if row.digest.Matches(c.Digest) {
-			return consumer.Duplicate, nil, nil
+			return inbox.Duplicate, nil, nil
 		}
-		return consumer.Altered, nil, nil
+		return inbox.Altered, nil, nil
 	}
 	if !c.Stamp.IsZero() && c.Stamp.Before(s.forgotten) {
-		return consumer.TooOld, nil, nil
+		return inbox.TooOld, nil, nil
 	}
 	done := make(chan struct{})
 	s.open[key] = done
-	return consumer.Applied, func(commit bool) {
+	return inbox.Applied, func(commit bool) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if commit {
@@ -207,9 +207,9 @@ func (s *fakeStore) claim(ctx context.Context, c consumer.Claim) (consumer.Verdi
 	}, nil
 }
 
-func (s *fakeStore) Apply(ctx context.Context, c consumer.Claim, fn func(context.Context, *fakeTx) error) (v consumer.Verdict, err error) {
+func (s *fakeStore) Apply(ctx context.Context, c inbox.Claim, fn func(context.Context, *fakeTx) error) (v inbox.Verdict, err error) {
 	if err := s.step("begin"); err != nil {
-		return consumer.None, err
+		return inbox.None, err
 	}
 	tx := &fakeTx{}
 	var failed error
@@ -224,25 +224,25 @@ func (s *fakeStore) Apply(ctx context.Context, c consumer.Claim, fn func(context
 	defer func() { end(committed) }()
 	if c.Key != "" && s.follows(c) {
 		committed = true
-		return consumer.Followed, nil
+		return inbox.Followed, nil
 	}
 	if err := s.step("claimed"); err != nil {
-		return consumer.None, err
+		return inbox.None, err
 	}
 	if !c.Optimistic {
 		failed = fn(ctx, tx)
 	}
 	if failed != nil {
-		return consumer.None, failed
+		return inbox.None, failed
 	}
 	if err := s.commit(ctx, tx, func() { committed = true; s.forget(c) }); err != nil {
-		return consumer.None, err
+		return inbox.None, err
 	}
-	return consumer.Applied, nil
+	return inbox.Applied, nil
 }
 
 // forget forgets what is counted of a message that was applied.
-func (s *fakeStore) forget(c consumer.Claim) {
+func (s *fakeStore) forget(c inbox.Claim) {
 	if !c.Started {
 		return
 	}
@@ -251,13 +251,13 @@ func (s *fakeStore) forget(c consumer.Claim) {
 	delete(s.attempts, claimKey{c.Consumer, c.ID})
 }
 
-func (s *fakeStore) follows(c consumer.Claim) bool {
+func (s *fakeStore) follows(c inbox.Claim) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if !s.blocked(c.Consumer, c.Key, 0) {
 		return false
 	}
-	s.add(consumer.Parking{Consumer: c.Consumer, Message: c.Message, State: consumer.Following, Ordered: true})
+	s.add(inbox.Parking{Consumer: c.Consumer, Message: c.Message, State: inbox.Following, Ordered: true})
 	return true
 }
 
@@ -265,7 +265,7 @@ func (s *fakeStore) follows(c consumer.Claim) bool {
 func (s *fakeStore) blocked(number int, key string, below int64) bool {
 	return slices.ContainsFunc(s.parked, func(p *parkedRow) bool {
 		return p.ordered && p.number == number && p.Key == key && (below == 0 || p.Seq < below) &&
-			(p.State == consumer.Retrying || p.State == consumer.Following)
+			(p.State == inbox.Retrying || p.State == inbox.Following)
 	})
 }
 
@@ -274,7 +274,7 @@ func (s *fakeStore) commit(ctx context.Context, tx *fakeTx, apply func()) error 
 		return ctx.Err()
 	}
 	if tx.broken {
-		return fmt.Errorf("commit: %w", consumer.ErrRolledBack)
+		return fmt.Errorf("commit: %w", inbox.ErrRolledBack)
 	}
 	if err := s.step("commit"); err != nil {
 		return err

@@ -10,6 +10,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/google/uuid"
 
+	"github.com/boxpair/boxpair/store/inbox"
 	"github.com/boxpair/boxpair/transport"
 )
 
@@ -69,7 +70,7 @@ func FuzzHandlerConfig(f *testing.F) {
 	f.Add("\xff", int64(-1), int64(-1), uint8(255), 1, 1)
 	f.Fuzz(func(t *testing.T, topic string, timeout, backoff int64, level uint8, attempts, parked int) {
 		c, err := HandlerConfig{
-			Topic: topic, Timeout: time.Duration(timeout), LockTimeout: time.Duration(backoff), Isolation: Isolation(level),
+			Topic: topic, Timeout: time.Duration(timeout), LockTimeout: time.Duration(backoff), Isolation: inbox.Isolation(level),
 			QuickAttempts: attempts, QuickBackoff: time.Duration(backoff), MaxAttempts: attempts,
 			MinBackoff: time.Duration(backoff), MaxBackoff: time.Duration(timeout), MaxSoloStarts: parked, ParkedConcurrency: parked,
 		}.withDefaults()

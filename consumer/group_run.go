@@ -10,11 +10,12 @@ import (
 
 	"github.com/boxpair/boxpair/internal/fault"
 	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/inbox"
 )
 
 // outcome is what became of the transaction of a group.
 type outcome struct {
-	verdicts []Verdict
+	verdicts []inbox.Verdict
 	wrote    []bool
 	claimed  []bool // by its transaction, before a handler was begun
 	err      error
@@ -73,7 +74,7 @@ func (g *groups[TX]) together(members []*member) ([]*member, outcome) {
 	o := h.applyGroup(members)
 	var back []uuid.UUID
 	for i, m := range members {
-		if m.started && (o.err != nil || o.verdicts[i] != Applied) {
+		if m.started && (o.err != nil || o.verdicts[i] != inbox.Applied) {
 			back = append(back, m.d.in.event.ID)
 		}
 		m.started = false
@@ -145,22 +146,22 @@ func (g *groups[TX]) undo(members []*member, o *outcome, again bool) {
 	h.log.WarnContext(members[0].ctx, "group of messages was not committed: its members are handled on their own or in smaller groups",
 		"messages", len(members), "error", o.err)
 	switch {
-	case errors.Is(o.err, ErrNotShared): // all messages have the same handler
+	case errors.Is(o.err, inbox.ErrNotShared): // all messages have the same handler
 		g.pause()
 		dismiss(members)
-	case errors.Is(o.err, ErrEnded): // what was committed with it is not to be applied again
+	case errors.Is(o.err, inbox.ErrEnded): // what was committed with it is not to be applied again
 		for i, m := range members {
 			m.d.ended = m.d.ended || o.claimed[i]
 		}
 		dismiss(members)
-	case class == CommitUnknown: // each claim is run again at once and tells
+	case class == inbox.CommitUnknown: // each claim is run again at once and tells
 		h.counts.unknown.Add(1)
 		h.distrust(o.err)
 		for _, m := range members {
 			m.d.unknown = true
 		}
 		dismiss(members)
-	case class != HandlerError:
+	case class != inbox.HandlerError:
 		h.distrust(o.err)
 		dismiss(members)
 	case o.late:
@@ -210,9 +211,9 @@ func (h *Handler[TX]) applyGroup(members []*member) outcome {
 	ctx, cancel := context.WithTimeout(context.Background(), h.cfg.Timeout)
 	defer cancel()
 	if h.batch == nil {
-		ctx = context.WithValue(ctx, separateKey{}, true)
+		ctx = inbox.WithSharedTransaction(ctx)
 	}
-	claims := make([]Claim, len(members))
+	claims := make([]inbox.Claim, len(members))
 	for i, m := range members {
 		claims[i] = h.claim(m.d.in)
 		claims[i].Started = m.started
@@ -231,7 +232,7 @@ func (h *Handler[TX]) applyGroup(members []*member) outcome {
 			return h.callGroup(ctx, tx, members, run, &o)
 		})
 		if err == nil && ran && fault.Hit(ctx, fault.C7) != nil {
-			err = fmt.Errorf("commit: %w", ErrCommitUnknown)
+			err = fmt.Errorf("commit: %w", inbox.ErrCommitUnknown)
 		}
 		return err
 	})
@@ -280,15 +281,6 @@ func flushTogether[TX any](ctx context.Context, works []*Work[TX]) error {
 		}
 	}
 	return producer.FlushTogether(ctx, writers)
-}
-
-type separateKey struct{}
-
-// Separate tells, for stores, whether the function of [ClaimStore.ApplyGroup] runs a handler for each message with ctx:
-// what one of them sets for the transaction must not be seen by the next. A store refuses it with [ErrNotShared].
-func Separate(ctx context.Context) bool {
-	separate, _ := ctx.Value(separateKey{}).(bool)
-	return separate
 }
 
 // within returns the context of a transaction with the values of a message's context besides.

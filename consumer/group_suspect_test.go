@@ -11,6 +11,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/store/inbox"
 )
 
 // redelivered returns n messages that were delivered before.
@@ -119,7 +120,7 @@ func TestMemberThatWasBegunTooOftenIsDeadAndItsGroupIsNot(t *testing.T) {
 		r.store.attempts[claimKey{1, number(1)}] = attemptRow{starts: 4}
 		r.wantAll(r.crowd(redelivered(4)...))
 		r.wantGroups(1, 0)
-		r.wantStates(consumer.Dead)
+		r.wantStates(inbox.Dead)
 		r.wantCalls(4)
 		for n, want := range []int{1, 0, 1, 1} {
 			r.wantDone(number(n), want)
@@ -133,7 +134,7 @@ func TestStartsOfAGroupThatCameBackAreTakenBackBeforeOthersAreLetIn(t *testing.T
 		step string
 		err  error
 	}{
-		"failed handler": {}, "failed commit": {"commit", errConflict}, "unknown commit": {"answer", consumer.ErrCommitUnknown},
+		"failed handler": {}, "failed commit": {"commit", errConflict}, "unknown commit": {"answer", inbox.ErrCommitUnknown},
 		"no transaction": {"begin", errOutage},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -159,7 +160,7 @@ func TestStartsOfAGroupThatCameBackAreTakenBackBeforeOthersAreLetIn(t *testing.T
 						if seen.Add(1) > 1 {
 							break
 						}
-						if errors.Is(fault.err, consumer.ErrCommitUnknown) { // it was committed, and they are gone with it
+						if errors.Is(fault.err, inbox.ErrCommitUnknown) { // it was committed, and they are gone with it
 							r.wantStarts(0, 0, 0, 0)
 							break
 						}
@@ -249,7 +250,7 @@ func TestLaterMembersOfAKeyWaitForOneThatHasLeftTheirGroup(t *testing.T) {
 		r := newRig(t, s)
 		r.begun(1)
 		r.wantAll(r.crowd(again(keyed(0, "a")), again(keyed(1, "b")), again(keyed(2, "b")), keyed(3, "b"), again(keyed(4, "a"))))
-		r.wantStates(consumer.Retrying, consumer.Following, consumer.Following)
+		r.wantStates(inbox.Retrying, inbox.Following, inbox.Following)
 		if p := r.store.parked[0]; p.ID != number(1) {
 			t.Errorf("the first one parked is %v", p.ID)
 		}
@@ -309,6 +310,6 @@ func TestGroupThatDiesConvictsItsKillerOnly(t *testing.T) {
 			r.consume(again(msg(n)))
 			r.wantDone(number(n), 1)
 		}
-		r.wantStates(consumer.Dead)
+		r.wantStates(inbox.Dead)
 	})
 }

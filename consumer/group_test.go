@@ -14,6 +14,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/store/inbox"
 )
 
 // crowd has messages handled at the same time, in the order in which they are given, and
@@ -110,7 +111,7 @@ func TestOneFailureInAGroupFailsNoNeighbourAndLosesNoClaim(t *testing.T) {
 				r.wantDone(number(n), want)
 			}
 			r.wantGroups(1, 1)
-			r.wantStates(consumer.Retrying)
+			r.wantStates(inbox.Retrying)
 			if p := r.parked(); p.ID != number(bad) || p.Attempts != 1 {
 				t.Errorf("parked: %+v", p)
 			}
@@ -128,7 +129,7 @@ func TestEveryMemberOfAGroupMayFail(t *testing.T) {
 			return errHandler
 		}))
 		r.wantAll(r.crowd(msgs(8)...))
-		r.wantStates(slices.Repeat([]consumer.State{consumer.Retrying}, 8)...)
+		r.wantStates(slices.Repeat([]inbox.State{inbox.Retrying}, 8)...)
 		r.wantCalls(1 + 1 + 1 + 8) // the opener, two groups that end at their first, each alone
 	})
 }
@@ -180,7 +181,7 @@ func TestLaterMembersFollowAParkedOneOfTheirGroup(t *testing.T) {
 		s.handler.Ordered = true
 		r := newRig(t, s)
 		r.wantAll(r.crowd(keyed(0, "a"), keyed(1, "b"), keyed(2, "b"), keyed(3, "a"), keyed(4, "b")))
-		r.wantStates(consumer.Retrying, consumer.Following, consumer.Following)
+		r.wantStates(inbox.Retrying, inbox.Following, inbox.Following)
 		r.wantDone(number(0), 1)
 		r.wantDone(number(3), 1)
 	})
@@ -225,7 +226,7 @@ func TestUnknownCommitOfAGroupIsAskedForMemberByMember(t *testing.T) {
 	for _, step := range []string{"answer", "commit"} { // it happened, and it did not
 		synctest.Test(t, func(t *testing.T) {
 			r := newRig(t, grouped(nil))
-			r.store.failCalls(step, 2, 2, fmt.Errorf("lost: %w", consumer.ErrCommitUnknown)) // after that of the opener
+			r.store.failCalls(step, 2, 2, fmt.Errorf("lost: %w", inbox.ErrCommitUnknown)) // after that of the opener
 			r.wantAll(r.crowd(msgs(5)...))
 			for k := range 5 {
 				r.wantDone(number(k), 1)
@@ -273,7 +274,7 @@ func TestPanicAndGoexitInAGroupAreFailuresOfOne(t *testing.T) {
 					return nil
 				}))
 				r.wantAll(r.crowd(msgs(5)...))
-				r.wantStates(consumer.Retrying)
+				r.wantStates(inbox.Retrying)
 				for _, n := range []int{0, 1, 3, 4} {
 					r.wantDone(number(n), 1)
 				}
@@ -290,7 +291,7 @@ func TestSwallowedErrorInAGroupIsNoSuccess(t *testing.T) {
 			return nil
 		}))
 		r.wantAll(r.crowd(msgs(5)...))
-		r.wantStates(consumer.Retrying)
+		r.wantStates(inbox.Retrying)
 		for _, n := range []int{0, 1, 3, 4} {
 			r.wantDone(number(n), 1)
 		}

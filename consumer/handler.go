@@ -14,6 +14,7 @@ import (
 
 	"github.com/boxpair/boxpair/dedupe"
 	"github.com/boxpair/boxpair/internal/fault"
+	"github.com/boxpair/boxpair/store/inbox"
 	"github.com/boxpair/boxpair/transport"
 )
 
@@ -28,7 +29,7 @@ type Handler[TX any] struct {
 	log   *slog.Logger
 
 	registering  chan struct{} // has room for the one that does
-	registration atomic.Pointer[Registration]
+	registration atomic.Pointer[inbox.Registration]
 	stale        atomic.Bool    // the database may be another one by now
 	window       *dedupe.Window // nil if nothing is remembered in memory
 	// returned remembers messages whose handling came back in this process and
@@ -51,9 +52,9 @@ type Handler[TX any] struct {
 func (h *Handler[TX]) Name() string { return h.name }
 
 // Stats reads the state of the consumer's inbox.
-func (h *Handler[TX]) Stats(ctx context.Context) (Stats, error) {
+func (h *Handler[TX]) Stats(ctx context.Context) (inbox.Stats, error) {
 	if err := h.register(ctx); err != nil {
-		return Stats{}, err
+		return inbox.Stats{}, err
 	}
 	stats, err := h.inbox.store.InboxStats(ctx, h.consumer())
 	if err == nil && h.effects != nil {
@@ -213,7 +214,7 @@ func (h *Handler[TX]) remember(term dedupe.Term, id uuid.UUID, digest transport.
 }
 
 // trouble takes note of an error that may be the database's.
-func (h *Handler[TX]) trouble(d *delivery, err error) ErrorClass {
+func (h *Handler[TX]) trouble(d *delivery, err error) inbox.ErrorClass {
 	h.inbox.weather.trouble(d.who)
 	h.counts.troubles.Add(1)
 	return h.distrust(err)
@@ -221,9 +222,9 @@ func (h *Handler[TX]) trouble(d *delivery, err error) ErrorClass {
 
 // distrust makes a handler ask the database again for what it knew from it, unless err is a
 // mere conflict: after any other error it may be another database.
-func (h *Handler[TX]) distrust(err error) ErrorClass {
+func (h *Handler[TX]) distrust(err error) inbox.ErrorClass {
 	class := h.inbox.store.Classify(err)
-	if class == Conflict {
+	if class == inbox.Conflict {
 		return class
 	}
 	h.doubt()
@@ -234,7 +235,7 @@ func (h *Handler[TX]) distrust(err error) ErrorClass {
 // whether there is to be one: not if ctx ended or Config.MaxHold is over, nor if the message came with the context of a handler that
 // has what is waited for.
 func (h *Handler[TX]) hold(ctx context.Context, d *delivery, err error) bool {
-	if errors.Is(err, ErrNested) {
+	if errors.Is(err, inbox.ErrNested) {
 		return false
 	}
 	class := h.trouble(d, err)
@@ -243,7 +244,7 @@ func (h *Handler[TX]) hold(ctx context.Context, d *delivery, err error) bool {
 		d.since = now
 	}
 	wait := outageWait
-	if class == Conflict {
+	if class == inbox.Conflict {
 		wait = conflictWait
 	}
 	wait = h.inbox.jitter(min(wait<<min(d.waits, 10), maxWait))

@@ -2,50 +2,19 @@ package consumer
 
 import (
 	"context"
-	"time"
 
 	"github.com/google/uuid"
+
+	"github.com/boxpair/boxpair/store/inbox"
 )
-
-// MessageAttempt is one entry of the history of a message.
-type MessageAttempt struct {
-	At       time.Time
-	Consumer string
-	// Outcome is "failed" for a counted attempt, "dead" for a message that became dead without one, since it
-	// cannot be handled or killed the process, "applied" if the store keeps all attempts, and "redriven" or
-	// "discarded" for what an operator did. Those of its effect outside the database are "effect_failed" (it was
-	// not carried out), "effect_uncertain" (it may have been), "effect_answered" (it was, and Finish failed),
-	// "effect_redriven", "effect_resolved" and "effect_discarded".
-	Outcome string
-	// Error is the error, or an operator's reason. At most 1 KiB.
-	Error string
-}
-
-// HistoryStore keeps the attempts of messages one by one. [ClaimStore.Failed], [ParkedStore.RetryMessage] with more
-// attempts than before, [ParkedStore.ParkMessage] of a dead message without attempts, RedriveMessages and
-// DiscardMessages add to it, in their own transactions.
-type HistoryStore interface {
-	// MessageAttempts reads the history of a message, oldest first, at most limit: of the consumer
-	// of that name, or of all if it is "".
-	MessageAttempts(ctx context.Context, consumer string, id uuid.UUID, limit int) ([]MessageAttempt, error)
-	// ForgetHistory removes entries of consumer that are older than age, the oldest first, at
-	// most limit, and tells how many.
-	ForgetHistory(ctx context.Context, consumer int, age time.Duration, limit int) (int, error)
-}
 
 // Attempts reads the failed attempts to handle a message and what operators did to it, oldest first, at most
 // limit (0: 100), of every consumer that shares the tables. It knows what Config.HistoryFor has left.
-func (i *Inbox[TX]) Attempts(ctx context.Context, id uuid.UUID, limit int) ([]MessageAttempt, error) {
-	if limit <= 0 {
-		limit = defaultFilterLimit
-	}
-	return i.store.MessageAttempts(ctx, "", id, limit)
+func (i *Inbox[TX]) Attempts(ctx context.Context, id uuid.UUID, limit int) ([]inbox.Attempt, error) {
+	return i.store.MessageAttempts(ctx, "", id, limitOf(limit))
 }
 
 // Attempts is [Inbox.Attempts] for this consumer alone.
-func (h *Handler[TX]) Attempts(ctx context.Context, id uuid.UUID, limit int) ([]MessageAttempt, error) {
-	if limit <= 0 {
-		limit = defaultFilterLimit
-	}
-	return h.inbox.store.MessageAttempts(ctx, h.name, id, limit)
+func (h *Handler[TX]) Attempts(ctx context.Context, id uuid.UUID, limit int) ([]inbox.Attempt, error) {
+	return h.inbox.store.MessageAttempts(ctx, h.name, id, limitOf(limit))
 }

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"sync"
 	"time"
+
+	"github.com/boxpair/boxpair/store/inbox"
 )
 
 // horizon is what a handler knows of how long producers may send events again.
@@ -47,7 +49,7 @@ func (i *Inbox[TX]) Check(ctx context.Context) error {
 }
 
 // fits compares what a registration says with the window.
-func (h *Handler[TX]) fits(ctx context.Context, r Registration) error {
+func (h *Handler[TX]) fits(ctx context.Context, r inbox.Registration) error {
 	cfg := &h.inbox.cfg
 	h.horizon.mu.Lock()
 	h.horizon.longest, h.horizon.until = r.Horizon, r.HorizonUntil

@@ -10,6 +10,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/store/inbox"
 )
 
 const day = 24 * time.Hour
@@ -159,7 +160,7 @@ func TestFateOfStamps(t *testing.T) {
 			r.consume(m.Copy())
 		}
 		r.wantCalls(4)
-		r.wantStates(consumer.TooOldState, consumer.TooOldState) // set aside; stores keep it once
+		r.wantStates(inbox.TooOldState, inbox.TooOldState) // set aside; stores keep it once
 		c := r.handler.Counters()
 		if c.Applied != 4 || c.DuplicatesByTable != 4 || c.Unstamped != 2 || c.Ahead != 2 {
 			t.Errorf("counters: %+v", c)
@@ -172,7 +173,7 @@ func TestFateOfStamps(t *testing.T) {
 		r.consume(far.Copy()) // still known
 		r.consume(within.Copy())
 		r.wantCalls(4)
-		r.wantStates(consumer.TooOldState, consumer.TooOldState, consumer.TooOldState)
+		r.wantStates(inbox.TooOldState, inbox.TooOldState, inbox.TooOldState)
 	})
 }
 
@@ -187,11 +188,11 @@ func TestRedriveTakesWhatIsTooOldOnlyIfItIsNamed(t *testing.T) {
 		old := event(1)
 		old.Stamp = old.Stamp.Add(-2 * day)
 		r.consume(fresh(old))
-		r.wantStates(consumer.TooOldState)
+		r.wantStates(inbox.TooOldState)
 		for _, c := range []struct {
-			f    consumer.Filter
+			f    inbox.Filter
 			want int
-		}{{consumer.Filter{}, 0}, {consumer.Filter{Topic: "orders"}, 0}, {consumer.Filter{States: []consumer.State{consumer.TooOldState}}, 1}} {
+		}{{inbox.Filter{}, 0}, {inbox.Filter{Topic: "orders"}, 0}, {inbox.Filter{States: []inbox.State{inbox.TooOldState}}, 1}} {
 			ids, err := r.inbox.Redrive(t.Context(), c.f, "checked by hand")
 			if err != nil || len(ids) != c.want {
 				t.Errorf("redrive of %+v: %v, %v", c.f, ids, err)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/boxpair/boxpair/dedupe"
 	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/inbox"
 )
 
 // HandlerFunc handles one message in the transaction of w. It uses the context that it is
@@ -26,7 +27,7 @@ type HandlerFunc[TX any] func(ctx context.Context, w *Work[TX], msg *message.Mes
 // Inbox is where a service receives messages. TX is the type of a transaction of
 // its store. It is safe for concurrent use.
 type Inbox[TX any] struct {
-	store  Store[TX]
+	store  inbox.Store[TX]
 	outbox *producer.Outbox[TX]
 	cfg    Config
 	log    *slog.Logger
@@ -49,7 +50,7 @@ type Inbox[TX any] struct {
 
 // New returns an inbox over store. Handlers write events to outbox; nil means that
 // they write none. New does no I/O.
-func New[TX any](store Store[TX], outbox *producer.Outbox[TX], cfg Config) (*Inbox[TX], error) {
+func New[TX any](store inbox.Store[TX], outbox *producer.Outbox[TX], cfg Config) (*Inbox[TX], error) {
 	cfg, err := cfg.withDefaults()
 	if store == nil {
 		err = errors.Join(err, errors.New("store is nil"))
@@ -163,7 +164,7 @@ func (i *Inbox[TX]) reportIdle(ctx context.Context) {
 
 // reportOrphans reports consumers of the service that have messages parked and no handler here.
 func (i *Inbox[TX]) reportOrphans(ctx context.Context) {
-	store, ok := i.store.(ParkedNamer)
+	store, ok := i.store.(inbox.ParkedNamer)
 	if !ok {
 		return
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/boxpair/boxpair/idgen"
+	"github.com/boxpair/boxpair/store/inbox"
 	"github.com/boxpair/boxpair/transport"
 )
 
@@ -124,7 +125,7 @@ func refusedID(topic string, msg *message.Message) uuid.UUID {
 }
 
 // restore returns a parked message as it arrived.
-func (h *Handler[TX]) restore(m *ParkedMessage) *incoming {
+func (h *Handler[TX]) restore(m *inbox.Parked) *incoming {
 	msg := message.NewMessage(m.ID.String(), m.Payload)
 	msg.Metadata = m.Metadata
 	// What cannot be read was found at arrival; to redrive it all the same is up to the operator.
@@ -143,8 +144,8 @@ func (in *incoming) message(ctx context.Context) *message.Message {
 }
 
 // stored returns the message as a store keeps it.
-func (in *incoming) stored() *Message {
-	return &Message{
+func (in *incoming) stored() *inbox.Message {
+	return &inbox.Message{
 		ID: in.event.ID, Topic: clean(in.event.Topic, maxKey), Key: in.order,
 		Digest: in.event.Digest, Stamp: in.event.Stamp,
 		Metadata: in.metadata, Payload: in.event.Payload,

@@ -18,6 +18,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/store/inbox"
 	"github.com/boxpair/boxpair/transport"
 )
 
@@ -100,11 +101,11 @@ func TestEqualMessagesWithoutADispatchIDAreAllKept(t *testing.T) {
 	for range 3 {
 		r.consume(bare())
 	}
-	r.wantStates(consumer.Dead, consumer.Dead, consumer.Dead)
+	r.wantStates(inbox.Dead, inbox.Dead, inbox.Dead)
 	for range 3 { // these may be one
 		r.consume(again(bare()))
 	}
-	r.wantStates(consumer.Dead, consumer.Dead, consumer.Dead, consumer.Dead)
+	r.wantStates(inbox.Dead, inbox.Dead, inbox.Dead, inbox.Dead)
 }
 
 func TestEffectThatWasRedrivenAndNotCarriedOutIsTriedAgain(t *testing.T) {
@@ -124,20 +125,20 @@ func redrivenNotDone[TX any](t *testing.T, db *database[TX]) {
 		}
 		return p.charge(key, c)
 	}
-	inbox, h := pay(t, db.store, db, e, consumer.EffectConfig{})
+	in, h := pay(t, db.store, db, e, consumer.EffectConfig{})
 	if err := h.Consume(msg(1)); err != nil {
 		t.Fatal(err)
 	}
-	runOnce(t, inbox)
-	wantEffect(t, inbox, consumer.EffectUncertain)
-	if _, err := inbox.RedriveEffects(t.Context(), consumer.EffectFilter{Keys: []uuid.UUID{consumer.EffectKey("stock/pay", number(1))}}, "it was not"); err != nil {
+	runOnce(t, in)
+	wantEffect(t, in, inbox.EffectUncertain)
+	if _, err := in.RedriveEffects(t.Context(), inbox.EffectFilter{Keys: []uuid.UUID{consumer.EffectKey("stock/pay", number(1))}}, "it was not"); err != nil {
 		t.Fatal(err)
 	}
-	runOnce(t, inbox)
-	wantEffect(t, inbox, consumer.EffectPending)
+	runOnce(t, in)
+	wantEffect(t, in, inbox.EffectPending)
 	endLeases(t, db)
-	runOnce(t, inbox)
-	wantEffect(t, inbox, consumer.EffectDone)
+	runOnce(t, in)
+	wantEffect(t, in, inbox.EffectDone)
 	p.wantCharges(t, number(1), 1)
 }
 
@@ -148,7 +149,7 @@ func TestUnreadableParkedMessageIsDeadAndStopsNoOther(t *testing.T) {
 
 func unreadable[TX any](t *testing.T, db *database[TX]) {
 	fails := true
-	inbox, h := handle(t, db, consumer.Config{}, consumer.HandlerConfig{}, func(ctx context.Context, w *consumer.Work[TX], _ *message.Message) error {
+	in, h := handle(t, db, consumer.Config{}, consumer.HandlerConfig{}, func(ctx context.Context, w *consumer.Work[TX], _ *message.Message) error {
 		if fails {
 			return consumer.RetryAfter(0, errHandler)
 		}
@@ -159,7 +160,7 @@ func unreadable[TX any](t *testing.T, db *database[TX]) {
 			t.Fatal(err)
 		}
 	}
-	found, err := inbox.ListParked(t.Context(), consumer.Filter{})
+	found, err := in.ListParked(t.Context(), inbox.Filter{})
 	if err != nil || len(found) != 3 {
 		t.Fatalf("%d parked, %v", len(found), err)
 	}
@@ -171,10 +172,10 @@ func unreadable[TX any](t *testing.T, db *database[TX]) {
 		t.Fatal(err)
 	}
 	fails = false
-	runOnce(t, inbox)
+	runOnce(t, in)
 	db.wantEffects(t, 2)
-	found, err = inbox.ListParked(t.Context(), consumer.Filter{})
-	if err != nil || len(found) != 1 || found[0].State != consumer.Dead || found[0].Unreadable == nil {
+	found, err = in.ListParked(t.Context(), inbox.Filter{})
+	if err != nil || len(found) != 1 || found[0].State != inbox.Dead || found[0].Unreadable == nil {
 		t.Errorf("parked: %+v, %v", found, err)
 	}
 }
@@ -214,20 +215,20 @@ func renamed[TX any](t *testing.T, db *database[TX]) {
 
 // cutOff is a store that cannot be reached when the other side has answered.
 type cutOff struct {
-	consumer.Store[*sql.Tx]
-	consumer.EffectStore[*sql.Tx]
+	inbox.Store[*sql.Tx]
+	inbox.EffectStore[*sql.Tx]
 	down  atomic.Bool
 	tries atomic.Int64
 }
 
-func (s *cutOff) FinishEffect(ctx context.Context, c consumer.Claim, r *consumer.EffectRun, result []byte, fn func(context.Context, *sql.Tx) error) (bool, error) {
+func (s *cutOff) FinishEffect(ctx context.Context, c inbox.Claim, r *inbox.EffectRun, result []byte, fn func(context.Context, *sql.Tx) error) (bool, error) {
 	if s.down.Load() {
 		return false, driver.ErrBadConn
 	}
 	return s.EffectStore.FinishEffect(ctx, c, r, result, fn)
 }
 
-func (s *cutOff) SettleEffect(ctx context.Context, r *consumer.EffectRun, o consumer.EffectOutcome) (bool, error) {
+func (s *cutOff) SettleEffect(ctx context.Context, r *inbox.EffectRun, o inbox.EffectOutcome) (bool, error) {
 	if s.tries.Add(1); s.down.Load() {
 		return false, driver.ErrBadConn
 	}
@@ -237,7 +238,7 @@ func (s *cutOff) SettleEffect(ctx context.Context, r *consumer.EffectRun, o cons
 func TestResultOfAnEffectIsKeptThroughALongOutage(t *testing.T) {
 	t.Parallel()
 	db, _ := newSQLite(t)
-	store := &cutOff{Store: db.store, EffectStore: db.store.(consumer.EffectStore[*sql.Tx])}
+	store := &cutOff{Store: db.store, EffectStore: db.store.(inbox.EffectStore[*sql.Tx])}
 	store.down.Store(true)
 	inbox, err := consumer.New[*sql.Tx](store, db.outbox, consumer.Config{Service: "stock", MaxHold: time.Millisecond, PollInterval: 10 * time.Millisecond})
 	if err != nil {
@@ -272,7 +273,7 @@ func TestMessagesOfAnEndedGroupAreSetAsideOnlyIfItsTransactionMayHaveClaimedThem
 		var ended, lost atomic.Bool
 		s := grouped(func(_ context.Context, w *work, _ *message.Message) error {
 			if w.Event().ID == number(3) && ended.CompareAndSwap(false, true) {
-				return consumer.ErrEnded
+				return inbox.ErrEnded
 			}
 			return nil
 		})
@@ -280,7 +281,7 @@ func TestMessagesOfAnEndedGroupAreSetAsideOnlyIfItsTransactionMayHaveClaimedThem
 		r := newRig(t, s)
 		r.store.setFault(func(step string) error { // the first commit after that
 			if step == "answer" && ended.Load() && lost.CompareAndSwap(false, true) {
-				return consumer.ErrCommitUnknown
+				return inbox.ErrCommitUnknown
 			}
 			return nil
 		})

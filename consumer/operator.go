@@ -6,11 +6,13 @@ import (
 	"fmt"
 
 	"github.com/google/uuid"
+
+	"github.com/boxpair/boxpair/store/inbox"
 )
 
 // Stats reads the state of the inbox of every handler, by the consumer's name.
-func (i *Inbox[TX]) Stats(ctx context.Context) (map[string]Stats, error) {
-	stats := make(map[string]Stats)
+func (i *Inbox[TX]) Stats(ctx context.Context) (map[string]inbox.Stats, error) {
+	stats := make(map[string]inbox.Stats)
 	for _, h := range i.all() {
 		s, err := h.Stats(ctx)
 		if err != nil {
@@ -23,8 +25,9 @@ func (i *Inbox[TX]) Stats(ctx context.Context) (map[string]Stats, error) {
 
 // ListParked reads parked messages. A filter without a consumer selects those of
 // all consumers that share the tables, of other services too.
-func (i *Inbox[TX]) ListParked(ctx context.Context, f Filter) ([]ParkedMessage, error) {
-	return i.store.ListParkedMessages(ctx, f.withDefaults())
+func (i *Inbox[TX]) ListParked(ctx context.Context, f inbox.Filter) ([]inbox.Parked, error) {
+	f.Limit = limitOf(f.Limit)
+	return i.store.ListParkedMessages(ctx, f)
 }
 
 // Redrive makes dead, too old and, with Filter.Force, altered messages that f selects due
@@ -35,14 +38,15 @@ func (i *Inbox[TX]) ListParked(ctx context.Context, f Filter) ([]ParkedMessage, 
 // once, from their first attempt on. They are handled by the Run of their consumer,
 // in whatever process. Where later messages of a key were applied meanwhile, a redriven one comes after them.
 // The reason, required and at most 1 KiB, is kept in the history of each ([Inbox.Attempts]).
-func (i *Inbox[TX]) Redrive(ctx context.Context, f Filter, reason string) ([]uuid.UUID, error) {
+func (i *Inbox[TX]) Redrive(ctx context.Context, f inbox.Filter, reason string) ([]uuid.UUID, error) {
 	if err := checkReason(reason); err != nil {
 		return nil, fmt.Errorf("redrive: %w", err)
 	}
 	if len(f.States)+len(f.IDs) == 0 && !f.Force {
-		f.States = []State{Dead}
+		f.States = []inbox.State{inbox.Dead}
 	}
-	ids, err := i.store.RedriveMessages(ctx, f.withDefaults(), reason)
+	f.Limit = limitOf(f.Limit)
+	ids, err := i.store.RedriveMessages(ctx, f, reason)
 	for _, id := range ids {
 		i.log.InfoContext(ctx, "message redriven", "dispatch_id", id, "consumer", f.Consumer, "reason", reason)
 	}
@@ -54,14 +58,15 @@ func (i *Inbox[TX]) Redrive(ctx context.Context, f Filter, reason string) ([]uui
 
 // Discard gives up parked messages that f selects, keeps the reason, required and at most 1 KiB, with them and in their
 // history. A filter that names neither IDs nor States takes what waits for an operator: dead, too old and altered ones. It returns their dispatch IDs. Further copies of them stay duplicates.
-func (i *Inbox[TX]) Discard(ctx context.Context, f Filter, reason string) ([]uuid.UUID, error) {
+func (i *Inbox[TX]) Discard(ctx context.Context, f inbox.Filter, reason string) ([]uuid.UUID, error) {
 	if err := checkReason(reason); err != nil {
 		return nil, fmt.Errorf("discard: %w", err)
 	}
 	if len(f.States)+len(f.IDs) == 0 {
-		f.States = []State{Dead, TooOldState, AlteredState}
+		f.States = []inbox.State{inbox.Dead, inbox.TooOldState, inbox.AlteredState}
 	}
-	ids, err := i.store.DiscardMessages(ctx, f.withDefaults(), reason)
+	f.Limit = limitOf(f.Limit)
+	ids, err := i.store.DiscardMessages(ctx, f, reason)
 	for _, id := range ids {
 		i.log.InfoContext(ctx, "message discarded", "dispatch_id", id, "consumer", f.Consumer, "reason", reason)
 	}
@@ -78,9 +83,10 @@ func checkReason(reason string) error {
 	return nil
 }
 
-func (f Filter) withDefaults() Filter {
-	if f.Limit <= 0 {
-		f.Limit = defaultFilterLimit
+// limitOf is what a Limit of 0 means.
+func limitOf(limit int) int {
+	if limit <= 0 {
+		return defaultFilterLimit
 	}
-	return f
+	return limit
 }

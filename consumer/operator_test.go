@@ -14,6 +14,7 @@ import (
 
 	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/idgen"
+	"github.com/boxpair/boxpair/store/inbox"
 	"github.com/boxpair/boxpair/transport"
 )
 
@@ -24,16 +25,16 @@ func TestOperatorSaysWhy(t *testing.T) {
 	}})
 	r.consume(msg(1))
 	for _, reason := range []string{"", strings.Repeat("x", 1025), "a\x00b", "\xff"} {
-		for doing, do := range map[string]func(context.Context, consumer.Filter, string) ([]uuid.UUID, error){
+		for doing, do := range map[string]func(context.Context, inbox.Filter, string) ([]uuid.UUID, error){
 			"redrive": r.inbox.Redrive, "discard": r.inbox.Discard,
 		} {
-			ids, err := do(t.Context(), consumer.Filter{}, reason)
+			ids, err := do(t.Context(), inbox.Filter{}, reason)
 			if err == nil || len(ids) > 0 || !strings.Contains(err.Error(), doing+": a reason is required") {
 				t.Errorf("%s with the reason %.9q: %v, %v", doing, reason, ids, err)
 			}
 		}
 	}
-	r.wantStates(consumer.Dead)
+	r.wantStates(inbox.Dead)
 }
 
 // A handler rejected a message. When the cause is mended, an operator redrives what died of it, and says why;
@@ -42,12 +43,12 @@ func ExampleInbox_Redrive() {
 	ctx := context.Background()
 	store, done := exampleStore(ctx)
 	defer done()
-	inbox, err := consumer.New(store, nil, consumer.Config{Service: "inventory"})
+	in, err := consumer.New(store, nil, consumer.Config{Service: "inventory"})
 	if err != nil {
 		log.Fatal(err)
 	}
 	catalogue := make(map[string]bool)
-	reserve, err := inbox.Handle("reserve", func(_ context.Context, _ *consumer.Work[*sql.Tx], msg *message.Message) error {
+	reserve, err := in.Handle("reserve", func(_ context.Context, _ *consumer.Work[*sql.Tx], msg *message.Message) error {
 		if !catalogue[string(msg.Payload)] {
 			return consumer.Reject(errors.New("no such item"))
 		}
@@ -63,14 +64,14 @@ func ExampleInbox_Redrive() {
 	}
 
 	catalogue["lamp"] = true
-	ids, err := inbox.Redrive(ctx, consumer.Filter{Consumer: reserve.Name(), Error: "no such item"}, "lamp is in the catalogue")
+	ids, err := in.Redrive(ctx, inbox.Filter{Consumer: reserve.Name(), Error: "no such item"}, "lamp is in the catalogue")
 	if err != nil {
 		log.Fatal(err)
 	}
-	if err := inbox.RunOnce(ctx); err != nil { // a service calls Run
+	if err := in.RunOnce(ctx); err != nil { // a service calls Run
 		log.Fatal(err)
 	}
-	attempts, err := inbox.Attempts(ctx, ids[0], 0)
+	attempts, err := in.Attempts(ctx, ids[0], 0)
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/store/inbox"
 )
 
 func TestOutageCountsNoAttemptsAndLosesNothing(t *testing.T) {
@@ -127,7 +128,7 @@ func TestPoisonThatLooksLikeAnOutageIsNotImmortal(t *testing.T) {
 				}
 				wg.Wait()
 				stop()
-				r.wantStates(consumer.Dead)
+				r.wantStates(inbox.Dead)
 			})
 		})
 	}
@@ -152,7 +153,7 @@ func TestPoisonousMessagesDoNotExcuseEachOther(t *testing.T) {
 		}
 		wg.Wait()
 		stop()
-		r.wantStates(consumer.Dead, consumer.Dead)
+		r.wantStates(inbox.Dead, inbox.Dead)
 	})
 }
 
@@ -164,7 +165,7 @@ func TestPoisonThatIsAloneIsNotImmortalEither(t *testing.T) {
 		r.consume(msg(0))
 		time.Sleep(3 * time.Hour)
 		stop()
-		r.wantStates(consumer.Dead)
+		r.wantStates(inbox.Dead)
 		if p := r.parked(); p.Attempts != 10 {
 			t.Errorf("%d attempts", p.Attempts)
 		}
@@ -235,9 +236,9 @@ func TestParkingWhoseReplyWasLostIsParkedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		store := newFake()
 		r := newRig(t, setup{store: store, fn: func(context.Context, *work, *message.Message) error { return consumer.Reject(errHandler) }})
-		store.failCalls("park-answer", 1, 1, consumer.ErrCommitUnknown)
+		store.failCalls("park-answer", 1, 1, inbox.ErrCommitUnknown)
 		r.consume(msg(1))
-		r.wantStates(consumer.Dead)
+		r.wantStates(inbox.Dead)
 		if c := r.handler.Counters(); c.Dead != 1 || c.Duplicates() != 0 {
 			t.Errorf("counters: %+v", c)
 		}

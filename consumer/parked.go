@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+
+	"github.com/boxpair/boxpair/store/inbox"
 )
 
 // drain takes up what is due, and what becomes due meanwhile, each message at most once.
@@ -72,7 +74,7 @@ func (h *Handler[TX]) takeUpAs(ctx context.Context, seq int64, suspect bool) (bo
 		}
 		switch f := h.judge(a, d); f {
 		case settled:
-			if a.verdict == Duplicate && !d.unknown { // gone, or in the hands of another process
+			if a.verdict == inbox.Duplicate && !d.unknown { // gone, or in the hands of another process
 				return false, nil
 			}
 			h.applied(d.who, a.wrote || d.unknown)
@@ -97,7 +99,7 @@ func (h *Handler[TX]) noteTrouble(ctx context.Context, f fate, err error) {
 }
 
 // beginParked makes one attempt.
-func (h *Handler[TX]) beginParked(ctx context.Context, seq int64, suspect bool) (a attempt, m *ParkedMessage) {
+func (h *Handler[TX]) beginParked(ctx context.Context, seq int64, suspect bool) (a attempt, m *inbox.Parked) {
 	if !suspect {
 		inside, err := h.gate.enter(ctx, besideOthers, h.cfg.Timeout)
 		if err != nil {
@@ -111,7 +113,7 @@ func (h *Handler[TX]) beginParked(ctx context.Context, seq int64, suspect bool) 
 	case err != nil:
 		return attempt{err: err}, nil
 	case id == uuid.Nil:
-		return attempt{verdict: Duplicate}, nil
+		return attempt{verdict: inbox.Duplicate}, nil
 	}
 	a = h.suspected(ctx, id, startGap, func(starts int) (a attempt) {
 		a, m = h.applyParked(ctx, seq, starts)
@@ -124,7 +126,7 @@ func (h *Handler[TX]) beginParked(ctx context.Context, seq int64, suspect bool) 
 func (h *Handler[TX]) parkedID(ctx context.Context, seq int64) (uuid.UUID, error) {
 	ctx, cancel := context.WithTimeout(ctx, h.cfg.Timeout)
 	defer cancel()
-	found, err := h.inbox.store.ListParkedMessages(ctx, Filter{Consumer: h.name, States: []State{Retrying}, After: seq - 1, Limit: 1})
+	found, err := h.inbox.store.ListParkedMessages(ctx, inbox.Filter{Consumer: h.name, States: []inbox.State{inbox.Retrying}, After: seq - 1, Limit: 1})
 	if err != nil {
 		return uuid.Nil, fmt.Errorf("read a parked message: %w", err)
 	}
@@ -135,14 +137,14 @@ func (h *Handler[TX]) parkedID(ctx context.Context, seq int64) (uuid.UUID, error
 }
 
 // applyParked locks a parked message and runs it.
-func (h *Handler[TX]) applyParked(ctx context.Context, seq int64, starts int) (attempt, *ParkedMessage) {
-	var parked *ParkedMessage
-	claim := Claim{
+func (h *Handler[TX]) applyParked(ctx context.Context, seq int64, starts int) (attempt, *inbox.Parked) {
+	var parked *inbox.Parked
+	claim := inbox.Claim{
 		Consumer: h.consumer(), Isolation: h.cfg.Isolation,
 		IdleTimeout: h.cfg.Timeout + idleGrace, LockTimeout: h.cfg.LockTimeout,
 	}
-	a := h.try(ctx, false, func(ctx context.Context, fn begun[TX]) (Verdict, error) {
-		done, err := h.inbox.store.ApplyParked(ctx, claim, seq, func(ctx context.Context, tx TX, m *ParkedMessage) error {
+	a := h.try(ctx, false, func(ctx context.Context, fn begun[TX]) (inbox.Verdict, error) {
+		done, err := h.inbox.store.ApplyParked(ctx, claim, seq, func(ctx context.Context, tx TX, m *inbox.Parked) error {
 			parked = m
 			if err := h.convict(starts); err != nil {
 				return err
@@ -154,11 +156,11 @@ func (h *Handler[TX]) applyParked(ctx context.Context, seq int64, starts int) (a
 		})
 		switch {
 		case err != nil:
-			return None, err
+			return inbox.None, err
 		case done:
-			return Applied, nil
+			return inbox.Applied, nil
 		default:
-			return Duplicate, nil
+			return inbox.Duplicate, nil
 		}
 	})
 	return a, parked
@@ -166,7 +168,7 @@ func (h *Handler[TX]) applyParked(ctx context.Context, seq int64, starts int) (a
 
 // putBack leaves a parked message that could not be judged for later, without
 // counting an attempt. If its handler was not even begun, the error is returned.
-func (h *Handler[TX]) putBack(ctx context.Context, m *ParkedMessage, cause error) error {
+func (h *Handler[TX]) putBack(ctx context.Context, m *inbox.Parked, cause error) error {
 	if m == nil {
 		return cause
 	}
@@ -181,7 +183,7 @@ func (h *Handler[TX]) putBack(ctx context.Context, m *ParkedMessage, cause error
 }
 
 // failParked counts a failed attempt of a parked message.
-func (h *Handler[TX]) failParked(ctx context.Context, m *ParkedMessage, cause error, f fate) error {
+func (h *Handler[TX]) failParked(ctx context.Context, m *inbox.Parked, cause error, f fate) error {
 	if m == nil {
 		return cause
 	}

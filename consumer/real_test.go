@@ -15,13 +15,14 @@ import (
 	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/internal/testenv"
 	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/inbox"
 	"github.com/boxpair/boxpair/store/postgres"
 	"github.com/boxpair/boxpair/store/sqlite"
 )
 
 // database is a real one, with a table of effects.
 type database[TX any] struct {
-	store  consumer.Store[TX]
+	store  inbox.Store[TX]
 	outbox *producer.Outbox[TX]
 	// exec runs a statement in a transaction of a handler.
 	exec func(ctx context.Context, tx TX, statement string) error
@@ -32,11 +33,11 @@ type database[TX any] struct {
 }
 
 // levels are the isolation levels that differ.
-func (d *database[TX]) levels() []consumer.Isolation {
+func (d *database[TX]) levels() []inbox.Isolation {
 	if d.snapshots {
-		return []consumer.Isolation{consumer.ReadCommitted, consumer.RepeatableRead, consumer.Serializable}
+		return []inbox.Isolation{inbox.ReadCommitted, inbox.RepeatableRead, inbox.Serializable}
 	}
-	return []consumer.Isolation{consumer.ReadCommitted}
+	return []inbox.Isolation{inbox.ReadCommitted}
 }
 
 const createEffects = `CREATE TABLE effects (seq INTEGER NOT NULL, id TEXT NOT NULL)`
@@ -247,7 +248,7 @@ func execute[TX any](t *testing.T, db *database[TX], statement string) error {
 	if err != nil {
 		return err
 	}
-	_, err = db.store.Apply(t.Context(), consumer.Claim{Consumer: id.Consumer, ID: uuid.New()}, func(ctx context.Context, tx TX) error {
+	_, err = db.store.Apply(t.Context(), inbox.Claim{Consumer: id.Consumer, ID: uuid.New()}, func(ctx context.Context, tx TX) error {
 		return db.exec(ctx, tx, statement)
 	})
 	return err

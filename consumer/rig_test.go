@@ -16,6 +16,7 @@ import (
 
 	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/inbox"
 	"github.com/boxpair/boxpair/transport"
 )
 
@@ -113,7 +114,7 @@ func (r *rig) wantDone(id uuid.UUID, want int) {
 }
 
 // wantStates checks what is parked.
-func (r *rig) wantStates(want ...consumer.State) {
+func (r *rig) wantStates(want ...inbox.State) {
 	r.t.Helper()
 	got := r.store.states()
 	if len(got) != len(want) {
@@ -142,9 +143,9 @@ func (r *rig) wantLog(words ...string) {
 }
 
 // parked returns the only parked message.
-func (r *rig) parked() consumer.ParkedMessage {
+func (r *rig) parked() inbox.Parked {
 	r.t.Helper()
-	found, err := r.inbox.ListParked(r.t.Context(), consumer.Filter{})
+	found, err := r.inbox.ListParked(r.t.Context(), inbox.Filter{})
 	if err != nil || len(found) != 1 {
 		r.t.Fatalf("ListParked: %d messages, %v; want one", len(found), err)
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/boxpair/boxpair/internal/fault"
 	"github.com/boxpair/boxpair/internal/pace"
 	"github.com/boxpair/boxpair/internal/schema"
+	"github.com/boxpair/boxpair/store/inbox"
 )
 
 // Run takes up parked messages and effects outside the database that are due, and forgets old dispatch IDs, for all
@@ -256,13 +257,13 @@ func (h *Handler[TX]) forget(ctx context.Context) error {
 	}
 	cfg := &h.inbox.cfg
 	until, err := h.inbox.store.AdvanceForgotten(ctx, h.consumer(), cfg.Window, cfg.MaxClockStep)
-	if errors.Is(err, ErrClockJump) && !until.IsZero() { // or the service stood still for so long, as its own clock says
+	if errors.Is(err, inbox.ErrClockJump) && !until.IsZero() { // or the service stood still for so long, as its own clock says
 		passed := time.Since(until.Add(cfg.Window)) + aheadTolerance
 		_, err = h.inbox.store.AdvanceForgotten(ctx, h.consumer(), cfg.Window, max(passed, cfg.MaxClockStep))
 	}
 	if err != nil {
 		err = fmt.Errorf("advance what is forgotten: %w", err)
-		if !errors.Is(err, ErrClockJump) { // else what was forgotten before can still be removed
+		if !errors.Is(err, inbox.ErrClockJump) { // else what was forgotten before can still be removed
 			return err
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/store/inbox"
 )
 
 func TestSecondRunIsRefused(t *testing.T) {
@@ -239,7 +240,7 @@ func TestUnknownCommitOfAParkedMessageIsAskedAgain(t *testing.T) {
 				store := newFake()
 				fn, _ := failing(1)
 				r := newRig(t, setup{store: store, fn: fn, handler: consumer.HandlerConfig{QuickAttempts: 1}})
-				store.failCalls(lost, 1, 1, consumer.ErrCommitUnknown)
+				store.failCalls(lost, 1, 1, inbox.ErrCommitUnknown)
 				r.consume(msg(1))
 				stop := r.run()
 				time.Sleep(time.Minute)
@@ -277,7 +278,7 @@ func TestOutageCountsNoAttemptsOfParkedMessages(t *testing.T) {
 			r.consume(msg(n))
 		}
 		time.Sleep(30 * time.Second)
-		found, err := r.inbox.ListParked(t.Context(), consumer.Filter{})
+		found, err := r.inbox.ListParked(t.Context(), inbox.Filter{})
 		if err != nil || len(found) != 4 {
 			t.Errorf("%d parked, %v", len(found), err)
 		}
@@ -374,7 +375,7 @@ func TestForgettingAdvancesFirstAndRemovesInBatches(t *testing.T) {
 		old := event(1)
 		old.Stamp = time.Now().Add(-90 * time.Minute)
 		r.consume(fresh(old))
-		r.wantStates(consumer.TooOldState)
+		r.wantStates(inbox.TooOldState)
 	})
 }
 
@@ -388,7 +389,7 @@ func TestClockThatJumpedIsReportedAndForgetsNothingMore(t *testing.T) {
 		}
 		until := store.forgotten
 		store.ahead = 365 * 24 * time.Hour
-		if err := r.inbox.RunOnce(t.Context()); !errors.Is(err, consumer.ErrClockJump) {
+		if err := r.inbox.RunOnce(t.Context()); !errors.Is(err, inbox.ErrClockJump) {
 			t.Errorf("RunOnce: %v", err)
 		}
 		if !store.forgotten.Equal(until) {
@@ -426,11 +427,11 @@ func TestOperatorsNeedAReasonToDiscard(t *testing.T) {
 	r := newRig(t, setup{fn: func(context.Context, *work, *message.Message) error { return consumer.Reject(errHandler) }})
 	r.consume(msg(1))
 	for _, reason := range []string{"", "a\x00b"} {
-		if _, err := r.inbox.Discard(t.Context(), consumer.Filter{}, reason); err == nil {
+		if _, err := r.inbox.Discard(t.Context(), inbox.Filter{}, reason); err == nil {
 			t.Errorf("discarded for %q", reason)
 		}
 	}
-	ids, err := r.inbox.Discard(t.Context(), consumer.Filter{}, "order was cancelled")
+	ids, err := r.inbox.Discard(t.Context(), inbox.Filter{}, "order was cancelled")
 	if err != nil || len(ids) != 1 || ids[0] != number(1) {
 		t.Errorf("Discard: %v, %v", ids, err)
 	}

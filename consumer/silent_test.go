@@ -11,14 +11,15 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/store/inbox"
 )
 
 // silentStore is a database that does not answer, from the first statement of a consumer on.
 type silentStore struct{ *fakeStore }
 
-func (silentStore) Register(ctx context.Context, _ string, _ time.Duration) (consumer.Registration, error) {
+func (silentStore) Register(ctx context.Context, _ string, _ time.Duration) (inbox.Registration, error) {
 	<-ctx.Done()
-	return consumer.Registration{}, context.Cause(ctx)
+	return inbox.Registration{}, context.Cause(ctx)
 }
 
 // deafStore is a database that does not answer the first question for what is due.

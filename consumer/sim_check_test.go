@@ -14,7 +14,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/store/inbox"
 	"github.com/boxpair/boxpair/transport"
 )
 
@@ -89,7 +89,7 @@ func (s *simulation) verify() {
 // dead for another's fault, or too early.
 func (s *simulation) verifyBlame() {
 	for _, p := range s.db.parked {
-		if p.State != consumer.Dead {
+		if p.State != inbox.Dead {
 			continue
 		}
 		var starts int

@@ -9,7 +9,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/store/inbox"
 	"github.com/boxpair/boxpair/transport"
 )
 
@@ -58,13 +58,13 @@ type simClaim struct {
 }
 
 type simParked struct {
-	consumer.ParkedMessage
+	inbox.Parked
 	number           int
 	ordered, claimed bool
 }
 
 func (p *simParked) live() bool {
-	return p.State == consumer.Retrying || p.State == consumer.Following
+	return p.State == inbox.Retrying || p.State == inbox.Following
 }
 
 // simContent is one content of one dispatch ID, for one consumer.
@@ -174,17 +174,17 @@ func keyLock(number int, key string) claimKey {
 }
 
 // meet tells what a claim meets once its locks are taken.
-func (db *simDB) meet(c *consumer.Claim) consumer.Verdict {
+func (db *simDB) meet(c *inbox.Claim) inbox.Verdict {
 	row, ok := db.claims[claimKey{c.Consumer, c.ID}]
 	switch {
 	case ok && row.digest.Matches(c.Digest):
-		return consumer.Duplicate
+		return inbox.Duplicate
 	case ok:
-		return consumer.Altered
+		return inbox.Altered
 	case !c.Stamp.IsZero() && c.Stamp.Before(db.consumers[c.Consumer-1].forgotten):
-		return consumer.TooOld
+		return inbox.TooOld
 	}
-	return consumer.Applied
+	return inbox.Applied
 }
 
 // insert claims, as of an applied message or of a parked one.
@@ -202,13 +202,13 @@ func (db *simDB) insert(number int, id uuid.UUID, digest transport.Digest, stamp
 }
 
 // follow claims a message and parks it behind others of its key.
-func (db *simDB) follow(c *consumer.Claim) {
+func (db *simDB) follow(c *inbox.Claim) {
 	db.insert(c.Consumer, c.ID, c.Digest, c.Stamp, false)
-	db.park(consumer.Parking{Consumer: c.Consumer, Message: c.Message, State: consumer.Following, Ordered: true}, true)
+	db.park(inbox.Parking{Consumer: c.Consumer, Message: c.Message, State: inbox.Following, Ordered: true}, true)
 }
 
 // park keeps a message once.
-func (db *simDB) park(p consumer.Parking, claimed bool) bool {
+func (db *simDB) park(p inbox.Parking, claimed bool) bool {
 	content := simContent{claimKey{p.Consumer, p.Message.ID}, p.Message.Digest}
 	if claimed { // it takes the place of one that was set aside
 		db.parked = slices.DeleteFunc(db.parked, func(q *simParked) bool { return !q.claimed && q.content() == content })
@@ -219,12 +219,12 @@ func (db *simDB) park(p consumer.Parking, claimed bool) bool {
 	db.seq++
 	row := &simParked{
 		number: p.Consumer, ordered: p.Ordered && p.Message.Key != "", claimed: claimed,
-		ParkedMessage: consumer.ParkedMessage{
+		Parked: inbox.Parked{
 			Message: *p.Message, Seq: db.seq, Consumer: db.consumers[p.Consumer-1].name, State: p.State,
 			Attempts: p.Attempts, ParkedAt: time.Now(), LastError: p.LastError,
 		},
 	}
-	if p.State == consumer.Retrying {
+	if p.State == inbox.Retrying {
 		row.NextAttemptAt = time.Now().Add(p.RetryIn)
 	}
 	db.parked = append(db.parked, row)
@@ -262,8 +262,8 @@ func (db *simDB) blocked(number int, key string) bool {
 // promote makes the first live one of a key due if it follows.
 func (db *simDB) promote(p *simParked) {
 	for _, q := range db.parked {
-		if p.ordered && q.ordered && q.number == p.number && q.Key == p.Key && q.State == consumer.Following && db.first(q) {
-			q.State, q.NextAttemptAt = consumer.Retrying, time.Now()
+		if p.ordered && q.ordered && q.number == p.number && q.Key == p.Key && q.State == inbox.Following && db.first(q) {
+			q.State, q.NextAttemptAt = inbox.Retrying, time.Now()
 		}
 	}
 }
@@ -279,7 +279,7 @@ func (db *simDB) find(seq int64) *simParked {
 
 // due tells whether p may run now, but for locks.
 func (db *simDB) due(p *simParked) bool {
-	return p.State == consumer.Retrying && !p.NextAttemptAt.After(time.Now()) && db.first(p)
+	return p.State == inbox.Retrying && !p.NextAttemptAt.After(time.Now()) && db.first(p)
 }
 
 // remove removes a parked message whose effects are committed.
@@ -293,19 +293,19 @@ func (db *simDB) remove(p *simParked) {
 	db.promote(p)
 }
 
-func (db *simDB) selects(f consumer.Filter, p *simParked) bool {
+func (db *simDB) selects(f inbox.Filter, p *simParked) bool {
 	return p.Seq > f.After && (f.Consumer == "" || f.Consumer == p.Consumer) &&
 		(len(f.IDs) == 0 || slices.Contains(f.IDs, p.ID)) &&
 		(len(f.States) == 0 || slices.Contains(f.States, p.State))
 }
 
-func (db *simDB) redrive(f consumer.Filter) (ids []uuid.UUID) {
+func (db *simDB) redrive(f inbox.Filter) (ids []uuid.UUID) {
 	for _, p := range db.parked {
-		if db.selects(f, p) && (p.State == consumer.Dead || p.State == consumer.TooOldState) {
-			if p.State == consumer.TooOldState {
+		if db.selects(f, p) && (p.State == inbox.Dead || p.State == inbox.TooOldState) {
+			if p.State == inbox.TooOldState {
 				db.askedFor[claimKey{p.number, p.ID}]++
 			}
-			p.State, p.Attempts, p.NextAttemptAt = consumer.Retrying, 0, time.Now()
+			p.State, p.Attempts, p.NextAttemptAt = inbox.Retrying, 0, time.Now()
 			delete(db.attempts, claimKey{p.number, p.ID})
 			ids = append(ids, p.ID)
 		}
@@ -314,10 +314,10 @@ func (db *simDB) redrive(f consumer.Filter) (ids []uuid.UUID) {
 }
 
 // discard gives up what nobody has locked.
-func (db *simDB) discard(f consumer.Filter, reason string) (ids []uuid.UUID) {
+func (db *simDB) discard(f inbox.Filter, reason string) (ids []uuid.UUID) {
 	for _, p := range db.parked {
-		if db.selects(f, p) && p.State != consumer.Discarded && db.rowFree(p.Seq) && db.keysFree(lockOf(p.lock())) {
-			p.State, p.Reason, p.NextAttemptAt = consumer.Discarded, reason, time.Time{}
+		if db.selects(f, p) && p.State != inbox.Discarded && db.rowFree(p.Seq) && db.keysFree(lockOf(p.lock())) {
+			p.State, p.Reason, p.NextAttemptAt = inbox.Discarded, reason, time.Time{}
 			db.everAside[p.content()] = true
 			ids = append(ids, p.ID)
 			db.promote(p)

@@ -14,6 +14,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/store/inbox"
 )
 
 // simProcess is one process of the service: an inbox of its own, with its memory.
@@ -224,7 +225,7 @@ const simBlame = 5
 // counted looks at why an attempt was counted.
 func (s *simulation) counted(why string, id uuid.UUID) {
 	switch {
-	case strings.Contains(why, consumer.ErrCommitUnknown.Error()):
+	case strings.Contains(why, inbox.ErrCommitUnknown.Error()):
 		s.fail("an unknown commit of %s was counted as a failure", short(id))
 	case s.wild.starve, s.wild.stop: // then a handler that fails may be late as well
 	case strings.Contains(why, errOutage.Error()), strings.Contains(why, errConflict.Error()):
@@ -236,7 +237,7 @@ func (s *simulation) counted(why string, id uuid.UUID) {
 
 // troubled notes an error of the database.
 func (s *simulation) troubled(id uuid.UUID, err error) {
-	if class := (*fakeStore)(nil).Classify(err); err != nil && class != consumer.HandlerError {
+	if class := (*fakeStore)(nil).Classify(err); err != nil && class != inbox.HandlerError {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		s.troubles[id]++

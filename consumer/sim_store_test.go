@@ -9,7 +9,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/store/inbox"
 )
 
 var errCrashed = fmt.Errorf("the process is dead: %w", errOutage)
@@ -21,7 +21,7 @@ type simStore struct {
 	db   *simDB
 }
 
-func (s *simStore) Classify(err error) consumer.ErrorClass { return (*fakeStore)(nil).Classify(err) }
+func (s *simStore) Classify(err error) inbox.ErrorClass { return (*fakeStore)(nil).Classify(err) }
 
 // statement is one that commits by itself.
 func (s *simStore) statement(ctx context.Context, name string, do func()) error {
@@ -62,12 +62,12 @@ func (s *simStore) rollback(tx *simTx) {
 func (s *simStore) commit(ctx context.Context, name string, tx *simTx) error {
 	if tx.broken {
 		s.rollback(tx)
-		return fmt.Errorf("commit: %w", consumer.ErrRolledBack)
+		return fmt.Errorf("commit: %w", inbox.ErrRolledBack)
 	}
 	return s.proc.call(ctx, &simCall{name: "commit " + name, tx: tx, fallible: true})
 }
 
-func (s *simStore) Apply(ctx context.Context, c consumer.Claim, fn func(context.Context, *simTx) error) (v consumer.Verdict, err error) {
+func (s *simStore) Apply(ctx context.Context, c inbox.Claim, fn func(context.Context, *simTx) error) (v inbox.Verdict, err error) {
 	defer func() { s.db.sim.troubled(c.ID, err) }()
 	key := claimKey{c.Consumer, c.ID}
 	name := fmt.Sprintf("claim %s by %d", short(c.ID), c.Consumer)
@@ -76,21 +76,21 @@ func (s *simStore) Apply(ctx context.Context, c consumer.Claim, fn func(context.
 	if c.Optimistic {
 		early = &simTx{db: s.db, proc: s.proc}
 		if failed = fn(ctx, early); failed != nil && ctx.Err() != nil {
-			return consumer.None, failed
+			return inbox.None, failed
 		}
 	}
-	verdict := consumer.None
+	verdict := inbox.None
 	tx, err := s.lock(ctx, name, c.LockTimeout, []claimKey{key}, lockOf(keyLock(c.Consumer, c.Key)), func(*simTx) { verdict = s.db.meet(&c) })
 	if err != nil {
-		return consumer.None, err
+		return inbox.None, err
 	}
-	if verdict == consumer.Applied && s.db.blocked(c.Consumer, c.Key) {
-		verdict = consumer.Followed
+	if verdict == inbox.Applied && s.db.blocked(c.Consumer, c.Key) {
+		verdict = inbox.Followed
 	}
 	switch verdict {
-	case consumer.Followed:
+	case inbox.Followed:
 		tx.writes = append(tx.writes, func() { s.db.follow(&c) })
-	case consumer.Applied:
+	case inbox.Applied:
 		tx.writes = append(tx.writes, func() { s.db.insert(c.Consumer, c.ID, c.Digest, c.Stamp, true) })
 		err := s.run(tx, func() error {
 			if early == nil {
@@ -101,14 +101,14 @@ func (s *simStore) Apply(ctx context.Context, c consumer.Claim, fn func(context.
 			return failed
 		})
 		if err != nil {
-			return consumer.None, err
+			return inbox.None, err
 		}
 	default:
 		s.rollback(tx)
 		return verdict, nil
 	}
 	if err := s.commit(ctx, name, tx); err != nil {
-		return consumer.None, err
+		return inbox.None, err
 	}
 	return verdict, nil
 }
@@ -127,7 +127,7 @@ func (s *simStore) run(tx *simTx, fn func() error) (err error) {
 }
 
 // ApplyGroup takes all locks at once: in which order a database takes them is a question of its own tests.
-func (s *simStore) ApplyGroup(ctx context.Context, cs []consumer.Claim, fn func(context.Context, *simTx, []int) error) ([]consumer.Verdict, error) {
+func (s *simStore) ApplyGroup(ctx context.Context, cs []inbox.Claim, fn func(context.Context, *simTx, []int) error) ([]inbox.Verdict, error) {
 	var claims, keys []claimKey
 	var ids []uuid.UUID
 	for i := range cs {
@@ -138,7 +138,7 @@ func (s *simStore) ApplyGroup(ctx context.Context, cs []consumer.Claim, fn func(
 		}
 	}
 	name := fmt.Sprintf("claim group %s by %d", shorts(ids), cs[0].Consumer)
-	verdicts := make([]consumer.Verdict, len(cs))
+	verdicts := make([]inbox.Verdict, len(cs))
 	tx, err := s.lock(ctx, name, cs[0].LockTimeout, claims, keys, func(*simTx) {
 		for i := range cs {
 			verdicts[i] = s.db.meet(&cs[i])
@@ -152,10 +152,10 @@ func (s *simStore) ApplyGroup(ctx context.Context, cs []consumer.Claim, fn func(
 	for i := range cs {
 		c := &cs[i]
 		switch {
-		case verdicts[i] != consumer.Applied:
+		case verdicts[i] != inbox.Applied:
 			continue
 		case s.db.blocked(c.Consumer, c.Key):
-			verdicts[i] = consumer.Followed
+			verdicts[i] = inbox.Followed
 			tx.writes = append(tx.writes, func() { s.db.follow(c) })
 		default:
 			run = append(run, i)
@@ -231,47 +231,47 @@ func (s *simStore) Failed(ctx context.Context, number int, id uuid.UUID, why str
 	return counts[0], err
 }
 
-func (s *simStore) ParkMessage(ctx context.Context, p consumer.Parking) (consumer.Verdict, error) {
+func (s *simStore) ParkMessage(ctx context.Context, p inbox.Parking) (inbox.Verdict, error) {
 	m := p.Message
-	c := consumer.Claim{Consumer: p.Consumer, ID: m.ID, Digest: m.Digest, Stamp: m.Stamp}
+	c := inbox.Claim{Consumer: p.Consumer, ID: m.ID, Digest: m.Digest, Stamp: m.Stamp}
 	name := fmt.Sprintf("park %s by %d as %s", short(m.ID), p.Consumer, p.State)
-	aside := p.State == consumer.TooOldState || p.State == consumer.AlteredState
+	aside := p.State == inbox.TooOldState || p.State == inbox.AlteredState
 	claim, key := claimKey{p.Consumer, m.ID}, claimKey{}
-	if p.Ordered && p.State == consumer.Retrying {
+	if p.Ordered && p.State == inbox.Retrying {
 		key = keyLock(p.Consumer, m.Key)
 	}
 	if aside {
 		claim = claimKey{}
 	}
-	verdict := consumer.Applied
+	verdict := inbox.Applied
 	tx, err := s.lock(ctx, name, 0, lockOf(claim), lockOf(key), func(*simTx) {
 		if !aside {
 			verdict = s.db.meet(&c)
 		}
 	})
 	if err != nil {
-		return consumer.None, err
+		return inbox.None, err
 	}
 	switch verdict {
-	case consumer.Duplicate:
+	case inbox.Duplicate:
 		s.rollback(tx)
 		return verdict, nil
-	case consumer.TooOld:
-		aside, p.State = true, consumer.TooOldState
-	case consumer.Altered:
-		aside, p.State = true, consumer.AlteredState
+	case inbox.TooOld:
+		aside, p.State = true, inbox.TooOldState
+	case inbox.Altered:
+		aside, p.State = true, inbox.AlteredState
 	}
-	verdict = consumer.Applied
+	verdict = inbox.Applied
 	tx.writes = append(tx.writes, func() {
 		if !aside {
 			s.db.insert(c.Consumer, c.ID, c.Digest, c.Stamp, false)
 		}
 		if !s.db.park(p, !aside) {
-			verdict = consumer.Duplicate
+			verdict = inbox.Duplicate
 		}
 	})
 	if err := s.commit(ctx, name, tx); err != nil {
-		return consumer.None, err
+		return inbox.None, err
 	}
 	return verdict, nil
 }
@@ -281,7 +281,7 @@ func (s *simStore) DueMessages(ctx context.Context, number, limit int) (seqs []i
 		now := time.Now()
 		for _, p := range s.db.parked {
 			switch wait := p.NextAttemptAt.Sub(now); {
-			case p.number != number || p.State != consumer.Retrying || !s.db.first(p):
+			case p.number != number || p.State != inbox.Retrying || !s.db.first(p):
 			case wait <= 0:
 				seqs = append(seqs, p.Seq)
 			case next == 0 || wait < next:
@@ -292,7 +292,7 @@ func (s *simStore) DueMessages(ctx context.Context, number, limit int) (seqs []i
 	return seqs[:min(limit, len(seqs))], next, err
 }
 
-func (s *simStore) ApplyParked(ctx context.Context, c consumer.Claim, seq int64, fn func(context.Context, *simTx, *consumer.ParkedMessage) error) (done bool, err error) {
+func (s *simStore) ApplyParked(ctx context.Context, c inbox.Claim, seq int64, fn func(context.Context, *simTx, *inbox.Parked) error) (done bool, err error) {
 	name := fmt.Sprintf("take parked %d by %d", seq, c.Consumer)
 	var at *simParked
 	if err := s.statement(ctx, name+", its place", func() { at = s.db.find(seq) }); err != nil || at == nil {
@@ -320,7 +320,7 @@ func (s *simStore) ApplyParked(ctx context.Context, c consumer.Claim, seq int64,
 		return false, err
 	}
 	if run {
-		m := row.ParkedMessage
+		m := row.Parked
 		if err := s.run(tx, func() error { return fn(ctx, tx, &m) }); err != nil {
 			return false, err
 		}
@@ -344,7 +344,7 @@ func (s *simStore) claimParked(tx *simTx, p *simParked) bool {
 		tx.writes = append(tx.writes, func() { s.db.remove(p) })
 	default:
 		tx.writes = append(tx.writes, func() {
-			p.State, p.NextAttemptAt = consumer.AlteredState, time.Time{}
+			p.State, p.NextAttemptAt = inbox.AlteredState, time.Time{}
 			s.db.promote(p)
 		})
 	}
@@ -358,7 +358,7 @@ func (s *simStore) RetryMessage(ctx context.Context, seq int64, attempts int, re
 	}
 	return s.proc.call(ctx, &simCall{name: fmt.Sprintf("retry parked %d", seq), fallible: true, ready: ready, do: func() {
 		p := s.db.find(seq)
-		if p == nil || p.State != consumer.Retrying {
+		if p == nil || p.State != inbox.Retrying {
 			return
 		}
 		if attempts > p.Attempts {
@@ -368,47 +368,47 @@ func (s *simStore) RetryMessage(ctx context.Context, seq int64, attempts int, re
 		p.NextAttemptAt = time.Now().Add(retryIn)
 		delete(s.db.attempts, claimKey{p.number, p.ID})
 		if dead {
-			p.State, p.NextAttemptAt = consumer.Dead, time.Time{}
+			p.State, p.NextAttemptAt = inbox.Dead, time.Time{}
 			s.db.everAside[p.content()] = true
 			s.db.promote(p)
 		}
 	}})
 }
 
-func (s *simStore) ListParkedMessages(ctx context.Context, f consumer.Filter) (found []consumer.ParkedMessage, err error) {
+func (s *simStore) ListParkedMessages(ctx context.Context, f inbox.Filter) (found []inbox.Parked, err error) {
 	err = s.statement(ctx, "list parked", func() {
 		for _, p := range s.db.parked {
 			if s.db.selects(f, p) && len(found) < f.Limit {
-				found = append(found, p.ParkedMessage)
+				found = append(found, p.Parked)
 			}
 		}
 	})
 	return found, err
 }
 
-func (s *simStore) RedriveMessages(ctx context.Context, f consumer.Filter, _ string) (ids []uuid.UUID, err error) {
+func (s *simStore) RedriveMessages(ctx context.Context, f inbox.Filter, _ string) (ids []uuid.UUID, err error) {
 	err = s.statement(ctx, "redrive", func() { ids = s.db.redrive(f) })
 	return ids, err
 }
 
-func (s *simStore) DiscardMessages(ctx context.Context, f consumer.Filter, reason string) (ids []uuid.UUID, err error) {
+func (s *simStore) DiscardMessages(ctx context.Context, f inbox.Filter, reason string) (ids []uuid.UUID, err error) {
 	err = s.statement(ctx, "discard", func() { ids = s.db.discard(f, reason) })
 	return ids, err
 }
 
-func (s *simStore) Register(ctx context.Context, name string, _ time.Duration) (r consumer.Registration, err error) {
+func (s *simStore) Register(ctx context.Context, name string, _ time.Duration) (r inbox.Registration, err error) {
 	err = s.statement(ctx, "register "+name, func() {
 		i := slices.IndexFunc(s.db.consumers, func(c *simConsumer) bool { return c.name == name })
 		if i < 0 {
 			i = len(s.db.consumers)
 			s.db.consumers = append(s.db.consumers, &simConsumer{name: name, born: time.Now()})
 		}
-		r = consumer.Registration{Consumer: i + 1, ForgottenUntil: s.db.consumers[i].forgotten}
+		r = inbox.Registration{Consumer: i + 1, ForgottenUntil: s.db.consumers[i].forgotten}
 	})
 	return r, err
 }
 
-func (s *simStore) Newest(ctx context.Context, number, limit int) (seen []consumer.Seen, err error) {
+func (s *simStore) Newest(ctx context.Context, number, limit int) (seen []inbox.Seen, err error) {
 	err = s.statement(ctx, fmt.Sprintf("newest of %d", number), func() {
 		var keys []claimKey
 		for key, row := range s.db.claims {
@@ -418,7 +418,7 @@ func (s *simStore) Newest(ctx context.Context, number, limit int) (seen []consum
 		}
 		slices.SortFunc(keys, func(a, b claimKey) int { return int(s.db.claims[a].applied - s.db.claims[b].applied) })
 		for _, key := range keys[max(0, len(keys)-limit):] {
-			seen = append(seen, consumer.Seen{ID: key.id, Digest: s.db.claims[key].digest})
+			seen = append(seen, inbox.Seen{ID: key.id, Digest: s.db.claims[key].digest})
 		}
 	})
 	return seen, err
@@ -436,7 +436,7 @@ func (s *simStore) AdvanceForgotten(ctx context.Context, number int, window, _ t
 	return until, err
 }
 
-func (s *simStore) Forget(ctx context.Context, number int, grace time.Duration, after time.Time, limit int) (f consumer.Forgotten, err error) {
+func (s *simStore) Forget(ctx context.Context, number int, grace time.Duration, after time.Time, limit int) (f inbox.Forgotten, err error) {
 	err = s.statement(ctx, fmt.Sprintf("forget of %d", number), func() {
 		var until time.Time
 		for _, step := range s.db.consumers[number-1].steps {
@@ -466,7 +466,7 @@ func (s *simStore) ForgetDiscarded(ctx context.Context, number int, _ time.Durat
 }
 
 // The history decides nothing.
-func (s *simStore) MessageAttempts(context.Context, string, uuid.UUID, int) ([]consumer.MessageAttempt, error) {
+func (s *simStore) MessageAttempts(context.Context, string, uuid.UUID, int) ([]inbox.Attempt, error) {
 	return nil, nil
 }
 
@@ -474,8 +474,8 @@ func (s *simStore) ForgetHistory(context.Context, int, time.Duration, int) (int,
 	return 0, nil
 }
 
-func (s *simStore) InboxStats(context.Context, int) (consumer.Stats, error) {
-	return consumer.Stats{}, errors.New("not simulated")
+func (s *simStore) InboxStats(context.Context, int) (inbox.Stats, error) {
+	return inbox.Stats{}, errors.New("not simulated")
 }
 
 func (s *simStore) NoteHorizon(context.Context, int, time.Duration, time.Time) error { return nil }

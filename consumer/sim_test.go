@@ -13,6 +13,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/store/inbox"
 	"github.com/boxpair/boxpair/transport"
 )
 
@@ -194,7 +195,7 @@ func (s *simulation) execute(c *simCall, fault int) error {
 // commit ends a transaction. Its outcome may be known, or not; then it may be
 // still to come.
 func (s *simulation) commit(c *simCall, fault int) error {
-	unknown := fmt.Errorf("commit: %w", consumer.ErrCommitUnknown)
+	unknown := fmt.Errorf("commit: %w", inbox.ErrCommitUnknown)
 	switch {
 	case c.tx.gone(): // the database ended it while its process was stopped
 		return errOutage
@@ -315,10 +316,10 @@ func (s *simulation) operate() {
 		return
 	}
 	row := s.db.parked[s.rnd.IntN(len(s.db.parked))]
-	f := consumer.Filter{Consumer: row.Consumer, IDs: []uuid.UUID{row.ID}, States: []consumer.State{row.State}}
+	f := inbox.Filter{Consumer: row.Consumer, IDs: []uuid.UUID{row.ID}, States: []inbox.State{row.State}}
 	applied := slices.ContainsFunc(s.db.effects, func(e simEffect) bool { return e.claimKey == row.content().claimKey })
 	switch {
-	case row.State == consumer.Dead, row.State == consumer.TooOldState && !applied:
+	case row.State == inbox.Dead, row.State == inbox.TooOldState && !applied:
 		s.tracef("redrive %s of %s", short(row.ID), row.Consumer)
 		s.db.redrive(f)
 	case s.chance(3):

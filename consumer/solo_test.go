@@ -12,6 +12,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/store/inbox"
 )
 
 func TestRedeliveredMessageRunsBesideOthersFirstAndThenAlone(t *testing.T) {
@@ -185,7 +186,7 @@ func TestMessageThatKillsTheProcessIsDeadWithoutBeingRun(t *testing.T) {
 	r := newRig(t, setup{store: store})
 	r.consume(again(msg(1)))
 	r.wantCalls(0)
-	r.wantStates(consumer.Dead)
+	r.wantStates(inbox.Dead)
 	r.wantLog("level=ERROR", "kills the process", number(1).String())
 
 	// One fewer, and it is still run.
@@ -303,11 +304,11 @@ func TestParkedMessageThatKillsTheProcessIsDeadInTheEnd(t *testing.T) {
 		name   string
 		killed int // processes, each of which left a recorded start
 		runs   int64
-		states []consumer.State
+		states []inbox.State
 	}{
 		{"new", 0, 1, nil},
 		{"killed three", 3, 1, nil},
-		{"killed four", 4, 0, []consumer.State{consumer.Dead}},
+		{"killed four", 4, 0, []inbox.State{inbox.Dead}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			t.Parallel()

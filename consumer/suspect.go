@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+
+	"github.com/boxpair/boxpair/store/inbox"
 )
 
 // startGap is how long another process may take from the record of a start to the lock of its message. Within it nobody else
@@ -89,10 +91,10 @@ func (h *Handler[TX]) suspectedIn(ctx context.Context, weight int64, id uuid.UUI
 	case err != nil:
 		return attempt{err: err}, false
 	case starts[0] == 0:
-		return attempt{verdict: Duplicate}, false
+		return attempt{verdict: inbox.Duplicate}, false
 	}
 	a = run(starts[0])
-	if a.err != nil || a.verdict != Applied {
+	if a.err != nil || a.verdict != inbox.Applied {
 		h.unstart(ctx, id)
 	}
 	return a, true

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/store/inbox"
 	"github.com/boxpair/boxpair/transport"
 	"github.com/boxpair/boxpair/transport/schema"
 )
@@ -82,7 +83,7 @@ func TestPayloadThatNeverCanBeReadIsDeadAtOnce(t *testing.T) {
 		r.consume(e.Message())
 	}
 	r.wantCalls(4)
-	r.wantStates(consumer.Dead, consumer.Dead, consumer.Dead, consumer.Dead)
+	r.wantStates(inbox.Dead, inbox.Dead, inbox.Dead, inbox.Dead)
 }
 
 func TestPayloadOfALaterVersionWaitsForTheConsumerToBeBroughtUpToDate(t *testing.T) {
@@ -94,6 +95,6 @@ func TestPayloadOfALaterVersionWaitsForTheConsumerToBeBroughtUpToDate(t *testing
 		r.consume(later.Message())
 		time.Sleep(time.Second)
 		stop()
-		r.wantStates(consumer.Retrying)
+		r.wantStates(inbox.Retrying)
 	})
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/store/inbox"
 	"github.com/boxpair/boxpair/transport"
 )
 
@@ -57,7 +58,7 @@ func TestMessageThatIsNotVerifiedIsNeverRun(t *testing.T) {
 			r.consume(forged)
 			r.consume(forged.Copy()) // comes again: kept once
 			r.wantCalls(0)
-			r.wantStates(consumer.Dead)
+			r.wantStates(inbox.Dead)
 			m := r.parked()
 			if m.ID == number(1) || m.Metadata[consumer.MetaForeignID] != number(1).String() ||
 				!strings.Contains(m.LastError, transport.ErrNotVerified.Error()) {
@@ -82,7 +83,7 @@ func TestMessageThatIsNotVerifiedIsNotRunWhenItIsRedriven(t *testing.T) {
 			first.consume(keyed(1, "key"))
 			s.store = first.store
 			r := newRig(t, s)
-			ids, err := r.inbox.Redrive(t.Context(), consumer.Filter{}, "mended")
+			ids, err := r.inbox.Redrive(t.Context(), inbox.Filter{}, "mended")
 			if err != nil || len(ids) != 1 {
 				t.Fatalf("Redrive: %v, %v", ids, err)
 			}
@@ -90,7 +91,7 @@ func TestMessageThatIsNotVerifiedIsNotRunWhenItIsRedriven(t *testing.T) {
 				t.Fatal(err)
 			}
 			r.wantCalls(0)
-			r.wantStates(consumer.Dead)
+			r.wantStates(inbox.Dead)
 		})
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/inbox"
 	"github.com/boxpair/boxpair/transport"
 )
 
@@ -14,10 +15,10 @@ import (
 // handler, must not be used after it, and is not safe for concurrent use. The
 // transaction is committed when the handler has returned nil; the handler neither
 // commits nor rolls back: the stores of this library refuse it, and the attempt fails even if the handler ignores that. Where they
-// cannot, as on the connection itself, the message waits for an operator ([ErrEnded]). What the handler sets is gone with the
+// cannot, as on the connection itself, the message waits for an operator ([inbox.ErrEnded]). What the handler sets is gone with the
 // transaction: PostgreSQL's store refuses a SET that is not LOCAL, and those of MySQL and SQLite give the connection to nobody else.
 type Work[TX any] struct {
-	store ClaimStore[TX]
+	store inbox.ClaimStore[TX]
 	tx    TX
 	event transport.Event
 	msg   *message.Message

@@ -10,6 +10,7 @@ import (
 	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/idgen"
 	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/inbox"
 )
 
 // withOutbox returns a fake database with an outbox on it.
@@ -96,7 +97,7 @@ func TestHandlerThatWritesWithoutAnOutboxCannotCommit(t *testing.T) {
 			})
 			r.consume(msg(1))
 			r.wantDone(number(1), 0)
-			r.wantStates(consumer.Retrying)
+			r.wantStates(inbox.Retrying)
 		})
 	}
 }

@@ -6,8 +6,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/boxpair/boxpair/consumer"
-	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/inbox"
+	"github.com/boxpair/boxpair/store/outbox"
 )
 
 // State is how an outbox or an inbox is.
@@ -116,7 +116,7 @@ type Report struct {
 
 // Outbox judges the state of an outbox. One without a relay, or whose relays own no shard, is degraded, whatever waits: nobody would
 // send what is written.
-func (c *Check) Outbox(s producer.Stats) Report {
+func (c *Check) Outbox(s outbox.Stats) Report {
 	r := Report{Healthy, []string{}}
 	c.age(&r, "the oldest pending event is %v old", s.OldestPending)
 	c.pending(&r, "pending events", s.Pending+s.Retrying+s.Following, s.PendingCapped)
@@ -132,7 +132,7 @@ func (c *Check) Outbox(s producer.Stats) Report {
 
 // Routes returns r with the routes that do not work, as [producer.Outbox.ListRoutes] reads them: any of them makes the
 // outbox degraded. Their events wait and are not lost; by their age it becomes unhealthy.
-func (c *Check) Routes(r Report, stalled []producer.StalledRoute) Report {
+func (c *Check) Routes(r Report, stalled []outbox.StalledRoute) Report {
 	names := make(map[string]bool)
 	for i := range stalled {
 		names[stalled[i].Route] = true
@@ -144,7 +144,7 @@ func (c *Check) Routes(r Report, stalled []producer.StalledRoute) Report {
 }
 
 // Inbox judges the state of a consumer's inbox.
-func (c *Check) Inbox(s consumer.Stats) Report {
+func (c *Check) Inbox(s inbox.Stats) Report {
 	r, e := Report{Healthy, []string{}}, &s.Effects
 	c.age(&r, "the oldest message that is retried or waits for one is %v old", s.OldestParked)
 	c.age(&r, "the oldest effect that is not done is %v old", e.Oldest)

@@ -6,8 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/boxpair/boxpair/consumer"
-	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/inbox"
+	"github.com/boxpair/boxpair/store/outbox"
 )
 
 func check(t *testing.T, cfg Config) *Check {
@@ -27,27 +27,27 @@ func TestOutboxIsAsItsWorstNumber(t *testing.T) {
 	const moment = time.Millisecond
 	for name, c := range map[string]struct {
 		check *Check
-		stats producer.Stats
+		stats outbox.Stats
 		want  State
 		says  string
 	}{
-		"empty":                               {defaults, producer.Stats{Relays: 1, Owned: 64}, Healthy, ""},
-		"no relay runs, and nothing waits":    {defaults, producer.Stats{}, Degraded, "degraded: no relay runs"},
-		"no shard has a relay":                {defaults, producer.Stats{Relays: 2}, Degraded, "degraded: no shard has a relay"},
-		"just below everything":               {defaults, producer.Stats{OldestPending: time.Minute - moment, Pending: 9_999, Relays: 1, Owned: 64}, Healthy, ""},
-		"deferred events are no lag":          {defaults, producer.Stats{Deferred: 1_000_000, Relays: 1, Owned: 64}, Healthy, ""},
-		"a minute old":                        {defaults, producer.Stats{OldestPending: time.Minute, Pending: 1, Relays: 1, Owned: 64}, Degraded, "degraded: the oldest pending event is 1m0s old"},
-		"ten minutes old, and nobody sends":   {defaults, producer.Stats{OldestPending: 10 * time.Minute, Pending: 1}, Unhealthy, "unhealthy: the oldest pending event is 10m0s old; degraded: no relay runs"},
-		"many, parked ones included":          {defaults, producer.Stats{Pending: 9_998, Retrying: 1, Following: 1, Relays: 1, Owned: 64}, Degraded, "degraded: pending events: 10000"},
-		"more than are counted":               {defaults, producer.Stats{Pending: 100_000, PendingCapped: true, Relays: 1, Owned: 64}, Degraded, "degraded: pending events: 100000 or more"},
-		"one dead letter":                     {defaults, producer.Stats{Dead: 1, Relays: 1, Owned: 64}, Degraded, "degraded: dead events: 1"},
-		"a hundred":                           {defaults, producer.Stats{Dead: 100, Relays: 1, Owned: 64}, Unhealthy, "unhealthy: dead events: 100"},
-		"the worst counts":                    {defaults, producer.Stats{OldestPending: time.Hour, Dead: 1, Relays: 1, Owned: 64}, Unhealthy, "unhealthy: the oldest pending event is 1h0m0s old; degraded: dead events: 1"},
-		"equal thresholds leave out degraded": {own, producer.Stats{OldestPending: time.Second, Relays: 1, Owned: 64}, Unhealthy, "unhealthy: the oldest pending event is 1s old"},
-		"numbers of one's own":                {own, producer.Stats{Pending: 7, Relays: 1, Owned: 64}, Unhealthy, "unhealthy: pending events: 7"},
-		"counted that far reaches all":        {check(t, Config{UnhealthyPending: math.MaxInt}), producer.Stats{Pending: 1, PendingCapped: true, Relays: 1, Owned: 64}, Unhealthy, "unhealthy: pending events: 1 or more"},
-		"one dead letter may be":              {own, producer.Stats{Dead: 1, Relays: 1, Owned: 64}, Healthy, ""},
-		"no number is too great":              {own, producer.Stats{Dead: 1_000_000, Relays: 1, Owned: 64}, Degraded, "degraded: dead events: 1000000"},
+		"empty":                               {defaults, outbox.Stats{Relays: 1, Owned: 64}, Healthy, ""},
+		"no relay runs, and nothing waits":    {defaults, outbox.Stats{}, Degraded, "degraded: no relay runs"},
+		"no shard has a relay":                {defaults, outbox.Stats{Relays: 2}, Degraded, "degraded: no shard has a relay"},
+		"just below everything":               {defaults, outbox.Stats{OldestPending: time.Minute - moment, Pending: 9_999, Relays: 1, Owned: 64}, Healthy, ""},
+		"deferred events are no lag":          {defaults, outbox.Stats{Deferred: 1_000_000, Relays: 1, Owned: 64}, Healthy, ""},
+		"a minute old":                        {defaults, outbox.Stats{OldestPending: time.Minute, Pending: 1, Relays: 1, Owned: 64}, Degraded, "degraded: the oldest pending event is 1m0s old"},
+		"ten minutes old, and nobody sends":   {defaults, outbox.Stats{OldestPending: 10 * time.Minute, Pending: 1}, Unhealthy, "unhealthy: the oldest pending event is 10m0s old; degraded: no relay runs"},
+		"many, parked ones included":          {defaults, outbox.Stats{Pending: 9_998, Retrying: 1, Following: 1, Relays: 1, Owned: 64}, Degraded, "degraded: pending events: 10000"},
+		"more than are counted":               {defaults, outbox.Stats{Pending: 100_000, PendingCapped: true, Relays: 1, Owned: 64}, Degraded, "degraded: pending events: 100000 or more"},
+		"one dead letter":                     {defaults, outbox.Stats{Dead: 1, Relays: 1, Owned: 64}, Degraded, "degraded: dead events: 1"},
+		"a hundred":                           {defaults, outbox.Stats{Dead: 100, Relays: 1, Owned: 64}, Unhealthy, "unhealthy: dead events: 100"},
+		"the worst counts":                    {defaults, outbox.Stats{OldestPending: time.Hour, Dead: 1, Relays: 1, Owned: 64}, Unhealthy, "unhealthy: the oldest pending event is 1h0m0s old; degraded: dead events: 1"},
+		"equal thresholds leave out degraded": {own, outbox.Stats{OldestPending: time.Second, Relays: 1, Owned: 64}, Unhealthy, "unhealthy: the oldest pending event is 1s old"},
+		"numbers of one's own":                {own, outbox.Stats{Pending: 7, Relays: 1, Owned: 64}, Unhealthy, "unhealthy: pending events: 7"},
+		"counted that far reaches all":        {check(t, Config{UnhealthyPending: math.MaxInt}), outbox.Stats{Pending: 1, PendingCapped: true, Relays: 1, Owned: 64}, Unhealthy, "unhealthy: pending events: 1 or more"},
+		"one dead letter may be":              {own, outbox.Stats{Dead: 1, Relays: 1, Owned: 64}, Healthy, ""},
+		"no number is too great":              {own, outbox.Stats{Dead: 1_000_000, Relays: 1, Owned: 64}, Degraded, "degraded: dead events: 1000000"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -63,17 +63,17 @@ func TestInboxIsAsItsWorstNumber(t *testing.T) {
 	t.Parallel()
 	defaults := check(t, Config{})
 	for name, c := range map[string]struct {
-		stats consumer.Stats
+		stats inbox.Stats
 		want  State
 		says  string
 	}{
-		"empty":                   {consumer.Stats{}, Healthy, ""},
-		"a message retries":       {consumer.Stats{Retrying: 1, OldestParked: time.Second}, Healthy, ""},
-		"for a minute":            {consumer.Stats{Retrying: 1, OldestParked: time.Minute}, Degraded, "degraded: the oldest message that is retried or waits for one is 1m0s old"},
-		"an effect is not done":   {consumer.Stats{Effects: consumer.EffectStats{Oldest: time.Hour}}, Unhealthy, "unhealthy: the oldest effect that is not done is 1h0m0s old"},
-		"all that wait count":     {consumer.Stats{Retrying: 5_000, Following: 2_000, Effects: consumer.EffectStats{Pending: 1_000, Doing: 1_000, Answered: 1_000}}, Degraded, "degraded: messages and effects that wait: 10000"},
-		"one is too old":          {consumer.Stats{TooOld: 1}, Degraded, "degraded: messages and effects for an operator: 1"},
-		"all for operators count": {consumer.Stats{Dead: 20, TooOld: 20, Altered: 20, Effects: consumer.EffectStats{Dead: 20, Uncertain: 20}}, Unhealthy, "unhealthy: messages and effects for an operator: 100"},
+		"empty":                   {inbox.Stats{}, Healthy, ""},
+		"a message retries":       {inbox.Stats{Retrying: 1, OldestParked: time.Second}, Healthy, ""},
+		"for a minute":            {inbox.Stats{Retrying: 1, OldestParked: time.Minute}, Degraded, "degraded: the oldest message that is retried or waits for one is 1m0s old"},
+		"an effect is not done":   {inbox.Stats{Effects: inbox.EffectStats{Oldest: time.Hour}}, Unhealthy, "unhealthy: the oldest effect that is not done is 1h0m0s old"},
+		"all that wait count":     {inbox.Stats{Retrying: 5_000, Following: 2_000, Effects: inbox.EffectStats{Pending: 1_000, Doing: 1_000, Answered: 1_000}}, Degraded, "degraded: messages and effects that wait: 10000"},
+		"one is too old":          {inbox.Stats{TooOld: 1}, Degraded, "degraded: messages and effects for an operator: 1"},
+		"all for operators count": {inbox.Stats{Dead: 20, TooOld: 20, Altered: 20, Effects: inbox.EffectStats{Dead: 20, Uncertain: 20}}, Unhealthy, "unhealthy: messages and effects for an operator: 100"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -20,7 +20,8 @@ import (
 	"github.com/boxpair/boxpair/idgen"
 	"github.com/boxpair/boxpair/internal/testenv"
 	"github.com/boxpair/boxpair/middleware"
-	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/inbox"
+	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/store/postgres"
 )
 
@@ -66,10 +67,10 @@ func TestPlainHandlerBecomesAConsumer(t *testing.T) {
 }
 
 // everything is the whole queue.
-func everything() []producer.Range {
-	ranges := make([]producer.Range, idgen.Shards)
+func everything() []outbox.Range {
+	ranges := make([]outbox.Range, idgen.Shards)
 	for i := range ranges {
-		ranges[i] = producer.Range{Shard: i, Limit: 100}
+		ranges[i] = outbox.Range{Shard: i, Limit: 100}
 	}
 	return ranges
 }
@@ -107,7 +108,7 @@ func TestReturnedMessagesWithoutAnOutboxAreRefusedAndNothingIsCommitted(t *testi
 			defer stop()
 			r.publish(order(1))
 			r.wantNumber(`SELECT count(*) FROM effects`, 0)
-			found, err := r.inbox.ListParked(t.Context(), consumer.Filter{})
+			found, err := r.inbox.ListParked(t.Context(), inbox.Filter{})
 			if err != nil || len(found) != 1 || !strings.Contains(found[0].LastError, middleware.ErrNotCommitted.Error()) {
 				t.Errorf("parked: %+v, %v", found, err)
 			}
@@ -297,11 +298,11 @@ func TestHandlerThatGoesOnInAnAbortedTransactionIsExplained(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	inbox, err := consumer.New(store, nil, consumer.Config{Service: "stock"})
+	in, err := consumer.New(store, nil, consumer.Config{Service: "stock"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	mw, err := middleware.Inbox(inbox, middleware.Config{Name: "reserve", Handler: consumer.HandlerConfig{MaxAttempts: 1}})
+	mw, err := middleware.Inbox(in, middleware.Config{Name: "reserve", Handler: consumer.HandlerConfig{MaxAttempts: 1}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -316,7 +317,7 @@ func TestHandlerThatGoesOnInAnAbortedTransactionIsExplained(t *testing.T) {
 	if _, err := handler(order(1)); err != nil {
 		t.Fatal(err)
 	}
-	found, err := inbox.ListParked(t.Context(), consumer.Filter{})
+	found, err := in.ListParked(t.Context(), inbox.Filter{})
 	if err != nil || len(found) != 1 || !strings.Contains(found[0].LastError, "use a savepoint") {
 		t.Errorf("parked: %+v, %v", found, err)
 	}

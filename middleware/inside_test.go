@@ -14,6 +14,7 @@ import (
 
 	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/middleware"
+	"github.com/boxpair/boxpair/store/inbox"
 )
 
 // repeaters are the middlewares of Watermill that run a handler again or hide its error.
@@ -58,7 +59,7 @@ func TestMiddlewareThatRepeatsOrHidesIsRefusedInside(t *testing.T) {
 			defer stop()
 			r.publish(order(1))
 			r.wantNumber(`SELECT count(*) FROM effects`, 0)
-			found, err := r.inbox.ListParked(t.Context(), consumer.Filter{})
+			found, err := r.inbox.ListParked(t.Context(), inbox.Filter{})
 			if err != nil || len(found) != 1 || !strings.Contains(found[0].LastError, name+": "+middleware.ErrInside.Error()) {
 				t.Errorf("parked: %+v, %v", found, err)
 			}

@@ -9,14 +9,15 @@ import (
 
 	"github.com/boxpair/boxpair/idgen"
 	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/outbox"
 )
 
 // TestConflictNamesItsEventAndARemedy, and shows neither its key nor its payload.
 func TestConflictNamesItsEventAndARemedy(t *testing.T) {
 	t.Parallel()
-	outbox := newOutbox(t, &fakeEvents{}, producer.Config{})
+	out := newOutbox(t, &fakeEvents{}, producer.Config{})
 	write := func(payload string) error {
-		return outbox.Transact(t.Context(), func(ctx context.Context, w *writer) error {
+		return out.Transact(t.Context(), func(ctx context.Context, w *writer) error {
 			e := placed(3)
 			e.Key, e.Payload = "secret-key", []byte(payload)
 			_, err := w.Write(ctx, e)
@@ -27,7 +28,7 @@ func TestConflictNamesItsEventAndARemedy(t *testing.T) {
 		t.Fatal(err)
 	}
 	err := write("secret-other")
-	if !errors.Is(err, producer.ErrConflict) {
+	if !errors.Is(err, outbox.ErrConflict) {
 		t.Fatalf("error is %v", err)
 	}
 	e := placed(3)

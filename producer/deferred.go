@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+
+	"github.com/boxpair/boxpair/store/outbox"
 )
 
 // Cancel gives up those of the events ids that are still deferred, in the transaction, and returns
@@ -76,7 +78,7 @@ func checkReschedule(at time.Time) error {
 }
 
 // ListDeferred reads events that wait for their time, by ascending Seq.
-func (o *Outbox[TX]) ListDeferred(ctx context.Context, f DeferredFilter) ([]Deferred, error) {
+func (o *Outbox[TX]) ListDeferred(ctx context.Context, f outbox.DeferredFilter) ([]outbox.Deferred, error) {
 	if f.Limit <= 0 {
 		f.Limit = defaultFilterLimit
 	}

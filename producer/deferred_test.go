@@ -14,6 +14,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/outbox"
 )
 
 func expiring(version int64, in time.Duration) producer.Event {
@@ -148,9 +149,9 @@ func ExampleWriter_Reschedule() {
 	ctx := context.Background()
 	store, done := exampleStore(ctx)
 	defer done()
-	outbox := exampleOutbox(store)
+	out := exampleOutbox(store)
 	var expires uuid.UUID
-	err := outbox.Transact(ctx, func(ctx context.Context, w *producer.Writer[*sql.Tx]) error {
+	err := out.Transact(ctx, func(ctx context.Context, w *producer.Writer[*sql.Tx]) error {
 		ids, err := w.Queue(producer.Event{
 			Topic: "order.expired", Key: "42", Source: "order/42/expiry", Version: 1, DeliverAt: time.Now().Add(30 * time.Minute),
 		})
@@ -163,7 +164,7 @@ func ExampleWriter_Reschedule() {
 		log.Fatal(err)
 	}
 
-	err = outbox.Transact(ctx, func(ctx context.Context, w *producer.Writer[*sql.Tx]) error {
+	err = out.Transact(ctx, func(ctx context.Context, w *producer.Writer[*sql.Tx]) error {
 		// w.DB().ExecContext(ctx, `UPDATE orders SET paid_in_part = true …`)
 		moved, err := w.Reschedule(ctx, time.Now().Add(2*time.Hour), expires)
 		fmt.Println("in time:", len(moved) == 1)
@@ -172,7 +173,7 @@ func ExampleWriter_Reschedule() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	deferred, err := outbox.ListDeferred(ctx, producer.DeferredFilter{})
+	deferred, err := out.ListDeferred(ctx, outbox.DeferredFilter{})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -8,13 +8,13 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/outbox"
 )
 
 // fakeTx is a transaction of fakeEvents: what it wrote, and by whom.
 type fakeTx struct {
 	writer  uuid.UUID
-	records []producer.Record
+	records []outbox.Record
 	locked  []string
 	broken  bool
 }
@@ -25,11 +25,11 @@ var errConflictOfTransactions = errors.New("could not serialize")
 // fakeEvents keeps events in memory, without concurrency. The relay's and the
 // operators' parts of the contract are not there.
 type fakeEvents struct {
-	producer.RelayStore
-	producer.OperatorStore
-	producer.JanitorStore
+	outbox.RelayStore
+	outbox.OperatorStore
+	outbox.JanitorStore
 
-	committed []producer.Record
+	committed []outbox.Record
 	begun     int
 	notified  chan string
 	appendErr error
@@ -37,25 +37,25 @@ type fakeEvents struct {
 	changeErr error   // of Cancel and Reschedule
 }
 
-func (f *fakeEvents) Append(_ context.Context, tx *fakeTx, writer uuid.UUID, records []producer.Record) ([]bool, error) {
+func (f *fakeEvents) Append(_ context.Context, tx *fakeTx, writer uuid.UUID, records []outbox.Record) ([]bool, error) {
 	if f.appendErr != nil {
 		tx.broken = true
 		return nil, f.appendErr
 	}
 	if tx.writer != uuid.Nil && tx.writer != writer {
-		return nil, producer.ErrSecondWriter
+		return nil, outbox.ErrSecondWriter
 	}
 	tx.writer = writer
 	known := make([]bool, len(records))
 	for i := range records {
-		at := slices.IndexFunc(f.committed, func(r producer.Record) bool { return r.ID == records[i].ID })
+		at := slices.IndexFunc(f.committed, func(r outbox.Record) bool { return r.ID == records[i].ID })
 		if at < 0 {
 			tx.records = append(tx.records, records[i])
 			continue
 		}
 		if f.committed[at].Digest != records[i].Digest {
 			tx.broken = true
-			return nil, producer.Conflict(records[i].ID)
+			return nil, &outbox.ConflictError{ID: records[i].ID}
 		}
 		known[i] = true
 	}
@@ -63,13 +63,13 @@ func (f *fakeEvents) Append(_ context.Context, tx *fakeTx, writer uuid.UUID, rec
 }
 
 // changed returns those of ids that were written, here or in tx, to be delivered later.
-func (f *fakeEvents) changed(tx *fakeTx, ids []uuid.UUID, change func(r *producer.Record)) ([]uuid.UUID, error) {
+func (f *fakeEvents) changed(tx *fakeTx, ids []uuid.UUID, change func(r *outbox.Record)) ([]uuid.UUID, error) {
 	if f.changeErr != nil {
 		tx.broken = true
 		return nil, f.changeErr
 	}
 	var list []uuid.UUID
-	for _, records := range [][]producer.Record{f.committed, tx.records} {
+	for _, records := range [][]outbox.Record{f.committed, tx.records} {
 		for i := range records {
 			if r := &records[i]; slices.Contains(ids, r.ID) && !r.DeliverAt.IsZero() {
 				change(r)
@@ -81,11 +81,11 @@ func (f *fakeEvents) changed(tx *fakeTx, ids []uuid.UUID, change func(r *produce
 }
 
 func (f *fakeEvents) Cancel(_ context.Context, tx *fakeTx, ids []uuid.UUID, _ string) ([]uuid.UUID, error) {
-	return f.changed(tx, ids, func(r *producer.Record) { r.DeliverAt = time.Time{} })
+	return f.changed(tx, ids, func(r *outbox.Record) { r.DeliverAt = time.Time{} })
 }
 
 func (f *fakeEvents) Reschedule(_ context.Context, tx *fakeTx, ids []uuid.UUID, at time.Time) ([]uuid.UUID, error) {
-	return f.changed(tx, ids, func(r *producer.Record) { r.DeliverAt = at })
+	return f.changed(tx, ids, func(r *outbox.Record) { r.DeliverAt = at })
 }
 
 func (f *fakeEvents) LockKeys(_ context.Context, tx *fakeTx, keys []string) error {
@@ -130,7 +130,7 @@ func (f *fakeEvents) Retryable(err error) bool { return errors.Is(err, errConfli
 
 func (f *fakeEvents) Notify(_ context.Context, text string) error {
 	if f.notified == nil {
-		return producer.ErrNoSignal
+		return outbox.ErrNoSignal
 	}
 	f.notified <- text
 	return nil

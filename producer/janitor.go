@@ -10,31 +10,8 @@ import (
 
 	"github.com/boxpair/boxpair/internal/fault"
 	"github.com/boxpair/boxpair/internal/pace"
+	"github.com/boxpair/boxpair/store/outbox"
 )
-
-// JanitorStore is what a [Janitor] needs of a store. Its methods remove one batch each, in a
-// transaction of their own. They may be called at the same time as each other, as relays, writers
-// and operators, in any process; against [OperatorStore.Replay] they are serialised,
-// or an event could be removed while it is queued again.
-type JanitorStore interface {
-	// RemoveDelivered removes receipts that are older than retention, the oldest first, from
-	// the time after on, and with them their events and the attempts of those. It stops at the
-	// first receipt with which the batch has limit events. An event that is queued or parked, in
-	// whatever state, stays, as does one that was replayed within retention: a later receipt brings it up again.
-	RemoveDelivered(ctx context.Context, retention time.Duration, after time.Time, limit int) (Removed, error)
-	// RemoveDiscarded removes at most limit events that were discarded or cancelled longer than
-	// retention ago, with their attempts, unless they are queued again.
-	RemoveDiscarded(ctx context.Context, retention time.Duration, limit int) (Removed, error)
-}
-
-// Removed tells what a batch has removed.
-type Removed struct {
-	Events, Attempts, Receipts int
-	// Full tells that the batch was limited: there may be more.
-	Full bool
-	// Through is the time of the last receipt that was removed, from which the next batch may look on.
-	Through time.Time
-}
 
 // JanitorConfig tunes a [Janitor]. The zero value is complete.
 type JanitorConfig struct {
@@ -123,13 +100,13 @@ type JanitorReport struct {
 //
 // It is safe for concurrent use.
 type Janitor struct {
-	store JanitorStore
+	store outbox.JanitorStore
 	cfg   JanitorConfig
 	total [4]atomic.Int64 // events, attempts, receipts, batches
 }
 
 // NewJanitor returns a janitor over store. It does no I/O.
-func NewJanitor(store JanitorStore, cfg JanitorConfig) (*Janitor, error) {
+func NewJanitor(store outbox.JanitorStore, cfg JanitorConfig) (*Janitor, error) {
 	cfg, err := cfg.withDefaults()
 	if store == nil {
 		err = errors.Join(err, errors.New("store is nil"))
@@ -166,7 +143,7 @@ func (j *Janitor) Run(ctx context.Context) error {
 func (j *Janitor) RunOnce(ctx context.Context) (JanitorReport, error) {
 	p := &pass{j: j, begun: time.Now(), pace: pace.New(j.cfg.MaxBatch, j.cfg.BatchTime, j.cfg.Share)}
 	var after time.Time
-	err := p.each(ctx, func(limit int) (Removed, error) {
+	err := p.each(ctx, func(limit int) (outbox.Removed, error) {
 		r, err := j.store.RemoveDelivered(ctx, j.cfg.Retention, after, limit)
 		after = r.Through
 		return r, err
@@ -174,7 +151,7 @@ func (j *Janitor) RunOnce(ctx context.Context) (JanitorReport, error) {
 	if err != nil {
 		return p.report, fmt.Errorf("remove delivered events: %w", err)
 	}
-	err = p.each(ctx, func(limit int) (Removed, error) { return j.store.RemoveDiscarded(ctx, j.cfg.Retention, limit) })
+	err = p.each(ctx, func(limit int) (outbox.Removed, error) { return j.store.RemoveDiscarded(ctx, j.cfg.Retention, limit) })
 	if err != nil {
 		return p.report, fmt.Errorf("remove discarded events: %w", err)
 	}
@@ -199,7 +176,7 @@ type pass struct {
 }
 
 // each removes batch by batch until one is not full.
-func (p *pass) each(ctx context.Context, remove func(limit int) (Removed, error)) error {
+func (p *pass) each(ctx context.Context, remove func(limit int) (outbox.Removed, error)) error {
 	for {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
@@ -224,7 +201,7 @@ func (p *pass) each(ctx context.Context, remove func(limit int) (Removed, error)
 	}
 }
 
-func (p *pass) add(r Removed, took time.Duration) {
+func (p *pass) add(r outbox.Removed, took time.Duration) {
 	for i, n := range []int{r.Events, r.Attempts, r.Receipts, 1} {
 		p.j.total[i].Add(int64(n))
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/store/sqlite"
 )
 
@@ -133,14 +134,14 @@ func ExampleOutbox_Replay() {
 	ctx := context.Background()
 	store, done := exampleStore(ctx)
 	defer done()
-	outbox := exampleOutbox(store)
-	place(ctx, outbox, "42")
+	out := exampleOutbox(store)
+	place(ctx, out, "42")
 	received := func(msg *message.Message) { fmt.Println("received", msg.UUID) }
-	send(ctx, outbox, received)
+	send(ctx, out, received)
 
 	now := time.Now()
-	report, err := outbox.Replay(ctx, producer.Replay{
-		Selection: producer.Selection{Topic: "order.placed", From: now.Add(-time.Hour), To: now.Add(time.Hour)},
+	report, err := out.Replay(ctx, producer.Replay{
+		Selection: outbox.Selection{Topic: "order.placed", From: now.Add(-time.Hour), To: now.Add(time.Hour)},
 	})
 	if errors.Is(err, producer.ErrBeyondHorizon) {
 		fmt.Println("consumers may have forgotten some of them:", err)
@@ -150,7 +151,7 @@ func ExampleOutbox_Replay() {
 		log.Fatal(err)
 	}
 	fmt.Println("events that are sent again:", report.Replayed)
-	send(ctx, outbox, received)
+	send(ctx, out, received)
 	// Output:
 	// received cdbf5f30-fc67-5626-bd91-7743466d11a1
 	// events that are sent again: 1

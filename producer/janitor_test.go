@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/outbox"
 )
 
 // fakeRetention is a store with so many rows past their retention. Work, if not nil, takes the time
@@ -27,31 +28,31 @@ type fakeRetention struct {
 
 var errRetention = errors.New("fake database is down")
 
-func (f *fakeRetention) take(rows *int, limit int) (producer.Removed, error) {
+func (f *fakeRetention) take(rows *int, limit int) (outbox.Removed, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.limits = append(f.limits, limit)
 	if f.err != nil {
-		return producer.Removed{}, f.err
+		return outbox.Removed{}, f.err
 	}
 	n := min(*rows, limit)
 	*rows -= n
 	if f.work != nil {
 		f.work(n)
 	}
-	return producer.Removed{Events: n, Attempts: 2 * n, Receipts: 1, Full: n == limit, Through: time.Unix(int64(len(f.limits)), 0)}, nil
+	return outbox.Removed{Events: n, Attempts: 2 * n, Receipts: 1, Full: n == limit, Through: time.Unix(int64(len(f.limits)), 0)}, nil
 }
 
-func (f *fakeRetention) RemoveDelivered(_ context.Context, _ time.Duration, after time.Time, limit int) (producer.Removed, error) {
+func (f *fakeRetention) RemoveDelivered(_ context.Context, _ time.Duration, after time.Time, limit int) (outbox.Removed, error) {
 	f.afters = append(f.afters, after)
 	return f.take(&f.delivered, limit)
 }
 
-func (f *fakeRetention) RemoveDiscarded(_ context.Context, _ time.Duration, limit int) (producer.Removed, error) {
+func (f *fakeRetention) RemoveDiscarded(_ context.Context, _ time.Duration, limit int) (outbox.Removed, error) {
 	return f.take(&f.discarded, limit)
 }
 
-func newJanitor(t *testing.T, store producer.JanitorStore, cfg producer.JanitorConfig) *producer.Janitor {
+func newJanitor(t *testing.T, store outbox.JanitorStore, cfg producer.JanitorConfig) *producer.Janitor {
 	t.Helper()
 	j, err := producer.NewJanitor(store, cfg)
 	if err != nil {

@@ -5,31 +5,31 @@ import (
 	"fmt"
 
 	"github.com/google/uuid"
+
+	"github.com/boxpair/boxpair/store/outbox"
 )
 
 // Stats reads the state of the outbox. It stays cheap on large tables.
-func (o *Outbox[TX]) Stats(ctx context.Context) (Stats, error) {
+func (o *Outbox[TX]) Stats(ctx context.Context) (outbox.Stats, error) {
 	return o.store.Stats(ctx)
 }
 
 // ListParked reads parked events: those that wait for another attempt, those
 // that wait behind them, and dead and discarded ones.
-func (o *Outbox[TX]) ListParked(ctx context.Context, f Filter) ([]Parked, error) {
-	return o.store.ListParked(ctx, f.withDefaults())
+func (o *Outbox[TX]) ListParked(ctx context.Context, f outbox.Filter) ([]outbox.Parked, error) {
+	f.Limit = limitOf(f.Limit)
+	return o.store.ListParked(ctx, f)
 }
 
 // Attempts reads the failed attempts to send an event and what operators did to
 // it, oldest first, at most limit (0: 100).
-func (o *Outbox[TX]) Attempts(ctx context.Context, id uuid.UUID, limit int) ([]Attempt, error) {
-	if limit <= 0 {
-		limit = defaultFilterLimit
-	}
-	return o.store.Attempts(ctx, id, limit)
+func (o *Outbox[TX]) Attempts(ctx context.Context, id uuid.UUID, limit int) ([]outbox.Attempt, error) {
+	return o.store.Attempts(ctx, id, limitOf(limit))
 }
 
 // Deliveries reads when an event was delivered and by which relay, oldest first: once, or
 // more often after a crash of a relay or a replay. It knows what the janitor has left.
-func (o *Outbox[TX]) Deliveries(ctx context.Context, id uuid.UUID) ([]Delivery, error) {
+func (o *Outbox[TX]) Deliveries(ctx context.Context, id uuid.UUID) ([]outbox.Delivery, error) {
 	return o.store.Deliveries(ctx, id)
 }
 
@@ -38,11 +38,12 @@ func (o *Outbox[TX]) Deliveries(ctx context.Context, id uuid.UUID) ([]Delivery, 
 // f.Limit. Events whose re-send horizon ([Config].ResendFor) is over stay dead unless
 // f.Force: the error wraps [ErrBeyondHorizon] then, and the others are redriven all the same. Where later events of a key were delivered meanwhile, a redriven
 // one comes after them. The reason, required and at most 1 KiB, is kept in the attempts of each ([Outbox.Attempts]).
-func (o *Outbox[TX]) Redrive(ctx context.Context, f Filter, reason string) ([]uuid.UUID, error) {
+func (o *Outbox[TX]) Redrive(ctx context.Context, f outbox.Filter, reason string) ([]uuid.UUID, error) {
 	if err := checkReason(reason); err != nil {
 		return nil, fmt.Errorf("redrive: %w", err)
 	}
-	ids, refused, err := o.store.Redrive(ctx, f.withDefaults(), reason)
+	f.Limit = limitOf(f.Limit)
+	ids, refused, err := o.store.Redrive(ctx, f, reason)
 	for _, id := range ids {
 		o.cfg.Logger.InfoContext(ctx, "event redriven", "dispatch_id", id, "reason", reason)
 	}
@@ -57,14 +58,15 @@ func (o *Outbox[TX]) Redrive(ctx context.Context, f Filter, reason string) ([]uu
 // and in their attempts. A filter that names neither IDs nor States takes dead ones only: others are still being sent, or have
 // never failed. It returns their dispatch IDs. An event that a relay was just sending may
 // have been delivered all the same.
-func (o *Outbox[TX]) Discard(ctx context.Context, f Filter, reason string) ([]uuid.UUID, error) {
+func (o *Outbox[TX]) Discard(ctx context.Context, f outbox.Filter, reason string) ([]uuid.UUID, error) {
 	if err := checkReason(reason); err != nil {
 		return nil, fmt.Errorf("discard: %w", err)
 	}
 	if len(f.States)+len(f.IDs) == 0 {
-		f.States = []State{Dead}
+		f.States = []outbox.State{outbox.Dead}
 	}
-	ids, err := o.store.Discard(ctx, f.withDefaults(), reason)
+	f.Limit = limitOf(f.Limit)
+	ids, err := o.store.Discard(ctx, f, reason)
 	for _, id := range ids {
 		o.cfg.Logger.InfoContext(ctx, "event discarded", "dispatch_id", id, "reason", reason)
 	}
@@ -74,9 +76,10 @@ func (o *Outbox[TX]) Discard(ctx context.Context, f Filter, reason string) ([]uu
 
 const defaultFilterLimit = 100
 
-func (f Filter) withDefaults() Filter {
-	if f.Limit <= 0 {
-		f.Limit = defaultFilterLimit
+// limitOf is what a Limit of 0 means.
+func limitOf(limit int) int {
+	if limit <= 0 {
+		return defaultFilterLimit
 	}
-	return f
+	return limit
 }

@@ -13,22 +13,23 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/transport"
 )
 
 func TestOperatorSaysWhy(t *testing.T) {
 	t.Parallel()
-	outbox := newOutbox(t, &fakeEvents{}, producer.Config{}) // whose operators' part panics
+	out := newOutbox(t, &fakeEvents{}, producer.Config{}) // whose operators' part panics
 	for reason, want := range map[string]string{
 		"":                        "reason is required",
 		strings.Repeat("x", 1025): "reason: has 1025 bytes",
 		"a\x00b":                  "reason: ",
 		"\xff":                    "reason: ",
 	} {
-		for doing, do := range map[string]func(context.Context, producer.Filter, string) ([]uuid.UUID, error){
-			"redrive": outbox.Redrive, "discard": outbox.Discard,
+		for doing, do := range map[string]func(context.Context, outbox.Filter, string) ([]uuid.UUID, error){
+			"redrive": out.Redrive, "discard": out.Discard,
 		} {
-			ids, err := do(t.Context(), producer.Filter{}, reason)
+			ids, err := do(t.Context(), outbox.Filter{}, reason)
 			if err == nil || len(ids) > 0 || !strings.Contains(err.Error(), doing+": "+want) {
 				t.Errorf("%s with the reason %.9q: %v, %v, want %q", doing, reason, ids, err, want)
 			}
@@ -42,11 +43,11 @@ func TestDiscardWithoutIDsAndStatesTakesDeadOnesOnly(t *testing.T) {
 	t.Run("sqlite", func(t *testing.T) { t.Parallel(); testDiscard(t, onSQLite(t)) })
 }
 
-func testDiscard[TX any](t *testing.T, store producer.Store[TX]) {
-	outbox := outboxOn(t, store)
+func testDiscard[TX any](t *testing.T, store outbox.Store[TX]) {
+	out := outboxOn(t, store)
 	for key, versions := range map[string]int{"dead": 1, "retried": 2} {
 		for version := range versions {
-			write(t, outbox, "topic", key, version+1)
+			write(t, out, "topic", key, version+1)
 		}
 	}
 	refusing := &recorder{answer: func(_, key string, _ int64, _ int) transport.Outcome {
@@ -55,17 +56,17 @@ func testDiscard[TX any](t *testing.T, store producer.Store[TX]) {
 		}
 		return transport.Refused
 	}}
-	relay := relayFor(t, outbox, refusing, producer.RelayConfig{Backoff: producer.Backoff{Initial: time.Hour, Max: time.Hour}})
+	relay := relayFor(t, out, refusing, producer.RelayConfig{Backoff: producer.Backoff{Initial: time.Hour, Max: time.Hour}})
 	if _, err := relay.RunOnce(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	for call, want := range []int{1, 0} {
-		ids, err := outbox.Discard(t.Context(), producer.Filter{Topic: "topic"}, "a test")
+		ids, err := out.Discard(t.Context(), outbox.Filter{Topic: "topic"}, "a test")
 		if err != nil || len(ids) != want {
 			t.Errorf("call %d discards %v, %v, want %d", call, ids, err, want)
 		}
 	}
-	stats, err := outbox.Stats(t.Context())
+	stats, err := out.Stats(t.Context())
 	if err != nil || stats.Retrying != 1 || stats.Following != 1 || stats.Dead != 0 {
 		t.Errorf("%+v, %v", stats, err)
 	}
@@ -77,10 +78,10 @@ func ExampleOutbox_Redrive() {
 	ctx := context.Background()
 	store, done := exampleStore(ctx)
 	defer done()
-	outbox, relay, broker := exampleDead(ctx, store)
+	out, relay, broker := exampleDead(ctx, store)
 
 	broker.limit = 1 << 20
-	ids, err := outbox.Redrive(ctx, producer.Filter{Topic: "order.placed", Error: "too large"}, "limit is 1 MiB now")
+	ids, err := out.Redrive(ctx, outbox.Filter{Topic: "order.placed", Error: "too large"}, "limit is 1 MiB now")
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -88,14 +89,14 @@ func ExampleOutbox_Redrive() {
 		log.Fatal(err)
 	}
 
-	attempts, err := outbox.Attempts(ctx, ids[0], 0)
+	attempts, err := out.Attempts(ctx, ids[0], 0)
 	if err != nil {
 		log.Fatal(err)
 	}
 	for _, a := range attempts {
 		fmt.Printf("%s: %s\n", a.Outcome, a.Error)
 	}
-	deliveries, err := outbox.Deliveries(ctx, ids[0])
+	deliveries, err := out.Deliveries(ctx, ids[0])
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -112,25 +113,25 @@ func ExampleOutbox_Discard() {
 	ctx := context.Background()
 	store, done := exampleStore(ctx)
 	defer done()
-	outbox, _, _ := exampleDead(ctx, store)
+	out, _, _ := exampleDead(ctx, store)
 
-	dead, err := outbox.ListParked(ctx, producer.Filter{States: []producer.State{producer.Dead}})
+	dead, err := out.ListParked(ctx, outbox.Filter{States: []outbox.State{outbox.Dead}})
 	if err != nil {
 		log.Fatal(err)
 	}
-	ids, err := outbox.Discard(ctx, producer.Filter{IDs: []uuid.UUID{dead[0].ID}}, "order was a test")
+	ids, err := out.Discard(ctx, outbox.Filter{IDs: []uuid.UUID{dead[0].ID}}, "order was a test")
 	if err != nil {
 		log.Fatal(err)
 	}
 
-	attempts, err := outbox.Attempts(ctx, ids[0], 0)
+	attempts, err := out.Attempts(ctx, ids[0], 0)
 	if err != nil {
 		log.Fatal(err)
 	}
 	for _, a := range attempts {
 		fmt.Printf("%s: %s\n", a.Outcome, a.Error)
 	}
-	deliveries, err := outbox.Deliveries(ctx, ids[0])
+	deliveries, err := out.Deliveries(ctx, ids[0])
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -142,7 +143,7 @@ func ExampleOutbox_Discard() {
 }
 
 // exampleDead writes an event that is too large for the broker, and has a relay find out.
-func exampleDead(ctx context.Context, store producer.Store[*sql.Tx]) (*producer.Outbox[*sql.Tx], *producer.Relay, *narrow) {
+func exampleDead(ctx context.Context, store outbox.Store[*sql.Tx]) (*producer.Outbox[*sql.Tx], *producer.Relay, *narrow) {
 	outbox, err := producer.New(store, producer.Config{Name: "orders"})
 	if err != nil {
 		log.Fatal(err)

@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/boxpair/boxpair/internal/fault"
+	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/transport"
 )
 
@@ -113,7 +114,7 @@ func (c Config) withDefaults() (Config, error) {
 // Outbox is where a producer writes events. TX is the type of a transaction
 // of its store. An Outbox is safe for concurrent use; its writers are not.
 type Outbox[TX any] struct {
-	store  Store[TX]
+	store  outbox.Store[TX]
 	cfg    Config
 	id     string // tells this outbox from all others, in any process
 	local  signal // relays in this process
@@ -121,7 +122,7 @@ type Outbox[TX any] struct {
 }
 
 // New returns an outbox over store. It does no I/O.
-func New[TX any](store Store[TX], cfg Config) (*Outbox[TX], error) {
+func New[TX any](store outbox.Store[TX], cfg Config) (*Outbox[TX], error) {
 	cfg, err := cfg.withDefaults()
 	if store == nil {
 		err = errors.Join(err, errors.New("store is nil"))
@@ -137,7 +138,7 @@ func (o *Outbox[TX]) Name() string { return o.cfg.Name }
 
 // Tx returns the writer of tx, a transaction of the caller's. There is one writer
 // per transaction, passed to whoever writes events in it: a second one is
-// refused with [ErrSecondWriter] when it writes. After the commit, call
+// refused with [outbox.ErrSecondWriter] when it writes. After the commit, call
 // [Outbox.Committed], or relays find the events at their next poll.
 func (o *Outbox[TX]) Tx(tx TX) *Writer[TX] {
 	return o.newWriter(tx)
@@ -169,17 +170,17 @@ func (o *Outbox[TX]) HandlingTogether(tx TX, consumer string) func(cause transpo
 }
 
 // Transact runs fn in a transaction of its own and commits if fn returns nil.
-// Events that fn queues are written just before the commit, and sent together with it by a [CommitStore]. A transaction that
+// Events that fn queues are written just before the commit, and sent together with it by a [outbox.CommitStore]. A transaction that
 // conflicted with another is run again from the start, with a fresh writer, after a
 // short random wait, at most Config.MaxTransactAttempts times: fn must not
 // have effects elsewhere, and must not call Transact: with every connection of a pool taken by
-// such callers they wait for each other. An error that wraps [ErrCommitUnknown] means that the
+// such callers they wait for each other. An error that wraps [outbox.ErrCommitUnknown] means that the
 // transaction may have been committed; running fn again is safe for its events, and for its
 // own changes if they are idempotent.
 func (o *Outbox[TX]) Transact(ctx context.Context, fn func(ctx context.Context, w *Writer[TX]) error) error {
 	for attempt := 1; ; attempt++ {
 		wrote, err := o.transactOnce(ctx, fn)
-		if err == nil || errors.Is(err, ErrCommitUnknown) {
+		if err == nil || errors.Is(err, outbox.ErrCommitUnknown) {
 			switch {
 			case wrote.none():
 			case err != nil: // it may be committed only now
@@ -203,7 +204,7 @@ func (o *Outbox[TX]) transactOnce(ctx context.Context, fn func(ctx context.Conte
 	if err := fault.Hit(ctx, fault.P1); err != nil {
 		return news{}, err
 	}
-	var late []Record
+	var late []outbox.Record
 	err = o.store.Transact(ctx, func(ctx context.Context, tx TX) error {
 		w := o.newWriter(tx)
 		w.flushes = true
@@ -221,7 +222,7 @@ func (o *Outbox[TX]) transactOnce(ctx context.Context, fn func(ctx context.Conte
 		return fault.Hit(ctx, fault.P3)
 	})
 	if err == nil && fault.Hit(ctx, fault.P4) != nil {
-		err = fmt.Errorf("commit: %w", ErrCommitUnknown)
+		err = fmt.Errorf("commit: %w", outbox.ErrCommitUnknown)
 	}
 	return wrote, named(err, late)
 }
@@ -254,7 +255,7 @@ func (o *Outbox[TX]) Run(ctx context.Context) error {
 		if n.none() {
 			continue // the last wake-up told of it
 		}
-		if err := o.notify(ctx, n); errors.Is(err, ErrNoSignal) {
+		if err := o.notify(ctx, n); errors.Is(err, outbox.ErrNoSignal) {
 			<-ctx.Done()
 			return nil
 		} else if err != nil && ctx.Err() == nil {
@@ -273,7 +274,7 @@ func (o *Outbox[TX]) notify(ctx context.Context, n news) error {
 }
 
 func (o *Outbox[TX]) newWriter(tx TX) *Writer[TX] {
-	return &Writer[TX]{outbox: o, tx: tx, token: uuid.New(), queued: new([]Record)}
+	return &Writer[TX]{outbox: o, tx: tx, token: uuid.New(), queued: new([]outbox.Record)}
 }
 
 // sleep waits for d, or until ctx ends, and then returns the cause of that.

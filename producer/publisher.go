@@ -23,7 +23,7 @@ type PublisherConfig struct {
 	Version int64
 	// MessageID makes the UUID of each message its identity, for code that
 	// computes UUIDs which are the same when it runs again. A message that is published twice is one event, within
-	// one transaction and in two; with other content, topic or key it is an [ErrConflict]. With the random UUIDs that
+	// one transaction and in two; with other content, topic or key it is an [outbox.ErrConflict]. With the random UUIDs that
 	// Watermill draws by default, a repeated run emits other events.
 	MessageID bool
 	// In a handler's writer the identity defaults to the dispatch being handled.

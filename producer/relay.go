@@ -10,6 +10,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/boxpair/boxpair/internal/schema"
+	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/transport"
 )
 
@@ -48,7 +49,7 @@ import (
 // A Relay is safe for concurrent use, but runs once at a time. It publishes to one publisher, or to
 // several by topic; see [Downstream].
 type Relay struct {
-	store     RelayStore
+	store     outbox.RelayStore
 	publisher message.Publisher
 	cfg       RelayConfig
 	wakes     wakes
@@ -85,7 +86,7 @@ func NewRelay[TX any](outbox *Outbox[TX], publisher message.Publisher, cfg Relay
 }
 
 // NewStandaloneRelay returns a relay for a process that writes no events; see [NewRelay]. It does no I/O.
-func NewStandaloneRelay(store RelayStore, publisher message.Publisher, cfg RelayConfig) (*Relay, error) {
+func NewStandaloneRelay(store outbox.RelayStore, publisher message.Publisher, cfg RelayConfig) (*Relay, error) {
 	return newRelay(store, wakes{}, publisher, cfg)
 }
 
@@ -103,7 +104,7 @@ func (w wakes) subscribe() (*subscription, func()) {
 	return w.signal.subscribe()
 }
 
-func newRelay(store RelayStore, wakes wakes, publisher message.Publisher, cfg RelayConfig) (*Relay, error) {
+func newRelay(store outbox.RelayStore, wakes wakes, publisher message.Publisher, cfg RelayConfig) (*Relay, error) {
 	cfg, err := cfg.withDefaults()
 	if store == nil {
 		err = errors.Join(err, errors.New("store is nil"))

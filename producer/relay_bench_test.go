@@ -11,6 +11,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/boxpair/boxpair/idgen"
+	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/transport"
 )
 
@@ -43,7 +44,7 @@ func BenchmarkRelay(b *testing.B) {
 type benchQueue struct {
 	*fakeStore
 	mu      sync.Mutex
-	records []Record // by Seq - 1
+	records []outbox.Record // by Seq - 1
 	marked  []bool
 	shards  [idgen.Shards][]int64 // Seqs, ascending
 }
@@ -52,13 +53,13 @@ func newBenchQueue(events, keys int) *benchQueue {
 	begun := time.Now()
 	q := &benchQueue{
 		fakeStore: newFakeStore(func() time.Duration { return time.Since(begun) }),
-		records:   make([]Record, events), marked: make([]bool, events),
+		records:   make([]outbox.Record, events), marked: make([]bool, events),
 	}
 	payload := make([]byte, 512)
 	for i := range events {
 		id, key := idgen.Of("test", "source", int64(i), 0), fmt.Sprint("key-", i%keys)
 		shard := idgen.Shard(key, id)
-		q.records[i] = Record{
+		q.records[i] = outbox.Record{
 			Event: transport.Event{ID: id, Topic: "topic", Key: key, Producer: "test", Source: "source", Version: int64(i), Payload: payload},
 			Shard: shard,
 		}
@@ -67,37 +68,37 @@ func newBenchQueue(events, keys int) *benchQueue {
 	return q
 }
 
-func (q *benchQueue) Fetch(_ context.Context, ranges []Range) ([]Queued, error) {
+func (q *benchQueue) Fetch(_ context.Context, ranges []outbox.Range) ([]outbox.Queued, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	var rows []Queued
+	var rows []outbox.Queued
 	for _, r := range ranges {
 		seqs := q.shards[r.Shard]
 		at, _ := slices.BinarySearch(seqs, r.After+1)
 		for n := 0; at < len(seqs) && n < r.Limit && (r.Through == 0 || seqs[at] <= r.Through); at++ {
 			if seq := seqs[at]; !q.marked[seq-1] && !slices.Contains(r.Except, seq) {
-				rows = append(rows, Queued{Record: q.records[seq-1], Seq: seq})
+				rows = append(rows, outbox.Queued{Record: q.records[seq-1], Seq: seq})
 				n++
 			}
 		}
 	}
-	slices.SortFunc(rows, func(a, b Queued) int { return int(a.Seq - b.Seq) })
+	slices.SortFunc(rows, func(a, b outbox.Queued) int { return int(a.Seq - b.Seq) })
 	return rows, nil
 }
 
-func (q *benchQueue) FetchKey(_ context.Context, shard int, key string, from int64, limit int) ([]Queued, error) {
+func (q *benchQueue) FetchKey(_ context.Context, shard int, key string, from int64, limit int) ([]outbox.Queued, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	var rows []Queued
+	var rows []outbox.Queued
 	for _, seq := range q.shards[shard] {
 		if seq >= from && q.records[seq-1].Key == key && !q.marked[seq-1] && len(rows) < limit {
-			rows = append(rows, Queued{Record: q.records[seq-1], Seq: seq})
+			rows = append(rows, outbox.Queued{Record: q.records[seq-1], Seq: seq})
 		}
 	}
 	return rows, nil
 }
 
-func (q *benchQueue) Mark(_ context.Context, _ string, marks []Mark) ([]int, error) {
+func (q *benchQueue) Mark(_ context.Context, _ string, marks []outbox.Mark) ([]int, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	for _, m := range marks {

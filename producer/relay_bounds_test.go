@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/transport"
 )
 
@@ -44,7 +45,7 @@ func TestAFullQueueThatTakesSomeBuriesNothing(t *testing.T) {
 			t.Errorf("%d is dead %t after %d attempts", x.Seq, x.Dead, x.Attempts)
 		}
 	}
-	if r.store.state(bad) != Dead {
+	if r.store.state(bad) != outbox.Dead {
 		t.Errorf("the bad event is %q after %d attempts", r.store.state(bad), len(r.store.attempts(bad)))
 	}
 	if counted > 100 {
@@ -124,7 +125,7 @@ func (f *fakeStore) park(topic, key string) int64 {
 	defer f.mu.Unlock()
 	shard := f.log[seq].Shard
 	delete(f.queue[shard], seq)
-	f.parked[seq] = &fakeParked{shard: shard, key: key, state: Retrying, attempts: 1, due: f.clock()}
+	f.parked[seq] = &fakeParked{shard: shard, key: key, state: outbox.Retrying, attempts: 1, due: f.clock()}
 	return seq
 }
 
@@ -186,7 +187,7 @@ func TestARepeatedFailureDoesNotBuryWhatWasRedriven(t *testing.T) {
 		r.store.add("topic", "")
 		r.run(100 * time.Millisecond)
 	}
-	if r.store.state(bad) != Dead {
+	if r.store.state(bad) != outbox.Dead {
 		t.Fatalf("the event is %q", r.store.state(bad))
 	}
 	refuse = false
@@ -215,7 +216,7 @@ func TestARepeatedFailureDoesNotBuryWhatWasRedrivenTwice(t *testing.T) {
 			return confirmAll(s)
 		}
 		rel := r.start(RelayConfig{MaxAttempts: 1})
-		for r.store.state(bad) != Dead {
+		for r.store.state(bad) != outbox.Dead {
 			r.store.add("topic", "")
 			r.run(100 * time.Millisecond)
 		}

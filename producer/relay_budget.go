@@ -1,5 +1,7 @@
 package producer
 
+import "github.com/boxpair/boxpair/store/outbox"
+
 // budget is how much one statement may do: a fetch brings so many rows that it is soon over and takes little memory. It is cut when
 // a statement takes too long, whether it ends or not, and grows again while they are quick.
 type budget struct {
@@ -39,13 +41,13 @@ func (b *budget) booked(cl *call, slow bool) {
 	b.now = min(b.most, b.now+b.now/budgetGrowth+1)
 	for i := range cl.rows {
 		if !cl.rows[i].Missing {
-			b.average += (float64(cl.rows[i].size()) - b.average) / averageWeight
+			b.average += (float64(sizeOf(&cl.rows[i])) - b.average) / averageWeight
 		}
 	}
 }
 
-// size returns about how many bytes an event takes.
-func (q *Queued) size() int {
+// sizeOf returns about how many bytes an event takes.
+func sizeOf(q *outbox.Queued) int {
 	n := leastSize + len(q.Payload)
 	for name, value := range q.Headers {
 		n += len(name) + len(value)

@@ -5,9 +5,10 @@ import (
 	"time"
 
 	"github.com/boxpair/boxpair/internal/fault"
+	"github.com/boxpair/boxpair/store/outbox"
 )
 
-// op names a method of [RelayStore].
+// op names a method of [outbox.RelayStore].
 type op uint8
 
 const (
@@ -66,23 +67,23 @@ type call struct {
 
 	// What is asked.
 	shards   []*shardState // that it is about
-	leases   []Lease
-	ranges   []Range
-	marks    []Mark
-	failures []Failure
+	leases   []outbox.Lease
+	ranges   []outbox.Range
+	marks    []outbox.Mark
+	failures []outbox.Failure
 	seqs     []int64
 	key      string
 	from     int64 // of FetchKey
 	limit    int
-	after    BlockedKey
-	since    DuePoint // of Due
+	after    outbox.BlockedKey
+	since    outbox.DuePoint // of Due
 	ticket   int64
 	forget   bool
-	untold   []int64        // opRenew: shardState.untold of shards, when it was issued
-	read     int64          // of CheckSequence
-	routes   []StalledRoute // of ReportRoutes
-	lows     []Low          // of KeepLow
-	history  string         // of KeepLow
+	untold   []int64               // opRenew: shardState.untold of shards, when it was issued
+	read     int64                 // of CheckSequence
+	routes   []outbox.StalledRoute // of ReportRoutes
+	lows     []outbox.Low          // of KeepLow
+	history  string                // of KeepLow
 
 	// What the core remembers with it.
 	entries  []*entry
@@ -106,12 +107,12 @@ type call struct {
 	live     int
 	identity string
 	sequence error // that it begins anew
-	grants   []Grant
-	renewals []Renewal
-	rows     []Queued
+	grants   []outbox.Grant
+	renewals []outbox.Renewal
+	rows     []outbox.Queued
 	names    []string
-	blocked  []BlockedKey
-	moved    []Moved
+	blocked  []outbox.BlockedKey
+	moved    []outbox.Moved
 	next     time.Duration
 	lost     []int
 	gone     bool // the shard's lease is lost
@@ -128,17 +129,17 @@ func (c *call) numbers() []int {
 
 // execute runs the statement and fills in the answer. It is the only place that
 // touches the store.
-func (c *call) execute(ctx context.Context, store RelayStore, cfg *RelayConfig) {
+func (c *call) execute(ctx context.Context, store outbox.RelayStore, cfg *RelayConfig) {
 	me := cfg.Name
 	switch c.op {
 	case opRenew:
 		c.renewals, c.err = store.Renew(ctx, me, cfg.LeaseTTL, c.leases)
 	case opHeartbeat:
 		c.live, c.err = store.Heartbeat(ctx, me, cfg.LeaseTTL)
-		if known, ok := store.(Identifier); ok && c.err == nil {
+		if known, ok := store.(outbox.Identifier); ok && c.err == nil {
 			c.identity, c.err = known.Identity(ctx)
 		}
-		if numbered, ok := store.(SequenceChecker); ok && c.err == nil {
+		if numbered, ok := store.(outbox.SequenceChecker); ok && c.err == nil {
 			c.sequence = numbered.CheckSequence(ctx, c.read)
 		}
 	case opAcquire:
@@ -164,7 +165,7 @@ func (c *call) execute(ctx context.Context, store RelayStore, cfg *RelayConfig) 
 	case opMark:
 		c.lost, c.err = store.Mark(ctx, me, c.marks)
 	case opUndefer:
-		var u Undeferred
+		var u outbox.Undeferred
 		u, c.err = store.Undefer(ctx, me, c.leases, c.limit)
 		c.moved, c.next, c.lost = u.Moved, u.Next, u.Lost
 	default:
@@ -173,7 +174,7 @@ func (c *call) execute(ctx context.Context, store RelayStore, cfg *RelayConfig) 
 }
 
 // executeParked runs the statements about parked events.
-func (c *call) executeParked(ctx context.Context, store RelayStore, cfg *RelayConfig) {
+func (c *call) executeParked(ctx context.Context, store outbox.RelayStore, cfg *RelayConfig) {
 	me := cfg.Name
 	switch c.op {
 	case opHeal:

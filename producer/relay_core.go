@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/boxpair/boxpair/idgen"
+	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/transport"
 )
 
@@ -269,7 +270,7 @@ func (c *relayCore) pause(fails int) time.Duration {
 }
 
 // newEntry returns an entry for a row of sh.
-func (c *relayCore) newEntry(sh *shardState, row *Queued) *entry {
+func (c *relayCore) newEntry(sh *shardState, row *outbox.Queued) *entry {
 	e := c.freeEntries
 	if e == nil {
 		e = new(entry)

@@ -9,7 +9,7 @@ import (
 	"github.com/boxpair/boxpair/transport"
 )
 
-// Identity implements [Identifier].
+// Identity implements [outbox.Identifier].
 func (f *fakeStore) Identity(context.Context) (string, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -6,6 +6,8 @@ import (
 	"maps"
 	"slices"
 	"time"
+
+	"github.com/boxpair/boxpair/store/outbox"
 )
 
 // writeDeferred is write for an event that is due at a time.
@@ -28,13 +30,13 @@ func (f *fakeStore) addDeferred(topic, key string, due time.Duration) int64 {
 	return seq
 }
 
-func (f *fakeStore) Undefer(_ context.Context, relay string, leases []Lease, limit int) (Undeferred, error) {
+func (f *fakeStore) Undefer(_ context.Context, relay string, leases []outbox.Lease, limit int) (outbox.Undeferred, error) {
 	leave, err := f.enter("Undefer")
 	if err != nil {
-		return Undeferred{}, err
+		return outbox.Undeferred{}, err
 	}
 	defer leave()
-	var u Undeferred
+	var u outbox.Undeferred
 	for _, l := range leases {
 		var due []int64
 		for seq, at := range f.deferred {
@@ -58,7 +60,7 @@ func (f *fakeStore) Undefer(_ context.Context, relay string, leases []Lease, lim
 			if !f.flaws.keepsDeferred {
 				delete(f.deferred, seq)
 			}
-			u.Moved = append(u.Moved, Moved{l.Shard, seq})
+			u.Moved = append(u.Moved, outbox.Moved{Shard: l.Shard, Seq: seq})
 		}
 	}
 	return u, nil
@@ -72,7 +74,7 @@ func (f *fakeStore) cancel(seq int64) bool {
 		return false
 	}
 	delete(f.deferred, seq)
-	f.parked[seq] = &fakeParked{shard: f.log[seq].Shard, key: f.log[seq].Key, state: Cancelled}
+	f.parked[seq] = &fakeParked{shard: f.log[seq].Shard, key: f.log[seq].Key, state: outbox.Cancelled}
 	return true
 }
 

@@ -3,6 +3,8 @@ package producer
 import (
 	"context"
 	"fmt"
+
+	"github.com/boxpair/boxpair/store/outbox"
 )
 
 // bottom is what is kept of a shard.
@@ -14,7 +16,7 @@ func (s *fakeShard) bottom() int64 {
 }
 
 // kept is the tail that is kept of a shard.
-func (s *fakeShard) kept() Tail {
+func (s *fakeShard) kept() outbox.Tail {
 	tail := s.tail
 	if s.ticket != 0 {
 		tail.Seq = max(0, min(tail.Seq, s.rewindTo-1))
@@ -25,7 +27,7 @@ func (s *fakeShard) kept() Tail {
 // lower takes note of a row that comes to stand below what is kept.
 func (s *fakeShard) lower(seq int64) { s.low, s.tail.Seq = min(s.low, seq-1), min(s.tail.Seq, seq-1) }
 
-func (f *fakeStore) KeepLow(_ context.Context, relay string, lows []Low, history string) error {
+func (f *fakeStore) KeepLow(_ context.Context, relay string, lows []outbox.Low, history string) error {
 	leave, err := f.enter("KeepLow")
 	if err != nil {
 		return err

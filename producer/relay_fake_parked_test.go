@@ -6,9 +6,11 @@ import (
 	"maps"
 	"slices"
 	"time"
+
+	"github.com/boxpair/boxpair/store/outbox"
 )
 
-func (p *fakeParked) live() bool { return p.state == Retrying || p.state == Following }
+func (p *fakeParked) live() bool { return p.state == outbox.Retrying || p.state == outbox.Following }
 
 // lineOf returns the Seqs of the live parked events of a key, in order. An event
 // without a key has no line but itself.
@@ -29,7 +31,7 @@ func (f *fakeStore) lineOf(shard int, key string) []int64 {
 // deadOf returns the dead events of a key.
 func (f *fakeStore) deadOf(shard int, key string) (dead []int64) {
 	for seq, p := range f.parked {
-		if p.shard == shard && p.key == key && p.state == Dead {
+		if p.shard == shard && p.key == key && p.state == outbox.Dead {
 			dead = append(dead, seq)
 		}
 	}
@@ -49,7 +51,7 @@ func (f *fakeStore) deadBefore(seq int64, p *fakeParked) bool {
 
 func (f *fakeStore) hasDead(shard int, key string) bool {
 	for _, p := range f.parked {
-		if p.shard == shard && p.key == key && p.state == Dead {
+		if p.shard == shard && p.key == key && p.state == outbox.Dead {
 			return true
 		}
 	}
@@ -60,27 +62,29 @@ func (f *fakeStore) hasDead(shard int, key string) bool {
 func (f *fakeStore) lift(shard int, key string) {
 	if line := f.lineOf(shard, key); len(line) > 0 {
 		p := f.parked[line[0]]
-		p.state, p.due = Retrying, f.clock()
+		p.state, p.due = outbox.Retrying, f.clock()
 	}
 }
 
-func (f *fakeStore) Blocked(_ context.Context, shards []int, hold bool, after BlockedKey, limit int) ([]BlockedKey, error) {
+func (f *fakeStore) Blocked(_ context.Context, shards []int, hold bool, after outbox.BlockedKey, limit int) ([]outbox.BlockedKey, error) {
 	leave, err := f.enter("Blocked")
 	if err != nil {
 		return nil, err
 	}
 	defer leave()
-	set := make(map[BlockedKey]bool)
+	set := make(map[outbox.BlockedKey]bool)
 	if f.flaws.noBlocked {
 		return nil, nil
 	}
 	for _, p := range f.parked {
-		if p.key != "" && slices.Contains(shards, p.shard) && (p.live() || hold && p.state == Dead) {
-			set[BlockedKey{p.shard, p.key}] = true
+		if p.key != "" && slices.Contains(shards, p.shard) && (p.live() || hold && p.state == outbox.Dead) {
+			set[outbox.BlockedKey{Shard: p.shard, Key: p.key}] = true
 		}
 	}
-	order := func(a, b BlockedKey) int { return cmp.Or(cmp.Compare(a.Shard, b.Shard), cmp.Compare(a.Key, b.Key)) }
-	var keys []BlockedKey
+	order := func(a, b outbox.BlockedKey) int {
+		return cmp.Or(cmp.Compare(a.Shard, b.Shard), cmp.Compare(a.Key, b.Key))
+	}
+	var keys []outbox.BlockedKey
 	for _, k := range slices.SortedFunc(maps.Keys(set), order) {
 		if order(k, after) > 0 && len(keys) < limit {
 			keys = append(keys, k)
@@ -89,7 +93,7 @@ func (f *fakeStore) Blocked(_ context.Context, shards []int, hold bool, after Bl
 	return keys, nil
 }
 
-func (f *fakeStore) Heal(_ context.Context, relay string, leases []Lease, hold bool) error {
+func (f *fakeStore) Heal(_ context.Context, relay string, leases []outbox.Lease, hold bool) error {
 	leave, err := f.enter("Heal")
 	if err != nil {
 		return err
@@ -104,8 +108,8 @@ func (f *fakeStore) Heal(_ context.Context, relay string, leases []Lease, hold b
 				continue
 			}
 			seq := f.lineOf(p.shard, p.key)[0]
-			if first := f.parked[seq]; first.state == Following && (!hold || !f.deadBefore(seq, first)) {
-				first.state, first.due = Retrying, f.clock()
+			if first := f.parked[seq]; first.state == outbox.Following && (!hold || !f.deadBefore(seq, first)) {
+				first.state, first.due = outbox.Retrying, f.clock()
 			}
 		}
 	}
@@ -113,7 +117,7 @@ func (f *fakeStore) Heal(_ context.Context, relay string, leases []Lease, hold b
 }
 
 // fenced is a call that changes what belongs to a lease, if relay still has it.
-func (f *fakeStore) fenced(method, relay string, lease Lease, change func()) (lost bool, err error) {
+func (f *fakeStore) fenced(method, relay string, lease outbox.Lease, change func()) (lost bool, err error) {
 	leave, err := f.enter(method)
 	if err != nil {
 		return false, err
@@ -126,7 +130,7 @@ func (f *fakeStore) fenced(method, relay string, lease Lease, change func()) (lo
 	return false, nil
 }
 
-func (f *fakeStore) Park(_ context.Context, relay string, lease Lease, failures []Failure) (bool, error) {
+func (f *fakeStore) Park(_ context.Context, relay string, lease outbox.Lease, failures []outbox.Failure) (bool, error) {
 	return f.fenced("Park", relay, lease, func() {
 		for _, x := range failures {
 			if f.take(lease.Shard, x.Seq, x.Round) {
@@ -137,42 +141,42 @@ func (f *fakeStore) Park(_ context.Context, relay string, lease Lease, failures 
 	})
 }
 
-func (f *fakeStore) record(relay string, x Failure) {
+func (f *fakeStore) record(relay string, x outbox.Failure) {
 	p := f.parked[x.Seq]
-	p.state, p.attempts, p.due = Retrying, x.Attempts, f.clock()+x.RetryIn
+	p.state, p.attempts, p.due = outbox.Retrying, x.Attempts, f.clock()+x.RetryIn
 	if x.Dead {
-		p.state = Dead
+		p.state = outbox.Dead
 	}
 	f.failures = append(f.failures, fakeFailure{x, f.numberOf(x.Seq), relay})
 }
 
-func (f *fakeStore) Follow(_ context.Context, relay string, lease Lease, marks []Mark) (bool, error) {
+func (f *fakeStore) Follow(_ context.Context, relay string, lease outbox.Lease, marks []outbox.Mark) (bool, error) {
 	return f.fenced("Follow", relay, lease, func() {
 		for _, m := range marks {
 			if f.take(m.Shard, m.Seq, m.Round) {
-				f.parked[m.Seq] = &fakeParked{shard: m.Shard, key: f.log[m.Seq].Key, state: Following}
+				f.parked[m.Seq] = &fakeParked{shard: m.Shard, key: f.log[m.Seq].Key, state: outbox.Following}
 			}
 		}
 	})
 }
 
-func (f *fakeStore) parkedRow(seq int64) Queued {
+func (f *fakeStore) parkedRow(seq int64) outbox.Queued {
 	p := f.parked[seq]
 	q := f.queued(p.shard, seq)
 	q.Attempts, q.State, q.Round = p.attempts, p.state, 0
 	return q
 }
 
-func (f *fakeStore) Due(_ context.Context, shards []int, hold bool, after DuePoint, longest time.Duration, limit int) ([]Queued, time.Duration, error) {
+func (f *fakeStore) Due(_ context.Context, shards []int, hold bool, after outbox.DuePoint, longest time.Duration, limit int) ([]outbox.Queued, time.Duration, error) {
 	leave, err := f.enter("Due")
 	if err != nil {
 		return nil, 0, err
 	}
 	defer leave()
-	var rows []Queued
+	var rows []outbox.Queued
 	next := time.Duration(0)
 	for seq, p := range f.parked {
-		if !slices.Contains(shards, p.shard) || p.state != Retrying || !f.isHead(seq, p) || hold && f.deadBefore(seq, p) {
+		if !slices.Contains(shards, p.shard) || p.state != outbox.Retrying || !f.isHead(seq, p) || hold && f.deadBefore(seq, p) {
 			continue
 		}
 		row := f.parkedRow(seq)
@@ -185,17 +189,17 @@ func (f *fakeStore) Due(_ context.Context, shards []int, hold bool, after DuePoi
 			rows = append(rows, row)
 		}
 	}
-	slices.SortFunc(rows, func(a, b Queued) int { return cmp.Or(a.DueAt.Compare(b.DueAt), cmp.Compare(a.Seq, b.Seq)) })
+	slices.SortFunc(rows, func(a, b outbox.Queued) int { return cmp.Or(a.DueAt.Compare(b.DueAt), cmp.Compare(a.Seq, b.Seq)) })
 	return rows[:min(len(rows), limit)], next, nil
 }
 
-func (f *fakeStore) FetchParked(_ context.Context, shard int, key string, hold bool, limit int) ([]Queued, error) {
+func (f *fakeStore) FetchParked(_ context.Context, shard int, key string, hold bool, limit int) ([]outbox.Queued, error) {
 	leave, err := f.enter("FetchParked")
 	if err != nil {
 		return nil, err
 	}
 	defer leave()
-	var rows []Queued
+	var rows []outbox.Queued
 	all := f.lineOf(shard, key)
 	if dead := f.deadOf(shard, key); hold && len(dead) > 0 {
 		all = append(all, dead[0])
@@ -207,7 +211,7 @@ func (f *fakeStore) FetchParked(_ context.Context, shard int, key string, hold b
 	return rows, nil
 }
 
-func (f *fakeStore) Retry(_ context.Context, relay string, lease Lease, failures []Failure, hold bool) (bool, error) {
+func (f *fakeStore) Retry(_ context.Context, relay string, lease outbox.Lease, failures []outbox.Failure, hold bool) (bool, error) {
 	return f.fenced("Retry", relay, lease, func() {
 		for _, x := range failures {
 			if p := f.parked[x.Seq]; p != nil && p.live() && p.attempts == x.Attempts-1 {
@@ -220,7 +224,7 @@ func (f *fakeStore) Retry(_ context.Context, relay string, lease Lease, failures
 	})
 }
 
-func (f *fakeStore) Sent(_ context.Context, relay string, lease Lease, seqs []int64, hold bool) (bool, error) {
+func (f *fakeStore) Sent(_ context.Context, relay string, lease outbox.Lease, seqs []int64, hold bool) (bool, error) {
 	return f.fenced("Sent", relay, lease, func() {
 		for _, seq := range seqs {
 			if p := f.parked[seq]; p != nil && p.live() {
@@ -239,11 +243,11 @@ func (f *fakeStore) redrive(seq int64) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	p := f.parked[seq]
-	if p == nil || p.state != Dead {
+	if p == nil || p.state != outbox.Dead {
 		return false
 	}
-	p.state, p.attempts, p.due = Retrying, 0, f.clock()
-	f.failures = append(f.failures, fakeFailure{Failure: Failure{Seq: seq}, event: f.numberOf(seq)}) // none yet
+	p.state, p.attempts, p.due = outbox.Retrying, 0, f.clock()
+	f.failures = append(f.failures, fakeFailure{Failure: outbox.Failure{Seq: seq}, event: f.numberOf(seq)}) // none yet
 	f.rewind(p.shard, seq)
 	return true
 }
@@ -252,10 +256,10 @@ func (f *fakeStore) discard(seq int64) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	p := f.parked[seq]
-	if p == nil || p.state == Discarded {
+	if p == nil || p.state == outbox.Discarded {
 		return false
 	}
-	p.state = Discarded
+	p.state = outbox.Discarded
 	f.lift(p.shard, p.key)
 	f.rewind(p.shard, seq)
 	return true

@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/boxpair/boxpair/idgen"
+	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/transport"
 )
 
@@ -27,14 +28,14 @@ type fakeStore struct {
 	events   int64 // that were ever written: each has its number as version
 	round    int64
 	replays  int64 // the chance in their rounds, which a fail-over does not bring back
-	log      map[int64]*Record
+	log      map[int64]*outbox.Record
 	queue    [idgen.Shards]map[int64]int64 // seq → round
 	places   [idgen.Shards][]int64         // what an index of the queue holds: its rows, and some that have gone
 	parked   map[int64]*fakeParked
 	deferred map[int64]time.Duration // when they are due
 	shards   [idgen.Shards]fakeShard
 	relays   map[string]time.Duration
-	routes   map[string][]StalledRoute
+	routes   map[string][]outbox.StalledRoute
 	open     map[string]*fakeTx
 	txs      int
 	receipts map[int64]int // deliveries recorded
@@ -58,7 +59,7 @@ type fakeFlaws struct {
 type fakeParked struct {
 	shard    int
 	key      string
-	state    State
+	state    outbox.State
 	attempts int
 	due      time.Duration
 }
@@ -69,16 +70,16 @@ type fakeShard struct {
 	until    time.Duration
 	ttl      time.Duration // of the owner
 	rewindTo int64
-	ticket   int64 // of the rewind that is asked for, 0 if none is
-	told     int64 // the last ticket
-	low      int64 // that is kept …
-	lowEpoch int64 // … since this epoch
-	tail     Tail  // and what is kept besides
+	ticket   int64       // of the rewind that is asked for, 0 if none is
+	told     int64       // the last ticket
+	low      int64       // that is kept …
+	lowEpoch int64       // … since this epoch
+	tail     outbox.Tail // and what is kept besides
 	history  string
 }
 
 type fakeFailure struct {
-	Failure
+	outbox.Failure
 	event int64 // its number
 	relay string
 }
@@ -94,11 +95,11 @@ type fakeTx struct {
 func newFakeStore(clock func() time.Duration) *fakeStore {
 	f := &fakeStore{
 		clock:    clock,
-		log:      make(map[int64]*Record),
+		log:      make(map[int64]*outbox.Record),
 		parked:   make(map[int64]*fakeParked),
 		deferred: make(map[int64]time.Duration),
 		relays:   make(map[string]time.Duration),
-		routes:   make(map[string][]StalledRoute),
+		routes:   make(map[string][]outbox.StalledRoute),
 		open:     make(map[string]*fakeTx),
 		receipts: make(map[int64]int),
 		calls:    make(map[string]int),
@@ -126,7 +127,7 @@ func (tx *fakeTx) write(topic, key string) int64 {
 	f.seq++
 	f.events++
 	id := idgen.Of("test", "source", f.events, 0)
-	f.log[f.seq] = &Record{
+	f.log[f.seq] = &outbox.Record{
 		Event: transport.Event{ID: id, Topic: topic, Key: key, Version: f.events, CorrelationID: "c", Payload: []byte("payload")},
 		Shard: idgen.Shard(key, id),
 	}
@@ -209,13 +210,13 @@ func (f *fakeStore) Heartbeat(_ context.Context, relay string, ttl time.Duration
 	return live, nil
 }
 
-func (f *fakeStore) Acquire(_ context.Context, relay string, ttl time.Duration, n int) ([]Grant, error) {
+func (f *fakeStore) Acquire(_ context.Context, relay string, ttl time.Duration, n int) ([]outbox.Grant, error) {
 	leave, err := f.enter("Acquire")
 	if err != nil {
 		return nil, err
 	}
 	defer leave()
-	var grants []Grant
+	var grants []outbox.Grant
 	for i := range f.shards {
 		s := &f.shards[i]
 		judge := s.ttl
@@ -225,41 +226,41 @@ func (f *fakeStore) Acquire(_ context.Context, relay string, ttl time.Duration, 
 		if len(grants) == n || s.owner != "" && s.until > f.clock() && s.until <= f.clock()+2*judge {
 			continue
 		}
-		g := Grant{Abrupt: s.owner != "", Ticket: s.told}
+		g := outbox.Grant{Abrupt: s.owner != "", Ticket: s.told}
 		s.owner, s.until, s.ttl = relay, f.clock()+ttl, ttl
 		s.epoch++
 		if s.lowEpoch == s.epoch-1 && max(s.low, s.tail.Seq) <= f.last {
 			s.lowEpoch, g.Low, g.Tail, g.History = s.epoch, s.bottom(), s.kept(), s.history
 		}
-		g.Lease = Lease{i, s.epoch}
+		g.Lease = outbox.Lease{Shard: i, Epoch: s.epoch}
 		grants = append(grants, g)
 	}
 	return grants, nil
 }
 
 // owns is the fence.
-func (f *fakeStore) owns(relay string, l Lease) bool {
+func (f *fakeStore) owns(relay string, l outbox.Lease) bool {
 	s := &f.shards[l.Shard]
 	return s.owner == relay && s.epoch == l.Epoch
 }
 
-func (f *fakeStore) Renew(_ context.Context, relay string, ttl time.Duration, leases []Lease) ([]Renewal, error) {
+func (f *fakeStore) Renew(_ context.Context, relay string, ttl time.Duration, leases []outbox.Lease) ([]outbox.Renewal, error) {
 	leave, err := f.enter("Renew")
 	if err != nil {
 		return nil, err
 	}
 	defer leave()
-	var renewals []Renewal
+	var renewals []outbox.Renewal
 	for _, l := range leases {
 		if s := &f.shards[l.Shard]; f.owns(relay, l) {
 			s.until, s.ttl = f.clock()+ttl, ttl
-			renewals = append(renewals, Renewal{Lease: l, Rewind: s.ticket != 0, RewindTo: s.rewindTo, Ticket: s.ticket})
+			renewals = append(renewals, outbox.Renewal{Lease: l, Rewind: s.ticket != 0, RewindTo: s.rewindTo, Ticket: s.ticket})
 		}
 	}
 	return renewals, nil
 }
 
-func (f *fakeStore) Release(_ context.Context, relay string, leases []Lease, forget bool) error {
+func (f *fakeStore) Release(_ context.Context, relay string, leases []outbox.Lease, forget bool) error {
 	leave, err := f.enter("Release")
 	if err != nil {
 		return err
@@ -276,7 +277,7 @@ func (f *fakeStore) Release(_ context.Context, relay string, leases []Lease, for
 	return nil
 }
 
-func (f *fakeStore) ReportRoutes(_ context.Context, relay string, routes []StalledRoute) error {
+func (f *fakeStore) ReportRoutes(_ context.Context, relay string, routes []outbox.StalledRoute) error {
 	leave, err := f.enter("ReportRoutes")
 	if err != nil {
 		return err
@@ -286,7 +287,7 @@ func (f *fakeStore) ReportRoutes(_ context.Context, relay string, routes []Stall
 	return nil
 }
 
-func (f *fakeStore) ClearRewind(_ context.Context, relay string, lease Lease, ticket int64) error {
+func (f *fakeStore) ClearRewind(_ context.Context, relay string, lease outbox.Lease, ticket int64) error {
 	leave, err := f.enter("ClearRewind")
 	if err != nil {
 		return err
@@ -299,8 +300,8 @@ func (f *fakeStore) ClearRewind(_ context.Context, relay string, lease Lease, ti
 	return nil
 }
 
-func (f *fakeStore) queued(shard int, seq int64) Queued {
-	q := Queued{Seq: seq, Round: f.queue[shard][seq]}
+func (f *fakeStore) queued(shard int, seq int64) outbox.Queued {
+	q := outbox.Queued{Seq: seq, Round: f.queue[shard][seq]}
 	if record := f.log[seq]; record != nil {
 		q.Record = *record
 	} else {
@@ -309,13 +310,13 @@ func (f *fakeStore) queued(shard int, seq int64) Queued {
 	return q
 }
 
-func (f *fakeStore) Fetch(_ context.Context, ranges []Range) ([]Queued, error) {
+func (f *fakeStore) Fetch(_ context.Context, ranges []outbox.Range) ([]outbox.Queued, error) {
 	leave, err := f.enter("Fetch")
 	if err != nil {
 		return nil, err
 	}
 	defer leave()
-	var rows []Queued
+	var rows []outbox.Queued
 	for _, r := range ranges {
 		n := 0
 		for _, seq := range f.from(r.Shard, r.After+1) {
@@ -332,19 +333,19 @@ func (f *fakeStore) Fetch(_ context.Context, ranges []Range) ([]Queued, error) {
 			}
 		}
 	}
-	slices.SortFunc(rows, func(a, b Queued) int { return cmp.Compare(a.Seq, b.Seq) })
+	slices.SortFunc(rows, func(a, b outbox.Queued) int { return cmp.Compare(a.Seq, b.Seq) })
 	f.fetched += len(rows)
 	f.ranges += len(ranges)
 	return rows, nil
 }
 
-func (f *fakeStore) FetchKey(_ context.Context, shard int, key string, from int64, limit int) ([]Queued, error) {
+func (f *fakeStore) FetchKey(_ context.Context, shard int, key string, from int64, limit int) ([]outbox.Queued, error) {
 	leave, err := f.enter("FetchKey")
 	if err != nil {
 		return nil, err
 	}
 	defer leave()
-	var rows []Queued
+	var rows []outbox.Queued
 	for _, seq := range f.from(shard, from) {
 		_, ok := f.queue[shard][seq]
 		if record := f.log[seq]; ok && record != nil && record.Key == key && len(rows) < limit {
@@ -383,7 +384,7 @@ func (f *fakeStore) Writers(context.Context) ([]string, error) {
 	return slices.Sorted(maps.Keys(f.open)), nil
 }
 
-func (f *fakeStore) Mark(_ context.Context, relay string, marks []Mark) ([]int, error) {
+func (f *fakeStore) Mark(_ context.Context, relay string, marks []outbox.Mark) ([]int, error) {
 	leave, err := f.enter("Mark")
 	if err != nil {
 		return nil, err
@@ -410,12 +411,12 @@ func (f *fakeStore) take(shard int, seq, round int64) bool {
 }
 
 func (f *fakeStore) Listen(ctx context.Context, _ func(string)) error {
-	return ErrNoSignal
+	return outbox.ErrNoSignal
 }
 
-func (f *fakeStore) Notify(context.Context, string) error { return ErrNoSignal }
+func (f *fakeStore) Notify(context.Context, string) error { return outbox.ErrNoSignal }
 
-var _ RelayStore = (*fakeStore)(nil)
+var _ outbox.RelayStore = (*fakeStore)(nil)
 
 // id returns the dispatch ID of an event.
 func (f *fakeStore) id(seq int64) uuid.UUID {
@@ -439,7 +440,7 @@ func (f *fakeStore) left() (queued, live int) {
 	return queued, live
 }
 
-func (f *fakeStore) state(seq int64) State {
+func (f *fakeStore) state(seq int64) outbox.State {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if p := f.parked[seq]; p != nil {
@@ -449,7 +450,7 @@ func (f *fakeStore) state(seq int64) State {
 }
 
 // attempts returns the attempts that were counted, the newest last.
-func (f *fakeStore) attempts(seq int64) (counted []Failure) {
+func (f *fakeStore) attempts(seq int64) (counted []outbox.Failure) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, x := range f.failures {

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/boxpair/boxpair/idgen"
+	"github.com/boxpair/boxpair/store/outbox"
 )
 
 // reading is the part of the core that reads: one statement at a time, so that
@@ -32,7 +33,7 @@ type reading struct {
 
 	healed    bool          // some shard's blocked keys are to be loaded
 	load      []*shardState // whose blocked keys are being loaded
-	loadAfter BlockedKey
+	loadAfter outbox.BlockedKey
 	refills   []*keyLine
 }
 
@@ -226,7 +227,7 @@ func (c *relayCore) fetchRanges() *call {
 			limit = share
 		}
 		sh.look = false
-		c.include(cl, sh, Range{Shard: sh.no, After: sh.low, Limit: limit}, young)
+		c.include(cl, sh, outbox.Range{Shard: sh.no, After: sh.low, Limit: limit}, young)
 		r.from = (sh.no + 1) % len(c.shards)
 		if budget -= limit; budget <= 0 {
 			break
@@ -236,7 +237,7 @@ func (c *relayCore) fetchRanges() *call {
 }
 
 // include adds a range of a shard to a fetch, and what is to be looked for below it.
-func (c *relayCore) include(cl *call, sh *shardState, r Range, young int64) {
+func (c *relayCore) include(cl *call, sh *shardState, r outbox.Range, young int64) {
 	cl.shards, cl.versions = append(cl.shards, sh), append(cl.versions, sh.version)
 	c.look(cl, sh, r.After, young)
 	cl.above = append(cl.above, len(cl.ranges))
@@ -348,11 +349,11 @@ func (c *relayCore) takeFetched(cl *call) {
 //     to be set back, and is asked for at once;
 //   - while an earlier one of that replay has to wait, as its event is in memory with the row before: it is confirmed, and the answer to
 //     its mark is on the way.
-func (c *relayCore) waits(sh *shardState, row *Queued) bool {
+func (c *relayCore) waits(sh *shardState, row *outbox.Queued) bool {
 	if row.Key == "" {
 		return !sh.readable()
 	}
-	if ticket := row.Round >> RoundChance; ticket > sh.told {
+	if ticket := row.Round >> outbox.RoundChance; ticket > sh.told {
 		sh.untold = max(sh.untold, ticket)
 		c.leasing.untold = true
 	}

@@ -29,7 +29,7 @@ type Health struct {
 	// them, or that the database cannot be reached. Asked again until all is there; then it is "".
 	SchemaError string
 	// FailedOverAt is when the relay last found that the database is another one than
-	// before; see [Identifier].
+	// before; see [outbox.Identifier].
 	FailedOverAt time.Time
 	// LastRead, LastRenewal, LastMark and LastConfirm are when the relay last
 	// read from the database, renewed its leases, removed delivered events and had an

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/transport"
 )
 
@@ -48,10 +49,10 @@ func TestDeadEventInTheMiddleOfAKeyIsNotSent(t *testing.T) {
 	r.outcomes(map[int64]transport.Outcome{first: transport.Refused})
 	r.start(RelayConfig{HoldDeadKeys: true, MaxAttempts: 5})
 	r.run(50 * time.Millisecond)
-	if r.store.state(first) != Retrying || r.store.state(dead) != Following {
+	if r.store.state(first) != outbox.Retrying || r.store.state(dead) != outbox.Following {
 		t.Fatalf("the first is %q, the last %q", r.store.state(first), r.store.state(dead))
 	}
-	r.store.parked[dead].state = Dead
+	r.store.parked[dead].state = outbox.Dead
 	r.broker = confirmAll
 	r.run(time.Minute)
 	if got, want := r.sent(transport.Confirmed), []int64{first, second}; !slices.Equal(got, want) {
@@ -66,7 +67,7 @@ func TestDeadEventThatIsMissingFromTheLogHoldsItsKeyWithoutAWord(t *testing.T) {
 	r.outcomes(map[int64]transport.Outcome{first: transport.Refused})
 	rel := r.start(RelayConfig{HoldDeadKeys: true, MaxAttempts: 5})
 	r.run(50 * time.Millisecond)
-	r.store.parked[dead].state = Dead
+	r.store.parked[dead].state = outbox.Dead
 	delete(r.store.log, dead)
 	r.broker = confirmAll
 	r.run(time.Minute)
@@ -84,20 +85,20 @@ func TestDeadEventThatIsMissingFromTheLogHoldsItsKeyWithoutAWord(t *testing.T) {
 func TestDeadEventHoldsItsKeyWhenAnEarlierOneIsRedriven(t *testing.T) {
 	t.Parallel()
 	for _, takeover := range []bool{false, true} {
-		for _, left := range []State{Following, Retrying} { // a relay that does not hold keys leaves it retrying
+		for _, left := range []outbox.State{outbox.Following, outbox.Retrying} { // a relay that does not hold keys leaves it retrying
 			heldBehindRedriven(t, takeover, left)
 		}
 	}
 }
 
-func heldBehindRedriven(t *testing.T, takeover bool, left State) {
+func heldBehindRedriven(t *testing.T, takeover bool, left outbox.State) {
 	t.Helper()
 	r := newRig(t)
 	first, second, last := r.store.add("topic", "key"), r.store.add("topic", "key"), r.store.add("topic", "key")
 	r.outcomes(map[int64]transport.Outcome{first: transport.Refused})
 	rel := r.start(RelayConfig{HoldDeadKeys: true, MaxAttempts: 5})
 	r.run(50 * time.Millisecond)
-	r.store.parked[first].state, r.store.parked[second].state, r.store.parked[last].state = Dead, Dead, left
+	r.store.parked[first].state, r.store.parked[second].state, r.store.parked[last].state = outbox.Dead, outbox.Dead, left
 	r.broker = confirmAll
 	r.run(time.Minute)
 	r.store.redrive(first)

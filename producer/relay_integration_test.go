@@ -18,6 +18,7 @@ import (
 
 	"github.com/boxpair/boxpair/internal/testenv"
 	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/store/postgres"
 	"github.com/boxpair/boxpair/store/sqlite"
 	"github.com/boxpair/boxpair/transport"
@@ -60,7 +61,7 @@ func onSQLite(t *testing.T) *sqlite.Store {
 	return store
 }
 
-func outboxOn[TX any](t *testing.T, store producer.Store[TX]) *producer.Outbox[TX] {
+func outboxOn[TX any](t *testing.T, store outbox.Store[TX]) *producer.Outbox[TX] {
 	t.Helper()
 	outbox, err := producer.New(store, producer.Config{Name: "test"})
 	if err != nil {
@@ -198,27 +199,27 @@ func TestAnEventOfALowerIDThatCommitsLaterIsDelivered(t *testing.T) {
 
 // mortal is a store whose relay is dead when it says so.
 type mortal struct {
-	producer.RelayStore
+	outbox.RelayStore
 	dead atomic.Bool
 }
 
 var errDead = errors.New("the process was killed")
 
-func (m *mortal) Mark(ctx context.Context, relay string, marks []producer.Mark) ([]int, error) {
+func (m *mortal) Mark(ctx context.Context, relay string, marks []outbox.Mark) ([]int, error) {
 	if m.dead.Load() {
 		return nil, errDead
 	}
 	return m.RelayStore.Mark(ctx, relay, marks)
 }
 
-func (m *mortal) Release(ctx context.Context, relay string, leases []producer.Lease, forget bool) error {
+func (m *mortal) Release(ctx context.Context, relay string, leases []outbox.Lease, forget bool) error {
 	if m.dead.Load() {
 		return errDead
 	}
 	return m.RelayStore.Release(ctx, relay, leases, forget)
 }
 
-func testTakeover[TX any](t *testing.T, store producer.Store[TX]) {
+func testTakeover[TX any](t *testing.T, store outbox.Store[TX]) {
 	outbox := outboxOn(t, store)
 	first, second := &recorder{}, &recorder{}
 	dying := &mortal{RelayStore: store}
@@ -302,7 +303,7 @@ func TestRelaysOfOneDatabaseShareItsShards(t *testing.T) {
 	eventually(t, "the one that is left has all", func() bool { return a.Health().Shards == 64 })
 }
 
-func testFailures[TX any](t *testing.T, store producer.Store[TX]) {
+func testFailures[TX any](t *testing.T, store outbox.Store[TX]) {
 	outbox := outboxOn(t, store)
 	got := &recorder{answer: func(topic, key string, version int64, times int) transport.Outcome {
 		h := fnv.New32()
@@ -345,8 +346,8 @@ func TestKeysKeepTheirOrderThroughFailures(t *testing.T) {
 	t.Run("sqlite", func(t *testing.T) { t.Parallel(); testFailures(t, onSQLite(t)) })
 }
 
-func testOperator[TX any](t *testing.T, store producer.Store[TX]) {
-	outbox := outboxOn(t, store)
+func testOperator[TX any](t *testing.T, store outbox.Store[TX]) {
+	out := outboxOn(t, store)
 	var broken atomic.Bool
 	broken.Store(true)
 	got := &recorder{answer: func(_, key string, version int64, _ int) transport.Outcome {
@@ -355,30 +356,30 @@ func testOperator[TX any](t *testing.T, store producer.Store[TX]) {
 		}
 		return transport.Confirmed
 	}}
-	run(t, relayFor(t, outbox, got, producer.RelayConfig{HoldDeadKeys: true, LeaseTTL: 4 * time.Second}))
+	run(t, relayFor(t, out, got, producer.RelayConfig{HoldDeadKeys: true, LeaseTTL: 4 * time.Second}))
 	for version := range 5 {
-		write(t, outbox, "topic", "bad", version+1)
+		write(t, out, "topic", "bad", version+1)
 	}
 	eventually(t, "its followers wait behind the dead event", func() bool {
-		stats, err := outbox.Stats(t.Context())
+		stats, err := out.Stats(t.Context())
 		return err == nil && stats.Dead == 1 && stats.Following == 4
 	})
-	if _, err := outbox.Discard(t.Context(), producer.Filter{States: []producer.State{producer.Dead}}, "a test"); err != nil {
+	if _, err := out.Discard(t.Context(), outbox.Filter{States: []outbox.State{outbox.Dead}}, "a test"); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "the next one is dead", func() bool {
-		stats, err := outbox.Stats(t.Context())
+		stats, err := out.Stats(t.Context())
 		return err == nil && stats.Dead == 1 && stats.Following == 3
 	})
 	broken.Store(false)
-	if ids, err := outbox.Redrive(t.Context(), producer.Filter{}, "mended"); err != nil || len(ids) != 1 {
+	if ids, err := out.Redrive(t.Context(), outbox.Filter{}, "mended"); err != nil || len(ids) != 1 {
 		t.Fatal(ids, err)
 	}
 	eventually(t, "the rest is delivered", func() bool { return len(got.names()) == 4 })
 	if want := []string{"bad/2", "bad/3", "bad/4", "bad/5"}; !slices.Equal(got.names(), want) {
 		t.Errorf("delivered %v", got.names())
 	}
-	write(t, outbox, "topic", "bad", 6)
+	write(t, out, "topic", "bad", 6)
 	eventually(t, "the key goes on", func() bool { return got.took("bad/6") })
 }
 

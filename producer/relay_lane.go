@@ -5,6 +5,8 @@ import (
 	"math"
 	"slices"
 	"time"
+
+	"github.com/boxpair/boxpair/store/outbox"
 )
 
 // lane is what changes the parked events of one shard: one statement at a time,
@@ -103,7 +105,7 @@ func (c *relayCore) laneCall(sh *shardState) *call {
 	case phaseLoad:
 		return nil
 	}
-	cl := &call{shards: []*shardState{sh}, leases: []Lease{sh.lease()}}
+	cl := &call{shards: []*shardState{sh}, leases: []outbox.Lease{sh.lease()}}
 	if len(ln.sent) > 0 && (sh.yielding || !ln.sentWaits(c.now)) {
 		cl.op = opSent
 		ln.sent = cl.take(ln.sent)

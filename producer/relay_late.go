@@ -5,6 +5,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/boxpair/boxpair/store/outbox"
 )
 
 // lateness is what is known of events that may appear below the low-water marks.
@@ -169,7 +171,7 @@ func (c *relayCore) look(cl *call, sh *shardState, mark, from int64) {
 	cl.wanted = append(cl.wanted, wanted)
 	for _, seq := range wanted {
 		if seq <= from || from >= mark {
-			cl.ranges = append(cl.ranges, Range{Shard: sh.no, After: seq - 1, Through: seq, Limit: 1})
+			cl.ranges = append(cl.ranges, outbox.Range{Shard: sh.no, After: seq - 1, Through: seq, Limit: 1})
 		}
 	}
 	if from >= mark {
@@ -188,7 +190,7 @@ func (c *relayCore) look(cl *call, sh *shardState, mark, from int64) {
 	}
 	slices.Sort(except)
 	cl.lookLimit = c.lookLimit()
-	cl.ranges = append(cl.ranges, Range{Shard: sh.no, After: from, Through: mark, Limit: cl.lookLimit, Except: slices.Compact(except)})
+	cl.ranges = append(cl.ranges, outbox.Range{Shard: sh.no, After: from, Through: mark, Limit: cl.lookLimit, Except: slices.Compact(except)})
 }
 
 // want has the row of an event read that has come to stand below the mark, or is going to be read anyway.

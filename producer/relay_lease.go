@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/boxpair/boxpair/idgen"
+	"github.com/boxpair/boxpair/store/outbox"
 )
 
 // leasing is the lease keeper's part of the core.
@@ -29,7 +30,7 @@ type leasing struct {
 
 	// doubted are leases of the database that has lost commits. They are given back before others are acquired.
 	// Nothing that was kept of them counts any more.
-	doubted []Lease
+	doubted []outbox.Lease
 	undone  bool   // what was kept of the doubted ones has been undone
 	abrupt  uint64 // shards of which events were sent under such leases, as bits
 }
@@ -127,7 +128,7 @@ func (c *relayCore) clearCall() *call {
 	}
 	for _, sh := range c.shards {
 		if sh != nil && sh.clear {
-			return &call{op: opClearRewind, shards: []*shardState{sh}, leases: []Lease{sh.lease()}, ticket: sh.ticket}
+			return &call{op: opClearRewind, shards: []*shardState{sh}, leases: []outbox.Lease{sh.lease()}, ticket: sh.ticket}
 		}
 	}
 	c.leasing.clears = false
@@ -216,7 +217,7 @@ func (c *relayCore) leaseReply(cl *call) {
 			c.acquired(g, cl.issued)
 		}
 	case opRelease:
-		l.doubted = slices.DeleteFunc(l.doubted, func(lease Lease) bool { return slices.Contains(cl.leases, lease) })
+		l.doubted = slices.DeleteFunc(l.doubted, func(lease outbox.Lease) bool { return slices.Contains(cl.leases, lease) })
 		c.released(cl)
 	case opClearRewind:
 		cl.shards[0].clear = false
@@ -262,7 +263,7 @@ func (c *relayCore) beginAnew() {
 // contradicts tells whether an event in memory has the Seq of another one, which has been written since: the
 // database has lost the one in memory. It may be found before the identity of the database is asked for again, or
 // the database may not tell.
-func (c *relayCore) contradicts(known *entry, row *Queued) bool {
+func (c *relayCore) contradicts(known *entry, row *outbox.Queued) bool {
 	if known == nil || known.Missing || row.Missing || known.ID == row.ID {
 		return false
 	}
@@ -297,7 +298,7 @@ func (c *relayCore) renewed(cl *call) {
 		if sh.gone {
 			continue
 		}
-		i := slices.IndexFunc(cl.renewals, func(r Renewal) bool { return r.Lease == sh.lease() })
+		i := slices.IndexFunc(cl.renewals, func(r outbox.Renewal) bool { return r.Lease == sh.lease() })
 		if i < 0 {
 			c.lose(sh, "renewal")
 			continue
@@ -328,7 +329,7 @@ func (c *relayCore) hear(sh *shardState, ticket int64) {
 }
 
 // rewind begins to take over what an operator has changed.
-func (c *relayCore) rewind(sh *shardState, r Renewal) {
+func (c *relayCore) rewind(sh *shardState, r outbox.Renewal) {
 	if sh.rewindTo == 0 || r.RewindTo < sh.rewindTo {
 		sh.rewindTo = max(r.RewindTo, 1)
 	}
@@ -338,7 +339,7 @@ func (c *relayCore) rewind(sh *shardState, r Renewal) {
 
 // acquired takes a shard over. What the statement that healed it, the one that
 // loads its blocked keys and the first fetch see is later than the lease.
-func (c *relayCore) acquired(g Grant, issued time.Duration) {
+func (c *relayCore) acquired(g outbox.Grant, issued time.Duration) {
 	if g.Shard < 0 || g.Shard >= idgen.Shards || c.shards[g.Shard] != nil {
 		c.note(slog.LevelError, "store granted a shard that is held or does not exist", slog.Int("shard", g.Shard))
 		return

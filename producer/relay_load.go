@@ -3,6 +3,8 @@ package producer
 import (
 	"maps"
 	"slices"
+
+	"github.com/boxpair/boxpair/store/outbox"
 )
 
 // loadCall reads the blocked keys of shards that were healed.
@@ -19,7 +21,7 @@ func (c *relayCore) loadCall() *call {
 				r.load = append(r.load, sh)
 			}
 		}
-		r.loadAfter = BlockedKey{}
+		r.loadAfter = outbox.BlockedKey{}
 	}
 	if len(r.load) == 0 {
 		return nil

@@ -12,6 +12,7 @@ import (
 
 	"github.com/boxpair/boxpair/idgen"
 	"github.com/boxpair/boxpair/internal/fault"
+	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/transport"
 )
 
@@ -19,7 +20,7 @@ import (
 // goroutines of a run: one that steps the core, one that sends, one that
 // listens, and one for each statement under way, of which the core bounds the number.
 type relayLoop struct {
-	store  RelayStore
+	store  outbox.RelayStore
 	sender transport.Sender
 	cfg    RelayConfig
 	once   bool
@@ -38,7 +39,7 @@ type relayLoop struct {
 	err error // the first failed statement, for RunOnce
 }
 
-func newRelayLoop(store RelayStore, sender transport.Sender, cfg RelayConfig, wakes *subscription, once bool) *relayLoop {
+func newRelayLoop(store outbox.RelayStore, sender transport.Sender, cfg RelayConfig, wakes *subscription, once bool) *relayLoop {
 	rnd := rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64()))
 	l := &relayLoop{
 		store: store, sender: sender, cfg: cfg, once: once, wakes: wakes,
@@ -188,7 +189,7 @@ func (l *relayLoop) listen(ctx context.Context) {
 	for fails := 0; ; fails++ {
 		began := time.Now()
 		err := l.store.Listen(ctx, l.told)
-		if ctx.Err() != nil || errors.Is(err, ErrNoSignal) {
+		if ctx.Err() != nil || errors.Is(err, outbox.ErrNoSignal) {
 			return
 		}
 		if time.Since(began) > time.Minute {

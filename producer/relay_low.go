@@ -3,10 +3,12 @@ package producer
 import (
 	"encoding/binary"
 	"slices"
+
+	"github.com/boxpair/boxpair/store/outbox"
 )
 
 // The bottom of a shard is a place in the log at or below which its queue has no row, and will have none but by
-// [RelayStore.Undefer] and operators. Its next owner begins there: from the beginning on, a statement may have to step over
+// [outbox.RelayStore.Undefer] and operators. Its next owner begins there: from the beginning on, a statement may have to step over
 // millions of rows that were delivered and that the database cannot remove, as long as somebody holds an old snapshot.
 //
 // IDs are given out by one sequence, so what is seen to be so stays so: a writer that begins later writes above. What
@@ -167,10 +169,10 @@ func readPassedKeys(b []byte) (keys passedKeys, ok bool) {
 }
 
 // believe has sh read on from the tail that was kept, if there is one, and have a lap read what is left from the bottom on.
-func (sh *shardState) believe(bottom int64, tail Tail) {
+func (sh *shardState) believe(bottom int64, tail outbox.Tail) {
 	keys, ok := readPassedKeys(tail.Passed)
 	if !ok || tail.Seq < bottom {
-		tail = Tail{Seq: bottom}
+		tail = outbox.Tail{Seq: bottom}
 	}
 	sh.bottom, sh.low, sh.known, sh.sealed = bottom, tail.Seq, tail.Seq, tail.Seq
 	if tail.Seq > bottom {
@@ -199,7 +201,7 @@ func (c *relayCore) keepCall() *call {
 		if sh == nil {
 			continue
 		}
-		low := Low{Lease: sh.lease(), Seq: c.lowest(sh)}
+		low := outbox.Low{Lease: sh.lease(), Seq: c.lowest(sh)}
 		if room > 0 {
 			if low.Tail = c.tailToKeep(sh, low.Seq); low.Tail != nil {
 				room -= len(low.Tail.Passed) / 4
@@ -219,19 +221,19 @@ func (c *relayCore) keepCall() *call {
 }
 
 // tailToKeep returns the tail of sh if it says more than the bottom and than what is kept.
-func (c *relayCore) tailToKeep(sh *shardState, bottom int64) *Tail {
+func (c *relayCore) tailToKeep(sh *shardState, bottom int64) *outbox.Tail {
 	seq := c.tail(sh)
 	if seq <= max(bottom, sh.keptAt) || len(sh.back.handed)+len(sh.back.ahead)+len(sh.back.behind) > passedMost {
 		return nil
 	}
-	return &Tail{Seq: seq, Passed: sh.passed().bytes()}
+	return &outbox.Tail{Seq: seq, Passed: sh.passed().bytes()}
 }
 
 // doubtCall has nothing kept any more of shards of a database that has lost commits: their bottoms were of what is gone.
 func (c *relayCore) doubtCall() *call {
 	cl := &call{op: opKeepLow, history: c.identity}
 	for _, lease := range c.leasing.doubted {
-		cl.lows = append(cl.lows, Low{Lease: lease, Tail: &Tail{}})
+		cl.lows = append(cl.lows, outbox.Low{Lease: lease, Tail: &outbox.Tail{}})
 	}
 	return cl
 }

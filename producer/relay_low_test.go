@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/transport"
 )
 
@@ -342,7 +343,7 @@ func TestTailsOfManyKeysAreKeptInTurns(t *testing.T) {
 // Nobody reads on from what cannot be what a relay has kept.
 func TestTailThatCannotBeReadIsNotBelieved(t *testing.T) {
 	t.Parallel()
-	for name, tail := range map[string]Tail{
+	for name, tail := range map[string]outbox.Tail{
 		"half a key":       {Seq: 90, Passed: []byte{0, 0, 0, 1, 0}},
 		"keys descend":     {Seq: 90, Passed: []byte{0, 0, 0, 2, 0, 0, 0, 1}},
 		"below the bottom": {Seq: 10, Passed: []byte{0, 0, 0, 1}},

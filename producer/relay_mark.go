@@ -1,6 +1,10 @@
 package producer
 
-import "time"
+import (
+	"time"
+
+	"github.com/boxpair/boxpair/store/outbox"
+)
 
 // marking is the part of the core that removes confirmed events from the queue,
 // in batches, while further ones are sent.
@@ -56,7 +60,7 @@ func (c *relayCore) planMark() {
 	if len(cl.entries) == 0 {
 		return
 	}
-	cl.marks = make([]Mark, len(cl.entries))
+	cl.marks = make([]outbox.Mark, len(cl.entries))
 	for i, e := range cl.entries {
 		cl.marks[i] = e.mark()
 	}

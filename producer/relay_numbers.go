@@ -2,27 +2,11 @@ package producer
 
 import (
 	"errors"
-	"fmt"
 	"log/slog"
 	"time"
+
+	"github.com/boxpair/boxpair/store/outbox"
 )
-
-// SequenceError says that the sequence which numbers events has begun anew below numbers that it has given out before, as after a
-// fail-over by logical replication, which copies no sequences, or TRUNCATE ... RESTART IDENTITY.
-type SequenceError struct {
-	// Sequence is the name of the sequence, as it is written in SQL.
-	Sequence string
-	// Last is what the sequence has given out last.
-	Last int64
-	// Highest is the highest number of an event that is there or was read.
-	Highest int64
-}
-
-// Error names the remedy.
-func (e *SequenceError) Error() string {
-	return fmt.Sprintf("the sequence %s is at %d, and there are events up to %d: before anything is written, run SELECT setval('%s', %d)",
-		e.Sequence, e.Last, e.Highest, e.Sequence, e.Highest)
-}
 
 // numbering is what the core knows of the sequence that numbers events. Marks and floors take it for granted that numbers ascend.
 // While they begin anew, writers may commit events anywhere above the sequence, far below the marks: looks reach down to
@@ -59,7 +43,7 @@ func (c *relayCore) numbered(cl *call) {
 	if cl.read > n.read {
 		return
 	}
-	var behind *SequenceError
+	var behind *outbox.SequenceError
 	if !errors.As(cl.sequence, &behind) {
 		if n.anew {
 			n.anew, n.noteAt = false, 0

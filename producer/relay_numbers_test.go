@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/transport"
 )
 
@@ -17,7 +18,7 @@ const (
 	saidAbove = "sequence of event numbers is above all events again"
 )
 
-// CheckSequence implements [SequenceChecker].
+// CheckSequence implements [outbox.SequenceChecker].
 func (f *fakeStore) CheckSequence(_ context.Context, read int64) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -30,7 +31,7 @@ func (f *fakeStore) CheckSequence(_ context.Context, read int64) error {
 	if f.seq >= highest {
 		return nil
 	}
-	return &SequenceError{Sequence: "numbers", Last: f.seq, Highest: highest}
+	return &outbox.SequenceError{Sequence: "numbers", Last: f.seq, Highest: highest}
 }
 
 // openSeqs are the events that nobody sees yet.

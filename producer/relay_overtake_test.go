@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/boxpair/boxpair/idgen"
+	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/transport"
 )
 
@@ -99,7 +100,7 @@ func TestFollowersDoNotOvertakeAnEventThatIsStillToBeMoved(t *testing.T) {
 	rel := r.start(RelayConfig{})
 	r.run(time.Second)
 	bad = false
-	if r.store.state(dead) != Dead {
+	if r.store.state(dead) != outbox.Dead {
 		t.Fatal("not dead")
 	}
 	second = r.store.add("a", "K")
@@ -151,7 +152,7 @@ func TestNothingIsMovedBeforeAnEventInFlightHasEnded(t *testing.T) {
 		t.Fatal("the second is not in flight, or the first not dead")
 	}
 	r.run(20 * time.Second)
-	if state := r.store.state(third); state == Following || state == Retrying {
+	if state := r.store.state(third); state == outbox.Following || state == outbox.Retrying {
 		t.Errorf("the third is %s before the second has ended", state)
 	}
 	r.kill(rel)

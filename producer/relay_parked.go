@@ -4,6 +4,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/transport"
 )
 
@@ -11,11 +12,11 @@ import (
 // pages. What it leaves where it is, since its route is stalled, does not keep it from what
 // comes behind.
 type duePoll struct {
-	at     time.Duration // of the next page
-	after  DuePoint      // where that begins
-	passed int           // due events that were passed over since the first page
-	slow   time.Duration // the pause after a pass that passed events over
-	again  bool          // the page that is under way is to be followed by the first one
+	at     time.Duration   // of the next page
+	after  outbox.DuePoint // where that begins
+	passed int             // due events that were passed over since the first page
+	slow   time.Duration   // the pause after a pass that passed events over
+	again  bool            // the page that is under way is to be followed by the first one
 	// changed holds the parked events that a statement has changed while a page is
 	// under way, which may still show them as they were.
 	changed map[parkedID]struct{}
@@ -30,7 +31,7 @@ func (d *duePoll) soon(at time.Duration) { d.at = min(d.at, at) }
 
 // restart has the next page be the first one, at once.
 func (d *duePoll) restart(now time.Duration) {
-	d.after, d.passed, d.again = DuePoint{}, 0, true
+	d.after, d.passed, d.again = outbox.DuePoint{}, 0, true
 	d.soon(now)
 }
 
@@ -95,7 +96,7 @@ func (c *relayCore) dueReply(cl *call) {
 		c.duePassed(skipped)
 	default:
 		last := &cl.rows[n-1]
-		d.after = DuePoint{At: last.DueAt, Seq: last.Seq}
+		d.after = outbox.DuePoint{At: last.DueAt, Seq: last.Seq}
 		if d.soon(c.now); d.passed >= passed+n { // all of it: half of the time is for other reads
 			d.at = c.now + (c.now - cl.issued)
 		}
@@ -115,17 +116,17 @@ func (c *relayCore) duePassed(skipped bool) {
 	default:
 		d.slow = 0
 	}
-	d.after, d.passed = DuePoint{}, 0
+	d.after, d.passed = outbox.DuePoint{}, 0
 	for _, r := range c.stalled {
 		if !r.dueTook { // none was left behind those that were admitted: they are looked at from the first one again
-			r.dueFrom = DuePoint{}
+			r.dueFrom = outbox.DuePoint{}
 		}
 		r.dueTook = false
 	}
 }
 
 // takeDue takes a head over to be sent, unless its key is being sent already.
-func (c *relayCore) takeDue(sh *shardState, row *Queued) bool {
+func (c *relayCore) takeDue(sh *shardState, row *outbox.Queued) bool {
 	if sh.parked[row.Seq] != nil {
 		return false
 	}
@@ -150,7 +151,7 @@ func (c *relayCore) takeDue(sh *shardState, row *Queued) bool {
 }
 
 // takeHead takes over the head of a key that is due.
-func (c *relayCore) takeHead(l *keyLine, row *Queued, r *route) bool {
+func (c *relayCore) takeHead(l *keyLine, row *outbox.Queued, r *route) bool {
 	if l.flowing() {
 		return false
 	}
@@ -176,7 +177,7 @@ func (c *relayCore) takeHead(l *keyLine, row *Queued, r *route) bool {
 
 // buryMissing makes a parked event dead whose row in the log is missing. l is nil
 // if its key is not known.
-func (c *relayCore) buryMissing(sh *shardState, row *Queued, l *keyLine) {
+func (c *relayCore) buryMissing(sh *shardState, row *outbox.Queued, l *keyLine) {
 	c.note(slog.LevelError, "parked event is missing from the log", slog.Int("shard", sh.no), slog.Int64("seq", row.Seq))
 	e := c.newEntry(sh, row)
 	e.line, e.parked, e.dead = l, true, true
@@ -186,7 +187,7 @@ func (c *relayCore) buryMissing(sh *shardState, row *Queued, l *keyLine) {
 	c.failAgain(e)
 }
 
-func (c *relayCore) newParked(sh *shardState, row *Queued, r *route, l *keyLine) *entry {
+func (c *relayCore) newParked(sh *shardState, row *outbox.Queued, r *route, l *keyLine) *entry {
 	e := c.newEntry(sh, row)
 	e.parked, e.route, e.line = true, r, l
 	sh.parked[e.Seq] = e
@@ -335,7 +336,7 @@ func (c *relayCore) parkedReply(cl *call) {
 		l.due = due
 		return // the earlier one asks again when it has been moved
 	}
-	if first.State == Dead {
+	if first.State == outbox.Dead {
 		return // it holds the key until an operator settles it
 	}
 	if first.Missing {
@@ -343,13 +344,13 @@ func (c *relayCore) parkedReply(cl *call) {
 		return
 	}
 	switch {
-	case first.State == Following: // without a head, unless a dead event holds it
+	case first.State == outbox.Following: // without a head, unless a dead event holds it
 		sh.lane.heal = true
 		c.markLane(sh)
 	case due:
 		for i := range cl.rows {
 			row := &cl.rows[i]
-			if row.Missing || row.State == Dead || row.Seq > toMove {
+			if row.Missing || row.State == outbox.Dead || row.Seq > toMove {
 				break // the next look begins with it
 			}
 			l.fifo = append(l.fifo, c.newParked(sh, row, c.routeFor(row.Topic), l))

@@ -11,6 +11,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/transport"
 )
 
@@ -111,7 +112,7 @@ func TestAFailureIsParkedAfterTheMarksOfItsPredecessors(t *testing.T) {
 	}
 	rel.free()
 	r.run(10 * time.Millisecond)
-	if r.store.state(second) != Retrying || r.store.receipts[first] != 1 {
+	if r.store.state(second) != outbox.Retrying || r.store.receipts[first] != 1 {
 		t.Error("not parked")
 	}
 }
@@ -124,7 +125,7 @@ func TestAnInvalidEventIsDeadAtOnce(t *testing.T) {
 		r.outcomes(map[int64]transport.Outcome{bad: transport.Invalid})
 		rel := r.start(RelayConfig{HoldDeadKeys: hold})
 		r.run(time.Minute)
-		if r.store.state(bad) != Dead || len(r.store.attempts(bad)) != 1 || rel.noted("event is dead") != 1 {
+		if r.store.state(bad) != outbox.Dead || len(r.store.attempts(bad)) != 1 || rel.noted("event is dead") != 1 {
 			t.Errorf("hold %v: state %q", hold, r.store.state(bad))
 		}
 		if went := slices.Contains(r.sent(transport.Confirmed), next); went == hold {
@@ -274,7 +275,7 @@ func TestEventsWithoutAKeyAreRetriedAlone(t *testing.T) {
 	r.outcomes(map[int64]transport.Outcome{bad: transport.Refused})
 	r.start(RelayConfig{MaxAttempts: 3})
 	r.run(30 * time.Millisecond)
-	if got := r.sent(transport.Confirmed); len(got) != len(others) || r.store.state(bad) != Retrying {
+	if got := r.sent(transport.Confirmed); len(got) != len(others) || r.store.state(bad) != outbox.Retrying {
 		t.Errorf("sent %v, state %q", got, r.store.state(bad))
 	}
 	r.broker = confirmAll
@@ -292,7 +293,7 @@ func TestAFollowerWithoutAHeadBecomesTheHead(t *testing.T) {
 	for _, seq := range []int64{first, second} { // as a zombie's park without a fence would leave it
 		shard := r.store.log[seq].Shard
 		r.store.take(shard, seq, 0)
-		r.store.parked[seq] = &fakeParked{shard: shard, key: "key", state: Following}
+		r.store.parked[seq] = &fakeParked{shard: shard, key: "key", state: outbox.Following}
 	}
 	third := r.store.add("topic", "key")
 	r.start(RelayConfig{})
@@ -311,7 +312,7 @@ func TestAQueueRowWithoutAnEventIsLoudAndDead(t *testing.T) {
 	delete(r.store.log, seq)
 	rel := r.start(RelayConfig{})
 	r.run(time.Second)
-	if r.store.state(seq) != Dead || rel.noted("queue row has no event in the log") != 1 {
+	if r.store.state(seq) != outbox.Dead || rel.noted("queue row has no event in the log") != 1 {
 		t.Errorf("state %q", r.store.state(seq))
 	}
 	if got := r.sent(); !slices.Equal(got, []int64{after}) {
@@ -460,8 +461,8 @@ func TestTheFakeHonoursTheFence(t *testing.T) {
 	t.Parallel()
 	f := newFakeStore(func() time.Duration { return 0 })
 	f.add("topic", "key")
-	l := Lease{Shard: f.log[1].Shard, Epoch: 1}
-	if lost, err := f.Mark(context.Background(), "nobody", []Mark{{Lease: l, Seq: 1}}); err != nil || len(lost) != 1 {
+	l := outbox.Lease{Shard: f.log[1].Shard, Epoch: 1}
+	if lost, err := f.Mark(context.Background(), "nobody", []outbox.Mark{{Lease: l, Seq: 1}}); err != nil || len(lost) != 1 {
 		t.Errorf("lost %v, %v", lost, err)
 	}
 }
@@ -487,7 +488,7 @@ func TestEventsThatAreMovedWhenTheirHeadHasGoneAreHealed(t *testing.T) {
 	rel.core.wake(r.now, allNews)
 	r.run(time.Minute)
 	r.drained()
-	if n := len(r.store.attempts(second)); n != 2 || r.store.state(second) != Dead {
+	if n := len(r.store.attempts(second)); n != 2 || r.store.state(second) != outbox.Dead {
 		t.Errorf("%d attempts recorded, state %q", n, r.store.state(second))
 	}
 }

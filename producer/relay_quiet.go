@@ -1,5 +1,7 @@
 package producer
 
+import "github.com/boxpair/boxpair/store/outbox"
+
 // quiescent tells whether nothing is left to do that is due: what a RunOnce
 // waits for. Events on routes that take nothing now are not due.
 func (c *relayCore) quiescent() bool {
@@ -7,7 +9,7 @@ func (c *relayCore) quiescent() bool {
 	if l.live == 0 || l.held < l.share() && !l.acquired {
 		return false
 	}
-	if r.busy != nil || !r.woken.none() || len(r.refills) > 0 || c.due.at <= c.now || c.deferred.at <= c.now || c.due.after != (DuePoint{}) {
+	if r.busy != nil || !r.woken.none() || len(r.refills) > 0 || c.due.at <= c.now || c.deferred.at <= c.now || c.due.after != (outbox.DuePoint{}) {
 		return false
 	}
 	if c.inflight > 0 || m.busy != nil || len(m.pending) > 0 {

@@ -5,6 +5,8 @@ import (
 	"math/bits"
 	"slices"
 	"time"
+
+	"github.com/boxpair/boxpair/store/outbox"
 )
 
 // revisit is what is known of the events of a shard that were read and are not kept in memory, and the walk that reads
@@ -220,7 +222,7 @@ func (c *relayCore) revisitRanges(shards []*shardState, urgent bool) *call {
 	first, _ := slices.BinarySearchFunc(shards, r.backFrom, func(sh *shardState, no int) int { return sh.no - no })
 	for i := range shards {
 		sh := shards[(first+i)%len(shards)]
-		c.include(cl, sh, Range{Shard: sh.no, After: sh.back.at, Through: min(sh.low, sh.back.at+max(r.span, c.limits.span)), Limit: share}, young)
+		c.include(cl, sh, outbox.Range{Shard: sh.no, After: sh.back.at, Through: min(sh.low, sh.back.at+max(r.span, c.limits.span)), Limit: share}, young)
 		r.backFrom = sh.no + 1
 		if budget -= share; budget <= 0 {
 			break

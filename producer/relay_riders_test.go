@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/transport"
 )
 
@@ -165,7 +166,7 @@ func TestFailedBatchCountsNoAttemptOfTheOthers(t *testing.T) {
 			if refused == 0 || refused > 1 && outcome == transport.Invalid {
 				t.Errorf("%d batches were refused", refused)
 			}
-			if r.store.state(bad) != Dead {
+			if r.store.state(bad) != outbox.Dead {
 				t.Errorf("the bad one is %v", r.store.state(bad))
 			}
 			got := slices.DeleteFunc(r.arrived(), func(seq int64) bool { return seq > seqs[8] })

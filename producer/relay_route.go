@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/transport"
 )
 
@@ -62,8 +63,8 @@ type route struct {
 	// that is under way has passed some over. hungry tells that all in memory were probed in vain.
 	left, again uint64
 	hungry      bool
-	dueFrom     DuePoint // parked events that are due were admitted up to here …
-	dueTook     bool     // … by the pass that is under way, too
+	dueFrom     outbox.DuePoint // parked events that are due were admitted up to here …
+	dueTook     bool            // … by the pass that is under way, too
 
 	shedAt time.Duration
 }
@@ -355,7 +356,7 @@ func (c *relayCore) unstall(r *route) {
 	if r.stalled() {
 		return
 	}
-	r.reported, r.dueFrom, r.dueTook = false, DuePoint{}, false
+	r.reported, r.dueFrom, r.dueTook = false, outbox.DuePoint{}, false
 	c.stalled = slices.DeleteFunc(c.stalled, func(other *route) bool { return other == r })
 	if r.ready.n > 0 {
 		c.rouse(r)

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/transport"
 )
 
@@ -32,7 +33,7 @@ func TestARefusalCountsWhenTheRouteWorksForOthers(t *testing.T) {
 		r.outcomes(map[int64]transport.Outcome{bad: outcome})
 		rel := r.start(RelayConfig{MaxAttempts: 3})
 		r.run(100 * time.Millisecond)
-		if n := len(r.store.attempts(bad)); n != 1 || r.store.state(bad) != Retrying || r.store.state(behind) != Following {
+		if n := len(r.store.attempts(bad)); n != 1 || r.store.state(bad) != outbox.Retrying || r.store.state(behind) != outbox.Following {
 			t.Errorf("%v: %d attempts counted, states %q and %q", outcome, n, r.store.state(bad), r.store.state(behind))
 		}
 		if got := r.sent(transport.Confirmed); !slices.Equal(got, others) {
@@ -43,7 +44,7 @@ func TestARefusalCountsWhenTheRouteWorksForOthers(t *testing.T) {
 			rel.core.wake(r.now, allNews)
 			r.run(time.Second)
 		}
-		if n := len(r.store.attempts(bad)); n != 3 || r.store.state(bad) != Dead {
+		if n := len(r.store.attempts(bad)); n != 3 || r.store.state(bad) != outbox.Dead {
 			t.Errorf("%v: %d attempts counted, state %q", outcome, n, r.store.state(bad))
 		}
 		if rel.noted("event is dead") != 1 || !slices.Contains(r.sent(transport.Confirmed), behind) {
@@ -163,7 +164,7 @@ func TestARouteWithOneKeyCountsOnTheBackoffSchedule(t *testing.T) {
 		t.Error("nothing counted")
 	}
 	r.run(time.Minute)
-	if r.store.state(bad) != Dead || len(r.store.attempts(bad)) != 4 {
+	if r.store.state(bad) != outbox.Dead || len(r.store.attempts(bad)) != 4 {
 		t.Errorf("state %q after %d attempts", r.store.state(bad), len(r.store.attempts(bad)))
 	}
 	if rel.noted("route paused: nothing on it succeeds") != 0 {
@@ -181,7 +182,7 @@ func TestTwoBadEventsOneAfterTheOtherDie(t *testing.T) {
 	r.run(time.Minute)
 	second := r.store.add("topic", "two")
 	r.run(time.Minute)
-	if r.store.state(first) != Dead || r.store.state(second) != Dead {
+	if r.store.state(first) != outbox.Dead || r.store.state(second) != outbox.Dead {
 		t.Errorf("states %q and %q", r.store.state(first), r.store.state(second))
 	}
 }
@@ -425,7 +426,7 @@ func TestEventThatEndsItsChannelCountsAloneAndDies(t *testing.T) {
 		if outcome == transport.Invalid {
 			attempts = 1
 		}
-		if r.store.state(culprit) != Dead || len(r.store.failures) != attempts || len(r.store.attempts(culprit)) != attempts {
+		if r.store.state(culprit) != outbox.Dead || len(r.store.failures) != attempts || len(r.store.attempts(culprit)) != attempts {
 			t.Errorf("%v: state %q, %d attempts counted", outcome, r.store.state(culprit), len(r.store.failures))
 		}
 		r.drained()
@@ -457,7 +458,7 @@ func TestBadEventBesideASilentRouteStopsNoOther(t *testing.T) {
 		if n := len(r.sent(transport.Confirmed)); n != 400 {
 			t.Errorf("%v: %d of 400 delivered", outcome, n)
 		}
-		if r.store.state(bad) != Dead {
+		if r.store.state(bad) != outbox.Dead {
 			t.Errorf("%v: the bad one is %q", outcome, r.store.state(bad))
 		}
 		if len(rel.muted) != 10 {

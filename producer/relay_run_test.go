@@ -17,6 +17,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/boxpair/boxpair/idgen"
+	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/transport"
 )
 
@@ -73,7 +74,7 @@ func realStore() *fakeStore {
 	return newFakeStore(func() time.Duration { return time.Since(origin) })
 }
 
-func relayOn(t *testing.T, f RelayStore, signal *signal, publisher message.Publisher, cfg RelayConfig) *Relay {
+func relayOn(t *testing.T, f outbox.RelayStore, signal *signal, publisher message.Publisher, cfg RelayConfig) *Relay {
 	t.Helper()
 	r, err := newRelay(f, wakes{signal, "local"}, publisher, cfg)
 	if err != nil {
@@ -250,7 +251,7 @@ func TestRunOnceDoesWhatIsDue(t *testing.T) {
 		if err != nil || report.Delivered != 100 || report.Failed != 1 || report.Dead != 0 || report.Left == 0 {
 			t.Errorf("%+v, %v", report, err)
 		}
-		if f.state(bad) != Retrying || f.state(follower) != Following {
+		if f.state(bad) != outbox.Retrying || f.state(follower) != outbox.Following {
 			t.Errorf("states %q and %q", f.state(bad), f.state(follower))
 		}
 		for i, s := range f.shards {
@@ -392,7 +393,7 @@ type ranged struct {
 	shards []int
 }
 
-func (r *ranged) Fetch(ctx context.Context, ranges []Range) ([]Queued, error) {
+func (r *ranged) Fetch(ctx context.Context, ranges []outbox.Range) ([]outbox.Queued, error) {
 	r.mu.Lock()
 	for _, rng := range ranges {
 		r.shards = append(r.shards, rng.Shard)

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/boxpair/boxpair/store/outbox"
 )
 
 // simReplay is what an operator has replayed of a key at once.
@@ -19,14 +21,14 @@ func (s *simulation) settled() bool {
 		return false
 	}
 	if s.cfg.HoldDeadKeys { // what waits behind a dead event waits for an operator
-		dead := make(map[BlockedKey]bool)
+		dead := make(map[outbox.BlockedKey]bool)
 		for _, p := range s.store.parked {
-			if p.state == Dead {
-				dead[BlockedKey{p.shard, p.key}] = true
+			if p.state == outbox.Dead {
+				dead[outbox.BlockedKey{Shard: p.shard, Key: p.key}] = true
 			}
 		}
 		for _, p := range s.store.parked {
-			if p.live() && p.key != "" && dead[BlockedKey{p.shard, p.key}] {
+			if p.live() && p.key != "" && dead[outbox.BlockedKey{Shard: p.shard, Key: p.key}] {
 				live--
 			}
 		}
@@ -184,7 +186,7 @@ func (s *simulation) check() {
 		for _, n := range numbers {
 			// What was discarded has left its place, and may arrive from a relay that is stopped since it sent it.
 			p := s.store.parked[s.events[n].seq]
-			discarded := p != nil && p.state == Discarded
+			discarded := p != nil && p.state == outbox.Discarded
 			if n < highest && !everDead[n] && !discarded {
 				s.fail("key %s: %d arrived behind %d", key, n, highest)
 			}
@@ -205,7 +207,7 @@ func (s *simulation) check() {
 	for _, n := range s.written {
 		p := s.store.parked[s.events[n].seq]
 		switch {
-		case arrived[n], p != nil && (p.state == Dead || p.state == Discarded || p.state == Cancelled):
+		case arrived[n], p != nil && (p.state == outbox.Dead || p.state == outbox.Discarded || p.state == outbox.Cancelled):
 		case p != nil && s.cfg.HoldDeadKeys && s.store.hasDead(p.shard, p.key):
 		default:
 			s.fail("%d was lost", n)
@@ -273,9 +275,9 @@ func (s *simulation) operate() {
 			s.cancelled[n] = true
 		case s.deferred[n] && s.store.reschedule(seq, s.now+time.Duration(s.rnd.IntN(2000)-500)*time.Millisecond):
 		case s.replay(n):
-		case p != nil && p.state == Dead && !s.chance(4):
+		case p != nil && p.state == outbox.Dead && !s.chance(4):
 			s.store.redrive(seq)
-		case p != nil && p.state != Discarded && p.state != Cancelled && s.chance(8):
+		case p != nil && p.state != outbox.Discarded && p.state != outbox.Cancelled && s.chance(8):
 			s.store.discard(seq)
 		default:
 			continue

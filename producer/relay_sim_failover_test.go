@@ -5,6 +5,8 @@ import (
 	"maps"
 	"slices"
 	"time"
+
+	"github.com/boxpair/boxpair/store/outbox"
 )
 
 // simEvent is what a schedule knows of an event. Its number is never given to another one, as its Seq may be.
@@ -42,7 +44,7 @@ func (s *simulation) replicate() {
 	clear(s.replayed)
 	s.replays = nil
 	for n := range s.cancelled {
-		if p := s.store.parked[s.events[n].seq]; p == nil || p.state != Cancelled {
+		if p := s.store.parked[s.events[n].seq]; p == nil || p.state != outbox.Cancelled {
 			delete(s.cancelled, n)
 		}
 	}
@@ -73,7 +75,7 @@ type fakeCopy struct {
 // fakeState is what of a store is in the database.
 type fakeState struct {
 	last, round int64
-	log         map[int64]*Record
+	log         map[int64]*outbox.Record
 	queue       []map[int64]int64
 	parked      map[int64]fakeParked
 	deferred    map[int64]time.Duration

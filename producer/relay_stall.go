@@ -3,6 +3,8 @@ package producer
 import (
 	"cmp"
 	"slices"
+
+	"github.com/boxpair/boxpair/store/outbox"
 )
 
 // candidates returns the events of a stalled route that may be probed, those
@@ -50,9 +52,9 @@ func (c *relayCore) admit(r *route, again bool) bool {
 
 // admitDue is admit for a parked event. Each pass over what is due admits what lies behind what the one before it
 // has admitted to r, until there is none.
-func (c *relayCore) admitDue(r *route, row *Queued) bool {
-	at := DuePoint{At: row.DueAt, Seq: row.Seq}
-	if !c.crowded(r) || at.compare(r.dueFrom) > 0 && c.admit(r, true) {
+func (c *relayCore) admitDue(r *route, row *outbox.Queued) bool {
+	at := outbox.DuePoint{At: row.DueAt, Seq: row.Seq}
+	if !c.crowded(r) || compareDue(at, r.dueFrom) > 0 && c.admit(r, true) {
 		if r.stalled() {
 			r.dueFrom, r.dueTook = at, true
 		}
@@ -63,7 +65,7 @@ func (c *relayCore) admitDue(r *route, row *Queued) bool {
 }
 
 // compare orders places by time and Seq.
-func (p DuePoint) compare(q DuePoint) int {
+func compareDue(p, q outbox.DuePoint) int {
 	return cmp.Or(p.At.Compare(q.At), cmp.Compare(p.Seq, q.Seq))
 }
 

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/transport"
 )
 
@@ -29,7 +30,7 @@ func (s entryState) underway() bool {
 
 // entry is an event in memory.
 type entry struct {
-	Queued
+	outbox.Queued
 	shard *shardState
 	line  *keyLine // nil without a key
 	route *route
@@ -62,15 +63,17 @@ type entry struct {
 }
 
 // failure returns what is to be recorded about e.
-func (e *entry) failure() Failure {
-	return Failure{
+func (e *entry) failure() outbox.Failure {
+	return outbox.Failure{
 		Seq: e.Seq, Round: e.Round, Attempts: e.Attempts,
 		RetryIn: e.retryIn, Dead: e.dead, Outcome: e.outcome, Error: e.problem,
 	}
 }
 
 // mark returns the name of e's queue row.
-func (e *entry) mark() Mark { return Mark{Lease: e.shard.lease(), Seq: e.Seq, Round: e.Round} }
+func (e *entry) mark() outbox.Mark {
+	return outbox.Mark{Lease: e.shard.lease(), Seq: e.Seq, Round: e.Round}
+}
 
 // entryQueue is a list of entries; an entry is in one at most.
 type entryQueue struct {
@@ -279,7 +282,7 @@ func (c *relayCore) line(sh *shardState, key string) *keyLine {
 	return l
 }
 
-func (sh *shardState) lease() Lease { return Lease{Shard: sh.no, Epoch: sh.epoch} }
+func (sh *shardState) lease() outbox.Lease { return outbox.Lease{Shard: sh.no, Epoch: sh.epoch} }
 
 // open tells whether events may be read and sent.
 func (sh *shardState) open() bool { return sh.phase == phaseReady && !sh.yielding && !sh.gone }

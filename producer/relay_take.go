@@ -3,12 +3,13 @@ package producer
 import (
 	"log/slog"
 
+	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/transport"
 )
 
 // take takes over a row that was read from the queue of sh, by a lap or not. What is in memory already, and
 // what a mark or a park has removed since the statement began, is nothing new.
-func (c *relayCore) take(sh *shardState, row *Queued, lap bool) {
+func (c *relayCore) take(sh *shardState, row *outbox.Queued, lap bool) {
 	known := sh.index[row.Seq]
 	if c.contradicts(known, row) || c.contradicts(sh.parked[row.Seq], row) {
 		return
@@ -42,7 +43,7 @@ func (c *relayCore) take(sh *shardState, row *Queued, lap bool) {
 }
 
 // takeKeyed is take for an event with a key. What is behind the key's hole is read with that.
-func (c *relayCore) takeKeyed(sh *shardState, row *Queued, r *route, lap bool) {
+func (c *relayCore) takeKeyed(sh *shardState, row *outbox.Queued, r *route, lap bool) {
 	l := sh.lines[row.Key]
 	switch {
 	case l != nil && l.hole != 0 && row.Seq >= l.hole:
@@ -93,7 +94,7 @@ func (c *relayCore) enqueue(l *keyLine, e *entry) {
 }
 
 // takeMissing buries a queue row without an event.
-func (c *relayCore) takeMissing(sh *shardState, row *Queued) {
+func (c *relayCore) takeMissing(sh *shardState, row *outbox.Queued) {
 	c.note(slog.LevelError, "queue row has no event in the log",
 		slog.Int("shard", sh.no), slog.Int64("seq", row.Seq), slog.Int64("round", row.Round))
 	e := c.newEntry(sh, row)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/transport"
 )
 
@@ -66,7 +67,7 @@ func TestEventThatCannotBeReadIsBuriedInsteadOfSent(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	bad, good := Queued{Unreadable: "headers are no JSON object"}, Queued{}
+	bad, good := outbox.Queued{Unreadable: "headers are no JSON object"}, outbox.Queued{}
 	for name, e := range map[string]*entry{
 		"alone":      {Queued: bad},
 		"in a batch": {Queued: good, riders: []*entry{{Queued: good}, {Queued: bad}}},

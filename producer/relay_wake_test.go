@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/boxpair/boxpair/idgen"
+	"github.com/boxpair/boxpair/store/outbox"
 )
 
 // committed adds an event, tells the relay, and lets d pass.
@@ -200,17 +201,17 @@ func TestNewsOfAnotherRelaysShardAreNoLook(t *testing.T) {
 
 func TestWritersTellWhereTheyHaveWritten(t *testing.T) {
 	t.Parallel()
-	now := Record{Shard: 3}
-	later := Record{Shard: 63, DeliverAt: time.Now()}
+	now := outbox.Record{Shard: 3}
+	later := outbox.Record{Shard: 63, DeliverAt: time.Now()}
 	w := &Writer[int]{}
 	if !w.news.none() {
 		t.Errorf("a writer that has written nothing tells of %+v", w.news)
 	}
-	w.tell([]Record{now, now})
+	w.tell([]outbox.Record{now, now})
 	if want := (news{shards: 1 << 3}); w.news != want {
 		t.Errorf("news are %+v, want %+v", w.news, want)
 	}
-	w.tell([]Record{later})
+	w.tell([]outbox.Record{later})
 	if want := (news{shards: 1<<3 | 1<<63, deferred: true}); w.news != want || w.news.everywhere() {
 		t.Errorf("news are %+v, want %+v", w.news, want)
 	}

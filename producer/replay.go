@@ -6,55 +6,16 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/google/uuid"
+	"github.com/boxpair/boxpair/store/outbox"
 )
 
-// Selection selects events of the log. Zero fields select all.
-type Selection struct {
-	// IDs are dispatch IDs.
-	IDs []uuid.UUID
-	// Topic and Key are compared as they are.
-	Topic, Key string
-	// From and To bound the stamp, when the event came to be: From ≤ stamp < To.
-	From, To time.Time
-}
-
-func (s *Selection) isAll() bool {
+func isAll(s *outbox.Selection) bool {
 	return len(s.IDs) == 0 && s.Topic == "" && s.Key == "" && s.From.IsZero() && s.To.IsZero()
-}
-
-// Retained is an event of the log that is delivered, as a replay sees it.
-type Retained struct {
-	Seq         int64
-	ID          uuid.UUID
-	Stamp       time.Time
-	ResendUntil time.Time // zero: nobody says
-	// Expired tells that ResendUntil is over, by the database's clock.
-	Expired bool
-}
-
-// Page is a part of a look through the log.
-type Page struct {
-	Events []Retained
-	// Through is the place up to which the log was looked through.
-	Through int64
-	// Stamp is the earliest of all events that were looked at, selected or not.
-	Stamp time.Time
-	// End tells that there was nothing behind.
-	End bool
-}
-
-// Requeued is an event that was queued again.
-type Requeued struct {
-	Shard int
-	Seq   int64
-	Round int64
-	ID    uuid.UUID
 }
 
 // Replay says what [Outbox.Replay] sends again.
 type Replay struct {
-	Selection
+	outbox.Selection
 	// All must be set if Selection selects everything.
 	All bool
 	// After continues a replay behind the event with this Seq: ReplayReport.Through of an
@@ -120,7 +81,7 @@ func (o *Outbox[TX]) Replay(ctx context.Context, r Replay) (ReplayReport, error)
 		}
 		report.Through = max(report.Through, place)
 	}
-	var queued []Requeued // of which some may have left
+	var queued []outbox.Requeued // of which some may have left
 	for !report.Done {
 		if len(queued) >= r.InQueue {
 			if err := o.drained(ctx, queued); err != nil {
@@ -142,7 +103,7 @@ func (o *Outbox[TX]) Replay(ctx context.Context, r Replay) (ReplayReport, error)
 
 func (r *Replay) check() error {
 	var errs []error
-	if r.isAll() != r.All {
+	if isAll(&r.Selection) != r.All {
 		errs = append(errs, errors.New("All: is to be set if and only if nothing is selected by IDs, Topic, Key, From or To"))
 	}
 	if !r.From.IsZero() && !r.To.IsZero() && !r.From.Before(r.To) {
@@ -163,7 +124,7 @@ func (r *Replay) check() error {
 }
 
 // replayBatch looks through a part of the log and queues what is selected there.
-func (o *Outbox[TX]) replayBatch(ctx context.Context, r *Replay, report *ReplayReport, limit int) ([]Requeued, error) {
+func (o *Outbox[TX]) replayBatch(ctx context.Context, r *Replay, report *ReplayReport, limit int) ([]outbox.Requeued, error) {
 	if r.Limit > 0 {
 		limit = min(limit, r.Limit-int(report.Replayed))
 	}
@@ -190,7 +151,7 @@ func (o *Outbox[TX]) replayBatch(ctx context.Context, r *Replay, report *ReplayR
 	return queued, nil
 }
 
-func (o *Outbox[TX]) requeue(ctx context.Context, seqs []int64) ([]Requeued, error) {
+func (o *Outbox[TX]) requeue(ctx context.Context, seqs []int64) ([]outbox.Requeued, error) {
 	if len(seqs) == 0 {
 		return nil, nil
 	}
@@ -207,7 +168,7 @@ func (o *Outbox[TX]) requeue(ctx context.Context, seqs []int64) ([]Requeued, err
 }
 
 // drained waits until replayed events have left the queue.
-func (o *Outbox[TX]) drained(ctx context.Context, rows []Requeued) error {
+func (o *Outbox[TX]) drained(ctx context.Context, rows []outbox.Requeued) error {
 	wait := replayPoll
 	for {
 		n, err := o.store.StillQueued(ctx, rows)

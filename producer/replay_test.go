@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/transport"
 )
 
@@ -56,25 +57,25 @@ func versions(key string, from, to int) (list []string) {
 	return list
 }
 
-func testReplay[TX any](t *testing.T, store producer.Store[TX]) {
-	outbox := outboxOn(t, store)
+func testReplay[TX any](t *testing.T, store outbox.Store[TX]) {
+	out := outboxOn(t, store)
 	got := newJournal(nil)
-	run(t, relayFor(t, outbox, got, producer.RelayConfig{LeaseTTL: time.Second}))
+	run(t, relayFor(t, out, got, producer.RelayConfig{LeaseTTL: time.Second}))
 	for version := range 10 {
 		for _, key := range []string{"a", "b", "c"} {
-			write(t, outbox, "topic", key, version+1)
+			write(t, out, "topic", key, version+1)
 		}
 	}
 	drained := func() bool {
-		st, err := outbox.Stats(t.Context())
+		st, err := out.Stats(t.Context())
 		return err == nil && st.Pending == 0
 	}
 	eventually(t, "all is delivered", drained)
 	var queued atomic.Int64
-	report, err := outbox.Replay(t.Context(), producer.Replay{
-		Selection: producer.Selection{Key: "a", From: time.Now().Add(-time.Hour)}, InQueue: 4,
+	report, err := out.Replay(t.Context(), producer.Replay{
+		Selection: outbox.Selection{Key: "a", From: time.Now().Add(-time.Hour)}, InQueue: 4,
 		Progress: func(producer.ReplayReport) {
-			if st, err := outbox.Stats(t.Context()); err == nil {
+			if st, err := out.Stats(t.Context()); err == nil {
 				queued.Store(max(queued.Load(), st.Pending))
 			}
 		},
@@ -92,12 +93,12 @@ func testReplay[TX any](t *testing.T, store producer.Store[TX]) {
 	if queued.Load() > 4 {
 		t.Errorf("%d replayed events were in the queue", queued.Load())
 	}
-	report, err = outbox.Replay(t.Context(), producer.Replay{All: true, Limit: 7})
+	report, err = out.Replay(t.Context(), producer.Replay{All: true, Limit: 7})
 	if err != nil || report.Replayed != 7 || !report.Done {
 		t.Fatalf("replay of seven did %+v, %v", report, err)
 	}
 	eventually(t, "seven are delivered again", drained)
-	report, err = outbox.Replay(t.Context(), producer.Replay{All: true, After: report.Through})
+	report, err = out.Replay(t.Context(), producer.Replay{All: true, After: report.Through})
 	if err != nil || report.Replayed != 23 {
 		t.Fatalf("replay of the rest did %+v, %v", report, err)
 	}
@@ -116,23 +117,23 @@ func TestReplaySendsRetainedEventsInTheOrderOfTheirKeys(t *testing.T) {
 }
 
 // testReplayOfABlockedKey replays events of a key whose next one is refused.
-func testReplayOfABlockedKey[TX any](t *testing.T, store producer.Store[TX]) {
-	outbox := outboxOn(t, store)
+func testReplayOfABlockedKey[TX any](t *testing.T, store outbox.Store[TX]) {
+	out := outboxOn(t, store)
 	var broken atomic.Bool
 	broken.Store(true)
 	got := newJournal(func(key string, version int64) bool { return broken.Load() && key == "bad" && version == 6 })
-	run(t, relayFor(t, outbox, got, producer.RelayConfig{
+	run(t, relayFor(t, out, got, producer.RelayConfig{
 		LeaseTTL: time.Second, MaxAttempts: 1000, Backoff: producer.Backoff{Initial: 20 * time.Millisecond, Max: 50 * time.Millisecond},
 	}))
 	for version := range 8 {
-		write(t, outbox, "topic", "bad", version+1)
-		write(t, outbox, "topic", "good", version+1) // the route works for others
+		write(t, out, "topic", "bad", version+1)
+		write(t, out, "topic", "good", version+1) // the route works for others
 	}
 	eventually(t, "the key waits", func() bool {
-		st, err := outbox.Stats(t.Context())
+		st, err := out.Stats(t.Context())
 		return err == nil && st.Retrying == 1 && st.Following == 2 && st.Pending == 0
 	})
-	report, err := outbox.Replay(t.Context(), producer.Replay{Selection: producer.Selection{Key: "bad"}})
+	report, err := out.Replay(t.Context(), producer.Replay{Selection: outbox.Selection{Key: "bad"}})
 	if err != nil || report.Replayed != 5 {
 		t.Fatalf("replay did %+v, %v", report, err)
 	}
@@ -243,20 +244,20 @@ func TestReplayWaitsForNoRelayBeyondItsBatch(t *testing.T) {
 
 func TestReplayRefusesWhatIsNotMeant(t *testing.T) {
 	t.Parallel()
-	outbox := outboxOn(t, onSQLite(t))
+	out := outboxOn(t, onSQLite(t))
 	now := time.Now()
 	for name, c := range map[string]struct {
 		r    producer.Replay
 		word string
 	}{
 		"nothing selected": {producer.Replay{}, "All"},
-		"all and a topic":  {producer.Replay{All: true, Selection: producer.Selection{Topic: "topic"}}, "All"},
-		"times":            {producer.Replay{Selection: producer.Selection{From: now, To: now}}, "From"},
+		"all and a topic":  {producer.Replay{All: true, Selection: outbox.Selection{Topic: "topic"}}, "All"},
+		"times":            {producer.Replay{Selection: outbox.Selection{From: now, To: now}}, "From"},
 		"after":            {producer.Replay{All: true, After: -1}, "After"},
 		"limit":            {producer.Replay{All: true, Limit: -1}, "Limit"},
 		"in queue":         {producer.Replay{All: true, InQueue: -1}, "InQueue"},
 	} {
-		if _, err := outbox.Replay(t.Context(), c.r); err == nil || !strings.Contains(err.Error(), c.word) {
+		if _, err := out.Replay(t.Context(), c.r); err == nil || !strings.Contains(err.Error(), c.word) {
 			t.Errorf("%s: error %v does not name %s", name, err, c.word)
 		}
 	}

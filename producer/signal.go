@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"github.com/boxpair/boxpair/idgen"
+	"github.com/boxpair/boxpair/store/outbox"
 )
 
 // news is what a wake-up tells of: the shards in which something was committed, and whether deferred events are part
@@ -22,7 +23,7 @@ var allNews = news{shards: ^uint64(0), deferred: true}
 var _ = [1]struct{}{}[idgen.Shards-64] // there is a bit for each
 
 // of returns n with a record more.
-func (n news) of(r *Record) news {
+func (n news) of(r *outbox.Record) news {
 	n.shards |= 1 << r.Shard
 	n.deferred = n.deferred || !r.DeliverAt.IsZero()
 	return n

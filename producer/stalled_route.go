@@ -4,36 +4,13 @@ import (
 	"cmp"
 	"context"
 	"slices"
-	"time"
-)
 
-// StalledRoute is a topic that a relay cannot send to at the moment: on its route nothing is sent but probes.
-type StalledRoute struct {
-	// Relay is the name of the relay. [RelayStore.ReportRoutes] does not use it.
-	Relay string
-	// Topic is the topic, and Route the name of its route, as of [transport.Sender].
-	Topic, Route string
-	// State tells whether the transport refuses what it is given or does not answer.
-	State RouteState
-	// For is how long ago the first failure after the last success was.
-	For time.Duration
-	// LastError is the last failure, in at most 1 KiB of valid UTF-8.
-	LastError string
-}
-
-// RouteState is the state of a [StalledRoute].
-type RouteState string
-
-const (
-	// RoutePaused routes refuse or return what they are given.
-	RoutePaused RouteState = "paused"
-	// RouteUnavailable routes do not answer, or nobody knows what became of what they were given.
-	RouteUnavailable RouteState = "unavailable"
+	"github.com/boxpair/boxpair/store/outbox"
 )
 
 // ListRoutes reads which topics the relays that are visible cannot send to at the moment, by topic. It is as
 // old as a heartbeat of theirs. A relay names a hundred topics at most.
-func (o *Outbox[TX]) ListRoutes(ctx context.Context) ([]StalledRoute, error) {
+func (o *Outbox[TX]) ListRoutes(ctx context.Context) ([]outbox.StalledRoute, error) {
 	return o.store.ListRoutes(ctx)
 }
 
@@ -42,7 +19,7 @@ func (o *Outbox[TX]) ListRoutes(ctx context.Context) ([]StalledRoute, error) {
 type reporting struct {
 	due     bool // there may be something to tell
 	told    bool // something was
-	written []StalledRoute
+	written []outbox.StalledRoute
 }
 
 const (
@@ -57,7 +34,7 @@ func (c *relayCore) reportCall() *call {
 	}
 	c.reporting.due = false
 	routes := c.stalledRoutes()
-	same := func(a, b StalledRoute) bool {
+	same := func(a, b outbox.StalledRoute) bool {
 		a.For = b.For
 		return a == b
 	}
@@ -74,24 +51,24 @@ func (c *relayCore) reported(cl *call) {
 }
 
 // stalledRoutes returns the topics of routes that do not work, those that have failed for longest if there are too many.
-func (c *relayCore) stalledRoutes() []StalledRoute {
+func (c *relayCore) stalledRoutes() []outbox.StalledRoute {
 	if len(c.stalled) == 0 {
 		return nil
 	}
-	var list []StalledRoute
+	var list []outbox.StalledRoute
 	for topic, r := range c.topics {
 		if !r.stalled() {
 			continue
 		}
-		state := RoutePaused
+		state := outbox.RoutePaused
 		if r.down {
-			state = RouteUnavailable
+			state = outbox.RouteUnavailable
 		}
-		list = append(list, StalledRoute{
+		list = append(list, outbox.StalledRoute{
 			Topic: topic, Route: bounded(r.name, reportedName), State: state, For: c.now - r.since, LastError: r.problem,
 		})
 	}
-	slices.SortFunc(list, func(a, b StalledRoute) int {
+	slices.SortFunc(list, func(a, b outbox.StalledRoute) int {
 		return cmp.Or(cmp.Compare(b.For, a.For), cmp.Compare(a.Topic, b.Topic))
 	})
 	return list[:min(len(list), reportedRoutes)]

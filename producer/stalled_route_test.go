@@ -6,13 +6,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/transport"
 )
 
 func TestTheDatabaseKnowsWhichRoutesDoNotWork(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	r.store.routes["relay1"] = []StalledRoute{{Topic: "left by a relay that was killed"}}
+	r.store.routes["relay1"] = []outbox.StalledRoute{{Topic: "left by a relay that was killed"}}
 	r.broker = on("sick/a", transport.Returned)
 	for i := range 3 {
 		r.store.add("sick/a", fmt.Sprint("sick", i))
@@ -32,7 +33,7 @@ func TestTheDatabaseKnowsWhichRoutesDoNotWork(t *testing.T) {
 		t.Errorf("the route has not worked for %v", got[0].For)
 	}
 	got[0].For = 0
-	if want := (StalledRoute{Topic: "sick/a", Route: "sick", State: RoutePaused, LastError: errRefused.Error()}); got[0] != want {
+	if want := (outbox.StalledRoute{Topic: "sick/a", Route: "sick", State: outbox.RoutePaused, LastError: errRefused.Error()}); got[0] != want {
 		t.Errorf("reported is %+v, want %+v", got[0], want)
 	}
 	r.run(time.Minute)
@@ -69,7 +70,7 @@ func TestAReportThatFailsCostsNoLease(t *testing.T) {
 	}
 	fails = false
 	r.run(20 * time.Second)
-	if got := r.store.routes[rel.name]; len(got) != 1 || got[0].State != RouteUnavailable {
+	if got := r.store.routes[rel.name]; len(got) != 1 || got[0].State != outbox.RouteUnavailable {
 		t.Errorf("reported are %+v", got)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/boxpair/boxpair/idgen"
+	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/transport"
 )
 
@@ -26,11 +27,11 @@ type Writer[TX any] struct {
 	flushes  bool // somebody calls Flush before the commit
 
 	next    map[sequence]int
-	counted []sequence // by each event in turn, to be taken back with a savepoint
-	queued  *[]Record  // shared by the writers of one transaction
-	late    []Record   // what the commit writes
-	news    news       // what was written
-	err     error      // of a write whose effect on the transaction is not known
+	counted []sequence       // by each event in turn, to be taken back with a savepoint
+	queued  *[]outbox.Record // shared by the writers of one transaction
+	late    []outbox.Record  // what the commit writes
+	news    news             // what was written
+	err     error            // of a write whose effect on the transaction is not known
 }
 
 // sequence is what the events of one dispatch are counted within.
@@ -68,7 +69,7 @@ func (w *Writer[TX]) Write(ctx context.Context, events ...Event) ([]Written, err
 	return written, nil
 }
 
-// Queue takes events that are written just before the commit, or together with it by a [CommitStore], and returns
+// Queue takes events that are written just before the commit, or together with it by a [outbox.CommitStore], and returns
 // their dispatch IDs. Written late, they take their place in the log after all
 // locks of the transaction are held, which keeps the order of their keys. It does
 // no I/O. It is for the writers of [Outbox.Transact] and of a consumer's handlers; on a
@@ -105,11 +106,11 @@ func (w *Writer[TX]) Flush(ctx context.Context) error {
 }
 
 // FlushAtCommit is like [Writer.Flush], but has what was queued written by the commit, behind all that the
-// transaction has run and queued, if the store can do that ([CommitStore]); the commit fails where the flush would. With
+// transaction has run and queued, if the store can do that ([outbox.CommitStore]); the commit fails where the flush would. With
 // Config.LockKeys the keys are locked at once: to wait for them is not for a commit, which does not
 // end with its context. Nothing may be written after it. It is for what runs handlers and commits behind them.
 func (w *Writer[TX]) FlushAtCommit(ctx context.Context) error {
-	store, ok := w.outbox.store.(CommitStore[TX])
+	store, ok := w.outbox.store.(outbox.CommitStore[TX])
 	records := *w.queued
 	if !ok || w.err != nil || len(records) == 0 {
 		return w.Flush(ctx)
@@ -145,8 +146,8 @@ func FlushTogether[TX any](ctx context.Context, writers []*Writer[TX]) error {
 
 // Savepoint runs fn within a savepoint. If fn returns an error, what it changed
 // and wrote is rolled back and its events are not counted; the error is returned, and
-// the transaction goes on. Use the writer given to fn, which is w itself. [ErrConflict] and
-// [ErrSecondWriter] cannot be rolled back this way: the writer returns them from then on,
+// the transaction goes on. Use the writer given to fn, which is w itself. [outbox.ErrConflict] and
+// [outbox.ErrSecondWriter] cannot be rolled back this way: the writer returns them from then on,
 // so that [Outbox.Transact] and handlers do not commit past them.
 func (w *Writer[TX]) Savepoint(ctx context.Context, fn func(ctx context.Context, w *Writer[TX]) error) error {
 	if err := w.Flush(ctx); err != nil {
@@ -159,7 +160,7 @@ func (w *Writer[TX]) Savepoint(ctx context.Context, fn func(ctx context.Context,
 		if !done { // fn failed, panicked or called Goexit
 			w.uncount(counted)
 			*w.queued, w.news = nil, before
-			if !errors.Is(w.err, ErrConflict) && !errors.Is(w.err, ErrSecondWriter) {
+			if !errors.Is(w.err, outbox.ErrConflict) && !errors.Is(w.err, outbox.ErrSecondWriter) {
 				w.err = nil
 			}
 		}
@@ -176,9 +177,9 @@ func (w *Writer[TX]) Savepoint(ctx context.Context, fn func(ctx context.Context,
 }
 
 // records makes events ready to be stored, all of them or none.
-func (w *Writer[TX]) records(events []Event) ([]Record, error) {
+func (w *Writer[TX]) records(events []Event) ([]outbox.Record, error) {
 	counted, now := len(w.counted), time.Now()
-	records := make([]Record, len(events))
+	records := make([]outbox.Record, len(events))
 	for i := range events {
 		record, err := w.record(&events[i], now)
 		if err != nil {
@@ -190,15 +191,15 @@ func (w *Writer[TX]) records(events []Event) ([]Record, error) {
 	return records, nil
 }
 
-func (w *Writer[TX]) record(e *Event, now time.Time) (Record, error) {
+func (w *Writer[TX]) record(e *Event, now time.Time) (outbox.Record, error) {
 	if err := w.outbox.cfg.validate(e); err != nil {
-		return Record{}, err
+		return outbox.Record{}, err
 	}
 	id, index, err := w.identify(e)
 	if err != nil {
-		return Record{}, err
+		return outbox.Record{}, err
 	}
-	r := Record{OccurredAt: e.OccurredAt, DeliverAt: e.DeliverAt, ResendFor: w.outbox.cfg.ResendFor.Round(time.Second), Event: transport.Event{
+	r := outbox.Record{OccurredAt: e.OccurredAt, DeliverAt: e.DeliverAt, ResendFor: w.outbox.cfg.ResendFor.Round(time.Second), Event: transport.Event{
 		ID: id, Topic: e.Topic, Key: e.Key, Type: e.Type, Payload: e.Payload,
 		Producer: w.outbox.cfg.Name, Source: e.Source, Version: e.Version, Index: index,
 		SchemaVersion: e.SchemaVersion, ContentType: e.ContentType, Headers: e.Headers,
@@ -287,7 +288,7 @@ func (w *Writer[TX]) inherit(e *transport.Event) {
 	}
 }
 
-func (w *Writer[TX]) append(ctx context.Context, records []Record) ([]bool, error) {
+func (w *Writer[TX]) append(ctx context.Context, records []outbox.Record) ([]bool, error) {
 	if len(records) == 0 {
 		return nil, w.err
 	}
@@ -304,7 +305,7 @@ func (w *Writer[TX]) append(ctx context.Context, records []Record) ([]bool, erro
 }
 
 // tell takes note of what was written, for the relays after the commit.
-func (w *Writer[TX]) tell(records []Record) {
+func (w *Writer[TX]) tell(records []outbox.Record) {
 	for i := range records {
 		w.news = w.news.of(&records[i])
 	}
@@ -320,7 +321,7 @@ func (w *Writer[TX]) changed() {
 }
 
 // lockAll locks the keys of records, if Config.LockKeys asks for it.
-func (w *Writer[TX]) lockAll(ctx context.Context, records []Record) error {
+func (w *Writer[TX]) lockAll(ctx context.Context, records []outbox.Record) error {
 	if !w.outbox.cfg.LockKeys {
 		return nil
 	}
@@ -332,7 +333,7 @@ func (w *Writer[TX]) lockAll(ctx context.Context, records []Record) error {
 
 // lock locks the keys of records, sorted so that two transactions cannot wait
 // for each other within one write.
-func (w *Writer[TX]) lock(ctx context.Context, records []Record) error {
+func (w *Writer[TX]) lock(ctx context.Context, records []outbox.Record) error {
 	keys := make([]string, 0, len(records))
 	for i := range records {
 		if key := records[i].Key; key != "" {

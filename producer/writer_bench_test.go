@@ -8,6 +8,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/outbox"
 )
 
 // BenchmarkTransact writes events to a store that does nothing: what checking, naming and
@@ -16,7 +17,7 @@ func BenchmarkTransact(b *testing.B) {
 	payload := make([]byte, 512)
 	for _, n := range []int{1, 100} {
 		b.Run(fmt.Sprintf("events=%d", n), func(b *testing.B) {
-			outbox, err := producer.New(producer.Store[*fakeTx](nothing{&fakeEvents{}}), producer.Config{Name: "bench"})
+			outbox, err := producer.New(outbox.Store[*fakeTx](nothing{&fakeEvents{}}), producer.Config{Name: "bench"})
 			if err != nil {
 				b.Fatal(err)
 			}
@@ -46,7 +47,7 @@ func BenchmarkTransact(b *testing.B) {
 func BenchmarkQueueOneByOne(b *testing.B) {
 	for _, n := range []int{10, 1000, 10_000} {
 		b.Run(fmt.Sprintf("events=%d", n), func(b *testing.B) {
-			outbox, err := producer.New(producer.Store[*fakeTx](nothing{&fakeEvents{}}), producer.Config{Name: "bench"})
+			outbox, err := producer.New(outbox.Store[*fakeTx](nothing{&fakeEvents{}}), producer.Config{Name: "bench"})
 			if err != nil {
 				b.Fatal(err)
 			}
@@ -71,6 +72,6 @@ func BenchmarkQueueOneByOne(b *testing.B) {
 // nothing forgets what is written.
 type nothing struct{ *fakeEvents }
 
-func (nothing) Append(_ context.Context, _ *fakeTx, _ uuid.UUID, records []producer.Record) ([]bool, error) {
+func (nothing) Append(_ context.Context, _ *fakeTx, _ uuid.UUID, records []outbox.Record) ([]bool, error) {
 	return make([]bool, len(records)), nil
 }

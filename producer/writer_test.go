@@ -14,6 +14,7 @@ import (
 
 	"github.com/boxpair/boxpair/idgen"
 	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/transport"
 )
 
@@ -125,21 +126,21 @@ func TestASavepointRolledBackTakesItsCountAlong(t *testing.T) {
 
 func TestASecondWriterOnOneTransactionIsRefused(t *testing.T) {
 	t.Parallel()
-	outbox, tx := newOutbox(t, &fakeEvents{}, producer.Config{}), &fakeTx{}
-	if _, err := outbox.Tx(tx).Write(t.Context(), placed(1)); err != nil {
+	out, tx := newOutbox(t, &fakeEvents{}, producer.Config{}), &fakeTx{}
+	if _, err := out.Tx(tx).Write(t.Context(), placed(1)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := outbox.Tx(tx).Write(t.Context(), placed(1)); !errors.Is(err, producer.ErrSecondWriter) {
-		t.Errorf("second writer: %v, want %v", err, producer.ErrSecondWriter)
+	if _, err := out.Tx(tx).Write(t.Context(), placed(1)); !errors.Is(err, outbox.ErrSecondWriter) {
+		t.Errorf("second writer: %v, want %v", err, outbox.ErrSecondWriter)
 	}
 }
 
 func TestASwallowedWriteErrorIsNotCommitted(t *testing.T) {
 	t.Parallel()
 	store := &fakeEvents{}
-	outbox := newOutbox(t, store, producer.Config{})
+	out := newOutbox(t, store, producer.Config{})
 	write := func(payload string) error {
-		return outbox.Transact(t.Context(), func(ctx context.Context, w *writer) error {
+		return out.Transact(t.Context(), func(ctx context.Context, w *writer) error {
 			e := placed(1)
 			e.Payload = []byte(payload)
 			_ = w.Savepoint(ctx, func(ctx context.Context, w *writer) error {
@@ -152,8 +153,8 @@ func TestASwallowedWriteErrorIsNotCommitted(t *testing.T) {
 	if err := write("one"); err != nil {
 		t.Fatal(err)
 	}
-	if err := write("other"); !errors.Is(err, producer.ErrConflict) {
-		t.Errorf("same dispatch ID with other content: %v, want %v", err, producer.ErrConflict)
+	if err := write("other"); !errors.Is(err, outbox.ErrConflict) {
+		t.Errorf("same dispatch ID with other content: %v, want %v", err, outbox.ErrConflict)
 	}
 }
 
@@ -287,10 +288,10 @@ func TestAConflictingTransactionIsRunAgainWithAFreshWriter(t *testing.T) {
 
 func TestAnUnknownCommitIsNotRunAgain(t *testing.T) {
 	t.Parallel()
-	store := &fakeEvents{commitErr: []error{producer.ErrCommitUnknown}}
-	outbox := newOutbox(t, store, producer.Config{})
-	err := outbox.Transact(t.Context(), func(context.Context, *writer) error { return nil })
-	if !errors.Is(err, producer.ErrCommitUnknown) || store.begun != 1 {
+	store := &fakeEvents{commitErr: []error{outbox.ErrCommitUnknown}}
+	out := newOutbox(t, store, producer.Config{})
+	err := out.Transact(t.Context(), func(context.Context, *writer) error { return nil })
+	if !errors.Is(err, outbox.ErrCommitUnknown) || store.begun != 1 {
 		t.Errorf("%d transactions, error %v", store.begun, err)
 	}
 }

@@ -12,6 +12,8 @@ import (
 
 	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/inbox"
+	"github.com/boxpair/boxpair/store/outbox"
 )
 
 // The names of attributes that the semantic conventions do not have.
@@ -29,7 +31,7 @@ const readers = 4
 // OutboxStats tells the state of an outbox. [producer.Outbox] and every store do.
 type OutboxStats interface {
 	// Stats reads the state of the outbox from the database. It may be called at any time, from any goroutine.
-	Stats(ctx context.Context) (producer.Stats, error)
+	Stats(ctx context.Context) (outbox.Stats, error)
 }
 
 // RelayHealth tells the state of a relay. [producer.Relay] does.
@@ -51,7 +53,7 @@ type Consumer interface {
 	// Counters returns what the consumer did in this process, without I/O.
 	Counters() consumer.Counters
 	// Stats reads the state of the consumer's inbox from the database.
-	Stats(ctx context.Context) (consumer.Stats, error)
+	Stats(ctx context.Context) (inbox.Stats, error)
 }
 
 // source is what is read from a database.

@@ -18,6 +18,8 @@ import (
 
 	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/inbox"
+	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/telemetry"
 	"github.com/boxpair/boxpair/transport"
 )
@@ -78,7 +80,7 @@ func TestInstrumentsTellWhatWasDone(t *testing.T) {
 	s.want("boxpair.inbox.effects", map[string]float64{"uncertain warehouse/ship": 0})
 	s.want("boxpair.inbox.handler.duration", map[string]float64{"order.placed warehouse/ship": 2, "*consumer.rejection order.placed warehouse/ship": 1})
 
-	_, err = s.outbox.Replay(t.Context(), producer.Replay{Selection: producer.Selection{Topic: "order.placed"}})
+	_, err = s.outbox.Replay(t.Context(), producer.Replay{Selection: outbox.Selection{Topic: "order.placed"}})
 	ok(t, err)
 	s.relay(s.broker, producer.RelayConfig{})
 	s.want("boxpair.inbox.messages", map[string]float64{"applied warehouse/ship": 2, "duplicate warehouse/ship": 3})
@@ -97,8 +99,8 @@ func (counted) Health() producer.Health {
 	return producer.Health{InFlight: 1, Waiting: 2, Shards: 3, Routes: make([]producer.RouteHealth, 4), Reads: 5, ReadTime: 6 * time.Second}
 }
 
-func (counted) Stats(context.Context) (producer.Stats, error) {
-	return producer.Stats{OldestPending: 1500 * time.Millisecond, Retrying: 1, Following: 2, Dead: 3, Owned: 64}, nil
+func (counted) Stats(context.Context) (outbox.Stats, error) {
+	return outbox.Stats{OldestPending: 1500 * time.Millisecond, Retrying: 1, Following: 2, Dead: 3, Owned: 64}, nil
 }
 
 type parked struct{}
@@ -112,10 +114,10 @@ func (parked) Counters() consumer.Counters {
 	}
 }
 
-func (parked) Stats(context.Context) (consumer.Stats, error) {
-	return consumer.Stats{
+func (parked) Stats(context.Context) (inbox.Stats, error) {
+	return inbox.Stats{
 		Retrying: 1, Following: 2, Dead: 3, TooOld: 4, Altered: 5, OldestParked: 2 * time.Second,
-		Effects: consumer.EffectStats{Pending: 1, Doing: 2, Answered: 3, Uncertain: 4, Dead: 5},
+		Effects: inbox.EffectStats{Pending: 1, Doing: 2, Answered: 3, Uncertain: 4, Dead: 5},
 	}, nil
 }
 
@@ -159,10 +161,10 @@ func TestEveryNumberHasItsPlace(t *testing.T) {
 // stats is an outbox whose database answers when it likes.
 type stats struct {
 	asked  atomic.Int64
-	answer func(ctx context.Context) (producer.Stats, error)
+	answer func(ctx context.Context) (outbox.Stats, error)
 }
 
-func (s *stats) Stats(ctx context.Context) (producer.Stats, error) {
+func (s *stats) Stats(ctx context.Context) (outbox.Stats, error) {
 	s.asked.Add(1)
 	return s.answer(ctx)
 }
@@ -174,12 +176,12 @@ func TestDatabaseThatDoesNotAnswerHoldsUpNoCollection(t *testing.T) {
 		x := newExported(t)
 		tel := x.telemetry(telemetry.Config{StatsTimeout: 3 * time.Second})
 		free := make(chan struct{})
-		stuck := &stats{answer: func(context.Context) (producer.Stats, error) {
+		stuck := &stats{answer: func(context.Context) (outbox.Stats, error) {
 			<-free
-			return producer.Stats{Pending: 9}, nil
+			return outbox.Stats{Pending: 9}, nil
 		}}
-		well := &stats{answer: func(context.Context) (producer.Stats, error) { return producer.Stats{Pending: 7}, nil }}
-		down := &stats{answer: func(context.Context) (producer.Stats, error) { return producer.Stats{}, errors.New("database is down") }}
+		well := &stats{answer: func(context.Context) (outbox.Stats, error) { return outbox.Stats{Pending: 7}, nil }}
+		down := &stats{answer: func(context.Context) (outbox.Stats, error) { return outbox.Stats{}, errors.New("database is down") }}
 		ok(t, tel.WatchOutbox("stuck", stuck))
 		ok(t, tel.WatchOutbox("down", down))
 		ok(t, tel.WatchOutbox("well", well))
@@ -215,11 +217,11 @@ func TestManyDatabasesAreAskedAFewAtATime(t *testing.T) {
 		tel := x.telemetry(telemetry.Config{})
 		var now, most atomic.Int64
 		for _, name := range strings.Split("abcdefghijkl", "") {
-			ok(t, tel.WatchOutbox(name, &stats{answer: func(context.Context) (producer.Stats, error) {
+			ok(t, tel.WatchOutbox(name, &stats{answer: func(context.Context) (outbox.Stats, error) {
 				most.Store(max(most.Load(), now.Add(1)))
 				time.Sleep(100 * time.Millisecond)
 				now.Add(-1)
-				return producer.Stats{Pending: 1}, nil
+				return outbox.Stats{Pending: 1}, nil
 			}}))
 		}
 		if n := len(x.everything()["boxpair.outbox.pending"]); n != 12 {
@@ -238,9 +240,9 @@ func TestShutdownEndsWatching(t *testing.T) {
 		tel, err := telemetry.New(telemetry.Config{TracerProvider: x.tracer, MeterProvider: x.meter, StatsTimeout: time.Second})
 		ok(t, err)
 		free := make(chan struct{})
-		outbox := &stats{answer: func(context.Context) (producer.Stats, error) {
+		outbox := &stats{answer: func(context.Context) (outbox.Stats, error) {
 			<-free
-			return producer.Stats{}, nil
+			return outbox.Stats{}, nil
 		}}
 		ok(t, tel.WatchOutbox("shop", outbox))
 		x.everything()

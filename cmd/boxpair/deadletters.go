@@ -10,8 +10,8 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/inbox"
 )
 
 const deadLetters = "deadletters"
@@ -74,9 +74,9 @@ func (l *letters) dead() {
 	if len(l.filter.States)+len(l.filter.IDs) > 0 {
 		return
 	}
-	l.filter.States = []consumer.State{consumer.Dead}
+	l.filter.States = []inbox.State{inbox.Dead}
 	if l.filter.Force && len(l.inboxes) > 0 {
-		l.filter.States = append(l.filter.States, consumer.TooOldState, consumer.AlteredState)
+		l.filter.States = append(l.filter.States, inbox.TooOldState, inbox.AlteredState)
 	}
 }
 

@@ -12,7 +12,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/store/inbox"
 )
 
 const effects = "effects"
@@ -22,15 +22,15 @@ const maxResult = 1 << 20
 
 // ledger is what the commands about effects outside the database need of a store.
 type ledger interface {
-	ListEffects(ctx context.Context, f consumer.EffectFilter) ([]consumer.EffectRecord, error)
-	ChangeEffects(ctx context.Context, f consumer.EffectFilter, c consumer.EffectChange) ([]uuid.UUID, error)
+	ListEffects(ctx context.Context, f inbox.EffectFilter) ([]inbox.Effect, error)
+	ChangeEffects(ctx context.Context, f inbox.EffectFilter, c inbox.EffectChange) ([]uuid.UUID, error)
 }
 
 // entries is the settings of the commands about effects.
 type entries struct {
 	selection // its filter is not used
 
-	chosen         consumer.EffectFilter
+	chosen         inbox.EffectFilter
 	reason, result string
 	asJSON         bool
 }
@@ -110,10 +110,10 @@ func selectEffects(e *entries, s *settings) {
 	s.add("id", envOf("id"), "UUID", "the dispatch ID of the message of one. May be given several times.", true, idsTo(&f.IDs))
 	s.add("state", envOf("state"), "STATE,…", "pending, doing, answered, uncertain, dead, done or discarded.", false, func(text string) error {
 		for name := range strings.SplitSeq(text, ",") {
-			state := consumer.EffectState(strings.TrimSpace(name))
+			state := inbox.EffectState(strings.TrimSpace(name))
 			switch state {
-			case consumer.EffectPending, consumer.EffectDoing, consumer.EffectAnswered, consumer.EffectUncertain,
-				consumer.EffectDead, consumer.EffectDone, consumer.EffectDiscarded:
+			case inbox.EffectPending, inbox.EffectDoing, inbox.EffectAnswered, inbox.EffectUncertain,
+				inbox.EffectDead, inbox.EffectDone, inbox.EffectDiscarded:
 				f.States = append(f.States, state)
 			default:
 				return fmt.Errorf("there is no state %q here", string(state))
@@ -161,7 +161,7 @@ func (e *entries) named() error {
 func listEffects(ctx context.Context, e *entries, p *process) error {
 	f := &e.chosen
 	if len(f.States)+len(f.Keys)+len(f.IDs) == 0 {
-		f.States = []consumer.EffectState{consumer.EffectUncertain, consumer.EffectDead}
+		f.States = []inbox.EffectState{inbox.EffectUncertain, inbox.EffectDead}
 	}
 	return e.with(ctx, func(s *operators) error {
 		list, err := e.read(ctx, s)
@@ -210,8 +210,8 @@ func resolveEffect(ctx context.Context, e *entries, p *process) error {
 		return err
 	}
 	return e.with(ctx, func(s *operators) error {
-		ids, err := s.effects.ChangeEffects(ctx, e.chosen, consumer.EffectChange{
-			State: consumer.EffectAnswered, Result: []byte(e.result), Reason: e.reason,
+		ids, err := s.effects.ChangeEffects(ctx, e.chosen, inbox.EffectChange{
+			State: inbox.EffectAnswered, Result: []byte(e.result), Reason: e.reason,
 		})
 		if err == nil && len(ids) == 0 {
 			return e.unresolved(ctx, s)
@@ -235,20 +235,20 @@ func (e *entries) unresolved(ctx context.Context, s *operators) error {
 }
 
 func redriveEffects(ctx context.Context, e *entries, p *process) error {
-	return e.change(ctx, p, consumer.EffectPending)
+	return e.change(ctx, p, inbox.EffectPending)
 }
 
 func discardEffects(ctx context.Context, e *entries, p *process) error {
-	return e.change(ctx, p, consumer.EffectDiscarded)
+	return e.change(ctx, p, inbox.EffectDiscarded)
 }
 
 // change has what is named tried again, or gives it up.
-func (e *entries) change(ctx context.Context, p *process, to consumer.EffectState) error {
+func (e *entries) change(ctx context.Context, p *process, to inbox.EffectState) error {
 	if err := errors.Join(e.named(), because(e.reason)); err != nil {
 		return err
 	}
 	return e.with(ctx, func(s *operators) error {
-		ids, err := s.effects.ChangeEffects(ctx, e.chosen, consumer.EffectChange{State: to, Reason: e.reason})
+		ids, err := s.effects.ChangeEffects(ctx, e.chosen, inbox.EffectChange{State: to, Reason: e.reason})
 		return errors.Join(e.printIDs(p.stdout, ids), err)
 	})
 }
@@ -300,7 +300,7 @@ func (e *entries) print(out io.Writer, list []entry) error {
 		if r.Reason != "" {
 			why = "discarded: " + r.Reason
 		}
-		if r.State == string(consumer.EffectDead) && r.HasResult {
+		if r.State == string(inbox.EffectDead) && r.HasResult {
 			state += " (carried out)"
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\t%s\t%s\t%s\t%s\n", r.Key, r.ID, state, r.Attempts, instant(r.PreparedAt, "-"),

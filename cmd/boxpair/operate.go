@@ -15,24 +15,26 @@ import (
 	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/internal/schema"
 	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/inbox"
+	"github.com/boxpair/boxpair/store/outbox"
 )
 
 // outboxOperator is what the commands about parked events and messages need of an outbox.
 type outboxOperator interface {
-	Stats(ctx context.Context) (producer.Stats, error)
-	ListRoutes(ctx context.Context) ([]producer.StalledRoute, error)
-	ListParked(ctx context.Context, f producer.Filter) ([]producer.Parked, error)
-	Attempts(ctx context.Context, id uuid.UUID, limit int) ([]producer.Attempt, error)
-	Redrive(ctx context.Context, f producer.Filter, reason string) ([]uuid.UUID, error)
-	Discard(ctx context.Context, f producer.Filter, reason string) ([]uuid.UUID, error)
+	Stats(ctx context.Context) (outbox.Stats, error)
+	ListRoutes(ctx context.Context) ([]outbox.StalledRoute, error)
+	ListParked(ctx context.Context, f outbox.Filter) ([]outbox.Parked, error)
+	Attempts(ctx context.Context, id uuid.UUID, limit int) ([]outbox.Attempt, error)
+	Redrive(ctx context.Context, f outbox.Filter, reason string) ([]uuid.UUID, error)
+	Discard(ctx context.Context, f outbox.Filter, reason string) ([]uuid.UUID, error)
 }
 
 // inboxOperator is what they need of an inbox.
 type inboxOperator interface {
-	ListParked(ctx context.Context, f consumer.Filter) ([]consumer.ParkedMessage, error)
-	Redrive(ctx context.Context, f consumer.Filter, reason string) ([]uuid.UUID, error)
-	Discard(ctx context.Context, f consumer.Filter, reason string) ([]uuid.UUID, error)
-	Attempts(ctx context.Context, id uuid.UUID, limit int) ([]consumer.MessageAttempt, error)
+	ListParked(ctx context.Context, f inbox.Filter) ([]inbox.Parked, error)
+	Redrive(ctx context.Context, f inbox.Filter, reason string) ([]uuid.UUID, error)
+	Discard(ctx context.Context, f inbox.Filter, reason string) ([]uuid.UUID, error)
+	Attempts(ctx context.Context, id uuid.UUID, limit int) ([]inbox.Attempt, error)
 }
 
 // operators are both sides of one database.
@@ -42,19 +44,19 @@ type operators struct {
 	states  inboxStates
 	effects ledger
 	schema  schema.Checker
-	numbers producer.SequenceChecker // nil: the database sees to them by itself
+	numbers outbox.SequenceChecker // nil: the database sees to them by itself
 }
 
 // inboxStates is what tells the state of the consumers of a store.
 type inboxStates interface {
-	InboxStats(ctx context.Context, consumer int) (consumer.Stats, error)
-	EffectStats(ctx context.Context, consumer int) (consumer.EffectStats, error)
+	InboxStats(ctx context.Context, consumer int) (inbox.Stats, error)
+	EffectStats(ctx context.Context, consumer int) (inbox.EffectStats, error)
 }
 
 // store is a store of a database, as the commands use it.
 type store[TX any] interface {
-	producer.Store[TX]
-	consumer.Store[TX]
+	outbox.Store[TX]
+	inbox.Store[TX]
 	inboxStates
 	ledger
 	schema.Checker
@@ -86,25 +88,25 @@ func operate(ctx context.Context, t *target, p *places) (*operators, func(), err
 // both makes the two sides of one store. The commands print what they have done, so only warnings are logged.
 func both[TX any](s store[TX], end func()) (*operators, func(), error) {
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	outbox, err := producer.New(s, producer.Config{Name: tool, Logger: log})
+	out, err := producer.New(s, producer.Config{Name: tool, Logger: log})
 	if err != nil {
 		end()
 		return nil, nil, err
 	}
-	inbox, err := consumer.New(s, outbox, consumer.Config{Service: tool, Logger: log})
+	in, err := consumer.New(s, out, consumer.Config{Service: tool, Logger: log})
 	if err != nil {
 		end()
 		return nil, nil, err
 	}
-	n, _ := any(s).(producer.SequenceChecker)
-	return &operators{outbox, inbox, s, s, s, n}, end, nil
+	n, _ := any(s).(outbox.SequenceChecker)
+	return &operators{out, in, s, s, s, n}, end, nil
 }
 
 // selection is the settings that say which parked events or messages are meant.
 type selection struct {
 	outboxes, inboxes []target
 	places            places
-	filter            consumer.Filter // its Consumer is of inboxes alone
+	filter            inbox.Filter // its Consumer is of inboxes alone
 }
 
 func (q *selection) define(s *settings) {
@@ -121,7 +123,7 @@ func (q *selection) define(s *settings) {
 	})
 	s.add("state", envOf("state"), "STATE,…", "retrying, following, dead or discarded; in an inbox also too_old or altered.", false, func(text string) error {
 		for name := range strings.SplitSeq(text, ",") {
-			f.States = append(f.States, consumer.State(strings.TrimSpace(name)))
+			f.States = append(f.States, inbox.State(strings.TrimSpace(name)))
 		}
 		return nil
 	})
@@ -142,9 +144,9 @@ func (q *selection) check() error {
 		errs = append(errs, fmt.Errorf("-outbox or -inbox (or %s_URL or %s_URL): want one, there are %d",
 			envOf("outbox"), envOf("inbox"), len(q.outboxes)+len(q.inboxes)))
 	}
-	known := map[consumer.State]bool{consumer.Retrying: true, consumer.Following: true, consumer.Dead: true, consumer.Discarded: true}
+	known := map[inbox.State]bool{inbox.Retrying: true, inbox.Following: true, inbox.Dead: true, inbox.Discarded: true}
 	if len(q.inboxes) > 0 {
-		known[consumer.TooOldState], known[consumer.AlteredState] = true, true
+		known[inbox.TooOldState], known[inbox.AlteredState] = true, true
 	}
 	for _, state := range q.filter.States {
 		if !known[state] {
@@ -164,13 +166,13 @@ func (q *selection) narrow() bool {
 }
 
 // events is the filter for an outbox.
-func (q *selection) events() producer.Filter {
+func (q *selection) events() outbox.Filter {
 	f := &q.filter
-	states := make([]producer.State, len(f.States))
+	states := make([]outbox.State, len(f.States))
 	for i, state := range f.States {
-		states[i] = producer.State(state)
+		states[i] = outbox.State(state)
 	}
-	return producer.Filter{
+	return outbox.Filter{
 		IDs: f.IDs, States: states, Topic: f.Topic, Key: f.Key, After: f.After, Error: f.Error, Since: f.Since, Until: f.Until, Limit: f.Limit, Force: f.Force,
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/boxpair/boxpair/health"
 	"github.com/boxpair/boxpair/idgen"
 	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/transport/amqp"
 )
 
@@ -162,12 +163,12 @@ func (r *relaying) open(ctx context.Context) (relayedStore, func(), error) {
 
 // relayedStore is the store of an outbox that is relayed and swept.
 type relayedStore interface {
-	producer.RelayStore
-	producer.JanitorStore
+	outbox.RelayStore
+	outbox.JanitorStore
 }
 
 // sweep removes what was delivered long enough ago, unless it is switched off, until end is called.
-func (r *relaying) sweep(ctx context.Context, store producer.JanitorStore, log *slog.Logger) (end func(), err error) {
+func (r *relaying) sweep(ctx context.Context, store outbox.JanitorStore, log *slog.Logger) (end func(), err error) {
 	if !r.janitor {
 		return func() {}, nil
 	}

@@ -15,9 +15,9 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/boxpair/boxpair/audit"
-	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/health"
-	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/inbox"
+	"github.com/boxpair/boxpair/store/outbox"
 )
 
 var status = command{
@@ -160,7 +160,7 @@ func (q *inspection) outbox(ctx context.Context, out io.Writer, s *operators, ch
 	return report.State, printRoutes(out, stalled)
 }
 
-func printRoutes(out io.Writer, stalled []producer.StalledRoute) error {
+func printRoutes(out io.Writer, stalled []outbox.StalledRoute) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprint(w, "\ntopic\troute\tstate\tfor\trelay\tlast error\n")
 	for i := range stalled {
@@ -206,7 +206,7 @@ func (q *inspection) causes(ctx context.Context, s *operators, of string, dead i
 		return nil, nil
 	}
 	chosen := *q
-	chosen.filter.Consumer, chosen.filter.States, chosen.filter.Limit = of, []consumer.State{consumer.Dead}, looked
+	chosen.filter.Consumer, chosen.filter.States, chosen.filter.Limit = of, []inbox.State{inbox.Dead}, looked
 	list, err := chosen.list(ctx, s)
 	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && pgErr.Code == "42501" {
 		return nil, nil
@@ -252,7 +252,7 @@ func reasons(r *health.Report) string {
 	return strings.Join(list, "; ")
 }
 
-func printOutbox(out io.Writer, r *health.Report, s *producer.Stats, causes []cause) error {
+func printOutbox(out io.Writer, r *health.Report, s *outbox.Stats, causes []cause) error {
 	more := ""
 	if s.PendingCapped {
 		more = " or more"
@@ -328,7 +328,7 @@ func (q *inspection) inbox(ctx context.Context, out io.Writer, s *operators, che
 	return worst, printConsumers(out, list)
 }
 
-func statusOf(name string, r health.Report, s *consumer.Stats) consumerStatus {
+func statusOf(name string, r health.Report, s *inbox.Stats) consumerStatus {
 	e := &s.Effects
 	return consumerStatus{
 		name, r, s.Retrying, s.Following, s.OldestParked.Seconds(), s.Dead, s.TooOld, s.Altered,

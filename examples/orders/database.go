@@ -5,14 +5,14 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/boxpair/boxpair/consumer"
-	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/inbox"
+	"github.com/boxpair/boxpair/store/outbox"
 )
 
 // store is a store for both sides, which both stores of the library are.
 type store[TX any] interface {
-	producer.Store[TX]
-	consumer.Store[TX]
+	outbox.Store[TX]
+	inbox.Store[TX]
 }
 
 // database is the database of one service: the library's store and just

@@ -10,8 +10,9 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/inbox"
+	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/store/postgres"
 	"github.com/boxpair/boxpair/store/sqlite"
 )
@@ -28,8 +29,8 @@ type shop interface {
 // database is a shop on a store.
 type database[TX any] struct {
 	store interface {
-		producer.Store[TX]
-		consumer.Store[TX]
+		outbox.Store[TX]
+		inbox.Store[TX]
 	}
 	outbox  *producer.Outbox[TX]
 	exec    func(ctx context.Context, tx TX, statement string, args ...any) error

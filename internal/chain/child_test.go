@@ -24,6 +24,7 @@ import (
 	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/internal/testenv"
 	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/transport/amqp"
 )
 
@@ -115,7 +116,7 @@ func (c *child) run() error {
 	return errors.New("no such role")
 }
 
-func (c *child) relay(ctx context.Context, store producer.RelayStore, goOn <-chan struct{}) error {
+func (c *child) relay(ctx context.Context, store outbox.RelayStore, goOn <-chan struct{}) error {
 	publisher, err := amqp.NewPublisher(amqp.PublisherConfig{AMQP: amqp.DurablePubSub(c.AMQP, "")})
 	if err != nil {
 		return err
@@ -132,12 +133,12 @@ func (c *child) relay(ctx context.Context, store producer.RelayStore, goOn <-cha
 
 // slowStore is a store whose first mark is on its way until the child is told to go on.
 type slowStore struct {
-	producer.RelayStore
+	outbox.RelayStore
 	child *child
 	goOn  <-chan struct{}
 }
 
-func (s *slowStore) Mark(ctx context.Context, relay string, marks []producer.Mark) ([]int, error) {
+func (s *slowStore) Mark(ctx context.Context, relay string, marks []outbox.Mark) ([]int, error) {
 	if s.child.Point != "marking" {
 		return s.RelayStore.Mark(ctx, relay, marks)
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/internal/testenv"
 	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/inbox"
 	"github.com/boxpair/boxpair/transport"
 	"github.com/boxpair/boxpair/transport/memory"
 )
@@ -34,8 +35,8 @@ func TestCopiesHaveOneEffectPerConsumer(t *testing.T) {
 	t.Parallel()
 	const each = 10
 	keys := []string{"a", "b", "c", "d", "e"}
-	for name, level := range map[string]consumer.Isolation{
-		"read committed": consumer.ReadCommitted, "repeatable read": consumer.RepeatableRead, "serializable": consumer.Serializable,
+	for name, level := range map[string]inbox.Isolation{
+		"read committed": inbox.ReadCommitted, "repeatable read": inbox.RepeatableRead, "serializable": inbox.Serializable,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -123,7 +124,7 @@ func TestMessagesOfAStockPublisherAreDeduplicatedByTheirUUID(t *testing.T) {
 		return c.DuplicatesByTable >= n && c.Applied == 1
 	})
 	db.wantEffects(t, "stock", n+1)
-	if parked, err := second.inbox.ListParked(t.Context(), consumer.Filter{}); err != nil || len(parked) != 0 {
+	if parked, err := second.inbox.ListParked(t.Context(), inbox.Filter{}); err != nil || len(parked) != 0 {
 		t.Errorf("parked: %v, %v", parked, err)
 	}
 }

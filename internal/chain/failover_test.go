@@ -14,6 +14,7 @@ import (
 	"github.com/boxpair/boxpair/internal/testenv"
 	servers "github.com/boxpair/boxpair/internal/testenv/service"
 	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/transport"
 	"github.com/boxpair/boxpair/transport/memory"
 )
@@ -35,7 +36,7 @@ func whoeverTakesWrites(t *testing.T, first, second *servers.Postgres) string {
 // identity returns how a store names its database.
 func identity[TX any](t *testing.T, db *database[TX]) string {
 	t.Helper()
-	name, err := db.store.(producer.Identifier).Identity(t.Context())
+	name, err := db.store.(outbox.Identifier).Identity(t.Context())
 	ok(t, err)
 	return name
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/internal/testenv"
 	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/outbox"
 )
 
 // everyThird says yes to every third question.
@@ -41,19 +42,19 @@ func TestCommitsWhoseRepliesAreLostHaveOneEffect(t *testing.T) {
 		})
 	startRelay(t, outboxOf(t, shop), newPublisher(t), producer.RelayConfig{})
 
-	outbox := outboxOf(t, openPostgres(t, shopURL))
+	out := outboxOf(t, openPostgres(t, shopURL))
 	unknown := 0
 	for i := range n {
 		key := fmt.Sprint("order-", i)
 		for err := errors.New("first"); err != nil; {
-			err = outbox.Transact(t.Context(), func(ctx context.Context, w *producer.Writer[pgx.Tx]) error {
+			err = out.Transact(t.Context(), func(ctx context.Context, w *producer.Writer[pgx.Tx]) error {
 				written, err := w.Write(ctx, numbered(topic, key, 1))
 				if err != nil || written[0].Known {
 					return err
 				}
 				return shop.exec(ctx, w.DB(), `INSERT INTO orders VALUES ($1)`, key)
 			})
-			if err != nil && !errors.Is(err, producer.ErrCommitUnknown) {
+			if err != nil && !errors.Is(err, outbox.ErrCommitUnknown) {
 				t.Fatal(err)
 			}
 			if err != nil {

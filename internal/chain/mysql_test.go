@@ -13,6 +13,7 @@ import (
 	"github.com/boxpair/boxpair/internal/testenv"
 	"github.com/boxpair/boxpair/producer"
 	"github.com/boxpair/boxpair/store/mysql"
+	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/transport/memory"
 )
 
@@ -65,7 +66,7 @@ func TestChainOnMySQLKeepsOrderWithOneEffectEach(t *testing.T) {
 	broker, err := memory.New(memory.Config{})
 	ok(t, err)
 	t.Cleanup(func() { _ = broker.Close() })
-	outbox := outboxOf(t, db)
+	out := outboxOf(t, db)
 	dead, err := db.store.Acquire(t.Context(), "dead", 2*time.Second, idgen.Shards)
 	ok(t, err)
 	if len(dead) != idgen.Shards {
@@ -73,12 +74,12 @@ func TestChainOnMySQLKeepsOrderWithOneEffectEach(t *testing.T) {
 	}
 	for range 2 {
 		apply(t, db, broker.Subscriber("stock"), "placed", "stock", consumer.HandlerConfig{Ordered: true})
-		startRelay(t, outbox, thrice(broker), producer.RelayConfig{})
+		startRelay(t, out, thrice(broker), producer.RelayConfig{})
 	}
 	keys := []string{"a", "b", "c"}
 	var wg sync.WaitGroup
 	for range writers {
-		wg.Go(func() { placeAll(t, db, outbox, "placed", each, keys...) })
+		wg.Go(func() { placeAll(t, db, out, "placed", each, keys...) })
 	}
 	wg.Wait()
 	db.wantEffects(t, "stock", writers*each*len(keys))
@@ -86,7 +87,7 @@ func TestChainOnMySQLKeepsOrderWithOneEffectEach(t *testing.T) {
 		db.wantOrder(t, "stock", key, writers*each)
 	}
 	db.wantDrained(t)
-	lost, err := db.store.Mark(t.Context(), "dead", []producer.Mark{{Lease: dead[0].Lease, Seq: 1}})
+	lost, err := db.store.Mark(t.Context(), "dead", []outbox.Mark{{Lease: dead[0].Lease, Seq: 1}})
 	if err != nil || len(lost) != 1 {
 		t.Errorf("a mark of the dead relay gives %v, %v", lost, err)
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/idgen"
 	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/transport/memory"
 )
 
@@ -39,15 +40,15 @@ func TestReplayRunsNothingAgainAndTeachesNewConsumers(t *testing.T) {
 func runReplay[TX any](t *testing.T, db *database[TX], topic string, publisher message.Publisher, subscriber func(name string) message.Subscriber) {
 	t.Helper()
 	const each = 8
-	outbox := outboxOf(t, db)
+	out := outboxOf(t, db)
 	stock := apply(t, db, subscriber("stock"), topic, "stock", consumer.HandlerConfig{Ordered: true})
-	startRelay(t, outbox, publisher, producer.RelayConfig{LeaseTTL: time.Second})
-	placeAll(t, db, outbox, topic, each, "a", "b")
+	startRelay(t, out, publisher, producer.RelayConfig{LeaseTTL: time.Second})
+	placeAll(t, db, out, topic, each, "a", "b")
 	db.wantEffects(t, "stock", 2*each)
 	db.wantDrained(t)
 
 	apply(t, db, subscriber("mail"), topic, "mail", consumer.HandlerConfig{Ordered: true})
-	report, err := outbox.Replay(t.Context(), producer.Replay{Selection: producer.Selection{Topic: topic}, InQueue: 5})
+	report, err := out.Replay(t.Context(), producer.Replay{Selection: outbox.Selection{Topic: topic}, InQueue: 5})
 	ok(t, err)
 	if report.Replayed != 2*each {
 		t.Errorf("replay did %+v", report)
@@ -77,9 +78,9 @@ func runReplay[TX any](t *testing.T, db *database[TX], topic string, publisher m
 
 // replayAndRemove has an operator replay the n events of topic that db holds, and, when they are delivered again,
 // a janitor remove all that there is. db itself is only looked at.
-func replayAndRemove[TX any](t *testing.T, db *database[TX], operator *producer.Outbox[TX], janitors producer.JanitorStore, topic string, n int) {
+func replayAndRemove[TX any](t *testing.T, db *database[TX], operator *producer.Outbox[TX], janitors outbox.JanitorStore, topic string, n int) {
 	t.Helper()
-	report, err := operator.Replay(t.Context(), producer.Replay{Selection: producer.Selection{Topic: topic}})
+	report, err := operator.Replay(t.Context(), producer.Replay{Selection: outbox.Selection{Topic: topic}})
 	ok(t, err)
 	if report.Replayed != int64(n) || !report.Done {
 		t.Errorf("replay of %d events did %+v", n, report)

@@ -13,6 +13,7 @@ import (
 	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/internal/testenv"
 	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/outbox"
 )
 
 // A database moves to another server by logical replication, as for an upgrade, while a service works on it: it is copied
@@ -65,13 +66,13 @@ func TestForgottenSequencesOfAMoveAreNoticedBeforeOrderIsLost(t *testing.T) {
 	leave(t, source, targetURL)
 
 	said := &logs{}
-	outbox := outboxOf(t, target)
+	out := outboxOf(t, target)
 	relay := producer.RelayConfig{LeaseTTL: time.Second, Logger: said.logger()}
-	startRelay(t, outbox, newPublisher(t), relay)
+	startRelay(t, out, newPublisher(t), relay)
 	eventually(t, "the relay to say that the sequence is below the events", func() bool {
 		return strings.Contains(said.String(), "level=ERROR") && strings.Contains(said.String(), "run SELECT setval(")
 	})
-	err := outbox.Transact(t.Context(), func(ctx context.Context, w *producer.Writer[pgx.Tx]) error {
+	err := out.Transact(t.Context(), func(ctx context.Context, w *producer.Writer[pgx.Tx]) error {
 		_, err := target.place(ctx, w, topic, "a")
 		return err
 	})
@@ -79,10 +80,10 @@ func TestForgottenSequencesOfAMoveAreNoticedBeforeOrderIsLost(t *testing.T) {
 		t.Errorf("an event was written with the number of another one: %v", err)
 	}
 
-	behind := target.store.(producer.SequenceChecker).CheckSequence(t.Context(), 0)
+	behind := target.store.(outbox.SequenceChecker).CheckSequence(t.Context(), 0)
 	_, remedy, _ := strings.Cut(fmt.Sprint(behind), "run ")
 	execute(t, targetURL, remedy)
-	placeAll(t, target, outbox, topic, each, "a", "b")
+	placeAll(t, target, out, topic, each, "a", "b")
 	apply(t, target, newSubscriber(t, "stock"), topic, "stock", consumer.HandlerConfig{Ordered: true})
 	for _, key := range []string{"a", "b"} {
 		target.wantEffectsOf(t, key, 2*each)

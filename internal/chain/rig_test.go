@@ -16,6 +16,8 @@ import (
 	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/internal/testenv"
 	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/inbox"
+	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/store/postgres"
 	"github.com/boxpair/boxpair/store/sqlite"
 	"github.com/boxpair/boxpair/transport"
@@ -29,8 +31,8 @@ const patience = 30 * time.Second
 // lock and count, and effects that are only ever added.
 type database[TX any] struct {
 	store interface {
-		producer.Store[TX]
-		consumer.Store[TX]
+		outbox.Store[TX]
+		inbox.Store[TX]
 	}
 	exec func(ctx context.Context, tx TX, statement string, args ...any) error
 	// next locks an aggregate and returns its next version.

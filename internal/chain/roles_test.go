@@ -18,6 +18,7 @@ import (
 	"github.com/boxpair/boxpair/internal/testenv"
 	"github.com/boxpair/boxpair/migrations"
 	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/inbox"
 	"github.com/boxpair/boxpair/transport"
 	"github.com/boxpair/boxpair/transport/amqp"
 )
@@ -180,9 +181,9 @@ func monitorSees(t *testing.T, at logins, view, state string, n int) {
 // redriveMessages has an operator redrive the n messages that are dead.
 func redriveMessages(t *testing.T, at logins, n int) {
 	t.Helper()
-	inbox, err := consumer.New(openPostgres(t, at.operator).store, nil, consumer.Config{Service: "stock"})
+	in, err := consumer.New(openPostgres(t, at.operator).store, nil, consumer.Config{Service: "stock"})
 	ok(t, err)
-	ids, err := inbox.Redrive(t.Context(), consumer.Filter{}, "the cause is mended")
+	ids, err := in.Redrive(t.Context(), inbox.Filter{}, "the cause is mended")
 	if err != nil || len(ids) != n {
 		t.Errorf("redrove %v, %v; want %d", ids, err, n)
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/inbox"
 	"github.com/boxpair/boxpair/transport/memory"
 	"github.com/boxpair/boxpair/transport/schema"
 	"github.com/boxpair/boxpair/transport/schema/protobuf"
@@ -99,8 +100,8 @@ func runTyped[TX any](t *testing.T, db *database[TX]) {
 	db.wantOrder(t, "stock", "json", 2)
 	db.wantEffects(t, "census", 1)
 	db.wantOrder(t, "census", "protobuf", 1)
-	parked, err := stock.inbox.ListParked(t.Context(), consumer.Filter{})
-	if err != nil || len(parked) != 1 || parked[0].State != consumer.Dead {
+	parked, err := stock.inbox.ListParked(t.Context(), inbox.Filter{})
+	if err != nil || len(parked) != 1 || parked[0].State != inbox.Dead {
 		t.Errorf("parked: %+v, %v", parked, err)
 	}
 }

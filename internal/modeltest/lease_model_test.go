@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"github.com/boxpair/boxpair/idgen"
-	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/outbox"
 )
 
 // shardModel is who owns a shard, under which epoch and until when.
@@ -26,19 +26,19 @@ type leaseModel struct {
 	now    time.Duration
 	shards [idgen.Shards]shardModel
 	relays map[string]time.Duration // until when each is visible
-	queue  map[int64]producer.Queued
+	queue  map[int64]outbox.Queued
 	leases []held // all that were ever granted
 }
 
 // held is a lease and who got it.
 type held struct {
 	relay string
-	producer.Lease
+	outbox.Lease
 }
 
 // owns tells whether a lease is the present one of its shard. One that has expired is, until
 // another relay takes the shard: its epoch fences all others off.
-func (m *leaseModel) owns(relay string, l producer.Lease) bool {
+func (m *leaseModel) owns(relay string, l outbox.Lease) bool {
 	s := m.shards[l.Shard]
 	return s.owner == relay && s.epoch == l.Epoch
 }
@@ -76,4 +76,4 @@ func (m *leaseModel) queued() []int64 {
 	return seqs
 }
 
-func byShard(a, b producer.Lease) int { return cmp.Compare(a.Shard, b.Shard) }
+func byShard(a, b outbox.Lease) int { return cmp.Compare(a.Shard, b.Shard) }

@@ -13,7 +13,7 @@ import (
 
 	"github.com/boxpair/boxpair/idgen"
 	"github.com/boxpair/boxpair/internal/testenv"
-	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/store/postgres"
 	"github.com/boxpair/boxpair/transport"
 )
@@ -22,22 +22,22 @@ import (
 // It knows when a relay does something only: time passes between two actions, by whole minutes.
 type leaseMachine struct {
 	ctx    context.Context
-	store  producer.RelayStore
-	append func(r producer.Record) error
+	store  outbox.RelayStore
+	append func(r outbox.Record) error
 	pass   func(d time.Duration) error
 	model  leaseModel
 }
 
-func newLeaseMachine[TX any](ctx context.Context, store producer.Store[TX], pass func(time.Duration) error) *leaseMachine {
+func newLeaseMachine[TX any](ctx context.Context, store outbox.Store[TX], pass func(time.Duration) error) *leaseMachine {
 	return &leaseMachine{
 		ctx: ctx, store: store, pass: pass,
-		append: func(r producer.Record) error {
+		append: func(r outbox.Record) error {
 			return store.Transact(ctx, func(ctx context.Context, tx TX) error {
-				_, err := store.Append(ctx, tx, uuid.New(), []producer.Record{r})
+				_, err := store.Append(ctx, tx, uuid.New(), []outbox.Record{r})
 				return err
 			})
 		},
-		model: leaseModel{relays: make(map[string]time.Duration), queue: make(map[int64]producer.Queued)},
+		model: leaseModel{relays: make(map[string]time.Duration), queue: make(map[int64]outbox.Queued)},
 	}
 }
 
@@ -115,13 +115,13 @@ func ok(rt *rapid.T, err error) {
 
 // drawn returns leases of different shards that somebody was granted at some time. Mostly the
 // relay that uses them is the one that got them.
-func (m *leaseMachine) drawn(rt *rapid.T) (string, []producer.Lease) {
+func (m *leaseMachine) drawn(rt *rapid.T) (string, []outbox.Lease) {
 	relay := relays.Draw(rt, "relay")
 	if len(m.model.leases) == 0 {
 		rt.Skip("nothing was granted yet")
 	}
 	anyone := rapid.IntRange(0, 3).Draw(rt, "of anyone if 0") == 0
-	byShardOf := make(map[int]producer.Lease)
+	byShardOf := make(map[int]outbox.Lease)
 	for range rapid.IntRange(1, 6).Draw(rt, "leases") {
 		// The latest are the likeliest to be valid.
 		back := min(rapid.IntRange(0, 40).Draw(rt, "back"), len(m.model.leases)-1)
@@ -130,7 +130,7 @@ func (m *leaseMachine) drawn(rt *rapid.T) (string, []producer.Lease) {
 			byShardOf[h.Shard] = h.Lease
 		}
 	}
-	var leases []producer.Lease
+	var leases []outbox.Lease
 	for _, l := range byShardOf {
 		leases = append(leases, l)
 	}
@@ -164,7 +164,7 @@ func (m *leaseMachine) renew(rt *rapid.T) {
 	ttl := ttls.Draw(rt, "ttl")
 	renewals, err := m.store.Renew(m.ctx, relay, ttl, leases)
 	ok(rt, err)
-	var got, want []producer.Lease
+	var got, want []outbox.Lease
 	for _, r := range renewals {
 		got = append(got, r.Lease)
 	}
@@ -212,7 +212,7 @@ func (m *leaseMachine) write(rt *rapid.T) {
 		}
 	}
 	e.Digest = transport.ContentDigest(&e)
-	ok(rt, m.append(producer.Record{Event: e, Shard: shard, OccurredAt: time.Now()}))
+	ok(rt, m.append(outbox.Record{Event: e, Shard: shard, OccurredAt: time.Now()}))
 	for _, q := range m.fetch(rt) {
 		if q.ID == e.ID {
 			m.model.queue[q.Seq] = q
@@ -221,7 +221,7 @@ func (m *leaseMachine) write(rt *rapid.T) {
 }
 
 // target draws an event and a lease of its shard, of any time, and who uses it.
-func (m *leaseMachine) target(rt *rapid.T) (string, producer.Queued, producer.Lease) {
+func (m *leaseMachine) target(rt *rapid.T) (string, outbox.Queued, outbox.Lease) {
 	seqs := m.model.queued()
 	if len(seqs) == 0 {
 		rt.Skip("nothing is queued")
@@ -246,7 +246,7 @@ func (m *leaseMachine) target(rt *rapid.T) (string, producer.Queued, producer.Le
 
 func (m *leaseMachine) mark(rt *rapid.T) {
 	relay, q, lease := m.target(rt)
-	lost, err := m.store.Mark(m.ctx, relay, []producer.Mark{{Lease: lease, Seq: q.Seq, Round: q.Round}})
+	lost, err := m.store.Mark(m.ctx, relay, []outbox.Mark{{Lease: lease, Seq: q.Seq, Round: q.Round}})
 	ok(rt, err)
 	owns := m.model.owns(relay, lease)
 	if slices.Equal(lost, []int{lease.Shard}) == owns || len(lost) > 1 {
@@ -260,7 +260,7 @@ func (m *leaseMachine) mark(rt *rapid.T) {
 
 func (m *leaseMachine) park(rt *rapid.T) {
 	relay, q, lease := m.target(rt)
-	lost, err := m.store.Park(m.ctx, relay, lease, []producer.Failure{{
+	lost, err := m.store.Park(m.ctx, relay, lease, []outbox.Failure{{
 		Seq: q.Seq, Round: q.Round, Attempts: 1, RetryIn: time.Hour, Outcome: transport.Refused, Error: "refused",
 	}})
 	ok(rt, err)
@@ -280,10 +280,10 @@ func (m *leaseMachine) passTime(rt *rapid.T) {
 	m.model.now += d
 }
 
-func (m *leaseMachine) fetch(rt *rapid.T) []producer.Queued {
-	ranges := make([]producer.Range, idgen.Shards)
+func (m *leaseMachine) fetch(rt *rapid.T) []outbox.Queued {
+	ranges := make([]outbox.Range, idgen.Shards)
 	for i := range ranges {
-		ranges[i] = producer.Range{Shard: i, Limit: 1000}
+		ranges[i] = outbox.Range{Shard: i, Limit: 1000}
 	}
 	events, err := m.store.Fetch(m.ctx, ranges)
 	ok(rt, err)

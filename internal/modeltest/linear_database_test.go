@@ -11,8 +11,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/internal/testenv"
+	"github.com/boxpair/boxpair/store/inbox"
 	"github.com/boxpair/boxpair/store/postgres"
 )
 
@@ -26,7 +26,7 @@ func TestConcurrentConsumersAgreeOnSQLite(t *testing.T) {
 		}
 		db, _ := openFile(t, path)
 		return shared[*sql.Tx]{
-			open: func() consumer.Store[*sql.Tx] {
+			open: func() inbox.Store[*sql.Tx] {
 				_, store := openFile(t, path)
 				return store
 			},
@@ -55,7 +55,7 @@ func TestConcurrentConsumersAgreeOnPostgreSQL(t *testing.T) {
 			t.Fatal(err)
 		}
 		return shared[pgx.Tx]{
-			open: func() consumer.Store[pgx.Tx] {
+			open: func() inbox.Store[pgx.Tx] {
 				store, err := postgres.New(newPool(t, url), postgres.Config{})
 				if err != nil {
 					t.Fatal(err)

@@ -14,6 +14,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/store/inbox"
 	"github.com/boxpair/boxpair/transport"
 )
 
@@ -105,7 +106,7 @@ func (h *history) linearizable(t *testing.T) bool {
 // shared is one database of several consumers.
 type shared[TX any] struct {
 	// open returns a store for one consumer, as of another process.
-	open func() consumer.Store[TX]
+	open func() inbox.Store[TX]
 	// effect is what a handler does, and effects how often that was committed.
 	effect  func(ctx context.Context, tx TX, id uuid.UUID) error
 	effects func(id uuid.UUID) (int, error)
@@ -119,11 +120,11 @@ type client[TX any] struct {
 	random  *rand.Rand
 }
 
-func newClient[TX any](t *testing.T, db shared[TX], store consumer.Store[TX], seed uint64) *client[TX] {
+func newClient[TX any](t *testing.T, db shared[TX], store inbox.Store[TX], seed uint64) *client[TX] {
 	t.Helper()
 	c := &client[TX]{random: rand.New(rand.NewPCG(seed, 0))}
 	c.store = &faultyStore[TX]{Store: store, next: c.fault}
-	inbox, err := consumer.New(consumer.Store[TX](c.store), nil, consumer.Config{Service: "model", CacheSize: 3})
+	inbox, err := consumer.New(inbox.Store[TX](c.store), nil, consumer.Config{Service: "model", CacheSize: 3})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -177,7 +178,7 @@ func (c *client[TX]) deliver(t *testing.T, id uuid.UUID) answer {
 
 // race lets consumers handle copies of a few messages at once, and returns what they did.
 // broken, if it is not nil, is put around the store of each.
-func race[TX any](t *testing.T, db shared[TX], broken func(consumer.Store[TX]) consumer.Store[TX]) *history {
+func race[TX any](t *testing.T, db shared[TX], broken func(inbox.Store[TX]) inbox.Store[TX]) *history {
 	t.Helper()
 	h := &history{begun: time.Now()}
 	look := func(n int, id uuid.UUID) {
@@ -225,12 +226,12 @@ func (h *history) counts() string {
 }
 
 // applyTwice answers a duplicate by applying the message once more.
-type applyTwice[TX any] struct{ consumer.Store[TX] }
+type applyTwice[TX any] struct{ inbox.Store[TX] }
 
 // Apply applies messages whatever was applied before.
-func (s applyTwice[TX]) Apply(ctx context.Context, c consumer.Claim, fn func(ctx context.Context, tx TX) error) (consumer.Verdict, error) {
+func (s applyTwice[TX]) Apply(ctx context.Context, c inbox.Claim, fn func(ctx context.Context, tx TX) error) (inbox.Verdict, error) {
 	verdict, err := s.Store.Apply(ctx, c, fn)
-	if verdict == consumer.Duplicate {
+	if verdict == inbox.Duplicate {
 		c.ID = uuid.New() // as if nobody had claimed it
 		return s.Store.Apply(ctx, c, fn)
 	}
@@ -238,21 +239,21 @@ func (s applyTwice[TX]) Apply(ctx context.Context, c consumer.Claim, fn func(ctx
 }
 
 // applyNothing claims messages and leaves their effects out.
-type applyNothing[TX any] struct{ consumer.Store[TX] }
+type applyNothing[TX any] struct{ inbox.Store[TX] }
 
 // Apply claims a message.
-func (s applyNothing[TX]) Apply(ctx context.Context, c consumer.Claim, _ func(ctx context.Context, tx TX) error) (consumer.Verdict, error) {
+func (s applyNothing[TX]) Apply(ctx context.Context, c inbox.Claim, _ func(ctx context.Context, tx TX) error) (inbox.Verdict, error) {
 	return s.Store.Apply(ctx, c, func(context.Context, TX) error { return nil })
 }
 
 // answerTwice says of duplicates that they were applied.
-type answerTwice[TX any] struct{ consumer.Store[TX] }
+type answerTwice[TX any] struct{ inbox.Store[TX] }
 
 // Apply applies a message once and says so every time.
-func (s answerTwice[TX]) Apply(ctx context.Context, c consumer.Claim, fn func(ctx context.Context, tx TX) error) (consumer.Verdict, error) {
+func (s answerTwice[TX]) Apply(ctx context.Context, c inbox.Claim, fn func(ctx context.Context, tx TX) error) (inbox.Verdict, error) {
 	verdict, err := s.Store.Apply(ctx, c, fn)
-	if verdict == consumer.Duplicate {
-		verdict = consumer.Applied
+	if verdict == inbox.Duplicate {
+		verdict = inbox.Applied
 	}
 	return verdict, err
 }
@@ -267,10 +268,10 @@ func testConsumers[TX any](t *testing.T, open func(t *testing.T) shared[TX]) {
 			t.Error("no order explains what the consumers answered")
 		}
 	})
-	for name, broken := range map[string]func(consumer.Store[TX]) consumer.Store[TX]{
-		"applies twice":                 func(s consumer.Store[TX]) consumer.Store[TX] { return applyTwice[TX]{s} },
-		"answers twice that it applied": func(s consumer.Store[TX]) consumer.Store[TX] { return answerTwice[TX]{s} },
-		"claims what it does not apply": func(s consumer.Store[TX]) consumer.Store[TX] { return applyNothing[TX]{s} },
+	for name, broken := range map[string]func(inbox.Store[TX]) inbox.Store[TX]{
+		"applies twice":                 func(s inbox.Store[TX]) inbox.Store[TX] { return applyTwice[TX]{s} },
+		"answers twice that it applied": func(s inbox.Store[TX]) inbox.Store[TX] { return answerTwice[TX]{s} },
+		"claims what it does not apply": func(s inbox.Store[TX]) inbox.Store[TX] { return applyNothing[TX]{s} },
 	} {
 		t.Run("a store is found that "+name, func(t *testing.T) {
 			t.Parallel()

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/store/inbox"
 )
 
 // fault is what becomes of one transaction that applies a message.
@@ -29,25 +29,25 @@ var (
 
 // faultyStore is a store whose transactions fail as told.
 type faultyStore[TX any] struct {
-	consumer.Store[TX]
+	inbox.Store[TX]
 	// next tells what becomes of the next transaction.
 	next func() fault
 	// down makes registering fail as well.
 	down bool
 	// last is the verdict of the latest transaction whose answer arrived.
-	last consumer.Verdict
+	last inbox.Verdict
 }
 
 // Register fails while the database is down.
-func (s *faultyStore[TX]) Register(ctx context.Context, name string, window time.Duration) (consumer.Registration, error) {
+func (s *faultyStore[TX]) Register(ctx context.Context, name string, window time.Duration) (inbox.Registration, error) {
 	if s.down {
-		return consumer.Registration{}, errUnreachable
+		return inbox.Registration{}, errUnreachable
 	}
 	return s.Store.Register(ctx, name, window)
 }
 
 // Apply applies a message, or not.
-func (s *faultyStore[TX]) Apply(ctx context.Context, c consumer.Claim, fn func(ctx context.Context, tx TX) error) (consumer.Verdict, error) {
+func (s *faultyStore[TX]) Apply(ctx context.Context, c inbox.Claim, fn func(ctx context.Context, tx TX) error) (inbox.Verdict, error) {
 	verdict, err := applyWith(ctx, s.Store, s.next(), c, fn)
 	s.last = verdict
 	return verdict, err
@@ -55,17 +55,17 @@ func (s *faultyStore[TX]) Apply(ctx context.Context, c consumer.Claim, fn func(c
 
 // applyWith is Apply of a store with a fault. A commit cannot fail that there is none of:
 // other verdicts than Applied arrive.
-func applyWith[TX any](ctx context.Context, store consumer.Store[TX], f fault, c consumer.Claim, fn func(ctx context.Context, tx TX) error) (consumer.Verdict, error) {
+func applyWith[TX any](ctx context.Context, store inbox.Store[TX], f fault, c inbox.Claim, fn func(ctx context.Context, tx TX) error) (inbox.Verdict, error) {
 	switch f {
 	case unreachable:
-		return consumer.None, errUnreachable
+		return inbox.None, errUnreachable
 	case busy:
-		return consumer.None, errConflicts
+		return inbox.None, errConflicts
 	}
 	undone := map[fault]error{
 		commitFails: errUnreachable,
 		conflicts:   errConflicts,
-		lostUndone:  fmt.Errorf("commit: %w", consumer.ErrCommitUnknown),
+		lostUndone:  fmt.Errorf("commit: %w", inbox.ErrCommitUnknown),
 	}[f]
 	verdict, err := store.Apply(ctx, c, func(ctx context.Context, tx TX) error {
 		if err := fn(ctx, tx); err != nil {
@@ -73,19 +73,19 @@ func applyWith[TX any](ctx context.Context, store consumer.Store[TX], f fault, c
 		}
 		return undone
 	})
-	if err == nil && verdict == consumer.Applied && f == lostCommitted {
-		return consumer.None, fmt.Errorf("commit: %w", consumer.ErrCommitUnknown)
+	if err == nil && verdict == inbox.Applied && f == lostCommitted {
+		return inbox.None, fmt.Errorf("commit: %w", inbox.ErrCommitUnknown)
 	}
 	return verdict, err
 }
 
 // Classify knows the errors of faults.
-func (s *faultyStore[TX]) Classify(err error) consumer.ErrorClass {
+func (s *faultyStore[TX]) Classify(err error) inbox.ErrorClass {
 	switch {
 	case errors.Is(err, errUnreachable):
-		return consumer.Infrastructure
+		return inbox.Infrastructure
 	case errors.Is(err, errConflicts):
-		return consumer.Conflict
+		return inbox.Conflict
 	}
 	return s.Store.Classify(err)
 }

@@ -15,6 +15,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/store/inbox"
 	"github.com/boxpair/boxpair/transport"
 )
 
@@ -24,7 +25,7 @@ const (
 )
 
 // returned is an outcome besides the verdicts: the message is delivered again.
-const returned = consumer.Verdict(100)
+const returned = inbox.Verdict(100)
 
 // inboxModel is what an inbox is to be: a map of what was applied, and a time up to
 // which it may be forgotten.
@@ -38,27 +39,27 @@ type inboxModel struct {
 
 // verdicts returns what a transaction may answer. It depends on the table alone, except that
 // a dispatch ID may be known for longer than is promised.
-func (m *inboxModel) verdicts(id uuid.UUID, digest transport.Digest) []consumer.Verdict {
+func (m *inboxModel) verdicts(id uuid.UUID, digest transport.Digest) []inbox.Verdict {
 	known, applied := m.applied[id]
 	old := m.stamps[id].Before(m.forgotten)
-	verdict := consumer.Duplicate
+	verdict := inbox.Duplicate
 	switch {
 	case !applied && old:
-		return []consumer.Verdict{consumer.TooOld}
+		return []inbox.Verdict{inbox.TooOld}
 	case !applied:
-		return []consumer.Verdict{consumer.Applied}
+		return []inbox.Verdict{inbox.Applied}
 	case !known.Matches(digest):
-		verdict = consumer.Altered
+		verdict = inbox.Altered
 	}
 	if old {
-		return []consumer.Verdict{verdict, consumer.TooOld}
+		return []inbox.Verdict{verdict, inbox.TooOld}
 	}
-	return []consumer.Verdict{verdict}
+	return []inbox.Verdict{verdict}
 }
 
 // deliver returns what may become of a delivery whose transactions have faults, one after
 // another, and those after them the fault then.
-func (m *inboxModel) deliver(id uuid.UUID, digest transport.Digest, faults []fault, then fault) []consumer.Verdict {
+func (m *inboxModel) deliver(id uuid.UUID, digest transport.Digest, faults []fault, then fault) []inbox.Verdict {
 	known, held := m.applied[id]
 	held = held && known.Matches(digest) // perhaps in memory: then no transaction is begun
 	for _, f := range faults {
@@ -66,7 +67,7 @@ func (m *inboxModel) deliver(id uuid.UUID, digest transport.Digest, faults []fau
 			continue
 		}
 		may := m.verdicts(id, digest)
-		if may[0] != consumer.Applied {
+		if may[0] != inbox.Applied {
 			return may // it has answered
 		}
 		if f == lostCommitted {
@@ -75,12 +76,12 @@ func (m *inboxModel) deliver(id uuid.UUID, digest transport.Digest, faults []fau
 	}
 	if then != works {
 		if held {
-			return []consumer.Verdict{returned, consumer.Duplicate}
+			return []inbox.Verdict{returned, inbox.Duplicate}
 		}
-		return []consumer.Verdict{returned}
+		return []inbox.Verdict{returned}
 	}
 	may := m.verdicts(id, digest)
-	if may[0] == consumer.Applied {
+	if may[0] == inbox.Applied {
 		m.applied[id] = digest
 	}
 	return may
@@ -141,7 +142,7 @@ func newWindowMachine(t *testing.T, rt *rapid.T, content []byte) *windowMachine 
 
 // restart is a new process: its window has another size and is warmed from the table.
 func (m *windowMachine) restart(rt *rapid.T) {
-	inbox, err := consumer.New(consumer.Store[*sql.Tx](m.store), nil, consumer.Config{
+	inbox, err := consumer.New(inbox.Store[*sql.Tx](m.store), nil, consumer.Config{
 		Service: "model", Window: window, MaxClockStep: 1000 * window,
 		CacheSize: rapid.SampledFrom([]int{-1, 1, 2, 3, 64}).Draw(rt, "size of the window"),
 	})
@@ -185,7 +186,7 @@ func (m *windowMachine) consume(rt *rapid.T, id uuid.UUID, content string, withD
 	}
 	before := m.handler.Counters().DuplicatesByWindow
 	left := faults
-	m.store.last = consumer.None
+	m.store.last = inbox.None
 	m.store.next = func() fault {
 		if len(left) == 0 {
 			m.store.down = then == unreachable
@@ -202,13 +203,13 @@ func (m *windowMachine) consume(rt *rapid.T, id uuid.UUID, content string, withD
 	case err != nil:
 		got = returned
 	case m.handler.Counters().DuplicatesByWindow > before:
-		got = consumer.Duplicate
+		got = inbox.Duplicate
 	}
 	if want := m.model.deliver(id, e.Digest, faults, then); !slices.Contains(want, got) {
 		rt.Fatalf("%s, %s, digest %v, faults %v, then %v: outcome %v (%v), want one of %v",
 			id, content, withDigest, faults, then, got, err, want)
 	}
-	if got == consumer.Altered || got == consumer.TooOld {
+	if got == inbox.Altered || got == inbox.TooOld {
 		m.model.aside[fmt.Sprint(id, e.Digest)] = true
 	}
 }
@@ -279,7 +280,7 @@ func (m *windowMachine) check(rt *rapid.T) {
 	if !maps.Equal(effects, want) {
 		rt.Fatalf("effects %v, want %v", effects, want)
 	}
-	parked, err := m.store.ListParkedMessages(m.t.Context(), consumer.Filter{Limit: 1000})
+	parked, err := m.store.ListParkedMessages(m.t.Context(), inbox.Filter{Limit: 1000})
 	if err != nil {
 		rt.Fatal(err)
 	}

@@ -6,11 +6,11 @@ var parking = []Mutant{
 		Name: "parked-without-claim", Guarantee: "G3",
 		Broken: "A message is parked without a claim, so that a copy of it is handled as well.",
 		File:   "store/postgres/inbox_park.go",
-		Old: `	case consumer.Retrying, consumer.Dead:
+		Old: `	case inbox.Retrying, inbox.Dead:
 	default:`,
-		New: `	case consumer.Retrying:
+		New: `	case inbox.Retrying:
 		return s.setAside(ctx, &p)
-	case consumer.Dead:
+	case inbox.Dead:
 	default:`,
 		Test: Test{"store/postgres", "TestConsumerContract/park/parked message is claimed, once"},
 	},
@@ -52,8 +52,8 @@ var parking = []Mutant{
 		Name: "parked-without-the-lock-of-the-key", Guarantee: "G4",
 		Broken: "A message is parked without the lock of its key, and the next one passes it unseen.",
 		File:   "store/postgres/inbox_park.go",
-		Old:    `	if p.Ordered && p.State == consumer.Retrying {`,
-		New:    `	if p.Ordered && p.State == consumer.Dead {`,
+		Old:    `	if p.Ordered && p.State == inbox.Retrying {`,
+		New:    `	if p.Ordered && p.State == inbox.Dead {`,
 		Test:   Test{"store/postgres", "TestParkingWaitsForTheLockOfItsKey"},
 	},
 	{
@@ -261,7 +261,7 @@ var handling = []Mutant{
 		Name: "duplicate-keeps-its-start", Guarantee: "G5",
 		Broken: "Each redelivered duplicate leaves a start behind, and the next one is handled alone.",
 		File:   "consumer/suspect.go",
-		Old:    `	if a.err != nil || a.verdict != Applied {`,
+		Old:    `	if a.err != nil || a.verdict != inbox.Applied {`,
 		New:    `	if a.err != nil {`,
 		Test:   Test{"consumer", "TestDuplicateThatIsRedeliveredIsNotRunAndKeepsNoStart"},
 	},

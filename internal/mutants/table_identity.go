@@ -77,7 +77,7 @@ var identity = []Mutant{
 		Name: "row-with-what-another-had", Guarantee: "G2",
 		Broken: "A row that is fetched keeps the headers or the digest of the one before it where it has none.",
 		File:   "store/postgres/queue.go",
-		Old:    `	*q = producer.Queued{} // headers`,
+		Old:    `	*q = outbox.Queued{} // headers`,
 		New:    `	// headers`,
 		Test:   Test{"store/postgres", "TestProducerContract/append/event comes back as it was written"},
 	},

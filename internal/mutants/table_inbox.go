@@ -43,7 +43,7 @@ var claiming = []Mutant{
 	b.Queue("commit")
 	b.Queue("begin")
 	if err := w.send(ctx, "commit the claim", b); err != nil {
-		return consumer.None, err
+		return inbox.None, err
 	}
 	if err := w.run(ctx, w, func(tx pgx.Tx) error { return fn(ctx, tx) }); err != nil {`,
 		Test: Test{"store/postgres", "TestConsumerContract/claim/failed handler leaves nothing behind, and its error comes back as it is"},
@@ -68,7 +68,7 @@ var claiming = []Mutant{
 		Name: "swallowed-error-is-success", Guarantee: "G3",
 		Broken: "A COMMIT that the database answers with ROLLBACK, since the handler swallowed an error, is taken for a commit.",
 		File:   "store/postgres/inbox.go",
-		Old:    `		return fmt.Errorf("commit: %w", consumer.ErrRolledBack)`,
+		Old:    `		return fmt.Errorf("commit: %w", inbox.ErrRolledBack)`,
 		New:    `		return nil`,
 		Test:   Test{"store/postgres", "TestConsumerContract/claim/swallowed error of a statement is not taken for success"},
 	},
@@ -76,7 +76,7 @@ var claiming = []Mutant{
 		Name: "unknown-commit-is-success", Guarantee: "G2",
 		Broken: "A COMMIT whose answer was lost counts as committed, and the message is acknowledged.",
 		File:   "store/postgres/inbox.go",
-		Old:    `	return fmt.Errorf("commit: %w: %w", consumer.ErrCommitUnknown, err)`,
+		Old:    `	return fmt.Errorf("commit: %w: %w", inbox.ErrCommitUnknown, err)`,
 		New:    `	return nil`,
 		Test:   Test{"store/postgres", "TestCommitThatNeverArrivedIsUnknownAndTheMessageRunsAgain"},
 	},
@@ -84,7 +84,7 @@ var claiming = []Mutant{
 		Name: "unknown-commit-is-the-handlers-error", Guarantee: "G3",
 		Broken: "A COMMIT whose answer was lost counts as failed.",
 		File:   "store/postgres/inbox.go",
-		Old:    `	return fmt.Errorf("commit: %w: %w", consumer.ErrCommitUnknown, err)`,
+		Old:    `	return fmt.Errorf("commit: %w: %w", inbox.ErrCommitUnknown, err)`,
 		New:    `	return fmt.Errorf("commit: %w", err)`,
 		Test:   Test{"store/postgres", "TestCommitWhoseReplyIsLostIsUnknownAndACopyTells"},
 	},
@@ -125,8 +125,8 @@ var claiming = []Mutant{
 		Name: "sqlite-altered-content-acknowledged", Guarantee: "G3",
 		Broken: "On SQLite another message under a known dispatch ID passes for a duplicate.",
 		File:   "internal/sqlstore/inbox_parked.go",
-		Old:    `		verdict = consumer.Altered` + "\n",
-		New:    `		verdict = consumer.Duplicate` + "\n",
+		Old:    `		verdict = inbox.Altered` + "\n",
+		New:    `		verdict = inbox.Duplicate` + "\n",
 		Test:   Test{"store/sqlite", "TestConsumerContract/claim/copy with other content is altered and not run"},
 	},
 }

@@ -105,8 +105,8 @@ var misuse = []Mutant{
 		Name: "nested-message-waits-for-itself", Guarantee: "G5",
 		Broken: "A handler on SQLite that has another message handled waits with the write lock until Config.MaxHold is over.",
 		File:   "consumer/handler.go",
-		Old:    `	if errors.Is(err, ErrNested) {`,
-		New:    `	if false && errors.Is(err, ErrNested) {`,
+		Old:    `	if errors.Is(err, inbox.ErrNested) {`,
+		New:    `	if false && errors.Is(err, inbox.ErrNested) {`,
 		Test:   Test{"store/sqlite", "TestMessageWithinAHandlerIsRefusedAtOnce"},
 	},
 	{
@@ -249,8 +249,8 @@ var misuse = []Mutant{
 		Name: "unanswered-request-is-in-progress", Guarantee: "G7",
 		Broken: "On MySQL and SQLite a request whose claim its handler has committed is answered as one that is being handled.",
 		File:   "internal/sqlstore/inbox_requests.go",
-		Old:    `		return nil, fmt.Errorf("read answer: %w", request.ErrUnanswered)`,
-		New:    `		return nil, fmt.Errorf("read answer: %w", request.ErrInProgress)`,
+		Old:    `		return nil, fmt.Errorf("read answer: %w", inbox.ErrUnanswered)`,
+		New:    `		return nil, fmt.Errorf("read answer: %w", inbox.ErrInProgress)`,
 		Test:   Test{"store/sqlite", "TestRequestContract/claim that is committed without an answer is told"},
 	},
 	{

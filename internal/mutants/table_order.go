@@ -229,7 +229,7 @@ var routing = []Mutant{
 		Name: "dead-event-of-a-held-key-is-sent", Guarantee: "G4",
 		Broken: "A dead event behind a live one of its key is sent with it, where dead events hold their keys.",
 		File:   "producer/relay_parked.go",
-		Old:    `row.Missing || row.State == Dead ||`,
+		Old:    `row.Missing || row.State == outbox.Dead ||`,
 		New:    `row.Missing ||`,
 		Test:   Test{"producer", "TestDeadEventInTheMiddleOfAKeyIsNotSent"},
 	},

@@ -90,8 +90,8 @@ var writing = []Mutant{
 		Name: "unknown-commit-runs-again", Guarantee: "G1",
 		Broken: "Transact runs a transaction again of which it is not known whether it was committed.",
 		File:   "producer/outbox.go",
-		Old:    `		if err == nil || errors.Is(err, ErrCommitUnknown) {`,
-		New: `		if errors.Is(err, ErrCommitUnknown) {
+		Old:    `		if err == nil || errors.Is(err, outbox.ErrCommitUnknown) {`,
+		New: `		if errors.Is(err, outbox.ErrCommitUnknown) {
 			continue
 		}
 		if err == nil {`,
@@ -165,8 +165,8 @@ var writing = []Mutant{
 		Name: "conflict-shows-the-row", Guarantee: "G6",
 		Broken: "The error of a conflict shows the detail of the database, which prints the row with its payload.",
 		File:   "store/postgres/append.go",
-		Old:    `		return producer.Conflict(conflicting(pgErr.Detail))`,
-		New:    `		return fmt.Errorf("%w: %s", producer.ErrConflict, pgErr.Detail)`,
+		Old:    `		return &outbox.ConflictError{ID: conflicting(pgErr.Detail)}`,
+		New:    `		return fmt.Errorf("%w: %s", outbox.ErrConflict, pgErr.Detail)`,
 		Test:   Test{"store/postgres", "TestConflictShowsNoDetail"},
 	},
 	{

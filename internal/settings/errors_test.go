@@ -18,6 +18,7 @@ import (
 
 	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/inbox"
 	"github.com/boxpair/boxpair/store/sqlite"
 	"github.com/boxpair/boxpair/transport/amqp"
 )
@@ -167,13 +168,13 @@ func TestErrorsLeadToTheSetting(t *testing.T) {
 // TestChoicesAreWords tells that a setting with a few values takes the words of the document and gives them back.
 func TestChoicesAreWords(t *testing.T) {
 	t.Parallel()
-	words(t, consumer.ReadCommitted, "read committed", "repeatable read", "serializable")
+	words(t, inbox.ReadCommitted, "read committed", "repeatable read", "serializable")
 	words(t, consumer.RefuseShortWindow, "refuse", "report")
 	words(t, amqp.Declare, "declare", "passive", "none")
 	words(t, amqp.Quorum, "quorum", "classic")
-	h := consumer.HandlerConfig{Isolation: consumer.RepeatableRead}
+	h := consumer.HandlerConfig{Isolation: inbox.RepeatableRead}
 	for _, text := range []string{"isolation: 1", `isolation: ""`, "isolation: READ COMMITTED"} {
-		if err := loadYAML(text, &h); err == nil || h.Isolation != consumer.RepeatableRead {
+		if err := loadYAML(text, &h); err == nil || h.Isolation != inbox.RepeatableRead {
 			t.Errorf("%s gave %v, %v", text, h.Isolation, err)
 		}
 	}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/inbox"
 )
 
 // A service has settings of its own, and those of the library among them. What the file
@@ -53,7 +54,7 @@ reserve:
 
 	relay := settings.Relay
 	fmt.Println(relay.LeaseTTL, relay.HoldDeadKeys, relay.Window, relay.Backoff.Initial, relay.Backoff.Max)
-	fmt.Println(settings.Inbox.Service, settings.Inbox.Window, settings.Reserve.Isolation == consumer.RepeatableRead)
+	fmt.Println(settings.Inbox.Service, settings.Inbox.Window, settings.Reserve.Isolation == inbox.RepeatableRead)
 	// Output:
 	// 5s true 500 500ms 2m0s
 	// orders 720h0m0s true

@@ -4,9 +4,9 @@ import (
 	"context"
 	"database/sql"
 
-	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/migrations"
-	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/inbox"
+	"github.com/boxpair/boxpair/store/outbox"
 )
 
 // Transaction runs a function in a transaction, and commits it if that returns nil.
@@ -37,9 +37,9 @@ type Dialect struct {
 	// Write is a short transaction of the store's own, and Read one in which all that is read is of one moment.
 	Write, Read Transaction
 	// Claiming is the transaction of a handler, with the isolation and the timeouts of c.
-	Claiming func(ctx context.Context, c *consumer.Claim, fn func(ctx context.Context, tx *sql.Tx) error) error
+	Claiming func(ctx context.Context, c *inbox.Claim, fn func(ctx context.Context, tx *sql.Tx) error) error
 	// Claimed ends the lock timeout of c, once all is locked that the handler has to have.
-	Claimed func(ctx context.Context, tx *sql.Tx, c *consumer.Claim) error
+	Claimed func(ctx context.Context, tx *sql.Tx, c *inbox.Claim) error
 	// Missing tells that an error is of a table or a column that is not there. Nil: none is known.
 	Missing func(err error) bool
 	// Lost is the error of all statements of a transaction that is gone.
@@ -55,7 +55,7 @@ type Dialect struct {
 	// event has become so old, or NULL. Its arguments are five times where counting stops.
 	Stats string
 	// Dequeue removes queue rows of shards that the caller has fenced, and returns which there were, ascending.
-	Dequeue func(ctx context.Context, tx *sql.Tx, marks []producer.Mark) ([]int64, error)
+	Dequeue func(ctx context.Context, tx *sql.Tx, marks []outbox.Mark) ([]int64, error)
 	// Receipt writes that events, at least one, were delivered now. The IDs ascend.
 	Receipt func(ctx context.Context, tx *sql.Tx, relay string, ids []int64) error
 	// Heal makes followers of a shard that are the heads of their keys retrying; with hold, unless a dead event is before them.
@@ -64,9 +64,9 @@ type Dialect struct {
 	// time in microseconds since 1970. It returns them.
 	RemoveEvents func(ctx context.Context, tx *sql.Tx, ids []int64, before int64) ([]int64, error)
 	// ClaimToPark claims a message that is about to be parked, so that it is not taken for applied. The verdict is not Followed.
-	ClaimToPark func(ctx context.Context, tx *sql.Tx, c *consumer.Claim) (consumer.Verdict, error)
+	ClaimToPark func(ctx context.Context, tx *sql.Tx, c *inbox.Claim) (inbox.Verdict, error)
 	// ForgetIDs removes dispatch IDs with stamps from a time to before another, without those that are parked.
-	ForgetIDs func(ctx context.Context, tx *sql.Tx, consumerID int, from, until int64, limit int, f *consumer.Forgotten) error
+	ForgetIDs func(ctx context.Context, tx *sql.Tx, consumerID int, from, until int64, limit int, f *inbox.Forgotten) error
 }
 
 // Store has the methods of a store that are the same on every database. The zero value is of no use.

@@ -3,8 +3,8 @@ package sqlstore
 import (
 	"errors"
 
-	"github.com/boxpair/boxpair/consumer"
-	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/inbox"
+	"github.com/boxpair/boxpair/store/outbox"
 )
 
 // CommitError is a COMMIT that failed.
@@ -21,9 +21,9 @@ func (e *CommitError) Error() string { return "commit: " + e.Err.Error() }
 // Unwrap gives what went wrong and what it means to either side.
 func (e *CommitError) Unwrap() []error {
 	if e.Unknown {
-		return []error{e.Err, producer.ErrCommitUnknown, consumer.ErrCommitUnknown}
+		return []error{e.Err, outbox.ErrCommitUnknown, inbox.ErrCommitUnknown}
 	}
-	return []error{e.Err, consumer.ErrRolledBack}
+	return []error{e.Err, inbox.ErrRolledBack}
 }
 
 // OwnError marks an error of the store's own statements, which no handler is to blame for.

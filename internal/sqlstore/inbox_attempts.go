@@ -11,7 +11,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/store/inbox"
 )
 
 // ForgetAttempts removes what is counted of messages of a consumer, at least one.
@@ -142,8 +142,8 @@ func (c *Core) NoteApplied(ctx context.Context, tx *sql.Tx, consumerID int, id u
 }
 
 // MessageAttempts reads the history of a message.
-func (s *Store) MessageAttempts(ctx context.Context, name string, id uuid.UUID, limit int) ([]consumer.MessageAttempt, error) {
-	list, err := collect(ctx, s.c, s.c.DB, func(rows *sql.Rows) (a consumer.MessageAttempt, err error) {
+func (s *Store) MessageAttempts(ctx context.Context, name string, id uuid.UUID, limit int) ([]inbox.Attempt, error) {
+	list, err := collect(ctx, s.c, s.c.DB, func(rows *sql.Rows) (a inbox.Attempt, err error) {
 		var at int64
 		err = rows.Scan(&at, &a.Consumer, &a.Outcome, &a.Error)
 		a.At = Instant(at)

@@ -10,11 +10,11 @@ import (
 	"slices"
 	"time"
 
-	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/store/inbox"
 )
 
 // PrepareEffect records an effect in a handler's transaction.
-func (s *Store) PrepareEffect(ctx context.Context, tx *sql.Tx, e consumer.EffectIntent) error {
+func (s *Store) PrepareEffect(ctx context.Context, tx *sql.Tx, e inbox.EffectIntent) error {
 	n, err := s.c.Exec(ctx, tx, `
 		INSERT INTO {inbox_effects} (consumer, dispatch_id, effect_key, topic, {message_key}, ordered, metadata, intent, prepared_at, due_at)
 		VALUES (?, ?, ?, ?, ?, ?, ?, ?, {now}, {now}) {once consumer, dispatch_id}`,
@@ -31,7 +31,7 @@ func (s *Store) PrepareEffect(ctx context.Context, tx *sql.Tx, e consumer.Effect
 	case err != nil:
 		return fmt.Errorf("read an effect: %w", err)
 	case !bytes.Equal(known, e.Intent):
-		return fmt.Errorf("record an effect: %w", consumer.ErrEffectConflict)
+		return fmt.Errorf("record an effect: %w", inbox.ErrEffectConflict)
 	}
 	return nil
 }
@@ -40,7 +40,7 @@ const effectColumns = `e.id, e.run, c.name, e.dispatch_id, e.effect_key, e.topic
 e.intent, e.result, e.prepared_at, e.due_at, e.lease_until, e.ended_at, e.last_error, e.reason`
 
 // scanEffect reads an effect with its state as everybody is to see it at a time.
-func scanEffect(rows *sql.Rows, at int64) (r consumer.EffectRun, err error) {
+func scanEffect(rows *sql.Rows, at int64) (r inbox.EffectRun, err error) {
 	var id, key, metadata, intent, result sql.RawBytes
 	var due, lease, ended sql.NullInt64
 	var prepared int64
@@ -56,22 +56,22 @@ func scanEffect(rows *sql.Rows, at int64) (r consumer.EffectRun, err error) {
 		r.Result = append([]byte{}, result...)
 	}
 	r.PreparedAt, r.DueAt, r.LeaseUntil, r.EndedAt = Instant(prepared), Optional(due), Optional(lease), Optional(ended)
-	if r.State == consumer.EffectDoing && lease.Int64 < at && result == nil {
-		r.State = consumer.EffectUncertain
+	if r.State == inbox.EffectDoing && lease.Int64 < at && result == nil {
+		r.State = inbox.EffectUncertain
 	}
 	r.Metadata, err = decodeMetadata(metadata)
 	return r, err
 }
 
 // effects reads effects.
-func (s *Store) effects(ctx context.Context, q Querier, at int64, where string, args ...any) ([]consumer.EffectRun, error) {
-	list, err := collect(ctx, s.c, q, func(rows *sql.Rows) (consumer.EffectRun, error) { return scanEffect(rows, at) }, `SELECT `+effectColumns+` FROM {inbox_effects} e JOIN {inbox_consumers} c ON c.id = e.consumer WHERE `+where, args...)
-	slices.SortFunc(list, func(a, b consumer.EffectRun) int { return cmp.Compare(a.Seq, b.Seq) })
+func (s *Store) effects(ctx context.Context, q Querier, at int64, where string, args ...any) ([]inbox.EffectRun, error) {
+	list, err := collect(ctx, s.c, q, func(rows *sql.Rows) (inbox.EffectRun, error) { return scanEffect(rows, at) }, `SELECT `+effectColumns+` FROM {inbox_effects} e JOIN {inbox_consumers} c ON c.id = e.consumer WHERE `+where, args...)
+	slices.SortFunc(list, func(a, b inbox.EffectRun) int { return cmp.Compare(a.Seq, b.Seq) })
 	return list, err
 }
 
 // lockEffects locks effects, passing over those that others have locked, and reads them by ascending Seq.
-func (s *Store) lockEffects(ctx context.Context, tx *sql.Tx, at int64, where string, args ...any) ([]consumer.EffectRun, error) {
+func (s *Store) lockEffects(ctx context.Context, tx *sql.Tx, at int64, where string, args ...any) ([]inbox.EffectRun, error) {
 	if !s.c.d.Locks {
 		return s.effects(ctx, tx, at, where, args...)
 	}
@@ -87,7 +87,7 @@ const isFirstEffect = `(e.ordered = 0 OR NOT EXISTS (
 	SELECT 1 FROM {inbox_effects} b WHERE b.consumer = e.consumer AND {waits b} AND b.{message_key} = e.{message_key} AND b.id < e.id))`
 
 // TakeEffects takes effects up.
-func (s *Store) TakeEffects(ctx context.Context, t consumer.EffectTake) (runs []consumer.EffectRun, next time.Duration, err error) {
+func (s *Store) TakeEffects(ctx context.Context, t inbox.EffectTake) (runs []inbox.EffectRun, next time.Duration, err error) {
 	err = s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		at, err := s.c.Now(ctx, tx)
 		if err == nil {
@@ -104,7 +104,7 @@ func (s *Store) TakeEffects(ctx context.Context, t consumer.EffectTake) (runs []
 		for n := range runs {
 			r := &runs[n]
 			ids[n] = r.Seq
-			r.State, r.Run, r.Attempts, r.DueAt, r.LeaseUntil = consumer.EffectDoing, r.Run+1, r.Attempts+1, time.Time{}, Instant(at+Micros(t.Lease))
+			r.State, r.Run, r.Attempts, r.DueAt, r.LeaseUntil = inbox.EffectDoing, r.Run+1, r.Attempts+1, time.Time{}, Instant(at+Micros(t.Lease))
 		}
 		if len(ids) > 0 {
 			_, err := s.c.Exec(ctx, tx, `UPDATE {inbox_effects} SET state = 'doing', run = run + 1, attempts = attempts + 1, due_at = NULL, lease_until = ?
@@ -137,23 +137,23 @@ func (s *Store) nextEffect(ctx context.Context, tx *sql.Tx, consumerID int, at i
 }
 
 // endLeases deals with effects whose process did not come back. Where the result is known, nothing is uncertain.
-func (s *Store) endLeases(ctx context.Context, tx *sql.Tx, t consumer.EffectTake, at int64) error {
+func (s *Store) endLeases(ctx context.Context, tx *sql.Tx, t inbox.EffectTake, at int64) error {
 	lost, err := s.lockEffects(ctx, tx, at, `e.consumer = ? AND e.state = 'doing' AND e.lease_until < ? ORDER BY e.id LIMIT 1000`, t.Consumer, at)
 	if err != nil {
 		return err
 	}
 	for n := range lost {
 		r := &lost[n]
-		state, outcome := consumer.EffectUncertain, "effect_uncertain"
+		state, outcome := inbox.EffectUncertain, "effect_uncertain"
 		switch {
 		case r.Result != nil && r.Attempts >= t.MaxAttempts:
-			state, outcome = consumer.EffectDead, "effect_answered"
+			state, outcome = inbox.EffectDead, "effect_answered"
 		case r.Result != nil:
-			state, outcome = consumer.EffectAnswered, "effect_answered"
+			state, outcome = inbox.EffectAnswered, "effect_answered"
 		case t.Again && r.Attempts < t.MaxAttempts:
-			state = consumer.EffectPending
+			state = inbox.EffectPending
 		}
-		why := consumer.ErrLeaseEnded.Error()
+		why := inbox.ErrLeaseEnded.Error()
 		_, err := s.c.Exec(ctx, tx, `UPDATE {inbox_effects} SET state = ?, lease_until = NULL, uncertain = ?, last_error = ?, due_at = ? + ? WHERE id = ?`,
 			string(state), r.Result == nil, Text(why), at, effectDue(state, 0), r.Seq)
 		if err == nil {
@@ -167,22 +167,22 @@ func (s *Store) endLeases(ctx context.Context, tx *sql.Tx, t consumer.EffectTake
 }
 
 // effectDue returns in how many microseconds an effect in a state is due.
-func effectDue(state consumer.EffectState, after time.Duration) sql.NullInt64 {
-	if state != consumer.EffectPending && state != consumer.EffectAnswered {
+func effectDue(state inbox.EffectState, after time.Duration) sql.NullInt64 {
+	if state != inbox.EffectPending && state != inbox.EffectAnswered {
 		return sql.NullInt64{}
 	}
 	return in(after)
 }
 
 // lockRun locks the row of a run that nothing has outdated, and returns its consumer. No such row gives sql.ErrNoRows.
-func (s *Store) lockRun(ctx context.Context, tx *sql.Tx, r *consumer.EffectRun) (consumerID int, err error) {
+func (s *Store) lockRun(ctx context.Context, tx *sql.Tx, r *inbox.EffectRun) (consumerID int, err error) {
 	err = s.c.One(ctx, tx, []any{&consumerID},
 		`SELECT consumer FROM {inbox_effects} WHERE id = ? AND run = ? AND state IN ('doing', 'uncertain') {lock}`, r.Seq, r.Run)
 	return consumerID, err
 }
 
 // SettleEffect records what became of a run.
-func (s *Store) SettleEffect(ctx context.Context, r *consumer.EffectRun, o consumer.EffectOutcome) (settled bool, err error) {
+func (s *Store) SettleEffect(ctx context.Context, r *inbox.EffectRun, o inbox.EffectOutcome) (settled bool, err error) {
 	err = s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		settled = false
 		consumerID, err := s.lockRun(ctx, tx, r)
@@ -207,7 +207,7 @@ func (s *Store) SettleEffect(ctx context.Context, r *consumer.EffectRun, o consu
 }
 
 // FinishEffect runs fn and makes the effect done. Nobody else can take it up meanwhile.
-func (s *Store) FinishEffect(ctx context.Context, c consumer.Claim, r *consumer.EffectRun, result []byte,
+func (s *Store) FinishEffect(ctx context.Context, c inbox.Claim, r *inbox.EffectRun, result []byte,
 	fn func(ctx context.Context, tx *sql.Tx) error,
 ) (bool, error) {
 	err := s.c.d.Claiming(ctx, &c, func(ctx context.Context, tx *sql.Tx) error {

@@ -9,11 +9,11 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/store/inbox"
 )
 
 // effectsWhere returns the conditions of f on effects e with their consumers c, the states apart.
-func effectsWhere(f *consumer.EffectFilter) *where {
+func effectsWhere(f *inbox.EffectFilter) *where {
 	w := &where{}
 	w.add("e.id > ?", f.After)
 	w.text("c.name", f.Consumer)
@@ -24,7 +24,7 @@ func effectsWhere(f *consumer.EffectFilter) *where {
 }
 
 // chooseEffects reads what f selects, in one of the states if there are any.
-func (s *Store) chooseEffects(ctx context.Context, q Querier, f *consumer.EffectFilter, states []consumer.EffectState) ([]consumer.EffectRun, error) {
+func (s *Store) chooseEffects(ctx context.Context, q Querier, f *inbox.EffectFilter, states []inbox.EffectState) ([]inbox.EffectRun, error) {
 	at, err := s.c.Now(ctx, q)
 	if err != nil {
 		return nil, err
@@ -37,41 +37,41 @@ func (s *Store) chooseEffects(ctx context.Context, q Querier, f *consumer.Effect
 }
 
 // ListEffects reads effects.
-func (s *Store) ListEffects(ctx context.Context, f consumer.EffectFilter) ([]consumer.EffectRecord, error) {
+func (s *Store) ListEffects(ctx context.Context, f inbox.EffectFilter) ([]inbox.Effect, error) {
 	runs, err := s.chooseEffects(ctx, s.c.DB, &f, f.States)
 	if err != nil {
 		return nil, fmt.Errorf("list effects: %w", &OwnError{err})
 	}
-	list := make([]consumer.EffectRecord, len(runs))
+	list := make([]inbox.Effect, len(runs))
 	for n := range runs {
-		list[n] = runs[n].EffectRecord
+		list[n] = runs[n].Effect
 	}
 	return list, nil
 }
 
 // EffectTransition tells what a change of effects is noted as, and which states it can begin in, of those that are wanted
 // if there are any. None: there is nothing to do.
-func EffectTransition(to consumer.EffectState, wanted []consumer.EffectState) (noted string, from []consumer.EffectState, err error) {
-	noted, from = "effect_redriven", []consumer.EffectState{consumer.EffectDead, consumer.EffectUncertain}
+func EffectTransition(to inbox.EffectState, wanted []inbox.EffectState) (noted string, from []inbox.EffectState, err error) {
+	noted, from = "effect_redriven", []inbox.EffectState{inbox.EffectDead, inbox.EffectUncertain}
 	switch to {
-	case consumer.EffectPending:
-	case consumer.EffectAnswered:
+	case inbox.EffectPending:
+	case inbox.EffectAnswered:
 		noted = "effect_resolved"
-	case consumer.EffectDiscarded:
+	case inbox.EffectDiscarded:
 		noted = "effect_discarded"
-		from = append(from, consumer.EffectPending, consumer.EffectAnswered)
+		from = append(from, inbox.EffectPending, inbox.EffectAnswered)
 	default:
 		return "", nil, fmt.Errorf("change effects: %q is not a state to change to", to)
 	}
 	if len(wanted) > 0 {
-		from = slices.DeleteFunc(from, func(state consumer.EffectState) bool { return !slices.Contains(wanted, state) })
+		from = slices.DeleteFunc(from, func(state inbox.EffectState) bool { return !slices.Contains(wanted, state) })
 	}
 	return noted, from, nil
 }
 
 // ChangeEffects changes effects. A run that is in flight is outdated by a new number. Effects that are being finished
 // are waited for.
-func (s *Store) ChangeEffects(ctx context.Context, f consumer.EffectFilter, c consumer.EffectChange) ([]uuid.UUID, error) {
+func (s *Store) ChangeEffects(ctx context.Context, f inbox.EffectFilter, c inbox.EffectChange) ([]uuid.UUID, error) {
 	noted, allowed, err := EffectTransition(c.State, f.States)
 	if err != nil || len(allowed) == 0 {
 		return nil, err
@@ -85,7 +85,7 @@ func (s *Store) ChangeEffects(ctx context.Context, f consumer.EffectFilter, c co
 		}
 		for n := range runs {
 			r := &runs[n]
-			if c.State == consumer.EffectAnswered && r.Result != nil {
+			if c.State == inbox.EffectAnswered && r.Result != nil {
 				continue
 			}
 			if err := s.changeEffect(ctx, tx, r, c, noted); err != nil {
@@ -102,7 +102,7 @@ func (s *Store) ChangeEffects(ctx context.Context, f consumer.EffectFilter, c co
 }
 
 // lockChosen locks what f selects, and returns those that are still as it wants them.
-func (s *Store) lockChosen(ctx context.Context, tx *sql.Tx, f consumer.EffectFilter, allowed []consumer.EffectState) ([]consumer.EffectRun, error) {
+func (s *Store) lockChosen(ctx context.Context, tx *sql.Tx, f inbox.EffectFilter, allowed []inbox.EffectState) ([]inbox.EffectRun, error) {
 	found, err := s.chooseEffects(ctx, tx, &f, allowed)
 	if err != nil || len(found) == 0 || !s.c.d.Locks {
 		return found, err
@@ -116,15 +116,15 @@ func (s *Store) lockChosen(ctx context.Context, tx *sql.Tx, f consumer.EffectFil
 		return nil, err
 	}
 	again, err := s.chooseEffects(ctx, tx, &f, allowed)
-	return slices.DeleteFunc(again, func(r consumer.EffectRun) bool { return !slices.Contains(seqs, r.Seq) }), err
+	return slices.DeleteFunc(again, func(r inbox.EffectRun) bool { return !slices.Contains(seqs, r.Seq) }), err
 }
 
-func (s *Store) changeEffect(ctx context.Context, tx *sql.Tx, r *consumer.EffectRun, c consumer.EffectChange, noted string) error {
+func (s *Store) changeEffect(ctx context.Context, tx *sql.Tx, r *inbox.EffectRun, c inbox.EffectChange, noted string) error {
 	state, attempts, ended, reason := c.State, 0, sql.NullInt64{}, ""
 	switch {
-	case state == consumer.EffectPending && r.Result != nil:
-		state = consumer.EffectAnswered
-	case state == consumer.EffectDiscarded:
+	case state == inbox.EffectPending && r.Result != nil:
+		state = inbox.EffectAnswered
+	case state == inbox.EffectDiscarded:
 		attempts, ended, reason = r.Attempts, sql.NullInt64{Valid: true}, c.Reason
 	}
 	var consumerID int
@@ -152,14 +152,14 @@ func (s *Store) ForgetEffects(ctx context.Context, consumerID int, age time.Dura
 }
 
 // EffectStats counts.
-func (s *Store) EffectStats(ctx context.Context, consumerID int) (consumer.EffectStats, error) {
-	var st consumer.EffectStats
-	counts := map[consumer.EffectState]*int64{
-		consumer.EffectPending: &st.Pending, consumer.EffectDoing: &st.Doing, consumer.EffectAnswered: &st.Answered,
-		consumer.EffectUncertain: &st.Uncertain, consumer.EffectDead: &st.Dead,
+func (s *Store) EffectStats(ctx context.Context, consumerID int) (inbox.EffectStats, error) {
+	var st inbox.EffectStats
+	counts := map[inbox.EffectState]*int64{
+		inbox.EffectPending: &st.Pending, inbox.EffectDoing: &st.Doing, inbox.EffectAnswered: &st.Answered,
+		inbox.EffectUncertain: &st.Uncertain, inbox.EffectDead: &st.Dead,
 	}
 	err := s.c.Each(ctx, s.c.DB, func(rows *sql.Rows) error {
-		var state consumer.EffectState
+		var state inbox.EffectState
 		var n, oldest int64
 		if err := rows.Scan(&state, &n, &oldest); err != nil {
 			return err
@@ -168,14 +168,14 @@ func (s *Store) EffectStats(ctx context.Context, consumerID int) (consumer.Effec
 		if !ok {
 			return fmt.Errorf("an effect has the state %q", state)
 		}
-		if *count = n; state != consumer.EffectDead {
+		if *count = n; state != inbox.EffectDead {
 			st.Oldest = max(st.Oldest, time.Duration(oldest)*time.Microsecond)
 		}
 		return nil
 	}, `SELECT CASE WHEN lease_until < {now} AND result IS NULL THEN 'uncertain' ELSE state END AS seen, COUNT(*), {now} - MIN(prepared_at)
 		FROM {inbox_effects} WHERE consumer = ? AND state NOT IN ('done', 'discarded') GROUP BY seen`, consumerID)
 	if err != nil {
-		return consumer.EffectStats{}, fmt.Errorf("count effects: %w", &OwnError{err})
+		return inbox.EffectStats{}, fmt.Errorf("count effects: %w", &OwnError{err})
 	}
 	return st, nil
 }

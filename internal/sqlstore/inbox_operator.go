@@ -7,11 +7,11 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/store/inbox"
 )
 
 // selectsMessages returns the conditions of f on parked messages p with their consumers n.
-func selectsMessages(f consumer.Filter) *where {
+func selectsMessages(f inbox.Filter) *where {
 	w := &where{}
 	w.add("p.seq > ?", f.After)
 	w.text("n.name", f.Consumer)
@@ -23,11 +23,11 @@ func selectsMessages(f consumer.Filter) *where {
 }
 
 // ListParkedMessages reads parked messages.
-func (s *Store) ListParkedMessages(ctx context.Context, f consumer.Filter) ([]consumer.ParkedMessage, error) {
+func (s *Store) ListParkedMessages(ctx context.Context, f inbox.Filter) ([]inbox.Parked, error) {
 	w := selectsMessages(f)
-	list, err := collect(ctx, s.c, s.c.DB, func(rows *sql.Rows) (consumer.ParkedMessage, error) {
+	list, err := collect(ctx, s.c, s.c.DB, func(rows *sql.Rows) (inbox.Parked, error) {
 		m, err := scanParked(rows)
-		return m.ParkedMessage, err
+		return m.Parked, err
 	}, `SELECT `+parkedColumns+` FROM {inbox_parked} p JOIN {inbox_consumers} n ON n.id = p.consumer
 		WHERE `+w.String()+` ORDER BY p.seq LIMIT ?`, w.and(limitOf(f.Limit))...)
 	if err != nil {
@@ -84,7 +84,7 @@ func (s *Store) chosenMessages(ctx context.Context, tx *sql.Tx, w *where, limit 
 }
 
 // RedriveMessages makes messages retrying and due that wait for an operator. Of a key only the first live one is: the others follow it.
-func (s *Store) RedriveMessages(ctx context.Context, f consumer.Filter, reason string) ([]uuid.UUID, error) {
+func (s *Store) RedriveMessages(ctx context.Context, f inbox.Filter, reason string) ([]uuid.UUID, error) {
 	w := selectsMessages(f)
 	// A bare filter leaves alone what is tried again anyway.
 	w.add("(p.state IN ('dead', 'too_old') OR p.state = 'altered' AND ? OR p.state = 'retrying' AND ?)", f.Force, len(f.States)+len(f.IDs) > 0)
@@ -121,7 +121,7 @@ func (s *Store) followFirst(ctx context.Context, tx *sql.Tx, c messageChoice) er
 
 // DiscardMessages gives up parked messages. Followers that are left without a
 // head get one.
-func (s *Store) DiscardMessages(ctx context.Context, f consumer.Filter, reason string) ([]uuid.UUID, error) {
+func (s *Store) DiscardMessages(ctx context.Context, f inbox.Filter, reason string) ([]uuid.UUID, error) {
 	w := selectsMessages(f)
 	w.add("p.state <> 'discarded'")
 	ids, err := s.settle(ctx, w, f.Limit, func(ctx context.Context, tx *sql.Tx, c messageChoice) error {

@@ -7,7 +7,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/store/inbox"
 )
 
 // ParkedRow is a message to be parked.
@@ -15,12 +15,12 @@ type ParkedRow struct {
 	// Consumer is the number of its consumer.
 	Consumer int
 	// Message is the message.
-	Message *consumer.Message
+	Message *inbox.Message
 	// Key is its key, and Ordered tells whether later ones of it have to wait.
 	Key     string
 	Ordered bool
 	// State is what the message is in, after so many attempts, and with the error of the last.
-	State     consumer.State
+	State     inbox.State
 	Attempts  int
 	LastError string
 	// RetryIn is in which time a retrying message is due.
@@ -33,7 +33,7 @@ type ParkedRow struct {
 // locked and keeps all but a number that changes nothing.
 func (c *Core) parkMessage(ctx context.Context, tx *sql.Tx, r *ParkedRow) (fresh bool, err error) {
 	var next sql.NullInt64
-	if r.State == consumer.Retrying {
+	if r.State == inbox.Retrying {
 		next = in(r.RetryIn)
 	}
 	n, err := c.Exec(ctx, tx, `
@@ -47,7 +47,7 @@ func (c *Core) parkMessage(ctx context.Context, tx *sql.Tx, r *ParkedRow) (fresh
 }
 
 // Follow parks the message of a claim that was just made behind others of its key.
-func (c *Core) Follow(ctx context.Context, tx *sql.Tx, claim *consumer.Claim) error {
+func (c *Core) Follow(ctx context.Context, tx *sql.Tx, claim *inbox.Claim) error {
 	if claim.Message == nil {
 		return errors.New("message has to follow another one of its key and was not given")
 	}
@@ -56,12 +56,12 @@ func (c *Core) Follow(ctx context.Context, tx *sql.Tx, claim *consumer.Claim) er
 		return err
 	}
 	return c.parkClaimed(ctx, tx, &ParkedRow{
-		Consumer: claim.Consumer, Message: claim.Message, Key: claim.Key, Ordered: true, State: consumer.Following,
+		Consumer: claim.Consumer, Message: claim.Message, Key: claim.Key, Ordered: true, State: inbox.Following,
 	})
 }
 
 // Unclaim takes back a claim that was just made.
-func (c *Core) Unclaim(ctx context.Context, tx *sql.Tx, claim *consumer.Claim) error {
+func (c *Core) Unclaim(ctx context.Context, tx *sql.Tx, claim *inbox.Claim) error {
 	_, err := c.Exec(ctx, tx, `DELETE FROM {inbox} WHERE consumer = ? AND dispatch_id = ?`, claim.Consumer, claim.ID[:])
 	return err
 }
@@ -89,26 +89,26 @@ func (c *Core) parkClaimed(ctx context.Context, tx *sql.Tx, r *ParkedRow) error 
 }
 
 // ParkMessage keeps a message.
-func (s *Store) ParkMessage(ctx context.Context, p consumer.Parking) (consumer.Verdict, error) {
+func (s *Store) ParkMessage(ctx context.Context, p inbox.Parking) (inbox.Verdict, error) {
 	if p.Message == nil {
-		return consumer.None, errors.New("park: there is no message")
+		return inbox.None, errors.New("park: there is no message")
 	}
 	row := ParkedRow{
 		Consumer: p.Consumer, Message: p.Message, Key: p.Message.Key, Ordered: p.Ordered && p.Message.Key != "", State: p.State,
 		Attempts: p.Attempts, RetryIn: p.RetryIn, LastError: p.LastError,
 	}
-	verdict := consumer.Applied
+	verdict := inbox.Applied
 	err := s.write(ctx, func(ctx context.Context, tx *sql.Tx) (err error) {
 		row := row
 		switch row.State {
-		case consumer.Retrying, consumer.Dead:
+		case inbox.Retrying, inbox.Dead:
 			verdict, err = s.claimAndPark(ctx, tx, &row)
-		case consumer.TooOldState, consumer.AlteredState:
+		case inbox.TooOldState, inbox.AlteredState:
 			verdict, err = s.setAside(ctx, tx, &row)
 		default:
 			return fmt.Errorf("%q is not a state to park in", row.State)
 		}
-		if err == nil && verdict != consumer.Applied {
+		if err == nil && verdict != inbox.Applied {
 			return ErrNothing
 		}
 		return err
@@ -116,7 +116,7 @@ func (s *Store) ParkMessage(ctx context.Context, p consumer.Parking) (consumer.V
 	switch {
 	case errors.Is(err, ErrNothing):
 	case err != nil:
-		return consumer.None, fmt.Errorf("park: %w", &OwnError{err})
+		return inbox.None, fmt.Errorf("park: %w", &OwnError{err})
 	}
 	return verdict, nil
 }
@@ -124,46 +124,46 @@ func (s *Store) ParkMessage(ctx context.Context, p consumer.Parking) (consumer.V
 // claimAndPark claims and parks a message. Meanwhile another copy may have been applied and
 // forgotten, or other content claimed. Then the message is still one to keep. A live message of a key takes the
 // key's lock, so that no newcomer can pass it unseen.
-func (s *Store) claimAndPark(ctx context.Context, tx *sql.Tx, row *ParkedRow) (consumer.Verdict, error) {
+func (s *Store) claimAndPark(ctx context.Context, tx *sql.Tx, row *ParkedRow) (inbox.Verdict, error) {
 	m := row.Message
-	if row.Ordered && row.State == consumer.Retrying {
+	if row.Ordered && row.State == inbox.Retrying {
 		if err := s.c.d.LockKeys(ctx, tx, row.Consumer, row.Key); err != nil {
-			return consumer.None, err
+			return inbox.None, err
 		}
 	}
-	c := consumer.Claim{Consumer: row.Consumer, ID: m.ID, Digest: m.Digest, Stamp: m.Stamp}
+	c := inbox.Claim{Consumer: row.Consumer, ID: m.ID, Digest: m.Digest, Stamp: m.Stamp}
 	verdict, err := s.c.d.ClaimToPark(ctx, tx, &c)
 	if err != nil {
-		return consumer.None, err
+		return inbox.None, err
 	}
 	switch verdict {
-	case consumer.Applied:
+	case inbox.Applied:
 		if err := s.c.parkClaimed(ctx, tx, row); err != nil {
-			return consumer.None, err
+			return inbox.None, err
 		}
-		return verdict, s.c.noteRetry(ctx, tx, row.Consumer, m.ID, false, row.State == consumer.Dead && row.Attempts == 0, row.LastError)
-	case consumer.TooOld:
+		return verdict, s.c.noteRetry(ctx, tx, row.Consumer, m.ID, false, row.State == inbox.Dead && row.Attempts == 0, row.LastError)
+	case inbox.TooOld:
 		// The claim was made before the time that is forgotten was looked at.
 		if err := s.c.Unclaim(ctx, tx, &c); err != nil {
-			return consumer.None, err
+			return inbox.None, err
 		}
-		row.State = consumer.TooOldState
+		row.State = inbox.TooOldState
 		return s.setAside(ctx, tx, row)
-	case consumer.Altered:
-		row.State = consumer.AlteredState
+	case inbox.Altered:
+		row.State = inbox.AlteredState
 		return s.setAside(ctx, tx, row)
 	}
 	return verdict, nil
 }
 
 // setAside keeps a message without a claim, once.
-func (s *Store) setAside(ctx context.Context, tx *sql.Tx, row *ParkedRow) (consumer.Verdict, error) {
+func (s *Store) setAside(ctx context.Context, tx *sql.Tx, row *ParkedRow) (inbox.Verdict, error) {
 	fresh, err := s.c.parkMessage(ctx, tx, row)
 	switch {
 	case err != nil:
-		return consumer.None, err
+		return inbox.None, err
 	case !fresh:
-		return consumer.Duplicate, nil
+		return inbox.Duplicate, nil
 	}
-	return consumer.Applied, nil
+	return inbox.Applied, nil
 }

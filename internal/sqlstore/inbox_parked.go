@@ -10,7 +10,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/store/inbox"
 )
 
 // isFirst holds for a parked message p that no earlier live one of its key
@@ -50,7 +50,7 @@ p.state, p.attempts, p.parked_at, p.next_attempt_at, p.last_error, p.reason, p.c
 
 // parkedMessage is a parked message with what only the store knows of it.
 type parkedMessage struct {
-	consumer.ParkedMessage
+	inbox.Parked
 	place
 	claimed, forced bool
 }
@@ -104,8 +104,8 @@ func (s *Store) place(ctx context.Context, seq int64) (p place, ok bool, err err
 // ApplyParked runs fn for a parked message. Of messages without a claim, one that was too old
 // runs if nobody has applied it since, and an altered one that was forced runs without
 // a claim; others are settled without running.
-func (s *Store) ApplyParked(ctx context.Context, c consumer.Claim, seq int64,
-	fn func(ctx context.Context, tx *sql.Tx, m *consumer.ParkedMessage) error,
+func (s *Store) ApplyParked(ctx context.Context, c inbox.Claim, seq int64,
+	fn func(ctx context.Context, tx *sql.Tx, m *inbox.Parked) error,
 ) (bool, error) {
 	at, ok, err := s.place(ctx, seq)
 	if err != nil || !ok || at.consumer != c.Consumer {
@@ -117,7 +117,7 @@ func (s *Store) ApplyParked(ctx context.Context, c consumer.Claim, seq int64,
 		if err != nil || !run {
 			return err
 		}
-		if err := s.c.Hand(ctx, tx, func() error { return fn(ctx, tx, &m.ParkedMessage) }); err != nil {
+		if err := s.c.Hand(ctx, tx, func() error { return fn(ctx, tx, &m.Parked) }); err != nil {
 			return err
 		}
 		ran = true
@@ -138,7 +138,7 @@ func (s *Store) ApplyParked(ctx context.Context, c consumer.Claim, seq int64,
 // take locks a parked message and its key, in this order: another process that has the message is passed
 // over, while the key is waited for. It tells whether the message is to run. If it is not there any
 // more, or not to run yet, it gives ErrNothing.
-func (s *Store) take(ctx context.Context, tx *sql.Tx, c *consumer.Claim, at place, seq int64) (m *parkedMessage, run bool, err error) {
+func (s *Store) take(ctx context.Context, tx *sql.Tx, c *inbox.Claim, at place, seq int64) (m *parkedMessage, run bool, err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, false, err
 	}
@@ -194,11 +194,11 @@ func (s *Store) claimParked(ctx context.Context, tx *sql.Tx, m *parkedMessage) (
 	if err != nil || n == 1 {
 		return err == nil, err
 	}
-	verdict, err := s.c.Compare(ctx, tx, &consumer.Claim{Consumer: m.consumer, ID: m.ID, Digest: m.Digest})
+	verdict, err := s.c.Compare(ctx, tx, &inbox.Claim{Consumer: m.consumer, ID: m.ID, Digest: m.Digest})
 	switch {
 	case err != nil:
 		return false, err
-	case verdict != consumer.Altered:
+	case verdict != inbox.Altered:
 		return false, s.remove(ctx, tx, m)
 	case m.forced:
 		return true, nil
@@ -212,15 +212,15 @@ func (s *Store) claimParked(ctx context.Context, tx *sql.Tx, m *parkedMessage) (
 }
 
 // Compare tells whether a message that was claimed before is the same as then.
-func (c *Core) Compare(ctx context.Context, tx *sql.Tx, claim *consumer.Claim) (verdict consumer.Verdict, err error) {
+func (c *Core) Compare(ctx context.Context, tx *sql.Tx, claim *inbox.Claim) (verdict inbox.Verdict, err error) {
 	err = c.Each(ctx, tx, func(rows *sql.Rows) error {
 		var known sql.RawBytes
 		if err := rows.Scan(&known); err != nil {
 			return err
 		}
-		verdict = consumer.Altered
+		verdict = inbox.Altered
 		if claim.Digest.Matches(Digest(known)) {
-			verdict = consumer.Duplicate
+			verdict = inbox.Duplicate
 		}
 		return nil
 	}, `SELECT digest FROM {inbox} WHERE consumer = ? AND dispatch_id = ? {lock}`, claim.Consumer, claim.ID[:])
@@ -276,9 +276,9 @@ func (s *Store) RetryMessage(ctx context.Context, seq int64, attempts int, retry
 	if err != nil || !ok {
 		return err
 	}
-	state, due := consumer.Retrying, in(retryIn)
+	state, due := inbox.Retrying, in(retryIn)
 	if dead {
-		state, due = consumer.Dead, sql.NullInt64{}
+		state, due = inbox.Dead, sql.NullInt64{}
 	}
 	err = s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		if dead {

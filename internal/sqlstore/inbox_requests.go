@@ -8,13 +8,13 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/boxpair/boxpair/consumer/request"
+	"github.com/boxpair/boxpair/store/inbox"
 )
 
 // StoredAnswer reads an answer. The claim has locked its row; on MySQL a plain read could be of a snapshot from before.
-func (c *Core) StoredAnswer(ctx context.Context, tx *sql.Tx, r request.Request) (*request.Answer, error) {
+func (c *Core) StoredAnswer(ctx context.Context, tx *sql.Tx, r inbox.Request) (*inbox.Answer, error) {
 	var (
-		a           request.Answer
+		a           inbox.Answer
 		sum, header []byte
 		status      sql.NullInt64
 	)
@@ -24,7 +24,7 @@ func (c *Core) StoredAnswer(ctx context.Context, tx *sql.Tx, r request.Request) 
 	case err != nil:
 		return nil, fmt.Errorf("read answer: %w", err)
 	case !status.Valid:
-		return nil, fmt.Errorf("read answer: %w", request.ErrUnanswered)
+		return nil, fmt.Errorf("read answer: %w", inbox.ErrUnanswered)
 	}
 	a.Fingerprint, a.Status = [32]byte(sum), int(status.Int64)
 	a.Header = make(map[string][]string)
@@ -34,8 +34,8 @@ func (c *Core) StoredAnswer(ctx context.Context, tx *sql.Tx, r request.Request) 
 	return &a, nil
 }
 
-// AnswerRequest implements [request.Store].
-func (s *Store) AnswerRequest(ctx context.Context, tx *sql.Tx, r request.Request, a request.Answer) error {
+// AnswerRequest implements [inbox.RequestStore].
+func (s *Store) AnswerRequest(ctx context.Context, tx *sql.Tx, r inbox.Request, a inbox.Answer) error {
 	header, err := json.Marshal(a.Header)
 	if err != nil {
 		return fmt.Errorf("store answer: %w", err)
@@ -55,7 +55,7 @@ func (s *Store) AnswerRequest(ctx context.Context, tx *sql.Tx, r request.Request
 	return nil
 }
 
-// ForgetRequests implements [request.Store].
+// ForgetRequests implements [inbox.RequestStore].
 func (s *Store) ForgetRequests(ctx context.Context, age time.Duration, limit int) (int, error) {
 	n, err := s.forget(ctx, old{table: `{inbox_requests}`, key: "scope, {request_key}", where: "claimed_at < {now} - ?", first: "claimed_at"},
 		limit, Micros(age))

@@ -10,13 +10,13 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/store/inbox"
 )
 
 // Register makes a consumer known. Keys whose first message is following have lost their
 // head, which nothing in this library brings about; it becomes one here.
-func (s *Store) Register(ctx context.Context, name string, window time.Duration) (consumer.Registration, error) {
-	var r consumer.Registration
+func (s *Store) Register(ctx context.Context, name string, window time.Duration) (inbox.Registration, error) {
+	var r inbox.Registration
 	var forgotten, horizon, horizonUntil sql.NullInt64
 	err := s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		read := func() error {
@@ -41,7 +41,7 @@ func (s *Store) Register(ctx context.Context, name string, window time.Duration)
 		return s.healMessages(ctx, tx, r.Consumer)
 	})
 	if err != nil {
-		return consumer.Registration{}, fmt.Errorf("register consumer: %w", &OwnError{err})
+		return inbox.Registration{}, fmt.Errorf("register consumer: %w", &OwnError{err})
 	}
 	r.ForgottenUntil, r.Horizon, r.HorizonUntil = Optional(forgotten), elapsed(horizon), Optional(horizonUntil)
 	return r, nil
@@ -74,8 +74,8 @@ func (s *Store) NoteHorizon(ctx context.Context, consumerID int, horizon time.Du
 }
 
 // Newest reads the dispatch IDs that were applied last.
-func (s *Store) Newest(ctx context.Context, consumerID, limit int) ([]consumer.Seen, error) {
-	seen, err := collect(ctx, s.c, s.c.DB, func(rows *sql.Rows) (v consumer.Seen, err error) {
+func (s *Store) Newest(ctx context.Context, consumerID, limit int) ([]inbox.Seen, error) {
+	seen, err := collect(ctx, s.c, s.c.DB, func(rows *sql.Rows) (v inbox.Seen, err error) {
 		var id, digest sql.RawBytes
 		if err := rows.Scan(&id, &digest); err != nil {
 			return v, err
@@ -111,7 +111,7 @@ func (s *Store) AdvanceForgotten(ctx context.Context, consumerID int, window, ma
 			return err
 		}
 		if at-passed > Micros(maxStep) {
-			return consumer.ErrClockJump
+			return inbox.ErrClockJump
 		}
 		if until := at - Micros(window); until > registered && (!holds.Valid || until > holds.Int64) {
 			holds = sql.NullInt64{Int64: until, Valid: true}
@@ -124,8 +124,8 @@ func (s *Store) AdvanceForgotten(ctx context.Context, consumerID int, window, ma
 		return err
 	})
 	switch {
-	case errors.Is(err, consumer.ErrClockJump):
-		return Optional(holds), consumer.ErrClockJump
+	case errors.Is(err, inbox.ErrClockJump):
+		return Optional(holds), inbox.ErrClockJump
 	case err != nil:
 		return time.Time{}, fmt.Errorf("advance forgotten time: %w", &OwnError{err})
 	}
@@ -140,14 +140,14 @@ func ErrNotRegistered(consumerID int) error {
 // Forget removes dispatch IDs. The time that it goes by is the latest that was
 // set at least grace ago: with the newest one alone, a consumer that advances more often than once
 // in grace would never forget anything. IDs that a copy has just locked are passed over.
-func (s *Store) Forget(ctx context.Context, consumerID int, grace time.Duration, after time.Time, limit int) (consumer.Forgotten, error) {
-	var f consumer.Forgotten
+func (s *Store) Forget(ctx context.Context, consumerID int, grace time.Duration, after time.Time, limit int) (inbox.Forgotten, error) {
+	var f inbox.Forgotten
 	from := int64(-1 << 62)
 	if !after.IsZero() {
 		from = after.UnixMicro()
 	}
 	err := s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
-		f = consumer.Forgotten{}
+		f = inbox.Forgotten{}
 		var until sql.NullInt64
 		err := s.c.One(ctx, tx, []any{&until}, `SELECT MAX(until) FROM {inbox_forgotten} WHERE consumer = ? AND set_at <= {now} - ?`,
 			consumerID, Micros(max(0, grace)))
@@ -171,7 +171,7 @@ func (s *Store) Forget(ctx context.Context, consumerID int, grace time.Duration,
 		return err
 	})
 	if err != nil && !errors.Is(err, ErrNothing) {
-		return consumer.Forgotten{}, fmt.Errorf("forget: %w", &OwnError{err})
+		return inbox.Forgotten{}, fmt.Errorf("forget: %w", &OwnError{err})
 	}
 	return f, nil
 }
@@ -188,8 +188,8 @@ func (s *Store) ForgetDiscarded(ctx context.Context, consumerID int, age time.Du
 }
 
 // InboxStats reads the state of a consumer's inbox, in one statement.
-func (s *Store) InboxStats(ctx context.Context, consumerID int) (consumer.Stats, error) {
-	var st consumer.Stats
+func (s *Store) InboxStats(ctx context.Context, consumerID int) (inbox.Stats, error) {
+	var st inbox.Stats
 	var forgotten, horizon, oldest sql.NullInt64
 	err := s.c.One(ctx, s.c.DB, []any{&forgotten, &horizon, &st.Retrying, &st.Following, &st.Dead, &st.TooOld, &st.Altered, &oldest}, `
 		SELECT c.forgotten_until, CASE WHEN c.horizon_until > {now} THEN c.horizon_us END,
@@ -201,13 +201,13 @@ func (s *Store) InboxStats(ctx context.Context, consumerID int) (consumer.Stats,
 			(SELECT {greatest}(0, {now} - MIN(p.parked_at)) FROM {inbox_parked} p WHERE p.consumer = c.id AND p.state IN ('retrying', 'following'))
 		FROM {inbox_consumers} c WHERE c.id = ?`, consumerID)
 	if err != nil {
-		return consumer.Stats{}, fmt.Errorf("read inbox stats: %w", &OwnError{err})
+		return inbox.Stats{}, fmt.Errorf("read inbox stats: %w", &OwnError{err})
 	}
 	st.ForgottenUntil, st.Horizon, st.OldestParked = Optional(forgotten), elapsed(horizon), elapsed(oldest)
 	return st, nil
 }
 
-// ParkedConsumers implements [consumer.ParkedNamer]. The index of states answers it.
+// ParkedConsumers implements [inbox.ParkedNamer]. The index of states answers it.
 func (s *Store) ParkedConsumers(ctx context.Context) ([]string, error) {
 	var names []string
 	err := s.c.Each(ctx, s.c.DB, func(rows *sql.Rows) error {

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/store/inbox"
 )
 
 // What a function has done to the transaction that a store has given it.
@@ -25,7 +25,7 @@ var (
 )
 
 // ErrEnded is for a function that has ended the transaction where nobody could refuse it.
-var ErrEnded = fmt.Errorf("%w: commits and rollbacks are the owner's", consumer.ErrEnded)
+var ErrEnded = fmt.Errorf("%w: commits and rollbacks are the owner's", inbox.ErrEnded)
 
 // Refused returns the error for a statement, or a method, that ends a transaction.
 func Refused(what string) error { return fmt.Errorf("%s: %w", what, ErrNotOwner) }

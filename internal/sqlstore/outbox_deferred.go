@@ -11,7 +11,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/outbox"
 )
 
 const (
@@ -32,8 +32,8 @@ SELECT d.id, d.shard, d.{event_key}, e.dispatch_id FROM {outbox_events} e {by di
 )
 
 // Undefer moves what is due. Only where something is does it begin a transaction.
-func (s *Store) Undefer(ctx context.Context, relay string, leases []producer.Lease, limit int) (producer.Undeferred, error) {
-	var u producer.Undeferred
+func (s *Store) Undefer(ctx context.Context, relay string, leases []outbox.Lease, limit int) (outbox.Undeferred, error) {
+	var u outbox.Undeferred
 	if len(leases) == 0 {
 		return u, nil
 	}
@@ -42,7 +42,7 @@ func (s *Store) Undefer(ctx context.Context, relay string, leases []producer.Lea
 		return u, fmt.Errorf("look for deferred events: %w", err)
 	}
 	u.Next = next
-	leases = slices.DeleteFunc(slices.Clone(leases), func(l producer.Lease) bool { return !slices.Contains(due, l.Shard) })
+	leases = slices.DeleteFunc(slices.Clone(leases), func(l outbox.Lease) bool { return !slices.Contains(due, l.Shard) })
 	if len(leases) == 0 {
 		return u, nil
 	}
@@ -64,13 +64,13 @@ func (s *Store) Undefer(ctx context.Context, relay string, leases []producer.Lea
 		return nil
 	})
 	if err != nil {
-		return producer.Undeferred{}, fmt.Errorf("queue deferred events: %w", err)
+		return outbox.Undeferred{}, fmt.Errorf("queue deferred events: %w", err)
 	}
 	return u, nil
 }
 
 // dueShards returns the shards of leases with something due, and in which time the next event of any is due; 0: none is.
-func (s *Store) dueShards(ctx context.Context, leases []producer.Lease) (due []int, next time.Duration, err error) {
+func (s *Store) dueShards(ctx context.Context, leases []outbox.Lease) (due []int, next time.Duration, err error) {
 	err = s.c.Each(ctx, s.c.DB, func(rows *sql.Rows) error {
 		var shard int
 		var some bool
@@ -88,7 +88,7 @@ func (s *Store) dueShards(ctx context.Context, leases []producer.Lease) (due []i
 }
 
 // undefer moves what is due in a shard.
-func (s *Store) undefer(ctx context.Context, tx *sql.Tx, shard, limit int, u *producer.Undeferred) error {
+func (s *Store) undefer(ctx context.Context, tx *sql.Tx, shard, limit int, u *outbox.Undeferred) error {
 	ids, err := s.c.IDs(ctx, tx, deferredDueStmt, shard, limit)
 	if err != nil || len(ids) == 0 {
 		return err
@@ -102,7 +102,7 @@ func (s *Store) undefer(ctx context.Context, tx *sql.Tx, shard, limit int, u *pr
 			slices.Min(ids)-1, slices.Min(ids)-1, shard)
 	}
 	for _, id := range ids {
-		u.Moved = append(u.Moved, producer.Moved{Shard: shard, Seq: id})
+		u.Moved = append(u.Moved, outbox.Moved{Shard: shard, Seq: id})
 	}
 	return err
 }
@@ -171,7 +171,7 @@ func (s *Store) deferred(ctx context.Context, tx *sql.Tx, ids []uuid.UUID) ([]ch
 }
 
 // ListDeferred reads deferred events.
-func (s *Store) ListDeferred(ctx context.Context, f producer.DeferredFilter) ([]producer.Deferred, error) {
+func (s *Store) ListDeferred(ctx context.Context, f outbox.DeferredFilter) ([]outbox.Deferred, error) {
 	w := &where{}
 	w.add("d.id > ?", f.After)
 	if len(f.IDs) > 0 {
@@ -180,7 +180,7 @@ func (s *Store) ListDeferred(ctx context.Context, f producer.DeferredFilter) ([]
 	w.text("e.topic", f.Topic)
 	w.text("d.{event_key}", f.Key)
 	w.during("d.due_at", f.From, f.To)
-	list, err := collect(ctx, s.c, s.c.DB, func(rows *sql.Rows) (d producer.Deferred, err error) {
+	list, err := collect(ctx, s.c, s.c.DB, func(rows *sql.Rows) (d outbox.Deferred, err error) {
 		var id sql.NullInt64
 		var due int64
 		_, err = ScanRecord(rows, &d.Record, &id, &d.Seq, &d.Shard, &due) // what cannot be read is buried when it is due

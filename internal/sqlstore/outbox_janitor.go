@@ -10,14 +10,14 @@ import (
 	"time"
 
 	"github.com/boxpair/boxpair/internal/fault"
-	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/outbox"
 )
 
 // RemoveDelivered removes old receipts with their events.
-func (s *Store) RemoveDelivered(ctx context.Context, retention time.Duration, after time.Time, limit int) (producer.Removed, error) {
-	var r producer.Removed
+func (s *Store) RemoveDelivered(ctx context.Context, retention time.Duration, after time.Time, limit int) (outbox.Removed, error) {
+	var r outbox.Removed
 	err := s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
-		r = producer.Removed{}
+		r = outbox.Removed{}
 		before, err := s.c.Now(ctx, tx)
 		if err != nil {
 			return err
@@ -49,13 +49,13 @@ func (s *Store) RemoveDelivered(ctx context.Context, retention time.Duration, af
 		return fault.Hit(ctx, fault.J2)
 	})
 	if err != nil {
-		return producer.Removed{}, fmt.Errorf("remove delivered events: %w", err)
+		return outbox.Removed{}, fmt.Errorf("remove delivered events: %w", err)
 	}
 	return r, nil
 }
 
 // oldReceipts reads the oldest receipts and the events that they name, ascending.
-func (s *Store) oldReceipts(ctx context.Context, tx *sql.Tx, from, before int64, limit int, r *producer.Removed) (ids, named []int64, err error) {
+func (s *Store) oldReceipts(ctx context.Context, tx *sql.Tx, from, before int64, limit int, r *outbox.Removed) (ids, named []int64, err error) {
 	err = s.c.Each(ctx, tx, func(rows *sql.Rows) error {
 		if len(named) >= limit {
 			return ErrNothing
@@ -82,7 +82,7 @@ func (s *Store) oldReceipts(ctx context.Context, tx *sql.Tx, from, before int64,
 	return ids, slices.Compact(named), err
 }
 
-func (s *Store) removeAttempts(ctx context.Context, tx *sql.Tx, events []int64, r *producer.Removed) error {
+func (s *Store) removeAttempts(ctx context.Context, tx *sql.Tx, events []int64, r *outbox.Removed) error {
 	if len(events) == 0 {
 		return nil
 	}
@@ -92,10 +92,10 @@ func (s *Store) removeAttempts(ctx context.Context, tx *sql.Tx, events []int64, 
 }
 
 // RemoveDiscarded removes events that were discarded long ago.
-func (s *Store) RemoveDiscarded(ctx context.Context, retention time.Duration, limit int) (producer.Removed, error) {
-	var r producer.Removed
+func (s *Store) RemoveDiscarded(ctx context.Context, retention time.Duration, limit int) (outbox.Removed, error) {
+	var r outbox.Removed
 	err := s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
-		r = producer.Removed{}
+		r = outbox.Removed{}
 		ids, err := s.c.IDs(ctx, tx, `SELECT p.id FROM {outbox_parked} p WHERE p.state IN ('discarded', 'cancelled') AND p.discarded_at < {now} - ?
 			AND NOT EXISTS (SELECT 1 FROM {outbox_queue} q WHERE q.shard = p.shard AND q.id = p.id)
 			ORDER BY p.discarded_at LIMIT ? {lock}`, Micros(retention), limit)
@@ -117,7 +117,7 @@ func (s *Store) RemoveDiscarded(ctx context.Context, retention time.Duration, li
 		return fault.Hit(ctx, fault.J2)
 	})
 	if err != nil {
-		return producer.Removed{}, fmt.Errorf("remove discarded events: %w", err)
+		return outbox.Removed{}, fmt.Errorf("remove discarded events: %w", err)
 	}
 	return r, nil
 }

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/outbox"
 )
 
 // farAhead is how far ahead a lease of a relay may lie that does not say since when it runs: beyond that, the clock was set back.
@@ -34,16 +34,16 @@ func (s *Store) Heartbeat(ctx context.Context, relay string, ttl time.Duration) 
 }
 
 // Acquire leases up to n shards, and passes over those that are locked.
-func (s *Store) Acquire(ctx context.Context, relay string, ttl time.Duration, n int) ([]producer.Grant, error) {
+func (s *Store) Acquire(ctx context.Context, relay string, ttl time.Duration, n int) ([]outbox.Grant, error) {
 	if n <= 0 {
 		return nil, nil
 	}
-	var grants []producer.Grant
+	var grants []outbox.Grant
 	err := s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		grants = nil
 		var shards []int
 		err := s.c.Each(ctx, tx, func(rows *sql.Rows) error {
-			var g producer.Grant
+			var g outbox.Grant
 			err := rows.Scan(&g.Shard, &g.Epoch, &g.Abrupt, &g.Low, &g.Tail.Seq, &g.Tail.Passed, &g.History, &g.Ticket)
 			grants, shards = append(grants, g), append(shards, g.Shard)
 			return err
@@ -68,13 +68,13 @@ func (s *Store) Acquire(ctx context.Context, relay string, ttl time.Duration, n 
 
 // Renew extends leases. One that has expired and that nobody else has acquired is
 // renewed too: its epoch has fenced everybody else off.
-func (s *Store) Renew(ctx context.Context, relay string, ttl time.Duration, leases []producer.Lease) ([]producer.Renewal, error) {
-	var renewals []producer.Renewal
+func (s *Store) Renew(ctx context.Context, relay string, ttl time.Duration, leases []outbox.Lease) ([]outbox.Renewal, error) {
+	var renewals []outbox.Renewal
 	err := s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		renewals = nil
 		var shards []int
 		err := s.c.Each(ctx, tx, func(rows *sql.Rows) error {
-			var r producer.Renewal
+			var r outbox.Renewal
 			var to sql.NullInt64
 			if err := rows.Scan(&r.Shard, &r.Epoch, &to, &r.Ticket); err != nil || !slices.Contains(leases, r.Lease) {
 				return err
@@ -99,7 +99,7 @@ func (s *Store) Renew(ctx context.Context, relay string, ttl time.Duration, leas
 }
 
 // Release gives leases back.
-func (s *Store) Release(ctx context.Context, relay string, leases []producer.Lease, forget bool) error {
+func (s *Store) Release(ctx context.Context, relay string, leases []outbox.Lease, forget bool) error {
 	err := s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		owned, err := s.owned(ctx, tx, relay, leases)
 		if err != nil {
@@ -128,7 +128,7 @@ func (s *Store) Release(ctx context.Context, relay string, leases []producer.Lea
 }
 
 // ClearRewind clears the rewind of a shard if ticket still names it.
-func (s *Store) ClearRewind(ctx context.Context, relay string, lease producer.Lease, ticket int64) error {
+func (s *Store) ClearRewind(ctx context.Context, relay string, lease outbox.Lease, ticket int64) error {
 	err := s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		_, err := s.c.Exec(ctx, tx, `UPDATE {outbox_shards} SET low_water = {least}(low_water, rewind_to - 1), tail = {least}(tail, rewind_to - 1), rewind_to = NULL
 			WHERE shard = ? AND owner = ? AND epoch = ? AND rewind_ticket = ?`, lease.Shard, Text(relay), lease.Epoch, ticket)
@@ -144,8 +144,8 @@ func (s *Store) ClearRewind(ctx context.Context, relay string, lease producer.Le
 const lowCounts = `(low_epoch = epoch AND {greatest}(low_water, COALESCE(tail, 0)) <= (SELECT MAX(id) FROM {outbox_events}))`
 
 // KeepLow keeps up to where the queues of shards are empty for good.
-func (s *Store) KeepLow(ctx context.Context, relay string, lows []producer.Low, history string) error {
-	leases := make([]producer.Lease, len(lows))
+func (s *Store) KeepLow(ctx context.Context, relay string, lows []outbox.Low, history string) error {
+	leases := make([]outbox.Lease, len(lows))
 	for i, low := range lows {
 		leases[i] = low.Lease
 	}
@@ -177,13 +177,13 @@ func (s *Store) KeepLow(ctx context.Context, relay string, lows []producer.Low, 
 
 // owned returns those of leases that relay has, and locks their rows, in the order of the shards: the answer
 // holds to the end of tx. This is the whole fence.
-func (s *Store) owned(ctx context.Context, tx *sql.Tx, relay string, leases []producer.Lease) (map[producer.Lease]bool, error) {
-	owned := make(map[producer.Lease]bool, len(leases))
+func (s *Store) owned(ctx context.Context, tx *sql.Tx, relay string, leases []outbox.Lease) (map[outbox.Lease]bool, error) {
+	owned := make(map[outbox.Lease]bool, len(leases))
 	if len(leases) == 0 {
 		return owned, nil
 	}
 	err := s.c.Each(ctx, tx, func(rows *sql.Rows) error {
-		var l producer.Lease
+		var l outbox.Lease
 		err := rows.Scan(&l.Shard, &l.Epoch)
 		if slices.Contains(leases, l) {
 			owned[l] = true
@@ -195,7 +195,7 @@ func (s *Store) owned(ctx context.Context, tx *sql.Tx, relay string, leases []pr
 }
 
 // shardsOf returns the shards of leases, each once, ascending.
-func shardsOf(leases []producer.Lease) []int {
+func shardsOf(leases []outbox.Lease) []int {
 	shards := make([]int, len(leases))
 	for i, l := range leases {
 		shards[i] = l.Shard
@@ -205,9 +205,9 @@ func shardsOf(leases []producer.Lease) []int {
 }
 
 // fenced runs fn in a transaction if relay has lease, and tells whether it has lost it.
-func (s *Store) fenced(ctx context.Context, relay string, lease producer.Lease, fn func(ctx context.Context, tx *sql.Tx) error) (lost bool, err error) {
+func (s *Store) fenced(ctx context.Context, relay string, lease outbox.Lease, fn func(ctx context.Context, tx *sql.Tx) error) (lost bool, err error) {
 	err = s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
-		owned, err := s.owned(ctx, tx, relay, []producer.Lease{lease})
+		owned, err := s.owned(ctx, tx, relay, []outbox.Lease{lease})
 		lost = !owned[lease]
 		if err != nil || lost {
 			return err

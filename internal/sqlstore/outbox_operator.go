@@ -8,11 +8,11 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/outbox"
 )
 
 // selects returns the conditions of f on parked events p with their events e.
-func selects(f producer.Filter) *where {
+func selects(f outbox.Filter) *where {
 	w := &where{}
 	w.add("p.id > ?", f.After)
 	if len(f.IDs) > 0 {
@@ -25,9 +25,9 @@ func selects(f producer.Filter) *where {
 }
 
 // ListParked reads parked events.
-func (s *Store) ListParked(ctx context.Context, f producer.Filter) ([]producer.Parked, error) {
+func (s *Store) ListParked(ctx context.Context, f outbox.Filter) ([]outbox.Parked, error) {
 	w := selects(f)
-	list, err := collect(ctx, s.c, s.c.DB, func(rows *sql.Rows) (p producer.Parked, err error) {
+	list, err := collect(ctx, s.c, s.c.DB, func(rows *sql.Rows) (p outbox.Parked, err error) {
 		var parked int64
 		var next, id sql.NullInt64
 		// Why it is dead if it cannot be read, its last error says.
@@ -44,8 +44,8 @@ func (s *Store) ListParked(ctx context.Context, f producer.Filter) ([]producer.P
 }
 
 // Attempts reads the attempts of an event.
-func (s *Store) Attempts(ctx context.Context, id uuid.UUID, limit int) ([]producer.Attempt, error) {
-	list, err := collect(ctx, s.c, s.c.DB, func(rows *sql.Rows) (a producer.Attempt, err error) {
+func (s *Store) Attempts(ctx context.Context, id uuid.UUID, limit int) ([]outbox.Attempt, error) {
+	list, err := collect(ctx, s.c, s.c.DB, func(rows *sql.Rows) (a outbox.Attempt, err error) {
 		var at int64
 		err = rows.Scan(&at, &a.Outcome, &a.Error, &a.Relay)
 		a.At = Instant(at)
@@ -59,8 +59,8 @@ func (s *Store) Attempts(ctx context.Context, id uuid.UUID, limit int) ([]produc
 }
 
 // Deliveries reads when an event was delivered.
-func (s *Store) Deliveries(ctx context.Context, id uuid.UUID) ([]producer.Delivery, error) {
-	list, err := collect(ctx, s.c, s.c.DB, func(rows *sql.Rows) (d producer.Delivery, err error) {
+func (s *Store) Deliveries(ctx context.Context, id uuid.UUID) ([]outbox.Delivery, error) {
+	list, err := collect(ctx, s.c, s.c.DB, func(rows *sql.Rows) (d outbox.Delivery, err error) {
 		var at int64
 		err = rows.Scan(&at, &d.Relay)
 		d.At = Instant(at)
@@ -79,7 +79,7 @@ type choice struct {
 	id    uuid.UUID
 	shard int
 	key   string
-	state producer.State
+	state outbox.State
 }
 
 // seqs returns the places of what was chosen, and the dispatch IDs.
@@ -133,7 +133,7 @@ func (s *Store) lockShards(ctx context.Context, tx *sql.Tx, shards []int64) erro
 const expired = `COALESCE(e.resend_seconds > 0 AND ` + StampOf + ` + e.resend_seconds * 1000000 <= {now}, 0)`
 
 // Redrive makes dead events retrying and due.
-func (s *Store) Redrive(ctx context.Context, f producer.Filter, reason string) (ids []uuid.UUID, refused int, err error) {
+func (s *Store) Redrive(ctx context.Context, f outbox.Filter, reason string) (ids []uuid.UUID, refused int, err error) {
 	err = s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		ids, refused = nil, 0
 		w := selects(f).with("p.state = 'dead'")
@@ -168,7 +168,7 @@ func (s *Store) Redrive(ctx context.Context, f producer.Filter, reason string) (
 }
 
 // Discard gives up parked events.
-func (s *Store) Discard(ctx context.Context, f producer.Filter, reason string) ([]uuid.UUID, error) {
+func (s *Store) Discard(ctx context.Context, f outbox.Filter, reason string) ([]uuid.UUID, error) {
 	var ids []uuid.UUID
 	err := s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		ids = nil
@@ -205,9 +205,9 @@ func (s *Store) Discard(ctx context.Context, f producer.Filter, reason string) (
 // follower nobody has waited.
 func (s *Store) succeed(ctx context.Context, tx *sql.Tx, c choice) error {
 	switch c.state {
-	case producer.Retrying:
+	case outbox.Retrying:
 		return s.promote(ctx, tx, c.shard, c.key, false)
-	case producer.Dead:
+	case outbox.Dead:
 		var held bool
 		err := s.c.One(ctx, tx, []any{&held}, `SELECT EXISTS (SELECT 1 FROM {outbox_parked} WHERE shard = ? AND state = 'dead' AND {event_key} = ?)`,
 			c.shard, Text(c.key))
@@ -238,13 +238,13 @@ func (s *Store) rewind(ctx context.Context, tx *sql.Tx, changed []choice) error 
 }
 
 // Stats reads the state of the outbox.
-func (s *Store) Stats(ctx context.Context) (producer.Stats, error) {
-	var st producer.Stats
+func (s *Store) Stats(ctx context.Context) (outbox.Stats, error) {
+	var st outbox.Stats
 	var oldest sql.NullInt64
 	err := s.c.One(ctx, s.c.DB, []any{&st.Pending, &st.Retrying, &st.Following, &st.Dead, &st.Owned, &st.Relays, &st.Deferred, &oldest},
 		s.c.d.Stats, countCap+1, countCap, countCap, countCap, countCap)
 	if err != nil {
-		return producer.Stats{}, fmt.Errorf("read outbox stats: %w", err)
+		return outbox.Stats{}, fmt.Errorf("read outbox stats: %w", err)
 	}
 	if st.Pending > countCap {
 		st.Pending, st.PendingCapped = countCap, true

@@ -8,7 +8,7 @@ import (
 	"math"
 	"time"
 
-	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/outbox"
 )
 
 // isHead holds for a parked event p that no earlier live event of its key stands
@@ -21,7 +21,7 @@ const unheld = `(NOT ? OR p.{event_key} = '' OR NOT EXISTS (
 	SELECT 1 FROM {outbox_parked} d WHERE d.shard = p.shard AND d.state = 'dead' AND d.{event_key} = p.{event_key} AND d.id < p.id))`
 
 // Heal gives followers without a head one. Leases that are lost are passed over.
-func (s *Store) Heal(ctx context.Context, relay string, leases []producer.Lease, hold bool) error {
+func (s *Store) Heal(ctx context.Context, relay string, leases []outbox.Lease, hold bool) error {
 	err := s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		owned, err := s.owned(ctx, tx, relay, leases)
 		if err != nil {
@@ -49,17 +49,17 @@ FROM (SELECT ? AS id, ? AS shard) n LEFT JOIN {outbox_events} e ON e.id = n.id W
 {again id} state = ?, attempts = ?, next_attempt_at = {now} + ?, parked_at = {now}, last_error = ?, reason = '', discarded_at = NULL`
 
 // park writes the row of an event that was taken out of the queue. It is due in a time, or has none.
-func (s *Store) park(ctx context.Context, tx *sql.Tx, shard int, id int64, state producer.State, attempts int, in sql.NullInt64, text string) error {
+func (s *Store) park(ctx context.Context, tx *sql.Tx, shard int, id int64, state outbox.State, attempts int, in sql.NullInt64, text string) error {
 	_, err := s.c.Exec(ctx, tx, parkStmt, string(state), attempts, in, Text(text), id, shard, string(state), attempts, in, Text(text))
 	return err
 }
 
 // Park moves events from the queue to the parked events.
-func (s *Store) Park(ctx context.Context, relay string, lease producer.Lease, failures []producer.Failure) (bool, error) {
+func (s *Store) Park(ctx context.Context, relay string, lease outbox.Lease, failures []outbox.Failure) (bool, error) {
 	lost, err := s.fenced(ctx, relay, lease, func(ctx context.Context, tx *sql.Tx) error {
 		for i := range failures {
 			f := &failures[i]
-			gone, err := s.c.d.Dequeue(ctx, tx, []producer.Mark{{Lease: lease, Seq: f.Seq, Round: f.Round}})
+			gone, err := s.c.d.Dequeue(ctx, tx, []outbox.Mark{{Lease: lease, Seq: f.Seq, Round: f.Round}})
 			if err != nil {
 				return err
 			}
@@ -83,14 +83,14 @@ func (s *Store) Park(ctx context.Context, relay string, lease producer.Lease, fa
 }
 
 // Follow moves events from the queue to the parked events, behind others of their keys.
-func (s *Store) Follow(ctx context.Context, relay string, lease producer.Lease, marks []producer.Mark) (bool, error) {
+func (s *Store) Follow(ctx context.Context, relay string, lease outbox.Lease, marks []outbox.Mark) (bool, error) {
 	lost, err := s.fenced(ctx, relay, lease, func(ctx context.Context, tx *sql.Tx) error {
 		gone, err := s.c.d.Dequeue(ctx, tx, marks)
 		if err != nil {
 			return err
 		}
 		for _, id := range gone {
-			if err := s.park(ctx, tx, lease.Shard, id, producer.Following, 0, sql.NullInt64{}, ""); err != nil {
+			if err := s.park(ctx, tx, lease.Shard, id, outbox.Following, 0, sql.NullInt64{}, ""); err != nil {
 				return err
 			}
 		}
@@ -117,8 +117,8 @@ WHERE p.state = 'retrying' AND p.next_attempt_at > ? AND p.next_attempt_at <= ? 
 // Due reads heads that are due. The next one is looked for first: what changes in between is due, or is found
 // by the next call.
 func (s *Store) Due(
-	ctx context.Context, shards []int, hold bool, after producer.DuePoint, longest time.Duration, limit int,
-) (due []producer.Queued, next time.Duration, err error) {
+	ctx context.Context, shards []int, hold bool, after outbox.DuePoint, longest time.Duration, limit int,
+) (due []outbox.Queued, next time.Duration, err error) {
 	var then int64
 	at, err := s.c.Now(ctx, s.c.DB)
 	far := at + longest.Microseconds()
@@ -137,7 +137,7 @@ func (s *Store) Due(
 			break
 		}
 		err = s.c.Each(ctx, s.c.DB, func(rows *sql.Rows) error {
-			var e producer.Queued
+			var e outbox.Queued
 			var dueAt int64
 			err := ScanQueued(rows, &e, &e.Seq, &e.Shard, &e.Attempts, &e.State, &dueAt)
 			e.DueAt = Instant(dueAt)
@@ -152,12 +152,12 @@ func (s *Store) Due(
 }
 
 // FetchParked reads the live events of one key; with hold the first dead one besides.
-func (s *Store) FetchParked(ctx context.Context, shard int, key string, hold bool, limit int) ([]producer.Queued, error) {
+func (s *Store) FetchParked(ctx context.Context, shard int, key string, hold bool, limit int) ([]outbox.Queued, error) {
 	dead := 0
 	if hold {
 		dead = 1
 	}
-	live, err := collect(ctx, s.c, s.c.DB, func(rows *sql.Rows) (e producer.Queued, err error) {
+	live, err := collect(ctx, s.c, s.c.DB, func(rows *sql.Rows) (e outbox.Queued, err error) {
 		err = ScanQueued(rows, &e, &e.Seq, &e.Attempts, &e.State)
 		e.Shard = shard
 		return e, err
@@ -175,7 +175,7 @@ func (s *Store) FetchParked(ctx context.Context, shard int, key string, hold boo
 }
 
 // Retry records further failures of parked events.
-func (s *Store) Retry(ctx context.Context, relay string, lease producer.Lease, failures []producer.Failure, hold bool) (bool, error) {
+func (s *Store) Retry(ctx context.Context, relay string, lease outbox.Lease, failures []outbox.Failure, hold bool) (bool, error) {
 	lost, err := s.fenced(ctx, relay, lease, func(ctx context.Context, tx *sql.Tx) error {
 		for i := range failures {
 			if err := s.retry(ctx, tx, relay, lease.Shard, &failures[i], hold); err != nil {
@@ -190,7 +190,7 @@ func (s *Store) Retry(ctx context.Context, relay string, lease producer.Lease, f
 	return lost, nil
 }
 
-func (s *Store) retry(ctx context.Context, tx *sql.Tx, relay string, shard int, f *producer.Failure, hold bool) error {
+func (s *Store) retry(ctx context.Context, tx *sql.Tx, relay string, shard int, f *outbox.Failure, hold bool) error {
 	// Only while it is live: an operator may have discarded it meanwhile. A follower is sent
 	// as soon as its predecessor is confirmed, and may fail before it is promoted. The attempts
 	// make it harmless to repeat this: what it buried may have been redriven since.
@@ -218,11 +218,11 @@ func (s *Store) retry(ctx context.Context, tx *sql.Tx, relay string, shard int, 
 }
 
 // nextState returns the state of a failed event and in how many microseconds it is due.
-func nextState(f *producer.Failure) (producer.State, sql.NullInt64) {
+func nextState(f *outbox.Failure) (outbox.State, sql.NullInt64) {
 	if f.Dead {
-		return producer.Dead, sql.NullInt64{}
+		return outbox.Dead, sql.NullInt64{}
 	}
-	return producer.Retrying, sql.NullInt64{Int64: Micros(f.RetryIn), Valid: true}
+	return outbox.Retrying, sql.NullInt64{Int64: Micros(f.RetryIn), Valid: true}
 }
 
 // promote makes the next live event of a key retrying and due; with hold, unless a dead event is before it.
@@ -250,7 +250,7 @@ func (s *Store) promote(ctx context.Context, tx *sql.Tx, shard int, key string, 
 
 // Sent removes parked events that were delivered. One that was discarded meanwhile
 // stays so, and gets its receipt: both are true.
-func (s *Store) Sent(ctx context.Context, relay string, lease producer.Lease, seqs []int64, hold bool) (bool, error) {
+func (s *Store) Sent(ctx context.Context, relay string, lease outbox.Lease, seqs []int64, hold bool) (bool, error) {
 	if len(seqs) == 0 {
 		return false, nil
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/boxpair/boxpair/internal/fault"
-	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/outbox"
 )
 
 // StampOf is the stamp of an event e.
@@ -25,7 +25,7 @@ e.schema_version, e.content_type, e.correlation_id, e.traceparent, e.tracestate,
 e.headers, e.payload, e.resend_seconds`
 
 // ScanQueued reads a row that has [RecordColumns] behind those for first.
-func ScanQueued(rows *sql.Rows, q *producer.Queued, first ...any) (err error) {
+func ScanQueued(rows *sql.Rows, q *outbox.Queued, first ...any) (err error) {
 	var id sql.NullInt64
 	q.Unreadable, err = ScanRecord(rows, &q.Record, &id, first...)
 	q.Missing = !id.Valid
@@ -45,7 +45,7 @@ func (n *number) Scan(src any) error {
 }
 
 // ScanRecord reads an event behind the columns for first. What cannot be read of it is left out, and said in unreadable.
-func ScanRecord(rows *sql.Rows, r *producer.Record, id *sql.NullInt64, first ...any) (unreadable string, err error) {
+func ScanRecord(rows *sql.Rows, r *outbox.Record, id *sql.NullInt64, first ...any) (unreadable string, err error) {
 	var dispatch, digest, headers, payload sql.RawBytes
 	var text [9]sql.NullString // topic, key, type, producer, source, content type, correlation ID, trace context
 	var version, index, schema, occurred, created, resend number
@@ -83,7 +83,7 @@ func ScanRecord(rows *sql.Rows, r *producer.Record, id *sql.NullInt64, first ...
 const maxID = 1<<63 - 1
 
 // Through returns the last place of a range.
-func Through(r *producer.Range) int64 {
+func Through(r *outbox.Range) int64 {
 	if r.Through == 0 {
 		return maxID
 	}
@@ -92,7 +92,7 @@ func Through(r *producer.Range) int64 {
 
 // BeginAppend does what comes before the first statement of an Append: it ties tx to its writer and encodes the headers of
 // records.
-func (c *Core) BeginAppend(ctx context.Context, tx *sql.Tx, writer uuid.UUID, records []producer.Record) (headers []string, err error) {
+func (c *Core) BeginAppend(ctx context.Context, tx *sql.Tx, writer uuid.UUID, records []outbox.Record) (headers []string, err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -103,7 +103,7 @@ func (c *Core) BeginAppend(ctx context.Context, tx *sql.Tx, writer uuid.UUID, re
 		}
 	}
 	if !c.Writers.tie(tx, writer) {
-		return nil, producer.ErrSecondWriter
+		return nil, outbox.ErrSecondWriter
 	}
 	return headers, nil
 }
@@ -112,16 +112,16 @@ func (c *Core) BeginAppend(ctx context.Context, tx *sql.Tx, writer uuid.UUID, re
 // shard become visible in their order.
 func (s *Store) Writers(context.Context) ([]string, error) { return nil, nil }
 
-// Listen returns [producer.ErrNoSignal]: relays in other processes poll, and those
+// Listen returns [outbox.ErrNoSignal]: relays in other processes poll, and those
 // in this one are woken by their outbox.
-func (s *Store) Listen(context.Context, func(string)) error { return producer.ErrNoSignal }
+func (s *Store) Listen(context.Context, func(string)) error { return outbox.ErrNoSignal }
 
-// Notify returns [producer.ErrNoSignal].
-func (s *Store) Notify(context.Context, string) error { return producer.ErrNoSignal }
+// Notify returns [outbox.ErrNoSignal].
+func (s *Store) Notify(context.Context, string) error { return outbox.ErrNoSignal }
 
 // FetchKey reads queue rows of one key. It leaves missing events out, since their key is not known.
-func (s *Store) FetchKey(ctx context.Context, shard int, key string, from int64, limit int) ([]producer.Queued, error) {
-	queued, err := collect(ctx, s.c, s.c.DB, func(rows *sql.Rows) (q producer.Queued, err error) {
+func (s *Store) FetchKey(ctx context.Context, shard int, key string, from int64, limit int) ([]outbox.Queued, error) {
+	queued, err := collect(ctx, s.c, s.c.DB, func(rows *sql.Rows) (q outbox.Queued, err error) {
 		err = ScanQueued(rows, &q, &q.Seq, &q.Round)
 		q.Shard = shard
 		return q, err
@@ -135,11 +135,11 @@ func (s *Store) FetchKey(ctx context.Context, shard int, key string, from int64,
 
 // Mark removes the queue rows of delivered events, and writes one receipt for those that
 // there were.
-func (s *Store) Mark(ctx context.Context, relay string, marks []producer.Mark) ([]int, error) {
+func (s *Store) Mark(ctx context.Context, relay string, marks []outbox.Mark) ([]int, error) {
 	if len(marks) == 0 {
 		return nil, nil
 	}
-	leases := make([]producer.Lease, len(marks))
+	leases := make([]outbox.Lease, len(marks))
 	for i, m := range marks {
 		leases[i] = m.Lease
 	}
@@ -150,7 +150,7 @@ func (s *Store) Mark(ctx context.Context, relay string, marks []producer.Mark) (
 		if err != nil {
 			return err
 		}
-		var mine []producer.Mark
+		var mine []outbox.Mark
 		for _, m := range marks {
 			if owned[m.Lease] {
 				mine = append(mine, m)
@@ -175,7 +175,7 @@ func (s *Store) Mark(ctx context.Context, relay string, marks []producer.Mark) (
 }
 
 // ByRound groups the places of marks by shard and round.
-func ByRound(marks []producer.Mark) map[Round][]int64 {
+func ByRound(marks []outbox.Mark) map[Round][]int64 {
 	groups := make(map[Round][]int64)
 	for _, m := range marks {
 		at := Round{Shard: m.Shard, Round: m.Round}

@@ -11,7 +11,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/outbox"
 )
 
 // delivered holds for an event e that is neither deferred, queued nor parked.
@@ -60,8 +60,8 @@ func (s *Store) Place(ctx context.Context, at time.Time) (after int64, err error
 }
 
 // Retained looks through a part of the log.
-func (s *Store) Retained(ctx context.Context, f producer.Selection, after int64, scan, limit int) (producer.Page, error) {
-	page := producer.Page{Through: after}
+func (s *Store) Retained(ctx context.Context, f outbox.Selection, after int64, scan, limit int) (outbox.Page, error) {
+	page := outbox.Page{Through: after}
 	err := s.c.d.Read(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		part := &where{}
 		part.add("id > ?", after)
@@ -84,13 +84,13 @@ func (s *Store) Retained(ctx context.Context, f producer.Selection, after int64,
 		return nil
 	})
 	if err != nil {
-		return producer.Page{}, fmt.Errorf("read the log: %w", err)
+		return outbox.Page{}, fmt.Errorf("read the log: %w", err)
 	}
 	return page, nil
 }
 
 // retained adds to page what f selects among the events of a part of the log.
-func (s *Store) retained(ctx context.Context, tx *sql.Tx, f producer.Selection, after, through int64, limit int, page *producer.Page) error {
+func (s *Store) retained(ctx context.Context, tx *sql.Tx, f outbox.Selection, after, through int64, limit int, page *outbox.Page) error {
 	w := &where{}
 	w.add("e.id > ? AND e.id <= ?", after, through)
 	w.add(delivered)
@@ -106,7 +106,7 @@ func (s *Store) retained(ctx context.Context, tx *sql.Tx, f producer.Selection, 
 	}
 	w.add(StampOf+" >= ? AND "+StampOf+" < ?", from, to)
 	return s.c.Each(ctx, tx, func(rows *sql.Rows) error {
-		var e producer.Retained
+		var e outbox.Retained
 		var id sql.RawBytes
 		var created, resend int64
 		if err := rows.Scan(&e.Seq, &id, &created, &resend, &e.Expired); err != nil {
@@ -126,11 +126,11 @@ func (s *Store) retained(ctx context.Context, tx *sql.Tx, f producer.Selection, 
 
 // Requeue queues events again. The number of the request for a rewind, of which a shard never has
 // the same twice, begins the round.
-func (s *Store) Requeue(ctx context.Context, seqs []int64) ([]producer.Requeued, error) {
+func (s *Store) Requeue(ctx context.Context, seqs []int64) ([]outbox.Requeued, error) {
 	if len(seqs) == 0 {
 		return nil, nil
 	}
-	var queued []producer.Requeued
+	var queued []outbox.Requeued
 	err := s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		var err error
 		if queued, err = s.requeueable(ctx, tx, seqs); err != nil || len(queued) == 0 {
@@ -140,7 +140,7 @@ func (s *Store) Requeue(ctx context.Context, seqs []int64) ([]producer.Requeued,
 		list := make([]int64, len(queued))
 		for i := range queued {
 			r := &queued[i]
-			r.Round = r.Round<<producer.RoundChance | rand.Int64N(1<<producer.RoundChance)
+			r.Round = r.Round<<outbox.RoundChance | rand.Int64N(1<<outbox.RoundChance)
 			if _, err := s.c.Exec(ctx, tx, `INSERT INTO {outbox_queue} (shard, id, round) VALUES (?, ?, ?)`, r.Shard, r.Seq, r.Round); err != nil {
 				return err
 			}
@@ -158,13 +158,13 @@ func (s *Store) Requeue(ctx context.Context, seqs []int64) ([]producer.Requeued,
 }
 
 // requeueable locks events and their shards, and returns those that are neither queued nor parked.
-func (s *Store) requeueable(ctx context.Context, tx *sql.Tx, seqs []int64) ([]producer.Requeued, error) {
+func (s *Store) requeueable(ctx context.Context, tx *sql.Tx, seqs []int64) ([]outbox.Requeued, error) {
 	if s.c.d.Locks {
 		if err := s.lockEvents(ctx, tx, seqs); err != nil {
 			return nil, err
 		}
 	}
-	queued, err := collect(ctx, s.c, tx, func(rows *sql.Rows) (r producer.Requeued, err error) {
+	queued, err := collect(ctx, s.c, tx, func(rows *sql.Rows) (r outbox.Requeued, err error) {
 		var id sql.RawBytes
 		if err := rows.Scan(&r.Shard, &r.Seq, &r.Round, &id); err != nil {
 			return r, err

@@ -5,12 +5,12 @@ import (
 	"database/sql"
 	"fmt"
 
-	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/outbox"
 )
 
 // ReportRoutes writes which topics relay cannot send to, in place of what it wrote before, and removes what relays
 // wrote that are not visible any more.
-func (s *Store) ReportRoutes(ctx context.Context, relay string, routes []producer.StalledRoute) error {
+func (s *Store) ReportRoutes(ctx context.Context, relay string, routes []outbox.StalledRoute) error {
 	err := s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		_, err := s.c.Exec(ctx, tx, `DELETE FROM {outbox_routes}
 			WHERE relay = ? OR relay NOT IN (SELECT l.id FROM {outbox_relays} l WHERE l.seen_until > {now})`, Text(relay))
@@ -31,10 +31,10 @@ func (s *Store) ReportRoutes(ctx context.Context, relay string, routes []produce
 }
 
 // ListRoutes reads which topics visible relays cannot send to.
-func (s *Store) ListRoutes(ctx context.Context) ([]producer.StalledRoute, error) {
-	var list []producer.StalledRoute
+func (s *Store) ListRoutes(ctx context.Context) ([]outbox.StalledRoute, error) {
+	var list []outbox.StalledRoute
 	err := s.c.Each(ctx, s.c.DB, func(rows *sql.Rows) error {
-		var r producer.StalledRoute
+		var r outbox.StalledRoute
 		var age sql.NullInt64
 		err := rows.Scan(&r.Relay, &r.Topic, &r.Route, &r.State, &age, &r.LastError)
 		r.For = max(0, elapsed(age))

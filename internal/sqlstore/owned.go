@@ -6,7 +6,7 @@ import (
 	"errors"
 	"sync"
 
-	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/store/inbox"
 )
 
 // Owned is a transaction in which a store runs a function, as the store and the guard of its connection both know it.
@@ -59,7 +59,7 @@ func (o *Owned) Admit(r Reading) error {
 	case r.Elsewhere:
 		return o.blame(ErrElsewhere)
 	case o.separate && (r.Sets || r.Back):
-		return o.blame(consumer.ErrNotShared)
+		return o.blame(inbox.ErrNotShared)
 	}
 	return nil
 }
@@ -154,7 +154,7 @@ const settleDoubts = `SELECT 1`
 // Hand runs fn, which is given tx by a store, and returns what forbids the commit: its error, or what it did and swallowed.
 func (c *Core) Hand(ctx context.Context, tx *sql.Tx, fn func() error) error {
 	o, _ := ctx.Value(ownedKey{}).(*Owned)
-	o.share(consumer.Separate(ctx))
+	o.share(inbox.SharesTransaction(ctx))
 	err := fn()
 	o.share(false)
 	if o == nil {

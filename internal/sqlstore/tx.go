@@ -11,7 +11,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/outbox"
 )
 
 // Writers remembers which writer a transaction is tied to, whether a write has failed in it, and how deep its
@@ -121,7 +121,7 @@ func Run(ctx context.Context, o *Owned, tx *sql.Tx, fn func(ctx context.Context,
 		err = errors.Join(err, ErrEnded) // nobody could refuse it
 	}
 	if errors.Is(err, ErrEnded) {
-		return fmt.Errorf("%w: %w", producer.ErrCommitUnknown, err)
+		return fmt.Errorf("%w: %w", outbox.ErrCommitUnknown, err)
 	}
 	return err
 }
@@ -151,9 +151,9 @@ func (c *Core) Commit(ctx context.Context, o *Owned, tx *sql.Tx, failed func(err
 	case ctx.Err() != nil && (errors.Is(err, sql.ErrTxDone) || errors.Is(err, ctx.Err())):
 		return fmt.Errorf("commit: %w", context.Cause(ctx)) // database/sql has rolled back
 	case errors.Is(err, ErrEnded):
-		return fmt.Errorf("commit: %w: %w", producer.ErrCommitUnknown, err)
+		return fmt.Errorf("commit: %w: %w", outbox.ErrCommitUnknown, err)
 	case errors.Is(err, sql.ErrTxDone): // on a connection without a guard
-		return fmt.Errorf("commit: %w: %w", producer.ErrCommitUnknown, ErrEnded)
+		return fmt.Errorf("commit: %w: %w", outbox.ErrCommitUnknown, ErrEnded)
 	}
 	return failed(err)
 }

@@ -30,7 +30,7 @@ var kinds = map[string]string{
 	"[]string":          "list",
 	"[]Kind":            "list",
 	"map[string]string": "map",
-	"Isolation":         "`read committed`, `repeatable read` or `serializable`",
+	"inbox.Isolation":   "`read committed`, `repeatable read` or `serializable`",
 	"pgx.TxIsoLevel":    "`read committed`, `repeatable read` or `serializable`",
 	"ShortWindow":       "`refuse` or `report`",
 	"Topology":          "`declare`, `passive` or `none`",

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"net/http"
 
-	"github.com/boxpair/boxpair/consumer/request"
+	"github.com/boxpair/boxpair/store/inbox"
 )
 
 // recorder keeps an answer until the transaction is committed.
@@ -49,12 +49,12 @@ func (rec *recorder) status() int {
 	return rec.code
 }
 
-func (rec *recorder) answer() request.Answer {
+func (rec *recorder) answer() inbox.Answer {
 	header := rec.sent
 	if header == nil {
 		header = rec.header
 	}
-	return request.Answer{Status: rec.status(), Header: header, Body: rec.body.Bytes()}
+	return inbox.Answer{Status: rec.status(), Header: header, Body: rec.body.Bytes()}
 }
 
 // problem is an answer of this package's own, as problem details (RFC 9457).

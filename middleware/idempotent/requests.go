@@ -13,9 +13,9 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/boxpair/boxpair/consumer"
-	"github.com/boxpair/boxpair/consumer/request"
 	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/inbox"
+	"github.com/boxpair/boxpair/store/outbox"
 )
 
 const (
@@ -36,7 +36,7 @@ const (
 // Requests makes handlers idempotent. It is safe for concurrent use.
 type Requests[TX any] struct {
 	outbox *producer.Outbox[TX]
-	store  request.Store[TX]
+	store  inbox.RequestStore[TX]
 	cfg    Config
 }
 
@@ -46,7 +46,7 @@ type Requests[TX any] struct {
 type HandlerFunc[TX any] func(rw http.ResponseWriter, r *http.Request, w *producer.Writer[TX]) error
 
 // New returns a maker of idempotent handlers. It does no I/O.
-func New[TX any](outbox *producer.Outbox[TX], store request.Store[TX], cfg Config) (*Requests[TX], error) {
+func New[TX any](outbox *producer.Outbox[TX], store inbox.RequestStore[TX], cfg Config) (*Requests[TX], error) {
 	cfg, err := cfg.withDefaults()
 	if outbox == nil {
 		err = errors.Join(err, errors.New("outbox is nil"))
@@ -64,7 +64,7 @@ type contextKey struct{}
 
 // handled is the request that is being handled, in its context.
 type handled struct {
-	id   request.Request
+	id   inbox.Request
 	came int64 // in nanoseconds; the claim sees to it that a key comes once in its time
 }
 
@@ -104,7 +104,7 @@ func (q *Requests[TX]) Handle(fn HandlerFunc[TX]) http.Handler {
 type incoming struct {
 	r    *http.Request
 	body []byte
-	id   request.Request // without a key: the client sent none
+	id   inbox.Request // without a key: the client sent none
 }
 
 // read reads the key and the body.
@@ -212,7 +212,7 @@ type handlerError struct{ error }
 func (e *handlerError) Unwrap() error { return e.error }
 
 // transact claims the key, does what is to be done, and stores its answer, in one transaction. It returns an answer that was stored before.
-func (q *Requests[TX]) transact(ctx context.Context, in *incoming, do func(context.Context, *producer.Writer[TX]) error, answer func() *recorder) (stored *request.Answer, err error) {
+func (q *Requests[TX]) transact(ctx context.Context, in *incoming, do func(context.Context, *producer.Writer[TX]) error, answer func() *recorder) (stored *inbox.Answer, err error) {
 	var unknown error // why it was asked for again
 	for range commits {
 		err = q.outbox.Transact(ctx, func(ctx context.Context, w *producer.Writer[TX]) (err error) {
@@ -228,12 +228,12 @@ func (q *Requests[TX]) transact(ctx context.Context, in *incoming, do func(conte
 			return q.store.AnswerRequest(ctx, w.DB(), in.id, storable(answer().answer(), in.id.Fingerprint))
 		})
 		// Asked for again, the claim tells. Without one it is not known whether the handler's changes are there.
-		if !errors.Is(err, producer.ErrCommitUnknown) || in.id.Key == "" {
+		if !errors.Is(err, outbox.ErrCommitUnknown) || in.id.Key == "" {
 			break
 		}
 		unknown = err
 	}
-	if errors.Is(err, request.ErrUnanswered) {
+	if errors.Is(err, inbox.ErrUnanswered) {
 		err = errors.Join(unknown, err) // of which the first says what the handler did
 	}
 	return stored, err
@@ -258,14 +258,14 @@ func (q *Requests[TX]) run(ctx context.Context, w *producer.Writer[TX], in *inco
 }
 
 // storable returns what is kept of an answer.
-func storable(a request.Answer, fingerprint [32]byte) request.Answer {
+func storable(a inbox.Answer, fingerprint [32]byte) inbox.Answer {
 	a.Header = maps.Clone(a.Header)
 	delete(a.Header, "Set-Cookie")
 	a.Fingerprint = fingerprint
 	return a
 }
 
-func (q *Requests[TX]) send(rw http.ResponseWriter, a request.Answer) {
+func (q *Requests[TX]) send(rw http.ResponseWriter, a inbox.Answer) {
 	maps.Copy(rw.Header(), a.Header)
 	rw.WriteHeader(a.Status)
 	_, _ = rw.Write(a.Body) // a client that has gone asks again
@@ -275,9 +275,9 @@ func (q *Requests[TX]) send(rw http.ResponseWriter, a request.Answer) {
 func (q *Requests[TX]) problem(ctx context.Context, err error) *problem {
 	var failed *handlerError
 	switch {
-	case errors.Is(err, request.ErrInProgress):
+	case errors.Is(err, inbox.ErrInProgress):
 		return &problem{http.StatusConflict, "A request with this idempotency key is being handled."}
-	case errors.Is(err, request.ErrUnanswered):
+	case errors.Is(err, inbox.ErrUnanswered):
 		q.cfg.Logger.ErrorContext(ctx, "what became of a request is not known", "error", err)
 		return &problem{http.StatusInternalServerError, "It is not known how much of the request was carried out."}
 	case errors.As(err, &failed):
@@ -294,13 +294,13 @@ func (q *Requests[TX]) problem(ctx context.Context, err error) *problem {
 
 // handlers tells whether the handler is to answer for the error of a transaction of which nothing was committed.
 func (q *Requests[TX]) handlers(err error) bool {
-	if errors.Is(err, consumer.ErrRolledBack) {
+	if errors.Is(err, inbox.ErrRolledBack) {
 		return true
 	}
 	store, ok := q.store.(interface {
-		Classify(err error) consumer.ErrorClass
+		Classify(err error) inbox.ErrorClass
 	})
-	return ok && !errors.Is(err, producer.ErrCommitUnknown) && store.Classify(err) == consumer.HandlerError
+	return ok && !errors.Is(err, outbox.ErrCommitUnknown) && store.Classify(err) == inbox.HandlerError
 }
 
 // Run removes requests that are past Config.Retention until ctx ends, and returns nil then.

@@ -15,10 +15,10 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/boxpair/boxpair/consumer/request"
 	"github.com/boxpair/boxpair/internal/testenv"
 	"github.com/boxpair/boxpair/middleware/idempotent"
 	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/inbox"
 )
 
 func TestRepeatedRequestGetsTheFirstAnswerAndRunsNothing(t *testing.T) {
@@ -183,7 +183,7 @@ func TestKeyThatIsForgottenMakesANewRequest(t *testing.T) {
 
 func forgottenKey[TX any](t *testing.T, open opener[TX]) {
 	s := newShopOn(t, open(t), idempotent.Config{}, nil)
-	drop, err := idempotent.New(s.outbox, request.Store[TX](s.store), idempotent.Config{Shared: true, Retention: 1})
+	drop, err := idempotent.New(s.outbox, inbox.RequestStore[TX](s.store), idempotent.Config{Shared: true, Retention: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -294,10 +294,10 @@ func TestRequestInProgressIsToldSo(t *testing.T) {
 }
 
 // busy is a store whose keys are all being handled.
-type busy struct{ request.Store[*sql.Tx] }
+type busy struct{ inbox.RequestStore[*sql.Tx] }
 
-func (busy) ClaimRequest(context.Context, *sql.Tx, request.Request, time.Duration) (*request.Answer, error) {
-	return nil, fmt.Errorf("claim: %w", request.ErrInProgress)
+func (busy) ClaimRequest(context.Context, *sql.Tx, inbox.Request, time.Duration) (*inbox.Answer, error) {
+	return nil, fmt.Errorf("claim: %w", inbox.ErrInProgress)
 }
 
 func TestBadRequestsAreRefusedBeforeAnythingIsDone(t *testing.T) {

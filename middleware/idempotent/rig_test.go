@@ -18,10 +18,11 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"go.uber.org/goleak"
 
-	"github.com/boxpair/boxpair/consumer/request"
 	"github.com/boxpair/boxpair/internal/testenv"
 	"github.com/boxpair/boxpair/middleware/idempotent"
 	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/inbox"
+	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/store/postgres"
 	"github.com/boxpair/boxpair/store/sqlite"
 )
@@ -30,8 +31,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // realStore is what a database's store has to be here.
 type realStore[TX any] interface {
-	producer.Store[TX]
-	request.Store[TX]
+	outbox.Store[TX]
+	inbox.RequestStore[TX]
 }
 
 // database is a real one, with a table of orders.
@@ -146,7 +147,7 @@ func (s *lossy[TX]) Transact(ctx context.Context, fn func(context.Context, TX) e
 		if err := s.realStore.Transact(ctx, fn); err != nil {
 			return err
 		}
-		return producer.ErrCommitUnknown
+		return outbox.ErrCommitUnknown
 	case n < 0:
 		s.lose.Store(n + 1)
 		_ = s.realStore.Transact(ctx, func(ctx context.Context, tx TX) error {
@@ -155,7 +156,7 @@ func (s *lossy[TX]) Transact(ctx context.Context, fn func(context.Context, TX) e
 			}
 			return errors.New("not committed")
 		})
-		return producer.ErrCommitUnknown
+		return outbox.ErrCommitUnknown
 	}
 	return s.realStore.Transact(ctx, fn)
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/boxpair/boxpair/internal/sqlstore"
-	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/transport"
 )
 
@@ -38,7 +38,7 @@ INSERT INTO {outbox_events} (
 // have written to it: an ID is given out only then, so that the events of a shard become visible in the
 // order of their IDs. Any failure rolls tx back, so that nobody can commit the change without all of its
 // events. Stamps of records are not used.
-func (s *Store) Append(ctx context.Context, tx *sql.Tx, writer uuid.UUID, records []producer.Record) ([]bool, error) {
+func (s *Store) Append(ctx context.Context, tx *sql.Tx, writer uuid.UUID, records []outbox.Record) ([]bool, error) {
 	headers, err := s.core.BeginAppend(ctx, tx, writer, records)
 	if err != nil {
 		return nil, err
@@ -50,7 +50,7 @@ func (s *Store) Append(ctx context.Context, tx *sql.Tx, writer uuid.UUID, record
 	return known, nil
 }
 
-func (s *Store) append(ctx context.Context, tx *sql.Tx, records []producer.Record, headers []string) ([]bool, error) {
+func (s *Store) append(ctx context.Context, tx *sql.Tx, records []outbox.Record, headers []string) ([]bool, error) {
 	if len(records) == 0 {
 		return nil, nil
 	}
@@ -65,7 +65,7 @@ func (s *Store) append(ctx context.Context, tx *sql.Tx, records []producer.Recor
 		r := &records[i]
 		if at, again := first[r.ID]; again {
 			if known[i] = true; records[at].Digest != r.Digest {
-				return nil, producer.Conflict(r.ID)
+				return nil, &outbox.ConflictError{ID: r.ID}
 			}
 			continue
 		}
@@ -83,7 +83,7 @@ func (s *Store) append(ctx context.Context, tx *sql.Tx, records []producer.Recor
 }
 
 // lockWriters waits for the other writers of the shards of records.
-func (s *Store) lockWriters(ctx context.Context, tx *sql.Tx, records []producer.Record) error {
+func (s *Store) lockWriters(ctx context.Context, tx *sql.Tx, records []outbox.Record) error {
 	shards := make([]int, len(records))
 	for i := range records {
 		shards[i] = records[i].Shard
@@ -95,7 +95,7 @@ func (s *Store) lockWriters(ctx context.Context, tx *sql.Tx, records []producer.
 }
 
 // insert writes the events of batch, in their order, and queues or defers those that are new.
-func (s *Store) insert(ctx context.Context, tx *sql.Tx, records []producer.Record, headers []string, batch []int, known []bool) error {
+func (s *Store) insert(ctx context.Context, tx *sql.Tx, records []outbox.Record, headers []string, batch []int, known []bool) error {
 	var values strings.Builder
 	var args []any
 	var fresh []uuid.UUID
@@ -133,7 +133,7 @@ func (s *Store) enqueue(ctx context.Context, tx *sql.Tx, fresh []uuid.UUID, defe
 }
 
 // appendEvent appends the values of an [eventRow].
-func appendEvent(args []any, r *producer.Record, headers string) []any {
+func appendEvent(args []any, r *outbox.Record, headers string) []any {
 	return append(args, r.ID[:], r.Digest[:], r.Shard, []byte(r.Topic), []byte(r.Key), []byte(r.Type), []byte(r.Producer),
 		[]byte(r.Source), r.Version, r.Index, r.SchemaVersion, []byte(r.ContentType), []byte(r.CorrelationID), []byte(r.TraceParent),
 		[]byte(r.TraceState), sqlstore.Stamp(r.OccurredAt), []byte(headers), sqlstore.Bytes(r.Payload), int64(r.ResendFor/time.Second),
@@ -142,7 +142,7 @@ func appendEvent(args []any, r *producer.Record, headers string) []any {
 
 // compareEvents tells which events of batch were known, and returns the IDs of the others. The rows are locked
 // already, so this sees them as they are.
-func (s *Store) compareEvents(ctx context.Context, tx *sql.Tx, records []producer.Record, batch []int, known []bool) (fresh []uuid.UUID, err error) {
+func (s *Store) compareEvents(ctx context.Context, tx *sql.Tx, records []outbox.Record, batch []int, known []bool) (fresh []uuid.UUID, err error) {
 	ids := make([]uuid.UUID, len(batch))
 	places := make(map[uuid.UUID]int, len(batch))
 	for n, i := range batch {
@@ -162,7 +162,7 @@ func (s *Store) compareEvents(ctx context.Context, tx *sql.Tx, records []produce
 		case rewrites == 0:
 			fresh = append(fresh, records[i].ID)
 		case records[i].Digest != transport.Digest(digest):
-			return producer.Conflict(records[i].ID)
+			return &outbox.ConflictError{ID: records[i].ID}
 		default:
 			known[i] = true
 		}

@@ -10,8 +10,8 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/internal/sqlstore"
+	"github.com/boxpair/boxpair/store/inbox"
 )
 
 // words are what MySQL and MariaDB say in their own way. Columns are not named after what is a keyword here.
@@ -104,7 +104,7 @@ func parenthesised[T any](list []T, write func(T) string) string {
 }
 
 // claimed ends the lock timeout of a claim.
-func claimed(ctx context.Context, tx *sql.Tx, c *consumer.Claim) error {
+func claimed(ctx context.Context, tx *sql.Tx, c *inbox.Claim) error {
 	if c.LockTimeout <= 0 {
 		return nil
 	}

@@ -10,9 +10,9 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
-	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/internal/sqlstore"
-	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/inbox"
+	"github.com/boxpair/boxpair/store/outbox"
 )
 
 // The numbers of the server's errors that mean something here. MySQL and MariaDB share those below 1900.
@@ -64,7 +64,7 @@ func missing(err error) bool {
 // Retryable tells whether err is a deadlock, a lock wait timeout or a snapshot that another
 // transaction had outdated.
 func (s *Store) Retryable(err error) bool {
-	if errors.Is(err, producer.ErrCommitUnknown) {
+	if errors.Is(err, outbox.ErrCommitUnknown) {
 		return false
 	}
 	switch errorNumber(err) {
@@ -77,26 +77,26 @@ func (s *Store) Retryable(err error) bool {
 // Classify says what err means for a message. Errors of the store's own statements, of the server as such
 // and of the way to it are of the infrastructure. A transaction that its handler left idle for too
 // long is the handler's error.
-func (s *Store) Classify(err error) consumer.ErrorClass {
+func (s *Store) Classify(err error) inbox.ErrorClass {
 	var network net.Error
 	switch {
-	case errors.Is(err, consumer.ErrCommitUnknown):
-		return consumer.CommitUnknown
+	case errors.Is(err, inbox.ErrCommitUnknown):
+		return inbox.CommitUnknown
 	case s.Retryable(err):
-		return consumer.Conflict
+		return inbox.Conflict
 	case errors.Is(err, errIdle):
-		return consumer.HandlerError
+		return inbox.HandlerError
 	case sqlstore.IsOwn(err), errors.Is(err, driver.ErrBadConn), errors.Is(err, mysql.ErrInvalidConn), errors.Is(err, sql.ErrConnDone):
-		return consumer.Infrastructure
+		return inbox.Infrastructure
 	case errors.As(err, &network) && !errors.Is(err, context.DeadlineExceeded):
-		return consumer.Infrastructure
+		return inbox.Infrastructure
 	}
 	switch errorNumber(err) {
 	case erDiskFull, erErrorOnWrite, erOutOfMemory, erTooManyConnections, erOutOfResources, erServerShutdown, erNormalShutdown,
 		erTableFull, erLockTableFull, erOptionPrevents, erReadOnlyTransaction, erReadOnlyMode, erConnectionKilled, erInteractionTimeout:
-		return consumer.Infrastructure
+		return inbox.Infrastructure
 	}
-	return consumer.HandlerError
+	return inbox.HandlerError
 }
 
 // Identity names the server: another one after a fail-over, the same after a restart. MariaDB has no unique

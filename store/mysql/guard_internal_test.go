@@ -12,8 +12,8 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
-	"github.com/boxpair/boxpair/consumer"
-	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/inbox"
+	"github.com/boxpair/boxpair/store/outbox"
 )
 
 // played is a connection to a server that answers to COMMIT as commit does, and to all else as statement does.
@@ -68,7 +68,7 @@ func TestCommitThatWasSentIsOfUnknownOutcome(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), c.deadline)
 				defer cancel()
 				err = s.write(ctx, func(context.Context, *sql.Tx) error { return nil })
-				if !errors.Is(err, producer.ErrCommitUnknown) || s.Classify(err) != consumer.CommitUnknown {
+				if !errors.Is(err, outbox.ErrCommitUnknown) || s.Classify(err) != inbox.CommitUnknown {
 					t.Errorf("the commit gives %v", err)
 				}
 			})

@@ -11,10 +11,9 @@ import (
 	driver "github.com/go-sql-driver/mysql"
 	"github.com/google/uuid"
 
-	"github.com/boxpair/boxpair/consumer"
-	"github.com/boxpair/boxpair/consumer/request"
-	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/inbox"
 	"github.com/boxpair/boxpair/store/mysql"
+	"github.com/boxpair/boxpair/store/outbox"
 )
 
 // accounts makes a table with two rows, to deadlock over.
@@ -63,7 +62,7 @@ func TestTransactionThatTheServerEndedGoesOnWithNothing(t *testing.T) {
 	accounts(t, db)
 	s := newStore(t, db)
 	err := s.Transact(t.Context(), func(ctx context.Context, tx *sql.Tx) error {
-		if _, err := s.Append(ctx, tx, uuid.New(), []producer.Record{record("key", 1, "before")}); err != nil {
+		if _, err := s.Append(ctx, tx, uuid.New(), []outbox.Record{record("key", 1, "before")}); err != nil {
 			return err
 		}
 		if err := deadlock(t, db, tx); !s.Retryable(err) {
@@ -75,7 +74,7 @@ func TestTransactionThatTheServerEndedGoesOnWithNothing(t *testing.T) {
 		}
 		return nil
 	})
-	if !errors.Is(err, mysql.ErrTransactionLost) || !s.Retryable(err) || errors.Is(err, producer.ErrCommitUnknown) {
+	if !errors.Is(err, mysql.ErrTransactionLost) || !s.Retryable(err) || errors.Is(err, outbox.ErrCommitUnknown) {
 		t.Errorf("Transact gives %v", err)
 	}
 	if n := number(t, db, `SELECT COUNT(*) FROM accounts WHERE id = 99`) + number(t, db, `SELECT COUNT(*) FROM boxpair_outbox_events`); n != 0 {
@@ -93,13 +92,13 @@ func TestSwallowedDeadlockOfAHandlerCommitsNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	claim := consumer.Claim{Consumer: r.Consumer, ID: uuid.New()}
+	claim := inbox.Claim{Consumer: r.Consumer, ID: uuid.New()}
 	verdict, err := s.Apply(t.Context(), claim, func(ctx context.Context, tx *sql.Tx) error {
 		_ = deadlock(t, db, tx)
 		_ = f.Effect(ctx, tx, "alone")
 		return nil
 	})
-	if verdict != consumer.None || s.Classify(err) != consumer.Conflict {
+	if verdict != inbox.None || s.Classify(err) != inbox.Conflict {
 		t.Errorf("Apply gives %v, %v", verdict, err)
 	}
 	if n := number(t, db, `SELECT COUNT(*) FROM effects`) + number(t, db, `SELECT COUNT(*) FROM boxpair_inbox`); n != 0 {
@@ -144,7 +143,7 @@ func TestHandlerThatIsIdleForTooLongIsEndedByTheServer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	claim := consumer.Claim{Consumer: r.Consumer, ID: uuid.New(), IdleTimeout: time.Second, LockTimeout: 20 * time.Second}
+	claim := inbox.Claim{Consumer: r.Consumer, ID: uuid.New(), IdleTimeout: time.Second, LockTimeout: 20 * time.Second}
 	begun, over := make(chan struct{}), make(chan struct{})
 	result := make(chan error, 1)
 	go func() {
@@ -157,11 +156,11 @@ func TestHandlerThatIsIdleForTooLongIsEndedByTheServer(t *testing.T) {
 	}()
 	<-begun
 	verdict, err := s.Apply(t.Context(), claim, func(ctx context.Context, tx *sql.Tx) error { return f.Effect(ctx, tx, "copy") })
-	if err != nil || verdict != consumer.Applied {
+	if err != nil || verdict != inbox.Applied {
 		t.Errorf("the copy gives %v, %v", verdict, err)
 	}
 	close(over)
-	if err := <-result; s.Classify(err) != consumer.HandlerError {
+	if err := <-result; s.Classify(err) != inbox.HandlerError {
 		t.Errorf("the idle handler gives %v, class %v", err, s.Classify(err))
 	}
 	if names, err := f.Effects(t.Context()); err != nil || len(names) != 1 || names[0] != "copy" {
@@ -179,7 +178,7 @@ func TestLockTimeoutOfAClaimIsNotThatOfTheHandler(t *testing.T) {
 		t.Fatal(err)
 	}
 	usual := number(t, db, `SELECT @@innodb_lock_wait_timeout`)
-	claim := consumer.Claim{Consumer: r.Consumer, ID: uuid.New(), LockTimeout: 3 * time.Second, IdleTimeout: 30 * time.Second}
+	claim := inbox.Claim{Consumer: r.Consumer, ID: uuid.New(), LockTimeout: 3 * time.Second, IdleTimeout: 30 * time.Second}
 	_, err = s.Apply(t.Context(), claim, func(ctx context.Context, tx *sql.Tx) error {
 		var lock, idle int
 		err := tx.QueryRowContext(ctx, `SELECT @@innodb_lock_wait_timeout, `+idleOf).Scan(&lock, &idle)
@@ -224,7 +223,7 @@ func TestLockTimeoutOfARequestEndsWithItsTransaction(t *testing.T) {
 	db, _ := database(t)
 	s := newStore(t, db)
 	usual := number(t, db, `SELECT @@innodb_lock_wait_timeout`)
-	r := request.Request{Scope: "scope", Key: "key"}
+	r := inbox.Request{Scope: "scope", Key: "key"}
 	first, err := db.BeginTx(t.Context(), nil)
 	if err != nil {
 		t.Fatal(err)
@@ -242,7 +241,7 @@ func TestLockTimeoutOfARequestEndsWithItsTransaction(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.ClaimRequest(t.Context(), second, r, time.Second); !errors.Is(err, request.ErrInProgress) {
+	if _, err := s.ClaimRequest(t.Context(), second, r, time.Second); !errors.Is(err, inbox.ErrInProgress) {
 		t.Errorf("the second claim gives %v", err)
 	}
 	if err := second.Rollback(); err != nil {

@@ -13,18 +13,17 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/boxpair/boxpair/consumer"
-	"github.com/boxpair/boxpair/consumer/request"
 	"github.com/boxpair/boxpair/internal/sqlstore"
-	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/inbox"
+	"github.com/boxpair/boxpair/store/outbox"
 )
 
 var (
-	_ producer.Store[*sql.Tx]       = (*Store)(nil)
-	_ producer.Identifier           = (*Store)(nil)
-	_ consumer.Store[*sql.Tx]       = (*Store)(nil)
-	_ consumer.EffectStore[*sql.Tx] = (*Store)(nil)
-	_ request.Store[*sql.Tx]        = (*Store)(nil)
+	_ outbox.Store[*sql.Tx]       = (*Store)(nil)
+	_ outbox.Identifier           = (*Store)(nil)
+	_ inbox.Store[*sql.Tx]        = (*Store)(nil)
+	_ inbox.EffectStore[*sql.Tx]  = (*Store)(nil)
+	_ inbox.RequestStore[*sql.Tx] = (*Store)(nil)
 )
 
 // claimStmt is the claim: the unique index decides. It locks a row that is there exclusively, where INSERT
@@ -38,30 +37,30 @@ const (
 
 // Apply claims a message and runs fn in the transaction of the claim. Claim.LockTimeout and
 // Claim.IdleTimeout are rounded up to whole seconds.
-func (s *Store) Apply(ctx context.Context, c consumer.Claim, fn func(ctx context.Context, tx *sql.Tx) error) (consumer.Verdict, error) {
-	verdicts, err := s.applyGroup(ctx, []consumer.Claim{c}, func(ctx context.Context, tx *sql.Tx, _ []int) error { return fn(ctx, tx) })
+func (s *Store) Apply(ctx context.Context, c inbox.Claim, fn func(ctx context.Context, tx *sql.Tx) error) (inbox.Verdict, error) {
+	verdicts, err := s.applyGroup(ctx, []inbox.Claim{c}, func(ctx context.Context, tx *sql.Tx, _ []int) error { return fn(ctx, tx) })
 	if err != nil {
-		return consumer.None, err
+		return inbox.None, err
 	}
 	return verdicts[0], nil
 }
 
 // ApplyGroup claims messages and runs fn in the transaction of their claims.
-func (s *Store) ApplyGroup(ctx context.Context, claims []consumer.Claim, fn func(ctx context.Context, tx *sql.Tx, run []int) error) ([]consumer.Verdict, error) {
+func (s *Store) ApplyGroup(ctx context.Context, claims []inbox.Claim, fn func(ctx context.Context, tx *sql.Tx, run []int) error) ([]inbox.Verdict, error) {
 	if len(claims) == 0 {
 		return nil, nil
 	}
 	return s.applyGroup(ctx, claims, fn)
 }
 
-func (s *Store) applyGroup(ctx context.Context, claims []consumer.Claim, fn func(ctx context.Context, tx *sql.Tx, run []int) error) ([]consumer.Verdict, error) {
-	var verdicts []consumer.Verdict
+func (s *Store) applyGroup(ctx context.Context, claims []inbox.Claim, fn func(ctx context.Context, tx *sql.Tx, run []int) error) ([]inbox.Verdict, error) {
+	var verdicts []inbox.Verdict
 	err := s.claiming(ctx, &claims[0], func(ctx context.Context, tx *sql.Tx) (err error) {
 		if verdicts, err = s.claimGroup(ctx, tx, claims); err != nil {
 			return fmt.Errorf("claim: %w", &sqlstore.OwnError{Err: err})
 		}
-		run := places(verdicts, consumer.Applied)
-		if len(run) == 0 && !slices.Contains(verdicts, consumer.Followed) {
+		run := places(verdicts, inbox.Applied)
+		if len(run) == 0 && !slices.Contains(verdicts, inbox.Followed) {
 			return sqlstore.ErrNothing
 		}
 		if len(run) > 0 {
@@ -81,11 +80,11 @@ func (s *Store) applyGroup(ctx context.Context, claims []consumer.Claim, fn func
 }
 
 // isolation returns the options of a transaction; READ COMMITTED is what the sessions have.
-func isolation(level consumer.Isolation) *sql.TxOptions {
+func isolation(level inbox.Isolation) *sql.TxOptions {
 	switch level {
-	case consumer.ReadCommitted:
+	case inbox.ReadCommitted:
 		return nil
-	case consumer.RepeatableRead:
+	case inbox.RepeatableRead:
 		return &sql.TxOptions{Isolation: sql.LevelRepeatableRead}
 	default:
 		return &sql.TxOptions{Isolation: sql.LevelSerializable}
@@ -93,7 +92,7 @@ func isolation(level consumer.Isolation) *sql.TxOptions {
 }
 
 // places returns the places of a verdict, ascending.
-func places(verdicts []consumer.Verdict, v consumer.Verdict) (at []int) {
+func places(verdicts []inbox.Verdict, v inbox.Verdict) (at []int) {
 	for i := range verdicts {
 		if verdicts[i] == v {
 			at = append(at, i)
@@ -105,7 +104,7 @@ func places(verdicts []consumer.Verdict, v consumer.Verdict) (at []int) {
 // claimGroup takes the locks of the keys, makes the claims in the order of their IDs, which all transactions share, and
 // says what follows from them. What it reads comes after that, and so, above READ COMMITTED too,
 // sees what the transactions that it waited for have committed. Then the lock timeout is over.
-func (s *Store) claimGroup(ctx context.Context, tx *sql.Tx, claims []consumer.Claim) ([]consumer.Verdict, error) {
+func (s *Store) claimGroup(ctx context.Context, tx *sql.Tx, claims []inbox.Claim) ([]inbox.Verdict, error) {
 	var keys []string
 	for i := range claims {
 		if claims[i].Key != "" {
@@ -123,14 +122,14 @@ func (s *Store) claimGroup(ctx context.Context, tx *sql.Tx, claims []consumer.Cl
 	if err := claimed(ctx, tx, &claims[0]); err != nil {
 		return nil, err
 	}
-	mine := places(verdicts, consumer.Applied)
+	mine := places(verdicts, inbox.Applied)
 	if len(keys) == 0 || len(mine) == 0 {
 		return verdicts, nil
 	}
 	blocked, err := s.blockedKeys(ctx, tx, consumerID, keys)
 	for _, i := range mine {
 		if blocked[claims[i].Key] {
-			verdicts[i] = consumer.Followed
+			verdicts[i] = inbox.Followed
 		}
 	}
 	return verdicts, err
@@ -142,7 +141,7 @@ func (s *Store) lockMessageKeys(ctx context.Context, tx *sql.Tx, consumerID int,
 }
 
 // insertClaims makes claims of messages that are applied now, or parked, and gives the verdicts but Followed.
-func (s *Store) insertClaims(ctx context.Context, tx *sql.Tx, claims []consumer.Claim, applied bool) ([]consumer.Verdict, error) {
+func (s *Store) insertClaims(ctx context.Context, tx *sql.Tx, claims []inbox.Claim, applied bool) ([]inbox.Verdict, error) {
 	sorted := make([]int, len(claims))
 	for i := range sorted {
 		sorted[i] = i
@@ -159,15 +158,15 @@ func (s *Store) insertClaims(ctx context.Context, tx *sql.Tx, claims []consumer.
 	if err != nil {
 		return nil, err
 	}
-	verdicts := make([]consumer.Verdict, len(claims))
+	verdicts := make([]inbox.Verdict, len(claims))
 	if n == int64(len(claims)) { // each that was known counts twice
 		for i := range verdicts {
-			verdicts[i] = consumer.Applied
+			verdicts[i] = inbox.Applied
 		}
 	} else if err := s.compare(ctx, tx, claims, verdicts); err != nil {
 		return nil, err
 	}
-	mine := places(verdicts, consumer.Applied)
+	mine := places(verdicts, inbox.Applied)
 	if len(mine) == 0 {
 		return verdicts, nil
 	}
@@ -175,7 +174,7 @@ func (s *Store) insertClaims(ctx context.Context, tx *sql.Tx, claims []consumer.
 }
 
 // compare gives verdicts on claims some of which were known.
-func (s *Store) compare(ctx context.Context, tx *sql.Tx, claims []consumer.Claim, verdicts []consumer.Verdict) error {
+func (s *Store) compare(ctx context.Context, tx *sql.Tx, claims []inbox.Claim, verdicts []inbox.Verdict) error {
 	places := make(map[uuid.UUID]int, len(claims))
 	ids := make([]uuid.UUID, len(claims))
 	for i := range claims {
@@ -192,11 +191,11 @@ func (s *Store) compare(ctx context.Context, tx *sql.Tx, claims []consumer.Claim
 		case !ok:
 			return errors.New("the database has returned a claim that was not asked for")
 		case copies == 0:
-			verdicts[i] = consumer.Applied
+			verdicts[i] = inbox.Applied
 		case claims[i].Digest.Matches(sqlstore.Digest(digest)):
-			verdicts[i] = consumer.Duplicate
+			verdicts[i] = inbox.Duplicate
 		default:
-			verdicts[i] = consumer.Altered
+			verdicts[i] = inbox.Altered
 		}
 		return nil
 	}, `SELECT dispatch_id, digest, copies FROM {inbox} FORCE INDEX (PRIMARY) WHERE consumer = ? AND dispatch_id IN `+numbers(ids)+` FOR UPDATE`,
@@ -204,7 +203,7 @@ func (s *Store) compare(ctx context.Context, tx *sql.Tx, claims []consumer.Claim
 }
 
 // check looks which of the claims that were made are too old, and forgets the attempts of the others.
-func (s *Store) check(ctx context.Context, tx *sql.Tx, claims []consumer.Claim, mine []int, verdicts []consumer.Verdict) error {
+func (s *Store) check(ctx context.Context, tx *sql.Tx, claims []inbox.Claim, mine []int, verdicts []inbox.Verdict) error {
 	ids := make([]uuid.UUID, len(mine))
 	for n, i := range mine {
 		ids[n] = claims[i].ID
@@ -222,7 +221,7 @@ func (s *Store) check(ctx context.Context, tx *sql.Tx, claims []consumer.Claim, 
 	kept := ids[:0]
 	for _, i := range mine {
 		if stamp := claims[i].Stamp; forgotten.Valid && !stamp.IsZero() && stamp.UnixMicro() < forgotten.Int64 {
-			verdicts[i] = consumer.TooOld
+			verdicts[i] = inbox.TooOld
 			continue
 		}
 		kept = append(kept, claims[i].ID)
@@ -252,14 +251,14 @@ func (s *Store) blockedKeys(ctx context.Context, tx *sql.Tx, consumerID int, key
 
 // settleGroup does what messages need besides: claims of those that are too old are taken back, and those that
 // follow are parked, in the order of the claims.
-func (s *Store) settleGroup(ctx context.Context, tx *sql.Tx, claims []consumer.Claim, verdicts []consumer.Verdict, run []int) error {
+func (s *Store) settleGroup(ctx context.Context, tx *sql.Tx, claims []inbox.Claim, verdicts []inbox.Verdict, run []int) error {
 	for i := range claims {
 		c := &claims[i]
 		var err error
 		switch verdicts[i] {
-		case consumer.TooOld:
+		case inbox.TooOld:
 			err = s.core.Unclaim(ctx, tx, c)
-		case consumer.Followed:
+		case inbox.Followed:
 			err = s.core.Follow(ctx, tx, c)
 		}
 		if err != nil {
@@ -275,17 +274,17 @@ func (s *Store) settleGroup(ctx context.Context, tx *sql.Tx, claims []consumer.C
 }
 
 // claimToPark claims a message that is about to be parked.
-func (s *Store) claimToPark(ctx context.Context, tx *sql.Tx, c *consumer.Claim) (consumer.Verdict, error) {
-	verdicts, err := s.insertClaims(ctx, tx, []consumer.Claim{*c}, false)
+func (s *Store) claimToPark(ctx context.Context, tx *sql.Tx, c *inbox.Claim) (inbox.Verdict, error) {
+	verdicts, err := s.insertClaims(ctx, tx, []inbox.Claim{*c}, false)
 	if err != nil {
-		return consumer.None, err
+		return inbox.None, err
 	}
 	return verdicts[0], nil
 }
 
-// ClaimRequest implements [request.Store]. The wait is rounded up to whole seconds; afterwards the lock wait
+// ClaimRequest implements [inbox.RequestStore]. The wait is rounded up to whole seconds; afterwards the lock wait
 // timeout of the session is what it was when the session began.
-func (s *Store) ClaimRequest(ctx context.Context, tx *sql.Tx, r request.Request, wait time.Duration) (*request.Answer, error) {
+func (s *Store) ClaimRequest(ctx context.Context, tx *sql.Tx, r inbox.Request, wait time.Duration) (*inbox.Answer, error) {
 	wait = max(wait, time.Second)
 	// The connection keeps in mind what to restore: in a transaction that the timeout has ended nothing runs any more.
 	_, err := tx.ExecContext(withLimits(ctx, limits{lock: wait}), `SET SESSION innodb_lock_wait_timeout = `+seconds(wait, ""))
@@ -297,7 +296,7 @@ func (s *Store) ClaimRequest(ctx context.Context, tx *sql.Tx, r request.Request,
 	_, restored := tx.ExecContext(context.WithoutCancel(ctx), restoreLock)
 	switch {
 	case errorNumber(err) == erLockWaitTimeout:
-		return nil, fmt.Errorf("claim request: %w", request.ErrInProgress)
+		return nil, fmt.Errorf("claim request: %w", inbox.ErrInProgress)
 	case err != nil:
 		return nil, fmt.Errorf("claim request: %w", err)
 	case restored != nil:

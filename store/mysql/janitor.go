@@ -7,8 +7,8 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/internal/sqlstore"
+	"github.com/boxpair/boxpair/store/inbox"
 )
 
 // removeEvents removes those of some events that are not to stay. Their rows are locked, so that
@@ -27,7 +27,7 @@ func (s *Store) removeEvents(ctx context.Context, tx *sql.Tx, ids []int64, befor
 }
 
 // forgetIDs removes dispatch IDs. Those that a copy has just locked are passed over.
-func (s *Store) forgetIDs(ctx context.Context, tx *sql.Tx, consumerID int, from, until int64, limit int, f *consumer.Forgotten) error {
+func (s *Store) forgetIDs(ctx context.Context, tx *sql.Tx, consumerID int, from, until int64, limit int, f *inbox.Forgotten) error {
 	var ids []uuid.UUID
 	err := s.core.Each(ctx, tx, func(rows *sql.Rows) error {
 		var id sql.RawBytes

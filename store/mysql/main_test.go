@@ -9,8 +9,8 @@ import (
 
 	"github.com/boxpair/boxpair/internal/sqlstore/sqlstoretest"
 	"github.com/boxpair/boxpair/internal/testenv"
-	"github.com/boxpair/boxpair/producer"
 	"github.com/boxpair/boxpair/store/mysql"
+	"github.com/boxpair/boxpair/store/outbox"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -51,6 +51,6 @@ var (
 func uuidOf(n byte) uuid.UUID { return uuid.UUID{15: n} }
 
 // records returns one event with a payload.
-func records(payload string) []producer.Record {
-	return []producer.Record{record("key", 1, payload)}
+func records(payload string) []outbox.Record {
+	return []outbox.Record{record("key", 1, payload)}
 }

@@ -7,12 +7,12 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/outbox"
 )
 
 // Blocked reads blocked keys, in one statement. The index has them in order, so a key costs the same however
 // many events it has parked.
-func (s *Store) Blocked(ctx context.Context, shards []int, hold bool, after producer.BlockedKey, limit int) ([]producer.BlockedKey, error) {
+func (s *Store) Blocked(ctx context.Context, shards []int, hold bool, after outbox.BlockedKey, limit int) ([]outbox.BlockedKey, error) {
 	var parts []string
 	var args []any
 	for _, shard := range slices.Compact(slices.Sorted(slices.Values(shards))) {
@@ -37,9 +37,9 @@ func (s *Store) Blocked(ctx context.Context, shards []int, hold bool, after prod
 	if len(parts) == 0 {
 		return nil, nil
 	}
-	var keys []producer.BlockedKey
+	var keys []outbox.BlockedKey
 	err := s.core.Each(ctx, s.db, func(rows *sql.Rows) error {
-		var k producer.BlockedKey
+		var k outbox.BlockedKey
 		err := rows.Scan(&k.Shard, &k.Key)
 		keys = append(keys, k)
 		return err

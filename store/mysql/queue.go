@@ -11,12 +11,12 @@ import (
 	"strings"
 
 	"github.com/boxpair/boxpair/internal/sqlstore"
-	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/outbox"
 )
 
 // Fetch reads the queue rows of ranges with their events, in one statement. An
 // event that the log lacks is reported as missing.
-func (s *Store) Fetch(ctx context.Context, ranges []producer.Range) ([]producer.Queued, error) {
+func (s *Store) Fetch(ctx context.Context, ranges []outbox.Range) ([]outbox.Queued, error) {
 	if len(ranges) == 0 {
 		return nil, nil
 	}
@@ -24,9 +24,9 @@ func (s *Store) Fetch(ctx context.Context, ranges []producer.Range) ([]producer.
 	for i := range ranges {
 		parts[i] = rangeQuery(&ranges[i])
 	}
-	var queued []producer.Queued
+	var queued []outbox.Queued
 	err := s.core.Each(ctx, s.db, func(rows *sql.Rows) error {
-		var q producer.Queued
+		var q outbox.Queued
 		var shard int
 		err := sqlstore.ScanQueued(rows, &q, &shard, &q.Seq, &q.Round)
 		q.Shard = shard
@@ -37,11 +37,11 @@ func (s *Store) Fetch(ctx context.Context, ranges []producer.Range) ([]producer.
 	if err != nil {
 		return nil, fmt.Errorf("fetch: %w", err)
 	}
-	slices.SortStableFunc(queued, func(a, b producer.Queued) int { return cmp.Compare(a.Seq, b.Seq) })
+	slices.SortStableFunc(queued, func(a, b outbox.Queued) int { return cmp.Compare(a.Seq, b.Seq) })
 	return queued, nil
 }
 
-func rangeQuery(r *producer.Range) string {
+func rangeQuery(r *outbox.Range) string {
 	except := ""
 	if len(r.Except) > 0 {
 		except = " AND id NOT IN " + numbers(r.Except)
@@ -51,7 +51,7 @@ func rangeQuery(r *producer.Range) string {
 }
 
 // dequeue removes queue rows of shards whose rows are locked, and returns which there were, ascending.
-func (s *Store) dequeue(ctx context.Context, tx *sql.Tx, marks []producer.Mark) ([]int64, error) {
+func (s *Store) dequeue(ctx context.Context, tx *sql.Tx, marks []outbox.Mark) ([]int64, error) {
 	if len(marks) == 0 {
 		return nil, nil
 	}
@@ -104,7 +104,7 @@ func (s *Store) receipt(ctx context.Context, tx *sql.Tx, relay string, ids []int
 }
 
 // StillQueued counts queue rows that are still there.
-func (s *Store) StillQueued(ctx context.Context, rows []producer.Requeued) (n int, err error) {
+func (s *Store) StillQueued(ctx context.Context, rows []outbox.Requeued) (n int, err error) {
 	for part := range slices.Chunk(rows, healAtOnce) {
 		terms := make([]string, len(part))
 		for i, r := range part {

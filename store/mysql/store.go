@@ -36,8 +36,8 @@ const defaultLockTimeout = 5 * time.Second
 // shared has the methods that the stores on MySQL and SQLite have in common.
 type shared = sqlstore.Store
 
-// Store keeps outboxes and inboxes in MySQL or MariaDB. Its methods are those of [producer.Store], [consumer.Store],
-// [consumer.EffectStore] and [request.Store], which say what each does. It is safe for concurrent use.
+// Store keeps outboxes and inboxes in MySQL or MariaDB. Its methods are those of [outbox.Store], [inbox.Store],
+// [inbox.EffectStore] and [inbox.RequestStore], which say what each does. It is safe for concurrent use.
 type Store struct {
 	shared
 	core  *sqlstore.Core

@@ -11,8 +11,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/internal/sqlstore"
+	"github.com/boxpair/boxpair/store/inbox"
 )
 
 const (
@@ -42,7 +42,7 @@ func (s *Store) transact(ctx context.Context, l limits, opts *sql.TxOptions, fn 
 }
 
 // claiming is the transaction of a handler.
-func (s *Store) claiming(ctx context.Context, c *consumer.Claim, fn func(ctx context.Context, tx *sql.Tx) error) error {
+func (s *Store) claiming(ctx context.Context, c *inbox.Claim, fn func(ctx context.Context, tx *sql.Tx) error) error {
 	return s.transact(ctx, limits{lock: c.LockTimeout, idle: c.IdleTimeout}, isolation(c.Isolation), fn)
 }
 

@@ -15,7 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
 
-	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/outbox"
 )
 
 // appendEvents writes events and their queue rows.
@@ -123,8 +123,8 @@ func failing(t *template) *template {
 	return statement(strings.Replace(t.text, tellKnown, "SELECT 1 / CASE WHEN writer.mine THEN 1 ELSE 0 END FROM writer", 1))
 }
 
-// Append implements [producer.EventStore], in one round trip.
-func (s *Store) Append(ctx context.Context, tx pgx.Tx, writer uuid.UUID, records []producer.Record) ([]bool, error) {
+// Append implements [outbox.EventStore], in one round trip.
+func (s *Store) Append(ctx context.Context, tx pgx.Tx, writer uuid.UUID, records []outbox.Record) ([]bool, error) {
 	if len(records) == 0 {
 		return nil, nil
 	}
@@ -138,13 +138,13 @@ func (s *Store) Append(ctx context.Context, tx pgx.Tx, writer uuid.UUID, records
 		return nil, failed("append events", appendError(err))
 	}
 	if !mine {
-		return nil, fmt.Errorf("append events: %w", producer.ErrSecondWriter)
+		return nil, fmt.Errorf("append events: %w", outbox.ErrSecondWriter)
 	}
 	return known(records, written), nil
 }
 
 // appending returns the statement that appends records in tx, and its arguments.
-func (s *Store) appending(tx pgx.Tx, writer uuid.UUID, records []producer.Record) (*template, []any, error) {
+func (s *Store) appending(tx pgx.Tx, writer uuid.UUID, records []outbox.Record) (*template, []any, error) {
 	c, err := newColumns(records)
 	if err != nil {
 		return nil, nil, fmt.Errorf("append events: %w", err)
@@ -167,8 +167,8 @@ func (s *Store) appending(tx pgx.Tx, writer uuid.UUID, records []producer.Record
 	return t, args, nil
 }
 
-// AppendAtCommit implements [producer.CommitStore] for transactions of [Store.Transact] and of an inbox's handlers.
-func (s *Store) AppendAtCommit(tx pgx.Tx, writer uuid.UUID, records []producer.Record) (bool, error) {
+// AppendAtCommit implements [outbox.CommitStore] for transactions of [Store.Transact] and of an inbox's handlers.
+func (s *Store) AppendAtCommit(tx pgx.Tx, writer uuid.UUID, records []outbox.Record) (bool, error) {
 	b, err := lateBatch(tx)
 	if err != nil {
 		return false, nil //nolint:nilerr // it is written at once then, which tells
@@ -186,7 +186,7 @@ func (s *Store) AppendAtCommit(tx pgx.Tx, writer uuid.UUID, records []producer.R
 		case err == nil:
 			return nil
 		case sqlState(err) == "22012": // division_by_zero, of which there is one
-			err = producer.ErrSecondWriter
+			err = outbox.ErrSecondWriter
 		}
 		return failed("append events", appendError(err))
 	}
@@ -195,7 +195,7 @@ func (s *Store) AppendAtCommit(tx pgx.Tx, writer uuid.UUID, records []producer.R
 
 // known tells for each record whether it is not among those that were written.
 // Written ones come in the order of the records, but nothing hangs on that here.
-func known(records []producer.Record, written []pgtype.UUID) []bool {
+func known(records []outbox.Record, written []pgtype.UUID) []bool {
 	all := make([]bool, len(records))
 	if len(written) == len(records) {
 		return all
@@ -216,7 +216,7 @@ func known(records []producer.Record, written []pgtype.UUID) []bool {
 func appendError(err error) error {
 	pgErr, ok := errors.AsType[*pgconn.PgError](err)
 	if ok && pgErr.Code == "23502" && pgErr.ColumnName == "altered" { // not_null_violation
-		return producer.Conflict(conflicting(pgErr.Detail))
+		return &outbox.ConflictError{ID: conflicting(pgErr.Detail)}
 	}
 	return err
 }
@@ -247,7 +247,7 @@ type columns struct {
 	due                                         []pgtype.Timestamptz // nil if none is deferred
 }
 
-func newColumns(records []producer.Record) (*columns, error) {
+func newColumns(records []outbox.Record) (*columns, error) {
 	n := len(records)
 	c := &columns{
 		id: make([]pgtype.UUID, n), digest: make([][]byte, n), payload: make([][]byte, n),
@@ -290,7 +290,7 @@ func (c *columns) lean(args []any) []any {
 }
 
 // alike tells whether [columns.alike] is enough for records.
-func alike(records []producer.Record) bool {
+func alike(records []outbox.Record) bool {
 	first := &records[0]
 	for i := range records {
 		if r := &records[i]; r.Type != first.Type || r.Producer != first.Producer || r.SchemaVersion != first.SchemaVersion ||
@@ -311,7 +311,7 @@ func (c *columns) alike(args []any) []any {
 		c.traceState[0], c.occurred[0], c.resend[0])
 }
 
-func (c *columns) set(i int, r *producer.Record) error {
+func (c *columns) set(i int, r *outbox.Record) error {
 	c.id[i] = pgtype.UUID{Bytes: r.ID, Valid: true}
 	c.digest[i], c.payload[i] = r.Digest[:], r.Payload
 	if r.Payload == nil {
@@ -341,7 +341,7 @@ func (c *columns) set(i int, r *producer.Record) error {
 	return nil
 }
 
-// LockKeys implements [producer.EventStore] with advisory locks of the
+// LockKeys implements [outbox.EventStore] with advisory locks of the
 // transaction. A lock is a hash of its key: two keys may share one and wait for
 // each other without need.
 func (s *Store) LockKeys(ctx context.Context, tx pgx.Tx, keys []string) error {

@@ -7,7 +7,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/store/postgres"
 )
 
@@ -36,7 +36,7 @@ func TestManyEventsAreWrittenInEveryModeOfPgx(t *testing.T) {
 // appendAndCompare writes n events in a transaction and compares the rows with them.
 func appendAndCompare(t *testing.T, pool *pgxpool.Pool, store *postgres.Store, n int) {
 	t.Helper()
-	records := make([]producer.Record, n)
+	records := make([]outbox.Record, n)
 	for i := range records {
 		records[i] = event("key", "payload")
 		records[i].Version, records[i].Index, records[i].TraceState = 1<<40+int64(i), i, "a=b"

@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/boxpair/boxpair/idgen"
-	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/store/postgres"
 )
 
@@ -35,7 +35,7 @@ func BenchmarkAppend(b *testing.B) {
 		}
 		b.Run(fmt.Sprintf("%d/outbox", n), func(b *testing.B) {
 			perEvent(b, func(ctx context.Context, tx pgx.Tx) error {
-				records := make([]producer.Record, n)
+				records := make([]outbox.Record, n)
 				for i := range records {
 					records[i] = event("key", payload)
 				}
@@ -75,9 +75,9 @@ func BenchmarkFetchAndMark(b *testing.B) {
 			b.Fatal(err)
 		}
 	}
-	ranges := make([]producer.Range, idgen.Shards)
+	ranges := make([]outbox.Range, idgen.Shards)
 	for i := range ranges {
-		ranges[i] = producer.Range{Shard: i, Limit: batch / idgen.Shards}
+		ranges[i] = outbox.Range{Shard: i, Limit: batch / idgen.Shards}
 	}
 	left := 0
 	b.ReportAllocs()
@@ -93,7 +93,7 @@ func BenchmarkFetchAndMark(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		marks := make([]producer.Mark, len(events))
+		marks := make([]outbox.Mark, len(events))
 		for i, q := range events {
 			marks[i] = markOf(grants[q.Shard].Lease, q)
 			ranges[q.Shard].After = q.Seq

@@ -8,7 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
-	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/outbox"
 )
 
 // undefer moves what is due. It goes by an index on the time to just these rows; where nothing is due, no
@@ -22,7 +22,7 @@ import (
 // The time until the next one is due is in whole microseconds, since a session may cut the digits of other numbers, and has
 // a bound, since a duration ends somewhere.
 //
-// lowered: see [producer.RelayStore.KeepLow]. The fence locks as an update does, in the order of shards, and the row is updated
+// lowered: see [outbox.RelayStore.KeepLow]. The fence locks as an update does, in the order of shards, and the row is updated
 // whatever it held in the snapshot: it is looked at as it is now.
 //
 // fence: see [mark]. The commit waits for the disk, unlike that of a mark: a move that a crash undoes
@@ -85,30 +85,30 @@ func (s *Store) untilDeferred(ctx context.Context, shards []int16) (until time.D
 	return time.Duration(first.Int64) * time.Microsecond, first.Valid, err
 }
 
-// Undefer implements [producer.RelayStore].
-func (s *Store) Undefer(ctx context.Context, relay string, leases []producer.Lease, limit int) (producer.Undeferred, error) {
+// Undefer implements [outbox.RelayStore].
+func (s *Store) Undefer(ctx context.Context, relay string, leases []outbox.Lease, limit int) (outbox.Undeferred, error) {
 	if len(leases) == 0 {
-		return producer.Undeferred{}, nil
+		return outbox.Undeferred{}, nil
 	}
 	shards, epochs := split(leases)
 	switch until, some, err := s.untilDeferred(ctx, shards); {
 	case err != nil:
-		return producer.Undeferred{}, failed("look for deferred events", err)
+		return outbox.Undeferred{}, failed("look for deferred events", err)
 	case !some:
-		return producer.Undeferred{}, nil
+		return outbox.Undeferred{}, nil
 	case until > 0:
-		return producer.Undeferred{Next: until}, nil
+		return outbox.Undeferred{Next: until}, nil
 	}
 	var movedShards, lost []int16
 	var moved []int64
 	var next int64
 	err := s.queryRow(ctx, undefer, relay, shards, epochs, limit).Scan(&movedShards, &moved, &lost, &next)
 	if err != nil {
-		return producer.Undeferred{}, failed("queue deferred events", err)
+		return outbox.Undeferred{}, failed("queue deferred events", err)
 	}
-	u := producer.Undeferred{Next: time.Duration(next) * time.Microsecond}
+	u := outbox.Undeferred{Next: time.Duration(next) * time.Microsecond}
 	for i, seq := range moved {
-		u.Moved = append(u.Moved, producer.Moved{Shard: int(movedShards[i]), Seq: seq})
+		u.Moved = append(u.Moved, outbox.Moved{Shard: int(movedShards[i]), Seq: seq})
 	}
 	for _, shard := range lost {
 		u.Lost = append(u.Lost, int(shard))
@@ -140,7 +140,7 @@ var cancel = statement(chosenDeferred + `, gone AS (
 )
 SELECT dispatch_id FROM gone ORDER BY id`)
 
-// Cancel implements [producer.EventStore].
+// Cancel implements [outbox.EventStore].
 func (s *Store) Cancel(ctx context.Context, tx pgx.Tx, ids []uuid.UUID, reason string) ([]uuid.UUID, error) {
 	return s.changeDeferred(ctx, tx, "cancel events", cancel, ids, reason)
 }
@@ -154,7 +154,7 @@ var reschedule = statement(chosenDeferred + `, changed AS (
 )
 SELECT dispatch_id FROM changed ORDER BY id`)
 
-// Reschedule implements [producer.EventStore].
+// Reschedule implements [outbox.EventStore].
 func (s *Store) Reschedule(ctx context.Context, tx pgx.Tx, ids []uuid.UUID, at time.Time) ([]uuid.UUID, error) {
 	return s.changeDeferred(ctx, tx, "reschedule events", reschedule, ids, at)
 }
@@ -183,14 +183,14 @@ WHERE (cardinality($1::uuid[]) = 0 OR d.id IN (SELECT id FROM {{outbox_events}} 
   AND d.id > $4 AND d.due_at >= $6 AND d.due_at < $7
 ORDER BY d.id LIMIT $5`)
 
-// ListDeferred implements [producer.OperatorStore].
-func (s *Store) ListDeferred(ctx context.Context, f producer.DeferredFilter) ([]producer.Deferred, error) {
+// ListDeferred implements [outbox.OperatorStore].
+func (s *Store) ListDeferred(ctx context.Context, f outbox.DeferredFilter) ([]outbox.Deferred, error) {
 	limit := f.Limit
 	if limit <= 0 {
 		limit = defaultFilterLimit
 	}
 	args := []any{idValues(f.IDs), f.Topic, f.Key, f.After, limit, sinceOf(f.From), untilOf(f.To)}
-	list, err := readRows(ctx, s, listDeferred, args, func(row pgx.CollectableRow) (d producer.Deferred, err error) {
+	list, err := readRows(ctx, s, listDeferred, args, func(row pgx.CollectableRow) (d outbox.Deferred, err error) {
 		var round int64
 		var attempts int
 		var state string

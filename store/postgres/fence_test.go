@@ -10,13 +10,13 @@ import (
 	"time"
 
 	"github.com/boxpair/boxpair/idgen"
-	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/transport"
 )
 
 // blockQueue makes statements that change a queue row wait until the returned
 // function is called.
-func (r *rig) blockQueue(q producer.Queued) (unblock func()) {
+func (r *rig) blockQueue(q outbox.Queued) (unblock func()) {
 	r.Helper()
 	tx := r.begin()
 	_, err := tx.Exec(r.ctx(), "SELECT FROM "+r.names.Table("outbox_queue")+" WHERE id = $1 FOR UPDATE", q.Seq)
@@ -31,7 +31,7 @@ func TestTakeoverPassesOverAShardWhereAFencedStatementRuns(t *testing.T) {
 	lease := r.acquire("a", time.Millisecond)[q.Shard]
 	unblock := r.blockQueue(q)
 	marking := r.async(func() error {
-		lost, err := r.Mark(r.ctx(), "a", []producer.Mark{markOf(lease, q)})
+		lost, err := r.Mark(r.ctx(), "a", []outbox.Mark{markOf(lease, q)})
 		if len(lost) != 0 {
 			t.Errorf("shards %v are lost", lost)
 		}
@@ -58,13 +58,13 @@ func TestStatementOfAStoppedRelayWaitsForATakeoverAndChangesNothing(t *testing.T
 	events := r.write(event("key", "1"), event("key", "2"), event("key", "3"), event("key", "4"))
 	shard := events[0].Shard
 	lease := r.acquire("a", time.Hour)[shard]
-	failure := producer.Failure{Seq: events[0].Seq, Round: events[0].Round, Attempts: 2, Dead: true}
+	failure := outbox.Failure{Seq: events[0].Seq, Round: events[0].Round, Attempts: 2, Dead: true}
 	for _, park := range []func() (bool, error){
 		func() (bool, error) {
-			return r.Park(r.ctx(), "a", lease, []producer.Failure{{Seq: events[0].Seq, Round: events[0].Round, Attempts: 1}})
+			return r.Park(r.ctx(), "a", lease, []outbox.Failure{{Seq: events[0].Seq, Round: events[0].Round, Attempts: 1}})
 		},
 		func() (bool, error) {
-			return r.Follow(r.ctx(), "a", lease, []producer.Mark{markOf(lease, events[1])})
+			return r.Follow(r.ctx(), "a", lease, []outbox.Mark{markOf(lease, events[1])})
 		},
 	} {
 		_, err := park()
@@ -81,25 +81,25 @@ func TestStatementOfAStoppedRelayWaitsForATakeoverAndChangesNothing(t *testing.T
 	}
 	statements := map[string]func() (bool, error){
 		"mark": func() (bool, error) {
-			lost, err := r.Mark(r.ctx(), "a", []producer.Mark{markOf(lease, events[2])})
+			lost, err := r.Mark(r.ctx(), "a", []outbox.Mark{markOf(lease, events[2])})
 			return slices.Equal(lost, []int{shard}), err
 		},
 		"park": func() (bool, error) {
-			return r.Park(r.ctx(), "a", lease, []producer.Failure{{Seq: events[2].Seq, Round: events[2].Round, Attempts: 1}})
+			return r.Park(r.ctx(), "a", lease, []outbox.Failure{{Seq: events[2].Seq, Round: events[2].Round, Attempts: 1}})
 		},
 		"follow": func() (bool, error) {
-			return r.Follow(r.ctx(), "a", lease, []producer.Mark{markOf(lease, events[3])})
+			return r.Follow(r.ctx(), "a", lease, []outbox.Mark{markOf(lease, events[3])})
 		},
 		"retry": func() (bool, error) {
-			return r.Retry(r.ctx(), "a", lease, []producer.Failure{failure}, false)
+			return r.Retry(r.ctx(), "a", lease, []outbox.Failure{failure}, false)
 		},
 		"sent": func() (bool, error) { return r.Sent(r.ctx(), "a", lease, []int64{events[0].Seq}, false) },
-		"heal": func() (bool, error) { return true, r.Heal(r.ctx(), "a", []producer.Lease{lease}, false) },
+		"heal": func() (bool, error) { return true, r.Heal(r.ctx(), "a", []outbox.Lease{lease}, false) },
 		"renew": func() (bool, error) {
-			renewals, err := r.Renew(r.ctx(), "a", time.Hour, []producer.Lease{lease})
+			renewals, err := r.Renew(r.ctx(), "a", time.Hour, []outbox.Lease{lease})
 			return len(renewals) == 0, err
 		},
-		"release": func() (bool, error) { return true, r.Release(r.ctx(), "a", []producer.Lease{lease}, false) },
+		"release": func() (bool, error) { return true, r.Release(r.ctx(), "a", []outbox.Lease{lease}, false) },
 	}
 	answers := make(map[string]*answer)
 	var results []<-chan error
@@ -149,19 +149,19 @@ func TestRenewalWaitsForNoFencedStatementAndReleaseDoes(t *testing.T) {
 	lease := r.acquire("a", time.Hour)[q.Shard]
 	unblock := r.blockQueue(q)
 	marking := r.async(func() error {
-		_, err := r.Mark(r.ctx(), "a", []producer.Mark{markOf(lease, q)})
+		_, err := r.Mark(r.ctx(), "a", []outbox.Mark{markOf(lease, q)})
 		return err
 	})
 	r.waitsForLock(1)
 	renewed := r.async(func() error {
-		renewals, err := r.Renew(r.ctx(), "a", time.Hour, []producer.Lease{lease})
+		renewals, err := r.Renew(r.ctx(), "a", time.Hour, []outbox.Lease{lease})
 		if len(renewals) != 1 {
 			t.Errorf("renewed are %v", renewals)
 		}
 		return err
 	})
 	r.ok(r.result(renewed))
-	releasing := r.async(func() error { return r.Release(r.ctx(), "a", []producer.Lease{lease}, false) })
+	releasing := r.async(func() error { return r.Release(r.ctx(), "a", []outbox.Lease{lease}, false) })
 	r.waitsForLock(2)
 	unblock()
 	r.ok(r.result(marking))
@@ -174,9 +174,9 @@ func TestDiscardDuringASentLeavesNoKeyWithoutAHeadOnceItIsHealed(t *testing.T) {
 	events := r.write(event("key", "1"), event("key", "2"), event("key", "3"))
 	shard := events[0].Shard
 	lease := r.acquire("a", time.Hour)[shard]
-	_, err := r.Park(r.ctx(), "a", lease, []producer.Failure{{Seq: events[0].Seq, Round: events[0].Round, Attempts: 1}})
+	_, err := r.Park(r.ctx(), "a", lease, []outbox.Failure{{Seq: events[0].Seq, Round: events[0].Round, Attempts: 1}})
 	r.ok(err)
-	_, err = r.Follow(r.ctx(), "a", lease, []producer.Mark{markOf(lease, events[1]), markOf(lease, events[2])})
+	_, err = r.Follow(r.ctx(), "a", lease, []outbox.Mark{markOf(lease, events[1]), markOf(lease, events[2])})
 	r.ok(err)
 
 	// The relay's statement has looked at the key before the operator discards
@@ -194,8 +194,8 @@ func TestDiscardDuringASentLeavesNoKeyWithoutAHeadOnceItIsHealed(t *testing.T) {
 	r.ok(operator.Commit(r.ctx()))
 	r.ok(r.result(sending))
 
-	r.ok(r.Heal(r.ctx(), "a", []producer.Lease{lease}, false))
-	due, _, err := r.Due(r.ctx(), []int{shard}, false, producer.DuePoint{}, 24*time.Hour, 10)
+	r.ok(r.Heal(r.ctx(), "a", []outbox.Lease{lease}, false))
+	due, _, err := r.Due(r.ctx(), []int{shard}, false, outbox.DuePoint{}, 24*time.Hour, 10)
 	r.ok(err)
 	if len(due) != 1 || due[0].Seq != events[2].Seq {
 		t.Errorf("due are %v", due)
@@ -207,14 +207,14 @@ func TestDiscardDuringASentLeavesNoKeyWithoutAHeadOnceItIsHealed(t *testing.T) {
 func TestRelaysAndOperatorsDoNotDeadlock(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	var records []producer.Record
+	var records []outbox.Record
 	for i := range 120 {
 		records = append(records, event("key "+strconv.Itoa(i%12), strconv.Itoa(i)))
 	}
 	events := r.write(records...)
 	leases := r.acquire("a", time.Hour)
 	for _, q := range events {
-		lost, err := r.Park(r.ctx(), "a", leases[q.Shard], []producer.Failure{{Seq: q.Seq, Round: q.Round, Attempts: 1, Dead: q.Seq%3 == 0}})
+		lost, err := r.Park(r.ctx(), "a", leases[q.Shard], []outbox.Failure{{Seq: q.Seq, Round: q.Round, Attempts: 1, Dead: q.Seq%3 == 0}})
 		if err != nil || lost {
 			t.Fatal(lost, err)
 		}
@@ -233,15 +233,15 @@ func TestRelaysAndOperatorsDoNotDeadlock(t *testing.T) {
 	}
 	run(func() error { return r.workOnce(leases) })
 	run(func() error {
-		_, _, err := r.Redrive(r.ctx(), producer.Filter{Limit: 30}, "reason")
+		_, _, err := r.Redrive(r.ctx(), outbox.Filter{Limit: 30}, "reason")
 		return err
 	})
 	run(func() error {
-		_, err := r.Discard(r.ctx(), producer.Filter{Limit: 3, After: rand.Int64N(120)}, "reason")
+		_, err := r.Discard(r.ctx(), outbox.Filter{Limit: 3, After: rand.Int64N(120)}, "reason")
 		return err
 	})
 	run(func() error {
-		all := make([]producer.Lease, 0, len(leases))
+		all := make([]outbox.Lease, 0, len(leases))
 		for _, lease := range leases {
 			all = append(all, lease)
 		}
@@ -252,7 +252,7 @@ func TestRelaysAndOperatorsDoNotDeadlock(t *testing.T) {
 		return err
 	})
 	group.Wait()
-	all := make([]producer.Lease, 0, len(leases))
+	all := make([]outbox.Lease, 0, len(leases))
 	for _, lease := range leases {
 		all = append(all, lease)
 	}
@@ -266,12 +266,12 @@ func TestRelaysAndOperatorsDoNotDeadlock(t *testing.T) {
 }
 
 // workOnce sends some of the due events and fails others.
-func (r *rig) workOnce(leases map[int]producer.Lease) error {
+func (r *rig) workOnce(leases map[int]outbox.Lease) error {
 	shards := make([]int, 0, len(leases))
 	for shard := range leases {
 		shards = append(shards, shard)
 	}
-	due, _, err := r.Due(r.ctx(), shards, false, producer.DuePoint{}, 24*time.Hour, 10)
+	due, _, err := r.Due(r.ctx(), shards, false, outbox.DuePoint{}, 24*time.Hour, 10)
 	if err != nil {
 		return err
 	}
@@ -279,7 +279,7 @@ func (r *rig) workOnce(leases map[int]producer.Lease) error {
 		if rand.IntN(2) == 0 {
 			_, err = r.Sent(r.ctx(), "a", leases[q.Shard], []int64{q.Seq}, false)
 		} else {
-			_, err = r.Retry(r.ctx(), "a", leases[q.Shard], []producer.Failure{{
+			_, err = r.Retry(r.ctx(), "a", leases[q.Shard], []outbox.Failure{{
 				Seq: q.Seq, Attempts: q.Attempts + 1, Dead: q.Attempts > 1, Outcome: transport.Refused,
 			}}, false)
 		}

@@ -10,8 +10,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/internal/sqlstore"
+	"github.com/boxpair/boxpair/store/inbox"
 )
 
 // syntax is how PostgreSQL reads a text of statements.
@@ -49,7 +49,7 @@ type handing struct {
 // hand runs fn with the transaction of o, and returns what forbids the commit. That comes to light here what fn
 // did and swallowed, and what it left behind.
 func hand(ctx context.Context, o owner, fn func(h *handing) error) error {
-	h := &handing{of: o, ctx: ctx, separate: consumer.Separate(ctx)}
+	h := &handing{of: o, ctx: ctx, separate: inbox.SharesTransaction(ctx)}
 	h.root.h = h
 	defer h.over.Store(true) // also when fn panicked or called Goexit
 	err := fn(h)
@@ -142,7 +142,7 @@ func (h *handing) admit(sql string) error {
 	case r.Stays(sql):
 		return h.blame(sqlstore.ErrOutlasts)
 	case h.separate && r.Separates(sql):
-		return h.blame(consumer.ErrNotShared)
+		return h.blame(inbox.ErrNotShared)
 	}
 	return nil
 }

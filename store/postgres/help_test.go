@@ -12,7 +12,7 @@ import (
 	"github.com/boxpair/boxpair/idgen"
 	"github.com/boxpair/boxpair/internal/testenv"
 	"github.com/boxpair/boxpair/migrations"
-	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/store/postgres"
 	"github.com/boxpair/boxpair/transport"
 )
@@ -76,14 +76,14 @@ func (r *rig) beginAt(level pgx.TxIsoLevel) pgx.Tx {
 	return tx
 }
 
-func event(key, payload string) producer.Record {
+func event(key, payload string) outbox.Record {
 	e := transport.Event{ID: uuid.New(), Topic: "topic", Key: key, Payload: []byte(payload)}
 	e.Digest = transport.ContentDigest(&e)
-	return producer.Record{Event: e, Shard: idgen.Shard(e.Key, e.ID), OccurredAt: time.Now()}
+	return outbox.Record{Event: e, Shard: idgen.Shard(e.Key, e.ID), OccurredAt: time.Now()}
 }
 
 // write appends records in a transaction of their own and returns them as they are queued.
-func (r *rig) write(records ...producer.Record) []producer.Queued {
+func (r *rig) write(records ...outbox.Record) []outbox.Queued {
 	r.Helper()
 	tx := r.begin()
 	_, err := r.Append(r.ctx(), tx, uuid.New(), records)
@@ -92,30 +92,30 @@ func (r *rig) write(records ...producer.Record) []producer.Queued {
 	return r.queue()
 }
 
-func (r *rig) queue() []producer.Queued {
+func (r *rig) queue() []outbox.Queued {
 	r.Helper()
-	ranges := make([]producer.Range, idgen.Shards)
+	ranges := make([]outbox.Range, idgen.Shards)
 	for i := range ranges {
-		ranges[i] = producer.Range{Shard: i, Limit: 1000}
+		ranges[i] = outbox.Range{Shard: i, Limit: 1000}
 	}
 	events, err := r.Fetch(r.ctx(), ranges)
 	r.ok(err)
 	return events
 }
 
-func (r *rig) acquire(relay string, ttl time.Duration) map[int]producer.Lease {
+func (r *rig) acquire(relay string, ttl time.Duration) map[int]outbox.Lease {
 	r.Helper()
 	grants, err := r.Acquire(r.ctx(), relay, ttl, idgen.Shards)
 	r.ok(err)
-	leases := make(map[int]producer.Lease)
+	leases := make(map[int]outbox.Lease)
 	for _, g := range grants {
 		leases[g.Shard] = g.Lease
 	}
 	return leases
 }
 
-func markOf(lease producer.Lease, q producer.Queued) producer.Mark {
-	return producer.Mark{Lease: lease, Seq: q.Seq, Round: q.Round}
+func markOf(lease outbox.Lease, q outbox.Queued) outbox.Mark {
+	return outbox.Mark{Lease: lease, Seq: q.Seq, Round: q.Round}
 }
 
 func (r *rig) eventually(what string, done func() bool) {

@@ -11,7 +11,7 @@ import (
 
 	"github.com/boxpair/boxpair/internal/testenv"
 	"github.com/boxpair/boxpair/migrations"
-	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/store/postgres"
 	"github.com/boxpair/boxpair/store/storetest"
 )
@@ -27,9 +27,9 @@ func TestAllAttemptsAreKeptOnRequest(t *testing.T) {
 	r := &rig{T: t, Store: newStore(t, pool, cfg), pool: pool, names: names}
 	queued := r.write(event("key", "0"), event("key", "1"))
 	lease := r.acquire("relay", time.Hour)[queued[0].Shard]
-	_, err = r.Mark(r.ctx(), "relay", []producer.Mark{markOf(lease, queued[0])})
+	_, err = r.Mark(r.ctx(), "relay", []outbox.Mark{markOf(lease, queued[0])})
 	r.ok(err)
-	_, err = r.Park(r.ctx(), "relay", lease, []producer.Failure{{Seq: queued[1].Seq, Round: queued[1].Round, Attempts: 1, Error: "not now"}})
+	_, err = r.Park(r.ctx(), "relay", lease, []outbox.Failure{{Seq: queued[1].Seq, Round: queued[1].Round, Attempts: 1, Error: "not now"}})
 	r.ok(err)
 	_, err = r.Sent(r.ctx(), "relay", lease, []int64{queued[1].Seq}, false)
 	r.ok(err)
@@ -94,11 +94,11 @@ func TestReasonsOfOperatorsAreReadInSQL(t *testing.T) {
 	r := newRig(t)
 	queued := r.write(event("key", "0"))
 	lease := r.acquire("relay", time.Hour)[queued[0].Shard]
-	_, err := r.Park(r.ctx(), "relay", lease, []producer.Failure{{Seq: queued[0].Seq, Round: queued[0].Round, Attempts: 1, Dead: true, Error: "too large"}})
+	_, err := r.Park(r.ctx(), "relay", lease, []outbox.Failure{{Seq: queued[0].Seq, Round: queued[0].Round, Attempts: 1, Dead: true, Error: "too large"}})
 	r.ok(err)
-	_, _, err = r.Redrive(r.ctx(), producer.Filter{}, "limit is raised")
+	_, _, err = r.Redrive(r.ctx(), outbox.Filter{}, "limit is raised")
 	r.ok(err)
-	_, err = r.Discard(r.ctx(), producer.Filter{}, "order was a test")
+	_, err = r.Discard(r.ctx(), outbox.Filter{}, "order was a test")
 	r.ok(err)
 	got := value[string](r, `SELECT string_agg(a.outcome || ': ' || a.error, ', ' ORDER BY a.n)
 		FROM `+r.names.Table("outbox_attempts")+` a JOIN `+r.names.Table("outbox_status")+` s ON s.id = a.event_id

@@ -10,7 +10,7 @@ import (
 
 	"github.com/boxpair/boxpair/idgen"
 	"github.com/boxpair/boxpair/internal/testenv"
-	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/outbox"
 )
 
 // A process may be stopped for as long as anybody likes, as by SIGSTOP, between two statements of a replay.
@@ -33,7 +33,7 @@ func TestReplayThatIsStoppedHoldsUpNoRelay(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	leases := make([]producer.Lease, len(grants))
+	leases := make([]outbox.Lease, len(grants))
 	for i, g := range grants {
 		leases[i] = g.Lease
 	}

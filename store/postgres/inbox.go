@@ -12,12 +12,12 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
 
-	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/internal/sqlstore"
+	"github.com/boxpair/boxpair/store/inbox"
 	"github.com/boxpair/boxpair/transport"
 )
 
-var _ consumer.Store[pgx.Tx] = (*Store)(nil)
+var _ inbox.Store[pgx.Tx] = (*Store)(nil)
 
 const (
 	// ownIdle bounds how long a transaction without a handler may be idle. It is
@@ -30,7 +30,7 @@ const (
 
 // terms say how a transaction of an inbox begins.
 type terms struct {
-	isolation  consumer.Isolation
+	isolation  inbox.Isolation
 	idle, lock time.Duration // 0 leaves the setting of the session
 	keys       []int64       // locks of keys, ascending
 	lean       bool          // the claim brings the settings along
@@ -231,21 +231,21 @@ func commitError(err error) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, pgx.ErrTxCommitRollback):
-		return fmt.Errorf("commit: %w", consumer.ErrRolledBack)
+		return fmt.Errorf("commit: %w", inbox.ErrRolledBack)
 	case errors.Is(err, pgx.ErrTxClosed):
 		return fmt.Errorf("commit: %w", sqlstore.ErrEnded)
 	case refused(err), idledOut(err): // idle: the server had given up before it could read the COMMIT
 		return fmt.Errorf("commit: %w", err)
 	}
-	return fmt.Errorf("commit: %w: %w", consumer.ErrCommitUnknown, err)
+	return fmt.Errorf("commit: %w: %w", inbox.ErrCommitUnknown, err)
 }
 
 // isolationLevel returns the level in pgx's terms. What is not a level is the strictest.
-func isolationLevel(i consumer.Isolation) pgx.TxIsoLevel {
+func isolationLevel(i inbox.Isolation) pgx.TxIsoLevel {
 	switch i {
-	case consumer.ReadCommitted:
+	case inbox.ReadCommitted:
 		return pgx.ReadCommitted
-	case consumer.RepeatableRead:
+	case inbox.RepeatableRead:
 		return pgx.RepeatableRead
 	default:
 		return pgx.Serializable
@@ -300,32 +300,32 @@ type ownError struct{ err error }
 func (e *ownError) Error() string { return e.err.Error() }
 func (e *ownError) Unwrap() error { return e.err }
 
-// Classify implements [consumer.ClaimStore]. Serialization failures, deadlocks and
+// Classify implements [inbox.ClaimStore]. Serialization failures, deadlocks and
 // lock timeouts are conflicts. Errors of the server as such, of the way to it and of this package's
 // own statements are of the infrastructure. A transaction that the server ended
 // because it was idle for too long is the handler's error, as is all else.
-func (s *Store) Classify(err error) consumer.ErrorClass {
-	if errors.Is(err, consumer.ErrCommitUnknown) {
-		return consumer.CommitUnknown
+func (s *Store) Classify(err error) inbox.ErrorClass {
+	if errors.Is(err, inbox.ErrCommitUnknown) {
+		return inbox.CommitUnknown
 	}
 	code := sqlState(err)
 	_, connecting := errors.AsType[*pgconn.ConnectError](err)
 	_, own := errors.AsType[*ownError](err)
 	switch {
 	case connecting:
-		return consumer.Infrastructure
+		return inbox.Infrastructure
 	case code == "40001", code == "40P01", code == "55P03":
-		return consumer.Conflict
+		return inbox.Conflict
 	case idledOut(err):
-		return consumer.HandlerError
+		return inbox.HandlerError
 	case own, errors.Is(err, pgconn.ErrConnClosed), pgconn.Timeout(err):
-		return consumer.Infrastructure
+		return inbox.Infrastructure
 	case code == "25006": // read_only_sql_transaction: a standby
-		return consumer.Infrastructure
+		return inbox.Infrastructure
 	case len(code) == 5 && (code[:2] == "08" || code[:2] == "53" || code[:2] == "58" || code[:3] == "57P"):
-		return consumer.Infrastructure
+		return inbox.Infrastructure
 	}
-	return consumer.HandlerError
+	return inbox.HandlerError
 }
 
 // idledOut tells whether the server ended a transaction since it took too

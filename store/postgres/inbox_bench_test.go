@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/store/inbox"
 	"github.com/boxpair/boxpair/store/postgres"
 )
 
@@ -26,18 +26,18 @@ func BenchmarkApply(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	claim := func() consumer.Claim {
+	claim := func() inbox.Claim {
 		id := uuid.New()
-		return consumer.Claim{
+		return inbox.Claim{
 			Consumer: r.Consumer, ID: id, Stamp: time.Now(), Digest: [16]byte(id), IdleTimeout: time.Minute, LockTimeout: time.Second,
-			Message: &consumer.Message{ID: id, Topic: "topic", Key: "key"},
+			Message: &inbox.Message{ID: id, Topic: "topic", Key: "key"},
 		}
 	}
 	known := claim()
 	if _, err := store.Apply(ctx, known, effect); err != nil {
 		b.Fatal(err)
 	}
-	apply := func(change func(c *consumer.Claim)) func() error {
+	apply := func(change func(c *inbox.Claim)) func() error {
 		return func() error {
 			c := claim()
 			change(&c)
@@ -56,10 +56,10 @@ func BenchmarkApply(b *testing.B) {
 				return err
 			})
 		}},
-		{"new", apply(func(*consumer.Claim) {})},
-		{"new ordered", apply(func(c *consumer.Claim) { c.Key = c.ID.String() })},
-		{"new repeatable read", apply(func(c *consumer.Claim) { c.Isolation = consumer.RepeatableRead })},
-		{"new ordered repeatable read", apply(func(c *consumer.Claim) { c.Key, c.Isolation = c.ID.String(), consumer.RepeatableRead })},
+		{"new", apply(func(*inbox.Claim) {})},
+		{"new ordered", apply(func(c *inbox.Claim) { c.Key = c.ID.String() })},
+		{"new repeatable read", apply(func(c *inbox.Claim) { c.Isolation = inbox.RepeatableRead })},
+		{"new ordered repeatable read", apply(func(c *inbox.Claim) { c.Key, c.Isolation = c.ID.String(), inbox.RepeatableRead })},
 		{"duplicate", func() error { _, err := store.Apply(ctx, known, effect); return err }},
 	} {
 		b.Run(bench.name, func(b *testing.B) {

@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
 
-	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/store/inbox"
 	"github.com/boxpair/boxpair/transport"
 )
 
@@ -67,26 +67,26 @@ type claimed struct {
 // clear tells that the message is to be applied.
 func (c *claimed) clear() bool { return c.mine && !c.tooOld && !c.blocked }
 
-// Apply implements [consumer.ClaimStore]. The claim is one round trip, or two for a
+// Apply implements [inbox.ClaimStore]. The claim is one round trip, or two for a
 // dispatch ID that is known, and the commit is another. fn gets the same ctx; it must not end tx.
 //
 // An Optimistic claim at READ COMMITTED is sent before the first statement that fn has run in tx, or together
 // with what fn has queued ([AtCommit], [Store.AppendAtCommit]) and the COMMIT: if that is all, everything is one
 // round trip. What the database refuses of it costs an error in its log, and is done again as above.
-func (s *Store) Apply(ctx context.Context, c consumer.Claim, fn func(ctx context.Context, tx pgx.Tx) error) (consumer.Verdict, error) {
-	if c.Optimistic && !c.Started && c.Isolation == consumer.ReadCommitted {
+func (s *Store) Apply(ctx context.Context, c inbox.Claim, fn func(ctx context.Context, tx pgx.Tx) error) (inbox.Verdict, error) {
+	if c.Optimistic && !c.Started && c.Isolation == inbox.ReadCommitted {
 		switch met, err := s.applyOptimistic(ctx, &c, fn); {
 		case err != nil:
-			return consumer.None, err
+			return inbox.None, err
 		case met:
-			return consumer.Applied, nil
+			return inbox.Applied, nil
 		}
 	}
 	t := s.terms(&c, c.Key)
-	t.lean = c.Key == "" && c.Isolation == consumer.ReadCommitted
+	t.lean = c.Key == "" && c.Isolation == inbox.ReadCommitted
 	w, b, err := s.open(ctx, t)
 	if err != nil {
-		return consumer.None, err
+		return inbox.None, err
 	}
 	defer w.end(ctx)
 	var got claimed
@@ -97,30 +97,30 @@ func (s *Store) Apply(ctx context.Context, c consumer.Claim, fn func(ctx context
 	}
 	switch {
 	case err != nil:
-		return consumer.None, err
+		return inbox.None, err
 	case !got.mine:
 		return w.compare(ctx, c.Consumer, c.ID, c.Digest)
 	case got.tooOld:
-		return consumer.TooOld, nil
+		return inbox.TooOld, nil
 	case got.blocked:
 		if err := w.follow(ctx, &c); err != nil {
-			return consumer.None, err
+			return inbox.None, err
 		}
-		return consumer.Followed, nil
+		return inbox.Followed, nil
 	}
 	if err := w.run(ctx, w, func(tx pgx.Tx) error { return fn(ctx, tx) }); err != nil {
-		return consumer.None, err
+		return inbox.None, err
 	}
 	w.noteApplied(c.Consumer, c.ID)
 	if c.Started {
 		if err := w.forgetStarts(ctx, c.Consumer, idValue(c.ID)); err != nil {
-			return consumer.None, err
+			return inbox.None, err
 		}
 	}
 	if err := w.commit(ctx); err != nil {
-		return consumer.None, err
+		return inbox.None, err
 	}
-	return consumer.Applied, nil
+	return inbox.Applied, nil
 }
 
 // forgetStarts has what is counted of messages forgotten with the COMMIT. A handler may have taken a role that must not do
@@ -138,7 +138,7 @@ func (w *work) forgetStarts(ctx context.Context, consumerID int, ids ...pgtype.U
 }
 
 // terms returns how the transaction of a handler begins.
-func (s *Store) terms(c *consumer.Claim, key string) terms {
+func (s *Store) terms(c *inbox.Claim, key string) terms {
 	t := terms{isolation: c.Isolation, idle: c.IdleTimeout, lock: c.LockTimeout}
 	if key != "" {
 		t.keys = []int64{s.keyLock(c.Consumer, key)}
@@ -147,7 +147,7 @@ func (s *Store) terms(c *consumer.Claim, key string) terms {
 }
 
 // claim sends b with the claim behind it.
-func (w *work) claim(ctx context.Context, b *pgx.Batch, c *consumer.Claim, apply bool) (claimed, error) {
+func (w *work) claim(ctx context.Context, b *pgx.Batch, c *inbox.Claim, apply bool) (claimed, error) {
 	var got claimed
 	b.Queue(w.store.sql[insertClaim], c.Consumer, idValue(c.ID), digestValue(c.Digest), timeValue(c.Stamp), apply).
 		Exec(func(tag pgconn.CommandTag) error {
@@ -161,7 +161,7 @@ func (w *work) claim(ctx context.Context, b *pgx.Batch, c *consumer.Claim, apply
 }
 
 // queueCheck queues what comes after a claim, in the form that the isolation level needs.
-func (w *work) queueCheck(b *pgx.Batch, c *consumer.Claim, scan func(row pgx.Row) error, plain, shared *template, args ...any) {
+func (w *work) queueCheck(b *pgx.Batch, c *inbox.Claim, scan func(row pgx.Row) error, plain, shared *template, args ...any) {
 	args = append([]any{c.Consumer}, args...)
 	read := func(row pgx.Row) error {
 		err := scan(row)
@@ -170,7 +170,7 @@ func (w *work) queueCheck(b *pgx.Batch, c *consumer.Claim, scan func(row pgx.Row
 		}
 		return err
 	}
-	if c.Isolation == consumer.ReadCommitted {
+	if c.Isolation == inbox.ReadCommitted {
 		b.Queue(w.store.sql[plain], args...).QueryRow(read)
 		return
 	}
@@ -182,7 +182,7 @@ func (w *work) queueCheck(b *pgx.Batch, c *consumer.Claim, scan func(row pgx.Row
 }
 
 // claimLean is claim for a message without an order that is to be applied, at READ COMMITTED.
-func (w *work) claimLean(ctx context.Context, b *pgx.Batch, c *consumer.Claim) (claimed, error) {
+func (w *work) claimLean(ctx context.Context, b *pgx.Batch, c *inbox.Claim) (claimed, error) {
 	var got claimed
 	b.Queue(w.store.sql[leanClaim], setting(c.LockTimeout), setting(c.IdleTimeout),
 		c.Consumer, idValue(c.ID), digestValue(c.Digest), timeValue(c.Stamp)).
@@ -203,22 +203,22 @@ func (w *work) claimLean(ctx context.Context, b *pgx.Batch, c *consumer.Claim) (
 
 // compare tells what it means that a claim was not made: zero rows say that the
 // dispatch ID is known, not that the message is the same.
-func (w *work) compare(ctx context.Context, consumerID int, id uuid.UUID, digest transport.Digest) (consumer.Verdict, error) {
+func (w *work) compare(ctx context.Context, consumerID int, id uuid.UUID, digest transport.Digest) (inbox.Verdict, error) {
 	var known []byte
 	err := w.tx.QueryRow(ctx, w.store.sql[readClaim], consumerID, idValue(id)).Scan(&known)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows): // forgotten in this moment
-		return consumer.Duplicate, nil
+		return inbox.Duplicate, nil
 	case err != nil:
-		return consumer.None, failed("read the claim", &ownError{err})
+		return inbox.None, failed("read the claim", &ownError{err})
 	case !digest.Matches(digestOf(known)):
-		return consumer.Altered, nil
+		return inbox.Altered, nil
 	}
-	return consumer.Duplicate, nil
+	return inbox.Duplicate, nil
 }
 
 // follow parks a message that was just claimed behind others of its key.
-func (w *work) follow(ctx context.Context, c *consumer.Claim) error {
+func (w *work) follow(ctx context.Context, c *inbox.Claim) error {
 	b := &pgx.Batch{}
 	b.Queue(indexesOnly)
 	if err := w.queueFollower(b, c); err != nil {
@@ -265,7 +265,7 @@ SET attempts = a.attempts + 1, starts = 0, last_error = excluded.last_error, cha
 RETURNING a.attempts`)
 )
 
-// Started implements [consumer.ClaimStore].
+// Started implements [inbox.ClaimStore].
 func (s *Store) Started(ctx context.Context, consumer int, ids []uuid.UUID, within time.Duration) ([]int, error) {
 	if len(ids) == 0 {
 		return nil, nil
@@ -289,7 +289,7 @@ func (s *Store) Started(ctx context.Context, consumer int, ids []uuid.UUID, with
 	return starts, nil
 }
 
-// Unstarted implements [consumer.ClaimStore].
+// Unstarted implements [inbox.ClaimStore].
 func (s *Store) Unstarted(ctx context.Context, consumer int, ids []uuid.UUID) error {
 	if len(ids) == 0 {
 		return nil
@@ -300,7 +300,7 @@ func (s *Store) Unstarted(ctx context.Context, consumer int, ids []uuid.UUID) er
 	return nil
 }
 
-// Failed implements [consumer.ClaimStore].
+// Failed implements [inbox.ClaimStore].
 func (s *Store) Failed(ctx context.Context, consumer int, id uuid.UUID, lastError string) (int, error) {
 	var attempts int
 	if err := s.queryRow(ctx, countFailure, consumer, idValue(id), plain(lastError)).Scan(&attempts); err != nil {

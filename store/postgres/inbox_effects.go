@@ -10,10 +10,10 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
-	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/store/inbox"
 )
 
-var _ consumer.EffectStore[pgx.Tx] = (*Store)(nil)
+var _ inbox.EffectStore[pgx.Tx] = (*Store)(nil)
 
 var (
 	prepareEffect = statement(`
@@ -24,8 +24,8 @@ ON CONFLICT (consumer, dispatch_id) DO NOTHING`)
 	readIntent = statement(`SELECT intent FROM {{inbox_effects}} WHERE consumer = $1 AND dispatch_id = $2`)
 )
 
-// PrepareEffect implements [consumer.EffectStore].
-func (s *Store) PrepareEffect(ctx context.Context, tx pgx.Tx, e consumer.EffectIntent) error {
+// PrepareEffect implements [inbox.EffectStore].
+func (s *Store) PrepareEffect(ctx context.Context, tx pgx.Tx, e inbox.EffectIntent) error {
 	metadata, err := encodeMetadata(e.Metadata)
 	if err != nil {
 		return fmt.Errorf("record an effect: %w", err)
@@ -39,11 +39,11 @@ func (s *Store) PrepareEffect(ctx context.Context, tx pgx.Tx, e consumer.EffectI
 	err = tx.QueryRow(ctx, s.sql[readIntent], e.Consumer, idValue(e.ID)).Scan(&known)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows): // removed since
-		return fmt.Errorf("record an effect: %w", consumer.ErrEffectConflict)
+		return fmt.Errorf("record an effect: %w", inbox.ErrEffectConflict)
 	case err != nil:
 		return wrapped("read an effect", err)
 	case !bytes.Equal(known, e.Intent):
-		return fmt.Errorf("record an effect: %w", consumer.ErrEffectConflict)
+		return fmt.Errorf("record an effect: %w", inbox.ErrEffectConflict)
 	}
 	return nil
 }
@@ -63,7 +63,7 @@ const effectColumns = `e.id, e.run, c.name, e.dispatch_id, e.effect_key, e.topic
 // effectState is the state as everybody is to see it: nobody comes back to write that a process did not come back.
 const effectState = `CASE WHEN e.state = 'doing' AND e.lease_until < clock_timestamp() AND NOT e.has_result THEN 'uncertain' ELSE e.state END`
 
-func scanEffect(row pgx.CollectableRow) (r consumer.EffectRun, err error) {
+func scanEffect(row pgx.CollectableRow) (r inbox.EffectRun, err error) {
 	var (
 		id, key              pgtype.UUID
 		metadata             []byte
@@ -75,7 +75,7 @@ func scanEffect(row pgx.CollectableRow) (r consumer.EffectRun, err error) {
 	if err != nil {
 		return r, err
 	}
-	r.ID, r.Key, r.State = id.Bytes, key.Bytes, consumer.EffectState(state)
+	r.ID, r.Key, r.State = id.Bytes, key.Bytes, inbox.EffectState(state)
 	r.PreparedAt, r.DueAt, r.LeaseUntil, r.EndedAt = timeOf(at), timeOf(due), timeOf(lease), timeOf(ends)
 	r.Metadata, err = decodeMetadata(metadata)
 	return r, err
@@ -137,10 +137,10 @@ const isFirstEffect = `(NOT e.ordered OR NOT EXISTS (
         WHERE b.consumer = e.consumer AND b.key = e.key AND b.ordered AND b.id < e.id
             AND b.state IN ('pending', 'doing', 'answered', 'uncertain')))`
 
-// TakeEffects implements [consumer.EffectStore].
-func (s *Store) TakeEffects(ctx context.Context, t consumer.EffectTake) ([]consumer.EffectRun, time.Duration, error) {
+// TakeEffects implements [inbox.EffectStore].
+func (s *Store) TakeEffects(ctx context.Context, t inbox.EffectTake) ([]inbox.EffectRun, time.Duration, error) {
 	doing := "take up effects"
-	_, err := s.exec(ctx, endLeases, t.Consumer, t.Again, t.MaxAttempts, consumer.ErrLeaseEnded.Error())
+	_, err := s.exec(ctx, endLeases, t.Consumer, t.Again, t.MaxAttempts, inbox.ErrLeaseEnded.Error())
 	if err != nil {
 		return nil, 0, failed(doing, &ownError{err})
 	}
@@ -180,8 +180,8 @@ SET state = 'done', result = $2, uncertain = false, lease_until = NULL, ended_at
 WHERE id = $1`)
 )
 
-// SettleEffect implements [consumer.EffectStore].
-func (s *Store) SettleEffect(ctx context.Context, r *consumer.EffectRun, o consumer.EffectOutcome) (bool, error) {
+// SettleEffect implements [inbox.EffectStore].
+func (s *Store) SettleEffect(ctx context.Context, r *inbox.EffectRun, o inbox.EffectOutcome) (bool, error) {
 	var n int
 	err := s.queryRow(ctx, settleEffect, r.Seq, r.Run, string(o.State), o.Uncertain, o.Attempts, max(0, o.In.Microseconds()),
 		o.Result, o.Noted, plain(o.LastError)).Scan(&n)
@@ -191,8 +191,8 @@ func (s *Store) SettleEffect(ctx context.Context, r *consumer.EffectRun, o consu
 	return n == 1, nil
 }
 
-// FinishEffect implements [consumer.EffectStore]. The lock of the row keeps others from taking the effect up meanwhile.
-func (s *Store) FinishEffect(ctx context.Context, c consumer.Claim, r *consumer.EffectRun, result []byte,
+// FinishEffect implements [inbox.EffectStore]. The lock of the row keeps others from taking the effect up meanwhile.
+func (s *Store) FinishEffect(ctx context.Context, c inbox.Claim, r *inbox.EffectRun, result []byte,
 	fn func(ctx context.Context, tx pgx.Tx) error,
 ) (bool, error) {
 	w, b, err := s.open(ctx, s.terms(&c, ""))
@@ -219,7 +219,7 @@ func (s *Store) FinishEffect(ctx context.Context, c consumer.Claim, r *consumer.
 		return false, err
 	}
 	if w.conn.Conn().PgConn().TxStatus() == 'E' {
-		return false, fmt.Errorf("commit: %w", consumer.ErrRolledBack)
+		return false, fmt.Errorf("commit: %w", inbox.ErrRolledBack)
 	}
 	b = &pgx.Batch{}
 	b.Queue(s.sql[finishEffect], r.Seq, result)

@@ -7,8 +7,8 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/internal/sqlstore"
+	"github.com/boxpair/boxpair/store/inbox"
 )
 
 const effectFilter = `
@@ -20,7 +20,7 @@ WHERE ($1 = '' OR c.name = $1)
     AND e.prepared_at >= $5 AND e.prepared_at < $6 AND e.id > $7
 ORDER BY e.id LIMIT $8`
 
-func effectArgs(f *consumer.EffectFilter, states []consumer.EffectState) []any {
+func effectArgs(f *inbox.EffectFilter, states []inbox.EffectState) []any {
 	names := make([]string, len(states))
 	for i, state := range states {
 		names[i] = string(state)
@@ -34,11 +34,11 @@ func effectArgs(f *consumer.EffectFilter, states []consumer.EffectState) []any {
 
 var listEffects = statement(`SELECT ` + effectColumns + effectFilter)
 
-// ListEffects implements [consumer.EffectStore].
-func (s *Store) ListEffects(ctx context.Context, f consumer.EffectFilter) ([]consumer.EffectRecord, error) {
-	list, err := readRows(ctx, s, listEffects, effectArgs(&f, f.States), func(row pgx.CollectableRow) (consumer.EffectRecord, error) {
+// ListEffects implements [inbox.EffectStore].
+func (s *Store) ListEffects(ctx context.Context, f inbox.EffectFilter) ([]inbox.Effect, error) {
+	list, err := readRows(ctx, s, listEffects, effectArgs(&f, f.States), func(row pgx.CollectableRow) (inbox.Effect, error) {
 		r, err := scanEffect(row)
-		return r.EffectRecord, err
+		return r.Effect, err
 	})
 	if err != nil {
 		return nil, failed("list effects", &ownError{err})
@@ -73,8 +73,8 @@ locked AS MATERIALIZED (
 )
 SELECT dispatch_id FROM u ORDER BY id`)
 
-// ChangeEffects implements [consumer.EffectStore].
-func (s *Store) ChangeEffects(ctx context.Context, f consumer.EffectFilter, c consumer.EffectChange) ([]uuid.UUID, error) {
+// ChangeEffects implements [inbox.EffectStore].
+func (s *Store) ChangeEffects(ctx context.Context, f inbox.EffectFilter, c inbox.EffectChange) ([]uuid.UUID, error) {
 	noted, states, err := sqlstore.EffectTransition(c.State, f.States)
 	if err != nil || len(states) == 0 {
 		return nil, err
@@ -92,7 +92,7 @@ DELETE FROM {{inbox_effects}} WHERE id IN (
     WHERE consumer = $1 AND state IN ('done', 'discarded') AND ended_at < clock_timestamp() - $2::bigint * interval '1 microsecond'
     ORDER BY ended_at LIMIT $3) AND state IN ('done', 'discarded')`)
 
-// ForgetEffects implements [consumer.EffectStore].
+// ForgetEffects implements [inbox.EffectStore].
 func (s *Store) ForgetEffects(ctx context.Context, consumerID int, age time.Duration, limit int) (int, error) {
 	tag, err := s.exec(ctx, forgetEffects, consumerID, age.Microseconds(), limit)
 	if err != nil {
@@ -110,13 +110,13 @@ SELECT count(*) FILTER (WHERE e.state = 'pending'), count(*) FILTER (WHERE e.sta
 FROM (SELECT e.prepared_at, ` + effectState + ` AS state FROM {{inbox_effects}} e
       WHERE e.consumer = $1 AND e.state NOT IN ('done', 'discarded')) e`)
 
-// EffectStats implements [consumer.EffectStore].
-func (s *Store) EffectStats(ctx context.Context, consumerID int) (consumer.EffectStats, error) {
-	var st consumer.EffectStats
+// EffectStats implements [inbox.EffectStore].
+func (s *Store) EffectStats(ctx context.Context, consumerID int) (inbox.EffectStats, error) {
+	var st inbox.EffectStats
 	var age int64
 	err := s.queryRow(ctx, effectStats, consumerID).Scan(&st.Pending, &st.Doing, &st.Answered, &st.Uncertain, &st.Dead, &age)
 	if err != nil {
-		return consumer.EffectStats{}, failed("count effects", &ownError{err})
+		return inbox.EffectStats{}, failed("count effects", &ownError{err})
 	}
 	st.Oldest = time.Duration(age) * time.Microsecond
 	return st, nil

@@ -15,8 +15,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/internal/testenv"
+	"github.com/boxpair/boxpair/store/inbox"
 	"github.com/boxpair/boxpair/store/postgres"
 )
 
@@ -36,26 +36,26 @@ func newInboxRig(t *testing.T) *inboxRig {
 	return r
 }
 
-func (r *inboxRig) claim() consumer.Claim {
-	return consumer.Claim{
+func (r *inboxRig) claim() inbox.Claim {
+	return inbox.Claim{
 		Consumer: r.consumer, ID: uuid.New(), Stamp: time.Now(), IdleTimeout: patience, LockTimeout: patience,
 	}
 }
 
 // keyed returns a claim of a handler that wants order.
-func (r *inboxRig) keyed(key string) consumer.Claim {
+func (r *inboxRig) keyed(key string) inbox.Claim {
 	c := r.claim()
 	c.Key = key
-	c.Message = &consumer.Message{ID: c.ID, Topic: "topic", Key: key}
+	c.Message = &inbox.Message{ID: c.ID, Topic: "topic", Key: key}
 	return c
 }
 
 // claims returns one claim of each kind.
-func (r *inboxRig) claims() map[string]consumer.Claim {
+func (r *inboxRig) claims() map[string]inbox.Claim {
 	plain, keyed := r.claim(), r.keyed(uuid.NewString())
 	soon, keyedSoon := r.claim(), r.keyed(uuid.NewString())
 	soon.Optimistic, keyedSoon.Optimistic = true, true
-	return map[string]consumer.Claim{"plain": plain, "keyed": keyed, "optimistic": soon, "optimistic and keyed": keyedSoon}
+	return map[string]inbox.Claim{"plain": plain, "keyed": keyed, "optimistic": soon, "optimistic and keyed": keyedSoon}
 }
 
 func effect(ctx context.Context, tx pgx.Tx) error {
@@ -70,7 +70,7 @@ func (r *inboxRig) expectEffects(want int) {
 	}
 }
 
-func (r *inboxRig) expectVerdict(c consumer.Claim, want consumer.Verdict) {
+func (r *inboxRig) expectVerdict(c inbox.Claim, want inbox.Verdict) {
 	r.Helper()
 	got, err := r.Apply(r.ctx(), c, effect)
 	r.ok(err)
@@ -79,7 +79,7 @@ func (r *inboxRig) expectVerdict(c consumer.Claim, want consumer.Verdict) {
 	}
 }
 
-func (r *inboxRig) expectClass(err error, want consumer.ErrorClass) {
+func (r *inboxRig) expectClass(err error, want inbox.ErrorClass) {
 	r.Helper()
 	if err == nil {
 		r.Fatal("there is no error")
@@ -161,11 +161,11 @@ func TestCommitWhoseReplyIsLostIsUnknownAndACopyTells(t *testing.T) {
 	c := r.keyed("key")
 	next.Store(int32(replyLost))
 	v, err := r.Apply(r.ctx(), c, effect)
-	if v != consumer.None || !errors.Is(err, consumer.ErrCommitUnknown) {
+	if v != inbox.None || !errors.Is(err, inbox.ErrCommitUnknown) {
 		t.Fatalf("Apply gives %v, %v", v, err)
 	}
-	r.expectClass(err, consumer.CommitUnknown)
-	r.expectVerdict(c, consumer.Duplicate)
+	r.expectClass(err, inbox.CommitUnknown)
+	r.expectVerdict(c, inbox.Duplicate)
 	r.expectEffects(1)
 }
 
@@ -175,10 +175,10 @@ func TestCommitThatNeverArrivedIsUnknownAndTheMessageRunsAgain(t *testing.T) {
 	c := r.keyed("key")
 	next.Store(int32(requestLost))
 	_, err := r.Apply(r.ctx(), c, effect)
-	if !errors.Is(err, consumer.ErrCommitUnknown) {
+	if !errors.Is(err, inbox.ErrCommitUnknown) {
 		t.Fatalf("Apply gives %v", err)
 	}
-	r.expectVerdict(c, consumer.Applied)
+	r.expectVerdict(c, inbox.Applied)
 	r.expectEffects(1)
 }
 
@@ -188,14 +188,14 @@ func TestParkedMessageWhoseCommitIsUnknownHasOneEffect(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r, next := newFaultyRig(t)
-			m := &consumer.Message{ID: uuid.New(), Topic: "topic", Key: "key"}
-			park := func() (consumer.Verdict, error) {
-				return r.ParkMessage(r.ctx(), consumer.Parking{Consumer: r.consumer, Message: m, State: consumer.Retrying, Ordered: true})
+			m := &inbox.Message{ID: uuid.New(), Topic: "topic", Key: "key"}
+			park := func() (inbox.Verdict, error) {
+				return r.ParkMessage(r.ctx(), inbox.Parking{Consumer: r.consumer, Message: m, State: inbox.Retrying, Ordered: true})
 			}
 			next.Store(int32(f))
 			_, err := park()
-			r.expectClass(err, consumer.CommitUnknown)
-			want := map[fault]consumer.Verdict{replyLost: consumer.Duplicate, requestLost: consumer.Applied}[f]
+			r.expectClass(err, inbox.CommitUnknown)
+			want := map[fault]inbox.Verdict{replyLost: inbox.Duplicate, requestLost: inbox.Applied}[f]
 			if v, err := park(); err != nil || v != want {
 				t.Fatalf("parking again gives %v, %v, want %v", v, err, want)
 			}
@@ -204,10 +204,10 @@ func TestParkedMessageWhoseCommitIsUnknownHasOneEffect(t *testing.T) {
 			if len(seqs) != 1 {
 				t.Fatalf("%d messages are due", len(seqs))
 			}
-			handle := func(ctx context.Context, tx pgx.Tx, _ *consumer.ParkedMessage) error { return effect(ctx, tx) }
+			handle := func(ctx context.Context, tx pgx.Tx, _ *inbox.Parked) error { return effect(ctx, tx) }
 			next.Store(int32(f))
 			_, err = r.ApplyParked(r.ctx(), r.claim(), seqs[0], handle)
-			r.expectClass(err, consumer.CommitUnknown)
+			r.expectClass(err, inbox.CommitUnknown)
 			r.eventually("second run", func() bool {
 				_, err = r.ApplyParked(r.ctx(), r.claim(), seqs[0], handle)
 				r.ok(err)
@@ -246,9 +246,9 @@ func TestCommitThatIsTerminatedIsUnknown(t *testing.T) {
 	r.waitsForLock(1)
 	r.exec("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'")
 	err = r.result(applied)
-	r.expectClass(err, consumer.CommitUnknown)
+	r.expectClass(err, inbox.CommitUnknown)
 	r.ok(blocker.Rollback(r.ctx()))
-	r.expectVerdict(c, consumer.Applied)
+	r.expectVerdict(c, inbox.Applied)
 	r.expectEffects(1)
 }
 
@@ -261,11 +261,11 @@ func TestCommitRefusedByADeferredConstraintIsTheHandlersError(t *testing.T) {
 		_, err := tx.Exec(ctx, "INSERT INTO once VALUES ('secret'), ('secret')")
 		return err
 	})
-	r.expectClass(err, consumer.HandlerError)
+	r.expectClass(err, inbox.HandlerError)
 	if strings.Contains(err.Error(), "secret") {
 		t.Errorf("error shows a row: %v", err)
 	}
-	r.expectVerdict(c, consumer.Applied)
+	r.expectVerdict(c, inbox.Applied)
 }
 
 func TestTerminatedBackendRollsBackAndIsTheInfrastructures(t *testing.T) {
@@ -290,12 +290,12 @@ func TestTerminatedBackendRollsBackAndIsTheInfrastructures(t *testing.T) {
 			return after(ctx, tx)
 		})
 		// The end of the session may be read before or after the COMMIT is sent.
-		if class := r.Classify(err); err == nil || class != consumer.Infrastructure && class != consumer.CommitUnknown {
+		if class := r.Classify(err); err == nil || class != inbox.Infrastructure && class != inbox.CommitUnknown {
 			t.Errorf("%s: class of %v is %v", name, err, class)
 		}
 		r.expectEffects(0)
 	}
-	r.expectVerdict(c, consumer.Applied)
+	r.expectVerdict(c, inbox.Applied)
 }
 
 func TestIdleTimeoutFreesTheClaimOfAStuckHandler(t *testing.T) {
@@ -303,11 +303,11 @@ func TestIdleTimeoutFreesTheClaimOfAStuckHandler(t *testing.T) {
 	r := newInboxRig(t)
 	for _, end := range []struct {
 		fn   func(ctx context.Context, tx pgx.Tx) error
-		want consumer.ErrorClass
+		want inbox.ErrorClass
 	}{
-		{func(context.Context, pgx.Tx) error { return nil }, consumer.HandlerError},
-		{effect, consumer.HandlerError},
-		{func(ctx context.Context, tx pgx.Tx) error { _ = effect(ctx, tx); return nil }, consumer.Infrastructure},
+		{func(context.Context, pgx.Tx) error { return nil }, inbox.HandlerError},
+		{effect, inbox.HandlerError},
+		{func(ctx context.Context, tx pgx.Tx) error { _ = effect(ctx, tx); return nil }, inbox.Infrastructure},
 	} {
 		c := r.keyed("key")
 		c.IdleTimeout = 100 * time.Millisecond
@@ -326,10 +326,10 @@ func TestIdleTimeoutFreesTheClaimOfAStuckHandler(t *testing.T) {
 		<-begun
 		copied := c
 		copied.IdleTimeout = patience
-		r.expectVerdict(copied, consumer.Applied)
+		r.expectVerdict(copied, inbox.Applied)
 		close(goOn)
 		r.expectClass(r.result(stuck), end.want)
-		r.expectVerdict(c, consumer.Duplicate)
+		r.expectVerdict(c, inbox.Duplicate)
 	}
 	r.expectEffects(3)
 }
@@ -344,7 +344,7 @@ func TestHandlerIsToldThatAStatementHadFailedBefore(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "a statement before it had failed in this transaction") {
 		t.Errorf("error is %v", err)
 	}
-	r.expectClass(err, consumer.HandlerError)
+	r.expectClass(err, inbox.HandlerError)
 }
 
 func TestHandlerThatEndsItsTransactionIsTold(t *testing.T) {
@@ -356,10 +356,10 @@ func TestHandlerThatEndsItsTransactionIsTold(t *testing.T) {
 		"by SQL":   func(ctx context.Context, tx pgx.Tx) error { _, err := tx.Exec(ctx, "rollback"); return err },
 	} {
 		v, err := r.Apply(r.ctx(), r.claim(), end)
-		if v != consumer.None || err == nil || !strings.Contains(err.Error(), "does not end the transaction") {
+		if v != inbox.None || err == nil || !strings.Contains(err.Error(), "does not end the transaction") {
 			t.Errorf("%s: Apply gives %v, %v", name, v, err)
 		}
-		r.expectClass(err, consumer.HandlerError)
+		r.expectClass(err, inbox.HandlerError)
 	}
 }
 
@@ -381,12 +381,12 @@ func TestUnreachableDatabaseIsTheInfrastructures(t *testing.T) {
 	}
 	r := &inboxRig{rig: &rig{T: t, Store: store, pool: pool}}
 	_, err = r.Apply(r.ctx(), r.claim(), effect)
-	r.expectClass(err, consumer.Infrastructure)
+	r.expectClass(err, inbox.Infrastructure)
 	_, err = r.Failed(r.ctx(), 1, uuid.New(), "")
-	r.expectClass(err, consumer.Infrastructure)
+	r.expectClass(err, inbox.Infrastructure)
 	pool.Close()
 	_, err = r.Apply(r.ctx(), r.claim(), effect)
-	r.expectClass(err, consumer.Infrastructure)
+	r.expectClass(err, inbox.Infrastructure)
 }
 
 func TestDatabaseThatOnlyReadsIsTheInfrastructures(t *testing.T) {
@@ -400,9 +400,9 @@ func TestDatabaseThatOnlyReadsIsTheInfrastructures(t *testing.T) {
 	store, err := postgres.New(pool, postgres.Config{Schema: r.names.Schema()})
 	r.ok(err)
 	_, err = store.Apply(r.ctx(), r.claim(), effect)
-	r.expectClass(err, consumer.Infrastructure)
+	r.expectClass(err, inbox.Infrastructure)
 	_, err = pool.Exec(r.ctx(), "INSERT INTO effects VALUES ('x')")
-	r.expectClass(err, consumer.Infrastructure)
+	r.expectClass(err, inbox.Infrastructure)
 }
 
 func TestMissingTablesAreNotTheHandlersError(t *testing.T) {
@@ -413,7 +413,7 @@ func TestMissingTablesAreNotTheHandlersError(t *testing.T) {
 	}
 	r := &inboxRig{rig: &rig{T: t, Store: store}}
 	_, err = r.Apply(r.ctx(), r.claim(), effect)
-	r.expectClass(err, consumer.Infrastructure)
+	r.expectClass(err, inbox.Infrastructure)
 	if !strings.Contains(err.Error(), "Migrate") {
 		t.Errorf("error does not say what to do: %v", err)
 	}

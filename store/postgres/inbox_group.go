@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
-	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/store/inbox"
 	"github.com/boxpair/boxpair/transport"
 )
 
@@ -45,15 +45,15 @@ FROM {{inbox_consumers}} c WHERE c.id = $1`
 
 // groupClaims are the claims of one transaction.
 type groupClaims struct {
-	claims   []consumer.Claim
+	claims   []inbox.Claim
 	sorted   []int    // places of claims, by ID
 	keys     []string // those that order is asked for, each once
-	verdicts []consumer.Verdict
+	verdicts []inbox.Verdict
 }
 
 // newGroup returns a group, which is not empty.
-func newGroup(claims []consumer.Claim) *groupClaims {
-	g := &groupClaims{claims: claims, sorted: make([]int, len(claims)), verdicts: make([]consumer.Verdict, len(claims))}
+func newGroup(claims []inbox.Claim) *groupClaims {
+	g := &groupClaims{claims: claims, sorted: make([]int, len(claims)), verdicts: make([]inbox.Verdict, len(claims))}
 	for i := range claims {
 		g.sorted[i] = i
 		if key := claims[i].Key; key != "" {
@@ -66,9 +66,9 @@ func newGroup(claims []consumer.Claim) *groupClaims {
 	return g
 }
 
-// ApplyGroup implements [consumer.ClaimStore]. The claims are one round trip, or two if
+// ApplyGroup implements [inbox.ClaimStore]. The claims are one round trip, or two if
 // some of the dispatch IDs are known, and the commit is another.
-func (s *Store) ApplyGroup(ctx context.Context, claims []consumer.Claim, fn func(ctx context.Context, tx pgx.Tx, run []int) error) ([]consumer.Verdict, error) {
+func (s *Store) ApplyGroup(ctx context.Context, claims []inbox.Claim, fn func(ctx context.Context, tx pgx.Tx, run []int) error) ([]inbox.Verdict, error) {
 	if len(claims) == 0 {
 		return nil, nil
 	}
@@ -90,10 +90,10 @@ func (s *Store) ApplyGroup(ctx context.Context, claims []consumer.Claim, fn func
 	if err := w.compareGroup(ctx, g); err != nil {
 		return nil, err
 	}
-	if !slices.Contains(g.verdicts, consumer.Applied) && !slices.Contains(g.verdicts, consumer.Followed) {
+	if !slices.Contains(g.verdicts, inbox.Applied) && !slices.Contains(g.verdicts, inbox.Followed) {
 		return g.verdicts, nil // and rolled back
 	}
-	if run := g.places(consumer.Applied); len(run) > 0 {
+	if run := g.places(inbox.Applied); len(run) > 0 {
 		if err := w.run(ctx, w, func(tx pgx.Tx) error { return fn(ctx, tx, run) }); err != nil {
 			return nil, err
 		}
@@ -121,7 +121,7 @@ func (s *Store) ApplyGroup(ctx context.Context, claims []consumer.Claim, fn func
 }
 
 // places returns the places of the claims with a verdict, ascending.
-func (g *groupClaims) places(v consumer.Verdict) (at []int) {
+func (g *groupClaims) places(v inbox.Verdict) (at []int) {
 	for i := range g.verdicts {
 		if g.verdicts[i] == v {
 			at = append(at, i)
@@ -156,15 +156,15 @@ func (w *work) claimGroup(ctx context.Context, b *pgx.Batch, g *groupClaims) err
 	}
 	for i := range g.claims {
 		if _, ok := mine[g.claims[i].ID]; ok {
-			g.verdicts[i] = consumer.Applied
+			g.verdicts[i] = inbox.Applied
 			if at, ok := slices.BinarySearch(g.keys, g.claims[i].Key); ok && slices.Contains(blocked, at) {
-				g.verdicts[i] = consumer.Followed
+				g.verdicts[i] = inbox.Followed
 			}
 		}
 	}
 	for _, at := range old {
-		if i := g.sorted[at]; g.verdicts[i] != consumer.None {
-			g.verdicts[i] = consumer.TooOld
+		if i := g.sorted[at]; g.verdicts[i] != inbox.None {
+			g.verdicts[i] = inbox.TooOld
 		}
 	}
 	return nil
@@ -172,7 +172,7 @@ func (w *work) claimGroup(ctx context.Context, b *pgx.Batch, g *groupClaims) err
 
 // compareGroup gives a verdict on the claims that were not made.
 func (w *work) compareGroup(ctx context.Context, g *groupClaims) error {
-	missing := g.places(consumer.None)
+	missing := g.places(inbox.None)
 	if len(missing) == 0 {
 		return nil
 	}
@@ -191,9 +191,9 @@ func (w *work) compareGroup(ctx context.Context, g *groupClaims) error {
 		return failed("read the claims of a group", &ownError{err})
 	}
 	for _, i := range missing {
-		g.verdicts[i] = consumer.Duplicate // also if it was forgotten in this moment
+		g.verdicts[i] = inbox.Duplicate // also if it was forgotten in this moment
 		if digest, ok := known[g.claims[i].ID]; ok && !g.claims[i].Digest.Matches(digest) {
-			g.verdicts[i] = consumer.Altered
+			g.verdicts[i] = inbox.Altered
 		}
 	}
 	return nil
@@ -210,7 +210,7 @@ func (g *groupClaims) ids(places []int) []pgtype.UUID {
 // setGroupAside parks those that follow, in the order of the claims, and takes the claims of
 // those that are too old back.
 func (w *work) setGroupAside(ctx context.Context, g *groupClaims) error {
-	old, followers := g.places(consumer.TooOld), g.places(consumer.Followed)
+	old, followers := g.places(inbox.TooOld), g.places(inbox.Followed)
 	if len(old) == 0 && len(followers) == 0 {
 		return nil
 	}
@@ -231,11 +231,11 @@ func (w *work) setGroupAside(ctx context.Context, g *groupClaims) error {
 }
 
 // queueFollower queues what parks a message that was just claimed behind others of its key.
-func (w *work) queueFollower(b *pgx.Batch, c *consumer.Claim) error {
+func (w *work) queueFollower(b *pgx.Batch, c *inbox.Claim) error {
 	if c.Message == nil {
 		return errors.New("claim has a key but no message to park")
 	}
 	b.Queue(w.store.sql[unapplied], c.Consumer, idValue(c.ID))
-	p := consumer.Parking{Consumer: c.Consumer, Message: c.Message, State: consumer.Following, Ordered: true}
+	p := inbox.Parking{Consumer: c.Consumer, Message: c.Message, State: inbox.Following, Ordered: true}
 	return w.store.queueParked(b, &p)
 }

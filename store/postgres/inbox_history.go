@@ -8,7 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
-	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/store/inbox"
 )
 
 var (
@@ -43,9 +43,9 @@ func (w *work) noteApplied(consumerID int, ids ...uuid.UUID) {
 	w.atCommit().Queue(w.store.sql[noteAttempt], consumerID, values, "applied", "")
 }
 
-// MessageAttempts implements [consumer.HistoryStore].
-func (s *Store) MessageAttempts(ctx context.Context, name string, id uuid.UUID, limit int) ([]consumer.MessageAttempt, error) {
-	list, err := readRows(ctx, s, messageAttempts, []any{name, idValue(id), limit}, func(row pgx.CollectableRow) (a consumer.MessageAttempt, err error) {
+// MessageAttempts implements [inbox.HistoryStore].
+func (s *Store) MessageAttempts(ctx context.Context, name string, id uuid.UUID, limit int) ([]inbox.Attempt, error) {
+	list, err := readRows(ctx, s, messageAttempts, []any{name, idValue(id), limit}, func(row pgx.CollectableRow) (a inbox.Attempt, err error) {
 		err = row.Scan(&a.At, &a.Consumer, &a.Outcome, &a.Error)
 		a.At = a.At.UTC()
 		return a, err
@@ -56,7 +56,7 @@ func (s *Store) MessageAttempts(ctx context.Context, name string, id uuid.UUID, 
 	return list, nil
 }
 
-// ForgetHistory implements [consumer.HistoryStore].
+// ForgetHistory implements [inbox.HistoryStore].
 func (s *Store) ForgetHistory(ctx context.Context, consumerID int, age time.Duration, limit int) (int, error) {
 	tag, err := s.exec(ctx, forgetHistory, consumerID, age.Microseconds(), limit)
 	if err != nil {

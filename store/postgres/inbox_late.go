@@ -10,8 +10,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/internal/sqlstore"
+	"github.com/boxpair/boxpair/store/inbox"
 )
 
 // AtCommit queues a statement that is sent together with the COMMIT, in one round trip with it and
@@ -72,7 +72,7 @@ func (w *work) sendLate(ctx context.Context) error {
 // passes over the COMMIT if a statement before it has failed.
 func (w *work) commitLate(ctx context.Context) error {
 	if w.conn.Conn().PgConn().TxStatus() == 'E' {
-		return fmt.Errorf("commit: %w", consumer.ErrRolledBack)
+		return fmt.Errorf("commit: %w", inbox.ErrRolledBack)
 	}
 	return w.commitBehind(ctx, &pgx.Batch{})
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/store/inbox"
 	"github.com/boxpair/boxpair/store/postgres"
 )
 
@@ -38,13 +38,13 @@ func TestQueuedStatementsCommitWithTheClaimAndBehindTheHandler(t *testing.T) {
 				_, err := tx.Exec(ctx, "INSERT INTO steps (name) VALUES ('first')")
 				return err
 			})
-			if err != nil || v != consumer.Applied {
+			if err != nil || v != inbox.Applied {
 				t.Fatalf("%v, %s: Apply gives %v, %v", mode, name, v, err)
 			}
 			if got := value[string](r.rig, "SELECT string_agg(name, ' ' ORDER BY id) FROM steps"); got != "first! second!" {
 				t.Errorf("%v, %s: steps are %q", mode, name, got)
 			}
-			r.expectVerdict(c, consumer.Duplicate)
+			r.expectVerdict(c, inbox.Duplicate)
 		}
 	}
 }
@@ -52,18 +52,18 @@ func TestQueuedStatementsCommitWithTheClaimAndBehindTheHandler(t *testing.T) {
 func TestQueuedStatementOfAParkedMessageRuns(t *testing.T) {
 	t.Parallel()
 	r := newInboxRig(t)
-	m := &consumer.Message{ID: uuid.New(), Topic: "topic", Key: "key"}
-	_, err := r.ParkMessage(r.ctx(), consumer.Parking{Consumer: r.consumer, Message: m, State: consumer.Retrying})
+	m := &inbox.Message{ID: uuid.New(), Topic: "topic", Key: "key"}
+	_, err := r.ParkMessage(r.ctx(), inbox.Parking{Consumer: r.consumer, Message: m, State: inbox.Retrying})
 	r.ok(err)
 	seqs, _, err := r.DueMessages(r.ctx(), r.consumer, 1)
 	r.ok(err)
 	take := func(sql string) (bool, error) {
-		return r.ApplyParked(r.ctx(), r.claim(), seqs[0], func(_ context.Context, tx pgx.Tx, _ *consumer.ParkedMessage) error {
+		return r.ApplyParked(r.ctx(), r.claim(), seqs[0], func(_ context.Context, tx pgx.Tx, _ *inbox.Parked) error {
 			return postgres.AtCommit(tx, sql)
 		})
 	}
 	_, err = take("SELECT 1/0")
-	r.expectClass(err, consumer.HandlerError)
+	r.expectClass(err, inbox.HandlerError)
 	done, err := take("INSERT INTO effects VALUES ('effect')")
 	if err != nil || !done {
 		t.Fatalf("handling gives %v, %v", done, err)
@@ -97,10 +97,10 @@ func TestQueuedStatementThatFailsIsTheHandlersErrorAndCommitsNothing(t *testing.
 					r.ok(handler(ctx, tx))
 					return nil
 				})
-				if err == nil || errors.Is(err, consumer.ErrCommitUnknown) || strings.Contains(err.Error(), "secret") {
+				if err == nil || errors.Is(err, inbox.ErrCommitUnknown) || strings.Contains(err.Error(), "secret") {
 					t.Errorf("%s, %s: error is %v", name, kind, err)
 				}
-				r.expectClass(err, consumer.HandlerError)
+				r.expectClass(err, inbox.HandlerError)
 				r.expectEffects(0)
 				if got := value[int](r.rig, "SELECT count(*) FROM "+r.names.Table("inbox")); got != 0 {
 					t.Errorf("%s, %s: %d claims are left", name, kind, got)
@@ -120,8 +120,8 @@ func TestUnknownCommitWithQueuedStatementsIsTold(t *testing.T) {
 			for kind, c := range r.claims() {
 				next.Store(int32(f))
 				_, err := r.Apply(r.ctx(), c, late)
-				r.expectClass(err, consumer.CommitUnknown)
-				want := map[fault]consumer.Verdict{replyLost: consumer.Duplicate, requestLost: consumer.Applied}[f]
+				r.expectClass(err, inbox.CommitUnknown)
+				want := map[fault]inbox.Verdict{replyLost: inbox.Duplicate, requestLost: inbox.Applied}[f]
 				if v, err := r.Apply(r.ctx(), c, late); err != nil || v != want {
 					t.Fatalf("%s: copy gives %v, %v, want %v", kind, v, err, want)
 				}
@@ -161,7 +161,7 @@ func TestStartIsForgottenWhateverRoleAHandlerHasTaken(t *testing.T) {
 			_, err := tx.Exec(ctx, "SET LOCAL ROLE pg_monitor")
 			return err
 		})
-		if err != nil || v != consumer.Applied {
+		if err != nil || v != inbox.Applied {
 			t.Fatalf("%s: Apply gives %v, %v", name, v, err)
 		}
 	}
@@ -181,13 +181,13 @@ func TestSwallowedErrorOfAMessageWithAStartIsNoSuccess(t *testing.T) {
 		c.Started = true
 		_, err := r.Started(r.ctx(), r.consumer, []uuid.UUID{c.ID}, 0)
 		r.ok(err)
-		if v, err := r.Apply(r.ctx(), c, swallow); !errors.Is(err, consumer.ErrRolledBack) {
+		if v, err := r.Apply(r.ctx(), c, swallow); !errors.Is(err, inbox.ErrRolledBack) {
 			t.Errorf("%s: Apply gives %v, %v", name, v, err)
 		}
 		other := c
 		other.ID = uuid.New()
-		v, err := r.ApplyGroup(r.ctx(), []consumer.Claim{c, other}, func(ctx context.Context, tx pgx.Tx, _ []int) error { return swallow(ctx, tx) })
-		if !errors.Is(err, consumer.ErrRolledBack) {
+		v, err := r.ApplyGroup(r.ctx(), []inbox.Claim{c, other}, func(ctx context.Context, tx pgx.Tx, _ []int) error { return swallow(ctx, tx) })
+		if !errors.Is(err, inbox.ErrRolledBack) {
 			t.Errorf("%s: ApplyGroup gives %v, %v", name, v, err)
 		}
 	}

@@ -11,12 +11,12 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/store/inbox"
 	"github.com/boxpair/boxpair/store/postgres"
 	"github.com/boxpair/boxpair/store/storetest"
 )
 
-var isolations = []consumer.Isolation{consumer.ReadCommitted, consumer.RepeatableRead, consumer.Serializable}
+var isolations = []inbox.Isolation{inbox.ReadCommitted, inbox.RepeatableRead, inbox.Serializable}
 
 // Poolers in transaction mode have no prepared statements for their clients.
 func TestConsumerContractWithoutPreparedStatements(t *testing.T) {
@@ -41,18 +41,18 @@ func TestClaimWorksInEveryQueryMode(t *testing.T) {
 		for _, level := range isolations {
 			c := r.keyed("key " + mode.String() + string(rune('0'+level)))
 			c.Isolation = level
-			r.expectVerdict(c, consumer.Applied)
-			r.expectVerdict(c, consumer.Duplicate)
-			head := &consumer.Message{ID: uuid.New(), Topic: "topic", Key: c.Key}
-			_, err := r.ParkMessage(r.ctx(), consumer.Parking{Consumer: r.consumer, Message: head, State: consumer.Retrying, Ordered: true})
+			r.expectVerdict(c, inbox.Applied)
+			r.expectVerdict(c, inbox.Duplicate)
+			head := &inbox.Message{ID: uuid.New(), Topic: "topic", Key: c.Key}
+			_, err := r.ParkMessage(r.ctx(), inbox.Parking{Consumer: r.consumer, Message: head, State: inbox.Retrying, Ordered: true})
 			r.ok(err)
 			next := r.keyed(c.Key)
 			next.Isolation = level
-			r.expectVerdict(next, consumer.Followed)
+			r.expectVerdict(next, inbox.Followed)
 			for range 2 {
 				seqs, _, err := r.DueMessages(r.ctx(), r.consumer, 1)
 				r.ok(err)
-				done, err := r.ApplyParked(r.ctx(), next, seqs[0], func(ctx context.Context, tx pgx.Tx, _ *consumer.ParkedMessage) error {
+				done, err := r.ApplyParked(r.ctx(), next, seqs[0], func(ctx context.Context, tx pgx.Tx, _ *inbox.Parked) error {
 					return effect(ctx, tx)
 				})
 				if err != nil || !done {
@@ -96,11 +96,11 @@ func TestHandlerRunsUnderTheSettingsOfTheSession(t *testing.T) {
 			}
 			_, err := test.store.Apply(r.ctx(), c, check)
 			r.ok(err)
-			_, err = r.ParkMessage(r.ctx(), consumer.Parking{Consumer: r.consumer, Message: r.keyed("key").Message, State: consumer.Retrying, Ordered: true})
+			_, err = r.ParkMessage(r.ctx(), inbox.Parking{Consumer: r.consumer, Message: r.keyed("key").Message, State: inbox.Retrying, Ordered: true})
 			r.ok(err)
 			seqs, _, err := r.DueMessages(r.ctx(), r.consumer, 1)
 			r.ok(err)
-			_, err = test.store.ApplyParked(r.ctx(), c, seqs[0], func(ctx context.Context, tx pgx.Tx, _ *consumer.ParkedMessage) error {
+			_, err = test.store.ApplyParked(r.ctx(), c, seqs[0], func(ctx context.Context, tx pgx.Tx, _ *inbox.Parked) error {
 				return check(ctx, tx)
 			})
 			r.ok(err)
@@ -120,8 +120,8 @@ func TestNoLockOfAKeyOutlivesItsTransaction(t *testing.T) {
 	for _, level := range isolations {
 		c := r.keyed("key")
 		c.Isolation = level
-		r.expectVerdict(c, consumer.Applied)
-		r.expectVerdict(c, consumer.Duplicate)
+		r.expectVerdict(c, inbox.Applied)
+		r.expectVerdict(c, inbox.Duplicate)
 		fails := r.keyed("key")
 		fails.Isolation = level
 		_, err := r.Apply(r.ctx(), fails, func(context.Context, pgx.Tx) error {
@@ -130,7 +130,7 @@ func TestNoLockOfAKeyOutlivesItsTransaction(t *testing.T) {
 			}
 			return fmt.Errorf("error")
 		})
-		r.expectClass(err, consumer.HandlerError)
+		r.expectClass(err, inbox.HandlerError)
 
 		// A claim that gives up while it waits for the key.
 		begun, goOn := make(chan struct{}), make(chan struct{})
@@ -141,12 +141,12 @@ func TestNoLockOfAKeyOutlivesItsTransaction(t *testing.T) {
 		<-begun
 		fails.LockTimeout = 20 * time.Millisecond
 		_, err = r.Apply(r.ctx(), fails, effect)
-		r.expectClass(err, consumer.Conflict)
+		r.expectClass(err, inbox.Conflict)
 		ctx, cancel := context.WithTimeout(r.ctx(), 50*time.Millisecond)
 		fails.LockTimeout = patience
 		_, err = r.Apply(ctx, fails, effect)
 		cancel()
-		r.expectClass(err, consumer.Infrastructure)
+		r.expectClass(err, inbox.Infrastructure)
 		close(goOn)
 		r.ok(r.result(first))
 		r.eventually("end of all locks", func() bool { return locks() == 0 })
@@ -187,8 +187,8 @@ func TestParkingWaitsForTheLockOfItsKey(t *testing.T) {
 	var parking <-chan error
 	_, err := r.Apply(r.ctx(), r.keyed("key"), func(ctx context.Context, tx pgx.Tx) error {
 		parking = r.async(func() error {
-			_, err := r.ParkMessage(r.ctx(), consumer.Parking{
-				Consumer: r.consumer, Message: r.keyed("key").Message, State: consumer.Retrying, Ordered: true,
+			_, err := r.ParkMessage(r.ctx(), inbox.Parking{
+				Consumer: r.consumer, Message: r.keyed("key").Message, State: inbox.Retrying, Ordered: true,
 			})
 			return err
 		})
@@ -269,14 +269,14 @@ func TestCopyThatWaitsWhileItsClaimIsForgottenIsTooOld(t *testing.T) {
 			r.exec("UPDATE "+r.names.Table("inbox_consumers")+" SET forgotten_until = NULL WHERE id = $1", r.consumer)
 			c := r.claim()
 			c.Stamp = time.Now().Add(-time.Hour)
-			r.expectVerdict(c, consumer.Applied)
+			r.expectVerdict(c, inbox.Applied)
 			deleter := r.deleting(c.ID)
 			copied := c
 			copied.Isolation = level
 			if key != "" {
-				copied.Key, copied.Message = key, &consumer.Message{ID: c.ID, Topic: "topic", Key: key}
+				copied.Key, copied.Message = key, &inbox.Message{ID: c.ID, Topic: "topic", Key: key}
 			}
-			var v consumer.Verdict
+			var v inbox.Verdict
 			waiting := r.async(func() (err error) {
 				v, err = r.Apply(r.ctx(), copied, effect)
 				return err
@@ -284,7 +284,7 @@ func TestCopyThatWaitsWhileItsClaimIsForgottenIsTooOld(t *testing.T) {
 			r.waitsForLock(1)
 			r.ok(deleter.Commit(r.ctx()))
 			r.ok(r.result(waiting))
-			if v != consumer.TooOld {
+			if v != inbox.TooOld {
 				t.Errorf("level %v: verdict on the copy is %v", level, v)
 			}
 		}
@@ -299,13 +299,13 @@ func TestCopyThatWaitsWhileWhatIsForgottenMovesOnIsTooOld(t *testing.T) {
 	r := newInboxRig(t)
 	c := r.claim()
 	c.Stamp = time.Now().Add(-time.Hour)
-	r.expectVerdict(c, consumer.Applied)
+	r.expectVerdict(c, inbox.Applied)
 	deleter := r.begin()
 	_, err := deleter.Exec(r.ctx(), "DELETE FROM "+r.names.Table("inbox")+" WHERE dispatch_id = $1", c.ID.String())
 	r.ok(err)
 	_, err = deleter.Exec(r.ctx(), "UPDATE "+r.names.Table("inbox_consumers")+" SET forgotten_until = clock_timestamp() WHERE id = $1", r.consumer)
 	r.ok(err)
-	var v consumer.Verdict
+	var v inbox.Verdict
 	waiting := r.async(func() (err error) {
 		v, err = r.Apply(r.ctx(), c, effect)
 		return err
@@ -313,7 +313,7 @@ func TestCopyThatWaitsWhileWhatIsForgottenMovesOnIsTooOld(t *testing.T) {
 	r.waitsForLock(1)
 	r.ok(deleter.Commit(r.ctx()))
 	r.ok(r.result(waiting))
-	if v != consumer.TooOld {
+	if v != inbox.TooOld {
 		t.Errorf("verdict on the copy is %v", v)
 	}
 	r.expectEffects(1)
@@ -327,7 +327,7 @@ func TestAdvanceBehindASnapshotIsAConflict(t *testing.T) {
 		c := r.claim()
 		c.Stamp = time.Now().Add(-time.Hour)
 		r.exec("UPDATE "+r.names.Table("inbox_consumers")+" SET forgotten_until = NULL WHERE id = $1", r.consumer)
-		r.expectVerdict(c, consumer.Applied)
+		r.expectVerdict(c, inbox.Applied)
 		deleter := r.begin()
 		_, err := deleter.Exec(r.ctx(), "DELETE FROM "+r.names.Table("inbox")+" WHERE dispatch_id = $1", c.ID.String())
 		r.ok(err)
@@ -339,8 +339,8 @@ func TestAdvanceBehindASnapshotIsAConflict(t *testing.T) {
 		r.waitsForLock(1)
 		r.advance()
 		r.ok(deleter.Commit(r.ctx()))
-		r.expectClass(r.result(waiting), consumer.Conflict)
-		r.expectVerdict(c, consumer.TooOld)
+		r.expectClass(r.result(waiting), inbox.Conflict)
+		r.expectVerdict(c, inbox.TooOld)
 	}
 	r.expectEffects(2)
 }
@@ -370,13 +370,13 @@ func TestHandlersAndForgettingDoNotWaitForEachOther(t *testing.T) {
 func TestErrorsShowNeitherPayloadNorMetadata(t *testing.T) {
 	t.Parallel()
 	r := newInboxRig(t)
-	m := &consumer.Message{
+	m := &inbox.Message{
 		ID: uuid.New(), Topic: "top\x00secret", Key: "key", // no text: the contract rules it out
 		Metadata: map[string]string{"name": "secret"}, Payload: []byte("secret"),
 	}
-	for _, state := range []consumer.State{consumer.Dead, consumer.TooOldState} {
-		_, err := r.ParkMessage(r.ctx(), consumer.Parking{Consumer: r.consumer, Message: m, State: state, LastError: "a\x00b\xff"})
-		r.expectClass(err, consumer.Infrastructure)
+	for _, state := range []inbox.State{inbox.Dead, inbox.TooOldState} {
+		_, err := r.ParkMessage(r.ctx(), inbox.Parking{Consumer: r.consumer, Message: m, State: state, LastError: "a\x00b\xff"})
+		r.expectClass(err, inbox.Infrastructure)
 		if strings.Contains(fmt.Sprintf("%v %+v", err, err), "secret") {
 			t.Errorf("error shows content: %v", err)
 		}

@@ -7,7 +7,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/store/inbox"
 )
 
 const messageFilter = `
@@ -20,7 +20,7 @@ WHERE ($1 = '' OR c.name = $1)
     AND p.parked_at >= $9 AND p.parked_at < $10
 ORDER BY p.id LIMIT $7`
 
-func messageArgs(f *consumer.Filter, states []consumer.State) []any {
+func messageArgs(f *inbox.Filter, states []inbox.State) []any {
 	names := make([]string, len(states))
 	for i, state := range states {
 		names[i] = string(state)
@@ -34,12 +34,12 @@ func messageArgs(f *consumer.Filter, states []consumer.State) []any {
 
 var listMessages = statement(`SELECT ` + messageColumns + messageFilter)
 
-// ListParkedMessages implements [consumer.ParkedStore].
-func (s *Store) ListParkedMessages(ctx context.Context, f consumer.Filter) ([]consumer.ParkedMessage, error) {
-	list, err := readRows(ctx, s, listMessages, messageArgs(&f, f.States), func(row pgx.CollectableRow) (consumer.ParkedMessage, error) {
+// ListParkedMessages implements [inbox.ParkedStore].
+func (s *Store) ListParkedMessages(ctx context.Context, f inbox.Filter) ([]inbox.Parked, error) {
+	list, err := readRows(ctx, s, listMessages, messageArgs(&f, f.States), func(row pgx.CollectableRow) (inbox.Parked, error) {
 		var r messageRow
 		err := r.scan(row)
-		return r.ParkedMessage, err
+		return r.Parked, err
 	})
 	if err != nil {
 		return nil, failed("list parked messages", &ownError{err})
@@ -73,15 +73,15 @@ WITH chosen AS MATERIALIZED (
 )
 SELECT dispatch_id FROM r ORDER BY id`)
 
-// RedriveMessages implements [consumer.ParkedStore], in a transaction for each
+// RedriveMessages implements [inbox.ParkedStore], in a transaction for each
 // key. On an error it returns what was redriven before.
-func (s *Store) RedriveMessages(ctx context.Context, f consumer.Filter, reason string) ([]uuid.UUID, error) {
-	allowed := []consumer.State{consumer.Dead, consumer.TooOldState}
+func (s *Store) RedriveMessages(ctx context.Context, f inbox.Filter, reason string) ([]uuid.UUID, error) {
+	allowed := []inbox.State{inbox.Dead, inbox.TooOldState}
 	if f.Force {
-		allowed = append(allowed, consumer.AlteredState)
+		allowed = append(allowed, inbox.AlteredState)
 	}
 	if len(f.States)+len(f.IDs) > 0 { // a bare filter leaves alone what is tried again anyway
-		allowed = append(allowed, consumer.Retrying)
+		allowed = append(allowed, inbox.Retrying)
 	}
 	return s.changeMessages(ctx, "redrive", &f, allowed, func(b *pgx.Batch, seqs []int64, states []string) *pgx.QueuedQuery {
 		return b.Queue(s.sql[redriveMessages], seqs, states, plain(reason))
@@ -108,11 +108,11 @@ WHERE state = 'following' AND id = (
     ORDER BY p.id LIMIT 1)`)
 )
 
-// DiscardMessages implements [consumer.ParkedStore], in a transaction for each
+// DiscardMessages implements [inbox.ParkedStore], in a transaction for each
 // key. It waits for a handler that has the message, for as long as ctx lasts. On an error it
 // returns what was discarded before.
-func (s *Store) DiscardMessages(ctx context.Context, f consumer.Filter, reason string) ([]uuid.UUID, error) {
-	allowed := []consumer.State{consumer.Retrying, consumer.Following, consumer.Dead, consumer.TooOldState, consumer.AlteredState}
+func (s *Store) DiscardMessages(ctx context.Context, f inbox.Filter, reason string) ([]uuid.UUID, error) {
+	allowed := []inbox.State{inbox.Retrying, inbox.Following, inbox.Dead, inbox.TooOldState, inbox.AlteredState}
 	return s.changeMessages(ctx, "discard", &f, allowed, func(b *pgx.Batch, seqs []int64, states []string) *pgx.QueuedQuery {
 		return b.Queue(s.sql[discardMessages], seqs, states, plain(reason))
 	})
@@ -129,7 +129,7 @@ var selectMessages = statement(`SELECT p.id, p.consumer, CASE WHEN p.ordered THE
 
 // changeMessages changes the messages that f selects and that are in one of the allowed
 // states, key by key, under the lock of the key.
-func (s *Store) changeMessages(ctx context.Context, doing string, f *consumer.Filter, allowed []consumer.State,
+func (s *Store) changeMessages(ctx context.Context, doing string, f *inbox.Filter, allowed []inbox.State,
 	change func(b *pgx.Batch, seqs []int64, states []string) *pgx.QueuedQuery,
 ) ([]uuid.UUID, error) {
 	states := wanted(f.States, allowed)
@@ -193,7 +193,7 @@ func (s *Store) groups(ctx context.Context, args []any) ([]*group, error) {
 }
 
 func (s *Store) changeGroup(ctx context.Context, doing string, g *group, change func(b *pgx.Batch) *pgx.QueuedQuery) ([]uuid.UUID, error) {
-	c := consumer.Claim{Consumer: g.consumer, IdleTimeout: ownIdle}
+	c := inbox.Claim{Consumer: g.consumer, IdleTimeout: ownIdle}
 	w, b, err := s.open(ctx, s.terms(&c, g.key))
 	if err != nil {
 		return nil, err

@@ -8,7 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/store/inbox"
 )
 
 // A claim that travels with what depends on it cannot be looked at in between, so the server has to stop at one that
@@ -40,7 +40,7 @@ FROM {{inbox_consumers}} c WHERE c.id = $1 AND NOT coalesce($2 < c.forgotten_unt
 // applyOptimistic runs fn and sends the claim, what fn has queued and the COMMIT in one round trip. If fn needs the
 // transaction before, its first statement comes behind the claim. met is false if the claim met
 // what [Store.Apply] has to deal with; then nothing is changed.
-func (s *Store) applyOptimistic(ctx context.Context, c *consumer.Claim, fn func(ctx context.Context, tx pgx.Tx) error) (met bool, err error) {
+func (s *Store) applyOptimistic(ctx context.Context, c *inbox.Claim, fn func(ctx context.Context, tx pgx.Tx) error) (met bool, err error) {
 	t := s.terms(c, c.Key)
 	t.lean = c.Key == ""
 	w, b, err := s.open(ctx, t)
@@ -71,7 +71,7 @@ func (s *Store) applyOptimistic(ctx context.Context, c *consumer.Claim, fn func(
 // lateClaim is a claim that is sent when it is needed.
 type lateClaim struct {
 	w       *work
-	c       *consumer.Claim
+	c       *inbox.Claim
 	opening *pgx.Batch // begins the transaction
 	sent    bool
 	got     claimed
@@ -92,7 +92,7 @@ func (l *lateClaim) send(ctx context.Context) error {
 	case l.err != nil:
 		return l.err
 	case !l.got.clear():
-		return consumer.ErrNotClaimed
+		return inbox.ErrNotClaimed
 	}
 	return nil
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/store/inbox"
 	"github.com/boxpair/boxpair/store/postgres"
 	"github.com/boxpair/boxpair/store/storetest"
 	"github.com/boxpair/boxpair/transport"
@@ -23,7 +23,7 @@ import (
 // optimistic makes all claims optimistic.
 type optimistic struct{ *postgres.Store }
 
-func (o optimistic) Apply(ctx context.Context, c consumer.Claim, fn func(ctx context.Context, tx pgx.Tx) error) (consumer.Verdict, error) {
+func (o optimistic) Apply(ctx context.Context, c inbox.Claim, fn func(ctx context.Context, tx pgx.Tx) error) (inbox.Verdict, error) {
 	c.Optimistic = true
 	return o.Store.Apply(ctx, c, fn)
 }
@@ -92,7 +92,7 @@ func TestOptimisticClaimWithWhatIsQueuedIsOneRoundTrip(t *testing.T) {
 					r.ok(queueOrder(w, n))
 					return w.FlushAtCommit(ctx)
 				})
-				if err != nil || v != consumer.Applied {
+				if err != nil || v != inbox.Applied {
 					r.Fatalf("%s: Apply gives %v, %v", name, v, err)
 				}
 				if trips := r.trips.Load() - begun; n%2 == 0 && trips != want {
@@ -113,10 +113,10 @@ func TestHandlerOfAnOptimisticClaimThatFailsForADuplicateCountsForNothing(t *tes
 		if !c.Optimistic {
 			continue
 		}
-		for _, want := range []consumer.Verdict{consumer.Applied, consumer.Duplicate} {
+		for _, want := range []inbox.Verdict{inbox.Applied, inbox.Duplicate} {
 			runs := 0
 			v, err := r.Apply(r.ctx(), c, func(ctx context.Context, tx pgx.Tx) error {
-				if runs++; want == consumer.Duplicate {
+				if runs++; want == inbox.Duplicate {
 					return errors.New("the stock is gone")
 				}
 				return late(ctx, tx)
@@ -144,7 +144,7 @@ func TestWhatAHandlerDoesPastARefusedClaimIsRolledBack(t *testing.T) {
 			return nil
 		},
 		"in spite of the error": func(ctx context.Context, tx pgx.Tx) error {
-			if _, err := tx.Exec(ctx, "INSERT INTO effects VALUES ('lost')"); !errors.Is(err, consumer.ErrNotClaimed) {
+			if _, err := tx.Exec(ctx, "INSERT INTO effects VALUES ('lost')"); !errors.Is(err, inbox.ErrNotClaimed) {
 				return fmt.Errorf("Exec gives %w", err)
 			}
 			for _, err := range []error{tx.Commit(ctx), tx.Rollback(ctx)} {
@@ -160,12 +160,12 @@ func TestWhatAHandlerDoesPastARefusedClaimIsRolledBack(t *testing.T) {
 			r := newInboxRig(t)
 			c := r.claim()
 			c.Optimistic = true
-			r.expectVerdict(c, consumer.Applied)
+			r.expectVerdict(c, inbox.Applied)
 			v, err := r.Apply(r.ctx(), c, func(ctx context.Context, tx pgx.Tx) error {
 				r.ok(do(ctx, tx))
 				return nil
 			})
-			if err != nil || v != consumer.Duplicate {
+			if err != nil || v != inbox.Duplicate {
 				t.Errorf("Apply gives %v, %v", v, err)
 			}
 			r.expectEffects(1)
@@ -189,7 +189,7 @@ func TestHandlerThatEndsTheTransactionOfAnOptimisticClaimIsTold(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), "does not end the transaction") {
 			t.Errorf("%s: error is %v", name, err)
 		}
-		r.expectClass(err, consumer.HandlerError)
+		r.expectClass(err, inbox.HandlerError)
 	}
 }
 
@@ -202,7 +202,7 @@ func TestOptimisticClaimWhoseDatabaseIsNotMigratedIsNotTheHandlersError(t *testi
 		if err == nil {
 			t.Errorf("%s: claimed without a table", name)
 		}
-		r.expectClass(err, consumer.Infrastructure)
+		r.expectClass(err, inbox.Infrastructure)
 	}
 	r.expectEffects(0)
 }
@@ -217,7 +217,7 @@ func TestQueuedStatementsOfOptimisticClaimsRunUnderTheSettingsOfTheSession(t *te
 		v, err := r.Apply(r.ctx(), c, func(_ context.Context, tx pgx.Tx) error {
 			return postgres.AtCommit(tx, "INSERT INTO effects "+settings)
 		})
-		if err != nil || v != consumer.Applied {
+		if err != nil || v != inbox.Applied {
 			t.Fatalf("%s: Apply gives %v, %v", name, v, err)
 		}
 		if got := value[string](r.rig, "SELECT name FROM effects"); got != want {
@@ -266,7 +266,7 @@ func TestArgumentsThatCannotBeSentAreTheHandlersErrorWhateverTheyTravelWith(t *t
 				_, err := r.store.Apply(r.ctx(), c, func(_ context.Context, tx pgx.Tx) error {
 					return postgres.AtCommit(tx, "INSERT INTO effects VALUES (@name)", arg)
 				})
-				if err == nil || errors.Is(err, consumer.ErrCommitUnknown) || r.store.Classify(err) != consumer.HandlerError {
+				if err == nil || errors.Is(err, inbox.ErrCommitUnknown) || r.store.Classify(err) != inbox.HandlerError {
 					r.Errorf("%s, %s: error is %v", kind, name, err)
 				}
 			}
@@ -304,7 +304,7 @@ func TestBackendThatIsEndedWhileAnOptimisticClaimWaitsHasNotCommitted(t *testing
 			WHERE datname = current_database() AND wait_event_type = 'Lock' AND query LIKE '%fails for a message%') AS ended`) > 0
 	})
 	err := <-second
-	r.expectClass(err, consumer.Infrastructure)
+	r.expectClass(err, inbox.Infrastructure)
 	release()
 	r.ok(<-first)
 	r.expectEffects(1)

@@ -13,7 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
 
-	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/store/inbox"
 )
 
 var (
@@ -32,33 +32,33 @@ DELETE FROM {{inbox_parked}} WHERE consumer = $1 AND dispatch_id = $2 AND digest
 	deleteAttempts = statement(`DELETE FROM {{inbox_attempts}} WHERE consumer = $1 AND dispatch_id = $2`)
 )
 
-// ParkMessage implements [consumer.ParkedStore]. It waits for the end of a transaction
+// ParkMessage implements [inbox.ParkedStore]. It waits for the end of a transaction
 // that has claimed the same message, for as long as ctx lasts.
-func (s *Store) ParkMessage(ctx context.Context, p consumer.Parking) (consumer.Verdict, error) {
+func (s *Store) ParkMessage(ctx context.Context, p inbox.Parking) (inbox.Verdict, error) {
 	m := p.Message
 	if m == nil {
-		return consumer.None, errors.New("park: there is no message")
+		return inbox.None, errors.New("park: there is no message")
 	}
 	p.Ordered = p.Ordered && m.Key != ""
 	switch p.State {
-	case consumer.TooOldState, consumer.AlteredState:
+	case inbox.TooOldState, inbox.AlteredState:
 		return s.setAside(ctx, &p)
-	case consumer.Retrying, consumer.Dead:
+	case inbox.Retrying, inbox.Dead:
 	default:
-		return consumer.None, fmt.Errorf("park: %q is not a state to park in", p.State)
+		return inbox.None, fmt.Errorf("park: %q is not a state to park in", p.State)
 	}
 	verdict, err := s.parkClaimed(ctx, &p)
 	if err != nil {
-		return consumer.None, err
+		return inbox.None, err
 	}
 	// Meanwhile another copy may have been applied and forgotten, or other
 	// content claimed. Then the message is still one to keep.
 	switch verdict {
-	case consumer.TooOld:
-		p.State = consumer.TooOldState
+	case inbox.TooOld:
+		p.State = inbox.TooOldState
 		return s.setAside(ctx, &p)
-	case consumer.Altered:
-		p.State = consumer.AlteredState
+	case inbox.Altered:
+		p.State = inbox.AlteredState
 		return s.setAside(ctx, &p)
 	}
 	return verdict, nil
@@ -66,42 +66,42 @@ func (s *Store) ParkMessage(ctx context.Context, p consumer.Parking) (consumer.V
 
 // parkClaimed claims a message and parks it, in one transaction. A live message of a key takes the
 // key's lock, so that no newcomer can pass it unseen.
-func (s *Store) parkClaimed(ctx context.Context, p *consumer.Parking) (consumer.Verdict, error) {
+func (s *Store) parkClaimed(ctx context.Context, p *inbox.Parking) (inbox.Verdict, error) {
 	m := p.Message
-	c := consumer.Claim{Consumer: p.Consumer, ID: m.ID, Digest: m.Digest, Stamp: m.Stamp, IdleTimeout: ownIdle}
+	c := inbox.Claim{Consumer: p.Consumer, ID: m.ID, Digest: m.Digest, Stamp: m.Stamp, IdleTimeout: ownIdle}
 	key := ""
-	if p.Ordered && p.State == consumer.Retrying {
+	if p.Ordered && p.State == inbox.Retrying {
 		key = m.Key
 	}
 	w, b, err := s.open(ctx, s.terms(&c, key))
 	if err != nil {
-		return consumer.None, err
+		return inbox.None, err
 	}
 	defer w.end(ctx)
 	got, err := w.claim(ctx, b, &c, false)
 	switch {
 	case err != nil:
-		return consumer.None, err
+		return inbox.None, err
 	case !got.mine:
 		return w.compare(ctx, c.Consumer, c.ID, c.Digest)
 	case got.tooOld:
-		return consumer.TooOld, nil
+		return inbox.TooOld, nil
 	}
 	b = &pgx.Batch{}
 	if err := s.queueParked(b, p); err != nil {
-		return consumer.None, err
+		return inbox.None, err
 	}
 	if err := w.send(ctx, "park", b); err != nil {
-		return consumer.None, err
+		return inbox.None, err
 	}
 	if err := w.commit(ctx); err != nil {
-		return consumer.None, err
+		return inbox.None, err
 	}
-	return consumer.Applied, nil
+	return inbox.Applied, nil
 }
 
 // queueParked queues what parks a message that has just been claimed.
-func (s *Store) queueParked(b *pgx.Batch, p *consumer.Parking) error {
+func (s *Store) queueParked(b *pgx.Batch, p *inbox.Parking) error {
 	args, err := parkingArgs(p, true)
 	if err != nil {
 		return err
@@ -115,29 +115,29 @@ func (s *Store) queueParked(b *pgx.Batch, p *consumer.Parking) error {
 		return nil
 	})
 	b.Queue(s.sql[deleteAttempts], p.Consumer, id)
-	if p.State == consumer.Dead && p.Attempts == 0 {
+	if p.State == inbox.Dead && p.Attempts == 0 {
 		b.Queue(s.sql[noteAttempt], p.Consumer, []pgtype.UUID{id}, "dead", plain(p.LastError))
 	}
 	return nil
 }
 
 // setAside keeps a message without a claim.
-func (s *Store) setAside(ctx context.Context, p *consumer.Parking) (consumer.Verdict, error) {
+func (s *Store) setAside(ctx context.Context, p *inbox.Parking) (inbox.Verdict, error) {
 	args, err := parkingArgs(p, false)
 	if err != nil {
-		return consumer.None, err
+		return inbox.None, err
 	}
 	tag, err := s.exec(ctx, insertMessage, args...)
 	switch {
 	case err != nil:
-		return consumer.None, failed("set a message aside", &ownError{err})
+		return inbox.None, failed("set a message aside", &ownError{err})
 	case tag.RowsAffected() == 0:
-		return consumer.Duplicate, nil
+		return inbox.Duplicate, nil
 	}
-	return consumer.Applied, nil
+	return inbox.Applied, nil
 }
 
-func parkingArgs(p *consumer.Parking, claimed bool) ([]any, error) {
+func parkingArgs(p *inbox.Parking, claimed bool) ([]any, error) {
 	m := p.Message
 	metadata, err := encodeMetadata(m.Metadata)
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
 
-	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/store/inbox"
 )
 
 // isFirstMessage tells that p waits for no other message: it has no order, or no lower
@@ -34,7 +34,7 @@ SELECT ARRAY(
            ORDER BY p.next_attempt_at LIMIT 1), 0)
 FROM now`)
 
-// DueMessages implements [consumer.ParkedStore].
+// DueMessages implements [inbox.ParkedStore].
 func (s *Store) DueMessages(ctx context.Context, consumer int, limit int) ([]int64, time.Duration, error) {
 	var seqs []int64
 	var next int64
@@ -84,10 +84,10 @@ FOR UPDATE OF p SKIP LOCKED`)
 const tryMessage = `
 SELECT CASE WHEN pg_try_advisory_xact_lock($1::bigint) THEN pg_advisory_xact_lock($2::bigint) IS NOT NULL ELSE false END`
 
-// ApplyParked implements [consumer.ParkedStore]. Of messages without a claim, one that was too old runs if nobody has applied it since, and is then
+// ApplyParked implements [inbox.ParkedStore]. Of messages without a claim, one that was too old runs if nobody has applied it since, and is then
 // remembered for a window from now; an altered one that was forced runs without a claim. A message without a claim that
 // turns out to have been applied is removed without running.
-func (s *Store) ApplyParked(ctx context.Context, c consumer.Claim, seq int64, fn func(ctx context.Context, tx pgx.Tx, m *consumer.ParkedMessage) error) (bool, error) {
+func (s *Store) ApplyParked(ctx context.Context, c inbox.Claim, seq int64, fn func(ctx context.Context, tx pgx.Tx, m *inbox.Parked) error) (bool, error) {
 	at, ok, err := s.place(ctx, seq)
 	if err != nil || !ok || at.consumer != c.Consumer {
 		return false, err
@@ -108,7 +108,7 @@ func (s *Store) ApplyParked(ctx context.Context, c consumer.Claim, seq int64, fn
 			return false, err
 		}
 	}
-	if err := w.run(ctx, w, func(tx pgx.Tx) error { return fn(ctx, tx, &row.ParkedMessage) }); err != nil {
+	if err := w.run(ctx, w, func(tx pgx.Tx) error { return fn(ctx, tx, &row.Parked) }); err != nil {
 		return false, err
 	}
 	w.noteApplied(c.Consumer, row.ID)
@@ -116,7 +116,7 @@ func (s *Store) ApplyParked(ctx context.Context, c consumer.Claim, seq int64, fn
 		return false, err
 	}
 	if w.conn.Conn().PgConn().TxStatus() == 'E' {
-		return false, fmt.Errorf("commit: %w", consumer.ErrRolledBack)
+		return false, fmt.Errorf("commit: %w", inbox.ErrRolledBack)
 	}
 	if err := w.remove(ctx, row, at); err != nil {
 		return false, err
@@ -129,9 +129,9 @@ func (s *Store) ApplyParked(ctx context.Context, c consumer.Claim, seq int64, fn
 
 // openParked begins a transaction for a parked message. It is false if
 // another process has the message.
-func (s *Store) openParked(ctx context.Context, c *consumer.Claim, seq int64, key string) (*work, bool, error) {
+func (s *Store) openParked(ctx context.Context, c *inbox.Claim, seq int64, key string) (*work, bool, error) {
 	t := s.terms(c, key)
-	late, lock := key != "" && t.isolation == consumer.ReadCommitted, int64(0)
+	late, lock := key != "" && t.isolation == inbox.ReadCommitted, int64(0)
 	if late {
 		lock, t.keys = t.keys[0], nil
 	}
@@ -154,7 +154,7 @@ func (s *Store) openParked(ctx context.Context, c *consumer.Claim, seq int64, ke
 
 // messageRow is a parked message with what only the store knows of it.
 type messageRow struct {
-	consumer.ParkedMessage
+	inbox.Parked
 	ordered, claimed, forced bool
 }
 
@@ -170,7 +170,7 @@ func (r *messageRow) scan(row pgx.Row) error {
 	if err != nil {
 		return err
 	}
-	r.ID, r.Digest, r.State = id.Bytes, digestOf(digest), consumer.State(state)
+	r.ID, r.Digest, r.State = id.Bytes, digestOf(digest), inbox.State(state)
 	r.Stamp, r.ParkedAt, r.NextAttemptAt = timeOf(stamp), timeOf(at), timeOf(next)
 	r.Metadata, r.Unreadable = decodeMetadata(meta)
 	return nil
@@ -178,7 +178,7 @@ func (r *messageRow) scan(row pgx.Row) error {
 
 // take locks the message and ends the claim's settings. It returns nil if the message
 // is not to be handled now.
-func (w *work) take(ctx context.Context, c *consumer.Claim, seq int64) (*messageRow, error) {
+func (w *work) take(ctx context.Context, c *inbox.Claim, seq int64) (*messageRow, error) {
 	b := &pgx.Batch{}
 	row := &messageRow{}
 	b.Queue(w.store.sql[takeMessage], seq, c.Consumer).QueryRow(func(r pgx.Row) error {
@@ -204,10 +204,10 @@ func (w *work) claimParked(ctx context.Context, row *messageRow, at place) (bool
 		return true, nil
 	}
 	verdict, err := w.compare(ctx, at.consumer, row.ID, row.Digest)
-	if err != nil || verdict == consumer.Altered && row.forced {
+	if err != nil || verdict == inbox.Altered && row.forced {
 		return err == nil, err
 	}
-	if verdict == consumer.Altered { // it was redriven as too old
+	if verdict == inbox.Altered { // it was redriven as too old
 		b := &pgx.Batch{}
 		b.Queue(indexesOnly)
 		b.Queue(w.store.sql[alterMessage], row.Seq)
@@ -284,7 +284,7 @@ INSERT INTO {{inbox_history}} (consumer, dispatch_id, outcome, error)
 SELECT consumer, dispatch_id, CASE WHEN was < $2 THEN 'failed' ELSE 'dead' END, $3 FROM r`)
 )
 
-// RetryMessage implements [consumer.ParkedStore]. A message that is not retrying any
+// RetryMessage implements [inbox.ParkedStore]. A message that is not retrying any
 // more, because it was applied, discarded or buried meanwhile, is left as it is.
 func (s *Store) RetryMessage(ctx context.Context, seq int64, attempts int, retryIn time.Duration, dead bool, lastError string) error {
 	if !dead {
@@ -298,7 +298,7 @@ func (s *Store) RetryMessage(ctx context.Context, seq int64, attempts int, retry
 	if err != nil || !ok {
 		return err
 	}
-	c := consumer.Claim{Consumer: at.consumer, IdleTimeout: ownIdle}
+	c := inbox.Claim{Consumer: at.consumer, IdleTimeout: ownIdle}
 	w, b, err := s.open(ctx, s.terms(&c, at.key))
 	if err != nil {
 		return err

@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
-	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/store/inbox"
 )
 
 // liveHorizon are the columns of a horizon, zero and NULL if it is over.
@@ -34,9 +34,9 @@ UPDATE {{inbox_parked}} p SET state = 'retrying', next_attempt_at = clock_timest
 WHERE p.consumer = $1 AND p.state = 'following' AND ` + isFirstMessage)
 )
 
-// Register implements [consumer.WindowStore].
-func (s *Store) Register(ctx context.Context, name string, window time.Duration) (consumer.Registration, error) {
-	var r consumer.Registration
+// Register implements [inbox.WindowStore].
+func (s *Store) Register(ctx context.Context, name string, window time.Duration) (inbox.Registration, error) {
+	var r inbox.Registration
 	var until, horizonUntil pgtype.Timestamptz
 	var horizon int64
 	columns := []any{&r.Consumer, &until, &horizon, &horizonUntil}
@@ -45,10 +45,10 @@ func (s *Store) Register(ctx context.Context, name string, window time.Duration)
 		err = s.queryRow(ctx, registerConsumer, name, window.Microseconds()).Scan(columns...)
 	}
 	if err != nil {
-		return consumer.Registration{}, failed("register a consumer", &ownError{err})
+		return inbox.Registration{}, failed("register a consumer", &ownError{err})
 	}
 	if _, err := s.exec(ctx, healMessages, r.Consumer); err != nil {
-		return consumer.Registration{}, failed("heal parked messages", &ownError{err})
+		return inbox.Registration{}, failed("heal parked messages", &ownError{err})
 	}
 	r.ForgottenUntil = timeOf(until)
 	r.Horizon, r.HorizonUntil = time.Duration(horizon)*time.Microsecond, timeOf(horizonUntil)
@@ -62,7 +62,7 @@ SET horizon_until = CASE WHEN horizon = $2::bigint * interval '1 microsecond' TH
 WHERE id = $1
   AND (horizon IS NULL OR horizon <= $2::bigint * interval '1 microsecond' OR horizon_until <= clock_timestamp())`)
 
-// NoteHorizon implements [consumer.WindowStore].
+// NoteHorizon implements [inbox.WindowStore].
 func (s *Store) NoteHorizon(ctx context.Context, consumerID int, horizon time.Duration, until time.Time) error {
 	if _, err := s.exec(ctx, noteHorizon, consumerID, horizon.Microseconds(), until); err != nil {
 		return failed("note a horizon", &ownError{err})
@@ -88,10 +88,10 @@ const (
 	lastLook  = 90 * 24 * time.Hour
 )
 
-// Newest implements [consumer.WindowStore]. An index that is as cheap as a summary of
+// Newest implements [inbox.WindowStore]. An index that is as cheap as a summary of
 // block ranges finds rows newer than a time, but not the newest ones: so it looks
 // back further and further.
-func (s *Store) Newest(ctx context.Context, consumerID int, limit int) ([]consumer.Seen, error) {
+func (s *Store) Newest(ctx context.Context, consumerID int, limit int) ([]inbox.Seen, error) {
 	if limit <= 0 {
 		return nil, nil
 	}
@@ -104,12 +104,12 @@ func (s *Store) Newest(ctx context.Context, consumerID int, limit int) ([]consum
 	return s.seen(ctx, newestOfAll, consumerID, limit)
 }
 
-func (s *Store) seen(ctx context.Context, t *template, args ...any) ([]consumer.Seen, error) {
-	seen, err := readRows(ctx, s, t, args, func(row pgx.CollectableRow) (consumer.Seen, error) {
+func (s *Store) seen(ctx context.Context, t *template, args ...any) ([]inbox.Seen, error) {
+	seen, err := readRows(ctx, s, t, args, func(row pgx.CollectableRow) (inbox.Seen, error) {
 		var id pgtype.UUID
 		var digest []byte
 		err := row.Scan(&id, &digest)
-		return consumer.Seen{ID: id.Bytes, Digest: digestOf(digest)}, err
+		return inbox.Seen{ID: id.Bytes, Digest: digestOf(digest)}, err
 	})
 	if err != nil {
 		return nil, failed("read the newest dispatch IDs", &ownError{err})
@@ -141,7 +141,7 @@ WITH c AS MATERIALIZED (
 )
 SELECT jumped, CASE WHEN ahead THEN until ELSE forgotten_until END FROM e`)
 
-// AdvanceForgotten implements [consumer.WindowStore]. A step is the time since
+// AdvanceForgotten implements [inbox.WindowStore]. A step is the time since
 // the last pass, or since the consumer was registered.
 func (s *Store) AdvanceForgotten(ctx context.Context, consumerID int, window, maxStep time.Duration) (time.Time, error) {
 	var jumped bool
@@ -153,7 +153,7 @@ func (s *Store) AdvanceForgotten(ctx context.Context, consumerID int, window, ma
 	case err != nil:
 		return time.Time{}, failed("advance what is forgotten", &ownError{err})
 	case jumped:
-		return timeOf(until), consumer.ErrClockJump
+		return timeOf(until), inbox.ErrClockJump
 	}
 	return timeOf(until), nil
 }
@@ -192,9 +192,9 @@ WITH a AS (
 DELETE FROM {{inbox_forgotten}} WHERE consumer = $1 AND until < $2`)
 )
 
-// Forget implements [consumer.WindowStore].
-func (s *Store) Forget(ctx context.Context, consumerID int, grace time.Duration, after time.Time, limit int) (consumer.Forgotten, error) {
-	var f consumer.Forgotten
+// Forget implements [inbox.WindowStore].
+func (s *Store) Forget(ctx context.Context, consumerID int, grace time.Duration, after time.Time, limit int) (inbox.Forgotten, error) {
+	var f inbox.Forgotten
 	var until, through pgtype.Timestamptz
 	if err := s.queryRow(ctx, forgottenSince, consumerID, max(0, grace.Microseconds())).Scan(&until); err != nil {
 		return f, failed("read what is forgotten", &ownError{err})
@@ -236,7 +236,7 @@ DELETE FROM {{inbox_parked}} WHERE id IN (
     WHERE consumer = $1 AND state = 'discarded' AND discarded_at < clock_timestamp() - $2::bigint * interval '1 microsecond'
     LIMIT $3) AND state = 'discarded'`)
 
-// ForgetDiscarded implements [consumer.WindowStore].
+// ForgetDiscarded implements [inbox.WindowStore].
 func (s *Store) ForgetDiscarded(ctx context.Context, consumerID int, age time.Duration, limit int) (int, error) {
 	tag, err := s.exec(ctx, forgetDiscarded, consumerID, age.Microseconds(), limit)
 	if err != nil {
@@ -257,16 +257,16 @@ SELECT count(*) FILTER (WHERE p.state = 'retrying'), count(*) FILTER (WHERE p.st
 FROM {{inbox_parked}} p
 WHERE p.consumer = $1 AND p.state IN ('retrying', 'following', 'dead', 'too_old', 'altered')`)
 
-// InboxStats implements [consumer.WindowStore]. It counts parked messages, so it
+// InboxStats implements [inbox.WindowStore]. It counts parked messages, so it
 // takes as long as there are many of them.
-func (s *Store) InboxStats(ctx context.Context, consumerID int) (consumer.Stats, error) {
-	var st consumer.Stats
+func (s *Store) InboxStats(ctx context.Context, consumerID int) (inbox.Stats, error) {
+	var st inbox.Stats
 	var age, horizon int64
 	var until pgtype.Timestamptz
 	err := s.queryRow(ctx, inboxStats, consumerID).Scan(
 		&st.Retrying, &st.Following, &st.Dead, &st.TooOld, &st.Altered, &age, &until, &horizon)
 	if err != nil {
-		return consumer.Stats{}, failed("read the state of an inbox", &ownError{err})
+		return inbox.Stats{}, failed("read the state of an inbox", &ownError{err})
 	}
 	st.OldestParked, st.ForgottenUntil = time.Duration(age)*time.Microsecond, timeOf(until)
 	st.Horizon = time.Duration(horizon) * time.Microsecond
@@ -278,7 +278,7 @@ SELECT c.name FROM {{inbox_consumers}} c
 WHERE EXISTS (SELECT FROM {{inbox_parked}} p WHERE p.consumer = c.id AND p.state IN ('retrying', 'following', 'dead', 'too_old', 'altered'))
 ORDER BY c.name LIMIT 100`)
 
-// ParkedConsumers implements [consumer.ParkedNamer]. The index of states answers it.
+// ParkedConsumers implements [inbox.ParkedNamer]. The index of states answers it.
 func (s *Store) ParkedConsumers(ctx context.Context) ([]string, error) {
 	names, err := readRows(ctx, s, parkedConsumers, nil, pgx.RowTo[string])
 	if err != nil {

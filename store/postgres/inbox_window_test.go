@@ -9,7 +9,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/store/inbox"
 )
 
 // shift makes a consumer older by some days, as if the database's clock had gone on.
@@ -24,7 +24,7 @@ const day = 24 * time.Hour
 func (r *inboxRig) expectAdvance(window, maxStep time.Duration, jumped bool, ago time.Duration) {
 	r.Helper()
 	until, err := r.AdvanceForgotten(r.ctx(), r.consumer, window, maxStep)
-	if jumped != errors.Is(err, consumer.ErrClockJump) || !jumped && err != nil {
+	if jumped != errors.Is(err, inbox.ErrClockJump) || !jumped && err != nil {
 		r.Fatalf("advance gives %v", err)
 	}
 	if ago == 0 {
@@ -83,7 +83,7 @@ func TestNewestLooksBackAsFarAsNeeded(t *testing.T) {
 	var want []uuid.UUID
 	for _, ago := range []time.Duration{200 * day, 30 * day, 10 * time.Hour, 5 * time.Minute, time.Second} {
 		c := r.claim()
-		r.expectVerdict(c, consumer.Applied)
+		r.expectVerdict(c, inbox.Applied)
 		r.exec("UPDATE "+r.names.Table("inbox")+" SET applied_at = applied_at - $2 * interval '1 second' WHERE dispatch_id = $1",
 			c.ID.String(), int(ago.Seconds()))
 		want = append(want, c.ID)
@@ -121,18 +121,18 @@ func TestForgettingRemovesCountsOfMessagesThatNeverCameBack(t *testing.T) {
 func TestKeyWhoseHeadWasDeletedByHandIsHealed(t *testing.T) {
 	t.Parallel()
 	r := newInboxRig(t)
-	park := func() *consumer.Message {
-		m := &consumer.Message{ID: uuid.New(), Topic: "topic", Key: "key"}
-		_, err := r.ParkMessage(r.ctx(), consumer.Parking{
-			Consumer: r.consumer, Message: m, State: consumer.Retrying, Ordered: true, RetryIn: time.Hour,
+	park := func() *inbox.Message {
+		m := &inbox.Message{ID: uuid.New(), Topic: "topic", Key: "key"}
+		_, err := r.ParkMessage(r.ctx(), inbox.Parking{
+			Consumer: r.consumer, Message: m, State: inbox.Retrying, Ordered: true, RetryIn: time.Hour,
 		})
 		r.ok(err)
 		return m
 	}
 	head := park()
 	follower := r.keyed("key")
-	r.expectVerdict(follower, consumer.Followed)
-	r.expectVerdict(r.keyed("key"), consumer.Followed)
+	r.expectVerdict(follower, inbox.Followed)
+	r.expectVerdict(r.keyed("key"), inbox.Followed)
 	r.exec("DELETE FROM "+r.names.Table("inbox_parked")+" WHERE dispatch_id = $1", head.ID.String())
 	_, err := r.Register(r.ctx(), "service/handler", time.Hour)
 	r.ok(err)
@@ -142,7 +142,7 @@ func TestKeyWhoseHeadWasDeletedByHandIsHealed(t *testing.T) {
 		if len(seqs) != 1 {
 			t.Fatalf("%d messages are due, want 1", len(seqs))
 		}
-		done, err := r.ApplyParked(r.ctx(), r.claim(), seqs[0], func(ctx context.Context, tx pgx.Tx, _ *consumer.ParkedMessage) error {
+		done, err := r.ApplyParked(r.ctx(), r.claim(), seqs[0], func(ctx context.Context, tx pgx.Tx, _ *inbox.Parked) error {
 			return effect(ctx, tx)
 		})
 		if err != nil || !done {

@@ -8,7 +8,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/boxpair/boxpair/internal/fault"
-	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/outbox"
 )
 
 // beginRetention is a statement of its own, before the one that removes or replays: that one's
@@ -58,8 +58,8 @@ WITH RECURSIVE old (delivered_at, id, event_ids, n) AS (
 SELECT (SELECT count(*) FROM events), (SELECT count(*) FROM attempts), (SELECT count(*) FROM receipts),
     (SELECT coalesce(max(n) >= $3, false) FROM old), (SELECT max(delivered_at) FROM receipts)`)
 
-// RemoveDelivered implements [producer.JanitorStore].
-func (s *Store) RemoveDelivered(ctx context.Context, retention time.Duration, after time.Time, limit int) (producer.Removed, error) {
+// RemoveDelivered implements [outbox.JanitorStore].
+func (s *Store) RemoveDelivered(ctx context.Context, retention time.Duration, after time.Time, limit int) (outbox.Removed, error) {
 	return s.remove(ctx, "remove delivered events", removeDelivered, retention.Microseconds(), sinceOf(after), limit)
 }
 
@@ -81,12 +81,12 @@ WITH old AS MATERIALIZED (
 SELECT (SELECT count(*) FROM events), (SELECT count(*) FROM attempts), 0,
     (SELECT count(*) >= $2 FROM old), NULL::timestamptz`)
 
-// RemoveDiscarded implements [producer.JanitorStore].
-func (s *Store) RemoveDiscarded(ctx context.Context, retention time.Duration, limit int) (producer.Removed, error) {
+// RemoveDiscarded implements [outbox.JanitorStore].
+func (s *Store) RemoveDiscarded(ctx context.Context, retention time.Duration, limit int) (outbox.Removed, error) {
 	return s.remove(ctx, "remove discarded events", removeDiscarded, retention.Microseconds(), limit)
 }
 
-func (s *Store) remove(ctx context.Context, doing string, t *template, args ...any) (r producer.Removed, err error) {
+func (s *Store) remove(ctx context.Context, doing string, t *template, args ...any) (r outbox.Removed, err error) {
 	err = s.exclusively(ctx, "off", func(tx pgx.Tx) error {
 		var through pgtype.Timestamptz
 		row := tx.QueryRow(ctx, s.sql[t], append([]any{s.mode}, args...)...)
@@ -97,7 +97,7 @@ func (s *Store) remove(ctx context.Context, doing string, t *template, args ...a
 		return fault.Hit(ctx, fault.J2)
 	})
 	if err != nil {
-		return producer.Removed{}, failed(doing, err)
+		return outbox.Removed{}, failed(doing, err)
 	}
 	return r, nil
 }

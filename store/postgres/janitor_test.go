@@ -8,15 +8,15 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/outbox"
 )
 
 // delivered writes records and marks them, and tells when they are past any retention.
-func (r *rig) delivered(records ...producer.Record) []producer.Queued {
+func (r *rig) delivered(records ...outbox.Record) []outbox.Queued {
 	r.Helper()
 	queued := r.write(records...)
 	leases := r.acquire("relay", time.Hour)
-	marks := make([]producer.Mark, len(queued))
+	marks := make([]outbox.Mark, len(queued))
 	for i, q := range queued {
 		marks[i] = markOf(leases[q.Shard], q)
 	}
@@ -37,7 +37,7 @@ func TestRemovalDoesNotWaitLongForAWriter(t *testing.T) {
 	known := event("key", "payload")
 	r.delivered(known)
 	tx := r.begin()
-	if _, err := r.Append(r.ctx(), tx, uuid.New(), []producer.Record{known}); err != nil { // locks its row
+	if _, err := r.Append(r.ctx(), tx, uuid.New(), []outbox.Record{known}); err != nil { // locks its row
 		t.Fatal(err)
 	}
 	_, err := r.RemoveDelivered(r.ctx(), past, time.Time{}, 10)

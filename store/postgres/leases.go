@@ -7,7 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/outbox"
 )
 
 // farAhead is how far ahead a lease of a relay may lie that does not say since when it runs: beyond that, the clock was set back.
@@ -33,7 +33,7 @@ WHERE id <> $1 AND seen_until > clock_timestamp()
   AND coalesce(seen_at >= seen_until OR seen_at - clock_timestamp() <= seen_until - seen_at,
     seen_until <= clock_timestamp() + $3::float8 * interval '1 us')`)
 
-// Heartbeat implements [producer.RelayStore].
+// Heartbeat implements [outbox.RelayStore].
 func (s *Store) Heartbeat(ctx context.Context, relay string, ttl time.Duration) (int, error) {
 	var live int
 	if err := s.queryRow(ctx, heartbeat, relay, micros(ttl), farAheadFor(ttl)).Scan(&live); err != nil {
@@ -47,7 +47,7 @@ func (s *Store) Heartbeat(ctx context.Context, relay string, ttl time.Duration) 
 // is when commits are lost that were not waited for (synchronous_commit = off). A clean restart keeps them.
 const identity = `SELECT c.name || ' ' || coalesce(extract(epoch FROM pg_stat_get_bgwriter_stat_reset_time())::text, '') FROM `
 
-// Identity implements [producer.Identifier]. Where the server tells neither the identifier nor the timeline, as some services do,
+// Identity implements [outbox.Identifier]. Where the server tells neither the identifier nor the timeline, as some services do,
 // the last part is left, which a standby has of its own.
 func (s *Store) Identity(ctx context.Context) (string, error) {
 	var name string
@@ -95,19 +95,19 @@ RETURNING s.shard, s.epoch, free.abrupt,
     CASE WHEN s.low_epoch = s.epoch THEN s.tail_passed END,
     CASE WHEN s.low_epoch = s.epoch THEN s.low_history ELSE '' END, coalesce(s.rewind_ticket, 0)`)
 
-// Acquire implements [producer.RelayStore].
-func (s *Store) Acquire(ctx context.Context, relay string, ttl time.Duration, n int) ([]producer.Grant, error) {
+// Acquire implements [outbox.RelayStore].
+func (s *Store) Acquire(ctx context.Context, relay string, ttl time.Duration, n int) ([]outbox.Grant, error) {
 	if n <= 0 {
 		return nil, nil
 	}
-	grants, err := readRows(ctx, s, acquire, []any{relay, micros(ttl), n, farAheadFor(ttl)}, func(row pgx.CollectableRow) (g producer.Grant, err error) {
+	grants, err := readRows(ctx, s, acquire, []any{relay, micros(ttl), n, farAheadFor(ttl)}, func(row pgx.CollectableRow) (g outbox.Grant, err error) {
 		err = row.Scan(&g.Shard, &g.Epoch, &g.Abrupt, &g.Low, &g.Tail.Seq, &g.Tail.Passed, &g.History, &g.Ticket)
 		return g, err
 	})
 	if err != nil {
 		return nil, failed("acquire shards", err)
 	}
-	slices.SortFunc(grants, func(a, b producer.Grant) int { return a.Shard - b.Shard })
+	slices.SortFunc(grants, func(a, b outbox.Grant) int { return a.Shard - b.Shard })
 	return grants, nil
 }
 
@@ -128,20 +128,20 @@ SET leased_at = clock_timestamp(), lease_until = clock_timestamp() + $2::float8 
 FROM mine WHERE s.shard = mine.shard
 RETURNING s.shard, s.epoch, s.rewind_to IS NOT NULL, coalesce(s.rewind_to, 0), coalesce(s.rewind_ticket, 0)`)
 
-// Renew implements [producer.RelayStore].
-func (s *Store) Renew(ctx context.Context, relay string, ttl time.Duration, leases []producer.Lease) ([]producer.Renewal, error) {
+// Renew implements [outbox.RelayStore].
+func (s *Store) Renew(ctx context.Context, relay string, ttl time.Duration, leases []outbox.Lease) ([]outbox.Renewal, error) {
 	if len(leases) == 0 {
 		return nil, nil
 	}
 	shards, epochs := split(leases)
-	renewals, err := readRows(ctx, s, renew, []any{relay, micros(ttl), shards, epochs}, func(row pgx.CollectableRow) (r producer.Renewal, err error) {
+	renewals, err := readRows(ctx, s, renew, []any{relay, micros(ttl), shards, epochs}, func(row pgx.CollectableRow) (r outbox.Renewal, err error) {
 		err = row.Scan(&r.Shard, &r.Epoch, &r.Rewind, &r.RewindTo, &r.Ticket)
 		return r, err
 	})
 	if err != nil {
 		return nil, failed("renew leases", err)
 	}
-	slices.SortFunc(renewals, func(a, b producer.Renewal) int { return a.Shard - b.Shard })
+	slices.SortFunc(renewals, func(a, b outbox.Renewal) int { return a.Shard - b.Shard })
 	return renewals, nil
 }
 
@@ -161,8 +161,8 @@ WITH mine AS MATERIALIZED (
 UPDATE {{outbox_shards}} s SET owner = NULL, lease_until = '-infinity'
 FROM mine WHERE s.shard = mine.shard`)
 
-// Release implements [producer.RelayStore].
-func (s *Store) Release(ctx context.Context, relay string, leases []producer.Lease, forget bool) error {
+// Release implements [outbox.RelayStore].
+func (s *Store) Release(ctx context.Context, relay string, leases []outbox.Lease, forget bool) error {
 	shards, epochs := split(leases)
 	if _, err := s.exec(ctx, release, relay, shards, epochs, forget); err != nil {
 		return failed("release shards", err)
@@ -176,8 +176,8 @@ var clearRewind = statement(`
 UPDATE {{outbox_shards}} SET low_water = least(low_water, rewind_to - 1), tail = least(tail, rewind_to - 1), rewind_to = NULL
 WHERE shard = $2 AND owner = $1 AND epoch = $3 AND rewind_ticket = $4`)
 
-// ClearRewind implements [producer.RelayStore].
-func (s *Store) ClearRewind(ctx context.Context, relay string, lease producer.Lease, ticket int64) error {
+// ClearRewind implements [outbox.RelayStore].
+func (s *Store) ClearRewind(ctx context.Context, relay string, lease outbox.Lease, ticket int64) error {
 	if _, err := s.exec(ctx, clearRewind, relay, lease.Shard, lease.Epoch, ticket); err != nil {
 		return failed("clear rewind", err)
 	}
@@ -200,8 +200,8 @@ UPDATE {{outbox_shards}} s SET low_water = mine.low, low_epoch = s.epoch, low_hi
     tail_passed = CASE WHEN mine.tail IS NULL THEN s.tail_passed ELSE mine.passed END
 FROM mine WHERE s.shard = mine.shard`)
 
-// KeepLow implements [producer.RelayStore].
-func (s *Store) KeepLow(ctx context.Context, relay string, lows []producer.Low, history string) error {
+// KeepLow implements [outbox.RelayStore].
+func (s *Store) KeepLow(ctx context.Context, relay string, lows []outbox.Low, history string) error {
 	n := len(lows)
 	shards, epochs, seqs := make([]int16, n), make([]int64, n), make([]int64, n)
 	tails, passed := make([]*int64, n), make([][]byte, n)
@@ -218,7 +218,7 @@ func (s *Store) KeepLow(ctx context.Context, relay string, lows []producer.Low, 
 }
 
 // split returns leases as the arrays that a statement takes.
-func split(leases []producer.Lease) (shards []int16, epochs []int64) {
+func split(leases []outbox.Lease) (shards []int16, epochs []int64) {
 	shards, epochs = make([]int16, len(leases)), make([]int64, len(leases))
 	for i, lease := range leases {
 		shards[i], epochs[i] = int16(lease.Shard), lease.Epoch

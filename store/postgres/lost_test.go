@@ -7,7 +7,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/boxpair/boxpair/internal/testenv"
-	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/store/postgres"
 )
 
@@ -56,9 +56,9 @@ func TestMarkOfALostEventKeepsTheRowOfTheEventThatHasItsID(t *testing.T) {
 	if len(kept) != 1 || kept[0].Seq != lost.Seq || kept[0].Shard != lost.Shard {
 		t.Fatalf("queue holds %+v, which should have the ID of %+v", kept, lost)
 	}
-	_, err := r.Mark(r.ctx(), "relay", []producer.Mark{markOf(lease, lost)})
+	_, err := r.Mark(r.ctx(), "relay", []outbox.Mark{markOf(lease, lost)})
 	r.ok(err)
-	_, err = r.Follow(r.ctx(), "relay", lease, []producer.Mark{markOf(lease, lost)})
+	_, err = r.Follow(r.ctx(), "relay", lease, []outbox.Mark{markOf(lease, lost)})
 	r.ok(err)
 	if left := r.queue(); len(left) != 1 || left[0].ID != kept[0].ID {
 		t.Errorf("queue holds %+v", left)

@@ -7,16 +7,16 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/boxpair/boxpair/idgen"
-	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/outbox"
 )
 
 // keepLow has "relay" own all shards and keep a low-water mark of each.
-func (p *planned) keepLow(seq int64) (leases []producer.Lease) {
+func (p *planned) keepLow(seq int64) (leases []outbox.Lease) {
 	p.Helper()
 	shards, epochs := p.own()
-	lows := make([]producer.Low, len(shards))
+	lows := make([]outbox.Low, len(shards))
 	for i := range shards {
-		lows[i] = producer.Low{Lease: producer.Lease{Shard: int(shards[i]), Epoch: epochs[i]}, Seq: seq}
+		lows[i] = outbox.Low{Lease: outbox.Lease{Shard: int(shards[i]), Epoch: epochs[i]}, Seq: seq}
 		leases = append(leases, lows[i].Lease)
 	}
 	if err := p.KeepLow(p.Context(), "relay", lows, "history"); err != nil {

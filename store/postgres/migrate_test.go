@@ -12,7 +12,7 @@ import (
 
 	"github.com/boxpair/boxpair/internal/testenv"
 	"github.com/boxpair/boxpair/migrations"
-	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/store/postgres"
 	"github.com/boxpair/boxpair/store/storetest"
 )
@@ -176,7 +176,7 @@ func TestSeveralOutboxesShareASchema(t *testing.T) {
 		}
 		// One transaction may write into both: the writers are told apart.
 		for _, s := range []*postgres.Store{a, b} {
-			if _, err := s.Append(t.Context(), tx, uuid.New(), []producer.Record{event("key", "x")}); err != nil {
+			if _, err := s.Append(t.Context(), tx, uuid.New(), []outbox.Record{event("key", "x")}); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -10,9 +10,9 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/internal/testenv"
-	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/inbox"
+	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/store/postgres"
 	"github.com/boxpair/boxpair/store/storetest"
 )
@@ -60,7 +60,7 @@ func TestOneConnectionServesProducerRelayAndConsumer(t *testing.T) {
 	r.ok(err)
 	e := event("key", "1")
 	r.ok(r.Transact(ctx, func(ctx context.Context, tx pgx.Tx) error {
-		_, err := r.Append(ctx, tx, uuid.New(), []producer.Record{e})
+		_, err := r.Append(ctx, tx, uuid.New(), []outbox.Record{e})
 		return err
 	}))
 	r.ok(r.store.Transact(ctx, func(ctx context.Context, tx *sql.Tx) error {
@@ -68,28 +68,28 @@ func TestOneConnectionServesProducerRelayAndConsumer(t *testing.T) {
 	}))
 	leases := r.acquire("relay", time.Minute)
 	for _, q := range r.queue() {
-		lost, err := r.Mark(ctx, "relay", []producer.Mark{markOf(leases[q.Shard], q)})
+		lost, err := r.Mark(ctx, "relay", []outbox.Mark{markOf(leases[q.Shard], q)})
 		if err != nil || len(lost) > 0 {
 			t.Errorf("mark lost %v, %v", lost, err)
 		}
 	}
-	for _, level := range []consumer.Isolation{consumer.ReadCommitted, consumer.Serializable} {
-		c := consumer.Claim{
+	for _, level := range []inbox.Isolation{inbox.ReadCommitted, inbox.Serializable} {
+		c := inbox.Claim{
 			Consumer: registered.Consumer, ID: uuid.New(), Stamp: time.Now(), Key: "key", Isolation: level,
-			Message: &consumer.Message{Topic: "topic", Key: "key"},
+			Message: &inbox.Message{Topic: "topic", Key: "key"},
 		}
 		verdict, err := r.Apply(ctx, c, func(ctx context.Context, tx pgx.Tx) error {
-			_, err := r.Append(ctx, tx, uuid.New(), []producer.Record{event("key", "3")})
+			_, err := r.Append(ctx, tx, uuid.New(), []outbox.Record{event("key", "3")})
 			return err
 		})
-		if err != nil || verdict != consumer.Applied {
+		if err != nil || verdict != inbox.Applied {
 			t.Errorf("handler: %v, %v", verdict, err)
 		}
 		c.ID = uuid.New()
 		verdict, err = r.store.Apply(ctx, c, func(ctx context.Context, tx *sql.Tx) error {
 			return r.put(ctx, tx, uuid.New(), event("key", "4"))
 		})
-		if err != nil || verdict != consumer.Applied {
+		if err != nil || verdict != inbox.Applied {
 			t.Errorf("handler on database/sql: %v, %v", verdict, err)
 		}
 	}
@@ -108,11 +108,11 @@ func TestRelaysAndHandlersWorkWhereSerializableIsTheDefault(t *testing.T) {
 	r.write(event("key", "1"), event("key", "2"))
 	leases := r.acquire("relay", time.Minute)
 	q := r.queue()
-	lost, err := r.Mark(r.ctx(), "relay", []producer.Mark{markOf(leases[q[0].Shard], q[0])})
+	lost, err := r.Mark(r.ctx(), "relay", []outbox.Mark{markOf(leases[q[0].Shard], q[0])})
 	if err != nil || len(lost) > 0 {
 		t.Errorf("mark lost %v, %v", lost, err)
 	}
-	lostOne, err := r.Park(r.ctx(), "relay", leases[q[1].Shard], []producer.Failure{{
+	lostOne, err := r.Park(r.ctx(), "relay", leases[q[1].Shard], []outbox.Failure{{
 		Seq: q[1].Seq, Round: q[1].Round, Attempts: 1, RetryIn: time.Hour, Error: "refused",
 	}})
 	if err != nil || lostOne {
@@ -120,8 +120,8 @@ func TestRelaysAndHandlersWorkWhereSerializableIsTheDefault(t *testing.T) {
 	}
 	registered, err := r.Register(r.ctx(), "service/handler", time.Hour)
 	r.ok(err)
-	claim := consumer.Claim{Consumer: registered.Consumer, ID: uuid.New(), Stamp: time.Now()}
-	for _, want := range []consumer.Verdict{consumer.Applied, consumer.Duplicate} {
+	claim := inbox.Claim{Consumer: registered.Consumer, ID: uuid.New(), Stamp: time.Now()}
+	for _, want := range []inbox.Verdict{inbox.Applied, inbox.Duplicate} {
 		got, err := r.Apply(r.ctx(), claim, func(context.Context, pgx.Tx) error { return nil })
 		if err != nil || got != want {
 			t.Errorf("verdict is %v, %v, want %v", got, err, want)

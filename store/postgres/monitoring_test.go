@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/boxpair/boxpair/migrations"
-	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/store/postgres"
 )
 
@@ -47,12 +47,12 @@ func plantEveryState(r *rig) {
 	r.Helper()
 	queued := r.write(event("a", "delivered"), event("b", "retrying"), event("c", "dead"), event("d", "pending"))
 	leases := r.acquire("relay", time.Hour)
-	lease := func(i int) producer.Lease { return leases[queued[i].Shard] }
-	_, err := r.Mark(r.ctx(), "relay", []producer.Mark{markOf(lease(0), queued[0])})
+	lease := func(i int) outbox.Lease { return leases[queued[i].Shard] }
+	_, err := r.Mark(r.ctx(), "relay", []outbox.Mark{markOf(lease(0), queued[0])})
 	r.ok(err)
-	_, err = r.Park(r.ctx(), "relay", lease(1), []producer.Failure{{Seq: queued[1].Seq, Round: queued[1].Round, Attempts: 9, RetryIn: time.Hour, Error: "no route"}})
+	_, err = r.Park(r.ctx(), "relay", lease(1), []outbox.Failure{{Seq: queued[1].Seq, Round: queued[1].Round, Attempts: 9, RetryIn: time.Hour, Error: "no route"}})
 	r.ok(err)
-	_, err = r.Park(r.ctx(), "relay", lease(2), []producer.Failure{{Seq: queued[2].Seq, Round: queued[2].Round, Attempts: 10, Dead: true, Error: "no route"}})
+	_, err = r.Park(r.ctx(), "relay", lease(2), []outbox.Failure{{Seq: queued[2].Seq, Round: queued[2].Round, Attempts: 10, Dead: true, Error: "no route"}})
 	r.ok(err)
 	r.exec(`INSERT INTO boxpair.inbox_consumers (name, window_size) VALUES ('stock/reserve', '14 days')`)
 	r.exec(`INSERT INTO boxpair.inbox_parked

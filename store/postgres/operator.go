@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
-	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/outbox"
 )
 
 const (
@@ -34,10 +34,10 @@ FROM {{outbox_parked}} p LEFT JOIN {{outbox_events}} e ON e.id = p.id
 WHERE ` + selected + `
 ORDER BY p.id LIMIT $6`)
 
-// ListParked implements [producer.OperatorStore].
-func (s *Store) ListParked(ctx context.Context, f producer.Filter) ([]producer.Parked, error) {
-	states := chosen(f, producer.Retrying, producer.Following, producer.Dead, producer.Discarded, producer.Cancelled)
-	list, err := readRows(ctx, s, listParked, filterArgs(f, states), func(row pgx.CollectableRow) (p producer.Parked, err error) {
+// ListParked implements [outbox.OperatorStore].
+func (s *Store) ListParked(ctx context.Context, f outbox.Filter) ([]outbox.Parked, error) {
+	states := chosen(f, outbox.Retrying, outbox.Following, outbox.Dead, outbox.Discarded, outbox.Cancelled)
+	list, err := readRows(ctx, s, listParked, filterArgs(f, states), func(row pgx.CollectableRow) (p outbox.Parked, err error) {
 		var round int64
 		var missing bool
 		var next pgtype.Timestamptz
@@ -58,9 +58,9 @@ FROM {{outbox_events}} e JOIN {{outbox_attempts}} a ON a.event_id = e.id
 WHERE e.dispatch_id = $1
 ORDER BY a.n LIMIT $2`)
 
-// Attempts implements [producer.OperatorStore].
-func (s *Store) Attempts(ctx context.Context, id uuid.UUID, limit int) ([]producer.Attempt, error) {
-	list, err := readRows(ctx, s, attempts, []any{pgtype.UUID{Bytes: id, Valid: true}, limit}, func(row pgx.CollectableRow) (a producer.Attempt, err error) {
+// Attempts implements [outbox.OperatorStore].
+func (s *Store) Attempts(ctx context.Context, id uuid.UUID, limit int) ([]outbox.Attempt, error) {
+	list, err := readRows(ctx, s, attempts, []any{pgtype.UUID{Bytes: id, Valid: true}, limit}, func(row pgx.CollectableRow) (a outbox.Attempt, err error) {
 		err = row.Scan(&a.At, &a.Outcome, &a.Error, &a.Relay)
 		return a, err
 	})
@@ -80,9 +80,9 @@ FROM {{outbox_events}} e CROSS JOIN LATERAL (
 WHERE e.dispatch_id = $1
 ORDER BY r.delivered_at`)
 
-// Deliveries implements [producer.OperatorStore].
-func (s *Store) Deliveries(ctx context.Context, id uuid.UUID) ([]producer.Delivery, error) {
-	list, err := readRows(ctx, s, deliveries, []any{pgtype.UUID{Bytes: id, Valid: true}}, func(row pgx.CollectableRow) (d producer.Delivery, err error) {
+// Deliveries implements [outbox.OperatorStore].
+func (s *Store) Deliveries(ctx context.Context, id uuid.UUID) ([]outbox.Delivery, error) {
+	list, err := readRows(ctx, s, deliveries, []any{pgtype.UUID{Bytes: id, Valid: true}}, func(row pgx.CollectableRow) (d outbox.Delivery, err error) {
 		err = row.Scan(&d.At, &d.Relay)
 		return d, err
 	})
@@ -149,9 +149,9 @@ SELECT count(*) FROM (
     WHERE ` + selected + ` AND ` + expired + ` LIMIT $6
 ) p`)
 
-// Redrive implements [producer.OperatorStore]. What is refused is counted up to 100,000.
-func (s *Store) Redrive(ctx context.Context, f producer.Filter, reason string) (ids []uuid.UUID, refused int, err error) {
-	states := chosen(f, producer.Dead)
+// Redrive implements [outbox.OperatorStore]. What is refused is counted up to 100,000.
+func (s *Store) Redrive(ctx context.Context, f outbox.Filter, reason string) (ids []uuid.UUID, refused int, err error) {
+	states := chosen(f, outbox.Dead)
 	if len(states) == 0 {
 		return nil, 0, nil
 	}
@@ -186,13 +186,13 @@ var discard = statement(lockChosen + `, changed AS (
         WHERE d.shard = c.shard AND d.key = c.key AND d.state = 'dead' AND d.id NOT IN (SELECT id FROM gone)))
 ),` + promote + `,` + rewind)
 
-// Discard implements [producer.OperatorStore].
-func (s *Store) Discard(ctx context.Context, f producer.Filter, reason string) ([]uuid.UUID, error) {
-	states := chosen(f, producer.Retrying, producer.Following, producer.Dead)
+// Discard implements [outbox.OperatorStore].
+func (s *Store) Discard(ctx context.Context, f outbox.Filter, reason string) ([]uuid.UUID, error) {
+	states := chosen(f, outbox.Retrying, outbox.Following, outbox.Dead)
 	return s.operate(ctx, "discard events", discard, f, states, text(reason))
 }
 
-func (s *Store) operate(ctx context.Context, doing string, t *template, f producer.Filter, states []string, args ...any) ([]uuid.UUID, error) {
+func (s *Store) operate(ctx context.Context, doing string, t *template, f outbox.Filter, states []string, args ...any) ([]uuid.UUID, error) {
 	if len(states) == 0 {
 		return nil, nil
 	}
@@ -205,7 +205,7 @@ func (s *Store) operate(ctx context.Context, doing string, t *template, f produc
 }
 
 // chosen returns those of states that f selects.
-func chosen(f producer.Filter, states ...producer.State) []string {
+func chosen(f outbox.Filter, states ...outbox.State) []string {
 	var list []string
 	for _, state := range states {
 		if len(f.States) == 0 || slices.Contains(f.States, state) {
@@ -216,7 +216,7 @@ func chosen(f producer.Filter, states ...producer.State) []string {
 }
 
 // filterArgs are the arguments of selected, and the limit.
-func filterArgs(f producer.Filter, states []string) []any {
+func filterArgs(f outbox.Filter, states []string) []any {
 	ids := make([]pgtype.UUID, len(f.IDs))
 	for i, id := range f.IDs {
 		ids[i] = pgtype.UUID{Bytes: id, Valid: true}
@@ -256,15 +256,15 @@ SELECT
         CROSS JOIN LATERAL (SELECT e.created_at, e.due_at FROM {{outbox_events}} e WHERE e.id = first.id OFFSET 0) e
     ))) * 1000000)::bigint, 0)`)
 
-// Stats implements [producer.OperatorStore]. Counting stops at 100,000, of
+// Stats implements [outbox.OperatorStore]. Counting stops at 100,000, of
 // pending events and of each state alike.
-func (s *Store) Stats(ctx context.Context) (producer.Stats, error) {
-	var st producer.Stats
+func (s *Store) Stats(ctx context.Context) (outbox.Stats, error) {
+	var st outbox.Stats
 	var oldest int64
 	err := s.queryRow(ctx, stats, pendingLimit).Scan(&st.Pending, &st.Retrying, &st.Following, &st.Dead,
 		&st.Owned, &st.Relays, &st.Deferred, &oldest)
 	if err != nil {
-		return producer.Stats{}, failed("read stats", err)
+		return outbox.Stats{}, failed("read stats", err)
 	}
 	if st.Pending > pendingLimit {
 		st.Pending, st.PendingCapped = pendingLimit, true

@@ -7,7 +7,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/outbox"
 )
 
 // fence locks the row of one shard for its owner and epoch. See [mark].
@@ -44,9 +44,9 @@ var park = statement(fence + `, failed AS MATERIALIZED (
 )
 SELECT NOT EXISTS (SELECT FROM fence)`)
 
-// Park implements [producer.RelayStore]. Events whose queue row has another
+// Park implements [outbox.RelayStore]. Events whose queue row has another
 // round stay in the queue.
-func (s *Store) Park(ctx context.Context, relay string, lease producer.Lease, failures []producer.Failure) (bool, error) {
+func (s *Store) Park(ctx context.Context, relay string, lease outbox.Lease, failures []outbox.Failure) (bool, error) {
 	if len(failures) == 0 {
 		return false, nil
 	}
@@ -74,8 +74,8 @@ var follow = statement(fence + `, taken AS (
 )
 SELECT NOT EXISTS (SELECT FROM fence)`)
 
-// Follow implements [producer.RelayStore]. Of marks, Seq and Round are used.
-func (s *Store) Follow(ctx context.Context, relay string, lease producer.Lease, marks []producer.Mark) (bool, error) {
+// Follow implements [outbox.RelayStore]. Of marks, Seq and Round are used.
+func (s *Store) Follow(ctx context.Context, relay string, lease outbox.Lease, marks []outbox.Mark) (bool, error) {
 	if len(marks) == 0 {
 		return false, nil
 	}
@@ -132,8 +132,8 @@ var retry = statement(fence + `, failed AS MATERIALIZED (
 ),` + promote + `
 SELECT NOT EXISTS (SELECT FROM fence)`)
 
-// Retry implements [producer.RelayStore].
-func (s *Store) Retry(ctx context.Context, relay string, lease producer.Lease, failures []producer.Failure, hold bool) (bool, error) {
+// Retry implements [outbox.RelayStore].
+func (s *Store) Retry(ctx context.Context, relay string, lease outbox.Lease, failures []outbox.Failure, hold bool) (bool, error) {
 	if len(failures) == 0 {
 		return false, nil
 	}
@@ -170,8 +170,8 @@ func sentStatement(noted string) *template {
 SELECT NOT EXISTS (SELECT FROM fence)`)
 }
 
-// Sent implements [producer.RelayStore].
-func (s *Store) Sent(ctx context.Context, relay string, lease producer.Lease, seqs []int64, hold bool) (bool, error) {
+// Sent implements [outbox.RelayStore].
+func (s *Store) Sent(ctx context.Context, relay string, lease outbox.Lease, seqs []int64, hold bool) (bool, error) {
 	if len(seqs) == 0 {
 		return false, nil
 	}
@@ -212,8 +212,8 @@ WITH fence AS MATERIALIZED (
 UPDATE {{outbox_parked}} p SET state = 'retrying', next_attempt_at = clock_timestamp()
 FROM headless h WHERE p.id = h.id AND p.state = 'following'`)
 
-// Heal implements [producer.RelayStore].
-func (s *Store) Heal(ctx context.Context, relay string, leases []producer.Lease, hold bool) error {
+// Heal implements [outbox.RelayStore].
+func (s *Store) Heal(ctx context.Context, relay string, leases []outbox.Lease, hold bool) error {
 	if len(leases) == 0 {
 		return nil
 	}
@@ -225,7 +225,7 @@ func (s *Store) Heal(ctx context.Context, relay string, leases []producer.Lease,
 }
 
 // fenced runs a statement that begins with fence and tells whether the shard is lost.
-func (s *Store) fenced(ctx context.Context, doing string, t *template, relay string, lease producer.Lease, args ...any) (lost bool, err error) {
+func (s *Store) fenced(ctx context.Context, doing string, t *template, relay string, lease outbox.Lease, args ...any) (lost bool, err error) {
 	args = append([]any{relay, lease.Shard, lease.Epoch}, args...)
 	if err := s.queryRow(ctx, t, args...).Scan(&lost); err != nil {
 		return false, failed(doing, err)
@@ -257,9 +257,9 @@ CROSS JOIN LATERAL (
 ORDER BY s.shard, k.key
 LIMIT $5`)
 
-// Blocked implements [producer.RelayStore]. Keys come in the order of their bytes.
-func (s *Store) Blocked(ctx context.Context, shards []int, hold bool, after producer.BlockedKey, limit int) ([]producer.BlockedKey, error) {
-	keys, err := readRows(ctx, s, blocked, []any{shards, after.Shard, after.Key, hold, limit}, func(row pgx.CollectableRow) (k producer.BlockedKey, err error) {
+// Blocked implements [outbox.RelayStore]. Keys come in the order of their bytes.
+func (s *Store) Blocked(ctx context.Context, shards []int, hold bool, after outbox.BlockedKey, limit int) ([]outbox.BlockedKey, error) {
+	keys, err := readRows(ctx, s, blocked, []any{shards, after.Shard, after.Key, hold, limit}, func(row pgx.CollectableRow) (k outbox.BlockedKey, err error) {
 		err = row.Scan(&k.Shard, &k.Key)
 		return k, err
 	})
@@ -310,16 +310,16 @@ LEFT JOIN (
 LEFT JOIN LATERAL (SELECT * FROM {{outbox_events}} e WHERE e.id = d.id OFFSET 0) e ON true
 ORDER BY d.next_attempt_at, d.id`)
 
-// Due implements [producer.RelayStore].
+// Due implements [outbox.RelayStore].
 func (s *Store) Due(
-	ctx context.Context, shards []int, hold bool, after producer.DuePoint, longest time.Duration, limit int,
-) ([]producer.Queued, time.Duration, error) {
+	ctx context.Context, shards []int, hold bool, after outbox.DuePoint, longest time.Duration, limit int,
+) ([]outbox.Queued, time.Duration, error) {
 	rows, err := s.query(ctx, due, shards, limit, after.At, after.Seq, longest.Microseconds(), hold)
 	if err != nil {
 		return nil, 0, failed("look for due events", err)
 	}
 	defer rows.Close()
-	var events []producer.Queued
+	var events []outbox.Queued
 	var next int64
 	var found bool
 	var at time.Time
@@ -350,8 +350,8 @@ FROM (
 LEFT JOIN LATERAL (SELECT * FROM {{outbox_events}} e WHERE e.id = p.id OFFSET 0) e ON true
 ORDER BY p.id`)
 
-// FetchParked implements [producer.RelayStore].
-func (s *Store) FetchParked(ctx context.Context, shard int, key string, hold bool, limit int) ([]producer.Queued, error) {
+// FetchParked implements [outbox.RelayStore].
+func (s *Store) FetchParked(ctx context.Context, shard int, key string, hold bool, limit int) ([]outbox.Queued, error) {
 	events, err := s.events(ctx, fetchParked, shard, key, hold, limit)
 	if err != nil {
 		return nil, failed("fetch parked events", err)
@@ -368,7 +368,7 @@ type failures struct {
 	outcomes, errors []string
 }
 
-func newFailures(list []producer.Failure) failures {
+func newFailures(list []outbox.Failure) failures {
 	n := len(list)
 	f := failures{
 		seqs: make([]int64, n), attempts: make([]int32, n), retryIn: make([]float64, n), dead: make([]bool, n),

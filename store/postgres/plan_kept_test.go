@@ -12,7 +12,7 @@ import (
 
 	"github.com/boxpair/boxpair/idgen"
 	"github.com/boxpair/boxpair/internal/testenv"
-	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/outbox"
 )
 
 // explained is a pool of one connection whose server tells the plan of each statement as it was
@@ -51,7 +51,7 @@ func newExplained(t *testing.T) *explained {
 }
 
 // calls calls what a relay calls, and returns the plan that the server had for each.
-func (e *explained) calls(leases []producer.Lease, from, n int64) map[string]node {
+func (e *explained) calls(leases []outbox.Lease, from, n int64) map[string]node {
 	e.Helper()
 	e.run("SET auto_explain.log_min_duration = 0")
 	defer e.run("SET auto_explain.log_min_duration = -1")
@@ -67,9 +67,9 @@ func (e *explained) calls(leases []producer.Lease, from, n int64) map[string]nod
 		}
 		plans[name] = e.plans[0]
 	}
-	ranges := make([]producer.Range, idgen.Shards)
+	ranges := make([]outbox.Range, idgen.Shards)
 	for i := range ranges {
-		ranges[i] = producer.Range{Shard: i, After: from, Limit: 8}
+		ranges[i] = outbox.Range{Shard: i, After: from, Limit: 8}
 	}
 	for i := range int64(3000) { // what a relay has in memory
 		ranges[0].Except = append(ranges[0].Except, from+n-i)
@@ -79,8 +79,8 @@ func (e *explained) calls(leases []producer.Lease, from, n int64) map[string]nod
 	if err != nil {
 		e.Fatal(err)
 	}
-	marks := []producer.Mark{{Lease: leases[0], Seq: 1}} // which is not there
-	var m producer.Mark
+	marks := []outbox.Mark{{Lease: leases[0], Seq: 1}} // which is not there
+	var m outbox.Mark
 	if _, err := pgx.ForEachRow(rows, []any{&m.Shard, &m.Seq, &m.Round}, func() error {
 		m.Lease = leases[m.Shard]
 		marks = append(marks, m)
@@ -120,9 +120,9 @@ func TestKeptPlansHoldWhenTheQueueFillsUp(t *testing.T) {
 // fillUp looks at the plans that are made now when the queue has filled up.
 func (e *explained) fillUp() {
 	shards, epochs := e.own()
-	leases := make([]producer.Lease, idgen.Shards)
+	leases := make([]outbox.Lease, idgen.Shards)
 	for i, shard := range shards {
-		leases[shard] = producer.Lease{Shard: int(shard), Epoch: epochs[i]}
+		leases[shard] = outbox.Lease{Shard: int(shard), Epoch: epochs[i]}
 	}
 	e.calls(leases, 0, 0)
 

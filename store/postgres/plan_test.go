@@ -13,7 +13,7 @@ import (
 
 	"github.com/boxpair/boxpair/idgen"
 	"github.com/boxpair/boxpair/internal/testenv"
-	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/outbox"
 )
 
 // planned is a store whose plans are looked at.
@@ -162,7 +162,7 @@ func (p *planned) own() (shards []int16, epochs []int64) {
 	if err != nil {
 		p.Fatal(err)
 	}
-	leases := make([]producer.Lease, len(grants))
+	leases := make([]outbox.Lease, len(grants))
 	for i, g := range grants {
 		leases[i] = g.Lease
 	}
@@ -277,9 +277,9 @@ func TestMillionDeferredEventsCostARelayNothing(t *testing.T) {
 
 	p.run(`UPDATE boxpair.outbox_deferred SET due_at = now() - interval '1 minute' WHERE id > $1`, 10000+n-dueNow)
 	p.expectIndexes("move of what is due", p.explain(undefer, "relay", shards, epochs, 32), 64*32*25)
-	leases := make([]producer.Lease, len(shards))
+	leases := make([]outbox.Lease, len(shards))
 	for i := range shards {
-		leases[i] = producer.Lease{Shard: int(shards[i]), Epoch: epochs[i]}
+		leases[i] = outbox.Lease{Shard: int(shards[i]), Epoch: epochs[i]}
 	}
 	u, err := p.Undefer(t.Context(), "relay", leases, 100)
 	if err != nil || len(u.Moved) != dueNow || u.Next < 50*time.Minute || u.Next > time.Hour {

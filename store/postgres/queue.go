@@ -14,7 +14,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/boxpair/boxpair/internal/fault"
-	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/transport"
 )
 
@@ -45,8 +45,8 @@ CROSS JOIN LATERAL (
 ) q
 LEFT JOIN LATERAL (SELECT * FROM {{outbox_events}} e WHERE e.id = q.id OFFSET 0) e ON true`)
 
-// Fetch implements [producer.RelayStore].
-func (s *Store) Fetch(ctx context.Context, ranges []producer.Range) ([]producer.Queued, error) {
+// Fetch implements [outbox.RelayStore].
+func (s *Store) Fetch(ctx context.Context, ranges []outbox.Range) ([]outbox.Queued, error) {
 	if len(ranges) == 0 {
 		return nil, nil
 	}
@@ -60,8 +60,8 @@ func (s *Store) Fetch(ctx context.Context, ranges []producer.Range) ([]producer.
 		}
 		except = append(except, r.Except...)
 	}
-	var events []producer.Queued
-	err := s.eachEvent(ctx, fetch, func(found []producer.Queued) { events = bySeq(found) }, shards, after, through, most, except)
+	var events []outbox.Queued
+	err := s.eachEvent(ctx, fetch, func(found []outbox.Queued) { events = bySeq(found) }, shards, after, through, most, except)
 	if err != nil {
 		return nil, failed("fetch events", err)
 	}
@@ -70,7 +70,7 @@ func (s *Store) Fetch(ctx context.Context, ranges []producer.Range) ([]producer.
 
 // bySeq returns a copy of found in the order of Seq. Events are large: sorting them in their place would copy each
 // several times.
-func bySeq(found []producer.Queued) []producer.Queued {
+func bySeq(found []outbox.Queued) []outbox.Queued {
 	type place struct {
 		seq int64
 		at  int
@@ -80,7 +80,7 @@ func bySeq(found []producer.Queued) []producer.Queued {
 		places[i] = place{found[i].Seq, i}
 	}
 	slices.SortFunc(places, func(a, b place) int { return cmp.Compare(a.seq, b.seq) })
-	sorted := make([]producer.Queued, len(found))
+	sorted := make([]outbox.Queued, len(found))
 	for i, p := range places {
 		sorted[i] = found[p.at]
 	}
@@ -97,8 +97,8 @@ CROSS JOIN LATERAL (SELECT * FROM {{outbox_events}} e WHERE e.id = q.id AND e.ke
 WHERE q.shard = $1 AND q.id >= $3
 ORDER BY q.id LIMIT $4`)
 
-// FetchKey implements [producer.RelayStore].
-func (s *Store) FetchKey(ctx context.Context, shard int, key string, from int64, limit int) ([]producer.Queued, error) {
+// FetchKey implements [outbox.RelayStore].
+func (s *Store) FetchKey(ctx context.Context, shard int, key string, from int64, limit int) ([]outbox.Queued, error) {
 	events, err := s.events(ctx, fetchKey, shard, key, from, limit)
 	if err != nil {
 		return nil, failed("fetch events of a key", err)
@@ -107,17 +107,17 @@ func (s *Store) FetchKey(ctx context.Context, shard int, key string, from int64,
 }
 
 // events runs a statement that reads queued or parked events.
-func (s *Store) events(ctx context.Context, t *template, args ...any) (events []producer.Queued, err error) {
-	err = s.eachEvent(ctx, t, func(found []producer.Queued) { events = slices.Clone(found) }, args...)
+func (s *Store) events(ctx context.Context, t *template, args ...any) (events []outbox.Queued, err error) {
+	err = s.eachEvent(ctx, t, func(found []outbox.Queued) { events = slices.Clone(found) }, args...)
 	return events, err
 }
 
 // answers are where events are put until it is known how many there are.
-var answers = sync.Pool{New: func() any { return new([]producer.Queued) }}
+var answers = sync.Pool{New: func() any { return new([]outbox.Queued) }}
 
 // eachEvent runs a statement that reads queued or parked events and has use take what it brings, which it must copy.
-func (s *Store) eachEvent(ctx context.Context, t *template, use func([]producer.Queued), args ...any) error {
-	answer := answers.Get().(*[]producer.Queued)
+func (s *Store) eachEvent(ctx context.Context, t *template, use func([]outbox.Queued), args ...any) error {
+	answer := answers.Get().(*[]outbox.Queued)
 	found := (*answer)[:0]
 	defer func() {
 		clear(found)
@@ -143,7 +143,7 @@ func (s *Store) eachEvent(ctx context.Context, t *template, use func([]producer.
 // queuedScan scans rows of queued or parked events. The row is always scanned to one
 // place and copied from there, so that only what it holds is allocated for it.
 type queuedScan struct {
-	queued  producer.Queued
+	queued  outbox.Queued
 	columns []any
 }
 
@@ -156,21 +156,21 @@ func newQueuedScan(first ...any) *queuedScan {
 	return s
 }
 
-func (s *queuedScan) row(rows pgx.Rows) (producer.Queued, error) {
+func (s *queuedScan) row(rows pgx.Rows) (outbox.Queued, error) {
 	q := &s.queued
-	*q = producer.Queued{} // headers and digest are only set if there are any
+	*q = outbox.Queued{} // headers and digest are only set if there are any
 	if err := rows.Scan(s.columns...); err != nil {
-		return producer.Queued{}, fmt.Errorf("event %d: %w", q.Seq, err)
+		return outbox.Queued{}, fmt.Errorf("event %d: %w", q.Seq, err)
 	}
 	if q.Missing {
-		q.Record = producer.Record{Shard: q.Shard}
+		q.Record = outbox.Record{Shard: q.Shard}
 	}
 	return *q, nil
 }
 
 // into returns where the columns of eventColumns go, the first one excepted. What cannot be read is left out, and said in
 // unreadable.
-func into(r *producer.Record, unreadable *string) []any {
+func into(r *outbox.Record, unreadable *string) []any {
 	return []any{
 		(*[16]byte)(&r.ID), digestColumn{&r.Digest}, &r.Topic, &r.Key, &r.Type, &r.Producer, &r.Source, &r.Version, &r.Index,
 		&r.SchemaVersion, &r.ContentType, headersColumn{&r.Headers, unreadable}, &r.Payload,
@@ -188,7 +188,7 @@ func (c digestColumn) ScanBytes(v []byte) error {
 }
 
 // resendColumn scans for how long an event may be sent again. It comes behind the stamp.
-type resendColumn struct{ record *producer.Record }
+type resendColumn struct{ record *outbox.Record }
 
 // ScanInt64 implements [pgtype.Int64Scanner].
 func (c resendColumn) ScanInt64(v pgtype.Int8) error {
@@ -254,7 +254,7 @@ SELECT kind || l.transactionid FROM w JOIN pg_locks l USING (virtualtransaction)
 CROSS JOIN LATERAL (SELECT 'x ' UNION ALL SELECT 'p ' WHERE virtualtransaction LIKE '-1/%') AS k (kind)
 WHERE l.locktype = 'transactionid' AND l.mode = 'ExclusiveLock' AND l.granted`)
 
-// Writers implements [producer.RelayStore].
+// Writers implements [outbox.RelayStore].
 func (s *Store) Writers(ctx context.Context) ([]string, error) {
 	var names []string
 	err := s.kept(ctx, func(rows pgx.Rows) (err error) {
@@ -324,15 +324,15 @@ func (s *Store) noting(plain, noted *template) *template {
 	return plain
 }
 
-// Mark implements [producer.RelayStore]. One receipt is kept for the whole call.
-func (s *Store) Mark(ctx context.Context, relay string, marks []producer.Mark) ([]int, error) {
+// Mark implements [outbox.RelayStore]. One receipt is kept for the whole call.
+func (s *Store) Mark(ctx context.Context, relay string, marks []outbox.Mark) ([]int, error) {
 	if len(marks) == 0 {
 		return nil, nil
 	}
 	n := len(marks)
 	shards, epochs, seqs, rounds := make([]int16, n), make([]int64, n), make([]int64, n), make([]int64, n)
-	seen := make(map[producer.Lease]struct{}, n)
-	var leases []producer.Lease
+	seen := make(map[outbox.Lease]struct{}, n)
+	var leases []outbox.Lease
 	for i, m := range marks {
 		shards[i], epochs[i], seqs[i], rounds[i] = int16(m.Shard), m.Epoch, m.Seq, m.Round
 		if _, ok := seen[m.Lease]; !ok {
@@ -356,6 +356,6 @@ func (s *Store) Mark(ctx context.Context, relay string, marks []producer.Mark) (
 }
 
 var (
-	_ producer.Store[pgx.Tx]       = (*Store)(nil)
-	_ producer.CommitStore[pgx.Tx] = (*Store)(nil)
+	_ outbox.Store[pgx.Tx]       = (*Store)(nil)
+	_ outbox.CommitStore[pgx.Tx] = (*Store)(nil)
 )

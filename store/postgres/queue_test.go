@@ -10,7 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/boxpair/boxpair/internal/testenv"
-	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/store/postgres"
 )
 
@@ -34,7 +34,7 @@ func TestIdleTransactionsThatWriteNoEventAreNoWriters(t *testing.T) {
 	here := r.begin()
 	_, err = here.Exec(r.ctx(), "CREATE TABLE t (); SELECT * FROM "+r.names.Table("outbox_events"))
 	r.ok(err)
-	_, err = otherOutbox.Append(r.ctx(), here, uuid.New(), []producer.Record{event("key", "x")})
+	_, err = otherOutbox.Append(r.ctx(), here, uuid.New(), []outbox.Record{event("key", "x")})
 	r.ok(err)
 	if names := r.writers(); len(names) != 0 {
 		t.Errorf("writers are %v", names)
@@ -67,7 +67,7 @@ func TestWriterInACopyOfTheDatabaseIsNoWriter(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer tx.Rollback(context.WithoutCancel(t.Context()))
-	if _, err := copied.Append(t.Context(), tx, uuid.New(), []producer.Record{event("key", "x")}); err != nil {
+	if _, err := copied.Append(t.Context(), tx, uuid.New(), []outbox.Record{event("key", "x")}); err != nil {
 		t.Fatal(err)
 	}
 	for store, want := range map[*postgres.Store]bool{here: false, copied: true} {
@@ -105,7 +105,7 @@ func TestMarkKeepsOneReceiptAndDoesNotWaitForTheDisk(t *testing.T) {
 	r := newRig(t)
 	events := r.write(event("a", "1"), event("b", "2"), event("c", "3"), event("d", "4"))
 	leases := r.acquire("relay", time.Hour)
-	var marks []producer.Mark
+	var marks []outbox.Mark
 	for _, q := range events[:3] {
 		marks = append(marks, markOf(leases[q.Shard], q))
 	}
@@ -135,11 +135,11 @@ func TestQueueRowWithoutAnEventIsMissingAndNotSilent(t *testing.T) {
 		t.Fatalf("queue holds %+v", got)
 	}
 	lease := r.acquire("relay", time.Hour)[lost.Shard]
-	_, err := r.Park(r.ctx(), "relay", lease, []producer.Failure{{Seq: lost.Seq, Round: lost.Round, Attempts: 1, Dead: true, Error: "missing"}})
+	_, err := r.Park(r.ctx(), "relay", lease, []outbox.Failure{{Seq: lost.Seq, Round: lost.Round, Attempts: 1, Dead: true, Error: "missing"}})
 	r.ok(err)
-	list, err := r.ListParked(r.ctx(), producer.Filter{})
+	list, err := r.ListParked(r.ctx(), outbox.Filter{})
 	r.ok(err)
-	if len(list) != 1 || list[0].Seq != lost.Seq || list[0].State != producer.Dead {
+	if len(list) != 1 || list[0].Seq != lost.Seq || list[0].State != outbox.Dead {
 		t.Errorf("parked are %+v", list)
 	}
 }
@@ -151,14 +151,14 @@ func TestLateMarkOfAnEarlierRoundKeepsTheRow(t *testing.T) {
 	lease := r.acquire("relay", time.Hour)[q.Shard]
 	// The event is delivered, marked, and queued again.
 	r.exec("UPDATE "+r.names.Table("outbox_queue")+" SET round = nextval($1::text::regclass)", r.names.Table("outbox_tickets"))
-	if _, err := r.Mark(r.ctx(), "relay", []producer.Mark{markOf(lease, q)}); err != nil {
+	if _, err := r.Mark(r.ctx(), "relay", []outbox.Mark{markOf(lease, q)}); err != nil {
 		t.Fatal(err)
 	}
 	again := r.queue()
 	if len(again) != 1 || again[0].Round == q.Round {
 		t.Fatalf("queue holds %+v", again)
 	}
-	if _, err := r.Mark(r.ctx(), "relay", []producer.Mark{markOf(lease, again[0])}); err != nil {
+	if _, err := r.Mark(r.ctx(), "relay", []outbox.Mark{markOf(lease, again[0])}); err != nil {
 		t.Fatal(err)
 	}
 	if left := r.queue(); len(left) != 0 {
@@ -171,15 +171,15 @@ func TestEventThatIsQueuedAgainCanBeParkedAgain(t *testing.T) {
 	r := newRig(t)
 	q := r.write(event("key", "1"))[0]
 	lease := r.acquire("relay", time.Hour)[q.Shard]
-	failure := producer.Failure{Seq: q.Seq, Round: q.Round, Attempts: 1, Dead: true}
+	failure := outbox.Failure{Seq: q.Seq, Round: q.Round, Attempts: 1, Dead: true}
 	for i := range 3 {
 		if i > 0 {
 			r.exec("INSERT INTO "+r.names.Table("outbox_queue")+" (shard, id, round) VALUES ($1, $2, $3)", q.Shard, q.Seq, q.Round)
 		}
-		_, err := r.Park(r.ctx(), "relay", lease, []producer.Failure{failure})
+		_, err := r.Park(r.ctx(), "relay", lease, []outbox.Failure{failure})
 		r.ok(err)
 	}
-	if list, err := r.ListParked(r.ctx(), producer.Filter{}); err != nil || len(list) != 1 {
+	if list, err := r.ListParked(r.ctx(), outbox.Filter{}); err != nil || len(list) != 1 {
 		t.Errorf("parked are %+v, %v", list, err)
 	}
 }
@@ -281,18 +281,18 @@ func TestStatusSaysWhatIsStuckAndWhy(t *testing.T) {
 	leases := r.acquire("relay-1", time.Hour)
 	lease := leases[events[0].Shard]
 	expect(3, "pending: waits to be sent by relay relay-1")
-	_, err := r.Park(r.ctx(), "relay-1", lease, []producer.Failure{{Seq: events[0].Seq, Round: events[0].Round, Attempts: 9, RetryIn: time.Hour, Error: "no route"}})
+	_, err := r.Park(r.ctx(), "relay-1", lease, []outbox.Failure{{Seq: events[0].Seq, Round: events[0].Round, Attempts: 9, RetryIn: time.Hour, Error: "no route"}})
 	r.ok(err)
-	_, err = r.Follow(r.ctx(), "relay-1", lease, []producer.Mark{markOf(lease, events[1])})
+	_, err = r.Follow(r.ctx(), "relay-1", lease, []outbox.Mark{markOf(lease, events[1])})
 	r.ok(err)
 	expect(0, "retrying: waits for its next attempt")
 	expect(1, "following: waits for event 1 of its key")
 	expect(2, "pending: waits for event 1 of its key")
-	_, err = r.Retry(r.ctx(), "relay-1", lease, []producer.Failure{{Seq: events[0].Seq, Attempts: 10, Dead: true}}, true)
+	_, err = r.Retry(r.ctx(), "relay-1", lease, []outbox.Failure{{Seq: events[0].Seq, Attempts: 10, Dead: true}}, true)
 	r.ok(err)
 	expect(0, "dead: its attempts are used up")
 	expect(1, "following: waits for an operator")
-	_, err = r.Discard(r.ctx(), producer.Filter{IDs: []uuid.UUID{events[0].ID}}, "not needed")
+	_, err = r.Discard(r.ctx(), outbox.Filter{IDs: []uuid.UUID{events[0].ID}}, "not needed")
 	r.ok(err)
 	expect(0, "discarded: not needed")
 	expect(1, "retrying: waits to be sent by relay relay-1")

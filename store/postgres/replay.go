@@ -8,7 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
-	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/outbox"
 )
 
 // expired is the predicate for an event e that may not be sent again any more. One
@@ -31,7 +31,7 @@ WITH RECURSIVE s (low, high) AS (
 )
 SELECT least(max(low), (SELECT min(id + 0) - 1 FROM {{outbox_events}} WHERE due_at >= $1)) FROM s`)
 
-// Place implements [producer.OperatorStore].
+// Place implements [outbox.OperatorStore].
 func (s *Store) Place(ctx context.Context, at time.Time) (after int64, err error) {
 	if at.IsZero() {
 		return 0, nil
@@ -70,17 +70,17 @@ WITH part AS MATERIALIZED (
 )` + retainedEvents)
 )
 
-// Retained implements [producer.OperatorStore].
-func (s *Store) Retained(ctx context.Context, f producer.Selection, after int64, scan, limit int) (producer.Page, error) {
+// Retained implements [outbox.OperatorStore].
+func (s *Store) Retained(ctx context.Context, f outbox.Selection, after int64, scan, limit int) (outbox.Page, error) {
 	t := retainedPart
 	if len(f.IDs) > 0 {
 		t = retainedIDs
 	}
 	rows, err := s.query(ctx, t, after, scan, f.Topic, f.Key, sinceOf(f.From), untilOf(f.To), limit, idValues(f.IDs))
 	if err != nil {
-		return producer.Page{}, failed("read the log", err)
+		return outbox.Page{}, failed("read the log", err)
 	}
-	var page producer.Page
+	var page outbox.Page
 	var n int
 	var seq, resend pgtype.Int8
 	var stamp, created pgtype.Timestamptz
@@ -89,7 +89,7 @@ func (s *Store) Retained(ctx context.Context, f producer.Selection, after int64,
 	_, err = pgx.ForEachRow(rows, []any{&n, &page.Through, &stamp, &seq, &id, &created, &resend, &over}, func() error {
 		page.Stamp = timeOf(stamp)
 		if seq.Valid {
-			e := producer.Retained{Seq: seq.Int64, ID: id.Bytes, Stamp: timeOf(created), Expired: over.Bool}
+			e := outbox.Retained{Seq: seq.Int64, ID: id.Bytes, Stamp: timeOf(created), Expired: over.Bool}
 			if resend.Int64 > 0 {
 				e.ResendUntil = e.Stamp.Add(time.Duration(resend.Int64) * time.Second)
 			}
@@ -98,7 +98,7 @@ func (s *Store) Retained(ctx context.Context, f producer.Selection, after int64,
 		return nil
 	})
 	if err != nil {
-		return producer.Page{}, failed("read the log", err)
+		return outbox.Page{}, failed("read the log", err)
 	}
 	if picked := len(page.Events); picked > 0 && picked == limit {
 		page.Through = page.Events[picked-1].Seq
@@ -119,7 +119,7 @@ func idValues(ids []uuid.UUID) []pgtype.UUID {
 // requeue locks the shards before it looks further, as operators do, and its snapshot is
 // younger than the lock that keeps janitors and other replays out: an event that it
 // sees neither deferred, queued nor parked stays so until it is queued here. Rounds begin with tickets, see
-// [producer.RoundChance].
+// [outbox.RoundChance].
 var requeue = statement(`
 WITH chosen AS MATERIALIZED (
     SELECT e.id, e.shard, e.dispatch_id
@@ -147,8 +147,8 @@ WITH chosen AS MATERIALIZED (
 )
 SELECT c.shard, c.id, c.round, e.dispatch_id FROM changed c JOIN chosen e ON e.id = c.id ORDER BY c.id`)
 
-// Requeue implements [producer.OperatorStore].
-func (s *Store) Requeue(ctx context.Context, seqs []int64) (queued []producer.Requeued, err error) {
+// Requeue implements [outbox.OperatorStore].
+func (s *Store) Requeue(ctx context.Context, seqs []int64) (queued []outbox.Requeued, err error) {
 	if len(seqs) == 0 {
 		return nil, nil
 	}
@@ -157,7 +157,7 @@ func (s *Store) Requeue(ctx context.Context, seqs []int64) (queued []producer.Re
 		if err != nil {
 			return err
 		}
-		queued, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (r producer.Requeued, err error) {
+		queued, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (r outbox.Requeued, err error) {
 			err = row.Scan(&r.Shard, &r.Seq, &r.Round, (*[16]byte)(&r.ID))
 			return r, err
 		})
@@ -175,8 +175,8 @@ CROSS JOIN LATERAL (
     SELECT FROM {{outbox_queue}} q WHERE q.shard = r.shard AND q.id = r.id AND q.round = r.round OFFSET 0
 ) q`)
 
-// StillQueued implements [producer.OperatorStore].
-func (s *Store) StillQueued(ctx context.Context, rows []producer.Requeued) (n int, err error) {
+// StillQueued implements [outbox.OperatorStore].
+func (s *Store) StillQueued(ctx context.Context, rows []outbox.Requeued) (n int, err error) {
 	shards, seqs, rounds := make([]int16, len(rows)), make([]int64, len(rows)), make([]int64, len(rows))
 	for i, r := range rows {
 		shards[i], seqs[i], rounds[i] = int16(r.Shard), r.Seq, r.Round

@@ -10,10 +10,10 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/boxpair/boxpair/consumer/request"
+	"github.com/boxpair/boxpair/store/inbox"
 )
 
-var _ request.Store[pgx.Tx] = (*Store)(nil)
+var _ inbox.RequestStore[pgx.Tx] = (*Store)(nil)
 
 var (
 	// claimRequest waits for a transaction that holds the key. The answer is read by the
@@ -40,9 +40,9 @@ USING (
 WHERE r.scope = old.scope AND r.key = old.key`)
 )
 
-// ClaimRequest implements [request.Store]. The lock timeout of tx is its own again
+// ClaimRequest implements [inbox.RequestStore]. The lock timeout of tx is its own again
 // afterwards.
-func (s *Store) ClaimRequest(ctx context.Context, tx pgx.Tx, r request.Request, wait time.Duration) (*request.Answer, error) {
+func (s *Store) ClaimRequest(ctx context.Context, tx pgx.Tx, r inbox.Request, wait time.Duration) (*inbox.Answer, error) {
 	var before string
 	err := tx.QueryRow(ctx, `SELECT current_setting('lock_timeout')`).Scan(&before)
 	if err != nil {
@@ -62,7 +62,7 @@ func (s *Store) ClaimRequest(ctx context.Context, tx pgx.Tx, r request.Request, 
 	err = errors.Join(err, results.Close())
 	switch {
 	case sqlState(err) == "55P03":
-		return nil, fmt.Errorf("claim request: %w", request.ErrInProgress)
+		return nil, fmt.Errorf("claim request: %w", inbox.ErrInProgress)
 	case err != nil:
 		return nil, failed("claim request", err)
 	case claimed > 0:
@@ -71,22 +71,22 @@ func (s *Store) ClaimRequest(ctx context.Context, tx pgx.Tx, r request.Request, 
 	return s.storedAnswer(ctx, tx, r)
 }
 
-func (s *Store) storedAnswer(ctx context.Context, tx pgx.Tx, r request.Request) (*request.Answer, error) {
+func (s *Store) storedAnswer(ctx context.Context, tx pgx.Tx, r inbox.Request) (*inbox.Answer, error) {
 	var (
-		a      request.Answer
+		a      inbox.Answer
 		status *int
 		sum    []byte
 		header []byte
 	)
 	err := tx.QueryRow(ctx, s.sql[readRequest], r.Scope, r.Key).Scan(&sum, &status, &header, &a.Body)
 	if errors.Is(err, pgx.ErrNoRows) { // forgotten since the claim met it
-		return nil, fmt.Errorf("claim request: %w", request.ErrInProgress)
+		return nil, fmt.Errorf("claim request: %w", inbox.ErrInProgress)
 	}
 	if err != nil {
 		return nil, failed("read answer", err)
 	}
 	if status == nil {
-		return nil, fmt.Errorf("read answer: %w", request.ErrUnanswered)
+		return nil, fmt.Errorf("read answer: %w", inbox.ErrUnanswered)
 	}
 	a.Fingerprint, a.Status = [32]byte(sum), *status
 	a.Header = make(map[string][]string)
@@ -96,8 +96,8 @@ func (s *Store) storedAnswer(ctx context.Context, tx pgx.Tx, r request.Request) 
 	return &a, nil
 }
 
-// AnswerRequest implements [request.Store].
-func (s *Store) AnswerRequest(ctx context.Context, tx pgx.Tx, r request.Request, a request.Answer) error {
+// AnswerRequest implements [inbox.RequestStore].
+func (s *Store) AnswerRequest(ctx context.Context, tx pgx.Tx, r inbox.Request, a inbox.Answer) error {
 	header, err := json.Marshal(a.Header)
 	if err != nil {
 		return fmt.Errorf("store answer: %w", err)
@@ -112,7 +112,7 @@ func (s *Store) AnswerRequest(ctx context.Context, tx pgx.Tx, r request.Request,
 	return nil
 }
 
-// ForgetRequests implements [request.Store].
+// ForgetRequests implements [inbox.RequestStore].
 func (s *Store) ForgetRequests(ctx context.Context, age time.Duration, limit int) (int, error) {
 	tag, err := s.exec(ctx, forgetRequests, age, limit)
 	if err != nil {

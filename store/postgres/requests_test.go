@@ -6,7 +6,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/boxpair/boxpair/consumer/request"
+	"github.com/boxpair/boxpair/store/inbox"
 	"github.com/boxpair/boxpair/store/postgres"
 	"github.com/boxpair/boxpair/store/storetest"
 )
@@ -33,7 +33,7 @@ func TestClaimOfARequestLeavesTheLockTimeoutAsItWas(t *testing.T) {
 	if _, err := tx.Exec(t.Context(), `SET LOCAL lock_timeout = '7s'`); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := store.ClaimRequest(t.Context(), tx, request.Request{Key: "k"}, 1); err != nil {
+	if _, err := store.ClaimRequest(t.Context(), tx, inbox.Request{Key: "k"}, 1); err != nil {
 		t.Fatal(err)
 	}
 	var timeout string

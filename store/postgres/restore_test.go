@@ -13,7 +13,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/boxpair/boxpair/internal/testenv"
-	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/store/postgres"
 )
 
@@ -24,18 +24,18 @@ func TestRestoredDatabaseKeepsGoing(t *testing.T) {
 	source, target := testenv.Postgres(t), testenv.Postgres(t)
 	pool := poolOn(t, source, nil)
 	r := &rig{T: t, Store: newStore(t, pool, postgres.Config{}), pool: pool}
-	written := []producer.Record{
+	written := []outbox.Record{
 		event("key", "delivered"), event("key", "dead"), event("key", "head"), event("key", "follower"), event("other", "queued"),
 	}
 	q := r.write(written...)
 	lease := r.acquire("relay", time.Hour)[q[0].Shard]
-	_, err := r.Mark(r.ctx(), "relay", []producer.Mark{markOf(lease, q[0])})
+	_, err := r.Mark(r.ctx(), "relay", []outbox.Mark{markOf(lease, q[0])})
 	r.ok(err)
-	_, err = r.Park(r.ctx(), "relay", lease, []producer.Failure{
+	_, err = r.Park(r.ctx(), "relay", lease, []outbox.Failure{
 		{Seq: q[1].Seq, Round: q[1].Round, Attempts: 10, Dead: true}, {Seq: q[2].Seq, Round: q[2].Round, Attempts: 1},
 	})
 	r.ok(err)
-	_, err = r.Follow(r.ctx(), "relay", lease, []producer.Mark{markOf(lease, q[3])})
+	_, err = r.Follow(r.ctx(), "relay", lease, []outbox.Mark{markOf(lease, q[3])})
 	r.ok(err)
 
 	dump := run(t, "pg_dump", nil, source)
@@ -61,7 +61,7 @@ func TestRestoredDatabaseKeepsGoing(t *testing.T) {
 		t.Fatal("shards of the dumped relay cannot be taken over")
 	}
 	for _, want := range written[2:4] {
-		due, _, err := r.Due(r.ctx(), []int{lease.Shard}, false, producer.DuePoint{}, 24*time.Hour, 10)
+		due, _, err := r.Due(r.ctx(), []int{lease.Shard}, false, outbox.DuePoint{}, 24*time.Hour, 10)
 		r.ok(err)
 		if len(due) != 1 || due[0].ID != want.ID {
 			t.Fatalf("due are %+v, want %s", due, want.Payload)
@@ -69,7 +69,7 @@ func TestRestoredDatabaseKeepsGoing(t *testing.T) {
 		_, err = r.Sent(r.ctx(), "relay of the restored database", lease, []int64{due[0].Seq}, false)
 		r.ok(err)
 	}
-	redriven, _, err := r.Redrive(r.ctx(), producer.Filter{}, "reason")
+	redriven, _, err := r.Redrive(r.ctx(), outbox.Filter{}, "reason")
 	r.ok(err)
 	if len(redriven) != 1 || redriven[0] != written[1].ID {
 		t.Errorf("redriven are %v", redriven)
@@ -101,7 +101,7 @@ func TestPlainFilesWorkWithOtherTools(t *testing.T) {
 }
 
 // knows appends records again and says of each whether it is known.
-func (r *rig) knows(records ...producer.Record) string {
+func (r *rig) knows(records ...outbox.Record) string {
 	r.Helper()
 	known, err := r.Append(r.ctx(), r.begin(), uuid.New(), records)
 	r.ok(err)

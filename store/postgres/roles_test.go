@@ -14,10 +14,10 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/internal/testenv"
 	"github.com/boxpair/boxpair/migrations"
-	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/inbox"
+	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/store/postgres"
 	"github.com/boxpair/boxpair/store/storetest"
 )
@@ -91,10 +91,10 @@ func storeOf(t *testing.T, pool *pgxpool.Pool, cfg postgres.Config) *postgres.St
 
 // outboxParts is an outbox of which each part works under its own role.
 type outboxParts struct {
-	producer.EventStore[pgx.Tx]
-	producer.RelayStore
-	producer.OperatorStore
-	producer.JanitorStore
+	outbox.EventStore[pgx.Tx]
+	outbox.RelayStore
+	outbox.OperatorStore
+	outbox.JanitorStore
 	producerRole, monitor *postgres.Store
 }
 
@@ -103,7 +103,7 @@ func (o *outboxParts) Notify(ctx context.Context, from string) error {
 	return o.producerRole.Notify(ctx, from)
 }
 
-func (o *outboxParts) Stats(ctx context.Context) (producer.Stats, error) { return o.monitor.Stats(ctx) }
+func (o *outboxParts) Stats(ctx context.Context) (outbox.Stats, error) { return o.monitor.Stats(ctx) }
 
 // inboxParts is an inbox of which each part works under its own role.
 type inboxParts struct {
@@ -111,31 +111,31 @@ type inboxParts struct {
 	operator, monitor *postgres.Store
 }
 
-func (i *inboxParts) ListParkedMessages(ctx context.Context, f consumer.Filter) ([]consumer.ParkedMessage, error) {
+func (i *inboxParts) ListParkedMessages(ctx context.Context, f inbox.Filter) ([]inbox.Parked, error) {
 	return i.operator.ListParkedMessages(ctx, f)
 }
 
-func (i *inboxParts) RedriveMessages(ctx context.Context, f consumer.Filter, reason string) ([]uuid.UUID, error) {
+func (i *inboxParts) RedriveMessages(ctx context.Context, f inbox.Filter, reason string) ([]uuid.UUID, error) {
 	return i.operator.RedriveMessages(ctx, f, reason)
 }
 
-func (i *inboxParts) DiscardMessages(ctx context.Context, f consumer.Filter, reason string) ([]uuid.UUID, error) {
+func (i *inboxParts) DiscardMessages(ctx context.Context, f inbox.Filter, reason string) ([]uuid.UUID, error) {
 	return i.operator.DiscardMessages(ctx, f, reason)
 }
 
-func (i *inboxParts) ListEffects(ctx context.Context, f consumer.EffectFilter) ([]consumer.EffectRecord, error) {
+func (i *inboxParts) ListEffects(ctx context.Context, f inbox.EffectFilter) ([]inbox.Effect, error) {
 	return i.operator.ListEffects(ctx, f)
 }
 
-func (i *inboxParts) ChangeEffects(ctx context.Context, f consumer.EffectFilter, c consumer.EffectChange) ([]uuid.UUID, error) {
+func (i *inboxParts) ChangeEffects(ctx context.Context, f inbox.EffectFilter, c inbox.EffectChange) ([]uuid.UUID, error) {
 	return i.operator.ChangeEffects(ctx, f, c)
 }
 
-func (i *inboxParts) EffectStats(ctx context.Context, id int) (consumer.EffectStats, error) {
+func (i *inboxParts) EffectStats(ctx context.Context, id int) (inbox.EffectStats, error) {
 	return i.monitor.EffectStats(ctx, id)
 }
 
-func (i *inboxParts) InboxStats(ctx context.Context, id int) (consumer.Stats, error) {
+func (i *inboxParts) InboxStats(ctx context.Context, id int) (inbox.Stats, error) {
 	return i.monitor.InboxStats(ctx, id)
 }
 

@@ -6,7 +6,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/outbox"
 )
 
 // reportRoutes is a statement of its own, not a part of the heartbeat: a role that was granted nothing on
@@ -23,8 +23,8 @@ FROM unnest($2::text[], $3::text[], $4::text[], $5::float8[], $6::text[]) r (top
 ON CONFLICT (relay, topic) DO UPDATE
 SET route = excluded.route, state = excluded.state, since = excluded.since, last_error = excluded.last_error`)
 
-// ReportRoutes implements [producer.RelayStore].
-func (s *Store) ReportRoutes(ctx context.Context, relay string, routes []producer.StalledRoute) error {
+// ReportRoutes implements [outbox.RelayStore].
+func (s *Store) ReportRoutes(ctx context.Context, relay string, routes []outbox.StalledRoute) error {
 	n := len(routes)
 	topics, names, states, errs := make([]string, n), make([]string, n), make([]string, n), make([]string, n)
 	ages := make([]float64, n)
@@ -43,9 +43,9 @@ SELECT n.relay, n.topic, n.route, n.state, greatest(extract(epoch FROM clock_tim
 FROM {{outbox_routes}} n JOIN {{outbox_relays}} l ON l.id = n.relay AND l.seen_until > clock_timestamp()
 ORDER BY n.topic, n.relay`)
 
-// ListRoutes implements [producer.OperatorStore].
-func (s *Store) ListRoutes(ctx context.Context) ([]producer.StalledRoute, error) {
-	list, err := readRows(ctx, s, listRoutes, nil, func(row pgx.CollectableRow) (r producer.StalledRoute, err error) {
+// ListRoutes implements [outbox.OperatorStore].
+func (s *Store) ListRoutes(ctx context.Context) ([]outbox.StalledRoute, error) {
+	list, err := readRows(ctx, s, listRoutes, nil, func(row pgx.CollectableRow) (r outbox.StalledRoute, err error) {
 		var age int64
 		err = row.Scan(&r.Relay, &r.Topic, &r.Route, (*string)(&r.State), &age, &r.LastError)
 		r.For = time.Duration(age) * time.Microsecond

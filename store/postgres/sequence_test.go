@@ -7,7 +7,7 @@ import (
 
 	"github.com/boxpair/boxpair/internal/testenv"
 	"github.com/boxpair/boxpair/migrations"
-	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/store/postgres"
 )
 
@@ -22,7 +22,7 @@ func TestSequenceBelowTheEventsIsReported(t *testing.T) {
 	sequence := value[string](r, "SELECT pg_get_serial_sequence($1, 'id')", r.names.Table("outbox_events"))
 	r.exec("ALTER SEQUENCE " + sequence + " RESTART")
 	err := r.CheckSequence(r.ctx(), 0)
-	var behind *producer.SequenceError
+	var behind *outbox.SequenceError
 	if !errors.As(err, &behind) || !strings.Contains(err.Error(), "there are events up to 3") {
 		t.Fatalf("error is %v", err)
 	}

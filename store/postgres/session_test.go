@@ -11,10 +11,10 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/internal/testenv"
 	"github.com/boxpair/boxpair/migrations"
-	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/inbox"
+	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/store/postgres"
 	"github.com/boxpair/boxpair/store/storetest"
 )
@@ -73,9 +73,9 @@ func (p part) run(t *testing.T, settings map[string]string) {
 }
 
 // insistent repeats what meets a conflict, as a relay does: where the default is not READ COMMITTED, single statements may.
-type insistent struct{ producer.Store[pgx.Tx] }
+type insistent struct{ outbox.Store[pgx.Tx] }
 
-func (i insistent) Undefer(ctx context.Context, relay string, leases []producer.Lease, limit int) (u producer.Undeferred, err error) {
+func (i insistent) Undefer(ctx context.Context, relay string, leases []outbox.Lease, limit int) (u outbox.Undeferred, err error) {
 	for {
 		if u, err = i.Store.Undefer(ctx, relay, leases, limit); !i.Retryable(err) || ctx.Err() != nil {
 			return u, err
@@ -181,19 +181,19 @@ func TestTimesAreTheSameInstantsInEverySession(t *testing.T) {
 	}
 }
 
-func (a *abroad) eventsKeepTheirTimes(writer string, leases map[int]producer.Lease) {
+func (a *abroad) eventsKeepTheirTimes(writer string, leases map[int]outbox.Lease) {
 	s := a.stores[writer]
 	inGo := event("go", "1")
 	inGo.OccurredAt, inGo.ResendFor = someTime, 36*time.Hour
 	a.ok(s.Transact(a.ctx(), func(ctx context.Context, tx pgx.Tx) error {
-		_, err := s.Append(ctx, tx, uuid.New(), []producer.Record{inGo})
+		_, err := s.Append(ctx, tx, uuid.New(), []outbox.Record{inGo})
 		return err
 	}))
 	inSQL, _, err := a.writeSQL(a.pools[writer], `producer => 'p', topic => 't', source => 's', version => 1, payload => '\x00ff',
 		key => 'sql', resend_for => '1 day 12:00', occurred_at => `+literal(someTime.Format(time.RFC3339Nano)))
 	a.ok(err)
 	for what, id := range map[string]uuid.UUID{"in Go": inGo.ID, "in SQL": inSQL} {
-		read := func(column func(q producer.Queued) time.Time) func(s *postgres.Store) time.Time {
+		read := func(column func(q outbox.Queued) time.Time) func(s *postgres.Store) time.Time {
 			return func(s *postgres.Store) time.Time {
 				reader := *a.rig
 				reader.Store = s
@@ -206,14 +206,14 @@ func (a *abroad) eventsKeepTheirTimes(writer string, leases map[int]producer.Lea
 				return time.Time{}
 			}
 		}
-		a.same("occurred, written "+what, someTime, 0, read(func(q producer.Queued) time.Time { return q.OccurredAt }))
-		a.same("stamp, written "+what, time.Time{}, 0, read(func(q producer.Queued) time.Time { return q.Stamp }))
-		a.same("resent until, written "+what, time.Time{}, 36*time.Hour, read(func(q producer.Queued) time.Time { return q.ResendUntil }))
+		a.same("occurred, written "+what, someTime, 0, read(func(q outbox.Queued) time.Time { return q.OccurredAt }))
+		a.same("stamp, written "+what, time.Time{}, 0, read(func(q outbox.Queued) time.Time { return q.Stamp }))
+		a.same("resent until, written "+what, time.Time{}, 36*time.Hour, read(func(q outbox.Queued) time.Time { return q.ResendUntil }))
 	}
 
 	for i, q := range a.queue() {
 		if i == 0 {
-			_, err = s.Mark(a.ctx(), "relay", []producer.Mark{markOf(leases[q.Shard], q)})
+			_, err = s.Mark(a.ctx(), "relay", []outbox.Mark{markOf(leases[q.Shard], q)})
 			a.ok(err)
 			a.same("receipt", time.Time{}, 0, func(s *postgres.Store) time.Time {
 				deliveries, err := s.Deliveries(a.ctx(), q.ID)
@@ -222,7 +222,7 @@ func (a *abroad) eventsKeepTheirTimes(writer string, leases map[int]producer.Lea
 			})
 			continue
 		}
-		_, err = s.Park(a.ctx(), "relay", leases[q.Shard], []producer.Failure{{Seq: q.Seq, Round: q.Round, Attempts: 1, RetryIn: time.Hour}})
+		_, err = s.Park(a.ctx(), "relay", leases[q.Shard], []outbox.Failure{{Seq: q.Seq, Round: q.Round, Attempts: 1, RetryIn: time.Hour}})
 		a.ok(err)
 		a.same("attempt", time.Time{}, 0, func(s *postgres.Store) time.Time {
 			attempts, err := s.Attempts(a.ctx(), q.ID, 1)
@@ -230,26 +230,26 @@ func (a *abroad) eventsKeepTheirTimes(writer string, leases map[int]producer.Lea
 			return attempts[0].At
 		})
 		a.same("next attempt", time.Time{}, time.Hour, func(s *postgres.Store) time.Time {
-			parked, err := s.ListParked(a.ctx(), producer.Filter{})
+			parked, err := s.ListParked(a.ctx(), outbox.Filter{})
 			a.ok(err)
 			return parked[0].NextAttemptAt
 		})
 	}
 }
 
-func (a *abroad) deferredEventsKeepTheirTimes(writer string, leases []producer.Lease) {
+func (a *abroad) deferredEventsKeepTheirTimes(writer string, leases []outbox.Lease) {
 	s := a.stores[writer]
 	later := event("later", "1")
 	later.DeliverAt = someTime
 	due := func(s *postgres.Store) time.Time {
-		list, err := s.ListDeferred(a.ctx(), producer.DeferredFilter{Key: "later"})
+		list, err := s.ListDeferred(a.ctx(), outbox.DeferredFilter{Key: "later"})
 		if err != nil || len(list) != 1 {
 			a.Fatalf("deferred are %v, %v", list, err)
 		}
 		return list[0].DueAt
 	}
 	a.ok(s.Transact(a.ctx(), func(ctx context.Context, tx pgx.Tx) error {
-		_, err := s.Append(ctx, tx, uuid.New(), []producer.Record{later})
+		_, err := s.Append(ctx, tx, uuid.New(), []outbox.Record{later})
 		return err
 	}))
 	a.same("due", someTime, 0, due)
@@ -259,7 +259,7 @@ func (a *abroad) deferredEventsKeepTheirTimes(writer string, leases []producer.L
 	}))
 	a.same("due elsewhen", otherTime, 0, due)
 	for where, s := range a.stores {
-		for want, f := range []producer.DeferredFilter{
+		for want, f := range []outbox.DeferredFilter{
 			{From: otherTime.Add(time.Microsecond)}, {From: otherTime, To: otherTime.Add(time.Microsecond)},
 		} {
 			if list, err := s.ListDeferred(a.ctx(), f); err != nil || len(list) != want {
@@ -287,31 +287,31 @@ func (a *abroad) messagesKeepTheirTimes(writer string) {
 		return r.HorizonUntil
 	})
 
-	m := &consumer.Message{ID: uuid.New(), Topic: "topic", Key: "key", Stamp: someTime, Metadata: map[string]string{"a": "b"}, Payload: []byte{0, 255}}
-	_, err = s.ParkMessage(a.ctx(), consumer.Parking{Consumer: id, Message: m, State: consumer.Retrying, Attempts: 1, RetryIn: time.Hour})
+	m := &inbox.Message{ID: uuid.New(), Topic: "topic", Key: "key", Stamp: someTime, Metadata: map[string]string{"a": "b"}, Payload: []byte{0, 255}}
+	_, err = s.ParkMessage(a.ctx(), inbox.Parking{Consumer: id, Message: m, State: inbox.Retrying, Attempts: 1, RetryIn: time.Hour})
 	a.ok(err)
-	list := func(s *postgres.Store, f consumer.Filter) []consumer.ParkedMessage {
+	list := func(s *postgres.Store, f inbox.Filter) []inbox.Parked {
 		parked, err := s.ListParkedMessages(a.ctx(), f)
 		a.ok(err)
 		return parked
 	}
 	var parkedAt time.Time
-	a.same("stamp of a message", someTime, 0, func(s *postgres.Store) time.Time { return list(s, consumer.Filter{})[0].Stamp })
-	a.same("next attempt of a message", time.Time{}, time.Hour, func(s *postgres.Store) time.Time { return list(s, consumer.Filter{})[0].NextAttemptAt })
+	a.same("stamp of a message", someTime, 0, func(s *postgres.Store) time.Time { return list(s, inbox.Filter{})[0].Stamp })
+	a.same("next attempt of a message", time.Time{}, time.Hour, func(s *postgres.Store) time.Time { return list(s, inbox.Filter{})[0].NextAttemptAt })
 	a.same("parked at", time.Time{}, 0, func(s *postgres.Store) time.Time {
-		parkedAt = list(s, consumer.Filter{})[0].ParkedAt
+		parkedAt = list(s, inbox.Filter{})[0].ParkedAt
 		return parkedAt
 	})
 	for where, s := range a.stores {
-		if n := len(list(s, consumer.Filter{Since: parkedAt})); n != 1 {
+		if n := len(list(s, inbox.Filter{Since: parkedAt})); n != 1 {
 			a.Errorf("%s: %d were parked since then", where, n)
 		}
-		if n := len(list(s, consumer.Filter{Until: parkedAt})); n != 0 {
+		if n := len(list(s, inbox.Filter{Until: parkedAt})); n != 0 {
 			a.Errorf("%s: %d were parked before", where, n)
 		}
 	}
 
-	claim := consumer.Claim{Consumer: id, ID: uuid.New(), Stamp: someTime, IdleTimeout: patience, LockTimeout: patience}
+	claim := inbox.Claim{Consumer: id, ID: uuid.New(), Stamp: someTime, IdleTimeout: patience, LockTimeout: patience}
 	_, err = s.Failed(a.ctx(), id, claim.ID, "failed")
 	a.ok(err)
 	a.same("attempt at a message", time.Time{}, 0, func(s *postgres.Store) time.Time {
@@ -320,7 +320,7 @@ func (a *abroad) messagesKeepTheirTimes(writer string) {
 		return attempts[0].At
 	})
 	verdict, err := s.Apply(a.ctx(), claim, func(context.Context, pgx.Tx) error { return nil })
-	if err != nil || verdict != consumer.Applied {
+	if err != nil || verdict != inbox.Applied {
 		a.Errorf("verdict %v, %v", verdict, err)
 	}
 	stamps := "SELECT max(stamp) FROM " + a.names.Table("inbox") + " WHERE dispatch_id = $1"

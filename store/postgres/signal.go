@@ -7,7 +7,7 @@ import (
 	"github.com/boxpair/boxpair/migrations"
 )
 
-// Listen implements [producer.RelayStore] with LISTEN. It takes a connection out
+// Listen implements [outbox.RelayStore] with LISTEN. It takes a connection out
 // of the pool for itself and closes it in the end; the pool may open another in its place.
 // A pooler in transaction mode passes no signals on: poll then.
 func (s *Store) Listen(ctx context.Context, woken func(text string)) error {
@@ -33,7 +33,7 @@ func (s *Store) Listen(ctx context.Context, woken func(text string)) error {
 	}
 }
 
-// Notify implements [producer.RelayStore] with NOTIFY, in a transaction of its
+// Notify implements [outbox.RelayStore] with NOTIFY, in a transaction of its
 // own: notifying transactions commit one after another.
 func (s *Store) Notify(ctx context.Context, text string) error {
 	if _, err := s.pool.Exec(ctx, "SELECT pg_notify($1, $2)", s.channel, text); err != nil {

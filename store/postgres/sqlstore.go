@@ -12,9 +12,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/boxpair/boxpair/consumer"
-	"github.com/boxpair/boxpair/consumer/request"
-	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/inbox"
+	"github.com/boxpair/boxpair/store/outbox"
 )
 
 // SQLStore is a [Store] whose transactions are those of database/sql, for services on
@@ -37,11 +36,11 @@ type SQLStore struct {
 }
 
 var (
-	_ producer.Store[*sql.Tx] = (*SQLStore)(nil)
-	_ consumer.Store[*sql.Tx] = (*SQLStore)(nil)
-	_ request.Store[*sql.Tx]  = (*SQLStore)(nil)
+	_ outbox.Store[*sql.Tx]       = (*SQLStore)(nil)
+	_ inbox.Store[*sql.Tx]        = (*SQLStore)(nil)
+	_ inbox.RequestStore[*sql.Tx] = (*SQLStore)(nil)
 
-	_ consumer.EffectStore[*sql.Tx] = (*SQLStore)(nil)
+	_ inbox.EffectStore[*sql.Tx] = (*SQLStore)(nil)
 )
 
 // ErrNotPgx is wrapped when a transaction is not one of pgx's package stdlib: another driver,
@@ -60,8 +59,8 @@ func NewSQL(pool *pgxpool.Pool, cfg Config) (*SQLStore, error) {
 	return &SQLStore{Store: store}, nil
 }
 
-// Append implements [producer.EventStore], in one round trip.
-func (s *SQLStore) Append(ctx context.Context, tx *sql.Tx, writer uuid.UUID, records []producer.Record) (known []bool, err error) {
+// Append implements [outbox.EventStore], in one round trip.
+func (s *SQLStore) Append(ctx context.Context, tx *sql.Tx, writer uuid.UUID, records []outbox.Record) (known []bool, err error) {
 	if len(records) == 0 {
 		return nil, nil
 	}
@@ -72,7 +71,7 @@ func (s *SQLStore) Append(ctx context.Context, tx *sql.Tx, writer uuid.UUID, rec
 	return known, err
 }
 
-// Cancel implements [producer.EventStore] as [Store.Cancel] does.
+// Cancel implements [outbox.EventStore] as [Store.Cancel] does.
 func (s *SQLStore) Cancel(ctx context.Context, tx *sql.Tx, ids []uuid.UUID, reason string) (cancelled []uuid.UUID, err error) {
 	err = within(ctx, tx, func(ctx context.Context, tx pgx.Tx) error {
 		cancelled, err = s.Store.Cancel(ctx, tx, ids, reason)
@@ -81,7 +80,7 @@ func (s *SQLStore) Cancel(ctx context.Context, tx *sql.Tx, ids []uuid.UUID, reas
 	return cancelled, err
 }
 
-// Reschedule implements [producer.EventStore] as [Store.Reschedule] does.
+// Reschedule implements [outbox.EventStore] as [Store.Reschedule] does.
 func (s *SQLStore) Reschedule(ctx context.Context, tx *sql.Tx, ids []uuid.UUID, at time.Time) (moved []uuid.UUID, err error) {
 	err = within(ctx, tx, func(ctx context.Context, tx pgx.Tx) error {
 		moved, err = s.Store.Reschedule(ctx, tx, ids, at)
@@ -90,7 +89,7 @@ func (s *SQLStore) Reschedule(ctx context.Context, tx *sql.Tx, ids []uuid.UUID, 
 	return moved, err
 }
 
-// LockKeys implements [producer.EventStore] as [Store.LockKeys] does.
+// LockKeys implements [outbox.EventStore] as [Store.LockKeys] does.
 func (s *SQLStore) LockKeys(ctx context.Context, tx *sql.Tx, keys []string) error {
 	if len(keys) == 0 {
 		return nil
@@ -98,7 +97,7 @@ func (s *SQLStore) LockKeys(ctx context.Context, tx *sql.Tx, keys []string) erro
 	return within(ctx, tx, func(ctx context.Context, tx pgx.Tx) error { return s.Store.LockKeys(ctx, tx, keys) })
 }
 
-// Transact implements [producer.EventStore] as [Store.Transact] does, with round trips of their own for BEGIN,
+// Transact implements [outbox.EventStore] as [Store.Transact] does, with round trips of their own for BEGIN,
 // queued events and COMMIT: nothing is queued for the end of a transaction of database/sql.
 func (s *SQLStore) Transact(ctx context.Context, fn func(ctx context.Context, tx *sql.Tx) error) error {
 	return s.transact(ctx, func(ctx context.Context, h *handing) error {
@@ -109,7 +108,7 @@ func (s *SQLStore) Transact(ctx context.Context, fn func(ctx context.Context, tx
 	})
 }
 
-// Savepoint implements [producer.EventStore]. An error of a statement that fn
+// Savepoint implements [outbox.EventStore]. An error of a statement that fn
 // swallowed is an error here: the savepoint cannot be released, and is rolled back to.
 func (s *SQLStore) Savepoint(ctx context.Context, tx *sql.Tx, fn func(ctx context.Context, tx *sql.Tx) error) error {
 	if err := savepoint(ctx, tx, "SAVEPOINT boxpair_sp"); err != nil {
@@ -154,35 +153,35 @@ func savepoint(ctx context.Context, tx *sql.Tx, statements ...string) error {
 	})
 }
 
-// Apply implements [consumer.ClaimStore] as [Store.Apply] does, with as many round trips. No claim is Optimistic.
-func (s *SQLStore) Apply(ctx context.Context, c consumer.Claim, fn func(ctx context.Context, tx *sql.Tx) error) (consumer.Verdict, error) {
+// Apply implements [inbox.ClaimStore] as [Store.Apply] does, with as many round trips. No claim is Optimistic.
+func (s *SQLStore) Apply(ctx context.Context, c inbox.Claim, fn func(ctx context.Context, tx *sql.Tx) error) (inbox.Verdict, error) {
 	c.Optimistic = false // what runs on the connection goes past the store
 	return s.Store.Apply(ctx, c, func(ctx context.Context, tx pgx.Tx) error {
 		return lend(ctx, tx, func(tx *sql.Tx) error { return fn(ctx, tx) })
 	})
 }
 
-// ApplyGroup implements [consumer.ClaimStore] as [Store.ApplyGroup] does.
-func (s *SQLStore) ApplyGroup(ctx context.Context, claims []consumer.Claim, fn func(ctx context.Context, tx *sql.Tx, run []int) error) ([]consumer.Verdict, error) {
+// ApplyGroup implements [inbox.ClaimStore] as [Store.ApplyGroup] does.
+func (s *SQLStore) ApplyGroup(ctx context.Context, claims []inbox.Claim, fn func(ctx context.Context, tx *sql.Tx, run []int) error) ([]inbox.Verdict, error) {
 	return s.Store.ApplyGroup(ctx, claims, func(ctx context.Context, tx pgx.Tx, run []int) error {
 		return lend(ctx, tx, func(tx *sql.Tx) error { return fn(ctx, tx, run) })
 	})
 }
 
-// ApplyParked implements [consumer.ParkedStore] as [Store.ApplyParked] does.
-func (s *SQLStore) ApplyParked(ctx context.Context, c consumer.Claim, seq int64, fn func(ctx context.Context, tx *sql.Tx, m *consumer.ParkedMessage) error) (bool, error) {
-	return s.Store.ApplyParked(ctx, c, seq, func(ctx context.Context, tx pgx.Tx, m *consumer.ParkedMessage) error {
+// ApplyParked implements [inbox.ParkedStore] as [Store.ApplyParked] does.
+func (s *SQLStore) ApplyParked(ctx context.Context, c inbox.Claim, seq int64, fn func(ctx context.Context, tx *sql.Tx, m *inbox.Parked) error) (bool, error) {
+	return s.Store.ApplyParked(ctx, c, seq, func(ctx context.Context, tx pgx.Tx, m *inbox.Parked) error {
 		return lend(ctx, tx, func(tx *sql.Tx) error { return fn(ctx, tx, m) })
 	})
 }
 
-// PrepareEffect implements [consumer.EffectStore] as [Store.PrepareEffect] does.
-func (s *SQLStore) PrepareEffect(ctx context.Context, tx *sql.Tx, e consumer.EffectIntent) error {
+// PrepareEffect implements [inbox.EffectStore] as [Store.PrepareEffect] does.
+func (s *SQLStore) PrepareEffect(ctx context.Context, tx *sql.Tx, e inbox.EffectIntent) error {
 	return within(ctx, tx, func(ctx context.Context, tx pgx.Tx) error { return s.Store.PrepareEffect(ctx, tx, e) })
 }
 
-// FinishEffect implements [consumer.EffectStore] as [Store.FinishEffect] does.
-func (s *SQLStore) FinishEffect(ctx context.Context, c consumer.Claim, r *consumer.EffectRun, result []byte,
+// FinishEffect implements [inbox.EffectStore] as [Store.FinishEffect] does.
+func (s *SQLStore) FinishEffect(ctx context.Context, c inbox.Claim, r *inbox.EffectRun, result []byte,
 	fn func(ctx context.Context, tx *sql.Tx) error,
 ) (bool, error) {
 	return s.Store.FinishEffect(ctx, c, r, result, func(ctx context.Context, tx pgx.Tx) error {
@@ -190,18 +189,18 @@ func (s *SQLStore) FinishEffect(ctx context.Context, c consumer.Claim, r *consum
 	})
 }
 
-// Classify implements [consumer.ClaimStore] as [Store.Classify] does; what database/sql says of
+// Classify implements [inbox.ClaimStore] as [Store.Classify] does; what database/sql says of
 // a connection that is gone is of the infrastructure, too.
-func (s *SQLStore) Classify(err error) consumer.ErrorClass {
+func (s *SQLStore) Classify(err error) inbox.ErrorClass {
 	class := s.Store.Classify(err)
-	if class == consumer.HandlerError && errors.Is(err, driver.ErrBadConn) {
-		return consumer.Infrastructure
+	if class == inbox.HandlerError && errors.Is(err, driver.ErrBadConn) {
+		return inbox.Infrastructure
 	}
 	return class
 }
 
-// ClaimRequest implements [request.Store] as [Store.ClaimRequest] does.
-func (s *SQLStore) ClaimRequest(ctx context.Context, tx *sql.Tx, r request.Request, wait time.Duration) (a *request.Answer, err error) {
+// ClaimRequest implements [inbox.RequestStore] as [Store.ClaimRequest] does.
+func (s *SQLStore) ClaimRequest(ctx context.Context, tx *sql.Tx, r inbox.Request, wait time.Duration) (a *inbox.Answer, err error) {
 	err = within(ctx, tx, func(ctx context.Context, tx pgx.Tx) error {
 		a, err = s.Store.ClaimRequest(ctx, tx, r, wait)
 		return err
@@ -209,7 +208,7 @@ func (s *SQLStore) ClaimRequest(ctx context.Context, tx *sql.Tx, r request.Reque
 	return a, err
 }
 
-// AnswerRequest implements [request.Store] as [Store.AnswerRequest] does.
-func (s *SQLStore) AnswerRequest(ctx context.Context, tx *sql.Tx, r request.Request, a request.Answer) error {
+// AnswerRequest implements [inbox.RequestStore] as [Store.AnswerRequest] does.
+func (s *SQLStore) AnswerRequest(ctx context.Context, tx *sql.Tx, r inbox.Request, a inbox.Answer) error {
 	return within(ctx, tx, func(ctx context.Context, tx pgx.Tx) error { return s.Store.AnswerRequest(ctx, tx, r, a) })
 }

@@ -11,14 +11,13 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/jackc/pgx/v5/stdlib"
+	_ "modernc.org/sqlite" // a driver that is not pgx's
 
 	"github.com/boxpair/boxpair/internal/testenv"
 	"github.com/boxpair/boxpair/migrations"
-	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/store/postgres"
 	"github.com/boxpair/boxpair/store/storetest"
-
-	_ "modernc.org/sqlite" // a driver that is not pgx's
 )
 
 // newSQLStore makes the tables that cfg names and returns a store of them.
@@ -131,8 +130,8 @@ func newSQLRig(t *testing.T, change func(*pgxpool.Config)) *sqlRig {
 	return &sqlRig{rig: &rig{T: t, Store: store.Store, pool: pool, names: names}, store: store, db: openDB(t, pool)}
 }
 
-func (r *sqlRig) put(ctx context.Context, tx *sql.Tx, writer uuid.UUID, record producer.Record) error {
-	_, err := r.store.Append(ctx, tx, writer, []producer.Record{record})
+func (r *sqlRig) put(ctx context.Context, tx *sql.Tx, writer uuid.UUID, record outbox.Record) error {
+	_, err := r.store.Append(ctx, tx, writer, []outbox.Record{record})
 	return err
 }
 
@@ -182,7 +181,7 @@ func TestLentTransactionCannotBeEndedByWhoGotIt(t *testing.T) {
 			}
 			return nil
 		})
-		if err == nil || errors.Is(err, producer.ErrCommitUnknown) {
+		if err == nil || errors.Is(err, outbox.ErrCommitUnknown) {
 			t.Errorf("%s: error is %v", name, err)
 		}
 	}
@@ -281,7 +280,7 @@ func TestConflictThroughDatabaseSQLDoomsTheTransactionAndShowsNoDetail(t *testin
 	tx, err := r.db.BeginTx(r.ctx(), nil)
 	r.ok(err)
 	err = r.put(r.ctx(), tx, uuid.New(), e)
-	if !errors.Is(err, producer.ErrConflict) || strings.Contains(err.Error(), "secret") {
+	if !errors.Is(err, outbox.ErrConflict) || strings.Contains(err.Error(), "secret") {
 		t.Errorf("error is %v", err)
 	}
 	if tx.Commit() == nil {

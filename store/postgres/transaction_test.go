@@ -14,6 +14,7 @@ import (
 
 	"github.com/boxpair/boxpair/internal/testenv"
 	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/store/postgres"
 )
 
@@ -211,10 +212,10 @@ func TestQueuedOrderAndEventCommitTogetherOrNotAtAll(t *testing.T) {
 				}
 				return fn(ctx, w)
 			})
-			if err == nil || errors.Is(err, producer.ErrCommitUnknown) || strings.Contains(err.Error(), "secret") {
+			if err == nil || errors.Is(err, outbox.ErrCommitUnknown) || strings.Contains(err.Error(), "secret") {
 				r.Errorf("%s: error is %v", name, err)
 			}
-			if errors.Is(err, producer.ErrConflict) != (name == "a conflict") {
+			if errors.Is(err, outbox.ErrConflict) != (name == "a conflict") {
 				r.Errorf("%s: error is %v", name, err)
 			}
 			if n := r.orders(); n != 1 {
@@ -239,7 +240,7 @@ func TestSecondWriterFailsTheCommitOfQueuedEvents(t *testing.T) {
 			}
 			return queueOrder(w, 2)
 		})
-		if !errors.Is(err, producer.ErrSecondWriter) || errors.Is(err, producer.ErrCommitUnknown) {
+		if !errors.Is(err, outbox.ErrSecondWriter) || errors.Is(err, outbox.ErrCommitUnknown) {
 			r.Errorf("error is %v", err)
 		}
 		if n := r.orders(); n != 0 {
@@ -348,7 +349,7 @@ func TestTransactionThatAStatementEndedIsNotToldAsCommitted(t *testing.T) {
 		_, err = w.DB().Conn().Exec(ctx, "ROLLBACK")
 		return err
 	})
-	if !errors.Is(err, producer.ErrCommitUnknown) || !strings.Contains(err.Error(), "ended by the function") {
+	if !errors.Is(err, outbox.ErrCommitUnknown) || !strings.Contains(err.Error(), "ended by the function") {
 		t.Errorf("error is %v", err)
 	}
 	r.ok(r.transact(func(ctx context.Context, w *producer.Writer[pgx.Tx]) error { // on the same connection
@@ -364,13 +365,13 @@ func TestUnknownCommitOfQueuedEventsIsTold(t *testing.T) {
 	// In this mode COMMIT is text each time. Its answer has come, and is lost.
 	store := meddledStoreIn(t, url, pgx.QueryExecModeExec, nil)
 	err := store.Transact(t.Context(), func(_ context.Context, tx pgx.Tx) error {
-		queued, err := store.AppendAtCommit(tx, uuid.New(), []producer.Record{event("key", "1")})
+		queued, err := store.AppendAtCommit(tx, uuid.New(), []outbox.Record{event("key", "1")})
 		if !queued {
 			t.Error("the event was not queued")
 		}
 		return err
 	})
-	if !errors.Is(err, producer.ErrCommitUnknown) || store.Retryable(err) {
+	if !errors.Is(err, outbox.ErrCommitUnknown) || store.Retryable(err) {
 		t.Errorf("error is %v", err)
 	}
 	if n := len(plain.queue()); n != 1 {

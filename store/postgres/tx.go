@@ -9,9 +9,9 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/internal/sqlstore"
-	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/inbox"
+	"github.com/boxpair/boxpair/store/outbox"
 )
 
 // Commits and rollbacks do not end with the context of the transaction: a
@@ -21,7 +21,7 @@ const (
 	rollbackTimeout = 5 * time.Second
 )
 
-// Transact implements [producer.EventStore]. The transaction begins on the server with its first
+// Transact implements [outbox.EventStore]. The transaction begins on the server with its first
 // statement, and what [AtCommit] and [Store.AppendAtCommit] have queued goes with the COMMIT: if there is nothing
 // else, all is one round trip, and if there is nothing at all, none. If ctx has ended when fn returns, the
 // transaction is rolled back; a COMMIT that was sent, and what is sent with it, is waited for whatever becomes of ctx,
@@ -38,9 +38,9 @@ func (s *Store) transact(ctx context.Context, fn func(ctx context.Context, h *ha
 	defer t.end(ctx) // also when fn panicked or called Goexit
 	switch err := hand(ctx, t, func(h *handing) error { return fn(ctx, h) }); {
 	case errors.Is(err, sqlstore.ErrEnded):
-		return fmt.Errorf("%w: %w", producer.ErrCommitUnknown, err)
+		return fmt.Errorf("%w: %w", outbox.ErrCommitUnknown, err)
 	case sqlState(err) == "25P02": // in_failed_sql_transaction: of a statement behind one whose error was swallowed
-		return fmt.Errorf("%w: %w", consumer.ErrRolledBack, err)
+		return fmt.Errorf("%w: %w", inbox.ErrRolledBack, err)
 	case err != nil:
 		return err
 	}
@@ -51,11 +51,11 @@ func (s *Store) transact(ctx context.Context, fn func(ctx context.Context, h *ha
 	case err == nil:
 		return nil
 	case errors.Is(err, pgx.ErrTxCommitRollback): // fn has swallowed the error of a statement
-		return fmt.Errorf("commit: %w: %w", consumer.ErrRolledBack, err)
+		return fmt.Errorf("commit: %w: %w", inbox.ErrRolledBack, err)
 	case known:
 		return fmt.Errorf("commit: %w", err)
 	default:
-		return fmt.Errorf("commit: %w: %w", producer.ErrCommitUnknown, err)
+		return fmt.Errorf("commit: %w: %w", outbox.ErrCommitUnknown, err)
 	}
 }
 
@@ -83,7 +83,7 @@ func rollback(ctx context.Context, tx pgx.Tx) {
 
 var errSavepointFailed = errors.New("a statement in it had failed")
 
-// Savepoint implements [producer.EventStore]. An error of a statement that fn
+// Savepoint implements [outbox.EventStore]. An error of a statement that fn
 // swallowed is an error here: the savepoint cannot be released, and is rolled back to.
 func (s *Store) Savepoint(ctx context.Context, tx pgx.Tx, fn func(ctx context.Context, tx pgx.Tx) error) error {
 	sp, end, err := setSavepoint(ctx, tx)
@@ -109,10 +109,10 @@ func (s *Store) Savepoint(ctx context.Context, tx pgx.Tx, fn func(ctx context.Co
 	return nil
 }
 
-// Retryable implements [producer.EventStore]: serialization failures,
+// Retryable implements [outbox.EventStore]: serialization failures,
 // deadlocks and locks that were not available in time.
 func (s *Store) Retryable(err error) bool {
-	if errors.Is(err, producer.ErrCommitUnknown) {
+	if errors.Is(err, outbox.ErrCommitUnknown) {
 		return false
 	}
 	switch sqlState(err) {

@@ -18,13 +18,13 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/boxpair/boxpair/internal/testenv"
-	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/store/postgres"
 )
 
 // put appends one event in tx.
-func (r *rig) put(ctx context.Context, tx pgx.Tx, writer uuid.UUID, record producer.Record) error {
-	_, err := r.Append(ctx, tx, writer, []producer.Record{record})
+func (r *rig) put(ctx context.Context, tx pgx.Tx, writer uuid.UUID, record outbox.Record) error {
+	_, err := r.Append(ctx, tx, writer, []outbox.Record{record})
 	return err
 }
 
@@ -45,7 +45,7 @@ func TestRaceOfEqualEventsIsRetryableAtStricterLevels(t *testing.T) {
 			}
 			r.ok(tx.Rollback(r.ctx()))
 			again := r.beginAt(level)
-			known, err := r.Append(r.ctx(), again, uuid.New(), []producer.Record{e})
+			known, err := r.Append(r.ctx(), again, uuid.New(), []outbox.Record{e})
 			if err != nil || !known[0] {
 				t.Errorf("the next attempt gives %v, %v", known, err)
 			}
@@ -84,7 +84,7 @@ func TestConflictShowsNoDetail(t *testing.T) {
 	e.Payload, e.Digest[0] = []byte("other"), e.Digest[0]+1
 	err := r.put(r.ctx(), r.begin(), uuid.New(), e)
 	var pgErr *pgconn.PgError
-	if !errors.Is(err, producer.ErrConflict) || errors.As(err, &pgErr) {
+	if !errors.Is(err, outbox.ErrConflict) || errors.As(err, &pgErr) {
 		t.Errorf("error %v carries what the database said", err)
 	}
 	if strings.Contains(err.Error(), "secret") {
@@ -106,7 +106,7 @@ func TestSavepointThatIsRolledBackUntiesTheWriter(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.ok(r.put(r.ctx(), tx, second, event("key", "2")))
-	if err := r.put(r.ctx(), tx, first, event("key", "3")); !errors.Is(err, producer.ErrSecondWriter) {
+	if err := r.put(r.ctx(), tx, first, event("key", "3")); !errors.Is(err, outbox.ErrSecondWriter) {
 		t.Errorf("error is %v", err)
 	}
 	r.ok(tx.Commit(r.ctx()))
@@ -194,10 +194,10 @@ func TestCommitWithALostReplyIsUnknownAndMayHaveHappened(t *testing.T) {
 	plain := newStore(t, poolOn(t, url, nil), postgres.Config{})
 	store := meddledStore(t, url, nil)
 	err := store.Transact(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
-		_, err := store.Append(ctx, tx, uuid.New(), []producer.Record{event("key", "1")})
+		_, err := store.Append(ctx, tx, uuid.New(), []outbox.Record{event("key", "1")})
 		return err
 	})
-	if !errors.Is(err, producer.ErrCommitUnknown) || store.Retryable(err) {
+	if !errors.Is(err, outbox.ErrCommitUnknown) || store.Retryable(err) {
 		t.Errorf("error is %v", err)
 	}
 	deadline := time.After(patience)
@@ -224,7 +224,7 @@ func TestCommitIsNotCutOffByItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	store := meddledStore(t, url, func(*meddler) { cancel() })
 	err := store.Transact(ctx, func(ctx context.Context, tx pgx.Tx) error {
-		_, err := store.Append(ctx, tx, uuid.New(), []producer.Record{event("key", "1")})
+		_, err := store.Append(ctx, tx, uuid.New(), []outbox.Record{event("key", "1")})
 		return err
 	})
 	if err != nil || ctx.Err() == nil {
@@ -248,7 +248,7 @@ func TestCommitThatIsRefusedIsKnownToBeRolledBack(t *testing.T) {
 			_, _ = tx.Exec(ctx, c.statement)
 			return nil
 		})
-		if err == nil || errors.Is(err, producer.ErrCommitUnknown) || !strings.Contains(err.Error(), c.want) {
+		if err == nil || errors.Is(err, outbox.ErrCommitUnknown) || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: error is %v", name, err)
 		}
 	}

@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/outbox"
 )
 
 // Whoever may write events may write one that nobody can read.
@@ -26,10 +26,10 @@ func TestEventThatCannotBeReadKeepsNoOtherFromBeingRead(t *testing.T) {
 		}
 	}
 	for i := range queue {
-		_, err := r.Park(r.ctx(), "relay", lease, []producer.Failure{{Seq: q[i].Seq, Round: q[i].Round, Attempts: 1, Dead: true}})
+		_, err := r.Park(r.ctx(), "relay", lease, []outbox.Failure{{Seq: q[i].Seq, Round: q[i].Round, Attempts: 1, Dead: true}})
 		r.ok(err)
 	}
-	if list, err := r.ListParked(r.ctx(), producer.Filter{}); err != nil || len(list) != len(queue) {
+	if list, err := r.ListParked(r.ctx(), outbox.Filter{}); err != nil || len(list) != len(queue) {
 		t.Errorf("listed are %+v, %v", list, err)
 	}
 }

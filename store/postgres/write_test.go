@@ -17,6 +17,7 @@ import (
 	"github.com/boxpair/boxpair/idgen"
 	"github.com/boxpair/boxpair/migrations"
 	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/store/postgres"
 )
 
@@ -158,7 +159,7 @@ func TestGoKnowsTheEventThatSQLHasWritten(t *testing.T) {
 		t.Errorf("Go wrote %v, %v", written, err)
 	}
 	e.Payload = []byte("other")
-	if _, err := write(e); !errors.Is(err, producer.ErrConflict) {
+	if _, err := write(e); !errors.Is(err, outbox.ErrConflict) {
 		t.Errorf("other content gives %v", err)
 	}
 	if q := r.queue(); len(q) != 1 || string(q[0].Payload) != "secret" {
@@ -404,14 +405,14 @@ func TestEventDeferredInSQLIsCancelledAndMovedInGo(t *testing.T) {
 	if again := later(1, "now()"); again != kept {
 		t.Errorf("the event is %v, and then %v", kept, again)
 	}
-	outbox, at := r.outbox("p"), time.Now().Add(48*time.Hour).Truncate(time.Microsecond)
-	if ids, err := outbox.Cancel(r.ctx(), "settled", gone); err != nil || len(ids) != 1 {
+	out, at := r.outbox("p"), time.Now().Add(48*time.Hour).Truncate(time.Microsecond)
+	if ids, err := out.Cancel(r.ctx(), "settled", gone); err != nil || len(ids) != 1 {
 		t.Errorf("cancelled %v, %v", ids, err)
 	}
-	if ids, err := outbox.Reschedule(r.ctx(), at, kept, gone); err != nil || len(ids) != 1 {
+	if ids, err := out.Reschedule(r.ctx(), at, kept, gone); err != nil || len(ids) != 1 {
 		t.Errorf("moved %v, %v", ids, err)
 	}
-	list, err := outbox.ListDeferred(r.ctx(), producer.DeferredFilter{Key: "k"})
+	list, err := out.ListDeferred(r.ctx(), outbox.DeferredFilter{Key: "k"})
 	if err != nil || len(list) != 1 || list[0].ID != kept || !list[0].DueAt.Equal(at) {
 		t.Errorf("deferred are %v, %v", list, err)
 	}

@@ -12,7 +12,7 @@ import (
 	sqlite3 "modernc.org/sqlite/lib"
 
 	"github.com/boxpair/boxpair/internal/sqlstore"
-	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/outbox"
 )
 
 // appendStmt writes one event. A trigger writes its row in the queue, or among the deferred events.
@@ -31,7 +31,7 @@ ON CONFLICT (dispatch_id) DO UPDATE SET digest = NULL WHERE digest IS NOT exclud
 // is no round trip here, and measured faster than one statement for all. What
 // makes it one step is that any failure of a statement rolls tx back, so that nobody can
 // commit the change without all of its events. Stamps of records are not used.
-func (s *Store) Append(ctx context.Context, tx *sql.Tx, writer uuid.UUID, records []producer.Record) ([]bool, error) {
+func (s *Store) Append(ctx context.Context, tx *sql.Tx, writer uuid.UUID, records []outbox.Record) ([]bool, error) {
 	headers, err := s.core.BeginAppend(ctx, tx, writer, records)
 	if err != nil {
 		return nil, err
@@ -49,7 +49,7 @@ func (s *Store) Append(ctx context.Context, tx *sql.Tx, writer uuid.UUID, record
 	return known, nil
 }
 
-func (s *Store) append(ctx context.Context, tx *sql.Tx, r *producer.Record, headers string) (inserted bool, err error) {
+func (s *Store) append(ctx context.Context, tx *sql.Tx, r *outbox.Record, headers string) (inserted bool, err error) {
 	at := now()
 	occurred := at
 	if !r.OccurredAt.IsZero() {
@@ -64,7 +64,7 @@ func (s *Store) append(ctx context.Context, tx *sql.Tx, r *producer.Record, head
 		r.ContentType, r.CorrelationID, r.TraceParent, r.TraceState, occurred, at, headers, sqlstore.Bytes(r.Payload),
 		int64(r.ResendFor/time.Second), due)
 	if resultCode(err) == sqlite3.SQLITE_CONSTRAINT_NOTNULL && strings.Contains(err.Error(), "outbox_events.digest") {
-		return false, producer.Conflict(r.ID)
+		return false, &outbox.ConflictError{ID: r.ID}
 	}
 	return n > 0, err
 }

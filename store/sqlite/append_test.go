@@ -10,7 +10,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/store/sqlite"
 )
 
@@ -23,7 +23,7 @@ func TestConflictCannotBeSwallowedIntoACommit(t *testing.T) {
 
 	for name, swallow := range map[string]func(ctx context.Context, tx *sql.Tx, conflict func(*sql.Tx) error) error{
 		"ignored": func(_ context.Context, tx *sql.Tx, conflict func(*sql.Tx) error) error {
-			if err := conflict(tx); !errors.Is(err, producer.ErrConflict) {
+			if err := conflict(tx); !errors.Is(err, outbox.ErrConflict) {
 				t.Errorf("Append() = %v, want ErrConflict", err)
 			}
 			return nil
@@ -42,7 +42,7 @@ func TestConflictCannotBeSwallowedIntoACommit(t *testing.T) {
 		err := s.Transact(t.Context(), func(ctx context.Context, tx *sql.Tx) error {
 			run(t, tx, `INSERT INTO orders VALUES ('before')`)
 			err := swallow(ctx, tx, func(tx *sql.Tx) error {
-				_, err := s.Append(ctx, tx, uuid.New(), []producer.Record{record("b", 1, "new"), record("a", 1, "other")})
+				_, err := s.Append(ctx, tx, uuid.New(), []outbox.Record{record("b", 1, "new"), record("a", 1, "other")})
 				return err
 			})
 			if _, err := tx.ExecContext(ctx, `INSERT INTO orders VALUES ('after')`); err == nil {
@@ -71,8 +71,8 @@ func TestConflictInACallersTransactionFailsItsCommit(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = s.Append(t.Context(), tx, uuid.New(), []producer.Record{record("a", 1, "other")})
-	if !errors.Is(err, producer.ErrConflict) {
+	_, err = s.Append(t.Context(), tx, uuid.New(), []outbox.Record{record("a", 1, "other")})
+	if !errors.Is(err, outbox.ErrConflict) {
 		t.Errorf("Append() = %v, want ErrConflict", err)
 	}
 	if err := tx.Commit(); !errors.Is(err, sql.ErrTxDone) {
@@ -86,7 +86,7 @@ func TestEqualEventIsKnownAndNotQueuedAgain(t *testing.T) {
 	s := newStore(t, db)
 	write(t, s, record("a", 1, "one"))
 	err := s.Transact(t.Context(), func(ctx context.Context, tx *sql.Tx) error {
-		known, err := s.Append(ctx, tx, uuid.New(), []producer.Record{record("a", 1, "one"), record("a", 2, "two")})
+		known, err := s.Append(ctx, tx, uuid.New(), []outbox.Record{record("a", 1, "one"), record("a", 2, "two")})
 		if err == nil && (!known[0] || known[1]) {
 			t.Errorf("known = %v, want [true false]", known)
 		}
@@ -120,13 +120,13 @@ func TestSecondWriterIsRefusedAndForgottenWithItsTransaction(t *testing.T) {
 	for range 20 {
 		err := s.Transact(t.Context(), func(ctx context.Context, tx *sql.Tx) error {
 			first, second := uuid.New(), uuid.New()
-			if _, err := s.Append(ctx, tx, first, []producer.Record{record("a", 1, "one")}); err != nil {
+			if _, err := s.Append(ctx, tx, first, []outbox.Record{record("a", 1, "one")}); err != nil {
 				return err
 			}
-			if _, err := s.Append(ctx, tx, second, []producer.Record{record("a", 2, "two")}); !errors.Is(err, producer.ErrSecondWriter) {
+			if _, err := s.Append(ctx, tx, second, []outbox.Record{record("a", 2, "two")}); !errors.Is(err, outbox.ErrSecondWriter) {
 				t.Errorf("Append() = %v, want ErrSecondWriter", err)
 			}
-			_, err := s.Append(ctx, tx, first, []producer.Record{record("a", 3, "three")})
+			_, err := s.Append(ctx, tx, first, []outbox.Record{record("a", 3, "three")})
 			return err
 		})
 		if err != nil {
@@ -158,7 +158,7 @@ func TestReadBeforeWriteInADeferredTransactionIsRetryable(t *testing.T) {
 		t.Fatal(err)
 	}
 	write(t, s, record("a", 1, "one"))
-	_, err = s.Append(t.Context(), tx, uuid.New(), []producer.Record{record("b", 1, "one")})
+	_, err = s.Append(t.Context(), tx, uuid.New(), []outbox.Record{record("b", 1, "one")})
 	if !s.Retryable(err) {
 		t.Errorf("Append() = %v, want a retryable error", err)
 	}

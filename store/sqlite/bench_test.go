@@ -9,8 +9,8 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/boxpair/boxpair/consumer"
-	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/inbox"
+	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/store/sqlite"
 )
 
@@ -21,7 +21,7 @@ func benchmarkWrite(b *testing.B, events int) {
 	n := int64(0)
 	for b.Loop() {
 		err := s.Transact(b.Context(), func(ctx context.Context, tx *sql.Tx) error {
-			records := make([]producer.Record, events)
+			records := make([]outbox.Record, events)
 			for i := range records {
 				n++
 				records[i] = record(fmt.Sprint("order-", n%1000), n, payload)
@@ -41,13 +41,13 @@ func BenchmarkWriteTenEvents(b *testing.B) { benchmarkWrite(b, 10) }
 func BenchmarkWrite500Events(b *testing.B) { benchmarkWrite(b, 500) }
 
 // lease acquires all shards.
-func leaseAll(t testing.TB, s *sqlite.Store, relay string) map[int]producer.Lease {
+func leaseAll(t testing.TB, s *sqlite.Store, relay string) map[int]outbox.Lease {
 	t.Helper()
 	grants, err := s.Acquire(t.Context(), relay, time.Minute, 64)
 	if err != nil {
 		t.Fatal(err)
 	}
-	leases := make(map[int]producer.Lease)
+	leases := make(map[int]outbox.Lease)
 	for _, g := range grants {
 		leases[g.Shard] = g.Lease
 	}
@@ -65,24 +65,24 @@ func BenchmarkFetchAndMark(b *testing.B) {
 	events := 0
 	for b.Loop() {
 		b.StopTimer()
-		records := make([]producer.Record, batch)
+		records := make([]outbox.Record, batch)
 		for i := range records {
 			n++
 			records[i] = record(fmt.Sprint("order-", n%1000), n, string(make([]byte, 300)))
 		}
 		write(b, s, records...)
 		b.StartTimer()
-		var ranges []producer.Range
+		var ranges []outbox.Range
 		for shard := range leases {
-			ranges = append(ranges, producer.Range{Shard: shard, Limit: 100})
+			ranges = append(ranges, outbox.Range{Shard: shard, Limit: 100})
 		}
 		queued, err := s.Fetch(b.Context(), ranges)
 		if err != nil {
 			b.Fatal(err)
 		}
-		marks := make([]producer.Mark, len(queued))
+		marks := make([]outbox.Mark, len(queued))
 		for i, q := range queued {
-			marks[i] = producer.Mark{Lease: leases[q.Shard], Seq: q.Seq, Round: q.Round}
+			marks[i] = outbox.Mark{Lease: leases[q.Shard], Seq: q.Seq, Round: q.Round}
 		}
 		if _, err := s.Mark(b.Context(), "relay", marks); err != nil {
 			b.Fatal(err)
@@ -100,15 +100,15 @@ func BenchmarkMarkOnly(b *testing.B) {
 	n := int64(0)
 	for b.Loop() {
 		b.StopTimer()
-		records := make([]producer.Record, batch)
+		records := make([]outbox.Record, batch)
 		for i := range records {
 			n++
 			records[i] = record(fmt.Sprint("order-", n%1000), n, "")
 		}
 		write(b, s, records...)
-		marks := make([]producer.Mark, batch)
+		marks := make([]outbox.Mark, batch)
 		for i := range marks {
-			marks[i] = producer.Mark{Lease: leases[records[i].Shard], Seq: n - batch + 1 + int64(i)}
+			marks[i] = outbox.Mark{Lease: leases[records[i].Shard], Seq: n - batch + 1 + int64(i)}
 		}
 		b.StartTimer()
 		if _, err := s.Mark(b.Context(), "relay", marks); err != nil {
@@ -121,9 +121,9 @@ func BenchmarkMarkOnly(b *testing.B) {
 func BenchmarkFetchNothing(b *testing.B) {
 	db, _ := database(b)
 	s := newStore(b, db)
-	var ranges []producer.Range
+	var ranges []outbox.Range
 	for shard := range 64 {
-		ranges = append(ranges, producer.Range{Shard: shard, Limit: 100})
+		ranges = append(ranges, outbox.Range{Shard: shard, Limit: 100})
 	}
 	for b.Loop() {
 		if _, err := s.Fetch(b.Context(), ranges); err != nil {
@@ -136,14 +136,14 @@ func BenchmarkFetchNothing(b *testing.B) {
 func BenchmarkFetchFilled(b *testing.B) {
 	db, _ := database(b)
 	s := newStore(b, db)
-	records := make([]producer.Record, 256)
+	records := make([]outbox.Record, 256)
 	for i := range records {
 		records[i] = record(fmt.Sprint("order-", i), 1, string(make([]byte, 300)))
 	}
 	write(b, s, records...)
-	var ranges []producer.Range
+	var ranges []outbox.Range
 	for shard := range 64 {
-		ranges = append(ranges, producer.Range{Shard: shard, Limit: 100})
+		ranges = append(ranges, outbox.Range{Shard: shard, Limit: 100})
 	}
 	for b.Loop() {
 		if queued, err := s.Fetch(b.Context(), ranges); err != nil || len(queued) != len(records) {
@@ -166,12 +166,12 @@ func BenchmarkApply(b *testing.B) {
 			b.SetParallelism(workers)
 			b.RunParallel(func(pb *testing.PB) {
 				for pb.Next() {
-					c := consumer.Claim{Consumer: reg.Consumer, ID: uuid.New(), Stamp: time.Now(), Key: "k"}
+					c := inbox.Claim{Consumer: reg.Consumer, ID: uuid.New(), Stamp: time.Now(), Key: "k"}
 					v, err := s.Apply(b.Context(), c, func(ctx context.Context, tx *sql.Tx) error {
 						_, err := tx.ExecContext(ctx, `INSERT INTO effects (x) VALUES (?)`, 1)
 						return err
 					})
-					if err != nil || v != consumer.Applied {
+					if err != nil || v != inbox.Applied {
 						b.Error(v, err)
 					}
 				}
@@ -187,7 +187,7 @@ func BenchmarkDuplicate(b *testing.B) {
 	if err != nil {
 		b.Fatal(err)
 	}
-	c := consumer.Claim{Consumer: reg.Consumer, ID: uuid.New(), Stamp: time.Now()}
+	c := inbox.Claim{Consumer: reg.Consumer, ID: uuid.New(), Stamp: time.Now()}
 	for b.Loop() {
 		if _, err := s.Apply(b.Context(), c, func(context.Context, *sql.Tx) error { return nil }); err != nil {
 			b.Fatal(err)

@@ -13,8 +13,8 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/boxpair/boxpair/consumer"
-	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/inbox"
+	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/store/sqlite"
 )
 
@@ -32,7 +32,7 @@ func commitWithDiskError(args []string) {
 			if _, err := tx.ExecContext(ctx, `INSERT INTO orders (id) VALUES (?)`, id); err != nil {
 				return err
 			}
-			_, err := store.Append(ctx, tx, uuid.New(), []producer.Record{record(id, 1, "placed")})
+			_, err := store.Append(ctx, tx, uuid.New(), []outbox.Record{record(id, 1, "placed")})
 			return err
 		})
 	}
@@ -44,8 +44,8 @@ func commitWithDiskError(args []string) {
 	limit.Cur = uint64(size) + 100
 	check(syscall.Setrlimit(syscall.RLIMIT_FSIZE, &limit))
 	err := transact()
-	fmt.Println(errors.Is(err, producer.ErrCommitUnknown), errors.Is(err, consumer.ErrCommitUnknown),
-		store.Retryable(err), store.Classify(err) == consumer.CommitUnknown)
+	fmt.Println(errors.Is(err, outbox.ErrCommitUnknown), errors.Is(err, inbox.ErrCommitUnknown),
+		store.Retryable(err), store.Classify(err) == inbox.CommitUnknown)
 	limit.Cur = limit.Max
 	check(syscall.Setrlimit(syscall.RLIMIT_FSIZE, &limit))
 	check(transact())
@@ -79,10 +79,10 @@ func TestErrorsShowNoContent(t *testing.T) {
 	s := newStore(t, db)
 	write(t, s, record("secret-key", 1, "secret-payload"))
 	err := s.Transact(t.Context(), func(ctx context.Context, tx *sql.Tx) error {
-		_, err := s.Append(ctx, tx, uuid.New(), []producer.Record{record("secret-key", 1, "secret-other")})
+		_, err := s.Append(ctx, tx, uuid.New(), []outbox.Record{record("secret-key", 1, "secret-other")})
 		return err
 	})
-	if !errors.Is(err, producer.ErrConflict) || strings.Contains(err.Error(), "secret") {
+	if !errors.Is(err, outbox.ErrConflict) || strings.Contains(err.Error(), "secret") {
 		t.Errorf("error is %v", err)
 	}
 }

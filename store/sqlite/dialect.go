@@ -9,8 +9,8 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/internal/sqlstore"
+	"github.com/boxpair/boxpair/store/inbox"
 )
 
 // words are what SQLite says in its own way. Nothing locks rows: a transaction that writes is alone.
@@ -57,7 +57,7 @@ func (s *Store) dialect() sqlstore.Dialect {
 	return sqlstore.Dialect{
 		Names: s.names, Words: words, Clock: now, Fixed: true, List: arrays,
 		Write: s.write, Read: s.read, Claiming: s.claiming, Missing: missing, Lost: ErrTransactionLost, Whole: context.WithoutCancel, Alone: s.takeLock,
-		Claimed:  func(context.Context, *sql.Tx, *consumer.Claim) error { return nil },
+		Claimed:  func(context.Context, *sql.Tx, *inbox.Claim) error { return nil },
 		LockKeys: func(context.Context, *sql.Tx, int, ...string) error { return nil },
 		Stats:    statsStmt, Dequeue: s.dequeue, Receipt: s.receipt, Heal: s.heal,
 		RemoveEvents: s.removeEvents, ClaimToPark: s.claimToPark, ForgetIDs: s.forgetIDs,

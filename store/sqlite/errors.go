@@ -9,9 +9,9 @@ import (
 	"modernc.org/sqlite"
 	sqlite3 "modernc.org/sqlite/lib"
 
-	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/internal/sqlstore"
-	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/inbox"
+	"github.com/boxpair/boxpair/store/outbox"
 )
 
 const codeIOErr = sqlite3.SQLITE_IOERR
@@ -37,7 +37,7 @@ func missing(err error) bool {
 // Retryable tells whether err is a database that was busy, a snapshot that another
 // transaction had outdated, or a locked table.
 func (s *Store) Retryable(err error) bool {
-	if errors.Is(err, producer.ErrCommitUnknown) {
+	if errors.Is(err, outbox.ErrCommitUnknown) {
 		return false
 	}
 	if errors.Is(err, errBusy) {
@@ -53,22 +53,22 @@ func (s *Store) Retryable(err error) bool {
 // Classify says what err means for a message. Errors of the store's own statements, of the disk
 // and of the file are of the infrastructure. A transaction that its handler left idle for too
 // long, or in which a statement was interrupted, is the handler's error.
-func (s *Store) Classify(err error) consumer.ErrorClass {
+func (s *Store) Classify(err error) inbox.ErrorClass {
 	switch {
-	case errors.Is(err, consumer.ErrCommitUnknown):
-		return consumer.CommitUnknown
+	case errors.Is(err, inbox.ErrCommitUnknown):
+		return inbox.CommitUnknown
 	case s.Retryable(err):
-		return consumer.Conflict
+		return inbox.Conflict
 	case errors.Is(err, ErrNested), errors.Is(err, errIdle):
-		return consumer.HandlerError
+		return inbox.HandlerError
 	case sqlstore.IsOwn(err), errors.Is(err, driver.ErrBadConn), errors.Is(err, sql.ErrConnDone):
-		return consumer.Infrastructure
+		return inbox.Infrastructure
 	}
 	switch primaryCode(err) {
 	case sqlite3.SQLITE_IOERR, sqlite3.SQLITE_FULL, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_CANTOPEN,
 		sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_PROTOCOL, sqlite3.SQLITE_READONLY,
 		sqlite3.SQLITE_PERM, sqlite3.SQLITE_INTERNAL:
-		return consumer.Infrastructure
+		return inbox.Infrastructure
 	}
-	return consumer.HandlerError
+	return inbox.HandlerError
 }

@@ -9,12 +9,12 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/store/inbox"
 )
 
 // ErrNested is returned when a transaction is begun within another one of the
 // same database: on a database with one writer it would wait for itself.
-var ErrNested = fmt.Errorf("begin %w", consumer.ErrNested)
+var ErrNested = fmt.Errorf("begin %w", inbox.ErrNested)
 
 // errBusy is returned for a transaction that waited too long for its turn. It is
 // to this process what SQLITE_BUSY is between processes.

@@ -12,8 +12,8 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/boxpair/boxpair/consumer"
-	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/inbox"
+	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/store/sqlite"
 )
 
@@ -45,7 +45,7 @@ func TestStatementsAfterALostTransactionAreRefused(t *testing.T) {
 		if err := tx.QueryRowContext(ctx, `SELECT 1`).Scan(new(int)); !errors.Is(err, sqlite.ErrTransactionLost) {
 			t.Errorf("Query() = %v, want ErrTransactionLost", err)
 		}
-		if _, err := s.Append(ctx, tx, uuid.New(), []producer.Record{record("a", 1, "x")}); err == nil {
+		if _, err := s.Append(ctx, tx, uuid.New(), []outbox.Record{record("a", 1, "x")}); err == nil {
 			t.Error("an event was accepted")
 		}
 		return nil
@@ -108,10 +108,10 @@ func TestHandlerThatSwallowsALostTransactionAppliesNothing(t *testing.T) {
 				return nil
 			})
 			// A full disk rolls back the statement only, if SQLite can.
-			if lost := err != nil; lost != (verdict != consumer.Applied) {
+			if lost := err != nil; lost != (verdict != inbox.Applied) {
 				t.Errorf("Apply() = %v, %v", verdict, err)
 			}
-			if err != nil && !errors.Is(err, consumer.ErrRolledBack) {
+			if err != nil && !errors.Is(err, inbox.ErrRolledBack) {
 				t.Errorf("Apply() = %v, want ErrRolledBack", err)
 			}
 			effects, claims := number(t, db, `SELECT count(*) FROM effects`), number(t, db, `SELECT count(*) FROM boxpair_inbox`)
@@ -123,14 +123,14 @@ func TestHandlerThatSwallowsALostTransactionAppliesNothing(t *testing.T) {
 }
 
 // claim registers a consumer and returns a claim of a new message.
-func claim(t testing.TB, s *sqlite.Store) consumer.Claim {
+func claim(t testing.TB, s *sqlite.Store) inbox.Claim {
 	t.Helper()
 	r, err := s.Register(t.Context(), "test", time.Hour)
 	if err != nil {
 		t.Fatal(err)
 	}
 	id := uuid.New()
-	return consumer.Claim{Consumer: r.Consumer, ID: id, Message: &consumer.Message{ID: id, Topic: "topic"}}
+	return inbox.Claim{Consumer: r.Consumer, ID: id, Message: &inbox.Message{ID: id, Topic: "topic"}}
 }
 
 func TestTransactionWithinATransactionIsRefused(t *testing.T) {
@@ -141,7 +141,7 @@ func TestTransactionWithinATransactionIsRefused(t *testing.T) {
 	err := s.Transact(t.Context(), func(ctx context.Context, tx *sql.Tx) error {
 		within = ctx
 		nested := s.Transact(ctx, func(context.Context, *sql.Tx) error { return nil })
-		if !errors.Is(nested, sqlite.ErrNested) || s.Classify(nested) != consumer.HandlerError {
+		if !errors.Is(nested, sqlite.ErrNested) || s.Classify(nested) != inbox.HandlerError {
 			t.Errorf("Transact() = %v, want ErrNested", nested)
 		}
 		if _, err := db.BeginTx(ctx, nil); !errors.Is(err, sqlite.ErrNested) {
@@ -203,7 +203,7 @@ func TestIdleTransactionIsRolledBack(t *testing.T) {
 		}
 		return nil
 	})
-	if verdict != consumer.None || !errors.Is(err, sqlite.ErrTransactionLost) || s.Classify(err) != consumer.HandlerError {
+	if verdict != inbox.None || !errors.Is(err, sqlite.ErrTransactionLost) || s.Classify(err) != inbox.HandlerError {
 		t.Errorf("Apply() = %v, %v of class %v", verdict, err, s.Classify(err))
 	}
 	if n := number(t, db, `SELECT count(*) FROM effects`); n != 0 {
@@ -229,7 +229,7 @@ func TestBusyHandlerIsNotIdle(t *testing.T) {
 		}
 		return nil
 	})
-	if verdict != consumer.Applied || err != nil {
+	if verdict != inbox.Applied || err != nil {
 		t.Errorf("Apply() = %v, %v", verdict, err)
 	}
 }
@@ -256,7 +256,7 @@ func TestWaitForAnotherProcessEndsWithItsContextAndItsTimeout(t *testing.T) {
 	waited := make(chan error, 1)
 	err := held.Transact(t.Context(), func(context.Context, *sql.Tx) error {
 		begun := time.Now()
-		if err := other.Transact(t.Context(), nothing); !other.Retryable(err) || other.Classify(err) != consumer.Conflict {
+		if err := other.Transact(t.Context(), nothing); !other.Retryable(err) || other.Classify(err) != inbox.Conflict {
 			t.Errorf("Transact() = %v, want a busy error", err)
 		}
 		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
@@ -269,8 +269,8 @@ func TestWaitForAnotherProcessEndsWithItsContextAndItsTimeout(t *testing.T) {
 		if _, err := patient.Heartbeat(ctx, "relay", time.Second); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("Heartbeat() = %v, want the context's error", err)
 		}
-		c := consumer.Claim{Consumer: 1, ID: uuid.New(), LockTimeout: 100 * time.Millisecond}
-		if _, err := patient.Apply(t.Context(), c, nothing); patient.Classify(err) != consumer.Conflict {
+		c := inbox.Claim{Consumer: 1, ID: uuid.New(), LockTimeout: 100 * time.Millisecond}
+		if _, err := patient.Apply(t.Context(), c, nothing); patient.Classify(err) != inbox.Conflict {
 			t.Errorf("Apply() = %v, want a conflict", err)
 		}
 		if took := time.Since(begun); took > 20*time.Second {
@@ -294,7 +294,7 @@ func TestWaitForThisProcessEndsWithItsContextAndItsTimeout(t *testing.T) {
 	s := newStore(t, second(t, path, 100*time.Millisecond))
 	nothing := func(context.Context, *sql.Tx) error { return nil }
 	err := s.Transact(t.Context(), func(context.Context, *sql.Tx) error {
-		if err := s.Transact(t.Context(), nothing); !s.Retryable(err) || s.Classify(err) != consumer.Conflict {
+		if err := s.Transact(t.Context(), nothing); !s.Retryable(err) || s.Classify(err) != inbox.Conflict {
 			t.Errorf("Transact() = %v, want a busy error", err)
 		}
 		ctx, cancel := context.WithCancel(t.Context())

@@ -7,17 +7,16 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/boxpair/boxpair/consumer"
-	"github.com/boxpair/boxpair/consumer/request"
 	"github.com/boxpair/boxpair/internal/sqlstore"
-	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/inbox"
+	"github.com/boxpair/boxpair/store/outbox"
 )
 
 var (
-	_ producer.Store[*sql.Tx]       = (*Store)(nil)
-	_ consumer.Store[*sql.Tx]       = (*Store)(nil)
-	_ consumer.EffectStore[*sql.Tx] = (*Store)(nil)
-	_ request.Store[*sql.Tx]        = (*Store)(nil)
+	_ outbox.Store[*sql.Tx]       = (*Store)(nil)
+	_ inbox.Store[*sql.Tx]        = (*Store)(nil)
+	_ inbox.EffectStore[*sql.Tx]  = (*Store)(nil)
+	_ inbox.RequestStore[*sql.Tx] = (*Store)(nil)
 )
 
 // claimStmt is the claim: the unique index decides.
@@ -36,19 +35,19 @@ FROM {inbox_consumers} c WHERE c.id = ?`
 // Apply claims a message and runs fn in the transaction of the claim. SQLite has one
 // isolation level, which is serializable. Every other write transaction waits meanwhile,
 // so Claim.LockTimeout bounds the wait for all of them, not only for one with the same claim.
-func (s *Store) Apply(ctx context.Context, c consumer.Claim, fn func(ctx context.Context, tx *sql.Tx) error) (consumer.Verdict, error) {
-	var verdict consumer.Verdict
+func (s *Store) Apply(ctx context.Context, c inbox.Claim, fn func(ctx context.Context, tx *sql.Tx) error) (inbox.Verdict, error) {
+	var verdict inbox.Verdict
 	err := s.claiming(ctx, &c, func(ctx context.Context, tx *sql.Tx) (err error) {
 		if verdict, err = s.claim(ctx, tx, &c); err != nil {
 			return fmt.Errorf("claim: %w", &sqlstore.OwnError{Err: err})
 		}
 		switch verdict {
-		case consumer.Applied:
+		case inbox.Applied:
 			if err := s.core.Hand(ctx, tx, func() error { return fn(ctx, tx) }); err != nil {
 				return err
 			}
 			return s.core.NoteApplied(ctx, tx, c.Consumer, c.ID)
-		case consumer.Followed:
+		case inbox.Followed:
 			return nil
 		}
 		return sqlstore.ErrNothing
@@ -57,12 +56,12 @@ func (s *Store) Apply(ctx context.Context, c consumer.Claim, fn func(ctx context
 	case errors.Is(err, sqlstore.ErrNothing):
 		return verdict, nil
 	case err != nil:
-		return consumer.None, err
+		return inbox.None, err
 	}
 	return verdict, nil
 }
 
-func (s *Store) limits(c *consumer.Claim) limits {
+func (s *Store) limits(c *inbox.Claim) limits {
 	l := limits{wait: s.busy, idle: c.IdleTimeout}
 	if c.LockTimeout > 0 {
 		l.wait = c.LockTimeout
@@ -72,25 +71,25 @@ func (s *Store) limits(c *consumer.Claim) limits {
 
 // claim makes the claim and says what follows from it. It does not end with ctx halfway:
 // an interrupted statement would take the transaction with it.
-func (s *Store) claim(ctx context.Context, tx *sql.Tx, c *consumer.Claim) (consumer.Verdict, error) {
+func (s *Store) claim(ctx context.Context, tx *sql.Tx, c *inbox.Claim) (inbox.Verdict, error) {
 	if err := ctx.Err(); err != nil {
-		return consumer.None, err
+		return inbox.None, err
 	}
 	ctx = context.WithoutCancel(ctx)
 	at := now()
 	verdict, blocked, err := s.insertClaim(ctx, tx, c, stampOr(c.Stamp, at), sql.NullInt64{Int64: at, Valid: true})
-	if err == nil && verdict == consumer.Applied && blocked {
-		return consumer.Followed, s.core.Follow(ctx, tx, c)
+	if err == nil && verdict == inbox.Applied && blocked {
+		return inbox.Followed, s.core.Follow(ctx, tx, c)
 	}
 	return verdict, err
 }
 
 // insertClaim claims a message that is applied at a time, or parked. The verdict is
 // not Followed, but blocked tells whether it should be.
-func (s *Store) insertClaim(ctx context.Context, tx *sql.Tx, c *consumer.Claim, stamp int64, applied sql.NullInt64) (verdict consumer.Verdict, blocked bool, err error) {
+func (s *Store) insertClaim(ctx context.Context, tx *sql.Tx, c *inbox.Claim, stamp int64, applied sql.NullInt64) (verdict inbox.Verdict, blocked bool, err error) {
 	n, err := s.core.Exec(ctx, tx, claimStmt, c.Consumer, c.ID[:], c.Digest[:], stamp, applied)
 	if err != nil {
-		return consumer.None, false, err
+		return inbox.None, false, err
 	}
 	if n == 0 {
 		verdict, err := s.core.Compare(ctx, tx, c)
@@ -101,19 +100,19 @@ func (s *Store) insertClaim(ctx context.Context, tx *sql.Tx, c *consumer.Claim, 
 	err = s.core.One(ctx, tx, []any{&forgotten, &blocked, &attempted}, checkStmt, c.Key, c.Key, c.ID[:], c.Consumer)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
-		return consumer.None, false, sqlstore.ErrNotRegistered(c.Consumer)
+		return inbox.None, false, sqlstore.ErrNotRegistered(c.Consumer)
 	case err != nil:
-		return consumer.None, false, err
+		return inbox.None, false, err
 	case forgotten.Valid && stamp < forgotten.Int64:
-		return consumer.TooOld, false, nil
+		return inbox.TooOld, false, nil
 	case attempted:
 		err = s.core.ForgetAttempts(ctx, tx, c.Consumer, c.ID)
 	}
-	return consumer.Applied, blocked, err
+	return inbox.Applied, blocked, err
 }
 
 // claimToPark claims a message that is about to be parked.
-func (s *Store) claimToPark(ctx context.Context, tx *sql.Tx, c *consumer.Claim) (consumer.Verdict, error) {
+func (s *Store) claimToPark(ctx context.Context, tx *sql.Tx, c *inbox.Claim) (inbox.Verdict, error) {
 	verdict, _, err := s.insertClaim(ctx, tx, c, stampOr(c.Stamp, now()), sql.NullInt64{})
 	return verdict, err
 }
@@ -126,9 +125,9 @@ func stampOr(stamp time.Time, at int64) int64 {
 	return stamp.UnixMicro()
 }
 
-// ClaimRequest implements [request.Store]. Transactions that write come one after another,
+// ClaimRequest implements [inbox.RequestStore]. Transactions that write come one after another,
 // so there is nobody to wait for.
-func (s *Store) ClaimRequest(ctx context.Context, tx *sql.Tx, r request.Request, _ time.Duration) (*request.Answer, error) {
+func (s *Store) ClaimRequest(ctx context.Context, tx *sql.Tx, r inbox.Request, _ time.Duration) (*inbox.Answer, error) {
 	claimed, err := s.core.Exec(ctx, tx, `INSERT INTO {inbox_requests} (scope, key, fingerprint, claimed_at) VALUES (?, ?, ?, {now}) {once scope, key}`,
 		r.Scope, r.Key, r.Fingerprint[:])
 	if err != nil {

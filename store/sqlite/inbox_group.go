@@ -7,24 +7,24 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/internal/sqlstore"
+	"github.com/boxpair/boxpair/store/inbox"
 )
 
 // ApplyGroup claims messages and runs fn in the transaction of their claims. There
 // is one writer at a time, so the order of the claims is of no concern.
-func (s *Store) ApplyGroup(ctx context.Context, claims []consumer.Claim, fn func(ctx context.Context, tx *sql.Tx, run []int) error) ([]consumer.Verdict, error) {
+func (s *Store) ApplyGroup(ctx context.Context, claims []inbox.Claim, fn func(ctx context.Context, tx *sql.Tx, run []int) error) ([]inbox.Verdict, error) {
 	if len(claims) == 0 {
 		return nil, nil
 	}
-	verdicts := make([]consumer.Verdict, len(claims))
+	verdicts := make([]inbox.Verdict, len(claims))
 	err := s.claiming(ctx, &claims[0], func(ctx context.Context, tx *sql.Tx) error {
 		var run []int
 		for i := range claims {
 			if err := s.claimMember(ctx, tx, &claims[i], &verdicts[i]); err != nil {
 				return fmt.Errorf("claim a group: %w", &sqlstore.OwnError{Err: err})
 			}
-			if verdicts[i] == consumer.Applied {
+			if verdicts[i] == inbox.Applied {
 				run = append(run, i)
 			}
 		}
@@ -39,7 +39,7 @@ func (s *Store) ApplyGroup(ctx context.Context, claims []consumer.Claim, fn func
 				}
 			}
 			return nil
-		case slices.Contains(verdicts, consumer.Followed):
+		case slices.Contains(verdicts, inbox.Followed):
 			return nil
 		}
 		return sqlstore.ErrNothing
@@ -51,8 +51,8 @@ func (s *Store) ApplyGroup(ctx context.Context, claims []consumer.Claim, fn func
 }
 
 // claimMember claims one message of a group. The claim of one that is too old is taken back.
-func (s *Store) claimMember(ctx context.Context, tx *sql.Tx, c *consumer.Claim, verdict *consumer.Verdict) (err error) {
-	if *verdict, err = s.claim(ctx, tx, c); err != nil || *verdict != consumer.TooOld {
+func (s *Store) claimMember(ctx context.Context, tx *sql.Tx, c *inbox.Claim, verdict *inbox.Verdict) (err error) {
+	if *verdict, err = s.claim(ctx, tx, c); err != nil || *verdict != inbox.TooOld {
 		return err
 	}
 	return s.core.Unclaim(context.WithoutCancel(ctx), tx, c)

@@ -4,8 +4,8 @@ import (
 	"context"
 	"database/sql"
 
-	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/internal/sqlstore"
+	"github.com/boxpair/boxpair/store/inbox"
 )
 
 // removeEvents removes those of some events that are not to stay. One transaction writes at
@@ -15,7 +15,7 @@ func (s *Store) removeEvents(ctx context.Context, tx *sql.Tx, ids []int64, befor
 }
 
 // forgetIDs removes dispatch IDs.
-func (s *Store) forgetIDs(ctx context.Context, tx *sql.Tx, consumerID int, from, until int64, limit int, f *consumer.Forgotten) error {
+func (s *Store) forgetIDs(ctx context.Context, tx *sql.Tx, consumerID int, from, until int64, limit int, f *inbox.Forgotten) error {
 	return s.core.Each(ctx, tx, func(rows *sql.Rows) error {
 		var stamp int64
 		err := rows.Scan(&stamp)

@@ -12,7 +12,7 @@ import (
 
 	"github.com/boxpair/boxpair/internal/sqlstore/sqlstoretest"
 	"github.com/boxpair/boxpair/migrations"
-	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/store/sqlite"
 )
 
@@ -106,10 +106,10 @@ func TestTwoPrefixesAreTwoOutboxes(t *testing.T) {
 	write(t, s, record("a", 1, "one"))
 	write(t, other, record("a", 1, "another"), record("a", 2, "two"))
 	err = other.Transact(t.Context(), func(ctx context.Context, tx *sql.Tx) error {
-		_, err := other.Append(ctx, tx, uuid.New(), []producer.Record{record("a", 1, "one")})
+		_, err := other.Append(ctx, tx, uuid.New(), []outbox.Record{record("a", 1, "one")})
 		return err
 	})
-	if !errors.Is(err, producer.ErrConflict) {
+	if !errors.Is(err, outbox.ErrConflict) {
 		t.Errorf("Append() = %v, want ErrConflict", err)
 	}
 	for s, want := range map[*sqlite.Store]int64{s: 1, other: 2} {
@@ -138,7 +138,7 @@ func TestStatusViewSaysWhatAnEventWaitsFor(t *testing.T) {
 	leases := leaseAll(t, s, "relay")
 	first := fetchAll(t, s, leases)[0]
 	lease := leases[first.Shard]
-	if lost, err := s.Park(t.Context(), "relay", lease, []producer.Failure{{Seq: 1, Attempts: 1, RetryIn: 1 << 40, Error: "no route"}}); lost || err != nil {
+	if lost, err := s.Park(t.Context(), "relay", lease, []outbox.Failure{{Seq: 1, Attempts: 1, RetryIn: 1 << 40, Error: "no route"}}); lost || err != nil {
 		t.Fatal(lost, err)
 	}
 	for id, want := range map[int][2]string{1: {"retrying", "waits for its next attempt"}, 2: {"pending", "waits for event 1 of its key"}} {

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/outbox"
 )
 
 // The blocked keys of a shard behind ?2, in their order. The statements jump through the index from
@@ -23,12 +23,12 @@ const (
 )
 
 // Blocked reads blocked keys.
-func (s *Store) Blocked(ctx context.Context, shards []int, hold bool, after producer.BlockedKey, limit int) ([]producer.BlockedKey, error) {
+func (s *Store) Blocked(ctx context.Context, shards []int, hold bool, after outbox.BlockedKey, limit int) ([]outbox.BlockedKey, error) {
 	query := blockedStmt
 	if hold {
 		query = heldStmt
 	}
-	var keys []producer.BlockedKey
+	var keys []outbox.BlockedKey
 	err := s.read(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		for _, shard := range slices.Compact(slices.Sorted(slices.Values(shards))) {
 			from := ""
@@ -39,7 +39,7 @@ func (s *Store) Blocked(ctx context.Context, shards []int, hold bool, after prod
 				continue
 			}
 			err := s.core.Each(ctx, tx, func(rows *sql.Rows) error {
-				k := producer.BlockedKey{Shard: shard}
+				k := outbox.BlockedKey{Shard: shard}
 				err := rows.Scan(&k.Key)
 				keys = append(keys, k)
 				return err

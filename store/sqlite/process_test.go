@@ -16,8 +16,8 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/boxpair/boxpair/consumer"
-	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/inbox"
+	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/store/sqlite"
 )
 
@@ -81,7 +81,7 @@ func placeOrders(args []string) {
 			if _, err := tx.ExecContext(ctx, `INSERT INTO orders (id) VALUES (?)`, id); err != nil {
 				return err
 			}
-			_, err := store.Append(ctx, tx, uuid.New(), []producer.Record{record(id, 1, "placed"), record(id, 2, "paid")})
+			_, err := store.Append(ctx, tx, uuid.New(), []outbox.Record{record(id, 1, "placed"), record(id, 2, "paid")})
 			return err
 		}))
 		fmt.Println(id)
@@ -96,7 +96,7 @@ func handleMessages(args []string) {
 	store := must(sqlite.New(must(sqlite.Open(path)), sqlite.Config{}))
 	for {
 		id := uuid.New()
-		_ = must(store.Apply(ctx, consumer.Claim{Consumer: consumerID, ID: id}, func(ctx context.Context, tx *sql.Tx) error {
+		_ = must(store.Apply(ctx, inbox.Claim{Consumer: consumerID, ID: id}, func(ctx context.Context, tx *sql.Tx) error {
 			_, err := tx.ExecContext(ctx, `INSERT INTO effects (id) VALUES (?)`, id[:])
 			return err
 		}))
@@ -206,13 +206,13 @@ func TestThreeProcessesOnOneFileWriteAllTheirEvents(t *testing.T) {
 		if time.Now().After(deadline) {
 			t.Fatalf("only %d events after a minute", delivered)
 		}
-		var marks []producer.Mark
+		var marks []outbox.Mark
 		for _, q := range fetchAll(t, s, leases) {
 			if q.Version != seen[q.Key]+1 {
 				t.Errorf("version %d of %s came after version %d", q.Version, q.Key, seen[q.Key])
 			}
 			seen[q.Key] = q.Version
-			marks = append(marks, producer.Mark{Lease: leases[q.Shard], Seq: q.Seq, Round: q.Round})
+			marks = append(marks, outbox.Mark{Lease: leases[q.Shard], Seq: q.Seq, Round: q.Round})
 		}
 		lost, err := s.Mark(t.Context(), "relay", marks)
 		if err != nil || len(lost) > 0 {
@@ -228,11 +228,11 @@ func TestThreeProcessesOnOneFileWriteAllTheirEvents(t *testing.T) {
 }
 
 // fetchAll reads the queue rows of all leases.
-func fetchAll(t testing.TB, s *sqlite.Store, leases map[int]producer.Lease) []producer.Queued {
+func fetchAll(t testing.TB, s *sqlite.Store, leases map[int]outbox.Lease) []outbox.Queued {
 	t.Helper()
-	var ranges []producer.Range
+	var ranges []outbox.Range
 	for shard := range leases {
-		ranges = append(ranges, producer.Range{Shard: shard, Limit: 1000})
+		ranges = append(ranges, outbox.Range{Shard: shard, Limit: 1000})
 	}
 	queued, err := s.Fetch(t.Context(), ranges)
 	if err != nil {
@@ -303,13 +303,13 @@ func TestCopiedDatabaseGoesOn(t *testing.T) {
 	leases := leaseAll(t, s, "relay")
 	write(t, s, record("a", 1, "1"), record("a", 2, "2"), record("b", 1, "1"))
 	first := fetchAll(t, s, leases)[0]
-	mark := producer.Mark{Lease: leases[first.Shard], Seq: first.Seq}
-	if lost, err := s.Mark(t.Context(), "relay", []producer.Mark{mark}); err != nil || len(lost) > 0 {
+	mark := outbox.Mark{Lease: leases[first.Shard], Seq: first.Seq}
+	if lost, err := s.Mark(t.Context(), "relay", []outbox.Mark{mark}); err != nil || len(lost) > 0 {
 		t.Fatal(lost, err)
 	}
 	c := claim(t, s)
 	nothing := func(context.Context, *sql.Tx) error { return nil }
-	if v, err := s.Apply(t.Context(), c, nothing); v != consumer.Applied || err != nil {
+	if v, err := s.Apply(t.Context(), c, nothing); v != inbox.Applied || err != nil {
 		t.Fatal(v, err)
 	}
 
@@ -324,10 +324,10 @@ func TestCopiedDatabaseGoesOn(t *testing.T) {
 	if got := strings.Join(versions, " "); got != "a2 b1 a3" {
 		t.Errorf("the copy is to send %s, want a2 b1 a3", got)
 	}
-	if renewed, err := restored.Renew(t.Context(), "relay", time.Minute, []producer.Lease{mark.Lease}); err != nil || len(renewed) != 1 {
+	if renewed, err := restored.Renew(t.Context(), "relay", time.Minute, []outbox.Lease{mark.Lease}); err != nil || len(renewed) != 1 {
 		t.Errorf("Renew() = %v, %v, want the lease", renewed, err)
 	}
-	if v, err := restored.Apply(t.Context(), c, nothing); v != consumer.Duplicate || err != nil {
+	if v, err := restored.Apply(t.Context(), c, nothing); v != inbox.Duplicate || err != nil {
 		t.Errorf("Apply() = %v, %v, want a duplicate", v, err)
 	}
 }

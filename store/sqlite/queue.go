@@ -9,7 +9,7 @@ import (
 	"slices"
 
 	"github.com/boxpair/boxpair/internal/sqlstore"
-	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/outbox"
 )
 
 // The queue is read in three steps, since a relay asks for all its shards at a
@@ -30,8 +30,8 @@ SELECT ` + sqlstore.RecordColumns + ` FROM {outbox_events} e WHERE e.id IN ?`
 
 // Fetch reads the queue rows of ranges with their events, all of one moment. An
 // event that the log lacks is reported as missing.
-func (s *Store) Fetch(ctx context.Context, ranges []producer.Range) ([]producer.Queued, error) {
-	var queued []producer.Queued
+func (s *Store) Fetch(ctx context.Context, ranges []outbox.Range) ([]outbox.Queued, error) {
+	var queued []outbox.Queued
 	err := s.read(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		filled, err := s.filled(ctx, tx, ranges)
 		if err != nil {
@@ -41,7 +41,7 @@ func (s *Store) Fetch(ctx context.Context, ranges []producer.Range) ([]producer.
 		for _, i := range filled {
 			r := &ranges[i]
 			err := s.core.Each(ctx, tx, func(rows *sql.Rows) error {
-				q := producer.Queued{Missing: true}
+				q := outbox.Queued{Missing: true}
 				q.Shard = r.Shard
 				err := rows.Scan(&q.Seq, &q.Round)
 				queued, ids = append(queued, q), append(ids, q.Seq)
@@ -63,7 +63,7 @@ func (s *Store) Fetch(ctx context.Context, ranges []producer.Range) ([]producer.
 }
 
 // filled returns the indexes of ranges that have rows.
-func (s *Store) filled(ctx context.Context, tx *sql.Tx, ranges []producer.Range) ([]int, error) {
+func (s *Store) filled(ctx context.Context, tx *sql.Tx, ranges []outbox.Range) ([]int, error) {
 	if len(ranges) == 1 {
 		return []int{0}, nil
 	}
@@ -86,16 +86,16 @@ func (s *Store) filled(ctx context.Context, tx *sql.Tx, ranges []producer.Range)
 }
 
 // events sorts queued and fills in the events, of which ids are the places in the log.
-func (s *Store) events(ctx context.Context, tx *sql.Tx, queued []producer.Queued, ids []int64) error {
-	slices.SortFunc(queued, func(a, b producer.Queued) int { return cmp.Compare(a.Seq, b.Seq) })
+func (s *Store) events(ctx context.Context, tx *sql.Tx, queued []outbox.Queued, ids []int64) error {
+	slices.SortFunc(queued, func(a, b outbox.Queued) int { return cmp.Compare(a.Seq, b.Seq) })
 	return s.core.Each(ctx, tx, func(rows *sql.Rows) error {
 		var id sql.NullInt64
-		var r producer.Record
+		var r outbox.Record
 		unreadable, err := sqlstore.ScanRecord(rows, &r, &id)
 		if err != nil {
 			return err
 		}
-		i, found := slices.BinarySearchFunc(queued, id.Int64, func(q producer.Queued, id int64) int { return cmp.Compare(q.Seq, id) })
+		i, found := slices.BinarySearchFunc(queued, id.Int64, func(q outbox.Queued, id int64) int { return cmp.Compare(q.Seq, id) })
 		for ; found && i < len(queued) && queued[i].Seq == id.Int64; i++ { // ranges may overlap
 			r.Shard = queued[i].Shard
 			queued[i].Record, queued[i].Missing, queued[i].Unreadable = r, false, unreadable
@@ -105,7 +105,7 @@ func (s *Store) events(ctx context.Context, tx *sql.Tx, queued []producer.Queued
 }
 
 // dequeue removes queue rows.
-func (s *Store) dequeue(ctx context.Context, tx *sql.Tx, marks []producer.Mark) ([]int64, error) {
+func (s *Store) dequeue(ctx context.Context, tx *sql.Tx, marks []outbox.Mark) ([]int64, error) {
 	var gone []int64
 	for at, ids := range sqlstore.ByRound(marks) {
 		removed, err := s.core.IDs(ctx, tx, `DELETE FROM {outbox_queue} WHERE shard = ? AND id IN ? AND round = ? RETURNING id`, at.Shard, ids, at.Round)
@@ -129,7 +129,7 @@ func (s *Store) receipt(ctx context.Context, tx *sql.Tx, relay string, ids []int
 }
 
 // StillQueued counts queue rows that are still there.
-func (s *Store) StillQueued(ctx context.Context, rows []producer.Requeued) (n int, err error) {
+func (s *Store) StillQueued(ctx context.Context, rows []outbox.Requeued) (n int, err error) {
 	for _, r := range rows {
 		var there bool
 		err := s.core.One(ctx, s.db, []any{&there}, `SELECT EXISTS (SELECT 1 FROM {outbox_queue} WHERE shard = ? AND id = ? AND round = ?)`,

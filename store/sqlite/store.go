@@ -30,8 +30,8 @@ type Config struct {
 // shared has the methods that the stores on MySQL and SQLite have in common.
 type shared = sqlstore.Store
 
-// Store keeps outboxes and inboxes in SQLite. Its methods are those of [producer.Store], [consumer.Store],
-// [consumer.EffectStore] and [request.Store], which say what each does. It is safe for concurrent use.
+// Store keeps outboxes and inboxes in SQLite. Its methods are those of [outbox.Store], [inbox.Store],
+// [inbox.EffectStore] and [inbox.RequestStore], which say what each does. It is safe for concurrent use.
 type Store struct {
 	shared
 	core  *sqlstore.Core

@@ -7,8 +7,8 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/internal/sqlstore"
+	"github.com/boxpair/boxpair/store/inbox"
 )
 
 // lockStmt takes the write lock without changing anything.
@@ -40,7 +40,7 @@ func (s *Store) transact(ctx context.Context, l limits, fn func(ctx context.Cont
 }
 
 // claiming is the transaction of a handler. SQLite has one isolation level, which is serializable.
-func (s *Store) claiming(ctx context.Context, c *consumer.Claim, fn func(ctx context.Context, tx *sql.Tx) error) error {
+func (s *Store) claiming(ctx context.Context, c *inbox.Claim, fn func(ctx context.Context, tx *sql.Tx) error) error {
 	return s.transact(ctx, s.limits(c), fn)
 }
 

@@ -9,8 +9,8 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/boxpair/boxpair/consumer"
-	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/inbox"
+	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/store/sqlite"
 )
 
@@ -46,7 +46,7 @@ func TestUnguardedWritersOfOneEventWriteItOnce(t *testing.T) {
 				if err := tx.QueryRowContext(ctx, `SELECT count(*) FROM boxpair_outbox_events`).Scan(new(int)); err != nil {
 					return err
 				}
-				_, err := s.Append(ctx, tx, uuid.New(), []producer.Record{record("a", 1, "one")})
+				_, err := s.Append(ctx, tx, uuid.New(), []outbox.Record{record("a", 1, "one")})
 				return err
 			})
 		}()
@@ -67,8 +67,8 @@ func TestUnguardedConflictCannotBeCommitted(t *testing.T) {
 	write(t, s, record("a", 1, "one"))
 	err := s.Transact(t.Context(), func(ctx context.Context, tx *sql.Tx) error {
 		run(t, tx, `CREATE TABLE orders (id TEXT)`)
-		_, err := s.Append(ctx, tx, uuid.New(), []producer.Record{record("a", 1, "other")})
-		if !errors.Is(err, producer.ErrConflict) {
+		_, err := s.Append(ctx, tx, uuid.New(), []outbox.Record{record("a", 1, "other")})
+		if !errors.Is(err, outbox.ErrConflict) {
 			t.Errorf("Append() = %v, want ErrConflict", err)
 		}
 		return nil
@@ -87,7 +87,7 @@ func TestUnguardedCopiesOfOneMessageHaveOneEffect(t *testing.T) {
 	run(t, db, `CREATE TABLE effects (x)`)
 	c := claim(t, s)
 	const n = 8
-	verdicts := make(chan consumer.Verdict, n)
+	verdicts := make(chan inbox.Verdict, n)
 	for range n {
 		go func() {
 			v, err := s.Apply(t.Context(), c, func(ctx context.Context, tx *sql.Tx) error {
@@ -103,9 +103,9 @@ func TestUnguardedCopiesOfOneMessageHaveOneEffect(t *testing.T) {
 	applied := 0
 	for range n {
 		switch v := <-verdicts; v {
-		case consumer.Applied:
+		case inbox.Applied:
 			applied++
-		case consumer.Duplicate:
+		case inbox.Duplicate:
 		default:
 			t.Errorf("verdict is %v", v)
 		}

@@ -11,13 +11,13 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/store/inbox"
 	"github.com/boxpair/boxpair/transport"
 )
 
 // InboxFixture is an empty inbox, for one test, and a table of effects beside it.
 type InboxFixture[TX any] struct {
-	Store consumer.Store[TX]
+	Store inbox.Store[TX]
 	// Effect adds a row with name to the table of effects, in tx. Nothing keeps
 	// that table from having a name twice.
 	Effect func(ctx context.Context, tx TX, name string) error
@@ -35,7 +35,7 @@ type InboxFixture[TX any] struct {
 	OneWriter bool
 }
 
-// Consumer tests that a store keeps the contract of [consumer.Store]. open returns
+// Consumer tests that a store keeps the contract of [inbox.Store]. open returns
 // a new, empty inbox for each test; what it needs to close, it closes in
 // t.Cleanup. The tests run in parallel. only limits them to groups of those names, as go test -v
 // shows them, so that a store can be tested in many settings without all of them in each; defaults to all.
@@ -52,7 +52,7 @@ func Consumer[TX any](t *testing.T, open func(t *testing.T) InboxFixture[TX], on
 		{"window", windowTests[TX]()},
 		{"history", historyTests[TX]()},
 	}, only, func(t *testing.T, test inboxTest[TX]) {
-		i := &inbox[TX]{rig: rig{t}, InboxFixture: open(t)}
+		i := &inboxRig[TX]{rig: rig{t}, InboxFixture: open(t)}
 		i.consumer = i.register("service/handler")
 		test.run(i)
 	})
@@ -60,13 +60,13 @@ func Consumer[TX any](t *testing.T, open func(t *testing.T) InboxFixture[TX], on
 
 type inboxTest[TX any] struct {
 	fact string
-	run  func(i *inbox[TX])
+	run  func(i *inboxRig[TX])
 }
 
 func (x inboxTest[TX]) named() string { return x.fact }
 
-// inbox is a test and the inbox that it works on.
-type inbox[TX any] struct {
+// inboxRig is a test and the inbox that it works on.
+type inboxRig[TX any] struct {
 	rig
 	InboxFixture[TX]
 	consumer int
@@ -77,10 +77,10 @@ type handler[TX any] = func(ctx context.Context, tx TX) error
 
 var (
 	errHandler = errors.New("error of a handler")
-	levels     = []consumer.Isolation{consumer.ReadCommitted, consumer.RepeatableRead, consumer.Serializable}
+	levels     = []inbox.Isolation{inbox.ReadCommitted, inbox.RepeatableRead, inbox.Serializable}
 )
 
-func (i *inbox[TX]) register(name string) int {
+func (i *inboxRig[TX]) register(name string) int {
 	i.Helper()
 	r, err := i.Store.Register(i.ctx(), name, 24*time.Hour)
 	i.ok(err)
@@ -88,9 +88,9 @@ func (i *inbox[TX]) register(name string) int {
 }
 
 // message returns a new message of key.
-func message(key string) *consumer.Message {
+func message(key string) *inbox.Message {
 	id := uuid.New()
-	return &consumer.Message{
+	return &inbox.Message{
 		ID: id, Topic: "topic", Key: key, Digest: transport.Digest(uuid.NewSHA1(id, []byte("content"))),
 		Stamp:    time.Now().UTC().Truncate(time.Microsecond),
 		Metadata: map[string]string{"name": "value"}, Payload: []byte("payload"),
@@ -98,7 +98,7 @@ func message(key string) *consumer.Message {
 }
 
 // otherContent returns m with other content under the same dispatch ID.
-func otherContent(m *consumer.Message) *consumer.Message {
+func otherContent(m *inbox.Message) *inbox.Message {
 	other := *m
 	other.Digest = transport.Digest(uuid.NewSHA1(m.ID, []byte("other content")))
 	other.Payload = []byte("other payload")
@@ -106,39 +106,39 @@ func otherContent(m *consumer.Message) *consumer.Message {
 }
 
 // claim returns the claim of a handler that wants no order.
-func (i *inbox[TX]) claim(m *consumer.Message) consumer.Claim {
-	return consumer.Claim{
+func (i *inboxRig[TX]) claim(m *inbox.Message) inbox.Claim {
+	return inbox.Claim{
 		Consumer: i.consumer, ID: m.ID, Digest: m.Digest, Stamp: m.Stamp,
 		IdleTimeout: patience, LockTimeout: patience,
 	}
 }
 
 // ordered returns the claim of a handler that wants order.
-func (i *inbox[TX]) ordered(m *consumer.Message) consumer.Claim {
+func (i *inboxRig[TX]) ordered(m *inbox.Message) inbox.Claim {
 	c := i.claim(m)
 	c.Key, c.Message = m.Key, m
 	return c
 }
 
 // effect returns a handler that adds name to the effects.
-func (i *inbox[TX]) effect(name string) handler[TX] {
+func (i *inboxRig[TX]) effect(name string) handler[TX] {
 	return func(ctx context.Context, tx TX) error { return i.Effect(ctx, tx, name) }
 }
 
 // again repeats do while it meets conflicts with other transactions.
-func (i *inbox[TX]) again(do func() error) error {
+func (i *inboxRig[TX]) again(do func() error) error {
 	for {
 		err := do()
-		if err == nil || i.Store.Classify(err) != consumer.Conflict || i.ctx().Err() != nil {
+		if err == nil || i.Store.Classify(err) != inbox.Conflict || i.ctx().Err() != nil {
 			return err
 		}
 	}
 }
 
 // apply applies a message with its ID as the effect, and returns the verdict.
-func (i *inbox[TX]) apply(c consumer.Claim) consumer.Verdict {
+func (i *inboxRig[TX]) apply(c inbox.Claim) inbox.Verdict {
 	i.Helper()
-	var v consumer.Verdict
+	var v inbox.Verdict
 	i.ok(i.again(func() (err error) {
 		v, err = i.Store.Apply(i.ctx(), c, i.effect(c.ID.String()))
 		return err
@@ -147,7 +147,7 @@ func (i *inbox[TX]) apply(c consumer.Claim) consumer.Verdict {
 }
 
 // expectVerdict applies a message and checks the verdict.
-func (i *inbox[TX]) expectVerdict(c consumer.Claim, want consumer.Verdict) {
+func (i *inboxRig[TX]) expectVerdict(c inbox.Claim, want inbox.Verdict) {
 	i.Helper()
 	if got := i.apply(c); got != want {
 		i.Fatalf("verdict is %v, want %v", got, want)
@@ -155,7 +155,7 @@ func (i *inbox[TX]) expectVerdict(c consumer.Claim, want consumer.Verdict) {
 }
 
 // expectEffects checks what is in the table of effects, in order.
-func (i *inbox[TX]) expectEffects(want ...string) {
+func (i *inboxRig[TX]) expectEffects(want ...string) {
 	i.Helper()
 	got, err := i.Effects(i.ctx())
 	i.ok(err)
@@ -165,7 +165,7 @@ func (i *inbox[TX]) expectEffects(want ...string) {
 }
 
 // expectClass checks what an error is said to mean, also when it is wrapped.
-func (i *inbox[TX]) expectClass(err error, want consumer.ErrorClass) {
+func (i *inboxRig[TX]) expectClass(err error, want inbox.ErrorClass) {
 	i.Helper()
 	for _, e := range []error{err, fmt.Errorf("wrapped: %w", err), errors.Join(errHandler, err)} {
 		if got := i.Store.Classify(e); got != want {
@@ -175,7 +175,7 @@ func (i *inbox[TX]) expectClass(err error, want consumer.ErrorClass) {
 }
 
 // park parks a message and checks the verdict.
-func (i *inbox[TX]) park(p consumer.Parking, want consumer.Verdict) {
+func (i *inboxRig[TX]) park(p inbox.Parking, want inbox.Verdict) {
 	i.Helper()
 	p.Consumer = i.consumer
 	got, err := i.Store.ParkMessage(i.ctx(), p)
@@ -186,32 +186,32 @@ func (i *inbox[TX]) park(p consumer.Parking, want consumer.Verdict) {
 }
 
 // retrying parks messages in order, due now.
-func (i *inbox[TX]) retrying(messages ...*consumer.Message) {
+func (i *inboxRig[TX]) retrying(messages ...*inbox.Message) {
 	i.Helper()
 	for _, m := range messages {
-		i.park(consumer.Parking{Message: m, State: consumer.Retrying, Ordered: true, Attempts: 1}, consumer.Applied)
+		i.park(inbox.Parking{Message: m, State: inbox.Retrying, Ordered: true, Attempts: 1}, inbox.Applied)
 	}
 }
 
 // following lets messages follow a parked one.
-func (i *inbox[TX]) following(messages ...*consumer.Message) {
+func (i *inboxRig[TX]) following(messages ...*inbox.Message) {
 	i.Helper()
 	for _, m := range messages {
-		i.expectVerdict(i.ordered(m), consumer.Followed)
+		i.expectVerdict(i.ordered(m), inbox.Followed)
 	}
 }
 
 // parked reads the parked message of an ID, or fails.
-func (i *inbox[TX]) parked(m *consumer.Message) consumer.ParkedMessage {
+func (i *inboxRig[TX]) parked(m *inbox.Message) inbox.Parked {
 	i.Helper()
-	list := i.list(consumer.Filter{IDs: []uuid.UUID{m.ID}})
+	list := i.list(inbox.Filter{IDs: []uuid.UUID{m.ID}})
 	if len(list) != 1 {
 		i.Fatalf("%d parked messages have the ID, want 1", len(list))
 	}
 	return list[0]
 }
 
-func (i *inbox[TX]) list(f consumer.Filter) []consumer.ParkedMessage {
+func (i *inboxRig[TX]) list(f inbox.Filter) []inbox.Parked {
 	i.Helper()
 	list, err := i.Store.ListParkedMessages(i.ctx(), f)
 	i.ok(err)
@@ -219,10 +219,10 @@ func (i *inbox[TX]) list(f consumer.Filter) []consumer.ParkedMessage {
 }
 
 // expectParked checks the states of all parked messages, in order.
-func (i *inbox[TX]) expectParked(want ...consumer.State) {
+func (i *inboxRig[TX]) expectParked(want ...inbox.State) {
 	i.Helper()
-	var got []consumer.State
-	for _, m := range i.list(consumer.Filter{}) {
+	var got []inbox.State
+	for _, m := range i.list(inbox.Filter{}) {
 		got = append(got, m.State)
 	}
 	if !slices.Equal(got, want) {
@@ -231,14 +231,14 @@ func (i *inbox[TX]) expectParked(want ...consumer.State) {
 }
 
 // applyParked handles a parked message with its ID as the effect.
-func (i *inbox[TX]) applyParked(seq int64) (done bool, err error) {
-	return i.applyParkedAt(consumer.ReadCommitted, seq)
+func (i *inboxRig[TX]) applyParked(seq int64) (done bool, err error) {
+	return i.applyParkedAt(inbox.ReadCommitted, seq)
 }
 
-func (i *inbox[TX]) applyParkedAt(level consumer.Isolation, seq int64) (done bool, err error) {
-	c := consumer.Claim{Consumer: i.consumer, Isolation: level, IdleTimeout: patience, LockTimeout: patience}
+func (i *inboxRig[TX]) applyParkedAt(level inbox.Isolation, seq int64) (done bool, err error) {
+	c := inbox.Claim{Consumer: i.consumer, Isolation: level, IdleTimeout: patience, LockTimeout: patience}
 	err = i.again(func() (err error) {
-		done, err = i.Store.ApplyParked(i.ctx(), c, seq, func(ctx context.Context, tx TX, m *consumer.ParkedMessage) error {
+		done, err = i.Store.ApplyParked(i.ctx(), c, seq, func(ctx context.Context, tx TX, m *inbox.Parked) error {
 			return i.Effect(ctx, tx, m.ID.String())
 		})
 		return err
@@ -247,7 +247,7 @@ func (i *inbox[TX]) applyParkedAt(level consumer.Isolation, seq int64) (done boo
 }
 
 // takeUp handles the parked message of an ID and checks whether it was handled.
-func (i *inbox[TX]) takeUp(m *consumer.Message, want bool) {
+func (i *inboxRig[TX]) takeUp(m *inbox.Message, want bool) {
 	i.Helper()
 	done, err := i.applyParked(i.parked(m).Seq)
 	i.ok(err)
@@ -257,7 +257,7 @@ func (i *inbox[TX]) takeUp(m *consumer.Message, want bool) {
 }
 
 // drain handles what is due until nothing is.
-func (i *inbox[TX]) drain() {
+func (i *inboxRig[TX]) drain() {
 	i.Helper()
 	for {
 		seqs, _, err := i.Store.DueMessages(i.ctx(), i.consumer, 10)
@@ -273,7 +273,7 @@ func (i *inbox[TX]) drain() {
 }
 
 // forgetTo makes the consumer forget everything up to now, and returns that time.
-func (i *inbox[TX]) forgetTo() time.Time {
+func (i *inboxRig[TX]) forgetTo() time.Time {
 	i.Helper()
 	var until time.Time
 	i.eventually("advance", func() bool {
@@ -286,14 +286,14 @@ func (i *inbox[TX]) forgetTo() time.Time {
 }
 
 // old returns a message from before what forgetTo forgets.
-func old(key string) *consumer.Message {
+func old(key string) *inbox.Message {
 	m := message(key)
 	m.Stamp = m.Stamp.Add(-time.Hour)
 	return m
 }
 
 // lasting returns a message from after what forgetTo forgets.
-func lasting(key string) *consumer.Message {
+func lasting(key string) *inbox.Message {
 	m := message(key)
 	m.Stamp = m.Stamp.Add(time.Hour)
 	return m
@@ -307,7 +307,7 @@ type inHandler struct {
 
 // hold runs a handler that adds name to the effects and then waits for release. It
 // returns when the handler has begun.
-func (i *inbox[TX]) hold(name string, run func(fn handler[TX]) error) *inHandler {
+func (i *inboxRig[TX]) hold(name string, run func(fn handler[TX]) error) *inHandler {
 	i.Helper()
 	begun := make(chan struct{})
 	tell := sync.OnceFunc(func() { close(begun) }) // an optimistic claim may run a handler twice
@@ -344,7 +344,7 @@ func (i *inbox[TX]) hold(name string, run func(fn handler[TX]) error) *inHandler
 }
 
 // holdApply holds the handler of a claim.
-func (i *inbox[TX]) holdApply(c consumer.Claim) *inHandler {
+func (i *inboxRig[TX]) holdApply(c inbox.Claim) *inHandler {
 	i.Helper()
 	return i.hold(c.ID.String(), func(fn handler[TX]) error {
 		_, err := i.Store.Apply(i.ctx(), c, fn)
@@ -353,7 +353,7 @@ func (i *inbox[TX]) holdApply(c consumer.Claim) *inHandler {
 }
 
 // release lets a held handler return err, and returns what became of it.
-func (i *inbox[TX]) release(h *inHandler, err error) error {
+func (i *inboxRig[TX]) release(h *inHandler, err error) error {
 	i.Helper()
 	h.finish <- err
 	return i.result(h.result)

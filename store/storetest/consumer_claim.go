@@ -11,7 +11,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/store/inbox"
 	"github.com/boxpair/boxpair/transport"
 )
 
@@ -39,15 +39,15 @@ func claimTests[TX any]() []inboxTest[TX] {
 	}
 }
 
-func appliedOnce[TX any](i *inbox[TX]) {
+func appliedOnce[TX any](i *inboxRig[TX]) {
 	for _, level := range levels {
 		m := message("")
 		c := i.claim(m)
 		c.Isolation = level
-		i.expectVerdict(c, consumer.Applied)
-		i.expectVerdict(c, consumer.Duplicate)
+		i.expectVerdict(c, inbox.Applied)
+		i.expectVerdict(c, inbox.Duplicate)
 		c.Stamp = time.Time{}
-		i.expectVerdict(c, consumer.Duplicate)
+		i.expectVerdict(c, inbox.Duplicate)
 	}
 	names, err := i.Effects(i.ctx())
 	i.ok(err)
@@ -56,31 +56,31 @@ func appliedOnce[TX any](i *inbox[TX]) {
 	}
 }
 
-func alteredCopy[TX any](i *inbox[TX]) {
+func alteredCopy[TX any](i *inboxRig[TX]) {
 	m := message("")
-	i.expectVerdict(i.claim(m), consumer.Applied)
+	i.expectVerdict(i.claim(m), inbox.Applied)
 	for _, level := range levels {
 		c := i.claim(otherContent(m))
 		c.Isolation = level
-		i.expectVerdict(c, consumer.Altered)
+		i.expectVerdict(c, inbox.Altered)
 	}
-	i.expectVerdict(i.claim(m), consumer.Duplicate)
+	i.expectVerdict(i.claim(m), inbox.Duplicate)
 	i.expectEffects(m.ID.String())
 }
 
-func copyWithoutDigest[TX any](i *inbox[TX]) {
+func copyWithoutDigest[TX any](i *inboxRig[TX]) {
 	m, bare := message(""), message("")
 	bare.Digest = transport.Digest{}
-	i.expectVerdict(i.claim(m), consumer.Applied)
-	i.expectVerdict(i.claim(bare), consumer.Applied)
+	i.expectVerdict(i.claim(m), inbox.Applied)
+	i.expectVerdict(i.claim(bare), inbox.Applied)
 	c := i.claim(m)
 	c.Digest = transport.Digest{}
-	i.expectVerdict(c, consumer.Duplicate)
-	i.expectVerdict(i.claim(otherContent(bare)), consumer.Duplicate)
+	i.expectVerdict(c, inbox.Duplicate)
+	i.expectVerdict(i.claim(otherContent(bare)), inbox.Duplicate)
 	i.expectEffects(m.ID.String(), bare.ID.String())
 }
 
-func twoConsumers[TX any](i *inbox[TX]) {
+func twoConsumers[TX any](i *inboxRig[TX]) {
 	other := i.register("service/other")
 	if other == i.consumer {
 		i.Fatal("two consumers have one number")
@@ -90,15 +90,15 @@ func twoConsumers[TX any](i *inbox[TX]) {
 	i.retrying(message("key")) // live, of this consumer only
 	c := i.ordered(m)
 	c.Consumer = other
-	i.expectVerdict(c, consumer.Applied)
-	i.expectVerdict(c, consumer.Duplicate)
-	i.expectVerdict(i.claim(m), consumer.Applied)
+	i.expectVerdict(c, inbox.Applied)
+	i.expectVerdict(c, inbox.Duplicate)
+	i.expectVerdict(i.claim(m), inbox.Applied)
 	i.expectEffects(id, id)
 	free := message("") // a store may claim what has no order in another way
 	c = i.claim(free)
 	c.Consumer = other
-	i.expectVerdict(c, consumer.Applied)
-	i.expectVerdict(i.claim(free), consumer.Applied)
+	i.expectVerdict(c, inbox.Applied)
+	i.expectVerdict(i.claim(free), inbox.Applied)
 	starts, err := i.Store.Started(i.ctx(), other, []uuid.UUID{m.ID}, 0)
 	i.ok(err)
 	again, err := i.Store.Started(i.ctx(), i.consumer, []uuid.UUID{m.ID}, 0)
@@ -120,7 +120,7 @@ func twoConsumers[TX any](i *inbox[TX]) {
 	}
 }
 
-func failedHandler[TX any](i *inbox[TX]) {
+func failedHandler[TX any](i *inboxRig[TX]) {
 	for _, level := range levels {
 		m := message("")
 		c := i.claim(m)
@@ -129,11 +129,11 @@ func failedHandler[TX any](i *inbox[TX]) {
 			i.ok(i.Effect(ctx, tx, "lost"))
 			return errHandler
 		})
-		if v != consumer.None || err != errHandler { //nolint:errorlint // as it is
+		if v != inbox.None || err != errHandler { //nolint:errorlint // as it is
 			i.Errorf("Apply gives %v, %v", v, err)
 		}
-		i.expectClass(err, consumer.HandlerError)
-		i.expectVerdict(c, consumer.Applied)
+		i.expectClass(err, inbox.HandlerError)
+		i.expectVerdict(c, inbox.Applied)
 	}
 	names, err := i.Effects(i.ctx())
 	i.ok(err)
@@ -142,7 +142,7 @@ func failedHandler[TX any](i *inbox[TX]) {
 	}
 }
 
-func abruptHandler[TX any](i *inbox[TX]) {
+func abruptHandler[TX any](i *inboxRig[TX]) {
 	m := message("")
 	var value any
 	i.ok(i.result(i.async(func() error {
@@ -167,12 +167,12 @@ func abruptHandler[TX any](i *inbox[TX]) {
 			return nil
 		})
 	})
-	i.expectVerdict(i.claim(m), consumer.Applied)
+	i.expectVerdict(i.claim(m), inbox.Applied)
 	i.expectEffects(m.ID.String())
 }
 
 // exits checks that fn ends its goroutine.
-func (i *inbox[TX]) exits(fn func()) {
+func (i *inboxRig[TX]) exits(fn func()) {
 	i.Helper()
 	returned := make(chan bool, 1)
 	go func() {
@@ -191,7 +191,7 @@ func (i *inbox[TX]) exits(fn func()) {
 	}
 }
 
-func swallowedError[TX any](i *inbox[TX]) {
+func swallowedError[TX any](i *inboxRig[TX]) {
 	m := message("")
 	id := m.ID.String()
 	v, err := i.Store.Apply(i.ctx(), i.claim(m), func(ctx context.Context, tx TX) error {
@@ -206,15 +206,15 @@ func swallowedError[TX any](i *inbox[TX]) {
 		i.expectEffects(id)
 		return
 	}
-	if v != consumer.None || !errors.Is(err, consumer.ErrRolledBack) {
+	if v != inbox.None || !errors.Is(err, inbox.ErrRolledBack) {
 		i.Errorf("Apply gives %v, %v", v, err)
 	}
-	i.expectClass(err, consumer.HandlerError)
+	i.expectClass(err, inbox.HandlerError)
 	i.expectEffects()
-	i.expectVerdict(i.claim(m), consumer.Applied)
+	i.expectVerdict(i.claim(m), inbox.Applied)
 }
 
-func endedContext[TX any](i *inbox[TX]) {
+func endedContext[TX any](i *inboxRig[TX]) {
 	m := message("")
 	ctx, cancel := context.WithCancel(i.ctx())
 	defer cancel()
@@ -223,50 +223,50 @@ func endedContext[TX any](i *inbox[TX]) {
 		cancel()
 		return err
 	})
-	if v != consumer.None || !errors.Is(err, context.Canceled) || errors.Is(err, consumer.ErrCommitUnknown) {
+	if v != inbox.None || !errors.Is(err, context.Canceled) || errors.Is(err, inbox.ErrCommitUnknown) {
 		i.Errorf("Apply gives %v, %v", v, err)
 	}
 	i.expectEffects()
-	i.expectVerdict(i.claim(m), consumer.Applied)
+	i.expectVerdict(i.claim(m), inbox.Applied)
 }
 
-func boundedWait[TX any](i *inbox[TX]) {
+func boundedWait[TX any](i *inboxRig[TX]) {
 	m := message("")
 	first := i.holdApply(i.claim(m))
 	ctx, cancel := context.WithTimeout(i.ctx(), 100*time.Millisecond)
 	defer cancel()
 	v, err := i.Store.Apply(ctx, i.claim(m), i.effect("lost"))
-	if v != consumer.None || err == nil {
+	if v != inbox.None || err == nil {
 		i.Errorf("Apply gives %v, %v", v, err)
 	}
 	// One that was sent together with its COMMIT may still be committed.
-	if class := i.Store.Classify(err); class == consumer.HandlerError || class == consumer.CommitUnknown && i.Begin == nil {
+	if class := i.Store.Classify(err); class == inbox.HandlerError || class == inbox.CommitUnknown && i.Begin == nil {
 		i.Errorf("class of %q is %v", err, class)
 	}
 	i.ok(i.release(first, nil))
-	i.expectVerdict(i.claim(m), consumer.Duplicate)
+	i.expectVerdict(i.claim(m), inbox.Duplicate)
 	i.expectEffects(m.ID.String())
 }
 
-func lockTimeout[TX any](i *inbox[TX]) {
+func lockTimeout[TX any](i *inboxRig[TX]) {
 	for _, level := range levels {
-		for _, claim := range []func(*consumer.Message) consumer.Claim{i.claim, i.ordered} {
+		for _, claim := range []func(*inbox.Message) inbox.Claim{i.claim, i.ordered} {
 			m := message("key")
 			first := i.holdApply(claim(m))
 			c := claim(m)
 			c.LockTimeout, c.Isolation = 50*time.Millisecond, level
 			v, err := i.Store.Apply(i.ctx(), c, i.effect("lost"))
-			if v != consumer.None || err == nil {
+			if v != inbox.None || err == nil {
 				i.Errorf("Apply gives %v, %v", v, err)
 			}
-			i.expectClass(err, consumer.Conflict)
+			i.expectClass(err, inbox.Conflict)
 			i.ok(i.release(first, nil))
-			i.expectVerdict(claim(m), consumer.Duplicate)
+			i.expectVerdict(claim(m), inbox.Duplicate)
 		}
 	}
 }
 
-func handlerSavepoint[TX any](i *inbox[TX]) {
+func handlerSavepoint[TX any](i *inboxRig[TX]) {
 	v, err := i.Store.Apply(i.ctx(), i.claim(message("")), func(ctx context.Context, tx TX) error {
 		i.ok(i.Effect(ctx, tx, "before"))
 		i.ok(i.Store.Savepoint(ctx, tx, i.effect("kept")))
@@ -283,7 +283,7 @@ func handlerSavepoint[TX any](i *inbox[TX]) {
 		return i.Effect(ctx, tx, "after")
 	})
 	i.ok(err)
-	if v != consumer.Applied {
+	if v != inbox.Applied {
 		i.Errorf("verdict is %v", v)
 	}
 	got, err := i.Effects(i.ctx())
@@ -293,17 +293,17 @@ func handlerSavepoint[TX any](i *inbox[TX]) {
 	}
 }
 
-func unregistered[TX any](i *inbox[TX]) {
+func unregistered[TX any](i *inboxRig[TX]) {
 	c := i.claim(message(""))
 	c.Consumer = i.consumer + 1000
 	v, err := i.Store.Apply(i.ctx(), c, i.effect("lost"))
-	if v != consumer.None || err == nil {
+	if v != inbox.None || err == nil {
 		i.Errorf("Apply gives %v, %v", v, err)
 	}
 	i.expectEffects()
 }
 
-func startsAndFailures[TX any](i *inbox[TX]) {
+func startsAndFailures[TX any](i *inboxRig[TX]) {
 	m := message("")
 	start := func(want int) {
 		i.Helper()
@@ -329,11 +329,11 @@ func startsAndFailures[TX any](i *inbox[TX]) {
 	fail(2)
 	fail(3)
 	start(1)
-	i.expectVerdict(i.claim(m), consumer.Applied) // whatever was counted
+	i.expectVerdict(i.claim(m), inbox.Applied) // whatever was counted
 }
 
 // expectStarts records starts and checks how many there are.
-func (i *inbox[TX]) expectStarts(within time.Duration, ids []uuid.UUID, want ...int) {
+func (i *inboxRig[TX]) expectStarts(within time.Duration, ids []uuid.UUID, want ...int) {
 	i.Helper()
 	if got, err := i.Store.Started(i.ctx(), i.consumer, ids, within); err != nil || !slices.Equal(got, want) {
 		i.Fatalf("starts are %v, %v, want %v", got, err, want)
@@ -350,7 +350,7 @@ func newIDs(n int) []uuid.UUID {
 	return ids
 }
 
-func manyStarts[TX any](i *inbox[TX]) {
+func manyStarts[TX any](i *inboxRig[TX]) {
 	ids := newIDs(40)
 	i.expectStarts(0, ids, slices.Repeat([]int{1}, 40)...)
 	i.expectStarts(0, ids[:3], 2, 2, 2)
@@ -363,7 +363,7 @@ func manyStarts[TX any](i *inbox[TX]) {
 	i.ok(i.Store.Unstarted(i.ctx(), i.consumer, nil))
 }
 
-func startsLately[TX any](i *inbox[TX]) {
+func startsLately[TX any](i *inboxRig[TX]) {
 	ids := newIDs(4)
 	i.expectStarts(time.Hour, ids[:2], 1, 1)
 	i.expectStarts(time.Hour, ids, 0, 0, 1, 1)
@@ -375,16 +375,16 @@ func startsLately[TX any](i *inbox[TX]) {
 }
 
 // unlessConflict repeats what conflicts with others, as it may where transactions are serializable.
-func (i *inbox[TX]) unlessConflict(do func() error) error {
+func (i *inboxRig[TX]) unlessConflict(do func() error) error {
 	for {
-		if err := do(); err == nil || i.Store.Classify(err) != consumer.Conflict {
+		if err := do(); err == nil || i.Store.Classify(err) != inbox.Conflict {
 			return err
 		}
 	}
 }
 
 // startsRace has processes record starts of messages that they have in common, in different orders, and take them back.
-func startsRace[TX any](i *inbox[TX]) {
+func startsRace[TX any](i *inboxRig[TX]) {
 	ids := newIDs(30)
 	i.crowd(8, func(int) error {
 		for range 5 {
@@ -412,10 +412,10 @@ func startsRace[TX any](i *inbox[TX]) {
 	i.expectStarts(0, ids, slices.Repeat([]int{1}, len(ids))...)
 }
 
-func startedGroup[TX any](i *inbox[TX]) {
+func startedGroup[TX any](i *inboxRig[TX]) {
 	for _, level := range levels {
 		claims := i.claims(4, level)
-		i.expectVerdict(claims[1], consumer.Applied)
+		i.expectVerdict(claims[1], inbox.Applied)
 		ids := make([]uuid.UUID, len(claims))
 		for k := range claims {
 			ids[k], claims[k].Started = claims[k].ID, true
@@ -426,12 +426,12 @@ func startedGroup[TX any](i *inbox[TX]) {
 			i.Fatalf("ApplyGroup gives %v", err)
 		}
 		i.expectStarts(0, ids, 2, 2, 2, 2) // a group that was rolled back has taken none with it
-		i.expectGroup(claims, consumer.Applied, consumer.Duplicate, consumer.Applied, consumer.Applied)
+		i.expectGroup(claims, inbox.Applied, inbox.Duplicate, inbox.Applied, inbox.Applied)
 		i.expectStarts(0, ids, 1, 3, 1, 1) // nor has a duplicate
 	}
 }
 
-func startedAndApplied[TX any](i *inbox[TX]) {
+func startedAndApplied[TX any](i *inboxRig[TX]) {
 	for _, level := range levels {
 		c := i.claims(1, level)[0]
 		c.Started = true
@@ -441,21 +441,21 @@ func startedAndApplied[TX any](i *inbox[TX]) {
 			i.Fatalf("Apply gives %v", err)
 		}
 		i.expectStarts(0, []uuid.UUID{c.ID}, 2)
-		i.expectVerdict(c, consumer.Applied)
+		i.expectVerdict(c, inbox.Applied)
 		i.expectStarts(0, []uuid.UUID{c.ID}, 1)
-		i.expectVerdict(c, consumer.Duplicate)
+		i.expectVerdict(c, inbox.Duplicate)
 		i.expectStarts(0, []uuid.UUID{c.ID}, 2)
 	}
 }
 
-func classified[TX any](i *inbox[TX]) {
-	i.expectClass(errHandler, consumer.HandlerError)
-	i.expectClass(context.DeadlineExceeded, consumer.HandlerError) // of the handler's own
-	i.expectClass(consumer.ErrRolledBack, consumer.HandlerError)
-	i.expectClass(consumer.ErrCommitUnknown, consumer.CommitUnknown)
+func classified[TX any](i *inboxRig[TX]) {
+	i.expectClass(errHandler, inbox.HandlerError)
+	i.expectClass(context.DeadlineExceeded, inbox.HandlerError) // of the handler's own
+	i.expectClass(inbox.ErrRolledBack, inbox.HandlerError)
+	i.expectClass(inbox.ErrCommitUnknown, inbox.CommitUnknown)
 	_, err := i.Store.Apply(i.ctx(), i.claim(message("")), i.Break)
 	if err == nil {
 		i.Fatal("the statement has not failed")
 	}
-	i.expectClass(err, consumer.HandlerError)
+	i.expectClass(err, inbox.HandlerError)
 }

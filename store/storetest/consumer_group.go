@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/store/inbox"
 )
 
 func groupTests[TX any]() []inboxTest[TX] {
@@ -23,14 +23,14 @@ func groupTests[TX any]() []inboxTest[TX] {
 		{"claim of a member that is too old is not kept", groupTooOld[TX]},
 		{"group waits for a copy, and runs the rest", groupWaits[TX]},
 		{"wait of a group ends with a conflict after the lock timeout", groupLockTimeout[TX]},
-		{"groups and copies that race have one effect per ID", func(i *inbox[TX]) { i.groupRace(consumer.ReadCommitted) }},
-		{"groups that race under serializable have one effect per ID", func(i *inbox[TX]) { i.groupRace(consumer.Serializable) }},
+		{"groups and copies that race have one effect per ID", func(i *inboxRig[TX]) { i.groupRace(inbox.ReadCommitted) }},
+		{"groups that race under serializable have one effect per ID", func(i *inboxRig[TX]) { i.groupRace(inbox.Serializable) }},
 		{"empty group does nothing", groupEmpty[TX]},
 	}
 }
 
 // effects returns a handler that adds the IDs of the members that it is to run.
-func (i *inbox[TX]) effects(claims []consumer.Claim) func(ctx context.Context, tx TX, run []int) error {
+func (i *inboxRig[TX]) effects(claims []inbox.Claim) func(ctx context.Context, tx TX, run []int) error {
 	return func(ctx context.Context, tx TX, run []int) error {
 		for _, n := range run {
 			if err := i.Effect(ctx, tx, claims[n].ID.String()); err != nil {
@@ -42,9 +42,9 @@ func (i *inbox[TX]) effects(claims []consumer.Claim) func(ctx context.Context, t
 }
 
 // expectGroup applies a group and checks the verdicts.
-func (i *inbox[TX]) expectGroup(claims []consumer.Claim, want ...consumer.Verdict) {
+func (i *inboxRig[TX]) expectGroup(claims []inbox.Claim, want ...inbox.Verdict) {
 	i.Helper()
-	var got []consumer.Verdict
+	var got []inbox.Verdict
 	i.ok(i.again(func() (err error) {
 		got, err = i.Store.ApplyGroup(i.ctx(), claims, i.effects(claims))
 		return err
@@ -55,8 +55,8 @@ func (i *inbox[TX]) expectGroup(claims []consumer.Claim, want ...consumer.Verdic
 }
 
 // claims returns the claims of new messages at a level.
-func (i *inbox[TX]) claims(n int, level consumer.Isolation) []consumer.Claim {
-	claims := make([]consumer.Claim, n)
+func (i *inboxRig[TX]) claims(n int, level inbox.Isolation) []inbox.Claim {
+	claims := make([]inbox.Claim, n)
 	for k := range claims {
 		claims[k] = i.claim(message(""))
 		claims[k].Isolation = level
@@ -64,32 +64,32 @@ func (i *inbox[TX]) claims(n int, level consumer.Isolation) []consumer.Claim {
 	return claims
 }
 
-func verdicts(n int, v consumer.Verdict) []consumer.Verdict {
-	return slices.Repeat([]consumer.Verdict{v}, n)
+func verdicts(n int, v inbox.Verdict) []inbox.Verdict {
+	return slices.Repeat([]inbox.Verdict{v}, n)
 }
 
-func groupApplied[TX any](i *inbox[TX]) {
+func groupApplied[TX any](i *inboxRig[TX]) {
 	var want []string
 	for _, level := range levels {
 		claims := i.claims(20, level)
 		for k := range claims {
 			want = append(want, claims[k].ID.String())
 		}
-		i.expectGroup(claims, verdicts(20, consumer.Applied)...)
-		i.expectGroup(claims, verdicts(20, consumer.Duplicate)...)
-		i.expectVerdict(claims[7], consumer.Duplicate)
+		i.expectGroup(claims, verdicts(20, inbox.Applied)...)
+		i.expectGroup(claims, verdicts(20, inbox.Duplicate)...)
+		i.expectVerdict(claims[7], inbox.Duplicate)
 	}
 	i.expectEffects(want...)
 }
 
-func groupVerdicts[TX any](i *inbox[TX]) {
+func groupVerdicts[TX any](i *inboxRig[TX]) {
 	i.forgetTo()
 	for _, level := range levels {
 		known, head := lasting(""), lasting("blocked "+levelName(level))
-		i.expectVerdict(i.claim(known), consumer.Applied)
+		i.expectVerdict(i.claim(known), inbox.Applied)
 		i.retrying(head)
-		members := []*consumer.Message{lasting(""), known, otherContent(known), old(""), lasting(head.Key), lasting("free " + levelName(level))}
-		claims := make([]consumer.Claim, 0, len(members))
+		members := []*inbox.Message{lasting(""), known, otherContent(known), old(""), lasting(head.Key), lasting("free " + levelName(level))}
+		claims := make([]inbox.Claim, 0, len(members))
 		for _, m := range members {
 			c := i.claim(m)
 			if m.Key != "" {
@@ -100,12 +100,12 @@ func groupVerdicts[TX any](i *inbox[TX]) {
 		}
 		// One ID comes once in a group.
 		i.expectGroup(slices.Delete(slices.Clone(claims), 2, 3),
-			consumer.Applied, consumer.Duplicate, consumer.TooOld, consumer.Followed, consumer.Applied)
-		i.expectGroup(claims[2:3], consumer.Altered)
+			inbox.Applied, inbox.Duplicate, inbox.TooOld, inbox.Followed, inbox.Applied)
+		i.expectGroup(claims[2:3], inbox.Altered)
 	}
 }
 
-func groupFailed[TX any](i *inbox[TX]) {
+func groupFailed[TX any](i *inboxRig[TX]) {
 	for _, level := range levels {
 		claims := i.claims(3, level)
 		got, err := i.Store.ApplyGroup(i.ctx(), claims, func(ctx context.Context, tx TX, run []int) error {
@@ -117,20 +117,20 @@ func groupFailed[TX any](i *inbox[TX]) {
 		}
 		i.expectEffects()
 	}
-	claims := i.claims(3, consumer.ReadCommitted)
+	claims := i.claims(3, inbox.ReadCommitted)
 	_, err := i.Store.ApplyGroup(i.ctx(), claims, func(ctx context.Context, tx TX, run []int) error {
 		i.ok(i.effects(claims)(ctx, tx, run))
 		return i.Break(ctx, tx)
 	})
-	i.expectClass(err, consumer.HandlerError)
+	i.expectClass(err, inbox.HandlerError)
 	i.expectEffects()
 	for k := range claims {
-		i.expectVerdict(claims[k], consumer.Applied)
+		i.expectVerdict(claims[k], inbox.Applied)
 	}
 }
 
-func groupAbrupt[TX any](i *inbox[TX]) {
-	claims := i.claims(3, consumer.ReadCommitted)
+func groupAbrupt[TX any](i *inboxRig[TX]) {
+	claims := i.claims(3, inbox.ReadCommitted)
 	func() {
 		defer func() {
 			if v := recover(); v != "panic of a handler" {
@@ -143,11 +143,11 @@ func groupAbrupt[TX any](i *inbox[TX]) {
 		})
 	}()
 	i.expectEffects()
-	i.expectGroup(claims, verdicts(3, consumer.Applied)...)
+	i.expectGroup(claims, verdicts(3, inbox.Applied)...)
 }
 
-func groupContext[TX any](i *inbox[TX]) {
-	claims := i.claims(2, consumer.ReadCommitted)
+func groupContext[TX any](i *inboxRig[TX]) {
+	claims := i.claims(2, inbox.ReadCommitted)
 	ctx, cancel := context.WithCancel(i.ctx())
 	defer cancel()
 	_, err := i.Store.ApplyGroup(ctx, claims, func(ctx context.Context, tx TX, run []int) error {
@@ -155,37 +155,37 @@ func groupContext[TX any](i *inbox[TX]) {
 		cancel()
 		return err
 	})
-	if !errors.Is(err, context.Canceled) || errors.Is(err, consumer.ErrCommitUnknown) {
+	if !errors.Is(err, context.Canceled) || errors.Is(err, inbox.ErrCommitUnknown) {
 		i.Errorf("ApplyGroup gives %v", err)
 	}
 	i.expectEffects()
-	i.expectGroup(claims, verdicts(2, consumer.Applied)...)
+	i.expectGroup(claims, verdicts(2, inbox.Applied)...)
 }
 
-func groupKnown[TX any](i *inbox[TX]) {
-	claims := i.claims(2, consumer.ReadCommitted)
-	i.expectGroup(claims, verdicts(2, consumer.Applied)...)
+func groupKnown[TX any](i *inboxRig[TX]) {
+	claims := i.claims(2, inbox.ReadCommitted)
+	i.expectGroup(claims, verdicts(2, inbox.Applied)...)
 	got, err := i.Store.ApplyGroup(i.ctx(), claims, func(context.Context, TX, []int) error {
 		return errors.New("the handler was run")
 	})
 	i.ok(err)
-	if !slices.Equal(got, verdicts(2, consumer.Duplicate)) {
+	if !slices.Equal(got, verdicts(2, inbox.Duplicate)) {
 		i.Errorf("verdicts are %v", got)
 	}
 }
 
-func groupFollows[TX any](i *inbox[TX]) {
+func groupFollows[TX any](i *inboxRig[TX]) {
 	for _, level := range levels {
 		key := "key " + levelName(level)
 		head := message(key)
 		i.retrying(head)
 		second, third, free := message(key), message(key), message("other "+key)
-		claims := []consumer.Claim{i.ordered(second), i.ordered(free), i.ordered(third)}
+		claims := []inbox.Claim{i.ordered(second), i.ordered(free), i.ordered(third)}
 		for k := range claims {
 			claims[k].Isolation = level
 		}
-		i.expectGroup(claims, consumer.Followed, consumer.Applied, consumer.Followed)
-		i.expectGroup(claims, verdicts(3, consumer.Duplicate)...)
+		i.expectGroup(claims, inbox.Followed, inbox.Applied, inbox.Followed)
+		i.expectGroup(claims, verdicts(3, inbox.Duplicate)...)
 		if i.parked(second).Seq > i.parked(third).Seq || i.parked(head).Seq > i.parked(second).Seq {
 			i.Errorf("level %v: followers are not in the order of the claims", level)
 		}
@@ -196,37 +196,37 @@ func groupFollows[TX any](i *inbox[TX]) {
 	}
 }
 
-func groupFailsToFollow[TX any](i *inbox[TX]) {
+func groupFailsToFollow[TX any](i *inboxRig[TX]) {
 	i.retrying(message("key"))
 	follower, other := message("key"), message("")
-	claims := []consumer.Claim{i.ordered(follower), i.claim(other)}
+	claims := []inbox.Claim{i.ordered(follower), i.claim(other)}
 	_, err := i.Store.ApplyGroup(i.ctx(), claims, func(context.Context, TX, []int) error { return errHandler })
 	if !errors.Is(err, errHandler) {
 		i.Fatalf("ApplyGroup gives %v", err)
 	}
-	i.expectParked(consumer.Retrying)
-	i.expectGroup(claims, consumer.Followed, consumer.Applied)
-	i.expectParked(consumer.Retrying, consumer.Following)
+	i.expectParked(inbox.Retrying)
+	i.expectGroup(claims, inbox.Followed, inbox.Applied)
+	i.expectParked(inbox.Retrying, inbox.Following)
 }
 
-func groupTooOld[TX any](i *inbox[TX]) {
+func groupTooOld[TX any](i *inboxRig[TX]) {
 	i.forgetTo()
 	m := old("")
-	claims := []consumer.Claim{i.claim(m), i.claim(lasting(""))}
-	i.expectGroup(claims, consumer.TooOld, consumer.Applied)
-	i.expectGroup(claims, consumer.TooOld, consumer.Duplicate) // not a duplicate: it was not applied
-	i.expectGroup(claims[:1], consumer.TooOld)
-	i.park(consumer.Parking{Message: m, State: consumer.TooOldState}, consumer.Applied)
+	claims := []inbox.Claim{i.claim(m), i.claim(lasting(""))}
+	i.expectGroup(claims, inbox.TooOld, inbox.Applied)
+	i.expectGroup(claims, inbox.TooOld, inbox.Duplicate) // not a duplicate: it was not applied
+	i.expectGroup(claims[:1], inbox.TooOld)
+	i.park(inbox.Parking{Message: m, State: inbox.TooOldState}, inbox.Applied)
 }
 
-func groupWaits[TX any](i *inbox[TX]) {
+func groupWaits[TX any](i *inboxRig[TX]) {
 	for _, fail := range []error{nil, errHandler} {
-		claims := i.claims(3, consumer.ReadCommitted)
+		claims := i.claims(3, inbox.ReadCommitted)
 		first := i.holdApply(claims[1])
 		waiting := i.async(func() error {
-			want := verdicts(3, consumer.Applied)
+			want := verdicts(3, inbox.Applied)
 			if fail == nil {
-				want[1] = consumer.Duplicate
+				want[1] = inbox.Duplicate
 			}
 			got, err := i.Store.ApplyGroup(i.ctx(), claims, i.effects(claims))
 			if err == nil && !slices.Equal(got, want) {
@@ -247,21 +247,21 @@ func groupWaits[TX any](i *inbox[TX]) {
 	}
 }
 
-func groupLockTimeout[TX any](i *inbox[TX]) {
-	claims := i.claims(3, consumer.ReadCommitted)
+func groupLockTimeout[TX any](i *inboxRig[TX]) {
+	claims := i.claims(3, inbox.ReadCommitted)
 	first := i.holdApply(claims[1])
 	for k := range claims {
 		claims[k].LockTimeout = 50 * time.Millisecond
 	}
 	_, err := i.Store.ApplyGroup(i.ctx(), claims, i.effects(claims))
-	i.expectClass(err, consumer.Conflict)
+	i.expectClass(err, inbox.Conflict)
 	i.ok(i.release(first, nil))
-	i.expectGroup(claims, consumer.Applied, consumer.Duplicate, consumer.Applied)
+	i.expectGroup(claims, inbox.Applied, inbox.Duplicate, inbox.Applied)
 }
 
 // groupRace lets racers apply all messages in groups of their own choice, and some alone.
 // Every third handler fails.
-func (i *inbox[TX]) groupRace(level consumer.Isolation) {
+func (i *inboxRig[TX]) groupRace(level inbox.Isolation) {
 	claims := i.claims(60, level)
 	i.crowd(8, func(int) error {
 		order := rand.Perm(len(claims))
@@ -281,8 +281,8 @@ func (i *inbox[TX]) groupRace(level consumer.Isolation) {
 	i.expectEach(claims)
 }
 
-func (i *inbox[TX]) insistGroup(claims []consumer.Claim, members []int) error {
-	group := make([]consumer.Claim, len(members))
+func (i *inboxRig[TX]) insistGroup(claims []inbox.Claim, members []int) error {
+	group := make([]inbox.Claim, len(members))
 	for k, n := range members {
 		group[k] = claims[n]
 	}
@@ -296,19 +296,19 @@ func (i *inbox[TX]) insistGroup(claims []consumer.Claim, members []int) error {
 			}
 			return nil
 		})
-		if err == nil || err != errHandler && i.Store.Classify(err) != consumer.Conflict { //nolint:errorlint // as it is
+		if err == nil || err != errHandler && i.Store.Classify(err) != inbox.Conflict { //nolint:errorlint // as it is
 			return err
 		}
 	}
 }
 
-func groupEmpty[TX any](i *inbox[TX]) {
+func groupEmpty[TX any](i *inboxRig[TX]) {
 	got, err := i.Store.ApplyGroup(i.ctx(), nil, func(context.Context, TX, []int) error { return errHandler })
 	if len(got) != 0 || err != nil {
 		i.Errorf("ApplyGroup gives %v, %v", got, err)
 	}
 }
 
-func levelName(level consumer.Isolation) string {
+func levelName(level inbox.Isolation) string {
 	return [...]string{"read committed", "repeatable read", "serializable"}[level]
 }

@@ -9,7 +9,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/store/inbox"
 )
 
 func historyTests[TX any]() []inboxTest[TX] {
@@ -24,7 +24,7 @@ func historyTests[TX any]() []inboxTest[TX] {
 }
 
 // wantHistory checks outcomes and errors, in pairs.
-func (i *inbox[TX]) wantHistory(m *consumer.Message, want ...string) {
+func (i *inboxRig[TX]) wantHistory(m *inbox.Message, want ...string) {
 	i.Helper()
 	list, err := i.Store.MessageAttempts(i.ctx(), "service/handler", m.ID, 100)
 	i.ok(err)
@@ -40,18 +40,18 @@ func (i *inbox[TX]) wantHistory(m *consumer.Message, want ...string) {
 	}
 }
 
-func (i *inbox[TX]) fails(m *consumer.Message, why string) {
+func (i *inboxRig[TX]) fails(m *inbox.Message, why string) {
 	i.Helper()
 	_, err := i.Store.Failed(i.ctx(), i.consumer, m.ID, why)
 	i.ok(err)
 }
 
 // parkedSeq parks m after so many attempts and returns its place.
-func (i *inbox[TX]) parkedSeq(m *consumer.Message, state consumer.State, attempts int) int64 {
+func (i *inboxRig[TX]) parkedSeq(m *inbox.Message, state inbox.State, attempts int) int64 {
 	i.Helper()
-	_, err := i.Store.ParkMessage(i.ctx(), consumer.Parking{Consumer: i.consumer, Message: m, State: state, Attempts: attempts, LastError: "parked"})
+	_, err := i.Store.ParkMessage(i.ctx(), inbox.Parking{Consumer: i.consumer, Message: m, State: state, Attempts: attempts, LastError: "parked"})
 	i.ok(err)
-	list, err := i.Store.ListParkedMessages(i.ctx(), consumer.Filter{IDs: messageIDs(m)})
+	list, err := i.Store.ListParkedMessages(i.ctx(), inbox.Filter{IDs: messageIDs(m)})
 	i.ok(err)
 	if len(list) != 1 {
 		i.Fatalf("%d messages are parked", len(list))
@@ -59,11 +59,11 @@ func (i *inbox[TX]) parkedSeq(m *consumer.Message, state consumer.State, attempt
 	return list[0].Seq
 }
 
-func historyKeepsFailures[TX any](i *inbox[TX]) {
+func historyKeepsFailures[TX any](i *inboxRig[TX]) {
 	m := message("")
 	i.fails(m, "first ü")
 	i.fails(m, "second")
-	seq := i.parkedSeq(m, consumer.Retrying, 2)
+	seq := i.parkedSeq(m, inbox.Retrying, 2)
 	i.ok(i.Store.RetryMessage(i.ctx(), seq, 3, 0, false, "third"))
 	i.ok(i.Store.RetryMessage(i.ctx(), seq, 4, 0, true, "last"))
 	i.wantHistory(m, "failed", "first ü", "failed", "second", "failed", "third", "failed", "last")
@@ -74,37 +74,37 @@ func historyKeepsFailures[TX any](i *inbox[TX]) {
 	}
 }
 
-func historyCounts[TX any](i *inbox[TX]) {
+func historyCounts[TX any](i *inboxRig[TX]) {
 	m := message("")
-	seq := i.parkedSeq(m, consumer.Retrying, 2)
+	seq := i.parkedSeq(m, inbox.Retrying, 2)
 	i.ok(i.Store.RetryMessage(i.ctx(), seq, 2, 0, false, "put back"))
 	i.ok(i.Store.RetryMessage(i.ctx(), seq, 2, 0, true, "kills the process"))
 	i.ok(i.Store.RetryMessage(i.ctx(), seq, 9, 0, false, "too late"))
 	i.wantHistory(m, "dead", "kills the process")
 }
 
-func historyDead[TX any](i *inbox[TX]) {
+func historyDead[TX any](i *inboxRig[TX]) {
 	refused, counted, again := message(""), message(""), message("")
-	i.parkedSeq(refused, consumer.Dead, 0)
+	i.parkedSeq(refused, inbox.Dead, 0)
 	i.wantHistory(refused, "dead", "parked")
-	i.parkedSeq(counted, consumer.Dead, 3)
+	i.parkedSeq(counted, inbox.Dead, 3)
 	i.wantHistory(counted)
 	for range 2 { // a copy is not another attempt
-		i.parkedSeq(again, consumer.Dead, 0)
+		i.parkedSeq(again, inbox.Dead, 0)
 	}
 	i.wantHistory(again, "dead", "parked")
 }
 
-func historyOperators[TX any](i *inbox[TX]) {
+func historyOperators[TX any](i *inboxRig[TX]) {
 	m := message("")
-	i.parkedSeq(m, consumer.Dead, 1)
-	i.redrive(consumer.Filter{IDs: messageIDs(m)}, m)
-	i.discard(consumer.Filter{IDs: messageIDs(m)}, m)
-	i.discard(consumer.Filter{IDs: messageIDs(m)})
+	i.parkedSeq(m, inbox.Dead, 1)
+	i.redrive(inbox.Filter{IDs: messageIDs(m)}, m)
+	i.discard(inbox.Filter{IDs: messageIDs(m)}, m)
+	i.discard(inbox.Filter{IDs: messageIDs(m)})
 	i.wantHistory(m, "redriven", "mended", "discarded", "because")
 }
 
-func historyOfConsumers[TX any](i *inbox[TX]) {
+func historyOfConsumers[TX any](i *inboxRig[TX]) {
 	m := message("")
 	i.fails(m, "mine")
 	other := i.register("service/other")
@@ -118,7 +118,7 @@ func historyOfConsumers[TX any](i *inbox[TX]) {
 	}
 }
 
-func historyForgotten[TX any](i *inbox[TX]) {
+func historyForgotten[TX any](i *inboxRig[TX]) {
 	m := message("")
 	other := i.register("service/other")
 	_, err := i.Store.Failed(i.ctx(), other, m.ID, "theirs")
@@ -144,7 +144,7 @@ func historyForgotten[TX any](i *inbox[TX]) {
 	}
 }
 
-func messageIDs(messages ...*consumer.Message) []uuid.UUID {
+func messageIDs(messages ...*inbox.Message) []uuid.UUID {
 	ids := make([]uuid.UUID, len(messages))
 	for n, m := range messages {
 		ids[n] = m.ID
@@ -156,20 +156,20 @@ func messageIDs(messages ...*consumer.Message) []uuid.UUID {
 // applied alone, in a group and when they were parked.
 func AllAttempts[TX any](t *testing.T, f InboxFixture[TX]) {
 	t.Helper()
-	i := &inbox[TX]{rig: rig{t}, InboxFixture: f}
+	i := &inboxRig[TX]{rig: rig{t}, InboxFixture: f}
 	i.consumer = i.register("service/handler")
 	alone, together, parked := message(""), message(""), message("")
 	work := func(context.Context, TX) error { return nil }
 	_, err := i.Store.Apply(i.ctx(), i.claim(alone), work)
 	i.ok(err)
-	_, err = i.Store.ApplyGroup(i.ctx(), []consumer.Claim{i.claim(alone), i.claim(together)},
+	_, err = i.Store.ApplyGroup(i.ctx(), []inbox.Claim{i.claim(alone), i.claim(together)},
 		func(context.Context, TX, []int) error { return nil })
 	i.ok(err)
-	seq := i.parkedSeq(parked, consumer.Retrying, 1)
+	seq := i.parkedSeq(parked, inbox.Retrying, 1)
 	_, err = i.Store.ApplyParked(i.ctx(), i.claim(parked), seq,
-		func(context.Context, TX, *consumer.ParkedMessage) error { return nil })
+		func(context.Context, TX, *inbox.Parked) error { return nil })
 	i.ok(err)
-	for _, m := range []*consumer.Message{alone, together, parked} {
+	for _, m := range []*inbox.Message{alone, together, parked} {
 		i.wantHistory(m, "applied", "")
 	}
 }
@@ -177,9 +177,9 @@ func AllAttempts[TX any](t *testing.T, f InboxFixture[TX]) {
 // InboxStatus tests the view inbox_status of a store, from which status reads one row.
 func InboxStatus[TX any](t *testing.T, f InboxFixture[TX], status func(id uuid.UUID) (state, why string, attempts int, err error)) {
 	t.Helper()
-	i := &inbox[TX]{rig: rig{t}, InboxFixture: f}
+	i := &inboxRig[TX]{rig: rig{t}, InboxFixture: f}
 	i.consumer = i.register("service/handler")
-	want := func(m *consumer.Message, wantState, wantWhy string, wantAttempts int) {
+	want := func(m *inbox.Message, wantState, wantWhy string, wantAttempts int) {
 		t.Helper()
 		state, why, attempts, err := status(m.ID)
 		if err != nil || state != wantState || !strings.Contains(why, wantWhy) || attempts != wantAttempts {
@@ -191,15 +191,15 @@ func InboxStatus[TX any](t *testing.T, f InboxFixture[TX], status func(id uuid.U
 	_, err := i.Store.Apply(i.ctx(), i.claim(m), func(context.Context, TX) error { return nil })
 	i.ok(err)
 	want(m, "applied", "applied", 1)
-	_, err = i.Store.ParkMessage(i.ctx(), consumer.Parking{
-		Consumer: i.consumer, Message: first, State: consumer.Retrying, Ordered: true, Attempts: 3, RetryIn: time.Hour,
+	_, err = i.Store.ParkMessage(i.ctx(), inbox.Parking{
+		Consumer: i.consumer, Message: first, State: inbox.Retrying, Ordered: true, Attempts: 3, RetryIn: time.Hour,
 	})
 	i.ok(err)
 	_, err = i.Store.Apply(i.ctx(), i.ordered(second), func(context.Context, TX) error { return nil })
 	i.ok(err)
 	want(first, "retrying", "waits for its next attempt", 3)
 	want(second, "following", "of its key", 0)
-	i.discard(consumer.Filter{IDs: messageIDs(first)}, first)
+	i.discard(inbox.Filter{IDs: messageIDs(first)}, first)
 	want(first, "discarded", "because", 3)
 	i.eventually("the follower is due, by a clock that may tell milliseconds only", func() bool {
 		_, why, _, err := status(second.ID)

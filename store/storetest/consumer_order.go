@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/store/inbox"
 )
 
 func keyTests[TX any]() []inboxTest[TX] {
@@ -24,17 +24,17 @@ func keyTests[TX any]() []inboxTest[TX] {
 	}
 }
 
-func follows[TX any](i *inbox[TX]) {
+func follows[TX any](i *inboxRig[TX]) {
 	for _, level := range levels {
 		head, m := message("key "+string(rune('0'+level))), message("key "+string(rune('0'+level)))
 		m.Metadata, m.Payload = map[string]string{"a": "b", "": "\x00\xff"}, []byte{0, 1, 0xff}
-		i.park(consumer.Parking{Message: head, State: consumer.Retrying, Ordered: true, RetryIn: time.Hour}, consumer.Applied)
+		i.park(inbox.Parking{Message: head, State: inbox.Retrying, Ordered: true, RetryIn: time.Hour}, inbox.Applied)
 		c := i.ordered(m)
 		c.Isolation = level
-		i.expectVerdict(c, consumer.Followed)
-		i.expectVerdict(c, consumer.Duplicate)
+		i.expectVerdict(c, inbox.Followed)
+		i.expectVerdict(c, inbox.Duplicate)
 		got := i.parked(m)
-		if got.State != consumer.Following || !got.NextAttemptAt.IsZero() || got.Attempts != 0 {
+		if got.State != inbox.Following || !got.NextAttemptAt.IsZero() || got.Attempts != 0 {
 			i.Errorf("follower is %+v", got)
 		}
 		i.expectSame(&got.Message, m)
@@ -46,56 +46,56 @@ func follows[TX any](i *inbox[TX]) {
 	i.expectEffects()
 }
 
-func followsNotUnasked[TX any](i *inbox[TX]) {
+func followsNotUnasked[TX any](i *inboxRig[TX]) {
 	m := message("key")
 	i.retrying(message("key"))
-	i.expectVerdict(i.claim(m), consumer.Applied)
+	i.expectVerdict(i.claim(m), inbox.Applied)
 	i.expectEffects(m.ID.String())
 }
 
-func followsNotOther[TX any](i *inbox[TX]) {
+func followsNotOther[TX any](i *inboxRig[TX]) {
 	i.retrying(message("key"))
 	m := message("KEY")
-	i.expectVerdict(i.ordered(m), consumer.Applied)
+	i.expectVerdict(i.ordered(m), inbox.Applied)
 	i.expectEffects(m.ID.String())
 }
 
-func followsOnlyLive[TX any](i *inbox[TX]) {
-	for _, p := range []consumer.Parking{
-		{State: consumer.Dead, Ordered: true}, {State: consumer.TooOldState, Ordered: true},
-		{State: consumer.AlteredState, Ordered: true}, {State: consumer.Retrying, Ordered: false},
+func followsOnlyLive[TX any](i *inboxRig[TX]) {
+	for _, p := range []inbox.Parking{
+		{State: inbox.Dead, Ordered: true}, {State: inbox.TooOldState, Ordered: true},
+		{State: inbox.AlteredState, Ordered: true}, {State: inbox.Retrying, Ordered: false},
 	} {
 		p.Message = message("key")
-		i.park(p, consumer.Applied)
+		i.park(p, inbox.Applied)
 	}
 	m := message("key")
-	i.expectVerdict(i.ordered(m), consumer.Applied)
+	i.expectVerdict(i.ordered(m), inbox.Applied)
 	i.expectEffects(m.ID.String())
 }
 
-func copiesDoNotFollow[TX any](i *inbox[TX]) {
+func copiesDoNotFollow[TX any](i *inboxRig[TX]) {
 	m := message("key")
-	i.expectVerdict(i.ordered(m), consumer.Applied)
+	i.expectVerdict(i.ordered(m), inbox.Applied)
 	i.retrying(message("key"))
-	i.expectVerdict(i.ordered(m), consumer.Duplicate)
-	i.expectVerdict(i.ordered(otherContent(m)), consumer.Altered)
-	i.expectParked(consumer.Retrying)
+	i.expectVerdict(i.ordered(m), inbox.Duplicate)
+	i.expectVerdict(i.ordered(otherContent(m)), inbox.Altered)
+	i.expectParked(inbox.Retrying)
 }
 
-func oldDoesNotFollow[TX any](i *inbox[TX]) {
+func oldDoesNotFollow[TX any](i *inboxRig[TX]) {
 	i.retrying(lasting("key"))
 	i.forgetTo()
-	i.expectVerdict(i.ordered(old("key")), consumer.TooOld)
-	i.expectParked(consumer.Retrying)
+	i.expectVerdict(i.ordered(old("key")), inbox.TooOld)
+	i.expectParked(inbox.Retrying)
 }
 
-func keyWaits[TX any](i *inbox[TX]) {
+func keyWaits[TX any](i *inboxRig[TX]) {
 	for _, level := range levels {
 		a, b, other := message("key"), message("key"), message("other")
 		first := i.holdApply(i.ordered(a))
 		if !i.OneWriter {
-			i.expectVerdict(i.ordered(other), consumer.Applied)
-			i.expectVerdict(i.claim(message("key")), consumer.Applied)
+			i.expectVerdict(i.ordered(other), inbox.Applied)
+			i.expectVerdict(i.claim(message("key")), inbox.Applied)
 		}
 		waiting := i.async(func() error {
 			c := i.ordered(b)
@@ -111,7 +111,7 @@ func keyWaits[TX any](i *inbox[TX]) {
 	}
 }
 
-func keyGoesOn[TX any](i *inbox[TX]) {
+func keyGoesOn[TX any](i *inboxRig[TX]) {
 	for _, level := range levels {
 		a, b := message("key"), message("key")
 		first := i.holdApply(i.ordered(a))
@@ -136,19 +136,19 @@ func keyGoesOn[TX any](i *inbox[TX]) {
 	}
 }
 
-func newcomerFollows[TX any](i *inbox[TX]) {
+func newcomerFollows[TX any](i *inboxRig[TX]) {
 	for _, level := range levels {
 		key := "key " + string(rune('0'+level))
 		holder, head, m := message(key), message(key), message(key)
 		first := i.holdApply(i.ordered(holder))
 		parking := i.async(func() error {
-			_, err := i.Store.ParkMessage(i.ctx(), consumer.Parking{
-				Consumer: i.consumer, Message: head, State: consumer.Retrying, Ordered: true, RetryIn: time.Hour,
+			_, err := i.Store.ParkMessage(i.ctx(), inbox.Parking{
+				Consumer: i.consumer, Message: head, State: inbox.Retrying, Ordered: true, RetryIn: time.Hour,
 			})
 			return err
 		})
 		i.stays("parking", parking)
-		var v consumer.Verdict
+		var v inbox.Verdict
 		newcomer := i.async(func() error {
 			c := i.ordered(m)
 			c.Isolation = level
@@ -161,25 +161,25 @@ func newcomerFollows[TX any](i *inbox[TX]) {
 		i.ok(i.release(first, nil))
 		i.ok(i.result(parking))
 		i.ok(i.result(newcomer))
-		if v != consumer.Followed && !i.OneWriter {
+		if v != inbox.Followed && !i.OneWriter {
 			i.Errorf("verdict on the newcomer is %v", v)
 		}
 	}
 }
 
-func newcomerGoesOn[TX any](i *inbox[TX]) {
+func newcomerGoesOn[TX any](i *inboxRig[TX]) {
 	for _, level := range levels {
 		head, m := message("key"), message("key")
 		i.retrying(head)
-		c := consumer.Claim{Consumer: i.consumer, Isolation: level, IdleTimeout: patience, LockTimeout: patience}
+		c := inbox.Claim{Consumer: i.consumer, Isolation: level, IdleTimeout: patience, LockTimeout: patience}
 		seq := i.parked(head).Seq
 		first := i.hold(head.ID.String(), func(fn handler[TX]) error {
-			_, err := i.Store.ApplyParked(i.ctx(), c, seq, func(ctx context.Context, tx TX, _ *consumer.ParkedMessage) error {
+			_, err := i.Store.ApplyParked(i.ctx(), c, seq, func(ctx context.Context, tx TX, _ *inbox.Parked) error {
 				return fn(ctx, tx)
 			})
 			return err
 		})
-		var v consumer.Verdict
+		var v inbox.Verdict
 		newcomer := i.async(func() error {
 			c := i.ordered(m)
 			c.Isolation = level
@@ -191,23 +191,23 @@ func newcomerGoesOn[TX any](i *inbox[TX]) {
 		i.stays("newcomer", newcomer)
 		i.ok(i.release(first, nil))
 		i.ok(i.result(newcomer))
-		if v != consumer.Applied {
+		if v != inbox.Applied {
 			i.Errorf("verdict on the newcomer is %v", v)
 		}
 		i.expectParked()
 	}
 }
 
-func parkingWaitsForKey[TX any](i *inbox[TX]) {
+func parkingWaitsForKey[TX any](i *inboxRig[TX]) {
 	first := i.holdApply(i.ordered(message("key")))
 	parking := i.async(func() error {
-		_, err := i.Store.ParkMessage(i.ctx(), consumer.Parking{
-			Consumer: i.consumer, Message: message("key"), State: consumer.Retrying, Ordered: true,
+		_, err := i.Store.ParkMessage(i.ctx(), inbox.Parking{
+			Consumer: i.consumer, Message: message("key"), State: inbox.Retrying, Ordered: true,
 		})
 		return err
 	})
 	i.stays("parking", parking)
 	i.ok(i.release(first, nil))
 	i.ok(i.result(parking))
-	i.expectParked(consumer.Retrying)
+	i.expectParked(inbox.Retrying)
 }

@@ -11,7 +11,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/store/inbox"
 	"github.com/boxpair/boxpair/transport"
 )
 
@@ -28,7 +28,7 @@ func parkTests[TX any]() []inboxTest[TX] {
 }
 
 // expectSame checks that a message came back as it was kept.
-func (i *inbox[TX]) expectSame(got, want *consumer.Message) {
+func (i *inboxRig[TX]) expectSame(got, want *inbox.Message) {
 	i.Helper()
 	if got.ID != want.ID || got.Topic != want.Topic || got.Key != want.Key || got.Digest != want.Digest ||
 		!got.Stamp.Equal(want.Stamp) || !bytes.Equal(got.Payload, want.Payload) || !maps.Equal(got.Metadata, want.Metadata) {
@@ -36,7 +36,7 @@ func (i *inbox[TX]) expectSame(got, want *consumer.Message) {
 	}
 }
 
-func parkedIsWhole[TX any](i *inbox[TX]) {
+func parkedIsWhole[TX any](i *inboxRig[TX]) {
 	full := message(`Ключ 'x' "q"`)
 	full.Topic = "tøpic\n"
 	full.Payload = []byte{0, 1, 0xff, 0xfe, '\'', '\\'}
@@ -44,16 +44,16 @@ func parkedIsWhole[TX any](i *inbox[TX]) {
 		"a": "1", "": "nameless", "Ünï \"q\"": "multi\nline, \\u0041", "empty": "", "nul": "a\x00b", "bytes": "\xff\xfe", "\xff": "\x00",
 		"\u2028": "<&>",
 	}
-	bare := &consumer.Message{ID: uuid.New(), Topic: "t"}
+	bare := &inbox.Message{ID: uuid.New(), Topic: "t"}
 	before := time.Now()
-	i.park(consumer.Parking{
-		Message: full, State: consumer.Retrying, Ordered: true, Attempts: 7, RetryIn: time.Hour, LastError: "error “text”",
-	}, consumer.Applied)
-	i.park(consumer.Parking{Message: bare, State: consumer.Dead, Attempts: 3}, consumer.Applied)
+	i.park(inbox.Parking{
+		Message: full, State: inbox.Retrying, Ordered: true, Attempts: 7, RetryIn: time.Hour, LastError: "error “text”",
+	}, inbox.Applied)
+	i.park(inbox.Parking{Message: bare, State: inbox.Dead, Attempts: 3}, inbox.Applied)
 
 	got := i.parked(full)
 	i.expectSame(&got.Message, full)
-	if got.State != consumer.Retrying || got.Consumer != "service/handler" || got.Attempts != 7 ||
+	if got.State != inbox.Retrying || got.Consumer != "service/handler" || got.Attempts != 7 ||
 		got.LastError != "error “text”" || got.Reason != "" {
 		i.Errorf("parked message is %+v", got)
 	}
@@ -65,18 +65,18 @@ func parkedIsWhole[TX any](i *inbox[TX]) {
 	}
 	got = i.parked(bare)
 	i.expectSame(&got.Message, bare)
-	if got.State != consumer.Dead || !got.NextAttemptAt.IsZero() || got.Attempts != 3 || !got.Digest.IsZero() || !got.Stamp.IsZero() {
+	if got.State != inbox.Dead || !got.NextAttemptAt.IsZero() || got.Attempts != 3 || !got.Digest.IsZero() || !got.Stamp.IsZero() {
 		i.Errorf("parked message is %+v", got)
 	}
 }
 
-func parkedIsClaimed[TX any](i *inbox[TX]) {
-	for _, state := range []consumer.State{consumer.Retrying, consumer.Dead} {
+func parkedIsClaimed[TX any](i *inboxRig[TX]) {
+	for _, state := range []inbox.State{inbox.Retrying, inbox.Dead} {
 		m := message("")
-		i.park(consumer.Parking{Message: m, State: state, RetryIn: time.Hour, LastError: "first"}, consumer.Applied)
-		i.park(consumer.Parking{Message: m, State: consumer.Dead, LastError: "second"}, consumer.Duplicate)
-		i.expectVerdict(i.claim(m), consumer.Duplicate)
-		i.expectVerdict(i.claim(otherContent(m)), consumer.Altered)
+		i.park(inbox.Parking{Message: m, State: state, RetryIn: time.Hour, LastError: "first"}, inbox.Applied)
+		i.park(inbox.Parking{Message: m, State: inbox.Dead, LastError: "second"}, inbox.Duplicate)
+		i.expectVerdict(i.claim(m), inbox.Duplicate)
+		i.expectVerdict(i.claim(otherContent(m)), inbox.Altered)
 		if got := i.parked(m); got.State != state || got.LastError != "first" {
 			i.Errorf("parked message is %+v", got)
 		}
@@ -84,56 +84,56 @@ func parkedIsClaimed[TX any](i *inbox[TX]) {
 	i.expectEffects()
 }
 
-func appliedIsNotParked[TX any](i *inbox[TX]) {
+func appliedIsNotParked[TX any](i *inboxRig[TX]) {
 	m := message("")
-	i.expectVerdict(i.claim(m), consumer.Applied)
-	for _, state := range []consumer.State{consumer.Retrying, consumer.Dead} {
-		i.park(consumer.Parking{Message: m, State: state}, consumer.Duplicate)
+	i.expectVerdict(i.claim(m), inbox.Applied)
+	for _, state := range []inbox.State{inbox.Retrying, inbox.Dead} {
+		i.park(inbox.Parking{Message: m, State: state}, inbox.Duplicate)
 	}
 	i.expectParked()
 }
 
-func setAside[TX any](i *inbox[TX]) {
-	for _, state := range []consumer.State{consumer.TooOldState, consumer.AlteredState} {
+func setAside[TX any](i *inboxRig[TX]) {
+	for _, state := range []inbox.State{inbox.TooOldState, inbox.AlteredState} {
 		m, bare := message(""), message("")
 		bare.Digest = transport.Digest{}
-		for _, m := range []*consumer.Message{m, bare} {
-			i.park(consumer.Parking{Message: m, State: state}, consumer.Applied)
-			i.park(consumer.Parking{Message: m, State: state}, consumer.Duplicate)
+		for _, m := range []*inbox.Message{m, bare} {
+			i.park(inbox.Parking{Message: m, State: state}, inbox.Applied)
+			i.park(inbox.Parking{Message: m, State: state}, inbox.Duplicate)
 			if got := i.parked(m); got.State != state {
 				i.Errorf("parked message is %+v", got)
 			}
-			i.expectVerdict(i.claim(m), consumer.Applied)
+			i.expectVerdict(i.claim(m), inbox.Applied)
 		}
 		// Every content of one ID is kept.
-		i.park(consumer.Parking{Message: otherContent(m), State: state}, consumer.Applied)
+		i.park(inbox.Parking{Message: otherContent(m), State: state}, inbox.Applied)
 	}
-	if n := len(i.list(consumer.Filter{})); n != 6 {
+	if n := len(i.list(inbox.Filter{})); n != 6 {
 		i.Errorf("%d messages are parked, want 6", n)
 	}
 }
 
-func parkedTooLate[TX any](i *inbox[TX]) {
+func parkedTooLate[TX any](i *inboxRig[TX]) {
 	m := old("")
 	i.forgetTo()
-	i.park(consumer.Parking{Message: m, State: consumer.Retrying}, consumer.Applied)
-	i.expectParked(consumer.TooOldState)
-	i.expectVerdict(i.claim(m), consumer.TooOld)
+	i.park(inbox.Parking{Message: m, State: inbox.Retrying}, inbox.Applied)
+	i.expectParked(inbox.TooOldState)
+	i.expectVerdict(i.claim(m), inbox.TooOld)
 	i.expectEffects()
 }
 
-func parkedAltered[TX any](i *inbox[TX]) {
+func parkedAltered[TX any](i *inboxRig[TX]) {
 	m := message("")
-	i.expectVerdict(i.claim(m), consumer.Applied)
-	i.park(consumer.Parking{Message: otherContent(m), State: consumer.Dead}, consumer.Applied)
-	i.expectParked(consumer.AlteredState)
-	i.expectVerdict(i.claim(m), consumer.Duplicate)
+	i.expectVerdict(i.claim(m), inbox.Applied)
+	i.park(inbox.Parking{Message: otherContent(m), State: inbox.Dead}, inbox.Applied)
+	i.expectParked(inbox.AlteredState)
+	i.expectVerdict(i.claim(m), inbox.Duplicate)
 }
 
-func parkingForgetsCounts[TX any](i *inbox[TX]) {
+func parkingForgetsCounts[TX any](i *inboxRig[TX]) {
 	m := message("")
 	i.expectStarts(0, []uuid.UUID{m.ID}, 1)
-	i.park(consumer.Parking{Message: m, State: consumer.Retrying, Attempts: 1}, consumer.Applied)
+	i.park(inbox.Parking{Message: m, State: inbox.Retrying, Attempts: 1}, inbox.Applied)
 	i.expectStarts(0, []uuid.UUID{m.ID}, 1)
 }
 
@@ -155,15 +155,15 @@ func takeUpTests[TX any]() []inboxTest[TX] {
 	}
 }
 
-func dueAreNamed[TX any](i *inbox[TX]) {
+func dueAreNamed[TX any](i *inboxRig[TX]) {
 	seqs, next, err := i.Store.DueMessages(i.ctx(), i.consumer, 10)
 	i.ok(err)
 	if len(seqs) != 0 || next != 0 {
 		i.Errorf("of no messages, %v are due and the next one in %v", seqs, next)
 	}
 	a, b, later := message("a"), message("b"), message("c")
-	i.park(consumer.Parking{Message: later, State: consumer.Retrying, RetryIn: time.Hour}, consumer.Applied)
-	i.park(consumer.Parking{Message: message("d"), State: consumer.Dead}, consumer.Applied)
+	i.park(inbox.Parking{Message: later, State: inbox.Retrying, RetryIn: time.Hour}, inbox.Applied)
+	i.park(inbox.Parking{Message: message("d"), State: inbox.Dead}, inbox.Applied)
 	i.retrying(a, b)
 	want := []int64{i.parked(a).Seq, i.parked(b).Seq}
 	seqs, next, err = i.Store.DueMessages(i.ctx(), i.consumer, 10)
@@ -178,12 +178,12 @@ func dueAreNamed[TX any](i *inbox[TX]) {
 	}
 }
 
-func onlyHeadsAreDue[TX any](i *inbox[TX]) {
+func onlyHeadsAreDue[TX any](i *inboxRig[TX]) {
 	head, second, third, free := message("key"), message("key"), message("key"), message("key")
-	i.park(consumer.Parking{Message: head, State: consumer.Retrying, Ordered: true, RetryIn: time.Hour}, consumer.Applied)
+	i.park(inbox.Parking{Message: head, State: inbox.Retrying, Ordered: true, RetryIn: time.Hour}, inbox.Applied)
 	i.following(second)
 	i.retrying(third)
-	i.park(consumer.Parking{Message: free, State: consumer.Retrying}, consumer.Applied)
+	i.park(inbox.Parking{Message: free, State: inbox.Retrying}, inbox.Applied)
 	seqs, _, err := i.Store.DueMessages(i.ctx(), i.consumer, 10)
 	i.ok(err)
 	if want := []int64{i.parked(free).Seq}; !slices.Equal(seqs, want) {
@@ -191,7 +191,7 @@ func onlyHeadsAreDue[TX any](i *inbox[TX]) {
 	}
 }
 
-func takenUpOnce[TX any](i *inbox[TX]) {
+func takenUpOnce[TX any](i *inboxRig[TX]) {
 	for _, level := range levels {
 		for _, key := range []string{"", "key"} {
 			m := message(key)
@@ -206,8 +206,8 @@ func takenUpOnce[TX any](i *inbox[TX]) {
 				i.Fatalf("handling it again gives %v, %v", done, err)
 			}
 			i.expectParked()
-			i.expectVerdict(i.claim(m), consumer.Duplicate)
-			i.park(consumer.Parking{Message: m, State: consumer.Dead}, consumer.Duplicate)
+			i.expectVerdict(i.claim(m), inbox.Duplicate)
+			i.park(inbox.Parking{Message: m, State: inbox.Dead}, inbox.Duplicate)
 		}
 	}
 	names, err := i.Effects(i.ctx())
@@ -217,15 +217,15 @@ func takenUpOnce[TX any](i *inbox[TX]) {
 	}
 }
 
-func handlerGetsParked[TX any](i *inbox[TX]) {
+func handlerGetsParked[TX any](i *inboxRig[TX]) {
 	m := message("key")
 	m.Metadata = map[string]string{"\xff": "\x00"}
 	i.retrying(m)
 	seq := i.parked(m).Seq
-	c := consumer.Claim{Consumer: i.consumer, IdleTimeout: patience, LockTimeout: patience}
-	_, err := i.Store.ApplyParked(i.ctx(), c, seq, func(_ context.Context, _ TX, got *consumer.ParkedMessage) error {
+	c := inbox.Claim{Consumer: i.consumer, IdleTimeout: patience, LockTimeout: patience}
+	_, err := i.Store.ApplyParked(i.ctx(), c, seq, func(_ context.Context, _ TX, got *inbox.Parked) error {
 		i.expectSame(&got.Message, m)
-		if got.Seq != seq || got.Attempts != 1 || got.State != consumer.Retrying || got.Consumer != "service/handler" {
+		if got.Seq != seq || got.Attempts != 1 || got.State != inbox.Retrying || got.Consumer != "service/handler" {
 			i.Errorf("handler got %+v", got)
 		}
 		return nil
@@ -233,22 +233,22 @@ func handlerGetsParked[TX any](i *inbox[TX]) {
 	i.ok(err)
 }
 
-func notToRun[TX any](i *inbox[TX]) {
+func notToRun[TX any](i *inboxRig[TX]) {
 	later, dead, tooOld, changed := message("a"), message("b"), message("c"), message("d")
 	head, follower := message("e"), message("e")
-	i.park(consumer.Parking{Message: later, State: consumer.Retrying, RetryIn: time.Hour}, consumer.Applied)
-	i.park(consumer.Parking{Message: dead, State: consumer.Dead}, consumer.Applied)
-	i.park(consumer.Parking{Message: tooOld, State: consumer.TooOldState}, consumer.Applied)
-	i.park(consumer.Parking{Message: changed, State: consumer.AlteredState}, consumer.Applied)
-	i.park(consumer.Parking{Message: head, State: consumer.Retrying, Ordered: true, RetryIn: time.Hour}, consumer.Applied)
+	i.park(inbox.Parking{Message: later, State: inbox.Retrying, RetryIn: time.Hour}, inbox.Applied)
+	i.park(inbox.Parking{Message: dead, State: inbox.Dead}, inbox.Applied)
+	i.park(inbox.Parking{Message: tooOld, State: inbox.TooOldState}, inbox.Applied)
+	i.park(inbox.Parking{Message: changed, State: inbox.AlteredState}, inbox.Applied)
+	i.park(inbox.Parking{Message: head, State: inbox.Retrying, Ordered: true, RetryIn: time.Hour}, inbox.Applied)
 	i.following(follower)
-	for _, m := range []*consumer.Message{later, dead, tooOld, changed, head, follower} {
+	for _, m := range []*inbox.Message{later, dead, tooOld, changed, head, follower} {
 		i.takeUp(m, false)
 	}
-	c := consumer.Claim{Consumer: i.register("service/other"), IdleTimeout: patience, LockTimeout: patience}
+	c := inbox.Claim{Consumer: i.register("service/other"), IdleTimeout: patience, LockTimeout: patience}
 	due := message("f")
 	i.retrying(due)
-	done, err := i.Store.ApplyParked(i.ctx(), c, i.parked(due).Seq, func(context.Context, TX, *consumer.ParkedMessage) error {
+	done, err := i.Store.ApplyParked(i.ctx(), c, i.parked(due).Seq, func(context.Context, TX, *inbox.Parked) error {
 		i.Error("handler got a message of another consumer")
 		return nil
 	})
@@ -259,9 +259,9 @@ func notToRun[TX any](i *inbox[TX]) {
 }
 
 // takeUpWith handles a parked message by fn.
-func (i *inbox[TX]) takeUpWith(m *consumer.Message, fn handler[TX]) (bool, error) {
-	c := consumer.Claim{Consumer: i.consumer, IdleTimeout: patience, LockTimeout: patience}
-	return i.Store.ApplyParked(i.ctx(), c, i.parked(m).Seq, func(ctx context.Context, tx TX, _ *consumer.ParkedMessage) error {
+func (i *inboxRig[TX]) takeUpWith(m *inbox.Message, fn handler[TX]) (bool, error) {
+	c := inbox.Claim{Consumer: i.consumer, IdleTimeout: patience, LockTimeout: patience}
+	return i.Store.ApplyParked(i.ctx(), c, i.parked(m).Seq, func(ctx context.Context, tx TX, _ *inbox.Parked) error {
 		if err := i.Effect(ctx, tx, "lost"); err != nil {
 			return err
 		}
@@ -269,7 +269,7 @@ func (i *inbox[TX]) takeUpWith(m *consumer.Message, fn handler[TX]) (bool, error
 	})
 }
 
-func takeUpFails[TX any](i *inbox[TX]) {
+func takeUpFails[TX any](i *inboxRig[TX]) {
 	m, follower := message("key"), message("key")
 	i.retrying(m)
 	i.following(follower)
@@ -281,11 +281,11 @@ func takeUpFails[TX any](i *inbox[TX]) {
 	if after := i.parked(m); after.Attempts != before.Attempts || !after.NextAttemptAt.Equal(before.NextAttemptAt) {
 		i.Errorf("message changed from %+v to %+v", before, after)
 	}
-	i.expectParked(consumer.Retrying, consumer.Following)
+	i.expectParked(inbox.Retrying, inbox.Following)
 	i.expectEffects()
 }
 
-func takeUpAbrupt[TX any](i *inbox[TX]) {
+func takeUpAbrupt[TX any](i *inboxRig[TX]) {
 	m := message("key")
 	i.retrying(m)
 	i.exits(func() {
@@ -308,7 +308,7 @@ func takeUpAbrupt[TX any](i *inbox[TX]) {
 	i.expectEffects(m.ID.String())
 }
 
-func takeUpSwallows[TX any](i *inbox[TX]) {
+func takeUpSwallows[TX any](i *inboxRig[TX]) {
 	if !i.ErrorsDoom {
 		return
 	}
@@ -320,22 +320,22 @@ func takeUpSwallows[TX any](i *inbox[TX]) {
 		}
 		return nil
 	})
-	if done || !errors.Is(err, consumer.ErrRolledBack) {
+	if done || !errors.Is(err, inbox.ErrRolledBack) {
 		i.Errorf("handling gives %v, %v", done, err)
 	}
-	i.expectClass(err, consumer.HandlerError)
+	i.expectClass(err, inbox.HandlerError)
 	i.expectEffects()
-	i.expectParked(consumer.Retrying)
+	i.expectParked(inbox.Retrying)
 }
 
-func takeUpRaces[TX any](i *inbox[TX]) {
+func takeUpRaces[TX any](i *inboxRig[TX]) {
 	for _, key := range []string{"", "key"} {
 		m := message(key)
 		i.retrying(m)
 		seq := i.parked(m).Seq
-		c := consumer.Claim{Consumer: i.consumer, IdleTimeout: patience, LockTimeout: patience}
+		c := inbox.Claim{Consumer: i.consumer, IdleTimeout: patience, LockTimeout: patience}
 		first := i.hold(m.ID.String(), func(fn handler[TX]) error {
-			_, err := i.Store.ApplyParked(i.ctx(), c, seq, func(ctx context.Context, tx TX, _ *consumer.ParkedMessage) error {
+			_, err := i.Store.ApplyParked(i.ctx(), c, seq, func(ctx context.Context, tx TX, _ *inbox.Parked) error {
 				return fn(ctx, tx)
 			})
 			return err
@@ -363,12 +363,12 @@ func takeUpRaces[TX any](i *inbox[TX]) {
 	}
 }
 
-func takeUpInOrder[TX any](i *inbox[TX]) {
+func takeUpInOrder[TX any](i *inboxRig[TX]) {
 	a, b, due, later, last := message("key"), message("key"), message("key"), message("key"), message("key")
 	i.retrying(a)
 	i.following(b)
 	i.retrying(due)
-	i.park(consumer.Parking{Message: later, State: consumer.Retrying, Ordered: true, RetryIn: time.Hour}, consumer.Applied)
+	i.park(inbox.Parking{Message: later, State: inbox.Retrying, Ordered: true, RetryIn: time.Hour}, inbox.Applied)
 	i.following(last)
 	for _, level := range levels {
 		done, err := i.applyParkedAt(level, i.parked(due).Seq)
@@ -378,15 +378,15 @@ func takeUpInOrder[TX any](i *inbox[TX]) {
 	}
 	i.takeUp(b, false)
 	i.takeUp(a, true)
-	i.expectParked(consumer.Retrying, consumer.Retrying, consumer.Retrying, consumer.Following)
+	i.expectParked(inbox.Retrying, inbox.Retrying, inbox.Retrying, inbox.Following)
 	i.takeUp(due, false)
 	i.drain()
 	i.expectParked()
 	i.expectEffects(a.ID.String(), b.ID.String(), due.ID.String(), later.ID.String(), last.ID.String())
-	i.expectVerdict(i.ordered(message("key")), consumer.Applied)
+	i.expectVerdict(i.ordered(message("key")), inbox.Applied)
 }
 
-func retriesLater[TX any](i *inbox[TX]) {
+func retriesLater[TX any](i *inboxRig[TX]) {
 	m, follower := message("key"), message("key")
 	i.retrying(m)
 	i.following(follower)
@@ -394,42 +394,42 @@ func retriesLater[TX any](i *inbox[TX]) {
 	i.expectStarts(0, []uuid.UUID{m.ID}, 1)
 	i.ok(i.Store.RetryMessage(i.ctx(), seq, 2, time.Hour, false, "second error"))
 	got := i.parked(m)
-	if got.State != consumer.Retrying || got.Attempts != 2 || got.LastError != "second error" ||
+	if got.State != inbox.Retrying || got.Attempts != 2 || got.LastError != "second error" ||
 		got.NextAttemptAt.Sub(got.ParkedAt) < 59*time.Minute {
 		i.Errorf("message is %+v", got)
 	}
 	i.takeUp(m, false)
-	i.expectParked(consumer.Retrying, consumer.Following)
+	i.expectParked(inbox.Retrying, inbox.Following)
 	i.expectStarts(0, []uuid.UUID{m.ID}, 1)
 	i.ok(i.Store.RetryMessage(i.ctx(), seq, 3, 0, false, ""))
 	i.takeUp(m, true)
 }
 
-func dyingReleases[TX any](i *inbox[TX]) {
+func dyingReleases[TX any](i *inboxRig[TX]) {
 	m, second, third := message("key"), message("key"), message("key")
 	i.retrying(m)
 	i.following(second, third)
 	i.ok(i.Store.RetryMessage(i.ctx(), i.parked(m).Seq, 10, 0, true, "last error"))
 	got := i.parked(m)
-	if got.State != consumer.Dead || got.Attempts != 10 || got.LastError != "last error" || !got.NextAttemptAt.IsZero() {
+	if got.State != inbox.Dead || got.Attempts != 10 || got.LastError != "last error" || !got.NextAttemptAt.IsZero() {
 		i.Errorf("message is %+v", got)
 	}
-	i.expectParked(consumer.Dead, consumer.Retrying, consumer.Following)
-	i.expectVerdict(i.claim(m), consumer.Duplicate)
+	i.expectParked(inbox.Dead, inbox.Retrying, inbox.Following)
+	i.expectVerdict(i.claim(m), inbox.Duplicate)
 	i.drain()
 	i.expectEffects(second.ID.String(), third.ID.String())
-	i.expectParked(consumer.Dead)
+	i.expectParked(inbox.Dead)
 }
 
-func lateFailure[TX any](i *inbox[TX]) {
+func lateFailure[TX any](i *inboxRig[TX]) {
 	m := message("")
 	i.retrying(m)
 	seq := i.parked(m).Seq
-	_, err := i.Store.DiscardMessages(i.ctx(), consumer.Filter{IDs: []uuid.UUID{m.ID}}, "reason")
+	_, err := i.Store.DiscardMessages(i.ctx(), inbox.Filter{IDs: []uuid.UUID{m.ID}}, "reason")
 	i.ok(err)
 	for _, dead := range []bool{false, true} {
 		i.ok(i.Store.RetryMessage(i.ctx(), seq, 2, 0, dead, "late"))
 		i.ok(i.Store.RetryMessage(i.ctx(), seq+1000, 2, 0, dead, "none"))
 	}
-	i.expectParked(consumer.Discarded)
+	i.expectParked(inbox.Discarded)
 }

@@ -11,14 +11,14 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/store/inbox"
 )
 
 func raceTests[TX any]() []inboxTest[TX] {
 	return []inboxTest[TX]{
-		{"32 racers over 200 IDs have 200 effects", func(i *inbox[TX]) { i.race(32, 200, consumer.ReadCommitted) }},
-		{"racers under repeatable read have one effect per ID", func(i *inbox[TX]) { i.race(8, 60, consumer.RepeatableRead) }},
-		{"racers under serializable have one effect per ID", func(i *inbox[TX]) { i.race(8, 60, consumer.Serializable) }},
+		{"32 racers over 200 IDs have 200 effects", func(i *inboxRig[TX]) { i.race(32, 200, inbox.ReadCommitted) }},
+		{"racers under repeatable read have one effect per ID", func(i *inboxRig[TX]) { i.race(8, 60, inbox.RepeatableRead) }},
+		{"racers under serializable have one effect per ID", func(i *inboxRig[TX]) { i.race(8, 60, inbox.Serializable) }},
 		{"waiting copy is a duplicate when the first commits", waitingCopyIsDuplicate[TX]},
 		{"waiting copy runs when the first is rolled back", waitingCopyRuns[TX]},
 		{"parking waits for a copy and is a duplicate when that was applied", parkingWaits[TX]},
@@ -30,8 +30,8 @@ func raceTests[TX any]() []inboxTest[TX] {
 }
 
 // race lets racers apply all messages in different orders. Every third handler fails.
-func (i *inbox[TX]) race(racers, messages int, level consumer.Isolation) {
-	claims := make([]consumer.Claim, messages)
+func (i *inboxRig[TX]) race(racers, messages int, level inbox.Isolation) {
+	claims := make([]inbox.Claim, messages)
 	for n := range claims {
 		claims[n] = i.claim(message(""))
 		claims[n].Isolation = level
@@ -44,9 +44,9 @@ func (i *inbox[TX]) race(racers, messages int, level consumer.Isolation) {
 				return err
 			}
 			switch v {
-			case consumer.Applied:
+			case inbox.Applied:
 				applied.Add(1)
-			case consumer.Duplicate:
+			case inbox.Duplicate:
 				duplicates.Add(1)
 			default:
 				return fmt.Errorf("verdict is %v", v)
@@ -62,7 +62,7 @@ func (i *inbox[TX]) race(racers, messages int, level consumer.Isolation) {
 }
 
 // crowd runs fn on n goroutines and waits for them.
-func (i *inbox[TX]) crowd(n int, fn func(n int) error) {
+func (i *inboxRig[TX]) crowd(n int, fn func(n int) error) {
 	i.Helper()
 	var wg sync.WaitGroup
 	errs := make([]error, n)
@@ -76,7 +76,7 @@ func (i *inbox[TX]) crowd(n int, fn func(n int) error) {
 }
 
 // insist applies a message, through conflicts and handlers that fail at random.
-func (i *inbox[TX]) insist(c consumer.Claim) (consumer.Verdict, error) {
+func (i *inboxRig[TX]) insist(c inbox.Claim) (inbox.Verdict, error) {
 	for {
 		v, err := i.Store.Apply(i.ctx(), c, func(ctx context.Context, tx TX) error {
 			if err := i.Effect(ctx, tx, c.ID.String()); err != nil {
@@ -87,14 +87,14 @@ func (i *inbox[TX]) insist(c consumer.Claim) (consumer.Verdict, error) {
 			}
 			return nil
 		})
-		if err == nil || err != errHandler && i.Store.Classify(err) != consumer.Conflict { //nolint:errorlint // as it is
+		if err == nil || err != errHandler && i.Store.Classify(err) != inbox.Conflict { //nolint:errorlint // as it is
 			return v, err
 		}
 	}
 }
 
 // expectEach checks that there is one effect for each claim.
-func (i *inbox[TX]) expectEach(claims []consumer.Claim) {
+func (i *inboxRig[TX]) expectEach(claims []inbox.Claim) {
 	i.Helper()
 	names, err := i.Effects(i.ctx())
 	i.ok(err)
@@ -109,12 +109,12 @@ func (i *inbox[TX]) expectEach(claims []consumer.Claim) {
 	}
 }
 
-func waitingCopyIsDuplicate[TX any](i *inbox[TX]) {
+func waitingCopyIsDuplicate[TX any](i *inboxRig[TX]) {
 	for _, level := range levels {
 		c := i.claim(message(""))
 		c.Isolation = level
 		first := i.holdApply(c)
-		var v consumer.Verdict
+		var v inbox.Verdict
 		copied := i.async(func() error {
 			return i.again(func() (err error) {
 				v, err = i.Store.Apply(i.ctx(), c, i.effect("twice"))
@@ -124,7 +124,7 @@ func waitingCopyIsDuplicate[TX any](i *inbox[TX]) {
 		i.stays("copy", copied)
 		i.ok(i.release(first, nil))
 		i.ok(i.result(copied))
-		if v != consumer.Duplicate {
+		if v != inbox.Duplicate {
 			i.Errorf("verdict on the copy is %v", v)
 		}
 	}
@@ -135,13 +135,13 @@ func waitingCopyIsDuplicate[TX any](i *inbox[TX]) {
 	}
 }
 
-func waitingCopyRuns[TX any](i *inbox[TX]) {
+func waitingCopyRuns[TX any](i *inboxRig[TX]) {
 	for _, level := range levels {
 		m := message("")
 		c := i.claim(m)
 		c.Isolation = level
 		first := i.holdApply(c)
-		var v consumer.Verdict
+		var v inbox.Verdict
 		copied := i.async(func() error {
 			return i.again(func() (err error) {
 				v, err = i.Store.Apply(i.ctx(), c, i.effect("copy"))
@@ -153,69 +153,69 @@ func waitingCopyRuns[TX any](i *inbox[TX]) {
 			i.Errorf("first handler gives %v", err)
 		}
 		i.ok(i.result(copied))
-		if v != consumer.Applied {
+		if v != inbox.Applied {
 			i.Errorf("verdict on the copy is %v", v)
 		}
 	}
 	i.expectEffects("copy", "copy", "copy")
 }
 
-func parkingWaits[TX any](i *inbox[TX]) {
-	for _, state := range []consumer.State{consumer.Retrying, consumer.Dead} {
+func parkingWaits[TX any](i *inboxRig[TX]) {
+	for _, state := range []inbox.State{inbox.Retrying, inbox.Dead} {
 		m := message("")
 		first := i.holdApply(i.claim(m))
-		var v consumer.Verdict
+		var v inbox.Verdict
 		parking := i.async(func() (err error) {
-			v, err = i.Store.ParkMessage(i.ctx(), consumer.Parking{Consumer: i.consumer, Message: m, State: state})
+			v, err = i.Store.ParkMessage(i.ctx(), inbox.Parking{Consumer: i.consumer, Message: m, State: state})
 			return err
 		})
 		i.stays("parking", parking)
 		i.ok(i.release(first, nil))
 		i.ok(i.result(parking))
-		if v != consumer.Duplicate {
+		if v != inbox.Duplicate {
 			i.Errorf("verdict on parking is %v", v)
 		}
 	}
 	i.expectParked()
 }
 
-func parkingClaims[TX any](i *inbox[TX]) {
+func parkingClaims[TX any](i *inboxRig[TX]) {
 	m := message("")
 	first := i.holdApply(i.claim(m))
-	var v consumer.Verdict
+	var v inbox.Verdict
 	parking := i.async(func() (err error) {
-		v, err = i.Store.ParkMessage(i.ctx(), consumer.Parking{Consumer: i.consumer, Message: m, State: consumer.Dead})
+		v, err = i.Store.ParkMessage(i.ctx(), inbox.Parking{Consumer: i.consumer, Message: m, State: inbox.Dead})
 		return err
 	})
 	i.stays("parking", parking)
 	_ = i.release(first, errHandler)
 	i.ok(i.result(parking))
-	if v != consumer.Applied {
+	if v != inbox.Applied {
 		i.Errorf("verdict on parking is %v", v)
 	}
-	i.expectParked(consumer.Dead)
-	i.expectVerdict(i.claim(m), consumer.Duplicate)
+	i.expectParked(inbox.Dead)
+	i.expectVerdict(i.claim(m), inbox.Duplicate)
 	i.expectEffects()
 }
 
 // parkRacesApply lets a copy that failed for the last time be parked while
 // another is handled: the message is applied or dead, never both.
-func parkRacesApply[TX any](i *inbox[TX]) {
+func parkRacesApply[TX any](i *inboxRig[TX]) {
 	for range 25 {
 		m := message("")
-		var verdict, parked consumer.Verdict
+		var verdict, parked inbox.Verdict
 		i.crowd(2, func(n int) (err error) {
 			if n == 0 {
 				verdict, err = i.Store.Apply(i.ctx(), i.claim(m), i.effect(m.ID.String()))
 				return err
 			}
-			parked, err = i.Store.ParkMessage(i.ctx(), consumer.Parking{Consumer: i.consumer, Message: m, State: consumer.Dead})
+			parked, err = i.Store.ParkMessage(i.ctx(), inbox.Parking{Consumer: i.consumer, Message: m, State: inbox.Dead})
 			return err
 		})
-		rows := len(i.list(consumer.Filter{IDs: []uuid.UUID{m.ID}}))
+		rows := len(i.list(inbox.Filter{IDs: []uuid.UUID{m.ID}}))
 		switch {
-		case verdict == consumer.Applied && parked == consumer.Duplicate && rows == 0:
-		case verdict == consumer.Duplicate && parked == consumer.Applied && rows == 1:
+		case verdict == inbox.Applied && parked == inbox.Duplicate && rows == 0:
+		case verdict == inbox.Duplicate && parked == inbox.Applied && rows == 1:
 		default:
 			i.Fatalf("verdicts are %v and %v on parking, with %d parked", verdict, parked, rows)
 		}
@@ -223,15 +223,15 @@ func parkRacesApply[TX any](i *inbox[TX]) {
 }
 
 // forgetRacesApply forgets a message while a copy of it arrives, again and again.
-func forgetRacesApply[TX any](i *inbox[TX]) {
+func forgetRacesApply[TX any](i *inboxRig[TX]) {
 	for _, level := range levels {
 		for range 10 {
 			m := message("")
 			c := i.claim(m)
 			c.Isolation = level
-			i.expectVerdict(c, consumer.Applied)
+			i.expectVerdict(c, inbox.Applied)
 			i.forgetTo()
-			var v consumer.Verdict
+			var v inbox.Verdict
 			i.crowd(2, func(n int) (err error) {
 				if n == 0 {
 					_, err = i.forget(i.consumer, 0, 1000)
@@ -242,7 +242,7 @@ func forgetRacesApply[TX any](i *inbox[TX]) {
 					return err
 				})
 			})
-			if v != consumer.Duplicate && v != consumer.TooOld {
+			if v != inbox.Duplicate && v != inbox.TooOld {
 				i.Fatalf("verdict on the copy is %v", v)
 			}
 		}
@@ -256,10 +256,10 @@ func forgetRacesApply[TX any](i *inbox[TX]) {
 
 // orderRaces lets one process deliver the messages of a key in order while
 // handlers fail at random, and two others take up what was parked.
-func orderRaces[TX any](i *inbox[TX]) {
+func orderRaces[TX any](i *inboxRig[TX]) {
 	for _, level := range levels {
 		const messages = 30
-		list := make([]*consumer.Message, messages)
+		list := make([]*inbox.Message, messages)
 		for n := range list {
 			list[n] = message("key " + string(rune('0'+level)))
 		}
@@ -292,7 +292,7 @@ func indexes(names, order []string) []int {
 }
 
 // deliver hands messages out in order. One whose handler fails is parked.
-func (i *inbox[TX]) deliver(list []*consumer.Message, level consumer.Isolation, applied *atomic.Int64) error {
+func (i *inboxRig[TX]) deliver(list []*inbox.Message, level inbox.Isolation, applied *atomic.Int64) error {
 	for n, m := range list {
 		c := i.ordered(m)
 		c.Isolation = level
@@ -303,14 +303,14 @@ func (i *inbox[TX]) deliver(list []*consumer.Message, level consumer.Isolation, 
 				}
 				return i.Effect(ctx, tx, m.ID.String())
 			})
-			if v == consumer.Applied {
+			if v == inbox.Applied {
 				applied.Add(1)
 			}
 			return err
 		})
 		if err == errHandler { //nolint:errorlint // as it is
-			_, err = i.Store.ParkMessage(i.ctx(), consumer.Parking{
-				Consumer: i.consumer, Message: m, State: consumer.Retrying, Ordered: true, Attempts: 1,
+			_, err = i.Store.ParkMessage(i.ctx(), inbox.Parking{
+				Consumer: i.consumer, Message: m, State: inbox.Retrying, Ordered: true, Attempts: 1,
 			})
 		}
 		if err != nil {
@@ -321,7 +321,7 @@ func (i *inbox[TX]) deliver(list []*consumer.Message, level consumer.Isolation, 
 }
 
 // retry takes up what is due until everything was applied.
-func (i *inbox[TX]) retry(level consumer.Isolation, messages int64, applied *atomic.Int64) error {
+func (i *inboxRig[TX]) retry(level inbox.Isolation, messages int64, applied *atomic.Int64) error {
 	begun := time.Now()
 	for applied.Load() < messages && i.ctx().Err() == nil {
 		if time.Since(begun) > 2*patience {

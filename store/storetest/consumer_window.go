@@ -7,7 +7,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/store/inbox"
 	"github.com/boxpair/boxpair/transport"
 )
 
@@ -34,7 +34,7 @@ func windowTests[TX any]() []inboxTest[TX] {
 	}
 }
 
-func registration[TX any](i *inbox[TX]) {
+func registration[TX any](i *inboxRig[TX]) {
 	for range 3 {
 		r, err := i.Store.Register(i.ctx(), "service/handler", time.Hour)
 		i.ok(err)
@@ -59,17 +59,17 @@ func registration[TX any](i *inbox[TX]) {
 	}
 }
 
-func newestLast[TX any](i *inbox[TX]) {
-	var want []consumer.Seen
+func newestLast[TX any](i *inboxRig[TX]) {
+	var want []inbox.Seen
 	for n := range 5 {
 		m := message("")
 		m.Stamp = m.Stamp.Add(-time.Duration(n) * time.Hour)
 		if n == 2 {
 			m.Digest = transport.Digest{}
 		}
-		i.expectVerdict(i.claim(m), consumer.Applied)
-		i.expectVerdict(i.claim(m), consumer.Duplicate)
-		want = append(want, consumer.Seen{ID: m.ID, Digest: m.Digest})
+		i.expectVerdict(i.claim(m), inbox.Applied)
+		i.expectVerdict(i.claim(m), inbox.Duplicate)
+		want = append(want, inbox.Seen{ID: m.ID, Digest: m.Digest})
 	}
 	for _, limit := range []int{1, 3, 5, 100} {
 		got, err := i.Store.Newest(i.ctx(), i.consumer, limit)
@@ -80,13 +80,13 @@ func newestLast[TX any](i *inbox[TX]) {
 	}
 }
 
-func newestWithoutParked[TX any](i *inbox[TX]) {
+func newestWithoutParked[TX any](i *inboxRig[TX]) {
 	dead, head, follower, applied := message(""), message("key"), message("key"), message("")
-	i.park(consumer.Parking{Message: dead, State: consumer.Dead}, consumer.Applied)
+	i.park(inbox.Parking{Message: dead, State: inbox.Dead}, inbox.Applied)
 	i.retrying(head)
 	i.following(follower)
-	i.expectVerdict(i.claim(applied), consumer.Applied)
-	expect := func(messages ...*consumer.Message) {
+	i.expectVerdict(i.claim(applied), inbox.Applied)
+	expect := func(messages ...*inbox.Message) {
 		i.Helper()
 		got, err := i.Store.Newest(i.ctx(), i.consumer, 10)
 		i.ok(err)
@@ -104,12 +104,12 @@ func newestWithoutParked[TX any](i *inbox[TX]) {
 	expect(applied)
 	i.takeUp(head, true)
 	expect(applied, head)
-	i.discard(consumer.Filter{IDs: []uuid.UUID{dead.ID}}, dead)
+	i.discard(inbox.Filter{IDs: []uuid.UUID{dead.ID}}, dead)
 	i.takeUp(follower, true)
 	expect(applied, head, follower)
 }
 
-func youngConsumer[TX any](i *inbox[TX]) {
+func youngConsumer[TX any](i *inboxRig[TX]) {
 	until, err := i.Store.AdvanceForgotten(i.ctx(), i.consumer, 24*time.Hour, time.Hour)
 	i.ok(err)
 	if !until.IsZero() {
@@ -117,16 +117,16 @@ func youngConsumer[TX any](i *inbox[TX]) {
 	}
 	m := message("")
 	m.Stamp = m.Stamp.Add(-10 * 365 * 24 * time.Hour)
-	i.expectVerdict(i.claim(m), consumer.Applied)
+	i.expectVerdict(i.claim(m), inbox.Applied)
 	n, err := i.forget(i.consumer, 0, 10)
 	i.ok(err)
 	if n != 0 {
 		i.Errorf("%d IDs were removed", n)
 	}
-	i.expectVerdict(i.claim(m), consumer.Duplicate)
+	i.expectVerdict(i.claim(m), inbox.Duplicate)
 }
 
-func forgottenGrows[TX any](i *inbox[TX]) {
+func forgottenGrows[TX any](i *inboxRig[TX]) {
 	until := i.forgetTo()
 	for _, window := range []time.Duration{time.Hour, 24 * time.Hour} {
 		got, err := i.Store.AdvanceForgotten(i.ctx(), i.consumer, window, time.Hour)
@@ -147,11 +147,11 @@ func forgottenGrows[TX any](i *inbox[TX]) {
 	}
 }
 
-func clockJump[TX any](i *inbox[TX]) {
+func clockJump[TX any](i *inboxRig[TX]) {
 	jump := func() {
 		i.eventually("jump", func() bool {
 			_, err := i.Store.AdvanceForgotten(i.ctx(), i.consumer, time.Microsecond, time.Microsecond)
-			if err != nil && !errors.Is(err, consumer.ErrClockJump) {
+			if err != nil && !errors.Is(err, inbox.ErrClockJump) {
 				i.Fatal(err)
 			}
 			return err != nil
@@ -169,16 +169,16 @@ func clockJump[TX any](i *inbox[TX]) {
 	}
 }
 
-func tooOldIsNotRun[TX any](i *inbox[TX]) {
+func tooOldIsNotRun[TX any](i *inboxRig[TX]) {
 	before := i.forgetTo()
 	for _, level := range levels {
 		m := message("")
 		c := i.claim(m)
 		c.Isolation, c.Stamp = level, before.Add(-time.Microsecond)
-		i.expectVerdict(c, consumer.TooOld)
-		i.expectVerdict(c, consumer.TooOld) // nothing was claimed
+		i.expectVerdict(c, inbox.TooOld)
+		i.expectVerdict(c, inbox.TooOld) // nothing was claimed
 		c.Stamp = before
-		i.expectVerdict(c, consumer.Applied)
+		i.expectVerdict(c, inbox.Applied)
 	}
 	names, err := i.Effects(i.ctx())
 	i.ok(err)
@@ -187,41 +187,41 @@ func tooOldIsNotRun[TX any](i *inbox[TX]) {
 	}
 }
 
-func knownOldCopy[TX any](i *inbox[TX]) {
+func knownOldCopy[TX any](i *inboxRig[TX]) {
 	m := old("")
-	i.expectVerdict(i.claim(m), consumer.Applied)
+	i.expectVerdict(i.claim(m), inbox.Applied)
 	i.forgetTo()
-	i.expectVerdict(i.claim(m), consumer.Duplicate)
-	i.expectVerdict(i.claim(otherContent(m)), consumer.Altered)
+	i.expectVerdict(i.claim(m), inbox.Duplicate)
+	i.expectVerdict(i.claim(otherContent(m)), inbox.Altered)
 	i.expectEffects(m.ID.String())
 }
 
-func withoutStamp[TX any](i *inbox[TX]) {
+func withoutStamp[TX any](i *inboxRig[TX]) {
 	i.forgetTo()
 	m := message("")
 	m.Stamp = time.Time{}
-	i.expectVerdict(i.claim(m), consumer.Applied)
-	i.expectVerdict(i.claim(m), consumer.Duplicate)
+	i.expectVerdict(i.claim(m), inbox.Applied)
+	i.expectVerdict(i.claim(m), inbox.Duplicate)
 	i.eventually("forget", func() bool {
 		i.forgetTo()
 		n, err := i.forget(i.consumer, 0, 10)
 		i.ok(err)
 		return n == 1
 	})
-	i.expectVerdict(i.claim(m), consumer.Applied) // and not beyond it
+	i.expectVerdict(i.claim(m), inbox.Applied) // and not beyond it
 }
 
-func forgetsOld[TX any](i *inbox[TX]) {
+func forgetsOld[TX any](i *inboxRig[TX]) {
 	other := i.register("service/other")
 	kept := lasting("")
 	for range 5 {
 		m := old("")
-		i.expectVerdict(i.claim(m), consumer.Applied)
+		i.expectVerdict(i.claim(m), inbox.Applied)
 		c := i.claim(m)
 		c.Consumer = other
-		i.expectVerdict(c, consumer.Applied)
+		i.expectVerdict(c, inbox.Applied)
 	}
-	i.expectVerdict(i.claim(kept), consumer.Applied)
+	i.expectVerdict(i.claim(kept), inbox.Applied)
 	forget := func(consumerID, limit, want int) {
 		i.Helper()
 		n, err := i.forget(consumerID, 0, limit)
@@ -236,7 +236,7 @@ func forgetsOld[TX any](i *inbox[TX]) {
 	forget(i.consumer, 3, 3)
 	forget(i.consumer, 3, 2)
 	forget(i.consumer, 3, 0)
-	i.expectVerdict(i.claim(kept), consumer.Duplicate)
+	i.expectVerdict(i.claim(kept), inbox.Duplicate)
 	seen, err := i.Store.Newest(i.ctx(), other, 10)
 	i.ok(err)
 	if len(seen) != 5 {
@@ -244,8 +244,8 @@ func forgetsOld[TX any](i *inbox[TX]) {
 	}
 }
 
-func forgetsAfterGrace[TX any](i *inbox[TX]) {
-	i.expectVerdict(i.claim(old("")), consumer.Applied)
+func forgetsAfterGrace[TX any](i *inboxRig[TX]) {
+	i.expectVerdict(i.claim(old("")), inbox.Applied)
 	i.forgetTo()
 	n, err := i.forget(i.consumer, time.Hour, 10)
 	i.ok(err)
@@ -259,8 +259,8 @@ func forgetsAfterGrace[TX any](i *inbox[TX]) {
 	}
 }
 
-func advancingOften[TX any](i *inbox[TX]) {
-	i.expectVerdict(i.claim(old("")), consumer.Applied)
+func advancingOften[TX any](i *inboxRig[TX]) {
+	i.expectVerdict(i.claim(old("")), inbox.Applied)
 	i.eventually("removal", func() bool {
 		i.forgetTo()
 		n, err := i.forget(i.consumer, 200*time.Millisecond, 10)
@@ -269,12 +269,12 @@ func advancingOften[TX any](i *inbox[TX]) {
 	})
 }
 
-func parkedIDsStay[TX any](i *inbox[TX]) {
+func parkedIDsStay[TX any](i *inboxRig[TX]) {
 	m, dead, given := old("key"), old(""), old("")
 	i.retrying(m)
-	i.park(consumer.Parking{Message: dead, State: consumer.Dead}, consumer.Applied)
-	i.park(consumer.Parking{Message: given, State: consumer.Dead}, consumer.Applied)
-	i.discard(consumer.Filter{IDs: []uuid.UUID{given.ID}}, given)
+	i.park(inbox.Parking{Message: dead, State: inbox.Dead}, inbox.Applied)
+	i.park(inbox.Parking{Message: given, State: inbox.Dead}, inbox.Applied)
+	i.discard(inbox.Filter{IDs: []uuid.UUID{given.ID}}, given)
 	i.forgetTo()
 	forget := func(want int) {
 		i.Helper()
@@ -285,28 +285,28 @@ func parkedIDsStay[TX any](i *inbox[TX]) {
 		}
 	}
 	forget(0)
-	for _, m := range []*consumer.Message{m, dead, given} {
-		i.expectVerdict(i.claim(m), consumer.Duplicate)
+	for _, m := range []*inbox.Message{m, dead, given} {
+		i.expectVerdict(i.claim(m), inbox.Duplicate)
 	}
 	i.takeUp(m, true)
 	forget(1)
-	i.expectVerdict(i.claim(m), consumer.TooOld)
+	i.expectVerdict(i.claim(m), inbox.TooOld)
 	i.expectEffects(m.ID.String())
 }
 
 // forget removes dispatch IDs and returns how many.
-func (i *inbox[TX]) forget(consumerID int, grace time.Duration, limit int) (int, error) {
+func (i *inboxRig[TX]) forget(consumerID int, grace time.Duration, limit int) (int, error) {
 	f, err := i.Store.Forget(i.ctx(), consumerID, grace, time.Time{}, limit)
 	return f.IDs, err
 }
 
-func forgetsFrom[TX any](i *inbox[TX]) {
+func forgetsFrom[TX any](i *inboxRig[TX]) {
 	var stamps []time.Time
 	for n := range 5 {
 		m := old("")
 		m.Stamp = m.Stamp.Add(time.Duration(n) * time.Minute)
 		stamps = append(stamps, m.Stamp)
-		i.expectVerdict(i.claim(m), consumer.Applied)
+		i.expectVerdict(i.claim(m), inbox.Applied)
 	}
 	i.forgetTo()
 	forget := func(after time.Time, limit, want int, through time.Time) {
@@ -323,16 +323,16 @@ func forgetsFrom[TX any](i *inbox[TX]) {
 	forget(time.Time{}, 10, 0, time.Time{})
 }
 
-func forgetsDiscarded[TX any](i *inbox[TX]) {
-	var gone []*consumer.Message
+func forgetsDiscarded[TX any](i *inboxRig[TX]) {
+	var gone []*inbox.Message
 	for n := range 3 {
 		m := message("")
 		gone = append(gone, m)
-		i.park(consumer.Parking{Message: m, State: []consumer.State{consumer.Dead, consumer.TooOldState, consumer.Retrying}[n]}, consumer.Applied)
-		i.discard(consumer.Filter{IDs: []uuid.UUID{m.ID}}, m)
+		i.park(inbox.Parking{Message: m, State: []inbox.State{inbox.Dead, inbox.TooOldState, inbox.Retrying}[n]}, inbox.Applied)
+		i.discard(inbox.Filter{IDs: []uuid.UUID{m.ID}}, m)
 	}
 	kept := message("")
-	i.park(consumer.Parking{Message: kept, State: consumer.Dead}, consumer.Applied)
+	i.park(inbox.Parking{Message: kept, State: inbox.Dead}, inbox.Applied)
 	forget := func(age time.Duration, limit, want int) {
 		i.Helper()
 		n, err := i.Store.ForgetDiscarded(i.ctx(), i.consumer, age, limit)
@@ -350,13 +350,13 @@ func forgetsDiscarded[TX any](i *inbox[TX]) {
 	forget(time.Hour, 10, 0)
 	forget(over, 2, 2)
 	forget(over, 2, 1)
-	i.expectParked(consumer.Dead)
-	i.expectVerdict(i.claim(gone[0]), consumer.Duplicate)
-	i.expectVerdict(i.claim(gone[1]), consumer.Applied) // it was never claimed
-	i.expectVerdict(i.claim(gone[2]), consumer.Duplicate)
+	i.expectParked(inbox.Dead)
+	i.expectVerdict(i.claim(gone[0]), inbox.Duplicate)
+	i.expectVerdict(i.claim(gone[1]), inbox.Applied) // it was never claimed
+	i.expectVerdict(i.claim(gone[2]), inbox.Duplicate)
 }
 
-func keepsHorizon[TX any](i *inbox[TX]) {
+func keepsHorizon[TX any](i *inboxRig[TX]) {
 	now := time.Now().UTC().Truncate(time.Microsecond)
 	expect := func(horizon time.Duration, until time.Time) {
 		i.Helper()
@@ -392,12 +392,12 @@ func keepsHorizon[TX any](i *inbox[TX]) {
 	}
 }
 
-func removedIsTooOld[TX any](i *inbox[TX]) {
-	claims := make([]consumer.Claim, len(levels))
+func removedIsTooOld[TX any](i *inboxRig[TX]) {
+	claims := make([]inbox.Claim, len(levels))
 	for n, level := range levels {
 		claims[n] = i.claim(old(""))
 		claims[n].Isolation = level
-		i.expectVerdict(claims[n], consumer.Applied)
+		i.expectVerdict(claims[n], inbox.Applied)
 	}
 	i.forgetTo()
 	n, err := i.forget(i.consumer, 0, 10)
@@ -406,28 +406,28 @@ func removedIsTooOld[TX any](i *inbox[TX]) {
 		i.Fatalf("%d IDs were removed, want %d", n, len(levels))
 	}
 	for _, c := range claims {
-		i.expectVerdict(c, consumer.TooOld)
+		i.expectVerdict(c, inbox.TooOld)
 	}
 }
 
-func countedState[TX any](i *inbox[TX]) {
+func countedState[TX any](i *inboxRig[TX]) {
 	empty, err := i.Store.InboxStats(i.ctx(), i.consumer)
 	i.ok(err)
-	if empty != (consumer.Stats{}) {
+	if empty != (inbox.Stats{}) {
 		i.Errorf("state of an empty inbox is %+v", empty)
 	}
 	i.retrying(message("a"))
 	i.following(message("a"), message("a"))
-	for n, state := range []consumer.State{consumer.Dead, consumer.TooOldState, consumer.AlteredState} {
+	for n, state := range []inbox.State{inbox.Dead, inbox.TooOldState, inbox.AlteredState} {
 		for range n + 3 {
-			i.park(consumer.Parking{Message: message(""), State: state}, consumer.Applied)
+			i.park(inbox.Parking{Message: message(""), State: state}, inbox.Applied)
 		}
 	}
 	gone := message("")
-	i.park(consumer.Parking{Message: gone, State: consumer.Dead}, consumer.Applied)
-	i.discard(consumer.Filter{IDs: []uuid.UUID{gone.ID}}, gone)
+	i.park(inbox.Parking{Message: gone, State: inbox.Dead}, inbox.Applied)
+	i.discard(inbox.Filter{IDs: []uuid.UUID{gone.ID}}, gone)
 	until := i.forgetTo()
-	var got consumer.Stats
+	var got inbox.Stats
 	i.eventually("age", func() bool {
 		got, err = i.Store.InboxStats(i.ctx(), i.consumer)
 		i.ok(err)
@@ -437,7 +437,7 @@ func countedState[TX any](i *inbox[TX]) {
 		i.Errorf("oldest parked message is %v old", got.OldestParked)
 	}
 	got.OldestParked = 0
-	want := consumer.Stats{Retrying: 1, Following: 2, Dead: 3, TooOld: 4, Altered: 5, ForgottenUntil: until}
+	want := inbox.Stats{Retrying: 1, Following: 2, Dead: 3, TooOld: 4, Altered: 5, ForgottenUntil: until}
 	if !got.ForgottenUntil.Equal(until) {
 		i.Errorf("forgotten until %v, want %v", got.ForgottenUntil, until)
 	}

@@ -11,10 +11,10 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/store/inbox"
 )
 
-// Effects tests that a store keeps the contract of [consumer.EffectStore], which the fixture's store must be. open
+// Effects tests that a store keeps the contract of [inbox.EffectStore], which the fixture's store must be. open
 // returns a new, empty inbox for each test. The tests run in parallel.
 func Effects[TX any](t *testing.T, open func(t *testing.T) InboxFixture[TX]) {
 	t.Helper()
@@ -36,34 +36,34 @@ func Effects[TX any](t *testing.T, open func(t *testing.T) InboxFixture[TX]) {
 	} {
 		t.Run(fact, func(t *testing.T) {
 			t.Parallel()
-			i := &inbox[TX]{rig: rig{t}, InboxFixture: open(t)}
+			i := &inboxRig[TX]{rig: rig{t}, InboxFixture: open(t)}
 			i.consumer = i.register("service/handler")
-			store, ok := i.Store.(consumer.EffectStore[TX])
+			store, ok := i.Store.(inbox.EffectStore[TX])
 			if !ok {
 				t.Fatal("the store keeps no effects")
 			}
-			test(&ledger[TX]{inbox: i, effects: store})
+			test(&ledger[TX]{inboxRig: i, effects: store})
 		})
 	}
 }
 
 // ledger is a test and the ledger that it works on.
 type ledger[TX any] struct {
-	*inbox[TX]
-	effects consumer.EffectStore[TX]
+	*inboxRig[TX]
+	effects inbox.EffectStore[TX]
 }
 
 const lease = time.Hour
 
-func (l *ledger[TX]) intent(m *consumer.Message) consumer.EffectIntent {
-	return consumer.EffectIntent{
+func (l *ledger[TX]) intent(m *inbox.Message) inbox.EffectIntent {
+	return inbox.EffectIntent{
 		Consumer: l.consumer, ID: m.ID, Key: uuid.NewSHA1(m.ID, nil), Topic: m.Topic, OrderKey: m.Key, Ordered: m.Key != "",
 		Metadata: m.Metadata, Intent: []byte("intent\x00"),
 	}
 }
 
 // prepare has messages applied whose handler records an intent.
-func (l *ledger[TX]) prepare(messages ...*consumer.Message) {
+func (l *ledger[TX]) prepare(messages ...*inbox.Message) {
 	l.Helper()
 	for _, m := range messages {
 		_, err := l.Store.Apply(l.ctx(), l.claim(m), func(ctx context.Context, tx TX) error {
@@ -73,7 +73,7 @@ func (l *ledger[TX]) prepare(messages ...*consumer.Message) {
 	}
 }
 
-func (l *ledger[TX]) takeWith(t consumer.EffectTake) []consumer.EffectRun {
+func (l *ledger[TX]) takeWith(t inbox.EffectTake) []inbox.EffectRun {
 	l.Helper()
 	t.Consumer = l.consumer
 	if t.Limit == 0 {
@@ -88,9 +88,9 @@ func (l *ledger[TX]) takeWith(t consumer.EffectTake) []consumer.EffectRun {
 }
 
 // take takes up what is due, and checks of which messages it is.
-func (l *ledger[TX]) take(want ...*consumer.Message) []consumer.EffectRun {
+func (l *ledger[TX]) take(want ...*inbox.Message) []inbox.EffectRun {
 	l.Helper()
-	runs := l.takeWith(consumer.EffectTake{Lease: lease})
+	runs := l.takeWith(inbox.EffectTake{Lease: lease})
 	if len(runs) != len(want) {
 		l.Fatalf("%d effects are taken up, want %d: %+v", len(runs), len(want), runs)
 	}
@@ -102,9 +102,9 @@ func (l *ledger[TX]) take(want ...*consumer.Message) []consumer.EffectRun {
 	return runs
 }
 
-func (l *ledger[TX]) one(m *consumer.Message) consumer.EffectRecord {
+func (l *ledger[TX]) one(m *inbox.Message) inbox.Effect {
 	l.Helper()
-	list, err := l.effects.ListEffects(l.ctx(), consumer.EffectFilter{IDs: messageIDs(m)})
+	list, err := l.effects.ListEffects(l.ctx(), inbox.EffectFilter{IDs: messageIDs(m)})
 	l.ok(err)
 	if len(list) != 1 {
 		l.Fatalf("%d effects are listed", len(list))
@@ -112,21 +112,21 @@ func (l *ledger[TX]) one(m *consumer.Message) consumer.EffectRecord {
 	return list[0]
 }
 
-func (l *ledger[TX]) want(m *consumer.Message, state consumer.EffectState, uncertain bool, attempts int, result string) {
+func (l *ledger[TX]) want(m *inbox.Message, state inbox.EffectState, uncertain bool, attempts int, result string) {
 	l.Helper()
 	if e := l.one(m); e.State != state || e.Uncertain != uncertain || e.Attempts != attempts || string(e.Result) != result {
 		l.Errorf("effect is %+v; want %s, uncertain %v, %d attempts, result %q", e, state, uncertain, attempts, result)
 	}
 }
 
-func (l *ledger[TX]) settle(r *consumer.EffectRun, o consumer.EffectOutcome) bool {
+func (l *ledger[TX]) settle(r *inbox.EffectRun, o inbox.EffectOutcome) bool {
 	l.Helper()
 	ok, err := l.effects.SettleEffect(l.ctx(), r, o)
 	l.ok(err)
 	return ok
 }
 
-func (l *ledger[TX]) finish(r *consumer.EffectRun, result string) bool {
+func (l *ledger[TX]) finish(r *inbox.EffectRun, result string) bool {
 	l.Helper()
 	ok, err := l.effects.FinishEffect(l.ctx(), l.terms(), r, []byte(result), func(ctx context.Context, tx TX) error {
 		return l.Effect(ctx, tx, "followed "+r.ID.String())
@@ -135,11 +135,11 @@ func (l *ledger[TX]) finish(r *consumer.EffectRun, result string) bool {
 	return ok
 }
 
-func (l *ledger[TX]) terms() consumer.Claim {
-	return consumer.Claim{Consumer: l.consumer, IdleTimeout: patience, LockTimeout: patience}
+func (l *ledger[TX]) terms() inbox.Claim {
+	return inbox.Claim{Consumer: l.consumer, IdleTimeout: patience, LockTimeout: patience}
 }
 
-func (l *ledger[TX]) wantFollowed(want ...*consumer.Message) {
+func (l *ledger[TX]) wantFollowed(want ...*inbox.Message) {
 	l.Helper()
 	names := make([]string, len(want))
 	for n, m := range want {
@@ -162,13 +162,13 @@ func (l *ledger[TX]) recorded() {
 	}
 	l.take()
 	l.prepare(m)
-	l.want(m, consumer.EffectPending, false, 0, "")
+	l.want(m, inbox.EffectPending, false, 0, "")
 }
 
 func (l *ledger[TX]) conflicts() {
 	m, other := message(""), message("")
 	l.prepare(m)
-	again := func(change func(*consumer.EffectIntent)) error {
+	again := func(change func(*inbox.EffectIntent)) error {
 		_, err := l.Store.Apply(l.ctx(), l.claim(other), func(ctx context.Context, tx TX) error {
 			e := l.intent(m)
 			change(&e)
@@ -176,10 +176,10 @@ func (l *ledger[TX]) conflicts() {
 		})
 		return err
 	}
-	if err := again(func(*consumer.EffectIntent) {}); errors.Is(err, consumer.ErrEffectConflict) {
+	if err := again(func(*inbox.EffectIntent) {}); errors.Is(err, inbox.ErrEffectConflict) {
 		l.Error(err)
 	}
-	if err := again(func(e *consumer.EffectIntent) { e.Intent = []byte("other") }); !errors.Is(err, consumer.ErrEffectConflict) {
+	if err := again(func(e *inbox.EffectIntent) { e.Intent = []byte("other") }); !errors.Is(err, inbox.ErrEffectConflict) {
 		l.Errorf("another intent: %v", err)
 	}
 }
@@ -191,14 +191,14 @@ func (l *ledger[TX]) takenOnce() {
 	r := l.take(m)[0]
 	e := l.intent(m)
 	if r.Key != e.Key || r.Topic != m.Topic || r.OrderKey != "" || string(r.Intent) != "intent\x00" || r.Result != nil ||
-		r.Metadata["raw"] != "\xff\x00" || r.Attempts != 1 || r.State != consumer.EffectDoing || r.Consumer != "service/handler" ||
+		r.Metadata["raw"] != "\xff\x00" || r.Attempts != 1 || r.State != inbox.EffectDoing || r.Consumer != "service/handler" ||
 		time.Since(r.PreparedAt).Abs() > time.Minute || time.Until(r.LeaseUntil) < lease-time.Minute {
 		l.Errorf("run is %+v", r)
 	}
 	l.take()
-	l.settle(&r, consumer.EffectOutcome{State: consumer.EffectPending, Attempts: 1, In: time.Hour, Noted: "effect_failed", LastError: "no"})
-	l.want(m, consumer.EffectPending, false, 1, "")
-	_, next, err := l.effects.TakeEffects(l.ctx(), consumer.EffectTake{Consumer: l.consumer, Limit: 1, Lease: lease, MaxAttempts: 9})
+	l.settle(&r, inbox.EffectOutcome{State: inbox.EffectPending, Attempts: 1, In: time.Hour, Noted: "effect_failed", LastError: "no"})
+	l.want(m, inbox.EffectPending, false, 1, "")
+	_, next, err := l.effects.TakeEffects(l.ctx(), inbox.EffectTake{Consumer: l.consumer, Limit: 1, Lease: lease, MaxAttempts: 9})
 	if err != nil || next < 50*time.Minute || next > time.Hour {
 		l.Errorf("the next one is due in %v, %v", next, err)
 	}
@@ -216,7 +216,7 @@ func (l *ledger[TX]) shared() {
 	for range 4 {
 		wg.Go(func() {
 			for range n {
-				runs, _, err := l.effects.TakeEffects(l.ctx(), consumer.EffectTake{Consumer: l.consumer, Limit: 3, Lease: lease, MaxAttempts: 9})
+				runs, _, err := l.effects.TakeEffects(l.ctx(), inbox.EffectTake{Consumer: l.consumer, Limit: 3, Lease: lease, MaxAttempts: 9})
 				if err != nil {
 					l.Error(err)
 					return
@@ -244,19 +244,19 @@ func (l *ledger[TX]) ordered() {
 	a1, b1, a2, a3 := message("a"), message("b"), message("a"), message("a")
 	l.prepare(a1, b1, a2, a3)
 	runs := l.take(a1, b1)
-	l.settle(&runs[0], consumer.EffectOutcome{State: consumer.EffectPending, Attempts: 1, In: time.Hour})
+	l.settle(&runs[0], inbox.EffectOutcome{State: inbox.EffectPending, Attempts: 1, In: time.Hour})
 	l.take()
-	ids, err := l.effects.ChangeEffects(l.ctx(), consumer.EffectFilter{IDs: messageIDs(a1)}, consumer.EffectChange{State: consumer.EffectDiscarded, Reason: "r"})
+	ids, err := l.effects.ChangeEffects(l.ctx(), inbox.EffectFilter{IDs: messageIDs(a1)}, inbox.EffectChange{State: inbox.EffectDiscarded, Reason: "r"})
 	if err != nil || len(ids) != 1 {
 		l.Fatal(ids, err)
 	}
 	r := l.take(a2)[0]
-	l.settle(&r, consumer.EffectOutcome{State: consumer.EffectUncertain, Uncertain: true, Attempts: 1})
+	l.settle(&r, inbox.EffectOutcome{State: inbox.EffectUncertain, Uncertain: true, Attempts: 1})
 	l.take()
-	_, err = l.effects.ChangeEffects(l.ctx(), consumer.EffectFilter{IDs: messageIDs(a2)}, consumer.EffectChange{State: consumer.EffectPending})
+	_, err = l.effects.ChangeEffects(l.ctx(), inbox.EffectFilter{IDs: messageIDs(a2)}, inbox.EffectChange{State: inbox.EffectPending})
 	l.ok(err)
 	r = l.take(a2)[0]
-	l.settle(&r, consumer.EffectOutcome{State: consumer.EffectDead, Attempts: 1})
+	l.settle(&r, inbox.EffectOutcome{State: inbox.EffectDead, Attempts: 1})
 	l.take(a3)
 }
 
@@ -267,11 +267,11 @@ func (l *ledger[TX]) finished() {
 	if !l.finish(&r, "result") {
 		l.Error("it was not finished")
 	}
-	if l.finish(&r, "again") || l.settle(&r, consumer.EffectOutcome{State: consumer.EffectPending}) {
+	if l.finish(&r, "again") || l.settle(&r, inbox.EffectOutcome{State: inbox.EffectPending}) {
 		l.Error("it was finished twice")
 	}
 	l.wantFollowed(m)
-	l.want(m, consumer.EffectDone, false, 1, "result")
+	l.want(m, inbox.EffectDone, false, 1, "result")
 	l.take()
 }
 
@@ -286,8 +286,8 @@ func (l *ledger[TX]) finishFails() {
 		l.Fatal(ok, err)
 	}
 	l.wantFollowed()
-	l.settle(&r, consumer.EffectOutcome{State: consumer.EffectAnswered, Attempts: 1, Result: []byte("result")})
-	l.want(m, consumer.EffectAnswered, false, 1, "result")
+	l.settle(&r, inbox.EffectOutcome{State: inbox.EffectAnswered, Attempts: 1, Result: []byte("result")})
+	l.want(m, inbox.EffectAnswered, false, 1, "result")
 	r = l.take(m)[0]
 	if string(r.Result) != "result" || !l.finish(&r, "result") {
 		l.Errorf("run is %+v", r)
@@ -296,9 +296,9 @@ func (l *ledger[TX]) finishFails() {
 }
 
 // expire takes m up under a lease that has ended.
-func (l *ledger[TX]) expire(m *consumer.Message) consumer.EffectRun {
+func (l *ledger[TX]) expire(m *inbox.Message) inbox.EffectRun {
 	l.Helper()
-	runs := l.takeWith(consumer.EffectTake{Lease: -time.Second})
+	runs := l.takeWith(inbox.EffectTake{Lease: -time.Second})
 	if len(runs) != 1 || runs[0].ID != m.ID {
 		l.Fatalf("taken up: %+v", runs)
 	}
@@ -309,33 +309,33 @@ func (l *ledger[TX]) lost() {
 	m := message("")
 	l.prepare(m)
 	l.expire(m)
-	l.want(m, consumer.EffectUncertain, false, 1, "") // before anybody has looked
-	if runs := l.takeWith(consumer.EffectTake{Lease: -time.Second, Again: true}); len(runs) != 1 || !runs[0].Uncertain || runs[0].Attempts != 2 {
+	l.want(m, inbox.EffectUncertain, false, 1, "") // before anybody has looked
+	if runs := l.takeWith(inbox.EffectTake{Lease: -time.Second, Again: true}); len(runs) != 1 || !runs[0].Uncertain || runs[0].Attempts != 2 {
 		l.Fatalf("taken up: %+v", runs)
 	}
-	if runs := l.takeWith(consumer.EffectTake{Lease: lease, Again: true, MaxAttempts: 2}); len(runs) != 0 {
+	if runs := l.takeWith(inbox.EffectTake{Lease: lease, Again: true, MaxAttempts: 2}); len(runs) != 0 {
 		l.Errorf("after its last attempt: %+v", runs)
 	}
-	l.want(m, consumer.EffectUncertain, true, 2, "")
+	l.want(m, inbox.EffectUncertain, true, 2, "")
 	other := message("")
 	l.prepare(other)
 	l.expire(other)
 	l.take()
-	l.want(other, consumer.EffectUncertain, true, 1, "")
+	l.want(other, inbox.EffectUncertain, true, 1, "")
 	st, err := l.effects.EffectStats(l.ctx(), l.consumer)
 	if err != nil || st.Uncertain != 2 || st.Pending+st.Doing+st.Answered+st.Dead != 0 || st.Oldest <= 0 {
 		l.Errorf("stats are %+v, %v", st, err)
 	}
-	l.wantHistory(other, "effect_uncertain", consumer.ErrLeaseEnded.Error())
+	l.wantHistory(other, "effect_uncertain", inbox.ErrLeaseEnded.Error())
 }
 
 func (l *ledger[TX]) lostAnswer() {
 	m := message("")
 	l.prepare(m)
 	r := l.take(m)[0]
-	l.settle(&r, consumer.EffectOutcome{State: consumer.EffectAnswered, Attempts: 1, Result: []byte("result")})
+	l.settle(&r, inbox.EffectOutcome{State: inbox.EffectAnswered, Attempts: 1, Result: []byte("result")})
 	l.expire(m)
-	l.want(m, consumer.EffectDoing, false, 2, "result")
+	l.want(m, inbox.EffectDoing, false, 2, "result")
 	r = l.take(m)[0]
 	if r.Uncertain || string(r.Result) != "result" {
 		l.Errorf("run is %+v", r)
@@ -346,15 +346,15 @@ func (l *ledger[TX]) fenced() {
 	m := message("")
 	l.prepare(m)
 	zombie := l.expire(m)
-	runs := l.takeWith(consumer.EffectTake{Lease: lease, Again: true})
+	runs := l.takeWith(inbox.EffectTake{Lease: lease, Again: true})
 	if len(runs) != 1 {
 		l.Fatalf("taken up: %+v", runs)
 	}
-	if l.finish(&zombie, "zombie's") || l.settle(&zombie, consumer.EffectOutcome{State: consumer.EffectDead}) {
+	if l.finish(&zombie, "zombie's") || l.settle(&zombie, inbox.EffectOutcome{State: inbox.EffectDead}) {
 		l.Error("an earlier run changed something")
 	}
 	l.wantFollowed()
-	l.want(m, consumer.EffectDoing, true, 2, "")
+	l.want(m, inbox.EffectDoing, true, 2, "")
 	if !l.finish(&runs[0], "result") {
 		l.Error("the later run could not finish")
 	}
@@ -365,14 +365,14 @@ func (l *ledger[TX]) late() {
 	l.prepare(m)
 	r := l.expire(m)
 	l.take()
-	l.want(m, consumer.EffectUncertain, true, 1, "")
+	l.want(m, inbox.EffectUncertain, true, 1, "")
 	if !l.finish(&r, "result") {
 		l.Error("it was not finished")
 	}
-	l.want(m, consumer.EffectDone, false, 1, "result")
+	l.want(m, inbox.EffectDone, false, 1, "result")
 }
 
-func (l *ledger[TX]) change(f consumer.EffectFilter, c consumer.EffectChange, want ...*consumer.Message) {
+func (l *ledger[TX]) change(f inbox.EffectFilter, c inbox.EffectChange, want ...*inbox.Message) {
 	l.Helper()
 	ids, err := l.effects.ChangeEffects(l.ctx(), f, c)
 	l.ok(err)
@@ -382,10 +382,10 @@ func (l *ledger[TX]) change(f consumer.EffectFilter, c consumer.EffectChange, wa
 func (l *ledger[TX]) operators() {
 	m := message("")
 	l.prepare(m)
-	of := consumer.EffectFilter{IDs: messageIDs(m)}
-	redrive := consumer.EffectChange{State: consumer.EffectPending, Reason: "it was not"}
-	resolve := consumer.EffectChange{State: consumer.EffectAnswered, Result: []byte("told"), Reason: "it was"}
-	discard := consumer.EffectChange{State: consumer.EffectDiscarded, Reason: "because"}
+	of := inbox.EffectFilter{IDs: messageIDs(m)}
+	redrive := inbox.EffectChange{State: inbox.EffectPending, Reason: "it was not"}
+	resolve := inbox.EffectChange{State: inbox.EffectAnswered, Result: []byte("told"), Reason: "it was"}
+	discard := inbox.EffectChange{State: inbox.EffectDiscarded, Reason: "because"}
 	l.change(of, redrive)
 	l.change(of, resolve)
 	r := l.expire(m) // uncertain to whoever looks
@@ -393,30 +393,30 @@ func (l *ledger[TX]) operators() {
 	if l.finish(&r, "zombie's") {
 		l.Error("what was in flight has changed it")
 	}
-	l.want(m, consumer.EffectPending, false, 0, "")
+	l.want(m, inbox.EffectPending, false, 0, "")
 	r = l.take(m)[0]
 	l.change(of, discard) // somebody is at it
-	l.settle(&r, consumer.EffectOutcome{State: consumer.EffectUncertain, Uncertain: true, Attempts: 1})
-	l.change(consumer.EffectFilter{Keys: []uuid.UUID{r.Key}}, resolve, m)
-	l.want(m, consumer.EffectAnswered, true, 0, "told")
+	l.settle(&r, inbox.EffectOutcome{State: inbox.EffectUncertain, Uncertain: true, Attempts: 1})
+	l.change(inbox.EffectFilter{Keys: []uuid.UUID{r.Key}}, resolve, m)
+	l.want(m, inbox.EffectAnswered, true, 0, "told")
 	if e := l.one(m); e.Reason != "" { // it is why an effect was discarded
 		l.Errorf("effect that was resolved has the reason %q", e.Reason)
 	}
 	r = l.take(m)[0]
-	l.settle(&r, consumer.EffectOutcome{State: consumer.EffectDead, Attempts: 1})
+	l.settle(&r, inbox.EffectOutcome{State: inbox.EffectDead, Attempts: 1})
 	l.change(of, resolve) // its result is known
 	l.change(of, redrive, m)
-	l.want(m, consumer.EffectAnswered, false, 0, "told")
+	l.want(m, inbox.EffectAnswered, false, 0, "told")
 	l.change(of, discard, m)
 	l.change(of, redrive)
-	if e := l.one(m); e.State != consumer.EffectDiscarded || e.Reason != "because" || e.EndedAt.IsZero() {
+	if e := l.one(m); e.State != inbox.EffectDiscarded || e.Reason != "because" || e.EndedAt.IsZero() {
 		l.Errorf("effect is %+v", e)
 	}
 	l.wantHistory(m, "effect_redriven", "it was not", "effect_resolved", "it was", "effect_redriven", "it was not", "effect_discarded", "because")
 }
 
 func (l *ledger[TX]) forgotten() {
-	var all []*consumer.Message
+	var all []*inbox.Message
 	for range 4 {
 		all = append(all, message(""))
 	}
@@ -434,15 +434,15 @@ func (l *ledger[TX]) forgotten() {
 	forget(time.Hour, 10, 0)
 	forget(-time.Hour, 2, 2)
 	forget(-time.Hour, 2, 1)
-	l.want(all[3], consumer.EffectDoing, false, 1, "")
+	l.want(all[3], inbox.EffectDoing, false, 1, "")
 }
 
 func (l *ledger[TX]) filters() {
 	a, b := message(""), message("")
 	l.prepare(a, b)
 	l.take(a, b)
-	for name, f := range map[string]consumer.EffectFilter{
-		"consumer": {Consumer: "service/handler"}, "states": {States: []consumer.EffectState{consumer.EffectDoing, consumer.EffectDone}},
+	for name, f := range map[string]inbox.EffectFilter{
+		"consumer": {Consumer: "service/handler"}, "states": {States: []inbox.EffectState{inbox.EffectDoing, inbox.EffectDone}},
 		"since": {Since: time.Now().Add(-time.Hour)}, "until": {Until: time.Now().Add(time.Hour)}, "all": {},
 	} {
 		if list, err := l.effects.ListEffects(l.ctx(), f); err != nil || len(list) != 2 || list[0].ID != a.ID {
@@ -450,20 +450,20 @@ func (l *ledger[TX]) filters() {
 		}
 	}
 	first := l.one(a)
-	for name, f := range map[string]consumer.EffectFilter{
-		"consumer": {Consumer: "other"}, "states": {States: []consumer.EffectState{consumer.EffectUncertain}}, "ID": {IDs: []uuid.UUID{uuid.New()}},
+	for name, f := range map[string]inbox.EffectFilter{
+		"consumer": {Consumer: "other"}, "states": {States: []inbox.EffectState{inbox.EffectUncertain}}, "ID": {IDs: []uuid.UUID{uuid.New()}},
 		"key": {Keys: []uuid.UUID{a.ID}}, "since": {Since: time.Now().Add(time.Hour)}, "until": {Until: time.Now().Add(-time.Hour)},
 	} {
 		if list, err := l.effects.ListEffects(l.ctx(), f); err != nil || len(list) != 0 {
 			l.Errorf("%s: %+v, %v", name, list, err)
 		}
 	}
-	for name, f := range map[string]consumer.EffectFilter{"after": {After: first.Seq}, "key": {Keys: []uuid.UUID{l.intent(b).Key}}} {
+	for name, f := range map[string]inbox.EffectFilter{"after": {After: first.Seq}, "key": {Keys: []uuid.UUID{l.intent(b).Key}}} {
 		if list, err := l.effects.ListEffects(l.ctx(), f); err != nil || len(list) != 1 || list[0].ID != b.ID {
 			l.Errorf("%s: %+v, %v", name, list, err)
 		}
 	}
-	if list, err := l.effects.ListEffects(l.ctx(), consumer.EffectFilter{Limit: 1}); err != nil || len(list) != 1 {
+	if list, err := l.effects.ListEffects(l.ctx(), inbox.EffectFilter{Limit: 1}); err != nil || len(list) != 1 {
 		l.Error(fmt.Sprint(list), err)
 	}
 }

@@ -4,18 +4,17 @@ import (
 	"context"
 	"testing"
 
-	"github.com/boxpair/boxpair/consumer"
-	"github.com/boxpair/boxpair/consumer/request"
-	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/inbox"
+	"github.com/boxpair/boxpair/store/outbox"
 )
 
 // MisuseFixture is an empty outbox and inbox, for one test, and what a handler can do to its transaction there.
 type MisuseFixture[TX any] struct {
 	Store interface {
-		producer.Store[TX]
-		consumer.Store[TX]
-		consumer.EffectStore[TX]
-		request.Store[TX]
+		outbox.Store[TX]
+		inbox.Store[TX]
+		inbox.EffectStore[TX]
+		inbox.RequestStore[TX]
 	}
 	// Effect, Effects, Break, ErrorsDoom and OneWriter are those of an [InboxFixture].
 	Effect     func(ctx context.Context, tx TX, name string) error

@@ -5,8 +5,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/boxpair/boxpair/consumer"
-	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/inbox"
+	"github.com/boxpair/boxpair/store/outbox"
 )
 
 // harmful tells whether the abuse keeps the message from being applied.
@@ -23,7 +23,7 @@ func (m *misuse[TX]) harmful() bool {
 // check looks at what became of the messages of an inbox.
 func (m *misuse[TX]) check() {
 	m.Helper()
-	list, err := m.inbox.ListParked(m.ctx(), consumer.Filter{})
+	list, err := m.inbox.ListParked(m.ctx(), inbox.Filter{})
 	m.ok(err)
 	var errs []string
 	for i := range list {
@@ -141,7 +141,7 @@ func (m *misuse[TX]) checkOne(err error) {
 		m.Errorf("effects are %q, events %d, error %v", effects, stats.Pending, err)
 	case m.harmful() && (err == nil || !strings.Contains(err.Error(), m.abuse.says)):
 		m.Errorf("error is %v, want one that says %q", err, m.abuse.says)
-	case m.abuse.past && !errors.Is(err, producer.ErrCommitUnknown):
+	case m.abuse.past && !errors.Is(err, outbox.ErrCommitUnknown):
 		m.Errorf("error is %v, want that the outcome is unknown", err)
 	case m.harmful() && !m.abuse.past && (len(effects) != 0 || stats.Pending != 0):
 		m.Errorf("effects are %q, events %d", effects, stats.Pending)

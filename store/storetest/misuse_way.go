@@ -16,9 +16,9 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/boxpair/boxpair/consumer"
-	"github.com/boxpair/boxpair/consumer/request"
 	"github.com/boxpair/boxpair/middleware/idempotent"
 	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/inbox"
 	"github.com/boxpair/boxpair/transport"
 )
 
@@ -335,7 +335,7 @@ func (m *misuse[TX]) afterEffect() {
 	m.ok(err)
 	m.consume(h, false)
 	m.settle(h)
-	list, err := m.inbox.ListEffects(m.ctx(), consumer.EffectFilter{States: []consumer.EffectState{consumer.EffectDead}})
+	list, err := m.inbox.ListEffects(m.ctx(), inbox.EffectFilter{States: []inbox.EffectState{inbox.EffectDead}})
 	m.ok(err)
 	var errs []string
 	for _, e := range list {
@@ -390,7 +390,7 @@ func (m *misuse[TX]) transact() {
 func (m *misuse[TX]) request() {
 	m.open()
 	var log strings.Builder
-	requests, err := idempotent.New(m.outbox, request.Store[TX](m.Store), idempotent.Config{Shared: true, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	requests, err := idempotent.New(m.outbox, inbox.RequestStore[TX](m.Store), idempotent.Config{Shared: true, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	m.ok(err)
 	handler := requests.Handle(func(rw http.ResponseWriter, r *http.Request, w *producer.Writer[TX]) error {
 		if err := m.begun(r.Context(), w.DB()); err != nil {

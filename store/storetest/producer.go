@@ -11,7 +11,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/boxpair/boxpair/idgen"
-	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/transport"
 )
 
@@ -20,7 +20,7 @@ const patience = 20 * time.Second
 
 // OutboxFixture is an empty outbox, for one test.
 type OutboxFixture[TX any] struct {
-	Store producer.Store[TX]
+	Store outbox.Store[TX]
 	// Begin begins a transaction at the store's default isolation level.
 	Begin func(ctx context.Context) (TX, error)
 	// Commit and Rollback end one. Rolling back what has ended may be an error, but
@@ -39,7 +39,7 @@ type OutboxFixture[TX any] struct {
 	KeepsCommits bool
 }
 
-// Producer tests that a store keeps the contract of [producer.Store]. open returns
+// Producer tests that a store keeps the contract of [outbox.Store]. open returns
 // a new, empty outbox for each test; what it needs to close, it closes in
 // t.Cleanup. The tests run in parallel. only limits them to groups of those names, as go test -v
 // shows them, so that a store can be tested in many settings without all of them in each; defaults to all.
@@ -65,7 +65,7 @@ func Producer[TX any](t *testing.T, open func(t *testing.T) OutboxFixture[TX], o
 		if test.twoWriters && f.OneWriter || test.oneShard && f.ShardWriters || test.shardWriters && !f.ShardWriters {
 			return
 		}
-		test.run(&outbox[TX]{rig: rig{t}, OutboxFixture: f})
+		test.run(&outboxRig[TX]{rig: rig{t}, OutboxFixture: f})
 	})
 }
 
@@ -100,7 +100,7 @@ func runGroups[T interface{ named() string }](t *testing.T, groups []group[T], o
 
 type outboxTest[TX any] struct {
 	fact       string
-	run        func(o *outbox[TX])
+	run        func(o *outboxRig[TX])
 	twoWriters bool
 	// oneShard needs two transactions that write to one shard at once, shardWriters that they do not.
 	oneShard, shardWriters bool
@@ -108,15 +108,15 @@ type outboxTest[TX any] struct {
 
 func (x outboxTest[TX]) named() string { return x.fact }
 
-// outbox is a test and the outbox that it works on.
-type outbox[TX any] struct {
+// outboxRig is a test and the outbox that it works on.
+type outboxRig[TX any] struct {
 	rig
 	OutboxFixture[TX]
 }
 
 // begin begins a transaction that is rolled back in the end, if it is open
 // then: a test that failed must not hang.
-func (o *outbox[TX]) begin() TX {
+func (o *outboxRig[TX]) begin() TX {
 	o.Helper()
 	tx, err := o.Begin(o.ctx())
 	o.ok(err)
@@ -124,18 +124,18 @@ func (o *outbox[TX]) begin() TX {
 	return tx
 }
 
-func (o *outbox[TX]) commit(tx TX) {
+func (o *outboxRig[TX]) commit(tx TX) {
 	o.Helper()
 	o.ok(o.Commit(o.ctx(), tx))
 }
 
-func (o *outbox[TX]) rollback(tx TX) {
+func (o *outboxRig[TX]) rollback(tx TX) {
 	o.Helper()
 	o.ok(o.Rollback(o.ctx(), tx))
 }
 
 // appendIn appends records in tx for a writer and returns which were known.
-func (o *outbox[TX]) appendIn(tx TX, writer uuid.UUID, records ...producer.Record) []bool {
+func (o *outboxRig[TX]) appendIn(tx TX, writer uuid.UUID, records ...outbox.Record) []bool {
 	o.Helper()
 	known, err := o.Store.Append(o.ctx(), tx, writer, records)
 	o.ok(err)
@@ -146,7 +146,7 @@ func (o *outbox[TX]) appendIn(tx TX, writer uuid.UUID, records ...producer.Recor
 }
 
 // write appends records in a transaction of their own, and returns which were known.
-func (o *outbox[TX]) write(records ...producer.Record) []bool {
+func (o *outboxRig[TX]) write(records ...outbox.Record) []bool {
 	o.Helper()
 	tx := o.begin()
 	known := o.appendIn(tx, uuid.New(), records...)
@@ -155,7 +155,7 @@ func (o *outbox[TX]) write(records ...producer.Record) []bool {
 }
 
 // record returns a new event of key. Every one has another ID.
-func record(key, payload string) producer.Record {
+func record(key, payload string) outbox.Record {
 	e := transport.Event{
 		ID: uuid.New(), Topic: "topic", Key: key, Type: "type", Payload: []byte(payload),
 		Producer: "producer", Source: "source", Version: 3, Index: 2,
@@ -164,27 +164,27 @@ func record(key, payload string) producer.Record {
 }
 
 // complete returns e as the record that a writer makes of it.
-func complete(e transport.Event) producer.Record {
+func complete(e transport.Event) outbox.Record {
 	e.Digest = transport.ContentDigest(&e)
-	return producer.Record{
+	return outbox.Record{
 		Event: e, Shard: idgen.Shard(e.Key, e.ID),
 		OccurredAt: time.Date(2026, 11, 20, 10, 30, 0, 123456000, time.UTC),
 	}
 }
 
 // altered returns r with other content.
-func altered(r producer.Record) producer.Record {
+func altered(r outbox.Record) outbox.Record {
 	r.Payload = append(slices.Clone(r.Payload), '!')
 	r.Digest = transport.ContentDigest(&r.Event)
 	return r
 }
 
 // queue returns all that is queued.
-func (o *outbox[TX]) queue() []producer.Queued {
+func (o *outboxRig[TX]) queue() []outbox.Queued {
 	o.Helper()
-	ranges := make([]producer.Range, idgen.Shards)
+	ranges := make([]outbox.Range, idgen.Shards)
 	for i := range ranges {
-		ranges[i] = producer.Range{Shard: i, Limit: 10_000}
+		ranges[i] = outbox.Range{Shard: i, Limit: 10_000}
 	}
 	events, err := o.Store.Fetch(o.ctx(), ranges)
 	o.ok(err)
@@ -192,14 +192,14 @@ func (o *outbox[TX]) queue() []producer.Queued {
 }
 
 // queued writes records and returns them as they are queued.
-func (o *outbox[TX]) queued(records ...producer.Record) []producer.Queued {
+func (o *outboxRig[TX]) queued(records ...outbox.Record) []outbox.Queued {
 	o.Helper()
 	o.write(records...)
-	byID := make(map[uuid.UUID]producer.Queued)
+	byID := make(map[uuid.UUID]outbox.Queued)
 	for _, q := range o.queue() {
 		byID[q.ID] = q
 	}
-	list := make([]producer.Queued, len(records))
+	list := make([]outbox.Queued, len(records))
 	for i, r := range records {
 		q, found := byID[r.ID]
 		if !found {
@@ -211,12 +211,12 @@ func (o *outbox[TX]) queued(records ...producer.Record) []producer.Queued {
 }
 
 // expectQueue checks that exactly records are queued, in this order.
-func (o *outbox[TX]) expectQueue(records ...producer.Record) {
+func (o *outboxRig[TX]) expectQueue(records ...outbox.Record) {
 	o.Helper()
 	o.expectIDs("queue", ids(o.queue()), records...)
 }
 
-func (o *outbox[TX]) expectIDs(what string, got []uuid.UUID, records ...producer.Record) {
+func (o *outboxRig[TX]) expectIDs(what string, got []uuid.UUID, records ...outbox.Record) {
 	o.Helper()
 	want := make([]uuid.UUID, len(records))
 	for i, r := range records {
@@ -227,7 +227,7 @@ func (o *outbox[TX]) expectIDs(what string, got []uuid.UUID, records ...producer
 	}
 }
 
-func ids(events []producer.Queued) []uuid.UUID {
+func ids(events []outbox.Queued) []uuid.UUID {
 	list := make([]uuid.UUID, len(events))
 	for i, q := range events {
 		list[i] = q.ID
@@ -236,7 +236,7 @@ func ids(events []producer.Queued) []uuid.UUID {
 }
 
 // expectError checks that err wraps target and shows none of secrets.
-func (o *outbox[TX]) expectError(err, target error, secrets ...string) {
+func (o *outboxRig[TX]) expectError(err, target error, secrets ...string) {
 	o.Helper()
 	if !errors.Is(err, target) {
 		o.Fatalf("error is %v, want %v", err, target)

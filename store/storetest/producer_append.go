@@ -11,6 +11,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/transport"
 )
 
@@ -35,7 +36,7 @@ func appendTests[TX any]() []outboxTest[TX] {
 	}
 }
 
-func eventComesBack[TX any](o *outbox[TX]) {
+func eventComesBack[TX any](o *outboxRig[TX]) {
 	full := complete(transport.Event{
 		ID: uuid.New(), Topic: `order."placed"`, Key: "Ключ 'x'", Type: "type\n\t", Payload: []byte{0, 1, 0xff, 0xfe, '\'', '\\'},
 		Producer: "pröducer", Source: "source/1", Version: -9_007_199_254_740_993, Index: 1<<31 - 1,
@@ -51,7 +52,7 @@ func eventComesBack[TX any](o *outbox[TX]) {
 	o.write(full, bare)
 	got := o.queue()
 	o.expectIDs("queue", ids(got), full, bare)
-	for i, want := range []producer.Record{full, bare} {
+	for i, want := range []outbox.Record{full, bare} {
 		q := got[i]
 		if !q.OccurredAt.Equal(want.OccurredAt) || q.Stamp.IsZero() {
 			o.Errorf("OccurredAt is %v, want %v; Stamp is %v", q.OccurredAt, want.OccurredAt, q.Stamp)
@@ -72,7 +73,7 @@ func eventComesBack[TX any](o *outbox[TX]) {
 	}
 }
 
-func stampIsTime[TX any](o *outbox[TX]) {
+func stampIsTime[TX any](o *outboxRig[TX]) {
 	r := record("key", "a")
 	r.Stamp = time.Date(1999, 1, 1, 0, 0, 0, 0, time.UTC)
 	before := time.Now()
@@ -87,7 +88,7 @@ func stampIsTime[TX any](o *outbox[TX]) {
 	}
 }
 
-func queuedOnCommit[TX any](o *outbox[TX]) {
+func queuedOnCommit[TX any](o *outboxRig[TX]) {
 	a, b := record("key", "a"), record("key", "b")
 	tx := o.begin()
 	o.appendIn(tx, uuid.New(), a, b)
@@ -98,7 +99,7 @@ func queuedOnCommit[TX any](o *outbox[TX]) {
 	o.expectQueue(a, b)
 }
 
-func rolledBackIsGone[TX any](o *outbox[TX]) {
+func rolledBackIsGone[TX any](o *outboxRig[TX]) {
 	r := record("key", "a")
 	tx := o.begin()
 	o.appendIn(tx, uuid.New(), r)
@@ -110,10 +111,10 @@ func rolledBackIsGone[TX any](o *outbox[TX]) {
 	o.expectQueue(r)
 }
 
-func idsFollowOrder[TX any](o *outbox[TX]) {
-	var all []producer.Record
+func idsFollowOrder[TX any](o *outboxRig[TX]) {
+	var all []outbox.Record
 	for range 3 {
-		records := make([]producer.Record, 400)
+		records := make([]outbox.Record, 400)
 		for i := range records {
 			records[i] = record("", "x") // spread over the shards
 		}
@@ -122,12 +123,12 @@ func idsFollowOrder[TX any](o *outbox[TX]) {
 	}
 	o.expectQueue(all...)
 	seqs := o.queue()
-	if !slices.IsSortedFunc(seqs, func(a, b producer.Queued) int { return int(a.Seq - b.Seq) }) {
+	if !slices.IsSortedFunc(seqs, func(a, b outbox.Queued) int { return int(a.Seq - b.Seq) }) {
 		o.Error("Seq does not ascend")
 	}
 }
 
-func noRecords[TX any](o *outbox[TX]) {
+func noRecords[TX any](o *outboxRig[TX]) {
 	tx := o.begin()
 	known, err := o.Store.Append(o.ctx(), tx, uuid.New(), nil)
 	if err != nil || len(known) != 0 {
@@ -136,7 +137,7 @@ func noRecords[TX any](o *outbox[TX]) {
 	o.commit(tx)
 }
 
-func repeatedIsKnown[TX any](o *outbox[TX]) {
+func repeatedIsKnown[TX any](o *outboxRig[TX]) {
 	a, b, c := record("key", "a"), record("key", "b"), record("key", "c")
 	o.write(a, b)
 	before := o.queue()
@@ -157,7 +158,7 @@ func repeatedIsKnown[TX any](o *outbox[TX]) {
 	o.expectQueue(a, b, c, d)
 }
 
-func deliveredIsKnown[TX any](o *outbox[TX]) {
+func deliveredIsKnown[TX any](o *outboxRig[TX]) {
 	r := record("key", "a")
 	q := o.queued(r)[0]
 	lease := o.lease("relay", q.Shard)
@@ -167,18 +168,18 @@ func deliveredIsKnown[TX any](o *outbox[TX]) {
 	}
 	o.expectQueue()
 	tx := o.begin()
-	_, err := o.Store.Append(o.ctx(), tx, uuid.New(), []producer.Record{altered(r)})
-	o.expectError(err, producer.ErrConflict)
+	_, err := o.Store.Append(o.ctx(), tx, uuid.New(), []outbox.Record{altered(r)})
+	o.expectError(err, outbox.ErrConflict)
 	o.ok(o.Rollback(o.ctx(), tx))
 }
 
-func conflictDooms[TX any](o *outbox[TX]) {
+func conflictDooms[TX any](o *outboxRig[TX]) {
 	known, other := record("secret-key", "secret-payload"), record("key", "other")
 	o.write(known)
 	tx, writer := o.begin(), uuid.New()
 	o.appendIn(tx, writer, other)
-	_, err := o.Store.Append(o.ctx(), tx, writer, []producer.Record{altered(known)})
-	o.expectError(err, producer.ErrConflict, "secret-key", "secret-payload")
+	_, err := o.Store.Append(o.ctx(), tx, writer, []outbox.Record{altered(known)})
+	o.expectError(err, outbox.ErrConflict, "secret-key", "secret-payload")
 	if o.Store.Retryable(err) {
 		o.Error("a conflict of content is retryable")
 	}
@@ -191,17 +192,17 @@ func conflictDooms[TX any](o *outbox[TX]) {
 	o.expectQueue(known)
 }
 
-func conflictInTransaction[TX any](o *outbox[TX]) {
+func conflictInTransaction[TX any](o *outboxRig[TX]) {
 	r := record("key", "a")
 	tx, writer := o.begin(), uuid.New()
 	o.appendIn(tx, writer, r)
-	_, err := o.Store.Append(o.ctx(), tx, writer, []producer.Record{altered(r)})
-	o.expectError(err, producer.ErrConflict)
+	_, err := o.Store.Append(o.ctx(), tx, writer, []outbox.Record{altered(r)})
+	o.expectError(err, outbox.ErrConflict)
 	_ = o.Rollback(o.ctx(), tx)
 	o.expectQueue()
 }
 
-func conflictNamed[TX any](o *outbox[TX]) {
+func conflictNamed[TX any](o *outboxRig[TX]) {
 	shop, err := producer.New[TX](o.Store, producer.Config{Name: "shop"})
 	o.ok(err)
 	placed := func(version int64, content string) producer.Event {
@@ -220,7 +221,7 @@ func conflictNamed[TX any](o *outbox[TX]) {
 		"queued":  func(_ context.Context, w *producer.Writer[TX]) error { _, err := w.Queue(again...); return err },
 	} {
 		err := shop.Transact(o.ctx(), write)
-		o.expectError(err, producer.ErrConflict, "secret-key", "secret-payload", "secret-other")
+		o.expectError(err, outbox.ErrConflict, "secret-key", "secret-payload", "secret-other")
 		for _, part := range []string{id.String(), `topic "orders"`, `source "order/7"`, "version 3", "index 0", "Version"} {
 			if err != nil && !strings.Contains(err.Error(), part) {
 				o.Errorf("%s: error %q does not say %s", how, err, part)
@@ -229,22 +230,22 @@ func conflictNamed[TX any](o *outbox[TX]) {
 	}
 }
 
-func secondWriter[TX any](o *outbox[TX]) {
+func secondWriter[TX any](o *outboxRig[TX]) {
 	a, b, c := record("key", "a"), record("key", "b"), record("key", "c")
 	first, second := uuid.New(), uuid.New()
 	tx := o.begin()
 	o.appendIn(tx, first, a)
 	for range 2 { // it stays refused
-		_, err := o.Store.Append(o.ctx(), tx, second, []producer.Record{b})
-		o.expectError(err, producer.ErrSecondWriter)
+		_, err := o.Store.Append(o.ctx(), tx, second, []outbox.Record{b})
+		o.expectError(err, outbox.ErrSecondWriter)
 	}
 	o.appendIn(tx, first, c)
 	o.commit(tx)
 	o.expectQueue(a, c)
 }
 
-func writerPerTransaction[TX any](o *outbox[TX]) {
-	var all []producer.Record
+func writerPerTransaction[TX any](o *outboxRig[TX]) {
+	var all []outbox.Record
 	for range 5 { // on one connection or several
 		r := record("key", "x")
 		all = append(all, r)
@@ -261,25 +262,25 @@ func writerPerTransaction[TX any](o *outbox[TX]) {
 }
 
 // manyComeBack: events that are written together differ in nothing but their content, or in any one field besides.
-func manyComeBack[TX any](o *outbox[TX]) {
-	differ := []func(r *producer.Record){
-		func(*producer.Record) {},
-		func(r *producer.Record) { r.Topic = "other" },
-		func(r *producer.Record) { r.Type = "other" },
-		func(r *producer.Record) { r.Producer = "other" },
-		func(r *producer.Record) { r.Source = "other" },
-		func(r *producer.Record) { r.Version, r.Index = 8, 9 },
-		func(r *producer.Record) { r.SchemaVersion = 10 },
-		func(r *producer.Record) { r.ContentType = "text/plain" },
-		func(r *producer.Record) { r.Headers = map[string]string{"name": "value"} },
-		func(r *producer.Record) { r.CorrelationID = "other" },
-		func(r *producer.Record) { r.TraceParent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01" },
-		func(r *producer.Record) { r.TraceState = "a=b" },
-		func(r *producer.Record) { r.OccurredAt = r.OccurredAt.Add(time.Hour) },
-		func(r *producer.Record) { r.ResendFor = time.Hour },
+func manyComeBack[TX any](o *outboxRig[TX]) {
+	differ := []func(r *outbox.Record){
+		func(*outbox.Record) {},
+		func(r *outbox.Record) { r.Topic = "other" },
+		func(r *outbox.Record) { r.Type = "other" },
+		func(r *outbox.Record) { r.Producer = "other" },
+		func(r *outbox.Record) { r.Source = "other" },
+		func(r *outbox.Record) { r.Version, r.Index = 8, 9 },
+		func(r *outbox.Record) { r.SchemaVersion = 10 },
+		func(r *outbox.Record) { r.ContentType = "text/plain" },
+		func(r *outbox.Record) { r.Headers = map[string]string{"name": "value"} },
+		func(r *outbox.Record) { r.CorrelationID = "other" },
+		func(r *outbox.Record) { r.TraceParent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01" },
+		func(r *outbox.Record) { r.TraceState = "a=b" },
+		func(r *outbox.Record) { r.OccurredAt = r.OccurredAt.Add(time.Hour) },
+		func(r *outbox.Record) { r.ResendFor = time.Hour },
 	}
 	for _, change := range differ {
-		var all []producer.Record
+		var all []outbox.Record
 		for i := range 40 {
 			r := record(fmt.Sprint("key-", i), fmt.Sprint(i))
 			if i == 30 {

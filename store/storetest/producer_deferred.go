@@ -7,7 +7,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/outbox"
 )
 
 func deferredTests[TX any]() []outboxTest[TX] {
@@ -32,7 +32,7 @@ func deferredTests[TX any]() []outboxTest[TX] {
 }
 
 // deferredRecord is record for an event that is due at a time.
-func deferredRecord(key, payload string, at time.Time) producer.Record {
+func deferredRecord(key, payload string, at time.Time) outbox.Record {
 	r := record(key, payload)
 	r.DeliverAt = at
 	return r
@@ -41,15 +41,15 @@ func deferredRecord(key, payload string, at time.Time) producer.Record {
 func inAnHour() time.Time { return time.Now().Add(time.Hour) }
 
 // waiting returns the deferred events.
-func (o *outbox[TX]) waiting() []producer.Deferred {
+func (o *outboxRig[TX]) waiting() []outbox.Deferred {
 	o.Helper()
-	list, err := o.Store.ListDeferred(o.ctx(), producer.DeferredFilter{Limit: 1000})
+	list, err := o.Store.ListDeferred(o.ctx(), outbox.DeferredFilter{Limit: 1000})
 	o.ok(err)
 	return list
 }
 
 // expectDeferred checks that exactly records are deferred, in this order.
-func (o *outbox[TX]) expectDeferred(records ...producer.Record) {
+func (o *outboxRig[TX]) expectDeferred(records ...outbox.Record) {
 	o.Helper()
 	var got []uuid.UUID
 	for _, d := range o.waiting() {
@@ -59,7 +59,7 @@ func (o *outbox[TX]) expectDeferred(records ...producer.Record) {
 }
 
 // undefer moves what is due.
-func (o *outbox[TX]) undefer(relay string, limit int, leases ...producer.Lease) producer.Undeferred {
+func (o *outboxRig[TX]) undefer(relay string, limit int, leases ...outbox.Lease) outbox.Undeferred {
 	o.Helper()
 	u, err := o.Store.Undefer(o.ctx(), relay, leases, limit)
 	o.ok(err)
@@ -67,7 +67,7 @@ func (o *outbox[TX]) undefer(relay string, limit int, leases ...producer.Lease) 
 }
 
 // change runs a change of deferred events in a transaction of its own.
-func (o *outbox[TX]) change(do func(tx TX) ([]uuid.UUID, error), want ...producer.Record) {
+func (o *outboxRig[TX]) change(do func(tx TX) ([]uuid.UUID, error), want ...outbox.Record) {
 	o.Helper()
 	tx := o.begin()
 	got, err := do(tx)
@@ -76,18 +76,18 @@ func (o *outbox[TX]) change(do func(tx TX) ([]uuid.UUID, error), want ...produce
 	o.commit(tx)
 }
 
-func (o *outbox[TX]) cancelIn(records ...producer.Record) func(tx TX) ([]uuid.UUID, error) {
+func (o *outboxRig[TX]) cancelIn(records ...outbox.Record) func(tx TX) ([]uuid.UUID, error) {
 	return func(tx TX) ([]uuid.UUID, error) {
 		return o.Store.Cancel(o.ctx(), tx, recordIDs(records), "not wanted any more")
 	}
 }
 
-func (o *outbox[TX]) moveTo(at time.Time, records ...producer.Record) func(tx TX) ([]uuid.UUID, error) {
+func (o *outboxRig[TX]) moveTo(at time.Time, records ...outbox.Record) func(tx TX) ([]uuid.UUID, error) {
 	return func(tx TX) ([]uuid.UUID, error) { return o.Store.Reschedule(o.ctx(), tx, recordIDs(records), at) }
 }
 
 // recordIDs returns the IDs of records from the last to the first.
-func recordIDs(records []producer.Record) []uuid.UUID {
+func recordIDs(records []outbox.Record) []uuid.UUID {
 	var list []uuid.UUID
 	for _, r := range slices.Backward(records) {
 		list = append(list, r.ID)
@@ -96,12 +96,12 @@ func recordIDs(records []producer.Record) []uuid.UUID {
 }
 
 // makeDue has deferred events be due now.
-func (o *outbox[TX]) makeDue(records ...producer.Record) {
+func (o *outboxRig[TX]) makeDue(records ...outbox.Record) {
 	o.Helper()
 	o.change(o.moveTo(time.Now().Add(-time.Minute), records...), records...)
 }
 
-func deferredIsListed[TX any](o *outbox[TX]) {
+func deferredIsListed[TX any](o *outboxRig[TX]) {
 	at := inAnHour()
 	a, b := deferredRecord("key", "a", at), deferredRecord("other", "b", at.Add(time.Hour))
 	b.Topic, b.Headers = "other topic", map[string]string{"name": "value"}
@@ -119,16 +119,16 @@ func deferredIsListed[TX any](o *outbox[TX]) {
 	}
 	for _, c := range []struct {
 		name string
-		f    producer.DeferredFilter
-		want []producer.Record
+		f    outbox.DeferredFilter
+		want []outbox.Record
 	}{
-		{"by ID", producer.DeferredFilter{IDs: []uuid.UUID{b.ID, now.ID}}, []producer.Record{b}},
-		{"by topic", producer.DeferredFilter{Topic: "other topic"}, []producer.Record{b}},
-		{"by key", producer.DeferredFilter{Key: "key"}, []producer.Record{a}},
-		{"from a time", producer.DeferredFilter{From: at.Add(time.Minute)}, []producer.Record{b}},
-		{"to a time", producer.DeferredFilter{To: at.Add(time.Minute)}, []producer.Record{a}},
-		{"limit", producer.DeferredFilter{Limit: 1}, []producer.Record{a}},
-		{"next page", producer.DeferredFilter{After: list[0].Seq}, []producer.Record{b}},
+		{"by ID", outbox.DeferredFilter{IDs: []uuid.UUID{b.ID, now.ID}}, []outbox.Record{b}},
+		{"by topic", outbox.DeferredFilter{Topic: "other topic"}, []outbox.Record{b}},
+		{"by key", outbox.DeferredFilter{Key: "key"}, []outbox.Record{a}},
+		{"from a time", outbox.DeferredFilter{From: at.Add(time.Minute)}, []outbox.Record{b}},
+		{"to a time", outbox.DeferredFilter{To: at.Add(time.Minute)}, []outbox.Record{a}},
+		{"limit", outbox.DeferredFilter{Limit: 1}, []outbox.Record{a}},
+		{"next page", outbox.DeferredFilter{After: list[0].Seq}, []outbox.Record{b}},
 	} {
 		list, err := o.Store.ListDeferred(o.ctx(), c.f)
 		o.ok(err)
@@ -140,7 +140,7 @@ func deferredIsListed[TX any](o *outbox[TX]) {
 	}
 }
 
-func pastIsQueued[TX any](o *outbox[TX]) {
+func pastIsQueued[TX any](o *outboxRig[TX]) {
 	past := deferredRecord("key", "past", time.Now().Add(-time.Hour))
 	events := o.queued(past)
 	o.expectDeferred()
@@ -149,9 +149,9 @@ func pastIsQueued[TX any](o *outbox[TX]) {
 	}
 }
 
-func dueAreMoved[TX any](o *outbox[TX]) {
+func dueAreMoved[TX any](o *outboxRig[TX]) {
 	now := time.Now()
-	var all []producer.Record
+	var all []outbox.Record
 	for range 5 {
 		all = append(all, deferredRecord("key", "x", inAnHour()))
 	}
@@ -191,7 +191,7 @@ func dueAreMoved[TX any](o *outbox[TX]) {
 	}
 }
 
-func nextDueIsTold[TX any](o *outbox[TX]) {
+func nextDueIsTold[TX any](o *outboxRig[TX]) {
 	a, b := deferredRecord("key", "a", time.Now().Add(2*time.Hour)), deferredRecord("key", "b", inAnHour())
 	lease := o.lease("relay", a.Shard)
 	if u := o.undefer("relay", 10, lease); u.Next != 0 || len(u.Moved)+len(u.Lost) > 0 {
@@ -210,7 +210,7 @@ func nextDueIsTold[TX any](o *outbox[TX]) {
 	}
 }
 
-func undeferIsFenced[TX any](o *outbox[TX]) {
+func undeferIsFenced[TX any](o *outboxRig[TX]) {
 	a := deferredRecord("key", "a", inAnHour())
 	o.write(a)
 	lease := o.lease("relay", a.Shard)
@@ -219,7 +219,7 @@ func undeferIsFenced[TX any](o *outbox[TX]) {
 	old.Epoch--
 	for _, c := range []struct {
 		relay string
-		lease producer.Lease
+		lease outbox.Lease
 	}{{"stranger", lease}, {"relay", old}} {
 		u := o.undefer(c.relay, 10, c.lease)
 		if len(u.Moved) > 0 || !slices.Equal(u.Lost, []int{a.Shard}) {
@@ -233,7 +233,7 @@ func undeferIsFenced[TX any](o *outbox[TX]) {
 	}
 }
 
-func stampIsDue[TX any](o *outbox[TX]) {
+func stampIsDue[TX any](o *outboxRig[TX]) {
 	a := deferredRecord("key", "a", time.Now().Add(300*time.Millisecond))
 	a.ResendFor = time.Hour
 	o.write(a)
@@ -253,7 +253,7 @@ func stampIsDue[TX any](o *outbox[TX]) {
 	}
 }
 
-func cancelKeeps[TX any](o *outbox[TX]) {
+func cancelKeeps[TX any](o *outboxRig[TX]) {
 	a, b, now := deferredRecord("key", "a", inAnHour()), deferredRecord("key", "b", inAnHour()), record("key", "now")
 	o.write(a, b, now)
 	o.change(o.cancelIn(now), nil...)
@@ -262,7 +262,7 @@ func cancelKeeps[TX any](o *outbox[TX]) {
 	o.change(o.moveTo(time.Now(), a), nil...)
 	o.expectDeferred(b)
 	parked := o.parked()
-	if len(parked) != 1 || parked[0].ID != a.ID || parked[0].State != producer.Cancelled || parked[0].Reason != "not wanted any more" {
+	if len(parked) != 1 || parked[0].ID != a.ID || parked[0].State != outbox.Cancelled || parked[0].Reason != "not wanted any more" {
 		o.Fatalf("parked are %+v", parked)
 	}
 	attempts, err := o.Store.Attempts(o.ctx(), a.ID, 10)
@@ -273,9 +273,9 @@ func cancelKeeps[TX any](o *outbox[TX]) {
 	if known := o.write(a); !known[0] {
 		o.Error("cancelled event that is written again is not known")
 	}
-	discarded, err := o.Store.Discard(o.ctx(), producer.Filter{}, "reason")
+	discarded, err := o.Store.Discard(o.ctx(), outbox.Filter{}, "reason")
 	o.ok(err)
-	redriven, _, err := o.Store.Redrive(o.ctx(), producer.Filter{}, "reason")
+	redriven, _, err := o.Store.Redrive(o.ctx(), outbox.Filter{}, "reason")
 	o.ok(err)
 	if len(discarded)+len(redriven) > 0 {
 		o.Errorf("discarded %v and redrove %v after a cancel", discarded, redriven)
@@ -290,14 +290,14 @@ func cancelKeeps[TX any](o *outbox[TX]) {
 }
 
 // removeDiscarded removes what was discarded, and returns how many events that were.
-func (o *outbox[TX]) removeDiscarded() int {
+func (o *outboxRig[TX]) removeDiscarded() int {
 	o.Helper()
 	r, err := o.Store.RemoveDiscarded(o.ctx(), 0, 100)
 	o.ok(err)
 	return r.Events
 }
 
-func movedIsNotCancelled[TX any](o *outbox[TX]) {
+func movedIsNotCancelled[TX any](o *outboxRig[TX]) {
 	a := deferredRecord("key", "a", inAnHour())
 	o.write(a)
 	lease := o.lease("relay", a.Shard)
@@ -313,7 +313,7 @@ func movedIsNotCancelled[TX any](o *outbox[TX]) {
 	}
 }
 
-func cancelRolledBack[TX any](o *outbox[TX]) {
+func cancelRolledBack[TX any](o *outboxRig[TX]) {
 	a, b := deferredRecord("key", "a", inAnHour()), deferredRecord("key", "b", inAnHour())
 	o.write(a, b)
 	due := o.waiting()[1].DueAt
@@ -332,7 +332,7 @@ func cancelRolledBack[TX any](o *outbox[TX]) {
 	}
 }
 
-func cancelHoldsUpNobody[TX any](o *outbox[TX]) {
+func cancelHoldsUpNobody[TX any](o *outboxRig[TX]) {
 	a, b := deferredRecord("key", "a", inAnHour()), deferredRecord("key", "b", inAnHour())
 	o.write(a, b)
 	lease := o.lease("relay", a.Shard)
@@ -351,9 +351,9 @@ func cancelHoldsUpNobody[TX any](o *outbox[TX]) {
 	o.expectQueue(a, b)
 }
 
-func cancelAgainstUndefer[TX any](o *outbox[TX]) {
+func cancelAgainstUndefer[TX any](o *outboxRig[TX]) {
 	const n = 30
-	records := make([]producer.Record, n)
+	records := make([]outbox.Record, n)
 	for i := range records {
 		records[i] = deferredRecord("key", "x", inAnHour())
 	}
@@ -394,7 +394,7 @@ func cancelAgainstUndefer[TX any](o *outbox[TX]) {
 	}
 }
 
-func reschedules[TX any](o *outbox[TX]) {
+func reschedules[TX any](o *outboxRig[TX]) {
 	a, b := deferredRecord("key", "a", inAnHour()), deferredRecord("key", "b", inAnHour())
 	o.write(a, b)
 	lease := o.lease("relay", a.Shard)
@@ -410,7 +410,7 @@ func reschedules[TX any](o *outbox[TX]) {
 	}
 }
 
-func rewrittenKeepsTime[TX any](o *outbox[TX]) {
+func rewrittenKeepsTime[TX any](o *outboxRig[TX]) {
 	a := deferredRecord("key", "a", inAnHour())
 	o.write(a)
 	due := o.waiting()[0].DueAt
@@ -433,10 +433,10 @@ func rewrittenKeepsTime[TX any](o *outbox[TX]) {
 	o.expectDeferred(a)
 }
 
-func deferredIsNotDelivered[TX any](o *outbox[TX]) {
+func deferredIsNotDelivered[TX any](o *outboxRig[TX]) {
 	a := deferredRecord("key", "a", inAnHour())
 	o.write(a)
-	page, err := o.Store.Retained(o.ctx(), producer.Selection{}, 0, 100, 100)
+	page, err := o.Store.Retained(o.ctx(), outbox.Selection{}, 0, 100, 100)
 	o.ok(err)
 	if len(page.Events) > 0 {
 		o.Errorf("retained are %+v", page.Events)
@@ -454,7 +454,7 @@ func deferredIsNotDelivered[TX any](o *outbox[TX]) {
 	}
 }
 
-func deferredStats[TX any](o *outbox[TX]) {
+func deferredStats[TX any](o *outboxRig[TX]) {
 	a, b := deferredRecord("key", "a", inAnHour()), deferredRecord("other", "b", inAnHour())
 	o.write(a, b)
 	st, err := o.Store.Stats(o.ctx())

@@ -4,7 +4,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/outbox"
 )
 
 func janitorTests[TX any]() []outboxTest[TX] {
@@ -26,7 +26,7 @@ const (
 	over = -time.Minute
 )
 
-func (o *outbox[TX]) removeDelivered(retention time.Duration, limit int) producer.Removed {
+func (o *outboxRig[TX]) removeDelivered(retention time.Duration, limit int) outbox.Removed {
 	o.Helper()
 	r, err := o.Store.RemoveDelivered(o.ctx(), retention, time.Time{}, limit)
 	o.ok(err)
@@ -34,7 +34,7 @@ func (o *outbox[TX]) removeDelivered(retention time.Duration, limit int) produce
 }
 
 // removeAll removes what is older than retention, and returns how many rows that were.
-func (o *outbox[TX]) removeAll(retention time.Duration) producer.Removed {
+func (o *outboxRig[TX]) removeAll(retention time.Duration) outbox.Removed {
 	o.Helper()
 	sum := o.removeDelivered(retention, 1000)
 	r, err := o.Store.RemoveDiscarded(o.ctx(), retention, 1000)
@@ -45,7 +45,7 @@ func (o *outbox[TX]) removeAll(retention time.Duration) producer.Removed {
 }
 
 // expectRemoved checks how many rows a removal has removed.
-func (o *outbox[TX]) expectRemoved(r producer.Removed, events, attempts, receipts int) {
+func (o *outboxRig[TX]) expectRemoved(r outbox.Removed, events, attempts, receipts int) {
 	o.Helper()
 	if r.Events != events || r.Attempts != attempts || r.Receipts != receipts {
 		o.Fatalf("removed are %d events, %d attempts, %d receipts; want %d, %d, %d",
@@ -53,7 +53,7 @@ func (o *outbox[TX]) expectRemoved(r producer.Removed, events, attempts, receipt
 	}
 }
 
-func removesDelivered[TX any](o *outbox[TX]) {
+func removesDelivered[TX any](o *outboxRig[TX]) {
 	h := o.ownKey(4)
 	h.mark("relay", h.lease, h.events[0])
 	h.mark("relay", h.lease, h.events[1])
@@ -75,7 +75,7 @@ func removesDelivered[TX any](o *outbox[TX]) {
 	o.expectIDs("queue", ids(o.queue()), h.events[3].Record)
 }
 
-func retentionFromDelivery[TX any](o *outbox[TX]) {
+func retentionFromDelivery[TX any](o *outboxRig[TX]) {
 	const retention = 200 * time.Millisecond
 	for done := false; !done; {
 		h := o.ownKey(1)
@@ -90,14 +90,14 @@ func retentionFromDelivery[TX any](o *outbox[TX]) {
 		if done = time.Since(begun) < retention; done { // else the machine was too slow to tell
 			o.expectRemoved(r, 0, 0, 0)
 		}
-		o.ok(o.Store.Release(o.ctx(), "relay", []producer.Lease{h.lease}, false))
+		o.ok(o.Store.Release(o.ctx(), "relay", []outbox.Lease{h.lease}, false))
 		if r.Events == 0 { // and is gone before the next round counts
 			o.eventually("removal", func() bool { return o.removeDelivered(retention, 10).Events > 0 })
 		}
 	}
 }
 
-func keepsUndelivered[TX any](o *outbox[TX]) {
+func keepsUndelivered[TX any](o *outboxRig[TX]) {
 	h := o.ownKey(5)
 	h.park(0, long)
 	h.follow(1)
@@ -105,8 +105,8 @@ func keepsUndelivered[TX any](o *outbox[TX]) {
 	h.parkDead(3)
 	h.redrive(h.events[3])
 	o.expectRemoved(o.removeAll(over), 0, 0, 0)
-	o.expectParked(h.state(0, producer.Retrying, 1), h.state(1, producer.Following, 0), h.state(2, producer.Dead, 10),
-		h.state(3, producer.Retrying, 0))
+	o.expectParked(h.state(0, outbox.Retrying, 1), h.state(1, outbox.Following, 0), h.state(2, outbox.Dead, 10),
+		h.state(3, outbox.Retrying, 0))
 	o.expectQueue(h.events[4].Record)
 	attempts, err := o.Store.Attempts(o.ctx(), h.events[3].ID, 10)
 	o.ok(err)
@@ -115,14 +115,14 @@ func keepsUndelivered[TX any](o *outbox[TX]) {
 	}
 }
 
-func removesDiscarded[TX any](o *outbox[TX]) {
+func removesDiscarded[TX any](o *outboxRig[TX]) {
 	h := o.ownKey(3)
 	h.parkDead(0)
 	h.parkDead(1)
 	h.discard(h.events[0])
 	o.expectRemoved(o.removeAll(kept), 0, 0, 0)
 	o.expectRemoved(o.removeAll(over), 1, 2, 0)
-	o.expectParked(h.state(1, producer.Dead, 10))
+	o.expectParked(h.state(1, outbox.Dead, 10))
 	attempts, err := o.Store.Attempts(o.ctx(), h.events[0].ID, 10)
 	o.ok(err)
 	if len(attempts) != 0 {
@@ -130,21 +130,21 @@ func removesDiscarded[TX any](o *outbox[TX]) {
 	}
 }
 
-func removesDiscardedDelivered[TX any](o *outbox[TX]) {
+func removesDiscardedDelivered[TX any](o *outboxRig[TX]) {
 	h := o.ownKey(1)
 	h.park(0, 0)
 	h.discard(h.events[0])
 	h.sent(0) // it was in flight
 	o.expectRemoved(o.removeDelivered(kept, 10), 0, 0, 0)
 	o.expectRemoved(o.removeDelivered(over, 10), 0, 0, 1)
-	o.expectParked(h.state(0, producer.Discarded, 1))
+	o.expectParked(h.state(0, outbox.Discarded, 1))
 	r, err := o.Store.RemoveDiscarded(o.ctx(), over, 10)
 	o.ok(err)
 	o.expectRemoved(r, 1, 2, 0)
 	o.expectParked()
 }
 
-func removesInBatches[TX any](o *outbox[TX]) {
+func removesInBatches[TX any](o *outboxRig[TX]) {
 	h := o.ownKey(15)
 	for i := range 6 {
 		h.mark("relay", h.lease, h.events[i])
@@ -176,14 +176,14 @@ func removesInBatches[TX any](o *outbox[TX]) {
 	}
 }
 
-func janitorsAtOnce[TX any](o *outbox[TX]) {
+func janitorsAtOnce[TX any](o *outboxRig[TX]) {
 	const n = 60
 	h := o.ownKey(n)
 	for i := range n {
 		h.mark("relay", h.lease, h.events[i])
 	}
 	var mu sync.Mutex
-	var sum producer.Removed
+	var sum outbox.Removed
 	var results []<-chan error
 	for range 3 {
 		results = append(results, o.async(func() error {
@@ -205,7 +205,7 @@ func janitorsAtOnce[TX any](o *outbox[TX]) {
 	o.expectRemoved(sum, n, 0, n)
 }
 
-func writtenAfterRemoval[TX any](o *outbox[TX]) {
+func writtenAfterRemoval[TX any](o *outboxRig[TX]) {
 	h := o.ownKey(1)
 	again := h.events[0].Record
 	h.mark("relay", h.lease, h.events[0])

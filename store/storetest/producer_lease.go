@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/boxpair/boxpair/idgen"
-	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/transport"
 )
 
@@ -20,7 +20,7 @@ const (
 )
 
 // acquire leases all free shards to relay.
-func (o *outbox[TX]) acquire(relay string, ttl time.Duration) []producer.Grant {
+func (o *outboxRig[TX]) acquire(relay string, ttl time.Duration) []outbox.Grant {
 	o.Helper()
 	grants, err := o.Store.Acquire(o.ctx(), relay, ttl, idgen.Shards)
 	o.ok(err)
@@ -28,7 +28,7 @@ func (o *outbox[TX]) acquire(relay string, ttl time.Duration) []producer.Grant {
 }
 
 // lease leases all free shards to relay and returns the lease of one.
-func (o *outbox[TX]) lease(relay string, shard int) producer.Lease {
+func (o *outboxRig[TX]) lease(relay string, shard int) outbox.Lease {
 	o.Helper()
 	for _, g := range o.acquire(relay, long) {
 		if g.Shard == shard {
@@ -36,13 +36,13 @@ func (o *outbox[TX]) lease(relay string, shard int) producer.Lease {
 		}
 	}
 	o.Fatalf("shard %d was not free", shard)
-	return producer.Lease{}
+	return outbox.Lease{}
 }
 
 // takeOver makes relay the owner of all shards once the leases of soon have expired.
-func (o *outbox[TX]) takeOver(relay string) map[int]producer.Lease {
+func (o *outboxRig[TX]) takeOver(relay string) map[int]outbox.Lease {
 	o.Helper()
-	leases := make(map[int]producer.Lease)
+	leases := make(map[int]outbox.Lease)
 	o.eventually("takeover of all shards", func() bool {
 		for _, g := range o.acquire(relay, long) {
 			leases[g.Shard] = g.Lease
@@ -67,7 +67,7 @@ func leaseTests[TX any]() []outboxTest[TX] {
 	}
 }
 
-func acquireFree[TX any](o *outbox[TX]) {
+func acquireFree[TX any](o *outboxRig[TX]) {
 	some, err := o.Store.Acquire(o.ctx(), "a", long, 10)
 	o.ok(err)
 	rest := o.acquire("b", long)
@@ -88,10 +88,10 @@ func acquireFree[TX any](o *outbox[TX]) {
 	}
 }
 
-func acquireDisjoint[TX any](o *outbox[TX]) {
+func acquireDisjoint[TX any](o *outboxRig[TX]) {
 	const relays = 4
 	results := make([]<-chan error, relays)
-	grants := make([][]producer.Grant, relays)
+	grants := make([][]outbox.Grant, relays)
 	for i := range results {
 		results[i] = o.async(func() (err error) {
 			grants[i], err = o.Store.Acquire(o.ctx(), string(rune('a'+i)), long, idgen.Shards/relays)
@@ -112,16 +112,16 @@ func acquireDisjoint[TX any](o *outbox[TX]) {
 	}
 }
 
-func releasedIsFree[TX any](o *outbox[TX]) {
+func releasedIsFree[TX any](o *outboxRig[TX]) {
 	first := o.lease("a", 7)
-	o.ok(o.Store.Release(o.ctx(), "a", []producer.Lease{first}, false))
+	o.ok(o.Store.Release(o.ctx(), "a", []outbox.Lease{first}, false))
 	second := o.acquire("b", long)
 	if len(second) != 1 || second[0].Shard != 7 || second[0].Abrupt || second[0].Epoch <= first.Epoch {
 		o.Errorf("after the release of %v, %v were granted", first, second)
 	}
 }
 
-func expiredIsTaken[TX any](o *outbox[TX]) {
+func expiredIsTaken[TX any](o *outboxRig[TX]) {
 	epochs := make(map[int]int64)
 	for _, g := range o.acquire("a", soon) {
 		epochs[g.Shard] = g.Epoch
@@ -138,14 +138,14 @@ func expiredIsTaken[TX any](o *outbox[TX]) {
 	})
 }
 
-func lastsAsAsked[TX any](o *outbox[TX]) {
+func lastsAsAsked[TX any](o *outboxRig[TX]) {
 	all := o.acquire("a", 3*long)
 	for _, ttl := range []time.Duration{soon, long, 10 * long} {
 		if got := o.acquire("b", ttl); len(got) != 0 {
 			o.Errorf("a relay that asks for %v took over %v", ttl, got)
 		}
 	}
-	if _, err := o.Store.Renew(o.ctx(), "a", 30*long, []producer.Lease{all[0].Lease}); err != nil {
+	if _, err := o.Store.Renew(o.ctx(), "a", 30*long, []outbox.Lease{all[0].Lease}); err != nil {
 		o.Fatal(err)
 	}
 	if got := o.acquire("b", soon); len(got) != 0 {
@@ -159,10 +159,10 @@ func lastsAsAsked[TX any](o *outbox[TX]) {
 	}
 }
 
-func renewedLives[TX any](o *outbox[TX]) {
+func renewedLives[TX any](o *outboxRig[TX]) {
 	all := o.acquire("a", soon)
 	kept, left := all[0].Lease, all[1].Lease
-	renewals, err := o.Store.Renew(o.ctx(), "a", long, []producer.Lease{kept})
+	renewals, err := o.Store.Renew(o.ctx(), "a", long, []outbox.Lease{kept})
 	o.ok(err)
 	if len(renewals) != 1 || renewals[0].Lease != kept || renewals[0].Rewind {
 		o.Fatalf("renewal of %v gave %+v", kept, renewals)
@@ -179,9 +179,9 @@ func renewedLives[TX any](o *outbox[TX]) {
 	}
 }
 
-func lostIsNotRenewed[TX any](o *outbox[TX]) {
+func lostIsNotRenewed[TX any](o *outboxRig[TX]) {
 	grants := o.acquire("a", soon)
-	leases := make([]producer.Lease, len(grants))
+	leases := make([]outbox.Lease, len(grants))
 	for i, g := range grants {
 		leases[i] = g.Lease
 	}
@@ -192,30 +192,30 @@ func lostIsNotRenewed[TX any](o *outbox[TX]) {
 		o.Errorf("lost leases were renewed: %v", renewals)
 	}
 	// The relay that owned them may own them again, under another epoch.
-	o.ok(o.Store.Release(o.ctx(), "b", []producer.Lease{{Shard: 3, Epoch: leases[3].Epoch + 1}}, false))
+	o.ok(o.Store.Release(o.ctx(), "b", []outbox.Lease{{Shard: 3, Epoch: leases[3].Epoch + 1}}, false))
 	again := o.lease("a", 3)
-	renewals, err = o.Store.Renew(o.ctx(), "a", long, []producer.Lease{leases[2], leases[3]})
+	renewals, err = o.Store.Renew(o.ctx(), "a", long, []outbox.Lease{leases[2], leases[3]})
 	o.ok(err)
 	if len(renewals) != 0 {
 		o.Errorf("old epoch was renewed: %v", renewals)
 	}
-	renewals, err = o.Store.Renew(o.ctx(), "a", long, []producer.Lease{leases[2], again})
+	renewals, err = o.Store.Renew(o.ctx(), "a", long, []outbox.Lease{leases[2], again})
 	o.ok(err)
 	if len(renewals) != 1 || renewals[0].Lease != again {
 		o.Errorf("renewal of %v gave %+v", again, renewals)
 	}
 }
 
-func lostIsNotReleased[TX any](o *outbox[TX]) {
+func lostIsNotReleased[TX any](o *outboxRig[TX]) {
 	lost := o.acquire("a", soon)[0].Lease
 	o.takeOver("b")
-	o.ok(o.Store.Release(o.ctx(), "a", []producer.Lease{lost}, true))
+	o.ok(o.Store.Release(o.ctx(), "a", []outbox.Lease{lost}, true))
 	if got := o.acquire("c", long); len(got) != 0 {
 		o.Errorf("shard of another relay was released: %v", got)
 	}
 }
 
-func heartbeats[TX any](o *outbox[TX]) {
+func heartbeats[TX any](o *outboxRig[TX]) {
 	live := func(relay string, ttl time.Duration) int {
 		n, err := o.Store.Heartbeat(o.ctx(), relay, ttl)
 		o.ok(err)
@@ -235,7 +235,7 @@ func heartbeats[TX any](o *outbox[TX]) {
 	o.eventually("silent relay becomes invisible", func() bool { return live("a", long) == 1 })
 }
 
-func signalWakes[TX any](o *outbox[TX]) {
+func signalWakes[TX any](o *outboxRig[TX]) {
 	woken := make(chan struct{}, 1)
 	listening := o.async(func() error {
 		return o.Store.Listen(o.ctx(), func(from string) {
@@ -249,14 +249,14 @@ func signalWakes[TX any](o *outbox[TX]) {
 		})
 	})
 	o.eventually("wake-up", func() bool { // what was sent before it listened is lost
-		if err := o.Store.Notify(o.ctx(), "me"); err != nil && !errors.Is(err, producer.ErrNoSignal) {
+		if err := o.Store.Notify(o.ctx(), "me"); err != nil && !errors.Is(err, outbox.ErrNoSignal) {
 			o.Fatal(err)
 		}
 		select {
 		case <-woken:
 			return true
 		case err := <-listening:
-			o.expectError(err, producer.ErrNoSignal)
+			o.expectError(err, outbox.ErrNoSignal)
 			return true
 		default:
 			return false
@@ -275,32 +275,32 @@ func fenceTests[TX any]() []outboxTest[TX] {
 
 // zombieQueue: a relay is stopped, another takes its shards over, and the first
 // one wakes with what it was about to do.
-func zombieQueue[TX any](o *outbox[TX]) {
+func zombieQueue[TX any](o *outboxRig[TX]) {
 	events := o.queued(record("key", "1"), record("key", "2"), record("key", "3"))
 	old := o.leaseSoon("zombie", events[0].Shard)
 	o.takeOver("owner")
-	lost, err := o.Store.Mark(o.ctx(), "zombie", []producer.Mark{markOf(old, events[0])})
+	lost, err := o.Store.Mark(o.ctx(), "zombie", []outbox.Mark{markOf(old, events[0])})
 	o.ok(err)
 	if !slices.Equal(lost, []int{old.Shard}) {
 		o.Errorf("lost shards are %v", lost)
 	}
-	o.expectLost(o.Store.Park(o.ctx(), "zombie", old, []producer.Failure{failureOf(events[0], 1, 0)}))
-	o.expectLost(o.Store.Follow(o.ctx(), "zombie", old, []producer.Mark{markOf(old, events[1]), markOf(old, events[2])}))
+	o.expectLost(o.Store.Park(o.ctx(), "zombie", old, []outbox.Failure{failureOf(events[0], 1, 0)}))
+	o.expectLost(o.Store.Follow(o.ctx(), "zombie", old, []outbox.Mark{markOf(old, events[1]), markOf(old, events[2])}))
 	o.expectQueue(events[0].Record, events[1].Record, events[2].Record)
 	o.expectParked()
 }
 
-func zombieParked[TX any](o *outbox[TX]) {
+func zombieParked[TX any](o *outboxRig[TX]) {
 	events := o.queued(record("key", "1"), record("key", "2"))
 	old := o.leaseSoon("zombie", events[0].Shard)
-	o.ok(second(o.Store.Park(o.ctx(), "zombie", old, []producer.Failure{failureOf(events[0], 1, 0)})))
-	o.ok(second(o.Store.Follow(o.ctx(), "zombie", old, []producer.Mark{markOf(old, events[1])})))
-	want := []parkedState{{events[0].Seq, producer.Retrying, 1}, {events[1].Seq, producer.Following, 0}}
+	o.ok(second(o.Store.Park(o.ctx(), "zombie", old, []outbox.Failure{failureOf(events[0], 1, 0)})))
+	o.ok(second(o.Store.Follow(o.ctx(), "zombie", old, []outbox.Mark{markOf(old, events[1])})))
+	want := []parkedState{{events[0].Seq, outbox.Retrying, 1}, {events[1].Seq, outbox.Following, 0}}
 	o.expectParked(want...)
 	o.takeOver("owner")
 	dead := failureOf(events[0], 2, 0)
 	dead.Dead = true
-	o.expectLost(o.Store.Retry(o.ctx(), "zombie", old, []producer.Failure{dead}, false))
+	o.expectLost(o.Store.Retry(o.ctx(), "zombie", old, []outbox.Failure{dead}, false))
 	o.expectLost(o.Store.Sent(o.ctx(), "zombie", old, []int64{events[0].Seq}, false))
 	o.expectParked(want...)
 	attempts, err := o.Store.Attempts(o.ctx(), events[0].ID, 10)
@@ -310,37 +310,37 @@ func zombieParked[TX any](o *outbox[TX]) {
 	}
 }
 
-func strangers[TX any](o *outbox[TX]) {
+func strangers[TX any](o *outboxRig[TX]) {
 	q := o.queued(record("key", "1"))[0]
 	lease := o.lease("owner", q.Shard)
 	for _, as := range []struct {
 		relay string
-		lease producer.Lease
+		lease outbox.Lease
 	}{
 		{"stranger", lease},
-		{"owner", producer.Lease{Shard: lease.Shard, Epoch: lease.Epoch - 1}},
-		{"owner", producer.Lease{Shard: lease.Shard, Epoch: lease.Epoch + 1}},
+		{"owner", outbox.Lease{Shard: lease.Shard, Epoch: lease.Epoch - 1}},
+		{"owner", outbox.Lease{Shard: lease.Shard, Epoch: lease.Epoch + 1}},
 	} {
-		lost, err := o.Store.Mark(o.ctx(), as.relay, []producer.Mark{markOf(as.lease, q)})
+		lost, err := o.Store.Mark(o.ctx(), as.relay, []outbox.Mark{markOf(as.lease, q)})
 		o.ok(err)
 		if !slices.Equal(lost, []int{lease.Shard}) {
 			o.Errorf("%v: lost shards are %v", as, lost)
 		}
-		o.expectLost(o.Store.Park(o.ctx(), as.relay, as.lease, []producer.Failure{failureOf(q, 1, 0)}))
+		o.expectLost(o.Store.Park(o.ctx(), as.relay, as.lease, []outbox.Failure{failureOf(q, 1, 0)}))
 	}
 	o.expectQueue(q.Record)
 }
 
-func markPartly[TX any](o *outbox[TX]) {
+func markPartly[TX any](o *outboxRig[TX]) {
 	mine, other := recordIn(11, "mine"), recordIn(22, "other")
 	events := o.queued(mine, other)
-	leases := make(map[int]producer.Lease)
+	leases := make(map[int]outbox.Lease)
 	for _, g := range o.acquire("a", long) {
 		leases[g.Shard] = g.Lease
 	}
-	o.ok(o.Store.Release(o.ctx(), "a", []producer.Lease{leases[22]}, false))
+	o.ok(o.Store.Release(o.ctx(), "a", []outbox.Lease{leases[22]}, false))
 	o.lease("b", 22)
-	lost, err := o.Store.Mark(o.ctx(), "a", []producer.Mark{markOf(leases[11], events[0]), markOf(leases[22], events[1])})
+	lost, err := o.Store.Mark(o.ctx(), "a", []outbox.Mark{markOf(leases[11], events[0]), markOf(leases[22], events[1])})
 	o.ok(err)
 	if !slices.Equal(lost, []int{22}) {
 		o.Errorf("lost shards are %v, want 22", lost)
@@ -349,7 +349,7 @@ func markPartly[TX any](o *outbox[TX]) {
 }
 
 // leaseSoon leases all shards to relay for a time that is over at once.
-func (o *outbox[TX]) leaseSoon(relay string, shard int) producer.Lease {
+func (o *outboxRig[TX]) leaseSoon(relay string, shard int) outbox.Lease {
 	o.Helper()
 	for _, g := range o.acquire(relay, soon) {
 		if g.Shard == shard {
@@ -357,10 +357,10 @@ func (o *outbox[TX]) leaseSoon(relay string, shard int) producer.Lease {
 		}
 	}
 	o.Fatalf("shard %d was not free", shard)
-	return producer.Lease{}
+	return outbox.Lease{}
 }
 
-func (o *outbox[TX]) expectLost(lost bool, err error) {
+func (o *outboxRig[TX]) expectLost(lost bool, err error) {
 	o.Helper()
 	o.ok(err)
 	if !lost {
@@ -371,9 +371,9 @@ func (o *outbox[TX]) expectLost(lost bool, err error) {
 func second(_ bool, err error) error { return err }
 
 // mark removes a queue row, as the owner of its shard.
-func (o *outbox[TX]) mark(relay string, lease producer.Lease, events ...producer.Queued) {
+func (o *outboxRig[TX]) mark(relay string, lease outbox.Lease, events ...outbox.Queued) {
 	o.Helper()
-	marks := make([]producer.Mark, len(events))
+	marks := make([]outbox.Mark, len(events))
 	for i, q := range events {
 		marks[i] = markOf(lease, q)
 	}
@@ -384,18 +384,18 @@ func (o *outbox[TX]) mark(relay string, lease producer.Lease, events ...producer
 	}
 }
 
-func markOf(lease producer.Lease, q producer.Queued) producer.Mark {
-	return producer.Mark{Lease: lease, Seq: q.Seq, Round: q.Round}
+func markOf(lease outbox.Lease, q outbox.Queued) outbox.Mark {
+	return outbox.Mark{Lease: lease, Seq: q.Seq, Round: q.Round}
 }
 
-func failureOf(q producer.Queued, attempts int, retryIn time.Duration) producer.Failure {
-	return producer.Failure{Seq: q.Seq, Round: q.Round, Attempts: attempts, RetryIn: retryIn,
+func failureOf(q outbox.Queued, attempts int, retryIn time.Duration) outbox.Failure {
+	return outbox.Failure{Seq: q.Seq, Round: q.Round, Attempts: attempts, RetryIn: retryIn,
 		Outcome: transport.Refused, Error: "the broker's words"}
 }
 
 // recordIn returns a new event with a key of a shard. Events with one shard and
 // payload have one key.
-func recordIn(shard int, payload string) producer.Record {
+func recordIn(shard int, payload string) outbox.Record {
 	for n := 0; ; n++ {
 		if r := record(fmt.Sprintf("%s-%d", payload, n), payload); r.Shard == shard {
 			return r

@@ -4,7 +4,7 @@ import (
 	"bytes"
 	"time"
 
-	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/outbox"
 )
 
 func lowTests[TX any]() []outboxTest[TX] {
@@ -24,13 +24,13 @@ const lowHistory = "timeline 1"
 // keep keeps a low-water mark of h's shard.
 func (h *held[TX]) keep(seq int64) {
 	h.Helper()
-	h.ok(h.Store.KeepLow(h.ctx(), "relay", []producer.Low{{Lease: h.lease, Seq: seq}}, lowHistory))
+	h.ok(h.Store.KeepLow(h.ctx(), "relay", []outbox.Low{{Lease: h.lease, Seq: seq}}, lowHistory))
 }
 
 // expectLow has the next owner acquire h's shard, and looks at what was kept.
 func (h *held[TX]) expectLow(low int64) {
 	h.Helper()
-	h.ok(h.Store.Release(h.ctx(), "relay", []producer.Lease{h.lease}, false))
+	h.ok(h.Store.Release(h.ctx(), "relay", []outbox.Lease{h.lease}, false))
 	grants := h.acquire("relay", long)
 	if len(grants) != 1 {
 		h.Fatalf("%d shards were acquired", len(grants))
@@ -46,7 +46,7 @@ func (h *held[TX]) expectLow(low int64) {
 	h.lease = g.Lease
 }
 
-func lowIsKept[TX any](o *outbox[TX]) {
+func lowIsKept[TX any](o *outboxRig[TX]) {
 	h := o.ownKey(4)
 	h.expectLow(0)
 	h.keep(h.events[1].Seq)
@@ -60,26 +60,26 @@ func lowIsKept[TX any](o *outbox[TX]) {
 	h.ok(h.Store.KeepLow(h.ctx(), "relay", nil, lowHistory))
 }
 
-func lostKeepsNothing[TX any](o *outbox[TX]) {
+func lostKeepsNothing[TX any](o *outboxRig[TX]) {
 	h := o.ownKey(2)
 	h.keep(h.events[0].Seq)
 	before := h.lease
 	h.expectLow(h.events[0].Seq)
-	h.ok(h.Store.KeepLow(h.ctx(), "relay", []producer.Low{{Lease: before, Seq: h.events[1].Seq}}, lowHistory))
-	h.ok(h.Store.KeepLow(h.ctx(), "other", []producer.Low{{Lease: h.lease, Seq: h.events[1].Seq}}, lowHistory))
+	h.ok(h.Store.KeepLow(h.ctx(), "relay", []outbox.Low{{Lease: before, Seq: h.events[1].Seq}}, lowHistory))
+	h.ok(h.Store.KeepLow(h.ctx(), "other", []outbox.Low{{Lease: h.lease, Seq: h.events[1].Seq}}, lowHistory))
 	h.expectLow(h.events[0].Seq)
 }
 
 // keepTail keeps a tail of h's shard besides.
 func (h *held[TX]) keepTail(low, tail int64, passed []byte) {
 	h.Helper()
-	h.ok(h.Store.KeepLow(h.ctx(), "relay", []producer.Low{{Lease: h.lease, Seq: low, Tail: &producer.Tail{Seq: tail, Passed: passed}}}, lowHistory))
+	h.ok(h.Store.KeepLow(h.ctx(), "relay", []outbox.Low{{Lease: h.lease, Seq: low, Tail: &outbox.Tail{Seq: tail, Passed: passed}}}, lowHistory))
 }
 
 // expectTail is expectLow for the tail.
 func (h *held[TX]) expectTail(low, seq int64, passed []byte) {
 	h.Helper()
-	h.ok(h.Store.Release(h.ctx(), "relay", []producer.Lease{h.lease}, false))
+	h.ok(h.Store.Release(h.ctx(), "relay", []outbox.Lease{h.lease}, false))
 	grants := h.acquire("relay", long)
 	if len(grants) != 1 {
 		h.Fatalf("%d shards were acquired", len(grants))
@@ -91,7 +91,7 @@ func (h *held[TX]) expectTail(low, seq int64, passed []byte) {
 	h.lease = g.Lease
 }
 
-func tailIsKept[TX any](o *outbox[TX]) {
+func tailIsKept[TX any](o *outboxRig[TX]) {
 	h := o.ownKey(4)
 	first, second, last := h.events[0].Seq, h.events[1].Seq, h.events[3].Seq
 	large := bytes.Repeat([]byte{0, 1, 2, 255}, 100_000)
@@ -108,7 +108,7 @@ func tailIsKept[TX any](o *outbox[TX]) {
 	h.expectTail(0, 0, nil)
 }
 
-func tailAboveTheLog[TX any](o *outbox[TX]) {
+func tailAboveTheLog[TX any](o *outboxRig[TX]) {
 	h := o.ownKey(1)
 	h.keepTail(1, h.events[0].Seq+1, nil)
 	h.expectTail(0, 0, nil)
@@ -116,18 +116,18 @@ func tailAboveTheLog[TX any](o *outbox[TX]) {
 }
 
 // Numbers that begin anew, as of a table that was truncated, are lower than all before.
-func lowAboveTheLog[TX any](o *outbox[TX]) {
+func lowAboveTheLog[TX any](o *outboxRig[TX]) {
 	h := o.ownKey(1)
 	h.keep(h.events[0].Seq + 1)
 	h.expectLow(0)
 	h.expectLow(0)
 }
 
-func undeferLowers[TX any](o *outbox[TX]) {
+func undeferLowers[TX any](o *outboxRig[TX]) {
 	o.write(deferredRecord("key", "deferred", time.Now().Add(time.Second)))
 	h := o.ownKey(3)
 	h.keepTail(h.events[1].Seq, h.events[2].Seq, nil)
-	var moved []producer.Moved
+	var moved []outbox.Moved
 	h.eventually("move of what is due", func() bool {
 		moved = h.undefer("relay", 10, h.lease).Moved
 		return len(moved) == 1
@@ -138,7 +138,7 @@ func undeferLowers[TX any](o *outbox[TX]) {
 	h.expectTail(moved[0].Seq-1, moved[0].Seq-1, nil)
 }
 
-func requeueLowers[TX any](o *outbox[TX]) {
+func requeueLowers[TX any](o *outboxRig[TX]) {
 	h := o.ownKey(4)
 	h.deliver(0, 1, 2, 3)
 	h.keep(h.events[2].Seq)

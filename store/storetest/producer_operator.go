@@ -6,7 +6,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/outbox"
 )
 
 func operatorTests[TX any]() []outboxTest[TX] {
@@ -26,18 +26,18 @@ func operatorTests[TX any]() []outboxTest[TX] {
 	}
 }
 
-func (o *outbox[TX]) redrive(events ...producer.Queued) {
+func (o *outboxRig[TX]) redrive(events ...outbox.Queued) {
 	o.Helper()
-	got, _, err := o.Store.Redrive(o.ctx(), producer.Filter{IDs: ids(events)}, "the cause is mended")
+	got, _, err := o.Store.Redrive(o.ctx(), outbox.Filter{IDs: ids(events)}, "the cause is mended")
 	o.ok(err)
 	if !sameIDs(got, ids(events)) {
 		o.Fatalf("redriven are %v, want %v", got, ids(events))
 	}
 }
 
-func (o *outbox[TX]) discard(events ...producer.Queued) {
+func (o *outboxRig[TX]) discard(events ...outbox.Queued) {
 	o.Helper()
-	got, err := o.Store.Discard(o.ctx(), producer.Filter{IDs: ids(events)}, "the operator's reason")
+	got, err := o.Store.Discard(o.ctx(), outbox.Filter{IDs: ids(events)}, "the operator's reason")
 	o.ok(err)
 	if !sameIDs(got, ids(events)) {
 		o.Fatalf("discarded are %v, want %v", got, ids(events))
@@ -50,9 +50,9 @@ func sameIDs(a, b []uuid.UUID) bool {
 }
 
 // renew renews one lease and returns what it says.
-func (h *held[TX]) renew() producer.Renewal {
+func (h *held[TX]) renew() outbox.Renewal {
 	h.Helper()
-	list, err := h.Store.Renew(h.ctx(), "relay", long, []producer.Lease{h.lease})
+	list, err := h.Store.Renew(h.ctx(), "relay", long, []outbox.Lease{h.lease})
 	h.ok(err)
 	if len(list) != 1 {
 		h.Fatal("lease is lost")
@@ -60,7 +60,7 @@ func (h *held[TX]) renew() producer.Renewal {
 	return list[0]
 }
 
-func listFilters[TX any](o *outbox[TX]) {
+func listFilters[TX any](o *outboxRig[TX]) {
 	h := o.ownKey(4)
 	h.park(0, long)
 	h.follow(1)
@@ -69,22 +69,22 @@ func listFilters[TX any](o *outbox[TX]) {
 	h.discard(h.events[3])
 	for _, c := range []struct {
 		name string
-		f    producer.Filter
+		f    outbox.Filter
 		want []int
 	}{
-		{"all", producer.Filter{}, []int{0, 1, 2, 3}},
-		{"by state", producer.Filter{States: []producer.State{producer.Dead, producer.Following}}, []int{1, 2}},
-		{"by ID", producer.Filter{IDs: []uuid.UUID{h.events[2].ID, h.events[0].ID, uuid.New()}}, []int{0, 2}},
-		{"by topic", producer.Filter{Topic: "topic"}, []int{0, 1, 2, 3}},
-		{"by other topic", producer.Filter{Topic: "other"}, nil},
-		{"by key", producer.Filter{Key: "key", States: []producer.State{producer.Discarded}}, []int{3}},
-		{"by other key", producer.Filter{Key: "other"}, nil},
-		{"limit", producer.Filter{Limit: 2}, []int{0, 1}},
-		{"by error", producer.Filter{Error: failureOf(h.events[0], 1, 0).Error[1:]}, []int{0, 2, 3}},
-		{"by other error", producer.Filter{Error: "%"}, nil},
-		{"since a time", producer.Filter{Since: o.parked()[2].ParkedAt}, []int{2, 3}},
-		{"until a time", producer.Filter{Until: o.parked()[2].ParkedAt}, []int{0, 1}},
-		{"next page", producer.Filter{After: h.events[1].Seq, Limit: 2}, []int{2, 3}},
+		{"all", outbox.Filter{}, []int{0, 1, 2, 3}},
+		{"by state", outbox.Filter{States: []outbox.State{outbox.Dead, outbox.Following}}, []int{1, 2}},
+		{"by ID", outbox.Filter{IDs: []uuid.UUID{h.events[2].ID, h.events[0].ID, uuid.New()}}, []int{0, 2}},
+		{"by topic", outbox.Filter{Topic: "topic"}, []int{0, 1, 2, 3}},
+		{"by other topic", outbox.Filter{Topic: "other"}, nil},
+		{"by key", outbox.Filter{Key: "key", States: []outbox.State{outbox.Discarded}}, []int{3}},
+		{"by other key", outbox.Filter{Key: "other"}, nil},
+		{"limit", outbox.Filter{Limit: 2}, []int{0, 1}},
+		{"by error", outbox.Filter{Error: failureOf(h.events[0], 1, 0).Error[1:]}, []int{0, 2, 3}},
+		{"by other error", outbox.Filter{Error: "%"}, nil},
+		{"since a time", outbox.Filter{Since: o.parked()[2].ParkedAt}, []int{2, 3}},
+		{"until a time", outbox.Filter{Until: o.parked()[2].ParkedAt}, []int{0, 1}},
+		{"next page", outbox.Filter{After: h.events[1].Seq, Limit: 2}, []int{2, 3}},
 	} {
 		list, err := o.Store.ListParked(o.ctx(), c.f)
 		o.ok(err)
@@ -106,11 +106,11 @@ func listFilters[TX any](o *outbox[TX]) {
 	}
 }
 
-func redriveDue[TX any](o *outbox[TX]) {
+func redriveDue[TX any](o *outboxRig[TX]) {
 	h := o.ownKey(2)
 	h.parkDead(0)
 	h.redrive(h.events[0])
-	o.expectParked(h.state(0, producer.Retrying, 0))
+	o.expectParked(h.state(0, outbox.Retrying, 0))
 	o.expectDue(h.lease.Shard, h.events[0])
 	h.expectBlocked(false, "key")
 	attempts, err := o.Store.Attempts(o.ctx(), h.events[0].ID, 10)
@@ -120,12 +120,12 @@ func redriveDue[TX any](o *outbox[TX]) {
 	}
 }
 
-func redriveKeepsReason[TX any](o *outbox[TX]) {
+func redriveKeepsReason[TX any](o *outboxRig[TX]) {
 	h := o.ownKey(3)
 	h.park(0, long)
 	h.parkDead(1)
 	h.parkDead(2)
-	redrive := func(f producer.Filter, reason string, want ...producer.Queued) {
+	redrive := func(f outbox.Filter, reason string, want ...outbox.Queued) {
 		o.Helper()
 		got, _, err := o.Store.Redrive(o.ctx(), f, reason)
 		o.ok(err)
@@ -133,9 +133,9 @@ func redriveKeepsReason[TX any](o *outbox[TX]) {
 			o.Fatalf("redriven are %v, want %v", got, ids(want))
 		}
 	}
-	redrive(producer.Filter{Topic: "topic"}, "queue exists, für alle", h.events[1], h.events[2])
+	redrive(outbox.Filter{Topic: "topic"}, "queue exists, für alle", h.events[1], h.events[2])
 	h.retry(1, 1, 0, true, true)
-	redrive(producer.Filter{IDs: ids(h.events[1:2])}, "and once more", h.events[1])
+	redrive(outbox.Filter{IDs: ids(h.events[1:2])}, "and once more", h.events[1])
 	for i, want := range [][]string{nil, {"queue exists, für alle", "and once more"}, {"queue exists, für alle"}} {
 		attempts, err := o.Store.Attempts(o.ctx(), h.events[i].ID, 10)
 		o.ok(err)
@@ -154,15 +154,15 @@ func redriveKeepsReason[TX any](o *outbox[TX]) {
 	}
 }
 
-func redriveDeadOnly[TX any](o *outbox[TX]) {
+func redriveDeadOnly[TX any](o *outboxRig[TX]) {
 	h := o.ownKey(5)
 	h.park(0, long)
 	h.follow(1)
 	h.parkDead(2)
 	h.parkDead(3)
 	h.discard(h.events[3])
-	for _, f := range []producer.Filter{
-		{States: []producer.State{producer.Following, producer.Retrying, producer.Discarded}}, {Topic: "other"}, {After: h.events[2].Seq},
+	for _, f := range []outbox.Filter{
+		{States: []outbox.State{outbox.Following, outbox.Retrying, outbox.Discarded}}, {Topic: "other"}, {After: h.events[2].Seq},
 	} {
 		got, _, err := o.Store.Redrive(o.ctx(), f, "reason")
 		o.ok(err)
@@ -170,19 +170,19 @@ func redriveDeadOnly[TX any](o *outbox[TX]) {
 			o.Errorf("filter %+v redrove %v", f, got)
 		}
 	}
-	got, _, err := o.Store.Redrive(o.ctx(), producer.Filter{}, "reason")
+	got, _, err := o.Store.Redrive(o.ctx(), outbox.Filter{}, "reason")
 	o.ok(err)
 	if !slices.Equal(got, ids(h.events[2:3])) {
 		o.Errorf("redriven are %v, want %v", got, ids(h.events[2:3]))
 	}
 }
 
-func discardFrees[TX any](o *outbox[TX]) {
+func discardFrees[TX any](o *outboxRig[TX]) {
 	h := o.ownKey(3)
 	h.park(0, long)
 	h.follow(1, 2)
 	h.discard(h.events[0])
-	o.expectParked(h.state(0, producer.Discarded, 1), h.state(1, producer.Retrying, 0), h.state(2, producer.Following, 0))
+	o.expectParked(h.state(0, outbox.Discarded, 1), h.state(1, outbox.Retrying, 0), h.state(2, outbox.Following, 0))
 	o.expectDue(h.lease.Shard, h.events[1])
 	if p := o.parked()[0]; p.Reason != "the operator's reason" || !p.NextAttemptAt.IsZero() {
 		o.Errorf("discarded event is %+v", p)
@@ -192,7 +192,7 @@ func discardFrees[TX any](o *outbox[TX]) {
 	if len(attempts) != 2 || attempts[1].Outcome != "discarded" || attempts[1].Error != "the operator's reason" {
 		o.Errorf("attempts are %+v", attempts)
 	}
-	again, err := o.Store.Discard(o.ctx(), producer.Filter{IDs: ids(h.events[:1])}, "another reason")
+	again, err := o.Store.Discard(o.ctx(), outbox.Filter{IDs: ids(h.events[:1])}, "another reason")
 	o.ok(err)
 	if len(again) != 0 {
 		o.Errorf("discarded twice: %v", again)
@@ -202,29 +202,29 @@ func discardFrees[TX any](o *outbox[TX]) {
 	o.expectQueue()
 }
 
-func discardFollower[TX any](o *outbox[TX]) {
+func discardFollower[TX any](o *outboxRig[TX]) {
 	h := o.ownKey(3)
 	h.park(0, long)
 	h.follow(1, 2)
 	h.discard(h.events[1])
-	o.expectParked(h.state(0, producer.Retrying, 1), h.state(1, producer.Discarded, 0), h.state(2, producer.Following, 0))
+	o.expectParked(h.state(0, outbox.Retrying, 1), h.state(1, outbox.Discarded, 0), h.state(2, outbox.Following, 0))
 	o.expectDue(h.lease.Shard)
 	h.sent(0)
 	o.expectDue(h.lease.Shard, h.events[2])
 }
 
-func discardOnHold[TX any](o *outbox[TX]) {
+func discardOnHold[TX any](o *outboxRig[TX]) {
 	h := o.ownKey(3)
 	h.parkDead(0)
 	h.follow(1, 2)
 	h.discard(h.events[1])
-	o.expectParked(h.state(0, producer.Dead, 10), h.state(1, producer.Discarded, 0), h.state(2, producer.Following, 0))
+	o.expectParked(h.state(0, outbox.Dead, 10), h.state(1, outbox.Discarded, 0), h.state(2, outbox.Following, 0))
 	o.expectDue(h.lease.Shard)
 	h.discard(h.events[0])
 	o.expectDue(h.lease.Shard, h.events[2])
 }
 
-func rewinds[TX any](o *outbox[TX]) {
+func rewinds[TX any](o *outboxRig[TX]) {
 	h := o.ownKey(4)
 	if r := h.renew(); r.Rewind {
 		o.Fatalf("renewal is %+v before an operator did anything", r)
@@ -255,28 +255,28 @@ func rewinds[TX any](o *outbox[TX]) {
 
 func (h *held[TX]) redriveNothing() {
 	h.Helper()
-	got, _, err := h.Store.Redrive(h.ctx(), producer.Filter{Key: "no such key"}, "reason")
+	got, _, err := h.Store.Redrive(h.ctx(), outbox.Filter{Key: "no such key"}, "reason")
 	h.ok(err)
 	if len(got) != 0 {
 		h.Errorf("redriven are %v", got)
 	}
 }
 
-func rewindTicket[TX any](o *outbox[TX]) {
+func rewindTicket[TX any](o *outboxRig[TX]) {
 	h := o.ownKey(2)
 	h.parkDead(0)
 	h.parkDead(1)
 	h.redrive(h.events[1])
 	old := h.renew()
 	h.redrive(h.events[0])
-	clearWith := func(relay string, lease producer.Lease, ticket int64) {
+	clearWith := func(relay string, lease outbox.Lease, ticket int64) {
 		o.ok(o.Store.ClearRewind(o.ctx(), relay, lease, ticket))
 	}
 	now := h.renew()
 	clearWith("relay", h.lease, old.Ticket)
 	clearWith("stranger", h.lease, now.Ticket)
-	clearWith("relay", producer.Lease{Shard: h.lease.Shard, Epoch: h.lease.Epoch - 1}, now.Ticket)
-	clearWith("relay", producer.Lease{Shard: (h.lease.Shard + 1) % 64, Epoch: h.lease.Epoch}, now.Ticket)
+	clearWith("relay", outbox.Lease{Shard: h.lease.Shard, Epoch: h.lease.Epoch - 1}, now.Ticket)
+	clearWith("relay", outbox.Lease{Shard: (h.lease.Shard + 1) % 64, Epoch: h.lease.Epoch}, now.Ticket)
 	if r := h.renew(); !r.Rewind || r != now {
 		o.Errorf("renewal is %+v, was %+v before others tried to clear it", r, now)
 	}
@@ -286,16 +286,16 @@ func rewindTicket[TX any](o *outbox[TX]) {
 	}
 }
 
-func operatorWithoutOwner[TX any](o *outbox[TX]) {
+func operatorWithoutOwner[TX any](o *outboxRig[TX]) {
 	h := o.ownKey(2)
 	h.parkDead(0)
-	o.ok(o.Store.Release(o.ctx(), "relay", []producer.Lease{h.lease}, true))
+	o.ok(o.Store.Release(o.ctx(), "relay", []outbox.Lease{h.lease}, true))
 	h.redrive(h.events[0])
 	h.lease = o.lease("relay", h.lease.Shard)
 	o.expectDue(h.lease.Shard, h.events[0])
 }
 
-func operatorsRace[TX any](o *outbox[TX]) {
+func operatorsRace[TX any](o *outboxRig[TX]) {
 	const n = 20
 	h := o.ownKey(n)
 	for i := range n {
@@ -309,9 +309,9 @@ func operatorsRace[TX any](o *outbox[TX]) {
 				var got []uuid.UUID
 				var err error
 				if i%2 == 0 {
-					got, _, err = o.Store.Redrive(o.ctx(), producer.Filter{}, "reason")
+					got, _, err = o.Store.Redrive(o.ctx(), outbox.Filter{}, "reason")
 				} else {
-					got, err = o.Store.Discard(o.ctx(), producer.Filter{States: []producer.State{producer.Dead}}, "reason")
+					got, err = o.Store.Discard(o.ctx(), outbox.Filter{States: []outbox.State{outbox.Dead}}, "reason")
 				}
 				if err == nil || !o.Store.Retryable(err) {
 					changed <- got
@@ -333,10 +333,10 @@ func operatorsRace[TX any](o *outbox[TX]) {
 	}
 }
 
-func statsCount[TX any](o *outbox[TX]) {
+func statsCount[TX any](o *outboxRig[TX]) {
 	empty, err := o.Store.Stats(o.ctx())
 	o.ok(err)
-	if empty != (producer.Stats{}) {
+	if empty != (outbox.Stats{}) {
 		o.Errorf("stats of an empty outbox are %+v", empty)
 	}
 	h := o.ownKey(6)
@@ -350,7 +350,7 @@ func statsCount[TX any](o *outbox[TX]) {
 		o.ok(err)
 		age := st.OldestPending
 		st.OldestPending = 0
-		want := producer.Stats{Pending: 2, Retrying: 1, Following: 2, Dead: 1, Owned: 64, Relays: 1}
+		want := outbox.Stats{Pending: 2, Retrying: 1, Following: 2, Dead: 1, Owned: 64, Relays: 1}
 		if st != want {
 			o.Fatalf("stats are %+v, want %+v", st, want)
 		}

@@ -5,26 +5,26 @@ import (
 	"slices"
 	"time"
 
-	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/transport"
 )
 
 // parkedState is what matters of a parked event.
 type parkedState struct {
 	seq      int64
-	state    producer.State
+	state    outbox.State
 	attempts int
 }
 
-func (o *outbox[TX]) parked() []producer.Parked {
+func (o *outboxRig[TX]) parked() []outbox.Parked {
 	o.Helper()
-	list, err := o.Store.ListParked(o.ctx(), producer.Filter{Limit: 1000})
+	list, err := o.Store.ListParked(o.ctx(), outbox.Filter{Limit: 1000})
 	o.ok(err)
 	return list
 }
 
 // expectParked checks that exactly these events are parked.
-func (o *outbox[TX]) expectParked(want ...parkedState) {
+func (o *outboxRig[TX]) expectParked(want ...parkedState) {
 	o.Helper()
 	var got []parkedState
 	for _, p := range o.parked() {
@@ -36,21 +36,21 @@ func (o *outbox[TX]) expectParked(want ...parkedState) {
 }
 
 // dueNow returns the events that are due, and when the next one is.
-func (o *outbox[TX]) dueNow(shards ...int) ([]producer.Queued, time.Duration) {
+func (o *outboxRig[TX]) dueNow(shards ...int) ([]outbox.Queued, time.Duration) {
 	o.Helper()
 	return o.dueHeld(false, shards...)
 }
 
 // dueHeld is dueNow where dead events hold their keys, or do not.
-func (o *outbox[TX]) dueHeld(hold bool, shards ...int) ([]producer.Queued, time.Duration) {
+func (o *outboxRig[TX]) dueHeld(hold bool, shards ...int) ([]outbox.Queued, time.Duration) {
 	o.Helper()
-	due, next, err := o.Store.Due(o.ctx(), shards, hold, producer.DuePoint{}, longest, 100)
+	due, next, err := o.Store.Due(o.ctx(), shards, hold, outbox.DuePoint{}, longest, 100)
 	o.ok(err)
 	return due, next
 }
 
 // expectDue checks that exactly these events of a shard are due, in any order.
-func (o *outbox[TX]) expectDue(shard int, want ...producer.Queued) {
+func (o *outboxRig[TX]) expectDue(shard int, want ...outbox.Queued) {
 	o.Helper()
 	due, _ := o.dueNow(shard)
 	got, wanted := seqs(due), seqs(want)
@@ -61,7 +61,7 @@ func (o *outbox[TX]) expectDue(shard int, want ...producer.Queued) {
 	}
 }
 
-func seqs(events []producer.Queued) []int64 {
+func seqs(events []outbox.Queued) []int64 {
 	list := make([]int64, len(events))
 	for i, q := range events {
 		list[i] = q.Seq
@@ -71,31 +71,31 @@ func seqs(events []producer.Queued) []int64 {
 
 // held is a relay that owns the shard of some events of one key.
 type held[TX any] struct {
-	*outbox[TX]
-	lease  producer.Lease
-	events []producer.Queued
+	*outboxRig[TX]
+	lease  outbox.Lease
+	events []outbox.Queued
 }
 
 // ownKey queues n events of one key and leases their shard to "relay".
-func (o *outbox[TX]) ownKey(n int) *held[TX] {
+func (o *outboxRig[TX]) ownKey(n int) *held[TX] {
 	o.Helper()
-	records := make([]producer.Record, n)
+	records := make([]outbox.Record, n)
 	for i := range records {
 		records[i] = record("key", fmt.Sprint(i))
 	}
-	h := &held[TX]{outbox: o, events: o.queued(records...)}
+	h := &held[TX]{outboxRig: o, events: o.queued(records...)}
 	h.lease = o.lease("relay", h.events[0].Shard)
 	return h
 }
 
 // ownEach queues an event of each key in one shard and leases that to "relay".
-func (o *outbox[TX]) ownEach(keys ...string) *held[TX] {
+func (o *outboxRig[TX]) ownEach(keys ...string) *held[TX] {
 	o.Helper()
-	records := make([]producer.Record, len(keys))
+	records := make([]outbox.Record, len(keys))
 	for i, key := range keys {
 		records[i] = recordIn(7, key)
 	}
-	return &held[TX]{outbox: o, events: o.queued(records...), lease: o.lease("relay", 7)}
+	return &held[TX]{outboxRig: o, events: o.queued(records...), lease: o.lease("relay", 7)}
 }
 
 func (h *held[TX]) kept(lost bool, err error) {
@@ -109,19 +109,19 @@ func (h *held[TX]) kept(lost bool, err error) {
 // park parks event i as retrying after retryIn, or dead.
 func (h *held[TX]) park(i int, retryIn time.Duration) {
 	h.Helper()
-	h.kept(h.Store.Park(h.ctx(), "relay", h.lease, []producer.Failure{failureOf(h.events[i], 1, retryIn)}))
+	h.kept(h.Store.Park(h.ctx(), "relay", h.lease, []outbox.Failure{failureOf(h.events[i], 1, retryIn)}))
 }
 
 func (h *held[TX]) parkDead(i int) {
 	h.Helper()
 	f := failureOf(h.events[i], 10, 0)
 	f.Dead = true
-	h.kept(h.Store.Park(h.ctx(), "relay", h.lease, []producer.Failure{f}))
+	h.kept(h.Store.Park(h.ctx(), "relay", h.lease, []outbox.Failure{f}))
 }
 
 func (h *held[TX]) follow(indexes ...int) {
 	h.Helper()
-	marks := make([]producer.Mark, len(indexes))
+	marks := make([]outbox.Mark, len(indexes))
 	for n, i := range indexes {
 		marks[n] = markOf(h.lease, h.events[i])
 	}
@@ -147,16 +147,16 @@ func (h *held[TX]) retry(i, attempts int, retryIn time.Duration, dead, hold bool
 	h.Helper()
 	f := failureOf(h.events[i], attempts, retryIn)
 	f.Dead = dead
-	h.kept(h.Store.Retry(h.ctx(), "relay", h.lease, []producer.Failure{f}, hold))
+	h.kept(h.Store.Retry(h.ctx(), "relay", h.lease, []outbox.Failure{f}, hold))
 }
 
 func (h *held[TX]) heal(hold bool) {
 	h.Helper()
-	h.ok(h.Store.Heal(h.ctx(), "relay", []producer.Lease{h.lease}, hold))
+	h.ok(h.Store.Heal(h.ctx(), "relay", []outbox.Lease{h.lease}, hold))
 }
 
 // state is what event i is expected to be parked as.
-func (h *held[TX]) state(i int, state producer.State, attempts int) parkedState {
+func (h *held[TX]) state(i int, state outbox.State, attempts int) parkedState {
 	return parkedState{h.events[i].Seq, state, attempts}
 }
 
@@ -179,11 +179,11 @@ func parkedTests[TX any]() []outboxTest[TX] {
 	}
 }
 
-func parkedIsDueLater[TX any](o *outbox[TX]) {
+func parkedIsDueLater[TX any](o *outboxRig[TX]) {
 	h := o.ownKey(2)
 	h.park(0, long)
 	o.expectQueue(h.events[1].Record)
-	o.expectParked(h.state(0, producer.Retrying, 1))
+	o.expectParked(h.state(0, outbox.Retrying, 1))
 	due, next := o.dueNow(h.lease.Shard)
 	if len(due) != 0 || next <= long-time.Minute || next > long {
 		o.Errorf("due are %v, next in %v", due, next)
@@ -201,7 +201,7 @@ func parkedIsDueLater[TX any](o *outbox[TX]) {
 	o.expectQueue(h.events[1].Record)
 }
 
-func parkedComesBack[TX any](o *outbox[TX]) {
+func parkedComesBack[TX any](o *outboxRig[TX]) {
 	h := o.ownKey(2)
 	h.park(0, 0)
 	h.follow(1)
@@ -211,14 +211,14 @@ func parkedComesBack[TX any](o *outbox[TX]) {
 	if len(due) != 1 || len(all) != 2 {
 		o.Fatalf("%d are due, %d are parked", len(due), len(all))
 	}
-	want := [2]producer.Queued{h.events[0], h.events[1]}
-	want[0].Attempts, want[0].State = 1, producer.Retrying
-	want[1].State = producer.Following
+	want := [2]outbox.Queued{h.events[0], h.events[1]}
+	want[0].Attempts, want[0].State = 1, outbox.Retrying
+	want[1].State = outbox.Following
 	if age := due[0].Stamp.Sub(due[0].DueAt).Abs(); age > time.Minute {
 		o.Errorf("it was due at %v", due[0].DueAt)
 	}
 	due[0].DueAt = time.Time{}
-	for _, c := range []struct{ got, want producer.Queued }{{due[0], want[0]}, {all[0], want[0]}, {all[1], want[1]}} {
+	for _, c := range []struct{ got, want outbox.Queued }{{due[0], want[0]}, {all[0], want[0]}, {all[1], want[1]}} {
 		c.want.Round = 0 // of rows of the queue only
 		if fmt.Sprintf("%+v", c.got) != fmt.Sprintf("%+v", c.want) {
 			o.Errorf("parked event is\n%+v, want\n%+v", c.got, c.want)
@@ -226,25 +226,25 @@ func parkedComesBack[TX any](o *outbox[TX]) {
 	}
 }
 
-func followerIsNotDue[TX any](o *outbox[TX]) {
+func followerIsNotDue[TX any](o *outboxRig[TX]) {
 	h := o.ownKey(3)
 	h.park(0, 0)
 	h.follow(1, 2)
 	o.expectQueue()
-	o.expectParked(h.state(0, producer.Retrying, 1), h.state(1, producer.Following, 0), h.state(2, producer.Following, 0))
+	o.expectParked(h.state(0, outbox.Retrying, 1), h.state(1, outbox.Following, 0), h.state(2, outbox.Following, 0))
 	o.expectDue(h.lease.Shard, h.events[0])
 	h.retry(0, 2, long, false, false)
 	o.expectDue(h.lease.Shard)
 }
 
-func keylessBlockNothing[TX any](o *outbox[TX]) {
-	var same []producer.Record // events without a key that share a shard
+func keylessBlockNothing[TX any](o *outboxRig[TX]) {
+	var same []outbox.Record // events without a key that share a shard
 	for len(same) < 3 {
 		if r := record("", "x"); len(same) == 0 || r.Shard == same[0].Shard {
 			same = append(same, r)
 		}
 	}
-	h := &held[TX]{outbox: o, events: o.queued(same...)}
+	h := &held[TX]{outboxRig: o, events: o.queued(same...)}
 	h.lease = o.lease("relay", same[0].Shard)
 	h.park(0, 0)
 	h.park(1, long)
@@ -252,10 +252,10 @@ func keylessBlockNothing[TX any](o *outbox[TX]) {
 	o.expectDue(h.lease.Shard, h.events[0], h.events[2])
 	h.retry(0, 2, 0, true, false)
 	h.sent(2)
-	o.expectParked(h.state(0, producer.Dead, 2), h.state(1, producer.Retrying, 1))
+	o.expectParked(h.state(0, outbox.Dead, 2), h.state(1, outbox.Retrying, 1))
 	o.expectDue(h.lease.Shard)
 	for _, hold := range []bool{false, true} {
-		keys, err := o.Store.Blocked(o.ctx(), []int{h.lease.Shard}, hold, producer.BlockedKey{}, 10)
+		keys, err := o.Store.Blocked(o.ctx(), []int{h.lease.Shard}, hold, outbox.BlockedKey{}, 10)
 		o.ok(err)
 		if len(keys) != 0 {
 			o.Errorf("blocked keys are %v", keys)
@@ -263,10 +263,10 @@ func keylessBlockNothing[TX any](o *outbox[TX]) {
 	}
 }
 
-func deadBlocksWithHold[TX any](o *outbox[TX]) {
+func deadBlocksWithHold[TX any](o *outboxRig[TX]) {
 	h := o.ownKey(2)
 	h.parkDead(0)
-	o.expectParked(h.state(0, producer.Dead, 10))
+	o.expectParked(h.state(0, outbox.Dead, 10))
 	o.expectDue(h.lease.Shard)
 	h.expectBlocked(false)
 	h.expectBlocked(true, "key")
@@ -277,7 +277,7 @@ func deadBlocksWithHold[TX any](o *outbox[TX]) {
 
 func (h *held[TX]) expectBlocked(hold bool, want ...string) {
 	h.Helper()
-	keys, err := h.Store.Blocked(h.ctx(), []int{h.lease.Shard}, hold, producer.BlockedKey{}, 100)
+	keys, err := h.Store.Blocked(h.ctx(), []int{h.lease.Shard}, hold, outbox.BlockedKey{}, 100)
 	h.ok(err)
 	var got []string
 	for _, k := range keys {
@@ -291,28 +291,28 @@ func (h *held[TX]) expectBlocked(hold bool, want ...string) {
 	}
 }
 
-func blockedPages[TX any](o *outbox[TX]) {
+func blockedPages[TX any](o *outboxRig[TX]) {
 	shards := []int{9, 3, 40}
-	var records []producer.Record
-	want := make(map[producer.BlockedKey]bool)
+	var records []outbox.Record
+	want := make(map[outbox.BlockedKey]bool)
 	for i := range 30 {
 		for _, shard := range append([]int{50}, shards...) {
 			r := recordIn(shard, fmt.Sprintf("Ключ %d", i))
 			records = append(records, r)
 			if shard != 50 {
-				want[producer.BlockedKey{Shard: shard, Key: r.Key}] = true
+				want[outbox.BlockedKey{Shard: shard, Key: r.Key}] = true
 			}
 		}
 	}
 	events := o.queued(records...)
-	leases := make(map[int]producer.Lease)
+	leases := make(map[int]outbox.Lease)
 	for _, g := range o.acquire("relay", long) {
 		leases[g.Shard] = g.Lease
 	}
 	for _, q := range events {
-		o.ok(second(o.Store.Park(o.ctx(), "relay", leases[q.Shard], []producer.Failure{failureOf(q, 1, 0)})))
+		o.ok(second(o.Store.Park(o.ctx(), "relay", leases[q.Shard], []outbox.Failure{failureOf(q, 1, 0)})))
 	}
-	var after producer.BlockedKey
+	var after outbox.BlockedKey
 	for pages := 0; ; pages++ {
 		page, err := o.Store.Blocked(o.ctx(), shards, false, after, 7)
 		o.ok(err)
@@ -335,7 +335,7 @@ func blockedPages[TX any](o *outbox[TX]) {
 	}
 }
 
-func blockedOnce[TX any](o *outbox[TX]) {
+func blockedOnce[TX any](o *outboxRig[TX]) {
 	h := o.ownKey(20)
 	h.park(0, long)
 	for i := 1; i < len(h.events); i++ {
@@ -343,28 +343,28 @@ func blockedOnce[TX any](o *outbox[TX]) {
 	}
 	h.expectBlocked(false, "key")
 	h.expectBlocked(true, "key")
-	none, err := o.Store.Blocked(o.ctx(), nil, true, producer.BlockedKey{}, 10)
+	none, err := o.Store.Blocked(o.ctx(), nil, true, outbox.BlockedKey{}, 10)
 	o.ok(err)
 	if len(none) != 0 {
 		o.Errorf("blocked keys of no shard are %v", none)
 	}
 }
 
-func dueOrder[TX any](o *outbox[TX]) {
+func dueOrder[TX any](o *outboxRig[TX]) {
 	a, b, c := recordIn(7, "a"), recordIn(7, "b"), recordIn(8, "c")
 	events := o.queued(a, b, c)
-	leases := make(map[int]producer.Lease)
+	leases := make(map[int]outbox.Lease)
 	for _, g := range o.acquire("relay", long) {
 		leases[g.Shard] = g.Lease
 	}
 	for _, i := range []int{2, 0, 1} { // due in this order
 		q := events[i]
-		o.ok(second(o.Store.Park(o.ctx(), "relay", leases[q.Shard], []producer.Failure{failureOf(q, 1, 0)})))
+		o.ok(second(o.Store.Park(o.ctx(), "relay", leases[q.Shard], []outbox.Failure{failureOf(q, 1, 0)})))
 	}
 	for limit, want := range map[int][]int64{
 		1: {events[2].Seq}, 2: {events[2].Seq, events[0].Seq}, 9: {events[2].Seq, events[0].Seq, events[1].Seq},
 	} {
-		due, _, err := o.Store.Due(o.ctx(), []int{7, 8}, false, producer.DuePoint{}, longest, limit)
+		due, _, err := o.Store.Due(o.ctx(), []int{7, 8}, false, outbox.DuePoint{}, longest, limit)
 		o.ok(err)
 		if !slices.Equal(seqs(due), want) {
 			o.Errorf("at most %d due: %v, want %v", limit, seqs(due), want)
@@ -372,14 +372,14 @@ func dueOrder[TX any](o *outbox[TX]) {
 	}
 }
 
-func dueFarAhead[TX any](o *outbox[TX]) {
+func dueFarAhead[TX any](o *outboxRig[TX]) {
 	h := o.ownEach("a", "b", "c", "d")
 	h.park(0, 2*longest) // as by a clock that was ahead
 	h.park(1, long)
 	h.park(2, 3*longest)
 	h.park(3, 0)
 	want := []int64{h.events[3].Seq, h.events[0].Seq, h.events[2].Seq}
-	var after producer.DuePoint
+	var after outbox.DuePoint
 	var got []int64
 	for range len(h.events) {
 		page, next, err := o.Store.Due(o.ctx(), []int{h.lease.Shard}, false, after, longest, 2)
@@ -390,25 +390,25 @@ func dueFarAhead[TX any](o *outbox[TX]) {
 		if got = append(got, seqs(page)...); len(page) == 0 {
 			break
 		}
-		after = producer.DuePoint{At: page[len(page)-1].DueAt, Seq: page[len(page)-1].Seq}
+		after = outbox.DuePoint{At: page[len(page)-1].DueAt, Seq: page[len(page)-1].Seq}
 	}
 	if !slices.Equal(got, want) {
 		o.Errorf("due are %v, want %v", got, want)
 	}
 }
 
-func duePages[TX any](o *outbox[TX]) {
-	var records []producer.Record
+func duePages[TX any](o *outboxRig[TX]) {
+	var records []outbox.Record
 	for i := range 20 {
 		records = append(records, recordIn(7+i%2, fmt.Sprint("k", i)))
 	}
 	events := o.queued(records...)
-	leases := make(map[int]producer.Lease)
+	leases := make(map[int]outbox.Lease)
 	for _, g := range o.acquire("relay", long) {
 		leases[g.Shard] = g.Lease
 	}
 	for _, shard := range []int{7, 8} { // those of one shard in one statement
-		var failures []producer.Failure
+		var failures []outbox.Failure
 		for _, q := range events {
 			if q.Shard == shard {
 				failures = append(failures, failureOf(q, 1, 0))
@@ -416,7 +416,7 @@ func duePages[TX any](o *outbox[TX]) {
 		}
 		o.ok(second(o.Store.Park(o.ctx(), "relay", leases[shard], failures)))
 	}
-	var after producer.DuePoint
+	var after outbox.DuePoint
 	var got []int64
 	for {
 		page, _, err := o.Store.Due(o.ctx(), []int{7, 8}, false, after, longest, 3)
@@ -428,7 +428,7 @@ func duePages[TX any](o *outbox[TX]) {
 			if q.DueAt.Before(after.At) {
 				o.Errorf("%d was due at %v, behind %v", q.Seq, q.DueAt, after.At)
 			}
-			after = producer.DuePoint{At: q.DueAt, Seq: q.Seq}
+			after = outbox.DuePoint{At: q.DueAt, Seq: q.Seq}
 		}
 		got = append(got, seqs(page)...)
 		if len(page) > 3 || len(got) > len(events) {
@@ -441,7 +441,7 @@ func duePages[TX any](o *outbox[TX]) {
 	}
 }
 
-func retryTwice[TX any](o *outbox[TX]) {
+func retryTwice[TX any](o *outboxRig[TX]) {
 	h := o.ownKey(2)
 	h.park(0, 0)
 	h.follow(1)
@@ -451,7 +451,7 @@ func retryTwice[TX any](o *outbox[TX]) {
 	h.retry(0, 3, 0, true, true)
 	o.redrive(h.events[0])
 	h.retry(0, 3, 0, true, true)
-	o.expectParked(h.state(0, producer.Retrying, 0), h.state(1, producer.Following, 0))
+	o.expectParked(h.state(0, outbox.Retrying, 0), h.state(1, outbox.Following, 0))
 	attempts, err := o.Store.Attempts(o.ctx(), h.events[0].ID, 10)
 	o.ok(err)
 	if len(attempts) != 4 { // three failures and the redrive
@@ -459,7 +459,7 @@ func retryTwice[TX any](o *outbox[TX]) {
 	}
 }
 
-func attemptsAreKept[TX any](o *outbox[TX]) {
+func attemptsAreKept[TX any](o *outboxRig[TX]) {
 	h := o.ownKey(1)
 	h.park(0, 0)
 	h.retry(0, 2, 0, false, false)
@@ -480,15 +480,15 @@ func attemptsAreKept[TX any](o *outbox[TX]) {
 	if len(first) != 1 || !first[0].At.Equal(attempts[0].At) {
 		o.Errorf("first attempt is %v", first)
 	}
-	if p := o.parked()[0]; p.LastError != "the broker's words" || p.State != producer.Dead || !p.NextAttemptAt.IsZero() {
+	if p := o.parked()[0]; p.LastError != "the broker's words" || p.State != outbox.Dead || !p.NextAttemptAt.IsZero() {
 		o.Errorf("parked event is %+v", p)
 	}
 }
 
-func oddErrorText[TX any](o *outbox[TX]) {
+func oddErrorText[TX any](o *outboxRig[TX]) {
 	h := o.ownKey(1)
 	f := failureOf(h.events[0], 1, 0)
 	f.Error = "a\x00b\n'\"\\"
-	h.kept(h.Store.Park(h.ctx(), "relay", h.lease, []producer.Failure{f}))
-	o.expectParked(h.state(0, producer.Retrying, 1))
+	h.kept(h.Store.Park(h.ctx(), "relay", h.lease, []outbox.Failure{f}))
+	o.expectParked(h.state(0, outbox.Retrying, 1))
 }

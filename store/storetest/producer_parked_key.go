@@ -3,10 +3,10 @@ package storetest
 import (
 	"slices"
 
-	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/outbox"
 )
 
-func parkedOfKey[TX any](o *outbox[TX]) {
+func parkedOfKey[TX any](o *outboxRig[TX]) {
 	h := o.ownKey(5)
 	h.follow(4, 2)
 	h.follow(3)
@@ -19,12 +19,12 @@ func parkedOfKey[TX any](o *outbox[TX]) {
 	}
 	held, err := o.Store.FetchParked(o.ctx(), h.lease.Shard, "key", true, 3)
 	o.ok(err)
-	if !slices.Equal(seqs(held), seqs(h.events[:3])) || held[0].State != producer.Dead {
+	if !slices.Equal(seqs(held), seqs(h.events[:3])) || held[0].State != outbox.Dead {
 		o.Errorf("parked events of the key that a dead one holds are %v, want %v", seqs(held), seqs(h.events[:3]))
 	}
 	f := failureOf(h.events[3], 1, 0)
 	f.Dead = true
-	h.kept(h.Store.Retry(h.ctx(), "relay", h.lease, []producer.Failure{f}, true))
+	h.kept(h.Store.Retry(h.ctx(), "relay", h.lease, []outbox.Failure{f}, true))
 	held, err = o.Store.FetchParked(o.ctx(), h.lease.Shard, "key", true, 10)
 	o.ok(err)
 	if want := []int64{h.events[0].Seq, h.events[1].Seq, h.events[2].Seq, h.events[4].Seq}; !slices.Equal(seqs(held), want) {

@@ -3,7 +3,7 @@ package storetest
 import (
 	"slices"
 
-	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/outbox"
 )
 
 func promotionTests[TX any]() []outboxTest[TX] {
@@ -24,12 +24,12 @@ func promotionTests[TX any]() []outboxTest[TX] {
 	}
 }
 
-func sentPromotes[TX any](o *outbox[TX]) {
+func sentPromotes[TX any](o *outboxRig[TX]) {
 	h := o.ownKey(3)
 	h.park(0, long)
 	h.follow(1, 2)
 	h.sent(0)
-	o.expectParked(h.state(1, producer.Retrying, 0), h.state(2, producer.Following, 0))
+	o.expectParked(h.state(1, outbox.Retrying, 0), h.state(2, outbox.Following, 0))
 	o.expectDue(h.lease.Shard, h.events[1])
 	h.sent(1)
 	o.expectDue(h.lease.Shard, h.events[2])
@@ -38,21 +38,21 @@ func sentPromotes[TX any](o *outbox[TX]) {
 	h.expectBlocked(true)
 }
 
-func deadPromotes[TX any](o *outbox[TX]) {
+func deadPromotes[TX any](o *outboxRig[TX]) {
 	h := o.ownKey(3)
 	h.park(0, 0)
 	h.follow(1, 2)
 	h.retry(0, 2, 0, true, false)
-	o.expectParked(h.state(0, producer.Dead, 2), h.state(1, producer.Retrying, 0), h.state(2, producer.Following, 0))
+	o.expectParked(h.state(0, outbox.Dead, 2), h.state(1, outbox.Retrying, 0), h.state(2, outbox.Following, 0))
 	o.expectDue(h.lease.Shard, h.events[1])
 }
 
-func deadHolds[TX any](o *outbox[TX]) {
+func deadHolds[TX any](o *outboxRig[TX]) {
 	h := o.ownKey(3)
 	h.park(0, 0)
 	h.follow(1, 2)
 	h.retry(0, 2, 0, true, true)
-	want := []parkedState{h.state(0, producer.Dead, 2), h.state(1, producer.Following, 0), h.state(2, producer.Following, 0)}
+	want := []parkedState{h.state(0, outbox.Dead, 2), h.state(1, outbox.Following, 0), h.state(2, outbox.Following, 0)}
 	o.expectParked(want...)
 	o.expectDue(h.lease.Shard)
 	h.heal(true)
@@ -63,7 +63,7 @@ func deadHolds[TX any](o *outbox[TX]) {
 }
 
 // deadHoldsPromoted: two of a key have died, and the first is redriven.
-func deadHoldsPromoted[TX any](o *outbox[TX]) {
+func deadHoldsPromoted[TX any](o *outboxRig[TX]) {
 	h := o.ownKey(4)
 	h.park(0, 0)
 	h.follow(1, 2)
@@ -85,7 +85,7 @@ func deadHoldsPromoted[TX any](o *outbox[TX]) {
 }
 
 // sentBeforeDead: two of a key have died; the first is redriven, and then the second.
-func sentBeforeDead[TX any](o *outbox[TX]) {
+func sentBeforeDead[TX any](o *outboxRig[TX]) {
 	h := o.ownKey(4)
 	h.park(0, 0)
 	h.follow(1, 2, 3)
@@ -93,25 +93,25 @@ func sentBeforeDead[TX any](o *outbox[TX]) {
 	h.retry(1, 1, 0, true, true)
 	h.redrive(h.events[0])
 	h.sentOnHold(true, 0)
-	o.expectParked(h.state(1, producer.Dead, 1), h.state(2, producer.Following, 0), h.state(3, producer.Following, 0))
+	o.expectParked(h.state(1, outbox.Dead, 1), h.state(2, outbox.Following, 0), h.state(3, outbox.Following, 0))
 	h.redrive(h.events[1])
 	h.sentOnHold(true, 1)
-	o.expectParked(h.state(2, producer.Retrying, 0), h.state(3, producer.Following, 0))
+	o.expectParked(h.state(2, outbox.Retrying, 0), h.state(3, outbox.Following, 0))
 	h.dueOnHold(h.events[2])
 }
 
-func healBeforeDead[TX any](o *outbox[TX]) {
+func healBeforeDead[TX any](o *outboxRig[TX]) {
 	h := o.ownKey(3)
 	h.follow(0, 1, 2)
 	h.retry(1, 1, 0, true, true)
 	h.dueOnHold()
 	h.heal(true)
 	h.dueOnHold(h.events[0])
-	o.expectParked(h.state(0, producer.Retrying, 0), h.state(1, producer.Dead, 1), h.state(2, producer.Following, 0))
+	o.expectParked(h.state(0, outbox.Retrying, 0), h.state(1, outbox.Dead, 1), h.state(2, outbox.Following, 0))
 }
 
 // dueOnHold checks which events are due where dead ones hold their keys.
-func (h *held[TX]) dueOnHold(want ...producer.Queued) {
+func (h *held[TX]) dueOnHold(want ...outbox.Queued) {
 	h.Helper()
 	due, _ := h.dueHeld(true, h.lease.Shard)
 	if got, wanted := seqs(due), seqs(want); !slices.Equal(got, wanted) {
@@ -119,17 +119,17 @@ func (h *held[TX]) dueOnHold(want ...producer.Queued) {
 	}
 }
 
-func sentTogether[TX any](o *outbox[TX]) {
+func sentTogether[TX any](o *outboxRig[TX]) {
 	h := o.ownKey(4)
 	h.park(0, 0)
 	h.follow(1, 2, 3)
 	h.sent(0, 1)
-	o.expectParked(h.state(2, producer.Retrying, 0), h.state(3, producer.Following, 0))
+	o.expectParked(h.state(2, outbox.Retrying, 0), h.state(3, outbox.Following, 0))
 	o.expectDue(h.lease.Shard, h.events[2])
 }
 
 // neverTwoHeads: a dead event is redriven while a later one of its key is the head.
-func neverTwoHeads[TX any](o *outbox[TX]) {
+func neverTwoHeads[TX any](o *outboxRig[TX]) {
 	h := o.ownKey(3)
 	h.park(0, 0)
 	h.follow(1, 2)
@@ -145,18 +145,18 @@ func neverTwoHeads[TX any](o *outbox[TX]) {
 	o.expectDue(h.lease.Shard)
 }
 
-func healPromotes[TX any](o *outbox[TX]) {
+func healPromotes[TX any](o *outboxRig[TX]) {
 	h := o.ownKey(3)
 	h.follow(1, 2)
 	o.expectDue(h.lease.Shard)
 	h.heal(false)
-	o.expectParked(h.state(1, producer.Retrying, 0), h.state(2, producer.Following, 0))
+	o.expectParked(h.state(1, outbox.Retrying, 0), h.state(2, outbox.Following, 0))
 	o.expectDue(h.lease.Shard, h.events[1])
 	h.heal(true)
 	o.expectDue(h.lease.Shard, h.events[1])
 }
 
-func healLeavesAlone[TX any](o *outbox[TX]) {
+func healLeavesAlone[TX any](o *outboxRig[TX]) {
 	h := o.ownKey(4)
 	h.park(0, long)
 	h.follow(1)
@@ -169,41 +169,41 @@ func healLeavesAlone[TX any](o *outbox[TX]) {
 	o.expectDue(h.lease.Shard)
 	h.heal(false)
 	o.expectDue(h.lease.Shard, h.events[1])
-	o.expectParked(h.state(0, producer.Dead, 2), h.state(1, producer.Retrying, 0))
+	o.expectParked(h.state(0, outbox.Dead, 2), h.state(1, outbox.Retrying, 0))
 }
 
-func healIsFenced[TX any](o *outbox[TX]) {
+func healIsFenced[TX any](o *outboxRig[TX]) {
 	h := o.ownKey(2)
 	h.follow(0, 1)
 	for _, as := range []struct {
 		relay string
 		epoch int64
 	}{{"stranger", h.lease.Epoch}, {"relay", h.lease.Epoch - 1}} {
-		o.ok(o.Store.Heal(o.ctx(), as.relay, []producer.Lease{{Shard: h.lease.Shard, Epoch: as.epoch}}, false))
+		o.ok(o.Store.Heal(o.ctx(), as.relay, []outbox.Lease{{Shard: h.lease.Shard, Epoch: as.epoch}}, false))
 		o.expectDue(h.lease.Shard)
 	}
 }
 
 // A follower is sent as soon as the event before it is confirmed, so its failure
 // may be recorded before that event's delivery.
-func followerFails[TX any](o *outbox[TX]) {
+func followerFails[TX any](o *outboxRig[TX]) {
 	h := o.ownKey(3)
 	h.park(0, 0)
 	h.follow(1, 2)
 	h.retry(1, 1, long, false, false)
 	h.sent(0)
-	o.expectParked(h.state(1, producer.Retrying, 1), h.state(2, producer.Following, 0))
+	o.expectParked(h.state(1, outbox.Retrying, 1), h.state(2, outbox.Following, 0))
 }
 
-func retryAfterDiscard[TX any](o *outbox[TX]) {
+func retryAfterDiscard[TX any](o *outboxRig[TX]) {
 	h := o.ownKey(3)
 	h.park(0, 0)
 	h.follow(1, 2)
 	h.discard(h.events[0])
 	o.expectDue(h.lease.Shard, h.events[1])
 	h.retry(0, 2, 0, false, false)
-	o.expectParked(h.state(0, producer.Discarded, 1), h.state(1, producer.Retrying, 0), h.state(2, producer.Following, 0))
+	o.expectParked(h.state(0, outbox.Discarded, 1), h.state(1, outbox.Retrying, 0), h.state(2, outbox.Following, 0))
 	// It was in flight, and arrived: it stays discarded all the same.
 	h.sent(0)
-	o.expectParked(h.state(0, producer.Discarded, 1), h.state(1, producer.Retrying, 0), h.state(2, producer.Following, 0))
+	o.expectParked(h.state(0, outbox.Discarded, 1), h.state(1, outbox.Retrying, 0), h.state(2, outbox.Following, 0))
 }

@@ -6,7 +6,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/boxpair/boxpair/idgen"
-	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/outbox"
 )
 
 func queueTests[TX any]() []outboxTest[TX] {
@@ -22,8 +22,8 @@ func queueTests[TX any]() []outboxTest[TX] {
 	}
 }
 
-func fetchRanges[TX any](o *outbox[TX]) {
-	records := make([]producer.Record, 6)
+func fetchRanges[TX any](o *outboxRig[TX]) {
+	records := make([]outbox.Record, 6)
 	for i := range records {
 		records[i] = record("key", string(rune('a'+i)))
 	}
@@ -31,29 +31,29 @@ func fetchRanges[TX any](o *outbox[TX]) {
 	shard := events[0].Shard
 	for _, c := range []struct {
 		name      string
-		r         producer.Range
+		r         outbox.Range
 		from, end int
 	}{
-		{"all", producer.Range{Limit: 100}, 0, 6},
-		{"after", producer.Range{After: events[1].Seq, Limit: 100}, 2, 6},
-		{"through", producer.Range{Through: events[3].Seq, Limit: 100}, 0, 4},
-		{"between", producer.Range{After: events[0].Seq, Through: events[4].Seq, Limit: 100}, 1, 5},
-		{"limit", producer.Range{After: events[0].Seq, Limit: 2}, 1, 3},
-		{"behind the last", producer.Range{After: events[5].Seq, Limit: 100}, 0, 0},
-		{"empty", producer.Range{After: events[3].Seq, Through: events[3].Seq, Limit: 100}, 0, 0},
-		{"except", producer.Range{Limit: 2, Except: []int64{events[0].Seq, events[1].Seq}}, 2, 4},
-		{"except all but the last", producer.Range{Through: events[4].Seq, Limit: 1, Except: []int64{
+		{"all", outbox.Range{Limit: 100}, 0, 6},
+		{"after", outbox.Range{After: events[1].Seq, Limit: 100}, 2, 6},
+		{"through", outbox.Range{Through: events[3].Seq, Limit: 100}, 0, 4},
+		{"between", outbox.Range{After: events[0].Seq, Through: events[4].Seq, Limit: 100}, 1, 5},
+		{"limit", outbox.Range{After: events[0].Seq, Limit: 2}, 1, 3},
+		{"behind the last", outbox.Range{After: events[5].Seq, Limit: 100}, 0, 0},
+		{"empty", outbox.Range{After: events[3].Seq, Through: events[3].Seq, Limit: 100}, 0, 0},
+		{"except", outbox.Range{Limit: 2, Except: []int64{events[0].Seq, events[1].Seq}}, 2, 4},
+		{"except all but the last", outbox.Range{Through: events[4].Seq, Limit: 1, Except: []int64{
 			events[0].Seq, events[1].Seq, events[2].Seq, events[3].Seq, events[5].Seq,
 		}}, 4, 5},
 	} {
 		c.r.Shard = shard
-		got, err := o.Store.Fetch(o.ctx(), []producer.Range{c.r})
+		got, err := o.Store.Fetch(o.ctx(), []outbox.Range{c.r})
 		o.ok(err)
 		if !slices.Equal(ids(got), ids(events[c.from:c.end])) {
 			o.Errorf("%s: fetched %v, want %v", c.name, ids(got), ids(events[c.from:c.end]))
 		}
 	}
-	got, err := o.Store.Fetch(o.ctx(), []producer.Range{{Shard: (shard + 1) % idgen.Shards, Limit: 100}})
+	got, err := o.Store.Fetch(o.ctx(), []outbox.Range{{Shard: (shard + 1) % idgen.Shards, Limit: 100}})
 	o.ok(err)
 	none, err := o.Store.Fetch(o.ctx(), nil)
 	o.ok(err)
@@ -62,17 +62,17 @@ func fetchRanges[TX any](o *outbox[TX]) {
 	}
 }
 
-func fetchOrder[TX any](o *outbox[TX]) {
-	var all []producer.Record
+func fetchOrder[TX any](o *outboxRig[TX]) {
+	var all []outbox.Record
 	for i := range 60 {
 		all = append(all, recordIn((i*37)%idgen.Shards, "x"))
 	}
 	o.write(all...)
 	o.expectQueue(all...)
-	var ranges []producer.Range
+	var ranges []outbox.Range
 	var want []uuid.UUID
 	for _, shard := range []int{30, 10, 20} {
-		ranges = append(ranges, producer.Range{Shard: shard, Limit: 5})
+		ranges = append(ranges, outbox.Range{Shard: shard, Limit: 5})
 	}
 	for _, r := range all {
 		if r.Shard == 10 || r.Shard == 20 || r.Shard == 30 {
@@ -86,14 +86,14 @@ func fetchOrder[TX any](o *outbox[TX]) {
 	}
 }
 
-func fetchOneKey[TX any](o *outbox[TX]) {
+func fetchOneKey[TX any](o *outboxRig[TX]) {
 	hot := recordIn(5, "hot")
-	records := []producer.Record{hot}
+	records := []outbox.Record{hot}
 	for range 10 {
 		records = append(records, recordOf(hot.Key), recordIn(5, "other"))
 	}
 	events := o.queued(records...)
-	var ofKey []producer.Queued
+	var ofKey []outbox.Queued
 	for _, q := range events {
 		if q.Key == hot.Key {
 			ofKey = append(ofKey, q)
@@ -111,9 +111,9 @@ func fetchOneKey[TX any](o *outbox[TX]) {
 	}
 }
 
-func recordOf(key string) producer.Record { return record(key, "x") }
+func recordOf(key string) outbox.Record { return record(key, "x") }
 
-func markedLeaves[TX any](o *outbox[TX]) {
+func markedLeaves[TX any](o *outboxRig[TX]) {
 	events := o.queued(record("key", "1"), record("key", "2"), record("key", "3"))
 	lease := o.lease("relay", events[0].Shard)
 	o.mark("relay", lease, events[0], events[2])
@@ -126,21 +126,21 @@ func markedLeaves[TX any](o *outbox[TX]) {
 	}
 }
 
-func markOfRound[TX any](o *outbox[TX]) {
+func markOfRound[TX any](o *outboxRig[TX]) {
 	q := o.queued(record("key", "1"))[0]
 	lease := o.lease("relay", q.Shard)
 	late := q
 	late.Round = q.Round + 1
 	o.mark("relay", lease, late)
-	o.ok(second(o.Store.Park(o.ctx(), "relay", lease, []producer.Failure{failureOf(late, 1, 0)})))
-	o.ok(second(o.Store.Follow(o.ctx(), "relay", lease, []producer.Mark{markOf(lease, late)})))
+	o.ok(second(o.Store.Park(o.ctx(), "relay", lease, []outbox.Failure{failureOf(late, 1, 0)})))
+	o.ok(second(o.Store.Follow(o.ctx(), "relay", lease, []outbox.Mark{markOf(lease, late)})))
 	o.expectQueue(q.Record)
 	o.expectParked()
 }
 
 // markOfLost tells two rows that were written for the first time apart: one that a fail-over lost has any round
 // of such a row. Where the database lives and dies with the process, as SQLite does, it need not.
-func markOfLost[TX any](o *outbox[TX]) {
+func markOfLost[TX any](o *outboxRig[TX]) {
 	rounds := make(map[int64]bool)
 	events := o.queued(record("key", "1"), record("key", "2"), record("other", "3"), record("", "4"))
 	for _, q := range events {
@@ -162,7 +162,7 @@ func markOfLost[TX any](o *outbox[TX]) {
 	o.expectQueue(events[0].Record, events[1].Record, events[2].Record, events[3].Record)
 }
 
-func markTwice[TX any](o *outbox[TX]) {
+func markTwice[TX any](o *outboxRig[TX]) {
 	q := o.queued(record("key", "1"))[0]
 	lease := o.lease("relay", q.Shard)
 	o.mark("relay", lease, q)
@@ -170,7 +170,7 @@ func markTwice[TX any](o *outbox[TX]) {
 	o.expectQueue()
 }
 
-func noWriters[TX any](o *outbox[TX]) {
+func noWriters[TX any](o *outboxRig[TX]) {
 	o.write(record("key", "1"))
 	names, err := o.Store.Writers(o.ctx())
 	o.ok(err)

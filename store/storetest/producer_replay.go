@@ -8,7 +8,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/outbox"
 )
 
 func replayTests[TX any]() []outboxTest[TX] {
@@ -39,14 +39,14 @@ func (h *held[TX]) deliver(indexes ...int) {
 	}
 }
 
-func (o *outbox[TX]) requeue(events ...producer.Queued) []producer.Requeued {
+func (o *outboxRig[TX]) requeue(events ...outbox.Queued) []outbox.Requeued {
 	o.Helper()
 	list, err := o.Store.Requeue(o.ctx(), seqs(events))
 	o.ok(err)
 	return list
 }
 
-func (o *outbox[TX]) stillQueued(rows []producer.Requeued, want int) {
+func (o *outboxRig[TX]) stillQueued(rows []outbox.Requeued, want int) {
 	o.Helper()
 	n, err := o.Store.StillQueued(o.ctx(), rows)
 	o.ok(err)
@@ -55,7 +55,7 @@ func (o *outbox[TX]) stillQueued(rows []producer.Requeued, want int) {
 	}
 }
 
-func requeued[TX any](o *outbox[TX]) {
+func requeued[TX any](o *outboxRig[TX]) {
 	h := o.ownKey(3)
 	h.deliver(0, 1)
 	rows := o.requeue(h.events[1], h.events[0])
@@ -87,7 +87,7 @@ func requeued[TX any](o *outbox[TX]) {
 
 // roundBeginsWithATicket: a relay tells by it whether it was told of the replay that a row is of. Its next owner knows of the ticket,
 // whether the rewind was done or not.
-func roundBeginsWithATicket[TX any](o *outbox[TX]) {
+func roundBeginsWithATicket[TX any](o *outboxRig[TX]) {
 	h := o.ownKey(3)
 	h.deliver(0, 1, 2)
 	told := int64(0)
@@ -95,7 +95,7 @@ func roundBeginsWithATicket[TX any](o *outbox[TX]) {
 		rows := o.requeue(h.events[i:]...)
 		ticket := h.renew().Ticket
 		for _, r := range rows {
-			if n := r.Round >> producer.RoundChance; n <= told || n > ticket {
+			if n := r.Round >> outbox.RoundChance; n <= told || n > ticket {
 				o.Errorf("replay %d: %d is the ticket of a round, told were %d and %d", i, n, told, ticket)
 			}
 		}
@@ -104,7 +104,7 @@ func roundBeginsWithATicket[TX any](o *outbox[TX]) {
 		if clear {
 			h.ok(h.Store.ClearRewind(h.ctx(), "relay", h.lease, ticket))
 		}
-		h.ok(h.Store.Release(h.ctx(), "relay", []producer.Lease{h.lease}, false))
+		h.ok(h.Store.Release(h.ctx(), "relay", []outbox.Lease{h.lease}, false))
 		grants := h.acquire("relay", long)
 		if len(grants) != 1 || grants[0].Ticket != ticket {
 			h.Fatalf("granted is %+v, want ticket %d", grants, ticket)
@@ -114,14 +114,14 @@ func roundBeginsWithATicket[TX any](o *outbox[TX]) {
 }
 
 // deliverRows marks rows that were queued again.
-func (h *held[TX]) deliverRows(rows []producer.Requeued) {
+func (h *held[TX]) deliverRows(rows []outbox.Requeued) {
 	h.Helper()
 	for _, r := range rows {
-		h.mark("relay", h.lease, producer.Queued{Record: producer.Record{Shard: r.Shard}, Seq: r.Seq, Round: r.Round})
+		h.mark("relay", h.lease, outbox.Queued{Record: outbox.Record{Shard: r.Shard}, Seq: r.Seq, Round: r.Round})
 	}
 }
 
-func deliveriesAreTold[TX any](o *outbox[TX]) {
+func deliveriesAreTold[TX any](o *outboxRig[TX]) {
 	h := o.ownKey(4)
 	expect := func(i int, relays ...string) {
 		o.Helper()
@@ -156,7 +156,7 @@ func deliveriesAreTold[TX any](o *outbox[TX]) {
 	}
 }
 
-func requeuesDeliveredOnly[TX any](o *outbox[TX]) {
+func requeuesDeliveredOnly[TX any](o *outboxRig[TX]) {
 	h := o.ownKey(5)
 	h.park(0, long)
 	h.follow(1)
@@ -167,14 +167,14 @@ func requeuesDeliveredOnly[TX any](o *outbox[TX]) {
 		o.Errorf("queued again: %+v", rows)
 	}
 	o.expectQueue(h.events[4].Record)
-	page, err := o.Store.Retained(o.ctx(), producer.Selection{}, 0, 100, 100)
+	page, err := o.Store.Retained(o.ctx(), outbox.Selection{}, 0, 100, 100)
 	o.ok(err)
 	if len(page.Events) != 0 || !page.End || page.Through != h.events[4].Seq {
 		o.Errorf("retained are %+v", page)
 	}
 }
 
-func lateMarkLeavesReplay[TX any](o *outbox[TX]) {
+func lateMarkLeavesReplay[TX any](o *outboxRig[TX]) {
 	h := o.ownKey(1)
 	h.deliver(0)
 	rows := o.requeue(h.events[0])
@@ -188,7 +188,7 @@ func lateMarkLeavesReplay[TX any](o *outbox[TX]) {
 	}
 }
 
-func replayRewinds[TX any](o *outbox[TX]) {
+func replayRewinds[TX any](o *outboxRig[TX]) {
 	h := o.ownKey(4)
 	h.deliver(0, 1, 2, 3)
 	o.requeue(h.events[2])
@@ -208,10 +208,10 @@ func replayRewinds[TX any](o *outbox[TX]) {
 }
 
 // deliverAll writes records and marks them, and holds no shard afterwards.
-func (o *outbox[TX]) deliverAll(records ...producer.Record) []producer.Queued {
+func (o *outboxRig[TX]) deliverAll(records ...outbox.Record) []outbox.Queued {
 	o.Helper()
 	events := o.queued(records...)
-	leases := make(map[int]producer.Lease)
+	leases := make(map[int]outbox.Lease)
 	for _, g := range o.acquire("relay", long) {
 		leases[g.Shard] = g.Lease
 	}
@@ -219,36 +219,36 @@ func (o *outbox[TX]) deliverAll(records ...producer.Record) []producer.Queued {
 		o.mark("relay", leases[q.Shard], q)
 	}
 	for _, l := range leases {
-		o.ok(o.Store.Release(o.ctx(), "relay", []producer.Lease{l}, false))
+		o.ok(o.Store.Release(o.ctx(), "relay", []outbox.Lease{l}, false))
 	}
 	return events
 }
 
-func retainedBySelection[TX any](o *outbox[TX]) {
+func retainedBySelection[TX any](o *outboxRig[TX]) {
 	other := record("other", "2")
 	other.Topic = "other topic"
 	events := o.deliverAll(record("key", "0"), record("key", "1"), other, record("", "3"))
 	stamp := func(i int) time.Time { return events[i].Stamp }
 	for _, c := range []struct {
 		name string
-		s    producer.Selection
+		s    outbox.Selection
 		want []int
 	}{
-		{"all", producer.Selection{}, []int{0, 1, 2, 3}},
-		{"by ID", producer.Selection{IDs: []uuid.UUID{events[3].ID, uuid.New(), events[1].ID}}, []int{1, 3}},
-		{"by topic", producer.Selection{Topic: "other topic"}, []int{2}},
-		{"by key", producer.Selection{Key: "key"}, []int{0, 1}},
-		{"by key and topic", producer.Selection{Key: "key", Topic: "other topic"}, nil},
-		{"by ID and key", producer.Selection{IDs: []uuid.UUID{events[3].ID, events[1].ID}, Key: "key"}, []int{1}},
-		{"from a time", producer.Selection{From: stamp(2)}, after(events, stamp(2))},
-		{"to a time", producer.Selection{To: stamp(2).Add(-time.Hour)}, nil},
-		{"to a later time", producer.Selection{From: stamp(0), To: stamp(3).Add(time.Hour)}, []int{0, 1, 2, 3}},
+		{"all", outbox.Selection{}, []int{0, 1, 2, 3}},
+		{"by ID", outbox.Selection{IDs: []uuid.UUID{events[3].ID, uuid.New(), events[1].ID}}, []int{1, 3}},
+		{"by topic", outbox.Selection{Topic: "other topic"}, []int{2}},
+		{"by key", outbox.Selection{Key: "key"}, []int{0, 1}},
+		{"by key and topic", outbox.Selection{Key: "key", Topic: "other topic"}, nil},
+		{"by ID and key", outbox.Selection{IDs: []uuid.UUID{events[3].ID, events[1].ID}, Key: "key"}, []int{1}},
+		{"from a time", outbox.Selection{From: stamp(2)}, after(events, stamp(2))},
+		{"to a time", outbox.Selection{To: stamp(2).Add(-time.Hour)}, nil},
+		{"to a later time", outbox.Selection{From: stamp(0), To: stamp(3).Add(time.Hour)}, []int{0, 1, 2, 3}},
 	} {
 		page, err := o.Store.Retained(o.ctx(), c.s, 0, 100, 100)
 		o.ok(err)
 		var got []int
 		for _, e := range page.Events {
-			i := slices.IndexFunc(events, func(q producer.Queued) bool { return q.Seq == e.Seq })
+			i := slices.IndexFunc(events, func(q outbox.Queued) bool { return q.Seq == e.Seq })
 			if i < 0 || events[i].ID != e.ID || !events[i].Stamp.Equal(e.Stamp) || e.Expired {
 				o.Fatalf("%s: found %+v", c.name, e)
 			}
@@ -261,7 +261,7 @@ func retainedBySelection[TX any](o *outbox[TX]) {
 }
 
 // after returns which events have a stamp of at or later.
-func after(events []producer.Queued, at time.Time) (indexes []int) {
+func after(events []outbox.Queued, at time.Time) (indexes []int) {
 	for i, q := range events {
 		if !q.Stamp.Before(at) {
 			indexes = append(indexes, i)
@@ -270,8 +270,8 @@ func after(events []producer.Queued, at time.Time) (indexes []int) {
 	return indexes
 }
 
-func retainedInParts[TX any](o *outbox[TX]) {
-	records := make([]producer.Record, 10)
+func retainedInParts[TX any](o *outboxRig[TX]) {
+	records := make([]outbox.Record, 10)
 	for i := range records {
 		records[i] = record("key", "payload")
 		if i%5 == 0 {
@@ -279,7 +279,7 @@ func retainedInParts[TX any](o *outbox[TX]) {
 		}
 	}
 	events := o.deliverAll(records...)
-	look := func(s producer.Selection, from int64, scan, limit int, through int, end bool, want ...int) {
+	look := func(s outbox.Selection, from int64, scan, limit int, through int, end bool, want ...int) {
 		o.Helper()
 		page, err := o.Store.Retained(o.ctx(), s, from, scan, limit)
 		o.ok(err)
@@ -295,16 +295,16 @@ func retainedInParts[TX any](o *outbox[TX]) {
 				got, page.Through, page.End, wanted, events[through].Seq, end)
 		}
 	}
-	rare := producer.Selection{Topic: "rare"}
+	rare := outbox.Selection{Topic: "rare"}
 	look(rare, 0, 4, 10, 3, false, 0)
 	look(rare, events[3].Seq, 4, 10, 7, false, 5)
 	look(rare, events[7].Seq, 4, 10, 9, true)
 	look(rare, events[9].Seq, 4, 10, 9, true)
-	look(producer.Selection{}, 0, 8, 3, 2, false, 0, 1, 2)
-	look(producer.Selection{}, events[2].Seq, 100, 7, 9, false, 3, 4, 5, 6, 7, 8, 9)
+	look(outbox.Selection{}, 0, 8, 3, 2, false, 0, 1, 2)
+	look(outbox.Selection{}, events[2].Seq, 100, 7, 9, false, 3, 4, 5, 6, 7, 8, 9)
 }
 
-func placeOfATime[TX any](o *outbox[TX]) {
+func placeOfATime[TX any](o *outboxRig[TX]) {
 	expect := func(at time.Time, want int64) {
 		o.Helper()
 		got, err := o.Store.Place(o.ctx(), at)
@@ -314,7 +314,7 @@ func placeOfATime[TX any](o *outbox[TX]) {
 		}
 	}
 	expect(time.Now(), 0)
-	var events []producer.Queued
+	var events []outbox.Queued
 	for range 9 { // apart, so that their stamps ascend
 		events = append(events, o.deliverAll(record("key", "payload"))...)
 	}
@@ -328,12 +328,12 @@ func placeOfATime[TX any](o *outbox[TX]) {
 	}
 }
 
-func retainedExpired[TX any](o *outbox[TX]) {
+func retainedExpired[TX any](o *outboxRig[TX]) {
 	short, lasting, silent := record("key", "0"), record("key", "1"), record("key", "2")
 	short.ResendFor, lasting.ResendFor = time.Second, time.Hour
 	events := o.deliverAll(short, lasting, silent)
 	o.eventually("horizon is over", func() bool {
-		page, err := o.Store.Retained(o.ctx(), producer.Selection{}, 0, 100, 100)
+		page, err := o.Store.Retained(o.ctx(), outbox.Selection{}, 0, 100, 100)
 		o.ok(err)
 		if len(page.Events) != 3 || page.Events[1].Expired || page.Events[2].Expired || !page.Events[2].ResendUntil.IsZero() {
 			o.Fatalf("retained are %+v", page.Events)
@@ -345,38 +345,38 @@ func retainedExpired[TX any](o *outbox[TX]) {
 	})
 }
 
-func redriveExpired[TX any](o *outbox[TX]) {
-	records := []producer.Record{record("key", "0"), record("key", "1"), record("key", "2")}
+func redriveExpired[TX any](o *outboxRig[TX]) {
+	records := []outbox.Record{record("key", "0"), record("key", "1"), record("key", "2")}
 	records[0].ResendFor, records[1].ResendFor = time.Second, time.Hour
-	h := &held[TX]{outbox: o, events: o.queued(records...)}
+	h := &held[TX]{outboxRig: o, events: o.queued(records...)}
 	h.lease = o.lease("relay", h.events[0].Shard)
 	for i := range records {
 		h.parkDead(i)
 	}
 	o.eventually("horizon is over", func() bool {
-		page, err := o.Store.ListParked(o.ctx(), producer.Filter{Limit: 1})
+		page, err := o.Store.ListParked(o.ctx(), outbox.Filter{Limit: 1})
 		o.ok(err)
 		return time.Since(page[0].ResendUntil) > 100*time.Millisecond
 	})
-	got, refused, err := o.Store.Redrive(o.ctx(), producer.Filter{Limit: 2}, "reason")
+	got, refused, err := o.Store.Redrive(o.ctx(), outbox.Filter{Limit: 2}, "reason")
 	o.ok(err)
 	if !slices.Equal(got, ids(h.events[1:])) || refused != 1 {
 		o.Errorf("redriven are %v, refused %d", got, refused)
 	}
-	o.expectParked(h.state(0, producer.Dead, 10), h.state(1, producer.Retrying, 0), h.state(2, producer.Retrying, 0))
-	got, refused, err = o.Store.Redrive(o.ctx(), producer.Filter{Force: true}, "reason")
+	o.expectParked(h.state(0, outbox.Dead, 10), h.state(1, outbox.Retrying, 0), h.state(2, outbox.Retrying, 0))
+	got, refused, err = o.Store.Redrive(o.ctx(), outbox.Filter{Force: true}, "reason")
 	o.ok(err)
 	if !slices.Equal(got, ids(h.events[:1])) || refused != 0 {
 		o.Errorf("redriven by force are %v, refused %d", got, refused)
 	}
 }
 
-func replaysAtOnce[TX any](o *outbox[TX]) {
+func replaysAtOnce[TX any](o *outboxRig[TX]) {
 	const n = 40
 	h := o.ownKey(n)
 	o.mark("relay", h.lease, h.events...)
 	var mu sync.Mutex
-	var all []producer.Requeued
+	var all []outbox.Requeued
 	var results []<-chan error
 	for range 3 {
 		results = append(results, o.async(func() error {
@@ -390,14 +390,14 @@ func replaysAtOnce[TX any](o *outbox[TX]) {
 	for _, c := range results {
 		o.ok(o.result(c))
 	}
-	slices.SortFunc(all, func(a, b producer.Requeued) int { return cmp.Compare(a.Seq, b.Seq) })
+	slices.SortFunc(all, func(a, b outbox.Requeued) int { return cmp.Compare(a.Seq, b.Seq) })
 	o.stillQueued(all, n)
 	if len(all) != n {
 		o.Errorf("%d rows of %d events", len(all), n)
 	}
 }
 
-func replayedIsRetained[TX any](o *outbox[TX]) {
+func replayedIsRetained[TX any](o *outboxRig[TX]) {
 	h := o.ownKey(2)
 	h.deliver(0, 1)
 	rows := o.requeue(h.events[0])
@@ -416,7 +416,7 @@ func replayedIsRetained[TX any](o *outbox[TX]) {
 	}
 }
 
-func replayCountsForRetention[TX any](o *outbox[TX]) {
+func replayCountsForRetention[TX any](o *outboxRig[TX]) {
 	const retention = 200 * time.Millisecond
 	for done := false; !done; {
 		h := o.ownKey(1)
@@ -430,14 +430,14 @@ func replayCountsForRetention[TX any](o *outbox[TX]) {
 		if done = time.Since(begun) < retention; done { // else the machine was too slow to tell
 			o.expectRemoved(r, 0, 0, 1)
 		}
-		o.ok(o.Store.Release(o.ctx(), "relay", []producer.Lease{h.lease}, false))
+		o.ok(o.Store.Release(o.ctx(), "relay", []outbox.Lease{h.lease}, false))
 		if r.Events == 0 { // nothing of this round is to be counted in the next one
 			o.eventually("removal", func() bool { return o.removeDelivered(retention, 10).Events > 0 })
 		}
 	}
 }
 
-func replayAgainstRemoval[TX any](o *outbox[TX]) {
+func replayAgainstRemoval[TX any](o *outboxRig[TX]) {
 	const n = 200
 	h := o.ownKey(n)
 	for i := range n {
@@ -467,7 +467,7 @@ func replayAgainstRemoval[TX any](o *outbox[TX]) {
 	}
 }
 
-func replayByDueTime[TX any](o *outbox[TX]) {
+func replayByDueTime[TX any](o *outboxRig[TX]) {
 	a := deferredRecord("key", "a", time.Now().Add(300*time.Millisecond))
 	o.write(a, record("key", "b"))
 	due := o.waiting()[0].DueAt
@@ -480,12 +480,12 @@ func replayByDueTime[TX any](o *outbox[TX]) {
 	if place >= events[0].Seq {
 		o.Errorf("place of %v is %d, behind event %d, which was due then", due, place, events[0].Seq)
 	}
-	page, err := o.Store.Retained(o.ctx(), producer.Selection{From: due}, place, 100, 100)
+	page, err := o.Store.Retained(o.ctx(), outbox.Selection{From: due}, place, 100, 100)
 	o.ok(err)
 	if len(page.Events) != 1 || page.Events[0].ID != a.ID || !page.Events[0].Stamp.Equal(due) {
 		o.Errorf("retained since %v are %+v", due, page.Events)
 	}
-	page, err = o.Store.Retained(o.ctx(), producer.Selection{To: due}, 0, 100, 100)
+	page, err = o.Store.Retained(o.ctx(), outbox.Selection{To: due}, 0, 100, 100)
 	o.ok(err)
 	if len(page.Events) != 1 || page.Events[0].ID == a.ID {
 		o.Errorf("retained until %v are %+v", due, page.Events)

@@ -8,7 +8,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/outbox"
 )
 
 func routeTests[TX any]() []outboxTest[TX] {
@@ -20,30 +20,30 @@ func routeTests[TX any]() []outboxTest[TX] {
 }
 
 // beat makes relay visible.
-func (o *outbox[TX]) beat(relay string, ttl time.Duration) {
+func (o *outboxRig[TX]) beat(relay string, ttl time.Duration) {
 	o.Helper()
 	_, err := o.Store.Heartbeat(o.ctx(), relay, ttl)
 	o.ok(err)
 }
 
 // report has relay report topics that all have one route.
-func (o *outbox[TX]) report(relay string, topics ...string) {
+func (o *outboxRig[TX]) report(relay string, topics ...string) {
 	o.Helper()
-	var routes []producer.StalledRoute
+	var routes []outbox.StalledRoute
 	for _, topic := range topics {
 		routes = append(routes, stalledRoute(topic))
 	}
 	o.ok(o.Store.ReportRoutes(o.ctx(), relay, routes))
 }
 
-func stalledRoute(topic string) producer.StalledRoute {
-	return producer.StalledRoute{
-		Topic: topic, Route: "queue 'stock' of \"shop\"", State: producer.RoutePaused, For: time.Hour, LastError: "312 NO_ROUTE",
+func stalledRoute(topic string) outbox.StalledRoute {
+	return outbox.StalledRoute{
+		Topic: topic, Route: "queue 'stock' of \"shop\"", State: outbox.RoutePaused, For: time.Hour, LastError: "312 NO_ROUTE",
 	}
 }
 
 // expectRoutes checks which relays report which topics, as "relay: topic".
-func (o *outbox[TX]) expectRoutes(want ...string) []producer.StalledRoute {
+func (o *outboxRig[TX]) expectRoutes(want ...string) []outbox.StalledRoute {
 	o.Helper()
 	list, err := o.Store.ListRoutes(o.ctx())
 	o.ok(err)
@@ -57,13 +57,13 @@ func (o *outbox[TX]) expectRoutes(want ...string) []producer.StalledRoute {
 	return list
 }
 
-func stalledAreListed[TX any](o *outbox[TX]) {
+func stalledAreListed[TX any](o *outboxRig[TX]) {
 	o.expectRoutes()
 	o.beat("a", long)
 	o.beat("b", long)
 	o.report("b", "topic", "ümlaut'\"")
-	o.ok(o.Store.ReportRoutes(o.ctx(), "a", []producer.StalledRoute{{
-		Topic: "topic", Route: "other", State: producer.RouteUnavailable, LastError: "connection refused",
+	o.ok(o.Store.ReportRoutes(o.ctx(), "a", []outbox.StalledRoute{{
+		Topic: "topic", Route: "other", State: outbox.RouteUnavailable, LastError: "connection refused",
 	}}))
 	list := o.expectRoutes("a: topic", "b: topic", "b: ümlaut'\"")
 	if len(list) != 3 {
@@ -75,7 +75,7 @@ func stalledAreListed[TX any](o *outbox[TX]) {
 	}
 	want := stalledRoute("topic")
 	want.Relay, want.For = "b", got.For
-	if got != want || list[0].State != producer.RouteUnavailable {
+	if got != want || list[0].State != outbox.RouteUnavailable {
 		o.Errorf("routes are %+v, want %+v", list, want)
 	}
 	o.ok(o.Store.Release(o.ctx(), "b", nil, true))
@@ -89,7 +89,7 @@ func stalledAreListed[TX any](o *outbox[TX]) {
 	})
 }
 
-func reportReplaces[TX any](o *outbox[TX]) {
+func reportReplaces[TX any](o *outboxRig[TX]) {
 	o.beat("a", long)
 	o.report("a", "one", "two")
 	o.report("a", "two", "three")
@@ -98,7 +98,7 @@ func reportReplaces[TX any](o *outbox[TX]) {
 	o.expectRoutes()
 }
 
-func reportRemoves[TX any](o *outbox[TX]) {
+func reportRemoves[TX any](o *outboxRig[TX]) {
 	o.beat("gone", long)
 	o.report("gone", "topic")
 	o.ok(o.Store.Release(o.ctx(), "gone", nil, true))
@@ -111,8 +111,8 @@ func reportRemoves[TX any](o *outbox[TX]) {
 // RouteStatus tests what the view outbox_status of a store says of events whose route does not work. status reads one row.
 func RouteStatus[TX any](t *testing.T, f OutboxFixture[TX], status func(id uuid.UUID) (state, why string, err error)) {
 	t.Helper()
-	o := &outbox[TX]{rig: rig{t}, OutboxFixture: f}
-	want := func(r producer.Record, wantState, wantWhy string) {
+	o := &outboxRig[TX]{rig: rig{t}, OutboxFixture: f}
+	want := func(r outbox.Record, wantState, wantWhy string) {
 		t.Helper()
 		o.eventually(fmt.Sprintf("status of %s is %s (%s)", r.Payload, wantState, wantWhy), func() bool { // what is parked is due in a millisecond
 			state, why, err := status(r.ID)
@@ -120,7 +120,7 @@ func RouteStatus[TX any](t *testing.T, f OutboxFixture[TX], status func(id uuid.
 			return state == wantState && strings.Contains(why, wantWhy)
 		})
 	}
-	on := func(topic, key string) producer.Record {
+	on := func(topic, key string) outbox.Record {
 		r := record(key, topic+" of "+key)
 		r.Topic = topic
 		return complete(r.Event)
@@ -129,7 +129,7 @@ func RouteStatus[TX any](t *testing.T, f OutboxFixture[TX], status func(id uuid.
 	queued := o.queued(sick, well, free)
 	o.beat("relay", long)
 	lease := o.lease("relay", sick.Shard)
-	for _, r := range []producer.Record{sick, well, free} {
+	for _, r := range []outbox.Record{sick, well, free} {
 		want(r, "pending", "waits to be sent by relay relay")
 	}
 	o.report("relay", "sick")
@@ -139,11 +139,11 @@ func RouteStatus[TX any](t *testing.T, f OutboxFixture[TX], status func(id uuid.
 	want(well, "pending", held)
 	want(free, "pending", "waits to be sent by relay relay")
 
-	_, err := o.Store.Park(o.ctx(), "relay", lease, []producer.Failure{failureOf(queued[0], 1, 0)})
+	_, err := o.Store.Park(o.ctx(), "relay", lease, []outbox.Failure{failureOf(queued[0], 1, 0)})
 	o.ok(err)
 	want(sick, "retrying", "its route ")
 	want(well, "pending", held)
-	_, err = o.Store.Follow(o.ctx(), "relay", lease, []producer.Mark{markOf(lease, queued[1])})
+	_, err = o.Store.Follow(o.ctx(), "relay", lease, []outbox.Mark{markOf(lease, queued[1])})
 	o.ok(err)
 	want(well, "following", held)
 

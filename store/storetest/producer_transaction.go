@@ -10,7 +10,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/outbox"
 )
 
 func concurrentTests[TX any]() []outboxTest[TX] {
@@ -28,19 +28,19 @@ func concurrentTests[TX any]() []outboxTest[TX] {
 
 // secondAppend begins a transaction that appends r, which waits, and returns
 // what came of both.
-func (o *outbox[TX]) secondAppend(r producer.Record) (tx TX, known *[]bool, result <-chan error) {
+func (o *outboxRig[TX]) secondAppend(r outbox.Record) (tx TX, known *[]bool, result <-chan error) {
 	o.Helper()
 	tx = o.begin()
 	known = new([]bool)
 	result = o.async(func() (err error) {
-		*known, err = o.Store.Append(o.ctx(), tx, uuid.New(), []producer.Record{r})
+		*known, err = o.Store.Append(o.ctx(), tx, uuid.New(), []outbox.Record{r})
 		return err
 	})
 	o.stays("second append", result)
 	return tx, known, result
 }
 
-func equalWaits[TX any](o *outbox[TX]) {
+func equalWaits[TX any](o *outboxRig[TX]) {
 	r := record("key", "a")
 	tx1 := o.begin()
 	o.appendIn(tx1, uuid.New(), r)
@@ -54,7 +54,7 @@ func equalWaits[TX any](o *outbox[TX]) {
 	o.expectQueue(r)
 }
 
-func equalAfterRollback[TX any](o *outbox[TX]) {
+func equalAfterRollback[TX any](o *outboxRig[TX]) {
 	r := record("key", "a")
 	tx1 := o.begin()
 	o.appendIn(tx1, uuid.New(), r)
@@ -68,13 +68,13 @@ func equalAfterRollback[TX any](o *outbox[TX]) {
 	o.expectQueue(r)
 }
 
-func differentWaits[TX any](o *outbox[TX]) {
+func differentWaits[TX any](o *outboxRig[TX]) {
 	r := record("key", "a")
 	tx1 := o.begin()
 	o.appendIn(tx1, uuid.New(), r)
 	tx2, _, result := o.secondAppend(altered(r))
 	o.commit(tx1)
-	o.expectError(o.result(result), producer.ErrConflict)
+	o.expectError(o.result(result), outbox.ErrConflict)
 	if err := o.Commit(o.ctx(), tx2); err == nil {
 		o.Error("commit after a conflict succeeded")
 	}
@@ -82,13 +82,13 @@ func differentWaits[TX any](o *outbox[TX]) {
 	o.expectQueue(r)
 }
 
-func oppositeOrders[TX any](o *outbox[TX]) {
+func oppositeOrders[TX any](o *outboxRig[TX]) {
 	a, b := record("key", "a"), record("key", "b")
 	o.write(a, b)
 	// Each repeats the first event of the other as its second one.
 	var first sync.WaitGroup
 	first.Add(2)
-	run := func(r1, r2 producer.Record) func() error {
+	run := func(r1, r2 outbox.Record) func() error {
 		return func() error {
 			ctx := o.ctx()
 			tx, err := o.Begin(ctx)
@@ -97,11 +97,11 @@ func oppositeOrders[TX any](o *outbox[TX]) {
 				return err
 			}
 			writer := uuid.New()
-			_, err = o.Store.Append(ctx, tx, writer, []producer.Record{r1})
+			_, err = o.Store.Append(ctx, tx, writer, []outbox.Record{r1})
 			first.Done()
 			first.Wait() // both hold their first event now
 			if err == nil {
-				_, err = o.Store.Append(ctx, tx, writer, []producer.Record{r2})
+				_, err = o.Store.Append(ctx, tx, writer, []outbox.Record{r2})
 			}
 			if err != nil {
 				_ = o.Rollback(ctx, tx)
@@ -123,7 +123,7 @@ func oppositeOrders[TX any](o *outbox[TX]) {
 	o.expectQueue(a, b)
 }
 
-func manyWriters[TX any](o *outbox[TX]) {
+func manyWriters[TX any](o *outboxRig[TX]) {
 	r := record("key", "a")
 	const n = 8
 	results := make([]<-chan error, n)
@@ -133,7 +133,7 @@ func manyWriters[TX any](o *outbox[TX]) {
 			for {
 				fresh := false
 				err := o.Store.Transact(o.ctx(), func(ctx context.Context, tx TX) error {
-					known, err := o.Store.Append(ctx, tx, uuid.New(), []producer.Record{r})
+					known, err := o.Store.Append(ctx, tx, uuid.New(), []outbox.Record{r})
 					fresh = err == nil && !known[0]
 					return err
 				})
@@ -155,7 +155,7 @@ func manyWriters[TX any](o *outbox[TX]) {
 	o.expectQueue(r)
 }
 
-func lowerIDLater[TX any](o *outbox[TX]) {
+func lowerIDLater[TX any](o *outboxRig[TX]) {
 	late, early := record("key", "late"), record("key", "early")
 	tx := o.begin()
 	o.appendIn(tx, uuid.New(), late)
@@ -194,20 +194,20 @@ func lowerIDLater[TX any](o *outbox[TX]) {
 
 // shardTurns: a transaction that writes to a shard waits for one that has, to whatever end that comes. Other
 // shards go on.
-func shardTurns[TX any](o *outbox[TX]) {
+func shardTurns[TX any](o *outboxRig[TX]) {
 	for _, commit := range []bool{true, false} {
 		first, second, other := recordIn(1, "first"), recordIn(1, "second"), recordIn(2, "other")
 		tx := o.begin()
 		o.appendIn(tx, uuid.New(), first)
 		waits := o.async(func() error {
 			return o.Store.Transact(o.ctx(), func(ctx context.Context, tx TX) error {
-				_, err := o.Store.Append(ctx, tx, uuid.New(), []producer.Record{second})
+				_, err := o.Store.Append(ctx, tx, uuid.New(), []outbox.Record{second})
 				return err
 			})
 		})
 		o.stays("append to a shard that is being written to", waits)
 		o.write(other)
-		want := []producer.Record{first, second}
+		want := []outbox.Record{first, second}
 		if commit {
 			o.commit(tx)
 		} else {
@@ -215,13 +215,13 @@ func shardTurns[TX any](o *outbox[TX]) {
 			want = want[1:]
 		}
 		o.ok(o.result(waits))
-		got, err := o.Store.Fetch(o.ctx(), []producer.Range{{Shard: 1, Limit: 100}})
+		got, err := o.Store.Fetch(o.ctx(), []outbox.Range{{Shard: 1, Limit: 100}})
 		o.ok(err)
 		o.expectIDs("shard", ids(got)[len(got)-len(want):], want...)
 	}
 }
 
-func lockedKeyWaits[TX any](o *outbox[TX]) {
+func lockedKeyWaits[TX any](o *outboxRig[TX]) {
 	tx1, tx2, tx3 := o.begin(), o.begin(), o.begin()
 	o.ok(o.Store.LockKeys(o.ctx(), tx1, []string{"a", "b"}))
 	o.ok(o.Store.LockKeys(o.ctx(), tx3, []string{"c"}))
@@ -247,7 +247,7 @@ func transactionTests[TX any]() []outboxTest[TX] {
 }
 
 // outcome runs fn on a goroutine and tells how it ended: an error, "panic" or "exit".
-func (o *outbox[TX]) outcome(fn func() error) any {
+func (o *outboxRig[TX]) outcome(fn func() error) any {
 	o.Helper()
 	result := make(chan any, 1)
 	o.ok(o.result(o.async(func() error {
@@ -283,20 +283,20 @@ var endings = []struct {
 	{"Goexit", func() error { runtime.Goexit(); return nil }, "exit"},
 }
 
-func transactCommits[TX any](o *outbox[TX]) {
+func transactCommits[TX any](o *outboxRig[TX]) {
 	r := record("key", "a")
 	o.ok(o.Store.Transact(o.ctx(), func(ctx context.Context, tx TX) error {
-		_, err := o.Store.Append(ctx, tx, uuid.New(), []producer.Record{r})
+		_, err := o.Store.Append(ctx, tx, uuid.New(), []outbox.Record{r})
 		return err
 	}))
 	o.expectQueue(r)
 }
 
-func transactRollsBack[TX any](o *outbox[TX]) {
+func transactRollsBack[TX any](o *outboxRig[TX]) {
 	for _, ending := range endings {
 		got := o.outcome(func() error {
 			return o.Store.Transact(o.ctx(), func(ctx context.Context, tx TX) error {
-				if _, err := o.Store.Append(ctx, tx, uuid.New(), []producer.Record{record("key", "a")}); err != nil {
+				if _, err := o.Store.Append(ctx, tx, uuid.New(), []outbox.Record{record("key", "a")}); err != nil {
 					return err
 				}
 				return ending.end()
@@ -312,30 +312,30 @@ func transactRollsBack[TX any](o *outbox[TX]) {
 	}
 }
 
-func transactFailsLoud[TX any](o *outbox[TX]) {
+func transactFailsLoud[TX any](o *outboxRig[TX]) {
 	r := record("key", "a")
 	o.write(r)
 	err := o.Store.Transact(o.ctx(), func(ctx context.Context, tx TX) error {
 		writer := uuid.New()
-		if _, err := o.Store.Append(ctx, tx, writer, []producer.Record{record("key", "b")}); err != nil {
+		if _, err := o.Store.Append(ctx, tx, writer, []outbox.Record{record("key", "b")}); err != nil {
 			return err
 		}
-		_, _ = o.Store.Append(ctx, tx, writer, []producer.Record{altered(r)})
+		_, _ = o.Store.Append(ctx, tx, writer, []outbox.Record{altered(r)})
 		return nil
 	})
 	if err == nil {
 		o.Error("transact succeeded after a conflict")
 	}
-	if errors.Is(err, producer.ErrCommitUnknown) {
+	if errors.Is(err, outbox.ErrCommitUnknown) {
 		o.Errorf("%v: the outcome is known", err)
 	}
 	o.expectQueue(r)
 }
 
-func transactCancelled[TX any](o *outbox[TX]) {
+func transactCancelled[TX any](o *outboxRig[TX]) {
 	ctx, cancel := context.WithCancel(o.ctx())
 	err := o.Store.Transact(ctx, func(ctx context.Context, tx TX) error {
-		_, err := o.Store.Append(ctx, tx, uuid.New(), []producer.Record{record("key", "a")})
+		_, err := o.Store.Append(ctx, tx, uuid.New(), []outbox.Record{record("key", "a")})
 		cancel()
 		return err
 	})
@@ -345,11 +345,11 @@ func transactCancelled[TX any](o *outbox[TX]) {
 	o.expectQueue()
 }
 
-func savepoints[TX any](o *outbox[TX]) {
+func savepoints[TX any](o *outboxRig[TX]) {
 	before, kept, inner, lost, after := record("k", "1"), record("k", "2"), record("k", "3"), record("k", "4"), record("k", "5")
 	writer := uuid.New()
-	put := func(ctx context.Context, tx TX, r producer.Record) error {
-		_, err := o.Store.Append(ctx, tx, writer, []producer.Record{r})
+	put := func(ctx context.Context, tx TX, r outbox.Record) error {
+		_, err := o.Store.Append(ctx, tx, writer, []outbox.Record{r})
 		return err
 	}
 	o.ok(o.Store.Transact(o.ctx(), func(ctx context.Context, tx TX) error {
@@ -370,7 +370,7 @@ func savepoints[TX any](o *outbox[TX]) {
 	o.expectQueue(before, kept, inner, after)
 }
 
-func savepointPanics[TX any](o *outbox[TX]) {
+func savepointPanics[TX any](o *outboxRig[TX]) {
 	writer := uuid.New()
 	kept := record("k", "kept")
 	tx := o.begin()
@@ -378,7 +378,7 @@ func savepointPanics[TX any](o *outbox[TX]) {
 	for _, ending := range endings {
 		o.outcome(func() error {
 			return o.Store.Savepoint(o.ctx(), tx, func(ctx context.Context, tx TX) error {
-				if _, err := o.Store.Append(ctx, tx, writer, []producer.Record{record("k", "lost")}); err != nil {
+				if _, err := o.Store.Append(ctx, tx, writer, []outbox.Record{record("k", "lost")}); err != nil {
 					return err
 				}
 				return ending.end()
@@ -389,8 +389,8 @@ func savepointPanics[TX any](o *outbox[TX]) {
 	o.expectQueue(kept)
 }
 
-func notRetryable[TX any](o *outbox[TX]) {
-	for _, err := range []error{nil, errOfTest, producer.ErrConflict, producer.ErrCommitUnknown, context.DeadlineExceeded} {
+func notRetryable[TX any](o *outboxRig[TX]) {
+	for _, err := range []error{nil, errOfTest, outbox.ErrConflict, outbox.ErrCommitUnknown, context.DeadlineExceeded} {
 		if o.Store.Retryable(err) {
 			o.Errorf("%v is retryable", err)
 		}

@@ -8,13 +8,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/boxpair/boxpair/consumer/request"
+	"github.com/boxpair/boxpair/store/inbox"
 )
 
 // RequestFixture is an empty store of requests, for one test. Its fields are as in
 // [OutboxFixture].
 type RequestFixture[TX any] struct {
-	Store     request.Store[TX]
+	Store     inbox.RequestStore[TX]
 	Begin     func(ctx context.Context) (TX, error)
 	Commit    func(ctx context.Context, tx TX) error
 	Rollback  func(ctx context.Context, tx TX) error
@@ -26,7 +26,7 @@ type requests[TX any] struct {
 	RequestFixture[TX]
 }
 
-// Requests tests that a store keeps the contract of [request.Store]. open returns a new, empty
+// Requests tests that a store keeps the contract of [inbox.RequestStore]. open returns a new, empty
 // store for each test. The tests run in parallel.
 func Requests[TX any](t *testing.T, open func(t *testing.T) RequestFixture[TX]) {
 	t.Helper()
@@ -56,21 +56,21 @@ func (q *requests[TX]) begin() TX {
 	return tx
 }
 
-func (q *requests[TX]) claim(tx TX, r request.Request) *request.Answer {
+func (q *requests[TX]) claim(tx TX, r inbox.Request) *inbox.Answer {
 	q.Helper()
 	a, err := q.Store.ClaimRequest(q.ctx(), tx, r, patience)
 	q.ok(err)
 	return a
 }
 
-func askedFor(key string) request.Request {
-	return request.Request{Scope: "customer ü", Key: key, Fingerprint: [32]byte{1, 2, 31: 3}}
+func askedFor(key string) inbox.Request {
+	return inbox.Request{Scope: "customer ü", Key: key, Fingerprint: [32]byte{1, 2, 31: 3}}
 }
 
 // answer claims r and stores an answer.
-func (q *requests[TX]) answer(r request.Request) request.Answer {
+func (q *requests[TX]) answer(r inbox.Request) inbox.Answer {
 	q.Helper()
-	a := request.Answer{
+	a := inbox.Answer{
 		Status: 201, Body: []byte("\x00{\"id\":1}"), Fingerprint: r.Fingerprint,
 		Header: map[string][]string{"Location": {"/orders/1"}, "X-Two": {"a", "b"}},
 	}
@@ -97,7 +97,7 @@ func (q *requests[TX]) answered() {
 }
 
 func (q *requests[TX]) toldApart() {
-	for _, r := range []request.Request{{Scope: "a", Key: "b"}, {Scope: "ab", Key: ""}, {Scope: "", Key: "ab"}, {Scope: "a", Key: "B"}} {
+	for _, r := range []inbox.Request{{Scope: "a", Key: "b"}, {Scope: "ab", Key: ""}, {Scope: "", Key: "ab"}, {Scope: "a", Key: "B"}} {
 		q.answer(r)
 	}
 }
@@ -105,20 +105,20 @@ func (q *requests[TX]) toldApart() {
 func (q *requests[TX]) rolledBack() {
 	tx := q.begin()
 	q.claim(tx, askedFor("k"))
-	q.ok(q.Store.AnswerRequest(q.ctx(), tx, askedFor("k"), request.Answer{Status: 200}))
+	q.ok(q.Store.AnswerRequest(q.ctx(), tx, askedFor("k"), inbox.Answer{Status: 200}))
 	q.ok(q.Rollback(q.ctx(), tx))
 	q.answer(askedFor("k"))
 }
 
 // contend claims a key in a transaction, and again in a second one, which waits for end
 // to end the first.
-func (q *requests[TX]) contend(wait time.Duration, end func(tx TX) error) (*request.Answer, error) {
+func (q *requests[TX]) contend(wait time.Duration, end func(tx TX) error) (*inbox.Answer, error) {
 	q.Helper()
 	r := askedFor("k")
 	first, second := q.begin(), q.begin()
 	q.claim(first, r)
 	type outcome struct {
-		a   *request.Answer
+		a   *inbox.Answer
 		err error
 	}
 	done := make(chan outcome, 1)
@@ -144,7 +144,7 @@ func (q *requests[TX]) waits() {
 	}
 	a, err := q.contend(patience, func(tx TX) error {
 		return errors.Join(
-			q.Store.AnswerRequest(q.ctx(), tx, askedFor("k"), request.Answer{Status: 200, Body: []byte("x")}),
+			q.Store.AnswerRequest(q.ctx(), tx, askedFor("k"), inbox.Answer{Status: 200, Body: []byte("x")}),
 			q.Commit(q.ctx(), tx))
 	})
 	if err != nil || a == nil || string(a.Body) != "x" {
@@ -166,7 +166,7 @@ func (q *requests[TX]) givesUp() {
 	if q.OneWriter {
 		return
 	}
-	if a, err := q.contend(time.Millisecond, nil); a != nil || !errors.Is(err, request.ErrInProgress) {
+	if a, err := q.contend(time.Millisecond, nil); a != nil || !errors.Is(err, inbox.ErrInProgress) {
 		q.Errorf("%+v, %v", a, err)
 	}
 }
@@ -175,14 +175,14 @@ func (q *requests[TX]) unanswered() {
 	tx := q.begin()
 	q.claim(tx, askedFor("k"))
 	q.ok(q.Commit(q.ctx(), tx))
-	if a, err := q.Store.ClaimRequest(q.ctx(), q.begin(), askedFor("k"), patience); a != nil || !errors.Is(err, request.ErrUnanswered) {
+	if a, err := q.Store.ClaimRequest(q.ctx(), q.begin(), askedFor("k"), patience); a != nil || !errors.Is(err, inbox.ErrUnanswered) {
 		q.Errorf("%+v, %v", a, err)
 	}
 }
 
 func (q *requests[TX]) unclaimed() {
 	tx := q.begin()
-	if err := q.Store.AnswerRequest(q.ctx(), tx, askedFor("k"), request.Answer{Status: 200}); err == nil {
+	if err := q.Store.AnswerRequest(q.ctx(), tx, askedFor("k"), inbox.Answer{Status: 200}); err == nil {
 		q.Error("it was stored")
 	}
 }

@@ -16,6 +16,7 @@ import (
 
 	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/inbox"
 	"github.com/boxpair/boxpair/store/postgres"
 	"github.com/boxpair/boxpair/transport/amqp"
 )
@@ -27,7 +28,7 @@ func (s *service) consumer(st *store, name string) (closers []func(), err error)
 	if err != nil {
 		return nil, err
 	}
-	inbox, err := consumer.New(st.Store, outbox, consumer.Config{
+	in, err := consumer.New(st.Store, outbox, consumer.Config{
 		Service: name, CacheSize: c.CacheSize, MaxHold: c.MaxHold, Window: c.Memory, ForgetInterval: c.ForgetInterval,
 		PollInterval: 200 * time.Millisecond, Logger: s.log,
 	})
@@ -36,15 +37,15 @@ func (s *service) consumer(st *store, name string) (closers []func(), err error)
 	}
 	a := &applier{s: s, service: name, failed: make(map[int64]bool), misbehaved: make(map[string]int64)}
 	cfg := consumer.HandlerConfig{
-		Timeout: c.Timeout, LockTimeout: c.LockTimeout, Isolation: consumer.Isolation(c.Isolation), Ordered: !c.Unordered,
+		Timeout: c.Timeout, LockTimeout: c.LockTimeout, Isolation: inbox.Isolation(c.Isolation), Ordered: !c.Unordered,
 		QuickAttempts: 1, MaxAttempts: c.MaxAttempts, MaxSoloStarts: c.MaxSoloStarts, GroupSize: c.Group,
 		Optimistic: c.Optimistic, MinBackoff: 20 * time.Millisecond, MaxBackoff: 200 * time.Millisecond,
 	}
 	var h *consumer.Handler[pgx.Tx]
 	if c.Set {
-		h, err = inbox.HandleBatch(HandlerName, a.applySet, cfg)
+		h, err = in.HandleBatch(HandlerName, a.applySet, cfg)
 	} else {
-		h, err = inbox.Handle(HandlerName, a.apply, cfg)
+		h, err = in.Handle(HandlerName, a.apply, cfg)
 	}
 	if err != nil {
 		return nil, err
@@ -63,7 +64,7 @@ func (s *service) consumer(st *store, name string) (closers []func(), err error)
 	router.AddConsumerHandler(name, c.Topic, patient{sub, s.log}, h.Consume)
 	s.parts = append(s.parts,
 		part{name: "router of " + name, run: router.Run, ready: router.Running()},
-		part{name: "inbox of " + name, run: inbox.Run, tell: func(r *Report) {
+		part{name: "inbox of " + name, run: in.Run, tell: func(r *Report) {
 			if r.Handlers == nil {
 				r.Handlers = make(map[string]consumer.Counters)
 			}

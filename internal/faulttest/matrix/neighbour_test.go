@@ -16,6 +16,7 @@ import (
 	"github.com/boxpair/boxpair/internal/faulttest/proxy"
 	"github.com/boxpair/boxpair/internal/faulttest/system"
 	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/store/postgres"
 	"github.com/boxpair/boxpair/transport/amqp"
 )
@@ -97,7 +98,7 @@ func (r *rig) replayCutOff() (heal func()) {
 	ok(r.t, err)
 	store, err := postgres.New(pool, postgres.Config{})
 	ok(r.t, err)
-	outbox, err := producer.New(store, producer.Config{Name: child.OutboxName})
+	out, err := producer.New(store, producer.Config{Name: child.OutboxName})
 	ok(r.t, err)
 	tx := r.begin(r.OutboxDB)
 	_, err = tx.Exec(r.ctx, `SELECT FROM boxpair.outbox_shards FOR UPDATE`)
@@ -106,8 +107,8 @@ func (r *rig) replayCutOff() (heal func()) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		all := producer.Selection{Topic: r.Topic, From: time.Now().Add(-time.Hour), To: time.Now()}
-		_, _ = outbox.Replay(ctx, producer.Replay{Selection: all, Limit: 10})
+		all := outbox.Selection{Topic: r.Topic, From: time.Now().Add(-time.Hour), To: time.Now()}
+		_, _ = out.Replay(ctx, producer.Replay{Selection: all, Limit: 10})
 	}()
 	replay := func(state string) {
 		r.eventually("a replay that is "+state, func() (bool, error) {

@@ -15,6 +15,8 @@ import (
 	"github.com/boxpair/boxpair/internal/faulttest/child"
 	"github.com/boxpair/boxpair/internal/faulttest/system"
 	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/inbox"
+	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/store/postgres"
 	"github.com/boxpair/boxpair/transport"
 	"github.com/boxpair/boxpair/transport/amqp"
@@ -125,7 +127,7 @@ func (o *operations) replay(ctx context.Context) {
 	defer cancel()
 	to := time.Now().Add(-replayOf)
 	report, _ := o.outbox.Replay(ctx, producer.Replay{
-		Selection: producer.Selection{Topic: o.sys.Topic, From: to.Add(-replayOf), To: to}, Limit: replayAtOnce,
+		Selection: outbox.Selection{Topic: o.sys.Topic, From: to.Add(-replayOf), To: to}, Limit: replayAtOnce,
 	})
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -136,8 +138,8 @@ func (o *operations) replay(ctx context.Context) {
 func (o *operations) redrive(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	sent, _ := o.outbox.Redrive(ctx, producer.Filter{}, operation)
-	handled, _ := o.inbox.Redrive(ctx, consumer.Filter{}, operation)
+	sent, _ := o.outbox.Redrive(ctx, outbox.Filter{}, operation)
+	handled, _ := o.inbox.Redrive(ctx, inbox.Filter{}, operation)
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.redriven += int64(len(sent) + len(handled))
@@ -147,7 +149,7 @@ func (o *operations) redrive(ctx context.Context) {
 func (o *operations) discard(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	given, _ := o.inbox.Discard(ctx, consumer.Filter{}, operation)
+	given, _ := o.inbox.Discard(ctx, inbox.Filter{}, operation)
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.discarded += int64(len(given))

@@ -13,18 +13,17 @@ import (
 	"testing"
 	"time"
 
-	"github.com/boxpair/boxpair/consumer"
-	"github.com/boxpair/boxpair/consumer/request"
-	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/inbox"
+	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/store/storetest"
 )
 
 // Store is a store on a database/sql database.
 type Store interface {
-	producer.Store[*sql.Tx]
-	consumer.Store[*sql.Tx]
-	consumer.EffectStore[*sql.Tx]
-	request.Store[*sql.Tx]
+	outbox.Store[*sql.Tx]
+	inbox.Store[*sql.Tx]
+	inbox.EffectStore[*sql.Tx]
+	inbox.RequestStore[*sql.Tx]
 }
 
 // Contract has the tests that a store keeps its contracts. Each runs in parallel with others.
@@ -47,7 +46,7 @@ type Contract struct {
 	ShardWriters, OneWriter, KeepsCommits bool
 }
 
-// Producer tests the contract of [producer.Store].
+// Producer tests the contract of [outbox.Store].
 func (c *Contract) Producer(t *testing.T) {
 	t.Parallel()
 	storetest.Producer(t, func(t *testing.T) storetest.OutboxFixture[*sql.Tx] {
@@ -63,19 +62,19 @@ func (c *Contract) outbox(db *sql.DB, store Store) storetest.OutboxFixture[*sql.
 	}
 }
 
-// Consumer tests the contract of [consumer.Store].
+// Consumer tests the contract of [inbox.Store].
 func (c *Contract) Consumer(t *testing.T) {
 	t.Parallel()
 	storetest.Consumer(t, c.inbox)
 }
 
-// Effects tests the contract of [consumer.EffectStore].
+// Effects tests the contract of [inbox.EffectStore].
 func (c *Contract) Effects(t *testing.T) {
 	t.Parallel()
 	storetest.Effects(t, c.inbox)
 }
 
-// Requests tests the contract of [request.Store].
+// Requests tests the contract of [inbox.RequestStore].
 func (c *Contract) Requests(t *testing.T) {
 	t.Parallel()
 	storetest.Requests(t, func(t *testing.T) storetest.RequestFixture[*sql.Tx] {

@@ -9,7 +9,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/boxpair/boxpair/idgen"
-	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/transport"
 )
 
@@ -28,21 +28,21 @@ func Opened(t testing.TB, db *sql.DB, err error) *sql.DB {
 }
 
 // Record returns an event of key with the payload that is asked for.
-func Record(key string, version int64, payload string) producer.Record {
+func Record(key string, version int64, payload string) outbox.Record {
 	id := idgen.Of("test", key, version, 0)
 	e := transport.Event{ID: id, Topic: "topic", Key: key, Producer: "test", Source: key, Version: version, Payload: []byte(payload)}
 	e.Digest = transport.ContentDigest(&e)
-	return producer.Record{Event: e, Shard: idgen.Shard(key, id), OccurredAt: time.Now()}
+	return outbox.Record{Event: e, Shard: idgen.Shard(key, id), OccurredAt: time.Now()}
 }
 
 // writer is a store that events can be written to.
 type writer interface {
-	Append(ctx context.Context, tx *sql.Tx, writer uuid.UUID, records []producer.Record) ([]bool, error)
+	Append(ctx context.Context, tx *sql.Tx, writer uuid.UUID, records []outbox.Record) ([]bool, error)
 	Transact(ctx context.Context, fn func(ctx context.Context, tx *sql.Tx) error) error
 }
 
 // Write appends records in a transaction of their own.
-func Write(t testing.TB, s writer, records ...producer.Record) {
+func Write(t testing.TB, s writer, records ...outbox.Record) {
 	t.Helper()
 	err := s.Transact(t.Context(), func(ctx context.Context, tx *sql.Tx) error {
 		_, err := s.Append(ctx, tx, uuid.New(), records)

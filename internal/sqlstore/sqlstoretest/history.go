@@ -8,7 +8,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/boxpair/boxpair/idgen"
-	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/store/storetest"
 )
 
@@ -17,7 +17,7 @@ func ConfirmedAttempt(t *testing.T, store interface {
 	Store
 	writer
 },
-) producer.Record {
+) outbox.Record {
 	t.Helper()
 	r := Record("key", 1, "payload")
 	Write(t, store, r)
@@ -25,12 +25,12 @@ func ConfirmedAttempt(t *testing.T, store interface {
 	if err != nil {
 		t.Fatal(err)
 	}
-	queued, err := store.Fetch(t.Context(), []producer.Range{{Shard: r.Shard, Limit: 1}})
+	queued, err := store.Fetch(t.Context(), []outbox.Range{{Shard: r.Shard, Limit: 1}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	mark := producer.Mark{Lease: grants[r.Shard].Lease, Seq: queued[0].Seq, Round: queued[0].Round}
-	if _, err := store.Mark(t.Context(), "relay", []producer.Mark{mark}); err != nil {
+	mark := outbox.Mark{Lease: grants[r.Shard].Lease, Seq: queued[0].Seq, Round: queued[0].Round}
+	if _, err := store.Mark(t.Context(), "relay", []outbox.Mark{mark}); err != nil {
 		t.Fatal(err)
 	}
 	attempts, err := store.Attempts(t.Context(), r.ID, 10)

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/boxpair/boxpair/idgen"
-	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/store/outbox"
 )
 
 // Unreadable tests that events that cannot be read keep no other from being read. bad are changes of their rows, and what is
@@ -44,7 +44,7 @@ func (u *unreadable) ok(err error) {
 }
 
 // check checks events that were read, by what is said of them.
-func (u *unreadable) check(by string, list []producer.Queued, want ...string) {
+func (u *unreadable) check(by string, list []outbox.Queued, want ...string) {
 	u.Helper()
 	var got []string
 	for _, q := range list {
@@ -58,9 +58,9 @@ func (u *unreadable) check(by string, list []producer.Queued, want ...string) {
 	}
 }
 
-func (u *unreadable) queued() []producer.Queued {
+func (u *unreadable) queued() []outbox.Queued {
 	u.Helper()
-	queued, err := u.Fetch(u.Context(), []producer.Range{{Shard: u.shard, Limit: 100}})
+	queued, err := u.Fetch(u.Context(), []outbox.Range{{Shard: u.shard, Limit: 100}})
 	u.ok(err)
 	u.check("Fetch", queued, u.want...)
 	key, err := u.FetchKey(u.Context(), u.shard, "key", 0, 100)
@@ -70,13 +70,13 @@ func (u *unreadable) queued() []producer.Queued {
 }
 
 // bury parks events as dead, as a relay does with those that cannot be read.
-func (u *unreadable) bury(queued []producer.Queued) {
+func (u *unreadable) bury(queued []outbox.Queued) {
 	u.Helper()
 	grants, err := u.Acquire(u.Context(), "relay", time.Hour, idgen.Shards)
 	u.ok(err)
-	var failures []producer.Failure
+	var failures []outbox.Failure
 	for _, q := range queued {
-		failures = append(failures, producer.Failure{Seq: q.Seq, Round: q.Round, Attempts: 1, Dead: true})
+		failures = append(failures, outbox.Failure{Seq: q.Seq, Round: q.Round, Attempts: 1, Dead: true})
 	}
 	_, err = u.Park(u.Context(), "relay", grants[u.shard].Lease, failures)
 	u.ok(err)
@@ -85,16 +85,16 @@ func (u *unreadable) bury(queued []producer.Queued) {
 // parked looks at the dead events, has them redriven, and looks again.
 func (u *unreadable) parked() {
 	u.Helper()
-	list, err := u.ListParked(u.Context(), producer.Filter{Limit: 100})
+	list, err := u.ListParked(u.Context(), outbox.Filter{Limit: 100})
 	if err != nil || len(list) != len(u.want) {
 		u.Errorf("listed are %+v, %v", list, err)
 	}
-	_, _, err = u.Redrive(u.Context(), producer.Filter{Limit: 100, Force: true}, "a test")
+	_, _, err = u.Redrive(u.Context(), outbox.Filter{Limit: 100, Force: true}, "a test")
 	u.ok(err)
 	live, err := u.FetchParked(u.Context(), u.shard, "key", false, 100)
 	u.ok(err)
 	u.check("FetchParked", live, u.want...)
-	due, _, err := u.Due(u.Context(), []int{u.shard}, false, producer.DuePoint{}, time.Hour, 100)
+	due, _, err := u.Due(u.Context(), []int{u.shard}, false, outbox.DuePoint{}, time.Hour, 100)
 	u.ok(err)
 	u.check("Due", due, u.want[0]) // the head
 }

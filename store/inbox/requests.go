@@ -1,6 +1,4 @@
-// Package request declares what package middleware/idempotent keeps of HTTP requests, and the
-// store that it needs. It stands apart so that a store does not bring net/http along.
-package request
+package inbox
 
 import (
 	"context"
@@ -38,7 +36,7 @@ type Answer struct {
 
 // Store keeps requests and their answers. Its methods are safe for concurrent use,
 // in different transactions.
-type Store[TX any] interface {
+type RequestStore[TX any] interface {
 	// ClaimRequest claims r in tx. It returns nil if nobody has claimed scope and key before, or
 	// the answer that was stored. While another transaction holds the claim it waits, and
 	// returns an error that wraps [ErrInProgress] after wait, from which tx cannot go on.

@@ -1,0 +1,171 @@
+package outbox
+
+import (
+	"context"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// StalledRoute is a topic that a relay cannot send to at the moment: on its route nothing is sent but probes.
+type StalledRoute struct {
+	// Relay is the name of the relay. [RelayStore.ReportRoutes] does not use it.
+	Relay string
+	// Topic is the topic, and Route the name of its route, as of [transport.Sender].
+	Topic, Route string
+	// State tells whether the transport refuses what it is given or does not answer.
+	State RouteState
+	// For is how long ago the first failure after the last success was.
+	For time.Duration
+	// LastError is the last failure, in at most 1 KiB of valid UTF-8.
+	LastError string
+}
+
+// RouteState is the state of a [StalledRoute].
+type RouteState string
+
+const (
+	// RoutePaused routes refuse or return what they are given.
+	RoutePaused RouteState = "paused"
+	// RouteUnavailable routes do not answer, or nobody knows what became of what they were given.
+	RouteUnavailable RouteState = "unavailable"
+)
+
+// State is the state of a parked event.
+type State string
+
+const (
+	// Retrying events have failed and are sent again after a backoff.
+	Retrying State = "retrying"
+	// Following events wait for an earlier event of their key.
+	Following State = "following"
+	// Dead events have used up their attempts and wait for an operator.
+	Dead State = "dead"
+	// Discarded events were given up by an operator. They are kept with the reason.
+	Discarded State = "discarded"
+	// Cancelled events were deferred and given up before they were due. They are kept like discarded ones.
+	Cancelled State = "cancelled"
+)
+
+// Filter selects parked events. Zero fields select all.
+type Filter struct {
+	IDs    []uuid.UUID
+	States []State
+	Topic  string
+	Key    string
+	// Error is a part of the last error, as it is written.
+	Error string
+	// Since and Until bound when they were parked: Since ≤ time < Until.
+	Since, Until time.Time
+	// After continues a listing behind the event with this Seq.
+	After int64
+	// Limit is at most how many events are returned or changed. Defaults to 100.
+	Limit int
+	// Force redrives events also after the time until which they may be sent again.
+	Force bool
+}
+
+// DeferredFilter selects deferred events. Zero fields select all.
+type DeferredFilter struct {
+	IDs   []uuid.UUID
+	Topic string
+	Key   string
+	// From and To bound when they are due: From ≤ time < To.
+	From, To time.Time
+	// After continues a listing behind the event with this Seq.
+	After int64
+	// Limit is at most how many events are returned. Defaults to 100.
+	Limit int
+}
+
+// Deferred is a deferred event as an operator sees it. Its stamp is the time at which it is due.
+type Deferred struct {
+	Record
+	Seq   int64
+	DueAt time.Time
+}
+
+// Parked is a parked event as an operator sees it.
+type Parked struct {
+	Record
+	Seq           int64
+	State         State
+	Attempts      int
+	ParkedAt      time.Time
+	NextAttemptAt time.Time // zero unless retrying
+	LastError     string
+	Reason        string // why it was discarded or cancelled
+}
+
+// Delivery is one copy of an event that the transport has confirmed.
+type Delivery struct {
+	At    time.Time
+	Relay string
+}
+
+// Attempt is one failed attempt to send an event, or what an operator did to it. Stores can
+// keep confirmed ones as well.
+type Attempt struct {
+	At      time.Time
+	Outcome string // the outcome's name, or "redriven", "discarded", "cancelled" or "replayed"
+	Error   string // or an operator's reason
+	Relay   string
+}
+
+// Stats is the state of an outbox at one moment.
+type Stats struct {
+	// Pending is how many events wait in the queue. A store stops counting at
+	// a number of its own; PendingCapped tells that it did. It may stop counting
+	// parked events there as well.
+	Pending       int64
+	PendingCapped bool
+	// OldestPending is the age of the oldest event that is not delivered, parked
+	// ones that are retrying or following included, replayed ones in the queue not. A deferred event has no age until it is due.
+	// 0 if there is none.
+	OldestPending time.Duration
+	// Deferred is how many events wait for their time. A store may stop counting there as well.
+	Deferred  int64
+	Retrying  int64
+	Following int64
+	Dead      int64
+	// Owned is how many shards have an owner whose lease runs; Relays how many relays are visible.
+	Owned  int
+	Relays int
+}
+
+// OperatorStore is what operators need of a store. An operator owns no shard:
+// every change locks the shard rows, whoever owns them, and asks for a rewind.
+type OperatorStore interface {
+	// ListParked reads parked events by ascending Seq.
+	ListParked(ctx context.Context, f Filter) ([]Parked, error)
+	// ListDeferred reads deferred events by ascending Seq.
+	ListDeferred(ctx context.Context, f DeferredFilter) ([]Deferred, error)
+	// Attempts reads the attempts of an event, oldest first, at most limit.
+	Attempts(ctx context.Context, id uuid.UUID, limit int) ([]Attempt, error)
+	// Deliveries reads when an event was delivered, oldest first, as far as receipts are retained.
+	Deliveries(ctx context.Context, id uuid.UUID) ([]Delivery, error)
+	// Redrive makes dead events that f selects retrying and due, with no attempts
+	// counted, keeps reason in their attempts, and returns their dispatch IDs. Unless f.Force, events whose ResendUntil is
+	// over stay dead, do not count towards f.Limit, and are counted in refused.
+	Redrive(ctx context.Context, f Filter, reason string) (ids []uuid.UUID, refused int, err error)
+	// Discard gives up parked events that f selects, keeps reason with them and in their attempts, and returns
+	// their dispatch IDs. The next live event of their keys becomes retrying and due.
+	Discard(ctx context.Context, f Filter, reason string) ([]uuid.UUID, error)
+	// ListRoutes reads what the relays that are visible have reported with [RelayStore.ReportRoutes], by topic and relay.
+	ListRoutes(ctx context.Context) ([]StalledRoute, error)
+	// Stats reads the state of the outbox. It stays cheap on large tables.
+	Stats(ctx context.Context) (Stats, error)
+
+	// Place returns a place in the log before which no event has a stamp of at or later; all
+	// events if at is zero. Stamps ascend with places but for those of transactions at the same time, and of events that were deferred.
+	Place(ctx context.Context, at time.Time) (after int64, err error)
+	// Retained looks at the next scan events of the log behind after, and returns those of them that s
+	// selects and that are neither deferred, queued nor parked, at most limit. It locks nothing.
+	Retained(ctx context.Context, s Selection, after int64, scan, limit int) (Page, error)
+	// Requeue queues events of the log again, under rounds as [Queued] wants them,
+	// with a note in their attempts, and asks the owners of their shards for a rewind. Events that are deferred, queued or parked, or not
+	// in the log any more, are passed over. It returns what was queued.
+	Requeue(ctx context.Context, seqs []int64) ([]Requeued, error)
+	// StillQueued tells how many of these queue rows are still there.
+	StillQueued(ctx context.Context, rows []Requeued) (int, error)
+}
