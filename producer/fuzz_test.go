@@ -1,36 +1,14 @@
 package producer
 
 import (
-	"errors"
 	"reflect"
 	"slices"
 	"strings"
 	"testing"
 	"time"
-	"unicode/utf8"
 
 	"github.com/boxpair/boxpair/transport"
 )
-
-// FuzzStoredError: whatever a broker says can be stored.
-func FuzzStoredError(f *testing.F) {
-	f.Add("refused", 1)
-	f.Add("\xff\x00é", 400)
-	f.Add(strings.Repeat("a", maxStoredError-1), 2)
-	f.Fuzz(func(t *testing.T, text string, times int) {
-		text = strings.Repeat(text, min(max(times, 0), 2000))
-		stored := storedError(errors.New(text))
-		if !utf8.ValidString(stored) || len(stored) > maxStoredError || strings.Contains(stored, "\x00") {
-			t.Errorf("%q is stored as %q", text, stored)
-		}
-		if utf8.ValidString(text) && !strings.Contains(text, "\x00") && !strings.HasPrefix(text, stored) {
-			t.Errorf("%q is stored as %q, which is no beginning of it", text, stored)
-		}
-		if len(text)*3 <= maxStoredError && utf8.RuneCountInString(stored) != utf8.RuneCountInString(strings.ToValidUTF8(text, "\uFFFD")) {
-			t.Errorf("%q is stored as %q, which is shorter", text, stored)
-		}
-	})
-}
 
 // namesFields fails unless every line of err begins with the name of a field.
 func namesFields(t *testing.T, err error, fields ...string) {
@@ -60,36 +38,6 @@ func FuzzConfig(f *testing.F) {
 		if c.MaxPayload <= 0 || c.MaxHeaders <= 0 || c.MaxHeaders > maxHeadersCeil || c.MaxTransactAttempts <= 0 ||
 			c.NotifyInterval <= 0 || c.Name != name || c.Logger == nil {
 			t.Errorf("accepted: %+v", c)
-		}
-	})
-}
-
-// FuzzRelayConfig is FuzzConfig for a relay.
-func FuzzRelayConfig(f *testing.F) {
-	f.Add("", 0, 0, 0, int64(0), int64(0), int64(0))
-	f.Add("relay", -1, 1, 1<<40, int64(1), int64(2), int64(1))
-	f.Add("\xff", 1, -1, -1, int64(-1), int64(1<<62), int64(-1<<63))
-	f.Fuzz(func(t *testing.T, name string, window, perKey, attempts int, ttl, initial, longest int64) {
-		c, err := RelayConfig{
-			Name: name, Window: window, FetchSize: perKey, MaxPerKey: perKey, MaxAttempts: attempts, Publishers: window,
-			LeaseTTL: time.Duration(ttl), Backoff: Backoff{Initial: time.Duration(initial), Max: time.Duration(longest)},
-			PollMin: time.Duration(initial), PollMax: time.Duration(longest), SendTimeout: time.Duration(ttl),
-			RouteProbeInterval: time.Duration(ttl), RouteGrace: time.Duration(longest), ShutdownTimeout: time.Duration(ttl),
-		}.withDefaults()
-		if err != nil {
-			namesFields(t, err, "Name", "Window", "FetchSize", "MaxPerKey", "MaxAttempts", "Publishers", "LeaseTTL",
-				"Backoff.Initial", "Backoff.Max", "PollMin", "PollMax", "SendTimeout", "RouteProbeInterval", "RouteGrace",
-				"ShutdownTimeout")
-			return
-		}
-		if c.Name == "" || c.Window <= 0 || c.MaxPerKey <= 0 || c.MaxAttempts <= 0 || c.LeaseTTL < minLeaseTTL ||
-			c.Backoff.Initial <= 0 || c.Backoff.Max < c.Backoff.Initial || c.PollMax < c.PollMin || c.Logger == nil {
-			t.Errorf("accepted: %+v", c)
-		}
-		for _, n := range []int{1, 2, 63, 64, c.MaxAttempts} {
-			if b := c.Backoff.bound(n); b <= 0 || b > c.Backoff.Max {
-				t.Errorf("backoff after %d attempts: %v", n, b)
-			}
 		}
 	})
 }

@@ -30,7 +30,7 @@ func TestAFullQueueThatTakesSomeBuriesNothing(t *testing.T) {
 		roomAt = s.at + 30*time.Millisecond
 		return confirmAll(s)
 	}
-	r.start(RelayConfig{Window: 100, Backoff: Backoff{Initial: 50 * time.Millisecond, Max: 200 * time.Millisecond}, RouteProbeInterval: 200 * time.Millisecond})
+	r.start(coreConfig{Window: 100, Backoff: coreBackoff{Initial: 50 * time.Millisecond, Max: 200 * time.Millisecond}, RouteProbeInterval: 200 * time.Millisecond})
 	r.run(time.Minute)
 	for range 200 { // with the backlog gone, the bad one is told from the others
 		r.store.add("full", "")
@@ -69,7 +69,7 @@ func TestAStalledRouteTriesWhatLiesBehindBadEvents(t *testing.T) {
 			}
 			return confirmAll(s)
 		}
-		rel := r.start(RelayConfig{Window: 50, RouteProbeInterval: 10 * time.Millisecond})
+		rel := r.start(coreConfig{Window: 50, RouteProbeInterval: 10 * time.Millisecond})
 		rel.core.limits.sweep = 10 * time.Second
 		for range 20 {
 			if works {
@@ -98,7 +98,7 @@ func TestParkedHeadsBehindThoseOfAStalledRouteAreSent(t *testing.T) {
 		return confirmAll(s)
 	}
 	most := 0
-	rel := r.start(RelayConfig{Window: 50})
+	rel := r.start(coreConfig{Window: 50})
 	rel.core.limits.due = 10
 	rel.hold = func(cl *call) bool {
 		if cl.op == opDue {
@@ -134,7 +134,7 @@ func (f *fakeStore) park(topic, key string) int64 {
 //nolint:paralleltest // it measures the memory of the process
 func TestABlockedKeyTakesLittleMemory(t *testing.T) {
 	const keys = 200_000
-	c := newRelayCore(RelayConfig{Name: "relay"}, func(s string) string { return s }, rand.New(rand.NewPCG(1, 1)), false)
+	c := newRelayCore(coreConfig{Name: "relay"}, func(s string) string { return s }, rand.New(rand.NewPCG(1, 1)), false)
 	sh := &shardState{lines: make(map[string]*keyLine), index: make(map[int64]*entry)}
 	c.shards[0] = sh
 	before := heap()
@@ -181,7 +181,7 @@ func TestARepeatedFailureDoesNotBuryWhatWasRedriven(t *testing.T) {
 		}
 		return confirmAll(s)
 	}
-	rel := r.start(RelayConfig{MaxAttempts: 2, Backoff: Backoff{Initial: time.Millisecond}})
+	rel := r.start(coreConfig{MaxAttempts: 2, Backoff: coreBackoff{Initial: time.Millisecond}})
 	rel.delay = func(cl *call) bool { return cl.op == opRetry }
 	for len(rel.delayed) == 0 {
 		r.store.add("topic", "")
@@ -215,7 +215,7 @@ func TestARepeatedFailureDoesNotBuryWhatWasRedrivenTwice(t *testing.T) {
 			}
 			return confirmAll(s)
 		}
-		rel := r.start(RelayConfig{MaxAttempts: 1})
+		rel := r.start(coreConfig{MaxAttempts: 1})
 		for r.store.state(bad) != outbox.Dead {
 			r.store.add("topic", "")
 			r.run(100 * time.Millisecond)
@@ -244,9 +244,9 @@ func TestARepeatedFailureDoesNotBuryWhatWasRedrivenTwice(t *testing.T) {
 // relay learns of that before the statement is repeated: nothing is there to hold the key up.
 func TestARepeatedParkDoesNotHoldUpTheKeyOfWhatWasDiscarded(t *testing.T) {
 	t.Parallel()
-	for _, cfg := range []RelayConfig{
+	for _, cfg := range []coreConfig{
 		{MaxAttempts: 1, HoldDeadKeys: true},
-		{MaxAttempts: 2, Backoff: Backoff{Initial: time.Minute}},
+		{MaxAttempts: 2, Backoff: coreBackoff{Initial: time.Minute}},
 	} {
 		r := newRig(t)
 		r.store.add("topic", "other")

@@ -108,20 +108,6 @@ type Backoff struct {
 	Max time.Duration `yaml:"max" env:"MAX"`
 }
 
-// bound returns the bound after the given number of attempts, from 1.
-func (b Backoff) bound(attempts int) time.Duration {
-	doublings := attempts - 1
-	if doublings < 62 && b.Initial <= b.Max>>doublings {
-		return b.Initial << doublings
-	}
-	return b.Max
-}
-
-// longest returns how far ahead an event may have been parked, with what clocks of servers may differ after a fail-over.
-func (b Backoff) longest() time.Duration {
-	return max(b.Max, b.Max+time.Minute) // the sum may overflow
-}
-
 const minLeaseTTL = 100 * time.Millisecond
 
 // withDefaults returns c with its zero fields filled in, or an error that joins
@@ -181,6 +167,16 @@ func (c RelayConfig) withDefaults() (RelayConfig, error) {
 		c.Logger = slog.Default()
 	}
 	return c, errors.Join(errs...)
+}
+
+// core returns what the core needs of c, which has its defaults.
+func (c *RelayConfig) core() coreConfig {
+	return coreConfig{
+		Name: c.Name, LeaseTTL: c.LeaseTTL, Window: c.Window, WindowBytes: c.WindowBytes, FetchSize: c.FetchSize,
+		MaxPerKey: c.MaxPerKey, MaxAttempts: c.MaxAttempts, Backoff: coreBackoff{c.Backoff.Initial, c.Backoff.Max},
+		HoldDeadKeys: c.HoldDeadKeys, PollMin: c.PollMin, PollMax: c.PollMax,
+		RouteProbeInterval: c.RouteProbeInterval, RouteGrace: c.RouteGrace,
+	}
 }
 
 // defaultRelayName names a relay by where it runs, for whoever reads the table

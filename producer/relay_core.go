@@ -26,7 +26,7 @@ import (
 // marks, and one per shard that changes parked events; they overlap with each
 // other and with sends.
 type relayCore struct {
-	cfg        RelayConfig
+	cfg        coreConfig
 	routeOf    func(topic string) string
 	batchLimit batchLimit
 	rand       *rand.Rand
@@ -76,7 +76,7 @@ type relayCore struct {
 
 	stopping bool
 	stopped  bool
-	report   Report
+	report   coreReport
 	health   coreHealth
 }
 
@@ -105,6 +105,9 @@ var defaultLimits = coreLimits{
 	sweep: 5 * time.Minute, writesLong: time.Second, readsLong: 1000,
 }
 
+// coreReport tells what the core has done, as Report does.
+type coreReport struct{ Delivered, Failed, Dead, Left int }
+
 // coreHealth is what Health tells that the core does not need itself.
 type coreHealth struct {
 	callErr               string
@@ -124,7 +127,7 @@ type note struct {
 
 const never = time.Duration(math.MaxInt64)
 
-func newRelayCore(cfg RelayConfig, routeOf func(string) string, rnd *rand.Rand, once bool) *relayCore {
+func newRelayCore(cfg coreConfig, routeOf func(string) string, rnd *rand.Rand, once bool) *relayCore {
 	c := &relayCore{
 		cfg:        cfg,
 		routeOf:    routeOf,
@@ -228,6 +231,15 @@ func (c *relayCore) flush() ([]*call, []*entry, []note) {
 	calls, sends, notes := c.calls, c.sends, c.notes
 	c.calls, c.sends, c.notes = nil, c.sends[:0], nil
 	return calls, sends, notes
+}
+
+// until returns when what is sent from a shard may still be. From one that was lost it may not be: what waits for the transport is
+// its next owner's.
+func (c *relayCore) until(shard int) time.Duration {
+	if sh := c.shards[shard]; sh != nil {
+		return sh.until
+	}
+	return 0
 }
 
 // at asks for an advance at t.

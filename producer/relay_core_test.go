@@ -18,7 +18,7 @@ func TestRelayDeliversEverything(t *testing.T) {
 			r.store.add("topic", "")
 		}
 	}
-	rel := r.start(RelayConfig{Window: 50, MaxPerKey: 5})
+	rel := r.start(coreConfig{Window: 50, MaxPerKey: 5})
 	r.run(2 * time.Second)
 	r.drained()
 	if got := len(r.sends); got != 600 {
@@ -41,7 +41,7 @@ func TestEventsOfOneKeyAreSentOneByOneInOrder(t *testing.T) {
 		most = max(most, s.inflight)
 		return confirmAll(s)
 	}
-	r.start(RelayConfig{MaxPerKey: 7})
+	r.start(coreConfig{MaxPerKey: 7})
 	r.run(2 * time.Second)
 	r.drained()
 	if got := r.sent(); !slices.Equal(got, want) {
@@ -55,7 +55,7 @@ func TestEventsOfOneKeyAreSentOneByOneInOrder(t *testing.T) {
 func TestHealthTellsHowLongReadsTook(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	rel := r.start(RelayConfig{})
+	rel := r.start(coreConfig{})
 	r.run(time.Second)
 	before := rel.core.state(time.Time{})
 	rel.hold = func(cl *call) bool { return cl.op == opFetch }

@@ -28,7 +28,7 @@ func (c *relayCore) undeferCall() *call {
 		c.at(at)
 		return nil
 	}
-	cl := &call{op: opUndefer, limit: c.limits.undefer}
+	cl := ask(statement{op: opUndefer, limit: c.limits.undefer})
 	for _, sh := range c.shards {
 		if sh != nil && sh.open() {
 			cl.shards = append(cl.shards, sh)

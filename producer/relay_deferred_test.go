@@ -4,7 +4,6 @@ import (
 	"errors"
 	"slices"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/boxpair/boxpair/transport"
@@ -26,7 +25,7 @@ func TestDeferredEventIsSentWhenItIsDue(t *testing.T) {
 	later := r.store.addDeferred("topic", "key", 5*time.Minute)
 	soon := r.store.addDeferred("topic", "key", 10*time.Second)
 	now := r.store.add("topic", "key")
-	r.start(RelayConfig{})
+	r.start(coreConfig{})
 	r.run(6 * time.Minute)
 	r.drained()
 	for seq, want := range map[int64]time.Duration{now: 0, soon: 10 * time.Second, later: 5 * time.Minute} {
@@ -53,7 +52,7 @@ func TestNewDeferralIsLateByAtMostTheLongestPoll(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := newRig(t)
-			rel := r.start(RelayConfig{PollMax: c.poll})
+			rel := r.start(coreConfig{PollMax: c.poll})
 			r.run(10 * time.Second)
 			due := r.now + 150*time.Millisecond
 			seq := r.store.addDeferred("topic", "key", due)
@@ -72,7 +71,7 @@ func TestIdleRelayLooksForDeferredEventsAtThePaceOfItsPolls(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	r.store.addDeferred("topic", "key", time.Hour)
-	r.start(RelayConfig{PollMax: time.Second})
+	r.start(coreConfig{PollMax: time.Second})
 	r.run(100 * time.Second)
 	if n := r.store.calls["Undefer"]; n < 95 || n > 105 {
 		t.Errorf("%d looks in 100 s", n)
@@ -86,7 +85,7 @@ func TestTheDatabasesClockDecidesWhatIsDue(t *testing.T) {
 	r.store.clock = func() time.Duration { return r.now + skew }
 	ahead := r.store.addDeferred("topic", "a", time.Hour)
 	back := r.store.addDeferred("topic", "b", 3*time.Hour)
-	r.start(RelayConfig{})
+	r.start(coreConfig{})
 	r.run(10 * time.Second)
 	skew = time.Hour
 	r.run(time.Second)
@@ -125,7 +124,7 @@ func TestDueEventOfAKeyThatWaitsGoesInFront(t *testing.T) {
 		}
 		return confirmAll(s)
 	}
-	r.start(RelayConfig{Backoff: Backoff{Initial: 3 * time.Second}})
+	r.start(coreConfig{Backoff: coreBackoff{Initial: 3 * time.Second}})
 	r.run(15 * time.Second)
 	if r.seenAt(second) < 0 || r.seenAt(last) < 0 {
 		t.Fatalf("the others were not sent: %v", r.sent())
@@ -149,7 +148,7 @@ func TestMoveWhoseAnswerIsLostIsFoundAtOnce(t *testing.T) {
 	r.store.add("topic", "key") // so that there is a low-water mark above
 	first := r.store.addDeferred("topic", "key", 10*time.Second)
 	r.store.add("topic", "key")
-	rel := r.start(RelayConfig{})
+	rel := r.start(coreConfig{})
 	r.run(5 * time.Second)
 	rel.delay = func(cl *call) bool {
 		if cl.op == opUndefer && len(cl.moved) > 0 {
@@ -167,7 +166,7 @@ func TestLostShardIsDroppedWhenDeferredEventsAreMoved(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	seq := r.store.addDeferred("topic", "key", 10*time.Second)
-	rel := r.start(RelayConfig{LeaseTTL: time.Minute})
+	rel := r.start(coreConfig{LeaseTTL: time.Minute})
 	r.run(5 * time.Second)
 	shard := &r.store.shards[r.store.log[seq].Shard]
 	shard.owner, shard.epoch, shard.until, shard.ttl = "other", shard.epoch+1, time.Hour, time.Hour
@@ -175,20 +174,4 @@ func TestLostShardIsDroppedWhenDeferredEventsAreMoved(t *testing.T) {
 	if rel.noted("lease lost") != 1 || len(r.sends) > 0 || !slices.Contains(r.store.waiting(), seq) {
 		t.Errorf("sent %v; deferred are %v", r.sent(), r.store.waiting())
 	}
-}
-
-func TestRunOnceSendsWhatIsDueAndLeavesTheRest(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		f, sender := realStore(), &fakeSender{}
-		for range 100 { // more than one statement moves
-			f.addDeferred("topic", "key", time.Second)
-		}
-		f.addDeferred("topic", "key", time.Hour)
-		time.Sleep(time.Minute)
-		report, err := relayOn(t, f, &f.local, sender, RelayConfig{}).RunOnce(t.Context())
-		if err != nil || report.Delivered != 100 || len(f.waiting()) != 1 {
-			t.Errorf("%+v, %v; %d are deferred", report, err, len(f.waiting()))
-		}
-	})
 }

@@ -27,7 +27,7 @@ func TestWhatAFailOverBroughtBackIsSentAgainAtOnce(t *testing.T) {
 		for range 10 {
 			seqs = append(seqs, r.store.add("topic", "key"))
 		}
-		rel := r.start(RelayConfig{})
+		rel := r.start(coreConfig{})
 		r.run(2 * time.Second)
 		if got := r.sent(); !slices.Equal(got, seqs) {
 			t.Fatalf("sent %v, want %v", got, seqs)
@@ -56,7 +56,7 @@ func TestEventThatHasTheIDOfALostOneIsSent(t *testing.T) {
 	for what, parked := range map[string]bool{"queued": false, "parked": true} {
 		r := newRig(t)
 		seq := r.store.add("topic", "key")
-		rel := r.start(RelayConfig{Backoff: Backoff{Initial: time.Millisecond, Max: time.Millisecond}})
+		rel := r.start(coreConfig{Backoff: coreBackoff{Initial: time.Millisecond, Max: time.Millisecond}})
 		if parked {
 			r.broker = func(rigSend) transport.Result { return transport.Result{Outcome: transport.Refused} }
 			r.run(10 * time.Millisecond)

@@ -212,7 +212,8 @@ func (c *relayCore) fetchRanges() *call {
 	budget := min(c.room(), r.budget.rows())
 	each := c.lookLimit()
 	share := max((budget-cold*each)/max(hot, 1), each)
-	cl := &call{op: opFetch, news: r.followed && !r.polled}
+	cl := ask(statement{op: opFetch})
+	cl.news = r.followed && !r.polled
 	r.followed, r.polled = false, false
 	young, old := c.floor()
 	cl.old, cl.sampled = old, c.late.sampled
@@ -405,10 +406,9 @@ func (c *relayCore) refillCall() *call {
 			return nil // an answer that is awaited changes that
 		}
 		r.refills = r.refills[1:]
-		return &call{
-			op: opFetchKey, shards: []*shardState{l.shard}, versions: []uint32{l.shard.version},
-			line: l, key: l.key, from: l.hole, limit: c.cfg.MaxPerKey,
-		}
+		cl := ask(statement{op: opFetchKey, numbers: []int{l.shard.no}, key: l.key, from: l.hole, limit: c.cfg.MaxPerKey})
+		cl.shards, cl.versions, cl.line = []*shardState{l.shard}, []uint32{l.shard.version}, l
+		return cl
 	}
 	return nil
 }

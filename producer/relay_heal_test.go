@@ -15,7 +15,7 @@ func TestShardsAreHealedFewAtATimeWhereAllTakeTooLong(t *testing.T) {
 	for i := range 200 {
 		r.store.add("topic", fmt.Sprint("key", i))
 	}
-	rel := r.start(RelayConfig{})
+	rel := r.start(coreConfig{})
 	rel.hold = func(cl *call) bool { return cl.op == opHeal && len(cl.shards) > 5 }
 	for range 10_000 {
 		r.run(10 * time.Millisecond)

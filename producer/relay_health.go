@@ -1,10 +1,6 @@
 package producer
 
-import (
-	"cmp"
-	"slices"
-	"time"
-)
+import "time"
 
 // Health is the state of a relay at one moment. Times are zero for what has not
 // happened in this run.
@@ -68,53 +64,17 @@ func (r *Relay) Health() Health {
 	}
 	loop.mu.Lock()
 	defer loop.mu.Unlock()
-	h := loop.core.state(loop.origin)
-	h.SchemaError = schema
-	return h
-}
-
-// state tells the core's state, with its times counted from origin.
-func (c *relayCore) state(origin time.Time) Health {
-	at := func(d time.Duration) time.Time {
-		if d < 0 {
-			return time.Time{}
-		}
-		return origin.Add(d)
-	}
+	s := loop.core.state(loop.origin)
 	h := Health{
-		Running:         true,
-		Shards:          c.leasing.held,
-		Relays:          c.leasing.live,
-		InFlight:        c.inflight,
-		Waiting:         c.buffered - c.inflight,
-		Unmarked:        len(c.marking.pending) + c.marking.underway,
-		DatabaseError:   c.health.callErr,
-		DatabaseErrorAt: at(c.health.callErrAt),
-		FailedOverAt:    at(c.health.failedOver),
-		LastRead:        at(c.health.read),
-		LastRenewal:     at(c.health.renewed),
-		LastMark:        at(c.health.marked),
-		LastConfirm:     at(c.success),
-		Reads:           c.health.reads,
-		ReadTime:        c.health.reading,
+		Running: true, SchemaError: schema,
+		Shards: s.Shards, Share: s.Share, Relays: s.Relays,
+		InFlight: s.InFlight, Waiting: s.Waiting, Unmarked: s.Unmarked, OldestInFlight: s.OldestInFlight,
+		DatabaseError: s.DatabaseError, DatabaseErrorAt: s.DatabaseErrorAt, FailedOverAt: s.FailedOverAt,
+		LastRead: s.LastRead, LastRenewal: s.LastRenewal, LastMark: s.LastMark, LastConfirm: s.LastConfirm,
+		Reads: s.Reads, ReadTime: s.ReadTime,
 	}
-	if sent, ok := c.unanswered.oldest(); ok {
-		h.OldestInFlight = at(sent)
+	for _, r := range s.Routes {
+		h.Routes = append(h.Routes, RouteHealth(r))
 	}
-	if h.Relays > 0 {
-		h.Share = c.leasing.share()
-	}
-	for _, r := range c.stalled {
-		h.Routes = append(h.Routes, RouteHealth{
-			Route:       r.name,
-			Paused:      r.paused,
-			Since:       at(r.since),
-			Overdue:     r.reported,
-			LastError:   r.problem,
-			LastErrorAt: at(r.failed),
-			LastSuccess: at(r.success),
-		})
-	}
-	slices.SortFunc(h.Routes, func(a, b RouteHealth) int { return cmp.Compare(a.Route, b.Route) })
 	return h
 }

@@ -13,7 +13,7 @@ import (
 func TestKeyThatEmptiesHasNoOthersLoadedWhereDeadEventsHoldTheirs(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	rel := r.start(RelayConfig{HoldDeadKeys: true, MaxAttempts: 5})
+	rel := r.start(coreConfig{HoldDeadKeys: true, MaxAttempts: 5})
 	r.run(time.Second)
 	rel.calls = nil
 	refused := 0
@@ -47,7 +47,7 @@ func TestDeadEventInTheMiddleOfAKeyIsNotSent(t *testing.T) {
 	first, second := r.store.add("topic", "key"), r.store.add("topic", "key")
 	dead := r.store.add("topic", "key")
 	r.outcomes(map[int64]transport.Outcome{first: transport.Refused})
-	r.start(RelayConfig{HoldDeadKeys: true, MaxAttempts: 5})
+	r.start(coreConfig{HoldDeadKeys: true, MaxAttempts: 5})
 	r.run(50 * time.Millisecond)
 	if r.store.state(first) != outbox.Retrying || r.store.state(dead) != outbox.Following {
 		t.Fatalf("the first is %q, the last %q", r.store.state(first), r.store.state(dead))
@@ -65,7 +65,7 @@ func TestDeadEventThatIsMissingFromTheLogHoldsItsKeyWithoutAWord(t *testing.T) {
 	r := newRig(t)
 	first, dead := r.store.add("topic", "key"), r.store.add("topic", "key")
 	r.outcomes(map[int64]transport.Outcome{first: transport.Refused})
-	rel := r.start(RelayConfig{HoldDeadKeys: true, MaxAttempts: 5})
+	rel := r.start(coreConfig{HoldDeadKeys: true, MaxAttempts: 5})
 	r.run(50 * time.Millisecond)
 	r.store.parked[dead].state = outbox.Dead
 	delete(r.store.log, dead)
@@ -96,7 +96,7 @@ func heldBehindRedriven(t *testing.T, takeover bool, left outbox.State) {
 	r := newRig(t)
 	first, second, last := r.store.add("topic", "key"), r.store.add("topic", "key"), r.store.add("topic", "key")
 	r.outcomes(map[int64]transport.Outcome{first: transport.Refused})
-	rel := r.start(RelayConfig{HoldDeadKeys: true, MaxAttempts: 5})
+	rel := r.start(coreConfig{HoldDeadKeys: true, MaxAttempts: 5})
 	r.run(50 * time.Millisecond)
 	r.store.parked[first].state, r.store.parked[second].state, r.store.parked[last].state = outbox.Dead, outbox.Dead, left
 	r.broker = confirmAll
@@ -105,7 +105,7 @@ func heldBehindRedriven(t *testing.T, takeover bool, left outbox.State) {
 	r.run(time.Minute)
 	if takeover {
 		r.kill(rel)
-		r.start(RelayConfig{HoldDeadKeys: true, MaxAttempts: 5})
+		r.start(coreConfig{HoldDeadKeys: true, MaxAttempts: 5})
 		r.run(time.Minute)
 	}
 	if got, want := r.sent(transport.Confirmed), []int64{first}; !slices.Equal(got, want) {

@@ -16,7 +16,7 @@ func TestKeyWithMillionsOfOthersInBetweenIsReadByALap(t *testing.T) {
 		hot = append(hot, r.store.add("topic", "key"))
 		r.store.add("topic", sameShard("key"))
 	}
-	rel := r.start(RelayConfig{MaxPerKey: 5})
+	rel := r.start(coreConfig{MaxPerKey: 5})
 	rel.hold = func(cl *call) bool { return cl.op == opFetchKey }
 	for range 3000 {
 		r.run(10 * time.Millisecond)

@@ -105,7 +105,8 @@ func (c *relayCore) laneCall(sh *shardState) *call {
 	case phaseLoad:
 		return nil
 	}
-	cl := &call{shards: []*shardState{sh}, leases: []outbox.Lease{sh.lease()}}
+	cl := ask(statement{numbers: []int{sh.no}, leases: []outbox.Lease{sh.lease()}})
+	cl.shards = []*shardState{sh}
 	if len(ln.sent) > 0 && (sh.yielding || !ln.sentWaits(c.now)) {
 		cl.op = opSent
 		ln.sent = cl.take(ln.sent)
@@ -202,7 +203,8 @@ func (c *call) fail() {
 // healCall heals shards that are to be healed and have nothing under way: as many as the statement heals in time, where there
 // are a million keys.
 func (c *relayCore) healCall() *call {
-	cl := &call{op: opHeal, reload: true}
+	cl := ask(statement{op: opHeal})
+	cl.reload = true
 	for _, sh := range c.shards {
 		if len(cl.shards) == c.healing.now {
 			break

@@ -64,7 +64,7 @@ func (c *relayCore) sampleSoon() {
 func (c *relayCore) sampleCall() *call {
 	l := &c.late
 	if l.held != nil || l.read-l.readBy >= c.limits.readsLong {
-		return &call{op: opWriters}
+		return ask(statement{op: opWriters})
 	}
 	if l.sampleAt == 0 {
 		return nil
@@ -81,7 +81,7 @@ func (c *relayCore) sampleCall() *call {
 		l.sampleAt = 0
 		return nil
 	}
-	return &call{op: opWriters}
+	return ask(statement{op: opWriters})
 }
 
 // sampled takes over who is writing.

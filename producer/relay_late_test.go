@@ -27,7 +27,7 @@ func TestAnEventThatCommitsLateIsNotOvertakenByTheNextOfItsKey(t *testing.T) {
 		late := r.store.begin()
 		first := late.write("topic", "key")
 		passed := r.store.add("topic", sameShard("key"))
-		rel := r.start(RelayConfig{})
+		rel := r.start(coreConfig{})
 		r.run(time.Second + time.Duration(wait)*time.Millisecond)
 		late.commit()
 		next := r.store.add("topic", "key")
@@ -48,7 +48,7 @@ func TestWhatIsInMemoryIsNotReadAgainWhileSomebodyWrites(t *testing.T) {
 	for range 100 {
 		r.store.add("topic", "key")
 	}
-	rel := r.start(RelayConfig{MaxPerKey: 1000})
+	rel := r.start(coreConfig{MaxPerKey: 1000})
 	rel.mute = func(rigSend) bool { return true }
 	r.run(2 * time.Second)
 	if r.store.fetched > 110 {
@@ -64,7 +64,7 @@ func TestWhatIsInMemoryIsNotReadAgainWhileSomebodyWrites(t *testing.T) {
 func TestAMarkThatIsSetBackDuringAReadPassesNoRow(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	rel := r.start(RelayConfig{FetchSize: 4})
+	rel := r.start(coreConfig{FetchSize: 4})
 	r.run(time.Second)
 	var want []int64
 	for range 20 {

@@ -66,7 +66,7 @@ func (c *relayCore) nextLeaseCall() *call {
 		if !l.undone {
 			return c.doubtCall()
 		}
-		return &call{op: opRelease, leases: l.doubted}
+		return ask(statement{op: opRelease, leases: l.doubted})
 	}
 	if c.stopping && c.allIdle() {
 		if cl := c.keepCall(); cl != nil {
@@ -78,7 +78,7 @@ func (c *relayCore) nextLeaseCall() *call {
 		return c.renewCall()
 	}
 	if c.now >= l.beatAt && !c.stopping {
-		return &call{op: opHeartbeat, read: c.numbers.read}
+		return ask(statement{op: opHeartbeat, read: c.numbers.read})
 	}
 	for _, next := range [...]func() *call{c.reportCall, c.keepCall, c.yieldedCall, c.clearCall, c.acquireCall} {
 		if cl := next(); cl != nil {
@@ -118,7 +118,7 @@ func (c *relayCore) acquireCall() *call {
 		c.at(l.acquireAt)
 		return nil
 	}
-	return &call{op: opAcquire, limit: want}
+	return ask(statement{op: opAcquire, limit: want})
 }
 
 // clearCall tells the database of a rewind that is done.
@@ -128,7 +128,9 @@ func (c *relayCore) clearCall() *call {
 	}
 	for _, sh := range c.shards {
 		if sh != nil && sh.clear {
-			return &call{op: opClearRewind, shards: []*shardState{sh}, leases: []outbox.Lease{sh.lease()}, ticket: sh.ticket}
+			cl := ask(statement{op: opClearRewind, leases: []outbox.Lease{sh.lease()}, ticket: sh.ticket})
+			cl.shards = []*shardState{sh}
+			return cl
 		}
 	}
 	c.leasing.clears = false
@@ -136,7 +138,7 @@ func (c *relayCore) clearCall() *call {
 }
 
 func (c *relayCore) renewCall() *call {
-	cl := &call{op: opRenew}
+	cl := ask(statement{op: opRenew})
 	for _, sh := range c.shards {
 		if sh != nil {
 			cl.shards = append(cl.shards, sh)
@@ -152,7 +154,7 @@ func (c *relayCore) renewCall() *call {
 func (c *relayCore) releaseCall(forget bool) *call {
 	var cl *call
 	if forget {
-		cl = &call{op: opRelease, forget: true}
+		cl = ask(statement{op: opRelease, forget: true})
 	}
 	waiting := false
 	for _, sh := range c.shards {
@@ -162,7 +164,7 @@ func (c *relayCore) releaseCall(forget bool) *call {
 			waiting = true
 		default:
 			if cl == nil {
-				cl = &call{op: opRelease}
+				cl = ask(statement{op: opRelease})
 			}
 			sh.leaving, waiting = true, true
 			cl.shards = append(cl.shards, sh)

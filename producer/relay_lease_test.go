@@ -18,7 +18,7 @@ func TestShardsAreSharedFairly(t *testing.T) {
 		r.store.add("topic", fmt.Sprint("key", i))
 	}
 	for n, want := range []int{64, 32, 22, 16} {
-		r.start(RelayConfig{})
+		r.start(coreConfig{})
 		r.run(20 * time.Second)
 		total := 0
 		for _, rel := range r.relays {
@@ -37,7 +37,7 @@ func TestShardsAreSharedFairly(t *testing.T) {
 func TestShardsOfADeadRelayAreTakenOverWithinTheLease(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	dead := r.start(RelayConfig{})
+	dead := r.start(coreConfig{})
 	r.run(time.Second)
 	dead.mute = func(rigSend) bool { return true }
 	var first []int64
@@ -47,7 +47,7 @@ func TestShardsOfADeadRelayAreTakenOverWithinTheLease(t *testing.T) {
 	dead.core.wake(r.now, allNews)
 	r.run(time.Second)
 	r.kill(dead)
-	heir := r.start(RelayConfig{Window: 60})
+	heir := r.start(coreConfig{Window: 60})
 	r.run(11 * time.Second) // the lease, and a moment
 	if heir.core.leasing.held != idgen.Shards {
 		t.Errorf("%d shards taken over", heir.core.leasing.held)
@@ -71,11 +71,11 @@ func TestShardsOfADeadRelayAreTakenOverWithinTheLease(t *testing.T) {
 func TestOnlyTheFirstWindowAfterAnAbruptTakeoverIsRedelivered(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	r.kill(func() *rigRelay { rel := r.start(RelayConfig{}); r.run(time.Second); return rel }())
+	r.kill(func() *rigRelay { rel := r.start(coreConfig{}); r.run(time.Second); return rel }())
 	for range 30 {
 		r.store.add("topic", "key")
 	}
-	r.start(RelayConfig{Window: 10})
+	r.start(coreConfig{Window: 10})
 	r.run(15 * time.Second)
 	for i, s := range r.sends {
 		if want := i < 10; s.redelivered != want {
@@ -87,7 +87,7 @@ func TestOnlyTheFirstWindowAfterAnAbruptTakeoverIsRedelivered(t *testing.T) {
 func TestGivenBackShardsAreNotTakenForCrashed(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	first := r.start(RelayConfig{})
+	first := r.start(coreConfig{})
 	r.run(time.Second)
 	first.core.stop(r.now)
 	r.run(time.Second)
@@ -96,7 +96,7 @@ func TestGivenBackShardsAreNotTakenForCrashed(t *testing.T) {
 	}
 	r.kill(first)
 	r.store.add("topic", "key")
-	heir := r.start(RelayConfig{})
+	heir := r.start(coreConfig{})
 	r.run(2 * time.Second)
 	if heir.noted("shard taken over from a relay that did not give it back") != 0 || r.sends[0].redelivered {
 		t.Error("a shard that was given back counts as crashed")
@@ -107,14 +107,14 @@ func TestGivenBackShardsAreNotTakenForCrashed(t *testing.T) {
 func TestStoppedRelayThatWakesUpChangesNothing(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	zombie := r.start(RelayConfig{})
+	zombie := r.start(coreConfig{})
 	r.run(time.Second)
 	seq := r.store.add("topic", "key")
 	zombie.mute = func(rigSend) bool { return true }
 	zombie.core.wake(r.now, allNews)
 	r.run(time.Second)
 	zombie.stopped = true
-	r.start(RelayConfig{})
+	r.start(coreConfig{})
 	r.run(12 * time.Second)
 	if !r.store.replay(seq) { // an operator sends it again
 		t.Fatal("not delivered")
@@ -134,7 +134,7 @@ func TestStoppedRelayThatWakesUpChangesNothing(t *testing.T) {
 func TestNothingIsSentAfterTheLeaseHasEnded(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	rel := r.start(RelayConfig{Window: 1})
+	rel := r.start(coreConfig{Window: 1})
 	r.broker = func(s rigSend) transport.Result { return transport.Result{Outcome: transport.Unavailable} }
 	for i := range 10 {
 		r.store.add("topic", fmt.Sprint("key", i))
@@ -157,7 +157,7 @@ func TestNothingIsSentAfterTheLeaseHasEnded(t *testing.T) {
 func TestALeaseCountsFromBeforeItsRenewal(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	rel := r.start(RelayConfig{})
+	rel := r.start(coreConfig{})
 	rel.delay = func(cl *call) bool { return cl.op == opAcquire }
 	r.run(8 * time.Second)
 	rel.free()
@@ -173,7 +173,7 @@ func TestALeaseCountsFromBeforeItsRenewal(t *testing.T) {
 func TestARenewedLeaseCountsFromBeforeItsRenewal(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	rel := r.start(RelayConfig{})
+	rel := r.start(coreConfig{})
 	r.run(3 * time.Second)
 	renewal := func(cl *call) bool { return cl.op == opRenew }
 	rel.delay = renewal
@@ -191,7 +191,7 @@ func TestARenewedLeaseCountsFromBeforeItsRenewal(t *testing.T) {
 func TestSurplusIsGivenBackWhenItsSendsHaveEnded(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	rel := r.start(RelayConfig{})
+	rel := r.start(coreConfig{})
 	r.run(time.Second)
 	rel.mute = func(rigSend) bool { return true }
 	for i := range 400 {
@@ -199,7 +199,7 @@ func TestSurplusIsGivenBackWhenItsSendsHaveEnded(t *testing.T) {
 	}
 	rel.core.wake(r.now, allNews)
 	r.run(time.Second)
-	other := r.start(RelayConfig{})
+	other := r.start(coreConfig{})
 	r.run(7 * time.Second)
 	if held := other.core.leasing.held; held != 0 {
 		t.Errorf("%d shards were given away with events in flight", held)
@@ -218,7 +218,7 @@ func TestSurplusIsGivenBackWhenItsSendsHaveEnded(t *testing.T) {
 func TestAShardIsHealedThenLoadedThenRead(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	rel := r.start(RelayConfig{})
+	rel := r.start(coreConfig{})
 	r.run(time.Second)
 	order := []op{opHeartbeat, opAcquire, opHeal, opBlocked, opFetch}
 	at := -1
@@ -234,7 +234,7 @@ func TestAShardIsHealedThenLoadedThenRead(t *testing.T) {
 func TestAMarkThatIsLostLosesTheShard(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	rel := r.start(RelayConfig{})
+	rel := r.start(coreConfig{})
 	r.run(time.Second)
 	rel.hold = func(cl *call) bool { return cl.op == opMark }
 	seq := r.store.add("topic", "key")
@@ -258,7 +258,7 @@ func TestAMarkThatIsLostLosesTheShard(t *testing.T) {
 func TestWhatIsInFlightAtTheEndIsMarkedBeforeTheShardsAreGivenBack(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	rel := r.start(RelayConfig{})
+	rel := r.start(coreConfig{})
 	r.run(time.Second)
 	rel.mute = func(rigSend) bool { return true }
 	r.store.add("topic", "key")
@@ -286,7 +286,7 @@ func TestWhatIsInFlightAtTheEndIsMarkedBeforeTheShardsAreGivenBack(t *testing.T)
 func TestAShardWithSomethingInFlightIsNotGivenBackInTheEnd(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	rel := r.start(RelayConfig{})
+	rel := r.start(coreConfig{})
 	r.run(time.Second)
 	rel.mute = func(rigSend) bool { return true }
 	seq := r.store.add("topic", "key")

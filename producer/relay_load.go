@@ -26,7 +26,9 @@ func (c *relayCore) loadCall() *call {
 	if len(r.load) == 0 {
 		return nil
 	}
-	return &call{op: opBlocked, shards: r.load, after: r.loadAfter, limit: c.limits.blocked}
+	cl := ask(statement{op: opBlocked, numbers: numbersOf(r.load), after: r.loadAfter, limit: c.limits.blocked})
+	cl.shards = r.load
+	return cl
 }
 
 func (c *relayCore) loadedPage(cl *call) {

@@ -47,7 +47,7 @@ func newRelayLoop(store outbox.RelayStore, sender transport.Sender, cfg RelayCon
 		box:    mailbox{signal: make(chan struct{}, 1)},
 		sendq:  make(chan *entry, cfg.Window),
 	}
-	l.core = newRelayCore(cfg, l.route, rnd, once)
+	l.core = newRelayCore(cfg.core(), l.route, rnd, once)
 	l.core.batchLimit = batchLimitOf(sender)
 	return l
 }
@@ -135,12 +135,8 @@ func (l *relayLoop) step(work context.Context) (wait time.Duration, stopped bool
 	}
 	c.advance(now)
 	calls, sends, notes := c.flush()
-	for i, sh := range c.shards {
-		until := time.Duration(0) // not from a shard that was lost: what waits for the transport is its next owner's
-		if sh != nil {
-			until = sh.until
-		}
-		l.until[i].Store(int64(until))
+	for i := range l.until {
+		l.until[i].Store(int64(c.until(i)))
 	}
 	wait, stopped = c.wakeAt-now, c.stopped
 	for _, e := range sends {
@@ -178,7 +174,7 @@ func (l *relayLoop) execute(ctx context.Context, cl *call) {
 			return
 		}
 	}
-	cl.execute(ctx, l.store, &l.cfg)
+	cl.execute(ctx, l.store, l.core.cfg.asker())
 	if after != "" && cl.err == nil {
 		cl.err = fault.Hit(ctx, after)
 	}

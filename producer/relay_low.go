@@ -194,7 +194,7 @@ func (c *relayCore) keepCall() *call {
 		return nil
 	}
 	l.keep = false
-	cl := &call{op: opKeepLow, history: c.identity}
+	cl := ask(statement{op: opKeepLow, history: c.identity})
 	room, first := passedAtOnce, l.keepFrom
 	for i := range c.shards {
 		sh := c.shards[(first+i)%len(c.shards)]
@@ -231,7 +231,7 @@ func (c *relayCore) tailToKeep(sh *shardState, bottom int64) *outbox.Tail {
 
 // doubtCall has nothing kept any more of shards of a database that has lost commits: their bottoms were of what is gone.
 func (c *relayCore) doubtCall() *call {
-	cl := &call{op: opKeepLow, history: c.identity}
+	cl := ask(statement{op: opKeepLow, history: c.identity})
 	for _, lease := range c.leasing.doubted {
 		cl.lows = append(cl.lows, outbox.Low{Lease: lease, Tail: &outbox.Tail{}})
 	}

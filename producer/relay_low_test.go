@@ -37,7 +37,7 @@ func TestNextOwnerReadsFromTheBottomOfItsShards(t *testing.T) {
 		for range 1000 {
 			r.store.add("topic", "key")
 		}
-		rel := r.start(RelayConfig{})
+		rel := r.start(coreConfig{})
 		r.run(time.Minute)
 		r.drained()
 		if gives {
@@ -47,7 +47,7 @@ func TestNextOwnerReadsFromTheBottomOfItsShards(t *testing.T) {
 		r.kill(rel)
 		next := r.store.add("topic", "key")
 		r.store.passed = 0
-		r.start(RelayConfig{})
+		r.start(coreConfig{})
 		r.run(time.Minute)
 		r.drained()
 		if sent := r.sent(); sent[len(sent)-1] != next || r.store.passed > 10 {
@@ -79,7 +79,7 @@ func TestBottomIsBelowWhatWaits(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			r := newRig(t)
-			rel := r.start(RelayConfig{MaxPerKey: 2})
+			rel := r.start(coreConfig{MaxPerKey: 2})
 			seq := wait(r, rel)
 			for range 200 {
 				r.store.add("topic", "")
@@ -119,7 +119,7 @@ func TestBottomOfALostDatabaseIsNotBelieved(t *testing.T) {
 	for range 100 {
 		r.store.add("topic", "key")
 	}
-	rel := r.start(RelayConfig{})
+	rel := r.start(coreConfig{})
 	r.run(time.Minute)
 	r.kill(rel)
 	r.store.identity = "after"
@@ -129,7 +129,7 @@ func TestBottomOfALostDatabaseIsNotBelieved(t *testing.T) {
 	delete(r.store.queue[shard], again)
 	r.store.log[low] = r.store.log[again]
 	r.store.enqueue(shard, low, -1)
-	r.start(RelayConfig{})
+	r.start(coreConfig{})
 	r.run(time.Minute)
 	r.drained()
 }
@@ -141,12 +141,12 @@ func TestDeferredEventThatIsQueuedIsFoundByTheNextOwner(t *testing.T) {
 	for range 100 {
 		r.store.add("topic", "key")
 	}
-	rel := r.start(RelayConfig{})
+	rel := r.start(coreConfig{})
 	rel.delay = func(cl *call) bool { return cl.op == opUndefer && len(cl.moved) > 0 }
 	r.run(2 * time.Minute)
 	r.kept()
 	r.kill(rel)
-	r.start(RelayConfig{})
+	r.start(coreConfig{})
 	r.run(time.Minute)
 	r.drained()
 	if sent := r.sent(); sent[len(sent)-1] != seq {
@@ -155,7 +155,7 @@ func TestDeferredEventThatIsQueuedIsFoundByTheNextOwner(t *testing.T) {
 }
 
 // left writes n events of keys of their own for a route that is known to refuse, has a relay pass them over and keep so, and ends it.
-func (r *rig) left(n int, gives bool, cfg RelayConfig) (dead map[int64]bool) {
+func (r *rig) left(n int, gives bool, cfg coreConfig) (dead map[int64]bool) {
 	r.t.Helper()
 	r.stall(0)
 	dead = make(map[int64]bool)
@@ -186,7 +186,7 @@ func TestNextOwnerSendsNewEventsBeforeItReadsTheBacklogOfADeadRoute(t *testing.T
 	for _, gives := range []bool{false, true} {
 		r := newRig(t)
 		const dead = 4000
-		r.left(dead, gives, RelayConfig{})
+		r.left(dead, gives, coreConfig{})
 		want := r.store.add("topic", "new")
 		r.store.fetched = 0
 		fetched := -1
@@ -197,7 +197,7 @@ func TestNextOwnerSendsNewEventsBeforeItReadsTheBacklogOfADeadRoute(t *testing.T
 			}
 			return before(s)
 		}
-		r.start(RelayConfig{})
+		r.start(coreConfig{})
 		r.run(time.Minute)
 		if fetched < 0 || fetched > dead/10 {
 			t.Errorf("given back: %v: %d rows were read before the new event was sent", gives, fetched)
@@ -214,10 +214,10 @@ func TestWriterThatWasThereBeforeTheNextOwnerHasTheBacklogReadOnce(t *testing.T)
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t)
 			const dead = 4000
-			r.left(dead, true, RelayConfig{})
+			r.left(dead, true, coreConfig{})
 			open := r.store.begin()
 			late := open.write("topic", "late")
-			rel := r.start(RelayConfig{})
+			rel := r.start(coreConfig{})
 			r.store.fetched = 0
 			for end := r.now + writes; r.now < end; r.run(50 * time.Millisecond) {
 				r.store.add("topic", "new")
@@ -241,11 +241,11 @@ func TestEventsOfAKeyFollowThoseThatAnEarlierOwnerHasLeft(t *testing.T) {
 	t.Parallel()
 	for _, gives := range []bool{false, true} {
 		r := newRig(t)
-		dead := r.left(300, gives, RelayConfig{})
+		dead := r.left(300, gives, coreConfig{})
 		for i := range 300 {
 			r.store.add("topic", fmt.Sprint("key", i))
 		}
-		rel := r.start(RelayConfig{})
+		rel := r.start(coreConfig{})
 		r.run(10 * time.Second)
 		for _, s := range r.sends {
 			if strings.HasPrefix(s.key, "key") && s.topic == "topic" {
@@ -256,7 +256,7 @@ func TestEventsOfAKeyFollowThoseThatAnEarlierOwnerHasLeft(t *testing.T) {
 		r.kept()
 		r.kill(rel)
 		r.broker = confirmAll // the route works again
-		r.start(RelayConfig{})
+		r.start(coreConfig{})
 		r.run(2 * time.Minute)
 		r.drained()
 		confirmed := make(map[string]int64)
@@ -280,7 +280,7 @@ func TestWhatWaitsInTheMemoryOfAShardThatIsGivenBackIsHandedOver(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	r.stall(3)
-	rel := r.start(RelayConfig{})
+	rel := r.start(coreConfig{})
 	r.run(time.Minute)
 	for i := range 10 {
 		r.store.add("dead", fmt.Sprint("key", i))
@@ -302,7 +302,7 @@ func TestWhatWaitsInTheMemoryOfAShardThatIsGivenBackIsHandedOver(t *testing.T) {
 func TestTailsOfManyKeysAreKeptInTurns(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	c := r.start(RelayConfig{}).core
+	c := r.start(coreConfig{}).core
 	for i := range c.shards {
 		sh := &shardState{no: i, low: 10, known: 10, bottom: 5, index: make(map[int64]*entry)}
 		sh.back.inherit(make(passedKeys, passedAtOnce/20), 6)

@@ -45,7 +45,7 @@ func (c *relayCore) planMark() {
 		c.at(ripe)
 		return
 	}
-	cl := &call{op: opMark}
+	cl := ask(statement{op: opMark})
 	taken := 0
 	for _, e := range m.pending {
 		if taken++; e.shard.gone {

@@ -58,7 +58,7 @@ func TestEventsBelowTheMarksAfterATruncateAreSentWithinALease(t *testing.T) {
 	for range 10 {
 		r.store.add("topic", "key")
 	}
-	rel := r.start(RelayConfig{})
+	rel := r.start(coreConfig{})
 	r.run(2 * time.Second)
 	r.drained()
 	r.store.truncate()
@@ -103,7 +103,7 @@ func TestEventsOfASequenceThatBeginsAnewAreSentInOrder(t *testing.T) {
 		}
 		return confirmAll(s)
 	}
-	rel := r.start(RelayConfig{})
+	rel := r.start(coreConfig{})
 	r.run(2 * time.Second)
 	r.store.seq = 0
 	r.store.add("topic", "first")
@@ -159,7 +159,7 @@ func TestFailOverIsNoSequenceThatBeginsAnew(t *testing.T) {
 	for range 10 {
 		r.store.add("topic", "key")
 	}
-	rel := r.start(RelayConfig{})
+	rel := r.start(coreConfig{})
 	r.run(2 * time.Second)
 	r.store.truncate()
 	r.store.identity = "1/00000002"

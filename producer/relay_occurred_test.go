@@ -19,13 +19,13 @@ func TestMessageSaysWhenADeferredEventOccurred(t *testing.T) {
 	} {
 		e := &entry{}
 		e.OccurredAt, e.Stamp = at, stamp
-		if got := e.messageTo(t.Context()).Metadata[transport.MetaOccurredAt]; got != want {
+		if got := messageTo(t.Context(), e).Metadata[transport.MetaOccurredAt]; got != want {
 			t.Errorf("stamp %v: %q, want %q", stamp, got, want)
 		}
 	}
 	e := &entry{} // of a row that does not say
 	e.Stamp = at
-	if got := e.messageTo(t.Context()).Metadata[transport.MetaOccurredAt]; got != "" {
+	if got := messageTo(t.Context(), e).Metadata[transport.MetaOccurredAt]; got != "" {
 		t.Errorf("%q", got)
 	}
 }

@@ -44,7 +44,7 @@ func TestASweepDoesNotGoOnAboveAMarkThatWasSetBack(t *testing.T) {
 		}
 		return confirmAll(s)
 	}
-	rel := r.start(RelayConfig{Window: 50, FetchSize: 20})
+	rel := r.start(coreConfig{Window: 50, FetchSize: 20})
 	rel.core.limits.sweep = 20 * time.Second
 	caught := false
 	rel.hold = func(cl *call) bool {
@@ -97,7 +97,7 @@ func TestFollowersDoNotOvertakeAnEventThatIsStillToBeMoved(t *testing.T) {
 		}
 		return confirmAll(s)
 	}
-	rel := r.start(RelayConfig{})
+	rel := r.start(coreConfig{})
 	r.run(time.Second)
 	bad = false
 	if r.store.state(dead) != outbox.Dead {
@@ -142,7 +142,7 @@ func TestNothingIsMovedBeforeAnEventInFlightHasEnded(t *testing.T) {
 		}
 		return confirmAll(s)
 	}
-	rel := r.start(RelayConfig{})
+	rel := r.start(coreConfig{})
 	r.run(time.Second)
 	second, third := r.store.add("a", "K"), r.store.add("b", "K")
 	rel.mute = func(s rigSend) bool { return s.seq == second }
@@ -158,7 +158,7 @@ func TestNothingIsMovedBeforeAnEventInFlightHasEnded(t *testing.T) {
 	r.kill(rel)
 	r.store.discard(dead)
 	r.sends = nil
-	r.start(RelayConfig{})
+	r.start(coreConfig{})
 	r.run(time.Minute)
 	if got := r.sent(transport.Confirmed); !slices.Equal(got, []int64{second, third}) {
 		t.Errorf("sent %v, want %v", got, []int64{second, third})
@@ -176,7 +176,7 @@ func TestAParkedHeadThatIsMissingFromTheLogFreesItsKey(t *testing.T) {
 		}
 		return confirmAll(s)
 	}
-	rel := r.start(RelayConfig{Backoff: Backoff{Initial: 20 * time.Second}})
+	rel := r.start(coreConfig{Backoff: coreBackoff{Initial: 20 * time.Second}})
 	r.run(time.Second)
 	delete(r.store.log, e)
 	r.run(3 * time.Minute)
@@ -200,7 +200,7 @@ func TestAFollowerThatIsMissingFromTheLogIsNotSent(t *testing.T) {
 		}
 		return confirmAll(s)
 	}
-	r.start(RelayConfig{Backoff: Backoff{Initial: 20 * time.Second}})
+	r.start(coreConfig{Backoff: coreBackoff{Initial: 20 * time.Second}})
 	r.run(time.Second)
 	delete(r.store.log, f)
 	refuse = false
@@ -219,7 +219,7 @@ func TestAWriterThatIsPreparedStaysAWriter(t *testing.T) {
 	late := r.store.begin()
 	first := late.write("topic", "key")
 	passed := r.store.add("topic", sameShard("key"))
-	rel := r.start(RelayConfig{})
+	rel := r.start(coreConfig{})
 	r.run(time.Second)
 	r.store.mu.Lock()
 	delete(r.store.open, late.name)
@@ -252,7 +252,7 @@ func TestANewHeadDoesNotOvertakeAnEventThatIsStillToBeMoved(t *testing.T) {
 		}
 		return confirmAll(s)
 	}
-	rel := r.start(RelayConfig{})
+	rel := r.start(coreConfig{})
 	r.run(time.Second)
 	second = r.store.add("a", "K")
 	third, fourth := r.store.add("b", "K"), r.store.add("b", "K")
@@ -287,7 +287,7 @@ func TestWhatIsOnItsWayBehindAHeadGoesBeforeIt(t *testing.T) {
 		}
 		return confirmAll(s)
 	}
-	rel := r.start(RelayConfig{Backoff: Backoff{Initial: 10 * time.Second}})
+	rel := r.start(coreConfig{Backoff: coreBackoff{Initial: 10 * time.Second}})
 	rel.hold = func(cl *call) bool { return cl.op == opFollow }
 	for len(rel.held) == 0 {
 		r.run(100 * time.Millisecond)
@@ -327,7 +327,7 @@ func TestHeadThatIsDiscardedInFlightHoldsUpNothing(t *testing.T) {
 			}
 			return confirmAll(s)
 		}
-		rel := r.start(RelayConfig{})
+		rel := r.start(coreConfig{})
 		rel.mute = func(s rigSend) bool { return s.seq == head && refused }
 		for len(rel.muted) == 0 {
 			r.run(100 * time.Millisecond)
@@ -367,7 +367,7 @@ func TestReplayedEventsOfARouteThatTakesNothingHoldUpNoOther(t *testing.T) {
 		}
 		return confirmAll(s)
 	}
-	rel := r.start(RelayConfig{FetchSize: 16, Window: 64})
+	rel := r.start(coreConfig{FetchSize: 16, Window: 64})
 	r.run(time.Second)
 	keys := shardKeys(200)
 	var seqs []int64

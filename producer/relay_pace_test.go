@@ -18,7 +18,7 @@ func manySick(t *testing.T, routes int) (*rig, *rigRelay) {
 			r.store.add(fmt.Sprint("sick", i), fmt.Sprint("key", i, "-", k))
 		}
 	}
-	rel := r.start(RelayConfig{})
+	rel := r.start(coreConfig{})
 	r.run(70 * time.Second)
 	return r, rel
 }
@@ -100,7 +100,7 @@ func TestTroubleOfARouteIsRecordedAtGrowingIntervals(t *testing.T) {
 	r.broker = on("sick", transport.Refused)
 	r.store.add("sick", "a")
 	r.store.add("sick", "b")
-	rel := r.start(RelayConfig{})
+	rel := r.start(coreConfig{})
 	r.run(10 * time.Minute)
 	const msg = "event not taken by the transport"
 	written, omitted := 0, 0

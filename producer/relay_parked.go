@@ -51,7 +51,7 @@ func (c *relayCore) dueCall() *call {
 		c.at(d.at)
 		return nil
 	}
-	cl := &call{op: opDue, since: d.after, limit: c.limits.due}
+	cl := ask(statement{op: opDue, since: d.after, limit: c.limits.due})
 	for _, sh := range c.shards {
 		if sh != nil && sh.open() {
 			cl.shards = append(cl.shards, sh)
@@ -60,6 +60,7 @@ func (c *relayCore) dueCall() *call {
 	if len(cl.shards) == 0 {
 		return nil // a shard that opens brings its own look
 	}
+	cl.numbers = numbersOf(cl.shards)
 	d.at, d.again = never, false
 	d.changed = make(map[parkedID]struct{})
 	return cl

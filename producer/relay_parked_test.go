@@ -26,7 +26,7 @@ func TestAFailedKeyIsSentFromItsParkedEventsInOrder(t *testing.T) {
 		r.store.add("topic", fmt.Sprint("other", i))
 	}
 	r.outcomes(map[int64]transport.Outcome{want[3]: transport.Refused})
-	rel := r.start(RelayConfig{MaxPerKey: 10, Backoff: Backoff{Initial: 2 * time.Second}})
+	rel := r.start(coreConfig{MaxPerKey: 10, Backoff: coreBackoff{Initial: 2 * time.Second}})
 	r.run(50 * time.Millisecond)
 	if queued, live := r.store.left(); queued != 0 || live != 37 {
 		t.Errorf("%d queued, %d parked", queued, live)
@@ -57,7 +57,7 @@ func TestAnEventThatAClockAheadParkedDoesNotWaitForThatTime(t *testing.T) {
 	r := newRig(t)
 	seq := r.store.add("topic", "key")
 	r.outcomes(map[int64]transport.Outcome{seq: transport.Refused})
-	rel := r.start(RelayConfig{Backoff: Backoff{Initial: time.Hour}})
+	rel := r.start(coreConfig{Backoff: coreBackoff{Initial: time.Hour}})
 	r.run(50 * time.Millisecond)
 	parked := r.store.parked[seq]
 	if parked == nil {
@@ -77,7 +77,7 @@ func TestAFreshEventWaitsUntilTheLastParkedOneOfItsKeyHasGone(t *testing.T) {
 	second := r.store.add("topic", "key")
 	other := r.store.add("topic", "other")
 	r.outcomes(map[int64]transport.Outcome{first: transport.Refused})
-	rel := r.start(RelayConfig{Backoff: Backoff{Initial: 2 * time.Second}})
+	rel := r.start(coreConfig{Backoff: coreBackoff{Initial: 2 * time.Second}})
 	r.run(20 * time.Millisecond)
 	r.broker = confirmAll
 	rel.hold = func(cl *call) bool { return cl.op == opSent }
@@ -104,7 +104,7 @@ func TestAFailureIsParkedAfterTheMarksOfItsPredecessors(t *testing.T) {
 		r.store.add("topic", fmt.Sprint("other", i))
 	}
 	r.outcomes(map[int64]transport.Outcome{second: transport.Refused})
-	rel := r.start(RelayConfig{})
+	rel := r.start(coreConfig{})
 	rel.hold = func(cl *call) bool { return cl.op == opMark }
 	r.run(time.Second)
 	if slices.Contains(rel.calls, opPark) {
@@ -123,7 +123,7 @@ func TestAnInvalidEventIsDeadAtOnce(t *testing.T) {
 		r := newRig(t)
 		bad, next := r.store.add("topic", "key"), r.store.add("topic", "key")
 		r.outcomes(map[int64]transport.Outcome{bad: transport.Invalid})
-		rel := r.start(RelayConfig{HoldDeadKeys: hold})
+		rel := r.start(coreConfig{HoldDeadKeys: hold})
 		r.run(time.Minute)
 		if r.store.state(bad) != outbox.Dead || len(r.store.attempts(bad)) != 1 || rel.noted("event is dead") != 1 {
 			t.Errorf("hold %v: state %q", hold, r.store.state(bad))
@@ -142,10 +142,10 @@ func TestADeadHeadHoldsItsKeyUntilAnOperatorActs(t *testing.T) {
 		next := r.store.add("topic", "key")
 		outcomes := map[int64]transport.Outcome{bad: transport.Refused}
 		r.outcomes(outcomes)
-		r.start(RelayConfig{HoldDeadKeys: true, MaxAttempts: 2})
+		r.start(coreConfig{HoldDeadKeys: true, MaxAttempts: 2})
 		r.run(time.Minute)
 		r.kill(r.relays[0])
-		rel := r.start(RelayConfig{HoldDeadKeys: true, MaxAttempts: 2}) // holds it too
+		rel := r.start(coreConfig{HoldDeadKeys: true, MaxAttempts: 2}) // holds it too
 		r.run(time.Minute)
 		last := r.store.add("topic", "key")
 		rel.core.wake(r.now, allNews)
@@ -174,7 +174,7 @@ func TestARedrivenEventIsSentAndTheRewindCleared(t *testing.T) {
 	r := newRig(t)
 	bad := r.store.add("topic", "key")
 	r.outcomes(map[int64]transport.Outcome{bad: transport.Refused})
-	r.start(RelayConfig{MaxAttempts: 1})
+	r.start(coreConfig{MaxAttempts: 1})
 	r.run(time.Second)
 	r.broker = confirmAll
 	if !r.store.redrive(bad) {
@@ -194,7 +194,7 @@ func TestARewindOfTwoAnswersToTheSecond(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	a, b := r.store.add("topic", "key"), r.store.add("topic", "key")
-	rel := r.start(RelayConfig{})
+	rel := r.start(coreConfig{})
 	r.run(time.Second)
 	r.store.replay(b)
 	rel.hold = func(cl *call) bool { return cl.op == opHeal }
@@ -215,7 +215,7 @@ func TestARewindOfTwoAnswersToTheSecond(t *testing.T) {
 func TestAnEventIsReplayedThoughItsMarkIsUnderWay(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	rel := r.start(RelayConfig{})
+	rel := r.start(coreConfig{})
 	r.run(time.Second)
 	rel.delay = func(cl *call) bool { return cl.op == opMark } // done, and the relay does not know
 	seq := r.store.add("topic", "key")
@@ -236,7 +236,7 @@ func TestAnEventIsReplayedThoughItsMarkIsUnderWay(t *testing.T) {
 func TestWhatIsMarkedDuringAReadIsNotSentAgain(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	rel := r.start(RelayConfig{})
+	rel := r.start(coreConfig{})
 	r.run(time.Second)
 	rel.mute = func(rigSend) bool { return true }
 	r.store.add("topic", "key")
@@ -273,7 +273,7 @@ func TestEventsWithoutAKeyAreRetriedAlone(t *testing.T) {
 		others = append(others, r.store.add("topic", ""))
 	}
 	r.outcomes(map[int64]transport.Outcome{bad: transport.Refused})
-	r.start(RelayConfig{MaxAttempts: 3})
+	r.start(coreConfig{MaxAttempts: 3})
 	r.run(30 * time.Millisecond)
 	if got := r.sent(transport.Confirmed); len(got) != len(others) || r.store.state(bad) != outbox.Retrying {
 		t.Errorf("sent %v, state %q", got, r.store.state(bad))
@@ -296,7 +296,7 @@ func TestAFollowerWithoutAHeadBecomesTheHead(t *testing.T) {
 		r.store.parked[seq] = &fakeParked{shard: shard, key: "key", state: outbox.Following}
 	}
 	third := r.store.add("topic", "key")
-	r.start(RelayConfig{})
+	r.start(coreConfig{})
 	r.run(5 * time.Second)
 	r.drained()
 	if got := r.sent(); !slices.Equal(got, []int64{first, second, third}) {
@@ -310,7 +310,7 @@ func TestAQueueRowWithoutAnEventIsLoudAndDead(t *testing.T) {
 	seq := r.store.add("topic", "key")
 	after := r.store.add("topic", "key")
 	delete(r.store.log, seq)
-	rel := r.start(RelayConfig{})
+	rel := r.start(coreConfig{})
 	r.run(time.Second)
 	if r.store.state(seq) != outbox.Dead || rel.noted("queue row has no event in the log") != 1 {
 		t.Errorf("state %q", r.store.state(seq))
@@ -328,7 +328,7 @@ func TestAHotKeyDoesNotStarveItsNeighboursAndKeepsItsOrder(t *testing.T) {
 		hot = append(hot, r.store.add("topic", "hot"))
 	}
 	neighbour := r.store.add("topic", sameShard("hot"))
-	rel := r.start(RelayConfig{Window: 100, MaxPerKey: 20})
+	rel := r.start(coreConfig{Window: 100, MaxPerKey: 20})
 	rel.mute = func(s rigSend) bool { return s.key == "hot" }
 	r.run(5 * time.Second)
 	if got := r.sent(); !slices.Equal(got, []int64{neighbour}) {
@@ -361,7 +361,7 @@ func TestStatementsAreRepeatedUntilTheyWork(t *testing.T) {
 		}
 		return nil
 	}
-	rel := r.start(RelayConfig{MaxAttempts: 2})
+	rel := r.start(coreConfig{MaxAttempts: 2})
 	r.run(3 * time.Minute)
 	r.store.fail = nil
 	r.drained()
@@ -376,7 +376,7 @@ func TestStatementsAreRepeatedUntilTheyWork(t *testing.T) {
 func TestAFailingDatabaseIsAskedAtGrowingIntervals(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	rel := r.start(RelayConfig{})
+	rel := r.start(coreConfig{})
 	r.store.add("topic", "key")
 	r.run(time.Second)
 	before := len(rel.calls)
@@ -395,7 +395,7 @@ func TestAnOutcomeThatIsReportedTwiceCountsOnce(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	r.store.add("topic", "key")
-	rel := r.start(RelayConfig{})
+	rel := r.start(coreConfig{})
 	r.run(time.Second)
 	s := r.sends[0]
 	second := r.store.add("topic", "key")
@@ -430,7 +430,7 @@ func TestStoredErrorsAreShortAndValid(t *testing.T) {
 
 func TestTheBackoffDoublesUpToItsBound(t *testing.T) {
 	t.Parallel()
-	b := Backoff{Initial: time.Second, Max: 5 * time.Minute}
+	b := coreBackoff{Initial: time.Second, Max: 5 * time.Minute}
 	for attempts, want := range map[int]time.Duration{1: time.Second, 2: 2 * time.Second, 5: 16 * time.Second, 9: 256 * time.Second, 10: 5 * time.Minute, 100: 5 * time.Minute} {
 		if got := b.bound(attempts); got != want {
 			t.Errorf("after %d attempts: %v, want %v", attempts, got, want)
@@ -443,7 +443,7 @@ func TestNotesNameTheEventAndNeverItsPayload(t *testing.T) {
 	r := newRig(t)
 	bad := r.store.add("topic", "key")
 	r.outcomes(map[int64]transport.Outcome{bad: transport.Refused})
-	rel := r.start(RelayConfig{MaxAttempts: 2})
+	rel := r.start(coreConfig{MaxAttempts: 2})
 	r.run(time.Minute)
 	for _, msg := range []string{"event not taken by the transport", "attempt failed", "event is dead"} {
 		if rel.attr(msg, "dispatch_id").String() != r.store.id(bad).String() || rel.attr(msg, "correlation_id").String() != "c" {
@@ -476,7 +476,7 @@ func TestEventsThatAreMovedWhenTheirHeadHasGoneAreHealed(t *testing.T) {
 	}
 	refused := map[int64]transport.Outcome{first: transport.Refused, second: transport.Refused}
 	r.outcomes(refused)
-	rel := r.start(RelayConfig{MaxAttempts: 2, Backoff: Backoff{Initial: 100 * time.Millisecond}})
+	rel := r.start(coreConfig{MaxAttempts: 2, Backoff: coreBackoff{Initial: 100 * time.Millisecond}})
 	rel.hold = func(cl *call) bool { return cl.op == opFollow }
 	r.run(10 * time.Millisecond)
 	delete(refused, first)

@@ -16,7 +16,7 @@ func TestEventsReplayedTogetherKeepTheirOrder(t *testing.T) {
 		for _, told := range []bool{true, false} {
 			for _, size := range []int{64, 1000} { // one fetch brings less, or all of it
 				r := newRig(t)
-				rel := r.start(RelayConfig{FetchSize: size})
+				rel := r.start(coreConfig{FetchSize: size})
 				r.run(time.Second)
 				var seqs []int64
 				for range 8 {
@@ -49,7 +49,7 @@ func TestEventsReplayedAfterATakeoverKeepTheirOrder(t *testing.T) {
 	t.Parallel()
 	for _, cleared := range []bool{false, true} { // an earlier replay was told of, and done
 		r := newRig(t)
-		rel := r.start(RelayConfig{})
+		rel := r.start(coreConfig{})
 		var seqs []int64
 		add := func(n int) {
 			for range n {
@@ -66,7 +66,7 @@ func TestEventsReplayedAfterATakeoverKeepTheirOrder(t *testing.T) {
 		r.run(time.Second)
 		r.drained()
 		r.kill(rel)
-		r.start(RelayConfig{})
+		r.start(coreConfig{})
 		r.run(time.Minute)
 		r.sends = nil
 		for _, seq := range seqs {
@@ -84,7 +84,7 @@ func TestEventsReplayedAfterATakeoverKeepTheirOrder(t *testing.T) {
 func TestEventThatIsReplayedBeforeItsMarkIsAnsweredKeepsItsPlace(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	rel := r.start(RelayConfig{})
+	rel := r.start(coreConfig{})
 	first, second := r.store.add("topic", "key"), r.store.add("topic", "key")
 	r.run(time.Minute)
 	rel.delay = func(cl *call) bool { return cl.op == opMark }
@@ -108,7 +108,7 @@ func TestReplayOfALongKeyIsReadFromItsFirstEvent(t *testing.T) {
 	t.Parallel()
 	for later := time.Duration(0); later < 20*time.Millisecond; later += time.Millisecond {
 		r := newRig(t)
-		rel := r.start(RelayConfig{MaxPerKey: 2})
+		rel := r.start(coreConfig{MaxPerKey: 2})
 		var seqs []int64
 		for range 8 {
 			seqs = append(seqs, r.store.add("topic", "key"))
@@ -145,7 +145,7 @@ func TestReplayOfALongKeyIsReadFromItsFirstEvent(t *testing.T) {
 func TestReplayWithoutItsTicketIsToldPageByPage(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	rel := r.start(RelayConfig{})
+	rel := r.start(coreConfig{})
 	var seqs []int64
 	for range 50 {
 		seqs = append(seqs, r.store.add("topic", "key"))
@@ -158,7 +158,7 @@ func TestReplayWithoutItsTicketIsToldPageByPage(t *testing.T) {
 	}
 	sh := &r.store.shards[r.store.log[seqs[0]].Shard]
 	sh.low, sh.tail, sh.ticket, sh.rewindTo, sh.told = sh.bottom(), sh.kept(), 0, 0, 0
-	rel = r.start(RelayConfig{})
+	rel = r.start(coreConfig{})
 	r.run(15 * time.Second)
 	if got := r.sent(transport.Confirmed); !slices.Equal(got, seqs) {
 		t.Errorf("sent %v, want %v", got, seqs)
@@ -177,7 +177,7 @@ func TestReplayWithoutItsTicketIsToldPageByPage(t *testing.T) {
 func TestRenewalForAReplayKeepsNothingElseFromBeingDone(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	c := r.start(RelayConfig{}).core
+	c := r.start(coreConfig{}).core
 	r.run(time.Minute)
 	if !c.shardsQuiescent() {
 		t.Fatal("something is left to be done")

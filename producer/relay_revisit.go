@@ -216,7 +216,8 @@ func (c *relayCore) revisitRanges(shards []*shardState, urgent bool) *call {
 		budget = min(budget, c.limits.page)
 	}
 	share := max(budget/len(shards), min(c.limits.cold, budget))
-	cl := &call{op: opFetch, back: true, urgent: urgent, limit: share}
+	cl := ask(statement{op: opFetch})
+	cl.back, cl.urgent, cl.share = true, urgent, share
 	young, old := c.floor()
 	cl.old, cl.sampled = old, c.late.sampled
 	first, _ := slices.BinarySearchFunc(shards, r.backFrom, func(sh *shardState, no int) int { return sh.no - no })
@@ -287,7 +288,7 @@ func (c *relayCore) takeRevisited(cl *call) {
 		c.reading.backAt = c.now // what waits can be sent
 	}
 	for p, sh := range cl.shards {
-		if positions[sh.no] != p || above[p] >= cl.limit || sh.gone || !sh.readable() {
+		if positions[sh.no] != p || above[p] >= cl.share || sh.gone || !sh.readable() {
 			continue
 		}
 		if sh.back.at = max(sh.back.at, cl.ranges[cl.above[p]].Through); sh.back.at < sh.low {

@@ -24,7 +24,7 @@ func stallBeside(t *testing.T, backlog int) (r *rig, rel *rigRelay, works *bool)
 		}
 		return confirmAll(s)
 	}
-	rel = r.start(RelayConfig{Window: 50, FetchSize: 200})
+	rel = r.start(coreConfig{Window: 50, FetchSize: 200})
 	rel.core.limits.sweep = 10 * time.Second
 	r.run(2 * time.Second)
 	return r, rel, works
@@ -88,7 +88,7 @@ func TestFetchBringsNoMoreThanItIsAskedFor(t *testing.T) {
 			tx.write("topic", fmt.Sprint("late", i))
 		}
 		r.store.add("topic", "behind")
-		rel := r.start(RelayConfig{Window: 1000, FetchSize: size})
+		rel := r.start(coreConfig{Window: 1000, FetchSize: size})
 		most := 0
 		rel.delay = func(cl *call) bool {
 			most = max(most, len(cl.rows))
@@ -114,7 +114,7 @@ func TestLargeEventsAreReadFewAtATime(t *testing.T) {
 			r.store.log[seq].Payload = make([]byte, 1, size)[:size]
 		}
 	}
-	rel := r.start(RelayConfig{Window: 400, WindowBytes: 32 * size})
+	rel := r.start(coreConfig{Window: 400, WindowBytes: 32 * size})
 	add()
 	r.run(10 * time.Second)
 	r.drained() // from then on it knows how large they are
@@ -142,7 +142,7 @@ func TestFirstFetchBringsFewEventsSinceTheyMayBeLarge(t *testing.T) {
 				r.store.log[seq].Payload = make([]byte, 1, size)[:size]
 			}
 		}
-		rel := r.start(RelayConfig{})
+		rel := r.start(coreConfig{})
 		rel.core.reading.budget = newRelayCore(rel.core.cfg, nil, nil, false).reading.budget
 		most := 0
 		rel.hold = func(cl *call) bool {

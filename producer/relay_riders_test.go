@@ -11,7 +11,7 @@ import (
 )
 
 // batching starts a relay whose transport takes so many messages as one.
-func (r *rig) batching(cfg RelayConfig, messages int) *rigRelay {
+func (r *rig) batching(cfg coreConfig, messages int) *rigRelay {
 	r.t.Helper()
 	rel := r.start(cfg)
 	rel.core.batchLimit = func(string) (int, int) { return messages, 1 << 20 }
@@ -55,7 +55,7 @@ func TestEventsOfAKeyTravelTogetherInOrder(t *testing.T) {
 		largest = max(largest, 1+len(s.riders))
 		return confirmAll(s)
 	}
-	rel := r.batching(RelayConfig{Window: 20}, 5)
+	rel := r.batching(coreConfig{Window: 20}, 5)
 	r.run(2 * time.Second)
 	r.drained()
 	got := make(map[string][]int64)
@@ -84,7 +84,7 @@ func TestBatchesKeepWithinTheWindow(t *testing.T) {
 		r.store.add("topic", string(rune('a'+i%12))) // whose batches together would be three windows
 	}
 	most := 0
-	rel := r.batching(RelayConfig{Window: 18}, 5) // no multiple of a batch
+	rel := r.batching(coreConfig{Window: 18}, 5) // no multiple of a batch
 	rel.mute = func(s rigSend) bool {
 		most = max(most, rel.core.inflight)
 		return true
@@ -109,7 +109,7 @@ func TestBatchesAreOfOneTopicAndSize(t *testing.T) {
 	for i := range 12 {
 		r.store.add([]string{"r/a", "r/b"}[i/3%2], "key")
 	}
-	rel := r.start(RelayConfig{})
+	rel := r.start(coreConfig{})
 	rel.core.batchLimit = func(string) (int, int) { return 10, 2*len("payload") + 1 }
 	for _, e := range r.store.log {
 		e.Payload = []byte("payload")
@@ -144,7 +144,7 @@ func TestFailedBatchCountsNoAttemptOfTheOthers(t *testing.T) {
 			}
 			bad := seqs[4]
 			r.broker = refusing(outcome, bad)
-			rel := r.batching(RelayConfig{MaxAttempts: 1}, 7)
+			rel := r.batching(coreConfig{MaxAttempts: 1}, 7)
 			for range 30 { // what tells that the route works
 				r.store.add("topic", "")
 				rel.core.wake(r.now, allNews)
@@ -197,7 +197,7 @@ func TestWhatMayBeToBlameTravelsAlone(t *testing.T) {
 		}
 		return transport.Result{Outcome: transport.Refused, Err: errRefused}
 	}
-	r.batching(RelayConfig{Window: 4}, 10)
+	r.batching(coreConfig{Window: 4}, 10)
 	r.run(20 * time.Second)
 	works = true
 	r.run(time.Minute)
@@ -215,7 +215,7 @@ func TestLateEventGoesBeforeABatchThatIsSentAgain(t *testing.T) {
 	open := r.store.begin()
 	late := open.write("topic", "key")
 	rest := []int64{r.store.add("topic", "key"), r.store.add("topic", "key")}
-	rel := r.batching(RelayConfig{}, 10)
+	rel := r.batching(coreConfig{}, 10)
 	rel.mute = func(rigSend) bool { return true }
 	r.run(time.Second)
 	if len(rel.muted) != 1 || !slices.Equal(rel.muted[0].riders, rest) {
@@ -246,7 +246,7 @@ func TestLateEventDoesNotGoBetweenWhatIsUnderWay(t *testing.T) {
 	open := r.store.begin()
 	late := open.write("topic", "key")
 	sent := []int64{r.store.add("topic", "key"), r.store.add("topic", "key"), r.store.add("topic", "key")}
-	rel := r.batching(RelayConfig{}, 10)
+	rel := r.batching(coreConfig{}, 10)
 	rel.mute = func(rigSend) bool { return true }
 	r.run(time.Second)
 	rel.core.wake(r.now, open.commit())
@@ -269,7 +269,7 @@ func TestLateEventTravelsWithNoLaterOne(t *testing.T) {
 	open := r.store.begin()
 	late := open.write("topic", "key")
 	first, second := r.store.add("topic", "key"), r.store.add("topic", "key")
-	rel := r.batching(RelayConfig{}, 10)
+	rel := r.batching(coreConfig{}, 10)
 	rel.mute = func(s rigSend) bool { return s.key != "" }
 	r.run(time.Second)
 	rel.core.wake(r.now, open.commit())
@@ -303,13 +303,13 @@ func TestRelayThatStopsForgetsABatch(t *testing.T) {
 		for range 6 {
 			want = append(want, r.store.add("topic", "key"))
 		}
-		rel := r.batching(RelayConfig{LeaseTTL: time.Second}, 4)
+		rel := r.batching(coreConfig{LeaseTTL: time.Second}, 4)
 		rel.mute = func(rigSend) bool { return true }
 		r.run(100 * time.Millisecond)
 		if gone { // its leases are another's before it knows
 			rel.stopped = true
 			r.run(5 * time.Second)
-			r.batching(RelayConfig{}, 4)
+			r.batching(coreConfig{}, 4)
 			r.run(5 * time.Second)
 			rel.stopped = false
 			r.run(5 * time.Second)
@@ -329,7 +329,7 @@ func TestRelayThatStopsForgetsABatch(t *testing.T) {
 		}
 		if !gone {
 			r.kill(rel)
-			r.batching(RelayConfig{}, 4)
+			r.batching(coreConfig{}, 4)
 			r.run(5 * time.Second)
 		}
 		if got := r.arrived(); !slices.Equal(got, want) {
@@ -350,7 +350,7 @@ func TestBatchOfAKeyThatIsBlockedMeanwhile(t *testing.T) {
 		r := newRig(t)
 		dead := r.store.add("topic", "key")
 		r.broker = refusing(transport.Invalid, dead)
-		rel := r.batching(RelayConfig{}, 10)
+		rel := r.batching(coreConfig{}, 10)
 		r.run(time.Second)
 		rest := []int64{r.store.add("topic", "key"), r.store.add("topic", "key"), r.store.add("topic", "key")}
 		rel.mute = func(s rigSend) bool { return s.seq == rest[0] }

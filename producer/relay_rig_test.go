@@ -1,6 +1,7 @@
 package producer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -64,16 +65,30 @@ func newRig(t testing.TB) *rig {
 	return r
 }
 
+// filled returns cfg with what a relay sets where its configuration says nothing.
+func filled(cfg coreConfig) coreConfig {
+	cfg.LeaseTTL = cmp.Or(cfg.LeaseTTL, 10*time.Second)
+	cfg.Window = cmp.Or(cfg.Window, 1000)
+	cfg.WindowBytes = cmp.Or(cfg.WindowBytes, 64<<20)
+	cfg.FetchSize = cmp.Or(cfg.FetchSize, cfg.Window)
+	cfg.MaxPerKey = cmp.Or(cfg.MaxPerKey, 100)
+	cfg.MaxAttempts = cmp.Or(cfg.MaxAttempts, 10)
+	cfg.Backoff.Initial = cmp.Or(cfg.Backoff.Initial, time.Second)
+	cfg.Backoff.Max = cmp.Or(cfg.Backoff.Max, max(5*time.Minute, cfg.Backoff.Initial))
+	cfg.PollMin = cmp.Or(cfg.PollMin, 5*time.Millisecond)
+	cfg.PollMax = cmp.Or(cfg.PollMax, max(500*time.Millisecond, cfg.PollMin))
+	cfg.RouteProbeInterval = cmp.Or(cfg.RouteProbeInterval, time.Second)
+	cfg.RouteGrace = cmp.Or(cfg.RouteGrace, time.Minute)
+	return cfg
+}
+
 // start adds a relay, which takes events for small from the beginning. The routes of topics "r/a" and "r/b" are both "r".
-func (r *rig) start(cfg RelayConfig) *rigRelay {
+func (r *rig) start(cfg coreConfig) *rigRelay {
 	r.t.Helper()
 	if cfg.Name == "" {
 		cfg.Name = fmt.Sprint("relay", len(r.relays)+1)
 	}
-	cfg, err := cfg.withDefaults()
-	if err != nil {
-		r.t.Fatal(err)
-	}
+	cfg = filled(cfg)
 	route := func(topic string) string { name, _, _ := strings.Cut(topic, "/"); return name }
 	rel := &rigRelay{rig: r, name: cfg.Name}
 	rel.core = newRelayCore(cfg, route, rand.New(rand.NewPCG(1, uint64(len(r.relays)))), false)
@@ -125,7 +140,7 @@ func (rel *rigRelay) step() bool {
 }
 
 func (rel *rigRelay) execute(cl *call) {
-	cl.execute(context.Background(), rel.rig.store, &rel.core.cfg)
+	cl.execute(context.Background(), rel.rig.store, rel.core.cfg.asker())
 	rel.calls = append(rel.calls, cl.op)
 	if rel.delay != nil && rel.delay(cl) {
 		rel.delayed = append(rel.delayed, cl)

@@ -31,7 +31,7 @@ func TestARefusalCountsWhenTheRouteWorksForOthers(t *testing.T) {
 			others = append(others, r.store.add("topic", fmt.Sprint("key", i)))
 		}
 		r.outcomes(map[int64]transport.Outcome{bad: outcome})
-		rel := r.start(RelayConfig{MaxAttempts: 3})
+		rel := r.start(coreConfig{MaxAttempts: 3})
 		r.run(100 * time.Millisecond)
 		if n := len(r.store.attempts(bad)); n != 1 || r.store.state(bad) != outbox.Retrying || r.store.state(behind) != outbox.Following {
 			t.Errorf("%v: %d attempts counted, states %q and %q", outcome, n, r.store.state(bad), r.store.state(behind))
@@ -64,7 +64,7 @@ func TestAPausedRouteCountsNothingAndDelaysNoOther(t *testing.T) {
 			sick = append(sick, r.store.add("sick", fmt.Sprint("sick", i)))
 			r.store.add("well", fmt.Sprint("well", i))
 		}
-		rel := r.start(RelayConfig{})
+		rel := r.start(coreConfig{})
 		r.run(10 * time.Second)
 		if got := len(r.sent(transport.Confirmed)); got != 100 {
 			t.Errorf("%v: %d of the other route delivered", outcome, got)
@@ -101,7 +101,7 @@ func TestASuccessCountsOneAttemptOfThoseRefusedMeanwhile(t *testing.T) {
 	r := newRig(t)
 	r.broker = on("sick", transport.Refused)
 	a, b := r.store.add("sick", "a"), r.store.add("sick", "b")
-	r.start(RelayConfig{Backoff: Backoff{Initial: time.Hour}})
+	r.start(coreConfig{Backoff: coreBackoff{Initial: time.Hour}})
 	r.run(10 * time.Second)
 	if n := len(r.store.failures); n != 0 {
 		t.Fatalf("%d attempts counted while the route was paused", n)
@@ -122,7 +122,7 @@ func TestProbesRotateOverKeysOldestFirst(t *testing.T) {
 		heads = append(heads, r.store.add("sick", fmt.Sprint("key", i)))
 		r.store.add("sick", fmt.Sprint("key", i))
 	}
-	r.start(RelayConfig{})
+	r.start(coreConfig{})
 	r.run(10 * time.Second)
 	probes := r.sends[len(heads):]
 	for i, s := range probes {
@@ -143,7 +143,7 @@ func TestOneBadEventDoesNotKeepARouteClosed(t *testing.T) {
 	for i := range 5 {
 		r.store.add("topic", fmt.Sprint("key", i))
 	}
-	r.start(RelayConfig{})
+	r.start(coreConfig{})
 	r.run(5 * time.Second)
 	r.outcomes(map[int64]transport.Outcome{bad: transport.Returned})
 	r.run(10 * time.Second)
@@ -158,7 +158,7 @@ func TestARouteWithOneKeyCountsOnTheBackoffSchedule(t *testing.T) {
 	bad := r.store.add("topic", "bad")
 	r.store.add("topic", "bad")
 	r.outcomes(map[int64]transport.Outcome{bad: transport.Refused})
-	rel := r.start(RelayConfig{MaxAttempts: 4})
+	rel := r.start(coreConfig{MaxAttempts: 4})
 	r.run(time.Second)
 	if n := len(r.store.attempts(bad)); n == 0 {
 		t.Error("nothing counted")
@@ -178,7 +178,7 @@ func TestTwoBadEventsOneAfterTheOtherDie(t *testing.T) {
 	r := newRig(t)
 	r.broker = on("topic", transport.Refused)
 	first := r.store.add("topic", "one")
-	r.start(RelayConfig{MaxAttempts: 2})
+	r.start(coreConfig{MaxAttempts: 2})
 	r.run(time.Minute)
 	second := r.store.add("topic", "two")
 	r.run(time.Minute)
@@ -192,7 +192,7 @@ func TestAMissingQueueCostsTheEventsOfAQuietTopicNoAttempts(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	r.broker = on("quiet", transport.Returned)
-	rel := r.start(RelayConfig{})
+	rel := r.start(coreConfig{})
 	var events []int64
 	for i := range 6 {
 		events = append(events, r.store.add("quiet", fmt.Sprint("key", i)))
@@ -221,7 +221,7 @@ func TestARouteOnWhichNothingSucceedsIsReportedAfterItsGrace(t *testing.T) {
 	r.broker = on("sick", transport.Refused)
 	r.store.add("sick", "a")
 	r.store.add("sick", "b")
-	rel := r.start(RelayConfig{RouteGrace: 30 * time.Second})
+	rel := r.start(coreConfig{RouteGrace: 30 * time.Second})
 	report := "nothing on the route has succeeded for its grace period"
 	r.run(29 * time.Second)
 	if rel.noted(report) != 0 {
@@ -247,7 +247,7 @@ func TestTopicsOfOneRouteArePausedTogether(t *testing.T) {
 		r.store.add("r/a", fmt.Sprint("a", i))
 		r.store.add("r/b", fmt.Sprint("b", i))
 	}
-	r.start(RelayConfig{})
+	r.start(coreConfig{})
 	r.run(2 * time.Second)
 	before := len(r.sends)
 	r.run(5 * time.Second)
@@ -265,7 +265,7 @@ func TestAnUnreachableTransportCountsNothingAndKeepsTheOrder(t *testing.T) {
 		key := fmt.Sprint("key", i%6)
 		want[key] = append(want[key], r.store.add(fmt.Sprint("topic", i%3), key))
 	}
-	rel := r.start(RelayConfig{})
+	rel := r.start(coreConfig{})
 	r.run(time.Minute)
 	if n := len(r.sends); n > 200 {
 		t.Errorf("%d sends in a minute of outage", n)
@@ -292,7 +292,7 @@ func TestAnUnreachableTransportCountsNothingAndKeepsTheOrder(t *testing.T) {
 func TestASlowMessageDoesNotCloseARouteThatWorks(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	rel := r.start(RelayConfig{})
+	rel := r.start(coreConfig{})
 	r.run(time.Second)
 	slow := r.store.add("topic", "slow")
 	rel.mute = func(s rigSend) bool { return s.seq == slow }
@@ -319,7 +319,7 @@ func TestTheBacklogOfAStalledRouteTakesNoRoomFromOthers(t *testing.T) {
 		for i := range 10 {
 			r.store.add("well", fmt.Sprint("well", i))
 		}
-		rel := r.start(RelayConfig{Window: 50})
+		rel := r.start(coreConfig{Window: 50})
 		r.run(30 * time.Second)
 		if got := len(r.sent(transport.Confirmed)); got != 10 {
 			t.Errorf("%v: %d of 10 delivered", outcome, got)
@@ -348,7 +348,7 @@ func TestKeysWithAnEventOnAStalledRouteKeepTheirOrder(t *testing.T) {
 		r.store.add("sick", fmt.Sprint("key", i))
 		r.store.add("well", fmt.Sprint("key", i))
 	}
-	r.start(RelayConfig{Window: 20})
+	r.start(coreConfig{Window: 20})
 	r.run(10 * time.Second)
 	if got := r.sent(transport.Confirmed); len(got) != 0 {
 		t.Errorf("%v overtook an event of their key", got)
@@ -379,7 +379,7 @@ func TestAnOlderEventBehindOneThatMakesRoomIsReadAgain(t *testing.T) {
 		r.store.add("sick", fmt.Sprint("other", i))
 	}
 	head := r.store.add("sick", "key")
-	rel := r.start(RelayConfig{Window: 500})
+	rel := r.start(coreConfig{Window: 500})
 	rel.mute = func(rigSend) bool { return true }
 	r.run(time.Second)
 	late.commit()
@@ -412,7 +412,7 @@ func TestEventThatEndsItsChannelCountsAloneAndDies(t *testing.T) {
 			}
 		}
 		r.broker = refusing(outcome, culprit)
-		rel := r.start(RelayConfig{MaxAttempts: 3})
+		rel := r.start(coreConfig{MaxAttempts: 3})
 		r.run(900 * time.Millisecond)
 		if n := len(r.sent(transport.Confirmed)); n != 29 {
 			t.Errorf("%v: %d delivered", outcome, n)
@@ -443,7 +443,7 @@ func TestBadEventBesideASilentRouteStopsNoOther(t *testing.T) {
 		}
 		bad := r.store.add("mixed", "bad")
 		r.broker = refusing(outcome, bad)
-		rel := r.start(RelayConfig{MaxAttempts: 3})
+		rel := r.start(coreConfig{MaxAttempts: 3})
 		rel.mute = func(s rigSend) bool { return s.topic == "silent" }
 		for i := range 200 {
 			begun := r.now
@@ -474,7 +474,7 @@ func TestRoutesOfManyTopicsAreForgottenWithTheirTopics(t *testing.T) {
 		r.store.add(fmt.Sprintf("r%d/a", i), "")
 		r.store.add(fmt.Sprintf("r%d/b", i), "")
 	}
-	rel := r.start(RelayConfig{})
+	rel := r.start(coreConfig{})
 	r.run(time.Minute)
 	r.drained()
 	c := rel.core

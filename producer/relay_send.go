@@ -32,15 +32,15 @@ func (l *relayLoop) sendAll(ctx context.Context) {
 // have waited for the transport, or the whole process for somebody to wake it.
 func (l *relayLoop) send(ctx context.Context, e *entry) {
 	gen := e.gen
-	if l.now() >= time.Duration(l.until[e.shard.no].Load()) {
+	if l.now() >= time.Duration(l.until[e.shardNo()].Load()) {
 		l.box.outcome(sendResult{entry: e, gen: gen, unsent: true})
 		return
 	}
-	if err := e.readable(); err != nil {
+	if err := readable(e); err != nil {
 		l.box.outcome(sendResult{entry: e, gen: gen, Result: transport.Result{Outcome: transport.Invalid, Err: err}})
 		return
 	}
-	topic, msgs := e.Topic, e.messagesTo(ctx)
+	topic, msgs := e.Topic, messagesTo(ctx, e)
 	if err := fault.Hit(ctx, fault.R3); err != nil {
 		l.box.outcome(sendResult{entry: e, gen: gen, Result: transport.Result{Outcome: transport.Unavailable, Err: err}})
 		return
@@ -65,7 +65,7 @@ func (l *relayLoop) give(ctx context.Context, topic string, msgs []*message.Mess
 }
 
 // readable returns an error if e, or what is in a batch with it, cannot be read and so never be sent.
-func (e *entry) readable() error {
+func readable(e *entry) error {
 	what := e.Unreadable
 	for _, rider := range e.riders {
 		what = cmp.Or(what, rider.Unreadable)
@@ -77,17 +77,17 @@ func (e *entry) readable() error {
 }
 
 // messagesTo returns the messages of e, and of what is in a batch with it, for one send.
-func (e *entry) messagesTo(ctx context.Context) []*message.Message {
+func messagesTo(ctx context.Context, e *entry) []*message.Message {
 	msgs := make([]*message.Message, 1, 1+len(e.riders))
-	msgs[0] = e.messageTo(ctx)
+	msgs[0] = messageTo(ctx, e)
 	for _, rider := range e.riders {
-		msgs = append(msgs, rider.messageTo(ctx))
+		msgs = append(msgs, messageTo(ctx, rider))
 	}
 	return msgs
 }
 
 // messageTo returns e's message for one send.
-func (e *entry) messageTo(ctx context.Context) *message.Message {
+func messageTo(ctx context.Context, e *entry) *message.Message {
 	msg := e.Message()
 	if apart := e.Stamp.Sub(e.OccurredAt).Abs(); apart >= time.Second && e.OccurredAt.Unix() > 0 { // otherwise the stamp says it, for less
 		msg.Metadata[transport.MetaOccurredAt] = e.OccurredAt.UTC().Format(time.RFC3339Nano)

@@ -22,7 +22,7 @@ type load struct {
 	rnd    *rand.Rand
 	now    time.Duration
 	store  *fakeStore
-	cfg    RelayConfig
+	cfg    coreConfig
 	limits coreLimits
 	rel    *loadRelay
 	relays int
@@ -73,7 +73,7 @@ func newLoad(seed uint64) *load {
 	}
 	pick := func(of ...int) int { return of[s.rnd.IntN(len(of))] }
 	s.store = newFakeStore(func() time.Duration { return s.now })
-	s.cfg = RelayConfig{Window: pick(8, 50, 1000), FetchSize: pick(20, 100, 1000), MaxPerKey: pick(2, 100)}
+	s.cfg = coreConfig{Window: pick(8, 50, 1000), FetchSize: pick(20, 100, 1000), MaxPerKey: pick(2, 100)}
 	if pick(0, 0, 0, 0, 0, 1) == 1 {
 		s.cfg.Window, s.cfg.FetchSize = 1, 1
 	}
@@ -118,10 +118,7 @@ func (s *load) begin() {
 	s.relays++
 	cfg := s.cfg
 	cfg.Name = fmt.Sprint("relay", s.relays)
-	cfg, err := cfg.withDefaults()
-	if err != nil {
-		s.fail("%v", err)
-	}
+	cfg = filled(cfg)
 	route := func(topic string) string { name, _, _ := strings.Cut(topic, "/"); return name }
 	s.rel = &loadRelay{load: s, core: newRelayCore(cfg, route, rand.New(rand.NewPCG(s.rnd.Uint64(), 3)), false)}
 	s.rel.core.limits = s.limits
@@ -163,7 +160,7 @@ func (rel *loadRelay) step() {
 // execute runs a statement at once, and answers when it would be over.
 func (rel *loadRelay) execute(cl *call) {
 	s := rel.load
-	cl.execute(context.Background(), s.store, &rel.core.cfg)
+	cl.execute(context.Background(), s.store, rel.core.cfg.asker())
 	took := loadCall + time.Duration(len(cl.rows))*s.row + time.Duration(s.store.passed)*s.gone
 	s.store.passed = 0
 	if cl.op == opFetch {

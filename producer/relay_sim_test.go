@@ -26,7 +26,7 @@ type simulation struct {
 	rnd    *rand.Rand
 	now    time.Duration
 	store  *fakeStore
-	cfg    RelayConfig
+	cfg    coreConfig
 	limits coreLimits
 	relays []*simRelay
 	named  int
@@ -81,10 +81,10 @@ func newSimulation(t testing.TB, seed uint64) *simulation {
 	s.wild = simFaults{flag(), flag(), flag(), flag(), flag(), flag(), flag(), flag(), flag(), flag(), flag(), flag()}
 	pick := func(of ...int) int { return of[s.rnd.IntN(len(of))] }
 	s.crash = pick(15, 50, 200)
-	s.cfg = RelayConfig{
+	s.cfg = coreConfig{
 		Window: pick(1, 3, 8, 50), MaxPerKey: pick(1, 2, 5), FetchSize: pick(1, 4, 100),
 		MaxAttempts: pick(1, 2, 4), HoldDeadKeys: flag(), LeaseTTL: 2 * time.Second,
-		Backoff:            Backoff{Initial: 50 * time.Millisecond, Max: 500 * time.Millisecond},
+		Backoff:            coreBackoff{Initial: 50 * time.Millisecond, Max: 500 * time.Millisecond},
 		RouteProbeInterval: 50 * time.Millisecond,
 	}
 	s.limits = coreLimits{
@@ -107,10 +107,7 @@ func (s *simulation) startRelay() {
 	if s.wild.ttls { // as while another one is rolled out
 		cfg.LeaseTTL = []time.Duration{500 * time.Millisecond, 2 * time.Second, 8 * time.Second}[s.rnd.IntN(3)]
 	}
-	cfg, err := cfg.withDefaults()
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	cfg = filled(cfg)
 	route := func(topic string) string { name, _, _ := strings.Cut(topic, "/"); return name }
 	rel := &simRelay{sim: s}
 	rel.core = newRelayCore(cfg, route, rand.New(rand.NewPCG(s.rnd.Uint64(), 7)), false)
@@ -247,7 +244,7 @@ func (s *simulation) execute(rel *simRelay, cl *call) {
 		fault = 1 + s.rnd.IntN(2)
 	}
 	if fault != 1 {
-		cl.execute(context.Background(), s.store, &rel.core.cfg)
+		cl.execute(context.Background(), s.store, rel.core.cfg.asker())
 	}
 	if fault != 0 {
 		s.counts.Statements++

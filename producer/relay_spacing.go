@@ -18,7 +18,7 @@ const (
 	spacedBy   = 4 // how far they are apart at most, in PollMin
 )
 
-func newSpacing(cfg *RelayConfig) spacing {
+func newSpacing(cfg *coreConfig) spacing {
 	return spacing{least: cfg.PollMin, most: min(spacedBy*cfg.PollMin, cfg.PollMax), now: cfg.PollMin}
 }
 

@@ -62,6 +62,9 @@ type entry struct {
 	qprev, qnext *entry
 }
 
+// shardNo is the shard that e is of.
+func (e *entry) shardNo() int { return e.shard.no }
+
 // failure returns what is to be recorded about e.
 func (e *entry) failure() outbox.Failure {
 	return outbox.Failure{

@@ -32,7 +32,7 @@ func (rel *rigRelay) count(of op) (n int) {
 func TestEventThatComesAloneWaitsForNoLook(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	rel := r.start(RelayConfig{})
+	rel := r.start(coreConfig{})
 	r.run(time.Second)
 	for range 1000 {
 		at := r.now
@@ -49,7 +49,7 @@ func TestRelayThatWasWokenTooEarlyLooksAgainSoon(t *testing.T) {
 	t.Parallel()
 	for _, later := range []time.Duration{time.Millisecond, 12 * time.Millisecond, 100 * time.Millisecond} {
 		r := newRig(t)
-		rel := r.start(RelayConfig{})
+		rel := r.start(coreConfig{})
 		r.run(10 * time.Second)
 		rel.core.wake(r.now, allNews)
 		r.run(later)
@@ -84,7 +84,7 @@ func TestManyEventsAreReadTogether(t *testing.T) {
 			t.Run(every.String()+" "+name, func(t *testing.T) {
 				t.Parallel()
 				r := newRig(t)
-				rel := r.start(RelayConfig{})
+				rel := r.start(coreConfig{})
 				r.run(time.Second)
 				var from, marks int
 				for i := range int(2 * time.Second / every) {
@@ -111,7 +111,7 @@ func TestManyEventsAreReadTogether(t *testing.T) {
 func TestManyEventsAreMarkedTogether(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	rel := r.start(RelayConfig{})
+	rel := r.start(coreConfig{})
 	rel.mute = func(rigSend) bool { return true }
 	r.run(time.Second)
 	var marks int
@@ -138,7 +138,7 @@ func TestManyEventsAreMarkedTogether(t *testing.T) {
 func TestEventAfterManyWaitsForNoLook(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	rel := r.start(RelayConfig{})
+	rel := r.start(coreConfig{})
 	r.run(time.Second)
 	for range 2000 {
 		r.committed(rel, 500*time.Microsecond)
@@ -158,7 +158,7 @@ func TestEventAfterManyWaitsForNoLook(t *testing.T) {
 func TestOnlyTheShardsOfACommitAreReadForIt(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	rel := r.start(RelayConfig{})
+	rel := r.start(coreConfig{})
 	r.run(10 * time.Second) // polls have slowed down
 	ranges, looks := r.store.ranges, rel.fetches()
 	for range 20 {
@@ -182,8 +182,8 @@ func TestOnlyTheShardsOfACommitAreReadForIt(t *testing.T) {
 func TestNewsOfAnotherRelaysShardAreNoLook(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	rel := r.start(RelayConfig{})
-	r.start(RelayConfig{})
+	rel := r.start(coreConfig{})
+	r.start(coreConfig{})
 	r.run(time.Minute)
 	before := rel.fetches()
 	looked := 0

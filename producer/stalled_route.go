@@ -41,7 +41,7 @@ func (c *relayCore) reportCall() *call {
 	if c.reporting.told && slices.EqualFunc(routes, c.reporting.written, same) {
 		return nil
 	}
-	return &call{op: opReport, routes: routes}
+	return ask(statement{op: opReport, routes: routes})
 }
 
 // reported books a report. One that has failed is repeated after the next heartbeat, and holds up no lease.

@@ -19,7 +19,7 @@ func TestTheDatabaseKnowsWhichRoutesDoNotWork(t *testing.T) {
 		r.store.add("sick/a", fmt.Sprint("sick", i))
 		r.store.add("well/a", fmt.Sprint("well", i))
 	}
-	rel := r.start(RelayConfig{LeaseTTL: 6 * time.Second})
+	rel := r.start(coreConfig{LeaseTTL: 6 * time.Second})
 	r.run(time.Second)
 	if got := r.store.routes[rel.name]; len(got) != 0 || r.store.calls["ReportRoutes"] != 1 {
 		t.Errorf("%d reports at the start, of %+v", r.store.calls["ReportRoutes"], got)
@@ -60,7 +60,7 @@ func TestAReportThatFailsCostsNoLease(t *testing.T) {
 		}
 		return nil
 	}
-	rel := r.start(RelayConfig{})
+	rel := r.start(coreConfig{})
 	r.run(time.Minute)
 	if n := rel.core.leasing.held; n != 64 || rel.noted("lease lost") != 0 {
 		t.Errorf("%d shards are held", n)
@@ -82,7 +82,7 @@ func TestAHundredTopicsAreReported(t *testing.T) {
 	for i := range 150 {
 		r.store.add(fmt.Sprint("topic", i), fmt.Sprint("key", i))
 	}
-	rel := r.start(RelayConfig{})
+	rel := r.start(coreConfig{})
 	r.run(time.Minute)
 	if n := len(rel.core.stalled); n != 150 {
 		t.Fatalf("%d routes are stalled", n)

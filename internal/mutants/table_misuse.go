@@ -198,8 +198,8 @@ var misuse = []Mutant{
 		Name: "unreadable-event-sent", Guarantee: "G2",
 		Broken: "An event that cannot be read is sent without what could not be read.",
 		File:   "producer/relay_send.go",
-		Old:    `	if err := e.readable(); err != nil {`,
-		New:    `	if err := e.readable(); err != nil && e.dead {`,
+		Old:    `	if err := readable(e); err != nil {`,
+		New:    `	if err := readable(e); err != nil && e.dead {`,
 		Test:   Test{"producer", "TestEventThatCannotBeReadIsBuriedInsteadOfSent"},
 	},
 	{

@@ -119,7 +119,7 @@ var operating = []Mutant{
 		Name: "routes-are-not-reported", Guarantee: "G7",
 		Broken: "Only the relay's own process knows which routes do not work.",
 		File:   "producer/stalled_route.go",
-		Old:    `	return &call{op: opReport, routes: routes}`,
+		Old:    `	return ask(statement{op: opReport, routes: routes})`,
 		New:    `	return nil`,
 		Test:   Test{"producer", "TestTheDatabaseKnowsWhichRoutesDoNotWork"},
 	},

@@ -89,9 +89,9 @@ var leasing = []Mutant{
 	{
 		Name: "longest-wait-unknown", Guarantee: "G5",
 		Broken: "A relay does not tell the database how long an event may wait at most.",
-		File:   "producer/relay_call.go",
-		Old:    `cfg.Backoff.longest(), c.limit`,
-		New:    `1<<62, c.limit`,
+		File:   "producer/relay_statement.go",
+		Old:    `by.longest, s.limit`,
+		New:    `1<<62, s.limit`,
 		Test:   Test{"producer", "TestAnEventThatAClockAheadParkedDoesNotWaitForThatTime"},
 	},
 	{
