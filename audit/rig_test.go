@@ -21,6 +21,7 @@ import (
 	"github.com/boxpair/boxpair/internal/testenv"
 	"github.com/boxpair/boxpair/migrations"
 	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/producer/relay"
 	"github.com/boxpair/boxpair/store/inbox"
 	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/store/postgres"
@@ -169,7 +170,7 @@ func connect[TX any](d *database, store interface {
 		return ids
 	}
 	d.relay = func(ctx context.Context, publisher message.Publisher) error {
-		relay, err := producer.NewRelay(outbox, publisher, producer.RelayConfig{})
+		relay, err := relay.New(outbox, publisher, relay.Config{})
 		if err != nil {
 			return err
 		}

@@ -18,7 +18,7 @@ import (
 
 	amqp091 "github.com/rabbitmq/amqp091-go"
 
-	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/producer/relay"
 	"github.com/boxpair/boxpair/store/postgres"
 	"github.com/boxpair/boxpair/transport/amqp"
 )
@@ -62,7 +62,7 @@ func backlogRelayProcess(ctx context.Context, in io.Reader, out io.Writer) error
 		return err
 	}
 	s.later(func() { _ = publisher.Close() })
-	relay, err := producer.NewStandaloneRelay(store, publisher, producer.RelayConfig{LeaseTTL: job.Lease, Logger: quiet})
+	relay, err := relay.NewStandalone(store, publisher, relay.Config{LeaseTTL: job.Lease, Logger: quiet})
 	if err != nil {
 		return err
 	}

@@ -15,6 +15,7 @@ import (
 
 	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/producer/relay"
 	"github.com/boxpair/boxpair/store/sqlite"
 	"github.com/boxpair/boxpair/transport/memory"
 )
@@ -114,7 +115,7 @@ func (e embedding) measure(ctx context.Context, s *stage) error {
 		return err
 	}
 	s.later(func() { _ = broker.Close() })
-	relay, err := producer.NewRelay(outbox, broker, producer.RelayConfig{})
+	relay, err := relay.New(outbox, broker, relay.Config{})
 	if err != nil {
 		return err
 	}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/producer/relay"
 	"github.com/boxpair/boxpair/store/postgres"
 )
 
@@ -150,7 +151,7 @@ func (s *stage) background(ctx context.Context, fn func(context.Context)) {
 	})
 }
 
-func (c clocking) newRelay(ctx context.Context, s *stage, schema string, outbox *producer.Outbox[pgx.Tx], q *queues) (*producer.Relay, error) {
+func (c clocking) newRelay(ctx context.Context, s *stage, schema string, outbox *producer.Outbox[pgx.Tx], q *queues) (*relay.Relay, error) {
 	if c.relay == woken {
 		return s.relay(ctx, outbox, q, enveloped)
 	}
@@ -166,7 +167,7 @@ func (c clocking) newRelay(ctx context.Context, s *stage, schema string, outbox 
 	if err != nil {
 		return nil, err
 	}
-	return producer.NewStandaloneRelay(store, publisher, producer.RelayConfig{PollOnly: c.relay == pollOnly})
+	return relay.NewStandalone(store, publisher, relay.Config{PollOnly: c.relay == pollOnly})
 }
 
 // consume takes the times of messages: as they arrive, or as their effects are committed.

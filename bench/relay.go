@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/producer/relay"
 	"github.com/boxpair/boxpair/store/postgres"
 	"github.com/boxpair/boxpair/transport/amqp"
 )
@@ -133,7 +134,7 @@ func (r relaying) measure(ctx context.Context, s *stage) error {
 		return err
 	}
 	if r.queue == "" {
-		relay, err := producer.NewRelay(outbox, sink{}, producer.RelayConfig{})
+		relay, err := relay.New(outbox, sink{}, relay.Config{})
 		if err != nil {
 			return err
 		}
@@ -167,7 +168,7 @@ func (r relaying) store(ctx context.Context, s *stage) (*postgres.Store, *pgxpoo
 }
 
 // relay is one in this process that publishes to q.
-func (s *stage) relay(ctx context.Context, outbox *producer.Outbox[pgx.Tx], q *queues, f form) (*producer.Relay, error) {
+func (s *stage) relay(ctx context.Context, outbox *producer.Outbox[pgx.Tx], q *queues, f form) (*relay.Relay, error) {
 	publisher, err := s.publisher(q, f)
 	if err != nil {
 		return nil, err
@@ -175,11 +176,11 @@ func (s *stage) relay(ctx context.Context, outbox *producer.Outbox[pgx.Tx], q *q
 	if err := publisher.Connect(ctx); err != nil {
 		return nil, err
 	}
-	return producer.NewRelay(outbox, publisher, producer.RelayConfig{})
+	return relay.New(outbox, publisher, relay.Config{})
 }
 
 // drain measures how long a relay takes for all events.
-func (s *stage) drain(ctx context.Context, relay *producer.Relay) error {
+func (s *stage) drain(ctx context.Context, relay *relay.Relay) error {
 	return s.timed(ctx, func() (int, error) {
 		report, err := relay.RunOnce(ctx)
 		if err == nil && report.Delivered != s.n {

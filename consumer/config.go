@@ -59,7 +59,7 @@ type Config struct {
 	MaxClockStep time.Duration `yaml:"max_clock_step" env:"MAX_CLOCK_STEP"`
 
 	// Verifier makes every handler take only messages that were signed with one of its keys, as by
-	// a relay with producer.RelayConfig.Signer, for the topic that the handler subscribes to. Any
+	// a relay with relay.Config.Signer, for the topic that the handler subscribes to. Any
 	// other message is kept as dead under a dispatch ID of its own and never run, not even if it is
 	// redriven, and a handler is given only the metadata that is signed. Defaults to nil: messages
 	// need no signature.

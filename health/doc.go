@@ -10,7 +10,7 @@
 //	}
 //
 // Nothing here does I/O or keeps anything: a report is about the one state that it was made from. Whether a relay runs
-// and reaches its database and broker is another question, which producer.Relay.Health answers.
+// and reaches its database and broker is another question, which relay.Relay.Health answers.
 //
 // # What to do with it
 //

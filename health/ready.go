@@ -3,7 +3,7 @@ package health
 import (
 	"time"
 
-	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/producer/relay"
 )
 
 // Connection is the state of a connection to a broker, as amqp.Publisher.Health tells it. A relay that runs connects its
@@ -24,7 +24,7 @@ const minStale = 30 * time.Second
 // None means that it is ready: its database has answered and every connection is there, though nothing was sent yet.
 // poll is the relay's PollMax, or 0: a database that gave no answer for two of these, and at least half a minute, gives none. A relay
 // without shards, as beside many others, reads nothing, and is ready to take some. It does no I/O; never nil.
-func Relay(h producer.Health, poll time.Duration, connections ...Connection) []string {
+func Relay(h relay.Health, poll time.Duration, connections ...Connection) []string {
 	stale := max(minStale, 2*poll)
 	list := []string{}
 	if !h.Running {

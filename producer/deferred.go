@@ -8,6 +8,8 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/boxpair/boxpair/producer/internal/field"
+	"github.com/boxpair/boxpair/producer/internal/wakeup"
 	"github.com/boxpair/boxpair/store/outbox"
 )
 
@@ -51,7 +53,7 @@ func (w *Writer[TX]) changeDeferred(ctx context.Context, ids []uuid.UUID, change
 		return nil, w.fail(err)
 	}
 	if len(changed) > 0 {
-		w.news = allNews // it is not known where they are
+		w.news = wakeup.All // it is not known where they are
 		w.changed()
 	}
 	return changed, nil
@@ -61,10 +63,10 @@ func checkReason(reason string) error {
 	switch {
 	case reason == "":
 		return errors.New("reason is required")
-	case len(reason) > maxStoredError:
-		return fmt.Errorf("reason: has %d bytes, more than %d", len(reason), maxStoredError)
+	case len(reason) > maxReason:
+		return fmt.Errorf("reason: has %d bytes, more than %d", len(reason), maxReason)
 	}
-	return checkValue("reason", reason)
+	return field.Value("reason", reason)
 }
 
 func checkReschedule(at time.Time) error {

@@ -1,5 +1,5 @@
 // Package producer is the sending side: an outbox that events are written to
-// in the transaction of the change they tell of, and a relay that publishes
+// in the transaction of the change they tell of. Package producer/relay publishes
 // what was committed.
 //
 // # Writing
@@ -12,13 +12,7 @@
 //
 // # Publishing
 //
-// A [Relay] moves committed events to a Watermill publisher, in the service's own
-// process or alone in another. Events of one key are sent one after another, in the order
-// in which they were written; events of different keys are under way at once.
-// An event leaves the queue when the transport has confirmed it. One that fails is
-// parked with a backoff, and later events of its key wait behind it; one that
-// has used up its attempts is dead and waits for an operator, who redrives or
-// discards it.
+// A relay (package producer/relay) publishes committed events, in the service's own process or alone in another.
 //
 // # States of an event
 //

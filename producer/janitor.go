@@ -131,7 +131,7 @@ func (j *Janitor) Run(ctx context.Context) error {
 			j.cfg.Logger.InfoContext(ctx, "retention pass", "events", report.Events, "attempts", report.Attempts,
 				"receipts", report.Receipts, "batches", report.Batches, "took", report.Took)
 		}
-		if sleep(ctx, j.cfg.Interval) != nil {
+		if pace.Sleep(ctx, j.cfg.Interval) != nil {
 			break
 		}
 	}
@@ -195,7 +195,7 @@ func (p *pass) each(ctx context.Context, remove func(limit int) (outbox.Removed,
 		if !r.Full {
 			return nil
 		}
-		if err := sleep(ctx, pause); err != nil {
+		if err := pace.Sleep(ctx, pause); err != nil {
 			return err
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/producer/relay"
 	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/store/sqlite"
 )
@@ -119,7 +120,7 @@ func (subscribers) Close() error { return nil }
 
 // send has a relay send what is in the outbox to subscribers.
 func send(ctx context.Context, outbox *producer.Outbox[*sql.Tx], to subscribers) {
-	relay, err := producer.NewRelay(outbox, to, producer.RelayConfig{Publishers: 1})
+	relay, err := relay.New(outbox, to, relay.Config{Publishers: 1})
 	if err != nil {
 		log.Fatal(err)
 	}

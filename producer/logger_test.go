@@ -12,10 +12,6 @@ func TestLoggerDefaultsToTheDefaultOne(t *testing.T) {
 	if err != nil || outbox.Logger != slog.Default() {
 		t.Errorf("outbox: %v, %v", outbox.Logger, err)
 	}
-	relay, err := RelayConfig{}.withDefaults()
-	if err != nil || relay.Logger != slog.Default() {
-		t.Errorf("relay: %v, %v", relay.Logger, err)
-	}
 	janitor, err := JanitorConfig{}.withDefaults()
 	if err != nil || janitor.Logger != slog.Default() {
 		t.Errorf("janitor: %v, %v", janitor.Logger, err)

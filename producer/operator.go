@@ -83,3 +83,9 @@ func limitOf(limit int) int {
 	}
 	return limit
 }
+
+// ListRoutes reads which topics the relays that are visible cannot send to at the moment, by topic. It is as
+// old as a heartbeat of theirs. A relay names a hundred topics at most.
+func (o *Outbox[TX]) ListRoutes(ctx context.Context) ([]outbox.StalledRoute, error) {
+	return o.store.ListRoutes(ctx)
+}

@@ -7,12 +7,12 @@ import (
 	"log"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/google/uuid"
 
 	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/producer/relay"
 	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/transport"
 )
@@ -34,41 +34,6 @@ func TestOperatorSaysWhy(t *testing.T) {
 				t.Errorf("%s with the reason %.9q: %v, %v, want %q", doing, reason, ids, err, want)
 			}
 		}
-	}
-}
-
-func TestDiscardWithoutIDsAndStatesTakesDeadOnesOnly(t *testing.T) {
-	t.Parallel()
-	t.Run("postgres", func(t *testing.T) { t.Parallel(); testDiscard(t, onPostgres(t)) })
-	t.Run("sqlite", func(t *testing.T) { t.Parallel(); testDiscard(t, onSQLite(t)) })
-}
-
-func testDiscard[TX any](t *testing.T, store outbox.Store[TX]) {
-	out := outboxOn(t, store)
-	for key, versions := range map[string]int{"dead": 1, "retried": 2} {
-		for version := range versions {
-			write(t, out, "topic", key, version+1)
-		}
-	}
-	refusing := &recorder{answer: func(_, key string, _ int64, _ int) transport.Outcome {
-		if key == "dead" {
-			return transport.Invalid
-		}
-		return transport.Refused
-	}}
-	relay := relayFor(t, out, refusing, producer.RelayConfig{Backoff: producer.Backoff{Initial: time.Hour, Max: time.Hour}})
-	if _, err := relay.RunOnce(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	for call, want := range []int{1, 0} {
-		ids, err := out.Discard(t.Context(), outbox.Filter{Topic: "topic"}, "a test")
-		if err != nil || len(ids) != want {
-			t.Errorf("call %d discards %v, %v, want %d", call, ids, err, want)
-		}
-	}
-	stats, err := out.Stats(t.Context())
-	if err != nil || stats.Retrying != 1 || stats.Following != 1 || stats.Dead != 0 {
-		t.Errorf("%+v, %v", stats, err)
 	}
 }
 
@@ -143,7 +108,7 @@ func ExampleOutbox_Discard() {
 }
 
 // exampleDead writes an event that is too large for the broker, and has a relay find out.
-func exampleDead(ctx context.Context, store outbox.Store[*sql.Tx]) (*producer.Outbox[*sql.Tx], *producer.Relay, *narrow) {
+func exampleDead(ctx context.Context, store outbox.Store[*sql.Tx]) (*producer.Outbox[*sql.Tx], *relay.Relay, *narrow) {
 	outbox, err := producer.New(store, producer.Config{Name: "orders"})
 	if err != nil {
 		log.Fatal(err)
@@ -158,7 +123,7 @@ func exampleDead(ctx context.Context, store outbox.Store[*sql.Tx]) (*producer.Ou
 		log.Fatal(err)
 	}
 	broker := &narrow{limit: 10}
-	relay, err := producer.NewRelay(outbox, broker, producer.RelayConfig{})
+	relay, err := relay.New(outbox, broker, relay.Config{})
 	if err != nil {
 		log.Fatal(err)
 	}

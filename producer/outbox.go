@@ -11,6 +11,9 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/boxpair/boxpair/internal/fault"
+	"github.com/boxpair/boxpair/internal/pace"
+	"github.com/boxpair/boxpair/producer/internal/field"
+	"github.com/boxpair/boxpair/producer/internal/wakeup"
 	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/transport"
 )
@@ -57,7 +60,7 @@ type Config struct {
 }
 
 const (
-	maxName          = 255
+	maxReason        = 1 << 10
 	maxTraceState    = 512
 	maxHeaderCount   = 1024 // RabbitMQ's properties have room for their lengths, too
 	maxHeadersCeil   = 96 << 10
@@ -73,7 +76,7 @@ const (
 
 func (c Config) withDefaults() (Config, error) {
 	var errs []error
-	if err := checkText("Name", c.Name, 1); err != nil {
+	if err := field.Text("Name", c.Name, 1); err != nil {
 		errs = append(errs, err)
 	}
 	for _, f := range []struct {
@@ -116,9 +119,9 @@ func (c Config) withDefaults() (Config, error) {
 type Outbox[TX any] struct {
 	store  outbox.Store[TX]
 	cfg    Config
-	id     string // tells this outbox from all others, in any process
-	local  signal // relays in this process
-	remote signal // the wake-up of relays in others
+	id     string        // tells this outbox from all others, in any process
+	local  wakeup.Signal // relays in this process
+	remote wakeup.Signal // the wake-up of relays in others
 }
 
 // New returns an outbox over store. It does no I/O.
@@ -182,7 +185,7 @@ func (o *Outbox[TX]) Transact(ctx context.Context, fn func(ctx context.Context, 
 		wrote, err := o.transactOnce(ctx, fn)
 		if err == nil || errors.Is(err, outbox.ErrCommitUnknown) {
 			switch {
-			case wrote.none():
+			case wrote.None():
 			case err != nil: // it may be committed only now
 				o.Committed()
 			default:
@@ -193,16 +196,16 @@ func (o *Outbox[TX]) Transact(ctx context.Context, fn func(ctx context.Context, 
 		if !o.store.Retryable(err) || attempt == o.cfg.MaxTransactAttempts {
 			return err
 		}
-		if err := sleep(ctx, rand.N(transactBackoff<<min(attempt, 7))); err != nil {
+		if err := pace.Sleep(ctx, rand.N(transactBackoff<<min(attempt, 7))); err != nil {
 			return err
 		}
 	}
 }
 
 // transactOnce runs fn in a transaction and commits. It tells what was written.
-func (o *Outbox[TX]) transactOnce(ctx context.Context, fn func(ctx context.Context, w *Writer[TX]) error) (wrote news, err error) {
+func (o *Outbox[TX]) transactOnce(ctx context.Context, fn func(ctx context.Context, w *Writer[TX]) error) (wrote wakeup.Wakeup, err error) {
 	if err := fault.Hit(ctx, fault.P1); err != nil {
-		return news{}, err
+		return wakeup.Wakeup{}, err
 	}
 	var late []outbox.Record
 	err = o.store.Transact(ctx, func(ctx context.Context, tx TX) error {
@@ -229,30 +232,30 @@ func (o *Outbox[TX]) transactOnce(ctx context.Context, fn func(ctx context.Conte
 
 // Committed wakes the relays: those in this process at once, those in others
 // through [Outbox.Run]. It never blocks. [Outbox.Transact] calls it by itself.
-func (o *Outbox[TX]) Committed() { o.committed(allNews) }
+func (o *Outbox[TX]) Committed() { o.committed(wakeup.All) }
 
-func (o *Outbox[TX]) committed(n news) {
+func (o *Outbox[TX]) committed(n wakeup.Wakeup) {
 	if fault.Reach(fault.P5) != nil {
 		return
 	}
-	o.local.send(n)
-	o.remote.send(n)
+	o.local.Send(n)
+	o.remote.Send(n)
 }
 
 // Run tells relays in other processes about commits, at most once per
 // Config.NotifyInterval, until ctx ends, and returns nil then. It is optional: without it,
 // and on stores that have no signal between processes, those relays poll.
 func (o *Outbox[TX]) Run(ctx context.Context) error {
-	woken, stop := o.remote.subscribe()
+	woken, stop := o.remote.Subscribe()
 	defer stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-woken.woken:
+		case <-woken.Woken:
 		}
-		n := woken.take()
-		if n.none() {
+		n := woken.Take()
+		if n.None() {
 			continue // the last wake-up told of it
 		}
 		if err := o.notify(ctx, n); errors.Is(err, outbox.ErrNoSignal) {
@@ -261,30 +264,23 @@ func (o *Outbox[TX]) Run(ctx context.Context) error {
 		} else if err != nil && ctx.Err() == nil {
 			o.cfg.Logger.WarnContext(ctx, "waking relays failed, they poll", "error", err)
 		}
-		if sleep(ctx, o.cfg.NotifyInterval) != nil {
+		if pace.Sleep(ctx, o.cfg.NotifyInterval) != nil {
 			return nil
 		}
 	}
 }
 
-func (o *Outbox[TX]) notify(ctx context.Context, n news) error {
+func (o *Outbox[TX]) notify(ctx context.Context, n wakeup.Wakeup) error {
 	ctx, cancel := context.WithTimeout(ctx, notifyTimeout)
 	defer cancel()
-	return o.store.Notify(ctx, n.text(o.id))
+	return o.store.Notify(ctx, n.Text(o.id))
+}
+
+// RelaySource is what package relay needs of an outbox in its process; an application has no use for it.
+func (o *Outbox[TX]) RelaySource() wakeup.Source {
+	return wakeup.Source{Store: o.store, Logger: o.cfg.Logger, Commits: &o.local, ID: o.id}
 }
 
 func (o *Outbox[TX]) newWriter(tx TX) *Writer[TX] {
 	return &Writer[TX]{outbox: o, tx: tx, token: uuid.New(), queued: new([]outbox.Record)}
-}
-
-// sleep waits for d, or until ctx ends, and then returns the cause of that.
-func sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-timer.C:
-		return nil
-	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/boxpair/boxpair/internal/pace"
 	"github.com/boxpair/boxpair/store/outbox"
 )
 
@@ -25,7 +26,7 @@ type Replay struct {
 	Limit int
 	// InQueue is at most how many replayed events wait in the queue at once, which is what keeps
 	// a replay from delaying live events for long. Relays notice replayed events when they renew
-	// their leases, every third of RelayConfig.LeaseTTL, which they do at once where they meet one of them ahead of what
+	// their leases, every third of relay.Config.LeaseTTL, which they do at once where they meet one of them ahead of what
 	// they have read: with the default of that, 1000 in the queue make at least some 300 events a second. Defaults to 1000.
 	InQueue int
 	// Force sends events also after the time until which they may be sent again.
@@ -175,7 +176,7 @@ func (o *Outbox[TX]) drained(ctx context.Context, rows []outbox.Requeued) error 
 		if err != nil || n == 0 {
 			return err
 		}
-		if err := sleep(ctx, wait); err != nil {
+		if err := pace.Sleep(ctx, wait); err != nil {
 			return err
 		}
 		wait = min(2*wait, replayPollMost)

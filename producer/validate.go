@@ -4,40 +4,17 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"strings"
 	"time"
-	"unicode/utf8"
 
+	"github.com/boxpair/boxpair/producer/internal/field"
 	"github.com/boxpair/boxpair/transport"
 )
-
-// checkText checks that a field can be stored and sent: between least and 255
-// bytes of valid UTF-8 without NUL. The limit is AMQP's for short strings.
-func checkText(field, s string, least int) error {
-	switch {
-	case len(s) < least:
-		return fmt.Errorf("%s: is required", field)
-	case len(s) > maxName:
-		return fmt.Errorf("%s: has %d bytes, more than %d", field, len(s), maxName)
-	}
-	return checkValue(field, s)
-}
-
-func checkValue(field, s string) error {
-	switch {
-	case !utf8.ValidString(s):
-		return fmt.Errorf("%s: is not valid UTF-8", field)
-	case strings.IndexByte(s, 0) >= 0:
-		return fmt.Errorf("%s: holds a NUL byte", field)
-	}
-	return nil
-}
 
 // validate checks e against the limits of c. Its errors name fields, never values.
 func (c *Config) validate(e *Event) error {
 	var errs []error
-	text := func(field, s string, least int) {
-		if err := checkText(field, s, least); err != nil {
+	text := func(name, s string, least int) {
+		if err := field.Text(name, s, least); err != nil {
 			errs = append(errs, err)
 		}
 	}
@@ -49,7 +26,7 @@ func (c *Config) validate(e *Event) error {
 	text("ContentType", e.ContentType, 0)
 	text("CorrelationID", e.CorrelationID, 0)
 	text("TraceParent", e.TraceParent, 0)
-	if err := checkValue("TraceState", e.TraceState); err != nil {
+	if err := field.Value("TraceState", e.TraceState); err != nil {
 		errs = append(errs, err)
 	} else if len(e.TraceState) > maxTraceState {
 		errs = append(errs, fmt.Errorf("TraceState: has %d bytes, more than %d", len(e.TraceState), maxTraceState))
@@ -86,14 +63,14 @@ func (c *Config) validateHeaders(headers map[string]string) error {
 	size := 0
 	for name, value := range headers {
 		size += len(name) + len(value)
-		if err := checkText("Headers: a name", name, 1); err != nil {
+		if err := field.Text("Headers: a name", name, 1); err != nil {
 			errs = append(errs, err)
 			continue
 		}
 		if transport.IsReserved(name) {
 			errs = append(errs, fmt.Errorf("Headers: the name %q is reserved", name))
 		}
-		if err := checkValue(fmt.Sprintf("Headers: the value of %q", name), value); err != nil {
+		if err := field.Value(fmt.Sprintf("Headers: the value of %q", name), value); err != nil {
 			errs = append(errs, err)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/boxpair/boxpair/idgen"
+	"github.com/boxpair/boxpair/producer/internal/wakeup"
 	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/transport"
 )
@@ -30,7 +31,7 @@ type Writer[TX any] struct {
 	counted []sequence       // by each event in turn, to be taken back with a savepoint
 	queued  *[]outbox.Record // shared by the writers of one transaction
 	late    []outbox.Record  // what the commit writes
-	news    news             // what was written
+	news    wakeup.Wakeup    // what was written
 	err     error            // of a write whose effect on the transaction is not known
 }
 
@@ -307,7 +308,7 @@ func (w *Writer[TX]) append(ctx context.Context, records []outbox.Record) ([]boo
 // tell takes note of what was written, for the relays after the commit.
 func (w *Writer[TX]) tell(records []outbox.Record) {
 	for i := range records {
-		w.news = w.news.of(&records[i])
+		w.news = w.news.With(&records[i])
 	}
 }
 
@@ -316,7 +317,7 @@ func (w *Writer[TX]) changed() {
 	if !w.flushes {
 		// The commit is the caller's and may follow at once: relays in this process
 		// begin to poll fast.
-		w.outbox.local.send(allNews)
+		w.outbox.local.Send(wakeup.All)
 	}
 }
 

@@ -17,6 +17,7 @@ import (
 
 	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/producer/relay"
 	"github.com/boxpair/boxpair/transport"
 )
 
@@ -80,8 +81,8 @@ func TestSpansOfAnEventAreOneTrace(t *testing.T) {
 	event.CorrelationID = "conversation"
 	s.write(ctx, event)
 	request.End()
-	s.relay(s.broker, producer.RelayConfig{})
-	s.relay(s.broker, producer.RelayConfig{})
+	s.relay(s.broker, relay.Config{})
+	s.relay(s.broker, relay.Config{})
 
 	root := s.one("POST /orders")
 	placed := s.one("enqueue order.placed")
@@ -128,7 +129,7 @@ func TestSignedMessagesAreTraced(t *testing.T) {
 	h := s.handle("ship", "order.placed", consumer.HandlerConfig{}, func(context.Context, *work, *message.Message) error { return nil })
 	s.start()
 	s.write(t.Context(), order("order.placed", "42"))
-	s.relay(s.broker, producer.RelayConfig{Signer: signer})
+	s.relay(s.broker, relay.Config{Signer: signer})
 	if n := h.Counters(); n.Applied != 1 {
 		t.Fatalf("applied %d, refused %d", n.Applied, n.Refused)
 	}
@@ -148,7 +149,7 @@ func TestEventWithoutATraceBeginsOne(t *testing.T) {
 		return err
 	}))
 	ctx, startup := s.tracer.Tracer("service").Start(t.Context(), "startup")
-	relay, err := producer.NewRelay(s.outbox, s.tel.Publisher(s.broker), producer.RelayConfig{})
+	relay, err := relay.New(s.outbox, s.tel.Publisher(s.broker), relay.Config{})
 	ok(t, err)
 	_, err = relay.RunOnce(ctx)
 	ok(t, err)
@@ -175,7 +176,7 @@ func TestErrorsSetTheStatus(t *testing.T) {
 	s.start()
 	s.write(t.Context(), order("order.placed", "42"))
 	publisher := &refusing{Sender: s.broker}
-	first, second := s.relay(publisher, producer.RelayConfig{}), s.relay(publisher, producer.RelayConfig{})
+	first, second := s.relay(publisher, relay.Config{}), s.relay(publisher, relay.Config{})
 	if first.Delivered+second.Delivered != 1 {
 		t.Fatalf("delivered: first %d, then %d", first.Delivered, second.Delivered)
 	}
@@ -251,7 +252,7 @@ func TestNothingOfAPayloadIsExported(t *testing.T) {
 		Topic: "order.placed", Key: "key " + secret, Source: "source " + secret, Version: 1, Type: "placed",
 		Payload: []byte(secret), Headers: map[string]string{"header": secret},
 	})
-	s.relay(s.broker, producer.RelayConfig{})
+	s.relay(s.broker, relay.Config{})
 	if h.Counters().Dead != 1 {
 		t.Fatal("the message was not handled")
 	}

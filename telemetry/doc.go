@@ -6,7 +6,7 @@
 //	tel, err := telemetry.New(telemetry.Config{System: "rabbitmq"})
 //
 //	_, err = tel.Write(ctx, w, event)                              // instead of w.Write(ctx, event)
-//	relay, err := producer.NewRelay(outbox, tel.Publisher(publisher), cfg)
+//	relay, err := relay.New(outbox, tel.Publisher(publisher), cfg)
 //	ship, err := inbox.Handle("ship", telemetry.Handler(tel, "warehouse/ship", shipOrder), cfg)
 //
 //	err = tel.WatchOutbox(outbox.Name(), outbox)

@@ -14,6 +14,7 @@ import (
 
 	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/producer/relay"
 	"github.com/boxpair/boxpair/telemetry"
 	"github.com/boxpair/boxpair/transport"
 )
@@ -130,7 +131,7 @@ func TestMessagesWrittenThroughWatermillAreTraced(t *testing.T) {
 		return nil
 	})
 	s.start()
-	s.relay(s.broker, producer.RelayConfig{})
+	s.relay(s.broker, relay.Config{})
 	enqueued := s.one("enqueue order.placed")
 	if enqueued.Parent().SpanID() != request.SpanContext().SpanID() || enqueued.SpanKind() != trace.SpanKindProducer {
 		t.Error("it is no child of the request")

@@ -18,6 +18,7 @@ import (
 
 	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/producer/relay"
 	"github.com/boxpair/boxpair/store/sqlite"
 	"github.com/boxpair/boxpair/telemetry"
 	"github.com/boxpair/boxpair/transport/memory"
@@ -44,7 +45,7 @@ func Example() {
 	if err != nil {
 		log.Fatal(err)
 	}
-	relay, err := producer.NewRelay(outbox, tel.Publisher(broker), producer.RelayConfig{})
+	relay, err := relay.New(outbox, tel.Publisher(broker), relay.Config{})
 	if err != nil {
 		log.Fatal(err)
 	}

@@ -17,7 +17,7 @@ import (
 
 	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/middleware"
-	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/producer/relay"
 	"github.com/boxpair/boxpair/telemetry"
 	"github.com/boxpair/boxpair/transport"
 )
@@ -37,7 +37,7 @@ func TestSpanOfASetHasALinkToEachMessage(t *testing.T) {
 	s.router.AddConsumerHandler("ship", "order.placed", s.broker.Subscriber("ship"), h.Consume)
 	s.start()
 	s.write(t.Context(), order("order.placed", "1"), order("order.placed", "2"), order("order.placed", "3"))
-	s.relay(s.broker, producer.RelayConfig{})
+	s.relay(s.broker, relay.Config{})
 
 	created := make(map[trace.TraceID]trace.SpanID)
 	for _, span := range s.named("enqueue order.placed") {
@@ -86,8 +86,8 @@ func TestPlainHandlersAreTracedWithinTheirInbox(t *testing.T) {
 	s.handle("mail", "order.shipped", consumer.HandlerConfig{}, func(context.Context, *work, *message.Message) error { return nil })
 	s.start()
 	s.write(t.Context(), order("order.placed", "42"))
-	s.relay(s.broker, producer.RelayConfig{})
-	s.relay(s.broker, producer.RelayConfig{})
+	s.relay(s.broker, relay.Config{})
+	s.relay(s.broker, relay.Config{})
 	childOf(t, s.one("handle order.placed"), s.one("enqueue order.placed"))
 	childOf(t, s.one("relay order.shipped"), s.one("handle order.placed"))
 	childOf(t, s.one("handle order.shipped"), s.one("handle order.placed"))

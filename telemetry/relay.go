@@ -17,7 +17,7 @@ import (
 const attrRedelivered = attribute.Key("boxpair.redelivered")
 
 // Publisher returns publisher with a span, and the instruments of publishing, for each message. It is for
-// what a relay publishes to: the publisher of [producer.NewRelay] and those of its downstreams.
+// what a relay publishes to: the publisher of [relay.New] and those of its downstreams.
 //
 // A [transport.Sender] stays one, and a [transport.BatchSender] too: what it is given it passes on at once, unchanged, with the context that it came
 // with, and an outcome is reported when it has been counted. A tracer
@@ -29,7 +29,7 @@ const attrRedelivered = attribute.Key("boxpair.redelivered")
 // Closing it closes publisher. Further methods of publisher are not to be had through it.
 func (t *Telemetry) Publisher(publisher message.Publisher) message.Publisher {
 	if publisher == nil {
-		return nil // as NewRelay wants it, which refuses it or has downstreams
+		return nil // as relay.New wants it, which refuses it or has downstreams
 	}
 	p := measured{Publisher: publisher, t: t}
 	if sender, ok := publisher.(transport.Sender); ok {

@@ -15,7 +15,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 
 	"github.com/boxpair/boxpair/consumer"
-	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/producer/relay"
 	"github.com/boxpair/boxpair/telemetry"
 	"github.com/boxpair/boxpair/transport"
 )
@@ -166,7 +166,7 @@ func TestFailedBatchCountsAttemptsWhenItIsNarrowedDown(t *testing.T) {
 	if _, is := s.tel.Publisher(inner).(transport.Sender); is {
 		t.Fatal("a plain publisher became a sender")
 	}
-	report := s.relay(inner, producer.RelayConfig{Publishers: 1, Backoff: producer.Backoff{Initial: time.Hour}})
+	report := s.relay(inner, relay.Config{Publishers: 1, Backoff: relay.Backoff{Initial: time.Hour}})
 	if report.Delivered != 2 {
 		t.Fatalf("delivered %d of 2: %+v", report.Delivered, report)
 	}

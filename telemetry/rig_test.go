@@ -21,6 +21,7 @@ import (
 
 	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/producer/relay"
 	"github.com/boxpair/boxpair/store/sqlite"
 	"github.com/boxpair/boxpair/telemetry"
 	"github.com/boxpair/boxpair/transport/memory"
@@ -214,9 +215,9 @@ func (s *service) start() {
 }
 
 // relay sends everything that waits.
-func (s *service) relay(publisher message.Publisher, cfg producer.RelayConfig) producer.Report {
+func (s *service) relay(publisher message.Publisher, cfg relay.Config) relay.Report {
 	s.t.Helper()
-	relay, err := producer.NewRelay(s.outbox, s.tel.Publisher(publisher), cfg)
+	relay, err := relay.New(s.outbox, s.tel.Publisher(publisher), cfg)
 	ok(s.t, err)
 	report, err := relay.RunOnce(context.Background())
 	ok(s.t, err)

@@ -12,6 +12,7 @@ import (
 
 	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/producer/relay"
 	"github.com/boxpair/boxpair/store/inbox"
 	"github.com/boxpair/boxpair/store/outbox"
 )
@@ -34,10 +35,10 @@ type OutboxStats interface {
 	Stats(ctx context.Context) (outbox.Stats, error)
 }
 
-// RelayHealth tells the state of a relay. [producer.Relay] does.
+// RelayHealth tells the state of a relay. [relay.Relay] does.
 type RelayHealth interface {
 	// Health returns the relay's state without I/O.
-	Health() producer.Health
+	Health() relay.Health
 }
 
 // JanitorTotals tells what a janitor has removed. [producer.Janitor] does.

@@ -18,6 +18,7 @@ import (
 
 	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/producer/relay"
 	"github.com/boxpair/boxpair/store/inbox"
 	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/telemetry"
@@ -51,7 +52,7 @@ func TestInstrumentsTellWhatWasDone(t *testing.T) {
 	ship := s.handle("ship", "order.placed", consumer.HandlerConfig{}, fail)
 	janitor, err := producer.NewJanitor(s.store, producer.JanitorConfig{Retention: time.Second})
 	ok(t, err)
-	idle, err := producer.NewRelay(s.outbox, s.broker, producer.RelayConfig{})
+	idle, err := relay.New(s.outbox, s.broker, relay.Config{})
 	ok(t, err)
 	ok(t, s.tel.WatchOutbox("shop", s.outbox))
 	ok(t, s.tel.WatchJanitor("shop", janitor))
@@ -66,7 +67,7 @@ func TestInstrumentsTellWhatWasDone(t *testing.T) {
 	s.want("boxpair.outbox.deferred", map[string]float64{"shop": 1})
 	s.want("boxpair.outbox.attempts", nil)
 
-	s.relay(invalid{s.broker, "order.lost"}, producer.RelayConfig{})
+	s.relay(invalid{s.broker, "order.lost"}, relay.Config{})
 	s.want("boxpair.outbox.pending", map[string]float64{"shop": 0})
 	s.want("boxpair.outbox.age", map[string]float64{"shop": 0})
 	s.want("boxpair.outbox.parked", map[string]float64{"dead shop": 1, "retrying shop": 0, "following shop": 0})
@@ -82,7 +83,7 @@ func TestInstrumentsTellWhatWasDone(t *testing.T) {
 
 	_, err = s.outbox.Replay(t.Context(), producer.Replay{Selection: outbox.Selection{Topic: "order.placed"}})
 	ok(t, err)
-	s.relay(s.broker, producer.RelayConfig{})
+	s.relay(s.broker, relay.Config{})
 	s.want("boxpair.inbox.messages", map[string]float64{"applied warehouse/ship": 2, "duplicate warehouse/ship": 3})
 	s.want("boxpair.inbox.window.hits", map[string]float64{"warehouse/ship": 3})
 	s.want("boxpair.outbox.attempts", map[string]float64{"confirmed order.placed": 6})
@@ -95,8 +96,8 @@ func (counted) Totals() producer.JanitorReport {
 	return producer.JanitorReport{Events: 5, Attempts: 6, Receipts: 7}
 }
 
-func (counted) Health() producer.Health {
-	return producer.Health{InFlight: 1, Waiting: 2, Shards: 3, Routes: make([]producer.RouteHealth, 4), Reads: 5, ReadTime: 6 * time.Second}
+func (counted) Health() relay.Health {
+	return relay.Health{InFlight: 1, Waiting: 2, Shards: 3, Routes: make([]relay.RouteHealth, 4), Reads: 5, ReadTime: 6 * time.Second}
 }
 
 func (counted) Stats(context.Context) (outbox.Stats, error) {

@@ -17,7 +17,7 @@
 // # Signatures
 //
 // A [Signer] signs a message for its topic, and a [Verifier] tells what was signed with one of its
-// keys from everything else. A relay signs with producer.RelayConfig.Signer, and handlers are given
+// keys from everything else. A relay signs with relay.Config.Signer, and handlers are given
 // only verified messages with consumer.Config.Verifier. The signature is HMAC-SHA-256 over
 // these parts as netstrings: "boxpair signature 1", the key's ID, the topic, the UUID, the payload,
 // and the names and values of the metadata by ascending name, without the signature's own. It travels as

@@ -52,7 +52,7 @@ func ExampleContentDigest() {
 func ExampleNewVerifier() {
 	oldKey := transport.SigningKey{ID: "2026-11", Secret: []byte("32 random bytes, as openssl makes")}
 	newKey := transport.SigningKey{ID: "2026-12", Secret: []byte("32 others: openssl rand -out f 32")}
-	signer, err := transport.NewSigner(newKey) // producer.RelayConfig{Signer: signer}
+	signer, err := transport.NewSigner(newKey) // relay.Config{Signer: signer}
 	if err != nil {
 		fmt.Println(err)
 		return

@@ -118,7 +118,7 @@ func TestManifestOfKubernetesFitsTheRelay(t *testing.T) {
 // settingsOfRelay parses a command line of the relay.
 func settingsOfRelay(t *testing.T, s *settings, args []string) *relaying {
 	t.Helper()
-	if len(args) == 0 || args[0] != relay.name {
+	if len(args) == 0 || args[0] != relayCommand.name {
 		t.Fatalf("the command is %q", args)
 	}
 	r := newRelaying(s)

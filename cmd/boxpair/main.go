@@ -33,7 +33,7 @@ type command struct {
 }
 
 // commands are all there are, in the order of the help.
-var commands = slices.Concat([]command{relay, status}, letterCommands, effectCommands, []command{verify, migrate, version})
+var commands = slices.Concat([]command{relayCommand, status}, letterCommands, effectCommands, []command{verify, migrate, version})
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)

@@ -14,11 +14,12 @@ import (
 	"github.com/boxpair/boxpair/health"
 	"github.com/boxpair/boxpair/idgen"
 	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/producer/relay"
 	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/transport/amqp"
 )
 
-var relay = command{
+var relayCommand = command{
 	name:    "relay",
 	summary: "publish what an outbox holds to RabbitMQ, until told to stop",
 	details: `Publishes the events of an outbox to RabbitMQ, each key in order, until it gets SIGTERM or an
@@ -45,7 +46,7 @@ type relaying struct {
 	cloudEvents       bool
 	envelope          bool
 	batchSize         int
-	config            producer.RelayConfig
+	config            relay.Config
 	asJSON            bool
 	janitor           bool
 	retention         time.Duration
@@ -218,7 +219,7 @@ func (r *relaying) run(ctx context.Context, p *process) (int, error) {
 	}
 	defer func() { _ = publisher.Close() }() // what it has not confirmed is sent again
 	r.config.Logger = log
-	relay, err := producer.NewStandaloneRelay(store, publisher, r.config)
+	relay, err := relay.NewStandalone(store, publisher, r.config)
 	if err != nil {
 		return exitFailed, err
 	}
@@ -241,7 +242,7 @@ func (r *relaying) run(ctx context.Context, p *process) (int, error) {
 }
 
 // serve serves the health of the relay, if that is wanted, until stop is called.
-func (r *relaying) serve(ctx context.Context, log *slog.Logger, relay *producer.Relay, publisher *amqp.Publisher) (stop func(), err error) {
+func (r *relaying) serve(ctx context.Context, log *slog.Logger, rel *relay.Relay, publisher *amqp.Publisher) (stop func(), err error) {
 	if r.listen == "" {
 		return func() {}, nil
 	}
@@ -253,7 +254,7 @@ func (r *relaying) serve(ctx context.Context, log *slog.Logger, relay *producer.
 	log.InfoContext(ctx, "health is served", "address", listener.Addr().String())
 	ready := func() []string {
 		broker := publisher.Health()
-		return health.Relay(relay.Health(), r.config.PollMax, health.Connection{Name: "broker", Connected: broker.Connected, Err: broker.Err})
+		return health.Relay(rel.Health(), r.config.PollMax, health.Connection{Name: "broker", Connected: broker.Connected, Err: broker.Err})
 	}
-	return serveHealth(listener, ready, func() bool { return relay.Health().Running }), nil
+	return serveHealth(listener, ready, func() bool { return rel.Health().Running }), nil
 }

@@ -442,7 +442,7 @@ func TestBatchesAreSentOnRequest(t *testing.T) {
 	t.Parallel()
 	for args, want := range map[string]int{"": 1, "-envelope": 1, "-envelope -batch-size 8": 8} {
 		s := newSettings(&process{stderr: io.Discard, getenv: func(string) string { return "" }})
-		r := settingsOfRelay(t, s, append([]string{relay.name, "-amqp", "amqp://127.0.0.1:1/"}, strings.Fields(args)...))
+		r := settingsOfRelay(t, s, append([]string{relayCommand.name, "-amqp", "amqp://127.0.0.1:1/"}, strings.Fields(args)...))
 		p, err := r.publisher(slog.New(slog.DiscardHandler))
 		ok(t, err)
 		if messages, _ := p.BatchLimit(); messages != want {

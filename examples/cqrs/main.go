@@ -23,6 +23,7 @@ import (
 	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/middleware"
 	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/producer/relay"
 	"github.com/boxpair/boxpair/store/sqlite"
 	"github.com/boxpair/boxpair/transport/memory"
 )
@@ -181,7 +182,7 @@ func run(ctx context.Context, path string, out io.Writer) error {
 	if err != nil {
 		return err
 	}
-	relay, err := producer.NewRelay(outbox, twice{broker}, producer.RelayConfig{})
+	relay, err := relay.New(outbox, twice{broker}, relay.Config{})
 	if err != nil {
 		return err
 	}

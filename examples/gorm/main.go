@@ -22,7 +22,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"gorm.io/gorm"
 
-	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/producer/relay"
 	"github.com/boxpair/boxpair/transport/memory"
 )
 
@@ -57,7 +57,7 @@ func run(ctx context.Context, url string) (report string, err error) {
 		}
 	}
 	err = s.consuming(ctx, func(broker *memory.Broker) error {
-		relay, err := producer.NewRelay(s.outbox, twice{broker}, producer.RelayConfig{})
+		relay, err := relay.New(s.outbox, twice{broker}, relay.Config{})
 		if err != nil {
 			return err
 		}

@@ -17,6 +17,7 @@ import (
 	"github.com/boxpair/boxpair/idgen"
 	"github.com/boxpair/boxpair/internal/testenv"
 	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/producer/relay"
 	"github.com/boxpair/boxpair/transport/memory"
 )
 
@@ -147,7 +148,7 @@ func TestStockSinksOnceForEveryOrder(t *testing.T) {
 		ok(t, err)
 		s.handler = failing
 		relay := func(broker *memory.Broker) error {
-			relay, err := producer.NewRelay(s.outbox, twice{twice{broker}}, producer.RelayConfig{})
+			relay, err := relay.New(s.outbox, twice{twice{broker}}, relay.Config{})
 			if err != nil {
 				return err
 			}

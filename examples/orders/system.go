@@ -14,6 +14,7 @@ import (
 
 	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/producer/relay"
 )
 
 // The roles of a process. A service's role is its name, that of its relay has
@@ -169,7 +170,7 @@ func (s *system[TX]) runRelay(ctx context.Context, service string) error {
 	if err != nil {
 		return err
 	}
-	relay, err := producer.NewRelay(outbox, wire, producer.RelayConfig{LeaseTTL: leaseTTL, Logger: s.logger})
+	relay, err := relay.New(outbox, wire, relay.Config{LeaseTTL: leaseTTL, Logger: s.logger})
 	if err != nil {
 		return err
 	}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/producer/relay"
 	"github.com/boxpair/boxpair/transport/memory"
 )
 
@@ -96,7 +97,7 @@ func (db *database[TX]) serve(ctx context.Context, providerURL string) error {
 		return err
 	}
 	defer func() { _ = broker.Close() }()
-	relay, err := producer.NewRelay(db.outbox, broker, producer.RelayConfig{LeaseTTL: time.Second})
+	relay, err := relay.New(db.outbox, broker, relay.Config{LeaseTTL: time.Second})
 	if err != nil {
 		return err
 	}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/producer/relay"
 	"github.com/boxpair/boxpair/store/sqlite"
 	"github.com/boxpair/boxpair/transport/memory"
 )
@@ -73,7 +74,7 @@ func run(ctx context.Context, path string) error {
 	if err != nil {
 		return err
 	}
-	relay, err := producer.NewRelay(outbox, broker, producer.RelayConfig{})
+	relay, err := relay.New(outbox, broker, relay.Config{})
 	if err != nil {
 		return err
 	}

@@ -21,6 +21,7 @@ import (
 
 	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/producer/relay"
 	"github.com/boxpair/boxpair/store/postgres"
 	"github.com/boxpair/boxpair/transport/amqp"
 )
@@ -34,7 +35,7 @@ type shop struct {
 	pool       *pgxpool.Pool
 	outbox     *producer.Outbox[pgx.Tx]
 	inbox      *consumer.Inbox[pgx.Tx]
-	relay      *producer.Relay
+	relay      *relay.Relay
 	janitor    *producer.Janitor
 	router     *message.Router
 	publisher  *amqp.Publisher
@@ -85,7 +86,7 @@ func (s *shop) build() (err error) {
 	if err != nil {
 		return err
 	}
-	s.relay, err = producer.NewRelay(s.outbox, s.publisher, producer.RelayConfig{})
+	s.relay, err = relay.New(s.outbox, s.publisher, relay.Config{})
 	if err != nil {
 		return err
 	}

@@ -24,6 +24,7 @@ import (
 	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/internal/testenv"
 	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/producer/relay"
 	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/transport/amqp"
 )
@@ -121,7 +122,7 @@ func (c *child) relay(ctx context.Context, store outbox.RelayStore, goOn <-chan 
 	if err != nil {
 		return err
 	}
-	relay, err := producer.NewStandaloneRelay(&slowStore{store, c, goOn}, publisher, producer.RelayConfig{
+	relay, err := relay.NewStandalone(&slowStore{store, c, goOn}, publisher, relay.Config{
 		LeaseTTL: c.LeaseTTL, PollOnly: true, Logger: slog.New(slog.NewTextHandler(os.Stdout, nil)),
 	})
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 
 	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/internal/testenv"
-	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/producer/relay"
 	"github.com/boxpair/boxpair/store/inbox"
 	"github.com/boxpair/boxpair/transport"
 	"github.com/boxpair/boxpair/transport/memory"
@@ -57,7 +57,7 @@ func TestCopiesHaveOneEffectPerConsumer(t *testing.T) {
 				}
 			}
 			outbox := outboxOf(t, shop)
-			startRelay(t, outbox, thrice(newPublisher(t)), producer.RelayConfig{})
+			startRelay(t, outbox, thrice(newPublisher(t)), relay.Config{})
 			placeAll(t, shop, outbox, topic, each, keys...)
 			for _, service := range services {
 				shared.wantEffects(t, service, each*len(keys))
@@ -81,7 +81,7 @@ func TestCopiesHaveOneEffectPerConsumerWithinOneProcess(t *testing.T) {
 	for _, service := range []string{"stock", "mail"} {
 		apply[*sql.Tx](t, db, broker.Subscriber(service), "placed", service, consumer.HandlerConfig{Ordered: true})
 	}
-	startRelay(t, outbox, thrice(broker), producer.RelayConfig{})
+	startRelay(t, outbox, thrice(broker), relay.Config{})
 	placeAll(t, db, outbox, "placed", 10, "a", "b")
 	for _, service := range []string{"stock", "mail"} {
 		db.wantEffects(t, service, 20)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/producer/relay"
 	"github.com/boxpair/boxpair/transport"
 )
 
@@ -104,8 +105,8 @@ func TestDeferredEventsHaveOneEffectAtTheirTime(t *testing.T) {
 			}
 			return db.effect(ctx, w, "stock")
 		})
-	startRelay(t, outbox, thrice(newPublisher(t)), producer.RelayConfig{})
-	other, err := producer.NewStandaloneRelay(openPostgres(t, url).store, thrice(newPublisher(t)), producer.RelayConfig{PollOnly: true})
+	startRelay(t, outbox, thrice(newPublisher(t)), relay.Config{})
+	other, err := relay.NewStandalone(openPostgres(t, url).store, thrice(newPublisher(t)), relay.Config{PollOnly: true})
 	ok(t, err)
 	stopOther := start(t, other.Run)
 
@@ -177,7 +178,7 @@ func TestDeferredEventTakesItsPlaceInItsKeyWhenItIsDue(t *testing.T) {
 			return
 		}
 		to.Send(ctx, topic, msg, done)
-	}}, producer.RelayConfig{MaxAttempts: 1_000_000, Backoff: producer.Backoff{Initial: 20 * time.Millisecond, Max: 20 * time.Millisecond}})
+	}}, relay.Config{MaxAttempts: 1_000_000, Backoff: relay.Backoff{Initial: 20 * time.Millisecond, Max: 20 * time.Millisecond}})
 
 	write := func(key string, n int, in time.Duration) uuid.UUID {
 		t.Helper()

@@ -13,7 +13,7 @@ import (
 	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/internal/testenv"
 	servers "github.com/boxpair/boxpair/internal/testenv/service"
-	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/producer/relay"
 	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/transport"
 	"github.com/boxpair/boxpair/transport/memory"
@@ -67,7 +67,7 @@ func TestServicesNoticeAFailOverThatLosesCommits(t *testing.T) {
 			<-gate
 			broker.Send(ctx, topic, msg, done)
 		})
-	}}, producer.RelayConfig{LeaseTTL: 6 * time.Second})
+	}}, relay.Config{LeaseTTL: 6 * time.Second})
 	eventually(t, "a relay that sends", func() bool { return relay.Health().InFlight > 0 })
 	replayed(t, db, standby) // so that the relay keeps its leases there
 	standby.Stop()

@@ -11,6 +11,7 @@ import (
 
 	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/producer/relay"
 )
 
 func TestRelayThatIsKilledIsTakenOverWithinAFewLeaseTimes(t *testing.T) {
@@ -60,7 +61,7 @@ func TestProducerThatIsKilledLeavesBothOrNeither(t *testing.T) {
 			p.waits("at "+point, 1)
 			p.kill()
 			outbox := outboxOf(t, db)
-			startRelay(t, outbox, newPublisher(t), producer.RelayConfig{})
+			startRelay(t, outbox, newPublisher(t), relay.Config{})
 			ok(t, outbox.Transact(t.Context(), func(ctx context.Context, w *producer.Writer[pgx.Tx]) error {
 				return db.order(ctx, w, topic, "lives")
 			}))
@@ -85,7 +86,7 @@ func TestConsumerThatIsKilledLeavesOneEffect(t *testing.T) {
 			stock, url := newPostgres(t)
 			topic := newTopic(t, "stock")
 			outbox := outboxOf(t, orders)
-			startRelay(t, outbox, newPublisher(t), producer.RelayConfig{})
+			startRelay(t, outbox, newPublisher(t), relay.Config{})
 			p := startChild(t, child{Role: "consumer", Database: url, Topic: topic, Point: point})
 			placeAll(t, orders, outbox, topic, 1, "a", "b", "c")
 			p.waits("at "+point, 3)

@@ -17,6 +17,7 @@ import (
 	"github.com/boxpair/boxpair/idgen"
 	"github.com/boxpair/boxpair/internal/testenv"
 	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/producer/relay"
 )
 
 // neighbour returns a key that shares its shard with key.
@@ -81,7 +82,7 @@ func TestLowerIDThatCommitsLateIsDeliveredInTheOrderOfItsKey(t *testing.T) {
 	seen := record(t, topic)
 	outbox := outboxOf(t, db)
 	apply(t, db, newSubscriber(t, "stock"), topic, "stock", consumer.HandlerConfig{Ordered: true})
-	startRelay(t, outbox, newPublisher(t), producer.RelayConfig{PollMin: time.Millisecond})
+	startRelay(t, outbox, newPublisher(t), relay.Config{PollMin: time.Millisecond})
 
 	var names []string
 	var writers sync.WaitGroup
@@ -134,7 +135,7 @@ func TestIdleTransactionsThatWriteNoEventDoNotStallDelivery(t *testing.T) {
 
 			outbox := outboxOf(t, db)
 			apply(t, db, newSubscriber(t, "stock"), topic, "stock", consumer.HandlerConfig{})
-			startRelay(t, outbox, newPublisher(t), producer.RelayConfig{})
+			startRelay(t, outbox, newPublisher(t), relay.Config{})
 			placeAll(t, db, outbox, topic, 5, "a", "b", neighbour("a"))
 			db.wantEffects(t, "stock", 15)
 			db.wantDrained(t)

@@ -13,6 +13,7 @@ import (
 	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/internal/testenv"
 	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/producer/relay"
 	"github.com/boxpair/boxpair/store/outbox"
 )
 
@@ -40,7 +41,7 @@ func TestCommitsWhoseRepliesAreLostHaveOneEffect(t *testing.T) {
 			_, err := w.Write(ctx, producer.Event{Topic: topic + "_reserved", Key: w.Event().Key})
 			return err
 		})
-	startRelay(t, outboxOf(t, shop), newPublisher(t), producer.RelayConfig{})
+	startRelay(t, outboxOf(t, shop), newPublisher(t), relay.Config{})
 
 	out := outboxOf(t, openPostgres(t, shopURL))
 	unknown := 0

@@ -11,7 +11,7 @@ import (
 	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/idgen"
 	"github.com/boxpair/boxpair/internal/testenv"
-	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/producer/relay"
 	"github.com/boxpair/boxpair/store/mysql"
 	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/transport/memory"
@@ -74,7 +74,7 @@ func TestChainOnMySQLKeepsOrderWithOneEffectEach(t *testing.T) {
 	}
 	for range 2 {
 		apply(t, db, broker.Subscriber("stock"), "placed", "stock", consumer.HandlerConfig{Ordered: true})
-		startRelay(t, out, thrice(broker), producer.RelayConfig{})
+		startRelay(t, out, thrice(broker), relay.Config{})
 	}
 	keys := []string{"a", "b", "c"}
 	var wg sync.WaitGroup

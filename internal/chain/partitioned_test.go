@@ -9,7 +9,7 @@ import (
 
 	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/internal/testenv"
-	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/producer/relay"
 	"github.com/boxpair/boxpair/transport/amqp"
 )
 
@@ -28,7 +28,7 @@ func TestPartitionedTopicKeepsOrderWhileConsumersComeAndGo(t *testing.T) {
 	publisher, err := amqp.NewPublisher(amqp.PublisherConfig{AMQP: stock.AMQP, Partitions: count})
 	ok(t, err)
 	t.Cleanup(func() { _ = publisher.Close() })
-	startRelay(t, outbox, publisher, producer.RelayConfig{})
+	startRelay(t, outbox, publisher, relay.Config{})
 
 	// The first consumer has all partitions, and stops in the midst of them.
 	doomed := startChild(t, child{Role: "consumer", Database: url, Topic: topic, Point: "effects", Partitions: count})

@@ -15,6 +15,7 @@ import (
 	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/internal/testenv"
 	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/producer/relay"
 )
 
 // pooled returns the address of a database through a pooler in transaction mode of this test's own, for
@@ -58,8 +59,8 @@ func TestChainBehindAPoolerInTransactionMode(t *testing.T) {
 				})
 			apply(t, openPostgres(t, through), newSubscriber(t, "mail"), shipped, "mail", consumer.HandlerConfig{Ordered: true, GroupSize: 4})
 			for _, pollOnly := range []bool{true, false} {
-				relay, err := producer.NewStandaloneRelay(openPostgres(t, through).store, thrice(newPublisher(t)),
-					producer.RelayConfig{PollOnly: pollOnly})
+				relay, err := relay.NewStandalone(openPostgres(t, through).store, thrice(newPublisher(t)),
+					relay.Config{PollOnly: pollOnly})
 				ok(t, err)
 				start(t, relay.Run)
 			}

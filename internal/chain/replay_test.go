@@ -10,6 +10,7 @@ import (
 	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/idgen"
 	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/producer/relay"
 	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/transport/memory"
 )
@@ -42,7 +43,7 @@ func runReplay[TX any](t *testing.T, db *database[TX], topic string, publisher m
 	const each = 8
 	out := outboxOf(t, db)
 	stock := apply(t, db, subscriber("stock"), topic, "stock", consumer.HandlerConfig{Ordered: true})
-	startRelay(t, out, publisher, producer.RelayConfig{LeaseTTL: time.Second})
+	startRelay(t, out, publisher, relay.Config{LeaseTTL: time.Second})
 	placeAll(t, db, out, topic, each, "a", "b")
 	db.wantEffects(t, "stock", 2*each)
 	db.wantDrained(t)

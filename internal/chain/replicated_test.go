@@ -13,6 +13,7 @@ import (
 	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/internal/testenv"
 	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/producer/relay"
 	"github.com/boxpair/boxpair/store/outbox"
 )
 
@@ -40,7 +41,7 @@ func TestDatabaseThatMovesByLogicalReplicationLosesAndReordersNothing(t *testing
 	stop()
 	outbox := outboxOf(t, target)
 	apply(t, target, newSubscriber(t, "stock"), topic, "stock", consumer.HandlerConfig{Ordered: true})
-	startRelay(t, outbox, newPublisher(t), producer.RelayConfig{LeaseTTL: time.Second})
+	startRelay(t, outbox, newPublisher(t), relay.Config{LeaseTTL: time.Second})
 	total := 0
 	for _, key := range keys {
 		n := target.number(`SELECT n FROM aggregates WHERE key = $1`, key)
@@ -67,7 +68,7 @@ func TestForgottenSequencesOfAMoveAreNoticedBeforeOrderIsLost(t *testing.T) {
 
 	said := &logs{}
 	out := outboxOf(t, target)
-	relay := producer.RelayConfig{LeaseTTL: time.Second, Logger: said.logger()}
+	relay := relay.Config{LeaseTTL: time.Second, Logger: said.logger()}
 	startRelay(t, out, newPublisher(t), relay)
 	eventually(t, "the relay to say that the sequence is below the events", func() bool {
 		return strings.Contains(said.String(), "level=ERROR") && strings.Contains(said.String(), "run SELECT setval(")
@@ -129,7 +130,7 @@ func work(t *testing.T, db *database[pgx.Tx], topic string, keys []string) (stop
 	t.Helper()
 	outbox := outboxOf(t, db)
 	s := apply(t, db, newSubscriber(t, "stock"), topic, "stock", consumer.HandlerConfig{Ordered: true})
-	_, endRelay := startRelay(t, outbox, newPublisher(t), producer.RelayConfig{LeaseTTL: time.Second})
+	_, endRelay := startRelay(t, outbox, newPublisher(t), relay.Config{LeaseTTL: time.Second})
 	written = new(atomic.Int64)
 	endWriter := start(t, func(ctx context.Context) error {
 		for ctx.Err() == nil {

@@ -13,7 +13,7 @@ import (
 
 	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/internal/testenv"
-	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/producer/relay"
 	"github.com/boxpair/boxpair/transport"
 )
 
@@ -33,7 +33,7 @@ func TestRestoredDatabaseLosesAndReordersNothing(t *testing.T) {
 
 	outbox := outboxOf(t, target)
 	apply(t, target, newSubscriber(t, "stock"), topic, "stock", consumer.HandlerConfig{Ordered: true})
-	startRelay(t, outbox, newPublisher(t), producer.RelayConfig{LeaseTTL: time.Second})
+	startRelay(t, outbox, newPublisher(t), relay.Config{LeaseTTL: time.Second})
 	placeAll(t, target, outbox, topic, 3, "good", "bad", "slow")
 	for key, n := range map[string]int{"good": 9, "bad": 9, "slow": 9} {
 		target.wantEffectsOf(t, key, n)
@@ -65,7 +65,7 @@ func fill(t *testing.T, db *database[pgx.Tx], topic string) {
 			}
 			return db.effect(ctx, w, "stock")
 		})
-	_, stop := startRelay(t, outbox, refuses, producer.RelayConfig{Backoff: producer.Backoff{Initial: time.Second}})
+	_, stop := startRelay(t, outbox, refuses, relay.Config{Backoff: relay.Backoff{Initial: time.Second}})
 	placeAll(t, db, outbox, topic, 3, "good", "bad", "slow")
 	eventually(t, "parked events and messages", func() bool {
 		return db.number(`SELECT count(*) FROM boxpair.outbox_parked WHERE state IN ('retrying', 'following')`) == 3 &&

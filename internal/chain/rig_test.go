@@ -16,6 +16,7 @@ import (
 	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/internal/testenv"
 	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/producer/relay"
 	"github.com/boxpair/boxpair/store/inbox"
 	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/store/postgres"
@@ -258,9 +259,9 @@ func (d *database[TX]) wantDrained(t *testing.T) {
 
 // startRelay runs a relay until the end of the test, or until the returned function
 // is called.
-func startRelay[TX any](t *testing.T, outbox *producer.Outbox[TX], publisher message.Publisher, cfg producer.RelayConfig) (*producer.Relay, func()) {
+func startRelay[TX any](t *testing.T, outbox *producer.Outbox[TX], publisher message.Publisher, cfg relay.Config) (*relay.Relay, func()) {
 	t.Helper()
-	relay, err := producer.NewRelay(outbox, publisher, cfg)
+	relay, err := relay.New(outbox, publisher, cfg)
 	ok(t, err)
 	return relay, start(t, relay.Run)
 }

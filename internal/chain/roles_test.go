@@ -18,6 +18,7 @@ import (
 	"github.com/boxpair/boxpair/internal/testenv"
 	"github.com/boxpair/boxpair/migrations"
 	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/producer/relay"
 	"github.com/boxpair/boxpair/store/inbox"
 	"github.com/boxpair/boxpair/transport"
 	"github.com/boxpair/boxpair/transport/amqp"
@@ -140,7 +141,7 @@ func TestChainWorksWithLeastPrivileges(t *testing.T) {
 	pub, err := amqp.NewPublisher(amqp.PublisherConfig{AMQP: amqp.DurablePubSub(users.relay, ""), Topology: amqp.Passive})
 	ok(t, err)
 	t.Cleanup(func() { _ = pub.Close() })
-	relay, err := producer.NewStandaloneRelay(openPostgres(t, atShop.relay).store, thrice(pub), producer.RelayConfig{})
+	relay, err := relay.NewStandalone(openPostgres(t, atShop.relay).store, thrice(pub), relay.Config{})
 	ok(t, err)
 	start(t, relay.Run)
 	writer := openPostgres(t, atShop.producer)

@@ -12,6 +12,7 @@ import (
 	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/idgen"
 	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/producer/relay"
 	"github.com/boxpair/boxpair/transport"
 	"github.com/boxpair/boxpair/transport/memory"
 )
@@ -112,7 +113,7 @@ func runSaga[TX any](t *testing.T, db *database[TX], prefix string, publisher me
 		startService(t, db, s.outbox, subscriber(hop.name), prefix+hop.from,
 			consumer.Config{Service: hop.name}, consumer.HandlerConfig{QuickBackoff: 1}, s.handle(hop.name, hop.to))
 	}
-	startRelay(t, s.outbox, publisher, producer.RelayConfig{})
+	startRelay(t, s.outbox, publisher, relay.Config{})
 	first := numbered(prefix+"placed", "order", 1)
 	first.CorrelationID, first.TraceParent, first.TraceState = correlation, traceParent, traceState
 	ok(t, s.outbox.Transact(t.Context(), func(ctx context.Context, w *producer.Writer[TX]) error {

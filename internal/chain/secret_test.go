@@ -19,6 +19,7 @@ import (
 	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/internal/testenv"
 	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/producer/relay"
 	"github.com/boxpair/boxpair/transport/amqp"
 )
 
@@ -159,9 +160,9 @@ func TestFailedPublishesTellNoSecrets(t *testing.T) {
 			large := canary(topic, "large")
 			large.Payload = bytes.Repeat([]byte(canaryPayload), 100)
 			write(t, outbox, canary(topic, "unroutable"), large)
-			relay, stop := startRelay(t, outbox, publisherAt(t, l, address(t)), producer.RelayConfig{
+			relay, stop := startRelay(t, outbox, publisherAt(t, l, address(t)), relay.Config{
 				Logger: l.logger(), MaxAttempts: 2, RouteGrace: time.Millisecond, RouteProbeInterval: 10 * time.Millisecond,
-				Backoff: producer.Backoff{Initial: 10 * time.Millisecond},
+				Backoff: relay.Backoff{Initial: 10 * time.Millisecond},
 			})
 			if works {
 				eventually(t, "a dead event", func() bool {
@@ -202,7 +203,7 @@ func TestFailedHandlersTellNoSecrets(t *testing.T) {
 		noCanary(t, "an error", err.Error())
 	}
 	outbox := outboxOf(t, shop)
-	startRelay(t, outbox, newPublisher(t), producer.RelayConfig{})
+	startRelay(t, outbox, newPublisher(t), relay.Config{})
 	s := startService(t, stock, nil, newSubscriber(t, "stock"), topic,
 		consumer.Config{Service: "stock", Logger: l.logger()},
 		consumer.HandlerConfig{QuickAttempts: 1, MaxAttempts: 2, MinBackoff: 1, Ordered: true},
@@ -238,7 +239,7 @@ func TestUnreachableDatabaseTellsNoPassword(t *testing.T) {
 		t.Fatalf("transaction on a database that is not there: %v", err)
 	}
 	noCanary(t, "an error", err.Error())
-	relay, stop := startRelay(t, outbox, newPublisher(t), producer.RelayConfig{Logger: l.logger()})
+	relay, stop := startRelay(t, outbox, newPublisher(t), relay.Config{Logger: l.logger()})
 	inbox, err := consumer.New(db.store, nil, consumer.Config{Service: "stock", Logger: l.logger()})
 	ok(t, err)
 	_, err = inbox.Handle("apply", func(context.Context, *consumer.Work[pgx.Tx], *message.Message) error { return nil }, consumer.HandlerConfig{})

@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/boxpair/boxpair/consumer"
-	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/producer/relay"
 	"github.com/boxpair/boxpair/transport"
 	"github.com/boxpair/boxpair/transport/memory"
 )
@@ -70,7 +70,7 @@ func TestSignedEventsAreAppliedAndForgedOnesSetAside(t *testing.T) {
 					m.Digest = transport.ContentDigest(&m)
 					ok(t, pub.Publish(topic, m.Message()))
 				}
-				_, stop := startRelay(t, outbox, pub, producer.RelayConfig{Signer: signer(t, key)})
+				_, stop := startRelay(t, outbox, pub, relay.Config{Signer: signer(t, key)})
 				db.wantEffects(t, "stock", 2*each*(i+1))
 				db.wantDrained(t)
 				stop()
@@ -109,7 +109,7 @@ func TestEventsOfARelayWithAnotherKeyAreSetAside(t *testing.T) {
 			return db.effect(ctx, w, "stock")
 		})
 	outbox := outboxOf(t, db)
-	startRelay(t, outbox, broker, producer.RelayConfig{Signer: signer(t, "old")})
+	startRelay(t, outbox, broker, relay.Config{Signer: signer(t, "old")})
 	placeAll(t, db, outbox, "placed", 3, "a")
 	db.wantDrained(t)
 	if n := db.number(`SELECT count(*) FROM boxpair.inbox_parked WHERE state = 'dead'`); n != 3 {

@@ -14,6 +14,7 @@ import (
 	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/internal/testenv"
 	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/producer/relay"
 	"github.com/boxpair/boxpair/transport/memory"
 )
 
@@ -52,7 +53,7 @@ func TestAllPartsAtOnceShareAPoolOfOneConnection(t *testing.T) {
 			return db.effect(ctx, w, "stock")
 		})
 	apply(t, db, broker.Subscriber("mail"), "shipped", "mail", consumer.HandlerConfig{Ordered: true, GroupSize: 4})
-	startRelay(t, outbox, thrice(broker), producer.RelayConfig{PollOnly: true})
+	startRelay(t, outbox, thrice(broker), relay.Config{PollOnly: true})
 	janitor, err := producer.NewJanitor(db.store, producer.JanitorConfig{Retention: time.Second, Interval: 50 * time.Millisecond})
 	ok(t, err)
 	start(t, janitor.Run)

@@ -13,7 +13,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/boxpair/boxpair/consumer"
-	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/producer/relay"
 	"github.com/boxpair/boxpair/transport"
 )
 
@@ -46,7 +46,7 @@ func TestRelayThatIsStoppedAndWokenChangesNothing(t *testing.T) {
 			publisher.Send(ctx, topic, msg, done)
 		})
 	}}
-	relay, stop := startRelay(t, outbox, held, producer.RelayConfig{LeaseTTL: ttl})
+	relay, stop := startRelay(t, outbox, held, relay.Config{LeaseTTL: ttl})
 	eventually(t, "a second relay that has taken over and sends", func() bool {
 		h := relay.Health()
 		return h.Shards == 64 && h.InFlight == len(keys)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/producer/relay"
 	"github.com/boxpair/boxpair/store/inbox"
 	"github.com/boxpair/boxpair/transport/memory"
 	"github.com/boxpair/boxpair/transport/schema"
@@ -79,7 +80,7 @@ func runTyped[TX any](t *testing.T, db *database[TX]) {
 		consumer.Typed(counted, func(ctx context.Context, w *consumer.Work[TX], v *wrapperspb.Int64Value) error {
 			return note(ctx, w, "census", int(v.Value))
 		}))
-	startRelay(t, outbox, broker, producer.RelayConfig{})
+	startRelay(t, outbox, broker, relay.Config{})
 
 	identity := func(n int) producer.Event { return producer.Event{Source: "item", Version: int64(n)} }
 	typed := func(e producer.Event, err error) producer.Event {

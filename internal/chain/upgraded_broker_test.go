@@ -8,7 +8,7 @@ import (
 
 	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/internal/testenv"
-	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/producer/relay"
 	"github.com/boxpair/boxpair/transport/amqp"
 )
 
@@ -39,7 +39,7 @@ func TestBrokerThatIsUpgradedInPlaceLosesNothing(t *testing.T) {
 	ok(t, err)
 	t.Cleanup(func() { _ = publisher.Close() })
 	outbox := outboxOf(t, db)
-	startRelay(t, outbox, publisher, producer.RelayConfig{LeaseTTL: time.Second, RouteProbeInterval: 100 * time.Millisecond})
+	startRelay(t, outbox, publisher, relay.Config{LeaseTTL: time.Second, RouteProbeInterval: 100 * time.Millisecond})
 	place := func() {
 		for name := range types {
 			placeAll(t, db, outbox, name, 10, keys[0]+name, keys[1]+name, keys[2]+name)

@@ -13,7 +13,8 @@ const (
 	pg      = "store/postgres"
 	amqp    = "transport/amqp"
 	memory  = "transport/memory"
-	relay   = "producer"
+	outbox  = "producer"
+	relay   = "producer/relay"
 	inbox   = "consumer"
 	chain   = "internal/chain"
 	outboxC = "TestProducerContract/"
@@ -48,7 +49,7 @@ var transportHazards = []Hazard{
 	{"A closed channel is read as an empty message, and the handler runs for it.",
 		[]Test{{amqp, "TestDeletedQueueGivesNoMessage"}, {inbox, "TestMessageWithoutDispatchIDNeverReachesTheHandler"}}},
 	{"What a protocol cannot carry is cut to fit, or closes the connection under everybody else.",
-		[]Test{{amqp, "TestWhatTheProtocolCannotCarryIsInvalid"}, {relay, "TestAnInvalidEventNamesTheFieldNotTheValueAndWritesNothing"}}},
+		[]Test{{amqp, "TestWhatTheProtocolCannotCarryIsInvalid"}, {outbox, "TestAnInvalidEventNamesTheFieldNotTheValueAndWritesNothing"}}},
 	{"The error of a failed connection prints the password; that of a conflict prints the row; a log prints the payload.",
 		[]Test{{amqp, "TestFailedLoginDoesNotShowThePassword"}, {amqp, "TestPasswordWithReservedCharactersIsNotShown"}, {pg, "TestConflictShowsNoDetail"},
 			{pg, "TestErrorsShowNeitherPayloadNorMetadata"}, {chain, "TestFailedPublishesTellNoSecrets"}, {chain, "TestFailedHandlersTellNoSecrets"}}},
@@ -102,11 +103,11 @@ var relayHazards = []Hazard{
 		[]Test{{relay, "TestABatchThatFailedIsNarrowedDown"}, {amqp, "TestPublishTellsWhichMessagesFailed"}}},
 	{"The same event again is an error, or other content under its dispatch ID is dropped, and the caller who ignores that commits.",
 		[]Test{{pg, outboxC + "append/repeated event is known and changes nothing"}, {pg, outboxC + "append/other content under a known ID dooms the transaction"},
-			{pg, outboxC + "concurrent writers/other content waits for the first and conflicts"}, {relay, "TestASwallowedWriteErrorIsNotCommitted"}}},
+			{pg, outboxC + "concurrent writers/other content waits for the first and conflicts"}, {outbox, "TestASwallowedWriteErrorIsNotCommitted"}}},
 	{"Equal events written in opposite orders deadlock, and the loser cannot be told from a failure.",
 		[]Test{{pg, outboxC + "concurrent writers/opposite orders end in a retryable error or not at all"}, {pg, "TestRaceOfEqualEventsIsRetryableAtStricterLevels"}}},
 	{"Two writers on one transaction, or a savepoint that was rolled back, number different events alike.",
-		[]Test{{pg, outboxC + "append/second writer is refused and writes nothing"}, {relay, "TestASavepointRolledBackTakesItsCountAlong"},
+		[]Test{{pg, outboxC + "append/second writer is refused and writes nothing"}, {outbox, "TestASavepointRolledBackTakesItsCountAlong"},
 			{pg, "TestSavepointThatIsRolledBackUntiesTheWriter"}}},
 	{"Two services with the same names give different events one dispatch ID; joined parts do so within one service.",
 		[]Test{{"idgen", "TestIDsThatLookAlikeDiffer"}, {"idgen", "TestVectorsAreWhatThisPackageComputes"}, {"idgen", "TestPostgreSQLReproducesTheVectors"}}},
@@ -118,7 +119,7 @@ var relayHazards = []Hazard{
 		[]Test{{"store/sqlite", "TestIDOfARemovedNewestEventIsNotGivenAwayAgain"}}},
 	{"COMMIT says nothing, and the caller runs the transaction again, or takes it for failed.",
 		[]Test{{pg, "TestCommitWithALostReplyIsUnknownAndMayHaveHappened"}, {pg, "TestCommitOnATerminatedConnectionIsUnknownOrRefused"},
-			{relay, "TestAnUnknownCommitIsNotRunAgain"}}},
+			{outbox, "TestAnUnknownCommitIsNotRunAgain"}}},
 }
 
 var consumerHazards = []Hazard{

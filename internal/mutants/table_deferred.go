@@ -48,7 +48,7 @@ var deferring = []Mutant{
 	{
 		Name: "due-by-the-relays-clock", Guarantee: "G2",
 		Broken: "A relay waits by its own clock for the next due event, and does not see the database's jump.",
-		File:   "producer/relay_deferred.go",
+		File:   "producer/relay/deferred.go",
 		Old:    `		d.at = min(d.at, c.now+cl.next)`,
 		New:    `		d.at = c.now + cl.next`,
 		Test:   Test{relay, "TestTheDatabasesClockDecidesWhatIsDue"},
@@ -56,7 +56,7 @@ var deferring = []Mutant{
 	{
 		Name: "move-is-not-looked-for", Guarantee: "G2",
 		Broken: "Events that were moved stand below the low-water mark, where nobody looks for minutes.",
-		File:   "producer/relay_deferred.go",
+		File:   "producer/relay/deferred.go",
 		Old:    `			sh.want(m.Seq)`,
 		New:    `			sh.more = true // and looks for nothing below the mark`,
 		Test:   Test{relay, "TestDeferredEventIsSentWhenItIsDue"},
@@ -77,7 +77,7 @@ var deferring = []Mutant{
 	{
 		Name: "head-that-was-sent", Guarantee: "G4",
 		Broken: "A relay takes an event that was sent for the head of its key, and does not see that a due one stands before the next.",
-		File:   "producer/relay_parked.go",
+		File:   "producer/relay/parked.go",
 		Old: `		l.head = l.fifo[0].Seq
 `,
 		New:  ``,

@@ -197,10 +197,10 @@ var misuse = []Mutant{
 	{
 		Name: "unreadable-event-sent", Guarantee: "G2",
 		Broken: "An event that cannot be read is sent without what could not be read.",
-		File:   "producer/relay_send.go",
+		File:   "producer/relay/send.go",
 		Old:    `	if err := readable(e); err != nil {`,
 		New:    `	if err := readable(e); err != nil && e.dead {`,
-		Test:   Test{"producer", "TestEventThatCannotBeReadIsBuriedInsteadOfSent"},
+		Test:   Test{"producer/relay", "TestEventThatCannotBeReadIsBuriedInsteadOfSent"},
 	},
 	{
 		Name: "text-for-a-number-stops-its-shard", Guarantee: "G5",

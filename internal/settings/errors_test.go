@@ -17,7 +17,7 @@ import (
 	"gopkg.in/yaml.v3"
 
 	"github.com/boxpair/boxpair/consumer"
-	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/producer/relay"
 	"github.com/boxpair/boxpair/store/inbox"
 	"github.com/boxpair/boxpair/store/sqlite"
 	"github.com/boxpair/boxpair/transport/amqp"
@@ -121,17 +121,17 @@ func fieldName(kind reflect.Type, path []int) string {
 func TestErrorsLeadToTheSetting(t *testing.T) {
 	t.Parallel()
 	type service struct {
-		Relay   producer.RelayConfig   `yaml:"relay" envPrefix:"RELAY_"`
+		Relay   relay.Config           `yaml:"relay" envPrefix:"RELAY_"`
 		Reserve consumer.HandlerConfig `yaml:"reserve" envPrefix:"RESERVE_"`
 	}
 	for text, want := range map[string]string{
-		"relay:\n  window: 10\n  lease_tll: 5s\n":                     "line 3: field lease_tll not found in type producer.RelayConfig",
+		"relay:\n  window: 10\n  lease_tll: 5s\n":                     "line 3: field lease_tll not found in type relay.Config",
 		"relay:\n  window: 10\n  lease_ttl: 5\n":                      "line 3: cannot unmarshal !!int `5` into time.Duration",
 		"relay:\n  window: 10\n  lease_ttl: soon\n":                   "line 3: cannot unmarshal !!str `soon` into time.Duration",
 		"relay:\n  lease_ttl: 5s\n  lease_ttl: 6s\n":                  `line 3: mapping key "lease_ttl" already defined at line 2`,
-		"relay:\n  backoff:\n    initial: 1s\n    maximum: 1m\n":      "line 4: field maximum not found in type producer.Backoff",
-		"relay:\n  downstreams:\n  - name: a\n    topic: x\n":         "line 4: field topic not found in type producer.Downstream",
-		"relay:\n  downstreams:\n  - name: a\n    publisher: kafka\n": "line 4: field publisher not found in type producer.Downstream",
+		"relay:\n  backoff:\n    initial: 1s\n    maximum: 1m\n":      "line 4: field maximum not found in type relay.Backoff",
+		"relay:\n  downstreams:\n  - name: a\n    topic: x\n":         "line 4: field topic not found in type relay.Downstream",
+		"relay:\n  downstreams:\n  - name: a\n    publisher: kafka\n": "line 4: field publisher not found in type relay.Downstream",
 		"reserve:\n  isolation: Serializable\n":                       `Isolation: "Serializable" is none of read committed, repeatable read, serializable`,
 	} {
 		var s service
@@ -145,7 +145,7 @@ func TestErrorsLeadToTheSetting(t *testing.T) {
 		"APP_RELAY_WINDOW=1.5":              `parse error on field "Window" of type "int": `,
 		"APP_RELAY_HOLD_DEAD_KEYS=perhaps":  `parse error on field "HoldDeadKeys" of type "bool": `,
 		"APP_RELAY_DOWNSTREAMS_0_WINDOW=xs": `parse error on field "Window" of type "int": `,
-		"APP_RESERVE_ISOLATION=snapshot":    `parse error on field "Isolation" of type "consumer.Isolation": Isolation: "snapshot" is none of `,
+		"APP_RESERVE_ISOLATION=snapshot":    `parse error on field "Isolation" of type "inbox.Isolation": Isolation: "snapshot" is none of `,
 	} {
 		var s service
 		name, value, _ := strings.Cut(variable, "=")
@@ -157,7 +157,7 @@ func TestErrorsLeadToTheSetting(t *testing.T) {
 	if err := loadYAML("relay:\n  lease_ttl: 1ms\n  backoff: {initial: 2s, max: 1s}\n  downstreams: [{name: a, topics: [a*]}]\n", &s); err != nil {
 		t.Fatal(err)
 	}
-	_, err := producer.NewStandaloneRelay(nil, nil, s.Relay)
+	_, err := relay.NewStandalone(nil, nil, s.Relay)
 	for _, want := range []string{"LeaseTTL: 1ms ", "Backoff.Max: 1s ", "Downstreams[0]: Publisher: ", "Topics: in \"a*\""} {
 		if !strings.Contains(fmt.Sprint(err), want) {
 			t.Errorf("the error %v does not contain %q", err, want)
@@ -202,7 +202,7 @@ func words[T ~uint8](t *testing.T, first T, want ...string) {
 // TestWhatLoadersLetPass shows what the document warns of.
 func TestWhatLoadersLetPass(t *testing.T) {
 	t.Parallel()
-	cfg := producer.RelayConfig{MaxPerKey: 7}
+	cfg := relay.Config{MaxPerKey: 7}
 	if err := loadYAML("lease_ttl:\nmax_per_key:\nwindow: 1.5\n", &cfg); err != nil || cfg.LeaseTTL != 0 || cfg.MaxPerKey != 7 || cfg.Window != 1 {
 		t.Errorf("the file gave %+v, %v", cfg, err)
 	}

@@ -11,7 +11,7 @@ import (
 	"gopkg.in/yaml.v3"
 
 	"github.com/boxpair/boxpair/consumer"
-	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/producer/relay"
 	"github.com/boxpair/boxpair/store/inbox"
 )
 
@@ -39,7 +39,7 @@ reserve:
 
 	var settings struct {
 		Database string                 `yaml:"database" env:"DATABASE"`
-		Relay    producer.RelayConfig   `yaml:"relay" envPrefix:"RELAY_"`
+		Relay    relay.Config           `yaml:"relay" envPrefix:"RELAY_"`
 		Inbox    consumer.Config        `yaml:"inbox" envPrefix:"INBOX_"`
 		Reserve  consumer.HandlerConfig `yaml:"reserve" envPrefix:"RESERVE_"`
 	}
@@ -68,7 +68,7 @@ func Example_environment() {
 		"RELAY_DOWNSTREAMS_0_NAME":   "billing",
 		"RELAY_DOWNSTREAMS_0_TOPICS": "invoice.#,payment.*",
 	}
-	var cfg producer.RelayConfig
+	var cfg relay.Config
 	if err := env.ParseWithOptions(&cfg, env.Options{Prefix: "RELAY_", Environment: environment}); err != nil {
 		log.Fatal(err)
 	}

@@ -20,6 +20,7 @@ import (
 	"github.com/boxpair/boxpair/middleware"
 	"github.com/boxpair/boxpair/middleware/idempotent"
 	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/producer/relay"
 	"github.com/boxpair/boxpair/store/mysql"
 	"github.com/boxpair/boxpair/store/postgres"
 	"github.com/boxpair/boxpair/store/sqlite"
@@ -50,11 +51,11 @@ func configurations(t *testing.T) map[string]*configuration {
 		"mysql.Config":           of(func(c mysql.Config) error { _, err := mysql.New(nil, c); return err }),
 		"postgres.AuditorConfig": of(func(c postgres.AuditorConfig) error { _, err := postgres.NewAuditor(nil, c); return err }),
 		"postgres.Config":        of(func(c postgres.Config) error { _, err := postgres.New(nil, c); return err }),
-		"producer.Backoff":       of[producer.Backoff](nil),
+		"relay.Backoff":          of[relay.Backoff](nil),
 		"producer.Config":        of(func(c producer.Config) error { _, err := producer.New[*sql.Tx](nil, c); return err }),
-		"producer.Downstream":    of[producer.Downstream](nil),
+		"relay.Downstream":       of[relay.Downstream](nil),
 		"producer.JanitorConfig": of(func(c producer.JanitorConfig) error { _, err := producer.NewJanitor(nil, c); return err }),
-		"producer.RelayConfig":   of(func(c producer.RelayConfig) error { _, err := producer.NewStandaloneRelay(nil, nil, c); return err }),
+		"relay.Config":           of(func(c relay.Config) error { _, err := relay.NewStandalone(nil, nil, c); return err }),
 		"sqlite.AuditorConfig":   of(func(c sqlite.AuditorConfig) error { _, err := sqlite.NewAuditor(nil, c); return err }),
 		"sqlite.Config":          of(func(c sqlite.Config) error { _, err := sqlite.New(nil, c); return err }),
 		"sqlite.ConnectorConfig": of(func(c sqlite.ConnectorConfig) error { _, err := sqlite.NewConnector("x.db", c); return err }),

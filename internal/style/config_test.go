@@ -39,7 +39,7 @@ var kinds = map[string]string{
 
 // configParts are the structures that configurations have inside.
 var configParts = map[string]bool{
-	"producer.Backoff": true, "producer.Downstream": true, "amqp.Queue": true, "audit.Expectation": true,
+	"relay.Backoff": true, "relay.Downstream": true, "amqp.Queue": true, "audit.Expectation": true,
 }
 
 // TestEverySettingHasItsNameInFilesAndInTheEnvironment reads the tags of all configurations, also of
@@ -102,7 +102,7 @@ func TestWrongTagsAreFound(t *testing.T) {
 			t.Errorf("%s: got %q, want %q", tag, got, want)
 		}
 	}
-	part := field{name: "Backoff", part: "producer.Backoff", tag: `yaml:"backoff" env:"BACKOFF"`}
+	part := field{name: "Backoff", part: "relay.Backoff", tag: `yaml:"backoff" env:"BACKOFF"`}
 	if got := wrongTags(part); !strings.HasPrefix(got, `the envPrefix is "", want "BACKOFF_"`) {
 		t.Errorf("got %q for a part without a prefix", got)
 	}
@@ -164,13 +164,13 @@ func row(f field) string {
 
 // config is a configuration, or a structure inside of one.
 type config struct {
-	name   string // as producer.RelayConfig
+	name   string // as relay.Config
 	fields []field
 }
 
 type field struct {
 	name, kind string
-	part       string // the structure that it is, or a list of, as producer.Backoff
+	part       string // the structure that it is, or a list of, as relay.Backoff
 	tag        reflect.StructTag
 	doc        string
 }

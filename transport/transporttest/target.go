@@ -43,8 +43,8 @@ type Target struct {
 	Restart func(ctx context.Context) error
 
 	// Bound is how long Publish and Close may take whatever the broker does. A relay goes on after
-	// RelayConfig.SendTimeout without them, but each call that hangs takes a place of
-	// RelayConfig.Publishers. Defaults to 30 s, as SendTimeout.
+	// relay.Config.SendTimeout without them, but each call that hangs takes a place of
+	// relay.Config.Publishers. Defaults to 30 s, as SendTimeout.
 	Bound time.Duration
 	// Recovery is how long after the end of a fault the publisher may take to work again.
 	// Defaults to 30 s.

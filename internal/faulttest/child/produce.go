@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/boxpair/boxpair/producer"
+	"github.com/boxpair/boxpair/producer/relay"
 	"github.com/boxpair/boxpair/transport/amqp"
 )
 
@@ -71,9 +72,9 @@ func (s *service) relay(outbox *producer.Outbox[pgx.Tx]) (closers []func(), err 
 		return nil, err
 	}
 	closers = []func(){func() { _ = publisher.Close() }}
-	relay, err := producer.NewRelay(outbox, publisher, producer.RelayConfig{
+	relay, err := relay.New(outbox, publisher, relay.Config{
 		LeaseTTL: c.LeaseTTL, Window: c.Window, SendTimeout: c.SendTimeout, MaxAttempts: c.MaxAttempts,
-		Backoff:            producer.Backoff{Initial: 20 * time.Millisecond, Max: time.Second},
+		Backoff:            relay.Backoff{Initial: 20 * time.Millisecond, Max: time.Second},
 		RouteProbeInterval: 100 * time.Millisecond, PollMax: 100 * time.Millisecond,
 		ShutdownTimeout: 5 * time.Second, Logger: s.log,
 	})

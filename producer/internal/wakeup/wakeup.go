@@ -1,0 +1,136 @@
+// Package wakeup tells relays that something was committed, and where: those of the process through a [Signal], those of others as text.
+package wakeup
+
+import (
+	"fmt"
+	"log/slog"
+	"strconv"
+	"strings"
+	"sync"
+
+	"github.com/boxpair/boxpair/idgen"
+	"github.com/boxpair/boxpair/store/outbox"
+)
+
+// Wakeup tells in which shards something was committed, and whether deferred events are part of it. The zero value tells of nothing.
+type Wakeup struct {
+	Shards   uint64 // a bit for each
+	Deferred bool
+}
+
+// All is the wake-up of a sender that does not know what was committed.
+var All = Wakeup{Shards: ^uint64(0), Deferred: true}
+
+var _ = [1]struct{}{}[idgen.Shards-64] // there is a bit for each
+
+// With returns w with one more record.
+func (w Wakeup) With(r *outbox.Record) Wakeup {
+	w.Shards |= 1 << r.Shard
+	w.Deferred = w.Deferred || !r.DeliverAt.IsZero()
+	return w
+}
+
+// And returns a wake-up that tells of all that w and other tell of.
+func (w Wakeup) And(other Wakeup) Wakeup {
+	return Wakeup{w.Shards | other.Shards, w.Deferred || other.Deferred}
+}
+
+// None tells whether w tells of nothing.
+func (w Wakeup) None() bool { return w.Shards == 0 }
+
+// In tells whether w is of a shard.
+func (w Wakeup) In(shard int) bool { return w.Shards&(1<<shard) != 0 }
+
+// Everywhere tells whether w is of all shards.
+func (w Wakeup) Everywhere() bool { return w.Shards == All.Shards }
+
+// format begins the text of a wake-up that names shards. A relay that knows another format looks into all of them.
+const format = "1"
+
+// Text returns w for relays in other processes. from is the ID of the outbox that has committed.
+func (w Wakeup) Text(from string) string {
+	deferred := 0
+	if w.Deferred {
+		deferred = 1
+	}
+	return fmt.Sprintf("%s %016x %d %s", format, w.Shards, deferred, from)
+}
+
+// Parse reads what [Wakeup.Text] returns. Any other text is taken for the ID of an outbox whose wake-ups name no shards.
+func Parse(text string) (w Wakeup, from string) {
+	parts := strings.SplitN(text, " ", 4)
+	if len(parts) != 4 || parts[0] != format {
+		return All, text
+	}
+	shards, err := strconv.ParseUint(parts[1], 16, 64)
+	if err != nil || shards == 0 {
+		return All, parts[3]
+	}
+	return Wakeup{Shards: shards, Deferred: parts[2] != "0"}, parts[3]
+}
+
+// Signal is a broadcast. It remembers one pending wake-up for each subscriber. The zero value is ready.
+type Signal struct {
+	mu   sync.Mutex
+	subs map[*Subscription]struct{}
+}
+
+// Subscription is where a subscriber is woken.
+type Subscription struct {
+	Woken chan struct{} // has room for one
+
+	mu      sync.Mutex
+	pending Wakeup
+}
+
+// Take returns the wake-ups since the last call, as one.
+func (s *Subscription) Take() Wakeup {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	w := s.pending
+	s.pending = Wakeup{}
+	return w
+}
+
+func (s *Subscription) send(w Wakeup) {
+	s.mu.Lock()
+	s.pending = s.pending.And(w)
+	s.mu.Unlock()
+	select {
+	case s.Woken <- struct{}{}:
+	default: // a wake-up is pending already
+	}
+}
+
+// Send wakes every subscriber and never blocks.
+func (s *Signal) Send(w Wakeup) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for sub := range s.subs {
+		sub.send(w)
+	}
+}
+
+// Subscribe returns a subscription and the function that ends it.
+func (s *Signal) Subscribe() (*Subscription, func()) {
+	sub := &Subscription{Woken: make(chan struct{}, 1)}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.subs == nil {
+		s.subs = make(map[*Subscription]struct{})
+	}
+	s.subs[sub] = struct{}{}
+	return sub, func() {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		delete(s.subs, sub)
+	}
+}
+
+// Source is an outbox as a relay in its process sees it.
+type Source struct {
+	Store   outbox.RelayStore
+	Logger  *slog.Logger
+	Commits *Signal // tells of commits
+	ID      string  // tells the outbox from all others, in any process
+}

@@ -1,0 +1,79 @@
+package relay
+
+import (
+	"cmp"
+	"slices"
+	"time"
+)
+
+// coreState is the state of the core at one moment, as Health tells it.
+type coreState struct {
+	Shards, Share, Relays       int
+	InFlight, Waiting, Unmarked int
+	OldestInFlight              time.Time
+	Routes                      []routeState
+	DatabaseError               string
+	DatabaseErrorAt             time.Time
+	FailedOverAt                time.Time
+
+	LastRead, LastRenewal, LastMark, LastConfirm time.Time
+
+	Reads    int64
+	ReadTime time.Duration
+}
+
+// routeState is the state of a route that does not work.
+type routeState struct {
+	Route       string
+	Paused      bool
+	Since       time.Time
+	Overdue     bool
+	LastError   string
+	LastErrorAt time.Time
+	LastSuccess time.Time
+}
+
+// state tells the core's state, with its times counted from origin.
+func (c *relayCore) state(origin time.Time) coreState {
+	at := func(d time.Duration) time.Time {
+		if d < 0 {
+			return time.Time{}
+		}
+		return origin.Add(d)
+	}
+	h := coreState{
+		Shards:          c.leasing.held,
+		Relays:          c.leasing.live,
+		InFlight:        c.inflight,
+		Waiting:         c.buffered - c.inflight,
+		Unmarked:        len(c.marking.pending) + c.marking.underway,
+		DatabaseError:   c.health.callErr,
+		DatabaseErrorAt: at(c.health.callErrAt),
+		FailedOverAt:    at(c.health.failedOver),
+		LastRead:        at(c.health.read),
+		LastRenewal:     at(c.health.renewed),
+		LastMark:        at(c.health.marked),
+		LastConfirm:     at(c.success),
+		Reads:           c.health.reads,
+		ReadTime:        c.health.reading,
+	}
+	if sent, ok := c.unanswered.oldest(); ok {
+		h.OldestInFlight = at(sent)
+	}
+	if h.Relays > 0 {
+		h.Share = c.leasing.share()
+	}
+	for _, r := range c.stalled {
+		h.Routes = append(h.Routes, routeState{
+			Route:       r.name,
+			Paused:      r.paused,
+			Since:       at(r.since),
+			Overdue:     r.reported,
+			LastError:   r.problem,
+			LastErrorAt: at(r.failed),
+			LastSuccess: at(r.success),
+		})
+	}
+	slices.SortFunc(h.Routes, func(a, b routeState) int { return cmp.Compare(a.Route, b.Route) })
+	return h
+}

@@ -1,0 +1,128 @@
+package relay
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/boxpair/boxpair/producer/internal/field"
+)
+
+// Downstream is one of several publishers that a relay publishes to: another broker,
+// another exchange, or the same one under other topics. One that is down delays the events of
+// its own topics, and of other topics the later events of their keys: a key has one order over all topics, since one queue may
+// be bound to several. Where two downstreams are to go on without each other, give their events keys of their own.
+// The view outbox_status names the event and the route that a key waits for.
+type Downstream struct {
+	// Name is how the downstream is called in the log and in [Relay.Health]. Required, and
+	// no other's.
+	Name string `yaml:"name" env:"NAME"`
+	// Publisher takes the messages, as the publisher of [New] does. Required. It
+	// belongs to the caller, and may serve several downstreams.
+	Publisher message.Publisher `yaml:"-" env:"-"`
+	// Topics are patterns of the topics that are published there, in the syntax of
+	// AMQP's topic exchanges: words between dots, of which "*" stands for one and "#"
+	// for any number, none included. Required. The first downstream with a pattern that
+	// matches takes an event; what none takes goes to the publisher of New.
+	Topics []string `yaml:"topics" env:"TOPICS"`
+	// Rename gives topics another name at this downstream. Defaults to none.
+	Rename map[string]string `yaml:"rename" env:"RENAME"`
+	// Prefix is put before every topic, after Rename: "orders" of the shop may be
+	// "shop.orders" there. Defaults to none.
+	Prefix string `yaml:"prefix" env:"PREFIX"`
+	// Window is how many events may be in flight there at once. A batch of the publisher has half of it at most,
+	// and the last one may go beyond it. Defaults to
+	// an equal share of Config.Window for each downstream and the publisher
+	// of New.
+	Window int `yaml:"window" env:"WINDOW"`
+}
+
+// topic returns what topic is called at d.
+func (d *Downstream) topic(topic string) string {
+	if other, ok := d.Rename[topic]; ok {
+		topic = other
+	}
+	return d.Prefix + topic
+}
+
+// takes tells whether d is for topic.
+func (d *Downstream) takes(topic string) bool {
+	return slices.ContainsFunc(d.Topics, func(pattern string) bool {
+		return matches(strings.Split(pattern, "."), strings.Split(topic, "."))
+	})
+}
+
+// matches tells whether the words of a topic match those of a pattern.
+func matches(pattern, words []string) bool {
+	for i, p := range pattern {
+		if p == "#" {
+			for n := len(words) - i; n >= 0; n-- {
+				if matches(pattern[i+1:], words[len(words)-n:]) {
+					return true
+				}
+			}
+			return false
+		}
+		if i >= len(words) || p != "*" && p != words[i] {
+			return false
+		}
+	}
+	return len(words) == len(pattern)
+}
+
+// validate joins everything that is wrong with d.
+func (d *Downstream) validate() error {
+	var errs []error
+	if err := field.Text("Name", d.Name, 1); err != nil {
+		errs = append(errs, err)
+	}
+	if d.Publisher == nil {
+		errs = append(errs, errors.New("Publisher: is nil"))
+	}
+	if len(d.Topics) == 0 {
+		errs = append(errs, errors.New("Topics: are required"))
+	}
+	for _, pattern := range d.Topics {
+		if err := field.Text("Topics", pattern, 1); err != nil {
+			errs = append(errs, err)
+		}
+		for word := range strings.SplitSeq(pattern, ".") {
+			if len(word) > 1 && strings.ContainsAny(word, "*#") {
+				errs = append(errs, fmt.Errorf("Topics: in %q, * and # stand for whole words", pattern))
+			}
+		}
+	}
+	for from, to := range d.Rename {
+		if err := field.Text("Rename", d.Prefix+to, 1); err != nil {
+			errs = append(errs, fmt.Errorf("%w (for the topic %q)", err, from))
+		}
+	}
+	if err := field.Text("Prefix", d.Prefix, 0); err != nil {
+		errs = append(errs, err)
+	}
+	if d.Window < 0 {
+		errs = append(errs, fmt.Errorf("Window: %d is negative", d.Window))
+	}
+	return errors.Join(errs...)
+}
+
+// validateDownstreams joins everything that is wrong with the downstreams of c.
+func (c *Config) validateDownstreams() error {
+	var errs []error
+	wrong := func(i int, err error) { errs = append(errs, fmt.Errorf("%s[%d]: %w", "Downstreams", i, err)) }
+	names := make(map[string]bool, len(c.Downstreams))
+	for i := range c.Downstreams {
+		d := &c.Downstreams[i]
+		if err := d.validate(); err != nil {
+			wrong(i, err)
+		}
+		if names[d.Name] {
+			wrong(i, fmt.Errorf("Name: %q is taken", d.Name))
+		}
+		names[d.Name] = true
+	}
+	return errors.Join(errs...)
+}

@@ -1,0 +1,91 @@
+package relay
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/boxpair/boxpair/producer/internal/wakeup"
+	"github.com/boxpair/boxpair/transport"
+)
+
+// Identity implements [outbox.Identifier].
+func (f *fakeStore) Identity(context.Context) (string, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.identity, nil
+}
+
+// A standby that is promoted may lack the last marks: what was delivered is queued there,
+// far below what the relay has read.
+func TestWhatAFailOverBroughtBackIsSentAgainAtOnce(t *testing.T) {
+	t.Parallel()
+	for identity, within := range map[string]bool{"1/00000002": true, "1/00000001": false, "": false} {
+		r := newRig(t)
+		r.store.identity = "1/00000001"
+		var seqs []int64
+		for range 10 {
+			seqs = append(seqs, r.store.add("topic", "key"))
+		}
+		rel := r.start(coreConfig{})
+		r.run(2 * time.Second)
+		if got := r.sent(); !slices.Equal(got, seqs) {
+			t.Fatalf("sent %v, want %v", got, seqs)
+		}
+		lost := seqs[4]
+		r.store.enqueue(r.store.log[lost].Shard, lost, 0)
+		r.store.identity = identity
+		r.run(rel.core.cfg.LeaseTTL)
+		again := len(r.sent()) == 11
+		if again != within {
+			t.Errorf("with the identity %q: sent %v", identity, r.sent())
+		}
+		if failed := !rel.core.state(time.Time{}).FailedOverAt.IsZero(); failed != within {
+			t.Errorf("with the identity %q: health tells of a fail-over: %v", identity, failed)
+		}
+		if within {
+			r.drained()
+		}
+	}
+}
+
+// The ID of an event that the database has lost, which is in flight, is given out again. The relay finds it
+// before the database tells that it is another one, and forgets what it knew by it.
+func TestEventThatHasTheIDOfALostOneIsSent(t *testing.T) {
+	t.Parallel()
+	for what, parked := range map[string]bool{"queued": false, "parked": true} {
+		r := newRig(t)
+		seq := r.store.add("topic", "key")
+		rel := r.start(coreConfig{Backoff: coreBackoff{Initial: time.Millisecond, Max: time.Millisecond}})
+		if parked {
+			r.broker = func(rigSend) transport.Result { return transport.Result{Outcome: transport.Refused} }
+			r.run(10 * time.Millisecond)
+			r.broker = confirmAll
+		}
+		rel.mute = func(rigSend) bool { return true }
+		r.run(time.Second)
+		if len(rel.muted) == 0 || rel.muted[0].entry.parked != parked {
+			t.Fatalf("%s: in flight are %+v", what, rel.muted)
+		}
+		shard := r.store.log[seq].Shard
+		clear(r.store.queue[shard])
+		clear(r.store.parked)
+		r.store.seq = seq - 1
+		if again := r.store.add("topic", "key"); again != seq {
+			t.Fatalf("%s: the ID of the new event is %d, want %d", what, again, seq)
+		}
+		rel.core.shards[shard].rewind(0) // as when its sweep comes
+		rel.core.wake(r.now, wakeup.All)
+		r.run(time.Second)
+		if n := rel.noted("database has lost committed events, and given out their IDs again: reading everything again"); n != 1 {
+			t.Errorf("%s: the loss was noted %d times", what, n)
+		}
+		rel.free()
+		r.run(rel.core.cfg.LeaseTTL)
+		if r.store.receipts[seq] != 1 {
+			t.Errorf("%s: the new event has %d receipts", what, r.store.receipts[seq])
+		}
+		r.drained()
+	}
+}

@@ -1,0 +1,123 @@
+package relay
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/boxpair/boxpair/producer/internal/wakeup"
+	"github.com/boxpair/boxpair/store/outbox"
+	"github.com/boxpair/boxpair/transport"
+)
+
+// In a shard with many blocked keys, to load them all is not for one key to ask.
+func TestKeyThatEmptiesHasNoOthersLoadedWhereDeadEventsHoldTheirs(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	rel := r.start(coreConfig{HoldDeadKeys: true, MaxAttempts: 5})
+	r.run(time.Second)
+	rel.calls = nil
+	refused := 0
+	r.broker = func(s rigSend) transport.Result {
+		if s.key == "key" && refused < 2 {
+			refused++
+			return transport.Result{Outcome: transport.Refused}
+		}
+		return confirmAll(s)
+	}
+	for range 5 {
+		r.store.add("topic", "key")
+		r.store.add("topic", "other")
+	}
+	r.run(time.Minute)
+	r.drained()
+	if refused != 2 {
+		t.Fatalf("%d were refused", refused)
+	}
+	for _, op := range rel.calls {
+		if op == opHeal || op == opBlocked {
+			t.Errorf("%s was called", op)
+		}
+	}
+}
+
+// What comes behind a live one is read with it, and may be dead since the key was not held yet.
+func TestDeadEventInTheMiddleOfAKeyIsNotSent(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	first, second := r.store.add("topic", "key"), r.store.add("topic", "key")
+	dead := r.store.add("topic", "key")
+	r.outcomes(map[int64]transport.Outcome{first: transport.Refused})
+	r.start(coreConfig{HoldDeadKeys: true, MaxAttempts: 5})
+	r.run(50 * time.Millisecond)
+	if r.store.state(first) != outbox.Retrying || r.store.state(dead) != outbox.Following {
+		t.Fatalf("the first is %q, the last %q", r.store.state(first), r.store.state(dead))
+	}
+	r.store.parked[dead].state = outbox.Dead
+	r.broker = confirmAll
+	r.run(time.Minute)
+	if got, want := r.sent(transport.Confirmed), []int64{first, second}; !slices.Equal(got, want) {
+		t.Errorf("sent %v, want %v", got, want)
+	}
+}
+
+func TestDeadEventThatIsMissingFromTheLogHoldsItsKeyWithoutAWord(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	first, dead := r.store.add("topic", "key"), r.store.add("topic", "key")
+	r.outcomes(map[int64]transport.Outcome{first: transport.Refused})
+	rel := r.start(coreConfig{HoldDeadKeys: true, MaxAttempts: 5})
+	r.run(50 * time.Millisecond)
+	r.store.parked[dead].state = outbox.Dead
+	delete(r.store.log, dead)
+	r.broker = confirmAll
+	r.run(time.Minute)
+	last := r.store.add("topic", "key")
+	rel.core.wake(r.now, wakeup.All)
+	r.run(time.Minute)
+	if got, want := r.sent(transport.Confirmed), []int64{first}; !slices.Equal(got, want) {
+		t.Errorf("sent %v, want %v: %d is behind a dead one", got, want, last)
+	}
+	if n := rel.noted("parked event is missing from the log"); n != 0 {
+		t.Errorf("said %d times to be missing", n)
+	}
+}
+
+func TestDeadEventHoldsItsKeyWhenAnEarlierOneIsRedriven(t *testing.T) {
+	t.Parallel()
+	for _, takeover := range []bool{false, true} {
+		for _, left := range []outbox.State{outbox.Following, outbox.Retrying} { // a relay that does not hold keys leaves it retrying
+			heldBehindRedriven(t, takeover, left)
+		}
+	}
+}
+
+func heldBehindRedriven(t *testing.T, takeover bool, left outbox.State) {
+	t.Helper()
+	r := newRig(t)
+	first, second, last := r.store.add("topic", "key"), r.store.add("topic", "key"), r.store.add("topic", "key")
+	r.outcomes(map[int64]transport.Outcome{first: transport.Refused})
+	rel := r.start(coreConfig{HoldDeadKeys: true, MaxAttempts: 5})
+	r.run(50 * time.Millisecond)
+	r.store.parked[first].state, r.store.parked[second].state, r.store.parked[last].state = outbox.Dead, outbox.Dead, left
+	r.broker = confirmAll
+	r.run(time.Minute)
+	r.store.redrive(first)
+	r.run(time.Minute)
+	if takeover {
+		r.kill(rel)
+		r.start(coreConfig{HoldDeadKeys: true, MaxAttempts: 5})
+		r.run(time.Minute)
+	}
+	if got, want := r.sent(transport.Confirmed), []int64{first}; !slices.Equal(got, want) {
+		t.Errorf("sent %v, want %v", got, want)
+	}
+	if got := r.store.state(last); got != left {
+		t.Errorf("the last is %q, want %q: it waits for an operator", got, left)
+	}
+	r.store.discard(second)
+	r.run(time.Minute)
+	if got, want := r.sent(transport.Confirmed), []int64{first, last}; !slices.Equal(got, want) {
+		t.Errorf("sent %v, want %v", got, want)
+	}
+}

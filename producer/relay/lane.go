@@ -1,0 +1,479 @@
+package relay
+
+import (
+	"log/slog"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/boxpair/boxpair/store/outbox"
+)
+
+// lane is what changes the parked events of one shard: one statement at a time,
+// in an order in which each finds what the ones before it have left. The fence
+// keeps other relays out; it is the lane that keeps this one from, say, moving
+// an event behind a head that it releases at the same moment.
+type lane struct {
+	busy  *call
+	fails int
+	retry time.Duration
+	turn  int
+
+	sent   []*entry      // parked events that were confirmed
+	since  time.Duration // when the first of them was
+	again  []*entry      // parked events that failed
+	park   []*entry      // events of the queue that failed
+	follow []*entry      // events of the queue behind those
+	fetch  []*keyLine    // keys whose parked events are to be read
+	heal   bool          // a follower without a head was seen
+}
+
+func (ln *lane) idle() bool {
+	return ln.busy == nil && !ln.heal && len(ln.sent)+len(ln.again)+len(ln.park)+len(ln.follow)+len(ln.fetch) == 0
+}
+
+const (
+	laneCalls = 4   // statements under way at once, over all shards
+	laneBatch = 500 // events in one
+	sentBatch = 64  // events that were sent, which are not worth waiting for more
+	sentDelay = 10 * time.Millisecond
+)
+
+// sentWaits tells whether what was sent may be recorded together with what is
+// being sent: nothing else waits for it.
+func (ln *lane) sentWaits(now time.Duration) bool {
+	return len(ln.sent) > 0 && len(ln.sent) < sentBatch && len(ln.again)+len(ln.fetch) == 0 && now < ln.since+sentDelay
+}
+
+// markLane takes note that the lane of sh has something to do.
+func (c *relayCore) markLane(sh *shardState) {
+	if !sh.gone {
+		c.lanes |= 1 << sh.no
+	}
+}
+
+// planLanes issues what lanes have to do, the shards in turns.
+func (c *relayCore) planLanes() {
+	first := c.laneTurn
+	for i := range c.shards {
+		if c.lanes == 0 || c.laneBusy >= laneCalls {
+			return
+		}
+		no := (first + i) % len(c.shards)
+		sh := c.shards[no]
+		if c.lanes&(1<<no) == 0 || sh == nil || sh.lane.busy != nil {
+			continue
+		}
+		if c.now < sh.lane.retry {
+			c.at(sh.lane.retry)
+			continue
+		}
+		if sh.phase == phaseReady && !sh.yielding && sh.lane.sentWaits(c.now) && len(sh.lane.park)+len(sh.lane.follow) == 0 {
+			c.at(sh.lane.since + sentDelay)
+			continue
+		}
+		cl := c.laneCall(sh)
+		if cl == nil {
+			c.restLane(sh)
+			continue
+		}
+		for _, other := range cl.shards {
+			other.lane.busy = cl
+		}
+		c.laneBusy++
+		c.laneTurn = (no + 1) % len(c.shards)
+		c.issue(cl)
+	}
+}
+
+// restLane leaves a lane alone that has nothing to do now.
+func (c *relayCore) restLane(sh *shardState) {
+	if sh.phase == phaseReady && sh.lane.sentWaits(c.now) {
+		c.at(sh.lane.since + sentDelay)
+		return
+	}
+	c.lanes &^= 1 << sh.no
+}
+
+// laneCall makes the next statement of sh. What was sent is recorded before what
+// failed behind it, and both before anything else; the rest takes turns.
+func (c *relayCore) laneCall(sh *shardState) *call {
+	ln := &sh.lane
+	switch sh.phase {
+	case phaseHeal:
+		return c.healCall()
+	case phaseLoad:
+		return nil
+	}
+	cl := ask(statement{numbers: []int{sh.no}, leases: []outbox.Lease{sh.lease()}})
+	cl.shards = []*shardState{sh}
+	if len(ln.sent) > 0 && (sh.yielding || !ln.sentWaits(c.now)) {
+		cl.op = opSent
+		ln.sent = cl.take(ln.sent)
+		for _, e := range cl.entries {
+			cl.seqs = append(cl.seqs, e.Seq)
+		}
+		return cl
+	}
+	if len(ln.again) > 0 {
+		cl.op = opRetry
+		ln.again = cl.take(ln.again)
+		cl.fail()
+		return cl
+	}
+	if ln.heal && !sh.yielding {
+		ln.heal = false
+		cl.op = opHeal
+		return cl
+	}
+	for range 3 {
+		ln.turn = (ln.turn + 1) % 3
+		switch {
+		case ln.turn == 0 && len(ln.park) > 0:
+			cl.op = opPark
+			ln.park = cl.take(ln.park)
+			cl.fail()
+			return cl
+		case ln.turn == 1 && len(ln.follow) > 0:
+			if ln.follow = cl.takeFollowers(ln.follow); len(cl.entries) == 0 {
+				continue
+			}
+			cl.op = opFollow
+			for _, e := range cl.entries {
+				cl.marks = append(cl.marks, e.mark())
+			}
+			return cl
+		case ln.turn == 2 && len(ln.fetch) > 0:
+			cl.op, cl.line = opFetchParked, ln.fetch[0]
+			cl.key, cl.limit = cl.line.key, c.cfg.MaxPerKey
+			ln.fetch = ln.fetch[1:]
+			return cl
+		}
+	}
+	return nil
+}
+
+// take moves a batch of entries into the call and returns the rest.
+func (c *call) take(from []*entry) []*entry {
+	n := min(len(from), laneBatch)
+	c.entries = append(c.entries, from[:n]...)
+	return append(from[:0], from[n:]...)
+}
+
+// takeFollowers is take for events that are to follow. One behind an event that is in flight from the
+// queue, or about to be parked, waits for the end of that: should the relay die, and
+// what they follow be discarded, the later one would be the head and go first.
+func (c *call) takeFollowers(from []*entry) []*entry {
+	rest := from[:0]
+	for _, e := range from {
+		if len(c.entries) < laneBatch && !e.line.leads(e) {
+			c.entries = append(c.entries, e)
+		} else {
+			rest = append(rest, e)
+		}
+	}
+	return rest
+}
+
+// leads tells whether an earlier event of the queue than e is on its way out of it.
+func (l *keyLine) leads(e *entry) bool {
+	return l.parking > 0 || l.inflight != nil && !l.inflight.parked && l.inflight.Seq < e.Seq
+}
+
+// queueFollower puts e before the later ones of its key, which must not be moved before it.
+func (ln *lane) queueFollower(e *entry) {
+	at := len(ln.follow)
+	for i := at - 1; i >= 0 && e.line.following > 0; i-- {
+		if f := ln.follow[i]; f.line == e.line {
+			if f.Seq < e.Seq {
+				break
+			}
+			at = i
+		}
+	}
+	ln.follow = slices.Insert(ln.follow, at, e)
+}
+
+func (c *call) fail() {
+	for _, e := range c.entries {
+		c.failures = append(c.failures, e.failure())
+	}
+}
+
+// healCall heals shards that are to be healed and have nothing under way: as many as the statement heals in time, where there
+// are a million keys.
+func (c *relayCore) healCall() *call {
+	cl := ask(statement{op: opHeal})
+	cl.reload = true
+	for _, sh := range c.shards {
+		if len(cl.shards) == c.healing.now {
+			break
+		}
+		if sh != nil && sh.phase == phaseHeal && sh.lane.busy == nil && !sh.yielding {
+			sh.again = false
+			cl.shards = append(cl.shards, sh)
+			cl.leases = append(cl.leases, sh.lease())
+		}
+	}
+	if len(cl.shards) == 0 {
+		return nil
+	}
+	return cl
+}
+
+func (c *relayCore) laneReply(cl *call) {
+	c.laneBusy--
+	for _, sh := range cl.shards {
+		if sh.lane.busy == cl {
+			sh.lane.busy = nil
+		}
+		c.markLane(sh)
+	}
+	if cl.op == opHeal {
+		c.healing.booked(cl, c.now-cl.issued > c.cfg.LeaseTTL/2)
+	}
+	if cl.err != nil {
+		c.laneFailed(cl)
+		return
+	}
+	if cl.op != opFetchParked { // which follows each lost retry, and says nothing of the next
+		for _, sh := range cl.shards {
+			sh.lane.fails = 0
+		}
+	}
+	if cl.op == opHeal {
+		c.healed(cl)
+		return
+	}
+	sh := cl.shards[0]
+	if cl.gone {
+		c.lose(sh, cl.op.String())
+	}
+	if sh.gone {
+		return
+	}
+	switch cl.op {
+	case opSent:
+		c.sentReply(cl)
+	case opRetry:
+		c.retryReply(cl)
+	case opPark:
+		c.parkReply(cl)
+	case opFollow:
+		c.followReply(cl)
+	case opFetchParked:
+		c.parkedReply(cl)
+	}
+}
+
+// healed goes on with what shards are healed for: loading what is blocked, or just
+// sending the events that have become heads.
+func (c *relayCore) healed(cl *call) {
+	c.due.soon(c.now)
+	for _, sh := range cl.shards {
+		if !sh.gone && !sh.yielding && cl.reload {
+			sh.phase = phaseLoad
+			c.reading.healed = true
+		}
+	}
+}
+
+// laneFailed puts back what a failed statement was to do, before the rest. It
+// may have been done: all of it may be done twice, except for counting the failures of
+// parked events, which are looked at again instead.
+func (c *relayCore) laneFailed(cl *call) {
+	for _, sh := range cl.shards {
+		sh.lane.fails++
+		sh.lane.retry = c.now + c.pause(sh.lane.fails)
+	}
+	ln := &cl.shards[0].lane
+	switch cl.op {
+	case opHeal:
+		ln.heal = !cl.reload && !cl.shards[0].yielding
+	case opSent:
+		ln.sent = append(cl.entries, ln.sent...)
+	case opRetry:
+		for _, e := range cl.entries {
+			c.retryLost(e)
+		}
+	case opPark:
+		for _, e := range cl.entries {
+			e.doubtful = true
+		}
+		ln.park = append(cl.entries, ln.park...)
+	case opFollow:
+		if !cl.shards[0].yielding {
+			ln.follow = append(cl.entries, ln.follow...)
+		}
+	case opFetchParked:
+		if !cl.shards[0].yielding {
+			ln.fetch = append([]*keyLine{cl.line}, ln.fetch...)
+		}
+	}
+}
+
+// park records the failure of an event of the queue, once the marks of its
+// predecessors are in. Its key is blocked from now on, unless it goes on
+// without the dead event.
+func (c *relayCore) park(e *entry) {
+	e.state = entryParking
+	l := e.line
+	if l == nil {
+		c.parkNow(e)
+		return
+	}
+	l.parking++
+	if l.marking == 0 {
+		c.parkNow(e)
+	}
+}
+
+func (c *relayCore) parkNow(e *entry) {
+	e.shard.lane.park = append(e.shard.lane.park, e)
+	c.markLane(e.shard)
+}
+
+func (c *relayCore) parkReply(cl *call) {
+	sh := cl.shards[0]
+	for _, e := range cl.entries {
+		l := e.line
+		if !e.dead {
+			c.due.soon(c.now + e.retryIn)
+		}
+		c.left(e)
+		c.buried(e)
+		if l != nil {
+			l.parking--
+			l.remove(e)
+			if !e.dead || c.cfg.HoldDeadKeys {
+				switch {
+				case e.doubtful: // if it was parked before, an operator may have settled it since
+					l.head = 0
+				case l.head == 0 || e.Seq < l.head:
+					l.head = e.Seq
+				}
+				c.block(l)
+			}
+			if !sh.yielding {
+				c.refill(l)
+				c.promote(l)
+				c.recheck(l)
+			}
+			c.tidy(l)
+			c.rest(l)
+		}
+		c.free(e)
+	}
+}
+
+// buried reports a dead event.
+func (c *relayCore) buried(e *entry) {
+	if !e.dead {
+		return
+	}
+	c.report.Dead++
+	c.noteEvent(slog.LevelError, "event is dead", e, slog.Int("attempts", e.Attempts),
+		slog.String("outcome", e.outcome.String()), slog.String("error", e.problem))
+}
+
+// block ends the sending of a key from the queue: what waits there is moved
+// behind the parked head.
+func (c *relayCore) block(l *keyLine) {
+	if l.blocked {
+		return
+	}
+	l.blocked = true
+	for e := l.first; e != nil; {
+		next := e.next
+		if !e.state.underway() {
+			c.follow(e)
+		}
+		e = next
+	}
+	c.refill(l)
+}
+
+// unblock lets a key be sent from the queue again.
+func (c *relayCore) unblock(l *keyLine) {
+	l.blocked, l.verify, l.due, l.head = false, false, false, 0
+	c.refill(l)
+	c.promote(l)
+	c.tidy(l)
+}
+
+// follow has an event of the queue moved behind its key's head.
+func (c *relayCore) follow(e *entry) {
+	l, sh := e.line, e.shard
+	e.unqueue()
+	c.uncount(e)
+	l.remove(e)
+	if sh.yielding {
+		delete(sh.index, e.Seq)
+		c.free(e)
+		return
+	}
+	e.state = entryFollowing
+	e.Payload, e.Headers = nil, nil
+	if len(l.fifo) > 0 && l.fifo[0].Seq > e.Seq {
+		c.forgetFIFO(l, nil) // e goes before them, once it has been moved
+	}
+	sh.lane.queueFollower(e)
+	l.following++
+	c.markLane(sh)
+}
+
+// toMove returns the first Seq of l that is still to be moved behind its head. What
+// stands there already must not go before it.
+func (l *keyLine) toMove() int64 {
+	first := int64(math.MaxInt64)
+	if l.following == 0 {
+		return first
+	}
+	ln := &l.shard.lane
+	lists := [2][]*entry{ln.follow}
+	if ln.busy != nil && ln.busy.op == opFollow {
+		lists[1] = ln.busy.entries
+	}
+	for _, list := range lists {
+		for _, e := range list {
+			if e.line == l {
+				first = min(first, e.Seq)
+			}
+		}
+	}
+	return first
+}
+
+func (c *relayCore) followReply(cl *call) {
+	c.due.soon(c.now) // what went before them may have gone: the first of them is a head then
+	for _, e := range cl.entries {
+		l := e.line
+		l.following--
+		if e.Seq <= l.head || l.head == someHead {
+			l.head = 0 // e may stand before it, or be it: then the database has lost that it was parked
+		}
+		c.left(e)
+		c.free(e)
+		c.refill(l)
+		c.recheck(l)
+		c.rest(l)
+	}
+}
+
+// recheck reads the parked events of a blocked key whose head is not known, and
+// of which nothing is under way: it may be a follower without a head.
+func (c *relayCore) recheck(l *keyLine) {
+	if l.blocked && l.head == 0 && l.parking == 0 && !l.flowing() {
+		c.readParked(l)
+	}
+}
+
+// readParked asks for the parked events of a key.
+func (c *relayCore) readParked(l *keyLine) {
+	if l.fetching || l.shard.yielding {
+		return
+	}
+	l.fetching = true
+	l.shard.lane.fetch = append(l.shard.lane.fetch, l)
+	c.markLane(l.shard)
+}

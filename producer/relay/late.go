@@ -1,0 +1,216 @@
+package relay
+
+import (
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/boxpair/boxpair/store/outbox"
+)
+
+// lateness is what is known of events that may appear below the low-water marks.
+// IDs are taken when an event is written and seen when its transaction commits, so
+// a fetch may find one, and pass by the place of another that commits later.
+//
+// Who may do that is asked for every now and then (a sample). A writer that is in one
+// sample and was not in the one before began to write in between, so all of its IDs
+// are above everything that had been seen by the one before: its floor. What is below the mark
+// is thus looked at again from the floors of those that have ended since the last look, and from
+// the last sample on, since whoever came and went between two samples is in none.
+//
+// The look is part of the statement that reads above the mark, and reaches down to the
+// floors of those that still write as well. That keeps the order of keys: the
+// event below the mark may be an earlier one of a key whose next event is above it;
+// whoever sees the later one sees the earlier one too, if he looks in one snapshot. Reading
+// the two apart was tried, and sent the later one first.
+//
+// A writer that goes on for long would have every look wade through all that was delivered
+// since it began. So looks do not reach down to its floor; what they bring is held instead until
+// a later sample says that it still writes. If it does not, the queue is read again from its floor.
+type lateness struct {
+	seen    int64 // highest Seq that was read
+	read    int   // how many events were read
+	sampled int64 // seen, at the last sample
+	readBy  int   // read, at the last sample
+	writers map[string]writer
+
+	sampleAt time.Duration // of the next sample, 0: none is needed
+	pause    time.Duration
+	held     *call // a fetch that waits for a sample
+}
+
+// writer is a transaction that may commit events.
+type writer struct {
+	floor int64 // its events are above
+	since time.Duration
+	read  int // how many events had been read when it was first seen
+}
+
+const (
+	samplePause   = 20 * time.Millisecond
+	sampleLongest = 250 * time.Millisecond
+)
+
+// sampleSoon plans a sample, since a low-water mark has moved.
+func (c *relayCore) sampleSoon() {
+	if l := &c.late; l.sampleAt == 0 {
+		l.pause = samplePause
+		l.sampleAt = c.now + samplePause
+	}
+}
+
+// sampleCall asks who is writing, until no shard has anything to look for.
+func (c *relayCore) sampleCall() *call {
+	l := &c.late
+	if l.held != nil || l.read-l.readBy >= c.limits.readsLong {
+		return ask(statement{op: opWriters})
+	}
+	if l.sampleAt == 0 {
+		return nil
+	}
+	if c.now < l.sampleAt {
+		c.at(l.sampleAt)
+		return nil
+	}
+	wanted := len(l.writers) > 0
+	for _, sh := range c.shards {
+		wanted = wanted || c.readable(sh) && sh.known < sh.low
+	}
+	if !wanted {
+		l.sampleAt = 0
+		return nil
+	}
+	return ask(statement{op: opWriters})
+}
+
+// sampled takes over who is writing.
+func (c *relayCore) sampled(cl *call) {
+	l := &c.late
+	l.pause = min(2*l.pause, sampleLongest) // as long as somebody writes on and on
+	l.sampleAt = c.now + l.pause
+	if cl.err != nil {
+		return
+	}
+	before, changed := l.sampled, l.sampled != l.seen
+	l.sampled, l.readBy = l.seen, l.read
+	names, writes := make(map[string]writer, len(cl.names)), make(map[string]struct{}, len(cl.names))
+	for _, name := range cl.names {
+		writes[name] = struct{}{}
+	}
+	ended := before
+	for name, w := range l.writers {
+		if _, ok := writes[name]; !ok {
+			ended = min(ended, w.floor)
+		}
+	}
+	for _, name := range cl.names {
+		w, ok := l.writers[name]
+		if !ok {
+			w, changed = writer{floor: before, since: c.now, read: l.read}, true
+			if strings.HasPrefix(name, "p ") { // prepared: it may be any of those that have ended
+				w.floor = ended
+			}
+		}
+		names[name] = w
+	}
+	for name, w := range l.writers {
+		if _, ok := names[name]; !ok {
+			changed = true
+			c.ended(w)
+		}
+	}
+	l.writers = names
+	if changed {
+		l.pause = samplePause
+		l.sampleAt = c.now + samplePause
+		c.reading.pollAt = min(c.reading.pollAt, max(c.now, c.reading.spacing.next()))
+	}
+	if held := l.held; held != nil {
+		l.held = nil
+		c.taken(held)
+	}
+}
+
+// ended has the shards looked through from the floor of a writer on.
+func (c *relayCore) ended(w writer) {
+	for _, sh := range c.shards {
+		if sh != nil {
+			sh.known = min(sh.known, max(w.floor, sh.sealed))
+		}
+	}
+}
+
+// floor returns the lowest floor of the writers that looks reach down to, and of those that
+// write for too long for that.
+func (c *relayCore) floor() (young, old int64) {
+	l := &c.late
+	young, old = math.MaxInt64, math.MaxInt64
+	for _, w := range l.writers {
+		if c.now-w.since < c.limits.writesLong && l.read-w.read < c.limits.readsLong {
+			young = min(young, w.floor)
+		} else {
+			old = min(old, w.floor)
+		}
+	}
+	return young, old
+}
+
+// look adds the range below a mark of sh to a fetch, if there is something to look for. What is in memory or was
+// passed over is left out: it is most of what there is.
+func (c *relayCore) look(cl *call, sh *shardState, mark, from int64) {
+	from = max(min(from, sh.known), sh.sealed)
+	cl.looks, cl.known = append(cl.looks, from), append(cl.known, sh.known)
+	sh.skipped = slices.DeleteFunc(sh.skipped, func(seq int64) bool { return seq <= min(from, sh.known) })
+	wanted := []int64(nil)
+	if !cl.back {
+		n := min(len(sh.wanted), c.lookLimit())
+		wanted, sh.wanted = sh.wanted[:n:n], sh.wanted[n:]
+		sh.more = sh.more || len(sh.wanted) > 0
+	}
+	cl.wanted = append(cl.wanted, wanted)
+	for _, seq := range wanted {
+		if seq <= from || from >= mark {
+			cl.ranges = append(cl.ranges, outbox.Range{Shard: sh.no, After: seq - 1, Through: seq, Limit: 1})
+		}
+	}
+	if from >= mark {
+		return
+	}
+	var except []int64
+	for seq := range sh.index {
+		if seq > from && seq <= mark {
+			except = append(except, seq)
+		}
+	}
+	for _, seq := range sh.skipped {
+		if seq > from && seq <= mark {
+			except = append(except, seq)
+		}
+	}
+	slices.Sort(except)
+	cl.lookLimit = c.lookLimit()
+	cl.ranges = append(cl.ranges, outbox.Range{Shard: sh.no, After: from, Through: mark, Limit: cl.lookLimit, Except: slices.Compact(except)})
+}
+
+// want has the row of an event read that has come to stand below the mark, or is going to be read anyway.
+func (sh *shardState) want(seq int64) {
+	sh.look, sh.kept, sh.keptAt = true, 0, 0
+	if seq <= sh.low {
+		sh.wanted = append(sh.wanted, seq)
+	}
+}
+
+// wantAgain has the rows that a fetch has not brought read by the next one. The mark may have been set back since: rows above it
+// are read anyway, and one of them alone would take the mark with it, past rows that nobody has read.
+func (c *call) wantAgain(p int) {
+	for _, seq := range c.wanted[p] {
+		c.shards[p].want(seq)
+	}
+}
+
+// lookLimit is how many rows are read of a shard that is read for the first time in a while, and how many a look below
+// its mark may bring before it counts as cut short.
+func (c *relayCore) lookLimit() int {
+	return max(1, min(c.limits.cold, c.reading.budget.rows()/len(c.shards)))
+}

@@ -1,0 +1,283 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/boxpair/boxpair/idgen"
+	"github.com/boxpair/boxpair/internal/fault"
+	"github.com/boxpair/boxpair/internal/pace"
+	"github.com/boxpair/boxpair/producer/internal/wakeup"
+	"github.com/boxpair/boxpair/store/outbox"
+	"github.com/boxpair/boxpair/transport"
+)
+
+// relayLoop drives a relayCore with a store, a transport and a clock. It owns all
+// goroutines of a run: one that steps the core, one that sends, one that
+// listens, and one for each statement under way, of which the core bounds the number.
+type relayLoop struct {
+	store  outbox.RelayStore
+	sender transport.Sender
+	cfg    Config
+	once   bool
+	wakes  *wakeup.Subscription
+	known  string // the outbox that wakes is of, or ""
+
+	origin time.Time // of the core's time
+	box    mailbox
+	sendq  chan *entry
+	until  [idgen.Shards]atomic.Int64 // up to when shards may be sent from
+	tasks  sync.WaitGroup
+
+	mu   sync.Mutex // guards core against Health
+	core *relayCore
+
+	err error // the first failed statement, for RunOnce
+}
+
+func newRelayLoop(store outbox.RelayStore, sender transport.Sender, cfg Config, wakes *wakeup.Subscription, once bool) *relayLoop {
+	rnd := rand.New(rand.NewPCG(rand.Uint64(), rand.Uint64()))
+	l := &relayLoop{
+		store: store, sender: sender, cfg: cfg, once: once, wakes: wakes,
+		origin: time.Now(),
+		box:    mailbox{signal: make(chan struct{}, 1)},
+		sendq:  make(chan *entry, cfg.Window),
+	}
+	l.core = newRelayCore(cfg.core(), l.route, rnd, once)
+	l.core.batchLimit = batchLimitOf(sender)
+	return l
+}
+
+// route returns the route of a topic. Where the sender panics, the topic is a route of its own.
+func (l *relayLoop) route(topic string) (name string) {
+	defer func() {
+		if v := recover(); v != nil {
+			name = topic
+			l.cfg.Logger.Error("publisher panicked when it was asked for a route", "topic", topic, "panic", fmt.Sprintf("%T", v), "relay", l.cfg.Name)
+		}
+	}()
+	return l.sender.Route(topic)
+}
+
+func (l *relayLoop) now() time.Duration { return time.Since(l.origin) }
+
+// run steps the core until it has stopped, which ctx tells it to.
+func (l *relayLoop) run(ctx context.Context) {
+	work, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	l.tasks.Go(func() { l.sendAll(work) })
+	if !l.cfg.PollOnly && !l.once {
+		l.tasks.Go(func() { l.listen(work) })
+	}
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	stop := ctx.Done()
+	var abandon <-chan time.Time
+	for {
+		wait, stopped := l.step(work)
+		if stopped {
+			break
+		}
+		if l.err != nil && stop != nil { // the core has stopped itself
+			stop, abandon = nil, time.After(l.cfg.ShutdownTimeout)
+		}
+		timer.Reset(wait)
+		select {
+		case <-l.box.signal:
+		case <-timer.C:
+		case <-l.wakes.Woken:
+			l.box.wake(l.wakes.Take())
+		case <-stop:
+			stop = nil
+			l.locked(l.core.stop)
+			abandon = time.After(l.cfg.ShutdownTimeout)
+		case <-abandon:
+			abandon = nil
+			l.locked(l.core.abandon)
+		}
+	}
+	cancel()
+	l.tasks.Wait()
+}
+
+func (l *relayLoop) locked(do func(now time.Duration)) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	do(l.now())
+}
+
+// step gives the core what has happened and starts what it asks for. It returns
+// how long the core can do without a further step.
+func (l *relayLoop) step(work context.Context) (wait time.Duration, stopped bool) {
+	replies, outcomes, overdue, woken := l.box.take()
+	l.mu.Lock()
+	c := l.core
+	now := l.now()
+	for _, cl := range replies {
+		c.reply(now, cl)
+		if cl.op == opMark && cl.err == nil {
+			_ = fault.Hit(work, fault.R9)
+		}
+		if cl.err != nil && l.once {
+			l.err = errors.Join(l.err, cl.err)
+			c.stop(now)
+		}
+	}
+	for _, res := range outcomes {
+		c.outcome(now, res)
+	}
+	c.overdue(now, overdue)
+	if !woken.None() {
+		c.wake(now, woken)
+	}
+	c.advance(now)
+	calls, sends, notes := c.flush()
+	for i := range l.until {
+		l.until[i].Store(int64(c.until(i)))
+	}
+	wait, stopped = c.wakeAt-now, c.stopped
+	for _, e := range sends {
+		l.sendq <- e // never blocks: it has room for the window
+	}
+	l.mu.Unlock()
+	for _, n := range notes {
+		//nolint:sloglint // a constant where the core made the note
+		l.cfg.Logger.LogAttrs(work, n.level, n.msg, append(n.attrs, slog.String("relay", l.cfg.Name))...)
+	}
+	for _, cl := range calls {
+		l.tasks.Go(func() {
+			l.execute(work, cl)
+			l.box.reply(cl)
+		})
+	}
+	return wait, stopped
+}
+
+// execute runs a statement within the time that it may take: what it changes is
+// fenced, so beyond the lease it is of no use.
+func (l *relayLoop) execute(ctx context.Context, cl *call) {
+	limit := l.cfg.LeaseTTL
+	switch {
+	case cl.op.onLeases():
+		limit /= 3
+	case cl.op == opFetchKey:
+		limit /= keyShare
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	before, after := cl.op.points()
+	if before != "" {
+		if cl.err = fault.Hit(ctx, before); cl.err != nil {
+			return
+		}
+	}
+	cl.execute(ctx, l.store, l.core.cfg.asker())
+	if after != "" && cl.err == nil {
+		cl.err = fault.Hit(ctx, after)
+	}
+}
+
+// listen passes the wake-ups of other processes on.
+func (l *relayLoop) listen(ctx context.Context) {
+	for fails := 0; ; fails++ {
+		began := time.Now()
+		err := l.store.Listen(ctx, l.told)
+		if ctx.Err() != nil || errors.Is(err, outbox.ErrNoSignal) {
+			return
+		}
+		if time.Since(began) > time.Minute {
+			fails = 0
+		}
+		l.cfg.Logger.WarnContext(ctx, "listening for wake-ups ended, polling meanwhile", "error", err, "relay", l.cfg.Name)
+		if pace.Sleep(ctx, min(5*time.Second, 100*time.Millisecond<<min(fails, 10))) != nil {
+			return
+		}
+		l.box.wake(wakeup.All) // for what was committed meanwhile
+	}
+}
+
+// told passes a wake-up on, unless it is of commits that this relay has heard of before: to look for them again
+// would use up what wake-ups may cost, and have the next ones wait.
+func (l *relayLoop) told(text string) {
+	if n, from := wakeup.Parse(text); from == "" || from != l.known {
+		l.box.wake(n)
+	}
+}
+
+// mailbox collects what happens between two steps. Its methods never block.
+type mailbox struct {
+	signal chan struct{} // has room for one
+
+	mu       sync.Mutex
+	replies  []*call
+	outcomes []sendResult
+	spare    []sendResult
+	through  int64 // sends up to this number are overdue
+	woken    wakeup.Wakeup
+}
+
+func (b *mailbox) ring() {
+	select {
+	case b.signal <- struct{}{}:
+	default:
+	}
+}
+
+func (b *mailbox) reply(cl *call) {
+	b.mu.Lock()
+	b.replies = append(b.replies, cl)
+	b.mu.Unlock()
+	b.ring()
+}
+
+func (b *mailbox) outcome(res sendResult) {
+	b.mu.Lock()
+	b.outcomes = append(b.outcomes, res)
+	first := len(b.outcomes) == 1
+	b.mu.Unlock()
+	if first {
+		b.ring()
+	}
+}
+
+func (b *mailbox) overdue(through int64) {
+	b.mu.Lock()
+	b.through = max(b.through, through)
+	b.mu.Unlock()
+	b.ring()
+}
+
+func (b *mailbox) wake(n wakeup.Wakeup) {
+	b.mu.Lock()
+	b.woken = b.woken.And(n)
+	b.mu.Unlock()
+	b.ring()
+}
+
+// take empties the box. The outcomes are valid until the next take.
+func (b *mailbox) take() (replies []*call, outcomes []sendResult, overdue int64, woken wakeup.Wakeup) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	replies, outcomes, overdue, woken = b.replies, b.outcomes, b.through, b.woken
+	b.replies, b.through, b.woken = nil, 0, wakeup.Wakeup{}
+	clear(b.spare)
+	b.outcomes, b.spare = b.spare[:0], outcomes
+	return replies, outcomes, overdue, woken
+}
+
+// batchLimitOf is that of a sender.
+func batchLimitOf(sender transport.Sender) batchLimit {
+	switch s := sender.(type) {
+	case *switchboard:
+		return s.batchLimit
+	case transport.BatchSender:
+		return func(string) (messages, bytes int) { return s.BatchLimit() }
+	default:
+		return func(string) (messages, bytes int) { return 0, 0 }
+	}
+}

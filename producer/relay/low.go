@@ -1,0 +1,252 @@
+package relay
+
+import (
+	"encoding/binary"
+	"slices"
+
+	"github.com/boxpair/boxpair/store/outbox"
+)
+
+// The bottom of a shard is a place in the log at or below which its queue has no row, and will have none but by
+// [outbox.RelayStore.Undefer] and operators. Its next owner begins there: from the beginning on, a statement may have to step over
+// millions of rows that were delivered and that the database cannot remove, as long as somebody holds an old snapshot.
+//
+// IDs are given out by one sequence, so what is seen to be so stays so: a writer that begins later writes above. What
+// comes to stand below after all is brought there by statements that lower what is kept themselves. A shard of which nothing is
+// kept is read from the beginning, and a lap goes there now and then, whatever is kept.
+
+// lowest returns the bottom of sh as it is now. The rows of what is in memory, of what was passed over and of what is
+// to be read by its Seq are there. A shard that is given back has forgotten them: its bottom was noted before.
+func (c *relayCore) lowest(sh *shardState) int64 {
+	low := sh.bottom
+	above := func(seq int64) {
+		if seq != 0 {
+			low = min(low, seq-1)
+		}
+	}
+	if !sh.yielding {
+		low = max(low, c.unwritten(sh))
+		for seq := range sh.index {
+			above(seq)
+		}
+		for _, l := range sh.lines {
+			above(l.hole)
+		}
+		above(sh.back.first)
+		above(sh.back.next)
+	}
+	for _, seq := range c.wantedOf(sh) {
+		above(seq)
+	}
+	return low
+}
+
+// wantedOf returns the Seqs of rows of sh that are to be read, or are being read, by them.
+func (c *relayCore) wantedOf(sh *shardState) []int64 {
+	all := sh.wanted
+	for _, cl := range [...]*call{c.reading.busy, c.late.held} {
+		if cl == nil || cl.op != opFetch {
+			continue
+		}
+		for p, other := range cl.shards {
+			if other == sh {
+				all = slices.Concat(all, cl.wanted[p])
+			}
+		}
+	}
+	return all
+}
+
+// unwritten returns up to where sh was read while nobody was left who might commit there.
+func (c *relayCore) unwritten(sh *shardState) int64 {
+	low := min(sh.low, sh.known)
+	for _, w := range c.late.writers {
+		low = min(low, w.floor)
+	}
+	if held := c.late.held; held != nil {
+		for p, other := range held.shards {
+			if other == sh {
+				low = min(low, held.looks[p])
+			}
+		}
+	}
+	return low
+}
+
+// tail returns up to where sh was read, with nobody left who might commit there, and whatever is left there was passed over or
+// waits on a stalled route: the next owner reads on from there, and leaves the rest to a lap. Events that are about to be
+// sent are above it. Or a relay that takes over would read all that a dead route has, before it gets to what was written last.
+func (c *relayCore) tail(sh *shardState) int64 {
+	tail := sh.tail
+	above := func(seq int64) {
+		if seq != 0 {
+			tail = min(tail, seq-1)
+		}
+	}
+	if !sh.yielding {
+		tail = max(sh.sealed, c.unwritten(sh))
+		for seq, e := range sh.index {
+			if !e.waits() {
+				above(seq)
+			}
+		}
+		for _, l := range sh.lines {
+			if !l.waits() {
+				above(l.hole)
+			}
+		}
+	}
+	for _, seq := range c.wantedOf(sh) {
+		above(seq)
+	}
+	return tail
+}
+
+// waits tells whether the next of a key's events is one of a stalled route.
+func (l *keyLine) waits() bool { return l.first != nil && l.first.route.stalled() }
+
+// waits tells whether an event is one of a stalled route, or behind such a one in its key.
+func (e *entry) waits() bool {
+	if e.line != nil {
+		return e.line.waits()
+	}
+	return e.route != nil && e.route.stalled()
+}
+
+// passAll passes over all that waits in the memory of a shard that is about to be given back.
+func (c *relayCore) passAll(sh *shardState) {
+	for seq, e := range sh.index {
+		if e.waits() {
+			sh.back.pass(hashKey(e.Key), e.Key != "", seq)
+		}
+	}
+}
+
+// passed returns the keys of what is left up to the tail of sh.
+func (sh *shardState) passed() passedKeys {
+	keys := slices.Clone(sh.back.handed)
+	for _, set := range [...]map[uint64]struct{}{sh.back.ahead, sh.back.behind} {
+		for hash := range set {
+			keys = append(keys, shortened(hash))
+		}
+	}
+	for _, l := range sh.lines {
+		if l.waits() {
+			keys = append(keys, shortened(hashKey(l.key)))
+		}
+	}
+	slices.Sort(keys)
+	return slices.Compact(keys)
+}
+
+// passedKeys are hashes of keys, ascending, each once. They are short: a key that has the hash of another one among a million waits for a lap
+// once in four thousand times.
+type passedKeys []uint32
+
+func shortened(hash uint64) uint32 { return uint32(hash ^ hash>>32) }
+
+func (k passedKeys) has(hash uint64) bool {
+	_, ok := slices.BinarySearch(k, shortened(hash))
+	return ok
+}
+
+// bytes returns k as stores keep it.
+func (k passedKeys) bytes() []byte {
+	b := make([]byte, 0, 4*len(k))
+	for _, hash := range k {
+		b = binary.BigEndian.AppendUint32(b, hash)
+	}
+	return b
+}
+
+// readPassedKeys is the inverse of bytes. It is never nil.
+func readPassedKeys(b []byte) (keys passedKeys, ok bool) {
+	keys = make(passedKeys, 0, len(b)/4)
+	for ; len(b) >= 4; b = b[4:] {
+		keys = append(keys, binary.BigEndian.Uint32(b))
+	}
+	return keys, len(b) == 0 && slices.IsSorted(keys)
+}
+
+// believe has sh read on from the tail that was kept, if there is one, and have a lap read what is left from the bottom on.
+func (sh *shardState) believe(bottom int64, tail outbox.Tail) {
+	keys, ok := readPassedKeys(tail.Passed)
+	if !ok || tail.Seq < bottom {
+		tail = outbox.Tail{Seq: bottom}
+	}
+	sh.bottom, sh.low, sh.known, sh.sealed = bottom, tail.Seq, tail.Seq, tail.Seq
+	if tail.Seq > bottom {
+		sh.keptAt = tail.Seq
+		sh.back.inherit(keys, bottom+1)
+	}
+}
+
+const (
+	passedAtOnce = 1 << 16 // keys in one statement, or those of one shard
+	passedMost   = 1 << 18 // keys of a shard beyond which its next owner reads all that is left
+)
+
+// keepCall has the bottoms of shards kept, and their tails in turns. While deferred events are being moved it waits: they may come to stand
+// below. What is kept of a tail stays true: rows may only leave.
+func (c *relayCore) keepCall() *call {
+	l := &c.leasing
+	if b := c.reading.busy; !l.keep || b != nil && b.op == opUndefer {
+		return nil
+	}
+	l.keep = false
+	cl := ask(statement{op: opKeepLow, history: c.identity})
+	room, first := passedAtOnce, l.keepFrom
+	for i := range c.shards {
+		sh := c.shards[(first+i)%len(c.shards)]
+		if sh == nil {
+			continue
+		}
+		low := outbox.Low{Lease: sh.lease(), Seq: c.lowest(sh)}
+		if room > 0 {
+			if low.Tail = c.tailToKeep(sh, low.Seq); low.Tail != nil {
+				room -= len(low.Tail.Passed) / 4
+			}
+			if room <= 0 {
+				l.keepFrom = sh.no + 1
+			}
+		}
+		if low.Tail != nil || low.Seq > 0 && low.Seq != sh.kept {
+			cl.shards, cl.lows = append(cl.shards, sh), append(cl.lows, low)
+		}
+	}
+	if len(cl.lows) == 0 {
+		return nil
+	}
+	return cl
+}
+
+// tailToKeep returns the tail of sh if it says more than the bottom and than what is kept.
+func (c *relayCore) tailToKeep(sh *shardState, bottom int64) *outbox.Tail {
+	seq := c.tail(sh)
+	if seq <= max(bottom, sh.keptAt) || len(sh.back.handed)+len(sh.back.ahead)+len(sh.back.behind) > passedMost {
+		return nil
+	}
+	return &outbox.Tail{Seq: seq, Passed: sh.passed().bytes()}
+}
+
+// doubtCall has nothing kept any more of shards of a database that has lost commits: their bottoms were of what is gone.
+func (c *relayCore) doubtCall() *call {
+	cl := ask(statement{op: opKeepLow, history: c.identity})
+	for _, lease := range c.leasing.doubted {
+		cl.lows = append(cl.lows, outbox.Low{Lease: lease, Tail: &outbox.Tail{}})
+	}
+	return cl
+}
+
+// keptReply notes what is kept.
+func (c *relayCore) keptReply(cl *call) {
+	if l := &c.leasing; len(cl.shards) == 0 {
+		l.undone = len(cl.lows) == len(l.doubted)
+	}
+	for i, sh := range cl.shards {
+		sh.kept = cl.lows[i].Seq
+		if tail := cl.lows[i].Tail; tail != nil {
+			sh.keptAt = tail.Seq
+		}
+	}
+}

@@ -1,0 +1,495 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/boxpair/boxpair/producer/internal/wakeup"
+	"github.com/boxpair/boxpair/store/outbox"
+	"github.com/boxpair/boxpair/transport"
+)
+
+func TestAFailedKeyIsSentFromItsParkedEventsInOrder(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	var want []int64
+	for range 40 {
+		want = append(want, r.store.add("topic", "key"))
+	}
+	for i := range 10 {
+		r.store.add("topic", fmt.Sprint("other", i))
+	}
+	r.outcomes(map[int64]transport.Outcome{want[3]: transport.Refused})
+	rel := r.start(coreConfig{MaxPerKey: 10, Backoff: coreBackoff{Initial: 2 * time.Second}})
+	r.run(50 * time.Millisecond)
+	if queued, live := r.store.left(); queued != 0 || live != 37 {
+		t.Errorf("%d queued, %d parked", queued, live)
+	}
+	for range 5 { // these come behind
+		want = append(want, r.store.add("topic", "key"))
+	}
+	rel.core.wake(r.now, wakeup.All)
+	r.broker = confirmAll
+	r.run(time.Minute)
+	r.drained()
+	var got []int64
+	for _, s := range r.sends {
+		if s.key == "key" && s.outcome == transport.Confirmed {
+			got = append(got, s.seq)
+		}
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("sent %v, want %v", got, want)
+	}
+	if sent := r.store.calls["Sent"]; sent > 20 {
+		t.Errorf("%d statements to record what was sent", sent)
+	}
+}
+
+func TestAnEventThatAClockAheadParkedDoesNotWaitForThatTime(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	seq := r.store.add("topic", "key")
+	r.outcomes(map[int64]transport.Outcome{seq: transport.Refused})
+	rel := r.start(coreConfig{Backoff: coreBackoff{Initial: time.Hour}})
+	r.run(50 * time.Millisecond)
+	parked := r.store.parked[seq]
+	if parked == nil {
+		t.Fatal("it is not parked")
+	}
+	parked.due = r.now + 10*time.Hour
+	r.broker = confirmAll
+	rel.core.due.soon(r.now)
+	r.run(time.Minute)
+	r.drained()
+}
+
+func TestAFreshEventWaitsUntilTheLastParkedOneOfItsKeyHasGone(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	first := r.store.add("topic", "key")
+	second := r.store.add("topic", "key")
+	other := r.store.add("topic", "other")
+	r.outcomes(map[int64]transport.Outcome{first: transport.Refused})
+	rel := r.start(coreConfig{Backoff: coreBackoff{Initial: 2 * time.Second}})
+	r.run(20 * time.Millisecond)
+	r.broker = confirmAll
+	rel.hold = func(cl *call) bool { return cl.op == opSent }
+	r.run(5 * time.Second)
+	fresh := r.store.add("topic", "key")
+	rel.core.wake(r.now, wakeup.All)
+	r.run(time.Second)
+	if got, want := r.sent(transport.Confirmed), []int64{other, first}; !slices.Equal(got, want) {
+		t.Errorf("sent %v, want %v", got, want)
+	}
+	rel.free()
+	r.run(time.Second)
+	if got, want := r.sent(transport.Confirmed), []int64{other, first, second, fresh}; !slices.Equal(got, want) {
+		t.Errorf("sent %v, want %v", got, want)
+	}
+	r.drained()
+}
+
+func TestAFailureIsParkedAfterTheMarksOfItsPredecessors(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	first, second := r.store.add("topic", "key"), r.store.add("topic", "key")
+	for i := range 10 {
+		r.store.add("topic", fmt.Sprint("other", i))
+	}
+	r.outcomes(map[int64]transport.Outcome{second: transport.Refused})
+	rel := r.start(coreConfig{})
+	rel.hold = func(cl *call) bool { return cl.op == opMark }
+	r.run(time.Second)
+	if slices.Contains(rel.calls, opPark) {
+		t.Error("parked with a predecessor in the queue")
+	}
+	rel.free()
+	r.run(10 * time.Millisecond)
+	if r.store.state(second) != outbox.Retrying || r.store.receipts[first] != 1 {
+		t.Error("not parked")
+	}
+}
+
+func TestAnInvalidEventIsDeadAtOnce(t *testing.T) {
+	t.Parallel()
+	for _, hold := range []bool{false, true} {
+		r := newRig(t)
+		bad, next := r.store.add("topic", "key"), r.store.add("topic", "key")
+		r.outcomes(map[int64]transport.Outcome{bad: transport.Invalid})
+		rel := r.start(coreConfig{HoldDeadKeys: hold})
+		r.run(time.Minute)
+		if r.store.state(bad) != outbox.Dead || len(r.store.attempts(bad)) != 1 || rel.noted("event is dead") != 1 {
+			t.Errorf("hold %v: state %q", hold, r.store.state(bad))
+		}
+		if went := slices.Contains(r.sent(transport.Confirmed), next); went == hold {
+			t.Errorf("hold %v: the next event of the key went: %v", hold, went)
+		}
+	}
+}
+
+func TestADeadHeadHoldsItsKeyUntilAnOperatorActs(t *testing.T) {
+	t.Parallel()
+	for _, redrive := range []bool{true, false} {
+		r := newRig(t)
+		bad := r.store.add("topic", "key")
+		next := r.store.add("topic", "key")
+		outcomes := map[int64]transport.Outcome{bad: transport.Refused}
+		r.outcomes(outcomes)
+		r.start(coreConfig{HoldDeadKeys: true, MaxAttempts: 2})
+		r.run(time.Minute)
+		r.kill(r.relays[0])
+		rel := r.start(coreConfig{HoldDeadKeys: true, MaxAttempts: 2}) // holds it too
+		r.run(time.Minute)
+		last := r.store.add("topic", "key")
+		rel.core.wake(r.now, wakeup.All)
+		r.run(time.Minute)
+		if got := r.sent(transport.Confirmed); len(got) != 0 {
+			t.Fatalf("sent %v past a dead event", got)
+		}
+		r.broker = confirmAll
+		want := []int64{next, last}
+		if redrive {
+			want = []int64{bad, next, last}
+			r.store.redrive(bad)
+		} else {
+			r.store.discard(bad)
+		}
+		r.run(time.Minute)
+		r.drained()
+		if got := r.sent(transport.Confirmed); !slices.Equal(got, want) {
+			t.Errorf("redrive %v: sent %v, want %v", redrive, got, want)
+		}
+	}
+}
+
+func TestARedrivenEventIsSentAndTheRewindCleared(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	bad := r.store.add("topic", "key")
+	r.outcomes(map[int64]transport.Outcome{bad: transport.Refused})
+	r.start(coreConfig{MaxAttempts: 1})
+	r.run(time.Second)
+	r.broker = confirmAll
+	if !r.store.redrive(bad) {
+		t.Fatal("not dead")
+	}
+	r.run(5 * time.Second) // a third of the lease, and a moment
+	r.drained()
+	if got := r.sent(transport.Confirmed); !slices.Equal(got, []int64{bad}) {
+		t.Errorf("sent %v", got)
+	}
+	if ticket := r.store.shards[r.store.log[bad].Shard].ticket; ticket != 0 {
+		t.Error("the rewind was not cleared")
+	}
+}
+
+func TestARewindOfTwoAnswersToTheSecond(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	a, b := r.store.add("topic", "key"), r.store.add("topic", "key")
+	rel := r.start(coreConfig{})
+	r.run(time.Second)
+	r.store.replay(b)
+	rel.hold = func(cl *call) bool { return cl.op == opHeal }
+	r.run(4 * time.Second)
+	r.store.replay(a) // while the first rewind is under way
+	r.run(4 * time.Second)
+	rel.free()
+	r.run(10 * time.Second)
+	r.drained()
+	if r.store.receipts[a] != 2 || r.store.receipts[b] != 2 {
+		t.Errorf("delivered %d and %d times", r.store.receipts[a], r.store.receipts[b])
+	}
+	if ticket := r.store.shards[r.store.log[a].Shard].ticket; ticket != 0 {
+		t.Error("the rewind was not cleared")
+	}
+}
+
+func TestAnEventIsReplayedThoughItsMarkIsUnderWay(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	rel := r.start(coreConfig{})
+	r.run(time.Second)
+	rel.delay = func(cl *call) bool { return cl.op == opMark } // done, and the relay does not know
+	seq := r.store.add("topic", "key")
+	rel.core.wake(r.now, wakeup.All)
+	r.run(time.Second)
+	if !r.store.replay(seq) {
+		t.Fatal("not delivered")
+	}
+	r.run(10 * time.Second) // reads the new row while it holds the old one
+	rel.free()
+	r.run(2 * time.Second)
+	r.drained()
+	if n := r.store.receipts[seq]; n != 2 {
+		t.Errorf("%d deliveries recorded", n)
+	}
+}
+
+func TestWhatIsMarkedDuringAReadIsNotSentAgain(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	rel := r.start(coreConfig{})
+	r.run(time.Second)
+	rel.mute = func(rigSend) bool { return true }
+	r.store.add("topic", "key")
+	rel.core.wake(r.now, wakeup.All)
+	r.run(time.Second)
+	rel.delay = func(cl *call) bool { return cl.op == opFetch }
+	sh := rel.core.shards[r.store.log[1].Shard]
+	sh.rewind(0) // as after a rewind: the next read brings it
+	rel.core.wake(r.now, wakeup.All)
+	r.run(time.Second)
+	muted := rel.muted
+	rel.muted, rel.mute = nil, nil
+	for _, s := range muted {
+		rel.answer(s)
+	}
+	r.run(time.Second) // marked
+	if queued, _ := r.store.left(); queued != 0 || len(rel.delayed) == 0 {
+		t.Fatal("no read was under way")
+	}
+	rel.free()
+	r.run(time.Second)
+	if got := len(r.sends); got != 1 {
+		t.Errorf("%d sends", got)
+	}
+	r.drained()
+}
+
+func TestEventsWithoutAKeyAreRetriedAlone(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	bad := r.store.add("topic", "")
+	var others []int64
+	for range 10 {
+		others = append(others, r.store.add("topic", ""))
+	}
+	r.outcomes(map[int64]transport.Outcome{bad: transport.Refused})
+	r.start(coreConfig{MaxAttempts: 3})
+	r.run(30 * time.Millisecond)
+	if got := r.sent(transport.Confirmed); len(got) != len(others) || r.store.state(bad) != outbox.Retrying {
+		t.Errorf("sent %v, state %q", got, r.store.state(bad))
+	}
+	r.broker = confirmAll
+	r.run(10 * time.Second)
+	r.drained()
+	if !slices.Contains(r.sent(transport.Confirmed), bad) {
+		t.Error("not retried")
+	}
+}
+
+func TestAFollowerWithoutAHeadBecomesTheHead(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	first, second := r.store.add("topic", "key"), r.store.add("topic", "key")
+	for _, seq := range []int64{first, second} { // as a zombie's park without a fence would leave it
+		shard := r.store.log[seq].Shard
+		r.store.take(shard, seq, 0)
+		r.store.parked[seq] = &fakeParked{shard: shard, key: "key", state: outbox.Following}
+	}
+	third := r.store.add("topic", "key")
+	r.start(coreConfig{})
+	r.run(5 * time.Second)
+	r.drained()
+	if got := r.sent(); !slices.Equal(got, []int64{first, second, third}) {
+		t.Errorf("sent %v", got)
+	}
+}
+
+func TestAQueueRowWithoutAnEventIsLoudAndDead(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	seq := r.store.add("topic", "key")
+	after := r.store.add("topic", "key")
+	delete(r.store.log, seq)
+	rel := r.start(coreConfig{})
+	r.run(time.Second)
+	if r.store.state(seq) != outbox.Dead || rel.noted("queue row has no event in the log") != 1 {
+		t.Errorf("state %q", r.store.state(seq))
+	}
+	if got := r.sent(); !slices.Equal(got, []int64{after}) {
+		t.Errorf("sent %v", got)
+	}
+}
+
+func TestAHotKeyDoesNotStarveItsNeighboursAndKeepsItsOrder(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	var hot []int64
+	for range 3000 {
+		hot = append(hot, r.store.add("topic", "hot"))
+	}
+	neighbour := r.store.add("topic", sameShard("hot"))
+	rel := r.start(coreConfig{Window: 100, MaxPerKey: 20})
+	rel.mute = func(s rigSend) bool { return s.key == "hot" }
+	r.run(5 * time.Second)
+	if got := r.sent(); !slices.Equal(got, []int64{neighbour}) {
+		t.Fatalf("sent %v", got)
+	}
+	if n := rel.core.buffered; n > 20 {
+		t.Errorf("%d events in memory", n)
+	}
+	rel.free()
+	r.run(10 * time.Second)
+	r.drained()
+	if got := r.sent()[1:]; !slices.Equal(got, hot) {
+		t.Error("the hot key's order is broken")
+	}
+}
+
+func TestStatementsAreRepeatedUntilTheyWork(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	bad := r.store.add("topic", "bad")
+	r.store.add("topic", "bad")
+	for i := range 50 {
+		r.store.add("topic", fmt.Sprint("key", i%7))
+	}
+	r.outcomes(map[int64]transport.Outcome{bad: transport.Refused})
+	rnd := rand.New(rand.NewPCG(1, 2)) // a fixed pattern could hit one statement each time
+	r.store.fail = func(string) error {
+		if rnd.IntN(3) != 0 {
+			return errors.New("connection refused")
+		}
+		return nil
+	}
+	rel := r.start(coreConfig{MaxAttempts: 2})
+	r.run(3 * time.Minute)
+	r.store.fail = nil
+	r.drained()
+	if rel.noted("statement failed") == 0 || len(r.store.attempts(bad)) != 2 {
+		t.Errorf("%d attempts counted", len(r.store.attempts(bad)))
+	}
+	if got := len(r.sent(transport.Confirmed)); got != 51 {
+		t.Errorf("%d deliveries of 51", got)
+	}
+}
+
+func TestAFailingDatabaseIsAskedAtGrowingIntervals(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	rel := r.start(coreConfig{})
+	r.store.add("topic", "key")
+	r.run(time.Second)
+	before := len(rel.calls)
+	r.store.fail = func(string) error { return errors.New("connection refused") }
+	r.run(5 * time.Minute)
+	// Leases are asked for ten times in a lease's time, the rest less and less often.
+	if calls := len(rel.calls) - before; calls < 100 || calls > 1000 {
+		t.Errorf("%d statements in five minutes", calls)
+	}
+	r.store.fail = nil
+	r.run(20 * time.Second)
+	r.drained()
+}
+
+func TestAnOutcomeThatIsReportedTwiceCountsOnce(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.store.add("topic", "key")
+	rel := r.start(coreConfig{})
+	r.run(time.Second)
+	s := r.sends[0]
+	second := r.store.add("topic", "key")
+	rel.mute = func(rigSend) bool { return true }
+	rel.core.wake(r.now, wakeup.All)
+	r.run(time.Second) // the entry is used again
+	rel.core.outcome(r.now, sendResult{entry: s.entry, gen: s.gen, Result: transport.Result{Outcome: transport.Confirmed}})
+	r.run(time.Second)
+	if rel.noted("publisher reported the outcome of a message twice") != 1 || rel.core.inflight != 1 {
+		t.Errorf("%d in flight", rel.core.inflight)
+	}
+	rel.free()
+	r.run(time.Second)
+	r.drained()
+	if r.store.receipts[second] != 1 {
+		t.Error("not delivered")
+	}
+}
+
+func TestStoredErrorsAreShortAndValid(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{"", "short", strings.Repeat("x", 2000), strings.Repeat("é", 1000), "a\x00b\xff", strings.Repeat("\xff", 3000)} {
+		got := storedError(errors.New(text))
+		if len(got) > 1<<10 || !utf8.ValidString(got) || strings.Contains(got, "\x00") {
+			t.Errorf("%.20q became %.40q of %d bytes", text, got, len(got))
+		}
+	}
+	if storedError(nil) != "" {
+		t.Error("no error has a text")
+	}
+}
+
+func TestTheBackoffDoublesUpToItsBound(t *testing.T) {
+	t.Parallel()
+	b := coreBackoff{Initial: time.Second, Max: 5 * time.Minute}
+	for attempts, want := range map[int]time.Duration{1: time.Second, 2: 2 * time.Second, 5: 16 * time.Second, 9: 256 * time.Second, 10: 5 * time.Minute, 100: 5 * time.Minute} {
+		if got := b.bound(attempts); got != want {
+			t.Errorf("after %d attempts: %v, want %v", attempts, got, want)
+		}
+	}
+}
+
+func TestNotesNameTheEventAndNeverItsPayload(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	bad := r.store.add("topic", "key")
+	r.outcomes(map[int64]transport.Outcome{bad: transport.Refused})
+	rel := r.start(coreConfig{MaxAttempts: 2})
+	r.run(time.Minute)
+	for _, msg := range []string{"event not taken by the transport", "attempt failed", "event is dead"} {
+		if rel.attr(msg, "dispatch_id").String() != r.store.id(bad).String() || rel.attr(msg, "correlation_id").String() != "c" {
+			t.Errorf("%q does not name the event", msg)
+		}
+	}
+	for _, n := range rel.notes {
+		if text := fmt.Sprint(n.attrs); strings.Contains(text, "payload") {
+			t.Errorf("a payload in %q", text)
+		}
+	}
+}
+
+func TestTheFakeHonoursTheFence(t *testing.T) {
+	t.Parallel()
+	f := newFakeStore(func() time.Duration { return 0 })
+	f.add("topic", "key")
+	l := outbox.Lease{Shard: f.log[1].Shard, Epoch: 1}
+	if lost, err := f.Mark(context.Background(), "nobody", []outbox.Mark{{Lease: l, Seq: 1}}); err != nil || len(lost) != 1 {
+		t.Errorf("lost %v, %v", lost, err)
+	}
+}
+
+func TestEventsThatAreMovedWhenTheirHeadHasGoneAreHealed(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	first, second := r.store.add("topic", "key"), r.store.add("topic", "key")
+	for i := range 5 {
+		r.store.add("topic", fmt.Sprint("other", i))
+	}
+	refused := map[int64]transport.Outcome{first: transport.Refused, second: transport.Refused}
+	r.outcomes(refused)
+	rel := r.start(coreConfig{MaxAttempts: 2, Backoff: coreBackoff{Initial: 100 * time.Millisecond}})
+	rel.hold = func(cl *call) bool { return cl.op == opFollow }
+	r.run(10 * time.Millisecond)
+	delete(refused, first)
+	rel.hold = func(cl *call) bool { return cl.op == opFollow } // the second is not moved yet
+	r.run(time.Second)
+	rel.free()
+	r.run(time.Second)
+	r.store.add("topic", "another") // the route works
+	rel.core.wake(r.now, wakeup.All)
+	r.run(time.Minute)
+	r.drained()
+	if n := len(r.store.attempts(second)); n != 2 || r.store.state(second) != outbox.Dead {
+		t.Errorf("%d attempts recorded, state %q", n, r.store.state(second))
+	}
+}

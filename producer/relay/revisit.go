@@ -1,0 +1,340 @@
+package relay
+
+import (
+	"math"
+	"math/bits"
+	"slices"
+	"time"
+
+	"github.com/boxpair/boxpair/store/outbox"
+)
+
+// revisit is what is known of the events of a shard that were read and are not kept in memory, and the walk that reads
+// them once more: a lap. The tail, shardState.low, goes on ahead and never comes back for them.
+//
+// Of an event that is passed over only its place counts, and of its key a hash: nothing of that key is taken until a lap
+// comes by. A lap reads in order, from the lowest of them to the tail, so the first event of a key that it meets is the
+// first there is. If it takes that, it goes on with the key; if not, the key waits for the next lap, with all that the tail
+// reads of it meanwhile.
+//
+// Laps are slow while a route is stalled: they bring it events to be probed, if all that it has were probed in vain, which
+// gives each its turn. When the route works, its shards are walked through without a pause. The first lap of a shard that was taken
+// over is slow too, but for pages of what can be sent. Now and then a lap begins at the
+// beginning of the queue: it should find nothing else, and is there for what nobody has thought of. On its way there may be
+// millions of rows that were delivered and that the database cannot remove, so a page goes over so many IDs at most that it is soon over.
+type revisit struct {
+	ahead, behind map[uint64]struct{} // keys passed over that the lap meets still, and those that wait for the next one
+	handed        passedKeys          // those that an earlier owner passed over, until a lap has met all of them
+	first, next   int64               // lowest Seq that was passed over before the lap, and for the next one; 0: none
+
+	active bool
+	at     int64         // the lap has read up to here
+	sweep  bool          // the next lap begins at the beginning
+	whole  bool          // this one did
+	urgent int           // laps without a pause
+	rest   time.Duration // no other lap begins before
+}
+
+const (
+	revisitShare = 9   // the pause after a page is so many times as long as the page took
+	pageSlow     = 100 // pages of laps in a hurry are to take less than so small a part of a lease
+	pageQuick    = 3   // and those that take so many times less may become larger
+	// pageCalm is how long a page of laps that are in no hurry is to take: events that were just committed wait for it.
+	pageCalm     = 3 * time.Millisecond
+	revisitPause = 64 // laps of a shard that are in no hurry are at least so small a part of the time between sweeps apart
+)
+
+// has tells whether events of a key with that hash were passed over, so that one that was read is not the next of its
+// key. The lap itself may take those that it has not passed over.
+func (b *revisit) has(hash uint64, lap bool) bool {
+	if _, ok := b.behind[hash]; ok {
+		return true
+	}
+	if lap {
+		return false
+	}
+	_, ok := b.ahead[hash]
+	return ok || b.handed.has(hash)
+}
+
+// none tells whether nothing was passed over.
+func (b *revisit) none() bool { return b.first == 0 && b.next == 0 }
+
+// pass notes an event that was passed over, and its key if it has one.
+func (b *revisit) pass(hash uint64, keyed bool, seq int64) {
+	set, low := &b.ahead, &b.first
+	if b.active && seq <= b.at {
+		set, low = &b.behind, &b.next
+	}
+	if *low == 0 || seq < *low {
+		*low = seq
+	}
+	if !keyed {
+		return
+	}
+	if *set == nil {
+		*set = make(map[uint64]struct{})
+	}
+	(*set)[hash] = struct{}{}
+}
+
+// hurry has all that was passed over met again soon: by the rest of the lap that is under way, and the next one.
+func (b *revisit) hurry() {
+	switch {
+	case b.none():
+	case b.active && b.urgent < 2:
+		b.urgent = 2
+	default:
+		b.urgent = max(b.urgent, 1)
+	}
+}
+
+// reset ends a lap, since the tail is set back.
+func (b *revisit) reset() {
+	if !b.active {
+		return
+	}
+	if b.next != 0 && (b.first == 0 || b.next < b.first) {
+		b.first = b.next
+	}
+	if len(b.ahead) < len(b.behind) {
+		b.ahead, b.behind = b.behind, b.ahead
+	}
+	for hash := range b.behind {
+		b.ahead[hash] = struct{}{}
+	}
+	b.sweep = b.sweep || b.whole
+	b.behind, b.next, b.active, b.whole = nil, 0, false, false
+}
+
+// inherit takes over what an earlier owner has passed over, from first on. A lap meets it.
+func (b *revisit) inherit(keys passedKeys, first int64) { b.handed, b.first = keys, first }
+
+// begin begins a lap, if there is something to walk through.
+func (b *revisit) begin(sh *shardState) bool {
+	switch {
+	case b.active:
+	case b.sweep && sh.low > 0:
+		b.active, b.whole, b.sweep, b.at = true, true, false, 0
+	case b.first > 0 && b.first <= sh.low:
+		b.active, b.at = true, b.first-1
+	default:
+		b.urgent, b.sweep = 0, false
+	}
+	return b.active
+}
+
+// end ends a lap that has reached the tail: what it did not pass over again has gone or is in memory.
+func (b *revisit) end() {
+	b.ahead, b.behind, b.handed = b.behind, nil, nil
+	b.first, b.next = b.next, 0
+	b.active, b.whole = false, false
+	b.urgent = max(b.urgent-1, 0)
+	if b.none() {
+		b.urgent = 0
+	}
+}
+
+// revisitCall reads the next page of laps.
+func (c *relayCore) revisitCall() *call {
+	r := &c.reading
+	c.planSweep()
+	if c.room() <= c.capacity()/2 {
+		c.relieve()
+	}
+	room := c.room()
+	if room <= c.capacity()/4 {
+		return nil // outcomes make room
+	}
+	wanted, urgent := c.wantedLaps()
+	switch {
+	case len(wanted) == 0:
+		return nil
+	case urgent:
+	case room <= c.capacity()/2 && slices.ContainsFunc(c.shards[:], func(sh *shardState) bool { return c.readable(sh) && sh.more }):
+		return nil // the tail goes first
+	case c.now < r.backAt:
+		c.at(r.backAt)
+		return nil
+	}
+	return c.revisitRanges(wanted, urgent)
+}
+
+// planSweep has the next lap of every shard begin at the beginning of its queue, now and then.
+func (c *relayCore) planSweep() {
+	r := &c.reading
+	if r.sweepAt == 0 {
+		r.sweepAt = c.now + c.limits.sweep
+	}
+	if c.now >= r.sweepAt {
+		r.sweepAt, r.span = c.now+c.limits.sweep, 0
+		for _, sh := range c.shards {
+			if sh != nil {
+				sh.back.sweep = true
+			}
+		}
+	}
+	c.at(r.sweepAt)
+}
+
+// wantedLaps returns the shards whose lap is to go on. If some of them are urgent, it returns only those.
+func (c *relayCore) wantedLaps() (wanted []*shardState, urgent bool) {
+	hungry := c.hungry()
+	for _, sh := range c.shards {
+		if !c.readable(sh) || !c.wantsLap(sh, hungry&(1<<sh.no) != 0) {
+			continue
+		}
+		hurries := sh.back.urgent > 0
+		if hurries && !urgent {
+			urgent, wanted = true, wanted[:0]
+		}
+		if hurries || !urgent {
+			wanted = append(wanted, sh)
+		}
+	}
+	return wanted, urgent
+}
+
+// wantsLap tells whether a lap of sh is to go on, and begins one if there is none.
+func (c *relayCore) wantsLap(sh *shardState, hungry bool) bool {
+	b := &sh.back
+	if b.urgent == 0 && !b.active && c.now < b.rest {
+		if hungry {
+			c.at(b.rest)
+		}
+		return false
+	}
+	return (b.urgent > 0 || b.sweep || b.whole || b.handed != nil || hungry) && b.begin(sh)
+}
+
+// revisitRanges makes a page of laps of shards, which share what one statement may bring. It begins with
+// another shard each time, in case not all are reached.
+func (c *relayCore) revisitRanges(shards []*shardState, urgent bool) *call {
+	r := &c.reading
+	budget := min(c.room(), r.budget.rows())
+	if !urgent {
+		budget = min(budget, c.limits.page)
+	}
+	share := max(budget/len(shards), min(c.limits.cold, budget))
+	cl := ask(statement{op: opFetch})
+	cl.back, cl.urgent, cl.share = true, urgent, share
+	young, old := c.floor()
+	cl.old, cl.sampled = old, c.late.sampled
+	first, _ := slices.BinarySearchFunc(shards, r.backFrom, func(sh *shardState, no int) int { return sh.no - no })
+	for i := range shards {
+		sh := shards[(first+i)%len(shards)]
+		c.include(cl, sh, outbox.Range{Shard: sh.no, After: sh.back.at, Through: min(sh.low, sh.back.at+max(r.span, c.limits.span)), Limit: share}, young)
+		r.backFrom = sh.no + 1
+		if budget -= share; budget <= 0 {
+			break
+		}
+	}
+	return cl
+}
+
+// paged books a page of laps: the next one waits, and goes over more IDs if this one was quick, or fewer.
+func (c *relayCore) paged(cl *call) {
+	r := &c.reading
+	took, slow := c.now-cl.issued, c.cfg.LeaseTTL/pageSlow
+	if !cl.urgent {
+		slow = min(slow, pageCalm)
+	}
+	r.backAt = c.now + revisitShare*took
+	switch least := c.limits.span; {
+	case cl.err != nil || took > slow:
+		r.span = max(r.span/budgetCut, least)
+	case took < slow/pageQuick:
+		r.span = min(2*max(r.span, least), math.MaxInt64/4)
+	}
+}
+
+// hungry returns the shards, as bits, that have events for routes which have probed all that they keep in memory.
+func (c *relayCore) hungry() (shards uint64) {
+	for _, r := range c.stalled {
+		if r.hungry {
+			shards |= r.left
+		}
+	}
+	return shards
+}
+
+// takeRevisited takes over a page of laps.
+func (c *relayCore) takeRevisited(cl *call) {
+	below, above := cl.counts()
+	positions := c.byShard(cl)
+	for p, sh := range cl.shards {
+		if below[p] >= cl.lookLimit && cl.lookLimit > 0 { // the tail looks more closely
+			positions[sh.no], sh.look = -1, true
+		}
+	}
+	before := c.buffered
+	for i := range cl.rows {
+		row := &cl.rows[i]
+		p := positions[row.Shard]
+		if p < 0 || cl.shards[p].gone {
+			continue
+		}
+		sh := cl.shards[p]
+		if c.waits(sh, row) {
+			continue
+		}
+		lap := row.Seq > sh.back.at
+		if lap {
+			sh.back.at = row.Seq
+		}
+		c.take(sh, row, lap)
+	}
+	if taken := c.buffered - before; taken > 0 && taken >= len(cl.rows)/2 {
+		c.reading.backAt = c.now // what waits can be sent
+	}
+	for p, sh := range cl.shards {
+		if positions[sh.no] != p || above[p] >= cl.share || sh.gone || !sh.readable() {
+			continue
+		}
+		if sh.back.at = max(sh.back.at, cl.ranges[cl.above[p]].Through); sh.back.at < sh.low {
+			continue
+		}
+		sh.back.end()
+		sh.back.rest = c.now + c.limits.sweep/revisitPause
+		c.lapped(sh)
+	}
+}
+
+// lapped takes note of the routes of which a whole lap through sh has met nothing.
+func (c *relayCore) lapped(sh *shardState) {
+	bit := uint64(1) << sh.no
+	for _, r := range c.stalled {
+		r.left = r.left&^bit | r.again&bit
+		r.again &^= bit
+	}
+}
+
+// passOver leaves an event that was read in the database. Later events of its key are then passed over too.
+func (c *relayCore) passOver(sh *shardState, r *route, key string, seq int64) {
+	if r.stalled() {
+		bit := uint64(1) << sh.no
+		r.left |= bit
+		if sh.back.active && seq <= sh.back.at {
+			r.again |= bit
+		}
+	}
+	sh.back.pass(hashKey(key), key != "", seq)
+	sh.skip(seq)
+}
+
+// skip notes an event that a look below the mark should not bring again.
+func (sh *shardState) skip(seq int64) {
+	if seq > sh.known {
+		sh.skipped = append(sh.skipped, seq)
+	}
+}
+
+// hurry has the shards walked through that have events of r.
+func (c *relayCore) hurry(r *route) {
+	for left := r.left; left != 0; left &= left - 1 {
+		if sh := c.shards[bits.TrailingZeros64(left)]; sh != nil {
+			sh.back.hurry()
+		}
+	}
+	r.left, r.again, r.hungry = 0, 0, false
+}

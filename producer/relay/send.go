@@ -1,0 +1,153 @@
+package relay
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/boxpair/boxpair/internal/fault"
+	"github.com/boxpair/boxpair/transport"
+)
+
+// sendAll sends what the core has decided to send, in its order, from one
+// goroutine, so that it reaches the transport in that order.
+func (l *relayLoop) sendAll(ctx context.Context) {
+	deadlines := sendDeadlines{timeout: l.cfg.SendTimeout, ended: l.box.overdue}
+	defer deadlines.end()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case e := <-l.sendq:
+			l.send(deadlines.context(ctx), e)
+		}
+	}
+}
+
+// send sends one event. The lease is looked at once more: this goroutine may
+// have waited for the transport, or the whole process for somebody to wake it.
+func (l *relayLoop) send(ctx context.Context, e *entry) {
+	gen := e.gen
+	if l.now() >= time.Duration(l.until[e.shardNo()].Load()) {
+		l.box.outcome(sendResult{entry: e, gen: gen, unsent: true})
+		return
+	}
+	if err := readable(e); err != nil {
+		l.box.outcome(sendResult{entry: e, gen: gen, Result: transport.Result{Outcome: transport.Invalid, Err: err}})
+		return
+	}
+	topic, msgs := e.Topic, messagesTo(ctx, e)
+	if err := fault.Hit(ctx, fault.R3); err != nil {
+		l.box.outcome(sendResult{entry: e, gen: gen, Result: transport.Result{Outcome: transport.Unavailable, Err: err}})
+		return
+	}
+	l.give(ctx, topic, msgs, func(res transport.Result) {
+		if err := fault.Hit(ctx, fault.R5); err != nil {
+			res = transport.Result{Outcome: transport.Unavailable, Err: err}
+		}
+		l.box.outcome(sendResult{entry: e, gen: gen, Result: res})
+	})
+	_ = fault.Hit(ctx, fault.R4)
+}
+
+// give gives the sender a message, or a batch. A panic is not recovered here: the sender may hold locks, and would stand still
+// ever after, where a new process goes on.
+func (l *relayLoop) give(ctx context.Context, topic string, msgs []*message.Message, done func(transport.Result)) {
+	if batches, ok := l.sender.(transport.BatchSender); ok && len(msgs) > 1 {
+		batches.SendBatch(ctx, topic, msgs, done)
+		return
+	}
+	l.sender.Send(ctx, topic, msgs[0], done)
+}
+
+// readable returns an error if e, or what is in a batch with it, cannot be read and so never be sent.
+func readable(e *entry) error {
+	what := e.Unreadable
+	for _, rider := range e.riders {
+		what = cmp.Or(what, rider.Unreadable)
+	}
+	if what != "" {
+		return fmt.Errorf("event cannot be read: %s", what)
+	}
+	return nil
+}
+
+// messagesTo returns the messages of e, and of what is in a batch with it, for one send.
+func messagesTo(ctx context.Context, e *entry) []*message.Message {
+	msgs := make([]*message.Message, 1, 1+len(e.riders))
+	msgs[0] = messageTo(ctx, e)
+	for _, rider := range e.riders {
+		msgs = append(msgs, messageTo(ctx, rider))
+	}
+	return msgs
+}
+
+// messageTo returns e's message for one send.
+func messageTo(ctx context.Context, e *entry) *message.Message {
+	msg := e.Message()
+	if apart := e.Stamp.Sub(e.OccurredAt).Abs(); apart >= time.Second && e.OccurredAt.Unix() > 0 { // otherwise the stamp says it, for less
+		msg.Metadata[transport.MetaOccurredAt] = e.OccurredAt.UTC().Format(time.RFC3339Nano)
+	}
+	if e.redelivered {
+		ctx = transport.WithRedelivered(ctx)
+	}
+	msg.SetContext(ctx)
+	return msg
+}
+
+// sendDeadlines hands out contexts that end after a timeout. One serves the sends of
+// a sixteenth of it, since a timer for each would cost more than the send.
+type sendDeadlines struct {
+	timeout time.Duration
+	ended   func(through int64) // told the number of the last send whose context ended answerSlack ago
+
+	sends   int64 // so many contexts were handed out: one for each send, in the order of the core
+	current context.Context
+	last    *atomic.Int64 // the send that has got current last
+	renewAt time.Time
+	open    []sendDeadline
+}
+
+type sendDeadline struct {
+	at     time.Time
+	cancel context.CancelFunc
+}
+
+// answerSlack is how long a publisher may take to answer after the context of a send has ended.
+const answerSlack = time.Second
+
+func (d *sendDeadlines) context(parent context.Context) context.Context {
+	d.sends++
+	now := time.Now()
+	if d.current != nil && now.Before(d.renewAt) {
+		d.last.Store(d.sends)
+		return d.current
+	}
+	for len(d.open) > 0 && d.open[0].at.Before(now) {
+		d.open[0].cancel()
+		d.open = d.open[1:]
+	}
+	share := d.timeout / 16
+	ctx, cancel := context.WithTimeout(parent, d.timeout+share)
+	d.current, d.renewAt = ctx, now.Add(share)
+	d.open = append(d.open, sendDeadline{now.Add(d.timeout + share), cancel})
+	last := new(atomic.Int64)
+	last.Store(d.sends)
+	d.last = last
+	context.AfterFunc(ctx, func() {
+		if parent.Err() == nil {
+			time.AfterFunc(answerSlack, func() { d.ended(last.Load()) })
+		}
+	})
+	return ctx
+}
+
+func (d *sendDeadlines) end() {
+	for _, o := range d.open {
+		o.cancel()
+	}
+}

@@ -1,0 +1,220 @@
+package relay
+
+import (
+	"log/slog"
+
+	"github.com/boxpair/boxpair/store/outbox"
+	"github.com/boxpair/boxpair/transport"
+)
+
+// take takes over a row that was read from the queue of sh, by a lap or not. What is in memory already, and
+// what a mark or a park has removed since the statement began, is nothing new.
+func (c *relayCore) take(sh *shardState, row *outbox.Queued, lap bool) {
+	known := sh.index[row.Seq]
+	if c.contradicts(known, row) || c.contradicts(sh.parked[row.Seq], row) {
+		return
+	}
+	if known != nil {
+		if known.Round != row.Round {
+			known.rewritten = true // and so to be read again, when the earlier row has gone
+		}
+		return
+	}
+	if round, ok := sh.recent[row.Seq]; ok && round == row.Round {
+		return
+	}
+	if row.Missing {
+		c.takeMissing(sh, row)
+		return
+	}
+	r := c.routeFor(row.Topic)
+	switch {
+	case row.Key != "":
+		c.takeKeyed(sh, row, r, lap)
+	case !c.admit(r, lap):
+		c.passOver(sh, r, "", row.Seq)
+	default:
+		e := c.newEntry(sh, row)
+		e.route = r
+		sh.index[e.Seq] = e
+		c.count(e)
+		c.place(e)
+	}
+}
+
+// takeKeyed is take for an event with a key. What is behind the key's hole is read with that.
+func (c *relayCore) takeKeyed(sh *shardState, row *outbox.Queued, r *route, lap bool) {
+	l := sh.lines[row.Key]
+	switch {
+	case l != nil && l.hole != 0 && row.Seq >= l.hole:
+		sh.skip(row.Seq)
+		return
+	case (l == nil || l.hole == 0) && sh.back.has(hashKey(row.Key), lap):
+		c.passOver(sh, r, row.Key, row.Seq)
+		return
+	}
+	l = c.line(sh, row.Key)
+	if l != nil && l.blocked {
+		e := c.newEntry(sh, row)
+		e.route, e.line = r, l
+		sh.index[e.Seq] = e
+		c.follow(e)
+		return
+	}
+	if l != nil && l.n >= c.cfg.MaxPerKey {
+		l.hole = row.Seq
+		sh.skip(row.Seq)
+		return
+	}
+	if l != nil && l.n > 0 && l.first.route.stalled() || (l == nil || l.n == 0) && !c.admit(r, lap) {
+		if l != nil {
+			l.hole = 0 // what is behind it is passed over with this one
+		}
+		c.passOver(sh, r, row.Key, row.Seq)
+		return
+	}
+	if l == nil {
+		l = c.newLine(sh, row.Key)
+	}
+	e := c.newEntry(sh, row)
+	e.route, e.line = r, l
+	sh.index[e.Seq] = e
+	c.count(e)
+	c.enqueue(l, e)
+}
+
+// enqueue puts an event where it belongs in its line.
+func (c *relayCore) enqueue(l *keyLine, e *entry) {
+	l.insert(e)
+	if l.first == e && e.next != nil && e.next.state != entryWaiting {
+		e.next.unqueue() // a late commit goes first
+		e.next.state = entryWaiting
+	}
+	c.promote(l)
+}
+
+// takeMissing buries a queue row without an event.
+func (c *relayCore) takeMissing(sh *shardState, row *outbox.Queued) {
+	c.note(slog.LevelError, "queue row has no event in the log",
+		slog.Int("shard", sh.no), slog.Int64("seq", row.Seq), slog.Int64("round", row.Round))
+	e := c.newEntry(sh, row)
+	e.outcome, e.problem, e.dead = transport.Invalid, "event is missing from the log", true
+	e.Attempts = 1
+	sh.index[e.Seq] = e
+	c.park(e)
+}
+
+// newLine returns a line for a key of sh that has none.
+func (c *relayCore) newLine(sh *shardState, key string) *keyLine {
+	var l *keyLine
+	if n := len(c.freeLines); n > 0 {
+		l, c.freeLines = c.freeLines[n-1], c.freeLines[:n-1]
+	} else {
+		l = new(keyLine)
+	}
+	*l = keyLine{key: key, shard: sh}
+	sh.lines[key] = l
+	return l
+}
+
+// tidy forgets l if there is nothing to know about its key.
+func (c *relayCore) tidy(l *keyLine) {
+	if !l.blocked && l.idle() {
+		c.freeLine(l)
+	}
+}
+
+// rest keeps of l only what is worth it, if its key is blocked and nothing of it is in
+// memory: there may be a million such keys.
+func (c *relayCore) rest(l *keyLine) {
+	if l.blocked && l.idle() && !l.due && !l.verify && c.freeLine(l) {
+		if l.shard.resting == nil {
+			l.shard.resting = make(map[string]int64)
+		}
+		l.shard.resting[l.key] = l.head
+	}
+}
+
+// freeLine takes l out of its shard, if it is there still.
+func (c *relayCore) freeLine(l *keyLine) bool {
+	if l.shard.lines[l.key] != l {
+		return false
+	}
+	delete(l.shard.lines, l.key)
+	if len(c.freeLines) < 1024 {
+		c.freeLines = append(c.freeLines, l)
+	}
+	return true
+}
+
+// promote lets the first event of l go if it may.
+func (c *relayCore) promote(l *keyLine) {
+	if l.inflight != nil || !l.shard.open() && l.shard.phase == phaseReady {
+		return
+	}
+	e := l.first
+	if l.blocked {
+		e = nil
+		if len(l.fifo) > 0 {
+			e = l.fifo[0]
+		}
+	}
+	if e != nil && e.state == entryWaiting {
+		c.place(e)
+	}
+}
+
+// place puts an event that may be sent where it is sent from.
+func (c *relayCore) place(e *entry) {
+	e.state = entryReady
+	e.route.ready.push(e)
+	c.rouse(e.route)
+}
+
+// forget takes an event that is not under way out of memory. It is in the
+// database.
+func (c *relayCore) forget(e *entry) {
+	sh, l := e.shard, e.line
+	e.unqueue()
+	c.uncount(e)
+	if e.parked {
+		delete(sh.parked, e.Seq)
+	} else {
+		delete(sh.index, e.Seq)
+	}
+	if l != nil {
+		l.remove(e)
+		c.tidy(l)
+	}
+	c.free(e)
+}
+
+// left records that a row has left the queue. A read that is under way may
+// still bring it.
+func (c *relayCore) left(e *entry) {
+	sh := e.shard
+	delete(sh.index, e.Seq)
+	if e.rewritten {
+		sh.want(e.Seq)
+	}
+	if e.early {
+		sh.early--
+		sh.more = true
+	}
+	if c.readsQueue() {
+		if sh.recent == nil {
+			sh.recent = make(map[int64]int64)
+		}
+		sh.recent[e.Seq] = e.Round
+	}
+}
+
+// hashKey is FNV-1a. That two keys may have one hash only makes the second wait
+// for the first.
+func hashKey(key string) uint64 {
+	h := uint64(14695981039346656037)
+	for i := range len(key) {
+		h = (h ^ uint64(key[i])) * 1099511628211
+	}
+	return h
+}
