@@ -21,8 +21,10 @@ GOLANGCI         := $(shell command -v golangci-lint || ls $(shell $(GO) env GOP
 # SQLite is C made into Go: the race detector finds nothing in it, and takes five times its time.
 NORACE := -gcflags=modernc.org/sqlite/lib=-race=false -gcflags=modernc.org/libc=-race=false
 
-# The tests of PKGS; with those of the other modules if these are all.
-TESTS = $(if $(filter ./...,$(PKGS)),.ci/test )$(GO) test -race $(NORACE) -vet=off -ldflags=-w -count=1 -timeout=15m $(PKGS)
+RACE := -race $(NORACE) -vet=off -ldflags=-w -count=1 -timeout=15m
+
+# The tests of PKGS, which may be of the module test; with those of the other modules if these are all.
+TESTS = $(if $(filter ./...,$(PKGS)),.ci/test )$(GO) $(if $(filter ./test/%,$(PKGS)),-C test )test $(RACE) $(patsubst ./test/%,./%,$(PKGS))
 
 .DEFAULT_GOAL := help
 
@@ -32,11 +34,11 @@ help: ## list the targets
 
 .PHONY: test
 test: $(TESTENV) ## all tests, the library's under -race, on a PostgreSQL and a RabbitMQ of their own (PKGS=./some/package: its tests only)
-	GO=$(GO) $(TESTENV) -- $(TESTS)
+	GO=$(GO) RACE="$(RACE)" $(TESTENV) -- $(TESTS)
 
 .PHONY: stress
 stress: $(TESTENV) ## the same STRESS times, 5 by default, beside a busy loop on every core: what failed, and how often (PKGS)
-	GO=$(GO) $(TESTENV) -- .ci/stress $(STRESS) $(BIN)/stress $(TESTS)
+	GO=$(GO) RACE="$(RACE)" $(TESTENV) -- .ci/stress $(STRESS) $(BIN)/stress $(TESTS)
 
 .PHONY: cover
 cover: $(TESTENV) ## test coverage, into coverage.out
@@ -65,7 +67,8 @@ backlog: ## healthy events beside a backlog of EVENTS events of a dead route: la
 
 .PHONY: audit-bench
 audit-bench: $(TESTENV) ## boxpair verify on an outbox and an inbox of ROWS rows: time and memory
-	$(TESTENV) -- sh -c 'DATABASE_URL=$$TEST_DATABASE_URL exec $(GO) run ./internal/auditbench -rows $(ROWS)'
+	@$(GO) -C test build -o $(BIN)/auditbench ./auditbench
+	$(TESTENV) -- sh -c 'DATABASE_URL=$$TEST_DATABASE_URL exec $(BIN)/auditbench -rows $(ROWS)'
 
 .PHONY: fuzz
 fuzz: $(TESTENV) ## each fuzz test for FUZZTIME
@@ -73,12 +76,12 @@ fuzz: $(TESTENV) ## each fuzz test for FUZZTIME
 
 .PHONY: mutants
 mutants: $(TESTENV) ## break the library in many ways; each must fail a named test (ONLY=name)
-	$(GO) build -o $(BIN)/mutants ./internal/mutants/cmd/mutants
+	$(GO) -C test build -o $(BIN)/mutants ./cmd/mutants
 	$(TESTENV) -- $(BIN)/mutants -only=$(ONLY)
 
 .PHONY: mutants-doc
 mutants-doc: ## write docs/mutants.md from the table of mutants
-	$(GO) run ./internal/mutants/cmd/mutants -document > docs/mutants.md.new
+	$(GO) -C test run ./cmd/mutants -document > docs/mutants.md.new
 	mv docs/mutants.md.new docs/mutants.md
 
 .PHONY: simulate
@@ -87,16 +90,16 @@ simulate: ## random schedules with faults at any step, without servers (SCHEDULE
 
 .PHONY: model-check
 model-check: ## every interleaving of a small model of leases and order, with Spin (RULE=NO_CLOCK: how it breaks without)
-	@internal/model/check $(RULE)
+	@test/model/check $(RULE)
 
 .PHONY: model
 model: $(TESTENV) ## windows, leases and concurrent consumers against models of them (STEPS=200, RUN=Outcome: by name)
-	@$(GO) -C internal/modeltest test -c -o $(BIN)/model.test .
-	@cd internal/modeltest && $(TESTENV) -- $(BIN)/model.test -test.timeout=5m -rapid.nofailfile -rapid.steps=$(STEPS) $(if $(RUN),-test.run='$(RUN)')
+	@$(GO) -C test test -c -o $(BIN)/model.test ./model
+	@cd test/model && $(TESTENV) -- $(BIN)/model.test -test.timeout=5m -rapid.nofailfile -rapid.steps=$(STEPS) $(if $(RUN),-test.run='$(RUN)')
 
 .PHONY: settings
 settings: ## every configuration from YAML and from the environment; a few seconds, without servers
-	$(GO) -C internal/settings test -race -count=1 ./...
+	$(GO) -C test test -race -count=1 ./settings
 
 .PHONY: telemetry
 telemetry: ## traces and metrics over a chain, with the SDK of OpenTelemetry; a few seconds, without servers
@@ -112,35 +115,37 @@ example-gorm: $(TESTENV) ## the example on GORM and its tests, on a PostgreSQL o
 
 .PHONY: matrix
 matrix: ## the fault matrix, on servers of its own (QUICK=1: a part, under 90 s; RUN=Killed: by name)
-	@$(GO) -C internal/faulttest test -c -tags faults -o $(BIN)/matrix.test ./matrix
+	@$(GO) -C test test -c -tags faults -o $(BIN)/matrix.test ./matrix
 	MATRIX_QUICK=$(QUICK) $(BIN)/matrix.test -test.parallel=8 -test.timeout=20m $(if $(RUN),-test.run='$(RUN)')
 
 .PHONY: upgrade
 upgrade: ## an older state of the library and this one side by side, on servers of its own; needs the history of the repository
-	@$(GO) -C internal/faulttest test -count=1 -timeout=10m ./upgrade
+	@$(GO) -C test test -count=1 -timeout=10m ./upgrade
 
 .PHONY: compat
 compat: ## stores, transport/amqp, chains and the example against the servers of other releases of Debian and Ubuntu; as root or with Docker (RELEASES="trixie sid")
-	@$(GO) run ./internal/compat -releases="$(RELEASES)"
+	@$(GO) -C test build -o $(BIN)/compat-check ./compat
+	@$(BIN)/compat-check -releases="$(RELEASES)"
 
 .PHONY: compat-doc
 compat-doc: ## the same, and write the table of docs/compatibility.md
-	@$(GO) run ./internal/compat -releases="$(RELEASES)" -document
+	@$(GO) -C test build -o $(BIN)/compat-check ./compat
+	@$(BIN)/compat-check -releases="$(RELEASES)" -document
 
 .PHONY: brokers
 brokers: $(TESTENV) ## which publishers of other brokers a relay may publish to: the table of docs/transports.md (RUN=kafka: by name)
-	@$(GO) -C internal/brokers test -c -o $(BIN)/brokers.test .
-	@cd internal/brokers && $(TESTENV) -- $(BIN)/brokers.test -test.v -test.parallel=4 -test.timeout=15m $(if $(RUN),-test.run='//$(RUN)')
+	@$(GO) -C test test -c -o $(BIN)/brokers.test ./brokers
+	@cd test/brokers && $(TESTENV) -- $(BIN)/brokers.test -test.v -test.parallel=4 -test.timeout=15m $(if $(RUN),-test.run='//$(RUN)')
 
 .PHONY: brokers-doc
 brokers-doc: $(TESTENV) ## write that table
-	@$(GO) -C internal/brokers test -c -o $(BIN)/brokers.test .
-	@cd internal/brokers && $(TESTENV) -- $(BIN)/brokers.test -document -test.v -test.parallel=4 -test.timeout=15m
+	@$(GO) -C test test -c -o $(BIN)/brokers.test ./brokers
+	@cd test/brokers && $(TESTENV) -- $(BIN)/brokers.test -document -test.v -test.parallel=4 -test.timeout=15m
 
 .PHONY: soak
 soak: ## a chain under load while everything is killed at random, for SOAK (BATCHES=1: with batches everywhere; SEED=n, REPORT=file)
-	@$(GO) -C internal/faulttest test -count=1 ./soak
-	@$(GO) -C internal/faulttest build -buildvcs=auto -o $(BIN)/soak ./cmd/soak
+	@$(GO) -C test test -count=1 ./soak
+	@$(GO) -C test build -buildvcs=auto -o $(BIN)/soak ./cmd/soak
 	$(BIN)/soak -for=$(SOAK) $(if $(BATCHES),-batches) $(if $(SEED),-seed=$(SEED)) $(if $(REPORT),-report=$(REPORT))
 
 .PHONY: services
@@ -150,11 +155,8 @@ services: $(TESTENV) ## run the private servers until interrupted, and print whe
 .PHONY: lint
 lint: $(GOLANGCI) ## golangci-lint (vet is one of its linters), the package graph
 	$(GOLANGCI) run ./...
-	cd internal/faulttest && $(GOLANGCI) run --build-tags faults ./...
-	cd internal/modeltest && $(GOLANGCI) run ./...
+	cd test && $(GOLANGCI) run --build-tags faults ./...
 	cd bench && $(GOLANGCI) run ./...
-	cd internal/brokers && $(GOLANGCI) run ./...
-	cd internal/settings && $(GOLANGCI) run ./...
 	cd examples/gorm && $(GOLANGCI) run ./...
 	cd telemetry && $(GOLANGCI) run ./...
 
@@ -165,11 +167,8 @@ fmt: $(GOLANGCI) ## format the code
 .PHONY: tidy-check
 tidy-check: ## fail if go.mod or go.sum is not tidy
 	$(GO) mod tidy -diff
-	$(GO) -C internal/faulttest mod tidy -diff
-	$(GO) -C internal/modeltest mod tidy -diff
+	$(GO) -C test mod tidy -diff
 	$(GO) -C bench mod tidy -diff
-	$(GO) -C internal/brokers mod tidy -diff
-	$(GO) -C internal/settings mod tidy -diff
 	$(GO) -C examples/gorm mod tidy -diff
 	$(GO) -C telemetry mod tidy -diff
 

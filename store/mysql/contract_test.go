@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/boxpair/boxpair/internal/sqlstore/sqlstoretest"
+	"github.com/boxpair/boxpair/store/internal/sqlstore/sqlstoretest"
 	"github.com/boxpair/boxpair/store/storetest"
 )
 

@@ -10,8 +10,8 @@ import (
 
 	"github.com/go-sql-driver/mysql"
 
-	"github.com/boxpair/boxpair/internal/sqlstore"
 	"github.com/boxpair/boxpair/store/inbox"
+	"github.com/boxpair/boxpair/store/internal/sqlstore"
 	"github.com/boxpair/boxpair/store/outbox"
 )
 

@@ -6,7 +6,7 @@ import (
 	"errors"
 	"io"
 
-	"github.com/boxpair/boxpair/internal/sqlstore"
+	"github.com/boxpair/boxpair/store/internal/sqlstore"
 )
 
 // PrepareContext prepares a statement for the caller, who closes it.

@@ -7,8 +7,8 @@ import (
 	"github.com/google/uuid"
 	"go.uber.org/goleak"
 
-	"github.com/boxpair/boxpair/internal/sqlstore/sqlstoretest"
 	"github.com/boxpair/boxpair/internal/testenv"
+	"github.com/boxpair/boxpair/store/internal/sqlstore/sqlstoretest"
 	"github.com/boxpair/boxpair/store/mysql"
 	"github.com/boxpair/boxpair/store/outbox"
 )

@@ -11,8 +11,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/boxpair/boxpair/internal/sqlstore"
 	"github.com/boxpair/boxpair/migrations"
+	"github.com/boxpair/boxpair/store/internal/sqlstore"
 )
 
 // migrateWait is how long [Migrate] waits for another process that migrates.

@@ -7,8 +7,8 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/boxpair/boxpair/internal/sqlstore"
 	"github.com/boxpair/boxpair/migrations"
+	"github.com/boxpair/boxpair/store/internal/sqlstore"
 )
 
 // Config configures a [Store].

@@ -11,8 +11,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/boxpair/boxpair/internal/sqlstore"
 	"github.com/boxpair/boxpair/store/inbox"
+	"github.com/boxpair/boxpair/store/internal/sqlstore"
 )
 
 const (

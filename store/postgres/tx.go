@@ -9,8 +9,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/boxpair/boxpair/internal/sqlstore"
 	"github.com/boxpair/boxpair/store/inbox"
+	"github.com/boxpair/boxpair/store/internal/sqlstore"
 	"github.com/boxpair/boxpair/store/outbox"
 )
 

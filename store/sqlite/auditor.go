@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/boxpair/boxpair/audit"
-	"github.com/boxpair/boxpair/internal/sqlstore"
 	"github.com/boxpair/boxpair/migrations"
+	"github.com/boxpair/boxpair/store/internal/sqlstore"
 )
 
 // AuditorConfig configures an [Auditor].

@@ -9,7 +9,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/boxpair/boxpair/audit"
-	"github.com/boxpair/boxpair/internal/sqlstore"
+	"github.com/boxpair/boxpair/store/internal/sqlstore"
 )
 
 // Consumers implements [audit.Inbox].

@@ -8,7 +8,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/boxpair/boxpair/audit"
-	"github.com/boxpair/boxpair/internal/sqlstore"
+	"github.com/boxpair/boxpair/store/internal/sqlstore"
 )
 
 // spanStmt: delivered events are removed by the order of their receipts, together with these, so

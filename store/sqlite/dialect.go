@@ -9,8 +9,8 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/boxpair/boxpair/internal/sqlstore"
 	"github.com/boxpair/boxpair/store/inbox"
+	"github.com/boxpair/boxpair/store/internal/sqlstore"
 )
 
 // words are what SQLite says in its own way. Nothing locks rows: a transaction that writes is alone.

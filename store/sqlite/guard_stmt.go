@@ -8,7 +8,7 @@ import (
 	"io"
 	"strings"
 
-	"github.com/boxpair/boxpair/internal/sqlstore"
+	"github.com/boxpair/boxpair/store/internal/sqlstore"
 )
 
 const (

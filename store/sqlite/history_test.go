@@ -6,7 +6,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/boxpair/boxpair/internal/sqlstore/sqlstoretest"
+	"github.com/boxpair/boxpair/store/internal/sqlstore/sqlstoretest"
 	"github.com/boxpair/boxpair/store/sqlite"
 )
 

@@ -7,8 +7,8 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/boxpair/boxpair/internal/sqlstore"
 	"github.com/boxpair/boxpair/store/inbox"
+	"github.com/boxpair/boxpair/store/internal/sqlstore"
 )
 
 // ApplyGroup claims messages and runs fn in the transaction of their claims. There

@@ -4,8 +4,8 @@ import (
 	"context"
 	"database/sql"
 
-	"github.com/boxpair/boxpair/internal/sqlstore"
 	"github.com/boxpair/boxpair/store/inbox"
+	"github.com/boxpair/boxpair/store/internal/sqlstore"
 )
 
 // removeEvents removes those of some events that are not to stay. One transaction writes at

@@ -8,7 +8,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/boxpair/boxpair/internal/sqlstore/sqlstoretest"
+	"github.com/boxpair/boxpair/store/internal/sqlstore/sqlstoretest"
 	"github.com/boxpair/boxpair/store/sqlite"
 )
 

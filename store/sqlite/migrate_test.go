@@ -10,8 +10,8 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/boxpair/boxpair/internal/sqlstore/sqlstoretest"
 	"github.com/boxpair/boxpair/migrations"
+	"github.com/boxpair/boxpair/store/internal/sqlstore/sqlstoretest"
 	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/store/sqlite"
 )

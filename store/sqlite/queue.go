@@ -8,7 +8,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/boxpair/boxpair/internal/sqlstore"
+	"github.com/boxpair/boxpair/store/internal/sqlstore"
 	"github.com/boxpair/boxpair/store/outbox"
 )
 

@@ -7,8 +7,8 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/boxpair/boxpair/internal/sqlstore"
 	"github.com/boxpair/boxpair/store/inbox"
+	"github.com/boxpair/boxpair/store/internal/sqlstore"
 )
 
 // lockStmt takes the write lock without changing anything.

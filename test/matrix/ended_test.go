@@ -1,0 +1,123 @@
+package matrix
+
+import (
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/boxpair/boxpair/internal/fault"
+	"github.com/boxpair/boxpair/test/faults/child"
+	"github.com/boxpair/boxpair/test/faults/system"
+)
+
+// at starts a chain one process of which waits at p, until it is released.
+func (r *rig) at(p fault.Point, more ...change) *child.Process {
+	r.t.Helper()
+	_, when := conditions(p)
+	return r.atNth(p, when, more...)
+}
+
+// atNth is at for another time than the usual one.
+func (r *rig) atNth(p fault.Point, when string, more ...change) *child.Process {
+	r.t.Helper()
+	changes, _ := conditions(p)
+	// A context that ends would be another fault than the one that is injected meanwhile.
+	changes = append(changes, func(c *child.Config) {
+		c.LeaseTTL, c.SendTimeout, c.Timeout = patience, patience, patience
+	})
+	v := r.chain(victim(p), string(p)+"=wait"+when, append(changes, more...)...)[victim(p)]
+	ok(r.t, v.Fault(r.within(), 1))
+	return v
+}
+
+// restart starts a process again that has ended.
+func (r *rig) restart(p fault.Point) {
+	r.t.Helper()
+	changes, _ := conditions(p)
+	r.start(victim(p), "", changes...)
+}
+
+// SIGTERM comes at a point. The process ends in good order and leaves no goroutine, and what it
+// did not come to is done by the next one.
+func TestProcessToldToEndAtAnyPointEndsInGoodOrder(t *testing.T) {
+	t.Parallel()
+	for _, p := range points() {
+		cell(t, string(p), calm, system.Config{}, func(t *testing.T, r *rig) {
+			v := r.at(p)
+			ok(t, v.Signal(syscall.SIGTERM))
+			r.eventually("the end of the process", func() (bool, error) {
+				select {
+				case <-v.Ended():
+					return true, nil
+				case <-time.After(50 * time.Millisecond):
+					return false, v.Release() // a point outside of all contexts
+				}
+			})
+			report, err := v.Stop(r.within())
+			ok(t, err)
+			r.Reported(v, report)
+			r.Injected(1)
+			r.restart(p)
+			r.finish()
+		})
+	}
+}
+
+// What a step of the library returns an error, or loses the answer of, happens again or is
+// known to have happened.
+func TestErrorAtAnyPointLosesAndDoublesNothing(t *testing.T) {
+	t.Parallel()
+	for _, p := range points() {
+		cell(t, string(p), calm, system.Config{}, func(t *testing.T, r *rig) {
+			changes, when := conditions(p)
+			r.chain(victim(p), string(p)+"=error"+when, changes...)
+			r.finish()
+		})
+	}
+}
+
+// A panic in a caller's or a handler's transaction is rolled back. One in a process's own
+// goroutines ends the process, and that is a crash.
+func TestPanicAtAnyPointIsRolledBackOrACrash(t *testing.T) {
+	t.Parallel()
+	for _, p := range points() {
+		cell(t, string(p), calm, system.Config{}, func(t *testing.T, r *rig) {
+			changes, when := conditions(p)
+			v := r.chain(victim(p), string(p)+"=panic"+when, changes...)[victim(p)]
+			ok(t, v.Fault(r.within(), 1))
+			r.Injected(0)
+			if p[0] == 'R' || p[0] == 'B' || p == fault.C10 {
+				if err := v.Wait(r.within()); err == nil {
+					t.Fatal("a process that panicked ended with status 0")
+				}
+				r.restart(p)
+			}
+			r.finish()
+		})
+	}
+}
+
+// A Goexit in the caller's or the handler's function is rolled back, and tried again.
+func TestGoexitInAFunctionOfTheUserIsRolledBack(t *testing.T) {
+	t.Parallel()
+	for _, p := range []fault.Point{fault.P2, fault.P3, fault.C4, fault.C5, fault.C6} {
+		cell(t, string(p), calm, system.Config{}, func(t *testing.T, r *rig) {
+			r.chain(victim(p), string(p)+"=goexit"+nth)
+			r.finish()
+		})
+	}
+}
+
+// Every third handler fails, every seventh swallows the error of a statement, every eleventh refuses for
+// ever: those are set aside, and the rest is applied, in order.
+func TestFailingHandlersApplyTheRestInOrder(t *testing.T) {
+	t.Parallel()
+	cell(t, "C6", calm, system.Config{}, func(t *testing.T, r *rig) {
+		r.Injected(1)
+		r.chain("", "", func(c *child.Config) { c.Fail, c.Swallow, c.Doom = 3, 7, 11 })
+		state := r.finish()
+		if n := len(state.Consumers[0].Aside); n != orders/11 {
+			t.Errorf("%d messages are set aside", n)
+		}
+	})
+}

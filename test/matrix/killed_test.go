@@ -1,0 +1,87 @@
+package matrix
+
+import (
+	"testing"
+
+	"github.com/boxpair/boxpair/internal/fault"
+	"github.com/boxpair/boxpair/test/faults/child"
+	"github.com/boxpair/boxpair/test/faults/system"
+)
+
+// Without faults a chain does its work and ends clean, or no cell would show anything.
+func TestUndisturbedChainIsSound(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, calm, system.Config{})
+	r.needed.Faults = 0
+	r.chain(child.Producer, "")
+	state := r.finish()
+	if len(state.Processes) != 3 {
+		t.Errorf("reports of %d processes", len(state.Processes))
+	}
+}
+
+// conditions are what has to be the case for a point to be reached at all, and how often it is.
+func conditions(p fault.Point) (changes []change, when string) {
+	switch p {
+	case fault.P2:
+		return []change{func(c *child.Config) { c.Queue = true }}, nth // others have their events written by then
+	case fault.R1, fault.R2:
+		return nil, "" // once, until leases are lost
+	case fault.R6, fault.R7, fault.R8, fault.R9:
+		return nil, "@2" // many marks are one statement
+	case fault.R10, fault.R11:
+		return []change{func(c *child.Config) { c.Huge = 10 }}, "@2"
+	case fault.C11, fault.C12:
+		return []change{func(c *child.Config) { c.Fail = 10 }}, "@2"
+	}
+	return nil, nth
+}
+
+// points are those that every chain reaches.
+func points() []fault.Point {
+	var all []fault.Point
+	for _, p := range fault.Points() {
+		switch p {
+		case fault.B3, fault.B4, fault.J1, fault.J2, // need more: see those named after them
+			fault.E1, fault.E2, fault.E3, fault.E4, fault.E5: // see package consumer
+		default:
+			all = append(all, p)
+		}
+	}
+	return all
+}
+
+func TestProcessKilledAtAnyPoint(t *testing.T) {
+	t.Parallel()
+	for _, p := range points() {
+		cell(t, string(p), calm, system.Config{}, func(t *testing.T, r *rig) {
+			changes, when := conditions(p)
+			first := r.chain(victim(p), string(p)+"=kill"+when, changes...)[victim(p)]
+			ok(t, first.Killed(r.within()))
+			r.Injected(0)
+			r.start(victim(p), "", changes...)
+			r.finish()
+		})
+	}
+}
+
+func optimistic(c *child.Config) { c.Optimistic = true }
+
+// The handler runs before its claim, which goes to the database with everything else and the COMMIT.
+func TestOptimisticConsumerKilledAtAnyPoint(t *testing.T) {
+	t.Parallel()
+	for _, p := range points() {
+		if victim(p) != child.Consumer {
+			continue
+		}
+		cell(t, string(p), calm, system.Config{}, func(t *testing.T, r *rig) {
+			changes, when := conditions(p)
+			changes = append(changes, optimistic)
+			first := r.chain(child.Consumer, string(p)+"=kill"+when, changes...)[child.Consumer]
+			ok(t, first.Killed(r.within()))
+			r.Injected(0)
+			r.start(child.Consumer, "", changes...)
+			r.finish()
+		})
+	}
+}

@@ -1,0 +1,206 @@
+package matrix
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/boxpair/boxpair/internal/fault"
+	"github.com/boxpair/boxpair/test/faults/child"
+	"github.com/boxpair/boxpair/test/faults/servers"
+	"github.com/boxpair/boxpair/test/faults/system"
+)
+
+// rough are servers to which something happens as a whole, one stage after another.
+var (
+	rough   = started(servers.Config{Settings: []string{"max_connections=1000"}})
+	onStage sync.Mutex
+)
+
+// stage is something that happens to a whole server while a service stands at each of
+// points: all roles in one process, one process for each point.
+type stage struct {
+	name   string
+	points []fault.Point
+	inject func(ctx context.Context, s *servers.Servers) error
+	on     func() (*servers.Servers, error) // nil for rough
+}
+
+// run starts a service for each point, waits until all stand there, injects, and lets
+// them go on.
+func (st stage) run(t *testing.T) {
+	t.Helper()
+	if quick && st.name != "crash" && st.name != "kill -9" {
+		return
+	}
+	t.Run(st.name, func(t *testing.T) {
+		t.Parallel()
+		onStage.Lock()
+		defer onStage.Unlock()
+		points := st.points
+		on := st.on
+		if on == nil {
+			on = rough
+		}
+		if quick {
+			points = points[:min(3, len(points))]
+		}
+		var (
+			arrived, left sync.WaitGroup
+			injected      = make(chan struct{})
+			failed        error
+		)
+		arrived.Add(len(points))
+		for _, p := range points {
+			left.Go(func() {
+				once := sync.OnceFunc(arrived.Done)
+				defer once() // also if it fails before, or was not asked for
+				t.Run(string(p), func(t *testing.T) {
+					t.Cleanup(func() { tally.add(t.Name(), t.Failed()) })
+					r := newRig(t, on, system.Config{DrainLimit: time.Minute})
+					v := r.allInOne(p)
+					once()
+					<-injected
+					ok(t, failed)
+					r.Injected(1)
+					ok(t, v.Release())
+					r.finish()
+				})
+			})
+		}
+		arrived.Wait()
+		s, err := on()
+		if failed = err; err == nil {
+			failed = st.inject(t.Context(), s)
+		}
+		close(injected)
+		left.Wait()
+	})
+}
+
+// allInOne starts a service with all roles that waits at p, however long it takes until all
+// others do.
+func (r *rig) allInOne(p fault.Point) *child.Process {
+	r.t.Helper()
+	changes, when := conditions(p)
+	cfg := child.Config{
+		Name: "service", Roles: []child.Role{child.Consumer, child.Relay, child.Producer}, Orders: orders,
+		LeaseTTL: time.Minute, SendTimeout: time.Minute, Timeout: 40 * time.Second,
+	}
+	for _, c := range changes {
+		c(&cfg)
+	}
+	v, err := r.Start(r.ctx, cfg, string(p)+"=wait"+when)
+	ok(r.t, err)
+	ok(r.t, v.Fault(r.within(), 1))
+	return v
+}
+
+func TestDatabaseRestartedAtAnyPointLosesAndDoublesNothing(t *testing.T) {
+	t.Parallel()
+	stage{name: "fast restart", points: points(), inject: func(ctx context.Context, s *servers.Servers) error {
+		return s.Postgres.Restart(ctx)
+	}}.run(t)
+	stage{name: "crash", points: points(), inject: func(ctx context.Context, s *servers.Servers) error {
+		return s.Postgres.Crash(ctx)
+	}}.run(t)
+}
+
+// onTheWire are the points at which the broker matters.
+var onTheWire = []fault.Point{
+	fault.R3, fault.B1, fault.C6, fault.R4, fault.R1, fault.R2, fault.R5, fault.R6, fault.B2, fault.B5,
+	fault.C1, fault.C2, fault.C3, fault.C4, fault.C5, fault.C7, fault.C8, fault.C9, fault.C10,
+}
+
+func TestBrokerRestartedAtAnyPointLosesAndDoublesNothing(t *testing.T) {
+	t.Parallel()
+	stage{name: "restart", points: onTheWire, inject: func(ctx context.Context, s *servers.Servers) error {
+		return s.RabbitMQ.Restart(ctx)
+	}}.run(t)
+	stage{name: "kill -9", points: onTheWire, inject: func(ctx context.Context, s *servers.Servers) error {
+		return s.RabbitMQ.Crash(ctx)
+	}}.run(t)
+}
+
+func TestConnectionsClosedByTheBrokerAtAnyPointLoseAndDoubleNothing(t *testing.T) {
+	t.Parallel()
+	stage{name: "closed", points: onTheWire, inject: func(ctx context.Context, s *servers.Servers) error {
+		return s.RabbitMQ.CloseConnections(ctx)
+	}}.run(t)
+}
+
+// beforeTheBroker are the points at which a relay has something to send.
+var beforeTheBroker = []fault.Point{fault.R3, fault.B1, fault.R4, fault.R1, fault.R2, fault.R5, fault.B2}
+
+func TestBrokerThatTakesNothingForATimeIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	hold := func(block, unblock func(context.Context) error) error {
+		if err := block(context.Background()); err != nil {
+			return err
+		}
+		pause(4 * time.Second)
+		return unblock(context.Background())
+	}
+	stage{name: "memory alarm", points: beforeTheBroker, inject: func(_ context.Context, s *servers.Servers) error {
+		return hold(s.RabbitMQ.BlockMemory, s.RabbitMQ.UnblockMemory)
+	}}.run(t)
+	stage{name: "disk alarm", points: beforeTheBroker, inject: func(_ context.Context, s *servers.Servers) error {
+		return hold(s.RabbitMQ.BlockDisk, s.RabbitMQ.UnblockDisk)
+	}}.run(t)
+	stage{name: "paused", points: beforeTheBroker, inject: func(_ context.Context, s *servers.Servers) error {
+		return hold(func(context.Context) error { return s.RabbitMQ.Pause() }, func(context.Context) error { return s.RabbitMQ.Resume() })
+	}}.run(t)
+}
+
+// A relay meets an alarm while it is at work, and is killed when it learns of it.
+func TestAlarmUnderLoadDelaysOnly(t *testing.T) {
+	t.Parallel()
+	for name, faults := range map[string]string{"B4": "B4=error", "B4/kill -9": "B4=kill"} {
+		if quick {
+			break
+		}
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			t.Cleanup(func() { tally.add(t.Name(), t.Failed()) })
+			onStage.Lock()
+			defer onStage.Unlock()
+			r := newRig(t, rough, system.Config{DrainLimit: time.Minute})
+			mq := r.Servers.RabbitMQ
+			ok(t, r.start(child.Consumer, "").Ready(r.within()))
+			relay := r.start(child.Relay, faults)
+			ok(t, mq.BlockMemory(r.ctx))
+			r.start(child.Producer, "")
+			err := relay.Fault(r.within(), 1)
+			killed := false
+			if err == nil && faults == "B4=kill" {
+				err = relay.Killed(r.within())
+				killed = true
+			}
+			ok(t, mq.UnblockMemory(context.WithoutCancel(r.ctx)))
+			ok(t, err)
+			r.Injected(1)
+			if killed {
+				r.start(child.Relay, "")
+			}
+			state := r.finish()
+			if len(state.Dead) > 0 {
+				t.Errorf("%d events died of an alarm", len(state.Dead))
+			}
+		})
+	}
+}
+
+// The whole of PostgreSQL refuses writes, and then has no room for a further session.
+func TestServerThatRefusesIsWaitedFor(t *testing.T) {
+	t.Parallel()
+	stage{name: "read only", points: []fault.Point{fault.P3, fault.R6, fault.C6, fault.P1, fault.R1, fault.C1}, inject: func(ctx context.Context, s *servers.Servers) error {
+		if err := s.Postgres.Set(ctx, "default_transaction_read_only", "on"); err != nil {
+			return fmt.Errorf("set: %w", err)
+		}
+		pause(2 * time.Second)
+		return s.Postgres.Exec(ctx, "SET default_transaction_read_only = off",
+			"ALTER SYSTEM RESET default_transaction_read_only", "SELECT pg_reload_conf()")
+	}}.run(t)
+}

@@ -1,0 +1,69 @@
+package mutants
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// Mutant is one way to break the library.
+type Mutant struct {
+	// Name is what "make mutants ONLY=name" selects it by.
+	Name string
+	// Guarantee is what is broken: "G1" to "G8" of docs/guarantees.md.
+	Guarantee string
+	// Broken says in one sentence what the mutant does wrong.
+	Broken string
+
+	// File is the source file, relative to the module's root. In it Old occurs exactly
+	// once, and New takes its place.
+	File, Old, New string
+
+	// Test is what must fail.
+	Test Test
+	// Hang tells that the symptom is a test that does not end: a timeout
+	// counts as caught for this mutant, and for no other.
+	Hang bool
+}
+
+// Test names a test.
+type Test struct {
+	// Package is its directory, relative to the root of the repository.
+	Package string
+	// Name is the test function, followed by its subtests, if any, behind slashes.
+	Name string
+}
+
+// Module returns the directory of the module that the test is of, relative to the root of the repository, and the package in it.
+func (t Test) Module() (dir, pkg string) {
+	if pkg, in := strings.CutPrefix(t.Package, "test/"); in {
+		return "test", "./" + pkg
+	}
+	return ".", "./" + t.Package
+}
+
+// Function returns the name of the test function.
+func (t Test) Function() string {
+	name, _, _ := strings.Cut(t.Name, "/")
+	return name
+}
+
+// All returns all mutants. Their names differ.
+func All() []Mutant {
+	return slices.Concat(identity, writing, leasing, handingOver, relaying, ordering, deferring, routing,
+		claiming, hoping, grouping, misuse, operating, remembering, parking, handling, calling, publishing, connecting, batches, subscribing, partitioning, embedded)
+}
+
+// Mutate returns the mutant's version of its file. root is the module's directory.
+func (m *Mutant) Mutate(root string) ([]byte, error) {
+	text, err := os.ReadFile(filepath.Join(root, filepath.FromSlash(m.File))) //nolint:gosec // a file of the table
+	if err != nil {
+		return nil, fmt.Errorf("mutant %s: %w", m.Name, err)
+	}
+	if n := strings.Count(string(text), m.Old); n != 1 {
+		return nil, fmt.Errorf("mutant %s: the text to replace occurs %d times in %s, not once:\n%s", m.Name, n, m.File, m.Old)
+	}
+	return []byte(strings.Replace(string(text), m.Old, m.New, 1)), nil
+}

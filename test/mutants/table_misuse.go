@@ -1,0 +1,282 @@
+package mutants
+
+var misuse = []Mutant{
+	{
+		Name: "handler-commits", Guarantee: "G3",
+		Broken: "A handler commits the transaction of its claim: its events, and its neighbours in a group, are lost.",
+		File:   "store/postgres/handed.go",
+		Old: `	if t.at == nil || t.kept {
+		return t.h.blame(sqlstore.Refused("Commit"))
+	}
+	if _, err`,
+		New: `	if t.at == nil {
+		tx, err := t.h.of.begun(ctx)
+		return errors.Join(err, tx.Commit(ctx))
+	}
+	if _, err`,
+		Test: Test{"store/postgres", "TestMisuseContract/handler in a group/commits"},
+	},
+	{
+		Name: "handler-commits-by-sql", Guarantee: "G3",
+		Broken: "A COMMIT among the statements of a handler is sent.",
+		File:   "store/postgres/handed.go",
+		Old:    `	case r.Ends != "":`,
+		New:    `	case r.Ends == "never":`,
+		Test:   Test{"store/postgres", "TestMisuseContract/handler in a group/commits by SQL"},
+	},
+	{
+		Name: "another-transaction-passes", Guarantee: "G3",
+		Broken: "A transaction that was begun behind a COMMIT on the connection itself passes for that of the claim.",
+		File:   "store/postgres/handed.go",
+		Old:    `		if now != start {`,
+		New:    `		if now < start {`,
+		Test:   Test{"store/postgres", "TestMisuseContract/handler alone/rolls back and begins anew past the store"},
+	},
+	{
+		Name: "rows-left-open-are-the-databases-trouble", Guarantee: "G5",
+		Broken: "A handler that leaves rows open counts no attempt, for ever.",
+		File:   "store/postgres/handed.go",
+		Old:    `	case conn.PgConn().IsBusy():`,
+		New:    `	case conn.PgConn().IsBusy() && lent:`,
+		Test:   Test{"store/postgres", "TestMisuseContract/handler alone/leaves rows open"},
+	},
+	{
+		Name: "guard-lets-anybody-commit", Guarantee: "G3",
+		Broken: "On SQLite and MySQL a handler commits the transaction of its claim.",
+		File:   "store/internal/sqlstore/owned.go",
+		Old: `	if o.ending {
+		return nil
+	}
+	return o.blame(Refused("Commit"))`,
+		New:  `	return nil`,
+		Test: Test{"store/sqlite", "TestMisuseContract/handler in a group/commits"},
+	},
+	{
+		Name: "claim-that-a-handler-committed-is-acknowledged", Guarantee: "G3",
+		Broken: "A message whose claim was committed by another handler of its group passes for applied.",
+		File:   "consumer/delivery.go",
+		Old: `		if d.ended {
+			return h.parkEnded(ctx, d)
+		}`,
+		New:  ``,
+		Test: Test{"store/postgres", "TestMisuseContract/handler in a group/commits past the store"},
+	},
+	{
+		Name: "first-consumer-is-not-warned", Guarantee: "G4",
+		Broken: "Only the last process that shares a queue is told that the keys have lost their order.",
+		File:   "transport/amqp/others.go",
+		Old:    "		case <-tick.C:\n",
+		New:    "",
+		Test:   Test{"transport/amqp", "TestConsumersOfOneQueueAreAllWarned"},
+	},
+	{
+		Name: "message-twice-is-two-events", Guarantee: "G6",
+		Broken: "A message that is published twice in one transaction is two events.",
+		File:   "producer/publisher.go",
+		Old:    `"message", msg.UUID, true`,
+		New:    `"message", msg.UUID, false`,
+		Test:   Test{"producer", "TestMessagePublishedTwiceInOneTransactionIsOneEvent"},
+	},
+	{
+		Name: "settings-outlast-their-transaction", Guarantee: "G5",
+		Broken: "A handler on PostgreSQL changes settings, the role or the search path of a connection that others are given after it.",
+		File:   "store/postgres/handed.go",
+		Old:    `	case r.Stays(sql):`,
+		New:    `	case r.Stays(sql) && r.Ends != "":`,
+		Test:   Test{"store/postgres", "TestMisuseContract/handler alone/changes a setting for the session"},
+	},
+	{
+		Name: "changed-session-goes-back-to-the-pool", Guarantee: "G5",
+		Broken: "A connection to SQLite on which a handler has changed a setting is given to others.",
+		File:   "store/sqlite/guard.go",
+		Old:    `	return !c.changed && c.inner.IsValid()`,
+		New:    `	return c.inner.IsValid()`,
+		Test:   Test{"store/sqlite", "TestMisuseContract/handler alone/changes a setting for the session"},
+	},
+	{
+		Name: "store-writes-into-another-database", Guarantee: "G1",
+		Broken: "A handler on MySQL says USE, and its events go to the outbox of the other database.",
+		File:   "store/internal/sqlstore/owned.go",
+		Old:    `		return o.blame(ErrElsewhere)`,
+		New:    `		_ = ErrElsewhere`,
+		Test:   Test{"store/mysql", "TestMisuseContract/handler of Transact/looks for names elsewhere in the session"},
+	},
+	{
+		Name: "nested-message-waits-for-itself", Guarantee: "G5",
+		Broken: "A handler on SQLite that has another message handled waits with the write lock until Config.MaxHold is over.",
+		File:   "consumer/handler.go",
+		Old:    `	if errors.Is(err, inbox.ErrNested) {`,
+		New:    `	if false && errors.Is(err, inbox.ErrNested) {`,
+		Test:   Test{"store/sqlite", "TestMessageWithinAHandlerIsRefusedAtOnce"},
+	},
+	{
+		Name: "identity-outlives-its-key", Guarantee: "G1",
+		Broken: "A request under a key that is forgotten has a second effect, and no event.",
+		File:   "middleware/idempotent/requests.go",
+		Old:    `+" "+strconv.FormatInt(now.came, 10), now.id.Key`,
+		New:    `+strconv.Itoa(0), now.id.Key`,
+		Test:   Test{"middleware/idempotent", "TestKeyThatIsForgottenMakesANewRequest"},
+	},
+	{
+		Name: "refusal-commits", Guarantee: "G1",
+		Broken: "What a handler of a request has changed before it refused it is committed.",
+		File:   "middleware/idempotent/requests.go",
+		Old:    `	case status >= http.StatusBadRequest && !q.cfg.KeepRefused:`,
+		New:    `	case status >= http.StatusInternalServerError && !q.cfg.KeepRefused:`,
+		Test:   Test{"middleware/idempotent", "TestRefusalIsFinalForItsKeyAndChangesNothing"},
+	},
+	{
+		Name: "ordered-by-another-key", Guarantee: "G4",
+		Broken: "An ordered handler takes messages that its subscriber orders by another key, and none is in order.",
+		File:   "consumer/handler.go",
+		Old:    `h.cfg.Ordered && in.event.Key != "" && key != in.event.Key {`,
+		New:    `h.cfg.Ordered && in.event.Key == "" && key != in.event.Key {`,
+		Test:   Test{"consumer", "TestOrderedHandlerRefusesMessagesThatAreOrderedByAnotherKey"},
+	},
+	{
+		Name: "group-waits-for-a-hung-one", Guarantee: "G5",
+		Broken: "Messages that do not fill a group wait for one whose handler hangs.",
+		File:   "consumer/config.go",
+		Old:    `groupPatience         = 500 * time.Millisecond`,
+		New:    `groupPatience         = time.Hour`,
+		Test:   Test{"consumer", "TestHungMemberOfAGroupDoesNotHoldUpTheNextGroup"},
+	},
+	{
+		Name: "changed-payload-parked", Guarantee: "G3",
+		Broken: "A retry sees the payload as the attempt before has left it, and that is parked.",
+		File:   "consumer/incoming.go",
+		Old:    `slices.Clone(in.event.Payload))`,
+		New:    `slices.Clip(in.event.Payload))`,
+		Test:   Test{"consumer", "TestWhatAHandlerDoesToThePayloadIsNotParked"},
+	},
+	{
+		Name: "known-result-thrown-away", Guarantee: "G3",
+		Broken: "The result of an effect outside is given up when the database is away for longer than Config.MaxHold.",
+		File:   "consumer/effect_run.go",
+		Old:    `		if o.Result == nil || !sleep(`,
+		New:    `		if o.Result != nil || !sleep(`,
+		Test:   Test{"consumer", "TestResultOfAnEffectIsKeptThroughALongOutage"},
+	},
+	{
+		Name: "redriven-effect-stays-uncertain", Guarantee: "G8",
+		Broken: "An effect that an operator had redriven waits for one again at the first answer that it was not carried out.",
+		File:   "consumer/effect_run.go",
+		Old:    `before = r.Uncertain && x.again`,
+		New:    `before = r.Uncertain`,
+		Test:   Test{"consumer", "TestEffectThatWasRedrivenAndNotCarriedOutIsTriedAgain"},
+	},
+	{
+		Name: "unreadable-message-stops-its-consumer", Guarantee: "G5",
+		Broken: "One parked row that cannot be read keeps all others of its consumer from being taken up.",
+		File:   "store/internal/sqlstore/inbox_parked.go",
+		Old: `	m.Metadata, m.Unreadable = decodeMetadata(metadata)
+`,
+		New: `	if m.Metadata, err = decodeMetadata(metadata); err != nil {
+		return m, err
+	}
+`,
+		Test: Test{"consumer", "TestUnreadableParkedMessageIsDeadAndStopsNoOther"},
+	},
+	{
+		Name: "stand-still-taken-for-a-clock-jump", Guarantee: "G8",
+		Broken: "A consumer that stood still for longer than MaxClockStep never forgets anything again.",
+		File:   "consumer/run.go",
+		Old:    `max(passed, cfg.MaxClockStep))`,
+		New: `cfg.MaxClockStep)
+		_ = passed`,
+		Test: Test{"consumer", "TestServiceThatStoodStillForgetsAgain"},
+	},
+	{
+		Name: "slash-in-a-service", Guarantee: "G7",
+		Broken: "Two consumers whose names and slashes add up to one share their claims.",
+		File:   "consumer/config.go",
+		Old:    `	if strings.Contains(c.Service, "/") {`,
+		New:    `	if strings.Contains(c.Service, "//") {`,
+		Test:   Test{"consumer", "TestBadConfigurationIsRefusedWithAllOfItsProblems"},
+	},
+	{
+		Name: "unreadable-event-sent", Guarantee: "G2",
+		Broken: "An event that cannot be read is sent without what could not be read.",
+		File:   "producer/relay/send.go",
+		Old:    `	if err := readable(e); err != nil {`,
+		New:    `	if err := readable(e); err != nil && e.dead {`,
+		Test:   Test{"producer/relay", "TestEventThatCannotBeReadIsBuriedInsteadOfSent"},
+	},
+	{
+		Name: "text-for-a-number-stops-its-shard", Guarantee: "G5",
+		Broken: "One event on SQLite with a text in a column of numbers keeps its shard from being read.",
+		File:   "store/internal/sqlstore/outbox_queue.go",
+		Old: `	n.bad = n.NullInt64.Scan(src) != nil
+	return nil
+`,
+		New: `	return n.NullInt64.Scan(src)
+`,
+		Test: Test{"store/sqlite", "TestEventThatCannotBeReadKeepsNoOtherFromBeingRead"},
+	},
+	{
+		Name: "nobody-runs-the-inbox", Guarantee: "G7",
+		Broken: "Messages are parked in a process that never takes them up, and nothing says so.",
+		File:   "consumer/inbox.go",
+		Old:    `	if i.ran.Load() || i.cfg.RunElsewhere`,
+		New:    `	if !i.ran.Load() || i.cfg.RunElsewhere`,
+		Test:   Test{"consumer", "TestParkingWithoutRunIsAnError"},
+	},
+	{
+		Name: "renamed-handler-unnoticed", Guarantee: "G8",
+		Broken: "Parked messages of a handler that was renamed wait for ever, and nothing says so.",
+		File:   "consumer/inbox.go",
+		Old:    `	if len(names) > 0 {`,
+		New:    `	if len(names) > 100 {`,
+		Test:   Test{"consumer", "TestParkedMessagesOfARenamedHandlerAreReported"},
+	},
+	{
+		Name: "equal-messages-are-one", Guarantee: "G3",
+		Broken: "Of equal messages without a dispatch ID that cannot be read, all but the first pass for duplicates.",
+		File:   "consumer/incoming.go",
+		Old:    `		if msg.UUID == "" && !transport.Redelivered(msg) {`,
+		New:    `		if msg.UUID == "" && transport.Redelivered(msg) {`,
+		Test:   Test{"consumer", "TestEqualMessagesWithoutADispatchIDAreAllKept"},
+	},
+	{
+		Name: "failed-statement-is-to-be-repeated", Guarantee: "G7",
+		Broken: "A client is told to repeat a request whose handler goes on after a failed statement, and will again.",
+		File:   "middleware/idempotent/requests.go",
+		Old:    `	case ctx.Err() == nil && q.handlers(err):`,
+		New:    `	case ctx.Err() != nil && q.handlers(err):`,
+		Test:   Test{"middleware/idempotent", "TestHandlerThatGoesOnAfterAFailedStatementIsNotToldToRepeat"},
+	},
+	{
+		Name: "unanswered-request-is-in-progress", Guarantee: "G7",
+		Broken: "On MySQL and SQLite a request whose claim its handler has committed is answered as one that is being handled.",
+		File:   "store/internal/sqlstore/inbox_requests.go",
+		Old:    `		return nil, fmt.Errorf("read answer: %w", inbox.ErrUnanswered)`,
+		New:    `		return nil, fmt.Errorf("read answer: %w", inbox.ErrInProgress)`,
+		Test:   Test{"store/sqlite", "TestRequestContract/claim that is committed without an answer is told"},
+	},
+	{
+		Name: "request-does-not-say-what-its-handler-did", Guarantee: "G7",
+		Broken: "The log of a request whose handler has committed its claim does not say what is wrong with that.",
+		File:   "middleware/idempotent/requests.go",
+		Old: `		unknown = err
+`,
+		New: `		_ = err
+`,
+		Test: Test{"store/postgres", "TestMisuseContract/handler of an idempotent request/commits past the store"},
+	},
+	{
+		Name: "setting-hides-a-commit", Guarantee: "G3",
+		Broken: "A handler on MariaDB that runs a definition under SET STATEMENT commits its claim, and is not told.",
+		File:   "store/internal/sqlstore/misuse.go",
+		Old:    `s.is("STATEMENT") {`,
+		New:    `s.is("STATEMENTS") {`,
+		Test:   Test{"store/mysql", "TestMisuseContract/handler alone/drops a table under a setting for that"},
+	},
+	{
+		Name: "definition-commits", Guarantee: "G3",
+		Broken: "A handler on MySQL commits its claim by a definition, or by another statement for which MySQL commits.",
+		File:   "store/internal/sqlstore/misuse.go",
+		Old:    `	case s.d.Implicit && s.commits():`,
+		New:    `	case s.d.Dollars && s.commits():`,
+		Test:   Test{"store/mysql", "TestMisuseContract/handler in a group/drops a table"},
+	},
+}
