@@ -34,7 +34,7 @@ const (
 	EffectDiscarded EffectState = "discarded"
 )
 
-// EffectRecord is an effect as the ledger keeps it.
+// Effect is an effect as the ledger keeps it.
 type Effect struct {
 	Seq      int64     // its place among those of its consumer
 	Consumer string    // the consumer's name

@@ -7,7 +7,7 @@ import (
 	"github.com/google/uuid"
 )
 
-// MessageAttempt is one entry of the history of a message.
+// Attempt is one entry of the history of a message.
 type Attempt struct {
 	At       time.Time
 	Consumer string

@@ -52,7 +52,7 @@ type Parking struct {
 	LastError string        // at most 1 KiB, valid UTF-8
 }
 
-// ParkedMessage is a parked message. Seq is its place among those of its consumer.
+// Parked is a parked message. Seq is its place among those of its consumer.
 type Parked struct {
 	Message
 	Seq           int64

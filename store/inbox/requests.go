@@ -34,7 +34,7 @@ type Answer struct {
 	Fingerprint [32]byte
 }
 
-// Store keeps requests and their answers. Its methods are safe for concurrent use,
+// RequestStore keeps requests and their answers. Its methods are safe for concurrent use,
 // in different transactions.
 type RequestStore[TX any] interface {
 	// ClaimRequest claims r in tx. It returns nil if nobody has claimed scope and key before, or

@@ -102,7 +102,7 @@ func moved(rows []row, old string) string {
 
 // write puts the table into the document.
 func write(path string, rows []row) error {
-	text, err := os.ReadFile(path) //nolint:gosec // the document
+	text, err := os.ReadFile(path)
 	if err != nil {
 		return err
 	}
@@ -111,5 +111,5 @@ func write(path string, rows []row) error {
 	if !found || !closed {
 		return fmt.Errorf("%s has not the lines %q and %q", path, begin, end)
 	}
-	return os.WriteFile(path, []byte(before+begin+table(rows, old)+end+after), 0o644) //nolint:gosec // a document
+	return os.WriteFile(path, []byte(before+begin+table(rows, old)+end+after), 0o644)
 }

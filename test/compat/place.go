@@ -51,7 +51,7 @@ func (f *folders) make(ctx context.Context, r release) error {
 	if err != nil {
 		return err
 	}
-	if err := os.MkdirAll(f.trees, 0o755); err != nil { //nolint:gosec // servers that run as another user pass through
+	if err := os.MkdirAll(f.trees, 0o755); err != nil {
 		return err
 	}
 	fmt.Printf("fetching %s into %s\n", r.title, tree)
@@ -71,7 +71,7 @@ func (f *folders) make(ctx context.Context, r release) error {
 
 // mmdebstrap runs it with mounts that it alone sees and that end with it: nobody meets the machine's own /dev in a tree.
 func mmdebstrap(ctx context.Context, args []string) error {
-	cmd := exec.CommandContext(ctx, "unshare", append([]string{"--mount", "--propagation", "private", "mmdebstrap"}, args...)...) //nolint:gosec // of the table
+	cmd := exec.CommandContext(ctx, "unshare", append([]string{"--mount", "--propagation", "private", "mmdebstrap"}, args...)...)
 	if out, err := interruptible(cmd).CombinedOutput(); err != nil {
 		return fmt.Errorf("mmdebstrap %s: %w\n%s", args[len(args)-1], err, out) // the last is a line of sources.list
 	}
@@ -120,7 +120,7 @@ func (f *folders) enter(r release, dir string, program ...string) []string {
 }
 
 func (f *folders) command(ctx context.Context, r release, dir string, program ...string) *exec.Cmd {
-	cmd := exec.CommandContext(ctx, "unshare", append([]string{"--propagation", "private"}, f.enter(r, dir, program...)...)...) //nolint:gosec // built here
+	cmd := exec.CommandContext(ctx, "unshare", append([]string{"--propagation", "private"}, f.enter(r, dir, program...)...)...)
 	// Nothing of the environment: it may name servers.
 	cmd.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "LANG=C.UTF-8"}
 	return cmd
@@ -130,7 +130,7 @@ func (f *folders) command(ctx context.Context, r release, dir string, program ..
 // caller's arguments and environment, from among the packages of another release: what is mounted there is seen by nobody else,
 // and in a tree, whose root is no mount, that cannot be asked for again.
 func (f *folders) scripts(r release, dir, bin string, names ...string) error {
-	if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // as for trees
+	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
 	}
 	for _, name := range names {
@@ -138,7 +138,7 @@ func (f *folders) scripts(r release, dir, bin string, names ...string) error {
 		for _, word := range f.enter(r, f.root, filepath.Join(bin, name)) {
 			line += " '" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 		}
-		if err := os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"+line+" \"$@\"\n"), 0o755); err != nil { //nolint:gosec // a program
+		if err := os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"+line+" \"$@\"\n"), 0o755); err != nil {
 			return err
 		}
 	}
@@ -151,7 +151,7 @@ type images struct{ root, docker string }
 func (i *images) name(r release) string { return "boxpair-compat-" + r.name }
 
 func (i *images) make(ctx context.Context, r release) error {
-	cmd := exec.CommandContext(ctx, i.docker, "build", "--quiet", "--tag", i.name(r), "-") //nolint:gosec // of the table
+	cmd := exec.CommandContext(ctx, i.docker, "build", "--quiet", "--tag", i.name(r), "-")
 	cmd.Stdin = strings.NewReader("FROM " + r.image() + "\n" +
 		`RUN printf '%s\n' '` + strings.Join(r.sources()[1:], `' '`) + `' >>/etc/apt/sources.list` + "\n" +
 		`RUN printf '#!/bin/sh\nexit 101\n' >/usr/sbin/policy-rc.d && chmod +x /usr/sbin/policy-rc.d && apt-get update && ` +
@@ -165,5 +165,5 @@ func (i *images) make(ctx context.Context, r release) error {
 func (i *images) command(ctx context.Context, r release, dir string, program ...string) *exec.Cmd {
 	// Docker gives 64 MB of shared memory unless told otherwise, which is not enough for PostgreSQL's parallel queries.
 	args := []string{"run", "--rm", "--init", "--shm-size=1g", "--volume", i.root + ":" + i.root, "--workdir", dir, i.name(r)}
-	return exec.CommandContext(ctx, i.docker, append(args, program...)...) //nolint:gosec // built here
+	return exec.CommandContext(ctx, i.docker, append(args, program...)...)
 }

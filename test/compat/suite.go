@@ -47,7 +47,7 @@ func build(ctx context.Context, root string) (string, error) {
 		builds = append(builds, append(append([]string{"-C", module}, args...), "-o", filepath.Join(dir, s.binary()), "./"+pkg))
 	}
 	for _, args := range builds {
-		cmd := exec.CommandContext(ctx, "go", args...) //nolint:gosec // of the table
+		cmd := exec.CommandContext(ctx, "go", args...)
 		cmd.Dir, cmd.Env = root, append(os.Environ(), "CGO_ENABLED=0")
 		if out, err := cmd.CombinedOutput(); err != nil {
 			return "", fmt.Errorf("go %s: %w\n%s", strings.Join(args, " "), err, out)
@@ -93,11 +93,11 @@ func try(ctx context.Context, places places, root, binaries string, r release) (
 	}
 	for _, s := range suites {
 		log, status := filepath.Join(logs, s.binary()+".log"), filepath.Join(logs, s.binary()+".status")
-		said, err := os.ReadFile(log) //nolint:gosec // written above
+		said, err := os.ReadFile(log)
 		if err != nil {
 			return row{}, err
 		}
-		ended, err := os.ReadFile(status) //nolint:gosec // written above
+		ended, err := os.ReadFile(status)
 		if err != nil {
 			return row{}, err
 		}

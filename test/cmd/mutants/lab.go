@@ -137,7 +137,7 @@ func (l *lab) mutated(ctx context.Context, m mutants.Mutant, dir string) (string
 func (l *lab) build(ctx context.Context, t mutants.Test, binary string, flags ...string) error {
 	dir, pkg := t.Module()
 	args := append([]string{"test", "-c", "-ldflags=-s -w", "-o", binary}, flags...)
-	cmd := exec.CommandContext(ctx, "go", append(args, pkg)...) //nolint:gosec // of the table
+	cmd := exec.CommandContext(ctx, "go", append(args, pkg)...)
 	cmd.Dir = filepath.Join(l.root, dir)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("build %s: %w\n%s", pkg, err, out)
@@ -155,7 +155,7 @@ type result struct {
 func (l *lab) run(ctx context.Context, binary string, t mutants.Test) result {
 	ctx, cancel := context.WithTimeout(ctx, l.timeout+30*time.Second)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, binary, "-test.run="+pattern(t.Name), "-test.count=1", "-test.v", //nolint:gosec // built above
+	cmd := exec.CommandContext(ctx, binary, "-test.run="+pattern(t.Name), "-test.count=1", "-test.v",
 		"-test.timeout="+l.timeout.String())
 	cmd.Dir = filepath.Join(l.root, filepath.FromSlash(t.Package))
 	cmd.WaitDelay = 5 * time.Second
