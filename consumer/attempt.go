@@ -39,7 +39,7 @@ func (h *Handler[TX]) try(ctx context.Context, optimistic bool, apply func(conte
 			if _, ok := in.metadata[MetaNotVerified]; ok { // it was redriven
 				return Reject(transport.ErrNotVerified)
 			}
-			if err := fault.Hit(ctx, fault.C4); err != nil {
+			if err := fault.Hit(ctx, fault.Claimed); err != nil {
 				return err
 			}
 			w := h.newWork(ctx, tx, in)
@@ -50,7 +50,7 @@ func (h *Handler[TX]) try(ctx context.Context, optimistic bool, apply func(conte
 			a.wrote = w.wrote
 			return err
 		})
-		if err == nil && a.ran && fault.Hit(ctx, fault.C7) != nil {
+		if err == nil && a.ran && fault.Hit(ctx, fault.ClaimCommitted) != nil {
 			err = fmt.Errorf("commit: %w", inbox.ErrCommitUnknown)
 		}
 		return err
@@ -75,7 +75,7 @@ func (h *Handler[TX]) call(ctx context.Context, w *Work[TX]) (err error) {
 			err = newPanic(v)
 		}
 	}()
-	if err := fault.Hit(ctx, fault.C5); err != nil {
+	if err := fault.Hit(ctx, fault.BeforeHandler); err != nil {
 		return err
 	}
 	if err := h.fn(ctx, w, w.msg); err != nil {
@@ -84,7 +84,7 @@ func (h *Handler[TX]) call(ctx context.Context, w *Work[TX]) (err error) {
 	if w.err != nil {
 		return w.err
 	}
-	return fault.Hit(ctx, fault.C6)
+	return fault.Hit(ctx, fault.BeforeClaimCommit)
 }
 
 // guard runs f in a goroutine of its own and waits for it: a Goexit in f, as of a test

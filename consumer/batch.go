@@ -45,7 +45,7 @@ func (h *Handler[TX]) callBatch(ctx context.Context, tx TX, works []*Work[TX]) (
 			err = newPanic(v)
 		}
 	}()
-	if err := fault.Hit(ctx, fault.C5); err != nil {
+	if err := fault.Hit(ctx, fault.BeforeHandler); err != nil {
 		return err
 	}
 	msgs := make([]*message.Message, len(works))
@@ -60,5 +60,5 @@ func (h *Handler[TX]) callBatch(ctx context.Context, tx TX, works []*Work[TX]) (
 			return w.err
 		}
 	}
-	return fault.Hit(ctx, fault.C6)
+	return fault.Hit(ctx, fault.BeforeClaimCommit)
 }

@@ -139,7 +139,7 @@ func (h *Handler[TX]) settle(ctx context.Context, d *delivery, a attempt) error 
 	id, digest := d.in.event.ID, d.in.event.Digest
 	switch a.verdict {
 	case inbox.Applied:
-		if err := fault.Hit(ctx, fault.C8); err != nil {
+		if err := fault.Hit(ctx, fault.BeforeWindow); err != nil {
 			return err
 		}
 		h.applied(d.who, a.wrote)
@@ -264,11 +264,11 @@ func (h *Handler[TX]) parkEnded(ctx context.Context, d *delivery) error {
 func (h *Handler[TX]) parkOnce(ctx context.Context, p inbox.Parking) (inbox.Verdict, error) {
 	ctx, cancel := h.operation(ctx)
 	defer cancel()
-	if err := fault.Hit(ctx, fault.C11); err != nil {
+	if err := fault.Hit(ctx, fault.BeforeMessageParked); err != nil {
 		return inbox.None, err
 	}
 	verdict, err := h.inbox.store.ParkMessage(ctx, p)
-	if err == nil && fault.Hit(ctx, fault.C12) != nil {
+	if err == nil && fault.Hit(ctx, fault.MessageParked) != nil {
 		err = fmt.Errorf("commit: %w", inbox.ErrCommitUnknown)
 	}
 	return verdict, err

@@ -105,24 +105,24 @@
 //
 // # What survives a crash
 //
-//	C1 received                 nothing is changed; delivered again
-//	C2 dispatch ID checked      likewise
-//	C3 window looked up         likewise
-//	C4 claimed, in BEGIN        rolled back by the database; delivered again, and
+//	received                    nothing is changed; delivered again
+//	dispatch ID checked         likewise
+//	window looked up            likewise
+//	claimed, in BEGIN           rolled back by the database; delivered again, and
 //	                            a copy that waited for the claim goes on at once
-//	C5 handler, before effects  likewise
-//	C6 after effects            likewise: effects, events and claim are one transaction
-//	C7 COMMIT sent, no answer   the claim is run again at once and tells: either it is a
+//	handler, before effects     likewise
+//	after effects               likewise: effects, events and claim are one transaction
+//	COMMIT sent, no answer      the claim is run again at once and tells: either it is a
 //	                            duplicate, or nothing happened and the handler runs
-//	C8 committed                delivered again; the claim says duplicate
-//	C9 remembered in the window the window is lost; likewise
-//	C10 acknowledgement lost    likewise
-//	C4 to C6, if optimistic     nothing is sent, or rolled back; delivered again. C7 is the same, whether
-//	                            claim and effects are sent with the COMMIT or were before
-//	C4 to C10 in a group        likewise for each of its members: claims, effects and events of all
+//	committed                   delivered again; the claim says duplicate
+//	remembered in the window    the window is lost; likewise
+//	acknowledgement lost        likewise
+//	handled before its claim    nothing is sent, or rolled back; delivered again. The COMMIT is the same, whether
+//	(optimistic)                claim and effects are sent with it or were before
+//	in a group                  likewise for each of its members: claims, effects and events of all
 //	                            are one transaction. Delivered again, they may be in a group; each is alone
 //	                            if they were delivered again before
-//	parked, before its COMMIT   as C4; after it as C8, and Run takes it up
+//	parked, before its COMMIT   as when it is claimed; after it as committed, and Run takes it up
 //	parked and being handled    rolled back; still due, for this process or another
 //	forgetting                  each batch is a transaction; the next pass goes on
 //

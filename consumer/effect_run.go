@@ -110,7 +110,7 @@ func (x *effects[TX]) take(ctx context.Context, limit int) ([]inbox.EffectRun, t
 	if err := x.h.register(ctx); err != nil {
 		return nil, 0, err
 	}
-	if err := fault.Hit(ctx, fault.E1); err != nil {
+	if err := fault.Hit(ctx, fault.BeforeEffect); err != nil {
 		return nil, 0, err
 	}
 	op, cancel := x.h.operation(ctx)
@@ -145,7 +145,7 @@ func (x *effects[TX]) call(ctx context.Context, r *inbox.EffectRun) (result []by
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), x.cfg.Timeout)
 	defer cancel()
 	err = guard(func() error {
-		if err := fault.Hit(ctx, fault.E2); err != nil {
+		if err := fault.Hit(ctx, fault.EffectTaken); err != nil {
 			return NotDone(err)
 		}
 		var err error
@@ -159,7 +159,7 @@ func (x *effects[TX]) call(ctx context.Context, r *inbox.EffectRun) (result []by
 				return err
 			}
 		}
-		return fault.Hit(ctx, fault.E3)
+		return fault.Hit(ctx, fault.EffectAnswered)
 	})
 	return result, err
 }
@@ -277,7 +277,7 @@ func (x *effects[TX]) finishOnce(ctx context.Context, r *inbox.EffectRun, result
 			a.verdict = inbox.Duplicate
 			return nil
 		}
-		if fault.Hit(ctx, fault.E5) != nil {
+		if fault.Hit(ctx, fault.EffectCommitted) != nil {
 			return fmt.Errorf("commit: %w", inbox.ErrCommitUnknown)
 		}
 		return nil
@@ -302,7 +302,7 @@ func (x *effects[TX]) callFinish(ctx context.Context, tx TX, r *inbox.EffectRun,
 	if err := w.flush(ctx); err != nil {
 		return err
 	}
-	return fault.Hit(ctx, fault.E4)
+	return fault.Hit(ctx, fault.BeforeEffectCommit)
 }
 
 // cause returns the message of an effect, without its payload and under the effect's key: what Finish writes must

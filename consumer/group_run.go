@@ -226,12 +226,12 @@ func (h *Handler[TX]) applyGroup(members []*member) outcome {
 			for _, i := range run {
 				o.claimed[i] = true
 			}
-			if err := fault.Hit(ctx, fault.C4); err != nil {
+			if err := fault.Hit(ctx, fault.Claimed); err != nil {
 				return err
 			}
 			return h.callGroup(ctx, tx, members, run, &o)
 		})
-		if err == nil && ran && fault.Hit(ctx, fault.C7) != nil {
+		if err == nil && ran && fault.Hit(ctx, fault.ClaimCommitted) != nil {
 			err = fmt.Errorf("commit: %w", inbox.ErrCommitUnknown)
 		}
 		return err

@@ -85,7 +85,7 @@ func (h *Handler[TX]) Consume(msg *message.Message) error {
 }
 
 func (h *Handler[TX]) consume(ctx context.Context, msg *message.Message, d *delivery) error {
-	if err := fault.Hit(ctx, fault.C1); err != nil {
+	if err := fault.Hit(ctx, fault.Received); err != nil {
 		return err
 	}
 	in, err := h.read(ctx, msg)
@@ -96,7 +96,7 @@ func (h *Handler[TX]) consume(ctx context.Context, msg *message.Message, d *deli
 	if err != nil {
 		return h.refuse(ctx, d, err)
 	}
-	if err := fault.Hit(ctx, fault.C2); err != nil {
+	if err := fault.Hit(ctx, fault.IDRead); err != nil {
 		return err
 	}
 	if key, ok := transport.OrderingKey(ctx); ok && h.cfg.Ordered && in.event.Key != "" && key != in.event.Key {
@@ -111,14 +111,14 @@ func (h *Handler[TX]) consume(ctx context.Context, msg *message.Message, d *deli
 	if err := h.known(ctx, d); err != nil { // again, in a database that has turned out to be another one
 		return err
 	}
-	if err := fault.Hit(ctx, fault.C3); err != nil {
+	if err := fault.Hit(ctx, fault.WindowAsked); err != nil {
 		return err
 	}
 	d.suspect = d.redelivered && h.returned.Seen(in.event.ID, transport.Digest{}) == dedupe.Miss
 	if err := h.handle(ctx, d); err != nil {
 		return err
 	}
-	return fault.Hit(ctx, fault.C9)
+	return fault.Hit(ctx, fault.WindowFilled)
 }
 
 // known waits until the consumer is registered.

@@ -306,7 +306,7 @@ func (h *Handler[TX]) forget(ctx context.Context) error {
 func (h *Handler[TX]) inBatches(ctx context.Context, remove func(limit int) (int, error)) error {
 	p := pace.New(forgetMost, forgetTime, forgetShare)
 	for {
-		if err := fault.Hit(ctx, fault.J1); err != nil {
+		if err := fault.Hit(ctx, fault.BeforeDelete); err != nil {
 			return err
 		}
 		begun := time.Now()

@@ -181,7 +181,7 @@ func (p *pass) each(ctx context.Context, remove func(limit int) (outbox.Removed,
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		if err := fault.Hit(ctx, fault.J1); err != nil {
+		if err := fault.Hit(ctx, fault.BeforeDelete); err != nil {
 			return err
 		}
 		begun := time.Now()

@@ -204,7 +204,7 @@ func (o *Outbox[TX]) Transact(ctx context.Context, fn func(ctx context.Context, 
 
 // transactOnce runs fn in a transaction and commits. It tells what was written.
 func (o *Outbox[TX]) transactOnce(ctx context.Context, fn func(ctx context.Context, w *Writer[TX]) error) (wrote wakeup.Wakeup, err error) {
-	if err := fault.Hit(ctx, fault.P1); err != nil {
+	if err := fault.Hit(ctx, fault.BeforeBegin); err != nil {
 		return wakeup.Wakeup{}, err
 	}
 	var late []outbox.Record
@@ -215,16 +215,16 @@ func (o *Outbox[TX]) transactOnce(ctx context.Context, fn func(ctx context.Conte
 		if err := fn(ctx, w); err != nil {
 			return err
 		}
-		if err := fault.Hit(ctx, fault.P2); err != nil {
+		if err := fault.Hit(ctx, fault.BeforeEvent); err != nil {
 			return err
 		}
 		if err := w.FlushAtCommit(ctx); err != nil {
 			return err
 		}
 		wrote = w.news
-		return fault.Hit(ctx, fault.P3)
+		return fault.Hit(ctx, fault.BeforeCommit)
 	})
-	if err == nil && fault.Hit(ctx, fault.P4) != nil {
+	if err == nil && fault.Hit(ctx, fault.Committed) != nil {
 		err = fmt.Errorf("commit: %w", outbox.ErrCommitUnknown)
 	}
 	return wrote, named(err, late)
@@ -235,7 +235,7 @@ func (o *Outbox[TX]) transactOnce(ctx context.Context, fn func(ctx context.Conte
 func (o *Outbox[TX]) Committed() { o.committed(wakeup.All) }
 
 func (o *Outbox[TX]) committed(n wakeup.Wakeup) {
-	if fault.Reach(fault.P5) != nil {
+	if fault.Reach(fault.BeforeWakeup) != nil {
 		return
 	}
 	o.local.Send(n)

@@ -5,9 +5,9 @@
 // nothing reads the environment. Built with -tags faults, Hit counts how often each
 // point is reached and acts as [Variable] says:
 //
-//	BOXPAIR_FAULT="R6=kill@3;C6=error@2+"
+//	BOXPAIR_FAULT="before-mark=kill@3;before-claim-commit=error@2+"
 //
-// kills the process when R6 is reached for the third time, and has C6 fail from its
+// kills the process when before-mark is reached for the third time, and has before-claim-commit fail from its
 // second time on. The grammar is
 //
 //	point=action[@n[+]] { ; point=action[@n[+]] }

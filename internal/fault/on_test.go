@@ -19,23 +19,23 @@ func plant(t *testing.T, spec string) {
 }
 
 func TestErrorComesAtItsTimeOnly(t *testing.T) {
-	plant(t, "C6=error@2; R6=error@2+")
+	plant(t, "before-claim-commit=error@2; before-mark=error@2+")
 	for n, want := range []struct{ c6, r6 bool }{{false, false}, {true, true}, {false, true}} {
-		if err := Hit(t.Context(), C6); errors.Is(err, ErrInjected) != want.c6 {
-			t.Errorf("C6, time %d: %v", n+1, err)
+		if err := Hit(t.Context(), BeforeClaimCommit); errors.Is(err, ErrInjected) != want.c6 {
+			t.Errorf("before-claim-commit, time %d: %v", n+1, err)
 		}
-		if err := Hit(t.Context(), R6); errors.Is(err, ErrInjected) != want.r6 {
-			t.Errorf("R6, time %d: %v", n+1, err)
+		if err := Hit(t.Context(), BeforeMark); errors.Is(err, ErrInjected) != want.r6 {
+			t.Errorf("before-mark, time %d: %v", n+1, err)
 		}
 	}
-	if n := Count(C6); n != 3 {
-		t.Errorf("C6 was counted %d times", n)
+	if n := Count(BeforeClaimCommit); n != 3 {
+		t.Errorf("before-claim-commit was counted %d times", n)
 	}
 }
 
 func TestPanicAndGoexitEndTheirGoroutine(t *testing.T) {
-	plant(t, "C4=panic;C5=goexit")
-	for _, p := range []Point{C4, C5} {
+	plant(t, "claimed=panic;before-handler=goexit")
+	for _, p := range []Point{Claimed, BeforeHandler} {
 		var wg sync.WaitGroup
 		var returned bool
 		wg.Go(func() {
@@ -51,22 +51,22 @@ func TestPanicAndGoexitEndTheirGoroutine(t *testing.T) {
 }
 
 func TestWaitEndsWithItsContext(t *testing.T) {
-	plant(t, "R3=wait")
+	plant(t, "before-publish=wait")
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := Hit(ctx, R3); !errors.Is(err, context.Canceled) {
+	if err := Hit(ctx, BeforePublish); !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
 }
 
 func TestBadPlanIsRefusedAndChangesNothing(t *testing.T) {
-	plant(t, "C1=error@1+")
-	for _, spec := range []string{"X1=kill", "C1", "C1=explode", "C1=kill@0", "C1=kill@x", "C1=kill;C1=stop"} {
+	plant(t, "received=error@1+")
+	for _, spec := range []string{"X1=kill", "received", "received=explode", "received=kill@0", "received=kill@x", "received=kill;received=stop"} {
 		if err := Set(spec); err == nil || !strings.Contains(err.Error(), Variable) {
 			t.Errorf("%s: %v", spec, err)
 		}
 	}
-	if err := Hit(t.Context(), C1); !errors.Is(err, ErrInjected) {
+	if err := Hit(t.Context(), Received); !errors.Is(err, ErrInjected) {
 		t.Error("the plan before is lost")
 	}
 }

@@ -1,85 +1,100 @@
 package fault
 
-import "errors"
+import (
+	"errors"
+	"slices"
+)
 
 // Point is a place between two steps.
 type Point string
 
 // The producer's points.
 const (
-	P1 Point = "P1" // before BEGIN
-	P2 Point = "P2" // after the business write, before the event's
-	P3 Point = "P3" // after the event's write, before COMMIT
-	P4 Point = "P4" // committed, and the producer does not know; an error makes the outcome unknown
-	P5 Point = "P5" // committed, relays not told
+	BeforeBegin  Point = "before-begin"  // before BEGIN
+	BeforeEvent  Point = "before-event"  // after the business write, before the event's
+	BeforeCommit Point = "before-commit" // after the event's write, before COMMIT
+	Committed    Point = "committed"     // committed, and the producer does not know; an error makes the outcome unknown
+	BeforeWakeup Point = "before-wakeup" // committed, relays not told
 )
 
 // The relay's points.
 const (
-	R1  Point = "R1"  // before a lease is asked for
-	R2  Point = "R2"  // leased, nothing sent; an error loses the answer
-	R3  Point = "R3"  // before one message of a batch is published
-	R4  Point = "R4"  // one message is published, not confirmed
-	R5  Point = "R5"  // the outcome of one message is known, and not yet taken note of
-	R6  Point = "R6"  // confirmed, before the mark
-	R7  Point = "R7"  // the mark is sent, its answer not read
-	R8  Point = "R8"  // the mark is committed; an error loses the answer
-	R9  Point = "R9"  // after the mark
-	R10 Point = "R10" // before a statement that parks, or that changes what is parked
-	R11 Point = "R11" // it is committed; an error loses the answer
+	BeforeLease   Point = "before-lease"   // before a lease is asked for
+	Leased        Point = "leased"         // leased, nothing sent; an error loses the answer
+	BeforePublish Point = "before-publish" // before one message of a batch is published
+	Published     Point = "published"      // one message is published, not confirmed
+	OutcomeKnown  Point = "outcome-known"  // the outcome of one message is known, and not yet taken note of
+	BeforeMark    Point = "before-mark"    // confirmed, before the mark
+	MarkSent      Point = "mark-sent"      // the mark is sent, its answer not read
+	Marked        Point = "marked"         // the mark is committed; an error loses the answer
+	AfterMark     Point = "after-mark"     // after the mark
+	BeforePark    Point = "before-park"    // before a statement that parks, or that changes what is parked
+	Parked        Point = "parked"         // it is committed; an error loses the answer
 )
 
 // The points of the RabbitMQ transport.
 const (
-	B1 Point = "B1" // a message is written to the broker
-	B2 Point = "B2" // its confirm has arrived; an error loses it
-	B3 Point = "B3" // the broker has returned a message
-	B4 Point = "B4" // the broker has blocked the connection
-	B5 Point = "B5" // a message was delivered and handed out, not acknowledged
+	BrokerGiven     Point = "broker-given"     // a message is written to the broker
+	BrokerConfirmed Point = "broker-confirmed" // its confirm has arrived; an error loses it
+	BrokerReturned  Point = "broker-returned"  // the broker has returned a message
+	BrokerBlocked   Point = "broker-blocked"   // the broker has blocked the connection
+	BrokerDelivered Point = "broker-delivered" // a message was delivered and handed out, not acknowledged
 )
 
 // The consumer's points.
 const (
-	C1  Point = "C1"  // a message has come in
-	C2  Point = "C2"  // its dispatch ID is read
-	C3  Point = "C3"  // the window was asked and does not know it
-	C4  Point = "C4"  // it is claimed
-	C5  Point = "C5"  // its handler is about to be called, with its writer
-	C6  Point = "C6"  // the effect is written, before COMMIT
-	C7  Point = "C7"  // committed; an error makes the outcome unknown
-	C8  Point = "C8"  // committed, the window not yet filled
-	C9  Point = "C9"  // the window is filled, the message not acknowledged
-	C10 Point = "C10" // before the acknowledgement is written; an error loses it
-	C11 Point = "C11" // before a message is parked
-	C12 Point = "C12" // it is parked; an error loses the answer
+	Received            Point = "received"              // a message has come in
+	IDRead              Point = "id-read"               // its dispatch ID is read
+	WindowAsked         Point = "window-asked"          // the window was asked and does not know it
+	Claimed             Point = "claimed"               // it is claimed
+	BeforeHandler       Point = "before-handler"        // its handler is about to be called, with its writer
+	BeforeClaimCommit   Point = "before-claim-commit"   // the effect is written, before COMMIT
+	ClaimCommitted      Point = "claim-committed"       // committed; an error makes the outcome unknown
+	BeforeWindow        Point = "before-window"         // committed, the window not yet filled
+	WindowFilled        Point = "window-filled"         // the window is filled, the message not acknowledged
+	BeforeAck           Point = "before-ack"            // before the acknowledgement is written; an error loses it
+	BeforeMessageParked Point = "before-message-parked" // before a message is parked
+	MessageParked       Point = "message-parked"        // it is parked; an error loses the answer
 )
 
 // The points of an effect outside the database.
 const (
-	E1 Point = "E1" // before effects are taken up
-	E2 Point = "E2" // one is taken up, the other side not asked
-	E3 Point = "E3" // the other side has answered; an error loses the answer
-	E4 Point = "E4" // what follows is written, before COMMIT
-	E5 Point = "E5" // committed; an error makes the outcome unknown
+	BeforeEffect       Point = "before-effect"        // before effects are taken up
+	EffectTaken        Point = "effect-taken"         // one is taken up, the other side not asked
+	EffectAnswered     Point = "effect-answered"      // the other side has answered; an error loses the answer
+	BeforeEffectCommit Point = "before-effect-commit" // what follows is written, before COMMIT
+	EffectCommitted    Point = "effect-committed"     // committed; an error makes the outcome unknown
 )
 
 // The janitor's points.
 const (
-	J1 Point = "J1" // before a deletion
-	J2 Point = "J2" // between two steps of it
+	BeforeDelete Point = "before-delete" // before a deletion
+	WithinDelete Point = "within-delete" // between two steps of it
+)
+
+// The points of each part, in the order of the chain.
+var (
+	producer = []Point{BeforeBegin, BeforeEvent, BeforeCommit, Committed, BeforeWakeup}
+	relay    = []Point{
+		BeforeLease, Leased, BeforePublish, Published, OutcomeKnown, BeforeMark, MarkSent, Marked, AfterMark, BeforePark, Parked,
+	}
+	broker   = []Point{BrokerGiven, BrokerConfirmed, BrokerReturned, BrokerBlocked, BrokerDelivered}
+	consumer = []Point{
+		Received, IDRead, WindowAsked, Claimed, BeforeHandler, BeforeClaimCommit, ClaimCommitted, BeforeWindow, WindowFilled, BeforeAck,
+		BeforeMessageParked, MessageParked,
+	}
+	effects = []Point{BeforeEffect, EffectTaken, EffectAnswered, BeforeEffectCommit, EffectCommitted}
+	janitor = []Point{BeforeDelete, WithinDelete}
 )
 
 // Points returns all points, in the order of the chain.
-func Points() []Point {
-	return []Point{
-		P1, P2, P3, P4, P5,
-		R1, R2, R3, R4, R5, R6, R7, R8, R9, R10, R11,
-		B1, B2, B3, B4, B5,
-		C1, C2, C3, C4, C5, C6, C7, C8, C9, C10, C11, C12,
-		E1, E2, E3, E4, E5,
-		J1, J2,
-	}
-}
+func Points() []Point { return slices.Concat(producer, relay, broker, consumer, effects, janitor) }
+
+// OfProducer tells whether p is a point of the producer.
+func (p Point) OfProducer() bool { return slices.Contains(producer, p) }
+
+// OfConsumer tells whether p is a point of the consumer, those of its effects outside the database not included.
+func (p Point) OfConsumer() bool { return slices.Contains(consumer, p) }
 
 // Variable is the environment variable that says what happens where.
 const Variable = "BOXPAIR_FAULT"

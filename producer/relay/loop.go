@@ -121,7 +121,7 @@ func (l *relayLoop) step(work context.Context) (wait time.Duration, stopped bool
 	for _, cl := range replies {
 		c.reply(now, cl)
 		if cl.op == opMark && cl.err == nil {
-			_ = fault.Hit(work, fault.R9)
+			_ = fault.Hit(work, fault.AfterMark)
 		}
 		if cl.err != nil && l.once {
 			l.err = errors.Join(l.err, cl.err)

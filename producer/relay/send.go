@@ -41,17 +41,17 @@ func (l *relayLoop) send(ctx context.Context, e *entry) {
 		return
 	}
 	topic, msgs := e.Topic, messagesTo(ctx, e)
-	if err := fault.Hit(ctx, fault.R3); err != nil {
+	if err := fault.Hit(ctx, fault.BeforePublish); err != nil {
 		l.box.outcome(sendResult{entry: e, gen: gen, Result: transport.Result{Outcome: transport.Unavailable, Err: err}})
 		return
 	}
 	l.give(ctx, topic, msgs, func(res transport.Result) {
-		if err := fault.Hit(ctx, fault.R5); err != nil {
+		if err := fault.Hit(ctx, fault.OutcomeKnown); err != nil {
 			res = transport.Result{Outcome: transport.Unavailable, Err: err}
 		}
 		l.box.outcome(sendResult{entry: e, gen: gen, Result: res})
 	})
-	_ = fault.Hit(ctx, fault.R4)
+	_ = fault.Hit(ctx, fault.Published)
 }
 
 // give gives the sender a message, or a batch. A panic is not recovered here: the sender may hold locks, and would stand still

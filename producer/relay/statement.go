@@ -49,11 +49,11 @@ func (o op) onLeases() bool { return o <= opReport }
 func (o op) points() (before, after fault.Point) {
 	switch o {
 	case opAcquire:
-		return fault.R1, fault.R2
+		return fault.BeforeLease, fault.Leased
 	case opMark:
-		return fault.R6, fault.R8
+		return fault.BeforeMark, fault.Marked
 	case opHeal, opPark, opFollow, opRetry, opSent, opUndefer:
-		return fault.R10, fault.R11
+		return fault.BeforePark, fault.Parked
 	default:
 		return "", ""
 	}

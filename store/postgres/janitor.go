@@ -94,7 +94,7 @@ func (s *Store) remove(ctx context.Context, doing string, t *template, args ...a
 			return err
 		}
 		r.Through = timeOf(through)
-		return fault.Hit(ctx, fault.J2)
+		return fault.Hit(ctx, fault.WithinDelete)
 	})
 	if err != nil {
 		return outbox.Removed{}, failed(doing, err)

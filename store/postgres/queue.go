@@ -343,7 +343,7 @@ func (s *Store) Mark(ctx context.Context, relay string, marks []outbox.Mark) ([]
 	leaseShards, leaseEpochs := split(leases)
 	var lost []int
 	err := s.kept(ctx, func(rows pgx.Rows) (err error) {
-		if err := fault.Hit(ctx, fault.R7); err != nil {
+		if err := fault.Hit(ctx, fault.MarkSent); err != nil {
 			return err
 		}
 		lost, err = pgx.CollectRows(rows, pgx.RowTo[int])

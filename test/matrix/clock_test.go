@@ -36,7 +36,7 @@ func TestClockOfTheDatabaseThatJumpsLosesAndDoublesNothing(t *testing.T) {
 	t.Parallel()
 	for name, by := range map[string]time.Duration{"ahead": time.Hour, "back": -2 * time.Hour} {
 		stage{
-			name: name, on: timely, points: []fault.Point{fault.R6, fault.C6, fault.P3, fault.R2, fault.R3, fault.C4, fault.C8},
+			name: name, on: timely, points: []fault.Point{fault.BeforeMark, fault.BeforeClaimCommit, fault.BeforeCommit, fault.Leased, fault.BeforePublish, fault.Claimed, fault.BeforeWindow},
 			inject: func(_ context.Context, s *servers.Servers) error { return s.Postgres.SetClock(by) },
 		}.run(t)
 	}
@@ -63,7 +63,7 @@ func onTime(t *testing.T, name string, cfg system.Config, run func(t *testing.T,
 // delivered, nor a consumer forget what may come again.
 func TestClockThatJumpsAheadRemovesNothingThatIsNeeded(t *testing.T) {
 	t.Parallel()
-	onTime(t, "J1", system.Config{Archive: true}, func(t *testing.T, r *rig) {
+	onTime(t, "before-delete", system.Config{Archive: true}, func(t *testing.T, r *rig) {
 		r.start(child.Janitor, "")
 		p := r.start(child.Producer, "")
 		ok(t, p.Until(r.within(), "all orders were placed", func(r *child.Report) bool { return r.ProducerDone }))

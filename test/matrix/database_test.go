@@ -53,14 +53,14 @@ func TestBackendsTerminatedAtAnyPointLoseAndDoubleNothing(t *testing.T) {
 func TestLostRepliesOfTheDatabaseAreAskedForAgain(t *testing.T) {
 	t.Parallel()
 	for _, p := range []fault.Point{
-		fault.P1, fault.P2, fault.P3, fault.R1, fault.R2, fault.R6, fault.R7, fault.R9, fault.R10,
-		fault.C1, fault.C3, fault.C4, fault.C5, fault.C6, fault.C11,
+		fault.BeforeBegin, fault.BeforeEvent, fault.BeforeCommit, fault.BeforeLease, fault.Leased, fault.BeforeMark, fault.MarkSent, fault.AfterMark, fault.BeforePark,
+		fault.Received, fault.WindowAsked, fault.Claimed, fault.BeforeHandler, fault.BeforeClaimCommit, fault.BeforeMessageParked,
 	} {
 		cell(t, string(p), calm, system.Config{Proxies: true}, func(_ *testing.T, r *rig) {
 			r.loseReplies(p, r.at(p))
 		})
 	}
-	for _, p := range []fault.Point{fault.C3, fault.C4, fault.C6} {
+	for _, p := range []fault.Point{fault.WindowAsked, fault.Claimed, fault.BeforeClaimCommit} {
 		cell(t, "optimistic/"+string(p), calm, system.Config{Proxies: true}, func(_ *testing.T, r *rig) {
 			r.loseReplies(p, r.at(p, optimistic))
 		})
@@ -106,7 +106,7 @@ var refusals = map[string]refusal{
 func TestDatabaseThatRefusesForATimeIsWaitedFor(t *testing.T) {
 	t.Parallel()
 	for name, f := range refusals {
-		for _, p := range []fault.Point{fault.P1, fault.P3, fault.R1, fault.R6, fault.C1, fault.C6} {
+		for _, p := range []fault.Point{fault.BeforeBegin, fault.BeforeCommit, fault.BeforeLease, fault.BeforeMark, fault.Received, fault.BeforeClaimCommit} {
 			cell(t, name+"/"+string(p), calm, system.Config{}, func(t *testing.T, r *rig) {
 				v := r.at(p)
 				db := r.database(p)
@@ -166,7 +166,7 @@ func (r *rig) admin(database string, statements ...string) {
 // their own, which then gets room again.
 func TestFullDiskIsWaitedFor(t *testing.T) {
 	t.Parallel()
-	for _, p := range []fault.Point{fault.P3, fault.R6, fault.C6} {
+	for _, p := range []fault.Point{fault.BeforeCommit, fault.BeforeMark, fault.BeforeClaimCommit} {
 		cell(t, string(p), calm, system.Config{}, func(t *testing.T, r *rig) {
 			db, space := r.database(p), r.Topic
 			ok(t, r.Servers.Postgres.Tablespace(r.ctx, space, 4<<20))
@@ -219,9 +219,9 @@ func TestTimeoutsOfStatementsAndLocksAreNoFailures(t *testing.T) {
 			point  fault.Point
 			tables []string
 		}{
-			{fault.P1, []string{"orders"}}, {fault.P2, []string{"boxpair.outbox_events"}},
-			{fault.R6, []string{"boxpair.outbox_queue"}},
-			{fault.C3, []string{"boxpair.inbox"}}, {fault.C5, []string{"effects"}},
+			{fault.BeforeBegin, []string{"orders"}}, {fault.BeforeEvent, []string{"boxpair.outbox_events"}},
+			{fault.BeforeMark, []string{"boxpair.outbox_queue"}},
+			{fault.WindowAsked, []string{"boxpair.inbox"}}, {fault.BeforeHandler, []string{"effects"}},
 		} {
 			cell(t, setting+"/"+string(c.point), calm, system.Config{}, func(t *testing.T, r *rig) {
 				db := r.database(c.point)
@@ -278,16 +278,16 @@ func (r *rig) begin(database string) pgx.Tx {
 // one that it will want: the database ends the service's.
 func TestDeadlockIsRunAgain(t *testing.T) {
 	t.Parallel()
-	cell(t, "P2", calm, system.Config{}, func(t *testing.T, r *rig) {
-		v := r.at(fault.P2) // its order is placed
+	cell(t, "before-event", calm, system.Config{}, func(t *testing.T, r *rig) {
+		v := r.at(fault.BeforeEvent) // its order is placed
 		tx := r.begin(r.OutboxDB)
 		_, err := tx.Exec(r.ctx, `LOCK TABLE boxpair.outbox_events IN EXCLUSIVE MODE`) // others may read
 		ok(t, err)
 		r.deadlock(tx, v, `LOCK TABLE orders IN ACCESS EXCLUSIVE MODE`)
 		r.finish()
 	})
-	cell(t, "C5", calm, system.Config{}, func(t *testing.T, r *rig) {
-		v := r.at(fault.C5) // it has claimed
+	cell(t, "before-handler", calm, system.Config{}, func(t *testing.T, r *rig) {
+		v := r.at(fault.BeforeHandler) // it has claimed
 		tx := r.begin(r.InboxDB)
 		_, err := tx.Exec(r.ctx, `LOCK TABLE effects IN ACCESS EXCLUSIVE MODE`)
 		ok(t, err)
@@ -327,8 +327,8 @@ func (r *rig) deadlock(tx pgx.Tx, v *child.Process, wants string) {
 func TestSerializationFailureIsRunAgain(t *testing.T) {
 	t.Parallel()
 	for name, level := range map[string]uint8{"repeatable read": 1, "serializable": 2} {
-		cell(t, name+"/C5", calm, system.Config{}, func(t *testing.T, r *rig) {
-			v := r.atNth(fault.C5, "@20", func(c *child.Config) { c.Isolation = level })
+		cell(t, name+"/before-handler", calm, system.Config{}, func(t *testing.T, r *rig) {
+			v := r.atNth(fault.BeforeHandler, "@20", func(c *child.Config) { c.Isolation = level })
 			tag, err := r.InboxPool().Exec(r.ctx, `UPDATE totals SET count = count`)
 			ok(t, err)
 			if tag.RowsAffected() == 0 {
@@ -347,9 +347,9 @@ func TestSerializationFailureIsRunAgain(t *testing.T) {
 // The database ends a handler's transaction that has been idle too long.
 func TestIdleTransactionThatIsEndedIsRunAgain(t *testing.T) {
 	t.Parallel()
-	for _, p := range []fault.Point{fault.P3, fault.C6} {
+	for _, p := range []fault.Point{fault.BeforeCommit, fault.BeforeClaimCommit} {
 		cell(t, string(p), calm, system.Config{}, func(t *testing.T, r *rig) {
-			if p == fault.P3 {
+			if p == fault.BeforeCommit {
 				r.admin(r.OutboxDB, `ALTER ROLE `+victim(p).Login()+` IN DATABASE {db} SET idle_in_transaction_session_timeout = '300ms'`)
 			}
 			v := r.at(p, func(c *child.Config) { c.Timeout = 500 * time.Millisecond })

@@ -86,7 +86,7 @@ func TestPanicAtAnyPointIsRolledBackOrACrash(t *testing.T) {
 			v := r.chain(victim(p), string(p)+"=panic"+when, changes...)[victim(p)]
 			ok(t, v.Fault(r.within(), 1))
 			r.Injected(0)
-			if p[0] == 'R' || p[0] == 'B' || p == fault.C10 {
+			if !p.OfProducer() && !p.OfConsumer() || p == fault.BeforeAck {
 				if err := v.Wait(r.within()); err == nil {
 					t.Fatal("a process that panicked ended with status 0")
 				}
@@ -100,7 +100,7 @@ func TestPanicAtAnyPointIsRolledBackOrACrash(t *testing.T) {
 // A Goexit in the caller's or the handler's function is rolled back, and tried again.
 func TestGoexitInAFunctionOfTheUserIsRolledBack(t *testing.T) {
 	t.Parallel()
-	for _, p := range []fault.Point{fault.P2, fault.P3, fault.C4, fault.C5, fault.C6} {
+	for _, p := range []fault.Point{fault.BeforeEvent, fault.BeforeCommit, fault.Claimed, fault.BeforeHandler, fault.BeforeClaimCommit} {
 		cell(t, string(p), calm, system.Config{}, func(t *testing.T, r *rig) {
 			r.chain(victim(p), string(p)+"=goexit"+nth)
 			r.finish()
@@ -112,7 +112,7 @@ func TestGoexitInAFunctionOfTheUserIsRolledBack(t *testing.T) {
 // ever: those are set aside, and the rest is applied, in order.
 func TestFailingHandlersApplyTheRestInOrder(t *testing.T) {
 	t.Parallel()
-	cell(t, "C6", calm, system.Config{}, func(t *testing.T, r *rig) {
+	cell(t, "before-claim-commit", calm, system.Config{}, func(t *testing.T, r *rig) {
 		r.Injected(1)
 		r.chain("", "", func(c *child.Config) { c.Fail, c.Swallow, c.Doom = 3, 7, 11 })
 		state := r.finish()

@@ -32,7 +32,7 @@ func TestFailOverThatLosesCommitsLeavesWhatIsLeftWhole(t *testing.T) {
 		}
 		return &servers.Servers{Postgres: s.Postgres, RabbitMQ: shared.RabbitMQ}, nil
 	}
-	cell(t, "C8", alone, system.Config{Proxies: true, DrainLimit: 20 * time.Second}, func(t *testing.T, r *rig) {
+	cell(t, "before-window", alone, system.Config{Proxies: true, DrainLimit: 20 * time.Second}, func(t *testing.T, r *rig) {
 		primary := r.Servers.Postgres
 		standby, err := primary.Standby(r.ctx)
 		ok(t, err)

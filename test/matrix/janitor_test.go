@@ -43,7 +43,7 @@ func TestJanitorThatMeetsAFaultRemovesOnlyWhatIsDelivered(t *testing.T) {
 		},
 	}
 	for name, meet := range faults {
-		for _, p := range []fault.Point{fault.J1, fault.J2} {
+		for _, p := range []fault.Point{fault.BeforeDelete, fault.WithinDelete} {
 			cell(t, name+"/"+string(p), calm, system.Config{Archive: true, Proxies: true}, func(t *testing.T, r *rig) {
 				action := map[string]string{"kill": "kill", "panic": "panic", "error": "error"}[name]
 				if action == "" {

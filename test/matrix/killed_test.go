@@ -23,15 +23,15 @@ func TestUndisturbedChainIsSound(t *testing.T) {
 // conditions are what has to be the case for a point to be reached at all, and how often it is.
 func conditions(p fault.Point) (changes []change, when string) {
 	switch p {
-	case fault.P2:
+	case fault.BeforeEvent:
 		return []change{func(c *child.Config) { c.Queue = true }}, nth // others have their events written by then
-	case fault.R1, fault.R2:
+	case fault.BeforeLease, fault.Leased:
 		return nil, "" // once, until leases are lost
-	case fault.R6, fault.R7, fault.R8, fault.R9:
+	case fault.BeforeMark, fault.MarkSent, fault.Marked, fault.AfterMark:
 		return nil, "@2" // many marks are one statement
-	case fault.R10, fault.R11:
+	case fault.BeforePark, fault.Parked:
 		return []change{func(c *child.Config) { c.Huge = 10 }}, "@2"
-	case fault.C11, fault.C12:
+	case fault.BeforeMessageParked, fault.MessageParked:
 		return []change{func(c *child.Config) { c.Fail = 10 }}, "@2"
 	}
 	return nil, nth
@@ -42,8 +42,8 @@ func points() []fault.Point {
 	var all []fault.Point
 	for _, p := range fault.Points() {
 		switch p {
-		case fault.B3, fault.B4, fault.J1, fault.J2, // need more: see those named after them
-			fault.E1, fault.E2, fault.E3, fault.E4, fault.E5: // see package consumer
+		case fault.BrokerReturned, fault.BrokerBlocked, fault.BeforeDelete, fault.WithinDelete, // need more: see those named after them
+			fault.BeforeEffect, fault.EffectTaken, fault.EffectAnswered, fault.BeforeEffectCommit, fault.EffectCommitted: // see package consumer
 		default:
 			all = append(all, p)
 		}

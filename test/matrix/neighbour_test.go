@@ -47,7 +47,7 @@ func (r *rig) forget() {
 // meanwhile and send all there is, and another janitor removes it.
 func TestJanitorThatStandsStillHoldsUpNobody(t *testing.T) {
 	t.Parallel()
-	for _, p := range []fault.Point{fault.J1, fault.J2} {
+	for _, p := range []fault.Point{fault.BeforeDelete, fault.WithinDelete} {
 		cell(t, string(p), calm, system.Config{Archive: true}, func(t *testing.T, r *rig) {
 			j := r.start(child.Janitor, string(p)+"=stop@3")
 			first := r.chain("", "", func(c *child.Config) { c.Pause = slow })[child.Relay]
@@ -70,7 +70,7 @@ func TestJanitorThatStandsStillHoldsUpNobody(t *testing.T) {
 // An operator's replay loses its connection in the midst of its transaction, and the server learns nothing of it.
 func TestReplayThatIsCutOffHoldsUpNobody(t *testing.T) {
 	t.Parallel()
-	cell(t, "R2", calm, system.Config{}, func(t *testing.T, r *rig) {
+	cell(t, "leased", calm, system.Config{}, func(t *testing.T, r *rig) {
 		first := r.chain("", "")[child.Relay]
 		ok(t, r.Settle(r.ctx))
 		heal := r.replayCutOff()
@@ -133,7 +133,7 @@ func (r *rig) replayCutOff() (heal func()) {
 // Rows that nobody can read stand among those of the orders' keys. They are dead, and delay nobody.
 func TestRowsThatCannotBeReadAreDeadAndDelayNobody(t *testing.T) {
 	t.Parallel()
-	cell(t, "R3", calm, system.Config{}, func(t *testing.T, r *rig) {
+	cell(t, "before-publish", calm, system.Config{}, func(t *testing.T, r *rig) {
 		const rows = 20
 		r.start(child.Consumer, "")
 		r.start(child.Producer, "", func(c *child.Config) { c.Pause = slow })
@@ -169,7 +169,7 @@ func TestRowsThatCannotBeReadAreDeadAndDelayNobody(t *testing.T) {
 func TestBacklogOfADeadRouteDelaysNobodyElse(t *testing.T) {
 	t.Parallel()
 	const backlog = 500_000
-	cell(t, "R2", calm, system.Config{}, func(t *testing.T, r *rig) {
+	cell(t, "leased", calm, system.Config{}, func(t *testing.T, r *rig) {
 		r.patience = 150 * time.Second // a relay reads the backlog once, beside all the other cells
 		nowhere := r.Topic + "_nowhere"
 		t.Cleanup(func() { ok(t, r.RemoveTopic(nowhere, "nobody")) })
@@ -202,7 +202,7 @@ func TestBacklogOfADeadRouteDelaysNobodyElse(t *testing.T) {
 // in order, once it answers.
 func TestQueueWithoutItsLeaderDelaysItsOwnTopicOnly(t *testing.T) {
 	t.Parallel()
-	cell(t, "B1", calm, system.Config{}, func(t *testing.T, r *rig) {
+	cell(t, "broker-given", calm, system.Config{}, func(t *testing.T, r *rig) {
 		const events = 40
 		silent := r.Topic + "_silent"
 		sub, err := amqp.NewSubscriber(amqp.SubscriberConfig{AMQP: child.Topology(r.Servers.RabbitMQ.URL(), "nobody")})
@@ -267,7 +267,7 @@ func (r *rig) write(topic string, n int) {
 // is applied once, and nothing is set aside.
 func TestRedeliveriesOfDeploysAreAppliedOnce(t *testing.T) {
 	t.Parallel()
-	for _, p := range []fault.Point{fault.C5, fault.C8, fault.B5} {
+	for _, p := range []fault.Point{fault.BeforeHandler, fault.BeforeWindow, fault.BrokerDelivered} {
 		cell(t, string(p), calm, system.Config{}, func(t *testing.T, r *rig) {
 			const many, deploys = 400, 6
 			r.needed.Orders, r.needed.Faults = many, deploys
@@ -293,7 +293,7 @@ func full(c *child.Config) { c.InFlight = 64 }
 // Three processes of a service come and go: one reads the queue at a time, and the next one goes on in order.
 func TestReplicasThatComeAndGoKeepTheOrder(t *testing.T) {
 	t.Parallel()
-	for _, p := range []fault.Point{fault.C4, fault.C6, fault.C8, fault.C10} {
+	for _, p := range []fault.Point{fault.Claimed, fault.BeforeClaimCommit, fault.BeforeWindow, fault.BeforeAck} {
 		cell(t, string(p), calm, system.Config{}, func(t *testing.T, r *rig) {
 			const many = 200
 			first := r.chain("", "", func(c *child.Config) {

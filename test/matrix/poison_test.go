@@ -57,7 +57,7 @@ func poison() map[string]amqp091.Publishing {
 func TestPoisonIsSetAsideAndTheRestIsApplied(t *testing.T) {
 	t.Parallel()
 	for name, message := range poison() {
-		cell(t, name+"/C2", calm, system.Config{}, func(t *testing.T, r *rig) {
+		cell(t, name+"/id-read", calm, system.Config{}, func(t *testing.T, r *rig) {
 			ok(t, r.start(child.Consumer, "").Ready(r.within()))
 			ok(t, r.Put("stock", message))
 			r.Injected(1)
@@ -104,7 +104,7 @@ func withoutPoison(t *testing.T, state *invariant.State, want int) {
 // Events that the publisher can never send are dead, and the later ones of their keys go on.
 func TestEventsThatCannotBeSentAreDeadAndDelayNobody(t *testing.T) {
 	t.Parallel()
-	cell(t, "R10", calm, system.Config{}, func(t *testing.T, r *rig) {
+	cell(t, "before-park", calm, system.Config{}, func(t *testing.T, r *rig) {
 		r.Injected(1)
 		r.chain("", "", func(c *child.Config) { c.Huge = 7 })
 		if state := r.finish(); len(state.Dead) != orders/7 {
@@ -116,7 +116,7 @@ func TestEventsThatCannotBeSentAreDeadAndDelayNobody(t *testing.T) {
 // Two services read the same events in one process: what one has applied is new to the other.
 func TestTwoServicesInOneProcessApplyEachEvent(t *testing.T) {
 	t.Parallel()
-	for _, p := range []fault.Point{fault.C6, fault.C8} {
+	for _, p := range []fault.Point{fault.BeforeClaimCommit, fault.BeforeWindow} {
 		cell(t, string(p), calm, system.Config{Services: []string{"stock", "mail"}}, func(t *testing.T, r *rig) {
 			first := r.chain(child.Consumer, string(p)+"=kill@8")[child.Consumer]
 			ok(t, first.Killed(r.within()))
@@ -132,7 +132,7 @@ func TestTwoServicesInOneProcessApplyEachEvent(t *testing.T) {
 // Two processes place the same orders at once, as after a request that was sent twice.
 func TestOrdersPlacedByTwoProcessesAtOnceHaveOneEvent(t *testing.T) {
 	t.Parallel()
-	cell(t, "P3", calm, system.Config{}, func(t *testing.T, r *rig) {
+	cell(t, "before-commit", calm, system.Config{}, func(t *testing.T, r *rig) {
 		r.chain("", "")
 		r.start(child.Producer, "", named("second"))
 		r.Injected(1)
@@ -146,12 +146,12 @@ func TestOrdersPlacedByTwoProcessesAtOnceHaveOneEvent(t *testing.T) {
 // up, nor may its neighbours suffer.
 func TestCrashLoopOfAConsumerGivesNothingUpUnseen(t *testing.T) {
 	t.Parallel()
-	cell(t, "C5", calm, system.Config{}, func(t *testing.T, r *rig) {
+	cell(t, "before-handler", calm, system.Config{}, func(t *testing.T, r *rig) {
 		r.start(child.Relay, "")
 		r.start(child.Producer, "")
 		const crashes = 8
 		for range crashes {
-			ok(t, r.start(child.Consumer, "C5=kill").Killed(r.within()))
+			ok(t, r.start(child.Consumer, "before-handler=kill").Killed(r.within()))
 		}
 		r.Injected(0)
 		r.start(child.Consumer, "")
@@ -167,7 +167,7 @@ func TestCrashLoopOfAConsumerGivesNothingUpUnseen(t *testing.T) {
 // The tables are migrated again and again while everybody works.
 func TestMigrationWhileServicesWorkDisturbsNobody(t *testing.T) {
 	t.Parallel()
-	cell(t, "P3", calm, system.Config{}, func(t *testing.T, r *rig) {
+	cell(t, "before-commit", calm, system.Config{}, func(t *testing.T, r *rig) {
 		r.chain("", "", func(c *child.Config) { c.Pause = slow })
 		for range 10 {
 			for _, db := range []string{r.OutboxDB, r.InboxDB} {

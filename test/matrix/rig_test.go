@@ -187,9 +187,9 @@ func pause(d time.Duration) { <-time.After(d) }
 // victim is the role whose process reaches a point.
 func victim(p fault.Point) child.Role {
 	switch {
-	case p[0] == 'P':
+	case p.OfProducer():
 		return child.Producer
-	case p[0] == 'C', p == fault.B5:
+	case p.OfConsumer(), p == fault.BrokerDelivered:
 		return child.Consumer
 	}
 	return child.Relay

@@ -16,7 +16,7 @@ import (
 // All that the cells of the matrix show, they show under the roles of least privileges.
 func TestServicesWorkUnderRolesThatOwnNothing(t *testing.T) {
 	t.Parallel()
-	cell(t, string(fault.P3), calm, system.Config{Archive: true}, func(t *testing.T, r *rig) {
+	cell(t, string(fault.BeforeCommit), calm, system.Config{Archive: true}, func(t *testing.T, r *rig) {
 		r.chain("", "", func(c *child.Config) { c.Pause = 10 * time.Millisecond })
 		r.start(child.Janitor, "")
 		r.users(r.OutboxPool(), r.OutboxDB, child.Janitor, child.Producer, child.Relay)

@@ -110,8 +110,8 @@ func TestDatabaseRestartedAtAnyPointLosesAndDoublesNothing(t *testing.T) {
 
 // onTheWire are the points at which the broker matters.
 var onTheWire = []fault.Point{
-	fault.R3, fault.B1, fault.C6, fault.R4, fault.R1, fault.R2, fault.R5, fault.R6, fault.B2, fault.B5,
-	fault.C1, fault.C2, fault.C3, fault.C4, fault.C5, fault.C7, fault.C8, fault.C9, fault.C10,
+	fault.BeforePublish, fault.BrokerGiven, fault.BeforeClaimCommit, fault.Published, fault.BeforeLease, fault.Leased, fault.OutcomeKnown, fault.BeforeMark, fault.BrokerConfirmed, fault.BrokerDelivered,
+	fault.Received, fault.IDRead, fault.WindowAsked, fault.Claimed, fault.BeforeHandler, fault.ClaimCommitted, fault.BeforeWindow, fault.WindowFilled, fault.BeforeAck,
 }
 
 func TestBrokerRestartedAtAnyPointLosesAndDoublesNothing(t *testing.T) {
@@ -132,7 +132,7 @@ func TestConnectionsClosedByTheBrokerAtAnyPointLoseAndDoubleNothing(t *testing.T
 }
 
 // beforeTheBroker are the points at which a relay has something to send.
-var beforeTheBroker = []fault.Point{fault.R3, fault.B1, fault.R4, fault.R1, fault.R2, fault.R5, fault.B2}
+var beforeTheBroker = []fault.Point{fault.BeforePublish, fault.BrokerGiven, fault.Published, fault.BeforeLease, fault.Leased, fault.OutcomeKnown, fault.BrokerConfirmed}
 
 func TestBrokerThatTakesNothingForATimeIsWaitedFor(t *testing.T) {
 	t.Parallel()
@@ -157,7 +157,7 @@ func TestBrokerThatTakesNothingForATimeIsWaitedFor(t *testing.T) {
 // A relay meets an alarm while it is at work, and is killed when it learns of it.
 func TestAlarmUnderLoadDelaysOnly(t *testing.T) {
 	t.Parallel()
-	for name, faults := range map[string]string{"B4": "B4=error", "B4/kill -9": "B4=kill"} {
+	for name, faults := range map[string]string{"broker-blocked": "broker-blocked=error", "broker-blocked/kill -9": "broker-blocked=kill"} {
 		if quick {
 			break
 		}
@@ -174,7 +174,7 @@ func TestAlarmUnderLoadDelaysOnly(t *testing.T) {
 			r.start(child.Producer, "")
 			err := relay.Fault(r.within(), 1)
 			killed := false
-			if err == nil && faults == "B4=kill" {
+			if err == nil && faults == "broker-blocked=kill" {
 				err = relay.Killed(r.within())
 				killed = true
 			}
@@ -195,7 +195,7 @@ func TestAlarmUnderLoadDelaysOnly(t *testing.T) {
 // The whole of PostgreSQL refuses writes, and then has no room for a further session.
 func TestServerThatRefusesIsWaitedFor(t *testing.T) {
 	t.Parallel()
-	stage{name: "read only", points: []fault.Point{fault.P3, fault.R6, fault.C6, fault.P1, fault.R1, fault.C1}, inject: func(ctx context.Context, s *servers.Servers) error {
+	stage{name: "read only", points: []fault.Point{fault.BeforeCommit, fault.BeforeMark, fault.BeforeClaimCommit, fault.BeforeBegin, fault.BeforeLease, fault.Received}, inject: func(ctx context.Context, s *servers.Servers) error {
 		if err := s.Postgres.Set(ctx, "default_transaction_read_only", "on"); err != nil {
 			return fmt.Errorf("set: %w", err)
 		}

@@ -71,10 +71,10 @@ func TestMissingRouteKeepsEventsAndIsDeclaredAgain(t *testing.T) {
 	t.Parallel()
 	for name, lose := range routes {
 		// By then so many messages have reached the broker.
-		for p, sent := range map[fault.Point]int{fault.R2: 0, fault.R3: 3, fault.R5: 3, fault.C1: 0} {
+		for p, sent := range map[fault.Point]int{fault.Leased: 0, fault.BeforePublish: 3, fault.OutcomeKnown: 3, fault.Received: 0} {
 			cell(t, name+"/"+string(p), calm, system.Config{NoWire: true}, func(t *testing.T, r *rig) {
 				var v *child.Process
-				if p == fault.C1 { // the consumer is idle
+				if p == fault.Received { // the consumer is idle
 					r.start(child.Relay, "")
 					ok(t, r.start(child.Consumer, "").Ready(r.within()))
 					ok(t, lose(r))
@@ -83,7 +83,7 @@ func TestMissingRouteKeepsEventsAndIsDeclaredAgain(t *testing.T) {
 					v = r.at(p)
 					r.quiet(sent)
 					ok(t, lose(r))
-					if p == fault.R2 { // it declares the queue before it sends: not in the moment in which it is deleted
+					if p == fault.Leased { // it declares the queue before it sends: not in the moment in which it is deleted
 						r.consumed("stock")
 					}
 					ok(t, v.Release())
@@ -102,10 +102,10 @@ func TestMissingRouteKeepsEventsAndIsDeclaredAgain(t *testing.T) {
 func TestReturnThatIsNotTakenNoteOfIsSentAgain(t *testing.T) {
 	t.Parallel()
 	for _, action := range []string{"kill", "error", "stop"} {
-		cell(t, "B3/"+action, calm, system.Config{NoWire: true}, func(t *testing.T, r *rig) {
+		cell(t, "broker-returned/"+action, calm, system.Config{NoWire: true}, func(t *testing.T, r *rig) {
 			consumer := r.start(child.Consumer, "")
 			ok(t, consumer.Ready(r.within()))
-			relay := r.start(child.Relay, "B3="+action)
+			relay := r.start(child.Relay, "broker-returned="+action)
 			r.start(child.Producer, "", func(c *child.Config) { c.Orders = 10 })
 			ok(t, r.Settle(r.ctx))
 			// Or it would declare the queue again before anything is sent.
@@ -132,7 +132,7 @@ func TestReturnThatIsNotTakenNoteOfIsSentAgain(t *testing.T) {
 // A relay has no queue bound for a time, and the first consumer comes late.
 func TestEventsWithoutAQueueWaitForOne(t *testing.T) {
 	t.Parallel()
-	cell(t, "B3", calm, system.Config{NoWire: true}, func(t *testing.T, r *rig) {
+	cell(t, "broker-returned", calm, system.Config{NoWire: true}, func(t *testing.T, r *rig) {
 		ok(t, routes["queue deleted"](r))
 		relay := r.start(child.Relay, "", func(c *child.Config) { c.NoQueues = true })
 		r.start(child.Producer, "")
@@ -150,7 +150,7 @@ func TestEventsWithoutAQueueWaitForOne(t *testing.T) {
 // A queue is full and rejects what comes, until a consumer makes room.
 func TestFullQueueIsWaitedFor(t *testing.T) {
 	t.Parallel()
-	cell(t, "R5", calm, system.Config{NoWire: true}, func(t *testing.T, r *rig) {
+	cell(t, "outcome-known", calm, system.Config{NoWire: true}, func(t *testing.T, r *rig) {
 		_, err := r.Servers.RabbitMQ.Ctl(r.ctx, "set_policy", r.Topic, "^"+r.Queue("stock")+"$",
 			`{"max-length": 5, "overflow": "reject-publish"}`, "--apply-to", "queues")
 		ok(t, err)
@@ -171,7 +171,7 @@ func TestFullQueueIsWaitedFor(t *testing.T) {
 func TestCopiesInAnyOrderHaveNoEffect(t *testing.T) {
 	t.Parallel()
 	for name, cache := range map[string]int{"window": 1000, "window of one": 1, "table only": -1} {
-		cell(t, name+"/C3", calm, system.Config{}, func(t *testing.T, r *rig) {
+		cell(t, name+"/window-asked", calm, system.Config{}, func(t *testing.T, r *rig) {
 			consumer := r.chain("", "", func(c *child.Config) { c.CacheSize = cache })[child.Consumer]
 			ok(t, r.Settle(r.ctx))
 			recorded, err := r.Recorded()
@@ -199,7 +199,7 @@ func TestCopiesInAnyOrderHaveNoEffect(t *testing.T) {
 // the same; order is what the wire gives.
 func TestReorderedMessagesHaveOneEffect(t *testing.T) {
 	t.Parallel()
-	cell(t, "C1", calm, system.Config{Unordered: true}, func(t *testing.T, r *rig) {
+	cell(t, "received", calm, system.Config{Unordered: true}, func(t *testing.T, r *rig) {
 		r.start(child.Relay, "")
 		r.start(child.Producer, "")
 		r.eventually("an empty outbox", func() (bool, error) {

@@ -70,7 +70,7 @@ func (a *acks) flush(limit int, send func(tag uint64, multiple bool) error) erro
 		prefix = len(a.list)
 	}
 	if prefix > 0 {
-		if err := fault.Reach(fault.C10); err != nil {
+		if err := fault.Reach(fault.BeforeAck); err != nil {
 			return err
 		}
 		if err := send(a.list[prefix-1].tag, prefix > 1); err != nil {

@@ -81,7 +81,7 @@ func (p *Publisher) write(ctx context.Context, c *confirmChannel, out *outgoing,
 		if !p.gather(ctx, c, out, done) {
 			return false, nil
 		}
-		_ = fault.Hit(ctx, fault.B1)
+		_ = fault.Hit(ctx, fault.BrokerGiven)
 		return true, nil
 	}
 	confirm, err := c.ch.PublishWithDeferredConfirm(out.exchange, out.key, true, false, out.pub)
@@ -101,7 +101,7 @@ func (p *Publisher) write(ctx context.Context, c *confirmChannel, out *outgoing,
 	s.in = &s.own
 	p.await(c, s)
 	c.packets++
-	_ = fault.Hit(ctx, fault.B1)
+	_ = fault.Hit(ctx, fault.BrokerGiven)
 	return true, nil
 }
 
@@ -249,7 +249,7 @@ func (p *Publisher) setBlocked(active bool, reason string) {
 	}
 	if reason != "" && p.blocked == "" {
 		p.config.Logger.Warn("broker blocks the connection", "broker", p.broker.name, "reason", reason)
-		_ = fault.Reach(fault.B4)
+		_ = fault.Reach(fault.BrokerBlocked)
 	} else if reason == "" && p.blocked != "" {
 		p.config.Logger.Info("broker no longer blocks the connection", "broker", p.broker.name)
 		p.unblocked = time.Now()
@@ -318,7 +318,7 @@ func (p *Publisher) settle(c *confirmChannel, all bool) {
 	p.mu.Unlock()
 
 	for i := range judged {
-		if err := fault.Reach(fault.B2); err != nil {
+		if err := fault.Reach(fault.BrokerConfirmed); err != nil {
 			judged[i].result = *unavailable(err)
 		}
 		judged[i].done(judged[i].result)
@@ -385,7 +385,7 @@ func (p *Publisher) outcome(c *confirmChannel, s *slot, closed bool, lost int) t
 	case s.in.confirm.Acked() && s.in.returned == nil:
 		return transport.Result{Outcome: transport.Confirmed}
 	case s.in.returned != nil:
-		_ = fault.Reach(fault.B3)
+		_ = fault.Reach(fault.BrokerReturned)
 		c.forget(s.topic)
 		return transport.Result{Outcome: transport.Returned, Err: fmt.Errorf("%w: exchange %q, routing key %q: %d %s",
 			ErrUnroutable, s.in.exchange, s.in.key, s.in.returned.ReplyCode, s.in.returned.ReplyText)}

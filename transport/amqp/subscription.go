@@ -227,7 +227,7 @@ func (d *delivery) prepare(ctx context.Context) *message.Message {
 func (sub *subscription) handOut() {
 	d := sub.ready.take()
 	sub.inFlight[d] = struct{}{}
-	_ = fault.Reach(fault.B5)
+	_ = fault.Reach(fault.BrokerDelivered)
 	select {
 	case sub.handed <- d:
 		return

@@ -46,7 +46,7 @@ func (s *Store) RemoveDelivered(ctx context.Context, retention time.Duration, af
 		if err != nil {
 			return err
 		}
-		return fault.Hit(ctx, fault.J2)
+		return fault.Hit(ctx, fault.WithinDelete)
 	})
 	if err != nil {
 		return outbox.Removed{}, fmt.Errorf("remove delivered events: %w", err)
@@ -114,7 +114,7 @@ func (s *Store) RemoveDiscarded(ctx context.Context, retention time.Duration, li
 		if err := s.removeAttempts(ctx, tx, ids, &r); err != nil {
 			return err
 		}
-		return fault.Hit(ctx, fault.J2)
+		return fault.Hit(ctx, fault.WithinDelete)
 	})
 	if err != nil {
 		return outbox.Removed{}, fmt.Errorf("remove discarded events: %w", err)

@@ -165,7 +165,7 @@ func (s *Store) Mark(ctx context.Context, relay string, marks []outbox.Mark) ([]
 		if err := s.receipt(ctx, tx, relay, gone); err != nil {
 			return err
 		}
-		return fault.Hit(ctx, fault.R7)
+		return fault.Hit(ctx, fault.MarkSent)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("mark: %w", err)

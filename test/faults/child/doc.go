@@ -10,7 +10,7 @@
 //
 //	p, err := child.Start(ctx, child.Config{
 //		Roles: []child.Role{child.Relay}, Outbox: url, AMQP: amqp, Topic: topic, Dir: dir,
-//	}, "R6=kill@3")
+//	}, "before-mark=kill@3")
 //	err = p.Killed(ctx)
 //
 // # What it does

@@ -194,7 +194,7 @@ func (p *Process) Fault(ctx context.Context, n int) error {
 	return p.await(ctx, fmt.Sprintf("%d faults", n), func() bool { return len(p.faults) >= n })
 }
 
-// Faults are the faults that have announced themselves, as "R6 kill (time 3)".
+// Faults are the faults that have announced themselves, as "before-mark kill (time 3)".
 func (p *Process) Faults() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -5,7 +5,7 @@
 //	sys, err := system.New(ctx, servers, system.Config{Dir: dir})
 //	defer sys.Close(ctx)
 //	consumer, err := sys.Start(ctx, child.Config{Name: "consumer", Roles: []child.Role{child.Consumer}}, "")
-//	relay, err := sys.Start(ctx, child.Config{Name: "relay", Roles: []child.Role{child.Relay}}, "R6=kill@3")
+//	relay, err := sys.Start(ctx, child.Config{Name: "relay", Roles: []child.Role{child.Relay}}, "before-mark=kill@3")
 //	…
 //	state, err := sys.Finish(ctx, invariant.Work{Orders: 100, Faults: 1})
 //	violations := invariant.Check(state)
