@@ -112,22 +112,22 @@ func newPanic(value any) *PanicError {
 	return &PanicError{Value: value, Stack: debug.Stack()}
 }
 
-// fate is what is to be done after an attempt.
-type fate uint8
+// nextStep is what is to be done after an attempt.
+type nextStep uint8
 
 const (
-	settled   fate = iota // the verdict holds
-	unknown               // the commit may have succeeded: ask again
-	troubled              // nothing is known of the message: try again, count nothing
-	failed                // the handler failed
-	postponed             // and said when to try again
-	buried                // and no repetition would end otherwise
-	killed                // the process died too often
+	settled   nextStep = iota // the verdict holds
+	unknown                   // the commit may have succeeded: ask again
+	troubled                  // nothing is known of the message: try again, count nothing
+	failed                    // the handler failed
+	postponed                 // and said when to try again
+	buried                    // and no repetition would end otherwise
+	killed                    // the process died too often
 )
 
 // judge tells what is to be done after a. Where an error may be the database's, it
 // is decided whether the message has to answer for it.
-func (h *Handler[TX]) judge(a attempt, d *delivery) fate {
+func (h *Handler[TX]) judge(a attempt, d *delivery) nextStep {
 	if a.err == nil {
 		return settled
 	}
@@ -150,7 +150,7 @@ func (h *Handler[TX]) judge(a attempt, d *delivery) fate {
 		return postponed
 	case class == inbox.HandlerError, a.late:
 		return failed
-	case a.ran && h.inbox.weather.blame(d.who):
+	case a.ran && h.inbox.outages.blame(d.who):
 		return failed
 	default:
 		return troubled

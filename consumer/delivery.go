@@ -42,15 +42,15 @@ func (h *Handler[TX]) handle(ctx context.Context, d *delivery) error {
 
 // handleAlone is handle in transactions for the message alone.
 func (h *Handler[TX]) handleAlone(ctx context.Context, d *delivery) error {
-	if err := h.known(ctx, d); err != nil {
+	if err := h.ensureRegistered(ctx, d); err != nil {
 		return err
 	}
 	d.term = h.term()
-	return h.goOn(ctx, d, h.begin(ctx, d))
+	return h.retryLoop(ctx, d, h.begin(ctx, d))
 }
 
-// goOn is what follows the first attempt.
-func (h *Handler[TX]) goOn(ctx context.Context, d *delivery, a attempt) error {
+// retryLoop is what follows the first attempt.
+func (h *Handler[TX]) retryLoop(ctx context.Context, d *delivery, a attempt) error {
 	for {
 		if a.ended {
 			return a.err
@@ -84,7 +84,7 @@ func (h *Handler[TX]) goOn(ctx context.Context, d *delivery, a attempt) error {
 				return err
 			}
 		}
-		if err := h.known(ctx, d); err != nil {
+		if err := h.ensureRegistered(ctx, d); err != nil {
 			return err
 		}
 		d.term = h.term()
@@ -115,7 +115,7 @@ func (h *Handler[TX]) apply(ctx context.Context, in *incoming, optimistic bool, 
 		c := h.claim(in)
 		c.Optimistic, c.Started = optimistic, starts > 0
 		return h.inbox.store.Apply(ctx, c, func(ctx context.Context, tx TX) error {
-			if err := h.convict(starts); err != nil {
+			if err := h.tooManyStarts(starts); err != nil {
 				return err
 			}
 			return fn(ctx, tx, in)
@@ -151,7 +151,7 @@ func (h *Handler[TX]) settle(ctx context.Context, d *delivery, a attempt) error 
 		if d.unknown { // the attempt before it was committed
 			h.applied(d.who, true)
 		} else {
-			h.inbox.weather.success(d.who)
+			h.inbox.outages.success(d.who)
 			h.counts.table.Add(1)
 		}
 		// What was claimed may have a digest that this copy does not know. Remembered
@@ -160,7 +160,7 @@ func (h *Handler[TX]) settle(ctx context.Context, d *delivery, a attempt) error 
 			h.remember(d.term, id, digest)
 		}
 	case inbox.Followed:
-		h.inbox.weather.success(d.who)
+		h.inbox.outages.success(d.who)
 		h.counts.followed.Add(1)
 		h.remember(d.term, id, digest)
 		h.inbox.reportIdle(ctx)
@@ -177,7 +177,7 @@ func (h *Handler[TX]) settle(ctx context.Context, d *delivery, a attempt) error 
 }
 
 func (h *Handler[TX]) applied(who subject, wrote bool) {
-	h.inbox.weather.success(who)
+	h.inbox.outages.success(who)
 	h.counts.applied.Add(1)
 	if h.effects != nil {
 		signal(h.effects.wake)
@@ -189,7 +189,7 @@ func (h *Handler[TX]) applied(who subject, wrote bool) {
 
 // fail counts a failed attempt. It tells whether the delivery has come to its end,
 // and how.
-func (h *Handler[TX]) fail(ctx context.Context, d *delivery, a attempt, f fate) (done bool, err error) {
+func (h *Handler[TX]) fail(ctx context.Context, d *delivery, a attempt, f nextStep) (done bool, err error) {
 	attempts, err := h.count(ctx, d.in, a.err)
 	if err != nil { // not even that could be kept
 		if h.hold(ctx, d, err) {

@@ -215,7 +215,7 @@ func (x *effects[TX]) finishRun(ctx context.Context, r *inbox.EffectRun, result 
 				x.h.log.WarnContext(ctx, "effect was taken over before it was finished", x.attrs(r)...)
 				return
 			}
-			x.h.inbox.weather.success(d.who)
+			x.h.inbox.outages.success(d.who)
 			x.h.counts.effectsDone.Add(1)
 			if x.h.inbox.outbox != nil {
 				x.h.inbox.outbox.Committed()
@@ -236,7 +236,7 @@ func (x *effects[TX]) finishRun(ctx context.Context, r *inbox.EffectRun, result 
 }
 
 // answered keeps a result whose effect could not be finished.
-func (x *effects[TX]) answered(ctx context.Context, r *inbox.EffectRun, result []byte, cause error, f fate) {
+func (x *effects[TX]) answered(ctx context.Context, r *inbox.EffectRun, result []byte, cause error, f nextStep) {
 	o := inbox.EffectOutcome{State: inbox.EffectAnswered, Attempts: 1, Result: result, Noted: "effect_answered", LastError: text(cause)}
 	if r.Result != nil {
 		o.Attempts = r.Attempts

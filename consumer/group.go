@@ -19,7 +19,7 @@ type member struct {
 	ctx     context.Context // of the message
 	d       *delivery
 	arrived time.Time
-	told    chan told // has room for all that comes
+	told    chan instruction // has room for all that comes
 
 	// Of its group:
 	prev      *member // the one before it of its key
@@ -31,11 +31,11 @@ type member struct {
 }
 
 func newMember(ctx context.Context, d *delivery) *member {
-	return &member{ctx: ctx, d: d, arrived: time.Now(), told: make(chan told, 2), done: make(chan struct{})}
+	return &member{ctx: ctx, d: d, arrived: time.Now(), told: make(chan instruction, 2), done: make(chan struct{})}
 }
 
-// told is what a member is to do next. Exactly one of the fields is set.
-type told struct {
+// instruction is what a member is to do next. Exactly one of the fields is set.
+type instruction struct {
 	lead  []*member // run this group, whose first it is
 	made  *attempt  // go on from this attempt
 	alone bool      // begin alone
@@ -61,12 +61,12 @@ type groups[TX any] struct {
 // handle has m handled in a group, or alone.
 func (g *groups[TX]) handle(m *member) error {
 	h := g.h
-	if err := h.known(m.ctx, m.d); err != nil {
+	if err := h.ensureRegistered(m.ctx, m.d); err != nil {
 		return err
 	}
 	g.join(m)
 	for {
-		t := told{}
+		t := instruction{}
 		select {
 		case t = <-m.told:
 		case <-m.ctx.Done():
@@ -79,7 +79,7 @@ func (g *groups[TX]) handle(m *member) error {
 		case t.lead != nil:
 			g.run(t.lead)
 		case t.made != nil:
-			return h.goOn(m.ctx, m.d, *t.made)
+			return h.retryLoop(m.ctx, m.d, *t.made)
 		default:
 			return g.alone(m)
 		}
@@ -105,7 +105,7 @@ func (g *groups[TX]) join(m *member) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if time.Now().Before(g.rest) {
-		m.told <- told{alone: true}
+		m.told <- instruction{alone: true}
 		return
 	}
 	g.pending = append(g.pending, m)
@@ -147,7 +147,7 @@ func (g *groups[TX]) begin() {
 		}
 		g.running++
 		group := g.take()
-		group[0].told <- told{lead: group}
+		group[0].told <- instruction{lead: group}
 	}
 }
 

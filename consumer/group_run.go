@@ -48,7 +48,7 @@ func (g *groups[TX]) attempt(members []*member, again bool) {
 		g.resize(len(members), time.Since(began), false)
 		for i, m := range members {
 			m.d.term = term
-			m.told <- told{made: &attempt{verdict: o.verdicts[i], ran: true, wrote: o.wrote[i]}}
+			m.told <- instruction{made: &attempt{verdict: o.verdicts[i], ran: true, wrote: o.wrote[i]}}
 		}
 		return
 	}
@@ -134,7 +134,7 @@ func (g *groups[TX]) single(m *member) {
 	m.d.term = h.term()
 	a := h.begin(m.ctx, m.d)
 	m.dismissed = a.err != nil // it goes on with its attempts while others are handled
-	m.told <- told{made: &a}
+	m.told <- instruction{made: &a}
 }
 
 // undo deals with a group that was rolled back, or whose commit is unknown. Nothing of it is
@@ -181,7 +181,7 @@ func (g *groups[TX]) undo(members []*member, o *outcome, again bool) {
 // dismiss has a member handled alone, after those before it of its key.
 func (m *member) dismiss() {
 	m.dismissed = true
-	m.told <- told{alone: true}
+	m.told <- instruction{alone: true}
 }
 
 func dismiss(members []*member) {

@@ -90,7 +90,7 @@ func (h *Handler[TX]) consume(ctx context.Context, msg *message.Message, d *deli
 	}
 	in, err := h.read(ctx, msg)
 	d.in, d.who = in, subject{h.name, in.event.ID}
-	if err := h.known(ctx, d); err != nil {
+	if err := h.ensureRegistered(ctx, d); err != nil {
 		return err
 	}
 	if err != nil {
@@ -108,7 +108,7 @@ func (h *Handler[TX]) consume(ctx context.Context, msg *message.Message, d *deli
 		h.counts.window.Add(1)
 		return nil
 	}
-	if err := h.known(ctx, d); err != nil { // again, in a database that has turned out to be another one
+	if err := h.ensureRegistered(ctx, d); err != nil { // again, in a database that has turned out to be another one
 		return err
 	}
 	if err := fault.Hit(ctx, fault.WindowAsked); err != nil {
@@ -121,8 +121,8 @@ func (h *Handler[TX]) consume(ctx context.Context, msg *message.Message, d *deli
 	return fault.Hit(ctx, fault.WindowFilled)
 }
 
-// known waits until the consumer is registered.
-func (h *Handler[TX]) known(ctx context.Context, d *delivery) error {
+// ensureRegistered waits until the consumer is registered.
+func (h *Handler[TX]) ensureRegistered(ctx context.Context, d *delivery) error {
 	for {
 		err := h.register(ctx)
 		if err == nil || errors.Is(err, ErrShortWindow) || !h.hold(ctx, d, err) {
@@ -215,7 +215,7 @@ func (h *Handler[TX]) remember(term dedupe.Term, id uuid.UUID, digest transport.
 
 // trouble takes note of an error that may be the database's.
 func (h *Handler[TX]) trouble(d *delivery, err error) inbox.ErrorClass {
-	h.inbox.weather.trouble(d.who)
+	h.inbox.outages.trouble(d.who)
 	h.counts.troubles.Add(1)
 	return h.distrust(err)
 }

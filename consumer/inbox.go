@@ -42,7 +42,7 @@ type Inbox[TX any] struct {
 
 	// solo is held by a message that may kill the process and runs alone in its handler.
 	solo     chan struct{}
-	weather  weather
+	outages  outageDetector
 	identity identity // of the database
 
 	random func(most time.Duration) time.Duration // a simulation has its own

@@ -27,7 +27,7 @@ func (h *Handler[TX]) drain(ctx context.Context) error {
 				continue
 			}
 			tried[seq] = struct{}{}
-			if _, err := h.takeUp(ctx, seq); err != nil {
+			if _, err := h.retryParked(ctx, seq); err != nil {
 				return err
 			}
 		}
@@ -50,9 +50,9 @@ func (h *Handler[TX]) due(ctx context.Context, limit int) (seqs []int64, next ti
 	return seqs, next, nil
 }
 
-// takeUp handles one parked message. It tells whether the message was there to be
+// retryParked handles one parked message. It tells whether the message was there to be
 // handled. An error is the database's; then nothing changed for the message.
-func (h *Handler[TX]) takeUp(ctx context.Context, seq int64) (bool, error) {
+func (h *Handler[TX]) retryParked(ctx context.Context, seq int64) (bool, error) {
 	suspect := h.left.has(seq)
 	there, err := h.takeUpAs(ctx, seq, suspect)
 	if suspect && there && err == nil {
@@ -91,7 +91,7 @@ func (h *Handler[TX]) takeUpAs(ctx context.Context, seq int64, suspect bool) (bo
 	}
 }
 
-func (h *Handler[TX]) noteTrouble(ctx context.Context, f fate, err error) {
+func (h *Handler[TX]) noteTrouble(ctx context.Context, f nextStep, err error) {
 	if f == unknown {
 		h.counts.unknown.Add(1)
 		h.log.WarnContext(ctx, "outcome of a commit is unknown: asking again", "error", err)
@@ -146,7 +146,7 @@ func (h *Handler[TX]) applyParked(ctx context.Context, seq int64, starts int) (a
 	a := h.try(ctx, false, func(ctx context.Context, fn begun[TX]) (inbox.Verdict, error) {
 		done, err := h.inbox.store.ApplyParked(ctx, claim, seq, func(ctx context.Context, tx TX, m *inbox.Parked) error {
 			parked = m
-			if err := h.convict(starts); err != nil {
+			if err := h.tooManyStarts(starts); err != nil {
 				return err
 			}
 			if m.Unreadable != nil {
@@ -183,7 +183,7 @@ func (h *Handler[TX]) putBack(ctx context.Context, m *inbox.Parked, cause error)
 }
 
 // failParked counts a failed attempt of a parked message.
-func (h *Handler[TX]) failParked(ctx context.Context, m *inbox.Parked, cause error, f fate) error {
+func (h *Handler[TX]) failParked(ctx context.Context, m *inbox.Parked, cause error, f nextStep) error {
 	if m == nil {
 		return cause
 	}

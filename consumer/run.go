@@ -117,7 +117,7 @@ func (h *Handler[TX]) runParked(ctx context.Context) {
 			return
 		}
 	}
-	c := crew[TX]{
+	c := parkedPool[TX]{
 		h:        h,
 		inFlight: make(map[int64]struct{}),
 		passed:   make(map[int64]time.Time),
@@ -126,9 +126,9 @@ func (h *Handler[TX]) runParked(ctx context.Context) {
 	c.work(ctx)
 }
 
-// crew takes up parked messages of one handler, several at once. Its fields
+// parkedPool takes up parked messages of one handler, several at once. Its fields
 // belong to the goroutine of work.
-type crew[TX any] struct {
+type parkedPool[TX any] struct {
 	h         *Handler[TX]
 	inFlight  map[int64]struct{}
 	passed    map[int64]time.Time // not there to be handled: until when to pass them over
@@ -143,7 +143,7 @@ type taken struct {
 	err   error
 }
 
-func (c *crew[TX]) work(ctx context.Context) {
+func (c *parkedPool[TX]) work(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -164,7 +164,7 @@ func (c *crew[TX]) work(ctx context.Context) {
 
 // fill begins what is due, as far as there is room, and returns how long to wait
 // for more.
-func (c *crew[TX]) fill(ctx context.Context) time.Duration {
+func (c *parkedPool[TX]) fill(ctx context.Context) time.Duration {
 	now := time.Now()
 	if wait := c.notBefore.Sub(now); wait > 0 {
 		return wait
@@ -195,7 +195,7 @@ func (c *crew[TX]) fill(ctx context.Context) time.Duration {
 		room--
 		c.inFlight[seq] = struct{}{}
 		go func() {
-			there, err := c.h.takeUp(ctx, seq)
+			there, err := c.h.retryParked(ctx, seq)
 			c.done <- taken{seq: seq, there: there, err: err}
 		}()
 	}
@@ -206,7 +206,7 @@ func (c *crew[TX]) fill(ctx context.Context) time.Duration {
 }
 
 // take notes what became of a message.
-func (c *crew[TX]) take(ctx context.Context, t taken) {
+func (c *parkedPool[TX]) take(ctx context.Context, t taken) {
 	delete(c.inFlight, t.seq)
 	switch {
 	case t.err != nil:
@@ -220,7 +220,7 @@ func (c *crew[TX]) take(ctx context.Context, t taken) {
 }
 
 // failed notes an error of the database and returns how long to leave it alone.
-func (c *crew[TX]) failed(ctx context.Context, err error) time.Duration {
+func (c *parkedPool[TX]) failed(ctx context.Context, err error) time.Duration {
 	if ctx.Err() != nil {
 		return 0
 	}

@@ -129,9 +129,9 @@ func (h *Handler[TX]) unstart(ctx context.Context, ids ...uuid.UUID) {
 	_ = h.inbox.store.Unstarted(ctx, h.consumer(), ids)
 }
 
-// convict returns the error of a message whose handling was begun too often without coming back. It is asked while the message is
+// tooManyStarts returns the error of a message whose handling was begun too often without coming back. It is asked while the message is
 // locked: no other process is at it then. The first recorded start is not alone.
-func (h *Handler[TX]) convict(starts int) error {
+func (h *Handler[TX]) tooManyStarts(starts int) error {
 	if starts <= h.cfg.MaxSoloStarts+1 {
 		return nil
 	}

@@ -21,7 +21,7 @@ type call struct {
 	looks    []int64  // opFetch: from where on it looks below the marks of shards
 	known    []int64  // opFetch: shardState.known of shards, when it was issued
 	old      int64    // opFetch: the lowest floor that looks need not reach down to
-	sampled  int64    // opFetch: lateness.sampled, when it was issued
+	sampled  int64    // opFetch: lateCommits.sampled, when it was issued
 
 	wanted    [][]int64 // opFetch: rows of shards that are read by their Seqs
 	lookLimit int       // opFetch: how many rows a look may bring

@@ -44,7 +44,7 @@ type relayCore struct {
 	shards    [idgen.Shards]*shardState
 	leasing   leasing
 	reading   reading
-	late      lateness
+	late      lateCommits
 	numbers   numbering
 	marking   marking
 	due       duePoll
@@ -143,7 +143,7 @@ func newRelayCore(cfg coreConfig, routeOf func(string) string, rnd *rand.Rand, o
 	}
 	c.due.at, c.deferred.at = never, never
 	c.records.left = recordsAtOnce
-	c.reading.spacing = newSpacing(&cfg)
+	c.reading.spacing = newPollPacer(&cfg)
 	c.healing = budget{most: idgen.Shards, now: idgen.Shards}
 	c.reading.budget = budget{most: cfg.FetchSize, now: cfg.FetchSize, average: firstAverage}
 	return c
@@ -214,7 +214,7 @@ func (c *relayCore) advance(now time.Duration) {
 	if c.stopped {
 		return
 	}
-	c.tendRoutes()
+	c.updateRoutes()
 	c.pump()
 	c.sumUp()
 	c.planMark()

@@ -173,7 +173,7 @@ func TestASilentMessageWithRoomBesideItHoldsUpNothing(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				ctx, cancel := context.WithCancel(t.Context())
 				sender := &pickySender{silent: c.silent, blocked: c.blocked, ended: ctx.Done()}
-				board := &switchboard{}
+				board := &topicRouter{}
 				board.add(Downstream{Name: "a", Topics: []string{"#"}, Window: c.window}, sender)
 				board.start(ctx)
 				results := make(chan transport.Result, 1)
@@ -269,7 +269,7 @@ func TestDownstreamTakesBatches(t *testing.T) {
 		b.want(t, slices.Repeat([]string{"b"}, 12)...)
 
 		// What is not asked for is refused, rather than lost.
-		board := &switchboard{}
+		board := &topicRouter{}
 		board.add(Downstream{Name: "b"}, b)
 		results := make(chan transport.Result, 1)
 		board.outlets[0].send(&outgoing{ctx: t.Context(), msgs: make([]*message.Message, 2), done: func(r transport.Result) { results <- r }})
@@ -289,7 +289,7 @@ func TestBatchGoesToADownstreamWithAPlaceInItsWindow(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				ctx, cancel := context.WithCancel(t.Context())
 				taker := &batchTaker{fakeSender: fakeSender{silent: true}}
-				board := &switchboard{}
+				board := &topicRouter{}
 				board.add(Downstream{Name: "a", Topics: []string{"#"}, Window: 4}, taker)
 				board.start(ctx)
 				messages, _ := board.batchLimit("topic")

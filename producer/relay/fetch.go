@@ -19,7 +19,7 @@ type reading struct {
 
 	woken    wakeup.Wakeup // what is to be looked for
 	paced    time.Duration // when wake-ups will have brought no more than one look per spacing
-	spacing  spacing
+	spacing  pollPacer
 	pollAt   time.Duration
 	delay    time.Duration
 	followed bool // shards are to be read since something was committed in them …

@@ -258,7 +258,7 @@ func (c *relayCore) beginAnew() {
 			c.drop(sh)
 		}
 	}
-	c.late, c.numbers.read = lateness{}, 0
+	c.late, c.numbers.read = lateCommits{}, 0
 	l.acquireAt = 0
 }
 

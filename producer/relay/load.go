@@ -93,7 +93,7 @@ func (c *relayCore) opened(sh *shardState) {
 func (c *relayCore) takeBlocked(sh *shardState) {
 	head := int64(0) // not known
 	if c.cfg.HoldDeadKeys {
-		head = someHead // or a dead event: healing has seen to that
+		head = headUnknown // or a dead event: healing has seen to that
 	}
 	for _, key := range slices.Sorted(maps.Keys(sh.lines)) {
 		l := sh.lines[key]

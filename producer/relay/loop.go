@@ -273,7 +273,7 @@ func (b *mailbox) take() (replies []*call, outcomes []sendResult, overdue int64,
 // batchLimitOf is that of a sender.
 func batchLimitOf(sender transport.Sender) batchLimit {
 	switch s := sender.(type) {
-	case *switchboard:
+	case *topicRouter:
 		return s.batchLimit
 	case transport.BatchSender:
 		return func(string) (messages, bytes int) { return s.BatchLimit() }

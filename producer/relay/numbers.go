@@ -64,7 +64,7 @@ func (c *relayCore) numbered(cl *call) {
 		return
 	}
 	// Events may be anywhere below the marks already.
-	n.read, c.late = 0, lateness{}
+	n.read, c.late = 0, lateCommits{}
 	for _, sh := range c.shards {
 		if sh != nil {
 			sh.rewind(0)

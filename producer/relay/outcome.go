@@ -30,7 +30,7 @@ func (c *relayCore) pump() {
 		r := c.ring[c.turn]
 		for n := 0; n < sendTurn && room > 0 && c.mayTake(r); n++ {
 			if e := r.ready.pop(); c.send(e) {
-				riders := c.board(e, room-1)
+				riders := c.fillBatch(e, room-1)
 				room -= 1 + riders
 				n += riders
 			}
@@ -157,8 +157,8 @@ func (c *relayCore) outcome(now time.Duration, res sendResult) {
 		c.note(slog.LevelError, "publisher reported the outcome of a message twice")
 		return
 	}
-	sh, riders := e.shard, e.riders
-	e.riders = nil
+	sh, riders := e.shard, e.batchTail
+	e.batchTail = nil
 	n := 1 + len(riders)
 	c.inflight -= n
 	sh.inflight -= n
@@ -186,7 +186,7 @@ func (c *relayCore) outcome(now time.Duration, res sendResult) {
 		c.confirmed(e, riders)
 		return
 	}
-	c.alight(riders)
+	c.unpack(riders)
 	switch {
 	case res.unsent:
 		c.requeue(e)

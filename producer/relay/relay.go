@@ -216,7 +216,7 @@ func (r *Relay) checked(ctx context.Context, err error) {
 // output is where a run of a relay sends to.
 type output struct {
 	sender  transport.Sender
-	board   *switchboard   // nil with a single publisher
+	board   *topicRouter   // nil with a single publisher
 	batches []*batchSender // of publishers that are no Sender
 }
 
@@ -230,7 +230,7 @@ func (r *Relay) newOutput() *output {
 	if r.publisher != nil {
 		downs = append(downs, Downstream{Publisher: r.publisher})
 	}
-	out.board = &switchboard{}
+	out.board = &topicRouter{}
 	for _, d := range downs {
 		if d.Window == 0 {
 			d.Window = max(1, r.cfg.Window/len(downs))

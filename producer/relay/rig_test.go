@@ -114,7 +114,7 @@ func (rel *rigRelay) step() bool {
 			at: r.now, relay: rel, entry: e, gen: e.gen, seq: e.Seq, topic: e.Topic, key: e.Key,
 			redelivered: e.redelivered, inflight: c.inflight,
 		}
-		for _, rider := range e.riders {
+		for _, rider := range e.batchTail {
 			out[i].riders = append(out[i].riders, rider.Seq)
 			out[i].redelivered = out[i].redelivered && rider.redelivered
 		}

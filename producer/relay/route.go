@@ -142,8 +142,8 @@ func (c *relayCore) release(r *route) {
 	}
 }
 
-// rouse puts a route with something to send where it is found.
-func (c *relayCore) rouse(r *route) {
+// enqueueRoute puts a route with something to send where it is found.
+func (c *relayCore) enqueueRoute(r *route) {
 	if !r.ringed && !r.stalled() {
 		r.ringed = true
 		c.ring = append(c.ring, r)
@@ -242,11 +242,11 @@ func (c *relayCore) countRefused(r *route) {
 	}
 }
 
-// convict counts an attempt of refused events, as far as they are to blame for it. If
+// countRefusals counts an attempt of refused events, as far as they are to blame for it. If
 // room on the route is scarce, every event that waits is as likely to get the next of it. Then a
 // success of another convicts one of them in four times: one without a fault is
 // delivered first four times in five, and has ten attempts counted once in ten million times.
-func (c *relayCore) convict(r *route) {
+func (c *relayCore) countRefusals(r *route) {
 	chance := 1 / float64(4*(1+r.refused.n))
 	for e := r.refused.first; e != nil; {
 		next := e.qnext
@@ -282,8 +282,8 @@ func (c *relayCore) pauseRoute(r *route) {
 	c.shed(r)
 }
 
-// hearken takes routes that answer nothing for unavailable.
-func (c *relayCore) hearken() {
+// detectSilentRoutes takes routes that answer nothing for unavailable.
+func (c *relayCore) detectSilentRoutes() {
 	if len(c.routes) < 2 {
 		return // nobody waits behind it
 	}
@@ -335,7 +335,7 @@ func (c *relayCore) routeWorks(r *route) {
 	r.fails = 0
 	r.share += (1 - r.share) / shareWindow
 	if r.failing {
-		c.convict(r)
+		c.countRefusals(r)
 		r.failing = r.refused.n > 0
 		clear(r.keys)
 		if r.failing && r.againAt == 0 {
@@ -359,17 +359,17 @@ func (c *relayCore) unstall(r *route) {
 	r.reported, r.dueFrom, r.dueTook = false, outbox.DuePoint{}, false
 	c.stalled = slices.DeleteFunc(c.stalled, func(other *route) bool { return other == r })
 	if r.ready.n > 0 {
-		c.rouse(r)
+		c.enqueueRoute(r)
 	}
 	c.hurry(r)
 	c.due.restart(c.now)
 }
 
-// tendRoutes judges routes on which something was refused, reports those on
+// updateRoutes judges routes on which something was refused, reports those on
 // which nothing has succeeded for too long, and forgets those that have nothing
 // left to try.
-func (c *relayCore) tendRoutes() {
-	c.hearken()
+func (c *relayCore) updateRoutes() {
+	c.detectSilentRoutes()
 	c.doubtful = slices.DeleteFunc(c.doubtful, func(r *route) bool {
 		if r.failing {
 			c.judge(r)

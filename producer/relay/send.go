@@ -67,7 +67,7 @@ func (l *relayLoop) give(ctx context.Context, topic string, msgs []*message.Mess
 // readable returns an error if e, or what is in a batch with it, cannot be read and so never be sent.
 func readable(e *entry) error {
 	what := e.Unreadable
-	for _, rider := range e.riders {
+	for _, rider := range e.batchTail {
 		what = cmp.Or(what, rider.Unreadable)
 	}
 	if what != "" {
@@ -78,9 +78,9 @@ func readable(e *entry) error {
 
 // messagesTo returns the messages of e, and of what is in a batch with it, for one send.
 func messagesTo(ctx context.Context, e *entry) []*message.Message {
-	msgs := make([]*message.Message, 1, 1+len(e.riders))
+	msgs := make([]*message.Message, 1, 1+len(e.batchTail))
 	msgs[0] = messageTo(ctx, e)
-	for _, rider := range e.riders {
+	for _, rider := range e.batchTail {
 		msgs = append(msgs, messageTo(ctx, rider))
 	}
 	return msgs

@@ -285,7 +285,7 @@ func (rel *simRelay) step() bool {
 			fmt.Println(s.now, rel.core.cfg.Name, "call", cl.op, cl.ranges, cl.seqs, len(cl.entries))
 		}
 		for _, e := range sends {
-			fmt.Println(s.now, rel.core.cfg.Name, "send", e.Seq, e.Key, e.Topic, e.parked, len(e.riders))
+			fmt.Println(s.now, rel.core.cfg.Name, "send", e.Seq, e.Key, e.Topic, e.parked, len(e.batchTail))
 		}
 		for _, n := range notes {
 			fmt.Println(s.now, rel.core.cfg.Name, "note", n.msg, n.attrs)
@@ -301,7 +301,7 @@ func (rel *simRelay) step() bool {
 // rigSendOf returns what is sent with e, by the numbers of the events.
 func rigSendOf(e *entry) rigSend {
 	m := rigSend{entry: e, gen: e.gen, seq: e.Version, topic: e.Topic, key: e.Key}
-	for _, rider := range e.riders {
+	for _, rider := range e.batchTail {
 		m.riders = append(m.riders, rider.Version)
 	}
 	return m

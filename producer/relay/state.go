@@ -46,10 +46,10 @@ type entry struct {
 
 	// gen numbers the sends of this struct, which is used again for other
 	// events: the outcome of an earlier one is not this one's.
-	gen    uint32
-	probes int // on its route since that was paused
-	sentAt time.Duration
-	riders []*entry // what is in flight in one batch with it, behind it
+	gen       uint32
+	probes    int // on its route since that was paused
+	sentAt    time.Duration
+	batchTail []*entry // what is in flight in one batch with it, behind it
 
 	// The last failure, and what is to be recorded about it.
 	outcome transport.Outcome
@@ -205,8 +205,8 @@ func (l *keyLine) idle() bool {
 		l.following == 0 && l.retrying == 0 && !l.flowing()
 }
 
-// someHead stands for the head of a key that has one, which is not known.
-const someHead = 1
+// headUnknown stands for the head of a key that has one, which is not known.
+const headUnknown = 1
 
 // flowing tells whether parked events of the key are on their way out.
 func (l *keyLine) flowing() bool {
@@ -266,7 +266,7 @@ type shardState struct {
 	known   int64 // below, only what writers that are known may appear
 	more    bool  // the last read did not reach the end
 	look    bool  // is to be read once, whatever there is
-	lane    lane
+	lane    parkedWriter
 }
 
 // line returns the line of a key, nil if it has none. That of a resting key is made.

@@ -168,7 +168,7 @@ func (c *relayCore) promote(l *keyLine) {
 func (c *relayCore) place(e *entry) {
 	e.state = entryReady
 	e.route.ready.push(e)
-	c.rouse(e.route)
+	c.enqueueRoute(e.route)
 }
 
 // forget takes an event that is not under way out of memory. It is in the

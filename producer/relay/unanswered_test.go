@@ -36,7 +36,7 @@ func TestEventThatCannotBeReadIsBuriedInsteadOfSent(t *testing.T) {
 	bad, good := outbox.Queued{Unreadable: "headers are no JSON object"}, outbox.Queued{}
 	for name, e := range map[string]*entry{
 		"alone":      {Queued: bad},
-		"in a batch": {Queued: good, riders: []*entry{{Queued: good}, {Queued: bad}}},
+		"in a batch": {Queued: good, batchTail: []*entry{{Queued: good}, {Queued: bad}}},
 	} {
 		l := newRelayLoop(nil, strict{t: t}, cfg, nil, false)
 		l.until[0].Store(int64(time.Hour))

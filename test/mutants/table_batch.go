@@ -53,7 +53,7 @@ var batches = []Mutant{
 	{
 		Name: "rider-before-a-late-event", Guarantee: "G4",
 		Broken: "What was in a batch that failed keeps its place before an earlier event of its key that was committed meanwhile.",
-		File:   "producer/relay/riders.go",
+		File:   "producer/relay/batch_tail.go",
 		Old:    `			l.remove(e)` + "\n" + `			l.insert(e)`,
 		New:    `			_ = l`,
 		Test:   Test{"producer/relay", "TestLateEventGoesBeforeABatchThatIsSentAgain"},
@@ -77,7 +77,7 @@ var batches = []Mutant{
 	{
 		Name: "rider-beyond-the-window", Guarantee: "G5",
 		Broken: "What travels in batches is not counted in the window.",
-		File:   "producer/relay/riders.go",
+		File:   "producer/relay/batch_tail.go",
 		Old:    `	room = min(room, r.batch-1, c.routeRoom()-r.inflight)`,
 		New:    `	room = r.batch - 1`,
 		Test:   Test{"producer/relay", "TestBatchesKeepWithinTheWindow"},
@@ -85,7 +85,7 @@ var batches = []Mutant{
 	{
 		Name: "rider-not-said-to-come-again", Guarantee: "G3",
 		Broken: "An event in a batch does not say that a consumer may have begun it.",
-		File:   "producer/relay/riders.go",
+		File:   "producer/relay/batch_tail.go",
 		Old:    `			next.redelivered = true`,
 		New:    `			next.redelivered = false`,
 		Test:   Test{"producer/relay", "TestRelayThatStopsForgetsABatch"},
@@ -93,7 +93,7 @@ var batches = []Mutant{
 	{
 		Name: "batch-waits-for-all-of-its-places", Guarantee: "G5",
 		Broken: "A batch waits for as many places in its downstream's window as it has messages, and so does all that is behind it.",
-		File:   "producer/relay/switchboard.go",
+		File:   "producer/relay/topic_router.go",
 		Old:    `len(o.queue) == 0 || o.inFlight >= o.down.Window`,
 		New:    `len(o.queue) == 0 || o.inFlight+len(o.queue[0].msgs) > o.down.Window`,
 		Test:   Test{"producer/relay", "TestBatchGoesToADownstreamWithAPlaceInItsWindow"},
@@ -101,7 +101,7 @@ var batches = []Mutant{
 	{
 		Name: "batch-takes-the-whole-window", Guarantee: "G5",
 		Broken: "One batch may have all of a downstream's window, so that a silent route stops the others.",
-		File:   "producer/relay/switchboard.go",
+		File:   "producer/relay/topic_router.go",
 		Old:    `max(1, o.down.Window/2)`,
 		New:    `o.down.Window`,
 		Test:   Test{"producer/relay", "TestBatchGoesToADownstreamWithAPlaceInItsWindow"},

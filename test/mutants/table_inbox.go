@@ -137,10 +137,10 @@ var remembering = []Mutant{
 		Name: "window-filled-before-commit", Guarantee: "G2",
 		Broken: "A dispatch ID is remembered before its handler has succeeded; after a failure the redelivery is a duplicate.",
 		File:   "consumer/delivery.go",
-		Old:    `	d.term = h.term()` + "\n" + `	return h.goOn(`,
+		Old:    `	d.term = h.term()` + "\n" + `	return h.retryLoop(`,
 		New: `	d.term = h.term()
 	h.remember(d.term, d.in.event.ID, d.in.event.Digest)
-	return h.goOn(`,
+	return h.retryLoop(`,
 		Test: Test{"consumer", "TestNothingIsRememberedBeforeItsCommit"},
 	},
 	{

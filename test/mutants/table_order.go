@@ -29,7 +29,7 @@ var ordering = []Mutant{
 	{
 		Name: "followers-stay", Guarantee: "G4",
 		Broken: "The later events of a parked one stay in the queue, and are sent before it.",
-		File:   "producer/relay/lane.go",
+		File:   "producer/relay/parked_writer.go",
 		Old:    `		if !e.state.underway() {`,
 		New:    `		if e.state == entryConfirmed {`,
 		Test:   Test{"producer/relay", "TestAFailedKeyIsSentFromItsParkedEventsInOrder"},
@@ -37,7 +37,7 @@ var ordering = []Mutant{
 	{
 		Name: "parked-before-the-marks", Guarantee: "G4",
 		Broken: "A failed event is parked before its delivered predecessors are marked; a crash then sends them behind it.",
-		File:   "producer/relay/lane.go",
+		File:   "producer/relay/parked_writer.go",
 		Old:    `	if l.marking == 0 {`,
 		New:    `	if l.marking >= 0 {`,
 		Test:   Test{"producer/relay", "TestAFailureIsParkedAfterTheMarksOfItsPredecessors"},
@@ -53,7 +53,7 @@ var ordering = []Mutant{
 	{
 		Name: "doubtful-park-trusted", Guarantee: "G2",
 		Broken: "A repeated statement that parks an event is taken for the first one; if an operator has settled the event since, its key waits for ever.",
-		File:   "producer/relay/lane.go",
+		File:   "producer/relay/parked_writer.go",
 		Old:    `				case e.doubtful:`,
 		New:    `				case false:`,
 		Test:   Test{"producer/relay", "TestARepeatedParkDoesNotHoldUpTheKeyOfWhatWasDiscarded"},
@@ -61,7 +61,7 @@ var ordering = []Mutant{
 	{
 		Name: "lost-retry-repeated", Guarantee: "G5",
 		Broken: "The statement that counts a failure of a parked event is repeated when its answer is lost, also for an event that was redriven in between.",
-		File:   "producer/relay/lane.go",
+		File:   "producer/relay/parked_writer.go",
 		Old:    `			c.retryLost(e)`,
 		New:    `			ln.again = append(ln.again, e)`,
 		Test:   Test{"producer/relay", "TestARepeatedFailureDoesNotBuryWhatWasRedrivenTwice"},
@@ -133,7 +133,7 @@ var ordering = []Mutant{
 	{
 		Name: "wanted-above-the-mark", Guarantee: "G4",
 		Broken: "A row that is read by its number takes a mark that was set back with it, past rows that nobody has read.",
-		File:   "producer/relay/late.go",
+		File:   "producer/relay/late_commits.go",
 		Old:    `		c.shards[p].want(seq)`,
 		New:    `		c.shards[p].wanted, c.shards[p].look = append(c.shards[p].wanted, seq), true`,
 		Test:   Test{"producer/relay", "TestAMarkThatIsSetBackDuringAReadPassesNoRow"},

@@ -46,7 +46,7 @@ var leasing = []Mutant{
 	{
 		Name: "move-overtaken", Guarantee: "G5",
 		Broken: "A head that is due is sent while an earlier event of its key is being moved to its side.",
-		File:   "producer/relay/lane.go",
+		File:   "producer/relay/parked_writer.go",
 		Old:    `	if l.following == 0 {`,
 		New:    `	if l.following >= 0 {`,
 		Test:   Test{"producer/relay", "TestWhatIsOnItsWayBehindAHeadGoesBeforeIt"},
@@ -267,7 +267,7 @@ var relaying = []Mutant{
 	{
 		Name: "cursor", Guarantee: "G2",
 		Broken: "The queue is read by a cursor: an event that commits after one with a higher id is skipped.",
-		File:   "producer/relay/late.go",
+		File:   "producer/relay/late_commits.go",
 		Old: `	if from >= mark {
 		return
 	}
@@ -281,7 +281,7 @@ var relaying = []Mutant{
 	{
 		Name: "late-event-overtaken", Guarantee: "G4",
 		Broken: "What commits late is looked for in a later read than what comes behind it.",
-		File:   "producer/relay/late.go",
+		File:   "producer/relay/late_commits.go",
 		Old:    `	from = max(min(from, sh.known), sh.sealed)`,
 		New:    `	from = max(sh.known, sh.sealed)`,
 		Test:   Test{"producer/relay", "TestAnEventThatCommitsLateIsNotOvertakenByTheNextOfItsKey"},
@@ -453,7 +453,7 @@ JOIN LATERAL (SELECT * FROM {{outbox_events}} e WHERE e.id = q.id OFFSET 0) e ON
 	{
 		Name: "all-shards-healed-at-once", Guarantee: "G2",
 		Broken: "Shards with so many parked keys that no statement heals all of them in time are healed in one statement again and again.",
-		File:   "producer/relay/lane.go",
+		File:   "producer/relay/parked_writer.go",
 		Old:    `		if len(cl.shards) == c.healing.now {`,
 		New:    `		if len(cl.shards) == c.healing.most {`,
 		Test:   Test{"producer/relay", "TestShardsAreHealedFewAtATimeWhereAllTakeTooLong"},

@@ -80,7 +80,7 @@ var handingOver = []Mutant{
 	{
 		Name: "looks-reach-below-the-tail", Guarantee: "G5",
 		Broken: "While a writer is at work that was there before a relay took over, each look wades through the backlog of a dead route.",
-		File:   "producer/relay/late.go",
+		File:   "producer/relay/late_commits.go",
 		Old:    `from = max(min(from, sh.known), sh.sealed)`,
 		New:    `from = min(from, sh.known)`,
 		Test:   Test{"producer/relay", "TestWriterThatWasThereBeforeTheNextOwnerHasTheBacklogReadOnce"},
@@ -88,7 +88,7 @@ var handingOver = []Mutant{
 	{
 		Name: "writer-that-ends-has-the-backlog-read", Guarantee: "G5",
 		Broken: "A writer that was there before a relay took over has the backlog of a dead route read again when it ends.",
-		File:   "producer/relay/late.go",
+		File:   "producer/relay/late_commits.go",
 		Old:    `sh.known = min(sh.known, max(w.floor, sh.sealed))`,
 		New:    `sh.known = min(sh.known, w.floor)`,
 		Test:   Test{"producer/relay", "TestWriterThatWasThereBeforeTheNextOwnerHasTheBacklogReadOnce"},

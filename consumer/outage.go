@@ -7,10 +7,10 @@ import (
 	"github.com/google/uuid"
 )
 
-// weather knows how the database treats the messages of an inbox, so that a
+// outageDetector knows how the database treats the messages of an inbox, so that a
 // message that breaks its own transactions can be told from an outage. The zero
 // value is ready.
-type weather struct {
+type outageDetector struct {
 	mu        sync.Mutex
 	successes int64
 	last      subject   // of which message the last error was,
@@ -32,7 +32,7 @@ type blame struct {
 }
 
 // success notes a transaction of s that was committed.
-func (w *weather) success(s subject) {
+func (w *outageDetector) success(s subject) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.successes++
@@ -40,7 +40,7 @@ func (w *weather) success(s subject) {
 }
 
 // trouble notes an error of s that may be the database's.
-func (w *weather) trouble(s subject) {
+func (w *outageDetector) trouble(s subject) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if s != w.last {
@@ -53,7 +53,7 @@ func (w *weather) trouble(s subject) {
 // own that they are an attempt. An error is its own if another message succeeded
 // since its last one. Otherwise it is an outage's if another message failed
 // lately, and its own if there is none to tell.
-func (w *weather) blame(s subject) bool {
+func (w *outageDetector) blame(s subject) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	b, begun := w.blames[s]
@@ -75,7 +75,7 @@ func (w *weather) blame(s subject) bool {
 
 // othersFail tells whether an error of another message than s was noted lately.
 // The caller holds mu.
-func (w *weather) othersFail(s subject) bool {
+func (w *outageDetector) othersFail(s subject) bool {
 	at := w.lastAt
 	if s == w.last {
 		at = w.otherAt

@@ -21,15 +21,15 @@ var ErrNoDownstream = errors.New("no downstream takes the topic")
 // from the others. A message that is silent for longer, with room beside it, holds nothing up.
 const stuckAfter = time.Second
 
-// switchboard is a [transport.Sender] over several. Each has a queue and a goroutine
+// topicRouter is a [transport.Sender] over several. Each has a queue and a goroutine
 // of its own, since Send may block.
-type switchboard struct {
-	outlets []*outlet
+type topicRouter struct {
+	outlets []*downstreamQueue
 	tasks   sync.WaitGroup
 }
 
-// outlet is a downstream while a relay runs.
-type outlet struct {
+// downstreamQueue is a downstream while a relay runs.
+type downstreamQueue struct {
 	down   Downstream
 	sender transport.Sender
 	signal chan struct{} // has room for one
@@ -49,19 +49,19 @@ type outgoing struct {
 	done  func(transport.Result)
 }
 
-func (s *switchboard) add(down Downstream, sender transport.Sender) {
-	s.outlets = append(s.outlets, &outlet{down: down, sender: sender, signal: make(chan struct{}, 1)})
+func (s *topicRouter) add(down Downstream, sender transport.Sender) {
+	s.outlets = append(s.outlets, &downstreamQueue{down: down, sender: sender, signal: make(chan struct{}, 1)})
 }
 
 // start serves the outlets until ctx ends. What is queued then is unavailable.
-func (s *switchboard) start(ctx context.Context) {
+func (s *topicRouter) start(ctx context.Context) {
 	for _, o := range s.outlets {
 		s.tasks.Go(func() { o.serve(ctx) })
 	}
 }
 
 // outlet returns who takes topic, or nil.
-func (s *switchboard) outlet(topic string) *outlet {
+func (s *topicRouter) queueOf(topic string) *downstreamQueue {
 	for _, o := range s.outlets {
 		if o.down.Topics == nil || o.down.takes(topic) {
 			return o
@@ -71,13 +71,13 @@ func (s *switchboard) outlet(topic string) *outlet {
 }
 
 // Send implements [transport.Sender]. It does not block.
-func (s *switchboard) Send(ctx context.Context, topic string, msg *message.Message, done func(transport.Result)) {
+func (s *topicRouter) Send(ctx context.Context, topic string, msg *message.Message, done func(transport.Result)) {
 	s.SendBatch(ctx, topic, []*message.Message{msg}, done)
 }
 
 // SendBatch implements [transport.BatchSender]. It does not block.
-func (s *switchboard) SendBatch(ctx context.Context, topic string, msgs []*message.Message, done func(transport.Result)) {
-	o := s.outlet(topic)
+func (s *topicRouter) SendBatch(ctx context.Context, topic string, msgs []*message.Message, done func(transport.Result)) {
+	o := s.queueOf(topic)
 	if o == nil {
 		done(transport.Result{Outcome: transport.Unavailable, Err: fmt.Errorf("%w %q", ErrNoDownstream, topic)})
 		return
@@ -86,12 +86,12 @@ func (s *switchboard) SendBatch(ctx context.Context, topic string, msgs []*messa
 }
 
 // BatchLimit implements [transport.BatchSender], for whoever has no topic: that depends on where it is sent.
-func (s *switchboard) BatchLimit() (messages, bytes int) { return 0, 0 }
+func (s *topicRouter) BatchLimit() (messages, bytes int) { return 0, 0 }
 
 // batchLimit is that of who takes topic. A batch has half of the window at most, so that one whose route is silent leaves
 // room for other routes.
-func (s *switchboard) batchLimit(topic string) (messages, bytes int) {
-	o := s.outlet(topic)
+func (s *topicRouter) batchLimit(topic string) (messages, bytes int) {
+	o := s.queueOf(topic)
 	if o == nil {
 		return 0, 0
 	}
@@ -100,8 +100,8 @@ func (s *switchboard) batchLimit(topic string) (messages, bytes int) {
 }
 
 // Route implements [transport.Sender].
-func (s *switchboard) Route(topic string) string {
-	o := s.outlet(topic)
+func (s *topicRouter) Route(topic string) string {
+	o := s.queueOf(topic)
 	switch {
 	case o == nil:
 		return topic
@@ -113,14 +113,14 @@ func (s *switchboard) Route(topic string) string {
 }
 
 // Publish implements [message.Publisher]. The relay does not use it.
-func (s *switchboard) Publish(string, ...*message.Message) error {
+func (s *topicRouter) Publish(string, ...*message.Message) error {
 	return errors.New("a switchboard sends and does not publish")
 }
 
 // Close implements [message.Publisher]. The publishers belong to whoever made them.
-func (s *switchboard) Close() error { return nil }
+func (s *topicRouter) Close() error { return nil }
 
-func (o *outlet) put(out *outgoing) {
+func (o *downstreamQueue) put(out *outgoing) {
 	o.mu.Lock()
 	if o.stuck() {
 		o.mu.Unlock()
@@ -138,19 +138,19 @@ func (o *outlet) put(out *outgoing) {
 }
 
 // stuck tells whether what is queued waits for something that has taken too long. Called with mu locked.
-func (o *outlet) stuck() bool {
+func (o *downstreamQueue) stuck() bool {
 	full := o.inFlight >= o.down.Window && time.Since(o.heard) >= stuckAfter
 	blocked := !o.sending.IsZero() && time.Since(o.sending) >= stuckAfter
 	return full || blocked
 }
 
-func (o *outlet) unavailable() transport.Result {
+func (o *downstreamQueue) unavailable() transport.Result {
 	return transport.Result{Outcome: transport.Unavailable, Err: fmt.Errorf("downstream %s answers nothing", o.down.Name)}
 }
 
 // look gives up what is queued if the downstream is stuck, and comes back as long as
 // there is something.
-func (o *outlet) look() {
+func (o *downstreamQueue) look() {
 	o.mu.Lock()
 	var given []*outgoing
 	if o.stuck() {
@@ -168,7 +168,7 @@ func (o *outlet) look() {
 }
 
 // serve sends what is queued, in its order, as far as the window has room.
-func (o *outlet) serve(ctx context.Context) {
+func (o *downstreamQueue) serve(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
@@ -183,7 +183,7 @@ func (o *outlet) serve(ctx context.Context) {
 }
 
 // send sends what next has returned.
-func (o *outlet) send(out *outgoing) {
+func (o *downstreamQueue) send(out *outgoing) {
 	done := func(res transport.Result) {
 		o.answered(len(out.msgs))
 		out.done(res)
@@ -204,7 +204,7 @@ func (o *outlet) send(out *outgoing) {
 
 // next returns what is to be sent if there is a place in the window. A batch may go beyond it: waiting until all of it fits, it would
 // hold up what is behind it for as long as what is in flight is silent.
-func (o *outlet) next() *outgoing {
+func (o *downstreamQueue) next() *outgoing {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if len(o.queue) == 0 || o.inFlight >= o.down.Window {
@@ -221,7 +221,7 @@ func (o *outlet) next() *outgoing {
 	return out
 }
 
-func (o *outlet) answered(n int) {
+func (o *downstreamQueue) answered(n int) {
 	o.mu.Lock()
 	o.inFlight -= n
 	o.heard = time.Now()
@@ -229,7 +229,7 @@ func (o *outlet) answered(n int) {
 	o.wake()
 }
 
-func (o *outlet) abandon(ctx context.Context) {
+func (o *downstreamQueue) abandon(ctx context.Context) {
 	o.mu.Lock()
 	given := o.queue
 	o.queue = nil
@@ -239,7 +239,7 @@ func (o *outlet) abandon(ctx context.Context) {
 	}
 }
 
-func (o *outlet) wake() {
+func (o *downstreamQueue) wake() {
 	select {
 	case o.signal <- struct{}{}:
 	default:

@@ -2,9 +2,9 @@ package relay
 
 import "time"
 
-// spacing is the time between looks. A look costs the database as much as tens of events, whatever it finds: where it
+// pollPacer is the time between looks. A look costs the database as much as tens of events, whatever it finds: where it
 // finds many, others come meanwhile that can be read together with them.
-type spacing struct {
+type pollPacer struct {
 	least  time.Duration // PollMin
 	most   time.Duration
 	now    time.Duration
@@ -18,15 +18,15 @@ const (
 	spacedBy   = 4 // how far they are apart at most, in PollMin
 )
 
-func newSpacing(cfg *coreConfig) spacing {
-	return spacing{least: cfg.PollMin, most: min(spacedBy*cfg.PollMin, cfg.PollMax), now: cfg.PollMin}
+func newPollPacer(cfg *coreConfig) pollPacer {
+	return pollPacer{least: cfg.PollMin, most: min(spacedBy*cfg.PollMin, cfg.PollMax), now: cfg.PollMin}
 }
 
 // wide tells whether looks are further apart than the least.
-func (s *spacing) wide() bool { return s.now > s.least }
+func (s *pollPacer) wide() bool { return s.now > s.least }
 
 // next is when to look again for what there is no hurry for.
-func (s *spacing) next() time.Duration {
+func (s *pollPacer) next() time.Duration {
 	if !s.wide() {
 		return 0
 	}
@@ -35,7 +35,7 @@ func (s *spacing) next() time.Duration {
 
 // found notes a look and the events it found, and sets the time to the next ones by what was found in as long as the
 // longest at least: a few events in a row are no load.
-func (s *spacing) found(issued time.Duration, events int) {
+func (s *pollPacer) found(issued time.Duration, events int) {
 	s.events += events
 	took := issued - s.since
 	if took < s.most {

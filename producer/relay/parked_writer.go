@@ -9,11 +9,11 @@ import (
 	"github.com/boxpair/boxpair/store/outbox"
 )
 
-// lane is what changes the parked events of one shard: one statement at a time,
+// parkedWriter is what changes the parked events of one shard: one statement at a time,
 // in an order in which each finds what the ones before it have left. The fence
 // keeps other relays out; it is the lane that keeps this one from, say, moving
 // an event behind a head that it releases at the same moment.
-type lane struct {
+type parkedWriter struct {
 	busy  *call
 	fails int
 	retry time.Duration
@@ -28,7 +28,7 @@ type lane struct {
 	heal   bool          // a follower without a head was seen
 }
 
-func (ln *lane) idle() bool {
+func (ln *parkedWriter) idle() bool {
 	return ln.busy == nil && !ln.heal && len(ln.sent)+len(ln.again)+len(ln.park)+len(ln.follow)+len(ln.fetch) == 0
 }
 
@@ -41,7 +41,7 @@ const (
 
 // sentWaits tells whether what was sent may be recorded together with what is
 // being sent: nothing else waits for it.
-func (ln *lane) sentWaits(now time.Duration) bool {
+func (ln *parkedWriter) sentWaits(now time.Duration) bool {
 	return len(ln.sent) > 0 && len(ln.sent) < sentBatch && len(ln.again)+len(ln.fetch) == 0 && now < ln.since+sentDelay
 }
 
@@ -181,7 +181,7 @@ func (l *keyLine) leads(e *entry) bool {
 }
 
 // queueFollower puts e before the later ones of its key, which must not be moved before it.
-func (ln *lane) queueFollower(e *entry) {
+func (ln *parkedWriter) queueFollower(e *entry) {
 	at := len(ln.follow)
 	for i := at - 1; i >= 0 && e.line.following > 0; i-- {
 		if f := ln.follow[i]; f.line == e.line {
@@ -449,7 +449,7 @@ func (c *relayCore) followReply(cl *call) {
 	for _, e := range cl.entries {
 		l := e.line
 		l.following--
-		if e.Seq <= l.head || l.head == someHead {
+		if e.Seq <= l.head || l.head == headUnknown {
 			l.head = 0 // e may stand before it, or be it: then the database has lost that it was parked
 		}
 		c.left(e)

@@ -6,19 +6,19 @@ import "github.com/boxpair/boxpair/transport"
 // Below two it takes none.
 type batchLimit func(topic string) (messages, bytes int)
 
-// board has events of e's key sent in one batch with e, which has just been sent, as far as there is room, and returns how
+// fillBatch has events of e's key sent in one batch with e, which has just been sent, as far as there is room, and returns how
 // many. The batch is taken over as a whole, in its order: what breaks between two sends of a key, so that each waits for the one
 // before, cannot break between these.
 //
 // Where anything is in doubt events go one by one: only then does an outcome tell something about an event.
-func (c *relayCore) board(e *entry, room int) int {
+func (c *relayCore) fillBatch(e *entry, room int) int {
 	l, r, sh := e.line, e.route, e.shard
 	if r.batch < 2 || l == nil || l.blocked || e.parked || e.single || r.failing || r.stalled() {
 		return 0
 	}
 	room = min(room, r.batch-1, c.routeRoom()-r.inflight)
 	bytes, last := r.batchBytes-len(e.Payload), e.Seq
-	for next := e.next; next != nil && len(e.riders) < room; next = next.next {
+	for next := e.next; next != nil && len(e.batchTail) < room; next = next.next {
 		bytes -= len(next.Payload)
 		if bytes < 0 || next.state != entryWaiting || next.single || next.route != r || next.Topic != e.Topic || next.Seq < last {
 			break // one that stands behind a later one tells, being in flight, nothing of what may be moved; see leads
@@ -29,18 +29,18 @@ func (c *relayCore) board(e *entry, room int) int {
 			sh.redeliver--
 			next.redelivered = true
 		}
-		e.riders = append(e.riders, next)
+		e.batchTail = append(e.batchTail, next)
 	}
-	n := len(e.riders)
+	n := len(e.batchTail)
 	c.inflight += n
 	r.inflight += n
 	sh.inflight += n
 	return n
 }
 
-// alight puts what was in a batch that has failed back where it waits. One of an older transaction that has been
+// unpack puts what was in a batch that has failed back where it waits. One of an older transaction that has been
 // committed meanwhile stands behind it in the line, and goes first now.
-func (c *relayCore) alight(riders []*entry) {
+func (c *relayCore) unpack(riders []*entry) {
 	for _, e := range riders {
 		e.state = entryWaiting
 		switch l := e.line; {

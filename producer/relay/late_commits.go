@@ -9,7 +9,7 @@ import (
 	"github.com/boxpair/boxpair/store/outbox"
 )
 
-// lateness is what is known of events that may appear below the low-water marks.
+// lateCommits is what is known of events that may appear below the low-water marks.
 // IDs are taken when an event is written and seen when its transaction commits, so
 // a fetch may find one, and pass by the place of another that commits later.
 //
@@ -28,7 +28,7 @@ import (
 // A writer that goes on for long would have every look wade through all that was delivered
 // since it began. So looks do not reach down to its floor; what they bring is held instead until
 // a later sample says that it still writes. If it does not, the queue is read again from its floor.
-type lateness struct {
+type lateCommits struct {
 	seen    int64 // highest Seq that was read
 	read    int   // how many events were read
 	sampled int64 // seen, at the last sample
