@@ -114,7 +114,7 @@ func (s *topicRouter) Route(topic string) string {
 
 // Publish implements [message.Publisher]. The relay does not use it.
 func (s *topicRouter) Publish(string, ...*message.Message) error {
-	return errors.New("a switchboard sends and does not publish")
+	return errors.New("a router of topics sends and does not publish")
 }
 
 // Close implements [message.Publisher]. The publishers belong to whoever made them.
