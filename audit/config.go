@@ -47,8 +47,8 @@ type Config struct {
 	// Inboxes are those whose consumers are checked. Without any, only the outboxes are
 	// looked at. Defaults to none.
 	Inboxes []NamedInbox `yaml:"-" env:"-"`
-	// Expect says which consumer should have what; at most 64 consumers. With inboxes, at least one.
-	// Defaults to none.
+	// Expect says which consumer should have what; at most 64 consumers. With inboxes, at least
+	// one. Defaults to none.
 	Expect []Expectation `yaml:"expect" envPrefix:"EXPECT_"`
 	// Grace is how long an event may be on its way. It should exceed the deadline of the
 	// slowest handler. Defaults to 5 minutes.
@@ -57,11 +57,13 @@ type Config struct {
 	From time.Time `yaml:"from" env:"FROM"`
 	// Until bounds it as well: before then. Defaults to what is older than Grace.
 	Until time.Time `yaml:"until" env:"UNTIL"`
-	// Accept are kinds that are counted and shown, and do not make a report unclean. Defaults to none.
+	// Accept are kinds that are counted and shown, and do not make a report unclean. Defaults to
+	// none.
 	Accept []Kind `yaml:"accept" env:"ACCEPT"`
 	// Examples is how many findings of each kind are kept. Defaults to 10.
 	Examples int `yaml:"examples" env:"EXAMPLES"`
-	// PageSize is how many rows are read in one transaction; at most 20,000. Memory grows with it. Defaults to 5,000.
+	// PageSize is how many rows are read in one transaction; at most 20,000. Memory grows with it.
+	// Defaults to 5,000.
 	PageSize int `yaml:"page_size" env:"PAGE_SIZE"`
 	// Progress is called after each page, by the goroutine of Run. Defaults to nothing.
 	Progress func(Progress) `yaml:"-" env:"-"`

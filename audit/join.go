@@ -123,7 +123,8 @@ func (r *run) readEvents(ctx context.Context, o *outbox) error {
 	return nil
 }
 
-// meetEvent joins an event with the claims that have come before it, and leaves it in the window for others.
+// meetEvent joins an event with the claims that have come before it, and leaves it in the window
+// for others.
 func (r *run) meetEvent(o *outbox, e *openEvent) {
 	o.report.Events++
 	if e.awaited == 0 && len(r.consumers) > 0 {

@@ -29,9 +29,9 @@ func TestWhatIsWithinTheGraceTimeIsInFlight(t *testing.T) {
 }
 
 // TestLivePairUnderTrafficHasNoFindings runs audits with no grace to speak of while events are
-// written, delivered and applied. An event here leaves its queue only after it is applied, so at no time
-// is there one that is delivered and not applied, or applied and not committed; an
-// auditor that believes what it has read of two sides at two moments sees some all the time.
+// written, delivered and applied. An event here leaves its queue only after it is applied, so at no
+// time is there one that is delivered and not applied, or applied and not committed; an auditor
+// that believes what it has read of two sides at two moments sees some all the time.
 func TestLivePairUnderTrafficHasNoFindings(t *testing.T) {
 	each(t, func(t *testing.T, p *pairRig) {
 		var parts sync.WaitGroup
@@ -48,7 +48,8 @@ func TestLivePairUnderTrafficHasNoFindings(t *testing.T) {
 	})
 }
 
-// traffic writes, relays and applies some hundreds of events, and returns what tells whether that is done.
+// traffic writes, relays and applies some hundreds of events, and returns what tells whether that
+// is done.
 func (p *pairRig) traffic(parts *sync.WaitGroup) (done func() bool) {
 	handler := p.in.consume(consumer.HandlerConfig{}, func() error { return nil })
 	var written, relayed atomic.Bool

@@ -96,7 +96,8 @@ func (r *run) settlePairs(ctx context.Context) error {
 		byConsumer[p.consumer] = append(byConsumer[p.consumer], p.id)
 	}
 	for i, ids := range byConsumer {
-		// Sorted, so that the same databases give the same report, and an index is read in its order.
+		// Sorted, so that the same databases give the same report, and an index is read in its
+		// order.
 		slices.SortFunc(ids, func(a, b uuid.UUID) int { return slices.Compare(a[:], b[:]) })
 		for part := range slices.Chunk(ids, lookup) {
 			if err := r.settleConsumer(ctx, i, part); err != nil {
@@ -108,8 +109,8 @@ func (r *run) settlePairs(ctx context.Context) error {
 	return nil
 }
 
-// settleConsumer looks up dispatch IDs that one consumer claimed or should have. The claims are read
-// first: an event whose claim is seen was committed before it.
+// settleConsumer looks up dispatch IDs that one consumer claimed or should have. The claims are
+// read first: an event whose claim is seen was committed before it.
 func (r *run) settleConsumer(ctx context.Context, index int, ids []uuid.UUID) error {
 	c := r.consumers[index]
 	r.progress.Candidates += len(ids)
@@ -168,7 +169,8 @@ type located struct {
 	outbox *outbox
 }
 
-// findEvents looks dispatch IDs up in all outboxes, and asks whether they were delivered within the grace time.
+// findEvents looks dispatch IDs up in all outboxes, and asks whether they were delivered within the
+// grace time.
 func (r *run) findEvents(ctx context.Context, found map[uuid.UUID][]located, ids []uuid.UUID, recent bool) error {
 	if len(ids) == 0 {
 		return nil
@@ -189,8 +191,8 @@ func (r *run) findEvents(ctx context.Context, found map[uuid.UUID][]located, ids
 	return nil
 }
 
-// refresh reads again what the consumer has forgotten and what the outboxes retain. It comes after the
-// looking up: what was removed before that is outside of what is read here.
+// refresh reads again what the consumer has forgotten and what the outboxes retain. It comes after
+// the looking up: what was removed before that is outside of what is read here.
 func (r *run) refresh(ctx context.Context, c *consumer) error {
 	registered, err := c.inbox.Inbox.Consumers(ctx)
 	if err != nil {

@@ -70,8 +70,8 @@ type Report struct {
 	// Examples are the first findings of each kind.
 	Examples []Finding `json:"examples"`
 
-	// From and Until bound the creation of the events that were checked; From is zero
-	// if there was no bound. Until is earlier than it was asked for where events are still in flight.
+	// From and Until bound the creation of the events that were checked; From is zero if there was
+	// no bound. Until is earlier than it was asked for where events are still in flight.
 	From  time.Time `json:"from,omitzero"`
 	Until time.Time `json:"until"`
 

@@ -17,8 +17,8 @@ type Outbox interface {
 	// Events returns the committed events with a greater number than after, by ascending
 	// number, at most limit of them; none means that there are no more.
 	Events(ctx context.Context, after int64, limit int) ([]Event, error)
-	// Unsent returns the rows of the queue, then the parked and then the deferred events that come after a
-	// place, in their order, at most limit of them; none means that there are no more.
+	// Unsent returns the rows of the queue, then the parked and then the deferred events that come
+	// after a place, in their order, at most limit of them; none means that there are no more.
 	Unsent(ctx context.Context, after Place, limit int) ([]Unsent, error)
 	// FindEvents returns those events of ids that the outbox has, in any order. Those
 	// that were delivered since a time are marked as recent; a zero time marks none.
@@ -34,16 +34,17 @@ type Inbox interface {
 	// and dispatch ID, with a stamp before a time, at most limit of them; none
 	// means that there are no more.
 	Claims(ctx context.Context, consumer int, after ClaimPlace, before time.Time, limit int) ([]Claim, error)
-	// FindClaims returns what a consumer knows of those of ids of which it knows anything, in any order.
+	// FindClaims returns what a consumer knows of those of ids of which it knows anything, in any
+	// order.
 	FindClaims(ctx context.Context, consumer int, ids []uuid.UUID) ([]FoundClaim, error)
 	// ParkedMessages returns the parked messages of a consumer with a greater number than
 	// after, by ascending number, at most limit of them; none means that there are no more.
 	ParkedMessages(ctx context.Context, consumer int, after int64, limit int) ([]ParkedMessage, error)
 }
 
-// Delivered is the state of an event that is neither deferred, queued nor parked. Queued is
-// that of one in the queue, and of a deferred one that is due. All other states are those of parked events, and
-// "deferred".
+// Delivered is the state of an event that is neither deferred, queued nor parked. Queued is that of
+// one in the queue, and of a deferred one that is due. All other states are those of parked events,
+// and "deferred".
 const (
 	Delivered = "delivered"
 	Queued    = "pending"

@@ -45,7 +45,8 @@ func (r *run) judgeUnsent(o *outbox, u *Unsent) {
 		Attempts: u.Attempts, Why: u.Why, Created: u.CreatedAt, Since: u.Since,
 	}
 	if u.Missing {
-		// The log and the queue are written, and looked at, in one statement: it is no matter of time.
+		// The log and the queue are written, and looked at, in one statement: it is no matter of
+		// time.
 		f.Kind = LogMissing
 		r.tally(f)
 		return
@@ -59,7 +60,8 @@ func (r *run) judgeUnsent(o *outbox, u *Unsent) {
 }
 
 // onItsWay tells whether what waits in a state may still wait: a pending event since it was queued,
-// a parked one since it was created, since an event that fails for a long time may be parked again and again.
+// a parked one since it was created, since an event that fails for a long time may be parked again
+// and again.
 func (r *run) onItsWay(created, since time.Time, state string) bool {
 	from := created
 	if state == Queued && since.After(from) {

@@ -45,7 +45,8 @@ func (p *backlogPlan) parse(args []string) error {
 	return nil
 }
 
-// backlog looks at healthy events while those of a dead route pile up, beside two relay processes one of which dies.
+// backlog looks at healthy events while those of a dead route pile up, beside two relay processes
+// one of which dies.
 func backlog(ctx context.Context, args []string) (err error) {
 	var p backlogPlan
 	if err := p.parse(args); err != nil {

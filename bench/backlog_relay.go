@@ -32,7 +32,8 @@ type backlogJob struct {
 
 const heapEvery = 250 * time.Millisecond
 
-// backlogRelayProcess runs a relay until its standard input ends, and prints how many bytes its heap has.
+// backlogRelayProcess runs a relay until its standard input ends, and prints how many bytes its
+// heap has.
 func backlogRelayProcess(ctx context.Context, in io.Reader, out io.Writer) error {
 	lines := bufio.NewReader(in)
 	var job backlogJob
@@ -185,7 +186,8 @@ func (s *stage) bounded(q *queues) (string, error) {
 	return name, err
 }
 
-// each calls do with the payload of each message of a queue, on a channel of its own, until the connection ends.
+// each calls do with the payload of each message of a queue, on a channel of its own, until the
+// connection ends.
 func (q *queues) each(name string, do func([]byte)) error {
 	ch, err := q.conn.Channel()
 	if err != nil {

@@ -69,7 +69,8 @@ func (s *stage) filledBy(ctx context.Context, each int) (*queues, error) {
 	return q, q.fill(ctx, s.n, each)
 }
 
-// fill publishes n messages, so many of them to an AMQP message: the same dispatch IDs whenever it is called.
+// fill publishes n messages, so many of them to an AMQP message: the same dispatch IDs whenever it
+// is called.
 func (q *queues) fill(ctx context.Context, n, each int) error {
 	var last *amqp.DeferredConfirmation
 	stamp := time.Now().UTC().Format(time.RFC3339Nano)

@@ -132,7 +132,8 @@ func byHand(_ context.Context, d *desk) (func(context.Context) error, error) {
 	}, nil
 }
 
-// unnest writes the events as one would without this library: nothing notices a copy or another writer.
+// unnest writes the events as one would without this library: nothing notices a copy or another
+// writer.
 func unnest(_ context.Context, d *desk) (func(context.Context) error, error) {
 	const insert = `WITH e AS (
 		INSERT INTO outbox_events (dispatch_id, digest, shard, topic, key, producer, source, version, payload)

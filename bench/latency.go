@@ -248,7 +248,8 @@ func (s *stage) idle(ctx context.Context) error {
 }
 
 // treeRunTime is the time for which a process and its children run, in nanoseconds and not in
-// ticks. It knows nothing of those that have ended, and only of first threads: PostgreSQL's have no others.
+// ticks. It knows nothing of those that have ended, and only of first threads: PostgreSQL's have no
+// others.
 func treeRunTime(root int) (total time.Duration) {
 	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
 	for _, file := range stats {

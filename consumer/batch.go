@@ -8,11 +8,11 @@ import (
 	"github.com/boxpair/boxpair/internal/fault"
 )
 
-// BatchFunc handles messages of different dispatch IDs in the transaction of b, all or
-// none of them. They are in the order of their arrival, so that those of a key that are delivered in
-// order are in order. When it fails, the messages are handled again in halves, down to the
-// one that fails alone: only that one counts an attempt, and [Reject] and [RetryAfter] mean
-// something only there. Whatever else holds for a [HandlerFunc] holds here.
+// BatchFunc handles messages of different dispatch IDs in the transaction of b, all or none of
+// them. They are in the order of their arrival, so that those of a key that are delivered in order
+// are in order. When it fails, the messages are handled again in halves, down to the one that fails
+// alone: only that one counts an attempt, and [Reject] and [RetryAfter] mean something only there.
+// Whatever else holds for a [HandlerFunc] holds here.
 type BatchFunc[TX any] func(ctx context.Context, b *Batch[TX], msgs []*message.Message) error
 
 // Batch is the transaction in which messages are handled together. Like a [Work] it belongs to one

@@ -20,8 +20,8 @@ func TestBatchIsWrittenAsSetsWithoutItsBadMessage(t *testing.T) {
 	onEach(t, batchOfSets[pgx.Tx], batchOfSets[*sql.Tx])
 }
 
-// batchOfSets has six messages handled, the third of which fails in a statement, which aborts a transaction
-// of PostgreSQL. The effects say how large the set was that they were written in.
+// batchOfSets has six messages handled, the third of which fails in a statement, which aborts a
+// transaction of PostgreSQL. The effects say how large the set was that they were written in.
 func batchOfSets[TX any](t *testing.T, db *database[TX]) {
 	inbox, err := consumer.New(db.store, db.outbox, consumer.Config{Service: "stock", CacheSize: -1})
 	if err != nil {

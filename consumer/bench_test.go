@@ -113,8 +113,8 @@ func benchStore[TX any](b *testing.B, store inbox.Store[TX]) {
 	b.Run("duplicate", func(b *testing.B) { run(b, func() int { return 1 }) })
 }
 
-// BenchmarkRedelivered has 2,000 messages handled in groups of 32, as many at once as a prefetch brings, first fresh ones and then redelivered ones,
-// and compares the times.
+// BenchmarkRedelivered has 2,000 messages handled in groups of 32, as many at once as a prefetch
+// brings, first fresh ones and then redelivered ones, and compares the times.
 func BenchmarkRedelivered(b *testing.B) {
 	inbox, err := consumer.New[pgx.Tx](migrated(b, nil), nil, consumer.Config{Service: "stock", CacheSize: -1})
 	if err != nil {

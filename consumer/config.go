@@ -17,17 +17,17 @@ import (
 
 // Config configures an [Inbox].
 type Config struct {
-	// Service is the name of the service, without a slash. The name of a consumer is Service, a slash and
-	// the name of the handler, and renaming it makes another consumer, which has
-	// applied nothing yet. Required; at most 100 bytes.
+	// Service is the name of the service, without a slash. The name of a consumer is Service, a
+	// slash and the name of the handler, and renaming it makes another consumer, which has applied
+	// nothing yet. Required; at most 100 bytes.
 	Service string `yaml:"service" env:"SERVICE"`
 
 	// Window is how long dispatch IDs are remembered in the database. It must exceed the longest
 	// time after which a producer may send an event again. Defaults to 14 days.
 	Window time.Duration `yaml:"window" env:"WINDOW"`
 	// ShortWindow says what happens when signed messages have said that their producer may send
-	// them again for longer than Window (its producer.Config.ResendFor). Without a Verifier anybody could say
-	// so, and it is reported in any case. Defaults to [RefuseShortWindow].
+	// them again for longer than Window (its producer.Config.ResendFor). Without a Verifier anybody
+	// could say so, and it is reported in any case. Defaults to [RefuseShortWindow].
 	ShortWindow ShortWindow `yaml:"short_window" env:"SHORT_WINDOW"`
 	// MaxHorizon is the longest such time that is believed: whoever can send messages could claim
 	// more. A longer one counts as this. Defaults to 90 days.
@@ -46,16 +46,17 @@ type Config struct {
 	// ForgetInterval is how often [Inbox.Run] forgets what is older than Window.
 	// Defaults to 10 minutes.
 	ForgetInterval time.Duration `yaml:"forget_interval" env:"FORGET_INTERVAL"`
-	// RunElsewhere says that another process of the service calls [Inbox.Run]. Otherwise a process that parks a message or records
-	// an effect, and has never called Run, logs an ERROR, once a minute at most. Defaults to false.
+	// RunElsewhere says that another process of the service calls [Inbox.Run]. Otherwise a process
+	// that parks a message or records an effect, and has never called Run, logs an ERROR, once a
+	// minute at most. Defaults to false.
 	RunElsewhere bool `yaml:"run_elsewhere" env:"RUN_ELSEWHERE"`
 	// HistoryFor is how long attempts are kept one by one, whatever became of their message.
 	// Defaults to Window.
 	HistoryFor time.Duration `yaml:"history_for" env:"HISTORY_FOR"`
-	// MaxClockStep is how far the time up to which dispatch IDs are forgotten may advance at
-	// once. A greater step, as after the database's clock jumped ahead, is refused and logged, unless the clock of this
-	// process says as well that so much time has passed, as after a service stood still.
-	// Defaults to half of Window.
+	// MaxClockStep is how far the time up to which dispatch IDs are forgotten may advance at once.
+	// A greater step, as after the database's clock jumped ahead, is refused and logged, unless the
+	// clock of this process says as well that so much time has passed, as after a service stood
+	// still. Defaults to half of Window.
 	MaxClockStep time.Duration `yaml:"max_clock_step" env:"MAX_CLOCK_STEP"`
 
 	// Verifier makes every handler take only messages that were signed with one of its keys, as by
@@ -75,7 +76,8 @@ type ShortWindow uint8
 
 const (
 	// RefuseShortWindow refuses to start: Run, Check and Consume return an error that wraps
-	// [ErrShortWindow]. What becomes known while the inbox runs is reported, and refused at the next start.
+	// [ErrShortWindow]. What becomes known while the inbox runs is reported, and refused at the
+	// next start.
 	RefuseShortWindow ShortWindow = iota
 	// ReportShortWindow starts, and reports it in the log, in [inbox.Stats] and in [Counters].
 	ReportShortWindow
@@ -92,13 +94,15 @@ type HandlerConfig struct {
 	// Isolation is the isolation level of the transaction. Defaults to [inbox.ReadCommitted].
 	Isolation inbox.Isolation `yaml:"isolation" env:"ISOLATION"`
 
-	// Optimistic runs the handler before the database is asked whether the message was applied before, so that the
-	// claim, what the handler has queued and the COMMIT are one round trip instead of two. The handler is then also run for
-	// a duplicate that is not in the window, and for a message that is too old or has to wait: what it did in the
-	// transaction is rolled back, but not what it did elsewhere. It is for handlers that only queue statements
-	// and events ([Work.Queue], AtCommit of store/postgres); for others it saves nothing. A message that the
-	// transport delivers again, and every attempt but the first, has its claim made first all the same. Only store/postgres
-	// takes notice of it, at [inbox.ReadCommitted]. It does not go with groups. Defaults to false.
+	// Optimistic runs the handler before the database is asked whether the message was applied
+	// before, so that the claim, what the handler has queued and the COMMIT are one round trip
+	// instead of two. The handler is then also run for a duplicate that is not in the window, and
+	// for a message that is too old or has to wait: what it did in the transaction is rolled back,
+	// but not what it did elsewhere. It is for handlers that only queue statements and events
+	// ([Work.Queue], AtCommit of store/postgres); for others it saves nothing. A message that the
+	// transport delivers again, and every attempt but the first, has its claim made first all the
+	// same. Only store/postgres takes notice of it, at [inbox.ReadCommitted]. It does not go with
+	// groups. Defaults to false.
 	Optimistic bool `yaml:"optimistic" env:"OPTIMISTIC"`
 
 	// Topic is the topic of the messages. Defaults to the one that Watermill's router
@@ -108,9 +112,9 @@ type HandlerConfig struct {
 	// applied, dead or discarded: past a dead one the key always goes on.
 	// Defaults to false: a parked message delays nobody.
 	Ordered bool `yaml:"ordered" env:"ORDERED"`
-	// Key says which key a message has. Defaults to the key that its producer gave
-	// it ([transport.MetaKey]). A subscriber that keeps order has a setting of its own for that: if it differs and Ordered is set,
-	// messages are refused with [ErrOtherKey].
+	// Key says which key a message has. Defaults to the key that its producer gave it
+	// ([transport.MetaKey]). A subscriber that keeps order has a setting of its own for that: if it
+	// differs and Ordered is set, messages are refused with [ErrOtherKey].
 	Key func(msg *message.Message) string `yaml:"-" env:"-"`
 	// DeriveID accepts messages of other publishers whose UUID is not one, like ULIDs.
 	// Their dispatch ID is idgen.OfKey("", topic, UUID, 0). Their publisher must never
@@ -118,16 +122,16 @@ type HandlerConfig struct {
 	// parked as dead. A message with an empty UUID always is.
 	DeriveID bool `yaml:"derive_id" env:"DERIVE_ID"`
 
-	// GroupSize is how many messages are handled in one transaction at most, which saves
-	// commits: those that wait when a transaction can begin. The subscriber has to deliver that many at the
+	// GroupSize is how many messages are handled in one transaction at most, which saves commits:
+	// those that wait when a transaction can begin. The subscriber has to deliver that many at the
 	// same time, and twice as many for transactions to overlap. See the package's notes on groups.
 	// Defaults to 1: a transaction for each message.
 	GroupSize int `yaml:"group_size" env:"GROUP_SIZE"`
 	// GroupWait is how long a transaction is delayed for more messages while it has
 	// fewer than GroupSize. Defaults to 0: it takes what is there.
 	GroupWait time.Duration `yaml:"group_wait" env:"GROUP_WAIT"`
-	// GroupConcurrency is how many transactions of groups run at once. More than one
-	// run only while there are enough messages to fill them, or one has waited for half a second. Defaults to 4.
+	// GroupConcurrency is how many transactions of groups run at once. More than one run only while
+	// there are enough messages to fill them, or one has waited for half a second. Defaults to 4.
 	GroupConcurrency int `yaml:"group_concurrency" env:"GROUP_CONCURRENCY"`
 
 	// QuickAttempts is how many attempts in a row are made before the message is
@@ -143,8 +147,9 @@ type HandlerConfig struct {
 	MinBackoff time.Duration `yaml:"min_backoff" env:"MIN_BACKOFF"`
 	// MaxBackoff is how long a message is parked at most. Defaults to 15 minutes.
 	MaxBackoff time.Duration `yaml:"max_backoff" env:"MAX_BACKOFF"`
-	// MaxSoloStarts is how often a message that may have killed a process is begun
-	// again, alone in its handler, before it is dead; once before that it is begun beside others, or in a group with them. Defaults to 3.
+	// MaxSoloStarts is how often a message that may have killed a process is begun again, alone in
+	// its handler, before it is dead; once before that it is begun beside others, or in a group
+	// with them. Defaults to 3.
 	MaxSoloStarts int `yaml:"max_solo_starts" env:"MAX_SOLO_STARTS"`
 	// ParkedConcurrency is how many parked messages are handled at once, besides
 	// those that the transport delivers. Defaults to 4.

@@ -53,8 +53,8 @@ type Counters struct {
 	// ShortWindow is how many messages their producer may send again for longer than
 	// Config.Window.
 	ShortWindow int64
-	// EffectsDone is how many effects outside the database were finished, and EffectsFailed how many attempts
-	// of them gave no result.
+	// EffectsDone is how many effects outside the database were finished, and EffectsFailed how
+	// many attempts of them gave no result.
 	EffectsDone   int64
 	EffectsFailed int64
 	// Forgotten is how many dispatch IDs were removed from the table.

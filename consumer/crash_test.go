@@ -54,7 +54,8 @@ func TestChild(t *testing.T) {
 	asChild(t, dying[pgx.Tx], dying[*sql.Tx])
 }
 
-// asChild runs what dies at a point on the database that the parent has named. In the parent it does nothing.
+// asChild runs what dies at a point on the database that the parent has named. In the parent it
+// does nothing.
 func asChild(t *testing.T, pg func(*testing.T, *database[pgx.Tx], string), lite func(*testing.T, *database[*sql.Tx], string)) {
 	t.Helper()
 	switch point, where := os.Getenv(envPoint), os.Getenv(envDatabase); {

@@ -14,8 +14,9 @@ const (
 	// identityInterval is the time between two looks at the database's identity. A pooler may move
 	// sessions to another server without any connection of ours breaking.
 	identityInterval = 5 * time.Second
-	// identityFresh is how long after a look a window is believed. Within it no standby is promoted, found by a
-	// relay, and read, and what it has sent again arrives here. Looking for each copy would cost what windows save.
+	// identityFresh is how long after a look a window is believed. Within it no standby is
+	// promoted, found by a relay, and read, and what it has sent again arrives here. Looking for
+	// each copy would cost what windows save.
 	identityFresh = 100 * time.Millisecond
 )
 
@@ -56,9 +57,9 @@ func (i *Inbox[TX]) watch(ctx context.Context) {
 	}
 }
 
-// look returns nil if the database was the one that it was before at most within ago, and looks if need be. When it
-// is another one, all handlers forget their windows: claims that were committed last may be missing there, with
-// their effects.
+// look returns nil if the database was the one that it was before at most within ago, and looks if
+// need be. When it is another one, all handlers forget their windows: claims that were committed
+// last may be missing there, with their effects.
 func (i *Inbox[TX]) look(ctx context.Context, within time.Duration) error {
 	store, ok := i.store.(inbox.Identifier)
 	if !ok || i.identity.fresh(within) {

@@ -254,8 +254,8 @@ func (h *Handler[TX]) park(ctx context.Context, d *delivery, p inbox.Parking) er
 	}
 }
 
-// parkEnded keeps a message whose claim was committed by the handler, or by that of another message of its group. A
-// claim alone says nothing about the effect any more, so an operator decides.
+// parkEnded keeps a message whose claim was committed by the handler, or by that of another message
+// of its group. A claim alone says nothing about the effect any more, so an operator decides.
 func (h *Handler[TX]) parkEnded(ctx context.Context, d *delivery) error {
 	h.log.ErrorContext(ctx, "transaction of a message was committed by a handler: message set aside", h.attrs(d.in)...)
 	return h.park(ctx, d, inbox.Parking{State: inbox.AlteredState, LastError: inbox.ErrEnded.Error() + ": the claim is committed; look whether the effect is whole, then discard the message or redrive it by force"})

@@ -25,9 +25,9 @@
 // Those events get dispatch IDs that are children of the message's, so a handler that
 // runs again writes the same events.
 //
-// A handler that only queues statements and events (AtCommit of store/postgres, [Work.Queue]) may run before the database
-// is asked for its claim, so that all of it is one round trip: HandlerConfig.Optimistic. It then also runs, in vain, for
-// a copy that is not in the window.
+// A handler that only queues statements and events (AtCommit of store/postgres, [Work.Queue]) may
+// run before the database is asked for its claim, so that all of it is one round trip:
+// HandlerConfig.Optimistic. It then also runs, in vain, for a copy that is not in the window.
 //
 // # States of a message
 //
@@ -65,13 +65,13 @@
 // Config.MaxHold; then Consume returns the error and the subscriber delivers
 // again.
 //
-// A message that kills the process leaves no error. When the transport says that a message
-// was delivered before ([transport.Redelivered]), or a parked one was due when Run began, its start is recorded. The
-// first time it runs beside others, in a group with them if there are groups, as what a deploy redelivers does; from its second start on it is alone in
-// its handler, and other such messages of the Inbox wait for it, so that nobody else can be blamed. Neither wait is longer than
-// HandlerConfig.Timeout, and other handlers go on. After
-// HandlerConfig.MaxSoloStarts starts alone that never came back it is dead without
-// being run again.
+// A message that kills the process leaves no error. When the transport says that a message was
+// delivered before ([transport.Redelivered]), or a parked one was due when Run began, its start is
+// recorded. The first time it runs beside others, in a group with them if there are groups, as what
+// a deploy redelivers does; from its second start on it is alone in its handler, and other such
+// messages of the Inbox wait for it, so that nobody else can be blamed. Neither wait is longer than
+// HandlerConfig.Timeout, and other handlers go on. After HandlerConfig.MaxSoloStarts starts alone
+// that never came back it is dead without being run again.
 //
 // # Groups
 //
@@ -83,22 +83,23 @@
 // memory.Config.InFlight). A group has its members' claims, then their handlers one after
 // another in the order of arrival, then one COMMIT; none is acknowledged before it.
 //
-// A group in which a handler fails is rolled back as a whole, all claims included. Whoever
-// failed is handled again alone, and the others once more together. The failure in the group
-// counts no attempt: a neighbour may have had a hand in it. Later members of its key wait for it, and are
+// A group in which a handler fails is rolled back as a whole, all claims included. Whoever failed
+// is handled again alone, and the others once more together. The failure in the group counts no
+// attempt: a neighbour may have had a hand in it. Later members of its key wait for it, and are
 // returned to the transport if it is. After a conflict, an error of the database, a commit with an
-// unknown outcome, an overrun deadline or a second failure, each member is handled alone, as if there were no
-// groups. So:
+// unknown outcome, an overrun deadline or a second failure, each member is handled alone, as if
+// there were no groups. So:
 //
-//   - A handler runs once more for each group of its message that is rolled back. What it does outside the
-//     transaction it does again.
+//   - A handler runs once more for each group of its message that is rolled back. What it does
+//     outside the transaction it does again.
 //   - Handlers of a group see what those before them in it have changed, as if it were committed.
 //   - Locks that handlers take are held until the group ends, and two groups that take rows in
 //     different orders may deadlock, which costs them their group and no attempt.
 //   - HandlerConfig.Timeout is for the group. One that overruns it halves the next ones.
-//   - The starts of the redelivered messages of a group are recorded together before it begins, and taken back when it is
-//     rolled back, or forgotten with its commit. A group that dies with its process leaves a start on each of them: from then on each is
-//     handled alone, and is in no group any more, nor is a parked message.
+//   - The starts of the redelivered messages of a group are recorded together before it begins, and
+//     taken back when it is rolled back, or forgotten with its commit. A group that dies with its
+//     process leaves a start on each of them: from then on each is handled alone, and is in no
+//     group any more, nor is a parked message.
 //
 // [Inbox.HandleBatch] registers a function that takes the whole set, for effects that one
 // statement can write. What fails in it is found by halves; see [BatchFunc].
@@ -136,17 +137,18 @@
 // handled, reported, and remembered until the stamp is older than the window. A consumer that is
 // younger than its window has forgotten nothing and may read history of any age.
 //
-// Messages say until when their producer may send them again, and the consumer keeps the
-// longest such horizon that is not over. One that exceeds Config.Window is reported; copies are safe all
-// the same: at worst they are set aside as too old. If the messages are signed (Config.Verifier), [Inbox.Run],
-// [Inbox.Check] and [Handler.Consume] refuse the next start with [ErrShortWindow], unless Config.ShortWindow says
-// otherwise. A horizon beyond Config.MaxHorizon counts as that, and one that is not signed as Config.Window at most.
+// Messages say until when their producer may send them again, and the consumer keeps the longest
+// such horizon that is not over. One that exceeds Config.Window is reported; copies are safe all
+// the same: at worst they are set aside as too old. If the messages are signed (Config.Verifier),
+// [Inbox.Run], [Inbox.Check] and [Handler.Consume] refuse the next start with [ErrShortWindow],
+// unless Config.ShortWindow says otherwise. A horizon beyond Config.MaxHorizon counts as that, and
+// one that is not signed as Config.Window at most.
 //
 // # Guarantees
 //
 //   - A handler's effects in its database commit exactly when the claim does, or, for a parked
-//     message, when its parked row goes. A copy is acknowledged without running the handler, or, if that is
-//     Optimistic, without anything of what it did in the transaction.
+//     message, when its parked row goes. A copy is acknowledged without running the handler, or, if
+//     that is Optimistic, without anything of what it did in the transaction.
 //   - A message is acknowledged only when it was applied, is a duplicate, or is
 //     parked where an operator sees it.
 //   - Nothing is remembered before its COMMIT is known.
@@ -167,30 +169,35 @@
 //
 // # Limitations
 //
-//   - Effects of a handler outside the transaction (a call, a mail) happen once per attempt, not once.
-//     [HandleEffect] keeps a ledger of them: the intent is recorded with the claim, the call is made
-//     outside any transaction under a stable key, and its result is recorded with what follows. Whether
-//     it was carried out once is up to the other side; see docs/effects.md.
+//   - Effects of a handler outside the transaction (a call, a mail) happen once per attempt, not
+//     once. [HandleEffect] keeps a ledger of them: the intent is recorded with the claim, the call
+//     is made outside any transaction under a stable key, and its result is recorded with what
+//     follows. Whether it was carried out once is up to the other side; see docs/effects.md.
 //   - A handler that ignores its context is waited for; only the database ends its
 //     transaction.
-//   - Settings are seen in the text of a handler's statements. What a function or procedure sets, or set_config with an argument
-//     in place of true or false, stays on the connection.
-//   - A handler that has another message handled does so with its own context, or on a database with one writer that message waits for
-//     the handler's transaction until one of them gives up; with it, it is refused ([inbox.ErrNested]).
-//   - Run reports parked messages of handlers that were renamed. Those of a service that was renamed look like another service's.
-//   - A handler that commits past its transaction, on the connection itself or in a procedure, may have committed half of its
-//     work. Its message, and those that shared the transaction, are set aside as [inbox.AlteredState] where their claims are found
-//     committed ([inbox.ErrEnded]). If the process dies in between, a copy passes for a duplicate.
-//   - Several inboxes in one process do not know of each other: a handler name is refused twice within
-//     one Inbox only, and "alone" means alone in a handler. So a message may be blamed for the death of a process
-//     that a message of another handler, or of another Inbox, has caused: it is dead only if that happens at each of its starts.
-//   - Recorded starts of a message are counted together, whoever begins it: copies of one that was redelivered to several
-//     processes count for each other.
-//   - Two messages of one dispatch ID with different content that are both from a time which is forgotten
-//     are both set aside as too old. If an operator redrives both, both may run: the claim of the first
-//     is of that time too, and is forgotten again.
+//   - Settings are seen in the text of a handler's statements. What a function or procedure sets,
+//     or set_config with an argument in place of true or false, stays on the connection.
+//   - A handler that has another message handled does so with its own context, or on a database
+//     with one writer that message waits for the handler's transaction until one of them gives up;
+//     with it, it is refused ([inbox.ErrNested]).
+//   - Run reports parked messages of handlers that were renamed. Those of a service that was
+//     renamed look like another service's.
+//   - A handler that commits past its transaction, on the connection itself or in a procedure, may
+//     have committed half of its work. Its message, and those that shared the transaction, are set
+//     aside as [inbox.AlteredState] where their claims are found committed ([inbox.ErrEnded]). If
+//     the process dies in between, a copy passes for a duplicate.
+//   - Several inboxes in one process do not know of each other: a handler name is refused twice
+//     within one Inbox only, and "alone" means alone in a handler. So a message may be blamed for
+//     the death of a process that a message of another handler, or of another Inbox, has caused: it
+//     is dead only if that happens at each of its starts.
+//   - Recorded starts of a message are counted together, whoever begins it: copies of one that was
+//     redelivered to several processes count for each other.
+//   - Two messages of one dispatch ID with different content that are both from a time which is
+//     forgotten are both set aside as too old. If an operator redrives both, both may run: the
+//     claim of the first is of that time too, and is forgotten again.
 //   - A fail-over that loses commits loses claims together with their effects. The window forgets
-//     everything when the database was in trouble, and is believed only if the store, as an [inbox.Identifier], has
-//     named the same database within the last tenth of a second. Where a database does not tell its identity, a
-//     fail-over that this process did not notice is not noticed by its window.
+//     everything when the database was in trouble, and is believed only if the store, as an
+//     [inbox.Identifier], has named the same database within the last tenth of a second. Where a
+//     database does not tell its identity, a fail-over that this process did not notice is not
+//     noticed by its window.
 package consumer

@@ -119,7 +119,8 @@ func killedPaying[TX any](t *testing.T, db *database[TX], where, point string) {
 	}
 }
 
-// An effect that may have been carried out is not tried again where the other side would carry it out twice.
+// An effect that may have been carried out is not tried again where the other side would carry it
+// out twice.
 func TestKilledProcessLeavesAnEffectUncertain(t *testing.T) {
 	t.Parallel()
 	for _, point := range []string{"asked", "answered", "followed"} {

@@ -19,8 +19,9 @@ func (i *Inbox[TX]) ledger() (inbox.EffectStore[TX], error) {
 	return store, nil
 }
 
-// ListEffects reads effects outside the database. A filter without a consumer selects those of all consumers that
-// share the tables. Those that wait for an operator are [inbox.EffectUncertain] and [inbox.EffectDead].
+// ListEffects reads effects outside the database. A filter without a consumer selects those of all
+// consumers that share the tables. Those that wait for an operator are [inbox.EffectUncertain] and
+// [inbox.EffectDead].
 func (i *Inbox[TX]) ListEffects(ctx context.Context, f inbox.EffectFilter) ([]inbox.Effect, error) {
 	store, err := i.ledger()
 	if err != nil {
@@ -30,9 +31,10 @@ func (i *Inbox[TX]) ListEffects(ctx context.Context, f inbox.EffectFilter) ([]in
 	return store.ListEffects(ctx, f)
 }
 
-// RedriveEffects has dead and uncertain effects that f selects tried again, with the same keys and no attempts
-// counted, and returns the dispatch IDs of their messages. Where the other side is not idempotent, whoever redrives an uncertain effect has found out
-// that it was not carried out; so f must name what to redrive by Keys, IDs or States. The reason, required and at most 1 KiB, is kept
+// RedriveEffects has dead and uncertain effects that f selects tried again, with the same keys and
+// no attempts counted, and returns the dispatch IDs of their messages. Where the other side is not
+// idempotent, whoever redrives an uncertain effect has found out that it was not carried out; so f
+// must name what to redrive by Keys, IDs or States. The reason, required and at most 1 KiB, is kept
 // in the history of the message ([Inbox.Attempts]).
 func (i *Inbox[TX]) RedriveEffects(ctx context.Context, f inbox.EffectFilter, reason string) ([]uuid.UUID, error) {
 	if len(f.Keys)+len(f.IDs)+len(f.States) == 0 {
@@ -41,15 +43,17 @@ func (i *Inbox[TX]) RedriveEffects(ctx context.Context, f inbox.EffectFilter, re
 	return i.changeEffects(ctx, "redrive", f, inbox.EffectChange{State: inbox.EffectPending, Reason: reason})
 }
 
-// DiscardEffects gives up effects that f selects and that nobody is carrying out, and returns the dispatch IDs of their messages. The
-// reason, required and at most 1 KiB, is kept with them and in the history of the message.
+// DiscardEffects gives up effects that f selects and that nobody is carrying out, and returns the
+// dispatch IDs of their messages. The reason, required and at most 1 KiB, is kept with them and in
+// the history of the message.
 func (i *Inbox[TX]) DiscardEffects(ctx context.Context, f inbox.EffectFilter, reason string) ([]uuid.UUID, error) {
 	return i.changeEffects(ctx, "discard", f, inbox.EffectChange{State: inbox.EffectDiscarded, Reason: reason})
 }
 
-// ResolveEffect says that the effect under key was carried out, with that result: Finish runs with it, and Do does not run again. It is for
-// uncertain effects, and dead ones whose result is not known, and tells whether there was such a one. result is encoded as JSON. The
-// reason, required and at most 1 KiB, is kept in the history of the message.
+// ResolveEffect says that the effect under key was carried out, with that result: Finish runs with
+// it, and Do does not run again. It is for uncertain effects, and dead ones whose result is not
+// known, and tells whether there was such a one. result is encoded as JSON. The reason, required
+// and at most 1 KiB, is kept in the history of the message.
 func (i *Inbox[TX]) ResolveEffect(ctx context.Context, key uuid.UUID, result any, reason string) (bool, error) {
 	b, err := encodeEffect("result", result)
 	if err != nil {

@@ -16,7 +16,8 @@ import (
 	"github.com/boxpair/boxpair/store/inbox"
 )
 
-// provider carries effects out, in files that outlive this process: one for each key, with a line for each call.
+// provider carries effects out, in files that outlive this process: one for each key, with a line
+// for each call.
 type provider struct{ dir string }
 
 type (
@@ -64,7 +65,8 @@ func (p provider) wantCharges(t *testing.T, id uuid.UUID, calls int) {
 	}
 }
 
-// paying is the effect of the tests: it has an effect in the database and writes an event in both transactions.
+// paying is the effect of the tests: it has an effect in the database and writes an event in both
+// transactions.
 func paying[TX any](db *database[TX], p provider) consumer.Effect[TX, charge, receipt] {
 	return consumer.Effect[TX, charge, receipt]{
 		Prepare: func(ctx context.Context, w *consumer.Work[TX], _ *message.Message) (charge, error) {

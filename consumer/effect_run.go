@@ -125,7 +125,8 @@ func (x *effects[TX]) take(ctx context.Context, limit int) ([]inbox.EffectRun, t
 	return runs, next, nil
 }
 
-// carryOut does what is left of an effect. Its context does not end with ctx: what was begun is finished.
+// carryOut does what is left of an effect. Its context does not end with ctx: what was begun is
+// finished.
 func (x *effects[TX]) carryOut(ctx context.Context, r *inbox.EffectRun) {
 	defer signal(x.wake) // the next of its key
 	if r.Result != nil {
@@ -170,7 +171,8 @@ func (x *effects[TX]) failed(ctx context.Context, r *inbox.EffectRun, cause erro
 		certain  *notDone
 		rejected *rejection
 		last     = r.Attempts >= x.cfg.MaxAttempts
-		// Where it is not tried again by itself, an operator who had it redriven has said that no attempt before was carried out.
+		// Where it is not tried again by itself, an operator who had it redriven has said that no
+		// attempt before was carried out.
 		before = r.Uncertain && x.again
 		o      = inbox.EffectOutcome{State: inbox.EffectPending, Uncertain: before, Attempts: r.Attempts, Noted: "effect_failed", LastError: text(cause)}
 	)
@@ -305,8 +307,8 @@ func (x *effects[TX]) callFinish(ctx context.Context, tx TX, r *inbox.EffectRun,
 	return fault.Hit(ctx, fault.BeforeEffectCommit)
 }
 
-// cause returns the message of an effect, without its payload and under the effect's key: what Finish writes must
-// not have the dispatch IDs of what Prepare has written.
+// cause returns the message of an effect, without its payload and under the effect's key: what
+// Finish writes must not have the dispatch IDs of what Prepare has written.
 func (x *effects[TX]) cause(r *inbox.EffectRun) *incoming {
 	msg := message.NewMessage(r.ID.String(), nil)
 	msg.Metadata = r.Metadata
@@ -318,8 +320,9 @@ func (x *effects[TX]) cause(r *inbox.EffectRun) *incoming {
 	return &incoming{event: event, order: r.OrderKey, metadata: r.Metadata}
 }
 
-// settle records what became of a run. While the database is in trouble it tries again for Config.MaxHold; after that the
-// lease ends, and the effect counts as one whose process did not come back. A result is known nowhere else, so it is kept until the inbox ends.
+// settle records what became of a run. While the database is in trouble it tries again for
+// Config.MaxHold; after that the lease ends, and the effect counts as one whose process did not
+// come back. A result is known nowhere else, so it is kept until the inbox ends.
 func (x *effects[TX]) settle(ctx context.Context, r *inbox.EffectRun, o inbox.EffectOutcome) {
 	if o.State == inbox.EffectDead || o.State == inbox.EffectUncertain {
 		x.h.log.ErrorContext(ctx, "effect waits for an operator", x.attrs(r, "state", o.State)...)

@@ -102,7 +102,8 @@ func TestEffectKeyIsStable(t *testing.T) {
 	}
 }
 
-// Do uses the database itself, with a pool of one connection: it would wait for ever within a transaction.
+// Do uses the database itself, with a pool of one connection: it would wait for ever within a
+// transaction.
 func TestCallIsMadeOutsideAnyTransaction(t *testing.T) {
 	t.Parallel()
 	t.Run("postgres", func(t *testing.T) {

@@ -12,8 +12,9 @@ var (
 	// may send events again for longer than Config.Window, and Config.ShortWindow refuses that.
 	ErrShortWindow = errors.New("window is shorter than a producer may send events again: late copies would be set aside as too old; raise Config.Window, or set Config.ShortWindow to ReportShortWindow")
 
-	// ErrOtherKey is wrapped by [Handler.Consume] of a handler with HandlerConfig.Ordered when the subscriber keeps messages in order
-	// by another key than HandlerConfig.Key says: it hands out messages of one key together, and none is in order.
+	// ErrOtherKey is wrapped by [Handler.Consume] of a handler with HandlerConfig.Ordered when the
+	// subscriber keeps messages in order by another key than HandlerConfig.Key says: it hands out
+	// messages of one key together, and none is in order.
 	ErrOtherKey = errors.New("subscriber keeps messages in order by another key: give it the function of HandlerConfig.Key, or none to either")
 
 	// ErrNoOutbox is returned when a handler writes events and its inbox has no

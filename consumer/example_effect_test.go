@@ -14,8 +14,9 @@ import (
 	"github.com/boxpair/boxpair/transport"
 )
 
-// An order is charged at a provider that remembers idempotency keys, outside any transaction. The first attempt gets no answer,
-// though the provider has charged: the second one has the same key, and charges nothing.
+// An order is charged at a provider that remembers idempotency keys, outside any transaction. The
+// first attempt gets no answer, though the provider has charged: the second one has the same key,
+// and charges nothing.
 func ExampleHandleEffect() {
 	ctx := context.Background()
 	store, done := exampleStore(ctx)

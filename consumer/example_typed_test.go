@@ -61,8 +61,9 @@ func ExampleTyped() {
 	// reserved [chair table]
 }
 
-// A service whose producers, as their signed messages say, may send events again for longer than it remembers dispatch IDs
-// does not start, so that somebody raises the window before a late copy is set aside as too old.
+// A service whose producers, as their signed messages say, may send events again for longer than it
+// remembers dispatch IDs does not start, so that somebody raises the window before a late copy is
+// set aside as too old.
 func ExampleInbox_Check() {
 	ctx := context.Background()
 	store, done := exampleStore(ctx)

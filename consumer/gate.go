@@ -13,17 +13,17 @@ const (
 	alone        int64 = 1 << 30
 )
 
-// gate lets many runs of one handler in together, or one in alone, in the order in which they came: who wants to be alone keeps
-// newcomers out, so neither side starves. No wait for it is longer than a run may take: a handler that never comes
-// back, or calls itself, stops nobody.
+// gate lets many runs of one handler in together, or one in alone, in the order in which they came:
+// who wants to be alone keeps newcomers out, so neither side starves. No wait for it is longer than
+// a run may take: a handler that never comes back, or calls itself, stops nobody.
 type gate struct {
 	inside *semaphore.Weighted
 }
 
 func newGate() gate { return gate{semaphore.NewWeighted(alone)} }
 
-// enter waits for its turn at most so long. It returns what to leave with, or 0 when the time was over: then the caller goes in
-// beside whoever is there. An error says that ctx ended.
+// enter waits for its turn at most so long. It returns what to leave with, or 0 when the time was
+// over: then the caller goes in beside whoever is there. An error says that ctx ended.
 func (g gate) enter(ctx context.Context, weight int64, most time.Duration) (int64, error) {
 	if g.inside.TryAcquire(weight) {
 		return weight, nil

@@ -45,8 +45,8 @@ type instruction struct {
 // no goroutine of its own: a group is run by the Consume of its first member.
 //
 // A group begins at once while no other one runs, with what is there, and otherwise when it is
-// full, or its first member has waited for half a second; so what arrives during a transaction is the next group, and the more there is to
-// do, the larger the groups are.
+// full, or its first member has waited for half a second; so what arrives during a transaction is
+// the next group, and the more there is to do, the larger the groups are.
 type groups[TX any] struct {
 	h *Handler[TX]
 

@@ -180,8 +180,9 @@ func consumeAll[TX any](t *testing.T, h *consumer.Handler[TX], all ...*message.M
 // envGroup makes a child process handle a group.
 const envGroup = "BOXPAIR_TEST_GROUP"
 
-// TestGroupChild is what a child process runs; see [TestProcessKilledInAGroupLeavesOneEffectEach]. It
-// dies in the third handler of a group of four, which may be redelivered ones, or after the group was committed.
+// TestGroupChild is what a child process runs; see [TestProcessKilledInAGroupLeavesOneEffectEach].
+// It dies in the third handler of a group of four, which may be redelivered ones, or after the
+// group was committed.
 func TestGroupChild(t *testing.T) {
 	if os.Getenv(envGroup) != "" {
 		asChild(t, dyingGroup[pgx.Tx], dyingGroup[*sql.Tx])
@@ -254,7 +255,8 @@ func killedGroup[TX any](t *testing.T, db *database[TX], where, point string) {
 		})
 	consumeAll(t, h, redelivered(4)...)
 	db.wantEffects(t, 4)
-	// What was committed is remembered, and of what was begun twice each may be the one that kills: it is alone.
+	// What was committed is remembered, and of what was begun twice each may be the one that kills:
+	// it is alone.
 	wantGroups := map[string]int64{"effects": 1}[point]
 	if c := h.Counters(); c.Applied != int64(4-want) || c.Groups != wantGroups {
 		t.Errorf("counters: %+v", c)

@@ -59,8 +59,9 @@ func (g *groups[TX]) attempt(members []*member, again bool) {
 	g.undo(members, &o, again)
 }
 
-// together applies those of a group that may share a transaction, and returns them. Some may have killed a process: their starts are
-// recorded before the transaction begins, and taken back, unless they were applied, before anybody who is to be alone is let in.
+// together applies those of a group that may share a transaction, and returns them. Some may have
+// killed a process: their starts are recorded before the transaction begins, and taken back, unless
+// they were applied, before anybody who is to be alone is let in.
 func (g *groups[TX]) together(members []*member) ([]*member, outcome) {
 	h := g.h
 	inside, _ := h.gate.enter(context.Background(), besideOthers, h.cfg.Timeout)
@@ -84,9 +85,9 @@ func (g *groups[TX]) together(members []*member) ([]*member, outcome) {
 	return members, o
 }
 
-// start records the starts of members that may have killed a process, in one statement, and returns the members that go on
-// together. One that was begun before is handled alone, as is each whose start could not be recorded, and
-// with them those behind them of their keys.
+// start records the starts of members that may have killed a process, in one statement, and returns
+// the members that go on together. One that was begun before is handled alone, as is each whose
+// start could not be recorded, and with them those behind them of their keys.
 func (g *groups[TX]) start(members []*member) (rest []*member) {
 	h := g.h
 	var suspects []uuid.UUID

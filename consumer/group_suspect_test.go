@@ -278,7 +278,8 @@ func TestReturnedMemberThatHasLeftItsGroupReturnsThoseBehindIt(t *testing.T) {
 	})
 }
 
-// A group that dies leaves a start on each of its members. Each of them is alone after that, and the one that kills is dead in the end.
+// A group that dies leaves a start on each of its members. Each of them is alone after that, and
+// the one that kills is dead in the end.
 func TestGroupThatDiesConvictsItsKillerOnly(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -63,12 +63,12 @@ func (h *Handler[TX]) Stats(ctx context.Context) (inbox.Stats, error) {
 	return stats, err
 }
 
-// Consume handles one message; it is a Watermill NoPublishHandlerFunc. It returns
-// nil, so that the message is acknowledged, when the message was applied, is a duplicate, or was
-// parked. It returns an error, so that the message is delivered again, only if nothing of
-// that could be committed: when the message's context ended, or the database was in trouble for
-// Config.MaxHold; and always, with [ErrOtherKey], where order is asked for that the subscriber does not keep. It blocks meanwhile. The end of the message's context does not cut a transaction
-// short.
+// Consume handles one message; it is a Watermill NoPublishHandlerFunc. It returns nil, so that the
+// message is acknowledged, when the message was applied, is a duplicate, or was parked. It returns
+// an error, so that the message is delivered again, only if nothing of that could be committed:
+// when the message's context ended, or the database was in trouble for Config.MaxHold; and always,
+// with [ErrOtherKey], where order is asked for that the subscriber does not keep. It blocks
+// meanwhile. The end of the message's context does not cut a transaction short.
 func (h *Handler[TX]) Consume(msg *message.Message) error {
 	d := &delivery{redelivered: transport.Redelivered(msg)}
 	err := h.consume(msg.Context(), msg, d)
@@ -131,9 +131,9 @@ func (h *Handler[TX]) ensureRegistered(ctx context.Context, d *delivery) error {
 	}
 }
 
-// register makes the consumer known to the store, and warms its window the first
-// time. After trouble with the database it asks again: if it is another one now, as after a restore,
-// the consumer may have another number there. It ends with ctx: nothing of it has to be finished.
+// register makes the consumer known to the store, and warms its window the first time. After
+// trouble with the database it asks again: if it is another one now, as after a restore, the
+// consumer may have another number there. It ends with ctx: nothing of it has to be finished.
 func (h *Handler[TX]) register(ctx context.Context) error {
 	if h.registration.Load() != nil && !h.stale.Load() {
 		return nil
@@ -191,8 +191,9 @@ func (h *Handler[TX]) warm(ctx context.Context, consumer int) error {
 // consumer returns the store's number for this consumer, which is registered.
 func (h *Handler[TX]) consumer() int { return h.registration.Load().Consumer }
 
-// seen tells whether the window knows the message as applied. That holds in the database whose commits it is of:
-// one that lacks them has the relay send the message again, and would lose its effect.
+// seen tells whether the window knows the message as applied. That holds in the database whose
+// commits it is of: one that lacks them has the relay send the message again, and would lose its
+// effect.
 func (h *Handler[TX]) seen(ctx context.Context, in *incoming) bool {
 	knows := func() bool { return h.window.Seen(in.event.ID, in.event.Digest) == dedupe.Duplicate }
 	// Whoever has looked meanwhile may have had it forgotten.
@@ -231,9 +232,9 @@ func (h *Handler[TX]) distrust(err error) inbox.ErrorClass {
 	return class
 }
 
-// hold waits before the next try while the database is in trouble. It tells
-// whether there is to be one: not if ctx ended or Config.MaxHold is over, nor if the message came with the context of a handler that
-// has what is waited for.
+// hold waits before the next try while the database is in trouble. It tells whether there is to be
+// one: not if ctx ended or Config.MaxHold is over, nor if the message came with the context of a
+// handler that has what is waited for.
 func (h *Handler[TX]) hold(ctx context.Context, d *delivery, err error) bool {
 	if errors.Is(err, inbox.ErrNested) {
 		return false

@@ -96,8 +96,9 @@ func (h *Handler[TX]) lookAtTimes(ctx context.Context, in *incoming) {
 	}
 }
 
-// lookAtHorizon reports a horizon beyond the window, and keeps it. Whoever can send messages can claim any, and one that is kept
-// may keep the service from starting: without a signature none beyond the window is.
+// lookAtHorizon reports a horizon beyond the window, and keeps it. Whoever can send messages can
+// claim any, and one that is kept may keep the service from starting: without a signature none
+// beyond the window is.
 func (h *Handler[TX]) lookAtHorizon(ctx context.Context, claimed time.Duration, until, now time.Time) {
 	cfg := &h.inbox.cfg
 	longest := min(claimed, cfg.MaxHorizon)

@@ -151,9 +151,9 @@ func (i *Inbox[TX]) all() []*Handler[TX] {
 	return handlers
 }
 
-// reportIdle reports, now and then, that something is to be done by Run, which nobody has called. While a process ends, its
-// successor is going to. It is not refused: a message that is neither parked nor acknowledged comes again at once and for ever, and a
-// router may begin before Run does.
+// reportIdle reports, now and then, that something is to be done by Run, which nobody has called.
+// While a process ends, its successor is going to. It is not refused: a message that is neither
+// parked nor acknowledged comes again at once and for ever, and a router may begin before Run does.
 func (i *Inbox[TX]) reportIdle(ctx context.Context) {
 	if i.ran.Load() || i.cfg.RunElsewhere || !i.idle.due(time.Now()) {
 		return

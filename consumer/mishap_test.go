@@ -265,8 +265,8 @@ func TestResultOfAnEffectIsKeptThroughALongOutage(t *testing.T) {
 	p.wantCharges(t, number(1), 1)
 }
 
-// The transaction that one handler of a group has ended says nothing about a message that was applied before it, nor about one whose
-// claim is free afterwards.
+// The transaction that one handler of a group has ended says nothing about a message that was
+// applied before it, nor about one whose claim is free afterwards.
 func TestMessagesOfAnEndedGroupAreSetAsideOnlyIfItsTransactionMayHaveClaimedThem(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

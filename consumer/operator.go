@@ -30,14 +30,15 @@ func (i *Inbox[TX]) ListParked(ctx context.Context, f inbox.Filter) ([]inbox.Par
 	return i.store.ListParkedMessages(ctx, f)
 }
 
-// Redrive makes dead, too old and, with Filter.Force, altered messages that f selects due
-// again, with no attempts counted, and returns their dispatch IDs. A filter that names neither IDs nor
-// States, and does not force, takes dead ones only: what is too old may have been applied in a time that
-// the consumer has forgotten, so whoever redrives it says so. Call it until it
-// returns none to redrive more than f.Limit. Messages that are retried already are taken if IDs or States name them: they are due at
-// once, from their first attempt on. They are handled by the Run of their consumer,
-// in whatever process. Where later messages of a key were applied meanwhile, a redriven one comes after them.
-// The reason, required and at most 1 KiB, is kept in the history of each ([Inbox.Attempts]).
+// Redrive makes dead, too old and, with Filter.Force, altered messages that f selects due again,
+// with no attempts counted, and returns their dispatch IDs. A filter that names neither IDs nor
+// States, and does not force, takes dead ones only: what is too old may have been applied in a time
+// that the consumer has forgotten, so whoever redrives it says so. Call it until it returns none to
+// redrive more than f.Limit. Messages that are retried already are taken if IDs or States name
+// them: they are due at once, from their first attempt on. They are handled by the Run of their
+// consumer, in whatever process. Where later messages of a key were applied meanwhile, a redriven
+// one comes after them. The reason, required and at most 1 KiB, is kept in the history of each
+// ([Inbox.Attempts]).
 func (i *Inbox[TX]) Redrive(ctx context.Context, f inbox.Filter, reason string) ([]uuid.UUID, error) {
 	if err := checkReason(reason); err != nil {
 		return nil, fmt.Errorf("redrive: %w", err)
@@ -56,8 +57,10 @@ func (i *Inbox[TX]) Redrive(ctx context.Context, f inbox.Filter, reason string) 
 	return ids, err
 }
 
-// Discard gives up parked messages that f selects, keeps the reason, required and at most 1 KiB, with them and in their
-// history. A filter that names neither IDs nor States takes what waits for an operator: dead, too old and altered ones. It returns their dispatch IDs. Further copies of them stay duplicates.
+// Discard gives up parked messages that f selects, keeps the reason, required and at most 1 KiB,
+// with them and in their history. A filter that names neither IDs nor States takes what waits for
+// an operator: dead, too old and altered ones. It returns their dispatch IDs. Further copies of
+// them stay duplicates.
 func (i *Inbox[TX]) Discard(ctx context.Context, f inbox.Filter, reason string) ([]uuid.UUID, error) {
 	if err := checkReason(reason); err != nil {
 		return nil, fmt.Errorf("discard: %w", err)

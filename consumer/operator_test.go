@@ -37,8 +37,8 @@ func TestOperatorSaysWhy(t *testing.T) {
 	r.wantStates(inbox.Dead)
 }
 
-// A handler rejected a message. When the cause is mended, an operator redrives what died of it, and says why;
-// the consumer's own process handles it, without the broker.
+// A handler rejected a message. When the cause is mended, an operator redrives what died of it, and
+// says why; the consumer's own process handles it, without the broker.
 func ExampleInbox_Redrive() {
 	ctx := context.Background()
 	store, done := exampleStore(ctx)

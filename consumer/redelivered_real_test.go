@@ -33,7 +33,8 @@ func (c *statementCounter) TraceBatchQuery(context.Context, *pgx.Conn, pgx.Trace
 
 func (c *statementCounter) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData) {}
 
-// TestRedeliveredMessagesCostHardlyMoreStatementsThanFreshOnes has them handled in groups of 32, as after the crash of a consumer.
+// TestRedeliveredMessagesCostHardlyMoreStatementsThanFreshOnes has them handled in groups of 32, as
+// after the crash of a consumer.
 func TestRedeliveredMessagesCostHardlyMoreStatementsThanFreshOnes(t *testing.T) {
 	t.Parallel()
 	const size, messages = 32, 32 * 8

@@ -13,11 +13,11 @@ import (
 	"github.com/boxpair/boxpair/store/inbox"
 )
 
-// Run takes up parked messages and effects outside the database that are due, and forgets old dispatch IDs, for all
-// handlers, until ctx ends; then it waits for the handlers that it has begun and
-// returns nil. It needs no broker. Several processes of a service may run it at the same
-// time. While the database is down it waits and logs. It returns [ErrRunning] if
-// it runs already, and an error that wraps [ErrShortWindow] if a handler is refused.
+// Run takes up parked messages and effects outside the database that are due, and forgets old
+// dispatch IDs, for all handlers, until ctx ends; then it waits for the handlers that it has begun
+// and returns nil. It needs no broker. Several processes of a service may run it at the same time.
+// While the database is down it waits and logs. It returns [ErrRunning] if it runs already, and an
+// error that wraps [ErrShortWindow] if a handler is refused.
 func (i *Inbox[TX]) Run(ctx context.Context) error {
 	if !i.running.CompareAndSwap(false, true) {
 		return ErrRunning
@@ -70,9 +70,9 @@ func (i *Inbox[TX]) Run(ctx context.Context) error {
 	}
 }
 
-// RunOnce does what [Inbox.Run] does, once: it takes up every parked message that
-// is due, and then every effect outside the database, each at most once and one after another, and forgets. It returns when that
-// is done, with the errors of all handlers.
+// RunOnce does what [Inbox.Run] does, once: it takes up every parked message that is due, and then
+// every effect outside the database, each at most once and one after another, and forgets. It
+// returns when that is done, with the errors of all handlers.
 func (i *Inbox[TX]) RunOnce(ctx context.Context) error {
 	i.ran.Store(true)
 	var errs []error

@@ -108,9 +108,10 @@ func (s *simulation) verifyBlame() {
 	}
 }
 
-// verifyKillers checks, of the same schedules, that a message which kills every process is dead after a few: each copy
-// once before it is known as redelivered, once beside others and MaxSoloStarts times alone. A process that has returned it to the
-// transport does not suspect it when it comes again.
+// verifyKillers checks, of the same schedules, that a message which kills every process is dead
+// after a few: each copy once before it is known as redelivered, once beside others and
+// MaxSoloStarts times alone. A process that has returned it to the transport does not suspect it
+// when it comes again.
 func (s *simulation) verifyKillers() {
 	copies := make(map[uuid.UUID]int)
 	for _, e := range s.published {

@@ -107,8 +107,8 @@ const (
 	simKinds
 )
 
-// simPlan says what a message does to its handlers at first: the first times runs of
-// each consumer. It counts, by consumer, those runs and how often a process has returned the message to its queue.
+// simPlan says what a message does to its handlers at first: the first times runs of each consumer.
+// It counts, by consumer, those runs and how often a process has returned the message to its queue.
 type simPlan struct {
 	kind     simKind
 	times    int

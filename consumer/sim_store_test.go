@@ -126,7 +126,8 @@ func (s *simStore) run(tx *simTx, fn func() error) (err error) {
 	return err
 }
 
-// ApplyGroup takes all locks at once: in which order a database takes them is a question of its own tests.
+// ApplyGroup takes all locks at once: in which order a database takes them is a question of its own
+// tests.
 func (s *simStore) ApplyGroup(ctx context.Context, cs []inbox.Claim, fn func(context.Context, *simTx, []int) error) ([]inbox.Verdict, error) {
 	var claims, keys []claimKey
 	var ids []uuid.UUID

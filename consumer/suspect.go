@@ -11,8 +11,9 @@ import (
 	"github.com/boxpair/boxpair/store/inbox"
 )
 
-// startGap is how long another process may take from the record of a start to the lock of its message. Within it nobody else
-// records one, or the processes that start together would count each other's.
+// startGap is how long another process may take from the record of a start to the lock of its
+// message. Within it nobody else records one, or the processes that start together would count each
+// other's.
 const startGap = 5 * time.Second
 
 // ever is longer than any start is remembered.
@@ -27,8 +28,9 @@ type seat[TX any] struct {
 	counts bool
 }
 
-// sit goes in beside others, where the first recorded start may be the first at all, or alone. Messages that are alone in
-// their handlers take turns within the inbox, or one that kills the process would convict the others.
+// sit goes in beside others, where the first recorded start may be the first at all, or alone.
+// Messages that are alone in their handlers take turns within the inbox, or one that kills the
+// process would convict the others.
 func (h *Handler[TX]) sit(ctx context.Context, weight int64) (s seat[TX], err error) {
 	s = seat[TX]{h: h, counts: true}
 	if weight == alone {
@@ -65,9 +67,10 @@ func (i *Inbox[TX]) takeTurn(ctx context.Context, most time.Duration) (bool, err
 	}
 }
 
-// suspected runs a message that may have killed a process: it records the start, once the message may run, and calls run with how
-// many are recorded. From the second on it is alone. A start whose handler came back, or was not begun, is taken back
-// before anybody else is let in: a message must not answer for what others do later.
+// suspected runs a message that may have killed a process: it records the start, once the message
+// may run, and calls run with how many are recorded. From the second on it is alone. A start whose
+// handler came back, or was not begun, is taken back before anybody else is let in: a message must
+// not answer for what others do later.
 func (h *Handler[TX]) suspected(ctx context.Context, id uuid.UUID, within time.Duration, run func(starts int) attempt) attempt {
 	a, first := h.suspectedIn(ctx, besideOthers, id, ever, run)
 	if !first && !a.ended && a.err == nil {
@@ -76,7 +79,8 @@ func (h *Handler[TX]) suspected(ctx context.Context, id uuid.UUID, within time.D
 	return a
 }
 
-// suspectedIn tells besides whether the message may run now: whether no start was recorded within so long.
+// suspectedIn tells besides whether the message may run now: whether no start was recorded within
+// so long.
 func (h *Handler[TX]) suspectedIn(ctx context.Context, weight int64, id uuid.UUID, within time.Duration, run func(starts int) attempt) (a attempt, begun bool) {
 	s, err := h.sit(ctx, weight)
 	if err != nil {
@@ -100,7 +104,8 @@ func (h *Handler[TX]) suspectedIn(ctx context.Context, weight int64, id uuid.UUI
 	return a, true
 }
 
-// start records that messages are begun again, and returns how often that was recorded of each, or 0 if somebody else did within.
+// start records that messages are begun again, and returns how often that was recorded of each, or
+// 0 if somebody else did within.
 func (h *Handler[TX]) start(ctx context.Context, within time.Duration, ids ...uuid.UUID) ([]int, error) {
 	ctx, cancel := h.operation(ctx)
 	defer cancel()
@@ -119,7 +124,8 @@ func (h *Handler[TX]) start(ctx context.Context, within time.Duration, ids ...uu
 	return starts, nil
 }
 
-// unstart takes a recorded start of each message back. If that fails, they have one start fewer to go.
+// unstart takes a recorded start of each message back. If that fails, they have one start fewer to
+// go.
 func (h *Handler[TX]) unstart(ctx context.Context, ids ...uuid.UUID) {
 	if len(ids) == 0 {
 		return
@@ -129,8 +135,9 @@ func (h *Handler[TX]) unstart(ctx context.Context, ids ...uuid.UUID) {
 	_ = h.inbox.store.Unstarted(ctx, h.consumer(), ids)
 }
 
-// tooManyStarts returns the error of a message whose handling was begun too often without coming back. It is asked while the message is
-// locked: no other process is at it then. The first recorded start is not alone.
+// tooManyStarts returns the error of a message whose handling was begun too often without coming
+// back. It is asked while the message is locked: no other process is at it then. The first recorded
+// start is not alone.
 func (h *Handler[TX]) tooManyStarts(starts int) error {
 	if starts <= h.cfg.MaxSoloStarts+1 {
 		return nil
@@ -138,7 +145,8 @@ func (h *Handler[TX]) tooManyStarts(starts int) error {
 	return fmt.Errorf("begun %d times: %w", starts-1, ErrNeverCameBack)
 }
 
-// leftovers are the parked messages that were due when this process began: an earlier process may have died of one of them.
+// leftovers are the parked messages that were due when this process began: an earlier process may
+// have died of one of them.
 type leftovers struct {
 	mu    sync.Mutex
 	seqs  map[int64]struct{}

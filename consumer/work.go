@@ -11,12 +11,13 @@ import (
 	"github.com/boxpair/boxpair/transport"
 )
 
-// Work is the transaction in which one message is handled. It belongs to one run of the
-// handler, must not be used after it, and is not safe for concurrent use. The
-// transaction is committed when the handler has returned nil; the handler neither
-// commits nor rolls back: the stores of this library refuse it, and the attempt fails even if the handler ignores that. Where they
-// cannot, as on the connection itself, the message waits for an operator ([inbox.ErrEnded]). What the handler sets is gone with the
-// transaction: PostgreSQL's store refuses a SET that is not LOCAL, and those of MySQL and SQLite give the connection to nobody else.
+// Work is the transaction in which one message is handled. It belongs to one run of the handler,
+// must not be used after it, and is not safe for concurrent use. The transaction is committed when
+// the handler has returned nil; the handler neither commits nor rolls back: the stores of this
+// library refuse it, and the attempt fails even if the handler ignores that. Where they cannot, as
+// on the connection itself, the message waits for an operator ([inbox.ErrEnded]). What the handler
+// sets is gone with the transaction: PostgreSQL's store refuses a SET that is not LOCAL, and those
+// of MySQL and SQLite give the connection to nobody else.
 type Work[TX any] struct {
 	store inbox.ClaimStore[TX]
 	tx    TX
@@ -93,8 +94,8 @@ func (w *Work[TX]) Write(ctx context.Context, events ...producer.Event) ([]produ
 	return writer.Write(ctx, events...)
 }
 
-// Queue is like [Work.Write], but the events are written when the handler has
-// returned, in one round trip, or with the COMMIT without one of their own; see [producer.Writer.Queue].
+// Queue is like [Work.Write], but the events are written when the handler has returned, in one
+// round trip, or with the COMMIT without one of their own; see [producer.Writer.Queue].
 func (w *Work[TX]) Queue(events ...producer.Event) ([]uuid.UUID, error) {
 	writer, err := w.Writer()
 	if err != nil {

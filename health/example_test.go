@@ -14,8 +14,8 @@ import (
 	"github.com/boxpair/boxpair/store/sqlite"
 )
 
-// An endpoint of a service asks how far its outbox is behind. No relay runs here, and the service wants
-// to know of two events that wait.
+// An endpoint of a service asks how far its outbox is behind. No relay runs here, and the service
+// wants to know of two events that wait.
 func Example() {
 	ctx := context.Background()
 	outbox, done := openOutbox(ctx)

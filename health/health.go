@@ -33,37 +33,42 @@ func Worst(states ...State) State {
 	return Healthy
 }
 
-// Config says from where on something is degraded or unhealthy. The zero value is complete. What is not to count
-// is given a value that is never reached, as math.MaxInt.
+// Config says from where on something is degraded or unhealthy. The zero value is complete. What is
+// not to count is given a value that is never reached, as math.MaxInt.
 //
-// What waits is, in an outbox, what is in the queue or parked for another attempt, and in an inbox the same with
-// effects outside the database that are not done. Deferred events do not count until they are due.
+// What waits is, in an outbox, what is in the queue or parked for another attempt, and in an inbox
+// the same with effects outside the database that are not done. Deferred events do not count until
+// they are due.
 type Config struct {
-	// DegradedAge is the age of the oldest that waits from which on the state is degraded. Relays send within
-	// milliseconds, so that a minute is an outage, or something that fails. Defaults to 1 minute.
+	// DegradedAge is the age of the oldest that waits from which on the state is degraded. Relays
+	// send within milliseconds, so that a minute is an outage, or something that fails. Defaults to
+	// 1 minute.
 	DegradedAge time.Duration `yaml:"degraded_age" env:"DEGRADED_AGE"`
-	// UnhealthyAge is that from which on it is unhealthy. With the default attempts and backoff, an event that is
-	// refused waits 8.5 minutes at most before it is dead: one by itself makes nothing unhealthy. A message that fails in an inbox
-	// may take more than an hour. Defaults to 10 minutes, or to DegradedAge if that is longer.
+	// UnhealthyAge is that from which on it is unhealthy. With the default attempts and backoff, an
+	// event that is refused waits 8.5 minutes at most before it is dead: one by itself makes
+	// nothing unhealthy. A message that fails in an inbox may take more than an hour. Defaults to
+	// 10 minutes, or to DegradedAge if that is longer.
 	UnhealthyAge time.Duration `yaml:"unhealthy_age" env:"UNHEALTHY_AGE"`
 
-	// DegradedPending is how many have to wait for the state to be degraded. Defaults to 10,000, the work
-	// of some seconds.
+	// DegradedPending is how many have to wait for the state to be degraded. Defaults to 10,000,
+	// the work of some seconds.
 	DegradedPending int `yaml:"degraded_pending" env:"DEGRADED_PENDING"`
-	// UnhealthyPending is how many have to wait for it to be unhealthy. Stores stop counting at 100,000 of a kind, and
-	// what has been counted that far has reached every number. Defaults to none: a burst that is
-	// being sent is not unhealthy, and one that is not grows old.
+	// UnhealthyPending is how many have to wait for it to be unhealthy. Stores stop counting at
+	// 100,000 of a kind, and what has been counted that far has reached every number. Defaults to
+	// none: a burst that is being sent is not unhealthy, and one that is not grows old.
 	UnhealthyPending int `yaml:"unhealthy_pending" env:"UNHEALTHY_PENDING"`
 
-	// DegradedDead is how many have to wait for an operator for the state to be degraded: dead ones, and in an inbox
-	// also those that are too old or altered, and uncertain effects. Defaults to 1.
+	// DegradedDead is how many have to wait for an operator for the state to be degraded: dead
+	// ones, and in an inbox also those that are too old or altered, and uncertain effects. Defaults
+	// to 1.
 	DegradedDead int `yaml:"degraded_dead" env:"DEGRADED_DEAD"`
-	// UnhealthyDead is how many of those make it unhealthy. So many are no bad events any more, but a bad
-	// deployment. Defaults to 100, or to DegradedDead if that is more.
+	// UnhealthyDead is how many of those make it unhealthy. So many are no bad events any more, but
+	// a bad deployment. Defaults to 100, or to DegradedDead if that is more.
 	UnhealthyDead int `yaml:"unhealthy_dead" env:"UNHEALTHY_DEAD"`
 }
 
-// withDefaults returns c with its zero fields filled in, or an error that joins everything that is wrong with it.
+// withDefaults returns c with its zero fields filled in, or an error that joins everything that is
+// wrong with it.
 func (c Config) withDefaults() (Config, error) {
 	var errs []error
 	errs = append(errs, fill("DegradedAge", &c.DegradedAge, time.Minute), fill("DegradedPending", &c.DegradedPending, 10_000),
@@ -109,13 +114,13 @@ func New(cfg Config) (*Check, error) {
 // Report is the answer of a [Check].
 type Report struct {
 	State State `json:"state"`
-	// Problems say why the state is not healthy, each in words for an operator; never nil. They hold no key, topic or
-	// payload.
+	// Problems say why the state is not healthy, each in words for an operator; never nil. They
+	// hold no key, topic or payload.
 	Problems []string `json:"problems"`
 }
 
-// Outbox judges the state of an outbox. One without a relay, or whose relays own no shard, is degraded, whatever waits: nobody would
-// send what is written.
+// Outbox judges the state of an outbox. One without a relay, or whose relays own no shard, is
+// degraded, whatever waits: nobody would send what is written.
 func (c *Check) Outbox(s outbox.Stats) Report {
 	r := Report{Healthy, []string{}}
 	c.age(&r, "the oldest pending event is %v old", s.OldestPending)
@@ -130,8 +135,9 @@ func (c *Check) Outbox(s outbox.Stats) Report {
 	return r
 }
 
-// Routes returns r with the routes that do not work, as [producer.Outbox.ListRoutes] reads them: any of them makes the
-// outbox degraded. Their events wait and are not lost; by their age it becomes unhealthy.
+// Routes returns r with the routes that do not work, as [producer.Outbox.ListRoutes] reads them:
+// any of them makes the outbox degraded. Their events wait and are not lost; by their age it
+// becomes unhealthy.
 func (c *Check) Routes(r Report, stalled []outbox.StalledRoute) Report {
 	names := make(map[string]bool)
 	for i := range stalled {

@@ -6,8 +6,8 @@ import (
 	"github.com/boxpair/boxpair/producer/relay"
 )
 
-// Connection is the state of a connection to a broker, as amqp.Publisher.Health tells it. A relay that runs connects its
-// publishers at once.
+// Connection is the state of a connection to a broker, as amqp.Publisher.Health tells it. A relay
+// that runs connects its publishers at once.
 type Connection struct {
 	// Name is what it is called in problems, as "broker".
 	Name string
@@ -20,10 +20,12 @@ type Connection struct {
 // minStale is how long a database may give no answer at least.
 const minStale = 30 * time.Second
 
-// Relay returns what keeps a relay from working, in words for an operator: its database, whose tables, its connections or a route.
-// None means that it is ready: its database has answered and every connection is there, though nothing was sent yet.
-// poll is the relay's PollMax, or 0: a database that gave no answer for two of these, and at least half a minute, gives none. A relay
-// without shards, as beside many others, reads nothing, and is ready to take some. It does no I/O; never nil.
+// Relay returns what keeps a relay from working, in words for an operator: its database, whose
+// tables, its connections or a route. None means that it is ready: its database has answered and
+// every connection is there, though nothing was sent yet. poll is the relay's PollMax, or 0: a
+// database that gave no answer for two of these, and at least half a minute, gives none. A relay
+// without shards, as beside many others, reads nothing, and is ready to take some. It does no I/O;
+// never nil.
 func Relay(h relay.Health, poll time.Duration, connections ...Connection) []string {
 	stale := max(minStale, 2*poll)
 	list := []string{}

@@ -52,10 +52,11 @@
 //	Deduplicator    never: it marks a message as seen before its handler succeeded
 //	DelayOnError    not needed: messages are parked
 //
-// Retry, Duplicator, PoisonQueue and IgnoreErrors of Watermill are found inside at the first [WorkFrom], and every attempt
-// fails with [ErrInside]. Not found are a middleware of your own that runs its handler more than once, and one around a handler
-// that never calls [WorkFrom], as one that only returns messages: these have to be outside.
-// With [Wrap] everything is outside, wherever it was added:
+// Retry, Duplicator, PoisonQueue and IgnoreErrors of Watermill are found inside at the first
+// [WorkFrom], and every attempt fails with [ErrInside]. Not found are a middleware of your own that
+// runs its handler more than once, and one around a handler that never calls [WorkFrom], as one
+// that only returns messages: these have to be outside. With [Wrap] everything is outside, wherever
+// it was added:
 //
 //	reserve, err := middleware.Wrap(inbox, middleware.Config{Name: "reserve"}, reserve)
 //	router.AddConsumerHandler("reserve", "order.placed", subscriber, reserve)
@@ -67,9 +68,10 @@
 // one name would swallow each other's messages. The router that it was added to runs
 // before parked messages are taken up; see [consumer.Inbox.Run].
 //
-// AddHandlersGroup of Watermill's cqrs.EventProcessor adds a handler to the router and does not return it, so there is nothing
-// to add the middleware to: give each group a router of its own and add it there with [message.Router.AddMiddleware],
-// or make the group's handler yourself, as one function around a marshaler, and give it to [Wrap].
+// AddHandlersGroup of Watermill's cqrs.EventProcessor adds a handler to the router and does not
+// return it, so there is nothing to add the middleware to: give each group a router of its own and
+// add it there with [message.Router.AddMiddleware], or make the group's handler yourself, as one
+// function around a marshaler, and give it to [Wrap].
 //
 // # Limitations
 //

@@ -20,8 +20,9 @@ var (
 	// ErrAborted is wrapped when a handler failed since it went on in a transaction in which
 	// a statement had failed before.
 	ErrAborted = errors.New("transaction is aborted: a statement in it failed before, and the handler went on (use a savepoint)")
-	// ErrInside is wrapped by every error of a handler between which and the inbox stands a middleware of Watermill that
-	// runs it again or hides its error: either would commit effects twice or by half.
+	// ErrInside is wrapped by every error of a handler between which and the inbox stands a
+	// middleware of Watermill that runs it again or hides its error: either would commit effects
+	// twice or by half.
 	ErrInside = errors.New("middleware is inside the inbox, where it would run the handler again in the same transaction, or hide " +
 		"its error: nothing was committed (add it before the inbox, or use Wrap)")
 	// ErrSecondHandler is wrapped by every error of a handler that was given the
@@ -97,8 +98,8 @@ func Inbox[TX any](inbox *consumer.Inbox[TX], cfg Config) (message.HandlerMiddle
 }
 
 // Wrap makes fn a consumer of inbox under cfg.Name and returns it as a handler for
-// [message.Router.AddConsumerHandler]. Every middleware of the router is outside the inbox then, wherever it was
-// added, so none runs fn twice in one transaction.
+// [message.Router.AddConsumerHandler]. Every middleware of the router is outside the inbox then,
+// wherever it was added, so none runs fn twice in one transaction.
 func Wrap[TX any](inbox *consumer.Inbox[TX], cfg Config, fn message.HandlerFunc) (message.NoPublishHandlerFunc, error) {
 	err := cfg.validate(inbox.HasOutbox())
 	if fn == nil {
@@ -182,9 +183,9 @@ type run[TX any] struct {
 	of   *plain[TX]
 }
 
-// WorkFrom returns the work of the message whose context ctx is or derives from, within a
-// handler that has the [Inbox] middleware or was given to [Wrap]. TX is the type of the store's transactions; with
-// another one, and outside such a handler, it returns false.
+// WorkFrom returns the work of the message whose context ctx is or derives from, within a handler
+// that has the [Inbox] middleware or was given to [Wrap]. TX is the type of the store's
+// transactions; with another one, and outside such a handler, it returns false.
 func WorkFrom[TX any](ctx context.Context) (*consumer.Work[TX], bool) {
 	r, ok := ctx.Value(workKey[TX]{}).(*run[TX])
 	if !ok {

@@ -282,8 +282,8 @@ func TestWorkIsFoundUnderItsOwnTypeOnly(t *testing.T) {
 	r.publish(order(1))
 }
 
-// A middleware of the user's own that runs the handler again does so in a transaction that PostgreSQL
-// has given up. The error must say so, and name the way out.
+// A middleware of the user's own that runs the handler again does so in a transaction that
+// PostgreSQL has given up. The error must say so, and name the way out.
 func TestHandlerThatGoesOnInAnAbortedTransactionIsExplained(t *testing.T) {
 	t.Parallel()
 	pool, err := pgxpool.New(t.Context(), testenv.Postgres(t))

@@ -8,10 +8,9 @@
 //
 // # As plain files
 //
-// The files are plain SQL and can be applied by any other tool, in the order of
-// their numbers, each in one transaction; those for MySQL and MariaDB commit by themselves, and can be run
-// again. The PostgreSQL files need their
-// schema first:
+// The files are plain SQL and can be applied by any other tool, in the order of their numbers, each
+// in one transaction; those for MySQL and MariaDB commit by themselves, and can be run again. The
+// PostgreSQL files need their schema first:
 //
 //	CREATE SCHEMA boxpair;
 //
@@ -26,11 +25,11 @@
 //
 // # Names
 //
-// In the files, every name of a table, index, sequence, view and function is in
-// double quotes. In those for PostgreSQL it begins with outbox or inbox and carries the
-// schema "boxpair" where the grammar allows one; in those for SQLite it begins
-// with boxpair_; in those for MySQL and MariaDB all names, of columns too, are in backquotes, and those of tables
-// and views begin with boxpair_. For other [Names], this package rewrites what is in these quotes:
-// the schema is replaced, and the prefix is put before or replaced. Strings and
-// comments are left as they are; the bodies of functions, between dollar quotes, are not.
+// In the files, every name of a table, index, sequence, view and function is in double quotes. In
+// those for PostgreSQL it begins with outbox or inbox and carries the schema "boxpair" where the
+// grammar allows one; in those for SQLite it begins with boxpair_; in those for MySQL and MariaDB
+// all names, of columns too, are in backquotes, and those of tables and views begin with boxpair_.
+// For other [Names], this package rewrites what is in these quotes: the schema is replaced, and the
+// prefix is put before or replaced. Strings and comments are left as they are; the bodies of
+// functions, between dollar quotes, are not.
 package migrations

@@ -45,8 +45,8 @@ func (r Roles) parts() map[string]string {
 	}
 }
 
-// PostgresGrants returns the statements that give roles, which exist, the privileges that
-// the library needs on the tables that names are of, and no others. The owner of the tables runs them
+// PostgresGrants returns the statements that give roles, which exist, the privileges that the
+// library needs on the tables that names are of, and no others. The owner of the tables runs them
 // after every migration; running them again changes nothing. The file itself is
 // grants/postgres.sql, for other tools. An error names the role that is not a name.
 func PostgresGrants(names Names, roles Roles) (string, error) {

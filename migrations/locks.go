@@ -10,7 +10,8 @@ import (
 
 // Lock is a table that migrations lock against others.
 type Lock struct {
-	// Table is its name as it is written in SQL. Where an index is removed, it is that of the index.
+	// Table is its name as it is written in SQL. Where an index is removed, it is that of the
+	// index.
 	Table string
 	// Mode is the strongest lock by PostgreSQL's name, as "ACCESS EXCLUSIVE".
 	Mode string
@@ -19,7 +20,8 @@ type Lock struct {
 // String returns the lock in words.
 func (l Lock) String() string { return l.Mode + " on " + l.Table }
 
-// modes are those of the locks that a reader, a writer or a migration may have to wait for, weakest first.
+// modes are those of the locks that a reader, a writer or a migration may have to wait for, weakest
+// first.
 var modes = []string{"ROW EXCLUSIVE", "SHARE UPDATE EXCLUSIVE", "SHARE", "SHARE ROW EXCLUSIVE", "EXCLUSIVE", "ACCESS EXCLUSIVE"}
 
 // identifier is a name in a file, with its schema or without, and table is one that is remembered.
@@ -47,8 +49,9 @@ var (
 	concurrent = regexp.MustCompile(`^(?:CREATE (?:UNIQUE )?INDEX CONCURRENTLY (` + identifier + `) ON|DROP INDEX CONCURRENTLY IF EXISTS) `)
 )
 
-// Locks returns what the statements of list, in PostgreSQL, lock so that others wait: the tables that are there before, each with
-// the strongest of its locks, by first use. What they create themselves is nobody else's yet.
+// Locks returns what the statements of list, in PostgreSQL, lock so that others wait: the tables
+// that are there before, each with the strongest of its locks, by first use. What they create
+// themselves is nobody else's yet.
 func Locks(list []Migration) []Lock {
 	var locks []Lock
 	own := make(map[string]bool)
@@ -82,8 +85,8 @@ func strengthen(locks []Lock, l Lock) []Lock {
 	return locks
 }
 
-// lines returns the statements of m without comments and the bodies of functions, each as one line. None means also that
-// they cannot be told apart, which check has refused.
+// lines returns the statements of m without comments and the bodies of functions, each as one line.
+// None means also that they cannot be told apart, which check has refused.
 func (m *Migration) lines() []string {
 	list, err := m.split()
 	if err != nil {
@@ -101,7 +104,8 @@ func (m *Migration) split() ([]string, error) {
 	}
 	list, err := Statements(bare.String())
 	for i := range list {
-		// A pattern for the spaces takes 20 times as long as this under -race, in each Migrate of each test.
+		// A pattern for the spaces takes 20 times as long as this under -race, in each Migrate of
+		// each test.
 		list[i] = strings.Join(strings.Fields(list[i]), " ")
 	}
 	return list, err
@@ -111,13 +115,15 @@ func (m *Migration) split() ([]string, error) {
 type ConcurrentIndex struct {
 	// SQL is the statement.
 	SQL string
-	// Name is the index that it builds, as it is written in SQL, without the schema; "" where one is removed.
+	// Name is the index that it builds, as it is written in SQL, without the schema; "" where one
+	// is removed.
 	Name string
 }
 
-// Concurrent returns the statements of a migration that builds or removes indexes while others write, with CONCURRENTLY, which
-// no transaction may hold. None means that the migration is run in a transaction, as all others are. Each statement may be run
-// again, once an index of that name which a failure has left invalid is removed.
+// Concurrent returns the statements of a migration that builds or removes indexes while others
+// write, with CONCURRENTLY, which no transaction may hold. None means that the migration is run in
+// a transaction, as all others are. Each statement may be run again, once an index of that name
+// which a failure has left invalid is removed.
 func (m *Migration) Concurrent() []ConcurrentIndex {
 	var list []ConcurrentIndex
 	for _, statement := range m.lines() {
@@ -128,8 +134,8 @@ func (m *Migration) Concurrent() []ConcurrentIndex {
 	return list
 }
 
-// check refuses a file for PostgreSQL whose statements cannot be told apart, or of which some need a transaction and some
-// must have none.
+// check refuses a file for PostgreSQL whose statements cannot be told apart, or of which some need
+// a transaction and some must have none.
 func (m *Migration) check() error {
 	lines, err := m.split()
 	if n := len(m.Concurrent()); err == nil && n > 0 && n != len(lines) {

@@ -26,7 +26,8 @@ var (
 	// ErrNewer is wrapped when a database has migrations that this version
 	// of the library does not know.
 	ErrNewer = errors.New("database was migrated by a newer version")
-	// ErrMissing is wrapped when a database lacks migrations that this version of the library needs.
+	// ErrMissing is wrapped when a database lacks migrations that this version of the library
+	// needs.
 	ErrMissing = errors.New("migrations are missing: run \"boxpair migrate\", or call Migrate")
 )
 
@@ -76,8 +77,8 @@ func Pending(known []Migration, applied []Applied) ([]Migration, error) {
 	return known[len(applied):], nil
 }
 
-// Check returns nil if a database with applied has all that are known; it may have later ones, whose tables older versions can use.
-// Errors wrap [ErrMissing] or [ErrChanged].
+// Check returns nil if a database with applied has all that are known; it may have later ones,
+// whose tables older versions can use. Errors wrap [ErrMissing] or [ErrChanged].
 func Check(known []Migration, applied []Applied) error {
 	pending, err := Pending(known, applied[:min(len(applied), len(known))])
 	switch {

@@ -14,7 +14,8 @@ const (
 )
 
 const (
-	// maxIdentifier is what PostgreSQL keeps of an identifier; it cuts off the rest without an error.
+	// maxIdentifier is what PostgreSQL keeps of an identifier; it cuts off the rest without an
+	// error.
 	maxIdentifier = 63
 	// maxPrefix leaves room for the longest name in the files.
 	maxPrefix = 40

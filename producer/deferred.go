@@ -14,11 +14,13 @@ import (
 )
 
 // Cancel gives up those of the events ids that are still deferred, in the transaction, and returns
-// their dispatch IDs, in the order of writing. What it returns is never sent if the transaction commits. The others are
-// due, sent, cancelled already, or not known. A cancelled event is kept for as long as a discarded one, with the reason, which is
-// required and has at most 1 KiB; writing it again changes nothing. Events that were queued before are written first. It waits for
-// transactions that cancel or move one of these events at the same time; relays do not wait for it. After an error that is
-// not about the reason, the transaction has to be rolled back, and the writer returns that error from then on.
+// their dispatch IDs, in the order of writing. What it returns is never sent if the transaction
+// commits. The others are due, sent, cancelled already, or not known. A cancelled event is kept for
+// as long as a discarded one, with the reason, which is required and has at most 1 KiB; writing it
+// again changes nothing. Events that were queued before are written first. It waits for
+// transactions that cancel or move one of these events at the same time; relays do not wait for it.
+// After an error that is not about the reason, the transaction has to be rolled back, and the
+// writer returns that error from then on.
 func (w *Writer[TX]) Cancel(ctx context.Context, reason string, ids ...uuid.UUID) ([]uuid.UUID, error) {
 	if err := checkReason(reason); err != nil {
 		return nil, fmt.Errorf("cancel: %w", err)
@@ -28,9 +30,9 @@ func (w *Writer[TX]) Cancel(ctx context.Context, reason string, ids ...uuid.UUID
 	})
 }
 
-// Reschedule has those of the events ids that are still deferred wait until at, in the transaction, and returns
-// their dispatch IDs, in the order of writing. They are due at once if at is over, by the database's clock. at is
-// in the years 1 to 9999. Otherwise it is like [Writer.Cancel].
+// Reschedule has those of the events ids that are still deferred wait until at, in the transaction,
+// and returns their dispatch IDs, in the order of writing. They are due at once if at is over, by
+// the database's clock. at is in the years 1 to 9999. Otherwise it is like [Writer.Cancel].
 func (w *Writer[TX]) Reschedule(ctx context.Context, at time.Time, ids ...uuid.UUID) ([]uuid.UUID, error) {
 	if err := checkReschedule(at); err != nil {
 		return nil, fmt.Errorf("reschedule: %w", err)
@@ -102,7 +104,8 @@ func (o *Outbox[TX]) Cancel(ctx context.Context, reason string, ids ...uuid.UUID
 	return cancelled, nil
 }
 
-// Reschedule moves deferred events to another time in a transaction of its own; see [Writer.Reschedule].
+// Reschedule moves deferred events to another time in a transaction of its own; see
+// [Writer.Reschedule].
 func (o *Outbox[TX]) Reschedule(ctx context.Context, at time.Time, ids ...uuid.UUID) (moved []uuid.UUID, err error) {
 	err = o.Transact(ctx, func(ctx context.Context, w *Writer[TX]) error {
 		moved, err = w.Reschedule(ctx, at, ids...)

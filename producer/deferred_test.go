@@ -103,8 +103,8 @@ func TestTransactionOfAFailedCancelCannotBeCommitted(t *testing.T) {
 	}
 }
 
-// An order that is not paid within half an hour expires. The event that says so is written with the order,
-// and cancelled in the transaction that settles it.
+// An order that is not paid within half an hour expires. The event that says so is written with the
+// order, and cancelled in the transaction that settles it.
 func ExampleWriter_Cancel() {
 	ctx := context.Background()
 	store, done := exampleStore(ctx)
@@ -144,7 +144,8 @@ func ExampleWriter_Cancel() {
 	// deferred: 0 <nil>
 }
 
-// An order that is paid in part gets more time: the event that says that it has expired comes later.
+// An order that is paid in part gets more time: the event that says that it has expired comes
+// later.
 func ExampleWriter_Reschedule() {
 	ctx := context.Background()
 	store, done := exampleStore(ctx)

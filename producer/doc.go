@@ -12,7 +12,8 @@
 //
 // # Publishing
 //
-// A relay (package producer/relay) publishes committed events, in the service's own process or alone in another.
+// A relay (package producer/relay) publishes committed events, in the service's own process or
+// alone in another.
 //
 // # States of an event
 //
@@ -23,16 +24,17 @@
 //	                            following (behind an earlier event of its key)
 //	                            dead ──► redriven (retrying again) or discarded
 //
-// Deferred is a row in a table of its own, pending is a row in the queue, sending is a pending row in a relay's memory,
-// parked is a row among the parked events, and delivered is the absence of both.
-// The event itself stands in an immutable log meanwhile.
+// Deferred is a row in a table of its own, pending is a row in the queue, sending is a pending row
+// in a relay's memory, parked is a row among the parked events, and delivered is the absence of
+// both. The event itself stands in an immutable log meanwhile.
 //
 // # Deferred events
 //
-// An event with a time ([Event].DeliverAt) is sent when that has come, by the database's clock. Until then it burns no attempt and holds up
-// no other event, whatever their number, and can be given up or moved: [Writer.Cancel], [Writer.Reschedule]. A relay moves
-// what is due to the queue, and what it sends stands in the queue: who finds an event still deferred has
-// decided about it when his transaction commits.
+// An event with a time ([Event].DeliverAt) is sent when that has come, by the database's clock.
+// Until then it burns no attempt and holds up no other event, whatever their number, and can be
+// given up or moved: [Writer.Cancel], [Writer.Reschedule]. A relay moves what is due to the queue,
+// and what it sends stands in the queue: who finds an event still deferred has decided about it
+// when his transaction commits.
 //
 // # Retention
 //
@@ -73,7 +75,8 @@
 //
 // # Limitations
 //
-// There is no order between keys, and none past a dead event unless the relay holds
-// dead keys. A deferred event takes its place among those of its key when it is due. A caller who rolls back to a savepoint of his own, not
-// the writer's, and goes on has hidden the error from the writer and disturbed its count.
+// There is no order between keys, and none past a dead event unless the relay holds dead keys. A
+// deferred event takes its place among those of its key when it is due. A caller who rolls back to
+// a savepoint of his own, not the writer's, and goes on has hidden the error from the writer and
+// disturbed its count.
 package producer

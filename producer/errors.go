@@ -11,14 +11,14 @@ import (
 
 var (
 
-	// ErrNoIdentity is wrapped for an event from which no dispatch ID can be computed, or whose Source has neither a Version of
-	// at least 1 nor an IdempotencyKey.
+	// ErrNoIdentity is wrapped for an event from which no dispatch ID can be computed, or whose
+	// Source has neither a Version of at least 1 nor an IdempotencyKey.
 	ErrNoIdentity = errors.New("event has no identity: set Source with a Version, counted from 1, or with an IdempotencyKey; or Random alone, for an event that is never written again")
 
-	// ErrBeyondHorizon is wrapped when events are to be sent again after the time until which
-	// they may be (Config.ResendFor): consumers may have forgotten them, and will set them aside
-	// as too old rather than apply them twice. Consumers that have forgotten nothing yet, like new ones, apply
-	// them. Filter.Force and Replay.Force send them.
+	// ErrBeyondHorizon is wrapped when events are to be sent again after the time until which they
+	// may be (Config.ResendFor): consumers may have forgotten them, and will set them aside as too
+	// old rather than apply them twice. Consumers that have forgotten nothing yet, like new ones,
+	// apply them. Filter.Force and Replay.Force send them.
 	ErrBeyondHorizon = errors.New("re-send horizon is over, consumers may have forgotten the event: use Force to send it all the same")
 )
 

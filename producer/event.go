@@ -24,8 +24,9 @@ type Event struct {
 
 	// Source names the aggregate, process or request that emits the event; at most 255 bytes.
 	Source string
-	// Version is the version of Source that the event belongs to, at least 1: each change of an aggregate makes another one. The
-	// events of one version are counted by the writer, from 0, in the order of writing.
+	// Version is the version of Source that the event belongs to, at least 1: each change of an
+	// aggregate makes another one. The events of one version are counted by the writer, from 0, in
+	// the order of writing.
 	Version int64
 	// IdempotencyKey identifies the event by a request instead of a version; at most 255 bytes.
 	IdempotencyKey string
@@ -51,9 +52,10 @@ type Event struct {
 	// handler, to that of the message being handled.
 	CorrelationID string
 	// DeliverAt defers the event: it is not sent before that time, by the database's clock, and can
-	// be cancelled or moved until then ([Writer.Cancel], [Writer.Reschedule]). It takes its place among
-	// the events of its key when it is due: later ones do not wait for it. In the years 1 to 9999. It is no content: writing
-	// the event again with another time changes nothing. Defaults to at once, as does a time that is over.
+	// be cancelled or moved until then ([Writer.Cancel], [Writer.Reschedule]). It takes its place
+	// among the events of its key when it is due: later ones do not wait for it. In the years 1 to
+	// 9999. It is no content: writing the event again with another time changes nothing. Defaults
+	// to at once, as does a time that is over.
 	DeliverAt time.Time
 	// TraceParent and TraceState are the W3C trace context of the writer; at most 255 and
 	// 512 bytes.

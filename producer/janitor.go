@@ -160,7 +160,8 @@ func (j *Janitor) RunOnce(ctx context.Context) (JanitorReport, error) {
 	return p.report, nil
 }
 
-// Totals returns what all passes of this janitor have done together. Took, LongestBatch and Done are not set.
+// Totals returns what all passes of this janitor have done together. Took, LongestBatch and Done
+// are not set.
 func (j *Janitor) Totals() JanitorReport {
 	return JanitorReport{
 		Events: j.total[0].Load(), Attempts: j.total[1].Load(), Receipts: j.total[2].Load(), Batches: j.total[3].Load(),

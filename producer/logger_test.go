@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// TestLoggerDefaultsToTheDefaultOne: what is lost, dead or locked has a line in the log of a program that asked for no logger.
+// TestLoggerDefaultsToTheDefaultOne: what is lost, dead or locked has a line in the log of a
+// program that asked for no logger.
 func TestLoggerDefaultsToTheDefaultOne(t *testing.T) {
 	t.Parallel()
 	outbox, err := Config{Name: "orders"}.withDefaults()

@@ -33,11 +33,12 @@ func (o *Outbox[TX]) Deliveries(ctx context.Context, id uuid.UUID) ([]outbox.Del
 	return o.store.Deliveries(ctx, id)
 }
 
-// Redrive sends dead events that f selects again, from their first attempt on, and
-// returns their dispatch IDs. Call it until it returns none to redrive more than
-// f.Limit. Events whose re-send horizon ([Config].ResendFor) is over stay dead unless
-// f.Force: the error wraps [ErrBeyondHorizon] then, and the others are redriven all the same. Where later events of a key were delivered meanwhile, a redriven
-// one comes after them. The reason, required and at most 1 KiB, is kept in the attempts of each ([Outbox.Attempts]).
+// Redrive sends dead events that f selects again, from their first attempt on, and returns their
+// dispatch IDs. Call it until it returns none to redrive more than f.Limit. Events whose re-send
+// horizon ([Config].ResendFor) is over stay dead unless f.Force: the error wraps [ErrBeyondHorizon]
+// then, and the others are redriven all the same. Where later events of a key were delivered
+// meanwhile, a redriven one comes after them. The reason, required and at most 1 KiB, is kept in
+// the attempts of each ([Outbox.Attempts]).
 func (o *Outbox[TX]) Redrive(ctx context.Context, f outbox.Filter, reason string) ([]uuid.UUID, error) {
 	if err := checkReason(reason); err != nil {
 		return nil, fmt.Errorf("redrive: %w", err)
@@ -54,10 +55,10 @@ func (o *Outbox[TX]) Redrive(ctx context.Context, f outbox.Filter, reason string
 	return ids, err
 }
 
-// Discard gives up parked events that f selects and keeps the reason, required and at most 1 KiB, with them
-// and in their attempts. A filter that names neither IDs nor States takes dead ones only: others are still being sent, or have
-// never failed. It returns their dispatch IDs. An event that a relay was just sending may
-// have been delivered all the same.
+// Discard gives up parked events that f selects and keeps the reason, required and at most 1 KiB,
+// with them and in their attempts. A filter that names neither IDs nor States takes dead ones only:
+// others are still being sent, or have never failed. It returns their dispatch IDs. An event that a
+// relay was just sending may have been delivered all the same.
 func (o *Outbox[TX]) Discard(ctx context.Context, f outbox.Filter, reason string) ([]uuid.UUID, error) {
 	if err := checkReason(reason); err != nil {
 		return nil, fmt.Errorf("discard: %w", err)
@@ -84,8 +85,8 @@ func limitOf(limit int) int {
 	return limit
 }
 
-// ListRoutes reads which topics the relays that are visible cannot send to at the moment, by topic. It is as
-// old as a heartbeat of theirs. A relay names a hundred topics at most.
+// ListRoutes reads which topics the relays that are visible cannot send to at the moment, by topic.
+// It is as old as a heartbeat of theirs. A relay names a hundred topics at most.
 func (o *Outbox[TX]) ListRoutes(ctx context.Context) ([]outbox.StalledRoute, error) {
 	return o.store.ListRoutes(ctx)
 }

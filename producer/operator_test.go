@@ -37,8 +37,8 @@ func TestOperatorSaysWhy(t *testing.T) {
 	}
 }
 
-// The broker takes messages up to a size, so an event that is larger is dead at once. When the limit
-// has been raised, an operator redrives what died of it, and says why.
+// The broker takes messages up to a size, so an event that is larger is dead at once. When the
+// limit has been raised, an operator redrives what died of it, and says why.
 func ExampleOutbox_Redrive() {
 	ctx := context.Background()
 	store, done := exampleStore(ctx)
@@ -72,8 +72,8 @@ func ExampleOutbox_Redrive() {
 	// 1 delivery
 }
 
-// An event that nobody wants any more is given up. It stays in the log with the reason, as long as the
-// janitor's retention says.
+// An event that nobody wants any more is given up. It stays in the log with the reason, as long as
+// the janitor's retention says.
 func ExampleOutbox_Discard() {
 	ctx := context.Background()
 	store, done := exampleStore(ctx)

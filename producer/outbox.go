@@ -25,20 +25,20 @@ type Config struct {
 	// Required; at most 255 bytes.
 	Name string `yaml:"name" env:"NAME"`
 
-	// LockKeys makes every write lock the keys of its events until the end of the
-	// transaction, so that writers of one key take turns. Without it the caller
-	// serialises writers of a key, usually by a row lock on the aggregate that is taken before
-	// the write. On PostgreSQL each key of a transaction takes a place in the lock table of the server, which has
-	// max_locks_per_transaction × max_connections of them for everybody, 6,400 by default: it is not for
-	// transactions that write thousands of keys. Defaults to false.
+	// LockKeys makes every write lock the keys of its events until the end of the transaction, so
+	// that writers of one key take turns. Without it the caller serialises writers of a key,
+	// usually by a row lock on the aggregate that is taken before the write. On PostgreSQL each key
+	// of a transaction takes a place in the lock table of the server, which has
+	// max_locks_per_transaction × max_connections of them for everybody, 6,400 by default: it is
+	// not for transactions that write thousands of keys. Defaults to false.
 	LockKeys bool `yaml:"lock_keys" env:"LOCK_KEYS"`
 
 	// ResendFor is how long after it came to be (its stamp) an event may be sent again: relays
 	// retry, operators redrive and replay. It travels with every event as the time at which it
-	// ends, and consumers must remember dispatch IDs for longer. After it, an event that has
-	// failed or is retained is sent again only by force. Keep it above [JanitorConfig].Retention, or part of what
-	// is retained cannot be replayed. Rounded to seconds. Defaults to 10 days; at
-	// least 1 second, at most 10 years.
+	// ends, and consumers must remember dispatch IDs for longer. After it, an event that has failed
+	// or is retained is sent again only by force. Keep it above [JanitorConfig].Retention, or part
+	// of what is retained cannot be replayed. Rounded to seconds. Defaults to 10 days; at least 1
+	// second, at most 10 years.
 	ResendFor time.Duration `yaml:"resend_for" env:"RESEND_FOR"`
 
 	// MaxPayload is how many bytes a payload may have. Defaults to 4 MiB.
@@ -172,14 +172,14 @@ func (o *Outbox[TX]) HandlingTogether(tx TX, consumer string) func(cause transpo
 	}
 }
 
-// Transact runs fn in a transaction of its own and commits if fn returns nil.
-// Events that fn queues are written just before the commit, and sent together with it by a [outbox.CommitStore]. A transaction that
-// conflicted with another is run again from the start, with a fresh writer, after a
-// short random wait, at most Config.MaxTransactAttempts times: fn must not
-// have effects elsewhere, and must not call Transact: with every connection of a pool taken by
-// such callers they wait for each other. An error that wraps [outbox.ErrCommitUnknown] means that the
-// transaction may have been committed; running fn again is safe for its events, and for its
-// own changes if they are idempotent.
+// Transact runs fn in a transaction of its own and commits if fn returns nil. Events that fn queues
+// are written just before the commit, and sent together with it by a [outbox.CommitStore]. A
+// transaction that conflicted with another is run again from the start, with a fresh writer, after
+// a short random wait, at most Config.MaxTransactAttempts times: fn must not have effects
+// elsewhere, and must not call Transact: with every connection of a pool taken by such callers they
+// wait for each other. An error that wraps [outbox.ErrCommitUnknown] means that the transaction may
+// have been committed; running fn again is safe for its events, and for its own changes if they are
+// idempotent.
 func (o *Outbox[TX]) Transact(ctx context.Context, fn func(ctx context.Context, w *Writer[TX]) error) error {
 	for attempt := 1; ; attempt++ {
 		wrote, err := o.transactOnce(ctx, fn)
@@ -276,7 +276,8 @@ func (o *Outbox[TX]) notify(ctx context.Context, n wakeup.Wakeup) error {
 	return o.store.Notify(ctx, n.Text(o.id))
 }
 
-// RelaySource is what package relay needs of an outbox in its process; an application has no use for it.
+// RelaySource is what package relay needs of an outbox in its process; an application has no use
+// for it.
 func (o *Outbox[TX]) RelaySource() wakeup.Source {
 	return wakeup.Source{Store: o.store, Logger: o.cfg.Logger, Commits: &o.local, ID: o.id}
 }

@@ -21,10 +21,10 @@ type PublisherConfig struct {
 	// Source and Version are the identity of the messages, as in [Event]; Version is at least 1.
 	Source  string
 	Version int64
-	// MessageID makes the UUID of each message its identity, for code that
-	// computes UUIDs which are the same when it runs again. A message that is published twice is one event, within
-	// one transaction and in two; with other content, topic or key it is an [outbox.ErrConflict]. With the random UUIDs that
-	// Watermill draws by default, a repeated run emits other events.
+	// MessageID makes the UUID of each message its identity, for code that computes UUIDs which are
+	// the same when it runs again. A message that is published twice is one event, within one
+	// transaction and in two; with other content, topic or key it is an [outbox.ErrConflict]. With
+	// the random UUIDs that Watermill draws by default, a repeated run emits other events.
 	MessageID bool
 	// In a handler's writer the identity defaults to the dispatch being handled.
 }

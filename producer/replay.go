@@ -24,10 +24,11 @@ type Replay struct {
 	After int64
 	// Limit is at most how many events are sent again. Defaults to 0, no limit.
 	Limit int
-	// InQueue is at most how many replayed events wait in the queue at once, which is what keeps
-	// a replay from delaying live events for long. Relays notice replayed events when they renew
-	// their leases, every third of relay.Config.LeaseTTL, which they do at once where they meet one of them ahead of what
-	// they have read: with the default of that, 1000 in the queue make at least some 300 events a second. Defaults to 1000.
+	// InQueue is at most how many replayed events wait in the queue at once, which is what keeps a
+	// replay from delaying live events for long. Relays notice replayed events when they renew
+	// their leases, every third of relay.Config.LeaseTTL, which they do at once where they meet one
+	// of them ahead of what they have read: with the default of that, 1000 in the queue make at
+	// least some 300 events a second. Defaults to 1000.
 	InQueue int
 	// Force sends events also after the time until which they may be sent again.
 	Force bool

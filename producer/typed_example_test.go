@@ -14,8 +14,8 @@ import (
 	"github.com/boxpair/boxpair/transport/schema"
 )
 
-// A type says what its events have in common; whoever writes one brings its identity and its value. A value
-// that is not valid is never written.
+// A type says what its events have in common; whoever writes one brings its identity and its value.
+// A value that is not valid is never written.
 func ExampleTyped() {
 	ctx := context.Background()
 	store, done := exampleStore(ctx)

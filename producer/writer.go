@@ -70,11 +70,11 @@ func (w *Writer[TX]) Write(ctx context.Context, events ...Event) ([]Written, err
 	return written, nil
 }
 
-// Queue takes events that are written just before the commit, or together with it by a [outbox.CommitStore], and returns
-// their dispatch IDs. Written late, they take their place in the log after all
-// locks of the transaction are held, which keeps the order of their keys. It does
-// no I/O. It is for the writers of [Outbox.Transact] and of a consumer's handlers; on a
-// transaction of the caller's it is refused, since nothing would write them.
+// Queue takes events that are written just before the commit, or together with it by a
+// [outbox.CommitStore], and returns their dispatch IDs. Written late, they take their place in the
+// log after all locks of the transaction are held, which keeps the order of their keys. It does no
+// I/O. It is for the writers of [Outbox.Transact] and of a consumer's handlers; on a transaction of
+// the caller's it is refused, since nothing would write them.
 func (w *Writer[TX]) Queue(events ...Event) ([]uuid.UUID, error) {
 	if w.err != nil {
 		return nil, w.err
@@ -106,10 +106,11 @@ func (w *Writer[TX]) Flush(ctx context.Context) error {
 	return err
 }
 
-// FlushAtCommit is like [Writer.Flush], but has what was queued written by the commit, behind all that the
-// transaction has run and queued, if the store can do that ([outbox.CommitStore]); the commit fails where the flush would. With
-// Config.LockKeys the keys are locked at once: to wait for them is not for a commit, which does not
-// end with its context. Nothing may be written after it. It is for what runs handlers and commits behind them.
+// FlushAtCommit is like [Writer.Flush], but has what was queued written by the commit, behind all
+// that the transaction has run and queued, if the store can do that ([outbox.CommitStore]); the
+// commit fails where the flush would. With Config.LockKeys the keys are locked at once: to wait for
+// them is not for a commit, which does not end with its context. Nothing may be written after it.
+// It is for what runs handlers and commits behind them.
 func (w *Writer[TX]) FlushAtCommit(ctx context.Context) error {
 	store, ok := w.outbox.store.(outbox.CommitStore[TX])
 	records := *w.queued
@@ -130,9 +131,9 @@ func (w *Writer[TX]) FlushAtCommit(ctx context.Context) error {
 	return nil
 }
 
-// FlushTogether writes what was queued by writers of one [Outbox.HandlingTogether], in the
-// order of queueing, at once or with the commit that follows, as [Writer.FlushAtCommit] does. It returns the error that
-// made the transaction unusable, if there was one.
+// FlushTogether writes what was queued by writers of one [Outbox.HandlingTogether], in the order of
+// queueing, at once or with the commit that follows, as [Writer.FlushAtCommit] does. It returns the
+// error that made the transaction unusable, if there was one.
 func FlushTogether[TX any](ctx context.Context, writers []*Writer[TX]) error {
 	for _, w := range writers {
 		if w.err != nil {
@@ -249,8 +250,8 @@ func (w *Writer[TX]) identify(e *Event) (uuid.UUID, int, error) {
 	return uuid.Nil, 0, ErrNoIdentity
 }
 
-// checkVersion refuses the zero value, too: with it, whatever a source emits is one and the same event, and all but the first are
-// taken for repetitions.
+// checkVersion refuses the zero value, too: with it, whatever a source emits is one and the same
+// event, and all but the first are taken for repetitions.
 func checkVersion(version int64) error {
 	if version < 1 {
 		return fmt.Errorf("Version: %d is less than 1: %w", version, ErrNoIdentity)

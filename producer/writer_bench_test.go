@@ -42,8 +42,8 @@ func BenchmarkTransact(b *testing.B) {
 	}
 }
 
-// BenchmarkQueueOneByOne queues events of as many sources in one transaction, each by itself: what one costs
-// does not depend on how many there are.
+// BenchmarkQueueOneByOne queues events of as many sources in one transaction, each by itself: what
+// one costs does not depend on how many there are.
 func BenchmarkQueueOneByOne(b *testing.B) {
 	for _, n := range []int{10, 1000, 10_000} {
 		b.Run(fmt.Sprintf("events=%d", n), func(b *testing.B) {

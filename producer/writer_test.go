@@ -223,7 +223,8 @@ func TestAnInvalidEventNamesTheFieldNotTheValueAndWritesNothing(t *testing.T) {
 	}
 }
 
-// TestASourceAloneIsNoIdentity: two logins of a user, written without a version, would be one event.
+// TestASourceAloneIsNoIdentity: two logins of a user, written without a version, would be one
+// event.
 func TestASourceAloneIsNoIdentity(t *testing.T) {
 	t.Parallel()
 	outbox, tx := newOutbox(t, &fakeEvents{}, producer.Config{}), &fakeTx{}

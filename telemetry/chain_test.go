@@ -56,8 +56,8 @@ func wantAttributes(t *testing.T, span sdktrace.ReadOnlySpan, kind trace.SpanKin
 	}
 }
 
-// TestSpansOfAnEventAreOneTrace follows an order through a service that handles it and writes a second event,
-// which is handled as well.
+// TestSpansOfAnEventAreOneTrace follows an order through a service that handles it and writes a
+// second event, which is handled as well.
 func TestSpansOfAnEventAreOneTrace(t *testing.T) {
 	t.Parallel()
 	s := newService(t, consumer.Config{})
@@ -117,7 +117,8 @@ func TestSpansOfAnEventAreOneTrace(t *testing.T) {
 		common("handle", "process", "order.shipped", ids[1], map[string]string{"messaging.consumer.group.name": "warehouse/mail"}))
 }
 
-// TestSignedMessagesAreTraced: a relay that changed the trace context of a message would break its signature.
+// TestSignedMessagesAreTraced: a relay that changed the trace context of a message would break its
+// signature.
 func TestSignedMessagesAreTraced(t *testing.T) {
 	t.Parallel()
 	key := transport.SigningKey{ID: "k", Secret: []byte("0123456789abcdef0123456789abcdef")}
@@ -137,8 +138,8 @@ func TestSignedMessagesAreTraced(t *testing.T) {
 	childOf(t, s.one("handle order.placed"), s.one("enqueue order.placed"))
 }
 
-// TestEventWithoutATraceBeginsOne: it was written by something that knows nothing of traces, and what starts the
-// relay is not what has caused it.
+// TestEventWithoutATraceBeginsOne: it was written by something that knows nothing of traces, and
+// what starts the relay is not what has caused it.
 func TestEventWithoutATraceBeginsOne(t *testing.T) {
 	t.Parallel()
 	s := newService(t, consumer.Config{})
@@ -238,7 +239,8 @@ func (r *refusing) Send(ctx context.Context, topic string, msg *message.Message,
 	r.Sender.Send(ctx, topic, msg, done)
 }
 
-// TestNothingOfAPayloadIsExported looks for what must not leave the databases in everything that is exported.
+// TestNothingOfAPayloadIsExported looks for what must not leave the databases in everything that is
+// exported.
 func TestNothingOfAPayloadIsExported(t *testing.T) {
 	t.Parallel()
 	const secret = "XSECRETX"

@@ -24,16 +24,18 @@ type Writer interface {
 	Write(ctx context.Context, events ...producer.Event) ([]producer.Written, error)
 }
 
-// Queuer takes events that are written just before the commit. [producer.Writer] and [consumer.Work] do.
+// Queuer takes events that are written just before the commit. [producer.Writer] and
+// [consumer.Work] do.
 type Queuer interface {
 	// Queue takes events, all of them or none, and returns their dispatch IDs.
 	Queue(events ...producer.Event) ([]uuid.UUID, error)
 }
 
-// Write is w.Write with a span for each event, whose context the event keeps: what relays and handlers
-// do with it becomes part of the trace. The span's parent is that of ctx, or what the event has as its TraceParent
-// already. Otherwise the events are written as they are, and the errors are w's. A trace state of more than 512
-// bytes is dropped. Without a tracer provider events get the trace context of ctx.
+// Write is w.Write with a span for each event, whose context the event keeps: what relays and
+// handlers do with it becomes part of the trace. The span's parent is that of ctx, or what the
+// event has as its TraceParent already. Otherwise the events are written as they are, and the
+// errors are w's. A trace state of more than 512 bytes is dropped. Without a tracer provider events
+// get the trace context of ctx.
 func (t *Telemetry) Write(ctx context.Context, w Writer, events ...producer.Event) ([]producer.Written, error) {
 	c := t.create(ctx, events)
 	defer c.end()
@@ -48,8 +50,8 @@ func (t *Telemetry) Write(ctx context.Context, w Writer, events ...producer.Even
 	return wrote, err
 }
 
-// Queue is w.Queue with a span for each event; see [Telemetry.Write]. The span does not cover the statement that
-// writes the event in the end.
+// Queue is w.Queue with a span for each event; see [Telemetry.Write]. The span does not cover the
+// statement that writes the event in the end.
 func (t *Telemetry) Queue(ctx context.Context, w Queuer, events ...producer.Event) ([]uuid.UUID, error) {
 	c := t.create(ctx, events)
 	defer c.end()
@@ -61,10 +63,11 @@ func (t *Telemetry) Queue(ctx context.Context, w Queuer, events ...producer.Even
 	return ids, err
 }
 
-// Outgoing returns a publisher that gives each message a span and its context, and passes it on to publisher: that of a
-// transaction ([producer.Writer.Publisher]), for code that writes to the outbox through Watermill. The span's parent
-// is that of the message's context, or else of ctx, unless the message has a traceparent already, which is the
-// parent then. The messages that it is given are not changed. Its Close closes publisher.
+// Outgoing returns a publisher that gives each message a span and its context, and passes it on to
+// publisher: that of a transaction ([producer.Writer.Publisher]), for code that writes to the
+// outbox through Watermill. The span's parent is that of the message's context, or else of ctx,
+// unless the message has a traceparent already, which is the parent then. The messages that it is
+// given are not changed. Its Close closes publisher.
 func (t *Telemetry) Outgoing(ctx context.Context, publisher message.Publisher) message.Publisher {
 	return &outgoing{Publisher: publisher, ctx: ctx, t: t}
 }
@@ -128,7 +131,8 @@ func (t *Telemetry) create(ctx context.Context, events []producer.Event) *creati
 	return c
 }
 
-// enqueue begins the span of an event that is written in ctx, or in the trace context that it has already.
+// enqueue begins the span of an event that is written in ctx, or in the trace context that it has
+// already.
 func (t *Telemetry) enqueue(ctx context.Context, topic, correlation, parent, state string) trace.Span {
 	_, span := t.tracer.Start(creation(ctx, parent, state), spanName(opEnqueue, topic), trace.WithSpanKind(trace.SpanKindProducer),
 		trace.WithAttributes(t.attributes(opEnqueue, semconv.MessagingOperationTypeCreate, topic, "", correlation)...))

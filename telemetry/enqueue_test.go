@@ -81,7 +81,8 @@ func TestEventThatIsKnownSaysSo(t *testing.T) {
 	}
 }
 
-// TestWithoutATracerTheContextOfTheCallerTravels, so that a service without an SDK does not break traces of others.
+// TestWithoutATracerTheContextOfTheCallerTravels, so that a service without an SDK does not break
+// traces of others.
 func TestWithoutATracerTheContextOfTheCallerTravels(t *testing.T) {
 	t.Parallel()
 	tel, err := telemetry.New(telemetry.Config{TracerProvider: noop.NewTracerProvider(), MeterProvider: metricnoop.NewMeterProvider()})

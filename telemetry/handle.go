@@ -14,10 +14,11 @@ import (
 	"github.com/boxpair/boxpair/transport"
 )
 
-// Handler returns fn with a span and the instrument boxpair.inbox.handler.duration for each run. name is the
-// consumer's name, as [consumer.Handler.Name] returns it: the service, a slash and the handler's name. The
-// contexts that fn is given, and that of the message, have the span. Errors, panics and Goexit pass through
-// unchanged, and are the span's status; what a panic says is not in it.
+// Handler returns fn with a span and the instrument boxpair.inbox.handler.duration for each run.
+// name is the consumer's name, as [consumer.Handler.Name] returns it: the service, a slash and the
+// handler's name. The contexts that fn is given, and that of the message, have the span. Errors,
+// panics and Goexit pass through unchanged, and are the span's status; what a panic says is not in
+// it.
 func Handler[TX any](t *Telemetry, name string, fn consumer.HandlerFunc[TX]) consumer.HandlerFunc[TX] {
 	return func(ctx context.Context, w *consumer.Work[TX], msg *message.Message) error {
 		e := w.Event()
@@ -32,9 +33,9 @@ func Handler[TX any](t *Telemetry, name string, fn consumer.HandlerFunc[TX]) con
 	}
 }
 
-// BatchHandler is [Handler] for a function that takes a set of messages. A run has one span, and the messages
-// do not have it in their contexts. With several messages it begins a trace of its own, or is part of that of ctx, and has a link to
-// the trace of each.
+// BatchHandler is [Handler] for a function that takes a set of messages. A run has one span, and
+// the messages do not have it in their contexts. With several messages it begins a trace of its
+// own, or is part of that of ctx, and has a link to the trace of each.
 func BatchHandler[TX any](t *Telemetry, name string, fn consumer.BatchFunc[TX]) consumer.BatchFunc[TX] {
 	return func(ctx context.Context, b *consumer.Batch[TX], msgs []*message.Message) error {
 		list := make([]handled, b.Len())
@@ -51,10 +52,10 @@ func BatchHandler[TX any](t *Telemetry, name string, fn consumer.BatchFunc[TX]) 
 	}
 }
 
-// Middleware is [Handler] for a plain Watermill handler. Add it after that of package middleware, so
-// that it runs inside the transaction, once per attempt; parked messages that are taken up again have no topic then. Without an inbox
-// it runs once per delivery. Messages that the handler returns without a traceparent travel with the context of the
-// span. name is the consumer's name.
+// Middleware is [Handler] for a plain Watermill handler. Add it after that of package middleware,
+// so that it runs inside the transaction, once per attempt; parked messages that are taken up again
+// have no topic then. Without an inbox it runs once per delivery. Messages that the handler returns
+// without a traceparent travel with the context of the span. name is the consumer's name.
 func (t *Telemetry) Middleware(name string) message.HandlerMiddleware {
 	return func(next message.HandlerFunc) message.HandlerFunc {
 		return func(msg *message.Message) ([]*message.Message, error) {
@@ -98,8 +99,8 @@ type run struct {
 	err         error
 }
 
-// begin1 begins a run for one message: as a child of the span that wrote the event, or of one in ctx that
-// belongs to the same trace. Another one is linked.
+// begin1 begins a run for one message: as a child of the span that wrote the event, or of one in
+// ctx that belongs to the same trace. Another one is linked.
 func (t *Telemetry) begin1(ctx context.Context, name string, m handled) *run {
 	options := []trace.SpanStartOption{
 		trace.WithAttributes(t.attributes(opHandle, semconv.MessagingOperationTypeProcess, m.topic, m.id, m.correlation)...),

@@ -22,7 +22,8 @@ import (
 	"github.com/boxpair/boxpair/transport"
 )
 
-// TestSpanOfASetHasALinkToEachMessage: three events of three requests are handled in one transaction.
+// TestSpanOfASetHasALinkToEachMessage: three events of three requests are handled in one
+// transaction.
 func TestSpanOfASetHasALinkToEachMessage(t *testing.T) {
 	t.Parallel()
 	s := newService(t, consumer.Config{})

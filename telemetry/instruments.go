@@ -35,8 +35,8 @@ type (
 	counter    = metric.Int64ObservableCounter
 )
 
-// The bounds of the buckets of histograms, in seconds: of something that usually takes milliseconds, and of what
-// may take a day, as the delivery of an event while a broker is away.
+// The bounds of the buckets of histograms, in seconds: of something that usually takes
+// milliseconds, and of what may take a day, as the delivery of an event while a broker is away.
 var (
 	shortSpans = []float64{0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60}
 	longSpans  = []float64{0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 14400, 86400}

@@ -16,15 +16,17 @@ import (
 // attrRedelivered says that a copy may have been sent, or begun, before.
 const attrRedelivered = attribute.Key("boxpair.redelivered")
 
-// Publisher returns publisher with a span, and the instruments of publishing, for each message. It is for
-// what a relay publishes to: the publisher of [relay.New] and those of its downstreams.
+// Publisher returns publisher with a span, and the instruments of publishing, for each message. It
+// is for what a relay publishes to: the publisher of [relay.New] and those of its downstreams.
 //
-// A [transport.Sender] stays one, and a [transport.BatchSender] too: what it is given it passes on at once, unchanged, with the context that it came
-// with, and an outcome is reported when it has been counted. A tracer
-// provider with a span processor that blocks in its OnEnd holds up the outcomes.
+// A [transport.Sender] stays one, and a [transport.BatchSender] too: what it is given it passes on
+// at once, unchanged, with the context that it came with, and an outcome is reported when it has
+// been counted. A tracer provider with a span processor that blocks in its OnEnd holds up the
+// outcomes.
 //
-// Of another publisher, each message of a Publish call has a span. When a call with several messages fails, nobody knows
-// which of them was published: its spans fail and no attempt is counted; the relay publishes them again one by one.
+// Of another publisher, each message of a Publish call has a span. When a call with several
+// messages fails, nobody knows which of them was published: its spans fail and no attempt is
+// counted; the relay publishes them again one by one.
 //
 // Closing it closes publisher. Further methods of publisher are not to be had through it.
 func (t *Telemetry) Publisher(publisher message.Publisher) message.Publisher {

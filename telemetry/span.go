@@ -27,7 +27,8 @@ const (
 	maxTraceState  = 512 // of an event; W3C allows to drop it
 )
 
-// errNotReturned is the status of spans whose code ended in a panic or Goexit. What the panic said may be the payload.
+// errNotReturned is the status of spans whose code ended in a panic or Goexit. What the panic said
+// may be the payload.
 var errNotReturned = errors.New("panicked, or ended its goroutine")
 
 // errNoBatches is the outcome of a batch for a publisher that takes none, as BatchLimit says.
@@ -44,7 +45,8 @@ func creation(ctx context.Context, parent, state string) context.Context {
 	return w3c.Extract(ctx, &carrier{parent, state})
 }
 
-// createdBy returns the context in which an event was written, whatever span is in ctx; it is not valid if the event has none.
+// createdBy returns the context in which an event was written, whatever span is in ctx; it is not
+// valid if the event has none.
 func createdBy(ctx context.Context, parent, state string) trace.SpanContext {
 	return trace.SpanContextFromContext(creation(trace.ContextWithSpanContext(ctx, trace.SpanContext{}), parent, state))
 }

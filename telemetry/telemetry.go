@@ -29,10 +29,12 @@ type Config struct {
 	// MeterProvider makes the instruments. Defaults to the global one.
 	MeterProvider metric.MeterProvider `yaml:"-" env:"-"`
 
-	// System is the attribute messaging.system: the transport, as "rabbitmq"; at most 255 bytes. Defaults to "boxpair".
+	// System is the attribute messaging.system: the transport, as "rabbitmq"; at most 255 bytes.
+	// Defaults to "boxpair".
 	System string `yaml:"system" env:"SYSTEM"`
-	// StatsTimeout bounds what one collection of metrics waits for the database. Keep it below the timeout of the
-	// reader, which otherwise drops the metrics of the whole service. Defaults to 2 s.
+	// StatsTimeout bounds what one collection of metrics waits for the database. Keep it below the
+	// timeout of the reader, which otherwise drops the metrics of the whole service. Defaults to 2
+	// s.
 	StatsTimeout time.Duration `yaml:"stats_timeout" env:"STATS_TIMEOUT"`
 
 	// Logger receives what could not be read for a collection. Defaults to [slog.Default].
@@ -111,9 +113,9 @@ func New(cfg Config) (*Telemetry, error) {
 	return t, nil
 }
 
-// Shutdown ends what New began: nothing is watched any more. It waits for reads of databases that are under way
-// until ctx ends, and returns the cause of that then. What was wrapped goes on to work, and to be traced and counted. A
-// second call only waits.
+// Shutdown ends what New began: nothing is watched any more. It waits for reads of databases that
+// are under way until ctx ends, and returns the cause of that then. What was wrapped goes on to
+// work, and to be traced and counted. A second call only waits.
 func (t *Telemetry) Shutdown(ctx context.Context) error {
 	t.mu.Lock()
 	first := !t.shutdown

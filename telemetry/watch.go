@@ -31,7 +31,8 @@ const readers = 4
 
 // OutboxStats tells the state of an outbox. [producer.Outbox] and every store do.
 type OutboxStats interface {
-	// Stats reads the state of the outbox from the database. It may be called at any time, from any goroutine.
+	// Stats reads the state of the outbox from the database. It may be called at any time, from any
+	// goroutine.
 	Stats(ctx context.Context) (outbox.Stats, error)
 }
 
@@ -64,9 +65,10 @@ type source struct {
 	read func(ctx context.Context) (observe func(o metric.Observer), err error)
 }
 
-// WatchOutbox has the state of an outbox observed under the attribute boxpair.outbox = name, with one read of the
-// database for each collection. Every process that watches one outbox tells the same: take the maximum of
-// them, or have one of them watch. A name that is watched already gives an error.
+// WatchOutbox has the state of an outbox observed under the attribute boxpair.outbox = name, with
+// one read of the database for each collection. Every process that watches one outbox tells the
+// same: take the maximum of them, or have one of them watch. A name that is watched already gives
+// an error.
 func (t *Telemetry) WatchOutbox(name string, o OutboxStats) error {
 	i, who := t.instruments, attrOutbox.String(name)
 	only := metric.WithAttributeSet(attribute.NewSet(who))
@@ -84,8 +86,9 @@ func (t *Telemetry) WatchOutbox(name string, o OutboxStats) error {
 	}})
 }
 
-// WatchRelay has the state of a relay observed under the attribute boxpair.relay = name, which need not be
-// the relay's own: a name that stays the same when the process starts again keeps the number of series small. It does no I/O.
+// WatchRelay has the state of a relay observed under the attribute boxpair.relay = name, which need
+// not be the relay's own: a name that stays the same when the process starts again keeps the number
+// of series small. It does no I/O.
 func (t *Telemetry) WatchRelay(name string, r RelayHealth) error {
 	i, only := t.instruments, metric.WithAttributeSet(attribute.NewSet(attrRelay.String(name)))
 	return t.watch("relay", name, r == nil, func(o metric.Observer) {
@@ -110,9 +113,9 @@ func (t *Telemetry) WatchJanitor(name string, j JanitorTotals) error {
 	}, nil)
 }
 
-// WatchConsumer has the counters of a consumer observed, and the state of its inbox, with one read of the
-// database for each collection, under the attribute messaging.consumer.group.name, which is the
-// consumer's name. The first collection registers a consumer that has not seen a message yet.
+// WatchConsumer has the counters of a consumer observed, and the state of its inbox, with one read
+// of the database for each collection, under the attribute messaging.consumer.group.name, which is
+// the consumer's name. The first collection registers a consumer that has not seen a message yet.
 func (t *Telemetry) WatchConsumer(c Consumer) error {
 	if c == nil {
 		return errors.New("watch consumer: is nil")

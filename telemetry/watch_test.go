@@ -291,7 +291,8 @@ func TestEverythingWrongWithAConfigurationIsNamed(t *testing.T) {
 	}
 }
 
-// TestInstrumentsAreAsDocumented compares the table of docs/telemetry.md with what there is: names and units.
+// TestInstrumentsAreAsDocumented compares the table of docs/telemetry.md with what there is: names
+// and units.
 func TestInstrumentsAreAsDocumented(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../docs/telemetry.md")
@@ -325,8 +326,8 @@ func TestInstrumentsAreAsDocumented(t *testing.T) {
 	}
 }
 
-// TestAlertsAskForWhatIsMeasured looks for every name in the rules for Prometheus among the instruments and attributes, as
-// exporters name them.
+// TestAlertsAskForWhatIsMeasured looks for every name in the rules for Prometheus among the
+// instruments and attributes, as exporters name them.
 func TestAlertsAskForWhatIsMeasured(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../docs/telemetry.md")

@@ -23,14 +23,15 @@ func Redelivered(msg *message.Message) bool {
 
 type orderingKey struct{}
 
-// WithOrderingKey returns a context that says by which key a subscriber keeps a message in order; "" is a message
-// that it keeps in none. A subscriber puts it on the messages that it hands out, whatever key their metadata has.
+// WithOrderingKey returns a context that says by which key a subscriber keeps a message in order;
+// "" is a message that it keeps in none. A subscriber puts it on the messages that it hands out,
+// whatever key their metadata has.
 func WithOrderingKey(ctx context.Context, key string) context.Context {
 	return context.WithValue(ctx, orderingKey{}, key)
 }
 
-// OrderingKey returns the key by which the subscriber keeps the message of ctx in order. It reports false for a
-// message of a subscriber that does not say, as those of other libraries.
+// OrderingKey returns the key by which the subscriber keeps the message of ctx in order. It reports
+// false for a message of a subscriber that does not say, as those of other libraries.
 func OrderingKey(ctx context.Context) (key string, ok bool) {
 	key, ok = ctx.Value(orderingKey{}).(string)
 	return key, ok

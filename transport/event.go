@@ -31,8 +31,8 @@ const (
 	MetaResendUntil   = "boxpair-resend-until"   // likewise
 	MetaOccurredAt    = "boxpair-occurred-at"    // likewise: when it happened, where that is a second or more from the stamp
 
-	// MetaEnvelope is for transports that carry metadata in the body: it says that they could not open an envelope. Such a
-	// message cannot be read.
+	// MetaEnvelope is for transports that carry metadata in the body: it says that they could not
+	// open an envelope. Such a message cannot be read.
 	MetaEnvelope = "boxpair-envelope"
 
 	// MetaCorrelationID is the name that Watermill's CorrelationID middleware uses.

@@ -48,7 +48,8 @@ func ExampleContentDigest() {
 	// altered: false
 }
 
-// A relay signs what it sends, and a consumer takes nothing else. While a key is replaced, the consumer has both.
+// A relay signs what it sends, and a consumer takes nothing else. While a key is replaced, the
+// consumer has both.
 func ExampleNewVerifier() {
 	oldKey := transport.SigningKey{ID: "2026-11", Secret: []byte("32 random bytes, as openssl makes")}
 	newKey := transport.SigningKey{ID: "2026-12", Secret: []byte("32 others: openssl rand -out f 32")}

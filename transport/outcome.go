@@ -73,17 +73,18 @@ type Sender interface {
 	Route(topic string) string
 }
 
-// BatchSender is a Sender that can have several messages taken over as one. A relay then need not wait for the outcome of a
-// key's event before it sends the key's next one.
+// BatchSender is a Sender that can have several messages taken over as one. A relay then need not
+// wait for the outcome of a key's event before it sends the key's next one.
 type BatchSender interface {
 	Sender
 
-	// SendBatch is Send for messages of one route that the transport takes over together or not at all, whatever fails,
-	// and hands out in their order. They have one outcome; one that is Invalid may be so for any of them.
+	// SendBatch is Send for messages of one route that the transport takes over together or not at
+	// all, whatever fails, and hands out in their order. They have one outcome; one that is Invalid
+	// may be so for any of them.
 	SendBatch(ctx context.Context, topic string, msgs []*message.Message, done func(Result))
 
-	// BatchLimit returns how many messages one call of SendBatch may have, and how many bytes their payloads
-	// should have together at most. Below two messages, the sender is not set up for batches. It is the same
-	// for the life of the sender.
+	// BatchLimit returns how many messages one call of SendBatch may have, and how many bytes their
+	// payloads should have together at most. Below two messages, the sender is not set up for
+	// batches. It is the same for the life of the sender.
 	BatchLimit() (messages, bytes int)
 }

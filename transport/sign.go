@@ -88,9 +88,9 @@ func NewSigner(key SigningKey) (*Signer, error) {
 	return &Signer{key: key.sealed()}, nil
 }
 
-// Sign signs msg as one of topic, the topic by which its consumers subscribe. It covers
-// the topic, the UUID, the payload and all metadata, and so key, digest and stamp: nothing of
-// that may change afterwards. Metadata that others add later under other names, as a trace context, is not covered
+// Sign signs msg as one of topic, the topic by which its consumers subscribe. It covers the topic,
+// the UUID, the payload and all metadata, and so key, digest and stamp: nothing of that may change
+// afterwards. Metadata that others add later under other names, as a trace context, is not covered
 // and does no harm. A signature that msg has is replaced.
 func (s *Signer) Sign(topic string, msg *message.Message) {
 	if msg.Metadata == nil {
@@ -186,8 +186,8 @@ func NewVerifier(keys ...SigningKey) (*Verifier, error) {
 	return v, nil
 }
 
-// Verify checks that msg was signed for topic, and returns its metadata that is signed, without
-// the signature: believe no other. For a message that is not signed, or not like this, or not with one
+// Verify checks that msg was signed for topic, and returns its metadata that is signed, without the
+// signature: believe no other. For a message that is not signed, or not like this, or not with one
 // of the verifier's keys, the error wraps [ErrNotVerified] and says which, without anything of the
 // message.
 func (v *Verifier) Verify(topic string, msg *message.Message) (message.Metadata, error) {
@@ -215,7 +215,8 @@ func (v *Verifier) Verify(topic string, msg *message.Message) (message.Metadata,
 	return nil, fmt.Errorf("%w: its signature is not that of its content and topic", ErrNotVerified)
 }
 
-// signedMetadata returns what a signature is said to cover: what is always signed, and what is listed.
+// signedMetadata returns what a signature is said to cover: what is always signed, and what is
+// listed.
 func signedMetadata(metadata message.Metadata, always func(name string) bool) message.Metadata {
 	signed := make(message.Metadata, len(metadata))
 	for name, value := range metadata {

@@ -92,7 +92,8 @@ func TestSignatureIsAsDocumented(t *testing.T) {
 	}
 }
 
-// What decorators, publishers and brokers add on the way does no harm, and does not reach the handler.
+// What decorators, publishers and brokers add on the way does no harm, and does not reach the
+// handler.
 func TestMetadataThatIsNotSignedIsTakenOff(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{
@@ -113,7 +114,8 @@ func TestMetadataThatIsNotSignedIsTakenOff(t *testing.T) {
 	}
 }
 
-// TestSignaturesOfEarlierVersionsAreVerified: they covered all reserved names, and listed the others.
+// TestSignaturesOfEarlierVersionsAreVerified: they covered all reserved names, and listed the
+// others.
 func TestSignaturesOfEarlierVersionsAreVerified(t *testing.T) {
 	t.Parallel()
 	msg := signedMessage(t, oldKey)

@@ -27,7 +27,8 @@ import (
 
 // Config says how much is measured.
 type Config struct {
-	// Events are delivered events in the outbox, and Inbox dispatch IDs in the inbox; 0 leaves that out.
+	// Events are delivered events in the outbox, and Inbox dispatch IDs in the inbox; 0 leaves that
+	// out.
 	Events, Inbox int
 	// Share is the janitor's share of the time.
 	Share float64

@@ -23,7 +23,8 @@ type target struct {
 	schema, prefix string
 }
 
-// errURL says nothing of the URL itself: what a parser quotes of one that it could not parse may be the password.
+// errURL says nothing of the URL itself: what a parser quotes of one that it could not parse may be
+// the password.
 var errURL = errors.New("want postgres://user:password@host:port/database or sqlite:path, " +
 	"with reserved characters of user and password percent-encoded")
 
@@ -81,8 +82,8 @@ func parseSQLite(path string) (target, error) {
 
 const connectTimeout = 10 * time.Second
 
-// reachable waits for the first connection, with all its attempts (of several addresses, with TLS and without) together. A server
-// that accepts and then says nothing would take as long for each.
+// reachable waits for the first connection, with all its attempts (of several addresses, with TLS
+// and without) together. A server that accepts and then says nothing would take as long for each.
 func reachable(ctx context.Context, pool *pgxpool.Pool) error {
 	most := pool.Config().ConnConfig.ConnectTimeout
 	ctx, cancel := context.WithTimeout(ctx, most)
@@ -141,7 +142,8 @@ func openSQLite(t *target, p *places) (store *sqlite.Store, end func(), err erro
 	return store, func() { _ = db.Close() }, nil
 }
 
-// openPostgres opens the store in a PostgreSQL, until end is called. No I/O happens before its first use.
+// openPostgres opens the store in a PostgreSQL, until end is called. No I/O happens before its
+// first use.
 func openPostgres(ctx context.Context, t *target, p *places) (store *postgres.Store, pool *pgxpool.Pool, end func(), err error) {
 	schema, prefix := p.of(t)
 	pool, err = pgxpool.NewWithConfig(ctx, t.pool)

@@ -69,7 +69,8 @@ discarded. The exit status is 1 if nothing was.
 		changes, discardLetters),
 }
 
-// dead selects dead ones, if nothing else is said; of an inbox by force, all that wait for an operator.
+// dead selects dead ones, if nothing else is said; of an inbox by force, all that wait for an
+// operator.
 func (l *letters) dead() {
 	if len(l.filter.States)+len(l.filter.IDs) > 0 {
 		return
@@ -170,7 +171,8 @@ func discardLetters(ctx context.Context, l *letters, p *process) (int, error) {
 }
 
 const (
-	// shown is how many are listed by default, and perBatch how many are changed by one transaction.
+	// shown is how many are listed by default, and perBatch how many are changed by one
+	// transaction.
 	shown, perBatch = 100, 100
 	// perPage is how many are read at once to be counted. Their payloads come along.
 	perPage = 100
@@ -178,7 +180,8 @@ const (
 	unchanged = 10
 )
 
-// change does what is selected, in batches until all of it is done, and says how much of it that was.
+// change does what is selected, in batches until all of it is done, and says how much of it that
+// was.
 func (l *letters) change(ctx context.Context, p *process, done string, batch func(context.Context, *operators) ([]uuid.UUID, error)) (int, error) {
 	if err := l.selected(); err != nil {
 		return exitFailed, err

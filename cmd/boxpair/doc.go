@@ -11,16 +11,17 @@
 //	boxpair version    print the version
 //	boxpair help       describe a command and its settings
 //
-// Every setting is a flag, and an environment variable for when the flag is not given:
-// BOXPAIR_ and the name of the flag in capitals. What neither gives is read from the YAML file
-// that -config names, under the names of the flags; a name that is not known is an error. Databases are named by URL:
+// Every setting is a flag, and an environment variable for when the flag is not given: BOXPAIR_ and
+// the name of the flag in capitals. What neither gives is read from the YAML file that -config
+// names, under the names of the flags; a name that is not known is an error. Databases are named by
+// URL:
 //
 //	postgres://user:password@host/database?boxpair_schema=boxpair&boxpair_prefix=
 //	sqlite:path/to/file.db?boxpair_prefix=boxpair_
 //
-// The exit status is 0 if all is well, 1 if verify has found discrepancies, status a bad state, migrate -check missing migrations,
-// or if nothing was changed that was meant to be, and 2 if
-// something could not be done: a wrong setting, an unreachable database, an interrupt. A variable that begins with BOXPAIR_ and is
-// none of any command is a wrong setting.
-// Passwords are never printed.
+// The exit status is 0 if all is well, 1 if verify has found discrepancies, status a bad state,
+// migrate -check missing migrations, or if nothing was changed that was meant to be, and 2 if
+// something could not be done: a wrong setting, an unreachable database, an interrupt. A variable
+// that begins with BOXPAIR_ and is none of any command is a wrong setting. Passwords are never
+// printed.
 package main

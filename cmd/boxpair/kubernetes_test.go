@@ -74,8 +74,8 @@ func manifests(t *testing.T) map[string]*manifest {
 	}
 }
 
-// TestManifestOfKubernetesFitsTheRelay takes the settings of examples/kubernetes/relay.yaml as the relay does, and asks its
-// endpoints as the probes do.
+// TestManifestOfKubernetesFitsTheRelay takes the settings of examples/kubernetes/relay.yaml as the
+// relay does, and asks its endpoints as the probes do.
 func TestManifestOfKubernetesFitsTheRelay(t *testing.T) {
 	t.Parallel()
 	all := manifests(t)

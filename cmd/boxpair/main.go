@@ -96,7 +96,8 @@ func named(args []string) (name string, rest []string) {
 	return args[0], args[1:]
 }
 
-// family tells whether name is that of commands with a second word, with one of words for it or with none.
+// family tells whether name is that of commands with a second word, with one of words for it or
+// with none.
 func family(name string, words ...string) bool {
 	first, second, _ := strings.Cut(name, " ")
 	return (first == deadLetters || first == effects) && (second == "" || slices.Contains(words, second))

@@ -224,8 +224,8 @@ func TestMigrationsArePrintedWithoutADatabase(t *testing.T) {
 	}
 }
 
-// TestRoleWithTheDocumentedGrantsSuffices runs verify as a role that has what docs/audit.md says and
-// nothing more, and whose password must not be seen.
+// TestRoleWithTheDocumentedGrantsSuffices runs verify as a role that has what docs/audit.md says
+// and nothing more, and whose password must not be seen.
 func TestRoleWithTheDocumentedGrantsSuffices(t *testing.T) {
 	t.Parallel()
 	owner := testenv.Postgres(t)

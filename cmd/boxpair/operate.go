@@ -62,7 +62,8 @@ type store[TX any] interface {
 	schema.Checker
 }
 
-// tool is the name under which the commands open an outbox and an inbox. Nothing is written under it.
+// tool is the name under which the commands open an outbox and an inbox. Nothing is written under
+// it.
 const tool = "boxpair"
 
 // operate opens a database for the commands that change what waits in it.
@@ -85,7 +86,8 @@ func operate(ctx context.Context, t *target, p *places) (*operators, func(), err
 	return both(store, end)
 }
 
-// both makes the two sides of one store. The commands print what they have done, so only warnings are logged.
+// both makes the two sides of one store. The commands print what they have done, so only warnings
+// are logged.
 func both[TX any](s store[TX], end func()) (*operators, func(), error) {
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
 	out, err := producer.New(s, producer.Config{Name: tool, Logger: log})

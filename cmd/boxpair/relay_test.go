@@ -142,7 +142,8 @@ func (d *daemon) status(t *testing.T, path string, want int, text string) func()
 	}
 }
 
-// onChannel does something on a channel and a connection of its own, which an error of an earlier try cannot have closed.
+// onChannel does something on a channel and a connection of its own, which an error of an earlier
+// try cannot have closed.
 func onChannel(broker string, do func(*amqp091.Channel) error) error {
 	conn, err := amqp091.Dial(broker)
 	if err != nil {
@@ -220,8 +221,8 @@ func relayPublishesUntilItIsTold(t *testing.T, setting string, as func(d *amqp09
 	}
 }
 
-// TestRelayPublishesToPartitions: a consumer of as many gets the events of a key in their order, and one of another
-// number would get none.
+// TestRelayPublishesToPartitions: a consumer of as many gets the events of a key in their order,
+// and one of another number would get none.
 func TestRelayPublishesToPartitions(t *testing.T) {
 	t.Parallel()
 	const n, partitions = 20, 2
@@ -257,8 +258,8 @@ func TestRelayPublishesToPartitions(t *testing.T) {
 	d.stop(t)
 }
 
-// TestRelayRemovesWhatWasDeliveredLongAgo without being asked, and keeps it where that is left to another process. It needs no broker
-// for either.
+// TestRelayRemovesWhatWasDeliveredLongAgo without being asked, and keeps it where that is left to
+// another process. It needs no broker for either.
 func TestRelayRemovesWhatWasDeliveredLongAgo(t *testing.T) {
 	t.Parallel()
 	database := testenv.Postgres(t)
@@ -409,7 +410,8 @@ func TestFlagsGoBeforeTheEnvironmentAndThatBeforeTheFile(t *testing.T) {
 	}
 }
 
-// TestEverySettingIsDocumented compares docs/configuration.md with the settings; BOXPAIR_WRITE_DOCS=1 writes it.
+// TestEverySettingIsDocumented compares docs/configuration.md with the settings;
+// BOXPAIR_WRITE_DOCS=1 writes it.
 func TestEverySettingIsDocumented(t *testing.T) {
 	t.Parallel()
 	const path, begin = "../../docs/configuration.md", "<!-- settings, written by go test ./cmd/boxpair with BOXPAIR_WRITE_DOCS=1 -->\n"

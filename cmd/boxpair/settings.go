@@ -41,7 +41,8 @@ func newSettings(p *process) *settings {
 	return s
 }
 
-// add declares a setting, whose text set takes. value is what help calls its value, "" for a switch.
+// add declares a setting, whose text set takes. value is what help calls its value, "" for a
+// switch.
 func (s *settings) add(name, env, value, usage string, many bool, set func(string) error) {
 	s.list = append(s.list, setting{name, env, value, usage, many})
 	if value == "" {
@@ -131,8 +132,8 @@ func (s *settings) urls(to *[]target, name, usage string) {
 	})
 }
 
-// parse reads the flags, the environment for those that are not given, and the configuration file for what is in
-// neither. asked tells that help is wanted.
+// parse reads the flags, the environment for those that are not given, and the configuration file
+// for what is in neither. asked tells that help is wanted.
 func (s *settings) parse(args []string) (asked bool, err error) {
 	if err := s.flags.Parse(args); err != nil {
 		return errors.Is(err, flag.ErrHelp), s.clean(err)
@@ -165,7 +166,8 @@ func (s *settings) parse(args []string) (asked bool, err error) {
 	return false, errors.Join(errs...)
 }
 
-// ofService is what Kubernetes puts into the environment for a service whose name begins with boxpair.
+// ofService is what Kubernetes puts into the environment for a service whose name begins with
+// boxpair.
 var ofService = regexp.MustCompile(`_(SERVICE_HOST|SERVICE_PORT(_\w+)?|PORT(_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?)?)$`)
 
 // strangers says which variables have our prefix and are no setting of any command.

@@ -194,13 +194,15 @@ type cause struct {
 }
 
 const (
-	// looked is how many dead ones are looked at for their causes, and printed how many causes are printed.
+	// looked is how many dead ones are looked at for their causes, and printed how many causes are
+	// printed.
 	looked, printed = 100, 3
 	// longest is how much of an error is printed.
 	longest = 120
 )
 
-// causes groups the first dead ones by topic and error, the most frequent first; none if the role may not read them.
+// causes groups the first dead ones by topic and error, the most frequent first; none if the role
+// may not read them.
 func (q *inspection) causes(ctx context.Context, s *operators, of string, dead int64) ([]cause, error) {
 	if dead == 0 {
 		return nil, nil
@@ -339,8 +341,8 @@ func statusOf(name string, r health.Report, s *inbox.Stats) consumerStatus {
 // inspectionTimeout bounds all that is read together.
 const inspectionTimeout = 30 * time.Second
 
-// consumers reads the consumers that have registered, by name. One that was asked for and is not there is an error: a
-// misspelt name is not healthy.
+// consumers reads the consumers that have registered, by name. One that was asked for and is not
+// there is an error: a misspelt name is not healthy.
 func (q *inspection) consumers(ctx context.Context) ([]audit.Consumer, error) {
 	a, end, err := openAuditor(ctx, &q.inboxes[0], &q.places, inspectionTimeout)
 	if err != nil {

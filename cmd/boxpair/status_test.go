@@ -125,7 +125,8 @@ func TestStatusOfPostgresAgrees(t *testing.T) {
 	}
 }
 
-// TestStatusNamesTheRoutesThatDoNotWork: the typical outage is a queue that is missing, and only the relay sees it.
+// TestStatusNamesTheRoutesThatDoNotWork: the typical outage is a queue that is missing, and only
+// the relay sees it.
 func TestStatusNamesTheRoutesThatDoNotWork(t *testing.T) {
 	t.Parallel()
 	url, change := plantSQLite(t)

@@ -137,7 +137,8 @@ func span(from, until time.Time) string {
 	return "from " + instant(from, "") + " until " + instant(until, "")
 }
 
-// plain returns text that a terminal shows as it is: what stands in a database may have come from anywhere.
+// plain returns text that a terminal shows as it is: what stands in a database may have come from
+// anywhere.
 func plain(text string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) || r == unicode.ReplacementChar {

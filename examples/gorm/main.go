@@ -1,11 +1,11 @@
-// Command gorm is a service on GORM with both sides: an order and its event are written in one of GORM's
-// transactions, and a handler takes the goods from the stock through GORM, in the inbox's transaction. The
-// transport sends every message twice, and the stock sinks once for each order.
+// Command gorm is a service on GORM with both sides: an order and its event are written in one of
+// GORM's transactions, and a handler takes the goods from the stock through GORM, in the inbox's
+// transaction. The transport sends every message twice, and the stock sinks once for each order.
 //
 //	DATABASE_URL=postgres://… go run .
 //
-// It works on PostgreSQL, in a schema of its own, which is removed in the end. It is a module of its own, since
-// nothing else of the library needs GORM.
+// It works on PostgreSQL, in a schema of its own, which is removed in the end. It is a module of
+// its own, since nothing else of the library needs GORM.
 package main
 
 import (

@@ -33,7 +33,8 @@ func ok(t *testing.T, err error) {
 	}
 }
 
-// newShop returns a service on a database of the test's own, with a hundred packets of tea, and of coffee.
+// newShop returns a service on a database of the test's own, with a hundred packets of tea, and of
+// coffee.
 func newShop(t *testing.T, cfg *gorm.Config) *service {
 	t.Helper()
 	db, err := open(t.Context(), testenv.Postgres(t), cfg)
@@ -45,7 +46,8 @@ func newShop(t *testing.T, cfg *gorm.Config) *service {
 	return s
 }
 
-// eachConfig runs a test with settings of GORM that change which transaction it hands out, or when it begins one.
+// eachConfig runs a test with settings of GORM that change which transaction it hands out, or when
+// it begins one.
 func eachConfig(t *testing.T, test func(t *testing.T, s *service)) {
 	t.Parallel()
 	for name, cfg := range map[string]*gorm.Config{

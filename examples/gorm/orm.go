@@ -9,8 +9,9 @@ import (
 	"gorm.io/gorm"
 )
 
-// transactionOf returns the transaction that db, which [gorm.DB.Transaction] has given to its function or
-// [gorm.DB.Begin] has returned, runs in. That is what an outbox on postgres.NewSQL takes.
+// transactionOf returns the transaction that db, which [gorm.DB.Transaction] has given to its
+// function or [gorm.DB.Begin] has returned, runs in. That is what an outbox on postgres.NewSQL
+// takes.
 func transactionOf(db *gorm.DB) (*sql.Tx, error) {
 	conn := db.Statement.ConnPool
 	if prepared, ok := conn.(*gorm.PreparedStmtTX); ok { // with gorm.Config.PrepareStmt
@@ -23,8 +24,8 @@ func transactionOf(db *gorm.DB) (*sql.Tx, error) {
 	return tx, nil
 }
 
-// within returns a session of db in which all that GORM does runs in tx, as a handler's transaction. Whoever has
-// begun tx ends it; GORM's own Transaction makes savepoints in it.
+// within returns a session of db in which all that GORM does runs in tx, as a handler's
+// transaction. Whoever has begun tx ends it; GORM's own Transaction makes savepoints in it.
 func within(ctx context.Context, db *gorm.DB, tx *sql.Tx) *gorm.DB {
 	session := db.Session(&gorm.Session{NewDB: true, Context: ctx})
 	session.Statement.ConnPool = tx

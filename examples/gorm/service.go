@@ -134,8 +134,8 @@ func (s *service) placeIn(ctx context.Context, db *gorm.DB, order Order) error {
 	return err
 }
 
-// take is the receiving side: the stock sinks in the transaction of the message's inbox row, so a second copy of
-// the message takes nothing.
+// take is the receiving side: the stock sinks in the transaction of the message's inbox row, so a
+// second copy of the message takes nothing.
 func (s *service) take(ctx context.Context, w *consumer.Work[*sql.Tx], msg *message.Message) error {
 	var order Order
 	if err := json.Unmarshal(msg.Payload, &order); err != nil {

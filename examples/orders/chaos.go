@@ -101,7 +101,8 @@ func (s *supervisor) keep(ctx context.Context, role string) error {
 	return nil
 }
 
-// child runs one child process. It ends by itself when its standard input is closed, also when this process dies.
+// child runs one child process. It ends by itself when its standard input is closed, also when this
+// process dies.
 func (s *supervisor) child(ctx context.Context, role string) error {
 	settings, err := json.Marshal(s.opts)
 	if err != nil {

@@ -1,15 +1,16 @@
-// Command payments charges every order once, at a provider over HTTP, by a service that is killed in the middle of
-// its calls again and again.
+// Command payments charges every order once, at a provider over HTTP, by a service that is killed
+// in the middle of its calls again and again.
 //
-// The parent process is the provider, which remembers idempotency keys, and the supervisor. The service is a child process: it
-// takes order.placed from its outbox, records what to charge, asks the provider outside any transaction, and writes the receipt
-// and order.paid in one. The provider kills it with SIGKILL in the middle of a request: before it charges, or after it
-// has charged and before it answers. A line of JSON at the end says what the provider and the database have:
+// The parent process is the provider, which remembers idempotency keys, and the supervisor. The
+// service is a child process: it takes order.placed from its outbox, records what to charge, asks
+// the provider outside any transaction, and writes the receipt and order.paid in one. The provider
+// kills it with SIGKILL in the middle of a request: before it charges, or after it has charged and
+// before it answers. A line of JSON at the end says what the provider and the database have:
 //
 //	go run ./examples/payments [-orders 40] [-kills 6]
 //
-// It runs on a SQLite file, or with DATABASE_URL on PostgreSQL, in a schema of its own. The exit status is 1 unless every order was charged,
-// paid and shipped once.
+// It runs on a SQLite file, or with DATABASE_URL on PostgreSQL, in a schema of its own. The exit
+// status is 1 unless every order was charged, paid and shipped once.
 package main
 
 import (

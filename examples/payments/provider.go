@@ -13,7 +13,8 @@ import (
 	"time"
 )
 
-// provider charges orders, each idempotency key once, as payment providers do. Now and then it kills who asks.
+// provider charges orders, each idempotency key once, as payment providers do. Now and then it
+// kills who asks.
 type provider struct {
 	url    string
 	server *http.Server

@@ -42,8 +42,8 @@ func serve(ctx context.Context, providerURL string) error {
 	return shop.serve(ctx, providerURL)
 }
 
-// payment charges an order: the intent with the claim of order.placed, the call under a key that never changes, the receipt
-// with order.paid.
+// payment charges an order: the intent with the claim of order.placed, the call under a key that
+// never changes, the receipt with order.paid.
 func payment[TX any](db *database[TX], providerURL string) consumer.Effect[TX, Charge, Receipt] {
 	return consumer.Effect[TX, Charge, Receipt]{
 		Prepare: func(_ context.Context, _ *consumer.Work[TX], msg *message.Message) (Charge, error) {
@@ -62,7 +62,8 @@ func payment[TX any](db *database[TX], providerURL string) consumer.Effect[TX, C
 	}
 }
 
-// ask makes the call. An error says nothing of whether the provider has charged, except that it refused the request.
+// ask makes the call. An error says nothing of whether the provider has charged, except that it
+// refused the request.
 func ask(ctx context.Context, providerURL string, key uuid.UUID, c Charge) (Receipt, error) {
 	body, err := json.Marshal(c)
 	if err != nil {

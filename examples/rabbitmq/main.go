@@ -1,5 +1,6 @@
-// Command rabbitmq is a service on PostgreSQL and RabbitMQ with everything that it needs in production: it places orders, whose
-// events leave its outbox, and ships them, once. docs/getting-started.md goes through it.
+// Command rabbitmq is a service on PostgreSQL and RabbitMQ with everything that it needs in
+// production: it places orders, whose events leave its outbox, and ships them, once.
+// docs/getting-started.md goes through it.
 //
 //	DATABASE_URL=postgres://… AMQP_URL=amqp://… go run ./examples/rabbitmq
 package main
@@ -26,7 +27,8 @@ import (
 	"github.com/boxpair/boxpair/transport/amqp"
 )
 
-// names are what the service is called, its topic, and its handler, whose name is that of its queue as well: a queue for each handler.
+// names are what the service is called, its topic, and its handler, whose name is that of its queue
+// as well: a queue for each handler.
 type names struct{ service, topic, handler string }
 
 // shop is the service.

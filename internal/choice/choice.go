@@ -7,7 +7,8 @@ import (
 	"strings"
 )
 
-// Text returns the word of value, which is its index in words. setting is what an error begins with.
+// Text returns the word of value, which is its index in words. setting is what an error begins
+// with.
 func Text[T ~uint8](setting string, words []string, value T) ([]byte, error) {
 	if int(value) >= len(words) {
 		return nil, fmt.Errorf("%s: %d is none of its values", setting, value)
@@ -15,7 +16,8 @@ func Text[T ~uint8](setting string, words []string, value T) ([]byte, error) {
 	return []byte(words[value]), nil
 }
 
-// Parse sets value to the index of text in words. setting is what an error begins with; value is then left as it was.
+// Parse sets value to the index of text in words. setting is what an error begins with; value is
+// then left as it was.
 func Parse[T ~uint8](setting string, words []string, text []byte, value *T) error {
 	i := slices.Index(words, string(text))
 	if i < 0 {

@@ -7,8 +7,8 @@
 //
 //	BOXPAIR_FAULT="before-mark=kill@3;before-claim-commit=error@2+"
 //
-// kills the process when before-mark is reached for the third time, and has before-claim-commit fail from its
-// second time on. The grammar is
+// kills the process when before-mark is reached for the third time, and has before-claim-commit
+// fail from its second time on. The grammar is
 //
 //	point=action[@n[+]] { ; point=action[@n[+]] }
 //

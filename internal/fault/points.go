@@ -93,7 +93,8 @@ func Points() []Point { return slices.Concat(producer, relay, broker, consumer, 
 // OfProducer tells whether p is a point of the producer.
 func (p Point) OfProducer() bool { return slices.Contains(producer, p) }
 
-// OfConsumer tells whether p is a point of the consumer, those of its effects outside the database not included.
+// OfConsumer tells whether p is a point of the consumer, those of its effects outside the database
+// not included.
 func (p Point) OfConsumer() bool { return slices.Contains(consumer, p) }
 
 // Variable is the environment variable that says what happens where.

@@ -1,4 +1,5 @@
-// Package schema looks whether a store has the tables that this version of the library needs, for what runs on it.
+// Package schema looks whether a store has the tables that this version of the library needs, for
+// what runs on it.
 package schema
 
 import (
@@ -19,8 +20,9 @@ const (
 	answered = 10 * time.Second
 )
 
-// Await asks store until it answers that all is there, or until ctx ends. Each answer that is another one than before is
-// reported, nil at last. A store that is no [Checker] has all, and nothing is reported.
+// Await asks store until it answers that all is there, or until ctx ends. Each answer that is
+// another one than before is reported, nil at last. A store that is no [Checker] has all, and
+// nothing is reported.
 func Await(ctx context.Context, store any, report func(error)) {
 	checker, ok := store.(Checker)
 	if !ok {

@@ -1,4 +1,5 @@
-// Package testenv gives a test a PostgreSQL database, a MySQL or MariaDB one, and a RabbitMQ of its own.
+// Package testenv gives a test a PostgreSQL database, a MySQL or MariaDB one, and a RabbitMQ of its
+// own.
 //
 //	func TestWrite(t *testing.T) {
 //		t.Parallel()

@@ -29,7 +29,8 @@ const (
 	NewerRabbitMQ = "TEST_RABBITMQ_NEWER" // a directory with the programs of a newer RabbitMQ than that of private nodes; may be missing
 )
 
-// What a test gives no logger says nothing: libraries log to slog.Default() then, which would fill the output of the tests.
+// What a test gives no logger says nothing: libraries log to slog.Default() then, which would fill
+// the output of the tests.
 func init() {
 	if testing.Testing() {
 		slog.SetDefault(slog.New(slog.DiscardHandler))
@@ -130,8 +131,8 @@ func PrivatePostgresTLS(t testing.TB, c service.TLS) *service.Postgres {
 	return private(t, p, err)
 }
 
-// PgBouncer starts a pooler in transaction mode in front of a database, for this test alone, and returns
-// the database's URL through it. The pooler is closed when the test ends.
+// PgBouncer starts a pooler in transaction mode in front of a database, for this test alone, and
+// returns the database's URL through it. The pooler is closed when the test ends.
 func PgBouncer(t testing.TB, database string) string {
 	t.Helper()
 	b, err := service.StartPgBouncer(t.Context(), database)
@@ -171,7 +172,8 @@ func (n *Node) Ctl(t testing.TB, args ...string) string {
 	return run(t, n.RabbitMQ.Ctl(), args)
 }
 
-// Upgrade has the node be of the version that [NewerRabbitMQ] names when it is started again, of its own without that.
+// Upgrade has the node be of the version that [NewerRabbitMQ] names when it is started again, of
+// its own without that.
 func (n *Node) Upgrade(t testing.TB) {
 	t.Helper()
 	if bin := os.Getenv(NewerRabbitMQ); bin != "" {

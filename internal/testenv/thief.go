@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// Thief stands between clients and a PostgreSQL. It swallows the answers to some commits, and hangs up. Its
-// methods may be called from any goroutine.
+// Thief stands between clients and a PostgreSQL. It swallows the answers to some commits, and hangs
+// up. Its methods may be called from any goroutine.
 type Thief struct {
 	listener net.Listener
 	server   string
@@ -19,8 +19,9 @@ type Thief struct {
 	wg       sync.WaitGroup
 }
 
-// NewThief returns a thief and the URL of the database behind it, which it reaches without TLS, until the test ends.
-// Of every COMMIT that a client sends it asks rob whether the answer is swallowed, from the goroutine of its connection.
+// NewThief returns a thief and the URL of the database behind it, which it reaches without TLS,
+// until the test ends. Of every COMMIT that a client sends it asks rob whether the answer is
+// swallowed, from the goroutine of its connection.
 func NewThief(t testing.TB, address string, rob func() bool) (*Thief, string) {
 	t.Helper()
 	u, err := url.Parse(address)

@@ -28,14 +28,16 @@ type Config struct {
 	// MaxWait is how long a repeat waits for the request that is being handled.
 	// Defaults to 2 s.
 	MaxWait time.Duration `yaml:"max_wait" env:"MAX_WAIT"`
-	// KeepRefused commits what a handler has changed before it answered with a refusal: a status from 400 to 499 that does not ask to
-	// come again. Defaults to false: it is rolled back, and the answer alone is kept.
+	// KeepRefused commits what a handler has changed before it answered with a refusal: a status
+	// from 400 to 499 that does not ask to come again. Defaults to false: it is rolled back, and
+	// the answer alone is kept.
 	KeepRefused bool `yaml:"keep_refused" env:"KEEP_REFUSED"`
 	// Retention is how long answers are kept. Defaults to 24 h.
 	Retention time.Duration `yaml:"retention" env:"RETENTION"`
 	// Interval is the time between two passes of Run. Defaults to a minute.
 	Interval time.Duration `yaml:"interval" env:"INTERVAL"`
-	// Logger receives what goes wrong, without keys, bodies and headers. Defaults to [slog.Default].
+	// Logger receives what goes wrong, without keys, bodies and headers. Defaults to
+	// [slog.Default].
 	Logger *slog.Logger `yaml:"-" env:"-"`
 }
 

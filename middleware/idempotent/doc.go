@@ -39,12 +39,14 @@
 //	     request was carried out is not known
 //	503  the database could not be reached, or did not tell the outcome
 //
-// A refusal by the handler, with a status from 400 to 499, is an answer like any other and final for the key, but what the handler
-// changed before is rolled back, unless Config.KeepRefused is set.
+// A refusal by the handler, with a status from 400 to 499, is an answer like any other and final
+// for the key, but what the handler changed before is rolled back, unless Config.KeepRefused is
+// set.
 //
-// A repeat carries the header Idempotency-Replayed: true. An answer of 500 or more, and of 408, 425 or 429, which ask the client
-// to come again, is sent and not stored, and the handler's changes are rolled back: a repeat runs it again. All other
-// answers are final for the key, until Config.Retention is over.
+// A repeat carries the header Idempotency-Replayed: true. An answer of 500 or more, and of 408, 425
+// or 429, which ask the client to come again, is sent and not stored, and the handler's changes are
+// rolled back: a repeat runs it again. All other answers are final for the key, until
+// Config.Retention is over.
 //
 // # Limitations
 //

@@ -74,9 +74,10 @@ func Key(ctx context.Context) string {
 	return now.id.Key
 }
 
-// Identify gives e the identity of the request that is being handled: its scope, its key and when it came, so that the same key of
-// two customers is not taken for one event, nor that of a new request for the event of one whose key is forgotten. Events of one
-// request are counted by the writer. Without a key, e gets a random identity.
+// Identify gives e the identity of the request that is being handled: its scope, its key and when
+// it came, so that the same key of two customers is not taken for one event, nor that of a new
+// request for the event of one whose key is forgotten. Events of one request are counted by the
+// writer. Without a key, e gets a random identity.
 func Identify(ctx context.Context, e producer.Event) producer.Event {
 	now, _ := ctx.Value(contextKey{}).(handled)
 	if now.id.Key == "" {
@@ -200,7 +201,8 @@ func (q *Requests[TX]) serve(rw http.ResponseWriter, in *incoming, fn HandlerFun
 }
 
 var (
-	// errServer rolls back the transaction of a handler whose answer says that the request is to come again.
+	// errServer rolls back the transaction of a handler whose answer says that the request is to
+	// come again.
 	errServer = errors.New("handler answered that the request is to be repeated")
 	// errRefused rolls back the transaction of a handler that answered with a refusal.
 	errRefused = errors.New("handler refused the request")
@@ -211,7 +213,8 @@ type handlerError struct{ error }
 
 func (e *handlerError) Unwrap() error { return e.error }
 
-// transact claims the key, does what is to be done, and stores its answer, in one transaction. It returns an answer that was stored before.
+// transact claims the key, does what is to be done, and stores its answer, in one transaction. It
+// returns an answer that was stored before.
 func (q *Requests[TX]) transact(ctx context.Context, in *incoming, do func(context.Context, *producer.Writer[TX]) error, answer func() *recorder) (stored *inbox.Answer, err error) {
 	var unknown error // why it was asked for again
 	for range commits {
@@ -227,7 +230,8 @@ func (q *Requests[TX]) transact(ctx context.Context, in *incoming, do func(conte
 			}
 			return q.store.AnswerRequest(ctx, w.DB(), in.id, storable(answer().answer(), in.id.Fingerprint))
 		})
-		// Asked for again, the claim tells. Without one it is not known whether the handler's changes are there.
+		// Asked for again, the claim tells. Without one it is not known whether the handler's
+		// changes are there.
 		if !errors.Is(err, outbox.ErrCommitUnknown) || in.id.Key == "" {
 			break
 		}
@@ -292,7 +296,8 @@ func (q *Requests[TX]) problem(ctx context.Context, err error) *problem {
 	}
 }
 
-// handlers tells whether the handler is to answer for the error of a transaction of which nothing was committed.
+// handlers tells whether the handler is to answer for the error of a transaction of which nothing
+// was committed.
 func (q *Requests[TX]) handlers(err error) bool {
 	if errors.Is(err, inbox.ErrRolledBack) {
 		return true

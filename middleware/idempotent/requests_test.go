@@ -262,7 +262,8 @@ func unknownCommit[TX any](t *testing.T, open opener[TX]) {
 	})
 }
 
-// TestAnswerWhoseCommitWasNotHeardOfIsSent: the connection breaks between the server's commit and its reply.
+// TestAnswerWhoseCommitWasNotHeardOfIsSent: the connection breaks between the server's commit and
+// its reply.
 func TestAnswerWhoseCommitWasNotHeardOfIsSent(t *testing.T) {
 	t.Parallel()
 	var thief *testenv.Thief

@@ -2,15 +2,17 @@ package relay
 
 import "github.com/boxpair/boxpair/transport"
 
-// batchLimit returns how many messages of a topic, and how many bytes of payload, a sender takes over as one.
-// Below two it takes none.
+// batchLimit returns how many messages of a topic, and how many bytes of payload, a sender takes
+// over as one. Below two it takes none.
 type batchLimit func(topic string) (messages, bytes int)
 
-// fillBatch has events of e's key sent in one batch with e, which has just been sent, as far as there is room, and returns how
-// many. The batch is taken over as a whole, in its order: what breaks between two sends of a key, so that each waits for the one
-// before, cannot break between these.
+// fillBatch has events of e's key sent in one batch with e, which has just been sent, as far as
+// there is room, and returns how many. The batch is taken over as a whole, in its order: what
+// breaks between two sends of a key, so that each waits for the one before, cannot break between
+// these.
 //
-// Where anything is in doubt events go one by one: only then does an outcome tell something about an event.
+// Where anything is in doubt events go one by one: only then does an outcome tell something about
+// an event.
 func (c *relayCore) fillBatch(e *entry, room int) int {
 	l, r, sh := e.line, e.route, e.shard
 	if r.batch < 2 || l == nil || l.blocked || e.parked || e.single || r.failing || r.stalled() {
@@ -38,8 +40,8 @@ func (c *relayCore) fillBatch(e *entry, room int) int {
 	return n
 }
 
-// unpack puts what was in a batch that has failed back where it waits. One of an older transaction that has been
-// committed meanwhile stands behind it in the line, and goes first now.
+// unpack puts what was in a batch that has failed back where it waits. One of an older transaction
+// that has been committed meanwhile stands behind it in the line, and goes first now.
 func (c *relayCore) unpack(riders []*entry) {
 	for _, e := range riders {
 		e.state = entryWaiting
@@ -55,8 +57,8 @@ func (c *relayCore) unpack(riders []*entry) {
 	}
 }
 
-// unbatch books the failure of a batch for which each event in it may be to blame, and returns true: e is sent alone before
-// an attempt of it is counted.
+// unbatch books the failure of a batch for which each event in it may be to blame, and returns
+// true: e is sent alone before an attempt of it is counted.
 func (c *relayCore) unbatch(e *entry, riders []*entry) bool {
 	switch e.outcome {
 	case transport.Invalid, transport.Returned, transport.Refused:

@@ -132,7 +132,8 @@ func TestBatchesAreOfOneTopicAndSize(t *testing.T) {
 	}
 }
 
-// TestFailedBatchCountsNoAttemptOfTheOthers, since nobody can tell whose it is before each was sent alone.
+// TestFailedBatchCountsNoAttemptOfTheOthers, since nobody can tell whose it is before each was sent
+// alone.
 func TestFailedBatchCountsNoAttemptOfTheOthers(t *testing.T) {
 	t.Parallel()
 	for _, outcome := range []transport.Outcome{transport.Invalid, transport.Returned, transport.Refused} {
@@ -263,7 +264,8 @@ func TestLateEventDoesNotGoBetweenWhatIsUnderWay(t *testing.T) {
 	}
 }
 
-// TestLateEventTravelsWithNoLaterOne: behind the first of a batch that failed, which may have been sent, it goes next.
+// TestLateEventTravelsWithNoLaterOne: behind the first of a batch that failed, which may have been
+// sent, it goes next.
 func TestLateEventTravelsWithNoLaterOne(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -344,7 +346,8 @@ func TestRelayThatStopsForgetsABatch(t *testing.T) {
 	}
 }
 
-// TestBatchOfAKeyThatIsBlockedMeanwhile: an operator redrives a dead event while later ones of its key are under way.
+// TestBatchOfAKeyThatIsBlockedMeanwhile: an operator redrives a dead event while later ones of its
+// key are under way.
 func TestBatchOfAKeyThatIsBlockedMeanwhile(t *testing.T) {
 	t.Parallel()
 	for _, outcome := range []transport.Outcome{transport.Unavailable, transport.Confirmed, transport.Refused} {

@@ -168,8 +168,8 @@ func heap() uint64 {
 	return m.HeapAlloc
 }
 
-// The answer of the statement that buried an event is lost, and an operator redrives the event before
-// the statement is repeated.
+// The answer of the statement that buried an event is lost, and an operator redrives the event
+// before the statement is repeated.
 func TestARepeatedFailureDoesNotBuryWhatWasRedriven(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -201,8 +201,8 @@ func TestARepeatedFailureDoesNotBuryWhatWasRedriven(t *testing.T) {
 	r.drained()
 }
 
-// As before, but the event had been redriven before it failed: it has as many attempts again as when
-// it failed.
+// As before, but the event had been redriven before it failed: it has as many attempts again as
+// when it failed.
 func TestARepeatedFailureDoesNotBuryWhatWasRedrivenTwice(t *testing.T) {
 	t.Parallel()
 	for _, key := range []string{"key", ""} {

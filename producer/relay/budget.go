@@ -2,8 +2,9 @@ package relay
 
 import "github.com/boxpair/boxpair/store/outbox"
 
-// budget is how much one statement may do: a fetch brings so many rows that it is soon over and takes little memory. It is cut when
-// a statement takes too long, whether it ends or not, and grows again while they are quick.
+// budget is how much one statement may do: a fetch brings so many rows that it is soon over and
+// takes little memory. It is cut when a statement takes too long, whether it ends or not, and grows
+// again while they are quick.
 type budget struct {
 	most    int     // FetchSize, for a fetch
 	now     int     // rows, for a fetch
@@ -15,7 +16,8 @@ const (
 	budgetCut     = 4
 	budgetGrowth  = 8 // one in so many is added
 	averageWeight = 64
-	// firstAverage is how large events are thought to be before any was read, so that the first fetch brings few.
+	// firstAverage is how large events are thought to be before any was read, so that the first
+	// fetch brings few.
 	firstAverage = 256 << 10
 	// leastSize is what an event takes without its payload and headers, about.
 	leastSize = 256
@@ -55,7 +57,8 @@ func sizeOf(q *outbox.Queued) int {
 	return n
 }
 
-// capacity is how many events are kept in memory at most: twice the window, or as many as WindowBytes has room for.
+// capacity is how many events are kept in memory at most: twice the window, or as many as
+// WindowBytes has room for.
 func (c *relayCore) capacity() int {
 	most := 2 * c.cfg.Window
 	if average := c.reading.budget.average; average*float64(most) > float64(c.cfg.WindowBytes) {

@@ -2,7 +2,8 @@ package relay
 
 import "time"
 
-// call is a statement that the core has asked for, and what the core remembers with it until it is given back.
+// call is a statement that the core has asked for, and what the core remembers with it until it is
+// given back.
 type call struct {
 	statement
 	issued time.Duration // when the core asked, which is before the statement began

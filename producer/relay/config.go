@@ -27,12 +27,14 @@ type Config struct {
 	// Window is how many events may be in flight at the transport at once. A
 	// crash sends at most four times as many a second time. Defaults to 1000.
 	Window int `yaml:"window" env:"WINDOW"`
-	// WindowBytes is how many bytes of events are kept in memory, about: as many events as have these by the average of those
-	// that were read last, and no more than twice Window. The first fetches bring few events. One that brings events that are
-	// suddenly much larger than the last ones were may bring FetchSize of them. Defaults to 64 MiB.
+	// WindowBytes is how many bytes of events are kept in memory, about: as many events as have
+	// these by the average of those that were read last, and no more than twice Window. The first
+	// fetches bring few events. One that brings events that are suddenly much larger than the last
+	// ones were may bring FetchSize of them. Defaults to 64 MiB.
 	WindowBytes int `yaml:"window_bytes" env:"WINDOW_BYTES"`
-	// FetchSize is how many events one statement reads from the queue, and as many again that committed late, unless
-	// they are so large that fewer are enough. A statement that takes too long is followed by smaller ones. Defaults to Window.
+	// FetchSize is how many events one statement reads from the queue, and as many again that
+	// committed late, unless they are so large that fewer are enough. A statement that takes too
+	// long is followed by smaller ones. Defaults to Window.
 	FetchSize int `yaml:"fetch_size" env:"FETCH_SIZE"`
 	// MaxPerKey is how many events of one key are kept in memory. The fetch reads
 	// past a key with more, so that others need not wait behind it. Defaults to 100.
@@ -47,27 +49,28 @@ type Config struct {
 	// redrives or discards that. Otherwise the key goes on without it. Defaults to false.
 	HoldDeadKeys bool `yaml:"hold_dead_keys" env:"HOLD_DEAD_KEYS"`
 
-	// AllowLoss accepts a publisher that is known to report messages as published that it has
-	// lost: watermill-amqp's own, which does so of what no queue takes. Defaults to false: it is refused.
+	// AllowLoss accepts a publisher that is known to report messages as published that it has lost:
+	// watermill-amqp's own, which does so of what no queue takes. Defaults to false: it is refused.
 	AllowLoss bool `yaml:"allow_loss" env:"ALLOW_LOSS"`
 
-	// PollMin is the least time between two looks at the queue while it is not
-	// drained, unless memory has run empty. A wake-up brings one at once, up to 20 in advance: on the average,
-	// wake-ups bring no more than one look in that time. Where more than 3 events are committed in it, looks are up to
-	// four times as far apart, so that they find many at once and leave the database to others. Defaults to 5 ms.
+	// PollMin is the least time between two looks at the queue while it is not drained, unless
+	// memory has run empty. A wake-up brings one at once, up to 20 in advance: on the average,
+	// wake-ups bring no more than one look in that time. Where more than 3 events are committed in
+	// it, looks are up to four times as far apart, so that they find many at once and leave the
+	// database to others. Defaults to 5 ms.
 	PollMin time.Duration `yaml:"poll_min" env:"POLL_MIN"`
-	// PollMax is the time between two looks at an empty queue. The relay works its way
-	// there from PollMin, and a wake-up brings it back. It is also the longest time between two looks for
-	// deferred events: a relay knows when the next one is due, except for those that were written or moved since its
-	// last look. A wake-up brings one within 100 ms. Defaults to 500 ms.
+	// PollMax is the time between two looks at an empty queue. The relay works its way there from
+	// PollMin, and a wake-up brings it back. It is also the longest time between two looks for
+	// deferred events: a relay knows when the next one is due, except for those that were written
+	// or moved since its last look. A wake-up brings one within 100 ms. Defaults to 500 ms.
 	PollMax time.Duration `yaml:"poll_max" env:"POLL_MAX"`
 	// PollOnly keeps the relay from listening for wake-ups of other processes,
 	// which takes a connection of its own. Defaults to false.
 	PollOnly bool `yaml:"poll_only" env:"POLL_ONLY"`
 
-	// SendTimeout bounds the wait for the outcome of one send. An event whose
-	// outcome is not known by then is sent again, also where the publisher, against its contract, has
-	// told none a second later. Defaults to 30 s.
+	// SendTimeout bounds the wait for the outcome of one send. An event whose outcome is not known
+	// by then is sent again, also where the publisher, against its contract, has told none a second
+	// later. Defaults to 30 s.
 	SendTimeout time.Duration `yaml:"send_timeout" env:"SEND_TIMEOUT"`
 	// RouteProbeInterval is the time between two probes of a route on which
 	// nothing succeeds; the first few come sooner. Defaults to 1 s.

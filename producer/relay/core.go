@@ -172,7 +172,8 @@ func (c *relayCore) wake(now time.Duration, n wakeup.Wakeup) {
 	c.deferred.told = c.deferred.told || n.Deferred && c.concerns(n)
 }
 
-// concerns tells whether n is of a shard of this relay. One that it gets later brings its own looks.
+// concerns tells whether n is of a shard of this relay. One that it gets later brings its own
+// looks.
 func (c *relayCore) concerns(n wakeup.Wakeup) bool {
 	for _, sh := range c.shards {
 		if sh != nil && n.In(sh.no) {
@@ -234,8 +235,8 @@ func (c *relayCore) flush() ([]*call, []*entry, []note) {
 	return calls, sends, notes
 }
 
-// until returns when what is sent from a shard may still be. From one that was lost it may not be: what waits for the transport is
-// its next owner's.
+// until returns when what is sent from a shard may still be. From one that was lost it may not be:
+// what waits for the transport is its next owner's.
 func (c *relayCore) until(shard int) time.Duration {
 	if sh := c.shards[shard]; sh != nil {
 		return sh.until

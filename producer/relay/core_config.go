@@ -36,7 +36,8 @@ func (b coreBackoff) bound(attempts int) time.Duration {
 	return b.Max
 }
 
-// longest returns how far ahead an event may have been parked, with what clocks of servers may differ after a fail-over.
+// longest returns how far ahead an event may have been parked, with what clocks of servers may
+// differ after a fail-over.
 func (b coreBackoff) longest() time.Duration {
 	return max(b.Max, b.Max+time.Minute) // the sum may overflow
 }

@@ -2,16 +2,17 @@ package relay
 
 import "time"
 
-// deferrals is the part of the core that has deferred events moved to the queue when they
-// are due. What is sent is what a fetch finds there afterwards: the move has been committed by then, and
-// an event can be cancelled or sent, not both.
+// deferrals is the part of the core that has deferred events moved to the queue when they are due.
+// What is sent is what a fetch finds there afterwards: the move has been committed by then, and an
+// event can be cancelled or sent, not both.
 type deferrals struct {
 	at     time.Duration // of the next look
 	looked time.Duration // when the last one was
 	told   bool          // something was committed since, which may be due before at
 }
 
-// toldPause is the time between two looks while events are written, which need not be deferred ones.
+// toldPause is the time between two looks while events are written, which need not be deferred
+// ones.
 const toldPause = 100 * time.Millisecond
 
 // undeferCall has the events moved that are due.

@@ -8,6 +8,6 @@
 // has used up its attempts is dead and waits for an operator, who redrives or
 // discards it.
 //
-// A relay that dies leaves its queue rows where they are. Another relay takes its shards over when their lease ends, and sends again
-// whatever was not marked as delivered.
+// A relay that dies leaves its queue rows where they are. Another relay takes its shards over when
+// their lease ends, and sends again whatever was not marked as delivered.
 package relay

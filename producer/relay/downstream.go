@@ -11,11 +11,12 @@ import (
 	"github.com/boxpair/boxpair/producer/internal/field"
 )
 
-// Downstream is one of several publishers that a relay publishes to: another broker,
-// another exchange, or the same one under other topics. One that is down delays the events of
-// its own topics, and of other topics the later events of their keys: a key has one order over all topics, since one queue may
-// be bound to several. Where two downstreams are to go on without each other, give their events keys of their own.
-// The view outbox_status names the event and the route that a key waits for.
+// Downstream is one of several publishers that a relay publishes to: another broker, another
+// exchange, or the same one under other topics. One that is down delays the events of its own
+// topics, and of other topics the later events of their keys: a key has one order over all topics,
+// since one queue may be bound to several. Where two downstreams are to go on without each other,
+// give their events keys of their own. The view outbox_status names the event and the route that a
+// key waits for.
 type Downstream struct {
 	// Name is how the downstream is called in the log and in [Relay.Health]. Required, and
 	// no other's.
@@ -33,10 +34,9 @@ type Downstream struct {
 	// Prefix is put before every topic, after Rename: "orders" of the shop may be
 	// "shop.orders" there. Defaults to none.
 	Prefix string `yaml:"prefix" env:"PREFIX"`
-	// Window is how many events may be in flight there at once. A batch of the publisher has half of it at most,
-	// and the last one may go beyond it. Defaults to
-	// an equal share of Config.Window for each downstream and the publisher
-	// of New.
+	// Window is how many events may be in flight there at once. A batch of the publisher has half
+	// of it at most, and the last one may go beyond it. Defaults to an equal share of Config.Window
+	// for each downstream and the publisher of New.
 	Window int `yaml:"window" env:"WINDOW"`
 }
 

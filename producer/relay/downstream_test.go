@@ -155,7 +155,8 @@ func TestADownstreamThatAnswersNothingHoldsUpNoOther(t *testing.T) {
 	})
 }
 
-// TestASilentMessageWithRoomBesideItHoldsUpNothing: a downstream is stuck when its window is full, or Send does not return.
+// TestASilentMessageWithRoomBesideItHoldsUpNothing: a downstream is stuck when its window is full,
+// or Send does not return.
 func TestASilentMessageWithRoomBesideItHoldsUpNothing(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
@@ -245,7 +246,8 @@ func (s *batchTaker) SendBatch(ctx context.Context, topic string, msgs []*messag
 
 func (s *batchTaker) BatchLimit() (messages, bytes int) { return 10, 1000 }
 
-// TestDownstreamTakesBatches if its publisher does, up to half of its window, and others go on without.
+// TestDownstreamTakesBatches if its publisher does, up to half of its window, and others go on
+// without.
 func TestDownstreamTakesBatches(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -279,8 +281,8 @@ func TestDownstreamTakesBatches(t *testing.T) {
 	})
 }
 
-// TestBatchGoesToADownstreamWithAPlaceInItsWindow: were it to wait for as many places as it has messages, a few of a silent route would hold up
-// all that is behind it.
+// TestBatchGoesToADownstreamWithAPlaceInItsWindow: were it to wait for as many places as it has
+// messages, a few of a silent route would hold up all that is behind it.
 func TestBatchGoesToADownstreamWithAPlaceInItsWindow(t *testing.T) {
 	t.Parallel()
 	for silent, want := range map[int]int{0: 2, 3: 2, 4: 0} {

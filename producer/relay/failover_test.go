@@ -50,8 +50,8 @@ func TestWhatAFailOverBroughtBackIsSentAgainAtOnce(t *testing.T) {
 	}
 }
 
-// The ID of an event that the database has lost, which is in flight, is given out again. The relay finds it
-// before the database tells that it is another one, and forgets what it knew by it.
+// The ID of an event that the database has lost, which is in flight, is given out again. The relay
+// finds it before the database tells that it is another one, and forgets what it knew by it.
 func TestEventThatHasTheIDOfALostOneIsSent(t *testing.T) {
 	t.Parallel()
 	for what, parked := range map[string]bool{"queued": false, "parked": true} {

@@ -364,7 +364,8 @@ func (f *fakeStore) enqueue(shard int, seq, round int64) {
 	}
 }
 
-// from returns the places of a shard from seq on. Those of rows that have gone are given up once they are many.
+// from returns the places of a shard from seq on. Those of rows that have gone are given up once
+// they are many.
 func (f *fakeStore) from(shard int, seq int64) []int64 {
 	if !f.held && len(f.places[shard]) > 2*len(f.queue[shard])+8 {
 		f.places[shard] = slices.DeleteFunc(f.places[shard], func(seq int64) bool { _, ok := f.queue[shard][seq]; return !ok })

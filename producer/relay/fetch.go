@@ -38,9 +38,9 @@ type reading struct {
 	refills   []*keyLine
 }
 
-// wakesAhead is how many looks for wake-ups may come without a pause between them. On the average there is one
-// per spacing at most (a generic cell rate): an event that comes alone waits for nothing, and many are read
-// together.
+// wakesAhead is how many looks for wake-ups may come without a pause between them. On the average
+// there is one per spacing at most (a generic cell rate): an event that comes alone waits for
+// nothing, and many are read together.
 const wakesAhead = 20
 
 // planRead issues the next read. The kinds take turns.
@@ -170,8 +170,8 @@ func (c *relayCore) lookEverywhere() {
 	r.pollAt = c.now + r.delay
 }
 
-// followNews has the shards read in which something was committed, and no other: most have nothing, and to look there costs
-// more than what is found.
+// followNews has the shards read in which something was committed, and no other: most have nothing,
+// and to look there costs more than what is found.
 func (c *relayCore) followNews() {
 	r := &c.reading
 	followed := false
@@ -193,8 +193,9 @@ func (c *relayCore) readable(sh *shardState) bool {
 	return sh != nil && sh.open() && sh.readable() && len(sh.lane.follow) < c.limits.follow
 }
 
-// fetchRanges makes a fetch of the shards that are to be read, which share the budget: those where more is known to be
-// take what the others leave. It begins with another shard each time, in case not all are reached.
+// fetchRanges makes a fetch of the shards that are to be read, which share the budget: those where
+// more is known to be take what the others leave. It begins with another shard each time, in case
+// not all are reached.
 func (c *relayCore) fetchRanges() *call {
 	r := &c.reading
 	hot, cold := 0, 0
@@ -344,13 +345,13 @@ func (c *relayCore) takeFetched(cl *call) {
 	c.sampleSoon()
 }
 
-// waits tells whether a row of a shard is to be read again later, as all that is behind it. What a replay has put back of a key is sent in
-// order, so a row of one must not be taken
+// waits tells whether a row of a shard is to be read again later, as all that is behind it. What a
+// replay has put back of a key is sent in order, so a row of one must not be taken
 //
-//   - before the shard was told of the replay: there may be earlier ones below the mark, where nobody looks. The next renewal tells to where it is
-//     to be set back, and is asked for at once;
-//   - while an earlier one of that replay has to wait, as its event is in memory with the row before: it is confirmed, and the answer to
-//     its mark is on the way.
+//   - before the shard was told of the replay: there may be earlier ones below the mark, where
+//     nobody looks. The next renewal tells to where it is to be set back, and is asked for at once;
+//   - while an earlier one of that replay has to wait, as its event is in memory with the row
+//     before: it is confirmed, and the answer to its mark is on the way.
 func (c *relayCore) waits(sh *shardState, row *outbox.Queued) bool {
 	if row.Key == "" {
 		return !sh.readable()
@@ -389,7 +390,8 @@ func (c *call) counts() (below, above []int) {
 	return below, above
 }
 
-// keyShare is so small a part of a lease that a read in one key may take: no other read is under way meanwhile.
+// keyShare is so small a part of a lease that a read in one key may take: no other read is under
+// way meanwhile.
 const keyShare = 10
 
 // refillCall reads on in a key of which events were passed over.
@@ -471,8 +473,8 @@ func (c *relayCore) refilled(cl *call) {
 	c.tidy(l)
 }
 
-// leaveToLap has a lap read on in a key, in pages: between its events are so many of other keys that one statement
-// takes too long to read over them.
+// leaveToLap has a lap read on in a key, in pages: between its events are so many of other keys
+// that one statement takes too long to read over them.
 func (c *relayCore) leaveToLap(l *keyLine) {
 	sh := l.shard
 	sh.back.pass(hashKey(l.key), true, l.hole)

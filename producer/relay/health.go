@@ -12,8 +12,8 @@ type Health struct {
 	// InFlight is how many events are at the transport, Waiting how many are in memory
 	// and not sent, and Unmarked how many were confirmed and are still in the queue.
 	InFlight, Waiting, Unmarked int
-	// OldestInFlight is when the oldest event was given to the transport that is still there; zero if none is. It is never
-	// much longer ago than Config.SendTimeout.
+	// OldestInFlight is when the oldest event was given to the transport that is still there; zero
+	// if none is. It is never much longer ago than Config.SendTimeout.
 	OldestInFlight time.Time
 	// Routes are those on which nothing is sent but probes, by name.
 	Routes []RouteHealth
@@ -21,8 +21,9 @@ type Health struct {
 	// when it was.
 	DatabaseError   string
 	DatabaseErrorAt time.Time
-	// SchemaError is what the relay was told of the tables at its start: that migrations are missing, with the command that applies
-	// them, or that the database cannot be reached. Asked again until all is there; then it is "".
+	// SchemaError is what the relay was told of the tables at its start: that migrations are
+	// missing, with the command that applies them, or that the database cannot be reached. Asked
+	// again until all is there; then it is "".
 	SchemaError string
 	// FailedOverAt is when the relay last found that the database is another one than
 	// before; see [outbox.Identifier].
@@ -31,8 +32,8 @@ type Health struct {
 	// read from the database, renewed its leases, removed delivered events and had an
 	// event confirmed.
 	LastRead, LastRenewal, LastMark, LastConfirm time.Time
-	// Reads is how often the relay has looked into the database for something to do in this run, and ReadTime how long it
-	// waited for the answers, failures included.
+	// Reads is how often the relay has looked into the database for something to do in this run,
+	// and ReadTime how long it waited for the answers, failures included.
 	Reads    int64
 	ReadTime time.Duration
 }

@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// A read in one key steps over the rows of all others in between: where these are millions, no such read ends in time.
+// A read in one key steps over the rows of all others in between: where these are millions, no such
+// read ends in time.
 func TestKeyWithMillionsOfOthersInBetweenIsReadByALap(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

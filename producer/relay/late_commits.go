@@ -156,8 +156,8 @@ func (c *relayCore) floor() (young, old int64) {
 	return young, old
 }
 
-// look adds the range below a mark of sh to a fetch, if there is something to look for. What is in memory or was
-// passed over is left out: it is most of what there is.
+// look adds the range below a mark of sh to a fetch, if there is something to look for. What is in
+// memory or was passed over is left out: it is most of what there is.
 func (c *relayCore) look(cl *call, sh *shardState, mark, from int64) {
 	from = max(min(from, sh.known), sh.sealed)
 	cl.looks, cl.known = append(cl.looks, from), append(cl.known, sh.known)
@@ -193,7 +193,8 @@ func (c *relayCore) look(cl *call, sh *shardState, mark, from int64) {
 	cl.ranges = append(cl.ranges, outbox.Range{Shard: sh.no, After: from, Through: mark, Limit: cl.lookLimit, Except: slices.Compact(except)})
 }
 
-// want has the row of an event read that has come to stand below the mark, or is going to be read anyway.
+// want has the row of an event read that has come to stand below the mark, or is going to be read
+// anyway.
 func (sh *shardState) want(seq int64) {
 	sh.look, sh.kept, sh.keptAt = true, 0, 0
 	if seq <= sh.low {
@@ -201,16 +202,17 @@ func (sh *shardState) want(seq int64) {
 	}
 }
 
-// wantAgain has the rows that a fetch has not brought read by the next one. The mark may have been set back since: rows above it
-// are read anyway, and one of them alone would take the mark with it, past rows that nobody has read.
+// wantAgain has the rows that a fetch has not brought read by the next one. The mark may have been
+// set back since: rows above it are read anyway, and one of them alone would take the mark with it,
+// past rows that nobody has read.
 func (c *call) wantAgain(p int) {
 	for _, seq := range c.wanted[p] {
 		c.shards[p].want(seq)
 	}
 }
 
-// lookLimit is how many rows are read of a shard that is read for the first time in a while, and how many a look below
-// its mark may bring before it counts as cut short.
+// lookLimit is how many rows are read of a shard that is read for the first time in a while, and
+// how many a look below its mark may bring before it counts as cut short.
 func (c *relayCore) lookLimit() int {
 	return max(1, min(c.limits.cold, c.reading.budget.rows()/len(c.shards)))
 }

@@ -28,8 +28,8 @@ type leasing struct {
 	heard     time.Duration // when the last renewal was answered
 	keepFrom  int           // shard whose tail is kept first
 
-	// doubted are leases of the database that has lost commits. They are given back before others are acquired.
-	// Nothing that was kept of them counts any more.
+	// doubted are leases of the database that has lost commits. They are given back before others
+	// are acquired. Nothing that was kept of them counts any more.
 	doubted []outbox.Lease
 	undone  bool   // what was kept of the doubted ones has been undone
 	abrupt  uint64 // shards of which events were sent under such leases, as bits
@@ -244,10 +244,11 @@ func (c *relayCore) identified(identity string) {
 	c.beginAnew()
 }
 
-// beginAnew forgets all that was read, since the database has lost commits: events, marks and leases among them.
-// It may give out IDs again, of events in memory and of others below the low-water marks, and floors of writers that
-// were found by what is gone say nothing. The shards are given back and acquired again, so that the fence holds up what is under way.
-// What was delivered and is queued there once more is sent once more, and the inboxes tell.
+// beginAnew forgets all that was read, since the database has lost commits: events, marks and
+// leases among them. It may give out IDs again, of events in memory and of others below the
+// low-water marks, and floors of writers that were found by what is gone say nothing. The shards
+// are given back and acquired again, so that the fence holds up what is under way. What was
+// delivered and is queued there once more is sent once more, and the inboxes tell.
 func (c *relayCore) beginAnew() {
 	c.health.failedOver = c.now
 	l := &c.leasing
@@ -262,9 +263,9 @@ func (c *relayCore) beginAnew() {
 	l.acquireAt = 0
 }
 
-// contradicts tells whether an event in memory has the Seq of another one, which has been written since: the
-// database has lost the one in memory. It may be found before the identity of the database is asked for again, or
-// the database may not tell.
+// contradicts tells whether an event in memory has the Seq of another one, which has been written
+// since: the database has lost the one in memory. It may be found before the identity of the
+// database is asked for again, or the database may not tell.
 func (c *relayCore) contradicts(known *entry, row *outbox.Queued) bool {
 	if known == nil || known.Missing || row.Missing || known.ID == row.ID {
 		return false

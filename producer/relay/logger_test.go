@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// TestLoggerDefaultsToTheDefaultOne: what is dead or does not work has a line in the log of a program that asked for no logger.
+// TestLoggerDefaultsToTheDefaultOne: what is dead or does not work has a line in the log of a
+// program that asked for no logger.
 func TestLoggerDefaultsToTheDefaultOne(t *testing.T) {
 	t.Parallel()
 	if cfg, err := (Config{}).withDefaults(); err != nil || cfg.Logger != slog.Default() {

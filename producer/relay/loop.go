@@ -201,8 +201,8 @@ func (l *relayLoop) listen(ctx context.Context) {
 	}
 }
 
-// told passes a wake-up on, unless it is of commits that this relay has heard of before: to look for them again
-// would use up what wake-ups may cost, and have the next ones wait.
+// told passes a wake-up on, unless it is of commits that this relay has heard of before: to look
+// for them again would use up what wake-ups may cost, and have the next ones wait.
 func (l *relayLoop) told(text string) {
 	if n, from := wakeup.Parse(text); from == "" || from != l.known {
 		l.box.wake(n)

@@ -10,7 +10,8 @@ import (
 	"github.com/boxpair/boxpair/transport/amqp"
 )
 
-// TestPublisherThatIsKnownToLoseIsRefused, also as one of several, unless the configuration accepts it.
+// TestPublisherThatIsKnownToLoseIsRefused, also as one of several, unless the configuration accepts
+// it.
 func TestPublisherThatIsKnownToLoseIsRefused(t *testing.T) {
 	t.Parallel()
 	stock := &wamqp.Publisher{}

@@ -7,16 +7,19 @@ import (
 	"github.com/boxpair/boxpair/store/outbox"
 )
 
-// The bottom of a shard is a place in the log at or below which its queue has no row, and will have none but by
-// [outbox.RelayStore.Undefer] and operators. Its next owner begins there: from the beginning on, a statement may have to step over
-// millions of rows that were delivered and that the database cannot remove, as long as somebody holds an old snapshot.
+// The bottom of a shard is a place in the log at or below which its queue has no row, and will have
+// none but by [outbox.RelayStore.Undefer] and operators. Its next owner begins there: from the
+// beginning on, a statement may have to step over millions of rows that were delivered and that the
+// database cannot remove, as long as somebody holds an old snapshot.
 //
-// IDs are given out by one sequence, so what is seen to be so stays so: a writer that begins later writes above. What
-// comes to stand below after all is brought there by statements that lower what is kept themselves. A shard of which nothing is
-// kept is read from the beginning, and a lap goes there now and then, whatever is kept.
+// IDs are given out by one sequence, so what is seen to be so stays so: a writer that begins later
+// writes above. What comes to stand below after all is brought there by statements that lower what
+// is kept themselves. A shard of which nothing is kept is read from the beginning, and a lap goes
+// there now and then, whatever is kept.
 
-// lowest returns the bottom of sh as it is now. The rows of what is in memory, of what was passed over and of what is
-// to be read by its Seq are there. A shard that is given back has forgotten them: its bottom was noted before.
+// lowest returns the bottom of sh as it is now. The rows of what is in memory, of what was passed
+// over and of what is to be read by its Seq are there. A shard that is given back has forgotten
+// them: its bottom was noted before.
 func (c *relayCore) lowest(sh *shardState) int64 {
 	low := sh.bottom
 	above := func(seq int64) {
@@ -73,9 +76,10 @@ func (c *relayCore) unwritten(sh *shardState) int64 {
 	return low
 }
 
-// tail returns up to where sh was read, with nobody left who might commit there, and whatever is left there was passed over or
-// waits on a stalled route: the next owner reads on from there, and leaves the rest to a lap. Events that are about to be
-// sent are above it. Or a relay that takes over would read all that a dead route has, before it gets to what was written last.
+// tail returns up to where sh was read, with nobody left who might commit there, and whatever is
+// left there was passed over or waits on a stalled route: the next owner reads on from there, and
+// leaves the rest to a lap. Events that are about to be sent are above it. Or a relay that takes
+// over would read all that a dead route has, before it gets to what was written last.
 func (c *relayCore) tail(sh *shardState) int64 {
 	tail := sh.tail
 	above := func(seq int64) {
@@ -139,8 +143,8 @@ func (sh *shardState) passed() passedKeys {
 	return slices.Compact(keys)
 }
 
-// passedKeys are hashes of keys, ascending, each once. They are short: a key that has the hash of another one among a million waits for a lap
-// once in four thousand times.
+// passedKeys are hashes of keys, ascending, each once. They are short: a key that has the hash of
+// another one among a million waits for a lap once in four thousand times.
 type passedKeys []uint32
 
 func shortened(hash uint64) uint32 { return uint32(hash ^ hash>>32) }
@@ -168,7 +172,8 @@ func readPassedKeys(b []byte) (keys passedKeys, ok bool) {
 	return keys, len(b) == 0 && slices.IsSorted(keys)
 }
 
-// believe has sh read on from the tail that was kept, if there is one, and have a lap read what is left from the bottom on.
+// believe has sh read on from the tail that was kept, if there is one, and have a lap read what is
+// left from the bottom on.
 func (sh *shardState) believe(bottom int64, tail outbox.Tail) {
 	keys, ok := readPassedKeys(tail.Passed)
 	if !ok || tail.Seq < bottom {
@@ -186,8 +191,9 @@ const (
 	passedMost   = 1 << 18 // keys of a shard beyond which its next owner reads all that is left
 )
 
-// keepCall has the bottoms of shards kept, and their tails in turns. While deferred events are being moved it waits: they may come to stand
-// below. What is kept of a tail stays true: rows may only leave.
+// keepCall has the bottoms of shards kept, and their tails in turns. While deferred events are
+// being moved it waits: they may come to stand below. What is kept of a tail stays true: rows may
+// only leave.
 func (c *relayCore) keepCall() *call {
 	l := &c.leasing
 	if b := c.reading.busy; !l.keep || b != nil && b.op == opUndefer {
@@ -229,7 +235,8 @@ func (c *relayCore) tailToKeep(sh *shardState, bottom int64) *outbox.Tail {
 	return &outbox.Tail{Seq: seq, Passed: sh.passed().bytes()}
 }
 
-// doubtCall has nothing kept any more of shards of a database that has lost commits: their bottoms were of what is gone.
+// doubtCall has nothing kept any more of shards of a database that has lost commits: their bottoms
+// were of what is gone.
 func (c *relayCore) doubtCall() *call {
 	cl := ask(statement{op: opKeepLow, history: c.identity})
 	for _, lease := range c.leasing.doubted {

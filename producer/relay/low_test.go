@@ -29,7 +29,8 @@ func (r *rig) kept() {
 	}
 }
 
-// A relay that takes over would else step over all that was delivered, for as long as somebody holds a snapshot.
+// A relay that takes over would else step over all that was delivered, for as long as somebody
+// holds a snapshot.
 func TestNextOwnerReadsFromTheBottomOfItsShards(t *testing.T) {
 	t.Parallel()
 	for _, gives := range []bool{false, true} {
@@ -155,7 +156,8 @@ func TestDeferredEventThatIsQueuedIsFoundByTheNextOwner(t *testing.T) {
 	}
 }
 
-// left writes n events of keys of their own for a route that is known to refuse, has a relay pass them over and keep so, and ends it.
+// left writes n events of keys of their own for a route that is known to refuse, has a relay pass
+// them over and keep so, and ends it.
 func (r *rig) left(n int, gives bool, cfg coreConfig) (dead map[int64]bool) {
 	r.t.Helper()
 	r.stall(0)
@@ -207,8 +209,8 @@ func TestNextOwnerSendsNewEventsBeforeItReadsTheBacklogOfADeadRoute(t *testing.T
 	}
 }
 
-// Of a writer that was there before it, a relay knows no floor. It can write above the tail only, so what is left below is
-// read once, by a lap.
+// Of a writer that was there before it, a relay knows no floor. It can write above the tail only,
+// so what is left below is read once, by a lap.
 func TestWriterThatWasThereBeforeTheNextOwnerHasTheBacklogReadOnce(t *testing.T) {
 	t.Parallel()
 	for name, writes := range map[string]time.Duration{"a short one": 500 * time.Millisecond, "a long one": 5 * time.Second} {

@@ -8,9 +8,10 @@ import (
 	"github.com/boxpair/boxpair/store/outbox"
 )
 
-// numbering is what the core knows of the sequence that numbers events. Marks and floors take it for granted that numbers ascend.
-// While they begin anew, writers may commit events anywhere above the sequence, far below the marks: looks reach down to
-// there, so that these events are sent soon and in the order of each other.
+// numbering is what the core knows of the sequence that numbers events. Marks and floors take it
+// for granted that numbers ascend. While they begin anew, writers may commit events anywhere above
+// the sequence, far below the marks: looks reach down to there, so that these events are sent soon
+// and in the order of each other.
 type numbering struct {
 	read   int64 // highest Seq that was read since the shards were read from the beginning
 	anew   bool
@@ -21,8 +22,8 @@ type numbering struct {
 // noteSequence is how often it is said that the sequence begins anew.
 const noteSequence = time.Minute
 
-// sawSeq takes note of a number that was read above the marks. A writer that comes next has higher ones, or
-// ones above the sequence if that begins anew.
+// sawSeq takes note of a number that was read above the marks. A writer that comes next has higher
+// ones, or ones above the sequence if that begins anew.
 func (c *relayCore) sawSeq(seq int64) {
 	n := &c.numbers
 	n.read = max(n.read, seq)
@@ -36,8 +37,8 @@ func (n *numbering) seen() int64 {
 	return n.read
 }
 
-// numbered takes over what the database said of its sequence. If the shards were read from the beginning since, the question
-// was about events that may be gone.
+// numbered takes over what the database said of its sequence. If the shards were read from the
+// beginning since, the question was about events that may be gone.
 func (c *relayCore) numbered(cl *call) {
 	n := &c.numbers
 	if cl.read > n.read {

@@ -91,8 +91,8 @@ func TestEventsBelowTheMarksAfterATruncateAreSentWithinALease(t *testing.T) {
 	r.drained()
 }
 
-// Events that cannot be sent stand above the sequence. New ones are sent soon, and in order though one is committed
-// late. The error is said again and again until somebody runs setval.
+// Events that cannot be sent stand above the sequence. New ones are sent soon, and in order though
+// one is committed late. The error is said again and again until somebody runs setval.
 func TestEventsOfASequenceThatBeginsAnewAreSentInOrder(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

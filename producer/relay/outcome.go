@@ -72,8 +72,8 @@ func (c *relayCore) full() bool {
 	return true
 }
 
-// probe sends one event on each stalled route whose time has come, the one that has waited for longest first, as far as
-// there is a budget.
+// probe sends one event on each stalled route whose time has come, the one that has waited for
+// longest first, as far as there is a budget.
 func (c *relayCore) probe() {
 	var due []*route
 	for _, r := range c.stalled {
@@ -196,7 +196,8 @@ func (c *relayCore) outcome(now time.Duration, res sendResult) {
 	}
 }
 
-// confirmed books the success of e, and of what was in a batch with it. The mark may wait; the key's next event need not.
+// confirmed books the success of e, and of what was in a batch with it. The mark may wait; the
+// key's next event need not.
 func (c *relayCore) confirmed(e *entry, riders []*entry) {
 	r, l := e.route, e.line
 	if e.parked {
@@ -271,8 +272,8 @@ func (c *relayCore) requeue(e *entry) {
 	}
 }
 
-// doubted reads a parked event again that somebody has changed while it was in flight: it may have been discarded,
-// and is not to be sent again then, nor to hold up its key.
+// doubted reads a parked event again that somebody has changed while it was in flight: it may have
+// been discarded, and is not to be sent again then, nor to hold up its key.
 func (c *relayCore) doubted(e *entry) bool {
 	l := e.line
 	if !e.parked || l == nil || !l.verify {

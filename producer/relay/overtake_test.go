@@ -131,8 +131,8 @@ func TestFollowersDoNotOvertakeAnEventThatIsStillToBeMoved(t *testing.T) {
 	r.drained()
 }
 
-// A dead event is redriven while the next of its key is in flight. The relay dies, and the redriven one
-// is discarded: had the third been moved meanwhile, it would be the head.
+// A dead event is redriven while the next of its key is in flight. The relay dies, and the redriven
+// one is discarded: had the third been moved meanwhile, it would be the head.
 func TestNothingIsMovedBeforeAnEventInFlightHasEnded(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -274,8 +274,8 @@ func TestANewHeadDoesNotOvertakeAnEventThatIsStillToBeMoved(t *testing.T) {
 	r.drained()
 }
 
-// TestWhatIsOnItsWayBehindAHeadGoesBeforeIt has the head of a key come due while an earlier event, which was
-// deferred and is due since, is being moved to the head's side.
+// TestWhatIsOnItsWayBehindAHeadGoesBeforeIt has the head of a key come due while an earlier event,
+// which was deferred and is due since, is being moved to the head's side.
 func TestWhatIsOnItsWayBehindAHeadGoesBeforeIt(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -309,8 +309,8 @@ func TestWhatIsOnItsWayBehindAHeadGoesBeforeIt(t *testing.T) {
 	}
 }
 
-// TestHeadThatIsDiscardedInFlightHoldsUpNothing discards a head of which the outcome is not known afterwards,
-// on a route that stays down: what waits behind it takes another one.
+// TestHeadThatIsDiscardedInFlightHoldsUpNothing discards a head of which the outcome is not known
+// afterwards, on a route that stays down: what waits behind it takes another one.
 func TestHeadThatIsDiscardedInFlightHoldsUpNothing(t *testing.T) {
 	t.Parallel()
 	for _, outcome := range []transport.Outcome{transport.Unavailable, transport.Refused} {
@@ -356,8 +356,9 @@ func TestHeadThatIsDiscardedInFlightHoldsUpNothing(t *testing.T) {
 	}
 }
 
-// Replayed events that cannot be kept, because their route takes nothing, are read and left out again and again. They were there
-// before, so the shard is not read from the beginning for them, and what is behind them gets through.
+// Replayed events that cannot be kept, because their route takes nothing, are read and left out
+// again and again. They were there before, so the shard is not read from the beginning for them,
+// and what is behind them gets through.
 func TestReplayedEventsOfARouteThatTakesNothingHoldUpNoOther(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

@@ -5,8 +5,9 @@ import (
 	"time"
 )
 
-// With hundreds of routes that do not work, as when a downstream with a topic for each customer is down, probes and records for
-// the log would be hundreds a second. Both have a budget that all routes share, which a few do not use up.
+// With hundreds of routes that do not work, as when a downstream with a topic for each customer is
+// down, probes and records for the log would be hundreds a second. Both have a budget that all
+// routes share, which a few do not use up.
 
 const (
 	probesPerSecond = 50 // on all stalled routes together; a probe that succeeds costs nothing
@@ -37,7 +38,8 @@ func (p *probing) next() time.Duration {
 	return p.at + time.Duration((1-p.left)/probesPerSecond*float64(time.Second)) + time.Microsecond
 }
 
-// repeats has one kind of record written at growing intervals, and begins anew when there was nothing to write for as long.
+// repeats has one kind of record written at growing intervals, and begins anew when there was
+// nothing to write for as long.
 type repeats struct {
 	until   time.Duration // nothing is written before
 	pause   time.Duration
@@ -76,7 +78,8 @@ func (c *relayCore) noteRoute(level slog.Level, msg string, r *route, attrs ...s
 	}
 }
 
-// noteTrouble writes a record about an event that r has not taken, for the first and then from time to time.
+// noteTrouble writes a record about an event that r has not taken, for the first and then from time
+// to time.
 func (c *relayCore) noteTrouble(msg string, e *entry) {
 	r := e.route
 	omitted, ok := r.trouble.pass(c.now)

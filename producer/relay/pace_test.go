@@ -23,7 +23,8 @@ func manySick(t *testing.T, routes int) (*rig, *rigRelay) {
 	return r, rel
 }
 
-// TestProbesOfManyRoutesShareABudget in turns, and do not delay the moment at which the routes work again.
+// TestProbesOfManyRoutesShareABudget in turns, and do not delay the moment at which the routes work
+// again.
 func TestProbesOfManyRoutesShareABudget(t *testing.T) {
 	t.Parallel()
 	const routes = 500

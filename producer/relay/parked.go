@@ -295,9 +295,9 @@ func (c *relayCore) retryReply(cl *call) {
 	}
 }
 
-// retryLost reads a parked event again whose failure was recorded or was not. If it was not, the event
-// is due still and is sent once more. The statement is not repeated: an operator may have redriven the
-// event in between, and the failure would be counted for what has not been sent since.
+// retryLost reads a parked event again whose failure was recorded or was not. If it was not, the
+// event is due still and is sent once more. The statement is not repeated: an operator may have
+// redriven the event in between, and the failure would be counted for what has not been sent since.
 func (c *relayCore) retryLost(e *entry) {
 	sh, l := e.shard, e.line
 	c.settled(e)

@@ -160,9 +160,9 @@ func (c *call) take(from []*entry) []*entry {
 	return append(from[:0], from[n:]...)
 }
 
-// takeFollowers is take for events that are to follow. One behind an event that is in flight from the
-// queue, or about to be parked, waits for the end of that: should the relay die, and
-// what they follow be discarded, the later one would be the head and go first.
+// takeFollowers is take for events that are to follow. One behind an event that is in flight from
+// the queue, or about to be parked, waits for the end of that: should the relay die, and what they
+// follow be discarded, the later one would be the head and go first.
 func (c *call) takeFollowers(from []*entry) []*entry {
 	rest := from[:0]
 	for _, e := range from {
@@ -200,8 +200,8 @@ func (c *call) fail() {
 	}
 }
 
-// healCall heals shards that are to be healed and have nothing under way: as many as the statement heals in time, where there
-// are a million keys.
+// healCall heals shards that are to be healed and have nothing under way: as many as the statement
+// heals in time, where there are a million keys.
 func (c *relayCore) healCall() *call {
 	cl := ask(statement{op: opHeal})
 	cl.reload = true

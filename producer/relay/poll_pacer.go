@@ -2,8 +2,9 @@ package relay
 
 import "time"
 
-// pollPacer is the time between looks. A look costs the database as much as tens of events, whatever it finds: where it
-// finds many, others come meanwhile that can be read together with them.
+// pollPacer is the time between looks. A look costs the database as much as tens of events,
+// whatever it finds: where it finds many, others come meanwhile that can be read together with
+// them.
 type pollPacer struct {
 	least  time.Duration // PollMin
 	most   time.Duration
@@ -33,8 +34,8 @@ func (s *pollPacer) next() time.Duration {
 	return s.last + s.now
 }
 
-// found notes a look and the events it found, and sets the time to the next ones by what was found in as long as the
-// longest at least: a few events in a row are no load.
+// found notes a look and the events it found, and sets the time to the next ones by what was found
+// in as long as the longest at least: a few events in a row are no load.
 func (s *pollPacer) found(issued time.Duration, events int) {
 	s.events += events
 	took := issued - s.since

@@ -20,24 +20,23 @@ import (
 // process that writes them or alone in another. Any number of relays may run on
 // one outbox: they share its shards fairly, and take over from those that die.
 //
-// If the publisher is a [transport.Sender], as both transports of this library
-// are, many messages are in flight at once and each has its own outcome. If it is a
-// [transport.BatchSender] that is set up for batches, the events of a key that wait travel together; else one
-// at a time. Any other publisher is given batches of one topic; see Config.Publishers. An error of its
-// Publish may have a method Outcome() transport.Outcome to say what it means;
-// otherwise it counts as a refusal.
+// If the publisher is a [transport.Sender], as both transports of this library are, many messages
+// are in flight at once and each has its own outcome. If it is a [transport.BatchSender] that is
+// set up for batches, the events of a key that wait travel together; else one at a time. Any other
+// publisher is given batches of one topic; see Config.Publishers. An error of its Publish may have
+// a method Outcome() transport.Outcome to say what it means; otherwise it counts as a refusal.
 //
 // # Outcomes
 //
-// Confirmed removes an event. Invalid makes it dead at once. Returned and Refused count an
-// attempt, but only if the route works for others; a route on which nothing
-// succeeds is paused, probed, and counts nothing. On a route that refuses some and takes
-// others, as a queue at its limit does, attempts are counted so seldom that an event without a fault
-// is delivered long before it is dead. Two bad events of different keys alone on a route
-// are not told from a route that does not work: they stay, and are reported after RouteGrace, until another
-// event comes through or an operator acts. One key alone counts its attempts. After a counted attempt the event is
-// parked with a backoff, and the later events of its key follow it. Unavailable
-// counts nothing: the route is tried again, a little later each time.
+// Confirmed removes an event. Invalid makes it dead at once. Returned and Refused count an attempt,
+// but only if the route works for others; a route on which nothing succeeds is paused, probed, and
+// counts nothing. On a route that refuses some and takes others, as a queue at its limit does,
+// attempts are counted so seldom that an event without a fault is delivered long before it is dead.
+// Two bad events of different keys alone on a route are not told from a route that does not work:
+// they stay, and are reported after RouteGrace, until another event comes through or an operator
+// acts. One key alone counts its attempts. After a counted attempt the event is parked with a
+// backoff, and the later events of its key follow it. Unavailable counts nothing: the route is
+// tried again, a little later each time.
 //
 // # Crashes
 //
@@ -177,8 +176,9 @@ type connector interface {
 	Connect(ctx context.Context) error
 }
 
-// prepare connects the publishers and looks for the tables, so that a relay with nothing to send has learnt whether it could.
-// Neither holds up anything, and both end with the function that it returns.
+// prepare connects the publishers and looks for the tables, so that a relay with nothing to send
+// has learnt whether it could. Neither holds up anything, and both end with the function that it
+// returns.
 func (r *Relay) prepare(ctx context.Context) (end func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var tasks sync.WaitGroup

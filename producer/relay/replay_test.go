@@ -9,8 +9,9 @@ import (
 	"github.com/boxpair/boxpair/transport"
 )
 
-// A replay puts several events of a key back that were delivered a moment ago. Who still looks for late commits among the last of
-// them must not take those for such, and send them before the others.
+// A replay puts several events of a key back that were delivered a moment ago. Who still looks for
+// late commits among the last of them must not take those for such, and send them before the
+// others.
 func TestEventsReplayedTogetherKeepTheirOrder(t *testing.T) {
 	t.Parallel()
 	for later := time.Duration(0); later < 60*time.Millisecond; later += time.Millisecond {
@@ -44,8 +45,9 @@ func TestEventsReplayedTogetherKeepTheirOrder(t *testing.T) {
 	}
 }
 
-// The next owner of a shard begins where the one before had left it when it was last kept: what that one has delivered since is ahead,
-// and what a replay puts back is partly ahead and partly behind.
+// The next owner of a shard begins where the one before had left it when it was last kept: what
+// that one has delivered since is ahead, and what a replay puts back is partly ahead and partly
+// behind.
 func TestEventsReplayedAfterATakeoverKeepTheirOrder(t *testing.T) {
 	t.Parallel()
 	for _, cleared := range []bool{false, true} { // an earlier replay was told of, and done
@@ -81,7 +83,8 @@ func TestEventsReplayedAfterATakeoverKeepTheirOrder(t *testing.T) {
 	}
 }
 
-// The mark of an event is committed, and its answer is late. Its row stands in the queue once more by then, and is not to be overtaken.
+// The mark of an event is committed, and its answer is late. Its row stands in the queue once more
+// by then, and is not to be overtaken.
 func TestEventThatIsReplayedBeforeItsMarkIsAnsweredKeepsItsPlace(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -103,8 +106,8 @@ func TestEventThatIsReplayedBeforeItsMarkIsAnsweredKeepsItsPlace(t *testing.T) {
 	r.drained()
 }
 
-// A key has more events than are kept in memory: what is behind those is read from there on, and not before a replay that comes meanwhile
-// has the shard read from an earlier one.
+// A key has more events than are kept in memory: what is behind those is read from there on, and
+// not before a replay that comes meanwhile has the shard read from an earlier one.
 func TestReplayOfALongKeyIsReadFromItsFirstEvent(t *testing.T) {
 	t.Parallel()
 	for later := time.Duration(0); later < 20*time.Millisecond; later += time.Millisecond {
@@ -142,7 +145,8 @@ func TestReplayOfALongKeyIsReadFromItsFirstEvent(t *testing.T) {
 	}
 }
 
-// A relay of before has removed the ticket of a replay, and given the shard back with the events of that. Each has a ticket of its own.
+// A relay of before has removed the ticket of a replay, and given the shard back with the events of
+// that. Each has a ticket of its own.
 func TestReplayWithoutItsTicketIsToldPageByPage(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

@@ -9,19 +9,22 @@ import (
 	"github.com/boxpair/boxpair/store/outbox"
 )
 
-// revisit is what is known of the events of a shard that were read and are not kept in memory, and the walk that reads
-// them once more: a lap. The tail, shardState.low, goes on ahead and never comes back for them.
+// revisit is what is known of the events of a shard that were read and are not kept in memory, and
+// the walk that reads them once more: a lap. The tail, shardState.low, goes on ahead and never
+// comes back for them.
 //
-// Of an event that is passed over only its place counts, and of its key a hash: nothing of that key is taken until a lap
-// comes by. A lap reads in order, from the lowest of them to the tail, so the first event of a key that it meets is the
-// first there is. If it takes that, it goes on with the key; if not, the key waits for the next lap, with all that the tail
-// reads of it meanwhile.
+// Of an event that is passed over only its place counts, and of its key a hash: nothing of that key
+// is taken until a lap comes by. A lap reads in order, from the lowest of them to the tail, so the
+// first event of a key that it meets is the first there is. If it takes that, it goes on with the
+// key; if not, the key waits for the next lap, with all that the tail reads of it meanwhile.
 //
-// Laps are slow while a route is stalled: they bring it events to be probed, if all that it has were probed in vain, which
-// gives each its turn. When the route works, its shards are walked through without a pause. The first lap of a shard that was taken
-// over is slow too, but for pages of what can be sent. Now and then a lap begins at the
-// beginning of the queue: it should find nothing else, and is there for what nobody has thought of. On its way there may be
-// millions of rows that were delivered and that the database cannot remove, so a page goes over so many IDs at most that it is soon over.
+// Laps are slow while a route is stalled: they bring it events to be probed, if all that it has
+// were probed in vain, which gives each its turn. When the route works, its shards are walked
+// through without a pause. The first lap of a shard that was taken over is slow too, but for pages
+// of what can be sent. Now and then a lap begins at the beginning of the queue: it should find
+// nothing else, and is there for what nobody has thought of. On its way there may be millions of
+// rows that were delivered and that the database cannot remove, so a page goes over so many IDs at
+// most that it is soon over.
 type revisit struct {
 	ahead, behind map[uint64]struct{} // keys passed over that the lap meets still, and those that wait for the next one
 	handed        passedKeys          // those that an earlier owner passed over, until a lap has met all of them
@@ -39,13 +42,14 @@ const (
 	revisitShare = 9   // the pause after a page is so many times as long as the page took
 	pageSlow     = 100 // pages of laps in a hurry are to take less than so small a part of a lease
 	pageQuick    = 3   // and those that take so many times less may become larger
-	// pageCalm is how long a page of laps that are in no hurry is to take: events that were just committed wait for it.
+	// pageCalm is how long a page of laps that are in no hurry is to take: events that were just
+	// committed wait for it.
 	pageCalm     = 3 * time.Millisecond
 	revisitPause = 64 // laps of a shard that are in no hurry are at least so small a part of the time between sweeps apart
 )
 
-// has tells whether events of a key with that hash were passed over, so that one that was read is not the next of its
-// key. The lap itself may take those that it has not passed over.
+// has tells whether events of a key with that hash were passed over, so that one that was read is
+// not the next of its key. The lap itself may take those that it has not passed over.
 func (b *revisit) has(hash uint64, lap bool) bool {
 	if _, ok := b.behind[hash]; ok {
 		return true
@@ -78,7 +82,8 @@ func (b *revisit) pass(hash uint64, keyed bool, seq int64) {
 	(*set)[hash] = struct{}{}
 }
 
-// hurry has all that was passed over met again soon: by the rest of the lap that is under way, and the next one.
+// hurry has all that was passed over met again soon: by the rest of the lap that is under way, and
+// the next one.
 func (b *revisit) hurry() {
 	switch {
 	case b.none():
@@ -124,7 +129,8 @@ func (b *revisit) begin(sh *shardState) bool {
 	return b.active
 }
 
-// end ends a lap that has reached the tail: what it did not pass over again has gone or is in memory.
+// end ends a lap that has reached the tail: what it did not pass over again has gone or is in
+// memory.
 func (b *revisit) end() {
 	b.ahead, b.behind, b.handed = b.behind, nil, nil
 	b.first, b.next = b.next, 0
@@ -177,7 +183,8 @@ func (c *relayCore) planSweep() {
 	c.at(r.sweepAt)
 }
 
-// wantedLaps returns the shards whose lap is to go on. If some of them are urgent, it returns only those.
+// wantedLaps returns the shards whose lap is to go on. If some of them are urgent, it returns only
+// those.
 func (c *relayCore) wantedLaps() (wanted []*shardState, urgent bool) {
 	hungry := c.hungry()
 	for _, sh := range c.shards {
@@ -207,8 +214,8 @@ func (c *relayCore) wantsLap(sh *shardState, hungry bool) bool {
 	return (b.urgent > 0 || b.sweep || b.whole || b.handed != nil || hungry) && b.begin(sh)
 }
 
-// revisitRanges makes a page of laps of shards, which share what one statement may bring. It begins with
-// another shard each time, in case not all are reached.
+// revisitRanges makes a page of laps of shards, which share what one statement may bring. It begins
+// with another shard each time, in case not all are reached.
 func (c *relayCore) revisitRanges(shards []*shardState, urgent bool) *call {
 	r := &c.reading
 	budget := min(c.room(), r.budget.rows())
@@ -232,7 +239,8 @@ func (c *relayCore) revisitRanges(shards []*shardState, urgent bool) *call {
 	return cl
 }
 
-// paged books a page of laps: the next one waits, and goes over more IDs if this one was quick, or fewer.
+// paged books a page of laps: the next one waits, and goes over more IDs if this one was quick, or
+// fewer.
 func (c *relayCore) paged(cl *call) {
 	r := &c.reading
 	took, slow := c.now-cl.issued, c.cfg.LeaseTTL/pageSlow
@@ -248,7 +256,8 @@ func (c *relayCore) paged(cl *call) {
 	}
 }
 
-// hungry returns the shards, as bits, that have events for routes which have probed all that they keep in memory.
+// hungry returns the shards, as bits, that have events for routes which have probed all that they
+// keep in memory.
 func (c *relayCore) hungry() (shards uint64) {
 	for _, r := range c.stalled {
 		if r.hungry {
@@ -309,7 +318,8 @@ func (c *relayCore) lapped(sh *shardState) {
 	}
 }
 
-// passOver leaves an event that was read in the database. Later events of its key are then passed over too.
+// passOver leaves an event that was read in the database. Later events of its key are then passed
+// over too.
 func (c *relayCore) passOver(sh *shardState, r *route, key string, seq int64) {
 	if r.stalled() {
 		bit := uint64(1) << sh.no

@@ -9,8 +9,8 @@ import (
 	"github.com/boxpair/boxpair/transport"
 )
 
-// stallBeside starts a relay beside a backlog of a route that takes nothing until works is set, in many keys of
-// two events each, and lets it read all of that.
+// stallBeside starts a relay beside a backlog of a route that takes nothing until works is set, in
+// many keys of two events each, and lets it read all of that.
 func stallBeside(t *testing.T, backlog int) (r *rig, rel *rigRelay, works *bool) {
 	r = newRig(t)
 	for range 2 {

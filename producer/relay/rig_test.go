@@ -82,7 +82,8 @@ func filled(cfg coreConfig) coreConfig {
 	return cfg
 }
 
-// start adds a relay, which takes events for small from the beginning. The routes of topics "r/a" and "r/b" are both "r".
+// start adds a relay, which takes events for small from the beginning. The routes of topics "r/a"
+// and "r/b" are both "r".
 func (r *rig) start(cfg coreConfig) *rigRelay {
 	r.t.Helper()
 	if cfg.Name == "" {

@@ -12,19 +12,18 @@ import (
 // route is what messages share on their way through the transport, so that a
 // failure of one tells something about the next.
 //
-// A route works until something on it is refused. Then it is failing: what was
-// refused waits for proof that the route works for others, which is a success
-// on it, and only then counts an attempt. A queue at its limit refuses some and takes others
-// as its consumers make room: a success proves little then. So a refusal counts for certain while
-// nearly everything else succeeds, and below that by chance, so seldom that an event
-// without a fault is delivered long before it is dead, and one with a fault dies nevertheless. One that
-// does not count is sent again in a while. As long as there are other events to
-// try, sending goes on. When there are none left, or too many were refused in
-// a row, and they were of several keys, the route is paused: nothing is sent
-// but probes, one at a time, the events that were probed least first and the
-// oldest among those. If only one key has failed, its refusal counts attempts, or its one
-// bad event would never be seen. A return never does: that nothing on the route takes messages says nothing
-// about the event, and the topic may just be a quiet one.
+// A route works until something on it is refused. Then it is failing: what was refused waits for
+// proof that the route works for others, which is a success on it, and only then counts an attempt.
+// A queue at its limit refuses some and takes others as its consumers make room: a success proves
+// little then. So a refusal counts for certain while nearly everything else succeeds, and below
+// that by chance, so seldom that an event without a fault is delivered long before it is dead, and
+// one with a fault dies nevertheless. One that does not count is sent again in a while. As long as
+// there are other events to try, sending goes on. When there are none left, or too many were
+// refused in a row, and they were of several keys, the route is paused: nothing is sent but probes,
+// one at a time, the events that were probed least first and the oldest among those. If only one
+// key has failed, its refusal counts attempts, or its one bad event would never be seen. A return
+// never does: that nothing on the route takes messages says nothing about the event, and the topic
+// may just be a quiet one.
 //
 // A route is unavailable when the transport could not tell what became of a
 // message and nothing else came through meanwhile. It is probed with a backoff, and counts nothing.
@@ -59,8 +58,9 @@ type route struct {
 	againAt  time.Duration // when to send again what was refused and did not count, 0: nothing was
 	trouble  repeats       // records about what it has not taken
 
-	// left are the shards, as bits, that may have events of the route which were passed over, and again those in which the lap
-	// that is under way has passed some over. hungry tells that all in memory were probed in vain.
+	// left are the shards, as bits, that may have events of the route which were passed over, and
+	// again those in which the lap that is under way has passed some over. hungry tells that all in
+	// memory were probed in vain.
 	left, again uint64
 	hungry      bool
 	dueFrom     outbox.DuePoint // parked events that are due were admitted up to here …
@@ -220,8 +220,8 @@ func (c *relayCore) judge(r *route) {
 	}
 }
 
-// oneKey tells whether all that fails on r is of one key, which was refused. A key that failed, went into its
-// backoff and did not come back may have been settled by an operator.
+// oneKey tells whether all that fails on r is of one key, which was refused. A key that failed,
+// went into its backoff and did not come back may have been settled by an operator.
 func (c *relayCore) oneKey(r *route) bool {
 	if r.left != 0 || r.refused.n > 1 || r.refused.n == 1 && r.refused.first.outcome == transport.Returned {
 		return false

@@ -188,7 +188,8 @@ func TestTwoBadEventsOneAfterTheOtherDie(t *testing.T) {
 	}
 }
 
-// A missing queue is the route's fault: an event every twenty minutes finds nobody else there to tell.
+// A missing queue is the route's fault: an event every twenty minutes finds nobody else there to
+// tell.
 func TestAMissingQueueCostsTheEventsOfAQuietTopicNoAttempts(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -368,8 +369,8 @@ func TestKeysWithAnEventOnAStalledRouteKeepTheirOrder(t *testing.T) {
 	}
 }
 
-// An event that commits late stands behind the later one of its key that is in flight. When the later one makes room for
-// others, its place is where reading begins again.
+// An event that commits late stands behind the later one of its key that is in flight. When the
+// later one makes room for others, its place is where reading begins again.
 func TestAnOlderEventBehindOneThatMakesRoomIsReadAgain(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -399,8 +400,8 @@ func TestAnOlderEventBehindOneThatMakesRoomIsReadAgain(t *testing.T) {
 	r.drained()
 }
 
-// TestEventThatEndsItsChannelCountsAloneAndDies: the publisher finds out for which event the broker ends the channel, and publishes
-// the others again.
+// TestEventThatEndsItsChannelCountsAloneAndDies: the publisher finds out for which event the broker
+// ends the channel, and publishes the others again.
 func TestEventThatEndsItsChannelCountsAloneAndDies(t *testing.T) {
 	t.Parallel()
 	for _, outcome := range []transport.Outcome{transport.Refused, transport.Returned, transport.Invalid} {
@@ -434,7 +435,8 @@ func TestEventThatEndsItsChannelCountsAloneAndDies(t *testing.T) {
 	}
 }
 
-// TestBadEventBesideASilentRouteStopsNoOther: what is in flight on the silent route has no outcome for as long as its contexts last.
+// TestBadEventBesideASilentRouteStopsNoOther: what is in flight on the silent route has no outcome
+// for as long as its contexts last.
 func TestBadEventBesideASilentRouteStopsNoOther(t *testing.T) {
 	t.Parallel()
 	for _, outcome := range []transport.Outcome{transport.Refused, transport.Returned, transport.Invalid} {

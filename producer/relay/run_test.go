@@ -364,8 +364,8 @@ func TestARelayListensAgainAfterTheSignalBroke(t *testing.T) {
 	})
 }
 
-// What a relay hears of in its process reaches it once more as a signal. To look twice for each commit would have
-// every second look wait, since wake-ups may bring one look per PollMin.
+// What a relay hears of in its process reaches it once more as a signal. To look twice for each
+// commit would have every second look wait, since wake-ups may bring one look per PollMin.
 func TestARelayLooksOnceForACommitThatItHearsOfTwice(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -412,7 +412,7 @@ func (r *ranged) read() []int {
 	return shards
 }
 
-// TestWakeUpFromElsewhereHasTheShardsReadThatItNames, and all shards if it names none or is written in a way that nobody knows yet.
+// A wake-up that names no shards, or is of an unknown format, has all of them read.
 func TestWakeUpFromElsewhereHasTheShardsReadThatItNames(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

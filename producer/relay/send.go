@@ -54,8 +54,8 @@ func (l *relayLoop) send(ctx context.Context, e *entry) {
 	_ = fault.Hit(ctx, fault.Published)
 }
 
-// give gives the sender a message, or a batch. A panic is not recovered here: the sender may hold locks, and would stand still
-// ever after, where a new process goes on.
+// give gives the sender a message, or a batch. A panic is not recovered here: the sender may hold
+// locks, and would stand still ever after, where a new process goes on.
 func (l *relayLoop) give(ctx context.Context, topic string, msgs []*message.Message, done func(transport.Result)) {
 	if batches, ok := l.sender.(transport.BatchSender); ok && len(msgs) > 1 {
 		batches.SendBatch(ctx, topic, msgs, done)
@@ -64,7 +64,8 @@ func (l *relayLoop) give(ctx context.Context, topic string, msgs []*message.Mess
 	l.sender.Send(ctx, topic, msgs[0], done)
 }
 
-// readable returns an error if e, or what is in a batch with it, cannot be read and so never be sent.
+// readable returns an error if e, or what is in a batch with it, cannot be read and so never be
+// sent.
 func readable(e *entry) error {
 	what := e.Unreadable
 	for _, rider := range e.batchTail {

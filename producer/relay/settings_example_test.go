@@ -12,7 +12,8 @@ import (
 	"github.com/boxpair/boxpair/producer/relay"
 )
 
-// A service reads its relay from a YAML file. Publishers of downstreams are the program's, which finds them by name.
+// A service reads its relay from a YAML file. Publishers of downstreams are the program's, which
+// finds them by name.
 func ExampleConfig_yaml() {
 	const file = `
 lease_ttl: 5s

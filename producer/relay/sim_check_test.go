@@ -46,7 +46,8 @@ func (s *simulation) settled() bool {
 
 // drain runs everything that is left, with operators redriving nothing.
 func (s *simulation) drain() {
-	// A small fetch takes many rounds to look everywhere, and a small window as many to try all events of a stalled route.
+	// A small fetch takes many rounds to look everywhere, and a small window as many to try all
+	// events of a stalled route.
 	most := 150_000 * max(1, 16/s.cfg.FetchSize) * max(1, 12/s.cfg.Window)
 	longest := time.Hour * time.Duration(max(1, 4/s.cfg.Window))
 	began, lively := s.now, s.now
@@ -84,8 +85,8 @@ func (s *simulation) drain() {
 		}
 		s.now = max(next, s.now+time.Microsecond)
 		if s.now > lively {
-			// Routes of which all events in memory are bad stay paused; others tell them apart. A window of one does not
-			// get through those others if they go on to come as fast.
+			// Routes of which all events in memory are bad stay paused; others tell them apart. A
+			// window of one does not get through those others if they go on to come as fast.
 			if lively = s.now + 200*time.Millisecond; s.cfg.Window == 1 {
 				lively += min((s.now-began)/50, 2*time.Second)
 			}
@@ -133,7 +134,8 @@ func (s *simulation) arriveOne(n int64) {
 	s.arrivals = append(s.arrivals, n)
 }
 
-// owners looks for a shard that two relays take for theirs at the same time. A fail-over may lose a lease.
+// owners looks for a shard that two relays take for theirs at the same time. A fail-over may lose a
+// lease.
 func (s *simulation) owners() {
 	if !s.wild.ttls || s.counts.FailOvers > 0 {
 		return
@@ -153,8 +155,8 @@ func (s *simulation) owners() {
 	}
 }
 
-// owned tells whether a relay takes a shard for its own. One that is to be given back and idle may have been: the
-// answer may be lost.
+// owned tells whether a relay takes a shard for its own. One that is to be given back and idle may
+// have been: the answer may be lost.
 func (sh *shardState) owned(now time.Duration) bool {
 	return sh != nil && !sh.gone && sh.until > now && (!sh.yielding || !sh.idle())
 }
@@ -184,7 +186,8 @@ func (s *simulation) check() {
 	for key, numbers := range firsts {
 		highest := int64(0)
 		for _, n := range numbers {
-			// What was discarded has left its place, and may arrive from a relay that is stopped since it sent it.
+			// What was discarded has left its place, and may arrive from a relay that is stopped
+			// since it sent it.
 			p := s.store.parked[s.events[n].seq]
 			discarded := p != nil && p.state == outbox.Discarded
 			if n < highest && !everDead[n] && !discarded {

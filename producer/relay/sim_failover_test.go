@@ -9,7 +9,8 @@ import (
 	"github.com/boxpair/boxpair/store/outbox"
 )
 
-// simEvent is what a schedule knows of an event. Its number is never given to another one, as its Seq may be.
+// simEvent is what a schedule knows of an event. Its number is never given to another one, as its
+// Seq may be.
 type simEvent struct {
 	seq int64
 	key string

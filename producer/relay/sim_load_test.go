@@ -14,9 +14,10 @@ import (
 	"github.com/boxpair/boxpair/transport"
 )
 
-// load is a schedule of much work: a relay beside backlogs of routes that take nothing, in which statements take as long as
-// what they step over and bring. A trickle of events of a route that works has to get through within a bound,
-// whatever is behind the others: while they stall, when they work again, and after a restart. One seed, one schedule.
+// load is a schedule of much work: a relay beside backlogs of routes that take nothing, in which
+// statements take as long as what they step over and bring. A trickle of events of a route that
+// works has to get through within a bound, whatever is behind the others: while they stall, when
+// they work again, and after a restart. One seed, one schedule.
 type load struct {
 	seed   uint64
 	rnd    *rand.Rand
@@ -109,8 +110,8 @@ func (s *load) fail(format string, args ...any) {
 	s.broken = append(s.broken, fmt.Sprintf(format, args...))
 }
 
-// begin starts a relay in the place of the one there is, and excuses it for as long as it takes to read all
-// that there is once.
+// begin starts a relay in the place of the one there is, and excuses it for as long as it takes to
+// read all that there is once.
 func (s *load) begin() {
 	if s.rel != nil {
 		s.rel.gone = true
@@ -308,8 +309,8 @@ func (s *load) check() {
 	}
 }
 
-// TestSimulateLoad plays schedules of much work, each with a seed of its own. BOXPAIR_SIM_SEED is the seed
-// of the first.
+// TestSimulateLoad plays schedules of much work, each with a seed of its own. BOXPAIR_SIM_SEED is
+// the seed of the first.
 func TestSimulateLoad(t *testing.T) {
 	t.Parallel()
 	seed := simSetting(t, "BOXPAIR_SIM_SEED", 1)

@@ -222,7 +222,8 @@ func (s *simulation) deliver(rel *simRelay, m rigSend) {
 	rel.sent = append(rel.sent, res)
 }
 
-// publishAgain is what a publisher does with messages whose answers were lost with their channel, if their time is not over.
+// publishAgain is what a publisher does with messages whose answers were lost with their channel,
+// if their time is not over.
 func (rel *simRelay) publishAgain() {
 	s := rel.sim
 	for i := range rel.sent {

@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// TestSimulate plays random schedules, each with a seed of its own: faults first, then calm,
-// in which everything has to be delivered. BOXPAIR_SIM_SCHEDULES says how many, and BOXPAIR_SIM_SEED
+// TestSimulate plays random schedules, each with a seed of its own: faults first, then calm, in
+// which everything has to be delivered. BOXPAIR_SIM_SCHEDULES says how many, and BOXPAIR_SIM_SEED
 // the seed of the first; with BOXPAIR_SIM_TRACE=1 every step is printed.
 func TestSimulate(t *testing.T) {
 	t.Parallel()

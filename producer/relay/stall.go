@@ -23,9 +23,9 @@ func (r *route) candidates() []*entry {
 	return all
 }
 
-// admit tells whether an event whose route is r is to be kept in memory. On a stalled route that has enough
-// there, it is not; but for one that comes round again, one that was probed in vain makes room: or the route could stay
-// closed for a few bad events, with good ones behind them.
+// admit tells whether an event whose route is r is to be kept in memory. On a stalled route that
+// has enough there, it is not; but for one that comes round again, one that was probed in vain
+// makes room: or the route could stay closed for a few bad events, with good ones behind them.
 func (c *relayCore) admit(r *route, again bool) bool {
 	if !c.crowded(r) {
 		r.hungry = false
@@ -50,8 +50,8 @@ func (c *relayCore) admit(r *route, again bool) bool {
 	return true
 }
 
-// admitDue is admit for a parked event. Each pass over what is due admits what lies behind what the one before it
-// has admitted to r, until there is none.
+// admitDue is admit for a parked event. Each pass over what is due admits what lies behind what the
+// one before it has admitted to r, until there is none.
 func (c *relayCore) admitDue(r *route, row *outbox.Queued) bool {
 	at := outbox.DuePoint{At: row.DueAt, Seq: row.Seq}
 	if !c.crowded(r) || compareDue(at, r.dueFrom) > 0 && c.admit(r, true) {
@@ -76,8 +76,9 @@ func (c *relayCore) crowded(r *route) bool {
 	return r.stalled() && r.ready.n+r.refused.n >= c.candidateShare() && c.othersWork(r)
 }
 
-// candidateShare is how many events a stalled route may keep in memory to be probed: however many routes stall, all of
-// them together have a window's, or two each: with one alone, a bad event would make room for the good one that proves it bad.
+// candidateShare is how many events a stalled route may keep in memory to be probed: however many
+// routes stall, all of them together have a window's, or two each: with one alone, a bad event
+// would make room for the good one that proves it bad.
 func (c *relayCore) candidateShare() int {
 	return max(2, min(c.limits.stall, c.capacity()/2/max(len(c.stalled), 1)))
 }
@@ -130,7 +131,8 @@ func (c *relayCore) shed(r *route) {
 	}
 }
 
-// evict passes over an event that was read already and waits, with all that is behind it in its key.
+// evict passes over an event that was read already and waits, with all that is behind it in its
+// key.
 func (c *relayCore) evict(e *entry) {
 	sh, l, r := e.shard, e.line, e.route
 	switch {

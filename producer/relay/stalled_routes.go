@@ -7,8 +7,9 @@ import (
 	"github.com/boxpair/boxpair/store/outbox"
 )
 
-// reporting is the part of the core that tells the database which routes do not work. It costs a statement when that
-// has changed since the last heartbeat, and one when the relay starts: one of the same name may have left something.
+// reporting is the part of the core that tells the database which routes do not work. It costs a
+// statement when that has changed since the last heartbeat, and one when the relay starts: one of
+// the same name may have left something.
 type reporting struct {
 	due     bool // there may be something to tell
 	told    bool // something was
@@ -37,13 +38,15 @@ func (c *relayCore) reportCall() *call {
 	return ask(statement{op: opReport, routes: routes})
 }
 
-// reported books a report. One that has failed is repeated after the next heartbeat, and holds up no lease.
+// reported books a report. One that has failed is repeated after the next heartbeat, and holds up
+// no lease.
 func (c *relayCore) reported(cl *call) {
 	c.reporting.told = cl.err == nil
 	c.reporting.written = cl.routes
 }
 
-// stalledRoutes returns the topics of routes that do not work, those that have failed for longest if there are too many.
+// stalledRoutes returns the topics of routes that do not work, those that have failed for longest
+// if there are too many.
 func (c *relayCore) stalledRoutes() []outbox.StalledRoute {
 	if len(c.stalled) == 0 {
 		return nil

@@ -7,8 +7,8 @@ import (
 	"github.com/boxpair/boxpair/transport"
 )
 
-// take takes over a row that was read from the queue of sh, by a lap or not. What is in memory already, and
-// what a mark or a park has removed since the statement began, is nothing new.
+// take takes over a row that was read from the queue of sh, by a lap or not. What is in memory
+// already, and what a mark or a park has removed since the statement began, is nothing new.
 func (c *relayCore) take(sh *shardState, row *outbox.Queued, lap bool) {
 	known := sh.index[row.Seq]
 	if c.contradicts(known, row) || c.contradicts(sh.parked[row.Seq], row) {

@@ -16,8 +16,8 @@ import (
 // that has no publisher for the rest. They wait as on a route that does not work.
 var ErrNoDownstream = errors.New("no downstream takes the topic")
 
-// stuckAfter is how long a downstream may answer nothing with its window full, or take to return from one Send, before
-// what waits for it is called unavailable: it would take the relay's window
+// stuckAfter is how long a downstream may answer nothing with its window full, or take to return
+// from one Send, before what waits for it is called unavailable: it would take the relay's window
 // from the others. A message that is silent for longer, with room beside it, holds nothing up.
 const stuckAfter = time.Second
 
@@ -85,11 +85,12 @@ func (s *topicRouter) SendBatch(ctx context.Context, topic string, msgs []*messa
 	o.put(&outgoing{ctx: ctx, topic: o.down.topic(topic), msgs: msgs, done: done})
 }
 
-// BatchLimit implements [transport.BatchSender], for whoever has no topic: that depends on where it is sent.
+// BatchLimit implements [transport.BatchSender], for whoever has no topic: that depends on where it
+// is sent.
 func (s *topicRouter) BatchLimit() (messages, bytes int) { return 0, 0 }
 
-// batchLimit is that of who takes topic. A batch has half of the window at most, so that one whose route is silent leaves
-// room for other routes.
+// batchLimit is that of who takes topic. A batch has half of the window at most, so that one whose
+// route is silent leaves room for other routes.
 func (s *topicRouter) batchLimit(topic string) (messages, bytes int) {
 	o := s.queueOf(topic)
 	if o == nil {
@@ -137,7 +138,8 @@ func (o *downstreamQueue) put(out *outgoing) {
 	}
 }
 
-// stuck tells whether what is queued waits for something that has taken too long. Called with mu locked.
+// stuck tells whether what is queued waits for something that has taken too long. Called with mu
+// locked.
 func (o *downstreamQueue) stuck() bool {
 	full := o.inFlight >= o.down.Window && time.Since(o.heard) >= stuckAfter
 	blocked := !o.sending.IsZero() && time.Since(o.sending) >= stuckAfter
@@ -202,8 +204,9 @@ func (o *downstreamQueue) send(out *outgoing) {
 	o.mu.Unlock()
 }
 
-// next returns what is to be sent if there is a place in the window. A batch may go beyond it: waiting until all of it fits, it would
-// hold up what is behind it for as long as what is in flight is silent.
+// next returns what is to be sent if there is a place in the window. A batch may go beyond it:
+// waiting until all of it fits, it would hold up what is behind it for as long as what is in flight
+// is silent.
 func (o *downstreamQueue) next() *outgoing {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -11,9 +11,10 @@ import (
 // errNoOutcome is the outcome of a send of which the publisher has told none.
 var errNoOutcome = errors.New("the publisher has told no outcome of the message, though its context has ended")
 
-// unanswered are the sends whose outcome is awaited, in the order of sending, and some that have been answered since.
-// A publisher has to answer once the context of a send ends. If it does not, the event would keep its key, its place in
-// the window and its shard until the relay is started again.
+// unanswered are the sends whose outcome is awaited, in the order of sending, and some that have
+// been answered since. A publisher has to answer once the context of a send ends. If it does not,
+// the event would keep its key, its place in the window and its shard until the relay is started
+// again.
 type unanswered struct {
 	last  int64 // number of the last send
 	sends []numberedSend

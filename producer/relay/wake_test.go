@@ -43,8 +43,8 @@ func TestEventThatComesAloneWaitsForNoLook(t *testing.T) {
 	}
 }
 
-// TestRelayThatWasWokenTooEarlyLooksAgainSoon: whoever writes in a transaction of his own wakes the relays before he commits,
-// and need not tell them then.
+// TestRelayThatWasWokenTooEarlyLooksAgainSoon: whoever writes in a transaction of his own wakes the
+// relays before he commits, and need not tell them then.
 func TestRelayThatWasWokenTooEarlyLooksAgainSoon(t *testing.T) {
 	t.Parallel()
 	for _, later := range []time.Duration{time.Millisecond, 12 * time.Millisecond, 100 * time.Millisecond} {
@@ -134,7 +134,8 @@ func TestManyEventsAreMarkedTogether(t *testing.T) {
 	r.drained()
 }
 
-// TestEventAfterManyWaitsForNoLook: what is far apart for many events is not for the one that comes alone behind them.
+// TestEventAfterManyWaitsForNoLook: what is far apart for many events is not for the one that comes
+// alone behind them.
 func TestEventAfterManyWaitsForNoLook(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -154,7 +155,8 @@ func TestEventAfterManyWaitsForNoLook(t *testing.T) {
 	r.drained()
 }
 
-// TestOnlyTheShardsOfACommitAreReadForIt: most shards have nothing, and to look there costs more than what is found.
+// TestOnlyTheShardsOfACommitAreReadForIt: most shards have nothing, and to look there costs more
+// than what is found.
 func TestOnlyTheShardsOfACommitAreReadForIt(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

@@ -8,8 +8,8 @@ import (
 	"github.com/google/uuid"
 )
 
-// ErrEffectConflict is wrapped when a message is to have an effect outside the database and the ledger has another
-// one under its dispatch ID.
+// ErrEffectConflict is wrapped when a message is to have an effect outside the database and the
+// ledger has another one under its dispatch ID.
 var ErrEffectConflict = errors.New("ledger has another effect of this dispatch ID")
 
 // EffectState is the state of an effect in the ledger.
@@ -20,13 +20,14 @@ const (
 	EffectPending EffectState = "pending"
 	// EffectDoing effects were taken up by a process, until their lease ends.
 	EffectDoing EffectState = "doing"
-	// EffectAnswered effects were carried out, with a known result; what is to follow is not done yet.
+	// EffectAnswered effects were carried out, with a known result; what is to follow is not done
+	// yet.
 	EffectAnswered EffectState = "answered"
 	// EffectUncertain effects may have been carried out, and nobody tries again by himself. So
 	// counts one that was taken up by a process which did not come back before its lease ended.
 	EffectUncertain EffectState = "uncertain"
-	// EffectDead effects have used up their attempts, or were rejected. One that has a result was carried
-	// out, and Finish fails; any other one was not.
+	// EffectDead effects have used up their attempts, or were rejected. One that has a result was
+	// carried out, and Finish fails; any other one was not.
 	EffectDead EffectState = "dead"
 	// EffectDone effects were carried out, and finished.
 	EffectDone EffectState = "done"
@@ -73,14 +74,14 @@ type EffectTake struct {
 	Consumer int
 	Limit    int
 	Lease    time.Duration
-	// Again makes effects whose process did not come back pending again, until they have MaxAttempts; otherwise they
-	// become uncertain.
+	// Again makes effects whose process did not come back pending again, until they have
+	// MaxAttempts; otherwise they become uncertain.
 	Again       bool
 	MaxAttempts int
 }
 
-// EffectRun is an effect that was taken up. Run is the number of the take-up: what is reported under an
-// earlier one changes nothing.
+// EffectRun is an effect that was taken up. Run is the number of the take-up: what is reported
+// under an earlier one changes nothing.
 type EffectRun struct {
 	Effect
 	Run int64
@@ -114,8 +115,8 @@ type EffectFilter struct {
 
 // EffectChange is what an operator makes of effects.
 type EffectChange struct {
-	// State is EffectPending for those to be tried again (EffectAnswered where the result is known),
-	// EffectAnswered for those that were carried out with Result, or EffectDiscarded.
+	// State is EffectPending for those to be tried again (EffectAnswered where the result is
+	// known), EffectAnswered for those that were carried out with Result, or EffectDiscarded.
 	State  EffectState
 	Result []byte
 	// Reason is kept in the history of the message, and with an effect that is discarded.
@@ -136,28 +137,34 @@ type EffectStats struct {
 // EffectStore is what the ledger of effects needs of a store, besides [Store]. A store that is none
 // can have no handlers with effects outside the database.
 type EffectStore[TX any] interface {
-	// PrepareEffect records e in tx, pending and due. If the ledger has an effect of the consumer and dispatch ID,
-	// an equal intent changes nothing, and any other one gives an error that wraps [ErrEffectConflict].
+	// PrepareEffect records e in tx, pending and due. If the ledger has an effect of the consumer
+	// and dispatch ID, an equal intent changes nothing, and any other one gives an error that wraps
+	// [ErrEffectConflict].
 	PrepareEffect(ctx context.Context, tx TX, e EffectIntent) error
-	// TakeEffects makes pending and answered effects that are due doing, under a lease by the database's clock, counts an
-	// attempt of each, and returns them. Whatever another process has locked is passed over. Where effects of a key are ordered, only the first that is
-	// neither dead, done nor discarded is taken. Before that it deals with those whose lease has ended: one whose result is known
-	// becomes answered, or dead after MaxAttempts; others become pending with Uncertain set, or uncertain. next is how long from now
-	// something may be due (0: nothing is known to be). It is committed on return.
+	// TakeEffects makes pending and answered effects that are due doing, under a lease by the
+	// database's clock, counts an attempt of each, and returns them. Whatever another process has
+	// locked is passed over. Where effects of a key are ordered, only the first that is neither
+	// dead, done nor discarded is taken. Before that it deals with those whose lease has ended: one
+	// whose result is known becomes answered, or dead after MaxAttempts; others become pending with
+	// Uncertain set, or uncertain. next is how long from now something may be due (0: nothing is
+	// known to be). It is committed on return.
 	TakeEffects(ctx context.Context, t EffectTake) (runs []EffectRun, next time.Duration, err error)
-	// SettleEffect records what became of a run, and tells whether it did: not if a later run began, or an operator
-	// changed the effect. It is committed on return.
+	// SettleEffect records what became of a run, and tells whether it did: not if a later run
+	// began, or an operator changed the effect. It is committed on return.
 	SettleEffect(ctx context.Context, r *EffectRun, o EffectOutcome) (bool, error)
-	// FinishEffect locks the effect of r, runs fn in the same transaction, makes the effect done with its
-	// result, and commits. It gives false and does not run fn if a later run began, or an operator changed the effect.
-	// Otherwise it is like [ClaimStore.Apply]; of c it takes the isolation and the bounds.
+	// FinishEffect locks the effect of r, runs fn in the same transaction, makes the effect done
+	// with its result, and commits. It gives false and does not run fn if a later run began, or an
+	// operator changed the effect. Otherwise it is like [ClaimStore.Apply]; of c it takes the
+	// isolation and the bounds.
 	FinishEffect(ctx context.Context, c Claim, r *EffectRun, result []byte, fn func(ctx context.Context, tx TX) error) (bool, error)
 
-	// ListEffects reads effects by ascending Seq. One whose lease has ended without a result is uncertain.
+	// ListEffects reads effects by ascending Seq. One whose lease has ended without a result is
+	// uncertain.
 	ListEffects(ctx context.Context, f EffectFilter) ([]Effect, error)
-	// ChangeEffects changes effects that f selects: dead and uncertain ones to pending; dead and uncertain ones whose result
-	// is not known to answered; pending, answered, dead and uncertain ones to discarded. It returns their dispatch IDs. What was in flight for them
-	// changes nothing any more.
+	// ChangeEffects changes effects that f selects: dead and uncertain ones to pending; dead and
+	// uncertain ones whose result is not known to answered; pending, answered, dead and uncertain
+	// ones to discarded. It returns their dispatch IDs. What was in flight for them changes nothing
+	// any more.
 	ChangeEffects(ctx context.Context, f EffectFilter, c EffectChange) ([]uuid.UUID, error)
 	// ForgetEffects removes effects of consumer that ended longer than age ago, at most limit, and
 	// tells how many.

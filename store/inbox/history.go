@@ -11,19 +11,21 @@ import (
 type Attempt struct {
 	At       time.Time
 	Consumer string
-	// Outcome is "failed" for a counted attempt, "dead" for a message that became dead without one, since it
-	// cannot be handled or killed the process, "applied" if the store keeps all attempts, and "redriven" or
-	// "discarded" for what an operator did. Those of its effect outside the database are "effect_failed" (it was
-	// not carried out), "effect_uncertain" (it may have been), "effect_answered" (it was, and Finish failed),
-	// "effect_redriven", "effect_resolved" and "effect_discarded".
+	// Outcome is "failed" for a counted attempt, "dead" for a message that became dead without one,
+	// since it cannot be handled or killed the process, "applied" if the store keeps all attempts,
+	// and "redriven" or "discarded" for what an operator did. Those of its effect outside the
+	// database are "effect_failed" (it was not carried out), "effect_uncertain" (it may have been),
+	// "effect_answered" (it was, and Finish failed), "effect_redriven", "effect_resolved" and
+	// "effect_discarded".
 	Outcome string
 	// Error is the error, or an operator's reason. At most 1 KiB.
 	Error string
 }
 
-// HistoryStore keeps the attempts of messages one by one. [ClaimStore.Failed], [ParkedStore.RetryMessage] with more
-// attempts than before, [ParkedStore.ParkMessage] of a dead message without attempts, RedriveMessages and
-// DiscardMessages add to it, in their own transactions.
+// HistoryStore keeps the attempts of messages one by one. [ClaimStore.Failed],
+// [ParkedStore.RetryMessage] with more attempts than before, [ParkedStore.ParkMessage] of a dead
+// message without attempts, RedriveMessages and DiscardMessages add to it, in their own
+// transactions.
 type HistoryStore interface {
 	// MessageAttempts reads the history of a message, oldest first, at most limit: of the consumer
 	// of that name, or of all if it is "".

@@ -63,7 +63,8 @@ type Parked struct {
 	NextAttemptAt time.Time // zero unless retrying
 	LastError     string
 	Reason        string // why it was discarded
-	// Unreadable says why Metadata could not be read from the database; they are nil then. Such a message is dead when it is taken up.
+	// Unreadable says why Metadata could not be read from the database; they are nil then. Such a
+	// message is dead when it is taken up.
 	Unreadable error
 }
 
@@ -88,16 +89,16 @@ type Filter struct {
 
 // ParkedStore is what waiting and dead messages need of a store. Nothing here needs a broker.
 type ParkedStore[TX any] interface {
-	// ParkMessage keeps a message. For Retrying and Dead, the claim and the parked row are
-	// written in one transaction, which waits for the end of another copy's; if the claim was
-	// made before, by a copy that was applied or parked, nothing is written and the verdict is Duplicate. TooOld
+	// ParkMessage keeps a message. For Retrying and Dead, the claim and the parked row are written
+	// in one transaction, which waits for the end of another copy's; if the claim was made before,
+	// by a copy that was applied or parked, nothing is written and the verdict is Duplicate. TooOld
 	// and altered messages are kept without a claim, once: the verdict on a further copy is
-	// Duplicate. Otherwise the verdict is Applied. A message that turns out to be too old or altered
-	// when it is to be claimed is kept as that instead, so that it is not lost.
+	// Duplicate. Otherwise the verdict is Applied. A message that turns out to be too old or
+	// altered when it is to be claimed is kept as that instead, so that it is not lost.
 	ParkMessage(ctx context.Context, p Parking) (Verdict, error)
 
-	// DueMessages names messages of consumer that are retrying, due, and the first live ones of their
-	// keys, at most limit, and how long from now the next one is due (0: none is).
+	// DueMessages names messages of consumer that are retrying, due, and the first live ones of
+	// their keys, at most limit, and how long from now the next one is due (0: none is).
 	DueMessages(ctx context.Context, consumer int, limit int) (seqs []int64, next time.Duration, err error)
 	// ApplyParked locks a parked message that is retrying and due and the first
 	// live one of its key, runs fn in the same transaction, removes the parked row and
@@ -105,9 +106,9 @@ type ParkedStore[TX any] interface {
 	// such any more, or that another process has locked, gives false and no error.
 	// Otherwise it is like [ClaimStore.Apply].
 	ApplyParked(ctx context.Context, c Claim, seq int64, fn func(ctx context.Context, tx TX, m *Parked) error) (bool, error)
-	// RetryMessage counts a failed attempt of a parked message: retrying again after
-	// retryIn, or dead. A message that is not retrying any more stays as it is. It forgets the recorded starts. The next live message of a
-	// dead one's key becomes retrying and due.
+	// RetryMessage counts a failed attempt of a parked message: retrying again after retryIn, or
+	// dead. A message that is not retrying any more stays as it is. It forgets the recorded starts.
+	// The next live message of a dead one's key becomes retrying and due.
 	RetryMessage(ctx context.Context, seq int64, attempts int, retryIn time.Duration, dead bool, lastError string) error
 
 	// ListParkedMessages reads parked messages by ascending Seq.
@@ -118,15 +119,16 @@ type ParkedStore[TX any] interface {
 	// then on; if a copy has claimed it meanwhile, it is removed without running. One that was
 	// altered runs without a claim. The reason is kept in their history.
 	RedriveMessages(ctx context.Context, f Filter, reason string) ([]uuid.UUID, error)
-	// DiscardMessages gives up parked messages that f selects, keeps reason with them and in their history, and their
-	// claims, and returns their dispatch IDs. A follower that has become the first live message of its key
-	// becomes retrying and due.
+	// DiscardMessages gives up parked messages that f selects, keeps reason with them and in their
+	// history, and their claims, and returns their dispatch IDs. A follower that has become the
+	// first live message of its key becomes retrying and due.
 	DiscardMessages(ctx context.Context, f Filter, reason string) ([]uuid.UUID, error)
 }
 
-// ParkedNamer is a [Store] that tells whose messages are parked, as those of this library do, so that a running inbox can say which of
-// them no handler will take up.
+// ParkedNamer is a [Store] that tells whose messages are parked, as those of this library do, so
+// that a running inbox can say which of them no handler will take up.
 type ParkedNamer interface {
-	// ParkedConsumers returns the names of consumers that have messages parked which were not discarded, of a hundred at most.
+	// ParkedConsumers returns the names of consumers that have messages parked which were not
+	// discarded, of a hundred at most.
 	ParkedConsumers(ctx context.Context) ([]string, error)
 }

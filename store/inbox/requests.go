@@ -10,8 +10,8 @@ import (
 // end within the time to wait.
 var ErrInProgress = errors.New("a request with this idempotency key is being handled")
 
-// ErrUnanswered is returned by a store for a key whose claim is committed without an answer: its handler has ended the transaction
-// in a way that the store could not refuse.
+// ErrUnanswered is returned by a store for a key whose claim is committed without an answer: its
+// handler has ended the transaction in a way that the store could not refuse.
 var ErrUnanswered = errors.New("the transaction of the request was committed by its handler, and part of its work may be missing")
 
 // Request is what a store knows a request by.

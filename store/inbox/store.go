@@ -5,8 +5,9 @@ import "context"
 // Identifier is a store that can tell whether it still is the database that it was.
 // An inbox asks for it before it believes its windows, and every few seconds, if its store is one.
 type Identifier interface {
-	// Identity names the history of the database: another name after a fail-over to a standby,
-	// a restore, or a crash that may have cost commits, the same after a restart. It returns "" if the database does not tell.
+	// Identity names the history of the database: another name after a fail-over to a standby, a
+	// restore, or a crash that may have cost commits, the same after a restart. It returns "" if
+	// the database does not tell.
 	Identity(ctx context.Context) (string, error)
 }
 

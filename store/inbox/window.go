@@ -40,18 +40,17 @@ type WindowStore interface {
 	// Register makes a consumer known by name, on the first call with nothing forgotten, and
 	// keeps its window.
 	Register(ctx context.Context, name string, window time.Duration) (Registration, error)
-	// NoteHorizon keeps that events of consumer may be sent again for horizon after
-	// their stamps, and that such a one may come until then. A longer horizon replaces a shorter one, as does any
+	// NoteHorizon keeps that events of consumer may be sent again for horizon after their stamps,
+	// and that such a one may come until then. A longer horizon replaces a shorter one, as does any
 	// when the one that is kept is over; an equal one extends its time.
 	NoteHorizon(ctx context.Context, consumer int, horizon time.Duration, until time.Time) error
 	// Newest reads the dispatch IDs that consumer applied last, newest last, at most limit.
 	Newest(ctx context.Context, consumer int, limit int) ([]Seen, error)
-	// AdvanceForgotten sets the time up to which consumer forgets to window before now, never
-	// back, and commits. A consumer that has been known for less than window has nothing to
-	// forget: then nothing changes, so that it may read history of any age. A step beyond
-	// maxStep, counted from the last one, is refused with [ErrClockJump]: if the database's clock has
-	// gone further than that since the last call, or the first registration. It returns the
-	// time that holds now.
+	// AdvanceForgotten sets the time up to which consumer forgets to window before now, never back,
+	// and commits. A consumer that has been known for less than window has nothing to forget: then
+	// nothing changes, so that it may read history of any age. A step beyond maxStep, counted from
+	// the last one, is refused with [ErrClockJump]: if the database's clock has gone further than
+	// that since the last call, or the first registration. It returns the time that holds now.
 	AdvanceForgotten(ctx context.Context, consumer int, window, maxStep time.Duration) (time.Time, error)
 	// Forget removes dispatch IDs of consumer with a stamp before the time up to which
 	// it forgets, as that was at least grace ago, and not before after, the oldest first, at most
@@ -80,6 +79,7 @@ type Stats struct {
 	// again, of those that may still come. If it exceeds the consumer's window, late copies will be
 	// set aside as too old.
 	Horizon time.Duration
-	// Effects counts the effects outside the database that are not done, for a handler with such effects.
+	// Effects counts the effects outside the database that are not done, for a handler with such
+	// effects.
 	Effects EffectStats
 }

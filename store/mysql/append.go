@@ -30,14 +30,15 @@ INSERT INTO {outbox_events} (
     content_type, correlation_id, traceparent, tracestate, occurred_at, created_at, headers, payload, resend_seconds, due_at
 ) VALUES `
 	eventRow = `(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, COALESCE(?, {now}), {now}, ?, ?, ?, CASE WHEN ? > {now} THEN ? END)`
-	// Only a change tells a row that was there from a new one, whatever the connection counts as affected.
+	// Only a change tells a row that was there from a new one, whatever the connection counts as
+	// affected.
 	eventAgain = ` ON DUPLICATE KEY UPDATE rewrites = rewrites + 1`
 )
 
-// Append writes records in tx. Whoever writes to a shard waits for the end of all other transactions that
-// have written to it: an ID is given out only then, so that the events of a shard become visible in the
-// order of their IDs. Any failure rolls tx back, so that nobody can commit the change without all of its
-// events. Stamps of records are not used.
+// Append writes records in tx. Whoever writes to a shard waits for the end of all other
+// transactions that have written to it: an ID is given out only then, so that the events of a shard
+// become visible in the order of their IDs. Any failure rolls tx back, so that nobody can commit
+// the change without all of its events. Stamps of records are not used.
 func (s *Store) Append(ctx context.Context, tx *sql.Tx, writer uuid.UUID, records []outbox.Record) ([]bool, error) {
 	headers, err := s.core.BeginAppend(ctx, tx, writer, records)
 	if err != nil {
@@ -140,8 +141,8 @@ func appendEvent(args []any, r *outbox.Record, headers string) []any {
 		sqlstore.Stamp(r.DeliverAt), sqlstore.Stamp(r.DeliverAt))
 }
 
-// compareEvents tells which events of batch were known, and returns the IDs of the others. The rows are locked
-// already, so this sees them as they are.
+// compareEvents tells which events of batch were known, and returns the IDs of the others. The rows
+// are locked already, so this sees them as they are.
 func (s *Store) compareEvents(ctx context.Context, tx *sql.Tx, records []outbox.Record, batch []int, known []bool) (fresh []uuid.UUID, err error) {
 	ids := make([]uuid.UUID, len(batch))
 	places := make(map[uuid.UUID]int, len(batch))

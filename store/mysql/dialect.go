@@ -14,7 +14,8 @@ import (
 	"github.com/boxpair/boxpair/store/internal/sqlstore"
 )
 
-// words are what MySQL and MariaDB say in their own way. Columns are not named after what is a keyword here.
+// words are what MySQL and MariaDB say in their own way. Columns are not named after what is a
+// keyword here.
 var words = map[string]string{
 	// The clock, whatever the time zone of the session.
 	"now":       `TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))`,
@@ -23,8 +24,9 @@ var words = map[string]string{
 	"lock": "FOR UPDATE", "lock_free": "FOR UPDATE SKIP LOCKED", "by": "FORCE INDEX ($)",
 	"then_join": "STRAIGHT_JOIN",
 	"again":     "ON DUPLICATE KEY UPDATE",
-	// INSERT IGNORE would share the lock of a row that is there, and two copies that wait for a third could not both go on. Only
-	// a change tells such a row from a new one, whatever the connection counts as affected: a new one counts 1.
+	// INSERT IGNORE would share the lock of a row that is there, and two copies that wait for a
+	// third could not both go on. Only a change tells such a row from a new one, whatever the
+	// connection counts as affected: a new one counts 1.
 	"once":  "ON DUPLICATE KEY UPDATE copies = copies + 1",
 	"live":  "$.live = 1",
 	"first": "$.live = 1",
@@ -37,8 +39,8 @@ var words = map[string]string{
 	"be_newest":  "",
 }
 
-// statsStmt counts through indexes only, and no further than the cap. The oldest
-// event is found by one look into the queue per shard; replayed ones were delivered in their time. Deferred ones
+// statsStmt counts through indexes only, and no further than the cap. The oldest event is found by
+// one look into the queue per shard; replayed ones were delivered in their time. Deferred ones
 // count from when they are due, also where no relay has moved them.
 const statsStmt = `
 SELECT (SELECT COUNT(*) FROM (SELECT 1 FROM {outbox_queue} LIMIT ?) a),
@@ -67,8 +69,8 @@ func (s *Store) dialect() sqlstore.Dialect {
 	}
 }
 
-// literals writes a list in parentheses. A server plans for the values that it sees, and InterpolateParams would write them there
-// anyway; only texts need the driver for it.
+// literals writes a list in parentheses. A server plans for the values that it sees, and
+// InterpolateParams would write them there anyway; only texts need the driver for it.
 func literals(list any) (text string, args []any) {
 	switch of := list.(type) {
 	case []int:

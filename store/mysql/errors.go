@@ -15,7 +15,8 @@ import (
 	"github.com/boxpair/boxpair/store/outbox"
 )
 
-// The numbers of the server's errors that mean something here. MySQL and MariaDB share those below 1900.
+// The numbers of the server's errors that mean something here. MySQL and MariaDB share those below
+// 1900.
 const (
 	erDiskFull             = 1021
 	erCheckRead            = 1020 // MariaDB: innodb_snapshot_isolation
@@ -74,9 +75,9 @@ func (s *Store) Retryable(err error) bool {
 	return false
 }
 
-// Classify says what err means for a message. Errors of the store's own statements, of the server as such
-// and of the way to it are of the infrastructure. A transaction that its handler left idle for too
-// long is the handler's error.
+// Classify says what err means for a message. Errors of the store's own statements, of the server
+// as such and of the way to it are of the infrastructure. A transaction that its handler left idle
+// for too long is the handler's error.
 func (s *Store) Classify(err error) inbox.ErrorClass {
 	var network net.Error
 	switch {
@@ -99,9 +100,9 @@ func (s *Store) Classify(err error) inbox.ErrorClass {
 	return inbox.HandlerError
 }
 
-// Identity names the server: another one after a fail-over, the same after a restart. MariaDB has no unique
-// ID of a server, so there it is made of what it is configured to be. A restore into the same server
-// goes unnoticed.
+// Identity names the server: another one after a fail-over, the same after a restart. MariaDB has
+// no unique ID of a server, so there it is made of what it is configured to be. A restore into the
+// same server goes unnoticed.
 func (s *Store) Identity(ctx context.Context) (string, error) {
 	var name string
 	err := s.core.One(ctx, s.db, []any{&name}, `SELECT @@server_uuid`)

@@ -22,8 +22,8 @@ var ErrTransactionLost = errors.New("transaction was rolled back before its end"
 // errIdle is the cause for which an idle transaction is lost.
 var errIdle = errors.New("it was idle for too long")
 
-// errNoAnswer is for a COMMIT or ROLLBACK that was sent. The error of its context would pass for that of the caller's, with
-// which database/sql sends none.
+// errNoAnswer is for a COMMIT or ROLLBACK that was sent. The error of its context would pass for
+// that of the caller's, with which database/sql sends none.
 var errNoAnswer = fmt.Errorf("the server has not answered within %v", endTimeout)
 
 const (
@@ -47,8 +47,8 @@ type limits struct {
 
 type limitsKey struct{}
 
-// withLimits hands l to the connection that begins a transaction with the context, or runs a statement that sets
-// l.lock: database/sql has no other way there.
+// withLimits hands l to the connection that begins a transaction with the context, or runs a
+// statement that sets l.lock: database/sql has no other way there.
 func withLimits(ctx context.Context, l limits) context.Context {
 	return context.WithValue(ctx, limitsKey{}, l)
 }
@@ -59,7 +59,8 @@ type conn struct {
 	inner   innerConn
 	tx      *guardedTx // the open transaction, or nil
 	current limits     // of the session
-	// pooledIdle tells that the limit of idle transactions is that of the session, which would end it in the pool.
+	// pooledIdle tells that the limit of idle transactions is that of the session, which would end
+	// it in the pool.
 	pooledIdle bool
 	changed    bool // a handler has changed the session, which is not to be used after it
 }
@@ -78,8 +79,8 @@ type guardedTx struct {
 // syntax is how MySQL and MariaDB read a text of statements.
 var syntax = sqlstore.Syntax{Backslashes: true, Implicit: true}
 
-// A statement whose doings cannot be seen, as a call of a procedure, runs behind a savepoint. If that is gone
-// afterwards, so is the transaction that it was set in.
+// A statement whose doings cannot be seen, as a call of a procedure, runs behind a savepoint. If
+// that is gone afterwards, so is the transaction that it was set in.
 const (
 	setWhole   = `SAVEPOINT boxpair_whole`
 	checkWhole = `RELEASE SAVEPOINT boxpair_whole`
@@ -153,7 +154,8 @@ func (c *conn) do(ctx context.Context, r sqlstore.Reading, run func() error) err
 	return c.tx.after(run(), idled)
 }
 
-// settle returns an error if the transaction is gone, and finds out whether it is if that is in doubt.
+// settle returns an error if the transaction is gone, and finds out whether it is if that is in
+// doubt.
 func (tx *guardedTx) settle(ctx context.Context) error {
 	if tx.lost != nil || !tx.doubted {
 		return tx.lost
@@ -207,7 +209,8 @@ func (c *conn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, e
 	return c.tx, nil
 }
 
-// Commit commits, unless the transaction is gone, or is not the caller's to commit: then it rolls back.
+// Commit commits, unless the transaction is gone, or is not the caller's to commit: then it rolls
+// back.
 func (tx *guardedTx) Commit() error {
 	ctx, cancel := context.WithTimeout(context.Background(), endTimeout)
 	defer cancel()
@@ -221,7 +224,8 @@ func (tx *guardedTx) Commit() error {
 	return tx.end("COMMIT")
 }
 
-// Rollback rolls back. A transaction that is gone needs none, but what the connection holds is not certain.
+// Rollback rolls back. A transaction that is gone needs none, but what the connection holds is not
+// certain.
 func (tx *guardedTx) Rollback() error {
 	tx.owned.Rollback()
 	return tx.end("ROLLBACK")
@@ -247,8 +251,8 @@ func (tx *guardedTx) end(statement string) error {
 	return err
 }
 
-// after notes that a statement has ended, before which the transaction was idle for too long or not, and whether the
-// transaction is gone with it. It returns err, or what is to be said about it.
+// after notes that a statement has ended, before which the transaction was idle for too long or
+// not, and whether the transaction is gone with it. It returns err, or what is to be said about it.
 func (tx *guardedTx) after(err error, idled bool) error {
 	switch {
 	case err == nil || tx.lost != nil:
@@ -261,16 +265,17 @@ func (tx *guardedTx) after(err error, idled bool) error {
 	return err
 }
 
-// idled tells whether the server may have closed the connection since the transaction was idle. It is asked before a statement:
-// how long that takes says nothing about it. The time counts from the beginning of the statement before it, since the
-// server's runs from when it has answered, and how much later the answer was read is not known.
+// idled tells whether the server may have closed the connection since the transaction was idle. It
+// is asked before a statement: how long that takes says nothing about it. The time counts from the
+// beginning of the statement before it, since the server's runs from when it has answered, and how
+// much later the answer was read is not known.
 func (tx *guardedTx) idled() bool {
 	idle := tx.conn.current.idle
 	return idle > 0 && time.Since(tx.used) >= idle
 }
 
-// endsTransaction tells whether InnoDB rolls the whole transaction back after err. After a lock wait
-// timeout it does so only if it is configured to; that a statement is missing is as bad.
+// endsTransaction tells whether InnoDB rolls the whole transaction back after err. After a lock
+// wait timeout it does so only if it is configured to; that a statement is missing is as bad.
 func endsTransaction(err error) bool {
 	switch errorNumber(err) {
 	case erLockDeadlock, erLockWaitTimeout, erLockTableFull, erCheckRead, erXARBDeadlock, erXARBRollback, erXARBTimeout, erRollbackDuringCommit:
@@ -306,8 +311,9 @@ func (c *conn) CheckNamedValue(v *driver.NamedValue) error { return c.inner.Chec
 // ResetSession tells whether the connection may be used again.
 func (c *conn) ResetSession(ctx context.Context) error { return c.inner.ResetSession(ctx) }
 
-// IsValid tells whether the connection may go back to the pool. One on which a handler has changed a setting may not: no setting
-// is of a transaction alone, so a handler that needs one has no other way.
+// IsValid tells whether the connection may go back to the pool. One on which a handler has changed
+// a setting may not: no setting is of a transaction alone, so a handler that needs one has no other
+// way.
 func (c *conn) IsValid() bool { return !c.changed && c.inner.IsValid() }
 
 // Close closes the connection. A transaction that is open on it is rolled back by the server.

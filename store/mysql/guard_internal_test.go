@@ -16,7 +16,8 @@ import (
 	"github.com/boxpair/boxpair/store/outbox"
 )
 
-// played is a connection to a server that answers to COMMIT as commit does, and to all else as statement does.
+// played is a connection to a server that answers to COMMIT as commit does, and to all else as
+// statement does.
 type played struct {
 	innerConn
 	commit    func(ctx context.Context) error
@@ -76,8 +77,9 @@ func TestCommitThatWasSentIsOfUnknownOutcome(t *testing.T) {
 	}
 }
 
-// TestIdleTimeIsCountedFromTheStatement plays a client that reads an answer late: the server's clock runs since it
-// has answered, so that it closes the connection before the client has been idle for so long by its own clock.
+// TestIdleTimeIsCountedFromTheStatement plays a client that reads an answer late: the server's
+// clock runs since it has answered, so that it closes the connection before the client has been
+// idle for so long by its own clock.
 func TestIdleTimeIsCountedFromTheStatement(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -112,7 +114,8 @@ func TestIdleTimeIsCountedFromTheStatement(t *testing.T) {
 	}
 }
 
-// TestLimitOfAnIdleTransactionEndsWithIt where it is the session's, as on MySQL, and would end the connection in the pool.
+// TestLimitOfAnIdleTransactionEndsWithIt where it is the session's, as on MySQL, and would end the
+// connection in the pool.
 func TestLimitOfAnIdleTransactionEndsWithIt(t *testing.T) {
 	t.Parallel()
 	for _, pooled := range []bool{true, false} {

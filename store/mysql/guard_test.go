@@ -201,7 +201,8 @@ func TestLockTimeoutOfAClaimIsNotThatOfTheHandler(t *testing.T) {
 	}
 }
 
-// idleOf is how long a transaction may be idle: MariaDB has a setting for that, and 0 there is no bound.
+// idleOf is how long a transaction may be idle: MariaDB has a setting for that, and 0 there is no
+// bound.
 const idleOf = `/*M! @@idle_transaction_timeout + 0 * */ @@wait_timeout`
 
 func TestConnectionInThePoolLivesAsLongAsTheServerSays(t *testing.T) {

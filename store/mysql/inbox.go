@@ -26,9 +26,10 @@ var (
 	_ inbox.RequestStore[*sql.Tx] = (*Store)(nil)
 )
 
-// claimStmt is the claim: the unique index decides. It locks a row that is there exclusively, where INSERT
-// IGNORE would share the lock and two copies that wait for a third could not both go on. Only a
-// change tells a row that was there from a new one, whatever the connection counts as affected.
+// claimStmt is the claim: the unique index decides. It locks a row that is there exclusively, where
+// INSERT IGNORE would share the lock and two copies that wait for a third could not both go on.
+// Only a change tells a row that was there from a new one, whatever the connection counts as
+// affected.
 const (
 	claimStmt  = `INSERT INTO {inbox} (consumer, dispatch_id, digest, stamp, applied_at) VALUES `
 	claimRow   = `(?, ?, ?, COALESCE(?, {now}), CASE WHEN ? THEN {now} END)`
@@ -101,9 +102,10 @@ func places(verdicts []inbox.Verdict, v inbox.Verdict) (at []int) {
 	return at
 }
 
-// claimGroup takes the locks of the keys, makes the claims in the order of their IDs, which all transactions share, and
-// says what follows from them. What it reads comes after that, and so, above READ COMMITTED too,
-// sees what the transactions that it waited for have committed. Then the lock timeout is over.
+// claimGroup takes the locks of the keys, makes the claims in the order of their IDs, which all
+// transactions share, and says what follows from them. What it reads comes after that, and so,
+// above READ COMMITTED too, sees what the transactions that it waited for have committed. Then the
+// lock timeout is over.
 func (s *Store) claimGroup(ctx context.Context, tx *sql.Tx, claims []inbox.Claim) ([]inbox.Verdict, error) {
 	var keys []string
 	for i := range claims {
@@ -140,7 +142,8 @@ func (s *Store) lockMessageKeys(ctx context.Context, tx *sql.Tx, consumerID int,
 	return s.lockSlots(ctx, tx, "{inbox_keys}", strconv.Itoa(consumerID), keys)
 }
 
-// insertClaims makes claims of messages that are applied now, or parked, and gives the verdicts but Followed.
+// insertClaims makes claims of messages that are applied now, or parked, and gives the verdicts but
+// Followed.
 func (s *Store) insertClaims(ctx context.Context, tx *sql.Tx, claims []inbox.Claim, applied bool) ([]inbox.Verdict, error) {
 	sorted := make([]int, len(claims))
 	for i := range sorted {
@@ -202,7 +205,8 @@ func (s *Store) compare(ctx context.Context, tx *sql.Tx, claims []inbox.Claim, v
 		claims[0].Consumer)
 }
 
-// check looks which of the claims that were made are too old, and forgets the attempts of the others.
+// check looks which of the claims that were made are too old, and forgets the attempts of the
+// others.
 func (s *Store) check(ctx context.Context, tx *sql.Tx, claims []inbox.Claim, mine []int, verdicts []inbox.Verdict) error {
 	ids := make([]uuid.UUID, len(mine))
 	for n, i := range mine {
@@ -249,8 +253,8 @@ func (s *Store) blockedKeys(ctx context.Context, tx *sql.Tx, consumerID int, key
 	return blocked, err
 }
 
-// settleGroup does what messages need besides: claims of those that are too old are taken back, and those that
-// follow are parked, in the order of the claims.
+// settleGroup does what messages need besides: claims of those that are too old are taken back, and
+// those that follow are parked, in the order of the claims.
 func (s *Store) settleGroup(ctx context.Context, tx *sql.Tx, claims []inbox.Claim, verdicts []inbox.Verdict, run []int) error {
 	for i := range claims {
 		c := &claims[i]
@@ -282,11 +286,12 @@ func (s *Store) claimToPark(ctx context.Context, tx *sql.Tx, c *inbox.Claim) (in
 	return verdicts[0], nil
 }
 
-// ClaimRequest implements [inbox.RequestStore]. The wait is rounded up to whole seconds; afterwards the lock wait
-// timeout of the session is what it was when the session began.
+// ClaimRequest implements [inbox.RequestStore]. The wait is rounded up to whole seconds; afterwards
+// the lock wait timeout of the session is what it was when the session began.
 func (s *Store) ClaimRequest(ctx context.Context, tx *sql.Tx, r inbox.Request, wait time.Duration) (*inbox.Answer, error) {
 	wait = max(wait, time.Second)
-	// The connection keeps in mind what to restore: in a transaction that the timeout has ended nothing runs any more.
+	// The connection keeps in mind what to restore: in a transaction that the timeout has ended
+	// nothing runs any more.
 	_, err := tx.ExecContext(withLimits(ctx, limits{lock: wait}), `SET SESSION innodb_lock_wait_timeout = `+seconds(wait, ""))
 	if err != nil {
 		return nil, fmt.Errorf("claim request: %w", err)

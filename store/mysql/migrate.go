@@ -19,12 +19,12 @@ import (
 const migrateWait = 5 * time.Minute
 
 // Migrate brings the tables that cfg names up to this version of the library, and returns what it
-// applied: nothing, if they were. MySQL and MariaDB commit every such statement by itself, so a migration
-// that was interrupted is done again from its first one; each can be run again. A lock of a table is waited for
-// for Config.MigrateLockTimeout. Processes
-// that call it at the same time take turns. A database that a newer version has
-// migrated, or in which a migration is not the one of this version, is left
-// alone; the error wraps [migrations.ErrNewer] or [migrations.ErrChanged]. A server that is too old is refused.
+// applied: nothing, if they were. MySQL and MariaDB commit every such statement by itself, so a
+// migration that was interrupted is done again from its first one; each can be run again. A lock of
+// a table is waited for for Config.MigrateLockTimeout. Processes that call it at the same time take
+// turns. A database that a newer version has migrated, or in which a migration is not the one of
+// this version, is left alone; the error wraps [migrations.ErrNewer] or [migrations.ErrChanged]. A
+// server that is too old is refused.
 func Migrate(ctx context.Context, db *sql.DB, cfg Config) ([]migrations.Applied, error) {
 	s, err := New(db, cfg)
 	if err != nil {
@@ -154,9 +154,10 @@ func parseVersion(text string) (name string, version [3]int, err error) {
 	return name, version, nil
 }
 
-// CheckSchema reads which migrations the database has, and returns an error that wraps [migrations.ErrMissing] if this version
-// of the library needs more, and [migrations.ErrChanged] if it has others. Later ones are no error. Where another tool has made the
-// tables, nothing can be told, and the answer is nil.
+// CheckSchema reads which migrations the database has, and returns an error that wraps
+// [migrations.ErrMissing] if this version of the library needs more, and [migrations.ErrChanged] if
+// it has others. Later ones are no error. Where another tool has made the tables, nothing can be
+// told, and the answer is nil.
 func (s *Store) CheckSchema(ctx context.Context) error {
 	known, err := migrations.MySQL(s.names)
 	if err != nil {

@@ -143,7 +143,8 @@ func TestSchemaIsChecked(t *testing.T) {
 	}
 }
 
-// TestMigrateGivesUpALockThatItDoesNotGet has a reader hold the view that the second migration replaces.
+// TestMigrateGivesUpALockThatItDoesNotGet has a reader hold the view that the second migration
+// replaces.
 func TestMigrateGivesUpALockThatItDoesNotGet(t *testing.T) {
 	t.Parallel()
 	db, _ := database(t)

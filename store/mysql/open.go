@@ -20,8 +20,8 @@ const (
 )
 
 // Open returns the database that dsn names, in the form of github.com/go-sql-driver/mysql:
-// user:password@tcp(host:3306)/database. Its sessions are as this package needs them: READ COMMITTED
-// unless a transaction asks for another level, strict mode, autocommit. The caller closes
+// user:password@tcp(host:3306)/database. Its sessions are as this package needs them: READ
+// COMMITTED unless a transaction asks for another level, strict mode, autocommit. The caller closes
 // it. No I/O happens before the first use. Errors do not show the DSN.
 func Open(dsn string) (*sql.DB, error) {
 	cfg, err := mysql.ParseDSN(dsn)
@@ -38,11 +38,11 @@ func Open(dsn string) (*sql.DB, error) {
 	return db, nil
 }
 
-// NewConnector returns what [Open] opens databases with, for sql.OpenDB. It is
-// for those who wrap connectors, as tracing does, or configure what a DSN cannot. A database
-// whose connector was wrapped is not recognised by [New] and needs [Config].Wrapped. cfg is not changed.
-// InterpolateParams is always on: it saves a round trip per statement. A MaxAllowedPacket that is the
-// driver's default gives way to the server's.
+// NewConnector returns what [Open] opens databases with, for sql.OpenDB. It is for those who wrap
+// connectors, as tracing does, or configure what a DSN cannot. A database whose connector was
+// wrapped is not recognised by [New] and needs [Config].Wrapped. cfg is not changed.
+// InterpolateParams is always on: it saves a round trip per statement. A MaxAllowedPacket that is
+// the driver's default gives way to the server's.
 func NewConnector(cfg *mysql.Config) (driver.Connector, error) {
 	if cfg == nil {
 		return nil, errors.New("open mysql database: cfg is nil")
@@ -74,10 +74,10 @@ type guardedDriver struct{ driver.Driver }
 // Driver returns what New recognises.
 func (c *connector) Driver() driver.Driver { return c.driver }
 
-// The settings of a session. Without strict mode a text that is too long would be cut off
-// without an error. READ UNCOMMITTED as the server's default would show what is rolled back. The
-// variables keep what the session had, see [limits]. MariaDB can bound how long a transaction is idle; in MySQL that bounds the
-// session, in the pool as well.
+// The settings of a session. Without strict mode a text that is too long would be cut off without
+// an error. READ UNCOMMITTED as the server's default would show what is rolled back. The variables
+// keep what the session had, see [limits]. MariaDB can bound how long a transaction is idle; in
+// MySQL that bounds the session, in the pool as well.
 const (
 	sessionIsolation = `SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED`
 	sessionSettings  = `SET SESSION sql_mode = CONCAT(@@sql_mode, ',STRICT_ALL_TABLES'), SESSION autocommit = 1,

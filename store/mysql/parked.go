@@ -10,8 +10,8 @@ import (
 	"github.com/boxpair/boxpair/store/outbox"
 )
 
-// Blocked reads blocked keys, in one statement. The index has them in order, so a key costs the same however
-// many events it has parked.
+// Blocked reads blocked keys, in one statement. The index has them in order, so a key costs the
+// same however many events it has parked.
 func (s *Store) Blocked(ctx context.Context, shards []int, hold bool, after outbox.BlockedKey, limit int) ([]outbox.BlockedKey, error) {
 	var parts []string
 	var args []any

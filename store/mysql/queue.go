@@ -50,7 +50,8 @@ func rangeQuery(r *outbox.Range) string {
 		r.Shard, r.After, sqlstore.Through(r), except, r.Limit)
 }
 
-// dequeue removes queue rows of shards whose rows are locked, and returns which there were, ascending.
+// dequeue removes queue rows of shards whose rows are locked, and returns which there were,
+// ascending.
 func (s *Store) dequeue(ctx context.Context, tx *sql.Tx, marks []outbox.Mark) ([]int64, error) {
 	if len(marks) == 0 {
 		return nil, nil

@@ -20,13 +20,15 @@ type Config struct {
 	// tracing does. What is wrapped must come from [NewConnector]: on other connections claims
 	// fail, and a transaction that the server has ended would go on unnoticed. Defaults to false.
 	Wrapped bool `yaml:"wrapped" env:"WRAPPED"`
-	// AllAttempts keeps a row in outbox_attempts for every confirmed attempt of relays that use
-	// the store, too: the history of an event then shows which relay has sent each copy and when. It costs
-	// a row per delivery, kept as long as the event. Inboxes likewise keep one in inbox_history for every message
-	// that they apply, for as long as consumer.Config.HistoryFor says. Defaults to false: failures only.
+	// AllAttempts keeps a row in outbox_attempts for every confirmed attempt of relays that use the
+	// store, too: the history of an event then shows which relay has sent each copy and when. It
+	// costs a row per delivery, kept as long as the event. Inboxes likewise keep one in
+	// inbox_history for every message that they apply, for as long as consumer.Config.HistoryFor
+	// says. Defaults to false: failures only.
 	AllAttempts bool `yaml:"all_attempts" env:"ALL_ATTEMPTS"`
-	// MigrateLockTimeout is how long [Migrate] waits for each lock of a table, in whole seconds, and so for how long it keeps all who come
-	// later from that table before it gives up. Defaults to 5 seconds.
+	// MigrateLockTimeout is how long [Migrate] waits for each lock of a table, in whole seconds,
+	// and so for how long it keeps all who come later from that table before it gives up. Defaults
+	// to 5 seconds.
 	MigrateLockTimeout time.Duration `yaml:"migrate_lock_timeout" env:"MIGRATE_LOCK_TIMEOUT"`
 }
 
@@ -36,8 +38,9 @@ const defaultLockTimeout = 5 * time.Second
 // shared has the methods that the stores on MySQL and SQLite have in common.
 type shared = sqlstore.Store
 
-// Store keeps outboxes and inboxes in MySQL or MariaDB. Its methods are those of [outbox.Store], [inbox.Store],
-// [inbox.EffectStore] and [inbox.RequestStore], which say what each does. It is safe for concurrent use.
+// Store keeps outboxes and inboxes in MySQL or MariaDB. Its methods are those of [outbox.Store],
+// [inbox.Store], [inbox.EffectStore] and [inbox.RequestStore], which say what each does. It is safe
+// for concurrent use.
 type Store struct {
 	shared
 	core  *sqlstore.Core

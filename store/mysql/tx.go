@@ -17,7 +17,8 @@ import (
 
 const (
 	// ownIdle bounds how long a transaction of the store's own may be idle. It is idle only if this
-	// process was stopped, and then it must not keep what it has locked. It is shorter than a lease.
+	// process was stopped, and then it must not keep what it has locked. It is shorter than a
+	// lease.
 	ownIdle = 5 * time.Second
 	// ownAttempts is how often a transaction of the store's own is tried when it meets deadlocks.
 	ownAttempts = 6

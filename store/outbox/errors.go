@@ -9,7 +9,8 @@ import (
 
 // ConflictError is an [ErrConflict] about one event, as stores return it.
 type ConflictError struct {
-	// ID is the dispatch ID of the event, or uuid.Nil: the store does not know which of the events it is.
+	// ID is the dispatch ID of the event, or uuid.Nil: the store does not know which of the events
+	// it is.
 	ID uuid.UUID
 }
 
@@ -25,9 +26,9 @@ func (c *ConflictError) Error() string {
 func (c *ConflictError) Unwrap() error { return ErrConflict }
 
 var (
-	// ErrConflict is wrapped when an event is written whose dispatch ID the outbox
-	// has with other content. The transaction cannot be committed any more. The error names the event by its dispatch ID,
-	// topic, source, version and index.
+	// ErrConflict is wrapped when an event is written whose dispatch ID the outbox has with other
+	// content. The transaction cannot be committed any more. The error names the event by its
+	// dispatch ID, topic, source, version and index.
 	ErrConflict = errors.New("dispatch ID is taken by an event with other content")
 	// ErrSecondWriter is returned when a second writer writes in one
 	// transaction: both would count events from 0, and equal IDs would be

@@ -7,7 +7,8 @@ import (
 	"github.com/google/uuid"
 )
 
-// StalledRoute is a topic that a relay cannot send to at the moment: on its route nothing is sent but probes.
+// StalledRoute is a topic that a relay cannot send to at the moment: on its route nothing is sent
+// but probes.
 type StalledRoute struct {
 	// Relay is the name of the relay. [RelayStore.ReportRoutes] does not use it.
 	Relay string
@@ -43,7 +44,8 @@ const (
 	Dead State = "dead"
 	// Discarded events were given up by an operator. They are kept with the reason.
 	Discarded State = "discarded"
-	// Cancelled events were deferred and given up before they were due. They are kept like discarded ones.
+	// Cancelled events were deferred and given up before they were due. They are kept like
+	// discarded ones.
 	Cancelled State = "cancelled"
 )
 
@@ -119,9 +121,9 @@ type Stats struct {
 	// parked events there as well.
 	Pending       int64
 	PendingCapped bool
-	// OldestPending is the age of the oldest event that is not delivered, parked
-	// ones that are retrying or following included, replayed ones in the queue not. A deferred event has no age until it is due.
-	// 0 if there is none.
+	// OldestPending is the age of the oldest event that is not delivered, parked ones that are
+	// retrying or following included, replayed ones in the queue not. A deferred event has no age
+	// until it is due. 0 if there is none.
 	OldestPending time.Duration
 	// Deferred is how many events wait for their time. A store may stop counting there as well.
 	Deferred  int64
@@ -144,27 +146,30 @@ type OperatorStore interface {
 	Attempts(ctx context.Context, id uuid.UUID, limit int) ([]Attempt, error)
 	// Deliveries reads when an event was delivered, oldest first, as far as receipts are retained.
 	Deliveries(ctx context.Context, id uuid.UUID) ([]Delivery, error)
-	// Redrive makes dead events that f selects retrying and due, with no attempts
-	// counted, keeps reason in their attempts, and returns their dispatch IDs. Unless f.Force, events whose ResendUntil is
-	// over stay dead, do not count towards f.Limit, and are counted in refused.
+	// Redrive makes dead events that f selects retrying and due, with no attempts counted, keeps
+	// reason in their attempts, and returns their dispatch IDs. Unless f.Force, events whose
+	// ResendUntil is over stay dead, do not count towards f.Limit, and are counted in refused.
 	Redrive(ctx context.Context, f Filter, reason string) (ids []uuid.UUID, refused int, err error)
-	// Discard gives up parked events that f selects, keeps reason with them and in their attempts, and returns
-	// their dispatch IDs. The next live event of their keys becomes retrying and due.
+	// Discard gives up parked events that f selects, keeps reason with them and in their attempts,
+	// and returns their dispatch IDs. The next live event of their keys becomes retrying and due.
 	Discard(ctx context.Context, f Filter, reason string) ([]uuid.UUID, error)
-	// ListRoutes reads what the relays that are visible have reported with [RelayStore.ReportRoutes], by topic and relay.
+	// ListRoutes reads what the relays that are visible have reported with
+	// [RelayStore.ReportRoutes], by topic and relay.
 	ListRoutes(ctx context.Context) ([]StalledRoute, error)
 	// Stats reads the state of the outbox. It stays cheap on large tables.
 	Stats(ctx context.Context) (Stats, error)
 
-	// Place returns a place in the log before which no event has a stamp of at or later; all
-	// events if at is zero. Stamps ascend with places but for those of transactions at the same time, and of events that were deferred.
+	// Place returns a place in the log before which no event has a stamp of at or later; all events
+	// if at is zero. Stamps ascend with places but for those of transactions at the same time, and
+	// of events that were deferred.
 	Place(ctx context.Context, at time.Time) (after int64, err error)
-	// Retained looks at the next scan events of the log behind after, and returns those of them that s
-	// selects and that are neither deferred, queued nor parked, at most limit. It locks nothing.
+	// Retained looks at the next scan events of the log behind after, and returns those of them
+	// that s selects and that are neither deferred, queued nor parked, at most limit. It locks
+	// nothing.
 	Retained(ctx context.Context, s Selection, after int64, scan, limit int) (Page, error)
-	// Requeue queues events of the log again, under rounds as [Queued] wants them,
-	// with a note in their attempts, and asks the owners of their shards for a rewind. Events that are deferred, queued or parked, or not
-	// in the log any more, are passed over. It returns what was queued.
+	// Requeue queues events of the log again, under rounds as [Queued] wants them, with a note in
+	// their attempts, and asks the owners of their shards for a rewind. Events that are deferred,
+	// queued or parked, or not in the log any more, are passed over. It returns what was queued.
 	Requeue(ctx context.Context, seqs []int64) ([]Requeued, error)
 	// StillQueued tells how many of these queue rows are still there.
 	StillQueued(ctx context.Context, rows []Requeued) (int, error)

@@ -6,8 +6,9 @@ import (
 	"github.com/boxpair/boxpair/transport"
 )
 
-// RoundChance is how many bits of the round of an event that was queued again are chance: a database that has lost commits gives tickets
-// out again, and the mark of a replay that is lost would remove the row of the next one.
+// RoundChance is how many bits of the round of an event that was queued again are chance: a
+// database that has lost commits gives tickets out again, and the mark of a replay that is lost
+// would remove the row of the next one.
 const RoundChance = 20
 
 // Range asks for queue rows of a shard with After < id ≤ Through, at most Limit.
@@ -26,16 +27,18 @@ type Queued struct {
 	Record
 	// Seq is the event's place in the log, in the order of writing.
 	Seq int64
-	// Round tells a queue row from an earlier one of the same event, and from that of another event that had this Seq
-	// in a database that has lost it since. For an event that was queued again, Round >> [RoundChance] is above all tickets that its shard had
-	// before, and not above that of the rewind which is asked for with it. It is 0 or below for others: by chance, where a
+	// Round tells a queue row from an earlier one of the same event, and from that of another event
+	// that had this Seq in a database that has lost it since. For an event that was queued again,
+	// Round >> [RoundChance] is above all tickets that its shard had before, and not above that of
+	// the rewind which is asked for with it. It is 0 or below for others: by chance, where a
 	// database may lose commits that were seen.
 	Round int64
 	// Missing tells that the queue row has no event in the log, which nothing
 	// in this library brings about. Of Record, only Shard is set then.
 	Missing bool
-	// Unreadable says what of the event cannot be read, as headers that are no JSON object of strings, and never shows it;
-	// "" if all can. It is not an error of the call, which would keep all other events from being sent: a relay buries the event.
+	// Unreadable says what of the event cannot be read, as headers that are no JSON object of
+	// strings, and never shows it; "" if all can. It is not an error of the call, which would keep
+	// all other events from being sent: a relay buries the event.
 	Unreadable string
 	// Attempts and State are set for parked events, DueAt for those that Due returns.
 	Attempts int

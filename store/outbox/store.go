@@ -24,20 +24,19 @@ type Store[TX any] interface {
 
 // EventStore is what writing events needs of a store.
 type EventStore[TX any] interface {
-	// Append writes records and their queue rows in tx, in their order, in one
-	// statement, and tells for each whether the outbox knew it already. A record whose DeliverAt is later than now, by
-	// the database's clock, is deferred: it has no queue row. The stamps of
-	// records are not used: the stamp is the time of writing, by the database's clock, or when the event was due if that
-	// is later. A known dispatch ID
-	// with another digest makes tx unable to commit and gives [ErrConflict], also
-	// when a concurrent transaction has just committed it. The first Append in a
-	// transaction ties it to writer; another writer's gives [ErrSecondWriter] and
-	// writes nothing.
+	// Append writes records and their queue rows in tx, in their order, in one statement, and tells
+	// for each whether the outbox knew it already. A record whose DeliverAt is later than now, by
+	// the database's clock, is deferred: it has no queue row. The stamps of records are not used:
+	// the stamp is the time of writing, by the database's clock, or when the event was due if that
+	// is later. A known dispatch ID with another digest makes tx unable to commit and gives
+	// [ErrConflict], also when a concurrent transaction has just committed it. The first Append in
+	// a transaction ties it to writer; another writer's gives [ErrSecondWriter] and writes nothing.
 	Append(ctx context.Context, tx TX, writer uuid.UUID, records []Record) (known []bool, err error)
 
-	// Cancel gives up those of the events ids that are deferred: they become cancelled, with reason, and their
-	// dispatch IDs are returned. Whatever of them a relay moves at the same time is not. It waits
-	// for transactions that have cancelled or moved one of them and are not yet over.
+	// Cancel gives up those of the events ids that are deferred: they become cancelled, with
+	// reason, and their dispatch IDs are returned. Whatever of them a relay moves at the same time
+	// is not. It waits for transactions that have cancelled or moved one of them and are not yet
+	// over.
 	Cancel(ctx context.Context, tx TX, ids []uuid.UUID, reason string) ([]uuid.UUID, error)
 	// Reschedule has those of the events ids that are deferred wait until at, and returns their
 	// dispatch IDs. Otherwise it is like Cancel.
@@ -64,12 +63,13 @@ type EventStore[TX any] interface {
 	Retryable(err error) bool
 }
 
-// CommitStore is a [Store] that can send events together with the COMMIT. It is optional: without it,
-// events that were queued are written just before.
+// CommitStore is a [Store] that can send events together with the COMMIT. It is optional: without
+// it, events that were queued are written just before.
 type CommitStore[TX any] interface {
-	// AppendAtCommit queues what [EventStore.Append] would do, to be done when tx commits, behind all that was done
-	// and queued in it before. It does no I/O. Where Append would fail, the commit fails with that error, and nothing is
-	// committed: [ErrSecondWriter] included. It returns false, and has queued nothing, if tx is not a transaction of
-	// [EventStore.Transact] or of a consumer's handler, or is one within a savepoint.
+	// AppendAtCommit queues what [EventStore.Append] would do, to be done when tx commits, behind
+	// all that was done and queued in it before. It does no I/O. Where Append would fail, the
+	// commit fails with that error, and nothing is committed: [ErrSecondWriter] included. It
+	// returns false, and has queued nothing, if tx is not a transaction of [EventStore.Transact] or
+	// of a consumer's handler, or is one within a savepoint.
 	AppendAtCommit(tx TX, writer uuid.UUID, records []Record) (queued bool, err error)
 }

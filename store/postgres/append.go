@@ -41,7 +41,8 @@ var appendEvents = appendStatement(`unnest(
     ORDER BY r.n
 `)
 
-// appendEvent is appendEvents for one event: 19 arrays of one element cost more than what is in them.
+// appendEvent is appendEvents for one event: 19 arrays of one element cost more than what is in
+// them.
 var appendEvent = appendStatement(`(
         SELECT $3::uuid AS dispatch_id, $4::bytea AS digest, $5::smallint AS shard, $6::text AS topic, $7::text AS key,
             $8::text AS type, $9::text AS producer, $10::text AS source, $11::bigint AS version, $12::integer AS index,
@@ -50,8 +51,8 @@ var appendEvent = appendStatement(`(
             $20::timestamptz AS occurred_at, $21::integer AS resend_seconds
     ) AS r`, "\n")
 
-// appendAlike is appendEvents for events that differ in no more than most written together do: what is the same
-// in all of them is not sent and taken apart for each.
+// appendAlike is appendEvents for events that differ in no more than most written together do: what
+// is the same in all of them is not sent and taken apart for each.
 var appendAlike = appendStatement(`(
         SELECT u.*, $12::text AS type, $13::text AS producer, $14::integer AS schema_version, $15::text AS content_type,
             $16::text AS headers, $17::text AS correlation_id, $18::text AS traceparent, $19::text AS tracestate,
@@ -63,10 +64,10 @@ var appendAlike = appendStatement(`(
     ORDER BY r.n
 `)
 
-// appendDeferred is appendEvents with times before when events are not sent, and a row elsewhere than in the
-// queue for those whose time is not over. It is apart so that others do not pay for it. The keys come from the
-// arguments, since producers may not read them in the log, and by an object, since a join of arrays may be planned
-// for a few rows and meet ten thousand.
+// appendDeferred is appendEvents with times before when events are not sent, and a row elsewhere
+// than in the queue for those whose time is not over. It is apart so that others do not pay for it.
+// The keys come from the arguments, since producers may not read them in the log, and by an object,
+// since a join of arrays may be planned for a few rows and meet ten thousand.
 var appendDeferred = appendTemplate(`unnest(
         $3::uuid[], $4::bytea[], $5::smallint[], $6::text[], $7::text[], $8::text[], $9::text[], $10::text[],
         $11::bigint[], $12::integer[], $13::integer[], $14::text[], $15::text[], $16::bytea[], $17::text[],
@@ -112,8 +113,9 @@ WITH writer AS MATERIALIZED (
 
 const tellKnown = "SELECT writer.mine, ARRAY(SELECT dispatch_id FROM written) FROM writer"
 
-// appendAtCommit are the statements that are sent together with the COMMIT. It would be carried out whatever a
-// statement before it returned, so another writer's events have to be an error of the statement.
+// appendAtCommit are the statements that are sent together with the COMMIT. It would be carried out
+// whatever a statement before it returned, so another writer's events have to be an error of the
+// statement.
 var appendAtCommit = map[*template]*template{
 	appendEvents: failing(appendEvents), appendEvent: failing(appendEvent), appendAlike: failing(appendAlike),
 	appendDeferred: failing(appendDeferred),
@@ -167,7 +169,8 @@ func (s *Store) appending(tx pgx.Tx, writer uuid.UUID, records []outbox.Record) 
 	return t, args, nil
 }
 
-// AppendAtCommit implements [outbox.CommitStore] for transactions of [Store.Transact] and of an inbox's handlers.
+// AppendAtCommit implements [outbox.CommitStore] for transactions of [Store.Transact] and of an
+// inbox's handlers.
 func (s *Store) AppendAtCommit(tx pgx.Tx, writer uuid.UUID, records []outbox.Record) (bool, error) {
 	b, err := lateBatch(tx)
 	if err != nil {
@@ -223,8 +226,8 @@ func appendError(err error) error {
 
 var uuidText = regexp.MustCompile(`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`)
 
-// conflicting finds the dispatch ID in the detail of an error, which shows the row, if it shows it at all. No
-// column of text stands before it.
+// conflicting finds the dispatch ID in the detail of an error, which shows the row, if it shows it
+// at all. No column of text stands before it.
 func conflicting(detail string) uuid.UUID {
 	id, err := uuid.Parse(uuidText.FindString(detail))
 	if err != nil {

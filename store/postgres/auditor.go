@@ -29,9 +29,9 @@ type AuditorConfig struct {
 // transaction of its own. It is safe for concurrent use.
 //
 // It needs USAGE on the schema and SELECT on outbox_events, outbox_queue, outbox_parked,
-// outbox_attempts and outbox_receipts, or on inbox, inbox_consumers, inbox_parked and inbox_attempts,
-// and nothing more. Of outbox_events and inbox_parked it does not read the payload: SELECT on
-// the columns that the statements name is enough.
+// outbox_attempts and outbox_receipts, or on inbox, inbox_consumers, inbox_parked and
+// inbox_attempts, and nothing more. Of outbox_events and inbox_parked it does not read the payload:
+// SELECT on the columns that the statements name is enough.
 type Auditor struct {
 	pool    *pgxpool.Pool
 	names   migrations.Names

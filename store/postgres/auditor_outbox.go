@@ -51,8 +51,8 @@ func (a *Auditor) Events(ctx context.Context, after int64, limit int) ([]audit.E
 	}, after, limit)
 }
 
-// auditUnsent reads the queue, then what is parked and then what is deferred, each by its primary key. An event that was
-// replayed waits since then.
+// auditUnsent reads the queue, then what is parked and then what is deferred, each by its primary
+// key. An event that was replayed waits since then.
 var (
 	auditQueue = statement(`
 SELECT q.shard, q.id, e.id IS NULL, coalesce(e.dispatch_id, '00000000-0000-0000-0000-000000000000'), coalesce(e.topic, ''), ` + stamp + `,
@@ -76,7 +76,8 @@ LEFT JOIN LATERAL (SELECT e.id, e.dispatch_id, e.topic, e.created_at FROM {{outb
 WHERE d.id > $1 ORDER BY d.id LIMIT $2`)
 )
 
-// deferredState is the state of a deferred event d for an audit: what is due is pending, if not queued yet.
+// deferredState is the state of a deferred event d for an audit: what is due is pending, if not
+// queued yet.
 const deferredState = `CASE WHEN d.due_at > clock_timestamp() THEN 'deferred' ELSE 'pending' END`
 
 // Unsent implements [audit.Outbox].

@@ -26,13 +26,14 @@ type Config struct {
 	// Isolation is the isolation level of transactions that [Store.Transact]
 	// begins. Defaults to [pgx.ReadCommitted].
 	Isolation pgx.TxIsoLevel `yaml:"isolation" env:"ISOLATION"`
-	// AllAttempts keeps a row in outbox_attempts for every confirmed attempt of relays that use
-	// the store, too: the history of an event then shows which relay has sent each copy and when. It costs
-	// a row per delivery, kept as long as the event. Inboxes likewise keep one in inbox_history for every message
-	// that they apply, for as long as consumer.Config.HistoryFor says. Defaults to false: failures only.
+	// AllAttempts keeps a row in outbox_attempts for every confirmed attempt of relays that use the
+	// store, too: the history of an event then shows which relay has sent each copy and when. It
+	// costs a row per delivery, kept as long as the event. Inboxes likewise keep one in
+	// inbox_history for every message that they apply, for as long as consumer.Config.HistoryFor
+	// says. Defaults to false: failures only.
 	AllAttempts bool `yaml:"all_attempts" env:"ALL_ATTEMPTS"`
-	// MigrateLockTimeout is how long [Migrate] waits for each lock of a table, and so for how long it keeps all who come later from that
-	// table before it gives up. Defaults to 5 seconds.
+	// MigrateLockTimeout is how long [Migrate] waits for each lock of a table, and so for how long
+	// it keeps all who come later from that table before it gives up. Defaults to 5 seconds.
 	MigrateLockTimeout time.Duration `yaml:"migrate_lock_timeout" env:"MIGRATE_LOCK_TIMEOUT"`
 	// Logger receives what [Migrate] is going to lock. Defaults to [slog.Default].
 	Logger *slog.Logger `yaml:"-" env:"-"`
@@ -97,8 +98,8 @@ func (c Config) names() (migrations.Names, error) {
 // each time that it runs. The plan of a prepared statement is kept, and one that was made
 // while the queue was empty reads all of a queue that has filled up since.
 //
-// A pool that is told to prepare and describe nothing does neither here: between the round trip that
-// prepares and the one that executes, a pooler may change the connection.
+// A pool that is told to prepare and describe nothing does neither here: between the round trip
+// that prepares and the one that executes, a pooler may change the connection.
 func planEach(pool *pgxpool.Pool) pgx.QueryExecMode {
 	if pool != nil {
 		switch mode := pool.Config().ConnConfig.DefaultQueryExecMode; mode {

@@ -11,22 +11,23 @@ import (
 	"github.com/boxpair/boxpair/store/outbox"
 )
 
-// undefer moves what is due. It goes by an index on the time to just these rows; where nothing is due, no
-// row is locked and nothing written.
+// undefer moves what is due. It goes by an index on the time to just these rows; where nothing is
+// due, no row is locked and nothing written.
 //
-// due: a row that somebody is cancelling or moving is locked, and passed over. Who has waited for nobody sees a
-// row as it is now: one that was moved to a later time meanwhile is not due any more.
+// due: a row that somebody is cancelling or moving is locked, and passed over. Who has waited for
+// nobody sees a row as it is now: one that was moved to a later time meanwhile is not due any more.
 //
-// moved: an array, since the planner would rather read the whole table than look some thousand rows up in a join.
+// moved: an array, since the planner would rather read the whole table than look some thousand rows
+// up in a join.
 //
-// The time until the next one is due is in whole microseconds, since a session may cut the digits of other numbers, and has
-// a bound, since a duration ends somewhere.
+// The time until the next one is due is in whole microseconds, since a session may cut the digits
+// of other numbers, and has a bound, since a duration ends somewhere.
 //
-// lowered: see [outbox.RelayStore.KeepLow]. The fence locks as an update does, in the order of shards, and the row is updated
-// whatever it held in the snapshot: it is looked at as it is now.
+// lowered: see [outbox.RelayStore.KeepLow]. The fence locks as an update does, in the order of
+// shards, and the row is updated whatever it held in the snapshot: it is looked at as it is now.
 //
-// fence: see [mark]. The commit waits for the disk, unlike that of a mark: a move that a crash undoes
-// could be followed by a cancel of what was sent.
+// fence: see [mark]. The commit waits for the disk, unlike that of a mark: a move that a crash
+// undoes could be followed by a cancel of what was sent.
 var undefer = statement(`
 WITH lease AS MATERIALIZED (
     SELECT * FROM unnest($2::smallint[], $3::bigint[]) AS l (shard, epoch)
@@ -62,9 +63,9 @@ SELECT ARRAY(SELECT shard FROM moved ORDER BY id), ARRAY(SELECT id FROM moved OR
         ) n
     ), 0)`)
 
-// firstDeferred says how long from now the first deferred event is due, in microseconds: 0 or less if it is due, NULL
-// if there is none. A relay asks many times a second while events are written, and nearly always nothing is
-// due: to plan [undefer] takes many times as long as this.
+// firstDeferred says how long from now the first deferred event is due, in microseconds: 0 or less
+// if it is due, NULL if there is none. A relay asks many times a second while events are written,
+// and nearly always nothing is due: to plan [undefer] takes many times as long as this.
 var firstDeferred = statement(`
 SELECT (extract(epoch FROM min(least(n.due_at, statement_timestamp() + interval '10 years')) - statement_timestamp()) * 1000000)::bigint
 FROM unnest($1::smallint[]) AS l (shard) CROSS JOIN LATERAL (
@@ -127,8 +128,8 @@ WITH chosen AS MATERIALIZED (
     FOR UPDATE OF d
 )`
 
-// cancel deletes the rows of deferred events: a relay that moves them at the same time deletes them too, and one
-// of both finds nothing.
+// cancel deletes the rows of deferred events: a relay that moves them at the same time deletes them
+// too, and one of both finds nothing.
 var cancel = statement(chosenDeferred + `, gone AS (
     DELETE FROM {{outbox_deferred}} d USING chosen c WHERE d.id = c.id
     RETURNING c.id, c.shard, c.key, c.dispatch_id

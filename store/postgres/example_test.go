@@ -99,8 +99,8 @@ func ExampleNewSQL() {
 	}
 }
 
-// A trigger writes events, whoever changes the table: psql, a service in another language, or a job in
-// the database. They are those that a writer in Go would have written.
+// A trigger writes events, whoever changes the table: psql, a service in another language, or a job
+// in the database. They are those that a writer in Go would have written.
 func Example_outboxWrite() {
 	ctx := context.Background()
 	run := func() error {
@@ -126,8 +126,8 @@ CREATE TRIGGER order_placed AFTER INSERT ON orders FOR EACH ROW EXECUTE FUNCTION
 	}
 }
 
-// A handler that only queues costs one round trip: the claim of the message, its effects, its events and the COMMIT go
-// to the database together.
+// A handler that only queues costs one round trip: the claim of the message, its effects, its
+// events and the COMMIT go to the database together.
 func ExampleAtCommit() {
 	ctx := context.Background()
 	run := func() error {

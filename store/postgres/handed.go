@@ -31,7 +31,8 @@ type owner interface {
 	atCommit() *pgx.Batch
 }
 
-// handing is a transaction for the time that a function has it, with what the function did that it must not.
+// handing is a transaction for the time that a function has it, with what the function did that it
+// must not.
 type handing struct {
 	of   owner
 	ctx  context.Context // for methods that take none
@@ -46,8 +47,8 @@ type handing struct {
 	start int64      // the time of the transaction's begin, which tells one transaction from another, at that moment
 }
 
-// hand runs fn with the transaction of o, and returns what forbids the commit. That comes to light here what fn
-// did and swallowed, and what it left behind.
+// hand runs fn with the transaction of o, and returns what forbids the commit. That comes to light
+// here what fn did and swallowed, and what it left behind.
 func hand(ctx context.Context, o owner, fn func(h *handing) error) error {
 	h := &handing{of: o, ctx: ctx, separate: inbox.SharesTransaction(ctx)}
 	h.root.h = h
@@ -103,7 +104,8 @@ func (h *handing) judge(ctx context.Context, err error) error {
 	return errors.Join(wrong, err) // which may follow from it
 }
 
-// beginOf returns when the transaction of a connection began. One that is chained to it, or begun behind it, began later.
+// beginOf returns when the transaction of a connection began. One that is chained to it, or begun
+// behind it, began later.
 func beginOf(ctx context.Context, conn *pgx.Conn) (at int64, err error) {
 	err = conn.QueryRow(ctx, "SELECT (extract(epoch FROM now()) * 1000000)::bigint").Scan(&at)
 	return at, err
@@ -124,9 +126,9 @@ func (h *handing) lend(ctx context.Context) {
 	}
 }
 
-// admit tells whether a statement may run: the function still has the transaction, there is one, and the
-// statement neither ends it nor sets what outlasts it. To set that back afterwards would not do: behind a pooler, the session may be
-// another one then.
+// admit tells whether a statement may run: the function still has the transaction, there is one,
+// and the statement neither ends it nor sets what outlasts it. To set that back afterwards would
+// not do: behind a pooler, the session may be another one then.
 func (h *handing) admit(sql string) error {
 	if h.over.Load() {
 		return fmt.Errorf("%w: %w", pgx.ErrTxClosed, sqlstore.ErrReturned)
@@ -147,8 +149,8 @@ func (h *handing) admit(sql string) error {
 	return nil
 }
 
-// handed is a transaction as a function is given it, or a savepoint of it. The first of its methods that sends
-// something begins the transaction on the server.
+// handed is a transaction as a function is given it, or a savepoint of it. The first of its methods
+// that sends something begins the transaction on the server.
 type handed struct {
 	h    *handing
 	at   pgx.Tx // the savepoint, or nil
@@ -175,8 +177,8 @@ func (t *handed) enter(ctx context.Context, sql string, args ...any) (pgx.Tx, er
 	return tx, nil
 }
 
-// rewrites tells whether an argument is given the connection, to write the statement anew. Named arguments put
-// numbers in place of names.
+// rewrites tells whether an argument is given the connection, to write the statement anew. Named
+// arguments put numbers in place of names.
 func rewrites(arg any) bool {
 	switch arg.(type) {
 	case pgx.NamedArgs, pgx.StrictNamedArgs:
@@ -201,7 +203,8 @@ func (t *handed) savepoint(ctx context.Context, kept bool) (*handed, error) {
 	return &handed{h: t.h, at: sp, kept: kept}, nil
 }
 
-// Commit implements [pgx.Tx]. It releases a savepoint that the function has set by Begin, and refuses all else.
+// Commit implements [pgx.Tx]. It releases a savepoint that the function has set by Begin, and
+// refuses all else.
 func (t *handed) Commit(ctx context.Context) error {
 	if t.at == nil || t.kept {
 		return t.h.blame(sqlstore.Refused("Commit"))
@@ -212,7 +215,8 @@ func (t *handed) Commit(ctx context.Context) error {
 	return t.at.Commit(ctx)
 }
 
-// Rollback implements [pgx.Tx]. It rolls back to a savepoint that the function has set by Begin, and refuses all else.
+// Rollback implements [pgx.Tx]. It rolls back to a savepoint that the function has set by Begin,
+// and refuses all else.
 func (t *handed) Rollback(ctx context.Context) error {
 	switch {
 	case t.h.over.Load():
@@ -296,8 +300,9 @@ func (t *handed) LargeObjects() pgx.LargeObjects {
 	return tx.LargeObjects()
 }
 
-// Conn implements [pgx.Tx]. What runs on the connection itself is to be part of the transaction as well, and whether it is that
-// still is looked at when the function has returned, at the price of a round trip here and there.
+// Conn implements [pgx.Tx]. What runs on the connection itself is to be part of the transaction as
+// well, and whether it is that still is looked at when the function has returned, at the price of a
+// round trip here and there.
 func (t *handed) Conn() *pgx.Conn {
 	if !t.h.over.Load() {
 		if _, err := t.enterOrClose(); err == nil {
@@ -307,8 +312,9 @@ func (t *handed) Conn() *pgx.Conn {
 	return t.h.of.raw()
 }
 
-// enterOrClose is enter for a method that cannot return an error. Nothing must run outside the transaction instead, so a
-// connection on which it could not be begun is closed. What runs after a claim that was not made is rolled back.
+// enterOrClose is enter for a method that cannot return an error. Nothing must run outside the
+// transaction instead, so a connection on which it could not be begun is closed. What runs after a
+// claim that was not made is rolled back.
 func (t *handed) enterOrClose() (pgx.Tx, error) {
 	ctx := t.h.ctx
 	tx, err := t.enter(ctx, "")

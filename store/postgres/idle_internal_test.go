@@ -13,7 +13,8 @@ import (
 	"github.com/boxpair/boxpair/store/outbox"
 )
 
-// A process may be stopped for as long as anybody likes, as by SIGSTOP, between two statements of a replay.
+// A process may be stopped for as long as anybody likes, as by SIGSTOP, between two statements of a
+// replay.
 func TestReplayThatIsStoppedHoldsUpNoRelay(t *testing.T) {
 	t.Parallel()
 	pool, err := pgxpool.New(t.Context(), testenv.Postgres(t))

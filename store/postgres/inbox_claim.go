@@ -70,9 +70,10 @@ func (c *claimed) clear() bool { return c.mine && !c.tooOld && !c.blocked }
 // Apply implements [inbox.ClaimStore]. The claim is one round trip, or two for a
 // dispatch ID that is known, and the commit is another. fn gets the same ctx; it must not end tx.
 //
-// An Optimistic claim at READ COMMITTED is sent before the first statement that fn has run in tx, or together
-// with what fn has queued ([AtCommit], [Store.AppendAtCommit]) and the COMMIT: if that is all, everything is one
-// round trip. What the database refuses of it costs an error in its log, and is done again as above.
+// An Optimistic claim at READ COMMITTED is sent before the first statement that fn has run in tx,
+// or together with what fn has queued ([AtCommit], [Store.AppendAtCommit]) and the COMMIT: if that
+// is all, everything is one round trip. What the database refuses of it costs an error in its log,
+// and is done again as above.
 func (s *Store) Apply(ctx context.Context, c inbox.Claim, fn func(ctx context.Context, tx pgx.Tx) error) (inbox.Verdict, error) {
 	if c.Optimistic && !c.Started && c.Isolation == inbox.ReadCommitted {
 		switch met, err := s.applyOptimistic(ctx, &c, fn); {
@@ -123,8 +124,9 @@ func (s *Store) Apply(ctx context.Context, c inbox.Claim, fn func(ctx context.Co
 	return inbox.Applied, nil
 }
 
-// forgetStarts has what is counted of messages forgotten with the COMMIT. A handler may have taken a role that must not do
-// so, nor even prepare it; what the handler has queued runs under that role.
+// forgetStarts has what is counted of messages forgotten with the COMMIT. A handler may have taken
+// a role that must not do so, nor even prepare it; what the handler has queued runs under that
+// role.
 func (w *work) forgetStarts(ctx context.Context, consumerID int, ids ...pgtype.UUID) error {
 	if conn := w.conn.Conn(); conn.IsClosed() || conn.PgConn().TxStatus() != 'T' {
 		return nil // the COMMIT says why there is none
@@ -234,8 +236,8 @@ func (w *work) follow(ctx context.Context, c *inbox.Claim) error {
 var unapplied = statement(`UPDATE {{inbox}} SET applied_at = NULL WHERE consumer = $1 AND dispatch_id = $2`)
 
 var (
-	// Rows are locked in the order of their IDs, here and in what takes starts back, so that two groups that have
-	// messages in common cannot wait for each other.
+	// Rows are locked in the order of their IDs, here and in what takes starts back, so that two
+	// groups that have messages in common cannot wait for each other.
 	countStarts = statement(`
 INSERT INTO {{inbox_attempts}} AS a (consumer, dispatch_id, starts)
 SELECT $1::smallint, id, 1 FROM unnest($2::uuid[]) AS id ORDER BY id

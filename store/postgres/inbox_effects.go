@@ -60,7 +60,8 @@ const effectColumns = `e.id, e.run, c.name, e.dispatch_id, e.effect_key, e.topic
     e.uncertain, e.attempts, e.intent, e.result, e.prepared_at, e.due_at, e.lease_until, e.ended_at,
     coalesce(e.last_error, ''), coalesce(e.reason, '')`
 
-// effectState is the state as everybody is to see it: nobody comes back to write that a process did not come back.
+// effectState is the state as everybody is to see it: nobody comes back to write that a process did
+// not come back.
 const effectState = `CASE WHEN e.state = 'doing' AND e.lease_until < clock_timestamp() AND NOT e.has_result THEN 'uncertain' ELSE e.state END`
 
 func scanEffect(row pgx.CollectableRow) (r inbox.EffectRun, err error) {
@@ -130,8 +131,8 @@ SELECT coalesce(ceil(extract(epoch FROM least(
 ) - clock_timestamp()) * 1000000)::bigint, 0)`)
 )
 
-// isFirstEffect tells that e waits for no other effect of its key. It is read again by nobody: an effect
-// that was first stays so until it ends.
+// isFirstEffect tells that e waits for no other effect of its key. It is read again by nobody: an
+// effect that was first stays so until it ends.
 const isFirstEffect = `(NOT e.ordered OR NOT EXISTS (
         SELECT FROM {{inbox_effects}} b
         WHERE b.consumer = e.consumer AND b.key = e.key AND b.ordered AND b.id < e.id
@@ -191,7 +192,8 @@ func (s *Store) SettleEffect(ctx context.Context, r *inbox.EffectRun, o inbox.Ef
 	return n == 1, nil
 }
 
-// FinishEffect implements [inbox.EffectStore]. The lock of the row keeps others from taking the effect up meanwhile.
+// FinishEffect implements [inbox.EffectStore]. The lock of the row keeps others from taking the
+// effect up meanwhile.
 func (s *Store) FinishEffect(ctx context.Context, c inbox.Claim, r *inbox.EffectRun, result []byte,
 	fn func(ctx context.Context, tx pgx.Tx) error,
 ) (bool, error) {

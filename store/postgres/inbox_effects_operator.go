@@ -46,7 +46,8 @@ func (s *Store) ListEffects(ctx context.Context, f inbox.EffectFilter) ([]inbox.
 	return list, nil
 }
 
-// changeEffects changes what the filter selects under its lock. A run that is in flight is outdated by a new number.
+// changeEffects changes what the filter selects under its lock. A run that is in flight is outdated
+// by a new number.
 var changeEffects = statement(`
 WITH chosen AS MATERIALIZED (SELECT e.id` + effectFilter + `),
 locked AS MATERIALIZED (

@@ -15,17 +15,19 @@ import (
 )
 
 // AtCommit queues a statement that is sent together with the COMMIT, in one round trip with it and
-// with whatever else is queued, in the order of queueing and behind all that the transaction has run. It is
-// for writes whose result nobody looks at. With group commit a whole group of handlers is one round trip; a
-// producer.Outbox.Transact that only queues, events with Writer.Queue included, is one round trip from BEGIN to COMMIT.
+// with whatever else is queued, in the order of queueing and behind all that the transaction has
+// run. It is for writes whose result nobody looks at. With group commit a whole group of handlers
+// is one round trip; a producer.Outbox.Transact that only queues, events with Writer.Queue
+// included, is one round trip from BEGIN to COMMIT.
 //
 //	err := postgres.AtCommit(w.DB(), `UPDATE stock SET …`, id)
 //
-// tx is the transaction that a handler, or the function that Transact runs, was given by this store; any other one, and the
-// one within a savepoint, is refused. AtCommit does no I/O. A statement that fails is the failure of the
-// handler, or of Transact, and nothing is committed. Where the statement takes the lock that puts the events of a key in
-// order, queue those behind it: producer.Writer.Write would write them before, and so does what writes queued events at
-// once: a Savepoint, Cancel or Reschedule of the writer.
+// tx is the transaction that a handler, or the function that Transact runs, was given by this
+// store; any other one, and the one within a savepoint, is refused. AtCommit does no I/O. A
+// statement that fails is the failure of the handler, or of Transact, and nothing is committed.
+// Where the statement takes the lock that puts the events of a key in order, queue those behind it:
+// producer.Writer.Write would write them before, and so does what writes queued events at once: a
+// Savepoint, Cancel or Reschedule of the writer.
 func AtCommit(tx pgx.Tx, sql string, args ...any) error {
 	b, err := lateBatch(tx)
 	if err == nil {
@@ -77,7 +79,8 @@ func (w *work) commitLate(ctx context.Context) error {
 	return w.commitBehind(ctx, &pgx.Batch{})
 }
 
-// commitBehind sends b, which may begin the transaction, with what is queued and the COMMIT behind it.
+// commitBehind sends b, which may begin the transaction, with what is queued and the COMMIT behind
+// it.
 func (w *work) commitBehind(ctx context.Context, b *pgx.Batch) error {
 	if w.late != nil {
 		b.QueuedQueries = append(b.QueuedQueries, w.late.QueuedQueries...)

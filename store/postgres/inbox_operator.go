@@ -47,8 +47,8 @@ func (s *Store) ListParkedMessages(ctx context.Context, f inbox.Filter) ([]inbox
 	return list, nil
 }
 
-// redriveMessages makes the first live message of each key run. The others follow it: a look at what is due would pass over all of them,
-// once for each that is handled.
+// redriveMessages makes the first live message of each key run. The others follow it: a look at
+// what is due would pass over all of them, once for each that is handled.
 var redriveMessages = statement(`
 WITH chosen AS MATERIALIZED (
     SELECT id, consumer, key, ordered FROM {{inbox_parked}} WHERE id = ANY ($1::bigint[]) AND state = ANY ($2::text[]) ORDER BY id FOR UPDATE

@@ -11,9 +11,10 @@ import (
 	"github.com/boxpair/boxpair/store/inbox"
 )
 
-// A claim that travels with what depends on it cannot be looked at in between, so the server has to stop at one that
-// was not made: the claim is an insert that fails for a dispatch ID that is there, and the check behind
-// it divides by zero. That is said in the server's log, with the statement and its comment.
+// A claim that travels with what depends on it cannot be looked at in between, so the server has to
+// stop at one that was not made: the claim is an insert that fails for a dispatch ID that is there,
+// and the check behind it divides by zero. That is said in the server's log, with the statement and
+// its comment.
 var (
 	claimOrFail = statement(`/* fails for a message that was applied before, which is handled */
 INSERT INTO {{inbox}} (consumer, dispatch_id, digest, stamp, applied_at)
@@ -37,9 +38,9 @@ SELECT 1 / count(*), ` + restoreLockTimeout + `
 FROM {{inbox_consumers}} c WHERE c.id = $1 AND NOT coalesce($2 < c.forgotten_until, false)`)
 )
 
-// applyOptimistic runs fn and sends the claim, what fn has queued and the COMMIT in one round trip. If fn needs the
-// transaction before, its first statement comes behind the claim. met is false if the claim met
-// what [Store.Apply] has to deal with; then nothing is changed.
+// applyOptimistic runs fn and sends the claim, what fn has queued and the COMMIT in one round trip.
+// If fn needs the transaction before, its first statement comes behind the claim. met is false if
+// the claim met what [Store.Apply] has to deal with; then nothing is changed.
 func (s *Store) applyOptimistic(ctx context.Context, c *inbox.Claim, fn func(ctx context.Context, tx pgx.Tx) error) (met bool, err error) {
 	t := s.terms(c, c.Key)
 	t.lean = c.Key == ""

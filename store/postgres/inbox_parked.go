@@ -84,9 +84,10 @@ FOR UPDATE OF p SKIP LOCKED`)
 const tryMessage = `
 SELECT CASE WHEN pg_try_advisory_xact_lock($1::bigint) THEN pg_advisory_xact_lock($2::bigint) IS NOT NULL ELSE false END`
 
-// ApplyParked implements [inbox.ParkedStore]. Of messages without a claim, one that was too old runs if nobody has applied it since, and is then
-// remembered for a window from now; an altered one that was forced runs without a claim. A message without a claim that
-// turns out to have been applied is removed without running.
+// ApplyParked implements [inbox.ParkedStore]. Of messages without a claim, one that was too old
+// runs if nobody has applied it since, and is then remembered for a window from now; an altered one
+// that was forced runs without a claim. A message without a claim that turns out to have been
+// applied is removed without running.
 func (s *Store) ApplyParked(ctx context.Context, c inbox.Claim, seq int64, fn func(ctx context.Context, tx pgx.Tx, m *inbox.Parked) error) (bool, error) {
 	at, ok, err := s.place(ctx, seq)
 	if err != nil || !ok || at.consumer != c.Consumer {
@@ -227,7 +228,8 @@ UPDATE {{inbox_parked}} SET state = 'altered', next_attempt_at = NULL WHERE id =
 	// A message without a claim of its own must not touch that of other content.
 	markApplied = statement(`
 UPDATE {{inbox}} SET applied_at = clock_timestamp() WHERE consumer = $1 AND dispatch_id = $2 AND applied_at IS NULL`)
-	// promoteMessage makes the first live message of a key run, if it comes after the one that is gone.
+	// promoteMessage makes the first live message of a key run, if it comes after the one that is
+	// gone.
 	promoteMessage = statement(`
 UPDATE {{inbox_parked}} SET state = 'retrying', next_attempt_at = clock_timestamp()
 WHERE id > $3 AND id = (

@@ -81,7 +81,8 @@ WHERE consumer = $1 AND applied_at IS NOT NULL
 ORDER BY applied_at DESC LIMIT $2`)
 )
 
-// How far Newest looks back at first, by which factor more at each step, and from when on it reads all.
+// How far Newest looks back at first, by which factor more at each step, and from when on it reads
+// all.
 const (
 	firstLook = time.Minute
 	lookMore  = 8

@@ -12,12 +12,13 @@ import (
 )
 
 // beginRetention is a statement of its own, before the one that removes or replays: that one's
-// snapshot must be younger than the lock. The wait for rows is bounded, since a writer that
-// writes a known event again locks it until the end of his transaction, and a replay waits
-// for the lock meanwhile. What a commit undoes that the disk has not is removed once more. All that
-// these transactions do is by index and in its order, whatever the statistics say: a table that was
-// empty when they were taken may have a million rows by now. A process that is stopped in the middle would hold rows of shards, and with them the
-// leases of all relays, until it is woken: the server ends its transaction well within a lease.
+// snapshot must be younger than the lock. The wait for rows is bounded, since a writer that writes
+// a known event again locks it until the end of his transaction, and a replay waits for the lock
+// meanwhile. What a commit undoes that the disk has not is removed once more. All that these
+// transactions do is by index and in its order, whatever the statistics say: a table that was empty
+// when they were taken may have a million rows by now. A process that is stopped in the middle
+// would hold rows of shards, and with them the leases of all relays, until it is woken: the server
+// ends its transaction well within a lease.
 const beginRetention = `SELECT set_config('lock_timeout', '2s', true), set_config('idle_in_transaction_session_timeout', '2s', true), set_config('synchronous_commit', $2, true),
     set_config('enable_seqscan', 'off', true), set_config('enable_bitmapscan', 'off', true), pg_advisory_xact_lock($1)`
 

@@ -10,13 +10,14 @@ import (
 	"github.com/boxpair/boxpair/store/outbox"
 )
 
-// farAhead is how far ahead a lease of a relay may lie that does not say since when it runs: beyond that, the clock was set back.
+// farAhead is how far ahead a lease of a relay may lie that does not say since when it runs: beyond
+// that, the clock was set back.
 const farAhead = time.Hour
 
 func farAheadFor(ttl time.Duration) float64 { return micros(max(2*ttl, farAhead)) }
 
-// heartbeat counts the relays besides the caller that are visible. As with leases, one
-// that was seen before the clock was set back is not counted: its share of the shards would have no owner.
+// heartbeat counts the relays besides the caller that are visible. As with leases, one that was
+// seen before the clock was set back is not counted: its share of the shards would have no owner.
 // Rows are locked with SKIP LOCKED so that two relays that remove the same ones do not wait.
 var heartbeat = statement(`
 WITH gone AS (
@@ -42,13 +43,14 @@ func (s *Store) Heartbeat(ctx context.Context, relay string, ttl time.Duration) 
 	return live, nil
 }
 
-// identity is of three parts. A restore from a dump changes the identifier of the cluster, and the promotion of a standby its
-// timeline. Statistics are begun anew when the server starts from a crash, also of a single session: without a fail-over, that
-// is when commits are lost that were not waited for (synchronous_commit = off). A clean restart keeps them.
+// identity is of three parts. A restore from a dump changes the identifier of the cluster, and the
+// promotion of a standby its timeline. Statistics are begun anew when the server starts from a
+// crash, also of a single session: without a fail-over, that is when commits are lost that were not
+// waited for (synchronous_commit = off). A clean restart keeps them.
 const identity = `SELECT c.name || ' ' || coalesce(extract(epoch FROM pg_stat_get_bgwriter_stat_reset_time())::text, '') FROM `
 
-// Identity implements [outbox.Identifier]. Where the server tells neither the identifier nor the timeline, as some services do,
-// the last part is left, which a standby has of its own.
+// Identity implements [outbox.Identifier]. Where the server tells neither the identifier nor the
+// timeline, as some services do, the last part is left, which a standby has of its own.
 func (s *Store) Identity(ctx context.Context) (string, error) {
 	var name string
 	err := s.pool.QueryRow(ctx, identity+`(
@@ -68,12 +70,13 @@ FROM pg_control_system()) c`, s.mode).Scan(&name)
 // former owner, which hold FOR KEY SHARE; a shard where one runs is passed
 // over and found again at the next call. A shard without an owner was given back.
 //
-// leased_at: a lease lasts as long as its owner asked for, whatever this relay's take; one that begins further ahead than it lasts is of before
-// the clock was set back. A relay that does not know the column leaves what is there, or NULL: a beginning in the past
-// takes nothing from its lease, nor does one behind its end.
+// leased_at: a lease lasts as long as its owner asked for, whatever this relay's take; one that
+// begins further ahead than it lasts is of before the clock was set back. A relay that does not
+// know the column leaves what is there, or NULL: a beginning in the past takes nothing from its
+// lease, nor does one behind its end.
 //
-// low_epoch: what is kept counts if the epoch before this one knew of it, and goes on with this one. Numbers that
-// begin anew are below all that was kept before.
+// low_epoch: what is kept counts if the epoch before this one knew of it, and goes on with this
+// one. Numbers that begin anew are below all that was kept before.
 var acquire = statement(`
 WITH free AS MATERIALIZED (
     SELECT shard, owner IS NOT NULL AS abrupt FROM {{outbox_shards}}
@@ -170,8 +173,9 @@ func (s *Store) Release(ctx context.Context, relay string, leases []outbox.Lease
 	return nil
 }
 
-// clearRewind is fenced by its own predicate: it changes the row that it looks at. What is kept has not gone below the rewind by itself.
-// The ticket stays, for the next owner: earlier relays removed it.
+// clearRewind is fenced by its own predicate: it changes the row that it looks at. What is kept has
+// not gone below the rewind by itself. The ticket stays, for the next owner: earlier relays removed
+// it.
 var clearRewind = statement(`
 UPDATE {{outbox_shards}} SET low_water = least(low_water, rewind_to - 1), tail = least(tail, rewind_to - 1), rewind_to = NULL
 WHERE shard = $2 AND owner = $1 AND epoch = $3 AND rewind_ticket = $4`)
@@ -184,8 +188,8 @@ func (s *Store) ClearRewind(ctx context.Context, relay string, lease outbox.Leas
 	return nil
 }
 
-// keepLow locks the rows in the order of shards, as everywhere, and is fenced by its own predicate. A rewind that is asked for is not looked
-// at here: as long as it is there, [acquire] does.
+// keepLow locks the rows in the order of shards, as everywhere, and is fenced by its own predicate.
+// A rewind that is asked for is not looked at here: as long as it is there, [acquire] does.
 var keepLow = statement(`
 WITH mine AS MATERIALIZED (
     SELECT s.shard, l.low, l.tail, l.passed FROM {{outbox_shards}} s

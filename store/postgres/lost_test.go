@@ -11,8 +11,8 @@ import (
 	"github.com/boxpair/boxpair/store/postgres"
 )
 
-// A server that begins anew since one of its sessions has crashed loses what was committed asynchronously, and is not
-// started again by anybody.
+// A server that begins anew since one of its sessions has crashed loses what was committed
+// asynchronously, and is not started again by anybody.
 func TestIdentityIsAnotherAfterACrashThatMayLoseCommits(t *testing.T) {
 	t.Parallel()
 	server := testenv.PrivatePostgres(t)
@@ -65,7 +65,8 @@ func TestMarkOfALostEventKeepsTheRowOfTheEventThatHasItsID(t *testing.T) {
 	}
 }
 
-// Writers that know nothing of rounds, as outbox_write() and those of before, write them by chance as well.
+// Writers that know nothing of rounds, as outbox_write() and those of before, write them by chance
+// as well.
 func TestEveryWriterGivesARowARoundOfItsOwn(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

@@ -25,7 +25,8 @@ func (p *planned) keepLow(seq int64) (leases []outbox.Lease) {
 	return leases
 }
 
-// A snapshot that somebody holds keeps what was delivered in the index, and each read from the beginning steps over it.
+// A snapshot that somebody holds keeps what was delivered in the index, and each read from the
+// beginning steps over it.
 func TestTakeoverBesideAHeldSnapshotReadsLittle(t *testing.T) {
 	t.Parallel()
 	p := newPlanned(t)

@@ -23,15 +23,16 @@ const defaultLockTimeout = 5 * time.Second
 // one of this version, is left alone; the error wraps [migrations.ErrNewer] or
 // [migrations.ErrChanged].
 //
-// All that is missing is applied in one transaction, which waits for each lock for Config.MigrateLockTimeout and otherwise changes
-// nothing; what it is going to lock is in the log before. It begins again, up to five times, if it ends in a deadlock with transactions
-// that use the tables. Only migrations that build indexes concurrently, while others write, run
-// outside: one that was interrupted is done again by the next call, which removes the invalid index first. They need
-// two connections of the pool.
+// All that is missing is applied in one transaction, which waits for each lock for
+// Config.MigrateLockTimeout and otherwise changes nothing; what it is going to lock is in the log
+// before. It begins again, up to five times, if it ends in a deadlock with transactions that use
+// the tables. Only migrations that build indexes concurrently, while others write, run outside: one
+// that was interrupted is done again by the next call, which removes the invalid index first. They
+// need two connections of the pool.
 //
-// An up-to-date database is only read, but where ALTER SCHEMA ... RENAME has left functions that name the old schema: those are
-// corrected. To change anything, the role needs to own the tables, and CREATE on the schema and, if that does not exist, on the
-// database.
+// An up-to-date database is only read, but where ALTER SCHEMA ... RENAME has left functions that
+// name the old schema: those are corrected. To change anything, the role needs to own the tables,
+// and CREATE on the schema and, if that does not exist, on the database.
 func Migrate(ctx context.Context, pool *pgxpool.Pool, cfg Config) ([]migrations.Applied, error) {
 	m, err := newMigrator(pool, cfg)
 	if err != nil {
@@ -79,8 +80,8 @@ func (c Config) checkTimeout() error {
 	return nil
 }
 
-// run applies what is missing: by turns what belongs into one transaction and what must run outside of any. What was
-// applied before an error is returned with it.
+// run applies what is missing: by turns what belongs into one transaction and what must run outside
+// of any. What was applied before an error is returned with it.
 func (m *migrator) run(ctx context.Context) (all []migrations.Applied, err error) {
 	for {
 		var applied []migrations.Applied
@@ -110,8 +111,9 @@ func (m *migrator) run(ctx context.Context) (all []migrations.Applied, err error
 // deadlocks is how many transactions of migrations may end in a deadlock, one after another.
 const deadlocks = 5
 
-// unlessDeadlocked runs a transaction again that ended in a deadlock. Migrations lock several tables, and transactions that are under
-// way lock the same tables in orders of their own, so no order of the migrations would prevent it.
+// unlessDeadlocked runs a transaction again that ended in a deadlock. Migrations lock several
+// tables, and transactions that are under way lock the same tables in orders of their own, so no
+// order of the migrations would prevent it.
 func (m *migrator) unlessDeadlocked(ctx context.Context, fn func() error) error {
 	for n := 1; ; n++ {
 		err := fn()
@@ -131,7 +133,8 @@ func (m *migrator) within(ctx context.Context, lock string, fn func(tx pgx.Tx) e
 	// what the process that held it before has committed.
 	options := pgx.TxOptions{IsoLevel: pgx.ReadCommitted}
 	return pgx.BeginTxFunc(ctx, m.pool, options, func(tx pgx.Tx) error {
-		// The files are in standard SQL. The lock of other processes that migrate is waited for until ctx ends.
+		// The files are in standard SQL. The lock of other processes that migrate is waited for
+		// until ctx ends.
 		if _, err := tx.Exec(ctx, "SET LOCAL standard_conforming_strings = on; SET LOCAL lock_timeout = 0; "+
 			"SET LOCAL idle_in_transaction_session_timeout = 0"); err != nil {
 			return err
@@ -150,9 +153,10 @@ func (m *migrator) within(ctx context.Context, lock string, fn func(tx pgx.Tx) e
 // turn is how often a process looks whether another one has ended that migrates.
 const turn = 100 * time.Millisecond
 
-// lock takes an advisory lock. A statement that waited for it would have a snapshot, which an index that is built concurrently
-// waits for in its turn, so the lock is asked for again and again; by the simple protocol, since in the extended one a statement's
-// snapshot lives on, after its last row, until the next statement.
+// lock takes an advisory lock. A statement that waited for it would have a snapshot, which an index
+// that is built concurrently waits for in its turn, so the lock is asked for again and again; by
+// the simple protocol, since in the extended one a statement's snapshot lives on, after its last
+// row, until the next statement.
 func (m *migrator) lock(ctx context.Context, tx pgx.Tx, id int64) error {
 	ticker := time.NewTicker(turn)
 	defer ticker.Stop()
@@ -169,7 +173,8 @@ func (m *migrator) lock(ctx context.Context, tx pgx.Tx, id int64) error {
 	}
 }
 
-// together applies what is missing up to the next migration that must run outside a transaction, which it returns.
+// together applies what is missing up to the next migration that must run outside a transaction,
+// which it returns.
 func (m *migrator) together(ctx context.Context, tx pgx.Tx) (applied []migrations.Applied, next *migrations.Migration, err error) {
 	if err := makeHistory(ctx, tx, m.names); err != nil {
 		return nil, nil, err

@@ -118,7 +118,8 @@ func TestMigrateSaysWhatItIsGoingToLock(t *testing.T) {
 	}
 }
 
-// TestLocksThatAreAnnouncedAreThoseThatTheServerTakes looks at what each migration holds at its end, of tables that were there.
+// TestLocksThatAreAnnouncedAreThoseThatTheServerTakes looks at what each migration holds at its
+// end, of tables that were there.
 func TestLocksThatAreAnnouncedAreThoseThatTheServerTakes(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, nil)
@@ -149,7 +150,8 @@ func TestLocksThatAreAnnouncedAreThoseThatTheServerTakes(t *testing.T) {
 	}
 }
 
-// locksOf runs statements and returns the strongest lock that they hold at their end on each table that was there before.
+// locksOf runs statements and returns the strongest lock that they hold at their end on each table
+// that was there before.
 func locksOf(t *testing.T, pool *pgxpool.Pool, sql string) map[string]string {
 	t.Helper()
 	modes := []string{"RowExclusiveLock", "ShareUpdateExclusiveLock", "ShareLock", "ShareRowExclusiveLock", "ExclusiveLock", "AccessExclusiveLock"}
@@ -236,7 +238,8 @@ func TestIndexThatAFailureLeftInvalidIsBuiltAgain(t *testing.T) {
 	}
 }
 
-// TestProcessesThatBuildAnIndexConcurrentlyTakeTurns would end in a deadlock if who waits for the other had a snapshot.
+// TestProcessesThatBuildAnIndexConcurrentlyTakeTurns would end in a deadlock if who waits for the
+// other had a snapshot.
 func TestProcessesThatBuildAnIndexConcurrentlyTakeTurns(t *testing.T) {
 	t.Parallel()
 	pool := migrated(t)

@@ -12,9 +12,10 @@ import (
 	"github.com/boxpair/boxpair/migrations"
 )
 
-// outside applies a migration whose statements no transaction may hold, on another connection than the one that holds
-// the lock of processes that migrate. The lock is not that of other migrations: for its own, versions without such migrations
-// wait with a snapshot, which the index would wait for.
+// outside applies a migration whose statements no transaction may hold, on another connection than
+// the one that holds the lock of processes that migrate. The lock is not that of other migrations:
+// for its own, versions without such migrations wait with a snapshot, which the index would wait
+// for.
 func (m *migrator) outside(ctx context.Context, p *migrations.Migration) (applied []migrations.Applied, err error) {
 	if n := m.pool.Config().MaxConns; n < 2 {
 		return nil, fmt.Errorf("an index is built concurrently on a second connection, and the pool's MaxConns is %d", n)
@@ -66,7 +67,8 @@ func (m *migrator) build(ctx context.Context, index migrations.ConcurrentIndex) 
 	return err
 }
 
-// rename corrects the functions of a schema that was renamed: their bodies are text, and name the schema as it was.
+// rename corrects the functions of a schema that was renamed: their bodies are text, and name the
+// schema as it was.
 func (m *migrator) rename(ctx context.Context, tx pgx.Tx) error {
 	stale, err := staleFunctions(ctx, tx, m.names)
 	if err != nil {
@@ -115,16 +117,18 @@ func staleFunctions(ctx context.Context, q querier, names migrations.Names) ([]f
 	return list, err
 }
 
-// corrected returns the statement that has f name the schema that it is in. Its owner, its privileges and its settings stay.
+// corrected returns the statement that has f name the schema that it is in. Its owner, its
+// privileges and its settings stay.
 func (f *function) corrected(names migrations.Names) string {
 	tables := "." + strings.TrimSuffix(names.Bare("outbox_"), `"`)
 	return strings.ReplaceAll(f.definition, migrations.Quote(f.schema)+tables, migrations.Quote(names.Schema())+tables)
 }
 
-// CheckSchema reads which migrations the database has, and returns an error that wraps [migrations.ErrMissing] if this version
-// of the library needs more, and [migrations.ErrChanged] if it has others. Later ones are no error. Where another tool has made the
-// tables, or the role may not read which migrations were applied, nothing can be told, and the answer is nil. Functions that name another schema, as after ALTER
-// SCHEMA ... RENAME, are an error as well.
+// CheckSchema reads which migrations the database has, and returns an error that wraps
+// [migrations.ErrMissing] if this version of the library needs more, and [migrations.ErrChanged] if
+// it has others. Later ones are no error. Where another tool has made the tables, or the role may
+// not read which migrations were applied, nothing can be told, and the answer is nil. Functions
+// that name another schema, as after ALTER SCHEMA ... RENAME, are an error as well.
 func (s *Store) CheckSchema(ctx context.Context) error {
 	known, err := migrations.Postgres(s.names)
 	if err != nil {

@@ -17,7 +17,8 @@ import (
 	"github.com/boxpair/boxpair/store/storetest"
 )
 
-// pooledStore is a store behind a pooler, which passes no signals on: those are listened to past it.
+// pooledStore is a store behind a pooler, which passes no signals on: those are listened to past
+// it.
 type pooledStore struct {
 	*postgres.Store
 	direct *postgres.Store
@@ -27,8 +28,8 @@ func (p pooledStore) Listen(ctx context.Context, woken func(string)) error {
 	return p.direct.Listen(ctx, woken)
 }
 
-// TestContractBehindAPoolerInTransactionMode runs through PgBouncer what holds transactions, leases and locks
-// against each other, and all of the queue.
+// TestContractBehindAPoolerInTransactionMode runs through PgBouncer what holds transactions, leases
+// and locks against each other, and all of the queue.
 func TestContractBehindAPoolerInTransactionMode(t *testing.T) {
 	t.Parallel()
 	url := testenv.Postgres(t)

@@ -275,7 +275,8 @@ const isHead = `(p.key = '' OR NOT EXISTS (
     SELECT FROM {{outbox_parked}} b
     WHERE b.shard = p.shard AND b.key = p.key AND b.` + live + ` AND b.id < p.id))`
 
-// unheld is the predicate for p having no dead event before it in its key, if these hold their keys.
+// unheld is the predicate for p having no dead event before it in its key, if these hold their
+// keys.
 const unheld = `(NOT $6 OR p.key = '' OR NOT EXISTS (
     SELECT FROM {{outbox_parked}} d WHERE d.shard = p.shard AND d.key = p.key AND d.state = 'dead' AND d.id < p.id))`
 

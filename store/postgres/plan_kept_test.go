@@ -95,8 +95,8 @@ func (e *explained) calls(leases []outbox.Lease, from, n int64) map[string]node 
 	return plans
 }
 
-// TestKeptPlansHoldWhenTheQueueFillsUp has the server make its plans while there is little or nothing, and looks at
-// those that it has when that is so no more.
+// TestKeptPlansHoldWhenTheQueueFillsUp has the server make its plans while there is little or
+// nothing, and looks at those that it has when that is so no more.
 func TestKeptPlansHoldWhenTheQueueFillsUp(t *testing.T) {
 	t.Parallel()
 	for name, before := range map[string]func(e *explained){

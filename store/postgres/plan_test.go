@@ -90,7 +90,8 @@ func (p *planned) explain(tmpl *template, args ...any) node {
 	return p.explainAfter("", tmpl, args...)
 }
 
-// explainRemoval is explain for a statement of the janitor, behind the one that begins its transaction.
+// explainRemoval is explain for a statement of the janitor, behind the one that begins its
+// transaction.
 func (p *planned) explainRemoval(tmpl *template, args ...any) node {
 	p.Helper()
 	return p.explainAfter(beginRetention, tmpl, args...)
@@ -187,7 +188,8 @@ func TestPlansHoldWithoutStatistics(t *testing.T) {
 	}
 }
 
-// expectPlans looks at the plans of statements about a queue whose n rows are of events behind before.
+// expectPlans looks at the plans of statements about a queue whose n rows are of events behind
+// before.
 func (p *planned) expectPlans(before, n int) {
 	shards, epochs := p.own()
 	middle := int64(before + n/2)
@@ -385,8 +387,8 @@ func TestMarkDoesNotWaitForTheDisk(t *testing.T) {
 	}
 }
 
-// TestReasonsOfABacklogAreReadInOneGo: who asks why a backlog waits, while a route does not work, reads the queue a few times, not once
-// for each event.
+// TestReasonsOfABacklogAreReadInOneGo: who asks why a backlog waits, while a route does not work,
+// reads the queue a few times, not once for each event.
 func TestReasonsOfABacklogAreReadInOneGo(t *testing.T) {
 	t.Parallel()
 	p := newPlanned(t)

@@ -18,7 +18,8 @@ import (
 	"github.com/boxpair/boxpair/transport"
 )
 
-// stamp is the stamp of an event e. due_at is NULL of one that was never deferred, and not counted then.
+// stamp is the stamp of an event e. due_at is NULL of one that was never deferred, and not counted
+// then.
 const stamp = `greatest(e.created_at, e.due_at)`
 
 // eventColumns are the columns of an event that its row may be missing from.
@@ -30,11 +31,11 @@ const eventColumns = `
     coalesce(e.correlation_id, ''), coalesce(e.traceparent, ''), coalesce(e.tracestate, ''),
     coalesce(e.occurred_at, 'epoch'), coalesce(greatest(e.created_at, e.due_at), 'epoch'), coalesce(e.resend_seconds, 0)`
 
-// fetch reads ranges of the queue. The bound from below keeps the scan from
-// stepping over what was deleted there, however long vacuum is held up. Each event is looked
-// up by its id: OFFSET 0 keeps the planner from reading the whole log instead,
-// as it may when it has no idea of the size of the queue. NOT IN a set makes a hash table of it, whatever
-// the plan; <> ALL an array compares with each, unless it is planned for that very array.
+// fetch reads ranges of the queue. The bound from below keeps the scan from stepping over what was
+// deleted there, however long vacuum is held up. Each event is looked up by its id: OFFSET 0 keeps
+// the planner from reading the whole log instead, as it may when it has no idea of the size of the
+// queue. NOT IN a set makes a hash table of it, whatever the plan; <> ALL an array compares with
+// each, unless it is planned for that very array.
 var fetch = statement(`
 SELECT r.shard, q.id, q.round, 0, '', ` + eventColumns + `
 FROM unnest($1::smallint[], $2::bigint[], $3::bigint[], $4::bigint[]) AS r (shard, after, through, most)
@@ -68,8 +69,8 @@ func (s *Store) Fetch(ctx context.Context, ranges []outbox.Range) ([]outbox.Queu
 	return events, nil
 }
 
-// bySeq returns a copy of found in the order of Seq. Events are large: sorting them in their place would copy each
-// several times.
+// bySeq returns a copy of found in the order of Seq. Events are large: sorting them in their place
+// would copy each several times.
 func bySeq(found []outbox.Queued) []outbox.Queued {
 	type place struct {
 		seq int64
@@ -87,9 +88,10 @@ func bySeq(found []outbox.Queued) []outbox.Queued {
 	return sorted
 }
 
-// fetchKey walks along the queue of the shard and looks at the event of each
-// row: a key that has many rows there, which is when this is called, is soon served. If it is not, a lap of the relay serves it. In pieces
-// it could miss an event between two of them that was committed in between, and bring a later one.
+// fetchKey walks along the queue of the shard and looks at the event of each row: a key that has
+// many rows there, which is when this is called, is soon served. If it is not, a lap of the relay
+// serves it. In pieces it could miss an event between two of them that was committed in between,
+// and bring a later one.
 var fetchKey = statement(`
 SELECT q.shard, q.id, q.round, 0, '', ` + eventColumns + `
 FROM {{outbox_queue}} q
@@ -115,7 +117,8 @@ func (s *Store) events(ctx context.Context, t *template, args ...any) (events []
 // answers are where events are put until it is known how many there are.
 var answers = sync.Pool{New: func() any { return new([]outbox.Queued) }}
 
-// eachEvent runs a statement that reads queued or parked events and has use take what it brings, which it must copy.
+// eachEvent runs a statement that reads queued or parked events and has use take what it brings,
+// which it must copy.
 func (s *Store) eachEvent(ctx context.Context, t *template, use func([]outbox.Queued), args ...any) error {
 	answer := answers.Get().(*[]outbox.Queued)
 	found := (*answer)[:0]
@@ -168,8 +171,8 @@ func (s *queuedScan) row(rows pgx.Rows) (outbox.Queued, error) {
 	return *q, nil
 }
 
-// into returns where the columns of eventColumns go, the first one excepted. What cannot be read is left out, and said in
-// unreadable.
+// into returns where the columns of eventColumns go, the first one excepted. What cannot be read is
+// left out, and said in unreadable.
 func into(r *outbox.Record, unreadable *string) []any {
 	return []any{
 		(*[16]byte)(&r.ID), digestColumn{&r.Digest}, &r.Topic, &r.Key, &r.Type, &r.Producer, &r.Source, &r.Version, &r.Index,
@@ -238,9 +241,10 @@ func (c timeColumn) ScanTimestamptz(v pgtype.Timestamptz) error {
 // got so late that no sample has seen it, so it is named as prepared besides. The start of the
 // server goes with the former, since its numbers begin anew.
 //
-// A backend that commits gives up its virtual transaction (N/0 stands there from then on) in the moment in which its rows
-// become visible, and releases its locks after that. Its writer may thus count as ended while the locks are still
-// there, which is right: a read that begins after the sample sees the rows.
+// A backend that commits gives up its virtual transaction (N/0 stands there from then on) in the
+// moment in which its rows become visible, and releases its locks after that. Its writer may thus
+// count as ended while the locks are still there, which is right: a read that begins after the
+// sample sees the rows.
 var writers = statement(`
 WITH w AS MATERIALIZED (
     SELECT DISTINCT virtualtransaction FROM pg_locks
@@ -276,9 +280,10 @@ func (s *Store) Writers(ctx context.Context) ([]string, error) {
 // round: a late mark of an earlier row of the same event must not delete the
 // row that an operator put there since.
 //
-// found: the rows are looked up one by one, and deleted where they are. Joined at once, the planner walks through whole
-// shards where statistics are of a queue that was empty, as they are most of the time, and goes on so when there are millions.
-// Rows of the queue are never updated, so what stands at such a place is the row that was found, or nothing.
+// found: the rows are looked up one by one, and deleted where they are. Joined at once, the planner
+// walks through whole shards where statistics are of a queue that was empty, as they are most of
+// the time, and goes on so when there are millions. Rows of the queue are never updated, so what
+// stands at such a place is the row that was found, or nothing.
 var mark, markNoted = markStatement(""), markStatement(confirmations("marked"))
 
 // confirmations notes events as confirmed attempts, for Config.AllAttempts.

@@ -15,8 +15,8 @@ import (
 // whose row is missing is not: nobody can say.
 const expired = `coalesce(e.resend_seconds > 0 AND ` + stamp + ` + e.resend_seconds * interval '1 s' <= statement_timestamp(), false)`
 
-// findPlace halves the log by ids, which stamps follow, so that it needs no index on them. Those that
-// were deferred have their own: their stamps are later than those of their neighbours. The sum
+// findPlace halves the log by ids, which stamps follow, so that it needs no index on them. Those
+// that were deferred have their own: their stamps are later than those of their neighbours. The sum
 // keeps the planner from looking for the lowest one in the whole log.
 var findPlace = statement(`
 WITH RECURSIVE s (low, high) AS (
@@ -116,9 +116,9 @@ func idValues(ids []uuid.UUID) []pgtype.UUID {
 	return values
 }
 
-// requeue locks the shards before it looks further, as operators do, and its snapshot is
-// younger than the lock that keeps janitors and other replays out: an event that it
-// sees neither deferred, queued nor parked stays so until it is queued here. Rounds begin with tickets, see
+// requeue locks the shards before it looks further, as operators do, and its snapshot is younger
+// than the lock that keeps janitors and other replays out: an event that it sees neither deferred,
+// queued nor parked stays so until it is queued here. Rounds begin with tickets, see
 // [outbox.RoundChance].
 var requeue = statement(`
 WITH chosen AS MATERIALIZED (

@@ -22,7 +22,8 @@ import (
 	"github.com/boxpair/boxpair/store/storetest"
 )
 
-// parts are roles of a test's own, one for each part, each with a pool, and tables on which they have their privileges.
+// parts are roles of a test's own, one for each part, each with a pool, and tables on which they
+// have their privileges.
 type parts struct {
 	owner                               *pgxpool.Pool
 	tables                              *shelf

@@ -19,8 +19,8 @@ import (
 	"github.com/boxpair/boxpair/store/storetest"
 )
 
-// foreign are settings of sessions in which times, intervals, bytes and numbers are written otherwise, names are looked up
-// elsewhere and comparisons with NULL are read otherwise.
+// foreign are settings of sessions in which times, intervals, bytes and numbers are written
+// otherwise, names are looked up elsewhere and comparisons with NULL are read otherwise.
 func foreign() map[string]map[string]string {
 	return map[string]map[string]string{
 		"abroad": {
@@ -72,7 +72,8 @@ func (p part) run(t *testing.T, settings map[string]string) {
 	storetest.Consumer(t, inboxFixture(pool, ""), p.inbox...)
 }
 
-// insistent repeats what meets a conflict, as a relay does: where the default is not READ COMMITTED, single statements may.
+// insistent repeats what meets a conflict, as a relay does: where the default is not READ
+// COMMITTED, single statements may.
 type insistent struct{ outbox.Store[pgx.Tx] }
 
 func (i insistent) Undefer(ctx context.Context, relay string, leases []outbox.Lease, limit int) (u outbox.Undeferred, err error) {
@@ -104,8 +105,8 @@ func TestContractHoldsInForeignSessions(t *testing.T) {
 	}
 }
 
-// TestContractHoldsWhateverIsolationIsTheDefault is about what runs outside the transactions of callers, who ask
-// for the level that they want.
+// TestContractHoldsWhateverIsolationIsTheDefault is about what runs outside the transactions of
+// callers, who ask for the level that they want.
 func TestContractHoldsWhateverIsolationIsTheDefault(t *testing.T) {
 	t.Parallel()
 	for level, p := range map[string]part{
@@ -143,7 +144,8 @@ func newAbroad(t *testing.T, settings map[string]string) *abroad {
 	return a
 }
 
-// same reads a time in both kinds of sessions and checks that it is one instant: want, or about now and that long ahead.
+// same reads a time in both kinds of sessions and checks that it is one instant: want, or about now
+// and that long ahead.
 func (a *abroad) same(what string, want time.Time, ahead time.Duration, read func(s *postgres.Store) time.Time) {
 	a.Helper()
 	home, elsewhere := read(a.stores["home"]), read(a.stores["abroad"])
@@ -158,8 +160,8 @@ func (a *abroad) same(what string, want time.Time, ahead time.Duration, read fun
 	}
 }
 
-// One time is ambiguous where clocks are put back, and its day and month can be taken for one another. The other
-// one is far from it.
+// One time is ambiguous where clocks are put back, and its day and month can be taken for one
+// another. The other one is far from it.
 var (
 	someTime  = time.Date(2030, 4, 6, 15, 15, 0, 123456000, time.UTC).In(time.FixedZone("", -9*3600-1800))
 	otherTime = time.Date(2031, 2, 3, 23, 59, 59, 999999000, time.UTC)

@@ -14,8 +14,8 @@ import (
 	"github.com/boxpair/boxpair/store/postgres"
 )
 
-// shelf keeps the schemas of tests that have ended, emptied, for those that begin. To make the tables of a store takes
-// longer than most tests of its contract.
+// shelf keeps the schemas of tests that have ended, emptied, for those that begin. To make the
+// tables of a store takes longer than most tests of its contract.
 type shelf struct {
 	pool         *pgxpool.Pool
 	name, prefix string // what a schema's name begins with, and the tables'
@@ -55,7 +55,8 @@ func (s *shelf) take() (schema string) {
 	return schema
 }
 
-// emptied puts the tables of a schema back to what they were after the last migration. Replica: no trigger fires.
+// emptied puts the tables of a schema back to what they were after the last migration. Replica: no
+// trigger fires.
 const emptied = `
 DO $do$
 DECLARE

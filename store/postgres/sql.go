@@ -45,21 +45,22 @@ func (s *Store) query(ctx context.Context, t *template, args ...any) (pgx.Rows, 
 	return s.pool.Query(ctx, s.sql[t], append([]any{s.mode}, args...)...)
 }
 
-// keepPlans precedes a statement whose plan is kept. The planner is told what it cannot know of a queue that was
-// empty a moment ago, so a plan that was made then is right when there are millions: it goes by the indexes, and in
-// their order. jit: each plan without them counts as very dear, and would be compiled. memoize: of events that are read
-// once each, nothing should be remembered, which takes a third of the time of a fetch; PostgreSQL 13 knows nothing of it.
+// keepPlans precedes a statement whose plan is kept. The planner is told what it cannot know of a
+// queue that was empty a moment ago, so a plan that was made then is right when there are millions:
+// it goes by the indexes, and in their order. jit: each plan without them counts as very dear, and
+// would be compiled. memoize: of events that are read once each, nothing should be remembered,
+// which takes a third of the time of a fetch; PostgreSQL 13 knows nothing of it.
 const keepPlans = `SELECT set_config('plan_cache_mode', 'force_generic_plan', true), set_config('enable_seqscan', 'off', true),
     set_config('enable_bitmapscan', 'off', true), set_config('jit', 'off', true),
     CASE WHEN current_setting('enable_memoize', true) IS NOT NULL THEN set_config('enable_memoize', 'off', true) END`
 
-// kept runs a statement that a relay runs many times a second, outside any transaction, and read with its
-// rows. To parse and to plan it takes longer than to run it, so the server keeps the prepared statement and one plan of
-// it. The settings go along in the same round trip, and end with the statement. Where the pool
-// prepares nothing, it is a [Store.query].
+// kept runs a statement that a relay runs many times a second, outside any transaction, and read
+// with its rows. To parse and to plan it takes longer than to run it, so the server keeps the
+// prepared statement and one plan of it. The settings go along in the same round trip, and end with
+// the statement. Where the pool prepares nothing, it is a [Store.query].
 //
-// Only for statements whose tables have one index that serves: of two, the planner cannot tell the better one while
-// both are empty.
+// Only for statements whose tables have one index that serves: of two, the planner cannot tell the
+// better one while both are empty.
 func (s *Store) kept(ctx context.Context, read func(pgx.Rows) error, t *template, args ...any) error {
 	if !s.keeps {
 		rows, err := s.query(ctx, t, args...)

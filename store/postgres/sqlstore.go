@@ -28,8 +28,8 @@ import (
 //	db := stdlib.OpenDBFromPool(pool)      // for sqlx, GORM, ent
 //	store, err := postgres.NewSQL(pool, postgres.Config{})
 //
-// Handlers, and what [SQLStore.Transact] runs, are given a transaction of the store's own. To commit it
-// or roll it back is an error: its owner does.
+// Handlers, and what [SQLStore.Transact] runs, are given a transaction of the store's own. To
+// commit it or roll it back is an error: its owner does.
 type SQLStore struct {
 	// Store has the same tables. Its methods that this type does not have are this type's as well.
 	*Store
@@ -47,9 +47,9 @@ var (
 // or a wrapper around the driver that does not pass arguments on as they are.
 var ErrNotPgx = errors.New("the transaction is not one of pgx's stdlib (github.com/jackc/pgx/v5/stdlib)")
 
-// NewSQL returns a store over pool whose transactions are those of database/sql. It does no I/O.
-// As with [New], the tables are made by [Migrate], and the pool stays the caller's, who closes it after
-// everything that uses the store has ended.
+// NewSQL returns a store over pool whose transactions are those of database/sql. It does no I/O. As
+// with [New], the tables are made by [Migrate], and the pool stays the caller's, who closes it
+// after everything that uses the store has ended.
 func NewSQL(pool *pgxpool.Pool, cfg Config) (*SQLStore, error) {
 	store, err := New(pool, cfg)
 	if err != nil {
@@ -97,8 +97,9 @@ func (s *SQLStore) LockKeys(ctx context.Context, tx *sql.Tx, keys []string) erro
 	return within(ctx, tx, func(ctx context.Context, tx pgx.Tx) error { return s.Store.LockKeys(ctx, tx, keys) })
 }
 
-// Transact implements [outbox.EventStore] as [Store.Transact] does, with round trips of their own for BEGIN,
-// queued events and COMMIT: nothing is queued for the end of a transaction of database/sql.
+// Transact implements [outbox.EventStore] as [Store.Transact] does, with round trips of their own
+// for BEGIN, queued events and COMMIT: nothing is queued for the end of a transaction of
+// database/sql.
 func (s *SQLStore) Transact(ctx context.Context, fn func(ctx context.Context, tx *sql.Tx) error) error {
 	return s.transact(ctx, func(ctx context.Context, h *handing) error {
 		if _, err := h.of.begun(ctx); err != nil {
@@ -153,7 +154,8 @@ func savepoint(ctx context.Context, tx *sql.Tx, statements ...string) error {
 	})
 }
 
-// Apply implements [inbox.ClaimStore] as [Store.Apply] does, with as many round trips. No claim is Optimistic.
+// Apply implements [inbox.ClaimStore] as [Store.Apply] does, with as many round trips. No claim is
+// Optimistic.
 func (s *SQLStore) Apply(ctx context.Context, c inbox.Claim, fn func(ctx context.Context, tx *sql.Tx) error) (inbox.Verdict, error) {
 	c.Optimistic = false // what runs on the connection goes past the store
 	return s.Store.Apply(ctx, c, func(ctx context.Context, tx pgx.Tx) error {

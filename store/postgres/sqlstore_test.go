@@ -69,8 +69,8 @@ func openDB(t testing.TB, pool *pgxpool.Pool) *sql.DB {
 	return db
 }
 
-// TestProducerContractOfDatabaseSQL runs what has to do with transactions of the caller. Everything else of a
-// [postgres.SQLStore] is the Store's own, on the same pool.
+// TestProducerContractOfDatabaseSQL runs what has to do with transactions of the caller. Everything
+// else of a [postgres.SQLStore] is the Store's own, on the same pool.
 func TestProducerContractOfDatabaseSQL(t *testing.T) {
 	t.Parallel()
 	pool := newPool(t, func(cfg *pgxpool.Config) { cfg.MaxConns = 40 })
@@ -190,7 +190,8 @@ func TestLentTransactionCannotBeEndedByWhoGotIt(t *testing.T) {
 	}
 }
 
-// TestWhatIsLeftOpenInALentTransactionEndsWithIt: rows that are still open would keep the connection busy.
+// TestWhatIsLeftOpenInALentTransactionEndsWithIt: rows that are still open would keep the
+// connection busy.
 func TestWhatIsLeftOpenInALentTransactionEndsWithIt(t *testing.T) {
 	t.Parallel()
 	r := newSQLRig(t, func(cfg *pgxpool.Config) { cfg.MaxConns = 1 })

@@ -13,10 +13,10 @@ import (
 	"github.com/boxpair/boxpair/store/internal/sqlstore"
 )
 
-// within runs fn on the connection of tx. database/sql shows the connection of a sql.Conn
-// but not that of a sql.Tx. pgx hands it to an argument that rewrites the statement, while database/sql
-// keeps every other user of the transaction out, its own rollback included; so fn
-// runs there, and the statement itself is never sent.
+// within runs fn on the connection of tx. database/sql shows the connection of a sql.Conn but not
+// that of a sql.Tx. pgx hands it to an argument that rewrites the statement, while database/sql
+// keeps every other user of the transaction out, its own rollback included; so fn runs there, and
+// the statement itself is never sent.
 func within(ctx context.Context, tx *sql.Tx, fn func(ctx context.Context, tx pgx.Tx) error) error {
 	v := &visit{fn: fn}
 	_, err := tx.ExecContext(ctx, "", v)
@@ -94,8 +94,9 @@ func (c *lentConn) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults
 // Release gives the connection back to the pool, which is what closing it means for the driver.
 func (c *lentConn) Release() { _ = c.conn.Close() }
 
-// lend runs fn with tx as a transaction of database/sql. That begins and ends
-// nothing on the server. Statements and rows that fn has left open are ended with it, and if fn has failed, rows may be why.
+// lend runs fn with tx as a transaction of database/sql. That begins and ends nothing on the
+// server. Statements and rows that fn has left open are ended with it, and if fn has failed, rows
+// may be why.
 func lend(ctx context.Context, tx pgx.Tx, fn func(tx *sql.Tx) error) error {
 	h := tx.(*handed).h
 	c := &lentDriver{conn: h.of.lends(), h: h}
@@ -172,7 +173,8 @@ func (c lentDriverConn) PrepareContext(ctx context.Context, query string) (drive
 	return c.Conn.PrepareContext(ctx, query)
 }
 
-// admit tells whether a statement may run. An argument that is given the connection may end the transaction there.
+// admit tells whether a statement may run. An argument that is given the connection may end the
+// transaction there.
 func (c lentDriverConn) admit(ctx context.Context, query string, args []driver.NamedValue) error {
 	if len(args) > 0 && rewrites(args[0].Value) {
 		if _, own := args[0].Value.(*visit); !own {

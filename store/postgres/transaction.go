@@ -11,8 +11,8 @@ import (
 	"github.com/boxpair/boxpair/store/internal/sqlstore"
 )
 
-// transaction is one that [Store.Transact] runs. On the server it begins with its first
-// statement, and what is queued for its end goes with the COMMIT. If that is all, BEGIN, statements and COMMIT
+// transaction is one that [Store.Transact] runs. On the server it begins with its first statement,
+// and what is queued for its end goes with the COMMIT. If that is all, BEGIN, statements and COMMIT
 // are one round trip.
 //
 // A statement of the caller's is sent behind a BEGIN of its own: a batch of pgx would hide it from
@@ -82,7 +82,8 @@ func run(ctx context.Context, tx pgx.Tx, values []any, sql string, args ...any) 
 	return tx.QueryRow(ctx, sql, args...).Scan(values...)
 }
 
-// first begins the transaction with a first statement. An error leaves it aborted, as PostgreSQL does.
+// first begins the transaction with a first statement. An error leaves it aborted, as PostgreSQL
+// does.
 func (t *transaction) first(ctx context.Context, values []any, sql string, args []any) error {
 	b := &pgx.Batch{}
 	b.BeginTx(t.options)
@@ -130,8 +131,8 @@ func (t *transaction) commit(ctx context.Context) (known bool, err error) {
 	return err == nil || refused(err), err
 }
 
-// commitLate sends what was queued, and the COMMIT behind it; before it the BEGIN, if that is still to
-// come. The server passes over the COMMIT if a statement before it has failed.
+// commitLate sends what was queued, and the COMMIT behind it; before it the BEGIN, if that is still
+// to come. The server passes over the COMMIT if a statement before it has failed.
 func (t *transaction) commitLate(ctx context.Context) (known bool, err error) {
 	late, b := t.late, &pgx.Batch{}
 	t.late = nil
@@ -167,9 +168,10 @@ func (t *transaction) commitLate(ctx context.Context) (known bool, err error) {
 	return known, err
 }
 
-// undone tells whether err, of statements with a COMMIT at their end, says that nothing was committed:
-// that they were not sent, or that the COMMIT was not reached. begun tells whether the server is known to
-// have begun the transaction. It answers in order, so whatever it says before is not about the COMMIT, be it FATAL.
+// undone tells whether err, of statements with a COMMIT at their end, says that nothing was
+// committed: that they were not sent, or that the COMMIT was not reached. begun tells whether the
+// server is known to have begun the transaction. It answers in order, so whatever it says before is
+// not about the COMMIT, be it FATAL.
 func (t *transaction) undone(begun bool, err error) bool {
 	if _, ok := errors.AsType[pgx.ErrPreprocessingBatch](err); ok || refused(err) {
 		return true
@@ -181,8 +183,8 @@ func (t *transaction) undone(begun bool, err error) bool {
 	return answered && !begun
 }
 
-// end rolls back what was not committed, also when the caller panicked or called Goexit, and gives the
-// connection back.
+// end rolls back what was not committed, also when the caller panicked or called Goexit, and gives
+// the connection back.
 func (t *transaction) end(ctx context.Context) {
 	if !t.over {
 		t.rollback(ctx)

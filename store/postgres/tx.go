@@ -22,10 +22,10 @@ const (
 )
 
 // Transact implements [outbox.EventStore]. The transaction begins on the server with its first
-// statement, and what [AtCommit] and [Store.AppendAtCommit] have queued goes with the COMMIT: if there is nothing
-// else, all is one round trip, and if there is nothing at all, none. If ctx has ended when fn returns, the
-// transaction is rolled back; a COMMIT that was sent, and what is sent with it, is waited for whatever becomes of ctx,
-// for 30 s at most.
+// statement, and what [AtCommit] and [Store.AppendAtCommit] have queued goes with the COMMIT: if
+// there is nothing else, all is one round trip, and if there is nothing at all, none. If ctx has
+// ended when fn returns, the transaction is rolled back; a COMMIT that was sent, and what is sent
+// with it, is waited for whatever becomes of ctx, for 30 s at most.
 func (s *Store) Transact(ctx context.Context, fn func(ctx context.Context, tx pgx.Tx) error) error {
 	return s.transact(ctx, func(ctx context.Context, h *handing) error { return fn(ctx, h.tx()) })
 }
@@ -122,7 +122,8 @@ func (s *Store) Retryable(err error) bool {
 	return false
 }
 
-// setSavepoint sets a savepoint, and returns it for a function and for its end, which is not the function's if tx was given by a store.
+// setSavepoint sets a savepoint, and returns it for a function and for its end, which is not the
+// function's if tx was given by a store.
 func setSavepoint(ctx context.Context, tx pgx.Tx) (sp, end pgx.Tx, err error) {
 	if t, ok := tx.(*handed); ok {
 		sp, err := t.savepoint(ctx, true)

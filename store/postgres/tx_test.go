@@ -133,8 +133,9 @@ func TestSavepointWithASwallowedErrorIsRolledBack(t *testing.T) {
 	}
 }
 
-// meddler is a connection that does something when a COMMIT goes out, or without onCommit is lost when the answer has
-// come: were it lost before, pgx would have the server cancel what it has sent, at times before that has begun.
+// meddler is a connection that does something when a COMMIT goes out, or without onCommit is lost
+// when the answer has come: were it lost before, pgx would have the server cancel what it has sent,
+// at times before that has begun.
 type meddler struct {
 	net.Conn
 	onCommit func(c *meddler)

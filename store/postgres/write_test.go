@@ -391,7 +391,8 @@ func TestSQLWriterNeedsTheProducersPrivileges(t *testing.T) {
 	}
 }
 
-// TestEventDeferredInSQLIsCancelledAndMovedInGo, and writing it again with another time changes nothing.
+// TestEventDeferredInSQLIsCancelledAndMovedInGo, and writing it again with another time changes
+// nothing.
 func TestEventDeferredInSQLIsCancelledAndMovedInGo(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -421,8 +422,8 @@ func TestEventDeferredInSQLIsCancelledAndMovedInGo(t *testing.T) {
 	}
 }
 
-// TestMigrationOfTheSQLWriterKeepsItsGrants: writers do not stand still until the grants are run again, and nobody gets one
-// that he did not have.
+// TestMigrationOfTheSQLWriterKeepsItsGrants: writers do not stand still until the grants are run
+// again, and nobody gets one that he did not have.
 func TestMigrationOfTheSQLWriterKeepsItsGrants(t *testing.T) {
 	t.Parallel()
 	const arguments = "producer => 'p', topic => 't', source => 's', version => 1, payload => ''"

@@ -38,10 +38,10 @@ var (
 
 const defaultStatementTimeout = time.Minute
 
-// OpenReadOnly returns the database in the file at path, which must exist, for reading: a statement that
-// would change it fails. Services may write to it at the same time. It is for a [NewAuditor]; a [Store] needs [Open].
-// The file's directory must be writable if no process has the database open, since SQLite keeps the index
-// of its log beside it. The caller closes it.
+// OpenReadOnly returns the database in the file at path, which must exist, for reading: a statement
+// that would change it fails. Services may write to it at the same time. It is for a [NewAuditor];
+// a [Store] needs [Open]. The file's directory must be writable if no process has the database
+// open, since SQLite keeps the index of its log beside it. The caller closes it.
 func OpenReadOnly(path string) (*sql.DB, error) {
 	if info, err := os.Stat(path); err != nil {
 		return nil, fmt.Errorf("open sqlite database: %w", err)

@@ -12,8 +12,8 @@ import (
 )
 
 // spanStmt: delivered events are removed by the order of their receipts, together with these, so
-// all that was created since the oldest receipt is there. The first receipt is number 1;
-// while that is there, none was removed. Without any, the sequences tell whether there ever was one.
+// all that was created since the oldest receipt is there. The first receipt is number 1; while that
+// is there, none was removed. Without any, the sequences tell whether there ever was one.
 const spanStmt = `
 SELECT coalesce((SELECT max(id) FROM {outbox_events}), 0),
     CASE
@@ -81,7 +81,8 @@ SELECT d.shard, d.id, e.dispatch_id, e.topic, e.created_at, d.due_at, ` + deferr
 FROM {outbox_deferred} d LEFT JOIN {outbox_events} e ON e.id = d.id
 WHERE d.id > ? ORDER BY d.id LIMIT ?`
 
-	// deferredState is the state of a deferred event d for an audit: what is due is pending, if not queued yet.
+	// deferredState is the state of a deferred event d for an audit: what is due is pending, if not
+	// queued yet.
 	deferredState = `CASE WHEN d.due_at > CAST(unixepoch('subsec') * 1000000 AS INTEGER) THEN 'deferred' ELSE 'pending' END`
 )
 

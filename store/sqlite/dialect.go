@@ -13,7 +13,8 @@ import (
 	"github.com/boxpair/boxpair/store/internal/sqlstore"
 )
 
-// words are what SQLite says in its own way. Nothing locks rows: a transaction that writes is alone.
+// words are what SQLite says in its own way. Nothing locks rows: a transaction that writes is
+// alone.
 var words = map[string]string{
 	"event_key": "key", "message_key": "key", "request_key": "key",
 	"greatest": "max", "least": "min",
@@ -33,9 +34,10 @@ var words = map[string]string{
 	"be_newest":  ", seq = (SELECT max(seq) + 1 FROM {inbox})",
 }
 
-// statsStmt counts through indexes only, and no further than the cap. There is none for followers alone: they are the live ones
-// that are not retrying. The oldest event is found by one look into the queue per shard; replayed ones were delivered in
-// their time. Deferred ones count from when they are due, also where no relay has moved them.
+// statsStmt counts through indexes only, and no further than the cap. There is none for followers
+// alone: they are the live ones that are not retrying. The oldest event is found by one look into
+// the queue per shard; replayed ones were delivered in their time. Deferred ones count from when
+// they are due, also where no relay has moved them.
 const statsStmt = `
 SELECT n.pending, n.retrying, max(0, n.live - n.retrying), n.dead, n.owned, n.relays, n.deferred, {now} - n.oldest FROM (SELECT
        (SELECT count(*) FROM (SELECT 1 FROM {outbox_queue} LIMIT ?)) AS pending,

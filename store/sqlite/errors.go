@@ -28,7 +28,8 @@ func resultCode(err error) int {
 // primaryCode returns the part of the result code that is not the extension.
 func primaryCode(err error) int { return resultCode(err) & 0xff }
 
-// missing tells whether err is of a table or a column that is not there, for which SQLite has no code.
+// missing tells whether err is of a table or a column that is not there, for which SQLite has no
+// code.
 func missing(err error) bool {
 	return resultCode(err) == sqlite3.SQLITE_ERROR && (strings.Contains(err.Error(), "no such table: ") || strings.Contains(err.Error(), "no such column: ") ||
 		strings.Contains(err.Error(), "has no column named "))

@@ -196,7 +196,8 @@ func (c *conn) begin(ctx context.Context, opts driver.TxOptions, t *turn, until 
 	return tx, nil
 }
 
-// Commit commits, unless the transaction is gone, or is not the caller's to commit: then it rolls back.
+// Commit commits, unless the transaction is gone, or is not the caller's to commit: then it rolls
+// back.
 func (tx *guardedTx) Commit() error {
 	if err := tx.owned.Commit(); err != nil {
 		return errors.Join(err, tx.end(tx.inner.Rollback))

@@ -69,9 +69,10 @@ func (s *Store) migrate(ctx context.Context, tx *sql.Tx, known []migrations.Migr
 	})
 }
 
-// CheckSchema reads which migrations the database has, and returns an error that wraps [migrations.ErrMissing] if this version
-// of the library needs more, and [migrations.ErrChanged] if it has others. Later ones are no error. Where another tool has made the
-// tables, nothing can be told, and the answer is nil.
+// CheckSchema reads which migrations the database has, and returns an error that wraps
+// [migrations.ErrMissing] if this version of the library needs more, and [migrations.ErrChanged] if
+// it has others. Later ones are no error. Where another tool has made the tables, nothing can be
+// told, and the answer is nil.
 func (s *Store) CheckSchema(ctx context.Context) error {
 	known, err := migrations.SQLite(s.names)
 	if err != nil {

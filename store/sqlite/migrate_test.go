@@ -32,8 +32,8 @@ func TestMigrateTellsWhatItApplied(t *testing.T) {
 	}
 }
 
-// TestNewFileWaitsForOthersThatOpenIt: one of them makes a write-ahead log of it, and SQLite refuses that at once while
-// another one writes, whatever its busy timeout is.
+// TestNewFileWaitsForOthersThatOpenIt: one of them makes a write-ahead log of it, and SQLite
+// refuses that at once while another one writes, whatever its busy timeout is.
 func TestNewFileWaitsForOthersThatOpenIt(t *testing.T) {
 	t.Parallel()
 	const busy = 50 * time.Millisecond

@@ -16,22 +16,25 @@ type Config struct {
 	// database under different prefixes. Defaults to "boxpair_".
 	Prefix string `yaml:"prefix" env:"PREFIX"`
 	// Unguarded accepts a database that does not come from [Open] or, unwrapped, from
-	// [NewConnector]. The caller sees to a busy timeout, to write-ahead logging and to synchronous=FULL. Without
-	// the guard, statements that follow a swallowed error after which SQLite has ended the transaction
-	// are committed one by one, and the timeouts of a Claim have no effect. Defaults to false.
+	// [NewConnector]. The caller sees to a busy timeout, to write-ahead logging and to
+	// synchronous=FULL. Without the guard, statements that follow a swallowed error after which
+	// SQLite has ended the transaction are committed one by one, and the timeouts of a Claim have
+	// no effect. Defaults to false.
 	Unguarded bool `yaml:"unguarded" env:"UNGUARDED"`
-	// AllAttempts keeps a row in outbox_attempts for every confirmed attempt of relays that use
-	// the store, too: the history of an event then shows which relay has sent each copy and when. It costs
-	// a row per delivery, kept as long as the event. Inboxes likewise keep one in inbox_history for every message
-	// that they apply, for as long as consumer.Config.HistoryFor says. Defaults to false: failures only.
+	// AllAttempts keeps a row in outbox_attempts for every confirmed attempt of relays that use the
+	// store, too: the history of an event then shows which relay has sent each copy and when. It
+	// costs a row per delivery, kept as long as the event. Inboxes likewise keep one in
+	// inbox_history for every message that they apply, for as long as consumer.Config.HistoryFor
+	// says. Defaults to false: failures only.
 	AllAttempts bool `yaml:"all_attempts" env:"ALL_ATTEMPTS"`
 }
 
 // shared has the methods that the stores on MySQL and SQLite have in common.
 type shared = sqlstore.Store
 
-// Store keeps outboxes and inboxes in SQLite. Its methods are those of [outbox.Store], [inbox.Store],
-// [inbox.EffectStore] and [inbox.RequestStore], which say what each does. It is safe for concurrent use.
+// Store keeps outboxes and inboxes in SQLite. Its methods are those of [outbox.Store],
+// [inbox.Store], [inbox.EffectStore] and [inbox.RequestStore], which say what each does. It is safe
+// for concurrent use.
 type Store struct {
 	shared
 	core  *sqlstore.Core

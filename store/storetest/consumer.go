@@ -24,7 +24,8 @@ type InboxFixture[TX any] struct {
 	// Effects returns the names in the table of effects as they are committed, in the
 	// order in which they were added.
 	Effects func(ctx context.Context) ([]string, error)
-	// Begin has tx begun in the database and the claim made, if that is not so already. Nil: it always is.
+	// Begin has tx begun in the database and the claim made, if that is not so already. Nil: it
+	// always is.
 	Begin func(ctx context.Context, tx TX) error
 	// Break runs a statement in tx that fails, and returns its error.
 	Break func(ctx context.Context, tx TX) error
@@ -35,10 +36,10 @@ type InboxFixture[TX any] struct {
 	OneWriter bool
 }
 
-// Consumer tests that a store keeps the contract of [inbox.Store]. open returns
-// a new, empty inbox for each test; what it needs to close, it closes in
-// t.Cleanup. The tests run in parallel. only limits them to groups of those names, as go test -v
-// shows them, so that a store can be tested in many settings without all of them in each; defaults to all.
+// Consumer tests that a store keeps the contract of [inbox.Store]. open returns a new, empty inbox
+// for each test; what it needs to close, it closes in t.Cleanup. The tests run in parallel. only
+// limits them to groups of those names, as go test -v shows them, so that a store can be tested in
+// many settings without all of them in each; defaults to all.
 func Consumer[TX any](t *testing.T, open func(t *testing.T) InboxFixture[TX], only ...string) {
 	t.Helper()
 	runGroups(t, []group[inboxTest[TX]]{

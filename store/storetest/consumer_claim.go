@@ -383,7 +383,8 @@ func (i *inboxRig[TX]) unlessConflict(do func() error) error {
 	}
 }
 
-// startsRace has processes record starts of messages that they have in common, in different orders, and take them back.
+// startsRace has processes record starts of messages that they have in common, in different orders,
+// and take them back.
 func startsRace[TX any](i *inboxRig[TX]) {
 	ids := newIDs(30)
 	i.crowd(8, func(int) error {

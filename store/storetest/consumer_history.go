@@ -152,8 +152,8 @@ func messageIDs(messages ...*inbox.Message) []uuid.UUID {
 	return ids
 }
 
-// AllAttempts tests that a store keeps applied messages in the history, if it was asked to: those that are
-// applied alone, in a group and when they were parked.
+// AllAttempts tests that a store keeps applied messages in the history, if it was asked to: those
+// that are applied alone, in a group and when they were parked.
 func AllAttempts[TX any](t *testing.T, f InboxFixture[TX]) {
 	t.Helper()
 	i := &inboxRig[TX]{rig: rig{t}, InboxFixture: f}

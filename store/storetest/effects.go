@@ -14,8 +14,8 @@ import (
 	"github.com/boxpair/boxpair/store/inbox"
 )
 
-// Effects tests that a store keeps the contract of [inbox.EffectStore], which the fixture's store must be. open
-// returns a new, empty inbox for each test. The tests run in parallel.
+// Effects tests that a store keeps the contract of [inbox.EffectStore], which the fixture's store
+// must be. open returns a new, empty inbox for each test. The tests run in parallel.
 func Effects[TX any](t *testing.T, open func(t *testing.T) InboxFixture[TX]) {
 	t.Helper()
 	for fact, test := range map[string]func(*ledger[TX]){

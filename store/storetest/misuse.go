@@ -8,7 +8,8 @@ import (
 	"github.com/boxpair/boxpair/store/outbox"
 )
 
-// MisuseFixture is an empty outbox and inbox, for one test, and what a handler can do to its transaction there.
+// MisuseFixture is an empty outbox and inbox, for one test, and what a handler can do to its
+// transaction there.
 type MisuseFixture[TX any] struct {
 	Store interface {
 		outbox.Store[TX]
@@ -32,29 +33,35 @@ type MisuseFixture[TX any] struct {
 	LeaveBatchOpen func(ctx context.Context, tx TX) error
 	// Past runs statements on the connection of tx where the store does not see them.
 	Past func(ctx context.Context, tx TX, sql ...string) error
-	// State returns what decides what statements in tx do and a handler could change: settings, the role, the isolation
-	// level, where names are looked for.
+	// State returns what decides what statements in tx do and a handler could change: settings, the
+	// role, the isolation level, where names are looked for.
 	State func(ctx context.Context, tx TX) (string, error)
-	// Changes are the statements that change that, or for which some databases commit, by the facts of [Misuse].
+	// Changes are the statements that change that, or for which some databases commit, by the facts
+	// of [Misuse].
 	Changes map[string]MisuseChange
-	// Without says, by the facts of [Misuse], why the database, or its driver, does not know a misuse.
+	// Without says, by the facts of [Misuse], why the database, or its driver, does not know a
+	// misuse.
 	Without map[string]string
 }
 
-// MisuseChange is a statement of a handler that changes how later statements run, or what is committed.
+// MisuseChange is a statement of a handler that changes how later statements run, or what is
+// committed.
 type MisuseChange struct {
 	SQL string
-	// Says is part of the error that the handler's transaction ends with. "": there is none, and the effect is there.
+	// Says is part of the error that the handler's transaction ends with. "": there is none, and
+	// the effect is there.
 	Says string
 	// Past tells that the store cannot refuse it: what it has committed stays.
 	Past bool
 }
 
-// Misuse tests that a handler that misuses its transaction loses nothing: no message is acknowledged without its
-// effect, none has two effects, no neighbour of a group and no later message is hurt, and an error says what was done wrong. It
-// tries each misuse in each way in which a function is given a transaction. open returns a new, empty store for each test.
+// Misuse tests that a handler that misuses its transaction loses nothing: no message is
+// acknowledged without its effect, none has two effects, no neighbour of a group and no later
+// message is hurt, and an error says what was done wrong. It tries each misuse in each way in which
+// a function is given a transaction. open returns a new, empty store for each test.
 //
-// The facts of misuses are shown by go test -v. A fixture has to have what each of them needs, or say in Without why not.
+// The facts of misuses are shown by go test -v. A fixture has to have what each of them needs, or
+// say in Without why not.
 func Misuse[TX any](t *testing.T, open func(t *testing.T) MisuseFixture[TX]) {
 	t.Helper()
 	for _, w := range ways[TX]() {

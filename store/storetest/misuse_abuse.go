@@ -15,7 +15,8 @@ type abuse[TX any] struct {
 	fact string
 	do   func(m *misuse[TX], ctx context.Context, at *given[TX]) error
 	says string // what the error says; "": it does no harm
-	// past tells that the store cannot refuse it: what it has committed stays, and an operator decides.
+	// past tells that the store cannot refuse it: what it has committed stays, and an operator
+	// decides.
 	past bool
 	// late tells that it takes longer than the function has.
 	late bool

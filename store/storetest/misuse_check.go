@@ -45,7 +45,8 @@ func (m *misuse[TX]) checkWith(errs []string) {
 	m.checkErrors(errs)
 }
 
-// checkLeft checks that nothing is left of a function: not its transaction, and not what it has set.
+// checkLeft checks that nothing is left of a function: not its transaction, and not what it has
+// set.
 func (m *misuse[TX]) checkLeft() {
 	m.Helper()
 	close(m.returned)
@@ -60,7 +61,8 @@ func (m *misuse[TX]) checkLeft() {
 	}
 }
 
-// effects returns the effects, without those of the message that an abuse has had handled, which it checks.
+// effects returns the effects, without those of the message that an abuse has had handled, which it
+// checks.
 func (m *misuse[TX]) effects() []string {
 	m.Helper()
 	effects, err := m.Effects(m.ctx())
@@ -148,7 +150,8 @@ func (m *misuse[TX]) checkOne(err error) {
 	}
 }
 
-// checkRequest checks the effect and the event of a request, with what it was logged with or ended with.
+// checkRequest checks the effect and the event of a request, with what it was logged with or ended
+// with.
 func (m *misuse[TX]) checkRequest(errs []string) {
 	m.Helper()
 	m.checkLeft()

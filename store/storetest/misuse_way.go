@@ -102,8 +102,8 @@ func (m *misuse[TX]) begun(ctx context.Context, tx TX) error {
 	return err
 }
 
-// work is what the handler does for a message: the effect, the abuse if it is the culprit's, and an event. It swallows
-// what the abuse returned.
+// work is what the handler does for a message: the effect, the abuse if it is the culprit's, and an
+// event. It swallows what the abuse returned.
 func (m *misuse[TX]) work(ctx context.Context, w *consumer.Work[TX], id uuid.UUID) error {
 	n := 0
 	for misuseID(n) != id {
@@ -344,7 +344,8 @@ func (m *misuse[TX]) afterEffect() {
 	m.checkWith(errs)
 }
 
-// survived runs a function to its end, whatever that is: in a goroutine of its own, and with a panic for an error.
+// survived runs a function to its end, whatever that is: in a goroutine of its own, and with a
+// panic for an error.
 func survived(run func() error) (err error) {
 	var wg sync.WaitGroup
 	wg.Go(func() {

@@ -30,19 +30,20 @@ type OutboxFixture[TX any] struct {
 	// OneWriter tells that of two transactions that write, the second waits for the
 	// end of the first or fails. What needs two at once is not tested then.
 	OneWriter bool
-	// ShardWriters tells that of two transactions that write events of one shard, the second waits for the
-	// end of the first. The events of a shard become visible in the order of their IDs then, which is tested
-	// instead of what Writers has to name otherwise.
+	// ShardWriters tells that of two transactions that write events of one shard, the second waits
+	// for the end of the first. The events of a shard become visible in the order of their IDs
+	// then, which is tested instead of what Writers has to name otherwise.
 	ShardWriters bool
-	// KeepsCommits tells that what a process has seen committed is never lost while it lives, as in a database within it. Where it
-	// may be, in a fail-over, rows of the queue must differ by their first rounds.
+	// KeepsCommits tells that what a process has seen committed is never lost while it lives, as in
+	// a database within it. Where it may be, in a fail-over, rows of the queue must differ by their
+	// first rounds.
 	KeepsCommits bool
 }
 
-// Producer tests that a store keeps the contract of [outbox.Store]. open returns
-// a new, empty outbox for each test; what it needs to close, it closes in
-// t.Cleanup. The tests run in parallel. only limits them to groups of those names, as go test -v
-// shows them, so that a store can be tested in many settings without all of them in each; defaults to all.
+// Producer tests that a store keeps the contract of [outbox.Store]. open returns a new, empty
+// outbox for each test; what it needs to close, it closes in t.Cleanup. The tests run in parallel.
+// only limits them to groups of those names, as go test -v shows them, so that a store can be
+// tested in many settings without all of them in each; defaults to all.
 func Producer[TX any](t *testing.T, open func(t *testing.T) OutboxFixture[TX], only ...string) {
 	t.Helper()
 	runGroups(t, []group[outboxTest[TX]]{
@@ -102,7 +103,8 @@ type outboxTest[TX any] struct {
 	fact       string
 	run        func(o *outboxRig[TX])
 	twoWriters bool
-	// oneShard needs two transactions that write to one shard at once, shardWriters that they do not.
+	// oneShard needs two transactions that write to one shard at once, shardWriters that they do
+	// not.
 	oneShard, shardWriters bool
 }
 

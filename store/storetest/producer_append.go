@@ -261,7 +261,8 @@ func writerPerTransaction[TX any](o *outboxRig[TX]) {
 	o.expectQueue(append(all, r)...)
 }
 
-// manyComeBack: events that are written together differ in nothing but their content, or in any one field besides.
+// manyComeBack: events that are written together differ in nothing but their content, or in any one
+// field besides.
 func manyComeBack[TX any](o *outboxRig[TX]) {
 	differ := []func(r *outbox.Record){
 		func(*outbox.Record) {},

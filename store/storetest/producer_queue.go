@@ -138,8 +138,9 @@ func markOfRound[TX any](o *outboxRig[TX]) {
 	o.expectParked()
 }
 
-// markOfLost tells two rows that were written for the first time apart: one that a fail-over lost has any round
-// of such a row. Where the database lives and dies with the process, as SQLite does, it need not.
+// markOfLost tells two rows that were written for the first time apart: one that a fail-over lost
+// has any round of such a row. Where the database lives and dies with the process, as SQLite does,
+// it need not.
 func markOfLost[TX any](o *outboxRig[TX]) {
 	rounds := make(map[int64]bool)
 	events := o.queued(record("key", "1"), record("key", "2"), record("other", "3"), record("", "4"))

@@ -85,8 +85,8 @@ func requeued[TX any](o *outboxRig[TX]) {
 	}
 }
 
-// roundBeginsWithATicket: a relay tells by it whether it was told of the replay that a row is of. Its next owner knows of the ticket,
-// whether the rewind was done or not.
+// roundBeginsWithATicket: a relay tells by it whether it was told of the replay that a row is of.
+// Its next owner knows of the ticket, whether the rewind was done or not.
 func roundBeginsWithATicket[TX any](o *outboxRig[TX]) {
 	h := o.ownKey(3)
 	h.deliver(0, 1, 2)

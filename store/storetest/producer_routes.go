@@ -108,7 +108,8 @@ func reportRemoves[TX any](o *outboxRig[TX]) {
 	o.expectRoutes("a: topic")
 }
 
-// RouteStatus tests what the view outbox_status of a store says of events whose route does not work. status reads one row.
+// RouteStatus tests what the view outbox_status of a store says of events whose route does not
+// work. status reads one row.
 func RouteStatus[TX any](t *testing.T, f OutboxFixture[TX], status func(id uuid.UUID) (state, why string, err error)) {
 	t.Helper()
 	o := &outboxRig[TX]{rig: rig{t}, OutboxFixture: f}

@@ -192,8 +192,8 @@ func lowerIDLater[TX any](o *outboxRig[TX]) {
 	o.rollback(other)
 }
 
-// shardTurns: a transaction that writes to a shard waits for one that has, to whatever end that comes. Other
-// shards go on.
+// shardTurns: a transaction that writes to a shard waits for one that has, to whatever end that
+// comes. Other shards go on.
 func shardTurns[TX any](o *outboxRig[TX]) {
 	for _, commit := range []bool{true, false} {
 		first, second, other := recordIn(1, "first"), recordIn(1, "second"), recordIn(2, "other")

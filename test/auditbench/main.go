@@ -1,6 +1,6 @@
-// Command auditbench measures boxpair verify on an outbox and an inbox of a given size. It makes two
-// databases, fills them, runs the command as a process of its own, prints how long that
-// took and how much memory it needed, and drops the databases.
+// Command auditbench measures boxpair verify on an outbox and an inbox of a given size. It makes
+// two databases, fills them, runs the command as a process of its own, prints how long that took
+// and how much memory it needed, and drops the databases.
 //
 //	make audit-bench ROWS=10000000
 package main
@@ -64,14 +64,15 @@ func run(ctx context.Context, server string, rows, payload int) (err error) {
 	return measure(ctx, program, sides, rows)
 }
 
-// timesOf returns a query of the numbers of the events and of their times, which are the same in both
-// databases: even intervals, from 25 hours ago to an hour ago.
+// timesOf returns a query of the numbers of the events and of their times, which are the same in
+// both databases: even intervals, from 25 hours ago to an hour ago.
 func timesOf(rows int) string {
 	begin := time.Now().Add(-25 * time.Hour).UTC().Format(time.RFC3339)
 	return fmt.Sprintf(`(SELECT i, timestamptz '%s' + i * interval '24 hours' / %d AS at FROM generate_series(1, %[2]d) i) x`, begin, rows)
 }
 
-// outboxOf returns statements that fill an outbox with delivered events. Constraints are checked once, in the end.
+// outboxOf returns statements that fill an outbox with delivered events. Constraints are checked
+// once, in the end.
 func outboxOf(times string, payload int) []string {
 	return []string{
 		`ALTER TABLE boxpair.outbox_events DROP CONSTRAINT outbox_events_dispatch`,

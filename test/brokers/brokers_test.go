@@ -82,8 +82,9 @@ func row(name string, report transporttest.Report) string {
 	return line + "\n"
 }
 
-// table is what stands in the document: a row for each publisher and a column for each case, and what the cases
-// are. Publishers that did not run, since the tests were chosen by name, have the row that they had.
+// table is what stands in the document: a row for each publisher and a column for each case, and
+// what the cases are. Publishers that did not run, since the tests were chosen by name, have the
+// row that they had.
 func table(list []publisher, reports []transporttest.Report, old string) string {
 	names, line := "| publisher |", "|---|"
 	for _, c := range transporttest.Cases() {

@@ -105,8 +105,8 @@ func (k *fakeKafka) read(ctx context.Context, topic string) ([]*message.Message,
 	return stored, nil
 }
 
-// readOn reads what has come to a partition since the last time. Nothing else is written there but messages,
-// one at each offset.
+// readOn reads what has come to a partition since the last time. Nothing else is written there but
+// messages, one at each offset.
 func (k *fakeKafka) readOn(ctx context.Context, consumer sarama.Consumer, p place) error {
 	next := int64(len(k.stored[p]))
 	end, err := k.client.GetOffset(p.topic, p.partition, sarama.OffsetNewest)

@@ -145,8 +145,8 @@ func (r *rabbit) read(_ context.Context, topic string) ([]*message.Message, erro
 	}
 }
 
-// received returns the messages that were delivered at once. Headers that are no text are the broker's own,
-// which watermill-amqp's marshaler would refuse.
+// received returns the messages that were delivered at once. Headers that are no text are the
+// broker's own, which watermill-amqp's marshaler would refuse.
 func received(d *amqp091.Delivery) []*message.Message {
 	switch d.ContentEncoding {
 	case "boxpair":
@@ -216,7 +216,8 @@ func (r *rabbit) ours() *transporttest.Target {
 	}))
 }
 
-// enveloped is transport/amqp with envelopes, for which there is no bad message: the broker does not see what is in them.
+// enveloped is transport/amqp with envelopes, for which there is no bad message: the broker does
+// not see what is in them.
 func (r *rabbit) enveloped(batchSize int) *transporttest.Target {
 	t := r.target(opener(func(address string) (*amqp.Publisher, error) {
 		config := r.config(address)

@@ -54,7 +54,8 @@ func (a *appointments) write(ctx context.Context, n int) (id uuid.UUID, err erro
 	return id, err
 }
 
-// change cancels or moves an event, sometimes in a transaction that takes its time or is rolled back.
+// change cancels or moves an event, sometimes in a transaction that takes its time or is rolled
+// back.
 func (a *appointments) change(ctx context.Context, id uuid.UUID) error {
 	var changed []uuid.UUID
 	cancels, regrets := rand.IntN(2) == 0, errors.New("regrets it")
@@ -88,8 +89,9 @@ func (a *appointments) change(ctx context.Context, id uuid.UUID) error {
 	return nil
 }
 
-// TestDeferredEventsHaveOneEffectAtTheirTime: events are written for some time ahead, and cancelled and moved while
-// relays move what is due. Everything is sent three times, and one relay is stopped in the middle.
+// TestDeferredEventsHaveOneEffectAtTheirTime: events are written for some time ahead, and cancelled
+// and moved while relays move what is due. Everything is sent three times, and one relay is stopped
+// in the middle.
 func TestDeferredEventsHaveOneEffectAtTheirTime(t *testing.T) {
 	t.Parallel()
 	const count = 240
@@ -161,8 +163,8 @@ func TestDeferredEventsHaveOneEffectAtTheirTime(t *testing.T) {
 	}
 }
 
-// TestDeferredEventTakesItsPlaceInItsKeyWhenItIsDue: later events of the key do not wait for it before, and
-// it goes before those that are still waiting then.
+// TestDeferredEventTakesItsPlaceInItsKeyWhenItIsDue: later events of the key do not wait for it
+// before, and it goes before those that are still waiting then.
 func TestDeferredEventTakesItsPlaceInItsKeyWhenItIsDue(t *testing.T) {
 	t.Parallel()
 	db, _ := newPostgres(t)

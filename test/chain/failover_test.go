@@ -19,7 +19,8 @@ import (
 	"github.com/boxpair/boxpair/transport/memory"
 )
 
-// whoeverTakesWrites returns an address under which a client finds the one of two servers that takes writes.
+// whoeverTakesWrites returns an address under which a client finds the one of two servers that
+// takes writes.
 func whoeverTakesWrites(t *testing.T, first, second *servers.Postgres) string {
 	t.Helper()
 	address, err := url.Parse(first.URL())
@@ -41,8 +42,9 @@ func identity[TX any](t *testing.T, db *database[TX]) string {
 	return name
 }
 
-// TestServicesNoticeAFailOverThatLosesCommits: a standby is promoted that has the events, and neither their marks, claims and
-// effects nor the last event. Relay and consumer live through it, on the addresses of both servers.
+// TestServicesNoticeAFailOverThatLosesCommits: a standby is promoted that has the events, and
+// neither their marks, claims and effects nor the last event. Relay and consumer live through it,
+// on the addresses of both servers.
 func TestServicesNoticeAFailOverThatLosesCommits(t *testing.T) {
 	t.Parallel()
 	const each = 5

@@ -57,8 +57,8 @@ func newMySQL(t *testing.T) *database[*sql.Tx] {
 	return d
 }
 
-// Writers at the same time, two relays, a third that died with every shard, and every message three times, to two
-// processes of a service.
+// Writers at the same time, two relays, a third that died with every shard, and every message three
+// times, to two processes of a service.
 func TestChainOnMySQLKeepsOrderWithOneEffectEach(t *testing.T) {
 	t.Parallel()
 	const writers, each = 4, 5

@@ -18,8 +18,8 @@ import (
 	"github.com/boxpair/boxpair/producer/relay"
 )
 
-// pooled returns the address of a database through a pooler in transaction mode of this test's own, for
-// connections that run statements in mode.
+// pooled returns the address of a database through a pooler in transaction mode of this test's own,
+// for connections that run statements in mode.
 func pooled(t *testing.T, database, mode string) string {
 	t.Helper()
 	u, err := url.Parse(testenv.PgBouncer(t, database))
@@ -30,9 +30,10 @@ func pooled(t *testing.T, database, mode string) string {
 	return u.String()
 }
 
-// TestChainBehindAPoolerInTransactionMode: writers, relays, consumers, operators and janitors reach their databases
-// through PgBouncer alone, which gives every transaction another session. Handlers fail, and write events of their
-// own; one event of each key is deferred; one of the relays listens for signals, which no pooler passes on.
+// TestChainBehindAPoolerInTransactionMode: writers, relays, consumers, operators and janitors reach
+// their databases through PgBouncer alone, which gives every transaction another session. Handlers
+// fail, and write events of their own; one event of each key is deferred; one of the relays listens
+// for signals, which no pooler passes on.
 func TestChainBehindAPoolerInTransactionMode(t *testing.T) {
 	t.Parallel()
 	const each = 10

@@ -77,8 +77,8 @@ func runReplay[TX any](t *testing.T, db *database[TX], topic string, publisher m
 	}
 }
 
-// replayAndRemove has an operator replay the n events of topic that db holds, and, when they are delivered again,
-// a janitor remove all that there is. db itself is only looked at.
+// replayAndRemove has an operator replay the n events of topic that db holds, and, when they are
+// delivered again, a janitor remove all that there is. db itself is only looked at.
 func replayAndRemove[TX any](t *testing.T, db *database[TX], operator *producer.Outbox[TX], janitors outbox.JanitorStore, topic string, n int) {
 	t.Helper()
 	report, err := operator.Replay(t.Context(), producer.Replay{Selection: outbox.Selection{Topic: topic}})

@@ -17,8 +17,9 @@ import (
 	"github.com/boxpair/boxpair/store/outbox"
 )
 
-// A database moves to another server by logical replication, as for an upgrade, while a service works on it: it is copied
-// and followed under load, and the service stands still for the switch alone.
+// A database moves to another server by logical replication, as for an upgrade, while a service
+// works on it: it is copied and followed under load, and the service stands still for the switch
+// alone.
 func TestDatabaseThatMovesByLogicalReplicationLosesAndReordersNothing(t *testing.T) {
 	t.Parallel()
 	source, sourceURL := newPostgres(t)
@@ -54,8 +55,8 @@ func TestDatabaseThatMovesByLogicalReplicationLosesAndReordersNothing(t *testing
 	target.wantDrained(t)
 }
 
-// Whoever forgets the sequences hears of it from the relay, and from every write that takes a number anew. What the
-// relay says to run mends it.
+// Whoever forgets the sequences hears of it from the relay, and from every write that takes a
+// number anew. What the relay says to run mends it.
 func TestForgottenSequencesOfAMoveAreNoticedBeforeOrderIsLost(t *testing.T) {
 	t.Parallel()
 	const each = 3
@@ -98,7 +99,8 @@ func TestForgottenSequencesOfAMoveAreNoticedBeforeOrderIsLost(t *testing.T) {
 	})
 }
 
-// follow has a new server follow the database at sourceURL, and returns its database when it has what was there.
+// follow has a new server follow the database at sourceURL, and returns its database when it has
+// what was there.
 func follow(t *testing.T, sourceURL string) (*database[pgx.Tx], string) {
 	t.Helper()
 	server := testenv.PrivatePostgres(t)
@@ -124,8 +126,8 @@ func leave(t *testing.T, source *database[pgx.Tx], targetURL string) {
 	execute(t, targetURL, `DROP SUBSCRIPTION move`)
 }
 
-// work runs a service with all its parts: events of the keys, one transaction each, a relay and a consumer. It goes on until stop;
-// written tells how many events there are.
+// work runs a service with all its parts: events of the keys, one transaction each, a relay and a
+// consumer. It goes on until stop; written tells how many events there are.
 func work(t *testing.T, db *database[pgx.Tx], topic string, keys []string) (stop func(), written *atomic.Int64) {
 	t.Helper()
 	outbox := outboxOf(t, db)
@@ -135,7 +137,8 @@ func work(t *testing.T, db *database[pgx.Tx], topic string, keys []string) (stop
 	endWriter := start(t, func(ctx context.Context) error {
 		for ctx.Err() == nil {
 			for _, key := range keys {
-				// A transaction that has begun is brought to its end, or nobody would know how it ended.
+				// A transaction that has begun is brought to its end, or nobody would know how it
+				// ended.
 				if err := outbox.Transact(context.WithoutCancel(ctx), func(ctx context.Context, w *producer.Writer[pgx.Tx]) error {
 					_, err := db.place(ctx, w, topic, key)
 					return err
@@ -154,7 +157,8 @@ func work(t *testing.T, db *database[pgx.Tx], topic string, keys []string) (stop
 	}, written
 }
 
-// moveSequences sets the sequences of the database at target to where those of source are: they are not replicated.
+// moveSequences sets the sequences of the database at target to where those of source are: they are
+// not replicated.
 func moveSequences(t *testing.T, source *database[pgx.Tx], target string) {
 	t.Helper()
 	statements := source.list(`SELECT format('SELECT setval(%L, %s)', format('%I.%I', schemaname, sequencename), last_value)

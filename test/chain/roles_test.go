@@ -83,8 +83,8 @@ func newBrokerUsers(t *testing.T, node *testenv.Node) brokerUsers {
 // logins are the addresses of a database for the roles of the parts.
 type logins struct{ producer, relay, consumer, janitor, operator, monitor string }
 
-// newLogins gives each part of the library a role of its own in a database. The consumer's has the producer's
-// section besides, for handlers that write events.
+// newLogins gives each part of the library a role of its own in a database. The consumer's has the
+// producer's section besides, for handlers that write events.
 func newLogins(t *testing.T, url string) logins {
 	t.Helper()
 	var r migrations.Roles
@@ -101,9 +101,9 @@ func newLogins(t *testing.T, url string) logins {
 	return l
 }
 
-// TestChainWorksWithLeastPrivileges: writer, relay, consumer, janitor, operator and monitor each have a role of
-// their own in the databases, relay and consumer a user of their own at the broker, whose topology somebody else has
-// declared.
+// TestChainWorksWithLeastPrivileges: writer, relay, consumer, janitor, operator and monitor each
+// have a role of their own in the databases, relay and consumer a user of their own at the broker,
+// whose topology somebody else has declared.
 func TestChainWorksWithLeastPrivileges(t *testing.T) {
 	t.Parallel()
 	node := testenv.PrivateRabbitMQ(t)
@@ -167,8 +167,8 @@ func TestChainWorksWithLeastPrivileges(t *testing.T) {
 	stock.wantEffects(t, "stock", 11)
 }
 
-// monitorSees waits until a view shows the monitor so many rows in state, and checks that it may read the numbers
-// of the outbox.
+// monitorSees waits until a view shows the monitor so many rows in state, and checks that it may
+// read the numbers of the outbox.
 func monitorSees(t *testing.T, at logins, view, state string, n int) {
 	t.Helper()
 	db := openPostgres(t, at.monitor)

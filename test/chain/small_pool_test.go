@@ -18,7 +18,8 @@ import (
 	"github.com/boxpair/boxpair/transport/memory"
 )
 
-// onOneConnection returns a database whose store has a pool of one connection, and which the test looks at on others.
+// onOneConnection returns a database whose store has a pool of one connection, and which the test
+// looks at on others.
 func onOneConnection(t *testing.T) *database[pgx.Tx] {
 	t.Helper()
 	url := testenv.Postgres(t)
@@ -30,9 +31,9 @@ func onOneConnection(t *testing.T) *database[pgx.Tx] {
 	return db
 }
 
-// TestAllPartsAtOnceShareAPoolOfOneConnection: writers, a relay, two services with handlers that write events and
-// fail, one of them in groups, and a janitor all work at the same time. None waits for a second connection while it
-// holds the one.
+// TestAllPartsAtOnceShareAPoolOfOneConnection: writers, a relay, two services with handlers that
+// write events and fail, one of them in groups, and a janitor all work at the same time. None waits
+// for a second connection while it holds the one.
 func TestAllPartsAtOnceShareAPoolOfOneConnection(t *testing.T) {
 	t.Parallel()
 	const each = 10

@@ -17,7 +17,8 @@ import (
 	"github.com/boxpair/boxpair/transport/schema/protobuf"
 )
 
-// item is what the JSON events of [TestTypedEventsAreHandledAsTheyWereWritten] carry, and itemV1 what they did before.
+// item is what the JSON events of [TestTypedEventsAreHandledAsTheyWereWritten] carry, and itemV1
+// what they did before.
 type (
 	item   struct{ Number, Pieces int }
 	itemV1 struct{ Number int }
@@ -42,8 +43,8 @@ func newItem(t *testing.T) (old *schema.Type[itemV1], current *schema.Type[item]
 	return old, current
 }
 
-// TestTypedEventsAreHandledAsTheyWereWritten: events in JSON and in protobuf go through a real outbox and a real
-// inbox. What nobody can read is dead at once, and holds nothing up.
+// TestTypedEventsAreHandledAsTheyWereWritten: events in JSON and in protobuf go through a real
+// outbox and a real inbox. What nobody can read is dead at once, and holds nothing up.
 func TestTypedEventsAreHandledAsTheyWereWritten(t *testing.T) {
 	t.Parallel()
 	t.Run("on PostgreSQL", func(t *testing.T) {

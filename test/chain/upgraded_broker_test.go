@@ -12,8 +12,9 @@ import (
 	"github.com/boxpair/boxpair/transport/amqp"
 )
 
-// A broker ends, and a newer one starts on its data, while services publish and consume: its queues, quorum and classic, keep their
-// messages, and relay and consumers go on by themselves. Without the programs of a newer version it is the same one.
+// A broker ends, and a newer one starts on its data, while services publish and consume: its
+// queues, quorum and classic, keep their messages, and relay and consumers go on by themselves.
+// Without the programs of a newer version it is the same one.
 func TestBrokerThatIsUpgradedInPlaceLosesNothing(t *testing.T) {
 	t.Parallel()
 	node := testenv.PrivateRabbitMQ(t)

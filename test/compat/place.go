@@ -69,7 +69,8 @@ func (f *folders) make(ctx context.Context, r release) error {
 	return os.Rename(tree+".new", tree)
 }
 
-// mmdebstrap runs it with mounts that it alone sees and that end with it: nobody meets the machine's own /dev in a tree.
+// mmdebstrap runs it with mounts that it alone sees and that end with it: nobody meets the
+// machine's own /dev in a tree.
 func mmdebstrap(ctx context.Context, args []string) error {
 	cmd := exec.CommandContext(ctx, "unshare", append([]string{"--mount", "--propagation", "private", "mmdebstrap"}, args...)...)
 	if out, err := interruptible(cmd).CombinedOutput(); err != nil {
@@ -78,7 +79,8 @@ func mmdebstrap(ctx context.Context, args []string) error {
 	return nil
 }
 
-// keys returns the file with the keys of the release's archive. Debian has Ubuntu's only from 13 on.
+// keys returns the file with the keys of the release's archive. Debian has Ubuntu's only from 13
+// on.
 func (f *folders) keys(ctx context.Context, r release) (string, error) {
 	name := "usr/share/keyrings/debian-archive-keyring.gpg"
 	if r.ubuntu {
@@ -104,8 +106,8 @@ func (f *folders) keys(ctx context.Context, r release) (string, error) {
 	return filepath.Join(tree, name), nil
 }
 
-// enter runs a program in a tree that has the machine's own /proc, /dev and /tmp and the module. The mounts are seen
-// by this program alone, and end with it.
+// enter runs a program in a tree that has the machine's own /proc, /dev and /tmp and the module.
+// The mounts are seen by this program alone, and end with it.
 const enter = `set -e
 tree=$1 root=$2 dir=$3
 shift 3
@@ -126,9 +128,10 @@ func (f *folders) command(ctx context.Context, r release, dir string, program ..
 	return cmd
 }
 
-// scripts makes scripts in dir, with the names of programs of a release that are in bin there, which run these with the
-// caller's arguments and environment, from among the packages of another release: what is mounted there is seen by nobody else,
-// and in a tree, whose root is no mount, that cannot be asked for again.
+// scripts makes scripts in dir, with the names of programs of a release that are in bin there,
+// which run these with the caller's arguments and environment, from among the packages of another
+// release: what is mounted there is seen by nobody else, and in a tree, whose root is no mount,
+// that cannot be asked for again.
 func (f *folders) scripts(r release, dir, bin string, names ...string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
@@ -163,7 +166,8 @@ func (i *images) make(ctx context.Context, r release) error {
 }
 
 func (i *images) command(ctx context.Context, r release, dir string, program ...string) *exec.Cmd {
-	// Docker gives 64 MB of shared memory unless told otherwise, which is not enough for PostgreSQL's parallel queries.
+	// Docker gives 64 MB of shared memory unless told otherwise, which is not enough for
+	// PostgreSQL's parallel queries.
 	args := []string{"run", "--rm", "--init", "--shm-size=1g", "--volume", i.root + ":" + i.root, "--workdir", dir, i.name(r)}
 	return exec.CommandContext(ctx, i.docker, append(args, program...)...)
 }

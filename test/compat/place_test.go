@@ -12,7 +12,8 @@ import (
 	"testing"
 )
 
-// TestMain lets the test binary stand in for docker, under its name: it notes its arguments and what it reads.
+// TestMain lets the test binary stand in for docker, under its name: it notes its arguments and
+// what it reads.
 func TestMain(m *testing.M) {
 	if filepath.Base(os.Args[0]) != "docker" {
 		os.Exit(m.Run())

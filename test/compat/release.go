@@ -12,13 +12,14 @@ type release struct {
 	title  string
 	ubuntu bool
 	sql    string // the package of MariaDB or MySQL; MySQL's whole one starts the server while it is installed
-	// from are older releases whose PostgreSQL is installed beside its own, and the names of these packages.
+	// from are older releases whose PostgreSQL is installed beside its own, and the names of these
+	// packages.
 	from, postgres []string
 	broker         string // the older release whose RabbitMQ is upgraded in place to this one's
 }
 
-// releases are from the oldest to the newest. Between them they have PostgreSQL 14 to 18, RabbitMQ 3.9 to 4.x,
-// MariaDB 10.11 and 11.8, MySQL 8.0, 8.4 and 9.
+// releases are from the oldest to the newest. Between them they have PostgreSQL 14 to 18, RabbitMQ
+// 3.9 to 4.x, MariaDB 10.11 and 11.8, MySQL 8.0, 8.4 and 9.
 var releases = []release{
 	{name: "jammy", title: "Ubuntu 22.04", ubuntu: true, sql: "mysql-server-core-8.0"},
 	{name: "bookworm", title: "Debian 12", sql: "mariadb-server"},
@@ -102,7 +103,8 @@ func parseVersions(text string) versions {
 	return v
 }
 
-// upstream takes from a package's version what the distribution has added: "1:11.8.9+ds-0+deb13u1" is 11.8.9.
+// upstream takes from a package's version what the distribution has added: "1:11.8.9+ds-0+deb13u1"
+// is 11.8.9.
 func upstream(version string) string {
 	if _, rest, found := strings.Cut(version, ":"); found {
 		version = rest

@@ -30,8 +30,8 @@ var suites = []suite{
 
 func (s suite) binary() string { return strings.ReplaceAll(s.dir, "/", "-") }
 
-// build compiles the suites, and the program that starts the servers, and returns the folder that they are in. They
-// are linked statically: older releases have an older libc.
+// build compiles the suites, and the program that starts the servers, and returns the folder that
+// they are in. They are linked statically: older releases have an older libc.
 func build(ctx context.Context, root string) (string, error) {
 	dir := filepath.Join(root, "bin", "compat")
 	builds := [][]string{{"build", "-buildvcs=false", "-o", filepath.Join(dir, "testenv"), "./internal/testenv/cmd/testenv"}}
@@ -56,7 +56,8 @@ func build(ctx context.Context, root string) (string, error) {
 	return dir, nil
 }
 
-// script runs the suites one after the other, beside servers that serve them all, and keeps what they say and how they end.
+// script runs the suites one after the other, beside servers that serve them all, and keeps what
+// they say and how they end.
 func script(binaries, root, logs string) string {
 	var b strings.Builder
 	b.WriteString("export DATABASE_URL=$TEST_DATABASE_URL AMQP_URL=$TEST_AMQP_URL\n")
@@ -119,7 +120,8 @@ func interruptible(cmd *exec.Cmd) *exec.Cmd {
 	return cmd
 }
 
-// movers are the tests of test/chain that move a database from the server of all tests to one of their own.
+// movers are the tests of test/chain that move a database from the server of all tests to one of
+// their own.
 const movers = "^(TestRestoredDatabaseLosesAndReordersNothing|TestDatabaseThatMovesByLogicalReplicationLosesAndReordersNothing)$"
 
 // moves moves databases from each older PostgreSQL of a release to its newest.
@@ -143,8 +145,8 @@ func moves(ctx context.Context, places places, root, binaries string, r release,
 	return result, nil
 }
 
-// upgrade upgrades a broker in place, from that of an older release. It runs among the packages of that one, and only its programs
-// are the newer release's: folders alone can do that.
+// upgrade upgrades a broker in place, from that of an older release. It runs among the packages of
+// that one, and only its programs are the newer release's: folders alone can do that.
 func upgrade(ctx context.Context, places places, root, binaries string, r release, to string) ([]move, error) {
 	f, able := places.(*folders)
 	if r.broker == "" || !able {

@@ -30,8 +30,8 @@ var timely = sync.OnceValues(func() (*servers.Servers, error) {
 	return &servers.Servers{Postgres: s.Postgres, RabbitMQ: shared.RabbitMQ}, nil
 })
 
-// The database's clock jumps while a service stands at a point: leases seem long over, or to last for
-// hours.
+// The database's clock jumps while a service stands at a point: leases seem long over, or to last
+// for hours.
 func TestClockOfTheDatabaseThatJumpsLosesAndDoublesNothing(t *testing.T) {
 	t.Parallel()
 	for name, by := range map[string]time.Duration{"ahead": time.Hour, "back": -2 * time.Hour} {

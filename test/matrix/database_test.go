@@ -67,7 +67,8 @@ func TestLostRepliesOfTheDatabaseAreAskedForAgain(t *testing.T) {
 	}
 }
 
-// loseReplies has the answers of a database lost for a time, to a process that waits at p, and drains.
+// loseReplies has the answers of a database lost for a time, to a process that waits at p, and
+// drains.
 func (r *rig) loseReplies(p fault.Point, v *child.Process) {
 	r.t.Helper()
 	ok(r.t, r.proxyAt(p).Add(proxy.DropReplies(150)))
@@ -299,8 +300,8 @@ func TestDeadlockIsRunAgain(t *testing.T) {
 	})
 }
 
-// deadlock closes a circle of locks with a transaction that patiently waits, and sees that it gets its
-// lock: the other one was ended.
+// deadlock closes a circle of locks with a transaction that patiently waits, and sees that it gets
+// its lock: the other one was ended.
 func (r *rig) deadlock(tx pgx.Tx, v *child.Process, wants string) {
 	r.t.Helper()
 	pid := tx.Conn().PgConn().PID()

@@ -108,8 +108,8 @@ func TestGoexitInAFunctionOfTheUserIsRolledBack(t *testing.T) {
 	}
 }
 
-// Every third handler fails, every seventh swallows the error of a statement, every eleventh refuses for
-// ever: those are set aside, and the rest is applied, in order.
+// Every third handler fails, every seventh swallows the error of a statement, every eleventh
+// refuses for ever: those are set aside, and the rest is applied, in order.
 func TestFailingHandlersApplyTheRestInOrder(t *testing.T) {
 	t.Parallel()
 	cell(t, "before-claim-commit", calm, system.Config{}, func(t *testing.T, r *rig) {

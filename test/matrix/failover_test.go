@@ -14,11 +14,11 @@ import (
 	"github.com/boxpair/boxpair/test/faults/system"
 )
 
-// A standby that lacks the last commits takes over. Orders and effects are lost then, and that is not
-// the library's to prevent; what it promises all the same is that what is left is whole: no order
-// without its event, no effect without its claim and its own event, nothing twice; and what the new
-// server still has to send is sent by the relay that had marked it on the old one, and has its effect,
-// though the consumer had it once and remembered.
+// A standby that lacks the last commits takes over. Orders and effects are lost then, and that is
+// not the library's to prevent; what it promises all the same is that what is left is whole: no
+// order without its event, no effect without its claim and its own event, nothing twice; and what
+// the new server still has to send is sent by the relay that had marked it on the old one, and has
+// its effect, though the consumer had it once and remembered.
 func TestFailOverThatLosesCommitsLeavesWhatIsLeftWhole(t *testing.T) {
 	t.Parallel()
 	alone := func() (*servers.Servers, error) {

@@ -67,7 +67,8 @@ func TestProcessKilledAtAnyPoint(t *testing.T) {
 
 func optimistic(c *child.Config) { c.Optimistic = true }
 
-// The handler runs before its claim, which goes to the database with everything else and the COMMIT.
+// The handler runs before its claim, which goes to the database with everything else and the
+// COMMIT.
 func TestOptimisticConsumerKilledAtAnyPoint(t *testing.T) {
 	t.Parallel()
 	for _, p := range points() {

@@ -43,8 +43,8 @@ func (r *rig) forget() {
 	}
 }
 
-// A janitor stands still in the midst of its work, for as long as it takes. Relays take shards over from each other
-// meanwhile and send all there is, and another janitor removes it.
+// A janitor stands still in the midst of its work, for as long as it takes. Relays take shards over
+// from each other meanwhile and send all there is, and another janitor removes it.
 func TestJanitorThatStandsStillHoldsUpNobody(t *testing.T) {
 	t.Parallel()
 	for _, p := range []fault.Point{fault.BeforeDelete, fault.WithinDelete} {
@@ -67,7 +67,8 @@ func TestJanitorThatStandsStillHoldsUpNobody(t *testing.T) {
 	}
 }
 
-// An operator's replay loses its connection in the midst of its transaction, and the server learns nothing of it.
+// An operator's replay loses its connection in the midst of its transaction, and the server learns
+// nothing of it.
 func TestReplayThatIsCutOffHoldsUpNobody(t *testing.T) {
 	t.Parallel()
 	cell(t, "leased", calm, system.Config{}, func(t *testing.T, r *rig) {
@@ -85,8 +86,8 @@ func TestReplayThatIsCutOffHoldsUpNobody(t *testing.T) {
 	})
 }
 
-// replayCutOff begins a replay, and keeps all that the server says from it once it holds rows of shards. The caller
-// must heal it.
+// replayCutOff begins a replay, and keeps all that the server says from it once it holds rows of
+// shards. The caller must heal it.
 func (r *rig) replayCutOff() (heal func()) {
 	r.t.Helper()
 	between, url, err := proxy.Before(r.Servers.Postgres.URL(r.OutboxDB))
@@ -164,8 +165,8 @@ func TestRowsThatCannotBeReadAreDeadAndDelayNobody(t *testing.T) {
 	})
 }
 
-// Half a million events wait for a queue that nobody has declared. The orders' events are sent beside them, also by a relay that
-// has just taken over.
+// Half a million events wait for a queue that nobody has declared. The orders' events are sent
+// beside them, also by a relay that has just taken over.
 func TestBacklogOfADeadRouteDelaysNobodyElse(t *testing.T) {
 	t.Parallel()
 	const backlog = 500_000
@@ -198,8 +199,8 @@ func TestBacklogOfADeadRouteDelaysNobodyElse(t *testing.T) {
 	})
 }
 
-// The leader of one queue answers nothing. The events of other topics are sent and applied meanwhile, and its own ones,
-// in order, once it answers.
+// The leader of one queue answers nothing. The events of other topics are sent and applied
+// meanwhile, and its own ones, in order, once it answers.
 func TestQueueWithoutItsLeaderDelaysItsOwnTopicOnly(t *testing.T) {
 	t.Parallel()
 	cell(t, "broker-given", calm, system.Config{}, func(t *testing.T, r *rig) {
@@ -238,7 +239,8 @@ func TestQueueWithoutItsLeaderDelaysItsOwnTopicOnly(t *testing.T) {
 	})
 }
 
-// control has the process of a queue do something: suspended, it answers nothing until it is resumed.
+// control has the process of a queue do something: suspended, it answers nothing until it is
+// resumed.
 func (r *rig) control(queue, what string) {
 	r.t.Helper()
 	_, err := r.Servers.RabbitMQ.Ctl(r.ctx, "eval", fmt.Sprintf(
@@ -263,8 +265,8 @@ func (r *rig) write(topic string, n int) {
 	}))
 }
 
-// A service is deployed again and again, with its hands full of messages each time: what the broker hands out again
-// is applied once, and nothing is set aside.
+// A service is deployed again and again, with its hands full of messages each time: what the broker
+// hands out again is applied once, and nothing is set aside.
 func TestRedeliveriesOfDeploysAreAppliedOnce(t *testing.T) {
 	t.Parallel()
 	for _, p := range []fault.Point{fault.BeforeHandler, fault.BeforeWindow, fault.BrokerDelivered} {
@@ -290,7 +292,8 @@ func TestRedeliveriesOfDeploysAreAppliedOnce(t *testing.T) {
 // full has a consumer take many messages at once.
 func full(c *child.Config) { c.InFlight = 64 }
 
-// Three processes of a service come and go: one reads the queue at a time, and the next one goes on in order.
+// Three processes of a service come and go: one reads the queue at a time, and the next one goes on
+// in order.
 func TestReplicasThatComeAndGoKeepTheOrder(t *testing.T) {
 	t.Parallel()
 	for _, p := range []fault.Point{fault.Claimed, fault.BeforeClaimCommit, fault.BeforeWindow, fault.BeforeAck} {

@@ -52,8 +52,8 @@ func poison() map[string]amqp091.Publishing {
 	}
 }
 
-// Poison in the midst of good messages is set aside where an operator sees it, in the first attempts or
-// after all of them, and delays nobody.
+// Poison in the midst of good messages is set aside where an operator sees it, in the first
+// attempts or after all of them, and delays nobody.
 func TestPoisonIsSetAsideAndTheRestIsApplied(t *testing.T) {
 	t.Parallel()
 	for name, message := range poison() {

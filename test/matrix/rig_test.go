@@ -80,7 +80,8 @@ func newRig(t *testing.T, on func() (*servers.Servers, error), cfg system.Config
 	return r
 }
 
-// tellLogs says where the logs of a failed cell are, and what the children said last on standard error.
+// tellLogs says where the logs of a failed cell are, and what the children said last on standard
+// error.
 func (r *rig) tellLogs(dir string) {
 	r.t.Logf("logs are in %s", dir)
 	entries, _ := os.ReadDir(dir)
@@ -124,7 +125,8 @@ func (r *rig) chain(victim child.Role, faults string, changes ...change) map[chi
 	return all
 }
 
-// suppressed waits until p has suppressed so many copies: those that are handed out and not acknowledged show nowhere else.
+// suppressed waits until p has suppressed so many copies: those that are handed out and not
+// acknowledged show nowhere else.
 func (r *rig) suppressed(p *child.Process, copies int) {
 	r.t.Helper()
 	ok(r.t, p.Until(r.within(), "copies", func(r *child.Report) bool {

@@ -8,9 +8,9 @@
 //   - Concurrent consumers of one database: porcupine looks for an order in which each
 //     dispatch ID was applied once, in accordance with every answer that a consumer gave.
 //
-// On SQLite, a sequence of rapid's runs in a bubble of testing/synctest: the database's clock is the
-// process's, so time passes exactly as a test says. On PostgreSQL the times
-// in the tables are moved instead.
+// On SQLite, a sequence of rapid's runs in a bubble of testing/synctest: the database's clock is
+// the process's, so time passes exactly as a test says. On PostgreSQL the times in the tables are
+// moved instead.
 //
 // The module is its own, because users need no such packages.
 package modeltest

@@ -137,7 +137,8 @@ func newClient[TX any](t *testing.T, db shared[TX], store inbox.Store[TX], seed 
 	return c
 }
 
-// fault breaks some transactions. Every fault comes to an end within a delivery, or with its context.
+// fault breaks some transactions. Every fault comes to an end within a delivery, or with its
+// context.
 func (c *client[TX]) fault() fault {
 	f := works
 	switch c.random.IntN(12) {

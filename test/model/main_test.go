@@ -68,9 +68,9 @@ func openFile(t *testing.T, path string) (*sql.DB, *sqlite.Store) {
 	return db, store
 }
 
-// inBubble runs one sequence that rapid draws in a bubble of its own, so that time is
-// the test's. Rapid itself stays outside: its time limits are the real ones. It ends a sequence
-// by a panic, which is carried over: one that means invalid data on a way of its own, since rapid tells
+// inBubble runs one sequence that rapid draws in a bubble of its own, so that time is the test's.
+// Rapid itself stays outside: its time limits are the real ones. It ends a sequence by a panic,
+// which is carried over: one that means invalid data on a way of its own, since rapid tells
 // failures apart by where they come from.
 func inBubble(t *testing.T, rt *rapid.T, run func(t *testing.T)) {
 	t.Helper()

@@ -214,8 +214,8 @@ func (m *windowMachine) consume(rt *rapid.T, id uuid.UUID, content string, withD
 	}
 }
 
-// failOver loses the commits of the last few messages, as a standby does that was behind. The process notices by an
-// error, which it gets with the next message.
+// failOver loses the commits of the last few messages, as a standby does that was behind. The
+// process notices by an error, which it gets with the next message.
 func (m *windowMachine) failOver(rt *rapid.T) {
 	for range rapid.IntRange(1, 3).Draw(rt, "lost commits") {
 		var id uuid.UUID

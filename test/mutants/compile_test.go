@@ -19,8 +19,9 @@ import (
 	"testing"
 )
 
-// TestEveryMutantCompiles checks the types of a mutant's package with its change. A build of each takes minutes; this
-// takes seconds, since what a package imports is read from the compiler's cache.
+// TestEveryMutantCompiles checks the types of a mutant's package with its change. A build of each
+// takes minutes; this takes seconds, since what a package imports is read from the compiler's
+// cache.
 func TestEveryMutantCompiles(t *testing.T) {
 	t.Parallel()
 	byDir := make(map[string][]Mutant)
@@ -104,7 +105,8 @@ func list(t *testing.T, dirs []string) map[string]listedPackage {
 	}
 }
 
-// parsedPackage is a package whose files can be replaced one at a time. It is used by one goroutine.
+// parsedPackage is a package whose files can be replaced one at a time. It is used by one
+// goroutine.
 type parsedPackage struct {
 	importPath string
 	fset       *token.FileSet
@@ -136,7 +138,8 @@ func parse(t *testing.T, listed map[string]listedPackage, dir string) *parsedPac
 	return p
 }
 
-// check checks the types of the package with text in place of the file with that name; as it is if the name is empty.
+// check checks the types of the package with text in place of the file with that name; as it is if
+// the name is empty.
 func (p *parsedPackage) check(name string, text []byte) error {
 	var files []*ast.File
 	if name != "" {

@@ -36,7 +36,8 @@ type Test struct {
 	Name string
 }
 
-// Module returns the directory of the module that the test is of, relative to the root of the repository, and the package in it.
+// Module returns the directory of the module that the test is of, relative to the root of the
+// repository, and the package in it.
 func (t Test) Module() (dir, pkg string) {
 	if pkg, in := strings.CutPrefix(t.Package, "test/"); in {
 		return "test", "./" + pkg

@@ -52,8 +52,8 @@ func handleEffect(inbox *consumer.Inbox[*sql.Tx], cfg consumer.EffectConfig) err
 	return err
 }
 
-// TestNegativeValuesAreRefusedByName gives every duration and number in turn a value below zero: the
-// constructor names the field, whose key is that name in snake case.
+// TestNegativeValuesAreRefusedByName gives every duration and number in turn a value below zero:
+// the constructor names the field, whose key is that name in snake case.
 func TestNegativeValuesAreRefusedByName(t *testing.T) {
 	t.Parallel()
 	for name, c := range configurations(t) {
@@ -76,7 +76,8 @@ func TestNegativeValuesAreRefusedByName(t *testing.T) {
 	}
 }
 
-// numbers returns the indexes of all durations and numbers of a structure, also in structures inside of it.
+// numbers returns the indexes of all durations and numbers of a structure, also in structures
+// inside of it.
 func numbers(kind reflect.Type, base []int) [][]int {
 	var found [][]int
 	for i := range kind.NumField() {
@@ -104,8 +105,8 @@ func setNegative(v reflect.Value, path []int) {
 	}
 }
 
-// fieldName returns the name of the last field of path, with those before it unless they are a handler's,
-// whose own configuration is named instead.
+// fieldName returns the name of the last field of path, with those before it unless they are a
+// handler's, whose own configuration is named instead.
 func fieldName(kind reflect.Type, path []int) string {
 	var names []string
 	for n := range path {
@@ -116,8 +117,8 @@ func fieldName(kind reflect.Type, path []int) string {
 	return strings.Join(names, ".")
 }
 
-// TestErrorsLeadToTheSetting writes settings wrongly. What a loader finds is told with the line of the file,
-// or the name of the field; what a constructor finds, with the name of the field.
+// TestErrorsLeadToTheSetting writes settings wrongly. What a loader finds is told with the line of
+// the file, or the name of the field; what a constructor finds, with the name of the field.
 func TestErrorsLeadToTheSetting(t *testing.T) {
 	t.Parallel()
 	type service struct {
@@ -165,7 +166,8 @@ func TestErrorsLeadToTheSetting(t *testing.T) {
 	}
 }
 
-// TestChoicesAreWords tells that a setting with a few values takes the words of the document and gives them back.
+// TestChoicesAreWords tells that a setting with a few values takes the words of the document and
+// gives them back.
 func TestChoicesAreWords(t *testing.T) {
 	t.Parallel()
 	words(t, inbox.ReadCommitted, "read committed", "repeatable read", "serializable")

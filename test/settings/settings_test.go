@@ -31,7 +31,8 @@ import (
 
 const document = "../../docs/configuration.md"
 
-// configurations are pointers to all of them, by name. A constructor is tried where values are checked.
+// configurations are pointers to all of them, by name. A constructor is tried where values are
+// checked.
 func configurations(t *testing.T) map[string]*configuration {
 	t.Helper()
 	inbox := newInbox(t)
@@ -96,7 +97,8 @@ func TestEveryDocumentedConfigurationIsLoadedHere(t *testing.T) {
 	}
 }
 
-// TestEverySettingIsLoaded writes a value for every setting into a file and into the environment, and finds it in the field.
+// TestEverySettingIsLoaded writes a value for every setting into a file and into the environment,
+// and finds it in the field.
 func TestEverySettingIsLoaded(t *testing.T) {
 	t.Parallel()
 	for name, c := range configurations(t) {

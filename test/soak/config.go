@@ -18,11 +18,13 @@ type Config struct {
 	// Progress is told how things are every few seconds. Defaults to nobody.
 	Progress io.Writer
 
-	// Batches has relays publish batches, consumers handle sets of messages and writers commit more events at once. Defaults to false.
+	// Batches has relays publish batches, consumers handle sets of messages and writers commit more
+	// events at once. Defaults to false.
 	Batches bool
 	// Keys is how many keys there are. Defaults to 600.
 	Keys int
-	// Backlog is with how many events on their way producers pause. Defaults to 10,000, and to 40,000 with Batches.
+	// Backlog is with how many events on their way producers pause. Defaults to 10,000, and to
+	// 40,000 with Batches.
 	Backlog int
 	// DrainLimit is how long it may take after the faults until all is at rest.
 	// Defaults to 60 s.

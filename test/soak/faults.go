@@ -80,7 +80,8 @@ func (f *faults) counted(kind string) int {
 	return f.done[kind]
 }
 
-// kill kills consumers half as often as others, since it takes one some time to handle what is redelivered, one by one.
+// kill kills consumers half as often as others, since it takes one some time to handle what is
+// redelivered, one by one.
 func (f *faults) kill(_ context.Context, rnd *rand.Rand) error {
 	i := rnd.IntN(len(f.fleet.members))
 	if strings.HasPrefix(f.fleet.members[i].name, "consumer") && rnd.IntN(2) == 0 {
@@ -90,8 +91,8 @@ func (f *faults) kill(_ context.Context, rnd *rand.Rand) error {
 	return nil
 }
 
-// deploy ends all consumers and relays at once, as a deployment does that does not wait for them: all that was prefetched
-// comes again.
+// deploy ends all consumers and relays at once, as a deployment does that does not wait for them:
+// all that was prefetched comes again.
 func (f *faults) deploy(context.Context, *rand.Rand) error {
 	for i, m := range f.fleet.members {
 		if !strings.HasPrefix(m.name, "producer") {
@@ -118,7 +119,8 @@ func (f *faults) any(rnd *rand.Rand) *member {
 	}
 }
 
-// pause has an operator end a process in good order, and start it some time later: another one, where that is spared or has just died.
+// pause has an operator end a process in good order, and start it some time later: another one,
+// where that is spared or has just died.
 func (f *faults) pause(ctx context.Context, rnd *rand.Rand) error {
 	for range len(f.fleet.members) {
 		if f.fleet.pause(ctx, f.any(rnd)) {

@@ -29,13 +29,14 @@ type fleet struct {
 	failed []string
 }
 
-// rarities say of how many messages a handler misbehaves for one: it fails, swallows the error of a statement, panics, ends its
-// transaction, hangs, or refuses the message for ever.
+// rarities say of how many messages a handler misbehaves for one: it fails, swallows the error of a
+// statement, panics, ends its transaction, hangs, or refuses the message for ever.
 type rarities struct{ fail, swallow, panics, end, hang, doom int }
 
 var (
 	each = rarities{997, 1499, 2503, 5003, 25_013, 10_007}
-	// Of a set of messages one that misbehaves is found by halves, which costs as much as several sets.
+	// Of a set of messages one that misbehaves is found by halves, which costs as much as several
+	// sets.
 	sets = rarities{9973, 14_983, 25_031, 50_021, 100_003, 50_051}
 )
 
@@ -45,8 +46,8 @@ const batchSize = 16
 // overrun is how long a handler may take that hangs.
 const overrun = 3 * time.Second
 
-// counts are what processes have said of themselves. What one has done since it last said anything is
-// not in it when it is killed, so they are lower bounds.
+// counts are what processes have said of themselves. What one has done since it last said anything
+// is not in it when it is killed, so they are lower bounds.
 type counts struct {
 	applied, suppressed, byWindow, unknown, troubles, parked, starts, orders, removed int64
 
@@ -69,7 +70,8 @@ func newFleet(sys *system.System, cfg *Config) *fleet {
 	f := &fleet{sys: sys, spared: -1, counts: counts{misbehaved: make(map[string]int64)}}
 	commit, window, batch, group, prefetch, rare := 200, 500, [2]int{1, 32}, 32, 0, each
 	if cfg.Batches {
-		// What a consumer had prefetched that is killed comes again: few batches, that is, and small ones.
+		// What a consumer had prefetched that is killed comes again: few batches, that is, and
+		// small ones.
 		commit, window, batch, group, prefetch, rare = 500, 2000, [2]int{batchSize, batchSize}, 64, 64, sets
 	}
 	for i := range 2 {

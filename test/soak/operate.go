@@ -27,16 +27,16 @@ const (
 	unheardEvery, unheardAtOnce = 100 * time.Millisecond, 4
 	// unheardKeys is how many keys they have, none of which another topic has.
 	unheardKeys = 40
-	// replayOf is how old events are that are replayed, and replayAtOnce how many at once. A janitor may
-	// have removed some of them.
+	// replayOf is how old events are that are replayed, and replayAtOnce how many at once. A
+	// janitor may have removed some of them.
 	replayOf, replayAtOnce = 10 * time.Second, 400
 	// retention is the janitor's.
 	retention = 20 * time.Second
 	operation = "an operator's work in a soak"
 )
 
-// operations are what people do to a chain beside its faults: they write to a topic without a queue, replay events,
-// and redrive or discard whatever is parked.
+// operations are what people do to a chain beside its faults: they write to a topic without a
+// queue, replay events, and redrive or discard whatever is parked.
 type operations struct {
 	sys    *system.System
 	outbox *producer.Outbox[pgx.Tx]
@@ -95,8 +95,8 @@ func (o *operations) start(ctx context.Context, wg *sync.WaitGroup, p pace) {
 	})
 }
 
-// write commits the next events for the topic without a queue. The same ones are written again as long as the
-// outcome is not known.
+// write commits the next events for the topic without a queue. The same ones are written again as
+// long as the outcome is not known.
 func (o *operations) write(ctx context.Context) {
 	o.mu.Lock()
 	first := o.unheard
@@ -162,8 +162,8 @@ func (o *operations) written() int64 {
 	return o.unheard
 }
 
-// hear gives the topic a queue, and reads what comes until all events have come or ctx ends. It returns how many
-// did not come and how many came after a later one of their key.
+// hear gives the topic a queue, and reads what comes until all events have come or ctx ends. It
+// returns how many did not come and how many came after a later one of their key.
 func (o *operations) hear(ctx context.Context) (lost, unordered int64, err error) {
 	sub, err := amqp.NewSubscriber(amqp.SubscriberConfig{
 		AMQP: child.Topology(o.sys.Servers.RabbitMQ.URL(), "unheard"), Logger: slog.New(slog.DiscardHandler),

@@ -22,21 +22,24 @@ type Report struct {
 	Injected   int `json:"duplicates_injected"`
 	// Pauses is how often an operator has ended a process in good order, for a while.
 	Pauses int `json:"pauses"`
-	// Misbehaved is how often handlers did what they should not, by kind, as far as they lived to tell.
+	// Misbehaved is how often handlers did what they should not, by kind, as far as they lived to
+	// tell.
 	Misbehaved map[string]int64 `json:"handlers"`
 	// Deploys is how often all consumers and relays were killed at once.
 	Deploys int `json:"deploys"`
 	// Unheard is how many events had no queue until the faults were over, and came through then.
 	Unheard int64 `json:"unheard"`
-	// Replayed, Redriven and Discarded is what operators did, and Removed what the janitor did, as far as it lived to tell.
+	// Replayed, Redriven and Discarded is what operators did, and Removed what the janitor did, as
+	// far as it lived to tell.
 	Replayed  int64 `json:"replayed"`
 	Redriven  int64 `json:"redriven"`
 	Discarded int64 `json:"discarded"`
-	// RedrivenLate is how many dead messages were redriven when later ones of their keys had been applied.
+	// RedrivenLate is how many dead messages were redriven when later ones of their keys had been
+	// applied.
 	RedrivenLate int64 `json:"redriven_late"`
 	Removed      int64 `json:"removed"`
-	// Suppressed is how many copies consumers have acknowledged without running the handler, as far as
-	// they lived to tell; Seen how many deliveries beyond the first there were at least.
+	// Suppressed is how many copies consumers have acknowledged without running the handler, as far
+	// as they lived to tell; Seen how many deliveries beyond the first there were at least.
 	Seen       int64 `json:"duplicates_seen"`
 	Suppressed int64 `json:"duplicates_suppressed"`
 	ByWindow   int64 `json:"duplicates_suppressed_in_memory"`

@@ -28,7 +28,8 @@ const (
 	stopLimit = 30 * time.Second
 )
 
-// Run runs a soak. An error tells that it could not be run to its end; what was found is in the report.
+// Run runs a soak. An error tells that it could not be run to its end; what was found is in the
+// report.
 func Run(ctx context.Context, cfg Config) (report *Report, err error) {
 	if cfg, err = cfg.withDefaults(); err != nil {
 		return nil, fmt.Errorf("soak: %w", err)
@@ -68,7 +69,8 @@ func Run(ctx context.Context, cfg Config) (report *Report, err error) {
 	return r.run(ctx)
 }
 
-// hopeless is how many processes may end by themselves, as those do whose settings are refused, until a soak is broken off.
+// hopeless is how many processes may end by themselves, as those do whose settings are refused,
+// until a soak is broken off.
 const hopeless = 50
 
 // run is one soak.
@@ -145,7 +147,8 @@ func (r *run) load(ctx context.Context) {
 	r.faults.wg.Wait()
 }
 
-// drain ends the producers, gives the topic without a queue one, and ends everybody else when nothing is left to be done.
+// drain ends the producers, gives the topic without a queue one, and ends everybody else when
+// nothing is left to be done.
 func (r *run) drain(ctx context.Context) (took time.Duration, drained bool, err error) {
 	for _, p := range []interface{ Heal() }{r.sys.Outbox, r.sys.Inbox, r.sys.Broker} {
 		p.Heal()

@@ -29,7 +29,8 @@ type findings struct {
 // lateTold is of how many effects that came late more is told than their number.
 const lateTold = 10
 
-// verify counts. Orders and effects are in two databases, so the two are read side by side in one order.
+// verify counts. Orders and effects are in two databases, so the two are read side by side in one
+// order.
 func verify(ctx context.Context, sys *system.System) (*findings, error) {
 	f := &findings{}
 	for _, step := range []func(context.Context, *system.System) error{f.compare, f.origins, f.order, f.claims, f.latency} {
@@ -164,8 +165,8 @@ func merge(f *findings, aside map[place]bool, nextOrder, nextEffect func() error
 	return nil
 }
 
-// keepOrigins keeps what every event was of, in the transaction that wrote it, since a janitor removes the events.
-// Those who write have no right to it.
+// keepOrigins keeps what every event was of, in the transaction that wrote it, since a janitor
+// removes the events. Those who write have no right to it.
 func keepOrigins(ctx context.Context, sys *system.System) error {
 	_, err := sys.OutboxPool().Exec(ctx, `
 CREATE TABLE origins (topic text, source text, key text);
@@ -186,8 +187,8 @@ WHERE o.number IS NULL OR e.source IS NULL`)
 }
 
 // order looks at effects in the order in which they came. A second effect is another finding's
-// business, and one that is missing is lost, or was set aside. A dead message keeps nobody of its key waiting: one that an
-// operator has redriven comes after the later ones.
+// business, and one that is missing is lost, or was set aside. A dead message keeps nobody of its
+// key waiting: one that an operator has redriven comes after the later ones.
 func (f *findings) order(ctx context.Context, sys *system.System) error {
 	rows, err := sys.InboxPool().Query(ctx, `
 SELECT EXISTS (SELECT FROM boxpair.inbox_history h WHERE h.dispatch_id = e.dispatch AND h.outcome = 'redriven'),

@@ -12,7 +12,8 @@ import (
 	"github.com/boxpair/boxpair/test/faults/system"
 )
 
-// What a chain leaves behind that has handled ten orders of two keys: the last one of b was given up by an operator.
+// What a chain leaves behind that has handled ten orders of two keys: the last one of b was given
+// up by an operator.
 const (
 	wellOutbox = `
 INSERT INTO orders SELECT 'p', i, CASE WHEN i > 5 THEN 'b' ELSE 'a' END, (i - 1) % 5 + 1, i * 10 FROM generate_series(1, 10) i;

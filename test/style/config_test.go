@@ -42,9 +42,9 @@ var configParts = map[string]bool{
 	"relay.Backoff": true, "relay.Downstream": true, "amqp.Queue": true, "audit.Expectation": true,
 }
 
-// TestEverySettingHasItsNameInFilesAndInTheEnvironment reads the tags of all configurations, also of
-// those that are added later: the key of a field is its name in snake case, and its variable is that
-// in capitals.
+// TestEverySettingHasItsNameInFilesAndInTheEnvironment reads the tags of all configurations, also
+// of those that are added later: the key of a field is its name in snake case, and its variable is
+// that in capitals.
 func TestEverySettingHasItsNameInFilesAndInTheEnvironment(t *testing.T) {
 	t.Parallel()
 	list := configs(t)

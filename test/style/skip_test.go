@@ -16,9 +16,9 @@ var skips = map[string]string{
 	"transport/transporttest.Test": "a target lacks what a case needs; Check reports that too, and the reports of ours are compared",
 }
 
-// TestNoTestIsSkipped: a test that is skipped shows nothing, and nobody reads that it did not run. What
-// belongs to one system stands in a file of that system, and what a test needs it demands. To skip
-// a step that rapid drew is to draw another.
+// TestNoTestIsSkipped: a test that is skipped shows nothing, and nobody reads that it did not run.
+// What belongs to one system stands in a file of that system, and what a test needs it demands. To
+// skip a step that rapid drew is to draw another.
 func TestNoTestIsSkipped(t *testing.T) {
 	t.Parallel()
 	unused := make(map[string]bool)

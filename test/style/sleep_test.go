@@ -15,9 +15,9 @@ import (
 // does something for a time, and does not wait for anything to be done.
 var realTime = []string{"test/chain.pause", "test/matrix.pause"}
 
-// TestTestsSleepOnlyInBubbles: a sleep of real time makes a test slow, and on a busy machine wrong. In
-// a bubble of testing/synctest it takes no time and ends when it should. A receive from time.After
-// that stands alone is a sleep too; in a select it is the bound of a wait.
+// TestTestsSleepOnlyInBubbles: a sleep of real time makes a test slow, and on a busy machine wrong.
+// In a bubble of testing/synctest it takes no time and ends when it should. A receive from
+// time.After that stands alone is a sleep too; in a select it is the bound of a wait.
 func TestTestsSleepOnlyInBubbles(t *testing.T) {
 	t.Parallel()
 	packages := make(map[string][]*ast.File)
@@ -105,8 +105,8 @@ var sleep = time.Sleep
 
 // sleeps returns where the files of a directory sleep, except in a bubble: in a function literal
 // that is passed to synctest.Test, or to a function that uses it in such a literal only. Of a
-// declared function it knows only the name: its body is in a bubble if all mentions of that name are,
-// and if it is no exported method, which somebody may call by an interface.
+// declared function it knows only the name: its body is in a bubble if all mentions of that name
+// are, and if it is no exported method, which somebody may call by an interface.
 func sleeps(list []*ast.File) []place {
 	b := bubbles{openers: map[string]bool{"synctest.Test": true}, mentions: make(map[string][]place), quiet: make(map[string]bool)}
 	for _, file := range list {

@@ -32,8 +32,8 @@ type Old struct {
 // ErrNoHistory is returned by [Build] in a clone that lacks the commit [Base].
 var ErrNoHistory = errors.New("the clone lacks the commit " + Base + ": fetch the history first (git fetch --unshallow)")
 
-// Build takes the older state from the repository that the working directory is in, and builds it. It takes a minute
-// when Go's build cache is cold. The caller must Remove it.
+// Build takes the older state from the repository that the working directory is in, and builds it.
+// It takes a minute when Go's build cache is cold. The caller must Remove it.
 func Build(ctx context.Context) (_ *Old, err error) {
 	if _, err := output(ctx, "", "git", "rev-parse", "--quiet", "--verify", Base+"^{commit}"); err != nil {
 		return nil, errors.Join(ErrNoHistory, err)
@@ -74,7 +74,8 @@ func Build(ctx context.Context) (_ *Old, err error) {
 // Remove removes what Build has made.
 func (o *Old) Remove() error { return os.RemoveAll(o.dir) }
 
-// Install creates the tables of the older state and of the service, as child.Install does with those of this state.
+// Install creates the tables of the older state and of the service, as child.Install does with
+// those of this state.
 func (o *Old) Install(ctx context.Context, url string) error {
 	cmd := exec.CommandContext(ctx, o.Command, "migrate")
 	cmd.Env = append(os.Environ(), "DATABASE_URL="+url, "BOXPAIR_DATABASE_URL="+url)

@@ -110,8 +110,8 @@ func (a age) String() string {
 	return "newer"
 }
 
-// start starts a process of one role. Its handler fails for some messages, and some of its events are too large for the
-// relay's publisher, so that each state meets what the other has parked.
+// start starts a process of one role. Its handler fails for some messages, and some of its events
+// are too large for the relay's publisher, so that each state meets what the other has parked.
 func (r *rig) start(role child.Role, of age) *child.Process {
 	r.t.Helper()
 	r.started++
@@ -205,7 +205,8 @@ func TestRelaysOfBothStatesTakeOverFromEachOther(t *testing.T) {
 	r.finish(2 * orders)
 }
 
-// The tables are brought up to date while processes of the older state work; then these are replaced one by one.
+// The tables are brought up to date while processes of the older state work; then these are
+// replaced one by one.
 func TestUpgradeUnderLoadLosesNothing(t *testing.T) {
 	r := newRig(t, true)
 	consumer, relay := r.start(child.Consumer, older), r.start(child.Relay, older)
@@ -222,7 +223,8 @@ func TestUpgradeUnderLoadLosesNothing(t *testing.T) {
 	r.finish(2 * orders)
 }
 
-// A deployment is taken back: processes of the older state go on with what the newer ones have left.
+// A deployment is taken back: processes of the older state go on with what the newer ones have
+// left.
 func TestDowngradeUnderLoadLosesNothing(t *testing.T) {
 	r := newRig(t, false)
 	consumer, relay := r.start(child.Consumer, newer), r.start(child.Relay, newer)

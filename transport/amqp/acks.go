@@ -32,15 +32,16 @@ type delivery struct {
 	acked bool // by the handler
 }
 
-// acks are the deliveries of one channel, batches as a whole, that the broker has not been told of, in the order of their tags:
-// no more than it prefetches. A bulk ack covers every tag up to its own, so it is only ever sent for a prefix that has finished
-// as a whole.
+// acks are the deliveries of one channel, batches as a whole, that the broker has not been told of,
+// in the order of their tags: no more than it prefetches. A bulk ack covers every tag up to its
+// own, so it is only ever sent for a prefix that has finished as a whole.
 type acks struct {
 	list []ack
 	open int // finished ones
 }
 
-// ack is an acknowledgement to be sent. It refers to no delivery, whose body may be large, and which may be long finished.
+// ack is an acknowledgement to be sent. It refers to no delivery, whose body may be large, and
+// which may be long finished.
 type ack struct {
 	tag      uint64
 	finished bool

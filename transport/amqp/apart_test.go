@@ -23,7 +23,8 @@ func health(s *amqp.Subscriber, queue string) amqp.QueueHealth {
 	return amqp.QueueHealth{}
 }
 
-// unreadable publishes a message to a queue that ends the connection of whoever gets it: the client takes 8,192 headers.
+// unreadable publishes a message to a queue that ends the connection of whoever gets it: the client
+// takes 8,192 headers.
 func unreadable(t *testing.T, url, queue string) {
 	t.Helper()
 	headers := amqp091.Table{}

@@ -13,9 +13,9 @@ import (
 	"github.com/boxpair/boxpair/transport"
 )
 
-// batchEncoding is the content-encoding property of a message that carries several. Its body is a line with the number of the publish,
-// and behind it each of them: a line with its ID, escaped as in an envelope, a blank and the length of its envelope in bytes, and
-// then the envelope.
+// batchEncoding is the content-encoding property of a message that carries several. Its body is a
+// line with the number of the publish, and behind it each of them: a line with its ID, escaped as
+// in an envelope, a blank and the length of its envelope in bytes, and then the envelope.
 const batchEncoding = "boxpair-batch"
 
 // maxBatch is how many messages a batch may have.
@@ -67,7 +67,8 @@ func splitBatch(body []byte) ([]part, error) {
 	return parts, nil
 }
 
-// payloadsOfBatch is what the payloads of a call of SendBatch should have together, so that a batch is not much larger than others.
+// payloadsOfBatch is what the payloads of a call of SendBatch should have together, so that a batch
+// is not much larger than others.
 const payloadsOfBatch = maxBatchBytes / 2
 
 var _ transport.BatchSender = (*Publisher)(nil)
@@ -77,8 +78,8 @@ func (p *Publisher) BatchLimit() (messages, bytes int) {
 	return p.config.BatchSize, min(payloadsOfBatch, p.config.MaxBody/2)
 }
 
-// SendBatch implements [transport.BatchSender]. Messages of more than one route are Invalid; so are several that are larger
-// than MaxBody together, and any if BatchSize does not allow as many.
+// SendBatch implements [transport.BatchSender]. Messages of more than one route are Invalid; so are
+// several that are larger than MaxBody together, and any if BatchSize does not allow as many.
 func (p *Publisher) SendBatch(ctx context.Context, topic string, msgs []*message.Message, done func(transport.Result)) {
 	if len(msgs) == 1 {
 		p.Send(ctx, topic, msgs[0], done)

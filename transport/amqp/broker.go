@@ -91,7 +91,8 @@ type connection struct {
 	ended chan *amqp091.Error // gets the reason, if there is one
 }
 
-// dial connects to one of the hosts. It gives up when ctx ends; once it has returned, ctx no longer matters.
+// dial connects to one of the hosts. It gives up when ctx ends; once it has returned, ctx no longer
+// matters.
 func (b *broker) dial(ctx context.Context) (*connection, error) {
 	config := b.config
 	password := b.parsed.Password
@@ -193,11 +194,12 @@ func (c *connection) guard(timeout time.Duration) (stop func() bool) {
 	return time.AfterFunc(timeout, c.raw.abort).Stop
 }
 
-// errNoAnswer is the error of a request that the broker has left unanswered while it answered others.
+// errNoAnswer is the error of a request that the broker has left unanswered while it answered
+// others.
 var errNoAnswer = errors.New("no answer")
 
-// guarded runs f, which makes requests, and cuts the connection if that is not done in time. It tells whether the broker answers
-// others meanwhile.
+// guarded runs f, which makes requests, and cuts the connection if that is not done in time. It
+// tells whether the broker answers others meanwhile.
 func (c *connection) guarded(timeout time.Duration, f func() error) error {
 	answers, done := false, make(chan struct{})
 	timer := time.AfterFunc(timeout, func() {

@@ -9,12 +9,14 @@ import (
 	"github.com/boxpair/boxpair/transport"
 )
 
-// cloudEventsPrefix begins the names of attributes in the headers of a message. The binding of CloudEvents 1.0.2 for AMQP 1.0 allows
-// "cloudEvents:" too, and recommends this one, which every client can read. There is no binding for AMQP 0-9-1.
+// cloudEventsPrefix begins the names of attributes in the headers of a message. The binding of
+// CloudEvents 1.0.2 for AMQP 1.0 allows "cloudEvents:" too, and recommends this one, which every
+// client can read. There is no binding for AMQP 0-9-1.
 const cloudEventsPrefix = "cloudEvents_"
 
-// setCloudEvents adds the attributes of CloudEvents 1.0 in binary mode to headers: the payload stays as it is, and
-// datacontenttype is the content-type property, which is there already. What the user's headers say stays.
+// setCloudEvents adds the attributes of CloudEvents 1.0 in binary mode to headers: the payload
+// stays as it is, and datacontenttype is the content-type property, which is there already. What
+// the user's headers say stays.
 func setCloudEvents(headers amqp091.Table, topic string, msg *message.Message) {
 	set := func(name, value string) {
 		name = cloudEventsPrefix + name

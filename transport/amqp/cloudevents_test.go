@@ -91,7 +91,8 @@ func TestMessagesAreCloudEventsOnRequest(t *testing.T) {
 	}
 }
 
-// TestConsumersReadCloudEventsAsOtherMessages: what the library says itself is untouched, a signature included.
+// TestConsumersReadCloudEventsAsOtherMessages: what the library says itself is untouched, a
+// signature included.
 func TestConsumersReadCloudEventsAsOtherMessages(t *testing.T) {
 	t.Parallel()
 	name, config := topic(t), amqp.DurablePubSub(testenv.AMQPURL(t), "consumer")

@@ -22,11 +22,12 @@ const seqHeader = transport.ReservedPrefix + "publish-seq"
 
 // codec turns messages into publishings and deliveries into messages.
 type codec interface {
-	// encode returns a publishing with a number, whose Headers the caller may change. If it is made of parts that are
-	// used again, the caller gives them back when it has been written.
+	// encode returns a publishing with a number, whose Headers the caller may change. If it is made
+	// of parts that are used again, the caller gives them back when it has been written.
 	encode(msg *message.Message, seq string) (pub amqp091.Publishing, used *parts, err error)
 	decode(d *amqp091.Delivery) (*message.Message, error)
-	// total tells whether decode can read any delivery, in whatever way. A batch that comes to it could not be split.
+	// total tells whether decode can read any delivery, in whatever way. A batch that comes to it
+	// could not be split.
 	total() bool
 }
 
@@ -106,7 +107,8 @@ func (c defaultCodec) encode(msg *message.Message, seq string) (pub amqp091.Publ
 		if p.body, err = appendEnvelope(p.body[:0], msg, seq, c.idHeader); err != nil {
 			return pub, nil, err
 		}
-		// RabbitMQ has more work with properties of more than 64 bytes: neither Type nor ContentType.
+		// RabbitMQ has more work with properties of more than 64 bytes: neither Type nor
+		// ContentType.
 		pub.Body, pub.ContentEncoding = p.body, envelopeEncoding
 	} else {
 		for name, value := range msg.Metadata {
@@ -179,8 +181,8 @@ func (c defaultCodec) decode(d *amqp091.Delivery) (*message.Message, error) {
 	return msg, nil
 }
 
-// open returns the payload in an envelope, and adds its metadata to meta, where that has no header of the same name. What
-// cannot be opened is refused by the inbox.
+// open returns the payload in an envelope, and adds its metadata to meta, where that has no header
+// of the same name. What cannot be opened is refused by the inbox.
 func (c defaultCodec) open(body []byte, meta message.Metadata) []byte {
 	payload, err := openEnvelope(body, func(name, value string) {
 		if _, there := meta[name]; !there && name != c.idHeader {

@@ -203,8 +203,8 @@ func TestBulkAcksCoverOnlyAFinishedPrefix(t *testing.T) {
 	}
 }
 
-// TestAcknowledgementsBehindAGapAreForgotten once the broker has been told of them: what is kept and looked at are those that it
-// still waits for.
+// TestAcknowledgementsBehindAGapAreForgotten once the broker has been told of them: what is kept
+// and looked at are those that it still waits for.
 func TestAcknowledgementsBehindAGapAreForgotten(t *testing.T) {
 	t.Parallel()
 	var a acks

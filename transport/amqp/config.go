@@ -44,8 +44,9 @@ type Queue struct {
 	// BindingKey binds the queue to the topic's exchange. Defaults to the routing key
 	// that messages of the topic are published with. Refused with Partitions.
 	BindingKey string `yaml:"binding_key" env:"BINDING_KEY"`
-	// Partitions of the consumer whose queue it is, if it has another number of them
-	// than PublisherConfig.Partitions, which it must be used with. Defaults to PublisherConfig.Partitions.
+	// Partitions of the consumer whose queue it is, if it has another number of them than
+	// PublisherConfig.Partitions, which it must be used with. Defaults to
+	// PublisherConfig.Partitions.
 	Partitions int `yaml:"partitions" env:"PARTITIONS"`
 }
 
@@ -58,12 +59,14 @@ type PublisherConfig struct {
 	// confirmed, on one channel. NoWait of a declaration is taken as false.
 	AMQP wamqp.Config `yaml:"-" env:"-"`
 
-	// Hosts are the nodes of a cluster, each as host or host:port, in place of the host in AMQP.Connection.AmqpURI. They are tried in
-	// turn, beginning with any of them. Defaults to the host in AmqpURI.
+	// Hosts are the nodes of a cluster, each as host or host:port, in place of the host in
+	// AMQP.Connection.AmqpURI. They are tried in turn, beginning with any of them. Defaults to the
+	// host in AmqpURI.
 	Hosts []string `yaml:"hosts" env:"HOSTS"`
 
-	// Credentials, if it is not nil, is called at each attempt to connect, and goes before user and password in AMQP.Connection.AmqpURI: for
-	// passwords that are replaced and tokens that expire. It may be called by several goroutines at once.
+	// Credentials, if it is not nil, is called at each attempt to connect, and goes before user and
+	// password in AMQP.Connection.AmqpURI: for passwords that are replaced and tokens that expire.
+	// It may be called by several goroutines at once.
 	Credentials Credentials `yaml:"-" env:"-"`
 
 	// Name tells this publisher from others in [Publisher.Route]. Defaults to
@@ -91,30 +94,34 @@ type PublisherConfig struct {
 	// metadata transport.MetaKey.
 	Key func(*message.Message) string `yaml:"-" env:"-"`
 
-	// CloudEvents adds the attributes of CloudEvents 1.0 to each message, in binary mode, for consumers that know
-	// those rather than this library. See "CloudEvents" in the documentation of the package. Defaults to false.
+	// CloudEvents adds the attributes of CloudEvents 1.0 to each message, in binary mode, for
+	// consumers that know those rather than this library. See "CloudEvents" in the documentation of
+	// the package. Defaults to false.
 	CloudEvents bool `yaml:"cloud_events" env:"CLOUD_EVENTS"`
 
-	// Envelope sends the metadata in the body, as a line before the payload, and the dispatch ID in the message-id property
-	// only: headers cost the broker a quarter of what it can do. Consumers must read with this package. Refused with CloudEvents,
-	// and with a Marshaler other than the DefaultMarshaler without PostprocessPublishing. See "Envelopes" in the documentation of the
+	// Envelope sends the metadata in the body, as a line before the payload, and the dispatch ID in
+	// the message-id property only: headers cost the broker a quarter of what it can do. Consumers
+	// must read with this package. Refused with CloudEvents, and with a Marshaler other than the
+	// DefaultMarshaler without PostprocessPublishing. See "Envelopes" in the documentation of the
 	// package. Defaults to false: each name has a header.
 	Envelope bool `yaml:"envelope" env:"ENVELOPE"`
 
-	// BatchSize is how many messages of one exchange and routing key may be published as one, which costs the broker little more than one.
-	// They are gathered while earlier ones are unconfirmed, for some milliseconds at most. Needs Envelope. See
-	// "Batches" in the documentation of the package. At most 1000. Defaults to 1.
+	// BatchSize is how many messages of one exchange and routing key may be published as one, which
+	// costs the broker little more than one. They are gathered while earlier ones are unconfirmed,
+	// for some milliseconds at most. Needs Envelope. See "Batches" in the documentation of the
+	// package. At most 1000. Defaults to 1.
 	BatchSize int `yaml:"batch_size" env:"BATCH_SIZE"`
 
 	// QueueType is the type of the queues declared. AMQP.Queue.Arguments goes first
 	// if it names a type. Defaults to Quorum.
 	QueueType QueueType `yaml:"queue_type" env:"QUEUE_TYPE"`
 
-	// Window is how many messages may be unconfirmed, those of a call of SendBatch counted as one. Defaults to 1000.
+	// Window is how many messages may be unconfirmed, those of a call of SendBatch counted as one.
+	// Defaults to 1000.
 	Window int `yaml:"window" env:"WINDOW"`
 
-	// WindowBytes is how many bytes may be unconfirmed, besides one message of any
-	// size. With Envelope, a call of Send that waits has a copy of its payload, too. Defaults to 64 MiB.
+	// WindowBytes is how many bytes may be unconfirmed, besides one message of any size. With
+	// Envelope, a call of Send that waits has a copy of its payload, too. Defaults to 64 MiB.
 	WindowBytes int `yaml:"window_bytes" env:"WINDOW_BYTES"`
 
 	// ConfirmTimeout is how long the broker may take to answer for a message before
@@ -146,12 +153,14 @@ type SubscriberConfig struct {
 	// Consume.Qos.Global too: each subscription has a channel of its own.
 	AMQP wamqp.Config `yaml:"-" env:"-"`
 
-	// Hosts are the nodes of a cluster, each as host or host:port, in place of the host in AMQP.Connection.AmqpURI. They are tried in
-	// turn, beginning with any of them. Defaults to the host in AmqpURI.
+	// Hosts are the nodes of a cluster, each as host or host:port, in place of the host in
+	// AMQP.Connection.AmqpURI. They are tried in turn, beginning with any of them. Defaults to the
+	// host in AmqpURI.
 	Hosts []string `yaml:"hosts" env:"HOSTS"`
 
-	// Credentials, if it is not nil, is called at each attempt to connect, and goes before user and password in AMQP.Connection.AmqpURI: for
-	// passwords that are replaced and tokens that expire. It may be called by several goroutines at once.
+	// Credentials, if it is not nil, is called at each attempt to connect, and goes before user and
+	// password in AMQP.Connection.AmqpURI: for passwords that are replaced and tokens that expire.
+	// It may be called by several goroutines at once.
 	Credentials Credentials `yaml:"-" env:"-"`
 
 	// Topology says who declares. Defaults to Declare.
@@ -177,18 +186,20 @@ type SubscriberConfig struct {
 	// topics" in the documentation of the package. Defaults to 0: one queue.
 	Partitions int `yaml:"partitions" env:"PARTITIONS"`
 
-	// RebalanceInterval is how often the processes of a consumer look whether one of
-	// them has more than its share of the partitions, and gives some back. Without partitions, a process looks a twelfth as
-	// often whether others consume its queue, and warns of them. Defaults to 5 seconds.
+	// RebalanceInterval is how often the processes of a consumer look whether one of them has more
+	// than its share of the partitions, and gives some back. Without partitions, a process looks a
+	// twelfth as often whether others consume its queue, and warns of them. Defaults to 5 seconds.
 	RebalanceInterval time.Duration `yaml:"rebalance_interval" env:"REBALANCE_INTERVAL"`
 
-	// InFlight is how many messages of a subscription, or of each of its partitions, may be
-	// handed out and not yet acknowledged. Defaults to AMQP.Consume.Qos.PrefetchCount, and to 64 if that is 0.
+	// InFlight is how many messages of a subscription, or of each of its partitions, may be handed
+	// out and not yet acknowledged. Defaults to AMQP.Consume.Qos.PrefetchCount, and to 64 if that
+	// is 0.
 	InFlight int `yaml:"in_flight" env:"IN_FLIGHT"`
-	// Prefetch is how many messages, or batches, the broker may deliver before they are acknowledged. Those that are not handed
-	// out wait in memory: with more than InFlight, messages that wait for an earlier one of their key leave
-	// room for other keys. What waits here is kept from other consumers of the queue. At least InFlight, at most 65535.
-	// Defaults to 4 times InFlight.
+	// Prefetch is how many messages, or batches, the broker may deliver before they are
+	// acknowledged. Those that are not handed out wait in memory: with more than InFlight, messages
+	// that wait for an earlier one of their key leave room for other keys. What waits here is kept
+	// from other consumers of the queue. At least InFlight, at most 65535. Defaults to 4 times
+	// InFlight.
 	Prefetch int `yaml:"prefetch" env:"PREFETCH"`
 
 	// Key returns the key of a message. Messages of one key are handed out one
@@ -200,7 +211,8 @@ type SubscriberConfig struct {
 	// each nack, up to RedeliveryMax, and is spread by a random factor. Defaults to 100
 	// milliseconds, or to RedeliveryMax if that is shorter.
 	RedeliveryMin time.Duration `yaml:"redelivery_min" env:"REDELIVERY_MIN"`
-	// RedeliveryMax is the largest such time. Defaults to 10 seconds, or to RedeliveryMin if that is longer.
+	// RedeliveryMax is the largest such time. Defaults to 10 seconds, or to RedeliveryMin if that
+	// is longer.
 	RedeliveryMax time.Duration `yaml:"redelivery_max" env:"REDELIVERY_MAX"`
 
 	// CloseTimeout is how long Close, and the end of a Subscribe's context, wait for

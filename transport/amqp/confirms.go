@@ -18,8 +18,8 @@ const (
 	// looks at all of them. Confirms come in nearly the order of the publishes; when
 	// one is missing, as from a queue without a leader, the others go on.
 	sweepInterval = 5 * time.Millisecond
-	// sweepsLeftOut is how many times in a row it does not look at all of them, since the oldest one is
-	// another each time. What is overdue is seen so much later.
+	// sweepsLeftOut is how many times in a row it does not look at all of them, since the oldest
+	// one is another each time. What is overdue is seen so much later.
 	sweepsLeftOut = 20
 )
 
@@ -73,8 +73,8 @@ func (c *confirmChannel) frameSize() int {
 	return maxHeaderBytes + frameOverhead
 }
 
-// write publishes out, or has it gathered with others. It reports false when the channel turned out to be closed
-// before anything was written. Called with mu locked.
+// write publishes out, or has it gathered with others. It reports false when the channel turned out
+// to be closed before anything was written. Called with mu locked.
 func (p *Publisher) write(ctx context.Context, c *confirmChannel, out *outgoing,
 	done func(transport.Result)) (bool, *transport.Result) {
 	if out.gather && (c.packets >= packetsAlone || c.gathering.has(out)) {
@@ -199,8 +199,8 @@ func (p *Publisher) judge(c *confirmChannel, blocked <-chan amqp091.Blocking) {
 	}
 }
 
-// oldest tells which packet was published first of those that are unconfirmed, and when it is confirmed; and whether nothing
-// is unconfirmed or gathered.
+// oldest tells which packet was published first of those that are unconfirmed, and when it is
+// confirmed; and whether nothing is unconfirmed or gathered.
 func (p *Publisher) oldest(c *confirmChannel) (confirmed <-chan struct{}, seq string, idle bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -210,8 +210,8 @@ func (p *Publisher) oldest(c *confirmChannel) (confirmed <-chan struct{}, seq st
 	return c.first.in.confirm.Done(), c.first.in.seq, false
 }
 
-// sweeps tells when to look at all slots. While confirms come in their order there is nothing to be found, and a
-// look at a full window takes as long as to judge a hundred messages.
+// sweeps tells when to look at all slots. While confirms come in their order there is nothing to be
+// found, and a look at a full window takes as long as to judge a hundred messages.
 type sweeps struct {
 	oldest  string // seq of the oldest slot, the last time
 	leftOut int
@@ -399,15 +399,15 @@ func (p *Publisher) outcome(c *confirmChannel, s *slot, closed bool, lost int) t
 	}
 }
 
-// confirmsAhead is how many later confirms one unanswered message may hold up in the client, some 20 MB: amqp091 keeps each of
-// them until it can tell them in their order.
+// confirmsAhead is how many later confirms one unanswered message may hold up in the client, some
+// 20 MB: amqp091 keeps each of them until it can tell them in their order.
 const confirmsAhead = 1 << 18
 
-// overdue reports messages whose context or ConfirmTimeout has ended. The
-// connection is cut if the broker has answered nothing since such a message, if
-// half of the window is taken by messages that nobody waits for, or if the client keeps too many
-// confirms behind it: a queue that answers nothing must not stop the others. While the broker blocks the connection
-// it answers nothing, and nothing would be won.
+// overdue reports messages whose context or ConfirmTimeout has ended. The connection is cut if the
+// broker has answered nothing since such a message, if half of the window is taken by messages that
+// nobody waits for, or if the client keeps too many confirms behind it: a queue that answers
+// nothing must not stop the others. While the broker blocks the connection it answers nothing, and
+// nothing would be won.
 func (p *Publisher) overdue(c *confirmChannel, judged []judgement) []judgement {
 	since := time.Now().Add(-p.config.ConfirmTimeout)
 	for _, b := range c.gathering.order {

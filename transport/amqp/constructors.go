@@ -13,12 +13,12 @@ import (
 // defaultInFlight is what the constructors set as prefetch count.
 const defaultInFlight = 64
 
-// DurablePubSub returns the configuration of a durable fanout exchange per topic
-// and a durable queue <topic>_<consumer> for each consumer of it: every consumer
-// gets every message, and the processes of one consumer share them. A consumer is one handler, not a service:
-// two handlers of a topic with the same queue would get half of the messages each. The names
-// are those of watermill-amqp's NewDurablePubSubConfig with
-// GenerateQueueNameTopicNameWithSuffix(consumer). A publisher passes no consumer.
+// DurablePubSub returns the configuration of a durable fanout exchange per topic and a durable
+// queue <topic>_<consumer> for each consumer of it: every consumer gets every message, and the
+// processes of one consumer share them. A consumer is one handler, not a service: two handlers of a
+// topic with the same queue would get half of the messages each. The names are those of
+// watermill-amqp's NewDurablePubSubConfig with GenerateQueueNameTopicNameWithSuffix(consumer). A
+// publisher passes no consumer.
 func DurablePubSub(uri, consumer string) wamqp.Config {
 	c := wamqp.NewDurablePubSubConfig(uri, nil)
 	if consumer != "" {

@@ -26,9 +26,10 @@
 //   - a confirm, and nothing was returned before it: [transport.Confirmed];
 //   - a return, then a confirm: [transport.Returned], no queue took the message;
 //   - a nack: [transport.Refused], as by a full queue with reject-publish;
-//   - a channel or connection exception: by its code [transport.Invalid], [transport.Refused] or, for an
-//     exchange that is missing, [transport.Returned], or with [Declare] [transport.Unavailable]. Of several messages
-//     that were unanswered, the culprit is found before anything else is published: they are published again one by one, each followed by a
+//   - a channel or connection exception: by its code [transport.Invalid], [transport.Refused] or,
+//     for an exchange that is missing, [transport.Returned], or with [Declare]
+//     [transport.Unavailable]. Of several messages that were unanswered, the culprit is found
+//     before anything else is published: they are published again one by one, each followed by a
 //     request that the broker answers when it has handled the message;
 //   - the connection was lost: [transport.Unavailable], the broker may have it.
 //
@@ -86,15 +87,18 @@
 //
 // # Connections
 //
-// The subscriptions of a Subscriber share a connection, with a channel for each queue. A message that the client cannot read, as one
-// with more than 8192 headers, ends the connection whenever it is delivered, and so does a queue that leaves a request unanswered
-// for 30 seconds, as one without a leader. A queue that is known to do so gets a connection of its own. Otherwise the queues
-// of a connection that is lost three times, shortly after it was opened, part into four, until the one that ends its connection is
-// alone with it, and is named in the log. The others are redelivered what they had in flight until then, and go on
-// undisturbed. A Subscriber has 16 connections at most. [Subscriber.Health] tells of each queue whether it is consumed, and why not.
+// The subscriptions of a Subscriber share a connection, with a channel for each queue. A message
+// that the client cannot read, as one with more than 8192 headers, ends the connection whenever it
+// is delivered, and so does a queue that leaves a request unanswered for 30 seconds, as one without
+// a leader. A queue that is known to do so gets a connection of its own. Otherwise the queues of a
+// connection that is lost three times, shortly after it was opened, part into four, until the one
+// that ends its connection is alone with it, and is named in the log. The others are redelivered
+// what they had in flight until then, and go on undisturbed. A Subscriber has 16 connections at
+// most. [Subscriber.Health] tells of each queue whether it is consumed, and why not.
 //
-// Hosts names the nodes of a cluster, which are tried in turn from any of them on, at the first connect and at each one after a
-// loss. Credentials is a function that gives user and password at each connect, for those that expire:
+// Hosts names the nodes of a cluster, which are tried in turn from any of them on, at the first
+// connect and at each one after a loss. Credentials is a function that gives user and password at
+// each connect, for those that expire:
 //
 //	config := amqp.PublisherConfig{
 //		AMQP:        amqp.DurablePubSub("amqps://rabbit1/vhost", "inventory"),
@@ -104,54 +108,67 @@
 //
 // # Envelopes
 //
-// A message has a dozen headers, and RabbitMQ works on each: with them a queue takes a quarter fewer messages than with
-// properties of up to 64 bytes (3.10; see docs/performance.md). With PublisherConfig.Envelope, all metadata travels in the body, as a URL query in a line of
-// its own before the payload. The content-encoding property is "boxpair", and the dispatch ID is in the message-id property only.
+// A message has a dozen headers, and RabbitMQ works on each: with them a queue takes a quarter
+// fewer messages than with properties of up to 64 bytes (3.10; see docs/performance.md). With
+// PublisherConfig.Envelope, all metadata travels in the body, as a URL query in a line of its own
+// before the payload. The content-encoding property is "boxpair", and the dispatch ID is in the
+// message-id property only.
 //
 //	publish-seq=42&index=0&key=order-7&producer=orders&source=order/7&stamp=2026-11-20T12:00:00Z&version=3&_tenant=acme
 //	{"total":120}
 //
-// Names are without "boxpair-", and those that have no such prefix follow an underscore. publish-seq is a number that tells the
-// publisher which message the broker has returned; nobody else needs it.
+// Names are without "boxpair-", and those that have no such prefix follow an underscore.
+// publish-seq is a number that tells the publisher which message the broker has returned; nobody
+// else needs it.
 //
-// A [Subscriber] opens envelopes without being told, for a Marshaler of one's own too, and takes messages with headers beside
-// them. So update consumers before producers, and go back with them only when no envelope is left. Headers that are there all
-// the same, as those of the broker, go before the envelope's. An envelope that cannot be opened is handed out as it is, with
-// [transport.MetaEnvelope], and inboxes refuse it; where messages are read by a Marshaler of one's own, it is set aside.
+// A [Subscriber] opens envelopes without being told, for a Marshaler of one's own too, and takes
+// messages with headers beside them. So update consumers before producers, and go back with them
+// only when no envelope is left. Headers that are there all the same, as those of the broker, go
+// before the envelope's. An envelope that cannot be opened is handed out as it is, with
+// [transport.MetaEnvelope], and inboxes refuse it; where messages are read by a Marshaler of one's
+// own, it is set aside.
 //
-// Leave Envelope out where others read. A stock watermill-amqp subscriber hands out messages without UUID and with the
-// envelope as payload, which inboxes refuse, and a program of another kind that goes by the message ID takes the envelope for
-// the payload. An exchange that routes by headers finds none.
+// Leave Envelope out where others read. A stock watermill-amqp subscriber hands out messages
+// without UUID and with the envelope as payload, which inboxes refuse, and a program of another
+// kind that goes by the message ID takes the envelope for the payload. An exchange that routes by
+// headers finds none.
 //
 // # Messages of other programs
 //
-// The headers of a message are its metadata, as text: numbers in decimal, times in RFC 3339, bytes in base64 if they are no UTF-8, tables and
-// arrays as JSON. What is not the message's stays out: headers of RabbitMQ about a delivery (x-delivery-count, x-acquired-count,
-// x-stream-offset) and about how it was dead-lettered (x-death, x-first-death-…, x-last-death-…). A Marshaler of one's
+// The headers of a message are its metadata, as text: numbers in decimal, times in RFC 3339, bytes
+// in base64 if they are no UTF-8, tables and arrays as JSON. What is not the message's stays out:
+// headers of RabbitMQ about a delivery (x-delivery-count, x-acquired-count, x-stream-offset) and
+// about how it was dead-lettered (x-death, x-first-death-…, x-last-death-…). A Marshaler of one's
 // own is given the latter. The dispatch ID is Watermill's header, or else the message-id property.
 //
-// A message that no [Publisher] has sent has metadata for its other properties, where no header has the name: content-type is
-// [transport.MetaContentType], type is [transport.MetaType], correlation-id is [transport.MetaCorrelationID], and the rest
-// [PropertyReplyTo], [PropertyAppID], [PropertyUserID], [PropertyContentEncoding], [PropertyTimestamp], [PropertyPriority]
-// and [PropertyExpiration].
+// A message that no [Publisher] has sent has metadata for its other properties, where no header has
+// the name: content-type is [transport.MetaContentType], type is [transport.MetaType],
+// correlation-id is [transport.MetaCorrelationID], and the rest [PropertyReplyTo], [PropertyAppID],
+// [PropertyUserID], [PropertyContentEncoding], [PropertyTimestamp], [PropertyPriority] and
+// [PropertyExpiration].
 //
-// RabbitMQ takes a line break out of the name of an exchange or a queue that is declared, and finds none with it. Such names are refused, and
-// a message to one is Invalid.
+// RabbitMQ takes a line break out of the name of an exchange or a queue that is declared, and finds
+// none with it. Such names are refused, and a message to one is Invalid.
 //
 // # Batches
 //
-// The broker's work is with AMQP messages, hardly with their bytes. With PublisherConfig.BatchSize, besides Envelope, up to so many messages of
-// one exchange and routing key are published as one, as Kafka's producers and those of RabbitMQ's streams (sub-entry batching) do:
+// The broker's work is with AMQP messages, hardly with their bytes. With PublisherConfig.BatchSize,
+// besides Envelope, up to so many messages of one exchange and routing key are published as one, as
+// Kafka's producers and those of RabbitMQ's streams (sub-entry batching) do:
 //
-//   - As long as fewer than four AMQP messages are unconfirmed, a message is published at once and alone. Those that come while there are
-//     more are gathered by route, for 10 ms at most, and published when there is an answer, or a batch is full. So few messages
-//     have no delay, and many cost little.
-//   - A batch is confirmed, returned, refused or lost as a whole, and so is each message in it. A full queue counts it as one.
-//   - [Publisher.SendBatch] has messages go into one batch on purpose. A relay does so with the next events of a key: they keep their order
-//     whatever happens to the batch, so none has to wait for the confirm of the one before.
+//   - As long as fewer than four AMQP messages are unconfirmed, a message is published at once and
+//     alone. Those that come while there are more are gathered by route, for 10 ms at most, and
+//     published when there is an answer, or a batch is full. So few messages have no delay, and
+//     many cost little.
+//   - A batch is confirmed, returned, refused or lost as a whole, and so is each message in it. A
+//     full queue counts it as one.
+//   - [Publisher.SendBatch] has messages go into one batch on purpose. A relay does so with the
+//     next events of a key: they keep their order whatever happens to the batch, so none has to
+//     wait for the confirm of the one before.
 //
-// The content-encoding property is "boxpair-batch", and message-id is that of the first message. The body has a line with the number of the
-// publish, then for each message a line with its ID, percent-encoded, and the length of its envelope in bytes, and the envelope:
+// The content-encoding property is "boxpair-batch", and message-id is that of the first message.
+// The body has a line with the number of the publish, then for each message a line with its ID,
+// percent-encoded, and the length of its envelope in bytes, and the envelope:
 //
 //	publish-seq=42
 //	0b0d5d2e-6f29-5c9b-8f5e-1f6f0c7d9f10 55
@@ -159,15 +176,18 @@
 //	{"total":120}
 //	…
 //
-// A [Subscriber] hands the messages out one by one, like others; see "A delivery". After a crash, a shutdown or a lost
-// connection those of a batch that was not finished come again, which an inbox knows. Numbers of
-// messages that the broker tells are of batches. All else that is said of envelopes holds for batches: update consumers first.
+// A [Subscriber] hands the messages out one by one, like others; see "A delivery". After a crash, a
+// shutdown or a lost connection those of a batch that was not finished come again, which an inbox
+// knows. Numbers of messages that the broker tells are of batches. All else that is said of
+// envelopes holds for batches: update consumers first.
 //
 // # CloudEvents
 //
-// With PublisherConfig.CloudEvents, messages have these headers besides their own, as in the binary mode of CloudEvents 1.0. That has an
-// official binding for AMQP 1.0 only, and none for AMQP 0-9-1, which this package speaks: the names are those of the former, which is how RabbitMQ
-// hands the headers to a client of AMQP 1.0, too. The payload and the content-type property, which is datacontenttype, are what they are without.
+// With PublisherConfig.CloudEvents, messages have these headers besides their own, as in the binary
+// mode of CloudEvents 1.0. That has an official binding for AMQP 1.0 only, and none for AMQP 0-9-1,
+// which this package speaks: the names are those of the former, which is how RabbitMQ hands the
+// headers to a client of AMQP 1.0, too. The payload and the content-type property, which is
+// datacontenttype, are what they are without.
 //
 //	cloudEvents_specversion  1.0
 //	cloudEvents_id           the dispatch ID
@@ -178,10 +198,11 @@
 //	cloudEvents_partitionkey the event's key, if it has one
 //	cloudEvents_traceparent  its W3C trace context, if it has one, with cloudEvents_tracestate
 //
-// A header of the event's own with one of these names goes first, so an event may have another subject, or attributes of
-// extensions. Consumers of this library work as without, and handlers find the headers in the metadata. A signature does not cover
-// them: where a consumer verifies, they are not shown. Messages of others that are CloudEvents are handled like all
-// messages of others: by the UUID in their message ID, or in Watermill's header.
+// A header of the event's own with one of these names goes first, so an event may have another
+// subject, or attributes of extensions. Consumers of this library work as without, and handlers
+// find the headers in the metadata. A signature does not cover them: where a consumer verifies,
+// they are not shown. Messages of others that are CloudEvents are handled like all messages of
+// others: by the UUID in their message ID, or in Watermill's header.
 //
 // # Partitioned topics
 //
@@ -239,16 +260,18 @@
 // # Delivery limits
 //
 // A quorum queue of RabbitMQ 4 drops a message when it has been delivered 20 times, which a
-// consumer that crashes brings about. Queues are declared with x-delivery-limit -1 there, which is none, and
-// without the argument on RabbitMQ 3, where -1 would drop after one failure.
+// consumer that crashes brings about. Queues are declared with x-delivery-limit -1 there, which is
+// none, and without the argument on RabbitMQ 3, where -1 would drop after one failure.
 //
-// A queue keeps its arguments. One that was made on RabbitMQ 3, or declared by someone else, has a limit once the broker
-// is version 4, and a subscriber refuses it. A publisher uses it as it is. To go from 3 to 4 with the queues that are there,
-// set DeliveryLimitIsSafe for the subscribers; then upgrade the broker, and lift the limit by a policy:
+// A queue keeps its arguments. One that was made on RabbitMQ 3, or declared by someone else, has a
+// limit once the broker is version 4, and a subscriber refuses it. A publisher uses it as it is. To
+// go from 3 to 4 with the queues that are there, set DeliveryLimitIsSafe for the subscribers; then
+// upgrade the broker, and lift the limit by a policy:
 //
 //	rabbitmqctl set_policy --apply-to queues boxpair '.*' '{"delivery-limit": -1}'
 //
-// A policy with a limit goes before x-delivery-limit -1, so it is the policies that count; see "Assumptions" and [CheckPolicies].
+// A policy with a limit goes before x-delivery-limit -1, so it is the policies that count; see
+// "Assumptions" and [CheckPolicies].
 //
 // # What survives a crash
 //
@@ -263,7 +286,8 @@
 //   - What no queue took is never reported as confirmed.
 //   - Each message given to Send gets exactly one outcome, within its context
 //     and, once written, within about ConfirmTimeout.
-//   - Messages of one goroutine are written in the order of its calls to Send, with BatchSize those of one route.
+//   - Messages of one goroutine are written in the order of its calls to Send, with BatchSize those
+//     of one route.
 //   - The subscriber hands out no message that the broker did not deliver: none
 //     when a queue is deleted or a connection breaks.
 //   - A message that the marshaler cannot read is kept: it goes to another queue,
@@ -278,12 +302,14 @@
 //   - One consumer at a time reads a queue where order matters, as with
 //     x-single-active-consumer. With several, the broker spreads the messages of a
 //     key over them. Partitioned topics have it by themselves.
-//   - Handlers finish well within the broker's consumer timeout, 30 minutes by
-//     default. It closes the channel, and everything on it is delivered again. Where the publisher has BatchSize, so does what
-//     comes in one AMQP message: up to BatchSize handlers one after another, with the pauses between their attempts.
-//   - No policy of the broker sets delivery-limit, max-length, message-ttl or expires for the queues: it goes before what
-//     they are declared with, drops messages, and cannot be seen by a client. Whoever may set policies can bring that
-//     about at any time. [CheckPolicies] tells what is in force, by the management API.
+//   - Handlers finish well within the broker's consumer timeout, 30 minutes by default. It closes
+//     the channel, and everything on it is delivered again. Where the publisher has BatchSize, so
+//     does what comes in one AMQP message: up to BatchSize handlers one after another, with the
+//     pauses between their attempts.
+//   - No policy of the broker sets delivery-limit, max-length, message-ttl or expires for the
+//     queues: it goes before what they are declared with, drops messages, and cannot be seen by a
+//     client. Whoever may set policies can bring that about at any time. [CheckPolicies] tells what
+//     is in force, by the management API.
 //   - With [Passive] and [NoTopology] the operator has seen to what a client cannot
 //     read: that no delivery limit, length limit or TTL drops messages.
 //
@@ -304,9 +330,9 @@
 // the subscription.
 //
 // RabbitMQ answers a declaration before the queue is certain to survive. A broker of one node with
-// Mnesia (seen with 3.10) that is killed within two seconds of it may come back without the queue or
-// the binding, and what was confirmed into that queue is gone with it. Declare queues before
-// the first event, in a deployment's own step, and let a cluster hold them.
+// Mnesia (seen with 3.10) that is killed within two seconds of it may come back without the queue
+// or the binding, and what was confirmed into that queue is gone with it. Declare queues before the
+// first event, in a deployment's own step, and let a cluster hold them.
 //
 // Confirms of classic queues do not wait for the disk. Quorum queues, the
 // default, do.

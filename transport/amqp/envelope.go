@@ -16,11 +16,12 @@ import (
 )
 
 const (
-	// envelopeEncoding is the content-encoding property of a message whose body is an envelope: a line with the metadata as
-	// a URL query, which can be read by eye and in any language, and behind it the payload.
+	// envelopeEncoding is the content-encoding property of a message whose body is an envelope: a
+	// line with the metadata as a URL query, which can be read by eye and in any language, and
+	// behind it the payload.
 	envelopeEncoding = "boxpair"
-	// foreignName precedes names that do not begin with transport.ReservedPrefix, and those that would begin with it
-	// without that prefix.
+	// foreignName precedes names that do not begin with transport.ReservedPrefix, and those that
+	// would begin with it without that prefix.
 	foreignName = "_"
 	// envelopeStart is how the line begins.
 	envelopeStart = "publish-seq="
@@ -33,8 +34,9 @@ func ofOurs(encoding string) bool { return strings.HasPrefix(encoding, envelopeE
 
 var errEnvelope = errors.New("first line of the envelope is not a URL query of names and values")
 
-// appendEnvelope appends msg to body, with the number of the publish. A number that msg has from another one, and the header
-// without, are left out. Metadata has the limits of headers, for who passes it on in those.
+// appendEnvelope appends msg to body, with the number of the publish. A number that msg has from
+// another one, and the header without, are left out. Metadata has the limits of headers, for who
+// passes it on in those.
 func appendEnvelope(body []byte, msg *message.Message, seq, without string) ([]byte, error) {
 	var stack [24]string
 	names, size := stack[:0], len(envelopeStart)+len(seq)
@@ -90,7 +92,8 @@ var unescaped = func() (set [256]bool) {
 	return set
 }()
 
-// openEnvelope passes the metadata in body to each, and returns the payload. It passes nothing if it fails.
+// openEnvelope passes the metadata in body to each, and returns the payload. It passes nothing if
+// it fails.
 func openEnvelope(body []byte, each func(name, value string)) ([]byte, error) {
 	line, payload, ok := bytes.Cut(body, []byte{'\n'})
 	if !ok || bytes.Count(line, []byte{'&'}) > maxHeaders {
@@ -115,7 +118,8 @@ func openEnvelope(body []byte, each func(name, value string)) ([]byte, error) {
 	return payload, nil
 }
 
-// fullName returns the name in the metadata of a short one, without memory for those of the contract.
+// fullName returns the name in the metadata of a short one, without memory for those of the
+// contract.
 func fullName(short string) string {
 	if name, ok := fullNames[short]; ok {
 		return name
@@ -162,8 +166,8 @@ func unescape(s string) string {
 	return text
 }
 
-// opened returns d as a marshaler that knows nothing of envelopes can read it: itself, or a copy with headers and properties as
-// they are without an envelope.
+// opened returns d as a marshaler that knows nothing of envelopes can read it: itself, or a copy
+// with headers and properties as they are without an envelope.
 func opened(d *amqp091.Delivery) (*amqp091.Delivery, error) {
 	switch d.ContentEncoding {
 	case envelopeEncoding:

@@ -212,7 +212,8 @@ func TestEnvelopeIsNotGivenToAHook(t *testing.T) {
 
 func TestEnvelopeIsOfItsOwnMessage(t *testing.T) {
 	t.Parallel()
-	// Whose metadata was taken from another message, or from one for a publisher that names the ID otherwise.
+	// Whose metadata was taken from another message, or from one for a publisher that names the ID
+	// otherwise.
 	meta := message.Metadata{"id": "of another", wamqp.DefaultMessageUUIDHeaderKey: "of another too"}
 	for _, key := range []string{"", "id"} {
 		pub, _, err := newCodec(wamqp.DefaultMarshaler{MessageUUIDHeaderKey: key}, true).encode(newTestMessage(meta, "x"), "7")

@@ -2,7 +2,8 @@ package amqp
 
 import "time"
 
-// SetConfirmsAhead sets how many later confirms an unanswered message may hold up, before p is used.
+// SetConfirmsAhead sets how many later confirms an unanswered message may hold up, before p is
+// used.
 func (p *Publisher) SetConfirmsAhead(n uint64) { p.confirmsAhead = n }
 
 // SetTimeout sets how long the broker may take to answer a request, before s is used.

@@ -289,7 +289,8 @@ func FuzzShortText(f *testing.F) {
 	})
 }
 
-// FuzzSplitBatch: whatever the body of a batch is, it is split without a panic, and what was put into one comes out.
+// FuzzSplitBatch: whatever the body of a batch is, it is split without a panic, and what was put
+// into one comes out.
 func FuzzSplitBatch(f *testing.F) {
 	f.Add([]byte("publish-seq=1\nid 3\nabcid%20 0\n"), "id", []byte("envelope"), "", []byte(nil))
 	f.Add([]byte("publish-seq=1\nid 2147483648\n"), " \n%+", []byte("\n"), "\xff", []byte("id 1\nx"))

@@ -13,13 +13,14 @@ import (
 )
 
 const (
-	// packetsAlone is how many packets are unanswered before messages are gathered: as long as there are fewer, the broker
-	// has nothing to do that a message would wait for.
+	// packetsAlone is how many packets are unanswered before messages are gathered: as long as
+	// there are fewer, the broker has nothing to do that a message would wait for.
 	packetsAlone = 4
-	// gatherFor is how long a message waits for others, about. It is not much more than a confirm takes; a queue that
-	// answers nothing must not stop the others.
+	// gatherFor is how long a message waits for others, about. It is not much more than a confirm
+	// takes; a queue that answers nothing must not stop the others.
 	gatherFor = sweepInterval
-	// maxBatchBytes is how large the body of a batch may become by gathering. It fits into one frame of RabbitMQ's default size.
+	// maxBatchBytes is how large the body of a batch may become by gathering. It fits into one
+	// frame of RabbitMQ's default size.
 	maxBatchBytes = 120 << 10
 	// maxPooledBatches is how many bodies are kept for the next batches.
 	maxPooledBatches = 16
@@ -67,8 +68,8 @@ func (g *gathering) remove(b *batch) {
 	g.order = slices.Delete(g.order, i, i+1)
 }
 
-// gather adds out to the batch of its destination, and publishes that when it is full. It returns false, with out
-// not taken, when the channel cannot go on. Called with mu locked.
+// gather adds out to the batch of its destination, and publishes that when it is full. It returns
+// false, with out not taken, when the channel cannot go on. Called with mu locked.
 func (p *Publisher) gather(ctx context.Context, c *confirmChannel, out *outgoing, done func(transport.Result)) bool {
 	g := &c.gathering
 	to := destination{out.exchange, out.key}
@@ -130,7 +131,8 @@ func (b *batch) add(out *outgoing) {
 	b.messages += out.messages
 }
 
-// publishBatch publishes b, which is in c's gathering until then, and returns false if the channel cannot go on. Called with mu locked.
+// publishBatch publishes b, which is in c's gathering until then, and returns false if the channel
+// cannot go on. Called with mu locked.
 func (p *Publisher) publishBatch(c *confirmChannel, b *batch) bool {
 	pub := b.pub
 	pub.Body = b.body
@@ -169,7 +171,8 @@ func (p *Publisher) reuse(b *batch) {
 	}
 }
 
-// publishGathered publishes what has waited long enough, or need not wait any more. Called with mu locked.
+// publishGathered publishes what has waited long enough, or need not wait any more. Called with mu
+// locked.
 func (p *Publisher) publishGathered(c *confirmChannel) {
 	for len(c.gathering.order) > 0 && p.blocked == "" {
 		b := c.gathering.order[0]
@@ -185,8 +188,9 @@ func (p *Publisher) publishGathered(c *confirmChannel) {
 	}
 }
 
-// orphaned reports what was gathered for c, which is closed, or leaves it to the next channel: the broker has not seen the messages that
-// were gathered when another one has ended c. Called with mu locked.
+// orphaned reports what was gathered for c, which is closed, or leaves it to the next channel: the
+// broker has not seen the messages that were gathered when another one has ended c. Called with mu
+// locked.
 func (p *Publisher) orphaned(c *confirmChannel, judged []judgement) []judgement {
 	cause := c.failure
 	if cause == nil {
@@ -202,7 +206,8 @@ func (p *Publisher) orphaned(c *confirmChannel, judged []judgement) []judgement 
 	return judged
 }
 
-// postpone takes out of b, which is in nothing, what somebody still waits for, and puts it behind the suspects.
+// postpone takes out of b, which is in nothing, what somebody still waits for, and puts it behind
+// the suspects.
 func (p *Publisher) postpone(b *batch) {
 	b.slots = slices.DeleteFunc(b.slots, func(s *slot) bool {
 		if s.done == nil {

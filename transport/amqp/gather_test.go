@@ -75,7 +75,8 @@ func payloads(t *testing.T, d *amqp091.Delivery) (list []string) {
 	return list
 }
 
-// TestMessagesAreGatheredBehindUnconfirmedOnes: the first ones go at once, and what then comes goes together.
+// TestMessagesAreGatheredBehindUnconfirmedOnes: the first ones go at once, and what then comes goes
+// together.
 func TestMessagesAreGatheredBehindUnconfirmedOnes(t *testing.T) {
 	t.Parallel()
 	url, name := testenv.AMQPURL(t), topic(t)

@@ -8,11 +8,13 @@ import (
 // QueueHealth is the state of a queue that a [Subscriber] consumes.
 type QueueHealth struct {
 	Topic, Queue string
-	// Consuming tells whether messages are delivered, those of a partition to whichever process is its active consumer.
+	// Consuming tells whether messages are delivered, those of a partition to whichever process is
+	// its active consumer.
 	Consuming bool
 	// Err is why the queue is not consumed, once an attempt has failed.
 	Err error
-	// Apart tells that the queue does not share the connection of the others: it, or one that it was with, has ended that again and again.
+	// Apart tells that the queue does not share the connection of the others: it, or one that it
+	// was with, has ended that again and again.
 	Apart bool
 }
 

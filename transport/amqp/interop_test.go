@@ -279,8 +279,8 @@ func TestMarshalerOfTheConfigurationIsUsed(t *testing.T) {
 	again.Ack()
 }
 
-// TestRedeliveryOfAQuorumQueueIsRead: it carries x-delivery-count, a number, which is none of the message's metadata, and
-// stock watermill-amqp then nacks it thousands of times a second.
+// TestRedeliveryOfAQuorumQueueIsRead: it carries x-delivery-count, a number, which is none of the
+// message's metadata, and stock watermill-amqp then nacks it thousands of times a second.
 func TestRedeliveryOfAQuorumQueueIsRead(t *testing.T) {
 	t.Parallel()
 	url := testenv.AMQPURL(t)
@@ -311,7 +311,8 @@ func TestRedeliveryOfAQuorumQueueIsRead(t *testing.T) {
 	}
 }
 
-// TestDeadLetteredMessageIsRead: it carries x-death, an array of tables, which is none of the message's metadata.
+// TestDeadLetteredMessageIsRead: it carries x-death, an array of tables, which is none of the
+// message's metadata.
 func TestDeadLetteredMessageIsRead(t *testing.T) {
 	t.Parallel()
 	url := testenv.AMQPURL(t)

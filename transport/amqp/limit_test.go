@@ -14,7 +14,8 @@ import (
 	"github.com/boxpair/boxpair/transport/amqp"
 )
 
-// asVersion4 has a broker of version 3 say that it is of version 4, which is all that declarations go by.
+// asVersion4 has a broker of version 3 say that it is of version 4, which is all that declarations
+// go by.
 func asVersion4(config wamqp.Config) wamqp.Config {
 	edited(&config, func(frame []byte) {
 		name := []byte("\x07versionS")
@@ -25,8 +26,8 @@ func asVersion4(config wamqp.Config) wamqp.Config {
 	return config
 }
 
-// TestQueueOfBeforeVersion4IsUsedWhereItIsSafe: it has no argument for a delivery limit, like one that somebody else has declared,
-// and so RabbitMQ 4 drops what is delivered too often.
+// TestQueueOfBeforeVersion4IsUsedWhereItIsSafe: it has no argument for a delivery limit, like one
+// that somebody else has declared, and so RabbitMQ 4 drops what is delivered too often.
 func TestQueueOfBeforeVersion4IsUsedWhereItIsSafe(t *testing.T) {
 	t.Parallel()
 	url := testenv.AMQPURL(t)

@@ -60,8 +60,8 @@ func checkShort(name, value string) error {
 	return nil
 }
 
-// checkName refuses the name of an exchange or a queue that the broker does not take as it is: it declares one with a line break
-// without it, and finds none with it.
+// checkName refuses the name of an exchange or a queue that the broker does not take as it is: it
+// declares one with a line break without it, and finds none with it.
 func checkName(what, name string) error {
 	if strings.ContainsAny(name, "\r\n") {
 		return fmt.Errorf("%s %q: RabbitMQ takes no line break in a name", what, shorten(name))

@@ -14,18 +14,20 @@ import (
 const (
 	// maxLinks is how many connections a Subscriber has at most.
 	maxLinks = 16
-	// manyLosses is how often a connection is lost, shortly after it was opened, until its queues part.
+	// manyLosses is how often a connection is lost, shortly after it was opened, until its queues
+	// part.
 	manyLosses = 3
 	// partsOfALink is into how many connections the queues of one part.
 	partsOfALink = 4
-	// longLife is how long a connection lasts that is not lost again and again, besides twice the longest pause before
-	// the subscription that ends it consumes again.
+	// longLife is how long a connection lasts that is not lost again and again, besides twice the
+	// longest pause before the subscription that ends it consumes again.
 	longLife = 10 * time.Second
 )
 
-// links are the connections of a Subscriber. Its queues share one. A message that the client cannot read and a queue that gives no
-// answer end the connection, again and again, and the client cannot always tell whose message it was: the queues of a connection that
-// is lost again and again part, until the one that ends its connection is alone with it.
+// links are the connections of a Subscriber. Its queues share one. A message that the client cannot
+// read and a queue that gives no answer end the connection, again and again, and the client cannot
+// always tell whose message it was: the queues of a connection that is lost again and again part,
+// until the one that ends its connection is alone with it.
 type links struct {
 	broker *broker
 	logger *slog.Logger
@@ -59,7 +61,8 @@ func (ls *links) find(queue string) *link {
 	return ls.of[queue]
 }
 
-// part spreads the queues of l over several links, or names the one that is alone. Called with mu locked.
+// part spreads the queues of l over several links, or names the one that is alone. Called with mu
+// locked.
 func (ls *links) part(l *link) {
 	queues := ls.queues(l)
 	if len(queues) == 1 {
@@ -110,7 +113,8 @@ func (ls *links) spare() *link {
 	return l
 }
 
-// blame gives a queue that left a request unanswered a connection of its own, or if there are too many, that of another such queue.
+// blame gives a queue that left a request unanswered a connection of its own, or if there are too
+// many, that of another such queue.
 func (ls *links) blame(queue string, err error) {
 	if !errors.Is(err, errNoAnswer) {
 		return
@@ -134,7 +138,8 @@ func (ls *links) blame(queue string, err error) {
 	ls.logger.Error("queue gives no answer, which ends the connection that it is asked on, so it has one of its own", "queue", queue)
 }
 
-// release forgets queues that are not subscribed to any more, unless they are known to end their connection.
+// release forgets queues that are not subscribed to any more, unless they are known to end their
+// connection.
 func (ls *links) release(of layout) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()

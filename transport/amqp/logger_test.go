@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// TestLoggerDefaultsToTheDefaultOne: unroutable messages have a line in the log of a program that asked for no logger.
+// TestLoggerDefaultsToTheDefaultOne: unroutable messages have a line in the log of a program that
+// asked for no logger.
 func TestLoggerDefaultsToTheDefaultOne(t *testing.T) {
 	t.Parallel()
 	var p PublisherConfig

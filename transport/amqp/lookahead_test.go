@@ -15,10 +15,12 @@ import (
 	"github.com/boxpair/boxpair/transport"
 )
 
-// TestBatchesAreOpenedAsFarAsTheyAreNeeded: the prefetch count is of batches, of which each may have hundreds of messages.
+// TestBatchesAreOpenedAsFarAsTheyAreNeeded: the prefetch count is of batches, of which each may
+// have hundreds of messages.
 func TestBatchesAreOpenedAsFarAsTheyAreNeeded(t *testing.T) {
 	t.Parallel()
-	// Nothing is read from the channel then, and its end is seen all the same, and that of the consumer.
+	// Nothing is read from the channel then, and its end is seen all the same, and that of the
+	// consumer.
 	for name, end := range map[string]func(src *source) error{
 		"channel": func(src *source) error {
 			close(src.closed)
@@ -91,7 +93,8 @@ func openedAsNeeded(t *testing.T, end func(src *source) error) {
 	sub.tasks.Wait()
 }
 
-// TestWhatIsSetAsideBeforeAGiveBackIsNotOpenAnyMore, also where the partition stays because a message is in flight for too long.
+// TestWhatIsSetAsideBeforeAGiveBackIsNotOpenAnyMore, also where the partition stays because a
+// message is in flight for too long.
 func TestWhatIsSetAsideBeforeAGiveBackIsNotOpenAnyMore(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -11,11 +11,13 @@ import (
 	"github.com/boxpair/boxpair/transport"
 )
 
-// The broker ends a channel, or a connection, with an exception for one message, and does not say for which. All that it had not answered
-// for, nor for a later one, are suspects then, and keep their places in the window. They are published again one by one on the next channel, before
-// anything else, each followed by a request: the broker handles both in this order, so that an answer to the request
-// clears the message, whatever its queue does, and another exception names the culprit. What was gathered and not published yet goes
-// behind them in the same way, so that it does not overtake them.
+// The broker ends a channel, or a connection, with an exception for one message, and does not say
+// for which. All that it had not answered for, nor for a later one, are suspects then, and keep
+// their places in the window. They are published again one by one on the next channel, before
+// anything else, each followed by a request: the broker handles both in this order, so that an
+// answer to the request clears the message, whatever its queue does, and another exception names
+// the culprit. What was gathered and not published yet goes behind them in the same way, so that it
+// does not overtake them.
 
 // exception tells whether err is an exception that a message may have caused.
 func exception(err error) bool {
@@ -23,7 +25,8 @@ func exception(err error) bool {
 	return code != 0 && code != amqp091.ConnectionForced
 }
 
-// noteHandled notes that the broker has answered for s, if it has. It handles messages in the order in which they were published.
+// noteHandled notes that the broker has answered for s, if it has. It handles messages in the order
+// in which they were published.
 func (c *confirmChannel) noteHandled(s *slot, answered bool) {
 	if answered {
 		c.handled = max(c.handled, s.in.confirm.DeliveryTag)
@@ -33,7 +36,8 @@ func (c *confirmChannel) noteHandled(s *slot, answered bool) {
 // cleared tells whether s cannot have closed the channel.
 func (c *confirmChannel) cleared(s *slot) bool { return s.in.confirm.DeliveryTag <= c.handled }
 
-// isSuspect tells whether s, which was not answered before c closed, is to be published again to find the culprit.
+// isSuspect tells whether s, which was not answered before c closed, is to be published again to
+// find the culprit.
 func (c *confirmChannel) isSuspect(s *slot) bool {
 	return s.done != nil && !c.cleared(s) && exception(c.failure) && (s.msg != nil || s.msgs != nil)
 }
@@ -60,12 +64,13 @@ func (p *Publisher) lost(cause error, s *slot) transport.Result {
 	}
 }
 
-// patienceWithCleared is for how long at most the answers for all messages that were cleared on a channel are waited for, before the next
-// message may end it.
+// patienceWithCleared is for how long at most the answers for all messages that were cleared on a
+// channel are waited for, before the next message may end it.
 const patienceWithCleared = time.Second
 
-// narrow publishes suspects on c until there are none, and tells whether c is still to be used. Nobody else publishes on it meanwhile.
-// Topologies are not declared: a queue that answers nothing would hold up all others.
+// narrow publishes suspects on c until there are none, and tells whether c is still to be used.
+// Nobody else publishes on it meanwhile. Topologies are not declared: a queue that answers nothing
+// would hold up all others.
 func (p *Publisher) narrow(c *confirmChannel) bool {
 	patience, cancel := context.WithTimeout(context.Background(), min(patienceWithCleared, p.config.ConfirmTimeout/8))
 	defer cancel()
@@ -90,8 +95,8 @@ func (p *Publisher) narrow(c *confirmChannel) bool {
 	}
 }
 
-// tryAlone publishes s, and waits until the broker has handled it, and answered or patience is over. It returns an outcome if s was
-// not published.
+// tryAlone publishes s, and waits until the broker has handled it, and answered or patience is
+// over. It returns an outcome if s was not published.
 func (p *Publisher) tryAlone(c *confirmChannel, s *slot, patience <-chan struct{}) *transport.Result {
 	if err := s.ctx().Err(); err != nil {
 		return unavailable(fmt.Errorf("not confirmed yet: %w", err))
@@ -134,8 +139,9 @@ func (p *Publisher) tryAlone(c *confirmChannel, s *slot, patience <-chan struct{
 	return nil
 }
 
-// convict judges s, on which c has ended, unless it has an outcome already; those that share its fate; and those that were
-// cleared on c and not answered. When the end says nothing of a message, all suspects are unavailable.
+// convict judges s, on which c has ended, unless it has an outcome already; those that share its
+// fate; and those that were cleared on c and not answered. When the end says nothing of a message,
+// all suspects are unavailable.
 func (p *Publisher) convict(c *confirmChannel, s *slot, r *transport.Result) {
 	p.end(c, <-c.ended) // at the latest when the client has seen the end
 	var convicted *packet
@@ -160,7 +166,8 @@ func (p *Publisher) convict(c *confirmChannel, s *slot, r *transport.Result) {
 	}
 }
 
-// sameFate tells whether the broker answers for b as for a, which it has closed a channel for with this code.
+// sameFate tells whether the broker answers for b as for a, which it has closed a channel for with
+// this code.
 func sameFate(code int, a, b *packet) bool {
 	switch code {
 	case amqp091.NotFound: // of the exchange

@@ -211,7 +211,8 @@ func stuckQueue(t *testing.T, node *testenv.Node) {
 	awaitConfirm(t, p, "stuck", "after")
 }
 
-// confirmsBehindAStuckQueue has many messages confirmed behind one that is not: the client would keep what it knows of each.
+// confirmsBehindAStuckQueue has many messages confirmed behind one that is not: the client would
+// keep what it knows of each.
 func confirmsBehindAStuckQueue(t *testing.T, node *testenv.Node) {
 	config := amqp.DurableQueue(node.URL())
 	w := wired(&config)
@@ -238,7 +239,8 @@ func confirmsBehindAStuckQueue(t *testing.T, node *testenv.Node) {
 	awaitConfirm(t, p, "busy", "after")
 }
 
-// culpritBesideAStuckQueue has the broker close the channel for one message while another is unanswered.
+// culpritBesideAStuckQueue has the broker close the channel for one message while another is
+// unanswered.
 func culpritBesideAStuckQueue(t *testing.T, node *testenv.Node) {
 	config := amqp.DurableQueue(node.URL())
 	config.Marshaler = wamqp.DefaultMarshaler{PostprocessPublishing: func(pub amqp091.Publishing) amqp091.Publishing {
@@ -269,14 +271,16 @@ func culpritBesideAStuckQueue(t *testing.T, node *testenv.Node) {
 	wantOutcome(t, <-unanswered, transport.Unavailable, nil)
 }
 
-// control has the process of a queue do something: suspended, it answers nothing until it is resumed.
+// control has the process of a queue do something: suspended, it answers nothing until it is
+// resumed.
 func control(t *testing.T, node *testenv.Node, queue, what string) {
 	t.Helper()
 	node.Ctl(t, "eval", fmt.Sprintf(
 		`{ok, Q} = rabbit_amqqueue:lookup(rabbit_misc:r(<<"/">>, queue, <<"%s">>)), sys:%s(amqqueue:get_pid(Q)).`, queue, what))
 }
 
-// lateQueue has the leader of an old queue answer nothing when its messages are counted: the broker says then that there are none.
+// lateQueue has the leader of an old queue answer nothing when its messages are counted: the broker
+// says then that there are none.
 func lateQueue(t *testing.T, node *testenv.Node) {
 	const messages = 20
 	config := amqp.DurablePubSub(node.URL(), "consumer")

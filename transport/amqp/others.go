@@ -8,14 +8,15 @@ import (
 )
 
 const (
-	// othersEvery is how many RebalanceIntervals lie between two looks at who else consumes a queue without partitions.
+	// othersEvery is how many RebalanceIntervals lie between two looks at who else consumes a queue
+	// without partitions.
 	othersEvery = 12
 	// othersAgain is how long a process is silent about as many consumers as it has told of.
 	othersAgain = time.Hour
 )
 
-// watchForOthers says that the broker spreads the messages of a key over several consumers, until ctx ends: whoever came first is
-// told as well as whoever came last.
+// watchForOthers says that the broker spreads the messages of a key over several consumers, until
+// ctx ends: whoever came first is told as well as whoever came last.
 func (sub *subscription) watchForOthers(ctx context.Context, conn *connection) {
 	if sub.s.config.AMQP.Queue.Arguments[amqp091.SingleActiveConsumerArg] == true {
 		return
@@ -24,7 +25,8 @@ func (sub *subscription) watchForOthers(ctx context.Context, conn *connection) {
 	defer tick.Stop()
 	told, at := 1, time.Time{}
 	for ctx.Err() == nil {
-		// An error ends the connection's source too, or says that the queue is gone: both are told elsewhere.
+		// An error ends the connection's source too, or says that the queue is gone: both are told
+		// elsewhere.
 		if n, err := sub.consumers(conn); err == nil && n > 1 && (n != told || time.Since(at) > othersAgain) {
 			sub.logger.WarnContext(ctx, "queue has several consumers, and each message goes to one of them: another handler needs a queue of its own. "+
 				"Replicas of one handler get messages of a key out of order and at once: where order matters, set Partitions, or "+

@@ -17,7 +17,8 @@ import (
 
 // Management is the HTTP API of RabbitMQ's plugin rabbitmq_management.
 type Management struct {
-	// URL is http://user:password@host:15672, or https://. The user needs the tag management, and access to the virtual host.
+	// URL is http://user:password@host:15672, or https://. The user needs the tag management, and
+	// access to the virtual host.
 	URL string
 	// VHost is the virtual host. Defaults to /.
 	VHost string
@@ -25,8 +26,8 @@ type Management struct {
 	Client *http.Client
 }
 
-// QueueLimits is what the broker does with the messages of a queue: by its arguments, and by policies, which a client cannot see
-// and which go before the arguments.
+// QueueLimits is what the broker does with the messages of a queue: by its arguments, and by
+// policies, which a client cannot see and which go before the arguments.
 type QueueLimits struct {
 	Queue string
 	// Type is quorum, classic or stream, and empty if there is no such queue.
@@ -60,9 +61,10 @@ func (f Finding) String() string {
 	return fmt.Sprintf("queue %q: %s: %s; %s", f.Queue, f.Setting, f.Problem, f.Remedy)
 }
 
-// CheckPolicies reads from RabbitMQ's management API what is in force for queues, by their arguments and by policies, and says what
-// of it loses messages. The result has an element for each queue, in their order. It makes up to three requests for each, one after
-// another, until ctx ends. Its errors contain no password.
+// CheckPolicies reads from RabbitMQ's management API what is in force for queues, by their
+// arguments and by policies, and says what of it loses messages. The result has an element for each
+// queue, in their order. It makes up to three requests for each, one after another, until ctx ends.
+// Its errors contain no password.
 func CheckPolicies(ctx context.Context, m Management, queues ...string) ([]QueueLimits, error) {
 	a, err := m.api()
 	if err != nil {
@@ -172,7 +174,8 @@ type inForce struct {
 	Effective      settings `json:"effective_policy_definition"`
 }
 
-// number returns the smaller one of what an argument and the policies say, where a negative one is no limit.
+// number returns the smaller one of what an argument and the policies say, where a negative one is
+// no limit.
 func (q *inForce) number(name string) (n int64, set bool) {
 	n = -1
 	for _, value := range []any{q.Arguments["x-"+name], q.Effective[name]} {

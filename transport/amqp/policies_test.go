@@ -128,7 +128,8 @@ func answering(t *testing.T, answers map[string]string) amqp.Management {
 	return amqp.Management{URL: strings.Replace(server.URL, "http://", "http://guest:wrong-password@", 1), VHost: "/shop"}
 }
 
-// TestDeliveryLimitInForceFollowsTheVersionOfTheBroker: a policy's limit goes before x-delivery-limit -1.
+// TestDeliveryLimitInForceFollowsTheVersionOfTheBroker: a policy's limit goes before
+// x-delivery-limit -1.
 func TestDeliveryLimitInForceFollowsTheVersionOfTheBroker(t *testing.T) {
 	t.Parallel()
 	for _, test := range []struct {

@@ -11,8 +11,9 @@ import (
 	"github.com/boxpair/boxpair/transport"
 )
 
-// The metadata that a message of another program has for its properties, where it has them. The content type, the type and the
-// correlation ID are transport.MetaContentType, transport.MetaType and transport.MetaCorrelationID, unless a header of that name is there.
+// The metadata that a message of another program has for its properties, where it has them. The
+// content type, the type and the correlation ID are transport.MetaContentType, transport.MetaType
+// and transport.MetaCorrelationID, unless a header of that name is there.
 const (
 	PropertyReplyTo         = "amqp-reply-to"
 	PropertyAppID           = "amqp-app-id"
@@ -23,7 +24,8 @@ const (
 	PropertyExpiration      = "amqp-expiration" // milliseconds, decimal
 )
 
-// setProperties adds the properties of a message to its metadata. One of this library says all of that in its metadata.
+// setProperties adds the properties of a message to its metadata. One of this library says all of
+// that in its metadata.
 func setProperties(meta message.Metadata, d *amqp091.Delivery) {
 	set := func(name, value string) {
 		if _, there := meta[name]; value != "" && !there {
@@ -46,8 +48,8 @@ func setProperties(meta message.Metadata, d *amqp091.Delivery) {
 	}
 }
 
-// ofADelivery tells whether a header says something of a delivery, and nothing of the message: RabbitMQ's quorum queues and
-// streams add such.
+// ofADelivery tells whether a header says something of a delivery, and nothing of the message:
+// RabbitMQ's quorum queues and streams add such.
 func ofADelivery(header string) bool {
 	switch header {
 	case "x-acquired-count", "x-delivery-count", "x-stream-offset": // the first since RabbitMQ 4.3
@@ -56,8 +58,8 @@ func ofADelivery(header string) bool {
 	return false
 }
 
-// ofTheBroker tells whether a header is RabbitMQ's own: of a delivery, or of how a message was dead-lettered. Text under such a name is
-// the message's, unless it was dead-lettered.
+// ofTheBroker tells whether a header is RabbitMQ's own: of a delivery, or of how a message was
+// dead-lettered. Text under such a name is the message's, unless it was dead-lettered.
 func ofTheBroker(headers amqp091.Table, name string) bool {
 	if !strings.HasPrefix(name, "x-") {
 		return false

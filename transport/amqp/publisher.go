@@ -153,10 +153,11 @@ func (p *Publisher) Health() Health {
 	return h
 }
 
-// Publish publishes messages to topic and waits until the broker has answered for
-// each. The messages are on their way together, in their order; one that fails
-// does not stop the others. The context of each message bounds the wait for it,
-// besides ConfirmTimeout: once that has passed for one that could not be written, those behind it do not wait. An error of messages is a [*PublishError].
+// Publish publishes messages to topic and waits until the broker has answered for each. The
+// messages are on their way together, in their order; one that fails does not stop the others. The
+// context of each message bounds the wait for it, besides ConfirmTimeout: once that has passed for
+// one that could not be written, those behind it do not wait. An error of messages is a
+// [*PublishError].
 func (p *Publisher) Publish(topic string, messages ...*message.Message) error {
 	results := make([]transport.Result, len(messages))
 	var pending sync.WaitGroup
@@ -203,8 +204,9 @@ func (p *Publisher) sendOne(ctx context.Context, topic string, msg *message.Mess
 	}
 }
 
-// encodeMessage has msg encoded as the publishing of out. A panic of what the user gave for that, a marshaler, names or keys, is the
-// message's error: a process that ends of it would end of the same message again.
+// encodeMessage has msg encoded as the publishing of out. A panic of what the user gave for that, a
+// marshaler, names or keys, is the message's error: a process that ends of it would end of the same
+// message again.
 func (p *Publisher) encodeMessage(topic string, msg *message.Message, out *outgoing) (used *parts, err error) {
 	defer func() {
 		if v := recover(); v != nil {

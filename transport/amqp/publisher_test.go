@@ -239,7 +239,8 @@ func TestExceptionOfALoneMessageIsItsOwn(t *testing.T) {
 	mustConfirm(t, p, name, newMessage("good again"))
 }
 
-// TestExceptionLeavesWhatWasGatheredToTheNextChannel, behind what was published: the broker has not seen it.
+// TestExceptionLeavesWhatWasGatheredToTheNextChannel, behind what was published: the broker has not
+// seen it.
 func TestExceptionLeavesWhatWasGatheredToTheNextChannel(t *testing.T) {
 	t.Parallel()
 	k := newCulprits(t, 2)
@@ -267,8 +268,8 @@ func TestExceptionLeavesWhatWasGatheredToTheNextChannel(t *testing.T) {
 	k.wantReceived(want)
 }
 
-// TestExceptionIsThatOfItsMessage: the broker closes the channel for one of many that are unanswered. That one is found, the
-// others are confirmed, and keep their order.
+// TestExceptionIsThatOfItsMessage: the broker closes the channel for one of many that are
+// unanswered. That one is found, the others are confirmed, and keep their order.
 func TestExceptionIsThatOfItsMessage(t *testing.T) {
 	t.Parallel()
 	for name, batch := range map[string]int{"alone": 1, "in batches": 5} {
@@ -295,7 +296,8 @@ func TestExceptionIsThatOfItsMessage(t *testing.T) {
 	}
 }
 
-// TestMessageThatTheBrokerCannotTakeIsFoundAmongMany also when others end, and when the connection does.
+// TestMessageThatTheBrokerCannotTakeIsFoundAmongMany also when others end, and when the connection
+// does.
 func TestMessageThatTheBrokerCannotTakeIsFoundAmongMany(t *testing.T) {
 	t.Parallel()
 	name := topic(t)

@@ -15,9 +15,10 @@ const (
 	// redeclareAfter is how long a topology counts as declared when messages come
 	// back as unroutable, so that not each of them leads to a declaration.
 	redeclareAfter = time.Second
-	// cancelGrace is how long after a message came back its topology is left as it is. The channel of a consumer that
-	// learns of the end of its quorum queue when there is another of that name takes the old for the new one: it is
-	// not cancelled, and gets nothing any more (seen in RabbitMQ 3.10).
+	// cancelGrace is how long after a message came back its topology is left as it is. The channel
+	// of a consumer that learns of the end of its quorum queue when there is another of that name
+	// takes the old for the new one: it is not cancelled, and gets nothing any more (seen in
+	// RabbitMQ 3.10).
 	cancelGrace = 500 * time.Millisecond
 	// stableAfter is how long a connection must have lasted to be replaced without
 	// a pause.

@@ -10,12 +10,12 @@ import (
 )
 
 // Repartition takes a consumer's queues of topic from one number of partitions to
-// config.Partitions; 0 is one queue without partitions. While one of the old queues
-// holds messages or is consumed it changes nothing and returns [ErrNotDrained]. Then
-// it binds the new queues and unbinds the old ones. It deletes those once each has handed out, as its first
-// message, one that was published to it for that; and last declares the new
-// number, which is what subscribers go by. After an error, call it again with the same
-// numbers; where the new one is reached it does nothing.
+// config.Partitions; 0 is one queue without partitions. While one of the old queues holds messages
+// or is consumed it changes nothing and returns [ErrNotDrained]. Then it binds the new queues and
+// unbinds the old ones. It deletes those once each has handed out, as its first message, one that
+// was published to it for that; and last declares the new number, which is what subscribers go by.
+// After an error, call it again with the same numbers; where the new one is reached it does
+// nothing.
 //
 // Stop the publishers of the topic (events stay in their outbox), wait until the old
 // queues are empty, stop the consumers, call Repartition for each of them, and start
@@ -27,7 +27,8 @@ import (
 // call it for this one again.
 //
 // config.Topology must be [Declare], and the user needs the permission to configure, to read the
-// queues and to write to the default exchange. ctx bounds the connecting; each request has 30 seconds.
+// queues and to write to the default exchange. ctx bounds the connecting; each request has 30
+// seconds.
 func Repartition(ctx context.Context, config SubscriberConfig, topic string, from int) error {
 	if err := checkRepartition(&config, from); err != nil {
 		return fmt.Errorf("amqp: repartition topic %q: %w", topic, err)
@@ -145,7 +146,8 @@ func declareNumber(ch *amqp091.Channel, t *topology, l layout, version int) erro
 	return t.queue(ch, l.queue, version)
 }
 
-// oldQueues returns the names of all queues that are to go. The last one says that the others are there.
+// oldQueues returns the names of all queues that are to go. The last one says that the others are
+// there.
 func (r *repartition) oldQueues() []string {
 	if r.old.count == 0 {
 		return r.old.names()
@@ -244,8 +246,8 @@ func (r *repartition) changeExchange() error {
 	return err
 }
 
-// remove deletes the old queues, which are bound to nothing and have shown that they are empty. RabbitMQ looks
-// again at classic ones; for quorum queues it cannot.
+// remove deletes the old queues, which are bound to nothing and have shown that they are empty.
+// RabbitMQ looks again at classic ones; for quorum queues it cannot.
 func (r *repartition) remove() error {
 	classic := r.from.classic()
 	return r.channel(func(ch *amqp091.Channel) error {

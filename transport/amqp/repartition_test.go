@@ -153,8 +153,8 @@ func handleUntilEmpty(t *testing.T, config amqp.SubscriberConfig, topic string, 
 	<-done
 }
 
-// TestQueueThatIsNotCountedIsNotDeleted has RabbitMQ say that the old queues are empty and not consumed, as it does when their
-// leaders do not answer in time.
+// TestQueueThatIsNotCountedIsNotDeleted has RabbitMQ say that the old queues are empty and not
+// consumed, as it does when their leaders do not answer in time.
 func TestQueueThatIsNotCountedIsNotDeleted(t *testing.T) {
 	t.Parallel()
 	eachPartitionable(t, func(t *testing.T, config wamqp.Config, topic string) {

@@ -80,8 +80,8 @@ func NewSubscriber(config SubscriberConfig) (*Subscriber, error) {
 // be, also when the broker cannot be reached; afterwards the subscription
 // reconnects by itself, and declares what has been deleted.
 //
-// A second subscription to a queue is an error as long as the first one has not ended: two handlers would share its messages,
-// and each must have a queue of its own.
+// A second subscription to a queue is an error as long as the first one has not ended: two handlers
+// would share its messages, and each must have a queue of its own.
 //
 // The channel is closed when ctx ends or s is closed, after the messages in flight
 // were acknowledged or CloseTimeout has passed. Who stops reading from it only
@@ -223,7 +223,8 @@ func (s *Subscriber) group(ctx context.Context, topic string) (*group, error) {
 	return g, nil
 }
 
-// prepare sees to the topology of a new subscription, once more if the connection was lost meanwhile: another queue may have ended it.
+// prepare sees to the topology of a new subscription, once more if the connection was lost
+// meanwhile: another queue may have ended it.
 func (sub *subscription) prepare(ctx context.Context) error {
 	links := sub.s.links
 	for attempt := 0; ; attempt++ {

@@ -247,8 +247,8 @@ func TestDeletedQueueGivesNoMessage(t *testing.T) {
 	}
 }
 
-// TestConsumerOfADeletedQueueConsumesTheNext: RabbitMQ does not cancel the consumer of a quorum queue that is declared again
-// within milliseconds, and gives it nothing.
+// TestConsumerOfADeletedQueueConsumesTheNext: RabbitMQ does not cancel the consumer of a quorum
+// queue that is declared again within milliseconds, and gives it nothing.
 func TestConsumerOfADeletedQueueConsumesTheNext(t *testing.T) {
 	t.Parallel()
 	url := testenv.AMQPURL(t)

@@ -21,8 +21,8 @@ import (
 // when the channel is closed.
 const ackDelay = 5 * time.Millisecond
 
-// lookAhead is how many times InFlight messages are opened, and prefetched by default. A batch has many; what the broker delivers
-// beyond that stays packed.
+// lookAhead is how many times InFlight messages are opened, and prefetched by default. A batch has
+// many; what the broker delivers beyond that stays packed.
 const lookAhead = 4
 
 // subscription hands out the messages of one queue. What is not said to be used
@@ -61,8 +61,8 @@ type subscription struct {
 	busy   atomic.Int64  // until when it is not to be given back, in nanoseconds since 1970
 }
 
-// run hands out messages until scope ends, then drains. It does not close out. The messages' contexts
-// are derived from ctx.
+// run hands out messages until scope ends, then drains. It does not close out. The messages'
+// contexts are derived from ctx.
 func (sub *subscription) run(ctx, scope context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -113,7 +113,8 @@ func (sub *subscription) consume(ctx, scope context.Context, src *source) error 
 		var out chan<- *message.Message
 		var msg *message.Message
 		deliveries, closed, cancelled := sub.inputs(src)
-		// What was nacked keeps its place, or with one in flight there would be no order in a batch.
+		// What was nacked keeps its place, or with one in flight there would be no order in a
+		// batch.
 		if len(sub.ready) > 0 && len(sub.inFlight)+len(sub.delayed) < sub.s.config.InFlight {
 			out, msg = sub.out, sub.ready[0].prepare(ctx)
 		}
@@ -161,7 +162,8 @@ func (sub *subscription) consume(ctx, scope context.Context, src *source) error 
 	return nil
 }
 
-// inputs returns what src is to be asked for: deliveries, or if enough is open the ends that the deliveries would tell otherwise.
+// inputs returns what src is to be asked for: deliveries, or if enough is open the ends that the
+// deliveries would tell otherwise.
 func (sub *subscription) inputs(src *source) (deliveries <-chan amqp091.Delivery, closed <-chan *amqp091.Error, cancelled <-chan string) {
 	if c := &sub.s.config; sub.opened >= max(lookAhead*c.InFlight, c.Prefetch) {
 		return nil, src.closed, src.cancelled
@@ -286,7 +288,8 @@ func (sub *subscription) finish(src *source, d *delivery) {
 	}
 }
 
-// putAside ends a message that is safe elsewhere. One of a source that has ended is delivered again.
+// putAside ends a message that is safe elsewhere. One of a source that has ended is delivered
+// again.
 func (sub *subscription) putAside(src *source, d *delivery) {
 	if d.from != src {
 		return

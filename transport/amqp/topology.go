@@ -48,8 +48,9 @@ func newTopology(mode Topology, queueType QueueType, c wamqp.Config, allowLoss b
 	return t
 }
 
-// declare runs f, which declares, on a channel of its own. It does so again, with version 4 or later, for each queue that turns out
-// to be there without an argument of a delivery limit, if that is safe.
+// declare runs f, which declares, on a channel of its own. It does so again, with version 4 or
+// later, for each queue that turns out to be there without an argument of a delivery limit, if that
+// is safe.
 func (t *topology) declare(conn *connection, timeout time.Duration, f func(ch *amqp091.Channel, version int) error) error {
 	for {
 		err := conn.withChannel(timeout, func(ch *amqp091.Channel) error { return f(ch, conn.version()) })
@@ -110,8 +111,8 @@ func (t *topology) queue(ch *amqp091.Channel, name string, version int) error {
 	return explain(err, "queue", name)
 }
 
-// deadLetterExchange checks that the exchange which the queue's arguments name is there, or the queue with the default exchange:
-// RabbitMQ drops what it cannot dead-letter.
+// deadLetterExchange checks that the exchange which the queue's arguments name is there, or the
+// queue with the default exchange: RabbitMQ drops what it cannot dead-letter.
 func (t *topology) deadLetterExchange(ch *amqp091.Channel, queue string) error {
 	args := t.amqp.Queue.Arguments
 	name, there := args[deadLetterExchangeArg].(string)
@@ -140,7 +141,8 @@ func (t *topology) arguments(name string, args amqp091.Table, version int) amqp0
 	return queueArguments(args, t.queueType, version)
 }
 
-// limited tells by its error that a queue is there, but not with the delivery limit that it is declared with on version 4 or later.
+// limited tells by its error that a queue is there, but not with the delivery limit that it is
+// declared with on version 4 or later.
 func (t *topology) limited(err error, name string, args amqp091.Table, safe bool) error {
 	if errorCode(err) == amqp091.PreconditionFailed && strings.Contains(err.Error(), "'"+deliveryLimitArg+"'") && args[deliveryLimitArg] == noDeliveryLimit {
 		return &limitError{queue: name, safe: safe, err: err}
@@ -216,9 +218,10 @@ func (t *topology) subscription(ch *amqp091.Channel, queue, exchange string, ver
 	return t.bind(ch, queue, t.amqp.QueueBind.GenerateRoutingKey(queue), exchange)
 }
 
-// queueArguments adds the queue's type, which RabbitMQ takes for equal to none where that is classic, and for quorum queues of RabbitMQ 4 that
-// there is no delivery limit: the default there is 20. Before version 4 there is
-// none by default, and -1 is taken and drops a message after its first failure.
+// queueArguments adds the queue's type, which RabbitMQ takes for equal to none where that is
+// classic, and for quorum queues of RabbitMQ 4 that there is no delivery limit: the default there
+// is 20. Before version 4 there is none by default, and -1 is taken and drops a message after its
+// first failure.
 func queueArguments(args amqp091.Table, queueType QueueType, version int) amqp091.Table {
 	args = maps.Clone(args)
 	if args == nil {

@@ -6,8 +6,9 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// unbatch takes in each message of the batch d, and tells whether it could. The broker is told of d when it is told of all of
-// them; until then it delivers all of them again, those that were acknowledged too.
+// unbatch takes in each message of the batch d, and tells whether it could. The broker is told of d
+// when it is told of all of them; until then it delivers all of them again, those that were
+// acknowledged too.
 func (sub *subscription) unbatch(d *delivery) bool {
 	parts, err := splitBatch(d.raw.Body)
 	if err != nil {
@@ -28,14 +29,16 @@ func (sub *subscription) unbatch(d *delivery) bool {
 	return true
 }
 
-// key returns that of msg. A message for which the user's function panics is one that cannot be read.
+// key returns that of msg. A message for which the user's function panics is one that cannot be
+// read.
 func (sub *subscription) key(msg *message.Message) (key string, err error) {
 	defer recovered("key", &err)
 	return sub.s.config.Key(msg), nil
 }
 
-// readiness has the delivery first that arrived first. Many more than are handed out at once may be ready, by batches: behind
-// all of them, the next one of a key would keep its batch from being acknowledged, and with InFlight 1 there would be no order.
+// readiness has the delivery first that arrived first. Many more than are handed out at once may be
+// ready, by batches: behind all of them, the next one of a key would keep its batch from being
+// acknowledged, and with InFlight 1 there would be no order.
 type readiness []*delivery
 
 func (r readiness) Len() int           { return len(r) }

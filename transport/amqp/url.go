@@ -34,8 +34,8 @@ func parseURI(uri string) (amqp091.URI, error) {
 	return parsed, nil
 }
 
-// urisOf returns uri with each of the hosts in place of its own, and their addresses. Its error contains nothing that may be
-// a password.
+// urisOf returns uri with each of the hosts in place of its own, and their addresses. Its error
+// contains nothing that may be a password.
 func urisOf(uri string, port int, hosts []string) (uris, addresses []string, err error) {
 	u, err := url.Parse(uri)
 	if err != nil {

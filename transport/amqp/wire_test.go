@@ -182,7 +182,8 @@ func (c *editedConn) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// culprits is a publisher with a queue for good messages. The broker ends its channel for each that goes to missing.
+// culprits is a publisher with a queue for good messages. The broker ends its channel for each that
+// goes to missing.
 type culprits struct {
 	*testing.T
 	url, good, missing string
@@ -202,7 +203,8 @@ func newCulprits(t *testing.T, batch int) *culprits {
 	return k
 }
 
-// wantReceived looks whether the good messages have come in their order, and nothing is left to be confirmed.
+// wantReceived looks whether the good messages have come in their order, and nothing is left to be
+// confirmed.
 func (k *culprits) wantReceived(want []string) {
 	k.Helper()
 	if n := k.p.Health().Unconfirmed; n != 0 {

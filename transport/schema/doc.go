@@ -24,8 +24,8 @@
 // payload that cannot be decoded, has another content type or is not valid never will be: that is
 // [ErrUnreadable], and a typed handler has it dead at once, for an operator to see.
 //
-// The same event written again must encode to the same bytes, or the outbox refuses it
-// as the same dispatch ID with other content. JSON of structs and maps is so in Go; protobuf is encoded
+// The same event written again must encode to the same bytes, or the outbox refuses it as the same
+// dispatch ID with other content. JSON of structs and maps is so in Go; protobuf is encoded
 // deterministically, which holds within one version of its library and not beyond.
 //
 // # Guarantees

@@ -28,8 +28,8 @@ func Cases() []Case {
 	return cases
 }
 
-// Test runs every case as a subtest, which fails if the publisher fails it, and is skipped
-// if the target lacks what it needs. They run in parallel, but for the one that restarts the broker.
+// Test runs every case as a subtest, which fails if the publisher fails it, and is skipped if the
+// target lacks what it needs. They run in parallel, but for the one that restarts the broker.
 func Test(t *testing.T, target *Target) {
 	t.Helper()
 	complete, err := target.complete()

@@ -14,8 +14,9 @@
 //		})
 //	}
 //
-// [Test] fails for each case that the publisher does not pass, [Check] returns a [Report], and [Cases]
-// lists what is asked and why. docs/transports.md has the results of publishers that are in use.
+// [Test] fails for each case that the publisher does not pass, [Check] returns a [Report], and
+// [Cases] lists what is asked and why. docs/transports.md has the results of publishers that are in
+// use.
 //
 // # How it looks
 //
@@ -27,7 +28,7 @@
 // # Limitations
 //
 // A publisher that passes has lost nothing in what was tried. What the broker does with a message
-// that it has confirmed, when a disk or a replica fails, is beyond a test from outside: use durable,
-// replicated topics. Publishers that are no [transport.Sender] are tried as a relay uses
+// that it has confirmed, when a disk or a replica fails, is beyond a test from outside: use
+// durable, replicated topics. Publishers that are no [transport.Sender] are tried as a relay uses
 // them: batches of one topic, then one by one what failed.
 package transporttest

@@ -13,8 +13,8 @@ import (
 
 const broker = "127.0.0.1:5672"
 
-// A test of your own tells whether a publisher may be what a relay publishes to: here RabbitMQ's, with a queue
-// for each topic.
+// A test of your own tells whether a publisher may be what a relay publishes to: here RabbitMQ's,
+// with a queue for each topic.
 func ExampleTest() {
 	_ = func(t *testing.T) { // func TestPublisherMayBeARelaysTarget(t *testing.T)
 		transporttest.Test(t, &transporttest.Target{

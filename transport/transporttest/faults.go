@@ -236,8 +236,8 @@ func (p *probe) silence(topic string) (restore func(), err error) {
 	return sync.OnceFunc(p.line.heal), nil
 }
 
-// topicAge is how old the topic is at a crash. RabbitMQ 3.10 does not recover a queue that it was told of less
-// than about half a second before, which says nothing of the publisher.
+// topicAge is how old the topic is at a crash. RabbitMQ 3.10 does not recover a queue that it was
+// told of less than about half a second before, which says nothing of the publisher.
 const topicAge = 3 * time.Second
 
 // crash kills the broker while several goroutines publish.

@@ -12,10 +12,10 @@ import (
 // Target is a publisher and its broker, as the suite needs them. Its functions may be called
 // by several goroutines at once, Restart excepted.
 type Target struct {
-	// Open returns a new publisher that reaches the broker at address, which is host:port of a
-	// line of the suite's, or Address itself where that is empty. Every connection of the publisher must
-	// go there; a broker that names other addresses to its clients needs a dialer that does not listen to it. The
-	// suite closes the publisher. Required.
+	// Open returns a new publisher that reaches the broker at address, which is host:port of a line
+	// of the suite's, or Address itself where that is empty. Every connection of the publisher must
+	// go there; a broker that names other addresses to its clients needs a dialer that does not
+	// listen to it. The suite closes the publisher. Required.
 	Open func(ctx context.Context, address string) (message.Publisher, error)
 	// Prepare makes topic, so that what is published is kept. Topics have at most 40
 	// characters out of a–z, 0–9 and _. Required.
@@ -32,14 +32,14 @@ type Target struct {
 	// Silence makes the broker answer nothing on topic until restore is called.
 	// Only for targets without Address. Defaults to nil: the case is not run.
 	Silence func(topic string) (restore func(), err error)
-	// Remove removes topic, so that what is published afterwards cannot be kept, unless the publisher
-	// or the broker makes the topic again. Defaults to nil: the case is not run.
+	// Remove removes topic, so that what is published afterwards cannot be kept, unless the
+	// publisher or the broker makes the topic again. Defaults to nil: the case is not run.
 	Remove func(ctx context.Context, topic string) error
-	// Bad returns a message that can be given to the publisher and that is never taken:
-	// beyond the broker's limit of size, or what its table refuses. Defaults to nil: the case is not run.
+	// Bad returns a message that can be given to the publisher and that is never taken: beyond the
+	// broker's limit of size, or what its table refuses. Defaults to nil: the case is not run.
 	Bad func() *message.Message
-	// Restart kills the broker as a crash does, starts it at the same address, and returns when it answers.
-	// No other case is under way then. Defaults to nil: the case is not run.
+	// Restart kills the broker as a crash does, starts it at the same address, and returns when it
+	// answers. No other case is under way then. Defaults to nil: the case is not run.
 	Restart func(ctx context.Context) error
 
 	// Bound is how long Publish and Close may take whatever the broker does. A relay goes on after

@@ -15,24 +15,27 @@ import (
 	"github.com/go-sql-driver/mysql"
 )
 
-// MySQL is a private MariaDB or MySQL server, whichever is installed. Its methods must not be called at
-// once from several goroutines.
+// MySQL is a private MariaDB or MySQL server, whichever is installed. Its methods must not be
+// called at once from several goroutines.
 type MySQL struct {
 	server
 	url *url.URL
 }
 
-// mysqlBinaries are the programs of a server: of MariaDB, which makes its tables by a program of its own, or of MySQL.
+// mysqlBinaries are the programs of a server: of MariaDB, which makes its tables by a program of
+// its own, or of MySQL.
 type mysqlBinaries struct{ server, install string }
 
-// mysqlDirs are where the programs live besides PATH: Debian, Red Hat, Homebrew on ARM and on Intel, MySQL's own package.
+// mysqlDirs are where the programs live besides PATH: Debian, Red Hat, Homebrew on ARM and on
+// Intel, MySQL's own package.
 var mysqlDirs = []string{
 	"/usr/sbin", "/usr/bin", "/usr/libexec",
 	"/opt/homebrew/opt/mariadb*/bin", "/usr/local/opt/mariadb*/bin",
 	"/opt/homebrew/opt/mysql*/bin", "/usr/local/opt/mysql*/bin", "/usr/local/mysql/bin",
 }
 
-// findMySQL returns the programs of a server, MariaDB's if both are installed. The zero value says that none is.
+// findMySQL returns the programs of a server, MariaDB's if both are installed. The zero value says
+// that none is.
 func findMySQL() mysqlBinaries {
 	found := mysqlBinaries{server: findProgram("mariadbd"), install: findProgram("mariadb-install-db")}
 	if found.server != "" && found.install != "" {
@@ -49,8 +52,8 @@ func findProgram(name string) string {
 	return ""
 }
 
-// StartMySQL starts a server and returns when it accepts connections: about five seconds. 300 connections
-// are allowed. The caller must Close it.
+// StartMySQL starts a server and returns when it accepts connections: about five seconds. 300
+// connections are allowed. The caller must Close it.
 func StartMySQL(ctx context.Context) (*MySQL, error) {
 	bin := findMySQL()
 	if bin.server == "" {
@@ -64,7 +67,8 @@ func StartMySQL(ctx context.Context) (*MySQL, error) {
 	return retry("MariaDB or MySQL", func() (*MySQL, error) { return newMySQL(ctx, bin) })
 }
 
-// URL is the address of the server with an account that may do anything: mysql://user:password@host:port/.
+// URL is the address of the server with an account that may do anything:
+// mysql://user:password@host:port/.
 func (m *MySQL) URL() string { return m.url.String() }
 
 func newMySQL(ctx context.Context, bin mysqlBinaries) (_ *MySQL, err error) {
@@ -86,7 +90,8 @@ func newMySQL(ctx context.Context, bin mysqlBinaries) (_ *MySQL, err error) {
 	m.ready = m.answers
 	m.stop, m.orphaned = syscall.SIGTERM, syscall.SIGKILL
 	m.crash = func(proc *process) { proc.end(syscall.SIGKILL) }
-	// A password keeps the other users of the machine out of an account that may read and write files.
+	// A password keeps the other users of the machine out of an account that may read and write
+	// files.
 	if password := token(); bin.server == "" {
 		m.inDocker(ports[0], password)
 	} else if err := m.native(ctx, bin, ports[0], password); err != nil {

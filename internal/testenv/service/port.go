@@ -17,8 +17,8 @@ const (
 	lastPort  = 32000
 )
 
-// FreePort returns a port of the loopback address on which nothing listens now, and that no outgoing connection takes while a
-// server that listened on it is started again.
+// FreePort returns a port of the loopback address on which nothing listens now, and that no
+// outgoing connection takes while a server that listened on it is started again.
 func FreePort() (int, error) {
 	ports, err := freePorts(1)
 	if err != nil {
@@ -71,8 +71,8 @@ func token() string {
 // on other ports.
 const attempts = 4
 
-// retry calls start, of the server that name says, until it succeeds or fails for another reason than
-// a server that exited early.
+// retry calls start, of the server that name says, until it succeeds or fails for another reason
+// than a server that exited early.
 func retry[T any](name string, start func() (*T, error)) (*T, error) {
 	var errs []error
 	for range attempts {

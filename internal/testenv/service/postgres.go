@@ -32,8 +32,8 @@ type Postgres struct {
 
 // PostgresConfig says how a server differs from what [StartPostgres] starts.
 type PostgresConfig struct {
-	// Bin is the directory with the server's programs. Defaults to that of the newest version installed, and to
-	// Docker without one.
+	// Bin is the directory with the server's programs. Defaults to that of the newest version
+	// installed, and to Docker without one.
 	Bin string
 	// Settings are further settings of the server, as "name=value"; a later one wins.
 	// Defaults to none.

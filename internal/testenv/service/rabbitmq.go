@@ -42,7 +42,8 @@ func StartRabbitMQ(ctx context.Context) (*RabbitMQ, error) {
 
 // RabbitMQConfig says what a node has besides.
 type RabbitMQConfig struct {
-	// TLS, if it is not nil, has the node take no connection without TLS. It needs installed binaries.
+	// TLS, if it is not nil, has the node take no connection without TLS. It needs installed
+	// binaries.
 	TLS *TLS
 	// Management enables the plugin rabbitmq_management.
 	Management bool
@@ -81,8 +82,8 @@ func (r *RabbitMQ) plugins() string {
 	return "[].\n"
 }
 
-// Start is that of every server. A node that does not come up is started a second time: now and then, on a
-// busy machine, Erlang's kernel ends or waits for ever before RabbitMQ has begun.
+// Start is that of every server. A node that does not come up is started a second time: now and
+// then, on a busy machine, Erlang's kernel ends or waits for ever before RabbitMQ has begun.
 func (r *RabbitMQ) Start(ctx context.Context) error {
 	first := r.server.Start(ctx)
 	if first == nil || ctx.Err() != nil {
@@ -97,18 +98,18 @@ func (r *RabbitMQ) Start(ctx context.Context) error {
 // Ctl is the path of a script that runs rabbitmqctl against this node.
 func (r *RabbitMQ) Ctl() string { return r.ctl }
 
-// settle has a node write what it holds back of its definitions. Mnesia logs the commit of a queue, and that it is
-// valid, in two steps. A declaration is answered when the first is on disk; without the second the commit is undone
-// after a crash, and it stays in memory for up to two seconds. Ra keeps the names of quorum queues for half a
-// second.
+// settle has a node write what it holds back of its definitions. Mnesia logs the commit of a queue,
+// and that it is valid, in two steps. A declaration is answered when the first is on disk; without
+// the second the commit is undone after a crash, and it stays in memory for up to two seconds. Ra
+// keeps the names of quorum queues for half a second.
 const settle = `case whereis(mnesia_recover) of
 	undefined -> ok;
 	_ -> ok = mnesia_recover:sync(), ok = disk_log:sync(latest_log)
 end, _ = [dets:sync(T) || T <- dets:all()], ok.`
 
-// Settle returns when the queues, exchanges and bindings that were declared before it are on disk, which a
-// declaration that has been answered does not mean. What was confirmed into a queue that a Crash takes is lost
-// with it.
+// Settle returns when the queues, exchanges and bindings that were declared before it are on disk,
+// which a declaration that has been answered does not mean. What was confirmed into a queue that a
+// Crash takes is lost with it.
 func (r *RabbitMQ) Settle(ctx context.Context) error {
 	if out, err := exec.CommandContext(ctx, r.ctl, "eval", settle).CombinedOutput(); err != nil {
 		return fmt.Errorf("settle RabbitMQ: %w\n%s", err, out)
@@ -185,8 +186,8 @@ func (r *RabbitMQ) native(bin string) error {
 	return r.use(bin, env)
 }
 
-// Use has the node run the programs in bin from its next Start on: another version, with the data that is there. It needs installed
-// binaries.
+// Use has the node run the programs in bin from its next Start on: another version, with the data
+// that is there. It needs installed binaries.
 func (r *RabbitMQ) Use(bin string) error {
 	if r.epmd == nil {
 		return errors.New("a node in Docker keeps its version")

@@ -1,4 +1,5 @@
-// Package wakeup tells relays that something was committed, and where: those of the process through a [Signal], those of others as text.
+// Package wakeup tells relays that something was committed, and where: those of the process through
+// a [Signal], those of others as text.
 package wakeup
 
 import (
@@ -12,7 +13,8 @@ import (
 	"github.com/boxpair/boxpair/store/outbox"
 )
 
-// Wakeup tells in which shards something was committed, and whether deferred events are part of it. The zero value tells of nothing.
+// Wakeup tells in which shards something was committed, and whether deferred events are part of it.
+// The zero value tells of nothing.
 type Wakeup struct {
 	Shards   uint64 // a bit for each
 	Deferred bool
@@ -44,7 +46,8 @@ func (w Wakeup) In(shard int) bool { return w.Shards&(1<<shard) != 0 }
 // Everywhere tells whether w is of all shards.
 func (w Wakeup) Everywhere() bool { return w.Shards == All.Shards }
 
-// format begins the text of a wake-up that names shards. A relay that knows another format looks into all of them.
+// format begins the text of a wake-up that names shards. A relay that knows another format looks
+// into all of them.
 const format = "1"
 
 // Text returns w for relays in other processes. from is the ID of the outbox that has committed.
@@ -56,7 +59,8 @@ func (w Wakeup) Text(from string) string {
 	return fmt.Sprintf("%s %016x %d %s", format, w.Shards, deferred, from)
 }
 
-// Parse reads what [Wakeup.Text] returns. Any other text is taken for the ID of an outbox whose wake-ups name no shards.
+// Parse reads what [Wakeup.Text] returns. Any other text is taken for the ID of an outbox whose
+// wake-ups name no shards.
 func Parse(text string) (w Wakeup, from string) {
 	parts := strings.SplitN(text, " ", 4)
 	if len(parts) != 4 || parts[0] != format {
@@ -69,7 +73,8 @@ func Parse(text string) (w Wakeup, from string) {
 	return Wakeup{Shards: shards, Deferred: parts[2] != "0"}, parts[3]
 }
 
-// Signal is a broadcast. It remembers one pending wake-up for each subscriber. The zero value is ready.
+// Signal is a broadcast. It remembers one pending wake-up for each subscriber. The zero value is
+// ready.
 type Signal struct {
 	mu   sync.Mutex
 	subs map[*Subscription]struct{}

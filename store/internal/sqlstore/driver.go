@@ -18,7 +18,8 @@ type DriverConn interface {
 	driver.Validator
 }
 
-// PreparedStmt is a statement that a caller has prepared on a connection that watches over what it runs.
+// PreparedStmt is a statement that a caller has prepared on a connection that watches over what it
+// runs.
 type PreparedStmt struct {
 	driver.Stmt
 	// Reading is what the statement does to a transaction.
@@ -29,7 +30,8 @@ type PreparedStmt struct {
 	Watch func(driver.Rows) driver.Rows
 }
 
-// Prepare prepares a statement on a connection that runs statements through do and hands their rows on through watch.
+// Prepare prepares a statement on a connection that runs statements through do and hands their rows
+// on through watch.
 func Prepare(ctx context.Context, inner driver.ConnPrepareContext, query string, syntax Syntax,
 	do func(ctx context.Context, r Reading, run func() error) error, watch func(driver.Rows) driver.Rows,
 ) (s PreparedStmt, err error) {

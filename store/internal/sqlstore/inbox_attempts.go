@@ -20,8 +20,9 @@ func (c *Core) ForgetAttempts(ctx context.Context, tx *sql.Tx, consumerID int, i
 	return err
 }
 
-// Started counts a start of each message, unless one was counted within so long. The rows are locked in the order of their IDs, so
-// that two groups that have messages in common cannot wait for each other.
+// Started counts a start of each message, unless one was counted within so long. The rows are
+// locked in the order of their IDs, so that two groups that have messages in common cannot wait for
+// each other.
 func (s *Store) Started(ctx context.Context, consumerID int, ids []uuid.UUID, within time.Duration) (starts []int, err error) {
 	if len(ids) == 0 {
 		return nil, nil

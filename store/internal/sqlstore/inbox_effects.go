@@ -70,7 +70,8 @@ func (s *Store) effects(ctx context.Context, q Querier, at int64, where string, 
 	return list, err
 }
 
-// lockEffects locks effects, passing over those that others have locked, and reads them by ascending Seq.
+// lockEffects locks effects, passing over those that others have locked, and reads them by
+// ascending Seq.
 func (s *Store) lockEffects(ctx context.Context, tx *sql.Tx, at int64, where string, args ...any) ([]inbox.EffectRun, error) {
 	if !s.c.d.Locks {
 		return s.effects(ctx, tx, at, where, args...)
@@ -136,7 +137,8 @@ func (s *Store) nextEffect(ctx context.Context, tx *sql.Tx, consumerID int, at i
 	return max(0, next), err
 }
 
-// endLeases deals with effects whose process did not come back. Where the result is known, nothing is uncertain.
+// endLeases deals with effects whose process did not come back. Where the result is known, nothing
+// is uncertain.
 func (s *Store) endLeases(ctx context.Context, tx *sql.Tx, t inbox.EffectTake, at int64) error {
 	lost, err := s.lockEffects(ctx, tx, at, `e.consumer = ? AND e.state = 'doing' AND e.lease_until < ? ORDER BY e.id LIMIT 1000`, t.Consumer, at)
 	if err != nil {
@@ -174,7 +176,8 @@ func effectDue(state inbox.EffectState, after time.Duration) sql.NullInt64 {
 	return in(after)
 }
 
-// lockRun locks the row of a run that nothing has outdated, and returns its consumer. No such row gives sql.ErrNoRows.
+// lockRun locks the row of a run that nothing has outdated, and returns its consumer. No such row
+// gives sql.ErrNoRows.
 func (s *Store) lockRun(ctx context.Context, tx *sql.Tx, r *inbox.EffectRun) (consumerID int, err error) {
 	err = s.c.One(ctx, tx, []any{&consumerID},
 		`SELECT consumer FROM {inbox_effects} WHERE id = ? AND run = ? AND state IN ('doing', 'uncertain') {lock}`, r.Seq, r.Run)

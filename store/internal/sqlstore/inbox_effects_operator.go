@@ -49,8 +49,8 @@ func (s *Store) ListEffects(ctx context.Context, f inbox.EffectFilter) ([]inbox.
 	return list, nil
 }
 
-// EffectTransition tells what a change of effects is noted as, and which states it can begin in, of those that are wanted
-// if there are any. None: there is nothing to do.
+// EffectTransition tells what a change of effects is noted as, and which states it can begin in, of
+// those that are wanted if there are any. None: there is nothing to do.
 func EffectTransition(to inbox.EffectState, wanted []inbox.EffectState) (noted string, from []inbox.EffectState, err error) {
 	noted, from = "effect_redriven", []inbox.EffectState{inbox.EffectDead, inbox.EffectUncertain}
 	switch to {
@@ -69,8 +69,8 @@ func EffectTransition(to inbox.EffectState, wanted []inbox.EffectState) (noted s
 	return noted, from, nil
 }
 
-// ChangeEffects changes effects. A run that is in flight is outdated by a new number. Effects that are being finished
-// are waited for.
+// ChangeEffects changes effects. A run that is in flight is outdated by a new number. Effects that
+// are being finished are waited for.
 func (s *Store) ChangeEffects(ctx context.Context, f inbox.EffectFilter, c inbox.EffectChange) ([]uuid.UUID, error) {
 	noted, allowed, err := EffectTransition(c.State, f.States)
 	if err != nil || len(allowed) == 0 {

@@ -43,8 +43,8 @@ type messageChoice struct {
 	place
 }
 
-// chooseMessages selects parked messages, locks their keys and then their rows, and returns those that are still
-// as the filter wants them. Within tx nothing else changes them.
+// chooseMessages selects parked messages, locks their keys and then their rows, and returns those
+// that are still as the filter wants them. Within tx nothing else changes them.
 func (s *Store) chooseMessages(ctx context.Context, tx *sql.Tx, w *where, limit int) ([]messageChoice, error) {
 	found, err := s.chosenMessages(ctx, tx, w, limitOf(limit))
 	if err != nil || len(found) == 0 || !s.c.d.Locks {
@@ -83,13 +83,15 @@ func (s *Store) chosenMessages(ctx context.Context, tx *sql.Tx, w *where, limit 
 	return list, err
 }
 
-// RedriveMessages makes messages retrying and due that wait for an operator. Of a key only the first live one is: the others follow it.
+// RedriveMessages makes messages retrying and due that wait for an operator. Of a key only the
+// first live one is: the others follow it.
 func (s *Store) RedriveMessages(ctx context.Context, f inbox.Filter, reason string) ([]uuid.UUID, error) {
 	w := selectsMessages(f)
 	// A bare filter leaves alone what is tried again anyway.
 	w.add("(p.state IN ('dead', 'too_old') OR p.state = 'altered' AND ? OR p.state = 'retrying' AND ?)", f.Force, len(f.States)+len(f.IDs) > 0)
 	ids, err := s.settle(ctx, w, f.Limit, func(ctx context.Context, tx *sql.Tx, c messageChoice) error {
-		// forced first: MySQL assigns from left to right, and a later assignment sees the new state.
+		// forced first: MySQL assigns from left to right, and a later assignment sees the new
+		// state.
 		_, err := s.c.Exec(ctx, tx, `UPDATE {inbox_parked} SET forced = (forced = 1 OR state = 'altered'), state = 'retrying', attempts = 0,
 			next_attempt_at = {now} WHERE seq = ?`, c.seq)
 		if err == nil {

@@ -29,8 +29,8 @@ type ParkedRow struct {
 	claimed bool
 }
 
-// parkMessage writes a row, and tells whether there was none of the same message. One that is there is
-// locked and keeps all but a number that changes nothing.
+// parkMessage writes a row, and tells whether there was none of the same message. One that is there
+// is locked and keeps all but a number that changes nothing.
 func (c *Core) parkMessage(ctx context.Context, tx *sql.Tx, r *ParkedRow) (fresh bool, err error) {
 	var next sql.NullInt64
 	if r.State == inbox.Retrying {
@@ -70,7 +70,8 @@ func (c *Core) Unclaim(ctx context.Context, tx *sql.Tx, claim *inbox.Claim) erro
 // without a claim, it takes its place among the parked ones anew.
 func (c *Core) parkClaimed(ctx context.Context, tx *sql.Tx, r *ParkedRow) error {
 	r.claimed = true
-	// Most messages were not: deleting what is not there would lock the gap where it would be, above READ COMMITTED.
+	// Most messages were not: deleting what is not there would lock the gap where it would be,
+	// above READ COMMITTED.
 	aside, err := c.IDs(ctx, tx, `SELECT seq FROM {inbox_parked} WHERE consumer = ? AND dispatch_id = ? AND digest = ? AND claimed = 0`,
 		r.Consumer, r.Message.ID[:], r.Message.Digest[:])
 	if err != nil {
@@ -122,8 +123,8 @@ func (s *Store) ParkMessage(ctx context.Context, p inbox.Parking) (inbox.Verdict
 }
 
 // claimAndPark claims and parks a message. Meanwhile another copy may have been applied and
-// forgotten, or other content claimed. Then the message is still one to keep. A live message of a key takes the
-// key's lock, so that no newcomer can pass it unseen.
+// forgotten, or other content claimed. Then the message is still one to keep. A live message of a
+// key takes the key's lock, so that no newcomer can pass it unseen.
 func (s *Store) claimAndPark(ctx context.Context, tx *sql.Tx, row *ParkedRow) (inbox.Verdict, error) {
 	m := row.Message
 	if row.Ordered && row.State == inbox.Retrying {

@@ -19,8 +19,8 @@ const isFirst = `(p.ordered = 0 OR p.{message_key} = '' OR NOT EXISTS (
 	SELECT 1 FROM {inbox_parked} h
 	WHERE h.consumer = p.consumer AND {first h} AND h.{message_key} = p.{message_key} AND h.seq < p.seq))`
 
-// DueMessages names messages that are due. The next one is looked for first: what changes in between is due, or is
-// found by the next call.
+// DueMessages names messages that are due. The next one is looked for first: what changes in
+// between is due, or is found by the next call.
 func (s *Store) DueMessages(ctx context.Context, consumerID, limit int) (seqs []int64, next time.Duration, err error) {
 	var then int64
 	at, err := s.c.Now(ctx, s.c.DB)
@@ -135,9 +135,9 @@ func (s *Store) ApplyParked(ctx context.Context, c inbox.Claim, seq int64,
 	return ran, nil
 }
 
-// take locks a parked message and its key, in this order: another process that has the message is passed
-// over, while the key is waited for. It tells whether the message is to run. If it is not there any
-// more, or not to run yet, it gives ErrNothing.
+// take locks a parked message and its key, in this order: another process that has the message is
+// passed over, while the key is waited for. It tells whether the message is to run. If it is not
+// there any more, or not to run yet, it gives ErrNothing.
 func (s *Store) take(ctx context.Context, tx *sql.Tx, c *inbox.Claim, at place, seq int64) (m *parkedMessage, run bool, err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, false, err

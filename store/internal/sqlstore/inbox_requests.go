@@ -11,7 +11,8 @@ import (
 	"github.com/boxpair/boxpair/store/inbox"
 )
 
-// StoredAnswer reads an answer. The claim has locked its row; on MySQL a plain read could be of a snapshot from before.
+// StoredAnswer reads an answer. The claim has locked its row; on MySQL a plain read could be of a
+// snapshot from before.
 func (c *Core) StoredAnswer(ctx context.Context, tx *sql.Tx, r inbox.Request) (*inbox.Answer, error) {
 	var (
 		a           inbox.Answer

@@ -57,8 +57,8 @@ func (s *Store) healMessages(ctx context.Context, tx *sql.Tx, consumerID int) er
 	return err
 }
 
-// NoteHorizon keeps the longest horizon of those that are not over. horizon_until is set first: in MySQL a later assignment
-// sees what an earlier one has set.
+// NoteHorizon keeps the longest horizon of those that are not over. horizon_until is set first: in
+// MySQL a later assignment sees what an earlier one has set.
 func (s *Store) NoteHorizon(ctx context.Context, consumerID int, horizon time.Duration, until time.Time) error {
 	us, at := Micros(horizon), until.UnixMicro()
 	err := s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {

@@ -9,8 +9,8 @@ import (
 	"github.com/boxpair/boxpair/migrations"
 )
 
-// Migrate applies those of the known migrations that are pending, records them in the history, and returns them. The caller
-// sees to it that nobody else migrates meanwhile.
+// Migrate applies those of the known migrations that are pending, records them in the history, and
+// returns them. The caller sees to it that nobody else migrates meanwhile.
 func (c *Core) Migrate(ctx context.Context, q Querier, known []migrations.Migration,
 	apply func(ctx context.Context, m migrations.Migration) error,
 ) ([]migrations.Applied, error) {
@@ -39,9 +39,10 @@ func (c *Core) Migrate(ctx context.Context, q Querier, known []migrations.Migrat
 	return all[len(history):], nil
 }
 
-// CheckSchema reads which migrations the database has, and returns an error that wraps [migrations.ErrMissing] if this version
-// of the library needs more, and [migrations.ErrChanged] if it has others. Later ones are no error. Where another tool has made the
-// tables, nothing can be told, and the answer is nil.
+// CheckSchema reads which migrations the database has, and returns an error that wraps
+// [migrations.ErrMissing] if this version of the library needs more, and [migrations.ErrChanged] if
+// it has others. Later ones are no error. Where another tool has made the tables, nothing can be
+// told, and the answer is nil.
 func (c *Core) CheckSchema(ctx context.Context, known []migrations.Migration) error {
 	history, err := c.history(ctx, c.DB)
 	if err != nil && errors.Is(err, migrations.ErrMissing) {

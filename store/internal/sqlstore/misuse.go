@@ -15,10 +15,12 @@ var (
 		"an error to have it rolled back, and uses Savepoint for a part")
 	// ErrLeftOpen is for a function that has returned with rows that nobody can read any more.
 	ErrLeftOpen = errors.New("rows or batch results were left open: close them, or read them to the end, before returning")
-	// ErrOutlasts is for a function that tried to change a setting of its connection, which others are given after it.
+	// ErrOutlasts is for a function that tried to change a setting of its connection, which others
+	// are given after it.
 	ErrOutlasts = errors.New("the setting would outlast the transaction, on a connection that other functions are given: " +
 		"use SET LOCAL, or set_config with true")
-	// ErrElsewhere is for a function that tried to change the database in which the store's own statements look for tables.
+	// ErrElsewhere is for a function that tried to change the database in which the store's own
+	// statements look for tables.
 	ErrElsewhere = errors.New("USE: the store's own statements would run in the other database: name it before the table instead")
 	// ErrReturned is for the use of a transaction whose function has returned.
 	ErrReturned = errors.New("the function that the transaction was given to has returned")
@@ -127,7 +129,8 @@ func (s *scanner) sets(r *Reading) {
 	}
 }
 
-// foreign reads the name behind ROLLBACK TO or RELEASE, and tells whether it is not one of a store's.
+// foreign reads the name behind ROLLBACK TO or RELEASE, and tells whether it is not one of a
+// store's.
 func (s *scanner) foreign() bool {
 	if s.more(); s.is("SAVEPOINT") {
 		s.more()
@@ -135,14 +138,14 @@ func (s *scanner) foreign() bool {
 	return !strings.HasPrefix(s.word, "boxpair_")
 }
 
-// Separates tells whether the statement, whose text r was read from, does what handlers of other messages in
-// the same transaction would see.
+// Separates tells whether the statement, whose text r was read from, does what handlers of other
+// messages in the same transaction would see.
 func (r Reading) Separates(text string) bool {
 	return r.Sets || r.Back || setConfig(text) != ""
 }
 
-// Stays tells whether the statement, whose text r was read from, sets in PostgreSQL what outlasts the transaction. Where an
-// argument says whether it does, that is not known.
+// Stays tells whether the statement, whose text r was read from, sets in PostgreSQL what outlasts
+// the transaction. Where an argument says whether it does, that is not known.
 func (r Reading) Stays(text string) bool {
 	if r.Outlasts {
 		return true

@@ -25,7 +25,8 @@ FROM {outbox_shards} s WHERE s.shard IN ?`
 	// deferredDueStmt passes over what a transaction is cancelling or moving.
 	deferredDueStmt = `SELECT id FROM {outbox_deferred} {by due} WHERE shard = ? AND due_at <= {now} ORDER BY due_at, id LIMIT ? {lock_free}`
 
-	// deferredIDsStmt locks those of some events that are deferred, in the order of their dispatch IDs, as all do.
+	// deferredIDsStmt locks those of some events that are deferred, in the order of their dispatch
+	// IDs, as all do.
 	deferredIDsStmt = `
 SELECT d.id, d.shard, d.{event_key}, e.dispatch_id FROM {outbox_events} e {by dispatch_id}
 {then_join} {outbox_deferred} d ON d.id = e.id WHERE e.dispatch_id IN ? {lock}`
@@ -69,7 +70,8 @@ func (s *Store) Undefer(ctx context.Context, relay string, leases []outbox.Lease
 	return u, nil
 }
 
-// dueShards returns the shards of leases with something due, and in which time the next event of any is due; 0: none is.
+// dueShards returns the shards of leases with something due, and in which time the next event of
+// any is due; 0: none is.
 func (s *Store) dueShards(ctx context.Context, leases []outbox.Lease) (due []int, next time.Duration, err error) {
 	err = s.c.Each(ctx, s.c.DB, func(rows *sql.Rows) error {
 		var shard int
@@ -135,8 +137,8 @@ func (s *Store) Reschedule(ctx context.Context, tx *sql.Tx, ids []uuid.UUID, at 
 	})
 }
 
-// changeDeferred locks and changes those of ids that are deferred. A failure rolls all of tx back, so
-// that nobody can commit a part of it.
+// changeDeferred locks and changes those of ids that are deferred. A failure rolls all of tx back,
+// so that nobody can commit a part of it.
 func (s *Store) changeDeferred(
 	ctx context.Context, tx *sql.Tx, doing string, ids []uuid.UUID, change func(ctx context.Context, list []choice, seqs []int64) error,
 ) ([]uuid.UUID, error) {

@@ -10,10 +10,12 @@ import (
 	"github.com/boxpair/boxpair/store/outbox"
 )
 
-// farAhead is how far ahead a lease of a relay may lie that does not say since when it runs: beyond that, the clock was set back.
+// farAhead is how far ahead a lease of a relay may lie that does not say since when it runs: beyond
+// that, the clock was set back.
 const farAhead = time.Hour
 
-// Heartbeat makes relay visible for ttl. Relays that were seen before the clock was set back are not counted.
+// Heartbeat makes relay visible for ttl. Relays that were seen before the clock was set back are
+// not counted.
 func (s *Store) Heartbeat(ctx context.Context, relay string, ttl time.Duration) (live int, err error) {
 	err = s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		if _, err := s.c.Exec(ctx, tx, `DELETE FROM {outbox_relays} WHERE seen_until <= {now}`); err != nil {
@@ -140,7 +142,8 @@ func (s *Store) ClearRewind(ctx context.Context, relay string, lease outbox.Leas
 	return nil
 }
 
-// lowCounts holds for a shard of which what is kept counts: the epoch that ends knew of it, and numbers have not begun anew.
+// lowCounts holds for a shard of which what is kept counts: the epoch that ends knew of it, and
+// numbers have not begun anew.
 const lowCounts = `(low_epoch = epoch AND {greatest}(low_water, COALESCE(tail, 0)) <= (SELECT MAX(id) FROM {outbox_events}))`
 
 // KeepLow keeps up to where the queues of shards are empty for good.
@@ -175,8 +178,8 @@ func (s *Store) KeepLow(ctx context.Context, relay string, lows []outbox.Low, hi
 	return nil
 }
 
-// owned returns those of leases that relay has, and locks their rows, in the order of the shards: the answer
-// holds to the end of tx. This is the whole fence.
+// owned returns those of leases that relay has, and locks their rows, in the order of the shards:
+// the answer holds to the end of tx. This is the whole fence.
 func (s *Store) owned(ctx context.Context, tx *sql.Tx, relay string, leases []outbox.Lease) (map[outbox.Lease]bool, error) {
 	owned := make(map[outbox.Lease]bool, len(leases))
 	if len(leases) == 0 {

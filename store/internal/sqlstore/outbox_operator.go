@@ -90,8 +90,8 @@ func seqs(list []choice) (seqs []int64, ids []uuid.UUID) {
 	return seqs, ids
 }
 
-// choose selects parked events, locks the rows of their shards, and returns those that are still as the
-// filter wants them. Nobody changes them now.
+// choose selects parked events, locks the rows of their shards, and returns those that are still as
+// the filter wants them. Nobody changes them now.
 func (s *Store) choose(ctx context.Context, tx *sql.Tx, w *where, limit int) ([]choice, error) {
 	found, err := s.chosen(ctx, tx, w, limitOf(limit))
 	if err != nil || len(found) == 0 || !s.c.d.Locks {

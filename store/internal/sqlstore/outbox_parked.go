@@ -16,7 +16,8 @@ import (
 const isHead = `(p.{event_key} = '' OR NOT EXISTS (
 	SELECT 1 FROM {outbox_parked} h WHERE h.shard = p.shard AND {live h} AND h.{event_key} = p.{event_key} AND h.id < p.id))`
 
-// unheld holds for a parked event p that has no dead one before it in its key, if these hold their keys.
+// unheld holds for a parked event p that has no dead one before it in its key, if these hold their
+// keys.
 const unheld = `(NOT ? OR p.{event_key} = '' OR NOT EXISTS (
 	SELECT 1 FROM {outbox_parked} d WHERE d.shard = p.shard AND d.state = 'dead' AND d.{event_key} = p.{event_key} AND d.id < p.id))`
 
@@ -48,7 +49,8 @@ SELECT n.id, n.shard, COALESCE(e.{event_key}, ''), ?, ?, {now} + ?, {now}, ?
 FROM (SELECT ? AS id, ? AS shard) n LEFT JOIN {outbox_events} e ON e.id = n.id WHERE true
 {again id} state = ?, attempts = ?, next_attempt_at = {now} + ?, parked_at = {now}, last_error = ?, reason = '', discarded_at = NULL`
 
-// park writes the row of an event that was taken out of the queue. It is due in a time, or has none.
+// park writes the row of an event that was taken out of the queue. It is due in a time, or has
+// none.
 func (s *Store) park(ctx context.Context, tx *sql.Tx, shard int, id int64, state outbox.State, attempts int, in sql.NullInt64, text string) error {
 	_, err := s.c.Exec(ctx, tx, parkStmt, string(state), attempts, in, Text(text), id, shard, string(state), attempts, in, Text(text))
 	return err
@@ -114,8 +116,8 @@ SELECT p.next_attempt_at FROM {outbox_parked} p
 WHERE p.state = 'retrying' AND p.next_attempt_at > ? AND p.next_attempt_at <= ? AND p.shard IN ? AND ` + isHead + ` AND ` + unheld + ` ORDER BY p.next_attempt_at LIMIT 1`
 )
 
-// Due reads heads that are due. The next one is looked for first: what changes in between is due, or is found
-// by the next call.
+// Due reads heads that are due. The next one is looked for first: what changes in between is due,
+// or is found by the next call.
 func (s *Store) Due(
 	ctx context.Context, shards []int, hold bool, after outbox.DuePoint, longest time.Duration, limit int,
 ) (due []outbox.Queued, next time.Duration, err error) {
@@ -225,8 +227,8 @@ func nextState(f *outbox.Failure) (outbox.State, sql.NullInt64) {
 	return outbox.Retrying, sql.NullInt64{Int64: Micros(f.RetryIn), Valid: true}
 }
 
-// promote makes the next live event of a key retrying and due; with hold, unless a dead event is before it.
-// The row of the shard is locked.
+// promote makes the next live event of a key retrying and due; with hold, unless a dead event is
+// before it. The row of the shard is locked.
 func (s *Store) promote(ctx context.Context, tx *sql.Tx, shard int, key string, hold bool) error {
 	if key == "" {
 		return nil // nobody waits

@@ -44,7 +44,8 @@ func (n *number) Scan(src any) error {
 	return nil
 }
 
-// ScanRecord reads an event behind the columns for first. What cannot be read of it is left out, and said in unreadable.
+// ScanRecord reads an event behind the columns for first. What cannot be read of it is left out,
+// and said in unreadable.
 func ScanRecord(rows *sql.Rows, r *outbox.Record, id *sql.NullInt64, first ...any) (unreadable string, err error) {
 	var dispatch, digest, headers, payload sql.RawBytes
 	var text [9]sql.NullString // topic, key, type, producer, source, content type, correlation ID, trace context
@@ -90,8 +91,8 @@ func Through(r *outbox.Range) int64 {
 	return r.Through
 }
 
-// BeginAppend does what comes before the first statement of an Append: it ties tx to its writer and encodes the headers of
-// records.
+// BeginAppend does what comes before the first statement of an Append: it ties tx to its writer and
+// encodes the headers of records.
 func (c *Core) BeginAppend(ctx context.Context, tx *sql.Tx, writer uuid.UUID, records []outbox.Record) (headers []string, err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -108,8 +109,8 @@ func (c *Core) BeginAppend(ctx context.Context, tx *sql.Tx, writer uuid.UUID, re
 	return headers, nil
 }
 
-// Writers names nobody: those who could write below what was read wait for one another, so the IDs of a
-// shard become visible in their order.
+// Writers names nobody: those who could write below what was read wait for one another, so the IDs
+// of a shard become visible in their order.
 func (s *Store) Writers(context.Context) ([]string, error) { return nil, nil }
 
 // Listen returns [outbox.ErrNoSignal]: relays in other processes poll, and those

@@ -19,13 +19,13 @@ const delivered = `NOT EXISTS (SELECT 1 FROM {outbox_deferred} d WHERE d.id = e.
 		AND NOT EXISTS (SELECT 1 FROM {outbox_queue} q WHERE q.shard = e.shard AND q.id = e.id)
 		AND NOT EXISTS (SELECT 1 FROM {outbox_parked} p WHERE p.id = e.id)`
 
-// Delivered holds for an event e that is neither deferred, queued nor parked, nor was replayed since a time, its one
-// argument in microseconds since 1970.
+// Delivered holds for an event e that is neither deferred, queued nor parked, nor was replayed
+// since a time, its one argument in microseconds since 1970.
 const Delivered = delivered + `
 		AND NOT EXISTS (SELECT 1 FROM {outbox_attempts} a WHERE a.event_id = e.id AND a.outcome = 'replayed' AND a.at >= ?)`
 
-// Place finds the place of a time in the log. It halves the log by ids, which stamps follow, so that it
-// needs no index on them.
+// Place finds the place of a time in the log. It halves the log by ids, which stamps follow, so
+// that it needs no index on them.
 func (s *Store) Place(ctx context.Context, at time.Time) (after int64, err error) {
 	if at.IsZero() {
 		return 0, nil
@@ -177,8 +177,8 @@ func (s *Store) requeueable(ctx context.Context, tx *sql.Tx, seqs []int64) ([]ou
 	return queued, err
 }
 
-// lockEvents locks the shards of events and then the events. A janitor that is at them has removed them when this
-// returns, or waits for the end of tx.
+// lockEvents locks the shards of events and then the events. A janitor that is at them has removed
+// them when this returns, or waits for the end of tx.
 func (s *Store) lockEvents(ctx context.Context, tx *sql.Tx, seqs []int64) error {
 	shards, err := s.c.IDs(ctx, tx, `SELECT DISTINCT shard FROM {outbox_events} WHERE id IN ?`, seqs)
 	if err != nil || len(shards) == 0 {

@@ -8,8 +8,8 @@ import (
 	"github.com/boxpair/boxpair/store/outbox"
 )
 
-// ReportRoutes writes which topics relay cannot send to, in place of what it wrote before, and removes what relays
-// wrote that are not visible any more.
+// ReportRoutes writes which topics relay cannot send to, in place of what it wrote before, and
+// removes what relays wrote that are not visible any more.
 func (s *Store) ReportRoutes(ctx context.Context, relay string, routes []outbox.StalledRoute) error {
 	err := s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		_, err := s.c.Exec(ctx, tx, `DELETE FROM {outbox_routes}

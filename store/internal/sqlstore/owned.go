@@ -9,9 +9,9 @@ import (
 	"github.com/boxpair/boxpair/store/inbox"
 )
 
-// Owned is a transaction in which a store runs a function, as the store and the guard of its connection both know it.
-// database/sql keeps nobody who has a transaction from ending it: the guard turns such a COMMIT into a ROLLBACK.
-// It is safe for concurrent use.
+// Owned is a transaction in which a store runs a function, as the store and the guard of its
+// connection both know it. database/sql keeps nobody who has a transaction from ending it: the
+// guard turns such a COMMIT into a ROLLBACK. It is safe for concurrent use.
 type Owned struct {
 	mu         sync.Mutex
 	guarded    bool
@@ -25,12 +25,14 @@ type Owned struct {
 
 type ownedKey struct{}
 
-// WithOwned hands o to the connection that begins a transaction with the context, and to [Core.Hand].
+// WithOwned hands o to the connection that begins a transaction with the context, and to
+// [Core.Hand].
 func WithOwned(ctx context.Context, o *Owned) context.Context {
 	return context.WithValue(ctx, ownedKey{}, o)
 }
 
-// TakeOwned returns what the transaction that begins with ctx is to the store, or nil. Only the first one is that.
+// TakeOwned returns what the transaction that begins with ctx is to the store, or nil. Only the
+// first one is that.
 func TakeOwned(ctx context.Context) *Owned {
 	o, _ := ctx.Value(ownedKey{}).(*Owned)
 	if o == nil {
@@ -151,7 +153,8 @@ func (o *Owned) unguarded() bool {
 // settleDoubts has the guard look whether the transaction is still there.
 const settleDoubts = `SELECT 1`
 
-// Hand runs fn, which is given tx by a store, and returns what forbids the commit: its error, or what it did and swallowed.
+// Hand runs fn, which is given tx by a store, and returns what forbids the commit: its error, or
+// what it did and swallowed.
 func (c *Core) Hand(ctx context.Context, tx *sql.Tx, fn func() error) error {
 	o, _ := ctx.Value(ownedKey{}).(*Owned)
 	o.share(inbox.SharesTransaction(ctx))

@@ -20,16 +20,17 @@ type Querier interface {
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 }
 
-// Text is an argument for a column that holds whatever its user wrote. Words of the library itself, as states and outcomes, are
-// plain strings.
+// Text is an argument for a column that holds whatever its user wrote. Words of the library itself,
+// as states and outcomes, are plain strings.
 type Text string
 
 // Rows is an argument to select from: a table of one column "value".
 type Rows []int64
 
-// Core runs statements, and does what the stores need within their own ones. An argument is one that
-// database/sql takes, or a [Text], or a list behind IN: []int, []int64, []string or []uuid.UUID, or [Rows] behind FROM. A list
-// that is empty holds nothing; NOT IN must not be given one.
+// Core runs statements, and does what the stores need within their own ones. An argument is one
+// that database/sql takes, or a [Text], or a list behind IN: []int, []int64, []string or
+// []uuid.UUID, or [Rows] behind FROM. A list that is empty holds nothing; NOT IN must not be given
+// one.
 type Core struct {
 	// DB is the caller's database.
 	DB *sql.DB
@@ -182,8 +183,8 @@ func (w *writer) argument() {
 	w.bound = append(w.bound, arg)
 }
 
-// Exec runs a statement and tells how many rows it changed. On MySQL an UPDATE that sets what is there already
-// changes none, or does, as the connection was configured: nothing goes by that.
+// Exec runs a statement and tells how many rows it changed. On MySQL an UPDATE that sets what is
+// there already changes none, or does, as the connection was configured: nothing goes by that.
 func (c *Core) Exec(ctx context.Context, q Querier, query string, args ...any) (int64, error) {
 	text, bound := c.statement(query, args)
 	result, err := q.ExecContext(ctx, text, bound...)

@@ -14,9 +14,10 @@ import (
 	"github.com/boxpair/boxpair/store/outbox"
 )
 
-// Writers remembers which writer a transaction is tied to, whether a write has failed in it, and how deep its
-// savepoints are. A database has nothing of the kind that lives as long as a transaction, so it is kept here, under a weak
-// pointer: the entry goes when the transaction is garbage.
+// Writers remembers which writer a transaction is tied to, whether a write has failed in it, and
+// how deep its savepoints are. A database has nothing of the kind that lives as long as a
+// transaction, so it is kept here, under a weak pointer: the entry goes when the transaction is
+// garbage.
 type Writers struct {
 	mu sync.Mutex
 	of map[weak.Pointer[sql.Tx]]tied
@@ -89,7 +90,8 @@ func (w *Writers) Len() int {
 	return len(w.of)
 }
 
-// Abandon makes tx unable to commit. A failed statement alone does not, and a caller could ignore it.
+// Abandon makes tx unable to commit. A failed statement alone does not, and a caller could ignore
+// it.
 func (c *Core) Abandon(tx *sql.Tx) error {
 	err := tx.Rollback()
 	if errors.Is(err, sql.ErrTxDone) {
@@ -102,8 +104,8 @@ func (c *Core) Abandon(tx *sql.Tx) error {
 	return nil
 }
 
-// Run runs fn in tx, which is o, and commits. If fn fails, panics or calls Goexit, tx is rolled back. o is nil for what a store
-// does by itself.
+// Run runs fn in tx, which is o, and commits. If fn fails, panics or calls Goexit, tx is rolled
+// back. o is nil for what a store does by itself.
 func Run(ctx context.Context, o *Owned, tx *sql.Tx, fn func(ctx context.Context, tx *sql.Tx) error, commit func(context.Context, *Owned, *sql.Tx) error) error {
 	defer func() { // after a COMMIT it does nothing
 		o.end()
@@ -126,7 +128,8 @@ func Run(ctx context.Context, o *Owned, tx *sql.Tx, fn func(ctx context.Context,
 	return err
 }
 
-// ReadOnly runs fn in a transaction that is read-only, with the options of the database, and is rolled back.
+// ReadOnly runs fn in a transaction that is read-only, with the options of the database, and is
+// rolled back.
 func (c *Core) ReadOnly(ctx context.Context, opts sql.TxOptions, fn func(ctx context.Context, tx *sql.Tx) error) error {
 	opts.ReadOnly = true
 	tx, err := c.DB.BeginTx(ctx, &opts)
@@ -139,7 +142,8 @@ func (c *Core) ReadOnly(ctx context.Context, opts sql.TxOptions, fn func(ctx con
 
 var errAbandoned = errors.New("a write of events had failed")
 
-// Commit commits tx, which is o, and tells apart what a failure means. Of an error that the database has given, failed does.
+// Commit commits tx, which is o, and tells apart what a failure means. Of an error that the
+// database has given, failed does.
 func (c *Core) Commit(ctx context.Context, o *Owned, tx *sql.Tx, failed func(err error) error) error {
 	o.end()
 	err := tx.Commit()
@@ -161,8 +165,8 @@ func (c *Core) Commit(ctx context.Context, o *Owned, tx *sql.Tx, failed func(err
 // savepoint begins the names of the stores' savepoints.
 const savepoint = "boxpair_savepoint"
 
-// Savepoint runs fn within a savepoint of tx. A name that is set again may replace the savepoint that had it, so each depth has
-// its own.
+// Savepoint runs fn within a savepoint of tx. A name that is set again may replace the savepoint
+// that had it, so each depth has its own.
 func (s *Store) Savepoint(ctx context.Context, tx *sql.Tx, fn func(ctx context.Context, tx *sql.Tx) error) (err error) {
 	depth := s.c.Writers.deeper(tx, 1)
 	defer s.c.Writers.deeper(tx, -1)

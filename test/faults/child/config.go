@@ -46,8 +46,8 @@ type Config struct {
 	// Dir is where the child logs. Required.
 	Dir string
 
-	// Outbox is the database of the producer, the relay and the janitor, with a password. The user is
-	// the role's own: see [Role.Login]. Required by them.
+	// Outbox is the database of the producer, the relay and the janitor, with a password. The user
+	// is the role's own: see [Role.Login]. Required by them.
 	Outbox string
 	// Inbox is the database of the consumer, likewise. Required by it.
 	Inbox string
@@ -75,8 +75,8 @@ type Config struct {
 	Queue bool
 	// PayloadBytes is how large payloads are, at least. Defaults to 0.
 	PayloadBytes int
-	// Bulk places the orders of a transaction in one statement, and waits while the brake is on: for
-	// large runs. Defaults to false.
+	// Bulk places the orders of a transaction in one statement, and waits while the brake is on:
+	// for large runs. Defaults to false.
 	Bulk bool
 	// Huge has orders whose number is a multiple of it told of in a payload that the relay's
 	// publisher refuses for ever. Defaults to 0: never.
@@ -100,7 +100,8 @@ type Config struct {
 	Isolation uint8
 	// CacheSize is how many dispatch IDs the consumer remembers. Defaults to 1000.
 	CacheSize int
-	// InFlight and Prefetch are the subscriber's. InFlight defaults to 16, Prefetch to that of package amqp.
+	// InFlight and Prefetch are the subscriber's. InFlight defaults to 16, Prefetch to that of
+	// package amqp.
 	InFlight, Prefetch int
 	// Timeout and LockTimeout are the consumer's. Default to 5 s and 500 ms.
 	Timeout, LockTimeout time.Duration
@@ -123,8 +124,9 @@ type Config struct {
 	// Doom has the handler refuse orders whose number is a multiple of it, for ever.
 	// Defaults to 0: never.
 	Doom int
-	// Swallow has the handler swallow the error of a statement, Panic has it panic, Hang has it wait until its context
-	// ends, and End has it roll its transaction back, by its statement or on the connection: likewise once. They default to 0: never.
+	// Swallow has the handler swallow the error of a statement, Panic has it panic, Hang has it
+	// wait until its context ends, and End has it roll its transaction back, by its statement or on
+	// the connection: likewise once. They default to 0: never.
 	Swallow, Panic, Hang, End int
 
 	// Lean has the handler do nothing but add its effect: for large runs. Defaults to false.
@@ -134,7 +136,8 @@ type Config struct {
 	Group int
 	// Set has it handle those of a transaction in one call. Needs Lean. Defaults to false.
 	Set bool
-	// Optimistic has the handler queue its effect for the COMMIT, and run before its claim. Defaults to false.
+	// Optimistic has the handler queue its effect for the COMMIT, and run before its claim.
+	// Defaults to false.
 	Optimistic bool
 	// MaxSoloStarts is the consumer's. Defaults to that of package consumer.
 	MaxSoloStarts int
@@ -201,8 +204,8 @@ func (c *Config) has(role Role) bool {
 	return false
 }
 
-// Topology is how the broker is used: a fanout exchange per topic and a queue per service, in the type
-// that keeps what it confirmed. One consumer reads a queue at a time, or there would be no
+// Topology is how the broker is used: a fanout exchange per topic and a queue per service, in the
+// type that keeps what it confirmed. One consumer reads a queue at a time, or there would be no
 // order.
 func Topology(url, service string) wamqp.Config {
 	c := amqp.DurablePubSub(url, service)

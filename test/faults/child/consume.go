@@ -74,8 +74,8 @@ func (s *service) consumer(st *store, name string) (closers []func(), err error)
 	return closers, nil
 }
 
-// patient subscribes once the broker answers. Watermill's router gives up at the first error, and leaves a
-// goroutine behind that waits for its handlers.
+// patient subscribes once the broker answers. Watermill's router gives up at the first error, and
+// leaves a goroutine behind that waits for its handlers.
 type patient struct {
 	*amqp.Subscriber
 	log *slog.Logger

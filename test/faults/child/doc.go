@@ -20,9 +20,9 @@
 // is unknown is placed again, under the same name, until it is known; so is the last one
 // of a producer that was killed.
 //
-// The consumer adds an effect for each message to a table that has no unique
-// constraint, adds to a total per key, and writes an event of its own, a receipt, to the outbox of its
-// database. [Schema] holds the tables; package invariant compares them.
+// The consumer adds an effect for each message to a table that has no unique constraint, adds to a
+// total per key, and writes an event of its own, a receipt, to the outbox of its database. [Schema]
+// holds the tables; package invariant compares them.
 //
 // # What it tells
 //

@@ -8,9 +8,9 @@ import (
 	"github.com/boxpair/boxpair/migrations"
 )
 
-// Login is the user of PostgreSQL that a child with this role alone logs in as. It has the privileges
-// that package migrations gives to that part of the library and no others; a consumer's has the
-// producer's besides, since its handlers write events.
+// Login is the user of PostgreSQL that a child with this role alone logs in as. It has the
+// privileges that package migrations gives to that part of the library and no others; a consumer's
+// has the producer's besides, since its handlers write events.
 func (r Role) Login() string { return "boxpair_" + string(r) }
 
 // serviceLogin is the user of a child that does several things with an outbox: a member of all
@@ -54,7 +54,8 @@ func Grants() string {
 	return all.String() + ServiceGrants()
 }
 
-// ServiceGrants are the statements by which the owner of the service's own tables gives the roles what they need of them.
+// ServiceGrants are the statements by which the owner of the service's own tables gives the roles
+// what they need of them.
 func ServiceGrants() string {
 	return `
 GRANT SELECT, INSERT, UPDATE ON aggregates, orders TO ` + Producer.Login() + `;

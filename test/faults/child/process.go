@@ -39,8 +39,8 @@ type Process struct {
 	err     error    // how it ended
 }
 
-// Start runs this program again as a child, or Config.Program, with faults as package fault reads them, "" for
-// none. The child ends with this process. The caller must end it: by [Process.Stop] or
+// Start runs this program again as a child, or Config.Program, with faults as package fault reads
+// them, "" for none. The child ends with this process. The caller must end it: by [Process.Stop] or
 // [Process.Kill].
 func Start(ctx context.Context, cfg Config, faults string) (*Process, error) {
 	if faults != "" && !fault.Enabled {

@@ -66,7 +66,8 @@ CREATE TABLE totals (
 // [Role] what it needs of them. The roles' logins must be there: see [CreateLogins].
 func Install(ctx context.Context, url string) error { return install(ctx, url, Schema) }
 
-// Upgrade brings the tables of the library up to date, and gives every [Role] what it needs of them.
+// Upgrade brings the tables of the library up to date, and gives every [Role] what it needs of
+// them.
 func Upgrade(ctx context.Context, url string) error { return install(ctx, url, "") }
 
 func install(ctx context.Context, url, schema string) error {

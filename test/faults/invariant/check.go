@@ -155,8 +155,8 @@ func phantom(s *State, found func(string, ...any)) {
 	}
 }
 
-// order looks at first effects only: a second one is another check's business. What is set aside leaves a
-// gap.
+// order looks at first effects only: a second one is another check's business. What is set aside
+// leaves a gap.
 func order(s *State, found func(string, ...any)) {
 	if s.Unordered {
 		return

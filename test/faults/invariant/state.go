@@ -22,8 +22,8 @@ type State struct {
 	Wire []Arrival
 	// Queued is how many messages the broker still has for the consumers, handed out or not.
 	Queued int
-	// DrainedIn is how long it took until all was at rest after the last fault, and DrainLimit how long it
-	// may take. Drained tells whether it was.
+	// DrainedIn is how long it took until all was at rest after the last fault, and DrainLimit how
+	// long it may take. Drained tells whether it was.
 	Drained               bool
 	DrainedIn, DrainLimit time.Duration
 
@@ -39,8 +39,8 @@ type State struct {
 	Unordered bool
 	// Forgets tells that consumers have forgotten claims, so that none is expected.
 	Forgets bool
-	// Reordered tells that the wire was not in order for a reason that the documents name, as past a dead
-	// letter.
+	// Reordered tells that the wire was not in order for a reason that the documents name, as past
+	// a dead letter.
 	Reordered bool
 
 	// Did is what happened, and Needed the least that must have.

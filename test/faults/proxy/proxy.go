@@ -41,8 +41,8 @@ func toxic(kind, stream string, attributes map[string]any) Toxic {
 // milliseconds; with 0 it never closes them.
 func DropReplies(ms int) Toxic { return toxic("timeout", "downstream", map[string]any{"timeout": ms}) }
 
-// DropRequests swallows what the client says, likewise. With [DropReplies] and 0 the connection is half
-// open: both sides think that the other one is there.
+// DropRequests swallows what the client says, likewise. With [DropReplies] and 0 the connection is
+// half open: both sides think that the other one is there.
 func DropRequests(ms int) Toxic { return toxic("timeout", "upstream", map[string]any{"timeout": ms}) }
 
 // Latency delays what the server says by ms milliseconds, give or take jitter.

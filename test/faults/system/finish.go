@@ -22,8 +22,8 @@ import (
 // stopLimit bounds the orderly end of the children.
 const stopLimit = 20 * time.Second
 
-// Finish waits until the producers are done and everything has come to rest, stops the children and reads
-// what they have done. needed is the least work that the run must show. An error tells that
+// Finish waits until the producers are done and everything has come to rest, stops the children and
+// reads what they have done. needed is the least work that the run must show. An error tells that
 // the look itself failed, or a child's end; what is wrong with the state is told by package
 // invariant.
 func (s *System) Finish(ctx context.Context, needed invariant.Work) (*invariant.State, error) {

@@ -36,8 +36,8 @@ type Config struct {
 	Proxies bool
 	// Unordered tells that consumers keep no order. Defaults to false.
 	Unordered bool
-	// AsTold leaves relays as they are configured. Otherwise every third sends envelopes, and every third batches, as while
-	// settings change. Defaults to false.
+	// AsTold leaves relays as they are configured. Otherwise every third sends envelopes, and every
+	// third batches, as while settings change. Defaults to false.
 	AsTold bool
 	// Archive keeps a copy of every event, for what a janitor removes. Defaults to false.
 	Archive bool
@@ -181,8 +181,8 @@ func (s *System) Switch() error {
 	return errors.Join(s.Outbox.Move(to), s.Inbox.Move(to))
 }
 
-// archive keeps what is inserted into the log of the outbox, in the same transaction. Those who insert
-// have no right to it.
+// archive keeps what is inserted into the log of the outbox, in the same transaction. Those who
+// insert have no right to it.
 const archive = `
 CREATE TABLE archive (LIKE boxpair.outbox_events);
 CREATE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$ BEGIN INSERT INTO archive SELECT NEW.*; RETURN NULL; END $$;
@@ -365,7 +365,8 @@ func (s *System) Close(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// RemoveTopic removes the exchange of a topic that a test has made, and the queue of a service on it.
+// RemoveTopic removes the exchange of a topic that a test has made, and the queue of a service on
+// it.
 func (s *System) RemoveTopic(topic, service string) error {
 	return s.channel(func(ch *amqp091.Channel) error {
 		_, err := ch.QueueDelete(child.QueueName(topic, service), false, false, false)

@@ -63,7 +63,8 @@ func (s *System) readBroker(_ context.Context, state *invariant.State) (err erro
 	})
 }
 
-// arrivals are the messages that d carries, with the keys that they tell in a header or in their envelopes.
+// arrivals are the messages that d carries, with the keys that they tell in a header or in their
+// envelopes.
 func arrivals(d *amqp091.Delivery) ([]invariant.Arrival, error) {
 	switch d.ContentEncoding {
 	case "boxpair":

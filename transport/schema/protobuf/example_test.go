@@ -11,7 +11,8 @@ import (
 	"github.com/boxpair/boxpair/transport/schema/protobuf"
 )
 
-// A generated message is the value of a type as any other is. producer.Typed and consumer.Typed write and handle it.
+// A generated message is the value of a type as any other is. producer.Typed and consumer.Typed
+// write and handle it.
 func Example() {
 	counted, err := schema.New(schema.Config[*wrapperspb.Int64Value]{ // or *shopv1.StockCounted, of a package of your own
 		Name:  "stock.counted",

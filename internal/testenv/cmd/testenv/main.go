@@ -3,17 +3,16 @@
 //
 //	go run ./internal/testenv/cmd/testenv -- go test -race ./...
 //
-// The command finds them through TEST_DATABASE_URL, TEST_AMQP_URL,
-// TEST_RABBITMQCTL and TEST_PG_BIN. Where TEST_DATABASE_URL or TEST_AMQP_URL is
-// set already, that server is used and none is started in its place. A MariaDB or MySQL is started
-// when a test asks for it first, at the address in TEST_MYSQL_FROM, unless TEST_MYSQL_URL is set. TMPDIR is
-// a directory that is removed in the end. Without a command it prints the
-// variables and waits to be interrupted.
+// The command finds them through TEST_DATABASE_URL, TEST_AMQP_URL, TEST_RABBITMQCTL and
+// TEST_PG_BIN. Where TEST_DATABASE_URL or TEST_AMQP_URL is set already, that server is used and
+// none is started in its place. A MariaDB or MySQL is started when a test asks for it first, at the
+// address in TEST_MYSQL_FROM, unless TEST_MYSQL_URL is set. TMPDIR is a directory that is removed
+// in the end. Without a command it prints the variables and waits to be interrupted.
 //
-// The servers run from installed binaries; of several versions of PostgreSQL the newest, or the one whose programs are in
-// the directory of the flag -postgres. Missing ones are installed with
-// apt-get where that is possible (root on Debian or a relative of it); failing
-// that, the servers run in Docker.
+// The servers run from installed binaries; of several versions of PostgreSQL the newest, or the one
+// whose programs are in the directory of the flag -postgres. Missing ones are installed with
+// apt-get where that is possible (root on Debian or a relative of it); failing that, the servers
+// run in Docker.
 //
 // The exit status is the command's; 128 and the number of the signal if one
 // ended it; 127 if it could not be started, 1 if a server could not, 2 for wrong

@@ -12,8 +12,8 @@ import (
 	"github.com/boxpair/boxpair/internal/testenv/service"
 )
 
-// offerMySQL answers who asks with the address of a MariaDB or MySQL, which is started for the first one: few
-// packages need it, and it takes seconds.
+// offerMySQL answers who asks with the address of a MariaDB or MySQL, which is started for the
+// first one: few packages need it, and it takes seconds.
 func (e *environment) offerMySQL() error {
 	if os.Getenv(testenv.MySQLURL) != "" {
 		return nil

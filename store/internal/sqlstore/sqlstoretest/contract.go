@@ -1,5 +1,6 @@
-// Package sqlstoretest is what the tests of the stores on MySQL and SQLite have in common: the contracts of package storetest
-// on a database/sql database, and short ways to write to one and look behind a store. For tests only.
+// Package sqlstoretest is what the tests of the stores on MySQL and SQLite have in common: the
+// contracts of package storetest on a database/sql database, and short ways to write to one and
+// look behind a store. For tests only.
 package sqlstoretest
 
 import (
@@ -28,17 +29,20 @@ type Store interface {
 
 // Contract has the tests that a store keeps its contracts. Each runs in parallel with others.
 type Contract struct {
-	// Open returns an empty database and a store on it, for one test. What it needs to close, it closes in t.Cleanup.
+	// Open returns an empty database and a store on it, for one test. What it needs to close, it
+	// closes in t.Cleanup.
 	Open func(t *testing.T) (*sql.DB, Store)
 	// Table creates the table effects, in which an id numbers the rows, and name is not NULL.
 	Table string
-	// Past returns a statement that runs others where the store does not see them. Nil: there is none.
+	// Past returns a statement that runs others where the store does not see them. Nil: there is
+	// none.
 	Past func(t *testing.T, db *sql.DB, statements []string) string
-	// Filled are parts of the names of tables that are filled when they are made. With it, databases of tests that have ended are
-	// emptied for those that begin, where there are many: to make one takes long.
+	// Filled are parts of the names of tables that are filled when they are made. With it,
+	// databases of tests that have ended are emptied for those that begin, where there are many: to
+	// make one takes long.
 	Filled []string
-	// State are queries for what a handler could change for statements that come after it. Changes and Without are those of
-	// [storetest.MisuseFixture].
+	// State are queries for what a handler could change for statements that come after it. Changes
+	// and Without are those of [storetest.MisuseFixture].
 	State   []string
 	Changes map[string]storetest.MisuseChange
 	Without map[string]string

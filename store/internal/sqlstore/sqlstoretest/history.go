@@ -12,7 +12,8 @@ import (
 	"github.com/boxpair/boxpair/store/storetest"
 )
 
-// ConfirmedAttempt tests that a store that keeps all attempts keeps a confirmed one. It returns the event.
+// ConfirmedAttempt tests that a store that keeps all attempts keeps a confirmed one. It returns the
+// event.
 func ConfirmedAttempt(t *testing.T, store interface {
 	Store
 	writer
@@ -51,7 +52,8 @@ func (c *Contract) InboxStatus(t *testing.T, arg func(id uuid.UUID) any) {
 	})
 }
 
-// RouteStatus tests what the view of the outbox says of events whose route does not work; arg is how it takes a dispatch ID.
+// RouteStatus tests what the view of the outbox says of events whose route does not work; arg is
+// how it takes a dispatch ID.
 func (c *Contract) RouteStatus(t *testing.T, arg func(id uuid.UUID) any) {
 	t.Parallel()
 	db, store := c.Open(t)

@@ -10,8 +10,8 @@ import (
 	"github.com/boxpair/boxpair/store/outbox"
 )
 
-// Unreadable tests that events that cannot be read keep no other from being read. bad are changes of their rows, and what is
-// then said of them.
+// Unreadable tests that events that cannot be read keep no other from being read. bad are changes
+// of their rows, and what is then said of them.
 func (c *Contract) Unreadable(t *testing.T, bad map[string]string) {
 	t.Parallel()
 	u := &unreadable{T: t}
