@@ -1,7 +1,7 @@
 package outbox
 
-// Lease is a relay's ownership of a shard for a time. Epoch grows with every
-// change of owner and fences off whoever owned the shard before.
+// Lease is a relay's ownership of a shard for a time. Epoch grows with every change of owner, and
+// fences off the owners before.
 type Lease struct {
 	Shard int
 	Epoch int64
@@ -10,44 +10,44 @@ type Lease struct {
 // Grant is a lease that was just acquired.
 type Grant struct {
 	Lease
-	// Abrupt tells that the former owner did not give the shard back: what it had
-	// in flight may have been started by consumers.
+	// Abrupt tells that the former owner did not give the shard back. Consumers may have begun to
+	// handle the events that the former owner had in flight.
 	Abrupt bool
-	// Low, Tail and History are what [RelayStore.KeepLow] has kept of the shard: empty if nothing
-	// is, if an owner since then does not know of it, or if the log has no event at or above Low
-	// and Tail, as after numbers began anew.
+	// Low, Tail and History are the last arguments of [RelayStore.KeepLow] for the shard. They are
+	// zero if there are none, if an owner since then was too old to know them, or if the log has no
+	// event at or above Low and Tail, as after a sequence that was reset.
 	Low     int64
 	Tail    Tail
 	History string
-	// Ticket is the last one that the shard had, as in [Renewal], 0 if it had none. Low and Tail
-	// are below the rewind that it asks for, unless an owner has done that.
+	// Ticket is the last rewind ticket of the shard, see [Renewal]; 0: the shard had none. Low and
+	// Tail are below RewindTo of the ticket, unless an owner has done the rewind.
 	Ticket int64
 }
 
-// Low tells that the queue of a shard has no row with an ID up to Seq, and that no writer can
-// commit one there any more. 0: it is not known to be so of any.
+// Low is a low-water mark: the queue of a shard has no row with an ID up to Seq, and no open
+// transaction can commit one there. Seq 0 says nothing.
 type Low struct {
 	Lease
 	Seq int64
-	// Tail is kept besides. nil leaves the one that is kept.
+	// Tail is kept besides; nil leaves the kept tail as it is.
 	Tail *Tail
 }
 
-// Tail tells which events a relay has read and left in the queue of a shard: each queue row with an
-// ID up to Seq is of an event without a key, or of a key that Passed names. No writer can commit
-// one there any more. A Seq of 0 says nothing.
+// Tail tells which events a relay has read and left in the queue of a shard: every queue row with
+// an ID up to Seq is of an event without a key, or of a key in Passed. No open transaction can
+// commit another row there. Seq 0 says nothing.
 type Tail struct {
 	Seq int64
-	// Passed is opaque to stores. It may take a megabyte.
+	// Passed is opaque to stores. It has up to a megabyte.
 	Passed []byte
 }
 
 // Renewal is a lease that was renewed.
 type Renewal struct {
 	Lease
-	// Rewind tells that an operator has changed what is to be sent from this shard: the shard is to
-	// be healed, its blocked keys loaded anew and the queue read from the event RewindTo on. Ticket
-	// names the request for [RelayStore.ClearRewind]. Tickets of a shard ascend.
+	// Rewind tells that an operator has redriven, discarded or replayed events of the shard. The
+	// owner heals the shard, loads its blocked keys again, reads the queue from the event RewindTo
+	// on, and answers with Ticket to [RelayStore.ClearRewind]. Tickets of a shard ascend.
 	Rewind   bool
 	RewindTo int64
 	Ticket   int64

@@ -6,14 +6,13 @@ import (
 	"github.com/boxpair/boxpair/transport"
 )
 
-// RoundChance is how many bits of the round of an event that was queued again are chance: a
-// database that has lost commits gives tickets out again, and the mark of a replay that is lost
-// would remove the row of the next one.
+// RoundChance is the number of random bits in the round of a replayed event. A database that has
+// lost commits hands out tickets again; without random bits, a late mark of the lost replay would
+// remove the queue row of the next one.
 const RoundChance = 20
 
-// Range asks for queue rows of a shard with After < id ≤ Through, at most Limit.
-// A Through of 0 means no upper bound. Rows whose id is in Except, which is sorted,
-// are left out and do not count towards Limit.
+// Range asks for the queue rows of a shard with After < id ≤ Through, at most Limit. Through 0 is no
+// upper bound. Rows with an id in Except, which is sorted, are left out and not counted.
 type Range struct {
 	Shard   int
 	After   int64
@@ -27,18 +26,18 @@ type Queued struct {
 	Record
 	// Seq is the event's place in the log, in the order of writing.
 	Seq int64
-	// Round tells a queue row from an earlier one of the same event, and from that of another event
-	// that had this Seq in a database that has lost it since. For an event that was queued again,
-	// Round >> [RoundChance] is above all tickets that its shard had before, and not above that of
-	// the rewind which is asked for with it. It is 0 or below for others: by chance, where a
-	// database may lose commits that were seen.
+	// Round tells the queue row from an earlier row of the same event, and from the row of an event
+	// that had the same Seq in a database that has lost commits since. For a replayed event,
+	// Round >> [RoundChance] is above all earlier tickets of the shard, and not above the ticket of
+	// the rewind that the replay asks for. For other events it is 0, or negative and random in a
+	// database that may lose commits which were seen.
 	Round int64
-	// Missing tells that the queue row has no event in the log, which nothing
-	// in this library brings about. Of Record, only Shard is set then.
+	// Missing tells that the queue row has no event in the log; only Record.Shard is set then. No
+	// part of this library leaves such a row.
 	Missing bool
-	// Unreadable says what of the event cannot be read, as headers that are no JSON object of
-	// strings, and never shows it; "" if all can. It is not an error of the call, which would keep
-	// all other events from being sent: a relay buries the event.
+	// Unreadable names the part of the event that cannot be decoded, such as headers that are not a
+	// JSON object of strings, without its content; "" if all can be. The relay makes such an event
+	// dead. An error of the call would stop all other events, too.
 	Unreadable string
 	// Attempts and State are set for parked events, DueAt for those that Due returns.
 	Attempts int
@@ -46,8 +45,7 @@ type Queued struct {
 	DueAt    time.Time
 }
 
-// DuePoint is a place in the order in which parked events are due: by time, of the
-// database's clock, and by Seq among equals.
+// DuePoint is a place in the order of due parked events: by time, then by Seq.
 type DuePoint struct {
 	At  time.Time
 	Seq int64
@@ -66,7 +64,7 @@ type Undeferred struct {
 	Moved []Moved
 	// Next is how long from now the next deferred event is due; 0: there is none.
 	Next time.Duration
-	// Lost are the shards that relay does not own any more, among those where something was due.
+	// Lost are the shards with due events that relay no longer owns.
 	Lost []int
 }
 
@@ -82,16 +80,16 @@ type Failure struct {
 	Round int64 // of the queue row; not used for events that are parked already
 	// Attempts is how many attempts have been counted, this one included.
 	Attempts int
-	// RetryIn is how long from now the event is not to be sent. Unused if Dead.
+	// RetryIn is the backoff, from now on. Unused if Dead.
 	RetryIn time.Duration
-	// Dead buries the event.
+	// Dead makes the event dead.
 	Dead bool
 	// Outcome and Error describe the failure. Error is at most 1 KiB, valid UTF-8.
 	Outcome transport.Outcome
 	Error   string
 }
 
-// BlockedKey is a key of which nothing may be taken from the queue.
+// BlockedKey is a key with parked events: its events in the queue have to wait.
 type BlockedKey struct {
 	Shard int
 	Key   string

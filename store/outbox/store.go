@@ -11,10 +11,9 @@ import (
 // library are in store/postgres, store/mysql and store/sqlite; package store/storetest holds
 // the contract below as tests for any other.
 //
-// All methods may be called concurrently, except that one transaction is used by
-// one goroutine at a time. Times that decide anything are the database's. Events
-// come back in ascending order of their IDs, which is the order in which
-// they were appended.
+// All methods may be called concurrently, but a transaction is used by one goroutine at a time. The
+// database's clock decides about leases and due times. Events come back in ascending order of Seq,
+// the order in which they were appended.
 type Store[TX any] interface {
 	EventStore[TX]
 	RelayStore
@@ -24,52 +23,52 @@ type Store[TX any] interface {
 
 // EventStore is what writing events needs of a store.
 type EventStore[TX any] interface {
-	// Append writes records and their queue rows in tx, in their order, in one statement, and tells
-	// for each whether the outbox knew it already. A record whose DeliverAt is later than now, by
-	// the database's clock, is deferred: it has no queue row. The stamps of records are not used:
-	// the stamp is the time of writing, by the database's clock, or when the event was due if that
-	// is later. A known dispatch ID with another digest makes tx unable to commit and gives
-	// [ErrConflict], also when a concurrent transaction has just committed it. The first Append in
-	// a transaction ties it to writer; another writer's gives [ErrSecondWriter] and writes nothing.
+	// Append writes records and their queue rows in tx, in the order given, in one statement. known
+	// tells for each record whether the outbox had the event already. A record whose DeliverAt is
+	// in the future, by the database's clock, is deferred: it gets no queue row. Append sets the
+	// stamp of an event to the later of the time of writing and DeliverAt; Record.Stamp is ignored.
+	//
+	// A known dispatch ID with another digest makes tx unable to commit and gives [ErrConflict],
+	// also when a concurrent transaction has just committed the ID. The first Append in a
+	// transaction ties the transaction to writer: an Append of another writer gives
+	// [ErrSecondWriter] and writes nothing.
 	Append(ctx context.Context, tx TX, writer uuid.UUID, records []Record) (known []bool, err error)
 
-	// Cancel gives up those of the events ids that are deferred: they become cancelled, with
-	// reason, and their dispatch IDs are returned. Whatever of them a relay moves at the same time
-	// is not. It waits for transactions that have cancelled or moved one of them and are not yet
-	// over.
+	// Cancel cancels the deferred events among ids, with reason, and returns their dispatch IDs. An
+	// event that a relay is moving to the queue is not cancelled. Cancel waits for open transactions
+	// that have cancelled or rescheduled one of the events.
 	Cancel(ctx context.Context, tx TX, ids []uuid.UUID, reason string) ([]uuid.UUID, error)
-	// Reschedule has those of the events ids that are deferred wait until at, and returns their
-	// dispatch IDs. Otherwise it is like Cancel.
+	// Reschedule sets the due time of the deferred events among ids, and returns their dispatch IDs.
+	// It waits like Cancel.
 	Reschedule(ctx context.Context, tx TX, ids []uuid.UUID, at time.Time) ([]uuid.UUID, error)
 
-	// LockKeys makes concurrent transactions that lock one of keys wait for the
-	// end of tx. The caller passes keys sorted and without repetition.
+	// LockKeys locks keys until the end of tx: a concurrent transaction that locks one of the keys
+	// waits. The caller passes keys sorted and without repetition.
 	LockKeys(ctx context.Context, tx TX, keys []string) error
 
-	// Savepoint runs fn within a savepoint of tx, released if fn returns nil and
-	// rolled back to otherwise. The transaction given to fn is the one to use
-	// meanwhile. A panic or Goexit rolls back too.
+	// Savepoint runs fn within a savepoint of tx. The savepoint is released if fn returns nil; an
+	// error, a panic or Goexit rolls back to it. Until then, fn uses the transaction that it is
+	// given instead of tx.
 	Savepoint(ctx context.Context, tx TX, fn func(ctx context.Context, tx TX) error) error
 
-	// Transact runs fn in a new transaction and commits it if fn returns nil. A
-	// panic, Goexit or error rolls back. An error that [EventStore.Retryable] tells
-	// about is returned like any other. A COMMIT that the database answered with ROLLBACK is an
-	// error; one whose outcome is not known wraps [ErrCommitUnknown].
+	// Transact runs fn in a new transaction and commits if fn returns nil. An error, a panic or
+	// Goexit rolls back. Transact does not run fn again on an error that [EventStore.Retryable]
+	// names. A COMMIT that the database answers with ROLLBACK is an error; a COMMIT whose outcome is
+	// not known gives an error that wraps [ErrCommitUnknown].
 	Transact(ctx context.Context, fn func(ctx context.Context, tx TX) error) error
 
-	// Retryable tells whether err is a conflict with another transaction
-	// (serialization failure, deadlock, busy database) that was rolled back and
-	// may succeed when the whole transaction is run again.
+	// Retryable tells whether err is a conflict with another transaction (serialization failure,
+	// deadlock, busy database): the transaction was rolled back, and may succeed when run again.
 	Retryable(err error) bool
 }
 
-// CommitStore is a [Store] that can send events together with the COMMIT. It is optional: without
-// it, events that were queued are written just before.
+// CommitStore is an optional part of a [Store]: it sends queued events together with the COMMIT.
+// Without it, queued events are written just before the COMMIT.
 type CommitStore[TX any] interface {
-	// AppendAtCommit queues what [EventStore.Append] would do, to be done when tx commits, behind
-	// all that was done and queued in it before. It does no I/O. Where Append would fail, the
-	// commit fails with that error, and nothing is committed: [ErrSecondWriter] included. It
-	// returns false, and has queued nothing, if tx is not a transaction of [EventStore.Transact] or
-	// of a consumer's handler, or is one within a savepoint.
+	// AppendAtCommit queues an [EventStore.Append] for the COMMIT of tx, behind all earlier
+	// statements of tx. It does no I/O. Where Append would fail, the commit fails with the same
+	// error, [ErrSecondWriter] included, and nothing is committed. AppendAtCommit queues nothing and
+	// returns false if tx is neither a transaction of [EventStore.Transact] nor of a consumer's
+	// handler, or is within a savepoint.
 	AppendAtCommit(tx TX, writer uuid.UUID, records []Record) (queued bool, err error)
 }
