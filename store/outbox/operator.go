@@ -7,14 +7,13 @@ import (
 	"github.com/google/uuid"
 )
 
-// StalledRoute is a topic that a relay cannot send to at the moment: on its route nothing is sent
-// but probes.
+// StalledRoute is a topic that a relay cannot send to at the moment: it only probes the route.
 type StalledRoute struct {
 	// Relay is the name of the relay. [RelayStore.ReportRoutes] does not use it.
 	Relay string
 	// Topic is the topic, and Route the name of its route, as of [transport.Sender].
 	Topic, Route string
-	// State tells whether the transport refuses what it is given or does not answer.
+	// State tells whether the transport refuses messages or does not answer.
 	State RouteState
 	// For is how long ago the first failure after the last success was.
 	For time.Duration
@@ -26,9 +25,9 @@ type StalledRoute struct {
 type RouteState string
 
 const (
-	// RoutePaused routes refuse or return what they are given.
+	// RoutePaused routes refuse or return messages.
 	RoutePaused RouteState = "paused"
-	// RouteUnavailable routes do not answer, or nobody knows what became of what they were given.
+	// RouteUnavailable routes do not answer, or the outcome of their messages is unknown.
 	RouteUnavailable RouteState = "unavailable"
 )
 
@@ -105,8 +104,8 @@ type Delivery struct {
 	Relay string
 }
 
-// Attempt is one failed attempt to send an event, or what an operator did to it. Stores can
-// keep confirmed ones as well.
+// Attempt is one failed attempt to send an event, or one act of an operator on it. Stores may keep
+// successful attempts as well.
 type Attempt struct {
 	At      time.Time
 	Outcome string // the outcome's name, or "redriven", "discarded", "cancelled" or "replayed"
@@ -116,21 +115,19 @@ type Attempt struct {
 
 // Stats is the state of an outbox at one moment.
 type Stats struct {
-	// Pending is how many events wait in the queue. A store stops counting at
-	// a number of its own; PendingCapped tells that it did. It may stop counting
-	// parked events there as well.
+	// Pending is the number of events in the queue. A store may stop counting at a limit of its own,
+	// which PendingCapped tells; the limit may hold for parked events, too.
 	Pending       int64
 	PendingCapped bool
-	// OldestPending is the age of the oldest event that is not delivered, parked ones that are
-	// retrying or following included, replayed ones in the queue not. A deferred event has no age
-	// until it is due. 0 if there is none.
+	// OldestPending is the age of the oldest undelivered event, retrying and following ones included.
+	// Replayed events and deferred events that are not due do not count. 0: there is none.
 	OldestPending time.Duration
-	// Deferred is how many events wait for their time. A store may stop counting there as well.
+	// Deferred is the number of events that are not due yet, up to a limit of the store.
 	Deferred  int64
 	Retrying  int64
 	Following int64
 	Dead      int64
-	// Owned is how many shards have an owner whose lease runs; Relays how many relays are visible.
+	// Owned is the number of shards with a running lease, Relays the number of visible relays.
 	Owned  int
 	Relays int
 }
@@ -153,23 +150,21 @@ type OperatorStore interface {
 	// Discard gives up parked events that f selects, keeps reason with them and in their attempts,
 	// and returns their dispatch IDs. The next live event of their keys becomes retrying and due.
 	Discard(ctx context.Context, f Filter, reason string) ([]uuid.UUID, error)
-	// ListRoutes reads what the relays that are visible have reported with
-	// [RelayStore.ReportRoutes], by topic and relay.
+	// ListRoutes reads the reports of visible relays ([RelayStore.ReportRoutes]), by topic and relay.
 	ListRoutes(ctx context.Context) ([]StalledRoute, error)
 	// Stats reads the state of the outbox. It stays cheap on large tables.
 	Stats(ctx context.Context) (Stats, error)
 
-	// Place returns a place in the log before which no event has a stamp of at or later; all events
-	// if at is zero. Stamps ascend with places but for those of transactions at the same time, and
-	// of events that were deferred.
+	// Place returns a place in the log: every event with a stamp of at or later is behind it. If at
+	// is zero, every event is. Stamps ascend with places, except between concurrent transactions and
+	// for deferred events.
 	Place(ctx context.Context, at time.Time) (after int64, err error)
-	// Retained looks at the next scan events of the log behind after, and returns those of them
-	// that s selects and that are neither deferred, queued nor parked, at most limit. It locks
-	// nothing.
+	// Retained looks at the next scan events of the log behind after. It returns, at most limit,
+	// events that s selects and that are neither deferred, queued nor parked. It locks nothing.
 	Retained(ctx context.Context, s Selection, after int64, scan, limit int) (Page, error)
-	// Requeue queues events of the log again, under rounds as [Queued] wants them, with a note in
-	// their attempts, and asks the owners of their shards for a rewind. Events that are deferred,
-	// queued or parked, or not in the log any more, are passed over. It returns what was queued.
+	// Requeue queues events of the log again, with new rounds (see [Queued]) and a note in their
+	// attempts, asks the owners of their shards for a rewind, and returns the queued events. Events
+	// that are deferred, queued, parked, or no longer in the log are skipped.
 	Requeue(ctx context.Context, seqs []int64) ([]Requeued, error)
 	// StillQueued tells how many of these queue rows are still there.
 	StillQueued(ctx context.Context, rows []Requeued) (int, error)
