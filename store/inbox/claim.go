@@ -22,36 +22,36 @@ const (
 
 var isolationWords = []string{ReadCommitted: "read committed", RepeatableRead: "repeatable read", Serializable: "serializable"}
 
-// Claim asks to be the one that applies a message.
+// Claim asks for the right to apply a message.
 type Claim struct {
 	Consumer int // as returned by [WindowStore.Register]
 	ID       uuid.UUID
 	Digest   transport.Digest // zero if the message carries none
 	Stamp    time.Time        // zero if the message carries none: then the time of the claim
-	// Key is the message's key if the handler wants order, or "". A claim
-	// with a key waits for the end of every other transaction of the consumer that
-	// holds the same key, and follows if live parked messages of the key exist.
+	// Key is the message's key if the handler keeps order, or "". A claim with a key waits for the
+	// other transactions of the consumer that hold the key. If live messages of the key are parked,
+	// the message is parked behind them: see [Followed].
 	Key string
-	// Message is what is parked if the claim has to follow.
+	// Message is the whole message, to be parked in that case.
 	Message *Message
 
 	Isolation Isolation
-	// IdleTimeout bounds how long the transaction may be idle before the database
-	// ends it, for handlers that do not come back.
+	// IdleTimeout is how long the transaction may be idle before the database ends it: a handler may
+	// never return.
 	IdleTimeout time.Duration
-	// LockTimeout bounds the wait for another transaction with the same claim. It
-	// does not apply to the handler's own statements.
+	// LockTimeout bounds the wait for another transaction with the same claim. The handler's own
+	// statements are not bounded by it.
 	LockTimeout time.Duration
 
-	// Started tells that a start of the message is recorded. It is forgotten with the commit, if
-	// the message is applied, and so are counted attempts: or a copy would be a suspect. A store
-	// that looks for them itself need not take notice.
+	// Started tells that a start of the message is recorded. The store removes recorded starts and
+	// counted attempts in the transaction of the claim, or a later copy would be a suspect. A store
+	// that looks for them in any case may ignore Started.
 	Started bool
 
-	// Optimistic lets a store run fn before it has asked for the claim, so that both go to the
-	// database together. fn is then also run, at most once in vain, for a message with another
-	// verdict, or where the database takes nothing of it yet: nothing of that is kept, and what fn
-	// returned does not matter. A store need not take notice of it.
+	// Optimistic lets a store run fn before it has made the claim, so that both go to the database
+	// together. fn then runs for messages with another verdict, too, and may run once more where the
+	// database could not take its statements. The store rolls such a run back and ignores the
+	// result of fn. A store may ignore Optimistic.
 	Optimistic bool
 }
 
@@ -63,15 +63,14 @@ const (
 	None Verdict = iota
 	// Applied: the claim and the effects of the handler are committed.
 	Applied
-	// Duplicate: the message was claimed before, with equal content or with no
-	// digest on either side.
+	// Duplicate: the message was claimed before, with the same digest or with one digest missing.
 	Duplicate
 	// Altered: the message was claimed before with other content.
 	Altered
 	// TooOld: the message is from a time that the consumer has forgotten.
 	TooOld
-	// Followed: earlier messages of the key are parked, and this one was parked
-	// behind them, with its claim.
+	// Followed: earlier messages of the key are parked. This message was claimed and parked behind
+	// them.
 	Followed
 )
 
@@ -88,12 +87,12 @@ func (v Verdict) String() string {
 type ErrorClass uint8
 
 const (
-	// HandlerError is any error that the database is not to blame for.
+	// HandlerError is any error of the handler's own.
 	HandlerError ErrorClass = iota
 	// Conflict is a conflict with another transaction that was rolled back
 	// (serialization failure, deadlock, lock timeout, busy database).
 	Conflict
-	// Infrastructure is an error of the database or of the way to it.
+	// Infrastructure is an error of the database or of the connection to it.
 	Infrastructure
 	// CommitUnknown is a COMMIT whose outcome is not known.
 	CommitUnknown
@@ -101,43 +100,41 @@ const (
 
 // ClaimStore is what handling a message needs of a store.
 type ClaimStore[TX any] interface {
-	// Apply claims c in a new transaction, runs fn in it and commits. The claim is an insert, and
-	// the unique index decides: of several copies one claims, and the others wait for its end. fn
-	// is not run unless the claim was made, or c is Optimistic. If fn returns an error, panics or
-	// calls Goexit, everything is rolled back; the error is returned as it is, or wrapped with what
-	// a store has to say about it. A COMMIT answered with ROLLBACK gives an error that wraps
-	// [ErrRolledBack]. ctx bounds the whole.
+	// Apply claims c in a new transaction, runs fn in it and commits. The claim is an insert: of
+	// several copies the unique index lets one in, and the others wait for the end of its
+	// transaction. fn runs only if the claim was made, or c is Optimistic. If fn returns an error,
+	// panics or calls Goexit, everything is rolled back; Apply returns the error, wrapped if the
+	// store has something to add. A COMMIT that the database answers with ROLLBACK gives an error
+	// that wraps [ErrRolledBack]. ctx bounds the whole call.
 	Apply(ctx context.Context, c Claim, fn func(ctx context.Context, tx TX) error) (Verdict, error)
 
-	// ApplyGroup is Apply for several messages of one consumer in one transaction. The claims have
-	// different IDs, and all but ID, digest, stamp, key and message in common. None is Optimistic.
-	// All locks are taken before fn runs, those of keys first, each kind in an order that all
-	// transactions share, so groups do not deadlock over them. fn is run once, with the indexes of
-	// the claims that were made, ascending; if there are none it is not run. What a message of the
-	// group needs besides, as one that follows, is done in the same transaction: either all of the
-	// group is committed or nothing, and with an error there are no verdicts. The claim of a
+	// ApplyGroup is Apply for several messages of one consumer in one transaction. The claims differ
+	// in ID, Digest, Stamp, Key and Message only; none is Optimistic. All locks are taken before fn
+	// runs, keys first, in an order that all transactions share, so groups do not deadlock over
+	// them. fn runs once, with the ascending indexes of the claims that were made, and not at all if
+	// there are none. Messages that follow are parked in the same transaction. The group is
+	// committed as a whole or not at all; with an error there are no verdicts. The claim of a
 	// message that is too old is not kept.
 	ApplyGroup(ctx context.Context, claims []Claim, fn func(ctx context.Context, tx TX, run []int) error) ([]Verdict, error)
 
-	// Savepoint is the same as for a producer's store.
+	// Savepoint is that of outbox.EventStore.
 	Savepoint(ctx context.Context, tx TX, fn func(ctx context.Context, tx TX) error) error
 
-	// Classify says what err means. It looks through wrapping.
+	// Classify returns the class of err. It unwraps err.
 	Classify(err error) ErrorClass
 
-	// Started records that the handling of messages that may have been started before begins again,
-	// and returns for each ID, in the order of ids, how often that was recorded. If starts of a
-	// message are recorded and the last change of them was within so long, it records nothing for
-	// that one and returns 0: another process may be about to begin it. The IDs differ. All of it
-	// is one transaction, committed on return.
+	// Started records a start of each suspect: a message whose handling may have begun before and
+	// killed its process. starts has the number of recorded starts of each ID, in the order of ids.
+	// If the starts of a message were changed less than within ago, Started records none and returns
+	// 0 for it: another process may be about to begin. The IDs differ. Started is one transaction,
+	// committed on return.
 	Started(ctx context.Context, consumer int, ids []uuid.UUID, within time.Duration) (starts []int, err error)
-	// Unstarted takes one recorded start of each message back, if there is one: the handler came
-	// back, or was not begun after all. The IDs differ. All of it is one transaction, committed on
-	// return.
+	// Unstarted removes one recorded start of each message, if there is one: the handler returned, or
+	// was not begun. The IDs differ. Unstarted is one transaction, committed on return.
 	Unstarted(ctx context.Context, consumer int, ids []uuid.UUID) error
-	// Failed counts a failed attempt and returns how many have been counted. It
-	// forgets the recorded starts, since the handling came back. It is committed on
-	// return. lastError is at most 1 KiB, valid UTF-8 without NUL.
+	// Failed counts a failed attempt and returns the number of counted attempts. It removes the
+	// recorded starts, since the handler returned. It is committed on return. lastError has at most
+	// 1 KiB of valid UTF-8 without NUL.
 	Failed(ctx context.Context, consumer int, id uuid.UUID, lastError string) (attempts int, err error)
 }
 
