@@ -201,7 +201,7 @@ func encodeEffect(what string, v any) ([]byte, error) {
 	b, err := json.Marshal(v)
 	switch {
 	case err != nil:
-		return nil, fmt.Errorf("%s of the effect: a %T is not to be had as JSON", what, v)
+		return nil, fmt.Errorf("encode the effect's %s as JSON: unsupported type %T", what, v)
 	case len(b) > maxEffect:
 		return nil, fmt.Errorf("%s of the effect: has %d bytes as JSON, more than %d", what, len(b), maxEffect)
 	}

@@ -106,7 +106,7 @@ func (o *Outbox[TX]) Replay(ctx context.Context, r Replay) (ReplayReport, error)
 func (r *Replay) check() error {
 	var errs []error
 	if isAll(&r.Selection) != r.All {
-		errs = append(errs, errors.New("All: is to be set if and only if nothing is selected by IDs, Topic, Key, From or To"))
+		errs = append(errs, errors.New("All: must be set if no filter is given by IDs, Topic, Key, From or To, and only then"))
 	}
 	if !r.From.IsZero() && !r.To.IsZero() && !r.From.Before(r.To) {
 		errs = append(errs, errors.New("From: is not before To"))

@@ -102,7 +102,7 @@ func listLetters(ctx context.Context, l *letters, p *process) (int, error) {
 			return err
 		}
 		if len(list) == 0 {
-			fmt.Fprintln(p.stderr, "nothing is selected")
+			fmt.Fprintln(p.stderr, "nothing matches the filter")
 		}
 		if len(list) < l.filter.Limit {
 			return nil
@@ -144,7 +144,7 @@ func showLetters(ctx context.Context, l *letters, p *process) (int, error) {
 func (l *letters) selected() error {
 	var errs []error
 	if !l.narrow() && !l.every {
-		errs = append(errs, errors.New("-all: nothing is selected: say which, or give it"))
+		errs = append(errs, errors.New("-all: no filter given: add one, or pass -all"))
 	}
 	if !l.dry {
 		errs = append(errs, because(l.reason))

@@ -90,12 +90,12 @@ func TestNothingIsChangedUnlessItIsSelected(t *testing.T) {
 	t.Parallel()
 	url, count := plantDead(t)
 	for want, args := range map[string][]string{
-		"-all: nothing is selected":                  {"redrive", "-outbox", url, "-reason", "a test"},
+		"-all: no filter given":                      {"redrive", "-outbox", url, "-reason", "a test"},
 		"say which, or give it\n-reason: is missing": {"redrive", "-inbox", url},
 		"-reason: is missing":                        {"discard", "-outbox", url, "-all"},
 		"deadletters redrive: -reason: is missing":   {"redrive", "-outbox", url, "-all"},
 		"-reason: want at most 1 KiB of text":        {"redrive", "-inbox", url, "-all", "-reason", strings.Repeat("x", 1025)},
-		"want one, there are 2":                      {"redrive", "-outbox", url, "-inbox", url, "-all", "-reason", "a test"},
+		"want exactly one, got 2":                    {"redrive", "-outbox", url, "-inbox", url, "-all", "-reason", "a test"},
 		"-id: want a UUID":                           {"redrive", "-outbox", url, "-id", "x"},
 		"-state: there is no state \"too_old\"":      {"redrive", "-outbox", url, "-state", "too_old", "-reason", "a test"},
 		"-consumer: an outbox has none":              {"redrive", "-outbox", url, "-consumer", "a/b", "-reason", "a test"},
@@ -138,7 +138,7 @@ func TestWhatIsNotChangedIsSaid(t *testing.T) {
 			t.Errorf("%s: %d, %q, %q, want %d, %q, %q", c.args, status, out, errs, c.status, c.out, c.says)
 		}
 	}
-	if status, _, errs := call(t, nil, "deadletters", "list", "-outbox", url); status != exitOK || errs != "nothing is selected\n" {
+	if status, _, errs := call(t, nil, "deadletters", "list", "-outbox", url); status != exitOK || errs != "nothing matches the filter\n" {
 		t.Errorf("list: %d, %q", status, errs)
 	}
 }

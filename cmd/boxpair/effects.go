@@ -145,7 +145,7 @@ func idsTo(list *[]uuid.UUID) func(text string) error {
 // check says what is wrong with the settings together.
 func (e *entries) check() error {
 	if len(e.inboxes) != 1 {
-		return fmt.Errorf("-inbox (or %s_URL): want one, there are %d", envOf("inbox"), len(e.inboxes))
+		return fmt.Errorf("-inbox (or %s_URL): want exactly one, got %d", envOf("inbox"), len(e.inboxes))
 	}
 	return nil
 }

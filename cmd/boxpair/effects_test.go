@@ -183,7 +183,7 @@ func TestNoEffectIsChangedUnlessItIsNamed(t *testing.T) {
 		want string
 		args []string
 	}{
-		{"-inbox (or BOXPAIR_INBOX_URL): want one, there are 0", []string{"list"}},
+		{"-inbox (or BOXPAIR_INBOX_URL): want exactly one, got 0", []string{"list"}},
 		{"flag provided but not defined: -outbox", append(in, "-outbox", s.url)},
 		{"-effect: is missing: name keys", append(in, "-reason", "r")},
 		{"-reason: is missing", append(in, "-effect", key)},

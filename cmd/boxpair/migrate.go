@@ -49,7 +49,7 @@ type migration struct {
 
 func (m *migration) run(ctx context.Context, p *process) (int, error) {
 	if len(m.databases) != 1 {
-		return exitFailed, fmt.Errorf("-database (or %s_URL): want one, there are %d", envOf("database"), len(m.databases))
+		return exitFailed, fmt.Errorf("-database (or %s_URL): want exactly one, got %d", envOf("database"), len(m.databases))
 	}
 	if m.print && m.check {
 		return exitFailed, errors.New("-check: reads a database, and -print reaches none")

@@ -143,7 +143,7 @@ func (q *selection) define(s *settings) {
 func (q *selection) check() error {
 	var errs []error
 	if len(q.outboxes)+len(q.inboxes) != 1 {
-		errs = append(errs, fmt.Errorf("-outbox or -inbox (or %s_URL or %s_URL): want one, there are %d",
+		errs = append(errs, fmt.Errorf("-outbox or -inbox (or %s_URL or %s_URL): want exactly one, got %d",
 			envOf("outbox"), envOf("inbox"), len(q.outboxes)+len(q.inboxes)))
 	}
 	known := map[inbox.State]bool{inbox.Retrying: true, inbox.Following: true, inbox.Dead: true, inbox.Discarded: true}

@@ -134,7 +134,7 @@ func (r *relaying) setDeclare(text string) error {
 func (r *relaying) check() error {
 	var errs []error
 	if len(r.outboxes) != 1 {
-		errs = append(errs, fmt.Errorf("-outbox (or %s_URL): want one, there are %d", envOf("outbox"), len(r.outboxes)))
+		errs = append(errs, fmt.Errorf("-outbox (or %s_URL): want exactly one, got %d", envOf("outbox"), len(r.outboxes)))
 	}
 	if r.broker == "" {
 		errs = append(errs, fmt.Errorf("-amqp (or %s_URL): is missing", envOf("amqp")))

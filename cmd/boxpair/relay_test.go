@@ -348,7 +348,7 @@ func TestWrongSettingsOfTheRelayAreNamed(t *testing.T) {
 		args []string
 		want string
 	}{
-		{nil, []string{"relay"}, "-outbox (or BOXPAIR_OUTBOX_URL): want one, there are 0"},
+		{nil, []string{"relay"}, "-outbox (or BOXPAIR_OUTBOX_URL): want exactly one, got 0"},
 		{nil, []string{"relay"}, "-amqp (or BOXPAIR_AMQP_URL): is missing"},
 		{nil, append(good, "-amqp", "http://a/"), "-amqp: want amqp://"},
 		{nil, append(good, "-exchanges", "exchange:"), "-exchanges: want topic, queue or exchange:NAME"},
@@ -367,7 +367,7 @@ func TestWrongSettingsOfTheRelayAreNamed(t *testing.T) {
 		{nil, append(good, "-config", write("e.yaml", "lease: [1s]\n")), "lease: wants a value"},
 		{nil, append(good, "-config", write("f.yaml", "just text\n")), `want lines such as "lease: 10s"`},
 		{nil, append(good, "-config", write("g.yaml", "config: h.yaml\n")), "config: is no setting"},
-		{nil, []string{"relay", "-config", write("h.yaml", "outbox: [postgres://a@h/b, postgres://a@h/c]\namqp: amqp://h/\n")}, "want one, there are 2"},
+		{nil, []string{"relay", "-config", write("h.yaml", "outbox: [postgres://a@h/b, postgres://a@h/c]\namqp: amqp://h/\n")}, "want exactly one, got 2"},
 	} {
 		status, _, errs := call(t, c.env, c.args...)
 		if status != exitFailed || !strings.Contains(errs, c.want) {

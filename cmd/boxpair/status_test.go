@@ -74,8 +74,8 @@ func TestStateThatCannotBeReadIsNotHealthy(t *testing.T) {
 	t.Parallel()
 	url, _ := plantSQLite(t)
 	for want, args := range map[string][]string{
-		"want one, there are 0":                    {},
-		"want one, there are 2":                    {"-outbox", url, "-inbox", url},
+		"want exactly one, got 0":                  {},
+		"want exactly one, got 2":                  {"-outbox", url, "-inbox", url},
 		"-consumer: an outbox has none":            {"-outbox", url, "-consumer", "stock/reserve"},
 		`no consumer "stock/typo" has registered`:  {"-inbox", url, "-consumer", "stock/typo"},
 		"-fail: want degraded, unhealthy or never": {"-outbox", url, "-fail", "sick"},

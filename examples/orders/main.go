@@ -1,5 +1,5 @@
 // Command orders is the main job of this library on real input: three services,
-// each with a database of its own, work customers' orders off.
+// each with a database of its own, process customers' orders.
 //
 //	orders:    places an order ─► order.placed
 //	inventory: reserves stock  ─► stock.reserved or stock.refused
