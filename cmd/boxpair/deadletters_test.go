@@ -91,7 +91,7 @@ func TestNothingIsChangedUnlessItIsSelected(t *testing.T) {
 	url, count := plantDead(t)
 	for want, args := range map[string][]string{
 		"-all: no filter given":                      {"redrive", "-outbox", url, "-reason", "a test"},
-		"say which, or give it\n-reason: is missing": {"redrive", "-inbox", url},
+		"add one, or pass -all\n-reason: is missing": {"redrive", "-inbox", url},
 		"-reason: is missing":                        {"discard", "-outbox", url, "-all"},
 		"deadletters redrive: -reason: is missing":   {"redrive", "-outbox", url, "-all"},
 		"-reason: want at most 1 KiB of text":        {"redrive", "-inbox", url, "-all", "-reason", strings.Repeat("x", 1025)},

@@ -194,7 +194,7 @@ func TestWrongSettingsAreNamed(t *testing.T) {
 			[]string{"verify", "-outbox", url, "-grace", "x"}, "boxpair verify: -grace: want a duration"},
 		{nil, []string{"migrate", "-check", "-print", "-database", url}, "-check: reads a database"},
 		{[]string{"BOXPAIR_JSON=x"}, []string{"verify", "-outbox", url}, "BOXPAIR_JSON: want true or false"},
-		{nil, []string{"migrate"}, "-database (or BOXPAIR_DATABASE_URL): want one"},
+		{nil, []string{"migrate"}, "-database (or BOXPAIR_DATABASE_URL): want exactly one"},
 	} {
 		status, out, errs := call(t, c.env, c.args...)
 		if status != exitFailed || out != "" || !strings.Contains(errs, c.want) {
