@@ -1,7 +1,6 @@
 package consumer
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -310,17 +309,5 @@ func (p *problems) number(field string, n *int, def int) {
 		*n = def
 	case *n < 0 || *n > maxIntOption:
 		p.addf("%s: %d is not between 1 and %d", field, *n, maxIntOption)
-	}
-}
-
-// sleep waits for d, and tells whether ctx lasted as long.
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/boxpair/boxpair/internal/pace"
 	"github.com/boxpair/boxpair/store/inbox"
 )
 
@@ -51,7 +52,7 @@ func (i *identity) saw(name string, begun time.Time) {
 func (i *Inbox[TX]) watch(ctx context.Context) {
 	for {
 		_ = i.look(ctx, 0) // whoever needs the database will notice an error
-		if !sleep(ctx, identityInterval) {
+		if pace.Sleep(ctx, identityInterval) != nil {
 			return
 		}
 	}

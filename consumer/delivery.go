@@ -8,6 +8,7 @@ import (
 
 	"github.com/boxpair/boxpair/dedupe"
 	"github.com/boxpair/boxpair/internal/fault"
+	"github.com/boxpair/boxpair/internal/pace"
 	"github.com/boxpair/boxpair/store/inbox"
 )
 
@@ -205,7 +206,7 @@ func (h *Handler[TX]) fail(ctx context.Context, d *delivery, a attempt, f nextSt
 		p.State = inbox.Dead
 	case f == postponed:
 		p.RetryIn = postponedFor(a.err)
-	case d.quick < h.cfg.QuickAttempts && sleep(ctx, h.inbox.jitter(doubled(h.cfg.QuickBackoff, d.quick-1))):
+	case d.quick < h.cfg.QuickAttempts && pace.Sleep(ctx, h.inbox.jitter(doubled(h.cfg.QuickBackoff, d.quick-1))) == nil:
 		return false, nil
 	default:
 		p.RetryIn = h.backoff(attempts)

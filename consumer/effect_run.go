@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/boxpair/boxpair/internal/fault"
+	"github.com/boxpair/boxpair/internal/pace"
 	"github.com/boxpair/boxpair/store/inbox"
 	"github.com/boxpair/boxpair/transport"
 )
@@ -336,7 +337,7 @@ func (x *effects[TX]) settle(ctx context.Context, r *inbox.EffectRun, o inbox.Ef
 		if x.h.hold(context.WithoutCancel(ctx), d, err) {
 			continue
 		}
-		if o.Result == nil || !sleep(ctx, x.h.dueWait(failures)) {
+		if o.Result == nil || pace.Sleep(ctx, x.h.dueWait(failures)) != nil {
 			x.h.log.ErrorContext(ctx, "what became of an effect could not be recorded", x.attrs(r, "error", err)...)
 			return
 		}

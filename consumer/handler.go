@@ -14,6 +14,7 @@ import (
 
 	"github.com/boxpair/boxpair/dedupe"
 	"github.com/boxpair/boxpair/internal/fault"
+	"github.com/boxpair/boxpair/internal/pace"
 	"github.com/boxpair/boxpair/store/inbox"
 	"github.com/boxpair/boxpair/transport"
 )
@@ -253,7 +254,7 @@ func (h *Handler[TX]) hold(ctx context.Context, d *delivery, err error) bool {
 	if now.Add(wait).Sub(d.since) > h.inbox.cfg.MaxHold {
 		return false
 	}
-	return sleep(ctx, wait)
+	return pace.Sleep(ctx, wait) == nil
 }
 
 func randomUpTo(d time.Duration) time.Duration {

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/boxpair/boxpair/internal/pace"
 	"github.com/boxpair/boxpair/store/inbox"
 )
 
@@ -156,7 +157,7 @@ func (h *Handler[TX]) guard(ctx context.Context) error {
 		if errors.Is(err, ErrShortWindow) {
 			return fmt.Errorf("consumer %s: %w", h.name, err)
 		}
-		if !sleep(ctx, h.dueWait(failures)) {
+		if pace.Sleep(ctx, h.dueWait(failures)) != nil {
 			return nil
 		}
 	}

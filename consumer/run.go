@@ -30,7 +30,7 @@ func (i *Inbox[TX]) Run(ctx context.Context) error {
 	defer wg.Wait()
 	wg.Go(func() { i.watch(ctx) })
 	wg.Go(func() {
-		if sleep(ctx, i.cfg.PollInterval) { // handlers may be added after Run
+		if pace.Sleep(ctx, i.cfg.PollInterval) == nil { // handlers may be added after Run
 			i.reportOrphans(ctx)
 		}
 	})
@@ -243,7 +243,7 @@ func (h *Handler[TX]) runForget(ctx context.Context) {
 		if err := h.forget(ctx); err != nil && ctx.Err() == nil {
 			h.log.ErrorContext(ctx, "forgetting failed", "error", err)
 		}
-		if !sleep(ctx, h.inbox.cfg.ForgetInterval) {
+		if pace.Sleep(ctx, h.inbox.cfg.ForgetInterval) != nil {
 			return
 		}
 	}
@@ -315,7 +315,7 @@ func (h *Handler[TX]) inBatches(ctx context.Context, remove func(limit int) (int
 		if err != nil || n < limit {
 			return err
 		}
-		if !sleep(ctx, p.Took(time.Since(begun), true)) {
+		if pace.Sleep(ctx, p.Took(time.Since(begun), true)) != nil {
 			return context.Cause(ctx)
 		}
 	}

@@ -83,9 +83,7 @@ func checkReschedule(at time.Time) error {
 
 // ListDeferred reads events that wait for their time, by ascending Seq.
 func (o *Outbox[TX]) ListDeferred(ctx context.Context, f outbox.DeferredFilter) ([]outbox.Deferred, error) {
-	if f.Limit <= 0 {
-		f.Limit = defaultFilterLimit
-	}
+	f.Limit = limitOf(f.Limit)
 	return o.store.ListDeferred(ctx, f)
 }
 

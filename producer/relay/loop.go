@@ -25,6 +25,7 @@ type relayLoop struct {
 	store  outbox.RelayStore
 	sender transport.Sender
 	cfg    Config
+	asker  *asker // of statements
 	once   bool
 	wakes  *wakeup.Subscription
 	known  string // the outbox that wakes is of, or ""
@@ -51,6 +52,7 @@ func newRelayLoop(store outbox.RelayStore, sender transport.Sender, cfg Config, 
 	}
 	l.core = newRelayCore(cfg.core(), l.route, rnd, once)
 	l.core.batchLimit = batchLimitOf(sender)
+	l.asker = l.core.cfg.asker()
 	return l
 }
 
@@ -176,7 +178,7 @@ func (l *relayLoop) execute(ctx context.Context, cl *call) {
 			return
 		}
 	}
-	cl.execute(ctx, l.store, l.core.cfg.asker())
+	cl.execute(ctx, l.store, l.asker)
 	if after != "" && cl.err == nil {
 		cl.err = fault.Hit(ctx, after)
 	}

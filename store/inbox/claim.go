@@ -36,8 +36,8 @@ type Claim struct {
 	Message *Message
 
 	Isolation Isolation
-	// IdleTimeout is how long the transaction may be idle before the database ends it: a handler may
-	// never return.
+	// IdleTimeout is how long the transaction may be idle before the database ends it: a handler
+	// may never return.
 	IdleTimeout time.Duration
 	// LockTimeout bounds the wait for another transaction with the same claim. The handler's own
 	// statements are not bounded by it.
@@ -49,8 +49,8 @@ type Claim struct {
 	Started bool
 
 	// Optimistic lets a store run fn before it has made the claim, so that both go to the database
-	// together. fn then runs for messages with another verdict, too, and may run once more where the
-	// database could not take its statements. The store rolls such a run back and ignores the
+	// together. fn then runs for messages with another verdict, too, and may run once more where
+	// the database could not take its statements. The store rolls such a run back and ignores the
 	// result of fn. A store may ignore Optimistic.
 	Optimistic bool
 }
@@ -108,13 +108,13 @@ type ClaimStore[TX any] interface {
 	// that wraps [ErrRolledBack]. ctx bounds the whole call.
 	Apply(ctx context.Context, c Claim, fn func(ctx context.Context, tx TX) error) (Verdict, error)
 
-	// ApplyGroup is Apply for several messages of one consumer in one transaction. The claims differ
-	// in ID, Digest, Stamp, Key and Message only; none is Optimistic. All locks are taken before fn
-	// runs, keys first, in an order that all transactions share, so groups do not deadlock over
-	// them. fn runs once, with the ascending indexes of the claims that were made, and not at all if
-	// there are none. Messages that follow are parked in the same transaction. The group is
-	// committed as a whole or not at all; with an error there are no verdicts. The claim of a
-	// message that is too old is not kept.
+	// ApplyGroup is Apply for several messages of one consumer in one transaction. The claims
+	// differ in ID, Digest, Stamp, Key and Message only; none is Optimistic. All locks are taken
+	// before fn runs, keys first, in an order that all transactions share, so groups do not
+	// deadlock over them. fn runs once, with the ascending indexes of the claims that were made,
+	// and not at all if there are none. Messages that follow are parked in the same transaction.
+	// The group is committed as a whole or not at all; with an error there are no verdicts. The
+	// claim of a message that is too old is not kept.
 	ApplyGroup(ctx context.Context, claims []Claim, fn func(ctx context.Context, tx TX, run []int) error) ([]Verdict, error)
 
 	// Savepoint is that of outbox.EventStore.
@@ -125,12 +125,12 @@ type ClaimStore[TX any] interface {
 
 	// Started records a start of each suspect: a message whose handling may have begun before and
 	// killed its process. starts has the number of recorded starts of each ID, in the order of ids.
-	// If the starts of a message were changed less than within ago, Started records none and returns
-	// 0 for it: another process may be about to begin. The IDs differ. Started is one transaction,
-	// committed on return.
+	// If the starts of a message were changed less than within ago, Started records none and
+	// returns 0 for it: another process may be about to begin. The IDs differ. Started is one
+	// transaction, committed on return.
 	Started(ctx context.Context, consumer int, ids []uuid.UUID, within time.Duration) (starts []int, err error)
-	// Unstarted removes one recorded start of each message, if there is one: the handler returned, or
-	// was not begun. The IDs differ. Unstarted is one transaction, committed on return.
+	// Unstarted removes one recorded start of each message, if there is one: the handler returned,
+	// or was not begun. The IDs differ. Unstarted is one transaction, committed on return.
 	Unstarted(ctx context.Context, consumer int, ids []uuid.UUID) error
 	// Failed counts a failed attempt and returns the number of counted attempts. It removes the
 	// recorded starts, since the handler returned. It is committed on return. lastError has at most

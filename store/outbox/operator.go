@@ -115,12 +115,13 @@ type Attempt struct {
 
 // Stats is the state of an outbox at one moment.
 type Stats struct {
-	// Pending is the number of events in the queue. A store may stop counting at a limit of its own,
-	// which PendingCapped tells; the limit may hold for parked events, too.
+	// Pending is the number of events in the queue. A store may stop counting at a limit of its
+	// own, which PendingCapped tells; the limit may hold for parked events, too.
 	Pending       int64
 	PendingCapped bool
-	// OldestPending is the age of the oldest undelivered event, retrying and following ones included.
-	// Replayed events and deferred events that are not due do not count. 0: there is none.
+	// OldestPending is the age of the oldest undelivered event, retrying and following ones
+	// included. Replayed events and deferred events that are not due do not count. 0: there is
+	// none.
 	OldestPending time.Duration
 	// Deferred is the number of events that are not due yet, up to a limit of the store.
 	Deferred  int64
@@ -150,14 +151,15 @@ type OperatorStore interface {
 	// Discard gives up parked events that f selects, keeps reason with them and in their attempts,
 	// and returns their dispatch IDs. The next live event of their keys becomes retrying and due.
 	Discard(ctx context.Context, f Filter, reason string) ([]uuid.UUID, error)
-	// ListRoutes reads the reports of visible relays ([RelayStore.ReportRoutes]), by topic and relay.
+	// ListRoutes reads the reports of visible relays ([RelayStore.ReportRoutes]), by topic and
+	// relay.
 	ListRoutes(ctx context.Context) ([]StalledRoute, error)
 	// Stats reads the state of the outbox. It stays cheap on large tables.
 	Stats(ctx context.Context) (Stats, error)
 
 	// Place returns a place in the log: every event with a stamp of at or later is behind it. If at
-	// is zero, every event is. Stamps ascend with places, except between concurrent transactions and
-	// for deferred events.
+	// is zero, every event is. Stamps ascend with places, except between concurrent transactions
+	// and for deferred events.
 	Place(ctx context.Context, at time.Time) (after int64, err error)
 	// Retained looks at the next scan events of the log behind after. It returns, at most limit,
 	// events that s selects and that are neither deferred, queued nor parked. It locks nothing.

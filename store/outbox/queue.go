@@ -11,8 +11,8 @@ import (
 // remove the queue row of the next one.
 const RoundChance = 20
 
-// Range asks for the queue rows of a shard with After < id ≤ Through, at most Limit. Through 0 is no
-// upper bound. Rows with an id in Except, which is sorted, are left out and not counted.
+// Range asks for the queue rows of a shard with After < id ≤ Through, at most Limit. Through 0 is
+// no upper bound. Rows with an id in Except, which is sorted, are left out and not counted.
 type Range struct {
 	Shard   int
 	After   int64

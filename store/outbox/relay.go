@@ -7,8 +7,8 @@ import (
 )
 
 // SequenceError says that the sequence of event numbers was reset below numbers in use. Logical
-// replication does so at a fail-over, since it copies no sequences, and so does TRUNCATE ... RESTART
-// IDENTITY.
+// replication does so at a fail-over, since it copies no sequences, and so does TRUNCATE ...
+// RESTART IDENTITY.
 type SequenceError struct {
 	// Sequence is the name of the sequence, as it is written in SQL.
 	Sequence string
@@ -28,25 +28,25 @@ func (e *SequenceError) Error() string {
 // relay asks with every heartbeat.
 type Identifier interface {
 	// Identity names the history of the database. The name changes with a fail-over to a standby, a
-	// restore, and a crash that may have cost commits. It stays the same over a restart. It is "" if
-	// the database does not tell.
+	// restore, and a crash that may have cost commits. It stays the same over a restart. It is ""
+	// if the database does not tell.
 	Identity(ctx context.Context) (string, error)
 }
 
-// SequenceChecker is an optional part of a store that numbers events by a sequence, which an operator
-// or a fail-over may reset. A relay asks with every heartbeat.
+// SequenceChecker is an optional part of a store that numbers events by a sequence, which an
+// operator or a fail-over may reset. A relay asks with every heartbeat.
 type SequenceChecker interface {
-	// CheckSequence returns a [SequenceError] if the sequence is below the highest number in the log
-	// or below read, the highest number that the relay has read. It returns nil otherwise, and if
-	// the database does not tell.
+	// CheckSequence returns a [SequenceError] if the sequence is below the highest number in the
+	// log or below read, the highest number that the relay has read. It returns nil otherwise, and
+	// if the database does not tell.
 	CheckSequence(ctx context.Context, read int64) error
 }
 
 // RelayStore is what a relay needs of a store.
 //
-// Every method that takes leases and changes events is fenced: within its one statement it locks the
-// shard row for owner and epoch. It changes nothing of a shard that relay no longer owns at that
-// epoch, and reports the shard as lost. No method leaves a transaction open.
+// Every method that takes leases and changes events is fenced: within its one statement it locks
+// the shard row for owner and epoch. It changes nothing of a shard that relay no longer owns at
+// that epoch, and reports the shard as lost. No method leaves a transaction open.
 type RelayStore interface {
 	// Heartbeat makes relay visible for ttl, and returns the number of visible relays.
 	Heartbeat(ctx context.Context, relay string, ttl time.Duration) (live int, err error)
@@ -76,8 +76,8 @@ type RelayStore interface {
 	FetchKey(ctx context.Context, shard int, key string, from int64, limit int) ([]Queued, error)
 	// Writers names the open transactions that may still commit events below IDs that are visible
 	// already. A transaction keeps its name while it is open, and no later transaction gets a name
-	// that was returned before. A transaction may have several names. If PREPARE TRANSACTION changes
-	// them, one of the new names begins with "p ".
+	// that was returned before. A transaction may have several names. If PREPARE TRANSACTION
+	// changes them, one of the new names begins with "p ".
 	Writers(ctx context.Context) ([]string, error)
 	// Mark removes the queue rows of delivered events and keeps a receipt of each. It returns the
 	// shards that are lost. Rows of another round stay.
@@ -88,37 +88,38 @@ type RelayStore interface {
 	// move is durable on return, so an event that was sent cannot be cancelled.
 	Undefer(ctx context.Context, relay string, leases []Lease, limit int) (Undeferred, error)
 
-	// Blocked reads the blocked keys of shards behind after, at most limit; the zero value begins. A
-	// key is blocked by a retrying or following event and, with hold, by a dead one.
+	// Blocked reads the blocked keys of shards behind after, at most limit; the zero value begins.
+	// A key is blocked by a retrying or following event and, with hold, by a dead one.
 	Blocked(ctx context.Context, shards []int, hold bool, after BlockedKey, limit int) ([]BlockedKey, error)
-	// Heal makes the first live event of each key retrying and due where it is following; with hold,
-	// not behind a dead event. A relay calls it for acquired shards and at a rewind: an operator may
-	// have left followers without a head.
+	// Heal makes the first live event of each key retrying and due where it is following; with
+	// hold, not behind a dead event. A relay calls it for acquired shards and at a rewind: an
+	// operator may have left followers without a head.
 	Heal(ctx context.Context, relay string, leases []Lease, hold bool) error
 	// Park moves events from the queue to the parked events: retrying, or dead.
 	Park(ctx context.Context, relay string, lease Lease, failures []Failure) (lost bool, err error)
 	// Follow moves events from the queue to the parked events: following.
 	Follow(ctx context.Context, relay string, lease Lease, marks []Mark) (lost bool, err error)
-	// Due reads due retrying events that are the heads of their keys, at most limit, in the order of
-	// [DuePoint] behind after; the zero value begins. next is how long from now the next head is due
-	// (0: there is none). With hold, an event behind a dead one of its key is not a head. An event
-	// whose backoff is longer than longest was parked by a clock that was ahead, and is due.
+	// Due reads due retrying events that are the heads of their keys, at most limit, in the order
+	// of [DuePoint] behind after; the zero value begins. next is how long from now the next head is
+	// due (0: there is none). With hold, an event behind a dead one of its key is not a head. An
+	// event whose backoff is longer than longest was parked by a clock that was ahead, and is due.
 	Due(ctx context.Context, shards []int, hold bool, after DuePoint, longest time.Duration, limit int) (due []Queued, next time.Duration, err error)
 	// FetchParked reads the live (retrying or following) events of one key, at most limit, in one
 	// snapshot. With hold, the first dead event of the key is among them.
 	FetchParked(ctx context.Context, shard int, key string, hold bool, limit int) ([]Queued, error)
 	// Retry records further failures of live parked events, followers included: retrying again, or
 	// dead. It leaves an event alone whose recorded attempts are not Attempts - 1: the call is
-	// repeated when its answer is lost, and an operator may have redriven the event in between. When
-	// a head becomes dead, the next live event of its key becomes retrying and due, unless hold.
+	// repeated when its answer is lost, and an operator may have redriven the event in between.
+	// When a head becomes dead, the next live event of its key becomes retrying and due, unless
+	// hold.
 	Retry(ctx context.Context, relay string, lease Lease, failures []Failure, hold bool) (lost bool, err error)
 	// Sent removes delivered parked events and keeps a receipt of each. The next live event of each
 	// key becomes retrying and due; with hold, not behind a dead event.
 	Sent(ctx context.Context, relay string, lease Lease, seqs []int64, hold bool) (lost bool, err error)
 
 	// Listen blocks until ctx ends, and calls woken with the text of each [RelayStore.Notify] from
-	// any process; woken does not block. It returns [ErrNoSignal] at once if the store has no signal,
-	// and another error when the connection is gone; then the caller listens again.
+	// any process; woken does not block. It returns [ErrNoSignal] at once if the store has no
+	// signal, and another error when the connection is gone; then the caller listens again.
 	Listen(ctx context.Context, woken func(text string)) error
 	// Notify wakes the listening relays of all processes. text, of at most 255 bytes, is opaque to
 	// the store: it names the outbox that has committed, and the shards. Notify is called after a

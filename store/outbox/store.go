@@ -35,11 +35,11 @@ type EventStore[TX any] interface {
 	Append(ctx context.Context, tx TX, writer uuid.UUID, records []Record) (known []bool, err error)
 
 	// Cancel cancels the deferred events among ids, with reason, and returns their dispatch IDs. An
-	// event that a relay is moving to the queue is not cancelled. Cancel waits for open transactions
-	// that have cancelled or rescheduled one of the events.
+	// event that a relay is moving to the queue is not cancelled. Cancel waits for open
+	// transactions that have cancelled or rescheduled one of the events.
 	Cancel(ctx context.Context, tx TX, ids []uuid.UUID, reason string) ([]uuid.UUID, error)
-	// Reschedule sets the due time of the deferred events among ids, and returns their dispatch IDs.
-	// It waits like Cancel.
+	// Reschedule sets the due time of the deferred events among ids, and returns their dispatch
+	// IDs. It waits like Cancel.
 	Reschedule(ctx context.Context, tx TX, ids []uuid.UUID, at time.Time) ([]uuid.UUID, error)
 
 	// LockKeys locks keys until the end of tx: a concurrent transaction that locks one of the keys
@@ -53,8 +53,8 @@ type EventStore[TX any] interface {
 
 	// Transact runs fn in a new transaction and commits if fn returns nil. An error, a panic or
 	// Goexit rolls back. Transact does not run fn again on an error that [EventStore.Retryable]
-	// names. A COMMIT that the database answers with ROLLBACK is an error; a COMMIT whose outcome is
-	// not known gives an error that wraps [ErrCommitUnknown].
+	// names. A COMMIT that the database answers with ROLLBACK is an error; a COMMIT whose outcome
+	// is not known gives an error that wraps [ErrCommitUnknown].
 	Transact(ctx context.Context, fn func(ctx context.Context, tx TX) error) error
 
 	// Retryable tells whether err is a conflict with another transaction (serialization failure,
@@ -67,8 +67,8 @@ type EventStore[TX any] interface {
 type CommitStore[TX any] interface {
 	// AppendAtCommit queues an [EventStore.Append] for the COMMIT of tx, behind all earlier
 	// statements of tx. It does no I/O. Where Append would fail, the commit fails with the same
-	// error, [ErrSecondWriter] included, and nothing is committed. AppendAtCommit queues nothing and
-	// returns false if tx is neither a transaction of [EventStore.Transact] nor of a consumer's
+	// error, [ErrSecondWriter] included, and nothing is committed. AppendAtCommit queues nothing
+	// and returns false if tx is neither a transaction of [EventStore.Transact] nor of a consumer's
 	// handler, or is within a savepoint.
 	AppendAtCommit(tx TX, writer uuid.UUID, records []Record) (queued bool, err error)
 }

@@ -301,8 +301,8 @@ var handling = []Mutant{
 		Name: "retry-storm", Guarantee: "G5",
 		Broken: "While the database is in trouble a message is tried again at once.",
 		File:   "consumer/handler.go",
-		Old:    `	return sleep(ctx, wait)` + "\n",
-		New:    `	return sleep(ctx, min(wait, time.Millisecond))` + "\n",
+		Old:    `	return pace.Sleep(ctx, wait) == nil` + "\n",
+		New:    `	return pace.Sleep(ctx, min(wait, time.Millisecond)) == nil` + "\n",
 		Test:   Test{"consumer", "TestLongOutageGivesTheMessageBackWithoutAHotLoop"},
 	},
 	{

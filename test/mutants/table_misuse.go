@@ -153,8 +153,8 @@ var misuse = []Mutant{
 		Name: "known-result-thrown-away", Guarantee: "G3",
 		Broken: "The result of an effect outside is given up when the database is away for longer than Config.MaxHold.",
 		File:   "consumer/effect_run.go",
-		Old:    `		if o.Result == nil || !sleep(`,
-		New:    `		if o.Result != nil || !sleep(`,
+		Old:    `		if o.Result == nil || pace.Sleep(`,
+		New:    `		if o.Result != nil || pace.Sleep(`,
 		Test:   Test{"consumer", "TestResultOfAnEffectIsKeptThroughALongOutage"},
 	},
 	{

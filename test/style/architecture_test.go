@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestArchitectureNamesFunctionsThatExist looks for each function that docs/architecture.md names in the file
-// that it names.
+// TestArchitectureNamesFunctionsThatExist looks for each function that docs/architecture.md names
+// in the file that it names.
 func TestArchitectureNamesFunctionsThatExist(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile(filepath.Join(root, "docs", "architecture.md"))
