@@ -168,14 +168,14 @@ func TestFiguresReplaceWhatStandsBetweenTheLines(t *testing.T) {
 	}
 }
 
-func TestDocumentGetsTargetsTablesAndPlots(t *testing.T) {
+func TestDocumentGetsTargetsAndPlotsAndResultsTheTables(t *testing.T) {
 	t.Parallel()
-	path := filepath.Join(t.TempDir(), "performance.md")
+	path, results := filepath.Join(t.TempDir(), "performance.md"), filepath.Join(t.TempDir(), "results")
 	if err := os.WriteFile(path, []byte("# Title\n"+figuresBegin+"\n"+figuresEnd+"\nend"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	var p plan
-	if err := p.parse([]string{"-rounds", "1"}); err != nil {
+	if err := p.parse([]string{"-rounds", "1", "-results", results}); err != nil {
 		t.Fatal(err)
 	}
 	r := &report{plan: p, machine: []string{"a machine"}, results: map[string][]Result{
@@ -186,22 +186,71 @@ func TestDocumentGetsTargetsTablesAndPlots(t *testing.T) {
 	if err := r.writeDocument(path, r.outcomes()); err != nil {
 		t.Fatal(err)
 	}
-	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, want := range []string{"# Title\n", "- a machine\n", "| relay, classic queue: of raw amqp091 | ≥ 0.95 | 0.9 | missed |",
-		"| 9,000 | 9,000–9,000 | 0.9 of `limit-classic` |", "depth 2", "(performance/backlog.svg)", "end"} {
-		if !strings.Contains(string(text), want) {
-			t.Errorf("%q is not in\n%s", want, text)
-		}
-	}
-	if strings.Contains(string(text), "producers.svg") {
+	text := read(t, path)
+	expect(t, text, "# Title\n", "- a machine\n", "| relay, classic queue: of raw amqp091 | ≥ 0.95 | 0.9 | missed |",
+		"(performance/backlog.svg)", "end")
+	if strings.Contains(text, "producers.svg") {
 		t.Error("a plot without points")
+	}
+	expect(t, read(t, filepath.Join(results, variantsFile)), "- a machine\n", "| 9,000 | 9,000–9,000 | 0.9 of `limit-classic` |", "depth 2")
+	if _, err := os.Stat(filepath.Join(results, profilesFile)); err == nil {
+		t.Error("profiles of a run that made none")
 	}
 	svg, err := os.ReadFile(filepath.Join(filepath.Dir(path), "performance", "backlog.svg"))
 	if err != nil || !strings.Contains(string(svg), "<svg") {
 		t.Fatalf("no plot: %v", err)
+	}
+}
+
+func TestProfilesAreWrittenBesideTheTables(t *testing.T) {
+	t.Parallel()
+	r := &report{plan: plan{results: t.TempDir(), scale: 1}, machine: []string{"a machine"}, profiled: []string{"relay-classic"}}
+	if err := r.writeResults(); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, read(t, filepath.Join(r.plan.results, profilesFile)), "# CPU profiles\n", "- a machine\n", "## relay-classic\n\n```\nnot readable: ")
+}
+
+// TestResultsAreAsTheSuiteWritesThem looks at the heads and the tables of what is committed.
+func TestResultsAreAsTheSuiteWritesThem(t *testing.T) {
+	t.Parallel()
+	variants := read(t, filepath.Join("results", variantsFile))
+	expect(t, variants, legend, "\n### chain\n")
+	if !strings.HasPrefix(variants, variantsHead+"- ") {
+		t.Errorf("%s does not begin with\n%s", variantsFile, variantsHead)
+	}
+	if profiles := read(t, filepath.Join("results", profilesFile)); !strings.HasPrefix(profiles, profilesHead+"- ") {
+		t.Errorf("%s does not begin with\n%s", profilesFile, profilesHead)
+	}
+	document := read(t, "../docs/performance.md")
+	for _, name := range []string{variantsFile, profilesFile} {
+		expect(t, document, "(../bench/results/"+name+")")
+	}
+}
+
+func TestItemsAreWrapped(t *testing.T) {
+	t.Parallel()
+	word := strings.Repeat("µ", 60)
+	if got, want := item(word+" b "+word), "- "+word+" b\n  "+word+"\n"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+}
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+func expect(t *testing.T, text string, parts ...string) {
+	t.Helper()
+	for _, part := range parts {
+		if !strings.Contains(text, part) {
+			t.Errorf("%q is not in\n%s", part, text)
+		}
 	}
 }
 

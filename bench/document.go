@@ -50,7 +50,8 @@ func replaceFigures(document, figures string) (string, error) {
 	return head + figuresBegin + "\n" + figures + figuresEnd + tail, nil
 }
 
-// writeDocument replaces the figures of a document, and writes its plots.
+// writeDocument replaces the figures of a document and writes its plots, and writes the tables of
+// all variants and the profiles beside it, into the directory for results.
 func (r *report) writeDocument(path string, list outcomes) error {
 	document, err := readDocument(path)
 	if err != nil {
@@ -63,9 +64,56 @@ func (r *report) writeDocument(path string, list outcomes) error {
 	}
 	var b bytes.Buffer
 	b.WriteString("\n")
-	for _, line := range r.machine {
-		fmt.Fprintln(&b, "- "+line)
+	r.circumstances(&b)
+	b.WriteString("\n### Targets\n\n")
+	targetTable(&b, list)
+	b.WriteString("\n")
+	for _, image := range images {
+		fmt.Fprintf(&b, "![%s](%s/%s)\n\n", image.title, filepath.Base(dir), image.file)
 	}
+	document, err = replaceFigures(document, b.String())
+	if err != nil {
+		return err
+	}
+	return errors.Join(os.WriteFile(path, []byte(document), 0o644), r.writeResults())
+}
+
+// Files in the directory for results.
+const (
+	variantsFile = "variants.md"
+	profilesFile = "profiles.md"
+)
+
+// writeResults writes what is too long for the document. A run without profiles leaves those of an
+// earlier one, which name their own run.
+func (r *report) writeResults() error {
+	if err := os.MkdirAll(r.plan.results, 0o755); err != nil {
+		return err
+	}
+	var b bytes.Buffer
+	b.WriteString(variantsHead)
+	r.circumstances(&b)
+	b.WriteString("\n" + legend + "\n\n")
+	r.table(&b)
+	err := os.WriteFile(filepath.Join(r.plan.results, variantsFile), trimmed(&b), 0o644)
+	if err != nil || len(r.profiled) == 0 {
+		return err
+	}
+	b.Reset()
+	b.WriteString(profilesHead)
+	r.circumstances(&b)
+	b.WriteString("\n")
+	for _, name := range r.profiled {
+		fmt.Fprintf(&b, "## %s\n\n```\n%s```\n\n", name, r.top(name))
+	}
+	return os.WriteFile(filepath.Join(r.plan.results, profilesFile), trimmed(&b), 0o644)
+}
+
+// trimmed is a text that ends with one line break.
+func trimmed(b *bytes.Buffer) []byte { return append(bytes.TrimRight(b.Bytes(), "\n"), '\n') }
+
+// circumstances lists the machine, the versions, and what the run was.
+func (r *report) circumstances(b *bytes.Buffer) {
 	kind := "full run"
 	if r.plan.quick {
 		kind = "quick run (-quick)"
@@ -73,26 +121,38 @@ func (r *report) writeDocument(path string, list outcomes) error {
 	if r.plan.scale != 1 {
 		kind += fmt.Sprintf(" with %g of its messages (-scale)", r.plan.scale)
 	}
-	fmt.Fprintf(&b, "- %s of %d rounds, %s\n\n## Targets\n\n", kind, r.plan.rounds, r.effort())
-	targetTable(&b, list)
-	b.WriteString("\n## All variants\n\n" + legend + "\n\n")
-	r.table(&b)
-	for _, image := range images {
-		fmt.Fprintf(&b, "![%s](%s/%s)\n\n", image.title, filepath.Base(dir), image.file)
+	for _, line := range append(slices.Clone(r.machine), fmt.Sprintf("%s of %d rounds, %s", kind, r.plan.rounds, r.effort())) {
+		b.WriteString(item(line))
 	}
-	for _, name := range r.profiled {
-		fmt.Fprintf(&b, "### Profile of %s\n\n```\n%s```\n\n", name, r.top(name))
-	}
-	document, err = replaceFigures(document, b.String())
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(path, []byte(document), 0o644)
 }
 
-const legend = `Medians over the rounds; the ratio is the median of the ratios within each round. CPU is in seconds per
-100,000 messages; WAL, statements, round trips and allocations are per message; "others" is the part of the machine that
-something else used.`
+// item is a line of a list, wrapped at 100 columns.
+func item(text string) string {
+	const columns = 100
+	line, wrapped := "-", ""
+	for _, word := range strings.Fields(text) {
+		if len([]rune(line+" "+word)) > columns {
+			line, wrapped = " ", wrapped+line+"\n"
+		}
+		line += " " + word
+	}
+	return wrapped + line + "\n"
+}
+
+const (
+	written = "Written by `make bench-suite`; do not edit. [docs/performance.md](../../docs/performance.md) says\n" +
+		"how it is measured.\n\n"
+
+	variantsHead = "# All variants\n\n" + written
+
+	profilesHead = "# CPU profiles\n\n" + written +
+		"Each variant that missed its target was measured once more, with a profile of the client.\n" +
+		"`bench suite -profile` writes the profiles; `go tool pprof -top -cum` shows them.\n\n"
+)
+
+const legend = `Medians over the rounds; the ratio is the median of the ratios within each round. CPU is in seconds
+per 100,000 messages; WAL, statements, round trips and allocations are per message; "others" is the
+part of the machine that something else used.`
 
 // top is where a profile says that the time goes: in functions of this library, of the
 // drivers, in the system and in the collector, with what they call.
@@ -116,6 +176,9 @@ func describe(ctx context.Context, all *servers) []string {
 	}
 	lines = append(lines, fmt.Sprintf("%s, PostgreSQL %s, RabbitMQ %s", runtime.Version(), postgresVersion(ctx, all.databaseURL), rabbitVersion(all.amqpURL)))
 	if info, ok := debug.ReadBuildInfo(); ok {
+		if commit := revision(info); commit != "" {
+			lines = append(lines, "commit "+commit)
+		}
 		var modules []string
 		for _, m := range info.Deps {
 			if slices.Contains([]string{"github.com/jackc/pgx/v5", "github.com/rabbitmq/amqp091-go", "github.com/ThreeDotsLabs/watermill",
@@ -126,6 +189,23 @@ func describe(ctx context.Context, all *servers) []string {
 		lines = append(lines, strings.Join(modules, ", "))
 	}
 	return lines
+}
+
+// revision is the commit that the program was built from; unknown for "go run".
+func revision(info *debug.BuildInfo) (commit string) {
+	changed := ""
+	for _, s := range info.Settings {
+		switch {
+		case s.Key == "vcs.revision":
+			commit = s.Value
+		case s.Key == "vcs.modified" && s.Value == "true":
+			changed = ", with changes"
+		}
+	}
+	if commit == "" {
+		return ""
+	}
+	return commit + changed
 }
 
 // field returns what a file of /proc says of a name.

@@ -20,11 +20,11 @@ import (
 
 // plan is what a suite is asked for.
 type plan struct {
-	quick        bool
-	rounds       int
-	scale        float64
-	only         *regexp.Regexp
-	doc, profile string
+	quick                 bool
+	rounds                int
+	scale                 float64
+	only                  *regexp.Regexp
+	doc, results, profile string
 }
 
 func (p *plan) parse(args []string) error {
@@ -34,6 +34,7 @@ func (p *plan) parse(args []string) error {
 	flags.Float64Var(&p.scale, "scale", 1, "a part of the messages, for a shorter run, or a multiple of them")
 	only := flags.String("only", "", "only variants whose scenario/variant matches this regular expression, and their limits")
 	flags.StringVar(&p.doc, "doc", "", "Markdown file whose figures are replaced; plots go into a directory named like it")
+	flags.StringVar(&p.results, "results", "results", "directory for the tables of all variants and the profiles as text, with -doc")
 	flags.StringVar(&p.profile, "profile", "", "directory for CPU profiles of the variants that miss a target")
 	rest, err := parse(flags, args)
 	if err != nil {
