@@ -79,10 +79,9 @@ mutants: $(TESTENV) ## break the library in many ways; each must fail a named te
 	$(GO) -C test build -o $(BIN)/mutants ./cmd/mutants
 	$(TESTENV) -- $(BIN)/mutants -only=$(ONLY)
 
-.PHONY: mutants-doc
-mutants-doc: ## write docs/mutants.md from the table of mutants
-	$(GO) -C test run ./cmd/mutants -document > docs/mutants.md.new
-	mv docs/mutants.md.new docs/mutants.md
+.PHONY: mutants-list
+mutants-list: ## print the mutants, the known hazards, and the tests that notice (ONLY=name)
+	@$(GO) -C test run ./cmd/mutants -list -only=$(ONLY)
 
 .PHONY: simulate
 simulate: ## random schedules with faults at any step, without servers (SCHEDULES=1000000 SEED=1 TRACE=1)

@@ -5,6 +5,6 @@
 // A mutant is a replacement in one file, made in a copy that the compiler is given in its
 // place (go build -overlay), so that the sources stay as they are and no broken code is ever
 // part of the library. It is caught when the named test passes without it and fails with
-// it. "make mutants" tries all of them; docs/mutants.md lists them, with the
-// hazards that messaging systems are known for and the tests that show them met.
+// it. "make mutants" tries all of them; "make mutants-list" prints them, with the hazards that
+// messaging systems are known for and the tests that show them met. docs/mutants.md tells more.
 package mutants

@@ -2,6 +2,7 @@
 // that a named test notices each of them.
 //
 //	mutants [-only name,name] [-parallel n] [-timeout d] [-v]
+//	mutants -list [-only name,name]
 //
 // The tests need servers: run it by "make mutants". The last line is
 // "mutants: N caught / M total"; the exit status is 0 only if all are caught.
@@ -31,17 +32,20 @@ func run() int {
 	only := flag.String("only", "", "names of mutants, separated by commas; all if empty")
 	parallel := flag.Int("parallel", runtime.NumCPU()+1, "mutants that are tried at once")
 	timeout := flag.Duration("timeout", 90*time.Second, "for one test")
-	document := flag.Bool("document", false, "print docs/mutants.md and exit")
+	list := flag.Bool("list", false, "print the mutants, the known hazards and their tests, and exit")
 	verbose := flag.Bool("v", false, "print what the tests of uncaught mutants say")
 	flag.Parse()
-	if *document {
-		fmt.Print(mutants.Document())
-		return 0
-	}
 	chosen, err := choose(*only)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "mutants:", err)
 		return 2
+	}
+	if *list {
+		if err := mutants.List(os.Stdout, chosen, *only == ""); err != nil {
+			fmt.Fprintln(os.Stderr, "mutants:", err)
+			return 1
+		}
+		return 0
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
