@@ -1,6 +1,6 @@
-// Command quickstart is the smallest complete program for both sides: an order
-// is placed, its event leaves the outbox, and a handler ships it, once. It runs on
-// a SQLite file and within one process.
+// Command quickstart is the smallest complete program for both sides: orders are placed, their
+// events leave the outbox, and handlers ship and bill each order once. It runs on a SQLite file and
+// within one process.
 package main
 
 import (
@@ -12,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill"
 	"github.com/ThreeDotsLabs/watermill/message"
@@ -36,8 +37,8 @@ func placeOrder(ctx context.Context, outbox *producer.Outbox[*sql.Tx], id string
 	})
 }
 
-// shipOrder is the receiving side: the shipment is committed with the inbox row of
-// its message, so a second copy of the message ships nothing.
+// shipOrder is the receiving side: the shipment is committed with the inbox row of its message, so
+// a second copy of the message ships nothing.
 func shipOrder(ctx context.Context, w *consumer.Work[*sql.Tx], msg *message.Message) error {
 	_, err := w.DB().ExecContext(ctx, `INSERT INTO shipments VALUES ($1)`, string(msg.Payload))
 	return err
@@ -55,16 +56,20 @@ func main() {
 }
 
 func run(ctx context.Context, path string) error {
-	db, err := open(ctx, path)
+	db, err := sqlite.Open(path)
 	if err != nil {
 		return err
 	}
 	defer db.Close()
-	store, err := sqlite.New(db, sqlite.Config{})
+	_, err = sqlite.Migrate(ctx, db, sqlite.Config{}) // the library's tables
 	if err != nil {
 		return err
 	}
-	broker, err := memory.New(memory.Config{})
+	store, err := sqlite.New(db, sqlite.Config{}) // or postgres.New(pool, postgres.Config{})
+	if err != nil {
+		return err
+	}
+	broker, err := memory.New(memory.Config{}) // or amqp.NewPublisher and amqp.NewSubscriber
 	if err != nil {
 		return err
 	}
@@ -75,6 +80,10 @@ func run(ctx context.Context, path string) error {
 		return err
 	}
 	relay, err := relay.New(outbox, broker, relay.Config{})
+	if err != nil {
+		return err
+	}
+	janitor, err := producer.NewJanitor(store, producer.JanitorConfig{})
 	if err != nil {
 		return err
 	}
@@ -92,46 +101,62 @@ func run(ctx context.Context, path string) error {
 	}
 	router.AddConsumerHandler("ship", "order.placed", broker.Subscriber("ship"), ship.Consume)
 
-	ctx, stop := context.WithCancel(ctx)
+	parts := []func(context.Context) error{
+		relay.Run,   // publishes committed events
+		outbox.Run,  // wakes relays in other processes
+		janitor.Run, // removes events 7 days after their delivery
+		inbox.Run,   // retries parked messages, and forgets old dispatch IDs
+		router.Run,  // Watermill's: receives messages
+	}
+	err = errors.Join(createTables(ctx, db), addWrapped(router, inbox, broker.Subscriber("bill")))
+	if err != nil {
+		return err
+	}
+	ctx, stop := context.WithTimeout(ctx, 30*time.Second)
+	var running sync.WaitGroup
+	defer running.Wait()
 	defer stop()
-	var parts sync.WaitGroup
-	for _, part := range []func(context.Context) error{router.Run, inbox.Run} {
-		parts.Go(func() {
+	for _, part := range parts {
+		running.Go(func() {
 			if err := part(ctx); err != nil {
 				log.Print(err)
 			}
 		})
 	}
 	<-router.Running()
-	if err := placeOrder(ctx, outbox, "42"); err != nil {
+	if err := errors.Join(placeOrder(ctx, outbox, "42"), publishOrder(ctx, db, outbox, "43")); err != nil {
 		return err
 	}
-	report, err := relay.RunOnce(ctx) // a service calls Run, and that of a producer.Janitor, which removes what was delivered
-	if err != nil {
-		return err
-	}
-	stop()
-	parts.Wait()
-
-	var shipped int
-	err = db.QueryRow(`SELECT count(*) FROM shipments`).Scan(&shipped)
-	fmt.Printf("%d event delivered, %d order shipped\n", report.Delivered, shipped)
-	return err
+	return waitForBoth(ctx, db)
 }
 
-// open opens the database, with the library's tables and the service's own.
-func open(ctx context.Context, path string) (*sql.DB, error) {
-	db, err := sqlite.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	if _, err := sqlite.Migrate(ctx, db, sqlite.Config{}); err != nil {
-		return nil, errors.Join(err, db.Close())
-	}
-	for _, table := range []string{"orders", "shipments"} {
+// createTables makes the tables of the service.
+func createTables(ctx context.Context, db *sql.DB) error {
+	for _, table := range []string{"orders", "shipments", "invoices"} {
 		if _, err := db.ExecContext(ctx, `CREATE TABLE `+table+` (id text PRIMARY KEY)`); err != nil {
-			return nil, errors.Join(err, db.Close())
+			return err
 		}
 	}
-	return db, nil
+	return nil
+}
+
+// waitForBoth waits until both orders are shipped and billed.
+func waitForBoth(ctx context.Context, db *sql.DB) error {
+	look := time.NewTicker(5 * time.Millisecond)
+	defer look.Stop()
+	for shipped, billed := 0, 0; ; {
+		err := db.QueryRowContext(ctx, `SELECT (SELECT count(*) FROM shipments), (SELECT count(*) FROM invoices)`).Scan(&shipped, &billed)
+		if err != nil {
+			return err
+		}
+		if shipped == 2 && billed == 2 {
+			fmt.Printf("%d orders shipped, %d billed\n", shipped, billed)
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-look.C:
+		}
+	}
 }

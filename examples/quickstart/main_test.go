@@ -3,6 +3,7 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 )
@@ -14,33 +15,42 @@ func TestQuickstartDelivers(t *testing.T) {
 	}
 }
 
+// TestReadmeShowsThisProgram finds the code of README.md in these files, except for lines that
+// return errors, which README leaves out.
 func TestReadmeShowsThisProgram(t *testing.T) {
 	t.Parallel()
-	readme, err := os.ReadFile("../../README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	program, err := os.ReadFile("main.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	blocks := strings.Split(string(readme), "```go\n")[1:]
-	if len(blocks) == 0 {
-		t.Fatal("README shows no Go code")
+	program := source(t, "main.go") + source(t, "wrap.go")
+	blocks := strings.Split(read(t, "../../README.md"), "```go\n")[1:]
+	if len(blocks) < 3 {
+		t.Fatalf("README shows %d pieces of Go code", len(blocks))
 	}
 	for _, block := range blocks {
 		code, _, _ := strings.Cut(block, "```")
-		if !strings.Contains(unindented(string(program)), unindented(code)) {
-			t.Errorf("this code of README.md is not in main.go:\n%s", code)
+		if !strings.Contains(program, plain(code)) {
+			t.Errorf("this code of README.md is not in the program:\n%s", code)
 		}
 	}
 }
 
-// unindented returns text without what lines begin with.
-func unindented(text string) string {
-	lines := strings.Split(text, "\n")
-	for i := range lines {
-		lines[i] = strings.TrimLeft(lines[i], "\t ")
-	}
-	return strings.Join(lines, "\n")
+func source(t *testing.T, path string) string {
+	t.Helper()
+	return plain(read(t, path))
 }
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+var (
+	indent = regexp.MustCompile(`(?m)^[\t ]+`)
+	// check is the common return of an error, and of nothing else.
+	check = regexp.MustCompile(`(?m)^if err != nil \{\nreturn err\n\}\n`)
+)
+
+// plain returns code without indents and without checks of errors.
+func plain(code string) string { return check.ReplaceAllString(indent.ReplaceAllString(code, ""), "") }

@@ -1,0 +1,67 @@
+package main
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+
+	"github.com/ThreeDotsLabs/watermill"
+	"github.com/ThreeDotsLabs/watermill/message"
+
+	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/middleware"
+	"github.com/boxpair/boxpair/producer"
+)
+
+// publishOrder is code that publishes today, in a transaction of its own: it is given a Watermill
+// publisher that writes to the outbox.
+func publishOrder(ctx context.Context, db *sql.DB, outbox *producer.Outbox[*sql.Tx], id string) (err error) {
+	tx, err := db.BeginTx(ctx, nil)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if rollback := tx.Rollback(); !errors.Is(rollback, sql.ErrTxDone) {
+			err = errors.Join(err, rollback)
+		}
+	}()
+	if _, err := tx.ExecContext(ctx, `INSERT INTO orders VALUES ($1)`, id); err != nil {
+		return err
+	}
+	publisher, err := outbox.Tx(tx).Publisher(ctx, producer.PublisherConfig{
+		Key:    func(_ string, msg *message.Message) string { return string(msg.Payload) },
+		Source: "order/" + id, Version: 1,
+	})
+	if err != nil {
+		return err
+	}
+	err = publisher.Publish("order.placed", message.NewMessage(watermill.NewUUID(), []byte(id)))
+	if err != nil {
+		return err
+	}
+	if err := tx.Commit(); err != nil {
+		return err
+	}
+	outbox.Committed() // wakes the relay
+	return nil
+}
+
+// billOrder is a plain Watermill handler, in the transaction of its message.
+func billOrder(msg *message.Message) ([]*message.Message, error) {
+	w, ok := middleware.WorkFrom[*sql.Tx](msg.Context())
+	if !ok {
+		return nil, errors.New("there is no inbox around this handler")
+	}
+	_, err := w.DB().ExecContext(msg.Context(), `INSERT INTO invoices VALUES ($1)`, string(msg.Payload))
+	return nil, err
+}
+
+// addWrapped puts the inbox around billOrder.
+func addWrapped(router *message.Router, inbox *consumer.Inbox[*sql.Tx], subscriber message.Subscriber) error {
+	bill, err := middleware.Wrap(inbox, middleware.Config{Name: "bill"}, billOrder)
+	if err != nil {
+		return err
+	}
+	router.AddConsumerHandler("bill", "order.placed", subscriber, bill)
+	return nil
+}
