@@ -410,36 +410,6 @@ func TestFlagsGoBeforeTheEnvironmentAndThatBeforeTheFile(t *testing.T) {
 	}
 }
 
-// TestEverySettingIsDocumented compares docs/configuration.md with the settings;
-// BOXPAIR_WRITE_DOCS=1 writes it.
-func TestEverySettingIsDocumented(t *testing.T) {
-	t.Parallel()
-	const path, begin = "../../docs/configuration.md", "<!-- settings, written by go test ./cmd/boxpair with BOXPAIR_WRITE_DOCS=1 -->\n"
-	text, err := os.ReadFile(path)
-	ok(t, err)
-	before, old, found := strings.Cut(string(text), begin)
-	if !found {
-		t.Fatalf("%s has not the line %q", path, begin)
-	}
-	var b strings.Builder
-	for i := range commands {
-		s := newSettings(&process{stderr: io.Discard, getenv: func(string) string { return "" }})
-		commands[i].define(s)
-		fmt.Fprintf(&b, "\n### boxpair %s\n\n| flag | environment | |\n|---|---|---|\n", commands[i].name)
-		for _, setting := range s.list {
-			flag := strings.TrimSpace("-" + setting.flag + " " + setting.value)
-			fmt.Fprintf(&b, "| `%s` | `%s` | %s |\n", flag, setting.env, strings.ReplaceAll(setting.usage, "\n", " "))
-		}
-	}
-	switch {
-	case old == b.String():
-	case os.Getenv("BOXPAIR_WRITE_DOCS") != "":
-		ok(t, os.WriteFile(path, []byte(before+begin+b.String()), 0o600))
-	default:
-		t.Errorf("%s does not say what the settings are: run this test with BOXPAIR_WRITE_DOCS=1", path)
-	}
-}
-
 func TestBatchesAreSentOnRequest(t *testing.T) {
 	t.Parallel()
 	for args, want := range map[string]int{"": 1, "-envelope": 1, "-envelope -batch-size 8": 8} {

@@ -132,7 +132,7 @@ func TestEverySettingOfTheLibraryIsDocumented(t *testing.T) {
 	}
 	var b strings.Builder
 	for _, c := range configs(t) {
-		fmt.Fprintf(&b, "\n### %s\n\n| YAML | environment | value | |\n|---|---|---|---|\n", c.name)
+		fmt.Fprintf(&b, "\n### %s\n\n| setting | value | default |\n|---|---|---|\n", c.name)
 		for _, f := range c.fields {
 			if f.tag.Get("yaml") != "-" {
 				b.WriteString(row(f))
@@ -151,15 +151,17 @@ func TestEverySettingOfTheLibraryIsDocumented(t *testing.T) {
 	}
 }
 
+// row is the line of a setting. Its variable is not in it: that is the key in capitals, as
+// TestEverySettingHasItsNameInFilesAndInTheEnvironment sees to.
 func row(f field) string {
-	variable, value := f.tag.Get("env"), kinds[f.kind]
+	value := kinds[f.kind]
 	if f.part != "" {
-		variable, value = f.tag.Get("envPrefix")+"…", "those of "+f.part
+		value = "those of " + f.part
 		if strings.HasPrefix(f.kind, "[]") {
-			variable, value = f.tag.Get("envPrefix")+"0_…", "list of "+f.part
+			value = "list of " + f.part
 		}
 	}
-	return fmt.Sprintf("| `%s` | `…%s` | %s | %s |\n", f.tag.Get("yaml"), variable, value, f.fallback())
+	return fmt.Sprintf("| `%s` | %s | %s |\n", f.tag.Get("yaml"), value, strings.TrimPrefix(f.fallback(), "Defaults to "))
 }
 
 // config is a configuration, or a structure inside of one.
