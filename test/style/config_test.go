@@ -23,9 +23,9 @@ var byCode = []string{"producer.PublisherConfig", "schema.Config"}
 var kinds = map[string]string{
 	"time.Duration":     "duration",
 	"time.Time":         "time",
-	"int":               "whole number",
+	"int":               "integer",
 	"float64":           "number",
-	"bool":              "`true` or `false`",
+	"bool":              "boolean",
 	"string":            "text",
 	"[]string":          "list",
 	"[]Kind":            "list",
