@@ -142,10 +142,10 @@ func (s *shop) ship(ctx context.Context, w *consumer.Work[pgx.Tx], msg *message.
 func (s *shop) serve(ctx context.Context) {
 	var parts sync.WaitGroup
 	for name, part := range map[string]func(context.Context) error{
-		"relay":   s.relay.Run,   // sends what was committed
-		"outbox":  s.outbox.Run,  // tells relays in other processes of commits; without it, they look every half second
-		"janitor": s.janitor.Run, // removes what was delivered more than 7 days ago
-		"inbox":   s.inbox.Run,   // takes up again what has failed, and forgets old dispatch IDs
+		"relay":   s.relay.Run,   // publishes committed events
+		"outbox":  s.outbox.Run,  // wakes relays in other processes, which otherwise poll every half second
+		"janitor": s.janitor.Run, // removes events 7 days after their delivery
+		"inbox":   s.inbox.Run,   // retries parked messages, and forgets old dispatch IDs
 		"router":  s.router.Run,  // Watermill's: receives
 	} {
 		parts.Go(func() {
