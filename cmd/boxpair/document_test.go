@@ -30,8 +30,9 @@ func TestEverySettingIsDocumented(t *testing.T) {
 	}
 }
 
-// documentedSettings returns tables of the settings of all commands. A setting that several commands
-// have is there once, in a table for just these commands; the largest of those come first.
+// documentedSettings returns tables of the settings of all commands. A variable is in them only if it
+// is not just the flag in capitals. A setting that several commands have is there once, in a table
+// for these commands; the tables of most commands come first.
 func documentedSettings() string {
 	of := make(map[string][]string) // the commands that have a row
 	var rows []string
@@ -40,7 +41,10 @@ func documentedSettings() string {
 		commands[i].define(s)
 		for _, setting := range s.list {
 			flag := strings.TrimSpace("-" + setting.flag + " " + setting.value)
-			row := fmt.Sprintf("| `%s` | `%s` | %s |\n", flag, setting.env, strings.ReplaceAll(setting.usage, "\n", " "))
+			if setting.env != "BOXPAIR_"+strings.ToUpper(strings.ReplaceAll(setting.flag, "-", "_")) {
+				flag += "`, `" + setting.env
+			}
+			row := fmt.Sprintf("| `%s` | %s |\n", flag, strings.ReplaceAll(setting.usage, "\n", " "))
 			if of[row] == nil {
 				rows = append(rows, row)
 			}
@@ -59,7 +63,7 @@ func documentedSettings() string {
 	slices.SortStableFunc(titles, func(x, y string) int { return strings.Count(y, ",") - strings.Count(x, ",") })
 	var b strings.Builder
 	for _, title := range titles {
-		fmt.Fprintf(&b, "\n### %s\n\n| flag | environment | |\n|---|---|---|\n%s", heading(strings.Split(title, ", ")), tables[title])
+		fmt.Fprintf(&b, "\n### %s\n\n| flag | |\n|---|---|\n%s", heading(strings.Split(title, ", ")), tables[title])
 	}
 	return b.String()
 }
