@@ -13,12 +13,12 @@ type batchLimit func(topic string) (messages, bytes int)
 //
 // Where anything is in doubt events go one by one: only then does an outcome tell something about
 // an event.
-func (c *relayCore) fillBatch(e *entry, room int) int {
+func (dp *dispatcher) fillBatch(e *entry, room int) int {
 	l, r, sh := e.line, e.route, e.shard
 	if r.batch < 2 || l == nil || l.blocked || e.parked || e.single || r.failing || r.stalled() {
 		return 0
 	}
-	room = min(room, r.batch-1, c.routeRoom()-r.inflight)
+	room = min(room, r.batch-1, dp.routeRoom()-r.inflight)
 	bytes, last := r.batchBytes-len(e.Payload), e.Seq
 	for next := e.next; next != nil && len(e.batchTail) < room; next = next.next {
 		bytes -= len(next.Payload)
@@ -34,7 +34,7 @@ func (c *relayCore) fillBatch(e *entry, room int) int {
 		e.batchTail = append(e.batchTail, next)
 	}
 	n := len(e.batchTail)
-	c.inflight += n
+	dp.inflight += n
 	r.inflight += n
 	sh.inflight += n
 	return n
@@ -42,14 +42,14 @@ func (c *relayCore) fillBatch(e *entry, room int) int {
 
 // unpack puts what was in a batch that has failed back where it waits. One of an older transaction
 // that has been committed meanwhile stands behind it in the line, and goes first now.
-func (c *relayCore) unpack(riders []*entry) {
+func (dp *dispatcher) unpack(riders []*entry) {
 	for _, e := range riders {
 		e.state = entryWaiting
 		switch l := e.line; {
 		case e.shard.yielding:
-			c.forget(e)
+			dp.keys.forget(e)
 		case l.blocked:
-			c.follow(e)
+			dp.keys.follow(e)
 		default:
 			l.remove(e)
 			l.insert(e)
@@ -59,14 +59,14 @@ func (c *relayCore) unpack(riders []*entry) {
 
 // unbatch books the failure of a batch for which each event in it may be to blame, and returns
 // true: e is sent alone before an attempt of it is counted.
-func (c *relayCore) unbatch(e *entry, riders []*entry) bool {
+func (dp *dispatcher) unbatch(e *entry, riders []*entry) bool {
 	switch e.outcome {
 	case transport.Invalid, transport.Returned, transport.Refused:
 		e.single = true
 		for _, rider := range riders {
 			rider.single = rider.single || e.outcome == transport.Invalid
 		}
-		c.requeue(e)
+		dp.requeue(e)
 	default:
 		return false
 	}

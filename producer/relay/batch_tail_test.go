@@ -87,7 +87,7 @@ func TestBatchesKeepWithinTheWindow(t *testing.T) {
 	most := 0
 	rel := r.batching(coreConfig{Window: 18}, 5) // no multiple of a batch
 	rel.mute = func(s rigSend) bool {
-		most = max(most, rel.core.inflight)
+		most = max(most, rel.core.dispatch.inflight)
 		return true
 	}
 	for range 100 {

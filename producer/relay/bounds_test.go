@@ -134,7 +134,7 @@ func (f *fakeStore) park(topic, key string) int64 {
 //nolint:paralleltest // it measures the memory of the process
 func TestABlockedKeyTakesLittleMemory(t *testing.T) {
 	const keys = 200_000
-	c := newRelayCore(coreConfig{Name: "relay"}, func(s string) string { return s }, rand.New(rand.NewPCG(1, 1)), false)
+	c := newMachine(coreConfig{Name: "relay"}, func(s string) string { return s }, rand.New(rand.NewPCG(1, 1)), false)
 	sh := &shardState{lines: make(map[string]*keyLine), index: make(map[int64]*entry)}
 	c.shards[0] = sh
 	before := heap()
@@ -142,11 +142,11 @@ func TestABlockedKeyTakesLittleMemory(t *testing.T) {
 	for i := range keys {
 		sh.loaded[fmt.Sprint("customer-", 1_000_000+i)] = struct{}{}
 	}
-	c.opened(sh)
+	c.loading.open(sh)
 	blocked := heap()
-	r := c.routeFor("topic")
+	r := c.routes.of("topic")
 	for i := range keys {
-		c.passOver(sh, r, fmt.Sprint("other-", 1_000_000+i), int64(i+1))
+		c.laps.passOver(sh, r, fmt.Sprint("other-", 1_000_000+i), int64(i+1))
 	}
 	passed := heap()
 	t.Logf("bytes per blocked key: %d, per key that was passed over: %d", (blocked-before)/keys, (passed-blocked)/keys)

@@ -59,13 +59,13 @@ func sizeOf(q *outbox.Queued) int {
 
 // capacity is how many events are kept in memory at most: twice the window, or as many as
 // WindowBytes has room for.
-func (c *relayCore) capacity() int {
-	most := 2 * c.cfg.Window
-	if average := c.reading.budget.average; average*float64(most) > float64(c.cfg.WindowBytes) {
-		most = max(2, int(float64(c.cfg.WindowBytes)/average))
+func (rd *reader) capacity() int {
+	most := 2 * rd.cfg.Window
+	if average := rd.budget.average; average*float64(most) > float64(rd.cfg.WindowBytes) {
+		most = max(2, int(float64(rd.cfg.WindowBytes)/average))
 	}
 	return most
 }
 
 // room is how many more events are to be kept in memory.
-func (c *relayCore) room() int { return c.capacity() - c.buffered + c.stuck() }
+func (rd *reader) room() int { return rd.capacity() - rd.keys.buffered + rd.routes.stuck() }

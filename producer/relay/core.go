@@ -12,73 +12,76 @@ import (
 	"github.com/boxpair/boxpair/transport"
 )
 
-// relayCore decides everything that a relay does. It is a state machine
-// without I/O, goroutines, locks or clocks: what happened goes in with the time
-// at which it happened, and what is to be done comes out. The same input gives
-// the same output, which is what lets a simulator drive it through any order of
-// events and crash it anywhere.
+// machine decides everything that a relay does. It is a state machine without I/O, goroutines, locks
+// or clocks: events go in with the time at which they happened, and decisions come out. The same
+// input gives the same output, so a simulator can drive it through any order of events and crash it
+// anywhere.
 //
-// Input is reply, outcome, unsent, wake, stop and abandon, in any number, then
-// advance. Output is what flush returns: calls, each of which is executed and
-// given back by reply; sends, each of which is answered by outcome or unsent;
-// and notes for the log. When there is no input, advance is due again at wakeAt.
+// Input is reply, outcome, overdue, wake, stop and abandon, in any number, then advance. Output is
+// the result of flush: calls, each of which is executed and given back by reply; sends, each of
+// which is answered by outcome; and notes for the log. Without input, advance is due again at
+// wakeAt.
+//
+// The state is divided among owners, which share the machine. Only the owner of a field writes it;
+// the exceptions are the fields of shardState, keyLine and entry, whose comments name the writer.
 //
 // At most one call is under way on leases, one that reads the queue, one that
 // marks, and one per shard that changes parked events; they overlap with each
 // other and with sends.
-type relayCore struct {
-	cfg        coreConfig
-	routeOf    func(topic string) string
-	batchLimit batchLimit
-	rand       *rand.Rand
-	once       bool // stop when nothing is due
+type machine struct {
+	settings
+	clock
+	decisions
+	owners
 
-	now    time.Duration // of this step
-	wakeAt time.Duration
-
-	// Output of this step.
-	calls []*call
-	sends []*entry
-	notes []note
-
-	shards    [idgen.Shards]*shardState
-	leasing   leasing
-	reading   reading
-	late      lateCommits
-	numbers   numbering
-	marking   marking
-	due       duePoll
-	deferred  deferrals
-	lanes     uint64 // shards whose lane has something to do, as bits
-	laneBusy  int
-	laneTurn  int
-	healing   budget // of shards in one statement
-	reporting reporting
-
-	topics   map[string]*route
-	routes   map[string]*route
-	ring     []*route // with something to send, and not stalled
-	turn     int
-	stalled  []*route // paused or unavailable
-	doubtful []*route // failing
-	probes   probing
-	records  routeRecords
-	success  time.Duration // when anything was confirmed last; -1: never
-
-	buffered   int // events in memory that are not confirmed
-	inflight   int
-	unanswered unanswered
-	identity   string // of the database, if it tells
-	parkedIn   int    // parked events in memory
-
-	limits      coreLimits
-	freeEntries *entry
-	freeLines   []*keyLine
-
+	shards   [idgen.Shards]*shardState
 	stopping bool
 	stopped  bool
 	report   coreReport
 	health   coreHealth
+}
+
+// owners are the parts of the machine, in the order of an event's way.
+type owners struct {
+	leases   leases      // which shards this relay owns, and until when
+	loading  loading     // which keys of an acquired shard are blocked
+	reader   reader      // which rows are fetched next
+	late     lateCommits // which rows may still appear below a low-water mark
+	numbers  numbering   // whether event numbers ascend
+	laps     laps        // when skipped events are read again
+	deferred deferrals   // when deferred events are moved to the queue
+	due      duePoll     // when parked events are fetched
+	keys     keys        // which events are in memory, and which of a key goes first
+	dispatch dispatcher  // which event is sent next, and what its outcome means
+	routes   routes      // which routes work
+	routeLog routeLog    // which records about routes are written
+	reports  routeReports
+	marks    marking   // which confirmed events are removed from the queue
+	parking  parking   // which parked events are changed
+	lows     lowKeeper // where the next owner of a shard begins to read
+}
+
+// settings do not change while the machine runs.
+type settings struct {
+	cfg        coreConfig
+	limits     coreLimits
+	routeOf    func(topic string) string
+	batchLimit batchLimit
+	rand       *rand.Rand
+	once       bool // stop when nothing is due
+}
+
+// clock is the time of one step.
+type clock struct {
+	now    time.Duration
+	wakeAt time.Duration // of the next advance, if nothing happens before
+}
+
+// decisions are the result of one step.
+type decisions struct {
+	calls []*call
+	sends []*entry
+	notes []note
 }
 
 // coreLimits are numbers that no order depends on. A simulator makes them small, so
@@ -128,53 +131,68 @@ type note struct {
 
 const never = time.Duration(math.MaxInt64)
 
-func newRelayCore(cfg coreConfig, routeOf func(string) string, rnd *rand.Rand, once bool) *relayCore {
-	c := &relayCore{
-		cfg:        cfg,
-		routeOf:    routeOf,
-		batchLimit: func(string) (int, int) { return 0, 0 },
-		rand:       rnd,
-		once:       once,
-		limits:     defaultLimits,
-		topics:     make(map[string]*route),
-		routes:     make(map[string]*route),
-		success:    -1,
-		health:     coreHealth{callErrAt: -1, read: -1, renewed: -1, marked: -1, failedOver: -1},
+func newMachine(cfg coreConfig, routeOf func(string) string, rnd *rand.Rand, once bool) *machine {
+	c := &machine{
+		settings: settings{
+			cfg:        cfg,
+			limits:     defaultLimits,
+			routeOf:    routeOf,
+			batchLimit: func(string) (int, int) { return 0, 0 },
+			rand:       rnd,
+			once:       once,
+		},
+		health: coreHealth{callErrAt: -1, read: -1, renewed: -1, marked: -1, failedOver: -1},
 	}
-	c.due.at, c.deferred.at = never, never
-	c.records.left = recordsAtOnce
-	c.reading.spacing = newPollPacer(&cfg)
-	c.healing = budget{most: idgen.Shards, now: idgen.Shards}
-	c.reading.budget = budget{most: cfg.FetchSize, now: cfg.FetchSize, average: firstAverage}
+	c.owners = owners{
+		leases:  leases{machine: c},
+		loading: loading{machine: c},
+		reader: reader{
+			machine: c, spacing: newPollPacer(&cfg),
+			budget: budget{most: cfg.FetchSize, now: cfg.FetchSize, average: firstAverage},
+		},
+		late:     lateCommits{machine: c},
+		numbers:  numbering{machine: c},
+		laps:     laps{machine: c},
+		deferred: deferrals{machine: c, next: never},
+		due:      duePoll{machine: c, next: never},
+		keys:     keys{machine: c},
+		dispatch: dispatcher{machine: c},
+		routes:   routes{machine: c, byTopic: make(map[string]*route), byName: make(map[string]*route), success: -1},
+		routeLog: routeLog{machine: c, left: recordsAtOnce},
+		reports:  routeReports{machine: c},
+		marks:    marking{machine: c},
+		parking:  parking{machine: c, healing: budget{most: idgen.Shards, now: idgen.Shards}},
+		lows:     lowKeeper{machine: c},
+	}
 	return c
 }
 
 // reply takes an executed call back.
-func (c *relayCore) reply(now time.Duration, cl *call) {
+func (c *machine) reply(now time.Duration, cl *call) {
 	c.now = now
 	c.noteCall(cl)
 	switch cl.op {
 	case opRenew, opHeartbeat, opAcquire, opRelease, opClearRewind, opKeepLow, opReport:
-		c.leaseReply(cl)
+		c.leases.reply(cl)
 	case opFetch, opFetchKey, opWriters, opBlocked, opDue, opUndefer:
-		c.readReply(cl)
+		c.reader.reply(cl)
 	case opMark:
-		c.markReply(cl)
+		c.marks.reply(cl)
 	default:
-		c.laneReply(cl)
+		c.parking.reply(cl)
 	}
 }
 
 // wake tells that something was committed.
-func (c *relayCore) wake(now time.Duration, n wakeup.Wakeup) {
+func (c *machine) wake(now time.Duration, n wakeup.Wakeup) {
 	c.now = now
-	c.reading.woken = c.reading.woken.And(n)
+	c.reader.woken = c.reader.woken.And(n)
 	c.deferred.told = c.deferred.told || n.Deferred && c.concerns(n)
 }
 
 // concerns tells whether n is of a shard of this relay. One that it gets later brings its own
 // looks.
-func (c *relayCore) concerns(n wakeup.Wakeup) bool {
+func (c *machine) concerns(n wakeup.Wakeup) bool {
 	for _, sh := range c.shards {
 		if sh != nil && n.In(sh.no) {
 			return true
@@ -184,7 +202,7 @@ func (c *relayCore) concerns(n wakeup.Wakeup) bool {
 }
 
 // stop ends the relay: what is in flight is waited for, and everything given back.
-func (c *relayCore) stop(now time.Duration) {
+func (c *machine) stop(now time.Duration) {
 	c.now = now
 	if c.stopping {
 		return
@@ -192,44 +210,44 @@ func (c *relayCore) stop(now time.Duration) {
 	c.stopping = true
 	for _, sh := range c.shards {
 		if sh != nil {
-			c.yield(sh)
+			c.leases.yield(sh)
 		}
 	}
 }
 
 // abandon ends the wait of stop: only what is idle is given back.
-func (c *relayCore) abandon(now time.Duration) {
+func (c *machine) abandon(now time.Duration) {
 	c.stop(now)
 	for _, sh := range c.shards {
 		if sh != nil && !sh.idle() && !sh.leaving {
 			c.note(slog.LevelWarn, "shard not given back, its lease runs out",
 				slog.Int("shard", sh.no), slog.Int("in_flight", sh.inflight), slog.Int("unmarked", sh.marking))
-			c.drop(sh)
+			c.leases.drop(sh)
 		}
 	}
 }
 
 // advance decides what is to be done next.
-func (c *relayCore) advance(now time.Duration) {
+func (c *machine) advance(now time.Duration) {
 	c.now, c.wakeAt = now, never
 	if c.stopped {
 		return
 	}
-	c.updateRoutes()
-	c.pump()
-	c.sumUp()
-	c.planMark()
-	c.planLanes()
-	c.planRead()
+	c.routes.update()
+	c.dispatch.pump()
+	c.routeLog.sumUp()
+	c.marks.plan()
+	c.parking.plan()
+	c.reader.plan()
 	if c.once && !c.stopping && c.quiescent() {
-		c.report.Left = c.buffered
+		c.report.Left = c.keys.buffered
 		c.stop(now)
 	}
-	c.planLeases()
+	c.leases.plan()
 }
 
 // flush returns what is to be done, and forgets it.
-func (c *relayCore) flush() ([]*call, []*entry, []note) {
+func (c *machine) flush() ([]*call, []*entry, []note) {
 	calls, sends, notes := c.calls, c.sends, c.notes
 	c.calls, c.sends, c.notes = nil, c.sends[:0], nil
 	return calls, sends, notes
@@ -237,7 +255,7 @@ func (c *relayCore) flush() ([]*call, []*entry, []note) {
 
 // until returns when what is sent from a shard may still be. From one that was lost it may not be:
 // what waits for the transport is its next owner's.
-func (c *relayCore) until(shard int) time.Duration {
+func (c *machine) until(shard int) time.Duration {
 	if sh := c.shards[shard]; sh != nil {
 		return sh.until
 	}
@@ -245,20 +263,20 @@ func (c *relayCore) until(shard int) time.Duration {
 }
 
 // at asks for an advance at t.
-func (c *relayCore) at(t time.Duration) { c.wakeAt = min(c.wakeAt, t) }
+func (c *machine) at(t time.Duration) { c.wakeAt = min(c.wakeAt, t) }
 
-func (c *relayCore) issue(cl *call) *call {
+func (c *machine) issue(cl *call) *call {
 	cl.issued = c.now
 	c.calls = append(c.calls, cl)
 	return cl
 }
 
-func (c *relayCore) note(level slog.Level, msg string, attrs ...slog.Attr) {
+func (c *machine) note(level slog.Level, msg string, attrs ...slog.Attr) {
 	c.notes = append(c.notes, note{level, msg, attrs})
 }
 
 // noteEvent writes a note about an event, which names it and never shows it.
-func (c *relayCore) noteEvent(level slog.Level, msg string, e *entry, attrs ...slog.Attr) {
+func (c *machine) noteEvent(level slog.Level, msg string, e *entry, attrs ...slog.Attr) {
 	c.note(level, msg, append([]slog.Attr{
 		slog.String("dispatch_id", e.ID.String()),
 		slog.String("correlation_id", e.CorrelationID),
@@ -269,7 +287,7 @@ func (c *relayCore) noteEvent(level slog.Level, msg string, e *entry, attrs ...s
 }
 
 // noteCall keeps track of whether the database answers.
-func (c *relayCore) noteCall(cl *call) {
+func (c *machine) noteCall(cl *call) {
 	if cl.err == nil {
 		return
 	}
@@ -278,18 +296,18 @@ func (c *relayCore) noteCall(cl *call) {
 }
 
 // pause returns how long to wait after the given number of failures of a statement.
-func (c *relayCore) pause(fails int) time.Duration {
+func (c *machine) pause(fails int) time.Duration {
 	bound := min(5*time.Second, 50*time.Millisecond<<min(fails, 10), c.cfg.LeaseTTL)
 	return bound/2 + time.Duration(c.rand.Int64N(int64(bound)/2+1))
 }
 
 // newEntry returns an entry for a row of sh.
-func (c *relayCore) newEntry(sh *shardState, row *outbox.Queued) *entry {
-	e := c.freeEntries
+func (ks *keys) newEntry(sh *shardState, row *outbox.Queued) *entry {
+	e := ks.freeEntries
 	if e == nil {
 		e = new(entry)
 	} else {
-		c.freeEntries = e.next
+		ks.freeEntries = e.next
 		*e = entry{gen: e.gen}
 	}
 	e.Queued, e.shard = *row, sh
@@ -297,31 +315,31 @@ func (c *relayCore) newEntry(sh *shardState, row *outbox.Queued) *entry {
 }
 
 // free ends the life of an entry that nothing refers to any more.
-func (c *relayCore) free(e *entry) {
-	*e = entry{gen: e.gen, next: c.freeEntries}
-	c.freeEntries = e
+func (ks *keys) free(e *entry) {
+	*e = entry{gen: e.gen, next: ks.freeEntries}
+	ks.freeEntries = e
 }
 
 // count adds e to the events in memory that wait for their outcome.
-func (c *relayCore) count(e *entry) {
+func (ks *keys) count(e *entry) {
 	if !e.counted {
 		e.counted = true
-		c.buffered++
+		ks.buffered++
 		e.route.events++
 		if e.parked {
-			c.parkedIn++
+			ks.parked++
 		}
 	}
 }
 
-func (c *relayCore) uncount(e *entry) {
+func (ks *keys) uncount(e *entry) {
 	if e.counted {
 		e.counted = false
-		c.buffered--
+		ks.buffered--
 		if e.parked {
-			c.parkedIn--
+			ks.parked--
 		}
-		c.release(e.route)
+		ks.routes.release(e.route)
 	}
 }
 

@@ -34,7 +34,7 @@ type routeState struct {
 }
 
 // state tells the core's state, with its times counted from origin.
-func (c *relayCore) state(origin time.Time) coreState {
+func (c *machine) state(origin time.Time) coreState {
 	at := func(d time.Duration) time.Time {
 		if d < 0 {
 			return time.Time{}
@@ -42,28 +42,28 @@ func (c *relayCore) state(origin time.Time) coreState {
 		return origin.Add(d)
 	}
 	h := coreState{
-		Shards:          c.leasing.held,
-		Relays:          c.leasing.live,
-		InFlight:        c.inflight,
-		Waiting:         c.buffered - c.inflight,
-		Unmarked:        len(c.marking.pending) + c.marking.underway,
+		Shards:          c.leases.held,
+		Relays:          c.leases.live,
+		InFlight:        c.dispatch.inflight,
+		Waiting:         c.keys.buffered - c.dispatch.inflight,
+		Unmarked:        len(c.marks.pending) + c.marks.underway,
 		DatabaseError:   c.health.callErr,
 		DatabaseErrorAt: at(c.health.callErrAt),
 		FailedOverAt:    at(c.health.failedOver),
 		LastRead:        at(c.health.read),
 		LastRenewal:     at(c.health.renewed),
 		LastMark:        at(c.health.marked),
-		LastConfirm:     at(c.success),
+		LastConfirm:     at(c.routes.success),
 		Reads:           c.health.reads,
 		ReadTime:        c.health.reading,
 	}
-	if sent, ok := c.unanswered.oldest(); ok {
+	if sent, ok := c.dispatch.unanswered.oldest(); ok {
 		h.OldestInFlight = at(sent)
 	}
 	if h.Relays > 0 {
-		h.Share = c.leasing.share()
+		h.Share = c.leases.share()
 	}
-	for _, r := range c.stalled {
+	for _, r := range c.routes.stalled {
 		h.Routes = append(h.Routes, routeState{
 			Route:       r.name,
 			Paused:      r.paused,

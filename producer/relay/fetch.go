@@ -9,15 +9,17 @@ import (
 	"github.com/boxpair/boxpair/store/outbox"
 )
 
-// reading is the part of the core that reads: one statement at a time, so that
-// what one brings is never older than what another has brought before.
-type reading struct {
+// reader owns the reading of the queue: one statement at a time, so that the rows of one are never
+// older than the rows of the one before.
+type reader struct {
+	*machine
+
 	busy  *call
 	fails int
 	retry time.Duration
-	turn  int
+	turn  int // kind of read that comes next
 
-	woken    wakeup.Wakeup // what is to be looked for
+	woken    wakeup.Wakeup // shards to be read since something was committed
 	paced    time.Duration // when wake-ups will have brought no more than one look per spacing
 	spacing  pollPacer
 	pollAt   time.Duration
@@ -27,15 +29,7 @@ type reading struct {
 	from     int  // shard that is read first
 	budget   budget
 
-	sweepAt  time.Duration // when laps begin at the beginning again
-	backAt   time.Duration // of the next page of laps that are in no hurry
-	backFrom int           // shard that it begins with
-	span     int64         // how many IDs it goes over at most
-
-	healed    bool          // some shard's blocked keys are to be loaded
-	load      []*shardState // whose blocked keys are being loaded
-	loadAfter outbox.BlockedKey
-	refills   []*keyLine
+	refills []*keyLine // keys whose skipped events are to be read
 }
 
 // wakesAhead is how many looks for wake-ups may come without a pause between them. On the average
@@ -43,66 +37,64 @@ type reading struct {
 // nothing, and many are read together.
 const wakesAhead = 20
 
-// planRead issues the next read. The kinds take turns.
-func (c *relayCore) planRead() {
-	r := &c.reading
-	if r.busy != nil {
+// plan issues the next read. The kinds take turns.
+func (rd *reader) plan() {
+	if rd.busy != nil {
 		return
 	}
-	if c.now < r.retry {
-		c.at(r.retry)
+	if rd.now < rd.retry {
+		rd.at(rd.retry)
 		return
 	}
-	if c.stopping {
+	if rd.stopping {
 		return
 	}
-	if cl := c.loadCall(); cl != nil {
-		r.busy = c.issue(cl)
+	if cl := rd.loading.call(); cl != nil {
+		rd.busy = rd.issue(cl)
 		return
 	}
-	if l := &c.late; l.held != nil || l.read-l.readBy >= c.limits.readsLong {
-		r.busy = c.issue(c.sampleCall())
+	if rd.late.held != nil || rd.late.read-rd.late.readBy >= rd.limits.readsLong {
+		rd.busy = rd.issue(rd.late.sampleCall())
 		return
 	}
-	kinds := [...]func() *call{c.fetchCall, c.dueCall, c.undeferCall, c.refillCall, c.sampleCall, c.revisitCall}
+	kinds := [...]func() *call{rd.fetchCall, rd.due.call, rd.deferred.call, rd.refillCall, rd.late.sampleCall, rd.laps.call}
 	for range kinds {
-		kind := kinds[r.turn]
-		r.turn = (r.turn + 1) % len(kinds)
+		kind := kinds[rd.turn]
+		rd.turn = (rd.turn + 1) % len(kinds)
 		if cl := kind(); cl != nil {
-			r.busy = c.issue(cl)
+			rd.busy = rd.issue(cl)
 			return
 		}
 	}
 }
 
-func (c *relayCore) readReply(cl *call) {
-	r := &c.reading
-	r.busy = nil
-	c.health.reads++
-	c.health.reading += c.now - cl.issued
+func (rd *reader) reply(cl *call) {
+	rd.busy = nil
+	rd.health.reads++
+	rd.health.reading += rd.now - cl.issued
 	if cl.err != nil {
-		r.fails++
-		r.retry = c.now + c.pause(r.fails)
+		rd.fails++
+		rd.retry = rd.now + rd.pause(rd.fails)
 	} else {
-		r.fails = 0
-		c.health.read = c.now
+		rd.fails = 0
+		rd.health.read = rd.now
 	}
 	switch cl.op {
 	case opFetch:
-		c.fetched(cl)
+		rd.fetched(cl)
 	case opFetchKey:
-		c.refilled(cl)
+		rd.refilled(cl)
 	case opWriters:
-		c.sampled(cl)
+		rd.late.sample(cl)
 	case opBlocked:
-		c.loadedPage(cl)
+		rd.loading.page(cl)
 	case opDue:
-		c.dueReply(cl)
+		rd.due.reply(cl)
 	case opUndefer:
-		c.undeferred(cl)
+		rd.deferred.moved(cl)
 	}
-	if !c.readsQueue() {
-		for _, sh := range c.shards {
+	if !rd.readsQueue() {
+		for _, sh := range rd.shards {
 			if sh != nil && len(sh.recent) > 0 {
 				clear(sh.recent)
 			}
@@ -112,96 +104,92 @@ func (c *relayCore) readReply(cl *call) {
 
 // readsQueue tells whether rows of the queue are on their way, which may be older than
 // what has happened meanwhile.
-func (c *relayCore) readsQueue() bool {
-	busy := c.reading.busy
-	return c.late.held != nil || busy != nil && (busy.op == opFetch || busy.op == opFetchKey)
+func (rd *reader) readsQueue() bool {
+	busy := rd.busy
+	return rd.late.held != nil || busy != nil && (busy.op == opFetch || busy.op == opFetchKey)
 }
 
 // fetchCall looks for events above the low-water marks, if there is room for
 // them and either more are known to be there or it is time to look.
-func (c *relayCore) fetchCall() *call {
-	r := &c.reading
-	if c.room() <= c.capacity()/4 {
-		c.relieve()
-		if c.room() <= c.capacity()/4 {
+func (rd *reader) fetchCall() *call {
+	if rd.room() <= rd.capacity()/4 {
+		rd.routes.relieve()
+		if rd.room() <= rd.capacity()/4 {
 			return nil // outcomes make room
 		}
 	}
-	due := r.pollAt
-	if !r.woken.None() {
-		soon := r.paced - wakesAhead*c.cfg.PollMin
+	due := rd.pollAt
+	if !rd.woken.None() {
+		soon := rd.paced - wakesAhead*rd.cfg.PollMin
 		switch {
-		case r.woken.Everywhere():
+		case rd.woken.Everywhere():
 			due = min(due, soon)
-		case c.now >= soon:
-			c.followNews()
+		case rd.now >= soon:
+			rd.followWakeups()
 		default:
-			c.at(soon)
+			rd.at(soon)
 		}
 	}
-	if c.now >= due {
-		c.lookEverywhere()
+	if rd.now >= due {
+		rd.lookEverywhere()
 	} else {
-		c.at(due)
+		rd.at(due)
 	}
-	return c.fetchRanges()
+	return rd.fetchRanges()
 }
 
 // lookEverywhere has all shards read once.
-func (c *relayCore) lookEverywhere() {
-	r := &c.reading
+func (rd *reader) lookEverywhere() {
 	some := false
-	for _, sh := range c.shards {
-		if c.readable(sh) {
+	for _, sh := range rd.shards {
+		if rd.readable(sh) {
 			sh.look, some = true, true
 		}
 	}
 	if !some {
-		c.at(c.now + c.cfg.PollMax) // no shard yet; whatever opens one brings an advance
+		rd.at(rd.now + rd.cfg.PollMax) // no shard yet; whatever opens one brings an advance
 		return
 	}
-	r.spacing.last = c.now
-	if !r.woken.None() {
-		r.paced = max(r.paced, c.now) + r.spacing.now
-		r.delay = 0 // what it was for may not be committed yet
+	rd.spacing.last = rd.now
+	if !rd.woken.None() {
+		rd.paced = max(rd.paced, rd.now) + rd.spacing.now
+		rd.delay = 0 // what it was for may not be committed yet
 	}
-	r.woken, r.polled = wakeup.Wakeup{}, true
-	r.delay = min(max(2*r.delay, r.spacing.now), c.cfg.PollMax)
-	r.pollAt = c.now + r.delay
+	rd.woken, rd.polled = wakeup.Wakeup{}, true
+	rd.delay = min(max(2*rd.delay, rd.spacing.now), rd.cfg.PollMax)
+	rd.pollAt = rd.now + rd.delay
 }
 
-// followNews has the shards read in which something was committed, and no other: most have nothing,
+// followWakeups has the shards read in which something was committed, and no other: most have nothing,
 // and to look there costs more than what is found.
-func (c *relayCore) followNews() {
-	r := &c.reading
+func (rd *reader) followWakeups() {
 	followed := false
-	for _, sh := range c.shards {
-		if sh != nil && r.woken.In(sh.no) && !sh.more {
+	for _, sh := range rd.shards {
+		if sh != nil && rd.woken.In(sh.no) && !sh.more {
 			sh.more = true
-			followed = followed || c.readable(sh)
+			followed = followed || rd.readable(sh)
 		}
 	}
-	r.woken = wakeup.Wakeup{}
+	rd.woken = wakeup.Wakeup{}
 	if followed {
-		r.paced = max(r.paced, c.now) + r.spacing.now
-		r.followed = true
+		rd.paced = max(rd.paced, rd.now) + rd.spacing.now
+		rd.followed = true
 	}
 }
 
 // readable tells whether the queue of sh is to be read on.
-func (c *relayCore) readable(sh *shardState) bool {
-	return sh != nil && sh.open() && sh.readable() && len(sh.lane.follow) < c.limits.follow
+func (rd *reader) readable(sh *shardState) bool {
+	return sh != nil && sh.open() && sh.readable() && len(sh.lane.follow) < rd.limits.follow
 }
 
 // fetchRanges makes a fetch of the shards that are to be read, which share the budget: those where
 // more is known to be take what the others leave. It begins with another shard each time, in case
 // not all are reached.
-func (c *relayCore) fetchRanges() *call {
-	r := &c.reading
+func (rd *reader) fetchRanges() *call {
 	hot, cold := 0, 0
-	for _, sh := range c.shards {
+	for _, sh := range rd.shards {
 		switch {
-		case !c.readable(sh):
+		case !rd.readable(sh):
 		case sh.more:
 			hot++
 		case sh.look:
@@ -211,18 +199,18 @@ func (c *relayCore) fetchRanges() *call {
 	if hot+cold == 0 {
 		return nil
 	}
-	budget := min(c.room(), r.budget.rows())
-	each := c.lookLimit()
+	budget := min(rd.room(), rd.budget.rows())
+	each := rd.lookLimit()
 	share := max((budget-cold*each)/max(hot, 1), each)
 	cl := ask(statement{op: opFetch})
-	cl.news = r.followed && !r.polled
-	r.followed, r.polled = false, false
-	young, old := c.floor()
-	cl.old, cl.sampled = old, c.late.sampled
-	first := r.from
-	for i := range c.shards {
-		sh := c.shards[(first+i)%len(c.shards)]
-		if !c.readable(sh) || !sh.more && !sh.look {
+	cl.news = rd.followed && !rd.polled
+	rd.followed, rd.polled = false, false
+	young, old := rd.late.floor()
+	cl.old, cl.sampled = old, rd.late.sampled
+	first := rd.from
+	for i := range rd.shards {
+		sh := rd.shards[(first+i)%len(rd.shards)]
+		if !rd.readable(sh) || !sh.more && !sh.look {
 			continue
 		}
 		limit := each
@@ -230,8 +218,8 @@ func (c *relayCore) fetchRanges() *call {
 			limit = share
 		}
 		sh.look = false
-		c.include(cl, sh, outbox.Range{Shard: sh.no, After: sh.low, Limit: limit}, young)
-		r.from = (sh.no + 1) % len(c.shards)
+		rd.include(cl, sh, outbox.Range{Shard: sh.no, After: sh.low, Limit: limit}, young)
+		rd.from = (sh.no + 1) % len(rd.shards)
 		if budget -= limit; budget <= 0 {
 			break
 		}
@@ -240,9 +228,9 @@ func (c *relayCore) fetchRanges() *call {
 }
 
 // include adds a range of a shard to a fetch, and what is to be looked for below it.
-func (c *relayCore) include(cl *call, sh *shardState, r outbox.Range, young int64) {
+func (rd *reader) include(cl *call, sh *shardState, r outbox.Range, young int64) {
 	cl.shards, cl.versions = append(cl.shards, sh), append(cl.versions, sh.version)
-	c.look(cl, sh, r.After, young)
+	rd.late.look(cl, sh, r.After, young)
 	cl.above = append(cl.above, len(cl.ranges))
 	cl.ranges = append(cl.ranges, r)
 }
@@ -250,12 +238,12 @@ func (c *relayCore) include(cl *call, sh *shardState, r outbox.Range, young int6
 // byShard returns the position of every shard in the call, -1 for those not in it
 // and for those whose low-water mark was set back since: a row from above the
 // old mark would overtake those that are to be read again.
-func (c *relayCore) byShard(cl *call) (positions [idgen.Shards]int) {
+func (rd *reader) byShard(cl *call) (positions [idgen.Shards]int) {
 	for i := range positions {
 		positions[i] = -1
 	}
 	for i, sh := range cl.shards {
-		if c.shards[sh.no] == sh && sh.version == cl.versions[i] && !sh.yielding {
+		if rd.shards[sh.no] == sh && sh.version == cl.versions[i] && !sh.yielding {
 			positions[sh.no] = i
 		}
 	}
@@ -264,15 +252,14 @@ func (c *relayCore) byShard(cl *call) (positions [idgen.Shards]int) {
 
 // fetched takes over what a fetch has brought, at once or after a sample: if its
 // looks did not reach down to the floor of a writer.
-func (c *relayCore) fetched(cl *call) {
-	r := &c.reading
-	r.budget.booked(cl, c.now-cl.issued > c.cfg.LeaseTTL/2)
+func (rd *reader) fetched(cl *call) {
+	rd.budget.booked(cl, rd.now-cl.issued > rd.cfg.LeaseTTL/2)
 	if cl.back {
-		c.paged(cl)
+		rd.laps.paged(cl)
 	}
 	if cl.err != nil {
 		if !cl.back {
-			r.pollAt, r.delay = 0, 0
+			rd.pollAt, rd.delay = 0, 0
 		}
 		for p := range cl.shards {
 			cl.wantAgain(p)
@@ -280,46 +267,46 @@ func (c *relayCore) fetched(cl *call) {
 		return
 	}
 	if !cl.back {
-		positions := c.byShard(cl)
+		positions := rd.byShard(cl)
 		for p, sh := range cl.shards {
 			if positions[sh.no] == p && sh.known >= cl.known[p] {
 				sh.known = max(min(cl.sampled, sh.low), sh.sealed) // unless a sample says otherwise
 			}
 		}
-		r.spacing.found(cl.issued, len(cl.rows))
-		c.late.read += len(cl.rows)
+		rd.spacing.found(cl.issued, len(cl.rows))
+		rd.late.read += len(cl.rows)
 		if len(cl.rows) > 0 && !cl.news { // where wake-ups come, there is no need to ask for more
-			r.delay = r.spacing.now
-			r.pollAt = min(r.pollAt, cl.issued+r.spacing.now)
+			rd.delay = rd.spacing.now
+			rd.pollAt = min(rd.pollAt, cl.issued+rd.spacing.now)
 		}
 	}
 	if len(cl.rows) > 0 && slices.ContainsFunc(cl.looks, func(from int64) bool { return cl.old < from }) {
-		c.late.held = cl
+		rd.late.held = cl
 		return
 	}
-	c.taken(cl)
+	rd.taken(cl)
 }
 
 // taken takes over what a fetch has brought.
-func (c *relayCore) taken(cl *call) {
+func (rd *reader) taken(cl *call) {
 	if cl.back {
-		c.takeRevisited(cl)
+		rd.laps.take(cl)
 	} else {
-		c.takeFetched(cl)
+		rd.takeFetched(cl)
 	}
 }
 
 // takeFetched takes over what a fetch has brought. Where more was to be looked for below the
 // mark than it has brought, the queue is read again from there on: what is above
 // might overtake it.
-func (c *relayCore) takeFetched(cl *call) {
+func (rd *reader) takeFetched(cl *call) {
 	below, above := cl.counts()
 	for p, sh := range cl.shards {
 		if cl.lookLimit > 0 && below[p] >= cl.lookLimit || sh.known < cl.looks[p] {
 			sh.rewind(min(cl.looks[p], sh.known))
 		}
 	}
-	positions := c.byShard(cl)
+	positions := rd.byShard(cl)
 	for i := range cl.rows {
 		row := &cl.rows[i]
 		p := positions[row.Shard]
@@ -327,12 +314,12 @@ func (c *relayCore) takeFetched(cl *call) {
 			continue // and says nothing of who may write below it: the database may have lost it since
 		}
 		sh := cl.shards[p]
-		c.sawSeq(row.Seq)
-		if c.waits(sh, row) {
+		rd.numbers.saw(row.Seq)
+		if rd.waits(sh, row) {
 			continue
 		}
 		sh.low = max(sh.low, row.Seq)
-		c.take(sh, row, false)
+		rd.keys.take(sh, row, false)
 	}
 	for p, sh := range cl.shards {
 		if positions[sh.no] == p && sh.readable() {
@@ -342,7 +329,7 @@ func (c *relayCore) takeFetched(cl *call) {
 			cl.wantAgain(p)
 		}
 	}
-	c.sampleSoon()
+	rd.late.sampleSoon()
 }
 
 // waits tells whether a row of a shard is to be read again later, as all that is behind it. What a
@@ -352,13 +339,13 @@ func (c *relayCore) takeFetched(cl *call) {
 //     nobody looks. The next renewal tells to where it is to be set back, and is asked for at once;
 //   - while an earlier one of that replay has to wait, as its event is in memory with the row
 //     before: it is confirmed, and the answer to its mark is on the way.
-func (c *relayCore) waits(sh *shardState, row *outbox.Queued) bool {
+func (rd *reader) waits(sh *shardState, row *outbox.Queued) bool {
 	if row.Key == "" {
 		return !sh.readable()
 	}
 	if ticket := row.Round >> outbox.RoundChance; ticket > sh.told {
 		sh.untold = max(sh.untold, ticket)
-		c.leasing.untold = true
+		rd.leases.untold = true
 	}
 	if e := sh.index[row.Seq]; e != nil && e.state == entryConfirmed && e.ID == row.ID && e.Round != row.Round && !e.early {
 		e.rewritten, e.early = true, true
@@ -395,21 +382,20 @@ func (c *call) counts() (below, above []int) {
 const keyShare = 10
 
 // refillCall reads on in a key of which events were passed over.
-func (c *relayCore) refillCall() *call {
-	r := &c.reading
-	for len(r.refills) > 0 {
-		l := r.refills[0]
+func (rd *reader) refillCall() *call {
+	for len(rd.refills) > 0 {
+		l := rd.refills[0]
 		if l.shard.gone || l.hole == 0 || l.shard.yielding {
-			r.refills = r.refills[1:]
+			rd.refills = rd.refills[1:]
 			l.refilling = false
 			continue
 		}
-		if !l.shard.open() || !l.shard.readable() || l.blocked && len(l.shard.lane.follow) >= c.limits.follow {
-			r.refills = append(r.refills[1:], l)
+		if !l.shard.open() || !l.shard.readable() || l.blocked && len(l.shard.lane.follow) >= rd.limits.follow {
+			rd.refills = append(rd.refills[1:], l)
 			return nil // an answer that is awaited changes that
 		}
-		r.refills = r.refills[1:]
-		cl := ask(statement{op: opFetchKey, numbers: []int{l.shard.no}, key: l.key, from: l.hole, limit: c.cfg.MaxPerKey})
+		rd.refills = rd.refills[1:]
+		cl := ask(statement{op: opFetchKey, numbers: []int{l.shard.no}, key: l.key, from: l.hole, limit: rd.cfg.MaxPerKey})
 		cl.shards, cl.versions, cl.line = []*shardState{l.shard}, []uint32{l.shard.version}, l
 		return cl
 	}
@@ -417,11 +403,11 @@ func (c *relayCore) refillCall() *call {
 }
 
 // refill asks for the events of l that were passed over, once there is room.
-func (c *relayCore) refill(l *keyLine) {
+func (rd *reader) refill(l *keyLine) {
 	if l.refilling || l.shard.yielding {
 		return
 	}
-	if !l.blocked && (l.n > c.cfg.MaxPerKey/2 || l.n > 0 && l.first.route.stalled()) {
+	if !l.blocked && (l.n > rd.cfg.MaxPerKey/2 || l.n > 0 && l.first.route.stalled()) {
 		return // when the first of them has gone
 	}
 	if l.hole == 0 {
@@ -431,34 +417,34 @@ func (c *relayCore) refill(l *keyLine) {
 		return
 	}
 	l.refilling = true
-	c.reading.refills = append(c.reading.refills, l)
+	rd.refills = append(rd.refills, l)
 }
 
 // refilled takes over the events of a key from its hole on. The hole is closed if
 // the statement has reached the end: what earlier reads passed over, it saw.
-func (c *relayCore) refilled(cl *call) {
+func (rd *reader) refilled(cl *call) {
 	l, sh := cl.line, cl.shards[0]
 	l.refilling = false
 	if sh.gone || sh.yielding || l.hole == 0 {
 		return
 	}
-	if cl.err != nil && c.now-cl.issued >= c.cfg.LeaseTTL/keyShare && l.hole == cl.from {
-		c.leaveToLap(l)
+	if cl.err != nil && rd.now-cl.issued >= rd.cfg.LeaseTTL/keyShare && l.hole == cl.from {
+		rd.leaveToLap(l)
 		return
 	}
 	if cl.err != nil || l.hole != cl.from || sh.version != cl.versions[0] {
-		c.refill(l)
+		rd.refill(l)
 		return
 	}
 	full, passed := false, false
 	for i := range cl.rows {
 		row := &cl.rows[i]
-		if l.hole = row.Seq; c.waits(sh, row) {
+		if l.hole = row.Seq; rd.waits(sh, row) {
 			full = true
 			break
 		}
 		l.hole = row.Seq + 1 // what is taken is in front of it
-		if c.take(sh, row, false); sh.gone {
+		if rd.keys.take(sh, row, false); sh.gone {
 			return
 		}
 		if full, passed = l.hole == row.Seq, l.hole == 0; full || passed {
@@ -468,18 +454,18 @@ func (c *relayCore) refilled(cl *call) {
 	if !full && !passed && len(cl.rows) < cl.limit {
 		l.hole = 0
 	}
-	c.refill(l)
-	c.recheck(l)
-	c.tidy(l)
+	rd.refill(l)
+	rd.parking.recheck(l)
+	rd.keys.tidy(l)
 }
 
 // leaveToLap has a lap read on in a key, in pages: between its events are so many of other keys
 // that one statement takes too long to read over them.
-func (c *relayCore) leaveToLap(l *keyLine) {
+func (rd *reader) leaveToLap(l *keyLine) {
 	sh := l.shard
 	sh.back.pass(hashKey(l.key), true, l.hole)
 	sh.back.hurry()
 	l.hole = 0
-	c.recheck(l)
-	c.tidy(l)
+	rd.parking.recheck(l)
+	rd.keys.tidy(l)
 }

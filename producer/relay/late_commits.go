@@ -29,6 +29,8 @@ import (
 // since it began. So looks do not reach down to its floor; what they bring is held instead until
 // a later sample says that it still writes. If it does not, the queue is read again from its floor.
 type lateCommits struct {
+	*machine
+
 	seen    int64 // highest Seq that was read
 	read    int   // how many events were read
 	sampled int64 // seen, at the last sample
@@ -36,8 +38,8 @@ type lateCommits struct {
 	writers map[string]writer
 
 	sampleAt time.Duration // of the next sample, 0: none is needed
-	pause    time.Duration
-	held     *call // a fetch that waits for a sample
+	between  time.Duration // pause between two samples
+	held     *call         // a fetch that waits for a sample
 }
 
 // writer is a transaction that may commit events.
@@ -52,89 +54,90 @@ const (
 	sampleLongest = 250 * time.Millisecond
 )
 
+// reset forgets all that was read and seen.
+func (lc *lateCommits) reset() { *lc = lateCommits{machine: lc.machine} }
+
 // sampleSoon plans a sample, since a low-water mark has moved.
-func (c *relayCore) sampleSoon() {
-	if l := &c.late; l.sampleAt == 0 {
-		l.pause = samplePause
-		l.sampleAt = c.now + samplePause
+func (lc *lateCommits) sampleSoon() {
+	if lc.sampleAt == 0 {
+		lc.between = samplePause
+		lc.sampleAt = lc.now + samplePause
 	}
 }
 
 // sampleCall asks who is writing, until no shard has anything to look for.
-func (c *relayCore) sampleCall() *call {
-	l := &c.late
-	if l.held != nil || l.read-l.readBy >= c.limits.readsLong {
+func (lc *lateCommits) sampleCall() *call {
+	if lc.held != nil || lc.read-lc.readBy >= lc.limits.readsLong {
 		return ask(statement{op: opWriters})
 	}
-	if l.sampleAt == 0 {
+	if lc.sampleAt == 0 {
 		return nil
 	}
-	if c.now < l.sampleAt {
-		c.at(l.sampleAt)
+	if lc.now < lc.sampleAt {
+		lc.at(lc.sampleAt)
 		return nil
 	}
-	wanted := len(l.writers) > 0
-	for _, sh := range c.shards {
-		wanted = wanted || c.readable(sh) && sh.known < sh.low
+	wanted := len(lc.writers) > 0
+	for _, sh := range lc.shards {
+		wanted = wanted || lc.reader.readable(sh) && sh.known < sh.low
 	}
 	if !wanted {
-		l.sampleAt = 0
+		lc.sampleAt = 0
 		return nil
 	}
 	return ask(statement{op: opWriters})
 }
 
-// sampled takes over who is writing.
-func (c *relayCore) sampled(cl *call) {
-	l := &c.late
-	l.pause = min(2*l.pause, sampleLongest) // as long as somebody writes on and on
-	l.sampleAt = c.now + l.pause
+// sample takes over who is writing.
+func (lc *lateCommits) sample(cl *call) {
+	lc.between = min(2*lc.between, sampleLongest) // as long as somebody writes on and on
+	lc.sampleAt = lc.now + lc.between
 	if cl.err != nil {
 		return
 	}
-	before, changed := l.sampled, l.sampled != l.seen
-	l.sampled, l.readBy = l.seen, l.read
+	before, changed := lc.sampled, lc.sampled != lc.seen
+	lc.sampled, lc.readBy = lc.seen, lc.read
 	names, writes := make(map[string]writer, len(cl.names)), make(map[string]struct{}, len(cl.names))
 	for _, name := range cl.names {
 		writes[name] = struct{}{}
 	}
 	ended := before
-	for name, w := range l.writers {
+	for name, w := range lc.writers {
 		if _, ok := writes[name]; !ok {
 			ended = min(ended, w.floor)
 		}
 	}
 	for _, name := range cl.names {
-		w, ok := l.writers[name]
+		w, ok := lc.writers[name]
 		if !ok {
-			w, changed = writer{floor: before, since: c.now, read: l.read}, true
+			w, changed = writer{floor: before, since: lc.now, read: lc.read}, true
 			if strings.HasPrefix(name, "p ") { // prepared: it may be any of those that have ended
 				w.floor = ended
 			}
 		}
 		names[name] = w
 	}
-	for name, w := range l.writers {
+	for name, w := range lc.writers {
 		if _, ok := names[name]; !ok {
 			changed = true
-			c.ended(w)
+			lc.ended(w)
 		}
 	}
-	l.writers = names
+	lc.writers = names
 	if changed {
-		l.pause = samplePause
-		l.sampleAt = c.now + samplePause
-		c.reading.pollAt = min(c.reading.pollAt, max(c.now, c.reading.spacing.next()))
+		lc.between = samplePause
+		lc.sampleAt = lc.now + samplePause
+		lc.reader.pollAt = min(lc.reader.pollAt, max(lc.now, lc.reader.spacing.next()))
 	}
-	if held := l.held; held != nil {
-		l.held = nil
-		c.taken(held)
+	if held := lc.held; held != nil {
+		lc.held = nil
+		lc.reader.taken(held)
 	}
 }
 
 // ended has the shards looked through from the floor of a writer on.
-func (c *relayCore) ended(w writer) {
-	for _, sh := range c.shards {
+func (lc *lateCommits) ended(w writer) {
+	for _, sh := range lc.shards {
 		if sh != nil {
 			sh.known = min(sh.known, max(w.floor, sh.sealed))
 		}
@@ -143,11 +146,10 @@ func (c *relayCore) ended(w writer) {
 
 // floor returns the lowest floor of the writers that looks reach down to, and of those that
 // write for too long for that.
-func (c *relayCore) floor() (young, old int64) {
-	l := &c.late
+func (lc *lateCommits) floor() (young, old int64) {
 	young, old = math.MaxInt64, math.MaxInt64
-	for _, w := range l.writers {
-		if c.now-w.since < c.limits.writesLong && l.read-w.read < c.limits.readsLong {
+	for _, w := range lc.writers {
+		if lc.now-w.since < lc.limits.writesLong && lc.read-w.read < lc.limits.readsLong {
 			young = min(young, w.floor)
 		} else {
 			old = min(old, w.floor)
@@ -158,13 +160,13 @@ func (c *relayCore) floor() (young, old int64) {
 
 // look adds the range below a mark of sh to a fetch, if there is something to look for. What is in
 // memory or was passed over is left out: it is most of what there is.
-func (c *relayCore) look(cl *call, sh *shardState, mark, from int64) {
+func (lc *lateCommits) look(cl *call, sh *shardState, mark, from int64) {
 	from = max(min(from, sh.known), sh.sealed)
 	cl.looks, cl.known = append(cl.looks, from), append(cl.known, sh.known)
 	sh.skipped = slices.DeleteFunc(sh.skipped, func(seq int64) bool { return seq <= min(from, sh.known) })
 	wanted := []int64(nil)
 	if !cl.back {
-		n := min(len(sh.wanted), c.lookLimit())
+		n := min(len(sh.wanted), lc.reader.lookLimit())
 		wanted, sh.wanted = sh.wanted[:n:n], sh.wanted[n:]
 		sh.more = sh.more || len(sh.wanted) > 0
 	}
@@ -189,7 +191,7 @@ func (c *relayCore) look(cl *call, sh *shardState, mark, from int64) {
 		}
 	}
 	slices.Sort(except)
-	cl.lookLimit = c.lookLimit()
+	cl.lookLimit = lc.reader.lookLimit()
 	cl.ranges = append(cl.ranges, outbox.Range{Shard: sh.no, After: from, Through: mark, Limit: cl.lookLimit, Except: slices.Compact(except)})
 }
 
@@ -213,6 +215,6 @@ func (c *call) wantAgain(p int) {
 
 // lookLimit is how many rows are read of a shard that is read for the first time in a while, and
 // how many a look below its mark may bring before it counts as cut short.
-func (c *relayCore) lookLimit() int {
-	return max(1, min(c.limits.cold, c.reading.budget.rows()/len(c.shards)))
+func (rd *reader) lookLimit() int {
+	return max(1, min(rd.limits.cold, rd.budget.rows()/len(rd.shards)))
 }

@@ -23,7 +23,7 @@ func TestShardsAreSharedFairly(t *testing.T) {
 		r.run(20 * time.Second)
 		total := 0
 		for _, rel := range r.relays {
-			held := rel.core.leasing.held
+			held := rel.core.leases.held
 			if total += held; held > want || held < want-3 {
 				t.Errorf("of %d relays, %s has %d shards", n+1, rel.name, held)
 			}
@@ -50,8 +50,8 @@ func TestShardsOfADeadRelayAreTakenOverWithinTheLease(t *testing.T) {
 	r.kill(dead)
 	heir := r.start(coreConfig{Window: 60})
 	r.run(11 * time.Second) // the lease, and a moment
-	if heir.core.leasing.held != idgen.Shards {
-		t.Errorf("%d shards taken over", heir.core.leasing.held)
+	if heir.core.leases.held != idgen.Shards {
+		t.Errorf("%d shards taken over", heir.core.leases.held)
 	}
 	if heir.noted("shard taken over from a relay that did not give it back") != idgen.Shards {
 		t.Error("take-over was not said")
@@ -202,12 +202,12 @@ func TestSurplusIsGivenBackWhenItsSendsHaveEnded(t *testing.T) {
 	r.run(time.Second)
 	other := r.start(coreConfig{})
 	r.run(7 * time.Second)
-	if held := other.core.leasing.held; held != 0 {
+	if held := other.core.leases.held; held != 0 {
 		t.Errorf("%d shards were given away with events in flight", held)
 	}
 	rel.free()
 	r.run(7 * time.Second)
-	if held := other.core.leasing.held; held != 32 {
+	if held := other.core.leases.held; held != 32 {
 		t.Errorf("the newcomer has %d shards", held)
 	}
 	r.drained()

@@ -18,7 +18,7 @@ import (
 	"github.com/boxpair/boxpair/transport"
 )
 
-// relayLoop drives a relayCore with a store, a transport and a clock. It owns all
+// relayLoop drives a machine with a store, a transport and a clock. It owns all
 // goroutines of a run: one that steps the core, one that sends, one that
 // listens, and one for each statement under way, of which the core bounds the number.
 type relayLoop struct {
@@ -37,7 +37,7 @@ type relayLoop struct {
 	tasks  sync.WaitGroup
 
 	mu   sync.Mutex // guards core against Health
-	core *relayCore
+	core *machine
 
 	err error // the first failed statement, for RunOnce
 }
@@ -50,7 +50,7 @@ func newRelayLoop(store outbox.RelayStore, sender transport.Sender, cfg Config, 
 		box:    mailbox{signal: make(chan struct{}, 1)},
 		sendq:  make(chan *entry, cfg.Window),
 	}
-	l.core = newRelayCore(cfg.core(), l.route, rnd, once)
+	l.core = newMachine(cfg.core(), l.route, rnd, once)
 	l.core.batchLimit = batchLimitOf(sender)
 	l.asker = l.core.cfg.asker()
 	return l
@@ -131,9 +131,9 @@ func (l *relayLoop) step(work context.Context) (wait time.Duration, stopped bool
 		}
 	}
 	for _, res := range outcomes {
-		c.outcome(now, res)
+		c.dispatch.outcome(now, res)
 	}
-	c.overdue(now, overdue)
+	c.dispatch.overdue(now, overdue)
 	if !woken.None() {
 		c.wake(now, woken)
 	}

@@ -17,10 +17,19 @@ import (
 // is kept themselves. A shard of which nothing is kept is read from the beginning, and a lap goes
 // there now and then, whatever is kept.
 
+// lowKeeper owns the places that are kept in the database for the next owner of a shard.
+type lowKeeper struct {
+	*machine
+
+	wanted bool // the places of some shard may have changed
+	from   int  // shard whose tail is kept first
+	undone bool // nothing is kept any more of the leases that are doubted
+}
+
 // lowest returns the bottom of sh as it is now. The rows of what is in memory, of what was passed
 // over and of what is to be read by its Seq are there. A shard that is given back has forgotten
 // them: its bottom was noted before.
-func (c *relayCore) lowest(sh *shardState) int64 {
+func (lk *lowKeeper) lowest(sh *shardState) int64 {
 	low := sh.bottom
 	above := func(seq int64) {
 		if seq != 0 {
@@ -28,7 +37,7 @@ func (c *relayCore) lowest(sh *shardState) int64 {
 		}
 	}
 	if !sh.yielding {
-		low = max(low, c.unwritten(sh))
+		low = max(low, lk.unwritten(sh))
 		for seq := range sh.index {
 			above(seq)
 		}
@@ -38,16 +47,16 @@ func (c *relayCore) lowest(sh *shardState) int64 {
 		above(sh.back.first)
 		above(sh.back.next)
 	}
-	for _, seq := range c.wantedOf(sh) {
+	for _, seq := range lk.wantedOf(sh) {
 		above(seq)
 	}
 	return low
 }
 
 // wantedOf returns the Seqs of rows of sh that are to be read, or are being read, by them.
-func (c *relayCore) wantedOf(sh *shardState) []int64 {
+func (lk *lowKeeper) wantedOf(sh *shardState) []int64 {
 	all := sh.wanted
-	for _, cl := range [...]*call{c.reading.busy, c.late.held} {
+	for _, cl := range [...]*call{lk.reader.busy, lk.late.held} {
 		if cl == nil || cl.op != opFetch {
 			continue
 		}
@@ -61,12 +70,12 @@ func (c *relayCore) wantedOf(sh *shardState) []int64 {
 }
 
 // unwritten returns up to where sh was read while nobody was left who might commit there.
-func (c *relayCore) unwritten(sh *shardState) int64 {
+func (lk *lowKeeper) unwritten(sh *shardState) int64 {
 	low := min(sh.low, sh.known)
-	for _, w := range c.late.writers {
+	for _, w := range lk.late.writers {
 		low = min(low, w.floor)
 	}
-	if held := c.late.held; held != nil {
+	if held := lk.late.held; held != nil {
 		for p, other := range held.shards {
 			if other == sh {
 				low = min(low, held.looks[p])
@@ -80,7 +89,7 @@ func (c *relayCore) unwritten(sh *shardState) int64 {
 // left there was passed over or waits on a stalled route: the next owner reads on from there, and
 // leaves the rest to a lap. Events that are about to be sent are above it. Or a relay that takes
 // over would read all that a dead route has, before it gets to what was written last.
-func (c *relayCore) tail(sh *shardState) int64 {
+func (lk *lowKeeper) tail(sh *shardState) int64 {
 	tail := sh.tail
 	above := func(seq int64) {
 		if seq != 0 {
@@ -88,7 +97,7 @@ func (c *relayCore) tail(sh *shardState) int64 {
 		}
 	}
 	if !sh.yielding {
-		tail = max(sh.sealed, c.unwritten(sh))
+		tail = max(sh.sealed, lk.unwritten(sh))
 		for seq, e := range sh.index {
 			if !e.waits() {
 				above(seq)
@@ -100,7 +109,7 @@ func (c *relayCore) tail(sh *shardState) int64 {
 			}
 		}
 	}
-	for _, seq := range c.wantedOf(sh) {
+	for _, seq := range lk.wantedOf(sh) {
 		above(seq)
 	}
 	return tail
@@ -118,7 +127,7 @@ func (e *entry) waits() bool {
 }
 
 // passAll passes over all that waits in the memory of a shard that is about to be given back.
-func (c *relayCore) passAll(sh *shardState) {
+func (lk *lowKeeper) passAll(sh *shardState) {
 	for seq, e := range sh.index {
 		if e.waits() {
 			sh.back.pass(hashKey(e.Key), e.Key != "", seq)
@@ -191,29 +200,28 @@ const (
 	passedMost   = 1 << 18 // keys of a shard beyond which its next owner reads all that is left
 )
 
-// keepCall has the bottoms of shards kept, and their tails in turns. While deferred events are
+// call has the bottoms of shards kept, and their tails in turns. While deferred events are
 // being moved it waits: they may come to stand below. What is kept of a tail stays true: rows may
 // only leave.
-func (c *relayCore) keepCall() *call {
-	l := &c.leasing
-	if b := c.reading.busy; !l.keep || b != nil && b.op == opUndefer {
+func (lk *lowKeeper) call() *call {
+	if b := lk.reader.busy; !lk.wanted || b != nil && b.op == opUndefer {
 		return nil
 	}
-	l.keep = false
-	cl := ask(statement{op: opKeepLow, history: c.identity})
-	room, first := passedAtOnce, l.keepFrom
-	for i := range c.shards {
-		sh := c.shards[(first+i)%len(c.shards)]
+	lk.wanted = false
+	cl := ask(statement{op: opKeepLow, history: lk.leases.identity})
+	room, first := passedAtOnce, lk.from
+	for i := range lk.shards {
+		sh := lk.shards[(first+i)%len(lk.shards)]
 		if sh == nil {
 			continue
 		}
-		low := outbox.Low{Lease: sh.lease(), Seq: c.lowest(sh)}
+		low := outbox.Low{Lease: sh.lease(), Seq: lk.lowest(sh)}
 		if room > 0 {
-			if low.Tail = c.tailToKeep(sh, low.Seq); low.Tail != nil {
+			if low.Tail = lk.tailToKeep(sh, low.Seq); low.Tail != nil {
 				room -= len(low.Tail.Passed) / 4
 			}
 			if room <= 0 {
-				l.keepFrom = sh.no + 1
+				lk.from = sh.no + 1
 			}
 		}
 		if low.Tail != nil || low.Seq > 0 && low.Seq != sh.kept {
@@ -227,8 +235,8 @@ func (c *relayCore) keepCall() *call {
 }
 
 // tailToKeep returns the tail of sh if it says more than the bottom and than what is kept.
-func (c *relayCore) tailToKeep(sh *shardState, bottom int64) *outbox.Tail {
-	seq := c.tail(sh)
+func (lk *lowKeeper) tailToKeep(sh *shardState, bottom int64) *outbox.Tail {
+	seq := lk.tail(sh)
 	if seq <= max(bottom, sh.keptAt) || len(sh.back.handed)+len(sh.back.ahead)+len(sh.back.behind) > passedMost {
 		return nil
 	}
@@ -237,18 +245,18 @@ func (c *relayCore) tailToKeep(sh *shardState, bottom int64) *outbox.Tail {
 
 // doubtCall has nothing kept any more of shards of a database that has lost commits: their bottoms
 // were of what is gone.
-func (c *relayCore) doubtCall() *call {
-	cl := ask(statement{op: opKeepLow, history: c.identity})
-	for _, lease := range c.leasing.doubted {
+func (lk *lowKeeper) doubtCall() *call {
+	cl := ask(statement{op: opKeepLow, history: lk.leases.identity})
+	for _, lease := range lk.leases.doubted {
 		cl.lows = append(cl.lows, outbox.Low{Lease: lease, Tail: &outbox.Tail{}})
 	}
 	return cl
 }
 
-// keptReply notes what is kept.
-func (c *relayCore) keptReply(cl *call) {
-	if l := &c.leasing; len(cl.shards) == 0 {
-		l.undone = len(cl.lows) == len(l.doubted)
+// reply notes what is kept.
+func (lk *lowKeeper) reply(cl *call) {
+	if len(cl.shards) == 0 {
+		lk.undone = len(cl.lows) == len(lk.leases.doubted)
 	}
 	for i, sh := range cl.shards {
 		sh.kept = cl.lows[i].Seq

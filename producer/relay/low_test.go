@@ -316,8 +316,8 @@ func TestTailsOfManyKeysAreKeptInTurns(t *testing.T) {
 	}
 	kept := make(map[int]int)
 	for range 4 {
-		c.leasing.keep = true
-		cl := c.keepCall()
+		c.lows.wanted = true
+		cl := c.lows.call()
 		if cl == nil {
 			t.Fatal("nothing is kept")
 		}
@@ -331,7 +331,7 @@ func TestTailsOfManyKeysAreKeptInTurns(t *testing.T) {
 				kept[low.Shard]++
 			}
 		}
-		c.keptReply(cl)
+		c.lows.reply(cl)
 	}
 	if len(kept) != len(c.shards) {
 		t.Errorf("tails of %d shards were kept", len(kept))

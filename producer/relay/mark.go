@@ -9,6 +9,8 @@ import (
 // marking is the part of the core that removes confirmed events from the queue,
 // in batches, while further ones are sent.
 type marking struct {
+	*machine
+
 	busy     *call
 	fails    int
 	retry    time.Duration
@@ -23,31 +25,30 @@ const (
 	markLongest = 10 * time.Millisecond // where looks find much
 )
 
-func (m *marking) add(now time.Duration, e *entry) {
-	if len(m.pending) == 0 {
-		m.since = now
+func (mk *marking) add(e *entry) {
+	if len(mk.pending) == 0 {
+		mk.since = mk.now
 	}
-	m.pending = append(m.pending, e)
+	mk.pending = append(mk.pending, e)
 }
 
-// planMark issues the next mark. While much is in flight, or looks find much, it waits a moment for
+// plan issues the next mark. While much is in flight, or looks find much, it waits a moment for
 // more to be confirmed, so that a batch is worth its round trip.
-func (c *relayCore) planMark() {
-	m := &c.marking
-	if m.busy != nil || len(m.pending) == 0 {
+func (mk *marking) plan() {
+	if mk.busy != nil || len(mk.pending) == 0 {
 		return
 	}
-	if c.now < m.retry {
-		c.at(m.retry)
+	if mk.now < mk.retry {
+		mk.at(mk.retry)
 		return
 	}
-	if ripe, wait := c.ripe(); wait && len(m.pending) < c.cfg.Window/4 && c.now < ripe {
-		c.at(ripe)
+	if ripe, wait := mk.ripe(); wait && len(mk.pending) < mk.cfg.Window/4 && mk.now < ripe {
+		mk.at(ripe)
 		return
 	}
 	cl := ask(statement{op: opMark})
 	taken := 0
-	for _, e := range m.pending {
+	for _, e := range mk.pending {
 		if taken++; e.shard.gone {
 			continue
 		}
@@ -56,7 +57,7 @@ func (c *relayCore) planMark() {
 			break
 		}
 	}
-	m.pending = append(m.pending[:0], m.pending[taken:]...)
+	mk.pending = append(mk.pending[:0], mk.pending[taken:]...)
 	if len(cl.entries) == 0 {
 		return
 	}
@@ -64,34 +65,33 @@ func (c *relayCore) planMark() {
 	for i, e := range cl.entries {
 		cl.marks[i] = e.mark()
 	}
-	m.underway = len(cl.entries)
-	m.busy = c.issue(cl)
+	mk.underway = len(cl.entries)
+	mk.busy = mk.issue(cl)
 }
 
 // ripe returns until when what is to be marked may wait for more, and whether more is to come.
-func (c *relayCore) ripe() (at time.Duration, wait bool) {
-	m, s := &c.marking, &c.reading.spacing
-	if s.wide() && !c.stopping {
-		return m.since + min(max(markDelay, s.now/2), markLongest), true
+func (mk *marking) ripe() (at time.Duration, wait bool) {
+	s := &mk.reader.spacing
+	if s.wide() && !mk.stopping {
+		return mk.since + min(max(markDelay, s.now/2), markLongest), true
 	}
-	return m.since + markDelay, c.inflight > len(m.pending)
+	return mk.since + markDelay, mk.dispatch.inflight > len(mk.pending)
 }
 
-func (c *relayCore) markReply(cl *call) {
-	m := &c.marking
-	m.busy, m.underway = nil, 0
+func (mk *marking) reply(cl *call) {
+	mk.busy, mk.underway = nil, 0
 	if cl.err != nil { // whether it was done or not, it may be done again
-		m.fails++
-		m.retry = c.now + c.pause(m.fails)
-		m.pending = append(cl.entries, m.pending...)
+		mk.fails++
+		mk.retry = mk.now + mk.pause(mk.fails)
+		mk.pending = append(cl.entries, mk.pending...)
 		return
 	}
-	m.fails = 0
-	c.health.marked = c.now
+	mk.fails = 0
+	mk.health.marked = mk.now
 	for _, no := range cl.lost {
 		for _, e := range cl.entries {
 			if e.shard.no == no {
-				c.lose(e.shard, "mark")
+				mk.leases.lose(e.shard, "mark")
 			}
 		}
 	}
@@ -100,25 +100,25 @@ func (c *relayCore) markReply(cl *call) {
 		if sh.gone {
 			continue
 		}
-		c.report.Delivered++
+		mk.report.Delivered++
 		sh.marking--
-		c.left(e)
+		mk.keys.left(e)
 		if l != nil {
 			l.marking--
 			if l.marking == 0 {
-				c.marked(l)
+				mk.marked(l)
 			}
-			c.tidy(l)
+			mk.keys.tidy(l)
 		}
-		c.free(e)
+		mk.keys.free(e)
 	}
 }
 
 // marked lets the failed event of l that waited for the marks of its
 // predecessors be parked: were it parked first and the relay died then, they
 // would be sent behind it.
-func (c *relayCore) marked(l *keyLine) {
+func (mk *marking) marked(l *keyLine) {
 	if e := l.first; e != nil && e.state == entryParking && l.parking > 0 {
-		c.parkNow(e)
+		mk.parking.parkNow(e)
 	}
 }

@@ -16,34 +16,45 @@ const (
 	unmarkedMax = 3  // times the window, beyond which nothing is sent until marks catch up
 )
 
+// dispatcher owns the sending of events and the outcomes of sends.
+type dispatcher struct {
+	*machine
+
+	ring       []*route // with something to send, and not stalled
+	turn       int
+	inflight   int
+	unanswered unanswered
+	probes     probing
+}
+
 // pump sends what may be sent, as far as the window allows, the routes in turns.
-func (c *relayCore) pump() {
-	if c.stopping {
+func (dp *dispatcher) pump() {
+	if dp.stopping {
 		return
 	}
-	c.probe()
-	room := min(c.cfg.Window-c.inflight, unmarkedMax*c.cfg.Window-len(c.marking.pending)-c.marking.underway)
-	for room > 0 && len(c.ring) > 0 {
-		if c.turn >= len(c.ring) {
-			c.turn = 0
+	dp.probe()
+	room := min(dp.cfg.Window-dp.inflight, unmarkedMax*dp.cfg.Window-len(dp.marks.pending)-dp.marks.underway)
+	for room > 0 && len(dp.ring) > 0 {
+		if dp.turn >= len(dp.ring) {
+			dp.turn = 0
 		}
-		r := c.ring[c.turn]
-		for n := 0; n < sendTurn && room > 0 && c.mayTake(r); n++ {
-			if e := r.ready.pop(); c.send(e) {
-				riders := c.fillBatch(e, room-1)
+		r := dp.ring[dp.turn]
+		for n := 0; n < sendTurn && room > 0 && dp.mayTake(r); n++ {
+			if e := r.ready.pop(); dp.send(e) {
+				riders := dp.fillBatch(e, room-1)
 				room -= 1 + riders
 				n += riders
 			}
 		}
 		if r.stalled() || r.ready.n == 0 {
 			r.ringed = false
-			last := len(c.ring) - 1
-			c.ring[c.turn], c.ring[last] = c.ring[last], nil
-			c.ring = c.ring[:last]
+			last := len(dp.ring) - 1
+			dp.ring[dp.turn], dp.ring[last] = dp.ring[last], nil
+			dp.ring = dp.ring[:last]
 			continue
 		}
-		c.turn++
-		if c.full() {
+		dp.turn++
+		if dp.full() {
 			return
 		}
 	}
@@ -51,21 +62,21 @@ func (c *relayCore) pump() {
 
 // routeRoom is how much of the window one route may take, so that one which
 // answers nothing leaves room for others.
-func (c *relayCore) routeRoom() int {
-	if len(c.routes) > 1 {
-		return max(c.cfg.Window/2, 1)
+func (dp *dispatcher) routeRoom() int {
+	if len(dp.routes.byName) > 1 {
+		return max(dp.cfg.Window/2, 1)
 	}
-	return c.cfg.Window
+	return dp.cfg.Window
 }
 
-func (c *relayCore) mayTake(r *route) bool {
-	return !r.stalled() && r.ready.n > 0 && r.inflight < c.routeRoom()
+func (dp *dispatcher) mayTake(r *route) bool {
+	return !r.stalled() && r.ready.n > 0 && r.inflight < dp.routeRoom()
 }
 
 // full tells whether every route with something to send has its share in flight.
-func (c *relayCore) full() bool {
-	for _, r := range c.ring {
-		if c.mayTake(r) {
+func (dp *dispatcher) full() bool {
+	for _, r := range dp.ring {
+		if dp.mayTake(r) {
 			return false
 		}
 	}
@@ -74,15 +85,15 @@ func (c *relayCore) full() bool {
 
 // probe sends one event on each stalled route whose time has come, the one that has waited for
 // longest first, as far as there is a budget.
-func (c *relayCore) probe() {
+func (dp *dispatcher) probe() {
 	var due []*route
-	for _, r := range c.stalled {
+	for _, r := range dp.routes.stalled {
 		switch {
 		case r.inflight > 0:
 		case r.ready.n+r.refused.n == 0:
 			r.hungry = true
-		case c.now < r.probeAt:
-			c.at(r.probeAt)
+		case dp.now < r.probeAt:
+			dp.at(r.probeAt)
 		default:
 			due = append(due, r)
 		}
@@ -90,8 +101,8 @@ func (c *relayCore) probe() {
 	if len(due) == 0 {
 		return
 	}
-	if !c.probes.may(c.now) {
-		c.at(c.probes.next())
+	if !dp.probes.may(dp.now) {
+		dp.at(dp.probes.next())
 		return
 	}
 	if len(due) > 1 {
@@ -100,11 +111,11 @@ func (c *relayCore) probe() {
 		})
 	}
 	for _, r := range due {
-		if c.inflight >= c.cfg.Window {
+		if dp.inflight >= dp.cfg.Window {
 			return // outcomes make room
 		}
-		if !c.probes.may(c.now) {
-			c.at(c.probes.next())
+		if !dp.probes.may(dp.now) {
+			dp.at(dp.probes.next())
 			return
 		}
 		all := r.candidates()
@@ -112,18 +123,18 @@ func (c *relayCore) probe() {
 		r.hungry = len(all) == 1 || all[1].probes > 0
 		e.unqueue()
 		e.probes++
-		r.probeAt = c.now + r.delay
-		if c.send(e) {
-			c.probes.left--
+		r.probeAt = dp.now + r.delay
+		if dp.send(e) {
+			dp.probes.left--
 		}
 	}
 }
 
 // send hands e to the transport, unless its shard's lease has run out on this
 // side.
-func (c *relayCore) send(e *entry) bool {
+func (dp *dispatcher) send(e *entry) bool {
 	sh := e.shard
-	if c.now >= sh.until {
+	if dp.now >= sh.until {
 		e.state = entryHeld
 		sh.held.push(e)
 		return false
@@ -133,177 +144,177 @@ func (c *relayCore) send(e *entry) bool {
 		e.redelivered = true
 	}
 	e.state = entrySending
-	e.sentAt = c.now
+	e.sentAt = dp.now
 	e.gen++
 	if e.line != nil {
 		e.line.inflight = e
 	}
-	c.inflight++
+	dp.inflight++
 	if e.route.inflight == 0 {
-		e.route.heard = c.now
+		e.route.heard = dp.now
 	}
 	e.route.inflight++
 	sh.inflight++
-	c.sends = append(c.sends, e)
-	c.unanswered.add(e, c.cfg.Window)
+	dp.sends = append(dp.sends, e)
+	dp.unanswered.add(e, dp.cfg.Window)
 	return true
 }
 
 // outcome takes the outcome of a send.
-func (c *relayCore) outcome(now time.Duration, res sendResult) {
-	c.now = now
+func (dp *dispatcher) outcome(now time.Duration, res sendResult) {
+	dp.now = now
 	e := res.entry
 	if e.state != entrySending || e.gen != res.gen {
-		c.note(slog.LevelError, "publisher reported the outcome of a message twice")
+		dp.note(slog.LevelError, "publisher reported the outcome of a message twice")
 		return
 	}
 	sh, riders := e.shard, e.batchTail
 	e.batchTail = nil
 	n := 1 + len(riders)
-	c.inflight -= n
+	dp.inflight -= n
 	sh.inflight -= n
 	e.route.inflight -= n
-	e.route.heard = c.now
+	e.route.heard = dp.now
 	e.state = entryWaiting
 	if e.line != nil {
 		e.line.inflight = nil
 		if e.line.following > 0 {
-			c.markLane(sh) // they may have waited for it
+			dp.parking.mark(sh) // they may have waited for it
 		}
 	}
 	e.outcome, e.problem = res.Outcome, storedError(res.Err)
 	if sh.gone {
 		if res.Outcome == transport.Confirmed && !res.unsent {
-			c.routeWorks(e.route)
+			dp.routes.works(e.route)
 		}
-		c.uncount(e)
+		dp.keys.uncount(e)
 		for _, rider := range riders {
-			c.uncount(rider)
+			dp.keys.uncount(rider)
 		}
 		return // they may be in a call still, and are not used again
 	}
 	if res.Outcome == transport.Confirmed && !res.unsent {
-		c.confirmed(e, riders)
+		dp.confirmed(e, riders)
 		return
 	}
-	c.unpack(riders)
+	dp.unpack(riders)
 	switch {
 	case res.unsent:
-		c.requeue(e)
-	case len(riders) > 0 && c.unbatch(e, riders):
+		dp.requeue(e)
+	case len(riders) > 0 && dp.unbatch(e, riders):
 	default:
-		c.failed(e)
+		dp.failed(e)
 	}
 }
 
 // confirmed books the success of e, and of what was in a batch with it. The mark may wait; the
 // key's next event need not.
-func (c *relayCore) confirmed(e *entry, riders []*entry) {
+func (dp *dispatcher) confirmed(e *entry, riders []*entry) {
 	r, l := e.route, e.line
 	if e.parked {
-		c.uncount(e)
+		dp.keys.uncount(e)
 		e.state = entryConfirmed
-		c.parkedConfirmed(e)
-		c.routeWorks(r)
+		dp.parking.confirmed(e)
+		dp.routes.works(r)
 		return
 	}
-	c.toMark(e)
+	dp.marks.toMark(e)
 	for _, rider := range riders {
 		rider.outcome = e.outcome
-		c.toMark(rider)
+		dp.marks.toMark(rider)
 	}
-	c.routeWorks(r)
+	dp.routes.works(r)
 	if l != nil {
-		c.refill(l)
-		c.promote(l)
+		dp.reader.refill(l)
+		dp.keys.promote(l)
 	}
 }
 
 // toMark has the queue row of e removed.
-func (c *relayCore) toMark(e *entry) {
-	c.uncount(e)
+func (mk *marking) toMark(e *entry) {
+	mk.keys.uncount(e)
 	e.state = entryConfirmed
 	e.shard.marking++
 	if e.line != nil {
 		e.line.remove(e)
 		e.line.marking++
 	}
-	c.marking.add(c.now, e)
+	mk.add(e)
 }
 
 // failed books any other outcome.
-func (c *relayCore) failed(e *entry) {
+func (dp *dispatcher) failed(e *entry) {
 	switch e.outcome {
 	case transport.Invalid:
-		c.noteEvent(slog.LevelError, "event can never be sent", e, slog.String("error", e.problem))
+		dp.noteEvent(slog.LevelError, "event can never be sent", e, slog.String("error", e.problem))
 		e.dead = true
-		c.fail(e)
+		dp.fail(e)
 	case transport.Returned, transport.Refused:
-		if c.superseded(e) {
-			c.requeue(e)
+		if dp.superseded(e) {
+			dp.requeue(e)
 			return
 		}
-		c.refuse(e)
+		dp.routes.refuse(e)
 	default: // Unavailable, and whatever a later version adds
-		c.noteTrouble("outcome of a send is unknown", e)
-		c.routeDown(e)
-		c.requeue(e)
+		dp.routeLog.trouble("outcome of a send is unknown", e)
+		dp.routes.unavailable(e)
+		dp.requeue(e)
 	}
 }
 
 // superseded tells whether e came from the queue and its key has been blocked
 // meanwhile, or its shard is given back: then nothing is to be learned from it here.
-func (c *relayCore) superseded(e *entry) bool {
+func (dp *dispatcher) superseded(e *entry) bool {
 	return e.shard.yielding || e.line != nil && e.line.blocked && !e.parked
 }
 
 // requeue puts e back where it came from, to be sent again in its order.
-func (c *relayCore) requeue(e *entry) {
+func (dp *dispatcher) requeue(e *entry) {
 	switch l := e.line; {
 	case e.shard.yielding:
-		c.forget(e)
+		dp.keys.forget(e)
 	case l == nil:
-		c.place(e)
+		dp.keys.place(e)
 	case l.blocked && !e.parked:
-		c.follow(e)
-		c.promote(l)
-	case !c.doubted(e):
-		c.promote(l)
+		dp.keys.follow(e)
+		dp.keys.promote(l)
+	case !dp.reread(e):
+		dp.keys.promote(l)
 	}
 }
 
-// doubted reads a parked event again that somebody has changed while it was in flight: it may have
+// reread reads a parked event again that somebody has changed while it was in flight: it may have
 // been discarded, and is not to be sent again then, nor to hold up its key.
-func (c *relayCore) doubted(e *entry) bool {
+func (dp *dispatcher) reread(e *entry) bool {
 	l := e.line
 	if !e.parked || l == nil || !l.verify {
 		return false
 	}
-	c.forgetFIFO(l, nil)
-	c.readParked(l)
+	dp.keys.forgetFIFO(l, nil)
+	dp.parking.readParked(l)
 	return true
 }
 
 // fail counts an attempt of e, which was refused or is to be buried, and parks it.
-func (c *relayCore) fail(e *entry) {
+func (dp *dispatcher) fail(e *entry) {
 	e.unqueue()
-	c.uncount(e)
+	dp.keys.uncount(e)
 	e.Attempts++
-	e.dead = e.dead || e.Attempts >= c.cfg.MaxAttempts
-	e.retryIn = time.Millisecond + time.Duration(c.rand.Int64N(int64(c.cfg.Backoff.bound(e.Attempts))))
+	e.dead = e.dead || e.Attempts >= dp.cfg.MaxAttempts
+	e.retryIn = time.Millisecond + time.Duration(dp.rand.Int64N(int64(dp.cfg.Backoff.bound(e.Attempts))))
 	if e.dead {
 		e.retryIn = 0
 		delete(e.route.keys, e.failedKey())
 	}
-	c.report.Failed++
-	c.noteEvent(slog.LevelWarn, "attempt failed", e, slog.String("route", e.route.name),
+	dp.report.Failed++
+	dp.noteEvent(slog.LevelWarn, "attempt failed", e, slog.String("route", e.route.name),
 		slog.String("outcome", e.outcome.String()), slog.String("error", e.problem),
 		slog.Int("attempts", e.Attempts), slog.Bool("dead", e.dead), slog.Duration("retry_in", e.retryIn))
 	if e.parked {
-		c.failAgain(e)
+		dp.parking.failAgain(e)
 		return
 	}
-	c.park(e)
+	dp.parking.park(e)
 }
 
 const maxStoredError = 1 << 10

@@ -62,28 +62,30 @@ func (p *repeats) pass(now time.Duration) (omitted int, ok bool) {
 	return omitted, true
 }
 
-// routeRecords is the budget of records about routes.
-type routeRecords struct {
+// routeLog owns the budget of log records about routes.
+type routeLog struct {
+	*machine
+
 	left    int
-	at      time.Duration // when left was right
+	leftAt  time.Duration // when left was right
 	summary repeats
 	omitted int
 	worst   slog.Level
 }
 
-// noteRoute writes a record about r, or has it summed up with those of other routes.
-func (c *relayCore) noteRoute(level slog.Level, msg string, r *route, attrs ...slog.Attr) {
-	if c.mayNote(level) {
-		c.note(level, msg, append([]slog.Attr{slog.String("route", r.name)}, attrs...)...)
+// route writes a record about r, or has it summed up with those of other routes.
+func (rl *routeLog) route(level slog.Level, msg string, r *route, attrs ...slog.Attr) {
+	if rl.may(level) {
+		rl.note(level, msg, append([]slog.Attr{slog.String("route", r.name)}, attrs...)...)
 	}
 }
 
-// noteTrouble writes a record about an event that r has not taken, for the first and then from time
+// trouble writes a record about an event that r has not taken, for the first and then from time
 // to time.
-func (c *relayCore) noteTrouble(msg string, e *entry) {
+func (rl *routeLog) trouble(msg string, e *entry) {
 	r := e.route
-	omitted, ok := r.trouble.pass(c.now)
-	if !ok || !c.mayNote(slog.LevelWarn) {
+	omitted, ok := r.trouble.pass(rl.now)
+	if !ok || !rl.may(slog.LevelWarn) {
 		return
 	}
 	attrs := []slog.Attr{
@@ -92,44 +94,42 @@ func (c *relayCore) noteTrouble(msg string, e *entry) {
 	if omitted > 0 {
 		attrs = append(attrs, slog.Int("omitted", omitted))
 	}
-	c.noteEvent(slog.LevelWarn, msg, e, attrs...)
+	rl.noteEvent(slog.LevelWarn, msg, e, attrs...)
 }
 
-// mayNote tells whether a record about a route is to be written by itself.
-func (c *relayCore) mayNote(level slog.Level) bool {
-	l := &c.records
-	if gain := int((c.now - l.at) / recordsEvery); gain > 0 || l.at == 0 {
-		l.left, l.at = min(recordsAtOnce, l.left+gain), max(c.now, 1)
+// may tells whether a record about a route is to be written by itself.
+func (rl *routeLog) may(level slog.Level) bool {
+	if gain := int((rl.now - rl.leftAt) / recordsEvery); gain > 0 || rl.leftAt == 0 {
+		rl.left, rl.leftAt = min(recordsAtOnce, rl.left+gain), max(rl.now, 1)
 	}
-	if l.left > 0 {
-		l.left--
+	if rl.left > 0 {
+		rl.left--
 		return true
 	}
-	l.omitted++
-	l.worst = max(l.worst, level)
+	rl.omitted++
+	rl.worst = max(rl.worst, level)
 	return false
 }
 
 // sumUp writes one record for those about routes that were not written.
-func (c *relayCore) sumUp() {
-	l := &c.records
-	if l.omitted == 0 {
+func (rl *routeLog) sumUp() {
+	if rl.omitted == 0 {
 		return
 	}
-	if c.now < l.summary.until {
-		c.at(l.summary.until)
+	if rl.now < rl.summary.until {
+		rl.at(rl.summary.until)
 		return
 	}
-	l.summary.pass(c.now)
+	rl.summary.pass(rl.now)
 	paused, down := 0, 0
-	for _, r := range c.stalled {
+	for _, r := range rl.routes.stalled {
 		if r.down {
 			down++
 		} else {
 			paused++
 		}
 	}
-	c.note(l.worst, "many routes do not work", slog.Int("paused", paused), slog.Int("unavailable", down),
-		slog.Int("omitted", l.omitted))
-	l.omitted, l.worst = 0, slog.LevelInfo
+	rl.note(rl.worst, "many routes do not work", slog.Int("paused", paused), slog.Int("unavailable", down),
+		slog.Int("omitted", rl.omitted))
+	rl.omitted, rl.worst = 0, slog.LevelInfo
 }

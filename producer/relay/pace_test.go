@@ -29,10 +29,10 @@ func TestProbesOfManyRoutesShareABudget(t *testing.T) {
 	t.Parallel()
 	const routes = 500
 	r, rel := manySick(t, routes)
-	if n := len(rel.core.stalled); n != routes {
+	if n := len(rel.core.routes.stalled); n != routes {
 		t.Fatalf("%d routes are stalled", n)
 	}
-	if n := rel.core.buffered; n > 2*routes+rel.core.cfg.Window {
+	if n := rel.core.keys.buffered; n > 2*routes+rel.core.cfg.Window {
 		t.Errorf("%d events in memory", n)
 	}
 	probes, last := 0, make(map[string]time.Duration)
@@ -54,9 +54,9 @@ func TestProbesOfManyRoutesShareABudget(t *testing.T) {
 	}
 	r.broker = confirmAll
 	works := r.now
-	for len(rel.core.stalled) > 0 {
+	for len(rel.core.routes.stalled) > 0 {
 		if r.now > works+10*time.Second {
-			t.Fatalf("%d routes wait for a probe still", len(rel.core.stalled))
+			t.Fatalf("%d routes wait for a probe still", len(rel.core.routes.stalled))
 		}
 		r.run(100 * time.Millisecond)
 	}
@@ -90,8 +90,8 @@ func TestRecordsAboutManyRoutesAreSummedUp(t *testing.T) {
 	if rel.noted("many routes do not work") == 0 || rel.attr("many routes do not work", "omitted").Int64() == 0 {
 		t.Error("they are not summed up")
 	}
-	if len(rel.core.stalledRoutes()) != reportedRoutes {
-		t.Errorf("%d topics are reported", len(rel.core.stalledRoutes()))
+	if len(rel.core.reports.list()) != reportedRoutes {
+		t.Errorf("%d topics are reported", len(rel.core.reports.list()))
 	}
 }
 
@@ -119,7 +119,7 @@ func TestTroubleOfARouteIsRecordedAtGrowingIntervals(t *testing.T) {
 	if written < 5 || written > 12 {
 		t.Errorf("%d records in ten minutes", written)
 	}
-	if left := rel.core.routes["sick"].trouble.omitted; written+omitted+left != len(r.sends) {
+	if left := rel.core.routes.byName["sick"].trouble.omitted; written+omitted+left != len(r.sends) {
 		t.Errorf("%d records, %d and %d omitted, of %d", written, omitted, left, len(r.sends))
 	}
 	if rel.noted("route paused: nothing on it succeeds") != 1 {

@@ -335,7 +335,7 @@ func TestAHotKeyDoesNotStarveItsNeighboursAndKeepsItsOrder(t *testing.T) {
 	if got := r.sent(); !slices.Equal(got, []int64{neighbour}) {
 		t.Fatalf("sent %v", got)
 	}
-	if n := rel.core.buffered; n > 20 {
+	if n := rel.core.keys.buffered; n > 20 {
 		t.Errorf("%d events in memory", n)
 	}
 	rel.free()
@@ -403,10 +403,10 @@ func TestAnOutcomeThatIsReportedTwiceCountsOnce(t *testing.T) {
 	rel.mute = func(rigSend) bool { return true }
 	rel.core.wake(r.now, wakeup.All)
 	r.run(time.Second) // the entry is used again
-	rel.core.outcome(r.now, sendResult{entry: s.entry, gen: s.gen, Result: transport.Result{Outcome: transport.Confirmed}})
+	rel.core.dispatch.outcome(r.now, sendResult{entry: s.entry, gen: s.gen, Result: transport.Result{Outcome: transport.Confirmed}})
 	r.run(time.Second)
-	if rel.noted("publisher reported the outcome of a message twice") != 1 || rel.core.inflight != 1 {
-		t.Errorf("%d in flight", rel.core.inflight)
+	if rel.noted("publisher reported the outcome of a message twice") != 1 || rel.core.dispatch.inflight != 1 {
+		t.Errorf("%d in flight", rel.core.dispatch.inflight)
 	}
 	rel.free()
 	r.run(time.Second)

@@ -32,6 +32,16 @@ func (ln *parkedWriter) idle() bool {
 	return ln.busy == nil && !ln.heal && len(ln.sent)+len(ln.again)+len(ln.park)+len(ln.follow)+len(ln.fetch) == 0
 }
 
+// parking owns the changes of parked events, of all shards.
+type parking struct {
+	*machine
+
+	pending uint64 // shards whose parkedWriter has something to do, as bits
+	busy    int    // statements under way
+	turn    int
+	healing budget // of shards in one statement
+}
+
 const (
 	laneCalls = 4   // statements under way at once, over all shards
 	laneBatch = 500 // events in one
@@ -45,69 +55,69 @@ func (ln *parkedWriter) sentWaits(now time.Duration) bool {
 	return len(ln.sent) > 0 && len(ln.sent) < sentBatch && len(ln.again)+len(ln.fetch) == 0 && now < ln.since+sentDelay
 }
 
-// markLane takes note that the lane of sh has something to do.
-func (c *relayCore) markLane(sh *shardState) {
+// mark takes note that the lane of sh has something to do.
+func (pk *parking) mark(sh *shardState) {
 	if !sh.gone {
-		c.lanes |= 1 << sh.no
+		pk.pending |= 1 << sh.no
 	}
 }
 
-// planLanes issues what lanes have to do, the shards in turns.
-func (c *relayCore) planLanes() {
-	first := c.laneTurn
-	for i := range c.shards {
-		if c.lanes == 0 || c.laneBusy >= laneCalls {
+// plan issues what lanes have to do, the shards in turns.
+func (pk *parking) plan() {
+	first := pk.turn
+	for i := range pk.shards {
+		if pk.pending == 0 || pk.busy >= laneCalls {
 			return
 		}
-		no := (first + i) % len(c.shards)
-		sh := c.shards[no]
-		if c.lanes&(1<<no) == 0 || sh == nil || sh.lane.busy != nil {
+		no := (first + i) % len(pk.shards)
+		sh := pk.shards[no]
+		if pk.pending&(1<<no) == 0 || sh == nil || sh.lane.busy != nil {
 			continue
 		}
-		if c.now < sh.lane.retry {
-			c.at(sh.lane.retry)
+		if pk.now < sh.lane.retry {
+			pk.at(sh.lane.retry)
 			continue
 		}
-		if sh.phase == phaseReady && !sh.yielding && sh.lane.sentWaits(c.now) && len(sh.lane.park)+len(sh.lane.follow) == 0 {
-			c.at(sh.lane.since + sentDelay)
+		if sh.phase == phaseReady && !sh.yielding && sh.lane.sentWaits(pk.now) && len(sh.lane.park)+len(sh.lane.follow) == 0 {
+			pk.at(sh.lane.since + sentDelay)
 			continue
 		}
-		cl := c.laneCall(sh)
+		cl := pk.next(sh)
 		if cl == nil {
-			c.restLane(sh)
+			pk.restShard(sh)
 			continue
 		}
 		for _, other := range cl.shards {
 			other.lane.busy = cl
 		}
-		c.laneBusy++
-		c.laneTurn = (no + 1) % len(c.shards)
-		c.issue(cl)
+		pk.busy++
+		pk.turn = (no + 1) % len(pk.shards)
+		pk.issue(cl)
 	}
 }
 
-// restLane leaves a lane alone that has nothing to do now.
-func (c *relayCore) restLane(sh *shardState) {
-	if sh.phase == phaseReady && sh.lane.sentWaits(c.now) {
-		c.at(sh.lane.since + sentDelay)
+// restShard leaves a lane alone that has nothing to do now.
+func (pk *parking) restShard(sh *shardState) {
+	if sh.phase == phaseReady && sh.lane.sentWaits(pk.now) {
+		pk.at(sh.lane.since + sentDelay)
 		return
 	}
-	c.lanes &^= 1 << sh.no
+	pk.pending &^= 1 << sh.no
 }
 
-// laneCall makes the next statement of sh. What was sent is recorded before what
+// next makes the next statement of sh. What was sent is recorded before what
 // failed behind it, and both before anything else; the rest takes turns.
-func (c *relayCore) laneCall(sh *shardState) *call {
+func (pk *parking) next(sh *shardState) *call {
 	ln := &sh.lane
 	switch sh.phase {
 	case phaseHeal:
-		return c.healCall()
+		return pk.healCall()
 	case phaseLoad:
 		return nil
 	}
 	cl := ask(statement{numbers: []int{sh.no}, leases: []outbox.Lease{sh.lease()}})
 	cl.shards = []*shardState{sh}
-	if len(ln.sent) > 0 && (sh.yielding || !ln.sentWaits(c.now)) {
+	if len(ln.sent) > 0 && (sh.yielding || !ln.sentWaits(pk.now)) {
 		cl.op = opSent
 		ln.sent = cl.take(ln.sent)
 		for _, e := range cl.entries {
@@ -145,7 +155,7 @@ func (c *relayCore) laneCall(sh *shardState) *call {
 			return cl
 		case ln.turn == 2 && len(ln.fetch) > 0:
 			cl.op, cl.line = opFetchParked, ln.fetch[0]
-			cl.key, cl.limit = cl.line.key, c.cfg.MaxPerKey
+			cl.key, cl.limit = cl.line.key, pk.cfg.MaxPerKey
 			ln.fetch = ln.fetch[1:]
 			return cl
 		}
@@ -202,11 +212,11 @@ func (c *call) fail() {
 
 // healCall heals shards that are to be healed and have nothing under way: as many as the statement
 // heals in time, where there are a million keys.
-func (c *relayCore) healCall() *call {
+func (pk *parking) healCall() *call {
 	cl := ask(statement{op: opHeal})
 	cl.reload = true
-	for _, sh := range c.shards {
-		if len(cl.shards) == c.healing.now {
+	for _, sh := range pk.shards {
+		if len(cl.shards) == pk.healing.now {
 			break
 		}
 		if sh != nil && sh.phase == phaseHeal && sh.lane.busy == nil && !sh.yielding {
@@ -221,19 +231,19 @@ func (c *relayCore) healCall() *call {
 	return cl
 }
 
-func (c *relayCore) laneReply(cl *call) {
-	c.laneBusy--
+func (pk *parking) reply(cl *call) {
+	pk.busy--
 	for _, sh := range cl.shards {
 		if sh.lane.busy == cl {
 			sh.lane.busy = nil
 		}
-		c.markLane(sh)
+		pk.mark(sh)
 	}
 	if cl.op == opHeal {
-		c.healing.booked(cl, c.now-cl.issued > c.cfg.LeaseTTL/2)
+		pk.healing.booked(cl, pk.now-cl.issued > pk.cfg.LeaseTTL/2)
 	}
 	if cl.err != nil {
-		c.laneFailed(cl)
+		pk.failed(cl)
 		return
 	}
 	if cl.op != opFetchParked { // which follows each lost retry, and says nothing of the next
@@ -242,49 +252,49 @@ func (c *relayCore) laneReply(cl *call) {
 		}
 	}
 	if cl.op == opHeal {
-		c.healed(cl)
+		pk.healed(cl)
 		return
 	}
 	sh := cl.shards[0]
 	if cl.gone {
-		c.lose(sh, cl.op.String())
+		pk.leases.lose(sh, cl.op.String())
 	}
 	if sh.gone {
 		return
 	}
 	switch cl.op {
 	case opSent:
-		c.sentReply(cl)
+		pk.sent(cl)
 	case opRetry:
-		c.retryReply(cl)
+		pk.retried(cl)
 	case opPark:
-		c.parkReply(cl)
+		pk.parkedEvents(cl)
 	case opFollow:
-		c.followReply(cl)
+		pk.followed(cl)
 	case opFetchParked:
-		c.parkedReply(cl)
+		pk.fetched(cl)
 	}
 }
 
 // healed goes on with what shards are healed for: loading what is blocked, or just
 // sending the events that have become heads.
-func (c *relayCore) healed(cl *call) {
-	c.due.soon(c.now)
+func (pk *parking) healed(cl *call) {
+	pk.due.soon(pk.now)
 	for _, sh := range cl.shards {
 		if !sh.gone && !sh.yielding && cl.reload {
 			sh.phase = phaseLoad
-			c.reading.healed = true
+			pk.loading.healed = true
 		}
 	}
 }
 
-// laneFailed puts back what a failed statement was to do, before the rest. It
+// failed puts back what a failed statement was to do, before the rest. It
 // may have been done: all of it may be done twice, except for counting the failures of
 // parked events, which are looked at again instead.
-func (c *relayCore) laneFailed(cl *call) {
+func (pk *parking) failed(cl *call) {
 	for _, sh := range cl.shards {
 		sh.lane.fails++
-		sh.lane.retry = c.now + c.pause(sh.lane.fails)
+		sh.lane.retry = pk.now + pk.pause(sh.lane.fails)
 	}
 	ln := &cl.shards[0].lane
 	switch cl.op {
@@ -294,7 +304,7 @@ func (c *relayCore) laneFailed(cl *call) {
 		ln.sent = append(cl.entries, ln.sent...)
 	case opRetry:
 		for _, e := range cl.entries {
-			c.retryLost(e)
+			pk.retryLost(e)
 		}
 	case opPark:
 		for _, e := range cl.entries {
@@ -315,70 +325,70 @@ func (c *relayCore) laneFailed(cl *call) {
 // park records the failure of an event of the queue, once the marks of its
 // predecessors are in. Its key is blocked from now on, unless it goes on
 // without the dead event.
-func (c *relayCore) park(e *entry) {
+func (pk *parking) park(e *entry) {
 	e.state = entryParking
 	l := e.line
 	if l == nil {
-		c.parkNow(e)
+		pk.parkNow(e)
 		return
 	}
 	l.parking++
 	if l.marking == 0 {
-		c.parkNow(e)
+		pk.parkNow(e)
 	}
 }
 
-func (c *relayCore) parkNow(e *entry) {
+func (pk *parking) parkNow(e *entry) {
 	e.shard.lane.park = append(e.shard.lane.park, e)
-	c.markLane(e.shard)
+	pk.mark(e.shard)
 }
 
-func (c *relayCore) parkReply(cl *call) {
+func (pk *parking) parkedEvents(cl *call) {
 	sh := cl.shards[0]
 	for _, e := range cl.entries {
 		l := e.line
 		if !e.dead {
-			c.due.soon(c.now + e.retryIn)
+			pk.due.soon(pk.now + e.retryIn)
 		}
-		c.left(e)
-		c.buried(e)
+		pk.keys.left(e)
+		pk.buried(e)
 		if l != nil {
 			l.parking--
 			l.remove(e)
-			if !e.dead || c.cfg.HoldDeadKeys {
+			if !e.dead || pk.cfg.HoldDeadKeys {
 				switch {
 				case e.doubtful: // if it was parked before, an operator may have settled it since
 					l.head = 0
 				case l.head == 0 || e.Seq < l.head:
 					l.head = e.Seq
 				}
-				c.block(l)
+				pk.keys.block(l)
 			}
 			if !sh.yielding {
-				c.refill(l)
-				c.promote(l)
-				c.recheck(l)
+				pk.reader.refill(l)
+				pk.keys.promote(l)
+				pk.recheck(l)
 			}
-			c.tidy(l)
-			c.rest(l)
+			pk.keys.tidy(l)
+			pk.keys.rest(l)
 		}
-		c.free(e)
+		pk.keys.free(e)
 	}
 }
 
 // buried reports a dead event.
-func (c *relayCore) buried(e *entry) {
+func (pk *parking) buried(e *entry) {
 	if !e.dead {
 		return
 	}
-	c.report.Dead++
-	c.noteEvent(slog.LevelError, "event is dead", e, slog.Int("attempts", e.Attempts),
+	pk.report.Dead++
+	pk.noteEvent(slog.LevelError, "event is dead", e, slog.Int("attempts", e.Attempts),
 		slog.String("outcome", e.outcome.String()), slog.String("error", e.problem))
 }
 
 // block ends the sending of a key from the queue: what waits there is moved
 // behind the parked head.
-func (c *relayCore) block(l *keyLine) {
+func (ks *keys) block(l *keyLine) {
 	if l.blocked {
 		return
 	}
@@ -386,40 +396,40 @@ func (c *relayCore) block(l *keyLine) {
 	for e := l.first; e != nil; {
 		next := e.next
 		if !e.state.underway() {
-			c.follow(e)
+			ks.follow(e)
 		}
 		e = next
 	}
-	c.refill(l)
+	ks.reader.refill(l)
 }
 
 // unblock lets a key be sent from the queue again.
-func (c *relayCore) unblock(l *keyLine) {
+func (ks *keys) unblock(l *keyLine) {
 	l.blocked, l.verify, l.due, l.head = false, false, false, 0
-	c.refill(l)
-	c.promote(l)
-	c.tidy(l)
+	ks.reader.refill(l)
+	ks.promote(l)
+	ks.tidy(l)
 }
 
 // follow has an event of the queue moved behind its key's head.
-func (c *relayCore) follow(e *entry) {
+func (ks *keys) follow(e *entry) {
 	l, sh := e.line, e.shard
 	e.unqueue()
-	c.uncount(e)
+	ks.uncount(e)
 	l.remove(e)
 	if sh.yielding {
 		delete(sh.index, e.Seq)
-		c.free(e)
+		ks.free(e)
 		return
 	}
 	e.state = entryFollowing
 	e.Payload, e.Headers = nil, nil
 	if len(l.fifo) > 0 && l.fifo[0].Seq > e.Seq {
-		c.forgetFIFO(l, nil) // e goes before them, once it has been moved
+		ks.forgetFIFO(l, nil) // e goes before them, once it has been moved
 	}
 	sh.lane.queueFollower(e)
 	l.following++
-	c.markLane(sh)
+	ks.parking.mark(sh)
 }
 
 // toMove returns the first Seq of l that is still to be moved behind its head. What
@@ -444,36 +454,36 @@ func (l *keyLine) toMove() int64 {
 	return first
 }
 
-func (c *relayCore) followReply(cl *call) {
-	c.due.soon(c.now) // what went before them may have gone: the first of them is a head then
+func (pk *parking) followed(cl *call) {
+	pk.due.soon(pk.now) // what went before them may have gone: the first of them is a head then
 	for _, e := range cl.entries {
 		l := e.line
 		l.following--
 		if e.Seq <= l.head || l.head == headUnknown {
 			l.head = 0 // e may stand before it, or be it: then the database has lost that it was parked
 		}
-		c.left(e)
-		c.free(e)
-		c.refill(l)
-		c.recheck(l)
-		c.rest(l)
+		pk.keys.left(e)
+		pk.keys.free(e)
+		pk.reader.refill(l)
+		pk.recheck(l)
+		pk.keys.rest(l)
 	}
 }
 
 // recheck reads the parked events of a blocked key whose head is not known, and
 // of which nothing is under way: it may be a follower without a head.
-func (c *relayCore) recheck(l *keyLine) {
+func (pk *parking) recheck(l *keyLine) {
 	if l.blocked && l.head == 0 && l.parking == 0 && !l.flowing() {
-		c.readParked(l)
+		pk.readParked(l)
 	}
 }
 
 // readParked asks for the parked events of a key.
-func (c *relayCore) readParked(l *keyLine) {
+func (pk *parking) readParked(l *keyLine) {
 	if l.fetching || l.shard.yielding {
 		return
 	}
 	l.fetching = true
 	l.shard.lane.fetch = append(l.shard.lane.fetch, l)
-	c.markLane(l.shard)
+	pk.mark(l.shard)
 }

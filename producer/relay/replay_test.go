@@ -187,20 +187,20 @@ func TestRenewalForAReplayKeepsNothingElseFromBeingDone(t *testing.T) {
 	if !c.shardsQuiescent() {
 		t.Fatal("something is left to be done")
 	}
-	sh, l := c.shards[0], &c.leasing
-	sh.untold, l.untold, l.beatAt = 7, true, c.now
+	sh := c.shards[0]
+	sh.untold, c.leases.untold, c.leases.beatAt = 7, true, c.now
 	if c.shardsQuiescent() {
 		t.Error("nothing is to be done in a shard that waits to be told of a replay")
 	}
-	if cl := c.nextLeaseCall(); cl == nil || cl.op != opHeartbeat {
+	if cl := c.leases.next(); cl == nil || cl.op != opHeartbeat {
 		t.Errorf("next is %+v, want a heartbeat", cl)
 	}
-	l.beatAt, l.heard = c.now+time.Second, c.now-time.Second
-	if cl := c.nextLeaseCall(); cl == nil || cl.op != opRenew {
+	c.leases.beatAt, c.leases.heard = c.now+time.Second, c.now-time.Second
+	if cl := c.leases.next(); cl == nil || cl.op != opRenew {
 		t.Errorf("next is %+v, want a renewal", cl)
 	}
-	l.heard = c.now
-	if cl := c.nextLeaseCall(); cl != nil {
+	c.leases.heard = c.now
+	if cl := c.leases.next(); cl != nil {
 		t.Errorf("next is %s at once", cl.op)
 	}
 }

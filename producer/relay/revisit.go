@@ -38,6 +38,16 @@ type revisit struct {
 	rest   time.Duration // no other lap begins before
 }
 
+// laps owns the laps of all shards.
+type laps struct {
+	*machine
+
+	sweepAt time.Duration // when laps begin at the beginning again
+	pageAt  time.Duration // of the next page of laps that are in no hurry
+	from    int           // shard that it begins with
+	span    int64         // how many IDs it goes over at most
+}
+
 const (
 	revisitShare = 9   // the pause after a page is so many times as long as the page took
 	pageSlow     = 100 // pages of laps in a hurry are to take less than so small a part of a lease
@@ -141,54 +151,52 @@ func (b *revisit) end() {
 	}
 }
 
-// revisitCall reads the next page of laps.
-func (c *relayCore) revisitCall() *call {
-	r := &c.reading
-	c.planSweep()
-	if c.room() <= c.capacity()/2 {
-		c.relieve()
+// call reads the next page of laps.
+func (lp *laps) call() *call {
+	lp.planSweep()
+	if lp.reader.room() <= lp.reader.capacity()/2 {
+		lp.routes.relieve()
 	}
-	room := c.room()
-	if room <= c.capacity()/4 {
+	room := lp.reader.room()
+	if room <= lp.reader.capacity()/4 {
 		return nil // outcomes make room
 	}
-	wanted, urgent := c.wantedLaps()
+	wanted, urgent := lp.wanted()
 	switch {
 	case len(wanted) == 0:
 		return nil
 	case urgent:
-	case room <= c.capacity()/2 && slices.ContainsFunc(c.shards[:], func(sh *shardState) bool { return c.readable(sh) && sh.more }):
+	case room <= lp.reader.capacity()/2 && slices.ContainsFunc(lp.shards[:], func(sh *shardState) bool { return lp.reader.readable(sh) && sh.more }):
 		return nil // the tail goes first
-	case c.now < r.backAt:
-		c.at(r.backAt)
+	case lp.now < lp.pageAt:
+		lp.at(lp.pageAt)
 		return nil
 	}
-	return c.revisitRanges(wanted, urgent)
+	return lp.pageCall(wanted, urgent)
 }
 
 // planSweep has the next lap of every shard begin at the beginning of its queue, now and then.
-func (c *relayCore) planSweep() {
-	r := &c.reading
-	if r.sweepAt == 0 {
-		r.sweepAt = c.now + c.limits.sweep
+func (lp *laps) planSweep() {
+	if lp.sweepAt == 0 {
+		lp.sweepAt = lp.now + lp.limits.sweep
 	}
-	if c.now >= r.sweepAt {
-		r.sweepAt, r.span = c.now+c.limits.sweep, 0
-		for _, sh := range c.shards {
+	if lp.now >= lp.sweepAt {
+		lp.sweepAt, lp.span = lp.now+lp.limits.sweep, 0
+		for _, sh := range lp.shards {
 			if sh != nil {
 				sh.back.sweep = true
 			}
 		}
 	}
-	c.at(r.sweepAt)
+	lp.at(lp.sweepAt)
 }
 
-// wantedLaps returns the shards whose lap is to go on. If some of them are urgent, it returns only
+// wanted returns the shards whose lap is to go on. If some of them are urgent, it returns only
 // those.
-func (c *relayCore) wantedLaps() (wanted []*shardState, urgent bool) {
-	hungry := c.hungry()
-	for _, sh := range c.shards {
-		if !c.readable(sh) || !c.wantsLap(sh, hungry&(1<<sh.no) != 0) {
+func (lp *laps) wanted() (wanted []*shardState, urgent bool) {
+	hungry := lp.hungry()
+	for _, sh := range lp.shards {
+		if !lp.reader.readable(sh) || !lp.wants(sh, hungry&(1<<sh.no) != 0) {
 			continue
 		}
 		hurries := sh.back.urgent > 0
@@ -202,36 +210,35 @@ func (c *relayCore) wantedLaps() (wanted []*shardState, urgent bool) {
 	return wanted, urgent
 }
 
-// wantsLap tells whether a lap of sh is to go on, and begins one if there is none.
-func (c *relayCore) wantsLap(sh *shardState, hungry bool) bool {
+// wants tells whether a lap of sh is to go on, and begins one if there is none.
+func (lp *laps) wants(sh *shardState, hungry bool) bool {
 	b := &sh.back
-	if b.urgent == 0 && !b.active && c.now < b.rest {
+	if b.urgent == 0 && !b.active && lp.now < b.rest {
 		if hungry {
-			c.at(b.rest)
+			lp.at(b.rest)
 		}
 		return false
 	}
 	return (b.urgent > 0 || b.sweep || b.whole || b.handed != nil || hungry) && b.begin(sh)
 }
 
-// revisitRanges makes a page of laps of shards, which share what one statement may bring. It begins
+// pageCall makes a page of laps of shards, which share what one statement may bring. It begins
 // with another shard each time, in case not all are reached.
-func (c *relayCore) revisitRanges(shards []*shardState, urgent bool) *call {
-	r := &c.reading
-	budget := min(c.room(), r.budget.rows())
+func (lp *laps) pageCall(shards []*shardState, urgent bool) *call {
+	budget := min(lp.reader.room(), lp.reader.budget.rows())
 	if !urgent {
-		budget = min(budget, c.limits.page)
+		budget = min(budget, lp.limits.page)
 	}
-	share := max(budget/len(shards), min(c.limits.cold, budget))
+	share := max(budget/len(shards), min(lp.limits.cold, budget))
 	cl := ask(statement{op: opFetch})
 	cl.back, cl.urgent, cl.share = true, urgent, share
-	young, old := c.floor()
-	cl.old, cl.sampled = old, c.late.sampled
-	first, _ := slices.BinarySearchFunc(shards, r.backFrom, func(sh *shardState, no int) int { return sh.no - no })
+	young, old := lp.late.floor()
+	cl.old, cl.sampled = old, lp.late.sampled
+	first, _ := slices.BinarySearchFunc(shards, lp.from, func(sh *shardState, no int) int { return sh.no - no })
 	for i := range shards {
 		sh := shards[(first+i)%len(shards)]
-		c.include(cl, sh, outbox.Range{Shard: sh.no, After: sh.back.at, Through: min(sh.low, sh.back.at+max(r.span, c.limits.span)), Limit: share}, young)
-		r.backFrom = sh.no + 1
+		lp.reader.include(cl, sh, outbox.Range{Shard: sh.no, After: sh.back.at, Through: min(sh.low, sh.back.at+max(lp.span, lp.limits.span)), Limit: share}, young)
+		lp.from = sh.no + 1
 		if budget -= share; budget <= 0 {
 			break
 		}
@@ -241,25 +248,24 @@ func (c *relayCore) revisitRanges(shards []*shardState, urgent bool) *call {
 
 // paged books a page of laps: the next one waits, and goes over more IDs if this one was quick, or
 // fewer.
-func (c *relayCore) paged(cl *call) {
-	r := &c.reading
-	took, slow := c.now-cl.issued, c.cfg.LeaseTTL/pageSlow
+func (lp *laps) paged(cl *call) {
+	took, slow := lp.now-cl.issued, lp.cfg.LeaseTTL/pageSlow
 	if !cl.urgent {
 		slow = min(slow, pageCalm)
 	}
-	r.backAt = c.now + revisitShare*took
-	switch least := c.limits.span; {
+	lp.pageAt = lp.now + revisitShare*took
+	switch least := lp.limits.span; {
 	case cl.err != nil || took > slow:
-		r.span = max(r.span/budgetCut, least)
+		lp.span = max(lp.span/budgetCut, least)
 	case took < slow/pageQuick:
-		r.span = min(2*max(r.span, least), math.MaxInt64/4)
+		lp.span = min(2*max(lp.span, least), math.MaxInt64/4)
 	}
 }
 
 // hungry returns the shards, as bits, that have events for routes which have probed all that they
 // keep in memory.
-func (c *relayCore) hungry() (shards uint64) {
-	for _, r := range c.stalled {
+func (lp *laps) hungry() (shards uint64) {
+	for _, r := range lp.routes.stalled {
 		if r.hungry {
 			shards |= r.left
 		}
@@ -267,16 +273,16 @@ func (c *relayCore) hungry() (shards uint64) {
 	return shards
 }
 
-// takeRevisited takes over a page of laps.
-func (c *relayCore) takeRevisited(cl *call) {
+// take takes over a page of laps.
+func (lp *laps) take(cl *call) {
 	below, above := cl.counts()
-	positions := c.byShard(cl)
+	positions := lp.reader.byShard(cl)
 	for p, sh := range cl.shards {
 		if below[p] >= cl.lookLimit && cl.lookLimit > 0 { // the tail looks more closely
 			positions[sh.no], sh.look = -1, true
 		}
 	}
-	before := c.buffered
+	before := lp.keys.buffered
 	for i := range cl.rows {
 		row := &cl.rows[i]
 		p := positions[row.Shard]
@@ -284,17 +290,17 @@ func (c *relayCore) takeRevisited(cl *call) {
 			continue
 		}
 		sh := cl.shards[p]
-		if c.waits(sh, row) {
+		if lp.reader.waits(sh, row) {
 			continue
 		}
 		lap := row.Seq > sh.back.at
 		if lap {
 			sh.back.at = row.Seq
 		}
-		c.take(sh, row, lap)
+		lp.keys.take(sh, row, lap)
 	}
-	if taken := c.buffered - before; taken > 0 && taken >= len(cl.rows)/2 {
-		c.reading.backAt = c.now // what waits can be sent
+	if taken := lp.keys.buffered - before; taken > 0 && taken >= len(cl.rows)/2 {
+		lp.pageAt = lp.now // what waits can be sent
 	}
 	for p, sh := range cl.shards {
 		if positions[sh.no] != p || above[p] >= cl.share || sh.gone || !sh.readable() {
@@ -304,15 +310,15 @@ func (c *relayCore) takeRevisited(cl *call) {
 			continue
 		}
 		sh.back.end()
-		sh.back.rest = c.now + c.limits.sweep/revisitPause
-		c.lapped(sh)
+		sh.back.rest = lp.now + lp.limits.sweep/revisitPause
+		lp.lapped(sh)
 	}
 }
 
 // lapped takes note of the routes of which a whole lap through sh has met nothing.
-func (c *relayCore) lapped(sh *shardState) {
+func (lp *laps) lapped(sh *shardState) {
 	bit := uint64(1) << sh.no
-	for _, r := range c.stalled {
+	for _, r := range lp.routes.stalled {
 		r.left = r.left&^bit | r.again&bit
 		r.again &^= bit
 	}
@@ -320,7 +326,7 @@ func (c *relayCore) lapped(sh *shardState) {
 
 // passOver leaves an event that was read in the database. Later events of its key are then passed
 // over too.
-func (c *relayCore) passOver(sh *shardState, r *route, key string, seq int64) {
+func (lp *laps) passOver(sh *shardState, r *route, key string, seq int64) {
 	if r.stalled() {
 		bit := uint64(1) << sh.no
 		r.left |= bit
@@ -340,9 +346,9 @@ func (sh *shardState) skip(seq int64) {
 }
 
 // hurry has the shards walked through that have events of r.
-func (c *relayCore) hurry(r *route) {
+func (lp *laps) hurry(r *route) {
 	for left := r.left; left != 0; left &= left - 1 {
-		if sh := c.shards[bits.TrailingZeros64(left)]; sh != nil {
+		if sh := lp.shards[bits.TrailingZeros64(left)]; sh != nil {
 			sh.back.hurry()
 		}
 	}

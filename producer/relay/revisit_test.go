@@ -41,7 +41,7 @@ func TestEventOfARouteThatWorksDoesNotWaitForTheBacklogOfOneThatDoesNot(t *testi
 			t.Fatalf("an event that was committed at %v was sent at %v", at, seen)
 		}
 	}
-	if n := rel.core.buffered; n > 2*rel.core.limits.stall {
+	if n := rel.core.keys.buffered; n > 2*rel.core.limits.stall {
 		t.Errorf("%d events in memory", n)
 	}
 }
@@ -122,7 +122,7 @@ func TestLargeEventsAreReadFewAtATime(t *testing.T) {
 	rel.mute = func(rigSend) bool { return true }
 	add()
 	r.run(5 * time.Second)
-	if n := rel.core.buffered; n > 40 {
+	if n := rel.core.keys.buffered; n > 40 {
 		t.Errorf("%d events of 1 MiB in memory, with room for 32", n)
 	}
 	rel.mute = nil
@@ -144,7 +144,7 @@ func TestFirstFetchBringsFewEventsSinceTheyMayBeLarge(t *testing.T) {
 			}
 		}
 		rel := r.start(coreConfig{})
-		rel.core.reading.budget = newRelayCore(rel.core.cfg, nil, nil, false).reading.budget
+		rel.core.reader.budget = newMachine(rel.core.cfg, nil, nil, false).reader.budget
 		most := 0
 		rel.hold = func(cl *call) bool {
 			if cl.op == opFetch {

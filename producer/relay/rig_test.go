@@ -29,7 +29,7 @@ type rig struct {
 type rigRelay struct {
 	rig     *rig
 	name    string
-	core    *relayCore
+	core    *machine
 	stopped bool // as by SIGSTOP
 	notes   []note
 	calls   []op
@@ -92,8 +92,8 @@ func (r *rig) start(cfg coreConfig) *rigRelay {
 	cfg = filled(cfg)
 	route := func(topic string) string { name, _, _ := strings.Cut(topic, "/"); return name }
 	rel := &rigRelay{rig: r, name: cfg.Name}
-	rel.core = newRelayCore(cfg, route, rand.New(rand.NewPCG(1, uint64(len(r.relays)))), false)
-	rel.core.reading.budget.average = leastSize
+	rel.core = newMachine(cfg, route, rand.New(rand.NewPCG(1, uint64(len(r.relays)))), false)
+	rel.core.reader.budget.average = leastSize
 	r.relays = append(r.relays, rel)
 	return rel
 }
@@ -113,7 +113,7 @@ func (rel *rigRelay) step() bool {
 	for i, e := range sends {
 		out[i] = rigSend{
 			at: r.now, relay: rel, entry: e, gen: e.gen, seq: e.Seq, topic: e.Topic, key: e.Key,
-			redelivered: e.redelivered, inflight: c.inflight,
+			redelivered: e.redelivered, inflight: c.dispatch.inflight,
 		}
 		for _, rider := range e.batchTail {
 			out[i].riders = append(out[i].riders, rider.Seq)
@@ -158,7 +158,7 @@ func (rel *rigRelay) answer(s rigSend) {
 	}
 	s.outcome = res.Outcome
 	rel.rig.sends = append(rel.rig.sends, s)
-	rel.core.outcome(rel.rig.now, sendResult{entry: s.entry, gen: s.gen, Result: res})
+	rel.core.dispatch.outcome(rel.rig.now, sendResult{entry: s.entry, gen: s.gen, Result: res})
 }
 
 // free answers what was delayed, executes what was held back, and answers what was muted.
@@ -229,21 +229,21 @@ func (r *rig) drained() {
 }
 
 // forgotten returns what a core that has nothing to do remembers nevertheless.
-func (c *relayCore) forgotten() string {
+func (c *machine) forgotten() string {
 	var left []string
 	add := func(name string, n int) {
 		if n != 0 {
 			left = append(left, fmt.Sprint(name, "=", n))
 		}
 	}
-	add("buffered", c.buffered)
-	add("inflight", c.inflight)
-	add("parked", c.parkedIn)
-	add("pending marks", len(c.marking.pending))
-	add("refills", len(c.reading.refills))
-	add("lanes", c.laneBusy)
-	add("stalled", len(c.stalled))
-	for _, r := range c.routes {
+	add("buffered", c.keys.buffered)
+	add("inflight", c.dispatch.inflight)
+	add("parked", c.keys.parked)
+	add("pending marks", len(c.marks.pending))
+	add("refills", len(c.reader.refills))
+	add("lanes", c.parking.busy)
+	add("stalled", len(c.routes.stalled))
+	for _, r := range c.routes.byName {
 		add("events of route "+r.name, r.events)
 		add("inflight of route "+r.name, r.inflight)
 		add("queues of route "+r.name, r.ready.n+r.refused.n)

@@ -105,106 +105,117 @@ const (
 // stalled tells whether only probes are sent on the route.
 func (r *route) stalled() bool { return r.paused || r.down }
 
-// routeFor returns the route of a topic.
-func (c *relayCore) routeFor(topic string) *route {
-	r := c.topics[topic]
+// routes owns the routes.
+type routes struct {
+	*machine
+
+	byTopic  map[string]*route
+	byName   map[string]*route
+	stalled  []*route      // paused or unavailable
+	doubtful []*route      // failing
+	success  time.Duration // when anything was confirmed last; -1: never
+}
+
+// of returns the route of a topic.
+func (rs *routes) of(topic string) *route {
+	r := rs.byTopic[topic]
 	if r != nil {
 		return r
 	}
-	name := c.routeOf(topic)
-	r = c.routes[name]
+	name := rs.routeOf(topic)
+	r = rs.byName[name]
 	if r == nil {
 		r = &route{name: name, success: -1, failed: -1, share: 1}
-		r.batch, r.batchBytes = c.batchLimit(topic)
-		c.routes[name] = r
+		r.batch, r.batchBytes = rs.batchLimit(topic)
+		rs.byName[name] = r
 	}
-	if len(c.topics) >= 4*maxRoutes {
-		clear(c.topics)
-		for _, other := range c.routes {
+	if len(rs.byTopic) >= 4*maxRoutes {
+		clear(rs.byTopic)
+		for _, other := range rs.byName {
 			other.topics = nil
 		}
 	}
-	c.topics[topic] = r
+	rs.byTopic[topic] = r
 	r.topics = append(r.topics, topic)
 	return r
 }
 
 // release drops an event from its route, and a route of which nothing is to be
 // remembered if there are many, as when topics are made of names of users.
-func (c *relayCore) release(r *route) {
+func (rs *routes) release(r *route) {
 	r.events--
-	if r.events > 0 || len(c.routes) <= maxRoutes || r.failing || r.stalled() || r.ringed || r.inflight > 0 {
+	if r.events > 0 || len(rs.byName) <= maxRoutes || r.failing || r.stalled() || r.ringed || r.inflight > 0 {
 		return
 	}
-	delete(c.routes, r.name)
+	delete(rs.byName, r.name)
 	for _, topic := range r.topics {
-		delete(c.topics, topic)
+		delete(rs.byTopic, topic)
 	}
 }
 
-// enqueueRoute puts a route with something to send where it is found.
-func (c *relayCore) enqueueRoute(r *route) {
+// enqueue puts a route with something to send where it is found.
+func (rs *routes) enqueue(r *route) {
 	if !r.ringed && !r.stalled() {
 		r.ringed = true
-		c.ring = append(c.ring, r)
+		rs.dispatch.ring = append(rs.dispatch.ring, r)
 	}
 }
 
 // stall takes note that only probes are sent on r from now on.
-func (c *relayCore) stall(r *route) {
-	if !slices.Contains(c.stalled, r) {
-		c.stalled = append(c.stalled, r)
+func (rs *routes) stall(r *route) {
+	if !slices.Contains(rs.stalled, r) {
+		rs.stalled = append(rs.stalled, r)
 	}
 }
 
 // refuse books an event that was refused or returned on its route.
-func (c *relayCore) refuse(e *entry) {
+func (rs *routes) refuse(e *entry) {
 	r := e.route
-	c.failing(e)
-	c.noteTrouble("event not taken by the transport", e)
+	rs.failing(e)
+	rs.routeLog.trouble("event not taken by the transport", e)
 	r.share -= r.share / shareWindow
 	e.state = entryRefused
 	r.refused.push(e)
 	if r.down { // an answer, if not the one that was hoped for
 		r.down = false
-		c.unstall(r)
+		rs.unstall(r)
 	}
 }
 
 // failing takes note that e has failed on its route.
-func (c *relayCore) failing(e *entry) {
+func (rs *routes) failing(e *entry) {
 	r := e.route
-	r.failed, r.outcome, r.problem = c.now, e.outcome, e.problem
+	r.failed, r.outcome, r.problem = rs.now, e.outcome, e.problem
 	r.fails++
 	if !r.failing {
 		r.failing, r.keys = true, make(map[failedKey]time.Duration)
-		c.doubtful = append(c.doubtful, r)
+		rs.doubtful = append(rs.doubtful, r)
 		if !r.down {
-			r.since = c.now
+			r.since = rs.now
 		}
 	}
-	if len(r.keys) < c.limits.stall {
-		r.keys[e.failedKey()] = c.now
+	if len(r.keys) < rs.limits.stall {
+		r.keys[e.failedKey()] = rs.now
 	}
 	if r.paused {
-		r.delay = min(2*r.delay, c.cfg.RouteProbeInterval)
-		r.probeAt = c.now + r.delay
+		r.delay = min(2*r.delay, rs.cfg.RouteProbeInterval)
+		r.probeAt = rs.now + r.delay
 	}
 }
 
 // judge decides what the refusals on a route mean, when there is nothing left
 // that could tell.
-func (c *relayCore) judge(r *route) {
+func (rs *routes) judge(r *route) {
 	if r.down {
 		return
 	}
-	one := c.oneKey(r)
+	one := rs.oneKey(r)
 	if !r.paused && !one && r.fails >= pauseAfter {
-		c.pauseRoute(r)
+		rs.pauseSending(r)
 		return
 	}
 	if r.againAt > 0 && !r.paused {
-		c.tryAgain(r)
+		rs.tryAgain(r)
 		return
 	}
 	if r.inflight > 0 || r.ready.n > 0 || r.refused.n == 0 {
@@ -213,22 +224,22 @@ func (c *relayCore) judge(r *route) {
 	switch {
 	case one:
 		r.paused = false
-		c.unstall(r)
-		c.countRefused(r)
+		rs.unstall(r)
+		rs.countRefused(r)
 	case !r.paused:
-		c.pauseRoute(r)
+		rs.pauseSending(r)
 	}
 }
 
 // oneKey tells whether all that fails on r is of one key, which was refused. A key that failed,
 // went into its backoff and did not come back may have been settled by an operator.
-func (c *relayCore) oneKey(r *route) bool {
+func (rs *routes) oneKey(r *route) bool {
 	if r.left != 0 || r.refused.n > 1 || r.refused.n == 1 && r.refused.first.outcome == transport.Returned {
 		return false
 	}
 	keys := 0
 	for _, at := range r.keys {
-		if c.now-at <= c.cfg.Backoff.Max+2*c.cfg.RouteProbeInterval {
+		if rs.now-at <= rs.cfg.Backoff.Max+2*rs.cfg.RouteProbeInterval {
 			keys++
 		}
 	}
@@ -236,9 +247,9 @@ func (c *relayCore) oneKey(r *route) bool {
 }
 
 // countRefused counts an attempt of every event that was refused on r.
-func (c *relayCore) countRefused(r *route) {
+func (rs *routes) countRefused(r *route) {
 	for e := r.refused.pop(); e != nil; e = r.refused.pop() {
-		c.fail(e)
+		rs.dispatch.fail(e)
 	}
 }
 
@@ -246,151 +257,151 @@ func (c *relayCore) countRefused(r *route) {
 // room on the route is scarce, every event that waits is as likely to get the next of it. Then a
 // success of another convicts one of them in four times: one without a fault is
 // delivered first four times in five, and has ten attempts counted once in ten million times.
-func (c *relayCore) countRefusals(r *route) {
+func (rs *routes) countRefusals(r *route) {
 	chance := 1 / float64(4*(1+r.refused.n))
 	for e := r.refused.first; e != nil; {
 		next := e.qnext
-		if r.share >= shareWell || c.rand.Float64() < chance {
-			c.fail(e)
+		if r.share >= shareWell || rs.rand.Float64() < chance {
+			rs.dispatch.fail(e)
 		}
 		e = next
 	}
 }
 
 // tryAgain sends what was refused and did not count, when it is time.
-func (c *relayCore) tryAgain(r *route) {
-	if c.now < r.againAt {
-		c.at(r.againAt)
+func (rs *routes) tryAgain(r *route) {
+	if rs.now < r.againAt {
+		rs.at(r.againAt)
 		return
 	}
 	r.againAt = 0
 	for e := r.refused.pop(); e != nil; e = r.refused.pop() {
-		c.place(e)
+		rs.keys.place(e)
 	}
 }
 
-func (c *relayCore) pauseRoute(r *route) {
+func (rs *routes) pauseSending(r *route) {
 	r.paused, r.againAt = true, 0
-	r.delay = max(c.cfg.RouteProbeInterval/8, 1)
-	r.probeAt = c.now + r.delay
+	r.delay = max(rs.cfg.RouteProbeInterval/8, 1)
+	r.probeAt = rs.now + r.delay
 	for _, e := range r.candidates() {
 		e.probes = 0
 	}
-	c.stall(r)
-	c.noteRoute(slog.LevelWarn, "route paused: nothing on it succeeds", r,
+	rs.stall(r)
+	rs.routeLog.route(slog.LevelWarn, "route paused: nothing on it succeeds", r,
 		slog.String("outcome", r.outcome.String()), slog.String("error", r.problem))
-	c.shed(r)
+	rs.shed(r)
 }
 
-// detectSilentRoutes takes routes that answer nothing for unavailable.
-func (c *relayCore) detectSilentRoutes() {
-	if len(c.routes) < 2 {
+// detectSilent takes routes that answer nothing for unavailable.
+func (rs *routes) detectSilent() {
+	if len(rs.byName) < 2 {
 		return // nobody waits behind it
 	}
-	for _, r := range c.ring {
-		if r.down || r.inflight == 0 || r.inflight < c.routeRoom() {
+	for _, r := range rs.dispatch.ring {
+		if r.down || r.inflight == 0 || r.inflight < rs.dispatch.routeRoom() {
 			continue
 		}
-		if at := r.heard + silentAfter; c.now < at {
-			c.at(at)
+		if at := r.heard + silentAfter; rs.now < at {
+			rs.at(at)
 			continue
 		}
 		r.outcome, r.problem = transport.Unavailable, "the transport answers nothing"
-		r.down, r.downAt, r.delay, r.probeAt = true, c.now, downFirst, c.now
+		r.down, r.downAt, r.delay, r.probeAt = true, rs.now, downFirst, rs.now
 		if !r.paused {
-			r.since = c.now
+			r.since = rs.now
 		}
-		c.stall(r)
-		c.noteRoute(slog.LevelWarn, "route unavailable", r, slog.String("error", r.problem))
+		rs.stall(r)
+		rs.routeLog.route(slog.LevelWarn, "route unavailable", r, slog.String("error", r.problem))
 	}
 }
 
-// routeDown books an event whose outcome is not known. If nothing has come
+// unavailable books an event whose outcome is not known. If nothing has come
 // through on its route since it was sent, the route is unavailable.
-func (c *relayCore) routeDown(e *entry) {
+func (rs *routes) unavailable(e *entry) {
 	r := e.route
-	r.failed, r.outcome, r.problem = c.now, e.outcome, e.problem
+	r.failed, r.outcome, r.problem = rs.now, e.outcome, e.problem
 	if r.success > e.sentAt {
 		return
 	}
 	switch {
 	case !r.down:
-		r.down, r.downAt, r.delay = true, c.now, downFirst
+		r.down, r.downAt, r.delay = true, rs.now, downFirst
 		if !r.paused {
-			r.since = c.now
+			r.since = rs.now
 		}
-		c.stall(r)
-		c.noteRoute(slog.LevelWarn, "route unavailable", r, slog.String("error", r.problem))
+		rs.stall(r)
+		rs.routeLog.route(slog.LevelWarn, "route unavailable", r, slog.String("error", r.problem))
 	case e.sentAt < r.downAt:
 		return // sent before it was known
 	default:
 		r.delay = min(2*r.delay, downLongest)
 	}
-	r.probeAt = c.now + r.delay/2 + time.Duration(c.rand.Int64N(int64(r.delay)/2))
+	r.probeAt = rs.now + r.delay/2 + time.Duration(rs.rand.Int64N(int64(r.delay)/2))
 }
 
-// routeWorks books a success: what was refused meanwhile counts an attempt each.
-func (c *relayCore) routeWorks(r *route) {
-	c.success, r.success = c.now, c.now
+// works books a success: what was refused meanwhile counts an attempt each.
+func (rs *routes) works(r *route) {
+	rs.success, r.success = rs.now, rs.now
 	r.fails = 0
 	r.share += (1 - r.share) / shareWindow
 	if r.failing {
-		c.countRefusals(r)
+		rs.countRefusals(r)
 		r.failing = r.refused.n > 0
 		clear(r.keys)
 		if r.failing && r.againAt == 0 {
-			r.againAt = c.now + c.cfg.RouteProbeInterval/8
+			r.againAt = rs.now + rs.cfg.RouteProbeInterval/8
 		}
 	}
 	if !r.stalled() {
 		return
 	}
-	c.probes.left++
-	c.noteRoute(slog.LevelInfo, "route works again", r, slog.Duration("after", c.now-r.since))
+	rs.dispatch.probes.left++
+	rs.routeLog.route(slog.LevelInfo, "route works again", r, slog.Duration("after", rs.now-r.since))
 	r.paused, r.down = false, false
-	c.unstall(r)
+	rs.unstall(r)
 }
 
 // unstall takes note that r is sent on like any other.
-func (c *relayCore) unstall(r *route) {
+func (rs *routes) unstall(r *route) {
 	if r.stalled() {
 		return
 	}
 	r.reported, r.dueFrom, r.dueTook = false, outbox.DuePoint{}, false
-	c.stalled = slices.DeleteFunc(c.stalled, func(other *route) bool { return other == r })
+	rs.stalled = slices.DeleteFunc(rs.stalled, func(other *route) bool { return other == r })
 	if r.ready.n > 0 {
-		c.enqueueRoute(r)
+		rs.enqueue(r)
 	}
-	c.hurry(r)
-	c.due.restart(c.now)
+	rs.laps.hurry(r)
+	rs.due.restart()
 }
 
-// updateRoutes judges routes on which something was refused, reports those on
+// update judges routes on which something was refused, reports those on
 // which nothing has succeeded for too long, and forgets those that have nothing
 // left to try.
-func (c *relayCore) updateRoutes() {
-	c.detectSilentRoutes()
-	c.doubtful = slices.DeleteFunc(c.doubtful, func(r *route) bool {
+func (rs *routes) update() {
+	rs.detectSilent()
+	rs.doubtful = slices.DeleteFunc(rs.doubtful, func(r *route) bool {
 		if r.failing {
-			c.judge(r)
+			rs.judge(r)
 		}
 		return !r.failing
 	})
-	for _, r := range slices.Clone(c.stalled) {
+	for _, r := range slices.Clone(rs.stalled) {
 		if r.events == 0 && r.inflight == 0 && r.left == 0 {
 			r.paused, r.down, r.failing, r.keys = false, false, false, nil
-			c.unstall(r)
+			rs.unstall(r)
 			continue
 		}
 		if r.reported {
 			continue
 		}
-		if reportAt := r.since + c.cfg.RouteGrace; c.now < reportAt {
-			c.at(reportAt)
+		if reportAt := r.since + rs.cfg.RouteGrace; rs.now < reportAt {
+			rs.at(reportAt)
 			continue
 		}
 		r.reported = true
-		c.noteRoute(slog.LevelError, "nothing on the route has succeeded for its grace period", r,
-			slog.Duration("for", c.now-r.since), slog.String("outcome", r.outcome.String()), slog.String("error", r.problem))
+		rs.routeLog.route(slog.LevelError, "nothing on the route has succeeded for its grace period", r,
+			slog.Duration("for", rs.now-r.since), slog.String("outcome", r.outcome.String()), slog.String("error", r.problem))
 	}
 }

@@ -305,7 +305,7 @@ func TestASlowMessageDoesNotCloseARouteThatWorks(t *testing.T) {
 	r.run(time.Second)
 	r.outcomes(map[int64]transport.Outcome{slow: transport.Unavailable})
 	rel.free()
-	if len(rel.core.stalled) != 0 {
+	if len(rel.core.routes.stalled) != 0 {
 		t.Error("the route is taken for unavailable")
 	}
 }
@@ -326,7 +326,7 @@ func TestTheBacklogOfAStalledRouteTakesNoRoomFromOthers(t *testing.T) {
 		if got := len(r.sent(transport.Confirmed)); got != 10 {
 			t.Errorf("%v: %d of 10 delivered", outcome, got)
 		}
-		if n := rel.core.buffered; n > 200 {
+		if n := rel.core.keys.buffered; n > 200 {
 			t.Errorf("%v: %d events in memory", outcome, n)
 		}
 		r.broker = confirmAll
@@ -481,19 +481,19 @@ func TestRoutesOfManyTopicsAreForgottenWithTheirTopics(t *testing.T) {
 	r.run(time.Minute)
 	r.drained()
 	c := rel.core
-	if len(c.routes) > maxRoutes || len(c.topics) > 4*maxRoutes {
-		t.Errorf("%d routes and %d topics are remembered", len(c.routes), len(c.topics))
+	if len(c.routes.byName) > maxRoutes || len(c.routes.byTopic) > 4*maxRoutes {
+		t.Errorf("%d routes and %d topics are remembered", len(c.routes.byName), len(c.routes.byTopic))
 	}
-	for topic, route := range c.topics {
-		if c.routes[route.name] != route {
+	for topic, route := range c.routes.byTopic {
+		if c.routes.byName[route.name] != route {
 			t.Fatalf("topic %s leads to a route that is forgotten", topic)
 		}
 	}
 	known := 0
-	for _, route := range c.routes {
+	for _, route := range c.routes.byName {
 		known += len(route.topics)
 	}
-	if known != len(c.topics) {
-		t.Errorf("routes know %d topics of %d", known, len(c.topics))
+	if known != len(c.routes.byTopic) {
+		t.Errorf("routes know %d topics of %d", known, len(c.routes.byTopic))
 	}
 }

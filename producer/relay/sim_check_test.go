@@ -37,7 +37,7 @@ func (s *simulation) settled() bool {
 		return false
 	}
 	for _, rel := range s.relays {
-		if rel.core.inflight > 0 || rel.core.buffered > 0 {
+		if rel.core.dispatch.inflight > 0 || rel.core.keys.buffered > 0 {
 			return false
 		}
 	}

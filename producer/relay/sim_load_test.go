@@ -54,7 +54,7 @@ type loadEvent struct {
 
 type loadRelay struct {
 	*load
-	core *relayCore
+	core *machine
 	gone bool
 }
 
@@ -121,7 +121,7 @@ func (s *load) begin() {
 	cfg.Name = fmt.Sprint("relay", s.relays)
 	cfg = filled(cfg)
 	route := func(topic string) string { name, _, _ := strings.Cut(topic, "/"); return name }
-	s.rel = &loadRelay{load: s, core: newRelayCore(cfg, route, rand.New(rand.NewPCG(s.rnd.Uint64(), 3)), false)}
+	s.rel = &loadRelay{load: s, core: newMachine(cfg, route, rand.New(rand.NewPCG(s.rnd.Uint64(), 3)), false)}
 	s.rel.core.limits = s.limits
 	queued, _ := s.store.left()
 	once := time.Duration(queued)*(s.row+loadCall/time.Duration(min(cfg.FetchSize, 100))) + cfg.LeaseTTL
@@ -143,7 +143,7 @@ func (rel *loadRelay) step() {
 		for _, e := range sends {
 			rel.send(rigSend{entry: e, gen: e.gen, seq: e.Seq, topic: e.Topic, key: e.Key})
 		}
-		rel.mostKept = max(rel.mostKept, rel.core.buffered)
+		rel.mostKept = max(rel.mostKept, rel.core.keys.buffered)
 		if len(calls)+len(sends) == 0 {
 			break
 		}
@@ -199,7 +199,7 @@ func (rel *loadRelay) send(m rigSend) {
 	}
 	rel.after(loadSend, func() {
 		if !rel.gone {
-			rel.core.outcome(rel.now, res)
+			rel.core.dispatch.outcome(rel.now, res)
 			rel.step()
 		}
 	})

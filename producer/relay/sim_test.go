@@ -60,7 +60,7 @@ type simFaults struct {
 
 type simRelay struct {
 	sim     *simulation
-	core    *relayCore
+	core    *machine
 	stopped time.Duration // until then
 	calls   []*call       // not executed
 	done    []*call       // executed, not told
@@ -110,9 +110,9 @@ func (s *simulation) startRelay() {
 	cfg = filled(cfg)
 	route := func(topic string) string { name, _, _ := strings.Cut(topic, "/"); return name }
 	rel := &simRelay{sim: s}
-	rel.core = newRelayCore(cfg, route, rand.New(rand.NewPCG(s.rnd.Uint64(), 7)), false)
+	rel.core = newMachine(cfg, route, rand.New(rand.NewPCG(s.rnd.Uint64(), 7)), false)
 	if !s.chance(4) { // it knows that events are small, as one that has read many
-		rel.core.reading.budget.average = leastSize
+		rel.core.reader.budget.average = leastSize
 	}
 	rel.core.limits = s.limits
 	rel.core.batchLimit = func(string) (int, int) { return s.batch, 1 << 20 }
@@ -326,7 +326,7 @@ func (rel *simRelay) one() {
 				s.deliver(rel, m) // now and then, the look at the lease came just before it ended
 			}
 		case kind == 3 && len(rel.sent) > 0:
-			rel.core.outcome(s.now, take(s, &rel.sent, false))
+			rel.core.dispatch.outcome(s.now, take(s, &rel.sent, false))
 		default:
 			continue
 		}

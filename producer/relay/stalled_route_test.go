@@ -62,7 +62,7 @@ func TestAReportThatFailsCostsNoLease(t *testing.T) {
 	}
 	rel := r.start(coreConfig{})
 	r.run(time.Minute)
-	if n := rel.core.leasing.held; n != 64 || rel.noted("lease lost") != 0 {
+	if n := rel.core.leases.held; n != 64 || rel.noted("lease lost") != 0 {
 		t.Errorf("%d shards are held", n)
 	}
 	if n := r.store.calls["ReportRoutes"]; n > 20 {
@@ -84,7 +84,7 @@ func TestAHundredTopicsAreReported(t *testing.T) {
 	}
 	rel := r.start(coreConfig{})
 	r.run(time.Minute)
-	if n := len(rel.core.stalled); n != 150 {
+	if n := len(rel.core.routes.stalled); n != 150 {
 		t.Fatalf("%d routes are stalled", n)
 	}
 	if n := len(r.store.routes[rel.name]); n != reportedRoutes {

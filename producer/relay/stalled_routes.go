@@ -7,10 +7,12 @@ import (
 	"github.com/boxpair/boxpair/store/outbox"
 )
 
-// reporting is the part of the core that tells the database which routes do not work. It costs a
+// routeReports owns the reports to the database of routes that do not work. A report costs a
 // statement when that has changed since the last heartbeat, and one when the relay starts: one of
 // the same name may have left something.
-type reporting struct {
+type routeReports struct {
+	*machine
+
 	due     bool // there may be something to tell
 	told    bool // something was
 	written []outbox.StalledRoute
@@ -21,18 +23,18 @@ const (
 	reportedName   = 1 << 10 // bytes
 )
 
-// reportCall tells what has changed since the last report, if anything.
-func (c *relayCore) reportCall() *call {
-	if !c.reporting.due || c.stopping {
+// call tells what has changed since the last report, if anything.
+func (rp *routeReports) call() *call {
+	if !rp.due || rp.stopping {
 		return nil
 	}
-	c.reporting.due = false
-	routes := c.stalledRoutes()
+	rp.due = false
+	routes := rp.list()
 	same := func(a, b outbox.StalledRoute) bool {
 		a.For = b.For
 		return a == b
 	}
-	if c.reporting.told && slices.EqualFunc(routes, c.reporting.written, same) {
+	if rp.told && slices.EqualFunc(routes, rp.written, same) {
 		return nil
 	}
 	return ask(statement{op: opReport, routes: routes})
@@ -40,19 +42,19 @@ func (c *relayCore) reportCall() *call {
 
 // reported books a report. One that has failed is repeated after the next heartbeat, and holds up
 // no lease.
-func (c *relayCore) reported(cl *call) {
-	c.reporting.told = cl.err == nil
-	c.reporting.written = cl.routes
+func (rp *routeReports) reported(cl *call) {
+	rp.told = cl.err == nil
+	rp.written = cl.routes
 }
 
-// stalledRoutes returns the topics of routes that do not work, those that have failed for longest
+// list returns the topics of routes that do not work, those that have failed for longest
 // if there are too many.
-func (c *relayCore) stalledRoutes() []outbox.StalledRoute {
-	if len(c.stalled) == 0 {
+func (rp *routeReports) list() []outbox.StalledRoute {
+	if len(rp.routes.stalled) == 0 {
 		return nil
 	}
 	var list []outbox.StalledRoute
-	for topic, r := range c.topics {
+	for topic, r := range rp.routes.byTopic {
 		if !r.stalled() {
 			continue
 		}
@@ -61,7 +63,7 @@ func (c *relayCore) stalledRoutes() []outbox.StalledRoute {
 			state = outbox.RouteUnavailable
 		}
 		list = append(list, outbox.StalledRoute{
-			Topic: topic, Route: bounded(r.name, reportedName), State: state, For: c.now - r.since, LastError: r.problem,
+			Topic: topic, Route: bounded(r.name, reportedName), State: state, For: rp.now - r.since, LastError: r.problem,
 		})
 	}
 	slices.SortFunc(list, func(a, b outbox.StalledRoute) int {

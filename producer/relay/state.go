@@ -260,7 +260,7 @@ type shardState struct {
 	low     int64 // everything up to here was read, but for late commits
 	sealed  int64 // no writer can commit up to here any more, as an earlier owner has found
 	bottom  int64 // the queue has no row up to here, but for those that are known
-	tail    int64 // of a shard that is given back: what it is when it was last read, see relayCore.tail
+	tail    int64 // of a shard that is given back: what it is when it was last read, see lowKeeper.tail
 	kept    int64 // the bottom that the database keeps; 0: not known
 	keptAt  int64 // the tail that the database keeps; 0: not known
 	known   int64 // below, only what writers that are known may appear
@@ -270,7 +270,7 @@ type shardState struct {
 }
 
 // line returns the line of a key, nil if it has none. That of a resting key is made.
-func (c *relayCore) line(sh *shardState, key string) *keyLine {
+func (ks *keys) line(sh *shardState, key string) *keyLine {
 	l := sh.lines[key]
 	if l != nil {
 		return l
@@ -280,7 +280,7 @@ func (c *relayCore) line(sh *shardState, key string) *keyLine {
 		return nil
 	}
 	delete(sh.resting, key)
-	l = c.newLine(sh, key)
+	l = ks.newLine(sh, key)
 	l.blocked, l.head = true, head
 	return l
 }

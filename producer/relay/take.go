@@ -7,11 +7,21 @@ import (
 	"github.com/boxpair/boxpair/transport"
 )
 
+// keys owns the events in memory and the order of each key.
+type keys struct {
+	*machine
+
+	buffered    int // events in memory that are not confirmed
+	parked      int // of these, events that are parked
+	freeEntries *entry
+	freeLines   []*keyLine
+}
+
 // take takes over a row that was read from the queue of sh, by a lap or not. What is in memory
 // already, and what a mark or a park has removed since the statement began, is nothing new.
-func (c *relayCore) take(sh *shardState, row *outbox.Queued, lap bool) {
+func (ks *keys) take(sh *shardState, row *outbox.Queued, lap bool) {
 	known := sh.index[row.Seq]
-	if c.contradicts(known, row) || c.contradicts(sh.parked[row.Seq], row) {
+	if ks.leases.contradicts(known, row) || ks.leases.contradicts(sh.parked[row.Seq], row) {
 		return
 	}
 	if known != nil {
@@ -24,91 +34,91 @@ func (c *relayCore) take(sh *shardState, row *outbox.Queued, lap bool) {
 		return
 	}
 	if row.Missing {
-		c.takeMissing(sh, row)
+		ks.takeMissing(sh, row)
 		return
 	}
-	r := c.routeFor(row.Topic)
+	r := ks.routes.of(row.Topic)
 	switch {
 	case row.Key != "":
-		c.takeKeyed(sh, row, r, lap)
-	case !c.admit(r, lap):
-		c.passOver(sh, r, "", row.Seq)
+		ks.takeKeyed(sh, row, r, lap)
+	case !ks.routes.admit(r, lap):
+		ks.laps.passOver(sh, r, "", row.Seq)
 	default:
-		e := c.newEntry(sh, row)
+		e := ks.newEntry(sh, row)
 		e.route = r
 		sh.index[e.Seq] = e
-		c.count(e)
-		c.place(e)
+		ks.count(e)
+		ks.place(e)
 	}
 }
 
 // takeKeyed is take for an event with a key. What is behind the key's hole is read with that.
-func (c *relayCore) takeKeyed(sh *shardState, row *outbox.Queued, r *route, lap bool) {
+func (ks *keys) takeKeyed(sh *shardState, row *outbox.Queued, r *route, lap bool) {
 	l := sh.lines[row.Key]
 	switch {
 	case l != nil && l.hole != 0 && row.Seq >= l.hole:
 		sh.skip(row.Seq)
 		return
 	case (l == nil || l.hole == 0) && sh.back.has(hashKey(row.Key), lap):
-		c.passOver(sh, r, row.Key, row.Seq)
+		ks.laps.passOver(sh, r, row.Key, row.Seq)
 		return
 	}
-	l = c.line(sh, row.Key)
+	l = ks.line(sh, row.Key)
 	if l != nil && l.blocked {
-		e := c.newEntry(sh, row)
+		e := ks.newEntry(sh, row)
 		e.route, e.line = r, l
 		sh.index[e.Seq] = e
-		c.follow(e)
+		ks.follow(e)
 		return
 	}
-	if l != nil && l.n >= c.cfg.MaxPerKey {
+	if l != nil && l.n >= ks.cfg.MaxPerKey {
 		l.hole = row.Seq
 		sh.skip(row.Seq)
 		return
 	}
-	if l != nil && l.n > 0 && l.first.route.stalled() || (l == nil || l.n == 0) && !c.admit(r, lap) {
+	if l != nil && l.n > 0 && l.first.route.stalled() || (l == nil || l.n == 0) && !ks.routes.admit(r, lap) {
 		if l != nil {
 			l.hole = 0 // what is behind it is passed over with this one
 		}
-		c.passOver(sh, r, row.Key, row.Seq)
+		ks.laps.passOver(sh, r, row.Key, row.Seq)
 		return
 	}
 	if l == nil {
-		l = c.newLine(sh, row.Key)
+		l = ks.newLine(sh, row.Key)
 	}
-	e := c.newEntry(sh, row)
+	e := ks.newEntry(sh, row)
 	e.route, e.line = r, l
 	sh.index[e.Seq] = e
-	c.count(e)
-	c.enqueue(l, e)
+	ks.count(e)
+	ks.enqueue(l, e)
 }
 
 // enqueue puts an event where it belongs in its line.
-func (c *relayCore) enqueue(l *keyLine, e *entry) {
+func (ks *keys) enqueue(l *keyLine, e *entry) {
 	l.insert(e)
 	if l.first == e && e.next != nil && e.next.state != entryWaiting {
 		e.next.unqueue() // a late commit goes first
 		e.next.state = entryWaiting
 	}
-	c.promote(l)
+	ks.promote(l)
 }
 
 // takeMissing buries a queue row without an event.
-func (c *relayCore) takeMissing(sh *shardState, row *outbox.Queued) {
-	c.note(slog.LevelError, "queue row has no event in the log",
+func (ks *keys) takeMissing(sh *shardState, row *outbox.Queued) {
+	ks.note(slog.LevelError, "queue row has no event in the log",
 		slog.Int("shard", sh.no), slog.Int64("seq", row.Seq), slog.Int64("round", row.Round))
-	e := c.newEntry(sh, row)
+	e := ks.newEntry(sh, row)
 	e.outcome, e.problem, e.dead = transport.Invalid, "event is missing from the log", true
 	e.Attempts = 1
 	sh.index[e.Seq] = e
-	c.park(e)
+	ks.parking.park(e)
 }
 
 // newLine returns a line for a key of sh that has none.
-func (c *relayCore) newLine(sh *shardState, key string) *keyLine {
+func (ks *keys) newLine(sh *shardState, key string) *keyLine {
 	var l *keyLine
-	if n := len(c.freeLines); n > 0 {
-		l, c.freeLines = c.freeLines[n-1], c.freeLines[:n-1]
+	if n := len(ks.freeLines); n > 0 {
+		l, ks.freeLines = ks.freeLines[n-1], ks.freeLines[:n-1]
 	} else {
 		l = new(keyLine)
 	}
@@ -118,16 +128,16 @@ func (c *relayCore) newLine(sh *shardState, key string) *keyLine {
 }
 
 // tidy forgets l if there is nothing to know about its key.
-func (c *relayCore) tidy(l *keyLine) {
+func (ks *keys) tidy(l *keyLine) {
 	if !l.blocked && l.idle() {
-		c.freeLine(l)
+		ks.freeLine(l)
 	}
 }
 
 // rest keeps of l only what is worth it, if its key is blocked and nothing of it is in
 // memory: there may be a million such keys.
-func (c *relayCore) rest(l *keyLine) {
-	if l.blocked && l.idle() && !l.due && !l.verify && c.freeLine(l) {
+func (ks *keys) rest(l *keyLine) {
+	if l.blocked && l.idle() && !l.due && !l.verify && ks.freeLine(l) {
 		if l.shard.resting == nil {
 			l.shard.resting = make(map[string]int64)
 		}
@@ -136,19 +146,19 @@ func (c *relayCore) rest(l *keyLine) {
 }
 
 // freeLine takes l out of its shard, if it is there still.
-func (c *relayCore) freeLine(l *keyLine) bool {
+func (ks *keys) freeLine(l *keyLine) bool {
 	if l.shard.lines[l.key] != l {
 		return false
 	}
 	delete(l.shard.lines, l.key)
-	if len(c.freeLines) < 1024 {
-		c.freeLines = append(c.freeLines, l)
+	if len(ks.freeLines) < 1024 {
+		ks.freeLines = append(ks.freeLines, l)
 	}
 	return true
 }
 
 // promote lets the first event of l go if it may.
-func (c *relayCore) promote(l *keyLine) {
+func (ks *keys) promote(l *keyLine) {
 	if l.inflight != nil || !l.shard.open() && l.shard.phase == phaseReady {
 		return
 	}
@@ -160,23 +170,23 @@ func (c *relayCore) promote(l *keyLine) {
 		}
 	}
 	if e != nil && e.state == entryWaiting {
-		c.place(e)
+		ks.place(e)
 	}
 }
 
 // place puts an event that may be sent where it is sent from.
-func (c *relayCore) place(e *entry) {
+func (ks *keys) place(e *entry) {
 	e.state = entryReady
 	e.route.ready.push(e)
-	c.enqueueRoute(e.route)
+	ks.routes.enqueue(e.route)
 }
 
 // forget takes an event that is not under way out of memory. It is in the
 // database.
-func (c *relayCore) forget(e *entry) {
+func (ks *keys) forget(e *entry) {
 	sh, l := e.shard, e.line
 	e.unqueue()
-	c.uncount(e)
+	ks.uncount(e)
 	if e.parked {
 		delete(sh.parked, e.Seq)
 	} else {
@@ -184,14 +194,14 @@ func (c *relayCore) forget(e *entry) {
 	}
 	if l != nil {
 		l.remove(e)
-		c.tidy(l)
+		ks.tidy(l)
 	}
-	c.free(e)
+	ks.free(e)
 }
 
 // left records that a row has left the queue. A read that is under way may
 // still bring it.
-func (c *relayCore) left(e *entry) {
+func (ks *keys) left(e *entry) {
 	sh := e.shard
 	delete(sh.index, e.Seq)
 	if e.rewritten {
@@ -201,7 +211,7 @@ func (c *relayCore) left(e *entry) {
 		sh.early--
 		sh.more = true
 	}
-	if c.readsQueue() {
+	if ks.reader.readsQueue() {
 		if sh.recent == nil {
 			sh.recent = make(map[int64]int64)
 		}

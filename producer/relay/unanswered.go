@@ -49,13 +49,13 @@ func (u *unanswered) oldest() (time.Duration, bool) {
 }
 
 // overdue gives up the outcomes of the sends up to a number: their contexts ended a while ago.
-func (c *relayCore) overdue(now time.Duration, through int64) {
-	u := &c.unanswered
+func (dp *dispatcher) overdue(now time.Duration, through int64) {
+	u := &dp.unanswered
 	for len(u.sends) > 0 && u.sends[0].number <= through {
 		s := u.sends[0]
 		u.sends = u.sends[1:]
 		if s.awaited() {
-			c.outcome(now, sendResult{entry: s.entry, gen: s.gen, Result: transport.Result{Outcome: transport.Unavailable, Err: errNoOutcome}})
+			dp.outcome(now, sendResult{entry: s.entry, gen: s.gen, Result: transport.Result{Outcome: transport.Unavailable, Err: errNoOutcome}})
 		}
 	}
 }

@@ -20,11 +20,11 @@ func TestASendWithoutAnOutcomeIsGivenUpAndSentAgain(t *testing.T) {
 	}
 	late := rel.muted
 	rel.mute = nil
-	rel.core.overdue(r.now, rel.core.unanswered.last-1)
-	if rel.core.inflight != 1 {
+	rel.core.dispatch.overdue(r.now, rel.core.dispatch.unanswered.last-1)
+	if rel.core.dispatch.inflight != 1 {
 		t.Fatal("a send was given up before its time")
 	}
-	rel.core.overdue(r.now, rel.core.unanswered.last)
+	rel.core.dispatch.overdue(r.now, rel.core.dispatch.unanswered.last)
 	rel.muted = nil
 	r.run(10 * time.Second)
 	r.drained()
@@ -32,7 +32,7 @@ func TestASendWithoutAnOutcomeIsGivenUpAndSentAgain(t *testing.T) {
 		t.Errorf("sent %v, want %v", got, want)
 	}
 	for _, s := range late { // nobody waits for it any more
-		rel.core.outcome(r.now, sendResult{entry: s.entry, gen: s.gen, Result: confirmAll(s)})
+		rel.core.dispatch.outcome(r.now, sendResult{entry: s.entry, gen: s.gen, Result: confirmAll(s)})
 	}
 	r.run(time.Second)
 	if h := rel.core.state(origin); h.InFlight != 0 || !h.OldestInFlight.IsZero() || h.Unmarked != 0 {
@@ -50,7 +50,7 @@ func TestSendsThatAreAnsweredAreForgotten(t *testing.T) {
 		r.store.add("topic", "key")
 	}
 	r.run(time.Minute)
-	if n := len(rel.core.unanswered.sends); n > 16 {
+	if n := len(rel.core.dispatch.unanswered.sends); n > 16 {
 		t.Errorf("%d sends are remembered for a window of 4", n)
 	}
 }

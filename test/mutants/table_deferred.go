@@ -49,8 +49,8 @@ var deferring = []Mutant{
 		Name: "due-by-the-relays-clock", Guarantee: "G2",
 		Broken: "A relay waits by its own clock for the next due event, and does not see the database's jump.",
 		File:   "producer/relay/deferred.go",
-		Old:    `		d.at = min(d.at, c.now+cl.next)`,
-		New:    `		d.at = c.now + cl.next`,
+		Old:    `		df.next = min(df.next, df.now+cl.next)`,
+		New:    `		df.next = df.now + cl.next`,
 		Test:   Test{relay, "TestTheDatabasesClockDecidesWhatIsDue"},
 	},
 	{

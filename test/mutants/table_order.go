@@ -8,10 +8,10 @@ var ordering = []Mutant{
 		File:   "producer/relay/take.go",
 		Old: `		e.next.state = entryWaiting
 	}
-	c.promote(l)`,
+	ks.promote(l)`,
 		New: `		e.next.state = entryWaiting
 	}
-	c.place(e)`,
+	ks.place(e)`,
 		Test: Test{"producer/relay", "TestEventsOfOneKeyAreSentOneByOneInOrder"},
 	},
 	{
@@ -19,11 +19,11 @@ var ordering = []Mutant{
 		Broken: "A fresh event of a key is sent although earlier ones of it are parked.",
 		File:   "producer/relay/take.go",
 		Old: `		sh.index[e.Seq] = e
-		c.follow(e)`,
+		ks.follow(e)`,
 		New: `		sh.index[e.Seq] = e
-		c.count(e)
+		ks.count(e)
 		l.insert(e)
-		c.place(e)`,
+		ks.place(e)`,
 		Test: Test{"producer/relay", "TestAFreshEventWaitsUntilTheLastParkedOneOfItsKeyHasGone"},
 	},
 	{
@@ -62,7 +62,7 @@ var ordering = []Mutant{
 		Name: "lost-retry-repeated", Guarantee: "G5",
 		Broken: "The statement that counts a failure of a parked event is repeated when its answer is lost, also for an event that was redriven in between.",
 		File:   "producer/relay/parked_writer.go",
-		Old:    `			c.retryLost(e)`,
+		Old:    `			pk.retryLost(e)`,
 		New:    `			ln.again = append(ln.again, e)`,
 		Test:   Test{"producer/relay", "TestARepeatedFailureDoesNotBuryWhatWasRedrivenTwice"},
 	},
@@ -154,17 +154,17 @@ var routing = []Mutant{
 		Name: "outage-burns-attempts", Guarantee: "G5",
 		Broken: "Every event in flight counts an attempt when the broker is gone.",
 		File:   "producer/relay/outcome.go",
-		Old: `		c.routeDown(e)
-		c.requeue(e)`,
-		New:  `		c.fail(e)`,
+		Old: `		dp.routes.unavailable(e)
+		dp.requeue(e)`,
+		New:  `		dp.fail(e)`,
 		Test: Test{"producer/relay", "TestAnUnreachableTransportCountsNothingAndKeepsTheOrder"},
 	},
 	{
 		Name: "bad-route-burns-attempts", Guarantee: "G5",
 		Broken: "Events on a route where nothing succeeds, as before its queue exists, count attempts until all are dead.",
 		File:   "producer/relay/outcome.go",
-		Old:    `		c.refuse(e)` + "\n" + `	default: // Unavailable`,
-		New:    `		c.fail(e)` + "\n" + `	default: // Unavailable`,
+		Old:    `		dp.routes.refuse(e)` + "\n" + `	default: // Unavailable`,
+		New:    `		dp.fail(e)` + "\n" + `	default: // Unavailable`,
 		Test:   Test{"producer/relay", "TestAPausedRouteCountsNothingAndDelaysNoOther"},
 	},
 	{
@@ -203,16 +203,16 @@ var routing = []Mutant{
 		Name: "records-without-a-budget", Guarantee: "G5",
 		Broken: "Hundreds of routes that do not work fill the log.",
 		File:   "producer/relay/pace.go",
-		Old:    `	if l.left > 0 {` + "\n",
-		New:    `	if l.left > -1_000_000 {` + "\n",
+		Old:    `	if rl.left > 0 {` + "\n",
+		New:    `	if rl.left > -1_000_000 {` + "\n",
 		Test:   Test{"producer/relay", "TestRecordsAboutManyRoutesAreSummedUp"},
 	},
 	{
 		Name: "attempts-without-end", Guarantee: "G5",
 		Broken: "An event that is refused every time is tried for ever.",
 		File:   "producer/relay/outcome.go",
-		Old:    `	e.dead = e.dead || e.Attempts >= c.cfg.MaxAttempts`,
-		New:    `	e.dead = e.dead || e.Attempts > 1000*c.cfg.MaxAttempts`,
+		Old:    `	e.dead = e.dead || e.Attempts >= dp.cfg.MaxAttempts`,
+		New:    `	e.dead = e.dead || e.Attempts > 1000*dp.cfg.MaxAttempts`,
 		Test:   Test{"producer/relay", "TestTwoBadEventsOneAfterTheOtherDie"},
 	},
 	{
@@ -220,9 +220,9 @@ var routing = []Mutant{
 		Broken: "An event that can never be encoded is tried again like any other.",
 		File:   "producer/relay/outcome.go",
 		Old: `		e.dead = true
-		c.fail(e)`,
+		dp.fail(e)`,
 		New: `		e.dead = false
-		c.fail(e)`,
+		dp.fail(e)`,
 		Test: Test{"producer/relay", "TestAnInvalidEventIsDeadAtOnce"},
 	},
 	{
@@ -285,8 +285,8 @@ var routing = []Mutant{
 		Name: "stalled-route-fills-the-memory", Guarantee: "G5",
 		Broken: "The backlog of a paused route takes the room of all others.",
 		File:   "producer/relay/stall.go",
-		Old:    `	return r.paused || c.success > r.downAt || c.now-r.downAt > downAlone`,
-		New:    `	return r.paused && c.success < 0 && r.downAt < 0`,
+		Old:    `	return r.paused || rs.success > r.downAt || rs.now-r.downAt > downAlone`,
+		New:    `	return r.paused && rs.success < 0 && r.downAt < 0`,
 		Test:   Test{"producer/relay", "TestTheBacklogOfAStalledRouteTakesNoRoomFromOthers"},
 	},
 	{
@@ -314,7 +314,7 @@ var routing = []Mutant{
 		Name: "recovered-route-waits-for-a-sweep", Guarantee: "G5",
 		Broken: "What was left in the database while a route took nothing is not read again when it works.",
 		File:   "producer/relay/route.go",
-		Old:    `	c.hurry(r)` + "\n",
+		Old:    `	rs.laps.hurry(r)` + "\n",
 		New:    ``,
 		Test:   Test{"producer/relay", "TestBacklogOfARouteThatWorksAgainIsReadWithoutAPause"},
 	},
@@ -330,7 +330,7 @@ var routing = []Mutant{
 		Name: "hot-key-starves", Guarantee: "G5",
 		Broken: "A key with a long backlog takes all the room of its shard.",
 		File:   "producer/relay/take.go",
-		Old:    `	if l != nil && l.n >= c.cfg.MaxPerKey {`,
+		Old:    `	if l != nil && l.n >= ks.cfg.MaxPerKey {`,
 		New:    `	if l != nil && l.n >= 1e9 {`,
 		Test:   Test{"producer/relay", "TestAHotKeyDoesNotStarveItsNeighboursAndKeepsItsOrder"},
 	},

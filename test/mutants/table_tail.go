@@ -14,7 +14,7 @@ var handingOver = []Mutant{
 		Name: "tail-above-writers", Guarantee: "G4",
 		Broken: "The next owner of a shard reads on above transactions that have not committed.",
 		File:   "producer/relay/low.go",
-		Old:    `		tail = max(sh.sealed, c.unwritten(sh))`,
+		Old:    `		tail = max(sh.sealed, lk.unwritten(sh))`,
 		New:    `		tail = max(sh.sealed, sh.low)`,
 		Test:   Test{"producer/relay", "TestBottomIsBelowWhatWaits"},
 	},
@@ -22,7 +22,7 @@ var handingOver = []Mutant{
 		Name: "tail-above-rows-that-are-wanted", Guarantee: "G4",
 		Broken: "The next owner of a shard reads on above deferred events that were just queued.",
 		File:   "producer/relay/low.go",
-		Old: `	for _, seq := range c.wantedOf(sh) {
+		Old: `	for _, seq := range lk.wantedOf(sh) {
 		above(seq)
 	}
 	return tail`,
@@ -41,8 +41,8 @@ var handingOver = []Mutant{
 		Name: "yielded-keys-not-passed", Guarantee: "G4",
 		Broken: "Keys of events that waited in memory are not handed over with a shard that is given back: their later events go first.",
 		File:   "producer/relay/lease.go",
-		Old:    `	c.passAll(sh)`,
-		New:    `	_ = c.passAll`,
+		Old:    `	ls.lows.passAll(sh)`,
+		New:    `	_ = ls.lows.passAll`,
 		Test:   Test{"producer/relay", "TestWhatWaitsInTheMemoryOfAShardThatIsGivenBackIsHandedOver"},
 	},
 	{
