@@ -56,16 +56,3 @@ func sizeOf(q *outbox.Queued) int {
 	}
 	return n
 }
-
-// capacity is how many events are kept in memory at most: twice the window, or as many as
-// WindowBytes has room for.
-func (rd *reader) capacity() int {
-	most := 2 * rd.cfg.Window
-	if average := rd.budget.average; average*float64(most) > float64(rd.cfg.WindowBytes) {
-		most = max(2, int(float64(rd.cfg.WindowBytes)/average))
-	}
-	return most
-}
-
-// room is how many more events are to be kept in memory.
-func (rd *reader) room() int { return rd.capacity() - rd.keys.buffered + rd.routes.stuck() }

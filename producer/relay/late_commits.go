@@ -195,15 +195,6 @@ func (lc *lateCommits) look(cl *call, sh *shardState, mark, from int64) {
 	cl.ranges = append(cl.ranges, outbox.Range{Shard: sh.no, After: from, Through: mark, Limit: cl.lookLimit, Except: slices.Compact(except)})
 }
 
-// want has the row of an event read that has come to stand below the mark, or is going to be read
-// anyway.
-func (sh *shardState) want(seq int64) {
-	sh.look, sh.kept, sh.keptAt = true, 0, 0
-	if seq <= sh.low {
-		sh.wanted = append(sh.wanted, seq)
-	}
-}
-
 // wantAgain has the rows that a fetch has not brought read by the next one. The mark may have been
 // set back since: rows above it are read anyway, and one of them alone would take the mark with it,
 // past rows that nobody has read.
@@ -211,10 +202,4 @@ func (c *call) wantAgain(p int) {
 	for _, seq := range c.wanted[p] {
 		c.shards[p].want(seq)
 	}
-}
-
-// lookLimit is how many rows are read of a shard that is read for the first time in a while, and
-// how many a look below its mark may bring before it counts as cut short.
-func (rd *reader) lookLimit() int {
-	return max(1, min(rd.limits.cold, rd.budget.rows()/len(rd.shards)))
 }

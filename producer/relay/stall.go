@@ -163,13 +163,3 @@ func (rs *routes) evict(e *entry) {
 		rs.keys.forget(e)
 	}
 }
-
-// forgetLast forgets the last event of l, which waits, and keeps l.
-func (ks *keys) forgetLast(l *keyLine) {
-	e := l.last
-	e.unqueue()
-	ks.uncount(e)
-	delete(l.shard.index, e.Seq)
-	l.remove(e)
-	ks.free(e)
-}

@@ -61,7 +61,7 @@ var batches = []Mutant{
 	{
 		Name: "rider-blamed-on-the-first", Guarantee: "G5",
 		Broken: "The first event of a batch that was refused counts an attempt for another one in it.",
-		File:   "producer/relay/outcome.go",
+		File:   "producer/relay/dispatcher.go",
 		Old:    `	case len(riders) > 0 && dp.unbatch(e, riders):`,
 		New:    `	case len(riders) > dp.cfg.Window && dp.unbatch(e, riders):`,
 		Test:   Test{"producer/relay", "TestFailedBatchCountsNoAttemptOfTheOthers"},
@@ -69,7 +69,7 @@ var batches = []Mutant{
 	{
 		Name: "rider-moved-while-under-way", Guarantee: "G4",
 		Broken: "What is under way in a batch is moved behind the parked head of its key.",
-		File:   "producer/relay/state.go",
+		File:   "producer/relay/entry.go",
 		Old:    `	return s == entrySending || s == entryRiding || s == entryParking`,
 		New:    `	return s == entrySending || s == entryParking`,
 		Test:   Test{"producer/relay", "TestBatchOfAKeyThatIsBlockedMeanwhile"},

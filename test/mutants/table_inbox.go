@@ -213,7 +213,7 @@ var remembering = []Mutant{
 	{
 		Name: "other-database-unnoticed-by-relays", Guarantee: "G2",
 		Broken: "A relay that lives through a fail-over goes on from where it was.",
-		File:   "producer/relay/lease.go",
+		File:   "producer/relay/leases.go",
 		Old:    `	if before == "" {`,
 		New:    `	if before == "" || identity != "" {`,
 		Test:   Test{"producer/relay", "TestWhatAFailOverBroughtBackIsSentAgainAtOnce"},

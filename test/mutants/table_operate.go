@@ -21,7 +21,7 @@ var operating = []Mutant{
 	{
 		Name: "first-fetch-brings-large-events", Guarantee: "G5",
 		Broken: "The first fetch of a relay brings as many events as if they were small.",
-		File:   "producer/relay/core.go",
+		File:   "producer/relay/machine.go",
 		Old:    `now: cfg.FetchSize, average: firstAverage}`,
 		New:    `now: cfg.FetchSize, average: leastSize}`,
 		Test:   Test{"producer/relay", "TestFirstFetchBringsFewEventsSinceTheyMayBeLarge"},
@@ -29,7 +29,7 @@ var operating = []Mutant{
 	{
 		Name: "fetch-beyond-its-budget", Guarantee: "G5",
 		Broken: "One statement reads all shards as far as one of them is asked for.",
-		File:   "producer/relay/fetch.go",
+		File:   "producer/relay/reader.go",
 		Old:    `		if budget -= limit; budget <= 0 {`,
 		New:    `		if budget -= limit; budget <= -1e9 {`,
 		Test:   Test{"producer/relay", "TestSimulateLoad"},
@@ -37,7 +37,7 @@ var operating = []Mutant{
 	{
 		Name: "tail-set-back-by-every-sweep", Guarantee: "G5",
 		Broken: "Now and then what was written last waits until the backlog of routes that do not work was read.",
-		File:   "producer/relay/revisit.go",
+		File:   "producer/relay/laps.go",
 		Old:    `				sh.back.sweep = true`,
 		New:    `				sh.rewind(0)`,
 		Test:   Test{"producer/relay", "TestSimulateLoad"},
@@ -45,7 +45,7 @@ var operating = []Mutant{
 	{
 		Name: "bottom-kept-in-vain", Guarantee: "G5",
 		Broken: "The next owner of a shard steps over all that was delivered while somebody holds a snapshot.",
-		File:   "producer/relay/low.go",
+		File:   "producer/relay/shard.go",
 		Old:    `	sh.bottom, sh.low, sh.known, sh.sealed = bottom, tail.Seq, tail.Seq, tail.Seq`,
 		New:    `	sh.bottom, sh.low, sh.known, sh.sealed = 0, 0, 0, 0`,
 		Test:   Test{"producer/relay", "TestSimulateLoad"},
@@ -53,7 +53,7 @@ var operating = []Mutant{
 	{
 		Name: "large-events-fill-the-memory", Guarantee: "G5",
 		Broken: "A relay keeps as many large events in memory as small ones.",
-		File:   "producer/relay/budget.go",
+		File:   "producer/relay/reader.go",
 		Old:    `average*float64(most) > float64(rd.cfg.WindowBytes)`,
 		New:    `average < 0`,
 		Test:   Test{"producer/relay", "TestLargeEventsAreReadFewAtATime"},
@@ -118,7 +118,7 @@ var operating = []Mutant{
 	{
 		Name: "routes-are-not-reported", Guarantee: "G7",
 		Broken: "Only the relay's own process knows which routes do not work.",
-		File:   "producer/relay/stalled_routes.go",
+		File:   "producer/relay/route_reports.go",
 		Old:    `	return ask(statement{op: opReport, routes: routes})`,
 		New:    `	return nil`,
 		Test:   Test{"producer/relay", "TestTheDatabaseKnowsWhichRoutesDoNotWork"},

@@ -5,7 +5,7 @@ var ordering = []Mutant{
 	{
 		Name: "no-waves", Guarantee: "G4",
 		Broken: "The next event of a key is sent before its predecessor is confirmed.",
-		File:   "producer/relay/take.go",
+		File:   "producer/relay/keys.go",
 		Old: `		e.next.state = entryWaiting
 	}
 	ks.promote(l)`,
@@ -17,7 +17,7 @@ var ordering = []Mutant{
 	{
 		Name: "blocked-key-not-respected", Guarantee: "G4",
 		Broken: "A fresh event of a key is sent although earlier ones of it are parked.",
-		File:   "producer/relay/take.go",
+		File:   "producer/relay/keys.go",
 		Old: `		sh.index[e.Seq] = e
 		ks.follow(e)`,
 		New: `		sh.index[e.Seq] = e
@@ -29,7 +29,7 @@ var ordering = []Mutant{
 	{
 		Name: "followers-stay", Guarantee: "G4",
 		Broken: "The later events of a parked one stay in the queue, and are sent before it.",
-		File:   "producer/relay/parked_writer.go",
+		File:   "producer/relay/keys.go",
 		Old:    `		if !e.state.underway() {`,
 		New:    `		if e.state == entryConfirmed {`,
 		Test:   Test{"producer/relay", "TestAFailedKeyIsSentFromItsParkedEventsInOrder"},
@@ -37,7 +37,7 @@ var ordering = []Mutant{
 	{
 		Name: "parked-before-the-marks", Guarantee: "G4",
 		Broken: "A failed event is parked before its delivered predecessors are marked; a crash then sends them behind it.",
-		File:   "producer/relay/parked_writer.go",
+		File:   "producer/relay/parking.go",
 		Old:    `	if l.marking == 0 {`,
 		New:    `	if l.marking >= 0 {`,
 		Test:   Test{"producer/relay", "TestAFailureIsParkedAfterTheMarksOfItsPredecessors"},
@@ -45,7 +45,7 @@ var ordering = []Mutant{
 	{
 		Name: "hole-forgotten", Guarantee: "G4",
 		Broken: "Reading goes on past the events of a hot key that found no room, without remembering them.",
-		File:   "producer/relay/take.go",
+		File:   "producer/relay/keys.go",
 		Old:    `	case l != nil && l.hole != 0 && row.Seq >= l.hole:`,
 		New:    `	case l != nil && l.hole < 0 && row.Seq >= l.hole:`,
 		Test:   Test{"producer/relay", "TestAHotKeyDoesNotStarveItsNeighboursAndKeepsItsOrder"},
@@ -53,7 +53,7 @@ var ordering = []Mutant{
 	{
 		Name: "doubtful-park-trusted", Guarantee: "G2",
 		Broken: "A repeated statement that parks an event is taken for the first one; if an operator has settled the event since, its key waits for ever.",
-		File:   "producer/relay/parked_writer.go",
+		File:   "producer/relay/parking.go",
 		Old:    `				case e.doubtful:`,
 		New:    `				case false:`,
 		Test:   Test{"producer/relay", "TestARepeatedParkDoesNotHoldUpTheKeyOfWhatWasDiscarded"},
@@ -61,7 +61,7 @@ var ordering = []Mutant{
 	{
 		Name: "lost-retry-repeated", Guarantee: "G5",
 		Broken: "The statement that counts a failure of a parked event is repeated when its answer is lost, also for an event that was redriven in between.",
-		File:   "producer/relay/parked_writer.go",
+		File:   "producer/relay/parking.go",
 		Old:    `			pk.retryLost(e)`,
 		New:    `			ln.again = append(ln.again, e)`,
 		Test:   Test{"producer/relay", "TestARepeatedFailureDoesNotBuryWhatWasRedrivenTwice"},
@@ -117,7 +117,7 @@ var ordering = []Mutant{
 	{
 		Name: "sent-before-blocked-keys-are-known", Guarantee: "G4",
 		Broken: "A relay that takes a shard over begins to send before it knows which keys are blocked.",
-		File:   "producer/relay/lease.go",
+		File:   "producer/relay/leases.go",
 		Old:    `		more:   true,`,
 		New:    `		more:   true, phase: phaseReady,`,
 		Test:   Test{"producer/relay", "TestAShardIsHealedThenLoadedThenRead"},
@@ -125,7 +125,7 @@ var ordering = []Mutant{
 	{
 		Name: "rewritten-event-forgotten", Guarantee: "G2",
 		Broken: "An event that is replayed while its mark is under way is not read again.",
-		File:   "producer/relay/take.go",
+		File:   "producer/relay/keys.go",
 		Old:    `	if e.rewritten {`,
 		New:    `	if e.rewritten && e.parked {`,
 		Test:   Test{"producer/relay", "TestAnEventIsReplayedThoughItsMarkIsUnderWay"},
@@ -141,7 +141,7 @@ var ordering = []Mutant{
 	{
 		Name: "marked-during-a-read", Guarantee: "G3",
 		Broken: "What a read has seen and a mark has removed meanwhile is sent again.",
-		File:   "producer/relay/take.go",
+		File:   "producer/relay/keys.go",
 		Old:    `	if round, ok := sh.recent[row.Seq]; ok && round == row.Round {`,
 		New:    `	if round, ok := sh.recent[row.Seq]; ok && row.Seq < 0 && round == row.Round {`,
 		Test:   Test{"producer/relay", "TestWhatIsMarkedDuringAReadIsNotSentAgain"},
@@ -153,7 +153,7 @@ var routing = []Mutant{
 	{
 		Name: "outage-burns-attempts", Guarantee: "G5",
 		Broken: "Every event in flight counts an attempt when the broker is gone.",
-		File:   "producer/relay/outcome.go",
+		File:   "producer/relay/dispatcher.go",
 		Old: `		dp.routes.unavailable(e)
 		dp.requeue(e)`,
 		New:  `		dp.fail(e)`,
@@ -162,7 +162,7 @@ var routing = []Mutant{
 	{
 		Name: "bad-route-burns-attempts", Guarantee: "G5",
 		Broken: "Events on a route where nothing succeeds, as before its queue exists, count attempts until all are dead.",
-		File:   "producer/relay/outcome.go",
+		File:   "producer/relay/dispatcher.go",
 		Old:    `		dp.routes.refuse(e)` + "\n" + `	default: // Unavailable`,
 		New:    `		dp.fail(e)` + "\n" + `	default: // Unavailable`,
 		Test:   Test{"producer/relay", "TestAPausedRouteCountsNothingAndDelaysNoOther"},
@@ -170,7 +170,7 @@ var routing = []Mutant{
 	{
 		Name: "lone-bad-event-is-immortal", Guarantee: "G5",
 		Broken: "On a route whose only event is bad, that event is probed for ever and never dies.",
-		File:   "producer/relay/route.go",
+		File:   "producer/relay/routes.go",
 		Old:    `	return keys <= 1`,
 		New:    `	return keys < 1`,
 		Test:   Test{"producer/relay", "TestARouteWithOneKeyCountsOnTheBackoffSchedule"},
@@ -178,7 +178,7 @@ var routing = []Mutant{
 	{
 		Name: "missing-queue-buries", Guarantee: "G5",
 		Broken: "The events of a quiet topic whose queue is missing use up their attempts.",
-		File:   "producer/relay/route.go",
+		File:   "producer/relay/routes.go",
 		Old:    `r.refused.first.outcome == transport.Returned`,
 		New:    `r.refused.first.outcome == transport.Confirmed`,
 		Test:   Test{"producer/relay", "TestAMissingQueueCostsTheEventsOfAQuietTopicNoAttempts"},
@@ -210,7 +210,7 @@ var routing = []Mutant{
 	{
 		Name: "attempts-without-end", Guarantee: "G5",
 		Broken: "An event that is refused every time is tried for ever.",
-		File:   "producer/relay/outcome.go",
+		File:   "producer/relay/dispatcher.go",
 		Old:    `	e.dead = e.dead || e.Attempts >= dp.cfg.MaxAttempts`,
 		New:    `	e.dead = e.dead || e.Attempts > 1000*dp.cfg.MaxAttempts`,
 		Test:   Test{"producer/relay", "TestTwoBadEventsOneAfterTheOtherDie"},
@@ -218,7 +218,7 @@ var routing = []Mutant{
 	{
 		Name: "invalid-event-is-retried", Guarantee: "G5",
 		Broken: "An event that can never be encoded is tried again like any other.",
-		File:   "producer/relay/outcome.go",
+		File:   "producer/relay/dispatcher.go",
 		Old: `		e.dead = true
 		dp.fail(e)`,
 		New: `		e.dead = false
@@ -292,7 +292,7 @@ var routing = []Mutant{
 	{
 		Name: "passed-over-and-forgotten", Guarantee: "G4",
 		Broken: "Later events of a key are sent before those that were left in the database while their route took nothing.",
-		File:   "producer/relay/revisit.go",
+		File:   "producer/relay/laps.go",
 		Old: `	_, ok := b.ahead[hash]
 	return ok || b.handed`,
 		New: `	ok := false
@@ -302,7 +302,7 @@ var routing = []Mutant{
 	{
 		Name: "laps-pass-over-what-was-passed-over", Guarantee: "G5",
 		Broken: "A lap leaves in the database what it was made to read.",
-		File:   "producer/relay/revisit.go",
+		File:   "producer/relay/laps.go",
 		Old: `	if lap {
 		return false
 	}
@@ -313,7 +313,7 @@ var routing = []Mutant{
 	{
 		Name: "recovered-route-waits-for-a-sweep", Guarantee: "G5",
 		Broken: "What was left in the database while a route took nothing is not read again when it works.",
-		File:   "producer/relay/route.go",
+		File:   "producer/relay/routes.go",
 		Old:    `	rs.laps.hurry(r)` + "\n",
 		New:    ``,
 		Test:   Test{"producer/relay", "TestBacklogOfARouteThatWorksAgainIsReadWithoutAPause"},
@@ -321,7 +321,7 @@ var routing = []Mutant{
 	{
 		Name: "stalled-route-is-silent", Guarantee: "G5",
 		Broken: "A route on which nothing succeeds for its grace period is never reported.",
-		File:   "producer/relay/route.go",
+		File:   "producer/relay/routes.go",
 		Old:    `		r.reported = true` + "\n",
 		New:    `		r.reported = true` + "\n" + `		continue` + "\n",
 		Test:   Test{"producer/relay", "TestARouteOnWhichNothingSucceedsIsReportedAfterItsGrace"},
@@ -329,7 +329,7 @@ var routing = []Mutant{
 	{
 		Name: "hot-key-starves", Guarantee: "G5",
 		Broken: "A key with a long backlog takes all the room of its shard.",
-		File:   "producer/relay/take.go",
+		File:   "producer/relay/keys.go",
 		Old:    `	if l != nil && l.n >= ks.cfg.MaxPerKey {`,
 		New:    `	if l != nil && l.n >= 1e9 {`,
 		Test:   Test{"producer/relay", "TestAHotKeyDoesNotStarveItsNeighboursAndKeepsItsOrder"},
@@ -337,7 +337,7 @@ var routing = []Mutant{
 	{
 		Name: "replayed-events-as-late-ones", Guarantee: "G4",
 		Broken: "Events that a replay has put back are sent before earlier ones of their key where a relay meets them before it is told of the replay.",
-		File:   "producer/relay/fetch.go",
+		File:   "producer/relay/reader.go",
 		Old:    `ticket > sh.told {`,
 		New:    `ticket < 0 {`,
 		Test:   Test{"producer/relay", "TestEventsReplayedTogetherKeepTheirOrder"},
@@ -345,7 +345,7 @@ var routing = []Mutant{
 	{
 		Name: "replay-told-before-its-rewind", Guarantee: "G4",
 		Broken: "A shard is read on with a replay before it was set back for it.",
-		File:   "producer/relay/lease.go",
+		File:   "producer/relay/leases.go",
 		Old:    `		if r := cl.renewals[i]; r.Rewind && !sh.yielding && (r.Ticket`,
 		New:    `		if r := cl.renewals[i]; r.Rewind && !sh.yielding && sh.untold == 0 && (r.Ticket`,
 		Test:   Test{"producer/relay", "TestEventsReplayedAfterATakeoverKeepTheirOrder"},
@@ -353,7 +353,7 @@ var routing = []Mutant{
 	{
 		Name: "replay-read-on-from-the-middle", Guarantee: "G4",
 		Broken: "What a replay has put back of a long key is read from where the relay had come to in it, before the first of it.",
-		File:   "producer/relay/state.go",
+		File:   "producer/relay/shard.go",
 		Old:    `		l.hole = min(l.hole, after+1) // 0 stays 0`,
 		New:    `		l.hole = max(l.hole, 0)`,
 		Test:   Test{"producer/relay", "TestReplayOfALongKeyIsReadFromItsFirstEvent"},
@@ -361,7 +361,7 @@ var routing = []Mutant{
 	{
 		Name: "replay-overtakes-a-mark", Guarantee: "G4",
 		Broken: "A replayed event whose earlier mark is not answered yet is sent behind later ones of its replay.",
-		File:   "producer/relay/fetch.go",
+		File:   "producer/relay/shard.go",
 		Old:    `sh.untold == 0 && sh.early == 0 }`,
 		New:    `sh.untold == 0 }`,
 		Test:   Test{"producer/relay", "TestEventThatIsReplayedBeforeItsMarkIsAnsweredKeepsItsPlace"},

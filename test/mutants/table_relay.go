@@ -5,7 +5,7 @@ var leasing = []Mutant{
 	{
 		Name: "sequence-anew-not-looked-for", Guarantee: "G5",
 		Broken: "Events of a sequence that has begun anew stand below the relay's marks until its next sweep.",
-		File:   "producer/relay/lease.go",
+		File:   "producer/relay/leases.go",
 		Old: `		ls.numbers.checked(cl)
 `,
 		New:  ``,
@@ -22,7 +22,7 @@ var leasing = []Mutant{
 	{
 		Name: "lost-event-not-told", Guarantee: "G2",
 		Broken: "A row whose ID was that of another event, which the database has lost, passes for the one in memory.",
-		File:   "producer/relay/take.go",
+		File:   "producer/relay/keys.go",
 		Old:    `	if ks.leases.contradicts(known, row) || ks.leases.contradicts(sh.parked[row.Seq], row) {`,
 		New:    `	if ks.leases.contradicts(nil, row) {`,
 		Test:   Test{"producer/relay", "TestEventThatHasTheIDOfALostOneIsSent"},
@@ -38,7 +38,7 @@ var leasing = []Mutant{
 	{
 		Name: "discarded-head-sent-again", Guarantee: "G5",
 		Broken: "A head that was discarded in flight is sent again and again while its route is down, and holds up its key.",
-		File:   "producer/relay/outcome.go",
+		File:   "producer/relay/dispatcher.go",
 		Old:    `	if !e.parked || l == nil || !l.verify {`,
 		New:    `	if !e.parked || l == nil || l.verify {`,
 		Test:   Test{"producer/relay", "TestHeadThatIsDiscardedInFlightHoldsUpNothing"},
@@ -46,7 +46,7 @@ var leasing = []Mutant{
 	{
 		Name: "move-overtaken", Guarantee: "G5",
 		Broken: "A head that is due is sent while an earlier event of its key is being moved to its side.",
-		File:   "producer/relay/parked_writer.go",
+		File:   "producer/relay/key_line.go",
 		Old:    `	if l.following == 0 {`,
 		New:    `	if l.following >= 0 {`,
 		Test:   Test{"producer/relay", "TestWhatIsOnItsWayBehindAHeadGoesBeforeIt"},
@@ -178,7 +178,7 @@ UPDATE`,
 	{
 		Name: "lease-from-the-answer", Guarantee: "G4",
 		Broken: "A renewed lease counts from when the answer arrived, which is later than the database thinks.",
-		File:   "producer/relay/lease.go",
+		File:   "producer/relay/leases.go",
 		Old:    `		sh.until = cl.issued + ls.cfg.LeaseTTL - ls.margin()`,
 		New:    `		sh.until = ls.now + ls.cfg.LeaseTTL - ls.margin()`,
 		Test:   Test{"producer/relay", "TestARenewedLeaseCountsFromBeforeItsRenewal"},
@@ -186,7 +186,7 @@ UPDATE`,
 	{
 		Name: "sends-after-the-lease", Guarantee: "G4",
 		Broken: "A relay goes on sending from a shard whose lease has ended.",
-		File:   "producer/relay/outcome.go",
+		File:   "producer/relay/dispatcher.go",
 		Old:    `	if dp.now >= sh.until {`,
 		New:    `	if dp.now >= sh.until && sh.gone {`,
 		Test:   Test{"producer/relay", "TestNothingIsSentAfterTheLeaseHasEnded"},
@@ -194,7 +194,7 @@ UPDATE`,
 	{
 		Name: "given-back-in-flight", Guarantee: "G4",
 		Broken: "A shard is given back while an event of it is in flight.",
-		File:   "producer/relay/state.go",
+		File:   "producer/relay/shard.go",
 		Old:    `	return sh.inflight == 0 && sh.marking == 0 && sh.lane.idle()`,
 		New:    `	return sh.lane.idle()`,
 		Test:   Test{"producer/relay", "TestSurplusIsGivenBackWhenItsSendsHaveEnded"},
@@ -202,7 +202,7 @@ UPDATE`,
 	{
 		Name: "first-relay-keeps-all", Guarantee: "G5",
 		Broken: "A relay does not give shards back when others appear.",
-		File:   "producer/relay/lease.go",
+		File:   "producer/relay/leases.go",
 		Old:    `func (ls *leases) share() int { return (idgen.Shards + ls.live - 1) / max(ls.live, 1) }`,
 		New:    `func (ls *leases) share() int { return idgen.Shards }`,
 		Test:   Test{"producer/relay", "TestShardsAreSharedFairly"},
@@ -210,7 +210,7 @@ UPDATE`,
 	{
 		Name: "crash-not-passed-on", Guarantee: "G5",
 		Broken: "After a relay died the next one does not say that its first messages may have been started, so a consumer counts no start.",
-		File:   "producer/relay/lease.go",
+		File:   "producer/relay/leases.go",
 		Old:    `		sh.redeliver = ls.cfg.Window`,
 		New:    `		sh.redeliver = 0`,
 		Test:   Test{"producer/relay", "TestOnlyTheFirstWindowAfterAnAbruptTakeoverIsRedelivered"},
@@ -251,7 +251,7 @@ var relaying = []Mutant{
 	{
 		Name: "mark-without-confirm", Guarantee: "G2",
 		Broken: "An event whose outcome is unknown, or that was refused, counts as delivered.",
-		File:   "producer/relay/outcome.go",
+		File:   "producer/relay/dispatcher.go",
 		Old:    `	if res.Outcome == transport.Confirmed && !res.unsent {` + "\n" + `		dp.confirmed(e, riders)`,
 		New:    `	if res.Outcome != transport.Invalid && !res.unsent {` + "\n" + `		dp.confirmed(e, riders)`,
 		Test:   Test{"producer/relay", "TestAnUnreachableTransportCountsNothingAndKeepsTheOrder"},
@@ -289,7 +289,7 @@ var relaying = []Mutant{
 	{
 		Name: "old-writer-overtaken", Guarantee: "G4",
 		Broken: "What comes behind the event of a transaction that has written for long is sent without asking whether that one has committed.",
-		File:   "producer/relay/fetch.go",
+		File:   "producer/relay/reader.go",
 		Old:    `return cl.old < from })`,
 		New:    `return cl.old < from && cl.back })`,
 		Test:   Test{"producer/relay", "TestAnEventThatCommitsLateIsNotOvertakenByTheNextOfItsKey"},
@@ -297,7 +297,7 @@ var relaying = []Mutant{
 	{
 		Name: "bottom-above-memory", Guarantee: "G4",
 		Broken: "What is in memory counts as gone for the next owner of its shard, which does not read it.",
-		File:   "producer/relay/low.go",
+		File:   "producer/relay/low_keeper.go",
 		Old: `		for seq := range sh.index {
 			above(seq)
 		}
@@ -308,7 +308,7 @@ var relaying = []Mutant{
 	{
 		Name: "bottom-above-writers", Guarantee: "G4",
 		Broken: "The next owner of a shard does not read what a transaction commits that has written for long.",
-		File:   "producer/relay/low.go",
+		File:   "producer/relay/low_keeper.go",
 		Old:    `		low = min(low, w.floor)`,
 		New:    `		low = max(low, w.floor)`,
 		Test:   Test{"producer/relay", "TestBottomIsBelowWhatWaits"},
@@ -316,7 +316,7 @@ var relaying = []Mutant{
 	{
 		Name: "bottom-above-what-was-passed-over", Guarantee: "G4",
 		Broken: "The next owner of a shard does not read what waits for a route that does not work.",
-		File:   "producer/relay/low.go",
+		File:   "producer/relay/low_keeper.go",
 		Old:    `		above(sh.back.first)`,
 		New:    `		above(0)`,
 		Test:   Test{"producer/relay", "TestBottomIsBelowWhatWaits"},
@@ -324,7 +324,7 @@ var relaying = []Mutant{
 	{
 		Name: "bottom-of-a-lost-database", Guarantee: "G2",
 		Broken: "What was kept of a database that has lost commits counts, and events that were given their numbers are not read.",
-		File:   "producer/relay/lease.go",
+		File:   "producer/relay/leases.go",
 		Old:    `	if g.History == ls.identity {`,
 		New:    `	if g.History != "" || ls.identity == "" {`,
 		Test:   Test{"producer/relay", "TestBottomOfALostDatabaseIsNotBelieved"},
@@ -388,7 +388,7 @@ JOIN LATERAL (SELECT * FROM {{outbox_events}} e WHERE e.id = q.id OFFSET 0) e ON
 	{
 		Name: "failed-mark-forgotten", Guarantee: "G2",
 		Broken: "Events whose mark failed are forgotten: they stay in the queue, and nobody looks at them.",
-		File:   "producer/relay/mark.go",
+		File:   "producer/relay/marking.go",
 		Old:    `		mk.pending = append(cl.entries, mk.pending...)`,
 		New:    `		mk.pending = append(cl.entries[:0], mk.pending...)`,
 		Test:   Test{"producer/relay", "TestStatementsAreRepeatedUntilTheyWork"},
@@ -396,7 +396,7 @@ JOIN LATERAL (SELECT * FROM {{outbox_events}} e WHERE e.id = q.id OFFSET 0) e ON
 	{
 		Name: "statements-without-pause", Guarantee: "G5",
 		Broken: "A failing database is asked again at once, as fast as the relay can.",
-		File:   "producer/relay/core.go",
+		File:   "producer/relay/machine.go",
 		Old:    `	return bound/2 + time.Duration(c.rand.Int64N(int64(bound)/2+1))`,
 		New:    `	return min(bound, time.Microsecond)`,
 		Test:   Test{"producer/relay", "TestAFailingDatabaseIsAskedAtGrowingIntervals"},
@@ -404,7 +404,7 @@ JOIN LATERAL (SELECT * FROM {{outbox_events}} e WHERE e.id = q.id OFFSET 0) e ON
 	{
 		Name: "twice-reported-outcome", Guarantee: "G2",
 		Broken: "An outcome that a publisher reports late counts for the next sending of the event.",
-		File:   "producer/relay/outcome.go",
+		File:   "producer/relay/dispatcher.go",
 		Old:    `	if e.state != entrySending || e.gen != res.gen {`,
 		New:    `	if e.state != entrySending {`,
 		Test:   Test{"producer/relay", "TestAnOutcomeThatIsReportedTwiceCountsOnce"},
@@ -435,7 +435,7 @@ JOIN LATERAL (SELECT * FROM {{outbox_events}} e WHERE e.id = q.id OFFSET 0) e ON
 	{
 		Name: "error-that-cannot-be-stored", Guarantee: "G5",
 		Broken: "An error text that no database keeps makes parking the event fail for ever.",
-		File:   "producer/relay/outcome.go",
+		File:   "producer/relay/text.go",
 		Old:    `strings.ToValidUTF8(text, "\uFFFD"), "\x00", "\uFFFD")`,
 		New:    `text, "\x00", "\x00")`,
 		Test:   Test{"producer/relay", "TestStoredErrorsAreShortAndValid"},
@@ -443,7 +443,7 @@ JOIN LATERAL (SELECT * FROM {{outbox_events}} e WHERE e.id = q.id OFFSET 0) e ON
 	{
 		Name: "key-behind-others-read-for-ever", Guarantee: "G5",
 		Broken: "A key with millions of events of others in between is read by one statement again and again, which never ends in time.",
-		File:   "producer/relay/fetch.go",
+		File:   "producer/relay/reader.go",
 		Old: `		rd.leaveToLap(l)
 		return`,
 		New: `		rd.refill(l)
@@ -453,7 +453,7 @@ JOIN LATERAL (SELECT * FROM {{outbox_events}} e WHERE e.id = q.id OFFSET 0) e ON
 	{
 		Name: "all-shards-healed-at-once", Guarantee: "G2",
 		Broken: "Shards with so many parked keys that no statement heals all of them in time are healed in one statement again and again.",
-		File:   "producer/relay/parked_writer.go",
+		File:   "producer/relay/parking.go",
 		Old:    `		if len(cl.shards) == pk.healing.now {`,
 		New:    `		if len(cl.shards) == pk.healing.most {`,
 		Test:   Test{"producer/relay", "TestShardsAreHealedFewAtATimeWhereAllTakeTooLong"},

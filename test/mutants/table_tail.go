@@ -5,7 +5,7 @@ var handingOver = []Mutant{
 	{
 		Name: "tail-above-what-is-to-be-sent", Guarantee: "G4",
 		Broken: "The next owner of a shard reads on above events that were about to be sent, and a later one of a key goes first.",
-		File:   "producer/relay/low.go",
+		File:   "producer/relay/low_keeper.go",
 		Old:    `			if !e.waits() {`,
 		New:    `			if !e.waits() && seq == 0 {`,
 		Test:   Test{"producer/relay", "TestBottomIsBelowWhatWaits"},
@@ -13,7 +13,7 @@ var handingOver = []Mutant{
 	{
 		Name: "tail-above-writers", Guarantee: "G4",
 		Broken: "The next owner of a shard reads on above transactions that have not committed.",
-		File:   "producer/relay/low.go",
+		File:   "producer/relay/low_keeper.go",
 		Old:    `		tail = max(sh.sealed, lk.unwritten(sh))`,
 		New:    `		tail = max(sh.sealed, sh.low)`,
 		Test:   Test{"producer/relay", "TestBottomIsBelowWhatWaits"},
@@ -21,7 +21,7 @@ var handingOver = []Mutant{
 	{
 		Name: "tail-above-rows-that-are-wanted", Guarantee: "G4",
 		Broken: "The next owner of a shard reads on above deferred events that were just queued.",
-		File:   "producer/relay/low.go",
+		File:   "producer/relay/low_keeper.go",
 		Old: `	for _, seq := range lk.wantedOf(sh) {
 		above(seq)
 	}
@@ -32,7 +32,7 @@ var handingOver = []Mutant{
 	{
 		Name: "passed-keys-without-memory", Guarantee: "G4",
 		Broken: "Keys of events that wait in memory for a stalled route are not handed over: their later events go first.",
-		File:   "producer/relay/low.go",
+		File:   "producer/relay/shard.go",
 		Old:    `		if l.waits() {`,
 		New:    `		if l.waits() && sh.yielding {`,
 		Test:   Test{"producer/relay", "TestEventsOfAKeyFollowThoseThatAnEarlierOwnerHasLeft"},
@@ -40,7 +40,7 @@ var handingOver = []Mutant{
 	{
 		Name: "yielded-keys-not-passed", Guarantee: "G4",
 		Broken: "Keys of events that waited in memory are not handed over with a shard that is given back: their later events go first.",
-		File:   "producer/relay/lease.go",
+		File:   "producer/relay/leases.go",
 		Old:    `	ls.lows.passAll(sh)`,
 		New:    `	_ = ls.lows.passAll`,
 		Test:   Test{"producer/relay", "TestWhatWaitsInTheMemoryOfAShardThatIsGivenBackIsHandedOver"},
@@ -48,7 +48,7 @@ var handingOver = []Mutant{
 	{
 		Name: "handed-keys-not-looked-at", Guarantee: "G4",
 		Broken: "Events of keys that an earlier owner has left go before those.",
-		File:   "producer/relay/revisit.go",
+		File:   "producer/relay/laps.go",
 		Old:    `	return ok || b.handed.has(hash)`,
 		New:    `	return ok`,
 		Test:   Test{"producer/relay", "TestEventsOfAKeyFollowThoseThatAnEarlierOwnerHasLeft"},
@@ -56,7 +56,7 @@ var handingOver = []Mutant{
 	{
 		Name: "handed-keys-without-a-lap", Guarantee: "G1",
 		Broken: "What an earlier owner has left is read at the next sweep, minutes later.",
-		File:   "producer/relay/revisit.go",
+		File:   "producer/relay/laps.go",
 		Old:    ` || b.handed != nil`,
 		New:    ``,
 		Test:   Test{"producer/relay", "TestEventsOfAKeyFollowThoseThatAnEarlierOwnerHasLeft"},

@@ -122,3 +122,15 @@ func (mk *marking) marked(l *keyLine) {
 		mk.parking.parkNow(e)
 	}
 }
+
+// toMark has the queue row of e removed.
+func (mk *marking) toMark(e *entry) {
+	mk.keys.uncount(e)
+	e.state = entryConfirmed
+	e.shard.marking++
+	if e.line != nil {
+		e.line.remove(e)
+		e.line.marking++
+	}
+	mk.add(e)
+}

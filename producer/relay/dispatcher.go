@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/boxpair/boxpair/transport"
 )
@@ -230,18 +229,6 @@ func (dp *dispatcher) confirmed(e *entry, riders []*entry) {
 	}
 }
 
-// toMark has the queue row of e removed.
-func (mk *marking) toMark(e *entry) {
-	mk.keys.uncount(e)
-	e.state = entryConfirmed
-	e.shard.marking++
-	if e.line != nil {
-		e.line.remove(e)
-		e.line.marking++
-	}
-	mk.add(e)
-}
-
 // failed books any other outcome.
 func (dp *dispatcher) failed(e *entry) {
 	switch e.outcome {
@@ -315,27 +302,4 @@ func (dp *dispatcher) fail(e *entry) {
 		return
 	}
 	dp.parking.park(e)
-}
-
-const maxStoredError = 1 << 10
-
-// storedError returns err's text as it may be stored: bounded, valid UTF-8, without NUL.
-func storedError(err error) string {
-	if err == nil {
-		return ""
-	}
-	return bounded(err.Error(), maxStoredError)
-}
-
-// bounded returns text as valid UTF-8 without NUL, in at most limit bytes.
-func bounded(text string, limit int) string {
-	text = strings.ReplaceAll(strings.ToValidUTF8(text, "\uFFFD"), "\x00", "\uFFFD")
-	if len(text) <= limit {
-		return text
-	}
-	text = text[:limit]
-	for !utf8.ValidString(text) {
-		text = text[:len(text)-1]
-	}
-	return text
 }

@@ -354,9 +354,6 @@ func (rd *reader) waits(sh *shardState, row *outbox.Queued) bool {
 	return !sh.readable()
 }
 
-// readable tells whether nothing that was read of sh has to wait.
-func (sh *shardState) readable() bool { return sh.untold == 0 && sh.early == 0 }
-
 // counts returns how many rows of each shard a fetch has brought from below
 // and from above its mark.
 func (c *call) counts() (below, above []int) {
@@ -468,4 +465,23 @@ func (rd *reader) leaveToLap(l *keyLine) {
 	l.hole = 0
 	rd.parking.recheck(l)
 	rd.keys.tidy(l)
+}
+
+// capacity is how many events are kept in memory at most: twice the window, or as many as
+// WindowBytes has room for.
+func (rd *reader) capacity() int {
+	most := 2 * rd.cfg.Window
+	if average := rd.budget.average; average*float64(most) > float64(rd.cfg.WindowBytes) {
+		most = max(2, int(float64(rd.cfg.WindowBytes)/average))
+	}
+	return most
+}
+
+// room is how many more events are to be kept in memory.
+func (rd *reader) room() int { return rd.capacity() - rd.keys.buffered + rd.routes.stuck() }
+
+// lookLimit is how many rows are read of a shard that is read for the first time in a while, and
+// how many a look below its mark may bring before it counts as cut short.
+func (rd *reader) lookLimit() int {
+	return max(1, min(rd.limits.cold, rd.budget.rows()/len(rd.shards)))
 }

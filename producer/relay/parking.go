@@ -2,7 +2,6 @@ package relay
 
 import (
 	"log/slog"
-	"math"
 	"slices"
 	"time"
 
@@ -183,11 +182,6 @@ func (c *call) takeFollowers(from []*entry) []*entry {
 		}
 	}
 	return rest
-}
-
-// leads tells whether an earlier event of the queue than e is on its way out of it.
-func (l *keyLine) leads(e *entry) bool {
-	return l.parking > 0 || l.inflight != nil && !l.inflight.parked && l.inflight.Seq < e.Seq
 }
 
 // queueFollower puts e before the later ones of its key, which must not be moved before it.
@@ -384,74 +378,6 @@ func (pk *parking) buried(e *entry) {
 	pk.report.Dead++
 	pk.noteEvent(slog.LevelError, "event is dead", e, slog.Int("attempts", e.Attempts),
 		slog.String("outcome", e.outcome.String()), slog.String("error", e.problem))
-}
-
-// block ends the sending of a key from the queue: what waits there is moved
-// behind the parked head.
-func (ks *keys) block(l *keyLine) {
-	if l.blocked {
-		return
-	}
-	l.blocked = true
-	for e := l.first; e != nil; {
-		next := e.next
-		if !e.state.underway() {
-			ks.follow(e)
-		}
-		e = next
-	}
-	ks.reader.refill(l)
-}
-
-// unblock lets a key be sent from the queue again.
-func (ks *keys) unblock(l *keyLine) {
-	l.blocked, l.verify, l.due, l.head = false, false, false, 0
-	ks.reader.refill(l)
-	ks.promote(l)
-	ks.tidy(l)
-}
-
-// follow has an event of the queue moved behind its key's head.
-func (ks *keys) follow(e *entry) {
-	l, sh := e.line, e.shard
-	e.unqueue()
-	ks.uncount(e)
-	l.remove(e)
-	if sh.yielding {
-		delete(sh.index, e.Seq)
-		ks.free(e)
-		return
-	}
-	e.state = entryFollowing
-	e.Payload, e.Headers = nil, nil
-	if len(l.fifo) > 0 && l.fifo[0].Seq > e.Seq {
-		ks.forgetFIFO(l, nil) // e goes before them, once it has been moved
-	}
-	sh.lane.queueFollower(e)
-	l.following++
-	ks.parking.mark(sh)
-}
-
-// toMove returns the first Seq of l that is still to be moved behind its head. What
-// stands there already must not go before it.
-func (l *keyLine) toMove() int64 {
-	first := int64(math.MaxInt64)
-	if l.following == 0 {
-		return first
-	}
-	ln := &l.shard.lane
-	lists := [2][]*entry{ln.follow}
-	if ln.busy != nil && ln.busy.op == opFollow {
-		lists[1] = ln.busy.entries
-	}
-	for _, list := range lists {
-		for _, e := range list {
-			if e.line == l {
-				first = min(first, e.Seq)
-			}
-		}
-	}
-	return first
 }
 
 func (pk *parking) followed(cl *call) {

@@ -338,13 +338,6 @@ func (lp *laps) passOver(sh *shardState, r *route, key string, seq int64) {
 	sh.skip(seq)
 }
 
-// skip notes an event that a look below the mark should not bring again.
-func (sh *shardState) skip(seq int64) {
-	if seq > sh.known {
-		sh.skipped = append(sh.skipped, seq)
-	}
-}
-
 // hurry has the shards walked through that have events of r.
 func (lp *laps) hurry(r *route) {
 	for left := r.left; left != 0; left &= left - 1 {

@@ -228,3 +228,135 @@ func hashKey(key string) uint64 {
 	}
 	return h
 }
+
+// newEntry returns an entry for a row of sh.
+func (ks *keys) newEntry(sh *shardState, row *outbox.Queued) *entry {
+	e := ks.freeEntries
+	if e == nil {
+		e = new(entry)
+	} else {
+		ks.freeEntries = e.next
+		*e = entry{gen: e.gen}
+	}
+	e.Queued, e.shard = *row, sh
+	return e
+}
+
+// free ends the life of an entry that nothing refers to any more.
+func (ks *keys) free(e *entry) {
+	*e = entry{gen: e.gen, next: ks.freeEntries}
+	ks.freeEntries = e
+}
+
+// count adds e to the events in memory that wait for their outcome.
+func (ks *keys) count(e *entry) {
+	if !e.counted {
+		e.counted = true
+		ks.buffered++
+		e.route.events++
+		if e.parked {
+			ks.parked++
+		}
+	}
+}
+
+func (ks *keys) uncount(e *entry) {
+	if e.counted {
+		e.counted = false
+		ks.buffered--
+		if e.parked {
+			ks.parked--
+		}
+		ks.routes.release(e.route)
+	}
+}
+
+func (ks *keys) newParked(sh *shardState, row *outbox.Queued, r *route, l *keyLine) *entry {
+	e := ks.newEntry(sh, row)
+	e.parked, e.route, e.line = true, r, l
+	sh.parked[e.Seq] = e
+	ks.count(e)
+	return e
+}
+
+// forgetFIFO takes the parked events of a key that are not in flight out of
+// memory, except for one.
+func (ks *keys) forgetFIFO(l *keyLine, keep *entry) {
+	for i := len(l.fifo) - 1; i >= 0; i-- {
+		if e := l.fifo[i]; e != l.inflight && e != keep {
+			ks.forget(e)
+		}
+	}
+}
+
+// forgetLast forgets the last event of l, which waits, and keeps l.
+func (ks *keys) forgetLast(l *keyLine) {
+	e := l.last
+	e.unqueue()
+	ks.uncount(e)
+	delete(l.shard.index, e.Seq)
+	l.remove(e)
+	ks.free(e)
+}
+
+// line returns the line of a key, nil if it has none. That of a resting key is made.
+func (ks *keys) line(sh *shardState, key string) *keyLine {
+	l := sh.lines[key]
+	if l != nil {
+		return l
+	}
+	head, ok := sh.resting[key]
+	if !ok {
+		return nil
+	}
+	delete(sh.resting, key)
+	l = ks.newLine(sh, key)
+	l.blocked, l.head = true, head
+	return l
+}
+
+// block ends the sending of a key from the queue: what waits there is moved
+// behind the parked head.
+func (ks *keys) block(l *keyLine) {
+	if l.blocked {
+		return
+	}
+	l.blocked = true
+	for e := l.first; e != nil; {
+		next := e.next
+		if !e.state.underway() {
+			ks.follow(e)
+		}
+		e = next
+	}
+	ks.reader.refill(l)
+}
+
+// unblock lets a key be sent from the queue again.
+func (ks *keys) unblock(l *keyLine) {
+	l.blocked, l.verify, l.due, l.head = false, false, false, 0
+	ks.reader.refill(l)
+	ks.promote(l)
+	ks.tidy(l)
+}
+
+// follow has an event of the queue moved behind its key's head.
+func (ks *keys) follow(e *entry) {
+	l, sh := e.line, e.shard
+	e.unqueue()
+	ks.uncount(e)
+	l.remove(e)
+	if sh.yielding {
+		delete(sh.index, e.Seq)
+		ks.free(e)
+		return
+	}
+	e.state = entryFollowing
+	e.Payload, e.Headers = nil, nil
+	if len(l.fifo) > 0 && l.fifo[0].Seq > e.Seq {
+		ks.forgetFIFO(l, nil) // e goes before them, once it has been moved
+	}
+	sh.lane.queueFollower(e)
+	l.following++
+	ks.parking.mark(sh)
+}

@@ -115,17 +115,6 @@ func (lk *lowKeeper) tail(sh *shardState) int64 {
 	return tail
 }
 
-// waits tells whether the next of a key's events is one of a stalled route.
-func (l *keyLine) waits() bool { return l.first != nil && l.first.route.stalled() }
-
-// waits tells whether an event is one of a stalled route, or behind such a one in its key.
-func (e *entry) waits() bool {
-	if e.line != nil {
-		return e.line.waits()
-	}
-	return e.route != nil && e.route.stalled()
-}
-
 // passAll passes over all that waits in the memory of a shard that is about to be given back.
 func (lk *lowKeeper) passAll(sh *shardState) {
 	for seq, e := range sh.index {
@@ -133,23 +122,6 @@ func (lk *lowKeeper) passAll(sh *shardState) {
 			sh.back.pass(hashKey(e.Key), e.Key != "", seq)
 		}
 	}
-}
-
-// passed returns the keys of what is left up to the tail of sh.
-func (sh *shardState) passed() passedKeys {
-	keys := slices.Clone(sh.back.handed)
-	for _, set := range [...]map[uint64]struct{}{sh.back.ahead, sh.back.behind} {
-		for hash := range set {
-			keys = append(keys, shortened(hash))
-		}
-	}
-	for _, l := range sh.lines {
-		if l.waits() {
-			keys = append(keys, shortened(hashKey(l.key)))
-		}
-	}
-	slices.Sort(keys)
-	return slices.Compact(keys)
 }
 
 // passedKeys are hashes of keys, ascending, each once. They are short: a key that has the hash of
@@ -179,20 +151,6 @@ func readPassedKeys(b []byte) (keys passedKeys, ok bool) {
 		keys = append(keys, binary.BigEndian.Uint32(b))
 	}
 	return keys, len(b) == 0 && slices.IsSorted(keys)
-}
-
-// believe has sh read on from the tail that was kept, if there is one, and have a lap read what is
-// left from the bottom on.
-func (sh *shardState) believe(bottom int64, tail outbox.Tail) {
-	keys, ok := readPassedKeys(tail.Passed)
-	if !ok || tail.Seq < bottom {
-		tail = outbox.Tail{Seq: bottom}
-	}
-	sh.bottom, sh.low, sh.known, sh.sealed = bottom, tail.Seq, tail.Seq, tail.Seq
-	if tail.Seq > bottom {
-		sh.keptAt = tail.Seq
-		sh.back.inherit(keys, bottom+1)
-	}
 }
 
 const (

@@ -8,7 +8,6 @@ import (
 
 	"github.com/boxpair/boxpair/idgen"
 	"github.com/boxpair/boxpair/producer/internal/wakeup"
-	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/transport"
 )
 
@@ -299,48 +298,6 @@ func (c *machine) noteCall(cl *call) {
 func (c *machine) pause(fails int) time.Duration {
 	bound := min(5*time.Second, 50*time.Millisecond<<min(fails, 10), c.cfg.LeaseTTL)
 	return bound/2 + time.Duration(c.rand.Int64N(int64(bound)/2+1))
-}
-
-// newEntry returns an entry for a row of sh.
-func (ks *keys) newEntry(sh *shardState, row *outbox.Queued) *entry {
-	e := ks.freeEntries
-	if e == nil {
-		e = new(entry)
-	} else {
-		ks.freeEntries = e.next
-		*e = entry{gen: e.gen}
-	}
-	e.Queued, e.shard = *row, sh
-	return e
-}
-
-// free ends the life of an entry that nothing refers to any more.
-func (ks *keys) free(e *entry) {
-	*e = entry{gen: e.gen, next: ks.freeEntries}
-	ks.freeEntries = e
-}
-
-// count adds e to the events in memory that wait for their outcome.
-func (ks *keys) count(e *entry) {
-	if !e.counted {
-		e.counted = true
-		ks.buffered++
-		e.route.events++
-		if e.parked {
-			ks.parked++
-		}
-	}
-}
-
-func (ks *keys) uncount(e *entry) {
-	if e.counted {
-		e.counted = false
-		ks.buffered--
-		if e.parked {
-			ks.parked--
-		}
-		ks.routes.release(e.route)
-	}
 }
 
 // sendResult is the outcome of a send as the core is told.
