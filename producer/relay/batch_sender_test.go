@@ -68,10 +68,10 @@ func TestAnyPublisherIsGivenBatchesOfOneTopic(t *testing.T) {
 			return nil
 		}}
 		for i := range 400 {
-			f.add("a", fmt.Sprint("a", i))
-			f.add("b", fmt.Sprint("b", i))
+			f.Add("a", fmt.Sprint("a", i))
+			f.Add("b", fmt.Sprint("b", i))
 		}
-		report, err := relayOn(t, f, &f.local, p, Config{Publishers: 2}).RunOnce(t.Context())
+		report, err := relayOn(t, f, &f.Local, p, Config{Publishers: 2}).RunOnce(t.Context())
 		if err != nil || report.Delivered != 800 || len(p.passed) != 800 {
 			t.Errorf("%+v, %v", report, err)
 		}
@@ -87,12 +87,12 @@ func TestABatchThatFailedIsNarrowedDown(t *testing.T) {
 		f := realStore()
 		var bad int64
 		for i := range 50 {
-			seq := f.add("topic", fmt.Sprint("key", i))
+			seq := f.Add("topic", fmt.Sprint("key", i))
 			if i == 20 {
 				bad = seq
 			}
 		}
-		badID := f.id(bad).String()
+		badID := f.ID(bad).String()
 		p := &plainPublisher{publish: func(_ string, msgs []*message.Message) error {
 			for _, msg := range msgs {
 				if msg.UUID == badID {
@@ -101,11 +101,11 @@ func TestABatchThatFailedIsNarrowedDown(t *testing.T) {
 			}
 			return nil
 		}}
-		report, err := relayOn(t, f, &f.local, p, Config{Backoff: Backoff{Initial: time.Hour}}).RunOnce(t.Context())
+		report, err := relayOn(t, f, &f.Local, p, Config{Backoff: Backoff{Initial: time.Hour}}).RunOnce(t.Context())
 		if err != nil || report.Delivered != 49 || report.Failed != 1 {
 			t.Errorf("%+v, %v", report, err)
 		}
-		if n := len(f.attempts(bad)); n != 1 || f.attempts(bad)[0].Outcome != transport.Refused {
+		if n := len(f.Attempts(bad)); n != 1 || f.Attempts(bad)[0].Outcome != transport.Refused {
 			t.Errorf("%d attempts of the bad one", n)
 		}
 	})
@@ -122,20 +122,20 @@ func TestAPublishThatDoesNotReturnHoldsItsPlaceAndNothingElse(t *testing.T) {
 			}
 			return nil
 		}}
-		f.add("stuck", "a")
-		stop := running(t, relayOn(t, f, &f.local, p, Config{Publishers: 2, SendTimeout: time.Second, ShutdownTimeout: time.Second}))
+		f.Add("stuck", "a")
+		stop := running(t, relayOn(t, f, &f.Local, p, Config{Publishers: 2, SendTimeout: time.Second, ShutdownTimeout: time.Second}))
 		time.Sleep(100 * time.Millisecond)
 		for i := range 20 {
-			f.add("topic", fmt.Sprint("key", i))
+			f.Add("topic", fmt.Sprint("key", i))
 		}
 		time.Sleep(900 * time.Millisecond)
-		if queued, _ := f.left(); queued != 1 {
+		if queued, _ := f.Left(); queued != 1 {
 			t.Errorf("%d left", queued)
 		}
 		time.Sleep(20 * time.Second)
 		p.mu.Lock()
-		if p.calls > 2 || len(f.failures) != 0 {
-			t.Errorf("%d calls under way, %d attempts counted", p.calls, len(f.failures))
+		if p.calls > 2 || len(f.Failures) != 0 {
+			t.Errorf("%d calls under way, %d attempts counted", p.calls, len(f.Failures))
 		}
 		p.mu.Unlock()
 		stop() // gives up waiting

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/boxpair/boxpair/producer/relay/internal/memstore"
+
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/boxpair/boxpair/idgen"
@@ -42,7 +44,7 @@ func BenchmarkRelay(b *testing.B) {
 
 // benchQueue is a store whose queue is fast: the fake's is made to be checked.
 type benchQueue struct {
-	*fakeStore
+	*memstore.Store
 	mu      sync.Mutex
 	records []outbox.Record // by Seq - 1
 	marked  []bool
@@ -52,8 +54,8 @@ type benchQueue struct {
 func newBenchQueue(events, keys int) *benchQueue {
 	begun := time.Now()
 	q := &benchQueue{
-		fakeStore: newFakeStore(func() time.Duration { return time.Since(begun) }),
-		records:   make([]outbox.Record, events), marked: make([]bool, events),
+		Store:   memstore.New(func() time.Duration { return time.Since(begun) }),
+		records: make([]outbox.Record, events), marked: make([]bool, events),
 	}
 	payload := make([]byte, 512)
 	for i := range events {

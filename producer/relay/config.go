@@ -8,6 +8,8 @@ import (
 	"os"
 	"time"
 
+	"github.com/boxpair/boxpair/producer/relay/internal/core"
+
 	"github.com/boxpair/boxpair/producer/internal/field"
 	"github.com/boxpair/boxpair/transport"
 )
@@ -174,10 +176,10 @@ func (c Config) withDefaults() (Config, error) {
 }
 
 // core returns what the core needs of c, which has its defaults.
-func (c *Config) core() coreConfig {
-	return coreConfig{
+func (c *Config) core() core.Options {
+	return core.Options{
 		Name: c.Name, LeaseTTL: c.LeaseTTL, Window: c.Window, WindowBytes: c.WindowBytes, FetchSize: c.FetchSize,
-		MaxPerKey: c.MaxPerKey, MaxAttempts: c.MaxAttempts, Backoff: coreBackoff{c.Backoff.Initial, c.Backoff.Max},
+		MaxPerKey: c.MaxPerKey, MaxAttempts: c.MaxAttempts, Backoff: core.Backoff{Initial: c.Backoff.Initial, Max: c.Backoff.Max},
 		HoldDeadKeys: c.HoldDeadKeys, PollMin: c.PollMin, PollMax: c.PollMax,
 		RouteProbeInterval: c.RouteProbeInterval, RouteGrace: c.RouteGrace,
 	}

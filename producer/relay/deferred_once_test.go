@@ -11,13 +11,13 @@ func TestRunOnceSendsWhatIsDueAndLeavesTheRest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f, sender := realStore(), &fakeSender{}
 		for range 100 { // more than one statement moves
-			f.addDeferred("topic", "key", time.Second)
+			f.AddDeferred("topic", "key", time.Second)
 		}
-		f.addDeferred("topic", "key", time.Hour)
+		f.AddDeferred("topic", "key", time.Hour)
 		time.Sleep(time.Minute)
-		report, err := relayOn(t, f, &f.local, sender, Config{}).RunOnce(t.Context())
-		if err != nil || report.Delivered != 100 || len(f.waiting()) != 1 {
-			t.Errorf("%+v, %v; %d are deferred", report, err, len(f.waiting()))
+		report, err := relayOn(t, f, &f.Local, sender, Config{}).RunOnce(t.Context())
+		if err != nil || report.Delivered != 100 || len(f.Waiting()) != 1 {
+			t.Errorf("%+v, %v; %d are deferred", report, err, len(f.Waiting()))
 		}
 	})
 }

@@ -11,6 +11,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/boxpair/boxpair/producer/relay/internal/memstore"
+
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/boxpair/boxpair/transport"
@@ -81,10 +83,10 @@ func TestTheFirstDownstreamThatTakesATopicGetsIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := realStore()
 		for _, topic := range []string{"order.placed", "order.paid", "stock.low", "other"} {
-			f.add(topic, "key")
+			f.Add(topic, "key")
 		}
 		billing, stock, rest := newTaken(), newTaken(), newTaken()
-		r := relayOn(t, f, &f.local, rest, Config{Downstreams: []Downstream{
+		r := relayOn(t, f, &f.Local, rest, Config{Downstreams: []Downstream{
 			{Name: "billing", Publisher: billing, Topics: []string{"order.paid"}, Prefix: "shop.", Rename: map[string]string{"order.paid": "paid"}},
 			{Name: "stock", Publisher: stock, Topics: []string{"order.*", "stock.#"}, Prefix: "warehouse."},
 		}})
@@ -102,10 +104,10 @@ func TestATopicThatNobodyTakesWaits(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := realStore()
-		f.add("other", "key")
-		f.add("order.placed", "key2")
+		f.Add("other", "key")
+		f.Add("order.placed", "key2")
 		sender := newTaken()
-		r := relayOn(t, f, &f.local, nil, Config{
+		r := relayOn(t, f, &f.Local, nil, Config{
 			Downstreams: []Downstream{{Name: "orders", Publisher: sender, Topics: []string{"order.#"}}},
 			RouteGrace:  time.Second,
 		})
@@ -114,8 +116,8 @@ func TestATopicThatNobodyTakesWaits(t *testing.T) {
 		problems := fmt.Sprint(r.Health())
 		stop()
 		sender.want(t, "order.placed")
-		if queued, _ := f.left(); queued != 1 || len(f.failures) != 0 {
-			t.Errorf("%d left, %d attempts counted", queued, len(f.failures))
+		if queued, _ := f.Left(); queued != 1 || len(f.Failures) != 0 {
+			t.Errorf("%d left, %d attempts counted", queued, len(f.Failures))
 		}
 		if !strings.Contains(problems, ErrNoDownstream.Error()) {
 			t.Errorf("health does not tell: %s", problems)
@@ -128,11 +130,11 @@ func TestADownstreamThatAnswersNothingHoldsUpNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := realStore()
 		for i := range 400 {
-			f.add("dead", fmt.Sprint("dead", i))
-			f.add("live", fmt.Sprint("live", i))
+			f.Add("dead", fmt.Sprint("dead", i))
+			f.Add("live", fmt.Sprint("live", i))
 		}
 		dead, live := &fakeSender{silent: true}, newTaken()
-		r := relayOn(t, f, &f.local, live, Config{
+		r := relayOn(t, f, &f.Local, live, Config{
 			Window:      100,
 			Downstreams: []Downstream{{Name: "dead", Publisher: dead, Topics: []string{"dead"}}},
 		})
@@ -149,8 +151,8 @@ func TestADownstreamThatAnswersNothingHoldsUpNoOther(t *testing.T) {
 		}
 		stop()
 		dead.pending.Wait()
-		if len(f.failures) != 0 {
-			t.Errorf("%d attempts counted", len(f.failures))
+		if len(f.Failures) != 0 {
+			t.Errorf("%d attempts counted", len(f.Failures))
 		}
 	})
 }
@@ -213,10 +215,10 @@ func TestDownstreamsKeepTheOrderOfAKey(t *testing.T) {
 		f := realStore()
 		var want []string
 		for range 50 {
-			want = append(want, f.id(f.add("a", "key")).String())
+			want = append(want, f.ID(f.Add("a", "key")).String())
 		}
 		a := &fakeSender{took: time.Millisecond}
-		r := relayOn(t, f, &f.local, nil, Config{Downstreams: []Downstream{{Name: "a", Publisher: a, Topics: []string{"a"}, Window: 3}}})
+		r := relayOn(t, f, &f.Local, nil, Config{Downstreams: []Downstream{{Name: "a", Publisher: a, Topics: []string{"a"}, Window: 3}}})
 		if _, err := r.RunOnce(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -253,11 +255,11 @@ func TestDownstreamTakesBatches(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := realStore()
 		for range 12 {
-			f.add("a", "key a")
-			f.add("b", "key b")
+			f.Add("a", "key a")
+			f.Add("b", "key b")
 		}
 		a, b := &batchTaker{}, newTaken()
-		r := relayOn(t, f, &f.local, b, Config{
+		r := relayOn(t, f, &f.Local, b, Config{
 			Downstreams: []Downstream{{Name: "a", Publisher: a, Topics: []string{"a"}, Window: 8, Prefix: "shop."}},
 		})
 		report, err := r.RunOnce(t.Context())
@@ -321,7 +323,7 @@ func TestAnyPublisherMayBeADownstream(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := realStore()
 		for i := range 30 {
-			f.add("a", fmt.Sprint(i))
+			f.Add("a", fmt.Sprint(i))
 		}
 		p := &plainPublisher{}
 		var tries int
@@ -331,11 +333,11 @@ func TestAnyPublisherMayBeADownstream(t *testing.T) {
 			}
 			return nil
 		}
-		r := relayOn(t, f, &f.local, nil, Config{Downstreams: []Downstream{{Name: "plain", Publisher: p, Topics: []string{"#"}}}})
+		r := relayOn(t, f, &f.Local, nil, Config{Downstreams: []Downstream{{Name: "plain", Publisher: p, Topics: []string{"#"}}}})
 		stop := running(t, r)
 		time.Sleep(time.Minute)
 		stop()
-		if queued, _ := f.left(); queued != 0 || len(p.passed) != 30 {
+		if queued, _ := f.Left(); queued != 0 || len(p.passed) != 30 {
 			t.Errorf("%d left, %d published", queued, len(p.passed))
 		}
 	})
@@ -357,11 +359,11 @@ func TestDownstreamErrorsNameTheField(t *testing.T) {
 		d := good
 		change(&d)
 		cfg := Config{Downstreams: []Downstream{good, d}}
-		if _, err := NewStandalone(newFakeStore(nil), nil, cfg); err == nil || !strings.Contains(err.Error(), field) {
+		if _, err := NewStandalone(memstore.New(nil), nil, cfg); err == nil || !strings.Contains(err.Error(), field) {
 			t.Errorf("%s: %v", field, err)
 		}
 	}
-	if _, err := NewStandalone(newFakeStore(nil), nil, Config{Downstreams: []Downstream{good}}); err != nil {
+	if _, err := NewStandalone(memstore.New(nil), nil, Config{Downstreams: []Downstream{good}}); err != nil {
 		t.Error(err)
 	}
 }
@@ -385,11 +387,11 @@ func TestARouteThatAnswersNothingHoldsUpNoOther(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := realStore()
 		for i := range 400 {
-			f.add("dead", fmt.Sprint("dead", i))
-			f.add("live", fmt.Sprint("live", i))
+			f.Add("dead", fmt.Sprint("dead", i))
+			f.Add("live", fmt.Sprint("live", i))
 		}
 		sender := &halfSilent{fakeSender{silent: true}, newTaken()}
-		stop := running(t, relayOn(t, f, &f.local, sender, Config{Window: 100}))
+		stop := running(t, relayOn(t, f, &f.Local, sender, Config{Window: 100}))
 		time.Sleep(10 * time.Second) // well below SendTimeout
 		sender.taken.mu.Lock()
 		n := len(sender.taken.topics)

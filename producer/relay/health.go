@@ -65,7 +65,7 @@ func (r *Relay) Health() Health {
 	}
 	loop.mu.Lock()
 	defer loop.mu.Unlock()
-	s := loop.core.state(loop.origin)
+	s := loop.core.State(loop.origin)
 	h := Health{
 		Running: true, SchemaError: schema,
 		Shards: s.Shards, Share: s.Share, Relays: s.Relays,

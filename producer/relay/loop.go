@@ -10,6 +10,10 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/boxpair/boxpair/producer/relay/internal/statement"
+
+	"github.com/boxpair/boxpair/producer/relay/internal/core"
+
 	"github.com/boxpair/boxpair/idgen"
 	"github.com/boxpair/boxpair/internal/fault"
 	"github.com/boxpair/boxpair/internal/pace"
@@ -25,19 +29,19 @@ type relayLoop struct {
 	store  outbox.RelayStore
 	sender transport.Sender
 	cfg    Config
-	asker  *asker // of statements
+	asker  *statement.Asker // of statements
 	once   bool
 	wakes  *wakeup.Subscription
 	known  string // the outbox that wakes is of, or ""
 
 	origin time.Time // of the core's time
 	box    mailbox
-	sendq  chan *entry
+	sendq  chan *core.Entry
 	until  [idgen.Shards]atomic.Int64 // up to when shards may be sent from
 	tasks  sync.WaitGroup
 
 	mu   sync.Mutex // guards core against Health
-	core *machine
+	core *core.Machine
 
 	err error // the first failed statement, for RunOnce
 }
@@ -48,11 +52,10 @@ func newRelayLoop(store outbox.RelayStore, sender transport.Sender, cfg Config, 
 		store: store, sender: sender, cfg: cfg, once: once, wakes: wakes,
 		origin: time.Now(),
 		box:    mailbox{signal: make(chan struct{}, 1)},
-		sendq:  make(chan *entry, cfg.Window),
+		sendq:  make(chan *core.Entry, cfg.Window),
 	}
-	l.core = newMachine(cfg.core(), l.route, rnd, once)
-	l.core.batchLimit = batchLimitOf(sender)
-	l.asker = l.core.cfg.asker()
+	settings := cfg.core()
+	l.core, l.asker = core.New(settings, l.route, batchLimitOf(sender), rnd, once), settings.Asker()
 	return l
 }
 
@@ -96,11 +99,11 @@ func (l *relayLoop) run(ctx context.Context) {
 			l.box.wake(l.wakes.Take())
 		case <-stop:
 			stop = nil
-			l.locked(l.core.stop)
+			l.locked(l.core.Stop)
 			abandon = time.After(l.cfg.ShutdownTimeout)
 		case <-abandon:
 			abandon = nil
-			l.locked(l.core.abandon)
+			l.locked(l.core.Abandon)
 		}
 	}
 	cancel()
@@ -121,35 +124,35 @@ func (l *relayLoop) step(work context.Context) (wait time.Duration, stopped bool
 	c := l.core
 	now := l.now()
 	for _, cl := range replies {
-		c.reply(now, cl)
-		if cl.op == opMark && cl.err == nil {
+		c.Reply(now, cl)
+		if cl.Op == statement.Mark && cl.Err == nil {
 			_ = fault.Hit(work, fault.AfterMark)
 		}
-		if cl.err != nil && l.once {
-			l.err = errors.Join(l.err, cl.err)
-			c.stop(now)
+		if cl.Err != nil && l.once {
+			l.err = errors.Join(l.err, cl.Err)
+			c.Stop(now)
 		}
 	}
 	for _, res := range outcomes {
-		c.dispatch.outcome(now, res)
+		c.Outcome(now, res)
 	}
-	c.dispatch.overdue(now, overdue)
+	c.Overdue(now, overdue)
 	if !woken.None() {
-		c.wake(now, woken)
+		c.Wake(now, woken)
 	}
-	c.advance(now)
-	calls, sends, notes := c.flush()
+	c.Advance(now)
+	calls, sends, notes := c.Flush()
 	for i := range l.until {
-		l.until[i].Store(int64(c.until(i)))
+		l.until[i].Store(int64(c.Until(i)))
 	}
-	wait, stopped = c.wakeAt-now, c.stopped
+	at, stopped := c.NextAdvance()
 	for _, e := range sends {
 		l.sendq <- e // never blocks: it has room for the window
 	}
 	l.mu.Unlock()
 	for _, n := range notes {
 		//nolint:sloglint // a constant where the core made the note
-		l.cfg.Logger.LogAttrs(work, n.level, n.msg, append(n.attrs, slog.String("relay", l.cfg.Name))...)
+		l.cfg.Logger.LogAttrs(work, n.Level, n.Msg, append(n.Attrs, slog.String("relay", l.cfg.Name))...)
 	}
 	for _, cl := range calls {
 		l.tasks.Go(func() {
@@ -157,30 +160,30 @@ func (l *relayLoop) step(work context.Context) (wait time.Duration, stopped bool
 			l.box.reply(cl)
 		})
 	}
-	return wait, stopped
+	return at - now, stopped
 }
 
 // execute runs a statement within the time that it may take: what it changes is
 // fenced, so beyond the lease it is of no use.
-func (l *relayLoop) execute(ctx context.Context, cl *call) {
+func (l *relayLoop) execute(ctx context.Context, cl *core.Call) {
 	limit := l.cfg.LeaseTTL
 	switch {
-	case cl.op.onLeases():
+	case cl.Op.OnLeases():
 		limit /= 3
-	case cl.op == opFetchKey:
-		limit /= keyShare
+	case cl.Op == statement.FetchKey:
+		limit /= core.KeyShare
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	before, after := cl.op.points()
+	before, after := cl.Op.Points()
 	if before != "" {
-		if cl.err = fault.Hit(ctx, before); cl.err != nil {
+		if cl.Err = fault.Hit(ctx, before); cl.Err != nil {
 			return
 		}
 	}
-	cl.execute(ctx, l.store, l.asker)
-	if after != "" && cl.err == nil {
-		cl.err = fault.Hit(ctx, after)
+	cl.Execute(ctx, l.store, l.asker)
+	if after != "" && cl.Err == nil {
+		cl.Err = fault.Hit(ctx, after)
 	}
 }
 
@@ -216,9 +219,9 @@ type mailbox struct {
 	signal chan struct{} // has room for one
 
 	mu       sync.Mutex
-	replies  []*call
-	outcomes []sendResult
-	spare    []sendResult
+	replies  []*core.Call
+	outcomes []core.SendResult
+	spare    []core.SendResult
 	through  int64 // sends up to this number are overdue
 	woken    wakeup.Wakeup
 }
@@ -230,14 +233,14 @@ func (b *mailbox) ring() {
 	}
 }
 
-func (b *mailbox) reply(cl *call) {
+func (b *mailbox) reply(cl *core.Call) {
 	b.mu.Lock()
 	b.replies = append(b.replies, cl)
 	b.mu.Unlock()
 	b.ring()
 }
 
-func (b *mailbox) outcome(res sendResult) {
+func (b *mailbox) outcome(res core.SendResult) {
 	b.mu.Lock()
 	b.outcomes = append(b.outcomes, res)
 	first := len(b.outcomes) == 1
@@ -262,7 +265,7 @@ func (b *mailbox) wake(n wakeup.Wakeup) {
 }
 
 // take empties the box. The outcomes are valid until the next take.
-func (b *mailbox) take() (replies []*call, outcomes []sendResult, overdue int64, woken wakeup.Wakeup) {
+func (b *mailbox) take() (replies []*core.Call, outcomes []core.SendResult, overdue int64, woken wakeup.Wakeup) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	replies, outcomes, overdue, woken = b.replies, b.outcomes, b.through, b.woken
@@ -273,7 +276,7 @@ func (b *mailbox) take() (replies []*call, outcomes []sendResult, overdue int64,
 }
 
 // batchLimitOf is that of a sender.
-func batchLimitOf(sender transport.Sender) batchLimit {
+func batchLimitOf(sender transport.Sender) core.BatchLimit {
 	switch s := sender.(type) {
 	case *topicRouter:
 		return s.batchLimit

@@ -4,6 +4,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/boxpair/boxpair/producer/relay/internal/core"
+
 	"github.com/boxpair/boxpair/transport"
 )
 
@@ -17,13 +19,13 @@ func TestMessageSaysWhenADeferredEventOccurred(t *testing.T) {
 		at.Add(time.Hour):              "2026-11-20T10:20:30.000005Z",
 		at.Add(-time.Hour):             "2026-11-20T10:20:30.000005Z",
 	} {
-		e := &entry{}
+		e := &core.Entry{}
 		e.OccurredAt, e.Stamp = at, stamp
 		if got := messageTo(t.Context(), e).Metadata[transport.MetaOccurredAt]; got != want {
 			t.Errorf("stamp %v: %q, want %q", stamp, got, want)
 		}
 	}
-	e := &entry{} // of a row that does not say
+	e := &core.Entry{} // of a row that does not say
 	e.Stamp = at
 	if got := messageTo(t.Context(), e).Metadata[transport.MetaOccurredAt]; got != "" {
 		t.Errorf("%q", got)

@@ -168,7 +168,7 @@ func (r *Relay) run(ctx context.Context, once bool) (Report, error) {
 	if !once {
 		err = nil
 	}
-	return Report(loop.core.report), err
+	return Report(loop.core.Done()), err
 }
 
 // connector is a publisher that connects at its first use, or before.

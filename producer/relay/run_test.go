@@ -6,11 +6,12 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/boxpair/boxpair/producer/relay/internal/memstore"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/google/uuid"
@@ -22,6 +23,8 @@ import (
 	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/transport"
 )
+
+var errCut = errors.New("cut off by the test")
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
@@ -71,9 +74,9 @@ func (f *fakeSender) messages() []*message.Message {
 }
 
 // realStore is a fake store on the bubble's clock.
-func realStore() *fakeStore {
+func realStore() *memstore.Store {
 	origin := time.Now()
-	return newFakeStore(func() time.Duration { return time.Since(origin) })
+	return memstore.New(func() time.Duration { return time.Since(origin) })
 }
 
 func relayOn(t *testing.T, f outbox.RelayStore, signal *wakeup.Signal, publisher message.Publisher, cfg Config) *Relay {
@@ -104,10 +107,10 @@ func TestRunDeliversUntilItIsToldToStop(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f, sender := realStore(), &fakeSender{took: time.Millisecond}
-		r := relayOn(t, f, &f.local, sender, Config{Window: 20})
+		r := relayOn(t, f, &f.Local, sender, Config{Window: 20})
 		stop := running(t, r)
 		for i := range 500 {
-			f.add("topic", fmt.Sprint("key", i%50))
+			f.Add("topic", fmt.Sprint("key", i%50))
 		}
 		time.Sleep(2 * time.Second)
 		h := r.Health()
@@ -115,11 +118,11 @@ func TestRunDeliversUntilItIsToldToStop(t *testing.T) {
 			t.Errorf("health: %+v", h)
 		}
 		stop()
-		if queued, _ := f.left(); queued != 0 || len(sender.messages()) != 500 {
+		if queued, _ := f.Left(); queued != 0 || len(sender.messages()) != 500 {
 			t.Errorf("%d left, %d sent", queued, len(sender.messages()))
 		}
-		for i, s := range f.shards {
-			if s.owner != "" {
+		for i, s := range f.Shards {
+			if s.Owner != "" {
 				t.Errorf("shard %d was not given back", i)
 			}
 		}
@@ -127,10 +130,10 @@ func TestRunDeliversUntilItIsToldToStop(t *testing.T) {
 			t.Error("health says that it runs")
 		}
 		stop = running(t, r) // it can run again
-		f.add("topic", "key")
+		f.Add("topic", "key")
 		time.Sleep(time.Second)
 		stop()
-		if queued, _ := f.left(); queued != 0 {
+		if queued, _ := f.Left(); queued != 0 {
 			t.Error("the second run delivered nothing")
 		}
 	})
@@ -140,10 +143,10 @@ func TestACommitInTheProcessWakesAnIdleRelayAtOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f, sender := realStore(), &fakeSender{}
-		stop := running(t, relayOn(t, f, &f.local, sender, Config{PollMax: time.Hour}))
+		stop := running(t, relayOn(t, f, &f.Local, sender, Config{PollMax: time.Hour}))
 		time.Sleep(30 * time.Minute)
 		began := time.Now()
-		f.add("topic", "key")
+		f.Add("topic", "key")
 		synctest.Wait()
 		if sent := sender.messages(); len(sent) != 1 || sender.at[0].Sub(began) > time.Millisecond {
 			t.Errorf("%d sent", len(sent))
@@ -156,15 +159,15 @@ func TestAnIdleRelayPollsSlowly(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := realStore()
-		stop := running(t, relayOn(t, f, &f.local, &fakeSender{}, Config{PollOnly: true}))
+		stop := running(t, relayOn(t, f, &f.Local, &fakeSender{}, Config{PollOnly: true}))
 		time.Sleep(10 * time.Second)
-		f.mu.Lock()
-		before := f.calls["Fetch"]
-		f.mu.Unlock()
+		f.Mu.Lock()
+		before := f.Calls["Fetch"]
+		f.Mu.Unlock()
 		time.Sleep(time.Minute)
-		f.mu.Lock()
-		polls, dues := f.calls["Fetch"]-before, f.calls["Due"]
-		f.mu.Unlock()
+		f.Mu.Lock()
+		polls, dues := f.Calls["Fetch"]-before, f.Calls["Due"]
+		f.Mu.Unlock()
 		if polls < 100 || polls > 130 || dues > 4 {
 			t.Errorf("%d polls in a minute, %d looks for what is due", polls, dues)
 		}
@@ -176,17 +179,17 @@ func TestRunEndsThoughTheTransportDoesNotAnswer(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f, sender := realStore(), &fakeSender{silent: true}
-		seq := f.add("topic", "key")
-		stop := running(t, relayOn(t, f, &f.local, sender, Config{ShutdownTimeout: 3 * time.Second}))
+		seq := f.Add("topic", "key")
+		stop := running(t, relayOn(t, f, &f.Local, sender, Config{ShutdownTimeout: 3 * time.Second}))
 		time.Sleep(time.Second)
 		began := time.Now()
 		stop()
 		if took := time.Since(began); took < 3*time.Second || took > 4*time.Second {
 			t.Errorf("the stop took %v", took)
 		}
-		for i, s := range f.shards {
-			if (s.owner != "") != (i == f.log[seq].Shard) {
-				t.Errorf("shard %d is owned by %q", i, s.owner)
+		for i, s := range f.Shards {
+			if (s.Owner != "") != (i == f.Log[seq].Shard) {
+				t.Errorf("shard %d is owned by %q", i, s.Owner)
 			}
 		}
 		sender.pending.Wait()
@@ -197,8 +200,8 @@ func TestASendThatIsNotAnsweredIsRepeatedAfterItsTimeout(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f, sender := realStore(), &fakeSender{silent: true}
-		f.add("topic", "key")
-		stop := running(t, relayOn(t, f, &f.local, sender, Config{SendTimeout: 2 * time.Second}))
+		f.Add("topic", "key")
+		stop := running(t, relayOn(t, f, &f.Local, sender, Config{SendTimeout: 2 * time.Second}))
 		time.Sleep(time.Second)
 		sender.mu.Lock()
 		sender.silent = false
@@ -208,8 +211,8 @@ func TestASendThatIsNotAnsweredIsRepeatedAfterItsTimeout(t *testing.T) {
 			t.Errorf("%d sends", n)
 		}
 		stop()
-		if queued, _ := f.left(); queued != 0 || len(f.failures) != 0 {
-			t.Errorf("%d left, %d attempts counted", queued, len(f.failures))
+		if queued, _ := f.Left(); queued != 0 || len(f.Failures) != 0 {
+			t.Errorf("%d left, %d attempts counted", queued, len(f.Failures))
 		}
 	})
 }
@@ -218,7 +221,7 @@ func TestARelayRunsOnceAtATime(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := realStore()
-		r := relayOn(t, f, &f.local, &fakeSender{}, Config{})
+		r := relayOn(t, f, &f.Local, &fakeSender{}, Config{})
 		stop := running(t, r)
 		time.Sleep(time.Second)
 		if err := r.Run(t.Context()); err == nil {
@@ -235,29 +238,29 @@ func TestRunOnceDoesWhatIsDue(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := realStore()
-		bad := f.add("topic", "bad")
-		follower := f.add("topic", "bad")
+		bad := f.Add("topic", "bad")
+		follower := f.Add("topic", "bad")
 		for i := range 100 {
-			f.add("topic", fmt.Sprint("key", i%10))
-			f.add("sick", fmt.Sprint("sick", i%10))
+			f.Add("topic", fmt.Sprint("key", i%10))
+			f.Add("sick", fmt.Sprint("sick", i%10))
 		}
-		badID := f.id(bad).String()
+		badID := f.ID(bad).String()
 		sender := &fakeSender{took: time.Millisecond, answer: func(topic string, msg *message.Message) transport.Result {
 			if msg.UUID == badID || topic == "sick" {
-				return transport.Result{Outcome: transport.Returned, Err: errRefused}
+				return transport.Result{Outcome: transport.Returned, Err: errCut}
 			}
 			return transport.Result{Outcome: transport.Confirmed}
 		}}
-		r := relayOn(t, f, &f.local, sender, Config{Backoff: Backoff{Initial: time.Hour}})
+		r := relayOn(t, f, &f.Local, sender, Config{Backoff: Backoff{Initial: time.Hour}})
 		report, err := r.RunOnce(t.Context())
 		if err != nil || report.Delivered != 100 || report.Failed != 1 || report.Dead != 0 || report.Left == 0 {
 			t.Errorf("%+v, %v", report, err)
 		}
-		if f.state(bad) != outbox.Retrying || f.state(follower) != outbox.Following {
-			t.Errorf("states %q and %q", f.state(bad), f.state(follower))
+		if f.State(bad) != outbox.Retrying || f.State(follower) != outbox.Following {
+			t.Errorf("states %q and %q", f.State(bad), f.State(follower))
 		}
-		for i, s := range f.shards {
-			if s.owner != "" {
+		for i, s := range f.Shards {
+			if s.Owner != "" {
 				t.Errorf("shard %d was not given back", i)
 			}
 		}
@@ -279,24 +282,24 @@ func TestRunOnceReturnsWhatTheDatabaseSays(t *testing.T) {
 		f := realStore()
 		down := errors.New("database is down")
 		for _, method := range []string{"Heartbeat", "Acquire", "Heal", "Blocked", "Fetch", "Mark"} {
-			f.add("topic", "key")
-			f.fail = func(m string) error {
+			f.Add("topic", "key")
+			f.Fail = func(m string) error {
 				if m == method {
 					return down
 				}
 				return nil
 			}
-			r := relayOn(t, f, &f.local, &fakeSender{}, Config{ShutdownTimeout: time.Second})
+			r := relayOn(t, f, &f.Local, &fakeSender{}, Config{ShutdownTimeout: time.Second})
 			if _, err := r.RunOnce(t.Context()); !errors.Is(err, down) {
 				t.Errorf("%s fails: %v", method, err)
 			}
-			f.fail = nil
+			f.Fail = nil
 			time.Sleep(time.Minute)
 		}
 		ctx, cancel := context.WithCancelCause(t.Context())
-		cancel(errRefused)
-		r := relayOn(t, f, &f.local, &fakeSender{}, Config{})
-		if _, err := r.RunOnce(ctx); !errors.Is(err, errRefused) {
+		cancel(errCut)
+		r := relayOn(t, f, &f.Local, &fakeSender{}, Config{})
+		if _, err := r.RunOnce(ctx); !errors.Is(err, errCut) {
 			t.Errorf("with an ended context: %v", err)
 		}
 	})
@@ -306,14 +309,14 @@ func TestMessagesOfATakeOverSayThatTheyAreRedelivered(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f, sender := realStore(), &fakeSender{}
-		f.add("topic", "key")
-		for i := range f.shards {
-			f.shards[i] = fakeShard{owner: "dead", epoch: 1}
+		f.Add("topic", "key")
+		for i := range f.Shards {
+			f.Shards[i] = memstore.Shard{Owner: "dead", Epoch: 1}
 		}
 		time.Sleep(time.Second)
-		stop := running(t, relayOn(t, f, &f.local, sender, Config{}))
+		stop := running(t, relayOn(t, f, &f.Local, sender, Config{}))
 		time.Sleep(time.Second)
-		f.shards[0].rewindTo = 0
+		f.Shards[0].RewindTo = 0
 		stop()
 		if sent := sender.messages(); len(sent) != 1 || !transport.Redelivered(sent[0]) {
 			t.Error("not marked as redelivered")
@@ -323,7 +326,7 @@ func TestMessagesOfATakeOverSayThatTheyAreRedelivered(t *testing.T) {
 
 // listened is a store with a signal between processes that breaks.
 type listened struct {
-	*fakeStore
+	*memstore.Store
 	listens chan func(from string)
 	broken  chan error
 }
@@ -348,7 +351,7 @@ func TestARelayListensAgainAfterTheSignalBroke(t *testing.T) {
 		l.broken <- errors.New("connection lost")
 		woken := <-l.listens
 		time.Sleep(10 * time.Minute)
-		l.add("topic", "key")
+		l.Add("topic", "key")
 		woken("other")
 		synctest.Wait()
 		if n := len(sender.messages()); n != 1 {
@@ -375,7 +378,7 @@ func TestARelayLooksOnceForACommitThatItHearsOfTwice(t *testing.T) {
 		told := <-l.listens
 		time.Sleep(time.Minute)
 		for i := range 500 {
-			l.add("topic", "key-"+strconv.Itoa(i))
+			l.Add("topic", "key-"+strconv.Itoa(i))
 			local.Send(wakeup.All)
 			synctest.Wait()
 			if n := len(sender.messages()); n != i+1 {
@@ -427,7 +430,7 @@ func TestWakeUpFromElsewhereHasTheShardsReadThatItNames(t *testing.T) {
 			shard := idgen.Shard(key, uuid.Nil)
 			for _, there := range []bool{true, false} {
 				if there {
-					l.add("topic", key)
+					l.Add("topic", key)
 				}
 				told(wakeup.Wakeup{Shards: 1 << shard}.Text("another"))
 				synctest.Wait()
@@ -461,40 +464,4 @@ func TestWakeUpFromElsewhereHasTheShardsReadThatItNames(t *testing.T) {
 		}
 		stop()
 	})
-}
-
-func TestConfigErrorsNameTheField(t *testing.T) {
-	t.Parallel()
-	for field, cfg := range map[string]Config{
-		"Name":               {Name: strings.Repeat("x", 256)},
-		"LeaseTTL":           {LeaseTTL: time.Millisecond},
-		"Window":             {Window: -1},
-		"FetchSize":          {FetchSize: -1},
-		"MaxPerKey":          {MaxPerKey: -1},
-		"MaxAttempts":        {MaxAttempts: -1},
-		"Publishers":         {Publishers: -1},
-		"Backoff.Initial":    {Backoff: Backoff{Initial: -1}},
-		"Backoff.Max":        {Backoff: Backoff{Initial: 2, Max: 1}},
-		"PollMin":            {PollMin: -1},
-		"PollMax":            {PollMin: 2, PollMax: 1},
-		"SendTimeout":        {SendTimeout: -1},
-		"RouteGrace":         {RouteGrace: -1},
-		"RouteProbeInterval": {RouteProbeInterval: -1},
-		"ShutdownTimeout":    {ShutdownTimeout: -1},
-	} {
-		if _, err := NewStandalone(newFakeStore(nil), &fakeSender{}, cfg); err == nil || !strings.Contains(err.Error(), field+":") {
-			t.Errorf("%s: %v", field, err)
-		}
-	}
-	if _, err := NewStandalone(nil, nil, Config{}); err == nil || !strings.Contains(err.Error(), "store") || !strings.Contains(err.Error(), "publisher") {
-		t.Errorf("without anything: %v", err)
-	}
-	if _, err := New[int](nil, &fakeSender{}, Config{}); err == nil {
-		t.Error("an outbox is not asked for")
-	}
-	a, _ := NewStandalone(newFakeStore(nil), &fakeSender{}, Config{})
-	b, _ := NewStandalone(newFakeStore(nil), &fakeSender{}, Config{})
-	if a.Name() == b.Name() {
-		t.Error("two relays have one name")
-	}
 }

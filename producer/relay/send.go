@@ -7,6 +7,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/boxpair/boxpair/producer/relay/internal/core"
+
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/boxpair/boxpair/internal/fault"
@@ -30,26 +32,26 @@ func (l *relayLoop) sendAll(ctx context.Context) {
 
 // send sends one event. The lease is looked at once more: this goroutine may
 // have waited for the transport, or the whole process for somebody to wake it.
-func (l *relayLoop) send(ctx context.Context, e *entry) {
-	gen := e.gen
-	if l.now() >= time.Duration(l.until[e.shardNo()].Load()) {
-		l.box.outcome(sendResult{entry: e, gen: gen, unsent: true})
+func (l *relayLoop) send(ctx context.Context, e *core.Entry) {
+	gen := e.Gen
+	if l.now() >= time.Duration(l.until[e.Shard].Load()) {
+		l.box.outcome(core.SendResult{Entry: e, Gen: gen, Unsent: true})
 		return
 	}
 	if err := readable(e); err != nil {
-		l.box.outcome(sendResult{entry: e, gen: gen, Result: transport.Result{Outcome: transport.Invalid, Err: err}})
+		l.box.outcome(core.SendResult{Entry: e, Gen: gen, Result: transport.Result{Outcome: transport.Invalid, Err: err}})
 		return
 	}
 	topic, msgs := e.Topic, messagesTo(ctx, e)
 	if err := fault.Hit(ctx, fault.BeforePublish); err != nil {
-		l.box.outcome(sendResult{entry: e, gen: gen, Result: transport.Result{Outcome: transport.Unavailable, Err: err}})
+		l.box.outcome(core.SendResult{Entry: e, Gen: gen, Result: transport.Result{Outcome: transport.Unavailable, Err: err}})
 		return
 	}
 	l.give(ctx, topic, msgs, func(res transport.Result) {
 		if err := fault.Hit(ctx, fault.OutcomeKnown); err != nil {
 			res = transport.Result{Outcome: transport.Unavailable, Err: err}
 		}
-		l.box.outcome(sendResult{entry: e, gen: gen, Result: res})
+		l.box.outcome(core.SendResult{Entry: e, Gen: gen, Result: res})
 	})
 	_ = fault.Hit(ctx, fault.Published)
 }
@@ -66,9 +68,9 @@ func (l *relayLoop) give(ctx context.Context, topic string, msgs []*message.Mess
 
 // readable returns an error if e, or what is in a batch with it, cannot be read and so never be
 // sent.
-func readable(e *entry) error {
+func readable(e *core.Entry) error {
 	what := e.Unreadable
-	for _, rider := range e.batchTail {
+	for _, rider := range e.BatchTail {
 		what = cmp.Or(what, rider.Unreadable)
 	}
 	if what != "" {
@@ -78,22 +80,22 @@ func readable(e *entry) error {
 }
 
 // messagesTo returns the messages of e, and of what is in a batch with it, for one send.
-func messagesTo(ctx context.Context, e *entry) []*message.Message {
-	msgs := make([]*message.Message, 1, 1+len(e.batchTail))
+func messagesTo(ctx context.Context, e *core.Entry) []*message.Message {
+	msgs := make([]*message.Message, 1, 1+len(e.BatchTail))
 	msgs[0] = messageTo(ctx, e)
-	for _, rider := range e.batchTail {
+	for _, rider := range e.BatchTail {
 		msgs = append(msgs, messageTo(ctx, rider))
 	}
 	return msgs
 }
 
 // messageTo returns e's message for one send.
-func messageTo(ctx context.Context, e *entry) *message.Message {
+func messageTo(ctx context.Context, e *core.Entry) *message.Message {
 	msg := e.Message()
 	if apart := e.Stamp.Sub(e.OccurredAt).Abs(); apart >= time.Second && e.OccurredAt.Unix() > 0 { // otherwise the stamp says it, for less
 		msg.Metadata[transport.MetaOccurredAt] = e.OccurredAt.UTC().Format(time.RFC3339Nano)
 	}
-	if e.redelivered {
+	if e.Redelivered {
 		ctx = transport.WithRedelivered(ctx)
 	}
 	msg.SetContext(ctx)

@@ -11,6 +11,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/boxpair/boxpair/producer/relay/internal/core"
+
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/boxpair/boxpair/store/outbox"
@@ -34,13 +36,12 @@ func TestEventThatCannotBeReadIsBuriedInsteadOfSent(t *testing.T) {
 		t.Fatal(err)
 	}
 	bad, good := outbox.Queued{Unreadable: "headers are no JSON object"}, outbox.Queued{}
-	for name, e := range map[string]*entry{
+	for name, e := range map[string]*core.Entry{
 		"alone":      {Queued: bad},
-		"in a batch": {Queued: good, batchTail: []*entry{{Queued: good}, {Queued: bad}}},
+		"in a batch": {Queued: good, BatchTail: []*core.Entry{{Queued: good}, {Queued: bad}}},
 	} {
 		l := newRelayLoop(nil, strict{t: t}, cfg, nil, false)
 		l.until[0].Store(int64(time.Hour))
-		e.shard = &shardState{}
 		l.send(t.Context(), e)
 		if len(l.box.outcomes) != 1 || l.box.outcomes[0].Outcome != transport.Invalid || !strings.Contains(l.box.outcomes[0].Err.Error(), bad.Unreadable) {
 			t.Errorf("%s: outcomes are %+v", name, l.box.outcomes)
@@ -97,7 +98,7 @@ func TestARouteFunctionThatPanicsEndsNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	l := newRelayLoop(nil, panicking{}, cfg, nil, false)
-	if route := l.core.routeOf("topic"); route != "topic" {
+	if route := l.route("topic"); route != "topic" {
 		t.Errorf("the route is %q", route)
 	}
 	if text := log.String(); !strings.Contains(text, "level=ERROR") || !strings.Contains(text, "topic=topic") || strings.Contains(text, "payload") {

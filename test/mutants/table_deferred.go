@@ -48,18 +48,18 @@ var deferring = []Mutant{
 	{
 		Name: "due-by-the-relays-clock", Guarantee: "G2",
 		Broken: "A relay waits by its own clock for the next due event, and does not see the database's jump.",
-		File:   "producer/relay/deferred.go",
-		Old:    `		df.next = min(df.next, df.now+cl.next)`,
-		New:    `		df.next = df.now + cl.next`,
-		Test:   Test{relay, "TestTheDatabasesClockDecidesWhatIsDue"},
+		File:   "producer/relay/internal/core/deferred.go",
+		Old:    `		df.next = min(df.next, df.now+cl.Next)`,
+		New:    `		df.next = df.now + cl.Next`,
+		Test:   Test{core, "TestTheDatabasesClockDecidesWhatIsDue"},
 	},
 	{
 		Name: "move-is-not-looked-for", Guarantee: "G2",
 		Broken: "Events that were moved stand below the low-water mark, where nobody looks for minutes.",
-		File:   "producer/relay/deferred.go",
+		File:   "producer/relay/internal/core/deferred.go",
 		Old:    `			sh.want(m.Seq)`,
 		New:    `			sh.more = true // and looks for nothing below the mark`,
-		Test:   Test{relay, "TestDeferredEventIsSentWhenItIsDue"},
+		Test:   Test{core, "TestDeferredEventIsSentWhenItIsDue"},
 	},
 	{
 		Name: "deferred-taken-for-delivered", Guarantee: "G2",
@@ -77,10 +77,10 @@ var deferring = []Mutant{
 	{
 		Name: "head-that-was-sent", Guarantee: "G4",
 		Broken: "A relay takes an event that was sent for the head of its key, and does not see that a due one stands before the next.",
-		File:   "producer/relay/parked.go",
+		File:   "producer/relay/internal/core/parked.go",
 		Old: `		l.head = l.fifo[0].Seq
 `,
 		New:  ``,
-		Test: Test{relay, "TestDueEventOfAKeyThatWaitsGoesInFront"},
+		Test: Test{core, "TestDueEventOfAKeyThatWaitsGoesInFront"},
 	},
 }

@@ -213,10 +213,10 @@ var remembering = []Mutant{
 	{
 		Name: "other-database-unnoticed-by-relays", Guarantee: "G2",
 		Broken: "A relay that lives through a fail-over goes on from where it was.",
-		File:   "producer/relay/leases.go",
+		File:   "producer/relay/internal/core/leases.go",
 		Old:    `	if before == "" {`,
 		New:    `	if before == "" || identity != "" {`,
-		Test:   Test{"producer/relay", "TestWhatAFailOverBroughtBackIsSentAgainAtOnce"},
+		Test:   Test{"producer/relay/internal/core", "TestWhatAFailOverBroughtBackIsSentAgainAtOnce"},
 	},
 	{
 		Name: "window-of-a-second", Guarantee: "G3",

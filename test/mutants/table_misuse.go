@@ -199,7 +199,7 @@ var misuse = []Mutant{
 		Broken: "An event that cannot be read is sent without what could not be read.",
 		File:   "producer/relay/send.go",
 		Old:    `	if err := readable(e); err != nil {`,
-		New:    `	if err := readable(e); err != nil && e.dead {`,
+		New:    `	if err := readable(e); err != nil && e.Redelivered {`,
 		Test:   Test{"producer/relay", "TestEventThatCannotBeReadIsBuriedInsteadOfSent"},
 	},
 	{

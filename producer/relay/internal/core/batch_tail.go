@@ -1,0 +1,74 @@
+package core
+
+import "github.com/boxpair/boxpair/transport"
+
+// BatchLimit returns how many messages of a topic, and how many bytes of payload, a sender takes
+// over as one. Below two it takes none.
+type BatchLimit func(topic string) (messages, bytes int)
+
+// fillBatch has events of e's key sent in one batch with e, which has just been sent, as far as
+// there is room, and returns how many. The batch is taken over as a whole, in its order: what
+// breaks between two sends of a key, so that each waits for the one before, cannot break between
+// these.
+//
+// Where anything is in doubt events go one by one: only then does an outcome tell something about
+// an event.
+func (dp *dispatcher) fillBatch(e *Entry, room int) int {
+	l, r, sh := e.line, e.route, e.shard
+	if r.batch < 2 || l == nil || l.blocked || e.parked || e.single || r.failing || r.stalled() {
+		return 0
+	}
+	room = min(room, r.batch-1, dp.routeRoom()-r.inflight)
+	bytes, last := r.batchBytes-len(e.Payload), e.Seq
+	for next := e.next; next != nil && len(e.BatchTail) < room; next = next.next {
+		bytes -= len(next.Payload)
+		if bytes < 0 || next.state != entryWaiting || next.single || next.route != r || next.Topic != e.Topic || next.Seq < last {
+			break // one that stands behind a later one tells, being in flight, nothing of what may be moved; see leads
+		}
+		last = next.Seq
+		next.state = entryRiding
+		if sh.redeliver > 0 {
+			sh.redeliver--
+			next.Redelivered = true
+		}
+		e.BatchTail = append(e.BatchTail, next)
+	}
+	n := len(e.BatchTail)
+	dp.inflight += n
+	r.inflight += n
+	sh.inflight += n
+	return n
+}
+
+// unpack puts what was in a batch that has failed back where it waits. One of an older transaction
+// that has been committed meanwhile stands behind it in the line, and goes first now.
+func (dp *dispatcher) unpack(riders []*Entry) {
+	for _, e := range riders {
+		e.state = entryWaiting
+		switch l := e.line; {
+		case e.shard.yielding:
+			dp.keys.forget(e)
+		case l.blocked:
+			dp.keys.follow(e)
+		default:
+			l.remove(e)
+			l.insert(e)
+		}
+	}
+}
+
+// unbatch books the failure of a batch for which each event in it may be to blame, and returns
+// true: e is sent alone before an attempt of it is counted.
+func (dp *dispatcher) unbatch(e *Entry, riders []*Entry) bool {
+	switch e.outcome {
+	case transport.Invalid, transport.Returned, transport.Refused:
+		e.single = true
+		for _, rider := range riders {
+			rider.single = rider.single || e.outcome == transport.Invalid
+		}
+		dp.requeue(e)
+	default:
+		return false
+	}
+	return true
+}

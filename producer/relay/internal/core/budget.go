@@ -1,0 +1,58 @@
+package core
+
+import "github.com/boxpair/boxpair/store/outbox"
+
+// budget is how much one statement may do: a fetch brings so many rows that it is soon over and
+// takes little memory. It is cut when a statement takes too long, whether it ends or not, and grows
+// again while they are quick.
+type budget struct {
+	most    int     // FetchSize, for a fetch
+	now     int     // rows, for a fetch
+	average float64 // bytes of an event, of those that came last
+}
+
+const (
+	fetchBytes    = 16 << 20 // that the rows of one fetch have, about
+	budgetCut     = 4
+	budgetGrowth  = 8 // one in so many is added
+	averageWeight = 64
+	// firstAverage is how large events are thought to be before any was read, so that the first
+	// fetch brings few.
+	firstAverage = 256 << 10
+	// leastSize is what an event takes without its payload and headers, about.
+	leastSize = 256
+)
+
+// rows returns how many rows a fetch may bring.
+func (b *budget) rows() int {
+	if b.average*float64(b.now) > fetchBytes {
+		return max(1, int(fetchBytes/b.average))
+	}
+	return b.now
+}
+
+// booked takes note of a statement that is over, and whether that took too long.
+func (b *budget) booked(cl *Call, slow bool) {
+	switch {
+	case slow:
+		b.now = max(1, b.now/budgetCut)
+		return
+	case cl.Err != nil:
+		return
+	}
+	b.now = min(b.most, b.now+b.now/budgetGrowth+1)
+	for i := range cl.Rows {
+		if !cl.Rows[i].Missing {
+			b.average += (float64(sizeOf(&cl.Rows[i])) - b.average) / averageWeight
+		}
+	}
+}
+
+// sizeOf returns about how many bytes an event takes.
+func sizeOf(q *outbox.Queued) int {
+	n := leastSize + len(q.Payload)
+	for name, value := range q.Headers {
+		n += len(name) + len(value)
+	}
+	return n
+}

@@ -1,0 +1,47 @@
+package core
+
+import (
+	"time"
+
+	"github.com/boxpair/boxpair/producer/relay/internal/statement"
+)
+
+// Options is what the core needs to know of a Options. All of it is set.
+type Options struct {
+	Name               string
+	LeaseTTL           time.Duration
+	Window             int
+	WindowBytes        int
+	FetchSize          int
+	MaxPerKey          int
+	MaxAttempts        int
+	Backoff            Backoff
+	HoldDeadKeys       bool
+	PollMin            time.Duration
+	PollMax            time.Duration
+	RouteProbeInterval time.Duration
+	RouteGrace         time.Duration
+}
+
+// Asker is what statements say of the relay.
+func (c *Options) Asker() *statement.Asker {
+	return &statement.Asker{Name: c.Name, LeaseTTL: c.LeaseTTL, Hold: c.HoldDeadKeys, Longest: c.Backoff.longest()}
+}
+
+// Backoff is a Backoff.
+type Backoff struct{ Initial, Max time.Duration }
+
+// Bound returns the bound after the given number of attempts, from 1.
+func (b Backoff) Bound(attempts int) time.Duration {
+	doublings := attempts - 1
+	if doublings < 62 && b.Initial <= b.Max>>doublings {
+		return b.Initial << doublings
+	}
+	return b.Max
+}
+
+// longest returns how far ahead an event may have been parked, with what clocks of servers may
+// differ after a fail-over.
+func (b Backoff) longest() time.Duration {
+	return max(b.Max, b.Max+time.Minute) // the sum may overflow
+}

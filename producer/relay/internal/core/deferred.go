@@ -1,0 +1,82 @@
+package core
+
+import (
+	"time"
+
+	"github.com/boxpair/boxpair/producer/relay/internal/statement"
+)
+
+// deferrals is the part of the core that has deferred events moved to the queue when they are due.
+// What is sent is what a fetch finds there afterwards: the move has been committed by then, and an
+// event can be cancelled or sent, not both.
+type deferrals struct {
+	*Machine
+
+	next   time.Duration // of the next look
+	looked time.Duration // when the last one was
+	told   bool          // something was committed since, which may be due before at
+}
+
+// toldPause is the time between two looks while events are written, which need not be deferred
+// ones.
+const toldPause = 100 * time.Millisecond
+
+// call has the events moved that are due.
+func (df *deferrals) call() *Call {
+	if b := df.leases.busy; df.next == never || b != nil && b.Op == statement.KeepLow {
+		return nil // what is kept may be of before the move
+	}
+	at := df.next
+	if df.told {
+		at = min(at, df.looked+toldPause)
+	}
+	if df.now < at {
+		df.at(at)
+		return nil
+	}
+	cl := ask(statement.Statement{Op: statement.Undefer, Limit: df.limits.undefer})
+	for _, sh := range df.shards {
+		if sh != nil && sh.open() {
+			cl.shards = append(cl.shards, sh)
+			cl.Leases = append(cl.Leases, sh.lease())
+		}
+	}
+	df.next, df.looked, df.told = never, df.now, false
+	if len(cl.shards) == 0 {
+		return nil // a shard that opens brings its own look
+	}
+	return cl
+}
+
+// moved has what was moved looked for below the low-water marks: deferred events were written
+// long before what is read now. It is a read like the others, one at a time, so that
+// what is fetched next is younger than the move.
+func (df *deferrals) moved(cl *Call) {
+	if cl.Err != nil { // it may have been done
+		for _, sh := range cl.shards {
+			sh.rewind(0)
+		}
+		df.next = df.now
+		return
+	}
+	for _, no := range cl.Lost {
+		for _, sh := range cl.shards {
+			if sh.no == no {
+				df.leases.lose(sh, cl.Op.String())
+			}
+		}
+	}
+	df.next = df.now + df.cfg.PollMax
+	if cl.Next > 0 {
+		df.next = min(df.next, df.now+cl.Next)
+	}
+	counts := make(map[int]int)
+	for _, m := range cl.Moved {
+		if sh := df.shards[m.Shard]; sh != nil {
+			sh.want(m.Seq)
+		}
+		if counts[m.Shard]++; counts[m.Shard] >= cl.Limit { // there may be more
+			df.next = df.now
+		}
+	}
+}

@@ -1,0 +1,304 @@
+package core
+
+import (
+	"cmp"
+	"log/slog"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/boxpair/boxpair/transport"
+)
+
+const (
+	sendTurn    = 32 // events of one route before the next one's turn
+	unmarkedMax = 3  // times the window, beyond which nothing is sent until marks catch up
+)
+
+// dispatcher owns the sending of events and the outcomes of sends.
+type dispatcher struct {
+	*Machine
+
+	ring       []*route // with something to send, and not stalled
+	turn       int
+	inflight   int
+	unanswered unanswered
+	probes     probing
+}
+
+// pump sends what may be sent, as far as the window allows, the routes in turns.
+func (dp *dispatcher) pump() {
+	if dp.stopping {
+		return
+	}
+	dp.probe()
+	room := min(dp.cfg.Window-dp.inflight, unmarkedMax*dp.cfg.Window-len(dp.marks.pending)-dp.marks.underway)
+	for room > 0 && len(dp.ring) > 0 {
+		if dp.turn >= len(dp.ring) {
+			dp.turn = 0
+		}
+		r := dp.ring[dp.turn]
+		for n := 0; n < sendTurn && room > 0 && dp.mayTake(r); n++ {
+			if e := r.ready.pop(); dp.send(e) {
+				riders := dp.fillBatch(e, room-1)
+				room -= 1 + riders
+				n += riders
+			}
+		}
+		if r.stalled() || r.ready.n == 0 {
+			r.ringed = false
+			last := len(dp.ring) - 1
+			dp.ring[dp.turn], dp.ring[last] = dp.ring[last], nil
+			dp.ring = dp.ring[:last]
+			continue
+		}
+		dp.turn++
+		if dp.full() {
+			return
+		}
+	}
+}
+
+// routeRoom is how much of the window one route may take, so that one which
+// answers nothing leaves room for others.
+func (dp *dispatcher) routeRoom() int {
+	if len(dp.routes.byName) > 1 {
+		return max(dp.cfg.Window/2, 1)
+	}
+	return dp.cfg.Window
+}
+
+func (dp *dispatcher) mayTake(r *route) bool {
+	return !r.stalled() && r.ready.n > 0 && r.inflight < dp.routeRoom()
+}
+
+// full tells whether every route with something to send has its share in flight.
+func (dp *dispatcher) full() bool {
+	for _, r := range dp.ring {
+		if dp.mayTake(r) {
+			return false
+		}
+	}
+	return true
+}
+
+// probe sends one event on each stalled route whose time has come, the one that has waited for
+// longest first, as far as there is a budget.
+func (dp *dispatcher) probe() {
+	var due []*route
+	for _, r := range dp.routes.stalled {
+		switch {
+		case r.inflight > 0:
+		case r.ready.n+r.refused.n == 0:
+			r.hungry = true
+		case dp.now < r.probeAt:
+			dp.at(r.probeAt)
+		default:
+			due = append(due, r)
+		}
+	}
+	if len(due) == 0 {
+		return
+	}
+	if !dp.probes.may(dp.now) {
+		dp.at(dp.probes.next())
+		return
+	}
+	if len(due) > 1 {
+		slices.SortFunc(due, func(a, b *route) int {
+			return cmp.Or(cmp.Compare(a.probeAt, b.probeAt), strings.Compare(a.name, b.name))
+		})
+	}
+	for _, r := range due {
+		if dp.inflight >= dp.cfg.Window {
+			return // outcomes make room
+		}
+		if !dp.probes.may(dp.now) {
+			dp.at(dp.probes.next())
+			return
+		}
+		all := r.candidates()
+		e := all[0]
+		r.hungry = len(all) == 1 || all[1].probes > 0
+		e.unqueue()
+		e.probes++
+		r.probeAt = dp.now + r.delay
+		if dp.send(e) {
+			dp.probes.left--
+		}
+	}
+}
+
+// send hands e to the transport, unless its shard's lease has run out on this
+// side.
+func (dp *dispatcher) send(e *Entry) bool {
+	sh := e.shard
+	if dp.now >= sh.until {
+		e.state = entryHeld
+		sh.held.push(e)
+		return false
+	}
+	if sh.redeliver > 0 {
+		sh.redeliver--
+		e.Redelivered = true
+	}
+	e.state = entrySending
+	e.sentAt = dp.now
+	e.Gen++
+	if e.line != nil {
+		e.line.inflight = e
+	}
+	dp.inflight++
+	if e.route.inflight == 0 {
+		e.route.heard = dp.now
+	}
+	e.route.inflight++
+	sh.inflight++
+	dp.sends = append(dp.sends, e)
+	dp.unanswered.add(e, dp.cfg.Window)
+	return true
+}
+
+// outcome takes the outcome of a send.
+func (dp *dispatcher) outcome(res SendResult) {
+	e := res.Entry
+	if e.state != entrySending || e.Gen != res.Gen {
+		dp.note(slog.LevelError, "publisher reported the outcome of a message twice")
+		return
+	}
+	sh, riders := e.shard, e.BatchTail
+	e.BatchTail = nil
+	n := 1 + len(riders)
+	dp.inflight -= n
+	sh.inflight -= n
+	e.route.inflight -= n
+	e.route.heard = dp.now
+	e.state = entryWaiting
+	if e.line != nil {
+		e.line.inflight = nil
+		if e.line.following > 0 {
+			dp.parking.mark(sh) // they may have waited for it
+		}
+	}
+	e.outcome, e.problem = res.Outcome, storedError(res.Err)
+	if sh.gone {
+		if res.Outcome == transport.Confirmed && !res.Unsent {
+			dp.routes.works(e.route)
+		}
+		dp.keys.uncount(e)
+		for _, rider := range riders {
+			dp.keys.uncount(rider)
+		}
+		return // they may be in a call still, and are not used again
+	}
+	if res.Outcome == transport.Confirmed && !res.Unsent {
+		dp.confirmed(e, riders)
+		return
+	}
+	dp.unpack(riders)
+	switch {
+	case res.Unsent:
+		dp.requeue(e)
+	case len(riders) > 0 && dp.unbatch(e, riders):
+	default:
+		dp.failed(e)
+	}
+}
+
+// confirmed books the success of e, and of what was in a batch with it. The mark may wait; the
+// key's next event need not.
+func (dp *dispatcher) confirmed(e *Entry, riders []*Entry) {
+	r, l := e.route, e.line
+	if e.parked {
+		dp.keys.uncount(e)
+		e.state = entryConfirmed
+		dp.parking.confirmed(e)
+		dp.routes.works(r)
+		return
+	}
+	dp.marks.toMark(e)
+	for _, rider := range riders {
+		rider.outcome = e.outcome
+		dp.marks.toMark(rider)
+	}
+	dp.routes.works(r)
+	if l != nil {
+		dp.reader.refill(l)
+		dp.keys.promote(l)
+	}
+}
+
+// failed books any other outcome.
+func (dp *dispatcher) failed(e *Entry) {
+	switch e.outcome {
+	case transport.Invalid:
+		dp.noteEvent(slog.LevelError, "event can never be sent", e, slog.String("error", e.problem))
+		e.dead = true
+		dp.fail(e)
+	case transport.Returned, transport.Refused:
+		if dp.superseded(e) {
+			dp.requeue(e)
+			return
+		}
+		dp.routes.refuse(e)
+	default: // Unavailable, and whatever a later version adds
+		dp.routeLog.trouble("outcome of a send is unknown", e)
+		dp.routes.unavailable(e)
+		dp.requeue(e)
+	}
+}
+
+// superseded tells whether e came from the queue and its key has been blocked
+// meanwhile, or its shard is given back: then nothing is to be learned from it here.
+func (dp *dispatcher) superseded(e *Entry) bool {
+	return e.shard.yielding || e.line != nil && e.line.blocked && !e.parked
+}
+
+// requeue puts e back where it came from, to be sent again in its order.
+func (dp *dispatcher) requeue(e *Entry) {
+	switch l := e.line; {
+	case e.shard.yielding:
+		dp.keys.forget(e)
+	case l == nil:
+		dp.keys.place(e)
+	case l.blocked && !e.parked:
+		dp.keys.follow(e)
+		dp.keys.promote(l)
+	case !dp.reread(e):
+		dp.keys.promote(l)
+	}
+}
+
+// reread reads a parked event again that somebody has changed while it was in flight: it may have
+// been discarded, and is not to be sent again then, nor to hold up its key.
+func (dp *dispatcher) reread(e *Entry) bool {
+	l := e.line
+	if !e.parked || l == nil || !l.verify {
+		return false
+	}
+	dp.keys.forgetFIFO(l, nil)
+	dp.parking.readParked(l)
+	return true
+}
+
+// fail counts an attempt of e, which was refused or is to be buried, and parks it.
+func (dp *dispatcher) fail(e *Entry) {
+	e.unqueue()
+	dp.keys.uncount(e)
+	e.Attempts++
+	e.dead = e.dead || e.Attempts >= dp.cfg.MaxAttempts
+	e.retryIn = time.Millisecond + time.Duration(dp.rand.Int64N(int64(dp.cfg.Backoff.Bound(e.Attempts))))
+	if e.dead {
+		e.retryIn = 0
+		delete(e.route.keys, e.failedKey())
+	}
+	dp.report.Failed++
+	dp.noteEvent(slog.LevelWarn, "attempt failed", e, slog.String("route", e.route.name),
+		slog.String("outcome", e.outcome.String()), slog.String("error", e.problem),
+		slog.Int("attempts", e.Attempts), slog.Bool("dead", e.dead), slog.Duration("retry_in", e.retryIn))
+	if e.parked {
+		dp.parking.failAgain(e)
+		return
+	}
+	dp.parking.park(e)
+}

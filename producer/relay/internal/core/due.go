@@ -1,0 +1,176 @@
+package core
+
+import (
+	"time"
+
+	"github.com/boxpair/boxpair/producer/relay/internal/statement"
+
+	"github.com/boxpair/boxpair/store/outbox"
+)
+
+// duePoll is the part of the core that looks for parked events whose time has come, in
+// pages. What it leaves where it is, since its route is stalled, does not keep it from what
+// comes behind.
+type duePoll struct {
+	*Machine
+
+	next   time.Duration   // of the next page
+	after  outbox.DuePoint // where that begins
+	passed int             // due events that were passed over since the first page
+	slow   time.Duration   // the pause after a pass that passed events over
+	again  bool            // the page that is under way is to be followed by the first one
+	// changed holds the parked events that a statement has changed while a page is
+	// under way, which may still show them as they were.
+	changed map[parkedID]struct{}
+}
+
+type parkedID struct {
+	shard *shardState
+	seq   int64
+}
+
+const (
+	dueSafety  = 30 * time.Second // between looks when none is known to be due
+	dueSlowMax = 30 * time.Second
+	dueSkipped = time.Second
+)
+
+func (du *duePoll) soon(at time.Duration) { du.next = min(du.next, at) }
+
+// restart has the next page be the first one, at once.
+func (du *duePoll) restart() {
+	du.after, du.passed, du.again = outbox.DuePoint{}, 0, true
+	du.soon(du.now)
+}
+
+// call looks for heads that are due.
+func (du *duePoll) call() *Call {
+	if du.next == never || du.keys.parked-du.routes.stuck() > du.cfg.Window/2 {
+		return nil
+	}
+	if du.now < du.next {
+		du.at(du.next)
+		return nil
+	}
+	cl := ask(statement.Statement{Op: statement.Due, Since: du.after, Limit: du.limits.due})
+	for _, sh := range du.shards {
+		if sh != nil && sh.open() {
+			cl.shards = append(cl.shards, sh)
+		}
+	}
+	if len(cl.shards) == 0 {
+		return nil // a shard that opens brings its own look
+	}
+	cl.Numbers = numbersOf(cl.shards)
+	du.next, du.again = never, false
+	du.changed = make(map[parkedID]struct{})
+	return cl
+}
+
+func (du *duePoll) reply(cl *Call) {
+	changed := du.changed
+	du.changed = nil
+	if cl.Err != nil {
+		du.soon(du.now)
+		return
+	}
+	owned := make(map[int]*shardState, len(cl.shards))
+	for _, sh := range cl.shards {
+		owned[sh.no] = sh
+	}
+	skipped, passed := false, du.passed
+	for i := range cl.Rows {
+		row := &cl.Rows[i]
+		sh := owned[row.Shard]
+		if _, ok := changed[parkedID{sh, row.Seq}]; ok || sh == nil || !sh.open() || !du.take(sh, row) {
+			skipped = true
+		}
+	}
+	du.soon(du.now + dueSafety)
+	if cl.Next > 0 {
+		du.soon(du.now + cl.Next)
+	}
+	switch n := len(cl.Rows); {
+	case du.again:
+		du.soon(du.now)
+	case n < cl.Limit:
+		du.passEnded(skipped)
+	default:
+		last := &cl.Rows[n-1]
+		du.after = outbox.DuePoint{At: last.DueAt, Seq: last.Seq}
+		if du.soon(du.now); du.passed >= passed+n { // all of it: half of the time is for other reads
+			du.next = du.now + (du.now - cl.issued)
+		}
+	}
+}
+
+// passEnded plans the next pass after the last page of one.
+func (du *duePoll) passEnded(skipped bool) {
+	switch {
+	case du.passed > 0:
+		du.slow = min(max(2*du.slow, dueSkipped), dueSlowMax)
+		du.soon(du.now + du.slow)
+	case skipped:
+		du.slow = 0
+		du.soon(du.now + dueSkipped)
+	default:
+		du.slow = 0
+	}
+	du.after, du.passed = outbox.DuePoint{}, 0
+	for _, r := range du.routes.stalled {
+		if !r.dueTook { // none was left behind those that were admitted: they are looked at from the first one again
+			r.dueFrom = outbox.DuePoint{}
+		}
+		r.dueTook = false
+	}
+}
+
+// take takes a head over to be sent, unless its key is being sent already.
+func (du *duePoll) take(sh *shardState, row *outbox.Queued) bool {
+	if sh.parked[row.Seq] != nil {
+		return false
+	}
+	if row.Missing {
+		du.parking.buryMissing(sh, row, nil)
+		return true
+	}
+	r := du.routes.of(row.Topic)
+	if row.Key == "" {
+		if !du.routes.admitDue(r, row) {
+			return false
+		}
+		du.keys.place(du.keys.newParked(sh, row, r, nil))
+		return true
+	}
+	l := du.keys.line(sh, row.Key)
+	if l == nil {
+		l = du.keys.newLine(sh, row.Key)
+	}
+	defer du.keys.rest(l)
+	return du.takeHead(l, row, r)
+}
+
+// takeHead takes over the head of a key that is due.
+func (du *duePoll) takeHead(l *keyLine, row *outbox.Queued, r *route) bool {
+	if l.flowing() {
+		return false
+	}
+	if l.blocked {
+		l.head = row.Seq
+		if l.toMove() < row.Seq {
+			return false // an earlier one is on its way there, and looks for its head then
+		}
+	}
+	if l.parking > 0 {
+		return false
+	}
+	if !du.routes.admitDue(r, row) {
+		du.keys.tidy(l)
+		return false
+	}
+	l.head = row.Seq
+	l.fifo = append(l.fifo, du.keys.newParked(l.shard, row, r, l))
+	du.keys.block(l)
+	du.keys.promote(l)
+	return true
+}

@@ -1,0 +1,128 @@
+package core
+
+import (
+	"time"
+
+	"github.com/boxpair/boxpair/store/outbox"
+	"github.com/boxpair/boxpair/transport"
+)
+
+// entryState says where an event in memory is.
+type entryState uint8
+
+const (
+	entryWaiting   entryState = iota // behind an earlier event of its key
+	entryReady                       // may be sent, in its route's queue
+	entryHeld                        // may be sent when its shard's lease is renewed
+	entryRefused                     // was refused, not counted yet, in its route's queue of such
+	entrySending                     // in flight
+	entryRiding                      // in flight, in a batch behind an earlier event of its key
+	entryConfirmed                   // is to be marked, or reported as sent
+	entryParking                     // has failed, which is to be recorded
+	entryFollowing                   // is to be moved behind the parked head of its key
+)
+
+// underway tells whether no other event of the key may go before it any more.
+func (s entryState) underway() bool {
+	return s == entrySending || s == entryRiding || s == entryParking
+}
+
+// Entry is an event in memory.
+type Entry struct {
+	outbox.Queued
+	shard *shardState
+	line  *keyLine // nil without a key
+	route *route
+	state entryState
+
+	parked      bool // it stands among the parked events, not in the queue
+	Redelivered bool // a consumer may have started it
+	single      bool // it may make a batch invalid, and is sent in none
+	counted     bool // buffered counts it
+	rewritten   bool // its queue row was written again meanwhile, with another round
+	early       bool // … which its shard waits to read
+	doubtful    bool // a statement that parks it may have been done already
+
+	// gen numbers the sends of this struct, which is used again for other
+	// events: the outcome of an earlier one is not this one's.
+	Gen       uint32
+	probes    int // on its route since that was paused
+	sentAt    time.Duration
+	BatchTail []*Entry // what is in flight in one batch with it, behind it
+
+	// The last failure, and what is to be recorded about it.
+	outcome transport.Outcome
+	problem string
+	retryIn time.Duration
+	dead    bool
+
+	next         *Entry // in its line
+	queue        *entryQueue
+	qprev, qnext *Entry
+}
+
+// failure returns what is to be recorded about e.
+func (e *Entry) failure() outbox.Failure {
+	return outbox.Failure{
+		Seq: e.Seq, Round: e.Round, Attempts: e.Attempts,
+		RetryIn: e.retryIn, Dead: e.dead, Outcome: e.outcome, Error: e.problem,
+	}
+}
+
+// mark returns the name of e's queue row.
+func (e *Entry) mark() outbox.Mark {
+	return outbox.Mark{Lease: e.shard.lease(), Seq: e.Seq, Round: e.Round}
+}
+
+// entryQueue is a list of entries; an entry is in one at most.
+type entryQueue struct {
+	first, last *Entry
+	n           int
+}
+
+func (q *entryQueue) push(e *Entry) {
+	e.queue, e.qprev, e.qnext = q, q.last, nil
+	if q.last == nil {
+		q.first = e
+	} else {
+		q.last.qnext = e
+	}
+	q.last = e
+	q.n++
+}
+
+func (q *entryQueue) pop() *Entry {
+	e := q.first
+	if e != nil {
+		e.unqueue()
+	}
+	return e
+}
+
+// unqueue takes e out of the queue that it is in, if any.
+func (e *Entry) unqueue() {
+	q := e.queue
+	if q == nil {
+		return
+	}
+	if e.qprev == nil {
+		q.first = e.qnext
+	} else {
+		e.qprev.qnext = e.qnext
+	}
+	if e.qnext == nil {
+		q.last = e.qprev
+	} else {
+		e.qnext.qprev = e.qprev
+	}
+	q.n--
+	e.queue, e.qprev, e.qnext = nil, nil, nil
+}
+
+// waits tells whether an event is one of a stalled route, or behind such a one in its key.
+func (e *Entry) waits() bool {
+	if e.line != nil {
+		return e.line.waits()
+	}
+	return e.route != nil && e.route.stalled()
+}

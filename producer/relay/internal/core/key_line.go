@@ -1,0 +1,128 @@
+package core
+
+import (
+	"math"
+	"slices"
+
+	"github.com/boxpair/boxpair/producer/relay/internal/statement"
+)
+
+// keyLine is what a relay knows of one key: the events that wait, and whether
+// they may.
+//
+// A key has one source at a time. As long as it is not blocked, its events come
+// from the queue, first to last. Once it is blocked, they come from the parked
+// events, fifo, and everything in the queue is to be moved behind those; until
+// a statement has found none left. An event of the key that is in flight,
+// from either source, keeps all others waiting.
+type keyLine struct {
+	key   string
+	shard *shardState
+
+	first, last *Entry // of the queue, not confirmed, by ascending Seq
+	n           int
+	inflight    *Entry
+	marking     int   // confirmed, but not marked yet
+	parking     int   // counted failures of queue events that are not recorded yet
+	hole        int64 // from this Seq on the key's events were passed over; 0: none were
+	refilling   bool
+
+	blocked   bool
+	following int      // to be moved, or being moved, behind the head
+	head      int64    // Seq of the first parked event, 0 if not known
+	fifo      []*Entry // parked events in memory, by ascending Seq
+	sent      int      // parked events that were confirmed, which is not recorded yet
+	retrying  int      // parked events that failed again, which is not recorded yet
+	fetching  bool     // FetchParked is to be called, or is under way
+	due       bool     // the first parked event is due, whatever its state
+	verify    bool     // somebody may have changed the parked events
+}
+
+// insert puts e where its Seq belongs, but not before the one in flight.
+func (l *keyLine) insert(e *Entry) {
+	l.n++
+	at := &l.first
+	if l.last != nil && l.last.Seq < e.Seq {
+		at = &l.last.next
+	} else {
+		for *at != nil && ((*at).Seq < e.Seq || (*at).state.underway()) {
+			at = &(*at).next
+		}
+	}
+	e.next = *at
+	*at = e
+	if e.next == nil {
+		l.last = e
+	}
+}
+
+// remove takes e out of the line.
+func (l *keyLine) remove(e *Entry) {
+	if e.parked {
+		if i := slices.Index(l.fifo, e); i >= 0 {
+			l.fifo = slices.Delete(l.fifo, i, i+1)
+		}
+		return
+	}
+	var before *Entry
+	for at := l.first; at != nil; before, at = at, at.next {
+		if at != e {
+			continue
+		}
+		if before == nil {
+			l.first = e.next
+		} else {
+			before.next = e.next
+		}
+		if l.last == e {
+			l.last = before
+		}
+		e.next = nil
+		l.n--
+		return
+	}
+}
+
+// idle tells whether no event of the key is in memory and no statement about it under way.
+func (l *keyLine) idle() bool {
+	return l.first == nil && l.inflight == nil && l.marking == 0 && l.parking == 0 && l.hole == 0 && !l.refilling &&
+		l.following == 0 && l.retrying == 0 && !l.flowing()
+}
+
+// headUnknown stands for the head of a key that has one, which is not known.
+const headUnknown = 1
+
+// flowing tells whether parked events of the key are on their way out.
+func (l *keyLine) flowing() bool {
+	return len(l.fifo) > 0 || l.sent > 0 || l.retrying > 0 || l.fetching
+}
+
+// leads tells whether an earlier event of the queue than e is on its way out of it.
+func (l *keyLine) leads(e *Entry) bool {
+	return l.parking > 0 || l.inflight != nil && !l.inflight.parked && l.inflight.Seq < e.Seq
+}
+
+// toMove returns the first Seq of l that is still to be moved behind its head. What
+// stands there already must not go before it.
+func (l *keyLine) toMove() int64 {
+	first := int64(math.MaxInt64)
+	if l.following == 0 {
+		return first
+	}
+	ln := &l.shard.lane
+	lists := [2][]*Entry{ln.follow}
+	if ln.busy != nil && ln.busy.Op == statement.Follow {
+		lists[1] = ln.busy.entries
+	}
+	for _, list := range lists {
+		for _, e := range list {
+			if e.line == l {
+				first = min(first, e.Seq)
+			}
+		}
+	}
+	return first
+}
+
+// waits tells whether the next of a key's events is one of a stalled route.
+func (l *keyLine) waits() bool { return l.first != nil && l.first.route.stalled() }

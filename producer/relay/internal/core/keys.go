@@ -1,0 +1,355 @@
+package core
+
+import (
+	"log/slog"
+
+	"github.com/boxpair/boxpair/producer/relay/internal/keyset"
+
+	"github.com/boxpair/boxpair/store/outbox"
+	"github.com/boxpair/boxpair/transport"
+)
+
+// keys owns the events in memory and the order of each key.
+type keys struct {
+	*Machine
+
+	buffered    int // events in memory that are not confirmed
+	parked      int // of these, events that are parked
+	freeEntries *Entry
+	freeLines   []*keyLine
+}
+
+// take takes over a row that was read from the queue of sh, by a lap or not. What is in memory
+// already, and what a mark or a park has removed since the statement began, is nothing new.
+func (ks *keys) take(sh *shardState, row *outbox.Queued, lap bool) {
+	known := sh.index[row.Seq]
+	if ks.leases.contradicts(known, row) || ks.leases.contradicts(sh.parked[row.Seq], row) {
+		return
+	}
+	if known != nil {
+		if known.Round != row.Round {
+			known.rewritten = true // and so to be read again, when the earlier row has gone
+		}
+		return
+	}
+	if round, ok := sh.recent[row.Seq]; ok && round == row.Round {
+		return
+	}
+	if row.Missing {
+		ks.takeMissing(sh, row)
+		return
+	}
+	r := ks.routes.of(row.Topic)
+	switch {
+	case row.Key != "":
+		ks.takeKeyed(sh, row, r, lap)
+	case !ks.routes.admit(r, lap):
+		ks.laps.passOver(sh, r, "", row.Seq)
+	default:
+		e := ks.newEntry(sh, row)
+		e.route = r
+		sh.index[e.Seq] = e
+		ks.count(e)
+		ks.place(e)
+	}
+}
+
+// takeKeyed is take for an event with a key. What is behind the key's hole is read with that.
+func (ks *keys) takeKeyed(sh *shardState, row *outbox.Queued, r *route, lap bool) {
+	l := sh.lines[row.Key]
+	switch {
+	case l != nil && l.hole != 0 && row.Seq >= l.hole:
+		sh.skip(row.Seq)
+		return
+	case (l == nil || l.hole == 0) && sh.back.has(keyset.Hash(row.Key), lap):
+		ks.laps.passOver(sh, r, row.Key, row.Seq)
+		return
+	}
+	l = ks.line(sh, row.Key)
+	if l != nil && l.blocked {
+		e := ks.newEntry(sh, row)
+		e.route, e.line = r, l
+		sh.index[e.Seq] = e
+		ks.follow(e)
+		return
+	}
+	if l != nil && l.n >= ks.cfg.MaxPerKey {
+		l.hole = row.Seq
+		sh.skip(row.Seq)
+		return
+	}
+	if l != nil && l.n > 0 && l.first.route.stalled() || (l == nil || l.n == 0) && !ks.routes.admit(r, lap) {
+		if l != nil {
+			l.hole = 0 // what is behind it is passed over with this one
+		}
+		ks.laps.passOver(sh, r, row.Key, row.Seq)
+		return
+	}
+	if l == nil {
+		l = ks.newLine(sh, row.Key)
+	}
+	e := ks.newEntry(sh, row)
+	e.route, e.line = r, l
+	sh.index[e.Seq] = e
+	ks.count(e)
+	ks.enqueue(l, e)
+}
+
+// enqueue puts an event where it belongs in its line.
+func (ks *keys) enqueue(l *keyLine, e *Entry) {
+	l.insert(e)
+	if l.first == e && e.next != nil && e.next.state != entryWaiting {
+		e.next.unqueue() // a late commit goes first
+		e.next.state = entryWaiting
+	}
+	ks.promote(l)
+}
+
+// takeMissing buries a queue row without an event.
+func (ks *keys) takeMissing(sh *shardState, row *outbox.Queued) {
+	ks.note(slog.LevelError, "queue row has no event in the log",
+		slog.Int("shard", sh.no), slog.Int64("seq", row.Seq), slog.Int64("round", row.Round))
+	e := ks.newEntry(sh, row)
+	e.outcome, e.problem, e.dead = transport.Invalid, "event is missing from the log", true
+	e.Attempts = 1
+	sh.index[e.Seq] = e
+	ks.parking.park(e)
+}
+
+// newLine returns a line for a key of sh that has none.
+func (ks *keys) newLine(sh *shardState, key string) *keyLine {
+	var l *keyLine
+	if n := len(ks.freeLines); n > 0 {
+		l, ks.freeLines = ks.freeLines[n-1], ks.freeLines[:n-1]
+	} else {
+		l = new(keyLine)
+	}
+	*l = keyLine{key: key, shard: sh}
+	sh.lines[key] = l
+	return l
+}
+
+// tidy forgets l if there is nothing to know about its key.
+func (ks *keys) tidy(l *keyLine) {
+	if !l.blocked && l.idle() {
+		ks.freeLine(l)
+	}
+}
+
+// rest keeps of l only what is worth it, if its key is blocked and nothing of it is in
+// memory: there may be a million such keys.
+func (ks *keys) rest(l *keyLine) {
+	if l.blocked && l.idle() && !l.due && !l.verify && ks.freeLine(l) {
+		if l.shard.resting == nil {
+			l.shard.resting = make(map[string]int64)
+		}
+		l.shard.resting[l.key] = l.head
+	}
+}
+
+// freeLine takes l out of its shard, if it is there still.
+func (ks *keys) freeLine(l *keyLine) bool {
+	if l.shard.lines[l.key] != l {
+		return false
+	}
+	delete(l.shard.lines, l.key)
+	if len(ks.freeLines) < 1024 {
+		ks.freeLines = append(ks.freeLines, l)
+	}
+	return true
+}
+
+// promote lets the first event of l go if it may.
+func (ks *keys) promote(l *keyLine) {
+	if l.inflight != nil || !l.shard.open() && l.shard.phase == phaseReady {
+		return
+	}
+	e := l.first
+	if l.blocked {
+		e = nil
+		if len(l.fifo) > 0 {
+			e = l.fifo[0]
+		}
+	}
+	if e != nil && e.state == entryWaiting {
+		ks.place(e)
+	}
+}
+
+// place puts an event that may be sent where it is sent from.
+func (ks *keys) place(e *Entry) {
+	e.state = entryReady
+	e.route.ready.push(e)
+	ks.routes.enqueue(e.route)
+}
+
+// forget takes an event that is not under way out of memory. It is in the
+// database.
+func (ks *keys) forget(e *Entry) {
+	sh, l := e.shard, e.line
+	e.unqueue()
+	ks.uncount(e)
+	if e.parked {
+		delete(sh.parked, e.Seq)
+	} else {
+		delete(sh.index, e.Seq)
+	}
+	if l != nil {
+		l.remove(e)
+		ks.tidy(l)
+	}
+	ks.free(e)
+}
+
+// left records that a row has left the queue. A read that is under way may
+// still bring it.
+func (ks *keys) left(e *Entry) {
+	sh := e.shard
+	delete(sh.index, e.Seq)
+	if e.rewritten {
+		sh.want(e.Seq)
+	}
+	if e.early {
+		sh.early--
+		sh.more = true
+	}
+	if ks.reader.readsQueue() {
+		if sh.recent == nil {
+			sh.recent = make(map[int64]int64)
+		}
+		sh.recent[e.Seq] = e.Round
+	}
+}
+
+// newEntry returns an entry for a row of sh.
+func (ks *keys) newEntry(sh *shardState, row *outbox.Queued) *Entry {
+	e := ks.freeEntries
+	if e == nil {
+		e = new(Entry)
+	} else {
+		ks.freeEntries = e.next
+		*e = Entry{Gen: e.Gen}
+	}
+	e.Queued, e.shard = *row, sh
+	e.Shard = sh.no
+	return e
+}
+
+// free ends the life of an entry that nothing refers to any more.
+func (ks *keys) free(e *Entry) {
+	*e = Entry{Gen: e.Gen, next: ks.freeEntries}
+	ks.freeEntries = e
+}
+
+// count adds e to the events in memory that wait for their outcome.
+func (ks *keys) count(e *Entry) {
+	if !e.counted {
+		e.counted = true
+		ks.buffered++
+		e.route.events++
+		if e.parked {
+			ks.parked++
+		}
+	}
+}
+
+func (ks *keys) uncount(e *Entry) {
+	if e.counted {
+		e.counted = false
+		ks.buffered--
+		if e.parked {
+			ks.parked--
+		}
+		ks.routes.release(e.route)
+	}
+}
+
+func (ks *keys) newParked(sh *shardState, row *outbox.Queued, r *route, l *keyLine) *Entry {
+	e := ks.newEntry(sh, row)
+	e.parked, e.route, e.line = true, r, l
+	sh.parked[e.Seq] = e
+	ks.count(e)
+	return e
+}
+
+// forgetFIFO takes the parked events of a key that are not in flight out of
+// memory, except for one.
+func (ks *keys) forgetFIFO(l *keyLine, keep *Entry) {
+	for i := len(l.fifo) - 1; i >= 0; i-- {
+		if e := l.fifo[i]; e != l.inflight && e != keep {
+			ks.forget(e)
+		}
+	}
+}
+
+// forgetLast forgets the last event of l, which waits, and keeps l.
+func (ks *keys) forgetLast(l *keyLine) {
+	e := l.last
+	e.unqueue()
+	ks.uncount(e)
+	delete(l.shard.index, e.Seq)
+	l.remove(e)
+	ks.free(e)
+}
+
+// line returns the line of a key, nil if it has none. That of a resting key is made.
+func (ks *keys) line(sh *shardState, key string) *keyLine {
+	l := sh.lines[key]
+	if l != nil {
+		return l
+	}
+	head, ok := sh.resting[key]
+	if !ok {
+		return nil
+	}
+	delete(sh.resting, key)
+	l = ks.newLine(sh, key)
+	l.blocked, l.head = true, head
+	return l
+}
+
+// block ends the sending of a key from the queue: what waits there is moved
+// behind the parked head.
+func (ks *keys) block(l *keyLine) {
+	if l.blocked {
+		return
+	}
+	l.blocked = true
+	for e := l.first; e != nil; {
+		next := e.next
+		if !e.state.underway() {
+			ks.follow(e)
+		}
+		e = next
+	}
+	ks.reader.refill(l)
+}
+
+// unblock lets a key be sent from the queue again.
+func (ks *keys) unblock(l *keyLine) {
+	l.blocked, l.verify, l.due, l.head = false, false, false, 0
+	ks.reader.refill(l)
+	ks.promote(l)
+	ks.tidy(l)
+}
+
+// follow has an event of the queue moved behind its key's head.
+func (ks *keys) follow(e *Entry) {
+	l, sh := e.line, e.shard
+	e.unqueue()
+	ks.uncount(e)
+	l.remove(e)
+	if sh.yielding {
+		delete(sh.index, e.Seq)
+		ks.free(e)
+		return
+	}
+	e.state = entryFollowing
+	e.Payload, e.Headers = nil, nil
+	if len(l.fifo) > 0 && l.fifo[0].Seq > e.Seq {
+		ks.forgetFIFO(l, nil) // e goes before them, once it has been moved
+	}
+	sh.lane.queueFollower(e)
+	l.following++
+	ks.parking.mark(sh)
+}

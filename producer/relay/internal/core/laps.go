@@ -1,0 +1,353 @@
+package core
+
+import (
+	"math"
+	"math/bits"
+	"slices"
+	"time"
+
+	"github.com/boxpair/boxpair/producer/relay/internal/statement"
+
+	"github.com/boxpair/boxpair/producer/relay/internal/keyset"
+
+	"github.com/boxpair/boxpair/store/outbox"
+)
+
+// revisit is what is known of the events of a shard that were read and are not kept in memory, and
+// the walk that reads them once more: a lap. The tail, shardState.low, goes on ahead and never
+// comes back for them.
+//
+// Of an event that is passed over only its place counts, and of its key a hash: nothing of that key
+// is taken until a lap comes by. A lap reads in order, from the lowest of them to the tail, so the
+// first event of a key that it meets is the first there is. If it takes that, it goes on with the
+// key; if not, the key waits for the next lap, with all that the tail reads of it meanwhile.
+//
+// Laps are slow while a route is stalled: they bring it events to be probed, if all that it has
+// were probed in vain, which gives each its turn. When the route works, its shards are walked
+// through without a pause. The first lap of a shard that was taken over is slow too, but for pages
+// of what can be sent. Now and then a lap begins at the beginning of the queue: it should find
+// nothing else, and is there for what nobody has thought of. On its way there may be millions of
+// rows that were delivered and that the database cannot remove, so a page goes over so many IDs at
+// most that it is soon over.
+type revisit struct {
+	ahead, behind map[uint64]struct{} // keys passed over that the lap meets still, and those that wait for the next one
+	handed        keyset.Set          // those that an earlier owner passed over, until a lap has met all of them
+	first, next   int64               // lowest Seq that was passed over before the lap, and for the next one; 0: none
+
+	active bool
+	at     int64         // the lap has read up to here
+	sweep  bool          // the next lap begins at the beginning
+	whole  bool          // this one did
+	urgent int           // laps without a pause
+	rest   time.Duration // no other lap begins before
+}
+
+// laps owns the laps of all shards.
+type laps struct {
+	*Machine
+
+	sweepAt time.Duration // when laps begin at the beginning again
+	pageAt  time.Duration // of the next page of laps that are in no hurry
+	from    int           // shard that it begins with
+	span    int64         // how many IDs it goes over at most
+}
+
+const (
+	revisitShare = 9   // the pause after a page is so many times as long as the page took
+	pageSlow     = 100 // pages of laps in a hurry are to take less than so small a part of a lease
+	pageQuick    = 3   // and those that take so many times less may become larger
+	// pageCalm is how long a page of laps that are in no hurry is to take: events that were just
+	// committed wait for it.
+	pageCalm     = 3 * time.Millisecond
+	revisitPause = 64 // laps of a shard that are in no hurry are at least so small a part of the time between sweeps apart
+)
+
+// has tells whether events of a key with that hash were passed over, so that one that was read is
+// not the next of its key. The lap itself may take those that it has not passed over.
+func (b *revisit) has(hash uint64, lap bool) bool {
+	if _, ok := b.behind[hash]; ok {
+		return true
+	}
+	if lap {
+		return false
+	}
+	_, ok := b.ahead[hash]
+	return ok || b.handed.Has(hash)
+}
+
+// none tells whether nothing was passed over.
+func (b *revisit) none() bool { return b.first == 0 && b.next == 0 }
+
+// pass notes an event that was passed over, and its key if it has one.
+func (b *revisit) pass(hash uint64, keyed bool, seq int64) {
+	set, low := &b.ahead, &b.first
+	if b.active && seq <= b.at {
+		set, low = &b.behind, &b.next
+	}
+	if *low == 0 || seq < *low {
+		*low = seq
+	}
+	if !keyed {
+		return
+	}
+	if *set == nil {
+		*set = make(map[uint64]struct{})
+	}
+	(*set)[hash] = struct{}{}
+}
+
+// hurry has all that was passed over met again soon: by the rest of the lap that is under way, and
+// the next one.
+func (b *revisit) hurry() {
+	switch {
+	case b.none():
+	case b.active && b.urgent < 2:
+		b.urgent = 2
+	default:
+		b.urgent = max(b.urgent, 1)
+	}
+}
+
+// reset ends a lap, since the tail is set back.
+func (b *revisit) reset() {
+	if !b.active {
+		return
+	}
+	if b.next != 0 && (b.first == 0 || b.next < b.first) {
+		b.first = b.next
+	}
+	if len(b.ahead) < len(b.behind) {
+		b.ahead, b.behind = b.behind, b.ahead
+	}
+	for hash := range b.behind {
+		b.ahead[hash] = struct{}{}
+	}
+	b.sweep = b.sweep || b.whole
+	b.behind, b.next, b.active, b.whole = nil, 0, false, false
+}
+
+// inherit takes over what an earlier owner has passed over, from first on. A lap meets it.
+func (b *revisit) inherit(keys keyset.Set, first int64) { b.handed, b.first = keys, first }
+
+// begin begins a lap, if there is something to walk through.
+func (b *revisit) begin(sh *shardState) bool {
+	switch {
+	case b.active:
+	case b.sweep && sh.low > 0:
+		b.active, b.whole, b.sweep, b.at = true, true, false, 0
+	case b.first > 0 && b.first <= sh.low:
+		b.active, b.at = true, b.first-1
+	default:
+		b.urgent, b.sweep = 0, false
+	}
+	return b.active
+}
+
+// end ends a lap that has reached the tail: what it did not pass over again has gone or is in
+// memory.
+func (b *revisit) end() {
+	b.ahead, b.behind, b.handed = b.behind, nil, nil
+	b.first, b.next = b.next, 0
+	b.active, b.whole = false, false
+	b.urgent = max(b.urgent-1, 0)
+	if b.none() {
+		b.urgent = 0
+	}
+}
+
+// call reads the next page of laps.
+func (lp *laps) call() *Call {
+	lp.planSweep()
+	if lp.reader.room() <= lp.reader.capacity()/2 {
+		lp.routes.relieve()
+	}
+	room := lp.reader.room()
+	if room <= lp.reader.capacity()/4 {
+		return nil // outcomes make room
+	}
+	wanted, urgent := lp.wanted()
+	switch {
+	case len(wanted) == 0:
+		return nil
+	case urgent:
+	case room <= lp.reader.capacity()/2 && slices.ContainsFunc(lp.shards[:], func(sh *shardState) bool { return lp.reader.readable(sh) && sh.more }):
+		return nil // the tail goes first
+	case lp.now < lp.pageAt:
+		lp.at(lp.pageAt)
+		return nil
+	}
+	return lp.pageCall(wanted, urgent)
+}
+
+// planSweep has the next lap of every shard begin at the beginning of its queue, now and then.
+func (lp *laps) planSweep() {
+	if lp.sweepAt == 0 {
+		lp.sweepAt = lp.now + lp.limits.sweep
+	}
+	if lp.now >= lp.sweepAt {
+		lp.sweepAt, lp.span = lp.now+lp.limits.sweep, 0
+		for _, sh := range lp.shards {
+			if sh != nil {
+				sh.back.sweep = true
+			}
+		}
+	}
+	lp.at(lp.sweepAt)
+}
+
+// wanted returns the shards whose lap is to go on. If some of them are urgent, it returns only
+// those.
+func (lp *laps) wanted() (wanted []*shardState, urgent bool) {
+	hungry := lp.hungry()
+	for _, sh := range lp.shards {
+		if !lp.reader.readable(sh) || !lp.wants(sh, hungry&(1<<sh.no) != 0) {
+			continue
+		}
+		hurries := sh.back.urgent > 0
+		if hurries && !urgent {
+			urgent, wanted = true, wanted[:0]
+		}
+		if hurries || !urgent {
+			wanted = append(wanted, sh)
+		}
+	}
+	return wanted, urgent
+}
+
+// wants tells whether a lap of sh is to go on, and begins one if there is none.
+func (lp *laps) wants(sh *shardState, hungry bool) bool {
+	b := &sh.back
+	if b.urgent == 0 && !b.active && lp.now < b.rest {
+		if hungry {
+			lp.at(b.rest)
+		}
+		return false
+	}
+	return (b.urgent > 0 || b.sweep || b.whole || b.handed != nil || hungry) && b.begin(sh)
+}
+
+// pageCall makes a page of laps of shards, which share what one statement may bring. It begins
+// with another shard each time, in case not all are reached.
+func (lp *laps) pageCall(shards []*shardState, urgent bool) *Call {
+	budget := min(lp.reader.room(), lp.reader.budget.rows())
+	if !urgent {
+		budget = min(budget, lp.limits.page)
+	}
+	share := max(budget/len(shards), min(lp.limits.cold, budget))
+	cl := ask(statement.Statement{Op: statement.Fetch})
+	cl.back, cl.urgent, cl.share = true, urgent, share
+	young, old := lp.late.floor()
+	cl.old, cl.sampled = old, lp.late.sampled
+	first, _ := slices.BinarySearchFunc(shards, lp.from, func(sh *shardState, no int) int { return sh.no - no })
+	for i := range shards {
+		sh := shards[(first+i)%len(shards)]
+		lp.reader.include(cl, sh, outbox.Range{Shard: sh.no, After: sh.back.at, Through: min(sh.low, sh.back.at+max(lp.span, lp.limits.span)), Limit: share}, young)
+		lp.from = sh.no + 1
+		if budget -= share; budget <= 0 {
+			break
+		}
+	}
+	return cl
+}
+
+// paged books a page of laps: the next one waits, and goes over more IDs if this one was quick, or
+// fewer.
+func (lp *laps) paged(cl *Call) {
+	took, slow := lp.now-cl.issued, lp.cfg.LeaseTTL/pageSlow
+	if !cl.urgent {
+		slow = min(slow, pageCalm)
+	}
+	lp.pageAt = lp.now + revisitShare*took
+	switch least := lp.limits.span; {
+	case cl.Err != nil || took > slow:
+		lp.span = max(lp.span/budgetCut, least)
+	case took < slow/pageQuick:
+		lp.span = min(2*max(lp.span, least), math.MaxInt64/4)
+	}
+}
+
+// hungry returns the shards, as bits, that have events for routes which have probed all that they
+// keep in memory.
+func (lp *laps) hungry() (shards uint64) {
+	for _, r := range lp.routes.stalled {
+		if r.hungry {
+			shards |= r.left
+		}
+	}
+	return shards
+}
+
+// take takes over a page of laps.
+func (lp *laps) take(cl *Call) {
+	below, above := cl.counts()
+	positions := lp.reader.byShard(cl)
+	for p, sh := range cl.shards {
+		if below[p] >= cl.lookLimit && cl.lookLimit > 0 { // the tail looks more closely
+			positions[sh.no], sh.look = -1, true
+		}
+	}
+	before := lp.keys.buffered
+	for i := range cl.Rows {
+		row := &cl.Rows[i]
+		p := positions[row.Shard]
+		if p < 0 || cl.shards[p].gone {
+			continue
+		}
+		sh := cl.shards[p]
+		if lp.reader.waits(sh, row) {
+			continue
+		}
+		lap := row.Seq > sh.back.at
+		if lap {
+			sh.back.at = row.Seq
+		}
+		lp.keys.take(sh, row, lap)
+	}
+	if taken := lp.keys.buffered - before; taken > 0 && taken >= len(cl.Rows)/2 {
+		lp.pageAt = lp.now // what waits can be sent
+	}
+	for p, sh := range cl.shards {
+		if positions[sh.no] != p || above[p] >= cl.share || sh.gone || !sh.readable() {
+			continue
+		}
+		if sh.back.at = max(sh.back.at, cl.Ranges[cl.above[p]].Through); sh.back.at < sh.low {
+			continue
+		}
+		sh.back.end()
+		sh.back.rest = lp.now + lp.limits.sweep/revisitPause
+		lp.lapped(sh)
+	}
+}
+
+// lapped takes note of the routes of which a whole lap through sh has met nothing.
+func (lp *laps) lapped(sh *shardState) {
+	bit := uint64(1) << sh.no
+	for _, r := range lp.routes.stalled {
+		r.left = r.left&^bit | r.again&bit
+		r.again &^= bit
+	}
+}
+
+// passOver leaves an event that was read in the database. Later events of its key are then passed
+// over too.
+func (lp *laps) passOver(sh *shardState, r *route, key string, seq int64) {
+	if r.stalled() {
+		bit := uint64(1) << sh.no
+		r.left |= bit
+		if sh.back.active && seq <= sh.back.at {
+			r.again |= bit
+		}
+	}
+	sh.back.pass(keyset.Hash(key), key != "", seq)
+	sh.skip(seq)
+}
+
+// hurry has the shards walked through that have events of r.
+func (lp *laps) hurry(r *route) {
+	for left := r.left; left != 0; left &= left - 1 {
+		if sh := lp.shards[bits.TrailingZeros64(left)]; sh != nil {
+			sh.back.hurry()
+		}
+	}
+	r.left, r.again, r.hungry = 0, 0, false
+}

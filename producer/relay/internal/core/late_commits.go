@@ -1,0 +1,207 @@
+package core
+
+import (
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/boxpair/boxpair/producer/relay/internal/statement"
+
+	"github.com/boxpair/boxpair/store/outbox"
+)
+
+// lateCommits is what is known of events that may appear below the low-water marks.
+// IDs are taken when an event is written and seen when its transaction commits, so
+// a fetch may find one, and pass by the place of another that commits later.
+//
+// Who may do that is asked for every now and then (a sample). A writer that is in one
+// sample and was not in the one before began to write in between, so all of its IDs
+// are above everything that had been seen by the one before: its floor. What is below the mark
+// is thus looked at again from the floors of those that have ended since the last look, and from
+// the last sample on, since whoever came and went between two samples is in none.
+//
+// The look is part of the statement that reads above the mark, and reaches down to the
+// floors of those that still write as well. That keeps the order of keys: the
+// event below the mark may be an earlier one of a key whose next event is above it;
+// whoever sees the later one sees the earlier one too, if he looks in one snapshot. Reading
+// the two apart was tried, and sent the later one first.
+//
+// A writer that goes on for long would have every look wade through all that was delivered
+// since it began. So looks do not reach down to its floor; what they bring is held instead until
+// a later sample says that it still writes. If it does not, the queue is read again from its floor.
+type lateCommits struct {
+	*Machine
+
+	seen    int64 // highest Seq that was read
+	read    int   // how many events were read
+	sampled int64 // seen, at the last sample
+	readBy  int   // read, at the last sample
+	writers map[string]writer
+
+	sampleAt time.Duration // of the next sample, 0: none is needed
+	between  time.Duration // pause between two samples
+	held     *Call         // a fetch that waits for a sample
+}
+
+// writer is a transaction that may commit events.
+type writer struct {
+	floor int64 // its events are above
+	since time.Duration
+	read  int // how many events had been read when it was first seen
+}
+
+const (
+	samplePause   = 20 * time.Millisecond
+	sampleLongest = 250 * time.Millisecond
+)
+
+// reset forgets all that was read and seen.
+func (lc *lateCommits) reset() { *lc = lateCommits{Machine: lc.Machine} }
+
+// sampleSoon plans a sample, since a low-water mark has moved.
+func (lc *lateCommits) sampleSoon() {
+	if lc.sampleAt == 0 {
+		lc.between = samplePause
+		lc.sampleAt = lc.now + samplePause
+	}
+}
+
+// sampleCall asks who is writing, until no shard has anything to look for.
+func (lc *lateCommits) sampleCall() *Call {
+	if lc.held != nil || lc.read-lc.readBy >= lc.limits.readsLong {
+		return ask(statement.Statement{Op: statement.Writers})
+	}
+	if lc.sampleAt == 0 {
+		return nil
+	}
+	if lc.now < lc.sampleAt {
+		lc.at(lc.sampleAt)
+		return nil
+	}
+	wanted := len(lc.writers) > 0
+	for _, sh := range lc.shards {
+		wanted = wanted || lc.reader.readable(sh) && sh.known < sh.low
+	}
+	if !wanted {
+		lc.sampleAt = 0
+		return nil
+	}
+	return ask(statement.Statement{Op: statement.Writers})
+}
+
+// sample takes over who is writing.
+func (lc *lateCommits) sample(cl *Call) {
+	lc.between = min(2*lc.between, sampleLongest) // as long as somebody writes on and on
+	lc.sampleAt = lc.now + lc.between
+	if cl.Err != nil {
+		return
+	}
+	before, changed := lc.sampled, lc.sampled != lc.seen
+	lc.sampled, lc.readBy = lc.seen, lc.read
+	names, writes := make(map[string]writer, len(cl.Names)), make(map[string]struct{}, len(cl.Names))
+	for _, name := range cl.Names {
+		writes[name] = struct{}{}
+	}
+	ended := before
+	for name, w := range lc.writers {
+		if _, ok := writes[name]; !ok {
+			ended = min(ended, w.floor)
+		}
+	}
+	for _, name := range cl.Names {
+		w, ok := lc.writers[name]
+		if !ok {
+			w, changed = writer{floor: before, since: lc.now, read: lc.read}, true
+			if strings.HasPrefix(name, "p ") { // prepared: it may be any of those that have ended
+				w.floor = ended
+			}
+		}
+		names[name] = w
+	}
+	for name, w := range lc.writers {
+		if _, ok := names[name]; !ok {
+			changed = true
+			lc.ended(w)
+		}
+	}
+	lc.writers = names
+	if changed {
+		lc.between = samplePause
+		lc.sampleAt = lc.now + samplePause
+		lc.reader.pollAt = min(lc.reader.pollAt, max(lc.now, lc.reader.spacing.next()))
+	}
+	if held := lc.held; held != nil {
+		lc.held = nil
+		lc.reader.taken(held)
+	}
+}
+
+// ended has the shards looked through from the floor of a writer on.
+func (lc *lateCommits) ended(w writer) {
+	for _, sh := range lc.shards {
+		if sh != nil {
+			sh.known = min(sh.known, max(w.floor, sh.sealed))
+		}
+	}
+}
+
+// floor returns the lowest floor of the writers that looks reach down to, and of those that
+// write for too long for that.
+func (lc *lateCommits) floor() (young, old int64) {
+	young, old = math.MaxInt64, math.MaxInt64
+	for _, w := range lc.writers {
+		if lc.now-w.since < lc.limits.writesLong && lc.read-w.read < lc.limits.readsLong {
+			young = min(young, w.floor)
+		} else {
+			old = min(old, w.floor)
+		}
+	}
+	return young, old
+}
+
+// look adds the range below a mark of sh to a fetch, if there is something to look for. What is in
+// memory or was passed over is left out: it is most of what there is.
+func (lc *lateCommits) look(cl *Call, sh *shardState, mark, from int64) {
+	from = max(min(from, sh.known), sh.sealed)
+	cl.looks, cl.known = append(cl.looks, from), append(cl.known, sh.known)
+	sh.skipped = slices.DeleteFunc(sh.skipped, func(seq int64) bool { return seq <= min(from, sh.known) })
+	wanted := []int64(nil)
+	if !cl.back {
+		n := min(len(sh.wanted), lc.reader.lookLimit())
+		wanted, sh.wanted = sh.wanted[:n:n], sh.wanted[n:]
+		sh.more = sh.more || len(sh.wanted) > 0
+	}
+	cl.wanted = append(cl.wanted, wanted)
+	for _, seq := range wanted {
+		if seq <= from || from >= mark {
+			cl.Ranges = append(cl.Ranges, outbox.Range{Shard: sh.no, After: seq - 1, Through: seq, Limit: 1})
+		}
+	}
+	if from >= mark {
+		return
+	}
+	var except []int64
+	for seq := range sh.index {
+		if seq > from && seq <= mark {
+			except = append(except, seq)
+		}
+	}
+	for _, seq := range sh.skipped {
+		if seq > from && seq <= mark {
+			except = append(except, seq)
+		}
+	}
+	slices.Sort(except)
+	cl.lookLimit = lc.reader.lookLimit()
+	cl.Ranges = append(cl.Ranges, outbox.Range{Shard: sh.no, After: from, Through: mark, Limit: cl.lookLimit, Except: slices.Compact(except)})
+}
+
+// wantAgain has the rows that a fetch has not brought read by the next one. The mark may have been
+// set back since: rows above it are read anyway, and one of them alone would take the mark with it,
+// past rows that nobody has read.
+func (c *Call) wantAgain(p int) {
+	for _, seq := range c.wanted[p] {
+		c.shards[p].want(seq)
+	}
+}

@@ -1,0 +1,470 @@
+package core
+
+import (
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/boxpair/boxpair/producer/relay/internal/statement"
+
+	"github.com/boxpair/boxpair/idgen"
+	"github.com/boxpair/boxpair/store/outbox"
+)
+
+// leases owns the leases of shards: it acquires, renews, shares and gives them back.
+type leases struct {
+	*Machine
+
+	busy  *Call
+	fails int
+	retry time.Duration // no further statement before
+
+	identity  string // of the database, if it tells
+	held      int    // shards
+	live      int    // relays, 0 if not known
+	renewAt   time.Duration
+	beatAt    time.Duration
+	acquireAt time.Duration
+	acquired  bool          // an attempt to acquire has ended
+	yielding  bool          // some shard is to be given back
+	clears    bool          // the rewind of some shard may have to be cleared
+	untold    bool          // some shard is to be told of a replay
+	heard     time.Duration // when the last renewal was answered
+
+	// doubted are leases of the database that has lost commits. They are given back before others
+	// are acquired. Nothing that was kept of them counts any more.
+	doubted []outbox.Lease
+	abrupt  uint64 // shards of which events were sent under such leases, as bits
+}
+
+// share returns how many shards are this relay's fair share. Rounded up, so that
+// no shard is left over; that the last relay gets a few less is of no matter.
+func (ls *leases) share() int { return (idgen.Shards + ls.live - 1) / max(ls.live, 1) }
+
+// margin is what is taken off a lease on this side: for the time between a look
+// at the clock and the broker's, and for clocks that run at different rates.
+func (ls *leases) margin() time.Duration { return ls.cfg.LeaseTTL / 10 }
+
+// plan issues the next statement on leases: one at a time, so that what a
+// renewal says is never older than what was acquired or given back before.
+func (ls *leases) plan() {
+	if ls.busy != nil {
+		return
+	}
+	if ls.now < ls.retry {
+		ls.at(ls.retry)
+		return
+	}
+	cl := ls.next()
+	if cl != nil {
+		ls.busy = ls.issue(cl)
+	}
+}
+
+func (ls *leases) next() *Call {
+	if len(ls.doubted) > 0 {
+		if !ls.lows.undone {
+			return ls.lows.doubtCall()
+		}
+		return ask(statement.Statement{Op: statement.Release, Leases: ls.doubted})
+	}
+	if ls.stopping && ls.allIdle() {
+		if cl := ls.lows.call(); cl != nil {
+			return cl
+		}
+		return ls.releaseCall(true)
+	}
+	if ls.held > 0 && ls.now >= ls.renewAt {
+		return ls.renewCall()
+	}
+	if ls.now >= ls.beatAt && !ls.stopping {
+		return ask(statement.Statement{Op: statement.Heartbeat, Read: ls.numbers.read})
+	}
+	for _, next := range [...]func() *Call{ls.reports.call, ls.lows.call, ls.yieldedCall, ls.clearCall, ls.acquireCall} {
+		if cl := next(); cl != nil {
+			return cl
+		}
+	}
+	if ls.held > 0 {
+		if soon := ls.heard + ls.cfg.LeaseTTL/100; ls.untold && ls.now >= soon {
+			return ls.renewCall()
+		} else if ls.untold {
+			ls.at(soon)
+		}
+		ls.at(ls.renewAt)
+	}
+	if !ls.stopping {
+		ls.at(ls.beatAt)
+	}
+	return nil
+}
+
+// yieldedCall gives shards back that are idle by now.
+func (ls *leases) yieldedCall() *Call {
+	if !ls.yielding {
+		return nil
+	}
+	return ls.releaseCall(false)
+}
+
+// acquireCall asks for the shards that are missing of the relay's share.
+func (ls *leases) acquireCall() *Call {
+	want := ls.share() - ls.held
+	if ls.live == 0 || want <= 0 || ls.stopping {
+		return nil
+	}
+	if ls.now < ls.acquireAt {
+		ls.at(ls.acquireAt)
+		return nil
+	}
+	return ask(statement.Statement{Op: statement.Acquire, Limit: want})
+}
+
+// clearCall tells the database of a rewind that is done.
+func (ls *leases) clearCall() *Call {
+	if !ls.clears {
+		return nil
+	}
+	for _, sh := range ls.shards {
+		if sh != nil && sh.clear {
+			cl := ask(statement.Statement{Op: statement.ClearRewind, Leases: []outbox.Lease{sh.lease()}, Ticket: sh.ticket})
+			cl.shards = []*shardState{sh}
+			return cl
+		}
+	}
+	ls.clears = false
+	return nil
+}
+
+func (ls *leases) renewCall() *Call {
+	cl := ask(statement.Statement{Op: statement.Renew})
+	for _, sh := range ls.shards {
+		if sh != nil {
+			cl.shards = append(cl.shards, sh)
+			cl.Leases = append(cl.Leases, sh.lease())
+			cl.untold = append(cl.untold, sh.untold)
+		}
+	}
+	return cl
+}
+
+// releaseCall gives back what is to be given back and idle; with forget, when
+// the relay ends, even if that is nothing.
+func (ls *leases) releaseCall(forget bool) *Call {
+	var cl *Call
+	if forget {
+		cl = ask(statement.Statement{Op: statement.Release, Forget: true})
+	}
+	waiting := false
+	for _, sh := range ls.shards {
+		switch {
+		case sh == nil || !sh.yielding:
+		case !sh.idle():
+			waiting = true
+		default:
+			if cl == nil {
+				cl = ask(statement.Statement{Op: statement.Release})
+			}
+			sh.leaving, waiting = true, true
+			cl.shards = append(cl.shards, sh)
+			cl.Leases = append(cl.Leases, sh.lease())
+		}
+	}
+	ls.yielding = waiting
+	return cl
+}
+
+func (ls *leases) allIdle() bool {
+	for _, sh := range ls.shards {
+		if sh != nil && !sh.idle() {
+			return false
+		}
+	}
+	return true
+}
+
+func (ls *leases) reply(cl *Call) {
+	ls.busy = nil
+	if cl.Op == statement.Report {
+		ls.reports.reported(cl)
+		return
+	}
+	if cl.Err != nil {
+		ls.failed(cl)
+		return
+	}
+	ls.fails = 0
+	switch cl.Op {
+	case statement.Renew:
+		ls.health.renewed = ls.now
+		ls.renewAt, ls.heard = cl.issued+ls.cfg.LeaseTTL/3, ls.now
+		ls.lows.wanted = true
+		ls.renewed(cl)
+	case statement.Heartbeat:
+		ls.beatAt = cl.issued + ls.cfg.LeaseTTL/3
+		ls.reports.due = true
+		ls.identified(cl.Identity)
+		ls.numbers.checked(cl)
+		if cl.Live != ls.live {
+			ls.live = max(cl.Live, 1)
+			ls.acquireAt = 0
+		}
+		ls.yieldSurplus()
+	case statement.Acquire:
+		ls.acquired = true
+		ls.acquireAt = cl.issued + ls.cfg.LeaseTTL/10
+		for _, g := range cl.Grants {
+			ls.granted(g, cl.issued)
+		}
+	case statement.Release:
+		ls.doubted = slices.DeleteFunc(ls.doubted, func(lease outbox.Lease) bool { return slices.Contains(cl.Leases, lease) })
+		ls.released(cl)
+	case statement.ClearRewind:
+		cl.shards[0].clear = false
+	case statement.KeepLow:
+		ls.lows.reply(cl)
+	}
+}
+
+// identified looks whether the database is still the one that it was. Another one may have lost
+// what was committed last.
+func (ls *leases) identified(identity string) {
+	if identity == "" || identity == ls.identity {
+		return
+	}
+	before := ls.identity
+	ls.identity = identity
+	if before == "" {
+		return
+	}
+	ls.note(slog.LevelWarn, "database is another one than before, as after a fail-over, a restore or a crash: reading everything again",
+		slog.String("before", before), slog.String("now", identity))
+	ls.beginAnew()
+}
+
+// beginAnew forgets all that was read, since the database has lost commits: events, marks and
+// leases among them. It may give out IDs again, of events in memory and of others below the
+// low-water marks, and floors of writers that were found by what is gone say nothing. The shards
+// are given back and acquired again, so that the fence holds up what is under way. What was
+// delivered and is queued there once more is sent once more, and the inboxes tell.
+func (ls *leases) beginAnew() {
+	ls.health.failedOver = ls.now
+
+	for _, sh := range ls.shards {
+		if sh != nil && !sh.leaving {
+			ls.doubted, ls.lows.undone = append(ls.doubted, sh.lease()), false
+			ls.abrupt |= 1 << sh.no
+			ls.drop(sh)
+		}
+	}
+	ls.late.reset()
+	ls.numbers.read = 0
+	ls.acquireAt = 0
+}
+
+// contradicts tells whether an event in memory has the Seq of another one, which has been written
+// since: the database has lost the one in memory. It may be found before the identity of the
+// database is asked for again, or the database may not tell.
+func (ls *leases) contradicts(known *Entry, row *outbox.Queued) bool {
+	if known == nil || known.Missing || row.Missing || known.ID == row.ID {
+		return false
+	}
+	ls.note(slog.LevelError, "database has lost committed events, and given out their IDs again: reading everything again",
+		slog.Int("shard", row.Shard), slog.Int64("seq", row.Seq),
+		slog.String("lost_dispatch_id", known.ID.String()), slog.String("dispatch_id", row.ID.String()))
+	ls.beginAnew()
+	return true
+}
+
+func (ls *leases) failed(cl *Call) {
+	ls.fails++
+	ls.retry = ls.now + min(ls.pause(ls.fails), ls.cfg.LeaseTTL/10)
+	if cl.Op != statement.Release {
+		return
+	}
+	if cl.Forget { // whoever is told to stop does not wait for a database: leases run out
+		ls.stopped = true
+		return
+	}
+	for _, sh := range cl.shards {
+		sh.leaving = false
+	}
+}
+
+// renewed extends the leases that the database has extended, from the time
+// before it was asked, and drops the others.
+func (ls *leases) renewed(cl *Call) {
+	ls.untold = false
+	for n, sh := range cl.shards {
+		if sh.gone {
+			continue
+		}
+		i := slices.IndexFunc(cl.Renewals, func(r outbox.Renewal) bool { return r.Lease == sh.lease() })
+		if i < 0 {
+			ls.lose(sh, "renewal")
+			continue
+		}
+		sh.until = cl.issued + ls.cfg.LeaseTTL - ls.margin()
+		for e := sh.held.pop(); e != nil; e = sh.held.pop() {
+			ls.keys.place(e)
+		}
+		if r := cl.Renewals[i]; r.Rewind && !sh.yielding && (r.Ticket != sh.ticket || sh.phase == phaseReady && !sh.clear) {
+			ls.rewind(sh, r)
+		}
+		if sh.open() {
+			ls.hear(sh, cl.untold[n]) // else when it is
+		}
+	}
+}
+
+// hear has sh be read on if it is told of all replays that it waits for.
+func (ls *leases) hear(sh *shardState, ticket int64) {
+	sh.told = max(sh.told, ticket)
+	switch {
+	case sh.untold == 0:
+	case sh.untold <= sh.told:
+		sh.untold, sh.more = 0, true
+	default:
+		ls.untold = true
+	}
+}
+
+// rewind begins to take over what an operator has changed.
+func (ls *leases) rewind(sh *shardState, r outbox.Renewal) {
+	if sh.rewindTo == 0 || r.RewindTo < sh.rewindTo {
+		sh.rewindTo = max(r.RewindTo, 1)
+	}
+	sh.ticket, sh.clear = r.Ticket, false
+	ls.loading.reload(sh)
+}
+
+// granted takes a shard over. What the statement that healed it, the one that
+// loads its blocked keys and the first fetch see is later than the lease.
+func (ls *leases) granted(g outbox.Grant, issued time.Duration) {
+	if g.Shard < 0 || g.Shard >= idgen.Shards || ls.shards[g.Shard] != nil {
+		ls.note(slog.LevelError, "store granted a shard that is held or does not exist", slog.Int("shard", g.Shard))
+		return
+	}
+	sh := &shardState{
+		no: g.Shard, epoch: g.Epoch, until: issued + ls.cfg.LeaseTTL - ls.margin(),
+		more:   true,
+		index:  make(map[int64]*Entry),
+		parked: make(map[int64]*Entry),
+		lines:  make(map[string]*keyLine),
+	}
+	sh.told = g.Ticket
+	if g.History == ls.identity {
+		sh.believe(g.Low, g.Tail)
+	}
+	before := ls.abrupt & (1 << g.Shard)
+	ls.abrupt &^= before
+	if g.Abrupt || before != 0 {
+		sh.redeliver = ls.cfg.Window
+		ls.note(slog.LevelWarn, "shard taken over from a relay that did not give it back",
+			slog.Int("shard", sh.no), slog.Int64("epoch", sh.epoch))
+	} else {
+		ls.note(slog.LevelDebug, "shard acquired", slog.Int("shard", sh.no), slog.Int64("epoch", sh.epoch))
+	}
+	ls.shards[sh.no] = sh
+	ls.held++
+	if ls.held == 1 {
+		ls.renewAt = issued + ls.cfg.LeaseTTL/3
+	}
+	ls.parking.mark(sh)
+	if ls.stopping {
+		ls.yield(sh)
+	}
+}
+
+// yieldSurplus begins to give back what is more than the fair share, the
+// emptiest shards first.
+func (ls *leases) yieldSurplus() {
+	staying := make([]*shardState, 0, idgen.Shards)
+	for _, sh := range ls.shards {
+		if sh != nil && !sh.yielding {
+			staying = append(staying, sh)
+		}
+	}
+	surplus := len(staying) - ls.share()
+	if surplus <= 0 {
+		return
+	}
+	slices.SortStableFunc(staying, func(a, b *shardState) int { return len(a.index) - len(b.index) })
+	for _, sh := range staying[:surplus] {
+		ls.yield(sh)
+	}
+	ls.note(slog.LevelInfo, "giving shards back to share them", slog.Int("shards", surplus), slog.Int("relays", ls.live))
+}
+
+// yield stops sending from sh, so that it can be given back once what is under
+// way has ended. Events that were not sent yet are forgotten; they are in the database.
+func (ls *leases) yield(sh *shardState) {
+	if sh.yielding {
+		return
+	}
+	sh.bottom, sh.tail = ls.lows.lowest(sh), ls.lows.tail(sh)
+	ls.lows.passAll(sh)
+	sh.yielding = true
+	ls.yielding, ls.lows.wanted = true, true
+	sh.phase, sh.loaded, sh.rewindTo, sh.clear = phaseReady, nil, 0, false
+	for _, e := range sh.index {
+		switch e.state {
+		case entryWaiting, entryReady, entryHeld, entryRefused:
+			ls.keys.forget(e)
+		}
+	}
+	for _, e := range sh.parked {
+		switch e.state {
+		case entryWaiting, entryReady, entryHeld, entryRefused:
+			ls.keys.forget(e)
+		}
+	}
+	sh.lane.follow, sh.lane.fetch, sh.lane.heal = nil, nil, false // nothing of it was begun
+	ls.parking.mark(sh)
+}
+
+func (ls *leases) released(cl *Call) {
+	for _, sh := range cl.shards {
+		if !sh.gone {
+			ls.note(slog.LevelDebug, "shard given back", slog.Int("shard", sh.no), slog.Int64("epoch", sh.epoch))
+			ls.drop(sh)
+		}
+	}
+	if cl.Forget {
+		ls.stopped = true
+	}
+}
+
+// lose drops a shard that another relay owns.
+func (ls *leases) lose(sh *shardState, how string) {
+	if sh.gone {
+		return
+	}
+	ls.note(slog.LevelWarn, "lease lost", slog.Int("shard", sh.no), slog.Int64("epoch", sh.epoch),
+		slog.String("found_by", how), slog.Int("in_flight", sh.inflight), slog.Int("unmarked", sh.marking))
+	ls.drop(sh)
+}
+
+// drop forgets a shard. The outcomes of what is in flight change nothing any more.
+func (ls *leases) drop(sh *shardState) {
+	sh.gone = true
+	ls.shards[sh.no] = nil
+	ls.held--
+	ls.parking.pending &^= 1 << sh.no
+	for _, e := range sh.index {
+		ls.abandonEntry(e)
+	}
+	for _, e := range sh.parked {
+		ls.abandonEntry(e)
+	}
+	sh.index, sh.parked, sh.lines, sh.resting = nil, nil, nil, nil
+}
+
+// abandonEntry takes e out of whatever leads to a send. It is not used again:
+// calls that are under way may still refer to it.
+func (ls *leases) abandonEntry(e *Entry) {
+	e.unqueue()
+	if e.state != entrySending && e.state != entryRiding {
+		ls.keys.uncount(e)
+	}
+}

@@ -1,0 +1,141 @@
+package core
+
+import (
+	"maps"
+	"slices"
+
+	"github.com/boxpair/boxpair/producer/relay/internal/statement"
+
+	"github.com/boxpair/boxpair/store/outbox"
+)
+
+// loading owns the loading of blocked keys, after a shard was acquired or an operator has changed
+// parked events.
+type loading struct {
+	*Machine
+
+	healed   bool          // some shard's blocked keys are to be loaded
+	underway []*shardState // whose blocked keys are being loaded
+	after    outbox.BlockedKey
+}
+
+// call reads the blocked keys of shards that were healed.
+func (ld *loading) call() *Call {
+	if len(ld.underway) == 0 {
+		if !ld.healed {
+			return nil
+		}
+		ld.healed = false
+		for _, sh := range ld.shards {
+			if sh != nil && sh.phase == phaseLoad {
+				sh.loaded = make(map[string]struct{})
+				ld.underway = append(ld.underway, sh)
+			}
+		}
+		ld.after = outbox.BlockedKey{}
+	}
+	if len(ld.underway) == 0 {
+		return nil
+	}
+	cl := ask(statement.Statement{Op: statement.Blocked, Numbers: numbersOf(ld.underway), After: ld.after, Limit: ld.limits.blocked})
+	cl.shards = ld.underway
+	return cl
+}
+
+func (ld *loading) page(cl *Call) {
+	if cl.Err != nil {
+		return
+	}
+	for _, b := range cl.Blocked {
+		if sh := ld.shards[b.Shard]; b.Key != "" && sh != nil && sh.phase == phaseLoad && slices.Contains(ld.underway, sh) {
+			sh.loaded[b.Key] = struct{}{}
+		}
+	}
+	if len(cl.Blocked) >= cl.Limit {
+		ld.after = cl.Blocked[len(cl.Blocked)-1]
+		return
+	}
+	loaded := ld.underway
+	ld.underway = nil
+	for _, sh := range loaded {
+		switch {
+		case sh.gone || sh.yielding || sh.phase != phaseLoad:
+		case sh.again:
+			sh.again, sh.loaded, sh.phase = false, nil, phaseHeal
+			ld.parking.mark(sh)
+		default:
+			ld.open(sh)
+		}
+	}
+}
+
+// reload brings sh in step with parked events that somebody else has changed. Until
+// then nothing is parked, moved or released in it by this relay, so that what is
+// loaded is the truth.
+func (ld *loading) reload(sh *shardState) {
+	if sh.phase != phaseReady {
+		sh.again = true
+		return
+	}
+	sh.phase = phaseHeal
+	ld.parking.mark(sh)
+}
+
+// open takes over the blocked keys of a shard, and where to read from.
+func (ld *loading) open(sh *shardState) {
+	sh.phase = phaseReady
+	ld.takeBlocked(sh)
+	sh.loaded = nil
+	if sh.rewindTo > 0 {
+		sh.rewind(sh.rewindTo - 1)
+		sh.rewindTo, sh.clear = 0, true
+		ld.leases.clears = true
+	}
+	ld.leases.hear(sh, sh.ticket)
+	ld.due.next, ld.deferred.next = ld.now, ld.now
+	ld.reader.pollAt, ld.reader.delay = ld.now, 0
+	ld.late.sampleSoon()
+	ld.parking.mark(sh)
+}
+
+// takeBlocked brings what is known of the keys of sh in step with those that were loaded.
+// Keys of which nothing is in memory rest: only the others need a line.
+func (ld *loading) takeBlocked(sh *shardState) {
+	head := int64(0) // not known
+	if ld.cfg.HoldDeadKeys {
+		head = headUnknown // or a dead event: healing has seen to that
+	}
+	for _, key := range slices.Sorted(maps.Keys(sh.lines)) {
+		l := sh.lines[key]
+		if _, ok := sh.loaded[key]; !ok {
+			if l.blocked {
+				ld.notLoaded(l)
+			}
+			continue
+		}
+		delete(sh.loaded, key)
+		if l.blocked && l.flowing() {
+			ld.parking.distrust(l)
+		}
+		ld.keys.block(l)
+		l.head = head // what it was may have been settled by an operator
+	}
+	resting := make(map[string]int64, len(sh.loaded))
+	for key := range sh.loaded {
+		resting[key] = head
+	}
+	sh.resting = resting
+}
+
+// notLoaded considers a key that counts as blocked here and has no live event
+// in the database. What this relay has under way for it comes to its end first.
+func (ld *loading) notLoaded(l *keyLine) {
+	switch {
+	case l.flowing():
+		ld.parking.distrust(l)
+	case l.following > 0 || l.parking > 0:
+		l.head = 0 // they will find themselves without a head
+	default:
+		ld.keys.unblock(l)
+	}
+}

@@ -1,0 +1,199 @@
+package core
+
+import (
+	"slices"
+
+	"github.com/boxpair/boxpair/producer/relay/internal/statement"
+
+	"github.com/boxpair/boxpair/producer/relay/internal/keyset"
+
+	"github.com/boxpair/boxpair/store/outbox"
+)
+
+// The bottom of a shard is a place in the log at or below which its queue has no row, and will have
+// none but by [outbox.RelayStore.Undefer] and operators. Its next owner begins there: from the
+// beginning on, a statement may have to step over millions of rows that were delivered and that the
+// database cannot remove, as long as somebody holds an old snapshot.
+//
+// IDs are given out by one sequence, so what is seen to be so stays so: a writer that begins later
+// writes above. What comes to stand below after all is brought there by statements that lower what
+// is kept themselves. A shard of which nothing is kept is read from the beginning, and a lap goes
+// there now and then, whatever is kept.
+
+// lowKeeper owns the places that are kept in the database for the next owner of a shard.
+type lowKeeper struct {
+	*Machine
+
+	wanted bool // the places of some shard may have changed
+	from   int  // shard whose tail is kept first
+	undone bool // nothing is kept any more of the leases that are doubted
+}
+
+// lowest returns the bottom of sh as it is now. The rows of what is in memory, of what was passed
+// over and of what is to be read by its Seq are there. A shard that is given back has forgotten
+// them: its bottom was noted before.
+func (lk *lowKeeper) lowest(sh *shardState) int64 {
+	low := sh.bottom
+	above := func(seq int64) {
+		if seq != 0 {
+			low = min(low, seq-1)
+		}
+	}
+	if !sh.yielding {
+		low = max(low, lk.unwritten(sh))
+		for seq := range sh.index {
+			above(seq)
+		}
+		for _, l := range sh.lines {
+			above(l.hole)
+		}
+		above(sh.back.first)
+		above(sh.back.next)
+	}
+	for _, seq := range lk.wantedOf(sh) {
+		above(seq)
+	}
+	return low
+}
+
+// wantedOf returns the Seqs of rows of sh that are to be read, or are being read, by them.
+func (lk *lowKeeper) wantedOf(sh *shardState) []int64 {
+	all := sh.wanted
+	for _, cl := range [...]*Call{lk.reader.busy, lk.late.held} {
+		if cl == nil || cl.Op != statement.Fetch {
+			continue
+		}
+		for p, other := range cl.shards {
+			if other == sh {
+				all = slices.Concat(all, cl.wanted[p])
+			}
+		}
+	}
+	return all
+}
+
+// unwritten returns up to where sh was read while nobody was left who might commit there.
+func (lk *lowKeeper) unwritten(sh *shardState) int64 {
+	low := min(sh.low, sh.known)
+	for _, w := range lk.late.writers {
+		low = min(low, w.floor)
+	}
+	if held := lk.late.held; held != nil {
+		for p, other := range held.shards {
+			if other == sh {
+				low = min(low, held.looks[p])
+			}
+		}
+	}
+	return low
+}
+
+// tail returns up to where sh was read, with nobody left who might commit there, and whatever is
+// left there was passed over or waits on a stalled route: the next owner reads on from there, and
+// leaves the rest to a lap. Events that are about to be sent are above it. Or a relay that takes
+// over would read all that a dead route has, before it gets to what was written last.
+func (lk *lowKeeper) tail(sh *shardState) int64 {
+	tail := sh.tail
+	above := func(seq int64) {
+		if seq != 0 {
+			tail = min(tail, seq-1)
+		}
+	}
+	if !sh.yielding {
+		tail = max(sh.sealed, lk.unwritten(sh))
+		for seq, e := range sh.index {
+			if !e.waits() {
+				above(seq)
+			}
+		}
+		for _, l := range sh.lines {
+			if !l.waits() {
+				above(l.hole)
+			}
+		}
+	}
+	for _, seq := range lk.wantedOf(sh) {
+		above(seq)
+	}
+	return tail
+}
+
+// passAll passes over all that waits in the memory of a shard that is about to be given back.
+func (lk *lowKeeper) passAll(sh *shardState) {
+	for seq, e := range sh.index {
+		if e.waits() {
+			sh.back.pass(keyset.Hash(e.Key), e.Key != "", seq)
+		}
+	}
+}
+
+const (
+	passedAtOnce = 1 << 16 // keys in one statement, or those of one shard
+	passedMost   = 1 << 18 // keys of a shard beyond which its next owner reads all that is left
+)
+
+// call has the bottoms of shards kept, and their tails in turns. While deferred events are
+// being moved it waits: they may come to stand below. What is kept of a tail stays true: rows may
+// only leave.
+func (lk *lowKeeper) call() *Call {
+	if b := lk.reader.busy; !lk.wanted || b != nil && b.Op == statement.Undefer {
+		return nil
+	}
+	lk.wanted = false
+	cl := ask(statement.Statement{Op: statement.KeepLow, History: lk.leases.identity})
+	room, first := passedAtOnce, lk.from
+	for i := range lk.shards {
+		sh := lk.shards[(first+i)%len(lk.shards)]
+		if sh == nil {
+			continue
+		}
+		low := outbox.Low{Lease: sh.lease(), Seq: lk.lowest(sh)}
+		if room > 0 {
+			if low.Tail = lk.tailToKeep(sh, low.Seq); low.Tail != nil {
+				room -= len(low.Tail.Passed) / 4
+			}
+			if room <= 0 {
+				lk.from = sh.no + 1
+			}
+		}
+		if low.Tail != nil || low.Seq > 0 && low.Seq != sh.kept {
+			cl.shards, cl.Lows = append(cl.shards, sh), append(cl.Lows, low)
+		}
+	}
+	if len(cl.Lows) == 0 {
+		return nil
+	}
+	return cl
+}
+
+// tailToKeep returns the tail of sh if it says more than the bottom and than what is kept.
+func (lk *lowKeeper) tailToKeep(sh *shardState, bottom int64) *outbox.Tail {
+	seq := lk.tail(sh)
+	if seq <= max(bottom, sh.keptAt) || len(sh.back.handed)+len(sh.back.ahead)+len(sh.back.behind) > passedMost {
+		return nil
+	}
+	return &outbox.Tail{Seq: seq, Passed: sh.passed().Bytes()}
+}
+
+// doubtCall has nothing kept any more of shards of a database that has lost commits: their bottoms
+// were of what is gone.
+func (lk *lowKeeper) doubtCall() *Call {
+	cl := ask(statement.Statement{Op: statement.KeepLow, History: lk.leases.identity})
+	for _, lease := range lk.leases.doubted {
+		cl.Lows = append(cl.Lows, outbox.Low{Lease: lease, Tail: &outbox.Tail{}})
+	}
+	return cl
+}
+
+// reply notes what is kept.
+func (lk *lowKeeper) reply(cl *Call) {
+	if len(cl.shards) == 0 {
+		lk.undone = len(cl.Lows) == len(lk.leases.doubted)
+	}
+	for i, sh := range cl.shards {
+		sh.kept = cl.Lows[i].Seq
+		if tail := cl.Lows[i].Tail; tail != nil {
+			sh.keptAt = tail.Seq
+		}
+	}
+}

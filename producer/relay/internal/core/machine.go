@@ -1,0 +1,335 @@
+package core
+
+import (
+	"log/slog"
+	"math"
+	"math/rand/v2"
+	"time"
+
+	"github.com/boxpair/boxpair/producer/relay/internal/statement"
+
+	"github.com/boxpair/boxpair/idgen"
+	"github.com/boxpair/boxpair/producer/internal/wakeup"
+	"github.com/boxpair/boxpair/transport"
+)
+
+// Machine decides everything that a relay does. It is a state machine without I/O, goroutines, locks
+// or clocks: events go in with the time at which they happened, and decisions come out. The same
+// input gives the same output, so a simulator can drive it through any order of events and crash it
+// anywhere.
+//
+// Input is reply, outcome, overdue, wake, stop and abandon, in any number, then advance. Output is
+// the result of flush: calls, each of which is executed and given back by reply; sends, each of
+// which is answered by outcome; and notes for the log. Without input, advance is due again at
+// wakeAt.
+//
+// The state is divided among owners, which share the machine. Only the owner of a field writes it;
+// the exceptions are the fields of shardState, keyLine and entry, whose comments name the writer.
+//
+// At most one call is under way on leases, one that reads the queue, one that
+// marks, and one per shard that changes parked events; they overlap with each
+// other and with sends.
+type Machine struct {
+	settings
+	clock
+	decisions
+	owners
+
+	shards   [idgen.Shards]*shardState
+	stopping bool
+	stopped  bool
+	report   Report
+	health   coreHealth
+}
+
+// owners are the parts of the machine, in the order of an event's way.
+type owners struct {
+	leases   leases      // which shards this relay owns, and until when
+	loading  loading     // which keys of an acquired shard are blocked
+	reader   reader      // which rows are fetched next
+	late     lateCommits // which rows may still appear below a low-water mark
+	numbers  numbering   // whether event numbers ascend
+	laps     laps        // when skipped events are read again
+	deferred deferrals   // when deferred events are moved to the queue
+	due      duePoll     // when parked events are fetched
+	keys     keys        // which events are in memory, and which of a key goes first
+	dispatch dispatcher  // which event is sent next, and what its outcome means
+	routes   routes      // which routes work
+	routeLog routeLog    // which records about routes are written
+	reports  routeReports
+	marks    marking   // which confirmed events are removed from the queue
+	parking  parking   // which parked events are changed
+	lows     lowKeeper // where the next owner of a shard begins to read
+}
+
+// settings do not change while the machine runs.
+type settings struct {
+	cfg        Options
+	limits     coreLimits
+	routeOf    func(topic string) string
+	batchLimit BatchLimit
+	rand       *rand.Rand
+	once       bool // stop when nothing is due
+}
+
+// clock is the time of one step.
+type clock struct {
+	now    time.Duration
+	wakeAt time.Duration // of the next advance, if nothing happens before
+}
+
+// decisions are the result of one step.
+type decisions struct {
+	calls []*Call
+	sends []*Entry
+	notes []note
+}
+
+// coreLimits are numbers that no order depends on. A simulator makes them small, so
+// that it meets what lies beyond them.
+type coreLimits struct {
+	cold    int   // rows read of a shard that had none, and late ones looked for below its mark
+	follow  int   // events of a shard that wait to be moved before it is read on
+	blocked int   // keys in one statement
+	due     int   // parked heads in one statement
+	stall   int   // events that a stalled route keeps in memory to be probed
+	undefer int   // deferred events of a shard in one statement
+	span    int64 // IDs that a page of a lap goes over at least
+	page    int   // rows of a page of a lap that is in no hurry
+
+	// sweep is the time between two laps through everything.
+	sweep time.Duration
+	// Looks below a mark reach down to the floor of a writer for so long, and until
+	// so many events were read meanwhile.
+	writesLong time.Duration
+	readsLong  int
+}
+
+var defaultLimits = coreLimits{
+	cold: 16, follow: 2000, blocked: 1000, due: 256, stall: 32, undefer: 32, span: 1 << 14, page: 128,
+	sweep: 5 * time.Minute, writesLong: time.Second, readsLong: 1000,
+}
+
+// Report tells what the core has done, as Report does.
+type Report struct{ Delivered, Failed, Dead, Left int }
+
+// coreHealth is what Health tells that the core does not need itself.
+type coreHealth struct {
+	callErr               string
+	callErrAt             time.Duration
+	read, renewed, marked time.Duration // last successes; -1: none
+	failedOver            time.Duration // -1: never
+	reads                 int64
+	reading               time.Duration // all of them together
+}
+
+// note is a record for the log.
+type note struct {
+	Level slog.Level
+	Msg   string
+	Attrs []slog.Attr
+}
+
+const never = time.Duration(math.MaxInt64)
+
+// New returns the core of a relay that owns nothing yet. routeOf returns the route of a topic. batch returns how many
+// messages of a topic a sender takes over as one; nil: one. With once the machine stops when nothing is due.
+func New(cfg Options, routeOf func(topic string) string, batch BatchLimit, rnd *rand.Rand, once bool) *Machine {
+	if batch == nil {
+		batch = func(string) (int, int) { return 0, 0 }
+	}
+	c := &Machine{
+		settings: settings{
+			cfg:        cfg,
+			limits:     defaultLimits,
+			routeOf:    routeOf,
+			batchLimit: batch,
+			rand:       rnd,
+			once:       once,
+		},
+		health: coreHealth{callErrAt: -1, read: -1, renewed: -1, marked: -1, failedOver: -1},
+	}
+	c.owners = owners{
+		leases:  leases{Machine: c},
+		loading: loading{Machine: c},
+		reader: reader{
+			Machine: c, spacing: newPollPacer(&cfg),
+			budget: budget{most: cfg.FetchSize, now: cfg.FetchSize, average: firstAverage},
+		},
+		late:     lateCommits{Machine: c},
+		numbers:  numbering{Machine: c},
+		laps:     laps{Machine: c},
+		deferred: deferrals{Machine: c, next: never},
+		due:      duePoll{Machine: c, next: never},
+		keys:     keys{Machine: c},
+		dispatch: dispatcher{Machine: c},
+		routes:   routes{Machine: c, byTopic: make(map[string]*route), byName: make(map[string]*route), success: -1},
+		routeLog: routeLog{Machine: c, left: recordsAtOnce},
+		reports:  routeReports{Machine: c},
+		marks:    marking{Machine: c},
+		parking:  parking{Machine: c, healing: budget{most: idgen.Shards, now: idgen.Shards}},
+		lows:     lowKeeper{Machine: c},
+	}
+	return c
+}
+
+// Reply takes an executed call back.
+func (c *Machine) Reply(now time.Duration, cl *Call) {
+	c.now = now
+	c.noteCall(cl)
+	switch cl.Op {
+	case statement.Renew, statement.Heartbeat, statement.Acquire, statement.Release, statement.ClearRewind, statement.KeepLow, statement.Report:
+		c.leases.reply(cl)
+	case statement.Fetch, statement.FetchKey, statement.Writers, statement.Blocked, statement.Due, statement.Undefer:
+		c.reader.reply(cl)
+	case statement.Mark:
+		c.marks.reply(cl)
+	default:
+		c.parking.reply(cl)
+	}
+}
+
+// Outcome takes the outcome of a send.
+func (c *Machine) Outcome(now time.Duration, res SendResult) {
+	c.now = now
+	c.dispatch.outcome(res)
+}
+
+// Overdue gives up the outcomes of the sends up to a number: their contexts ended a while ago.
+func (c *Machine) Overdue(now time.Duration, through int64) {
+	c.now = now
+	c.dispatch.overdue(through)
+}
+
+// Done returns what the machine has done so far.
+func (c *Machine) Done() Report { return c.report }
+
+// NextAdvance returns when advance is due again if nothing happens before, and whether the machine has
+// stopped.
+func (c *Machine) NextAdvance() (at time.Duration, stopped bool) { return c.wakeAt, c.stopped }
+
+// Wake tells that something was committed.
+func (c *Machine) Wake(now time.Duration, n wakeup.Wakeup) {
+	c.now = now
+	c.reader.woken = c.reader.woken.And(n)
+	c.deferred.told = c.deferred.told || n.Deferred && c.concerns(n)
+}
+
+// concerns tells whether n is of a shard of this relay. One that it gets later brings its own
+// looks.
+func (c *Machine) concerns(n wakeup.Wakeup) bool {
+	for _, sh := range c.shards {
+		if sh != nil && n.In(sh.no) {
+			return true
+		}
+	}
+	return false
+}
+
+// Stop ends the relay: what is in flight is waited for, and everything given back.
+func (c *Machine) Stop(now time.Duration) {
+	c.now = now
+	if c.stopping {
+		return
+	}
+	c.stopping = true
+	for _, sh := range c.shards {
+		if sh != nil {
+			c.leases.yield(sh)
+		}
+	}
+}
+
+// Abandon ends the wait of stop: only what is idle is given back.
+func (c *Machine) Abandon(now time.Duration) {
+	c.Stop(now)
+	for _, sh := range c.shards {
+		if sh != nil && !sh.idle() && !sh.leaving {
+			c.note(slog.LevelWarn, "shard not given back, its lease runs out",
+				slog.Int("shard", sh.no), slog.Int("in_flight", sh.inflight), slog.Int("unmarked", sh.marking))
+			c.leases.drop(sh)
+		}
+	}
+}
+
+// Advance decides what is to be done next.
+func (c *Machine) Advance(now time.Duration) {
+	c.now, c.wakeAt = now, never
+	if c.stopped {
+		return
+	}
+	c.routes.update()
+	c.dispatch.pump()
+	c.routeLog.sumUp()
+	c.marks.plan()
+	c.parking.plan()
+	c.reader.plan()
+	if c.once && !c.stopping && c.quiescent() {
+		c.report.Left = c.keys.buffered
+		c.Stop(now)
+	}
+	c.leases.plan()
+}
+
+// Flush returns what is to be done, and forgets it.
+func (c *Machine) Flush() ([]*Call, []*Entry, []note) {
+	calls, sends, notes := c.calls, c.sends, c.notes
+	c.calls, c.sends, c.notes = nil, c.sends[:0], nil
+	return calls, sends, notes
+}
+
+// Until returns when what is sent from a shard may still be. From one that was lost it may not be:
+// what waits for the transport is its next owner's.
+func (c *Machine) Until(shard int) time.Duration {
+	if sh := c.shards[shard]; sh != nil {
+		return sh.until
+	}
+	return 0
+}
+
+// at asks for an advance at t.
+func (c *Machine) at(t time.Duration) { c.wakeAt = min(c.wakeAt, t) }
+
+func (c *Machine) issue(cl *Call) *Call {
+	cl.issued = c.now
+	c.calls = append(c.calls, cl)
+	return cl
+}
+
+func (c *Machine) note(level slog.Level, msg string, attrs ...slog.Attr) {
+	c.notes = append(c.notes, note{level, msg, attrs})
+}
+
+// noteEvent writes a note about an event, which names it and never shows it.
+func (c *Machine) noteEvent(level slog.Level, msg string, e *Entry, attrs ...slog.Attr) {
+	c.note(level, msg, append([]slog.Attr{
+		slog.String("dispatch_id", e.ID.String()),
+		slog.String("correlation_id", e.CorrelationID),
+		slog.String("topic", e.Topic),
+		slog.Int("shard", e.shard.no),
+		slog.Int64("seq", e.Seq),
+	}, attrs...)...)
+}
+
+// noteCall keeps track of whether the database answers.
+func (c *Machine) noteCall(cl *Call) {
+	if cl.Err == nil {
+		return
+	}
+	c.health.callErr, c.health.callErrAt = storedError(cl.Err), c.now
+	c.note(slog.LevelWarn, "statement failed", slog.String("statement", cl.Op.String()), slog.Any("error", cl.Err))
+}
+
+// pause returns how long to wait after the given number of failures of a statement.
+func (c *Machine) pause(fails int) time.Duration {
+	bound := min(5*time.Second, 50*time.Millisecond<<min(fails, 10), c.cfg.LeaseTTL)
+	return bound/2 + time.Duration(c.rand.Int64N(int64(bound)/2+1))
+}
+
+// SendResult is the outcome of a send as the core is told.
+type SendResult struct {
+	Entry *Entry
+	Gen   uint32
+	transport.Result
+	Unsent bool // it never reached the transport
+}

@@ -1,0 +1,138 @@
+package core
+
+import (
+	"time"
+
+	"github.com/boxpair/boxpair/producer/relay/internal/statement"
+
+	"github.com/boxpair/boxpair/store/outbox"
+)
+
+// marking is the part of the core that removes confirmed events from the queue,
+// in batches, while further ones are sent.
+type marking struct {
+	*Machine
+
+	busy     *Call
+	fails    int
+	retry    time.Duration
+	pending  []*Entry
+	since    time.Duration // when the first of them was confirmed
+	underway int           // events in the statement
+}
+
+const (
+	markMax     = 1000
+	markDelay   = 2 * time.Millisecond
+	markLongest = 10 * time.Millisecond // where looks find much
+)
+
+func (mk *marking) add(e *Entry) {
+	if len(mk.pending) == 0 {
+		mk.since = mk.now
+	}
+	mk.pending = append(mk.pending, e)
+}
+
+// plan issues the next mark. While much is in flight, or looks find much, it waits a moment for
+// more to be confirmed, so that a batch is worth its round trip.
+func (mk *marking) plan() {
+	if mk.busy != nil || len(mk.pending) == 0 {
+		return
+	}
+	if mk.now < mk.retry {
+		mk.at(mk.retry)
+		return
+	}
+	if ripe, wait := mk.ripe(); wait && len(mk.pending) < mk.cfg.Window/4 && mk.now < ripe {
+		mk.at(ripe)
+		return
+	}
+	cl := ask(statement.Statement{Op: statement.Mark})
+	taken := 0
+	for _, e := range mk.pending {
+		if taken++; e.shard.gone {
+			continue
+		}
+		cl.entries = append(cl.entries, e)
+		if len(cl.entries) == markMax {
+			break
+		}
+	}
+	mk.pending = append(mk.pending[:0], mk.pending[taken:]...)
+	if len(cl.entries) == 0 {
+		return
+	}
+	cl.Marks = make([]outbox.Mark, len(cl.entries))
+	for i, e := range cl.entries {
+		cl.Marks[i] = e.mark()
+	}
+	mk.underway = len(cl.entries)
+	mk.busy = mk.issue(cl)
+}
+
+// ripe returns until when what is to be marked may wait for more, and whether more is to come.
+func (mk *marking) ripe() (at time.Duration, wait bool) {
+	s := &mk.reader.spacing
+	if s.wide() && !mk.stopping {
+		return mk.since + min(max(markDelay, s.now/2), markLongest), true
+	}
+	return mk.since + markDelay, mk.dispatch.inflight > len(mk.pending)
+}
+
+func (mk *marking) reply(cl *Call) {
+	mk.busy, mk.underway = nil, 0
+	if cl.Err != nil { // whether it was done or not, it may be done again
+		mk.fails++
+		mk.retry = mk.now + mk.pause(mk.fails)
+		mk.pending = append(cl.entries, mk.pending...)
+		return
+	}
+	mk.fails = 0
+	mk.health.marked = mk.now
+	for _, no := range cl.Lost {
+		for _, e := range cl.entries {
+			if e.shard.no == no {
+				mk.leases.lose(e.shard, "mark")
+			}
+		}
+	}
+	for _, e := range cl.entries {
+		sh, l := e.shard, e.line
+		if sh.gone {
+			continue
+		}
+		mk.report.Delivered++
+		sh.marking--
+		mk.keys.left(e)
+		if l != nil {
+			l.marking--
+			if l.marking == 0 {
+				mk.marked(l)
+			}
+			mk.keys.tidy(l)
+		}
+		mk.keys.free(e)
+	}
+}
+
+// marked lets the failed event of l that waited for the marks of its
+// predecessors be parked: were it parked first and the relay died then, they
+// would be sent behind it.
+func (mk *marking) marked(l *keyLine) {
+	if e := l.first; e != nil && e.state == entryParking && l.parking > 0 {
+		mk.parking.parkNow(e)
+	}
+}
+
+// toMark has the queue row of e removed.
+func (mk *marking) toMark(e *Entry) {
+	mk.keys.uncount(e)
+	e.state = entryConfirmed
+	e.shard.marking++
+	if e.line != nil {
+		e.line.remove(e)
+		e.line.marking++
+	}
+	mk.add(e)
+}

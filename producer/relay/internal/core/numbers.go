@@ -1,0 +1,75 @@
+package core
+
+import (
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/boxpair/boxpair/store/outbox"
+)
+
+// numbering is what the core knows of the sequence that numbers events. Marks and floors take it
+// for granted that numbers ascend. While they begin anew, writers may commit events anywhere above
+// the sequence, far below the marks: looks reach down to there, so that these events are sent soon
+// and in the order of each other.
+type numbering struct {
+	*Machine
+
+	read   int64 // highest Seq that was read since the shards were read from the beginning
+	anew   bool
+	last   int64         // what the sequence had given out at the last heartbeat, while anew
+	noteAt time.Duration // not before it is said again
+}
+
+// noteSequence is how often it is said that the sequence begins anew.
+const noteSequence = time.Minute
+
+// saw takes note of a number that was read above the marks. A writer that comes next has higher
+// ones, or ones above the sequence if that begins anew.
+func (nb *numbering) saw(seq int64) {
+	nb.read = max(nb.read, seq)
+	nb.late.seen = nb.seen()
+}
+
+func (nb *numbering) seen() int64 {
+	if nb.anew {
+		return min(nb.read, nb.last)
+	}
+	return nb.read
+}
+
+// checked takes over what the database said of its sequence. If the shards were read from the
+// beginning since, the question was about events that may be gone.
+func (nb *numbering) checked(cl *Call) {
+	if cl.Read > nb.read {
+		return
+	}
+	var behind *outbox.SequenceError
+	if !errors.As(cl.Sequence, &behind) {
+		if nb.anew {
+			nb.anew, nb.noteAt = false, 0
+			nb.late.seen = nb.seen()
+			nb.note(slog.LevelInfo, "sequence of event numbers is above all events again")
+		}
+		return
+	}
+	begins := !nb.anew || behind.Last < nb.last
+	nb.anew, nb.last = true, behind.Last
+	if nb.now >= nb.noteAt {
+		nb.noteAt = nb.now + noteSequence
+		nb.note(slog.LevelError, "sequence of event numbers has begun anew: new events overtake older ones of their keys",
+			slog.Any("error", behind))
+	}
+	if !begins {
+		nb.late.seen = nb.seen()
+		return
+	}
+	// Events may be anywhere below the marks already.
+	nb.read = 0
+	nb.late.reset()
+	for _, sh := range nb.shards {
+		if sh != nil {
+			sh.rewind(0)
+		}
+	}
+}

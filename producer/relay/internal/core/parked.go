@@ -1,0 +1,201 @@
+package core
+
+import (
+	"log/slog"
+
+	"github.com/boxpair/boxpair/store/outbox"
+	"github.com/boxpair/boxpair/transport"
+)
+
+// buryMissing makes a parked event dead whose row in the log is missing. l is nil
+// if its key is not known.
+func (pk *parking) buryMissing(sh *shardState, row *outbox.Queued, l *keyLine) {
+	pk.note(slog.LevelError, "parked event is missing from the log", slog.Int("shard", sh.no), slog.Int64("seq", row.Seq))
+	e := pk.keys.newEntry(sh, row)
+	e.line, e.parked, e.dead = l, true, true
+	e.outcome, e.problem = transport.Invalid, "event is missing from the log"
+	e.Attempts++
+	sh.parked[e.Seq] = e
+	pk.failAgain(e)
+}
+
+// confirmed books a parked event that was delivered. The next of its key is
+// sent without waiting for a look at what is due.
+func (pk *parking) confirmed(e *Entry) {
+	sh, l := e.shard, e.line
+	if len(sh.lane.sent) == 0 {
+		sh.lane.since = pk.now
+	}
+	sh.lane.sent = append(sh.lane.sent, e)
+	pk.mark(sh)
+	if l == nil {
+		return
+	}
+	l.sent++
+	l.remove(e)
+	if sh.yielding {
+		return
+	}
+	if len(l.fifo) > 0 {
+		l.head = l.fifo[0].Seq
+		pk.keys.promote(l)
+		return
+	}
+	l.due = true
+	pk.readParked(l)
+}
+
+func (pk *parking) sent(cl *Call) {
+	for _, e := range cl.entries {
+		pk.report.Delivered++
+		pk.settled(e)
+		if l := e.line; l != nil {
+			l.sent--
+			pk.keys.tidy(l)
+			pk.keys.rest(l)
+		}
+		pk.keys.free(e)
+	}
+}
+
+// settled forgets a parked event whose new state was recorded.
+func (pk *parking) settled(e *Entry) {
+	delete(e.shard.parked, e.Seq)
+	if pk.due.changed != nil {
+		pk.due.changed[parkedID{e.shard, e.Seq}] = struct{}{}
+	}
+}
+
+// failAgain records a further failure of a parked event. The others of its key
+// in memory are left to the database again.
+func (pk *parking) failAgain(e *Entry) {
+	l := e.line
+	e.state = entryParking
+	if l != nil {
+		l.retrying++
+		l.remove(e)
+		pk.keys.forgetFIFO(l, nil)
+	}
+	e.shard.lane.again = append(e.shard.lane.again, e)
+	pk.mark(e.shard)
+}
+
+func (pk *parking) retried(cl *Call) {
+	for _, e := range cl.entries {
+		l := e.line
+		pk.settled(e)
+		pk.buried(e)
+		if !e.dead {
+			pk.due.soon(pk.now + e.retryIn)
+		}
+		if l != nil {
+			l.retrying--
+			switch {
+			case e.dead && !pk.cfg.HoldDeadKeys:
+				l.due = true
+				pk.readParked(l)
+			case l.verify:
+				pk.readParked(l)
+			default:
+				pk.recheck(l)
+			}
+			pk.keys.rest(l)
+		}
+		if e.Missing && l == nil {
+			pk.loading.reload(e.shard) // nobody here knows which key has lost its head
+		}
+		pk.keys.free(e)
+	}
+}
+
+// retryLost reads a parked event again whose failure was recorded or was not. If it was not, the
+// event is due still and is sent once more. The statement is not repeated: an operator may have
+// redriven the event in between, and the failure would be counted for what has not been sent since.
+func (pk *parking) retryLost(e *Entry) {
+	sh, l := e.shard, e.line
+	pk.settled(e)
+	if l == nil {
+		pk.due.soon(sh.lane.retry)
+	} else {
+		l.retrying--
+		pk.readParked(l)
+		pk.keys.rest(l)
+	}
+	pk.keys.free(e)
+}
+
+// fetched takes over the parked events of a key, or unblocks it if there
+// are none left.
+func (pk *parking) fetched(cl *Call) {
+	l, sh := cl.line, cl.shards[0]
+	l.fetching = false
+	if sh.yielding {
+		return
+	}
+	defer pk.keys.rest(l)
+	due := l.due
+	l.due, l.verify = false, false
+	if len(l.fifo) > 0 || l.retrying > 0 || l.sent > 0 {
+		return // what is under way asks again
+	}
+	if len(cl.Rows) == 0 {
+		pk.emptied(l)
+		return
+	}
+	pk.keys.block(l)
+	first := &cl.Rows[0]
+	l.head = first.Seq
+	toMove := l.toMove()
+	if toMove < first.Seq {
+		l.due = due
+		return // the earlier one asks again when it has been moved
+	}
+	if first.State == outbox.Dead {
+		return // it holds the key until an operator settles it
+	}
+	if first.Missing {
+		pk.buryMissing(sh, first, l)
+		return
+	}
+	switch {
+	case first.State == outbox.Following: // without a head, unless a dead event holds it
+		sh.lane.heal = true
+		pk.mark(sh)
+	case due:
+		for i := range cl.Rows {
+			row := &cl.Rows[i]
+			if row.Missing || row.State == outbox.Dead || row.Seq > toMove {
+				break // the next look begins with it
+			}
+			l.fifo = append(l.fifo, pk.keys.newParked(sh, row, pk.routes.of(row.Topic), l))
+		}
+		pk.keys.promote(l)
+	default:
+		pk.due.soon(pk.now)
+	}
+}
+
+// emptied unblocks a key that has no parked events any more which hold it, unless some are
+// on their way there.
+func (pk *parking) emptied(l *keyLine) {
+	l.head = 0
+	switch {
+	case !l.blocked:
+		pk.keys.tidy(l)
+	case l.following > 0 || l.parking > 0 || l.hole != 0:
+		pk.reader.refill(l) // what is moved finds itself without a head, and asks again
+	default:
+		pk.keys.unblock(l)
+	}
+}
+
+// distrust drops what is known of the parked events of a key, since somebody
+// else has changed them. What is in flight comes to its end first.
+func (pk *parking) distrust(l *keyLine) {
+	l.verify = true
+	pk.keys.forgetFIFO(l, nil)
+	if l.flowing() {
+		return
+	}
+	pk.readParked(l)
+}

@@ -1,0 +1,417 @@
+package core
+
+import (
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/boxpair/boxpair/producer/relay/internal/statement"
+
+	"github.com/boxpair/boxpair/store/outbox"
+)
+
+// parkedWriter is what changes the parked events of one shard: one statement at a time,
+// in an order in which each finds what the ones before it have left. The fence
+// keeps other relays out; it is the lane that keeps this one from, say, moving
+// an event behind a head that it releases at the same moment.
+type parkedWriter struct {
+	busy  *Call
+	fails int
+	retry time.Duration
+	turn  int
+
+	sent   []*Entry      // parked events that were confirmed
+	since  time.Duration // when the first of them was
+	again  []*Entry      // parked events that failed
+	park   []*Entry      // events of the queue that failed
+	follow []*Entry      // events of the queue behind those
+	fetch  []*keyLine    // keys whose parked events are to be read
+	heal   bool          // a follower without a head was seen
+}
+
+func (ln *parkedWriter) idle() bool {
+	return ln.busy == nil && !ln.heal && len(ln.sent)+len(ln.again)+len(ln.park)+len(ln.follow)+len(ln.fetch) == 0
+}
+
+// parking owns the changes of parked events, of all shards.
+type parking struct {
+	*Machine
+
+	pending uint64 // shards whose parkedWriter has something to do, as bits
+	busy    int    // statements under way
+	turn    int
+	healing budget // of shards in one statement
+}
+
+const (
+	laneCalls = 4   // statements under way at once, over all shards
+	laneBatch = 500 // events in one
+	sentBatch = 64  // events that were sent, which are not worth waiting for more
+	sentDelay = 10 * time.Millisecond
+)
+
+// sentWaits tells whether what was sent may be recorded together with what is
+// being sent: nothing else waits for it.
+func (ln *parkedWriter) sentWaits(now time.Duration) bool {
+	return len(ln.sent) > 0 && len(ln.sent) < sentBatch && len(ln.again)+len(ln.fetch) == 0 && now < ln.since+sentDelay
+}
+
+// mark takes note that the lane of sh has something to do.
+func (pk *parking) mark(sh *shardState) {
+	if !sh.gone {
+		pk.pending |= 1 << sh.no
+	}
+}
+
+// plan issues what lanes have to do, the shards in turns.
+func (pk *parking) plan() {
+	first := pk.turn
+	for i := range pk.shards {
+		if pk.pending == 0 || pk.busy >= laneCalls {
+			return
+		}
+		no := (first + i) % len(pk.shards)
+		sh := pk.shards[no]
+		if pk.pending&(1<<no) == 0 || sh == nil || sh.lane.busy != nil {
+			continue
+		}
+		if pk.now < sh.lane.retry {
+			pk.at(sh.lane.retry)
+			continue
+		}
+		if sh.phase == phaseReady && !sh.yielding && sh.lane.sentWaits(pk.now) && len(sh.lane.park)+len(sh.lane.follow) == 0 {
+			pk.at(sh.lane.since + sentDelay)
+			continue
+		}
+		cl := pk.next(sh)
+		if cl == nil {
+			pk.restShard(sh)
+			continue
+		}
+		for _, other := range cl.shards {
+			other.lane.busy = cl
+		}
+		pk.busy++
+		pk.turn = (no + 1) % len(pk.shards)
+		pk.issue(cl)
+	}
+}
+
+// restShard leaves a lane alone that has nothing to do now.
+func (pk *parking) restShard(sh *shardState) {
+	if sh.phase == phaseReady && sh.lane.sentWaits(pk.now) {
+		pk.at(sh.lane.since + sentDelay)
+		return
+	}
+	pk.pending &^= 1 << sh.no
+}
+
+// next makes the next statement of sh. What was sent is recorded before what
+// failed behind it, and both before anything else; the rest takes turns.
+func (pk *parking) next(sh *shardState) *Call {
+	ln := &sh.lane
+	switch sh.phase {
+	case phaseHeal:
+		return pk.healCall()
+	case phaseLoad:
+		return nil
+	}
+	cl := ask(statement.Statement{Numbers: []int{sh.no}, Leases: []outbox.Lease{sh.lease()}})
+	cl.shards = []*shardState{sh}
+	if len(ln.sent) > 0 && (sh.yielding || !ln.sentWaits(pk.now)) {
+		cl.Op = statement.Sent
+		ln.sent = cl.take(ln.sent)
+		for _, e := range cl.entries {
+			cl.Seqs = append(cl.Seqs, e.Seq)
+		}
+		return cl
+	}
+	if len(ln.again) > 0 {
+		cl.Op = statement.Retry
+		ln.again = cl.take(ln.again)
+		cl.fail()
+		return cl
+	}
+	if ln.heal && !sh.yielding {
+		ln.heal = false
+		cl.Op = statement.Heal
+		return cl
+	}
+	for range 3 {
+		ln.turn = (ln.turn + 1) % 3
+		switch {
+		case ln.turn == 0 && len(ln.park) > 0:
+			cl.Op = statement.Park
+			ln.park = cl.take(ln.park)
+			cl.fail()
+			return cl
+		case ln.turn == 1 && len(ln.follow) > 0:
+			if ln.follow = cl.takeFollowers(ln.follow); len(cl.entries) == 0 {
+				continue
+			}
+			cl.Op = statement.Follow
+			for _, e := range cl.entries {
+				cl.Marks = append(cl.Marks, e.mark())
+			}
+			return cl
+		case ln.turn == 2 && len(ln.fetch) > 0:
+			cl.Op, cl.line = statement.FetchParked, ln.fetch[0]
+			cl.Key, cl.Limit = cl.line.key, pk.cfg.MaxPerKey
+			ln.fetch = ln.fetch[1:]
+			return cl
+		}
+	}
+	return nil
+}
+
+// take moves a batch of entries into the call and returns the rest.
+func (c *Call) take(from []*Entry) []*Entry {
+	n := min(len(from), laneBatch)
+	c.entries = append(c.entries, from[:n]...)
+	return append(from[:0], from[n:]...)
+}
+
+// takeFollowers is take for events that are to follow. One behind an event that is in flight from
+// the queue, or about to be parked, waits for the end of that: should the relay die, and what they
+// follow be discarded, the later one would be the head and go first.
+func (c *Call) takeFollowers(from []*Entry) []*Entry {
+	rest := from[:0]
+	for _, e := range from {
+		if len(c.entries) < laneBatch && !e.line.leads(e) {
+			c.entries = append(c.entries, e)
+		} else {
+			rest = append(rest, e)
+		}
+	}
+	return rest
+}
+
+// queueFollower puts e before the later ones of its key, which must not be moved before it.
+func (ln *parkedWriter) queueFollower(e *Entry) {
+	at := len(ln.follow)
+	for i := at - 1; i >= 0 && e.line.following > 0; i-- {
+		if f := ln.follow[i]; f.line == e.line {
+			if f.Seq < e.Seq {
+				break
+			}
+			at = i
+		}
+	}
+	ln.follow = slices.Insert(ln.follow, at, e)
+}
+
+func (c *Call) fail() {
+	for _, e := range c.entries {
+		c.Failures = append(c.Failures, e.failure())
+	}
+}
+
+// healCall heals shards that are to be healed and have nothing under way: as many as the statement
+// heals in time, where there are a million keys.
+func (pk *parking) healCall() *Call {
+	cl := ask(statement.Statement{Op: statement.Heal})
+	cl.reload = true
+	for _, sh := range pk.shards {
+		if len(cl.shards) == pk.healing.now {
+			break
+		}
+		if sh != nil && sh.phase == phaseHeal && sh.lane.busy == nil && !sh.yielding {
+			sh.again = false
+			cl.shards = append(cl.shards, sh)
+			cl.Leases = append(cl.Leases, sh.lease())
+		}
+	}
+	if len(cl.shards) == 0 {
+		return nil
+	}
+	return cl
+}
+
+func (pk *parking) reply(cl *Call) {
+	pk.busy--
+	for _, sh := range cl.shards {
+		if sh.lane.busy == cl {
+			sh.lane.busy = nil
+		}
+		pk.mark(sh)
+	}
+	if cl.Op == statement.Heal {
+		pk.healing.booked(cl, pk.now-cl.issued > pk.cfg.LeaseTTL/2)
+	}
+	if cl.Err != nil {
+		pk.failed(cl)
+		return
+	}
+	if cl.Op != statement.FetchParked { // which follows each lost retry, and says nothing of the next
+		for _, sh := range cl.shards {
+			sh.lane.fails = 0
+		}
+	}
+	if cl.Op == statement.Heal {
+		pk.healed(cl)
+		return
+	}
+	sh := cl.shards[0]
+	if cl.Gone {
+		pk.leases.lose(sh, cl.Op.String())
+	}
+	if sh.gone {
+		return
+	}
+	switch cl.Op {
+	case statement.Sent:
+		pk.sent(cl)
+	case statement.Retry:
+		pk.retried(cl)
+	case statement.Park:
+		pk.parkedEvents(cl)
+	case statement.Follow:
+		pk.followed(cl)
+	case statement.FetchParked:
+		pk.fetched(cl)
+	}
+}
+
+// healed goes on with what shards are healed for: loading what is blocked, or just
+// sending the events that have become heads.
+func (pk *parking) healed(cl *Call) {
+	pk.due.soon(pk.now)
+	for _, sh := range cl.shards {
+		if !sh.gone && !sh.yielding && cl.reload {
+			sh.phase = phaseLoad
+			pk.loading.healed = true
+		}
+	}
+}
+
+// failed puts back what a failed statement was to do, before the rest. It
+// may have been done: all of it may be done twice, except for counting the failures of
+// parked events, which are looked at again instead.
+func (pk *parking) failed(cl *Call) {
+	for _, sh := range cl.shards {
+		sh.lane.fails++
+		sh.lane.retry = pk.now + pk.pause(sh.lane.fails)
+	}
+	ln := &cl.shards[0].lane
+	switch cl.Op {
+	case statement.Heal:
+		ln.heal = !cl.reload && !cl.shards[0].yielding
+	case statement.Sent:
+		ln.sent = append(cl.entries, ln.sent...)
+	case statement.Retry:
+		for _, e := range cl.entries {
+			pk.retryLost(e)
+		}
+	case statement.Park:
+		for _, e := range cl.entries {
+			e.doubtful = true
+		}
+		ln.park = append(cl.entries, ln.park...)
+	case statement.Follow:
+		if !cl.shards[0].yielding {
+			ln.follow = append(cl.entries, ln.follow...)
+		}
+	case statement.FetchParked:
+		if !cl.shards[0].yielding {
+			ln.fetch = append([]*keyLine{cl.line}, ln.fetch...)
+		}
+	}
+}
+
+// park records the failure of an event of the queue, once the marks of its
+// predecessors are in. Its key is blocked from now on, unless it goes on
+// without the dead event.
+func (pk *parking) park(e *Entry) {
+	e.state = entryParking
+	l := e.line
+	if l == nil {
+		pk.parkNow(e)
+		return
+	}
+	l.parking++
+	if l.marking == 0 {
+		pk.parkNow(e)
+	}
+}
+
+func (pk *parking) parkNow(e *Entry) {
+	e.shard.lane.park = append(e.shard.lane.park, e)
+	pk.mark(e.shard)
+}
+
+func (pk *parking) parkedEvents(cl *Call) {
+	sh := cl.shards[0]
+	for _, e := range cl.entries {
+		l := e.line
+		if !e.dead {
+			pk.due.soon(pk.now + e.retryIn)
+		}
+		pk.keys.left(e)
+		pk.buried(e)
+		if l != nil {
+			l.parking--
+			l.remove(e)
+			if !e.dead || pk.cfg.HoldDeadKeys {
+				switch {
+				case e.doubtful: // if it was parked before, an operator may have settled it since
+					l.head = 0
+				case l.head == 0 || e.Seq < l.head:
+					l.head = e.Seq
+				}
+				pk.keys.block(l)
+			}
+			if !sh.yielding {
+				pk.reader.refill(l)
+				pk.keys.promote(l)
+				pk.recheck(l)
+			}
+			pk.keys.tidy(l)
+			pk.keys.rest(l)
+		}
+		pk.keys.free(e)
+	}
+}
+
+// buried reports a dead event.
+func (pk *parking) buried(e *Entry) {
+	if !e.dead {
+		return
+	}
+	pk.report.Dead++
+	pk.noteEvent(slog.LevelError, "event is dead", e, slog.Int("attempts", e.Attempts),
+		slog.String("outcome", e.outcome.String()), slog.String("error", e.problem))
+}
+
+func (pk *parking) followed(cl *Call) {
+	pk.due.soon(pk.now) // what went before them may have gone: the first of them is a head then
+	for _, e := range cl.entries {
+		l := e.line
+		l.following--
+		if e.Seq <= l.head || l.head == headUnknown {
+			l.head = 0 // e may stand before it, or be it: then the database has lost that it was parked
+		}
+		pk.keys.left(e)
+		pk.keys.free(e)
+		pk.reader.refill(l)
+		pk.recheck(l)
+		pk.keys.rest(l)
+	}
+}
+
+// recheck reads the parked events of a blocked key whose head is not known, and
+// of which nothing is under way: it may be a follower without a head.
+func (pk *parking) recheck(l *keyLine) {
+	if l.blocked && l.head == 0 && l.parking == 0 && !l.flowing() {
+		pk.readParked(l)
+	}
+}
+
+// readParked asks for the parked events of a key.
+func (pk *parking) readParked(l *keyLine) {
+	if l.fetching || l.shard.yielding {
+		return
+	}
+	l.fetching = true
+	l.shard.lane.fetch = append(l.shard.lane.fetch, l)
+	pk.mark(l.shard)
+}

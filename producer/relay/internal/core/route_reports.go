@@ -1,0 +1,75 @@
+package core
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/boxpair/boxpair/producer/relay/internal/statement"
+
+	"github.com/boxpair/boxpair/store/outbox"
+)
+
+// routeReports owns the reports to the database of routes that do not work. A report costs a
+// statement when that has changed since the last heartbeat, and one when the relay starts: one of
+// the same name may have left something.
+type routeReports struct {
+	*Machine
+
+	due     bool // there may be something to tell
+	told    bool // something was
+	written []outbox.StalledRoute
+}
+
+const (
+	reportedRoutes = 100
+	reportedName   = 1 << 10 // bytes
+)
+
+// call tells what has changed since the last report, if anything.
+func (rp *routeReports) call() *Call {
+	if !rp.due || rp.stopping {
+		return nil
+	}
+	rp.due = false
+	routes := rp.list()
+	same := func(a, b outbox.StalledRoute) bool {
+		a.For = b.For
+		return a == b
+	}
+	if rp.told && slices.EqualFunc(routes, rp.written, same) {
+		return nil
+	}
+	return ask(statement.Statement{Op: statement.Report, Routes: routes})
+}
+
+// reported books a report. One that has failed is repeated after the next heartbeat, and holds up
+// no lease.
+func (rp *routeReports) reported(cl *Call) {
+	rp.told = cl.Err == nil
+	rp.written = cl.Routes
+}
+
+// list returns the topics of routes that do not work, those that have failed for longest
+// if there are too many.
+func (rp *routeReports) list() []outbox.StalledRoute {
+	if len(rp.routes.stalled) == 0 {
+		return nil
+	}
+	var list []outbox.StalledRoute
+	for topic, r := range rp.routes.byTopic {
+		if !r.stalled() {
+			continue
+		}
+		state := outbox.RoutePaused
+		if r.down {
+			state = outbox.RouteUnavailable
+		}
+		list = append(list, outbox.StalledRoute{
+			Topic: topic, Route: bounded(r.name, reportedName), State: state, For: rp.now - r.since, LastError: r.problem,
+		})
+	}
+	slices.SortFunc(list, func(a, b outbox.StalledRoute) int {
+		return cmp.Or(cmp.Compare(b.For, a.For), cmp.Compare(a.Topic, b.Topic))
+	})
+	return list[:min(len(list), reportedRoutes)]
+}

@@ -1,0 +1,407 @@
+package core
+
+import (
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/boxpair/boxpair/store/outbox"
+	"github.com/boxpair/boxpair/transport"
+)
+
+// route is what messages share on their way through the transport, so that a
+// failure of one tells something about the next.
+//
+// A route works until something on it is refused. Then it is failing: what was refused waits for
+// proof that the route works for others, which is a success on it, and only then counts an attempt.
+// A queue at its limit refuses some and takes others as its consumers make room: a success proves
+// little then. So a refusal counts for certain while nearly everything else succeeds, and below
+// that by chance, so seldom that an event without a fault is delivered long before it is dead, and
+// one with a fault dies nevertheless. One that does not count is sent again in a while. As long as
+// there are other events to try, sending goes on. When there are none left, or too many were
+// refused in a row, and they were of several keys, the route is paused: nothing is sent but probes,
+// one at a time, the events that were probed least first and the oldest among those. If only one
+// key has failed, its refusal counts attempts, or its one bad event would never be seen. A return
+// never does: that nothing on the route takes messages says nothing about the event, and the topic
+// may just be a quiet one.
+//
+// A route is unavailable when the transport could not tell what became of a
+// message and nothing else came through meanwhile. It is probed with a backoff, and counts nothing.
+type route struct {
+	name              string
+	topics            []string // that are known to lead here
+	batch, batchBytes int      // how many events of a key are sent as one, and with how large payloads
+	ready             entryQueue
+	refused           entryQueue
+	inflight          int
+	events            int  // in memory, not confirmed
+	ringed            bool // in the core's ring
+
+	failing bool                        // something was refused and nothing has succeeded since
+	fails   int                         // refusals since the last success
+	keys    map[failedKey]time.Duration // that failed since, and when last
+
+	paused  bool
+	down    bool
+	since   time.Duration // of the first failure after the last success
+	downAt  time.Duration
+	delay   time.Duration // between probes while down
+	probeAt time.Duration
+
+	heard    time.Duration // when something on it was last answered, or the first of what is in flight sent
+	success  time.Duration // -1: never
+	failed   time.Duration // the last failure, -1: never
+	outcome  transport.Outcome
+	problem  string
+	reported bool
+	share    float64       // of successes among the last hundred or so outcomes
+	againAt  time.Duration // when to send again what was refused and did not count, 0: nothing was
+	trouble  repeats       // records about what it has not taken
+
+	// left are the shards, as bits, that may have events of the route which were passed over, and
+	// again those in which the lap that is under way has passed some over. hungry tells that all in
+	// memory were probed in vain.
+	left, again uint64
+	hungry      bool
+	dueFrom     outbox.DuePoint // parked events that are due were admitted up to here …
+	dueTook     bool            // … by the pass that is under way, too
+
+	shedAt time.Duration
+}
+
+// failedKey tells events of one key from others: an event without one is a key of its own.
+type failedKey struct {
+	key string
+	seq int64
+}
+
+func (e *Entry) failedKey() failedKey {
+	if e.Key == "" {
+		return failedKey{seq: e.Seq}
+	}
+	return failedKey{key: e.Key}
+}
+
+const (
+	pauseAfter  = 16                     // refusals in a row
+	downFirst   = 100 * time.Millisecond // first pause of an unavailable route
+	downLongest = 5 * time.Second
+	downAlone   = 5 * time.Second // after which an unavailable route is not believed to stand for all
+	maxRoutes   = 1024            // beyond which idle ones are forgotten
+
+	shedInterval = 100 * time.Millisecond
+
+	// silentAfter is how long a route with its share in flight may answer nothing before
+	// it is unavailable. What is in flight may come back much later, and what
+	// waits behind it takes the memory of other routes meanwhile.
+	silentAfter = time.Second
+
+	// shareWindow is how many outcomes the share of successes looks back, and shareWell
+	// what it is while nearly everything succeeds.
+	shareWindow = 128
+	shareWell   = 7. / 8
+)
+
+// stalled tells whether only probes are sent on the route.
+func (r *route) stalled() bool { return r.paused || r.down }
+
+// routes owns the routes.
+type routes struct {
+	*Machine
+
+	byTopic  map[string]*route
+	byName   map[string]*route
+	stalled  []*route      // paused or unavailable
+	doubtful []*route      // failing
+	success  time.Duration // when anything was confirmed last; -1: never
+}
+
+// of returns the route of a topic.
+func (rs *routes) of(topic string) *route {
+	r := rs.byTopic[topic]
+	if r != nil {
+		return r
+	}
+	name := rs.routeOf(topic)
+	r = rs.byName[name]
+	if r == nil {
+		r = &route{name: name, success: -1, failed: -1, share: 1}
+		r.batch, r.batchBytes = rs.batchLimit(topic)
+		rs.byName[name] = r
+	}
+	if len(rs.byTopic) >= 4*maxRoutes {
+		clear(rs.byTopic)
+		for _, other := range rs.byName {
+			other.topics = nil
+		}
+	}
+	rs.byTopic[topic] = r
+	r.topics = append(r.topics, topic)
+	return r
+}
+
+// release drops an event from its route, and a route of which nothing is to be
+// remembered if there are many, as when topics are made of names of users.
+func (rs *routes) release(r *route) {
+	r.events--
+	if r.events > 0 || len(rs.byName) <= maxRoutes || r.failing || r.stalled() || r.ringed || r.inflight > 0 {
+		return
+	}
+	delete(rs.byName, r.name)
+	for _, topic := range r.topics {
+		delete(rs.byTopic, topic)
+	}
+}
+
+// enqueue puts a route with something to send where it is found.
+func (rs *routes) enqueue(r *route) {
+	if !r.ringed && !r.stalled() {
+		r.ringed = true
+		rs.dispatch.ring = append(rs.dispatch.ring, r)
+	}
+}
+
+// stall takes note that only probes are sent on r from now on.
+func (rs *routes) stall(r *route) {
+	if !slices.Contains(rs.stalled, r) {
+		rs.stalled = append(rs.stalled, r)
+	}
+}
+
+// refuse books an event that was refused or returned on its route.
+func (rs *routes) refuse(e *Entry) {
+	r := e.route
+	rs.failing(e)
+	rs.routeLog.trouble("event not taken by the transport", e)
+	r.share -= r.share / shareWindow
+	e.state = entryRefused
+	r.refused.push(e)
+	if r.down { // an answer, if not the one that was hoped for
+		r.down = false
+		rs.unstall(r)
+	}
+}
+
+// failing takes note that e has failed on its route.
+func (rs *routes) failing(e *Entry) {
+	r := e.route
+	r.failed, r.outcome, r.problem = rs.now, e.outcome, e.problem
+	r.fails++
+	if !r.failing {
+		r.failing, r.keys = true, make(map[failedKey]time.Duration)
+		rs.doubtful = append(rs.doubtful, r)
+		if !r.down {
+			r.since = rs.now
+		}
+	}
+	if len(r.keys) < rs.limits.stall {
+		r.keys[e.failedKey()] = rs.now
+	}
+	if r.paused {
+		r.delay = min(2*r.delay, rs.cfg.RouteProbeInterval)
+		r.probeAt = rs.now + r.delay
+	}
+}
+
+// judge decides what the refusals on a route mean, when there is nothing left
+// that could tell.
+func (rs *routes) judge(r *route) {
+	if r.down {
+		return
+	}
+	one := rs.oneKey(r)
+	if !r.paused && !one && r.fails >= pauseAfter {
+		rs.pauseSending(r)
+		return
+	}
+	if r.againAt > 0 && !r.paused {
+		rs.tryAgain(r)
+		return
+	}
+	if r.inflight > 0 || r.ready.n > 0 || r.refused.n == 0 {
+		return
+	}
+	switch {
+	case one:
+		r.paused = false
+		rs.unstall(r)
+		rs.countRefused(r)
+	case !r.paused:
+		rs.pauseSending(r)
+	}
+}
+
+// oneKey tells whether all that fails on r is of one key, which was refused. A key that failed,
+// went into its backoff and did not come back may have been settled by an operator.
+func (rs *routes) oneKey(r *route) bool {
+	if r.left != 0 || r.refused.n > 1 || r.refused.n == 1 && r.refused.first.outcome == transport.Returned {
+		return false
+	}
+	keys := 0
+	for _, at := range r.keys {
+		if rs.now-at <= rs.cfg.Backoff.Max+2*rs.cfg.RouteProbeInterval {
+			keys++
+		}
+	}
+	return keys <= 1
+}
+
+// countRefused counts an attempt of every event that was refused on r.
+func (rs *routes) countRefused(r *route) {
+	for e := r.refused.pop(); e != nil; e = r.refused.pop() {
+		rs.dispatch.fail(e)
+	}
+}
+
+// countRefusals counts an attempt of refused events, as far as they are to blame for it. If
+// room on the route is scarce, every event that waits is as likely to get the next of it. Then a
+// success of another convicts one of them in four times: one without a fault is
+// delivered first four times in five, and has ten attempts counted once in ten million times.
+func (rs *routes) countRefusals(r *route) {
+	chance := 1 / float64(4*(1+r.refused.n))
+	for e := r.refused.first; e != nil; {
+		next := e.qnext
+		if r.share >= shareWell || rs.rand.Float64() < chance {
+			rs.dispatch.fail(e)
+		}
+		e = next
+	}
+}
+
+// tryAgain sends what was refused and did not count, when it is time.
+func (rs *routes) tryAgain(r *route) {
+	if rs.now < r.againAt {
+		rs.at(r.againAt)
+		return
+	}
+	r.againAt = 0
+	for e := r.refused.pop(); e != nil; e = r.refused.pop() {
+		rs.keys.place(e)
+	}
+}
+
+func (rs *routes) pauseSending(r *route) {
+	r.paused, r.againAt = true, 0
+	r.delay = max(rs.cfg.RouteProbeInterval/8, 1)
+	r.probeAt = rs.now + r.delay
+	for _, e := range r.candidates() {
+		e.probes = 0
+	}
+	rs.stall(r)
+	rs.routeLog.route(slog.LevelWarn, "route paused: nothing on it succeeds", r,
+		slog.String("outcome", r.outcome.String()), slog.String("error", r.problem))
+	rs.shed(r)
+}
+
+// detectSilent takes routes that answer nothing for unavailable.
+func (rs *routes) detectSilent() {
+	if len(rs.byName) < 2 {
+		return // nobody waits behind it
+	}
+	for _, r := range rs.dispatch.ring {
+		if r.down || r.inflight == 0 || r.inflight < rs.dispatch.routeRoom() {
+			continue
+		}
+		if at := r.heard + silentAfter; rs.now < at {
+			rs.at(at)
+			continue
+		}
+		r.outcome, r.problem = transport.Unavailable, "the transport answers nothing"
+		r.down, r.downAt, r.delay, r.probeAt = true, rs.now, downFirst, rs.now
+		if !r.paused {
+			r.since = rs.now
+		}
+		rs.stall(r)
+		rs.routeLog.route(slog.LevelWarn, "route unavailable", r, slog.String("error", r.problem))
+	}
+}
+
+// unavailable books an event whose outcome is not known. If nothing has come
+// through on its route since it was sent, the route is unavailable.
+func (rs *routes) unavailable(e *Entry) {
+	r := e.route
+	r.failed, r.outcome, r.problem = rs.now, e.outcome, e.problem
+	if r.success > e.sentAt {
+		return
+	}
+	switch {
+	case !r.down:
+		r.down, r.downAt, r.delay = true, rs.now, downFirst
+		if !r.paused {
+			r.since = rs.now
+		}
+		rs.stall(r)
+		rs.routeLog.route(slog.LevelWarn, "route unavailable", r, slog.String("error", r.problem))
+	case e.sentAt < r.downAt:
+		return // sent before it was known
+	default:
+		r.delay = min(2*r.delay, downLongest)
+	}
+	r.probeAt = rs.now + r.delay/2 + time.Duration(rs.rand.Int64N(int64(r.delay)/2))
+}
+
+// works books a success: what was refused meanwhile counts an attempt each.
+func (rs *routes) works(r *route) {
+	rs.success, r.success = rs.now, rs.now
+	r.fails = 0
+	r.share += (1 - r.share) / shareWindow
+	if r.failing {
+		rs.countRefusals(r)
+		r.failing = r.refused.n > 0
+		clear(r.keys)
+		if r.failing && r.againAt == 0 {
+			r.againAt = rs.now + rs.cfg.RouteProbeInterval/8
+		}
+	}
+	if !r.stalled() {
+		return
+	}
+	rs.dispatch.probes.left++
+	rs.routeLog.route(slog.LevelInfo, "route works again", r, slog.Duration("after", rs.now-r.since))
+	r.paused, r.down = false, false
+	rs.unstall(r)
+}
+
+// unstall takes note that r is sent on like any other.
+func (rs *routes) unstall(r *route) {
+	if r.stalled() {
+		return
+	}
+	r.reported, r.dueFrom, r.dueTook = false, outbox.DuePoint{}, false
+	rs.stalled = slices.DeleteFunc(rs.stalled, func(other *route) bool { return other == r })
+	if r.ready.n > 0 {
+		rs.enqueue(r)
+	}
+	rs.laps.hurry(r)
+	rs.due.restart()
+}
+
+// update judges routes on which something was refused, reports those on
+// which nothing has succeeded for too long, and forgets those that have nothing
+// left to try.
+func (rs *routes) update() {
+	rs.detectSilent()
+	rs.doubtful = slices.DeleteFunc(rs.doubtful, func(r *route) bool {
+		if r.failing {
+			rs.judge(r)
+		}
+		return !r.failing
+	})
+	for _, r := range slices.Clone(rs.stalled) {
+		if r.events == 0 && r.inflight == 0 && r.left == 0 {
+			r.paused, r.down, r.failing, r.keys = false, false, false, nil
+			rs.unstall(r)
+			continue
+		}
+		if r.reported {
+			continue
+		}
+		if reportAt := r.since + rs.cfg.RouteGrace; rs.now < reportAt {
+			rs.at(reportAt)
+			continue
+		}
+		r.reported = true
+		rs.routeLog.route(slog.LevelError, "nothing on the route has succeeded for its grace period", r,
+			slog.Duration("for", rs.now-r.since), slog.String("outcome", r.outcome.String()), slog.String("error", r.problem))
+	}
+}

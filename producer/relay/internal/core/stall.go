@@ -1,0 +1,165 @@
+package core
+
+import (
+	"cmp"
+	"slices"
+
+	"github.com/boxpair/boxpair/store/outbox"
+)
+
+// candidates returns the events of a stalled route that may be probed, those
+// probed least first, the oldest among equals.
+func (r *route) candidates() []*Entry {
+	all := make([]*Entry, 0, r.ready.n+r.refused.n)
+	for e := r.ready.first; e != nil; e = e.qnext {
+		all = append(all, e)
+	}
+	for e := r.refused.first; e != nil; e = e.qnext {
+		all = append(all, e)
+	}
+	slices.SortFunc(all, func(a, b *Entry) int {
+		return cmp.Or(cmp.Compare(a.probes, b.probes), cmp.Compare(a.Seq, b.Seq), cmp.Compare(a.shard.no, b.shard.no))
+	})
+	return all
+}
+
+// admit tells whether an event whose route is r is to be kept in memory. On a stalled route that
+// has enough there, it is not; but for one that comes round again, one that was probed in vain
+// makes room: or the route could stay closed for a few bad events, with good ones behind them.
+func (rs *routes) admit(r *route, again bool) bool {
+	if !rs.crowded(r) {
+		r.hungry = false
+		return true
+	}
+	if !again {
+		return false
+	}
+	var worst *Entry
+	for _, q := range []*entryQueue{&r.refused, &r.ready} {
+		for e := q.first; e != nil; e = e.qnext {
+			if e.probes > 0 && (worst == nil || cmp.Or(cmp.Compare(e.probes, worst.probes), cmp.Compare(e.Seq, worst.Seq)) > 0) {
+				worst = e
+			}
+		}
+	}
+	if worst == nil {
+		return false
+	}
+	r.hungry = false
+	rs.evict(worst)
+	return true
+}
+
+// admitDue is admit for a parked event. Each pass over what is due admits what lies behind what the
+// one before it has admitted to r, until there is none.
+func (rs *routes) admitDue(r *route, row *outbox.Queued) bool {
+	at := outbox.DuePoint{At: row.DueAt, Seq: row.Seq}
+	if !rs.crowded(r) || compareDue(at, r.dueFrom) > 0 && rs.admit(r, true) {
+		if r.stalled() {
+			r.dueFrom, r.dueTook = at, true
+		}
+		return true
+	}
+	rs.due.passed++
+	return false
+}
+
+// compare orders places by time and Seq.
+func compareDue(p, q outbox.DuePoint) int {
+	return cmp.Or(p.At.Compare(q.At), cmp.Compare(p.Seq, q.Seq))
+}
+
+// crowded tells whether r is stalled and has enough events in memory, so that
+// further ones are passed over: they would take the room of those that
+// can be sent. If nothing comes through anywhere, there are none.
+func (rs *routes) crowded(r *route) bool {
+	return r.stalled() && r.ready.n+r.refused.n >= rs.candidateShare() && rs.othersWork(r)
+}
+
+// candidateShare is how many events a stalled route may keep in memory to be probed: however many
+// routes stall, all of them together have a window's, or two each: with one alone, a bad event
+// would make room for the good one that proves it bad.
+func (rs *routes) candidateShare() int {
+	return max(2, min(rs.limits.stall, rs.reader.capacity()/2/max(len(rs.stalled), 1)))
+}
+
+// stuck is how many events stalled routes may keep in memory without taking the
+// room of others.
+func (rs *routes) stuck() (n int) {
+	share := rs.candidateShare()
+	for _, r := range rs.stalled {
+		if rs.othersWork(r) {
+			n += min(r.events, share)
+		}
+	}
+	return n
+}
+
+// othersWork tells whether other routes may work while r does not: the transport
+// answers, or r has been unavailable for so long that it is worth a look.
+func (rs *routes) othersWork(r *route) bool {
+	return r.paused || rs.success > r.downAt || rs.now-r.downAt > downAlone
+}
+
+// relieve makes room that stalled routes take from others.
+func (rs *routes) relieve() {
+	for _, r := range rs.stalled {
+		rs.shed(r)
+	}
+}
+
+// shed takes events of a stalled route out of memory, except for the oldest of
+// its keys, one of each. The others are read again when the route works.
+func (rs *routes) shed(r *route) {
+	if !rs.othersWork(r) || rs.now < r.shedAt {
+		return
+	}
+	if r.inflight == 0 { // what is in flight may be what is too much
+		r.shedAt = rs.now + shedInterval
+	}
+	all, share := r.candidates(), rs.candidateShare()
+	slices.SortFunc(all, func(a, b *Entry) int { return cmp.Or(cmp.Compare(a.Seq, b.Seq), cmp.Compare(a.shard.no, b.shard.no)) })
+	for i, e := range all {
+		switch {
+		case i >= share:
+			rs.evict(e)
+		case e.parked && e.line != nil:
+			rs.keys.forgetFIFO(e.line, e)
+		case e.line != nil && e.next != nil:
+			rs.evict(e.next)
+		}
+	}
+}
+
+// evict passes over an event that was read already and waits, with all that is behind it in its
+// key.
+func (rs *routes) evict(e *Entry) {
+	sh, l, r := e.shard, e.line, e.route
+	switch {
+	case e.parked:
+		rs.due.passed++
+		if l == nil {
+			rs.keys.forget(e)
+		} else {
+			rs.keys.forgetFIFO(l, nil)
+			rs.parking.recheck(l)
+		}
+	case l == nil:
+		rs.laps.passOver(sh, r, "", e.Seq)
+		rs.keys.forget(e)
+	default:
+		key, seq := l.key, e.Seq
+		if l.hole != 0 {
+			seq = min(seq, l.hole)
+			l.hole = 0
+		}
+		for l.last != e {
+			seq = min(seq, l.last.Seq) // one that came while e was in flight stands behind it, and may be older
+			sh.skip(l.last.Seq)
+			rs.keys.forgetLast(l)
+		}
+		rs.laps.passOver(sh, r, key, seq)
+		sh.skip(e.Seq)
+		rs.keys.forget(e)
+	}
+}

@@ -1,0 +1,79 @@
+package core
+
+import (
+	"cmp"
+	"slices"
+	"time"
+)
+
+// State is the state of the core at one moment, as Health tells it.
+type State struct {
+	Shards, Share, Relays       int
+	InFlight, Waiting, Unmarked int
+	OldestInFlight              time.Time
+	Routes                      []RouteState
+	DatabaseError               string
+	DatabaseErrorAt             time.Time
+	FailedOverAt                time.Time
+
+	LastRead, LastRenewal, LastMark, LastConfirm time.Time
+
+	Reads    int64
+	ReadTime time.Duration
+}
+
+// RouteState is the state of a route that does not work.
+type RouteState struct {
+	Route       string
+	Paused      bool
+	Since       time.Time
+	Overdue     bool
+	LastError   string
+	LastErrorAt time.Time
+	LastSuccess time.Time
+}
+
+// State tells the core's state, with its times counted from origin.
+func (c *Machine) State(origin time.Time) State {
+	at := func(d time.Duration) time.Time {
+		if d < 0 {
+			return time.Time{}
+		}
+		return origin.Add(d)
+	}
+	h := State{
+		Shards:          c.leases.held,
+		Relays:          c.leases.live,
+		InFlight:        c.dispatch.inflight,
+		Waiting:         c.keys.buffered - c.dispatch.inflight,
+		Unmarked:        len(c.marks.pending) + c.marks.underway,
+		DatabaseError:   c.health.callErr,
+		DatabaseErrorAt: at(c.health.callErrAt),
+		FailedOverAt:    at(c.health.failedOver),
+		LastRead:        at(c.health.read),
+		LastRenewal:     at(c.health.renewed),
+		LastMark:        at(c.health.marked),
+		LastConfirm:     at(c.routes.success),
+		Reads:           c.health.reads,
+		ReadTime:        c.health.reading,
+	}
+	if sent, ok := c.dispatch.unanswered.oldest(); ok {
+		h.OldestInFlight = at(sent)
+	}
+	if h.Relays > 0 {
+		h.Share = c.leases.share()
+	}
+	for _, r := range c.routes.stalled {
+		h.Routes = append(h.Routes, RouteState{
+			Route:       r.name,
+			Paused:      r.paused,
+			Since:       at(r.since),
+			Overdue:     r.reported,
+			LastError:   r.problem,
+			LastErrorAt: at(r.failed),
+			LastSuccess: at(r.success),
+		})
+	}
+	slices.SortFunc(h.Routes, func(a, b RouteState) int { return cmp.Compare(a.Route, b.Route) })
+	return h
+}

@@ -1,0 +1,66 @@
+package memstore
+
+import (
+	"context"
+	"slices"
+
+	"github.com/boxpair/boxpair/store/outbox"
+)
+
+// Identity implements [outbox.Identifier].
+func (f *Store) Identity(context.Context) (string, error) {
+	f.Mu.Lock()
+	defer f.Mu.Unlock()
+	return f.Database, nil
+}
+
+// CheckSequence implements [outbox.SequenceChecker].
+func (f *Store) CheckSequence(_ context.Context, read int64) error {
+	f.Mu.Lock()
+	defer f.Mu.Unlock()
+	highest := read
+	for seq := range f.Log {
+		if !slices.Contains(f.OpenSeqs(), seq) {
+			highest = max(highest, seq)
+		}
+	}
+	if f.Seq >= highest {
+		return nil
+	}
+	return &outbox.SequenceError{Sequence: "numbers", Last: f.Seq, Highest: highest}
+}
+
+// OpenSeqs are the events that nobody sees yet.
+func (f *Store) OpenSeqs() (seqs []int64) {
+	for _, tx := range f.Open {
+		seqs = append(seqs, tx.Seqs...)
+	}
+	return seqs
+}
+
+// Truncate removes all events, as TRUNCATE does.
+func (f *Store) Truncate() {
+	clear(f.Log)
+	for i := range f.Queue {
+		clear(f.Queue[i])
+		f.Places[i] = nil
+	}
+	f.Seq = 0
+}
+
+// NumberOf returns the number of an event.
+func (f *Store) NumberOf(seq int64) int64 {
+	if r := f.Log[seq]; r != nil {
+		return r.Version
+	}
+	return 0
+}
+
+// Numbers returns the numbers of events.
+func (f *Store) Numbers(seqs []int64) []int64 {
+	numbers := make([]int64, len(seqs))
+	for i, seq := range seqs {
+		numbers[i] = f.NumberOf(seq)
+	}
+	return numbers
+}

@@ -1,6 +1,0 @@
-//go:build race
-
-package relay
-
-// schedules is how many random schedules a test run plays.
-const schedules = 200
