@@ -125,7 +125,7 @@ func (l *relayLoop) step(work context.Context) (wait time.Duration, stopped bool
 	now := l.now()
 	for _, cl := range replies {
 		c.Reply(now, cl)
-		if cl.Op == statement.Mark && cl.Err == nil {
+		if cl.Op() == statement.OpMark && cl.Err == nil {
 			_ = fault.Hit(work, fault.AfterMark)
 		}
 		if cl.Err != nil && l.once {
@@ -168,20 +168,20 @@ func (l *relayLoop) step(work context.Context) (wait time.Duration, stopped bool
 func (l *relayLoop) execute(ctx context.Context, cl *core.Call) {
 	limit := l.cfg.LeaseTTL
 	switch {
-	case cl.Op.OnLeases():
+	case cl.Op().OnLeases():
 		limit /= 3
-	case cl.Op == statement.FetchKey:
+	case cl.Op() == statement.OpFetchKey:
 		limit /= core.KeyShare
 	}
 	ctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	before, after := cl.Op.Points()
+	before, after := cl.Op().Points()
 	if before != "" {
 		if cl.Err = fault.Hit(ctx, before); cl.Err != nil {
 			return
 		}
 	}
-	cl.Execute(ctx, l.store, l.asker)
+	cl.Err = cl.Execute(ctx, l.store, l.asker)
 	if after != "" && cl.Err == nil {
 		cl.Err = fault.Hit(ctx, after)
 	}

@@ -49,8 +49,8 @@ var deferring = []Mutant{
 		Name: "due-by-the-relays-clock", Guarantee: "G2",
 		Broken: "A relay waits by its own clock for the next due event, and does not see the database's jump.",
 		File:   "producer/relay/internal/core/deferred.go",
-		Old:    `		df.next = min(df.next, df.now+cl.Next)`,
-		New:    `		df.next = df.now + cl.Next`,
+		Old:    `		df.next = min(df.next, df.now+s.Next)`,
+		New:    `		df.next = df.now + s.Next`,
 		Test:   Test{core, "TestTheDatabasesClockDecidesWhatIsDue"},
 	},
 	{

@@ -119,8 +119,8 @@ var operating = []Mutant{
 		Name: "routes-are-not-reported", Guarantee: "G7",
 		Broken: "Only the relay's own process knows which routes do not work.",
 		File:   "producer/relay/internal/core/route_reports.go",
-		Old:    `	return ask(statement.Statement{Op: statement.Report, Routes: routes})`,
-		New:    `	return ask(statement.Statement{Op: statement.Report, Routes: routes[:0]})`,
+		Old:    `	return ask(&statement.Report{Routes: routes})`,
+		New:    `	return ask(&statement.Report{Routes: routes[:0]})`,
 		Test:   Test{"producer/relay/internal/core", "TestTheDatabaseKnowsWhichRoutesDoNotWork"},
 	},
 	{

@@ -6,7 +6,7 @@ var leasing = []Mutant{
 		Name: "sequence-anew-not-looked-for", Guarantee: "G5",
 		Broken: "Events of a sequence that has begun anew stand below the relay's marks until its next sweep.",
 		File:   "producer/relay/internal/core/leases.go",
-		Old: `		ls.numbers.checked(cl)
+		Old: `		ls.numbers.checked(s)
 `,
 		New:  ``,
 		Test: Test{"producer/relay/internal/core", "TestEventsBelowTheMarksAfterATruncateAreSentWithinALease"},
@@ -89,7 +89,7 @@ var leasing = []Mutant{
 	{
 		Name: "longest-wait-unknown", Guarantee: "G5",
 		Broken: "A relay does not tell the database how long an event may wait at most.",
-		File:   "producer/relay/internal/statement/statement.go",
+		File:   "producer/relay/internal/statement/reads.go",
 		Old:    `by.Longest, s.Limit`,
 		New:    `1<<62, s.Limit`,
 		Test:   Test{"producer/relay/internal/core", "TestAnEventThatAClockAheadParkedDoesNotWaitForThatTime"},
@@ -290,8 +290,8 @@ var relaying = []Mutant{
 		Name: "old-writer-overtaken", Guarantee: "G4",
 		Broken: "What comes behind the event of a transaction that has written for long is sent without asking whether that one has committed.",
 		File:   "producer/relay/internal/core/reader.go",
-		Old:    `return cl.old < from })`,
-		New:    `return cl.old < from && cl.back })`,
+		Old:    `return f.old < from })`,
+		New:    `return f.old < from && f.lap })`,
 		Test:   Test{"producer/relay/internal/core", "TestAnEventThatCommitsLateIsNotOvertakenByTheNextOfItsKey"},
 	},
 	{

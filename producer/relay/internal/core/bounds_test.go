@@ -103,8 +103,8 @@ func TestParkedHeadsBehindThoseOfAStalledRouteAreSent(t *testing.T) {
 	rel := r.start(Options{Window: 50})
 	rel.core.limits.due = 10
 	rel.hold = func(cl *Call) bool {
-		if cl.Op == statement.Due {
-			most = max(most, cl.Limit)
+		if cl.Op() == statement.OpDue {
+			most = max(most, cl.Statement.(*statement.Due).Limit)
 		}
 		return false
 	}
@@ -173,7 +173,7 @@ func TestARepeatedFailureDoesNotBuryWhatWasRedriven(t *testing.T) {
 		return confirmAll(s)
 	}
 	rel := r.start(Options{MaxAttempts: 2, Backoff: Backoff{Initial: time.Millisecond}})
-	rel.delay = func(cl *Call) bool { return cl.Op == statement.Retry }
+	rel.delay = func(cl *Call) bool { return cl.Op() == statement.OpRetry }
 	for len(rel.delayed) == 0 {
 		r.store.Add("topic", "")
 		r.run(100 * time.Millisecond)
@@ -212,7 +212,7 @@ func TestARepeatedFailureDoesNotBuryWhatWasRedrivenTwice(t *testing.T) {
 			r.run(100 * time.Millisecond)
 		}
 		r.store.Redrive(bad)
-		rel.delay = func(cl *Call) bool { return cl.Op == statement.Retry }
+		rel.delay = func(cl *Call) bool { return cl.Op() == statement.OpRetry }
 		for len(rel.delayed) == 0 {
 			r.store.Add("topic", "")
 			r.run(100 * time.Millisecond)
@@ -245,7 +245,7 @@ func TestARepeatedParkDoesNotHoldUpTheKeyOfWhatWasDiscarded(t *testing.T) {
 		next := r.store.Add("topic", "key")
 		r.outcomes(map[int64]transport.Outcome{bad: transport.Refused})
 		rel := r.start(cfg)
-		rel.delay = func(cl *Call) bool { return cl.Op == statement.Park }
+		rel.delay = func(cl *Call) bool { return cl.Op() == statement.OpPark }
 		for len(rel.delayed) == 0 {
 			r.store.Add("topic", "")
 			r.run(100 * time.Millisecond)

@@ -32,18 +32,18 @@ func (b *budget) rows() int {
 }
 
 // booked takes note of a statement that is over, and whether that took too long.
-func (b *budget) booked(cl *Call, slow bool) {
+func (b *budget) booked(err error, slow bool, rows []outbox.Queued) {
 	switch {
 	case slow:
 		b.now = max(1, b.now/budgetCut)
 		return
-	case cl.Err != nil:
+	case err != nil:
 		return
 	}
 	b.now = min(b.most, b.now+b.now/budgetGrowth+1)
-	for i := range cl.Rows {
-		if !cl.Rows[i].Missing {
-			b.average += (float64(sizeOf(&cl.Rows[i])) - b.average) / averageWeight
+	for i := range rows {
+		if !rows[i].Missing {
+			b.average += (float64(sizeOf(&rows[i])) - b.average) / averageWeight
 		}
 	}
 }

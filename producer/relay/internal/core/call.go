@@ -6,33 +6,79 @@ import (
 	"github.com/boxpair/boxpair/producer/relay/internal/statement"
 )
 
-// Call is a statement that the core has asked for, and what the core remembers with it until it is
-// given back.
+// Call is a statement that the core has asked for, and the memory of the core about it until the
+// call is given back. Err is the outcome of the statement.
 type Call struct {
 	statement.Statement
-	issued time.Duration // when the core asked, which is before the statement began
+	Err error
 
-	shards   []*shardState // that it is about
-	entries  []*Entry
-	line     *keyLine
-	versions []uint32 // of shards, when it was issued
-	untold   []int64  // Renew: shardState.untold of shards, when it was issued
-	reload   bool     // Heal: and then the blocked keys are loaded
-	back     bool     // Fetch: a page of laps
-	urgent   bool     // Fetch: and these are in a hurry
-	share    int      // Fetch: how many rows of a shard a page of laps has
-	news     bool     // Fetch: what was committed is looked for where that was
-	above    []int    // Fetch: which of ranges are above the marks of shards
-	looks    []int64  // Fetch: from where on it looks below the marks of shards
-	known    []int64  // Fetch: shardState.known of shards, when it was issued
-	old      int64    // Fetch: the lowest floor that looks need not reach down to
-	sampled  int64    // Fetch: lateCommits.sampled, when it was issued
-
-	wanted    [][]int64 // Fetch: rows of shards that are read by their Seqs
-	lookLimit int       // Fetch: how many rows a look may bring
+	issued  time.Duration // when the core asked, which is before the statement began
+	shards  []*shardState // of the statement
+	entries []*Entry      // of the statement
 }
 
-func ask(s statement.Statement) *Call { return &Call{Statement: s} }
+func ask(s statement.Statement, shards ...*shardState) *Call {
+	return &Call{Statement: s, shards: shards}
+}
+
+// fetch is [statement.Fetch] with the core's memory. Slices are by the position of a shard in the
+// call.
+type fetch struct {
+	statement.Fetch
+
+	versions []uint32  // of the shards, when the call was issued
+	known    []int64   // shardState.known, when the call was issued
+	looks    []int64   // where the look below the mark begins
+	above    []int     // which of Ranges is above the mark
+	wanted   [][]int64 // rows that are read by their Seqs
+
+	old       int64 // the lowest floor that looks need not reach down to
+	sampled   int64 // lateCommits.sampled, when the call was issued
+	lookLimit int   // how many rows a look may bring; 0: there is none
+	woken     bool  // only shards are read in which something was committed
+
+	lap    bool // a page of laps
+	urgent bool // … that are in a hurry
+	share  int  // … with so many rows of a shard
+}
+
+// fetch returns the statement of a call that reads the queue, nil for any other call.
+func (c *Call) fetch() *fetch {
+	if c == nil {
+		return nil
+	}
+	f, _ := c.Statement.(*fetch)
+	return f
+}
+
+// fetchKey is [statement.FetchKey] with the core's memory.
+type fetchKey struct {
+	statement.FetchKey
+
+	line    *keyLine
+	version uint32 // of the shard, when the call was issued
+}
+
+// renew is [statement.Renew] with the core's memory.
+type renew struct {
+	statement.Renew
+
+	untold []int64 // shardState.untold of the shards, when the call was issued
+}
+
+// heal is [statement.Heal] with the core's memory.
+type heal struct {
+	statement.Heal
+
+	reload bool // the blocked keys of the shards are loaded next
+}
+
+// fetchParked is [statement.FetchParked] with the core's memory.
+type fetchParked struct {
+	statement.FetchParked
+
+	line *keyLine
+}
 
 // numbersOf returns the numbers of shards, as statements want them.
 func numbersOf(shards []*shardState) []int {

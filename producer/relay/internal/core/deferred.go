@@ -23,7 +23,7 @@ const toldPause = 100 * time.Millisecond
 
 // call has the events moved that are due.
 func (df *deferrals) call() *Call {
-	if b := df.leases.busy; df.next == never || b != nil && b.Op == statement.KeepLow {
+	if b := df.leases.busy; df.next == never || b != nil && b.Op() == statement.OpKeepLow {
 		return nil // what is kept may be of before the move
 	}
 	at := df.next
@@ -34,11 +34,12 @@ func (df *deferrals) call() *Call {
 		df.at(at)
 		return nil
 	}
-	cl := ask(statement.Statement{Op: statement.Undefer, Limit: df.limits.undefer})
+	s := &statement.Undefer{Limit: df.limits.undefer}
+	cl := ask(s)
 	for _, sh := range df.shards {
 		if sh != nil && sh.open() {
 			cl.shards = append(cl.shards, sh)
-			cl.Leases = append(cl.Leases, sh.lease())
+			s.Leases = append(s.Leases, sh.lease())
 		}
 	}
 	df.next, df.looked, df.told = never, df.now, false
@@ -52,6 +53,7 @@ func (df *deferrals) call() *Call {
 // long before what is read now. It is a read like the others, one at a time, so that
 // what is fetched next is younger than the move.
 func (df *deferrals) moved(cl *Call) {
+	s := cl.Statement.(*statement.Undefer)
 	if cl.Err != nil { // it may have been done
 		for _, sh := range cl.shards {
 			sh.rewind(0)
@@ -59,23 +61,23 @@ func (df *deferrals) moved(cl *Call) {
 		df.next = df.now
 		return
 	}
-	for _, no := range cl.Lost {
+	for _, no := range s.Lost {
 		for _, sh := range cl.shards {
 			if sh.no == no {
-				df.leases.lose(sh, cl.Op.String())
+				df.leases.lose(sh, cl.Op().String())
 			}
 		}
 	}
 	df.next = df.now + df.cfg.PollMax
-	if cl.Next > 0 {
-		df.next = min(df.next, df.now+cl.Next)
+	if s.Next > 0 {
+		df.next = min(df.next, df.now+s.Next)
 	}
 	counts := make(map[int]int)
-	for _, m := range cl.Moved {
+	for _, m := range s.Moved {
 		if sh := df.shards[m.Shard]; sh != nil {
 			sh.want(m.Seq)
 		}
-		if counts[m.Shard]++; counts[m.Shard] >= cl.Limit { // there may be more
+		if counts[m.Shard]++; counts[m.Shard] >= s.Limit { // there may be more
 			df.next = df.now
 		}
 	}

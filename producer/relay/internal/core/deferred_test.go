@@ -154,8 +154,8 @@ func TestMoveWhoseAnswerIsLostIsFoundAtOnce(t *testing.T) {
 	rel := r.start(Options{})
 	r.run(5 * time.Second)
 	rel.delay = func(cl *Call) bool {
-		if cl.Op == statement.Undefer && len(cl.Moved) > 0 {
-			cl.Err, cl.Moved = errors.New("connection lost"), nil
+		if s, ok := cl.Statement.(*statement.Undefer); ok && len(s.Moved) > 0 {
+			cl.Err, s.Moved = errors.New("connection lost"), nil
 		}
 		return false
 	}

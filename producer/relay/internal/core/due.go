@@ -52,7 +52,8 @@ func (du *duePoll) call() *Call {
 		du.at(du.next)
 		return nil
 	}
-	cl := ask(statement.Statement{Op: statement.Due, Since: du.after, Limit: du.limits.due})
+	s := &statement.Due{Since: du.after, Limit: du.limits.due}
+	cl := ask(s)
 	for _, sh := range du.shards {
 		if sh != nil && sh.open() {
 			cl.shards = append(cl.shards, sh)
@@ -61,7 +62,7 @@ func (du *duePoll) call() *Call {
 	if len(cl.shards) == 0 {
 		return nil // a shard that opens brings its own look
 	}
-	cl.Numbers = numbersOf(cl.shards)
+	s.Shards = numbersOf(cl.shards)
 	du.next, du.again = never, false
 	du.changed = make(map[parkedID]struct{})
 	return cl
@@ -70,6 +71,7 @@ func (du *duePoll) call() *Call {
 func (du *duePoll) reply(cl *Call) {
 	changed := du.changed
 	du.changed = nil
+	s := cl.Statement.(*statement.Due)
 	if cl.Err != nil {
 		du.soon(du.now)
 		return
@@ -79,24 +81,24 @@ func (du *duePoll) reply(cl *Call) {
 		owned[sh.no] = sh
 	}
 	skipped, passed := false, du.passed
-	for i := range cl.Rows {
-		row := &cl.Rows[i]
+	for i := range s.Rows {
+		row := &s.Rows[i]
 		sh := owned[row.Shard]
 		if _, ok := changed[parkedID{sh, row.Seq}]; ok || sh == nil || !sh.open() || !du.take(sh, row) {
 			skipped = true
 		}
 	}
 	du.soon(du.now + dueSafety)
-	if cl.Next > 0 {
-		du.soon(du.now + cl.Next)
+	if s.Next > 0 {
+		du.soon(du.now + s.Next)
 	}
-	switch n := len(cl.Rows); {
+	switch n := len(s.Rows); {
 	case du.again:
 		du.soon(du.now)
-	case n < cl.Limit:
+	case n < s.Limit:
 		du.passEnded(skipped)
 	default:
-		last := &cl.Rows[n-1]
+		last := &s.Rows[n-1]
 		du.after = outbox.DuePoint{At: last.DueAt, Seq: last.Seq}
 		if du.soon(du.now); du.passed >= passed+n { // all of it: half of the time is for other reads
 			du.next = du.now + (du.now - cl.issued)

@@ -74,6 +74,30 @@ func (e *Entry) mark() outbox.Mark {
 	return outbox.Mark{Lease: e.shard.lease(), Seq: e.Seq, Round: e.Round}
 }
 
+func failuresOf(entries []*Entry) []outbox.Failure {
+	failures := make([]outbox.Failure, len(entries))
+	for i, e := range entries {
+		failures[i] = e.failure()
+	}
+	return failures
+}
+
+func marksOf(entries []*Entry) []outbox.Mark {
+	marks := make([]outbox.Mark, len(entries))
+	for i, e := range entries {
+		marks[i] = e.mark()
+	}
+	return marks
+}
+
+func seqsOf(entries []*Entry) []int64 {
+	seqs := make([]int64, len(entries))
+	for i, e := range entries {
+		seqs[i] = e.Seq
+	}
+	return seqs
+}
+
 // entryQueue is a list of entries; an entry is in one at most.
 type entryQueue struct {
 	first, last *Entry

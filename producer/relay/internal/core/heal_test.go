@@ -18,7 +18,7 @@ func TestShardsAreHealedFewAtATimeWhereAllTakeTooLong(t *testing.T) {
 		r.store.Add("topic", fmt.Sprint("key", i))
 	}
 	rel := r.start(Options{})
-	rel.hold = func(cl *Call) bool { return cl.Op == statement.Heal && len(cl.shards) > 5 }
+	rel.hold = func(cl *Call) bool { return cl.Op() == statement.OpHeal && len(cl.shards) > 5 }
 	for range 10_000 {
 		r.run(10 * time.Millisecond)
 		rel.held = slices.DeleteFunc(rel.held, func(cl *Call) bool {

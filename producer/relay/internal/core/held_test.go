@@ -37,7 +37,7 @@ func TestKeyThatEmptiesHasNoOthersLoadedWhereDeadEventsHoldTheirs(t *testing.T) 
 		t.Fatalf("%d were refused", refused)
 	}
 	for _, op := range rel.calls {
-		if op == statement.Heal || op == statement.Blocked {
+		if op == statement.OpHeal || op == statement.OpBlocked {
 			t.Errorf("%s was called", op)
 		}
 	}

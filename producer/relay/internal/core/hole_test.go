@@ -20,7 +20,7 @@ func TestKeyWithMillionsOfOthersInBetweenIsReadByALap(t *testing.T) {
 		r.store.Add("topic", sameShard("key"))
 	}
 	rel := r.start(Options{MaxPerKey: 5})
-	rel.hold = func(cl *Call) bool { return cl.Op == statement.FetchKey }
+	rel.hold = func(cl *Call) bool { return cl.Op() == statement.OpFetchKey }
 	for range 3000 {
 		r.run(10 * time.Millisecond)
 		rel.held = slices.DeleteFunc(rel.held, func(cl *Call) bool {

@@ -111,7 +111,7 @@ func (l *keyLine) toMove() int64 {
 	}
 	ln := &l.shard.lane
 	lists := [2][]*Entry{ln.follow}
-	if ln.busy != nil && ln.busy.Op == statement.Follow {
+	if ln.busy != nil && ln.busy.Op() == statement.OpFollow {
 		lists[1] = ln.busy.entries
 	}
 	for _, list := range lists {

@@ -6,8 +6,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/boxpair/boxpair/producer/relay/internal/statement"
-
 	"github.com/boxpair/boxpair/producer/relay/internal/keyset"
 
 	"github.com/boxpair/boxpair/store/outbox"
@@ -129,6 +127,9 @@ func (b *revisit) reset() {
 // inherit takes over what an earlier owner has passed over, from first on. A lap meets it.
 func (b *revisit) inherit(keys keyset.Set, first int64) { b.handed, b.first = keys, first }
 
+// wanted tells whether a lap is to go on or to begin, whether or not a route is hungry.
+func (b *revisit) wanted() bool { return b.urgent > 0 || b.sweep || b.whole || b.handed != nil }
+
 // begin begins a lap, if there is something to walk through.
 func (b *revisit) begin(sh *shardState) bool {
 	switch {
@@ -200,6 +201,9 @@ func (lp *laps) planSweep() {
 func (lp *laps) wanted() (wanted []*shardState, urgent bool) {
 	hungry := lp.hungry()
 	for _, sh := range lp.shards {
+		if sh == nil || !sh.back.wanted() && hungry&(1<<sh.no) == 0 {
+			continue
+		}
 		if !lp.reader.readable(sh) || !lp.wants(sh, hungry&(1<<sh.no) != 0) {
 			continue
 		}
@@ -223,7 +227,7 @@ func (lp *laps) wants(sh *shardState, hungry bool) bool {
 		}
 		return false
 	}
-	return (b.urgent > 0 || b.sweep || b.whole || b.handed != nil || hungry) && b.begin(sh)
+	return (b.wanted() || hungry) && b.begin(sh)
 }
 
 // pageCall makes a page of laps of shards, which share what one statement may bring. It begins
@@ -234,10 +238,11 @@ func (lp *laps) pageCall(shards []*shardState, urgent bool) *Call {
 		budget = min(budget, lp.limits.page)
 	}
 	share := max(budget/len(shards), min(lp.limits.cold, budget))
-	cl := ask(statement.Statement{Op: statement.Fetch})
-	cl.back, cl.urgent, cl.share = true, urgent, share
+	f := new(fetch)
+	cl := ask(f)
+	f.lap, f.urgent, f.share = true, urgent, share
 	young, old := lp.late.floor()
-	cl.old, cl.sampled = old, lp.late.sampled
+	f.old, f.sampled = old, lp.late.sampled
 	first, _ := slices.BinarySearchFunc(shards, lp.from, func(sh *shardState, no int) int { return sh.no - no })
 	for i := range shards {
 		sh := shards[(first+i)%len(shards)]
@@ -254,7 +259,7 @@ func (lp *laps) pageCall(shards []*shardState, urgent bool) *Call {
 // fewer.
 func (lp *laps) paged(cl *Call) {
 	took, slow := lp.now-cl.issued, lp.cfg.LeaseTTL/pageSlow
-	if !cl.urgent {
+	if !cl.fetch().urgent {
 		slow = min(slow, pageCalm)
 	}
 	lp.pageAt = lp.now + revisitShare*took
@@ -279,16 +284,17 @@ func (lp *laps) hungry() (shards uint64) {
 
 // take takes over a page of laps.
 func (lp *laps) take(cl *Call) {
+	f := cl.fetch()
 	below, above := cl.counts()
 	positions := lp.reader.byShard(cl)
 	for p, sh := range cl.shards {
-		if below[p] >= cl.lookLimit && cl.lookLimit > 0 { // the tail looks more closely
+		if below[p] >= f.lookLimit && f.lookLimit > 0 { // the tail looks more closely
 			positions[sh.no], sh.look = -1, true
 		}
 	}
 	before := lp.keys.buffered
-	for i := range cl.Rows {
-		row := &cl.Rows[i]
+	for i := range f.Rows {
+		row := &f.Rows[i]
 		p := positions[row.Shard]
 		if p < 0 || cl.shards[p].gone {
 			continue
@@ -303,14 +309,14 @@ func (lp *laps) take(cl *Call) {
 		}
 		lp.keys.take(sh, row, lap)
 	}
-	if taken := lp.keys.buffered - before; taken > 0 && taken >= len(cl.Rows)/2 {
+	if taken := lp.keys.buffered - before; taken > 0 && taken >= len(f.Rows)/2 {
 		lp.pageAt = lp.now // what waits can be sent
 	}
 	for p, sh := range cl.shards {
-		if positions[sh.no] != p || above[p] >= cl.share || sh.gone || !sh.readable() {
+		if positions[sh.no] != p || above[p] >= f.share || sh.gone || !sh.readable() {
 			continue
 		}
-		if sh.back.at = max(sh.back.at, cl.Ranges[cl.above[p]].Through); sh.back.at < sh.low {
+		if sh.back.at = max(sh.back.at, f.Ranges[f.above[p]].Through); sh.back.at < sh.low {
 			continue
 		}
 		sh.back.end()

@@ -70,7 +70,7 @@ func (lc *lateCommits) sampleSoon() {
 // sampleCall asks who is writing, until no shard has anything to look for.
 func (lc *lateCommits) sampleCall() *Call {
 	if lc.held != nil || lc.read-lc.readBy >= lc.limits.readsLong {
-		return ask(statement.Statement{Op: statement.Writers})
+		return ask(new(statement.Writers))
 	}
 	if lc.sampleAt == 0 {
 		return nil
@@ -87,7 +87,7 @@ func (lc *lateCommits) sampleCall() *Call {
 		lc.sampleAt = 0
 		return nil
 	}
-	return ask(statement.Statement{Op: statement.Writers})
+	return ask(new(statement.Writers))
 }
 
 // sample takes over who is writing.
@@ -99,8 +99,9 @@ func (lc *lateCommits) sample(cl *Call) {
 	}
 	before, changed := lc.sampled, lc.sampled != lc.seen
 	lc.sampled, lc.readBy = lc.seen, lc.read
-	names, writes := make(map[string]writer, len(cl.Names)), make(map[string]struct{}, len(cl.Names))
-	for _, name := range cl.Names {
+	all := cl.Statement.(*statement.Writers).Names
+	names, writes := make(map[string]writer, len(all)), make(map[string]struct{}, len(all))
+	for _, name := range all {
 		writes[name] = struct{}{}
 	}
 	ended := before
@@ -109,7 +110,7 @@ func (lc *lateCommits) sample(cl *Call) {
 			ended = min(ended, w.floor)
 		}
 	}
-	for _, name := range cl.Names {
+	for _, name := range all {
 		w, ok := lc.writers[name]
 		if !ok {
 			w, changed = writer{floor: before, since: lc.now, read: lc.read}, true
@@ -162,20 +163,20 @@ func (lc *lateCommits) floor() (young, old int64) {
 
 // look adds the range below a mark of sh to a fetch, if there is something to look for. What is in
 // memory or was passed over is left out: it is most of what there is.
-func (lc *lateCommits) look(cl *Call, sh *shardState, mark, from int64) {
+func (lc *lateCommits) look(f *fetch, sh *shardState, mark, from int64) {
 	from = max(min(from, sh.known), sh.sealed)
-	cl.looks, cl.known = append(cl.looks, from), append(cl.known, sh.known)
+	f.looks, f.known = append(f.looks, from), append(f.known, sh.known)
 	sh.skipped = slices.DeleteFunc(sh.skipped, func(seq int64) bool { return seq <= min(from, sh.known) })
 	wanted := []int64(nil)
-	if !cl.back {
+	if !f.lap {
 		n := min(len(sh.wanted), lc.reader.lookLimit())
 		wanted, sh.wanted = sh.wanted[:n:n], sh.wanted[n:]
 		sh.more = sh.more || len(sh.wanted) > 0
 	}
-	cl.wanted = append(cl.wanted, wanted)
+	f.wanted = append(f.wanted, wanted)
 	for _, seq := range wanted {
 		if seq <= from || from >= mark {
-			cl.Ranges = append(cl.Ranges, outbox.Range{Shard: sh.no, After: seq - 1, Through: seq, Limit: 1})
+			f.Ranges = append(f.Ranges, outbox.Range{Shard: sh.no, After: seq - 1, Through: seq, Limit: 1})
 		}
 	}
 	if from >= mark {
@@ -193,15 +194,15 @@ func (lc *lateCommits) look(cl *Call, sh *shardState, mark, from int64) {
 		}
 	}
 	slices.Sort(except)
-	cl.lookLimit = lc.reader.lookLimit()
-	cl.Ranges = append(cl.Ranges, outbox.Range{Shard: sh.no, After: from, Through: mark, Limit: cl.lookLimit, Except: slices.Compact(except)})
+	f.lookLimit = lc.reader.lookLimit()
+	f.Ranges = append(f.Ranges, outbox.Range{Shard: sh.no, After: from, Through: mark, Limit: f.lookLimit, Except: slices.Compact(except)})
 }
 
 // wantAgain has the rows that a fetch has not brought read by the next one. The mark may have been
 // set back since: rows above it are read anyway, and one of them alone would take the mark with it,
 // past rows that nobody has read.
 func (c *Call) wantAgain(p int) {
-	for _, seq := range c.wanted[p] {
+	for _, seq := range c.fetch().wanted[p] {
 		c.shards[p].want(seq)
 	}
 }

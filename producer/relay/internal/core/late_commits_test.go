@@ -5,8 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/boxpair/boxpair/producer/relay/internal/statement"
-
 	"github.com/boxpair/boxpair/idgen"
 	"github.com/boxpair/boxpair/producer/internal/wakeup"
 )
@@ -76,7 +74,7 @@ func TestAMarkThatIsSetBackDuringAReadPassesNoRow(t *testing.T) {
 	sh := rel.core.shards[r.store.Log[want[0]].Shard]
 	sh.low, sh.known = want[19], want[19]
 	sh.want(want[15]) // as after a move of a deferred event
-	rel.delay = func(cl *Call) bool { return cl.Op == statement.Fetch && len(cl.Rows) > 0 }
+	rel.delay = func(cl *Call) bool { return cl.fetch() != nil && len(cl.fetch().Rows) > 0 }
 	rel.core.Wake(r.now, wakeup.All)
 	r.run(time.Second)
 	if len(rel.delayed) != 1 {

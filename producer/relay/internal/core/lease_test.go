@@ -161,10 +161,10 @@ func TestALeaseCountsFromBeforeItsRenewal(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	rel := r.start(Options{})
-	rel.delay = func(cl *Call) bool { return cl.Op == statement.Acquire }
+	rel.delay = func(cl *Call) bool { return cl.Op() == statement.OpAcquire }
 	r.run(8 * time.Second)
 	rel.free()
-	rel.hold = func(cl *Call) bool { return cl.Op == statement.Renew }
+	rel.hold = func(cl *Call) bool { return cl.Op() == statement.OpRenew }
 	r.run(time.Millisecond)
 	for _, sh := range rel.core.shards {
 		if sh.until > 10*time.Second {
@@ -178,7 +178,7 @@ func TestARenewedLeaseCountsFromBeforeItsRenewal(t *testing.T) {
 	r := newRig(t)
 	rel := r.start(Options{})
 	r.run(3 * time.Second)
-	renewal := func(cl *Call) bool { return cl.Op == statement.Renew }
+	renewal := func(cl *Call) bool { return cl.Op() == statement.OpRenew }
 	rel.delay = renewal
 	r.run(4 * time.Second) // the answer to what was asked after a third of the lease comes late
 	rel.free()
@@ -223,7 +223,7 @@ func TestAShardIsHealedThenLoadedThenRead(t *testing.T) {
 	r := newRig(t)
 	rel := r.start(Options{})
 	r.run(time.Second)
-	order := []statement.Op{statement.Heartbeat, statement.Acquire, statement.Heal, statement.Blocked, statement.Fetch}
+	order := []statement.Op{statement.OpHeartbeat, statement.OpAcquire, statement.OpHeal, statement.OpBlocked, statement.OpFetch}
 	at := -1
 	for _, o := range order {
 		i := slices.Index(rel.calls, o)
@@ -239,7 +239,7 @@ func TestAMarkThatIsLostLosesTheShard(t *testing.T) {
 	r := newRig(t)
 	rel := r.start(Options{})
 	r.run(time.Second)
-	rel.hold = func(cl *Call) bool { return cl.Op == statement.Mark }
+	rel.hold = func(cl *Call) bool { return cl.Op() == statement.OpMark }
 	seq := r.store.Add("topic", "key")
 	rel.core.Wake(r.now, wakeup.All)
 	r.run(time.Second)

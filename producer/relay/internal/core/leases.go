@@ -66,7 +66,7 @@ func (ls *leases) next() *Call {
 		if !ls.lows.undone {
 			return ls.lows.doubtCall()
 		}
-		return ask(statement.Statement{Op: statement.Release, Leases: ls.doubted})
+		return ask(&statement.Release{Leases: ls.doubted})
 	}
 	if ls.stopping && ls.allIdle() {
 		if cl := ls.lows.call(); cl != nil {
@@ -78,7 +78,7 @@ func (ls *leases) next() *Call {
 		return ls.renewCall()
 	}
 	if ls.now >= ls.beatAt && !ls.stopping {
-		return ask(statement.Statement{Op: statement.Heartbeat, Read: ls.numbers.read})
+		return ask(&statement.Heartbeat{Read: ls.numbers.read})
 	}
 	for _, next := range [...]func() *Call{ls.reports.call, ls.lows.call, ls.yieldedCall, ls.clearCall, ls.acquireCall} {
 		if cl := next(); cl != nil {
@@ -117,7 +117,7 @@ func (ls *leases) acquireCall() *Call {
 		ls.at(ls.acquireAt)
 		return nil
 	}
-	return ask(statement.Statement{Op: statement.Acquire, Limit: want})
+	return ask(&statement.Acquire{Limit: want})
 }
 
 // clearCall tells the database of a rewind that is done.
@@ -127,9 +127,7 @@ func (ls *leases) clearCall() *Call {
 	}
 	for _, sh := range ls.shards {
 		if sh != nil && sh.clear {
-			cl := ask(statement.Statement{Op: statement.ClearRewind, Leases: []outbox.Lease{sh.lease()}, Ticket: sh.ticket})
-			cl.shards = []*shardState{sh}
-			return cl
+			return ask(&statement.ClearRewind{Lease: sh.lease(), Ticket: sh.ticket}, sh)
 		}
 	}
 	ls.clears = false
@@ -137,12 +135,13 @@ func (ls *leases) clearCall() *Call {
 }
 
 func (ls *leases) renewCall() *Call {
-	cl := ask(statement.Statement{Op: statement.Renew})
+	s := new(renew)
+	cl := ask(s)
 	for _, sh := range ls.shards {
 		if sh != nil {
 			cl.shards = append(cl.shards, sh)
-			cl.Leases = append(cl.Leases, sh.lease())
-			cl.untold = append(cl.untold, sh.untold)
+			s.Leases = append(s.Leases, sh.lease())
+			s.untold = append(s.untold, sh.untold)
 		}
 	}
 	return cl
@@ -151,10 +150,8 @@ func (ls *leases) renewCall() *Call {
 // releaseCall gives back what is to be given back and idle; with forget, when
 // the relay ends, even if that is nothing.
 func (ls *leases) releaseCall(forget bool) *Call {
-	var cl *Call
-	if forget {
-		cl = ask(statement.Statement{Op: statement.Release, Forget: true})
-	}
+	s := &statement.Release{Forget: forget}
+	cl := ask(s)
 	waiting := false
 	for _, sh := range ls.shards {
 		switch {
@@ -162,15 +159,15 @@ func (ls *leases) releaseCall(forget bool) *Call {
 		case !sh.idle():
 			waiting = true
 		default:
-			if cl == nil {
-				cl = ask(statement.Statement{Op: statement.Release})
-			}
 			sh.leaving, waiting = true, true
 			cl.shards = append(cl.shards, sh)
-			cl.Leases = append(cl.Leases, sh.lease())
+			s.Leases = append(s.Leases, sh.lease())
 		}
 	}
 	ls.yielding = waiting
+	if len(s.Leases) == 0 && !forget {
+		return nil
+	}
 	return cl
 }
 
@@ -185,7 +182,7 @@ func (ls *leases) allIdle() bool {
 
 func (ls *leases) reply(cl *Call) {
 	ls.busy = nil
-	if cl.Op == statement.Report {
+	if cl.Op() == statement.OpReport {
 		ls.reports.reported(cl)
 		return
 	}
@@ -194,34 +191,34 @@ func (ls *leases) reply(cl *Call) {
 		return
 	}
 	ls.fails = 0
-	switch cl.Op {
-	case statement.Renew:
+	switch s := cl.Statement.(type) {
+	case *renew:
 		ls.health.renewed = ls.now
 		ls.renewAt, ls.heard = cl.issued+ls.cfg.LeaseTTL/3, ls.now
 		ls.lows.wanted = true
 		ls.renewed(cl)
-	case statement.Heartbeat:
+	case *statement.Heartbeat:
 		ls.beatAt = cl.issued + ls.cfg.LeaseTTL/3
 		ls.reports.due = true
-		ls.identified(cl.Identity)
-		ls.numbers.checked(cl)
-		if cl.Live != ls.live {
-			ls.live = max(cl.Live, 1)
+		ls.identified(s.Identity)
+		ls.numbers.checked(s)
+		if s.Live != ls.live {
+			ls.live = max(s.Live, 1)
 			ls.acquireAt = 0
 		}
 		ls.yieldSurplus()
-	case statement.Acquire:
+	case *statement.Acquire:
 		ls.acquired = true
 		ls.acquireAt = cl.issued + ls.cfg.LeaseTTL/10
-		for _, g := range cl.Grants {
+		for _, g := range s.Grants {
 			ls.granted(g, cl.issued)
 		}
-	case statement.Release:
-		ls.doubted = slices.DeleteFunc(ls.doubted, func(lease outbox.Lease) bool { return slices.Contains(cl.Leases, lease) })
-		ls.released(cl)
-	case statement.ClearRewind:
+	case *statement.Release:
+		ls.doubted = slices.DeleteFunc(ls.doubted, func(lease outbox.Lease) bool { return slices.Contains(s.Leases, lease) })
+		ls.released(cl.shards, s.Forget)
+	case *statement.ClearRewind:
 		cl.shards[0].clear = false
-	case statement.KeepLow:
+	case *statement.KeepLow:
 		ls.lows.reply(cl)
 	}
 }
@@ -279,10 +276,11 @@ func (ls *leases) contradicts(known *Entry, row *outbox.Queued) bool {
 func (ls *leases) failed(cl *Call) {
 	ls.fails++
 	ls.retry = ls.now + min(ls.pause(ls.fails), ls.cfg.LeaseTTL/10)
-	if cl.Op != statement.Release {
+	s, ok := cl.Statement.(*statement.Release)
+	if !ok {
 		return
 	}
-	if cl.Forget { // whoever is told to stop does not wait for a database: leases run out
+	if s.Forget { // whoever is told to stop does not wait for a database: leases run out
 		ls.stopped = true
 		return
 	}
@@ -294,12 +292,13 @@ func (ls *leases) failed(cl *Call) {
 // renewed extends the leases that the database has extended, from the time
 // before it was asked, and drops the others.
 func (ls *leases) renewed(cl *Call) {
+	s := cl.Statement.(*renew)
 	ls.untold = false
 	for n, sh := range cl.shards {
 		if sh.gone {
 			continue
 		}
-		i := slices.IndexFunc(cl.Renewals, func(r outbox.Renewal) bool { return r.Lease == sh.lease() })
+		i := slices.IndexFunc(s.Renewals, func(r outbox.Renewal) bool { return r.Lease == sh.lease() })
 		if i < 0 {
 			ls.lose(sh, "renewal")
 			continue
@@ -308,11 +307,11 @@ func (ls *leases) renewed(cl *Call) {
 		for e := sh.held.pop(); e != nil; e = sh.held.pop() {
 			ls.keys.place(e)
 		}
-		if r := cl.Renewals[i]; r.Rewind && !sh.yielding && (r.Ticket != sh.ticket || sh.phase == phaseReady && !sh.clear) {
+		if r := s.Renewals[i]; r.Rewind && !sh.yielding && (r.Ticket != sh.ticket || sh.phase == phaseReady && !sh.clear) {
 			ls.rewind(sh, r)
 		}
 		if sh.open() {
-			ls.hear(sh, cl.untold[n]) // else when it is
+			ls.hear(sh, s.untold[n]) // else when it is
 		}
 	}
 }
@@ -423,14 +422,14 @@ func (ls *leases) yield(sh *shardState) {
 	ls.parking.mark(sh)
 }
 
-func (ls *leases) released(cl *Call) {
-	for _, sh := range cl.shards {
+func (ls *leases) released(shards []*shardState, forget bool) {
+	for _, sh := range shards {
 		if !sh.gone {
 			ls.note(slog.LevelDebug, "shard given back", slog.Int("shard", sh.no), slog.Int64("epoch", sh.epoch))
 			ls.drop(sh)
 		}
 	}
-	if cl.Forget {
+	if forget {
 		ls.stopped = true
 	}
 }

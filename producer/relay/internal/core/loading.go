@@ -37,22 +37,21 @@ func (ld *loading) call() *Call {
 	if len(ld.underway) == 0 {
 		return nil
 	}
-	cl := ask(statement.Statement{Op: statement.Blocked, Numbers: numbersOf(ld.underway), After: ld.after, Limit: ld.limits.blocked})
-	cl.shards = ld.underway
-	return cl
+	return ask(&statement.Blocked{Shards: numbersOf(ld.underway), After: ld.after, Limit: ld.limits.blocked}, ld.underway...)
 }
 
 func (ld *loading) page(cl *Call) {
+	s := cl.Statement.(*statement.Blocked)
 	if cl.Err != nil {
 		return
 	}
-	for _, b := range cl.Blocked {
+	for _, b := range s.Keys {
 		if sh := ld.shards[b.Shard]; b.Key != "" && sh != nil && sh.phase == phaseLoad && slices.Contains(ld.underway, sh) {
 			sh.loaded[b.Key] = struct{}{}
 		}
 	}
-	if len(cl.Blocked) >= cl.Limit {
-		ld.after = cl.Blocked[len(cl.Blocked)-1]
+	if len(s.Keys) >= s.Limit {
+		ld.after = s.Keys[len(s.Keys)-1]
 		return
 	}
 	loaded := ld.underway

@@ -60,12 +60,13 @@ func (lk *lowKeeper) lowest(sh *shardState) int64 {
 func (lk *lowKeeper) wantedOf(sh *shardState) []int64 {
 	all := sh.wanted
 	for _, cl := range [...]*Call{lk.reader.busy, lk.late.held} {
-		if cl == nil || cl.Op != statement.Fetch {
+		f := cl.fetch()
+		if f == nil {
 			continue
 		}
 		for p, other := range cl.shards {
 			if other == sh {
-				all = slices.Concat(all, cl.wanted[p])
+				all = slices.Concat(all, f.wanted[p])
 			}
 		}
 	}
@@ -81,7 +82,7 @@ func (lk *lowKeeper) unwritten(sh *shardState) int64 {
 	if held := lk.late.held; held != nil {
 		for p, other := range held.shards {
 			if other == sh {
-				low = min(low, held.looks[p])
+				low = min(low, held.fetch().looks[p])
 			}
 		}
 	}
@@ -136,11 +137,12 @@ const (
 // being moved it waits: they may come to stand below. What is kept of a tail stays true: rows may
 // only leave.
 func (lk *lowKeeper) call() *Call {
-	if b := lk.reader.busy; !lk.wanted || b != nil && b.Op == statement.Undefer {
+	if b := lk.reader.busy; !lk.wanted || b != nil && b.Op() == statement.OpUndefer {
 		return nil
 	}
 	lk.wanted = false
-	cl := ask(statement.Statement{Op: statement.KeepLow, History: lk.leases.identity})
+	s := &statement.KeepLow{History: lk.leases.identity}
+	cl := ask(s)
 	room, first := passedAtOnce, lk.from
 	for i := range lk.shards {
 		sh := lk.shards[(first+i)%len(lk.shards)]
@@ -157,10 +159,10 @@ func (lk *lowKeeper) call() *Call {
 			}
 		}
 		if low.Tail != nil || low.Seq > 0 && low.Seq != sh.kept {
-			cl.shards, cl.Lows = append(cl.shards, sh), append(cl.Lows, low)
+			cl.shards, s.Lows = append(cl.shards, sh), append(s.Lows, low)
 		}
 	}
-	if len(cl.Lows) == 0 {
+	if len(s.Lows) == 0 {
 		return nil
 	}
 	return cl
@@ -178,21 +180,22 @@ func (lk *lowKeeper) tailToKeep(sh *shardState, bottom int64) *outbox.Tail {
 // doubtCall has nothing kept any more of shards of a database that has lost commits: their bottoms
 // were of what is gone.
 func (lk *lowKeeper) doubtCall() *Call {
-	cl := ask(statement.Statement{Op: statement.KeepLow, History: lk.leases.identity})
+	s := &statement.KeepLow{History: lk.leases.identity}
 	for _, lease := range lk.leases.doubted {
-		cl.Lows = append(cl.Lows, outbox.Low{Lease: lease, Tail: &outbox.Tail{}})
+		s.Lows = append(s.Lows, outbox.Low{Lease: lease, Tail: &outbox.Tail{}})
 	}
-	return cl
+	return ask(s)
 }
 
 // reply notes what is kept.
 func (lk *lowKeeper) reply(cl *Call) {
+	s := cl.Statement.(*statement.KeepLow)
 	if len(cl.shards) == 0 {
-		lk.undone = len(cl.Lows) == len(lk.leases.doubted)
+		lk.undone = len(s.Lows) == len(lk.leases.doubted)
 	}
 	for i, sh := range cl.shards {
-		sh.kept = cl.Lows[i].Seq
-		if tail := cl.Lows[i].Tail; tail != nil {
+		sh.kept = s.Lows[i].Seq
+		if tail := s.Lows[i].Tail; tail != nil {
 			sh.keptAt = tail.Seq
 		}
 	}

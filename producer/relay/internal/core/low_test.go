@@ -148,7 +148,7 @@ func TestDeferredEventThatIsQueuedIsFoundByTheNextOwner(t *testing.T) {
 		r.store.Add("topic", "key")
 	}
 	rel := r.start(Options{})
-	rel.delay = func(cl *Call) bool { return cl.Op == statement.Undefer && len(cl.Moved) > 0 }
+	rel.delay = func(cl *Call) bool { s, ok := cl.Statement.(*statement.Undefer); return ok && len(s.Moved) > 0 }
 	r.run(2 * time.Minute)
 	r.kept()
 	r.kill(rel)
@@ -326,7 +326,7 @@ func TestTailsOfManyKeysAreKeptInTurns(t *testing.T) {
 			t.Fatal("nothing is kept")
 		}
 		seen := make(map[int]bool)
-		for _, low := range cl.Lows {
+		for _, low := range cl.Statement.(*statement.KeepLow).Lows {
 			if seen[low.Shard] {
 				t.Errorf("shard %d stands in one statement twice", low.Shard)
 			}

@@ -177,12 +177,12 @@ func New(cfg Options, routeOf func(topic string) string, batch BatchLimit, rnd *
 func (c *Machine) Reply(now time.Duration, cl *Call) {
 	c.now = now
 	c.noteCall(cl)
-	switch cl.Op {
-	case statement.Renew, statement.Heartbeat, statement.Acquire, statement.Release, statement.ClearRewind, statement.KeepLow, statement.Report:
+	switch op := cl.Op(); op {
+	case statement.OpRenew, statement.OpHeartbeat, statement.OpAcquire, statement.OpRelease, statement.OpClearRewind, statement.OpKeepLow, statement.OpReport:
 		c.leases.reply(cl)
-	case statement.Fetch, statement.FetchKey, statement.Writers, statement.Blocked, statement.Due, statement.Undefer:
+	case statement.OpFetch, statement.OpFetchKey, statement.OpWriters, statement.OpBlocked, statement.OpDue, statement.OpUndefer:
 		c.reader.reply(cl)
-	case statement.Mark:
+	case statement.OpMark:
 		c.marks.reply(cl)
 	default:
 		c.parking.reply(cl)
@@ -317,7 +317,7 @@ func (c *Machine) noteCall(cl *Call) {
 		return
 	}
 	c.health.callErr, c.health.callErrAt = storedError(cl.Err), c.now
-	c.note(slog.LevelWarn, "statement failed", slog.String("statement", cl.Op.String()), slog.Any("error", cl.Err))
+	c.note(slog.LevelWarn, "statement failed", slog.String("statement", cl.Op().String()), slog.Any("error", cl.Err))
 }
 
 // pause returns how long to wait after the given number of failures of a statement.

@@ -60,7 +60,7 @@ func TestHealthTellsHowLongReadsTook(t *testing.T) {
 	rel := r.start(Options{})
 	r.run(time.Second)
 	before := rel.core.State(time.Time{})
-	rel.hold = func(cl *Call) bool { return cl.Op == statement.Fetch }
+	rel.hold = func(cl *Call) bool { return cl.Op() == statement.OpFetch }
 	r.run(5 * time.Second)
 	rel.free()
 	after := rel.core.State(time.Time{})

@@ -4,8 +4,6 @@ import (
 	"time"
 
 	"github.com/boxpair/boxpair/producer/relay/internal/statement"
-
-	"github.com/boxpair/boxpair/store/outbox"
 )
 
 // marking is the part of the core that removes confirmed events from the queue,
@@ -48,7 +46,8 @@ func (mk *marking) plan() {
 		mk.at(ripe)
 		return
 	}
-	cl := ask(statement.Statement{Op: statement.Mark})
+	s := new(statement.Mark)
+	cl := ask(s)
 	taken := 0
 	for _, e := range mk.pending {
 		if taken++; e.shard.gone {
@@ -63,10 +62,7 @@ func (mk *marking) plan() {
 	if len(cl.entries) == 0 {
 		return
 	}
-	cl.Marks = make([]outbox.Mark, len(cl.entries))
-	for i, e := range cl.entries {
-		cl.Marks[i] = e.mark()
-	}
+	s.Marks = marksOf(cl.entries)
 	mk.underway = len(cl.entries)
 	mk.busy = mk.issue(cl)
 }
@@ -90,7 +86,7 @@ func (mk *marking) reply(cl *Call) {
 	}
 	mk.fails = 0
 	mk.health.marked = mk.now
-	for _, no := range cl.Lost {
+	for _, no := range cl.Statement.(*statement.Mark).Lost {
 		for _, e := range cl.entries {
 			if e.shard.no == no {
 				mk.leases.lose(e.shard, "mark")

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/boxpair/boxpair/producer/relay/internal/statement"
 	"github.com/boxpair/boxpair/store/outbox"
 )
 
@@ -40,12 +41,12 @@ func (nb *numbering) seen() int64 {
 
 // checked takes over what the database said of its sequence. If the shards were read from the
 // beginning since, the question was about events that may be gone.
-func (nb *numbering) checked(cl *Call) {
-	if cl.Read > nb.read {
+func (nb *numbering) checked(s *statement.Heartbeat) {
+	if s.Read > nb.read {
 		return
 	}
 	var behind *outbox.SequenceError
-	if !errors.As(cl.Sequence, &behind) {
+	if !errors.As(s.Sequence, &behind) {
 		if nb.anew {
 			nb.anew, nb.noteAt = false, 0
 			nb.late.seen = nb.seen()

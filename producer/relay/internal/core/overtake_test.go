@@ -51,7 +51,7 @@ func TestASweepDoesNotGoOnAboveAMarkThatWasSetBack(t *testing.T) {
 	rel.core.limits.sweep = 20 * time.Second
 	caught := false
 	rel.hold = func(cl *Call) bool {
-		if cl.Op == statement.Fetch && cl.back && cl.Ranges[0].After >= k1 && cl.Ranges[0].After < k2 && !caught {
+		if f := cl.fetch(); f != nil && f.lap && f.Ranges[0].After >= k1 && f.Ranges[0].After < k2 && !caught {
 			caught = true
 			return true
 		}
@@ -114,7 +114,7 @@ func TestFollowersDoNotOvertakeAnEventThatIsStillToBeMoved(t *testing.T) {
 	if len(rel.muted) != 1 {
 		t.Fatal("the second event is not in flight")
 	}
-	rel.delay = func(cl *Call) bool { return cl.Op == statement.Follow }
+	rel.delay = func(cl *Call) bool { return cl.Op() == statement.OpFollow }
 	r.store.Redrive(dead)
 	r.run(4 * time.Second)
 	m := rel.muted[0]
@@ -291,7 +291,7 @@ func TestWhatIsOnItsWayBehindAHeadGoesBeforeIt(t *testing.T) {
 		return confirmAll(s)
 	}
 	rel := r.start(Options{Backoff: Backoff{Initial: 10 * time.Second}})
-	rel.hold = func(cl *Call) bool { return cl.Op == statement.Follow }
+	rel.hold = func(cl *Call) bool { return cl.Op() == statement.OpFollow }
 	for len(rel.held) == 0 {
 		r.run(100 * time.Millisecond)
 		if r.now > 9*time.Second {

@@ -127,7 +127,8 @@ func (pk *parking) retryLost(e *Entry) {
 // fetched takes over the parked events of a key, or unblocks it if there
 // are none left.
 func (pk *parking) fetched(cl *Call) {
-	l, sh := cl.line, cl.shards[0]
+	s := cl.Statement.(*fetchParked)
+	l, sh := s.line, cl.shards[0]
 	l.fetching = false
 	if sh.yielding {
 		return
@@ -138,12 +139,12 @@ func (pk *parking) fetched(cl *Call) {
 	if len(l.fifo) > 0 || l.retrying > 0 || l.sent > 0 {
 		return // what is under way asks again
 	}
-	if len(cl.Rows) == 0 {
+	if len(s.Rows) == 0 {
 		pk.emptied(l)
 		return
 	}
 	pk.keys.block(l)
-	first := &cl.Rows[0]
+	first := &s.Rows[0]
 	l.head = first.Seq
 	toMove := l.toMove()
 	if toMove < first.Seq {
@@ -162,8 +163,8 @@ func (pk *parking) fetched(cl *Call) {
 		sh.lane.heal = true
 		pk.mark(sh)
 	case due:
-		for i := range cl.Rows {
-			row := &cl.Rows[i]
+		for i := range s.Rows {
+			row := &s.Rows[i]
 			if row.Missing || row.State == outbox.Dead || row.Seq > toMove {
 				break // the next look begins with it
 			}

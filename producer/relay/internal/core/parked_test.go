@@ -85,7 +85,7 @@ func TestAFreshEventWaitsUntilTheLastParkedOneOfItsKeyHasGone(t *testing.T) {
 	rel := r.start(Options{Backoff: Backoff{Initial: 2 * time.Second}})
 	r.run(20 * time.Millisecond)
 	r.broker = confirmAll
-	rel.hold = func(cl *Call) bool { return cl.Op == statement.Sent }
+	rel.hold = func(cl *Call) bool { return cl.Op() == statement.OpSent }
 	r.run(5 * time.Second)
 	fresh := r.store.Add("topic", "key")
 	rel.core.Wake(r.now, wakeup.All)
@@ -110,9 +110,9 @@ func TestAFailureIsParkedAfterTheMarksOfItsPredecessors(t *testing.T) {
 	}
 	r.outcomes(map[int64]transport.Outcome{second: transport.Refused})
 	rel := r.start(Options{})
-	rel.hold = func(cl *Call) bool { return cl.Op == statement.Mark }
+	rel.hold = func(cl *Call) bool { return cl.Op() == statement.OpMark }
 	r.run(time.Second)
-	if slices.Contains(rel.calls, statement.Park) {
+	if slices.Contains(rel.calls, statement.OpPark) {
 		t.Error("parked with a predecessor in the queue")
 	}
 	rel.free()
@@ -202,7 +202,7 @@ func TestARewindOfTwoAnswersToTheSecond(t *testing.T) {
 	rel := r.start(Options{})
 	r.run(time.Second)
 	r.store.Replay(b)
-	rel.hold = func(cl *Call) bool { return cl.Op == statement.Heal }
+	rel.hold = func(cl *Call) bool { return cl.Op() == statement.OpHeal }
 	r.run(4 * time.Second)
 	r.store.Replay(a) // while the first rewind is under way
 	r.run(4 * time.Second)
@@ -222,7 +222,7 @@ func TestAnEventIsReplayedThoughItsMarkIsUnderWay(t *testing.T) {
 	r := newRig(t)
 	rel := r.start(Options{})
 	r.run(time.Second)
-	rel.delay = func(cl *Call) bool { return cl.Op == statement.Mark } // done, and the relay does not know
+	rel.delay = func(cl *Call) bool { return cl.Op() == statement.OpMark } // done, and the relay does not know
 	seq := r.store.Add("topic", "key")
 	rel.core.Wake(r.now, wakeup.All)
 	r.run(time.Second)
@@ -247,7 +247,7 @@ func TestWhatIsMarkedDuringAReadIsNotSentAgain(t *testing.T) {
 	r.store.Add("topic", "key")
 	rel.core.Wake(r.now, wakeup.All)
 	r.run(time.Second)
-	rel.delay = func(cl *Call) bool { return cl.Op == statement.Fetch }
+	rel.delay = func(cl *Call) bool { return cl.Op() == statement.OpFetch }
 	sh := rel.core.shards[r.store.Log[1].Shard]
 	sh.rewind(0) // as after a rewind: the next read brings it
 	rel.core.Wake(r.now, wakeup.All)
@@ -482,10 +482,10 @@ func TestEventsThatAreMovedWhenTheirHeadHasGoneAreHealed(t *testing.T) {
 	refused := map[int64]transport.Outcome{first: transport.Refused, second: transport.Refused}
 	r.outcomes(refused)
 	rel := r.start(Options{MaxAttempts: 2, Backoff: Backoff{Initial: 100 * time.Millisecond}})
-	rel.hold = func(cl *Call) bool { return cl.Op == statement.Follow }
+	rel.hold = func(cl *Call) bool { return cl.Op() == statement.OpFollow }
 	r.run(10 * time.Millisecond)
 	delete(refused, first)
-	rel.hold = func(cl *Call) bool { return cl.Op == statement.Follow } // the second is not moved yet
+	rel.hold = func(cl *Call) bool { return cl.Op() == statement.OpFollow } // the second is not moved yet
 	r.run(time.Second)
 	rel.free()
 	r.run(time.Second)

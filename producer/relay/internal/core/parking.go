@@ -116,48 +116,41 @@ func (pk *parking) next(sh *shardState) *Call {
 	case phaseLoad:
 		return nil
 	}
-	cl := ask(statement.Statement{Numbers: []int{sh.no}, Leases: []outbox.Lease{sh.lease()}})
-	cl.shards = []*shardState{sh}
+	cl, fenced := ask(nil, sh), statement.Fenced{Lease: sh.lease()}
 	if len(ln.sent) > 0 && (sh.yielding || !ln.sentWaits(pk.now)) {
-		cl.Op = statement.Sent
 		ln.sent = cl.take(ln.sent)
-		for _, e := range cl.entries {
-			cl.Seqs = append(cl.Seqs, e.Seq)
-		}
+		cl.Statement = &statement.Sent{Fenced: fenced, Seqs: seqsOf(cl.entries)}
 		return cl
 	}
 	if len(ln.again) > 0 {
-		cl.Op = statement.Retry
 		ln.again = cl.take(ln.again)
-		cl.fail()
+		cl.Statement = &statement.Retry{Fenced: fenced, Failures: failuresOf(cl.entries)}
 		return cl
 	}
 	if ln.heal && !sh.yielding {
 		ln.heal = false
-		cl.Op = statement.Heal
+		cl.Statement = &heal{Heal: statement.Heal{Leases: []outbox.Lease{sh.lease()}}}
 		return cl
 	}
 	for range 3 {
 		ln.turn = (ln.turn + 1) % 3
 		switch {
 		case ln.turn == 0 && len(ln.park) > 0:
-			cl.Op = statement.Park
 			ln.park = cl.take(ln.park)
-			cl.fail()
+			cl.Statement = &statement.Park{Fenced: fenced, Failures: failuresOf(cl.entries)}
 			return cl
 		case ln.turn == 1 && len(ln.follow) > 0:
 			if ln.follow = cl.takeFollowers(ln.follow); len(cl.entries) == 0 {
 				continue
 			}
-			cl.Op = statement.Follow
-			for _, e := range cl.entries {
-				cl.Marks = append(cl.Marks, e.mark())
-			}
+			cl.Statement = &statement.Follow{Fenced: fenced, Marks: marksOf(cl.entries)}
 			return cl
 		case ln.turn == 2 && len(ln.fetch) > 0:
-			cl.Op, cl.line = statement.FetchParked, ln.fetch[0]
-			cl.Key, cl.Limit = cl.line.key, pk.cfg.MaxPerKey
+			l := ln.fetch[0]
 			ln.fetch = ln.fetch[1:]
+			cl.Statement = &fetchParked{
+				FetchParked: statement.FetchParked{Shard: sh.no, Key: l.key, Limit: pk.cfg.MaxPerKey}, line: l,
+			}
 			return cl
 		}
 	}
@@ -200,17 +193,11 @@ func (ln *parkedWriter) queueFollower(e *Entry) {
 	ln.follow = slices.Insert(ln.follow, at, e)
 }
 
-func (c *Call) fail() {
-	for _, e := range c.entries {
-		c.Failures = append(c.Failures, e.failure())
-	}
-}
-
 // healCall heals shards that are to be healed and have nothing under way: as many as the statement
 // heals in time, where there are a million keys.
 func (pk *parking) healCall() *Call {
-	cl := ask(statement.Statement{Op: statement.Heal})
-	cl.reload = true
+	s := &heal{reload: true}
+	cl := ask(s)
 	for _, sh := range pk.shards {
 		if len(cl.shards) == pk.healing.now {
 			break
@@ -218,7 +205,7 @@ func (pk *parking) healCall() *Call {
 		if sh != nil && sh.phase == phaseHeal && sh.lane.busy == nil && !sh.yielding {
 			sh.again = false
 			cl.shards = append(cl.shards, sh)
-			cl.Leases = append(cl.Leases, sh.lease())
+			s.Leases = append(s.Leases, sh.lease())
 		}
 	}
 	if len(cl.shards) == 0 {
@@ -235,49 +222,50 @@ func (pk *parking) reply(cl *Call) {
 		}
 		pk.mark(sh)
 	}
-	if cl.Op == statement.Heal {
-		pk.healing.booked(cl, pk.now-cl.issued > pk.cfg.LeaseTTL/2)
+	healing, heals := cl.Statement.(*heal)
+	if heals {
+		pk.healing.booked(cl.Err, pk.now-cl.issued > pk.cfg.LeaseTTL/2, nil)
 	}
 	if cl.Err != nil {
 		pk.failed(cl)
 		return
 	}
-	if cl.Op != statement.FetchParked { // which follows each lost retry, and says nothing of the next
+	if cl.Op() != statement.OpFetchParked { // which follows each lost retry, and says nothing of the next
 		for _, sh := range cl.shards {
 			sh.lane.fails = 0
 		}
 	}
-	if cl.Op == statement.Heal {
-		pk.healed(cl)
+	if heals {
+		pk.healed(cl, healing.reload)
 		return
 	}
 	sh := cl.shards[0]
-	if cl.Gone {
-		pk.leases.lose(sh, cl.Op.String())
+	if s, ok := cl.Statement.(interface{ LeaseLost() bool }); ok && s.LeaseLost() {
+		pk.leases.lose(sh, cl.Op().String())
 	}
 	if sh.gone {
 		return
 	}
-	switch cl.Op {
-	case statement.Sent:
+	switch cl.Op() {
+	case statement.OpSent:
 		pk.sent(cl)
-	case statement.Retry:
+	case statement.OpRetry:
 		pk.retried(cl)
-	case statement.Park:
+	case statement.OpPark:
 		pk.parkedEvents(cl)
-	case statement.Follow:
+	case statement.OpFollow:
 		pk.followed(cl)
-	case statement.FetchParked:
+	case statement.OpFetchParked:
 		pk.fetched(cl)
 	}
 }
 
 // healed goes on with what shards are healed for: loading what is blocked, or just
 // sending the events that have become heads.
-func (pk *parking) healed(cl *Call) {
+func (pk *parking) healed(cl *Call, reload bool) {
 	pk.due.soon(pk.now)
 	for _, sh := range cl.shards {
-		if !sh.gone && !sh.yielding && cl.reload {
+		if !sh.gone && !sh.yielding && reload {
 			sh.phase = phaseLoad
 			pk.loading.healed = true
 		}
@@ -293,27 +281,27 @@ func (pk *parking) failed(cl *Call) {
 		sh.lane.retry = pk.now + pk.pause(sh.lane.fails)
 	}
 	ln := &cl.shards[0].lane
-	switch cl.Op {
-	case statement.Heal:
-		ln.heal = !cl.reload && !cl.shards[0].yielding
-	case statement.Sent:
+	switch s := cl.Statement.(type) {
+	case *heal:
+		ln.heal = !s.reload && !cl.shards[0].yielding
+	case *statement.Sent:
 		ln.sent = append(cl.entries, ln.sent...)
-	case statement.Retry:
+	case *statement.Retry:
 		for _, e := range cl.entries {
 			pk.retryLost(e)
 		}
-	case statement.Park:
+	case *statement.Park:
 		for _, e := range cl.entries {
 			e.doubtful = true
 		}
 		ln.park = append(cl.entries, ln.park...)
-	case statement.Follow:
+	case *statement.Follow:
 		if !cl.shards[0].yielding {
 			ln.follow = append(cl.entries, ln.follow...)
 		}
-	case statement.FetchParked:
+	case *fetchParked:
 		if !cl.shards[0].yielding {
-			ln.fetch = append([]*keyLine{cl.line}, ln.fetch...)
+			ln.fetch = append([]*keyLine{s.line}, ln.fetch...)
 		}
 	}
 }

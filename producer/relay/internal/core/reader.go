@@ -83,18 +83,18 @@ func (rd *reader) reply(cl *Call) {
 		rd.fails = 0
 		rd.health.read = rd.now
 	}
-	switch cl.Op {
-	case statement.Fetch:
+	switch cl.Op() {
+	case statement.OpFetch:
 		rd.fetched(cl)
-	case statement.FetchKey:
+	case statement.OpFetchKey:
 		rd.refilled(cl)
-	case statement.Writers:
+	case statement.OpWriters:
 		rd.late.sample(cl)
-	case statement.Blocked:
+	case statement.OpBlocked:
 		rd.loading.page(cl)
-	case statement.Due:
+	case statement.OpDue:
 		rd.due.reply(cl)
-	case statement.Undefer:
+	case statement.OpUndefer:
 		rd.deferred.moved(cl)
 	}
 	if !rd.readsQueue() {
@@ -110,7 +110,7 @@ func (rd *reader) reply(cl *Call) {
 // what has happened meanwhile.
 func (rd *reader) readsQueue() bool {
 	busy := rd.busy
-	return rd.late.held != nil || busy != nil && (busy.Op == statement.Fetch || busy.Op == statement.FetchKey)
+	return rd.late.held != nil || busy != nil && (busy.Op() == statement.OpFetch || busy.Op() == statement.OpFetchKey)
 }
 
 // fetchCall looks for events above the low-water marks, if there is room for
@@ -206,11 +206,12 @@ func (rd *reader) fetchRanges() *Call {
 	budget := min(rd.room(), rd.budget.rows())
 	each := rd.lookLimit()
 	share := max((budget-cold*each)/max(hot, 1), each)
-	cl := ask(statement.Statement{Op: statement.Fetch})
-	cl.news = rd.followed && !rd.polled
+	f := new(fetch)
+	cl := ask(f)
+	f.woken = rd.followed && !rd.polled
 	rd.followed, rd.polled = false, false
 	young, old := rd.late.floor()
-	cl.old, cl.sampled = old, rd.late.sampled
+	f.old, f.sampled = old, rd.late.sampled
 	first := rd.from
 	for i := range rd.shards {
 		sh := rd.shards[(first+i)%len(rd.shards)]
@@ -233,10 +234,11 @@ func (rd *reader) fetchRanges() *Call {
 
 // include adds a range of a shard to a fetch, and what is to be looked for below it.
 func (rd *reader) include(cl *Call, sh *shardState, r outbox.Range, young int64) {
-	cl.shards, cl.versions = append(cl.shards, sh), append(cl.versions, sh.version)
-	rd.late.look(cl, sh, r.After, young)
-	cl.above = append(cl.above, len(cl.Ranges))
-	cl.Ranges = append(cl.Ranges, r)
+	f := cl.fetch()
+	cl.shards, f.versions = append(cl.shards, sh), append(f.versions, sh.version)
+	rd.late.look(f, sh, r.After, young)
+	f.above = append(f.above, len(f.Ranges))
+	f.Ranges = append(f.Ranges, r)
 }
 
 // byShard returns the position of every shard in the call, -1 for those not in it
@@ -247,7 +249,7 @@ func (rd *reader) byShard(cl *Call) (positions [idgen.Shards]int) {
 		positions[i] = -1
 	}
 	for i, sh := range cl.shards {
-		if rd.shards[sh.no] == sh && sh.version == cl.versions[i] && !sh.yielding {
+		if rd.shards[sh.no] == sh && sh.version == cl.fetch().versions[i] && !sh.yielding {
 			positions[sh.no] = i
 		}
 	}
@@ -257,12 +259,13 @@ func (rd *reader) byShard(cl *Call) (positions [idgen.Shards]int) {
 // fetched takes over what a fetch has brought, at once or after a sample: if its
 // looks did not reach down to the floor of a writer.
 func (rd *reader) fetched(cl *Call) {
-	rd.budget.booked(cl, rd.now-cl.issued > rd.cfg.LeaseTTL/2)
-	if cl.back {
+	f := cl.fetch()
+	rd.budget.booked(cl.Err, rd.now-cl.issued > rd.cfg.LeaseTTL/2, f.Rows)
+	if f.lap {
 		rd.laps.paged(cl)
 	}
 	if cl.Err != nil {
-		if !cl.back {
+		if !f.lap {
 			rd.pollAt, rd.delay = 0, 0
 		}
 		for p := range cl.shards {
@@ -270,21 +273,21 @@ func (rd *reader) fetched(cl *Call) {
 		}
 		return
 	}
-	if !cl.back {
+	if !f.lap {
 		positions := rd.byShard(cl)
 		for p, sh := range cl.shards {
-			if positions[sh.no] == p && sh.known >= cl.known[p] {
-				sh.known = max(min(cl.sampled, sh.low), sh.sealed) // unless a sample says otherwise
+			if positions[sh.no] == p && sh.known >= f.known[p] {
+				sh.known = max(min(f.sampled, sh.low), sh.sealed) // unless a sample says otherwise
 			}
 		}
-		rd.spacing.found(cl.issued, len(cl.Rows))
-		rd.late.read += len(cl.Rows)
-		if len(cl.Rows) > 0 && !cl.news { // where wake-ups come, there is no need to ask for more
+		rd.spacing.found(cl.issued, len(f.Rows))
+		rd.late.read += len(f.Rows)
+		if len(f.Rows) > 0 && !f.woken { // where wake-ups come, there is no need to ask for more
 			rd.delay = rd.spacing.now
 			rd.pollAt = min(rd.pollAt, cl.issued+rd.spacing.now)
 		}
 	}
-	if len(cl.Rows) > 0 && slices.ContainsFunc(cl.looks, func(from int64) bool { return cl.old < from }) {
+	if len(f.Rows) > 0 && slices.ContainsFunc(f.looks, func(from int64) bool { return f.old < from }) {
 		rd.late.held = cl
 		return
 	}
@@ -293,7 +296,7 @@ func (rd *reader) fetched(cl *Call) {
 
 // taken takes over what a fetch has brought.
 func (rd *reader) taken(cl *Call) {
-	if cl.back {
+	if cl.fetch().lap {
 		rd.laps.take(cl)
 	} else {
 		rd.takeFetched(cl)
@@ -304,15 +307,16 @@ func (rd *reader) taken(cl *Call) {
 // mark than it has brought, the queue is read again from there on: what is above
 // might overtake it.
 func (rd *reader) takeFetched(cl *Call) {
+	f := cl.fetch()
 	below, above := cl.counts()
 	for p, sh := range cl.shards {
-		if cl.lookLimit > 0 && below[p] >= cl.lookLimit || sh.known < cl.looks[p] {
-			sh.rewind(min(cl.looks[p], sh.known))
+		if f.lookLimit > 0 && below[p] >= f.lookLimit || sh.known < f.looks[p] {
+			sh.rewind(min(f.looks[p], sh.known))
 		}
 	}
 	positions := rd.byShard(cl)
-	for i := range cl.Rows {
-		row := &cl.Rows[i]
+	for i := range f.Rows {
+		row := &f.Rows[i]
 		p := positions[row.Shard]
 		if p < 0 || cl.shards[p].gone {
 			continue // and says nothing of who may write below it: the database may have lost it since
@@ -327,9 +331,9 @@ func (rd *reader) takeFetched(cl *Call) {
 	}
 	for p, sh := range cl.shards {
 		if positions[sh.no] == p && sh.readable() {
-			sh.more = above[p] >= cl.Ranges[cl.above[p]].Limit
+			sh.more = above[p] >= f.Ranges[f.above[p]].Limit
 		} else { // what it has brought from below was not taken
-			sh.known = min(sh.known, cl.looks[p])
+			sh.known = min(sh.known, f.looks[p])
 			cl.wantAgain(p)
 		}
 	}
@@ -361,17 +365,18 @@ func (rd *reader) waits(sh *shardState, row *outbox.Queued) bool {
 // counts returns how many rows of each shard a fetch has brought from below
 // and from above its mark.
 func (c *Call) counts() (below, above []int) {
+	f := c.fetch()
 	below, above = make([]int, len(c.shards)), make([]int, len(c.shards))
 	var positions [idgen.Shards]int
 	for p, sh := range c.shards {
 		positions[sh.no] = p
 	}
-	for i := range c.Rows {
-		p, seq := positions[c.Rows[i].Shard], c.Rows[i].Seq
+	for i := range f.Rows {
+		p, seq := positions[f.Rows[i].Shard], f.Rows[i].Seq
 		switch {
-		case seq > c.Ranges[c.above[p]].After:
+		case seq > f.Ranges[f.above[p]].After:
 			above[p]++
-		case seq > c.looks[p]:
+		case seq > f.looks[p]:
 			below[p]++
 		}
 	}
@@ -396,9 +401,10 @@ func (rd *reader) refillCall() *Call {
 			return nil // an answer that is awaited changes that
 		}
 		rd.refills = rd.refills[1:]
-		cl := ask(statement.Statement{Op: statement.FetchKey, Numbers: []int{l.shard.no}, Key: l.key, From: l.hole, Limit: rd.cfg.MaxPerKey})
-		cl.shards, cl.versions, cl.line = []*shardState{l.shard}, []uint32{l.shard.version}, l
-		return cl
+		return ask(&fetchKey{
+			FetchKey: statement.FetchKey{Shard: l.shard.no, Key: l.key, From: l.hole, Limit: rd.cfg.MaxPerKey},
+			line:     l, version: l.shard.version,
+		}, l.shard)
 	}
 	return nil
 }
@@ -424,22 +430,23 @@ func (rd *reader) refill(l *keyLine) {
 // refilled takes over the events of a key from its hole on. The hole is closed if
 // the statement has reached the end: what earlier reads passed over, it saw.
 func (rd *reader) refilled(cl *Call) {
-	l, sh := cl.line, cl.shards[0]
+	s := cl.Statement.(*fetchKey)
+	l, sh := s.line, cl.shards[0]
 	l.refilling = false
 	if sh.gone || sh.yielding || l.hole == 0 {
 		return
 	}
-	if cl.Err != nil && rd.now-cl.issued >= rd.cfg.LeaseTTL/KeyShare && l.hole == cl.From {
+	if cl.Err != nil && rd.now-cl.issued >= rd.cfg.LeaseTTL/KeyShare && l.hole == s.From {
 		rd.leaveToLap(l)
 		return
 	}
-	if cl.Err != nil || l.hole != cl.From || sh.version != cl.versions[0] {
+	if cl.Err != nil || l.hole != s.From || sh.version != s.version {
 		rd.refill(l)
 		return
 	}
 	full, passed := false, false
-	for i := range cl.Rows {
-		row := &cl.Rows[i]
+	for i := range s.Rows {
+		row := &s.Rows[i]
 		if l.hole = row.Seq; rd.waits(sh, row) {
 			full = true
 			break
@@ -452,7 +459,7 @@ func (rd *reader) refilled(cl *Call) {
 			break // there is no room for more: the hole begins again here; or its route is stalled
 		}
 	}
-	if !full && !passed && len(cl.Rows) < cl.Limit {
+	if !full && !passed && len(s.Rows) < s.Limit {
 		l.hole = 0
 	}
 	rd.refill(l)

@@ -93,7 +93,7 @@ func TestEventThatIsReplayedBeforeItsMarkIsAnsweredKeepsItsPlace(t *testing.T) {
 	rel := r.start(Options{})
 	first, second := r.store.Add("topic", "key"), r.store.Add("topic", "key")
 	r.run(time.Minute)
-	rel.delay = func(cl *Call) bool { return cl.Op == statement.Mark }
+	rel.delay = func(cl *Call) bool { return cl.Op() == statement.OpMark }
 	r.store.Replay(first)
 	r.run(time.Minute)
 	r.sends = nil
@@ -125,7 +125,7 @@ func TestReplayOfALongKeyIsReadFromItsFirstEvent(t *testing.T) {
 			r.store.Replay(seq)
 		}
 		r.run(time.Minute) // the fifth is under way and the sixth behind it: the key is to be read on from the next one
-		rel.hold = func(cl *Call) bool { return cl.Op == statement.Blocked }
+		rel.hold = func(cl *Call) bool { return cl.Op() == statement.OpBlocked }
 		r.sends = nil
 		replayed := slices.Concat(seqs[:4], seqs[6:])
 		for _, seq := range replayed {
@@ -172,7 +172,7 @@ func TestReplayWithoutItsTicketIsToldPageByPage(t *testing.T) {
 	}
 	renewals := 0
 	for _, op := range rel.calls {
-		if op == statement.Renew {
+		if op == statement.OpRenew {
 			renewals++
 		}
 	}
@@ -194,15 +194,15 @@ func TestRenewalForAReplayKeepsNothingElseFromBeingDone(t *testing.T) {
 	if c.shardsQuiescent() {
 		t.Error("nothing is to be done in a shard that waits to be told of a replay")
 	}
-	if cl := c.leases.next(); cl == nil || cl.Op != statement.Heartbeat {
+	if cl := c.leases.next(); cl == nil || cl.Op() != statement.OpHeartbeat {
 		t.Errorf("next is %+v, want a heartbeat", cl)
 	}
 	c.leases.beatAt, c.leases.heard = c.now+time.Second, c.now-time.Second
-	if cl := c.leases.next(); cl == nil || cl.Op != statement.Renew {
+	if cl := c.leases.next(); cl == nil || cl.Op() != statement.OpRenew {
 		t.Errorf("next is %+v, want a renewal", cl)
 	}
 	c.leases.heard = c.now
 	if cl := c.leases.next(); cl != nil {
-		t.Errorf("next is %s at once", cl.Op)
+		t.Errorf("next is %s at once", cl.Op())
 	}
 }

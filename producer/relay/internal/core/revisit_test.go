@@ -5,8 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/boxpair/boxpair/producer/relay/internal/statement"
-
 	"github.com/boxpair/boxpair/producer/internal/wakeup"
 	"github.com/boxpair/boxpair/transport"
 )
@@ -94,7 +92,7 @@ func TestFetchBringsNoMoreThanItIsAskedFor(t *testing.T) {
 		rel := r.start(Options{Window: 1000, FetchSize: size})
 		most := 0
 		rel.delay = func(cl *Call) bool {
-			most = max(most, len(cl.Rows))
+			most = max(most, len(rowsOf(cl)))
 			return false
 		}
 		r.run(5 * time.Second)
@@ -149,9 +147,9 @@ func TestFirstFetchBringsFewEventsSinceTheyMayBeLarge(t *testing.T) {
 		rel.core.reader.budget = New(rel.core.cfg, nil, nil, nil, false).reader.budget
 		most := 0
 		rel.hold = func(cl *Call) bool {
-			if cl.Op == statement.Fetch {
+			if f := cl.fetch(); f != nil {
 				rows := 0
-				for _, x := range cl.Ranges {
+				for _, x := range f.Ranges {
 					rows += x.Limit
 				}
 				most = max(most, rows)
@@ -172,12 +170,12 @@ func TestFirstFetchBringsFewEventsSinceTheyMayBeLarge(t *testing.T) {
 func TestFetchThatTakesTooLongIsFollowedBySmallerOnes(t *testing.T) {
 	t.Parallel()
 	b := budget{most: 1000, now: 1000}
-	b.booked(&Call{}, true)
+	b.booked(nil, true, nil)
 	if got := b.rows(); got != 250 {
 		t.Errorf("%d rows after a fetch that took too long", got)
 	}
 	for range 30 {
-		b.booked(&Call{}, false)
+		b.booked(nil, false, nil)
 	}
 	if got := b.rows(); got != 1000 {
 		t.Errorf("%d rows after many quick ones", got)

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/boxpair/boxpair/producer/relay/internal/statement"
+	"github.com/boxpair/boxpair/store/outbox"
 
 	"github.com/boxpair/boxpair/producer/relay/internal/memstore"
 
@@ -144,9 +145,25 @@ func (rel *rigRelay) step() bool {
 	return len(calls)+len(sends) > 0
 }
 
+// rowsOf returns the rows that a statement has brought.
+func rowsOf(cl *Call) []outbox.Queued {
+	switch s := cl.Statement.(type) {
+	case *fetch:
+		return s.Rows
+	case *fetchKey:
+		return s.Rows
+	case *fetchParked:
+		return s.Rows
+	case *statement.Due:
+		return s.Rows
+	default:
+		return nil
+	}
+}
+
 func (rel *rigRelay) execute(cl *Call) {
-	cl.Execute(context.Background(), rel.rig.store, rel.core.cfg.Asker())
-	rel.calls = append(rel.calls, cl.Op)
+	cl.Err = cl.Execute(context.Background(), rel.rig.store, rel.core.cfg.Asker())
+	rel.calls = append(rel.calls, cl.Op())
 	if rel.delay != nil && rel.delay(cl) {
 		rel.delayed = append(rel.delayed, cl)
 		return

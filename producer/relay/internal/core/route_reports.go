@@ -39,14 +39,14 @@ func (rp *routeReports) call() *Call {
 	if rp.told && slices.EqualFunc(routes, rp.written, same) {
 		return nil
 	}
-	return ask(statement.Statement{Op: statement.Report, Routes: routes})
+	return ask(&statement.Report{Routes: routes})
 }
 
 // reported books a report. One that has failed is repeated after the next heartbeat, and holds up
 // no lease.
 func (rp *routeReports) reported(cl *Call) {
 	rp.told = cl.Err == nil
-	rp.written = cl.Routes
+	rp.written = cl.Statement.(*statement.Report).Routes
 }
 
 // list returns the topics of routes that do not work, those that have failed for longest

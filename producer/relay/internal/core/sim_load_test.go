@@ -165,14 +165,14 @@ func (rel *loadRelay) step() {
 // execute runs a statement at once, and answers when it would be over.
 func (rel *loadRelay) execute(cl *Call) {
 	s := rel.load
-	cl.Execute(context.Background(), s.store, rel.core.cfg.Asker())
-	took := loadCall + time.Duration(len(cl.Rows))*s.row + time.Duration(s.store.Passed)*s.gone
+	cl.Err = cl.Execute(context.Background(), s.store, rel.core.cfg.Asker())
+	took := loadCall + time.Duration(len(rowsOf(cl)))*s.row + time.Duration(s.store.Passed)*s.gone
 	s.store.Passed = 0
-	if cl.Op == statement.Fetch {
-		s.mostRead = max(s.mostRead, len(cl.Rows))
+	if cl.Op() == statement.OpFetch {
+		s.mostRead = max(s.mostRead, len(rowsOf(cl)))
 	}
 	if limit := rel.core.cfg.LeaseTTL; took > limit {
-		took, cl.Err, cl.Rows = limit, context.DeadlineExceeded, nil
+		took, cl.Err = limit, context.DeadlineExceeded
 	}
 	rel.after(took, func() {
 		if !rel.gone {

@@ -249,7 +249,7 @@ func (s *simulation) execute(rel *simRelay, cl *Call) {
 		fault = 1 + s.rnd.IntN(2)
 	}
 	if fault != 1 {
-		cl.Execute(context.Background(), s.store, rel.core.cfg.Asker())
+		cl.Err = cl.Execute(context.Background(), s.store, rel.core.cfg.Asker())
 	}
 	if fault != 0 {
 		s.counts.Statements++
@@ -287,7 +287,7 @@ func (rel *simRelay) step() bool {
 	calls, sends, notes := rel.core.Flush()
 	if s.trace {
 		for _, cl := range calls {
-			fmt.Println(s.now, rel.core.cfg.Name, "call", cl.Op, cl.Ranges, cl.Seqs, len(cl.entries))
+			fmt.Println(s.now, rel.core.cfg.Name, "call", cl.Op(), fmt.Sprintf("%+v", cl.Statement), len(cl.entries))
 		}
 		for _, e := range sends {
 			fmt.Println(s.now, rel.core.cfg.Name, "send", e.Seq, e.Key, e.Topic, e.parked, len(e.BatchTail))
@@ -376,7 +376,7 @@ func (s *simulation) disturb() {
 func (s *simulation) pauseRelay() {
 	rel := s.relays[s.rnd.IntN(len(s.relays))]
 	for _, other := range s.relays {
-		if slices.ContainsFunc(other.calls, func(cl *Call) bool { return cl.Op >= statement.Mark }) {
+		if slices.ContainsFunc(other.calls, func(cl *Call) bool { return cl.Op() >= statement.OpMark }) {
 			rel = other
 		}
 	}

@@ -20,7 +20,7 @@ func (r *rig) committed(rel *rigRelay, d time.Duration) int64 {
 	return seq
 }
 
-func (rel *rigRelay) fetches() (n int) { return rel.count(statement.Fetch) }
+func (rel *rigRelay) fetches() (n int) { return rel.count(statement.OpFetch) }
 
 func (rel *rigRelay) count(of statement.Op) (n int) {
 	for _, op := range rel.calls {
@@ -91,15 +91,15 @@ func TestManyEventsAreReadTogether(t *testing.T) {
 				var from, marks int
 				for i := range int(2 * time.Second / every) {
 					if i == int(time.Second/every) { // those in advance are used up
-						from, marks = rel.count(statement.Fetch), rel.count(statement.Mark)
+						from, marks = rel.count(statement.OpFetch), rel.count(statement.OpMark)
 					}
 					rel.core.Wake(r.now, commit(r))
 					r.run(every)
 				}
-				if n := rel.count(statement.Fetch) - from; n < looks-3 || n > looks+5 {
+				if n := rel.count(statement.OpFetch) - from; n < looks-3 || n > looks+5 {
 					t.Errorf("%d looks at the queue in a second, not %d", n, looks)
 				}
-				if n := rel.count(statement.Mark) - marks; n > looks+5 {
+				if n := rel.count(statement.OpMark) - marks; n > looks+5 {
 					t.Errorf("%d marks in a second", n)
 				}
 				r.run(30 * time.Millisecond)
@@ -119,7 +119,7 @@ func TestManyEventsAreMarkedTogether(t *testing.T) {
 	var marks int
 	for i := range 4000 {
 		if i == 2000 {
-			marks = rel.count(statement.Mark)
+			marks = rel.count(statement.OpMark)
 		}
 		r.committed(rel, 500*time.Microsecond)
 		if len(rel.muted) > 0 {
@@ -128,7 +128,7 @@ func TestManyEventsAreMarkedTogether(t *testing.T) {
 			rel.answer(s)
 		}
 	}
-	if n := rel.count(statement.Mark) - marks; n > 125 { // two per look
+	if n := rel.count(statement.OpMark) - marks; n > 125 { // two per look
 		t.Errorf("%d marks in a second", n)
 	}
 	rel.free()

@@ -1,0 +1,118 @@
+package statement
+
+import (
+	"context"
+
+	"github.com/boxpair/boxpair/store/outbox"
+)
+
+// Renew extends leases.
+type Renew struct {
+	Leases []outbox.Lease
+
+	Renewals []outbox.Renewal
+}
+
+// Op is [OpRenew].
+func (*Renew) Op() Op { return OpRenew }
+
+// Execute implements [Statement].
+func (s *Renew) Execute(ctx context.Context, store outbox.RelayStore, by *Asker) (err error) {
+	s.Renewals, err = store.Renew(ctx, by.Name, by.LeaseTTL, s.Leases)
+	return err
+}
+
+// Heartbeat tells the database that the relay lives, and asks how many relays do.
+type Heartbeat struct {
+	Read int64 // highest number of an event that was read
+
+	Live     int
+	Identity string // of the database, "" if the store does not tell
+	Sequence error  // an [outbox.SequenceError] if the numbers of events begin anew
+}
+
+// Op is [OpHeartbeat].
+func (*Heartbeat) Op() Op { return OpHeartbeat }
+
+// Execute implements [Statement].
+func (s *Heartbeat) Execute(ctx context.Context, store outbox.RelayStore, by *Asker) (err error) {
+	s.Live, err = store.Heartbeat(ctx, by.Name, by.LeaseTTL)
+	if known, ok := store.(outbox.Identifier); ok && err == nil {
+		s.Identity, err = known.Identity(ctx)
+	}
+	if numbered, ok := store.(outbox.SequenceChecker); ok && err == nil {
+		s.Sequence = numbered.CheckSequence(ctx, s.Read)
+	}
+	return err
+}
+
+// Acquire takes free shards.
+type Acquire struct {
+	Limit int // shards
+
+	Grants []outbox.Grant
+}
+
+// Op is [OpAcquire].
+func (*Acquire) Op() Op { return OpAcquire }
+
+// Execute implements [Statement].
+func (s *Acquire) Execute(ctx context.Context, store outbox.RelayStore, by *Asker) (err error) {
+	s.Grants, err = store.Acquire(ctx, by.Name, by.LeaseTTL, s.Limit)
+	return err
+}
+
+// Release gives shards back.
+type Release struct {
+	Leases []outbox.Lease
+	Forget bool // the relay ends
+}
+
+// Op is [OpRelease].
+func (*Release) Op() Op { return OpRelease }
+
+// Execute implements [Statement].
+func (s *Release) Execute(ctx context.Context, store outbox.RelayStore, by *Asker) error {
+	return store.Release(ctx, by.Name, s.Leases, s.Forget)
+}
+
+// ClearRewind tells the database that the shard was set back.
+type ClearRewind struct {
+	Lease  outbox.Lease
+	Ticket int64
+}
+
+// Op is [OpClearRewind].
+func (*ClearRewind) Op() Op { return OpClearRewind }
+
+// Execute implements [Statement].
+func (s *ClearRewind) Execute(ctx context.Context, store outbox.RelayStore, by *Asker) error {
+	return store.ClearRewind(ctx, by.Name, s.Lease, s.Ticket)
+}
+
+// KeepLow keeps the places where the next owners of shards begin to read.
+type KeepLow struct {
+	Lows    []outbox.Low
+	History string // identity of the database that they are true for
+}
+
+// Op is [OpKeepLow].
+func (*KeepLow) Op() Op { return OpKeepLow }
+
+// Execute implements [Statement].
+func (s *KeepLow) Execute(ctx context.Context, store outbox.RelayStore, by *Asker) error {
+	return store.KeepLow(ctx, by.Name, s.Lows, s.History)
+}
+
+// Report tells the database which routes do not work.
+type Report struct {
+	Routes []outbox.StalledRoute
+}
+
+// Op is [OpReport].
+func (*Report) Op() Op { return OpReport }
+
+// Execute implements [Statement].
+func (s *Report) Execute(ctx context.Context, store outbox.RelayStore, by *Asker) error {
+	return store.ReportRoutes(ctx, by.Name, s.Routes)
+}

@@ -1,0 +1,56 @@
+package statement
+
+import "github.com/boxpair/boxpair/internal/fault"
+
+// Op names a method of [outbox.RelayStore].
+type Op uint8
+
+// The methods: those on leases first, then those that read, then those that change events.
+const (
+	OpRenew Op = iota
+	OpHeartbeat
+	OpAcquire
+	OpRelease
+	OpClearRewind
+	OpKeepLow
+	OpReport
+	OpFetch
+	OpFetchKey
+	OpWriters
+	OpBlocked
+	OpDue
+	OpMark
+	OpHeal
+	OpPark
+	OpFollow
+	OpRetry
+	OpSent
+	OpFetchParked
+	OpUndefer
+)
+
+var opNames = [...]string{
+	"renew", "heartbeat", "acquire", "release", "clear rewind", "keep low", "report routes", "fetch", "fetch key", "writers",
+	"blocked", "due", "mark", "heal", "park", "follow", "retry", "sent", "fetch parked", "undefer",
+}
+
+// String returns the name of the statement, for log records.
+func (o Op) String() string { return opNames[o] }
+
+// OnLeases tells whether the statement is about leases. Such a statement must not take as long as a
+// lease lasts.
+func (o Op) OnLeases() bool { return o <= OpReport }
+
+// Points returns the fault points before and after the statement, if it changes anything.
+func (o Op) Points() (before, after fault.Point) {
+	switch o {
+	case OpAcquire:
+		return fault.BeforeLease, fault.Leased
+	case OpMark:
+		return fault.BeforeMark, fault.Marked
+	case OpHeal, OpPark, OpFollow, OpRetry, OpSent, OpUndefer:
+		return fault.BeforePark, fault.Parked
+	default:
+		return "", ""
+	}
+}

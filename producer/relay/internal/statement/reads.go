@@ -1,0 +1,112 @@
+package statement
+
+import (
+	"context"
+	"time"
+
+	"github.com/boxpair/boxpair/store/outbox"
+)
+
+// Fetch reads ranges of the queue.
+type Fetch struct {
+	Ranges []outbox.Range
+
+	Rows []outbox.Queued
+}
+
+// Op is [OpFetch].
+func (*Fetch) Op() Op { return OpFetch }
+
+// Execute implements [Statement].
+func (s *Fetch) Execute(ctx context.Context, store outbox.RelayStore, _ *Asker) (err error) {
+	s.Rows, err = store.Fetch(ctx, s.Ranges)
+	return err
+}
+
+// FetchKey reads queued events of one key.
+type FetchKey struct {
+	Shard int
+	Key   string
+	From  int64 // Seq of the first
+	Limit int
+
+	Rows []outbox.Queued
+}
+
+// Op is [OpFetchKey].
+func (*FetchKey) Op() Op { return OpFetchKey }
+
+// Execute implements [Statement].
+func (s *FetchKey) Execute(ctx context.Context, store outbox.RelayStore, _ *Asker) (err error) {
+	s.Rows, err = store.FetchKey(ctx, s.Shard, s.Key, s.From, s.Limit)
+	return err
+}
+
+// Writers asks which transactions may still commit events.
+type Writers struct {
+	Names []string
+}
+
+// Op is [OpWriters].
+func (*Writers) Op() Op { return OpWriters }
+
+// Execute implements [Statement].
+func (s *Writers) Execute(ctx context.Context, store outbox.RelayStore, _ *Asker) (err error) {
+	s.Names, err = store.Writers(ctx)
+	return err
+}
+
+// Blocked reads a page of the blocked keys of shards.
+type Blocked struct {
+	Shards []int
+	After  outbox.BlockedKey // last key of the page before
+	Limit  int
+
+	Keys []outbox.BlockedKey
+}
+
+// Op is [OpBlocked].
+func (*Blocked) Op() Op { return OpBlocked }
+
+// Execute implements [Statement].
+func (s *Blocked) Execute(ctx context.Context, store outbox.RelayStore, by *Asker) (err error) {
+	s.Keys, err = store.Blocked(ctx, s.Shards, by.Hold, s.After, s.Limit)
+	return err
+}
+
+// Due reads a page of the parked events that are due.
+type Due struct {
+	Shards []int
+	Since  outbox.DuePoint // end of the page before
+	Limit  int
+
+	Rows []outbox.Queued
+	Next time.Duration // until the next event is due; 0: not known
+}
+
+// Op is [OpDue].
+func (*Due) Op() Op { return OpDue }
+
+// Execute implements [Statement].
+func (s *Due) Execute(ctx context.Context, store outbox.RelayStore, by *Asker) (err error) {
+	s.Rows, s.Next, err = store.Due(ctx, s.Shards, by.Hold, s.Since, by.Longest, s.Limit)
+	return err
+}
+
+// FetchParked reads the parked events of one key.
+type FetchParked struct {
+	Shard int
+	Key   string
+	Limit int
+
+	Rows []outbox.Queued
+}
+
+// Op is [OpFetchParked].
+func (*FetchParked) Op() Op { return OpFetchParked }
+
+// Execute implements [Statement].
+func (s *FetchParked) Execute(ctx context.Context, store outbox.RelayStore, by *Asker) (err error) {
+	s.Rows, err = store.FetchParked(ctx, s.Shard, s.Key, by.Hold, s.Limit)
+	return err
+}
