@@ -82,7 +82,7 @@ type clock struct {
 type decisions struct {
 	calls []*Call
 	sends []*Entry
-	notes []note
+	notes []Note
 }
 
 // coreLimits are numbers that no order depends on. A simulator makes them small, so
@@ -123,8 +123,8 @@ type coreHealth struct {
 	reading               time.Duration // all of them together
 }
 
-// note is a record for the log.
-type note struct {
+// Note is a record for the log.
+type Note struct {
 	Level slog.Level
 	Msg   string
 	Attrs []slog.Attr
@@ -272,7 +272,7 @@ func (c *Machine) Advance(now time.Duration) {
 }
 
 // Flush returns what is to be done, and forgets it.
-func (c *Machine) Flush() ([]*Call, []*Entry, []note) {
+func (c *Machine) Flush() ([]*Call, []*Entry, []Note) {
 	calls, sends, notes := c.calls, c.sends, c.notes
 	c.calls, c.sends, c.notes = nil, c.sends[:0], nil
 	return calls, sends, notes
@@ -297,7 +297,7 @@ func (c *Machine) issue(cl *Call) *Call {
 }
 
 func (c *Machine) note(level slog.Level, msg string, attrs ...slog.Attr) {
-	c.notes = append(c.notes, note{level, msg, attrs})
+	c.notes = append(c.notes, Note{level, msg, attrs})
 }
 
 // noteEvent writes a note about an event, which names it and never shows it.

@@ -36,7 +36,7 @@ type rigRelay struct {
 	name    string
 	core    *Machine
 	stopped bool // as by SIGSTOP
-	notes   []note
+	notes   []Note
 	calls   []statement.Op
 	hold    func(cl *Call) bool // calls that are not executed yet
 	held    []*Call

@@ -441,7 +441,7 @@ func (f *Store) Notify(context.Context, string) error { return outbox.ErrNoSigna
 
 var _ outbox.RelayStore = (*Store)(nil)
 
-// Id returns the dispatch ID of an event.
+// ID returns the dispatch ID of an event.
 func (f *Store) ID(seq int64) uuid.UUID {
 	f.Mu.Lock()
 	defer f.Mu.Unlock()
