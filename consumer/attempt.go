@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"time"
 
 	"github.com/boxpair/boxpair/internal/fault"
 	"github.com/boxpair/boxpair/store/inbox"
@@ -19,7 +20,7 @@ type attempt struct {
 	ran     bool // the handler was begun
 	late    bool // and overran the deadline, or the commit did
 	wrote   bool // events
-	ended   bool // the context, before anything was begun
+	ended   bool // nothing was begun, and nothing is to be: err says why
 }
 
 // begun is what an attempt runs once its message is locked or claimed.
@@ -117,6 +118,7 @@ type nextStep uint8
 
 const (
 	settled   nextStep = iota // the verdict holds
+	ended                     // nothing was begun: the error is the caller's
 	unknown                   // the commit may have succeeded: ask again
 	troubled                  // nothing is known of the message: try again, count nothing
 	failed                    // the handler failed
@@ -127,8 +129,11 @@ const (
 
 // judge tells what is to be done after a. Where an error may be the database's, it
 // is decided whether the message has to answer for it.
-func (h *Handler[TX]) judge(a attempt, d *delivery) nextStep {
-	if a.err == nil {
+func (h *Handler[TX]) judge(a attempt, p *progress) nextStep {
+	switch {
+	case a.ended:
+		return ended
+	case a.err == nil:
 		return settled
 	}
 	var (
@@ -140,7 +145,7 @@ func (h *Handler[TX]) judge(a attempt, d *delivery) nextStep {
 	case errors.Is(a.err, ErrNeverCameBack):
 		return killed
 	case errors.Is(a.err, inbox.ErrEnded):
-		d.ended = true
+		p.ended = true
 		return buried
 	case class == inbox.CommitUnknown:
 		return unknown
@@ -150,9 +155,57 @@ func (h *Handler[TX]) judge(a attempt, d *delivery) nextStep {
 		return postponed
 	case class == inbox.HandlerError, a.late:
 		return failed
-	case a.ran && h.inbox.outages.blame(d.who):
+	case a.ran && h.inbox.outages.blame(p.who):
 		return failed
 	default:
 		return troubled
+	}
+}
+
+// progress is what the attempts to handle one message share.
+type progress struct {
+	who     subject // once it is known
+	unknown bool    // the outcome of a commit was not known
+	ended   bool    // a handler has ended the transaction of the claim: if that is committed, nobody knows what else is
+
+	since time.Time // of the first wait for the database
+	waits int
+}
+
+// handling is the handling of a message that was delivered, of one that is parked, or of an effect
+// that is to be finished.
+type handling interface {
+	// begin makes an attempt.
+	begin(ctx context.Context) attempt
+	// settle does what the verdict on an attempt asks for.
+	settle(ctx context.Context, a attempt) error
+	// failed decides about the message after an attempt without a verdict. again asks for another
+	// attempt now; otherwise err is how the handling ends.
+	failed(ctx context.Context, a attempt, step nextStep) (again bool, err error)
+}
+
+// retryLoop makes attempts, after a first one, until something has become of the message. An error
+// says that nothing has: the message is where it was.
+func (h *Handler[TX]) retryLoop(ctx context.Context, p *progress, m handling, a attempt) error {
+	for {
+		if a.ran {
+			p.ended = false // the claim was free: what a handler has ended before was not committed
+		}
+		step := h.judge(a, p)
+		switch step {
+		case ended:
+			return a.err
+		case settled:
+			return m.settle(ctx, a)
+		case unknown:
+			h.counts.unknown.Add(1)
+			h.log.WarnContext(ctx, "outcome of a commit is unknown: asking again", "dispatch_id", p.who.id, "error", a.err)
+		}
+		again, err := m.failed(ctx, a, step)
+		if !again {
+			return err
+		}
+		p.unknown = p.unknown || step == unknown
+		a = m.begin(ctx)
 	}
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/boxpair/boxpair/dedupe"
 	"github.com/boxpair/boxpair/internal/fault"
@@ -15,19 +14,15 @@ import (
 // delivery is the handling of one delivered message, from its arrival to its
 // acknowledgement.
 type delivery struct {
+	progress
+
 	in          *incoming
-	who         subject // once it is known
-	redelivered bool    // the transport says so
-	suspect     bool    // it may have been begun before, without coming back
+	redelivered bool // the transport says so
+	suspect     bool // it may have been begun before, without coming back
 	attempted   bool
 
-	term    dedupe.Term
-	quick   int  // counted attempts
-	unknown bool // the outcome of a commit was not known
-	ended   bool // a handler has ended the transaction of the claim: if that is committed, nobody knows what else is
-
-	since time.Time // of the first wait for the database
-	waits int
+	term  dedupe.Term
+	quick int // counted attempts
 }
 
 // handle applies the message or parks it. On an error it did neither.
@@ -43,54 +38,47 @@ func (h *Handler[TX]) handle(ctx context.Context, d *delivery) error {
 
 // handleAlone is handle in transactions for the message alone.
 func (h *Handler[TX]) handleAlone(ctx context.Context, d *delivery) error {
-	if err := h.ensureRegistered(ctx, d); err != nil {
-		return err
-	}
-	d.term = h.term()
-	return h.retryLoop(ctx, d, h.begin(ctx, d))
+	m := freshMessage[TX]{h, d}
+	return h.retryLoop(ctx, &d.progress, m, m.begin(ctx))
 }
 
-// retryLoop is what follows the first attempt.
-func (h *Handler[TX]) retryLoop(ctx context.Context, d *delivery, a attempt) error {
-	for {
-		if a.ended {
-			return a.err
-		}
-		if a.ran {
-			d.ended = false // the claim was free: what a handler has ended before was not committed
-		}
-		f := h.judge(a, d)
-		switch f {
-		case settled:
-			return h.settle(ctx, d, a)
-		case unknown:
-			again := d.unknown
-			d.unknown = true
-			h.counts.unknown.Add(1)
-			h.log.WarnContext(ctx, "outcome of a commit is unknown: asking again", h.attrs(d.in, "error", a.err)...)
-			if !again { // at once, on another connection: the claim waits for the old one and tells
-				h.trouble(d, a.err)
-			} else if !h.hold(ctx, d, a.err) {
-				return a.err
-			}
-		case troubled:
-			if !h.hold(ctx, d, a.err) {
-				return a.err
-			}
-		case killed:
-			h.log.ErrorContext(ctx, "message kills the process", h.attrs(d.in, "error", a.err)...)
-			return h.park(ctx, d, inbox.Parking{State: inbox.Dead, LastError: text(a.err)})
-		default:
-			if done, err := h.fail(ctx, d, a, f); done {
-				return err
-			}
-		}
-		if err := h.ensureRegistered(ctx, d); err != nil {
-			return err
-		}
-		d.term = h.term()
-		a = h.begin(ctx, d)
+// handleFrom is handleAlone from an attempt on that was made in a group.
+func (h *Handler[TX]) handleFrom(ctx context.Context, d *delivery, a attempt) error {
+	return h.retryLoop(ctx, &d.progress, freshMessage[TX]{h, d}, a)
+}
+
+// freshMessage is the handling of a message that the transport has delivered. It is parked, or
+// returned to the transport, unless it is applied.
+type freshMessage[TX any] struct {
+	h *Handler[TX]
+	d *delivery
+}
+
+func (m freshMessage[TX]) begin(ctx context.Context) attempt {
+	if err := m.h.ensureRegistered(ctx, &m.d.progress); err != nil {
+		return attempt{err: err, ended: true}
 	}
+	m.d.term = m.h.term()
+	return m.h.begin(ctx, m.d)
+}
+
+func (m freshMessage[TX]) settle(ctx context.Context, a attempt) error {
+	return m.h.settle(ctx, m.d, a)
+}
+
+func (m freshMessage[TX]) failed(ctx context.Context, a attempt, step nextStep) (again bool, err error) {
+	h, d := m.h, m.d
+	switch {
+	case step == unknown && !d.unknown: // at once, on another connection: the claim waits for the old one and tells
+		h.trouble(&d.progress, a.err)
+		return true, nil
+	case step == unknown, step == troubled:
+		return h.hold(ctx, &d.progress, a.err), a.err
+	case step == killed:
+		h.log.ErrorContext(ctx, "message kills the process", h.attrs(d.in, "error", a.err)...)
+		return false, h.park(ctx, d, inbox.Parking{State: inbox.Dead, LastError: text(a.err)})
+	}
+	return h.fail(ctx, d, a, step)
 }
 
 // begin makes one attempt.
@@ -100,15 +88,12 @@ func (h *Handler[TX]) begin(ctx context.Context, d *delivery) attempt {
 		d.suspect = !a.ran && a.err != nil // else it came back
 		return a
 	}
-	inside, err := h.gate.enter(ctx, besideOthers, h.cfg.Timeout)
-	if err != nil {
-		return attempt{err: err, ended: true}
-	}
-	defer h.gate.leave(inside)
 	// What comes again may have been applied, and the handler would run in vain.
 	optimistic := h.cfg.Optimistic && !d.redelivered && !d.attempted
-	d.attempted = true
-	return h.apply(ctx, d.in, optimistic, 0)
+	return h.besideOthers(ctx, func() attempt {
+		d.attempted = true
+		return h.apply(ctx, d.in, optimistic, 0)
+	})
 }
 
 func (h *Handler[TX]) apply(ctx context.Context, in *incoming, optimistic bool, starts int) attempt {
@@ -188,30 +173,21 @@ func (h *Handler[TX]) applied(who subject, wrote bool) {
 	}
 }
 
-// fail counts a failed attempt. It tells whether the delivery has come to its end,
-// and how.
-func (h *Handler[TX]) fail(ctx context.Context, d *delivery, a attempt, f nextStep) (done bool, err error) {
+// fail counts a failed attempt, and parks the message unless it is to be tried again now.
+func (h *Handler[TX]) fail(ctx context.Context, d *delivery, a attempt, step nextStep) (again bool, err error) {
 	attempts, err := h.count(ctx, d.in, a.err)
 	if err != nil { // not even that could be kept
-		if h.hold(ctx, d, err) {
-			return false, nil
-		}
-		return true, errors.Join(a.err, err)
+		return h.hold(ctx, &d.progress, err), errors.Join(a.err, err)
 	}
 	h.logFailure(ctx, d.in, attempts, a.err)
-	p := inbox.Parking{State: inbox.Retrying, Attempts: attempts, LastError: text(a.err)}
 	d.quick++
-	switch {
-	case f == buried, attempts >= h.cfg.MaxAttempts:
-		p.State = inbox.Dead
-	case f == postponed:
-		p.RetryIn = postponedFor(a.err)
-	case d.quick < h.cfg.QuickAttempts && pace.Sleep(ctx, h.inbox.jitter(doubled(h.cfg.QuickBackoff, d.quick-1))) == nil:
-		return false, nil
-	default:
-		p.RetryIn = h.backoff(attempts)
+	if step == failed && attempts < h.cfg.MaxAttempts && d.quick < h.cfg.QuickAttempts &&
+		pace.Sleep(ctx, h.inbox.jitter(doubled(h.cfg.QuickBackoff, d.quick-1))) == nil {
+		return true, nil
 	}
-	return true, h.park(ctx, d, p)
+	p := inbox.Parking{Attempts: attempts, LastError: text(a.err)}
+	p.State, p.RetryIn = h.afterFailure(step, attempts, a.err)
+	return false, h.park(ctx, d, p)
 }
 
 func (h *Handler[TX]) count(ctx context.Context, in *incoming, cause error) (int, error) {
@@ -249,7 +225,7 @@ func (h *Handler[TX]) park(ctx context.Context, d *delivery, p inbox.Parking) er
 			return nil
 		}
 		asked = asked || h.inbox.store.Classify(err) == inbox.CommitUnknown
-		if !h.hold(ctx, d, err) {
+		if !h.hold(ctx, &d.progress, err) {
 			return fmt.Errorf("park as %s: %w", p.State, err)
 		}
 	}

@@ -209,33 +209,43 @@ func (x *effects[TX]) wait(cause error, attempts int) time.Duration {
 
 // finishRun does what follows from a result, or keeps the result for later.
 func (x *effects[TX]) finishRun(ctx context.Context, r *inbox.EffectRun, result []byte) {
-	d := &delivery{who: subject{x.h.name, r.Key}}
-	for {
-		a := x.finishOnce(ctx, r, result)
-		switch f := x.h.judge(a, d); f {
-		case settled:
-			if a.verdict == inbox.Duplicate && !d.unknown {
-				x.h.log.WarnContext(ctx, "effect was taken over before it was finished", x.attrs(r)...)
-				return
-			}
-			x.h.inbox.outages.success(d.who)
-			x.h.counts.effectsDone.Add(1)
-			if x.h.inbox.outbox != nil {
-				x.h.inbox.outbox.Committed()
-			}
-			return
-		case unknown, troubled:
-			d.unknown = d.unknown || f == unknown
-			x.h.noteTrouble(ctx, f, a.err)
-			if !x.h.hold(ctx, d, a.err) {
-				x.answered(ctx, r, result, a.err, f)
-				return
-			}
-		default:
-			x.answered(ctx, r, result, a.err, f)
-			return
-		}
+	m := &finishing[TX]{progress{who: subject{x.h.name, r.Key}}, x, r, result}
+	_ = x.h.retryLoop(ctx, &m.progress, m, m.begin(ctx))
+}
+
+// finishing is the handling of an effect that was carried out.
+type finishing[TX any] struct {
+	progress
+
+	x      *effects[TX]
+	r      *inbox.EffectRun
+	result []byte
+}
+
+func (m *finishing[TX]) begin(ctx context.Context) attempt {
+	return m.x.finishOnce(ctx, m.r, m.result)
+}
+
+func (m *finishing[TX]) settle(ctx context.Context, a attempt) error {
+	h := m.x.h
+	if a.verdict == inbox.Duplicate && !m.unknown {
+		h.log.WarnContext(ctx, "effect was taken over before it was finished", m.x.attrs(m.r)...)
+		return nil
 	}
+	h.inbox.outages.success(m.who)
+	h.counts.effectsDone.Add(1)
+	if h.inbox.outbox != nil {
+		h.inbox.outbox.Committed()
+	}
+	return nil
+}
+
+func (m *finishing[TX]) failed(ctx context.Context, a attempt, step nextStep) (again bool, err error) {
+	if (step == unknown || step == troubled) && m.x.h.hold(ctx, &m.progress, a.err) {
+		return true, nil
+	}
+	m.x.answered(ctx, m.r, m.result, a.err, step)
+	return false, nil
 }
 
 // answered keeps a result whose effect could not be finished.
@@ -328,13 +338,13 @@ func (x *effects[TX]) settle(ctx context.Context, r *inbox.EffectRun, o inbox.Ef
 	if o.State == inbox.EffectDead || o.State == inbox.EffectUncertain {
 		x.h.log.ErrorContext(ctx, "effect waits for an operator", x.attrs(r, "state", o.State)...)
 	}
-	d := &delivery{who: subject{x.h.name, r.Key}}
+	p := &progress{who: subject{x.h.name, r.Key}}
 	for failures := 0; ; failures++ {
 		err := x.settleOnce(ctx, r, o)
 		if err == nil {
 			return
 		}
-		if x.h.hold(context.WithoutCancel(ctx), d, err) {
+		if x.h.hold(context.WithoutCancel(ctx), p, err) {
 			continue
 		}
 		if o.Result == nil || pace.Sleep(ctx, x.h.dueWait(failures)) != nil {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"time"
+
+	"github.com/boxpair/boxpair/store/inbox"
 )
 
 // text returns an error as a store keeps it.
@@ -25,6 +27,19 @@ func (h *Handler[TX]) backoff(attempts int) time.Duration {
 		d = min(d*backoffGrowth, h.cfg.MaxBackoff)
 	}
 	return h.inbox.jitter(d)
+}
+
+// afterFailure tells what becomes of a message with so many counted attempts: it is dead, or tried
+// again after a backoff.
+func (h *Handler[TX]) afterFailure(step nextStep, attempts int, cause error) (inbox.State, time.Duration) {
+	switch {
+	case step == buried, step == killed, attempts >= h.cfg.MaxAttempts:
+		return inbox.Dead, 0
+	case step == postponed:
+		return inbox.Retrying, postponedFor(cause)
+	default:
+		return inbox.Retrying, h.backoff(attempts)
+	}
 }
 
 // doubled returns d doubled n times, as far as a duration goes.

@@ -42,3 +42,13 @@ func (g gate) enter(ctx context.Context, weight int64, most time.Duration) (int6
 
 // leave ends what enter began.
 func (g gate) leave(weight int64) { g.inside.Release(weight) }
+
+// besideOthers runs an attempt beside others of the handler.
+func (h *Handler[TX]) besideOthers(ctx context.Context, run func() attempt) attempt {
+	inside, err := h.gate.enter(ctx, besideOthers, h.cfg.Timeout)
+	if err != nil {
+		return attempt{err: err, ended: true}
+	}
+	defer h.gate.leave(inside)
+	return run()
+}

@@ -61,7 +61,7 @@ type groups[TX any] struct {
 // handle has m handled in a group, or alone.
 func (g *groups[TX]) handle(m *member) error {
 	h := g.h
-	if err := h.ensureRegistered(m.ctx, m.d); err != nil {
+	if err := h.ensureRegistered(m.ctx, &m.d.progress); err != nil {
 		return err
 	}
 	g.join(m)
@@ -79,7 +79,7 @@ func (g *groups[TX]) handle(m *member) error {
 		case t.lead != nil:
 			g.run(t.lead)
 		case t.made != nil:
-			return h.retryLoop(m.ctx, m.d, *t.made)
+			return h.handleFrom(m.ctx, m.d, *t.made)
 		default:
 			return g.alone(m)
 		}

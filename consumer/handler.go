@@ -91,7 +91,7 @@ func (h *Handler[TX]) consume(ctx context.Context, msg *message.Message, d *deli
 	}
 	in, err := h.read(ctx, msg)
 	d.in, d.who = in, subject{h.name, in.event.ID}
-	if err := h.ensureRegistered(ctx, d); err != nil {
+	if err := h.ensureRegistered(ctx, &d.progress); err != nil {
 		return err
 	}
 	if err != nil {
@@ -109,7 +109,7 @@ func (h *Handler[TX]) consume(ctx context.Context, msg *message.Message, d *deli
 		h.counts.window.Add(1)
 		return nil
 	}
-	if err := h.ensureRegistered(ctx, d); err != nil { // again, in a database that has turned out to be another one
+	if err := h.ensureRegistered(ctx, &d.progress); err != nil { // again, in a database that has turned out to be another one
 		return err
 	}
 	if err := fault.Hit(ctx, fault.WindowAsked); err != nil {
@@ -123,10 +123,10 @@ func (h *Handler[TX]) consume(ctx context.Context, msg *message.Message, d *deli
 }
 
 // ensureRegistered waits until the consumer is registered.
-func (h *Handler[TX]) ensureRegistered(ctx context.Context, d *delivery) error {
+func (h *Handler[TX]) ensureRegistered(ctx context.Context, p *progress) error {
 	for {
 		err := h.register(ctx)
-		if err == nil || errors.Is(err, ErrShortWindow) || !h.hold(ctx, d, err) {
+		if err == nil || errors.Is(err, ErrShortWindow) || !h.hold(ctx, p, err) {
 			return err
 		}
 	}
@@ -216,8 +216,8 @@ func (h *Handler[TX]) remember(term dedupe.Term, id uuid.UUID, digest transport.
 }
 
 // trouble takes note of an error that may be the database's.
-func (h *Handler[TX]) trouble(d *delivery, err error) inbox.ErrorClass {
-	h.inbox.outages.trouble(d.who)
+func (h *Handler[TX]) trouble(p *progress, err error) inbox.ErrorClass {
+	h.inbox.outages.trouble(p.who)
 	h.counts.troubles.Add(1)
 	return h.distrust(err)
 }
@@ -236,22 +236,22 @@ func (h *Handler[TX]) distrust(err error) inbox.ErrorClass {
 // hold waits before the next try while the database is in trouble. It tells whether there is to be
 // one: not if ctx ended or Config.MaxHold is over, nor if the message came with the context of a
 // handler that has what is waited for.
-func (h *Handler[TX]) hold(ctx context.Context, d *delivery, err error) bool {
+func (h *Handler[TX]) hold(ctx context.Context, p *progress, err error) bool {
 	if errors.Is(err, inbox.ErrNested) {
 		return false
 	}
-	class := h.trouble(d, err)
+	class := h.trouble(p, err)
 	now := time.Now()
-	if d.since.IsZero() {
-		d.since = now
+	if p.since.IsZero() {
+		p.since = now
 	}
 	wait := outageWait
 	if class == inbox.Conflict {
 		wait = conflictWait
 	}
-	wait = h.inbox.jitter(min(wait<<min(d.waits, 10), maxWait))
-	d.waits++
-	if now.Add(wait).Sub(d.since) > h.inbox.cfg.MaxHold {
+	wait = h.inbox.jitter(min(wait<<min(p.waits, 10), maxWait))
+	p.waits++
+	if now.Add(wait).Sub(p.since) > h.inbox.cfg.MaxHold {
 		return false
 	}
 	return pace.Sleep(ctx, wait) == nil

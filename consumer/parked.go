@@ -53,73 +53,133 @@ func (h *Handler[TX]) due(ctx context.Context, limit int) (seqs []int64, next ti
 // retryParked handles one parked message. It tells whether the message was there to be
 // handled. An error is the database's; then nothing changed for the message.
 func (h *Handler[TX]) retryParked(ctx context.Context, seq int64) (bool, error) {
-	suspect := h.left.has(seq)
-	there, err := h.takeUpAs(ctx, seq, suspect)
-	if suspect && there && err == nil {
+	m := &parkedMessage[TX]{h: h, seq: seq, suspect: h.left.has(seq)}
+	err := h.retryLoop(ctx, &m.progress, m, m.begin(ctx))
+	if err == nil && !m.gone {
 		h.left.ended(seq)
 	}
-	return there, err
+	return !m.gone, err
 }
 
-func (h *Handler[TX]) takeUpAs(ctx context.Context, seq int64, suspect bool) (bool, error) {
-	d := &delivery{}
-	for tries := 1; ; tries++ {
-		a, m := h.beginParked(ctx, seq, suspect)
-		if a.ended {
-			return false, a.err
-		}
-		suspect = false // it came back
-		if m != nil {
-			d.who = subject{h.name, m.ID}
-		}
-		switch f := h.judge(a, d); f {
-		case settled:
-			if a.verdict == inbox.Duplicate && !d.unknown { // gone, or in the hands of another process
-				return false, nil
-			}
-			h.applied(d.who, a.wrote || d.unknown)
-			return true, nil
-		case unknown, troubled:
-			d.unknown = d.unknown || f == unknown
-			h.noteTrouble(ctx, f, a.err)
-			if !a.ran || tries >= troublesPerAttempt || !h.hold(ctx, d, a.err) {
-				return true, h.putBack(ctx, m, a.err)
-			}
-		default:
-			return true, h.failParked(ctx, m, a.err, f)
-		}
-	}
+// parkedMessage is the handling of a message that waits in the database, and stays there unless it
+// is applied.
+type parkedMessage[TX any] struct {
+	progress
+
+	h        *Handler[TX]
+	seq      int64
+	message  *inbox.Parked // once it is locked by the latest attempt
+	suspect  bool          // it may have been begun before, without coming back
+	troubles int           // attempts of which nothing is known
+	gone     bool          // applied meanwhile, or in the hands of another process
 }
 
-func (h *Handler[TX]) noteTrouble(ctx context.Context, f nextStep, err error) {
-	if f == unknown {
-		h.counts.unknown.Add(1)
-		h.log.WarnContext(ctx, "outcome of a commit is unknown: asking again", "error", err)
+func (m *parkedMessage[TX]) begin(ctx context.Context) attempt {
+	h := m.h
+	m.message = nil
+	if !m.suspect {
+		return h.besideOthers(ctx, func() attempt { return m.apply(ctx, 0) })
 	}
-}
-
-// beginParked makes one attempt.
-func (h *Handler[TX]) beginParked(ctx context.Context, seq int64, suspect bool) (a attempt, m *inbox.Parked) {
-	if !suspect {
-		inside, err := h.gate.enter(ctx, besideOthers, h.cfg.Timeout)
-		if err != nil {
-			return attempt{err: err, ended: true}, nil
-		}
-		defer h.gate.leave(inside)
-		return h.applyParked(ctx, seq, 0)
-	}
-	id, err := h.parkedID(ctx, seq)
+	m.suspect = false // it comes back
+	id, err := h.parkedID(ctx, m.seq)
 	switch {
 	case err != nil:
-		return attempt{err: err}, nil
+		return attempt{err: err}
 	case id == uuid.Nil:
-		return attempt{verdict: inbox.Duplicate}, nil
+		return attempt{verdict: inbox.Duplicate}
 	}
-	a = h.suspected(ctx, id, startGap, func(starts int) (a attempt) {
-		a, m = h.applyParked(ctx, seq, starts)
-		return a
+	return h.suspected(ctx, id, startGap, func(starts int) attempt { return m.apply(ctx, starts) })
+}
+
+func (m *parkedMessage[TX]) settle(_ context.Context, a attempt) error {
+	if m.gone = a.verdict == inbox.Duplicate && !m.unknown; !m.gone {
+		m.h.applied(m.who, a.wrote || m.unknown)
+	}
+	return nil
+}
+
+func (m *parkedMessage[TX]) failed(ctx context.Context, a attempt, step nextStep) (again bool, err error) {
+	if m.message == nil { // its handler was not begun
+		return false, a.err
+	}
+	if step != unknown && step != troubled {
+		return false, m.fail(ctx, a.err, step)
+	}
+	m.troubles++
+	if a.ran && m.troubles < troublesPerAttempt && m.h.hold(ctx, &m.progress, a.err) {
+		return true, nil
+	}
+	return false, m.putBack(ctx, a.err)
+}
+
+// apply locks the message and runs it.
+func (m *parkedMessage[TX]) apply(ctx context.Context, starts int) attempt {
+	h := m.h
+	claim := inbox.Claim{
+		Consumer: h.consumer(), Isolation: h.cfg.Isolation,
+		IdleTimeout: h.cfg.Timeout + idleGrace, LockTimeout: h.cfg.LockTimeout,
+	}
+	return h.try(ctx, false, func(ctx context.Context, fn begun[TX]) (inbox.Verdict, error) {
+		done, err := h.inbox.store.ApplyParked(ctx, claim, m.seq, func(ctx context.Context, tx TX, p *inbox.Parked) error {
+			m.message, m.who = p, subject{h.name, p.ID}
+			if err := h.tooManyStarts(starts); err != nil {
+				return err
+			}
+			if p.Unreadable != nil {
+				return Reject(p.Unreadable)
+			}
+			return fn(ctx, tx, h.restore(p))
+		})
+		switch {
+		case err != nil:
+			return inbox.None, err
+		case done:
+			return inbox.Applied, nil
+		default:
+			return inbox.Duplicate, nil
+		}
 	})
-	return a, m
+}
+
+// putBack leaves the message for later, without counting an attempt.
+func (m *parkedMessage[TX]) putBack(ctx context.Context, cause error) error {
+	h, p := m.h, m.message
+	retryIn := h.inbox.jitter(h.cfg.MinBackoff)
+	if err := m.retry(ctx, p.Attempts, retryIn, false, cause); err != nil {
+		return fmt.Errorf("put a parked message back: %w", err)
+	}
+	h.log.WarnContext(ctx, "parked message put back", h.attrs(h.restore(p), "attempts", p.Attempts, "retry_in", retryIn, "error", cause)...)
+	return nil
+}
+
+// fail counts a failed attempt.
+func (m *parkedMessage[TX]) fail(ctx context.Context, cause error, step nextStep) error {
+	h, attempts := m.h, m.message.Attempts
+	if step != killed {
+		attempts++
+	}
+	state, retryIn := h.afterFailure(step, attempts, cause)
+	if err := m.retry(ctx, attempts, retryIn, state == inbox.Dead, cause); err != nil {
+		return fmt.Errorf("count the attempt of a parked message: %w", err)
+	}
+	in := h.restore(m.message)
+	if step == killed {
+		h.log.ErrorContext(ctx, "message kills the process", h.attrs(in, "error", cause)...)
+	} else {
+		h.counts.failed.Add(1)
+		h.logFailure(ctx, in, attempts, cause)
+	}
+	if state == inbox.Dead {
+		h.counts.dead.Add(1)
+		h.log.ErrorContext(ctx, "message is dead", h.attrs(in, "attempts", attempts)...)
+	}
+	return nil
+}
+
+func (m *parkedMessage[TX]) retry(ctx context.Context, attempts int, retryIn time.Duration, dead bool, cause error) error {
+	ctx, cancel := m.h.operation(ctx)
+	defer cancel()
+	return m.h.inbox.store.RetryMessage(ctx, m.seq, attempts, retryIn, dead, text(cause))
 }
 
 // parkedID returns the dispatch ID of a message that is still retrying, or none.
@@ -134,86 +194,4 @@ func (h *Handler[TX]) parkedID(ctx context.Context, seq int64) (uuid.UUID, error
 		return uuid.Nil, nil
 	}
 	return found[0].ID, nil
-}
-
-// applyParked locks a parked message and runs it.
-func (h *Handler[TX]) applyParked(ctx context.Context, seq int64, starts int) (attempt, *inbox.Parked) {
-	var parked *inbox.Parked
-	claim := inbox.Claim{
-		Consumer: h.consumer(), Isolation: h.cfg.Isolation,
-		IdleTimeout: h.cfg.Timeout + idleGrace, LockTimeout: h.cfg.LockTimeout,
-	}
-	a := h.try(ctx, false, func(ctx context.Context, fn begun[TX]) (inbox.Verdict, error) {
-		done, err := h.inbox.store.ApplyParked(ctx, claim, seq, func(ctx context.Context, tx TX, m *inbox.Parked) error {
-			parked = m
-			if err := h.tooManyStarts(starts); err != nil {
-				return err
-			}
-			if m.Unreadable != nil {
-				return Reject(m.Unreadable)
-			}
-			return fn(ctx, tx, h.restore(m))
-		})
-		switch {
-		case err != nil:
-			return inbox.None, err
-		case done:
-			return inbox.Applied, nil
-		default:
-			return inbox.Duplicate, nil
-		}
-	})
-	return a, parked
-}
-
-// putBack leaves a parked message that could not be judged for later, without
-// counting an attempt. If its handler was not even begun, the error is returned.
-func (h *Handler[TX]) putBack(ctx context.Context, m *inbox.Parked, cause error) error {
-	if m == nil {
-		return cause
-	}
-	op, cancel := h.operation(ctx)
-	defer cancel()
-	retryIn := h.inbox.jitter(h.cfg.MinBackoff)
-	if err := h.inbox.store.RetryMessage(op, m.Seq, m.Attempts, retryIn, false, text(cause)); err != nil {
-		return fmt.Errorf("put a parked message back: %w", err)
-	}
-	h.log.WarnContext(ctx, "parked message put back", h.attrs(h.restore(m), "attempts", m.Attempts, "retry_in", retryIn, "error", cause)...)
-	return nil
-}
-
-// failParked counts a failed attempt of a parked message.
-func (h *Handler[TX]) failParked(ctx context.Context, m *inbox.Parked, cause error, f nextStep) error {
-	if m == nil {
-		return cause
-	}
-	attempts, retryIn := m.Attempts, time.Duration(0)
-	if f != killed {
-		attempts++
-	}
-	dead := f == buried || f == killed || attempts >= h.cfg.MaxAttempts
-	switch {
-	case dead:
-	case f == postponed:
-		retryIn = postponedFor(cause)
-	default:
-		retryIn = h.backoff(attempts)
-	}
-	op, cancel := h.operation(ctx)
-	defer cancel()
-	if err := h.inbox.store.RetryMessage(op, m.Seq, attempts, retryIn, dead, text(cause)); err != nil {
-		return fmt.Errorf("count the attempt of a parked message: %w", err)
-	}
-	in := h.restore(m)
-	if f == killed {
-		h.log.ErrorContext(ctx, "message kills the process", h.attrs(in, "error", cause)...)
-	} else {
-		h.counts.failed.Add(1)
-		h.logFailure(ctx, in, attempts, cause)
-	}
-	if dead {
-		h.counts.dead.Add(1)
-		h.log.ErrorContext(ctx, "message is dead", h.attrs(in, "attempts", attempts)...)
-	}
-	return nil
 }

@@ -220,9 +220,9 @@ var handling = []Mutant{
 	{
 		Name: "poison-without-end", Guarantee: "G5",
 		Broken: "A message that fails every time is tried for ever.",
-		File:   "consumer/delivery.go",
-		Old:    `	case f == buried, attempts >= h.cfg.MaxAttempts:`,
-		New:    `	case f == buried:`,
+		File:   "consumer/failure.go",
+		Old:    `	case step == buried, step == killed, attempts >= h.cfg.MaxAttempts:`,
+		New:    `	case step == buried, step == killed:`,
 		Test:   Test{"consumer", "TestLastAttemptIsDeadWhereverItIsMade"},
 	},
 	{
@@ -285,16 +285,16 @@ var handling = []Mutant{
 		Name: "outage-counts", Guarantee: "G5",
 		Broken: "An outage of the database counts attempts, and parks what is in flight.",
 		File:   "consumer/attempt.go",
-		Old:    `	case a.ran && h.inbox.outages.blame(d.who):`,
-		New:    `	case a.ran && (h.inbox.outages.blame(d.who) || true):`,
+		Old:    `	case a.ran && h.inbox.outages.blame(p.who):`,
+		New:    `	case a.ran && (h.inbox.outages.blame(p.who) || true):`,
 		Test:   Test{"consumer", "TestOutageOfTheHandlersOwnStatementsCountsNothingEither"},
 	},
 	{
 		Name: "outage-excuses-poison", Guarantee: "G5",
 		Broken: "A message whose failures look like the database's is tried for ever while others succeed.",
 		File:   "consumer/attempt.go",
-		Old:    `	case a.ran && h.inbox.outages.blame(d.who):`,
-		New:    `	case a.ran && h.inbox.outages.blame(d.who) && a.late:`,
+		Old:    `	case a.ran && h.inbox.outages.blame(p.who):`,
+		New:    `	case a.ran && h.inbox.outages.blame(p.who) && a.late:`,
 		Test:   Test{"consumer", "TestPoisonThatLooksLikeAnOutageIsNotImmortal"},
 	},
 	{

@@ -137,10 +137,9 @@ var remembering = []Mutant{
 		Name: "window-filled-before-commit", Guarantee: "G2",
 		Broken: "A dispatch ID is remembered before its handler has succeeded; after a failure the redelivery is a duplicate.",
 		File:   "consumer/delivery.go",
-		Old:    `	d.term = h.term()` + "\n" + `	return h.retryLoop(`,
-		New: `	d.term = h.term()
-	h.remember(d.term, d.in.event.ID, d.in.event.Digest)
-	return h.retryLoop(`,
+		Old:    `	m.d.term = m.h.term()`,
+		New: `	m.d.term = m.h.term()
+	m.h.remember(m.d.term, m.d.in.event.ID, m.d.in.event.Digest)`,
 		Test: Test{"consumer", "TestNothingIsRememberedBeforeItsCommit"},
 	},
 	{
