@@ -136,10 +136,6 @@ func (h *Handler[TX]) judge(a attempt, p *progress) nextStep {
 	case a.err == nil:
 		return settled
 	}
-	var (
-		rejected *rejection
-		later    *postponement
-	)
 	class := h.inbox.store.Classify(a.err)
 	switch {
 	case errors.Is(a.err, ErrNeverCameBack):
@@ -149,9 +145,9 @@ func (h *Handler[TX]) judge(a attempt, p *progress) nextStep {
 		return buried
 	case class == inbox.CommitUnknown:
 		return unknown
-	case errors.As(a.err, &rejected), a.ran && errors.Is(a.err, outbox.ErrConflict):
+	case Rejected(a.err), a.ran && errors.Is(a.err, outbox.ErrConflict):
 		return buried
-	case errors.As(a.err, &later):
+	case postpones(a.err):
 		return postponed
 	case class == inbox.HandlerError, a.late:
 		return failed

@@ -23,7 +23,7 @@ func TestBatchIsWrittenAsSetsWithoutItsBadMessage(t *testing.T) {
 // batchOfSets has six messages handled, the third of which fails in a statement, which aborts a
 // transaction of PostgreSQL. The effects say how large the set was that they were written in.
 func batchOfSets[TX any](t *testing.T, db *database[TX]) {
-	inbox, err := consumer.New(db.store, db.outbox, consumer.Config{Service: "stock", CacheSize: -1})
+	inbox, err := consumer.New(db.Store, db.Outbox, consumer.Config{Service: "stock", CacheSize: -1})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -40,32 +40,32 @@ func batchOfSets[TX any](t *testing.T, db *database[TX]) {
 				bad = ", (NULL, '')"
 			}
 		}
-		return db.exec(ctx, b.DB(), `INSERT INTO effects (seq, id) VALUES `+strings.Join(rows, ", ")+bad)
+		return db.Exec(ctx, b.DB(), `INSERT INTO effects (seq, id) VALUES `+strings.Join(rows, ", ")+bad)
 	}, consumer.HandlerConfig{Topic: "orders", GroupSize: 6, GroupWait: 20 * time.Second, QuickAttempts: 1, MinBackoff: 1, MaxBackoff: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
 	wantRows := func(what string, n int) {
 		t.Helper()
-		if got := db.number(`SELECT count(*) FROM ` + table(db, what)); got != n {
+		if got := db.Number(`SELECT count(*) FROM ` + db.Table(what)); got != n {
 			t.Errorf("%s has %d rows, want %d", what, got, n)
 		}
 	}
 	consumeAll(t, h, msgs(6)...)
-	db.wantEffects(t, 5)
-	if n := db.number(`SELECT count(*) FROM effects WHERE seq = 3`); n != 3 {
+	db.WantEffects(t, 5)
+	if n := db.Number(`SELECT count(*) FROM effects WHERE seq = 3`); n != 3 {
 		t.Errorf("%d effects of sets of three", n)
 	}
 	wantRows("outbox_events", 5)
 	wantRows("inbox", 6) // the parked one keeps its claim
 	consumeAll(t, h, msgs(6)...)
-	db.wantEffects(t, 5)
+	db.WantEffects(t, 5)
 	if c := h.Counters(); c.Applied != 5 || c.Failed != 1 || c.Parked != 1 || c.DuplicatesByTable != 6 {
 		t.Errorf("counters: %+v", c)
 	}
 	repaired = true
 	runOnce(t, inbox)
-	db.wantEffects(t, 6)
+	db.WantEffects(t, 6)
 	wantRows("outbox_events", 6)
 	wantRows("inbox_parked", 0)
 }

@@ -1,14 +1,13 @@
 package consumer
 
 import (
-	"errors"
-	"fmt"
 	"log/slog"
 	"strings"
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/boxpair/boxpair/consumer/internal/field"
 	"github.com/boxpair/boxpair/dedupe"
 	"github.com/boxpair/boxpair/store/inbox"
 	"github.com/boxpair/boxpair/transport"
@@ -162,8 +161,6 @@ type HandlerConfig struct {
 const (
 	maxService = 100
 	maxName    = 150
-	maxKey     = 255
-	maxError   = 1 << 10
 
 	defaultWindow         = 14 * 24 * time.Hour
 	defaultHold           = time.Minute
@@ -202,112 +199,73 @@ const (
 	returnedSize          = 1 << 12
 	defaultFilterLimit    = 100
 	isolationLevels       = inbox.Serializable
-	maxIntOption          = 1 << 20
 	dueBatch              = 64
 	dueFailureWait        = time.Second
 	dueFailureWaitCeiling = 30 * time.Second
 )
 
 func (c Config) withDefaults() (Config, error) {
-	var p problems
-	p.text("Service", c.Service, maxService)
+	var p field.Problems
+	p.Text("Service", c.Service, maxService)
 	if strings.Contains(c.Service, "/") {
-		p.addf("Service: %q contains a slash, which separates it from the names of handlers", c.Service)
+		p.Addf("Service: %q contains a slash, which separates it from the names of handlers", c.Service)
 	}
-	p.duration("Window", &c.Window, defaultWindow)
-	p.duration("MaxHorizon", &c.MaxHorizon, defaultHorizon)
+	p.Duration("Window", &c.Window, defaultWindow)
+	p.Duration("MaxHorizon", &c.MaxHorizon, defaultHorizon)
 	if c.ShortWindow > ReportShortWindow {
-		p.addf("ShortWindow: %d is not a policy", c.ShortWindow)
+		p.Addf("ShortWindow: %d is not a policy", c.ShortWindow)
 	}
-	p.duration("MaxHold", &c.MaxHold, defaultHold)
-	p.duration("PollInterval", &c.PollInterval, defaultPoll)
-	p.duration("ForgetInterval", &c.ForgetInterval, defaultForget)
-	p.duration("HistoryFor", &c.HistoryFor, c.Window)
-	p.duration("MaxClockStep", &c.MaxClockStep, c.Window/2)
+	p.Duration("MaxHold", &c.MaxHold, defaultHold)
+	p.Duration("PollInterval", &c.PollInterval, defaultPoll)
+	p.Duration("ForgetInterval", &c.ForgetInterval, defaultForget)
+	p.Duration("HistoryFor", &c.HistoryFor, c.Window)
+	p.Duration("MaxClockStep", &c.MaxClockStep, c.Window/2)
 	if c.CacheSize == 0 {
 		c.CacheSize = dedupe.DefaultSize
 	}
 	if c.CacheSize < -1 {
-		p.addf("CacheSize: %d is neither a size nor -1", c.CacheSize)
+		p.Addf("CacheSize: %d is neither a size nor -1", c.CacheSize)
 	}
 	if c.Logger == nil {
 		c.Logger = slog.Default()
 	}
-	return c, p.err()
+	return c, p.Err()
 }
 
 func (c HandlerConfig) withDefaults() (HandlerConfig, error) {
-	var p problems
-	p.duration("Timeout", &c.Timeout, defaultTimeout)
-	p.duration("LockTimeout", &c.LockTimeout, min(defaultLockTimeout, c.Timeout))
+	var p field.Problems
+	p.Duration("Timeout", &c.Timeout, defaultTimeout)
+	p.Duration("LockTimeout", &c.LockTimeout, min(defaultLockTimeout, c.Timeout))
 	if c.LockTimeout > c.Timeout {
-		p.addf("LockTimeout: %v is longer than the Timeout of %v", c.LockTimeout, c.Timeout)
+		p.Addf("LockTimeout: %v is longer than the Timeout of %v", c.LockTimeout, c.Timeout)
 	}
 	if c.Isolation > isolationLevels {
-		p.addf("Isolation: %d is not an isolation level", c.Isolation)
+		p.Addf("Isolation: %d is not an isolation level", c.Isolation)
 	}
 	if c.Optimistic && c.GroupSize > 1 {
-		p.addf("Optimistic: does not go with a GroupSize of %d", c.GroupSize)
+		p.Addf("Optimistic: does not go with a GroupSize of %d", c.GroupSize)
 	}
 	if c.Topic != "" {
-		p.text("Topic", c.Topic, maxKey)
+		p.Text("Topic", c.Topic, field.MaxKey)
 	}
 	if c.GroupSize <= 1 && (c.GroupWait != 0 || c.GroupConcurrency != 0) {
-		p.addf("GroupSize: is needed for GroupWait and GroupConcurrency")
+		p.Addf("GroupSize: is needed for GroupWait and GroupConcurrency")
 	}
-	p.number("GroupSize", &c.GroupSize, 1)
-	p.duration("GroupWait", &c.GroupWait, 0)
+	p.Number("GroupSize", &c.GroupSize, 1)
+	p.Duration("GroupWait", &c.GroupWait, 0)
 	if c.GroupWait > 0 && c.GroupWait >= c.Timeout {
-		p.addf("GroupWait: %v is not shorter than the Timeout of %v", c.GroupWait, c.Timeout)
+		p.Addf("GroupWait: %v is not shorter than the Timeout of %v", c.GroupWait, c.Timeout)
 	}
-	p.number("GroupConcurrency", &c.GroupConcurrency, defaultGroups)
-	p.number("QuickAttempts", &c.QuickAttempts, defaultQuickAttempts)
-	p.duration("QuickBackoff", &c.QuickBackoff, defaultQuickBackoff)
-	p.number("MaxAttempts", &c.MaxAttempts, defaultMaxAttempts)
-	p.duration("MinBackoff", &c.MinBackoff, defaultMinBackoff)
-	p.duration("MaxBackoff", &c.MaxBackoff, max(defaultMaxBackoff, c.MinBackoff))
+	p.Number("GroupConcurrency", &c.GroupConcurrency, defaultGroups)
+	p.Number("QuickAttempts", &c.QuickAttempts, defaultQuickAttempts)
+	p.Duration("QuickBackoff", &c.QuickBackoff, defaultQuickBackoff)
+	p.Number("MaxAttempts", &c.MaxAttempts, defaultMaxAttempts)
+	p.Duration("MinBackoff", &c.MinBackoff, defaultMinBackoff)
+	p.Duration("MaxBackoff", &c.MaxBackoff, max(defaultMaxBackoff, c.MinBackoff))
 	if c.MaxBackoff < c.MinBackoff {
-		p.addf("MaxBackoff: %v is shorter than the MinBackoff of %v", c.MaxBackoff, c.MinBackoff)
+		p.Addf("MaxBackoff: %v is shorter than the MinBackoff of %v", c.MaxBackoff, c.MinBackoff)
 	}
-	p.number("MaxSoloStarts", &c.MaxSoloStarts, defaultSoloStarts)
-	p.number("ParkedConcurrency", &c.ParkedConcurrency, defaultParked)
-	return c, p.err()
-}
-
-// problems collects what is wrong with a configuration.
-type problems []error
-
-func (p *problems) addf(format string, args ...any) {
-	*p = append(*p, fmt.Errorf(format, args...))
-}
-
-func (p *problems) err() error { return errors.Join(*p...) }
-
-func (p *problems) text(field, s string, most int) {
-	switch {
-	case s == "":
-		p.addf("%s: is required", field)
-	case len(s) > most:
-		p.addf("%s: has %d bytes, more than %d", field, len(s), most)
-	case s != clean(s, most):
-		p.addf("%s: is not valid UTF-8 without NUL", field)
-	}
-}
-
-func (p *problems) duration(field string, d *time.Duration, def time.Duration) {
-	switch {
-	case *d == 0:
-		*d = def
-	case *d < 0:
-		p.addf("%s: %v is negative", field, *d)
-	}
-}
-
-func (p *problems) number(field string, n *int, def int) {
-	switch {
-	case *n == 0:
-		*n = def
-	case *n < 0 || *n > maxIntOption:
-		p.addf("%s: %d is not between 1 and %d", field, *n, maxIntOption)
-	}
+	p.Number("MaxSoloStarts", &c.MaxSoloStarts, defaultSoloStarts)
+	p.Number("ParkedConcurrency", &c.ParkedConcurrency, defaultParked)
+	return c, p.Err()
 }

@@ -53,10 +53,6 @@ type Counters struct {
 	// ShortWindow is how many messages their producer may send again for longer than
 	// Config.Window.
 	ShortWindow int64
-	// EffectsDone is how many effects outside the database were finished, and EffectsFailed how
-	// many attempts of them gave no result.
-	EffectsDone   int64
-	EffectsFailed int64
 	// Forgotten is how many dispatch IDs were removed from the table.
 	Forgotten int64
 }
@@ -71,7 +67,6 @@ type counts struct {
 	parked, followed                          atomic.Int64
 	dead, tooOld, altered, refused, forgotten atomic.Int64
 	unstamped, ahead, short                   atomic.Int64
-	effectsDone, effectsFailed                atomic.Int64
 }
 
 func (c *counts) parkedAs(s inbox.State) {
@@ -99,6 +94,5 @@ func (h *Handler[TX]) Counters() Counters {
 		Dead: c.dead.Load(), TooOld: c.tooOld.Load(), Altered: c.altered.Load(),
 		Refused: c.refused.Load(), Forgotten: c.forgotten.Load(),
 		Unstamped: c.unstamped.Load(), Ahead: c.ahead.Load(), ShortWindow: c.short.Load(),
-		EffectsDone: c.effectsDone.Load(), EffectsFailed: c.effectsFailed.Load(),
 	}
 }

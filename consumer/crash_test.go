@@ -3,68 +3,30 @@ package consumer_test
 import (
 	"context"
 	"database/sql"
-	"net/url"
 	"os"
-	"os/exec"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/jackc/pgx/v5"
-	"go.uber.org/goleak"
 
 	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/consumer/internal/consumertest"
 	"github.com/boxpair/boxpair/internal/testenv"
 	"github.com/boxpair/boxpair/producer"
 	"github.com/boxpair/boxpair/store/inbox"
 )
 
-// The environment of a child process: where it kills itself, on which database,
-// and whether its message comes again.
-const (
-	envPoint       = "BOXPAIR_TEST_KILL_AT"
-	envDatabase    = "BOXPAIR_TEST_DATABASE"
-	envRedelivered = "BOXPAIR_TEST_REDELIVERED"
-)
+// envRedelivered tells a child process that its message comes again.
+const envRedelivered = "BOXPAIR_TEST_REDELIVERED"
 
-func TestMain(m *testing.M) {
-	if os.Getenv(envPoint) != "" {
-		os.Exit(m.Run()) // of TestChild, which dies
-	}
-	goleak.VerifyTestMain(m)
-}
-
-// kill ends this process as kill -9 does.
-func kill() {
-	p, err := os.FindProcess(os.Getpid())
-	if err == nil {
-		err = p.Kill()
-	}
-	if err != nil {
-		panic(err)
-	}
-	select {}
-}
+func TestMain(m *testing.M) { consumertest.Main(m) }
 
 // TestChild is what a child process runs; see [dieAt]. In the parent it does nothing.
 func TestChild(t *testing.T) {
 	asChild(t, dying[pgx.Tx], dying[*sql.Tx])
-}
-
-// asChild runs what dies at a point on the database that the parent has named. In the parent it
-// does nothing.
-func asChild(t *testing.T, pg func(*testing.T, *database[pgx.Tx], string), lite func(*testing.T, *database[*sql.Tx], string)) {
-	t.Helper()
-	switch point, where := os.Getenv(envPoint), os.Getenv(envDatabase); {
-	case point == "":
-	case strings.HasPrefix(where, "postgres"):
-		pg(t, openPostgres(t, where), point)
-	default:
-		lite(t, openSQLite(t, where), point)
-	}
 }
 
 func dying[TX any](t *testing.T, db *database[TX], point string) {
@@ -76,7 +38,7 @@ func dying[TX any](t *testing.T, db *database[TX], point string) {
 	_, h := handle(t, db, consumer.Config{}, consumer.HandlerConfig{},
 		func(ctx context.Context, w *consumer.Work[TX], _ *message.Message) error {
 			at("claimed")
-			if err := db.do(ctx, w); err != nil {
+			if err := db.Do(ctx, w); err != nil {
 				return err
 			}
 			if _, err := w.Write(ctx, producer.Event{Topic: "reserved"}); err != nil {
@@ -111,19 +73,6 @@ func dieAt(t *testing.T, where, point string, redelivered bool) {
 	dieIn(t, "TestChild", where, point, env...)
 }
 
-// dieIn runs a test in a child process that is killed at point.
-func dieIn(t *testing.T, test, where, point string, env ...string) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, os.Args[0], "-test.run=^"+test+"$")
-	cmd.Env = append(append(os.Environ(), envPoint+"="+point, envDatabase+"="+where), env...)
-	out, err := cmd.CombinedOutput()
-	if err == nil || cmd.ProcessState.Exited() || ctx.Err() != nil {
-		t.Fatalf("child at %s was not killed: %v\n%s", point, err, out)
-	}
-}
-
 func TestKilledProcessLeavesOneEffectAfterRedelivery(t *testing.T) {
 	t.Parallel()
 	for _, point := range []string{"received", "claimed", "effects", "committed", "failed"} {
@@ -147,7 +96,7 @@ func killed[TX any](t *testing.T, db *database[TX], where, point string) {
 	dieAt(t, where, point, false)
 	inbox, h := handle(t, db, consumer.Config{}, consumer.HandlerConfig{},
 		func(ctx context.Context, w *consumer.Work[TX], _ *message.Message) error {
-			if err := db.do(ctx, w); err != nil {
+			if err := db.Do(ctx, w); err != nil {
 				return err
 			}
 			_, err := w.Write(ctx, producer.Event{Topic: "reserved"})
@@ -159,8 +108,8 @@ func killed[TX any](t *testing.T, db *database[TX], where, point string) {
 	if err := inbox.RunOnce(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	db.wantEffects(t, 1)
-	if n := db.number(`SELECT count(*) FROM ` + table(db, "outbox_events")); n != 1 {
+	db.WantEffects(t, 1)
+	if n := db.Number(`SELECT count(*) FROM ` + db.Table("outbox_events")); n != 1 {
 		t.Errorf("%d events written", n)
 	}
 	want := int64(1)
@@ -180,27 +129,14 @@ func TestMessageThatKillsEveryProcessIsDeadInTheEnd(t *testing.T) {
 		dieAt(t, path, "effects", true)
 	}
 	_, h := handle(t, db, consumer.Config{}, consumer.HandlerConfig{},
-		func(ctx context.Context, w *consumer.Work[*sql.Tx], _ *message.Message) error { return db.do(ctx, w) })
+		func(ctx context.Context, w *consumer.Work[*sql.Tx], _ *message.Message) error { return db.Do(ctx, w) })
 	if err := h.Consume(again(msg(1))); err != nil {
 		t.Fatal(err)
 	}
-	db.wantEffects(t, 0)
+	db.WantEffects(t, 0)
 	if stats, err := h.Stats(t.Context()); err != nil || stats.Dead != 1 {
 		t.Errorf("Stats: %+v, %v", stats, err)
 	}
-}
-
-// with returns a URL with one more parameter.
-func with(t *testing.T, address, name, value string) *url.URL {
-	t.Helper()
-	u, err := url.Parse(address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	query := u.Query()
-	query.Set(name, value)
-	u.RawQuery = query.Encode()
-	return u
 }
 
 func TestCommitWhoseReplyIsLostIsAppliedOnce(t *testing.T) {
@@ -219,7 +155,7 @@ func TestCommitWhoseReplyIsLostIsAppliedOnce(t *testing.T) {
 						return consumer.RetryAfter(0, errHandler)
 					}
 					armed.Store(true)
-					return db.do(ctx, w)
+					return db.Do(ctx, w)
 				})
 			if err := h.Consume(msg(1)); err != nil {
 				t.Fatal(err)
@@ -237,7 +173,7 @@ func TestCommitWhoseReplyIsLostIsAppliedOnce(t *testing.T) {
 			if err := h.Consume(msg(1)); err != nil {
 				t.Fatal(err)
 			}
-			direct.wantEffects(t, 1)
+			direct.WantEffects(t, 1)
 			if c := h.Counters(); c.Applied != 1 || c.CommitsUnknown != 1 || c.DuplicatesByWindow+c.DuplicatesByTable != 1 {
 				t.Errorf("counters: %+v", c)
 			}
@@ -256,10 +192,10 @@ func TestLostConnectionsCountNoAttemptsAndLoseNothing(t *testing.T) {
 	_, h := handle(t, db, consumer.Config{}, consumer.HandlerConfig{},
 		func(ctx context.Context, w *consumer.Work[pgx.Tx], _ *message.Message) error {
 			if n := calls.Add(1); n%20 == 10 && n < 90 {
-				direct.number(`SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
+				direct.Number(`SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
 					WHERE application_name = 'victim' AND datname = current_database()`)
 			}
-			return db.do(ctx, w)
+			return db.Do(ctx, w)
 		})
 	var wg sync.WaitGroup
 	for worker := range 6 {
@@ -272,7 +208,7 @@ func TestLostConnectionsCountNoAttemptsAndLoseNothing(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	direct.wantEffects(t, messages)
+	direct.WantEffects(t, messages)
 	c := h.Counters()
 	if c.Applied != messages || c.Failed != 0 || c.Parked != 0 || c.Troubles == 0 {
 		t.Errorf("counters: %+v", c)
@@ -284,7 +220,7 @@ func TestErrorOfPostgresThatAHandlerSwallowsIsNoSuccess(t *testing.T) {
 	db, _ := newPostgres(t)
 	in, h := handle(t, db, consumer.Config{}, consumer.HandlerConfig{QuickAttempts: 1},
 		func(ctx context.Context, w *consumer.Work[pgx.Tx], _ *message.Message) error {
-			if err := db.do(ctx, w); err != nil {
+			if err := db.Do(ctx, w); err != nil {
 				return err
 			}
 			_, _ = w.DB().Exec(ctx, `INSERT INTO effects VALUES (NULL, NULL)`)
@@ -293,7 +229,7 @@ func TestErrorOfPostgresThatAHandlerSwallowsIsNoSuccess(t *testing.T) {
 	if err := h.Consume(msg(1)); err != nil {
 		t.Fatal(err)
 	}
-	db.wantEffects(t, 0)
+	db.WantEffects(t, 0)
 	found, err := in.ListParked(t.Context(), inbox.Filter{})
 	if err != nil || len(found) != 1 || !strings.Contains(found[0].LastError, "rolled the transaction back") {
 		t.Errorf("parked: %+v, %v", found, err)

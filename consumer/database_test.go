@@ -28,10 +28,10 @@ func racing[TX any](t *testing.T, db *database[TX]) {
 	const dispatches = 200
 	var handlers []*consumer.Handler[TX]
 	for range 4 { // processes
-		for _, level := range db.levels() {
+		for _, level := range db.Levels() {
 			_, h := handle(t, db, consumer.Config{CacheSize: 1}, consumer.HandlerConfig{Isolation: level},
 				func(ctx context.Context, w *consumer.Work[TX], _ *message.Message) error {
-					if err := db.do(ctx, w); err != nil {
+					if err := db.Do(ctx, w); err != nil {
 						return err
 					}
 					_, err := w.Write(ctx, producer.Event{Topic: "reserved"})
@@ -51,8 +51,8 @@ func racing[TX any](t *testing.T, db *database[TX]) {
 		})
 	}
 	wg.Wait()
-	db.wantEffects(t, dispatches)
-	if n := db.number(`SELECT count(*) FROM ` + table(db, "outbox_events")); n != dispatches {
+	db.WantEffects(t, dispatches)
+	if n := db.Number(`SELECT count(*) FROM ` + db.Table("outbox_events")); n != dispatches {
 		t.Errorf("%d events written, want %d", n, dispatches)
 	}
 	var applied, suppressed int64
@@ -74,7 +74,7 @@ func rolledBack[TX any](t *testing.T, db *database[TX]) {
 	tries := 0
 	_, h := handle(t, db, consumer.Config{}, consumer.HandlerConfig{QuickBackoff: 1},
 		func(ctx context.Context, w *consumer.Work[TX], _ *message.Message) error {
-			if err := db.do(ctx, w); err != nil {
+			if err := db.Do(ctx, w); err != nil {
 				return err
 			}
 			if _, err := w.Write(ctx, producer.Event{Topic: "reserved", Payload: []byte("x")}); err != nil {
@@ -88,8 +88,8 @@ func rolledBack[TX any](t *testing.T, db *database[TX]) {
 	if err := h.Consume(msg(1)); err != nil {
 		t.Fatal(err)
 	}
-	db.wantEffects(t, 1)
-	if n := db.number(`SELECT count(*) FROM ` + table(db, "outbox_events")); n != 1 {
+	db.WantEffects(t, 1)
+	if n := db.Number(`SELECT count(*) FROM ` + db.Table("outbox_events")); n != 1 {
 		t.Errorf("%d events, want 1", n)
 	}
 }
@@ -120,7 +120,7 @@ func survives[TX any](t *testing.T, db *database[TX]) {
 			if w.Event().Key != "customer-7" || w.Event().CorrelationID != "conversation" || w.Event().Topic != "orders" {
 				t.Errorf("%+v", w.Event())
 			}
-			return db.do(ctx, w)
+			return db.Do(ctx, w)
 		})
 	if err := inbox.RunOnce(t.Context()); err != nil {
 		t.Fatal(err)
@@ -131,7 +131,7 @@ func survives[TX any](t *testing.T, db *database[TX]) {
 	if err := h.Consume(m); err != nil {
 		t.Fatal(err)
 	}
-	db.wantEffects(t, 1)
+	db.WantEffects(t, 1)
 	if c := h.Counters(); c.Applied != 1 || c.Duplicates() != 1 {
 		t.Errorf("counters: %+v", c)
 	}
@@ -154,7 +154,7 @@ func inOrder[TX any](t *testing.T, db *database[TX]) {
 		if failed[m.UUID]++; failed[m.UUID] < 3 && w.Event().ID[15]%3 == 0 {
 			return errHandler
 		}
-		return db.exec(ctx, w.DB(), fmt.Sprintf(`INSERT INTO effects (seq, id) SELECT %d, '%s' FROM (SELECT 1) x`,
+		return db.Exec(ctx, w.DB(), fmt.Sprintf(`INSERT INTO effects (seq, id) SELECT %d, '%s' FROM (SELECT 1) x`,
 			int(w.Event().ID[15]), w.Event().Key))
 	}
 	hc := consumer.HandlerConfig{Ordered: true, QuickAttempts: 1, MinBackoff: time.Millisecond, MaxBackoff: 5 * time.Millisecond}
@@ -181,12 +181,12 @@ func inOrder[TX any](t *testing.T, db *database[TX]) {
 		})
 	}
 	deliveries.Wait()
-	waitFor(t, func() bool { return db.number(`SELECT count(*) FROM effects`) == keys*perKey })
+	waitFor(t, func() bool { return db.Number(`SELECT count(*) FROM effects`) == keys*perKey })
 	cancel()
 	runs.Wait()
 	for k := range keys {
 		// Every effect must be later than all with lower numbers of its key.
-		n := db.number(fmt.Sprintf(`SELECT count(*) FROM effects a JOIN effects b ON a.id = b.id AND a.seq < b.seq AND a.%[1]s > b.%[1]s WHERE a.id = 'key-%[2]d'`,
+		n := db.Number(fmt.Sprintf(`SELECT count(*) FROM effects a JOIN effects b ON a.id = b.id AND a.seq < b.seq AND a.%[1]s > b.%[1]s WHERE a.id = 'key-%[2]d'`,
 			rowID(db), k))
 		if n != 0 {
 			t.Errorf("key %d: %d pairs applied in the wrong order", k, n)
@@ -201,9 +201,9 @@ func TestTwoConsumersOnOneDatabaseBothApply(t *testing.T) {
 
 func twoConsumers[TX any](t *testing.T, db *database[TX]) {
 	inbox, reserve := handle(t, db, consumer.Config{}, consumer.HandlerConfig{},
-		func(ctx context.Context, w *consumer.Work[TX], _ *message.Message) error { return db.do(ctx, w) })
+		func(ctx context.Context, w *consumer.Work[TX], _ *message.Message) error { return db.Do(ctx, w) })
 	mail, err := inbox.Handle("mail",
-		func(ctx context.Context, w *consumer.Work[TX], _ *message.Message) error { return db.do(ctx, w) }, consumer.HandlerConfig{})
+		func(ctx context.Context, w *consumer.Work[TX], _ *message.Message) error { return db.Do(ctx, w) }, consumer.HandlerConfig{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -214,7 +214,7 @@ func twoConsumers[TX any](t *testing.T, db *database[TX]) {
 			}
 		}
 	}
-	if n := db.number(`SELECT count(*) FROM effects`); n != 2 {
+	if n := db.Number(`SELECT count(*) FROM effects`); n != 2 {
 		t.Errorf("%d effects, want one of each handler", n)
 	}
 }
@@ -231,7 +231,7 @@ func redriven[TX any](t *testing.T, db *database[TX]) {
 			if !fixed {
 				return consumer.Reject(errHandler)
 			}
-			return db.do(ctx, w)
+			return db.Do(ctx, w)
 		})
 	for _, m := range []*message.Message{msg(1), message.NewMessage("no-uuid", []byte("x")), message.NewMessage("", nil)} {
 		if err := h.Consume(m); err != nil {
@@ -250,11 +250,11 @@ func redriven[TX any](t *testing.T, db *database[TX]) {
 	if err := in.RunOnce(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	db.wantEffects(t, 3)
+	db.WantEffects(t, 3)
 	if err := h.Consume(msg(1)); err != nil { // its copies stay duplicates
 		t.Fatal(err)
 	}
-	db.wantEffects(t, 3)
+	db.WantEffects(t, 3)
 }
 
 func TestNewConsumerReadsHistoryOfAnyAge(t *testing.T) {
@@ -264,7 +264,7 @@ func TestNewConsumerReadsHistoryOfAnyAge(t *testing.T) {
 
 func history[TX any](t *testing.T, db *database[TX]) {
 	inbox, h := handle(t, db, consumer.Config{Window: time.Hour}, consumer.HandlerConfig{},
-		func(ctx context.Context, w *consumer.Work[TX], _ *message.Message) error { return db.do(ctx, w) })
+		func(ctx context.Context, w *consumer.Work[TX], _ *message.Message) error { return db.Do(ctx, w) })
 	if err := inbox.RunOnce(t.Context()); err != nil { // would it forget, all history were too old
 		t.Fatal(err)
 	}
@@ -280,7 +280,7 @@ func history[TX any](t *testing.T, db *database[TX]) {
 			t.Fatal(err)
 		}
 	}
-	db.wantEffects(t, 3)
+	db.WantEffects(t, 3)
 }
 
 func TestWindowIsWarmedInTheOrderOfApplication(t *testing.T) {
@@ -289,7 +289,7 @@ func TestWindowIsWarmedInTheOrderOfApplication(t *testing.T) {
 }
 
 func warmed[TX any](t *testing.T, db *database[TX]) {
-	fn := func(ctx context.Context, w *consumer.Work[TX], _ *message.Message) error { return db.do(ctx, w) }
+	fn := func(ctx context.Context, w *consumer.Work[TX], _ *message.Message) error { return db.Do(ctx, w) }
 	_, h := handle(t, db, consumer.Config{}, consumer.HandlerConfig{}, fn)
 	for n := range 5 {
 		if err := h.Consume(msg(n)); err != nil {
@@ -310,7 +310,7 @@ func warmed[TX any](t *testing.T, db *database[TX]) {
 func TestLogsTellNoContent(t *testing.T) {
 	t.Parallel()
 	db, _ := newPostgres(t)
-	if err := execute(t, db, `CREATE TABLE secrets (word TEXT UNIQUE); INSERT INTO secrets VALUES ('secret payload')`); err != nil {
+	if err := db.Execute(t, `CREATE TABLE secrets (word TEXT UNIQUE); INSERT INTO secrets VALUES ('secret payload')`); err != nil {
 		t.Fatal(err)
 	}
 	log := &logBuffer{}

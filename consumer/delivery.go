@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/boxpair/boxpair/consumer/internal/field"
 	"github.com/boxpair/boxpair/dedupe"
 	"github.com/boxpair/boxpair/internal/fault"
 	"github.com/boxpair/boxpair/internal/pace"
@@ -76,7 +77,7 @@ func (m freshMessage[TX]) failed(ctx context.Context, a attempt, step nextStep) 
 		return h.hold(ctx, &d.progress, a.err), a.err
 	case step == killed:
 		h.log.ErrorContext(ctx, "message kills the process", h.attrs(d.in, "error", a.err)...)
-		return false, h.park(ctx, d, inbox.Parking{State: inbox.Dead, LastError: text(a.err)})
+		return false, h.park(ctx, d, inbox.Parking{State: inbox.Dead, LastError: field.Error(a.err)})
 	}
 	return h.fail(ctx, d, a, step)
 }
@@ -110,14 +111,20 @@ func (h *Handler[TX]) apply(ctx context.Context, in *incoming, optimistic bool, 
 }
 
 func (h *Handler[TX]) claim(in *incoming) inbox.Claim {
-	c := inbox.Claim{
-		Consumer: h.consumer(), ID: in.event.ID, Digest: in.event.Digest, Stamp: in.event.Stamp,
-		Isolation: h.cfg.Isolation, IdleTimeout: h.cfg.Timeout + idleGrace, LockTimeout: h.cfg.LockTimeout,
-	}
+	c := h.bounds()
+	c.ID, c.Digest, c.Stamp = in.event.ID, in.event.Digest, in.event.Stamp
 	if h.cfg.Ordered && in.order != "" {
 		c.Key, c.Message = in.order, in.stored()
 	}
 	return c
+}
+
+// bounds returns a claim of the consumer's, without a message, with the bounds of its transactions.
+func (h *Handler[TX]) bounds() inbox.Claim {
+	return inbox.Claim{
+		Consumer: h.consumer(), Isolation: h.cfg.Isolation,
+		IdleTimeout: h.cfg.Timeout + idleGrace, LockTimeout: h.cfg.LockTimeout,
+	}
 }
 
 // settle does what a verdict asks for.
@@ -165,8 +172,8 @@ func (h *Handler[TX]) settle(ctx context.Context, d *delivery, a attempt) error 
 func (h *Handler[TX]) applied(who subject, wrote bool) {
 	h.inbox.outages.success(who)
 	h.counts.applied.Add(1)
-	if h.effects != nil {
-		signal(h.effects.wake)
+	if h.extension != nil {
+		h.extension.Wake()
 	}
 	if wrote && h.inbox.outbox != nil {
 		h.inbox.outbox.Committed()
@@ -185,7 +192,7 @@ func (h *Handler[TX]) fail(ctx context.Context, d *delivery, a attempt, step nex
 		pace.Sleep(ctx, h.inbox.jitter(doubled(h.cfg.QuickBackoff, d.quick-1))) == nil {
 		return true, nil
 	}
-	p := inbox.Parking{Attempts: attempts, LastError: text(a.err)}
+	p := inbox.Parking{Attempts: attempts, LastError: field.Error(a.err)}
 	p.State, p.RetryIn = h.afterFailure(step, attempts, a.err)
 	return false, h.park(ctx, d, p)
 }
@@ -193,7 +200,7 @@ func (h *Handler[TX]) fail(ctx context.Context, d *delivery, a attempt, step nex
 func (h *Handler[TX]) count(ctx context.Context, in *incoming, cause error) (int, error) {
 	ctx, cancel := h.operation(ctx)
 	defer cancel()
-	attempts, err := h.inbox.store.Failed(ctx, h.consumer(), in.event.ID, text(cause))
+	attempts, err := h.inbox.store.Failed(ctx, h.consumer(), in.event.ID, field.Error(cause))
 	if err != nil {
 		return 0, fmt.Errorf("count the attempt: %w", err)
 	}
@@ -206,7 +213,7 @@ func (h *Handler[TX]) refuse(ctx context.Context, d *delivery, why error) error 
 	d.term = h.term()
 	h.counts.refused.Add(1)
 	h.log.ErrorContext(ctx, "message cannot be handled", h.attrs(d.in, "error", why)...)
-	return h.park(ctx, d, inbox.Parking{State: inbox.Dead, LastError: text(why)})
+	return h.park(ctx, d, inbox.Parking{State: inbox.Dead, LastError: field.Error(why)})
 }
 
 // park keeps the message in the database, so that it can be acknowledged. On an

@@ -170,7 +170,7 @@
 // # Limitations
 //
 //   - Effects of a handler outside the transaction (a call, a mail) happen once per attempt, not
-//     once. [HandleEffect] keeps a ledger of them: the intent is recorded with the claim, the call
+//     once. Package effects keeps a ledger of them: the intent is recorded with the claim, the call
 //     is made outside any transaction under a stable key, and its result is recorded with what
 //     follows. Whether it was carried out once is up to the other side; see docs/effects.md.
 //   - A handler that ignores its context is waited for; only the database ends its

@@ -64,6 +64,21 @@ type postponement struct {
 func (p *postponement) Error() string { return p.err.Error() }
 func (p *postponement) Unwrap() error { return p.err }
 
+// Rejected tells whether err is of [Reject].
+func Rejected(err error) bool {
+	var r *rejection
+	return errors.As(err, &r)
+}
+
+// RetryDelay returns the time of a [RetryAfter], and whether err is one.
+func RetryDelay(err error) (time.Duration, bool) {
+	var p *postponement
+	if errors.As(err, &p) {
+		return p.after, true
+	}
+	return 0, false
+}
+
 // PanicError is the error of a handler that panicked.
 type PanicError struct {
 	Value any

@@ -8,25 +8,10 @@ import (
 	"github.com/boxpair/boxpair/store/inbox"
 )
 
-// text returns an error as a store keeps it.
-func text(err error) string { return clean(err.Error(), maxError) }
-
-// postponedFor returns when a handler wants to be called again.
-func postponedFor(err error) time.Duration {
-	var p *postponement
-	if errors.As(err, &p) {
-		return p.after
-	}
-	return 0
-}
-
-// backoff returns how long a message with so many counted attempts is parked.
-func (h *Handler[TX]) backoff(attempts int) time.Duration {
-	d := h.cfg.MinBackoff
-	for n := h.cfg.QuickAttempts; n < attempts && d < h.cfg.MaxBackoff; n++ {
-		d = min(d*backoffGrowth, h.cfg.MaxBackoff)
-	}
-	return h.inbox.jitter(d)
+// postpones tells whether err says when to try again.
+func postpones(err error) bool {
+	_, ok := RetryDelay(err)
+	return ok
 }
 
 // afterFailure tells what becomes of a message with so many counted attempts: it is dead, or tried
@@ -36,10 +21,20 @@ func (h *Handler[TX]) afterFailure(step nextStep, attempts int, cause error) (in
 	case step == buried, step == killed, attempts >= h.cfg.MaxAttempts:
 		return inbox.Dead, 0
 	case step == postponed:
-		return inbox.Retrying, postponedFor(cause)
+		wait, _ := RetryDelay(cause)
+		return inbox.Retrying, wait
 	default:
-		return inbox.Retrying, h.backoff(attempts)
+		return inbox.Retrying, h.inbox.backoff(h.cfg.MinBackoff, h.cfg.MaxBackoff, attempts-h.cfg.QuickAttempts)
 	}
+}
+
+// backoff returns a wait that quadruples with each of so many failures.
+func (i *Inbox[TX]) backoff(shortest, longest time.Duration, failures int) time.Duration {
+	d := shortest
+	for ; failures > 0 && d < longest; failures-- {
+		d = min(d*backoffGrowth, longest)
+	}
+	return i.jitter(d)
 }
 
 // doubled returns d doubled n times, as far as a duration goes.

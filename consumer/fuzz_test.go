@@ -10,28 +10,10 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/google/uuid"
 
+	"github.com/boxpair/boxpair/consumer/internal/field"
 	"github.com/boxpair/boxpair/store/inbox"
 	"github.com/boxpair/boxpair/transport"
 )
-
-// FuzzClean: any error and any topic can be stored.
-func FuzzClean(f *testing.F) {
-	f.Add("refused", 1, 1024)
-	f.Add("\xff\x00é", 400, 255)
-	f.Fuzz(func(t *testing.T, text string, times, most int) {
-		text, most = strings.Repeat(text, min(max(times, 0), 2000)), min(max(most, 0), 2000)
-		stored := clean(text, most)
-		if !utf8.ValidString(stored) || len(stored) > most || strings.Contains(stored, "\x00") {
-			t.Errorf("%q is stored as %q", text, stored)
-		}
-		if clean(stored, most) != stored {
-			t.Errorf("%q is changed again", stored)
-		}
-		if utf8.ValidString(text) && !strings.Contains(text, "\x00") && !strings.HasPrefix(text, stored) {
-			t.Errorf("%q is stored as %q, which is no beginning of it", text, stored)
-		}
-	})
-}
 
 func namesFields(t *testing.T, err error, fields ...string) {
 	t.Helper()
@@ -84,7 +66,7 @@ func FuzzHandlerConfig(f *testing.F) {
 		}
 		h := &Handler[struct{}]{inbox: &Inbox[struct{}]{random: randomUpTo}, cfg: c}
 		for _, n := range []int{0, 1, c.MaxAttempts} {
-			if d := h.backoff(n); d < 0 || d > c.MaxBackoff {
+			if _, d := h.afterFailure(failed, n, nil); d < 0 || d > c.MaxBackoff {
 				t.Errorf("parked for %v after %d attempts", d, n)
 			}
 		}
@@ -104,7 +86,7 @@ func FuzzRead(f *testing.F) {
 		in, err := h.read(t.Context(), msg)
 		m := in.stored()
 		if m.ID == uuid.Nil || !utf8.ValidString(m.Topic+m.Key) || strings.Contains(m.Topic+m.Key, "\x00") ||
-			len(m.Topic) > maxKey || len(m.Key) > maxKey {
+			len(m.Topic) > field.MaxKey || len(m.Key) > field.MaxKey {
 			t.Errorf("stored as %+v", m)
 		}
 		if (m.Key == "") != (in.event.Key == "") {

@@ -27,7 +27,7 @@ func TestGroupsRacingOverTheSameDispatchesApplyEachOnce(t *testing.T) {
 // messages of a few keys. Handlers fail at random.
 func groupsRacing[TX any](t *testing.T, db *database[TX]) {
 	const dispatches = 60
-	levels := db.levels()
+	levels := db.Levels()
 	var handlers []*consumer.Handler[TX]
 	var begun sync.Map // of every second dispatch, the first attempt fails whatever chance says
 	for n, level := range append(levels, levels...) {
@@ -37,7 +37,7 @@ func groupsRacing[TX any](t *testing.T, db *database[TX]) {
 		}
 		_, h := handle(t, db, consumer.Config{CacheSize: 1}, hc,
 			func(ctx context.Context, w *consumer.Work[TX], _ *message.Message) error {
-				if err := db.do(ctx, w); err != nil {
+				if err := db.Do(ctx, w); err != nil {
 					return err
 				}
 				if _, err := w.Queue(producer.Event{Topic: "reserved"}); err != nil {
@@ -66,8 +66,8 @@ func groupsRacing[TX any](t *testing.T, db *database[TX]) {
 		})
 	}
 	wg.Wait()
-	db.wantEffects(t, dispatches)
-	if n := db.number(`SELECT count(*) FROM ` + table(db, "outbox_events")); n != dispatches {
+	db.WantEffects(t, dispatches)
+	if n := db.Number(`SELECT count(*) FROM ` + db.Table("outbox_events")); n != dispatches {
 		t.Errorf("%d events written, want %d", n, dispatches)
 	}
 	var c consumer.Counters
@@ -89,16 +89,16 @@ func TestFailedStatementInAGroupFailsNoNeighbour(t *testing.T) {
 func failedStatement[TX any](t *testing.T, db *database[TX]) {
 	_, h := handle(t, db, consumer.Config{}, consumer.HandlerConfig{GroupSize: 6, GroupWait: 20 * time.Second, QuickAttempts: 1},
 		func(ctx context.Context, w *consumer.Work[TX], _ *message.Message) error {
-			if err := db.do(ctx, w); err != nil {
+			if err := db.Do(ctx, w); err != nil {
 				return err
 			}
 			if w.Event().ID == number(2) {
-				return db.exec(ctx, w.DB(), `INSERT INTO effects (seq) VALUES (NULL)`)
+				return db.Exec(ctx, w.DB(), `INSERT INTO effects (seq) VALUES (NULL)`)
 			}
 			return nil
 		})
 	consumeAll(t, h, msgs(6)...)
-	db.wantEffects(t, 5)
+	db.WantEffects(t, 5)
 	stats, err := h.Stats(t.Context())
 	if c := h.Counters(); err != nil || stats.Retrying != 1 || c.Applied != 5 || c.Failed != 1 || c.Groups != 1 || c.GroupsUndone != 1 {
 		t.Errorf("stats: %+v, %v; counters: %+v", stats, err, c)
@@ -108,7 +108,7 @@ func failedStatement[TX any](t *testing.T, db *database[TX]) {
 			t.Error(err)
 		}
 	}
-	db.wantEffects(t, 5)
+	db.WantEffects(t, 5)
 }
 
 func TestSavepointOfAnotherMessageIsOutOfReach(t *testing.T) {
@@ -119,21 +119,21 @@ func TestSavepointOfAnotherMessageIsOutOfReach(t *testing.T) {
 func foreignSavepoint[TX any](t *testing.T, db *database[TX]) {
 	_, h := handle(t, db, consumer.Config{}, consumer.HandlerConfig{GroupSize: 4, GroupWait: 20 * time.Second, QuickAttempts: 1},
 		func(ctx context.Context, w *consumer.Work[TX], _ *message.Message) error {
-			if err := db.exec(ctx, w.DB(), `SAVEPOINT mine`); err != nil {
+			if err := db.Exec(ctx, w.DB(), `SAVEPOINT mine`); err != nil {
 				return err
 			}
-			if err := db.do(ctx, w); err != nil {
+			if err := db.Do(ctx, w); err != nil {
 				return err
 			}
 			if w.Event().ID == number(2) {
-				_ = db.exec(ctx, w.DB(), `RELEASE SAVEPOINT mine`)
-				_ = db.exec(ctx, w.DB(), `ROLLBACK TO SAVEPOINT mine`) // in a group, that of the message before
+				_ = db.Exec(ctx, w.DB(), `RELEASE SAVEPOINT mine`)
+				_ = db.Exec(ctx, w.DB(), `ROLLBACK TO SAVEPOINT mine`) // in a group, that of the message before
 			}
 			return nil
 		})
 	consumeAll(t, h, msgs(4)...)
 	c := h.Counters()
-	if n := db.number(`SELECT count(*) FROM effects`); int64(n) != int64(c.Applied) && c.Applied != 4 || n < 3 || c.Groups != 0 {
+	if n := db.Number(`SELECT count(*) FROM effects`); int64(n) != int64(c.Applied) && c.Applied != 4 || n < 3 || c.Groups != 0 {
 		t.Errorf("%d effects, counters: %+v", n, c)
 	}
 }
@@ -154,13 +154,13 @@ func TestSettingsOfAMessageAreNotThoseOfTheNext(t *testing.T) {
 			if w.Event().ID == number(2) {
 				set = `SELECT set_config('shop.tenant', 'two', true)`
 			}
-			if err := db.exec(ctx, w.DB(), set); err != nil {
+			if err := db.Exec(ctx, w.DB(), set); err != nil {
 				return err
 			}
-			return db.do(ctx, w)
+			return db.Do(ctx, w)
 		})
 	consumeAll(t, h, msgs(4)...)
-	db.wantEffects(t, 4)
+	db.WantEffects(t, 4)
 }
 
 // consumeAll has messages handled at the same time.
@@ -197,7 +197,7 @@ func dyingGroup[TX any](t *testing.T, db *database[TX], point string) {
 	handled := 0
 	_, h := handle(t, db, consumer.Config{}, consumer.HandlerConfig{GroupSize: 4, GroupWait: 20 * time.Second},
 		func(ctx context.Context, w *consumer.Work[TX], _ *message.Message) error {
-			if err := db.do(ctx, w); err != nil {
+			if err := db.Do(ctx, w); err != nil {
 				return err
 			}
 			if handled++; handled == 3 && point != "committed" {
@@ -234,13 +234,13 @@ func TestProcessKilledInAGroupLeavesOneEffectEach(t *testing.T) {
 func killedGroup[TX any](t *testing.T, db *database[TX], where, point string) {
 	dieIn(t, "TestGroupChild", where, point, envGroup+"=1")
 	want := map[string]int{"committed": 4}[point]
-	if db.snapshots { // the server may still be at it
+	if db.Snapshots { // the server may still be at it
 		waitFor(t, func() bool {
-			return db.number(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state LIKE 'idle in%'`) == 0
+			return db.Number(`SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND state LIKE 'idle in%'`) == 0
 		})
 	}
-	db.wantEffects(t, want)
-	starts := db.number(`SELECT count(*) FROM ` + table(db, "inbox_attempts") + ` WHERE starts = 1`)
+	db.WantEffects(t, want)
+	starts := db.Number(`SELECT count(*) FROM ` + db.Table("inbox_attempts") + ` WHERE starts = 1`)
 	if wantStarts := map[string]int{"redelivered": 4}[point]; starts != wantStarts {
 		t.Errorf("starts of %d messages are left, want %d", starts, wantStarts)
 	}
@@ -251,10 +251,10 @@ func killedGroup[TX any](t *testing.T, db *database[TX], where, point string) {
 				t.Error("a message that may have killed the process twice is not alone")
 			}
 			defer running.Add(-1)
-			return db.do(ctx, w)
+			return db.Do(ctx, w)
 		})
 	consumeAll(t, h, redelivered(4)...)
-	db.wantEffects(t, 4)
+	db.WantEffects(t, 4)
 	// What was committed is remembered, and of what was begun twice each may be the one that kills:
 	// it is alone.
 	wantGroups := map[string]int64{"effects": 1}[point]

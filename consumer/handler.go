@@ -37,8 +37,8 @@ type Handler[TX any] struct {
 	// which the transport delivers again all the same.
 	returned *dedupe.Window
 
-	groups  *groups[TX]  // nil without group commit
-	effects *effects[TX] // nil without effects outside the database
+	groups    *groups[TX] // nil without group commit
+	extension Extension   // nil without one
 
 	gate gate
 
@@ -58,8 +58,8 @@ func (h *Handler[TX]) Stats(ctx context.Context) (inbox.Stats, error) {
 		return inbox.Stats{}, err
 	}
 	stats, err := h.inbox.store.InboxStats(ctx, h.consumer())
-	if err == nil && h.effects != nil {
-		stats.Effects, err = h.effects.store.EffectStats(ctx, h.consumer())
+	if err == nil && h.extension != nil {
+		err = h.extension.AddStats(ctx, &stats)
 	}
 	return stats, err
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/boxpair/boxpair/consumer/internal/field"
 	"github.com/boxpair/boxpair/dedupe"
 	"github.com/boxpair/boxpair/producer"
 	"github.com/boxpair/boxpair/store/inbox"
@@ -68,6 +69,12 @@ func New[TX any](store inbox.Store[TX], outbox *producer.Outbox[TX], cfg Config)
 	}, nil
 }
 
+// Store returns the store of the inbox.
+func (i *Inbox[TX]) Store() inbox.Store[TX] { return i.store }
+
+// Logger returns the logger of the inbox.
+func (i *Inbox[TX]) Logger() *slog.Logger { return i.log }
+
 // HasOutbox tells whether handlers can write events.
 func (i *Inbox[TX]) HasOutbox() bool { return i.outbox != nil }
 
@@ -78,7 +85,7 @@ func (i *Inbox[TX]) HasOutbox() bool { return i.outbox != nil }
 func (i *Inbox[TX]) Handle(name string, fn HandlerFunc[TX], cfg HandlerConfig) (*Handler[TX], error) {
 	h, err := i.newHandler(name, fn, cfg)
 	if err != nil {
-		return nil, fmt.Errorf("handler %q: %w", name, err)
+		return nil, handlerError(name, err)
 	}
 	return i.add(name, h)
 }
@@ -95,11 +102,13 @@ func (i *Inbox[TX]) HandleBatch(name string, fn BatchFunc[TX], cfg HandlerConfig
 	}
 	h, err := i.newHandler(name, one, cfg)
 	if err != nil {
-		return nil, fmt.Errorf("handler %q: %w", name, err)
+		return nil, handlerError(name, err)
 	}
 	h.batch = fn
 	return i.add(name, h)
 }
+
+func handlerError(name string, err error) error { return fmt.Errorf("handler %q: %w", name, err) }
 
 func (i *Inbox[TX]) add(name string, h *Handler[TX]) (*Handler[TX], error) {
 	i.mu.Lock()
@@ -113,13 +122,13 @@ func (i *Inbox[TX]) add(name string, h *Handler[TX]) (*Handler[TX], error) {
 }
 
 func (i *Inbox[TX]) newHandler(name string, fn HandlerFunc[TX], cfg HandlerConfig) (*Handler[TX], error) {
-	var p problems
-	p.text("name", name, maxName)
+	var p field.Problems
+	p.Text("name", name, maxName)
 	if fn == nil {
-		p.addf("function is nil")
+		p.Addf("function is nil")
 	}
 	cfg, err := cfg.withDefaults()
-	if err := errors.Join(p.err(), err); err != nil {
+	if err := errors.Join(p.Err(), err); err != nil {
 		return nil, err
 	}
 	full := i.cfg.Service + "/" + name

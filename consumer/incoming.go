@@ -8,12 +8,11 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strings"
-	"unicode/utf8"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/google/uuid"
 
+	"github.com/boxpair/boxpair/consumer/internal/field"
 	"github.com/boxpair/boxpair/idgen"
 	"github.com/boxpair/boxpair/store/inbox"
 	"github.com/boxpair/boxpair/transport"
@@ -58,7 +57,7 @@ func (h *Handler[TX]) read(ctx context.Context, msg *message.Message) (*incoming
 	if err == nil {
 		err = h.readKey(in, msg)
 	}
-	in.order = orderKey(in.event.Key)
+	in.order = field.Key(in.event.Key)
 	if err != nil {
 		id := refusedID(topic, msg)
 		if msg.UUID == "" && !transport.Redelivered(msg) { // equal ones are several
@@ -146,34 +145,8 @@ func (in *incoming) message(ctx context.Context) *message.Message {
 // stored returns the message as a store keeps it.
 func (in *incoming) stored() *inbox.Message {
 	return &inbox.Message{
-		ID: in.event.ID, Topic: clean(in.event.Topic, maxKey), Key: in.order,
+		ID: in.event.ID, Topic: field.Clean(in.event.Topic, field.MaxKey), Key: in.order,
 		Digest: in.event.Digest, Stamp: in.event.Stamp,
 		Metadata: in.metadata, Payload: in.event.Payload,
 	}
-}
-
-// orderKey returns a key as a store can keep and index it: itself, or a hash of
-// one that is too long or no text.
-func orderKey(key string) string {
-	if clean(key, maxKey) == key {
-		return key
-	}
-	sum := sha256.Sum256([]byte(key))
-	return "sha256:" + hex.EncodeToString(sum[:])
-}
-
-// clean returns s as valid UTF-8 without NUL, which databases do not keep in text, cut to
-// at most so many bytes.
-func clean(s string, most int) string {
-	if len(s) <= most && utf8.ValidString(s) && strings.IndexByte(s, 0) < 0 {
-		return s
-	}
-	s = strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
-	if len(s) <= most {
-		return s
-	}
-	for most > 0 && !utf8.RuneStart(s[most]) {
-		most--
-	}
-	return s[:most]
 }

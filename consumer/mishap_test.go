@@ -3,7 +3,6 @@ package consumer_test
 import (
 	"context"
 	"database/sql"
-	"database/sql/driver"
 	"errors"
 	"log/slog"
 	"strings"
@@ -14,7 +13,6 @@ import (
 	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/boxpair/boxpair/consumer"
@@ -108,40 +106,6 @@ func TestEqualMessagesWithoutADispatchIDAreAllKept(t *testing.T) {
 	r.wantStates(inbox.Dead, inbox.Dead, inbox.Dead, inbox.Dead)
 }
 
-func TestEffectThatWasRedrivenAndNotCarriedOutIsTriedAgain(t *testing.T) {
-	t.Parallel()
-	onEach(t, redrivenNotDone[pgx.Tx], redrivenNotDone[*sql.Tx])
-}
-
-func redrivenNotDone[TX any](t *testing.T, db *database[TX]) {
-	p := provider{t.TempDir()}
-	e := paying(db, p)
-	answers := []error{errors.New("lost"), consumer.NotDone(errors.New("busy")), nil}
-	e.Do = func(_ context.Context, key uuid.UUID, c charge) (receipt, error) {
-		err := answers[0]
-		answers = answers[1:]
-		if err != nil {
-			return receipt{}, err
-		}
-		return p.charge(key, c)
-	}
-	in, h := pay(t, db.store, db, e, consumer.EffectConfig{})
-	if err := h.Consume(msg(1)); err != nil {
-		t.Fatal(err)
-	}
-	runOnce(t, in)
-	wantEffect(t, in, inbox.EffectUncertain)
-	if _, err := in.RedriveEffects(t.Context(), inbox.EffectFilter{Keys: []uuid.UUID{consumer.EffectKey("stock/pay", number(1))}}, "it was not"); err != nil {
-		t.Fatal(err)
-	}
-	runOnce(t, in)
-	wantEffect(t, in, inbox.EffectPending)
-	endLeases(t, db)
-	runOnce(t, in)
-	wantEffect(t, in, inbox.EffectDone)
-	p.wantCharges(t, number(1), 1)
-}
-
 func TestUnreadableParkedMessageIsDeadAndStopsNoOther(t *testing.T) {
 	t.Parallel()
 	onEach(t, unreadable[pgx.Tx], unreadable[*sql.Tx])
@@ -153,7 +117,7 @@ func unreadable[TX any](t *testing.T, db *database[TX]) {
 		if fails {
 			return consumer.RetryAfter(0, errHandler)
 		}
-		return db.do(ctx, w)
+		return db.Do(ctx, w)
 	})
 	for n := range 3 {
 		if err := h.Consume(msg(n)); err != nil {
@@ -165,15 +129,15 @@ func unreadable[TX any](t *testing.T, db *database[TX]) {
 		t.Fatalf("%d parked, %v", len(found), err)
 	}
 	column := "seq"
-	if db.snapshots {
+	if db.Snapshots {
 		column = "id"
 	}
-	if err := execute(t, db, `UPDATE `+table(db, "inbox_parked")+` SET metadata = '[]' WHERE `+column+` = (SELECT min(`+column+`) FROM `+table(db, "inbox_parked")+`)`); err != nil {
+	if err := db.Execute(t, `UPDATE `+db.Table("inbox_parked")+` SET metadata = '[]' WHERE `+column+` = (SELECT min(`+column+`) FROM `+db.Table("inbox_parked")+`)`); err != nil {
 		t.Fatal(err)
 	}
 	fails = false
 	runOnce(t, in)
-	db.wantEffects(t, 2)
+	db.WantEffects(t, 2)
 	found, err = in.ListParked(t.Context(), inbox.Filter{})
 	if err != nil || len(found) != 1 || found[0].State != inbox.Dead || found[0].Unreadable == nil {
 		t.Errorf("parked: %+v, %v", found, err)
@@ -193,7 +157,7 @@ func renamed[TX any](t *testing.T, db *database[TX]) {
 		t.Fatal(err)
 	}
 	var log logBuffer
-	inbox, err := consumer.New(db.store, db.outbox, consumer.Config{Service: "stock", PollInterval: time.Millisecond, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	inbox, err := consumer.New(db.Store, db.Outbox, consumer.Config{Service: "stock", PollInterval: time.Millisecond, Logger: slog.New(slog.NewTextHandler(&log, nil))})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -211,58 +175,6 @@ func renamed[TX any](t *testing.T, db *database[TX]) {
 	if text := log.String(); !strings.Contains(text, "level=WARN") || !strings.Contains(text, "renamed") {
 		t.Errorf("log: %s", text)
 	}
-}
-
-// cutOff is a store that cannot be reached when the other side has answered.
-type cutOff struct {
-	inbox.Store[*sql.Tx]
-	inbox.EffectStore[*sql.Tx]
-	down  atomic.Bool
-	tries atomic.Int64
-}
-
-func (s *cutOff) FinishEffect(ctx context.Context, c inbox.Claim, r *inbox.EffectRun, result []byte, fn func(context.Context, *sql.Tx) error) (bool, error) {
-	if s.down.Load() {
-		return false, driver.ErrBadConn
-	}
-	return s.EffectStore.FinishEffect(ctx, c, r, result, fn)
-}
-
-func (s *cutOff) SettleEffect(ctx context.Context, r *inbox.EffectRun, o inbox.EffectOutcome) (bool, error) {
-	if s.tries.Add(1); s.down.Load() {
-		return false, driver.ErrBadConn
-	}
-	return s.EffectStore.SettleEffect(ctx, r, o)
-}
-
-func TestResultOfAnEffectIsKeptThroughALongOutage(t *testing.T) {
-	t.Parallel()
-	db, _ := newSQLite(t)
-	store := &cutOff{Store: db.store, EffectStore: db.store.(inbox.EffectStore[*sql.Tx])}
-	store.down.Store(true)
-	inbox, err := consumer.New[*sql.Tx](store, db.outbox, consumer.Config{Service: "stock", MaxHold: time.Millisecond, PollInterval: 10 * time.Millisecond})
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := provider{t.TempDir()}
-	h, err := consumer.HandleEffect(inbox, "pay", paying(db, p), consumer.EffectConfig{MinBackoff: time.Millisecond})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := h.Consume(msg(1)); err != nil {
-		t.Fatal(err)
-	}
-	ctx, stop := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- inbox.Run(ctx) }()
-	waitFor(t, func() bool { return store.tries.Load() > 1 }) // MaxHold is over
-	store.down.Store(false)
-	waitFor(t, func() bool { return h.Counters().EffectsDone == 1 })
-	stop()
-	if err := <-done; err != nil {
-		t.Error(err)
-	}
-	p.wantCharges(t, number(1), 1)
 }
 
 // The transaction that one handler of a group has ended says nothing about a message that was

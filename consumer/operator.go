@@ -2,11 +2,11 @@ package consumer
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/google/uuid"
 
+	"github.com/boxpair/boxpair/consumer/internal/field"
 	"github.com/boxpair/boxpair/store/inbox"
 )
 
@@ -40,7 +40,7 @@ func (i *Inbox[TX]) ListParked(ctx context.Context, f inbox.Filter) ([]inbox.Par
 // one comes after them. The reason, required and at most 1 KiB, is kept in the history of each
 // ([Inbox.Attempts]).
 func (i *Inbox[TX]) Redrive(ctx context.Context, f inbox.Filter, reason string) ([]uuid.UUID, error) {
-	if err := checkReason(reason); err != nil {
+	if err := field.Reason(reason); err != nil {
 		return nil, fmt.Errorf("redrive: %w", err)
 	}
 	if len(f.States)+len(f.IDs) == 0 && !f.Force {
@@ -51,9 +51,7 @@ func (i *Inbox[TX]) Redrive(ctx context.Context, f inbox.Filter, reason string) 
 	for _, id := range ids {
 		i.log.InfoContext(ctx, "message redriven", "dispatch_id", id, "consumer", f.Consumer, "reason", reason)
 	}
-	for _, h := range i.all() {
-		signal(h.wake)
-	}
+	i.Wake()
 	return ids, err
 }
 
@@ -62,7 +60,7 @@ func (i *Inbox[TX]) Redrive(ctx context.Context, f inbox.Filter, reason string) 
 // an operator: dead, too old and altered ones. It returns their dispatch IDs. Further copies of
 // them stay duplicates.
 func (i *Inbox[TX]) Discard(ctx context.Context, f inbox.Filter, reason string) ([]uuid.UUID, error) {
-	if err := checkReason(reason); err != nil {
+	if err := field.Reason(reason); err != nil {
 		return nil, fmt.Errorf("discard: %w", err)
 	}
 	if len(f.States)+len(f.IDs) == 0 {
@@ -73,17 +71,19 @@ func (i *Inbox[TX]) Discard(ctx context.Context, f inbox.Filter, reason string) 
 	for _, id := range ids {
 		i.log.InfoContext(ctx, "message discarded", "dispatch_id", id, "consumer", f.Consumer, "reason", reason)
 	}
-	for _, h := range i.all() {
-		signal(h.wake) // what followed may be due
-	}
+	i.Wake() // what followed may be due
 	return ids, err
 }
 
-func checkReason(reason string) error {
-	if reason == "" || clean(reason, maxError) != reason {
-		return errors.New("a reason is required, in at most 1 KiB of text")
+// Wake has a running [Inbox.Run] look at once for what is due, as after somebody has changed it by
+// SQL.
+func (i *Inbox[TX]) Wake() {
+	for _, h := range i.all() {
+		signal(h.wake)
+		if h.extension != nil {
+			h.extension.Wake()
+		}
 	}
-	return nil
 }
 
 // limitOf is what a Limit of 0 means.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/boxpair/boxpair/consumer/internal/field"
 	"github.com/boxpair/boxpair/store/inbox"
 )
 
@@ -115,12 +116,8 @@ func (m *parkedMessage[TX]) failed(ctx context.Context, a attempt, step nextStep
 // apply locks the message and runs it.
 func (m *parkedMessage[TX]) apply(ctx context.Context, starts int) attempt {
 	h := m.h
-	claim := inbox.Claim{
-		Consumer: h.consumer(), Isolation: h.cfg.Isolation,
-		IdleTimeout: h.cfg.Timeout + idleGrace, LockTimeout: h.cfg.LockTimeout,
-	}
 	return h.try(ctx, false, func(ctx context.Context, fn begun[TX]) (inbox.Verdict, error) {
-		done, err := h.inbox.store.ApplyParked(ctx, claim, m.seq, func(ctx context.Context, tx TX, p *inbox.Parked) error {
+		done, err := h.inbox.store.ApplyParked(ctx, h.bounds(), m.seq, func(ctx context.Context, tx TX, p *inbox.Parked) error {
 			m.message, m.who = p, subject{h.name, p.ID}
 			if err := h.tooManyStarts(starts); err != nil {
 				return err
@@ -179,7 +176,7 @@ func (m *parkedMessage[TX]) fail(ctx context.Context, cause error, step nextStep
 func (m *parkedMessage[TX]) retry(ctx context.Context, attempts int, retryIn time.Duration, dead bool, cause error) error {
 	ctx, cancel := m.h.operation(ctx)
 	defer cancel()
-	return m.h.inbox.store.RetryMessage(ctx, m.seq, attempts, retryIn, dead, text(cause))
+	return m.h.inbox.store.RetryMessage(ctx, m.seq, attempts, retryIn, dead, field.Error(cause))
 }
 
 // parkedID returns the dispatch ID of a message that is still retrying, or none.

@@ -21,7 +21,7 @@ func TestQueuedEventsGoBehindWhatTheHandlerHasQueuedForTheCommit(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			db, _ := newPostgres(t)
-			count := "INSERT INTO effects (seq, id) SELECT count(*), 'events before' FROM " + table(db, "outbox_events")
+			count := "INSERT INTO effects (seq, id) SELECT count(*), 'events before' FROM " + db.Table("outbox_events")
 			_, h := handle(t, db, consumer.Config{}, cfg, func(_ context.Context, w *consumer.Work[pgx.Tx], _ *message.Message) error {
 				if _, err := w.Queue(producer.Event{Topic: "reserved"}); err != nil {
 					return err
@@ -31,10 +31,10 @@ func TestQueuedEventsGoBehindWhatTheHandlerHasQueuedForTheCommit(t *testing.T) {
 			if err := h.Consume(msg(1)); err != nil {
 				t.Fatal(err)
 			}
-			if n := db.number("SELECT seq FROM effects"); n != 0 {
+			if n := db.Number("SELECT seq FROM effects"); n != 0 {
 				t.Errorf("%d events were written before", n)
 			}
-			if n := db.number("SELECT count(*) FROM " + table(db, "outbox_events")); n != 1 {
+			if n := db.Number("SELECT count(*) FROM " + db.Table("outbox_events")); n != 1 {
 				t.Errorf("%d events are written, want 1", n)
 			}
 		})

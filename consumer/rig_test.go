@@ -1,15 +1,11 @@
 package consumer_test
 
 import (
-	"bytes"
 	"context"
-	"encoding/binary"
 	"log/slog"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/google/uuid"
@@ -166,58 +162,6 @@ func (r *rig) run() (stop func()) {
 	}
 }
 
-// number returns a dispatch ID that depends on n alone.
-func number(n int) uuid.UUID {
-	var u uuid.UUID
-	binary.BigEndian.PutUint64(u[8:], uint64(n+1))
-	return u
-}
-
-// event returns the n-th event of the tests.
-func event(n int) transport.Event {
-	e := transport.Event{
-		ID: number(n), Topic: "orders", Payload: []byte("secret payload"), CorrelationID: "conversation",
-		Stamp: time.Now(),
-	}
-	e.Digest = transport.ContentDigest(&e)
-	return e
-}
-
-// msg returns the n-th message of the tests.
-func msg(n int) *message.Message { return fresh(event(n)) }
-
 func fresh(e transport.Event) *message.Message { return e.Message() }
-
-// keyed returns the n-th message with a key.
-func keyed(n int, key string) *message.Message {
-	e := event(n)
-	e.Key = key
-	e.Digest = transport.ContentDigest(&e)
-	return e.Message()
-}
-
-// again marks a message as delivered before.
-func again(m *message.Message) *message.Message {
-	m.SetContext(transport.WithRedelivered(m.Context()))
-	return m
-}
-
-// logBuffer is a log that may be written and read at once.
-type logBuffer struct {
-	mu  sync.Mutex
-	buf bytes.Buffer
-}
-
-func (b *logBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.Write(p)
-}
-
-func (b *logBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.String()
-}
 
 func textLogger(b *logBuffer) *slog.Logger { return slog.New(slog.NewTextHandler(b, nil)) }

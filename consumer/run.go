@@ -55,8 +55,8 @@ func (i *Inbox[TX]) Run(ctx context.Context) error {
 			})
 			wg.Go(func() { h.runParked(ctx) })
 			wg.Go(func() { h.runForget(ctx) })
-			if h.effects != nil {
-				wg.Go(func() { h.effects.run(ctx) })
+			if h.extension != nil {
+				wg.Go(func() { h.extension.Run(ctx) })
 			}
 		}
 		select {
@@ -83,8 +83,8 @@ func (i *Inbox[TX]) RunOnce(ctx context.Context) error {
 				continue
 			}
 		}
-		if h.effects != nil {
-			if err := h.effects.once(ctx); err != nil {
+		if h.extension != nil {
+			if err := h.extension.RunOnce(ctx); err != nil {
 				errs = append(errs, fmt.Errorf("consumer %s: %w", h.name, err))
 				continue
 			}
@@ -289,16 +289,12 @@ func (h *Handler[TX]) forget(ctx context.Context) error {
 	if ferr != nil {
 		return errors.Join(err, fmt.Errorf("remove old attempts: %w", ferr))
 	}
-	if h.effects == nil {
+	if h.extension == nil {
 		return err
 	}
-	ferr = h.inBatches(ctx, func(limit int) (int, error) {
-		return h.effects.store.ForgetEffects(ctx, h.consumer(), cfg.Window, limit)
-	})
-	if ferr != nil {
-		return errors.Join(err, fmt.Errorf("remove ended effects: %w", ferr))
-	}
-	return err
+	return errors.Join(err, h.inBatches(ctx, func(limit int) (int, error) {
+		return h.extension.Forget(ctx, cfg.Window, limit)
+	}))
 }
 
 // inBatches removes batch by batch until one is not full. The size of the batches follows

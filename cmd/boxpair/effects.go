@@ -15,7 +15,7 @@ import (
 	"github.com/boxpair/boxpair/store/inbox"
 )
 
-const effects = "effects"
+const effectsName = "effects"
 
 // maxResult is the most that the ledger keeps of a result.
 const maxResult = 1 << 20
@@ -38,7 +38,7 @@ type entries struct {
 // effectCommand is a command about effects outside the database.
 func effectCommand(verb, summary, details string, more func(e *entries, s *settings), run func(ctx context.Context, e *entries, p *process) error) command {
 	return command{
-		name: effects + " " + verb, summary: summary, details: details,
+		name: effectsName + " " + verb, summary: summary, details: details,
 		define: func(s *settings) func(context.Context, *process) (int, error) {
 			e := &entries{}
 			e.define(s)

@@ -13,6 +13,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/consumer/effects"
 	"github.com/boxpair/boxpair/store/sqlite"
 	"github.com/boxpair/boxpair/transport"
 )
@@ -22,7 +23,7 @@ type payments struct {
 	t        *testing.T
 	url      string
 	inbox    *consumer.Inbox[*sql.Tx]
-	handler  *consumer.Handler[*sql.Tx]
+	handler  *effects.Handler[*sql.Tx]
 	asked    int
 	refuse   bool
 	finished []string
@@ -47,12 +48,12 @@ func newPayments(t *testing.T) *payments {
 	s := &payments{t: t, url: "sqlite:" + path}
 	s.inbox, err = consumer.New(store, nil, consumer.Config{Service: "payments"})
 	ok(t, err)
-	s.handler, err = consumer.HandleEffect(s.inbox, "charge", consumer.Effect[*sql.Tx, string, string]{
+	s.handler, err = effects.Handle(s.inbox, "charge", effects.Effect[*sql.Tx, string, string]{
 		Prepare: func(context.Context, *consumer.Work[*sql.Tx], *message.Message) (string, error) { return intent, nil },
 		Do: func(context.Context, uuid.UUID, string) (string, error) {
 			s.asked++
 			if s.refuse {
-				return "", consumer.Reject(consumer.NotDone(errors.New("card is refused")))
+				return "", consumer.Reject(effects.NotDone(errors.New("card is refused")))
 			}
 			return "", errors.New("no answer")
 		},
@@ -60,7 +61,7 @@ func newPayments(t *testing.T) *payments {
 			s.finished = append(s.finished, result)
 			return nil
 		},
-	}, consumer.EffectConfig{Handler: consumer.HandlerConfig{Topic: "order.placed"}})
+	}, effects.Config{Handler: consumer.HandlerConfig{Topic: "order.placed"}})
 	ok(t, err)
 	return s
 }
@@ -71,7 +72,7 @@ func (s *payments) charge() (id, key string) {
 	event := transport.Event{ID: uuid.New(), Topic: "order.placed", Key: "order 42", Payload: []byte(payload)}
 	ok(s.t, s.handler.Consume(event.Message()))
 	s.run()
-	return event.ID.String(), consumer.EffectKey("payments/charge", event.ID).String()
+	return event.ID.String(), effects.Key("payments/charge", event.ID).String()
 }
 
 func (s *payments) run() {

@@ -90,7 +90,7 @@ func run(ctx context.Context, p *process, args []string) int {
 
 // named splits the name of a command, which may be of two words, from what follows it.
 func named(args []string) (name string, rest []string) {
-	if (args[0] == deadLetters || args[0] == effects) && len(args) > 1 {
+	if (args[0] == deadLetters || args[0] == effectsName) && len(args) > 1 {
 		return args[0] + " " + args[1], args[2:]
 	}
 	return args[0], args[1:]
@@ -100,7 +100,7 @@ func named(args []string) (name string, rest []string) {
 // with none.
 func family(name string, words ...string) bool {
 	first, second, _ := strings.Cut(name, " ")
-	return (first == deadLetters || first == effects) && (second == "" || slices.Contains(words, second))
+	return (first == deadLetters || first == effectsName) && (second == "" || slices.Contains(words, second))
 }
 
 func find(name string) *command {

@@ -17,6 +17,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/consumer/effects"
 	"github.com/boxpair/boxpair/producer"
 	"github.com/boxpair/boxpair/producer/relay"
 	"github.com/boxpair/boxpair/transport/memory"
@@ -44,8 +45,8 @@ func serve(ctx context.Context, providerURL string) error {
 
 // payment charges an order: the intent with the claim of order.placed, the call under a key that
 // never changes, the receipt with order.paid.
-func payment[TX any](db *database[TX], providerURL string) consumer.Effect[TX, Charge, Receipt] {
-	return consumer.Effect[TX, Charge, Receipt]{
+func payment[TX any](db *database[TX], providerURL string) effects.Effect[TX, Charge, Receipt] {
+	return effects.Effect[TX, Charge, Receipt]{
 		Prepare: func(_ context.Context, _ *consumer.Work[TX], msg *message.Message) (Charge, error) {
 			return Charge{Order: string(msg.Payload)}, nil
 		},
@@ -106,7 +107,7 @@ func (db *database[TX]) serve(ctx context.Context, providerURL string) error {
 	if err != nil {
 		return err
 	}
-	pay, err := consumer.HandleEffect(inbox, "pay", payment(db, providerURL), consumer.EffectConfig{
+	pay, err := effects.Handle(inbox, "pay", payment(db, providerURL), effects.Config{
 		Handler:    consumer.HandlerConfig{Topic: "order.placed"},
 		Idempotent: true, // the provider remembers keys
 		Timeout:    time.Second, Lease: 2 * time.Second, MinBackoff: 100 * time.Millisecond,

@@ -16,6 +16,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/consumer/effects"
 	"github.com/boxpair/boxpair/middleware/idempotent"
 	"github.com/boxpair/boxpair/producer"
 	"github.com/boxpair/boxpair/store/inbox"
@@ -272,8 +273,8 @@ func (m *misuse[TX]) first(id uuid.UUID) bool {
 	return m.ran[id] == 1
 }
 
-func (m *misuse[TX]) effectConfig() consumer.EffectConfig {
-	return consumer.EffectConfig{Handler: m.config(), MaxAttempts: 2, MinBackoff: time.Nanosecond, MaxBackoff: time.Nanosecond}
+func (m *misuse[TX]) effectConfig() effects.Config {
+	return effects.Config{Handler: m.config(), MaxAttempts: 2, MinBackoff: time.Nanosecond, MaxBackoff: time.Nanosecond}
 }
 
 // settle waits for all effects elsewhere.
@@ -290,7 +291,7 @@ func (m *misuse[TX]) settle(h *consumer.Handler[TX]) {
 // beforeEffect has the effect elsewhere done only for what was prepared.
 func (m *misuse[TX]) beforeEffect() {
 	m.open()
-	h, err := consumer.HandleEffect(m.inbox, "handler", consumer.Effect[TX, uuid.UUID, uuid.UUID]{
+	h, err := effects.Handle(m.inbox, "handler", effects.Effect[TX, uuid.UUID, uuid.UUID]{
 		Prepare: func(ctx context.Context, w *consumer.Work[TX], _ *watermill.Message) (uuid.UUID, error) {
 			if err := m.begun(ctx, w.DB()); err != nil {
 				return uuid.Nil, err
@@ -304,8 +305,8 @@ func (m *misuse[TX]) beforeEffect() {
 		Finish: func(ctx context.Context, w *consumer.Work[TX], _, _ uuid.UUID) error { return m.begun(ctx, w.DB()) },
 	}, m.effectConfig())
 	m.ok(err)
-	m.consume(h, false)
-	m.settle(h)
+	m.consume(h.Handler, false)
+	m.settle(h.Handler)
 	for n := range misuseMessages {
 		want := 1
 		if n == culprit && m.harmful() {
@@ -320,7 +321,7 @@ func (m *misuse[TX]) beforeEffect() {
 
 func (m *misuse[TX]) afterEffect() {
 	m.open()
-	h, err := consumer.HandleEffect(m.inbox, "handler", consumer.Effect[TX, uuid.UUID, uuid.UUID]{
+	h, err := effects.Handle(m.inbox, "handler", effects.Effect[TX, uuid.UUID, uuid.UUID]{
 		Prepare: func(_ context.Context, w *consumer.Work[TX], _ *watermill.Message) (uuid.UUID, error) {
 			return w.Event().ID, nil
 		},
@@ -333,9 +334,11 @@ func (m *misuse[TX]) afterEffect() {
 		},
 	}, m.effectConfig())
 	m.ok(err)
-	m.consume(h, false)
-	m.settle(h)
-	list, err := m.inbox.ListEffects(m.ctx(), inbox.EffectFilter{States: []inbox.EffectState{inbox.EffectDead}})
+	m.consume(h.Handler, false)
+	m.settle(h.Handler)
+	ledger, err := effects.New(m.inbox)
+	m.ok(err)
+	list, err := ledger.List(m.ctx(), inbox.EffectFilter{States: []inbox.EffectState{inbox.EffectDead}})
 	m.ok(err)
 	var errs []string
 	for _, e := range list {

@@ -161,8 +161,8 @@ var handling = []Mutant{
 		Name: "unknown-commit-counts", Guarantee: "G3",
 		Broken: "An attempt whose COMMIT may have succeeded counts as failed, and is parked.",
 		File:   "consumer/attempt.go",
-		Old:    `		return unknown` + "\n" + `	case errors.As(a.err, &rejected)`,
-		New:    `		return failed` + "\n" + `	case errors.As(a.err, &rejected)`,
+		Old:    `		return unknown` + "\n" + `	case Rejected(a.err)`,
+		New:    `		return failed` + "\n" + `	case Rejected(a.err)`,
 		Test:   Test{"consumer", "TestUnknownCommitThatHappenedIsNotRunAgain"},
 	},
 	{

@@ -5,28 +5,28 @@ var calling = []Mutant{
 	{
 		Name: "effect-key-not-stable", Guarantee: "G6",
 		Broken: "Each attempt of an effect outside the database has another idempotency key.",
-		File:   "consumer/effect_run.go",
+		File:   "consumer/effects/run.go",
 		Old:    `			if result, err = x.do(ctx, r.Key, r.Intent); err != nil {`,
 		New:    `			if result, err = x.do(ctx, uuid.New(), r.Intent); err != nil {`,
-		Test:   Test{"consumer", "TestEffectKeyIsStable"},
+		Test:   Test{"consumer/effects", "TestEffectKeyIsStable"},
 	},
 	{
 		Name: "effect-within-the-transaction", Guarantee: "G1",
 		Broken: "The call of an effect is made before its intent is committed, within the transaction of the claim.",
-		File:   "consumer/effect_run.go",
-		Old:    `	e, h := w.Event(), x.h`,
-		New: `	e, h := w.Event(), x.h
-	_, _ = x.do(ctx, EffectKey(h.name, e.ID), b)`,
-		Test: Test{"consumer", "TestCallIsMadeOutsideAnyTransaction"},
+		File:   "consumer/effects/run.go",
+		Old:    `	e, h := w.Event(), x.host`,
+		New: `	e, h := w.Event(), x.host
+	_, _ = x.do(ctx, Key(h.Name(), e.ID), b)`,
+		Test: Test{"consumer/effects", "TestCallIsMadeOutsideAnyTransaction"},
 	},
 	{
 		Name: "unanswered-effect-taken-for-done", Guarantee: "G3",
 		Broken: "An effect whose call gave no answer is finished as if it had been carried out.",
-		File:   "consumer/effect_run.go",
+		File:   "consumer/effects/run.go",
 		Old: `		x.failed(ctx, r, err)
 		return`,
 		New:  `		result = []byte("{}")`,
-		Test: Test{"consumer", "TestFateOfErrorsOfDo"},
+		Test: Test{"consumer/effects", "TestFateOfErrorsOfDo"},
 	},
 	{
 		Name: "uncertain-effect-asked-for-again", Guarantee: "G3",

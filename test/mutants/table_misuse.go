@@ -152,18 +152,18 @@ var misuse = []Mutant{
 	{
 		Name: "known-result-thrown-away", Guarantee: "G3",
 		Broken: "The result of an effect outside is given up when the database is away for longer than Config.MaxHold.",
-		File:   "consumer/effect_run.go",
+		File:   "consumer/effects/run.go",
 		Old:    `		if o.Result == nil || pace.Sleep(`,
 		New:    `		if o.Result != nil || pace.Sleep(`,
-		Test:   Test{"consumer", "TestResultOfAnEffectIsKeptThroughALongOutage"},
+		Test:   Test{"consumer/effects", "TestResultOfAnEffectIsKeptThroughALongOutage"},
 	},
 	{
 		Name: "redriven-effect-stays-uncertain", Guarantee: "G8",
 		Broken: "An effect that an operator had redriven waits for one again at the first answer that it was not carried out.",
-		File:   "consumer/effect_run.go",
+		File:   "consumer/effects/run.go",
 		Old:    `before = r.Uncertain && x.again`,
 		New:    `before = r.Uncertain`,
-		Test:   Test{"consumer", "TestEffectThatWasRedrivenAndNotCarriedOutIsTriedAgain"},
+		Test:   Test{"consumer/effects", "TestEffectThatWasRedrivenAndNotCarriedOutIsTriedAgain"},
 	},
 	{
 		Name: "unreadable-message-stops-its-consumer", Guarantee: "G5",

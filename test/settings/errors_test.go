@@ -17,6 +17,7 @@ import (
 	"gopkg.in/yaml.v3"
 
 	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/consumer/effects"
 	"github.com/boxpair/boxpair/producer/relay"
 	"github.com/boxpair/boxpair/store/inbox"
 	"github.com/boxpair/boxpair/store/sqlite"
@@ -42,13 +43,13 @@ func newInbox(t *testing.T) *consumer.Inbox[*sql.Tx] {
 	return inbox
 }
 
-func handleEffect(inbox *consumer.Inbox[*sql.Tx], cfg consumer.EffectConfig) error {
-	effect := consumer.Effect[*sql.Tx, string, string]{
+func handleEffect(inbox *consumer.Inbox[*sql.Tx], cfg effects.Config) error {
+	effect := effects.Effect[*sql.Tx, string, string]{
 		Prepare: func(context.Context, *consumer.Work[*sql.Tx], *message.Message) (string, error) { return "", nil },
 		Do:      func(context.Context, uuid.UUID, string) (string, error) { return "", nil },
 		Finish:  func(context.Context, *consumer.Work[*sql.Tx], string, string) error { return nil },
 	}
-	_, err := consumer.HandleEffect(inbox, "e", effect, cfg)
+	_, err := effects.Handle(inbox, "e", effect, cfg)
 	return err
 }
 

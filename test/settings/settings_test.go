@@ -16,6 +16,7 @@ import (
 
 	"github.com/boxpair/boxpair/audit"
 	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/consumer/effects"
 	"github.com/boxpair/boxpair/health"
 	"github.com/boxpair/boxpair/middleware"
 	"github.com/boxpair/boxpair/middleware/idempotent"
@@ -43,8 +44,8 @@ func configurations(t *testing.T) map[string]*configuration {
 		"audit.Config":           of(func(c audit.Config) error { _, err := audit.New(c); return err }),
 		"audit.Expectation":      of[audit.Expectation](nil),
 		"consumer.Config":        of(func(c consumer.Config) error { _, err := consumer.New[*sql.Tx](nil, nil, c); return err }),
-		"consumer.EffectConfig":  of(func(c consumer.EffectConfig) error { return handleEffect(inbox, c) }),
 		"consumer.HandlerConfig": of(func(c consumer.HandlerConfig) error { _, err := inbox.Handle("h", nil, c); return err }),
+		"effects.Config":         of(func(c effects.Config) error { return handleEffect(inbox, c) }),
 		"health.Config":          of(func(c health.Config) error { _, err := health.New(c); return err }),
 		"idempotent.Config":      of(func(c idempotent.Config) error { _, err := idempotent.New[*sql.Tx](nil, nil, c); return err }),
 		"memory.Config":          of(func(c memory.Config) error { _, err := memory.New(c); return err }),

@@ -1,7 +1,8 @@
-package consumer_test
+package effects_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -12,9 +13,13 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/consumer/effects"
+	"github.com/boxpair/boxpair/consumer/internal/consumertest"
 	"github.com/boxpair/boxpair/producer"
 	"github.com/boxpair/boxpair/store/inbox"
 )
+
+var errHandler = errors.New("stock is counted")
 
 // provider carries effects out, in files that outlive this process: one for each key, with a line
 // for each call.
@@ -60,15 +65,15 @@ func (p provider) wantCharges(t *testing.T, id uuid.UUID, calls int) {
 	if calls == 0 && len(got) == 0 {
 		return
 	}
-	if key := consumer.EffectKey("stock/pay", id).String(); len(got) != 1 || got[key] != calls {
+	if key := effects.Key("stock/pay", id).String(); len(got) != 1 || got[key] != calls {
 		t.Errorf("calls by key are %v, want %d of %s", got, calls, key)
 	}
 }
 
 // paying is the effect of the tests: it has an effect in the database and writes an event in both
 // transactions.
-func paying[TX any](db *database[TX], p provider) consumer.Effect[TX, charge, receipt] {
-	return consumer.Effect[TX, charge, receipt]{
+func paying[TX any](db *consumertest.Database[TX], p provider) effects.Effect[TX, charge, receipt] {
+	return effects.Effect[TX, charge, receipt]{
 		Prepare: func(ctx context.Context, w *consumer.Work[TX], _ *message.Message) (charge, error) {
 			_, err := w.Write(ctx, producer.Event{Topic: "paying"})
 			return charge{Order: w.Event().ID.String()}, err
@@ -78,7 +83,7 @@ func paying[TX any](db *database[TX], p provider) consumer.Effect[TX, charge, re
 			if w.Event().ID.String() != r.Number || w.Event().CorrelationID != "conversation" {
 				return fmt.Errorf("event is %+v", w.Event())
 			}
-			err := db.exec(ctx, w.DB(), fmt.Sprintf(`INSERT INTO effects (seq, id) VALUES (1, '%s')`, c.Order))
+			err := db.Exec(ctx, w.DB(), fmt.Sprintf(`INSERT INTO effects (seq, id) VALUES (1, '%s')`, c.Order))
 			if err != nil {
 				return err
 			}
@@ -89,14 +94,14 @@ func paying[TX any](db *database[TX], p provider) consumer.Effect[TX, charge, re
 }
 
 // pay returns a handler under the name "pay" of a new inbox on a store.
-func pay[TX any](t *testing.T, store inbox.Store[TX], db *database[TX], e consumer.Effect[TX, charge, receipt], cfg consumer.EffectConfig) (*consumer.Inbox[TX], *consumer.Handler[TX]) {
+func pay[TX any](t *testing.T, store inbox.Store[TX], db *consumertest.Database[TX], e effects.Effect[TX, charge, receipt], cfg effects.Config) (*consumer.Inbox[TX], *effects.Handler[TX]) {
 	t.Helper()
-	inbox, err := consumer.New(store, db.outbox, consumer.Config{Service: "stock"})
+	inbox, err := consumer.New(store, db.Outbox, consumer.Config{Service: "stock"})
 	if err != nil {
 		t.Fatal(err)
 	}
 	cfg.Handler.Topic = "orders"
-	h, err := consumer.HandleEffect(inbox, "pay", e, cfg)
+	h, err := effects.Handle(inbox, "pay", e, cfg)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -104,31 +109,33 @@ func pay[TX any](t *testing.T, store inbox.Store[TX], db *database[TX], e consum
 }
 
 // endLeases has leases end and backoffs be over, as time does.
-func endLeases[TX any](t *testing.T, db *database[TX]) {
+func endLeases[TX any](t *testing.T, db *consumertest.Database[TX]) {
 	t.Helper()
 	lease, due := `now() - interval '1 second'`, `now()`
-	if !db.snapshots {
+	if !db.Snapshots {
 		lease, due = `1`, `1`
 	}
 	for column, value := range map[string]string{"lease_until": lease, "due_at": due} {
-		err := execute(t, db, fmt.Sprintf(`UPDATE %s SET %s = %s WHERE %[2]s IS NOT NULL`, table(db, "inbox_effects"), column, value))
+		err := db.Execute(t, fmt.Sprintf(`UPDATE %s SET %s = %s WHERE %[2]s IS NOT NULL`, db.Table("inbox_effects"), column, value))
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
 }
 
-func runOnce[TX any](t *testing.T, inbox *consumer.Inbox[TX]) {
+func ledgerOf[TX any](t *testing.T, inbox *consumer.Inbox[TX]) *effects.Ledger[TX] {
 	t.Helper()
-	if err := inbox.RunOnce(t.Context()); err != nil {
+	ledger, err := effects.New(inbox)
+	if err != nil {
 		t.Fatal(err)
 	}
+	return ledger
 }
 
 // wantEffect checks the only effect in the ledger.
 func wantEffect[TX any](t *testing.T, in *consumer.Inbox[TX], state inbox.EffectState) inbox.Effect {
 	t.Helper()
-	list, err := in.ListEffects(t.Context(), inbox.EffectFilter{})
+	list, err := ledgerOf(t, in).List(t.Context(), inbox.EffectFilter{})
 	if err != nil || len(list) != 1 || list[0].State != state {
 		t.Fatalf("effects are %+v, %v; want one that is %s", list, err, state)
 	}

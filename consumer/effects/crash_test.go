@@ -1,4 +1,4 @@
-package consumer_test
+package effects_test
 
 import (
 	"context"
@@ -12,6 +12,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/consumer/effects"
+	"github.com/boxpair/boxpair/consumer/internal/consumertest"
 	"github.com/boxpair/boxpair/store/inbox"
 )
 
@@ -19,6 +21,8 @@ const (
 	envProvider   = "BOXPAIR_TEST_PROVIDER"
 	envIdempotent = "BOXPAIR_TEST_IDEMPOTENT"
 )
+
+func TestMain(m *testing.M) { consumertest.Main(m) }
 
 // dyingLedger kills the process after what it has committed.
 type dyingLedger[TX any] struct {
@@ -41,13 +45,13 @@ func (l *dyingLedger[TX]) FinishEffect(ctx context.Context, c inbox.Claim, r *in
 
 // TestEffectChild is what a child process runs. In the parent it does nothing.
 func TestEffectChild(t *testing.T) {
-	asChild(t, payAndDie[pgx.Tx], payAndDie[*sql.Tx])
+	consumertest.AsChild(t, payAndDie[pgx.Tx], payAndDie[*sql.Tx])
 }
 
-func payAndDie[TX any](t *testing.T, db *database[TX], point string) {
+func payAndDie[TX any](t *testing.T, db *consumertest.Database[TX], point string) {
 	at := func(here string) {
 		if here == point {
-			kill()
+			consumertest.Kill()
 		}
 	}
 	e := paying(db, provider{os.Getenv(envProvider)})
@@ -65,9 +69,9 @@ func payAndDie[TX any](t *testing.T, db *database[TX], point string) {
 		defer at("followed")
 		return finish(ctx, w, c, r)
 	}
-	store := &dyingLedger[TX]{db.store, db.store.(inbox.EffectStore[TX]), at}
-	inbox, h := pay(t, store, db, e, consumer.EffectConfig{Idempotent: os.Getenv(envIdempotent) != ""})
-	err := h.Consume(msg(1))
+	store := &dyingLedger[TX]{db.Store, db.Store.(inbox.EffectStore[TX]), at}
+	inbox, h := pay(t, store, db, e, effects.Config{Idempotent: os.Getenv(envIdempotent) != ""})
+	err := h.Consume(consumertest.Msg(1))
 	at("recorded")
 	t.Errorf("the child lives: %v, %v", err, inbox.RunOnce(t.Context()))
 }
@@ -81,40 +85,40 @@ func TestKilledProcessLeavesOneEffectOutsideTheDatabase(t *testing.T) {
 			t.Parallel()
 			t.Run("postgres", func(t *testing.T) {
 				t.Parallel()
-				db, url := newPostgres(t)
+				db, url := consumertest.NewPostgres(t)
 				killedPaying(t, db, url, point)
 			})
 			t.Run("sqlite", func(t *testing.T) {
 				t.Parallel()
-				db, path := newSQLite(t)
+				db, path := consumertest.NewSQLite(t)
 				killedPaying[*sql.Tx](t, db, path, point)
 			})
 		})
 	}
 }
 
-func killedPaying[TX any](t *testing.T, db *database[TX], where, point string) {
+func killedPaying[TX any](t *testing.T, db *consumertest.Database[TX], where, point string) {
 	p := provider{t.TempDir()}
 	for range 2 {
-		dieIn(t, "TestEffectChild", where, point, envProvider+"="+p.dir, envIdempotent+"=1")
+		consumertest.DieIn(t, "TestEffectChild", where, point, envProvider+"="+p.dir, envIdempotent+"=1")
 		endLeases(t, db)
 		if point == "finished" || point == "recorded" {
 			break // there is nothing left to die of
 		}
 	}
-	in, h := pay(t, db.store, db, paying(db, p), consumer.EffectConfig{Idempotent: true})
-	if err := h.Consume(again(msg(1))); err != nil {
+	in, h := pay(t, db.Store, db, paying(db, p), effects.Config{Idempotent: true})
+	if err := h.Consume(consumertest.Again(consumertest.Msg(1))); err != nil {
 		t.Fatal(err)
 	}
-	runOnce(t, in)
+	consumertest.RunOnce(t, in)
 	wantEffect(t, in, inbox.EffectDone)
 	calls := 1
 	if point == "answered" || point == "followed" {
 		calls = 3 // twice by those who died, with the same key
 	}
-	p.wantCharges(t, number(1), calls)
-	db.wantEffects(t, 1)
-	if n := db.number(`SELECT count(*) FROM ` + table(db, "outbox_events")); n != 2 {
+	p.wantCharges(t, consumertest.Number(1), calls)
+	db.WantEffects(t, 1)
+	if n := db.Number(`SELECT count(*) FROM ` + db.Table("outbox_events")); n != 2 {
 		t.Errorf("%d events written", n)
 	}
 }
@@ -128,26 +132,26 @@ func TestKilledProcessLeavesAnEffectUncertain(t *testing.T) {
 			t.Parallel()
 			t.Run("postgres", func(t *testing.T) {
 				t.Parallel()
-				db, url := newPostgres(t)
+				db, url := consumertest.NewPostgres(t)
 				uncertain(t, db, url, point)
 			})
 			t.Run("sqlite", func(t *testing.T) {
 				t.Parallel()
-				db, path := newSQLite(t)
+				db, path := consumertest.NewSQLite(t)
 				uncertain(t, db, path, point)
 			})
 		})
 	}
 }
 
-func uncertain[TX any](t *testing.T, db *database[TX], where, point string) {
+func uncertain[TX any](t *testing.T, db *consumertest.Database[TX], where, point string) {
 	p := provider{t.TempDir()}
-	dieIn(t, "TestEffectChild", where, point, envProvider+"="+p.dir)
+	consumertest.DieIn(t, "TestEffectChild", where, point, envProvider+"="+p.dir)
 	endLeases(t, db)
 	before := len(p.calls(t))
-	in, h := pay(t, db.store, db, paying(db, p), consumer.EffectConfig{})
+	in, h := pay(t, db.Store, db, paying(db, p), effects.Config{})
 	for range 2 {
-		runOnce(t, in)
+		consumertest.RunOnce(t, in)
 	}
 	e := wantEffect(t, in, inbox.EffectUncertain)
 	if after := len(p.calls(t)); after != before {
@@ -156,12 +160,12 @@ func uncertain[TX any](t *testing.T, db *database[TX], where, point string) {
 	if st, err := h.Stats(t.Context()); err != nil || st.Effects.Uncertain != 1 {
 		t.Errorf("stats are %+v, %v", st, err)
 	}
-	db.wantEffects(t, 0)
-	if ok, err := in.ResolveEffect(t.Context(), e.Key, receipt{Number: e.Key.String()}, "it is in their list"); !ok || err != nil {
+	db.WantEffects(t, 0)
+	if ok, err := ledgerOf(t, in).Resolve(t.Context(), e.Key, receipt{Number: e.Key.String()}, "it is in their list"); !ok || err != nil {
 		t.Fatal(ok, err)
 	}
 	wantReason(t, in, e.ID, "effect_resolved", "it is in their list")
-	runOnce(t, in)
+	consumertest.RunOnce(t, in)
 	wantEffect(t, in, inbox.EffectDone)
-	db.wantEffects(t, 1)
+	db.WantEffects(t, 1)
 }

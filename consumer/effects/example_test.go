@@ -1,23 +1,27 @@
-package consumer_test
+package effects_test
 
 import (
 	"context"
 	"database/sql"
 	"fmt"
 	"log"
+	"os"
+	"path/filepath"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/google/uuid"
 
 	"github.com/boxpair/boxpair/consumer"
+	"github.com/boxpair/boxpair/consumer/effects"
 	"github.com/boxpair/boxpair/idgen"
+	"github.com/boxpair/boxpair/store/sqlite"
 	"github.com/boxpair/boxpair/transport"
 )
 
 // An order is charged at a provider that remembers idempotency keys, outside any transaction. The
 // first attempt gets no answer, though the provider has charged: the second one has the same key,
 // and charges nothing.
-func ExampleHandleEffect() {
+func ExampleHandle() {
 	ctx := context.Background()
 	store, done := exampleStore(ctx)
 	defer done()
@@ -28,7 +32,7 @@ func ExampleHandleEffect() {
 
 	charged := make(map[uuid.UUID]string) // at the provider
 	requests := 0
-	pay, err := consumer.HandleEffect(inbox, "pay", consumer.Effect[*sql.Tx, string, string]{
+	pay, err := effects.Handle(inbox, "pay", effects.Effect[*sql.Tx, string, string]{
 		Prepare: func(_ context.Context, _ *consumer.Work[*sql.Tx], msg *message.Message) (string, error) {
 			return string(msg.Payload), nil
 		},
@@ -43,7 +47,7 @@ func ExampleHandleEffect() {
 			fmt.Println(receipt) // a service writes it through w.DB(), and events through w
 			return nil
 		},
-	}, consumer.EffectConfig{Idempotent: true, Handler: consumer.HandlerConfig{Topic: "order.placed"}})
+	}, effects.Config{Idempotent: true, Handler: consumer.HandlerConfig{Topic: "order.placed"}})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -61,4 +65,27 @@ func ExampleHandleEffect() {
 	// Output:
 	// receipt of order-42
 	// 2 requests, 1 charge
+}
+
+// exampleStore returns a store in a file of its own, and what removes it.
+func exampleStore(ctx context.Context) (*sqlite.Store, func()) {
+	dir, err := os.MkdirTemp("", "example")
+	if err != nil {
+		log.Fatal(err)
+	}
+	db, err := sqlite.Open(filepath.Join(dir, "payment.db"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	if _, err := sqlite.Migrate(ctx, db, sqlite.Config{}); err != nil {
+		log.Fatal(err)
+	}
+	store, err := sqlite.New(db, sqlite.Config{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	return store, func() {
+		_ = db.Close()
+		_ = os.RemoveAll(dir)
+	}
 }
