@@ -15,28 +15,28 @@ import (
 
 // attempt is what became of one run of a handler in a transaction.
 type attempt struct {
-	verdict inbox.Verdict
-	err     error
-	ran     bool // the handler was begun
-	late    bool // and overran the deadline, or the commit did
-	wrote   bool // events
-	ended   bool // nothing was begun, and nothing is to be: err says why
+	verdict  inbox.Verdict
+	err      error
+	ran      bool // the handler was begun
+	overran  bool // and overran the deadline, or the commit did
+	wrote    bool // events
+	notBegun bool // nothing was begun, and nothing is to be: err says why
 }
 
-// begun is what an attempt runs once its message is locked or claimed.
-type begun[TX any] func(ctx context.Context, tx TX, in *incoming) error
+// claimedFunc is what an attempt runs once its message is locked or claimed.
+type claimedFunc[TX any] func(ctx context.Context, tx TX, in *incoming) error
 
 // try runs apply in a transaction that ends by its own deadline, not with ctx: a
 // router that closes cancels the contexts of messages whose handlers still run. It returns
 // when the handler has.
-func (h *Handler[TX]) try(ctx context.Context, optimistic bool, apply func(context.Context, begun[TX]) (inbox.Verdict, error)) attempt {
+func (h *Handler[TX]) try(ctx context.Context, optimistic bool, apply func(context.Context, claimedFunc[TX]) (inbox.Verdict, error)) attempt {
 	ctx, cancel := h.operation(ctx)
 	defer cancel()
 	var a attempt
-	a.err = guard(func() (err error) {
+	a.err = runIsolated(func() (err error) {
 		a.verdict, err = apply(ctx, func(ctx context.Context, tx TX, in *incoming) error {
 			a.ran = true
-			defer func() { a.late = ctx.Err() != nil }()
+			defer func() { a.overran = ctx.Err() != nil }()
 			if _, ok := in.metadata[MetaNotVerified]; ok { // it was redriven
 				return Reject(transport.ErrNotVerified)
 			}
@@ -61,9 +61,9 @@ func (h *Handler[TX]) try(ctx context.Context, optimistic bool, apply func(conte
 	}
 	switch {
 	case !optimistic:
-		a.late = a.ran && ctx.Err() != nil
-	case a.late: // unless it was the claim that has waited, which the next attempt finds out
-		a.late = a.err != nil && h.inbox.store.Classify(a.err) == inbox.HandlerError
+		a.overran = a.ran && ctx.Err() != nil
+	case a.overran: // unless it was the claim that has waited, which the next attempt finds out
+		a.overran = a.err != nil && h.inbox.store.Classify(a.err) == inbox.HandlerError
 	}
 	return a
 }
@@ -88,10 +88,10 @@ func (h *Handler[TX]) call(ctx context.Context, w *Work[TX]) (err error) {
 	return fault.Hit(ctx, fault.BeforeClaimCommit)
 }
 
-// guard runs f in a goroutine of its own and waits for it: a Goexit in f, as of a test
+// runIsolated runs f in a goroutine of its own and waits for it: a Goexit in f, as of a test
 // that fails within a handler, ends that goroutine and not the router's, which
 // would neither acknowledge nor return the message.
-func guard(f func() error) error {
+func runIsolated(f func() error) error {
 	done := make(chan error, 1)
 	go func() {
 		err, returned := error(nil), false
@@ -117,52 +117,52 @@ func newPanic(value any) *PanicError {
 type nextStep uint8
 
 const (
-	settled   nextStep = iota // the verdict holds
-	ended                     // nothing was begun: the error is the caller's
-	unknown                   // the commit may have succeeded: ask again
-	troubled                  // nothing is known of the message: try again, count nothing
-	failed                    // the handler failed
-	postponed                 // and said when to try again
-	buried                    // and no repetition would end otherwise
-	killed                    // the process died too often
+	useVerdict     nextStep = iota // the verdict of the store says what becomes of the message
+	giveUp                         // the attempt was not begun: return its error
+	askAgain                       // the commit may have succeeded: claim again, and the verdict tells
+	retryUncounted                 // a conflict or an error of the database: try again without counting
+	countAttempt                   // the handler failed
+	retryLater                     // the handler failed and named a delay
+	makeDead                       // no further attempt could succeed
+	makeDeadUnrun                  // the process died too often while the message was handled
 )
 
 // judge tells what is to be done after a. Where an error may be the database's, it
 // is decided whether the message has to answer for it.
 func (h *Handler[TX]) judge(a attempt, p *progress) nextStep {
 	switch {
-	case a.ended:
-		return ended
+	case a.notBegun:
+		return giveUp
 	case a.err == nil:
-		return settled
+		return useVerdict
 	}
 	class := h.inbox.store.Classify(a.err)
 	switch {
 	case errors.Is(a.err, ErrNeverCameBack):
-		return killed
+		return makeDeadUnrun
 	case errors.Is(a.err, inbox.ErrEnded):
-		p.ended = true
-		return buried
+		p.txEnded = true
+		return makeDead
 	case class == inbox.CommitUnknown:
-		return unknown
+		return askAgain
 	case Rejected(a.err), a.ran && errors.Is(a.err, outbox.ErrConflict):
-		return buried
+		return makeDead
 	case postpones(a.err):
-		return postponed
-	case class == inbox.HandlerError, a.late:
-		return failed
-	case a.ran && h.inbox.outages.blame(p.who):
-		return failed
+		return retryLater
+	case class == inbox.HandlerError, a.overran:
+		return countAttempt
+	case a.ran && h.inbox.outages.blame(p.ref):
+		return countAttempt
 	default:
-		return troubled
+		return retryUncounted
 	}
 }
 
 // progress is what the attempts to handle one message share.
 type progress struct {
-	who     subject // once it is known
-	unknown bool    // the outcome of a commit was not known
-	ended   bool    // a handler has ended the transaction of the claim: if that is committed, nobody knows what else is
+	ref           messageRef // once it is known
+	commitUnknown bool       // the outcome of a commit was not known
+	txEnded       bool       // a handler has ended the transaction of the claim: if that is committed, nobody knows what else is
 
 	since time.Time // of the first wait for the database
 	waits int
@@ -185,23 +185,23 @@ type handling interface {
 func (h *Handler[TX]) retryLoop(ctx context.Context, p *progress, m handling, a attempt) error {
 	for {
 		if a.ran {
-			p.ended = false // the claim was free: what a handler has ended before was not committed
+			p.txEnded = false // the claim was free: what a handler has ended before was not committed
 		}
 		step := h.judge(a, p)
 		switch step {
-		case ended:
+		case giveUp:
 			return a.err
-		case settled:
+		case useVerdict:
 			return m.settle(ctx, a)
-		case unknown:
+		case askAgain:
 			h.counts.unknown.Add(1)
-			h.log.WarnContext(ctx, "outcome of a commit is unknown: asking again", "dispatch_id", p.who.id, "error", a.err)
+			h.log.WarnContext(ctx, "outcome of a commit is unknown: asking again", "dispatch_id", p.ref.id, "error", a.err)
 		}
 		again, err := m.failed(ctx, a, step)
 		if !again {
 			return err
 		}
-		p.unknown = p.unknown || step == unknown
+		p.commitUnknown = p.commitUnknown || step == askAgain
 		a = m.begin(ctx)
 	}
 }

@@ -181,14 +181,14 @@ const (
 	defaultParked         = 4
 	defaultBatch          = 64
 	defaultGroups         = 4
-	groupRest             = time.Minute
+	groupPause            = time.Minute
 	groupPatience         = 500 * time.Millisecond
 	groupHeadroom         = 8
 	backoffGrowth         = 4
 	conflictWait          = 10 * time.Millisecond
 	outageWait            = 100 * time.Millisecond
 	maxWait               = 5 * time.Second
-	troublesPerAttempt    = 5
+	databaseErrorLimit    = 5
 	outageMemory          = 30 * time.Second
 	maxBlames             = 1 << 12
 	idleGrace             = 10 * time.Second

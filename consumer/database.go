@@ -38,8 +38,8 @@ func (i *identity) fresh(within time.Duration) bool {
 	return !i.looked.IsZero() && time.Since(i.looked) < within
 }
 
-// saw takes note of what a look has found, whose turn is held.
-func (i *identity) saw(name string, begun time.Time) {
+// record takes note of what a look has found, whose turn is held.
+func (i *identity) record(name string, begun time.Time) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	i.looked = begun
@@ -48,20 +48,20 @@ func (i *identity) saw(name string, begun time.Time) {
 	}
 }
 
-// watch looks at the database's identity until ctx ends.
-func (i *Inbox[TX]) watch(ctx context.Context) {
+// watchIdentity looks at the database's identity until ctx ends.
+func (i *Inbox[TX]) watchIdentity(ctx context.Context) {
 	for {
-		_ = i.look(ctx, 0) // whoever needs the database will notice an error
+		_ = i.checkIdentity(ctx, 0) // whoever needs the database will notice an error
 		if pace.Sleep(ctx, identityInterval) != nil {
 			return
 		}
 	}
 }
 
-// look returns nil if the database was the one that it was before at most within ago, and looks if
+// checkIdentity returns nil if the database was the one that it was before at most within ago, and looks if
 // need be. When it is another one, all handlers forget their windows: claims that were committed
 // last may be missing there, with their effects.
-func (i *Inbox[TX]) look(ctx context.Context, within time.Duration) error {
+func (i *Inbox[TX]) checkIdentity(ctx context.Context, within time.Duration) error {
 	store, ok := i.store.(inbox.Identifier)
 	if !ok || i.identity.fresh(within) {
 		return nil
@@ -83,7 +83,7 @@ func (i *Inbox[TX]) look(ctx context.Context, within time.Duration) error {
 	if err != nil {
 		return fmt.Errorf("identify the database: %w", err)
 	}
-	defer i.identity.saw(name, begun) // after the windows are forgotten, or others would believe them
+	defer i.identity.record(name, begun) // after the windows are forgotten, or others would believe them
 	before := i.identity.name
 	if before == "" || name == "" || name == before {
 		return nil
@@ -91,13 +91,13 @@ func (i *Inbox[TX]) look(ctx context.Context, within time.Duration) error {
 	i.log.ErrorContext(ctx, "database is another one than before, as after a fail-over, a restore or a crash: "+
 		"what was remembered in memory is forgotten", "before", before, "now", name)
 	for _, h := range i.all() {
-		h.doubt()
+		h.invalidate()
 	}
 	return errAnotherDatabase
 }
 
-// doubt makes a handler ask the database again for what it knew from it.
-func (h *Handler[TX]) doubt() {
+// invalidate makes a handler ask the database again for what it knew from it.
+func (h *Handler[TX]) invalidate() {
 	h.stale.Store(true)
 	if h.window != nil {
 		h.window.Forget()

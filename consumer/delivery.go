@@ -57,7 +57,7 @@ type freshMessage[TX any] struct {
 
 func (m freshMessage[TX]) begin(ctx context.Context) attempt {
 	if err := m.h.ensureRegistered(ctx, &m.d.progress); err != nil {
-		return attempt{err: err, ended: true}
+		return attempt{err: err, notBegun: true}
 	}
 	m.d.term = m.h.term()
 	return m.h.begin(ctx, m.d)
@@ -70,12 +70,12 @@ func (m freshMessage[TX]) settle(ctx context.Context, a attempt) error {
 func (m freshMessage[TX]) failed(ctx context.Context, a attempt, step nextStep) (again bool, err error) {
 	h, d := m.h, m.d
 	switch {
-	case step == unknown && !d.unknown: // at once, on another connection: the claim waits for the old one and tells
-		h.trouble(&d.progress, a.err)
+	case step == askAgain && !d.commitUnknown: // at once, on another connection: the claim waits for the old one and tells
+		h.noteDatabaseError(&d.progress, a.err)
 		return true, nil
-	case step == unknown, step == troubled:
-		return h.hold(ctx, &d.progress, a.err), a.err
-	case step == killed:
+	case step == askAgain, step == retryUncounted:
+		return h.waitForDatabase(ctx, &d.progress, a.err), a.err
+	case step == makeDeadUnrun:
 		h.log.ErrorContext(ctx, "message kills the process", h.attrs(d.in, "error", a.err)...)
 		return false, h.park(ctx, d, inbox.Parking{State: inbox.Dead, LastError: field.Error(a.err)})
 	}
@@ -85,20 +85,20 @@ func (m freshMessage[TX]) failed(ctx context.Context, a attempt, step nextStep) 
 // begin makes one attempt.
 func (h *Handler[TX]) begin(ctx context.Context, d *delivery) attempt {
 	if d.suspect {
-		a := h.suspected(ctx, d.in.event.ID, 0, func(starts int) attempt { return h.apply(ctx, d.in, false, starts) })
+		a := h.runSuspect(ctx, d.in.event.ID, 0, func(starts int) attempt { return h.apply(ctx, d.in, false, starts) })
 		d.suspect = !a.ran && a.err != nil // else it came back
 		return a
 	}
 	// What comes again may have been applied, and the handler would run in vain.
 	optimistic := h.cfg.Optimistic && !d.redelivered && !d.attempted
-	return h.besideOthers(ctx, func() attempt {
+	return h.runShared(ctx, func() attempt {
 		d.attempted = true
 		return h.apply(ctx, d.in, optimistic, 0)
 	})
 }
 
 func (h *Handler[TX]) apply(ctx context.Context, in *incoming, optimistic bool, starts int) attempt {
-	return h.try(ctx, optimistic, func(ctx context.Context, fn begun[TX]) (inbox.Verdict, error) {
+	return h.try(ctx, optimistic, func(ctx context.Context, fn claimedFunc[TX]) (inbox.Verdict, error) {
 		c := h.claim(in)
 		c.Optimistic, c.Started = optimistic, starts > 0
 		return h.inbox.store.Apply(ctx, c, func(ctx context.Context, tx TX) error {
@@ -114,7 +114,7 @@ func (h *Handler[TX]) claim(in *incoming) inbox.Claim {
 	c := h.bounds()
 	c.ID, c.Digest, c.Stamp = in.event.ID, in.event.Digest, in.event.Stamp
 	if h.cfg.Ordered && in.order != "" {
-		c.Key, c.Message = in.order, in.stored()
+		c.Key, c.Message = in.order, in.toStore()
 	}
 	return c
 }
@@ -135,16 +135,16 @@ func (h *Handler[TX]) settle(ctx context.Context, d *delivery, a attempt) error 
 		if err := fault.Hit(ctx, fault.BeforeWindow); err != nil {
 			return err
 		}
-		h.applied(d.who, a.wrote)
+		h.applied(d.ref, a.wrote)
 		h.remember(d.term, id, digest)
 	case inbox.Duplicate:
-		if d.ended {
-			return h.parkEnded(ctx, d)
+		if d.txEnded {
+			return h.parkEndedTx(ctx, d)
 		}
-		if d.unknown { // the attempt before it was committed
-			h.applied(d.who, true)
+		if d.commitUnknown { // the attempt before it was committed
+			h.applied(d.ref, true)
 		} else {
-			h.inbox.outages.success(d.who)
+			h.inbox.outages.success(d.ref)
 			h.counts.table.Add(1)
 		}
 		// What was claimed may have a digest that this copy does not know. Remembered
@@ -153,10 +153,10 @@ func (h *Handler[TX]) settle(ctx context.Context, d *delivery, a attempt) error 
 			h.remember(d.term, id, digest)
 		}
 	case inbox.Followed:
-		h.inbox.outages.success(d.who)
+		h.inbox.outages.success(d.ref)
 		h.counts.followed.Add(1)
 		h.remember(d.term, id, digest)
-		h.inbox.reportIdle(ctx)
+		h.inbox.reportNotRunning(ctx)
 	case inbox.Altered:
 		h.log.ErrorContext(ctx, "dispatch ID was claimed with other content: message set aside", h.attrs(d.in)...)
 		return h.park(ctx, d, inbox.Parking{State: inbox.AlteredState, LastError: "dispatch ID was claimed with other content"})
@@ -169,8 +169,8 @@ func (h *Handler[TX]) settle(ctx context.Context, d *delivery, a attempt) error 
 	return nil
 }
 
-func (h *Handler[TX]) applied(who subject, wrote bool) {
-	h.inbox.outages.success(who)
+func (h *Handler[TX]) applied(ref messageRef, wrote bool) {
+	h.inbox.outages.success(ref)
 	h.counts.applied.Add(1)
 	if h.extension != nil {
 		h.extension.Wake()
@@ -184,11 +184,11 @@ func (h *Handler[TX]) applied(who subject, wrote bool) {
 func (h *Handler[TX]) fail(ctx context.Context, d *delivery, a attempt, step nextStep) (again bool, err error) {
 	attempts, err := h.count(ctx, d.in, a.err)
 	if err != nil { // not even that could be kept
-		return h.hold(ctx, &d.progress, err), errors.Join(a.err, err)
+		return h.waitForDatabase(ctx, &d.progress, err), errors.Join(a.err, err)
 	}
 	h.logFailure(ctx, d.in, attempts, a.err)
 	d.quick++
-	if step == failed && attempts < h.cfg.MaxAttempts && d.quick < h.cfg.QuickAttempts &&
+	if step == countAttempt && attempts < h.cfg.MaxAttempts && d.quick < h.cfg.QuickAttempts &&
 		pace.Sleep(ctx, h.inbox.jitter(doubled(h.cfg.QuickBackoff, d.quick-1))) == nil {
 		return true, nil
 	}
@@ -219,28 +219,28 @@ func (h *Handler[TX]) refuse(ctx context.Context, d *delivery, why error) error 
 // park keeps the message in the database, so that it can be acknowledged. On an
 // error that could not be done.
 func (h *Handler[TX]) park(ctx context.Context, d *delivery, p inbox.Parking) error {
-	p.Consumer, p.Message = h.consumer(), d.in.stored()
+	p.Consumer, p.Message = h.consumer(), d.in.toStore()
 	p.Ordered = h.cfg.Ordered && p.Message.Key != ""
 	asked := false // an earlier try may have been committed
 	for {
 		verdict, err := h.parkOnce(ctx, p)
-		if err == nil && verdict == inbox.Duplicate && d.ended && p.State != inbox.AlteredState {
-			return h.parkEnded(ctx, d)
+		if err == nil && verdict == inbox.Duplicate && d.txEnded && p.State != inbox.AlteredState {
+			return h.parkEndedTx(ctx, d)
 		}
 		if err == nil {
 			h.parked(ctx, d, p, verdict == inbox.Duplicate && !asked)
 			return nil
 		}
 		asked = asked || h.inbox.store.Classify(err) == inbox.CommitUnknown
-		if !h.hold(ctx, &d.progress, err) {
+		if !h.waitForDatabase(ctx, &d.progress, err) {
 			return fmt.Errorf("park as %s: %w", p.State, err)
 		}
 	}
 }
 
-// parkEnded keeps a message whose claim was committed by the handler, or by that of another message
+// parkEndedTx keeps a message whose claim was committed by the handler, or by that of another message
 // of its group. A claim alone says nothing about the effect any more, so an operator decides.
-func (h *Handler[TX]) parkEnded(ctx context.Context, d *delivery) error {
+func (h *Handler[TX]) parkEndedTx(ctx context.Context, d *delivery) error {
 	h.log.ErrorContext(ctx, "transaction of a message was committed by a handler: message set aside", h.attrs(d.in)...)
 	return h.park(ctx, d, inbox.Parking{State: inbox.AlteredState, LastError: inbox.ErrEnded.Error() + ": the claim is committed; look whether the effect is whole, then discard the message or redrive it by force"})
 }
@@ -271,7 +271,7 @@ func (h *Handler[TX]) parked(ctx context.Context, d *delivery, p inbox.Parking, 
 	h.counts.parkedAs(p.State)
 	if p.State == inbox.Retrying {
 		h.log.WarnContext(ctx, "message parked", h.attrs(d.in, "attempts", p.Attempts, "retry_in", p.RetryIn)...)
-		h.inbox.reportIdle(ctx)
+		h.inbox.reportNotRunning(ctx)
 		signal(h.wake)
 	}
 	if p.State == inbox.Dead {

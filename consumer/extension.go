@@ -70,21 +70,21 @@ func (e *Host[TX]) Operation(ctx context.Context) (context.Context, context.Canc
 
 // RunIsolated runs f in a goroutine of its own and waits for it. A panic becomes a [PanicError], and a
 // Goexit becomes [ErrGoexit].
-func (e *Host[TX]) RunIsolated(f func() error) error { return guard(f) }
+func (e *Host[TX]) RunIsolated(f func() error) error { return runIsolated(f) }
 
 // NeedsRun says that the handler leaves work behind: if nobody has called [Inbox.Run], that is
 // logged as an ERROR.
-func (e *Host[TX]) NeedsRun(ctx context.Context) { e.h.inbox.reportIdle(ctx) }
+func (e *Host[TX]) NeedsRun(ctx context.Context) { e.h.inbox.reportNotRunning(ctx) }
 
 // StoreFailed returns how long to leave the store alone after an error outside a [Task], the one
 // after so many in a row. The handler asks the database again for all that it has cached.
 func (e *Host[TX]) StoreFailed(err error, failures int) time.Duration {
-	e.h.distrust(err)
+	e.h.invalidateAfter(err)
 	return e.FailureWait(failures)
 }
 
 // FailureWait returns how long to leave the store alone after so many failures in a row.
-func (e *Host[TX]) FailureWait(failures int) time.Duration { return e.h.dueWait(failures) }
+func (e *Host[TX]) FailureWait(failures int) time.Duration { return e.h.failureWait(failures) }
 
 // Backoff returns a wait that is shortest at first, half of it at random, quadruples with each of
 // so many failures, and is longest at most.
@@ -94,7 +94,7 @@ func (e *Host[TX]) Backoff(shortest, longest time.Duration, failures int) time.D
 
 // Task returns the task under key of the extension.
 func (e *Host[TX]) Task(key uuid.UUID) *Task[TX] {
-	return &Task[TX]{progress{who: subject{e.h.name, key}}, e.h}
+	return &Task[TX]{progress{ref: messageRef{e.h.name, key}}, e.h}
 }
 
 // Task is something that an extension does in the database, and repeats while the database is in
@@ -107,7 +107,7 @@ type Task[TX any] struct {
 // Wait waits before the next try after an error of the database. It returns false at once when the
 // task is not to be tried again: when ctx ended, or the database was in trouble for Config.MaxHold.
 func (t *Task[TX]) Wait(ctx context.Context, err error) bool {
-	return t.h.hold(ctx, &t.progress, err)
+	return t.h.waitForDatabase(ctx, &t.progress, err)
 }
 
 // Transaction is a transaction of an extension.
@@ -159,15 +159,15 @@ type taskRun[TX any] struct {
 
 func (m *taskRun[TX]) begin(ctx context.Context) attempt {
 	ctx = context.WithoutCancel(ctx)
-	return m.h.besideOthers(ctx, func() attempt { return m.attempt(ctx) })
+	return m.h.runShared(ctx, func() attempt { return m.attempt(ctx) })
 }
 
 func (m *taskRun[TX]) settle(_ context.Context, a attempt) error {
-	if a.verdict == inbox.Duplicate && !m.progress.unknown {
+	if a.verdict == inbox.Duplicate && !m.progress.commitUnknown {
 		m.outcome = TaskGone
 		return nil
 	}
-	m.h.inbox.outages.success(m.progress.who)
+	m.h.inbox.outages.success(m.progress.ref)
 	if m.h.inbox.outbox != nil {
 		m.h.inbox.outbox.Committed()
 	}
@@ -176,12 +176,12 @@ func (m *taskRun[TX]) settle(_ context.Context, a attempt) error {
 
 func (m *taskRun[TX]) failed(ctx context.Context, a attempt, step nextStep) (again bool, err error) {
 	switch step {
-	case unknown, troubled:
+	case askAgain, retryUncounted:
 		if m.Wait(ctx, a.err) {
 			return true, nil
 		}
 		m.outcome = TaskUnavailable
-	case buried:
+	case makeDead:
 		m.outcome = TaskRejected
 	default:
 		m.outcome = TaskFailed
@@ -194,7 +194,7 @@ func (m *taskRun[TX]) attempt(ctx context.Context) attempt {
 	ctx, cancel := h.operation(ctx)
 	defer cancel()
 	a := attempt{verdict: inbox.Applied}
-	a.err = guard(func() error {
+	a.err = runIsolated(func() error {
 		done, err := m.tr.Apply(ctx, h.bounds(), func(ctx context.Context, tx TX) error {
 			a.ran = true
 			return m.work(ctx, tx)
@@ -204,7 +204,7 @@ func (m *taskRun[TX]) attempt(ctx context.Context) attempt {
 		}
 		return err
 	})
-	a.late = a.ran && ctx.Err() != nil
+	a.overran = a.ran && ctx.Err() != nil
 	return a
 }
 

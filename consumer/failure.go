@@ -18,9 +18,9 @@ func postpones(err error) bool {
 // again after a backoff.
 func (h *Handler[TX]) afterFailure(step nextStep, attempts int, cause error) (inbox.State, time.Duration) {
 	switch {
-	case step == buried, step == killed, attempts >= h.cfg.MaxAttempts:
+	case step == makeDead, step == makeDeadUnrun, attempts >= h.cfg.MaxAttempts:
 		return inbox.Dead, 0
-	case step == postponed:
+	case step == retryLater:
 		wait, _ := RetryDelay(cause)
 		return inbox.Retrying, wait
 	default:

@@ -66,7 +66,7 @@ func FuzzHandlerConfig(f *testing.F) {
 		}
 		h := &Handler[struct{}]{inbox: &Inbox[struct{}]{random: randomUpTo}, cfg: c}
 		for _, n := range []int{0, 1, c.MaxAttempts} {
-			if _, d := h.afterFailure(failed, n, nil); d < 0 || d > c.MaxBackoff {
+			if _, d := h.afterFailure(countAttempt, n, nil); d < 0 || d > c.MaxBackoff {
 				t.Errorf("parked for %v after %d attempts", d, n)
 			}
 		}
@@ -84,7 +84,7 @@ func FuzzRead(f *testing.F) {
 		msg.Metadata.Set(transport.MetaKey, key)
 		msg.Metadata.Set(name, value)
 		in, err := h.read(t.Context(), msg)
-		m := in.stored()
+		m := in.toStore()
 		if m.ID == uuid.Nil || !utf8.ValidString(m.Topic+m.Key) || strings.Contains(m.Topic+m.Key, "\x00") ||
 			len(m.Topic) > field.MaxKey || len(m.Key) > field.MaxKey {
 			t.Errorf("stored as %+v", m)

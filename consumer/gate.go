@@ -9,8 +9,8 @@ import (
 
 // What goes through a gate weighs.
 const (
-	besideOthers int64 = 1
-	alone        int64 = 1 << 30
+	shared    int64 = 1
+	exclusive int64 = 1 << 30
 )
 
 // gate lets many runs of one handler in together, or one in alone, in the order in which they came:
@@ -20,11 +20,11 @@ type gate struct {
 	inside *semaphore.Weighted
 }
 
-func newGate() gate { return gate{semaphore.NewWeighted(alone)} }
+func newGate() gate { return gate{semaphore.NewWeighted(exclusive)} }
 
-// enter waits for its turn at most so long. It returns what to leave with, or 0 when the time was
+// acquire waits for its turn at most so long. It returns what to leave with, or 0 when the time was
 // over: then the caller goes in beside whoever is there. An error says that ctx ended.
-func (g gate) enter(ctx context.Context, weight int64, most time.Duration) (int64, error) {
+func (g gate) acquire(ctx context.Context, weight int64, most time.Duration) (int64, error) {
 	if g.inside.TryAcquire(weight) {
 		return weight, nil
 	}
@@ -40,15 +40,15 @@ func (g gate) enter(ctx context.Context, weight int64, most time.Duration) (int6
 	}
 }
 
-// leave ends what enter began.
-func (g gate) leave(weight int64) { g.inside.Release(weight) }
+// release ends what acquire began.
+func (g gate) release(weight int64) { g.inside.Release(weight) }
 
-// besideOthers runs an attempt beside others of the handler.
-func (h *Handler[TX]) besideOthers(ctx context.Context, run func() attempt) attempt {
-	inside, err := h.gate.enter(ctx, besideOthers, h.cfg.Timeout)
+// runShared runs an attempt beside others of the handler.
+func (h *Handler[TX]) runShared(ctx context.Context, run func() attempt) attempt {
+	inside, err := h.gate.acquire(ctx, shared, h.cfg.Timeout)
 	if err != nil {
-		return attempt{err: err, ended: true}
+		return attempt{err: err, notBegun: true}
 	}
-	defer h.gate.leave(inside)
+	defer h.gate.release(inside)
 	return run()
 }

@@ -11,12 +11,12 @@ import (
 )
 
 func (g gate) visit(t *testing.T, weight int64, inside func()) {
-	held, err := g.enter(t.Context(), weight, time.Hour)
+	held, err := g.acquire(t.Context(), weight, time.Hour)
 	if err != nil || held != weight {
 		t.Errorf("went in with %d of %d, %v", held, weight, err)
 	}
 	inside()
-	g.leave(held)
+	g.release(held)
 }
 
 func TestGateLetsOneInAlone(t *testing.T) {
@@ -30,7 +30,7 @@ func TestGateLetsOneInAlone(t *testing.T) {
 		wg.Go(func() {
 			for i := range 500 {
 				if (i+n)%8 == 0 {
-					g.visit(t, alone, func() {
+					g.visit(t, exclusive, func() {
 						if single.Add(1) != 1 || inside.Load() != 0 {
 							t.Error("not alone")
 						}
@@ -38,7 +38,7 @@ func TestGateLetsOneInAlone(t *testing.T) {
 					})
 					continue
 				}
-				g.visit(t, besideOthers, func() {
+				g.visit(t, shared, func() {
 					inside.Add(1)
 					if single.Load() != 0 {
 						t.Error("beside one that is alone")
@@ -70,10 +70,10 @@ func TestNeitherSideOfTheGateStarves(t *testing.T) {
 			})
 		}
 		for range 3 {
-			visits(besideOthers, 40, 3*time.Second)
+			visits(shared, 40, 3*time.Second)
 		}
 		for range 2 {
-			visits(alone, 10, 20*time.Second)
+			visits(exclusive, 10, 20*time.Second)
 		}
 		wg.Wait()
 	})
@@ -82,22 +82,22 @@ func TestNeitherSideOfTheGateStarves(t *testing.T) {
 func TestGateIsWaitedForWithinABound(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		for _, weight := range []int64{besideOthers, alone} {
+		for _, weight := range []int64{shared, exclusive} {
 			g := newGate()
-			hung, _ := g.enter(t.Context(), alone, 0)
+			hung, _ := g.acquire(t.Context(), exclusive, 0)
 			before := time.Now()
-			held, err := g.enter(t.Context(), weight, time.Minute)
+			held, err := g.acquire(t.Context(), weight, time.Minute)
 			if held != 0 || err != nil || time.Since(before) != time.Minute {
 				t.Errorf("went in with %d, %v, after %v", held, err, time.Since(before))
 			}
-			g.leave(held)
+			g.release(held)
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-			if held, err = g.enter(ctx, weight, time.Minute); held != 0 || !errors.Is(err, context.DeadlineExceeded) {
+			if held, err = g.acquire(ctx, weight, time.Minute); held != 0 || !errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("went in with %d, %v, though the context had ended", held, err)
 			}
 			cancel()
-			g.leave(hung)
-			g.visit(t, alone, func() {})
+			g.release(hung)
+			g.visit(t, exclusive, func() {})
 		}
 	})
 }

@@ -16,10 +16,10 @@ var errBehind = errors.New("an earlier message of its key could not be handled")
 // member is a message that may share its transaction with others. What it is told belongs to
 // the goroutine of its Consume; everything else is written before.
 type member struct {
-	ctx     context.Context // of the message
-	d       *delivery
-	arrived time.Time
-	told    chan instruction // has room for all that comes
+	ctx          context.Context // of the message
+	d            *delivery
+	arrived      time.Time
+	instructions chan instruction // has room for all that comes
 
 	// Of its group:
 	prev      *member // the one before it of its key
@@ -31,7 +31,7 @@ type member struct {
 }
 
 func newMember(ctx context.Context, d *delivery) *member {
-	return &member{ctx: ctx, d: d, arrived: time.Now(), told: make(chan instruction, 2), done: make(chan struct{})}
+	return &member{ctx: ctx, d: d, arrived: time.Now(), instructions: make(chan instruction, 2), done: make(chan struct{})}
 }
 
 // instruction is what a member is to do next. Exactly one of the fields is set.
@@ -50,12 +50,12 @@ type instruction struct {
 type groups[TX any] struct {
 	h *Handler[TX]
 
-	mu      sync.Mutex
-	pending []*member
-	running int
-	limit   int         // how many may share a transaction now
-	rest    time.Time   // until when nobody does
-	timer   *time.Timer // for HandlerConfig.GroupWait; nil unless it runs
+	mu          sync.Mutex
+	pending     []*member
+	running     int
+	limit       int         // how many may share a transaction now
+	pausedUntil time.Time   // until when nobody does
+	timer       *time.Timer // for HandlerConfig.GroupWait; nil unless it runs
 }
 
 // handle has m handled in a group, or alone.
@@ -68,12 +68,12 @@ func (g *groups[TX]) handle(m *member) error {
 	for {
 		t := instruction{}
 		select {
-		case t = <-m.told:
+		case t = <-m.instructions:
 		case <-m.ctx.Done():
 			if g.leave(m) {
 				return context.Cause(m.ctx)
 			}
-			t = <-m.told // it is not cut short
+			t = <-m.instructions // it is not cut short
 		}
 		switch {
 		case t.lead != nil:
@@ -104,8 +104,8 @@ func (g *groups[TX]) alone(m *member) error {
 func (g *groups[TX]) join(m *member) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if time.Now().Before(g.rest) {
-		m.told <- instruction{alone: true}
+	if time.Now().Before(g.pausedUntil) {
+		m.instructions <- instruction{alone: true}
 		return
 	}
 	g.pending = append(g.pending, m)
@@ -147,7 +147,7 @@ func (g *groups[TX]) begin() {
 		}
 		g.running++
 		group := g.take()
-		group[0].told <- instruction{lead: group}
+		group[0].instructions <- instruction{lead: group}
 	}
 }
 
@@ -204,7 +204,7 @@ func (g *groups[TX]) run(group []*member) {
 func (g *groups[TX]) pause() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.rest = time.Now().Add(groupRest)
+	g.pausedUntil = time.Now().Add(groupPause)
 }
 
 // resize takes note of how long a group took. One that overran its deadline was all in vain, so the
@@ -214,7 +214,7 @@ func (g *groups[TX]) resize(members int, took time.Duration, late bool) {
 	defer g.mu.Unlock()
 	switch {
 	case late && members <= 2:
-		g.rest = time.Now().Add(groupRest)
+		g.pausedUntil = time.Now().Add(groupPause)
 	case late:
 		g.limit = max(2, min(g.limit, members/2))
 	case members >= g.limit && took < g.h.cfg.Timeout/groupHeadroom:

@@ -13,15 +13,15 @@ import (
 	"github.com/boxpair/boxpair/store/inbox"
 )
 
-// outcome is what became of the transaction of a group.
-type outcome struct {
+// groupResult is what became of the transaction of a group.
+type groupResult struct {
 	verdicts []inbox.Verdict
 	wrote    []bool
 	claimed  []bool // by its transaction, before a handler was begun
 	err      error
 	ran      []bool // whose handlers were begun
 	culprit  int    // the member whose handler failed, or -1
-	late     bool
+	overran  bool
 }
 
 // attempt handles members in one transaction, and tells each what it is to do. It tells all
@@ -37,7 +37,7 @@ func (g *groups[TX]) attempt(members []*member, again bool) {
 	}
 	began := time.Now()
 	term := h.term()
-	members, o := g.together(members)
+	members, o := g.applyTogether(members)
 	if len(members) == 0 {
 		return
 	}
@@ -48,29 +48,29 @@ func (g *groups[TX]) attempt(members []*member, again bool) {
 		g.resize(len(members), time.Since(began), false)
 		for i, m := range members {
 			m.d.term = term
-			m.told <- instruction{made: &attempt{verdict: o.verdicts[i], ran: true, wrote: o.wrote[i]}}
+			m.instructions <- instruction{made: &attempt{verdict: o.verdicts[i], ran: true, wrote: o.wrote[i]}}
 		}
 		return
 	}
 	h.counts.undone.Add(1)
-	if o.late {
+	if o.overran {
 		g.resize(len(members), time.Since(began), true)
 	}
-	g.undo(members, &o, again)
+	g.rolledBack(members, &o, again)
 }
 
-// together applies those of a group that may share a transaction, and returns them. Some may have
+// applyTogether applies those of a group that may share a transaction, and returns them. Some may have
 // killed a process: their starts are recorded before the transaction begins, and taken back, unless
 // they were applied, before anybody who is to be alone is let in.
-func (g *groups[TX]) together(members []*member) ([]*member, outcome) {
+func (g *groups[TX]) applyTogether(members []*member) ([]*member, groupResult) {
 	h := g.h
-	inside, _ := h.gate.enter(context.Background(), besideOthers, h.cfg.Timeout)
-	defer h.gate.leave(inside)
-	if inside == besideOthers { // else a death of the process may be the fault of one that is alone
+	inside, _ := h.gate.acquire(context.Background(), shared, h.cfg.Timeout)
+	defer h.gate.release(inside)
+	if inside == shared { // else a death of the process may be the fault of one that is alone
 		members = g.start(members)
 	}
 	if len(members) == 0 {
-		return nil, outcome{}
+		return nil, groupResult{}
 	}
 	o := h.applyGroup(members)
 	var back []uuid.UUID
@@ -99,9 +99,9 @@ func (g *groups[TX]) start(members []*member) (rest []*member) {
 	if len(suspects) == 0 {
 		return members
 	}
-	starts, err := h.start(context.Background(), ever, suspects...)
+	starts, err := h.start(context.Background(), atAnyTime, suspects...)
 	if err != nil {
-		h.distrust(err)
+		h.invalidateAfter(err)
 		h.log.WarnContext(members[0].ctx, "starts of a group could not be recorded: its redelivered messages are handled on their own",
 			"messages", len(suspects), "error", err)
 		starts = make([]int, len(suspects))
@@ -135,13 +135,13 @@ func (g *groups[TX]) single(m *member) {
 	m.d.term = h.term()
 	a := h.begin(m.ctx, m.d)
 	m.dismissed = a.err != nil // it goes on with its attempts while others are handled
-	m.told <- instruction{made: &a}
+	m.instructions <- instruction{made: &a}
 }
 
-// undo deals with a group that was rolled back, or whose commit is unknown. Nothing of it is
+// rolledBack deals with a group that was rolled back, or whose commit is unknown. Nothing of it is
 // counted as an attempt: in what a handler has met, its neighbours may have had
 // a hand, so whoever is to blame will be found on its own.
-func (g *groups[TX]) undo(members []*member, o *outcome, again bool) {
+func (g *groups[TX]) rolledBack(members []*member, o *groupResult, again bool) {
 	h := g.h
 	class := h.inbox.store.Classify(o.err)
 	h.log.WarnContext(members[0].ctx, "group of messages was not committed: its members are handled on their own or in smaller groups",
@@ -152,37 +152,37 @@ func (g *groups[TX]) undo(members []*member, o *outcome, again bool) {
 		dismiss(members)
 	case errors.Is(o.err, inbox.ErrEnded): // what was committed with it is not to be applied again
 		for i, m := range members {
-			m.d.ended = m.d.ended || o.claimed[i]
+			m.d.txEnded = m.d.txEnded || o.claimed[i]
 		}
 		dismiss(members)
 	case class == inbox.CommitUnknown: // each claim is run again at once and tells
 		h.counts.unknown.Add(1)
-		h.distrust(o.err)
+		h.invalidateAfter(o.err)
 		for _, m := range members {
-			m.d.unknown = true
+			m.d.commitUnknown = true
 		}
 		dismiss(members)
 	case class != inbox.HandlerError:
-		h.distrust(o.err)
+		h.invalidateAfter(o.err)
 		dismiss(members)
-	case o.late:
+	case o.overran:
 		dismiss(members)
 	case o.culprit >= 0 && again: // one after another would make it quadratic
 		dismiss(members)
 	case o.culprit >= 0:
 		members[o.culprit].dismiss()
-		g.attempt(behind(members), true)
+		g.attempt(undismissed(members), true)
 	default:
 		half := len(members) / 2
 		g.attempt(members[:half], false)
-		g.attempt(behind(members[half:]), false)
+		g.attempt(undismissed(members[half:]), false)
 	}
 }
 
 // dismiss has a member handled alone, after those before it of its key.
 func (m *member) dismiss() {
 	m.dismissed = true
-	m.told <- instruction{alone: true}
+	m.instructions <- instruction{alone: true}
 }
 
 func dismiss(members []*member) {
@@ -191,9 +191,9 @@ func dismiss(members []*member) {
 	}
 }
 
-// behind returns the members that may go on together, and dismisses those that come
+// undismissed returns the members that may go on together, and dismisses those that come
 // after one of their key that was dismissed.
-func behind(members []*member) []*member {
+func undismissed(members []*member) []*member {
 	rest := make([]*member, 0, len(members))
 	for _, m := range members {
 		switch {
@@ -208,7 +208,7 @@ func behind(members []*member) []*member {
 }
 
 // applyGroup claims and handles members in one transaction, which has one deadline.
-func (h *Handler[TX]) applyGroup(members []*member) outcome {
+func (h *Handler[TX]) applyGroup(members []*member) groupResult {
 	ctx, cancel := context.WithTimeout(context.Background(), h.cfg.Timeout)
 	defer cancel()
 	if h.batch == nil {
@@ -219,9 +219,9 @@ func (h *Handler[TX]) applyGroup(members []*member) outcome {
 		claims[i] = h.claim(m.d.in)
 		claims[i].Started = m.started
 	}
-	o := outcome{wrote: make([]bool, len(members)), claimed: make([]bool, len(members)), ran: make([]bool, len(members)), culprit: -1}
+	o := groupResult{wrote: make([]bool, len(members)), claimed: make([]bool, len(members)), ran: make([]bool, len(members)), culprit: -1}
 	ran := false
-	o.err = guard(func() (err error) {
+	o.err = runIsolated(func() (err error) {
 		o.verdicts, err = h.inbox.store.ApplyGroup(ctx, claims, func(ctx context.Context, tx TX, run []int) error {
 			ran = true
 			for _, i := range run {
@@ -240,13 +240,13 @@ func (h *Handler[TX]) applyGroup(members []*member) outcome {
 	if o.err == nil && len(o.verdicts) != len(members) {
 		o.err = errors.New("store gave neither verdicts nor an error")
 	}
-	o.late = ran && o.err != nil && ctx.Err() != nil
+	o.overran = ran && o.err != nil && ctx.Err() != nil
 	return o
 }
 
 // callGroup runs the handlers of the members that were claimed, and writes what they
 // queued.
-func (h *Handler[TX]) callGroup(ctx context.Context, tx TX, members []*member, run []int, o *outcome) error {
+func (h *Handler[TX]) callGroup(ctx context.Context, tx TX, members []*member, run []int, o *groupResult) error {
 	chosen := make([]*member, len(run))
 	for k, i := range run {
 		chosen[k] = members[i]

@@ -42,11 +42,11 @@ type Handler[TX any] struct {
 
 	gate gate
 
-	wake    chan struct{} // something may be due
-	left    leftovers
-	counts  counts
-	horizon horizon
-	ahead   reports // of messages from the future
+	wake      chan struct{} // something may be due
+	leftovers leftovers
+	counts    counts
+	horizon   horizon
+	ahead     reports // of messages from the future
 }
 
 // Name returns the consumer's name.
@@ -90,7 +90,7 @@ func (h *Handler[TX]) consume(ctx context.Context, msg *message.Message, d *deli
 		return err
 	}
 	in, err := h.read(ctx, msg)
-	d.in, d.who = in, subject{h.name, in.event.ID}
+	d.in, d.ref = in, messageRef{h.name, in.event.ID}
 	if err := h.ensureRegistered(ctx, &d.progress); err != nil {
 		return err
 	}
@@ -104,7 +104,7 @@ func (h *Handler[TX]) consume(ctx context.Context, msg *message.Message, d *deli
 		h.log.ErrorContext(ctx, "subscriber keeps messages in order by another key than HandlerConfig.Key says: message refused", h.attrs(in)...)
 		return ErrOtherKey
 	}
-	h.lookAtTimes(ctx, in)
+	h.checkStamp(ctx, in)
 	if h.seen(ctx, in) {
 		h.counts.window.Add(1)
 		return nil
@@ -126,7 +126,7 @@ func (h *Handler[TX]) consume(ctx context.Context, msg *message.Message, d *deli
 func (h *Handler[TX]) ensureRegistered(ctx context.Context, p *progress) error {
 	for {
 		err := h.register(ctx)
-		if err == nil || errors.Is(err, ErrShortWindow) || !h.hold(ctx, p, err) {
+		if err == nil || errors.Is(err, ErrShortWindow) || !h.waitForDatabase(ctx, p, err) {
 			return err
 		}
 	}
@@ -153,7 +153,7 @@ func (h *Handler[TX]) register(ctx context.Context) error {
 		return nil // another goroutine did
 	}
 	if first { // before the window holds anything
-		if err := h.inbox.look(ctx, identityInterval); err != nil && !errors.Is(err, errAnotherDatabase) {
+		if err := h.inbox.checkIdentity(ctx, identityInterval); err != nil && !errors.Is(err, errAnotherDatabase) {
 			return fmt.Errorf("register consumer: %w", err)
 		}
 	}
@@ -163,7 +163,7 @@ func (h *Handler[TX]) register(ctx context.Context) error {
 		return fmt.Errorf("register consumer: %w", err)
 	}
 	if first {
-		if err := h.fits(ctx, r); err != nil {
+		if err := h.checkWindow(ctx, r); err != nil {
 			return err
 		}
 		if err := h.warm(ctx, r.Consumer); err != nil {
@@ -198,7 +198,7 @@ func (h *Handler[TX]) consumer() int { return h.registration.Load().Consumer }
 func (h *Handler[TX]) seen(ctx context.Context, in *incoming) bool {
 	knows := func() bool { return h.window.Seen(in.event.ID, in.event.Digest) == dedupe.Duplicate }
 	// Whoever has looked meanwhile may have had it forgotten.
-	return h.window != nil && knows() && h.inbox.look(ctx, identityFresh) == nil && knows()
+	return h.window != nil && knows() && h.inbox.checkIdentity(ctx, identityFresh) == nil && knows()
 }
 
 func (h *Handler[TX]) term() dedupe.Term {
@@ -215,32 +215,32 @@ func (h *Handler[TX]) remember(term dedupe.Term, id uuid.UUID, digest transport.
 	}
 }
 
-// trouble takes note of an error that may be the database's.
-func (h *Handler[TX]) trouble(p *progress, err error) inbox.ErrorClass {
-	h.inbox.outages.trouble(p.who)
+// noteDatabaseError takes note of an error that may be the database's.
+func (h *Handler[TX]) noteDatabaseError(p *progress, err error) inbox.ErrorClass {
+	h.inbox.outages.databaseError(p.ref)
 	h.counts.troubles.Add(1)
-	return h.distrust(err)
+	return h.invalidateAfter(err)
 }
 
-// distrust makes a handler ask the database again for what it knew from it, unless err is a
+// invalidateAfter makes a handler ask the database again for what it knew from it, unless err is a
 // mere conflict: after any other error it may be another database.
-func (h *Handler[TX]) distrust(err error) inbox.ErrorClass {
+func (h *Handler[TX]) invalidateAfter(err error) inbox.ErrorClass {
 	class := h.inbox.store.Classify(err)
 	if class == inbox.Conflict {
 		return class
 	}
-	h.doubt()
+	h.invalidate()
 	return class
 }
 
-// hold waits before the next try while the database is in trouble. It tells whether there is to be
+// waitForDatabase waits before the next try while the database is in trouble. It tells whether there is to be
 // one: not if ctx ended or Config.MaxHold is over, nor if the message came with the context of a
 // handler that has what is waited for.
-func (h *Handler[TX]) hold(ctx context.Context, p *progress, err error) bool {
+func (h *Handler[TX]) waitForDatabase(ctx context.Context, p *progress, err error) bool {
 	if errors.Is(err, inbox.ErrNested) {
 		return false
 	}
-	class := h.trouble(p, err)
+	class := h.noteDatabaseError(p, err)
 	now := time.Now()
 	if p.since.IsZero() {
 		p.since = now

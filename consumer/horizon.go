@@ -49,8 +49,8 @@ func (i *Inbox[TX]) Check(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// fits compares what a registration says with the window.
-func (h *Handler[TX]) fits(ctx context.Context, r inbox.Registration) error {
+// checkWindow compares what a registration says with the window.
+func (h *Handler[TX]) checkWindow(ctx context.Context, r inbox.Registration) error {
 	cfg := &h.inbox.cfg
 	h.horizon.mu.Lock()
 	h.horizon.longest, h.horizon.until = r.Horizon, r.HorizonUntil
@@ -62,24 +62,24 @@ func (h *Handler[TX]) fits(ctx context.Context, r inbox.Registration) error {
 		return fmt.Errorf("window of %v, events may be sent again for %v, until %s: %w",
 			cfg.Window, r.Horizon, r.HorizonUntil.Format(time.RFC3339), ErrShortWindow)
 	}
-	h.reportShort(ctx, r.Horizon)
+	h.reportShortWindow(ctx, r.Horizon)
 	return nil
 }
 
-func (h *Handler[TX]) reportShort(ctx context.Context, longest time.Duration) {
+func (h *Handler[TX]) reportShortWindow(ctx context.Context, longest time.Duration) {
 	h.horizon.mu.Lock()
-	news := longest > h.horizon.reported
+	longer := longest > h.horizon.reported
 	h.horizon.reported = max(h.horizon.reported, longest)
 	h.horizon.mu.Unlock()
-	if news {
+	if longer {
 		h.log.ErrorContext(ctx, "window is shorter than a producer may send events again: late copies will be set aside as too old",
 			"window", h.inbox.cfg.Window, "horizon", longest)
 	}
 }
 
-// lookAtTimes takes note of what a message says about its time. None of that keeps it from
+// checkStamp takes note of what a message says about its time. None of that keeps it from
 // being handled: whether it is too old, the claim says.
-func (h *Handler[TX]) lookAtTimes(ctx context.Context, in *incoming) {
+func (h *Handler[TX]) checkStamp(ctx context.Context, in *incoming) {
 	stamp, until := in.event.Stamp, in.event.ResendUntil
 	if stamp.IsZero() {
 		h.counts.unstamped.Add(1)
@@ -93,24 +93,24 @@ func (h *Handler[TX]) lookAtTimes(ctx context.Context, in *incoming) {
 		}
 	}
 	if until.After(stamp) {
-		h.lookAtHorizon(ctx, until.Sub(stamp), until, now)
+		h.checkHorizon(ctx, until.Sub(stamp), until, now)
 	}
 }
 
-// lookAtHorizon reports a horizon beyond the window, and keeps it. Whoever can send messages can
+// checkHorizon reports a horizon beyond the window, and keeps it. Whoever can send messages can
 // claim any, and one that is kept may keep the service from starting: without a signature none
 // beyond the window is.
-func (h *Handler[TX]) lookAtHorizon(ctx context.Context, claimed time.Duration, until, now time.Time) {
+func (h *Handler[TX]) checkHorizon(ctx context.Context, claimed time.Duration, until, now time.Time) {
 	cfg := &h.inbox.cfg
 	longest := min(claimed, cfg.MaxHorizon)
 	if longest > cfg.Window {
 		h.counts.short.Add(1)
-		h.reportShort(ctx, longest)
+		h.reportShortWindow(ctx, longest)
 		if cfg.Verifier == nil {
 			longest = cfg.Window
 		}
 	}
-	h.noteHorizon(ctx, longest, earlier(until, now.Add(longest)))
+	h.storeHorizon(ctx, longest, earlier(until, now.Add(longest)))
 }
 
 func earlier(a, b time.Time) time.Time {
@@ -120,14 +120,14 @@ func earlier(a, b time.Time) time.Time {
 	return b
 }
 
-// noteHorizon keeps the longest horizon in the database: at once if it has grown, and else when
+// storeHorizon keeps the longest horizon in the database: at once if it has grown, and else when
 // its end has moved by a while. An error leaves it to the next message.
-func (h *Handler[TX]) noteHorizon(ctx context.Context, longest time.Duration, until time.Time) {
+func (h *Handler[TX]) storeHorizon(ctx context.Context, longest time.Duration, until time.Time) {
 	k := &h.horizon
 	k.mu.Lock()
 	over := !k.until.IsZero() && k.until.Before(time.Now())
-	news := longest > k.longest || over || longest == k.longest && until.Sub(k.until) > horizonStep
-	if !news || k.noting {
+	longer := longest > k.longest || over || longest == k.longest && until.Sub(k.until) > horizonStep
+	if !longer || k.noting {
 		k.mu.Unlock()
 		return
 	}
@@ -146,9 +146,9 @@ func (h *Handler[TX]) noteHorizon(ctx context.Context, longest time.Duration, un
 	k.longest, k.until = longest, until
 }
 
-// guard waits until the handler is known to the database, and returns the error if it is
+// awaitRegistered waits until the handler is known to the database, and returns the error if it is
 // refused there. Any other error is not this one's to report.
-func (h *Handler[TX]) guard(ctx context.Context) error {
+func (h *Handler[TX]) awaitRegistered(ctx context.Context) error {
 	for failures := 0; ; failures++ {
 		err := h.register(ctx)
 		if err == nil || ctx.Err() != nil {
@@ -157,7 +157,7 @@ func (h *Handler[TX]) guard(ctx context.Context) error {
 		if errors.Is(err, ErrShortWindow) {
 			return fmt.Errorf("consumer %s: %w", h.name, err)
 		}
-		if pace.Sleep(ctx, h.dueWait(failures)) != nil {
+		if pace.Sleep(ctx, h.failureWait(failures)) != nil {
 			return nil
 		}
 	}

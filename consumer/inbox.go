@@ -37,9 +37,9 @@ type Inbox[TX any] struct {
 	handlers map[string]*Handler[TX]
 	added    chan struct{} // a handler was added while running
 
-	running atomic.Bool
-	ran     atomic.Bool // Run or RunOnce was called
-	idle    reports     // that nothing takes up what was parked
+	running   atomic.Bool
+	runCalled atomic.Bool // Run or RunOnce was called
+	idle      reports     // that nothing takes up what was parked
 
 	// solo is held by a message that may kill the process and runs alone in its handler.
 	solo     chan struct{}
@@ -160,11 +160,11 @@ func (i *Inbox[TX]) all() []*Handler[TX] {
 	return handlers
 }
 
-// reportIdle reports, now and then, that something is to be done by Run, which nobody has called.
+// reportNotRunning reports, now and then, that something is to be done by Run, which nobody has called.
 // While a process ends, its successor is going to. It is not refused: a message that is neither
 // parked nor acknowledged comes again at once and for ever, and a router may begin before Run does.
-func (i *Inbox[TX]) reportIdle(ctx context.Context) {
-	if i.ran.Load() || i.cfg.RunElsewhere || !i.idle.due(time.Now()) {
+func (i *Inbox[TX]) reportNotRunning(ctx context.Context) {
+	if i.runCalled.Load() || i.cfg.RunElsewhere || !i.idle.due(time.Now()) {
 		return
 	}
 	i.log.ErrorContext(ctx, "Inbox.Run was never called in this process: nothing takes up parked messages and effects. "+

@@ -51,7 +51,7 @@ func (h *Handler[TX]) read(ctx context.Context, msg *message.Message) (*incoming
 	event, err := transport.Parse(topic, msg)
 	in := &incoming{event: event, metadata: msg.Metadata}
 	if h.cfg.DeriveID && msg.UUID != "" && onlyForeign(err) {
-		in.adopt(idgen.OfKey("", topic, msg.UUID, 0), msg.UUID)
+		in.setID(idgen.OfKey("", topic, msg.UUID, 0), msg.UUID)
 		err = nil
 	}
 	if err == nil {
@@ -63,7 +63,7 @@ func (h *Handler[TX]) read(ctx context.Context, msg *message.Message) (*incoming
 		if msg.UUID == "" && !transport.Redelivered(msg) { // equal ones are several
 			id = uuid.New()
 		}
-		in.adopt(id, msg.UUID)
+		in.setID(id, msg.UUID)
 	}
 	return in, err
 }
@@ -72,7 +72,7 @@ func (h *Handler[TX]) read(ctx context.Context, msg *message.Message) (*incoming
 // nothing that it says about itself decides anything.
 func notVerified(topic string, msg *message.Message, why error) *incoming {
 	in := &incoming{event: transport.Event{Topic: topic, Payload: msg.Payload}, metadata: msg.Metadata}
-	in.adopt(refusedID(topic, msg), msg.UUID)
+	in.setID(refusedID(topic, msg), msg.UUID)
 	in.metadata[MetaNotVerified] = why.Error()
 	return in
 }
@@ -92,8 +92,8 @@ func (h *Handler[TX]) readKey(in *incoming, msg *message.Message) (err error) {
 	return nil
 }
 
-// adopt gives the message a dispatch ID and keeps the UUID that it came with.
-func (in *incoming) adopt(id uuid.UUID, foreign string) {
+// setID gives the message a dispatch ID and keeps the UUID that it came with.
+func (in *incoming) setID(id uuid.UUID, foreign string) {
 	in.event.ID = id
 	in.metadata = maps.Clone(in.metadata)
 	if in.metadata == nil {
@@ -123,8 +123,8 @@ func refusedID(topic string, msg *message.Message) uuid.UUID {
 	return idgen.OfKey("", topic, hex.EncodeToString(h.Sum(nil)), 1)
 }
 
-// restore returns a parked message as it arrived.
-func (h *Handler[TX]) restore(m *inbox.Parked) *incoming {
+// fromParked returns a parked message as it arrived.
+func (h *Handler[TX]) fromParked(m *inbox.Parked) *incoming {
 	msg := message.NewMessage(m.ID.String(), m.Payload)
 	msg.Metadata = m.Metadata
 	// What cannot be read was found at arrival; to redrive it all the same is up to the operator.
@@ -142,8 +142,8 @@ func (in *incoming) message(ctx context.Context) *message.Message {
 	return msg
 }
 
-// stored returns the message as a store keeps it.
-func (in *incoming) stored() *inbox.Message {
+// toStore returns the message as a store keeps it.
+func (in *incoming) toStore() *inbox.Message {
 	return &inbox.Message{
 		ID: in.event.ID, Topic: field.Clean(in.event.Topic, field.MaxKey), Key: in.order,
 		Digest: in.event.Digest, Stamp: in.event.Stamp,

@@ -13,14 +13,14 @@ import (
 type outageDetector struct {
 	mu        sync.Mutex
 	successes int64
-	last      subject   // of which message the last error was,
-	lastAt    time.Time // when,
-	otherAt   time.Time // and when the last one was of any other message
-	blames    map[subject]blame
+	last      messageRef // of which message the last error was,
+	lastAt    time.Time  // when,
+	otherAt   time.Time  // and when the last one was of any other message
+	blames    map[messageRef]blame
 }
 
-// subject is a message of one consumer.
-type subject struct {
+// messageRef is a message of one consumer.
+type messageRef struct {
 	consumer string
 	id       uuid.UUID
 }
@@ -32,15 +32,15 @@ type blame struct {
 }
 
 // success notes a transaction of s that was committed.
-func (w *outageDetector) success(s subject) {
+func (w *outageDetector) success(s messageRef) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.successes++
 	delete(w.blames, s)
 }
 
-// trouble notes an error of s that may be the database's.
-func (w *outageDetector) trouble(s subject) {
+// databaseError notes an error of s that may be the database's.
+func (w *outageDetector) databaseError(s messageRef) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if s != w.last {
@@ -53,7 +53,7 @@ func (w *outageDetector) trouble(s subject) {
 // own that they are an attempt. An error is its own if another message succeeded
 // since its last one. Otherwise it is an outage's if another message failed
 // lately, and its own if there is none to tell.
-func (w *outageDetector) blame(s subject) bool {
+func (w *outageDetector) blame(s messageRef) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	b, begun := w.blames[s]
@@ -62,12 +62,12 @@ func (w *outageDetector) blame(s subject) bool {
 	if healthy || !w.othersFail(s) {
 		b.count++
 	}
-	if b.count >= troublesPerAttempt {
+	if b.count >= databaseErrorLimit {
 		delete(w.blames, s)
 		return true
 	}
 	if w.blames == nil || len(w.blames) >= maxBlames { // to begin anew costs a few more tries
-		w.blames = make(map[subject]blame)
+		w.blames = make(map[messageRef]blame)
 	}
 	w.blames[s] = b
 	return false
@@ -75,7 +75,7 @@ func (w *outageDetector) blame(s subject) bool {
 
 // othersFail tells whether an error of another message than s was noted lately.
 // The caller holds mu.
-func (w *outageDetector) othersFail(s subject) bool {
+func (w *outageDetector) othersFail(s messageRef) bool {
 	at := w.lastAt
 	if s == w.last {
 		at = w.otherAt

@@ -47,17 +47,17 @@ func (h *Handler[TX]) due(ctx context.Context, limit int) (seqs []int64, next ti
 	if err != nil {
 		return nil, 0, fmt.Errorf("read due messages: %w", err)
 	}
-	h.left.saw(seqs, len(seqs) < limit)
+	h.leftovers.update(seqs, len(seqs) < limit)
 	return seqs, next, nil
 }
 
 // retryParked handles one parked message. It tells whether the message was there to be
 // handled. An error is the database's; then nothing changed for the message.
 func (h *Handler[TX]) retryParked(ctx context.Context, seq int64) (bool, error) {
-	m := &parkedMessage[TX]{h: h, seq: seq, suspect: h.left.has(seq)}
+	m := &parkedMessage[TX]{h: h, seq: seq, suspect: h.leftovers.has(seq)}
 	err := h.retryLoop(ctx, &m.progress, m, m.begin(ctx))
 	if err == nil && !m.gone {
-		h.left.ended(seq)
+		h.leftovers.remove(seq)
 	}
 	return !m.gone, err
 }
@@ -79,7 +79,7 @@ func (m *parkedMessage[TX]) begin(ctx context.Context) attempt {
 	h := m.h
 	m.message = nil
 	if !m.suspect {
-		return h.besideOthers(ctx, func() attempt { return m.apply(ctx, 0) })
+		return h.runShared(ctx, func() attempt { return m.apply(ctx, 0) })
 	}
 	m.suspect = false // it comes back
 	id, err := h.parkedID(ctx, m.seq)
@@ -89,12 +89,12 @@ func (m *parkedMessage[TX]) begin(ctx context.Context) attempt {
 	case id == uuid.Nil:
 		return attempt{verdict: inbox.Duplicate}
 	}
-	return h.suspected(ctx, id, startGap, func(starts int) attempt { return m.apply(ctx, starts) })
+	return h.runSuspect(ctx, id, startGap, func(starts int) attempt { return m.apply(ctx, starts) })
 }
 
 func (m *parkedMessage[TX]) settle(_ context.Context, a attempt) error {
-	if m.gone = a.verdict == inbox.Duplicate && !m.unknown; !m.gone {
-		m.h.applied(m.who, a.wrote || m.unknown)
+	if m.gone = a.verdict == inbox.Duplicate && !m.commitUnknown; !m.gone {
+		m.h.applied(m.ref, a.wrote || m.commitUnknown)
 	}
 	return nil
 }
@@ -103,11 +103,11 @@ func (m *parkedMessage[TX]) failed(ctx context.Context, a attempt, step nextStep
 	if m.message == nil { // its handler was not begun
 		return false, a.err
 	}
-	if step != unknown && step != troubled {
+	if step != askAgain && step != retryUncounted {
 		return false, m.fail(ctx, a.err, step)
 	}
 	m.troubles++
-	if a.ran && m.troubles < troublesPerAttempt && m.h.hold(ctx, &m.progress, a.err) {
+	if a.ran && m.troubles < databaseErrorLimit && m.h.waitForDatabase(ctx, &m.progress, a.err) {
 		return true, nil
 	}
 	return false, m.putBack(ctx, a.err)
@@ -116,16 +116,16 @@ func (m *parkedMessage[TX]) failed(ctx context.Context, a attempt, step nextStep
 // apply locks the message and runs it.
 func (m *parkedMessage[TX]) apply(ctx context.Context, starts int) attempt {
 	h := m.h
-	return h.try(ctx, false, func(ctx context.Context, fn begun[TX]) (inbox.Verdict, error) {
+	return h.try(ctx, false, func(ctx context.Context, fn claimedFunc[TX]) (inbox.Verdict, error) {
 		done, err := h.inbox.store.ApplyParked(ctx, h.bounds(), m.seq, func(ctx context.Context, tx TX, p *inbox.Parked) error {
-			m.message, m.who = p, subject{h.name, p.ID}
+			m.message, m.ref = p, messageRef{h.name, p.ID}
 			if err := h.tooManyStarts(starts); err != nil {
 				return err
 			}
 			if p.Unreadable != nil {
 				return Reject(p.Unreadable)
 			}
-			return fn(ctx, tx, h.restore(p))
+			return fn(ctx, tx, h.fromParked(p))
 		})
 		switch {
 		case err != nil:
@@ -145,22 +145,22 @@ func (m *parkedMessage[TX]) putBack(ctx context.Context, cause error) error {
 	if err := m.retry(ctx, p.Attempts, retryIn, false, cause); err != nil {
 		return fmt.Errorf("put a parked message back: %w", err)
 	}
-	h.log.WarnContext(ctx, "parked message put back", h.attrs(h.restore(p), "attempts", p.Attempts, "retry_in", retryIn, "error", cause)...)
+	h.log.WarnContext(ctx, "parked message put back", h.attrs(h.fromParked(p), "attempts", p.Attempts, "retry_in", retryIn, "error", cause)...)
 	return nil
 }
 
 // fail counts a failed attempt.
 func (m *parkedMessage[TX]) fail(ctx context.Context, cause error, step nextStep) error {
 	h, attempts := m.h, m.message.Attempts
-	if step != killed {
+	if step != makeDeadUnrun {
 		attempts++
 	}
 	state, retryIn := h.afterFailure(step, attempts, cause)
 	if err := m.retry(ctx, attempts, retryIn, state == inbox.Dead, cause); err != nil {
 		return fmt.Errorf("count the attempt of a parked message: %w", err)
 	}
-	in := h.restore(m.message)
-	if step == killed {
+	in := h.fromParked(m.message)
+	if step == makeDeadUnrun {
 		h.log.ErrorContext(ctx, "message kills the process", h.attrs(in, "error", cause)...)
 	} else {
 		h.counts.failed.Add(1)

@@ -23,12 +23,12 @@ func (i *Inbox[TX]) Run(ctx context.Context) error {
 		return ErrRunning
 	}
 	defer i.running.Store(false)
-	i.ran.Store(true)
+	i.runCalled.Store(true)
 	ctx, refuse := context.WithCancelCause(ctx)
 	defer refuse(nil)
 	var wg sync.WaitGroup
 	defer wg.Wait()
-	wg.Go(func() { i.watch(ctx) })
+	wg.Go(func() { i.watchIdentity(ctx) })
 	wg.Go(func() {
 		if pace.Sleep(ctx, i.cfg.PollInterval) == nil { // handlers may be added after Run
 			i.reportOrphans(ctx)
@@ -49,7 +49,7 @@ func (i *Inbox[TX]) Run(ctx context.Context) error {
 			}
 			started[h] = struct{}{}
 			wg.Go(func() {
-				if err := h.guard(ctx); err != nil {
+				if err := h.awaitRegistered(ctx); err != nil {
 					refuse(err)
 				}
 			})
@@ -74,7 +74,7 @@ func (i *Inbox[TX]) Run(ctx context.Context) error {
 // every effect outside the database, each at most once and one after another, and forgets. It
 // returns when that is done, with the errors of all handlers.
 func (i *Inbox[TX]) RunOnce(ctx context.Context) error {
-	i.ran.Store(true)
+	i.runCalled.Store(true)
 	var errs []error
 	for _, h := range i.all() {
 		if h.isReady() {
@@ -117,13 +117,13 @@ func (h *Handler[TX]) runParked(ctx context.Context) {
 			return
 		}
 	}
-	c := parkedPool[TX]{
+	p := parkedPool[TX]{
 		h:        h,
 		inFlight: make(map[int64]struct{}),
-		passed:   make(map[int64]time.Time),
-		done:     make(chan taken),
+		skipped:  make(map[int64]time.Time),
+		done:     make(chan parkedResult),
 	}
-	c.work(ctx)
+	p.work(ctx)
 }
 
 // parkedPool takes up parked messages of one handler, several at once. Its fields
@@ -131,32 +131,32 @@ func (h *Handler[TX]) runParked(ctx context.Context) {
 type parkedPool[TX any] struct {
 	h         *Handler[TX]
 	inFlight  map[int64]struct{}
-	passed    map[int64]time.Time // not there to be handled: until when to pass them over
-	done      chan taken
+	skipped   map[int64]time.Time // not there to be handled: until when to pass them over
+	done      chan parkedResult
 	failures  int
 	notBefore time.Time
 }
 
-type taken struct {
+type parkedResult struct {
 	seq   int64
-	there bool
+	found bool
 	err   error
 }
 
-func (c *parkedPool[TX]) work(ctx context.Context) {
+func (p *parkedPool[TX]) work(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
-		timer.Reset(c.fill(ctx))
+		timer.Reset(p.fill(ctx))
 		select {
 		case <-ctx.Done():
-			for len(c.inFlight) > 0 {
-				c.take(ctx, <-c.done)
+			for len(p.inFlight) > 0 {
+				p.take(ctx, <-p.done)
 			}
 			return
-		case t := <-c.done:
-			c.take(ctx, t)
-		case <-c.h.wake:
+		case t := <-p.done:
+			p.take(ctx, t)
+		case <-p.h.wake:
 		case <-timer.C:
 		}
 	}
@@ -164,39 +164,39 @@ func (c *parkedPool[TX]) work(ctx context.Context) {
 
 // fill begins what is due, as far as there is room, and returns how long to wait
 // for more.
-func (c *parkedPool[TX]) fill(ctx context.Context) time.Duration {
+func (p *parkedPool[TX]) fill(ctx context.Context) time.Duration {
 	now := time.Now()
-	if wait := c.notBefore.Sub(now); wait > 0 {
+	if wait := p.notBefore.Sub(now); wait > 0 {
 		return wait
 	}
-	poll := c.h.inbox.cfg.PollInterval
-	room := c.h.cfg.ParkedConcurrency - len(c.inFlight)
+	poll := p.h.inbox.cfg.PollInterval
+	room := p.h.cfg.ParkedConcurrency - len(p.inFlight)
 	if room <= 0 || ctx.Err() != nil {
 		return poll
 	}
-	for seq, until := range c.passed {
+	for seq, until := range p.skipped {
 		if !now.Before(until) {
-			delete(c.passed, seq)
+			delete(p.skipped, seq)
 		}
 	}
-	if err := c.h.register(ctx); err != nil {
-		return c.failed(ctx, err)
+	if err := p.h.register(ctx); err != nil {
+		return p.failed(ctx, err)
 	}
-	seqs, next, err := c.h.due(ctx, len(c.inFlight)+len(c.passed)+room)
+	seqs, next, err := p.h.due(ctx, len(p.inFlight)+len(p.skipped)+room)
 	if err != nil {
-		return c.failed(ctx, err)
+		return p.failed(ctx, err)
 	}
 	for _, seq := range seqs {
-		_, busy := c.inFlight[seq]
-		_, passed := c.passed[seq]
-		if busy || passed || room == 0 {
+		_, busy := p.inFlight[seq]
+		_, skipped := p.skipped[seq]
+		if busy || skipped || room == 0 {
 			continue
 		}
 		room--
-		c.inFlight[seq] = struct{}{}
+		p.inFlight[seq] = struct{}{}
 		go func() {
-			there, err := c.h.retryParked(ctx, seq)
-			c.done <- taken{seq: seq, there: there, err: err}
+			found, err := p.h.retryParked(ctx, seq)
+			p.done <- parkedResult{seq: seq, found: found, err: err}
 		}()
 	}
 	if next > 0 {
@@ -206,34 +206,34 @@ func (c *parkedPool[TX]) fill(ctx context.Context) time.Duration {
 }
 
 // take notes what became of a message.
-func (c *parkedPool[TX]) take(ctx context.Context, t taken) {
-	delete(c.inFlight, t.seq)
+func (p *parkedPool[TX]) take(ctx context.Context, t parkedResult) {
+	delete(p.inFlight, t.seq)
 	switch {
 	case t.err != nil:
-		c.failed(ctx, t.err)
-		c.passed[t.seq] = c.notBefore // others first
-	case !t.there:
-		c.passed[t.seq] = time.Now().Add(c.h.inbox.cfg.PollInterval)
+		p.failed(ctx, t.err)
+		p.skipped[t.seq] = p.notBefore // others first
+	case !t.found:
+		p.skipped[t.seq] = time.Now().Add(p.h.inbox.cfg.PollInterval)
 	default:
-		c.failures = 0
+		p.failures = 0
 	}
 }
 
 // failed notes an error of the database and returns how long to leave it alone.
-func (c *parkedPool[TX]) failed(ctx context.Context, err error) time.Duration {
+func (p *parkedPool[TX]) failed(ctx context.Context, err error) time.Duration {
 	if ctx.Err() != nil {
 		return 0
 	}
-	wait := c.h.dueWait(c.failures)
-	c.failures++
-	c.h.distrust(err)
-	c.notBefore = time.Now().Add(wait)
-	c.h.log.WarnContext(ctx, "parked messages cannot be taken up", "error", err)
+	wait := p.h.failureWait(p.failures)
+	p.failures++
+	p.h.invalidateAfter(err)
+	p.notBefore = time.Now().Add(wait)
+	p.h.log.WarnContext(ctx, "parked messages cannot be parkedResult up", "error", err)
 	return wait
 }
 
-// dueWait returns how long to wait after so many failures in a row.
-func (h *Handler[TX]) dueWait(failures int) time.Duration {
+// failureWait returns how long to wait after so many failures in a row.
+func (h *Handler[TX]) failureWait(failures int) time.Duration {
 	return h.inbox.jitter(min(doubled(dueFailureWait, failures), dueFailureWaitCeiling))
 }
 

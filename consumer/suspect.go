@@ -16,11 +16,11 @@ import (
 // other's.
 const startGap = 5 * time.Second
 
-// ever is longer than any start is remembered.
-const ever = 100 * 365 * 24 * time.Hour
+// atAnyTime is longer than any start is remembered.
+const atAnyTime = 100 * 365 * 24 * time.Hour
 
-// seat is where a message runs that may have killed a process.
-type seat[TX any] struct {
+// slot is where a message runs that may have killed a process.
+type slot[TX any] struct {
 	h      *Handler[TX]
 	weight int64
 	solo   bool // no other such message is alone in this inbox
@@ -28,26 +28,26 @@ type seat[TX any] struct {
 	counts bool
 }
 
-// sit goes in beside others, where the first recorded start may be the first at all, or alone.
+// acquireSlot goes in beside others, where the first recorded start may be the first at all, or alone.
 // Messages that are alone in their handlers take turns within the inbox, or one that kills the
 // process would convict the others.
-func (h *Handler[TX]) sit(ctx context.Context, weight int64) (s seat[TX], err error) {
-	s = seat[TX]{h: h, counts: true}
-	if weight == alone {
+func (h *Handler[TX]) acquireSlot(ctx context.Context, weight int64) (s slot[TX], err error) {
+	s = slot[TX]{h: h, counts: true}
+	if weight == exclusive {
 		if s.solo, err = h.inbox.takeTurn(ctx, h.cfg.Timeout); err != nil {
 			return s, err
 		}
 	}
-	if s.weight, err = h.gate.enter(ctx, weight, h.cfg.Timeout); err != nil {
-		s.leave()
+	if s.weight, err = h.gate.acquire(ctx, weight, h.cfg.Timeout); err != nil {
+		s.release()
 		return s, err
 	}
-	s.counts = s.weight == weight && (weight == besideOthers || s.solo)
+	s.counts = s.weight == weight && (weight == shared || s.solo)
 	return s, nil
 }
 
-func (s *seat[TX]) leave() {
-	s.h.gate.leave(s.weight)
+func (s *slot[TX]) release() {
+	s.h.gate.release(s.weight)
 	if s.solo {
 		<-s.h.inbox.solo
 	}
@@ -67,26 +67,26 @@ func (i *Inbox[TX]) takeTurn(ctx context.Context, most time.Duration) (bool, err
 	}
 }
 
-// suspected runs a message that may have killed a process: it records the start, once the message
+// runSuspect runs a message that may have killed a process: it records the start, once the message
 // may run, and calls run with how many are recorded. From the second on it is alone. A start whose
 // handler came back, or was not begun, is taken back before anybody else is let in: a message must
 // not answer for what others do later.
-func (h *Handler[TX]) suspected(ctx context.Context, id uuid.UUID, within time.Duration, run func(starts int) attempt) attempt {
-	a, first := h.suspectedIn(ctx, besideOthers, id, ever, run)
-	if !first && !a.ended && a.err == nil {
-		a, _ = h.suspectedIn(ctx, alone, id, within, run)
+func (h *Handler[TX]) runSuspect(ctx context.Context, id uuid.UUID, within time.Duration, run func(starts int) attempt) attempt {
+	a, first := h.runSuspectIn(ctx, shared, id, atAnyTime, run)
+	if !first && !a.notBegun && a.err == nil {
+		a, _ = h.runSuspectIn(ctx, exclusive, id, within, run)
 	}
 	return a
 }
 
-// suspectedIn tells besides whether the message may run now: whether no start was recorded within
+// runSuspectIn tells besides whether the message may run now: whether no start was recorded within
 // so long.
-func (h *Handler[TX]) suspectedIn(ctx context.Context, weight int64, id uuid.UUID, within time.Duration, run func(starts int) attempt) (a attempt, begun bool) {
-	s, err := h.sit(ctx, weight)
+func (h *Handler[TX]) runSuspectIn(ctx context.Context, weight int64, id uuid.UUID, within time.Duration, run func(starts int) attempt) (a attempt, begun bool) {
+	s, err := h.acquireSlot(ctx, weight)
 	if err != nil {
-		return attempt{err: err, ended: true}, false
+		return attempt{err: err, notBegun: true}, false
 	}
-	defer s.leave()
+	defer s.release()
 	if !s.counts {
 		return run(0), true
 	}
@@ -153,8 +153,8 @@ type leftovers struct {
 	known bool // all of them
 }
 
-// saw takes note of what is due; all says that it is all that is.
-func (l *leftovers) saw(seqs []int64, all bool) {
+// update takes note of what is due; all says that it is all that is.
+func (l *leftovers) update(seqs []int64, all bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.known && (!all || len(l.seqs) == 0) {
@@ -181,8 +181,8 @@ func (l *leftovers) has(seq int64) bool {
 	return ok
 }
 
-// ended notes that the handling of a message came back.
-func (l *leftovers) ended(seq int64) {
+// remove notes that the handling of a message came back.
+func (l *leftovers) remove(seq int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.seqs, seq)

@@ -31,7 +31,7 @@ var grouping = []Mutant{
 		Name: "unknown-commit-of-a-group-forgotten", Guarantee: "G3",
 		Broken: "Members of a group whose commit had happened after all count as copies that were suppressed.",
 		File:   "consumer/group_run.go",
-		Old:    `			m.d.unknown = true`,
+		Old:    `			m.d.commitUnknown = true`,
 		New:    `			_ = m`,
 		Test:   Test{"consumer", "TestUnknownCommitOfAGroupIsAskedForMemberByMember"},
 	},

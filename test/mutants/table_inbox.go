@@ -197,7 +197,7 @@ var remembering = []Mutant{
 		Name: "window-believed-unasked", Guarantee: "G3",
 		Broken: "A copy is taken for applied before anybody has looked which database it is by now.",
 		File:   "consumer/handler.go",
-		Old:    ` && h.inbox.look(ctx, identityFresh) == nil && knows()`,
+		Old:    ` && h.inbox.checkIdentity(ctx, identityFresh) == nil && knows()`,
 		New:    ``,
 		Test:   Test{"consumer", "TestWindowIsBelievedOnlyInTheDatabaseThatItIsOf"},
 	},

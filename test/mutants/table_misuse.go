@@ -55,8 +55,8 @@ var misuse = []Mutant{
 		Name: "claim-that-a-handler-committed-is-acknowledged", Guarantee: "G3",
 		Broken: "A message whose claim was committed by another handler of its group passes for applied.",
 		File:   "consumer/delivery.go",
-		Old: `		if d.ended {
-			return h.parkEnded(ctx, d)
+		Old: `		if d.txEnded {
+			return h.parkEndedTx(ctx, d)
 		}`,
 		New:  ``,
 		Test: Test{"store/postgres", "TestMisuseContract/handler in a group/commits past the store"},
@@ -217,8 +217,8 @@ var misuse = []Mutant{
 		Name: "nobody-runs-the-inbox", Guarantee: "G7",
 		Broken: "Messages are parked in a process that never takes them up, and nothing says so.",
 		File:   "consumer/inbox.go",
-		Old:    `	if i.ran.Load() || i.cfg.RunElsewhere`,
-		New:    `	if !i.ran.Load() || i.cfg.RunElsewhere`,
+		Old:    `	if i.runCalled.Load() || i.cfg.RunElsewhere`,
+		New:    `	if !i.runCalled.Load() || i.cfg.RunElsewhere`,
 		Test:   Test{"consumer", "TestParkingWithoutRunIsAnError"},
 	},
 	{

@@ -55,7 +55,7 @@ var hoping = []Mutant{
 		Broken: "A handler that has come back counts an attempt because its claim had to wait.",
 		File:   "consumer/attempt.go",
 		Old:    `	case !optimistic:`,
-		New:    `	case a.late || !a.late:`,
+		New:    `	case a.overran || !a.overran:`,
 		Test:   Test{"consumer", "TestWaitForAnOptimisticClaimCountsNoAttempt"},
 	},
 	{
