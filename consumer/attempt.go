@@ -13,22 +13,21 @@ import (
 	"github.com/boxpair/boxpair/transport"
 )
 
-// attempt is what became of one run of a handler in a transaction.
+// attempt is the result of one transaction with one run of a handler.
 type attempt struct {
 	verdict  inbox.Verdict
 	err      error
 	ran      bool // the handler was begun
-	overran  bool // and overran the deadline, or the commit did
-	wrote    bool // events
-	notBegun bool // nothing was begun, and nothing is to be: err says why
+	overran  bool // the handler or the commit overran the deadline
+	wrote    bool // the handler wrote events
+	notBegun bool // the context ended, or the handler was refused, before the transaction began
 }
 
-// claimedFunc is what an attempt runs once its message is locked or claimed.
+// claimedFunc runs the handler in a transaction that has claimed or locked the message.
 type claimedFunc[TX any] func(ctx context.Context, tx TX, in *incoming) error
 
-// try runs apply in a transaction that ends by its own deadline, not with ctx: a
-// router that closes cancels the contexts of messages whose handlers still run. It returns
-// when the handler has.
+// try runs apply in a transaction that ends by its own deadline, not with ctx: a closing router
+// cancels the contexts of messages whose handlers still run. It returns when the handler has.
 func (h *Handler[TX]) try(ctx context.Context, optimistic bool, apply func(context.Context, claimedFunc[TX]) (inbox.Verdict, error)) attempt {
 	ctx, cancel := h.operation(ctx)
 	defer cancel()
@@ -37,7 +36,7 @@ func (h *Handler[TX]) try(ctx context.Context, optimistic bool, apply func(conte
 		a.verdict, err = apply(ctx, func(ctx context.Context, tx TX, in *incoming) error {
 			a.ran = true
 			defer func() { a.overran = ctx.Err() != nil }()
-			if _, ok := in.metadata[MetaNotVerified]; ok { // it was redriven
+			if _, ok := in.metadata[MetaNotVerified]; ok { // an operator has redriven it
 				return Reject(transport.ErrNotVerified)
 			}
 			if err := fault.Hit(ctx, fault.Claimed); err != nil {
@@ -62,13 +61,13 @@ func (h *Handler[TX]) try(ctx context.Context, optimistic bool, apply func(conte
 	switch {
 	case !optimistic:
 		a.overran = a.ran && ctx.Err() != nil
-	case a.overran: // unless it was the claim that has waited, which the next attempt finds out
+	case a.overran: // the claim may have waited, not the handler: the next attempt claims first, and tells
 		a.overran = a.err != nil && h.inbox.store.Classify(a.err) == inbox.HandlerError
 	}
 	return a
 }
 
-// call runs the handler, and returns what forbids the commit. A panic becomes an error, so
+// call runs the handler and returns the error that forbids the commit. A panic becomes an error, so
 // that the store rolls back in its ordinary way.
 func (h *Handler[TX]) call(ctx context.Context, w *Work[TX]) (err error) {
 	defer func() {
@@ -88,9 +87,9 @@ func (h *Handler[TX]) call(ctx context.Context, w *Work[TX]) (err error) {
 	return fault.Hit(ctx, fault.BeforeClaimCommit)
 }
 
-// runIsolated runs f in a goroutine of its own and waits for it: a Goexit in f, as of a test
-// that fails within a handler, ends that goroutine and not the router's, which
-// would neither acknowledge nor return the message.
+// runIsolated runs f in a goroutine of its own and waits for it. A Goexit in f, as of a test that
+// fails within a handler, then does not end the router's goroutine, which has to acknowledge or
+// return the message.
 func runIsolated(f func() error) error {
 	done := make(chan error, 1)
 	go func() {
@@ -113,7 +112,8 @@ func newPanic(value any) *PanicError {
 	return &PanicError{Value: value, Stack: debug.Stack()}
 }
 
-// nextStep is what is to be done after an attempt.
+// nextStep is the step that follows an attempt. docs/architecture.md has a table of the attempts
+// that lead to each, and of the states of the message that each leads to.
 type nextStep uint8
 
 const (
@@ -127,8 +127,8 @@ const (
 	makeDeadUnrun                  // the process died too often while the message was handled
 )
 
-// judge tells what is to be done after a. Where an error may be the database's, it
-// is decided whether the message has to answer for it.
+// judge returns the step that follows a. If the error may be the database's, the outage detector
+// decides whether the message has caused it.
 func (h *Handler[TX]) judge(a attempt, p *progress) nextStep {
 	switch {
 	case a.notBegun:
@@ -158,34 +158,36 @@ func (h *Handler[TX]) judge(a attempt, p *progress) nextStep {
 	}
 }
 
-// progress is what the attempts to handle one message share.
+// progress is the state that all attempts to handle one message share.
 type progress struct {
-	ref           messageRef // once it is known
-	commitUnknown bool       // the outcome of a commit was not known
-	txEnded       bool       // a handler has ended the transaction of the claim: if that is committed, nobody knows what else is
+	ref           messageRef
+	commitUnknown bool // the outcome of an earlier commit was not known
+	// txEnded says that the handler has ended the transaction of the claim. If the claim turns out
+	// to be committed, half of the handler's work may be.
+	txEnded bool
 
-	since time.Time // of the first wait for the database
-	waits int
+	since time.Time // the first wait for the database
+	waits int       // for the database
 }
 
-// handling is the handling of a message that was delivered, of one that is parked, or of an effect
-// that is to be finished.
+// handling handles one message: [freshMessage] a delivered one, [parkedMessage] a parked one,
+// [taskRun] a task of an extension.
 type handling interface {
 	// begin makes an attempt.
 	begin(ctx context.Context) attempt
-	// settle does what the verdict on an attempt asks for.
+	// settle acts on the verdict of an attempt. Its error is the result of the handling.
 	settle(ctx context.Context, a attempt) error
-	// failed decides about the message after an attempt without a verdict. again asks for another
-	// attempt now; otherwise err is how the handling ends.
+	// failed acts on an attempt without a verdict. It returns true if another attempt is to be made
+	// now, and otherwise the result of the handling.
 	failed(ctx context.Context, a attempt, step nextStep) (again bool, err error)
 }
 
-// retryLoop makes attempts, after a first one, until something has become of the message. An error
-// says that nothing has: the message is where it was.
+// retryLoop makes attempts until the message is applied or parked. The first attempt, a, was made by
+// the caller. An error says that the message was neither applied nor parked.
 func (h *Handler[TX]) retryLoop(ctx context.Context, p *progress, m handling, a attempt) error {
 	for {
 		if a.ran {
-			p.txEnded = false // the claim was free: what a handler has ended before was not committed
+			p.txEnded = false // the claim was free, so the transaction that a handler has ended was not committed
 		}
 		step := h.judge(a, p)
 		switch step {

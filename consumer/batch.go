@@ -8,15 +8,15 @@ import (
 	"github.com/boxpair/boxpair/internal/fault"
 )
 
-// BatchFunc handles messages of different dispatch IDs in the transaction of b, all or none of
-// them. They are in the order of their arrival, so that those of a key that are delivered in order
-// are in order. When it fails, the messages are handled again in halves, down to the one that fails
-// alone: only that one counts an attempt, and [Reject] and [RetryAfter] mean something only there.
-// Whatever else holds for a [HandlerFunc] holds here.
+// BatchFunc handles all of msgs in the transaction of b, or none. Their dispatch IDs differ, and they
+// are in the order of their arrival, so a key that is delivered in order is in order. When a
+// BatchFunc fails, halves of the messages are handled again, down to a single message that fails:
+// only this message counts an attempt, and only its error may be of [Reject] or [RetryAfter].
+// Otherwise a BatchFunc is like a [HandlerFunc].
 type BatchFunc[TX any] func(ctx context.Context, b *Batch[TX], msgs []*message.Message) error
 
-// Batch is the transaction in which messages are handled together. Like a [Work] it belongs to one
-// run of the handler and is not safe for concurrent use.
+// Batch is the transaction of several messages. Like a [Work] it belongs to one run of the handler
+// and is not safe for concurrent use.
 type Batch[TX any] struct {
 	tx    TX
 	works []*Work[TX]
@@ -25,20 +25,20 @@ type Batch[TX any] struct {
 // DB returns the transaction.
 func (b *Batch[TX]) DB() TX { return b.tx }
 
-// Len returns how many messages there are.
+// Len returns the number of messages.
 func (b *Batch[TX]) Len() int { return len(b.works) }
 
-// Work returns the work of message i of the batch, for events that are to be its
-// children: they get the dispatch IDs that they would have if it were handled alone. To write
-// the events of all messages in one round trip, use [Work.Queue].
+// Work returns the work of message i. Events that are written through it are children of message i,
+// with the same dispatch IDs as if the message were handled alone. To write the events of all
+// messages in one round trip, use [Work.Queue].
 func (b *Batch[TX]) Work(i int) *Work[TX] { return b.works[i] }
 
-// single handles one message as a set, for what has failed in larger ones and for parked messages.
+// single handles one message as a batch: a message that failed in a larger batch, or a parked one.
 func (fn BatchFunc[TX]) single(ctx context.Context, w *Work[TX], msg *message.Message) error {
 	return fn(ctx, &Batch[TX]{tx: w.DB(), works: []*Work[TX]{w}}, []*message.Message{msg})
 }
 
-// callBatch runs the handler, and returns what forbids the commit. A panic becomes an error.
+// callBatch runs the handler and returns the error that forbids the commit. A panic becomes an error.
 func (h *Handler[TX]) callBatch(ctx context.Context, tx TX, works []*Work[TX]) (err error) {
 	defer func() {
 		if v := recover(); v != nil {

@@ -6,58 +6,55 @@ import (
 	"github.com/boxpair/boxpair/store/inbox"
 )
 
-// Counters tells what a handler did since it was made, in this process. Together
-// they are not a snapshot of one moment.
+// Counters counts the work of a handler since it was made, in this process. The counters are not
+// read at one moment.
 type Counters struct {
-	// Applied is how many messages were applied, parked ones included. After a commit
-	// whose outcome was not known, a message counts that turned out to be a duplicate.
+	// Applied counts applied messages, parked ones included. A duplicate counts as applied if an
+	// earlier commit of the message had an unknown outcome.
 	Applied int64
-	// DuplicatesByWindow and DuplicatesByTable are how many copies were acknowledged
-	// without running the handler.
+	// DuplicatesByWindow and DuplicatesByTable count copies that were acknowledged without running
+	// the handler.
 	DuplicatesByWindow int64
 	DuplicatesByTable  int64
 
-	// Failed is how many attempts were counted; Panics how many of them were a panic or
-	// a Goexit.
+	// Failed counts failed attempts. Panics counts failed attempts that were a panic or a Goexit.
 	Failed int64
 	Panics int64
-	// Troubles is how many errors of the database, and conflicts, counted no attempt.
+	// Troubles counts errors of the database, and conflicts, that counted no attempt.
 	Troubles int64
-	// CommitsUnknown is how many commits had an unknown outcome.
+	// CommitsUnknown counts commits with an unknown outcome.
 	CommitsUnknown int64
-	// SoloStarts is how many recorded starts there were of messages that may
-	// have killed a process.
+	// SoloStarts counts recorded starts of messages that may have killed a process.
 	SoloStarts int64
-	// Groups is how many transactions with more than one message were committed, and
-	// GroupsUndone how many were rolled back or had an unknown commit.
+	// Groups counts committed transactions of more than one message. GroupsUndone counts those that
+	// were rolled back, or whose commit had an unknown outcome.
 	Groups       int64
 	GroupsUndone int64
-	// Returned is how many deliveries ended with an error, to be delivered again.
+	// Returned counts deliveries that ended with an error: the transport delivers them again.
 	Returned int64
 
-	// Parked is how many messages were parked to be retried; Followed how many behind
-	// an earlier one of their key.
+	// Parked counts messages that were parked to be retried. Followed counts messages that were
+	// parked behind an earlier message of their key.
 	Parked   int64
 	Followed int64
-	// Dead, TooOld and Altered are how many were set aside for an operator. Refused
-	// is how many of the dead could not be handled at all, as without a dispatch ID.
+	// Dead, TooOld and Altered count messages that wait for an operator. Refused counts dead
+	// messages that could not be handled at all, as without a dispatch ID.
 	Dead    int64
 	TooOld  int64
 	Altered int64
 	Refused int64
-	// Unstamped is how many messages carried no stamp: they are deduplicated from their arrival on.
-	// Ahead is how many had a stamp more than 5 minutes in the future: they are handled, and
+	// Unstamped counts messages without a stamp: they are deduplicated from their arrival on. Ahead
+	// counts messages with a stamp more than 5 minutes in the future: they are handled, and
 	// remembered until their stamp is older than the window.
 	Unstamped int64
 	Ahead     int64
-	// ShortWindow is how many messages their producer may send again for longer than
-	// Config.Window.
+	// ShortWindow counts messages that their producer may send again for longer than Config.Window.
 	ShortWindow int64
-	// Forgotten is how many dispatch IDs were removed from the table.
+	// Forgotten counts dispatch IDs that were removed from the table.
 	Forgotten int64
 }
 
-// Duplicates is how many copies were acknowledged without running the handler.
+// Duplicates counts copies that were acknowledged without running the handler.
 func (c Counters) Duplicates() int64 { return c.DuplicatesByWindow + c.DuplicatesByTable }
 
 type counts struct {
@@ -82,7 +79,7 @@ func (c *counts) parkedAs(s inbox.State) {
 	}
 }
 
-// Counters returns what the handler did since it was made.
+// Counters returns the counters of the handler.
 func (h *Handler[TX]) Counters() Counters {
 	c := &h.counts
 	return Counters{

@@ -12,24 +12,24 @@ import (
 )
 
 const (
-	// identityInterval is the time between two looks at the database's identity. A pooler may move
-	// sessions to another server without any connection of ours breaking.
+	// identityInterval is the time between two checks of the database's identity. A pooler may move
+	// sessions to another server without breaking a connection to this process.
 	identityInterval = 5 * time.Second
-	// identityFresh is how long after a look a window is believed. Within it no standby is
-	// promoted, found by a relay, and read, and what it has sent again arrives here. Looking for
-	// each copy would cost what windows save.
+	// identityFresh is how long after a check windows are believed. In less time no standby is
+	// promoted and read by a relay, whose repeated events then arrive here. A check for each copy
+	// would cost as much as windows save.
 	identityFresh = 100 * time.Millisecond
 )
 
 var errAnotherDatabase = errors.New("database is another one than before")
 
-// identity is which database an inbox knows that it is on.
+// identity is the identity of the database of an inbox.
 type identity struct {
-	turn chan struct{} // is held by who looks
+	turn chan struct{} // held by the goroutine that checks
 
 	mu     sync.Mutex
-	name   string    // "" until the database has told; is changed by whoever has the turn
-	looked time.Time // when the last look that was answered began
+	name   string    // "" until the first check; the holder of the turn may change it
+	looked time.Time // when the latest successful check began
 }
 
 func (i *identity) fresh(within time.Duration) bool {
@@ -38,7 +38,7 @@ func (i *identity) fresh(within time.Duration) bool {
 	return !i.looked.IsZero() && time.Since(i.looked) < within
 }
 
-// record takes note of what a look has found, whose turn is held.
+// record records the result of a check. The caller holds the turn.
 func (i *identity) record(name string, begun time.Time) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -48,25 +48,25 @@ func (i *identity) record(name string, begun time.Time) {
 	}
 }
 
-// watchIdentity looks at the database's identity until ctx ends.
+// watchIdentity checks the database's identity at intervals, until ctx ends.
 func (i *Inbox[TX]) watchIdentity(ctx context.Context) {
 	for {
-		_ = i.checkIdentity(ctx, 0) // whoever needs the database will notice an error
+		_ = i.checkIdentity(ctx, 0) // the next use of the database meets the same error
 		if pace.Sleep(ctx, identityInterval) != nil {
 			return
 		}
 	}
 }
 
-// checkIdentity returns nil if the database was the one that it was before at most within ago, and looks if
-// need be. When it is another one, all handlers forget their windows: claims that were committed
-// last may be missing there, with their effects.
+// checkIdentity returns nil if the database is the same as before, by a check that is at most within
+// old, or by a new one. If the database is another one, all windows are emptied: it may lack the
+// last claims and their effects.
 func (i *Inbox[TX]) checkIdentity(ctx context.Context, within time.Duration) error {
 	store, ok := i.store.(inbox.Identifier)
 	if !ok || i.identity.fresh(within) {
 		return nil
 	}
-	// The turn is waited for within the same bound, or many would wait for it one after another.
+	// The wait for the turn counts as well, or many callers would time out one after another.
 	ctx, cancel := context.WithTimeout(ctx, identityInterval)
 	defer cancel()
 	select {
@@ -76,14 +76,14 @@ func (i *Inbox[TX]) checkIdentity(ctx context.Context, within time.Duration) err
 		return fmt.Errorf("identify the database: %w", context.Cause(ctx))
 	}
 	if i.identity.fresh(within) {
-		return nil // another goroutine has looked
+		return nil // another goroutine has checked
 	}
 	begun := time.Now()
 	name, err := store.Identity(ctx)
 	if err != nil {
 		return fmt.Errorf("identify the database: %w", err)
 	}
-	defer i.identity.record(name, begun) // after the windows are forgotten, or others would believe them
+	defer i.identity.record(name, begun) // after the windows are emptied, or other goroutines would believe them
 	before := i.identity.name
 	if before == "" || name == "" || name == before {
 		return nil
@@ -96,7 +96,7 @@ func (i *Inbox[TX]) checkIdentity(ctx context.Context, within time.Duration) err
 	return errAnotherDatabase
 }
 
-// invalidate makes a handler ask the database again for what it knew from it.
+// invalidate drops what the handler has cached of the database: its number and its window.
 func (h *Handler[TX]) invalidate() {
 	h.stale.Store(true)
 	if h.window != nil {

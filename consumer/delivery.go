@@ -12,21 +12,20 @@ import (
 	"github.com/boxpair/boxpair/store/inbox"
 )
 
-// delivery is the handling of one delivered message, from its arrival to its
-// acknowledgement.
+// delivery is the state of one delivered message, from its arrival to its acknowledgement.
 type delivery struct {
 	progress
 
 	in          *incoming
-	redelivered bool // the transport says so
-	suspect     bool // it may have been begun before, without coming back
+	redelivered bool // the transport marked the message as redelivered
+	suspect     bool // the handler may have begun the message before without returning
 	attempted   bool
 
 	term  dedupe.Term
-	quick int // counted attempts
+	quick int // counted attempts of this delivery
 }
 
-// handle applies the message or parks it. On an error it did neither.
+// handle applies the message or parks it. On an error the message is neither applied nor parked.
 func (h *Handler[TX]) handle(ctx context.Context, d *delivery) error {
 	if h.groups == nil {
 		return h.handleAlone(ctx, d)
@@ -37,19 +36,19 @@ func (h *Handler[TX]) handle(ctx context.Context, d *delivery) error {
 	return m.err
 }
 
-// handleAlone is handle in transactions for the message alone.
+// handleAlone handles the message without a group.
 func (h *Handler[TX]) handleAlone(ctx context.Context, d *delivery) error {
 	m := freshMessage[TX]{h, d}
 	return h.retryLoop(ctx, &d.progress, m, m.begin(ctx))
 }
 
-// handleFrom is handleAlone from an attempt on that was made in a group.
+// handleFrom goes on after an attempt that was made in a group.
 func (h *Handler[TX]) handleFrom(ctx context.Context, d *delivery, a attempt) error {
 	return h.retryLoop(ctx, &d.progress, freshMessage[TX]{h, d}, a)
 }
 
-// freshMessage is the handling of a message that the transport has delivered. It is parked, or
-// returned to the transport, unless it is applied.
+// freshMessage handles a delivered message: the message is applied, parked, or returned to the
+// transport.
 type freshMessage[TX any] struct {
 	h *Handler[TX]
 	d *delivery
@@ -70,7 +69,8 @@ func (m freshMessage[TX]) settle(ctx context.Context, a attempt) error {
 func (m freshMessage[TX]) failed(ctx context.Context, a attempt, step nextStep) (again bool, err error) {
 	h, d := m.h, m.d
 	switch {
-	case step == askAgain && !d.commitUnknown: // at once, on another connection: the claim waits for the old one and tells
+	case step == askAgain && !d.commitUnknown:
+		// At once, on another connection: the claim waits for the end of the old transaction.
 		h.noteDatabaseError(&d.progress, a.err)
 		return true, nil
 	case step == askAgain, step == retryUncounted:
@@ -86,10 +86,10 @@ func (m freshMessage[TX]) failed(ctx context.Context, a attempt, step nextStep) 
 func (h *Handler[TX]) begin(ctx context.Context, d *delivery) attempt {
 	if d.suspect {
 		a := h.runSuspect(ctx, d.in.event.ID, 0, func(starts int) attempt { return h.apply(ctx, d.in, false, starts) })
-		d.suspect = !a.ran && a.err != nil // else it came back
+		d.suspect = !a.ran && a.err != nil // unless the handler has returned
 		return a
 	}
-	// What comes again may have been applied, and the handler would run in vain.
+	// A message that was tried before may be applied, and the handler would run in vain.
 	optimistic := h.cfg.Optimistic && !d.redelivered && !d.attempted
 	return h.runShared(ctx, func() attempt {
 		d.attempted = true
@@ -119,7 +119,7 @@ func (h *Handler[TX]) claim(in *incoming) inbox.Claim {
 	return c
 }
 
-// bounds returns a claim of the consumer's, without a message, with the bounds of its transactions.
+// bounds returns a claim without a message: the consumer, and the bounds of its transactions.
 func (h *Handler[TX]) bounds() inbox.Claim {
 	return inbox.Claim{
 		Consumer: h.consumer(), Isolation: h.cfg.Isolation,
@@ -127,7 +127,7 @@ func (h *Handler[TX]) bounds() inbox.Claim {
 	}
 }
 
-// settle does what a verdict asks for.
+// settle acts on the verdict of an attempt.
 func (h *Handler[TX]) settle(ctx context.Context, d *delivery, a attempt) error {
 	id, digest := d.in.event.ID, d.in.event.Digest
 	switch a.verdict {
@@ -141,14 +141,14 @@ func (h *Handler[TX]) settle(ctx context.Context, d *delivery, a attempt) error 
 		if d.txEnded {
 			return h.parkEndedTx(ctx, d)
 		}
-		if d.commitUnknown { // the attempt before it was committed
+		if d.commitUnknown { // the transaction of the previous attempt was committed
 			h.applied(d.ref, true)
 		} else {
 			h.inbox.outages.success(d.ref)
 			h.counts.table.Add(1)
 		}
-		// What was claimed may have a digest that this copy does not know. Remembered
-		// without it, an altered copy would pass for a duplicate.
+		// A copy without a digest is not remembered: the claim may have a digest, and an altered copy
+		// would pass for a duplicate.
 		if !digest.IsZero() {
 			h.remember(d.term, id, digest)
 		}
@@ -180,10 +180,10 @@ func (h *Handler[TX]) applied(ref messageRef, wrote bool) {
 	}
 }
 
-// fail counts a failed attempt, and parks the message unless it is to be tried again now.
+// fail counts a failed attempt. It parks the message unless quick attempts are left.
 func (h *Handler[TX]) fail(ctx context.Context, d *delivery, a attempt, step nextStep) (again bool, err error) {
 	attempts, err := h.count(ctx, d.in, a.err)
-	if err != nil { // not even that could be kept
+	if err != nil { // the attempt could not be counted
 		return h.waitForDatabase(ctx, &d.progress, err), errors.Join(a.err, err)
 	}
 	h.logFailure(ctx, d.in, attempts, a.err)
@@ -216,30 +216,30 @@ func (h *Handler[TX]) refuse(ctx context.Context, d *delivery, why error) error 
 	return h.park(ctx, d, inbox.Parking{State: inbox.Dead, LastError: field.Error(why)})
 }
 
-// park keeps the message in the database, so that it can be acknowledged. On an
-// error that could not be done.
+// park keeps the message in the database, so that it can be acknowledged. On an error the message is
+// not kept.
 func (h *Handler[TX]) park(ctx context.Context, d *delivery, p inbox.Parking) error {
 	p.Consumer, p.Message = h.consumer(), d.in.toStore()
 	p.Ordered = h.cfg.Ordered && p.Message.Key != ""
-	asked := false // an earlier try may have been committed
+	unsure := false // an earlier try may have been committed
 	for {
 		verdict, err := h.parkOnce(ctx, p)
 		if err == nil && verdict == inbox.Duplicate && d.txEnded && p.State != inbox.AlteredState {
 			return h.parkEndedTx(ctx, d)
 		}
 		if err == nil {
-			h.parked(ctx, d, p, verdict == inbox.Duplicate && !asked)
+			h.parked(ctx, d, p, verdict == inbox.Duplicate && !unsure)
 			return nil
 		}
-		asked = asked || h.inbox.store.Classify(err) == inbox.CommitUnknown
+		unsure = unsure || h.inbox.store.Classify(err) == inbox.CommitUnknown
 		if !h.waitForDatabase(ctx, &d.progress, err) {
 			return fmt.Errorf("park as %s: %w", p.State, err)
 		}
 	}
 }
 
-// parkEndedTx keeps a message whose claim was committed by the handler, or by that of another message
-// of its group. A claim alone says nothing about the effect any more, so an operator decides.
+// parkEndedTx parks a message whose claim was committed by its handler, or by the handler of another
+// message of its group. The claim does not prove that the effect is whole, so an operator decides.
 func (h *Handler[TX]) parkEndedTx(ctx context.Context, d *delivery) error {
 	h.log.ErrorContext(ctx, "transaction of a message was committed by a handler: message set aside", h.attrs(d.in)...)
 	return h.park(ctx, d, inbox.Parking{State: inbox.AlteredState, LastError: inbox.ErrEnded.Error() + ": the claim is committed; look whether the effect is whole, then discard the message or redrive it by force"})
@@ -258,7 +258,8 @@ func (h *Handler[TX]) parkOnce(ctx context.Context, p inbox.Parking) (inbox.Verd
 	return verdict, err
 }
 
-// parked takes note of what was parked, or of another copy that was first.
+// parked takes note that the message was parked, or that another copy of it was parked or applied
+// before.
 func (h *Handler[TX]) parked(ctx context.Context, d *delivery, p inbox.Parking, duplicate bool) {
 	claimed := p.State == inbox.Retrying || p.State == inbox.Dead
 	if claimed && (!duplicate || !d.in.event.Digest.IsZero()) {

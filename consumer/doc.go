@@ -1,12 +1,11 @@
-// Package consumer is the receiving side: an inbox that applies each message
-// once, in the transaction of its effects.
+// Package consumer is the receiving side: an inbox that applies each message once, in the transaction
+// of its effects.
 //
 // # Handling
 //
-// An [Inbox] is made once per service, over a store. Each of its handlers is a
-// consumer of its own, named after the service and the handler: its dispatch
-// IDs, attempts and parked messages are its own. [Handler.Consume] is a Watermill
-// handler:
+// A service has one [Inbox], over a store. Each handler of the inbox is a consumer of its own, named
+// after the service and the handler, with its own dispatch IDs, attempts and parked messages.
+// [Handler.Consume] is a Watermill handler:
 //
 //	inbox, err := consumer.New(store, outbox, consumer.Config{Service: "inventory"})
 //	reserve, err := inbox.Handle("reserve", func(ctx context.Context, w *consumer.Work[pgx.Tx], msg *message.Message) error {
@@ -20,14 +19,13 @@
 //	router.AddConsumerHandler("reserve", "order.placed", subscriber, reserve.Consume)
 //	err = inbox.Run(ctx) // beside router.Run
 //
-// A [Work] is the transaction in which the message is claimed: what the handler
-// changes through it, the events that it writes and the claim commit together.
-// Those events get dispatch IDs that are children of the message's, so a handler that
-// runs again writes the same events.
+// A [Work] is the transaction in which the message is claimed: the changes of the handler, its events
+// and the claim commit together. Dispatch IDs of the events are children of the message's dispatch
+// ID, so a handler that runs again writes the same events.
 //
 // A handler that only queues statements and events (AtCommit of store/postgres, [Work.Queue]) may
-// run before the database is asked for its claim, so that all of it is one round trip:
-// HandlerConfig.Optimistic. It then also runs, in vain, for a copy that is not in the window.
+// run before the message is claimed, so that claim and effects are one round trip:
+// HandlerConfig.Optimistic. Such a handler also runs, in vain, for a copy that is not in the window.
 //
 // # States of a message
 //
@@ -43,66 +41,65 @@
 //	         following (behind an earlier message of its key)
 //	         dead ──► redriven (retrying again) or discarded
 //
-// A parked message is kept whole in the database, with its claim: it is
-// acknowledged and further copies of it are duplicates. [Inbox.Run] takes up what
-// is due, without the broker. Without Run nothing parked is ever taken up again: a process that
-// parks a message and has never called Run logs an ERROR, unless Config.RunElsewhere is set.
+// A parked message is kept whole in the database, with its claim: it is acknowledged, and further
+// copies of it are duplicates. [Inbox.Run] handles parked messages that are due, without the broker.
+// Without Run no parked message is ever handled: a process that parks a message and has never called
+// Run logs an ERROR, unless Config.RunElsewhere is set.
 //
 // # Failures
 //
-// An error of the handler counts an attempt, and so do a panic, a Goexit and a
-// COMMIT that the database answers with ROLLBACK since the handler swallowed the
-// error of a statement. [Reject] makes the message dead at once, as does a
-// write that conflicts with an event which the outbox holds already
-// ([outbox.ErrConflict]): no repetition would end otherwise. [RetryAfter] says
-// when to try again; it counts an attempt too.
+// An error of the handler counts an attempt, and so do a panic, a Goexit, and a COMMIT that the
+// database answers with ROLLBACK because the handler swallowed the error of a statement. [Reject]
+// makes the message dead at once, and so does a write that conflicts with an event in the outbox
+// ([outbox.ErrConflict]): every further attempt would fail too. [RetryAfter] counts an attempt and
+// names the delay before the next one.
 //
-// Conflicts between transactions and errors of the database count no attempt
-// while other messages fail as well. Where others succeed meanwhile, or nobody else is
-// there, several of them in a row count as one attempt, and a handler that overran its
-// own deadline always counts, or a message that kills its connection would be
-// immortal. While the database is down, messages are held, with waits that grow, for
-// Config.MaxHold; then Consume returns the error and the subscriber delivers
-// again.
+// Conflicts between transactions and errors of the database count no attempt while other messages
+// fail as well. If other messages succeed meanwhile, or there are none, several errors in a row
+// count as one attempt: a message that kills its connection would be immortal otherwise. A handler that
+// overran its deadline always counts an attempt. While the database is down, messages are held, with
+// growing waits, for Config.MaxHold. Then Consume returns the error, and the subscriber delivers the
+// message again.
 //
-// A message that kills the process leaves no error. When the transport says that a message was
-// delivered before ([transport.Redelivered]), or a parked one was due when Run began, its start is
-// recorded. The first time it runs beside others, in a group with them if there are groups, as what
-// a deploy redelivers does; from its second start on it is alone in its handler, and other such
-// messages of the Inbox wait for it, so that nobody else can be blamed. Neither wait is longer than
-// HandlerConfig.Timeout, and other handlers go on. After HandlerConfig.MaxSoloStarts starts alone
-// that never came back it is dead without being run again.
+// A message that kills the process leaves no error. A message is suspect if the transport marked it
+// as redelivered ([transport.Redelivered]), or if it was parked and due when Run began. Starts of a
+// suspect are recorded. The first start is beside other messages, in a group if there are groups: a
+// deploy makes many messages suspect. From the second start on the suspect runs alone in its
+// handler, and other suspects of the Inbox wait, so that no other message can be blamed. Neither
+// wait is longer than HandlerConfig.Timeout, and other handlers go on. After
+// HandlerConfig.MaxSoloStarts starts alone that did not return, the message is dead without another
+// run.
 //
 // # Groups
 //
-// A COMMIT costs more than most handlers. With HandlerConfig.GroupSize, messages that wait at
-// the same time share one: a transaction takes all that is there, up to that many, and what
-// arrives meanwhile is for the next one. So the more there is to do the larger the
-// groups are, and a message that comes alone waits for nobody. They form from what the subscriber
-// delivers concurrently: give it several GroupSize in flight (amqp.SubscriberConfig.InFlight,
-// memory.Config.InFlight). A group has its members' claims, then their handlers one after
-// another in the order of arrival, then one COMMIT; none is acknowledged before it.
+// A COMMIT costs more than most handlers. With HandlerConfig.GroupSize, waiting messages share a
+// transaction: a group takes all messages that wait, up to GroupSize, and messages that arrive
+// meanwhile form the next group. So groups grow with the load, and a message that arrives alone does
+// not wait. Groups form from messages that the subscriber delivers concurrently: give it several
+// times GroupSize in flight (amqp.SubscriberConfig.InFlight, memory.Config.InFlight). The
+// transaction claims all messages of the group, runs their handlers one after another in the order
+// of arrival, and commits. No message is acknowledged before the commit.
 //
-// A group in which a handler fails is rolled back as a whole, all claims included. Whoever failed
-// is handled again alone, and the others once more together. The failure in the group counts no
-// attempt: a neighbour may have had a hand in it. Later members of its key wait for it, and are
-// returned to the transport if it is. After a conflict, an error of the database, a commit with an
-// unknown outcome, an overrun deadline or a second failure, each member is handled alone, as if
-// there were no groups. So:
+// If a handler fails, the group is rolled back with all claims. The failed message is handled again
+// alone, and the other messages again in a group. The failure counts no attempt: another message of
+// the group may have caused it. Later messages of the same key wait for the failed one, and if it is
+// returned to the transport, they are returned as well. After a conflict, an error of the database,
+// a commit with an unknown outcome, an overrun deadline or a second failure, each message is handled
+// alone, as if there were no groups. So:
 //
-//   - A handler runs once more for each group of its message that is rolled back. What it does
-//     outside the transaction it does again.
-//   - Handlers of a group see what those before them in it have changed, as if it were committed.
-//   - Locks that handlers take are held until the group ends, and two groups that take rows in
-//     different orders may deadlock, which costs them their group and no attempt.
-//   - HandlerConfig.Timeout is for the group. One that overruns it halves the next ones.
-//   - The starts of the redelivered messages of a group are recorded together before it begins, and
-//     taken back when it is rolled back, or forgotten with its commit. A group that dies with its
-//     process leaves a start on each of them: from then on each is handled alone, and is in no
-//     group any more, nor is a parked message.
+//   - A handler runs once more for each group of its message that is rolled back. Its effects outside
+//     the transaction happen again.
+//   - A handler sees the changes of earlier handlers of its group as if they were committed.
+//   - Locks that handlers take are held until the group ends. Two groups that lock rows in different
+//     orders may deadlock, which rolls a group back and counts no attempt.
+//   - HandlerConfig.Timeout bounds the group. A group that overruns it halves the size of the next
+//     groups.
+//   - The starts of suspects of a group are recorded together before the group begins. A rollback
+//     removes them, and a commit does as well. A group that dies with its process leaves a start on
+//     each of its suspects: from then on each is handled alone. Parked messages are in no group.
 //
-// [Inbox.HandleBatch] registers a function that takes the whole set, for effects that one
-// statement can write. What fails in it is found by halves; see [BatchFunc].
+// [Inbox.HandleBatch] registers a function that takes all messages of a group, for effects that one
+// statement can write. A message that fails is found by halving; see [BatchFunc].
 //
 // # What survives a crash
 //
@@ -113,91 +110,90 @@
 //	                            a copy that waited for the claim goes on at once
 //	handler, before effects     likewise
 //	after effects               likewise: effects, events and claim are one transaction
-//	COMMIT sent, no answer      the claim is run again at once and tells: either it is a
-//	                            duplicate, or nothing happened and the handler runs
+//	COMMIT sent, no answer      the message is claimed again at once: either it is a
+//	                            duplicate, or it was not applied and the handler runs
 //	committed                   delivered again; the claim says duplicate
 //	remembered in the window    the window is lost; likewise
 //	acknowledgement lost        likewise
-//	handled before its claim    nothing is sent, or rolled back; delivered again. The COMMIT is the same, whether
-//	(optimistic)                claim and effects are sent with it or were before
-//	in a group                  likewise for each of its members: claims, effects and events of all
-//	                            are one transaction. Delivered again, they may be in a group; each is alone
-//	                            if they were delivered again before
-//	parked, before its COMMIT   as when it is claimed; after it as committed, and Run takes it up
-//	parked and being handled    rolled back; still due, for this process or another
+//	handled before its claim    nothing is sent, or rolled back; delivered again. Claim and effects
+//	(optimistic)                are sent together with the COMMIT
+//	in a group                  likewise for all members: their claims, effects and events are one
+//	                            transaction. Redelivered members may be in a group again; members that
+//	                            had been redelivered before are handled alone
+//	parked, before its COMMIT   as when it is claimed; after it as committed, and Run handles it
+//	parked and being handled    rolled back; still due, for this process or another one
 //	forgetting                  each batch is a transaction; the next pass goes on
 //
 // # Forgetting
 //
-// A consumer forgets dispatch IDs whose stamp, which is the same for every copy of a
-// message, is older than Config.Window. It knows up to when it has forgotten: a
-// message from before is set aside for an operator, never run blindly and never
-// dropped. Messages without a stamp count from their arrival: they are deduplicated
-// within the window and not beyond it. A stamp in the future is believed: the message is
-// handled, reported, and remembered until the stamp is older than the window. A consumer that is
-// younger than its window has forgotten nothing and may read history of any age.
+// A consumer forgets dispatch IDs with a stamp older than Config.Window. All copies of a message have
+// the same stamp. The consumer records up to which stamp it has forgotten: a message with an older
+// stamp is set aside for an operator, never run and never dropped. A message without a stamp gets
+// the time of its arrival: it is deduplicated within the window and not beyond. A stamp in the
+// future is believed: the message is handled, reported, and remembered until the stamp is older than
+// the window. A consumer that is younger than its window has forgotten no IDs, and may read history
+// of any age.
 //
-// Messages say until when their producer may send them again, and the consumer keeps the longest
-// such horizon that is not over. One that exceeds Config.Window is reported; copies are safe all
-// the same: at worst they are set aside as too old. If the messages are signed (Config.Verifier),
+// A message carries its horizon: until when its producer may send it again. The consumer stores the
+// longest horizon that is not over. A horizon beyond Config.Window is reported; copies are safe all
+// the same: at worst they are set aside as too old. If messages are signed (Config.Verifier),
 // [Inbox.Run], [Inbox.Check] and [Handler.Consume] refuse the next start with [ErrShortWindow],
-// unless Config.ShortWindow says otherwise. A horizon beyond Config.MaxHorizon counts as that, and
-// one that is not signed as Config.Window at most.
+// unless Config.ShortWindow is [ReportShortWindow]. A horizon counts as Config.MaxHorizon at most,
+// and without a signature as Config.Window at most.
 //
 // # Guarantees
 //
-//   - A handler's effects in its database commit exactly when the claim does, or, for a parked
-//     message, when its parked row goes. A copy is acknowledged without running the handler, or, if
-//     that is Optimistic, without anything of what it did in the transaction.
+//   - A handler's effects in its database commit exactly when the claim commits, or, for a parked
+//     message, when its parked row is deleted. A copy is acknowledged without running the handler. An
+//     Optimistic handler may run for a copy, and its transaction is rolled back.
 //   - A message is acknowledged only when it was applied, is a duplicate, or is
 //     parked where an operator sees it.
-//   - Nothing is remembered before its COMMIT is known.
+//   - A dispatch ID is added to the window only after its COMMIT has succeeded.
 //   - With HandlerConfig.Ordered, messages of a key that are delivered in order are applied in
 //     order, through failures and restarts, except past a dead one.
 //   - A failing message delays its own key. An outage counts no attempts.
 //
 // # Assumptions
 //
-//   - Every message has a dispatch ID as its UUID. One that has none is parked as dead,
-//     or gets an ID derived from its own with HandlerConfig.DeriveID.
+//   - Every message has a dispatch ID as its UUID. A message without one is parked as dead, or, with
+//     HandlerConfig.DeriveID, gets an ID that is derived from its UUID.
 //   - Config.Window is longer than any producer may send a message again: the outbox's
 //     retention, the time events stay parked there, and replays.
-//   - The transport delivers again what was not acknowledged, and its deadline for an
-//     acknowledgement (RabbitMQ's consumer_timeout) is longer than Config.MaxHold and
-//     three handler timeouts.
-//   - The store tells the truth about commits.
+//   - The transport redelivers messages that were not acknowledged, and its deadline for an
+//     acknowledgement (RabbitMQ's consumer_timeout) is longer than Config.MaxHold and three handler
+//     timeouts.
+//   - The store reports a commit only if it has happened.
 //
 // # Limitations
 //
 //   - Effects of a handler outside the transaction (a call, a mail) happen once per attempt, not
-//     once. Package effects keeps a ledger of them: the intent is recorded with the claim, the call
-//     is made outside any transaction under a stable key, and its result is recorded with what
-//     follows. Whether it was carried out once is up to the other side; see docs/effects.md.
-//   - A handler that ignores its context is waited for; only the database ends its
-//     transaction.
-//   - Settings are seen in the text of a handler's statements. What a function or procedure sets,
-//     or set_config with an argument in place of true or false, stays on the connection.
-//   - A handler that has another message handled does so with its own context, or on a database
-//     with one writer that message waits for the handler's transaction until one of them gives up;
-//     with it, it is refused ([inbox.ErrNested]).
-//   - Run reports parked messages of handlers that were renamed. Those of a service that was
-//     renamed look like another service's.
+//     once. Package effects keeps a ledger of calls: the intent is recorded with the claim, the call
+//     is made outside any transaction under a stable key, and the result is recorded together with
+//     the effects that follow. Whether a call is carried out once is up to the other side; see
+//     docs/effects.md.
+//   - The inbox waits for a handler that ignores its context; only the database ends its transaction.
+//   - A store sees settings in the text of a handler's statements. A setting that a function or
+//     procedure makes, or set_config with an argument in place of true or false, stays on the
+//     connection.
+//   - A handler that makes another message be handled must pass its own context: the other message is
+//     then refused ([inbox.ErrNested]). Without it, on a database with one writer, the other message
+//     waits for the handler's transaction until one of them gives up.
+//   - Run reports parked messages of handlers that were renamed. Parked messages of a renamed service
+//     look like those of another service.
 //   - A handler that commits past its transaction, on the connection itself or in a procedure, may
-//     have committed half of its work. Its message, and those that shared the transaction, are set
-//     aside as [inbox.AlteredState] where their claims are found committed ([inbox.ErrEnded]). If
-//     the process dies in between, a copy passes for a duplicate.
+//     have committed half of its work. Its message, and messages that shared the transaction, are set
+//     aside as [inbox.AlteredState] if their claims are committed ([inbox.ErrEnded]). If the process
+//     dies in between, a copy passes for a duplicate.
 //   - Several inboxes in one process do not know of each other: a handler name is refused twice
 //     within one Inbox only, and "alone" means alone in a handler. So a message may be blamed for
-//     the death of a process that a message of another handler, or of another Inbox, has caused: it
-//     is dead only if that happens at each of its starts.
-//   - Recorded starts of a message are counted together, whoever begins it: copies of one that was
-//     redelivered to several processes count for each other.
-//   - Two messages of one dispatch ID with different content that are both from a time which is
-//     forgotten are both set aside as too old. If an operator redrives both, both may run: the
-//     claim of the first is of that time too, and is forgotten again.
-//   - A fail-over that loses commits loses claims together with their effects. The window forgets
-//     everything when the database was in trouble, and is believed only if the store, as an
-//     [inbox.Identifier], has named the same database within the last tenth of a second. Where a
-//     database does not tell its identity, a fail-over that this process did not notice is not
-//     noticed by its window.
+//     the death of a process that a message of another handler, or of another Inbox, has caused. The
+//     message is dead only if this happens at each of its starts.
+//   - Recorded starts of all copies of a message are counted together, in all processes.
+//   - Two messages with one dispatch ID, different content and stamps that are both forgotten are
+//     both set aside as too old. If an operator redrives both, both may run: the claim of the first
+//     has a forgotten stamp too, and is forgotten again.
+//   - A fail-over that loses commits loses claims together with their effects. The window is emptied
+//     after errors of the database, and is believed only if the store, as an [inbox.Identifier], has
+//     named the same database within the last tenth of a second. If a database does not tell its
+//     identity, the window misses a fail-over that this process does not notice.
 package consumer

@@ -13,27 +13,27 @@ var (
 	ErrShortWindow = errors.New("window is shorter than a producer may send events again: late copies would be set aside as too old; raise Config.Window, or set Config.ShortWindow to ReportShortWindow")
 
 	// ErrOtherKey is wrapped by [Handler.Consume] of a handler with HandlerConfig.Ordered when the
-	// subscriber keeps messages in order by another key than HandlerConfig.Key says: it hands out
-	// messages of one key together, and none is in order.
+	// subscriber orders messages by another key than HandlerConfig.Key: it delivers messages of one
+	// key concurrently, and their order is lost.
 	ErrOtherKey = errors.New("subscriber keeps messages in order by another key: give it the function of HandlerConfig.Key, or none to either")
 
 	// ErrNoOutbox is returned when a handler writes events and its inbox has no
 	// outbox. The transaction is not committed then, even if the handler goes on.
 	ErrNoOutbox = errors.New("inbox has no outbox: pass one to consumer.New, so that handlers can write events")
-	// ErrDuplicateName is wrapped when a second handler is given a name that is
-	// taken: two handlers under one name would swallow each other's messages.
+	// ErrDuplicateName is wrapped when the name of a handler is taken: two handlers under one name
+	// would swallow each other's messages.
 	ErrDuplicateName = errors.New("handler name is taken: each handler is a consumer of its own")
 	// ErrRunning is returned by [Inbox.Run] if the inbox is running already.
 	ErrRunning = errors.New("inbox is running already")
 	// ErrGoexit is the error of a handler that ended its goroutine.
 	ErrGoexit = errors.New("handler called runtime.Goexit")
-	// ErrNeverCameBack is wrapped by the error that a message is dead with if its
-	// handling was begun too often without coming back.
+	// ErrNeverCameBack is wrapped by the last error of a message that is dead because its handler was
+	// begun too often without returning.
 	ErrNeverCameBack = errors.New("handling was begun and never came back: the process died meanwhile")
 )
 
-// Reject returns an error that makes the message dead at once, for an operator
-// to look at. It wraps err, which says why.
+// Reject returns an error that makes the message dead at once, for an operator. It wraps err, the
+// reason.
 func Reject(err error) error {
 	if err == nil {
 		err = errors.New("rejected without a reason")
@@ -46,9 +46,9 @@ type rejection struct{ err error }
 func (r *rejection) Error() string { return "rejected: " + r.err.Error() }
 func (r *rejection) Unwrap() error { return r.err }
 
-// RetryAfter returns an error that parks the message for d, without the quick
-// attempts and the usual backoff. It counts an attempt like any other error: the
-// last one makes the message dead. A d below zero is like zero. It wraps err, which says why.
+// RetryAfter returns an error that parks the message for d, in place of quick attempts and the usual
+// backoff. It counts an attempt like any other error, and the last attempt makes the message dead. A
+// d below zero is like zero. It wraps err, the reason.
 func RetryAfter(d time.Duration, err error) error {
 	if err == nil {
 		err = errors.New("to be retried later")
@@ -64,13 +64,13 @@ type postponement struct {
 func (p *postponement) Error() string { return p.err.Error() }
 func (p *postponement) Unwrap() error { return p.err }
 
-// Rejected tells whether err is of [Reject].
+// Rejected tells whether err wraps an error of [Reject].
 func Rejected(err error) bool {
 	var r *rejection
 	return errors.As(err, &r)
 }
 
-// RetryDelay returns the time of a [RetryAfter], and whether err is one.
+// RetryDelay returns the delay of [RetryAfter], and whether err wraps an error of it.
 func RetryDelay(err error) (time.Duration, bool) {
 	var p *postponement
 	if errors.As(err, &p) {
@@ -86,7 +86,7 @@ type PanicError struct {
 	Stack []byte
 }
 
-// Error tells the value if it is an error or a string, and its type otherwise.
+// Error names the value if it is an error or a string, and otherwise its type.
 func (e *PanicError) Error() string {
 	switch v := e.Value.(type) {
 	case error:

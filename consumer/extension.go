@@ -11,17 +11,18 @@ import (
 	"github.com/boxpair/boxpair/transport"
 )
 
-// Extension is work that the transactions of a handler leave behind and that [Inbox.Run] does, like
-// the calls of package effects. It is for packages of this library and may change with any release.
+// Extension does the work that transactions of a handler leave behind, like the calls of package
+// effects. [Inbox.Run] runs it. Extension is for packages of this library and may change with any
+// release.
 type Extension interface {
-	// Run works until ctx ends, and then waits for everything that it has begun.
+	// Run works until ctx ends, and then waits for the work that it has begun.
 	Run(ctx context.Context)
 	// RunOnce does all work that is due, each piece at most once, one after another.
 	RunOnce(ctx context.Context) error
 	// Wake says that work may be due. It does not block.
 	Wake()
-	// Forget removes at most limit records of work that ended longer than age ago, and tells how
-	// many.
+	// Forget removes at most limit records of work that ended longer than age ago, and returns the
+	// number of removed records.
 	Forget(ctx context.Context, age time.Duration, limit int) (int, error)
 	// AddStats adds the state of the work to that of the inbox.
 	AddStats(ctx context.Context, stats *inbox.Stats) error
@@ -52,7 +53,7 @@ func (e *Host[TX]) PollInterval() time.Duration { return e.h.inbox.cfg.PollInter
 // Logger returns the logger of the handler.
 func (e *Host[TX]) Logger() *slog.Logger { return e.h.log }
 
-// Register returns the store's number for the consumer, which it makes known there if need be.
+// Register registers the consumer with the store, if need be, and returns the store's number for it.
 func (e *Host[TX]) Register(ctx context.Context) (consumer int, err error) {
 	if err := e.h.register(ctx); err != nil {
 		return 0, err
@@ -60,65 +61,65 @@ func (e *Host[TX]) Register(ctx context.Context) (consumer int, err error) {
 	return e.h.consumer(), nil
 }
 
-// Consumer returns the store's number for the consumer, which is registered.
+// Consumer returns the store's number for the consumer, which must be registered.
 func (e *Host[TX]) Consumer() int { return e.h.consumer() }
 
-// Operation bounds a call of the store that is to be finished even if ctx ends.
+// Operation returns a context for a call of the store that is to be finished even if ctx ends.
 func (e *Host[TX]) Operation(ctx context.Context) (context.Context, context.CancelFunc) {
 	return e.h.operation(ctx)
 }
 
-// RunIsolated runs f in a goroutine of its own and waits for it. A panic becomes a [PanicError], and a
-// Goexit becomes [ErrGoexit].
+// RunIsolated runs f in a goroutine of its own and waits for it. A panic becomes a [PanicError], and
+// a Goexit becomes [ErrGoexit].
 func (e *Host[TX]) RunIsolated(f func() error) error { return runIsolated(f) }
 
-// NeedsRun says that the handler leaves work behind: if nobody has called [Inbox.Run], that is
-// logged as an ERROR.
+// NeedsRun says that the handler leaves work to [Inbox.Run]. If Run was never called, it logs an
+// ERROR.
 func (e *Host[TX]) NeedsRun(ctx context.Context) { e.h.inbox.reportNotRunning(ctx) }
 
-// StoreFailed returns how long to leave the store alone after an error outside a [Task], the one
-// after so many in a row. The handler asks the database again for all that it has cached.
+// StoreFailed takes note of an error of the store outside a [Task], after a number of failures in a
+// row, and returns how long to wait before the next call. The handler drops what it has cached.
 func (e *Host[TX]) StoreFailed(err error, failures int) time.Duration {
 	e.h.invalidateAfter(err)
 	return e.FailureWait(failures)
 }
 
-// FailureWait returns how long to leave the store alone after so many failures in a row.
+// FailureWait returns how long to wait after a number of failures in a row.
 func (e *Host[TX]) FailureWait(failures int) time.Duration { return e.h.failureWait(failures) }
 
-// Backoff returns a wait that is shortest at first, half of it at random, quadruples with each of
-// so many failures, and is longest at most.
+// Backoff returns how long to wait after a number of failures: shortest, quadrupled with each
+// failure, up to longest, and half of it at random.
 func (e *Host[TX]) Backoff(shortest, longest time.Duration, failures int) time.Duration {
 	return e.h.inbox.backoff(shortest, longest, failures)
 }
 
-// Task returns the task under key of the extension.
+// Task returns a task. Errors and successes of the database count for the key.
 func (e *Host[TX]) Task(key uuid.UUID) *Task[TX] {
 	return &Task[TX]{progress{ref: messageRef{e.h.name, key}}, e.h}
 }
 
-// Task is something that an extension does in the database, and repeats while the database is in
-// trouble. It is not safe for concurrent use.
+// Task is a piece of work of an extension in the database, which is repeated after errors of the
+// database. It is not safe for concurrent use.
 type Task[TX any] struct {
 	progress progress
 	h        *Handler[TX]
 }
 
-// Wait waits before the next try after an error of the database. It returns false at once when the
-// task is not to be tried again: when ctx ended, or the database was in trouble for Config.MaxHold.
+// Wait waits before the next try after an error of the database. It returns false if no try is to
+// follow: ctx ended, or Config.MaxHold is over.
 func (t *Task[TX]) Wait(ctx context.Context, err error) bool {
 	return t.h.waitForDatabase(ctx, &t.progress, err)
 }
 
 // Transaction is a transaction of an extension.
 type Transaction[TX any] struct {
-	// Event and Metadata are the message that the [Work] of Run has. Events that Run writes are
+	// Event and Metadata are the message of the [Work] that Run gets. Events that Run writes are
 	// children of Event.ID.
 	Event    transport.Event
 	Metadata map[string]string
-	// Apply locks what the transaction is about, runs fn in it and commits. It returns false,
-	// and does not run fn, if there is nothing to lock any more. It takes the isolation and the
-	// bounds from c.
+	// Apply begins a transaction with the isolation and the bounds of c, locks the row of the task,
+	// runs fn and commits. It returns false, and does not run fn, if the row is gone or belongs to
+	// another process.
 	Apply func(ctx context.Context, c inbox.Claim, fn func(ctx context.Context, tx TX) error) (bool, error)
 	// Run is the work of the extension in the transaction.
 	Run func(ctx context.Context, w *Work[TX]) error
@@ -130,26 +131,27 @@ type Outcome uint8
 const (
 	// TaskCommitted says that the transaction was committed.
 	TaskCommitted Outcome = iota
-	// TaskGone says that there was nothing to lock: somebody else has dealt with the task.
+	// TaskGone says that Apply returned false.
 	TaskGone
-	// TaskUnavailable says that nothing is known of the task since the database is in trouble, or
-	// that the outcome of the COMMIT stayed unknown. No attempt is counted.
+	// TaskUnavailable says that the database failed for Config.MaxHold, or that the outcome of the
+	// COMMIT stayed unknown. No attempt counts.
 	TaskUnavailable
 	// TaskFailed says that an attempt failed and counts.
 	TaskFailed
-	// TaskRejected says that the task fails and no repetition would help.
+	// TaskRejected says that an attempt failed and counts, and that no further attempt could succeed.
 	TaskRejected
 )
 
-// Run runs tr beside the messages of the handler, again and again while the database is in trouble,
-// for Config.MaxHold. What it began does not end with ctx. An error comes with the last three outcomes.
+// Run runs tr beside the messages of the handler. After errors of the database it runs tr again, for
+// Config.MaxHold. A transaction that has begun does not end with ctx. With TaskUnavailable,
+// TaskFailed and TaskRejected, Run returns the error.
 func (t *Task[TX]) Run(ctx context.Context, tr Transaction[TX]) (Outcome, error) {
 	m := &taskRun[TX]{Task: t, tr: tr}
 	err := t.h.retryLoop(ctx, &t.progress, m, m.begin(ctx))
 	return m.outcome, err
 }
 
-// taskRun is the handling of a task.
+// taskRun handles a task.
 type taskRun[TX any] struct {
 	*Task[TX]
 

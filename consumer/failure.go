@@ -8,14 +8,14 @@ import (
 	"github.com/boxpair/boxpair/store/inbox"
 )
 
-// postpones tells whether err says when to try again.
+// postpones tells whether err is of [RetryAfter].
 func postpones(err error) bool {
 	_, ok := RetryDelay(err)
 	return ok
 }
 
-// afterFailure tells what becomes of a message with so many counted attempts: it is dead, or tried
-// again after a backoff.
+// afterFailure returns the next state of a message with that number of counted attempts: dead, or
+// retrying after a backoff.
 func (h *Handler[TX]) afterFailure(step nextStep, attempts int, cause error) (inbox.State, time.Duration) {
 	switch {
 	case step == makeDead, step == makeDeadUnrun, attempts >= h.cfg.MaxAttempts:
@@ -28,7 +28,7 @@ func (h *Handler[TX]) afterFailure(step nextStep, attempts int, cause error) (in
 	}
 }
 
-// backoff returns a wait that quadruples with each of so many failures.
+// backoff returns a wait that grows from shortest to longest: it quadruples with each failure.
 func (i *Inbox[TX]) backoff(shortest, longest time.Duration, failures int) time.Duration {
 	d := shortest
 	for ; failures > 0 && d < longest; failures-- {
@@ -37,7 +37,7 @@ func (i *Inbox[TX]) backoff(shortest, longest time.Duration, failures int) time.
 	return i.jitter(d)
 }
 
-// doubled returns d doubled n times, as far as a duration goes.
+// doubled returns d doubled n times, up to about an hour.
 func doubled(d time.Duration, n int) time.Duration {
 	for ; n > 0 && d < time.Hour; n-- {
 		d *= 2
@@ -45,7 +45,7 @@ func doubled(d time.Duration, n int) time.Duration {
 	return d
 }
 
-// attrs returns what a log line says about a message, before more of it.
+// attrs returns the log attributes of a message, followed by more.
 func (h *Handler[TX]) attrs(in *incoming, more ...any) []any {
 	attrs := []any{"dispatch_id", in.event.ID, "topic", in.event.Topic}
 	if id := in.event.CorrelationID; id != "" {
@@ -54,7 +54,7 @@ func (h *Handler[TX]) attrs(in *incoming, more ...any) []any {
 	return append(attrs, more...)
 }
 
-// logFailure reports a counted attempt, with its stack if it was a panic.
+// logFailure logs a counted attempt, with the stack of a panic.
 func (h *Handler[TX]) logFailure(ctx context.Context, in *incoming, attempts int, err error) {
 	attrs := h.attrs(in, "attempts", attempts, "error", err)
 	var p *PanicError

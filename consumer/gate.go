@@ -7,23 +7,24 @@ import (
 	"golang.org/x/sync/semaphore"
 )
 
-// What goes through a gate weighs.
+// The weights with which a gate is acquired.
 const (
 	shared    int64 = 1
 	exclusive int64 = 1 << 30
 )
 
-// gate lets many runs of one handler in together, or one in alone, in the order in which they came:
-// who wants to be alone keeps newcomers out, so neither side starves. No wait for it is longer than
-// a run may take: a handler that never comes back, or calls itself, stops nobody.
+// gate is a lock that many runs of a handler hold shared, or one run holds exclusively. Runs acquire
+// it in the order of their arrival, so that neither kind starves. Each wait is bounded by the
+// longest time that a run may take: a handler that never returns, or calls itself, blocks no other
+// run for longer.
 type gate struct {
 	inside *semaphore.Weighted
 }
 
 func newGate() gate { return gate{semaphore.NewWeighted(exclusive)} }
 
-// acquire waits for its turn at most so long. It returns what to leave with, or 0 when the time was
-// over: then the caller goes in beside whoever is there. An error says that ctx ended.
+// acquire waits for the lock, for most at the longest, and returns the weight to release. After that
+// time the weight is 0, and the caller runs without the lock. An error says that ctx ended.
 func (g gate) acquire(ctx context.Context, weight int64, most time.Duration) (int64, error) {
 	if g.inside.TryAcquire(weight) {
 		return weight, nil
@@ -40,10 +41,10 @@ func (g gate) acquire(ctx context.Context, weight int64, most time.Duration) (in
 	}
 }
 
-// release ends what acquire began.
+// release releases a weight that acquire has returned.
 func (g gate) release(weight int64) { g.inside.Release(weight) }
 
-// runShared runs an attempt beside others of the handler.
+// runShared runs an attempt beside other runs of the handler.
 func (h *Handler[TX]) runShared(ctx context.Context, run func() attempt) attempt {
 	inside, err := h.gate.acquire(ctx, shared, h.cfg.Timeout)
 	if err != nil {

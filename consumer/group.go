@@ -9,56 +9,55 @@ import (
 	"github.com/google/uuid"
 )
 
-// errBehind is for a message whose predecessor within its group was returned to be delivered
-// again: the order of their key would not survive if it were handled.
+// errBehind returns a message to the transport because an earlier message of its key in its group was
+// returned: handled now, the two would be out of order.
 var errBehind = errors.New("an earlier message of its key could not be handled")
 
-// member is a message that may share its transaction with others. What it is told belongs to
-// the goroutine of its Consume; everything else is written before.
+// member is a message that may share its transaction with other messages. The goroutine of its
+// Consume receives the instructions. All other fields are written before an instruction is sent.
 type member struct {
-	ctx          context.Context // of the message
+	ctx          context.Context // the context of the message
 	d            *delivery
 	arrived      time.Time
-	instructions chan instruction // has room for all that comes
+	instructions chan instruction // has room for all instructions of a member
 
-	// Of its group:
-	prev      *member // the one before it of its key
-	dismissed bool    // it goes on alone
-	started   bool    // its start is recorded, to be taken back unless it is applied
+	prev      *member // the previous member of the same key in the group
+	dismissed bool    // the member has left the group and is handled alone
+	started   bool    // a start is recorded, and to be removed unless the message is applied
 
-	done chan struct{} // closed when its Consume is about to end
-	err  error         // with this error
+	done chan struct{} // closed when Consume is about to return
+	err  error         // the result of Consume
 }
 
 func newMember(ctx context.Context, d *delivery) *member {
 	return &member{ctx: ctx, d: d, arrived: time.Now(), instructions: make(chan instruction, 2), done: make(chan struct{})}
 }
 
-// instruction is what a member is to do next. Exactly one of the fields is set.
+// instruction tells a member what to do next. Exactly one of the fields is set.
 type instruction struct {
-	lead  []*member // run this group, whose first it is
-	made  *attempt  // go on from this attempt
-	alone bool      // begin alone
+	lead  []*member // run this group; the member is its first
+	made  *attempt  // go on after this attempt
+	alone bool      // go on without a group
 }
 
-// groups lets messages that are handled at the same time share transactions. It has
-// no goroutine of its own: a group is run by the Consume of its first member.
+// groups lets messages that are handled at the same time share transactions. It has no goroutine of
+// its own: the Consume of the first member of a group runs the group.
 //
-// A group begins at once while no other one runs, with what is there, and otherwise when it is
-// full, or its first member has waited for half a second; so what arrives during a transaction is
-// the next group, and the more there is to do, the larger the groups are.
+// While no group runs, the next one begins at once with all pending messages. Otherwise it begins
+// when it is full, or when its first member has waited for half a second. So messages that arrive
+// during a transaction form the next group, and groups grow with the load.
 type groups[TX any] struct {
 	h *Handler[TX]
 
 	mu          sync.Mutex
 	pending     []*member
 	running     int
-	limit       int         // how many may share a transaction now
-	pausedUntil time.Time   // until when nobody does
-	timer       *time.Timer // for HandlerConfig.GroupWait; nil unless it runs
+	limit       int         // the current maximum of members of a group
+	pausedUntil time.Time   // until then all messages are handled alone
+	timer       *time.Timer // calls begin later; nil unless it runs
 }
 
-// handle has m handled in a group, or alone.
+// handle handles m in a group or alone.
 func (g *groups[TX]) handle(m *member) error {
 	h := g.h
 	if err := h.ensureRegistered(m.ctx, &m.d.progress); err != nil {
@@ -73,7 +72,7 @@ func (g *groups[TX]) handle(m *member) error {
 			if g.leave(m) {
 				return context.Cause(m.ctx)
 			}
-			t = <-m.instructions // it is not cut short
+			t = <-m.instructions // a group that has begun is not cut short
 		}
 		switch {
 		case t.lead != nil:
@@ -86,7 +85,7 @@ func (g *groups[TX]) handle(m *member) error {
 	}
 }
 
-// alone handles a member that was dismissed from its group, after those before it of its key.
+// alone handles a member that has left its group, after the earlier members of its key.
 func (g *groups[TX]) alone(m *member) error {
 	if m.prev != nil {
 		select {
@@ -112,7 +111,7 @@ func (g *groups[TX]) join(m *member) {
 	g.begin()
 }
 
-// leave takes m out, unless it is in a group already.
+// leave removes m from the pending messages, unless a group has taken it.
 func (g *groups[TX]) leave(m *member) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -125,14 +124,14 @@ func (g *groups[TX]) leave(m *member) bool {
 	return false
 }
 
-// begin begins the groups that may. The caller holds mu.
+// begin begins all groups that may begin now. The caller holds mu.
 func (g *groups[TX]) begin() {
 	for len(g.pending) > 0 {
 		full := len(g.pending) >= g.limit
 		wait := g.h.cfg.GroupWait - time.Since(g.pending[0].arrived)
 		switch {
 		case full && g.running < g.h.cfg.GroupConcurrency:
-		case g.running > 0: // whose end begins the next one, unless it hangs
+		case g.running > 0: // the end of a running group begins the next one, unless that group hangs
 			patience := groupPatience - time.Since(g.pending[0].arrived)
 			if g.running >= g.h.cfg.GroupConcurrency {
 				return
@@ -151,7 +150,7 @@ func (g *groups[TX]) begin() {
 	}
 }
 
-// wakeIn has begin called in a while. The caller holds mu.
+// wakeIn calls begin after wait. The caller holds mu.
 func (g *groups[TX]) wakeIn(wait time.Duration) {
 	if g.timer != nil {
 		return
@@ -164,8 +163,8 @@ func (g *groups[TX]) wakeIn(wait time.Duration) {
 	})
 }
 
-// take takes a group out of those that wait. A copy of a member waits for the next one.
-// The caller holds mu.
+// take removes a group from the pending messages. A copy of a member waits for the next group. The
+// caller holds mu.
 func (g *groups[TX]) take() []*member {
 	group := make([]*member, 0, min(g.limit, len(g.pending)))
 	ids := make(map[uuid.UUID]struct{}, cap(group))
@@ -200,15 +199,15 @@ func (g *groups[TX]) run(group []*member) {
 	g.attempt(group, false)
 }
 
-// pause has messages handled alone for a while.
+// pause makes all messages be handled alone for a while.
 func (g *groups[TX]) pause() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.pausedUntil = time.Now().Add(groupPause)
 }
 
-// resize takes note of how long a group took. One that overran its deadline was all in vain, so the
-// next ones are smaller, until there is time to spare again.
+// resize adapts the size of groups to the time that a group took. After a group that overran its
+// deadline, and so was in vain, groups are smaller until they take little time again.
 func (g *groups[TX]) resize(members int, took time.Duration, late bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -13,19 +13,19 @@ import (
 	"github.com/boxpair/boxpair/store/inbox"
 )
 
-// groupResult is what became of the transaction of a group.
+// groupResult is the result of the transaction of a group. Slices have one element for each member.
 type groupResult struct {
 	verdicts []inbox.Verdict
 	wrote    []bool
-	claimed  []bool // by its transaction, before a handler was begun
+	claimed  []bool // the transaction has claimed the message
 	err      error
-	ran      []bool // whose handlers were begun
+	ran      []bool // the handler was begun
 	culprit  int    // the member whose handler failed, or -1
 	overran  bool
 }
 
-// attempt handles members in one transaction, and tells each what it is to do. It tells all
-// of them before it returns. again says that some of the group have failed before.
+// attempt handles members in one transaction, and gives each member its instruction before it
+// returns. again says that the members have been in a group in which a handler failed.
 func (g *groups[TX]) attempt(members []*member, again bool) {
 	h := g.h
 	switch len(members) {
@@ -59,14 +59,14 @@ func (g *groups[TX]) attempt(members []*member, again bool) {
 	g.rolledBack(members, &o, again)
 }
 
-// applyTogether applies those of a group that may share a transaction, and returns them. Some may have
-// killed a process: their starts are recorded before the transaction begins, and taken back, unless
-// they were applied, before anybody who is to be alone is let in.
+// applyTogether applies the members that may share a transaction, and returns them. The starts of
+// suspects are recorded before the transaction begins. The starts of suspects that were not applied
+// are removed before the gate is released, so before an exclusive run.
 func (g *groups[TX]) applyTogether(members []*member) ([]*member, groupResult) {
 	h := g.h
 	inside, _ := h.gate.acquire(context.Background(), shared, h.cfg.Timeout)
 	defer h.gate.release(inside)
-	if inside == shared { // else a death of the process may be the fault of one that is alone
+	if inside == shared { // without the lock, an exclusive suspect may run beside the group and kill the process
 		members = g.start(members)
 	}
 	if len(members) == 0 {
@@ -79,15 +79,15 @@ func (g *groups[TX]) applyTogether(members []*member) ([]*member, groupResult) {
 			back = append(back, m.d.in.event.ID)
 		}
 		m.started = false
-		m.d.suspect = m.d.suspect && o.err != nil && !o.ran[i] // else it came back
+		m.d.suspect = m.d.suspect && o.err != nil && !o.ran[i] // unless its handler has returned
 	}
 	h.unstart(context.Background(), back...)
 	return members, o
 }
 
-// start records the starts of members that may have killed a process, in one statement, and returns
-// the members that go on together. One that was begun before is handled alone, as is each whose
-// start could not be recorded, and with them those behind them of their keys.
+// start records the starts of all suspects in one statement, and returns the members that stay in
+// the group. A suspect that has a recorded start already leaves the group, as does a suspect whose
+// start could not be recorded. Later members of the same keys leave with them.
 func (g *groups[TX]) start(members []*member) (rest []*member) {
 	h := g.h
 	var suspects []uuid.UUID
@@ -124,38 +124,38 @@ func (g *groups[TX]) start(members []*member) (rest []*member) {
 			back = append(back, m.d.in.event.ID)
 		}
 	}
-	h.unstart(context.Background(), back...) // before they record their own
+	h.unstart(context.Background(), back...) // before they record a start when they are handled alone
 	dismiss(leaving)
 	return rest
 }
 
-// single makes the first attempt of a message that is alone. It counts.
+// single makes the first attempt of the only member of a group. A failure counts as an attempt.
 func (g *groups[TX]) single(m *member) {
 	h := g.h
 	m.d.term = h.term()
 	a := h.begin(m.ctx, m.d)
-	m.dismissed = a.err != nil // it goes on with its attempts while others are handled
+	m.dismissed = a.err != nil // the member makes further attempts on its own
 	m.instructions <- instruction{made: &a}
 }
 
-// rolledBack deals with a group that was rolled back, or whose commit is unknown. Nothing of it is
-// counted as an attempt: in what a handler has met, its neighbours may have had
-// a hand, so whoever is to blame will be found on its own.
+// rolledBack splits a group that was rolled back, or whose commit has an unknown outcome. No member
+// counts an attempt: a handler may have failed because of another member. The message that causes
+// the failure fails again alone, and counts then.
 func (g *groups[TX]) rolledBack(members []*member, o *groupResult, again bool) {
 	h := g.h
 	class := h.inbox.store.Classify(o.err)
 	h.log.WarnContext(members[0].ctx, "group of messages was not committed: its members are handled on their own or in smaller groups",
 		"messages", len(members), "error", o.err)
 	switch {
-	case errors.Is(o.err, inbox.ErrNotShared): // all messages have the same handler
+	case errors.Is(o.err, inbox.ErrNotShared): // the handler is the same for all messages
 		g.pause()
 		dismiss(members)
-	case errors.Is(o.err, inbox.ErrEnded): // what was committed with it is not to be applied again
+	case errors.Is(o.err, inbox.ErrEnded): // members whose claims were committed are not to be applied again
 		for i, m := range members {
 			m.d.txEnded = m.d.txEnded || o.claimed[i]
 		}
 		dismiss(members)
-	case class == inbox.CommitUnknown: // each claim is run again at once and tells
+	case class == inbox.CommitUnknown: // each member claims again, and the verdict tells
 		h.counts.unknown.Add(1)
 		h.invalidateAfter(o.err)
 		for _, m := range members {
@@ -167,7 +167,7 @@ func (g *groups[TX]) rolledBack(members []*member, o *groupResult, again bool) {
 		dismiss(members)
 	case o.overran:
 		dismiss(members)
-	case o.culprit >= 0 && again: // one after another would make it quadratic
+	case o.culprit >= 0 && again: // one failing member per group would make the runs quadratic
 		dismiss(members)
 	case o.culprit >= 0:
 		members[o.culprit].dismiss()
@@ -179,7 +179,7 @@ func (g *groups[TX]) rolledBack(members []*member, o *groupResult, again bool) {
 	}
 }
 
-// dismiss has a member handled alone, after those before it of its key.
+// dismiss makes a member leave its group: it is handled alone, after earlier members of its key.
 func (m *member) dismiss() {
 	m.dismissed = true
 	m.instructions <- instruction{alone: true}
@@ -191,8 +191,8 @@ func dismiss(members []*member) {
 	}
 }
 
-// undismissed returns the members that may go on together, and dismisses those that come
-// after one of their key that was dismissed.
+// undismissed returns the members that stay in the group. It dismisses members that follow a
+// dismissed member of their key.
 func undismissed(members []*member) []*member {
 	rest := make([]*member, 0, len(members))
 	for _, m := range members {
@@ -207,7 +207,7 @@ func undismissed(members []*member) []*member {
 	return rest
 }
 
-// applyGroup claims and handles members in one transaction, which has one deadline.
+// applyGroup claims and handles members in one transaction with one deadline.
 func (h *Handler[TX]) applyGroup(members []*member) groupResult {
 	ctx, cancel := context.WithTimeout(context.Background(), h.cfg.Timeout)
 	defer cancel()
@@ -244,8 +244,7 @@ func (h *Handler[TX]) applyGroup(members []*member) groupResult {
 	return o
 }
 
-// callGroup runs the handlers of the members that were claimed, and writes what they
-// queued.
+// callGroup runs the handlers of the claimed members, and writes the events that they have queued.
 func (h *Handler[TX]) callGroup(ctx context.Context, tx TX, members []*member, run []int, o *groupResult) error {
 	chosen := make([]*member, len(run))
 	for k, i := range run {
@@ -284,7 +283,7 @@ func flushTogether[TX any](ctx context.Context, works []*Work[TX]) error {
 	return producer.FlushTogether(ctx, writers)
 }
 
-// within returns the context of a transaction with the values of a message's context besides.
+// within returns the context of a transaction that also has the values of a message's context.
 func within(tx, msg context.Context) context.Context { return &withinTx{Context: tx, msg: msg} }
 
 type withinTx struct {
@@ -292,7 +291,7 @@ type withinTx struct {
 	msg context.Context
 }
 
-// Value looks in the transaction's context first.
+// Value prefers the value of the transaction's context.
 func (c *withinTx) Value(key any) any {
 	if v := c.Context.Value(key); v != nil {
 		return v

@@ -19,34 +19,33 @@ import (
 	"github.com/boxpair/boxpair/transport"
 )
 
-// Handler is one consumer: it applies the messages that it is given once each.
-// It is safe for concurrent use.
+// Handler is one consumer: it applies each of its messages once. It is safe for concurrent use.
 type Handler[TX any] struct {
 	inbox *Inbox[TX]
 	name  string
 	fn    HandlerFunc[TX]
-	batch BatchFunc[TX] // nil unless the handler takes sets
+	batch BatchFunc[TX] // nil unless the handler takes batches
 	cfg   HandlerConfig
 	log   *slog.Logger
 
-	registering  chan struct{} // has room for the one that does
+	registering  chan struct{} // has room for one: a goroutine that registers
 	registration atomic.Pointer[inbox.Registration]
-	stale        atomic.Bool    // the database may be another one by now
-	window       *dedupe.Window // nil if nothing is remembered in memory
-	// returned remembers messages whose handling came back in this process and
-	// which the transport delivers again all the same.
+	stale        atomic.Bool    // the database may have changed: register again
+	window       *dedupe.Window // nil without a cache
+	// returned remembers messages that this process has returned to the transport: they are
+	// delivered again and are no suspects.
 	returned *dedupe.Window
 
 	groups    *groups[TX] // nil without group commit
-	extension Extension   // nil without one
+	extension Extension   // nil without an extension
 
 	gate gate
 
-	wake      chan struct{} // something may be due
+	wake      chan struct{} // parked messages may be due
 	leftovers leftovers
 	counts    counts
 	horizon   horizon
-	ahead     reports // of messages from the future
+	ahead     reports // of stamps in the future
 }
 
 // Name returns the consumer's name.
@@ -66,10 +65,11 @@ func (h *Handler[TX]) Stats(ctx context.Context) (inbox.Stats, error) {
 
 // Consume handles one message; it is a Watermill NoPublishHandlerFunc. It returns nil, so that the
 // message is acknowledged, when the message was applied, is a duplicate, or was parked. It returns
-// an error, so that the message is delivered again, only if nothing of that could be committed:
-// when the message's context ended, or the database was in trouble for Config.MaxHold; and always,
-// with [ErrOtherKey], where order is asked for that the subscriber does not keep. It blocks
-// meanwhile. The end of the message's context does not cut a transaction short.
+// an error, so that the message is delivered again, only if the message could be neither applied
+// nor parked: when its context ended, or the database was in trouble for Config.MaxHold. With
+// HandlerConfig.Ordered, and a subscriber that keeps another order, the error is always
+// [ErrOtherKey]. Consume blocks meanwhile. The end of the message's context does not cut a
+// transaction short.
 func (h *Handler[TX]) Consume(msg *message.Message) error {
 	d := &delivery{redelivered: transport.Redelivered(msg)}
 	err := h.consume(msg.Context(), msg, d)
@@ -80,7 +80,7 @@ func (h *Handler[TX]) Consume(msg *message.Message) error {
 	if d.in == nil {
 		return fmt.Errorf("consumer %s: %w", h.name, err)
 	}
-	// It comes again marked as redelivered, though its handling came back.
+	// The transport will mark the message as redelivered, though its handler has returned.
 	h.returned.Add(h.returned.Term(), d.in.event.ID, transport.Digest{})
 	return fmt.Errorf("consumer %s: dispatch %s: %w", h.name, d.in.event.ID, err)
 }
@@ -109,7 +109,7 @@ func (h *Handler[TX]) consume(ctx context.Context, msg *message.Message, d *deli
 		h.counts.window.Add(1)
 		return nil
 	}
-	if err := h.ensureRegistered(ctx, &d.progress); err != nil { // again, in a database that has turned out to be another one
+	if err := h.ensureRegistered(ctx, &d.progress); err != nil { // seen may have found another database
 		return err
 	}
 	if err := fault.Hit(ctx, fault.WindowAsked); err != nil {
@@ -132,14 +132,14 @@ func (h *Handler[TX]) ensureRegistered(ctx context.Context, p *progress) error {
 	}
 }
 
-// register makes the consumer known to the store, and warms its window the first time. After
-// trouble with the database it asks again: if it is another one now, as after a restore, the
-// consumer may have another number there. It ends with ctx: nothing of it has to be finished.
+// register makes the consumer known to the store, and warms its window the first time. After an
+// error of the database it registers again: in another database, as after a restore, the consumer
+// may have another number. It ends with ctx.
 func (h *Handler[TX]) register(ctx context.Context) error {
 	if h.registration.Load() != nil && !h.stale.Load() {
 		return nil
 	}
-	// The turn is waited for within the same bound, or many would wait for it one after another.
+	// The wait for the turn counts as well, or many callers would time out one after another.
 	ctx, cancel := context.WithTimeout(ctx, h.cfg.Timeout)
 	defer cancel()
 	select {
@@ -150,7 +150,7 @@ func (h *Handler[TX]) register(ctx context.Context) error {
 	}
 	first := h.registration.Load() == nil
 	if !h.stale.Swap(false) && !first {
-		return nil // another goroutine did
+		return nil // another goroutine has registered
 	}
 	if first { // before the window holds anything
 		if err := h.inbox.checkIdentity(ctx, identityInterval); err != nil && !errors.Is(err, errAnotherDatabase) {
@@ -189,15 +189,15 @@ func (h *Handler[TX]) warm(ctx context.Context, consumer int) error {
 	return nil
 }
 
-// consumer returns the store's number for this consumer, which is registered.
+// consumer returns the store's number for the consumer. The caller has registered it.
 func (h *Handler[TX]) consumer() int { return h.registration.Load().Consumer }
 
-// seen tells whether the window knows the message as applied. That holds in the database whose
-// commits it is of: one that lacks them has the relay send the message again, and would lose its
-// effect.
+// seen tells whether the window knows that the message was applied. The window is of one database:
+// in another one, which has lost the last commits, the relay sends the message again, and a window
+// that was still believed would lose its effect.
 func (h *Handler[TX]) seen(ctx context.Context, in *incoming) bool {
 	knows := func() bool { return h.window.Seen(in.event.ID, in.event.Digest) == dedupe.Duplicate }
-	// Whoever has looked meanwhile may have had it forgotten.
+	// Another goroutine may have found another database meanwhile, and emptied the window.
 	return h.window != nil && knows() && h.inbox.checkIdentity(ctx, identityFresh) == nil && knows()
 }
 
@@ -208,22 +208,22 @@ func (h *Handler[TX]) term() dedupe.Term {
 	return h.window.Term()
 }
 
-// remember keeps a dispatch ID whose claim is known to be committed.
+// remember adds a dispatch ID to the window. Its claim is known to be committed.
 func (h *Handler[TX]) remember(term dedupe.Term, id uuid.UUID, digest transport.Digest) {
 	if h.window != nil {
 		h.window.Add(term, id, digest)
 	}
 }
 
-// noteDatabaseError takes note of an error that may be the database's.
+// noteDatabaseError takes note of an error that may be the database's fault.
 func (h *Handler[TX]) noteDatabaseError(p *progress, err error) inbox.ErrorClass {
 	h.inbox.outages.databaseError(p.ref)
 	h.counts.troubles.Add(1)
 	return h.invalidateAfter(err)
 }
 
-// invalidateAfter makes a handler ask the database again for what it knew from it, unless err is a
-// mere conflict: after any other error it may be another database.
+// invalidateAfter invalidates what the handler has cached of the database, unless err is a conflict:
+// after any other error the database may be another one.
 func (h *Handler[TX]) invalidateAfter(err error) inbox.ErrorClass {
 	class := h.inbox.store.Classify(err)
 	if class == inbox.Conflict {
@@ -233,9 +233,9 @@ func (h *Handler[TX]) invalidateAfter(err error) inbox.ErrorClass {
 	return class
 }
 
-// waitForDatabase waits before the next try while the database is in trouble. It tells whether there is to be
-// one: not if ctx ended or Config.MaxHold is over, nor if the message came with the context of a
-// handler that has what is waited for.
+// waitForDatabase waits before the next try after an error of the database. It returns false if no
+// try is to follow: ctx ended, Config.MaxHold is over, or the message was consumed within another
+// handler, whose transaction holds the database that it waits for.
 func (h *Handler[TX]) waitForDatabase(ctx context.Context, p *progress, err error) bool {
 	if errors.Is(err, inbox.ErrNested) {
 		return false

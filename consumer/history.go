@@ -8,9 +8,9 @@ import (
 	"github.com/boxpair/boxpair/store/inbox"
 )
 
-// Attempts reads the failed attempts to handle a message and what operators did to it, oldest
-// first, at most limit (0: 100), of every consumer that shares the tables. It knows what
-// Config.HistoryFor has left.
+// Attempts reads the history of a message: its failed attempts and the changes that operators made,
+// oldest first, at most limit (0: 100), of all consumers that share the tables. Entries older than
+// Config.HistoryFor are gone.
 func (i *Inbox[TX]) Attempts(ctx context.Context, id uuid.UUID, limit int) ([]inbox.Attempt, error) {
 	return i.store.MessageAttempts(ctx, "", id, limitOf(limit))
 }

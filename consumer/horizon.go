@@ -11,16 +11,16 @@ import (
 	"github.com/boxpair/boxpair/store/inbox"
 )
 
-// horizon is what a handler knows of how long producers may send events again.
+// horizon is the longest time for which producers may send events again, as far as messages tell.
 type horizon struct {
 	mu       sync.Mutex
 	longest  time.Duration
-	until    time.Time // when an event with the longest may come last
+	until    time.Time // the latest time at which such an event may be sent again
 	reported time.Duration
-	noting   bool // somebody is telling the database
+	noting   bool // a goroutine is writing the horizon to the database
 }
 
-// reports lets a warning through once in a while.
+// reports limits a log record to one in reportPause.
 type reports struct {
 	mu   sync.Mutex
 	last time.Time
@@ -36,9 +36,9 @@ func (r *reports) due(now time.Time) bool {
 	return true
 }
 
-// Check asks the database whether all handlers may run, for a service that wants to know before it
-// takes messages. It makes them known there. An error that wraps [ErrShortWindow] says that
-// producers may send again for longer than Config.Window.
+// Check registers all handlers with the database and tells whether they may run, for a service that
+// checks itself before it subscribes. An error that wraps [ErrShortWindow] says that producers may
+// send events again for longer than Config.Window.
 func (i *Inbox[TX]) Check(ctx context.Context) error {
 	var errs []error
 	for _, h := range i.all() {
@@ -49,7 +49,7 @@ func (i *Inbox[TX]) Check(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// checkWindow compares what a registration says with the window.
+// checkWindow compares the horizon in the database with the window.
 func (h *Handler[TX]) checkWindow(ctx context.Context, r inbox.Registration) error {
 	cfg := &h.inbox.cfg
 	h.horizon.mu.Lock()
@@ -77,8 +77,8 @@ func (h *Handler[TX]) reportShortWindow(ctx context.Context, longest time.Durati
 	}
 }
 
-// checkStamp takes note of what a message says about its time. None of that keeps it from
-// being handled: whether it is too old, the claim says.
+// checkStamp takes note of the stamp and the horizon of a message. The message is handled in any
+// case: the claim decides whether it is too old.
 func (h *Handler[TX]) checkStamp(ctx context.Context, in *incoming) {
 	stamp, until := in.event.Stamp, in.event.ResendUntil
 	if stamp.IsZero() {
@@ -97,9 +97,9 @@ func (h *Handler[TX]) checkStamp(ctx context.Context, in *incoming) {
 	}
 }
 
-// checkHorizon reports a horizon beyond the window, and keeps it. Whoever can send messages can
-// claim any, and one that is kept may keep the service from starting: without a signature none
-// beyond the window is.
+// checkHorizon reports a horizon beyond the window, and stores the horizon. A stored horizon beyond
+// the window keeps the service from starting, and every sender can claim one. So without signatures
+// the window is stored instead.
 func (h *Handler[TX]) checkHorizon(ctx context.Context, claimed time.Duration, until, now time.Time) {
 	cfg := &h.inbox.cfg
 	longest := min(claimed, cfg.MaxHorizon)
@@ -120,8 +120,8 @@ func earlier(a, b time.Time) time.Time {
 	return b
 }
 
-// storeHorizon keeps the longest horizon in the database: at once if it has grown, and else when
-// its end has moved by a while. An error leaves it to the next message.
+// storeHorizon stores the longest horizon in the database: at once if it has grown, and otherwise
+// when its end has moved by horizonStep. After an error, the next message tries again.
 func (h *Handler[TX]) storeHorizon(ctx context.Context, longest time.Duration, until time.Time) {
 	k := &h.horizon
 	k.mu.Lock()
@@ -146,8 +146,8 @@ func (h *Handler[TX]) storeHorizon(ctx context.Context, longest time.Duration, u
 	k.longest, k.until = longest, until
 }
 
-// awaitRegistered waits until the handler is known to the database, and returns the error if it is
-// refused there. Any other error is not this one's to report.
+// awaitRegistered waits until the handler is registered, and returns the error if it is refused.
+// Other errors are repeated and logged by runParked and runForget.
 func (h *Handler[TX]) awaitRegistered(ctx context.Context) error {
 	for failures := 0; ; failures++ {
 		err := h.register(ctx)

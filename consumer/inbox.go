@@ -19,14 +19,13 @@ import (
 	"github.com/boxpair/boxpair/store/inbox"
 )
 
-// HandlerFunc handles one message in the transaction of w. It uses the context that it is
-// given, which ends with the transaction's deadline and not with the router. msg is a copy:
-// to acknowledge it has no effect. What fn does outside the transaction happens
-// once per attempt. See [Reject] and [RetryAfter] for its error.
+// HandlerFunc handles one message in the transaction of w. ctx ends with the transaction's deadline
+// and not with the router. msg is a copy: to acknowledge it has no effect. Effects outside the
+// transaction happen once per attempt. See [Reject] and [RetryAfter] for the error.
 type HandlerFunc[TX any] func(ctx context.Context, w *Work[TX], msg *message.Message) error
 
-// Inbox is where a service receives messages. TX is the type of a transaction of
-// its store. It is safe for concurrent use.
+// Inbox applies the messages of a service once each. TX is the type of a transaction of its store.
+// An Inbox is safe for concurrent use.
 type Inbox[TX any] struct {
 	store  inbox.Store[TX]
 	outbox *producer.Outbox[TX]
@@ -39,14 +38,14 @@ type Inbox[TX any] struct {
 
 	running   atomic.Bool
 	runCalled atomic.Bool // Run or RunOnce was called
-	idle      reports     // that nothing takes up what was parked
+	idle      reports     // of work for Run, which was never called
 
-	// solo is held by a message that may kill the process and runs alone in its handler.
+	// solo is held by a suspect that runs exclusively in its handler.
 	solo     chan struct{}
 	outages  outageDetector
-	identity identity // of the database
+	identity identity
 
-	random func(most time.Duration) time.Duration // a simulation has its own
+	random func(most time.Duration) time.Duration // replaced by simulations
 }
 
 // New returns an inbox over store. Handlers write events to outbox; nil means that
@@ -78,10 +77,9 @@ func (i *Inbox[TX]) Logger() *slog.Logger { return i.log }
 // HasOutbox tells whether handlers can write events.
 func (i *Inbox[TX]) HasOutbox() bool { return i.outbox != nil }
 
-// Handle makes fn a consumer under the name Config.Service + "/" + name and returns
-// its handler. It does no I/O. A name that is taken gives an error that wraps
-// [ErrDuplicateName]. A handler is added for the life of the inbox; one that is added
-// while Run runs is taken in.
+// Handle makes fn a consumer under the name Config.Service + "/" + name and returns its handler. It
+// does no I/O. A name that is taken gives an error that wraps [ErrDuplicateName]. A handler is added
+// for the life of the inbox. A running Run takes new handlers in.
 func (i *Inbox[TX]) Handle(name string, fn HandlerFunc[TX], cfg HandlerConfig) (*Handler[TX], error) {
 	h, err := i.newHandler(name, fn, cfg)
 	if err != nil {
@@ -90,8 +88,8 @@ func (i *Inbox[TX]) Handle(name string, fn HandlerFunc[TX], cfg HandlerConfig) (
 	return i.add(name, h)
 }
 
-// HandleBatch is [Inbox.Handle] for a function that takes a set of messages. What comes
-// together is a set, of up to cfg.GroupSize, which defaults to 64 here.
+// HandleBatch is [Inbox.Handle] for a function that takes a batch: messages that arrive together, up
+// to cfg.GroupSize, which defaults to 64 here.
 func (i *Inbox[TX]) HandleBatch(name string, fn BatchFunc[TX], cfg HandlerConfig) (*Handler[TX], error) {
 	if cfg.GroupSize == 0 {
 		cfg.GroupSize = defaultBatch
@@ -160,9 +158,9 @@ func (i *Inbox[TX]) all() []*Handler[TX] {
 	return handlers
 }
 
-// reportNotRunning reports, now and then, that something is to be done by Run, which nobody has called.
-// While a process ends, its successor is going to. It is not refused: a message that is neither
-// parked nor acknowledged comes again at once and for ever, and a router may begin before Run does.
+// reportNotRunning logs, at most once a minute, that work is left to Run and that Run was never
+// called. Parking is not refused: a message that is neither parked nor acknowledged would come again
+// at once and for ever, and a router may begin before Run does.
 func (i *Inbox[TX]) reportNotRunning(ctx context.Context) {
 	if i.runCalled.Load() || i.cfg.RunElsewhere || !i.idle.due(time.Now()) {
 		return
@@ -171,7 +169,7 @@ func (i *Inbox[TX]) reportNotRunning(ctx context.Context) {
 		"Call it, or set Config.RunElsewhere if another process of the service does", "service", i.cfg.Service)
 }
 
-// reportOrphans reports consumers of the service that have messages parked and no handler here.
+// reportOrphans logs consumers of the service that have parked messages and no handler here.
 func (i *Inbox[TX]) reportOrphans(ctx context.Context) {
 	store, ok := i.store.(inbox.ParkedNamer)
 	if !ok {
@@ -200,7 +198,7 @@ func (h *Handler[TX]) operation(ctx context.Context) (context.Context, context.C
 	return context.WithTimeout(context.WithoutCancel(ctx), h.cfg.Timeout)
 }
 
-// signal wakes who waits on c, or will.
+// signal wakes the receiver of c, now or when it next receives.
 func signal(c chan struct{}) {
 	select {
 	case c <- struct{}{}:

@@ -18,23 +18,23 @@ import (
 	"github.com/boxpair/boxpair/transport"
 )
 
-// MetaForeignID is the metadata name under which the UUID of a message is kept
-// that was not a dispatch ID.
+// MetaForeignID is the metadata name for the original UUID of a message whose UUID was not a
+// dispatch ID.
 const MetaForeignID = transport.ReservedPrefix + "foreign-id"
 
-// MetaNotVerified is the metadata name that marks a parked message which was refused for
-// its signature. The value says why.
+// MetaNotVerified is the metadata name that marks a parked message with a missing or wrong
+// signature. The value is the reason.
 const MetaNotVerified = transport.ReservedPrefix + "not-verified"
 
-// incoming is a message as it arrived, or as it was parked.
+// incoming is a delivered or a parked message.
 type incoming struct {
 	event    transport.Event
-	order    string // the key as a store keeps it
+	order    string // the key, as a store keeps it
 	metadata map[string]string
 }
 
-// read reads a message. An error says why it must not be handled; its dispatch
-// ID is then derived from all of it, so that it takes nobody else's.
+// read reads a message. An error says why the message must not be handled. Its dispatch ID is then
+// derived from the whole message, so that it does not use up the ID of another message.
 func (h *Handler[TX]) read(ctx context.Context, msg *message.Message) (*incoming, error) {
 	topic := h.cfg.Topic
 	if topic == "" {
@@ -60,7 +60,7 @@ func (h *Handler[TX]) read(ctx context.Context, msg *message.Message) (*incoming
 	in.order = field.Key(in.event.Key)
 	if err != nil {
 		id := refusedID(topic, msg)
-		if msg.UUID == "" && !transport.Redelivered(msg) { // equal ones are several
+		if msg.UUID == "" && !transport.Redelivered(msg) { // equal messages without an ID are different messages
 			id = uuid.New()
 		}
 		in.setID(id, msg.UUID)
@@ -68,8 +68,8 @@ func (h *Handler[TX]) read(ctx context.Context, msg *message.Message) (*incoming
 	return in, err
 }
 
-// notVerified returns a message that is not to be believed: it takes nobody's dispatch ID, and
-// nothing that it says about itself decides anything.
+// notVerified returns a message without a valid signature. Its dispatch ID, key and stamp are not
+// believed: it may be forged.
 func notVerified(topic string, msg *message.Message, why error) *incoming {
 	in := &incoming{event: transport.Event{Topic: topic, Payload: msg.Payload}, metadata: msg.Metadata}
 	in.setID(refusedID(topic, msg), msg.UUID)
@@ -77,8 +77,8 @@ func notVerified(topic string, msg *message.Message, why error) *incoming {
 	return in
 }
 
-// readKey asks HandlerConfig.Key. A message on which that panics is refused: no
-// repetition would end otherwise.
+// readKey calls HandlerConfig.Key. A panic is an error, and the message is refused: the function
+// would panic again at every attempt.
 func (h *Handler[TX]) readKey(in *incoming, msg *message.Message) (err error) {
 	if h.cfg.Key == nil {
 		return nil
@@ -92,7 +92,7 @@ func (h *Handler[TX]) readKey(in *incoming, msg *message.Message) (err error) {
 	return nil
 }
 
-// setID gives the message a dispatch ID and keeps the UUID that it came with.
+// setID sets the dispatch ID and keeps the UUID with which the message came.
 func (in *incoming) setID(id uuid.UUID, foreign string) {
 	in.event.ID = id
 	in.metadata = maps.Clone(in.metadata)
@@ -102,15 +102,14 @@ func (in *incoming) setID(id uuid.UUID, foreign string) {
 	in.metadata[MetaForeignID] = foreign
 }
 
-// onlyForeign tells whether nothing is wrong besides the UUID.
+// onlyForeign tells whether the UUID is the only problem.
 func onlyForeign(err error) bool {
 	joined, ok := err.(interface{ Unwrap() []error })
 	return ok && len(joined.Unwrap()) == 1 && errors.Is(err, transport.ErrNotDispatchID)
 }
 
-// refusedID derives a dispatch ID for a message that has none which can be believed. It
-// covers the whole message: two that differ are both kept, and one that comes again is not
-// kept twice.
+// refusedID derives a dispatch ID for a message without a valid one. It covers the whole message:
+// different messages are all kept, and a redelivered message is kept once.
 func refusedID(topic string, msg *message.Message) uuid.UUID {
 	h := sha256.New()
 	part := func(s string) { fmt.Fprintf(h, "%d:%s,", len(s), s) }
@@ -127,15 +126,15 @@ func refusedID(topic string, msg *message.Message) uuid.UUID {
 func (h *Handler[TX]) fromParked(m *inbox.Parked) *incoming {
 	msg := message.NewMessage(m.ID.String(), m.Payload)
 	msg.Metadata = m.Metadata
-	// What cannot be read was found at arrival; to redrive it all the same is up to the operator.
+	// The message was refused at its arrival if it cannot be read. An operator may redrive it.
 	event, _ := transport.Parse(m.Topic, msg)
 	event.ID, event.Digest, event.Stamp = m.ID, m.Digest, m.Stamp
 	in := &incoming{event: event, order: m.Key, metadata: m.Metadata}
-	_ = h.readKey(in, msg) // likewise
+	_ = h.readKey(in, msg) // as above
 	return in
 }
 
-// message returns a copy for a handler, which may do with it what it likes.
+// message returns a copy, which the handler may change.
 func (in *incoming) message(ctx context.Context) *message.Message {
 	msg := message.NewMessageWithContext(ctx, in.event.ID.String(), slices.Clone(in.event.Payload))
 	maps.Copy(msg.Metadata, in.metadata)

@@ -23,22 +23,21 @@ func (i *Inbox[TX]) Stats(ctx context.Context) (map[string]inbox.Stats, error) {
 	return stats, nil
 }
 
-// ListParked reads parked messages. A filter without a consumer selects those of
-// all consumers that share the tables, of other services too.
+// ListParked reads parked messages. A filter without a consumer selects messages of all consumers
+// that share the tables, also of other services.
 func (i *Inbox[TX]) ListParked(ctx context.Context, f inbox.Filter) ([]inbox.Parked, error) {
 	f.Limit = limitOf(f.Limit)
 	return i.store.ListParkedMessages(ctx, f)
 }
 
-// Redrive makes dead, too old and, with Filter.Force, altered messages that f selects due again,
-// with no attempts counted, and returns their dispatch IDs. A filter that names neither IDs nor
-// States, and does not force, takes dead ones only: what is too old may have been applied in a time
-// that the consumer has forgotten, so whoever redrives it says so. Call it until it returns none to
-// redrive more than f.Limit. Messages that are retried already are taken if IDs or States name
-// them: they are due at once, from their first attempt on. They are handled by the Run of their
-// consumer, in whatever process. Where later messages of a key were applied meanwhile, a redriven
-// one comes after them. The reason, required and at most 1 KiB, is kept in the history of each
-// ([Inbox.Attempts]).
+// Redrive makes messages that f selects due again, with no attempts counted, and returns their
+// dispatch IDs. It takes dead and too old messages, altered ones with Filter.Force, and retrying
+// ones that IDs or States name. A filter without IDs and States, and without Force, takes dead
+// messages only: a message that is too old may have been applied in a time that the consumer has
+// forgotten. To redrive more than f.Limit messages, call Redrive until it returns none. The Run of
+// the consumer handles them, in any process. A redriven message comes after later messages of its
+// key that were applied meanwhile. The reason, required and at most 1 KiB, is kept in the history of
+// each message ([Inbox.Attempts]).
 func (i *Inbox[TX]) Redrive(ctx context.Context, f inbox.Filter, reason string) ([]uuid.UUID, error) {
 	if err := field.Reason(reason); err != nil {
 		return nil, fmt.Errorf("redrive: %w", err)
@@ -55,10 +54,10 @@ func (i *Inbox[TX]) Redrive(ctx context.Context, f inbox.Filter, reason string) 
 	return ids, err
 }
 
-// Discard gives up parked messages that f selects, keeps the reason, required and at most 1 KiB,
-// with them and in their history. A filter that names neither IDs nor States takes what waits for
-// an operator: dead, too old and altered ones. It returns their dispatch IDs. Further copies of
-// them stay duplicates.
+// Discard gives up parked messages that f selects, and returns their dispatch IDs. A filter without
+// IDs and States takes messages that wait for an operator: dead, too old and altered ones. The
+// reason, required and at most 1 KiB, is kept with each message and in its history. Further copies
+// of a discarded message stay duplicates.
 func (i *Inbox[TX]) Discard(ctx context.Context, f inbox.Filter, reason string) ([]uuid.UUID, error) {
 	if err := field.Reason(reason); err != nil {
 		return nil, fmt.Errorf("discard: %w", err)
@@ -71,12 +70,12 @@ func (i *Inbox[TX]) Discard(ctx context.Context, f inbox.Filter, reason string) 
 	for _, id := range ids {
 		i.log.InfoContext(ctx, "message discarded", "dispatch_id", id, "consumer", f.Consumer, "reason", reason)
 	}
-	i.Wake() // what followed may be due
+	i.Wake() // later messages of the keys may be due
 	return ids, err
 }
 
-// Wake has a running [Inbox.Run] look at once for what is due, as after somebody has changed it by
-// SQL.
+// Wake makes a running [Inbox.Run] look at once for work that is due, as after an operator has
+// changed parked messages by SQL.
 func (i *Inbox[TX]) Wake() {
 	for _, h := range i.all() {
 		signal(h.wake)
@@ -86,7 +85,7 @@ func (i *Inbox[TX]) Wake() {
 	}
 }
 
-// limitOf is what a Limit of 0 means.
+// limitOf returns the limit of a filter, with its default.
 func limitOf(limit int) int {
 	if limit <= 0 {
 		return defaultFilterLimit

@@ -7,31 +7,30 @@ import (
 	"github.com/google/uuid"
 )
 
-// outageDetector knows how the database treats the messages of an inbox, so that a
-// message that breaks its own transactions can be told from an outage. The zero
-// value is ready.
+// outageDetector tells an outage of the database from a message that breaks its own transactions.
+// All messages of an inbox share one. The zero value is ready.
 type outageDetector struct {
 	mu        sync.Mutex
 	successes int64
-	last      messageRef // of which message the last error was,
-	lastAt    time.Time  // when,
-	otherAt   time.Time  // and when the last one was of any other message
+	last      messageRef // the message of the latest error
+	lastAt    time.Time  // the time of the latest error
+	otherAt   time.Time  // the time of the latest error of any other message
 	blames    map[messageRef]blame
 }
 
-// messageRef is a message of one consumer.
+// messageRef identifies a message of one consumer.
 type messageRef struct {
 	consumer string
 	id       uuid.UUID
 }
 
-// blame is what a message has to answer for so far.
+// blame counts the errors that a message has caused itself.
 type blame struct {
 	count     int
-	successes int64 // of all, at its last error
+	successes int64 // of all messages, at the latest error of this one
 }
 
-// success notes a transaction of s that was committed.
+// success notes that a transaction of s was committed.
 func (w *outageDetector) success(s messageRef) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -39,7 +38,7 @@ func (w *outageDetector) success(s messageRef) {
 	delete(w.blames, s)
 }
 
-// databaseError notes an error of s that may be the database's.
+// databaseError notes an error of s that may be the database's fault.
 func (w *outageDetector) databaseError(s messageRef) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -49,10 +48,9 @@ func (w *outageDetector) databaseError(s messageRef) {
 	w.lastAt = time.Now()
 }
 
-// blame judges one more error of s, and tells whether it has had so many of its
-// own that they are an attempt. An error is its own if another message succeeded
-// since its last one. Otherwise it is an outage's if another message failed
-// lately, and its own if there is none to tell.
+// blame judges one more error of s, and tells whether s has caused enough errors for them to count
+// as a failed attempt. s has caused an error if another message succeeded since the previous error
+// of s, or if no other message failed lately. Otherwise an outage has caused it.
 func (w *outageDetector) blame(s messageRef) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -66,15 +64,14 @@ func (w *outageDetector) blame(s messageRef) bool {
 		delete(w.blames, s)
 		return true
 	}
-	if w.blames == nil || len(w.blames) >= maxBlames { // to begin anew costs a few more tries
+	if w.blames == nil || len(w.blames) >= maxBlames { // a lost count costs a few more tries
 		w.blames = make(map[messageRef]blame)
 	}
 	w.blames[s] = b
 	return false
 }
 
-// othersFail tells whether an error of another message than s was noted lately.
-// The caller holds mu.
+// othersFail tells whether a message other than s had an error lately. The caller holds mu.
 func (w *outageDetector) othersFail(s messageRef) bool {
 	at := w.lastAt
 	if s == w.last {

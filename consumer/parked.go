@@ -11,7 +11,7 @@ import (
 	"github.com/boxpair/boxpair/store/inbox"
 )
 
-// drain takes up what is due, and what becomes due meanwhile, each message at most once.
+// drain handles all parked messages that are due, or become due meanwhile, each at most once.
 func (h *Handler[TX]) drain(ctx context.Context) error {
 	if err := h.register(ctx); err != nil {
 		return err
@@ -39,7 +39,7 @@ func (h *Handler[TX]) drain(ctx context.Context) error {
 	return context.Cause(ctx)
 }
 
-// due reads what is due. It is bounded, so that a connection on which no answer comes is given up.
+// due reads which parked messages are due. It is bounded, so that a dead connection is given up.
 func (h *Handler[TX]) due(ctx context.Context, limit int) (seqs []int64, next time.Duration, err error) {
 	ctx, cancel := context.WithTimeout(ctx, h.cfg.Timeout)
 	defer cancel()
@@ -51,8 +51,8 @@ func (h *Handler[TX]) due(ctx context.Context, limit int) (seqs []int64, next ti
 	return seqs, next, nil
 }
 
-// retryParked handles one parked message. It tells whether the message was there to be
-// handled. An error is the database's; then nothing changed for the message.
+// retryParked handles one parked message. It returns false if the message was not due any more, or
+// another process has locked it. An error is an error of the database: the message is as it was.
 func (h *Handler[TX]) retryParked(ctx context.Context, seq int64) (bool, error) {
 	m := &parkedMessage[TX]{h: h, seq: seq, suspect: h.leftovers.has(seq)}
 	err := h.retryLoop(ctx, &m.progress, m, m.begin(ctx))
@@ -62,17 +62,16 @@ func (h *Handler[TX]) retryParked(ctx context.Context, seq int64) (bool, error) 
 	return !m.gone, err
 }
 
-// parkedMessage is the handling of a message that waits in the database, and stays there unless it
-// is applied.
+// parkedMessage handles a parked message: the message is applied, or stays parked.
 type parkedMessage[TX any] struct {
 	progress
 
-	h        *Handler[TX]
-	seq      int64
-	message  *inbox.Parked // once it is locked by the latest attempt
-	suspect  bool          // it may have been begun before, without coming back
-	troubles int           // attempts of which nothing is known
-	gone     bool          // applied meanwhile, or in the hands of another process
+	h         *Handler[TX]
+	seq       int64
+	message   *inbox.Parked // nil unless the latest attempt has locked it
+	suspect   bool          // an earlier process may have begun the message and died of it
+	uncounted int           // attempts that counted nothing
+	gone      bool          // the message was not due any more, or another process has locked it
 }
 
 func (m *parkedMessage[TX]) begin(ctx context.Context) attempt {
@@ -81,7 +80,7 @@ func (m *parkedMessage[TX]) begin(ctx context.Context) attempt {
 	if !m.suspect {
 		return h.runShared(ctx, func() attempt { return m.apply(ctx, 0) })
 	}
-	m.suspect = false // it comes back
+	m.suspect = false // unless the process dies now
 	id, err := h.parkedID(ctx, m.seq)
 	switch {
 	case err != nil:
@@ -100,20 +99,20 @@ func (m *parkedMessage[TX]) settle(_ context.Context, a attempt) error {
 }
 
 func (m *parkedMessage[TX]) failed(ctx context.Context, a attempt, step nextStep) (again bool, err error) {
-	if m.message == nil { // its handler was not begun
+	if m.message == nil { // no attempt to count: the error goes to the caller
 		return false, a.err
 	}
 	if step != askAgain && step != retryUncounted {
 		return false, m.fail(ctx, a.err, step)
 	}
-	m.troubles++
-	if a.ran && m.troubles < databaseErrorLimit && m.h.waitForDatabase(ctx, &m.progress, a.err) {
+	m.uncounted++
+	if a.ran && m.uncounted < databaseErrorLimit && m.h.waitForDatabase(ctx, &m.progress, a.err) {
 		return true, nil
 	}
 	return false, m.putBack(ctx, a.err)
 }
 
-// apply locks the message and runs it.
+// apply locks the message and runs the handler.
 func (m *parkedMessage[TX]) apply(ctx context.Context, starts int) attempt {
 	h := m.h
 	return h.try(ctx, false, func(ctx context.Context, fn claimedFunc[TX]) (inbox.Verdict, error) {
@@ -138,7 +137,7 @@ func (m *parkedMessage[TX]) apply(ctx context.Context, starts int) attempt {
 	})
 }
 
-// putBack leaves the message for later, without counting an attempt.
+// putBack leaves the message parked for a while, without counting an attempt.
 func (m *parkedMessage[TX]) putBack(ctx context.Context, cause error) error {
 	h, p := m.h, m.message
 	retryIn := h.inbox.jitter(h.cfg.MinBackoff)
@@ -149,7 +148,7 @@ func (m *parkedMessage[TX]) putBack(ctx context.Context, cause error) error {
 	return nil
 }
 
-// fail counts a failed attempt.
+// fail counts a failed attempt: the message stays parked for a while, or is dead.
 func (m *parkedMessage[TX]) fail(ctx context.Context, cause error, step nextStep) error {
 	h, attempts := m.h, m.message.Attempts
 	if step != makeDeadUnrun {
@@ -179,7 +178,7 @@ func (m *parkedMessage[TX]) retry(ctx context.Context, attempts int, retryIn tim
 	return m.h.inbox.store.RetryMessage(ctx, m.seq, attempts, retryIn, dead, field.Error(cause))
 }
 
-// parkedID returns the dispatch ID of a message that is still retrying, or none.
+// parkedID returns the dispatch ID of a message, or uuid.Nil if the message is not retrying any more.
 func (h *Handler[TX]) parkedID(ctx context.Context, seq int64) (uuid.UUID, error) {
 	ctx, cancel := context.WithTimeout(ctx, h.cfg.Timeout)
 	defer cancel()

@@ -13,9 +13,9 @@ import (
 	"github.com/boxpair/boxpair/store/inbox"
 )
 
-// Run takes up parked messages and effects outside the database that are due, and forgets old
-// dispatch IDs, for all handlers, until ctx ends; then it waits for the handlers that it has begun
-// and returns nil. It needs no broker. Several processes of a service may run it at the same time.
+// Run handles parked messages that are due, runs the extensions of handlers, and forgets old dispatch
+// IDs, for all handlers, until ctx ends. Then it waits for the handlers that it has begun and
+// returns nil. It needs no broker. Several processes of a service may call it at the same time.
 // While the database is down it waits and logs. It returns [ErrRunning] if it runs already, and an
 // error that wraps [ErrShortWindow] if a handler is refused.
 func (i *Inbox[TX]) Run(ctx context.Context) error {
@@ -70,9 +70,9 @@ func (i *Inbox[TX]) Run(ctx context.Context) error {
 	}
 }
 
-// RunOnce does what [Inbox.Run] does, once: it takes up every parked message that is due, and then
-// every effect outside the database, each at most once and one after another, and forgets. It
-// returns when that is done, with the errors of all handlers.
+// RunOnce does the work of [Inbox.Run] once: it handles every parked message that is due, and then
+// the work of the extensions, each piece at most once and one after another, and forgets. It
+// returns the errors of all handlers.
 func (i *Inbox[TX]) RunOnce(ctx context.Context) error {
 	i.runCalled.Store(true)
 	var errs []error
@@ -108,7 +108,7 @@ func (h *Handler[TX]) isReady() bool {
 	}
 }
 
-// runParked takes up parked messages until ctx ends.
+// runParked handles parked messages until ctx ends.
 func (h *Handler[TX]) runParked(ctx context.Context) {
 	if h.cfg.Ready != nil {
 		select {
@@ -126,12 +126,12 @@ func (h *Handler[TX]) runParked(ctx context.Context) {
 	p.work(ctx)
 }
 
-// parkedPool takes up parked messages of one handler, several at once. Its fields
-// belong to the goroutine of work.
+// parkedPool handles parked messages of one handler, several at once. Its fields belong to the
+// goroutine of work.
 type parkedPool[TX any] struct {
 	h         *Handler[TX]
 	inFlight  map[int64]struct{}
-	skipped   map[int64]time.Time // not there to be handled: until when to pass them over
+	skipped   map[int64]time.Time // messages that could not be handled, and until when they are skipped
 	done      chan parkedResult
 	failures  int
 	notBefore time.Time
@@ -162,8 +162,8 @@ func (p *parkedPool[TX]) work(ctx context.Context) {
 	}
 }
 
-// fill begins what is due, as far as there is room, and returns how long to wait
-// for more.
+// fill begins messages that are due, up to ParkedConcurrency, and returns how long to wait before it
+// is called again.
 func (p *parkedPool[TX]) fill(ctx context.Context) time.Duration {
 	now := time.Now()
 	if wait := p.notBefore.Sub(now); wait > 0 {
@@ -205,13 +205,13 @@ func (p *parkedPool[TX]) fill(ctx context.Context) time.Duration {
 	return poll
 }
 
-// take notes what became of a message.
+// take takes note of the result of a message.
 func (p *parkedPool[TX]) take(ctx context.Context, t parkedResult) {
 	delete(p.inFlight, t.seq)
 	switch {
 	case t.err != nil:
 		p.failed(ctx, t.err)
-		p.skipped[t.seq] = p.notBefore // others first
+		p.skipped[t.seq] = p.notBefore // other messages first
 	case !t.found:
 		p.skipped[t.seq] = time.Now().Add(p.h.inbox.cfg.PollInterval)
 	default:
@@ -219,7 +219,7 @@ func (p *parkedPool[TX]) take(ctx context.Context, t parkedResult) {
 	}
 }
 
-// failed notes an error of the database and returns how long to leave it alone.
+// failed takes note of an error of the database and returns how long to wait before the next query.
 func (p *parkedPool[TX]) failed(ctx context.Context, err error) time.Duration {
 	if ctx.Err() != nil {
 		return 0
@@ -232,7 +232,7 @@ func (p *parkedPool[TX]) failed(ctx context.Context, err error) time.Duration {
 	return wait
 }
 
-// failureWait returns how long to wait after so many failures in a row.
+// failureWait returns how long to wait after a number of failures in a row.
 func (h *Handler[TX]) failureWait(failures int) time.Duration {
 	return h.inbox.jitter(min(doubled(dueFailureWait, failures), dueFailureWaitCeiling))
 }
@@ -249,21 +249,22 @@ func (h *Handler[TX]) runForget(ctx context.Context) {
 	}
 }
 
-// forget advances the time up to which dispatch IDs are forgotten, and removes those that
-// every handler which may have read the time before has dealt with.
+// forget advances the time up to which dispatch IDs are forgotten. Then it removes dispatch IDs from
+// before the previous time: every handler that may have read that time has ended.
 func (h *Handler[TX]) forget(ctx context.Context) error {
 	if err := h.register(ctx); err != nil {
 		return err
 	}
 	cfg := &h.inbox.cfg
 	until, err := h.inbox.store.AdvanceForgotten(ctx, h.consumer(), cfg.Window, cfg.MaxClockStep)
-	if errors.Is(err, inbox.ErrClockJump) && !until.IsZero() { // or the service stood still for so long, as its own clock says
+	if errors.Is(err, inbox.ErrClockJump) && !until.IsZero() {
+		// The service may have stood still: the clock of this process tells.
 		passed := time.Since(until.Add(cfg.Window)) + aheadTolerance
 		_, err = h.inbox.store.AdvanceForgotten(ctx, h.consumer(), cfg.Window, max(passed, cfg.MaxClockStep))
 	}
 	if err != nil {
 		err = fmt.Errorf("advance what is forgotten: %w", err)
-		if !errors.Is(err, inbox.ErrClockJump) { // else what was forgotten before can still be removed
+		if !errors.Is(err, inbox.ErrClockJump) { // after a clock jump, older IDs can still be removed
 			return err
 		}
 	}
@@ -297,8 +298,8 @@ func (h *Handler[TX]) forget(ctx context.Context) error {
 	}))
 }
 
-// inBatches removes batch by batch until one is not full. The size of the batches follows
-// the time that they take, and half of the time is for those who are handling messages.
+// inBatches calls remove until a batch is not full. The size of the batches adapts to the time that
+// they take. Between batches it pauses as long as they take, for messages that are being handled.
 func (h *Handler[TX]) inBatches(ctx context.Context, remove func(limit int) (int, error)) error {
 	p := pace.New(forgetMost, forgetTime, forgetShare)
 	for {

@@ -11,26 +11,25 @@ import (
 	"github.com/boxpair/boxpair/store/inbox"
 )
 
-// startGap is how long another process may take from the record of a start to the lock of its
-// message. Within it nobody else records one, or the processes that start together would count each
-// other's.
+// startGap is how long another process may take from recording a start to locking the message.
+// Within this time no second start is recorded, or processes that start together would count each
+// other's starts.
 const startGap = 5 * time.Second
 
-// atAnyTime is longer than any start is remembered.
+// atAnyTime is a gap longer than any recorded start is old.
 const atAnyTime = 100 * 365 * 24 * time.Hour
 
-// slot is where a message runs that may have killed a process.
+// slot is the place in which a suspect runs: a message that may have killed a process.
 type slot[TX any] struct {
 	h      *Handler[TX]
 	weight int64
-	solo   bool // no other such message is alone in this inbox
-	// counts says that a death of the process would be the message's.
+	solo   bool // no other suspect of this inbox runs alone
+	// counts says that if the process dies, the message is to blame.
 	counts bool
 }
 
-// acquireSlot goes in beside others, where the first recorded start may be the first at all, or alone.
-// Messages that are alone in their handlers take turns within the inbox, or one that kills the
-// process would convict the others.
+// acquireSlot waits for a slot, shared with other messages or exclusive. Exclusive suspects of all
+// handlers of the inbox take turns, or one that kills the process would incriminate the others.
 func (h *Handler[TX]) acquireSlot(ctx context.Context, weight int64) (s slot[TX], err error) {
 	s = slot[TX]{h: h, counts: true}
 	if weight == exclusive {
@@ -53,7 +52,7 @@ func (s *slot[TX]) release() {
 	}
 }
 
-// takeTurn waits at most so long, and tells whether the turn was taken.
+// takeTurn waits for the turn, for most at the longest, and tells whether the turn was taken.
 func (i *Inbox[TX]) takeTurn(ctx context.Context, most time.Duration) (bool, error) {
 	timer := time.NewTimer(most)
 	defer timer.Stop()
@@ -67,10 +66,10 @@ func (i *Inbox[TX]) takeTurn(ctx context.Context, most time.Duration) (bool, err
 	}
 }
 
-// runSuspect runs a message that may have killed a process: it records the start, once the message
-// may run, and calls run with how many are recorded. From the second on it is alone. A start whose
-// handler came back, or was not begun, is taken back before anybody else is let in: a message must
-// not answer for what others do later.
+// runSuspect runs a suspect. It waits for a slot, records the start and calls run with the number of
+// recorded starts. The first start is shared, each later one exclusive. If the handler returns, or
+// is not begun, the start is removed before the slot is released: a message must not be blamed for
+// what other messages do later.
 func (h *Handler[TX]) runSuspect(ctx context.Context, id uuid.UUID, within time.Duration, run func(starts int) attempt) attempt {
 	a, first := h.runSuspectIn(ctx, shared, id, atAnyTime, run)
 	if !first && !a.notBegun && a.err == nil {
@@ -79,9 +78,9 @@ func (h *Handler[TX]) runSuspect(ctx context.Context, id uuid.UUID, within time.
 	return a
 }
 
-// runSuspectIn tells besides whether the message may run now: whether no start was recorded within
-// so long.
-func (h *Handler[TX]) runSuspectIn(ctx context.Context, weight int64, id uuid.UUID, within time.Duration, run func(starts int) attempt) (a attempt, begun bool) {
+// runSuspectIn runs a suspect in a slot of that weight. began is false if another start was recorded
+// within that time, or the start could not be recorded.
+func (h *Handler[TX]) runSuspectIn(ctx context.Context, weight int64, id uuid.UUID, within time.Duration, run func(starts int) attempt) (a attempt, began bool) {
 	s, err := h.acquireSlot(ctx, weight)
 	if err != nil {
 		return attempt{err: err, notBegun: true}, false
@@ -104,8 +103,8 @@ func (h *Handler[TX]) runSuspectIn(ctx context.Context, weight int64, id uuid.UU
 	return a, true
 }
 
-// start records that messages are begun again, and returns how often that was recorded of each, or
-// 0 if somebody else did within.
+// start records a start of each message and returns the number of recorded starts of each. The
+// number is 0, and no start is recorded, if another one was recorded within that time.
 func (h *Handler[TX]) start(ctx context.Context, within time.Duration, ids ...uuid.UUID) ([]int, error) {
 	ctx, cancel := h.operation(ctx)
 	defer cancel()
@@ -124,8 +123,8 @@ func (h *Handler[TX]) start(ctx context.Context, within time.Duration, ids ...uu
 	return starts, nil
 }
 
-// unstart takes a recorded start of each message back. If that fails, they have one start fewer to
-// go.
+// unstart removes one recorded start of each message. If the removal fails, the message is dead one
+// start earlier.
 func (h *Handler[TX]) unstart(ctx context.Context, ids ...uuid.UUID) {
 	if len(ids) == 0 {
 		return
@@ -135,9 +134,9 @@ func (h *Handler[TX]) unstart(ctx context.Context, ids ...uuid.UUID) {
 	_ = h.inbox.store.Unstarted(ctx, h.consumer(), ids)
 }
 
-// tooManyStarts returns the error of a message whose handling was begun too often without coming
-// back. It is asked while the message is locked: no other process is at it then. The first recorded
-// start is not alone.
+// tooManyStarts returns an error if the handler of a message was begun too often without returning.
+// The caller has locked the message, so no other process is running it. The first recorded start was
+// shared and does not count.
 func (h *Handler[TX]) tooManyStarts(starts int) error {
 	if starts <= h.cfg.MaxSoloStarts+1 {
 		return nil
@@ -145,15 +144,15 @@ func (h *Handler[TX]) tooManyStarts(starts int) error {
 	return fmt.Errorf("begun %d times: %w", starts-1, ErrNeverCameBack)
 }
 
-// leftovers are the parked messages that were due when this process began: an earlier process may
-// have died of one of them.
+// leftovers are the parked messages that were due when this process began. One of them may have
+// killed an earlier process.
 type leftovers struct {
 	mu    sync.Mutex
 	seqs  map[int64]struct{}
-	known bool // all of them
+	known bool // seqs is complete
 }
 
-// update takes note of what is due; all says that it is all that is.
+// update takes note of messages that are due. all says that no further message is due.
 func (l *leftovers) update(seqs []int64, all bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -181,7 +180,7 @@ func (l *leftovers) has(seq int64) bool {
 	return ok
 }
 
-// remove notes that the handling of a message came back.
+// remove removes a message whose handler has returned.
 func (l *leftovers) remove(seq int64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

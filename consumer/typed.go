@@ -11,15 +11,14 @@ import (
 	"github.com/boxpair/boxpair/transport/schema"
 )
 
-// ErrOtherType is wrapped by the error of a message whose type is not the one that a
-// typed handler is for.
+// ErrOtherType is wrapped by the error of a message whose type differs from the type of a typed
+// handler.
 var ErrOtherType = errors.New("message is of another type")
 
-// Typed returns the handler that decodes a message as t says and calls fn with the
-// value. A message that never can be read, or that is of another type, is dead at
-// once; one of a later schema version fails like any other, and so is tried again,
-// since the consumer may be about to be brought up to date. Messages without a type are
-// taken to be of t.
+// Typed returns a handler that decodes a message with t and calls fn with the value. A message that
+// cannot be decoded, or is of another type, is dead at once. A message of a later schema version
+// fails and is tried again: a newer version of the consumer may be able to decode it. Messages
+// without a type count as messages of t.
 func Typed[TX, T any](t *schema.Type[T], fn func(ctx context.Context, w *Work[TX], value T) error) HandlerFunc[TX] {
 	return func(ctx context.Context, w *Work[TX], msg *message.Message) error {
 		event, err := transport.Parse("", msg)

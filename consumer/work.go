@@ -12,12 +12,12 @@ import (
 )
 
 // Work is the transaction in which one message is handled. It belongs to one run of the handler,
-// must not be used after it, and is not safe for concurrent use. The transaction is committed when
-// the handler has returned nil; the handler neither commits nor rolls back: the stores of this
-// library refuse it, and the attempt fails even if the handler ignores that. Where they cannot, as
-// on the connection itself, the message waits for an operator ([inbox.ErrEnded]). What the handler
-// sets is gone with the transaction: PostgreSQL's store refuses a SET that is not LOCAL, and those
-// of MySQL and SQLite give the connection to nobody else.
+// must not be used afterwards, and is not safe for concurrent use. The transaction is committed when
+// the handler has returned nil. The handler neither commits nor rolls back: the stores of this
+// library refuse both, and the attempt fails even if the handler ignores the error. Where a store
+// cannot refuse, as on the connection itself, the message waits for an operator ([inbox.ErrEnded]).
+// Settings end with the transaction: PostgreSQL's store refuses a SET that is not LOCAL, and the
+// stores of MySQL and SQLite do not reuse a connection with changed settings.
 type Work[TX any] struct {
 	store inbox.ClaimStore[TX]
 	tx    TX
@@ -26,12 +26,12 @@ type Work[TX any] struct {
 
 	writer *producer.Writer[TX] // nil without an outbox
 	wrote  bool                 // the writer was used
-	err    error                // what must not be committed
+	err    error                // forbids the commit
 }
 
 func (h *Handler[TX]) newWork(ctx context.Context, tx TX, in *incoming) *Work[TX] {
 	w := &Work[TX]{store: h.inbox.store, tx: tx, event: in.event, msg: in.message(ctx)}
-	w.event.Payload = w.msg.Payload // what a handler changes is not what is parked
+	w.event.Payload = w.msg.Payload // the handler may change its copy: the original is parked
 	if h.inbox.outbox != nil {
 		w.writer = h.inbox.outbox.Handling(tx, h.name, in.event)
 	}
@@ -56,7 +56,7 @@ func (h *Handler[TX]) newWorks(ctx context.Context, tx TX, members []*member) []
 	return works
 }
 
-// DB returns the transaction. Within [Work.Savepoint] it is the one to use there.
+// DB returns the transaction, and within [Work.Savepoint] the one to use there.
 func (w *Work[TX]) DB() TX {
 	if w.writer != nil {
 		return w.writer.DB()
@@ -64,15 +64,13 @@ func (w *Work[TX]) DB() TX {
 	return w.tx
 }
 
-// Message returns the message, a copy of what the transport delivered. Its UUID
-// is the dispatch ID.
+// Message returns a copy of the delivered message. Its UUID is the dispatch ID.
 func (w *Work[TX]) Message() *message.Message { return w.msg }
 
-// Event returns the message read by the wire contract.
+// Event returns the message as the wire contract reads it.
 func (w *Work[TX]) Event() transport.Event { return w.event }
 
-// Writer returns the outbox writer of the transaction, for code that is given one
-// elsewhere too. Without an outbox it returns [ErrNoOutbox].
+// Writer returns the outbox writer of the transaction. Without an outbox it returns [ErrNoOutbox].
 func (w *Work[TX]) Writer() (*producer.Writer[TX], error) {
 	if w.writer == nil {
 		w.err = ErrNoOutbox
@@ -94,8 +92,8 @@ func (w *Work[TX]) Write(ctx context.Context, events ...producer.Event) ([]produ
 	return writer.Write(ctx, events...)
 }
 
-// Queue is like [Work.Write], but the events are written when the handler has returned, in one
-// round trip, or with the COMMIT without one of their own; see [producer.Writer.Queue].
+// Queue is like [Work.Write], but the events are written when the handler has returned, all in one
+// round trip or together with the COMMIT; see [producer.Writer.Queue].
 func (w *Work[TX]) Queue(events ...producer.Event) ([]uuid.UUID, error) {
 	writer, err := w.Writer()
 	if err != nil {
@@ -114,9 +112,9 @@ func (w *Work[TX]) Publisher(ctx context.Context, cfg producer.PublisherConfig) 
 	return writer.Publisher(ctx, cfg)
 }
 
-// Savepoint runs fn within a savepoint. If fn returns an error, what it changed and
-// wrote is rolled back, its events are not counted, and the error is returned; the
-// transaction goes on. Within fn, [Work.DB] is the transaction to use.
+// Savepoint runs fn within a savepoint. If fn returns an error, its changes and events are rolled
+// back, and Savepoint returns the error; the transaction goes on. Within fn, [Work.DB] is the
+// transaction to use.
 func (w *Work[TX]) Savepoint(ctx context.Context, fn func(ctx context.Context, w *Work[TX]) error) error {
 	if w.writer != nil {
 		return w.writer.Savepoint(ctx, func(ctx context.Context, _ *producer.Writer[TX]) error {
@@ -131,7 +129,7 @@ func (w *Work[TX]) Savepoint(ctx context.Context, fn func(ctx context.Context, w
 	})
 }
 
-// flush writes what was queued, or has the commit do it.
+// flush writes the queued events, now or with the commit.
 func (w *Work[TX]) flush(ctx context.Context) error {
 	if w.writer == nil {
 		return nil

@@ -17,19 +17,18 @@ import (
 
 var (
 	// ErrNoEffect is returned by Effect.Prepare when the message needs no effect outside the
-	// database. What Prepare changed and wrote is committed.
+	// database. The changes and events of Prepare are committed.
 	ErrNoEffect = errors.New("message needs no effect outside the database")
 	// ErrNoLedger is wrapped by [New] and [Handle] if the store of the inbox is no
 	// [inbox.EffectStore].
 	ErrNoLedger = errors.New("store keeps no ledger of effects")
 )
 
-// Effect is what a handler does outside its database, in three steps of which none spans a call
-// within a transaction. I is what is to be done, R what came of it; both are kept as JSON, of at
-// most 1 MiB.
+// Effect is an effect outside the database, in three steps. No step makes a call within a
+// transaction. I is the intent and R the result; both are kept as JSON, of at most 1 MiB.
 type Effect[TX, I, R any] struct {
-	// Prepare runs in the transaction of the message's claim, like a [consumer.HandlerFunc], and returns
-	// what is to be done. That is recorded in the same transaction. It makes no call. See
+	// Prepare runs in the transaction of the message's claim, like a [consumer.HandlerFunc], and
+	// returns the intent, which is recorded in the same transaction. It makes no call. See
 	// [ErrNoEffect].
 	Prepare func(ctx context.Context, w *consumer.Work[TX], msg *message.Message) (I, error)
 	// Do makes the call, outside any transaction. key is the same for every attempt of this effect,
@@ -38,20 +37,20 @@ type Effect[TX, I, R any] struct {
 	// and [consumer.RetryAfter] for its errors.
 	Do func(ctx context.Context, key uuid.UUID, intent I) (R, error)
 	// Finish runs in a transaction that also makes the effect done. Its Work has the message
-	// without its payload, under key as the dispatch ID: events that it writes are children of
-	// that. An error has it run again, without another Do.
+	// without the payload, and with key as the dispatch ID: events that Finish writes are children
+	// of key. After an error Finish runs again, without another Do.
 	Finish func(ctx context.Context, w *consumer.Work[TX], intent I, result R) error
 	// Probe asks the other side whether an attempt under key was carried out, and for its result.
-	// It is called instead of Do where an earlier attempt may have been; false has Do called.
-	// Optional.
+	// It is called before Do if an earlier attempt may have been carried out. If it returns true,
+	// Do is not called. Optional.
 	Probe func(ctx context.Context, key uuid.UUID, intent I) (R, bool, error)
 }
 
 // Config configures a handler with an effect outside the database.
 type Config struct {
-	// Handler is for the steps that run in transactions: all of it for Prepare; Timeout,
-	// LockTimeout, Isolation and Ordered for Finish. With Ordered, an effect waits until the
-	// earlier ones of its key are done, dead or discarded.
+	// Handler configures the steps that run in transactions: all fields apply to Prepare; Timeout,
+	// LockTimeout and Isolation also apply to Finish. With Ordered, an effect waits until the
+	// earlier effects of its key are done, dead or discarded.
 	Handler consumer.HandlerConfig `yaml:"handler" envPrefix:"HANDLER_"`
 	// Idempotent says that the other side carries out one key once, however often it is asked: an
 	// effect that may have been carried out is tried again with the same key. Defaults to false:
@@ -59,8 +58,8 @@ type Config struct {
 	Idempotent bool `yaml:"idempotent" env:"IDEMPOTENT"`
 	// Timeout bounds Do, and Probe. Defaults to 30 seconds.
 	Timeout time.Duration `yaml:"timeout" env:"TIMEOUT"`
-	// Lease is how long a process has an effect that it has taken up; when it ends, the process
-	// counts as one that did not come back. Longer than Timeout. Defaults to Timeout, the handler's
+	// Lease is how long an effect belongs to the process that has taken it up. When the lease ends,
+	// the process counts as dead. Longer than Timeout. Defaults to Timeout, the handler's
 	// LockTimeout and 10 seconds.
 	Lease time.Duration `yaml:"lease" env:"LEASE"`
 	// MaxAttempts is how many attempts of a step make the effect uncertain or dead. Defaults to 10.
@@ -101,9 +100,9 @@ func (c Config) withDefaults() (Config, error) {
 	return c, p.Err()
 }
 
-// NotDone returns an error of Do that says: the other side has certainly not carried the effect
-// out. It is tried again after a backoff, whether the other side is idempotent or not. It wraps
-// err, which says why, and may be a [consumer.RetryAfter].
+// NotDone returns an error of Do for an effect that was certainly not carried out. The effect is
+// tried again after a backoff, whether the other side is idempotent or not. NotDone wraps err, the
+// reason, which may be of [consumer.RetryAfter].
 func NotDone(err error) error {
 	if err == nil {
 		err = errors.New("not carried out")
@@ -117,8 +116,8 @@ func (n *notDone) Error() string { return n.err.Error() }
 func (n *notDone) Unwrap() error { return n.err }
 
 // Key returns the idempotency key of the effect that a consumer has for a message:
-// idgen.OfKey of the consumer's name, "effect" and the dispatch ID. consumer is consumer.Config.Service, a
-// slash and the handler's name.
+// idgen.OfKey of the consumer's name, "effect" and the dispatch ID. The consumer's name is
+// consumer.Config.Service, a slash and the handler's name.
 func Key(consumer string, id uuid.UUID) uuid.UUID {
 	return idgen.OfKey(consumer, "effect", id.String(), 0)
 }
@@ -130,20 +129,20 @@ type Handler[TX any] struct {
 	effects *runner[TX]
 }
 
-// Counters tells what a handler did about effects since it was made, in this process.
+// Counters counts the effects of a handler since it was made, in this process.
 type Counters struct {
-	// Done is how many effects were finished, and Failed how many attempts gave no result.
+	// Done counts finished effects, and Failed attempts without a result.
 	Done, Failed int64
 }
 
-// Effects returns what the handler did about effects since it was made.
+// Effects returns the counters of effects.
 func (h *Handler[TX]) Effects() Counters {
 	return Counters{Done: h.effects.done.Load(), Failed: h.effects.failures.Load()}
 }
 
 // Handle is [consumer.Inbox.Handle] for a handler with an effect outside the database. Its messages
-// are acknowledged when their effect is recorded; [consumer.Inbox.Run], of this process or another
-// one of the service, carries it out. It does no I/O.
+// are acknowledged when their intent is recorded. [consumer.Inbox.Run], of this process or another
+// one of the service, carries the effects out. Handle does no I/O.
 func Handle[TX, I, R any](i *consumer.Inbox[TX], name string, e Effect[TX, I, R], cfg Config) (*Handler[TX], error) {
 	store, storeErr := ledger(i)
 	cfg, err := cfg.withDefaults()
@@ -184,7 +183,7 @@ func Handle[TX, I, R any](i *consumer.Inbox[TX], name string, e Effect[TX, I, R]
 	return &Handler[TX]{h, x}, nil
 }
 
-// The steps of an effect, on what the ledger keeps.
+// The steps of an effect, on intents and results as the ledger keeps them.
 
 func (e *Effect[TX, I, R]) do(ctx context.Context, key uuid.UUID, intent []byte) ([]byte, error) {
 	v, err := decode[I]("intent", intent)
@@ -222,7 +221,7 @@ func (e *Effect[TX, I, R]) finish(ctx context.Context, w *consumer.Work[TX], int
 	return e.Finish(ctx, w, v, r)
 }
 
-// encode returns v as the ledger keeps it. Errors say nothing of the value.
+// encode returns v as the ledger keeps it. An error does not show v.
 func encode(what string, v any) ([]byte, error) {
 	b, err := json.Marshal(v)
 	switch {

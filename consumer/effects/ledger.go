@@ -12,8 +12,8 @@ import (
 	"github.com/boxpair/boxpair/store/inbox"
 )
 
-// Ledger is where operators look after the effects of a service, and of other ones that share its
-// tables. It is safe for concurrent use.
+// Ledger lists and changes effects for operators: the effects of all services that share the tables.
+// It is safe for concurrent use.
 type Ledger[TX any] struct {
 	inbox *consumer.Inbox[TX]
 	store inbox.EffectStore[TX]
@@ -28,7 +28,7 @@ func New[TX any](i *consumer.Inbox[TX]) (*Ledger[TX], error) {
 	return &Ledger[TX]{i, store}, nil
 }
 
-// ledger returns the store of an inbox as one of effects.
+// ledger returns the store of an inbox as a store of effects.
 func ledger[TX any](i *consumer.Inbox[TX]) (inbox.EffectStore[TX], error) {
 	store, ok := i.Store().(inbox.EffectStore[TX])
 	if !ok {
@@ -37,19 +37,18 @@ func ledger[TX any](i *consumer.Inbox[TX]) (inbox.EffectStore[TX], error) {
 	return store, nil
 }
 
-// List reads effects outside the database. A filter without a consumer selects those of all
-// consumers that share the tables. Those that wait for an operator are [inbox.EffectUncertain] and
-// [inbox.EffectDead].
+// List reads effects. A filter without a consumer selects effects of all consumers that share the
+// tables. Effects that wait for an operator are [inbox.EffectUncertain] or [inbox.EffectDead].
 func (l *Ledger[TX]) List(ctx context.Context, f inbox.EffectFilter) ([]inbox.Effect, error) {
 	f.Limit = limitOf(f.Limit)
 	return l.store.ListEffects(ctx, f)
 }
 
-// Redrive has dead and uncertain effects that f selects tried again, with the same keys and
-// no attempts counted, and returns the dispatch IDs of their messages. Where the other side is not
-// idempotent, whoever redrives an uncertain effect has found out that it was not carried out; so f
-// must name what to redrive by Keys, IDs or States. The reason, required and at most 1 KiB, is kept
-// in the history of the message ([consumer.Inbox.Attempts]).
+// Redrive makes dead and uncertain effects that f selects pending again, with the same keys and no
+// attempts counted, and returns the dispatch IDs of their messages. Before an uncertain effect is
+// redriven, an operator has to find out that it was not carried out, unless the other side is
+// idempotent. So f must name Keys, IDs or States. The reason, required and at most 1 KiB, is kept in
+// the history of the message ([consumer.Inbox.Attempts]).
 func (l *Ledger[TX]) Redrive(ctx context.Context, f inbox.EffectFilter, reason string) ([]uuid.UUID, error) {
 	if len(f.Keys)+len(f.IDs)+len(f.States) == 0 {
 		return nil, errors.New("redrive effects: name Keys, IDs or States: an uncertain effect may have been carried out")
@@ -57,17 +56,17 @@ func (l *Ledger[TX]) Redrive(ctx context.Context, f inbox.EffectFilter, reason s
 	return l.change(ctx, "redrive", f, inbox.EffectChange{State: inbox.EffectPending, Reason: reason})
 }
 
-// Discard gives up effects that f selects and that nobody is carrying out, and returns the
-// dispatch IDs of their messages. The reason, required and at most 1 KiB, is kept with them and in
-// the history of the message.
+// Discard gives up effects that f selects, except those that a process is carrying out, and returns
+// the dispatch IDs of their messages. The reason, required and at most 1 KiB, is kept with each
+// effect and in the history of its message.
 func (l *Ledger[TX]) Discard(ctx context.Context, f inbox.EffectFilter, reason string) ([]uuid.UUID, error) {
 	return l.change(ctx, "discard", f, inbox.EffectChange{State: inbox.EffectDiscarded, Reason: reason})
 }
 
-// Resolve says that the effect under key was carried out, with that result: Finish runs with
-// it, and Do does not run again. It is for uncertain effects, and dead ones whose result is not
-// known, and tells whether there was such a one. result is encoded as JSON. The reason, required
-// and at most 1 KiB, is kept in the history of the message.
+// Resolve records that the effect under key was carried out with that result: Finish runs with the
+// result, and Do does not run again. Resolve changes an effect that is uncertain, or dead without a
+// result, and tells whether it did. The result is encoded as JSON. The reason, required and at most
+// 1 KiB, is kept in the history of the message.
 func (l *Ledger[TX]) Resolve(ctx context.Context, key uuid.UUID, result any, reason string) (bool, error) {
 	b, err := encode("result", result)
 	if err != nil {

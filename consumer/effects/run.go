@@ -23,17 +23,18 @@ type runner[TX any] struct {
 	host  *consumer.Host[TX]
 	store inbox.EffectStore[TX]
 	cfg   Config
-	again bool // what may have been carried out is tried again
+	again bool // an uncertain effect is tried again
 	wake  chan struct{}
 
-	do     func(ctx context.Context, key uuid.UUID, intent []byte) ([]byte, error)
-	probe  func(ctx context.Context, key uuid.UUID, intent []byte) ([]byte, error) // nil: there is none; nil result: not found
+	do func(ctx context.Context, key uuid.UUID, intent []byte) ([]byte, error)
+	// probe is nil without Effect.Probe. A nil result says that the effect was not carried out.
+	probe  func(ctx context.Context, key uuid.UUID, intent []byte) ([]byte, error)
 	finish func(ctx context.Context, w *consumer.Work[TX], intent, result []byte) error
 
 	done, failures atomic.Int64
 }
 
-// prepare records what is to be done.
+// prepare records the intent in the transaction of the claim.
 func (x *runner[TX]) prepare(ctx context.Context, w *consumer.Work[TX], intent any) error {
 	b, err := encode("intent", intent)
 	if err != nil {
@@ -54,7 +55,7 @@ func (x *runner[TX]) prepare(ctx context.Context, w *consumer.Work[TX], intent a
 	return err
 }
 
-// Run carries out what is due until ctx ends, and then waits for what it has begun.
+// Run carries out effects that are due until ctx ends, and then waits for those that it has begun.
 func (x *runner[TX]) Run(ctx context.Context) {
 	done := make(chan struct{})
 	running, failures := 0, 0
@@ -96,7 +97,8 @@ func (x *runner[TX]) Run(ctx context.Context) {
 	}
 }
 
-// RunOnce carries out what is due, one after another, until nothing is or one comes a second time.
+// RunOnce carries out effects one after another, until no effect is due or an effect is due a second
+// time.
 func (x *runner[TX]) RunOnce(ctx context.Context) error {
 	tried := make(map[int64]bool)
 	for again := false; !again && ctx.Err() == nil; {
@@ -111,7 +113,7 @@ func (x *runner[TX]) RunOnce(ctx context.Context) error {
 	return context.Cause(ctx)
 }
 
-// Wake has Run look at once for what is due.
+// Wake makes Run look at once for effects that are due.
 func (x *runner[TX]) Wake() {
 	select {
 	case x.wake <- struct{}{}:
@@ -154,10 +156,10 @@ func (x *runner[TX]) take(ctx context.Context, limit int) ([]inbox.EffectRun, ti
 	return runs, next, nil
 }
 
-// carryOut does what is left of an effect. Its context does not end with ctx: what was begun is
-// finished.
+// carryOut makes the call of an effect, unless its result is known, and finishes it. An effect that
+// was begun does not end with ctx.
 func (x *runner[TX]) carryOut(ctx context.Context, r *inbox.EffectRun) {
-	defer x.Wake() // the next of its key
+	defer x.Wake() // the next effect of the key may be due
 	if r.Result != nil {
 		x.finishRun(ctx, r, r.Result)
 		return
@@ -194,13 +196,13 @@ func (x *runner[TX]) call(ctx context.Context, r *inbox.EffectRun) (result []byt
 	return result, err
 }
 
-// failed records that an attempt gave no result.
+// failed records an attempt without a result.
 func (x *runner[TX]) failed(ctx context.Context, r *inbox.EffectRun, cause error) {
 	var (
 		certain *notDone
 		last    = r.Attempts >= x.cfg.MaxAttempts
-		// Where it is not tried again by itself, an operator who had it redriven has said that no
-		// attempt before was carried out.
+		// Without x.again, an operator has redriven the effect, and so has said that no earlier
+		// attempt was carried out.
 		before = r.Uncertain && x.again
 		o      = inbox.EffectOutcome{State: inbox.EffectPending, Uncertain: before, Attempts: r.Attempts, Noted: "effect_failed", LastError: field.Error(cause)}
 	)
@@ -221,7 +223,7 @@ func (x *runner[TX]) failed(ctx context.Context, r *inbox.EffectRun, cause error
 	x.settle(ctx, r, o)
 }
 
-// wait returns when to try again.
+// wait returns how long to wait before the next attempt.
 func (x *runner[TX]) wait(cause error, attempts int) time.Duration {
 	if delay, ok := consumer.RetryDelay(cause); ok {
 		return delay
@@ -229,7 +231,7 @@ func (x *runner[TX]) wait(cause error, attempts int) time.Duration {
 	return x.host.Backoff(x.cfg.MinBackoff, x.cfg.MaxBackoff, attempts-1)
 }
 
-// finishRun runs Finish with a result, or keeps the result for later.
+// finishRun runs Finish with a result. If Finish fails, the ledger keeps the result for later.
 func (x *runner[TX]) finishRun(ctx context.Context, r *inbox.EffectRun, result []byte) {
 	outcome, err := x.host.Task(r.Key).Run(ctx, consumer.Transaction[TX]{
 		Event: cause(r), Metadata: r.Metadata,
@@ -263,7 +265,7 @@ func (x *runner[TX]) commit(ctx context.Context, c inbox.Claim, r *inbox.EffectR
 	return done, err
 }
 
-// answered keeps a result whose effect could not be finished.
+// answered records the result of an effect that could not be finished.
 func (x *runner[TX]) answered(ctx context.Context, r *inbox.EffectRun, result []byte, cause error, outcome consumer.Outcome) {
 	o := inbox.EffectOutcome{State: inbox.EffectAnswered, Attempts: 1, Result: result, Noted: "effect_answered", LastError: field.Error(cause)}
 	if r.Result != nil {
@@ -287,7 +289,7 @@ func (x *runner[TX]) answered(ctx context.Context, r *inbox.EffectRun, result []
 func cause(r *inbox.EffectRun) transport.Event {
 	msg := message.NewMessage(r.ID.String(), nil)
 	msg.Metadata = r.Metadata
-	event, _ := transport.Parse(r.Topic, msg) // it was read when it came
+	event, _ := transport.Parse(r.Topic, msg) // prepare has read it
 	event.ID, event.Payload = r.Key, nil
 	if event.CorrelationID == "" {
 		event.CorrelationID = r.ID.String()
@@ -295,9 +297,10 @@ func cause(r *inbox.EffectRun) transport.Event {
 	return event
 }
 
-// settle records what became of a run. While the database is in trouble it tries again for
-// Config.MaxHold; after that the lease ends, and the effect counts as one whose process did not
-// come back. A result is known nowhere else, so it is kept until the inbox ends.
+// settle records the outcome of a run. After an error of the database it tries again for
+// Config.MaxHold of the inbox. After that, an outcome without a result is given up: when the lease
+// ends, the effect counts as one whose process has died. A result is known only here, so settle
+// tries to record it until ctx ends.
 func (x *runner[TX]) settle(ctx context.Context, r *inbox.EffectRun, o inbox.EffectOutcome) {
 	if o.State == inbox.EffectDead || o.State == inbox.EffectUncertain {
 		x.host.Logger().ErrorContext(ctx, "effect waits for an operator", x.attrs(r, "state", o.State)...)

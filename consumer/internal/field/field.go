@@ -1,4 +1,5 @@
-// Package field checks the fields of configurations, and makes texts such as databases keep.
+// Package field checks the fields of configurations, and turns texts into a form that databases
+// keep.
 package field
 
 import (
@@ -12,15 +13,15 @@ import (
 )
 
 const (
-	// MaxKey is how many bytes of a topic or a key are kept.
+	// MaxKey is the maximum of bytes of a stored topic or key.
 	MaxKey = 255
-	// MaxError is how many bytes of an error or a reason are kept.
+	// MaxError is the maximum of bytes of a stored error or reason.
 	MaxError = 1 << 10
 
 	maxNumber = 1 << 20
 )
 
-// Problems collects what is wrong with a configuration.
+// Problems collects the errors of a configuration.
 type Problems []error
 
 // Addf adds a problem.
@@ -43,7 +44,7 @@ func (p *Problems) Text(field, s string, most int) {
 	}
 }
 
-// Duration makes a d of 0 def, and refuses a negative one.
+// Duration sets a zero d to def, and refuses a negative d.
 func (p *Problems) Duration(field string, d *time.Duration, def time.Duration) {
 	switch {
 	case *d == 0:
@@ -53,7 +54,7 @@ func (p *Problems) Duration(field string, d *time.Duration, def time.Duration) {
 	}
 }
 
-// Number makes an n of 0 def, and refuses a negative or very large one.
+// Number sets a zero n to def, and refuses a negative or very large n.
 func (p *Problems) Number(field string, n *int, def int) {
 	switch {
 	case *n == 0:
@@ -63,8 +64,8 @@ func (p *Problems) Number(field string, n *int, def int) {
 	}
 }
 
-// Key returns a key as a store can keep and index it: itself, or a hash of
-// one that is too long or no text.
+// Key returns a key as a store can keep and index it: the key itself, or a hash of a key that is too
+// long or no text.
 func Key(key string) string {
 	if Clean(key, MaxKey) == key {
 		return key
@@ -73,8 +74,8 @@ func Key(key string) string {
 	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
-// Clean returns s as valid UTF-8 without NUL, which databases do not keep in text, cut to
-// at most so many bytes.
+// Clean returns s as valid UTF-8, cut to at most most bytes, and without NUL, which databases do not
+// keep in text.
 func Clean(s string, most int) string {
 	if len(s) <= most && utf8.ValidString(s) && strings.IndexByte(s, 0) < 0 {
 		return s
