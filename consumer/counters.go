@@ -20,8 +20,8 @@ type Counters struct {
 	// Failed counts failed attempts. Panics counts failed attempts that were a panic or a Goexit.
 	Failed int64
 	Panics int64
-	// Troubles counts errors of the database, and conflicts, that counted no attempt.
-	Troubles int64
+	// DatabaseErrors counts errors of the database, and conflicts, that counted no attempt.
+	DatabaseErrors int64
 	// CommitsUnknown counts commits with an unknown outcome.
 	CommitsUnknown int64
 	// SoloStarts counts recorded starts of messages that may have killed a process.
@@ -59,7 +59,7 @@ func (c Counters) Duplicates() int64 { return c.DuplicatesByWindow + c.Duplicate
 
 type counts struct {
 	applied, window, table                    atomic.Int64
-	failed, panics, troubles, unknown         atomic.Int64
+	failed, panics, databaseErrors, unknown   atomic.Int64
 	starts, returned, groups, undone          atomic.Int64
 	parked, followed                          atomic.Int64
 	dead, tooOld, altered, refused, forgotten atomic.Int64
@@ -84,7 +84,7 @@ func (h *Handler[TX]) Counters() Counters {
 	c := &h.counts
 	return Counters{
 		Applied: c.applied.Load(), DuplicatesByWindow: c.window.Load(), DuplicatesByTable: c.table.Load(),
-		Failed: c.failed.Load(), Panics: c.panics.Load(), Troubles: c.troubles.Load(),
+		Failed: c.failed.Load(), Panics: c.panics.Load(), DatabaseErrors: c.databaseErrors.Load(),
 		CommitsUnknown: c.unknown.Load(), SoloStarts: c.starts.Load(), Returned: c.returned.Load(),
 		Groups: c.groups.Load(), GroupsUndone: c.undone.Load(),
 		Parked: c.parked.Load(), Followed: c.followed.Load(),

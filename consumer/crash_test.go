@@ -210,7 +210,7 @@ func TestLostConnectionsCountNoAttemptsAndLoseNothing(t *testing.T) {
 	wg.Wait()
 	direct.WantEffects(t, messages)
 	c := h.Counters()
-	if c.Applied != messages || c.Failed != 0 || c.Parked != 0 || c.Troubles == 0 {
+	if c.Applied != messages || c.Failed != 0 || c.Parked != 0 || c.DatabaseErrors == 0 {
 		t.Errorf("counters: %+v", c)
 	}
 }

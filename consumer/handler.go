@@ -45,7 +45,7 @@ type Handler[TX any] struct {
 	leftovers leftovers
 	counts    counts
 	horizon   horizon
-	ahead     reports // of stamps in the future
+	aheadLog  logLimiter // of stamps in the future
 }
 
 // Name returns the consumer's name.
@@ -218,7 +218,7 @@ func (h *Handler[TX]) remember(term dedupe.Term, id uuid.UUID, digest transport.
 // noteDatabaseError takes note of an error that may be the database's fault.
 func (h *Handler[TX]) noteDatabaseError(p *progress, err error) inbox.ErrorClass {
 	h.inbox.outages.databaseError(p.ref)
-	h.counts.troubles.Add(1)
+	h.counts.databaseErrors.Add(1)
 	return h.invalidateAfter(err)
 }
 

@@ -20,13 +20,13 @@ type horizon struct {
 	noting   bool // a goroutine is writing the horizon to the database
 }
 
-// reports limits a log record to one in reportPause.
-type reports struct {
+// logLimiter limits a log record to one in reportPause.
+type logLimiter struct {
 	mu   sync.Mutex
 	last time.Time
 }
 
-func (r *reports) due(now time.Time) bool {
+func (r *logLimiter) allow(now time.Time) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !r.last.IsZero() && now.Sub(r.last) < reportPause {
@@ -88,7 +88,7 @@ func (h *Handler[TX]) checkStamp(ctx context.Context, in *incoming) {
 	now := time.Now()
 	if stamp.Sub(now) > aheadTolerance {
 		h.counts.ahead.Add(1)
-		if h.ahead.due(now) {
+		if h.aheadLog.allow(now) {
 			h.log.WarnContext(ctx, "message is stamped in the future: is a clock wrong?", h.attrs(in, "stamp", stamp)...)
 		}
 	}

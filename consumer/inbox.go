@@ -38,7 +38,7 @@ type Inbox[TX any] struct {
 
 	running   atomic.Bool
 	runCalled atomic.Bool // Run or RunOnce was called
-	idle      reports     // of work for Run, which was never called
+	idleLog   logLimiter  // of work for Run, which was never called
 
 	// solo is held by a suspect that runs exclusively in its handler.
 	solo     chan struct{}
@@ -162,7 +162,7 @@ func (i *Inbox[TX]) all() []*Handler[TX] {
 // called. Parking is not refused: a message that is neither parked nor acknowledged would come again
 // at once and for ever, and a router may begin before Run does.
 func (i *Inbox[TX]) reportNotRunning(ctx context.Context) {
-	if i.runCalled.Load() || i.cfg.RunElsewhere || !i.idle.due(time.Now()) {
+	if i.runCalled.Load() || i.cfg.RunElsewhere || !i.idleLog.allow(time.Now()) {
 		return
 	}
 	i.log.ErrorContext(ctx, "Inbox.Run was never called in this process: nothing takes up parked messages and effects. "+

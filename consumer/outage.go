@@ -30,52 +30,52 @@ type blame struct {
 	successes int64 // of all messages, at the latest error of this one
 }
 
-// success notes that a transaction of s was committed.
-func (w *outageDetector) success(s messageRef) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.successes++
-	delete(w.blames, s)
+// success notes that a transaction of ref was committed.
+func (o *outageDetector) success(ref messageRef) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.successes++
+	delete(o.blames, ref)
 }
 
-// databaseError notes an error of s that may be the database's fault.
-func (w *outageDetector) databaseError(s messageRef) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if s != w.last {
-		w.last, w.otherAt = s, w.lastAt
+// databaseError notes an error of ref that may be the database's fault.
+func (o *outageDetector) databaseError(ref messageRef) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if ref != o.last {
+		o.last, o.otherAt = ref, o.lastAt
 	}
-	w.lastAt = time.Now()
+	o.lastAt = time.Now()
 }
 
-// blame judges one more error of s, and tells whether s has caused enough errors for them to count
-// as a failed attempt. s has caused an error if another message succeeded since the previous error
-// of s, or if no other message failed lately. Otherwise an outage has caused it.
-func (w *outageDetector) blame(s messageRef) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	b, begun := w.blames[s]
-	healthy := begun && w.successes != b.successes
-	b.successes = w.successes
-	if healthy || !w.othersFail(s) {
+// blame judges one more error of ref, and tells whether ref has caused enough errors for them to count
+// as a failed attempt. ref has caused an error if another message succeeded since the previous error
+// of ref, or if no other message failed lately. Otherwise an outage has caused it.
+func (o *outageDetector) blame(ref messageRef) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	b, begun := o.blames[ref]
+	healthy := begun && o.successes != b.successes
+	b.successes = o.successes
+	if healthy || !o.othersFail(ref) {
 		b.count++
 	}
 	if b.count >= databaseErrorLimit {
-		delete(w.blames, s)
+		delete(o.blames, ref)
 		return true
 	}
-	if w.blames == nil || len(w.blames) >= maxBlames { // a lost count costs a few more tries
-		w.blames = make(map[messageRef]blame)
+	if o.blames == nil || len(o.blames) >= maxBlames { // a lost count costs a few more tries
+		o.blames = make(map[messageRef]blame)
 	}
-	w.blames[s] = b
+	o.blames[ref] = b
 	return false
 }
 
-// othersFail tells whether a message other than s had an error lately. The caller holds mu.
-func (w *outageDetector) othersFail(s messageRef) bool {
-	at := w.lastAt
-	if s == w.last {
-		at = w.otherAt
+// othersFail tells whether a message other than ref had an error lately. The caller holds mu.
+func (o *outageDetector) othersFail(ref messageRef) bool {
+	at := o.lastAt
+	if ref == o.last {
+		at = o.otherAt
 	}
 	return !at.IsZero() && time.Since(at) < outageMemory
 }

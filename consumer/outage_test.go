@@ -33,7 +33,7 @@ func TestOutageCountsNoAttemptsAndLosesNothing(t *testing.T) {
 		}
 		wg.Wait()
 		r.wantCalls(5)
-		if c := r.handler.Counters(); c.Applied != 5 || c.Failed != 0 || c.Troubles == 0 {
+		if c := r.handler.Counters(); c.Applied != 5 || c.Failed != 0 || c.DatabaseErrors == 0 {
 			t.Errorf("counters: %+v", c)
 		}
 	})

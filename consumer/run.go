@@ -123,11 +123,11 @@ func (h *Handler[TX]) runParked(ctx context.Context) {
 		skipped:  make(map[int64]time.Time),
 		done:     make(chan parkedResult),
 	}
-	p.work(ctx)
+	p.run(ctx)
 }
 
 // parkedPool handles parked messages of one handler, several at once. Its fields belong to the
-// goroutine of work.
+// goroutine of run.
 type parkedPool[TX any] struct {
 	h         *Handler[TX]
 	inFlight  map[int64]struct{}
@@ -143,7 +143,7 @@ type parkedResult struct {
 	err   error
 }
 
-func (p *parkedPool[TX]) work(ctx context.Context) {
+func (p *parkedPool[TX]) run(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -151,11 +151,11 @@ func (p *parkedPool[TX]) work(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			for len(p.inFlight) > 0 {
-				p.take(ctx, <-p.done)
+				p.finished(ctx, <-p.done)
 			}
 			return
 		case t := <-p.done:
-			p.take(ctx, t)
+			p.finished(ctx, t)
 		case <-p.h.wake:
 		case <-timer.C:
 		}
@@ -205,8 +205,8 @@ func (p *parkedPool[TX]) fill(ctx context.Context) time.Duration {
 	return poll
 }
 
-// take takes note of the result of a message.
-func (p *parkedPool[TX]) take(ctx context.Context, t parkedResult) {
+// finished takes note of the result of a message.
+func (p *parkedPool[TX]) finished(ctx context.Context, t parkedResult) {
 	delete(p.inFlight, t.seq)
 	switch {
 	case t.err != nil:

@@ -142,7 +142,7 @@ func (r *rig) calm(v *child.Process, after *child.Report) {
 	if after == nil {
 		r.t.Fatalf("%s told nothing", v.Name())
 	}
-	if n := after.Handlers["stock"].Troubles + after.PlaceErrors; n > most {
+	if n := after.Handlers["stock"].DatabaseErrors + after.PlaceErrors; n > most {
 		r.t.Errorf("%s tried %d times in a second", v.Name(), n)
 	}
 }

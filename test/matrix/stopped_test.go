@@ -77,7 +77,7 @@ func TestConsumerStoppedWhileItsMessagesGoToAnotherOneAppliesNothingTwice(t *tes
 			ok(t, r.Broker.Cut())
 			ok(t, second.Until(r.within(), "it had messages", func(r *child.Report) bool {
 				h := r.Handlers["stock"]
-				return h.Applied+h.Duplicates()+h.Troubles+h.Parked+h.Followed > 0
+				return h.Applied+h.Duplicates()+h.DatabaseErrors+h.Parked+h.Followed > 0
 			}))
 			ok(t, zombie.Signal(syscall.SIGCONT))
 			r.Injected(0)

@@ -222,7 +222,7 @@ func (c *counts) add(r *child.Report) {
 		c.suppressed += h.Duplicates()
 		c.byWindow += h.DuplicatesByWindow
 		c.unknown += h.CommitsUnknown
-		c.troubles += h.Troubles
+		c.troubles += h.DatabaseErrors
 		c.starts += h.SoloStarts
 		c.parked += h.Parked + h.Followed
 	}
