@@ -179,7 +179,7 @@ ORDER BY n.topic`,
 		File:   "producer/relay/config.go",
 		Old:    `c.Logger = slog.Default()`,
 		New:    `c.Logger = slog.New(slog.DiscardHandler)`,
-		Test:   Test{"producer", "TestLoggerDefaultsToTheDefaultOne"},
+		Test:   Test{"producer/relay", "TestLoggerDefaultsToTheDefaultOne"},
 	},
 	{
 		Name: "conflict-without-a-name", Guarantee: "G7",
