@@ -180,6 +180,8 @@ type handling interface {
 	// failed acts on an attempt without a verdict. It returns true if another attempt is to be made
 	// now, and otherwise the result of the handling.
 	failed(ctx context.Context, a attempt, step nextStep) (again bool, err error)
+	// attrs adds the attributes that name the message to those of a log record.
+	attrs(args ...any) []any
 }
 
 // retryLoop makes attempts until the message is applied or parked. The first attempt, a, was made by
@@ -197,7 +199,7 @@ func (h *Handler[TX]) retryLoop(ctx context.Context, p *progress, m handling, a 
 			return m.settle(ctx, a)
 		case askAgain:
 			h.counts.unknown.Add(1)
-			h.log.WarnContext(ctx, "outcome of a commit is unknown: asking again", "dispatch_id", p.ref.id, "error", a.err)
+			h.log.WarnContext(ctx, "outcome of a commit is unknown: asking again", m.attrs("error", a.err)...)
 		}
 		again, err := m.failed(ctx, a, step)
 		if !again {

@@ -66,6 +66,8 @@ func (m freshMessage[TX]) settle(ctx context.Context, a attempt) error {
 	return m.h.settle(ctx, m.d, a)
 }
 
+func (m freshMessage[TX]) attrs(args ...any) []any { return m.h.attrs(m.d.in, args...) }
+
 func (m freshMessage[TX]) failed(ctx context.Context, a attempt, step nextStep) (again bool, err error) {
 	h, d := m.h, m.d
 	switch {

@@ -176,6 +176,10 @@ func (m *taskRun[TX]) settle(_ context.Context, a attempt) error {
 	return nil
 }
 
+func (m *taskRun[TX]) attrs(args ...any) []any {
+	return append([]any{"effect_key", m.progress.ref.id}, args...)
+}
+
 func (m *taskRun[TX]) failed(ctx context.Context, a attempt, step nextStep) (again bool, err error) {
 	switch step {
 	case askAgain, retryUncounted:

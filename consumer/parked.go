@@ -98,6 +98,13 @@ func (m *parkedMessage[TX]) settle(_ context.Context, a attempt) error {
 	return nil
 }
 
+func (m *parkedMessage[TX]) attrs(args ...any) []any {
+	if m.message == nil {
+		return append([]any{"seq", m.seq}, args...)
+	}
+	return m.h.attrs(m.h.fromParked(m.message), args...)
+}
+
 func (m *parkedMessage[TX]) failed(ctx context.Context, a attempt, step nextStep) (again bool, err error) {
 	if m.message == nil { // no attempt to count: the error goes to the caller
 		return false, a.err
