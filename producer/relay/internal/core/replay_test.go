@@ -1,6 +1,7 @@
 package core
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -204,5 +205,33 @@ func TestRenewalForAReplayKeepsNothingElseFromBeingDone(t *testing.T) {
 	c.leases.heard = c.now
 	if cl := c.leases.next(); cl != nil {
 		t.Errorf("next is %s at once", cl.Op())
+	}
+}
+
+// TestAnEventIsReplayedThoughItsMarkIsUnderWay has the owner read the new row while it holds the old
+// one. With a key the shard waits for the mark; without one the row is asked for by its Seq later.
+func TestAnEventIsReplayedThoughItsMarkIsUnderWay(t *testing.T) {
+	t.Parallel()
+	for _, key := range []string{"key", ""} {
+		t.Run(fmt.Sprintf("key %q", key), func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t)
+			rel := r.start(Options{})
+			r.run(time.Second)
+			rel.delay = func(cl *Call) bool { return cl.Op() == statement.OpMark } // done, and the relay does not know
+			seq := r.store.Add("topic", key)
+			rel.core.Wake(r.now, wakeup.All)
+			r.run(time.Second)
+			if !r.store.Replay(seq) {
+				t.Fatal("not delivered")
+			}
+			r.run(10 * time.Second)
+			rel.free()
+			r.run(2 * time.Second)
+			r.drained()
+			if n := r.store.Receipts[seq]; n != 2 {
+				t.Errorf("%d deliveries recorded", n)
+			}
+		})
 	}
 }
