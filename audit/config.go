@@ -12,76 +12,79 @@ const (
 	defaultExamples = 10
 	defaultPage     = 5000
 	maxPage         = 20_000
-	// maxConsumers is how many consumers can be awaited for one event.
+	// maxConsumers is how many consumers one audit can check: each has a bit of openEvent.awaited.
 	maxConsumers = 64
 )
 
-// NamedOutbox is an outbox and what it is called in the report.
+// NamedOutbox is an outbox with its name in the report.
 type NamedOutbox struct {
 	Name   string
 	Outbox Outbox
 }
 
-// NamedInbox is an inbox and what it is called in the report.
+// NamedInbox is an inbox with its name in the report.
 type NamedInbox struct {
 	Name  string
 	Inbox Inbox
 }
 
-// Expectation says which topics a consumer should have.
+// Expectation names the topics that a consumer should receive.
 type Expectation struct {
-	// Consumer is the consumer's name, as it registered.
+	// Consumer is the consumer's name, as registered in its inbox.
 	Consumer string `yaml:"consumer" env:"CONSUMER"`
-	// Topics are patterns, as those of a RabbitMQ topic exchange: words are separated
-	// by dots, * stands for one word and # for any number of them.
+	// Topics are patterns of a RabbitMQ topic exchange: words are separated by dots, * stands for
+	// one word and # for any number of words.
 	Topics []string `yaml:"topics" env:"TOPICS"`
-	// Partial says that the consumer also reads from producers whose outbox is not given.
-	// Nothing that it has applied is then reported as [NotCommitted].
+	// Partial means that the consumer also reads from producers whose outboxes are not given. Its
+	// claims without an event are then not reported as [NotCommitted].
 	Partial bool `yaml:"partial" env:"PARTIAL"`
 }
 
 // Config configures an [Audit].
 type Config struct {
-	// Outboxes are those whose events are checked; at least one.
+	// Outboxes are the outboxes whose events are checked; at least one.
 	Outboxes []NamedOutbox `yaml:"-" env:"-"`
-	// Inboxes are those whose consumers are checked. Without any, only the outboxes are
-	// looked at. Defaults to none.
+	// Inboxes are the inboxes whose consumers are checked. Without inboxes only the outboxes are
+	// checked. Defaults to none.
 	Inboxes []NamedInbox `yaml:"-" env:"-"`
-	// Expect says which consumer should have what; at most 64 consumers. With inboxes, at least
-	// one. Defaults to none.
+	// Expect names the topics of each consumer, for at most 64 consumers. With inboxes, at least
+	// one expectation is required. Defaults to none.
 	Expect []Expectation `yaml:"expect" envPrefix:"EXPECT_"`
-	// Grace is how long an event may be on its way. It should exceed the deadline of the
-	// slowest handler. Defaults to 5 minutes.
+	// Grace is how long an event may take from its creation to its claim. Grace should exceed the
+	// deadline of the slowest handler. Defaults to 5 minutes.
 	Grace time.Duration `yaml:"grace" env:"GRACE"`
-	// From bounds the creation of the events that are checked: from then on. Defaults to no bound.
+	// From is the earliest creation time of a checked event. Defaults to no bound.
 	From time.Time `yaml:"from" env:"FROM"`
-	// Until bounds it as well: before then. Defaults to what is older than Grace.
+	// Until is the time before which a checked event was created. Claims are compared only for
+	// events older than Grace, whatever Until is. Defaults to no bound.
 	Until time.Time `yaml:"until" env:"UNTIL"`
-	// Accept are kinds that are counted and shown, and do not make a report unclean. Defaults to
-	// none.
+	// Accept lists kinds of findings that are counted and shown, and leave the report clean.
+	// Defaults to none.
 	Accept []Kind `yaml:"accept" env:"ACCEPT"`
-	// Examples is how many findings of each kind are kept. Defaults to 10.
+	// Examples is how many findings of each kind the report keeps. Defaults to 10.
 	Examples int `yaml:"examples" env:"EXAMPLES"`
-	// PageSize is how many rows are read in one transaction; at most 20,000. Memory grows with it.
-	// Defaults to 5,000.
+	// PageSize is how many rows are read in one transaction; at most 20,000. Memory grows with
+	// PageSize. Defaults to 5,000.
 	PageSize int `yaml:"page_size" env:"PAGE_SIZE"`
-	// Progress is called after each page, by the goroutine of Run. Defaults to nothing.
+	// Progress is called after each page, in the goroutine of Run. Defaults to no call.
 	Progress func(Progress) `yaml:"-" env:"-"`
 }
 
-// Progress says how far an audit is.
+// Progress is how far an audit has come.
 type Progress struct {
-	Events     int       // read so far
-	Claims     int       // read so far
-	Candidates int       // looked up so far
-	Through    time.Time // up to which both sides are read
-	Done       float64   // the share that is done, from 0 to 1, as far as it can be known
+	Events     int // events read so far
+	Claims     int // claims read so far
+	Candidates int // suspects and unmatched rows looked up so far
+	// Through is the creation time up to which the first outbox has been read; zero while queues
+	// and parked rows are read.
+	Through time.Time
+	Done    float64 // estimated share of the work, from 0 to 1
 }
 
-// Audit compares outboxes with inboxes.
+// Audit compares outboxes with inboxes. An Audit may be used from any goroutine.
 type Audit struct{ cfg Config }
 
-// New returns an audit. It does no I/O.
+// New returns an Audit, or an error that joins all mistakes in cfg. New does no I/O.
 func New(cfg Config) (*Audit, error) {
 	if cfg.Grace == 0 {
 		cfg.Grace = defaultGrace
@@ -103,7 +106,7 @@ func New(cfg Config) (*Audit, error) {
 
 func (c *Config) checkSources() (err error) {
 	if len(c.Outboxes) == 0 {
-		err = errors.New("Outboxes: there is none")
+		err = errors.New("Outboxes: at least one is required")
 	}
 	for i, o := range c.Outboxes {
 		if o.Outbox == nil {

@@ -50,7 +50,7 @@ func TestConfigNamesEveryWrongField(t *testing.T) {
 		cfg  Config
 		want string
 	}{
-		{Config{}, "Outboxes: there is none"},
+		{Config{}, "Outboxes: at least one is required"},
 		{Config{Inboxes: []NamedInbox{{}}}, "Expect: nothing says"},
 		{Config{Expect: []Expectation{{Consumer: "c", Topics: []string{"x"}}}}, `Expect: there is no inbox to find consumer "c" in`},
 		{Config{Expect: make([]Expectation, 65), Inboxes: []NamedInbox{{}}}, "more than 64"},

@@ -1,49 +1,50 @@
-// Package audit checks two live databases against each other: what producers have
-// committed to their outboxes with what consumers have applied by their inboxes.
+// Package audit compares two live databases: the events that producers have committed to their
+// outboxes with the messages that consumers have applied through their inboxes.
 //
-// An [Audit] is made over readers of outboxes and inboxes, which store/postgres
-// and store/sqlite have, and over expectations: which consumer should have which
-// topics. [Audit.Run] reads both sides and returns a [Report]. It changes nothing.
-// The command boxpair verify is made of it.
+// An [Audit] takes readers of outboxes and inboxes, which store/postgres and store/sqlite
+// implement, and expectations: the topics that each consumer should receive. [Audit.Run] reads both
+// sides and returns a [Report]. Run changes nothing. The command boxpair verify is built on this
+// package.
 //
-// # What is found
+// # Findings
 //
-//   - [NotApplied]: an event left its outbox, and a consumer that should have it has
-//     neither applied nor parked it.
-//   - [NotCommitted]: a consumer has applied what no outbox has committed.
-//   - [DigestDiffers]: both have it, and the content is not the same.
+//   - [NotApplied]: an event left its outbox, and a consumer that expects its topic has neither
+//     applied nor parked the message.
+//   - [NotCommitted]: a consumer has applied an event that no outbox has committed.
+//   - [DigestDiffers]: the event is committed and applied, with different content.
 //   - [Pending]: an event is still in the queue.
-//   - [Parked]: an event or message is tried again and again, or waits behind one that is.
-//   - [Dead], [TooOld], [Altered], [Discarded]: what waits for an operator, or was given up.
-//   - [LogMissing]: a queue names an event that the log does not have.
+//   - [Parked]: an event or a message is retried, or waits behind a retried one.
+//   - [Dead], [TooOld], [Altered], [Discarded]: an event or a message waits for an operator, or an
+//     operator gave it up.
+//   - [LogMissing]: a queue names an event that is missing in the log.
 //
-// # How
+// # Method
 //
-// Both sides are read in the order of time: events by their number, claims by their stamp,
-// which is the time of the event that they are of. What belongs together therefore
-// comes at about the same time, and is joined in memory, in a window that has a bound
-// whatever the size of the tables. What finds no partner there becomes a candidate, and
-// is looked up by its dispatch ID on both sides. So the window decides
-// how fast an audit is, never what it says.
+// Both sides are read in the order of time: events by their number, claims by their stamp, which is
+// the creation time of the claimed event. An event and its claims therefore arrive at about the
+// same time, and are joined in memory. The window of the join is bounded, whatever the size of the
+// tables. An event or claim that finds no partner in the window becomes a candidate, and is looked
+// up by its dispatch ID on both sides. So the window decides how fast an audit runs, and never its
+// result.
 //
-// Joining by dispatch ID instead, with two indexes read in their order, would need no window.
-// But dispatch IDs are scattered over the tables: every row costs a page of its own, and
-// an audit of the last hour would read all of the history.
+// A merge of two indexes on the dispatch ID would need no window. But dispatch IDs are scattered
+// over the tables: each row would cost a page of its own, and an audit of the last hour would read
+// the whole history.
 //
 // # Live databases
 //
-// The two sides are read at different moments, and events are on their way between them. So what
-// is younger than [Config].Grace, or was delivered within it, is in flight and no finding;
-// and whatever looks wrong is looked up again, in the end or once some thousands
-// have gathered, before it is reported. Each page is read in a short
-// transaction of its own, so that no snapshot keeps vacuum from its work. An event whose
-// transaction commits behind the place that was just read is left to the next audit.
+// The two sides are read at different moments, while events move between them. An event that is
+// younger than [Config].Grace, or was delivered within Grace, is therefore in flight and no
+// finding. Every suspect is looked up again before it is reported, at the end of the audit or once
+// some thousands have gathered. Each page is read in a short transaction of its own, so that no snapshot
+// holds back vacuum. An event whose transaction commits behind the current position is left to the
+// next audit.
 //
-// What retention has removed from an outbox, or a consumer has forgotten, can no longer be
-// compared. It is counted in [Outside], not reported as lost.
+// Events that retention has removed from an outbox, and dispatch IDs that a consumer has forgotten,
+// cannot be compared any more. [Outside] counts them; they are not reported as lost.
 //
 // # Assumptions
 //
-// The clocks of the databases agree within the grace time. The inboxes' databases are
-// primaries: a replica may show a commit later than another that depends on it.
+// The clocks of the databases agree within Grace. The inboxes' databases are primaries: a replica
+// may show a commit later than another commit that depends on it.
 package audit

@@ -11,8 +11,8 @@ import (
 	"github.com/boxpair/boxpair/store/sqlite"
 )
 
-// The outbox and the inbox of one SQLite file are compared. With PostgreSQL it is
-// postgres.NewAuditor, and each side may be of several databases.
+// The outbox and the inbox of one SQLite file are compared. PostgreSQL has postgres.NewAuditor
+// instead, and each side may consist of several databases.
 func Example() {
 	path := exampleDatabase()
 	defer func() { _ = os.RemoveAll(filepath.Dir(path)) }()
@@ -47,8 +47,7 @@ func Example() {
 	// clean: false
 }
 
-// exampleDatabase makes a database with an event that left the outbox long ago and that the
-// consumer does not have.
+// exampleDatabase makes a database whose event left the outbox long ago and was never applied.
 func exampleDatabase() string {
 	ctx := context.Background()
 	dir, err := os.MkdirTemp("", "boxpair-audit-*")

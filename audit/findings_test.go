@@ -155,7 +155,7 @@ func TestDeadTooOldAlteredAndDiscardedAreFound(t *testing.T) {
 		p.parkEvent(101, "discarded")
 		p.parkMessage(1, "dead", true)
 		p.parkMessage(2, "too_old", false)
-		p.in.run(`DELETE FROM {inbox} WHERE dispatch_id = $1`, p.in.id(p.ids[2])) // as it was never claimed
+		p.in.run(`DELETE FROM {inbox} WHERE dispatch_id = $1`, p.in.id(p.ids[2])) // as if never claimed
 		p.parkMessage(3, "altered", false)
 		p.parkMessage(4, "discarded", true)
 		want := map[audit.Kind]int{audit.Dead: 2, audit.TooOld: 1, audit.Altered: 1, audit.Discarded: 2}

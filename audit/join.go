@@ -11,20 +11,20 @@ import (
 )
 
 const (
-	// patience is how much later than its event a claim without the event's stamp
-	// may come and still meet it in the window: such messages have the time of their arrival.
+	// patience is how long an event waits in the window for its last claims. A message without the
+	// event's stamp is stamped with its arrival, so its claim comes later in the order.
 	patience = time.Minute
 	// maxOpen is how many rows of one outbox or consumer the window holds.
 	maxOpen = 40_000
 )
 
-// stream is the state of a reading in the order of time.
+// stream is the position of a reader in the order of time.
 type stream struct {
-	head time.Time // up to which it has come
+	head time.Time // stamp of the last row read
 	done bool
 }
 
-// window holds what has found no partner yet, and events that more consumers may claim.
+// window holds claims without an event yet, and events that more consumers may claim.
 type window struct {
 	events map[uuid.UUID]*openEvent
 	claims map[claimKey]*openClaim
@@ -40,7 +40,7 @@ type openEvent struct {
 	id      uuid.UUID
 	digest  transport.Digest
 	created time.Time
-	awaited uint64 // the consumers that should have it and have not yet claimed it, as bits
+	awaited uint64 // bit i: consumer i expects the event and has not claimed it yet
 }
 
 // openClaim is a claim in the window.
@@ -55,7 +55,7 @@ func newWindow() window {
 	return window{events: make(map[uuid.UUID]*openEvent), claims: make(map[claimKey]*openClaim)}
 }
 
-// join reads the events and the claims of all databases side by side.
+// join reads the events and the claims of all databases in the order of time.
 func (r *run) join(ctx context.Context) error {
 	for {
 		o, c := r.furthestBehind()
@@ -78,8 +78,8 @@ func (r *run) join(ctx context.Context) error {
 	}
 }
 
-// furthestBehind returns the outbox or the consumer that is to be read next. An outbox
-// goes first, so that its events are in the window when their claims come.
+// furthestBehind returns the outbox or the consumer to read next. On a tie an outbox goes first, so
+// that events are in the window when their claims arrive.
 func (r *run) furthestBehind() (o *outbox, c *consumer) {
 	var behind *stream
 	for _, each := range r.outboxes {
@@ -101,7 +101,7 @@ func (r *run) readEvents(ctx context.Context, o *outbox) error {
 	if err != nil {
 		return fmt.Errorf("outbox %s: %w", o.Name, err)
 	}
-	block := make([]openEvent, len(page)) // one allocation for all
+	block := make([]openEvent, len(page)) // one allocation per page
 	past := true
 	for i := range page {
 		e := &page[i]
@@ -118,13 +118,13 @@ func (r *run) readEvents(ctx context.Context, o *outbox) error {
 			r.meetEvent(o, &block[i])
 		}
 	}
-	o.done = past // also when there was nothing more
+	o.done = past // an empty page ends the outbox too
 	r.progress.Events += len(page)
 	return nil
 }
 
-// meetEvent joins an event with the claims that have come before it, and leaves it in the window
-// for others.
+// meetEvent joins an event with the claims that arrived before it, and leaves the event in the
+// window for later claims.
 func (r *run) meetEvent(o *outbox, e *openEvent) {
 	o.report.Events++
 	if e.awaited == 0 && len(r.consumers) > 0 {
@@ -147,7 +147,7 @@ func (r *run) meetEvent(o *outbox, e *openEvent) {
 			}
 		}
 	}
-	if r.window.events[e.id] != nil { // in two outboxes
+	if r.window.events[e.id] != nil { // the event is in two outboxes
 		r.suspectEvent(o, e)
 		return
 	}
@@ -174,7 +174,7 @@ func (r *run) readClaims(ctx context.Context, c *consumer) error {
 		case e != nil && claim.Applied && claim.Digest.Matches(e.digest):
 			e.awaited &^= 1 << index
 		}
-		// What is parked, or has other content, is left to be looked up.
+		// Parked claims and claims with other content stay unmatched, and are looked up.
 	}
 	c.report.Claims += len(page)
 	c.done = len(page) == 0
@@ -191,8 +191,8 @@ func (r *run) indexOf(c *consumer) int {
 	return -1
 }
 
-// shrink takes out of the window what can find no partner there any more, or what there is no
-// room for, and looks up what has gathered.
+// shrink removes from the window the rows that can find no partner there any more, and the oldest
+// rows beyond maxOpen. It looks unmatched pairs up once enough have gathered.
 func (r *run) shrink(ctx context.Context) error {
 	events, claims := r.frontiers()
 	for _, o := range r.outboxes {
@@ -221,7 +221,7 @@ func (r *run) shrink(ctx context.Context) error {
 	return r.settlePairs(ctx)
 }
 
-// expired tells whether no claim in the window's time can be of e any more.
+// expired tells whether all claims of e that the window can see have been read.
 func (e *openEvent) expired(claims time.Time) bool {
 	if e.awaited != 0 {
 		return e.created.Add(patience).Before(claims)
@@ -229,9 +229,9 @@ func (e *openEvent) expired(claims time.Time) bool {
 	return e.created.Before(claims)
 }
 
-// frontiers returns up to when all events, and all claims, have been read.
+// frontiers returns the times up to which all events, and all claims, have been read.
 func (r *run) frontiers() (events, claims time.Time) {
-	end := r.cutoff.Add(365 * 24 * time.Hour) // of what is read to its end
+	end := r.cutoff.Add(365 * 24 * time.Hour) // for streams that are read to their end
 	events, claims = end, end
 	for _, o := range r.outboxes {
 		if !o.done {
@@ -253,7 +253,7 @@ func earliest(a, b time.Time) time.Time {
 	return a
 }
 
-// suspectEvent has an event looked up for the consumers that have not claimed it.
+// suspectEvent schedules a lookup of an event for each consumer that has not claimed it.
 func (r *run) suspectEvent(o *outbox, e *openEvent) {
 	for i := range r.consumers {
 		if e.awaited&(1<<i) != 0 {
@@ -262,7 +262,7 @@ func (r *run) suspectEvent(o *outbox, e *openEvent) {
 	}
 }
 
-// suspectClaim has a claim looked up that has met no event.
+// suspectClaim schedules a lookup of a claim without an event.
 func (r *run) suspectClaim(c *openClaim) {
 	key := pair(c.key)
 	if _, known := r.pairs[key]; !known && !c.met {

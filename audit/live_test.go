@@ -28,10 +28,10 @@ func TestWhatIsWithinTheGraceTimeIsInFlight(t *testing.T) {
 	})
 }
 
-// TestLivePairUnderTrafficHasNoFindings runs audits with no grace to speak of while events are
-// written, delivered and applied. An event here leaves its queue only after it is applied, so at no
-// time is there one that is delivered and not applied, or applied and not committed; an auditor
-// that believes what it has read of two sides at two moments sees some all the time.
+// TestLivePairUnderTrafficHasNoFindings runs audits with almost no grace while events are written,
+// delivered and applied. Here an event leaves its queue only after its message is applied, so at no
+// time is an event delivered and not applied, or applied and not committed. An auditor that
+// believed its first reading of the two sides would see such events all the time.
 func TestLivePairUnderTrafficHasNoFindings(t *testing.T) {
 	each(t, func(t *testing.T, p *pairRig) {
 		var parts sync.WaitGroup
@@ -48,8 +48,8 @@ func TestLivePairUnderTrafficHasNoFindings(t *testing.T) {
 	})
 }
 
-// traffic writes, relays and applies some hundreds of events, and returns what tells whether that
-// is done.
+// traffic writes, relays and applies some hundreds of events, and returns a function that tells
+// whether all are done.
 func (p *pairRig) traffic(parts *sync.WaitGroup) (done func() bool) {
 	handler := p.in.consume(consumer.HandlerConfig{}, func() error { return nil })
 	var written, relayed atomic.Bool
@@ -71,7 +71,7 @@ func (p *pairRig) traffic(parts *sync.WaitGroup) (done func() bool) {
 	return relayed.Load
 }
 
-// late is an inbox in which something happens between two readings.
+// late is an inbox that calls happen between two readings.
 type late struct {
 	audit.Inbox
 	once   sync.Once
@@ -139,7 +139,7 @@ func TestForgottenWhileTheAuditRunsIsOutsideToo(t *testing.T) {
 	})
 }
 
-// forgetful is an inbox whose janitor is at work.
+// forgetful is an inbox whose janitor runs between two readings.
 type forgetful struct {
 	audit.Inbox
 	once   sync.Once
@@ -165,7 +165,8 @@ func TestOlderThanTheConsumerIsOutside(t *testing.T) {
 
 func TestWhatTheOutboxHasRemovedIsOutside(t *testing.T) {
 	each(t, func(t *testing.T, p *pairRig) {
-		// As a janitor does: the oldest receipts and their events go. A dead event of before stays.
+		// As a janitor does, delete the oldest receipts and their events. An older dead event
+		// stays.
 		p.parkEvent(100, "dead")
 		p.out.run(`UPDATE {outbox_events} SET created_at = created_at - {hour} - {hour} WHERE id = 13`)
 		p.out.run(`DELETE FROM {outbox_events} WHERE id <= 4`)
@@ -226,7 +227,7 @@ func TestOnlyTheGivenTimeIsChecked(t *testing.T) {
 
 func TestClaimWithAnotherStampIsFound(t *testing.T) {
 	each(t, func(t *testing.T, p *pairRig) {
-		// As messages without a stamp have, or deferred ones.
+		// The stamps are those of messages without a stamp, or of deferred events.
 		p.in.run(`UPDATE {inbox} SET stamp = stamp + {hour} / 2 WHERE dispatch_id = $1`, p.in.id(p.ids[1]))
 		p.in.run(`UPDATE {inbox} SET stamp = {now} WHERE dispatch_id = $1`, p.in.id(p.ids[2]))
 		p.want(p.audit(nil), nil)

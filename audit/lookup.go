@@ -10,21 +10,21 @@ import (
 )
 
 const (
-	// maxSuspects is how many suspects of a sort gather before they are looked up.
+	// maxSuspects is how many suspects of one sort gather before they are looked up.
 	maxSuspects = 20_000
-	// lookup is how many are looked up in one statement.
+	// lookup is how many dispatch IDs one statement looks up.
 	lookup = 1000
 )
 
-// pair is a dispatch ID and the consumer, by its place, that claimed it or should have.
+// pair is a dispatch ID and the index of a consumer that claimed it or should have claimed it.
 type pair struct {
 	consumer int
 	id       uuid.UUID
 }
 
-// candidate says why a pair is looked up.
+// candidate is the reason why a pair is looked up.
 type candidate struct {
-	event  bool // there is an event, and the consumer should have it
+	event  bool // an outbox has the event, and the consumer expects it
 	outbox *outbox
 }
 
@@ -40,7 +40,7 @@ func (r *run) settleIfMany(ctx context.Context) error {
 	return nil
 }
 
-// settleEvents reports those suspects that are still in the state in which they were seen.
+// settleEvents reports the suspect events that are still in the state in which they were seen.
 func (r *run) settleEvents(ctx context.Context) error {
 	for _, o := range r.outboxes {
 		mine := slices.DeleteFunc(slices.Clone(r.events), func(s suspect) bool { return s.outbox != o })
@@ -60,7 +60,7 @@ func (r *run) settleEvents(ctx context.Context) error {
 	return nil
 }
 
-// settleMessages is settleEvents for parked messages.
+// settleMessages reports the parked messages that are still in the state in which they were seen.
 func (r *run) settleMessages(ctx context.Context) error {
 	for _, c := range r.consumers {
 		mine := slices.DeleteFunc(slices.Clone(r.messages), func(s suspect) bool { return s.consumer != c })
@@ -89,15 +89,15 @@ func (r *run) settlePart(part []suspect, still func(*suspect) bool) {
 	}
 }
 
-// settlePairs looks up what has found no partner, and reports what still has none.
+// settlePairs looks the unmatched pairs up, and reports the pairs that are still unmatched.
 func (r *run) settlePairs(ctx context.Context) error {
 	byConsumer := make([][]uuid.UUID, len(r.consumers))
 	for p := range r.pairs {
 		byConsumer[p.consumer] = append(byConsumer[p.consumer], p.id)
 	}
 	for i, ids := range byConsumer {
-		// Sorted, so that the same databases give the same report, and an index is read in its
-		// order.
+		// Sorted IDs make the report the same for the same databases, and are read in the order of
+		// the index.
 		slices.SortFunc(ids, func(a, b uuid.UUID) int { return slices.Compare(a[:], b[:]) })
 		for part := range slices.Chunk(ids, lookup) {
 			if err := r.settleConsumer(ctx, i, part); err != nil {
@@ -109,8 +109,8 @@ func (r *run) settlePairs(ctx context.Context) error {
 	return nil
 }
 
-// settleConsumer looks up dispatch IDs that one consumer claimed or should have. The claims are
-// read first: an event whose claim is seen was committed before it.
+// settleConsumer looks up dispatch IDs that one consumer claimed or should have claimed. The claims
+// are read before the events: the event of a visible claim was committed before the claim.
 func (r *run) settleConsumer(ctx context.Context, index int, ids []uuid.UUID) error {
 	c := r.consumers[index]
 	r.progress.Candidates += len(ids)
@@ -152,25 +152,25 @@ func (r *run) settleConsumer(ctx context.Context, index int, ids []uuid.UUID) er
 	return nil
 }
 
-// open tells whether the outboxes have to be asked about a pair of which a claim is known, or none.
+// open tells whether the outboxes must be asked about a pair; claim may be nil.
 func (r *run) open(p pair, claim *FoundClaim) bool {
 	if claim == nil {
 		return r.pairs[p].event
 	}
 	if claim.Claimed && claim.Applied {
-		return true // the content is to be compared
+		return true // the content must be compared
 	}
-	return r.pairs[p].event && len(claim.States) == 0 // what is parked is found as such
+	return r.pairs[p].event && len(claim.States) == 0 // readParked reports parked messages
 }
 
-// located is an event and the outbox that has it.
+// located is an event with its outbox.
 type located struct {
 	FoundEvent
 	outbox *outbox
 }
 
-// findEvents looks dispatch IDs up in all outboxes, and asks whether they were delivered within the
-// grace time.
+// findEvents looks dispatch IDs up in all outboxes. With recent, events delivered within the grace
+// time are marked.
 func (r *run) findEvents(ctx context.Context, found map[uuid.UUID][]located, ids []uuid.UUID, recent bool) error {
 	if len(ids) == 0 {
 		return nil
@@ -191,8 +191,8 @@ func (r *run) findEvents(ctx context.Context, found map[uuid.UUID][]located, ids
 	return nil
 }
 
-// refresh reads again what the consumer has forgotten and what the outboxes retain. It comes after
-// the looking up: what was removed before that is outside of what is read here.
+// refresh reads again how far the consumer has forgotten and since when the outboxes retain events.
+// It runs after the lookup, so that its times cover every row that was removed before the lookup.
 func (r *run) refresh(ctx context.Context, c *consumer) error {
 	registered, err := c.inbox.Inbox.Consumers(ctx)
 	if err != nil {
@@ -213,7 +213,7 @@ func (r *run) refresh(ctx context.Context, c *consumer) error {
 	return nil
 }
 
-// settlePair says what it means that a claim and an event, or only one of them, are there.
+// settlePair judges a pair by its claim, which may be nil, and by the events found for it.
 func (r *run) settlePair(p pair, claim *FoundClaim, events []located) {
 	c, why := r.consumers[p.consumer], r.pairs[p]
 	applied := claim != nil && claim.Claimed && claim.Applied
@@ -223,7 +223,7 @@ func (r *run) settlePair(p pair, claim *FoundClaim, events []located) {
 	case len(events) == 0:
 		r.report.Outside.Removed++
 	case !why.event:
-		// Committed after all: of another topic, or of a time that is not looked at.
+		// The event was committed after all: it has another topic, or a time outside the audit.
 	case applied:
 		for _, e := range events {
 			if !claim.Digest.Matches(e.Digest) {
@@ -237,13 +237,13 @@ func (r *run) settlePair(p pair, claim *FoundClaim, events []located) {
 	}
 }
 
-// settleUncommitted is for a claim of which no outbox has the event.
+// settleUncommitted judges a claim whose event is in no outbox.
 func (r *run) settleUncommitted(c *consumer, claim *FoundClaim) {
 	if c.Partial {
 		return
 	}
 	for _, o := range r.outboxes {
-		if claim.Stamp.Before(o.span.RetainedSince) { // it could be one of those that were removed
+		if claim.Stamp.Before(o.span.RetainedSince) { // the event may have been removed
 			r.report.Outside.NotRetained++
 			return
 		}
@@ -253,13 +253,13 @@ func (r *run) settleUncommitted(c *consumer, claim *FoundClaim) {
 	})
 }
 
-// settleUnapplied is for an event that its consumer has neither applied nor parked.
+// settleUnapplied judges an event that its consumer has neither applied nor parked.
 func (r *run) settleUnapplied(c *consumer, claim *FoundClaim, events []located) {
 	for i := range events {
 		e := &events[i]
 		switch {
 		case e.State != Delivered:
-			// It is found among what is unsent.
+			// readUnsent reports it.
 		case e.Recent:
 			r.report.InFlight++
 		case e.CreatedAt.Before(c.ForgottenUntil):
@@ -271,7 +271,7 @@ func (r *run) settleUnapplied(c *consumer, claim *FoundClaim, events []located) 
 			if claim != nil {
 				f.Attempts, f.Why = claim.Attempts, claim.LastError
 				if claim.Claimed {
-					f.State = "claimed" // as parked, but there is no parked message
+					f.State = "claimed" // a claim for a parked message that does not exist
 				}
 			}
 			r.tally(f)

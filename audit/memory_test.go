@@ -8,17 +8,17 @@ import (
 	"github.com/boxpair/boxpair/audit"
 )
 
-// TestMemoryHasABoundWhateverTheSize compares 200,000 events, of which every fifth was lost, and
-// all of which are of the time that the window waits for a claim; it looks after every fifth page
-// at what is in memory. It does not run beside other tests, whose memory it would count.
+// TestMemoryHasABoundWhateverTheSize compares 200,000 events within the time that the window waits
+// for claims; every fifth event was lost. After every fifth page the test measures the memory. It
+// runs alone, since the memory of other tests would be counted too.
 func TestMemoryHasABoundWhateverTheSize(t *testing.T) {
 	const (
 		rows    = 200_000
-		ceiling = 14 << 20 // either side alone would take more
+		ceiling = 14 << 20 // one side in full would take more
 	)
 	p := newPair(t, databases["postgres"])
-	// One time for both, or the window would hold as many events as are written while the first
-	// statement runs.
+	// Both sides use one time: otherwise the window would hold all events that were written while
+	// the first statement ran.
 	begin := time.Now().Add(-50 * time.Minute)
 	p.out.run(`INSERT INTO {outbox_events} (dispatch_id, digest, shard, topic, payload, created_at)
 		SELECT md5('e' || i)::uuid, decode(md5('c' || i), 'hex'), 0, 'order.placed', '', $2::timestamptz + i * interval '200 us'

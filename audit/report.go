@@ -12,16 +12,16 @@ type Kind string
 
 // The kinds of findings.
 const (
-	NotApplied    Kind = "not_applied"    // it left the outbox, and a consumer that should have it has not
-	NotCommitted  Kind = "not_committed"  // applied, and committed by no outbox
-	DigestDiffers Kind = "digest_differs" // committed and applied, with different content
-	Pending       Kind = "pending"        // in the queue for longer than the grace time
-	Parked        Kind = "parked"         // retrying, or following one that is
-	Dead          Kind = "dead"           // its attempts are used up
-	TooOld        Kind = "too_old"        // set aside: from a time that the consumer has forgotten
-	Altered       Kind = "altered"        // set aside: its dispatch ID came with other content
-	Discarded     Kind = "discarded"      // given up by an operator
-	LogMissing    Kind = "log_missing"    // queued or parked, and missing in the log
+	NotApplied    Kind = "not_applied"    // an event left the outbox, and a consumer that expects it lacks it
+	NotCommitted  Kind = "not_committed"  // a message was applied whose event no outbox has committed
+	DigestDiffers Kind = "digest_differs" // an event was committed and applied with different content
+	Pending       Kind = "pending"        // an event is in the queue for longer than the grace time
+	Parked        Kind = "parked"         // an event or message is retried, or follows a retried one
+	Dead          Kind = "dead"           // the attempts of an event or message are used up
+	TooOld        Kind = "too_old"        // a message was set aside: the consumer has forgotten its time
+	Altered       Kind = "altered"        // a message was set aside: its dispatch ID came with other content
+	Discarded     Kind = "discarded"      // an operator gave an event or message up
+	LogMissing    Kind = "log_missing"    // an event is queued or parked, and missing in the log
 )
 
 // Kinds returns all kinds of findings, in the order of a report.
@@ -29,8 +29,8 @@ func Kinds() []Kind {
 	return []Kind{NotApplied, NotCommitted, DigestDiffers, Pending, Parked, Dead, TooOld, Altered, Discarded, LogMissing}
 }
 
-// kindOfState returns what it is called that an event or a message is parked in a state. States
-// that are not known, as one of a later version, are no findings.
+// kindOfState returns the kind of a parked or queued row by its state. Unknown states, such as
+// those of a later version, are no findings.
 func kindOfState(state string) (Kind, bool) {
 	switch state {
 	case "retrying", "following":
@@ -41,87 +41,88 @@ func kindOfState(state string) (Kind, bool) {
 	return "", false
 }
 
-// Finding is one discrepancy. It has no payload, key or header.
+// Finding is one discrepancy. It holds no payload, key or header.
 type Finding struct {
 	Kind     Kind   `json:"kind"`
-	Database string `json:"database"` // where it was seen: the name of an outbox or an inbox
+	Database string `json:"database"` // name of the outbox or inbox that shows the discrepancy
 	Consumer string `json:"consumer,omitempty"`
-	// DispatchID is zero if an event is missing in the log.
+	// DispatchID is zero if the event is missing in the log.
 	DispatchID uuid.UUID `json:"dispatch_id"`
-	// Seq is the number of the event, or of the parked message, in its database.
+	// Seq is the number of the event or of the parked message in its database.
 	Seq      int64     `json:"seq,omitempty"`
 	Topic    string    `json:"topic,omitempty"`
 	State    string    `json:"state,omitempty"`
 	Attempts int       `json:"attempts,omitempty"`
 	Why      string    `json:"why,omitempty"`
-	Created  time.Time `json:"created,omitzero"` // when the event was
-	// Since is when it came to be in its state, as far as is known.
+	Created  time.Time `json:"created,omitzero"` // creation time of the event
+	// Since is when the event or message entered its state, as far as is known.
 	Since time.Time `json:"since,omitzero"`
 }
 
-// Report is what an audit has found.
+// Report is the result of an audit.
 type Report struct {
-	// Clean tells that there are no findings but of accepted kinds.
+	// Clean tells whether all findings are of accepted kinds.
 	Clean bool `json:"clean"`
-	// Findings counts the findings of every kind.
+	// Findings counts the findings of each kind, zeros included.
 	Findings map[Kind]int `json:"findings"`
-	// Accepted are the kinds that do not count against Clean.
+	// Accepted lists the kinds that leave a report clean.
 	Accepted []Kind `json:"accepted,omitempty"`
 	// Examples are the first findings of each kind.
 	Examples []Finding `json:"examples"`
 
-	// From and Until bound the creation of the events that were checked; From is zero if there was
-	// no bound. Until is earlier than it was asked for where events are still in flight.
+	// From and Until bound the creation of the compared events; From is zero without a bound. Until
+	// is earlier than [Config].Until if events before that time are still in flight.
 	From  time.Time `json:"from,omitzero"`
 	Until time.Time `json:"until"`
 
 	Outboxes  []OutboxReport   `json:"outboxes"`
 	Consumers []ConsumerReport `json:"consumers"`
-	// Unchecked are the consumers of the given inboxes for which there is no expectation.
+	// Unchecked names the consumers of the given inboxes that have no expectation.
 	Unchecked []string `json:"unchecked_consumers,omitempty"`
 
-	// InFlight counts what was younger than the grace time, or delivered within it, and
-	// would have been a finding otherwise.
+	// InFlight counts would-be findings that are younger than the grace time, or were delivered
+	// within it.
 	InFlight int `json:"in_flight"`
-	// Waiting counts what waits and is no finding, by state: events that are deferred.
+	// Waiting counts waiting events that are no findings, by state: deferred events.
 	Waiting map[string]int `json:"waiting,omitempty"`
 	Outside Outside        `json:"outside"`
 }
 
-// Outside counts what is outside what is still retained, and could not be compared.
+// Outside counts rows that could not be compared, since their partners are not retained.
 type Outside struct {
-	// Forgotten: the consumer has forgotten the time of the event.
+	// Forgotten counts events of a time that the consumer has forgotten.
 	Forgotten int `json:"forgotten"`
-	// BeforeConsumer: the event is older than the consumer.
+	// BeforeConsumer counts events that are older than the registration of the consumer.
 	BeforeConsumer int `json:"before_consumer"`
-	// NotRetained: applied, and from a time of which an outbox has removed events.
+	// NotRetained counts applied messages of a time from which an outbox has removed events.
 	NotRetained int `json:"not_retained"`
-	// Removed: it was there, and was removed while the audit ran.
+	// Removed counts events that were removed while the audit ran.
 	Removed int `json:"removed"`
 }
 
-// OutboxReport says what was read of an outbox.
+// OutboxReport is the part of a report about one outbox.
 type OutboxReport struct {
 	Name   string `json:"name"`
-	Events int    `json:"events"` // in the range of time
-	// NobodyExpects counts those of Events whose topic no expectation has.
+	Events int    `json:"events"` // number of events in the range of time
+	// NobodyExpects counts the events whose topic matches no expectation.
 	NobodyExpects int `json:"nobody_expects"`
-	// RetainedSince is the time since which no event was removed; zero if none ever was.
+	// RetainedSince is the time since which no event was removed; zero if no event ever was.
 	RetainedSince time.Time `json:"retained_since,omitzero"`
 }
 
-// ConsumerReport says what was read of a consumer.
+// ConsumerReport is the part of a report about one consumer.
 type ConsumerReport struct {
 	Name     string   `json:"name"`
 	Database string   `json:"database"`
 	Topics   []string `json:"topics"`
-	Expected int      `json:"expected"` // events that it should have
-	Claims   int      `json:"claims"`   // dispatch IDs that it has applied or keeps parked, in the range of time
-	// ForgottenUntil is the time up to which it has forgotten; zero if it has forgotten nothing.
+	Expected int      `json:"expected"` // events whose topic the consumer expects
+	Claims   int      `json:"claims"`   // dispatch IDs applied or parked, in the range of time
+	// ForgottenUntil is the time up to which the consumer has forgotten; zero if nothing is
+	// forgotten.
 	ForgottenUntil time.Time `json:"forgotten_until,omitzero"`
 }
 
-// tally counts a finding and keeps it if it is one of the first of its kind.
+// tally counts a finding, and keeps the first of each kind as examples.
 func (r *run) tally(f Finding) {
 	n := r.report.Findings[f.Kind]
 	r.report.Findings[f.Kind] = n + 1
@@ -131,7 +132,7 @@ func (r *run) tally(f Finding) {
 	}
 }
 
-// finish sorts the examples and draws the conclusion.
+// finish sorts the examples and sets Clean.
 func (r *run) finish() {
 	order := make(map[Kind]int)
 	for i, kind := range Kinds() {
@@ -146,7 +147,7 @@ func (r *run) finish() {
 	}
 }
 
-// maxWhy is how many bytes of an error or a reason are kept.
+// maxWhy is how many bytes of an error or a reason a report keeps.
 const maxWhy = 300
 
 func shorten(text string) string {
@@ -154,7 +155,7 @@ func shorten(text string) string {
 		return text
 	}
 	cut := maxWhy
-	for cut > 0 && text[cut]&0xC0 == 0x80 { // not within a character
+	for cut > 0 && text[cut]&0xC0 == 0x80 { // never cut within a character
 		cut--
 	}
 	return text[:cut] + "…"

@@ -35,11 +35,11 @@ const (
 	name  = "inventory/reserve"
 )
 
-// database is one database, with an outbox and an inbox.
+// database is one database with an outbox and an inbox.
 type database struct {
 	t       testing.TB
 	names   migrations.Names
-	words   map[string]string // what stands for {hour} and {now} in a statement
+	words   map[string]string // SQL for {hour} and {now} in a statement
 	exec    func(statement string, args ...any) error
 	number  func(query string, args ...any) (int, error)
 	id      func(uuid.UUID) any
@@ -47,10 +47,10 @@ type database struct {
 		audit.Outbox
 		audit.Inbox
 	}
-	// write commits events, and relay publishes all that is pending to publisher.
+	// write commits events. relay publishes all pending events to publisher.
 	write func(events ...producer.Event) []uuid.UUID
 	relay func(ctx context.Context, publisher message.Publisher) error
-	// consume registers the consumer, and returns what runs its handler.
+	// consume registers the consumer, and returns a function that runs its handler.
 	consume func(cfg consumer.HandlerConfig, handle func() error) func(*message.Message) error
 }
 
@@ -66,7 +66,7 @@ func (d *database) text(statement string) string {
 	})
 }
 
-// run changes the database behind everyone's back.
+// run changes the database directly, past the library.
 func (d *database) run(statement string, args ...any) {
 	d.t.Helper()
 	ok(d.t, d.exec(d.text(statement), args...))
@@ -79,7 +79,7 @@ func ok(t testing.TB, err error) {
 	}
 }
 
-// kinds of databases, by name.
+// databases has a constructor for each kind of database.
 var databases = map[string]func(testing.TB) *database{
 	"postgres": func(t testing.TB) *database { return newPostgres(t, testenv.Postgres(t)) },
 	"sqlite":   newSQLite,
@@ -189,7 +189,7 @@ func connect[TX any](d *database, store interface {
 	}
 }
 
-// line is a publisher that hands every message to a handler, and takes its word.
+// line is a publisher that hands every message to a handler and returns the handler's error.
 type line func(*message.Message) error
 
 func (l line) Publish(_ string, messages ...*message.Message) error {
@@ -203,8 +203,8 @@ func (l line) Publish(_ string, messages ...*message.Message) error {
 
 func (l line) Close() error { return nil }
 
-// pairRig is a producer's and a consumer's database between which a number of events were
-// delivered and applied an hour ago.
+// pairRig is a producer's and a consumer's database. Its events were delivered and applied an hour
+// ago.
 type pairRig struct {
 	testing.TB
 	out, in *database
@@ -239,7 +239,7 @@ func event(i int) producer.Event {
 	return producer.Event{Topic: topic, Key: "k" + strconv.Itoa(i%3), Source: "order/" + strconv.Itoa(i), Version: 1, Payload: []byte(fmt.Sprint("payload ", i))}
 }
 
-// deliver publishes all that is pending to the consumer.
+// deliver publishes all pending events to the consumer.
 func (p *pairRig) deliver() {
 	p.Helper()
 	handler := p.in.consume(consumer.HandlerConfig{}, func() error { return nil })
@@ -253,7 +253,7 @@ func (p *pairRig) deliver() {
 	}
 }
 
-// age makes everything an hour older.
+// age makes all rows an hour older.
 func (p *pairRig) age() {
 	p.Helper()
 	p.out.run(`UPDATE {outbox_events} SET created_at = created_at - {hour}`)
@@ -284,7 +284,7 @@ func (p *pairRig) audit(change func(*audit.Config)) *audit.Report {
 	return report
 }
 
-// want checks that exactly these are found.
+// want checks that the findings are exactly the wanted ones.
 func (p *pairRig) want(report *audit.Report, want map[audit.Kind]int) {
 	p.Helper()
 	for kind, n := range report.Findings {
@@ -297,7 +297,7 @@ func (p *pairRig) want(report *audit.Report, want map[audit.Kind]int) {
 	}
 }
 
-// wantOne checks that one finding is all there is, and returns it.
+// wantOne checks that there is a single finding, and returns it.
 func (p *pairRig) wantOne(report *audit.Report, kind audit.Kind) audit.Finding {
 	p.Helper()
 	p.want(report, map[audit.Kind]int{kind: 1})
@@ -307,7 +307,7 @@ func (p *pairRig) wantOne(report *audit.Report, kind audit.Kind) audit.Finding {
 	return report.Examples[0]
 }
 
-// anHourAgo checks a time.
+// anHourAgo checks that a time is an hour ago.
 func anHourAgo(t testing.TB, what string, at time.Time) {
 	t.Helper()
 	if age := time.Since(at); age < 59*time.Minute || age > 90*time.Minute {

@@ -10,26 +10,26 @@ import (
 	"github.com/google/uuid"
 )
 
-// run is one audit under way.
+// run is the state of one call of Run.
 type run struct {
 	cfg       *Config
 	report    *Report
 	now       time.Time // on the slowest of the outboxes' clocks
-	until     time.Time // what was created before it is looked at …
-	cutoff    time.Time // … and before this, is no longer in flight
+	until     time.Time // events created from until on are ignored
+	cutoff    time.Time // events created before cutoff, and before until, are no longer in flight
 	outboxes  []*outbox
 	consumers []*consumer
-	expecting map[string]uint64 // the consumers that expect a topic, as bits
+	expecting map[string]uint64 // by topic; bit i: consumer i expects the topic
 	window    window
-	begin     time.Time // when the first event was created
+	begin     time.Time // creation time of the first event
 	progress  Progress
 
 	pairs    map[pair]candidate
-	events   []suspect // in the order of outboxes only within one
+	events   []suspect // ordered within each outbox only
 	messages []suspect
 }
 
-// outbox is an outbox that is read.
+// outbox is an outbox with the state of its reader.
 type outbox struct {
 	NamedOutbox
 	report *OutboxReport
@@ -39,7 +39,7 @@ type outbox struct {
 	open  []*openEvent // in the window, oldest first
 }
 
-// consumer is a consumer whose claims are read.
+// consumer is a consumer with the state of the reader of its claims.
 type consumer struct {
 	Expectation
 	Consumer
@@ -50,8 +50,9 @@ type consumer struct {
 	open  []*openClaim // in the window, oldest first
 }
 
-// Run reads all databases and returns what it found. It blocks; an error says that something
-// could not be checked, and then there is no report. It may be called several times, also at once.
+// Run reads all databases and returns its findings. Run blocks until the audit is done. On an error
+// some database could not be checked, and there is no report. Run may be called several times, also
+// concurrently.
 func (a *Audit) Run(ctx context.Context) (*Report, error) {
 	r := &run{
 		cfg:       &a.cfg,
@@ -83,7 +84,7 @@ func newReport(cfg *Config) *Report {
 	return report
 }
 
-// openOutboxes reads what the outboxes hold, and what time it is.
+// openOutboxes reads the extent and the clock of each outbox, and sets the bounds of time.
 func (r *run) openOutboxes(ctx context.Context) error {
 	for i, named := range r.cfg.Outboxes {
 		span, err := named.Outbox.Span(ctx)
@@ -113,18 +114,18 @@ func (r *run) openOutboxes(ctx context.Context) error {
 	return nil
 }
 
-// disorder is by how much events may be out of the order of their creation: an event gets
-// its number and its time a moment apart, and other events come in between.
+// disorder is by how much numbers and creation times of events may disagree in order: an event gets
+// its number and its time a moment apart, and other events fall in between.
 const disorder = time.Minute
 
-// seek returns a number below those of the events created from From on. There is no index on
-// the time of creation, but it ascends with the numbers, so it is found by halving.
+// seek returns a number below all events created from From on. The time of creation has no index,
+// but ascends with the numbers, so seek halves the range of numbers.
 func (r *run) seek(ctx context.Context, o *outbox) (int64, error) {
 	if r.cfg.From.IsZero() {
 		return 0, nil
 	}
 	from := r.cfg.From.Add(-disorder)
-	low, high := int64(0), o.span.Last // nothing up to low is wanted
+	low, high := int64(0), o.span.Last // no event up to low is wanted
 	for low < high {
 		middle := low + (high-low)/2
 		next, err := o.Outbox.Events(ctx, middle, 1)
@@ -140,7 +141,7 @@ func (r *run) seek(ctx context.Context, o *outbox) (int64, error) {
 	return low, nil
 }
 
-// openConsumers finds the consumers of the expectations in the inboxes.
+// openConsumers finds the consumer of each expectation in the inboxes.
 func (r *run) openConsumers(ctx context.Context) error {
 	found := make([][]*consumer, len(r.cfg.Expect))
 	for _, inbox := range r.cfg.Inboxes {
@@ -163,7 +164,7 @@ func (r *run) openConsumers(ctx context.Context) error {
 		case len(list) == 0:
 			return fmt.Errorf("consumer %q: no given inbox knows it (they know %q)", name, r.report.Unchecked)
 		case len(list) > 1:
-			return fmt.Errorf("consumer %q: is in %s and in %s: check them in runs of their own", name, list[0].inbox.Name, list[1].inbox.Name)
+			return fmt.Errorf("consumer %q: is in %s and in %s: check each in a run of its own", name, list[0].inbox.Name, list[1].inbox.Name)
 		}
 		c := list[0]
 		c.report = &r.report.Consumers[i]
@@ -191,15 +192,15 @@ func (r *run) expected(topic string) uint64 {
 	return set
 }
 
-// maxTopics is for how many topics it is remembered who expects them.
+// maxTopics is how many topics are kept in run.expecting.
 const maxTopics = 10_000
 
-// inRange tells whether an event that was created at a time is looked at.
+// inRange tells whether an event created at a time belongs to the audit.
 func (r *run) inRange(created time.Time) bool {
 	return !created.Before(r.cfg.From) && created.Before(r.until)
 }
 
-// step tells the caller how far the audit is.
+// step reports the progress to the caller.
 func (r *run) step(through time.Time) {
 	r.progress.Through = through
 	if total := r.cutoff.Sub(r.begin); !r.begin.IsZero() && total > 0 {
@@ -208,7 +209,7 @@ func (r *run) step(through time.Time) {
 	r.cfg.Progress(r.progress)
 }
 
-// settle looks the remaining candidates up.
+// settle looks up the remaining suspects and pairs.
 func (r *run) settle(ctx context.Context) error {
 	if err := r.settleEvents(ctx); err != nil {
 		return err

@@ -33,7 +33,7 @@ func TestTopicsThatNobodyExpectsAreCounted(t *testing.T) {
 	each(t, func(t *testing.T, p *pairRig) {
 		p.in.run(`DELETE FROM {inbox} WHERE dispatch_id = $1`, p.in.id(p.ids[0]))
 		report := p.audit(func(c *audit.Config) { c.Expect[0].Topics = []string{"payment.*"} })
-		p.want(report, nil) // applied, committed, and of another topic: nobody's loss
+		p.want(report, nil) // applied, committed, and of a topic that no consumer expects
 		if report.Outboxes[0].NobodyExpects != delivered || report.Consumers[0].Expected != 0 {
 			t.Errorf("%+v, %+v", report.Outboxes, report.Consumers)
 		}
@@ -49,7 +49,7 @@ func TestPartialConsumerMayApplyWhatNoGivenOutboxCommitted(t *testing.T) {
 
 func TestSecondOutboxAndConsumerAreChecked(t *testing.T) {
 	t.Parallel()
-	// A PostgreSQL and a SQLite side by side, both of them producer and consumer.
+	// PostgreSQL and SQLite are audited side by side, each a producer and a consumer.
 	a, b := newPair(t, databases["postgres"]), newPair(t, databases["sqlite"])
 	cfg := audit.Config{
 		Outboxes: []audit.NamedOutbox{{Name: "a", Outbox: a.out.auditor}, {Name: "b", Outbox: b.out.auditor}},
@@ -66,7 +66,7 @@ func TestSecondOutboxAndConsumerAreChecked(t *testing.T) {
 		ok(t, err)
 		return report
 	}
-	// Both outboxes hold the same events, so each consumer has applied those of both.
+	// Both outboxes hold the same events, so each consumer has applied the events of both.
 	report := check()
 	a.want(report, nil)
 	if report.Consumers[0].Expected != 2*delivered || report.Consumers[1].Expected != 2*delivered {

@@ -9,54 +9,53 @@ import (
 	"github.com/boxpair/boxpair/transport"
 )
 
-// Outbox reads an outbox. Its methods read in short transactions of their own, and change
-// nothing. They are called one at a time.
+// Outbox reads an outbox. Each method reads in short transactions of its own and changes nothing.
+// An Audit calls one method at a time.
 type Outbox interface {
-	// Span tells what the outbox still holds.
+	// Span returns the extent of the outbox.
 	Span(ctx context.Context) (Span, error)
-	// Events returns the committed events with a greater number than after, by ascending
-	// number, at most limit of them; none means that there are no more.
+	// Events returns at most limit committed events with a number greater than after, by ascending
+	// number. An empty page is the end.
 	Events(ctx context.Context, after int64, limit int) ([]Event, error)
-	// Unsent returns the rows of the queue, then the parked and then the deferred events that come
-	// after a place, in their order, at most limit of them; none means that there are no more.
+	// Unsent returns at most limit rows after a place: first the rows of the queue, then the parked
+	// events, then the deferred events, each in their order. An empty page is the end.
 	Unsent(ctx context.Context, after Place, limit int) ([]Unsent, error)
-	// FindEvents returns those events of ids that the outbox has, in any order. Those
-	// that were delivered since a time are marked as recent; a zero time marks none.
+	// FindEvents returns the events of ids that the outbox has, in any order. Events delivered
+	// since the given time are marked as recent; a zero time marks none.
 	FindEvents(ctx context.Context, ids []uuid.UUID, since time.Time) ([]FoundEvent, error)
 }
 
-// Inbox reads an inbox. Its methods read in short transactions of their own, and change
-// nothing. They are called one at a time.
+// Inbox reads an inbox. Each method reads in short transactions of its own and changes nothing. An
+// Audit calls one method at a time.
 type Inbox interface {
-	// Consumers returns the consumers that have registered.
+	// Consumers returns the registered consumers.
 	Consumers(ctx context.Context) ([]Consumer, error)
-	// Claims returns the claims of a consumer that come after a place, by ascending stamp
-	// and dispatch ID, with a stamp before a time, at most limit of them; none
-	// means that there are no more.
+	// Claims returns at most limit claims of a consumer after a place and with a stamp before a
+	// time, by ascending stamp and dispatch ID. An empty page is the end.
 	Claims(ctx context.Context, consumer int, after ClaimPlace, before time.Time, limit int) ([]Claim, error)
-	// FindClaims returns what a consumer knows of those of ids of which it knows anything, in any
-	// order.
+	// FindClaims returns the claims and parked messages of a consumer for ids, in any order. IDs
+	// that are unknown to the consumer are left out.
 	FindClaims(ctx context.Context, consumer int, ids []uuid.UUID) ([]FoundClaim, error)
-	// ParkedMessages returns the parked messages of a consumer with a greater number than
-	// after, by ascending number, at most limit of them; none means that there are no more.
+	// ParkedMessages returns at most limit parked messages of a consumer with a number greater than
+	// after, by ascending number. An empty page is the end.
 	ParkedMessages(ctx context.Context, consumer int, after int64, limit int) ([]ParkedMessage, error)
 }
 
-// Delivered is the state of an event that is neither deferred, queued nor parked. Queued is that of
-// one in the queue, and of a deferred one that is due. All other states are those of parked events,
-// and "deferred".
+// Delivered is the state of an event that is neither deferred, queued nor parked. Queued is the
+// state of an event in the queue, and of a deferred event that is due. All other states are
+// "deferred" and the states of parked events.
 const (
 	Delivered = "delivered"
 	Queued    = "pending"
 )
 
-// Span is what an outbox still holds.
+// Span is the extent of an outbox.
 type Span struct {
 	// Now is the time on the database's clock.
 	Now time.Time
-	// Last is the number of the newest event, 0 if there is none.
+	// Last is the number of the newest event, or 0 if there is no event.
 	Last int64
-	// RetainedSince is the time since which no event was removed. Zero: none ever was.
+	// RetainedSince is the time since which no event was removed; zero if no event ever was.
 	RetainedSince time.Time
 }
 
@@ -69,76 +68,77 @@ type Event struct {
 	CreatedAt time.Time
 }
 
-// FoundEvent is an event that was looked up.
+// FoundEvent is the result of a lookup of an event.
 type FoundEvent struct {
-	Event         // CreatedAt is when it was due, if it was deferred
-	State  string // Delivered, Queued, "deferred", or the state in which it is parked
-	Recent bool
+	Event         // CreatedAt is the due time of an event that was deferred
+	State  string // Delivered, Queued, "deferred", or the state of a parked event
+	Recent bool   // delivered since the time given to FindEvents
 }
 
-// Place is where a reading of what is unsent has come to. The zero value is the beginning.
+// Place is the position of a reader of unsent events. The zero value is the beginning.
 type Place struct {
-	Parked   bool // the queue is done
-	Deferred bool // and what is parked
-	Shard    int  // in the queue
+	Parked   bool // the queue is read
+	Deferred bool // the parked events are read
+	Shard    int  // position in the queue
 	Seq      int64
 }
 
-// Unsent is an event in the queue, a parked one, or a deferred one.
+// Unsent is an event that is queued, parked or deferred.
 type Unsent struct {
 	Place
 	Missing   bool // the log has no such event: ID, Topic and times are zero
 	ID        uuid.UUID
 	Topic     string
-	CreatedAt time.Time // or when it was due, if it was deferred and is not any more
-	// Since is when the event came to be where it is, as far as is known: its creation, a
-	// replay, when it was due, or when it was parked.
+	CreatedAt time.Time // or the due time of a deferred event that is due
+	// Since is when the event entered its state, as far as is known: the time of its creation, of a
+	// replay, of its due time, or of its parking.
 	Since    time.Time
-	State    string // Queued, "deferred", or the state in which it is parked
+	State    string // Queued, "deferred", or the state of a parked event
 	Attempts int
-	Why      string // the last error, or the reason for which it was discarded
+	Why      string // the last error, or an operator's reason to discard the event
 }
 
-// Consumer is a consumer as its inbox knows it.
+// Consumer is a consumer as registered in its inbox.
 type Consumer struct {
 	ID             int
 	Name           string
 	RegisteredAt   time.Time
-	ForgottenUntil time.Time // zero: nothing is forgotten
+	ForgottenUntil time.Time // zero if nothing is forgotten
 }
 
-// ClaimPlace is where a reading of claims has come to.
+// ClaimPlace is the position of a reader of claims.
 type ClaimPlace struct {
 	Stamp time.Time
 	ID    uuid.UUID
 }
 
-// Claim is a dispatch ID that a consumer has applied, or keeps parked.
+// Claim is a dispatch ID that a consumer has applied or keeps parked.
 type Claim struct {
 	ClaimPlace
-	Digest  transport.Digest // zero: the message had none
-	Applied bool             // otherwise it is parked
+	Digest  transport.Digest // zero if the message had no digest
+	Applied bool             // false: the message is parked
 }
 
-// FoundClaim is what a consumer knows of a dispatch ID.
+// FoundClaim is the state of a dispatch ID at a consumer.
 type FoundClaim struct {
 	Claim
-	Claimed bool // otherwise Claim has the dispatch ID only
-	// States are the states of the parked messages of this dispatch ID.
+	Claimed bool // false: Claim holds the dispatch ID only
+	// States are the states of the parked messages with this dispatch ID.
 	States []string
-	// Attempts and LastError are of a message that failed and is not parked.
+	// Attempts and LastError belong to a message that failed and is not parked.
 	Attempts  int
 	LastError string
 }
 
-// ParkedMessage is a message that waits, is dead, was set aside or given up.
+// ParkedMessage is a message that is retried, follows another message, is dead, set aside or
+// discarded.
 type ParkedMessage struct {
 	Seq      int64
 	ID       uuid.UUID
 	Topic    string
-	Stamp    time.Time // of its event, or when it was parked
+	Stamp    time.Time // creation time of its event, or the time of its parking
 	ParkedAt time.Time
 	State    string
 	Attempts int
-	Why      string // the last error, or the reason for which it was discarded
+	Why      string // the last error, or an operator's reason to discard the message
 }

@@ -2,8 +2,8 @@ package audit
 
 import "strings"
 
-// matches tells whether a topic fits a pattern, by the rules of a RabbitMQ topic exchange:
-// words are separated by dots, * stands for one word and # for any number of them.
+// matches tells whether a topic fits a pattern, by the rules of a RabbitMQ topic exchange: words
+// are separated by dots, * stands for one word and # for any number of words.
 func matches(pattern, topic string) bool {
 	if pattern == topic || pattern == "#" {
 		return true

@@ -6,14 +6,14 @@ import (
 	"time"
 )
 
-// suspect is a finding that is to be looked up again before it is one.
+// suspect is a possible finding, which is looked up again before it is reported.
 type suspect struct {
 	Finding
-	outbox   *outbox   // where it was seen …
-	consumer *consumer // … or whose it is
+	outbox   *outbox   // of an event
+	consumer *consumer // of a message
 }
 
-// readUnsent goes through the queues and the parked events.
+// readUnsent reads the queued, parked and deferred events of all outboxes.
 func (r *run) readUnsent(ctx context.Context) error {
 	for _, o := range r.outboxes {
 		var place Place
@@ -38,15 +38,15 @@ func (r *run) readUnsent(ctx context.Context) error {
 	return nil
 }
 
-// judgeUnsent makes an event that has not left its outbox a suspect.
+// judgeUnsent makes an unsent event a suspect, or counts it.
 func (r *run) judgeUnsent(o *outbox, u *Unsent) {
 	f := Finding{
 		Database: o.Name, DispatchID: u.ID, Seq: u.Seq, Topic: u.Topic, State: u.State,
 		Attempts: u.Attempts, Why: u.Why, Created: u.CreatedAt, Since: u.Since,
 	}
 	if u.Missing {
-		// The log and the queue are written, and looked at, in one statement: it is no matter of
-		// time.
+		// One statement writes the log and the queue, and one statement reads both: no grace time
+		// applies.
 		f.Kind = LogMissing
 		r.tally(f)
 		return
@@ -59,9 +59,9 @@ func (r *run) judgeUnsent(o *outbox, u *Unsent) {
 	})
 }
 
-// onItsWay tells whether what waits in a state may still wait: a pending event since it was queued,
-// a parked one since it was created, since an event that fails for a long time may be parked again
-// and again.
+// onItsWay tells whether an event or message is within its grace time. The grace time of a queued
+// event begins when it was queued. That of a parked one begins with its creation, since a
+// repeatedly failing event may be parked again and again.
 func (r *run) onItsWay(created, since time.Time, state string) bool {
 	from := created
 	if state == Queued && since.After(from) {
@@ -70,7 +70,7 @@ func (r *run) onItsWay(created, since time.Time, state string) bool {
 	return !from.Before(r.now.Add(-r.cfg.Grace))
 }
 
-// judge makes f a suspect, or counts it where it belongs.
+// judge makes f a suspect, or counts it as in flight or waiting.
 func (r *run) judge(f Finding, onItsWay bool, suspect func(Finding)) {
 	kind, known := kindOfState(f.State)
 	f.Kind = kind
@@ -84,7 +84,7 @@ func (r *run) judge(f Finding, onItsWay bool, suspect func(Finding)) {
 	}
 }
 
-// readParked goes through the parked messages of the consumers.
+// readParked reads the parked messages of all consumers.
 func (r *run) readParked(ctx context.Context) error {
 	for _, c := range r.consumers {
 		var after int64
@@ -109,7 +109,7 @@ func (r *run) readParked(ctx context.Context) error {
 	return nil
 }
 
-// judgeParked makes a message that is parked a suspect.
+// judgeParked makes a parked message a suspect, or counts it.
 func (r *run) judgeParked(c *consumer, m *ParkedMessage) {
 	if !r.inRange(m.Stamp) {
 		return
