@@ -1,5 +1,6 @@
-// Package health says how an outbox or an inbox is, from its state: healthy, degraded or unhealthy,
-// by the age of the oldest that waits, by how many wait, and by how many wait for an operator.
+// Package health judges the state of an outbox or an inbox as healthy, degraded or unhealthy, by
+// the age of the oldest waiting event or message, by the number that wait, and by the number that
+// wait for an operator.
 //
 //	check, err := health.New(health.Config{UnhealthyAge: 5 * time.Minute})
 //
@@ -9,18 +10,19 @@
 //		log.Warn("outbox", "state", report.State, "problems", report.Problems)
 //	}
 //
-// Nothing here does I/O or keeps anything: a report is about the one state that it was made from.
-// Whether a relay runs and reaches its database and broker is another question, which
-// relay.Relay.Health answers.
+// The package does no I/O and keeps no state: a report is about the one snapshot that it was made
+// from. Whether a relay runs and reaches its database and broker is a separate question, which
+// [Relay] answers from relay.Relay.Health.
 //
-// # What to do with it
+// # Use
 //
-// Show it, or alert on it. A service whose outbox is unhealthy can take orders all the same, and to
-// start a relay again brings back neither a broker nor a dead letter: do not use it as a liveness
-// probe, and as a readiness probe only where nothing but waiting helps.
+// Show the report, or alert on it. Do not use it as a liveness probe: a service with an unhealthy
+// outbox can still take orders, and a restart of a relay repairs neither a broker nor a dead
+// letter. Use it as a readiness probe only if the service should do nothing but wait.
 //
 // # Limitations
 //
-// An inbox does not know what waits in the queue of its broker: watch that there. A number is that
-// of one moment, without a "for five minutes"; docs/monitoring.md has alerts with one.
+// An inbox does not know how many messages wait in the queue of its broker: watch the queue at the
+// broker. A report describes one moment and cannot say "for five minutes"; docs/monitoring.md has
+// alerts that can.
 package health

@@ -10,15 +10,15 @@ import (
 	"github.com/boxpair/boxpair/store/outbox"
 )
 
-// State is how an outbox or an inbox is.
+// State is the state of health of an outbox or an inbox.
 type State string
 
 const (
-	// Healthy: nothing waits longer, or in greater number, than it may.
+	// Healthy: neither ages nor numbers have reached a bound.
 	Healthy State = "healthy"
-	// Degraded: somebody should look at it, not at once.
+	// Degraded: an operator should look at it, but not at once.
 	Degraded State = "degraded"
-	// Unhealthy: events are not sent, or messages not handled, in time.
+	// Unhealthy: events are not sent in time, or messages not handled in time.
 	Unhealthy State = "unhealthy"
 )
 
@@ -33,42 +33,43 @@ func Worst(states ...State) State {
 	return Healthy
 }
 
-// Config says from where on something is degraded or unhealthy. The zero value is complete. What is
-// not to count is given a value that is never reached, as math.MaxInt.
+// Config sets the bounds from which on a state is degraded or unhealthy. The zero value is
+// complete. To ignore an age or a number, set its bounds to an unreachable value, such as
+// math.MaxInt.
 //
-// What waits is, in an outbox, what is in the queue or parked for another attempt, and in an inbox
-// the same with effects outside the database that are not done. Deferred events do not count until
-// they are due.
+// In an outbox, queued events and events parked for another attempt are waiting. In an inbox,
+// parked messages and unfinished effects outside the database are waiting. Deferred events do not
+// count until they are due.
 type Config struct {
-	// DegradedAge is the age of the oldest that waits from which on the state is degraded. Relays
-	// send within milliseconds, so that a minute is an outage, or something that fails. Defaults to
-	// 1 minute.
+	// DegradedAge is the age of the oldest waiting event or message from which on the state is
+	// degraded. Relays send within milliseconds, so an age of a minute means an outage, or a
+	// failing event. Defaults to 1 minute.
 	DegradedAge time.Duration `yaml:"degraded_age" env:"DEGRADED_AGE"`
-	// UnhealthyAge is that from which on it is unhealthy. With the default attempts and backoff, an
-	// event that is refused waits 8.5 minutes at most before it is dead: one by itself makes
-	// nothing unhealthy. A message that fails in an inbox may take more than an hour. Defaults to
-	// 10 minutes, or to DegradedAge if that is longer.
+	// UnhealthyAge is the age from which on the state is unhealthy. With the default attempts and
+	// backoff, a refused event is dead after 8.5 minutes at most, so one bad event does not make an
+	// outbox unhealthy. A failing message of an inbox may be retried for more than an hour.
+	// Defaults to 10 minutes, or to DegradedAge if DegradedAge is longer.
 	UnhealthyAge time.Duration `yaml:"unhealthy_age" env:"UNHEALTHY_AGE"`
 
-	// DegradedPending is how many have to wait for the state to be degraded. Defaults to 10,000,
-	// the work of some seconds.
+	// DegradedPending is the number of waiting events or messages from which on the state is
+	// degraded. Defaults to 10,000, some seconds of work.
 	DegradedPending int `yaml:"degraded_pending" env:"DEGRADED_PENDING"`
-	// UnhealthyPending is how many have to wait for it to be unhealthy. Stores stop counting at
-	// 100,000 of a kind, and what has been counted that far has reached every number. Defaults to
-	// none: a burst that is being sent is not unhealthy, and one that is not grows old.
+	// UnhealthyPending is the number from which on the state is unhealthy. Stores stop counting at
+	// 100,000 rows of a kind, and a count of 100,000 has reached every bound. Defaults to no bound:
+	// a burst that is being sent is not unhealthy, and a stuck burst grows old.
 	UnhealthyPending int `yaml:"unhealthy_pending" env:"UNHEALTHY_PENDING"`
 
-	// DegradedDead is how many have to wait for an operator for the state to be degraded: dead
-	// ones, and in an inbox also those that are too old or altered, and uncertain effects. Defaults
-	// to 1.
+	// DegradedDead is the number of rows for an operator from which on the state is degraded: dead
+	// events or messages, and in an inbox also messages that are too old or altered, and uncertain
+	// effects. Defaults to 1.
 	DegradedDead int `yaml:"degraded_dead" env:"DEGRADED_DEAD"`
-	// UnhealthyDead is how many of those make it unhealthy. So many are no bad events any more, but
-	// a bad deployment. Defaults to 100, or to DegradedDead if that is more.
+	// UnhealthyDead is the number of rows for an operator from which on the state is unhealthy. So
+	// many rows are no longer bad events, but a bad deployment. Defaults to 100, or to DegradedDead
+	// if DegradedDead is more.
 	UnhealthyDead int `yaml:"unhealthy_dead" env:"UNHEALTHY_DEAD"`
 }
 
-// withDefaults returns c with its zero fields filled in, or an error that joins everything that is
-// wrong with it.
+// withDefaults returns c with its zero fields filled in, or an error that joins all mistakes in c.
 func (c Config) withDefaults() (Config, error) {
 	var errs []error
 	errs = append(errs, fill("DegradedAge", &c.DegradedAge, time.Minute), fill("DegradedPending", &c.DegradedPending, 10_000),
@@ -99,10 +100,10 @@ func fill[T time.Duration | int](name string, value *T, def T) error {
 	return nil
 }
 
-// Check judges states. It may be used from any goroutine.
+// Check judges states. A Check may be used from any goroutine.
 type Check struct{ cfg Config }
 
-// New returns a Check, or an error that joins everything that is wrong with cfg, by field.
+// New returns a Check, or an error that joins all mistakes in cfg, each with the name of its field.
 func New(cfg Config) (*Check, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
@@ -111,16 +112,16 @@ func New(cfg Config) (*Check, error) {
 	return &Check{cfg}, nil
 }
 
-// Report is the answer of a [Check].
+// Report is the judgement of a [Check].
 type Report struct {
 	State State `json:"state"`
-	// Problems say why the state is not healthy, each in words for an operator; never nil. They
-	// hold no key, topic or payload.
+	// Problems are the reasons why the state is not healthy, in words for an operator; never nil.
+	// They hold no key, topic or payload.
 	Problems []string `json:"problems"`
 }
 
-// Outbox judges the state of an outbox. One without a relay, or whose relays own no shard, is
-// degraded, whatever waits: nobody would send what is written.
+// Outbox judges the state of an outbox. An outbox without a relay, or whose relays own no shard, is
+// degraded even if no event waits: new events would not be sent.
 func (c *Check) Outbox(s outbox.Stats) Report {
 	r := Report{Healthy, []string{}}
 	c.age(&r, "the oldest pending event is %v old", s.OldestPending)
@@ -135,9 +136,9 @@ func (c *Check) Outbox(s outbox.Stats) Report {
 	return r
 }
 
-// Routes returns r with the routes that do not work, as [producer.Outbox.ListRoutes] reads them:
-// any of them makes the outbox degraded. Their events wait and are not lost; by their age it
-// becomes unhealthy.
+// Routes returns r with the stalled routes that [producer.Outbox.ListRoutes] reads. A stalled route
+// makes the outbox degraded. Its events wait and are not lost; their age can make the outbox
+// unhealthy.
 func (c *Check) Routes(r Report, stalled []outbox.StalledRoute) Report {
 	names := make(map[string]bool)
 	for i := range stalled {
@@ -182,7 +183,7 @@ func (c *Check) dead(r *Report, what string, n int64) {
 	}
 }
 
-// add adds a problem, with the state that it alone would be.
+// add adds a problem, and worsens the state of the report if the problem is worse.
 func (r *Report) add(bad bool, problem string) {
 	state := Degraded
 	if bad {

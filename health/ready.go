@@ -6,26 +6,28 @@ import (
 	"github.com/boxpair/boxpair/producer/relay"
 )
 
-// Connection is the state of a connection to a broker, as amqp.Publisher.Health tells it. A relay
-// that runs connects its publishers at once.
+// Connection is the state of a connection to a broker, as amqp.Publisher.Health returns it. A
+// running relay connects its publishers at once.
 type Connection struct {
-	// Name is what it is called in problems, as "broker".
+	// Name is the name of the connection in problems, such as "broker".
 	Name string
-	// Connected tells whether there is one.
+	// Connected tells whether the connection is open.
 	Connected bool
-	// Err is why there is none, or why nothing can be sent on it.
+	// Err is why the connection is closed, or why nothing can be sent on it.
 	Err error
 }
 
-// minStale is how long a database may give no answer at least.
+// minStale is the shortest silence of a database that counts as a problem.
 const minStale = 30 * time.Second
 
-// Relay returns what keeps a relay from working, in words for an operator: its database, whose
-// tables, its connections or a route. None means that it is ready: its database has answered and
-// every connection is there, though nothing was sent yet. poll is the relay's PollMax, or 0: a
-// database that gave no answer for two of these, and at least half a minute, gives none. A relay
-// without shards, as beside many others, reads nothing, and is ready to take some. It does no I/O;
-// never nil.
+// Relay returns the problems that keep a relay from working, in words for an operator: a database
+// that fails or is silent, missing migrations, a closed connection, or a route that does not work.
+// The list is empty, and never nil, if the relay is ready: its database has answered and all
+// connections are open, though the relay may not have sent any event yet.
+//
+// poll is the relay's PollMax, or 0. A database counts as silent after 2*poll, and after 30 seconds
+// at least. A relay without shards beside other relays reads nothing, and is ready to take shards
+// over. Relay does no I/O.
 func Relay(h relay.Health, poll time.Duration, connections ...Connection) []string {
 	stale := max(minStale, 2*poll)
 	list := []string{}
