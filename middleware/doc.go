@@ -1,9 +1,8 @@
-// Package middleware puts an inbox around Watermill handlers that exist
-// already.
+// Package middleware puts an inbox around existing Watermill handlers.
 //
-// [Inbox] makes a Watermill handler a consumer of a [consumer.Inbox]: the handler stays
-// as it is, a copy of a message is acknowledged without running it, and what it returns
-// is written to the outbox instead of being published:
+// [Inbox] makes a Watermill handler a consumer of a [consumer.Inbox]. The handler stays as it is. A
+// copy of a message is acknowledged without running the handler, and returned messages are written
+// to the outbox instead of being published:
 //
 //	mw, err := middleware.Inbox(inbox, middleware.Config{
 //		Name:         "reserve",
@@ -13,69 +12,68 @@
 //	handler := router.AddConsumerHandler("reserve", "order.placed", subscriber, reserve)
 //	handler.AddMiddleware(mw)
 //
-// A handler that changes its database does that in the transaction of its message,
-// which [WorkFrom] finds in the message's context:
+// A handler changes its database in the transaction of its message, which [WorkFrom] finds in the
+// message's context:
 //
 //	w, ok := middleware.WorkFrom[pgx.Tx](msg.Context())
 //	_, err := w.DB().Exec(msg.Context(), `UPDATE stock …`)
 //
-// New code is better off with [consumer.Inbox.Handle], where the transaction is a parameter.
+// New code should use [consumer.Inbox.Handle], where the transaction is a parameter.
 //
 // # Guarantees
 //
-// Those of package consumer. Messages that the handler returns are in the outbox exactly when
-// the transaction is committed, under dispatch IDs that are children of the message's,
-// so a handler that runs again emits the same. The router is given none of them.
+// The guarantees are those of package consumer. Returned messages are in the outbox exactly when
+// the transaction is committed. Their dispatch IDs are children of the handled message's ID, so a
+// handler that runs again emits the same IDs. The router gets no messages to publish.
 //
 // # Order
 //
-// A middleware that is added before this one runs outside the inbox: it
-// sees one call per delivery, and an error only if nothing could be committed. A
-// middleware that is added after it runs inside the transaction, once per attempt.
+// A middleware that is added before this one runs outside the inbox: it sees one call per delivery,
+// and an error only if nothing could be committed. A middleware that is added afterwards runs
+// inside the transaction, once per attempt.
 //
 //	CorrelationID   inside or outside
-//	Recoverer       not needed: panics are counted. Inside it does no harm
-//	Retry           outside at most: the inbox retries by itself. Inside it would run the handler
-//	                again in the transaction of the attempt that failed, and commit the effects
-//	                of both
-//	Timeout         not needed: consumer.HandlerConfig.Timeout. Outside it cuts the
-//	                waiting for a database that is down
-//	Throttle        outside. Inside it would wait with a transaction open
-//	CircuitBreaker  not needed: an inbox waits for its database by itself. Inside, what an open
-//	                breaker refuses would count as attempts of messages that were not tried
-//	PoisonQueue     not beside an inbox, which keeps dead messages itself. Inside it
-//	                would hide the error of the handler, and half of its effects would
-//	                be committed; outside it would take an outage for poison
-//	IgnoreErrors    not inside, for the same reason
-//	Duplicator      outside, to see that copies are harmless. Inside it would double the effects
-//	InstantAck      never: what is acknowledged first is lost in a crash
-//	Deduplicator    never: it marks a message as seen before its handler succeeded
+//	Recoverer       not needed: panics are counted. Harmless inside
+//	Retry           outside only, if at all: the inbox retries by itself. Inside, the handler
+//	                would run again in the transaction of the failed attempt, and the effects of
+//	                both attempts would be committed
+//	Timeout         not needed: use consumer.HandlerConfig.Timeout. Outside, Timeout cuts
+//	                short the wait for a database that is down
+//	Throttle        outside. Inside, the handler would wait with a transaction open
+//	CircuitBreaker  not needed: an inbox waits for its database by itself. Inside, each call that
+//	                an open breaker refuses would count as an attempt of its message
+//	PoisonQueue     not with an inbox, which keeps dead messages itself. Inside, PoisonQueue would
+//	                hide the handler's error, and half of the effects would be committed; outside,
+//	                an outage would be taken for poison
+//	IgnoreErrors    not inside: it would hide the handler's error
+//	Duplicator      outside, to show that copies are harmless. Inside, effects would be doubled
+//	InstantAck      never: a message that is acknowledged first is lost in a crash
+//	Deduplicator    never: a message would be marked as seen before its handler succeeded
 //	DelayOnError    not needed: messages are parked
 //
-// Retry, Duplicator, PoisonQueue and IgnoreErrors of Watermill are found inside at the first
-// [WorkFrom], and every attempt fails with [ErrInside]. Not found are a middleware of your own that
-// runs its handler more than once, and one around a handler that never calls [WorkFrom], as one
-// that only returns messages: these have to be outside. With [Wrap] everything is outside, wherever
-// it was added:
+// The first call of [WorkFrom] detects Watermill's Retry, Duplicator, PoisonQueue and IgnoreErrors
+// inside the inbox; then every attempt fails with [ErrInside]. Two cases are not detected: a
+// middleware of your own that runs its handler more than once, and a handler that never calls
+// [WorkFrom], such as a handler that only returns messages. Keep their middlewares outside. With
+// [Wrap] every middleware is outside, wherever it was added:
 //
 //	reserve, err := middleware.Wrap(inbox, middleware.Config{Name: "reserve"}, reserve)
 //	router.AddConsumerHandler("reserve", "order.placed", subscriber, reserve)
 //
 // # Assumptions
 //
-// One middleware is one consumer, so it is added to one handler, with
-// [message.Handler.AddMiddleware] and not for the whole router: two handlers under
-// one name would swallow each other's messages. The router that it was added to runs
-// before parked messages are taken up; see [consumer.Inbox.Run].
+// One middleware is one consumer. Add it to one handler, with [message.Handler.AddMiddleware], and
+// not to the whole router: two handlers under one name would swallow each other's messages. The
+// router must run before parked messages are retried; see [consumer.Inbox.Run].
 //
 // AddHandlersGroup of Watermill's cqrs.EventProcessor adds a handler to the router and does not
-// return it, so there is nothing to add the middleware to: give each group a router of its own and
-// add it there with [message.Router.AddMiddleware], or make the group's handler yourself, as one
-// function around a marshaler, and give it to [Wrap].
+// return the handler, so the middleware cannot be added to it. Either give each group a router of
+// its own, and add the middleware there with [message.Router.AddMiddleware], or write the group's
+// handler as one function around a marshaler, and give the function to [Wrap].
 //
 // # Limitations
 //
-// When a parked message is handled again there is no router: the message's context has no
-// handler or topic name of Watermill's then. A handler that returns messages needs an inbox
-// with an outbox and Config.PublishTopic, whatever topic and publisher the router was given.
+// A parked message is handled again without a router: its context then has no handler name and no
+// topic of Watermill's. A handler that returns messages needs an inbox with an outbox and
+// Config.PublishTopic, whatever topic and publisher the router was given.
 package middleware

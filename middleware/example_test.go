@@ -18,8 +18,8 @@ import (
 	"github.com/boxpair/boxpair/transport/memory"
 )
 
-// A Watermill handler that exists already, with an inbox around it: copies do not
-// reach it, and what it returns is written to the outbox.
+// An existing Watermill handler gets an inbox: copies do not reach the handler, and its returned
+// messages are written to the outbox.
 func Example() {
 	ctx := context.Background()
 	dir, err := os.MkdirTemp("", "example")
@@ -58,7 +58,7 @@ func Example() {
 
 	reserve := func(msg *message.Message) ([]*message.Message, error) {
 		w, _ := middleware.WorkFrom[*sql.Tx](msg.Context())
-		_ = w.DB() // the transaction for whatever the handler changes
+		_ = w.DB() // the transaction for the handler's changes
 		fmt.Printf("reserving %s\n", msg.Payload)
 		return []*message.Message{message.NewMessage(watermill.NewUUID(), msg.Payload)}, nil
 	}

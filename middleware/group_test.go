@@ -38,7 +38,7 @@ func TestPlainHandlersShareTransactions(t *testing.T) {
 	var all sync.WaitGroup
 	for n := range 8 {
 		m := order(int64(n))
-		delete(m.Metadata, "boxpair-key") // or the transport would hand out one at a time
+		delete(m.Metadata, "boxpair-key") // otherwise the transport hands out messages one at a time
 		delete(m.Metadata, "boxpair-digest")
 		all.Go(func() { r.publish(m) })
 	}

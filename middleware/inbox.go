@@ -14,39 +14,38 @@ import (
 )
 
 var (
-	// ErrNotCommitted is wrapped by the error of a handler that returned messages which
-	// cannot be written to an outbox. Nothing was committed.
+	// ErrNotCommitted is wrapped if a handler returned messages that cannot be written to an
+	// outbox. Nothing was committed.
 	ErrNotCommitted = errors.New("handler returned messages that cannot be written to an outbox: nothing was committed")
-	// ErrAborted is wrapped when a handler failed since it went on in a transaction in which
-	// a statement had failed before.
+	// ErrAborted is wrapped if a handler failed because it used a transaction in which a statement
+	// had failed before.
 	ErrAborted = errors.New("transaction is aborted: a statement in it failed before, and the handler went on (use a savepoint)")
-	// ErrInside is wrapped by every error of a handler between which and the inbox stands a
-	// middleware of Watermill that runs it again or hides its error: either would commit effects
-	// twice or by half.
+	// ErrInside is wrapped by every error of a handler if a middleware of Watermill between inbox
+	// and handler runs the handler again, or hides its error. Effects would be committed twice or
+	// by half.
 	ErrInside = errors.New("middleware is inside the inbox, where it would run the handler again in the same transaction, or hide " +
 		"its error: nothing was committed (add it before the inbox, or use Wrap)")
-	// ErrSecondHandler is wrapped by every error of a handler that was given the
-	// middleware of another one.
+	// ErrSecondHandler is wrapped by every error of a second handler with the same middleware.
 	ErrSecondHandler = errors.New("inbox middleware was added to a second handler: two handlers under one name would " +
 		"swallow each other's messages, so make one middleware for each and add it with Handler.AddMiddleware")
 )
 
-// Config configures [Inbox].
+// Config configures [Inbox] and [Wrap].
 type Config struct {
-	// Name is the name of the consumer within the service, as for
-	// [consumer.Inbox.Handle]. Required.
+	// Name is the name of the consumer within the service, as for [consumer.Inbox.Handle].
+	// Required.
 	Name string `yaml:"name" env:"NAME"`
 
-	// PublishTopic is the topic of the messages that the handler returns. Defaults to
-	// none: then a handler that returns messages fails.
+	// PublishTopic is the topic of the messages that the handler returns. Defaults to none: a
+	// handler that returns messages then fails.
 	PublishTopic string `yaml:"publish_topic" env:"PUBLISH_TOPIC"`
-	// Key says which key a returned message has, by which its order is kept. With
+	// Key returns the key of a returned message; messages of one key keep their order. With
 	// PublishTopic, either Key or NoKey is required.
 	Key func(topic string, msg *message.Message) string `yaml:"-" env:"-"`
-	// NoKey says that returned messages need no order.
+	// NoKey says that returned messages have no key and need no order.
 	NoKey bool `yaml:"no_key" env:"NO_KEY"`
 
-	// Handler configures the consumer. Its Ready is set by [Inbox].
+	// Handler configures the consumer. [Inbox] sets Handler.Ready itself.
 	Handler consumer.HandlerConfig `yaml:"handler" envPrefix:"HANDLER_"`
 }
 
@@ -68,12 +67,11 @@ func (c Config) validate(hasOutbox bool) error {
 	return errors.Join(errs...)
 }
 
-// Inbox makes a consumer of inbox and returns it as a middleware for one Watermill
-// handler. The consumer is registered under cfg.Name at once, so that its parked
-// messages can be taken up when the router has started the handler, without a message
-// from the broker. The middleware is complete when it was applied to its handler,
-// which the router does when it starts. Adding it to a second handler makes that handler
-// fail with [ErrSecondHandler].
+// Inbox makes a consumer of inbox, and returns it as a middleware for one Watermill handler. The
+// consumer is registered under cfg.Name at once, so its parked messages are retried from the start
+// of the router, before the broker delivers a message. The router applies the middleware to its
+// handler at its start; then the middleware is complete. A second handler with the same middleware
+// fails with [ErrSecondHandler].
 func Inbox[TX any](inbox *consumer.Inbox[TX], cfg Config) (message.HandlerMiddleware, error) {
 	if err := cfg.validate(inbox.HasOutbox()); err != nil {
 		return nil, fmt.Errorf("inbox middleware config: %w", err)
@@ -97,7 +95,7 @@ func Inbox[TX any](inbox *consumer.Inbox[TX], cfg Config) (message.HandlerMiddle
 	}, nil
 }
 
-// Wrap makes fn a consumer of inbox under cfg.Name and returns it as a handler for
+// Wrap makes fn a consumer of inbox under cfg.Name, and returns it as a handler for
 // [message.Router.AddConsumerHandler]. Every middleware of the router is outside the inbox then,
 // wherever it was added, so none runs fn twice in one transaction.
 func Wrap[TX any](inbox *consumer.Inbox[TX], cfg Config, fn message.HandlerFunc) (message.NoPublishHandlerFunc, error) {
@@ -116,18 +114,18 @@ func Wrap[TX any](inbox *consumer.Inbox[TX], cfg Config, fn message.HandlerFunc)
 	return handler.Consume, nil
 }
 
-// plain runs a Watermill handler as a consumer's.
+// plain runs a Watermill handler as the handler of a consumer.
 type plain[TX any] struct {
 	cfg   Config
 	ready chan struct{} // closed when next is set
 	once  sync.Once
 	next  message.HandlerFunc
 
-	looked atomic.Bool            // at what is between the inbox and the handler
-	inside atomic.Pointer[string] // what must not be there
+	looked atomic.Bool            // look has seen the calls between inbox and handler
+	inside atomic.Pointer[string] // name of a forbidden middleware between them
 }
 
-// adopt takes the handler, and tells whether it is the first.
+// adopt sets the handler, and tells whether it is the first.
 func (p *plain[TX]) adopt(next message.HandlerFunc) (first bool) {
 	p.once.Do(func() {
 		p.next = next
@@ -140,7 +138,7 @@ func (p *plain[TX]) adopt(next message.HandlerFunc) (first bool) {
 func (p *plain[TX]) handle(ctx context.Context, w *consumer.Work[TX], msg *message.Message) error {
 	msg.SetContext(context.WithValue(ctx, workKey[TX]{}, &run[TX]{w, p}))
 	produced, err := p.next(msg)
-	if name := p.inside.Load(); name != nil { // even if err is nil: it may be hidden
+	if name := p.inside.Load(); name != nil { // even if err is nil: the middleware may hide the error
 		return errors.Join(fmt.Errorf("%s: %w", *name, ErrInside), explain(err))
 	}
 	if err != nil {
@@ -165,8 +163,8 @@ func (p *plain[TX]) handle(ctx context.Context, w *consumer.Work[TX], msg *messa
 // sqlAborted is PostgreSQL's code for a statement in an aborted transaction.
 const sqlAborted = "25P02"
 
-// explain adds to err what a statement in an aborted transaction means here.
-// The driver is not known; its errors tell their code like this by convention.
+// explain adds to err the cause of PostgreSQL's error for an aborted transaction. The driver is
+// unknown here; by convention, errors of drivers return their code from SQLState.
 func explain(err error) error {
 	var coded interface{ SQLState() string }
 	if errors.As(err, &coded) && coded.SQLState() == sqlAborted {
@@ -177,15 +175,15 @@ func explain(err error) error {
 
 type workKey[TX any] struct{}
 
-// run is one run of a handler.
+// run is one run of a handler, as a value in the message's context.
 type run[TX any] struct {
 	work *consumer.Work[TX]
 	of   *plain[TX]
 }
 
-// WorkFrom returns the work of the message whose context ctx is or derives from, within a handler
-// that has the [Inbox] middleware or was given to [Wrap]. TX is the type of the store's
-// transactions; with another one, and outside such a handler, it returns false.
+// WorkFrom returns the work of the message whose context ctx is or derives from. It finds the work
+// in handlers with the [Inbox] middleware or inside [Wrap], if TX is the type of the store's
+// transactions. Otherwise it returns false.
 func WorkFrom[TX any](ctx context.Context) (*consumer.Work[TX], bool) {
 	r, ok := ctx.Value(workKey[TX]{}).(*run[TX])
 	if !ok {

@@ -44,12 +44,12 @@ func TestPlainHandlerBecomesAConsumer(t *testing.T) {
 	r.add(middleware.Config{Name: "reserve", PublishTopic: "reserved", Key: keyOf}, reserve)
 	stop := r.run()
 	defer stop()
-	for range 3 { // two of them copies
+	for range 3 { // the second and third are copies
 		r.publish(order(1), order(2))
 	}
 	r.wantNumber(`SELECT count(*) FROM effects`, 2)
 
-	// What it returned is in the outbox, under child IDs.
+	// The returned messages are in the outbox, under child IDs.
 	queued, err := r.store.Fetch(t.Context(), everything())
 	if err != nil || len(queued) != 4 {
 		t.Fatalf("%d events in the outbox, %v; want 4", len(queued), err)
@@ -66,7 +66,7 @@ func TestPlainHandlerBecomesAConsumer(t *testing.T) {
 	}
 }
 
-// everything is the whole queue.
+// everything returns the ranges of the whole queue.
 func everything() []outbox.Range {
 	ranges := make([]outbox.Range, idgen.Shards)
 	for i := range ranges {
@@ -150,8 +150,8 @@ func TestTwoMiddlewaresUnderOneNameAreRefused(t *testing.T) {
 	}
 }
 
-// A middleware of the whole router would make one consumer of all handlers, and
-// each message would reach only one of them.
+// A middleware of the whole router would make one consumer of all handlers, and each message would
+// reach only one of them.
 func TestMiddlewareOfTwoHandlersSwallowsNothing(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -282,8 +282,8 @@ func TestWorkIsFoundUnderItsOwnTypeOnly(t *testing.T) {
 	r.publish(order(1))
 }
 
-// A middleware of the user's own that runs the handler again does so in a transaction that
-// PostgreSQL has given up. The error must say so, and name the way out.
+// A middleware of the user's own runs the handler again, in a transaction that PostgreSQL has
+// aborted. The error must say so, and name the way out.
 func TestHandlerThatGoesOnInAnAbortedTransactionIsExplained(t *testing.T) {
 	t.Parallel()
 	pool, err := pgxpool.New(t.Context(), testenv.Postgres(t))
@@ -323,8 +323,8 @@ func TestHandlerThatGoesOnInAnAbortedTransactionIsExplained(t *testing.T) {
 	}
 }
 
-// Watermill's own publishers say neither digest nor stamp nor key, and its
-// subscribers do not say what comes again.
+// Watermill's own publishers set no digest, stamp or key, and its subscribers do not mark
+// redelivered messages.
 func TestStockPublisherAndSubscriberWork(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -346,5 +346,5 @@ func TestStockPublisherAndSubscriberWork(t *testing.T) {
 		}
 	}
 	r.wantNumber(`SELECT count(*) FROM effects`, 1)
-	r.wantNumber(`SELECT count(*) FROM boxpair_inbox_parked WHERE state = 'dead'`, 4) // without an ID, equal ones are two
+	r.wantNumber(`SELECT count(*) FROM boxpair_inbox_parked WHERE state = 'dead'`, 4) // without an ID, equal messages count as two
 }

@@ -12,16 +12,16 @@ const (
 	maxFrames = 256
 )
 
-// notInside are middlewares of Watermill that run a handler again or hide its error, by the names
-// of their types and functions.
+// notInside are Watermill's middlewares that run a handler again or hide its error, by the names of
+// their types and functions.
 var notInside = map[string]string{
 	"Retry": "Retry", "Duplicator": "Duplicator", "IgnoreErrors": "IgnoreErrors", "poisonQueue": "PoisonQueue",
 }
 
-// look finds out, once, what stands between the inbox and the handler. A handler changes its
-// database only with what WorkFrom gives it, and what runs it is on the stack there; nothing else
-// tells one run of it from two. What a goroutine of the handler sees on its own stack is not
-// enough, so the next call looks again.
+// look finds the middlewares between the inbox and the handler, once. A handler changes its
+// database only through WorkFrom, and all calls that lead to the handler are on the stack of
+// WorkFrom; nothing else shows whether a handler runs twice. A goroutine of the handler has a stack
+// of its own, which is not enough: then the next call looks again.
 func (p *plain[TX]) look() {
 	if p.looked.Load() {
 		return

@@ -33,7 +33,7 @@ func repeaters(t *testing.T) map[string]message.HandlerMiddleware {
 	}
 }
 
-// failsOnce changes its database, and fails the first time.
+// failsOnce returns a handler that changes its database, and fails the first time.
 func failsOnce() message.HandlerFunc {
 	var runs atomic.Int64
 	return func(msg *message.Message) ([]*message.Message, error) {

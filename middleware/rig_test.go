@@ -24,8 +24,7 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// rig is a service on a database in a file: an inbox, an outbox, a broker and a
-// Watermill router.
+// rig is a service on a database in a file: an inbox, an outbox, a broker and a Watermill router.
 type rig struct {
 	t      *testing.T
 	db     *sql.DB
@@ -80,7 +79,7 @@ func (r *rig) restart(withOutbox bool) {
 	}
 }
 
-// add adds a handler with a middleware of its own to the router.
+// add adds a handler with an inbox middleware of its own to the router.
 func (r *rig) add(cfg middleware.Config, fn message.HandlerFunc, inside ...message.HandlerMiddleware) {
 	r.t.Helper()
 	mw, err := middleware.Inbox(r.inbox, cfg)
@@ -148,7 +147,7 @@ func (r *rig) waitFor(cond func() bool) {
 	}
 }
 
-// effect is what the plain handlers of these tests do in their transaction.
+// effect is the change that the plain handlers of these tests make in their transaction.
 func effect(msg *message.Message) error {
 	w, ok := middleware.WorkFrom[*sql.Tx](msg.Context())
 	if !ok {
@@ -158,7 +157,7 @@ func effect(msg *message.Message) error {
 	return err
 }
 
-// noPublisher is the router's publisher: it is given nothing.
+// noPublisher is the router's publisher. It must get no messages.
 type noPublisher struct{ t *testing.T }
 
 func (p noPublisher) Publish(topic string, msgs ...*message.Message) error {

@@ -9,13 +9,13 @@ import (
 	"github.com/boxpair/boxpair/store/inbox"
 )
 
-// recorder keeps an answer until the transaction is committed.
+// recorder keeps the answer of a handler until the transaction is committed.
 type recorder struct {
 	header http.Header
 	sent   http.Header // the header at the time of WriteHeader
 	code   int
 	body   bytes.Buffer
-	most   int
+	most   int // bytes of the body
 	err    error
 }
 
@@ -26,7 +26,7 @@ func (rec *recorder) Header() http.Header { return rec.header }
 
 // WriteHeader implements [http.ResponseWriter].
 func (rec *recorder) WriteHeader(status int) {
-	if rec.code != 0 || status < 200 { // informational answers are not final
+	if rec.code != 0 || status < 200 { // an informational answer is not final
 		return
 	}
 	rec.code, rec.sent = status, rec.header.Clone()
@@ -57,7 +57,7 @@ func (rec *recorder) answer() inbox.Answer {
 	return inbox.Answer{Status: rec.status(), Header: header, Body: rec.body.Bytes()}
 }
 
-// problem is an answer of this package's own, as problem details (RFC 9457).
+// problem is an error answer of this package, sent as problem details (RFC 9457).
 type problem struct {
 	status int
 	detail string
@@ -69,7 +69,7 @@ func (p *problem) write(rw http.ResponseWriter) {
 		Status int    `json:"status"`
 		Detail string `json:"detail"`
 	}{http.StatusText(p.status), p.status, p.detail})
-	if err != nil { // of strings and a number
+	if err != nil { // impossible: strings and a number
 		panic(err)
 	}
 	rw.Header().Set("Content-Type", "application/problem+json")
@@ -77,5 +77,5 @@ func (p *problem) write(rw http.ResponseWriter) {
 		rw.Header().Set("Retry-After", "1")
 	}
 	rw.WriteHeader(p.status)
-	_, _ = rw.Write(body) // a client that has gone asks again
+	_, _ = rw.Write(body) // a disconnected client repeats its request
 }

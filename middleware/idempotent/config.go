@@ -10,34 +10,32 @@ import (
 
 // Config configures [New].
 type Config struct {
-	// Scope says whose key a request carries: a customer, a tenant. Required unless
-	// Shared: with one scope for all, whoever guesses a key gets another's answer. At
-	// most 200 bytes of UTF-8.
+	// Scope returns the owner of a request's key: a customer, a tenant. Required unless Shared is
+	// set: in one common scope, a client that guesses a key gets another client's answer. The scope
+	// has at most 200 bytes of UTF-8 without NUL; otherwise the request is answered with 500.
 	Scope func(*http.Request) string `yaml:"-" env:"-"`
-	// Shared says that all keys are of one scope. Defaults to false.
+	// Shared puts all keys in one scope. Defaults to false.
 	Shared bool `yaml:"shared" env:"SHARED"`
-	// Optional handles requests without a key as well, once for each time that they come.
-	// Defaults to false: they are answered with 400.
+	// Optional accepts requests without a key, and handles each of them. Defaults to false: a
+	// request without a key is answered with 400.
 	Optional bool `yaml:"optional" env:"OPTIONAL"`
-	// MaxBody is how many bytes a request's body may have. It is held in memory.
+	// MaxBody is the maximal size of a request's body in bytes. The body is held in memory.
 	// Defaults to 1 MiB.
 	MaxBody int `yaml:"max_body" env:"MAX_BODY"`
-	// MaxAnswer is how many bytes an answer's body may have; beyond it the request
-	// fails. Defaults to 1 MiB.
+	// MaxAnswer is the maximal size of an answer's body in bytes; a larger answer fails the
+	// request. Defaults to 1 MiB.
 	MaxAnswer int `yaml:"max_answer" env:"MAX_ANSWER"`
-	// MaxWait is how long a repeat waits for the request that is being handled.
-	// Defaults to 2 s.
+	// MaxWait is how long a repeat waits while the first request is being handled. Defaults to 2 s.
 	MaxWait time.Duration `yaml:"max_wait" env:"MAX_WAIT"`
-	// KeepRefused commits what a handler has changed before it answered with a refusal: a status
-	// from 400 to 499 that does not ask to come again. Defaults to false: it is rolled back, and
-	// the answer alone is kept.
+	// KeepRefused commits the changes of a handler that refuses its request: the status is between
+	// 400 and 499, and does not ask the client to repeat the request. Defaults to false: the
+	// changes are rolled back, and only the answer is kept.
 	KeepRefused bool `yaml:"keep_refused" env:"KEEP_REFUSED"`
 	// Retention is how long answers are kept. Defaults to 24 h.
 	Retention time.Duration `yaml:"retention" env:"RETENTION"`
 	// Interval is the time between two passes of Run. Defaults to a minute.
 	Interval time.Duration `yaml:"interval" env:"INTERVAL"`
-	// Logger receives what goes wrong, without keys, bodies and headers. Defaults to
-	// [slog.Default].
+	// Logger receives errors, without keys, bodies and headers. Defaults to [slog.Default].
 	Logger *slog.Logger `yaml:"-" env:"-"`
 }
 

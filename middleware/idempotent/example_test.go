@@ -17,7 +17,7 @@ import (
 	"github.com/boxpair/boxpair/store/sqlite"
 )
 
-// A client that got no answer sends its request again. The order is placed once.
+// A client without an answer sends its request again. The order is placed once.
 func Example() {
 	ctx := context.Background()
 	dir, err := os.MkdirTemp("", "example")

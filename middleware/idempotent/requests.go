@@ -19,9 +19,9 @@ import (
 )
 
 const (
-	// HeaderKey is the request's header with the idempotency key.
+	// HeaderKey is the header of a request with its idempotency key.
 	HeaderKey = "Idempotency-Key"
-	// HeaderReplayed is the answer's header that tells a repeat from the first.
+	// HeaderReplayed is the header of an answer that was stored before.
 	HeaderReplayed = "Idempotency-Replayed"
 )
 
@@ -29,23 +29,23 @@ const (
 	maxKey      = 255 // bytes of a key
 	maxScope    = 200 // bytes of a scope, which becomes part of an event's Source
 	forgetBatch = 1000
-	// commits is how often a request whose commit's outcome is not known is asked for again.
+	// commits is how many times a request is tried while the outcome of its commit is unknown.
 	commits = 3
 )
 
-// Requests makes handlers idempotent. It is safe for concurrent use.
+// Requests makes HTTP handlers idempotent. It is safe for concurrent use.
 type Requests[TX any] struct {
 	outbox *producer.Outbox[TX]
 	store  inbox.RequestStore[TX]
 	cfg    Config
 }
 
-// HandlerFunc handles a request in a transaction, in which w writes events. What it
-// answers is sent after the commit. On an error nothing is committed, and 500 is
-// answered. It may be run again after a conflict of transactions.
+// HandlerFunc handles a request in a transaction, in which w writes events. The answer in rw is
+// sent after the commit. On an error nothing is committed, and 500 is answered. A conflict of
+// transactions may run the function again.
 type HandlerFunc[TX any] func(rw http.ResponseWriter, r *http.Request, w *producer.Writer[TX]) error
 
-// New returns a maker of idempotent handlers. It does no I/O.
+// New returns a Requests, or an error that joins all mistakes. New does no I/O.
 func New[TX any](outbox *producer.Outbox[TX], store inbox.RequestStore[TX], cfg Config) (*Requests[TX], error) {
 	cfg, err := cfg.withDefaults()
 	if outbox == nil {
@@ -62,22 +62,22 @@ func New[TX any](outbox *producer.Outbox[TX], store inbox.RequestStore[TX], cfg 
 
 type contextKey struct{}
 
-// handled is the request that is being handled, in its context.
+// handled identifies the request in its context.
 type handled struct {
 	id   inbox.Request
-	came int64 // in nanoseconds; the claim sees to it that a key comes once in its time
+	came int64 // in Unix nanoseconds; one claim of a key has one such time
 }
 
-// Key returns the idempotency key of the request that is being handled, or "".
+// Key returns the idempotency key of the request in ctx, or "".
 func Key(ctx context.Context) string {
 	now, _ := ctx.Value(contextKey{}).(handled)
 	return now.id.Key
 }
 
-// Identify gives e the identity of the request that is being handled: its scope, its key and when
-// it came, so that the same key of two customers is not taken for one event, nor that of a new
-// request for the event of one whose key is forgotten. Events of one request are counted by the
-// writer. Without a key, e gets a random identity.
+// Identify sets the identity of e from the request in ctx: its scope, its key and the time of its
+// arrival. The scope keeps equal keys of two customers apart; the time keeps a new request apart
+// from an earlier one whose key is forgotten. The writer numbers the events of one request. Without
+// a key, e gets a random identity.
 func Identify(ctx context.Context, e producer.Event) producer.Event {
 	now, _ := ctx.Value(contextKey{}).(handled)
 	if now.id.Key == "" {
@@ -88,7 +88,7 @@ func Identify(ctx context.Context, e producer.Event) producer.Event {
 	return e
 }
 
-// Handle returns the HTTP handler that runs fn once for each key.
+// Handle returns an HTTP handler that runs fn once for each key.
 func (q *Requests[TX]) Handle(fn HandlerFunc[TX]) http.Handler {
 	return http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		in, p := q.read(rw, r)
@@ -101,14 +101,14 @@ func (q *Requests[TX]) Handle(fn HandlerFunc[TX]) http.Handler {
 	})
 }
 
-// incoming is a request whose body was read.
+// incoming is a request with its body.
 type incoming struct {
 	r    *http.Request
 	body []byte
-	id   inbox.Request // without a key: the client sent none
+	id   inbox.Request // Key is "" if the client sent no key
 }
 
-// read reads the key and the body.
+// read reads the key and the body of a request.
 func (q *Requests[TX]) read(rw http.ResponseWriter, r *http.Request) (*incoming, *problem) {
 	in := &incoming{r: r}
 	values := r.Header.Values(HeaderKey)
@@ -127,7 +127,7 @@ func (q *Requests[TX]) read(rw http.ResponseWriter, r *http.Request) (*incoming,
 		in.id.Scope = q.cfg.Scope(r)
 	}
 	if len(in.id.Scope) > maxScope || !utf8.ValidString(in.id.Scope) || bytes.IndexByte([]byte(in.id.Scope), 0) >= 0 {
-		q.cfg.Logger.ErrorContext(r.Context(), "scope of a request is no text of 200 bytes at most")
+		q.cfg.Logger.ErrorContext(r.Context(), "scope of a request is not UTF-8 text of at most 200 bytes")
 		return nil, &problem{http.StatusInternalServerError, "The request cannot be handled."}
 	}
 	var tooLarge *http.MaxBytesError
@@ -163,7 +163,7 @@ func parseKey(values []string) (string, bool) {
 	return key, true
 }
 
-// fingerprint tells apart what was asked for.
+// fingerprint is a hash of the content of a request.
 func fingerprint(r *http.Request, body []byte) [32]byte {
 	h := sha256.New()
 	for _, part := range []string{r.Method, r.URL.Path, r.URL.RawQuery, r.Header.Get("Content-Type")} {
@@ -173,7 +173,7 @@ func fingerprint(r *http.Request, body []byte) [32]byte {
 	return [32]byte(h.Sum(nil))
 }
 
-// serve handles the request, or answers it from the store.
+// serve handles a request, or answers it from the store.
 func (q *Requests[TX]) serve(rw http.ResponseWriter, in *incoming, fn HandlerFunc[TX]) *problem {
 	ctx := context.WithValue(in.r.Context(), contextKey{}, handled{in.id, time.Now().UnixNano()})
 	in.r = in.r.WithContext(ctx)
@@ -182,7 +182,7 @@ func (q *Requests[TX]) serve(rw http.ResponseWriter, in *incoming, fn HandlerFun
 		rec = newRecorder(q.cfg.MaxAnswer)
 		return q.run(ctx, w, in, rec, fn)
 	}, func() *recorder { return rec })
-	if errors.Is(err, errRefused) && in.id.Key != "" { // and rolled back; what is left of it is the answer
+	if errors.Is(err, errRefused) && in.id.Key != "" { // the changes are rolled back; store the answer alone
 		stored, err = q.transact(ctx, in, func(context.Context, *producer.Writer[TX]) error { return nil }, func() *recorder { return rec })
 	}
 	switch {
@@ -201,22 +201,21 @@ func (q *Requests[TX]) serve(rw http.ResponseWriter, in *incoming, fn HandlerFun
 }
 
 var (
-	// errServer rolls back the transaction of a handler whose answer says that the request is to
-	// come again.
+	// errServer rolls back the transaction of a handler whose answer asks for a repeat.
 	errServer = errors.New("handler answered that the request is to be repeated")
-	// errRefused rolls back the transaction of a handler that answered with a refusal.
+	// errRefused rolls back the transaction of a handler that refused its request.
 	errRefused = errors.New("handler refused the request")
 )
 
-// handlerError is an error of the handler, told apart from those of the database.
+// handlerError marks an error of the handler, as opposed to errors of the database.
 type handlerError struct{ error }
 
 func (e *handlerError) Unwrap() error { return e.error }
 
-// transact claims the key, does what is to be done, and stores its answer, in one transaction. It
-// returns an answer that was stored before.
+// transact claims the key, calls do, and stores the answer, in one transaction. It returns the
+// stored answer if the key had one.
 func (q *Requests[TX]) transact(ctx context.Context, in *incoming, do func(context.Context, *producer.Writer[TX]) error, answer func() *recorder) (stored *inbox.Answer, err error) {
-	var unknown error // why it was asked for again
+	var unknown error // the last unknown outcome
 	for range commits {
 		err = q.outbox.Transact(ctx, func(ctx context.Context, w *producer.Writer[TX]) (err error) {
 			if in.id.Key == "" {
@@ -230,22 +229,22 @@ func (q *Requests[TX]) transact(ctx context.Context, in *incoming, do func(conte
 			}
 			return q.store.AnswerRequest(ctx, w.DB(), in.id, storable(answer().answer(), in.id.Fingerprint))
 		})
-		// Asked for again, the claim tells. Without one it is not known whether the handler's
-		// changes are there.
+		// A repeated claim shows whether the commit happened. Without a key the outcome stays
+		// unknown.
 		if !errors.Is(err, outbox.ErrCommitUnknown) || in.id.Key == "" {
 			break
 		}
 		unknown = err
 	}
 	if errors.Is(err, inbox.ErrUnanswered) {
-		err = errors.Join(unknown, err) // of which the first says what the handler did
+		err = errors.Join(unknown, err) // unknown says what the handler did
 	}
 	return stored, err
 }
 
-// run runs the handler. An error tells why nothing of it is to be committed.
+// run calls the handler. On an error its transaction must not be committed.
 func (q *Requests[TX]) run(ctx context.Context, w *producer.Writer[TX], in *incoming, rec *recorder, fn HandlerFunc[TX]) error {
-	r := in.r.Clone(ctx) // a handler that is run again sees nothing of what it has changed
+	r := in.r.Clone(ctx) // a repeated run gets an unchanged request
 	r.Body = io.NopCloser(bytes.NewReader(in.body))
 	if err := fn(rec, r, w); err != nil {
 		return &handlerError{err}
@@ -261,7 +260,7 @@ func (q *Requests[TX]) run(ctx context.Context, w *producer.Writer[TX], in *inco
 	return nil
 }
 
-// storable returns what is kept of an answer.
+// storable returns the part of an answer that is stored.
 func storable(a inbox.Answer, fingerprint [32]byte) inbox.Answer {
 	a.Header = maps.Clone(a.Header)
 	delete(a.Header, "Set-Cookie")
@@ -272,23 +271,23 @@ func storable(a inbox.Answer, fingerprint [32]byte) inbox.Answer {
 func (q *Requests[TX]) send(rw http.ResponseWriter, a inbox.Answer) {
 	maps.Copy(rw.Header(), a.Header)
 	rw.WriteHeader(a.Status)
-	_, _ = rw.Write(a.Body) // a client that has gone asks again
+	_, _ = rw.Write(a.Body) // a disconnected client repeats its request
 }
 
-// problem tells the client and the log what became of a request that was not committed.
+// problem logs why a request was not committed, and returns the error for the client.
 func (q *Requests[TX]) problem(ctx context.Context, err error) *problem {
 	var failed *handlerError
 	switch {
 	case errors.Is(err, inbox.ErrInProgress):
 		return &problem{http.StatusConflict, "A request with this idempotency key is being handled."}
 	case errors.Is(err, inbox.ErrUnanswered):
-		q.cfg.Logger.ErrorContext(ctx, "what became of a request is not known", "error", err)
-		return &problem{http.StatusInternalServerError, "It is not known how much of the request was carried out."}
+		q.cfg.Logger.ErrorContext(ctx, "outcome of a request is unknown", "error", err)
+		return &problem{http.StatusInternalServerError, "It is unknown how much of the request was carried out."}
 	case errors.As(err, &failed):
 		q.cfg.Logger.ErrorContext(ctx, "handler of a request failed", "error", failed.error)
 		return &problem{http.StatusInternalServerError, "The request failed. Nothing was changed."}
 	case ctx.Err() == nil && q.handlers(err):
-		q.cfg.Logger.ErrorContext(ctx, "handler of a request left its transaction such that it cannot be committed, as by an error of SQL that it did not return", "error", err)
+		q.cfg.Logger.ErrorContext(ctx, "handler of a request left its transaction unfit to commit, perhaps by ignoring an SQL error", "error", err)
 		return &problem{http.StatusInternalServerError, "The request failed. Nothing was changed."}
 	default:
 		q.cfg.Logger.ErrorContext(ctx, "transaction of a request failed", "error", err)
@@ -296,8 +295,7 @@ func (q *Requests[TX]) problem(ctx context.Context, err error) *problem {
 	}
 }
 
-// handlers tells whether the handler is to answer for the error of a transaction of which nothing
-// was committed.
+// handlers tells whether the handler caused the error of a transaction that was not committed.
 func (q *Requests[TX]) handlers(err error) bool {
 	if errors.Is(err, inbox.ErrRolledBack) {
 		return true
@@ -308,7 +306,7 @@ func (q *Requests[TX]) handlers(err error) bool {
 	return ok && !errors.Is(err, outbox.ErrCommitUnknown) && store.Classify(err) == inbox.HandlerError
 }
 
-// Run removes requests that are past Config.Retention until ctx ends, and returns nil then.
+// Run removes requests older than Config.Retention until ctx ends, and then returns nil.
 func (q *Requests[TX]) Run(ctx context.Context) error {
 	ticker := time.NewTicker(q.cfg.Interval)
 	defer ticker.Stop()
@@ -324,8 +322,8 @@ func (q *Requests[TX]) Run(ctx context.Context) error {
 	}
 }
 
-// RunOnce removes the requests that are past Config.Retention, in small
-// transactions, and tells how many. It returns the first error.
+// RunOnce removes the requests older than Config.Retention, in small transactions, and returns
+// their number. It stops at the first error.
 func (q *Requests[TX]) RunOnce(ctx context.Context) (int, error) {
 	total := 0
 	for {

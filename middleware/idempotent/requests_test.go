@@ -187,7 +187,7 @@ func forgottenKey[TX any](t *testing.T, open opener[TX]) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for n, item := range []string{"lamp", "lamp", "chair"} { // of whose events the outbox knows the earlier ones still
+	for n, item := range []string{"lamp", "lamp", "chair"} { // the outbox still has the events of the earlier requests
 		s.want(s.do("key", "/orders", item), http.StatusCreated, "placed", n+1)
 		if n, err := drop.RunOnce(t.Context()); n != 1 || err != nil {
 			t.Fatalf("%d forgotten, %v", n, err)
@@ -262,7 +262,7 @@ func unknownCommit[TX any](t *testing.T, open opener[TX]) {
 	})
 }
 
-// TestAnswerWhoseCommitWasNotHeardOfIsSent: the connection breaks between the server's commit and
+// TestAnswerWhoseCommitWasNotHeardOfIsSent breaks the connection between the server's commit and
 // its reply.
 func TestAnswerWhoseCommitWasNotHeardOfIsSent(t *testing.T) {
 	t.Parallel()
@@ -294,7 +294,7 @@ func TestRequestInProgressIsToldSo(t *testing.T) {
 	}
 }
 
-// busy is a store whose keys are all being handled.
+// busy is a store in which every key is being handled.
 type busy struct{ inbox.RequestStore[*sql.Tx] }
 
 func (busy) ClaimRequest(context.Context, *sql.Tx, inbox.Request, time.Duration) (*inbox.Answer, error) {

@@ -29,21 +29,21 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// realStore is what a database's store has to be here.
+// realStore is the part of a database's store that these tests need.
 type realStore[TX any] interface {
 	outbox.Store[TX]
 	inbox.RequestStore[TX]
 }
 
-// database is a real one, with a table of orders.
+// database is a real database with a table of orders.
 type database[TX any] struct {
 	store realStore[TX]
 	exec  func(ctx context.Context, tx TX, statement string, args ...any) error
-	// placed counts the orders, and the events that wait to be sent.
+	// placed counts the orders and the unsent events.
 	placed func() (orders, events int, err error)
 }
 
-// opener returns a database of the test's own.
+// opener returns a database for one test.
 type opener[TX any] func(t *testing.T) *database[TX]
 
 const (
@@ -80,7 +80,7 @@ func newPostgres(t *testing.T) *database[pgx.Tx] {
 	return newPostgresBehind(t, func(address string) string { return address })
 }
 
-// newPostgresBehind returns a database that is reached under what behind makes of its address.
+// newPostgresBehind returns a database that is reached at the address that behind returns.
 func newPostgresBehind(t *testing.T, behind func(address string) string) *database[pgx.Tx] {
 	t.Helper()
 	address := testenv.Postgres(t)
@@ -133,10 +133,10 @@ type shop[TX any] struct {
 	calls   atomic.Int64
 }
 
-// lossy is a store whose commits may be reported as unknown, having happened or not.
+// lossy is a store that reports commits as unknown, after or instead of committing.
 type lossy[TX any] struct {
 	realStore[TX]
-	lose atomic.Int64 // so many commits; negative: which then do not happen
+	lose atomic.Int64 // number of commits to report as unknown; negative: they do not happen either
 }
 
 func (s *lossy[TX]) Transact(ctx context.Context, fn func(context.Context, TX) error) error {
@@ -169,7 +169,7 @@ func newShop(t *testing.T, cfg idempotent.Config, fn handler) *shop[*sql.Tx] {
 	return newShopOn(t, newSQLite(t), cfg, fn)
 }
 
-// newShopOn returns a shop whose handler runs fn after it has placed its order.
+// newShopOn returns a shop whose handler places an order and then calls fn.
 func newShopOn[TX any](t *testing.T, db *database[TX], cfg idempotent.Config, fn idempotent.HandlerFunc[TX]) *shop[TX] {
 	t.Helper()
 	s := &shop[TX]{t: t, db: db, store: &lossy[TX]{realStore: db.store}}
@@ -211,7 +211,7 @@ func (s *shop[TX]) place(r *http.Request, w *producer.Writer[TX]) error {
 	return err
 }
 
-// do sends a request and returns its answer.
+// do sends a request and returns the answer.
 func (s *shop[TX]) do(key, path, body string, header ...string) *httptest.ResponseRecorder {
 	r := httptest.NewRequestWithContext(s.t.Context(), http.MethodPost, path, strings.NewReader(body))
 	if key != "" {
@@ -225,7 +225,7 @@ func (s *shop[TX]) do(key, path, body string, header ...string) *httptest.Respon
 	return rec
 }
 
-// want checks an answer, and how many orders and events there are.
+// want checks an answer, and the numbers of orders and events.
 func (s *shop[TX]) want(resp *httptest.ResponseRecorder, status int, body string, placed int) {
 	s.t.Helper()
 	if got := resp.Body.String(); resp.Code != status || body != "" && got != body {
