@@ -1,35 +1,38 @@
-// Package migrations holds the tables of this library as numbered SQL files,
-// one folder per database, and knows which of them a database still lacks.
+// Package migrations holds the tables of this library as numbered SQL files, one folder per
+// database, and computes which migrations a database lacks.
 //
-// A store applies them: call its Migrate function, which takes a lock, so two
-// processes may start at once, and records what was applied in the table
-// schema_migrations. Migrations only go forward. A file that was released never
-// changes: its checksum is recorded, and a difference is an error.
+// A store applies the migrations: call its Migrate function. Migrate takes a lock, so that two
+// processes may start at once, and records the applied migrations in the table schema_migrations.
+// Migrations only go forward. A released file never changes: its checksum is recorded, and a
+// difference is an error.
 //
 // # As plain files
 //
-// The files are plain SQL and can be applied by any other tool, in the order of their numbers, each
-// in one transaction; those for MySQL and MariaDB commit by themselves, and can be run again. The
-// PostgreSQL files need their schema first:
+// The files are plain SQL, and any other tool can apply them, in the order of their numbers, each
+// in one transaction. Statements for MySQL and MariaDB commit by themselves, and can be run again.
+// The PostgreSQL files need their schema first:
 //
 //	CREATE SCHEMA boxpair;
 //
-// Use Migrate or another tool for a database, not both: they do not know
-// of each other's records.
+// Use either Migrate or another tool for a database: neither knows of the other's records.
 //
 // # Privileges
 //
-// [PostgresGrants] returns the statements that give the roles of a PostgreSQL database what
-// the parts of this library need and no more. The same is in grants/postgres.sql, for other
-// tools.
+// [PostgresGrants] returns the statements that give the roles of a PostgreSQL database the
+// privileges that the parts of this library need, and no others. For other tools,
+// grants/postgres.sql holds the same statements.
 //
 // # Names
 //
-// In the files, every name of a table, index, sequence, view and function is in double quotes. In
-// those for PostgreSQL it begins with outbox or inbox and carries the schema "boxpair" where the
-// grammar allows one; in those for SQLite it begins with boxpair_; in those for MySQL and MariaDB
-// all names, of columns too, are in backquotes, and those of tables and views begin with boxpair_.
-// For other [Names], this package rewrites what is in these quotes: the schema is replaced, and the
-// prefix is put before or replaced. Strings and comments are left as they are; the bodies of
-// functions, between dollar quotes, are not.
+// The files quote every name of a table, index, sequence, view and function:
+//
+//   - For PostgreSQL in double quotes. A name begins with outbox or inbox, and carries the schema
+//     "boxpair" where the grammar allows a schema.
+//   - For SQLite in double quotes. A name begins with boxpair_.
+//   - For MySQL and MariaDB in backquotes, names of columns too. A name of a table or view begins
+//     with boxpair_.
+//
+// For other [Names], this package rewrites the quoted names: it replaces the schema, and prepends
+// or replaces the prefix. Strings and comments stay as they are; the bodies of functions, between
+// dollar quotes, are rewritten too.
 package migrations

@@ -8,8 +8,8 @@ import (
 	"github.com/boxpair/boxpair/migrations"
 )
 
-// The owner of the tables runs the grants after every migration. Here the role of a web service is
-// given what idempotent requests need; all lines but those of grants are left out.
+// The owner of the tables runs the grants after every migration. Here the role of a web service
+// gets the privileges for idempotent requests; only the GRANT lines are shown.
 func ExamplePostgresGrants() {
 	names, err := migrations.PostgresNames("shop", "")
 	if err != nil {

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// FuzzNames: whatever the names hold, a file keeps its statements. It is the same
-// outside quotes, and its quoted names are the ones that were asked for.
+// FuzzNames: a file keeps its statements under any names. The text outside quotes is unchanged, and
+// the quoted names are the requested ones.
 func FuzzNames(f *testing.F) {
 	for _, seed := range []string{"", "boxpair", `a"; DROP TABLE x; --`, `"`, `\`, "'", "$$", "$body$", "/*", "*/", "--", "é\n", "outbox_", "{{inbox}}"} {
 		f.Add(seed, seed)
@@ -59,8 +59,8 @@ func sameStatements(t *testing.T, files func(Names) ([]Migration, error), plain,
 	}
 }
 
-// lexeme is what PostgreSQL and SQLite read as one: a quoted name, a string, a body between
-// dollar quotes, a comment. It is written anew here, without what package migrations uses.
+// lexeme matches one token of PostgreSQL and SQLite: a quoted name, a string, a body between dollar
+// quotes, a comment. It does not use the code of package migrations.
 var lexeme = regexp.MustCompile(`(?s)"(?:[^"]|"")*"|'(?:[^']|'')*'|--[^\n]*|/\*.*?\*/`)
 
 // taken returns sql without its quoted names, and the names.
@@ -82,7 +82,8 @@ func sameName(t *testing.T, quoted string, want ...string) {
 	}
 }
 
-// FuzzRewrite: no file makes it panic or loop, and a file without double quotes stays as it is.
+// FuzzRewrite: no file makes rewrite panic or loop, and a file without double quotes stays as it
+// is.
 func FuzzRewrite(f *testing.F) {
 	f.Add(`SELECT "boxpair"."inbox" -- "inbox"`)
 	f.Add(`'it''s "inbox"' /* "inbox`)

@@ -10,34 +10,34 @@ import (
 //go:embed grants/postgres.sql
 var postgresGrants string
 
-// Roles names the roles of a PostgreSQL database that are given the privileges of the
-// parts of this library. A part without a name is given to nobody. Several parts may have
-// one name. Names have at most 63 bytes and may hold any characters except NUL.
+// Roles names the roles of a PostgreSQL database that get the privileges of the parts of this
+// library. Privileges of a part without a name are not granted. Several parts may share a role. A
+// name has at most 63 bytes and may hold any characters except NUL.
 type Roles struct {
 	// Producer writes events. Defaults to none.
 	Producer string
-	// Relay publishes them. Defaults to none.
+	// Relay publishes events. Defaults to none.
 	Relay string
 	// Consumer handles messages. Defaults to none.
 	Consumer string
-	// Requests answers HTTP requests once. Defaults to none.
+	// Requests answers HTTP requests with idempotency keys. Defaults to none.
 	Requests string
-	// Janitor removes what is past its retention. Defaults to none.
+	// Janitor removes rows that are past their retention. Defaults to none.
 	Janitor string
-	// Operator redrives and discards. Defaults to none.
+	// Operator redrives and discards parked events and messages. Defaults to none.
 	Operator string
-	// Monitor counts and measures. Defaults to none.
+	// Monitor reads counts and ages. Defaults to none.
 	Monitor string
 }
 
 const (
-	// roleMark begins the line that the section of a role begins with.
+	// roleMark begins the first line of a role's section.
 	roleMark = "-- role: "
 	// rolePrefix begins the names of roles in the file.
 	rolePrefix = "boxpair_"
 )
 
-// parts are the roles by what the file of grants calls them.
+// parts returns the roles by their names in the file of grants.
 func (r Roles) parts() map[string]string {
 	return map[string]string{
 		"producer": r.Producer, "relay": r.Relay, "consumer": r.Consumer,
@@ -45,10 +45,10 @@ func (r Roles) parts() map[string]string {
 	}
 }
 
-// PostgresGrants returns the statements that give roles, which exist, the privileges that the
-// library needs on the tables that names are of, and no others. The owner of the tables runs them
-// after every migration; running them again changes nothing. The file itself is
-// grants/postgres.sql, for other tools. An error names the role that is not a name.
+// PostgresGrants returns the statements that give existing roles the privileges that the library
+// needs on the tables of names, and no others. The owner of the tables runs the statements after
+// every migration; running them again changes nothing. For other tools, the file itself is
+// grants/postgres.sql. An error names the role whose name is invalid.
 func PostgresGrants(names Names, roles Roles) (string, error) {
 	sections := strings.Split(postgresGrants, roleMark)
 	quoted := make(map[string]string)

@@ -8,23 +8,22 @@ import (
 	"strings"
 )
 
-// Lock is a table that migrations lock against others.
+// Lock is a lock that migrations take on a table, and that other transactions may wait for.
 type Lock struct {
-	// Table is its name as it is written in SQL. Where an index is removed, it is that of the
-	// index.
+	// Table is the table's name as written in SQL. If an index is removed, Table is the index's
+	// name.
 	Table string
-	// Mode is the strongest lock by PostgreSQL's name, as "ACCESS EXCLUSIVE".
+	// Mode is PostgreSQL's name of the strongest lock, such as "ACCESS EXCLUSIVE".
 	Mode string
 }
 
 // String returns the lock in words.
 func (l Lock) String() string { return l.Mode + " on " + l.Table }
 
-// modes are those of the locks that a reader, a writer or a migration may have to wait for, weakest
-// first.
+// modes are the lock modes that block a reader, a writer or a migration, weakest first.
 var modes = []string{"ROW EXCLUSIVE", "SHARE UPDATE EXCLUSIVE", "SHARE", "SHARE ROW EXCLUSIVE", "EXCLUSIVE", "ACCESS EXCLUSIVE"}
 
-// identifier is a name in a file, with its schema or without, and table is one that is remembered.
+// identifier matches a name in a file, with or without its schema; table captures one.
 const (
 	identifier = `"(?:[^"]|"")+"(?:\."(?:[^"]|"")+")?`
 	table      = `(` + identifier + `)`
@@ -32,7 +31,8 @@ const (
 
 var (
 	created = regexp.MustCompile(`^CREATE (?:UNLOGGED )?TABLE (?:IF NOT EXISTS )?` + table)
-	// changes say which statements lock a table, and how. The first that fits a statement counts.
+	// changes are the statements that lock a table, with the mode. The first match of a statement
+	// counts.
 	changes = []struct {
 		pattern *regexp.Regexp
 		mode    string
@@ -49,9 +49,9 @@ var (
 	concurrent = regexp.MustCompile(`^(?:CREATE (?:UNIQUE )?INDEX CONCURRENTLY (` + identifier + `) ON|DROP INDEX CONCURRENTLY IF EXISTS) `)
 )
 
-// Locks returns what the statements of list, in PostgreSQL, lock so that others wait: the tables
-// that are there before, each with the strongest of its locks, by first use. What they create
-// themselves is nobody else's yet.
+// Locks returns the tables that the migrations in list lock in PostgreSQL so that other
+// transactions wait, each with the strongest of its locks, in the order of first use. Tables that
+// list creates itself are left out: no other transaction uses them yet.
 func Locks(list []Migration) []Lock {
 	var locks []Lock
 	own := make(map[string]bool)
@@ -85,8 +85,8 @@ func strengthen(locks []Lock, l Lock) []Lock {
 	return locks
 }
 
-// lines returns the statements of m without comments and the bodies of functions, each as one line.
-// None means also that they cannot be told apart, which check has refused.
+// lines returns the statements of m, each as one line, without comments and the bodies of
+// functions. It returns nil also if the statements cannot be split; check refuses such a file.
 func (m *Migration) lines() []string {
 	list, err := m.split()
 	if err != nil {
@@ -98,14 +98,14 @@ func (m *Migration) lines() []string {
 func (m *Migration) split() ([]string, error) {
 	var bare strings.Builder
 	for i, part := range strings.Split(m.SQL, bodyQuote) {
-		if i%2 == 0 { // the others are bodies
+		if i%2 == 0 { // odd parts are bodies of functions
 			bare.WriteString(part)
 		}
 	}
 	list, err := Statements(bare.String())
 	for i := range list {
-		// A pattern for the spaces takes 20 times as long as this under -race, in each Migrate of
-		// each test.
+		// A regular expression for the spaces takes 20 times as long under -race, in each Migrate
+		// of each test.
 		list[i] = strings.Join(strings.Fields(list[i]), " ")
 	}
 	return list, err
@@ -115,15 +115,15 @@ func (m *Migration) split() ([]string, error) {
 type ConcurrentIndex struct {
 	// SQL is the statement.
 	SQL string
-	// Name is the index that it builds, as it is written in SQL, without the schema; "" where one
-	// is removed.
+	// Name is the name of the built index as written in SQL, without the schema; "" if an index is
+	// removed.
 	Name string
 }
 
-// Concurrent returns the statements of a migration that builds or removes indexes while others
-// write, with CONCURRENTLY, which no transaction may hold. None means that the migration is run in
-// a transaction, as all others are. Each statement may be run again, once an index of that name
-// which a failure has left invalid is removed.
+// Concurrent returns the statements of a migration that builds or removes indexes with
+// CONCURRENTLY, while other transactions write. No transaction may hold such a statement. If there
+// are none, the migration runs in a transaction. Each statement may be run again, after an invalid
+// index of the same name, left by a failure, is removed.
 func (m *Migration) Concurrent() []ConcurrentIndex {
 	var list []ConcurrentIndex
 	for _, statement := range m.lines() {
@@ -134,8 +134,8 @@ func (m *Migration) Concurrent() []ConcurrentIndex {
 	return list
 }
 
-// check refuses a file for PostgreSQL whose statements cannot be told apart, or of which some need
-// a transaction and some must have none.
+// check refuses a file for PostgreSQL if its statements cannot be split, or if some statements need
+// a transaction while others must have none.
 func (m *Migration) check() error {
 	lines, err := m.split()
 	if n := len(m.Concurrent()); err == nil && n > 0 && n != len(lines) {

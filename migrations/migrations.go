@@ -16,18 +16,17 @@ import (
 //go:embed postgres/*.sql
 var postgresFiles embed.FS
 
-// HistoryTable is the name of the table that records what was applied.
+// HistoryTable is the name of the table that records the applied migrations.
 const HistoryTable = "schema_migrations"
 
 var (
-	// ErrChanged is wrapped when a migration that was applied is not the one that
-	// this version of the library has under that number.
+	// ErrChanged is wrapped if an applied migration differs from this version's migration of the
+	// same number.
 	ErrChanged = errors.New("applied migration is not the one of this version")
-	// ErrNewer is wrapped when a database has migrations that this version
-	// of the library does not know.
+	// ErrNewer is wrapped if a database has migrations that this version of the library does not
+	// know.
 	ErrNewer = errors.New("database was migrated by a newer version")
-	// ErrMissing is wrapped when a database lacks migrations that this version of the library
-	// needs.
+	// ErrMissing is wrapped if a database lacks migrations that this version of the library needs.
 	ErrMissing = errors.New("migrations are missing: run \"boxpair migrate\", or call Migrate")
 )
 
@@ -35,13 +34,13 @@ var (
 type Migration struct {
 	Number int
 	Name   string
-	// SQL is one or more statements, with the names that were asked for.
+	// SQL is one or more statements, with the requested names.
 	SQL string
 	// Checksum is the SHA-256 of the file, in hexadecimal. It does not depend on the names.
 	Checksum string
 }
 
-// Applied is a migration that a database has.
+// Applied is a migration that was applied to a database.
 type Applied struct {
 	Number   int
 	Name     string
@@ -61,8 +60,8 @@ func Postgres(names Names) ([]Migration, error) {
 	return list, err
 }
 
-// Pending returns those of known that a database with applied still lacks, in
-// their order. Both begin at 1 and have no gaps. Errors wrap [ErrChanged] or [ErrNewer].
+// Pending returns the migrations of known that are missing in applied, in their order. Both lists
+// begin at number 1 and have no gaps. Errors wrap [ErrChanged] or [ErrNewer].
 func Pending(known []Migration, applied []Applied) ([]Migration, error) {
 	for i, a := range applied {
 		if i >= len(known) {
@@ -77,8 +76,9 @@ func Pending(known []Migration, applied []Applied) ([]Migration, error) {
 	return known[len(applied):], nil
 }
 
-// Check returns nil if a database with applied has all that are known; it may have later ones,
-// whose tables older versions can use. Errors wrap [ErrMissing] or [ErrChanged].
+// Check returns nil if applied holds all migrations of known. applied may hold later migrations,
+// since older versions of the library can use their tables. Errors wrap [ErrMissing] or
+// [ErrChanged].
 func Check(known []Migration, applied []Applied) error {
 	pending, err := Pending(known, applied[:min(len(applied), len(known))])
 	switch {
@@ -100,7 +100,7 @@ func load(files fs.FS, dir string, rename func(string) string) ([]Migration, err
 	return loadQuoted(files, dir, '"', rename)
 }
 
-// loadQuoted is load for files in which names are quoted otherwise.
+// loadQuoted is load for files with another quote around names.
 func loadQuoted(files fs.FS, dir string, quote byte, rename func(string) string) ([]Migration, error) {
 	entries, err := fs.ReadDir(files, dir) // sorted by name, so by number
 	if err != nil {
@@ -132,8 +132,8 @@ func loadQuoted(files fs.FS, dir string, quote byte, rename func(string) string)
 	return list, nil
 }
 
-// postgres returns what a name in a PostgreSQL file is for n. Other quoted
-// names than ours occur: the collation "C".
+// postgres maps a name in a PostgreSQL file to the name for n. Quoted names of other things, such
+// as the collation "C", stay as they are.
 func (n Names) postgres(name string) string {
 	switch {
 	case name == DefaultSchema:
@@ -144,10 +144,10 @@ func (n Names) postgres(name string) string {
 	return name
 }
 
-// rewrite replaces the names in double quotes by what rename says.
+// rewrite replaces the names in double quotes by the results of rename.
 func rewrite(sql string, rename func(string) string) string { return rewriteQuoted(sql, '"', rename) }
 
-// rewriteQuoted is rewrite for names in quote.
+// rewriteQuoted is rewrite for names in the given quotes.
 func rewriteQuoted(sql string, quote byte, rename func(string) string) string {
 	var out strings.Builder
 	for {
@@ -169,8 +169,8 @@ func rewriteQuoted(sql string, quote byte, rename func(string) string) string {
 	}
 }
 
-// token returns the length of the quoted text or comment that sql begins
-// with, or 1 if it begins with neither.
+// token returns the length of the quoted text or comment at the beginning of sql, or 1 if sql
+// begins with neither.
 func token(sql string) int {
 	switch {
 	case sql[0] == '"', sql[0] == '\'', sql[0] == '`':
@@ -183,8 +183,8 @@ func token(sql string) int {
 	return 1
 }
 
-// quoted returns the length of the quoted text that sql begins with, in which
-// a doubled quote stands for one, or 1 if it has no end.
+// quoted returns the length of the quoted text at the beginning of sql, or 1 if the text has no
+// end. A doubled quote stands for a quote within the text.
 func quoted(sql string) int {
 	quote := sql[:1]
 	n := 1

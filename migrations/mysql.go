@@ -10,19 +10,19 @@ import (
 //go:embed mysql/*.sql
 var mysqlFiles embed.FS
 
-// DefaultMySQLPrefix is the default of [MySQLNames].
+// DefaultMySQLPrefix is the default prefix of [MySQLNames].
 const DefaultMySQLPrefix = "boxpair_"
 
-// MySQL returns the migrations for MySQL and MariaDB, by ascending number from 1. Their SQL is
-// several statements, for [Statements]; each may be run again.
+// MySQL returns the migrations for MySQL and MariaDB, by ascending number from 1. The SQL of a
+// migration is several statements; split it with [Statements]. Each statement may be run again.
 func MySQL(names Names) ([]Migration, error) {
 	return loadQuoted(mysqlFiles, "mysql", '`', names.mysql)
 }
 
-// MySQLNames returns the names for MySQL and MariaDB. The prefix is put before the name
-// of every table; it has at most 40 bytes and defaults to [DefaultMySQLPrefix]. It may
-// hold any characters but NUL and those beyond U+FFFF, which names cannot have there. The tables are in
-// the connection's database.
+// MySQLNames returns the names for MySQL and MariaDB. The prefix begins the name of every table; it
+// has at most 40 bytes and defaults to [DefaultMySQLPrefix]. The prefix may hold any characters
+// except NUL and characters beyond U+FFFF, which names in MySQL cannot have. The tables are in the
+// connection's database.
 func MySQLNames(prefix string) (Names, error) {
 	if prefix == "" {
 		prefix = DefaultMySQLPrefix
@@ -37,8 +37,8 @@ func MySQLNames(prefix string) (Names, error) {
 	return Names{prefix: prefix, backquoted: true}, nil
 }
 
-// mysql returns what a name in a MySQL file is for n. Columns, indexes and names of subqueries stand in
-// backquotes as well.
+// mysql maps a name in a MySQL file to the name for n. Backquotes also surround names of columns,
+// indexes and subqueries, which have no prefix.
 func (n Names) mysql(name string) string {
 	if own, ok := strings.CutPrefix(name, DefaultMySQLPrefix); ok {
 		return n.prefix + own
@@ -46,8 +46,8 @@ func (n Names) mysql(name string) string {
 	return name
 }
 
-// Statements returns the statements of a [Migration] one by one, without what separates them, for
-// drivers that take one at a time.
+// Statements splits the SQL of a [Migration] into statements, without semicolons and comments, for
+// drivers that take one statement at a time. It returns an error if the last statement has no end.
 func Statements(sql string) ([]string, error) {
 	var list []string
 	var current strings.Builder

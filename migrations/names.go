@@ -14,28 +14,28 @@ const (
 )
 
 const (
-	// maxIdentifier is what PostgreSQL keeps of an identifier; it cuts off the rest without an
-	// error.
+	// maxIdentifier is PostgreSQL's limit for an identifier in bytes; a longer one is cut off
+	// without an error.
 	maxIdentifier = 63
 	// maxPrefix leaves room for the longest name in the files.
 	maxPrefix = 40
-	// bodyQuote stands around the bodies of functions in the files, which no name may end.
+	// bodyQuote surrounds the bodies of functions in the files; a name must not contain it.
 	bodyQuote = "$boxpair$"
-	// MaxName is how long the names in the files may be.
+	// MaxName is the maximal length of a name in the files, in bytes.
 	MaxName = maxIdentifier - maxPrefix
 )
 
-// Names says where the tables are and how they are called. The zero value is not valid.
+// Names maps the names in the files to the names of the tables in a database. The zero value is not
+// valid.
 type Names struct {
 	schema     string // "" in SQLite and MySQL
 	prefix     string
 	backquoted bool // in MySQL
 }
 
-// PostgresNames returns the names for PostgreSQL. The schema defaults to
-// [DefaultSchema]; it has at most 63 bytes. The prefix is put before the name of every
-// table; it has at most 40 bytes and defaults to none. Both may hold any
-// characters except NUL.
+// PostgresNames returns the names for PostgreSQL. The schema has at most 63 bytes and defaults to
+// [DefaultSchema]. The prefix begins the name of every table; it has at most 40 bytes and defaults
+// to "". Both may hold any characters except NUL.
 func PostgresNames(schema, prefix string) (Names, error) {
 	if schema == "" {
 		schema = DefaultSchema
@@ -50,9 +50,9 @@ func PostgresNames(schema, prefix string) (Names, error) {
 	return Names{schema: schema, prefix: prefix}, nil
 }
 
-// SQLiteNames returns the names for SQLite. The prefix is put before the name
-// of every table; it has at most 40 bytes and defaults to [DefaultSQLitePrefix]. It may
-// hold any characters except NUL.
+// SQLiteNames returns the names for SQLite. The prefix begins the name of every table; it has at
+// most 40 bytes and defaults to [DefaultSQLitePrefix]. The prefix may hold any characters except
+// NUL.
 func SQLiteNames(prefix string) (Names, error) {
 	if prefix == "" {
 		prefix = DefaultSQLitePrefix
@@ -76,19 +76,19 @@ func check(field, name string, limit int) error {
 	case strings.ContainsRune(name, 0):
 		return fmt.Errorf("%s: contains NUL", field)
 	case strings.Contains(name, bodyQuote):
-		return fmt.Errorf("%s: contains %s, which the bodies of functions are quoted with", field, bodyQuote)
+		return fmt.Errorf("%s: contains %s, which quotes the bodies of functions", field, bodyQuote)
 	}
 	return nil
 }
 
-// Schema returns the schema as it is, or "" in SQLite and MySQL.
+// Schema returns the schema without quotes, or "" in SQLite and MySQL.
 func (n Names) Schema() string { return n.schema }
 
-// Prefix returns the prefix as it is.
+// Prefix returns the prefix without quotes.
 func (n Names) Prefix() string { return n.prefix }
 
-// Table returns the name of a table, view, sequence or function as it is
-// written in SQL: prefixed, quoted, and with its schema if there is one.
+// Table returns the name of a table, view, sequence or function as written in SQL: prefixed,
+// quoted, and with its schema in PostgreSQL.
 func (n Names) Table(name string) string {
 	if n.schema == "" {
 		return n.Bare(name)
@@ -96,7 +96,7 @@ func (n Names) Table(name string) string {
 	return Quote(n.schema) + "." + n.Bare(name)
 }
 
-// Bare is Table without the schema, for where the grammar allows none.
+// Bare is Table without the schema, for places where the grammar allows no schema.
 func (n Names) Bare(name string) string {
 	if n.backquoted {
 		return quoteWith("`", n.prefix+name)

@@ -13,7 +13,7 @@ func SQLite(names Names) ([]Migration, error) {
 	return load(sqliteFiles, "sqlite", names.sqlite)
 }
 
-// sqlite returns what a name in an SQLite file is for n.
+// sqlite maps a name in a SQLite file to the name for n.
 func (n Names) sqlite(name string) string {
 	return n.prefix + strings.TrimPrefix(name, DefaultSQLitePrefix)
 }
