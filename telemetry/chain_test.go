@@ -56,8 +56,8 @@ func wantAttributes(t *testing.T, span sdktrace.ReadOnlySpan, kind trace.SpanKin
 	}
 }
 
-// TestSpansOfAnEventAreOneTrace follows an order through a service that handles it and writes a
-// second event, which is handled as well.
+// TestSpansOfAnEventAreOneTrace follows an order through a service whose handler writes a second
+// event, which is handled as well.
 func TestSpansOfAnEventAreOneTrace(t *testing.T) {
 	t.Parallel()
 	s := newService(t, consumer.Config{})
@@ -138,8 +138,8 @@ func TestSignedMessagesAreTraced(t *testing.T) {
 	childOf(t, s.one("handle order.placed"), s.one("enqueue order.placed"))
 }
 
-// TestEventWithoutATraceBeginsOne: it was written by something that knows nothing of traces, and
-// what starts the relay is not what has caused it.
+// TestEventWithoutATraceBeginsOne: the event was written without tracing, and the span that starts
+// the relay did not cause the event.
 func TestEventWithoutATraceBeginsOne(t *testing.T) {
 	t.Parallel()
 	s := newService(t, consumer.Config{})
@@ -162,7 +162,7 @@ func TestEventWithoutATraceBeginsOne(t *testing.T) {
 	}
 }
 
-// TestErrorsSetTheStatus fails at every step once.
+// TestErrorsSetTheStatus fails once at every step.
 func TestErrorsSetTheStatus(t *testing.T) {
 	t.Parallel()
 	s := newService(t, consumer.Config{})
@@ -223,7 +223,7 @@ func TestErrorsSetTheStatus(t *testing.T) {
 
 var errNoStock = errors.New("no stock")
 
-// refusing answers its first message with unavailable.
+// refusing reports its first message as unavailable.
 type refusing struct {
 	transport.Sender
 	first sync.Once
@@ -239,8 +239,8 @@ func (r *refusing) Send(ctx context.Context, topic string, msg *message.Message,
 	r.Sender.Send(ctx, topic, msg, done)
 }
 
-// TestNothingOfAPayloadIsExported looks for what must not leave the databases in everything that is
-// exported.
+// TestNothingOfAPayloadIsExported looks in all exported data for secrets that must not leave the
+// databases.
 func TestNothingOfAPayloadIsExported(t *testing.T) {
 	t.Parallel()
 	const secret = "XSECRETX"

@@ -1,7 +1,7 @@
 // Package telemetry traces events from the transaction that writes them to the handler that applies
-// them, and measures outboxes and inboxes, with the OpenTelemetry API. It is a module of its own:
-// who does not import it has nothing of OpenTelemetry. It brings no SDK and no exporter; those are
-// the service's.
+// them, and measures outboxes and inboxes, with the OpenTelemetry API. The package is a module of
+// its own: a service that does not import it gets no dependency on OpenTelemetry. The SDK and the
+// exporter are the service's.
 //
 //	tel, err := telemetry.New(telemetry.Config{System: "rabbitmq"})
 //
@@ -18,42 +18,43 @@
 //	└─ enqueue order.placed    PRODUCER, [Telemetry.Write], in your transaction
 //	   ├─ relay order.placed   CLIENT, [Telemetry.Publisher], until the transport has confirmed it
 //	   └─ handle order.placed  CONSUMER, [Handler], one run of the handler
-//	      └─ enqueue …         what the handler writes
+//	      └─ enqueue …         the events that the handler writes
 //
-// The context of the enqueue span is kept in the row and travels with every copy of the message, as
-// W3C trace context. It is what the semantic conventions call the creation context. Spans of relays
-// and handlers are its children, however much later, in however many processes and attempts they
-// come. They are siblings, and a relay does not put a context of its own into the message: a signed
-// message must arrive as it was signed, and a replay is not the child of the first delivery. A
-// handler of several messages has one span with a link to each. A span that is there already when a
-// message is handled, of a middleware for example, is the parent if it belongs to the same trace;
-// otherwise it is linked.
+// The context of the enqueue span is kept in the row, and travels with every copy of the message as
+// W3C trace context. The semantic conventions call it the creation context. Spans of relays and
+// handlers are children of the enqueue span, in any process and attempt, however late. They
+// are siblings: a relay does not put its own context into the message, because a signed message
+// must arrive as it was signed, and a replay is not a child of the first delivery. A handler of
+// several messages has one span with a link to each message. A span that already exists when a
+// message is handled, such as a span of a middleware, is the parent if it belongs to the same
+// trace, and otherwise is linked.
 //
-// An event without trace context begins a trace with its relay span, and another one
-// with its handle span.
+// An event without trace context begins one trace with its relay span, and another trace with its
+// handle span.
 //
-// The name of an operation, its destination, the dispatch ID and the correlation ID become
-// attributes, under the names of the semantic conventions for messaging. Payloads, headers and keys
-// never do. What an error says becomes the description of a span's status, cut at 1 KiB, as in the
-// log: keep secrets out of the errors of handlers.
+// The operation, its destination, the dispatch ID and the correlation ID become attributes, under
+// the names of the semantic conventions for messaging. Payloads, headers and keys never do. The
+// text of an error becomes the description of a span's status, cut at 1 KiB, as in the log: keep
+// secrets out of the errors of handlers.
 //
 // # Instruments
 //
-// See docs/telemetry.md for all of them, with units and attributes.
+// docs/telemetry.md lists all instruments with their units and attributes.
 //
-// What is read from the database is read once for each collection of a reader, by the queries of
-// producer.Outbox.Stats and consumer.Handler.Stats, which stay cheap on large tables: at most four
-// at once, and all of them within Config.StatsTimeout. What has not answered by then has no values
-// in that collection, which goes on without it, and is not asked again before it has answered.
+// The states of databases are read once per collection of a reader, by the queries of
+// producer.Outbox.Stats and consumer.Handler.Stats, which stay cheap on large tables. At most four
+// databases are read at once, and all reads together take at most Config.StatsTimeout. The
+// collection goes on without a late read: its metrics have no values in this collection, and the
+// database is not read again before the late read has ended.
 //
 // # Guarantees
 //
-// Nothing here decides what is sent or applied: order, outcomes and pipelining are those of what is
-// wrapped, and a collector that is down changes nothing. A [transport.Sender] stays one.
+// The package never decides what is sent or applied. Wrapped publishers and handlers keep their
+// order, outcomes and pipelining, and a collector that is down changes nothing. A wrapped
+// [transport.Sender] is still a Sender.
 //
 // # Limitations
 //
-// A span ends when the code that it is about returns: an enqueue span does not tell whether the
-// transaction was committed, a handle span does not either. The counters of outcomes do. Baggage
-// does not travel.
+// A span ends when the measured code returns: neither an enqueue span nor a handle span tells
+// whether the transaction was committed. The counters of outcomes do. Baggage does not travel.
 package telemetry

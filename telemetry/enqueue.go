@@ -15,27 +15,27 @@ import (
 	"github.com/boxpair/boxpair/transport"
 )
 
-// attrKnown says that the outbox had the event already.
+// attrKnown marks an event that was already in the outbox.
 const attrKnown = attribute.Key("boxpair.known")
 
-// Writer writes events in a transaction. [producer.Writer] and [consumer.Work] do.
+// Writer writes events in a transaction. [producer.Writer] and [consumer.Work] implement it.
 type Writer interface {
 	// Write writes events, all of them or none.
 	Write(ctx context.Context, events ...producer.Event) ([]producer.Written, error)
 }
 
 // Queuer takes events that are written just before the commit. [producer.Writer] and
-// [consumer.Work] do.
+// [consumer.Work] implement it.
 type Queuer interface {
-	// Queue takes events, all of them or none, and returns their dispatch IDs.
+	// Queue takes all events or none, and returns their dispatch IDs.
 	Queue(events ...producer.Event) ([]uuid.UUID, error)
 }
 
-// Write is w.Write with a span for each event, whose context the event keeps: what relays and
-// handlers do with it becomes part of the trace. The span's parent is that of ctx, or what the
-// event has as its TraceParent already. Otherwise the events are written as they are, and the
-// errors are w's. A trace state of more than 512 bytes is dropped. Without a tracer provider events
-// get the trace context of ctx.
+// Write is w.Write with a span for each event. The event keeps the span's context, so that the
+// spans of relays and handlers join the trace. The span's parent is the event's TraceParent, if
+// set, and otherwise the span in ctx. Except for the trace context, events and errors pass
+// unchanged. A trace state of more than 512 bytes is dropped. Without a tracer provider events get
+// the trace context of ctx.
 func (t *Telemetry) Write(ctx context.Context, w Writer, events ...producer.Event) ([]producer.Written, error) {
 	c := t.create(ctx, events)
 	defer c.end()
@@ -51,7 +51,7 @@ func (t *Telemetry) Write(ctx context.Context, w Writer, events ...producer.Even
 }
 
 // Queue is w.Queue with a span for each event; see [Telemetry.Write]. The span does not cover the
-// statement that writes the event in the end.
+// later statement that writes the event.
 func (t *Telemetry) Queue(ctx context.Context, w Queuer, events ...producer.Event) ([]uuid.UUID, error) {
 	c := t.create(ctx, events)
 	defer c.end()
@@ -63,11 +63,11 @@ func (t *Telemetry) Queue(ctx context.Context, w Queuer, events ...producer.Even
 	return ids, err
 }
 
-// Outgoing returns a publisher that gives each message a span and its context, and passes it on to
-// publisher: that of a transaction ([producer.Writer.Publisher]), for code that writes to the
-// outbox through Watermill. The span's parent is that of the message's context, or else of ctx,
-// unless the message has a traceparent already, which is the parent then. The messages that it is
-// given are not changed. Its Close closes publisher.
+// Outgoing returns a publisher that gives each message a span, puts the span's context into a copy
+// of the message, and passes the copy to publisher. It is for code that writes to the outbox
+// through Watermill, with the publisher of a transaction ([producer.Writer.Publisher]). The span's
+// parent is the message's traceparent, if set, then the span in the message's context, then the
+// span in ctx. The caller's messages are not changed. Close closes publisher.
 func (t *Telemetry) Outgoing(ctx context.Context, publisher message.Publisher) message.Publisher {
 	return &outgoing{Publisher: publisher, ctx: ctx, t: t}
 }
@@ -75,7 +75,7 @@ func (t *Telemetry) Outgoing(ctx context.Context, publisher message.Publisher) m
 // outgoing keeps a context, since Watermill's Publisher takes none.
 type outgoing struct {
 	message.Publisher
-	ctx context.Context //nolint:containedctx // of the transaction
+	ctx context.Context //nolint:containedctx // the transaction's
 	t   *Telemetry
 }
 
@@ -99,7 +99,7 @@ func (p *outgoing) Publish(topic string, messages ...*message.Message) error {
 	return c.err
 }
 
-// carry has msg travel with the context of span, if it has one.
+// carry puts the trace context of span, if it is valid, into msg.
 func carry(ctx context.Context, msg *message.Message, span trace.Span) {
 	parent, state := written(ctx, span)
 	if parent == "" {
@@ -131,8 +131,7 @@ func (t *Telemetry) create(ctx context.Context, events []producer.Event) *creati
 	return c
 }
 
-// enqueue begins the span of an event that is written in ctx, or in the trace context that it has
-// already.
+// enqueue begins the span of a new event, as a child of the event's trace context or else of ctx.
 func (t *Telemetry) enqueue(ctx context.Context, topic, correlation, parent, state string) trace.Span {
 	_, span := t.tracer.Start(creation(ctx, parent, state), spanName(opEnqueue, topic), trace.WithSpanKind(trace.SpanKindProducer),
 		trace.WithAttributes(t.attributes(opEnqueue, semconv.MessagingOperationTypeCreate, topic, "", correlation)...))
@@ -143,10 +142,10 @@ func (c *creations) is(i int, id uuid.UUID) {
 	c.spans[i].SetAttributes(semconv.MessagingMessageID(id.String()))
 }
 
-// end ends the spans.
+// end ends the spans, with an error if the events were not written.
 func (c *creations) end() {
 	for _, span := range c.spans {
-		if span == nil { // of a loop that has panicked
+		if span == nil { // the loop that makes the spans panicked
 			continue
 		}
 		if c.err != nil {

@@ -19,7 +19,7 @@ import (
 	"github.com/boxpair/boxpair/transport"
 )
 
-// taker keeps the events that it is given.
+// taker is a writer that keeps its events.
 type taker struct{ events []producer.Event }
 
 func (w *taker) Write(_ context.Context, events ...producer.Event) ([]producer.Written, error) {
@@ -53,7 +53,7 @@ func TestTraceContextOfAnEventIsTheParent(t *testing.T) {
 	}
 }
 
-// TestTraceStateThatIsTooLongIsDropped: the outbox would refuse the event.
+// TestTraceStateThatIsTooLongIsDropped: the outbox would refuse the event otherwise.
 func TestTraceStateThatIsTooLongIsDropped(t *testing.T) {
 	t.Parallel()
 	s := newService(t, consumer.Config{})
@@ -81,8 +81,8 @@ func TestEventThatIsKnownSaysSo(t *testing.T) {
 	}
 }
 
-// TestWithoutATracerTheContextOfTheCallerTravels, so that a service without an SDK does not break
-// traces of others.
+// TestWithoutATracerTheContextOfTheCallerTravels: a service without an SDK does not break the
+// traces of other services.
 func TestWithoutATracerTheContextOfTheCallerTravels(t *testing.T) {
 	t.Parallel()
 	tel, err := telemetry.New(telemetry.Config{TracerProvider: noop.NewTracerProvider(), MeterProvider: metricnoop.NewMeterProvider()})

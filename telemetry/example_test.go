@@ -24,8 +24,8 @@ import (
 	"github.com/boxpair/boxpair/transport/memory"
 )
 
-// An order is placed, and its trace goes through outbox, relay and inbox. A service has an
-// exporter where this example keeps the spans.
+// An order is placed, and its trace goes through outbox, relay and inbox. A real service exports
+// the spans that this example keeps.
 func Example() {
 	ctx := context.Background()
 	kept := tracetest.NewSpanRecorder()

@@ -14,11 +14,10 @@ import (
 	"github.com/boxpair/boxpair/transport"
 )
 
-// Handler returns fn with a span and the instrument boxpair.inbox.handler.duration for each run.
+// Handler returns fn with a span, and the instrument boxpair.inbox.handler.duration, for each run.
 // name is the consumer's name, as [consumer.Handler.Name] returns it: the service, a slash and the
-// handler's name. The contexts that fn is given, and that of the message, have the span. Errors,
-// panics and Goexit pass through unchanged, and are the span's status; what a panic says is not in
-// it.
+// handler's name. The contexts of fn and of the message carry the span. Errors, panics and Goexit
+// pass through unchanged, and set the span's status; the value of a panic is not exported.
 func Handler[TX any](t *Telemetry, name string, fn consumer.HandlerFunc[TX]) consumer.HandlerFunc[TX] {
 	return func(ctx context.Context, w *consumer.Work[TX], msg *message.Message) error {
 		e := w.Event()
@@ -33,9 +32,9 @@ func Handler[TX any](t *Telemetry, name string, fn consumer.HandlerFunc[TX]) con
 	}
 }
 
-// BatchHandler is [Handler] for a function that takes a set of messages. A run has one span, and
-// the messages do not have it in their contexts. With several messages it begins a trace of its
-// own, or is part of that of ctx, and has a link to the trace of each.
+// BatchHandler is [Handler] for a function that takes a set of messages. A run has one span; the
+// messages' contexts do not carry it. With several messages the span is a child of the span in ctx,
+// or begins a trace of its own, and has a link to the trace of each message.
 func BatchHandler[TX any](t *Telemetry, name string, fn consumer.BatchFunc[TX]) consumer.BatchFunc[TX] {
 	return func(ctx context.Context, b *consumer.Batch[TX], msgs []*message.Message) error {
 		list := make([]handled, b.Len())
@@ -52,10 +51,10 @@ func BatchHandler[TX any](t *Telemetry, name string, fn consumer.BatchFunc[TX]) 
 	}
 }
 
-// Middleware is [Handler] for a plain Watermill handler. Add it after that of package middleware,
-// so that it runs inside the transaction, once per attempt; parked messages that are taken up again
-// have no topic then. Without an inbox it runs once per delivery. Messages that the handler returns
-// without a traceparent travel with the context of the span. name is the consumer's name.
+// Middleware is [Handler] for a plain Watermill handler. Add it after the middleware of package
+// middleware, so that it runs inside the transaction, once per attempt; a parked message that is
+// retried then has no topic. Without an inbox it runs once per delivery. Returned messages without
+// a traceparent travel with the context of the span. name is the consumer's name.
 func (t *Telemetry) Middleware(name string) message.HandlerMiddleware {
 	return func(next message.HandlerFunc) message.HandlerFunc {
 		return func(msg *message.Message) ([]*message.Message, error) {
@@ -83,7 +82,7 @@ func (t *Telemetry) Middleware(name string) message.HandlerMiddleware {
 	}
 }
 
-// handled is what is told of a message that is handled.
+// handled describes a message that is handled.
 type handled struct {
 	topic, id, correlation, parent, state string
 	redelivered                           bool
@@ -99,8 +98,8 @@ type run struct {
 	err         error
 }
 
-// begin1 begins a run for one message: as a child of the span that wrote the event, or of one in
-// ctx that belongs to the same trace. Another one is linked.
+// begin1 begins a run for one message, as a child of the span that wrote the event. A span in ctx
+// is the parent instead if it belongs to the same trace; a span of another trace is linked.
 func (t *Telemetry) begin1(ctx context.Context, name string, m handled) *run {
 	options := []trace.SpanStartOption{
 		trace.WithAttributes(t.attributes(opHandle, semconv.MessagingOperationTypeProcess, m.topic, m.id, m.correlation)...),

@@ -22,8 +22,7 @@ import (
 	"github.com/boxpair/boxpair/transport"
 )
 
-// TestSpanOfASetHasALinkToEachMessage: three events of three requests are handled in one
-// transaction.
+// TestSpanOfASetHasALinkToEachMessage handles three events of three requests in one transaction.
 func TestSpanOfASetHasALinkToEachMessage(t *testing.T) {
 	t.Parallel()
 	s := newService(t, consumer.Config{})
@@ -71,7 +70,7 @@ func TestSpanOfASetHasALinkToEachMessage(t *testing.T) {
 	}
 }
 
-// TestPlainHandlersAreTracedWithinTheirInbox has what they return travel in their span.
+// TestPlainHandlersAreTracedWithinTheirInbox checks that returned messages travel with the span.
 func TestPlainHandlersAreTracedWithinTheirInbox(t *testing.T) {
 	t.Parallel()
 	s := newService(t, consumer.Config{})
@@ -94,7 +93,7 @@ func TestPlainHandlersAreTracedWithinTheirInbox(t *testing.T) {
 	childOf(t, s.one("handle order.shipped"), s.one("handle order.placed"))
 }
 
-// TestSpanThatIsThereIsParentOrLinked hands a message over within other spans.
+// TestSpanThatIsThereIsParentOrLinked handles a message within other spans.
 func TestSpanThatIsThereIsParentOrLinked(t *testing.T) {
 	t.Parallel()
 	x := newExported(t)
@@ -134,7 +133,8 @@ func TestSpanThatIsThereIsParentOrLinked(t *testing.T) {
 	}
 }
 
-// TestEndOfTheGoroutineFailsTheSpan as a test does that fails within a handler.
+// TestEndOfTheGoroutineFailsTheSpan ends the handler's goroutine, as a test does that fails in a
+// handler.
 func TestEndOfTheGoroutineFailsTheSpan(t *testing.T) {
 	t.Parallel()
 	x := newExported(t)

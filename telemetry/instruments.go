@@ -35,8 +35,9 @@ type (
 	counter    = metric.Int64ObservableCounter
 )
 
-// The bounds of the buckets of histograms, in seconds: of something that usually takes
-// milliseconds, and of what may take a day, as the delivery of an event while a broker is away.
+// The bounds of the buckets of histograms, in seconds. shortSpans are for operations of
+// milliseconds. longSpans are for durations of up to a day, such as the delivery of an event during
+// an outage of a broker.
 var (
 	shortSpans = []float64{0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60}
 	longSpans  = []float64{0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600, 14400, 86400}
@@ -49,38 +50,38 @@ func newInstruments(meter metric.Meter) (*instruments, error) {
 		metric.WithDescription("Attempts to publish an event, by outcome."))
 	i.note(err)
 	i.publishDuration = i.histogram("boxpair.outbox.publish.duration", "From the start of an attempt to publish to its outcome.", shortSpans)
-	i.deliveryLatency = i.histogram("boxpair.outbox.delivery.latency", "From when an event was written, or due, until it was confirmed.", longSpans)
+	i.deliveryLatency = i.histogram("boxpair.outbox.delivery.latency", "From the writing or due time of an event to its confirmation.", longSpans)
 	i.handlerDuration = i.histogram("boxpair.inbox.handler.duration", "One run of a handler.", shortSpans)
 
 	i.pending = i.gauge("boxpair.outbox.pending", "{event}", "Events that wait in the queue.")
-	i.age = i.floatGauge("boxpair.outbox.age", "Age of the oldest event that is not delivered, dead ones apart.")
+	i.age = i.floatGauge("boxpair.outbox.age", "Age of the oldest undelivered event, without dead events.")
 	i.outboxParked = i.gauge("boxpair.outbox.parked", "{event}", "Parked events, by state.")
 	i.deferred = i.gauge("boxpair.outbox.deferred", "{event}", "Events that wait for their time.")
-	i.outboxOwned = i.gauge("boxpair.outbox.shards.owned", "{shard}", "Shards that a relay has the lease of.")
+	i.outboxOwned = i.gauge("boxpair.outbox.shards.owned", "{shard}", "Shards whose lease a relay holds.")
 	i.retained = i.counter("boxpair.outbox.retention.deleted", "{row}", "Rows that janitors of this process have removed, by kind.")
 
-	i.relayInFlight = i.gauge("boxpair.relay.in_flight", "{event}", "Events that are at the transport.")
-	i.relayWaiting = i.gauge("boxpair.relay.waiting", "{event}", "Events in the relay's memory that are not sent.")
-	i.relayShards = i.gauge("boxpair.relay.shards", "{shard}", "Shards that the relay has the lease of.")
+	i.relayInFlight = i.gauge("boxpair.relay.in_flight", "{event}", "Events that the transport has not confirmed yet.")
+	i.relayWaiting = i.gauge("boxpair.relay.waiting", "{event}", "Unsent events in the relay's memory.")
+	i.relayShards = i.gauge("boxpair.relay.shards", "{shard}", "Shards whose lease the relay holds.")
 	i.relayStalled = i.gauge("boxpair.relay.routes.stalled", "{route}", "Routes on which nothing is sent but probes.")
 
-	i.relayReads = i.counter("boxpair.relay.reads", "{read}", "How often the relay has looked into the database for something to do.")
+	i.relayReads = i.counter("boxpair.relay.reads", "{read}", "Polls of the database by the relay.")
 	i.relayReadTime, err = meter.Float64ObservableCounter("boxpair.relay.reads.time", metric.WithUnit("s"),
-		metric.WithDescription("How long the relay has waited for the answers."))
+		metric.WithDescription("Time that the relay has waited for its polls."))
 	i.note(err)
 	i.all = append(i.all, i.relayReadTime)
 
-	i.messages = i.counter("boxpair.inbox.messages", "{message}", "Messages that a consumer has dealt with, by outcome.")
+	i.messages = i.counter("boxpair.inbox.messages", "{message}", "Messages that a consumer has processed, by outcome.")
 	i.hits = i.counter("boxpair.inbox.window.hits", "{message}", "Copies that the window in memory knew.")
-	i.forgotten = i.counter("boxpair.inbox.forgotten", "{row}", "Dispatch IDs that were forgotten.")
+	i.forgotten = i.counter("boxpair.inbox.forgotten", "{row}", "Forgotten dispatch IDs.")
 	i.dead = i.gauge("boxpair.inbox.dead", "{message}", "Dead messages, which wait for an operator.")
 	i.inboxParked = i.gauge("boxpair.inbox.parked", "{message}", "Parked messages, by state.")
-	i.oldestParked = i.floatGauge("boxpair.inbox.parked.age", "Age of the oldest message that is retrying or follows one.")
-	i.effects = i.gauge("boxpair.inbox.effects", "{effect}", "Effects outside the database that are not done, by state.")
+	i.oldestParked = i.floatGauge("boxpair.inbox.parked.age", "Age of the oldest retrying or following message.")
+	i.effects = i.gauge("boxpair.inbox.effects", "{effect}", "Unfinished effects outside the database, by state.")
 	return i, errors.Join(i.errs...)
 }
 
-// observed returns the instruments that are observed in collections.
+// observed returns the instruments that a collection observes.
 func (i *instruments) observed() []metric.Observable { return i.all }
 
 func (i *instruments) note(err error) { i.errs = append(i.errs, err) }

@@ -8,10 +8,10 @@ import (
 	semconv "go.opentelemetry.io/otel/semconv/v1.43.0"
 )
 
-// maxLabels is how many sets of attributes are kept. Topics may be many; then all are made again.
+// maxLabels is how many attribute sets are kept. When more topics appear, all sets are made anew.
 const maxLabels = 1000
 
-// labels keeps the attributes of measurements, since a set of them costs more than a measurement.
+// labels caches the attributes of measurements, since making a set costs more than a measurement.
 type labels struct {
 	system attribute.KeyValue
 
@@ -21,13 +21,13 @@ type labels struct {
 
 type labelKey struct{ topic, outcome string }
 
-// attributeSet are attributes in the forms that instruments want.
+// attributeSet holds attributes as options of counters and of histograms.
 type attributeSet struct {
 	add    []metric.AddOption
 	record []metric.RecordOption
 }
 
-// of returns the attributes of a topic and, if there is one, an outcome.
+// of returns the attributes of a topic and of an outcome, unless outcome is "".
 func (l *labels) of(topic, outcome string) attributeSet {
 	key := labelKey{topic, outcome}
 	l.mu.Lock()

@@ -13,25 +13,25 @@ import (
 	"github.com/boxpair/boxpair/transport"
 )
 
-// attrRedelivered says that a copy may have been sent, or begun, before.
+// attrRedelivered marks a message of which a copy may have been sent, or handled, before.
 const attrRedelivered = attribute.Key("boxpair.redelivered")
 
 // Publisher returns publisher with a span, and the instruments of publishing, for each message. It
-// is for what a relay publishes to: the publisher of [relay.New] and those of its downstreams.
+// is for the publisher of [relay.New] and the publishers of a relay's downstreams.
 //
-// A [transport.Sender] stays one, and a [transport.BatchSender] too: what it is given it passes on
-// at once, unchanged, with the context that it came with, and an outcome is reported when it has
-// been counted. A tracer provider with a span processor that blocks in its OnEnd holds up the
-// outcomes.
+// A wrapped [transport.Sender] or [transport.BatchSender] keeps its methods. Each message is passed
+// on at once, unchanged, with its context; each outcome is counted and then reported. A tracer
+// provider with a span processor that blocks in OnEnd holds up the outcomes.
 //
-// Of another publisher, each message of a Publish call has a span. When a call with several
-// messages fails, nobody knows which of them was published: its spans fail and no attempt is
-// counted; the relay publishes them again one by one.
+// For any other publisher, each message of a Publish call has a span. If a call with several
+// messages fails, it is unknown which messages were published: all spans fail, and no attempt is
+// counted. The relay publishes the messages again one by one.
 //
-// Closing it closes publisher. Further methods of publisher are not to be had through it.
+// Close closes publisher. Other methods of publisher cannot be reached through the returned
+// publisher.
 func (t *Telemetry) Publisher(publisher message.Publisher) message.Publisher {
 	if publisher == nil {
-		return nil // as relay.New wants it, which refuses it or has downstreams
+		return nil // relay.New refuses nil, unless it has downstreams
 	}
 	p := measured{Publisher: publisher, t: t}
 	if sender, ok := publisher.(transport.Sender); ok {
@@ -107,7 +107,7 @@ func (s *measuredSender) SendBatch(ctx context.Context, topic string, msgs []*me
 	})
 }
 
-// BatchLimit implements [transport.BatchSender]. Of a publisher that is none it allows nothing.
+// BatchLimit implements [transport.BatchSender]. It is 0, 0 if the wrapped sender takes no batches.
 func (s *measuredSender) BatchLimit() (messages, bytes int) {
 	if batches, ok := s.sender.(transport.BatchSender); ok {
 		return batches.BatchLimit()
@@ -118,11 +118,11 @@ func (s *measuredSender) BatchLimit() (messages, bytes int) {
 // Route implements [transport.Sender].
 func (s *measuredSender) Route(topic string) string { return s.sender.Route(topic) }
 
-// send is one attempt to publish one message. It keeps nothing of the message, which is the
-// sender's again when the outcome is reported.
+// send is one attempt to publish one message. It keeps no reference to the message, which belongs
+// to the sender again when the outcome is reported.
 type send struct {
 	t     *Telemetry
-	ctx   context.Context //nolint:containedctx // of the span, for exemplars
+	ctx   context.Context //nolint:containedctx // carries the span, for exemplars
 	span  trace.Span
 	topic string
 	stamp string
@@ -139,7 +139,7 @@ func (t *Telemetry) beginSend(ctx context.Context, topic string, msg *message.Me
 	if created := createdBy(ctx, meta[transport.MetaTraceParent], meta[transport.MetaTraceState]); created.IsValid() {
 		ctx = trace.ContextWithRemoteSpanContext(ctx, created)
 	} else {
-		options = append(options, trace.WithNewRoot()) // and not in a trace of whoever started the relay
+		options = append(options, trace.WithNewRoot()) // not in the trace that started the relay
 	}
 	s := send{t: t, topic: topic, stamp: meta[transport.MetaStamp], begun: time.Now()}
 	s.ctx, s.span = t.tracer.Start(ctx, spanName(opRelay, topic), options...)
@@ -177,7 +177,7 @@ func (s *send) measure(outcome transport.Outcome) {
 	}
 }
 
-// outcomeOf reads the outcome of a Publish call of one message as a relay does.
+// outcomeOf maps the error of a Publish call with one message to an outcome, as a relay does.
 func outcomeOf(err error) transport.Result {
 	var known interface{ Outcome() transport.Outcome }
 	switch {

@@ -20,10 +20,10 @@ import (
 	"github.com/boxpair/boxpair/transport"
 )
 
-// pipeline is a sender that answers when it is told to.
+// pipeline is a sender that answers on demand.
 type pipeline struct {
 	transport.Sender
-	contexts []context.Context //nolint:containedctx // what came
+	contexts []context.Context //nolint:containedctx // of the messages
 	messages []*message.Message
 	answer   []func(transport.Result)
 	closed   bool
@@ -55,7 +55,7 @@ func TestSenderStaysOneThatHasManyMessagesUnderWay(t *testing.T) {
 		msg.Metadata[transport.MetaStamp] = stamp
 		sender.Send(t.Context(), "a", msg, func(res transport.Result) {
 			got[i] = res
-			msg.Metadata = nil // it is the sender's again
+			msg.Metadata = nil // the message is the sender's again
 			if n := len(x.spans.Ended()); n != len(outcomes)-i {
 				t.Errorf("%d spans have ended when outcome %d of %d arrives", n, len(outcomes)-i, len(outcomes))
 			}
@@ -125,7 +125,7 @@ func TestBatchHasASpanAndAnAttemptPerMessage(t *testing.T) {
 	}
 	x.want("boxpair.outbox.attempts", map[string]float64{"a confirmed": 2})
 
-	// One that takes none is asked for none, and loses nothing.
+	// A sender without batches is asked for none, and loses no message.
 	single, _ := x.telemetry(telemetry.Config{}).Publisher(&pipeline{}).(transport.BatchSender)
 	if messages, _ := single.BatchLimit(); messages != 0 {
 		t.Errorf("limit of %d messages", messages)
@@ -136,7 +136,7 @@ func TestBatchHasASpanAndAnAttemptPerMessage(t *testing.T) {
 	}
 }
 
-// plain hides that a publisher is a sender, and fails calls with a message that is marked.
+// plain hides that a publisher is a sender, and fails calls with a marked message.
 type plain struct {
 	publisher message.Publisher
 	calls     int
@@ -242,7 +242,7 @@ func TestNoPublisherStaysNone(t *testing.T) {
 	}
 }
 
-// TestManyTopicsAreCountedApart goes beyond what is kept of attributes.
+// TestManyTopicsAreCountedApart uses more topics than the cache of attributes holds.
 func TestManyTopicsAreCountedApart(t *testing.T) {
 	t.Parallel()
 	x := newExported(t)
@@ -259,7 +259,7 @@ func TestManyTopicsAreCountedApart(t *testing.T) {
 	}
 }
 
-// TestClockThatIsBehindGivesNoNegativeLatency: stamps are by the database's clock.
+// TestClockThatIsBehindGivesNoNegativeLatency: stamps come from the database's clock.
 func TestClockThatIsBehindGivesNoNegativeLatency(t *testing.T) {
 	t.Parallel()
 	x := newExported(t)

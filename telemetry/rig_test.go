@@ -43,7 +43,7 @@ func ok(t testing.TB, err error) {
 	}
 }
 
-// exported is an SDK that keeps what it is given.
+// exported is an SDK that keeps its data.
 type exported struct {
 	t      testing.TB
 	spans  *tracetest.SpanRecorder
@@ -59,7 +59,7 @@ func newExported(t testing.TB) *exported {
 	return x
 }
 
-// telemetry returns one that exports to x.
+// telemetry returns a Telemetry that exports to x.
 func (x *exported) telemetry(cfg telemetry.Config) *telemetry.Telemetry {
 	x.t.Helper()
 	cfg.TracerProvider, cfg.MeterProvider = x.tracer, x.meter
@@ -69,7 +69,7 @@ func (x *exported) telemetry(cfg telemetry.Config) *telemetry.Telemetry {
 	return tel
 }
 
-// named returns the ended spans of a name, in the order of their ends.
+// named returns the ended spans with a name, in the order of their ends.
 func (x *exported) named(name string) []sdktrace.ReadOnlySpan {
 	var found []sdktrace.ReadOnlySpan
 	for _, s := range x.spans.Ended() {
@@ -80,7 +80,7 @@ func (x *exported) named(name string) []sdktrace.ReadOnlySpan {
 	return found
 }
 
-// one returns the only span of a name.
+// one returns the only span with a name.
 func (x *exported) one(name string) sdktrace.ReadOnlySpan {
 	x.t.Helper()
 	found := x.named(name)
@@ -90,8 +90,8 @@ func (x *exported) one(name string) sdktrace.ReadOnlySpan {
 	return found[0]
 }
 
-// everything is what a collection gives, by instrument and the values of the attributes but for
-// messaging.system: sums, gauges, and of histograms how often something was recorded.
+// everything returns one collection, by instrument and by the values of the attributes without
+// messaging.system: sums, gauges, and the counts of histograms.
 func (x *exported) everything() map[string]map[string]float64 {
 	x.t.Helper()
 	var rm metricdata.ResourceMetrics
@@ -191,7 +191,7 @@ func newService(t testing.TB, cfg consumer.Config) *service {
 	return s
 }
 
-// handle has fn handle a topic.
+// handle makes fn the handler of a topic.
 func (s *service) handle(name, topic string, cfg consumer.HandlerConfig, fn handler) *consumer.Handler[*sql.Tx] {
 	s.t.Helper()
 	h, err := s.inbox.Handle(name, telemetry.Handler(s.tel, "warehouse/"+name, fn), cfg)
@@ -214,7 +214,7 @@ func (s *service) start() {
 	})
 }
 
-// relay sends everything that waits.
+// relay sends all waiting events.
 func (s *service) relay(publisher message.Publisher, cfg relay.Config) relay.Report {
 	s.t.Helper()
 	relay, err := relay.New(s.outbox, s.tel.Publisher(publisher), cfg)
@@ -233,7 +233,7 @@ func (s *service) write(ctx context.Context, events ...producer.Event) {
 	}))
 }
 
-// order is an event of the topic.
+// order returns an event of a topic.
 func order(topic, id string) producer.Event {
 	return producer.Event{Topic: topic, Key: id, Source: "order/" + id, Version: 1, Payload: []byte("payload of " + id)}
 }

@@ -24,20 +24,20 @@ const (
 
 const (
 	maxDescription = 1 << 10
-	maxTraceState  = 512 // of an event; W3C allows to drop it
+	maxTraceState  = 512 // bytes of an event; W3C allows to drop the state
 )
 
-// errNotReturned is the status of spans whose code ended in a panic or Goexit. What the panic said
-// may be the payload.
+// errNotReturned is the status of spans whose code ended in a panic or Goexit. The value of the
+// panic is left out, since it may be the payload.
 var errNotReturned = errors.New("panicked, or ended its goroutine")
 
-// errNoBatches is the outcome of a batch for a publisher that takes none, as BatchLimit says.
+// errNoBatches is the outcome of a batch if the publisher takes none.
 var errNoBatches = errors.New("the publisher takes no batches")
 
-// w3c is the form in which trace context is kept in the row and travels.
+// w3c is the format of trace context in rows and messages.
 var w3c propagation.TraceContext
 
-// creation returns ctx with the remote span that e names, if it names one.
+// creation returns ctx with the remote span of parent and state, or ctx itself if parent is "".
 func creation(ctx context.Context, parent, state string) context.Context {
 	if parent == "" {
 		return ctx
@@ -45,13 +45,13 @@ func creation(ctx context.Context, parent, state string) context.Context {
 	return w3c.Extract(ctx, &carrier{parent, state})
 }
 
-// createdBy returns the context in which an event was written, whatever span is in ctx; it is not
-// valid if the event has none.
+// createdBy returns the context in which an event was written, without any span of ctx. It is not
+// valid if the event has no trace context.
 func createdBy(ctx context.Context, parent, state string) trace.SpanContext {
 	return trace.SpanContextFromContext(creation(trace.ContextWithSpanContext(ctx, trace.SpanContext{}), parent, state))
 }
 
-// written returns the trace context of span as an event keeps it.
+// written returns the trace context of span in the form that an event keeps.
 func written(ctx context.Context, span trace.Span) (parent, state string) {
 	c := &carrier{}
 	w3c.Inject(trace.ContextWithSpan(ctx, span), c)
@@ -90,9 +90,9 @@ func (c *carrier) Keys() []string {
 	return []string{transport.MetaTraceParent, transport.MetaTraceState}
 }
 
-// attributes are those that all spans have.
+// attributes returns the attributes of all spans.
 func (t *Telemetry) attributes(operation string, kind attribute.KeyValue, topic, id, correlation string) []attribute.KeyValue {
-	list := make([]attribute.KeyValue, 0, 8) // with what some spans have besides
+	list := make([]attribute.KeyValue, 0, 8) // room for the attributes of some spans
 	list = append(list, semconv.MessagingSystemKey.String(t.cfg.System), semconv.MessagingOperationName(operation), kind)
 	if topic != "" {
 		list = append(list, semconv.MessagingDestinationName(topic))
@@ -114,13 +114,13 @@ func spanName(operation, topic string) string {
 	return operation + " " + topic
 }
 
-// failed says in span what went wrong.
+// failed sets the status of span to an error.
 func failed(span trace.Span, kind attribute.KeyValue, err error) {
 	span.SetAttributes(kind)
 	span.SetStatus(codes.Error, description(err))
 }
 
-// description returns err's text as it may be exported: bounded, and valid UTF-8.
+// description returns the text of err for export: bounded, and valid UTF-8.
 func description(err error) string {
 	text := strings.ToValidUTF8(err.Error(), "\uFFFD")
 	if len(text) <= maxDescription {
@@ -133,7 +133,7 @@ func description(err error) string {
 	return text[:end]
 }
 
-// errorType names the kind of an error with few different values.
+// errorType returns the kind of an error, with few different values.
 func errorType(err error) attribute.KeyValue {
 	if errors.Is(err, errNotReturned) {
 		return semconv.ErrorTypeKey.String("panic")

@@ -19,25 +19,25 @@ import (
 // Scope is the name of the instrumentation scope of all spans and instruments.
 const Scope = "github.com/boxpair/boxpair/telemetry"
 
-// ErrShutdown is returned for what is to be watched after [Telemetry.Shutdown].
+// ErrShutdown is returned by the Watch methods after [Telemetry.Shutdown].
 var ErrShutdown = errors.New("telemetry is shut down")
 
 // Config configures a [Telemetry]. The zero value is complete.
 type Config struct {
-	// TracerProvider makes the tracer. Defaults to the global one.
+	// TracerProvider makes the tracer. Defaults to the global provider.
 	TracerProvider trace.TracerProvider `yaml:"-" env:"-"`
-	// MeterProvider makes the instruments. Defaults to the global one.
+	// MeterProvider makes the instruments. Defaults to the global provider.
 	MeterProvider metric.MeterProvider `yaml:"-" env:"-"`
 
-	// System is the attribute messaging.system: the transport, as "rabbitmq"; at most 255 bytes.
-	// Defaults to "boxpair".
+	// System is the attribute messaging.system: the transport, such as "rabbitmq"; at most 255
+	// bytes. Defaults to "boxpair".
 	System string `yaml:"system" env:"SYSTEM"`
-	// StatsTimeout bounds what one collection of metrics waits for the database. Keep it below the
+	// StatsTimeout bounds how long one collection of metrics waits for databases. Keep it below the
 	// timeout of the reader, which otherwise drops the metrics of the whole service. Defaults to 2
 	// s.
 	StatsTimeout time.Duration `yaml:"stats_timeout" env:"STATS_TIMEOUT"`
 
-	// Logger receives what could not be read for a collection. Defaults to [slog.Default].
+	// Logger receives the errors of reading states for a collection. Defaults to [slog.Default].
 	Logger *slog.Logger `yaml:"-" env:"-"`
 }
 
@@ -62,7 +62,7 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	var errs []error
 	if len(c.System) > maxSystem || !utf8.ValidString(c.System) || strings.ContainsRune(c.System, 0) {
-		errs = append(errs, fmt.Errorf("System: is no text of at most %d bytes, or holds a NUL byte", maxSystem))
+		errs = append(errs, fmt.Errorf("System: is not UTF-8 text of at most %d bytes without NUL", maxSystem))
 	}
 	if c.StatsTimeout < 0 {
 		errs = append(errs, fmt.Errorf("StatsTimeout: %v is negative", c.StatsTimeout))
@@ -78,20 +78,20 @@ type Telemetry struct {
 	cfg         Config
 	tracer      trace.Tracer
 	instruments *instruments
-	labels      labels // of attempts to publish
+	labels      labels // for attempts to publish
 
 	registration metric.Registration
-	tasks        sync.WaitGroup // reads under way
+	tasks        sync.WaitGroup // running reads of databases
 
 	mu       sync.Mutex
 	shutdown bool
 	watched  map[string]bool // by kind and name
 	reads    []*source
-	counts   []func(o metric.Observer) // without I/O
+	counts   []func(o metric.Observer) // observe without I/O
 }
 
-// New returns a Telemetry. It does no I/O. Until [Telemetry.Shutdown], every collection of
-// the meter provider asks it for the state of what it watches.
+// New returns a Telemetry, or an error that joins all mistakes in cfg. New does no I/O. Until
+// [Telemetry.Shutdown], every collection of the meter provider observes what the Telemetry watches.
 func New(cfg Config) (*Telemetry, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
@@ -113,16 +113,16 @@ func New(cfg Config) (*Telemetry, error) {
 	return t, nil
 }
 
-// Shutdown ends what New began: nothing is watched any more. It waits for reads of databases that
-// are under way until ctx ends, and returns the cause of that then. What was wrapped goes on to
-// work, and to be traced and counted. A second call only waits.
+// Shutdown ends the watching. It waits for running reads of databases until ctx ends, and then
+// returns the cause of the end. Wrapped handlers and publishers go on to work, and to be traced and
+// counted. A second call only waits.
 func (t *Telemetry) Shutdown(ctx context.Context) error {
 	t.mu.Lock()
 	first := !t.shutdown
 	t.shutdown = true
 	t.mu.Unlock()
 	var err error
-	if first { // not under the lock: it waits for a collection, which takes it
+	if first { // without the lock: Unregister waits for a collection, which takes the lock
 		err = t.registration.Unregister()
 	}
 	done := make(chan struct{})

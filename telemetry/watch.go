@@ -17,7 +17,7 @@ import (
 	"github.com/boxpair/boxpair/store/outbox"
 )
 
-// The names of attributes that the semantic conventions do not have.
+// The names of attributes that the semantic conventions lack.
 const (
 	attrOutbox  = attribute.Key("boxpair.outbox")
 	attrRelay   = attribute.Key("boxpair.relay")
@@ -26,49 +26,48 @@ const (
 	attrKind    = attribute.Key("boxpair.kind")
 )
 
-// readers is how many databases are asked at once.
+// readers is how many databases are read at once.
 const readers = 4
 
-// OutboxStats tells the state of an outbox. [producer.Outbox] and every store do.
+// OutboxStats reads the state of an outbox. [producer.Outbox] and every store implement it.
 type OutboxStats interface {
 	// Stats reads the state of the outbox from the database. It may be called at any time, from any
 	// goroutine.
 	Stats(ctx context.Context) (outbox.Stats, error)
 }
 
-// RelayHealth tells the state of a relay. [relay.Relay] does.
+// RelayHealth returns the state of a relay. [relay.Relay] implements it.
 type RelayHealth interface {
 	// Health returns the relay's state without I/O.
 	Health() relay.Health
 }
 
-// JanitorTotals tells what a janitor has removed. [producer.Janitor] does.
+// JanitorTotals counts the rows that a janitor has removed. [producer.Janitor] implements it.
 type JanitorTotals interface {
-	// Totals returns what all passes have removed, without I/O.
+	// Totals returns the numbers of rows that all passes have removed, without I/O.
 	Totals() producer.JanitorReport
 }
 
-// Consumer tells the state of a consumer. [consumer.Handler] does.
+// Consumer returns the state of a consumer. [consumer.Handler] implements it.
 type Consumer interface {
 	// Name returns the consumer's name.
 	Name() string
-	// Counters returns what the consumer did in this process, without I/O.
+	// Counters counts the consumer's messages in this process, without I/O.
 	Counters() consumer.Counters
 	// Stats reads the state of the consumer's inbox from the database.
 	Stats(ctx context.Context) (inbox.Stats, error)
 }
 
-// source is what is read from a database.
+// source reads a state from a database.
 type source struct {
 	name string
-	busy atomic.Bool // a read is under way, of an earlier collection perhaps
+	busy atomic.Bool // a read is running, perhaps for an earlier collection
 	read func(ctx context.Context) (observe func(o metric.Observer), err error)
 }
 
-// WatchOutbox has the state of an outbox observed under the attribute boxpair.outbox = name, with
-// one read of the database for each collection. Every process that watches one outbox tells the
-// same: take the maximum of them, or have one of them watch. A name that is watched already gives
-// an error.
+// WatchOutbox observes the state of an outbox, with one read of the database per collection, under
+// the attribute boxpair.outbox = name. All processes that watch one outbox observe the same state:
+// take the maximum, or let one process watch. A second outbox of the same name is an error.
 func (t *Telemetry) WatchOutbox(name string, o OutboxStats) error {
 	i, who := t.instruments, attrOutbox.String(name)
 	only := metric.WithAttributeSet(attribute.NewSet(who))
@@ -86,9 +85,9 @@ func (t *Telemetry) WatchOutbox(name string, o OutboxStats) error {
 	}})
 }
 
-// WatchRelay has the state of a relay observed under the attribute boxpair.relay = name, which need
-// not be the relay's own: a name that stays the same when the process starts again keeps the number
-// of series small. It does no I/O.
+// WatchRelay observes the state of a relay under the attribute boxpair.relay = name. name need not
+// be the relay's own: a name that survives a restart keeps the number of series small. Collections
+// do no I/O for a relay.
 func (t *Telemetry) WatchRelay(name string, r RelayHealth) error {
 	i, only := t.instruments, metric.WithAttributeSet(attribute.NewSet(attrRelay.String(name)))
 	return t.watch("relay", name, r == nil, func(o metric.Observer) {
@@ -102,7 +101,7 @@ func (t *Telemetry) WatchRelay(name string, r RelayHealth) error {
 	}, nil)
 }
 
-// WatchJanitor has counted what a janitor of the outbox name removes. It does no I/O.
+// WatchJanitor counts the rows that a janitor of the outbox name removes, without I/O.
 func (t *Telemetry) WatchJanitor(name string, j JanitorTotals) error {
 	who := attrOutbox.String(name)
 	return t.watch("janitor", name, j == nil, func(o metric.Observer) {
@@ -113,9 +112,9 @@ func (t *Telemetry) WatchJanitor(name string, j JanitorTotals) error {
 	}, nil)
 }
 
-// WatchConsumer has the counters of a consumer observed, and the state of its inbox, with one read
-// of the database for each collection, under the attribute messaging.consumer.group.name, which is
-// the consumer's name. The first collection registers a consumer that has not seen a message yet.
+// WatchConsumer observes the counters of a consumer and the state of its inbox, with one read of
+// the database per collection, under the attribute messaging.consumer.group.name = the consumer's
+// name. The first collection registers a consumer that has not seen a message yet.
 func (t *Telemetry) WatchConsumer(c Consumer) error {
 	if c == nil {
 		return errors.New("watch consumer: is nil")
@@ -124,7 +123,7 @@ func (t *Telemetry) WatchConsumer(c Consumer) error {
 	return t.watch("consumer", c.Name(), false, t.countsOf(c, who), t.stateOf(c, who))
 }
 
-// countsOf observes what a consumer did in this process.
+// countsOf observes the counters of a consumer in this process.
 func (t *Telemetry) countsOf(c Consumer, who attribute.KeyValue) func(metric.Observer) {
 	i, only := t.instruments, metric.WithAttributeSet(attribute.NewSet(who))
 	return func(o metric.Observer) {
@@ -138,7 +137,7 @@ func (t *Telemetry) countsOf(c Consumer, who attribute.KeyValue) func(metric.Obs
 	}
 }
 
-// stateOf observes a consumer's inbox.
+// stateOf observes the state of a consumer's inbox.
 func (t *Telemetry) stateOf(c Consumer, who attribute.KeyValue) *source {
 	i, only := t.instruments, metric.WithAttributeSet(attribute.NewSet(who))
 	return &source{read: func(ctx context.Context) (func(metric.Observer), error) {
@@ -157,7 +156,7 @@ func (t *Telemetry) stateOf(c Consumer, who attribute.KeyValue) *source {
 	}}
 }
 
-// labelled is a number of one state, outcome or kind.
+// labelled is the number of one state, outcome or kind.
 type labelled struct {
 	label string
 	n     int64
@@ -170,7 +169,7 @@ func observeBy(o metric.Observer, i metric.Int64Observable, who attribute.KeyVal
 	}
 }
 
-// watch takes up what is to be observed in collections.
+// watch adds observations to the collections.
 func (t *Telemetry) watch(kind, name string, missing bool, count func(metric.Observer), read *source) error {
 	full := kind + " " + name
 	t.mu.Lock()
@@ -196,8 +195,8 @@ func (t *Telemetry) watch(kind, name string, missing bool, count func(metric.Obs
 	return nil
 }
 
-// collect observes everything that is watched. It returns no error: readers drop all metrics of a
-// service when one callback has failed, those of the runtime and of its requests too.
+// collect observes all watched states. It returns no error: if one callback fails, readers drop all
+// metrics of a service, for example of its runtime and its requests.
 func (t *Telemetry) collect(ctx context.Context, o metric.Observer) error {
 	ctx, cancel := context.WithTimeout(ctx, t.cfg.StatsTimeout)
 	defer cancel()
@@ -212,14 +211,14 @@ func (t *Telemetry) collect(ctx context.Context, o metric.Observer) error {
 				observe(o)
 			}
 		case <-ctx.Done():
-			t.cfg.Logger.WarnContext(ctx, "metrics are collected without all states: the timeout is over", "error", context.Cause(ctx))
+			t.cfg.Logger.WarnContext(ctx, "some states are missing in a collection of metrics: timeout", "error", context.Cause(ctx))
 			return nil
 		}
 	}
 	return nil
 }
 
-// begin begins to read what is not being read, and returns where the answers come.
+// begin starts the reads that are not already running, and returns the channel of their answers.
 func (t *Telemetry) begin(ctx context.Context) (counts []func(metric.Observer), answers <-chan func(metric.Observer), n int) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -236,7 +235,7 @@ func (t *Telemetry) begin(ctx context.Context) (counts []func(metric.Observer), 
 	}
 	close(todo)
 	n = len(todo)
-	out := make(chan func(metric.Observer), n) // so that nobody waits when the collection is over
+	out := make(chan func(metric.Observer), n) // buffered: a late read must not block when the collection is over
 	for range min(n, readers) {
 		t.tasks.Go(func() {
 			for s := range todo {
@@ -247,7 +246,7 @@ func (t *Telemetry) begin(ctx context.Context) (counts []func(metric.Observer), 
 	return t.counts[:len(t.counts):len(t.counts)], out, n
 }
 
-// ask reads one state. It returns nil if that failed.
+// ask reads one state, or returns nil if the read failed.
 func (t *Telemetry) ask(ctx context.Context, s *source) func(metric.Observer) {
 	defer s.busy.Store(false)
 	if ctx.Err() != nil {

@@ -25,7 +25,7 @@ import (
 	"github.com/boxpair/boxpair/transport"
 )
 
-// invalid refuses messages of one topic for good.
+// invalid is a sender that refuses the messages of one topic for good.
 type invalid struct {
 	transport.Sender
 	topic string
@@ -89,7 +89,7 @@ func TestInstrumentsTellWhatWasDone(t *testing.T) {
 	s.want("boxpair.outbox.attempts", map[string]float64{"confirmed order.placed": 6})
 }
 
-// counted is what is known without a database.
+// counted returns fixed numbers without a database.
 type counted struct{}
 
 func (counted) Totals() producer.JanitorReport {
@@ -122,7 +122,7 @@ func (parked) Stats(context.Context) (inbox.Stats, error) {
 	}, nil
 }
 
-// TestEveryNumberHasItsPlace takes numbers that are all different.
+// TestEveryNumberHasItsPlace uses numbers that are all different.
 func TestEveryNumberHasItsPlace(t *testing.T) {
 	t.Parallel()
 	x := newExported(t)
@@ -159,7 +159,7 @@ func TestEveryNumberHasItsPlace(t *testing.T) {
 	}
 }
 
-// stats is an outbox whose database answers when it likes.
+// stats is an outbox whose database answers on demand.
 type stats struct {
 	asked  atomic.Int64
 	answer func(ctx context.Context) (outbox.Stats, error)
@@ -170,7 +170,7 @@ func (s *stats) Stats(ctx context.Context) (outbox.Stats, error) {
 	return s.answer(ctx)
 }
 
-// TestDatabaseThatDoesNotAnswerHoldsUpNoCollection, not even one that does not know when to end.
+// TestDatabaseThatDoesNotAnswerHoldsUpNoCollection, even if it ignores the end of its context.
 func TestDatabaseThatDoesNotAnswerHoldsUpNoCollection(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -210,7 +210,7 @@ func TestDatabaseThatDoesNotAnswerHoldsUpNoCollection(t *testing.T) {
 	})
 }
 
-// TestManyDatabasesAreAskedAFewAtATime bounds what a collection takes of a pool.
+// TestManyDatabasesAreAskedAFewAtATime: a collection takes only a few connections of a pool.
 func TestManyDatabasesAreAskedAFewAtATime(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -291,8 +291,8 @@ func TestEverythingWrongWithAConfigurationIsNamed(t *testing.T) {
 	}
 }
 
-// TestInstrumentsAreAsDocumented compares the table of docs/telemetry.md with what there is: names
-// and units.
+// TestInstrumentsAreAsDocumented compares the names and units in docs/telemetry.md with the
+// instruments.
 func TestInstrumentsAreAsDocumented(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../docs/telemetry.md")
@@ -326,7 +326,7 @@ func TestInstrumentsAreAsDocumented(t *testing.T) {
 	}
 }
 
-// TestAlertsAskForWhatIsMeasured looks for every name in the rules for Prometheus among the
+// TestAlertsAskForWhatIsMeasured looks up every name in the rules for Prometheus among the
 // instruments and attributes, as exporters name them.
 func TestAlertsAskForWhatIsMeasured(t *testing.T) {
 	t.Parallel()
