@@ -13,11 +13,11 @@ type Record struct {
 	Shard int
 	// OccurredAt is when the event happened.
 	OccurredAt time.Time
-	// DeliverAt is before when the event is not to be sent, for [EventStore.Append]. Records that
-	// are read do not have it: their stamps are no earlier.
+	// DeliverAt is the earliest time to send the event, for [EventStore.Append]. Records that are
+	// read have no DeliverAt: their stamps are no earlier.
 	DeliverAt time.Time
-	// ResendFor is how long after its stamp the event may be sent again, in whole seconds. 0
-	// says nothing. Stores set ResendUntil by it when they read a record.
+	// ResendFor is how long after its stamp the event may be sent again, in whole seconds. 0 says
+	// nothing. Stores derive ResendUntil from ResendFor when they read a record.
 	ResendFor time.Duration
 }
 

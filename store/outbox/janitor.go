@@ -5,16 +5,15 @@ import (
 	"time"
 )
 
-// JanitorStore is what a janitor needs of a store. Its methods remove one batch each, in a
-// transaction of their own. They may be called at the same time as each other, as relays, writers
-// and operators, in any process; against [OperatorStore.Replay] they are serialised,
-// or an event could be removed while it is queued again.
+// JanitorStore removes old rows for a janitor. Each call removes one batch, in a transaction of its
+// own. Calls may run concurrently with janitors, relays, writers and operators in any process. A
+// store serialises the calls with [OperatorStore.Requeue]; otherwise an event could be removed
+// while it is queued again.
 type JanitorStore interface {
-	// RemoveDelivered removes receipts that are older than retention, the oldest first, from the
-	// time after on, and with them their events and the attempts of those. It stops at the first
-	// receipt with which the batch has limit events. An event that is queued or parked, in whatever
-	// state, stays, as does one that was replayed within retention: a later receipt brings it up
-	// again.
+	// RemoveDelivered removes receipts that are older than retention, oldest first, from the time
+	// after on, together with their events and the attempts of the events. The batch ends with the
+	// receipt that brings it to limit events. An event stays if it is deferred, queued, parked in
+	// any state, or was replayed within retention: a later receipt names the event again.
 	RemoveDelivered(ctx context.Context, retention time.Duration, after time.Time, limit int) (Removed, error)
 	// RemoveDiscarded removes at most limit events that were discarded or cancelled longer than
 	// retention ago, with their attempts, unless they are queued again.
@@ -24,9 +23,8 @@ type JanitorStore interface {
 // Removed tells what a batch has removed.
 type Removed struct {
 	Events, Attempts, Receipts int
-	// Full tells that the batch was limited: there may be more.
+	// Full tells that the batch reached its limit: more rows may be left.
 	Full bool
-	// Through is the time of the last receipt that was removed, from which the next batch may look
-	// on.
+	// Through is the time of the last removed receipt. The next batch may begin there.
 	Through time.Time
 }

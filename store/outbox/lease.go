@@ -1,7 +1,7 @@
 package outbox
 
 // Lease is a relay's ownership of a shard for a time. Epoch grows with every change of owner, and
-// fences off the owners before.
+// fences off earlier owners.
 type Lease struct {
 	Shard int
 	Epoch int64
@@ -14,13 +14,13 @@ type Grant struct {
 	// handle the events that the former owner had in flight.
 	Abrupt bool
 	// Low, Tail and History are the last arguments of [RelayStore.KeepLow] for the shard. They are
-	// zero if there are none, if an owner since then was too old to know them, or if the log has no
-	// event at or above Low and Tail, as after a sequence that was reset.
+	// zero if KeepLow was not called, if a later owner ran a version without KeepLow, or if the log
+	// has no event at or above Low and Tail, as after a reset of the sequence.
 	Low     int64
 	Tail    Tail
 	History string
-	// Ticket is the last rewind ticket of the shard, see [Renewal]; 0: the shard had none. Low and
-	// Tail are below RewindTo of the ticket, unless an owner has done the rewind.
+	// Ticket is the last rewind ticket of the shard, see [Renewal], or 0 without any. Low and Tail
+	// are below RewindTo of the ticket, unless an owner has done the rewind.
 	Ticket int64
 }
 
@@ -47,7 +47,7 @@ type Renewal struct {
 	Lease
 	// Rewind tells that an operator has redriven, discarded or replayed events of the shard. The
 	// owner heals the shard, loads its blocked keys again, reads the queue from the event RewindTo
-	// on, and answers with Ticket to [RelayStore.ClearRewind]. Tickets of a shard ascend.
+	// on, and passes Ticket to [RelayStore.ClearRewind]. Tickets of a shard ascend.
 	Rewind   bool
 	RewindTo int64
 	Ticket   int64

@@ -7,9 +7,10 @@ import (
 	"github.com/google/uuid"
 )
 
-// StalledRoute is a topic that a relay cannot send to at the moment: it only probes the route.
+// StalledRoute is a topic that a relay cannot send to at the moment. The relay only probes the
+// route.
 type StalledRoute struct {
-	// Relay is the name of the relay. [RelayStore.ReportRoutes] does not use it.
+	// Relay is the name of the relay. [RelayStore.ReportRoutes] ignores the field.
 	Relay string
 	// Topic is the topic, and Route the name of its route, as of [transport.Sender].
 	Topic, Route string
@@ -41,10 +42,10 @@ const (
 	Following State = "following"
 	// Dead events have used up their attempts and wait for an operator.
 	Dead State = "dead"
-	// Discarded events were given up by an operator. They are kept with the reason.
+	// Discarded events were given up by an operator, and are kept with the reason.
 	Discarded State = "discarded"
 	// Cancelled events were deferred and given up before they were due. They are kept like
-	// discarded ones.
+	// discarded events.
 	Cancelled State = "cancelled"
 )
 
@@ -54,15 +55,15 @@ type Filter struct {
 	States []State
 	Topic  string
 	Key    string
-	// Error is a part of the last error, as it is written.
+	// Error is a part of the last error, compared case-sensitively and without wildcards.
 	Error string
-	// Since and Until bound when they were parked: Since ≤ time < Until.
+	// Since and Until bound the time of parking: Since ≤ time < Until.
 	Since, Until time.Time
 	// After continues a listing behind the event with this Seq.
 	After int64
-	// Limit is at most how many events are returned or changed. Defaults to 100.
+	// Limit bounds the number of returned or changed events. Defaults to 100.
 	Limit int
-	// Force redrives events also after the time until which they may be sent again.
+	// Force redrives events even after their ResendUntil.
 	Force bool
 }
 
@@ -71,15 +72,15 @@ type DeferredFilter struct {
 	IDs   []uuid.UUID
 	Topic string
 	Key   string
-	// From and To bound when they are due: From ≤ time < To.
+	// From and To bound the due time: From ≤ time < To.
 	From, To time.Time
 	// After continues a listing behind the event with this Seq.
 	After int64
-	// Limit is at most how many events are returned. Defaults to 100.
+	// Limit bounds the number of returned events. Defaults to 100.
 	Limit int
 }
 
-// Deferred is a deferred event as an operator sees it. Its stamp is the time at which it is due.
+// Deferred is a deferred event as an operator sees it. Its stamp is its due time.
 type Deferred struct {
 	Record
 	Seq   int64
@@ -104,7 +105,7 @@ type Delivery struct {
 	Relay string
 }
 
-// Attempt is one failed attempt to send an event, or one act of an operator on it. Stores may keep
+// Attempt is one failed attempt to send an event, or one change by an operator. Stores may keep
 // successful attempts as well.
 type Attempt struct {
 	At      time.Time
@@ -115,13 +116,13 @@ type Attempt struct {
 
 // Stats is the state of an outbox at one moment.
 type Stats struct {
-	// Pending is the number of events in the queue. A store may stop counting at a limit of its
-	// own, which PendingCapped tells; the limit may hold for parked events, too.
+	// Pending is the number of events in the queue. A store may stop counting at its own limit;
+	// PendingCapped is then true. The limit may apply to the counts of parked events, too.
 	Pending       int64
 	PendingCapped bool
 	// OldestPending is the age of the oldest undelivered event, retrying and following ones
-	// included. Replayed events and deferred events that are not due do not count. 0: there is
-	// none.
+	// included. Replayed events and deferred events that are not due do not count. 0 means that no
+	// event is undelivered.
 	OldestPending time.Duration
 	// Deferred is the number of events that are not due yet, up to a limit of the store.
 	Deferred  int64
@@ -133,8 +134,8 @@ type Stats struct {
 	Relays int
 }
 
-// OperatorStore is what operators need of a store. An operator owns no shard:
-// every change locks the shard rows, whoever owns them, and asks for a rewind.
+// OperatorStore lists and changes events for operators. An operator owns no shard: every change
+// locks the shard rows, regardless of their owners, and asks for a rewind.
 type OperatorStore interface {
 	// ListParked reads parked events by ascending Seq.
 	ListParked(ctx context.Context, f Filter) ([]Parked, error)
@@ -145,8 +146,8 @@ type OperatorStore interface {
 	// Deliveries reads when an event was delivered, oldest first, as far as receipts are retained.
 	Deliveries(ctx context.Context, id uuid.UUID) ([]Delivery, error)
 	// Redrive makes dead events that f selects retrying and due, with no attempts counted, keeps
-	// reason in their attempts, and returns their dispatch IDs. Unless f.Force, events whose
-	// ResendUntil is over stay dead, do not count towards f.Limit, and are counted in refused.
+	// reason in their attempts, and returns their dispatch IDs. Without f.Force, events after their
+	// ResendUntil stay dead, do not count towards f.Limit, and are counted in refused.
 	Redrive(ctx context.Context, f Filter, reason string) (ids []uuid.UUID, refused int, err error)
 	// Discard gives up parked events that f selects, keeps reason with them and in their attempts,
 	// and returns their dispatch IDs. The next live event of their keys becomes retrying and due.
@@ -157,17 +158,17 @@ type OperatorStore interface {
 	// Stats reads the state of the outbox. It stays cheap on large tables.
 	Stats(ctx context.Context) (Stats, error)
 
-	// Place returns a place in the log: every event with a stamp of at or later is behind it. If at
-	// is zero, every event is. Stamps ascend with places, except between concurrent transactions
-	// and for deferred events.
+	// Place returns a place in the log: every event with a stamp of at or later is behind the
+	// place, and every event if at is zero. Stamps ascend with places, except between concurrent
+	// transactions and for deferred events.
 	Place(ctx context.Context, at time.Time) (after int64, err error)
-	// Retained looks at the next scan events of the log behind after. It returns, at most limit,
-	// events that s selects and that are neither deferred, queued nor parked. It locks nothing.
+	// Retained scans the next scan events of the log behind after. It returns at most limit events,
+	// selected by s and neither deferred, queued nor parked. It locks nothing.
 	Retained(ctx context.Context, s Selection, after int64, scan, limit int) (Page, error)
 	// Requeue queues events of the log again, with new rounds (see [Queued]) and a note in their
 	// attempts, asks the owners of their shards for a rewind, and returns the queued events. Events
 	// that are deferred, queued, parked, or no longer in the log are skipped.
 	Requeue(ctx context.Context, seqs []int64) ([]Requeued, error)
-	// StillQueued tells how many of these queue rows are still there.
+	// StillQueued counts the given queue rows that still exist.
 	StillQueued(ctx context.Context, rows []Requeued) (int, error)
 }

@@ -7,12 +7,12 @@ import (
 )
 
 // RoundChance is the number of random bits in the round of a replayed event. A database that has
-// lost commits hands out tickets again; without random bits, a late mark of the lost replay would
-// remove the queue row of the next one.
+// lost commits hands out tickets again. Without random bits, a late mark of the lost replay would
+// remove the queue row of the next replay.
 const RoundChance = 20
 
-// Range asks for the queue rows of a shard with After < id ≤ Through, at most Limit. Through 0 is
-// no upper bound. Rows with an id in Except, which is sorted, are left out and not counted.
+// Range asks for at most Limit queue rows of a shard with After < id ≤ Through. Through 0 means no
+// upper bound. Rows with an id in Except are left out and not counted; Except is sorted.
 type Range struct {
 	Shard   int
 	After   int64
@@ -26,20 +26,20 @@ type Queued struct {
 	Record
 	// Seq is the event's place in the log, in the order of writing.
 	Seq int64
-	// Round tells the queue row from an earlier row of the same event, and from the row of an event
-	// that had the same Seq in a database that has lost commits since. For a replayed event,
-	// Round >> [RoundChance] is above all earlier tickets of the shard, and not above the ticket of
-	// the rewind that the replay asks for. For other events it is 0, or negative and random in a
-	// database that may lose commits which were seen.
+	// Round distinguishes the queue row from an earlier row of the event, and from the row of
+	// another event that had this Seq before the database lost commits. For a replayed event, Round
+	// >> [RoundChance] is above all earlier tickets of the shard, and not above the ticket of the
+	// rewind that the replay asks for. For other events Round is 0, or negative and random in a
+	// database that may lose visible commits.
 	Round int64
 	// Missing tells that the queue row has no event in the log; only Record.Shard is set then. No
 	// part of this library leaves such a row.
 	Missing bool
 	// Unreadable names the part of the event that cannot be decoded, such as headers that are not a
-	// JSON object of strings, without its content; "" if all can be. The relay makes such an event
-	// dead. An error of the call would stop all other events, too.
+	// JSON object of strings, without the content. It is "" for a readable event. The relay makes
+	// an unreadable event dead. An error of the call would stop all other events, too.
 	Unreadable string
-	// Attempts and State are set for parked events, DueAt for those that Due returns.
+	// Attempts and State are set for parked events, DueAt for events that Due returns.
 	Attempts int
 	State    State
 	DueAt    time.Time
@@ -62,23 +62,23 @@ type Mark struct {
 type Undeferred struct {
 	// Moved are the events that have a queue row now.
 	Moved []Moved
-	// Next is how long from now the next deferred event is due; 0: there is none.
+	// Next is how long from now the next deferred event is due, or 0 without any.
 	Next time.Duration
 	// Lost are the shards with due events that relay no longer owns.
 	Lost []int
 }
 
-// Moved names an event that was deferred and is queued.
+// Moved names a formerly deferred event that is now queued.
 type Moved struct {
 	Shard int
 	Seq   int64
 }
 
-// Failure tells what became of a failed attempt to send an event.
+// Failure is the result of a failed attempt to send an event.
 type Failure struct {
 	Seq   int64
 	Round int64 // of the queue row; not used for events that are parked already
-	// Attempts is how many attempts have been counted, this one included.
+	// Attempts is the number of counted attempts, including this attempt.
 	Attempts int
 	// RetryIn is the backoff, from now on. Unused if Dead.
 	RetryIn time.Duration

@@ -24,29 +24,30 @@ func (e *SequenceError) Error() string {
 		e.Sequence, e.Last, e.Highest, e.Sequence, e.Highest)
 }
 
-// Identifier is an optional part of a store: it tells a fail-over or a restore from a restart. A
-// relay asks with every heartbeat.
+// Identifier is an optional part of a store that tells a fail-over or a restore from a restart. A
+// relay calls Identity with every heartbeat.
 type Identifier interface {
 	// Identity names the history of the database. The name changes with a fail-over to a standby, a
-	// restore, and a crash that may have cost commits. It stays the same over a restart. It is ""
-	// if the database does not tell.
+	// restore, and a crash that may have cost commits. A restart keeps the name. The name is "" if
+	// the database does not tell.
 	Identity(ctx context.Context) (string, error)
 }
 
 // SequenceChecker is an optional part of a store that numbers events by a sequence, which an
-// operator or a fail-over may reset. A relay asks with every heartbeat.
+// operator or a fail-over may reset. A relay calls CheckSequence with every heartbeat.
 type SequenceChecker interface {
 	// CheckSequence returns a [SequenceError] if the sequence is below the highest number in the
-	// log or below read, the highest number that the relay has read. It returns nil otherwise, and
+	// log or below read, the highest number that the relay has read. CheckSequence also returns nil
 	// if the database does not tell.
 	CheckSequence(ctx context.Context, read int64) error
 }
 
-// RelayStore is what a relay needs of a store.
+// RelayStore keeps the leases, the queue and the parked events for relays.
 //
-// Every method that takes leases and changes events is fenced: within its one statement it locks
-// the shard row for owner and epoch. It changes nothing of a shard that relay no longer owns at
-// that epoch, and reports the shard as lost. No method leaves a transaction open.
+// Every method that takes leases and changes events is fenced: it locks the shard row for owner and
+// epoch in the statement or transaction that makes the change. If relay no longer owns a shard at
+// the epoch, the method changes nothing in the shard and reports the shard as lost. No method
+// leaves a transaction open.
 type RelayStore interface {
 	// Heartbeat makes relay visible for ttl, and returns the number of visible relays.
 	Heartbeat(ctx context.Context, relay string, ttl time.Duration) (live int, err error)
@@ -54,44 +55,45 @@ type RelayStore interface {
 	// whose lease ends so far ahead that the database's clock must have been set back. Relays may
 	// use different ttls. Locked shards are skipped.
 	Acquire(ctx context.Context, relay string, ttl time.Duration, n int) ([]Grant, error)
-	// Renew extends leases to ttl from now. Leases that are not returned are lost.
+	// Renew extends leases to ttl from now. Leases missing from the result are lost.
 	Renew(ctx context.Context, relay string, ttl time.Duration, leases []Lease) ([]Renewal, error)
 	// Release gives leases back before they end. With forget, relay is no longer visible.
 	Release(ctx context.Context, relay string, leases []Lease, forget bool) error
-	// ReportRoutes replaces the list of topics that relay cannot send to, for
-	// [OperatorStore.ListRoutes], and removes the lists of relays that are not visible. It is not
+	// ReportRoutes replaces relay's list of topics that relay cannot send to, for
+	// [OperatorStore.ListRoutes], and removes the lists of invisible relays. ReportRoutes is not
 	// fenced.
 	ReportRoutes(ctx context.Context, relay string, routes []StalledRoute) error
 	// ClearRewind clears the rewind of a shard if ticket still names it.
 	ClearRewind(ctx context.Context, relay string, lease Lease, ticket int64) error
-	// KeepLow keeps lows for the next owners of the shards, together with the [Identifier.Identity]
-	// of the database in which they are true. Lost leases are skipped. [RelayStore.Undefer] and
-	// [OperatorStore.Requeue], which put rows of older events into the queue, lower both kept Seqs
-	// below those rows. While a rewind is asked for, both kept Seqs are below RewindTo.
+	// KeepLow keeps lows for the next owners of the shards, together with history, the
+	// [Identifier.Identity] of the database in which lows are true. Lost leases are skipped.
+	// [RelayStore.Undefer] and [OperatorStore.Requeue], which put rows of older events into the
+	// queue, lower both kept Seqs below those rows. While a rewind is asked for, both kept Seqs are
+	// below RewindTo.
 	KeepLow(ctx context.Context, relay string, lows []Low, history string) error
 
 	// Fetch reads the queue rows of ranges with their events, in one snapshot. It locks nothing.
 	Fetch(ctx context.Context, ranges []Range) ([]Queued, error)
 	// FetchKey reads queue rows of one key with from ≤ id, at most limit, in one snapshot.
 	FetchKey(ctx context.Context, shard int, key string, from int64, limit int) ([]Queued, error)
-	// Writers names the open transactions that may still commit events below IDs that are visible
-	// already. A transaction keeps its name while it is open, and no later transaction gets a name
-	// that was returned before. A transaction may have several names. If PREPARE TRANSACTION
-	// changes them, one of the new names begins with "p ".
+	// Writers names the open transactions that may still commit events below visible IDs. A
+	// transaction keeps its name while it is open, and a name that was returned is never given to a
+	// later transaction. A transaction may have several names. If PREPARE TRANSACTION changes the
+	// names, a new name begins with "p ".
 	Writers(ctx context.Context) ([]string, error)
-	// Mark removes the queue rows of delivered events and keeps a receipt of each. It returns the
-	// shards that are lost. Rows of another round stay.
+	// Mark removes the queue rows of delivered events, keeps a receipt of each event, and returns
+	// the lost shards. Rows of another round stay.
 	Mark(ctx context.Context, relay string, marks []Mark) (lost []int, err error)
 
 	// Undefer moves due deferred events of leases to the queue, at most limit of each shard, the
 	// longest due first. An event that an open transaction cancels or reschedules is skipped. The
-	// move is durable on return, so an event that was sent cannot be cancelled.
+	// move is durable on return, so a sent event cannot be cancelled.
 	Undefer(ctx context.Context, relay string, leases []Lease, limit int) (Undeferred, error)
 
-	// Blocked reads the blocked keys of shards behind after, at most limit; the zero value begins.
-	// A key is blocked by a retrying or following event and, with hold, by a dead one.
+	// Blocked reads at most limit blocked keys of shards behind after; a zero after begins. A
+	// retrying or following event blocks its key and, with hold, so does a dead event.
 	Blocked(ctx context.Context, shards []int, hold bool, after BlockedKey, limit int) ([]BlockedKey, error)
-	// Heal makes the first live event of each key retrying and due where it is following; with
+	// Heal makes the first live event of each key retrying and due if the event is following; with
 	// hold, not behind a dead event. A relay calls it for acquired shards and at a rewind: an
 	// operator may have left followers without a head.
 	Heal(ctx context.Context, relay string, leases []Lease, hold bool) error
@@ -99,27 +101,26 @@ type RelayStore interface {
 	Park(ctx context.Context, relay string, lease Lease, failures []Failure) (lost bool, err error)
 	// Follow moves events from the queue to the parked events: following.
 	Follow(ctx context.Context, relay string, lease Lease, marks []Mark) (lost bool, err error)
-	// Due reads due retrying events that are the heads of their keys, at most limit, in the order
-	// of [DuePoint] behind after; the zero value begins. next is how long from now the next head is
-	// due (0: there is none). With hold, an event behind a dead one of its key is not a head. An
-	// event whose backoff is longer than longest was parked by a clock that was ahead, and is due.
+	// Due reads at most limit due retrying events that are the heads of their keys, in the order of
+	// [DuePoint] behind after; a zero after begins. next is how long from now the next head is due,
+	// or 0 without any. With hold, an event behind a dead event of its key is not a head. An event
+	// whose backoff is longer than longest was parked by a clock that was ahead, and is due.
 	Due(ctx context.Context, shards []int, hold bool, after DuePoint, longest time.Duration, limit int) (due []Queued, next time.Duration, err error)
-	// FetchParked reads the live (retrying or following) events of one key, at most limit, in one
-	// snapshot. With hold, the first dead event of the key is among them.
+	// FetchParked reads at most limit live (retrying or following) events of one key, in one
+	// snapshot. With hold, the first dead event of the key is included.
 	FetchParked(ctx context.Context, shard int, key string, hold bool, limit int) ([]Queued, error)
 	// Retry records further failures of live parked events, followers included: retrying again, or
-	// dead. It leaves an event alone whose recorded attempts are not Attempts - 1: the call is
-	// repeated when its answer is lost, and an operator may have redriven the event in between.
-	// When a head becomes dead, the next live event of its key becomes retrying and due, unless
-	// hold.
+	// dead. Retry skips an event whose recorded attempts are not Attempts - 1: a relay repeats the
+	// call when the answer is lost, and an operator may have redriven the event in between. When a
+	// head becomes dead, the next live event of its key becomes retrying and due, unless hold.
 	Retry(ctx context.Context, relay string, lease Lease, failures []Failure, hold bool) (lost bool, err error)
-	// Sent removes delivered parked events and keeps a receipt of each. The next live event of each
-	// key becomes retrying and due; with hold, not behind a dead event.
+	// Sent removes delivered parked events and keeps a receipt of each event. The next live event
+	// of each key becomes retrying and due; with hold, not behind a dead event.
 	Sent(ctx context.Context, relay string, lease Lease, seqs []int64, hold bool) (lost bool, err error)
 
 	// Listen blocks until ctx ends, and calls woken with the text of each [RelayStore.Notify] from
-	// any process; woken does not block. It returns [ErrNoSignal] at once if the store has no
-	// signal, and another error when the connection is gone; then the caller listens again.
+	// any process; woken does not block. Listen returns [ErrNoSignal] at once if the store has no
+	// signal. Any other error means that the connection is gone and the caller listens again.
 	Listen(ctx context.Context, woken func(text string)) error
 	// Notify wakes the listening relays of all processes. text, of at most 255 bytes, is opaque to
 	// the store: it names the outbox that has committed, and the shards. Notify is called after a

@@ -10,9 +10,9 @@ import (
 type Selection struct {
 	// IDs are dispatch IDs.
 	IDs []uuid.UUID
-	// Topic and Key are compared as they are.
+	// Topic and Key are compared exactly.
 	Topic, Key string
-	// From and To bound the stamp, when the event came to be: From ≤ stamp < To.
+	// From and To bound the stamp of the event: From ≤ stamp < To.
 	From, To time.Time
 }
 
@@ -21,19 +21,19 @@ type Retained struct {
 	Seq         int64
 	ID          uuid.UUID
 	Stamp       time.Time
-	ResendUntil time.Time // zero: nobody says
+	ResendUntil time.Time // zero if the producer did not say
 	// Expired tells that ResendUntil is over, by the database's clock.
 	Expired bool
 }
 
-// Page is a part of a look through the log.
+// Page is the result of one scan of the log.
 type Page struct {
 	Events []Retained
-	// Through is the place up to which the log was looked through.
+	// Through is the place up to which the log was scanned.
 	Through int64
-	// Stamp is the earliest of all events that were looked at, selected or not.
+	// Stamp is the earliest stamp of all scanned events, selected or not.
 	Stamp time.Time
-	// End tells that there was nothing behind.
+	// End tells that no event is behind Through.
 	End bool
 }
 

@@ -7,9 +7,9 @@ import (
 	"github.com/google/uuid"
 )
 
-// Store keeps an outbox. TX is the type of its transactions. The stores of this
-// library are in store/postgres, store/mysql and store/sqlite; package store/storetest holds
-// the contract below as tests for any other.
+// Store keeps an outbox. TX is the type of its transactions. The stores of this library are in
+// store/postgres, store/mysql and store/sqlite. Package store/storetest tests any store against the
+// contract below.
 //
 // All methods may be called concurrently, but a transaction is used by one goroutine at a time. The
 // database's clock decides about leases and due times. Events come back in ascending order of Seq,
@@ -21,15 +21,15 @@ type Store[TX any] interface {
 	JanitorStore
 }
 
-// EventStore is what writing events needs of a store.
+// EventStore writes events in the caller's transaction.
 type EventStore[TX any] interface {
 	// Append writes records and their queue rows in tx, in the order given, in one statement. known
-	// tells for each record whether the outbox had the event already. A record whose DeliverAt is
-	// in the future, by the database's clock, is deferred: it gets no queue row. Append sets the
-	// stamp of an event to the later of the time of writing and DeliverAt; Record.Stamp is ignored.
+	// tells for each record whether the outbox had the event already. A record with a DeliverAt in
+	// the future, by the database's clock, is deferred and gets no queue row. Append sets the stamp
+	// of an event to the later of the time of writing and DeliverAt; Record.Stamp is ignored.
 	//
 	// A known dispatch ID with another digest makes tx unable to commit and gives [ErrConflict],
-	// also when a concurrent transaction has just committed the ID. The first Append in a
+	// even when a concurrent transaction has just committed the ID. The first Append in a
 	// transaction ties the transaction to writer: an Append of another writer gives
 	// [ErrSecondWriter] and writes nothing.
 	Append(ctx context.Context, tx TX, writer uuid.UUID, records []Record) (known []bool, err error)
@@ -47,14 +47,14 @@ type EventStore[TX any] interface {
 	LockKeys(ctx context.Context, tx TX, keys []string) error
 
 	// Savepoint runs fn within a savepoint of tx. The savepoint is released if fn returns nil; an
-	// error, a panic or Goexit rolls back to it. Until then, fn uses the transaction that it is
-	// given instead of tx.
+	// error, a panic or Goexit rolls back to the savepoint. fn uses its own argument instead of the
+	// outer tx.
 	Savepoint(ctx context.Context, tx TX, fn func(ctx context.Context, tx TX) error) error
 
 	// Transact runs fn in a new transaction and commits if fn returns nil. An error, a panic or
 	// Goexit rolls back. Transact does not run fn again on an error that [EventStore.Retryable]
-	// names. A COMMIT that the database answers with ROLLBACK is an error; a COMMIT whose outcome
-	// is not known gives an error that wraps [ErrCommitUnknown].
+	// names. A COMMIT that the database answers with ROLLBACK is an error; a COMMIT with an unknown
+	// outcome gives an error that wraps [ErrCommitUnknown].
 	Transact(ctx context.Context, fn func(ctx context.Context, tx TX) error) error
 
 	// Retryable tells whether err is a conflict with another transaction (serialization failure,
@@ -62,12 +62,12 @@ type EventStore[TX any] interface {
 	Retryable(err error) bool
 }
 
-// CommitStore is an optional part of a [Store]: it sends queued events together with the COMMIT.
-// Without it, queued events are written just before the COMMIT.
+// CommitStore is an optional part of a [Store] that sends queued events together with the COMMIT.
+// Without CommitStore, queued events are written just before the COMMIT.
 type CommitStore[TX any] interface {
 	// AppendAtCommit queues an [EventStore.Append] for the COMMIT of tx, behind all earlier
-	// statements of tx. It does no I/O. Where Append would fail, the commit fails with the same
-	// error, [ErrSecondWriter] included, and nothing is committed. AppendAtCommit queues nothing
+	// statements of tx. It does no I/O. Where Append would fail, the commit fails with the error of
+	// Append, [ErrSecondWriter] included, and nothing is committed. AppendAtCommit queues nothing
 	// and returns false if tx is neither a transaction of [EventStore.Transact] nor of a consumer's
 	// handler, or is within a savepoint.
 	AppendAtCommit(tx TX, writer uuid.UUID, records []Record) (queued bool, err error)
