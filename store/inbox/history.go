@@ -11,12 +11,12 @@ import (
 type Attempt struct {
 	At       time.Time
 	Consumer string
-	// Outcome is "failed" for a counted attempt, "dead" for a message that became dead without one,
-	// since it cannot be handled or killed the process, "applied" if the store keeps all attempts,
-	// and "redriven" or "discarded" for what an operator did. Those of its effect outside the
-	// database are "effect_failed" (it was not carried out), "effect_uncertain" (it may have been),
-	// "effect_answered" (it was, and Finish failed), "effect_redriven", "effect_resolved" and
-	// "effect_discarded".
+	// Outcome is "failed" for a counted attempt, "dead" for a message that became dead without a
+	// counted attempt, since it cannot be handled or killed the process, "applied" if the store
+	// keeps all attempts, and "redriven" or "discarded" for changes by an operator. Outcomes of an
+	// effect outside the database are "effect_failed" (not carried out), "effect_uncertain"
+	// (perhaps carried out), "effect_answered" (carried out, but Finish failed), "effect_redriven",
+	// "effect_resolved" and "effect_discarded".
 	Outcome string
 	// Error is the error, or an operator's reason. At most 1 KiB.
 	Error string
@@ -27,10 +27,10 @@ type Attempt struct {
 // message without attempts, RedriveMessages and DiscardMessages add to it, in their own
 // transactions.
 type HistoryStore interface {
-	// MessageAttempts reads the history of a message, oldest first, at most limit: of the consumer
-	// of that name, or of all if it is "".
+	// MessageAttempts reads at most limit entries of the history of a message, oldest first, for
+	// the named consumer, or for all consumers if consumer is "".
 	MessageAttempts(ctx context.Context, consumer string, id uuid.UUID, limit int) ([]Attempt, error)
-	// ForgetHistory removes entries of consumer that are older than age, the oldest first, at
-	// most limit, and tells how many.
+	// ForgetHistory removes at most limit entries of consumer that are older than age, oldest
+	// first, and returns the number of removed entries.
 	ForgetHistory(ctx context.Context, consumer int, age time.Duration, limit int) (int, error)
 }

@@ -2,21 +2,21 @@ package inbox
 
 import "context"
 
-// Identifier is a store that can tell whether it still is the database that it was.
-// An inbox asks for it before it believes its windows, and every few seconds, if its store is one.
+// Identifier is an optional part of a [Store] that tells a fail-over or a restore from a restart.
+// An inbox calls Identity before it uses its windows, and every few seconds.
 type Identifier interface {
-	// Identity names the history of the database: another name after a fail-over to a standby, a
-	// restore, or a crash that may have cost commits, the same after a restart. It returns "" if
+	// Identity names the history of the database. The name changes with a fail-over to a standby, a
+	// restore, and a crash that may have cost commits. A restart keeps the name. The name is "" if
 	// the database does not tell.
 	Identity(ctx context.Context) (string, error)
 }
 
-// Store keeps inboxes. TX is the type of its transactions. The stores of this
-// library are in store/postgres, store/mysql and store/sqlite; package store/storetest holds
-// the contract below as tests for any other. No method has the name of one that a producer's store
-// has and another signature, so one store can be both.
+// Store keeps inboxes. TX is the type of its transactions. The stores of this library are in
+// store/postgres, store/mysql and store/sqlite. Package store/storetest tests any store against the
+// contract below. No method shares a name but not the signature with a method of outbox.Store, so
+// one type can implement both interfaces.
 //
-// All methods may be called concurrently. Times that decide anything are the database's.
+// All methods may be called concurrently. The database's clock decides.
 type Store[TX any] interface {
 	ClaimStore[TX]
 	ParkedStore[TX]
