@@ -136,7 +136,7 @@ func (s *Store) Append(ctx context.Context, tx pgx.Tx, writer uuid.UUID, records
 	}
 	var mine bool
 	var written []pgtype.UUID
-	if err := run(ctx, tx, []any{&mine, &written}, s.sql[t], args...); err != nil {
+	if err := exec(ctx, tx, []any{&mine, &written}, s.sql[t], args...); err != nil {
 		return nil, failed("append events", appendError(err))
 	}
 	if !mine {
@@ -172,18 +172,18 @@ func (s *Store) appending(tx pgx.Tx, writer uuid.UUID, records []outbox.Record) 
 // AppendAtCommit implements [outbox.CommitStore] for transactions of [Store.Transact] and of an
 // inbox's handlers.
 func (s *Store) AppendAtCommit(tx pgx.Tx, writer uuid.UUID, records []outbox.Record) (bool, error) {
-	b, err := lateBatch(tx)
+	t, err := queueing(tx)
 	if err != nil {
 		return false, nil //nolint:nilerr // it is written at once then, which tells
 	}
 	if len(records) == 0 {
 		return true, nil
 	}
-	text, args, err := s.appending(tx, writer, records)
+	sql, args, err := s.appending(tx, writer, records)
 	if err != nil {
 		return false, err
 	}
-	b.Queue(s.sql[appendAtCommit[text]], args...).Fn = func(results pgx.BatchResults) error {
+	t.queue(s.sql[appendAtCommit[sql]], args...).Fn = func(results pgx.BatchResults) error {
 		_, err := results.Exec()
 		switch {
 		case err == nil:
@@ -358,7 +358,7 @@ func (s *Store) LockKeys(ctx context.Context, tx pgx.Tx, keys []string) error {
 	// Sorted as what is locked, not as the keys are: two transactions that lock in
 	// opposite orders wait for each other. A function in FROM gives its rows in order.
 	slices.Sort(locks)
-	err := run(ctx, tx, nil, "SELECT pg_advisory_xact_lock(k) FROM unnest($1::bigint[]) AS k", locks)
+	err := exec(ctx, tx, nil, "SELECT pg_advisory_xact_lock(k) FROM unnest($1::bigint[]) AS k", locks)
 	if err != nil {
 		return fmt.Errorf("lock keys: %w", err)
 	}

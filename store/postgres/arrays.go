@@ -14,9 +14,9 @@ const leanFrom = 16
 // guess them from types in Go, and know none of this file's.
 func described(tx pgx.Tx) bool {
 	var conn *pgx.Conn
-	switch tx := tx.(type) { // to look at it begins nothing
-	case *handed:
-		conn = tx.h.of.raw()
+	switch tx := tx.(type) { // Conn of a guardedTx would begin the transaction
+	case *guardedTx:
+		conn = tx.guard.tx.session
 	default:
 		if conn = tx.Conn(); conn == nil {
 			return false

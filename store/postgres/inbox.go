@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"strconv"
 	"time"
 
@@ -28,8 +30,8 @@ const (
 	minCommit = time.Second
 )
 
-// terms say how a transaction of an inbox begins.
-type terms struct {
+// claimOptions say how a transaction of an inbox begins.
+type claimOptions struct {
 	isolation  inbox.Isolation
 	idle, lock time.Duration // 0 leaves the setting of the session
 	keys       []int64       // locks of keys, ascending
@@ -78,166 +80,108 @@ const (
 	unlockKeysEarly = "SELECT pg_advisory_unlock(k) FROM unnest($1::bigint[]) AS k"
 )
 
-// work is one transaction of an inbox, on a connection of its own.
-type work struct {
-	store *Store
-	conn  connection
-	tx    pgx.Tx
-	late  *pgx.Batch // what is queued for the end; nil for nothing
-	early bool       // the session may hold the lock of a key
-	over  bool       // committed, or sent to be
-}
-
-// open takes a connection and returns the beginning of a transaction on it, to be
-// sent with [work.send]. Whatever happens, [work.end] must be called.
-func (s *Store) open(ctx context.Context, t terms) (*work, *pgx.Batch, error) {
-	conn, err := s.conns.acquire(ctx)
-	if err != nil {
-		return nil, nil, fmt.Errorf("acquire a connection: %w", &ownError{err})
+// open takes a connection for a transaction of an inbox, which begins with settings and locks of
+// keys. [transaction.end] must be called.
+func (s *Store) open(ctx context.Context, o claimOptions) (*transaction, error) {
+	level := isolationLevel(o.isolation)
+	early := len(o.keys) > 0 && level != pgx.ReadCommitted
+	first := level
+	if early {
+		first = pgx.ReadCommitted
 	}
-	w := &work{store: s, conn: conn}
-	level := isolationLevel(t.isolation)
-	b := &pgx.Batch{}
-	settings := func() { b.Queue(s.sql[claimSettings], setting(t.lock), setting(t.idle)) }
+	t, err := s.newTransaction(ctx, pgx.TxOptions{IsoLevel: first})
+	if err != nil {
+		return nil, fmt.Errorf("acquire a connection: %w", &ownError{err})
+	}
+	b := t.opening
+	settings := func() { b.Queue(s.sql[claimSettings], setting(o.lock), setting(o.idle)) }
 	switch {
-	case len(t.keys) > 0 && level != pgx.ReadCommitted:
-		w.early = true
-		b.BeginTx(pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
+	case early:
+		t.holdsLocks = true
 		settings()
-		b.Queue(lockKeysEarly, t.keys)
+		b.Queue(lockKeysEarly, o.keys)
 		b.Queue("commit")
 		b.Queue("begin isolation level " + string(level))
 		settings()
-		b.Queue(lockKeys, t.keys)
-		b.Queue(unlockKeysEarly, t.keys)
-	case len(t.keys) > 0:
-		b.BeginTx(pgx.TxOptions{IsoLevel: level})
+		b.Queue(lockKeys, o.keys)
+		b.Queue(unlockKeysEarly, o.keys)
+	case len(o.keys) > 0:
 		settings()
-		b.Queue(lockKeys, t.keys)
-	default:
-		b.BeginTx(pgx.TxOptions{IsoLevel: level})
-		if !t.lean {
-			settings()
-		}
+		b.Queue(lockKeys, o.keys)
+	case !o.lean:
+		settings()
 	}
-	return w, b, nil
+	return t, nil
 }
 
-// send sends b in one round trip and waits for its results.
-func (w *work) send(ctx context.Context, doing string, b *pgx.Batch) error {
-	br := w.conn.SendBatch(ctx, b)
-	if w.tx == nil {
-		w.tx = br.Tx()
-	}
-	if err := br.Close(); err != nil {
+// sendOwn sends b. No handler is to blame for its error.
+func (t *transaction) sendOwn(ctx context.Context, doing string, b *pgx.Batch) error {
+	if err := t.send(ctx, b); err != nil {
 		return failed(doing, &ownError{err})
 	}
-	w.early = false
 	return nil
 }
 
-// sendAll sends b with a COMMIT behind it. It is for what may be done again.
-func (w *work) sendAll(ctx context.Context, doing string, b *pgx.Batch) error {
+// sendAndCommit sends b with a COMMIT behind it, for statements that may be done again if the
+// outcome is unknown.
+func (t *transaction) sendAndCommit(ctx context.Context, doing string, b *pgx.Batch) error {
 	b.Queue("commit")
-	if err := w.send(ctx, doing, b); err != nil {
+	if err := t.sendOwn(ctx, doing, b); err != nil {
 		return err
 	}
-	w.over = true
+	t.over = true
 	return nil
 }
 
-// end rolls back what was not committed, also when a handler panicked or called
-// Goexit, and gives the connection back.
-func (w *work) end(ctx context.Context) {
-	if w.tx != nil && !w.over {
-		rollback(ctx, w.tx)
-	}
-	if w.early { // the server gives up the locks of a session with the session
-		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTimeout)
-		_ = w.conn.Conn().Close(closing)
-		cancel()
-	}
-	w.conn.Release()
+// commitClaim commits a claim with the effects of its handler, before the deadline of ctx or within
+// [minCommit] if that is longer. The end of ctx does not cut it off: a COMMIT that was sent is
+// waited for.
+func (t *transaction) commitClaim(ctx context.Context) error {
+	outcome, err := t.askCommit(ctx)
+	return t.commitError(outcome, err)
 }
 
-var _ owner = (*work)(nil)
-
-// begun implements [owner]: a handler is run when the claim is made.
-func (w *work) begun(context.Context) (pgx.Tx, error) { return w.tx, nil }
-
-// open implements [owner].
-func (w *work) open() bool { return w.tx != nil }
-
-// raw implements [owner].
-func (w *work) raw() *pgx.Conn { return w.conn.Conn() }
-
-// lends implements [owner].
-func (w *work) lends() *lentConn { return w.conn.(*lentConn) }
-
-// run runs a handler.
-func (w *work) run(ctx context.Context, o owner, fn func(tx pgx.Tx) error) error {
-	return w.explain(hand(ctx, o, func(h *handing) error { return fn(h.tx()) }))
-}
-
-// explain returns the error of a handler. It comes back as it is, unless something is to be
-// said about it: that the connection is gone, for [Store.Classify], or that a statement
-// before the one that reported it has failed.
-func (w *work) explain(err error) error {
-	switch {
-	case err == nil:
-		return nil
-	case sqlState(err) == "25P02": // in_failed_sql_transaction
-		return fmt.Errorf("%w (a statement before it had failed in this transaction, and its error was not returned)", err)
-	case w.conn.Conn().IsClosed():
-		return &ownError{err}
-	}
-	return err
-}
-
-// commit commits. It is bounded by the deadline of ctx, or by [minCommit] if
-// that is later, but not cut off by an end of ctx: a COMMIT that was sent is waited for.
-func (w *work) commit(ctx context.Context) error {
+func (t *transaction) askCommit(ctx context.Context) (outcome, error) {
 	if err := ctx.Err(); err != nil {
-		return fmt.Errorf("before commit: %w", err)
+		return rolledBack, fmt.Errorf("before commit: %w", err)
 	}
-	ctx, cancel := committing(ctx)
-	defer cancel()
-	conn := w.conn.Conn()
-	switch {
-	case conn.IsClosed(): // no COMMIT is sent, so the outcome is known
-		return fmt.Errorf("commit: %w", &ownError{pgconn.ErrConnClosed})
-	case conn.PgConn().TxStatus() == 'I':
-		return fmt.Errorf("commit: %w", sqlstore.ErrEnded)
-	}
-	if w.late != nil {
-		return w.commitLate(ctx)
-	}
-	w.over = true
-	return commitError(w.tx.Commit(ctx))
-}
-
-// committing returns the context of a COMMIT within that of its transaction.
-func committing(ctx context.Context) (context.Context, context.CancelFunc) {
 	bound := commitTimeout
 	if deadline, ok := ctx.Deadline(); ok {
 		bound = max(minCommit, time.Until(deadline))
 	}
-	return context.WithTimeout(context.WithoutCancel(ctx), bound)
+	return t.commit(ctx, bound)
 }
 
-// commitError tells what the error of a COMMIT means.
-func commitError(err error) error {
+// commitError returns the error of a commit for the inbox. The error of a queued statement comes
+// back as it is.
+func (t *transaction) commitError(o outcome, err error) error {
 	switch {
-	case err == nil:
+	case o == committed:
 		return nil
 	case errors.Is(err, pgx.ErrTxCommitRollback):
 		return fmt.Errorf("commit: %w", inbox.ErrRolledBack)
-	case errors.Is(err, pgx.ErrTxClosed):
+	case errors.Is(err, pgx.ErrTxClosed), errors.Is(err, sqlstore.ErrEnded):
 		return fmt.Errorf("commit: %w", sqlstore.ErrEnded)
-	case refused(err), idledOut(err): // idle: the server had given up before it could read the COMMIT
+	case o == unsent:
+		return fmt.Errorf("before commit: %w", unsentError(err))
+	case o == rolledBack && !t.over:
+		return err
+	case o == rolledBack:
 		return fmt.Errorf("commit: %w", err)
 	}
 	return fmt.Errorf("commit: %w: %w", inbox.ErrCommitUnknown, err)
+}
+
+// unsentError tells an error of the connection, for which no handler is to blame, from that of an
+// argument that cannot be encoded. pgx closes the connection for both.
+func unsentError(err error) error {
+	pgErr, answered := errors.AsType[*pgconn.PgError](err)
+	_, broken := errors.AsType[net.Error](err)
+	broken = broken || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF)
+	if broken || pgconn.SafeToRetry(err) || answered && pgErr.SeverityUnlocalized != "ERROR" {
+		return &ownError{err}
+	}
+	return err
 }
 
 // isolationLevel returns the level in pgx's terms. What is not a level is the strictest.

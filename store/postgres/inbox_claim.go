@@ -83,42 +83,42 @@ func (s *Store) Apply(ctx context.Context, c inbox.Claim, fn func(ctx context.Co
 			return inbox.Applied, nil
 		}
 	}
-	t := s.terms(&c, c.Key)
-	t.lean = c.Key == "" && c.Isolation == inbox.ReadCommitted
-	w, b, err := s.open(ctx, t)
+	o := s.optionsOf(&c, c.Key)
+	o.lean = c.Key == "" && c.Isolation == inbox.ReadCommitted
+	t, err := s.open(ctx, o)
 	if err != nil {
 		return inbox.None, err
 	}
-	defer w.end(ctx)
+	defer t.end(ctx)
 	var got claimed
-	if t.lean {
-		got, err = w.claimLean(ctx, b, &c)
+	if o.lean {
+		got, err = t.makeLeanClaim(ctx, &c)
 	} else {
-		got, err = w.claim(ctx, b, &c, true)
+		got, err = t.makeClaim(ctx, &c, true)
 	}
 	switch {
 	case err != nil:
 		return inbox.None, err
 	case !got.mine:
-		return w.compare(ctx, c.Consumer, c.ID, c.Digest)
+		return t.compare(ctx, c.Consumer, c.ID, c.Digest)
 	case got.tooOld:
 		return inbox.TooOld, nil
 	case got.blocked:
-		if err := w.follow(ctx, &c); err != nil {
+		if err := t.follow(ctx, &c); err != nil {
 			return inbox.None, err
 		}
 		return inbox.Followed, nil
 	}
-	if err := w.run(ctx, w, func(tx pgx.Tx) error { return fn(ctx, tx) }); err != nil {
+	if err := t.run(ctx, func(tx pgx.Tx) error { return fn(ctx, tx) }); err != nil {
 		return inbox.None, err
 	}
-	w.noteApplied(c.Consumer, c.ID)
+	t.noteApplied(c.Consumer, c.ID)
 	if c.Started {
-		if err := w.forgetStarts(ctx, c.Consumer, idValue(c.ID)); err != nil {
+		if err := t.forgetStarts(ctx, c.Consumer, idValue(c.ID)); err != nil {
 			return inbox.None, err
 		}
 	}
-	if err := w.commit(ctx); err != nil {
+	if err := t.commitClaim(ctx); err != nil {
 		return inbox.None, err
 	}
 	return inbox.Applied, nil
@@ -127,43 +127,44 @@ func (s *Store) Apply(ctx context.Context, c inbox.Claim, fn func(ctx context.Co
 // forgetStarts has what is counted of messages forgotten with the COMMIT. A handler may have taken
 // a role that must not do so, nor even prepare it; what the handler has queued runs under that
 // role.
-func (w *work) forgetStarts(ctx context.Context, consumerID int, ids ...pgtype.UUID) error {
-	if conn := w.conn.Conn(); conn.IsClosed() || conn.PgConn().TxStatus() != 'T' {
+func (t *transaction) forgetStarts(ctx context.Context, consumerID int, ids ...pgtype.UUID) error {
+	if t.session.IsClosed() || t.session.PgConn().TxStatus() != 'T' {
 		return nil // the COMMIT says why there is none
 	}
-	w.atCommit().Queue("RESET ROLE")
-	if err := w.sendLate(ctx); err != nil {
+	t.queue("RESET ROLE")
+	if err := t.sendQueued(ctx); err != nil {
 		return err
 	}
-	w.atCommit().Queue(w.store.sql[forgetStarts], consumerID, ids)
+	t.queue(t.store.sql[forgetStarts], consumerID, ids)
 	return nil
 }
 
-// terms returns how the transaction of a handler begins.
-func (s *Store) terms(c *inbox.Claim, key string) terms {
-	t := terms{isolation: c.Isolation, idle: c.IdleTimeout, lock: c.LockTimeout}
+// optionsOf returns how the transaction of a handler begins.
+func (s *Store) optionsOf(c *inbox.Claim, key string) claimOptions {
+	o := claimOptions{isolation: c.Isolation, idle: c.IdleTimeout, lock: c.LockTimeout}
 	if key != "" {
-		t.keys = []int64{s.keyLock(c.Consumer, key)}
+		o.keys = []int64{s.keyLock(c.Consumer, key)}
 	}
-	return t
+	return o
 }
 
-// claim sends b with the claim behind it.
-func (w *work) claim(ctx context.Context, b *pgx.Batch, c *inbox.Claim, apply bool) (claimed, error) {
+// makeClaim makes a claim: of a message that is to be applied, or to be parked.
+func (t *transaction) makeClaim(ctx context.Context, c *inbox.Claim, apply bool) (claimed, error) {
 	var got claimed
-	b.Queue(w.store.sql[insertClaim], c.Consumer, idValue(c.ID), digestValue(c.Digest), timeValue(c.Stamp), apply).
+	b := t.batch()
+	b.Queue(t.store.sql[insertClaim], c.Consumer, idValue(c.ID), digestValue(c.Digest), timeValue(c.Stamp), apply).
 		Exec(func(tag pgconn.CommandTag) error {
 			got.mine = tag.RowsAffected() == 1
 			return nil
 		})
-	w.queueCheck(b, c, func(row pgx.Row) error { return row.Scan(&got.tooOld, &got.blocked, nil, nil) },
+	t.queueCheck(b, c, func(row pgx.Row) error { return row.Scan(&got.tooOld, &got.blocked, nil, nil) },
 		checkClaim, checkClaimShared, timeValue(c.Stamp), c.Key)
-	err := w.send(ctx, "claim", b)
+	err := t.sendOwn(ctx, "claim", b)
 	return got, err
 }
 
 // queueCheck queues what comes after a claim, in the form that the isolation level needs.
-func (w *work) queueCheck(b *pgx.Batch, c *inbox.Claim, scan func(row pgx.Row) error, plain, shared *template, args ...any) {
+func (t *transaction) queueCheck(b *pgx.Batch, c *inbox.Claim, scan func(row pgx.Row) error, plain, shared *template, args ...any) {
 	args = append([]any{c.Consumer}, args...)
 	read := func(row pgx.Row) error {
 		err := scan(row)
@@ -173,41 +174,43 @@ func (w *work) queueCheck(b *pgx.Batch, c *inbox.Claim, scan func(row pgx.Row) e
 		return err
 	}
 	if c.Isolation == inbox.ReadCommitted {
-		b.Queue(w.store.sql[plain], args...).QueryRow(read)
+		b.Queue(t.store.sql[plain], args...).QueryRow(read)
 		return
 	}
 	b.Queue("SAVEPOINT boxpair_check")
-	b.Queue(w.store.sql[shared], args...).QueryRow(read)
+	b.Queue(t.store.sql[shared], args...).QueryRow(read)
 	b.Queue("ROLLBACK TO SAVEPOINT boxpair_check")
 	b.Queue("RELEASE SAVEPOINT boxpair_check")
-	b.Queue(w.store.sql[restoreSettings])
+	b.Queue(t.store.sql[restoreSettings])
 }
 
-// claimLean is claim for a message without an order that is to be applied, at READ COMMITTED.
-func (w *work) claimLean(ctx context.Context, b *pgx.Batch, c *inbox.Claim) (claimed, error) {
+// makeLeanClaim is makeClaim for a message without an order that is to be applied, at READ
+// COMMITTED.
+func (t *transaction) makeLeanClaim(ctx context.Context, c *inbox.Claim) (claimed, error) {
 	var got claimed
-	b.Queue(w.store.sql[leanClaim], setting(c.LockTimeout), setting(c.IdleTimeout),
+	b := t.batch()
+	b.Queue(t.store.sql[leanClaim], setting(c.LockTimeout), setting(c.IdleTimeout),
 		c.Consumer, idValue(c.ID), digestValue(c.Digest), timeValue(c.Stamp)).
 		Exec(func(tag pgconn.CommandTag) error {
 			got.mine = tag.RowsAffected() == 1
 			return nil
 		})
-	b.Queue(w.store.sql[checkLean], c.Consumer, timeValue(c.Stamp)).QueryRow(func(row pgx.Row) error {
+	b.Queue(t.store.sql[checkLean], c.Consumer, timeValue(c.Stamp)).QueryRow(func(row pgx.Row) error {
 		err := row.Scan(&got.tooOld, nil)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return errNotRegistered(c.Consumer)
 		}
 		return err
 	})
-	err := w.send(ctx, "claim", b)
+	err := t.sendOwn(ctx, "claim", b)
 	return got, err
 }
 
 // compare tells what it means that a claim was not made: zero rows say that the
 // dispatch ID is known, not that the message is the same.
-func (w *work) compare(ctx context.Context, consumerID int, id uuid.UUID, digest transport.Digest) (inbox.Verdict, error) {
+func (t *transaction) compare(ctx context.Context, consumerID int, id uuid.UUID, digest transport.Digest) (inbox.Verdict, error) {
 	var known []byte
-	err := w.tx.QueryRow(ctx, w.store.sql[readClaim], consumerID, idValue(id)).Scan(&known)
+	err := t.tx.QueryRow(ctx, t.store.sql[readClaim], consumerID, idValue(id)).Scan(&known)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows): // forgotten in this moment
 		return inbox.Duplicate, nil
@@ -220,16 +223,16 @@ func (w *work) compare(ctx context.Context, consumerID int, id uuid.UUID, digest
 }
 
 // follow parks a message that was just claimed behind others of its key.
-func (w *work) follow(ctx context.Context, c *inbox.Claim) error {
-	b := &pgx.Batch{}
+func (t *transaction) follow(ctx context.Context, c *inbox.Claim) error {
+	b := t.batch()
 	b.Queue(indexesOnly)
-	if err := w.queueFollower(b, c); err != nil {
+	if err := t.queueFollower(b, c); err != nil {
 		return err
 	}
-	if err := w.send(ctx, "park behind others", b); err != nil {
+	if err := t.sendOwn(ctx, "park behind others", b); err != nil {
 		return err
 	}
-	return w.commit(ctx)
+	return t.commitClaim(ctx)
 }
 
 // unapplied takes back that a claimed message was applied.

@@ -197,12 +197,13 @@ func (s *Store) SettleEffect(ctx context.Context, r *inbox.EffectRun, o inbox.Ef
 func (s *Store) FinishEffect(ctx context.Context, c inbox.Claim, r *inbox.EffectRun, result []byte,
 	fn func(ctx context.Context, tx pgx.Tx) error,
 ) (bool, error) {
-	w, b, err := s.open(ctx, s.terms(&c, ""))
+	t, err := s.open(ctx, s.optionsOf(&c, ""))
 	if err != nil {
 		return false, err
 	}
-	defer w.end(ctx)
+	defer t.end(ctx)
 	mine := true
+	b := t.batch()
 	b.Queue(s.sql[lockEffect], r.Seq, r.Run).QueryRow(func(row pgx.Row) error {
 		err := row.Scan(nil)
 		if errors.Is(err, pgx.ErrNoRows) {
@@ -211,24 +212,21 @@ func (s *Store) FinishEffect(ctx context.Context, c inbox.Claim, r *inbox.Effect
 		return err
 	})
 	b.Queue(s.sql[restoreSettings])
-	if err := w.send(ctx, "lock an effect", b); err != nil || !mine {
+	if err := t.sendOwn(ctx, "lock an effect", b); err != nil || !mine {
 		return false, err
 	}
-	if err := w.run(ctx, w, func(tx pgx.Tx) error { return fn(ctx, tx) }); err != nil {
+	if err := t.run(ctx, func(tx pgx.Tx) error { return fn(ctx, tx) }); err != nil {
 		return false, err
 	}
-	if err := w.sendLate(ctx); err != nil {
+	if err := t.flush(ctx); err != nil {
 		return false, err
 	}
-	if w.conn.Conn().PgConn().TxStatus() == 'E' {
-		return false, fmt.Errorf("commit: %w", inbox.ErrRolledBack)
-	}
-	b = &pgx.Batch{}
+	b = t.batch()
 	b.Queue(s.sql[finishEffect], r.Seq, result)
-	if err := w.send(ctx, "finish an effect", b); err != nil {
+	if err := t.sendOwn(ctx, "finish an effect", b); err != nil {
 		return false, err
 	}
-	if err := w.commit(ctx); err != nil {
+	if err := t.commitClaim(ctx); err != nil {
 		return false, err
 	}
 	return true, nil

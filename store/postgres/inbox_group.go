@@ -73,28 +73,28 @@ func (s *Store) ApplyGroup(ctx context.Context, claims []inbox.Claim, fn func(ct
 		return nil, nil
 	}
 	g := newGroup(claims)
-	t := s.terms(&claims[0], "")
+	o := s.optionsOf(&claims[0], "")
 	for _, key := range g.keys {
-		t.keys = append(t.keys, s.keyLock(claims[0].Consumer, key))
+		o.keys = append(o.keys, s.keyLock(claims[0].Consumer, key))
 	}
-	slices.Sort(t.keys)
-	t.keys = slices.Compact(t.keys) // two keys may share a lock
-	w, b, err := s.open(ctx, t)
+	slices.Sort(o.keys)
+	o.keys = slices.Compact(o.keys) // two keys may share a lock
+	t, err := s.open(ctx, o)
 	if err != nil {
 		return nil, err
 	}
-	defer w.end(ctx)
-	if err := w.claimGroup(ctx, b, g); err != nil {
+	defer t.end(ctx)
+	if err := t.claimGroup(ctx, g); err != nil {
 		return nil, err
 	}
-	if err := w.compareGroup(ctx, g); err != nil {
+	if err := t.compareGroup(ctx, g); err != nil {
 		return nil, err
 	}
 	if !slices.Contains(g.verdicts, inbox.Applied) && !slices.Contains(g.verdicts, inbox.Followed) {
 		return g.verdicts, nil // and rolled back
 	}
 	if run := g.places(inbox.Applied); len(run) > 0 {
-		if err := w.run(ctx, w, func(tx pgx.Tx) error { return fn(ctx, tx, run) }); err != nil {
+		if err := t.run(ctx, func(tx pgx.Tx) error { return fn(ctx, tx, run) }); err != nil {
 			return nil, err
 		}
 		ids, started := make([]uuid.UUID, len(run)), []int(nil)
@@ -104,17 +104,17 @@ func (s *Store) ApplyGroup(ctx context.Context, claims []inbox.Claim, fn func(ct
 				started = append(started, at)
 			}
 		}
-		w.noteApplied(claims[0].Consumer, ids...)
+		t.noteApplied(claims[0].Consumer, ids...)
 		if len(started) > 0 {
-			if err := w.forgetStarts(ctx, claims[0].Consumer, g.ids(started)...); err != nil {
+			if err := t.forgetStarts(ctx, claims[0].Consumer, g.ids(started)...); err != nil {
 				return nil, err
 			}
 		}
 	}
-	if err := w.setGroupAside(ctx, g); err != nil {
+	if err := t.setGroupAside(ctx, g); err != nil {
 		return nil, err
 	}
-	if err := w.commit(ctx); err != nil {
+	if err := t.commitClaim(ctx); err != nil {
 		return nil, err
 	}
 	return g.verdicts, nil
@@ -130,8 +130,8 @@ func (g *groupClaims) places(v inbox.Verdict) (at []int) {
 	return at
 }
 
-// claimGroup sends b with the claims behind it, and gives a verdict on those that were made.
-func (w *work) claimGroup(ctx context.Context, b *pgx.Batch, g *groupClaims) error {
+// claimGroup makes the claims, and gives a verdict on those that were made.
+func (t *transaction) claimGroup(ctx context.Context, g *groupClaims) error {
 	c := &g.claims[0]
 	n := len(g.claims)
 	ids, digests, stamps := make([]pgtype.UUID, n), make([][]byte, n), make([]pgtype.Timestamptz, n)
@@ -140,7 +140,8 @@ func (w *work) claimGroup(ctx context.Context, b *pgx.Batch, g *groupClaims) err
 		ids[to], digests[to], stamps[to] = idValue(claim.ID), digestValue(claim.Digest), timeValue(claim.Stamp)
 	}
 	mine := make(map[uuid.UUID]struct{}, n)
-	b.Queue(w.store.sql[insertGroup], c.Consumer, ids, digests, stamps).Query(func(rows pgx.Rows) error {
+	b := t.batch()
+	b.Queue(t.store.sql[insertGroup], c.Consumer, ids, digests, stamps).Query(func(rows pgx.Rows) error {
 		var id pgtype.UUID
 		_, err := pgx.ForEachRow(rows, []any{&id}, func() error {
 			mine[id.Bytes] = struct{}{}
@@ -149,9 +150,9 @@ func (w *work) claimGroup(ctx context.Context, b *pgx.Batch, g *groupClaims) err
 		return err
 	})
 	var old, blocked []int
-	w.queueCheck(b, c, func(row pgx.Row) error { return row.Scan(&old, &blocked, nil, nil) },
+	t.queueCheck(b, c, func(row pgx.Row) error { return row.Scan(&old, &blocked, nil, nil) },
 		checkGroup, checkGroupShared, stamps, g.keys)
-	if err := w.send(ctx, "claim a group", b); err != nil {
+	if err := t.sendOwn(ctx, "claim a group", b); err != nil {
 		return err
 	}
 	for i := range g.claims {
@@ -171,14 +172,14 @@ func (w *work) claimGroup(ctx context.Context, b *pgx.Batch, g *groupClaims) err
 }
 
 // compareGroup gives a verdict on the claims that were not made.
-func (w *work) compareGroup(ctx context.Context, g *groupClaims) error {
+func (t *transaction) compareGroup(ctx context.Context, g *groupClaims) error {
 	missing := g.places(inbox.None)
 	if len(missing) == 0 {
 		return nil
 	}
 	known := make(map[uuid.UUID]transport.Digest, len(missing))
 	// Planned for the table as it is now, not as it was when the connection was new.
-	rows, err := w.tx.Query(ctx, w.store.sql[readClaims], w.store.mode, g.claims[0].Consumer, g.ids(missing))
+	rows, err := t.tx.Query(ctx, t.store.sql[readClaims], t.store.mode, g.claims[0].Consumer, g.ids(missing))
 	if err == nil {
 		var id pgtype.UUID
 		var digest []byte
@@ -209,33 +210,33 @@ func (g *groupClaims) ids(places []int) []pgtype.UUID {
 
 // setGroupAside parks those that follow, in the order of the claims, and takes the claims of
 // those that are too old back.
-func (w *work) setGroupAside(ctx context.Context, g *groupClaims) error {
+func (t *transaction) setGroupAside(ctx context.Context, g *groupClaims) error {
 	old, followers := g.places(inbox.TooOld), g.places(inbox.Followed)
 	if len(old) == 0 && len(followers) == 0 {
 		return nil
 	}
-	if err := w.sendLate(ctx); err != nil { // under the settings of the handlers
+	if err := t.sendQueued(ctx); err != nil { // under the settings of the handlers
 		return err
 	}
-	b := &pgx.Batch{}
+	b := t.batch()
 	b.Queue(indexesOnly)
 	if len(old) > 0 {
-		b.Queue(w.store.sql[deleteClaims], g.claims[0].Consumer, g.ids(old))
+		b.Queue(t.store.sql[deleteClaims], g.claims[0].Consumer, g.ids(old))
 	}
 	for _, i := range followers {
-		if err := w.queueFollower(b, &g.claims[i]); err != nil {
+		if err := t.queueFollower(b, &g.claims[i]); err != nil {
 			return err
 		}
 	}
-	return w.send(ctx, "set messages of a group aside", b)
+	return t.sendOwn(ctx, "set messages of a group aside", b)
 }
 
 // queueFollower queues what parks a message that was just claimed behind others of its key.
-func (w *work) queueFollower(b *pgx.Batch, c *inbox.Claim) error {
+func (t *transaction) queueFollower(b *pgx.Batch, c *inbox.Claim) error {
 	if c.Message == nil {
 		return errors.New("claim has a key but no message to park")
 	}
-	b.Queue(w.store.sql[unapplied], c.Consumer, idValue(c.ID))
+	b.Queue(t.store.sql[unapplied], c.Consumer, idValue(c.ID))
 	p := inbox.Parking{Consumer: c.Consumer, Message: c.Message, State: inbox.Following, Ordered: true}
-	return w.store.queueParked(b, &p)
+	return t.store.queueParked(b, &p)
 }

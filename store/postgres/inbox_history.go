@@ -32,15 +32,15 @@ WHERE h.dispatch_id = old.dispatch_id AND h.consumer = $1 AND h.n = old.n`)
 )
 
 // noteApplied has it noted with the COMMIT that messages were applied, for Config.AllAttempts.
-func (w *work) noteApplied(consumerID int, ids ...uuid.UUID) {
-	if !w.store.allAttempts {
+func (t *transaction) noteApplied(consumerID int, ids ...uuid.UUID) {
+	if !t.store.allAttempts {
 		return
 	}
 	values := make([]pgtype.UUID, len(ids))
 	for i, id := range ids {
 		values[i] = idValue(id)
 	}
-	w.atCommit().Queue(w.store.sql[noteAttempt], consumerID, values, "applied", "")
+	t.queue(t.store.sql[noteAttempt], consumerID, values, "applied", "")
 }
 
 // MessageAttempts implements [inbox.HistoryStore].

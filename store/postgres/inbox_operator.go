@@ -194,12 +194,13 @@ func (s *Store) groups(ctx context.Context, args []any) ([]*group, error) {
 
 func (s *Store) changeGroup(ctx context.Context, doing string, g *group, change func(b *pgx.Batch) *pgx.QueuedQuery) ([]uuid.UUID, error) {
 	c := inbox.Claim{Consumer: g.consumer, IdleTimeout: ownIdle}
-	w, b, err := s.open(ctx, s.terms(&c, g.key))
+	t, err := s.open(ctx, s.optionsOf(&c, g.key))
 	if err != nil {
 		return nil, err
 	}
-	defer w.end(ctx)
+	defer t.end(ctx)
 	var ids []uuid.UUID
+	b := t.batch()
 	change(b).Query(func(rows pgx.Rows) (err error) {
 		ids, err = pgx.CollectRows(rows, scanID)
 		return err
@@ -207,7 +208,7 @@ func (s *Store) changeGroup(ctx context.Context, doing string, g *group, change 
 	if g.key != "" {
 		b.Queue(s.sql[promoteFollowing], g.consumer, g.key)
 	}
-	if err := w.sendAll(ctx, doing, b); err != nil {
+	if err := t.sendAndCommit(ctx, doing, b); err != nil {
 		return nil, err
 	}
 	return ids, nil

@@ -3,7 +3,6 @@ package postgres
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -42,15 +41,16 @@ FROM {{inbox_consumers}} c WHERE c.id = $1 AND NOT coalesce($2 < c.forgotten_unt
 // If fn needs the transaction before, its first statement comes behind the claim. met is false if
 // the claim met what [Store.Apply] has to deal with; then nothing is changed.
 func (s *Store) applyOptimistic(ctx context.Context, c *inbox.Claim, fn func(ctx context.Context, tx pgx.Tx) error) (met bool, err error) {
-	t := s.terms(c, c.Key)
-	t.lean = c.Key == ""
-	w, b, err := s.open(ctx, t)
+	o := s.optionsOf(c, c.Key)
+	o.lean = c.Key == ""
+	t, err := s.open(ctx, o)
 	if err != nil {
 		return true, err
 	}
-	defer w.end(ctx)
-	l := &lateClaim{w: w, c: c, opening: b}
-	err = w.run(ctx, l, func(tx pgx.Tx) error { return fn(ctx, tx) })
+	defer t.end(ctx)
+	l := &lateClaim{t: t, c: c}
+	t.claim = l.send
+	err = t.run(ctx, func(tx pgx.Tx) error { return fn(ctx, tx) })
 	if err != nil && !l.sent && ctx.Err() == nil {
 		_ = l.send(ctx) // a copy fails where the first one has changed something
 	}
@@ -62,32 +62,29 @@ func (s *Store) applyOptimistic(ctx context.Context, c *inbox.Claim, fn func(ctx
 	case err != nil:
 		return true, err
 	}
-	w.noteApplied(c.Consumer, c.ID)
+	t.noteApplied(c.Consumer, c.ID)
 	if l.sent {
-		return true, w.commit(ctx)
+		return true, t.commitClaim(ctx)
 	}
 	return l.commit(ctx)
 }
 
 // lateClaim is a claim that is sent when it is needed.
 type lateClaim struct {
-	w       *work
-	c       *inbox.Claim
-	opening *pgx.Batch // begins the transaction
-	sent    bool
-	got     claimed
-	err     error // of sending
+	t    *transaction
+	c    *inbox.Claim
+	sent bool
+	got  claimed
+	err  error // of sending
 }
 
-// send claims, unless that was done, for a handler that goes on in the transaction.
+// send makes the claim, for a handler that goes on in the transaction.
 func (l *lateClaim) send(ctx context.Context) error {
-	if !l.sent {
-		l.sent = true
-		if l.c.Key == "" {
-			l.got, l.err = l.w.claimLean(ctx, l.opening, l.c)
-		} else {
-			l.got, l.err = l.w.claim(ctx, l.opening, l.c, true)
-		}
+	l.sent = true
+	if l.c.Key == "" {
+		l.got, l.err = l.t.makeLeanClaim(ctx, l.c)
+	} else {
+		l.got, l.err = l.t.makeClaim(ctx, l.c, true)
 	}
 	switch {
 	case l.err != nil:
@@ -100,61 +97,34 @@ func (l *lateClaim) send(ctx context.Context) error {
 
 // commit sends the claim, what is queued and the COMMIT.
 func (l *lateClaim) commit(ctx context.Context) (met bool, err error) {
-	if err := ctx.Err(); err != nil {
-		return true, fmt.Errorf("before commit: %w", err)
-	}
-	w, c, b := l.w, l.c, l.opening
-	var claimed, checked bool
+	claimed, checked := false, false
 	note := func(passed *bool) func(pgconn.CommandTag) error {
 		return func(pgconn.CommandTag) error {
 			*passed = true
 			return nil
 		}
 	}
+	sql, c, b := l.t.store.sql, l.c, l.t.opening
 	if c.Key == "" {
-		b.Queue(w.store.sql[leanClaimOrFail], setting(c.LockTimeout), c.Consumer, idValue(c.ID), digestValue(c.Digest), timeValue(c.Stamp)).
+		b.Queue(sql[leanClaimOrFail], setting(c.LockTimeout), c.Consumer, idValue(c.ID), digestValue(c.Digest), timeValue(c.Stamp)).
 			Exec(note(&claimed))
-		b.Queue(w.store.sql[checkLeanOrFail], c.Consumer, timeValue(c.Stamp)).Exec(note(&checked))
+		b.Queue(sql[checkLeanOrFail], c.Consumer, timeValue(c.Stamp)).Exec(note(&checked))
 	} else {
-		b.Queue(w.store.sql[claimOrFail], c.Consumer, idValue(c.ID), digestValue(c.Digest), timeValue(c.Stamp)).Exec(note(&claimed))
-		b.Queue(w.store.sql[checkOrFail], c.Consumer, timeValue(c.Stamp), c.Key).Exec(note(&checked))
+		b.Queue(sql[claimOrFail], c.Consumer, idValue(c.ID), digestValue(c.Digest), timeValue(c.Stamp)).Exec(note(&claimed))
+		b.Queue(sql[checkOrFail], c.Consumer, timeValue(c.Stamp), c.Key).Exec(note(&checked))
 	}
-	ctx, cancel := committing(ctx)
-	defer cancel()
-	err = w.commitBehind(ctx, b)
+	outcome, err := l.t.askCommit(ctx)
 	pgErr, answered := errors.AsType[*pgconn.PgError](err)
 	switch {
-	case err == nil, checked:
-		return true, err
-	case errors.Is(err, errNotSent): // the claim may be to blame, or the handler: that is found out one after the other
+	case outcome == committed, checked:
+		return true, l.t.commitError(outcome, err)
+	case outcome == unsent: // the claim may be to blame, or the handler: that is found out one after the other
 		return false, nil
 	case !claimed && sqlState(err) == "23505", claimed && sqlState(err) == "22012": // unique_violation, division_by_zero
 		return false, nil
 	case answered: // the server answers in order, so this is not about the COMMIT, be it FATAL
 		return true, failed("claim", &ownError{pgErr})
 	default:
-		return true, err
+		return true, l.t.commitError(outcome, err)
 	}
 }
-
-var _ owner = (*lateClaim)(nil)
-
-// begun returns the transaction, in which the claim was made.
-func (l *lateClaim) begun(ctx context.Context) (pgx.Tx, error) {
-	if err := l.send(ctx); err != nil {
-		return nil, err
-	}
-	return l.w.tx, nil
-}
-
-// open implements [owner].
-func (l *lateClaim) open() bool { return l.sent && l.err == nil }
-
-// raw implements [owner].
-func (l *lateClaim) raw() *pgx.Conn { return l.w.conn.Conn() }
-
-// lends implements [owner]. No claim of a [SQLStore] is optimistic.
-func (l *lateClaim) lends() *lentConn { return l.w.lends() }
-
-// atCommit implements [owner].
-func (l *lateClaim) atCommit() *pgx.Batch { return l.w.atCommit() }

@@ -73,28 +73,28 @@ func (s *Store) parkClaimed(ctx context.Context, p *inbox.Parking) (inbox.Verdic
 	if p.Ordered && p.State == inbox.Retrying {
 		key = m.Key
 	}
-	w, b, err := s.open(ctx, s.terms(&c, key))
+	t, err := s.open(ctx, s.optionsOf(&c, key))
 	if err != nil {
 		return inbox.None, err
 	}
-	defer w.end(ctx)
-	got, err := w.claim(ctx, b, &c, false)
+	defer t.end(ctx)
+	got, err := t.makeClaim(ctx, &c, false)
 	switch {
 	case err != nil:
 		return inbox.None, err
 	case !got.mine:
-		return w.compare(ctx, c.Consumer, c.ID, c.Digest)
+		return t.compare(ctx, c.Consumer, c.ID, c.Digest)
 	case got.tooOld:
 		return inbox.TooOld, nil
 	}
-	b = &pgx.Batch{}
+	b := t.batch()
 	if err := s.queueParked(b, p); err != nil {
 		return inbox.None, err
 	}
-	if err := w.send(ctx, "park", b); err != nil {
+	if err := t.sendOwn(ctx, "park", b); err != nil {
 		return inbox.None, err
 	}
-	if err := w.commit(ctx); err != nil {
+	if err := t.commitClaim(ctx); err != nil {
 		return inbox.None, err
 	}
 	return inbox.Applied, nil

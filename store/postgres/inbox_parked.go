@@ -93,36 +93,33 @@ func (s *Store) ApplyParked(ctx context.Context, c inbox.Claim, seq int64, fn fu
 	if err != nil || !ok || at.consumer != c.Consumer {
 		return false, err
 	}
-	w, ok, err := s.openParked(ctx, &c, seq, at.key)
-	if w != nil {
-		defer w.end(ctx)
+	t, ok, err := s.openParked(ctx, &c, seq, at.key)
+	if t != nil {
+		defer t.end(ctx)
 	}
 	if err != nil || !ok {
 		return false, err
 	}
-	row, err := w.take(ctx, &c, seq)
+	row, err := t.take(ctx, &c, seq)
 	if err != nil || row == nil {
 		return false, err
 	}
 	if !row.claimed {
-		if run, err := w.claimParked(ctx, row, at); err != nil || !run {
+		if run, err := t.claimParked(ctx, row, at); err != nil || !run {
 			return false, err
 		}
 	}
-	if err := w.run(ctx, w, func(tx pgx.Tx) error { return fn(ctx, tx, &row.Parked) }); err != nil {
+	if err := t.run(ctx, func(tx pgx.Tx) error { return fn(ctx, tx, &row.Parked) }); err != nil {
 		return false, err
 	}
-	w.noteApplied(c.Consumer, row.ID)
-	if err := w.sendLate(ctx); err != nil {
+	t.noteApplied(c.Consumer, row.ID)
+	if err := t.flush(ctx); err != nil {
 		return false, err
 	}
-	if w.conn.Conn().PgConn().TxStatus() == 'E' {
-		return false, fmt.Errorf("commit: %w", inbox.ErrRolledBack)
-	}
-	if err := w.remove(ctx, row, at); err != nil {
+	if err := t.remove(ctx, row, at); err != nil {
 		return false, err
 	}
-	if err := w.commit(ctx); err != nil {
+	if err := t.commitClaim(ctx); err != nil {
 		return false, err
 	}
 	return true, nil
@@ -130,27 +127,28 @@ func (s *Store) ApplyParked(ctx context.Context, c inbox.Claim, seq int64, fn fu
 
 // openParked begins a transaction for a parked message. It is false if
 // another process has the message.
-func (s *Store) openParked(ctx context.Context, c *inbox.Claim, seq int64, key string) (*work, bool, error) {
-	t := s.terms(c, key)
-	late, lock := key != "" && t.isolation == inbox.ReadCommitted, int64(0)
+func (s *Store) openParked(ctx context.Context, c *inbox.Claim, seq int64, key string) (*transaction, bool, error) {
+	o := s.optionsOf(c, key)
+	late, lock := key != "" && o.isolation == inbox.ReadCommitted, int64(0)
 	if late {
-		lock, t.keys = t.keys[0], nil
+		lock, o.keys = o.keys[0], nil
 	}
-	w, b, err := s.open(ctx, t)
+	t, err := s.open(ctx, o)
 	if err != nil {
 		return nil, false, err
 	}
 	free := true
+	b := t.batch()
 	if late {
 		b.Queue(tryMessage, lockID(s.names, fmt.Sprintf("inbox seq %d", seq)), lock).QueryRow(func(row pgx.Row) error {
 			return row.Scan(&free)
 		})
 	}
-	err = w.send(ctx, "lock a parked message", b)
-	if w.early && sqlState(err) == "55P03" { // its key is held for longer than LockTimeout
-		return w, false, nil
+	err = t.sendOwn(ctx, "lock a parked message", b)
+	if t.holdsLocks && sqlState(err) == "55P03" { // its key is held for longer than LockTimeout
+		return t, false, nil
 	}
-	return w, err == nil && free, err
+	return t, err == nil && free, err
 }
 
 // messageRow is a parked message with what only the store knows of it.
@@ -179,46 +177,46 @@ func (r *messageRow) scan(row pgx.Row) error {
 
 // take locks the message and ends the claim's settings. It returns nil if the message
 // is not to be handled now.
-func (w *work) take(ctx context.Context, c *inbox.Claim, seq int64) (*messageRow, error) {
-	b := &pgx.Batch{}
+func (t *transaction) take(ctx context.Context, c *inbox.Claim, seq int64) (*messageRow, error) {
+	b := t.batch()
 	row := &messageRow{}
-	b.Queue(w.store.sql[takeMessage], seq, c.Consumer).QueryRow(func(r pgx.Row) error {
+	b.Queue(t.store.sql[takeMessage], seq, c.Consumer).QueryRow(func(r pgx.Row) error {
 		err := row.scan(r)
 		if errors.Is(err, pgx.ErrNoRows) {
 			row, err = nil, nil
 		}
 		return err
 	})
-	b.Queue(w.store.sql[restoreSettings])
-	return row, w.send(ctx, "lock a parked message", b)
+	b.Queue(t.store.sql[restoreSettings])
+	return row, t.sendOwn(ctx, "lock a parked message", b)
 }
 
 // claimParked claims a message that was set aside without a claim, and tells
 // whether it is to run. Its dispatch ID is remembered from now on, not from its stamp,
 // which is forgotten already.
-func (w *work) claimParked(ctx context.Context, row *messageRow, at place) (bool, error) {
-	tag, err := w.tx.Exec(ctx, w.store.sql[insertClaim], at.consumer, at.id, digestValue(row.Digest), nil, true)
+func (t *transaction) claimParked(ctx context.Context, row *messageRow, at place) (bool, error) {
+	tag, err := t.tx.Exec(ctx, t.store.sql[insertClaim], at.consumer, at.id, digestValue(row.Digest), nil, true)
 	if err != nil {
 		return false, failed("claim a parked message", &ownError{err})
 	}
 	if tag.RowsAffected() == 1 {
 		return true, nil
 	}
-	verdict, err := w.compare(ctx, at.consumer, row.ID, row.Digest)
+	verdict, err := t.compare(ctx, at.consumer, row.ID, row.Digest)
 	if err != nil || verdict == inbox.Altered && row.forced {
 		return err == nil, err
 	}
 	if verdict == inbox.Altered { // it was redriven as too old
-		b := &pgx.Batch{}
+		b := t.batch()
 		b.Queue(indexesOnly)
-		b.Queue(w.store.sql[alterMessage], row.Seq)
-		w.store.queuePromote(b, at, row.Seq)
-		return false, w.sendAll(ctx, "set a message aside", b)
+		b.Queue(t.store.sql[alterMessage], row.Seq)
+		t.store.queuePromote(b, at, row.Seq)
+		return false, t.sendAndCommit(ctx, "set a message aside", b)
 	}
-	if err := w.remove(ctx, row, at); err != nil {
+	if err := t.remove(ctx, row, at); err != nil {
 		return false, err
 	}
-	return false, w.commit(ctx)
+	return false, t.commitClaim(ctx)
 }
 
 var (
@@ -239,16 +237,16 @@ WHERE id > $3 AND id = (
 )
 
 // remove takes a message that was handled out of the parked ones.
-func (w *work) remove(ctx context.Context, row *messageRow, at place) error {
-	b := &pgx.Batch{}
+func (t *transaction) remove(ctx context.Context, row *messageRow, at place) error {
+	b := t.batch()
 	b.Queue(indexesOnly)
-	b.Queue(w.store.sql[deleteMessage], row.Seq)
+	b.Queue(t.store.sql[deleteMessage], row.Seq)
 	if row.claimed {
-		b.Queue(w.store.sql[markApplied], at.consumer, at.id)
+		b.Queue(t.store.sql[markApplied], at.consumer, at.id)
 	}
-	b.Queue(w.store.sql[deleteAttempts], at.consumer, at.id)
-	w.store.queuePromote(b, at, row.Seq)
-	return w.send(ctx, "remove a parked message", b)
+	b.Queue(t.store.sql[deleteAttempts], at.consumer, at.id)
+	t.store.queuePromote(b, at, row.Seq)
+	return t.sendOwn(ctx, "remove a parked message", b)
 }
 
 func (s *Store) queuePromote(b *pgx.Batch, at place, gone int64) {
@@ -301,21 +299,22 @@ func (s *Store) RetryMessage(ctx context.Context, seq int64, attempts int, retry
 		return err
 	}
 	c := inbox.Claim{Consumer: at.consumer, IdleTimeout: ownIdle}
-	w, b, err := s.open(ctx, s.terms(&c, at.key))
+	t, err := s.open(ctx, s.optionsOf(&c, at.key))
 	if err != nil {
 		return err
 	}
-	defer w.end(ctx)
+	defer t.end(ctx)
 	buried := false
+	b := t.batch()
 	b.Queue(s.sql[buryMessage], seq, attempts, plain(lastError)).Exec(func(tag pgconn.CommandTag) error {
 		buried = tag.RowsAffected() == 1
 		return nil
 	})
-	if err := w.send(ctx, "bury a parked message", b); err != nil || !buried {
+	if err := t.sendOwn(ctx, "bury a parked message", b); err != nil || !buried {
 		return err
 	}
-	b = &pgx.Batch{}
+	b = t.batch()
 	b.Queue(s.sql[deleteAttempts], at.consumer, at.id)
 	s.queuePromote(b, at, seq)
-	return w.sendAll(ctx, "bury a parked message", b)
+	return t.sendAndCommit(ctx, "bury a parked message", b)
 }

@@ -101,11 +101,11 @@ func (s *SQLStore) LockKeys(ctx context.Context, tx *sql.Tx, keys []string) erro
 // for BEGIN, queued events and COMMIT: nothing is queued for the end of a transaction of
 // database/sql.
 func (s *SQLStore) Transact(ctx context.Context, fn func(ctx context.Context, tx *sql.Tx) error) error {
-	return s.transact(ctx, func(ctx context.Context, h *handing) error {
-		if _, err := h.of.begun(ctx); err != nil {
+	return s.transact(ctx, func(ctx context.Context, g *guard) error {
+		if _, err := g.tx.begun(ctx); err != nil {
 			return err
 		}
-		return lend(ctx, h.tx(), func(tx *sql.Tx) error { return fn(ctx, tx) })
+		return lend(ctx, &g.root, func(tx *sql.Tx) error { return fn(ctx, tx) })
 	})
 }
 

@@ -98,8 +98,8 @@ func (c *lentConn) Release() { _ = c.conn.Close() }
 // server. Statements and rows that fn has left open are ended with it, and if fn has failed, rows
 // may be why.
 func lend(ctx context.Context, tx pgx.Tx, fn func(tx *sql.Tx) error) error {
-	h := tx.(*handed).h
-	c := &lentDriver{conn: h.of.lends(), h: h}
+	g := tx.(*guardedTx).guard
+	c := &lentDriver{conn: g.tx.conn.(*lentConn), guard: g}
 	db := sql.OpenDB(c)
 	defer func() { _ = db.Close() }()
 	lent, err := db.BeginTx(context.WithoutCancel(ctx), nil) // its end is not that of ctx
@@ -111,7 +111,7 @@ func lend(ctx context.Context, tx pgx.Tx, fn func(tx *sql.Tx) error) error {
 		_ = lent.Rollback()
 	}()
 	err = fn(lent)
-	if conn := h.of.raw(); err != nil && !conn.IsClosed() && conn.PgConn().IsBusy() {
+	if conn := g.tx.session; err != nil && !conn.IsClosed() && conn.PgConn().IsBusy() {
 		err = errors.Join(sqlstore.ErrLeftOpen, err)
 	}
 	return err
@@ -119,9 +119,9 @@ func lend(ctx context.Context, tx pgx.Tx, fn func(tx *sql.Tx) error) error {
 
 // lentDriver connects database/sql to the one connection of a transaction.
 type lentDriver struct {
-	conn *lentConn
-	h    *handing
-	over bool // fn has returned
+	conn  *lentConn
+	guard *guard
+	over  bool // fn has returned
 }
 
 // Connect implements [driver.Connector].
@@ -178,19 +178,19 @@ func (c lentDriverConn) PrepareContext(ctx context.Context, query string) (drive
 func (c lentDriverConn) admit(ctx context.Context, query string, args []driver.NamedValue) error {
 	if len(args) > 0 && rewrites(args[0].Value) {
 		if _, own := args[0].Value.(*visit); !own {
-			c.lent.h.lend(ctx)
+			c.lent.guard.expose(ctx)
 		}
 	}
-	return c.lent.h.admit(query)
+	return c.lent.guard.admit(query)
 }
 
 // Commit implements [driver.Tx].
-func (d *lentDriver) Commit() error { return d.h.blame(sqlstore.Refused("Commit")) }
+func (d *lentDriver) Commit() error { return d.guard.violate(sqlstore.Refused("Commit")) }
 
 // Rollback implements [driver.Tx].
 func (d *lentDriver) Rollback() error {
 	if d.over {
 		return nil
 	}
-	return d.h.blame(sqlstore.Refused("Rollback"))
+	return d.guard.violate(sqlstore.Refused("Rollback"))
 }

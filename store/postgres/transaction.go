@@ -2,76 +2,105 @@ package postgres
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
-	"github.com/boxpair/boxpair/store/internal/sqlstore"
+	"github.com/boxpair/boxpair/store/inbox"
 )
 
-// transaction is one that [Store.Transact] runs. On the server it begins with its first statement,
-// and what is queued for its end goes with the COMMIT. If that is all, BEGIN, statements and COMMIT
-// are one round trip.
+// transaction is a transaction of the store on a connection of its own. [Store.Transact] and every
+// way of an inbox run their functions in one, guarded by [transaction.guarded].
+//
+// It begins on the server with its first statement, in the same round trip: the BEGIN is the head
+// of its first batch, with the settings and locks of an inbox behind it. Statements that are queued
+// for its end go with the COMMIT. If that is all, BEGIN, statements and COMMIT are one round trip.
 //
 // A statement of the caller's is sent behind a BEGIN of its own: a batch of pgx would hide it from
 // tracers of single statements, take no modes of execution, and close the connection on an argument
 // that it cannot encode. The store's own statements travel with the BEGIN.
 type transaction struct {
+	store   *Store
 	conn    connection
-	session *pgx.Conn // that of conn, also when conn was given back
+	session *pgx.Conn // that of conn, also after conn was given back
 	options pgx.TxOptions
 
-	tx   pgx.Tx     // nil until it has begun
-	late *pgx.Batch // what is queued for the end; nil for nothing
-	err  error      // it could not be begun, and nothing may run
-	over bool       // committed, sent to be, or rolled back; conn is given back
+	opening *pgx.Batch                      // BEGIN, settings and locks; nil once they were sent
+	claim   func(ctx context.Context) error // makes the claim before a handler's first statement; nil for none
+	tx      pgx.Tx                          // nil until the transaction has begun
+	queued  *pgx.Batch                      // statements for the COMMIT; nil for none
+	err     error                           // why no statement may run: it could not begin, or was not claimed
+	over    bool                            // committed, rolled back, or unknown: there is nothing to roll back
+	// holdsLocks is set while the session may hold locks that outlast the transaction.
+	holdsLocks bool
 }
 
-var _ owner = (*transaction)(nil)
-
-// newTransaction returns a transaction on a connection that its end gives back.
-func (s *Store) newTransaction(ctx context.Context) (*transaction, error) {
+// newTransaction takes a connection for a transaction. [transaction.end] must be called.
+func (s *Store) newTransaction(ctx context.Context, options pgx.TxOptions) (*transaction, error) {
 	conn, err := s.conns.acquire(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("begin: %w", err)
+		return nil, err
 	}
-	return &transaction{conn: conn, session: conn.Conn(), options: pgx.TxOptions{IsoLevel: s.iso}}, nil
+	t := &transaction{store: s, conn: conn, session: conn.Conn(), options: options, opening: &pgx.Batch{}}
+	t.opening.BeginTx(options)
+	return t, nil
 }
 
-// begin begins the transaction on the server, unless it has begun.
-func (t *transaction) begin(ctx context.Context) error {
+// begun returns the transaction for a statement of its function, and begins it on the server first
+// unless it has begun.
+func (t *transaction) begun(ctx context.Context) (pgx.Tx, error) {
 	switch {
 	case t.over:
-		return pgx.ErrTxClosed
+		return nil, pgx.ErrTxClosed
 	case t.err != nil:
-		return t.err
-	case t.tx != nil:
-		return nil
+		return nil, t.err
+	case t.opening == nil:
+		return t.tx, nil
+	case t.claim != nil:
+		t.err = t.claim(ctx)
+		return t.tx, t.err
 	}
+	t.opening = nil
 	tx, err := t.session.BeginTx(ctx, t.options)
 	if err != nil {
 		t.err = fmt.Errorf("begin: %w", err)
-		return t.err
+		return nil, t.err
 	}
 	t.tx = tx
-	return nil
+	return tx, nil
 }
 
-// begun returns the transaction, which it begins on the server unless it has begun.
-func (t *transaction) begun(ctx context.Context) (pgx.Tx, error) {
-	if err := t.begin(ctx); err != nil {
-		return nil, err
+// hasBegun tells whether the transaction has begun on the server, and statements may run in it.
+func (t *transaction) hasBegun() bool { return t.tx != nil && t.err == nil }
+
+// batch returns the batch to send next, which begins the transaction unless it has begun.
+func (t *transaction) batch() *pgx.Batch {
+	b := t.opening
+	t.opening = nil
+	if b == nil {
+		b = &pgx.Batch{}
 	}
-	return t.tx, nil
+	return b
 }
 
-// run runs a statement of the store's in tx, and reads its row into values if there are some. The
-// BEGIN travels with it, if that is still to come.
-func run(ctx context.Context, tx pgx.Tx, values []any, sql string, args ...any) error {
-	if h, ok := tx.(*handed); ok && h.at == nil && !h.h.over.Load() {
-		if t, ok := h.h.of.(*transaction); ok && t.tx == nil && t.err == nil && !t.over {
+// send sends b in one round trip and waits for its results.
+func (t *transaction) send(ctx context.Context, b *pgx.Batch) error {
+	results := t.conn.SendBatch(ctx, b)
+	if t.tx == nil {
+		t.tx = results.Tx()
+	}
+	err := results.Close()
+	if err == nil {
+		t.holdsLocks = false
+	}
+	return err
+}
+
+// exec runs a statement of the store's in tx, and reads its row into values if there are some. The
+// BEGIN travels with it, if it is still to be sent.
+func exec(ctx context.Context, tx pgx.Tx, values []any, sql string, args ...any) error {
+	if g, ok := tx.(*guardedTx); ok && g.sp == nil && !g.guard.over.Load() {
+		if t := g.guard.tx; t.opening != nil && t.claim == nil {
 			return t.first(ctx, values, sql, args)
 		}
 	}
@@ -82,135 +111,73 @@ func run(ctx context.Context, tx pgx.Tx, values []any, sql string, args ...any) 
 	return tx.QueryRow(ctx, sql, args...).Scan(values...)
 }
 
-// first begins the transaction with a first statement. An error leaves it aborted, as PostgreSQL
-// does.
+// first begins the transaction with its first statement. An error of the statement leaves the
+// transaction aborted, as PostgreSQL does.
 func (t *transaction) first(ctx context.Context, values []any, sql string, args []any) error {
-	b := &pgx.Batch{}
-	b.BeginTx(t.options)
-	first := b.Queue(sql, args...)
+	b := t.batch()
+	q := b.Queue(sql, args...)
 	if len(values) > 0 {
-		first.QueryRow(func(row pgx.Row) error { return row.Scan(values...) })
+		q.QueryRow(func(row pgx.Row) error { return row.Scan(values...) })
 	}
-	results := t.conn.SendBatch(ctx, b)
-	t.tx = results.Tx()
-	err := results.Close()
+	err := t.send(ctx, b)
 	if err != nil && (t.session.IsClosed() || t.session.PgConn().TxStatus() == 'I') {
 		t.err = fmt.Errorf("begin: %w", err)
 	}
 	return err
 }
 
-// atCommit returns what is sent with the COMMIT.
-func (t *transaction) atCommit() *pgx.Batch {
-	if t.late == nil {
-		t.late = &pgx.Batch{}
-	}
-	return t.late
+// run runs a handler in the transaction. Its error comes back as it is, unless more is known about
+// it: that the connection is closed, for [Store.Classify], or that a statement before the one that
+// reported it has failed.
+func (t *transaction) run(ctx context.Context, fn func(tx pgx.Tx) error) error {
+	return t.explain(t.guarded(ctx, func(g *guard) error { return fn(&g.root) }))
 }
 
-// commit commits. On an error, known tells that the transaction is rolled back for certain, or
-// will be by [transaction.end]; otherwise it may have been committed.
-func (t *transaction) commit(ctx context.Context) (known bool, err error) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)
-	defer cancel()
+func (t *transaction) explain(err error) error {
 	switch {
-	case t.over:
-		return false, pgx.ErrTxClosed
-	case t.err != nil:
-		return true, t.err
-	case t.tx != nil && !t.session.IsClosed() && t.session.PgConn().TxStatus() == 'I': // COMMIT would answer as if it had committed
-		t.release()
-		return false, sqlstore.ErrEnded
-	case t.late != nil:
-		return t.commitLate(ctx)
-	case t.tx == nil: // nothing was asked for
-		return true, nil
-	}
-	err = t.tx.Commit(ctx)
-	t.release()
-	return err == nil || refused(err), err
-}
-
-// commitLate sends what was queued, and the COMMIT behind it; before it the BEGIN, if that is still
-// to come. The server passes over the COMMIT if a statement before it has failed.
-func (t *transaction) commitLate(ctx context.Context) (known bool, err error) {
-	late, b := t.late, &pgx.Batch{}
-	t.late = nil
-	begun := t.tx != nil
-	switch {
-	case t.session.IsClosed():
-		return true, pgconn.ErrConnClosed
-	case !begun:
-		b.BeginTx(t.options)
-		b.QueuedQueries[0].Exec(func(pgconn.CommandTag) error {
-			begun = true
-			return nil
-		})
-	case t.session.PgConn().TxStatus() == 'E':
-		return true, pgx.ErrTxCommitRollback
-	}
-	b.QueuedQueries = append(b.QueuedQueries, late.QueuedQueries...)
-	b.Queue("commit").Exec(func(tag pgconn.CommandTag) error {
-		if tag.String() == "ROLLBACK" {
-			return pgx.ErrTxCommitRollback
-		}
+	case err == nil:
 		return nil
-	})
-	results := t.conn.SendBatch(ctx, b)
-	if t.tx == nil {
-		t.tx = results.Tx()
+	case sqlState(err) == "25P02": // in_failed_sql_transaction
+		return fmt.Errorf("%w (a statement before it had failed in this transaction, and its error was not returned)", err)
+	case t.session.IsClosed():
+		return &ownError{err}
 	}
-	err = results.Close()
-	known = err == nil || t.undone(begun, err)
-	if t.session.IsClosed() || t.session.PgConn().TxStatus() == 'I' {
-		t.release()
-	}
-	return known, err
+	return err
 }
 
-// undone tells whether err, of statements with a COMMIT at their end, says that nothing was
-// committed: that they were not sent, or that the COMMIT was not reached. begun tells whether the
-// server is known to have begun the transaction. It answers in order, so whatever it says before is
-// not about the COMMIT, be it FATAL.
-func (t *transaction) undone(begun bool, err error) bool {
-	if _, ok := errors.AsType[pgx.ErrPreprocessingBatch](err); ok || refused(err) {
-		return true
+// sendQueued sends what handlers have queued, before other statements of the transaction.
+func (t *transaction) sendQueued(ctx context.Context) error {
+	b := t.queued
+	if b == nil {
+		return nil
 	}
-	if !t.session.IsClosed() {
-		return !begun || t.session.PgConn().TxStatus() != 'I'
-	}
-	_, answered := errors.AsType[*pgconn.PgError](err)
-	return answered && !begun
+	t.queued = nil
+	return t.explain(t.send(ctx, b))
 }
 
-// end rolls back what was not committed, also when the caller panicked or called Goexit, and gives
-// the connection back.
+// flush is sendQueued before statements that must not run for a handler that has failed: it fails
+// where the handler swallowed the error of a statement.
+func (t *transaction) flush(ctx context.Context) error {
+	if err := t.sendQueued(ctx); err != nil {
+		return err
+	}
+	if t.session.PgConn().TxStatus() == 'E' {
+		return fmt.Errorf("commit: %w", inbox.ErrRolledBack)
+	}
+	return nil
+}
+
+// end rolls back what was not committed, also when a function panicked or called Goexit, and gives
+// the connection back. A session that may hold locks is closed, which releases them.
 func (t *transaction) end(ctx context.Context) {
-	if !t.over {
-		t.rollback(ctx)
-	}
-}
-
-func (t *transaction) release() {
-	if !t.over {
-		t.over = true
-		t.conn.Release()
-	}
-}
-
-// rollback rolls back.
-func (t *transaction) rollback(ctx context.Context) {
-	defer t.release()
-	if t.tx != nil {
+	if t.tx != nil && !t.over {
 		rollback(ctx, t.tx)
 	}
+	t.over = true
+	if t.holdsLocks {
+		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTimeout)
+		_ = t.session.Close(closing)
+		cancel()
+	}
+	t.conn.Release()
 }
-
-// open implements [owner].
-func (t *transaction) open() bool { return t.tx != nil && t.err == nil }
-
-// raw implements [owner].
-func (t *transaction) raw() *pgx.Conn { return t.session }
-
-// lends implements [owner].
-func (t *transaction) lends() *lentConn { return t.conn.(*lentConn) }

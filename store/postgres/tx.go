@@ -4,21 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/boxpair/boxpair/store/inbox"
 	"github.com/boxpair/boxpair/store/internal/sqlstore"
 	"github.com/boxpair/boxpair/store/outbox"
-)
-
-// Commits and rollbacks do not end with the context of the transaction: a
-// COMMIT that is cut off has an unknown outcome. These bound them instead.
-const (
-	commitTimeout   = 30 * time.Second
-	rollbackTimeout = 5 * time.Second
 )
 
 // Transact implements [outbox.EventStore]. The transaction begins on the server with its first
@@ -27,16 +18,16 @@ const (
 // ended when fn returns, the transaction is rolled back; a COMMIT that was sent, and what is sent
 // with it, is waited for whatever becomes of ctx, for 30 s at most.
 func (s *Store) Transact(ctx context.Context, fn func(ctx context.Context, tx pgx.Tx) error) error {
-	return s.transact(ctx, func(ctx context.Context, h *handing) error { return fn(ctx, h.tx()) })
+	return s.transact(ctx, func(ctx context.Context, g *guard) error { return fn(ctx, &g.root) })
 }
 
-func (s *Store) transact(ctx context.Context, fn func(ctx context.Context, h *handing) error) error {
-	t, err := s.newTransaction(ctx)
+func (s *Store) transact(ctx context.Context, fn func(ctx context.Context, g *guard) error) error {
+	t, err := s.newTransaction(ctx, pgx.TxOptions{IsoLevel: s.iso})
 	if err != nil {
-		return err
+		return fmt.Errorf("begin: %w", err)
 	}
 	defer t.end(ctx) // also when fn panicked or called Goexit
-	switch err := hand(ctx, t, func(h *handing) error { return fn(ctx, h) }); {
+	switch err := t.guarded(ctx, func(g *guard) error { return fn(ctx, g) }); {
 	case errors.Is(err, sqlstore.ErrEnded):
 		return fmt.Errorf("%w: %w", outbox.ErrCommitUnknown, err)
 	case sqlState(err) == "25P02": // in_failed_sql_transaction: of a statement behind one whose error was swallowed
@@ -47,30 +38,19 @@ func (s *Store) transact(ctx context.Context, fn func(ctx context.Context, h *ha
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	switch known, err := t.commit(ctx); {
-	case err == nil:
+	if t.opening != nil && t.queued == nil { // nothing was asked for
+		return nil
+	}
+	switch outcome, err := t.commit(ctx, commitTimeout); {
+	case outcome == committed:
 		return nil
 	case errors.Is(err, pgx.ErrTxCommitRollback): // fn has swallowed the error of a statement
 		return fmt.Errorf("commit: %w: %w", inbox.ErrRolledBack, err)
-	case known:
-		return fmt.Errorf("commit: %w", err)
-	default:
+	case outcome == unknown:
 		return fmt.Errorf("commit: %w: %w", outbox.ErrCommitUnknown, err)
+	default:
+		return fmt.Errorf("commit: %w", err)
 	}
-}
-
-// refused tells whether err, the error of a COMMIT, says that nothing was
-// committed. Only the database can say so: pgconn.SafeToRetry is true also for a connection that
-// broke after the COMMIT went out, and a transaction that is closed already
-// may have been committed by whoever closed it. An ERROR is an answer to the
-// COMMIT. FATAL and PANIC are not: a server that shuts down while a commit waits
-// for its standby says FATAL after having committed.
-func refused(err error) bool {
-	if errors.Is(err, pgx.ErrTxCommitRollback) {
-		return true
-	}
-	pgErr, ok := errors.AsType[*pgconn.PgError](err)
-	return ok && pgErr.SeverityUnlocalized == "ERROR"
 }
 
 // rollback rolls tx back. An error is not worth reporting: pgx closes the
@@ -125,12 +105,12 @@ func (s *Store) Retryable(err error) bool {
 // setSavepoint sets a savepoint, and returns it for a function and for its end, which is not the
 // function's if tx was given by a store.
 func setSavepoint(ctx context.Context, tx pgx.Tx) (sp, end pgx.Tx, err error) {
-	if t, ok := tx.(*handed); ok {
-		sp, err := t.savepoint(ctx, true)
+	if t, ok := tx.(*guardedTx); ok {
+		sp, err := t.beginSavepoint(ctx, true)
 		if err != nil {
 			return nil, nil, err
 		}
-		return sp, sp.at, nil
+		return sp, sp.sp, nil
 	}
 	sp, err = tx.Begin(ctx)
 	return sp, sp, err

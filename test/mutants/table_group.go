@@ -8,7 +8,7 @@ var grouping = []Mutant{
 		File:   "store/postgres/inbox_group.go",
 		Old:    `return fn(ctx, tx, run) }); err != nil {`,
 		New: `return fn(ctx, tx, run) }); err != nil {
-			_ = w.commit(ctx)`,
+			_ = t.commitClaim(ctx)`,
 		Test: Test{"store/postgres", "TestConsumerContract/group/failed group leaves no claim and no effect, and its error comes back as it is"},
 	},
 	{
@@ -65,7 +65,7 @@ var grouping = []Mutant{
 		Name: "start-is-not-forgotten-with-the-claim", Guarantee: "G5",
 		Broken: "The same, by the store.",
 		File:   "store/postgres/inbox_claim.go",
-		Old:    `	w.atCommit().Queue(w.store.sql[forgetStarts], consumerID, ids)` + "\n",
+		Old:    `	t.queue(t.store.sql[forgetStarts], consumerID, ids)` + "\n",
 		New:    `	_, _ = consumerID, ids` + "\n",
 		Test:   Test{"store/postgres", "TestConsumerContract/claim/what is counted of a message goes with its claim"},
 	},

@@ -38,14 +38,14 @@ var claiming = []Mutant{
 		Name: "claim-outside-the-transaction", Guarantee: "G3",
 		Broken: "The claim is committed before the handler runs, so a failure of the handler loses the message.",
 		File:   "store/postgres/inbox_claim.go",
-		Old:    `	if err := w.run(ctx, w, func(tx pgx.Tx) error { return fn(ctx, tx) }); err != nil {`,
-		New: `	b = &pgx.Batch{}
+		Old:    `	if err := t.run(ctx, func(tx pgx.Tx) error { return fn(ctx, tx) }); err != nil {`,
+		New: `	b := t.batch()
 	b.Queue("commit")
 	b.Queue("begin")
-	if err := w.send(ctx, "commit the claim", b); err != nil {
+	if err := t.sendOwn(ctx, "commit the claim", b); err != nil {
 		return inbox.None, err
 	}
-	if err := w.run(ctx, w, func(tx pgx.Tx) error { return fn(ctx, tx) }); err != nil {`,
+	if err := t.run(ctx, func(tx pgx.Tx) error { return fn(ctx, tx) }); err != nil {`,
 		Test: Test{"store/postgres", "TestConsumerContract/claim/failed handler leaves nothing behind, and its error comes back as it is"},
 	},
 	{
@@ -92,8 +92,8 @@ var claiming = []Mutant{
 		Name: "key-not-locked", Guarantee: "G4",
 		Broken: "Messages of one key are handled at once in two processes.",
 		File:   "store/postgres/inbox_claim.go",
-		Old:    `	if key != "" {` + "\n" + `		t.keys`,
-		New:    `	if key == "\x00" {` + "\n" + `		t.keys`,
+		Old:    `	if key != "" {` + "\n" + `		o.keys`,
+		New:    `	if key == "\x00" {` + "\n" + `		o.keys`,
 		Test:   Test{"store/postgres", "TestConsumerContract/order/newcomer that waits while its predecessor is parked follows it"},
 	},
 	{
@@ -237,23 +237,23 @@ var remembering = []Mutant{
 		Name: "forgotten-time-read-before-the-claim", Guarantee: "G8",
 		Broken: "The time up to which is forgotten is read before the claim, which may wait while it moves on.",
 		File:   "store/postgres/inbox_claim.go",
-		Old: `	b.Queue(w.store.sql[leanClaim], setting(c.LockTimeout), setting(c.IdleTimeout),
+		Old: `	b.Queue(t.store.sql[leanClaim], setting(c.LockTimeout), setting(c.IdleTimeout),
 		c.Consumer, idValue(c.ID), digestValue(c.Digest), timeValue(c.Stamp)).
 		Exec(func(tag pgconn.CommandTag) error {
 			got.mine = tag.RowsAffected() == 1
 			return nil
 		})
-	b.Queue(w.store.sql[checkLean], c.Consumer, timeValue(c.Stamp)).QueryRow(func(row pgx.Row) error {
+	b.Queue(t.store.sql[checkLean], c.Consumer, timeValue(c.Stamp)).QueryRow(func(row pgx.Row) error {
 		err := row.Scan(&got.tooOld, nil)`,
-		New: `	b.Queue("SELECT coalesce($2 < forgotten_until, false) FROM "+w.store.names.Table("inbox_consumers")+" WHERE id = $1",
+		New: `	b.Queue("SELECT coalesce($2 < forgotten_until, false) FROM "+t.store.names.Table("inbox_consumers")+" WHERE id = $1",
 		c.Consumer, timeValue(c.Stamp)).QueryRow(func(row pgx.Row) error { return row.Scan(&got.tooOld) })
-	b.Queue(w.store.sql[leanClaim], setting(c.LockTimeout), setting(c.IdleTimeout),
+	b.Queue(t.store.sql[leanClaim], setting(c.LockTimeout), setting(c.IdleTimeout),
 		c.Consumer, idValue(c.ID), digestValue(c.Digest), timeValue(c.Stamp)).
 		Exec(func(tag pgconn.CommandTag) error {
 			got.mine = tag.RowsAffected() == 1
 			return nil
 		})
-	b.Queue(w.store.sql[checkLean], c.Consumer, timeValue(c.Stamp)).QueryRow(func(row pgx.Row) error {
+	b.Queue(t.store.sql[checkLean], c.Consumer, timeValue(c.Stamp)).QueryRow(func(row pgx.Row) error {
 		err := row.Scan(nil, nil)`,
 		Test: Test{"store/postgres", "TestCopyThatWaitsWhileWhatIsForgottenMovesOnIsTooOld"},
 	},
@@ -261,8 +261,8 @@ var remembering = []Mutant{
 		Name: "forgotten-time-behind-a-snapshot", Guarantee: "G8",
 		Broken: "Above READ COMMITTED the time up to which is forgotten is read as it was when the transaction began.",
 		File:   "store/postgres/inbox_claim.go",
-		Old:    `b.Queue(w.store.sql[shared], args...)`,
-		New:    `b.Queue(w.store.sql[plain], args...)`,
+		Old:    `b.Queue(t.store.sql[shared], args...)`,
+		New:    `b.Queue(t.store.sql[plain], args...)`,
 		Test:   Test{"store/postgres", "TestAdvanceBehindASnapshotIsAConflict"},
 	},
 	{

@@ -4,13 +4,13 @@ var misuse = []Mutant{
 	{
 		Name: "handler-commits", Guarantee: "G3",
 		Broken: "A handler commits the transaction of its claim: its events, and its neighbours in a group, are lost.",
-		File:   "store/postgres/handed.go",
-		Old: `	if t.at == nil || t.kept {
-		return t.h.blame(sqlstore.Refused("Commit"))
+		File:   "store/postgres/guard.go",
+		Old: `	if t.sp == nil || t.owned {
+		return t.guard.violate(sqlstore.Refused("Commit"))
 	}
 	if _, err`,
-		New: `	if t.at == nil {
-		tx, err := t.h.of.begun(ctx)
+		New: `	if t.sp == nil {
+		tx, err := t.guard.tx.begun(ctx)
 		return errors.Join(err, tx.Commit(ctx))
 	}
 	if _, err`,
@@ -19,7 +19,7 @@ var misuse = []Mutant{
 	{
 		Name: "handler-commits-by-sql", Guarantee: "G3",
 		Broken: "A COMMIT among the statements of a handler is sent.",
-		File:   "store/postgres/handed.go",
+		File:   "store/postgres/guard.go",
 		Old:    `	case r.Ends != "":`,
 		New:    `	case r.Ends == "never":`,
 		Test:   Test{"store/postgres", "TestMisuseContract/handler in a group/commits by SQL"},
@@ -27,17 +27,17 @@ var misuse = []Mutant{
 	{
 		Name: "another-transaction-passes", Guarantee: "G3",
 		Broken: "A transaction that was begun behind a COMMIT on the connection itself passes for that of the claim.",
-		File:   "store/postgres/handed.go",
-		Old:    `		if now != start {`,
-		New:    `		if now < start {`,
+		File:   "store/postgres/guard.go",
+		Old:    `		if now != begin {`,
+		New:    `		if now < begin {`,
 		Test:   Test{"store/postgres", "TestMisuseContract/handler alone/rolls back and begins anew past the store"},
 	},
 	{
 		Name: "rows-left-open-are-the-databases-trouble", Guarantee: "G5",
 		Broken: "A handler that leaves rows open counts no attempt, for ever.",
-		File:   "store/postgres/handed.go",
+		File:   "store/postgres/guard.go",
 		Old:    `	case conn.PgConn().IsBusy():`,
-		New:    `	case conn.PgConn().IsBusy() && lent:`,
+		New:    `	case conn.PgConn().IsBusy() && exposed:`,
 		Test:   Test{"store/postgres", "TestMisuseContract/handler alone/leaves rows open"},
 	},
 	{
@@ -80,7 +80,7 @@ var misuse = []Mutant{
 	{
 		Name: "settings-outlast-their-transaction", Guarantee: "G5",
 		Broken: "A handler on PostgreSQL changes settings, the role or the search path of a connection that others are given after it.",
-		File:   "store/postgres/handed.go",
+		File:   "store/postgres/guard.go",
 		Old:    `	case r.Stays(sql):`,
 		New:    `	case r.Stays(sql) && r.Ends != "":`,
 		Test:   Test{"store/postgres", "TestMisuseContract/handler alone/changes a setting for the session"},

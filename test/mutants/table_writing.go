@@ -6,7 +6,7 @@ var writing = []Mutant{
 		Name: "outbox-outside-the-transaction", Guarantee: "G1",
 		Broken: "Events are written on a connection of their own, not in the caller's transaction.",
 		File:   "store/postgres/append.go",
-		Old:    `	if err := run(ctx, tx, []any{&mine, &written}, s.sql[t], args...); err != nil {`,
+		Old:    `	if err := exec(ctx, tx, []any{&mine, &written}, s.sql[t], args...); err != nil {`,
 		New:    `	if err := s.pool.QueryRow(ctx, s.sql[t], args...).Scan(&mine, &written); err != nil {`,
 		Test:   Test{"store/postgres", "TestProducerContract/append/rolled-back event is not there"},
 	},
@@ -22,7 +22,7 @@ var writing = []Mutant{
 		Name: "lent-transaction-ends", Guarantee: "G1",
 		Broken: "Who ends a database/sql transaction that was lent is told that it worked, and its owner commits it later.",
 		File:   "store/postgres/sqltx.go",
-		Old:    `func (d *lentDriver) Commit() error { return d.h.blame(sqlstore.Refused("Commit")) }`,
+		Old:    `func (d *lentDriver) Commit() error { return d.guard.violate(sqlstore.Refused("Commit")) }`,
 		New:    `func (d *lentDriver) Commit() error { return nil }`,
 		Test:   Test{"store/postgres", "TestLentTransactionCannotBeEndedByWhoGotIt"},
 	},
@@ -31,19 +31,16 @@ var writing = []Mutant{
 		Broken: "A transaction whose function failed or panicked is committed.",
 		File:   "store/postgres/tx.go",
 		Old:    `	defer t.end(ctx) // also when fn panicked or called Goexit`,
-		New:    `	defer func() { _, _ = t.commit(ctx) }()`,
+		New:    `	defer func() { _, _ = t.commit(ctx, commitTimeout) }()`,
 		Test:   Test{"store/postgres", "TestProducerContract/transaction/transact rolls back on an error, a panic and Goexit"},
 	},
 	{
 		Name: "rolled-back-commit-is-success", Guarantee: "G1",
 		Broken: "A COMMIT that the database answers with ROLLBACK is taken for a commit.",
-		File:   "store/postgres/transaction.go",
-		Old:    `	return err == nil || refused(err), err`,
-		New: `	if errors.Is(err, pgx.ErrTxCommitRollback) {
-		err = nil
-	}
-	return err == nil || refused(err), err`,
-		Test: Test{"store/postgres", "TestProducerContract/transaction/swallowed conflict makes transact fail"},
+		File:   "store/postgres/tx.go",
+		Old:    `	case outcome == committed:`,
+		New:    `	case outcome == committed, errors.Is(err, pgx.ErrTxCommitRollback):`,
+		Test:   Test{"store/postgres", "TestProducerContract/transaction/swallowed conflict makes transact fail"},
 	},
 	{
 		Name: "swallowed-write-error", Guarantee: "G6",
@@ -57,25 +54,30 @@ var writing = []Mutant{
 	{
 		Name: "unknown-commit-is-failure", Guarantee: "G1",
 		Broken: "A COMMIT whose answer was lost is reported as rolled back.",
-		File:   "store/postgres/transaction.go",
-		Old:    `	return err == nil || refused(err), err`,
-		New:    `	return true, err`,
+		File:   "store/postgres/commit.go",
+		Old:    `	return unknown` + "\n",
+		New:    `	return rolledBack` + "\n",
 		Test:   Test{"store/postgres", "TestCommitWithALostReplyIsUnknownAndMayHaveHappened"},
 	},
 	{
 		Name: "unknown-queued-commit-is-failure", Guarantee: "G1",
 		Broken: "A COMMIT that was sent with queued events, and whose answer was lost, is reported as rolled back.",
-		File:   "store/postgres/transaction.go",
-		Old:    `	known = err == nil || t.undone(begun, err)`,
-		New:    `	known = err == nil || t.undone(begun, err) || begun || !begun`,
-		Test:   Test{"store/postgres", "TestUnknownCommitOfQueuedEventsIsTold"},
+		File:   "store/postgres/commit.go",
+		Old: `	err := t.send(ctx, b)
+	return t.outcome(begun, err), err`,
+		New: `	err := t.send(ctx, b)
+	if t.outcome(begun, err) == unknown {
+		return rolledBack, err
+	}
+	return t.outcome(begun, err), err`,
+		Test: Test{"store/postgres", "TestUnknownCommitOfQueuedEventsIsTold"},
 	},
 	{
 		Name: "connection-before-begin", Guarantee: "G1",
 		Broken: "A statement on the connection of a transaction that has not begun on the server is committed by itself.",
-		File:   "store/postgres/handed.go",
-		Old:    `	if !t.h.over.Load() {`,
-		New:    `	if t.h.over.Load() {`,
+		File:   "store/postgres/guard.go",
+		Old:    `	if !t.guard.over.Load() {`,
+		New:    `	if t.guard.over.Load() {`,
 		Test:   Test{"store/postgres", "TestStatementOnTheConnectionItselfIsPartOfTheTransaction"},
 	},
 	{
@@ -100,9 +102,9 @@ var writing = []Mutant{
 	{
 		Name: "commit-cut-by-context", Guarantee: "G1",
 		Broken: "The end of the caller's context cuts a COMMIT off.",
-		File:   "store/postgres/transaction.go",
-		Old:    `context.WithTimeout(context.WithoutCancel(ctx), commitTimeout)`,
-		New:    `context.WithTimeout(ctx, commitTimeout)`,
+		File:   "store/postgres/commit.go",
+		Old:    `context.WithTimeout(context.WithoutCancel(ctx), bound)`,
+		New:    `context.WithTimeout(ctx, bound)`,
 		Test:   Test{"store/postgres", "TestCommitIsNotCutOffByItsContext"},
 	},
 	{

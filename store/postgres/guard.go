@@ -1,0 +1,311 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/boxpair/boxpair/store/inbox"
+	"github.com/boxpair/boxpair/store/internal/sqlstore"
+)
+
+// syntax is how PostgreSQL reads a text of statements.
+var syntax = sqlstore.Syntax{Dollars: true}
+
+// guard watches over a transaction for as long as a function has it. The function must not end the
+// transaction, leave rows open or change a setting beyond it.
+type guard struct {
+	tx   *transaction
+	ctx  context.Context // for methods of [pgx.Tx] that take none
+	root guardedTx
+	// separate is set for handlers of several messages that share the transaction.
+	separate bool
+	over     atomic.Bool // the function has returned
+
+	mu        sync.Mutex // the function may have started goroutines and left them running
+	violation error      // the first rule that the function broke
+	exposed   bool       // the function was given the connection, and may have ended the transaction on it
+	begin     int64      // when the transaction had begun at that moment; no two transactions share it
+}
+
+// guarded runs fn with the transaction, and returns what forbids the commit: the error of fn, a
+// violation whose error fn swallowed, or rows that fn left open.
+func (t *transaction) guarded(ctx context.Context, fn func(g *guard) error) error {
+	g := &guard{tx: t, ctx: ctx, separate: inbox.SharesTransaction(ctx)}
+	g.root.guard = g
+	defer g.over.Store(true) // also when fn panicked or called Goexit
+	err := fn(g)
+	g.over.Store(true)
+	return g.result(ctx, err)
+}
+
+// violate notes the violation of a rule, and returns it.
+func (g *guard) violate(err error) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.violation == nil {
+		g.violation = err
+	}
+	return err
+}
+
+// result joins the error of the function with its violations.
+func (g *guard) result(ctx context.Context, err error) error {
+	g.mu.Lock()
+	violation, exposed, begin := g.violation, g.exposed, g.begin
+	g.mu.Unlock()
+	conn := g.tx.session
+	switch {
+	case conn.IsClosed() || !g.tx.hasBegun():
+	case conn.PgConn().TxStatus() == 'I':
+		return errors.Join(err, sqlstore.ErrEnded)
+	case conn.PgConn().IsBusy():
+		err = errors.Join(err, sqlstore.ErrLeftOpen)
+		if exposed { // and a busy connection cannot be asked for its transaction
+			err = errors.Join(err, sqlstore.ErrEnded)
+		}
+	case exposed && conn.PgConn().TxStatus() == 'T':
+		now, failed := beginOf(ctx, conn)
+		if failed != nil {
+			return errors.Join(err, failed)
+		}
+		if now != begin {
+			return errors.Join(err, sqlstore.ErrEnded)
+		}
+	}
+	switch {
+	case err == nil:
+		return violation
+	case violation == nil, errors.Is(err, violation):
+		return err
+	}
+	return errors.Join(violation, err) // err may follow from the violation
+}
+
+// beginOf returns when the transaction of a connection began. A transaction that is chained to it,
+// or begun after it, began later.
+func beginOf(ctx context.Context, conn *pgx.Conn) (at int64, err error) {
+	err = conn.QueryRow(ctx, "SELECT (extract(epoch FROM now()) * 1000000)::bigint").Scan(&at)
+	return at, err
+}
+
+// expose notes that the function is given the connection itself.
+func (g *guard) expose(ctx context.Context) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	conn := g.tx.session
+	if g.exposed || conn.IsClosed() || conn.PgConn().IsBusy() {
+		g.exposed = true // the begin of an unknown transaction stays 0, which result takes for another one
+		return
+	}
+	g.exposed = true
+	if conn.PgConn().TxStatus() == 'T' {
+		g.begin, _ = beginOf(ctx, conn)
+	}
+}
+
+// admit refuses a statement after the function has returned or the transaction has ended, and a
+// statement that ends the transaction or changes a setting beyond it. To restore the setting
+// afterwards would not do: behind a pooler, the transaction that restores it may get another
+// session.
+func (g *guard) admit(sql string) error {
+	if g.over.Load() {
+		return fmt.Errorf("%w: %w", pgx.ErrTxClosed, sqlstore.ErrReturned)
+	}
+	conn := g.tx.session
+	if g.tx.hasBegun() && !conn.IsClosed() && conn.PgConn().TxStatus() == 'I' {
+		return g.violate(sqlstore.ErrEnded) // the statement would commit by itself
+	}
+	r := syntax.Read(sql)
+	switch {
+	case r.Ends != "":
+		return g.violate(sqlstore.Refused(r.Ends))
+	case r.Stays(sql):
+		return g.violate(sqlstore.ErrOutlasts)
+	case g.separate && r.Separates(sql):
+		return g.violate(inbox.ErrNotShared)
+	}
+	return nil
+}
+
+// guardedTx is a transaction as a function is given it, or a savepoint in it. The first method that
+// sends a statement begins the transaction on the server.
+type guardedTx struct {
+	guard *guard
+	sp    pgx.Tx // the savepoint, or nil
+	owned bool   // the store ends the savepoint
+}
+
+var _ pgx.Tx = (*guardedTx)(nil)
+
+// admitted returns the transaction for a statement that may run.
+func (t *guardedTx) admitted(ctx context.Context, sql string, args ...any) (pgx.Tx, error) {
+	if err := t.guard.admit(sql); err != nil {
+		return nil, err
+	}
+	tx := t.sp
+	if tx == nil {
+		var err error
+		if tx, err = t.guard.tx.begun(ctx); err != nil {
+			return nil, err
+		}
+	}
+	if len(args) > 0 && rewrites(args[0]) {
+		t.guard.expose(ctx)
+	}
+	return tx, nil
+}
+
+// rewrites tells whether an argument is given the connection, to rewrite the statement. Named
+// arguments only replace names by numbers.
+func rewrites(arg any) bool {
+	switch arg.(type) {
+	case pgx.NamedArgs, pgx.StrictNamedArgs:
+		return false
+	}
+	_, ok := arg.(pgx.QueryRewriter)
+	return ok
+}
+
+// Begin implements [pgx.Tx].
+func (t *guardedTx) Begin(ctx context.Context) (pgx.Tx, error) { return t.beginSavepoint(ctx, false) }
+
+func (t *guardedTx) beginSavepoint(ctx context.Context, owned bool) (*guardedTx, error) {
+	tx, err := t.admitted(ctx, "")
+	if err != nil {
+		return nil, err
+	}
+	sp, err := tx.Begin(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return &guardedTx{guard: t.guard, sp: sp, owned: owned}, nil
+}
+
+// Commit implements [pgx.Tx]. It releases a savepoint that the function has set by Begin, and
+// refuses to end anything else.
+func (t *guardedTx) Commit(ctx context.Context) error {
+	if t.sp == nil || t.owned {
+		return t.guard.violate(sqlstore.Refused("Commit"))
+	}
+	if _, err := t.admitted(ctx, ""); err != nil {
+		return err
+	}
+	return t.sp.Commit(ctx)
+}
+
+// Rollback implements [pgx.Tx]. It rolls back to a savepoint that the function has set by Begin,
+// and refuses to end anything else.
+func (t *guardedTx) Rollback(ctx context.Context) error {
+	switch {
+	case t.guard.over.Load():
+		return fmt.Errorf("%w: %w", pgx.ErrTxClosed, sqlstore.ErrReturned) // a deferred Rollback is no violation
+	case t.sp == nil || t.owned:
+		return t.guard.violate(sqlstore.Refused("Rollback"))
+	}
+	return t.sp.Rollback(ctx)
+}
+
+// Exec implements [pgx.Tx].
+func (t *guardedTx) Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error) {
+	tx, err := t.admitted(ctx, sql, args...)
+	if err != nil {
+		return pgconn.CommandTag{}, err
+	}
+	return tx.Exec(ctx, sql, args...)
+}
+
+// Query implements [pgx.Tx].
+func (t *guardedTx) Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error) {
+	tx, err := t.admitted(ctx, sql, args...)
+	if err != nil {
+		return pgx.FailedBatchResults(&pgx.Batch{}, err).Query()
+	}
+	return tx.Query(ctx, sql, args...)
+}
+
+// QueryRow implements [pgx.Tx].
+func (t *guardedTx) QueryRow(ctx context.Context, sql string, args ...any) pgx.Row {
+	tx, err := t.admitted(ctx, sql, args...)
+	if err != nil {
+		return pgx.FailedBatchResults(&pgx.Batch{}, err).QueryRow()
+	}
+	return tx.QueryRow(ctx, sql, args...)
+}
+
+// SendBatch implements [pgx.Tx].
+func (t *guardedTx) SendBatch(ctx context.Context, b *pgx.Batch) pgx.BatchResults {
+	for _, q := range b.QueuedQueries {
+		if err := t.guard.admit(q.SQL); err != nil {
+			return pgx.FailedBatchResults(b, err)
+		}
+		if len(q.Arguments) > 0 && rewrites(q.Arguments[0]) {
+			t.guard.expose(ctx)
+		}
+	}
+	tx, err := t.admitted(ctx, "")
+	if err != nil {
+		return pgx.FailedBatchResults(b, err)
+	}
+	return tx.SendBatch(ctx, b)
+}
+
+// CopyFrom implements [pgx.Tx].
+func (t *guardedTx) CopyFrom(ctx context.Context, table pgx.Identifier, columns []string, rows pgx.CopyFromSource) (int64, error) {
+	tx, err := t.admitted(ctx, "")
+	if err != nil {
+		return 0, err
+	}
+	return tx.CopyFrom(ctx, table, columns, rows)
+}
+
+// Prepare implements [pgx.Tx].
+func (t *guardedTx) Prepare(ctx context.Context, name, sql string) (*pgconn.StatementDescription, error) {
+	tx, err := t.admitted(ctx, sql)
+	if err != nil {
+		return nil, err
+	}
+	return tx.Prepare(ctx, name, sql)
+}
+
+// LargeObjects implements [pgx.Tx].
+func (t *guardedTx) LargeObjects() pgx.LargeObjects {
+	tx, err := t.admittedOrClosed()
+	if tx == nil {
+		b := &pgx.Batch{}
+		b.BeginTx(pgx.TxOptions{})
+		return pgx.FailedBatchResults(b, err).Tx().LargeObjects() // of a transaction that is closed
+	}
+	return tx.LargeObjects()
+}
+
+// Conn implements [pgx.Tx]. Statements on the connection itself are to be part of the transaction,
+// too, so the transaction begins here. Whether it is still the same is checked after the function
+// has returned. Each of both costs a round trip.
+func (t *guardedTx) Conn() *pgx.Conn {
+	if !t.guard.over.Load() {
+		if _, err := t.admittedOrClosed(); err == nil {
+			t.guard.expose(t.guard.ctx)
+		}
+	}
+	return t.guard.tx.session
+}
+
+// admittedOrClosed is admitted for a method that cannot return an error. No statement must run
+// outside the transaction instead, so the connection is closed if the transaction could not begin
+// on it. Statements after a claim that was not made are rolled back.
+func (t *guardedTx) admittedOrClosed() (pgx.Tx, error) {
+	ctx := t.guard.ctx
+	tx, err := t.admitted(ctx, "")
+	if conn := t.guard.tx.session; err != nil && !t.guard.over.Load() && !conn.IsClosed() && conn.PgConn().TxStatus() == 'I' {
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTimeout)
+		defer cancel()
+		_ = conn.Close(ctx)
+	}
+	return tx, err
+}
