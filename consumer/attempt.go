@@ -10,7 +10,7 @@ import (
 	"github.com/boxpair/boxpair/internal/fault"
 	"github.com/boxpair/boxpair/store/inbox"
 	"github.com/boxpair/boxpair/store/outbox"
-	"github.com/boxpair/boxpair/transport"
+	"github.com/boxpair/boxpair/transport/signature"
 )
 
 // attempt is the result of one transaction with one run of a handler.
@@ -37,7 +37,7 @@ func (h *Handler[TX]) try(ctx context.Context, optimistic bool, apply func(conte
 			a.ran = true
 			defer func() { a.overran = ctx.Err() != nil }()
 			if _, ok := in.metadata[MetaNotVerified]; ok { // an operator has redriven it
-				return Reject(transport.ErrNotVerified)
+				return Reject(signature.ErrNotVerified)
 			}
 			if err := fault.Hit(ctx, fault.Claimed); err != nil {
 				return err

@@ -10,7 +10,7 @@ import (
 	"github.com/boxpair/boxpair/consumer/internal/field"
 	"github.com/boxpair/boxpair/dedupe"
 	"github.com/boxpair/boxpair/store/inbox"
-	"github.com/boxpair/boxpair/transport"
+	"github.com/boxpair/boxpair/transport/signature"
 )
 
 // Config configures an [Inbox].
@@ -62,7 +62,7 @@ type Config struct {
 	// other message is kept as dead under a dispatch ID of its own and never run, not even if it is
 	// redriven, and a handler is given only the metadata that is signed. Defaults to nil: messages
 	// need no signature.
-	Verifier *transport.Verifier `yaml:"-" env:"-"`
+	Verifier *signature.Verifier `yaml:"-" env:"-"`
 
 	// Logger receives failures, parked messages and what operators do. Defaults
 	// to [slog.Default].

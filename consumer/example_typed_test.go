@@ -15,6 +15,7 @@ import (
 	"github.com/boxpair/boxpair/idgen"
 	"github.com/boxpair/boxpair/transport"
 	"github.com/boxpair/boxpair/transport/schema"
+	"github.com/boxpair/boxpair/transport/signature"
 )
 
 // A typed handler is given a value of today's version, whatever version was written.
@@ -69,12 +70,12 @@ func ExampleInbox_Check() {
 	store, done := exampleStore(ctx)
 	defer done()
 	day := 24 * time.Hour
-	key := transport.SigningKey{ID: "2026", Secret: bytes.Repeat([]byte("k"), transport.MinSecret)} // shared with the relay
-	signer, err := transport.NewSigner(key)
+	key := signature.Key{ID: "2026", Secret: bytes.Repeat([]byte("k"), signature.MinSecret)} // shared with the relay
+	signer, err := signature.NewSigner(key)
 	if err != nil {
 		log.Fatal(err)
 	}
-	verifier, err := transport.NewVerifier(key)
+	verifier, err := signature.NewVerifier(key)
 	if err != nil {
 		log.Fatal(err)
 	}

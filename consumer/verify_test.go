@@ -11,13 +11,14 @@ import (
 	"github.com/boxpair/boxpair/consumer"
 	"github.com/boxpair/boxpair/store/inbox"
 	"github.com/boxpair/boxpair/transport"
+	"github.com/boxpair/boxpair/transport/signature"
 )
 
-var signingKey = transport.SigningKey{ID: "k1", Secret: bytes.Repeat([]byte("k"), transport.MinSecret)}
+var signingKey = signature.Key{ID: "k1", Secret: bytes.Repeat([]byte("k"), signature.MinSecret)}
 
 func signed(t *testing.T, m *message.Message) *message.Message {
 	t.Helper()
-	s, err := transport.NewSigner(signingKey)
+	s, err := signature.NewSigner(signingKey)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -27,7 +28,7 @@ func signed(t *testing.T, m *message.Message) *message.Message {
 
 func verifying(t *testing.T) setup {
 	t.Helper()
-	v, err := transport.NewVerifier(signingKey)
+	v, err := signature.NewVerifier(signingKey)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,7 +62,7 @@ func TestMessageThatIsNotVerifiedIsNeverRun(t *testing.T) {
 			r.wantStates(inbox.Dead)
 			m := r.parked()
 			if m.ID == number(1) || m.Metadata[consumer.MetaForeignID] != number(1).String() ||
-				!strings.Contains(m.LastError, transport.ErrNotVerified.Error()) {
+				!strings.Contains(m.LastError, signature.ErrNotVerified.Error()) {
 				t.Errorf("parked as %+v", m)
 			}
 			r.wantLog("level=ERROR", "cannot be handled", "not verified")

@@ -19,6 +19,7 @@ import (
 	"github.com/boxpair/boxpair/producer"
 	"github.com/boxpair/boxpair/producer/relay"
 	"github.com/boxpair/boxpair/transport"
+	"github.com/boxpair/boxpair/transport/signature"
 )
 
 // childOf fails the test unless span is a child of parent, in its trace.
@@ -121,10 +122,10 @@ func TestSpansOfAnEventAreOneTrace(t *testing.T) {
 // signature.
 func TestSignedMessagesAreTraced(t *testing.T) {
 	t.Parallel()
-	key := transport.SigningKey{ID: "k", Secret: []byte("0123456789abcdef0123456789abcdef")}
-	signer, err := transport.NewSigner(key)
+	key := signature.Key{ID: "k", Secret: []byte("0123456789abcdef0123456789abcdef")}
+	signer, err := signature.NewSigner(key)
 	ok(t, err)
-	verifier, err := transport.NewVerifier(key)
+	verifier, err := signature.NewVerifier(key)
 	ok(t, err)
 	s := newService(t, consumer.Config{Verifier: verifier})
 	h := s.handle("ship", "order.placed", consumer.HandlerConfig{}, func(context.Context, *work, *message.Message) error { return nil })

@@ -14,19 +14,6 @@
 // refused as user headers. The correlation ID and the W3C trace context use the
 // names that Watermill's own middleware and OpenTelemetry use.
 //
-// # Signatures
-//
-// A [Signer] signs a message for its topic, and a [Verifier] tells what was signed with one of its
-// keys from everything else. A relay signs with relay.Config.Signer, and handlers are given only
-// verified messages with consumer.Config.Verifier. The signature is HMAC-SHA-256 over these parts
-// as netstrings: "boxpair signature 1", the key's ID, the topic, the UUID, the payload, and the
-// names and values of the metadata by ascending name, without the signature's own. It travels as
-// "1;<key's ID>;<base64url without padding>" in [MetaSignature]. Key, type, producer, source,
-// version, index, schema version, content type, digest, stamp and re-send horizon are signed
-// wherever a message has them. [MetaSigned] lists the other names that are signed, with commas in
-// between, "%" as %25 and "," as %2C. What is added later is neither. Whoever can verify can sign:
-// a key is shared by those who trust each other.
-//
 // # The outcome of a publish
 //
 // Watermill's Publisher reports one error for a whole call: who publishes ten

@@ -35,6 +35,10 @@ const (
 	// open an envelope. Such a message cannot be read.
 	MetaEnvelope = "boxpair-envelope"
 
+	// MetaSignature and MetaSigned are the names of a signed message; see package signature.
+	MetaSignature = "boxpair-signature" // format; ID of the key; HMAC-SHA-256 in base64
+	MetaSigned    = "boxpair-signed"    // names of the other metadata that is signed
+
 	// MetaCorrelationID is the name that Watermill's CorrelationID middleware uses.
 	MetaCorrelationID = "correlation_id"
 	// MetaTraceParent and MetaTraceState are the names of W3C Trace Context.

@@ -47,35 +47,3 @@ func ExampleContentDigest() {
 	// retried: true
 	// altered: false
 }
-
-// A relay signs what it sends, and a consumer takes nothing else. While a key is replaced, the
-// consumer has both.
-func ExampleNewVerifier() {
-	oldKey := transport.SigningKey{ID: "2026-11", Secret: []byte("32 random bytes, as openssl makes")}
-	newKey := transport.SigningKey{ID: "2026-12", Secret: []byte("32 others: openssl rand -out f 32")}
-	signer, err := transport.NewSigner(newKey) // relay.Config{Signer: signer}
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	verifier, err := transport.NewVerifier(oldKey, newKey) // consumer.Config{Verifier: verifier}
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-
-	e := transport.Event{ID: idgen.Of("orders", "order-42", 3, 0), Topic: "order.placed", Payload: []byte(`{"order":42}`)}
-	msg := e.Message()
-	signer.Sign("order.placed", msg)
-	_, err = verifier.Verify("order.placed", msg)
-	fmt.Println("as it was sent:", err)
-	msg.Payload = []byte(`{"order":43}`)
-	_, err = verifier.Verify("order.placed", msg)
-	fmt.Println("altered:", err)
-	_, err = verifier.Verify("order.placed", e.Message())
-	fmt.Println("not signed:", err)
-	// Output:
-	// as it was sent: <nil>
-	// altered: message is not verified: its signature is not that of its content and topic
-	// not signed: message is not verified: it has no signature
-}

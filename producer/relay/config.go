@@ -11,7 +11,7 @@ import (
 	"github.com/boxpair/boxpair/producer/relay/internal/core"
 
 	"github.com/boxpair/boxpair/producer/internal/field"
-	"github.com/boxpair/boxpair/transport"
+	"github.com/boxpair/boxpair/transport/signature"
 )
 
 // Config tunes a [Relay]. The zero value is complete.
@@ -96,7 +96,7 @@ type Config struct {
 	// Signer signs every message for its topic, as the topic is at its publisher, so that consumers
 	// can tell it from what others send; see consumer.Config. Defaults to nil: messages are
 	// not signed.
-	Signer *transport.Signer `yaml:"-" env:"-"`
+	Signer *signature.Signer `yaml:"-" env:"-"`
 
 	// Logger receives every failed attempt, park, take-over and lost lease, and
 	// what goes wrong with the database. Defaults to [slog.Default].

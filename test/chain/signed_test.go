@@ -12,26 +12,27 @@ import (
 	"github.com/boxpair/boxpair/producer/relay"
 	"github.com/boxpair/boxpair/transport"
 	"github.com/boxpair/boxpair/transport/memory"
+	"github.com/boxpair/boxpair/transport/signature"
 )
 
-func signingKey(id string) transport.SigningKey {
-	return transport.SigningKey{ID: id, Secret: bytes.Repeat([]byte(id), transport.MinSecret)}
+func signingKey(id string) signature.Key {
+	return signature.Key{ID: id, Secret: bytes.Repeat([]byte(id), signature.MinSecret)}
 }
 
-func signer(t *testing.T, id string) *transport.Signer {
+func signer(t *testing.T, id string) *signature.Signer {
 	t.Helper()
-	s, err := transport.NewSigner(signingKey(id))
+	s, err := signature.NewSigner(signingKey(id))
 	ok(t, err)
 	return s
 }
 
-func verifier(t *testing.T, ids ...string) *transport.Verifier {
+func verifier(t *testing.T, ids ...string) *signature.Verifier {
 	t.Helper()
-	keys := make([]transport.SigningKey, len(ids))
+	keys := make([]signature.Key, len(ids))
 	for i, id := range ids {
 		keys[i] = signingKey(id)
 	}
-	v, err := transport.NewVerifier(keys...)
+	v, err := signature.NewVerifier(keys...)
 	ok(t, err)
 	return v
 }

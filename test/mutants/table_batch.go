@@ -125,9 +125,9 @@ var batches = []Mutant{
 	{
 		Name: "batch-unsigned", Guarantee: "G7",
 		Broken: "The messages of a batch are passed on without a signature.",
-		File:   "transport/sign.go",
+		File:   "transport/signature/signer.go",
 		Old:    `	for _, msg := range msgs {` + "\n" + `		s.signer.Sign(topic, msg)` + "\n" + `	}` + "\n" + `	s.next.SendBatch`,
 		New:    `	s.next.SendBatch`,
-		Test:   Test{"transport", "TestMessagesOfABatchAreSigned"},
+		Test:   Test{"transport/signature", "TestMessagesOfABatchAreSigned"},
 	},
 }

@@ -100,9 +100,9 @@ var connecting = []Mutant{
 	{
 		Name: "number-of-a-publish-signed", Guarantee: "G3",
 		Broken: "Reserved metadata that the publisher adds behind the signer counts for the signature, which then never fits.",
-		File:   "transport/sign.go",
-		Old:    `[]func(name string) bool{func(name string) bool { return alwaysSigned[name] }, IsReserved} {`,
-		New:    `[]func(name string) bool{IsReserved} {`,
+		File:   "transport/signature/verifier.go",
+		Old:    `[]func(name string) bool{func(name string) bool { return alwaysSigned[name] }, transport.IsReserved} {`,
+		New:    `[]func(name string) bool{transport.IsReserved} {`,
 		Test:   Test{"transport/amqp", "TestSignedMessageIsVerifiedBehindAStockSubscriber"},
 	},
 	{

@@ -18,6 +18,7 @@ import (
 	"github.com/boxpair/boxpair/internal/testenv"
 	"github.com/boxpair/boxpair/transport"
 	"github.com/boxpair/boxpair/transport/amqp"
+	"github.com/boxpair/boxpair/transport/signature"
 )
 
 func TestFormatOfALaterVersionIsUnreadable(t *testing.T) {
@@ -211,12 +212,12 @@ func TestSignedMessageIsVerifiedBehindAStockSubscriber(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = stock.Close() })
 	messages := subscribe(t, stock, name)
-	key := transport.SigningKey{ID: "1", Secret: bytes.Repeat([]byte("s"), transport.MinSecret)}
-	signer, err := transport.NewSigner(key)
+	key := signature.Key{ID: "1", Secret: bytes.Repeat([]byte("s"), signature.MinSecret)}
+	signer, err := signature.NewSigner(key)
 	if err != nil {
 		t.Fatal(err)
 	}
-	verifier, err := transport.NewVerifier(key)
+	verifier, err := signature.NewVerifier(key)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/boxpair/boxpair/internal/testenv"
 	"github.com/boxpair/boxpair/transport"
 	"github.com/boxpair/boxpair/transport/amqp"
+	"github.com/boxpair/boxpair/transport/signature"
 )
 
 // attributes are the headers of CloudEvents among headers.
@@ -96,12 +97,12 @@ func TestMessagesAreCloudEventsOnRequest(t *testing.T) {
 func TestConsumersReadCloudEventsAsOtherMessages(t *testing.T) {
 	t.Parallel()
 	name, config := topic(t), amqp.DurablePubSub(testenv.AMQPURL(t), "consumer")
-	key := transport.SigningKey{ID: "1", Secret: []byte(strings.Repeat("s", transport.MinSecret))}
-	signer, err := transport.NewSigner(key)
+	key := signature.Key{ID: "1", Secret: []byte(strings.Repeat("s", signature.MinSecret))}
+	signer, err := signature.NewSigner(key)
 	if err != nil {
 		t.Fatal(err)
 	}
-	verifier, err := transport.NewVerifier(key)
+	verifier, err := signature.NewVerifier(key)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package transport_test
+package signature_test
 
 import (
 	"bytes"
@@ -13,36 +13,64 @@ import (
 	"maps"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/boxpair/boxpair/idgen"
 	"github.com/boxpair/boxpair/transport"
+	"github.com/boxpair/boxpair/transport/signature"
 )
 
 var (
-	oldKey = transport.SigningKey{ID: "2026-11", Secret: bytes.Repeat([]byte("old!"), 8)}
-	newKey = transport.SigningKey{ID: "2026-12", Secret: bytes.Repeat([]byte("new!"), 8)}
+	oldKey = signature.Key{ID: "2026-11", Secret: bytes.Repeat([]byte("old!"), 8)}
+	newKey = signature.Key{ID: "2026-12", Secret: bytes.Repeat([]byte("new!"), 8)}
 )
 
-func signer(t testing.TB, key transport.SigningKey) *transport.Signer {
+// fullEvent returns an event with metadata under every name of the contract.
+func fullEvent() transport.Event {
+	e := transport.Event{
+		ID:            idgen.Of("orders", "order-42", 3, 1),
+		Topic:         "order.placed",
+		Key:           "order-42",
+		Type:          "OrderPlaced",
+		Payload:       []byte("{\"order\":42}\x00\xff"),
+		Producer:      "orders",
+		Source:        "order-42",
+		Version:       3,
+		Index:         1,
+		SchemaVersion: 2,
+		ContentType:   "application/json",
+		Headers:       map[string]string{"tenant": "acme", "empty": "", "Umlaut-ä": "ö\n"},
+		Stamp:         time.Date(2026, 11, 20, 10, 30, 0, 123456789, time.UTC),
+		ResendUntil:   time.Date(2026, 11, 30, 10, 30, 0, 123456789, time.UTC),
+		CorrelationID: "request-1",
+		TraceParent:   "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
+		TraceState:    "vendor=value",
+	}
+	e.Digest = transport.ContentDigest(&e)
+	return e
+}
+
+func signer(t testing.TB, key signature.Key) *signature.Signer {
 	t.Helper()
-	s, err := transport.NewSigner(key)
+	s, err := signature.NewSigner(key)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return s
 }
 
-func verifier(t testing.TB, keys ...transport.SigningKey) *transport.Verifier {
+func verifier(t testing.TB, keys ...signature.Key) *signature.Verifier {
 	t.Helper()
-	v, err := transport.NewVerifier(keys...)
+	v, err := signature.NewVerifier(keys...)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return v
 }
 
-func signedMessage(t testing.TB, key transport.SigningKey) *message.Message {
+func signedMessage(t testing.TB, key signature.Key) *message.Message {
 	t.Helper()
 	e := fullEvent()
 	e.Headers = map[string]string{"tenant": "acme", "a,b%2C": "odd", "": "empty"}
@@ -135,7 +163,7 @@ func TestSignaturesOfEarlierVersionsAreVerified(t *testing.T) {
 		t.Errorf("%v, %v; want %v", got, err, want)
 	}
 	msg.Metadata[transport.MetaTraceParent] += "!"
-	if _, err := verifier(t, oldKey).Verify("topic", msg); !errors.Is(err, transport.ErrNotVerified) {
+	if _, err := verifier(t, oldKey).Verify("topic", msg); !errors.Is(err, signature.ErrNotVerified) {
 		t.Errorf("altered: %v", err)
 	}
 }
@@ -182,36 +210,36 @@ func TestMessageThatIsNotAsSignedIsRefused(t *testing.T) {
 		msg := signedMessage(t, oldKey)
 		change(msg)
 		_, err := verifier(t, oldKey, newKey).Verify("topic", msg)
-		if !errors.Is(err, transport.ErrNotVerified) {
+		if !errors.Is(err, signature.ErrNotVerified) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if _, err := verifier(t, oldKey).Verify("other topic", signedMessage(t, oldKey)); !errors.Is(err, transport.ErrNotVerified) {
+	if _, err := verifier(t, oldKey).Verify("other topic", signedMessage(t, oldKey)); !errors.Is(err, signature.ErrNotVerified) {
 		t.Errorf("sent to another topic: %v", err)
 	}
-	stranger := transport.SigningKey{ID: oldKey.ID, Secret: newKey.Secret}
-	if _, err := verifier(t, oldKey).Verify("topic", signedMessage(t, stranger)); !errors.Is(err, transport.ErrNotVerified) {
+	stranger := signature.Key{ID: oldKey.ID, Secret: newKey.Secret}
+	if _, err := verifier(t, oldKey).Verify("topic", signedMessage(t, stranger)); !errors.Is(err, signature.ErrNotVerified) {
 		t.Errorf("signed with another secret: %v", err)
 	}
 }
 
 func TestKeysAreChecked(t *testing.T) {
 	t.Parallel()
-	for field, key := range map[string]transport.SigningKey{
+	for field, key := range map[string]signature.Key{
 		"ID: ": {ID: "a;b", Secret: oldKey.Secret}, "ID: \"\"": {Secret: oldKey.Secret},
 		"Secret: ": {ID: "k", Secret: oldKey.Secret[1:]}, "Secret: has 0": {ID: "k"},
 	} {
-		if _, err := transport.NewSigner(key); err == nil || !strings.Contains(err.Error(), field) {
+		if _, err := signature.NewSigner(key); err == nil || !strings.Contains(err.Error(), field) {
 			t.Errorf("%s: %v", field, err)
 		}
-		if _, err := transport.NewVerifier(oldKey, key); err == nil || !strings.Contains(err.Error(), "key 1: ") || !strings.Contains(err.Error(), field) {
+		if _, err := signature.NewVerifier(oldKey, key); err == nil || !strings.Contains(err.Error(), "key 1: ") || !strings.Contains(err.Error(), field) {
 			t.Errorf("%s: %v", field, err)
 		}
 	}
-	if _, err := transport.NewVerifier(oldKey, oldKey); err == nil {
+	if _, err := signature.NewVerifier(oldKey, oldKey); err == nil {
 		t.Error("two keys of one ID")
 	}
-	if _, err := transport.NewVerifier(); err == nil {
+	if _, err := signature.NewVerifier(); err == nil {
 		t.Error("no key")
 	}
 }
@@ -245,10 +273,10 @@ func FuzzVerify(f *testing.F) {
 	f.Add(msg.UUID, []byte(msg.Payload), msg.Metadata[transport.MetaSignature], msg.Metadata[transport.MetaSigned], "tenant", "acme")
 	f.Add("", []byte(nil), "1;2026-11;", "%2,,%25%2C", "%,", "")
 	v := verifier(f, oldKey)
-	f.Fuzz(func(t *testing.T, id string, payload []byte, signature, list, name, value string) {
+	f.Fuzz(func(t *testing.T, id string, payload []byte, text, list, name, value string) {
 		forged := message.NewMessage(id, payload)
-		forged.Metadata = message.Metadata{name: value, transport.MetaSignature: signature, transport.MetaSigned: list}
-		if _, err := v.Verify("topic", forged); !errors.Is(err, transport.ErrNotVerified) || len(err.Error()) > 100 {
+		forged.Metadata = message.Metadata{name: value, transport.MetaSignature: text, transport.MetaSigned: list}
+		if _, err := v.Verify("topic", forged); !errors.Is(err, signature.ErrNotVerified) || len(err.Error()) > 100 {
 			t.Errorf("%v", err)
 		}
 		genuine := message.NewMessage(id, payload)
