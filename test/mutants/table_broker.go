@@ -5,15 +5,15 @@ var connecting = []Mutant{
 	{
 		Name: "bad-queue-shares-on", Guarantee: "G5",
 		Broken: "A queue whose message ends the connection takes that of all topics, again and again.",
-		File:   "transport/amqp/links.go",
-		Old:    `	if l.lostAgain() && l.losses >= manyLosses {`,
-		New:    `	if l.lostAgain() && l.losses > 1<<30 {`,
+		File:   "transport/amqp/connections.go",
+		Old:    `	if sc.countLoss() && sc.losses >= maxLosses {`,
+		New:    `	if sc.countLoss() && sc.losses > 1<<30 {`,
 		Test:   Test{"transport/amqp", "TestMessageThatEndsItsConnectionHurtsNoOtherTopic"},
 	},
 	{
 		Name: "silent-queue-shares-on", Guarantee: "G5",
 		Broken: "A queue that leaves a request unanswered stays with the others, whose connection it ends.",
-		File:   "transport/amqp/links.go",
+		File:   "transport/amqp/connections.go",
 		Old:    `	if !errors.Is(err, errNoAnswer) {`,
 		New:    `	if !errors.Is(err, errNoAnswer) || queue != "" {`,
 		Test:   Test{"transport/amqp", "TestOnANodeOfItsOwn/queue that answers nothing stops no other subscription"},
@@ -30,8 +30,8 @@ var connecting = []Mutant{
 		Name: "broker-headers-handed-on", Guarantee: "G6",
 		Broken: "What RabbitMQ says of a delivery counts as metadata of the message.",
 		File:   "transport/amqp/codec.go",
-		Old:    `		case !ofTheBroker(d.Headers, name):`,
-		New:    `		case !ofTheBroker(d.Headers, name) || name == "x-acquired-count":`,
+		Old:    `		case !isBrokerHeader(d.Headers, name):`,
+		New:    `		case !isBrokerHeader(d.Headers, name) || name == "x-acquired-count":`,
 		Test:   Test{"transport/amqp", "TestPropertiesOfAForeignMessageAreMetadata"},
 	},
 	{
@@ -50,12 +50,12 @@ var connecting = []Mutant{
 			break
 		}
 	}
-	return nil, fmt.Errorf("connect to %s: %w", b.name, joined(errs))`,
+	return nil, fmt.Errorf("connect to %s: %w", b.name, joinInLine(errs))`,
 		New: `		if b.config.FrameSize >= 0 {
 			break
 		}
 	}
-	return nil, fmt.Errorf("connect to %s: %w", b.name, joined(errs))`,
+	return nil, fmt.Errorf("connect to %s: %w", b.name, joinInLine(errs))`,
 		Test: Test{"transport/amqp", "TestHostThatIsDownIsPassedOver"},
 	},
 	{
@@ -91,9 +91,9 @@ var connecting = []Mutant{
 	{
 		Name: "one-timeout-each", Guarantee: "G5",
 		Broken: "Each message of a call of Publish waits for a timeout of its own while there is no connection.",
-		File:   "transport/amqp/wait.go",
-		Old:    `		if w.call != nil && w.call.over {`,
-		New:    `		if w.call != nil && w.call.over && d < 0 {`,
+		File:   "transport/amqp/send.go",
+		Old:    `		if w.call != nil && w.call.timedOut {`,
+		New:    `		if w.call != nil && w.call.timedOut && d < 0 {`,
 		Test:   Test{"transport/amqp", "TestPublishOfManyWaitsForOneTimeout"},
 		Hang:   true,
 	},
@@ -124,7 +124,7 @@ var connecting = []Mutant{
 	{
 		Name: "message-that-expires", Guarantee: "G2",
 		Broken: "A message that the broker drops after a time is sent.",
-		File:   "transport/amqp/publisher.go",
+		File:   "transport/amqp/send.go",
 		Old:    `	if out.pub.Expiration != "" && !p.config.AllowLoss {`,
 		New:    `	if out.pub.Expiration == "0" && !p.config.AllowLoss {`,
 		Test:   Test{"transport/amqp", "TestMessageThatWouldExpireIsInvalid"},
@@ -148,31 +148,31 @@ var connecting = []Mutant{
 	{
 		Name: "message-without-its-key-is-handed-out", Guarantee: "G4",
 		Broken: "A message for which the function of its key panics is handed out without one.",
-		File:   "transport/amqp/unbatch.go",
-		Old:    `	defer recovered("key", &err)`,
-		New:    `	defer recovered("key", new(error))`,
+		File:   "transport/amqp/admit.go",
+		Old:    `	defer recoverAs("key", &err)`,
+		New:    `	defer recoverAs("key", new(error))`,
 		Test:   Test{"transport/amqp", "TestMessageWhoseKeyPanicsIsSetAside"},
 	},
 	{
 		Name: "set-aside-on-the-next-channel", Guarantee: "G2",
 		Broken: "What a channel that has ended set aside is acknowledged on the next one, where its tag is of another message.",
 		File:   "transport/amqp/subscription.go",
-		Old: `	if d.from != src {
+		Old: `	if d.from != consumer {
 		return
 	}
-	sub.opened--`,
+	sub.admitted--`,
 		New: `	if d.from == nil {
 		return
 	}
-	sub.opened--`,
+	sub.admitted--`,
 		Test: Test{"transport/amqp", "TestWhatAnEndedChannelSetAsideIsNotAcknowledgedOnTheNext"},
 	},
 	{
 		Name: "foreign-properties-are-lost", Guarantee: "G6",
 		Broken: "The properties of a message from another client are not in its metadata.",
 		File:   "transport/amqp/codec.go",
-		Old:    `!ours && !ofOurs(d.ContentEncoding) {`,
-		New:    `ours && !ofOurs(d.ContentEncoding) {`,
+		Old:    `!ours && !isOwnEncoding(d.ContentEncoding) {`,
+		New:    `ours && !isOwnEncoding(d.ContentEncoding) {`,
 		Test:   Test{"transport/amqp", "TestPropertiesOfAForeignMessageAreMetadata"},
 	},
 	{

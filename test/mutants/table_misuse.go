@@ -64,7 +64,7 @@ var misuse = []Mutant{
 	{
 		Name: "first-consumer-is-not-warned", Guarantee: "G4",
 		Broken: "Only the last process that shares a queue is told that the keys have lost their order.",
-		File:   "transport/amqp/others.go",
+		File:   "transport/amqp/consumers.go",
 		Old:    "		case <-tick.C:\n",
 		New:    "",
 		Test:   Test{"transport/amqp", "TestConsumersOfOneQueueAreAllWarned"},

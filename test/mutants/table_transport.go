@@ -5,7 +5,7 @@ var publishing = []Mutant{
 	{
 		Name: "returns-ignored", Guarantee: "G2",
 		Broken: "A message that the broker returned as unroutable counts as confirmed.",
-		File:   "transport/amqp/confirms.go",
+		File:   "transport/amqp/judge.go",
 		Old:    `	case s.in.confirm.Acked() && s.in.returned == nil:`,
 		New:    `	case s.in.confirm.Acked():`,
 		Test:   Test{"transport/amqp", "TestUnroutableIsNeverConfirmed"},
@@ -13,7 +13,7 @@ var publishing = []Mutant{
 	{
 		Name: "mandatory-off", Guarantee: "G2",
 		Broken: "Messages are published without asking for their return when there is no route.",
-		File:   "transport/amqp/confirms.go",
+		File:   "transport/amqp/send.go",
 		Old:    `PublishWithDeferredConfirm(out.exchange, out.key, true, false, out.pub)`,
 		New:    `PublishWithDeferredConfirm(out.exchange, out.key, false, false, out.pub)`,
 		Test:   Test{"transport/amqp", "TestUnroutableIsNeverConfirmed"},
@@ -21,7 +21,7 @@ var publishing = []Mutant{
 	{
 		Name: "returns-read-too-late", Guarantee: "G2",
 		Broken: "Confirms are judged before the returns that have arrived ahead of them are looked at.",
-		File:   "transport/amqp/confirms.go",
+		File:   "transport/amqp/judge.go",
 		Old:    `	c.takeReturns()` + "\n" + `	judged := p.judged[:0]`,
 		New:    `	defer c.takeReturns()` + "\n" + `	judged := p.judged[:0]`,
 		Test:   Test{"transport/amqp", "TestUnroutableIsNeverConfirmed"},
@@ -29,7 +29,7 @@ var publishing = []Mutant{
 	{
 		Name: "returns-of-another-publish", Guarantee: "G2",
 		Broken: "A return is booked on whichever message is the oldest.",
-		File:   "transport/amqp/confirms.go",
+		File:   "transport/amqp/judge.go",
 		Old:    `				if s.in.seq == seq {`,
 		New:    `				if seq != "" {`,
 		Test:   Test{"transport/amqp", "TestReturnBelongsToItsPublish"},
@@ -53,7 +53,7 @@ var publishing = []Mutant{
 	{
 		Name: "envelope-under-another-id", Guarantee: "G3",
 		Broken: "A message in an envelope arrives under the dispatch ID of the one that its metadata was taken from.",
-		File:   "transport/amqp/envelope.go",
+		File:   "transport/amqp/wire_envelope.go",
 		Old:    `	if headers[wamqp.DefaultMessageUUIDHeaderKey] == nil {`,
 		New:    `	if d.MessageId == "" {`,
 		Test:   Test{"transport/amqp", "TestEnvelopeIsOfItsOwnMessage"},
@@ -61,7 +61,7 @@ var publishing = []Mutant{
 	{
 		Name: "envelope-returned-to-nobody", Guarantee: "G2",
 		Broken: "A message in an envelope that no queue took is not known when it comes back, and counts as confirmed.",
-		File:   "transport/amqp/envelope.go",
+		File:   "transport/amqp/wire_envelope.go",
 		Old:    `	if !ok || r.ContentEncoding != envelopeEncoding && r.ContentEncoding != batchEncoding {`,
 		New:    `	if ok || r.ContentEncoding != "" {`,
 		Test:   Test{"transport/amqp", "TestReturnIsMatchedWhateverTheHookLeavesOfTheMessage"},
@@ -112,7 +112,7 @@ var publishing = []Mutant{
 	{
 		Name: "confirm-deadline-ignored", Guarantee: "G5",
 		Broken: "A publish waits for its confirm for ever.",
-		File:   "transport/amqp/confirms.go",
+		File:   "transport/amqp/judge.go",
 		Old:    `		timedOut := s.written.Before(since)`,
 		New:    `		timedOut := s.written.Before(since) && s.bytes < 0`,
 		Test:   Test{"transport/amqp", "TestConfirmThatMissesItsDeadlineClosesTheConnection"},
@@ -121,15 +121,15 @@ var publishing = []Mutant{
 	{
 		Name: "cut-connection-confirms", Guarantee: "G2",
 		Broken: "What was not confirmed when the connection broke counts as confirmed.",
-		File:   "transport/amqp/confirms.go",
+		File:   "transport/amqp/judge.go",
 		Old:    `		return *unavailable(fmt.Errorf("channel closed before the confirm: %w", errors.Join(errNotConnected, c.failure)))`,
-		New:    `		return transport.Result{Outcome: transport.Confirmed}`,
+		New:    `		return transport.Result{Outcome: transport.Confirmed, Err: errors.Join()}`,
 		Test:   Test{"transport/amqp", "TestCutConnectionsLoseNothingConfirmed"},
 	},
 	{
 		Name: "confirms-kept-without-bound", Guarantee: "G5",
 		Broken: "One unanswered message has the client keep every later confirm.",
-		File:   "transport/amqp/confirms.go",
+		File:   "transport/amqp/judge.go",
 		Old:    ` || c.handled > s.in.confirm.DeliveryTag+p.confirmsAhead) {`,
 		New:    `) {`,
 		Test:   Test{"transport/amqp", "TestOnANodeOfItsOwn/queue that answers nothing fills no memory"},
@@ -137,7 +137,7 @@ var publishing = []Mutant{
 	{
 		Name: "slow-key-stops-others", Guarantee: "G5",
 		Broken: "Messages that wait for an earlier one of their key take the room of other keys.",
-		File:   "transport/amqp/source.go",
+		File:   "transport/amqp/consume.go",
 		Old:    `ch.Qos(sub.s.config.Prefetch, 0, false)`,
 		New:    `ch.Qos(sub.s.config.InFlight, 0, false)`,
 		Test:   Test{"transport/amqp", "TestMessagesThatWaitForTheirKeyLeaveRoomForOthers"},
@@ -145,7 +145,7 @@ var publishing = []Mutant{
 	{
 		Name: "nack-is-ack", Guarantee: "G2",
 		Broken: "A message that the broker refused, as a full queue does, counts as confirmed.",
-		File:   "transport/amqp/confirms.go",
+		File:   "transport/amqp/judge.go",
 		Old:    `	case !closed:` + "\n" + `		return transport.Result{Outcome: transport.Refused,`,
 		New:    `	case !closed:` + "\n" + `		return transport.Result{Outcome: transport.Confirmed,`,
 		Test:   Test{"transport/amqp", "TestFullQueueRefuses"},
@@ -153,7 +153,7 @@ var publishing = []Mutant{
 	{
 		Name: "topology-declared-once", Guarantee: "G2",
 		Broken: "A queue that was deleted is not declared again.",
-		File:   "transport/amqp/reconnect.go",
+		File:   "transport/amqp/prepare.go",
 		Old:    `ok && time.Since(at) > redeclareAfter {`,
 		New:    `ok && time.Since(at) < 0 {`,
 		Test:   Test{"transport/amqp", "TestDeletedQueueIsDeclaredAgain"},
@@ -161,7 +161,7 @@ var publishing = []Mutant{
 	{
 		Name: "declared-at-once", Guarantee: "G2",
 		Broken: "A quorum queue is declared again before the broker has told its consumers of its end: they get nothing any more.",
-		File:   "transport/amqp/reconnect.go",
+		File:   "transport/amqp/prepare.go",
 		Old:    `			pause = cancelGrace - time.Since(at)`,
 		New:    `			pause = 0 * time.Since(at)`,
 		Test:   Test{"transport/amqp", "TestConsumerOfADeletedQueueConsumesTheNext"},
@@ -189,7 +189,7 @@ var publishing = []Mutant{
 	{
 		Name: "long-routing-key", Guarantee: "G2",
 		Broken: "A routing key that is too long for the protocol is sent, and may arrive cut.",
-		File:   "transport/amqp/publisher.go",
+		File:   "transport/amqp/send.go",
 		Old:    `	if err := checkShort("routing key", out.key); err != nil {`,
 		New:    `	if err := checkShort("routing key", ""); err != nil {`,
 		Test:   Test{"transport/amqp", "TestWhatTheProtocolCannotCarryIsInvalid"},
@@ -197,15 +197,15 @@ var publishing = []Mutant{
 	{
 		Name: "whole-window-is-to-blame", Guarantee: "G5",
 		Broken: "When one message closes the channel, all in flight are reported as unavailable, and are sent again together.",
-		File:   "transport/amqp/confirms.go",
-		Old:    `		if lost > 1 && !s.in.confirm.Acked()`,
-		New:    `		if lost > 1<<30 && !s.in.confirm.Acked()`,
+		File:   "transport/amqp/judge.go",
+		Old:    `		if unanswered > 1 && !s.in.confirm.Acked()`,
+		New:    `		if unanswered > 1<<30 && !s.in.confirm.Acked()`,
 		Test:   Test{"transport/amqp", "TestExceptionIsThatOfItsMessage"},
 	},
 	{
 		Name: "neighbour-convicted", Guarantee: "G5",
 		Broken: "A message that the broker has taken is blamed for the exception that the next one causes.",
-		File:   "transport/amqp/narrow.go",
+		File:   "transport/amqp/suspects.go",
 		Old:    `		c.handled = max(c.handled, s.in.confirm.DeliveryTag)`,
 		New:    `		c.handled = 0`,
 		Test:   Test{"transport/amqp", "TestOnANodeOfItsOwn/culprit is found beside a queue that answers nothing"},
@@ -265,11 +265,11 @@ var subscribing = []Mutant{
 	{
 		Name: "acknowledged-at-delivery", Guarantee: "G2",
 		Broken: "Messages are acknowledged as soon as they are delivered.",
-		File:   "transport/amqp/subscription.go",
-		Old:    `	src.acks.add(d)`,
-		New: `	src.acks.add(d)
-	_ = src.ch.Ack(raw.DeliveryTag, false)
-	src.acks.list = nil`,
+		File:   "transport/amqp/admit.go",
+		Old:    `	consumer.acks.add(d)`,
+		New: `	consumer.acks.add(d)
+	_ = consumer.ch.Ack(raw.DeliveryTag, false)
+	consumer.acks.list = nil`,
 		Test: Test{"transport/amqp", "TestShutdownKeepsTheOrder"},
 	},
 	{
@@ -284,14 +284,14 @@ var subscribing = []Mutant{
 		Name: "batch-acknowledged-with-its-first", Guarantee: "G2",
 		Broken: "A batch is acknowledged when one of its messages is finished.",
 		File:   "transport/amqp/acks.go",
-		Old:    `		if d.left--; d.left > 0 {`,
-		New:    `		if d.left--; d.left < 0 {`,
+		Old:    `		if d.unfinished--; d.unfinished > 0 {`,
+		New:    `		if d.unfinished--; d.unfinished < 0 {`,
 		Test:   Test{"transport/amqp", "TestNackIsOfOneMessageOfABatch"},
 	},
 	{
 		Name: "batch-under-one-id", Guarantee: "G3",
 		Broken: "The messages of a batch arrive under its own ID.",
-		File:   "transport/amqp/unbatch.go",
+		File:   "transport/amqp/admit.go",
 		Old:    `		raw.MessageId, raw.ContentEncoding, raw.Body = p.id, envelopeEncoding, p.envelope`,
 		New:    `		raw.ContentEncoding, raw.Body = envelopeEncoding, p.envelope`,
 		Test:   Test{"transport/amqp", "TestBatchIsItsMessages"},
@@ -300,15 +300,15 @@ var subscribing = []Mutant{
 		Name: "batch-half-read", Guarantee: "G6",
 		Broken: "A batch that cannot be split is handled as a message without key, digest and stamp.",
 		File:   "transport/amqp/codec.go",
-		Old:    `	case ofOurs(d.ContentEncoding):`,
-		New:    `	case ofOurs(d.ContentEncoding) && d.ContentEncoding != batchEncoding:`,
+		Old:    `	case isOwnEncoding(d.ContentEncoding):`,
+		New:    `	case isOwnEncoding(d.ContentEncoding) && d.ContentEncoding != batchEncoding:`,
 		Test:   Test{"transport/amqp", "TestBatchThatCannotBeReadIsHandedOutWhole"},
 	},
 	{
 		Name: "later-format-handled", Guarantee: "G6",
 		Broken: "A message in a format of a later version is handled as if its body were the payload.",
 		File:   "transport/amqp/codec.go",
-		Old:    `	case ofOurs(d.ContentEncoding):`,
+		Old:    `	case isOwnEncoding(d.ContentEncoding):`,
 		New:    `	case d.ContentEncoding == batchEncoding:`,
 		Test:   Test{"transport/amqp", "TestFormatOfALaterVersionIsUnreadable"},
 	},
@@ -324,13 +324,13 @@ var subscribing = []Mutant{
 		Name: "acks-cross-channels", Guarantee: "G2",
 		Broken: "A message of an earlier channel is acknowledged on the new one, where its tag is another message's.",
 		File:   "transport/amqp/subscription.go",
-		Old: `		case d.acked && d.from == src:
-			sub.opened--
-			src.acks.finish(d)`,
+		Old: `		case d.acked && d.from == consumer:
+			sub.admitted--
+			consumer.acks.finish(d)`,
 		New: `		case d.acked:
-			sub.opened--
-			src.acks.add(d)
-			src.acks.finish(d)`,
+			sub.admitted--
+			consumer.acks.add(d)
+			consumer.acks.finish(d)`,
 		Test: Test{"transport/amqp", "TestAcksDoNotCrossToAnotherChannel"},
 	},
 	{
@@ -341,7 +341,7 @@ var subscribing = []Mutant{
 	}`,
 		New: `		sub.logger.Warn("cannot acknowledge", "error", err)
 	}
-	_ = src.ch.Nack(0, true, true)`,
+	_ = consumer.ch.Nack(0, true, true)`,
 		Test: Test{"transport/amqp", "TestShutdownKeepsTheOrder"},
 	},
 	{
@@ -349,8 +349,8 @@ var subscribing = []Mutant{
 		Broken: "A nack is passed on to the broker, which may deliver later messages of the key first.",
 		File:   "transport/amqp/subscription.go",
 		Old:    `			sub.delay(d)`,
-		New: `			_ = src.ch.Nack(d.raw.DeliveryTag, false, true)
-			src.acks.list = nil
+		New: `			_ = consumer.ch.Nack(d.raw.DeliveryTag, false, true)
+			consumer.acks.list = nil
 			sub.advance(d)`,
 		Test: Test{"transport/amqp", "TestNackIsADeliveryAgainFromHere"},
 	},
@@ -365,7 +365,7 @@ var subscribing = []Mutant{
 	{
 		Name: "key-not-kept-together", Guarantee: "G4",
 		Broken: "Messages of one key are handled at once.",
-		File:   "transport/amqp/subscription.go",
+		File:   "transport/amqp/admit.go",
 		Old:    `		if tail := sub.tails[d.key]; tail != nil {`,
 		New:    `		if tail := sub.tails[d.key]; tail != nil && tail == d {`,
 		Test:   Test{"transport/amqp", "TestMessagesOfAKeyComeOneAfterAnother"},
@@ -374,9 +374,9 @@ var subscribing = []Mutant{
 		Name: "key-forgotten-with-its-channel", Guarantee: "G4",
 		Broken: "After a reconnect a message is handled beside an earlier one of its key, whose handler still runs.",
 		File:   "transport/amqp/subscription.go",
-		Old: `		d.after = nil
+		Old: `		d.next = nil
 		if d.key != "" {`,
-		New: `		d.after = nil
+		New: `		d.next = nil
 		if d.key == "\x00" {`,
 		Test: Test{"transport/amqp", "TestKeyWaitsForItsHandlerAcrossConnections"},
 	},
@@ -385,13 +385,13 @@ var subscribing = []Mutant{
 		Broken: "A closed channel of deliveries is read as an empty message.",
 		File:   "transport/amqp/subscription.go",
 		Old: `			if !ok {
-				return src.err()
+				return consumer.err()
 			}
-			sub.arrive(src, raw)`,
+			sub.receive(consumer, raw)`,
 		New: `			if !ok {
-				src.deliveries = nil
+				consumer.deliveries = nil
 			}
-			sub.arrive(src, raw)`,
+			sub.receive(consumer, raw)`,
 		Test: Test{"transport/amqp", "TestDeletedQueueGivesNoMessage"},
 	},
 	{

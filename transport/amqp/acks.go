@@ -15,13 +15,13 @@ import (
 // delivery is a message of the broker, from its arrival to its ack, or one of those in a batch.
 type delivery struct {
 	raw    amqp091.Delivery
-	from   *source
+	from   *consumerChannel
 	number uint64 // of its arrival
 	key    string
-	after  *delivery // the next one of the same key
+	next   *delivery // the next one of the same key
 
-	whole *delivery // the batch that it is part of, or nil
-	left  int       // how many parts of a batch are not finished
+	batch      *delivery // the batch that it is part of, or nil
+	unfinished int       // how many parts of a batch are not finished
 
 	msg         *message.Message   // what is handed out; another one after a nack
 	cancel      context.CancelFunc // of the context of msg; nil before the hand-out
@@ -36,8 +36,8 @@ type delivery struct {
 // in the order of their tags: no more than it prefetches. A bulk ack covers every tag up to its
 // own, so it is only ever sent for a prefix that has finished as a whole.
 type acks struct {
-	list []ack
-	open int // finished ones
+	list   []ack
+	unsent int // finished ones
 }
 
 // ack is an acknowledgement to be sent. It refers to no delivery, whose body may be large, and
@@ -50,16 +50,16 @@ type ack struct {
 func (a *acks) add(d *delivery) { a.list = append(a.list, ack{tag: d.raw.DeliveryTag}) }
 
 func (a *acks) finish(d *delivery) {
-	if d.whole != nil {
-		d = d.whole
-		if d.left--; d.left > 0 {
+	if d.batch != nil {
+		d = d.batch
+		if d.unfinished--; d.unfinished > 0 {
 			return
 		}
 	}
 	i, there := slices.BinarySearchFunc(a.list, d.raw.DeliveryTag, func(k ack, tag uint64) int { return cmp.Compare(k.tag, tag) })
 	if there && !a.list[i].finished {
 		a.list[i].finished = true
-		a.open++
+		a.unsent++
 	}
 }
 
@@ -78,9 +78,9 @@ func (a *acks) flush(limit int, send func(tag uint64, multiple bool) error) erro
 			return err
 		}
 		a.list = slices.Delete(a.list, 0, prefix)
-		a.open -= prefix
+		a.unsent -= prefix
 	}
-	if a.open == 0 || a.open < limit {
+	if a.unsent == 0 || a.unsent < limit {
 		return nil
 	}
 	gap := a.list[:0]
@@ -93,6 +93,6 @@ func (a *acks) flush(limit int, send func(tag uint64, multiple bool) error) erro
 			return err // and the channel is at its end
 		}
 	}
-	a.list, a.open = gap, 0
+	a.list, a.unsent = gap, 0
 	return nil
 }

@@ -1,11 +1,11 @@
 package amqp
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
+	"slices"
+	"time"
 
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/rabbitmq/amqp091-go"
@@ -13,69 +13,15 @@ import (
 	"github.com/boxpair/boxpair/transport"
 )
 
-// batchEncoding is the content-encoding property of a message that carries several. Its body is a
-// line with the number of the publish, and behind it each of them: a line with its ID, escaped as
-// in an envelope, a blank and the length of its envelope in bytes, and then the envelope.
-const batchEncoding = "boxpair-batch"
-
-// maxBatch is how many messages a batch may have.
-const maxBatch = 1000
-
-var errBatch = errors.New("batch is not made of IDs, lengths and envelopes")
-
-// appendBatchStart begins the body of a batch.
-func appendBatchStart(body []byte, seq string) []byte {
-	return append(append(append(body, envelopeStart...), seq...), '\n')
-}
-
-// batchStart returns where the parts of a batch begin.
-func batchStart(body []byte) int { return bytes.IndexByte(body, '\n') + 1 }
-
-// appendPart appends a message to the body of a batch.
-func appendPart(body []byte, id string, envelope []byte) []byte {
-	body = append(appendEscaped(body, id), ' ')
-	body = append(strconv.AppendInt(body, int64(len(envelope)), 10), '\n')
-	return append(body, envelope...)
-}
-
-// part is one message of a batch.
-type part struct {
-	id       string
-	envelope []byte // shares the memory of the batch
-}
-
-// splitBatch returns what is in the body of a batch, or nothing if it cannot be read to its end.
-func splitBatch(body []byte) ([]part, error) {
-	_, rest, ok := bytes.Cut(body, []byte{'\n'})
-	if !ok || !bytes.HasPrefix(body, []byte(envelopeStart)) {
-		return nil, errBatch
-	}
-	var parts []part
-	for len(rest) > 0 {
-		line, after, ok := bytes.Cut(rest, []byte{'\n'})
-		id, length, found := bytes.Cut(line, []byte{' '})
-		n, err := strconv.ParseUint(string(length), 10, 31)
-		if len(parts) == maxBatch || !ok || !found || err != nil || n > uint64(len(after)) || !isEscaped(string(id)) {
-			return nil, errBatch
-		}
-		parts = append(parts, part{unescape(string(id)), after[:n:n]})
-		rest = after[n:]
-	}
-	if len(parts) == 0 {
-		return nil, errBatch
-	}
-	return parts, nil
-}
-
-// payloadsOfBatch is what the payloads of a call of SendBatch should have together, so that a batch
+// maxBatchPayload is what the payloads of a call of SendBatch should have together, so that a batch
 // is not much larger than others.
-const payloadsOfBatch = maxBatchBytes / 2
+const maxBatchPayload = maxBatchBytes / 2
 
 var _ transport.BatchSender = (*Publisher)(nil)
 
 // BatchLimit implements [transport.BatchSender]. It is BatchSize messages.
 func (p *Publisher) BatchLimit() (messages, bytes int) {
-	return p.config.BatchSize, min(payloadsOfBatch, p.config.MaxBody/2)
+	return p.config.BatchSize, min(maxBatchPayload, p.config.MaxBody/2)
 }
 
 // SendBatch implements [transport.BatchSender]. Messages of more than one route are Invalid; so are
@@ -85,7 +31,7 @@ func (p *Publisher) SendBatch(ctx context.Context, topic string, msgs []*message
 		p.Send(ctx, topic, msgs[0], done)
 		return
 	}
-	out := outgoing{topic: topic, declare: true, msgs: msgs, seq: p.nextSeq(), messages: len(msgs), gather: true}
+	out := outgoing{topic: topic, declare: true, msgs: msgs, seq: p.nextSeq(), messages: len(msgs), mayBatch: true}
 	used, err := p.encodeBatch(topic, msgs, &out)
 	if err != nil {
 		done(transport.Result{Outcome: transport.Invalid, Err: err})
@@ -98,16 +44,16 @@ func (p *Publisher) SendBatch(ctx context.Context, topic string, msgs []*message
 }
 
 // encodeBatch has msgs encoded as the one publishing of out. Its body is that of the parts.
-func (p *Publisher) encodeBatch(topic string, msgs []*message.Message, out *outgoing) (encoded *parts, err error) {
+func (p *Publisher) encodeBatch(topic string, msgs []*message.Message, out *outgoing) (encoded *pooled, err error) {
 	defer func() {
 		if v := recover(); v != nil { // as for one message
-			encoded, err = nil, fmt.Errorf("encode a batch: %w", panicked(v))
+			encoded, err = nil, fmt.Errorf("encode a batch: %w", panicError(v))
 		}
 	}()
 	if len(msgs) == 0 || len(msgs) > p.config.BatchSize {
 		return nil, fmt.Errorf("batch of %d messages, of which BatchSize allows %d", len(msgs), p.config.BatchSize)
 	}
-	whole := someParts.Get().(*parts)
+	whole := pool.Get().(*pooled)
 	whole.body = appendBatchStart(whole.body[:0], out.seq)
 	for i, msg := range msgs {
 		exchange, key := p.destination(topic, msg)
@@ -118,7 +64,7 @@ func (p *Publisher) encodeBatch(topic string, msgs []*message.Message, out *outg
 		}
 		err := p.checkSize("payload", msg.Payload)
 		var pub amqp091.Publishing
-		var used *parts
+		var used *pooled
 		if err == nil {
 			pub, used, err = p.codec.encode(msg, out.seq)
 		}
@@ -128,7 +74,7 @@ func (p *Publisher) encodeBatch(topic string, msgs []*message.Message, out *outg
 		if err != nil {
 			return nil, fmt.Errorf("encode message %s: %w", shorten(msg.UUID), err)
 		}
-		whole.body = appendPart(whole.body, pub.MessageId, pub.Body)
+		whole.body = appendBatchEntry(whole.body, pub.MessageId, pub.Body)
 		used.release()
 		if i == 0 {
 			out.pub = pub
@@ -136,4 +82,226 @@ func (p *Publisher) encodeBatch(topic string, msgs []*message.Message, out *outg
 	}
 	out.pub.Body, out.pub.Headers, out.pub.ContentEncoding = whole.body, nil, batchEncoding
 	return whole, nil
+}
+
+const (
+	// gatherAbove is how many packets are unanswered before messages are gathered: as long as
+	// there are fewer, the broker has nothing to do that a message would wait for.
+	gatherAbove = 4
+	// gatherFor is how long a message waits for others, about. It is not much more than a confirm
+	// takes; a queue that answers nothing must not stop the others.
+	gatherFor = sweepInterval
+	// maxBatchBytes is how large the body of a batch may become by gathering. It fits into one
+	// frame of RabbitMQ's default size.
+	maxBatchBytes = 120 << 10
+	// maxPooledBatches is how many bodies are kept for the next batches.
+	maxPooledBatches = 16
+)
+
+// packet is an AMQP message, which the broker answers for.
+type packet struct {
+	seq      string
+	exchange string
+	key      string
+	confirm  *amqp091.DeferredConfirmation
+	returned *amqp091.Return
+	slots    int // that are not released
+}
+
+// pendingPackets is what is to be published on a channel in batches.
+type pendingPackets struct {
+	byRoute map[destination]*pendingPacket
+	order   []*pendingPacket // the oldest first
+}
+
+// destination is where AMQP messages are published to.
+type destination struct{ exchange, key string }
+
+// pendingPacket is a packet that is not published yet.
+type pendingPacket struct {
+	to       destination
+	pub      amqp091.Publishing // of the first message
+	seq      string
+	slots    []*slot
+	messages int
+	since    time.Time
+	body     []byte
+	first    int // where in body the envelope of the first message begins
+}
+
+// has tells whether messages are gathered that out may not overtake.
+func (g *pendingPackets) has(out *outgoing) bool {
+	return len(g.order) > 0 && g.byRoute[destination{out.exchange, out.key}] != nil
+}
+
+func (g *pendingPackets) remove(b *pendingPacket) {
+	delete(g.byRoute, b.to)
+	i := slices.Index(g.order, b)
+	g.order = slices.Delete(g.order, i, i+1)
+}
+
+// gather adds out to the batch of its destination, and publishes that when it is full. It returns
+// false, with out not taken, when the channel cannot go on. Called with mu locked.
+func (p *Publisher) gather(ctx context.Context, c *confirmChannel, out *outgoing, done func(transport.Result)) bool {
+	g := &c.pending
+	to := destination{out.exchange, out.key}
+	b := g.byRoute[to]
+	if b != nil && !p.fits(b, out) {
+		if !p.publishPending(c, b) {
+			return false
+		}
+		b = nil
+	}
+	if b == nil {
+		b = p.newPending(to, out)
+		if g.byRoute == nil {
+			g.byRoute = make(map[destination]*pendingPacket)
+		}
+		g.byRoute[to] = b
+		g.order = append(g.order, b)
+		if len(g.order) == 1 {
+			p.wakeJudge()
+		}
+	}
+	b.add(out)
+	b.slots = append(b.slots, p.newSlot(ctx, out, done))
+	if b.messages < p.config.BatchSize && len(b.body) < maxBatchBytes {
+		return true
+	}
+	// If this fails, out is judged with the others.
+	p.publishPending(c, b)
+	return true
+}
+
+func (p *Publisher) fits(b *pendingPacket, out *outgoing) bool {
+	return b.messages+out.messages <= p.config.BatchSize &&
+		len(b.body)+3*len(out.pub.MessageId)+len(out.pub.Body)+len(" 123456789\n") <= min(maxBatchBytes, p.config.MaxBody)
+}
+
+func (p *Publisher) newPending(to destination, out *outgoing) *pendingPacket {
+	var b *pendingPacket
+	if n := len(p.freePackets); n > 0 {
+		b, p.freePackets = p.freePackets[n-1], p.freePackets[:n-1]
+	} else {
+		b = &pendingPacket{}
+	}
+	*b = pendingPacket{to: to, pub: out.pub, seq: out.seq, since: time.Now(), slots: b.slots[:0], body: appendBatchStart(b.body[:0], out.seq)}
+	b.pub.Body, b.pub.Headers = nil, nil // which are used again; an envelope has no headers
+	return b
+}
+
+// add takes the messages of out over.
+func (b *pendingPacket) add(out *outgoing) {
+	if out.messages > 1 {
+		b.body = append(b.body, out.pub.Body[entriesOffset(out.pub.Body):]...)
+	} else {
+		b.body = appendBatchEntry(b.body, out.pub.MessageId, out.pub.Body)
+		if b.messages == 0 {
+			b.first = len(b.body) - len(out.pub.Body)
+		}
+	}
+	b.messages += out.messages
+}
+
+// publishPending publishes b, which is in c's gathering until then, and returns false if the channel
+// cannot go on. Called with mu locked.
+func (p *Publisher) publishPending(c *confirmChannel, b *pendingPacket) bool {
+	pub := b.pub
+	pub.Body = b.body
+	if b.messages > 1 {
+		pub.ContentEncoding = batchEncoding
+	} else {
+		pub.Body = b.body[b.first:]
+	}
+	confirm, err := c.ch.PublishWithDeferredConfirm(b.to.exchange, b.to.key, true, false, pub)
+	switch {
+	case errors.Is(err, amqp091.ErrClosed): // the judge is about to notice
+		if p.current == c {
+			p.current = nil
+		}
+		return false
+	case err != nil:
+		p.fail(c, fmt.Errorf("publish: %w", err))
+		return false
+	}
+	c.pending.remove(b)
+	in := &packet{seq: b.seq, exchange: b.to.exchange, key: b.to.key, confirm: confirm}
+	now := time.Now()
+	for _, s := range b.slots {
+		s.in, s.written = in, now
+		p.await(c, s)
+	}
+	c.packets++
+	p.recycle(b)
+	return true
+}
+
+func (p *Publisher) recycle(b *pendingPacket) {
+	clear(b.slots)
+	if len(p.freePackets) < maxPooledBatches && cap(b.body) <= 2*maxBatchBytes {
+		p.freePackets = append(p.freePackets, b)
+	}
+}
+
+// publishDue publishes what has waited long enough, or need not wait any more. Called with mu
+// locked.
+func (p *Publisher) publishDue(c *confirmChannel) {
+	for len(c.pending.order) > 0 && p.blocked == "" {
+		b := c.pending.order[0]
+		if !slices.ContainsFunc(b.slots, func(s *slot) bool { return s.done != nil }) { // while the broker was blocking
+			c.pending.remove(b)
+			_ = p.dropPending(c, b, nil, nil)
+			p.broadcast() // its bytes may be what somebody waits for
+			continue
+		}
+		if c.packets >= gatherAbove && !p.closed && time.Since(b.since) < gatherFor || !p.publishPending(c, b) {
+			return
+		}
+	}
+}
+
+// endPending reports what was gathered for c, which is closed, or leaves it to the next channel: the
+// broker has not seen the messages that were gathered when another one has ended c. Called with mu
+// locked.
+func (p *Publisher) endPending(c *confirmChannel, judged []judgement) []judgement {
+	cause := c.failure
+	if cause == nil {
+		cause = errNotConnected
+	}
+	for _, b := range c.pending.order {
+		if isException(c.failure) {
+			p.suspectPending(b)
+		}
+		judged = p.dropPending(c, b, cause, judged)
+	}
+	c.pending = pendingPackets{}
+	return judged
+}
+
+// suspectPending takes out of b, which is in nothing, what somebody still waits for, and puts it behind
+// the suspects.
+func (p *Publisher) suspectPending(b *pendingPacket) {
+	b.slots = slices.DeleteFunc(b.slots, func(s *slot) bool {
+		if s.done == nil {
+			return false
+		}
+		s.own = packet{exchange: b.to.exchange, key: b.to.key}
+		s.in = &s.own
+		p.suspects = append(p.suspects, s)
+		return true
+	})
+}
+
+// dropPending ends b, which is in nothing, and reports those that somebody still waits for.
+func (p *Publisher) dropPending(c *confirmChannel, b *pendingPacket, cause error, judged []judgement) []judgement {
+	for _, s := range b.slots {
+		if s.done != nil {
+			judged = append(judged, judgement{s.done, *unavailable(fmt.Errorf("connection lost before it was published: %w", cause))})
+		} else {
+			c.abandoned--
+		}
+		p.drop(s)
+	}
+	p.recycle(b)
+	return judged
 }

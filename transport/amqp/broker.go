@@ -115,11 +115,11 @@ func (b *broker) dial(ctx context.Context) (*connection, error) {
 			break
 		}
 	}
-	return nil, fmt.Errorf("connect to %s: %w", b.name, joined(errs))
+	return nil, fmt.Errorf("connect to %s: %w", b.name, joinInLine(errs))
 }
 
-// joined is all errors in one line.
-func joined(errs []error) error {
+// joinInLine is all errors in one line.
+func joinInLine(errs []error) error {
 	err := errs[0]
 	for _, next := range errs[1:] {
 		err = fmt.Errorf("%w; %w", err, next)
@@ -187,10 +187,10 @@ func (c *connection) version() int {
 	return n
 }
 
-// guard cuts the connection if the returned function is not called in time.
+// cutAfter cuts the connection if the returned function is not called in time.
 // amqp091's requests wait without a limit for an answer that a hung broker
 // never sends.
-func (c *connection) guard(timeout time.Duration) (stop func() bool) {
+func (c *connection) cutAfter(timeout time.Duration) (stop func() bool) {
 	return time.AfterFunc(timeout, c.raw.abort).Stop
 }
 
@@ -198,14 +198,14 @@ func (c *connection) guard(timeout time.Duration) (stop func() bool) {
 // others.
 var errNoAnswer = errors.New("no answer")
 
-// guarded runs f, which makes requests, and cuts the connection if that is not done in time. It
+// request runs f, which makes requests, and cuts the connection if that is not done in time. It
 // tells whether the broker answers others meanwhile.
-func (c *connection) guarded(timeout time.Duration, f func() error) error {
+func (c *connection) request(timeout time.Duration, f func() error) error {
 	answers, done := false, make(chan struct{})
 	timer := time.AfterFunc(timeout, func() {
 		defer close(done)
 		defer c.raw.abort()
-		defer c.guard(closeTimeout)()
+		defer c.cutAfter(closeTimeout)()
 		_, err := c.Channel()
 		answers = err == nil
 	})
@@ -222,7 +222,7 @@ func (c *connection) guarded(timeout time.Duration, f func() error) error {
 
 // shut closes the connection within closeTimeout.
 func (c *connection) shut() {
-	defer c.guard(closeTimeout)()
+	defer c.cutAfter(closeTimeout)()
 	_ = c.CloseDeadline(time.Now().Add(closeTimeout))
 	_ = c.raw.Close()
 }
@@ -230,14 +230,14 @@ func (c *connection) shut() {
 // closeChannel closes ch and waits until the broker has handled what was sent
 // on it.
 func (c *connection) closeChannel(ch *amqp091.Channel) {
-	defer c.guard(closeTimeout)()
+	defer c.cutAfter(closeTimeout)()
 	_ = ch.Close()
 }
 
 // withChannel runs f on a channel of its own, for declarations: a failed one
 // closes its channel.
 func (c *connection) withChannel(timeout time.Duration, f func(*amqp091.Channel) error) error {
-	return c.guarded(timeout, func() error {
+	return c.request(timeout, func() error {
 		ch, err := c.Channel()
 		if err != nil {
 			return err

@@ -24,11 +24,11 @@ const seqHeader = transport.ReservedPrefix + "publish-seq"
 type codec interface {
 	// encode returns a publishing with a number, whose Headers the caller may change. If it is made
 	// of parts that are used again, the caller gives them back when it has been written.
-	encode(msg *message.Message, seq string) (pub amqp091.Publishing, used *parts, err error)
+	encode(msg *message.Message, seq string) (pub amqp091.Publishing, used *pooled, err error)
 	decode(d *amqp091.Delivery) (*message.Message, error)
 	// total tells whether decode can read any delivery, in whatever way. A batch that comes to it
 	// could not be split.
-	total() bool
+	readsAll() bool
 }
 
 // newCodec returns the codec for a marshaler. The default one may write envelopes.
@@ -78,30 +78,30 @@ func newDefaultCodec(m wamqp.DefaultMarshaler, envelopes bool) defaultCodec {
 	return c
 }
 
-// parts are what a publishing is made of.
-type parts struct {
+// pooled are what a publishing is made of.
+type pooled struct {
 	headers amqp091.Table
 	body    []byte // of an envelope
 }
 
-// someParts are used again: amqp091 has encoded headers and body when Publish returns.
-var someParts = sync.Pool{New: func() any { return &parts{headers: make(amqp091.Table, 16)} }}
+// pool are used again: amqp091 has encoded headers and body when Publish returns.
+var pool = sync.Pool{New: func() any { return &pooled{headers: make(amqp091.Table, 16)} }}
 
 // maxPooled is how large a body is kept for the next message.
 const maxPooled = 64 << 10
 
-func (p *parts) release() {
+func (p *pooled) release() {
 	clear(p.headers)
 	if cap(p.body) > maxPooled {
 		p.body = nil
 	}
-	someParts.Put(p)
+	pool.Put(p)
 }
 
-func (c defaultCodec) total() bool { return true }
+func (c defaultCodec) readsAll() bool { return true }
 
-func (c defaultCodec) encode(msg *message.Message, seq string) (pub amqp091.Publishing, used *parts, err error) {
-	p := someParts.Get().(*parts)
+func (c defaultCodec) encode(msg *message.Message, seq string) (pub amqp091.Publishing, used *pooled, err error) {
+	p := pool.Get().(*pooled)
 	pub = amqp091.Publishing{Headers: p.headers, MessageId: msg.UUID}
 	if c.envelopes {
 		if p.body, err = appendEnvelope(p.body[:0], msg, seq, c.idHeader); err != nil {
@@ -129,11 +129,11 @@ func (c defaultCodec) encode(msg *message.Message, seq string) (pub amqp091.Publ
 	if c.post == nil {
 		return pub, p, nil
 	}
-	return c.hooked(pub, seq), nil, nil // the hook may keep the headers, so they are not used again
+	return c.postprocess(pub, seq), nil, nil // the hook may keep the headers, so they are not used again
 }
 
-// hooked has the user's hook at pub.
-func (c defaultCodec) hooked(pub amqp091.Publishing, seq string) amqp091.Publishing {
+// postprocess has the user's hook at pub.
+func (c defaultCodec) postprocess(pub amqp091.Publishing, seq string) amqp091.Publishing {
 	pub = c.post(pub)
 	if pub.Headers[seqHeader] != seq { // without it a return would be nobody's
 		pub.Headers = maps.Clone(pub.Headers) // which the hook may use again
@@ -158,18 +158,18 @@ func (c defaultCodec) decode(d *amqp091.Delivery) (*message.Message, error) {
 		switch {
 		case name == c.idHeader:
 			id, found = text, true
-		case !ofTheBroker(d.Headers, name):
+		case !isBrokerHeader(d.Headers, name):
 			meta[name] = text
 		}
 	}
-	if _, ours := meta[seqHeader]; !ours && !ofOurs(d.ContentEncoding) {
+	if _, ours := meta[seqHeader]; !ours && !isOwnEncoding(d.ContentEncoding) {
 		setProperties(meta, d)
 	}
 	body := d.Body
 	switch {
 	case d.ContentEncoding == envelopeEncoding:
-		body = c.open(d.Body, meta)
-	case ofOurs(d.ContentEncoding): // a batch that could not be split, or what a later version writes
+		body = c.unwrap(d.Body, meta)
+	case isOwnEncoding(d.ContentEncoding): // a batch that could not be split, or what a later version writes
 		meta[transport.MetaEnvelope] = unreadable
 	}
 	delete(meta, seqHeader)
@@ -181,10 +181,10 @@ func (c defaultCodec) decode(d *amqp091.Delivery) (*message.Message, error) {
 	return msg, nil
 }
 
-// open returns the payload in an envelope, and adds its metadata to meta, where that has no header
+// unwrap returns the payload in an envelope, and adds its metadata to meta, where that has no header
 // of the same name. What cannot be opened is refused by the inbox.
-func (c defaultCodec) open(body []byte, meta message.Metadata) []byte {
-	payload, err := openEnvelope(body, func(name, value string) {
+func (c defaultCodec) unwrap(body []byte, meta message.Metadata) []byte {
+	payload, err := parseEnvelope(body, func(name, value string) {
 		if _, there := meta[name]; !there && name != c.idHeader {
 			meta[name] = value
 		}
@@ -199,10 +199,10 @@ func (c defaultCodec) open(body []byte, meta message.Metadata) []byte {
 // customCodec uses a marshaler of the user's.
 type customCodec struct{ wamqp.Marshaler }
 
-func (c customCodec) total() bool { return false }
+func (c customCodec) readsAll() bool { return false }
 
-func (c customCodec) encode(msg *message.Message, seq string) (pub amqp091.Publishing, used *parts, err error) {
-	defer recovered("marshal", &err)
+func (c customCodec) encode(msg *message.Message, seq string) (pub amqp091.Publishing, used *pooled, err error) {
+	defer recoverAs("marshal", &err)
 	pub, err = c.Marshal(msg)
 	if err != nil {
 		return pub, nil, err
@@ -218,11 +218,11 @@ func (c customCodec) encode(msg *message.Message, seq string) (pub amqp091.Publi
 // decode tries the delivery as it is, then with its headers as text: most
 // marshalers take no other, and RabbitMQ itself adds numbers and tables.
 func (c customCodec) decode(d *amqp091.Delivery) (*message.Message, error) {
-	d, err := opened(d)
+	d, err := asPlain(d)
 	if err != nil {
 		return nil, err
 	}
-	maps.DeleteFunc(d.Headers, func(name string, _ any) bool { return name == seqHeader || ofADelivery(name) })
+	maps.DeleteFunc(d.Headers, func(name string, _ any) bool { return name == seqHeader || isDeliveryHeader(name) })
 	msg, err := c.unmarshal(*d)
 	if err == nil {
 		return msg, nil
@@ -249,7 +249,7 @@ func (c customCodec) decode(d *amqp091.Delivery) (*message.Message, error) {
 }
 
 func (c customCodec) unmarshal(d amqp091.Delivery) (msg *message.Message, err error) {
-	defer recovered("unmarshal", &err)
+	defer recoverAs("unmarshal", &err)
 	msg, err = c.Unmarshal(d)
 	if err == nil && msg == nil {
 		err = errors.New("marshaler returned no message")
@@ -260,7 +260,7 @@ func (c customCodec) unmarshal(d amqp091.Delivery) (msg *message.Message, err er
 	return msg, err
 }
 
-func recovered(what string, err *error) {
+func recoverAs(what string, err *error) {
 	switch r := recover().(type) {
 	case nil:
 	case runtime.Error:

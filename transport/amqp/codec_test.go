@@ -191,8 +191,8 @@ func TestBulkAcksCoverOnlyAFinishedPrefix(t *testing.T) {
 	step(2, []int{5, 6, 8}, sent{6, true})            // in bulk, up to the gap
 	step(1, nil, sent{8, false})                      //
 	step(2, []int{7}, sent{7, false})                 //
-	if err := a.flush(1, nil); err != nil || len(a.list) != 0 || a.open != 0 {
-		t.Errorf("left: %v, %d", a.list, a.open)
+	if err := a.flush(1, nil); err != nil || len(a.list) != 0 || a.unsent != 0 {
+		t.Errorf("left: %v, %d", a.list, a.unsent)
 	}
 	d := &delivery{}
 	a.add(d)
@@ -213,11 +213,11 @@ func TestAcknowledgementsBehindAGapAreForgotten(t *testing.T) {
 		d := &delivery{raw: amqp091.Delivery{DeliveryTag: tag}}
 		a.add(d)
 		a.finish(d)
-		if a.open < 32 {
+		if a.unsent < 32 {
 			continue
 		}
-		if err := a.flush(32, func(uint64, bool) error { return nil }); err != nil || len(a.list) != 1 || a.open != 0 {
-			t.Fatalf("tag %d: %v; %d are kept, %d of them finished", tag, err, len(a.list), a.open)
+		if err := a.flush(32, func(uint64, bool) error { return nil }); err != nil || len(a.list) != 1 || a.unsent != 0 {
+			t.Fatalf("tag %d: %v; %d are kept, %d of them finished", tag, err, len(a.list), a.unsent)
 		}
 	}
 }

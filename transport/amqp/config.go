@@ -11,9 +11,6 @@ import (
 	"github.com/rabbitmq/amqp091-go"
 )
 
-// Topology says who declares exchanges, queues and bindings.
-type Topology uint8
-
 const (
 	// Declare declares what is missing. The user needs the configure permission.
 	Declare Topology = iota
@@ -23,9 +20,6 @@ const (
 	// NoTopology neither declares nor checks.
 	NoTopology
 )
-
-// QueueType is the type of the queues that are declared.
-type QueueType uint8
 
 const (
 	// Quorum queues are replicated, and confirm what is on disk.
@@ -360,7 +354,8 @@ func (c *SubscriberConfig) validate() error {
 type problems []error
 
 func (v *problems) add(format string, args ...any) { *v = append(*v, fmt.Errorf(format, args...)) }
-func (v *problems) err() error                     { return errors.Join(*v...) }
+
+func (v *problems) err() error { return errors.Join(*v...) }
 
 func (v *problems) positive(field string, n int) {
 	if n <= 0 {

@@ -50,11 +50,11 @@ func (c *bufferedConn) Write(p []byte) (int, error) {
 	}
 	c.pending = append(c.pending, p...)
 	c.mu.Unlock()
-	c.nudge()
+	c.wakeWriter()
 	return len(p), nil
 }
 
-func (c *bufferedConn) nudge() {
+func (c *bufferedConn) wakeWriter() {
 	select {
 	case c.wake <- struct{}{}:
 	default:
@@ -122,5 +122,5 @@ func (c *bufferedConn) end(err error) {
 	}
 	c.closing = true
 	c.mu.Unlock()
-	c.nudge()
+	c.wakeWriter()
 }

@@ -141,9 +141,9 @@ func TestCutConnectionsLoseNothingConfirmed(t *testing.T) {
 		for range 10 {
 			before := w.dialled()
 			awaitConfirm(t, p, name, "probe")
-			lost := w.losses()
+			unanswered := w.losses()
 			w.lose()
-			await(t, "a message that is lost", func() bool { return w.losses() > lost })
+			await(t, "a message that is lost", func() bool { return w.losses() > unanswered })
 			w.cut()
 			await(t, "another connection", func() bool { return w.dialled() > before })
 		}

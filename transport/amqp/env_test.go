@@ -15,8 +15,8 @@ import (
 	"github.com/boxpair/boxpair/transport/amqp"
 )
 
-// patience is how long a test waits for what must happen.
-const patience = 30 * time.Second
+// publishCall is how long a test waits for what must happen.
+const publishCall = 30 * time.Second
 
 // channel opens a channel on a connection of its own, closed when the test ends.
 func channel(t testing.TB, url string) *amqp091.Channel {
@@ -91,7 +91,7 @@ func receive(t testing.TB, messages <-chan *message.Message) *message.Message {
 			t.Fatal("the channel of messages is closed")
 		}
 		return msg
-	case <-time.After(patience):
+	case <-time.After(publishCall):
 		t.Fatal("no message")
 	}
 	return nil
@@ -126,12 +126,12 @@ func await(t testing.TB, what string, condition func() bool) {
 	t.Helper()
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
-	deadline := time.After(patience)
+	deadline := time.After(publishCall)
 	for !condition() {
 		select {
 		case <-tick.C:
 		case <-deadline:
-			t.Fatalf("%s: not within %v", what, patience)
+			t.Fatalf("%s: not within %v", what, publishCall)
 		}
 	}
 }
@@ -153,7 +153,7 @@ func awaitConsuming(t testing.TB, s *amqp.Subscriber, queues int) {
 // send sends and waits for the outcome.
 func send(t testing.TB, p transport.Sender, topic string, msg *message.Message) transport.Result {
 	t.Helper()
-	return sendWithin(t, p, patience, topic, msg)
+	return sendWithin(t, p, publishCall, topic, msg)
 }
 
 func sendWithin(t testing.TB, p transport.Sender, d time.Duration, topic string, msg *message.Message) transport.Result {
@@ -165,7 +165,7 @@ func sendWithin(t testing.TB, p transport.Sender, d time.Duration, topic string,
 	select {
 	case r := <-results:
 		return r
-	case <-time.After(d + patience):
+	case <-time.After(d + publishCall):
 		t.Fatal("no outcome")
 		return transport.Result{}
 	}

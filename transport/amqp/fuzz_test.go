@@ -296,12 +296,12 @@ func FuzzSplitBatch(f *testing.F) {
 	f.Add([]byte("publish-seq=1\nid 2147483648\n"), " \n%+", []byte("\n"), "\xff", []byte("id 1\nx"))
 	f.Add([]byte("publish-seq=1\n 18446744073709551616\n"), "%zz", []byte{0}, "a b", []byte(" 0\n"))
 	f.Fuzz(func(t *testing.T, body []byte, first string, a []byte, second string, b []byte) {
-		parts, err := splitBatch(body)
-		if (err != nil) != (len(parts) == 0) {
-			t.Fatalf("%d parts, %v", len(parts), err)
+		entries, err := parseBatch(body)
+		if (err != nil) != (len(entries) == 0) {
+			t.Fatalf("%d parts, %v", len(entries), err)
 		}
 		size := 0
-		for _, p := range parts {
+		for _, p := range entries {
 			size += len(p.envelope)
 			if cap(p.envelope) != len(p.envelope) {
 				t.Error("who appends to a message writes over the next one")
@@ -310,16 +310,16 @@ func FuzzSplitBatch(f *testing.F) {
 		if size > len(body) {
 			t.Errorf("%d bytes out of %d", size, len(body))
 		}
-		for _, parts := range [][]part{parts, {{first, a}, {second, b}}} {
+		for _, entries := range [][]batchEntry{entries, {{first, a}, {second, b}}} {
 			again := []byte(envelopeStart + "1\n")
-			for _, p := range parts {
-				again = appendPart(again, p.id, p.envelope)
+			for _, p := range entries {
+				again = appendBatchEntry(again, p.id, p.envelope)
 			}
-			got, err := splitBatch(again)
-			if len(parts) > 0 && err != nil || len(got) != len(parts) {
+			got, err := parseBatch(again)
+			if len(entries) > 0 && err != nil || len(got) != len(entries) {
 				t.Fatalf("%q: %v, %v", again, got, err)
 			}
-			for i, p := range parts {
+			for i, p := range entries {
 				if got[i].id != p.id || !bytes.Equal(got[i].envelope, p.envelope) {
 					t.Errorf("%q becomes %q", p, got[i])
 				}

@@ -30,52 +30,52 @@ func (g *group) run(ctx, scope context.Context) {
 		tasks.Go(func() { sub.run(ctx, scope) })
 	}
 	if g.layout.count > 1 {
-		tasks.Go(func() { g.share(scope) })
+		tasks.Go(func() { g.rebalance(scope) })
 	}
 	tasks.Wait()
 	g.s.release(g)
 	close(g.out)
 }
 
-// share keeps this process from more than its share of the partitions. The broker
+// rebalance keeps this process from more than its share of the partitions. The broker
 // makes the first consumer of a queue the active one and leaves it so; who has too
 // many must let go.
-func (g *group) share(scope context.Context) {
+func (g *group) rebalance(scope context.Context) {
 	for attempt := 0; scope.Err() == nil; attempt++ {
 		begin := time.Now()
-		err := g.attend(scope)
+		err := g.rebalanceConnected(scope)
 		if scope.Err() != nil {
 			return
 		}
 		if time.Since(begin) > stableAfter {
 			attempt = 0
 		}
-		g.s.links.blame(g.layout.queue, err)
+		g.s.connections.dedicate(g.layout.queue, err)
 		g.logger.Warn("partitions are not shared out", "attempt", attempt+1, "error", err)
-		g.s.links.broker.backoff.wait(scope, attempt)
+		g.s.connections.broker.backoff.wait(scope, attempt)
 	}
 }
 
-// attend consumes from the queue that tells the number of partitions. It is empty:
+// rebalanceConnected consumes from the queue that tells the number of partitions. It is empty:
 // its consumers are counted, and are the processes.
-func (g *group) attend(scope context.Context) error {
-	conn, err := g.s.links.get(scope, g.layout.queue)
+func (g *group) rebalanceConnected(scope context.Context) error {
+	conn, err := g.s.connections.get(scope, g.layout.queue)
 	if err != nil {
 		return err
 	}
-	ch, strays, err := g.enter(conn)
+	ch, strays, err := g.consumeMarker(conn)
 	if err != nil {
 		return err
 	}
 	defer conn.closeChannel(ch)
-	return g.watch(scope, conn, ch, strays)
+	return g.countProcesses(scope, conn, ch, strays)
 }
 
-// enter adds this process to those that are counted.
-func (g *group) enter(conn *connection) (*amqp091.Channel, <-chan amqp091.Delivery, error) {
+// consumeMarker adds this process to those that are counted.
+func (g *group) consumeMarker(conn *connection) (*amqp091.Channel, <-chan amqp091.Delivery, error) {
 	var ch *amqp091.Channel
 	var strays <-chan amqp091.Delivery
-	err := conn.guarded(g.s.timeout, func() (err error) {
+	err := conn.request(g.s.timeout, func() (err error) {
 		if ch, err = conn.Channel(); err != nil {
 			return fmt.Errorf("open channel: %w", err)
 		}
@@ -92,8 +92,8 @@ func (g *group) enter(conn *connection) (*amqp091.Channel, <-chan amqp091.Delive
 	return ch, strays, err
 }
 
-// watch looks at the number of processes until scope ends or ch breaks.
-func (g *group) watch(scope context.Context, conn *connection, ch *amqp091.Channel, strays <-chan amqp091.Delivery) error {
+// countProcesses looks at the number of processes until scope ends or ch breaks.
+func (g *group) countProcesses(scope context.Context, conn *connection, ch *amqp091.Channel, strays <-chan amqp091.Delivery) error {
 	interval := g.s.config.RebalanceInterval
 	tick := time.NewTicker(interval - interval/8 + rand.N(interval/4+1))
 	defer tick.Stop()
@@ -109,26 +109,26 @@ func (g *group) watch(scope context.Context, conn *connection, ch *amqp091.Chann
 				"queue", g.layout.queue)
 		case <-tick.C:
 			var q amqp091.Queue
-			err := conn.guarded(g.s.timeout, func() (err error) {
+			err := conn.request(g.s.timeout, func() (err error) {
 				q, err = ch.QueueDeclarePassive(g.layout.queue, true, false, false, false, nil)
 				return err
 			})
 			if err != nil {
 				return fmt.Errorf("count the processes: %w", err)
 			}
-			g.shed(max(q.Consumers, 1))
+			g.giveBackExcess(max(q.Consumers, 1))
 		}
 	}
 }
 
-// shed has what exceeds the share of one of n processes given back.
-func (g *group) shed(n int) {
+// giveBackExcess has what exceeds the share of one of n processes given back.
+func (g *group) giveBackExcess(n int) {
 	excess := -(g.layout.count + n - 1) / n
 	var idle []*subscription
 	for _, sub := range g.subs {
 		if sub.active.Load() {
 			excess++
-			if time.Now().UnixNano() > sub.busy.Load() {
+			if time.Now().UnixNano() > sub.keepUntil.Load() {
 				idle = append(idle, sub)
 			}
 		}
@@ -144,31 +144,31 @@ func (g *group) shed(n int) {
 
 var errGivenBack = errors.New("given back")
 
-// keptIntervals is for how many intervals a partition stays after it could not be
+// keepIntervals is for how many intervals a partition stays after it could not be
 // given back, so that one slow message does not hold up the others again and again.
-const keptIntervals = 20
+const keepIntervals = 20
 
 // giveBack ends the consumer of src once nothing is in flight, so that the next one
 // in line gets the queue. If messages stay in flight for an interval, or scope ends,
 // src stays as it is.
-func (sub *subscription) giveBack(scope context.Context, src *source) error {
+func (sub *subscription) giveBack(scope context.Context, consumer *consumerChannel) error {
 	interval := sub.s.config.RebalanceInterval
 	timer := time.NewTimer(interval)
 	defer timer.Stop()
 	for len(sub.inFlight) > 0 {
 		select {
 		case d := <-sub.finished:
-			sub.finish(src, d)
+			sub.finish(consumer, d)
 		case d := <-sub.aside:
-			sub.putAside(src, d)
+			sub.finishSetAside(consumer, d)
 		case <-timer.C:
-			sub.busy.Store(time.Now().Add(keptIntervals * interval).UnixNano())
-			return sub.flush(src)
+			sub.keepUntil.Store(time.Now().Add(keepIntervals * interval).UnixNano())
+			return sub.flush(consumer)
 		case <-scope.Done():
-			return sub.flush(src)
+			return sub.flush(consumer)
 		}
 	}
-	if err := src.acks.flush(1, src.ch.Ack); err != nil {
+	if err := consumer.acks.flush(1, consumer.ch.Ack); err != nil {
 		return err
 	}
 	return errGivenBack

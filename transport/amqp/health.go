@@ -15,11 +15,11 @@ type QueueHealth struct {
 	Err error
 	// Apart tells that the queue does not share the connection of the others: it, or one that it
 	// was with, has ended that again and again.
-	Apart bool
+	Isolated bool
 }
 
-// condition is how a subscription is.
-type condition struct {
+// consumeState is how a subscription is.
+type consumeState struct {
 	consuming bool
 	err       error
 }
@@ -31,8 +31,8 @@ func (s *Subscriber) Health() []QueueHealth {
 	var all []QueueHealth
 	for _, g := range s.groups {
 		for _, sub := range g.subs {
-			h := QueueHealth{Topic: sub.topic, Queue: sub.queue, Apart: s.links.apart(sub.queue)}
-			if c := sub.condition.Load(); c != nil {
+			h := QueueHealth{Topic: sub.topic, Queue: sub.queue, Isolated: s.connections.isolated(sub.queue)}
+			if c := sub.state.Load(); c != nil {
 				h.Consuming, h.Err = c.consuming, c.err
 			}
 			all = append(all, h)

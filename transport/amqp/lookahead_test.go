@@ -21,19 +21,19 @@ func TestBatchesAreOpenedAsFarAsTheyAreNeeded(t *testing.T) {
 	t.Parallel()
 	// Nothing is read from the channel then, and its end is seen all the same, and that of the
 	// consumer.
-	for name, end := range map[string]func(src *source) error{
-		"channel": func(src *source) error {
-			close(src.closed)
+	for name, end := range map[string]func(consumer *consumerChannel) error{
+		"channel": func(consumer *consumerChannel) error {
+			close(consumer.closed)
 			return amqp091.ErrClosed
 		},
-		"channel, by the broker": func(src *source) error {
-			src.closed <- amqp091.ErrFrame
-			close(src.closed)
-			close(src.cancelled)
+		"channel, by the broker": func(consumer *consumerChannel) error {
+			consumer.closed <- amqp091.ErrFrame
+			close(consumer.closed)
+			close(consumer.cancelled)
 			return amqp091.ErrFrame
 		},
-		"consumer": func(src *source) error {
-			src.cancelled <- ""
+		"consumer": func(consumer *consumerChannel) error {
+			consumer.cancelled <- ""
 			return errConsumerEnded
 		},
 	} {
@@ -44,7 +44,7 @@ func TestBatchesAreOpenedAsFarAsTheyAreNeeded(t *testing.T) {
 	}
 }
 
-func openedAsNeeded(t *testing.T, end func(src *source) error) {
+func openedAsNeeded(t *testing.T, end func(consumer *consumerChannel) error) {
 	const inFlight, batches, each = 40, 20, 50
 	config := SubscriberConfig{InFlight: inFlight, Key: func(m *message.Message) string { return m.Metadata[transport.MetaKey] }}
 	sub := &subscription{
@@ -56,15 +56,15 @@ func openedAsNeeded(t *testing.T, end func(src *source) error) {
 	for i := range batches {
 		body := appendBatchStart(nil, "1")
 		for k := range each {
-			body = appendPart(body, anID, fmt.Appendf(nil, "key=%d\n%d", k, i))
+			body = appendBatchEntry(body, anID, fmt.Appendf(nil, "key=%d\n%d", k, i))
 		}
 		deliveries <- amqp091.Delivery{ContentEncoding: batchEncoding, Body: body}
 	}
-	src := &source{deliveries: deliveries, closed: make(chan *amqp091.Error, 1), cancelled: make(chan string, 1)}
+	consumer := &consumerChannel{deliveries: deliveries, closed: make(chan *amqp091.Error, 1), cancelled: make(chan string, 1)}
 	ended := make(chan error, 1)
 	scope, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	go func() { ended <- sub.consume(t.Context(), scope, src) }()
+	go func() { ended <- sub.deliver(t.Context(), scope, consumer) }()
 	synctest.Wait()
 	const opened = (lookAhead*inFlight + each - 1) / each
 	if n := batches - len(deliveries); n != opened {
@@ -78,7 +78,7 @@ func openedAsNeeded(t *testing.T, end func(src *source) error) {
 	if n := batches - len(deliveries); n < finished || n > finished+opened {
 		t.Errorf("%d batches were opened for %d", n, finished)
 	}
-	want := end(src)
+	want := end(consumer)
 	synctest.Wait()
 	select {
 	case err := <-ended:
@@ -98,21 +98,21 @@ func openedAsNeeded(t *testing.T, end func(src *source) error) {
 func TestWhatIsSetAsideBeforeAGiveBackIsNotOpenAnyMore(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		src := &source{}
-		slow, odd := &delivery{from: src}, &delivery{from: src}
+		consumer := &consumerChannel{}
+		slow, odd := &delivery{from: consumer}, &delivery{from: consumer}
 		slow.raw.DeliveryTag, odd.raw.DeliveryTag = 1, 2
 		sub := &subscription{
 			s:     &Subscriber{config: SubscriberConfig{InFlight: 40, RebalanceInterval: time.Second}},
-			aside: make(chan *delivery, 1), finished: make(chan *delivery), inFlight: map[*delivery]struct{}{slow: {}}, opened: 2,
+			aside: make(chan *delivery, 1), finished: make(chan *delivery), inFlight: map[*delivery]struct{}{slow: {}}, admitted: 2,
 		}
-		src.acks.add(slow)
-		src.acks.add(odd)
+		consumer.acks.add(slow)
+		consumer.acks.add(odd)
 		sub.aside <- odd
-		if err := sub.giveBack(t.Context(), src); err != nil {
+		if err := sub.giveBack(t.Context(), consumer); err != nil {
 			t.Fatal(err)
 		}
-		if sub.opened != 1 || src.acks.open != 1 || !src.acks.list[1].finished {
-			t.Errorf("%d are open, acknowledgements: %+v", sub.opened, src.acks)
+		if sub.admitted != 1 || consumer.acks.unsent != 1 || !consumer.acks.list[1].finished {
+			t.Errorf("%d are open, acknowledgements: %+v", sub.admitted, consumer.acks)
 		}
 	})
 }
@@ -120,13 +120,13 @@ func TestWhatIsSetAsideBeforeAGiveBackIsNotOpenAnyMore(t *testing.T) {
 // TestWhatAnEndedChannelSetAsideIsNotAcknowledgedOnTheNext: their tags are alike.
 func TestWhatAnEndedChannelSetAsideIsNotAcknowledgedOnTheNext(t *testing.T) {
 	t.Parallel()
-	src := &source{}
-	waiting, late := &delivery{from: src}, &delivery{from: &source{}}
+	consumer := &consumerChannel{}
+	waiting, late := &delivery{from: consumer}, &delivery{from: &consumerChannel{}}
 	waiting.raw.DeliveryTag, late.raw.DeliveryTag = 1, 1
-	sub := &subscription{opened: 1}
-	src.acks.add(waiting)
-	sub.putAside(src, late)
-	if sub.opened != 1 || src.acks.open != 0 {
-		t.Errorf("%d are open, acknowledgements: %+v", sub.opened, src.acks)
+	sub := &subscription{admitted: 1}
+	consumer.acks.add(waiting)
+	sub.finishSetAside(consumer, late)
+	if sub.admitted != 1 || consumer.acks.unsent != 0 {
+		t.Errorf("%d are open, acknowledgements: %+v", sub.admitted, consumer.acks)
 	}
 }

@@ -148,7 +148,7 @@ func crash(t *testing.T, node *testenv.Node) {
 	seen := make(map[string]bool)
 	var want map[string]bool // confirmed, and not seen yet
 	total := 0
-	const longest = 4 * patience // on a busy machine a node takes its time to start
+	const longest = 4 * publishCall // on a busy machine a node takes its time to start
 	quiet := time.NewTimer(longest)
 	for want == nil || len(want) > 0 {
 		select {

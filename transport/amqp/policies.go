@@ -164,8 +164,8 @@ func (s *settings) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// inForce is what applies to a queue.
-type inForce struct {
+// queueInfo is what applies to a queue.
+type queueInfo struct {
 	Type           string   `json:"type"`
 	Durable        bool     `json:"durable"`
 	Policy         string   `json:"policy"`
@@ -176,7 +176,7 @@ type inForce struct {
 
 // number returns the smaller one of what an argument and the policies say, where a negative one is
 // no limit.
-func (q *inForce) number(name string) (n int64, set bool) {
+func (q *queueInfo) number(name string) (n int64, set bool) {
 	n = -1
 	for _, value := range []any{q.Arguments["x-"+name], q.Effective[name]} {
 		f, is := value.(float64)
@@ -192,14 +192,14 @@ func (q *inForce) number(name string) (n int64, set bool) {
 }
 
 // text returns what an argument says, or else the policies.
-func (q *inForce) text(name string) (text string, set bool) {
+func (q *queueInfo) text(name string) (text string, set bool) {
 	if text, set = q.Arguments["x-"+name].(string); !set {
 		text, set = q.Effective[name].(string)
 	}
 	return text, set
 }
 
-func (q *inForce) duration(name string) time.Duration {
+func (q *queueInfo) duration(name string) time.Duration {
 	n, _ := q.number(name)
 	return max(-1, time.Duration(n)*time.Millisecond)
 }
@@ -207,13 +207,13 @@ func (q *inForce) duration(name string) time.Duration {
 // limits returns what is in force for a queue.
 func (a *managementAPI) limits(ctx context.Context, queue string, version int) (QueueLimits, error) {
 	l := QueueLimits{Queue: queue}
-	var q inForce
+	var q queueInfo
 	there, err := a.get(ctx, &q, "queues", a.vhost, queue)
 	if err != nil {
 		return l, err
 	}
 	if !there {
-		l.find("queue", "there is none of this name", "start its consumer, or declare it")
+		l.addFinding("queue", "there is none of this name", "start its consumer, or declare it")
 		return l, nil
 	}
 	l.Type, l.Policy, l.OperatorPolicy = q.Type, q.Policy, q.OperatorPolicy
@@ -223,16 +223,16 @@ func (a *managementAPI) limits(ctx context.Context, queue string, version int) (
 	if l.Overflow, _ = q.text("overflow"); l.Overflow == "" {
 		l.Overflow = amqp091.QueueOverflowDropHead
 	}
-	if err := a.deadLetters(ctx, &l, &q); err != nil {
+	if err := a.checkDeadLetters(ctx, &l, &q); err != nil {
 		return l, err
 	}
-	l.deliveries(&q, version)
-	l.judge(&q)
+	l.checkDeliveryLimit(&q, version)
+	l.findLosses(&q)
 	return l, nil
 }
 
-// deadLetters looks whether what is dead-lettered arrives anywhere.
-func (a *managementAPI) deadLetters(ctx context.Context, l *QueueLimits, q *inForce) error {
+// checkDeadLetters looks whether what is dead-lettered arrives anywhere.
+func (a *managementAPI) checkDeadLetters(ctx context.Context, l *QueueLimits, q *queueInfo) error {
 	var set bool
 	l.DeadLetterExchange, set = q.text("dead-letter-exchange")
 	if !set {
@@ -247,7 +247,7 @@ func (a *managementAPI) deadLetters(ctx context.Context, l *QueueLimits, q *inFo
 			l.DeadLetters, err = a.get(ctx, &queue, "queues", a.vhost, key)
 		}
 		if err == nil && !l.DeadLetters {
-			l.find(setting, "the default exchange has no queue for what is dead-lettered, which is dropped", "name an existing queue by dead-letter-routing-key")
+			l.addFinding(setting, "the default exchange has no queue for what is dead-lettered, which is dropped", "name an existing queue by dead-letter-routing-key")
 		}
 		return err
 	}
@@ -257,7 +257,7 @@ func (a *managementAPI) deadLetters(ctx context.Context, l *QueueLimits, q *inFo
 		return err
 	}
 	if !there {
-		l.find(setting, fmt.Sprintf("the exchange %q does not exist, so that what is dead-lettered is dropped", l.DeadLetterExchange), "declare the exchange, and a queue for it")
+		l.addFinding(setting, fmt.Sprintf("the exchange %q does not exist, so that what is dead-lettered is dropped", l.DeadLetterExchange), "declare the exchange, and a queue for it")
 		return nil
 	}
 	var bindings []struct{}
@@ -265,13 +265,13 @@ func (a *managementAPI) deadLetters(ctx context.Context, l *QueueLimits, q *inFo
 		return err
 	}
 	if l.DeadLetters = len(bindings) > 0; !l.DeadLetters {
-		l.find(setting, fmt.Sprintf("nothing is bound to the exchange %q, so that what is dead-lettered is dropped", l.DeadLetterExchange), "bind a queue to it")
+		l.addFinding(setting, fmt.Sprintf("nothing is bound to the exchange %q, so that what is dead-lettered is dropped", l.DeadLetterExchange), "bind a queue to it")
 	}
 	return nil
 }
 
-// deliveries says what becomes of a message that is delivered again and again.
-func (l *QueueLimits) deliveries(q *inForce, version int) {
+// checkDeliveryLimit says what becomes of a message that is delivered again and again.
+func (l *QueueLimits) checkDeliveryLimit(q *queueInfo, version int) {
 	const setting, remedy = "delivery-limit", "set delivery-limit -1 by a policy, and lift it in others, or dead-letter to a queue"
 	limit, set := q.number(setting)
 	l.DeliveryLimit = limit
@@ -283,47 +283,47 @@ func (l *QueueLimits) deliveries(q *inForce, version int) {
 	case !set && version >= 4:
 		const byDefault = 20
 		l.DeliveryLimit = byDefault
-		l.drops(setting, "a message is dropped after 20 deliveries, by default", remedy)
+		l.addDrop(setting, "a message is dropped after 20 deliveries, by default", remedy)
 	case set && limit < 0 && version < 4:
 		l.DeliveryLimit = 0
-		l.drops(setting, "-1 drops a message after its first failure on RabbitMQ 3", "leave it out")
+		l.addDrop(setting, "-1 drops a message after its first failure on RabbitMQ 3", "leave it out")
 	case limit >= 0:
-		l.drops(setting, fmt.Sprintf("a message is dropped after %d deliveries", limit), remedy)
+		l.addDrop(setting, fmt.Sprintf("a message is dropped after %d deliveries", limit), remedy)
 	}
 }
 
-// judge says what else loses messages.
-func (l *QueueLimits) judge(q *inForce) {
+// findLosses says what else loses messages.
+func (l *QueueLimits) findLosses(q *queueInfo) {
 	if l.Type == amqp091.QueueTypeStream {
-		l.find("type", "a stream is read from its end, so that its consumer skips what came before", "use a quorum queue")
+		l.addFinding("type", "a stream is read from its end, so that its consumer skips what came before", "use a quorum queue")
 	}
 	if !q.Durable {
-		l.find("durable", "the queue is gone after a restart of the broker", "declare it as durable")
+		l.addFinding("durable", "the queue is gone after a restart of the broker", "declare it as durable")
 	}
 	if l.Overflow == amqp091.QueueOverflowDropHead {
 		const problem, remedy = "the oldest messages are dropped beyond it", "set overflow to reject-publish, or lift the limit"
 		if l.MaxLength >= 0 {
-			l.drops("max-length", problem, remedy)
+			l.addDrop("max-length", problem, remedy)
 		}
 		if l.MaxLengthBytes >= 0 {
-			l.drops("max-length-bytes", problem, remedy)
+			l.addDrop("max-length-bytes", problem, remedy)
 		}
 	}
 	if l.MessageTTL >= 0 {
-		l.drops("message-ttl", fmt.Sprintf("a message is dropped after %v", l.MessageTTL), "lift it, or dead-letter to a queue")
+		l.addDrop("message-ttl", fmt.Sprintf("a message is dropped after %v", l.MessageTTL), "lift it, or dead-letter to a queue")
 	}
 	if l.Expires >= 0 {
-		l.find("expires", fmt.Sprintf("the queue is deleted with its messages when nobody uses it for %v", l.Expires), "lift it")
+		l.addFinding("expires", fmt.Sprintf("the queue is deleted with its messages when nobody uses it for %v", l.Expires), "lift it")
 	}
 }
 
-// drops adds a finding about messages that are dropped unless they are dead-lettered.
-func (l *QueueLimits) drops(setting, problem, remedy string) {
+// addDrop adds a finding about messages that are dropped unless they are dead-lettered.
+func (l *QueueLimits) addDrop(setting, problem, remedy string) {
 	if !l.DeadLetters {
-		l.find(setting, problem, remedy)
+		l.addFinding(setting, problem, remedy)
 	}
 }
 
-func (l *QueueLimits) find(setting, problem, remedy string) {
+func (l *QueueLimits) addFinding(setting, problem, remedy string) {
 	l.Findings = append(l.Findings, Finding{Queue: l.Queue, Setting: setting, Problem: problem, Remedy: remedy})
 }

@@ -175,7 +175,7 @@ func TestMissingManagementAPIIsSaid(t *testing.T) {
 	closed := httptest.NewServer(http.NotFoundHandler())
 	closed.Close()
 	check := func(m amqp.Management) error {
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		ctx, cancel := context.WithTimeout(t.Context(), publishCall)
 		defer cancel()
 		_, err := amqp.CheckPolicies(ctx, m, "q")
 		return err

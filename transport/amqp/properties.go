@@ -48,9 +48,9 @@ func setProperties(meta message.Metadata, d *amqp091.Delivery) {
 	}
 }
 
-// ofADelivery tells whether a header says something of a delivery, and nothing of the message:
+// isDeliveryHeader tells whether a header says something of a delivery, and nothing of the message:
 // RabbitMQ's quorum queues and streams add such.
-func ofADelivery(header string) bool {
+func isDeliveryHeader(header string) bool {
 	switch header {
 	case "x-acquired-count", "x-delivery-count", "x-stream-offset": // the first since RabbitMQ 4.3
 		return true
@@ -58,14 +58,14 @@ func ofADelivery(header string) bool {
 	return false
 }
 
-// ofTheBroker tells whether a header is RabbitMQ's own: of a delivery, or of how a message was
+// isBrokerHeader tells whether a header is RabbitMQ's own: of a delivery, or of how a message was
 // dead-lettered. Text under such a name is the message's, unless it was dead-lettered.
-func ofTheBroker(headers amqp091.Table, name string) bool {
+func isBrokerHeader(headers amqp091.Table, name string) bool {
 	if !strings.HasPrefix(name, "x-") {
 		return false
 	}
 	_, text := headers[name].(string)
 	_, dead := headers["x-death"].([]any)
-	return !text && (ofADelivery(name) || name == "x-death") ||
+	return !text && (isDeliveryHeader(name) || name == "x-death") ||
 		dead && (strings.HasPrefix(name, "x-first-death-") || strings.HasPrefix(name, "x-last-death-"))
 }

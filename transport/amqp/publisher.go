@@ -27,28 +27,28 @@ type Publisher struct {
 
 	seq      atomic.Uint64
 	window   chan struct{} // one element per unconfirmed message
-	nudge    chan struct{} // capacity 1: the judge should look
+	wake     chan struct{} // capacity 1: the judge should look
 	ctxEnded atomic.Bool   // a context of an unconfirmed message has ended
 	closing  chan struct{} // closed by Close
 	tasks    sync.WaitGroup
 
 	// mu guards what follows, and is the only lock of a publish. Nothing that may
 	// wait for the network is done under it: writes are buffered.
-	mu      sync.Mutex
-	started bool
-	cancel  context.CancelFunc // ends attempts to connect
-	closed  bool
-	current *confirmChannel // nil while there is no channel
-	down    error           // why there is none, once an attempt has failed
-	blocked string          // why the broker blocks the connection, or ""
-	bytes   int             // of unconfirmed messages
-	waiting int             // callers of wait
-	changed chan struct{}   // closed and replaced when any of these changes
-	watches watches
+	mu       sync.Mutex
+	started  bool
+	cancel   context.CancelFunc // ends attempts to connect
+	closed   bool
+	current  *confirmChannel // nil while there is no channel
+	down     error           // why there is none, once an attempt has failed
+	blocked  string          // why the broker blocks the connection, or ""
+	bytes    int             // of unconfirmed messages
+	waiting  int             // callers of wait
+	changed  chan struct{}   // closed and replaced when any of these changes
+	contexts contextWatches
 	// suspects are what was unanswered when a channel ended with an exception; see narrow.
-	suspects []*slot
-	free     *slot    // slots to be used again
-	batches  []*batch // likewise
+	suspects    []*slot
+	freeSlots   *slot            // slots to be used again
+	freePackets []*pendingPacket // likewise
 
 	unblocked time.Time // when the broker last ended blocking
 
@@ -76,7 +76,7 @@ func NewPublisher(config PublisherConfig) (*Publisher, error) {
 		codec:    newCodec(config.AMQP.Marshaler, config.Envelope),
 		topology: newTopology(config.Topology, config.QueueType, config.AMQP, config.AllowLoss, config.Logger),
 		window:   make(chan struct{}, config.Window),
-		nudge:    make(chan struct{}, 1),
+		wake:     make(chan struct{}, 1),
 		closing:  make(chan struct{}),
 		changed:  make(chan struct{}),
 
@@ -162,7 +162,7 @@ func (p *Publisher) Publish(topic string, messages ...*message.Message) error {
 	results := make([]transport.Result, len(messages))
 	var pending sync.WaitGroup
 	pending.Add(len(messages))
-	call := &patience{}
+	call := &publishCall{}
 	for i, msg := range messages {
 		p.sendOne(msg.Context(), topic, msg, call, func(r transport.Result) {
 			results[i] = r
@@ -189,8 +189,8 @@ func (p *Publisher) Send(ctx context.Context, topic string, msg *message.Message
 	p.sendOne(ctx, topic, msg, nil, done)
 }
 
-func (p *Publisher) sendOne(ctx context.Context, topic string, msg *message.Message, call *patience, done func(transport.Result)) {
-	out := outgoing{topic: topic, declare: true, msg: msg, seq: p.nextSeq(), messages: 1, gather: p.config.BatchSize > 1, call: call}
+func (p *Publisher) sendOne(ctx context.Context, topic string, msg *message.Message, call *publishCall, done func(transport.Result)) {
+	out := outgoing{topic: topic, declare: true, msg: msg, seq: p.nextSeq(), messages: 1, mayBatch: p.config.BatchSize > 1, call: call}
 	used, err := p.encodeMessage(topic, msg, &out)
 	if err != nil {
 		done(transport.Result{Outcome: transport.Invalid, Err: err})
@@ -207,10 +207,10 @@ func (p *Publisher) sendOne(ctx context.Context, topic string, msg *message.Mess
 // encodeMessage has msg encoded as the publishing of out. A panic of what the user gave for that, a
 // marshaler, names or keys, is the message's error: a process that ends of it would end of the same
 // message again.
-func (p *Publisher) encodeMessage(topic string, msg *message.Message, out *outgoing) (used *parts, err error) {
+func (p *Publisher) encodeMessage(topic string, msg *message.Message, out *outgoing) (used *pooled, err error) {
 	defer func() {
 		if v := recover(); v != nil {
-			used, err = nil, fmt.Errorf("encode message %s: %w", shorten(msg.UUID), panicked(v))
+			used, err = nil, fmt.Errorf("encode message %s: %w", shorten(msg.UUID), panicError(v))
 		}
 	}()
 	if err = p.checkSize("payload", msg.Payload); err == nil { // before it is copied
@@ -226,13 +226,13 @@ func (p *Publisher) encodeMessage(topic string, msg *message.Message, out *outgo
 	return used, nil
 }
 
-// panicked is the error of a panic. Its value may hold the payload.
-func panicked(v any) error {
+// panicError is the error of a panic. Its value may hold the payload.
+func panicError(v any) error {
 	return fmt.Errorf("marshaler, key or name function panicked with a %T", v)
 }
 
 // encode has the messages of s encoded once more, as the publishing of out.
-func (p *Publisher) encode(s *slot, out *outgoing) (*parts, error) {
+func (p *Publisher) encode(s *slot, out *outgoing) (*pooled, error) {
 	if s.msg != nil {
 		return p.encodeMessage(s.topic, s.msg, out)
 	}
@@ -248,120 +248,7 @@ func (p *Publisher) destination(topic string, msg *message.Message) (exchange, k
 	return exchange, key
 }
 
-// outgoing is a publishing on its way to the channel.
-type outgoing struct {
-	topic         string
-	declare       bool // the topology of topic
-	msg           *message.Message
-	msgs          []*message.Message // instead of msg
-	seq           string             // which pub holds
-	exchange, key string
-	pub           amqp091.Publishing
-	properties    int  // encoded size
-	messages      int  // in pub
-	gather        bool // it may be published with others
-	call          *patience
-}
-
 func (p *Publisher) nextSeq() string { return strconv.FormatUint(p.seq.Add(1), 10) }
-
-// send writes out to the channel and leaves done to the judge, or returns why not.
-func (p *Publisher) send(ctx context.Context, out *outgoing, done func(transport.Result)) *transport.Result {
-	if err := p.check(out); err != nil {
-		return &transport.Result{Outcome: transport.Invalid, Err: fmt.Errorf("message %s: %w", shorten(out.pub.MessageId), err)}
-	}
-	w := waiter{p: p, ctx: ctx, call: out.call}
-	defer w.stop()
-	if err := w.acquire(); err != nil {
-		return unavailable(err)
-	}
-	p.mu.Lock()
-	for {
-		c, failed := p.ready(&w, out) //nolint:contextcheck // the connection outlives this call
-		if failed == nil {
-			var written bool
-			written, failed = p.write(ctx, c, out, done)
-			if !written && failed == nil {
-				continue // the channel has just closed, and nothing was written
-			}
-		}
-		p.mu.Unlock()
-		if failed != nil {
-			<-p.window
-		}
-		return failed
-	}
-}
-
-// check refuses what the broker would answer by closing the connection.
-func (p *Publisher) check(out *outgoing) (err error) {
-	if err := checkName("exchange", out.exchange); err != nil {
-		return err
-	}
-	if err := checkShort("routing key", out.key); err != nil {
-		return err
-	}
-	if out.exchange == "" { // the default one, whose routing keys are the names of queues
-		if err := checkName("queue", out.key); err != nil {
-			return err
-		}
-	}
-	if p.config.Partitions > 0 && out.exchange == "" {
-		return errors.New("AMQP.Publish.GenerateRoutingKey returned no name, and Exchange.GenerateName neither")
-	}
-	if err := p.checkSize("body", out.pub.Body); err != nil {
-		return err
-	}
-	if out.pub.DeliveryMode != amqp091.Persistent && !p.config.AllowLoss {
-		return errors.New("delivery mode: the marshaler made a transient message, and AllowLoss is not set")
-	}
-	if out.pub.Expiration != "" && !p.config.AllowLoss {
-		return errors.New("expiration: the broker would drop the message after that time, and AllowLoss is not set")
-	}
-	out.properties, err = propertiesSize(&out.pub)
-	return err
-}
-
-func (p *Publisher) checkSize(name string, content []byte) error {
-	if len(content) > p.config.MaxBody {
-		return fmt.Errorf("%s: %d bytes, more than MaxBody, %d", name, len(content), p.config.MaxBody)
-	}
-	return nil
-}
-
-// ready returns a channel on which out may be published, or why there is none.
-// Called with mu locked, which is released while it waits.
-func (p *Publisher) ready(w *waiter, out *outgoing) (*confirmChannel, *transport.Result) {
-	for {
-		var reason error
-		switch c := p.current; {
-		case p.closed:
-			return nil, unavailable(ErrClosed)
-		case c == nil && p.down != nil:
-			return nil, unavailable(p.down)
-		case c == nil:
-			p.start()
-			reason = errNotConnected
-		case p.blocked != "":
-			reason = p.blockedError()
-		case p.bytes > 0 && p.bytes+len(out.pub.Body) > p.config.WindowBytes:
-			reason = errors.New("window of unconfirmed bytes is full")
-		case out.properties+frameOverhead > c.frameSize():
-			return nil, &transport.Result{Outcome: transport.Invalid, Err: fmt.Errorf(
-				"headers: %d bytes, more than the broker's frame_max, %d", out.properties, c.frameSize())}
-		case out.declare && !c.isPrepared(out.topic):
-			if failed := p.prepare(w, c, out); failed != nil {
-				return nil, failed
-			}
-			continue
-		default:
-			return c, nil
-		}
-		if err := w.wait(reason); err != nil {
-			return nil, unavailable(err)
-		}
-	}
-}
 
 // Close waits until what was sent is confirmed, for ConfirmTimeout at most,
 // reports the rest as unavailable, and closes the connection. It waits for all

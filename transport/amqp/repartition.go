@@ -45,7 +45,7 @@ func Repartition(ctx context.Context, config SubscriberConfig, topic string, fro
 		r.layout, err = layoutOf(&config, topic, config.Partitions)
 	}
 	if err == nil {
-		r.conn, err = s.links.get(ctx, "")
+		r.conn, err = s.connections.get(ctx, "")
 	}
 	if err == nil {
 		err = r.run()
@@ -80,7 +80,7 @@ type repartition struct {
 }
 
 func (r *repartition) run() error {
-	done, err := r.begin()
+	done, err := r.checkNumber()
 	if done || err != nil {
 		return err
 	}
@@ -124,9 +124,9 @@ func (r *repartition) declare(t *topology, f func(ch *amqp091.Channel, version i
 	return t.declare(r.conn, requestTimeout, f)
 }
 
-// begin checks that the old number is the one that is there, or that the new one is
+// checkNumber checks that the old number is the one that is there, or that the new one is
 // reached.
-func (r *repartition) begin() (done bool, err error) {
+func (r *repartition) checkNumber() (done bool, err error) {
 	err = r.declare(r.from, func(ch *amqp091.Channel, version int) error { return declareNumber(ch, r.from, r.old, version) })
 	if errorCode(err) != amqp091.PreconditionFailed {
 		return false, err
@@ -183,7 +183,7 @@ func (r *repartition) proveEmpty() error {
 		return err
 	}
 	for _, name := range r.oldQueues() {
-		if err := r.empty(name); err != nil {
+		if err := r.proveQueueEmpty(name); err != nil {
 			return err
 		}
 	}

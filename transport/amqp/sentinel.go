@@ -17,12 +17,12 @@ const sentinelEncoding = "boxpair-sentinel"
 // proofTimeout is how long a queue may take to show that it is empty.
 const proofTimeout = 15 * time.Second
 
-// empty returns nil if the queue holds no message and has no consumer, or does not exist. The
+// proveQueueEmpty returns nil if the queue holds no message and has no consumer, or does not exist. The
 // numbers in the answer to a declaration prove neither: when the leader of a quorum queue is silent
 // for 250 ms, RabbitMQ answers 0 for both. A sentinel proves that no message is waiting: it goes
 // behind whatever is there, and has to be the first delivery. The consumer that waits for it shows
 // whether a number of consumers is one of RabbitMQ's own making, since it has to be counted.
-func (r *repartition) empty(name string) error {
+func (r *repartition) proveQueueEmpty(name string) error {
 	err := r.channel(func(ch *amqp091.Channel) error {
 		deliveries, err := ch.Consume(name, "", false, false, false, false, nil)
 		if err != nil {

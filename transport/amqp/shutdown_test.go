@@ -64,7 +64,7 @@ func TestHandlersFinishDuringClose(t *testing.T) {
 	name := topic(t)
 	config := amqp.DurableQueue(url)
 	fill(t, config, amqp.Quorum, name, numbered("", 3)...)
-	s := newSubscriber(t, amqp.SubscriberConfig{AMQP: config, CloseTimeout: patience})
+	s := newSubscriber(t, amqp.SubscriberConfig{AMQP: config, CloseTimeout: publishCall})
 	messages := subscribe(t, s, name)
 	held := []*message.Message{receive(t, messages), receive(t, messages), receive(t, messages)}
 	closed := make(chan error, 1)
@@ -143,7 +143,7 @@ func TestEndOfTheSubscriptionsContextDrains(t *testing.T) {
 	name := topic(t)
 	config := amqp.DurableQueue(url)
 	fill(t, config, amqp.Quorum, name, numbered("", 3)...)
-	s := newSubscriber(t, amqp.SubscriberConfig{AMQP: config, InFlight: 1, CloseTimeout: patience})
+	s := newSubscriber(t, amqp.SubscriberConfig{AMQP: config, InFlight: 1, CloseTimeout: publishCall})
 	type key struct{}
 	ctx, cancel := context.WithCancel(context.WithValue(t.Context(), key{}, "value"))
 	messages, err := s.Subscribe(ctx, name)

@@ -17,14 +17,14 @@ import (
 // goroutines at once. Its subscriptions share one connection, as long as none of them ends it again
 // and again, and have a channel each.
 type Subscriber struct {
-	config   SubscriberConfig
-	links    *links
-	timeout  time.Duration // of requests
-	codec    codec
-	topology *topology
-	dead     *Publisher // for what cannot be decoded; connects when it is needed
+	config      SubscriberConfig
+	connections *connections
+	timeout     time.Duration // of requests
+	codec       codec
+	topology    *topology
+	dead        *Publisher // for what cannot be decoded; connects when it is needed
 
-	ownKey bool // config.Key is the user's, which may panic
+	customKey bool // config.Key is the user's, which may panic
 
 	tasks sync.WaitGroup
 
@@ -42,21 +42,21 @@ var (
 // NewSubscriber returns a subscriber. It does no I/O. The error joins everything
 // that is wrong with config, by field.
 func NewSubscriber(config SubscriberConfig) (*Subscriber, error) {
-	ownKey := config.Key != nil
+	customKey := config.Key != nil
 	config.setDefaults()
 	broker, err := newBroker(config.AMQP.Connection, config.Hosts, config.Credentials, "subscriber")
 	if err := errors.Join(err, config.validate()); err != nil {
 		return nil, fmt.Errorf("amqp subscriber: %w", err)
 	}
 	s := &Subscriber{
-		config:   config,
-		ownKey:   ownKey,
-		links:    newLinks(broker, config.Logger.With("broker", broker.name)),
-		timeout:  requestTimeout,
-		codec:    newCodec(config.AMQP.Marshaler, false),
-		topology: newTopology(config.Topology, config.QueueType, config.AMQP, config.AllowLoss, config.Logger),
-		cancels:  make(map[*context.CancelFunc]struct{}),
-		groups:   make(map[string]*group),
+		config:      config,
+		customKey:   customKey,
+		connections: newConnections(broker, config.Logger.With("broker", broker.name)),
+		timeout:     requestTimeout,
+		codec:       newCodec(config.AMQP.Marshaler, false),
+		topology:    newTopology(config.Topology, config.QueueType, config.AMQP, config.AllowLoss, config.Logger),
+		cancels:     make(map[*context.CancelFunc]struct{}),
+		groups:      make(map[string]*group),
 	}
 	s.topology.partitions, s.topology.limitIsSafe = config.Partitions, config.DeliveryLimitIsSafe
 	none := func(string) string { return "" }
@@ -87,13 +87,13 @@ func NewSubscriber(config SubscriberConfig) (*Subscriber, error) {
 // were acknowledged or CloseTimeout has passed. Who stops reading from it only
 // stops the hand-out.
 func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
-	scope, leave, err := s.enter(ctx)
+	scope, leave, err := s.track(ctx)
 	if err != nil {
 		return nil, err
 	}
-	g, err := s.group(scope, topic)
+	g, err := s.newGroup(scope, topic)
 	if err == nil {
-		if err = s.take(g); err != nil {
+		if err = s.reserve(g); err != nil {
 			leave()
 			return nil, fmt.Errorf("amqp: subscribe to topic %q: %w", topic, err)
 		}
@@ -109,8 +109,8 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	return g.out, nil
 }
 
-// take notes that a queue is subscribed to, until the subscription ends.
-func (s *Subscriber) take(g *group) error {
+// reserve notes that a queue is subscribed to, until the subscription ends.
+func (s *Subscriber) reserve(g *group) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	queue := g.layout.queue
@@ -127,31 +127,31 @@ func (s *Subscriber) release(g *group) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.groups, g.layout.queue)
-	s.links.release(g.layout)
+	s.connections.release(g.layout)
 }
 
-// dismiss forgets the connection of a layout that nobody has subscribed to.
-func (s *Subscriber) dismiss(l layout) {
+// releaseUnused forgets the connection of a layout that nobody has subscribed to.
+func (s *Subscriber) releaseUnused(l layout) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.groups[l.queue] == nil {
-		s.links.release(l)
+		s.connections.release(l)
 	}
 }
 
 // SubscribeInitialize declares the topology of topic, or checks it, so that what
 // is published before the first Subscribe is kept.
 func (s *Subscriber) SubscribeInitialize(topic string) error {
-	scope, leave, err := s.enter(context.Background())
+	scope, leave, err := s.track(context.Background())
 	if err != nil {
 		return err
 	}
 	defer leave()
-	g, err := s.group(scope, topic)
+	g, err := s.newGroup(scope, topic)
 	if err != nil {
 		return fmt.Errorf("amqp: initialize topic %q: %w", topic, err)
 	}
-	s.dismiss(g.layout)
+	s.releaseUnused(g.layout)
 	return nil
 }
 
@@ -166,15 +166,15 @@ func (s *Subscriber) Close() error {
 	}
 	s.mu.Unlock()
 	// Subscriptions are done by then, unless one waits for a broker that hangs.
-	defer time.AfterFunc(s.config.CloseTimeout+closeTimeout, func() { s.links.each((*link).cut) }).Stop()
+	defer time.AfterFunc(s.config.CloseTimeout+closeTimeout, func() { s.connections.each((*sharedConnection).cut) }).Stop()
 	s.tasks.Wait()
-	s.links.each((*link).close)
+	s.connections.each((*sharedConnection).close)
 	return s.dead.Close()
 }
 
-// enter returns a context that ends with ctx and with Close, which waits until
+// track returns a context that ends with ctx and with Close, which waits until
 // leave is called.
-func (s *Subscriber) enter(ctx context.Context) (scope context.Context, leave func(), err error) {
+func (s *Subscriber) track(ctx context.Context) (scope context.Context, leave func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
@@ -192,15 +192,15 @@ func (s *Subscriber) enter(ctx context.Context) (scope context.Context, leave fu
 	}, nil
 }
 
-// group returns the subscription to topic, or those to its partitions, whose
+// newGroup returns the subscription to topic, or those to its partitions, whose
 // topology has been seen to.
-func (s *Subscriber) group(ctx context.Context, topic string) (*group, error) {
+func (s *Subscriber) newGroup(ctx context.Context, topic string) (*group, error) {
 	l, err := layoutOf(&s.config, topic, s.config.Partitions)
 	if err != nil {
 		return nil, err
 	}
 	g := &group{s: s, layout: l, out: make(chan *message.Message)}
-	g.logger = s.config.Logger.With("broker", s.links.broker.name, "topic", topic)
+	g.logger = s.config.Logger.With("broker", s.connections.broker.name, "topic", topic)
 	names := l.names()
 	checks := []error{checkName("queue", names[len(names)-1])}
 	if s.undecodable() {
@@ -210,12 +210,12 @@ func (s *Subscriber) group(ctx context.Context, topic string) (*group, error) {
 		return nil, err
 	}
 	for i, name := range names {
-		sub := s.subscription(g, topic, name)
+		sub := s.newSubscription(g, topic, name)
 		if l.count > 0 {
 			sub.partition = i + 1
 		}
-		if err := sub.prepare(ctx); err != nil {
-			s.dismiss(l)
+		if err := sub.declareWithRetries(ctx); err != nil {
+			s.releaseUnused(l)
 			return nil, err
 		}
 		g.subs = append(g.subs, sub)
@@ -223,26 +223,26 @@ func (s *Subscriber) group(ctx context.Context, topic string) (*group, error) {
 	return g, nil
 }
 
-// prepare sees to the topology of a new subscription, once more if the connection was lost
+// declareWithRetries sees to the topology of a new subscription, once more if the connection was lost
 // meanwhile: another queue may have ended it.
-func (sub *subscription) prepare(ctx context.Context) error {
-	links := sub.s.links
+func (sub *subscription) declareWithRetries(ctx context.Context) error {
+	connections := sub.s.connections
 	for attempt := 0; ; attempt++ {
-		conn, err := links.get(ctx, sub.queue)
+		conn, err := connections.get(ctx, sub.queue)
 		if err != nil {
 			return err
 		}
 		err = sub.declare(conn)
-		if err == nil || !conn.IsClosed() || attempt == manyLosses || errors.Is(err, errNoAnswer) {
-			links.blame(sub.queue, err)
+		if err == nil || !conn.IsClosed() || attempt == maxLosses || errors.Is(err, errNoAnswer) {
+			connections.dedicate(sub.queue, err)
 			return err
 		}
-		links.broker.backoff.wait(ctx, attempt)
+		connections.broker.backoff.wait(ctx, attempt)
 	}
 }
 
-// subscription returns a subscription to one queue of g.
-func (s *Subscriber) subscription(g *group, topic, queue string) *subscription {
+// newSubscription returns a subscription to one queue of g.
+func (s *Subscriber) newSubscription(g *group, topic, queue string) *subscription {
 	return &subscription{
 		s:         s,
 		layout:    g.layout,
@@ -290,7 +290,7 @@ func (sub *subscription) declareQueue(ch *amqp091.Channel, version int) error {
 
 // undecodable tells whether messages may have to be set aside in a queue that is declared for that.
 func (s *Subscriber) undecodable() bool {
-	return s.config.DeadLetterExchange == "" && (!s.codec.total() || s.ownKey && s.config.Topology == Declare)
+	return s.config.DeadLetterExchange == "" && (!s.codec.readsAll() || s.customKey && s.config.Topology == Declare)
 }
 
 const undecodableSuffix = ".undecodable"

@@ -153,7 +153,7 @@ func TestMessagesOfAKeyComeOneAfterAnother(t *testing.T) {
 			handlers.Go(func() { handle(msg) })
 		case <-done:
 			handled++
-		case <-time.After(patience):
+		case <-time.After(publishCall):
 			t.Fatalf("%d of %d messages handled", handled, len(all))
 		}
 	}

@@ -47,18 +47,18 @@ type subscription struct {
 	tasks     sync.WaitGroup
 
 	inFlight map[*delivery]struct{} // handed out and not finished, of all sources
-	ready    readiness              // to be handed out
+	ready    readyQueue             // to be handed out
 	arrived  uint64                 // how many have arrived
-	opened   int                    // of them, not finished
+	admitted int                    // of them, not finished
 	delayed  []*delivery            // nacked, to be handed out when due
 	tails    map[string]*delivery   // the last of each key that is under way
 	wakeAt   time.Time              // when to look at delayed and acks, or zero
 
-	condition atomic.Pointer[condition] // nil before it has first consumed, or failed to
+	state atomic.Pointer[consumeState] // nil before it has first consumed, or failed to
 
-	active atomic.Bool   // something was delivered on the present channel
-	excess chan struct{} // capacity 1: the partition is another process's share
-	busy   atomic.Int64  // until when it is not to be given back, in nanoseconds since 1970
+	active    atomic.Bool   // something was delivered on the present channel
+	excess    chan struct{} // capacity 1: the partition is another process's share
+	keepUntil atomic.Int64  // until when it is not to be given back, in nanoseconds since 1970
 }
 
 // run hands out messages until scope ends, then drains. It does not close out. The messages'
@@ -66,19 +66,19 @@ type subscription struct {
 func (sub *subscription) run(ctx, scope context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	var src *source
+	var consumer *consumerChannel
 	for attempt := 0; scope.Err() == nil; attempt++ {
 		var err error
 		begin := time.Now()
-		if src, err = sub.open(scope); err == nil {
+		if consumer, err = sub.consume(scope); err == nil {
 			sub.logger.Info("consuming")
-			sub.condition.Store(&condition{consuming: true})
-			err = sub.consume(ctx, scope, src)
+			sub.state.Store(&consumeState{consuming: true})
+			err = sub.deliver(ctx, scope, consumer)
 			if scope.Err() != nil {
 				break
 			}
-			sub.forget(src)
-			src = nil
+			sub.discard(consumer)
+			consumer = nil
 			if errors.Is(err, errGivenBack) {
 				sub.logger.Info("gave a partition back, which is another process's share")
 				attempt = -1
@@ -91,32 +91,32 @@ func (sub *subscription) run(ctx, scope context.Context) {
 		if scope.Err() != nil {
 			break
 		}
-		sub.s.links.blame(sub.queue, err)
-		sub.condition.Store(&condition{err: err})
+		sub.s.connections.dedicate(sub.queue, err)
+		sub.state.Store(&consumeState{err: err})
 		sub.logger.Warn("consuming stopped", "attempt", attempt+1, "error", err)
-		if !sub.s.links.broker.backoff.wait(scope, attempt) {
+		if !sub.s.connections.broker.backoff.wait(scope, attempt) {
 			break
 		}
 	}
-	sub.drain(src)
+	sub.drain(consumer)
 	cancel()
 	close(sub.abandoned)
 	sub.tasks.Wait()
 }
 
-// consume hands out what src delivers, until scope ends or src does.
-func (sub *subscription) consume(ctx, scope context.Context, src *source) error {
+// deliver hands out what src delivers, until scope ends or src does.
+func (sub *subscription) deliver(ctx, scope context.Context, consumer *consumerChannel) error {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	armed := time.Time{}
 	for scope.Err() == nil { // select might hand out another one
 		var out chan<- *message.Message
 		var msg *message.Message
-		deliveries, closed, cancelled := sub.inputs(src)
+		deliveries, closed, cancelled := sub.inputs(consumer)
 		// What was nacked keeps its place, or with one in flight there would be no order in a
 		// batch.
 		if len(sub.ready) > 0 && len(sub.inFlight)+len(sub.delayed) < sub.s.config.InFlight {
-			out, msg = sub.out, sub.ready[0].prepare(ctx)
+			out, msg = sub.out, sub.ready[0].withContext(ctx)
 		}
 		if sub.wakeAt != armed {
 			armed = sub.wakeAt
@@ -128,31 +128,31 @@ func (sub *subscription) consume(ctx, scope context.Context, src *source) error 
 		select {
 		case raw, ok := <-deliveries:
 			if !ok {
-				return src.err()
+				return consumer.err()
 			}
-			sub.arrive(src, raw)
+			sub.receive(consumer, raw)
 		case out <- msg:
 			sub.handOut()
 		case d := <-sub.finished:
-			sub.finish(src, d)
-			if err := sub.flush(src); err != nil {
+			sub.finish(consumer, d)
+			if err := sub.flush(consumer); err != nil {
 				return err
 			}
 		case d := <-sub.aside:
-			sub.putAside(src, d)
-			if err := sub.flush(src); err != nil {
+			sub.finishSetAside(consumer, d)
+			if err := sub.flush(consumer); err != nil {
 				return err
 			}
 		case err := <-closed:
 			return closedBy(err)
 		case <-cancelled:
-			return src.err()
+			return consumer.err()
 		case <-timer.C:
-			if err := sub.wake(src); err != nil {
+			if err := sub.onTimer(consumer); err != nil {
 				return err
 			}
 		case <-sub.excess:
-			if err := sub.giveBack(scope, src); err != nil {
+			if err := sub.giveBack(scope, consumer); err != nil {
 				return err
 			}
 		case <-scope.Done():
@@ -164,56 +164,15 @@ func (sub *subscription) consume(ctx, scope context.Context, src *source) error 
 
 // inputs returns what src is to be asked for: deliveries, or if enough is open the ends that the
 // deliveries would tell otherwise.
-func (sub *subscription) inputs(src *source) (deliveries <-chan amqp091.Delivery, closed <-chan *amqp091.Error, cancelled <-chan string) {
-	if c := &sub.s.config; sub.opened >= max(lookAhead*c.InFlight, c.Prefetch) {
-		return nil, src.closed, src.cancelled
+func (sub *subscription) inputs(consumer *consumerChannel) (deliveries <-chan amqp091.Delivery, closed <-chan *amqp091.Error, cancelled <-chan string) {
+	if c := &sub.s.config; sub.admitted >= max(lookAhead*c.InFlight, c.Prefetch) {
+		return nil, consumer.closed, consumer.cancelled
 	}
-	return src.deliveries, nil, nil
+	return consumer.deliveries, nil, nil
 }
 
-// arrive takes a delivery in, which may be a batch.
-func (sub *subscription) arrive(src *source, raw amqp091.Delivery) {
-	sub.active.Store(true)
-	d := &delivery{raw: raw, from: src, redelivered: raw.Redelivered}
-	src.acks.add(d)
-	if raw.ContentEncoding == sentinelEncoding {
-		src.acks.finish(d)
-		sub.schedule(time.Now().Add(ackDelay))
-		return
-	}
-	if raw.ContentEncoding == batchEncoding && sub.unbatch(d) {
-		return
-	}
-	sub.admit(d)
-}
-
-// admit takes a message in. It is ready if no other of its key is under way.
-func (sub *subscription) admit(d *delivery) {
-	sub.arrived++
-	sub.opened++
-	d.number = sub.arrived
-	var err error
-	if d.msg, err = sub.s.codec.decode(&d.raw); err != nil {
-		sub.setAside(d, err)
-		return
-	}
-	if d.key, err = sub.key(d.msg); err != nil {
-		sub.setAside(d, err)
-		return
-	}
-	if d.key != "" {
-		if tail := sub.tails[d.key]; tail != nil {
-			tail.after = d
-			sub.tails[d.key] = d
-			return
-		}
-		sub.tails[d.key] = d
-	}
-	sub.ready.add(d)
-}
-
-// prepare gives the message of d its context, once.
-func (d *delivery) prepare(ctx context.Context) *message.Message {
+// withContext gives the message of d its context, once.
+func (d *delivery) withContext(ctx context.Context) *message.Message {
 	if d.cancel == nil {
 		if d.redelivered {
 			ctx = transport.WithRedelivered(ctx)
@@ -266,16 +225,16 @@ func (sub *subscription) await(d *delivery) {
 
 // finish takes a message back from its handler, and whatever else is finished by
 // now.
-func (sub *subscription) finish(src *source, d *delivery) {
+func (sub *subscription) finish(consumer *consumerChannel, d *delivery) {
 	for {
 		delete(sub.inFlight, d)
 		switch {
-		case d.acked && d.from == src:
-			sub.opened--
-			src.acks.finish(d)
+		case d.acked && d.from == consumer:
+			sub.admitted--
+			consumer.acks.finish(d)
 			sub.advance(d)
-		case d.acked || d.from != src: // the broker delivers it again
-			sub.opened--
+		case d.acked || d.from != consumer: // the broker delivers it again
+			sub.admitted--
 			sub.advance(d)
 		default:
 			sub.delay(d)
@@ -288,23 +247,23 @@ func (sub *subscription) finish(src *source, d *delivery) {
 	}
 }
 
-// putAside ends a message that is safe elsewhere. One of a source that has ended is delivered
+// finishSetAside ends a message that is safe elsewhere. One of a source that has ended is delivered
 // again.
-func (sub *subscription) putAside(src *source, d *delivery) {
-	if d.from != src {
+func (sub *subscription) finishSetAside(consumer *consumerChannel, d *delivery) {
+	if d.from != consumer {
 		return
 	}
-	sub.opened--
-	src.acks.finish(d)
+	sub.admitted--
+	consumer.acks.finish(d)
 }
 
 // advance makes the next message of d's key ready.
 func (sub *subscription) advance(d *delivery) {
 	switch {
 	case d.key == "":
-	case d.after != nil:
-		sub.ready.add(d.after)
-		d.after = nil
+	case d.next != nil:
+		sub.ready.add(d.next)
+		d.next = nil
 	default:
 		delete(sub.tails, d.key)
 	}
@@ -327,8 +286,8 @@ func (sub *subscription) schedule(t time.Time) {
 	}
 }
 
-// wake makes due messages ready and acknowledges what has finished.
-func (sub *subscription) wake(src *source) error {
+// onTimer makes due messages ready and acknowledges what has finished.
+func (sub *subscription) onTimer(consumer *consumerChannel) error {
 	now := time.Now()
 	sub.wakeAt = time.Time{}
 	var later []*delivery
@@ -349,26 +308,26 @@ func (sub *subscription) wake(src *source) error {
 		sub.ready.add(d)
 	}
 	sub.delayed = later
-	return src.acks.flush(1, src.ch.Ack)
+	return consumer.acks.flush(1, consumer.ch.Ack)
 }
 
 // flush tells the broker what has finished, when that is enough to make it worth
 // while: then there is room for new deliveries.
-func (sub *subscription) flush(src *source) error {
+func (sub *subscription) flush(consumer *consumerChannel) error {
 	var err error
 	n := sub.s.config.InFlight
-	if src.acks.open >= max(1, n/4) {
-		err = src.acks.flush(max(1, n/2), src.ch.Ack)
+	if consumer.acks.unsent >= max(1, n/4) {
+		err = consumer.acks.flush(max(1, n/2), consumer.ch.Ack)
 	}
-	if src.acks.open > 0 {
+	if consumer.acks.unsent > 0 {
 		sub.schedule(time.Now().Add(ackDelay))
 	}
 	return err
 }
 
-// forget drops what src has delivered and was not handed out: the broker delivers
+// discard drops what src has delivered and was not handed out: the broker delivers
 // it again. Keys whose message is with a handler stay taken.
-func (sub *subscription) forget(src *source) {
+func (sub *subscription) discard(consumer *consumerChannel) {
 	for _, d := range sub.ready {
 		if d.cancel != nil {
 			d.cancel()
@@ -376,39 +335,39 @@ func (sub *subscription) forget(src *source) {
 	}
 	sub.ready, sub.delayed, sub.wakeAt = nil, nil, time.Time{}
 	clear(sub.tails)
-	sub.opened = len(sub.inFlight)
+	sub.admitted = len(sub.inFlight)
 	for d := range sub.inFlight {
-		d.after = nil
+		d.next = nil
 		if d.key != "" {
 			sub.tails[d.key] = d
 		}
 	}
-	src.close()
+	consumer.close()
 }
 
 // drain waits for the messages in flight, for CloseTimeout at most, tells the
 // broker of those that were acknowledged, and closes the channel. Nothing is told
 // before the end: an ack makes room for a delivery that would only go back.
-func (sub *subscription) drain(src *source) {
+func (sub *subscription) drain(consumer *consumerChannel) {
 	timer := time.NewTimer(sub.s.config.CloseTimeout)
 	defer timer.Stop()
 	for len(sub.inFlight) > 0 {
 		select {
 		case d := <-sub.finished:
 			delete(sub.inFlight, d)
-			if d.acked && d.from == src {
-				src.acks.finish(d)
+			if d.acked && d.from == consumer {
+				consumer.acks.finish(d)
 			}
 		case <-timer.C:
 			sub.logger.Warn("closing with messages in flight", "messages", len(sub.inFlight))
 			clear(sub.inFlight)
 		}
 	}
-	if src == nil {
+	if consumer == nil {
 		return
 	}
-	if err := src.acks.flush(1, src.ch.Ack); err != nil {
+	if err := consumer.acks.flush(1, consumer.ch.Ack); err != nil {
 		sub.logger.Warn("cannot acknowledge", "error", err)
 	}
-	sub.forget(src)
+	sub.discard(consumer)
 }

@@ -12,6 +12,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	wamqp "github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
 	"github.com/rabbitmq/amqp091-go"
+
+	"github.com/boxpair/boxpair/internal/choice"
 )
 
 const (
@@ -281,4 +283,35 @@ func errorCode(err error) int {
 		return e.Code
 	}
 	return 0
+}
+
+// Topology says who declares exchanges, queues and bindings.
+type Topology uint8
+
+// QueueType is the type of the queues that are declared.
+type QueueType uint8
+
+var (
+	topologyWords  = []string{Declare: "declare", Passive: "passive", NoTopology: "none"}
+	queueTypeWords = []string{Quorum: "quorum", Classic: "classic"}
+)
+
+// MarshalText returns "declare", "passive" or "none", and an error for any other value.
+func (t Topology) MarshalText() ([]byte, error) {
+	return choice.Text("Topology", topologyWords, t)
+}
+
+// UnmarshalText takes what MarshalText returns, and nothing else.
+func (t *Topology) UnmarshalText(text []byte) error {
+	return choice.Parse("Topology", topologyWords, text, t)
+}
+
+// MarshalText returns "quorum" or "classic", and an error for any other value.
+func (q QueueType) MarshalText() ([]byte, error) {
+	return choice.Text("QueueType", queueTypeWords, q)
+}
+
+// UnmarshalText takes what MarshalText returns, and nothing else.
+func (q *QueueType) UnmarshalText(text []byte) error {
+	return choice.Parse("QueueType", queueTypeWords, text, q)
 }

@@ -47,7 +47,7 @@ func (sub *subscription) setAside(d *delivery, reason error) {
 			}
 			sub.logger.Error("cannot set a message aside", "exchange", exchange, "routing_key", key,
 				"attempt", attempt+1, "outcome", r.Outcome.String(), "error", r.Err)
-			if !sub.s.links.broker.backoff.wait(ctx, attempt) {
+			if !sub.s.connections.broker.backoff.wait(ctx, attempt) {
 				return
 			}
 		}

@@ -43,7 +43,7 @@ func (w *wire) dial(network, addr string) (net.Conn, error) {
 	if down {
 		return nil, errors.New("network is down")
 	}
-	inner, err := net.DialTimeout(network, addr, patience)
+	inner, err := net.DialTimeout(network, addr, publishCall)
 	if err != nil {
 		return nil, err
 	}
@@ -154,7 +154,7 @@ func (c *wireConn) Close() error {
 // edited has config connect through a wire on which edit changes the frames that the broker sends.
 func edited(config *wamqp.Config, edit func(frame []byte)) {
 	config.Connection.AmqpConfig = &amqp091.Config{Dial: func(network, addr string) (net.Conn, error) {
-		conn, err := net.DialTimeout(network, addr, patience)
+		conn, err := net.DialTimeout(network, addr, publishCall)
 		return &editedConn{Conn: conn, edit: edit}, err
 	}}
 }

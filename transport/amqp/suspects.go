@@ -19,8 +19,8 @@ import (
 // the culprit. What was gathered and not published yet goes behind them in the same way, so that it
 // does not overtake them.
 
-// exception tells whether err is an exception that a message may have caused.
-func exception(err error) bool {
+// isException tells whether err is an exception that a message may have caused.
+func isException(err error) bool {
 	code := errorCode(err)
 	return code != 0 && code != amqp091.ConnectionForced
 }
@@ -39,15 +39,15 @@ func (c *confirmChannel) cleared(s *slot) bool { return s.in.confirm.DeliveryTag
 // isSuspect tells whether s, which was not answered before c closed, is to be published again to
 // find the culprit.
 func (c *confirmChannel) isSuspect(s *slot) bool {
-	return s.done != nil && !c.cleared(s) && exception(c.failure) && (s.msg != nil || s.msgs != nil)
+	return s.done != nil && !c.cleared(s) && isException(c.failure) && (s.msg != nil || s.msgs != nil)
 }
 
-// lost judges a message that was alone unanswered when its channel closed.
-func (p *Publisher) lost(cause error, s *slot) transport.Result {
+// exceptionOutcome judges a message that was alone unanswered when its channel closed.
+func (p *Publisher) exceptionOutcome(cause error, s *slot) transport.Result {
 	if cause == nil {
 		cause = errNotConnected
 	}
-	if !exception(cause) {
+	if !isException(cause) {
 		return *unavailable(fmt.Errorf("connection lost before the confirm: %w", cause))
 	}
 	err := fmt.Errorf("exchange %q, routing key %q: %w", s.in.exchange, s.in.key, cause)
@@ -64,15 +64,15 @@ func (p *Publisher) lost(cause error, s *slot) transport.Result {
 	}
 }
 
-// patienceWithCleared is for how long at most the answers for all messages that were cleared on a
+// clearedTimeout is for how long at most the answers for all messages that were cleared on a
 // channel are waited for, before the next message may end it.
-const patienceWithCleared = time.Second
+const clearedTimeout = time.Second
 
-// narrow publishes suspects on c until there are none, and tells whether c is still to be used.
+// retrySuspects publishes suspects on c until there are none, and tells whether c is still to be used.
 // Nobody else publishes on it meanwhile. Topologies are not declared: a queue that answers nothing
 // would hold up all others.
-func (p *Publisher) narrow(c *confirmChannel) bool {
-	patience, cancel := context.WithTimeout(context.Background(), min(patienceWithCleared, p.config.ConfirmTimeout/8))
+func (p *Publisher) retrySuspects(c *confirmChannel) bool {
+	bounded, cancel := context.WithTimeout(context.Background(), min(clearedTimeout, p.config.ConfirmTimeout/8))
 	defer cancel()
 	for {
 		p.mu.Lock()
@@ -83,22 +83,22 @@ func (p *Publisher) narrow(c *confirmChannel) bool {
 		s := p.suspects[0]
 		p.suspects = p.suspects[1:]
 		p.mu.Unlock()
-		r := p.tryAlone(c, s, patience.Done())
+		r := p.retryAlone(c, s, bounded.Done())
 		if !c.ch.IsClosed() {
 			if r != nil {
-				p.finish(s, *r)
+				p.reportSlot(s, *r)
 			}
 			continue
 		}
-		p.convict(c, s, r)
+		p.attributeException(c, s, r)
 		return false
 	}
 }
 
-// tryAlone publishes s, and waits until the broker has handled it, and answered or patience is
+// retryAlone publishes s, and waits until the broker has handled it, and answered or patience is
 // over. It returns an outcome if s was not published.
-func (p *Publisher) tryAlone(c *confirmChannel, s *slot, patience <-chan struct{}) *transport.Result {
-	if err := s.ctx().Err(); err != nil {
+func (p *Publisher) retryAlone(c *confirmChannel, s *slot, expired <-chan struct{}) *transport.Result {
+	if err := s.context().Err(); err != nil {
 		return unavailable(fmt.Errorf("not confirmed yet: %w", err))
 	}
 	if p.isClosed() {
@@ -123,7 +123,7 @@ func (p *Publisher) tryAlone(c *confirmChannel, s *slot, patience <-chan struct{
 	p.await(c, s)
 	c.packets++
 	p.mu.Unlock()
-	stop := c.conn.guard(p.config.ConfirmTimeout)
+	stop := c.conn.cutAfter(p.config.ConfirmTimeout)
 	err = c.ch.Qos(0, 0, false) // any request will do
 	stop()
 	if err != nil {
@@ -134,41 +134,41 @@ func (p *Publisher) tryAlone(c *confirmChannel, s *slot, patience <-chan struct{
 	p.mu.Unlock()
 	select {
 	case <-confirm.Done():
-	case <-patience:
+	case <-expired:
 	}
 	return nil
 }
 
-// convict judges s, on which c has ended, unless it has an outcome already; those that share its
+// attributeException judges s, on which c has ended, unless it has an outcome already; those that share its
 // fate; and those that were cleared on c and not answered. When the end says nothing of a message,
 // all suspects are unavailable.
-func (p *Publisher) convict(c *confirmChannel, s *slot, r *transport.Result) {
+func (p *Publisher) attributeException(c *confirmChannel, s *slot, r *transport.Result) {
 	p.end(c, <-c.ended) // at the latest when the client has seen the end
 	var convicted *packet
 	if r == nil && !c.cleared(s) {
 		p.mu.Lock()
-		verdict := p.lost(c.failure, s)
+		verdict := p.exceptionOutcome(c.failure, s)
 		in := *s.in
 		p.unlink(c, s)
 		p.mu.Unlock()
 		r, convicted = &verdict, &in
 	}
 	if r != nil {
-		p.finish(s, *r)
+		p.reportSlot(s, *r)
 	}
 	p.settle(c, true)
 	switch {
-	case !exception(c.failure):
-		p.acquit(errors.Join(errNotConnected, c.failure))
+	case !isException(c.failure):
+		p.giveUpSuspects(errors.Join(errNotConnected, c.failure))
 	case convicted != nil:
 		code := errorCode(c.failure)
-		p.report(*r, func(s *slot) bool { return sameFate(code, convicted, s.in) })
+		p.reportSuspects(*r, func(s *slot) bool { return sameException(code, convicted, s.in) })
 	}
 }
 
-// sameFate tells whether the broker answers for b as for a, which it has closed a channel for with
+// sameException tells whether the broker answers for b as for a, which it has closed a channel for with
 // this code.
-func sameFate(code int, a, b *packet) bool {
+func sameException(code int, a, b *packet) bool {
 	switch code {
 	case amqp091.NotFound: // of the exchange
 		return a.exchange == b.exchange
@@ -179,8 +179,8 @@ func sameFate(code int, a, b *packet) bool {
 	}
 }
 
-// finish reports s, which is in nothing.
-func (p *Publisher) finish(s *slot, r transport.Result) {
+// reportSlot reports s, which is in nothing.
+func (p *Publisher) reportSlot(s *slot, r transport.Result) {
 	p.mu.Lock()
 	done := s.done
 	p.drop(s)
@@ -189,8 +189,8 @@ func (p *Publisher) finish(s *slot, r transport.Result) {
 	done(r)
 }
 
-// report reports the suspects of which that is true.
-func (p *Publisher) report(r transport.Result, concerns func(*slot) bool) {
+// reportSuspects reports the suspects of which that is true.
+func (p *Publisher) reportSuspects(r transport.Result, concerns func(*slot) bool) {
 	p.mu.Lock()
 	var concerned, others []*slot
 	for _, s := range p.suspects {
@@ -203,44 +203,11 @@ func (p *Publisher) report(r transport.Result, concerns func(*slot) bool) {
 	p.suspects = others
 	p.mu.Unlock()
 	for _, s := range concerned {
-		p.finish(s, r)
+		p.reportSlot(s, r)
 	}
 }
 
-// acquit reports all suspects as unavailable.
-func (p *Publisher) acquit(cause error) {
-	p.report(*unavailable(cause), func(*slot) bool { return true })
-}
-
-// dial connects, and reports suspects whose context ends meanwhile.
-func (p *Publisher) dial(ctx context.Context) (conn *connection, err error) {
-	connected := make(chan struct{})
-	p.tasks.Go(func() {
-		defer close(connected)
-		conn, err = p.broker.dial(ctx)
-	})
-	for {
-		select {
-		case <-connected:
-			return conn, err
-		case <-p.nudge:
-		}
-		for _, cause := range []error{context.Canceled, context.DeadlineExceeded} {
-			p.report(*unavailable(fmt.Errorf("not confirmed yet: %w", cause)), func(s *slot) bool { return errors.Is(s.ctx().Err(), cause) })
-		}
-	}
-}
-
-// ctx returns the context of s, as far as it can end.
-func (s *slot) ctx() context.Context {
-	if s.watch == nil {
-		return context.Background()
-	}
-	return s.watch.ctx
-}
-
-func (p *Publisher) isClosed() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.closed
+// giveUpSuspects reports all suspects as unavailable.
+func (p *Publisher) giveUpSuspects(cause error) {
+	p.reportSuspects(*unavailable(cause), func(*slot) bool { return true })
 }

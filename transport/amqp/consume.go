@@ -8,9 +8,9 @@ import (
 	"github.com/rabbitmq/amqp091-go"
 )
 
-// source is one instance of a channel that is consumed from. Delivery tags mean
+// consumerChannel is one instance of a channel that is consumed from. Delivery tags mean
 // nothing beyond it.
-type source struct {
+type consumerChannel struct {
 	conn       *connection
 	ch         *amqp091.Channel
 	deliveries <-chan amqp091.Delivery
@@ -21,23 +21,23 @@ type source struct {
 	acks       acks
 }
 
-// open declares the topology and starts to consume on a channel of its own.
-func (sub *subscription) open(ctx context.Context) (*source, error) {
+// consume declares the topology and starts to consume on a channel of its own.
+func (sub *subscription) consume(ctx context.Context) (*consumerChannel, error) {
 	sub.active.Store(false)
 	select {
 	case <-sub.excess: // told to give back what is not held any more
 	default:
 	}
-	conn, err := sub.s.links.get(ctx, sub.queue)
+	conn, err := sub.s.connections.get(ctx, sub.queue)
 	if err != nil {
 		return nil, err
 	}
 	if err := sub.declare(conn); err != nil {
 		return nil, err
 	}
-	var src *source
-	err = conn.guarded(sub.s.timeout, func() (err error) {
-		src, err = sub.consumer(ctx, conn)
+	var consumer *consumerChannel
+	err = conn.request(sub.s.timeout, func() (err error) {
+		consumer, err = sub.startConsumer(ctx, conn)
 		return err
 	})
 	if err != nil {
@@ -45,43 +45,43 @@ func (sub *subscription) open(ctx context.Context) (*source, error) {
 	}
 	if sub.partition > 0 {
 		// A change of their number that came between sees this consumer only from now on.
-		if err := sub.recheck(conn); err != nil {
-			src.close()
+		if err := sub.checkPartitions(conn); err != nil {
+			consumer.close()
 			return nil, err
 		}
-		return src, nil
+		return consumer, nil
 	}
-	sub.tasks.Go(func() { sub.watchForOthers(src.ended, conn) })
-	return src, nil
+	sub.tasks.Go(func() { sub.warnOfConsumers(consumer.ended, conn) })
+	return consumer, nil
 }
 
-// consumer starts to consume on a channel of its own.
-func (sub *subscription) consumer(ctx context.Context, conn *connection) (*source, error) {
+// startConsumer starts to consume on a channel of its own.
+func (sub *subscription) startConsumer(ctx context.Context, conn *connection) (*consumerChannel, error) {
 	ch, err := conn.Channel()
 	if err != nil {
 		return nil, fmt.Errorf("open channel: %w", err)
 	}
-	src := &source{
+	consumer := &consumerChannel{
 		conn: conn, ch: ch,
 		closed:    ch.NotifyClose(make(chan *amqp091.Error, 1)),
 		cancelled: ch.NotifyCancel(make(chan string, 1)), // room for the one consumer: the client waits for whoever listens
 	}
-	src.ended, src.end = context.WithCancel(ctx)
+	consumer.ended, consumer.end = context.WithCancel(ctx)
 	c := sub.s.config.AMQP.Consume
 	if err := ch.Qos(sub.s.config.Prefetch, 0, false); err != nil {
-		src.close()
+		consumer.close()
 		return nil, fmt.Errorf("set prefetch count: %w", err)
 	}
-	src.deliveries, err = ch.Consume(sub.queue, c.Consumer, false, c.Exclusive, c.NoLocal, false, c.Arguments)
+	consumer.deliveries, err = ch.Consume(sub.queue, c.Consumer, false, c.Exclusive, c.NoLocal, false, c.Arguments)
 	if err != nil {
-		src.close()
+		consumer.close()
 		return nil, fmt.Errorf("consume: %w", err)
 	}
-	return src, nil
+	return consumer, nil
 }
 
-// recheck tells whether the topic still has as many partitions.
-func (sub *subscription) recheck(conn *connection) error {
+// checkPartitions tells whether the topic still has as many partitions.
+func (sub *subscription) checkPartitions(conn *connection) error {
 	return sub.s.topology.declare(conn, sub.s.timeout, func(ch *amqp091.Channel, version int) error {
 		return sub.s.topology.marker(ch, sub.layout, version)
 	})
@@ -89,17 +89,17 @@ func (sub *subscription) recheck(conn *connection) error {
 
 // close ends the source. The broker handles the acks that were sent before, and
 // then returns the rest to the queue in its order.
-func (src *source) close() {
-	src.end()
-	src.conn.closeChannel(src.ch)
+func (consumer *consumerChannel) close() {
+	consumer.end()
+	consumer.conn.closeChannel(consumer.ch)
 }
 
 var errConsumerEnded = errors.New("the broker has ended the consumer, as it does when the queue is deleted")
 
 // err says why the source has ended by itself.
-func (src *source) err() error {
+func (consumer *consumerChannel) err() error {
 	select {
-	case err := <-src.closed:
+	case err := <-consumer.closed:
 		return closedBy(err)
 	default:
 		return errConsumerEnded

@@ -17,8 +17,10 @@ import (
 	"github.com/boxpair/boxpair/transport/amqp"
 )
 
-// part is a message in a batch, by what its documentation says. Its ID needs no escape.
-func part(id, envelope string) string { return fmt.Sprintf("%s %d\n%s", id, len(envelope), envelope) }
+// batchEntry is a message in a batch, by what its documentation says. Its ID needs no escape.
+func batchEntry(id, envelope string) string {
+	return fmt.Sprintf("%s %d\n%s", id, len(envelope), envelope)
+}
 
 // batched is a publishing of parts.
 func batched(parts ...string) amqp091.Publishing {
@@ -32,7 +34,7 @@ func batched(parts ...string) amqp091.Publishing {
 func batchOf(payloads ...string) amqp091.Publishing {
 	var parts []string
 	for _, p := range payloads {
-		parts = append(parts, part("id-"+p, "publish-seq=2&key="+p[:1]+"\n"+p))
+		parts = append(parts, batchEntry("id-"+p, "publish-seq=2&key="+p[:1]+"\n"+p))
 	}
 	return batched(parts...)
 }
@@ -78,12 +80,12 @@ func TestBatchIsItsMessages(t *testing.T) {
 			config.AMQP.Marshaler = marshaler
 			long := strings.Repeat("three 3\n", 100)
 			batch := batched(
-				part("one", "publish-seq=2&key=a&type=placed&_tenant=acme\n{}\n"),
-				part("t%20wo%0A", "publish-seq=3\n"),
-				part("three", "publish-seq=4&key=c\n"+long),
+				batchEntry("one", "publish-seq=2&key=a&type=placed&_tenant=acme\n{}\n"),
+				batchEntry("t%20wo%0A", "publish-seq=3\n"),
+				batchEntry("three", "publish-seq=4&key=c\n"+long),
 			)
 			batch.Headers = amqp091.Table{"x-of-all": "yes"}
-			put(t, config, name, batch, batched(part("four", "publish-seq=1\n4")))
+			put(t, config, name, batch, batched(batchEntry("four", "publish-seq=1\n4")))
 			s := newSubscriber(t, config)
 			messages := subscribe(t, s, name)
 			for _, want := range []*message.Message{
@@ -221,7 +223,7 @@ func TestOneInFlightIsOneOrderOfBatches(t *testing.T) {
 // unsplittable are bodies of batches that cannot be read.
 var unsplittable = []string{
 	"", "x", "publish-seq=1", "publish-seq=1\n", "1\nid 1\nx", "publish-seq=1\nid 2\nx", "publish-seq=1\nid 1\nxy", "publish-seq=1\nid -1\nx",
-	"publish-seq=1\n" + part("id", "publish-seq=2\nx") + "id", "publish-seq=1\n%4 0\n", "publish-seq=1\n" + part(strings.Repeat("x", 256), "publish-seq=2\nx"),
+	"publish-seq=1\n" + batchEntry("id", "publish-seq=2\nx") + "id", "publish-seq=1\n%4 0\n", "publish-seq=1\n" + batchEntry(strings.Repeat("x", 256), "publish-seq=2\nx"),
 }
 
 func TestBatchThatCannotBeReadIsSetAsideWhole(t *testing.T) {
@@ -288,7 +290,7 @@ func TestMessageOfABatchIsSetAsideAlone(t *testing.T) {
 	config.AMQP.Marshaler = picky{calls: new(atomic.Int64)}
 	want := map[string]string{"2": "publish-seq=4&key=a\nunreadable", "4": "no envelope"}
 	put(t, config, name, batched(
-		part("1", "publish-seq=3&key=a\nx1"), part("2", want["2"]), part("3", "publish-seq=5&key=a\nx3"), part("4", want["4"]), part("5", "publish-seq=6\nx5"),
+		batchEntry("1", "publish-seq=3&key=a\nx1"), batchEntry("2", want["2"]), batchEntry("3", "publish-seq=5&key=a\nx3"), batchEntry("4", want["4"]), batchEntry("5", "publish-seq=6\nx5"),
 	))
 	// While they cannot be set aside, the broker keeps the batch.
 	other := config

@@ -1,12 +1,10 @@
 package amqp
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"time"
 
-	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/rabbitmq/amqp091-go"
 
 	"github.com/boxpair/boxpair/internal/fault"
@@ -18,47 +16,10 @@ const (
 	// looks at all of them. Confirms come in nearly the order of the publishes; when
 	// one is missing, as from a queue without a leader, the others go on.
 	sweepInterval = 5 * time.Millisecond
-	// sweepsLeftOut is how many times in a row it does not look at all of them, since the oldest
+	// maxSkippedSweeps is how many times in a row it does not look at all of them, since the oldest
 	// one is another each time. What is overdue is seen so much later.
-	sweepsLeftOut = 20
+	maxSkippedSweeps = 20
 )
-
-// confirmChannel is one instance of a channel in confirm mode and what is
-// unconfirmed on it. Delivery tags mean nothing beyond it. Its fields are guarded
-// by the publisher's mu.
-type confirmChannel struct {
-	conn    *connection
-	ch      *amqp091.Channel
-	returns chan amqp091.Return
-	ended   chan *amqp091.Error
-	failure error // why it was closed from here
-
-	first, last *slot     // unconfirmed, in the order of their publishing
-	packets     int       // what they were published in
-	gathering   gathering // not published yet
-	abandoned   int       // of both, reported as unavailable already
-	heard       time.Time // when the broker last answered for a message
-	handled     uint64    // the highest tag that the broker has handled for certain
-
-	prepared  map[string]time.Time // topics whose topology was declared, and when
-	missing   map[string]time.Time // topics of which it is not prepared because a message came back, and when
-	preparing map[string]*preparation
-}
-
-// slot is what one call of Send or SendBatch has sent.
-type slot struct {
-	next, prev *slot
-	in         *packet
-	own        packet // unless it goes with others
-	topic      string
-	msg        *message.Message   // to be published again if need be; nil for what is not a message of ours
-	msgs       []*message.Message // instead of msg, of a call of SendBatch
-	messages   int
-	done       func(transport.Result) // nil once the outcome was reported
-	watch      *watch                 // nil for a context that never ends
-	written    time.Time              // or gathered, as long as it is not
-	bytes      int
-}
 
 // judgement is an outcome on its way to who asked for it.
 type judgement struct {
@@ -66,89 +27,9 @@ type judgement struct {
 	result transport.Result
 }
 
-func (c *confirmChannel) frameSize() int {
-	if c.conn.Config.FrameSize > 0 {
-		return c.conn.Config.FrameSize
-	}
-	return maxHeaderBytes + frameOverhead
-}
-
-// write publishes out, or has it gathered with others. It reports false when the channel turned out
-// to be closed before anything was written. Called with mu locked.
-func (p *Publisher) write(ctx context.Context, c *confirmChannel, out *outgoing,
-	done func(transport.Result)) (bool, *transport.Result) {
-	if out.gather && (c.packets >= packetsAlone || c.gathering.has(out)) {
-		if !p.gather(ctx, c, out, done) {
-			return false, nil
-		}
-		_ = fault.Hit(ctx, fault.BrokerGiven)
-		return true, nil
-	}
-	confirm, err := c.ch.PublishWithDeferredConfirm(out.exchange, out.key, true, false, out.pub)
-	switch {
-	case errors.Is(err, amqp091.ErrClosed):
-		if p.current == c {
-			p.current = nil
-		}
-		return false, nil
-	case err != nil:
-		// Half a message may have been written: the channel cannot go on.
-		p.fail(c, fmt.Errorf("publish: %w", err))
-		return false, unavailable(fmt.Errorf("publish: %w", err))
-	}
-	s := p.newSlot(ctx, out, done)
-	s.own = packet{seq: out.seq, exchange: out.exchange, key: out.key, confirm: confirm}
-	s.in = &s.own
-	p.await(c, s)
-	c.packets++
-	_ = fault.Hit(ctx, fault.BrokerGiven)
-	return true, nil
-}
-
-// newSlot returns a slot that is in nothing yet. Called with mu locked.
-func (p *Publisher) newSlot(ctx context.Context, out *outgoing, done func(transport.Result)) *slot {
-	s := p.free
-	if s == nil {
-		s = &slot{}
-	} else {
-		p.free = s.next
-	}
-	*s = slot{
-		topic: out.topic, msg: out.msg, msgs: out.msgs, messages: out.messages, done: done, watch: p.watch(ctx),
-		written: time.Now(), bytes: len(out.pub.Body),
-	}
-	p.bytes += s.bytes
-	return s
-}
-
-// await adds s, which was published, to what is unconfirmed. Called with mu locked.
-func (p *Publisher) await(c *confirmChannel, s *slot) {
-	s.in.slots++
-	s.prev = c.last
-	if c.last == nil {
-		c.first = s
-		p.wakeJudge()
-	} else {
-		c.last.next = s
-	}
-	c.last = s
-}
-
-// fail cuts the connection of c; everything unconfirmed on it becomes
-// unavailable. Called with mu locked.
-func (p *Publisher) fail(c *confirmChannel, cause error) {
-	if c.failure == nil {
-		c.failure = cause
-	}
-	if p.current == c {
-		p.current = nil
-	}
-	c.conn.raw.abort()
-}
-
 func (p *Publisher) wakeJudge() {
 	select {
-	case p.nudge <- struct{}{}:
+	case p.wake <- struct{}{}:
 	default:
 	}
 }
@@ -175,7 +56,7 @@ func (p *Publisher) judge(c *confirmChannel, blocked <-chan amqp091.Blocking) {
 		case <-confirmed:
 		case <-timer.C:
 			armed, all = false, sweeps.due(oldest)
-		case <-p.nudge:
+		case <-p.wake:
 		case b, ok := <-blocked:
 			if !ok {
 				blocked = nil
@@ -205,7 +86,7 @@ func (p *Publisher) oldest(c *confirmChannel) (confirmed <-chan struct{}, seq st
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if c.first == nil {
-		return nil, "", len(c.gathering.order) == 0
+		return nil, "", len(c.pending.order) == 0
 	}
 	return c.first.in.confirm.Done(), c.first.in.seq, false
 }
@@ -214,16 +95,16 @@ func (p *Publisher) oldest(c *confirmChannel) (confirmed <-chan struct{}, seq st
 // found, and a look at a full window takes as long as to judge a hundred messages.
 type sweeps struct {
 	oldest  string // seq of the oldest slot, the last time
-	leftOut int
+	skipped int
 }
 
 func (s *sweeps) due(oldest string) bool {
-	if oldest != s.oldest && s.leftOut < sweepsLeftOut {
+	if oldest != s.oldest && s.skipped < maxSkippedSweeps {
 		s.oldest = oldest
-		s.leftOut++
+		s.skipped++
 		return false
 	}
-	s.oldest, s.leftOut = oldest, 0
+	s.oldest, s.skipped = oldest, 0
 	return true
 }
 
@@ -266,7 +147,7 @@ func (p *Publisher) settle(c *confirmChannel, all bool) {
 	// returns of what was confirmed are in the channel by now, since the broker
 	// sends them before; those of what is confirmed later may not be.
 	answered := c.answered(p.answered[:0], all)
-	lost, closed := 0, c.ch.IsClosed()
+	unanswered, closed := 0, c.ch.IsClosed()
 	if closed {
 		// All are answered now or in a moment, with a nack if nobody knows better;
 		// how many those are tells whether the culprit is known.
@@ -278,7 +159,7 @@ func (p *Publisher) settle(c *confirmChannel, all bool) {
 		}
 		for _, s := range answered {
 			if !c.cleared(s) {
-				lost++
+				unanswered++
 			}
 		}
 		c.noteEnd()
@@ -287,25 +168,25 @@ func (p *Publisher) settle(c *confirmChannel, all bool) {
 	judged := p.judged[:0]
 	for _, s := range answered {
 		c.noteHandled(s, !closed)
-		if lost > 1 && !s.in.confirm.Acked() && s.in.returned == nil && c.isSuspect(s) {
+		if unanswered > 1 && !s.in.confirm.Acked() && s.in.returned == nil && c.isSuspect(s) {
 			p.unlink(c, s)
 			p.suspects = append(p.suspects, s)
 			continue
 		}
 		if s.done != nil {
-			judged = append(judged, judgement{s.done, p.outcome(c, s, closed, lost)})
+			judged = append(judged, judgement{s.done, p.outcome(c, s, closed, unanswered)})
 		} else {
 			c.abandoned--
 		}
 		p.release(c, s)
 	}
 	if len(answered) > 0 {
-		c.heard = time.Now()
+		c.lastAnswer = time.Now()
 	}
 	if closed {
-		judged = p.orphaned(c, judged)
+		judged = p.endPending(c, judged)
 	} else {
-		p.publishGathered(c)
+		p.publishDue(c)
 	}
 	if all {
 		judged = p.overdue(c, judged)
@@ -380,22 +261,22 @@ func (c *confirmChannel) noteEnd() {
 
 // outcome judges an answered message. When the channel has closed, lost is how
 // many calls were not answered on it and may be why.
-func (p *Publisher) outcome(c *confirmChannel, s *slot, closed bool, lost int) transport.Result {
+func (p *Publisher) outcome(c *confirmChannel, s *slot, closed bool, unanswered int) transport.Result {
 	switch {
 	case s.in.confirm.Acked() && s.in.returned == nil:
 		return transport.Result{Outcome: transport.Confirmed}
 	case s.in.returned != nil:
 		_ = fault.Reach(fault.BrokerReturned)
-		c.forget(s.topic)
+		c.unprepare(s.topic)
 		return transport.Result{Outcome: transport.Returned, Err: fmt.Errorf("%w: exchange %q, routing key %q: %d %s",
 			ErrUnroutable, s.in.exchange, s.in.key, s.in.returned.ReplyCode, s.in.returned.ReplyText)}
 	case !closed:
 		return transport.Result{Outcome: transport.Refused, Err: fmt.Errorf("%w: exchange %q, routing key %q",
 			ErrNacked, s.in.exchange, s.in.key)}
-	case lost > 1 || c.cleared(s):
+	case unanswered > 1 || c.cleared(s):
 		return *unavailable(fmt.Errorf("channel closed before the confirm: %w", errors.Join(errNotConnected, c.failure)))
 	default:
-		return p.lost(c.failure, s)
+		return p.exceptionOutcome(c.failure, s)
 	}
 }
 
@@ -410,7 +291,7 @@ const confirmsAhead = 1 << 18
 // nothing would be won.
 func (p *Publisher) overdue(c *confirmChannel, judged []judgement) []judgement {
 	since := time.Now().Add(-p.config.ConfirmTimeout)
-	for _, b := range c.gathering.order {
+	for _, b := range c.pending.order {
 		for _, s := range b.slots {
 			judged = p.giveUp(c, s, s.written.Before(since), judged)
 		}
@@ -419,7 +300,7 @@ func (p *Publisher) overdue(c *confirmChannel, judged []judgement) []judgement {
 		timedOut := s.written.Before(since)
 		judged = p.giveUp(c, s, timedOut, judged)
 		if timedOut && p.blocked == "" && p.unblocked.Before(since) &&
-			(c.heard.Before(s.written) || c.abandoned > p.config.Window/2 || c.handled > s.in.confirm.DeliveryTag+p.confirmsAhead) {
+			(c.lastAnswer.Before(s.written) || c.abandoned > p.config.Window/2 || c.handled > s.in.confirm.DeliveryTag+p.confirmsAhead) {
 			p.fail(c, fmt.Errorf("%w: nothing for %v", ErrConfirmTimeout, p.config.ConfirmTimeout))
 			break
 		}
@@ -446,8 +327,8 @@ func (p *Publisher) giveUp(c *confirmChannel, s *slot, timedOut bool, judged []j
 func (p *Publisher) overdueError(s *slot, timedOut bool) error {
 	var err error
 	switch {
-	case s.watch != nil && s.watch.ctx.Err() != nil:
-		err = fmt.Errorf("not confirmed yet: %w", s.watch.ctx.Err())
+	case s.watched != nil && s.watched.ctx.Err() != nil:
+		err = fmt.Errorf("not confirmed yet: %w", s.watched.ctx.Err())
 	case timedOut:
 		err = ErrConfirmTimeout
 	default:
@@ -457,37 +338,4 @@ func (p *Publisher) overdueError(s *slot, timedOut bool) error {
 		return fmt.Errorf("%w (%w)", p.blockedError(), err)
 	}
 	return err
-}
-
-// release takes s out of c and its place in the window. Called with mu locked.
-func (p *Publisher) release(c *confirmChannel, s *slot) {
-	p.unlink(c, s)
-	p.drop(s)
-}
-
-// unlink takes s out of c. Called with mu locked.
-func (p *Publisher) unlink(c *confirmChannel, s *slot) {
-	if s.prev == nil {
-		c.first = s.next
-	} else {
-		s.prev.next = s.next
-	}
-	if s.next == nil {
-		c.last = s.prev
-	} else {
-		s.next.prev = s.prev
-	}
-	s.next, s.prev = nil, nil
-	if s.in.slots--; s.in.slots == 0 {
-		c.packets--
-	}
-}
-
-// drop ends s, which is in nothing. Called with mu locked.
-func (p *Publisher) drop(s *slot) {
-	p.bytes -= s.bytes
-	p.unwatch(s.watch)
-	*s = slot{next: p.free}
-	p.free = s
-	<-p.window
 }

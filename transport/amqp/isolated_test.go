@@ -58,7 +58,7 @@ func TestMessageThatEndsItsConnectionHurtsNoOtherTopic(t *testing.T) {
 	}
 	const says = "look for a message that no client can read"
 	await(t, "a connection of its own", func() bool {
-		return logs.contain(says) && health(s, bad).Apart && health(s, bad).Err != nil
+		return logs.contain(says) && health(s, bad).Isolated && health(s, bad).Err != nil
 	})
 	p := newPublisher(t, amqp.PublisherConfig{AMQP: amqp.DurableQueue(url)})
 	held := make([]*message.Message, others)
@@ -98,7 +98,7 @@ func silentQueue(t *testing.T, node *testenv.Node) {
 	control(t, node, silent, "suspend")
 	messages := subscribe(t, s, other)
 	late := subscribe(t, s, silent)
-	await(t, "a connection of its own", func() bool { return logs.contain("queue gives no answer") && health(s, silent).Apart })
+	await(t, "a connection of its own", func() bool { return logs.contain("queue gives no answer") && health(s, silent).Isolated })
 	if n := w.dialled(); n > 2 {
 		t.Errorf("%d connections until then", n)
 	}

@@ -194,7 +194,7 @@ func sendBatch(t *testing.T, p *amqp.Publisher, topic string, msgs ...*message.M
 	select {
 	case r := <-results:
 		return r
-	case <-time.After(patience):
+	case <-time.After(publishCall):
 		t.Fatal("no outcome")
 		panic("unreachable")
 	}

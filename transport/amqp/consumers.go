@@ -8,26 +8,26 @@ import (
 )
 
 const (
-	// othersEvery is how many RebalanceIntervals lie between two looks at who else consumes a queue
+	// consumerCheckEvery is how many RebalanceIntervals lie between two looks at who else consumes a queue
 	// without partitions.
-	othersEvery = 12
-	// othersAgain is how long a process is silent about as many consumers as it has told of.
-	othersAgain = time.Hour
+	consumerCheckEvery = 12
+	// consumerWarningEvery is how long a process is silent about as many consumers as it has told of.
+	consumerWarningEvery = time.Hour
 )
 
-// watchForOthers says that the broker spreads the messages of a key over several consumers, until
+// warnOfConsumers says that the broker spreads the messages of a key over several consumers, until
 // ctx ends: whoever came first is told as well as whoever came last.
-func (sub *subscription) watchForOthers(ctx context.Context, conn *connection) {
+func (sub *subscription) warnOfConsumers(ctx context.Context, conn *connection) {
 	if sub.s.config.AMQP.Queue.Arguments[amqp091.SingleActiveConsumerArg] == true {
 		return
 	}
-	tick := time.NewTicker(othersEvery * sub.s.config.RebalanceInterval)
+	tick := time.NewTicker(consumerCheckEvery * sub.s.config.RebalanceInterval)
 	defer tick.Stop()
 	told, at := 1, time.Time{}
 	for ctx.Err() == nil {
 		// An error ends the connection's source too, or says that the queue is gone: both are told
 		// elsewhere.
-		if n, err := sub.consumers(conn); err == nil && n > 1 && (n != told || time.Since(at) > othersAgain) {
+		if n, err := sub.consumers(conn); err == nil && n > 1 && (n != told || time.Since(at) > consumerWarningEvery) {
 			sub.logger.WarnContext(ctx, "queue has several consumers, and each message goes to one of them: another handler needs a queue of its own. "+
 				"Replicas of one handler get messages of a key out of order and at once: where order matters, set Partitions, or "+
 				"declare the queue with x-single-active-consumer", "consumers", n)
@@ -49,6 +49,6 @@ func (sub *subscription) consumers(conn *connection) (int, error) {
 		q, err = ch.QueueDeclarePassive(sub.queue, true, false, false, false, nil)
 		return err
 	})
-	sub.s.links.blame(sub.queue, err)
+	sub.s.connections.dedicate(sub.queue, err)
 	return q.Consumers, err
 }

@@ -1,7 +1,6 @@
 package amqp
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"time"
@@ -12,124 +11,17 @@ import (
 )
 
 const (
-	// redeclareAfter is how long a topology counts as declared when messages come
-	// back as unroutable, so that not each of them leads to a declaration.
+	// redeclareAfter is how long a topology counts as declared although messages come back as
+	// unroutable, so that not every returned message leads to a declaration.
 	redeclareAfter = time.Second
-	// cancelGrace is how long after a message came back its topology is left as it is. The channel
-	// of a consumer that learns of the end of its quorum queue when there is another of that name
-	// takes the old for the new one: it is not cancelled, and gets nothing any more (seen in
-	// RabbitMQ 3.10).
+	// cancelGrace is the pause between the return of a message and the next declaration of its
+	// topology. If a queue is declared again before the consumers of its deleted namesake, a quorum
+	// queue, have learned of the deletion, their channels take the new queue for the old one: the
+	// consumers are not cancelled, and get no message any more (seen in RabbitMQ 3.10).
 	cancelGrace = 500 * time.Millisecond
-	// stableAfter is how long a connection must have lasted to be replaced without
-	// a pause.
-	stableAfter = time.Second
 	// maxPrepared topics are remembered as declared.
 	maxPrepared = 10_000
 )
-
-// start starts the goroutine that connects and judges. Called with mu locked.
-func (p *Publisher) start() {
-	if p.started {
-		return
-	}
-	p.started = true
-	ctx, cancel := context.WithCancel(context.Background())
-	p.cancel = cancel
-	p.tasks.Go(func() { p.run(ctx) })
-}
-
-// run keeps a channel open until the publisher is closed, which ends ctx.
-func (p *Publisher) run(ctx context.Context) {
-	for attempt := 0; ctx.Err() == nil; attempt++ {
-		begin := time.Now()
-		conn, err := p.dial(ctx)
-		if err == nil {
-			err = p.serve(conn)
-			conn.shut()
-			if time.Since(begin) > stableAfter {
-				attempt = -1
-				continue
-			}
-		}
-		if ctx.Err() != nil {
-			break
-		}
-		if err != nil {
-			p.config.Logger.Warn("no connection for publishing", "broker", p.broker.name, "attempt", attempt+1, "error", err)
-			p.setDown(err)
-		}
-		p.broker.backoff.wait(ctx, attempt)
-	}
-	p.setDown(ErrClosed)
-}
-
-func (p *Publisher) setDown(err error) {
-	p.mu.Lock()
-	p.down, p.blocked = err, ""
-	p.broadcast()
-	p.mu.Unlock()
-	p.acquit(err)
-}
-
-// serve opens channels on conn and judges what is published on them, until conn
-// is closed or the publisher is. An error means that no channel could be opened.
-func (p *Publisher) serve(conn *connection) error {
-	blocked := conn.NotifyBlocked(make(chan amqp091.Blocking, 16))
-	for {
-		c, err := p.openChannel(conn)
-		if err != nil {
-			return err
-		}
-		if p.narrow(c) {
-			p.mu.Lock()
-			p.current, p.down = c, nil
-			p.broadcast()
-			p.mu.Unlock()
-			p.config.Logger.Info("channel for publishing opened", "broker", p.broker.name)
-			p.judge(c, blocked)
-		}
-
-		p.mu.Lock()
-		if p.current == c {
-			p.current = nil
-		}
-		failure, closed := c.failure, p.closed
-		if conn.IsClosed() {
-			p.blocked = ""
-		}
-		p.broadcast()
-		p.mu.Unlock()
-		if closed {
-			return nil
-		}
-		p.config.Logger.Warn("channel for publishing closed", "broker", p.broker.name, "error", failure)
-		if conn.IsClosed() {
-			return nil
-		}
-	}
-}
-
-func (p *Publisher) openChannel(conn *connection) (*confirmChannel, error) {
-	defer conn.guard(p.config.ConfirmTimeout)()
-	ch, err := conn.Channel()
-	if err != nil {
-		return nil, fmt.Errorf("open channel: %w", err)
-	}
-	c := &confirmChannel{
-		conn: conn,
-		ch:   ch,
-		// More than can be unconfirmed, or amqp091 would wait and then drop.
-		returns:   ch.NotifyReturn(make(chan amqp091.Return, p.config.Window+16)),
-		ended:     ch.NotifyClose(make(chan *amqp091.Error, 1)),
-		prepared:  make(map[string]time.Time),
-		missing:   make(map[string]time.Time),
-		preparing: make(map[string]*preparation),
-	}
-	if err := ch.Confirm(false); err != nil {
-		return nil, fmt.Errorf("enter confirm mode: %w", err)
-	}
-	return c, nil
-}
 
 // preparation is a declaration that is under way.
 type preparation struct {
@@ -144,9 +36,9 @@ func (c *confirmChannel) isPrepared(topic string) bool {
 	return ok
 }
 
-// forget has the topology of topic declared again, if it was not just now.
+// unprepare has the topology of topic declared again, if it was not just now.
 // Called with mu locked.
-func (c *confirmChannel) forget(topic string) {
+func (c *confirmChannel) unprepare(topic string) {
 	if at, ok := c.prepared[topic]; ok && time.Since(at) > redeclareAfter {
 		delete(c.prepared, topic)
 		if len(c.missing) >= maxPrepared {

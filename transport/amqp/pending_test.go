@@ -21,7 +21,7 @@ func TestWhatIsGatheredIsNotWaitedForLonger(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	outcomes := make(map[string][]transport.Result)
-	c := &confirmChannel{heard: time.Now()}
+	c := &confirmChannel{lastAnswer: time.Now()}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, of := range []struct {
@@ -30,13 +30,13 @@ func TestWhatIsGatheredIsNotWaitedForLonger(t *testing.T) {
 	}{{"impatient", ctx}, {"patient", t.Context()}} {
 		p.window <- struct{}{}
 		done := func(r transport.Result) { outcomes[of.name] = append(outcomes[of.name], r) }
-		if !p.gather(of.ctx, c, &outgoing{key: "queue", messages: 1, gather: true}, done) {
+		if !p.gather(of.ctx, c, &outgoing{key: "queue", messages: 1, mayBatch: true}, done) {
 			t.Fatal("not gathered")
 		}
 	}
-	if len(c.gathering.order) != 1 || len(c.gathering.order[0].slots) != 2 || !c.gathering.has(&outgoing{key: "queue"}) ||
-		c.gathering.has(&outgoing{key: "other"}) {
-		t.Fatalf("gathered: %+v", c.gathering)
+	if len(c.pending.order) != 1 || len(c.pending.order[0].slots) != 2 || !c.pending.has(&outgoing{key: "queue"}) ||
+		c.pending.has(&outgoing{key: "other"}) {
+		t.Fatalf("gathered: %+v", c.pending)
 	}
 	report := func(judged []judgement) {
 		for _, j := range judged {
@@ -56,28 +56,28 @@ func TestWhatIsGatheredIsNotWaitedForLonger(t *testing.T) {
 	}
 	// A batch that nobody waits for is not published any more.
 	p.window <- struct{}{}
-	if !p.gather(ctx, c, &outgoing{key: "other", messages: 1, gather: true}, func(transport.Result) {}) {
+	if !p.gather(ctx, c, &outgoing{key: "other", messages: 1, mayBatch: true}, func(transport.Result) {}) {
 		t.Fatal("not gathered")
 	}
 	report(p.overdue(c, nil))
-	slices.Reverse(c.gathering.order)
-	c.packets, c.gathering.order[1].begin = packetsAlone, time.Now().Add(time.Hour) // the other one is not to be published yet
+	slices.Reverse(c.pending.order)
+	c.packets, c.pending.order[1].since = gatherAbove, time.Now().Add(time.Hour) // the other one is not to be published yet
 	changed := p.changed
 	p.waiting = 1 // for its bytes
-	if p.publishGathered(c); len(c.gathering.order) != 1 || c.gathering.byRoute[destination{key: "other"}] != nil {
-		t.Fatalf("gathered: %+v", c.gathering)
+	if p.publishDue(c); len(c.pending.order) != 1 || c.pending.byRoute[destination{key: "other"}] != nil {
+		t.Fatalf("gathered: %+v", c.pending)
 	}
 	select {
 	case <-changed:
 	default:
 		t.Error("nobody is told that there is room")
 	}
-	report(p.orphaned(c, nil))
+	report(p.endPending(c, nil))
 	if len(outcomes["impatient"]) != 1 || len(outcomes["patient"]) != 1 || outcomes["patient"][0].Outcome != transport.Unavailable {
 		t.Errorf("outcomes %v without the channel", outcomes)
 	}
-	if len(p.window) != 0 || p.bytes != 0 || c.abandoned != 0 || len(c.gathering.order)+len(c.gathering.byRoute) != 0 {
-		t.Errorf("%d places, %d bytes, %d abandoned, gathered %+v", len(p.window), p.bytes, c.abandoned, c.gathering)
+	if len(p.window) != 0 || p.bytes != 0 || c.abandoned != 0 || len(c.pending.order)+len(c.pending.byRoute) != 0 {
+		t.Errorf("%d places, %d bytes, %d abandoned, gathered %+v", len(p.window), p.bytes, c.abandoned, c.pending)
 	}
 }
 
@@ -92,13 +92,13 @@ func TestWhatIsGatheredIsASuspectAfterAnException(t *testing.T) {
 	c := &confirmChannel{failure: &amqp091.Error{Code: amqp091.NotFound, Server: true}} // for another message
 	p.window <- struct{}{}
 	p.mu.Lock()
-	gathered := p.gather(t.Context(), c, &outgoing{key: "queue", messages: 1, gather: true}, func(r transport.Result) { outcomes = append(outcomes, r) })
-	judged := p.orphaned(c, nil)
+	gathered := p.gather(t.Context(), c, &outgoing{key: "queue", messages: 1, mayBatch: true}, func(r transport.Result) { outcomes = append(outcomes, r) })
+	judged := p.endPending(c, nil)
 	p.mu.Unlock()
-	if !gathered || len(judged) != 0 || len(p.suspects) != 1 || p.suspects[0].in.key != "queue" || len(p.window) != 1 || len(c.gathering.order) != 0 {
+	if !gathered || len(judged) != 0 || len(p.suspects) != 1 || p.suspects[0].in.key != "queue" || len(p.window) != 1 || len(c.pending.order) != 0 {
 		t.Fatalf("gathered: %t, judged %v, %d suspects, %d places", gathered, judged, len(p.suspects), len(p.window))
 	}
-	p.acquit(errNotConnected)
+	p.giveUpSuspects(errNotConnected)
 	if len(outcomes) != 1 || outcomes[0].Outcome != transport.Unavailable || len(p.window) != 0 || len(p.suspects) != 0 {
 		t.Errorf("outcomes %v without another channel, %d places, %d suspects", outcomes, len(p.window), len(p.suspects))
 	}

@@ -29,8 +29,8 @@ const (
 
 var errEncoding = errors.New("content-encoding is none that this version knows")
 
-// ofOurs tells whether encoding is one of this library, of whatever version.
-func ofOurs(encoding string) bool { return strings.HasPrefix(encoding, envelopeEncoding) }
+// isOwnEncoding tells whether encoding is one of this library, of whatever version.
+func isOwnEncoding(encoding string) bool { return strings.HasPrefix(encoding, envelopeEncoding) }
 
 var errEnvelope = errors.New("first line of the envelope is not a URL query of names and values")
 
@@ -92,9 +92,9 @@ var unescaped = func() (set [256]bool) {
 	return set
 }()
 
-// openEnvelope passes the metadata in body to each, and returns the payload. It passes nothing if
+// parseEnvelope passes the metadata in body to each, and returns the payload. It passes nothing if
 // it fails.
-func openEnvelope(body []byte, each func(name, value string)) ([]byte, error) {
+func parseEnvelope(body []byte, each func(name, value string)) ([]byte, error) {
 	line, payload, ok := bytes.Cut(body, []byte{'\n'})
 	if !ok || bytes.Count(line, []byte{'&'}) > maxHeaders {
 		return nil, errEnvelope
@@ -166,15 +166,15 @@ func unescape(s string) string {
 	return text
 }
 
-// opened returns d as a marshaler that knows nothing of envelopes can read it: itself, or a copy
+// asPlain returns d as a marshaler that knows nothing of envelopes can read it: itself, or a copy
 // with headers and properties as they are without an envelope.
-func opened(d *amqp091.Delivery) (*amqp091.Delivery, error) {
+func asPlain(d *amqp091.Delivery) (*amqp091.Delivery, error) {
 	switch d.ContentEncoding {
 	case envelopeEncoding:
 	case batchEncoding:
 		return nil, errBatch
 	default:
-		if ofOurs(d.ContentEncoding) {
+		if isOwnEncoding(d.ContentEncoding) {
 			return nil, errEncoding
 		}
 		return d, nil
@@ -188,7 +188,7 @@ func opened(d *amqp091.Delivery) (*amqp091.Delivery, error) {
 	if headers[wamqp.DefaultMessageUUIDHeaderKey] == nil {
 		headers[wamqp.DefaultMessageUUIDHeaderKey] = d.MessageId
 	}
-	payload, err := openEnvelope(d.Body, func(name, value string) {
+	payload, err := parseEnvelope(d.Body, func(name, value string) {
 		if headers[name] == nil {
 			headers[name] = value
 		}

@@ -1,0 +1,109 @@
+package amqp
+
+import (
+	"container/heap"
+	"time"
+
+	"github.com/ThreeDotsLabs/watermill/message"
+	"github.com/rabbitmq/amqp091-go"
+)
+
+// receive takes a delivery in, which may be a batch.
+func (sub *subscription) receive(consumer *consumerChannel, raw amqp091.Delivery) {
+	sub.active.Store(true)
+	d := &delivery{raw: raw, from: consumer, redelivered: raw.Redelivered}
+	consumer.acks.add(d)
+	if raw.ContentEncoding == sentinelEncoding {
+		consumer.acks.finish(d)
+		sub.schedule(time.Now().Add(ackDelay))
+		return
+	}
+	if raw.ContentEncoding == batchEncoding && sub.unbatch(d) {
+		return
+	}
+	sub.admit(d)
+}
+
+// admit takes a message in. It is ready if no other of its key is under way.
+func (sub *subscription) admit(d *delivery) {
+	sub.arrived++
+	sub.admitted++
+	d.number = sub.arrived
+	var err error
+	if d.msg, err = sub.s.codec.decode(&d.raw); err != nil {
+		sub.setAside(d, err)
+		return
+	}
+	if d.key, err = sub.key(d.msg); err != nil {
+		sub.setAside(d, err)
+		return
+	}
+	if d.key != "" {
+		if tail := sub.tails[d.key]; tail != nil {
+			tail.next = d
+			sub.tails[d.key] = d
+			return
+		}
+		sub.tails[d.key] = d
+	}
+	sub.ready.add(d)
+}
+
+// unbatch takes in each message of the batch d, and tells whether it could. The broker is told of d
+// when it is told of all of them; until then it delivers all of them again, those that were
+// acknowledged too.
+func (sub *subscription) unbatch(d *delivery) bool {
+	entries, err := parseBatch(d.raw.Body)
+	if err != nil {
+		return false
+	}
+	for _, p := range entries {
+		if len(p.id) > maxShortString { // it could not be set aside
+			return false
+		}
+	}
+	raw := d.raw
+	d.unfinished = len(entries)
+	for _, p := range entries {
+		// As if it had come alone, to be decoded again after a nack, or set aside.
+		raw.MessageId, raw.ContentEncoding, raw.Body = p.id, envelopeEncoding, p.envelope
+		sub.admit(&delivery{raw: raw, from: d.from, redelivered: d.redelivered, batch: d})
+	}
+	return true
+}
+
+// key returns that of msg. A message for which the user's function panics is one that cannot be
+// read.
+func (sub *subscription) key(msg *message.Message) (key string, err error) {
+	defer recoverAs("key", &err)
+	return sub.s.config.Key(msg), nil
+}
+
+// readyQueue has the delivery first that arrived first. Many more than are handed out at once may be
+// ready, by batches: behind all of them, the next one of a key would keep its batch from being
+// acknowledged, and with InFlight 1 there would be no order.
+type readyQueue []*delivery
+
+func (r readyQueue) Len() int { return len(r) }
+
+func (r readyQueue) Less(i, k int) bool { return r[i].number < r[k].number }
+
+func (r readyQueue) Swap(i, k int) { r[i], r[k] = r[k], r[i] }
+
+// Push is for heap.
+func (r *readyQueue) Push(d any) { *r = append(*r, d.(*delivery)) }
+
+// Pop is for heap.
+func (r *readyQueue) Pop() any {
+	last := len(*r) - 1
+	d := (*r)[last]
+	(*r)[last] = nil
+	*r = (*r)[:last]
+	return d
+}
+
+// add makes d ready.
+func (r *readyQueue) add(d *delivery) { heap.Push(r, d) }
+
+// take returns the first one, which is ready no longer.
+func (r *readyQueue) take() *delivery { return heap.Pop(r).(*delivery) }
