@@ -8,14 +8,14 @@ import (
 
 type redeliveredKey struct{}
 
-// WithRedelivered returns a context that says that a message may have been
-// started before, by a consumer that did not finish. A subscriber puts it on
-// the messages that it hands out; what arrives as metadata is not believed.
+// WithRedelivered returns a context which says that a message may have been started before, by a
+// consumer that did not finish. A subscriber puts it on the messages that it hands out. Metadata
+// cannot say so: a sender could forge it.
 func WithRedelivered(ctx context.Context) context.Context {
 	return context.WithValue(ctx, redeliveredKey{}, true)
 }
 
-// Redelivered tells whether msg may have been started before.
+// Redelivered tells whether the handling of msg may have been started before.
 func Redelivered(msg *message.Message) bool {
 	v, _ := msg.Context().Value(redeliveredKey{}).(bool)
 	return v
@@ -23,15 +23,15 @@ func Redelivered(msg *message.Message) bool {
 
 type orderingKey struct{}
 
-// WithOrderingKey returns a context that says by which key a subscriber keeps a message in order;
-// "" is a message that it keeps in none. A subscriber puts it on the messages that it hands out,
-// whatever key their metadata has.
+// WithOrderingKey returns a context with the key by which a subscriber keeps a message in order; ""
+// means that the subscriber does not order the message. A subscriber puts the context on the
+// messages that it hands out, whatever key their metadata has.
 func WithOrderingKey(ctx context.Context, key string) context.Context {
 	return context.WithValue(ctx, orderingKey{}, key)
 }
 
 // OrderingKey returns the key by which the subscriber keeps the message of ctx in order. It reports
-// false for a message of a subscriber that does not say, as those of other libraries.
+// false if the subscriber does not tell the key, as subscribers of other libraries.
 func OrderingKey(ctx context.Context) (key string, ok bool) {
 	key, ok = ctx.Value(orderingKey{}).(string)
 	return key, ok

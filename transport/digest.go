@@ -8,15 +8,15 @@ import (
 	"strconv"
 )
 
-// Digest is a digest of an event's content, for telling whether two events of
-// one dispatch ID are the same. The zero value means that there is none.
+// Digest is a digest of an event's content. It tells whether two events with one dispatch ID are
+// the same. The zero value means that the digest is unknown.
 type Digest [16]byte
 
-// IsZero tells whether d says nothing.
+// IsZero tells whether d is unknown.
 func (d Digest) IsZero() bool { return d == Digest{} }
 
-// Matches tells whether d and other may belong to the same content: they are
-// equal, or one of them says nothing, as with a publisher that sends none.
+// Matches tells whether d and other may belong to the same content: they are equal, or one of them
+// is unknown, as with a publisher that sends no digest.
 func (d Digest) Matches(other Digest) bool {
 	return d == other || d.IsZero() || other.IsZero()
 }
@@ -37,10 +37,9 @@ func (d *Digest) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// ContentDigest returns the digest of e's content: topic, key, type, schema
-// version, content type, payload and the user's headers. Times, correlation and
-// trace context are left out, since they differ when the same event is
-// written again. It is the first half of the SHA-256 of these parts as
+// ContentDigest returns the digest of e's content: topic, key, type, schema version, content type,
+// payload and the user's headers. It leaves out times, correlation and trace context, since they
+// differ when an event is written again. It is the first half of the SHA-256 of these parts as
 // netstrings in that order, the headers as names and values by ascending name.
 func ContentDigest(e *Event) Digest {
 	h := sha256.New()

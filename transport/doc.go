@@ -1,27 +1,25 @@
-// Package transport is the wire contract between producers and consumers: how
-// an event becomes a Watermill message and back, and what a publisher tells a
-// relay about each message that it was given.
+// Package transport is the wire contract between producers and consumers: how an event becomes a
+// Watermill message and back, and how a publisher reports the outcome of each message to a relay.
 //
 // # The message
 //
-// The UUID of the Watermill message is the dispatch ID. What else the event is
-// made of travels as metadata under the names declared here; the headers of the
-// user travel under their own names beside them, so handlers that know nothing
-// of this library read them as they always did. The payload is the event's
-// payload, byte for byte.
+// The UUID of the Watermill message is the dispatch ID, and the payload is the event's payload, byte
+// for byte. The other fields of the event travel as metadata under the names declared here. The
+// user's headers travel under their own names, so that handlers which do not know this library can
+// read them as before.
 //
-// Names that begin with [ReservedPrefix] belong to this contract and are
-// refused as user headers. The correlation ID and the W3C trace context use the
-// names that Watermill's own middleware and OpenTelemetry use.
+// Names that begin with [ReservedPrefix] belong to this contract and are refused as user headers.
+// The correlation ID and the W3C trace context have the names that Watermill's middleware and
+// OpenTelemetry use. Package signature signs messages and verifies them.
 //
 // # The outcome of a publish
 //
-// Watermill's Publisher reports one error for a whole call: who publishes ten
-// messages and gets an error does not know which of them the broker has. A
-// relay must know, so a transport of ours is a [Sender]: it reports a [Result]
-// for every message. Only [Confirmed] lets an event leave the outbox.
+// Watermill's Publisher reports one error for a whole call. A caller that publishes ten messages and
+// gets an error does not know which of them the broker has. A relay must know, so the transports of
+// this library implement [Sender], which reports a [Result] for every message. Only [Confirmed] lets
+// an event leave the outbox.
 //
-// Any other Watermill publisher can be the target of a relay too. Then a batch
-// that failed is narrowed down one by one, and the outcome is as good as what
-// that publisher's error means.
+// A relay can also publish to any other Watermill publisher. It then publishes the messages of a
+// failed batch again one by one, and the outcome is as good as the meaning of that publisher's
+// errors.
 package transport

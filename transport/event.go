@@ -21,23 +21,23 @@ const (
 	MetaKey           = "boxpair-key"            // partition and ordering key
 	MetaType          = "boxpair-type"           // name of the event's type
 	MetaProducer      = "boxpair-producer"       // name of the emitting service
-	MetaSource        = "boxpair-source"         // what dispatch IDs are computed from …
-	MetaVersion       = "boxpair-version"        // … decimal
-	MetaIndex         = "boxpair-index"          // … decimal
+	MetaSource        = "boxpair-source"         // with version and index, the input of dispatch IDs
+	MetaVersion       = "boxpair-version"        // decimal
+	MetaIndex         = "boxpair-index"          // decimal
 	MetaSchemaVersion = "boxpair-schema-version" // decimal, absent for 0
 	MetaContentType   = "boxpair-content-type"   // media type of the payload
 	MetaDigest        = "boxpair-digest"         // hex of the content digest
 	MetaStamp         = "boxpair-stamp"          // RFC 3339 with nanoseconds, UTC
-	MetaResendUntil   = "boxpair-resend-until"   // likewise
-	MetaOccurredAt    = "boxpair-occurred-at"    // likewise: when it happened, where that is a second or more from the stamp
+	MetaResendUntil   = "boxpair-resend-until"   // RFC 3339 with nanoseconds, UTC
+	MetaOccurredAt    = "boxpair-occurred-at"    // as the stamp: when the event happened, if that is a second or more from the stamp
 
-	// MetaEnvelope is for transports that carry metadata in the body: it says that they could not
-	// open an envelope. Such a message cannot be read.
+	// MetaEnvelope marks a message whose envelope (metadata in the body) the transport could not
+	// open. [Parse] refuses the message.
 	MetaEnvelope = "boxpair-envelope"
 
 	// MetaSignature and MetaSigned are the names of a signed message; see package signature.
 	MetaSignature = "boxpair-signature" // format; ID of the key; HMAC-SHA-256 in base64
-	MetaSigned    = "boxpair-signed"    // names of the other metadata that is signed
+	MetaSigned    = "boxpair-signed"    // names of the additional metadata that is signed
 
 	// MetaCorrelationID is the name that Watermill's CorrelationID middleware uses.
 	MetaCorrelationID = "correlation_id"
@@ -46,16 +46,16 @@ const (
 	MetaTraceState  = "tracestate"
 )
 
-// ErrNotDispatchID is reported for a message whose UUID is not a UUID. Such a
+// ErrNotDispatchID is reported for a message whose UUID is no valid dispatch ID. Without one, a
 // message cannot be deduplicated.
 var ErrNotDispatchID = errors.New("message UUID is not a dispatch ID")
 
-// Event is an event as it travels. The zero value of an optional field means
-// that the sender did not say.
+// Event is an event on the wire. The zero value of an optional field means that the sender gave no
+// value.
 type Event struct {
 	ID      uuid.UUID
 	Topic   string
-	Key     string // events of one key keep their order; "" has none
+	Key     string // events of one key keep their order; "" is no key
 	Type    string
 	Payload []byte
 
@@ -66,12 +66,13 @@ type Event struct {
 
 	SchemaVersion int
 	ContentType   string
-	Headers       map[string]string // the user's own
+	Headers       map[string]string // the user's
 
 	Digest Digest    // of the content; see [ContentDigest]
-	Stamp  time.Time // when the event came to be, or came due; the same for every copy
-	// ResendUntil is the re-send horizon: the time after which the producer sends the event
-	// again only by an operator's force. Whoever is to know every copy remembers for longer.
+	Stamp  time.Time // when the event was written, or came due; every copy has the same stamp
+	// ResendUntil is the re-send horizon: after this time the producer sends the event again only
+	// if an operator forces it. An inbox that must recognize every copy has to remember the event
+	// for longer.
 	ResendUntil time.Time
 
 	CorrelationID string
@@ -115,11 +116,10 @@ func (e *Event) Message() *message.Message {
 	return msg
 }
 
-// Parse reads the event that msg carries. Messages of publishers that know
-// nothing of this contract are read as well: what they do not say stays zero. A
-// UUID that is not one gives an error that wraps [ErrNotDispatchID]; other
-// metadata that cannot be read gives an error that names it. On an error the
-// event holds what could be read. The payload is shared, not copied.
+// Parse reads the event in msg. It also reads messages of publishers that do not know this
+// contract: fields without metadata stay zero. If the UUID is no dispatch ID, the error wraps
+// [ErrNotDispatchID]; if other metadata cannot be read, the error names it. On an error the event
+// holds the readable fields. The payload is shared, not copied.
 func Parse(topic string, msg *message.Message) (Event, error) {
 	e := Event{Topic: topic, Payload: msg.Payload}
 	var errs []error
@@ -137,7 +137,8 @@ func Parse(topic string, msg *message.Message) (Event, error) {
 	return e, errors.Join(errs...)
 }
 
-// setMeta takes one metadata entry over. Its errors carry no value: metadata may be anybody's.
+// setMeta sets the field for one metadata entry. Its errors show no value, since metadata may come
+// from a stranger.
 func (e *Event) setMeta(name, value string) (err error) {
 	switch name {
 	case MetaKey:
@@ -182,7 +183,8 @@ func (e *Event) setMeta(name, value string) (err error) {
 	return err
 }
 
-// parseInt returns zero with every error, unlike strconv beyond its range.
+// parseInt returns zero with every error; strconv returns the nearest number if the value is out of
+// range.
 func parseInt[T int | int64](value string) (T, error) {
 	n, err := strconv.ParseInt(value, 10, 64)
 	if err != nil || int64(T(n)) != n {
@@ -191,8 +193,8 @@ func parseInt[T int | int64](value string) (T, error) {
 	return T(n), nil
 }
 
-// parseStamp returns the time in UTC, in which it must have a year of four
-// digits: another could not be sent on.
+// parseStamp returns the time in UTC. The year in UTC must have four digits, or the time could not
+// be formatted again.
 func parseStamp(value string) (time.Time, error) {
 	if stamp, ok := parseUTC(value); ok {
 		return stamp, nil
@@ -205,7 +207,7 @@ func parseStamp(value string) (time.Time, error) {
 	return stamp, nil
 }
 
-// IsReserved tells whether name may not be used as the name of a user's header.
+// IsReserved tells whether the contract reserves name, so that no user header may have it.
 func IsReserved(name string) bool {
 	switch name {
 	case MetaCorrelationID, MetaTraceParent, MetaTraceState:

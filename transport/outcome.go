@@ -7,24 +7,24 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// Outcome says what became of one published message.
+// Outcome tells how one publish ended.
 type Outcome uint8
 
 const (
-	// Unavailable: the transport could not be reached, did not answer in time or
-	// was closed. Whether it has the message is unknown. It says nothing about the
-	// message itself, so it counts no attempt.
+	// Unavailable: the transport could not be reached, did not answer in time or was closed.
+	// Whether it has the message is unknown. The message itself is not to blame, so no attempt is
+	// counted.
 	Unavailable Outcome = iota
-	// Confirmed: the transport has taken the message over, durably as far as it
-	// is durable at all, and for every route that it knew of.
+	// Confirmed: the transport has taken over the message, as durably as it stores any message, for
+	// every route that it knew of.
 	Confirmed
 	// Returned: the transport had no route for the message and did not keep it.
 	Returned
-	// Refused: the transport answered that it does not take the message now, as
-	// RabbitMQ does with basic.nack when a queue is full.
+	// Refused: the transport answered that it does not take the message now, as RabbitMQ does with
+	// basic.nack when a queue is full.
 	Refused
-	// Invalid: the message can never be sent, as when it cannot be encoded or is
-	// beyond a limit of the transport. Sending it again would fail alike.
+	// Invalid: the message can never be sent, for example because it cannot be encoded or exceeds a
+	// limit of the transport. Sending it again would fail again.
 	Invalid
 )
 
@@ -46,45 +46,43 @@ func (o Outcome) String() string {
 	}
 }
 
-// Result is the outcome of one published message. Err is nil if and only if
-// the outcome is [Confirmed]. It carries no payload and no credentials.
+// Result is the outcome of one published message. Err is nil if and only if the outcome is
+// [Confirmed]. Err contains no payload and no credentials.
 type Result struct {
 	Outcome Outcome
 	Err     error
 }
 
-// Sender is a Watermill publisher that reports an outcome per message and lets
-// many messages be under way at once. Both transports of this library are one.
+// Sender is a Watermill publisher that reports an outcome for each message and lets many messages
+// be under way at once. Both transports of this library implement it.
 type Sender interface {
 	message.Publisher
 
-	// Send starts to publish msg and returns; done is called once, with
-	// its outcome, possibly before Send returns, on any goroutine, and must not
-	// block. Send itself may block while the transport's window of unanswered
-	// messages is full, until ctx ends; ctx also bounds the wait for the outcome,
-	// which is then Unavailable. Several goroutines may call Send at once. The
-	// messages of one goroutine and one route reach the transport in the order of its calls.
-	// msg must not be changed until done was called.
+	// Send starts to publish msg and returns. It calls done once, with the outcome, possibly before
+	// Send returns and on any goroutine; done must not block. Send itself may block while the
+	// transport's window of unanswered messages is full, until ctx ends. ctx also bounds the wait
+	// for the outcome, which is Unavailable then. Several goroutines may call Send at once. The
+	// messages of one goroutine and one route reach the transport in the order of its calls. msg
+	// must not be changed before done is called.
 	Send(ctx context.Context, topic string, msg *message.Message, done func(Result))
 
-	// Route names what messages of topic share on their way, so that a failure
-	// of one tells something about the next: for RabbitMQ, exchange and routing
-	// key. Topics with equal routes are paused and probed together.
+	// Route names the path that messages of topic share, so that one failure predicts the next: for
+	// RabbitMQ, exchange and routing key. Topics with equal routes are paused and probed together.
 	Route(topic string) string
 }
 
-// BatchSender is a Sender that can have several messages taken over as one. A relay then need not
-// wait for the outcome of a key's event before it sends the key's next one.
+// BatchSender is a Sender that can hand over several messages as one. With it, a relay sends the
+// next event of a key without waiting for the outcome of the one before.
 type BatchSender interface {
 	Sender
 
-	// SendBatch is Send for messages of one route that the transport takes over together or not at
-	// all, whatever fails, and hands out in their order. They have one outcome; one that is Invalid
-	// may be so for any of them.
+	// SendBatch is Send for messages of one route. Whatever fails, the transport takes over all of
+	// them or none, and it hands them out in their order. They share one outcome; it is Invalid if
+	// any of them is.
 	SendBatch(ctx context.Context, topic string, msgs []*message.Message, done func(Result))
 
 	// BatchLimit returns how many messages one call of SendBatch may have, and how many bytes their
-	// payloads should have together at most. Below two messages, the sender is not set up for
-	// batches. It is the same for the life of the sender.
+	// payloads should have together at most. Fewer than two messages mean that the sender is not
+	// configured for batches. The result is constant for the life of the sender.
 	BatchLimit() (messages, bytes int)
 }

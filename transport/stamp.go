@@ -2,9 +2,9 @@ package transport
 
 import "time"
 
-// parseUTC reads a time as [Event.Message] writes it, with a year of four digits and
-// in UTC. It leaves all else to time.Parse, which calls so deeply that the goroutine
-// of a message has to move its stack for it; that took longer than the rest of Parse.
+// parseUTC reads a time in the format of [Event.Message], in UTC and with a year of four digits.
+// Other formats are left to time.Parse. Its deep calls make the goroutine of a message grow its
+// stack, which took longer than the rest of Parse.
 func parseUTC(s string) (t time.Time, ok bool) {
 	const shortest = len("2006-01-02T15:04:05Z")
 	if len(s) < shortest || s[len(s)-1] != 'Z' ||
@@ -28,7 +28,7 @@ func parseUTC(s string) (t time.Time, ok bool) {
 	return time.Unix(seconds, int64(nanos)).UTC(), true
 }
 
-// two returns the number of two digits at i, or -1.
+// two returns the number in the two digits at i, or -1.
 func two(s string, i int) int {
 	tens, ones := s[i]-'0', s[i+1]-'0'
 	if tens > 9 || ones > 9 {
@@ -37,7 +37,7 @@ func two(s string, i int) int {
 	return int(tens)*10 + int(ones)
 }
 
-// fraction reads nothing, or a point and up to nine digits, as nanoseconds.
+// fraction reads an empty text, or a point and up to nine digits, as nanoseconds.
 func fraction(s string) (nanos int, ok bool) {
 	if s == "" {
 		return 0, true
@@ -72,13 +72,13 @@ func daysIn(year, month int) int {
 	}
 }
 
-// daysSince1970 counts days of the Gregorian calendar, with years that begin in March
-// so that the leap day is the last: Howard Hinnant's days_from_civil, for years from 0.
+// daysSince1970 counts days of the Gregorian calendar, for years from 0. Its years begin in March,
+// so that the leap day is the last day: Howard Hinnant's days_from_civil.
 func daysSince1970(year, month, day int) int64 {
 	if month <= 2 {
 		year--
 	}
-	era := (year + 400) / 400 // of 400 years, of 146097 days; one more than there were
+	era := (year + 400) / 400 // of 400 years or 146097 days, counted from 1 to stay positive
 	ofEra := year + 400 - era*400
 	ofYear := (153*((month+9)%12)+2)/5 + day - 1
 	return int64((era-1)*146097+ofEra*365+ofEra/4-ofEra/100+ofYear) - 719468

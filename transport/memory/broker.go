@@ -16,9 +16,8 @@ import (
 var (
 	// ErrUnroutable is reported for a message of a topic that has no subscription.
 	ErrUnroutable = errors.New("no subscription")
-	// ErrClosed is reported for what a closed broker or subscriber is asked to do,
-	// and for messages that it, or a subscription that was removed, had not
-	// acknowledged.
+	// ErrClosed is reported by a closed broker or subscriber. A publish gets it too if the broker
+	// was closed, or a subscription removed, before the message was acknowledged.
 	ErrClosed = errors.New("closed")
 	// ErrInUse is returned by [Broker.Unsubscribe] while a consumer has not ended.
 	ErrInUse = errors.New("subscription is in use")
@@ -26,13 +25,13 @@ var (
 
 var errNoMessage = errors.New("message is nil")
 
-// Broker carries messages from publishers to subscriptions within one process.
-// Make one with [New]. All methods may be called by several goroutines at once.
+// Broker carries messages from publishers to subscriptions within one process. Make one with [New].
+// All methods are safe for concurrent use.
 type Broker struct {
 	cfg Config
 
-	// mu guards everything below and in subscriptions, deliveries and consumers.
-	// It is held for list operations only, never while somebody else's code runs.
+	// mu guards the fields below, and subscriptions, deliveries and consumers. It is held for list
+	// operations only, never while callbacks or handlers run.
 	mu        sync.Mutex
 	closed    bool
 	topics    map[string][]*subscription
@@ -41,9 +40,8 @@ type Broker struct {
 
 var _ transport.Sender = (*Broker)(nil)
 
-// New returns a broker without topics, or an error that names every field of cfg
-// that is wrong. It starts nothing; a broker needs a Close only to end its
-// consumers.
+// New returns a broker without topics, or an error that names every wrong field of cfg. It starts
+// no goroutine; Close is needed only to end consumers.
 func New(cfg Config) (*Broker, error) {
 	cfg, err := cfg.withDefaults()
 	if err != nil {
@@ -56,21 +54,21 @@ func New(cfg Config) (*Broker, error) {
 	}, nil
 }
 
-// Send queues a copy of msg in every subscription of topic and returns without
-// blocking; done gets the outcome when all of them have acknowledged it, or
-// earlier, when one can no longer do so: see the package comment. It is called
-// by the goroutine that decides, often a consumer's.
+// Send queues a copy of msg in every subscription of topic and returns without blocking. done gets
+// the outcome when all subscriptions have acknowledged the message, or as soon as one of them no
+// longer can: see the package comment. done runs on the goroutine that decides the outcome, often a
+// consumer's.
 //
-// A msg whose context says that it may have been started before, as
-// [transport.WithRedelivered] does, is handed out as redelivered at once; else
-// nothing of the context of msg is passed on.
+// If the context of msg says that the message may have been started before, as
+// [transport.WithRedelivered] does, its first delivery already counts as redelivered. No other part
+// of the context is passed on.
 func (b *Broker) Send(ctx context.Context, topic string, msg *message.Message, done func(transport.Result)) {
 	if r := b.send(ctx, topic, msg, done); r.Err != nil {
 		done(r)
 	}
 }
 
-// send queues msg, or returns why it did not.
+// send queues msg, or returns a result with the reason for not queuing it.
 func (b *Broker) send(ctx context.Context, topic string, msg *message.Message, done func(transport.Result)) transport.Result {
 	if msg == nil {
 		return transport.Result{Outcome: transport.Invalid, Err: errNoMessage}
@@ -108,10 +106,10 @@ func unavailable(topic string, err error) transport.Result {
 	return transport.Result{Outcome: transport.Unavailable, Err: fmt.Errorf("topic %q: %w", topic, err)}
 }
 
-// Publish sends the messages, each bounded by its own context, and returns when
-// the outcome of all is known: nil if every subscription of topic has
-// acknowledged every message. An error says that at least one was not confirmed
-// and wraps the first reason; others may have been.
+// Publish sends the messages, each bounded by its own context, and returns when all outcomes are
+// known. It returns nil if every subscription of topic has acknowledged every message. An error
+// means that at least one message was not confirmed, and wraps the first reason; other messages may
+// have been confirmed.
 func (b *Broker) Publish(topic string, msgs ...*message.Message) error {
 	if slices.Contains(msgs, nil) {
 		return fmt.Errorf("publish to topic %q: %w", topic, errNoMessage)
@@ -142,13 +140,13 @@ func (b *Broker) Publish(topic string, msgs ...*message.Message) error {
 	return nil
 }
 
-// Route returns topic: topics share nothing.
+// Route returns topic: topics have no part of their way in common.
 func (b *Broker) Route(topic string) string { return topic }
 
 // expire settles p when the context of its Send has ended.
 func (b *Broker) expire(ctx context.Context, p *publish) {
 	b.mu.Lock()
-	late := p.late()
+	late := p.firstUnacked()
 	ok := b.giveUp(p)
 	b.mu.Unlock()
 	if ok {
@@ -156,8 +154,8 @@ func (b *Broker) expire(ctx context.Context, p *publish) {
 	}
 }
 
-// late returns the name of the first subscription that has not acknowledged p.
-func (p *publish) late() string {
+// firstUnacked returns the name of the first subscription that has not acknowledged p.
+func (p *publish) firstUnacked() string {
 	for i := range p.deliveries {
 		if d := &p.deliveries[i]; !d.acked {
 			return d.sub.name
@@ -166,8 +164,8 @@ func (p *publish) late() string {
 	return ""
 }
 
-// giveUp settles p as not confirmed and takes it out of every subscription that
-// has not handed it out; it tells whether the caller is to report it.
+// giveUp settles p as not confirmed and withdraws it from every subscription that has not handed it
+// out. It tells whether the caller has to report p.
 func (b *Broker) giveUp(p *publish) bool {
 	if p.settled {
 		return false
@@ -185,7 +183,7 @@ func (b *Broker) giveUp(p *publish) bool {
 	return true
 }
 
-// subscription returns the subscription called name on topic, new if need be.
+// subscription returns the subscription called name on topic, and makes it if it does not exist.
 func (b *Broker) subscription(topic, name string) *subscription {
 	for _, s := range b.topics[topic] {
 		if s.name == name {
@@ -197,11 +195,11 @@ func (b *Broker) subscription(topic, name string) *subscription {
 	return s
 }
 
-// Unsubscribe removes the subscription called name from topic, with what is
-// queued in it: those messages are reported as Unavailable with [ErrClosed],
-// since they were not acknowledged. Use it for a handler that will not come back;
-// until then its messages wait for it. It returns [ErrInUse] while a consumer has
-// not ended, and nil if there is no such subscription.
+// Unsubscribe removes the subscription called name from topic, and its queued messages: they are
+// reported as Unavailable with [ErrClosed], since they were not acknowledged. Use it for a handler
+// that will not come back; until then its messages wait for it. Unsubscribe returns [ErrInUse]
+// while the subscription has a consumer that has not ended, and nil if there is no such
+// subscription.
 func (b *Broker) Unsubscribe(topic, name string) error {
 	b.mu.Lock()
 	subs := b.topics[topic]
@@ -226,7 +224,7 @@ func (b *Broker) Unsubscribe(topic, name string) error {
 	return nil
 }
 
-// giveUpQueued settles what s has not handed out and returns it.
+// giveUpQueued settles and returns the publishes that s has queued and not handed out.
 func (b *Broker) giveUpQueued(s *subscription) []*publish {
 	var lost []*publish
 	s.drain(func(d *delivery) {
@@ -236,11 +234,10 @@ func (b *Broker) giveUpQueued(s *subscription) []*publish {
 	return lost
 }
 
-// Close ends all consumers and reports what is not acknowledged as Unavailable
-// with [ErrClosed]: at once what is not in flight, after Config.CloseTimeout at
-// the latest what is. It returns when all goroutines of the broker have ended,
-// always nil, and may be called again. A handler must not call it: it would wait
-// for itself.
+// Close ends all consumers and reports unacknowledged messages as Unavailable with [ErrClosed]:
+// messages that are not in flight at once, the others after Config.CloseTimeout at the latest. It
+// returns when all goroutines of the broker have ended, always nil, and may be called again. A
+// handler must not call Close: it would wait for itself.
 func (b *Broker) Close() error {
 	b.mu.Lock()
 	var lost []*publish
@@ -268,7 +265,7 @@ func (b *Broker) Close() error {
 func (b *Broker) redeliver(d *delivery) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if s := d.sub; d.in == &s.delayed { // else it was given up while this waited for the lock
+	if s := d.sub; d.in == &s.delayed { // otherwise the delivery was given up while redeliver waited for the lock
 		d.unlink()
 		s.ready.pushBack(d)
 		s.wake()

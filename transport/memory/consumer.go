@@ -10,36 +10,36 @@ import (
 	"github.com/boxpair/boxpair/transport"
 )
 
-// consumer is one Subscribe call. Its workers take turns: the one that leads
-// hands the next message out, lets another lead, and waits for the answer itself.
-// So a message is claimed only when the reader of the channel is about to take
-// it, it needs no goroutine of its own, and a consumer with nothing to do has one.
+// consumer is one Subscribe call. Its workers take turns: the leading worker hands out the next
+// message, lets another worker lead, and waits for the answer itself. So a message is claimed only
+// when the reader of the channel is about to take it, no message needs a goroutine besides its
+// worker, and an idle consumer has one goroutine.
 type consumer struct {
 	b      *Broker
 	sub    *subscription
 	owner  *Subscriber
-	cancel context.CancelFunc // begins its end
+	cancel context.CancelFunc // starts its end
 
 	out   chan *message.Message
-	lead  chan struct{} // holds one token: who put it there leads
-	wake  chan struct{} // something is ready, or the offer was withdrawn
-	abort chan struct{} // closed when what is in flight is to be given back
-	done  chan struct{} // closed when it has ended
+	lead  chan struct{} // holds one token; the worker that put it there leads
+	wake  chan struct{} // a delivery is ready, or the offered one was withdrawn
+	abort chan struct{} // closed when messages in flight have to be given back
+	done  chan struct{} // closed when the consumer has ended
 
 	workers sync.WaitGroup
 
 	// Guarded by the broker's lock.
 	idle    bool      // in sub.idle
-	offered *delivery // claimed and not yet taken
+	offered *delivery // claimed, but not yet received by the reader of out
 	busy    int       // workers that wait for an answer
-	started int       // workers
+	started int       // workers in all
 }
 
-// answer is what became of a message that was handed out.
+// answer tells how the reader answered a message that was handed out.
 type answer uint8
 
 const (
-	given answer = iota // back, by a consumer that ended
+	unanswered answer = iota // no answer: the consumer ended
 	acked
 	nacked
 )
@@ -63,8 +63,8 @@ func (c *consumer) work(ctx context.Context) {
 	}
 }
 
-// handOut hands the next message out and returns it, or nil when ctx has ended.
-// The channel is closed only after that, so sending is safe. Only the leader calls it.
+// handOut hands out the next message and returns it, or nil when ctx has ended. The channel is
+// closed only after that, so sending on it is safe. Only the leading worker calls handOut.
 func (c *consumer) handOut(ctx context.Context) (*delivery, *message.Message, context.CancelFunc) {
 	for ctx.Err() == nil {
 		d, msg := c.b.claim(c)
@@ -81,7 +81,7 @@ func (c *consumer) handOut(ctx context.Context) (*delivery, *message.Message, co
 		}
 		msg.SetContext(msgCtx)
 		if c.offer(ctx, msg) {
-			if c.b.taken(c) {
+			if c.b.received(c) {
 				c.workers.Go(func() { c.work(ctx) })
 			}
 			return d, msg, cancel
@@ -91,19 +91,19 @@ func (c *consumer) handOut(ctx context.Context) (*delivery, *message.Message, co
 	return nil, nil, nil
 }
 
-// offer waits until the reader of the channel takes msg, or it is taken back
-// because its sender has given it up or ctx has ended.
+// offer waits until the reader of the channel receives msg. It reports false if the offer is
+// withdrawn because the publish was given up or ctx has ended.
 func (c *consumer) offer(ctx context.Context, msg *message.Message) bool {
 	for {
 		select {
 		case c.out <- msg:
 			return true
 		case <-c.wake:
-			if c.b.takenBack(c, false) {
+			if c.b.withdrawOffer(c, false) {
 				return false
 			}
 		case <-ctx.Done():
-			c.b.takenBack(c, true)
+			c.b.withdrawOffer(c, true)
 			return false
 		}
 	}
@@ -119,15 +119,15 @@ func (c *consumer) await(msg *message.Message) answer {
 	case <-c.abort:
 	}
 	select {
-	case <-msg.Acked(): // at the last moment
+	case <-msg.Acked(): // an answer at the last moment
 		return acked
 	default:
-		return given
+		return unanswered
 	}
 }
 
-// drain ends c after its context: no further message, then the answers to those
-// in flight, at most for the close timeout.
+// drain ends c after its context has ended: it hands out no further message, and waits for the
+// answers to the messages in flight, at most for the close timeout.
 func (c *consumer) drain() {
 	c.lead <- struct{}{}
 	close(c.out)
@@ -140,7 +140,7 @@ func (c *consumer) drain() {
 	close(c.done)
 }
 
-// end ends the consumers at once and returns when they have.
+// end ends the consumers at once and returns when they have ended.
 func end(consumers []*consumer) {
 	for _, c := range consumers {
 		c.cancel()

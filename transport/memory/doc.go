@@ -1,9 +1,8 @@
-// Package memory is a transport within one process: topics, named subscriptions
-// and workers that keep the order of each key, without a broker to install. It
-// is what an embedded outbox publishes to.
+// Package memory is a transport within one process: topics, named subscriptions, and workers that
+// keep the order of each key, without a broker to install. An embedded outbox publishes to it.
 //
-// A [Broker] is a [transport.Sender] and a Watermill publisher. A [Subscriber]
-// is a Watermill subscriber:
+// A [Broker] is a [transport.Sender] and a Watermill publisher. A [Subscriber] is a Watermill
+// subscriber:
 //
 //	broker, err := memory.New(memory.Config{})
 //	stock := broker.Subscriber("stock")   // one name per handler
@@ -11,25 +10,25 @@
 //
 // # Topics and subscriptions
 //
-// A topic has named subscriptions, like an exchange with queues. Each gets its
-// own copy of every message. Several Subscribe calls under one name on one topic
-// share the work: each message goes to one of them. So two handlers of one topic
-// need two names; under one name they would take each other's messages.
+// A topic has named subscriptions, like an exchange with queues. Each subscription gets its own copy
+// of every message. Several Subscribe calls under one name on one topic share the work: each message
+// goes to one of them. So two handlers of one topic need two names; under one name they would take
+// messages from each other.
 //
-// A subscription comes to be with its first Subscribe or SubscribeInitialize and
-// outlives it: when its consumers have gone, because a router is restarted, its
-// messages wait for the next one. Only [Broker.Unsubscribe] removes it.
+// The first Subscribe or SubscribeInitialize makes a subscription, which then outlives its
+// consumers: when they end, for example because a router is restarted, its messages wait for the
+// next consumer. Only [Broker.Unsubscribe] removes a subscription.
 //
 // # A message and its outcome
 //
-// What Send reports, and Publish returns, is decided by the subscriptions that
-// the topic had at the time of the call:
+// The subscriptions that the topic has when Send is called decide the outcome that Send reports and
+// Publish returns:
 //
-//	Confirmed              every one of them has acknowledged the message
-//	Returned, ErrUnroutable   there was none
+//	Confirmed                 every subscription has acknowledged the message
+//	Returned, ErrUnroutable   the topic had no subscription
 //	Unavailable, ErrClosed    the broker was closed, or a subscription removed, before
 //	Unavailable, ctx's error  the context ended before
-//	Invalid                there was no message
+//	Invalid                   the message was nil
 //
 // In each subscription a copy of the message goes through these states:
 //
@@ -37,68 +36,63 @@
 //	              ▲           │
 //	              └─ delayed ◄┘ nack
 //
-// It waits behind an earlier message of its key; is ready when it may be handed
-// out; is in flight when a consumer has it, until it answers; is delayed after a
-// nack, for a time that doubles from Config.MinRedelivery to Config.MaxRedelivery
-// and is shortened by up to half at random. A message that is handed out again
-// says so: see [transport.Redelivered].
+// A copy waits behind an earlier message of its key. It is ready when it may be handed out, in
+// flight from the hand-out to a consumer until the answer, and delayed after a nack. The delay
+// doubles from Config.MinRedelivery to Config.MaxRedelivery, and is shortened by up to half at
+// random. A message that is handed out again is marked: see [transport.Redelivered].
 //
-// The key is the metadata entry [transport.MetaKey]. A key has at most one
-// message beyond waiting, so its messages are handled one at a time and in the
-// order in which they were sent, by however many consumers. Other keys pass it
-// by. Messages without a key are handed out in order and handled in parallel.
+// The key is the metadata entry [transport.MetaKey]. At most one message of a key is ready, in
+// flight or delayed, so the messages of a key are handled one at a time and in the order of sending,
+// by any number of consumers. Messages of other keys overtake them. Messages without a key are
+// handed out in order and handled in parallel.
 //
-// When the context of a Send ends, the message is taken out of every
-// subscription that does not have it in flight. A copy in flight stays with its
-// consumer and still holds its key, so that the same message sent again cannot
-// run beside it; its answer changes nothing any more.
+// When the context of a Send ends, the message is withdrawn from every subscription except where it
+// is in flight. A copy in flight stays with its consumer and still holds its key, so that the
+// message, if it is sent again, cannot be handled beside it. The answer to that copy has no effect.
 //
 // # Shutdown
 //
-// A consumer that ends (its context was cancelled, its subscriber or the broker
-// closed) closes its channel and gets nothing more. What it has in flight it can
-// still acknowledge for Config.CloseTimeout; then that goes back to its
-// subscription, to be handed to another consumer as redelivered. Close waits for
-// this. Stop in the order relay, router, broker: then nothing is sent twice.
+// A consumer ends when its context is cancelled, or when its subscriber or the broker is closed. It
+// closes its channel and gets no further message. Its messages in flight can be acknowledged for
+// Config.CloseTimeout; then they go back to their subscription, to be handed to another consumer as
+// redelivered. Close waits for this. Stop the relay first, then the router, then the broker: no
+// message is sent twice in this order.
 //
 // # What survives a crash
 //
-// Nothing, and nothing has to: a message that was not acknowledged by every
-// subscription was not confirmed, so it is still in the outbox that it came
-// from. What was acknowledged by some of them is sent to all of them again, and
-// their inboxes tell the copies.
+// No message survives, and none has to: a message that was not acknowledged by every subscription
+// was not confirmed, so it is still in its outbox. It is sent again to all subscriptions, also to
+// those that have acknowledged it, and their inboxes recognize the copy.
 //
 // # Guarantees
 //
-//   - A message is confirmed only when every subscription that its topic had when
-//     it was sent has acknowledged it. Closing, cancelling and forgetting confirm
-//     nothing.
-//   - Messages of one key are handled one at a time, and in order as far as their
-//     Sends have not ended early. A consumer that ends and answers later than
-//     Config.CloseTimeout is the exception: the next has the message by then.
-//   - A slow, failing or stuck message delays its own key in its own subscription
-//     and nothing else, as long as fewer than Config.InFlight are stuck.
+//   - A message is confirmed only when every subscription that its topic had at the time of sending
+//     has acknowledged it. Closing, cancelling and forgetting confirm no message.
+//   - Messages of one key are handled one at a time, and in order as far as their Sends have not
+//     ended early. The exception is a consumer that ends and answers later than Config.CloseTimeout:
+//     the next consumer has the message by then.
+//   - A slow, failing or stuck message delays only its own key in its own subscription, as long as
+//     fewer than Config.InFlight messages are stuck.
 //   - A nack never causes a busy loop.
 //
 // # Assumptions
 //
-//   - Every subscription that must not miss a message exists before the first
-//     message of its topic is sent. A router that runs has subscribed all of its
-//     handlers: start the relay after that, or call SubscribeInitialize first.
+//   - Every subscription that must not miss a message exists before the first message of its topic
+//     is sent. A running router has subscribed all of its handlers: start the relay after that, or
+//     call SubscribeInitialize first.
 //   - Every message that is handed out is acknowledged or nacked in the end.
 //   - Payloads are not changed. Copies have their own metadata and share the bytes.
 //
 // # Limitations
 //
-//   - One process. Nothing is kept on disk.
-//   - The number of messages that wait is bounded by those who send, who hold
-//     each of them until its outcome, and not by the broker. The time in the
-//     queue counts against the context of Send: a relay that keeps more under way
-//     than the handlers manage in its send timeout sends the rest again.
-//   - Publish waits for handlers. A handler that publishes to a key that it is
-//     itself handling, and waits, waits for itself until the message's context
-//     ends. Handlers emit through an outbox.
-//   - Subscriptions are coupled through the outcome: while one of them does not
-//     acknowledge a message, its sender has to keep it and may send it to all
+//   - One process, and no copy on disk.
+//   - Senders bound the number of waiting messages, since they hold each message until its outcome;
+//     the broker has no bound of its own. Waiting counts against the context of Send: if a relay
+//     keeps more messages under way than the handlers manage in its send timeout, it sends the rest
 //     again.
+//   - Publish waits for handlers. A handler that publishes to the key that it is handling, and waits
+//     for the outcome, waits for itself until the message's context ends. Handlers emit through an
+//     outbox.
+//   - The outcome couples subscriptions: while one subscription does not acknowledge a message, the
+//     sender keeps the message, and may send it to all subscriptions again.
 package memory

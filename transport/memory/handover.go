@@ -8,11 +8,11 @@ import (
 	"github.com/boxpair/boxpair/transport"
 )
 
-// What consumers do to the state that the broker's lock guards.
+// The methods here change, for consumers, the state that the broker's lock guards.
 
-// claim takes the next ready delivery for c and returns it with the copy to hand
-// out, or makes c idle. The copy is made under the lock, under which a publish is
-// settled too: once its sender was told, nobody reads the original any more.
+// claim takes the next ready delivery for c and returns it with the copy to hand out, or makes c
+// idle. The copy is made under the lock under which publishes are settled: once the sender knows
+// the outcome, the original is no longer read.
 func (b *Broker) claim(c *consumer) (*delivery, *message.Message) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -24,15 +24,15 @@ func (b *Broker) claim(c *consumer) (*delivery, *message.Message) {
 		}
 		return nil, nil
 	}
-	c.unidle()
+	c.leaveIdle()
 	d := s.ready.popFront()
 	s.inFlight.pushBack(d)
 	d.offeredBy, c.offered = c, d
 	return d, d.pub.msg.Copy()
 }
 
-// unidle takes c out of the idle consumers.
-func (c *consumer) unidle() {
+// leaveIdle takes c out of the idle consumers.
+func (c *consumer) leaveIdle() {
 	if !c.idle {
 		return
 	}
@@ -40,9 +40,9 @@ func (c *consumer) unidle() {
 	c.sub.idle = slices.DeleteFunc(c.sub.idle, func(other *consumer) bool { return other == c })
 }
 
-// taken records that the reader took what c offered, and tells whether c is to
-// start another worker, since all are busy now and may not all be.
-func (b *Broker) taken(c *consumer) bool {
+// received records that the reader received the message that c offered. It tells whether c has to
+// start another worker: all of its workers are busy now, and fewer than InFlight are started.
+func (b *Broker) received(c *consumer) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	c.offered.offeredBy, c.offered = nil, nil
@@ -54,9 +54,9 @@ func (b *Broker) taken(c *consumer) bool {
 	return true
 }
 
-// takenBack takes back what c offers if its sender has given it up, or in any
-// case if c ends; it tells whether it did.
-func (b *Broker) takenBack(c *consumer, ends bool) bool {
+// withdrawOffer withdraws the message that c offers if its publish was given up, or in any case if
+// c ends. It tells whether the offer was withdrawn.
+func (b *Broker) withdrawOffer(c *consumer, ends bool) bool {
 	b.mu.Lock()
 	d := c.offered
 	if !d.pub.settled && !ends {
@@ -72,8 +72,8 @@ func (b *Broker) takenBack(c *consumer, ends bool) bool {
 	return true
 }
 
-// putBack makes d ready again, or drops it if its sender has given it up. It
-// tells whether the caller is to report the publish as given up by the closed broker.
+// putBack makes d ready again, or drops d if its publish was given up. It tells whether the caller
+// has to report the publish, which the closed broker gives up.
 func (b *Broker) putBack(d *delivery) bool {
 	report := b.closed && b.giveUp(d.pub)
 	if d.pub.settled {
@@ -84,10 +84,10 @@ func (b *Broker) putBack(d *delivery) bool {
 	return report
 }
 
-// answered takes the answer to a delivery that c handed out.
+// answered handles the answer to a delivery that c handed out.
 func (b *Broker) answered(c *consumer, d *delivery, a answer) {
 	var r transport.Result
-	report := false // whether this settles the publish
+	report := false // whether this answer settles the publish
 	b.mu.Lock()
 	c.busy--
 	p := d.pub
@@ -112,11 +112,11 @@ func (b *Broker) answered(c *consumer, d *delivery, a answer) {
 	}
 }
 
-// retire passes on the wake-up that c may have had and no longer follows.
+// retire passes on a wake-up that c may have received and will not act on.
 func (b *Broker) retire(c *consumer) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	c.unidle()
+	c.leaveIdle()
 	c.sub.wake()
 }
 

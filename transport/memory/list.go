@@ -1,8 +1,8 @@
 package memory
 
-// list is a doubly linked list of deliveries. A delivery is in at most one list
-// and knows which, so it is found and taken out without a search, and nothing
-// given up stays behind in a queue that nobody reads.
+// list is a doubly linked list of deliveries. A delivery is in at most one list and refers to it.
+// So removing a delivery needs no search, and a publish that was given up leaves no delivery behind
+// in a queue without reader.
 type list struct {
 	head, tail *delivery
 }
@@ -27,7 +27,7 @@ func (l *list) pushFront(d *delivery) {
 	l.head = d
 }
 
-// popFront takes the first delivery out and returns it, or nil.
+// popFront removes the first delivery and returns it, or nil.
 func (l *list) popFront() *delivery {
 	d := l.head
 	if d != nil {
@@ -36,7 +36,7 @@ func (l *list) popFront() *delivery {
 	return d
 }
 
-// unlink takes d out of its list.
+// unlink removes d from its list.
 func (d *delivery) unlink() {
 	if d.prev == nil {
 		d.in.head = d.next

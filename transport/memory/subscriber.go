@@ -8,8 +8,8 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// Subscriber consumes under one name. Make one with [Broker.Subscriber]. All
-// methods may be called by several goroutines at once.
+// Subscriber consumes under one name. Make one with [Broker.Subscriber]. All methods are safe for
+// concurrent use.
 type Subscriber struct {
 	b    *Broker
 	name string
@@ -24,22 +24,20 @@ var (
 	_ message.SubscribeInitializer = (*Subscriber)(nil)
 )
 
-// Subscriber returns a subscriber for the subscriptions called name, one for
-// each topic that it is used on. Give every handler a name of its own: those of
-// one name and topic take turns and never get the same message. Several
-// subscribers may have one name, and each is closed for itself. An empty name is
-// refused when it is used.
+// Subscriber returns a subscriber for the subscriptions called name, one for each topic on which it
+// is used. Give every handler a name of its own: subscribers of one name and topic share the
+// messages, and each message goes to one of them. Several subscribers may have one name; each is
+// closed separately. Subscribing with an empty name is an error.
 func (b *Broker) Subscriber(name string) *Subscriber {
 	return &Subscriber{b: b, name: name, consumers: make(map[*consumer]struct{})}
 }
 
-// Subscribe makes the subscription on topic if it does not exist and returns a
-// channel of its messages. When ctx ends, or the subscriber or the broker is
-// closed, the channel is closed; what it has handed out can be acknowledged for
-// Config.CloseTimeout after that, then another consumer gets it. The context of
-// a message descends from ctx and ends when the message is answered.
+// Subscribe makes the subscription on topic if it does not exist and returns a channel of its
+// messages. The channel is closed when ctx ends, or when the subscriber or the broker is closed.
+// Messages in flight can still be acknowledged for Config.CloseTimeout; then another consumer gets
+// them. The context of a message is derived from ctx and ends when the message is answered.
 //
-// A closed subscriber or broker gives [ErrClosed], an ended ctx its error.
+// A closed subscriber or broker returns [ErrClosed]; an ended ctx returns its error.
 func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
 	if ctx.Err() != nil {
 		return nil, fmt.Errorf("subscribe %q to topic %q: %w", s.name, topic, context.Cause(ctx))
@@ -80,9 +78,8 @@ func (s *Subscriber) register(c *consumer, topic string) error {
 	return nil
 }
 
-// SubscribeInitialize makes the subscription on topic if it does not exist, so
-// that messages wait for its first Subscribe. It implements Watermill's
-// SubscribeInitializer.
+// SubscribeInitialize makes the subscription on topic if it does not exist, so that messages wait
+// for its first Subscribe. It implements [message.SubscribeInitializer].
 func (s *Subscriber) SubscribeInitialize(topic string) error {
 	s.b.mu.Lock()
 	defer s.b.mu.Unlock()
@@ -93,7 +90,8 @@ func (s *Subscriber) SubscribeInitialize(topic string) error {
 	return nil
 }
 
-// usable returns why s cannot subscribe to topic. The broker's lock is held.
+// usable returns the reason for which s cannot subscribe to topic, or nil. Called with the broker's
+// lock held.
 func (s *Subscriber) usable(topic string) error {
 	switch {
 	case s.name == "":
@@ -106,11 +104,10 @@ func (s *Subscriber) usable(topic string) error {
 	return nil
 }
 
-// Close ends what this subscriber's Subscribe calls started: their channels are
-// closed, and what they have in flight can be acknowledged for
-// Config.CloseTimeout. It returns when that is over, always nil, and may be
-// called again. The subscriptions stay and keep their messages. A handler must not call
-// it: it would wait for itself.
+// Close ends this subscriber's Subscribe calls: their channels are closed, and their messages in
+// flight can be acknowledged for Config.CloseTimeout. Close returns after that, always nil, and may
+// be called again. The subscriptions stay and keep their messages. A handler must not call Close:
+// it would wait for itself.
 func (s *Subscriber) Close() error {
 	s.b.mu.Lock()
 	s.closed = true

@@ -8,20 +8,21 @@ import (
 	"github.com/boxpair/boxpair/transport"
 )
 
-// publish is one message on its way, to all subscriptions that its topic had.
+// publish is one message on its way to all subscriptions that its topic had when it was sent.
 type publish struct {
 	topic   string
 	msg     *message.Message
 	done    func(transport.Result)
-	stop    func() bool // ends the watch over the context; nil without one
+	stop    func() bool // stops watching the context; nil for a context that never ends
 	unacked int         // deliveries that are not acknowledged
 	settled bool        // the outcome is decided
 
 	deliveries []delivery
-	single     [1]delivery // what deliveries points to when there is one
+	single     [1]delivery // the array behind deliveries if the topic has one subscription
 }
 
-// report tells the outcome. It is called once, by who settled p, without the lock.
+// report calls done with the outcome. The goroutine that settled p calls it, once and without the
+// lock.
 func (p *publish) report(r transport.Result) {
 	if p.stop != nil {
 		p.stop()
@@ -35,24 +36,24 @@ type delivery struct {
 	sub *subscription
 	key string
 
-	in         *list // its state: the list of its subscription that it is in
+	in         *list // the list that holds the delivery, which is its state
 	prev, next *delivery
-	offeredBy  *consumer // while its reader has not taken it
+	offeredBy  *consumer // until the reader of that consumer has received it
 
 	acked       bool
-	redelivered bool        // may have been started before
-	nacks       int         // decides the delay
-	timer       *time.Timer // of the delay
+	redelivered bool        // its handling may have been started before
+	nacks       int         // determine the delay
+	timer       *time.Timer // ends the delay
 }
 
-// withdraw asks the consumer that has d on offer, if one has, to take it back.
+// withdraw asks the consumer that offers d, if any, to withdraw the offer.
 func (d *delivery) withdraw() {
 	if d.offeredBy == nil {
 		return
 	}
 	select {
 	case d.offeredBy.wake <- struct{}{}:
-	default: // it has not yet read the last one, and will look
+	default: // the consumer has not read the last wake-up yet, and will look
 	}
 }
 
@@ -61,15 +62,15 @@ type subscription struct {
 	topic, name string
 
 	ready    list // may be handed out
-	inFlight list // offered to a consumer, or with it
+	inFlight list // offered to a consumer, or with its reader
 	delayed  list // nacked, until a timer fires
 
-	// keys has an entry for every key with a delivery in one of the lists above:
-	// the deliveries waiting behind it, or nil if there never was one.
+	// keys has an entry for every key with a delivery in one of the lists above. Its value is the
+	// list of deliveries that wait for that delivery, or nil if there never was one.
 	keys map[string]*list
 
-	consumers int         // that have not ended
-	idle      []*consumer // that wait for something ready, longest first
+	consumers int         // consumers that have not ended
+	idle      []*consumer // consumers that wait for a ready delivery, longest first
 }
 
 // add queues a new delivery.
@@ -90,7 +91,7 @@ func (s *subscription) add(d *delivery) {
 	s.wake()
 }
 
-// leave takes d out for good and lets the next of its key move up.
+// leave removes d for good and makes the next delivery of its key ready.
 func (s *subscription) leave(d *delivery) {
 	if d.timer != nil {
 		d.timer.Stop()
@@ -109,14 +110,15 @@ func (s *subscription) leave(d *delivery) {
 	s.wake()
 }
 
-// giveBack makes ready again what a consumer did not finish, before all others.
+// giveBack makes a delivery ready again, before all others, after its consumer ended without an
+// answer.
 func (s *subscription) giveBack(d *delivery) {
 	d.unlink()
 	s.ready.pushFront(d)
 	s.wake()
 }
 
-// wake tells one idle consumer that something is ready.
+// wake tells one idle consumer that a delivery is ready.
 func (s *subscription) wake() {
 	if s.ready.head == nil || len(s.idle) == 0 {
 		return
@@ -126,12 +128,11 @@ func (s *subscription) wake() {
 	c.idle = false
 	select {
 	case c.wake <- struct{}{}:
-	default: // it has not yet read the last one, and will look
+	default: // the consumer has not read the last wake-up yet, and will look
 	}
 }
 
-// drain calls f until nothing is queued: neither ready, delayed nor waiting.
-// Calling f must take its argument out.
+// drain calls f for each queued delivery: delayed, ready or waiting. f must remove its argument.
 func (s *subscription) drain(f func(*delivery)) {
 	for s.delayed.head != nil {
 		f(s.delayed.head)
@@ -139,7 +140,7 @@ func (s *subscription) drain(f func(*delivery)) {
 	for s.ready.head != nil {
 		f(s.ready.head)
 	}
-	for _, behind := range s.keys { // of what is in flight
+	for _, behind := range s.keys { // the deliveries that wait for one in flight
 		for behind != nil && behind.head != nil {
 			f(behind.head)
 		}

@@ -7,19 +7,19 @@ import (
 	"mime"
 )
 
-// Codec encodes values and decodes them. Its methods are safe for concurrent use, and
-// their errors tell no values.
+// Codec encodes values and decodes them. Its methods are safe for concurrent use, and their errors
+// contain no values.
 type Codec interface {
-	// ContentType is the media type of what Marshal returns.
+	// ContentType is the media type of encoded values.
 	ContentType() string
-	// Marshal encodes v, equal values to equal bytes.
+	// Marshal encodes v. Equal values must give equal bytes.
 	Marshal(v any) ([]byte, error)
-	// Unmarshal decodes data into v, a pointer that is not nil.
+	// Unmarshal decodes data into v, a non-nil pointer.
 	Unmarshal(data []byte, v any) error
 }
 
-// JSON is the codec of encoding/json. Fields that a value does not have are
-// skipped when it is decoded, so that producers may add some.
+// JSON is the codec of encoding/json. Decoding skips unknown fields, so that producers may add
+// fields.
 type JSON struct{}
 
 // ContentType returns "application/json".
@@ -42,8 +42,7 @@ func (JSON) Unmarshal(data []byte, v any) error {
 	return nil
 }
 
-// describe tells what is wrong with JSON without what it holds: the messages of
-// encoding/json quote it.
+// describe explains an error of encoding/json without its text, which quotes values.
 func describe(err error) error {
 	var (
 		syntax *json.SyntaxError
@@ -57,15 +56,14 @@ func describe(err error) error {
 	case errors.As(err, &kind):
 		return fmt.Errorf("field %q at byte %d cannot be a %s", kind.Field, kind.Offset, kind.Type)
 	case errors.As(err, &value):
-		return errors.New("a value has no JSON")
+		return errors.New("unsupported value")
 	case errors.As(err, &typ):
-		return fmt.Errorf("type %s has no JSON", typ.Type)
+		return fmt.Errorf("unsupported type %s", typ.Type)
 	}
-	return errors.New("refused by its type")
+	return errors.New("a JSON method of a type failed")
 }
 
-// sameMedia tells whether two content types name the same media type, whatever
-// their parameters.
+// sameMedia tells whether two content types name the same media type; parameters do not count.
 func sameMedia(a, b string) bool {
 	return media(a) == media(b)
 }

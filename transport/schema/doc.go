@@ -1,5 +1,5 @@
-// Package schema gives payloads a type: how it is encoded, which version it has, how
-// earlier versions are read, and what makes a value valid.
+// Package schema gives payloads a type: an encoding, a version, a way to read earlier versions, and
+// a test of validity.
 //
 //	var placed, err = schema.New(schema.Config[OrderPlaced]{
 //		Name:    "order.placed",
@@ -10,26 +10,26 @@
 //		},
 //	})
 //
-// A producer writes a value with [github.com/boxpair/boxpair/producer.Typed], a consumer handles it
-// with [github.com/boxpair/boxpair/consumer.Typed]. JSON is the default encoding; protobuf is in
-// the package schema/protobuf, others implement [Codec].
+// A producer writes a value with [github.com/boxpair/boxpair/producer.Typed], and a consumer
+// handles it with [github.com/boxpair/boxpair/consumer.Typed]. JSON is the default encoding,
+// package schema/protobuf has protobuf, and any other encoding implements [Codec].
 //
 // # Versions
 //
-// The version of a payload travels beside it. A payload of an earlier version is taken
-// through one upcaster after another until it has the current one, so each
-// upcaster is written once, when its version is superseded, and never again. A payload of a
-// later version is an error that wraps [ErrNewer]: the consumer is to be
-// brought up to date, and its message waits for that like any that fails. A
-// payload that cannot be decoded, has another content type or is not valid never will be: that is
-// [ErrUnreadable], and a typed handler has it dead at once, for an operator to see.
+// The version of a payload travels beside it. A payload of an earlier version passes through one
+// upcaster after another until it has the current version. So each upcaster is written once, when
+// its version is superseded, and never again. A payload of a later version gives an error that
+// wraps [ErrNewer]: the message waits like any failing message until the consumer is updated. A
+// payload that cannot be decoded, has another content type or is not valid gives an error that
+// wraps [ErrUnreadable]: a typed handler makes it a dead letter at once, for an operator to see.
 //
-// The same event written again must encode to the same bytes, or the outbox refuses it as the same
-// dispatch ID with other content. JSON of structs and maps is so in Go; protobuf is encoded
-// deterministically, which holds within one version of its library and not beyond.
+// An event that is written again must encode to the same bytes, or the outbox refuses it as other
+// content under the same dispatch ID. JSON of structs and maps fulfils this in Go. Protobuf is
+// encoded deterministically, but only within one version of its library.
 //
 // # Guarantees
 //
-// Errors tell neither payloads nor values, but those of a Validate or an upcaster of yours
-// are passed on as they are. Nothing here does I/O, and a [Type] is safe for concurrent use.
+// Errors contain neither payloads nor values, except that errors of your own Validate functions and
+// upcasters are passed on unchanged. The package does no I/O, and a [Type] is safe for concurrent
+// use.
 package schema

@@ -7,11 +7,11 @@ import (
 )
 
 var (
-	// ErrUnreadable is wrapped by the error of a payload that no version of this
-	// consumer will read: it cannot be decoded, has another content type, or is not valid.
+	// ErrUnreadable is wrapped by the error of a payload that this consumer can never read:
+	// decoding fails, the content type differs, or the value is not valid.
 	ErrUnreadable = errors.New("payload cannot be read")
-	// ErrNewer is wrapped by the error of a payload whose schema version is later
-	// than the consumer's.
+	// ErrNewer is wrapped by the error of a payload whose schema version is later than the
+	// consumer's.
 	ErrNewer = errors.New("payload has a later schema version than this consumer knows")
 	// ErrInvalid is wrapped by the error of a value that Config.Validate refuses.
 	ErrInvalid = errors.New("value is not valid")
@@ -27,28 +27,27 @@ type Config[T any] struct {
 	Version int
 	// Codec encodes and decodes. Defaults to [JSON].
 	Codec Codec
-	// Reads are further codecs for what others write, or what was written before
-	// Codec was chosen. The content type of a message tells which. Defaults to none.
+	// Reads are further codecs for reading: for payloads of other producers, or from before Codec
+	// was chosen. The content type of a message selects the codec. Defaults to none.
 	Reads []Codec
-	// Key returns the key by which a value's events keep their order. Defaults to none.
+	// Key returns the ordering key of a value's events. Defaults to none.
 	Key func(T) string
-	// Validate refuses values, before they are written and after they were read. Defaults to
-	// accepting all.
+	// Validate refuses invalid values, before they are written and after they were read. Defaults
+	// to accepting all.
 	Validate func(T) error
-	// Upcast has, for each version before Version that may still be read, how
-	// its payload becomes one of the next version. There must be no gap
-	// up to Version. Defaults to none.
+	// Upcast has, for each earlier version that may still be read, the function that turns its
+	// payload into the next version. There must be no gap up to Version. Defaults to none.
 	Upcast map[int]Upcaster
-	// Unversioned is the version of payloads that come without one, as from
-	// publishers that know nothing of versions. Defaults to Version.
+	// Unversioned is the version of payloads without a version, as from publishers that do not know
+	// versions. Defaults to Version.
 	Unversioned int
 }
 
-// Upcaster turns the payload of one version into that of the next. Both are
-// in the encoding of codec.
+// Upcaster turns the payload of one version into the payload of the next version. Both have the
+// encoding of codec.
 type Upcaster func(codec Codec, payload []byte) ([]byte, error)
 
-// Up returns the upcaster that decodes an Old, and encodes the New that fn makes of it.
+// Up returns an upcaster that decodes an Old, converts it with fn, and encodes the New.
 func Up[Old, New any](fn func(Old) (New, error)) Upcaster {
 	return func(codec Codec, payload []byte) ([]byte, error) {
 		var old Old
@@ -150,8 +149,8 @@ func (t *Type[T]) Key(value T) string {
 	return t.cfg.Key(value)
 }
 
-// Encode returns value as a payload of the current version. The error wraps
-// [ErrInvalid] if value is not valid.
+// Encode returns value as a payload of the current version. The error wraps [ErrInvalid] if value
+// is not valid.
 func (t *Type[T]) Encode(value T) ([]byte, error) {
 	if err := t.check(value); err != nil {
 		return nil, err
@@ -163,16 +162,15 @@ func (t *Type[T]) Encode(value T) ([]byte, error) {
 	return payload, nil
 }
 
-// Decode reads a payload of the version and content type that came with it; 0
-// and "" mean that nothing was said. Errors wrap [ErrNewer] or [ErrUnreadable], the
-// latter also [ErrInvalid] if the value could be decoded.
+// Decode reads a payload with its version and content type; 0 and "" mean unknown. Errors wrap
+// [ErrNewer] or [ErrUnreadable]. An error for a decoded but invalid value also wraps [ErrInvalid].
 func (t *Type[T]) Decode(payload []byte, version int, contentType string) (T, error) {
 	var value T
 	if version == 0 {
 		version = t.cfg.Unversioned
 	}
 	if version > t.cfg.Version {
-		return value, fmt.Errorf("%s: version %d, and %d is the last known: %w", t.cfg.Name, version, t.cfg.Version, ErrNewer)
+		return value, fmt.Errorf("%s, version %d: %w (up to %d)", t.cfg.Name, version, ErrNewer, t.cfg.Version)
 	}
 	if err := t.decode(&value, payload, version, contentType); err != nil {
 		var zero T
@@ -187,11 +185,11 @@ func (t *Type[T]) decode(value *T, payload []byte, version int, contentType stri
 		return err
 	}
 	if version < t.oldest {
-		return fmt.Errorf("there is no upcaster from version %d on", version)
+		return fmt.Errorf("no upcaster for version %d", version)
 	}
 	for ; version < t.cfg.Version; version++ {
 		if payload, err = t.cfg.Upcast[version](codec, payload); err != nil {
-			return fmt.Errorf("from version %d to the next: %w", version, err)
+			return fmt.Errorf("upcast version %d: %w", version, err)
 		}
 	}
 	if err := codec.Unmarshal(payload, value); err != nil {

@@ -205,7 +205,7 @@ func Example() {
 	fmt.Println(err)
 	// Output:
 	// 42 [red lamp] <nil>
-	// order.placed: version 3, and 2 is the last known: payload has a later schema version than this consumer knows
+	// order.placed, version 3: payload has a later schema version than this consumer knows (up to 2)
 }
 
 // shout is a codec of upper case.

@@ -7,19 +7,21 @@ import (
 	"time"
 )
 
-// test is a case and what it does. It returns a note on how it was passed, or why it was not.
+// test is a case and its function, which returns a note on how the publisher passed, or an error on
+// how it failed.
 type test struct {
 	Case
 
 	run func(ctx context.Context, p *probe) (note string, err error)
-	// alone: no other case may be under way. line: needs Address.
+	// alone means that no other case may run at the same time; line means that the case needs
+	// Address.
 	alone, line bool
 }
 
-// tests are all there are, in the order of reports.
+// tests returns all cases, in the order of reports.
 func tests() []test { return append(plainTests(), faultTests()...) }
 
-// Cases returns what is asked of a publisher.
+// Cases returns all cases.
 func Cases() []Case {
 	var cases []Case
 	for _, t := range tests() {
@@ -28,8 +30,9 @@ func Cases() []Case {
 	return cases
 }
 
-// Test runs every case as a subtest, which fails if the publisher fails it, and is skipped if the
-// target lacks what it needs. They run in parallel, but for the one that restarts the broker.
+// Test runs every case as a subtest. A subtest fails if the publisher fails the case, and is
+// skipped if the target lacks a function or an address for it. The subtests run in parallel, except
+// the one that restarts the broker.
 func Test(t *testing.T, target *Target) {
 	t.Helper()
 	complete, err := target.complete()
@@ -69,9 +72,9 @@ func Test(t *testing.T, target *Target) {
 // together is how many cases Check runs at once. They mostly wait.
 const together = 4
 
-// Check runs all cases and reports. It blocks until they are done: about a minute for a
-// publisher that works, longer for one that hangs. The error joins everything that is
-// wrong with target.
+// Check runs all cases and reports the results. It blocks until they are done: about a minute for a
+// publisher that works, longer for a publisher that hangs. The error joins all wrong fields of
+// target.
 func Check(ctx context.Context, target *Target) (Report, error) {
 	complete, err := target.complete()
 	if err != nil {

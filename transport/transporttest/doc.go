@@ -1,9 +1,9 @@
-// Package transporttest tells whether a Watermill publisher may be what a relay publishes to.
+// Package transporttest tests whether a relay may publish to a Watermill publisher.
 //
-// A relay takes an event out of its outbox when Publish has returned nil for it. So nil
-// must mean that the broker has the message and keeps it, whatever happens next; and
-// what failed must be an error, within a time, from which the publisher comes back. Watermill
-// does not ask that of a publisher, and some that are widely used do not give it.
+// A relay removes an event from its outbox when Publish has returned nil for it. So nil must mean
+// that the broker has the message and keeps it, whatever happens next. Every failure must be an
+// error, returned within a bounded time, and the publisher must recover from it. Watermill does not
+// demand this of a publisher, and some widely used publishers do not guarantee it.
 //
 //	func TestPublisherMayBeARelaysTarget(t *testing.T) {
 //		transporttest.Test(t, &transporttest.Target{
@@ -15,20 +15,20 @@
 //	}
 //
 // [Test] fails for each case that the publisher does not pass, [Check] returns a [Report], and
-// [Cases] lists what is asked and why. docs/transports.md has the results of publishers that are in
-// use.
+// [Cases] lists the requirements and their reasons. docs/transports.md has the results of widely
+// used publishers.
 //
-// # How it looks
+// # Method
 //
 // Every case has a publisher, a topic and a line of its own. The line is a TCP proxy before the
-// broker that can be cut, and that can fall silent as a broker does which accepts and answers
-// nothing. What the publisher answered with nil is compared with what [Target.Stored]
-// reads on a connection that does not go through the line.
+// broker. It can be cut, and it can fall silent like a broker that accepts connections and answers
+// nothing. The messages for which Publish returned nil are compared with the messages that
+// [Target.Stored] reads on a connection beside the line.
 //
 // # Limitations
 //
-// A publisher that passes has lost nothing in what was tried. What the broker does with a message
-// that it has confirmed, when a disk or a replica fails, is beyond a test from outside: use
-// durable, replicated topics. Publishers that are no [transport.Sender] are tried as a relay uses
-// them: batches of one topic, then one by one what failed.
+// Passing means that no message was lost in these cases. A test from outside cannot see how the
+// broker treats a confirmed message when a disk or a replica fails: use durable, replicated topics.
+// A publisher that is no [transport.Sender] is used as a relay uses it: batches of one topic, then
+// the messages of a failed batch one by one.
 package transporttest

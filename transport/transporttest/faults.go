@@ -12,7 +12,7 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// faultTests are the cases in which something breaks.
+// faultTests returns the cases in which the connection or the broker fails.
 func faultTests() []test {
 	return []test{
 		{Case: Case{
@@ -34,11 +34,11 @@ func faultTests() []test {
 	}
 }
 
-// load is several goroutines that publish.
+// load is a group of goroutines that publish.
 type load struct {
 	stopping chan struct{}
 	running  sync.WaitGroup
-	changed  chan struct{} // has room for one
+	changed  chan struct{} // capacity 1
 
 	mu        sync.Mutex
 	confirmed []*message.Message
@@ -46,7 +46,7 @@ type load struct {
 	failed    error
 }
 
-// between is how long one of the callers of a load waits between two calls.
+// between is the pause of each publishing goroutine between two calls.
 const between = 4 * time.Millisecond
 
 // load publishes to topic until it is stopped.
@@ -73,7 +73,7 @@ func (p *probe) load(topic string) *load {
 	return l
 }
 
-// note notes the outcome of a call, and tells whether that was the last.
+// note records the outcome of a call, and tells whether the goroutine has to stop.
 func (l *load) note(messages []*message.Message, err error) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -93,7 +93,7 @@ func (l *load) note(messages []*message.Message, err error) bool {
 	return false
 }
 
-// until waits until so many more messages are confirmed.
+// until waits until the given number of further messages is confirmed.
 func (l *load) until(ctx context.Context, more int) error {
 	timer := time.NewTimer(time.Minute)
 	defer timer.Stop()
@@ -122,7 +122,7 @@ func (l *load) end() error {
 	return err
 }
 
-// stop ends the load and returns what was confirmed, and an error if a call did not return.
+// stop ends the load and returns the confirmed messages, and an error if a call did not return.
 func (l *load) stop() ([]*message.Message, error) {
 	close(l.stopping)
 	l.running.Wait()
@@ -170,7 +170,7 @@ func recovers(ctx context.Context, p *probe) (string, error) {
 	case errors.Is(err, errLate):
 		return "", fmt.Errorf("while there is no connection: %w", err)
 	}
-	pause(ctx, 2*time.Second) // an outage that a client may give up on
+	pause(ctx, 2*time.Second) // long enough for a client to give up
 	p.line.heal()
 	begin := time.Now()
 	again, err := p.works(ctx, topic)
@@ -236,8 +236,8 @@ func (p *probe) silence(topic string) (restore func(), err error) {
 	return sync.OnceFunc(p.line.heal), nil
 }
 
-// topicAge is how old the topic is at a crash. RabbitMQ 3.10 does not recover a queue that it was
-// told of less than about half a second before, which says nothing of the publisher.
+// topicAge is how old the topic is at a crash. RabbitMQ 3.10 does not recover a queue that was
+// declared less than about half a second before, which is not the publisher's fault.
 const topicAge = 3 * time.Second
 
 // crash kills the broker while several goroutines publish.
@@ -265,7 +265,7 @@ func crash(ctx context.Context, p *probe) (string, error) {
 
 func seconds(d time.Duration) string { return fmt.Sprintf("%.0f s", d.Seconds()) }
 
-// list returns names as a sentence lists them.
+// list joins sorted names with commas.
 func list(names []string) string {
 	slices.Sort(names)
 	return strings.Join(names, ", ")

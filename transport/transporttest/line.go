@@ -7,7 +7,7 @@ import (
 	"sync"
 )
 
-// line is a TCP proxy before a broker. All methods may be called at once.
+// line is a TCP proxy before a broker. All methods are safe for concurrent use.
 type line struct {
 	upstream string
 	listener net.Listener
@@ -16,7 +16,7 @@ type line struct {
 	mu    sync.Mutex
 	open  map[net.Conn]struct{}
 	state lineState
-	ended chan struct{} // closed and replaced when silence ends
+	ended chan struct{} // closed and replaced when a silence ends
 }
 
 type lineState uint8
@@ -24,11 +24,11 @@ type lineState uint8
 const (
 	passing lineState = iota
 	down              // new connections are accepted and closed at once
-	silent            // what is said by either side is kept back for ever
+	silent            // bytes of both sides are kept back for ever
 	closed
 )
 
-// newLine listens on a free loopback port. The caller must close it.
+// newLine listens on a free loopback port. The caller must close the line.
 func newLine(ctx context.Context, upstream string) (*line, error) {
 	var config net.ListenConfig
 	listener, err := config.Listen(ctx, "tcp", "127.0.0.1:0")
@@ -42,19 +42,19 @@ func newLine(ctx context.Context, upstream string) (*line, error) {
 
 func (l *line) address() string { return l.listener.Addr().String() }
 
-// cut closes all connections, and new ones until heal.
+// cut closes all connections, and new connections until heal.
 func (l *line) cut() { l.set(down) }
 
-// silence keeps everything back, on connections that are open and on new ones.
+// silence keeps back all bytes, on open and on new connections.
 func (l *line) silence() { l.set(silent) }
 
-// heal passes on what is said on new connections. Those that were silent are closed.
+// heal lets new connections pass. Connections that were silent are closed.
 func (l *line) heal() { l.set(passing) }
 
-// close closes everything and waits for the goroutines.
+// close closes the line and waits for its goroutines.
 func (l *line) close() {
 	l.set(closed)
-	_ = l.listener.Close() // it has nothing to lose
+	_ = l.listener.Close() // no data is lost
 	l.tasks.Wait()
 }
 
@@ -74,7 +74,7 @@ func (l *line) set(state lineState) {
 	l.state = state
 }
 
-// add notes an open connection, unless connections are closed now.
+// add registers an open connection, unless the line is cut or closed.
 func (l *line) add(conn net.Conn) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -94,7 +94,7 @@ func (l *line) remove(conns ...net.Conn) {
 	}
 }
 
-// hold waits for the end of a silence, and tells whether there was one.
+// hold waits for the end of a silence, and tells whether there was a silence.
 func (l *line) hold() bool {
 	l.mu.Lock()
 	state, ended := l.state, l.ended
@@ -120,7 +120,7 @@ func (l *line) accept() {
 	}
 }
 
-// serve passes on what is said on one connection until either side closes it.
+// serve passes on the bytes of one connection until either side closes it.
 func (l *line) serve(client net.Conn) {
 	if l.hold() {
 		l.remove(client)
@@ -148,7 +148,7 @@ func (l *line) pass(to io.Writer, from io.Reader) {
 	for {
 		n, err := from.Read(buffer)
 		if l.hold() {
-			return // what was kept back is lost with the connection
+			return // the bytes that were kept back are lost with the connection
 		}
 		if n > 0 {
 			if _, err := to.Write(buffer[:n]); err != nil {

@@ -14,7 +14,7 @@ import (
 	"github.com/boxpair/boxpair/transport"
 )
 
-// plainTests are the cases in which the connection works.
+// plainTests returns the cases in which the connection works.
 func plainTests() []test {
 	return []test{
 		{Case: Case{
@@ -78,7 +78,7 @@ func stored(ctx context.Context, p *probe) (string, error) {
 	return "", nil
 }
 
-// odd are messages that not everything between two services leaves alone.
+// odd returns messages that a transport may alter on the way.
 func odd() map[string]*message.Message {
 	with := func(payload []byte, name, value string) *message.Message {
 		msg := newMessage("odd")
@@ -199,9 +199,9 @@ func concurrent(ctx context.Context, p *probe) (string, error) {
 	return "", nil
 }
 
-// eitherStored publishes to a topic that is not there.
+// eitherStored publishes to a topic that does not exist.
 func eitherStored(ctx context.Context, p *probe, topic string) (string, error) {
-	for range 3 { // the first may be what finds out
+	for range 3 { // the publisher may notice only by the first attempt
 		msg := newMessage("unroutable")
 		err := p.publish(topic, msg)
 		switch {
@@ -243,7 +243,7 @@ func removedTopic(ctx context.Context, p *probe) (string, error) {
 	return eitherStored(ctx, p, topic)
 }
 
-// badMessage does what a relay does with a batch that failed.
+// badMessage treats a failed batch as a relay does.
 func badMessage(ctx context.Context, p *probe) (string, error) {
 	if p.Bad == nil {
 		return "", notRun{"Target.Bad is nil"}
@@ -353,7 +353,7 @@ func closes(ctx context.Context, p *probe) (string, error) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		_ = p.close() // an error says that something may not be stored, as the calls do
+		_ = p.close() // an error means that some messages may not be stored, as the errors of the calls say
 	}()
 	late := !wait(ended, p.Bound)
 	confirmed, err := load.stop()
@@ -365,7 +365,7 @@ func closes(ctx context.Context, p *probe) (string, error) {
 	}
 	msg := newMessage("closed")
 	if err := p.publish(topic, msg); err == nil {
-		confirmed = append(confirmed, msg) // if it is there, so be it
+		confirmed = append(confirmed, msg) // Publish may work after Close, but then the message must be stored
 	} else if errors.Is(err, errLate) {
 		return "", fmt.Errorf("after Close: %w", err)
 	}

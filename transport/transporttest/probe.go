@@ -15,7 +15,7 @@ import (
 	"github.com/boxpair/boxpair/transport"
 )
 
-// probe is one case under way: a publisher with a line of its own.
+// probe is one running case: a publisher with a line of its own.
 type probe struct {
 	*Target
 
@@ -25,10 +25,10 @@ type probe struct {
 	closeErr  error
 }
 
-// errLate is what a call is said to return that has not returned.
+// errLate is the error for a call that has not returned in time.
 var errLate = errors.New("did not return")
 
-// newProbe opens a publisher. The caller must end it.
+// newProbe opens a publisher. The caller must end the probe.
 func newProbe(ctx context.Context, t *Target) (*probe, error) {
 	p := &probe{Target: t}
 	address := t.Address
@@ -50,12 +50,12 @@ func newProbe(ctx context.Context, t *Target) (*probe, error) {
 	return p, nil
 }
 
-// end closes what the probe opened. A Close that hangs ends with the line, or is left behind.
+// end closes the publisher and the line. A Close that hangs is ended by the line, or left behind.
 func (p *probe) end() {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		_ = p.close() // what that does is a case of its own
+		_ = p.close() // another case checks Close
 	}()
 	if p.line == nil {
 		wait(ended, p.Bound)
@@ -71,7 +71,7 @@ func (p *probe) close() error {
 	return p.closeErr
 }
 
-// wait waits for done, at most for so long, and tells whether it came.
+// wait waits for done, at most for the given duration, and tells whether done was closed.
 func wait(done <-chan struct{}, most time.Duration) bool {
 	timer := time.NewTimer(most)
 	defer timer.Stop()
@@ -104,7 +104,7 @@ func (p *probe) topic(ctx context.Context) (string, error) {
 
 func newTopic() string { return "transporttest_" + strings.ToLower(rand.Text()) }
 
-// publish calls Publish and waits for it, for Bound and a little.
+// publish calls Publish and waits for its return, for one second more than Bound.
 func (p *probe) publish(topic string, messages ...*message.Message) error {
 	returned := make(chan error, 1)
 	go func() {
@@ -143,13 +143,13 @@ func (p *probe) works(ctx context.Context, topic string) (*message.Message, erro
 	}
 }
 
-// kept waits until all messages are stored in topic, for Bound.
+// kept waits until all messages are stored in topic, for at most Bound.
 func (p *probe) kept(ctx context.Context, topic string, messages ...*message.Message) error {
 	_, err := p.read(ctx, topic, messages)
 	return err
 }
 
-// read is kept, and returns what is stored.
+// read waits like kept, and returns the stored messages.
 func (p *probe) read(ctx context.Context, topic string, want []*message.Message) ([]*message.Message, error) {
 	begin := time.Now()
 	for every := 10 * time.Millisecond; ; every = min(2*every, 500*time.Millisecond) {
@@ -179,11 +179,11 @@ func (p *probe) read(ctx context.Context, topic string, want []*message.Message)
 	}
 }
 
-// maxSettle is how long what was confirmed may take to be readable.
+// maxSettle is how long a confirmed message may take to become readable.
 const maxSettle = 10 * time.Second
 
-// newMessage returns a message as a relay makes them, of a key. The payload is
-// JSON, which every table and schema takes, in a form that only who leaves it alone keeps.
+// newMessage returns a message of a key, as a relay makes it. The payload is JSON, which every
+// table and schema accepts, with spaces that only survive a transport which leaves payloads alone.
 func newMessage(key string) *message.Message {
 	msg := message.NewMessage(uuid.NewString(), []byte("{ \"b\": 1.0,\t\"a\": [] }\n"))
 	msg.Metadata[transport.MetaKey] = key
@@ -200,8 +200,8 @@ func newMessages(n int, key string) []*message.Message {
 	return messages
 }
 
-// differs says how the stored message differs from the one that was published, or "".
-// Metadata that a transport adds is no difference.
+// differs names the part of the stored message that differs from the published message, or returns
+// "". Additional metadata is no difference.
 func differs(published, stored *message.Message) string {
 	if string(published.Payload) != string(stored.Payload) {
 		return "the payload"

@@ -5,15 +5,15 @@ import (
 	"time"
 )
 
-// Verdict is what became of a case.
+// Verdict is the outcome of a case.
 type Verdict uint8
 
 const (
-	// NotRun: the target lacks what the case needs.
+	// NotRun: the target lacks a function or an address for the case.
 	NotRun Verdict = iota
-	// Passed: the publisher keeps what is asked.
+	// Passed: the publisher meets the requirement.
 	Passed
-	// Failed: it does not.
+	// Failed: the publisher does not meet the requirement.
 	Failed
 )
 
@@ -31,25 +31,25 @@ func (v Verdict) String() string {
 	}
 }
 
-// Case is one thing that is asked of a publisher.
+// Case is one requirement for a publisher.
 type Case struct {
-	Name string // one or two words, which no other case has
-	// Asks is what is asked, as a sentence.
+	Name string // one or two words, unique
+	// Asks is the requirement, as a sentence.
 	Asks string
-	// Otherwise is what a relay suffers from a publisher that fails.
+	// Otherwise is the harm that a relay suffers from a publisher which fails the case.
 	Otherwise string
 }
 
-// Result is what became of a case.
+// Result is the result of a case.
 type Result struct {
 	Case
 
 	Verdict Verdict
-	Detail  string // why it failed or was not run, and how it passed where there are several ways
+	Detail  string // the reason of a failure or of not running; if there are several ways to pass, the way
 	Took    time.Duration
 }
 
-// Report is what became of all cases, in the order of [Cases].
+// Report has the results of all cases, in the order of [Cases].
 type Report []Result
 
 // Safe tells whether no case failed.
@@ -66,12 +66,12 @@ func (r Report) Failed() []string {
 	return names
 }
 
-// notRun is returned by a case for which the target lacks something.
+// notRun is the error of a case for which the target lacks a function or an address.
 type notRun struct{ why string }
 
 func (n notRun) Error() string { return n.why }
 
-// judge makes a result of what a case returned.
+// judge returns the result for a case's note and error.
 func judge(c Case, took time.Duration, note string, err error) Result {
 	r := Result{Case: c, Verdict: Passed, Detail: note, Took: took}
 	var not notRun

@@ -9,49 +9,50 @@ import (
 	"github.com/ThreeDotsLabs/watermill/message"
 )
 
-// Target is a publisher and its broker, as the suite needs them. Its functions may be called
-// by several goroutines at once, Restart excepted.
+// Target is a publisher and its broker, described for the suite. The functions may be called
+// concurrently, except Restart.
 type Target struct {
-	// Open returns a new publisher that reaches the broker at address, which is host:port of a line
-	// of the suite's, or Address itself where that is empty. Every connection of the publisher must
-	// go there; a broker that names other addresses to its clients needs a dialer that does not
-	// listen to it. The suite closes the publisher. Required.
+	// Open returns a new publisher that reaches the broker at address: host:port of a line of the
+	// suite, or Address itself if that is empty. All connections of the publisher must go to
+	// address; if the broker tells its clients other addresses, the publisher needs a dialer that
+	// ignores them. The suite closes the publisher. Required.
 	Open func(ctx context.Context, address string) (message.Publisher, error)
-	// Prepare makes topic, so that what is published is kept. Topics have at most 40
-	// characters out of a–z, 0–9 and _. Required.
+	// Prepare makes topic, so that messages which are published to it are kept. Topics have at most
+	// 40 characters out of a–z, 0–9 and _. Required.
 	Prepare func(ctx context.Context, topic string) error
-	// Stored returns the messages that the broker has kept for topic, in the order in
-	// which a consumer gets those of one key. It is called repeatedly, must
-	// return earlier messages again, and must not go through the line. A topic that was never
-	// prepared, or is gone, has none. After an error it is called again, for Bound. Required.
+	// Stored returns the messages that the broker has kept for topic, the messages of one key in
+	// the order of their delivery. The suite calls it repeatedly: it must return earlier messages
+	// again, and must not go through the line. A topic that was never prepared, or was removed, has
+	// no messages. After an error Stored is called again, for Bound. Required.
 	Stored func(ctx context.Context, topic string) ([]*message.Message, error)
 
-	// Address is the broker's host:port, of TCP. Defaults to none, for a publisher
-	// without connections; the cases that break them are not run then.
+	// Address is the broker's TCP address, host:port. Defaults to none, for a publisher without
+	// connections; the cases that break connections are not run then.
 	Address string
-	// Silence makes the broker answer nothing on topic until restore is called.
-	// Only for targets without Address. Defaults to nil: the case is not run.
+	// Silence makes the broker answer nothing on topic until restore is called. Only for targets
+	// without Address. Defaults to nil: the case is not run.
 	Silence func(topic string) (restore func(), err error)
-	// Remove removes topic, so that what is published afterwards cannot be kept, unless the
-	// publisher or the broker makes the topic again. Defaults to nil: the case is not run.
+	// Remove removes topic, so that later messages cannot be kept unless the publisher or the
+	// broker makes the topic again. Defaults to nil: the case is not run.
 	Remove func(ctx context.Context, topic string) error
-	// Bad returns a message that can be given to the publisher and that is never taken: beyond the
-	// broker's limit of size, or what its table refuses. Defaults to nil: the case is not run.
+	// Bad returns a message that the publisher accepts as an argument and the broker never takes,
+	// because it exceeds a size limit or the table refuses it. Defaults to nil: the case is not
+	// run.
 	Bad func() *message.Message
-	// Restart kills the broker as a crash does, starts it at the same address, and returns when it
-	// answers. No other case is under way then. Defaults to nil: the case is not run.
+	// Restart kills the broker like a crash, starts it at the same address, and returns when the
+	// broker answers. No other case runs meanwhile. Defaults to nil: the case is not run.
 	Restart func(ctx context.Context) error
 
-	// Bound is how long Publish and Close may take whatever the broker does. A relay goes on after
-	// relay.Config.SendTimeout without them, but each call that hangs takes a place of
-	// relay.Config.Publishers. Defaults to 30 s, as SendTimeout.
+	// Bound is how long Publish and Close may take in any case. A relay stops waiting after
+	// relay.Config.SendTimeout, but each hanging call takes a place of relay.Config.Publishers.
+	// Defaults to 30 s, as SendTimeout.
 	Bound time.Duration
-	// Recovery is how long after the end of a fault the publisher may take to work again.
-	// Defaults to 30 s.
+	// Recovery is how long after the end of a fault the publisher may take to work again. Defaults
+	// to 30 s.
 	Recovery time.Duration
 }
 
-// complete returns t with its defaults, or everything that is wrong with it.
+// complete returns t with its defaults, or an error that joins all wrong fields.
 func (t *Target) complete() (*Target, error) {
 	c := *t
 	var errs []error

@@ -1,9 +1,9 @@
-// Package protobuf encodes payloads with Protocol Buffers, for package schema. A
-// [schema.Type] over it has a pointer to a generated message as its T:
+// Package protobuf encodes payloads with Protocol Buffers, for package schema. A [schema.Type] over
+// it has a pointer to a generated message as its T:
 //
 //	schema.New(schema.Config[*shopv1.OrderPlaced]{Name: "order.placed", Codec: protobuf.Codec{}})
 //
-// It is a package of its own, so that only who uses it gets the protobuf library.
+// It is a separate package, so that only its users depend on the protobuf library.
 package protobuf
 
 import (
@@ -16,8 +16,7 @@ import (
 	"github.com/boxpair/boxpair/transport/schema"
 )
 
-// Codec is the codec of google.golang.org/protobuf. Messages are encoded
-// deterministically.
+// Codec is the codec of google.golang.org/protobuf. Messages are encoded deterministically.
 type Codec struct{}
 
 var _ schema.Codec = Codec{}
@@ -25,7 +24,7 @@ var _ schema.Codec = Codec{}
 // ContentType returns "application/x-protobuf".
 func (Codec) ContentType() string { return "application/x-protobuf" }
 
-// Marshal encodes v, which must be a [proto.Message] that is not nil.
+// Marshal encodes v, which must be a non-nil [proto.Message].
 func (Codec) Marshal(v any) ([]byte, error) {
 	m, ok := v.(proto.Message)
 	if !ok || !m.ProtoReflect().IsValid() {
@@ -38,8 +37,8 @@ func (Codec) Marshal(v any) ([]byte, error) {
 	return data, nil
 }
 
-// Unmarshal decodes data into v, a message or a pointer to a pointer to one, which
-// then is given a new message.
+// Unmarshal decodes data into v, a message, or a pointer to a message pointer, which then gets a
+// new message.
 func (Codec) Unmarshal(data []byte, v any) error {
 	m, ok := v.(proto.Message)
 	if !ok {
