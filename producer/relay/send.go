@@ -70,8 +70,8 @@ func (l *relayLoop) give(ctx context.Context, topic string, msgs []*message.Mess
 // sent.
 func readable(e *core.Entry) error {
 	what := e.Unreadable
-	for _, rider := range e.BatchTail {
-		what = cmp.Or(what, rider.Unreadable)
+	for _, member := range e.BatchTail {
+		what = cmp.Or(what, member.Unreadable)
 	}
 	if what != "" {
 		return fmt.Errorf("event cannot be read: %s", what)
@@ -83,8 +83,8 @@ func readable(e *core.Entry) error {
 func messagesTo(ctx context.Context, e *core.Entry) []*message.Message {
 	msgs := make([]*message.Message, 1, 1+len(e.BatchTail))
 	msgs[0] = messageTo(ctx, e)
-	for _, rider := range e.BatchTail {
-		msgs = append(msgs, messageTo(ctx, rider))
+	for _, member := range e.BatchTail {
+		msgs = append(msgs, messageTo(ctx, member))
 	}
 	return msgs
 }

@@ -78,7 +78,7 @@ var deferring = []Mutant{
 		Name: "head-that-was-sent", Guarantee: "G4",
 		Broken: "A relay takes an event that was sent for the head of its key, and does not see that a due one stands before the next.",
 		File:   "producer/relay/internal/core/parked.go",
-		Old: `		l.head = l.fifo[0].Seq
+		Old: `		l.head = l.parked[0].Seq
 `,
 		New:  ``,
 		Test: Test{core, "TestDueEventOfAKeyThatWaitsGoesInFront"},

@@ -63,7 +63,7 @@ var ordering = []Mutant{
 		Broken: "The statement that counts a failure of a parked event is repeated when its answer is lost, also for an event that was redriven in between.",
 		File:   "producer/relay/internal/core/parking.go",
 		Old:    `			pk.retryLost(e)`,
-		New:    `			ln.again = append(ln.again, e)`,
+		New:    `			pw.again = append(pw.again, e)`,
 		Test:   Test{"producer/relay/internal/core", "TestARepeatedFailureDoesNotBuryWhatWasRedrivenTwice"},
 	},
 	{
@@ -135,7 +135,7 @@ var ordering = []Mutant{
 		Broken: "A row that is read by its number takes a mark that was set back with it, past rows that nobody has read.",
 		File:   "producer/relay/internal/core/late_commits.go",
 		Old:    `		c.shards[p].want(seq)`,
-		New:    `		c.shards[p].wanted, c.shards[p].look = append(c.shards[p].wanted, seq), true`,
+		New:    `		c.shards[p].wanted, c.shards[p].pollOnce = append(c.shards[p].wanted, seq), true`,
 		Test:   Test{"producer/relay/internal/core", "TestAMarkThatIsSetBackDuringAReadPassesNoRow"},
 	},
 	{
@@ -294,9 +294,9 @@ var routing = []Mutant{
 		Broken: "Later events of a key are sent before those that were left in the database while their route took nothing.",
 		File:   "producer/relay/internal/core/laps.go",
 		Old: `	_, ok := b.ahead[hash]
-	return ok || b.handed`,
+	return ok || b.inherited`,
 		New: `	ok := false
-	return ok || b.handed`,
+	return ok || b.inherited`,
 		Test: Test{"producer/relay/internal/core", "TestKeysWithAnEventOnAStalledRouteKeepTheirOrder"},
 	},
 	{
@@ -338,7 +338,7 @@ var routing = []Mutant{
 		Name: "replayed-events-as-late-ones", Guarantee: "G4",
 		Broken: "Events that a replay has put back are sent before earlier ones of their key where a relay meets them before it is told of the replay.",
 		File:   "producer/relay/internal/core/reader.go",
-		Old:    `ticket > sh.told {`,
+		Old:    `ticket > sh.replaysKnown {`,
 		New:    `ticket < 0 {`,
 		Test:   Test{"producer/relay/internal/core", "TestEventsReplayedTogetherKeepTheirOrder"},
 	},
@@ -347,7 +347,7 @@ var routing = []Mutant{
 		Broken: "A shard is read on with a replay before it was set back for it.",
 		File:   "producer/relay/internal/core/leases.go",
 		Old:    `		if r := s.Renewals[i]; r.Rewind && !sh.yielding && (r.Ticket`,
-		New:    `		if r := s.Renewals[i]; r.Rewind && !sh.yielding && sh.untold == 0 && (r.Ticket`,
+		New:    `		if r := s.Renewals[i]; r.Rewind && !sh.yielding && sh.replaysAwaited == 0 && (r.Ticket`,
 		Test:   Test{"producer/relay/internal/core", "TestEventsReplayedAfterATakeoverKeepTheirOrder"},
 	},
 	{
@@ -362,8 +362,8 @@ var routing = []Mutant{
 		Name: "replay-overtakes-a-mark", Guarantee: "G4",
 		Broken: "A replayed event whose earlier mark is not answered yet is sent behind later ones of its replay.",
 		File:   "producer/relay/internal/core/shard.go",
-		Old:    `sh.untold == 0 && sh.early == 0 }`,
-		New:    `sh.untold == 0 }`,
+		Old:    `sh.replaysAwaited == 0 && sh.early == 0 }`,
+		New:    `sh.replaysAwaited == 0 }`,
 		Test:   Test{"producer/relay/internal/core", "TestEventThatIsReplayedBeforeItsMarkIsAnsweredKeepsItsPlace"},
 	},
 	{

@@ -26,7 +26,7 @@ func (dp *dispatcher) fillBatch(e *Entry, room int) int {
 			break // one that stands behind a later one tells, being in flight, nothing of what may be moved; see leads
 		}
 		last = next.Seq
-		next.state = entryRiding
+		next.state = entryInBatch
 		if sh.redeliver > 0 {
 			sh.redeliver--
 			next.Redelivered = true
@@ -42,8 +42,8 @@ func (dp *dispatcher) fillBatch(e *Entry, room int) int {
 
 // unpack puts what was in a batch that has failed back where it waits. One of an older transaction
 // that has been committed meanwhile stands behind it in the line, and goes first now.
-func (dp *dispatcher) unpack(riders []*Entry) {
-	for _, e := range riders {
+func (dp *dispatcher) unpack(tail []*Entry) {
+	for _, e := range tail {
 		e.state = entryWaiting
 		switch l := e.line; {
 		case e.shard.yielding:
@@ -59,12 +59,12 @@ func (dp *dispatcher) unpack(riders []*Entry) {
 
 // unbatch books the failure of a batch for which each event in it may be to blame, and returns
 // true: e is sent alone before an attempt of it is counted.
-func (dp *dispatcher) unbatch(e *Entry, riders []*Entry) bool {
+func (dp *dispatcher) unbatch(e *Entry, tail []*Entry) bool {
 	switch e.outcome {
 	case transport.Invalid, transport.Returned, transport.Refused:
 		e.single = true
-		for _, rider := range riders {
-			rider.single = rider.single || e.outcome == transport.Invalid
+		for _, member := range tail {
+			member.single = member.single || e.outcome == transport.Invalid
 		}
 		dp.requeue(e)
 	default:

@@ -23,7 +23,7 @@ func (r *rig) batching(cfg Options, messages int) *rigRelay {
 func (r *rig) arrived() (seqs []int64) {
 	for _, s := range r.sends {
 		if s.outcome == transport.Confirmed {
-			seqs = append(append(seqs, s.seq), s.riders...)
+			seqs = append(append(seqs, s.seq), s.tail...)
 		}
 	}
 	return seqs
@@ -32,7 +32,7 @@ func (r *rig) arrived() (seqs []int64) {
 // refusing is a broker that answers so for what has one of the events in it.
 func refusing(outcome transport.Outcome, bad ...int64) func(rigSend) transport.Result {
 	return func(s rigSend) transport.Result {
-		for _, seq := range append([]int64{s.seq}, s.riders...) {
+		for _, seq := range append([]int64{s.seq}, s.tail...) {
 			if slices.Contains(bad, seq) {
 				return transport.Result{Outcome: outcome, Err: errRefused}
 			}
@@ -53,7 +53,7 @@ func TestEventsOfAKeyTravelTogetherInOrder(t *testing.T) {
 	most, largest := 0, 0
 	r.broker = func(s rigSend) transport.Result {
 		most = max(most, s.inflight)
-		largest = max(largest, 1+len(s.riders))
+		largest = max(largest, 1+len(s.tail))
 		return confirmAll(s)
 	}
 	rel := r.batching(Options{Window: 20}, 5)
@@ -118,13 +118,13 @@ func TestBatchesAreOfOneTopicAndSize(t *testing.T) {
 	r.run(time.Second)
 	r.drained()
 	for _, s := range r.sends {
-		for _, seq := range s.riders {
+		for _, seq := range s.tail {
 			if r.store.Log[seq].Topic != s.topic {
 				t.Errorf("%d of another topic travels with %d", seq, s.seq)
 			}
 		}
-		if len(s.riders) > 1 {
-			t.Errorf("%d events travel with %d", len(s.riders), s.seq)
+		if len(s.tail) > 1 {
+			t.Errorf("%d events travel with %d", len(s.tail), s.seq)
 		}
 	}
 	if len(r.sends) != 8 {
@@ -160,7 +160,7 @@ func TestFailedBatchCountsNoAttemptOfTheOthers(t *testing.T) {
 			}
 			refused := 0
 			for _, s := range r.sends {
-				if len(s.riders) > 0 && s.outcome != transport.Confirmed {
+				if len(s.tail) > 0 && s.outcome != transport.Confirmed {
 					refused++
 				}
 			}
@@ -191,10 +191,10 @@ func TestWhatMayBeToBlameTravelsAlone(t *testing.T) {
 		if works {
 			return confirmAll(s)
 		}
-		if doubt >= 0 && s.at > doubt && len(s.riders) > 0 {
-			t.Errorf("%d travels with %d while the route is in doubt", s.riders, s.seq)
+		if doubt >= 0 && s.at > doubt && len(s.tail) > 0 {
+			t.Errorf("%d travels with %d while the route is in doubt", s.tail, s.seq)
 		}
-		if doubt < 0 && len(s.riders) == 0 {
+		if doubt < 0 && len(s.tail) == 0 {
 			doubt = s.at
 		}
 		return transport.Result{Outcome: transport.Refused, Err: errRefused}
@@ -220,7 +220,7 @@ func TestLateEventGoesBeforeABatchThatIsSentAgain(t *testing.T) {
 	rel := r.batching(Options{}, 10)
 	rel.mute = func(rigSend) bool { return true }
 	r.run(time.Second)
-	if len(rel.muted) != 1 || !slices.Equal(rel.muted[0].riders, rest) {
+	if len(rel.muted) != 1 || !slices.Equal(rel.muted[0].tail, rest) {
 		t.Fatalf("under way: %+v", rel.muted)
 	}
 	rel.core.Wake(r.now, open.Commit())
@@ -283,8 +283,8 @@ func TestLateEventTravelsWithNoLaterOne(t *testing.T) {
 		if lost {
 			return transport.Result{Outcome: transport.Unavailable, Err: errRefused}
 		}
-		if s.seq == first && len(s.riders) > 0 {
-			t.Errorf("%d travels with %v", s.seq, s.riders)
+		if s.seq == first && len(s.tail) > 0 {
+			t.Errorf("%d travels with %v", s.seq, s.tail)
 		}
 		return confirmAll(s)
 	}
@@ -340,7 +340,7 @@ func TestRelayThatStopsForgetsABatch(t *testing.T) {
 		}
 		for _, s := range r.sends {
 			if gone && s.relay != rel && !s.redelivered {
-				t.Errorf("%d and %v are not said to have been sent before", s.seq, s.riders)
+				t.Errorf("%d and %v are not said to have been sent before", s.seq, s.tail)
 			}
 		}
 	}
@@ -359,7 +359,7 @@ func TestBatchOfAKeyThatIsBlockedMeanwhile(t *testing.T) {
 		rest := []int64{r.store.Add("topic", "key"), r.store.Add("topic", "key"), r.store.Add("topic", "key")}
 		rel.mute = func(s rigSend) bool { return s.seq == rest[0] }
 		r.run(time.Second)
-		if len(rel.muted) != 1 || len(rel.muted[0].riders) != 2 {
+		if len(rel.muted) != 1 || len(rel.muted[0].tail) != 2 {
 			t.Fatalf("under way: %+v", rel.muted)
 		}
 		if !r.store.Redrive(dead) {

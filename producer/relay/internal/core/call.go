@@ -28,13 +28,13 @@ type fetch struct {
 
 	versions []uint32  // of the shards, when the call was issued
 	known    []int64   // shardState.known, when the call was issued
-	looks    []int64   // where the look below the mark begins
+	lateFrom []int64   // where the look below the mark begins
 	above    []int     // which of Ranges is above the mark
 	wanted   [][]int64 // rows that are read by their Seqs
 
 	old       int64 // the lowest floor that looks need not reach down to
 	sampled   int64 // lateCommits.sampled, when the call was issued
-	lookLimit int   // how many rows a look may bring; 0: there is none
+	lateLimit int   // how many rows a look may bring; 0: there is none
 	woken     bool  // only shards are read in which something was committed
 
 	lap    bool // a page of laps
@@ -63,7 +63,7 @@ type fetchKey struct {
 type renew struct {
 	statement.Renew
 
-	untold []int64 // shardState.untold of the shards, when the call was issued
+	awaited []int64 // shardState.untold of the shards, when the call was issued
 }
 
 // heal is [statement.Heal] with the core's memory.

@@ -12,14 +12,14 @@ import (
 type deferrals struct {
 	*Machine
 
-	next   time.Duration // of the next look
-	looked time.Duration // when the last one was
-	told   bool          // something was committed since, which may be due before at
+	next     time.Duration // of the next look
+	polledAt time.Duration // when the last one was
+	woken    bool          // something was committed since, which may be due before at
 }
 
 // toldPause is the time between two looks while events are written, which need not be deferred
 // ones.
-const toldPause = 100 * time.Millisecond
+const wokenPause = 100 * time.Millisecond
 
 // call has the events moved that are due.
 func (df *deferrals) call() *Call {
@@ -27,8 +27,8 @@ func (df *deferrals) call() *Call {
 		return nil // what is kept may be of before the move
 	}
 	at := df.next
-	if df.told {
-		at = min(at, df.looked+toldPause)
+	if df.woken {
+		at = min(at, df.polledAt+wokenPause)
 	}
 	if df.now < at {
 		df.at(at)
@@ -42,7 +42,7 @@ func (df *deferrals) call() *Call {
 			s.Leases = append(s.Leases, sh.lease())
 		}
 	}
-	df.next, df.looked, df.told = never, df.now, false
+	df.next, df.polledAt, df.woken = never, df.now, false
 	if len(cl.shards) == 0 {
 		return nil // a shard that opens brings its own look
 	}

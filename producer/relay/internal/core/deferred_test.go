@@ -49,7 +49,7 @@ func TestNewDeferralIsLateByAtMostTheLongestPoll(t *testing.T) {
 		late time.Duration
 	}{
 		"polling":               {false, 2 * time.Second, 2 * time.Second},
-		"woken":                 {true, time.Hour, toldPause},
+		"woken":                 {true, time.Hour, wokenPause},
 		"deferred for the poll": {false, 100 * time.Millisecond, time.Millisecond},
 	} {
 		t.Run(name, func(t *testing.T) {

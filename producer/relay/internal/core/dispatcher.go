@@ -40,13 +40,13 @@ func (dp *dispatcher) pump() {
 		r := dp.ring[dp.turn]
 		for n := 0; n < sendTurn && room > 0 && dp.mayTake(r); n++ {
 			if e := r.ready.pop(); dp.send(e) {
-				riders := dp.fillBatch(e, room-1)
-				room -= 1 + riders
-				n += riders
+				batched := dp.fillBatch(e, room-1)
+				room -= 1 + batched
+				n += batched
 			}
 		}
 		if r.stalled() || r.ready.n == 0 {
-			r.ringed = false
+			r.inRing = false
 			last := len(dp.ring) - 1
 			dp.ring[dp.turn], dp.ring[last] = dp.ring[last], nil
 			dp.ring = dp.ring[:last]
@@ -90,7 +90,7 @@ func (dp *dispatcher) probe() {
 		switch {
 		case r.inflight > 0:
 		case r.ready.n+r.refused.n == 0:
-			r.hungry = true
+			r.needsCandidates = true
 		case dp.now < r.probeAt:
 			dp.at(r.probeAt)
 		default:
@@ -100,7 +100,7 @@ func (dp *dispatcher) probe() {
 	if len(due) == 0 {
 		return
 	}
-	if !dp.probes.may(dp.now) {
+	if !dp.probes.allow(dp.now) {
 		dp.at(dp.probes.next())
 		return
 	}
@@ -113,13 +113,13 @@ func (dp *dispatcher) probe() {
 		if dp.inflight >= dp.cfg.Window {
 			return // outcomes make room
 		}
-		if !dp.probes.may(dp.now) {
+		if !dp.probes.allow(dp.now) {
 			dp.at(dp.probes.next())
 			return
 		}
 		all := r.candidates()
 		e := all[0]
-		r.hungry = len(all) == 1 || all[1].probes > 0
+		r.needsCandidates = len(all) == 1 || all[1].probes > 0
 		e.unqueue()
 		e.probes++
 		r.probeAt = dp.now + r.delay
@@ -150,7 +150,7 @@ func (dp *dispatcher) send(e *Entry) bool {
 	}
 	dp.inflight++
 	if e.route.inflight == 0 {
-		e.route.heard = dp.now
+		e.route.answeredAt = dp.now
 	}
 	e.route.inflight++
 	sh.inflight++
@@ -166,13 +166,13 @@ func (dp *dispatcher) outcome(res SendResult) {
 		dp.note(slog.LevelError, "publisher reported the outcome of a message twice")
 		return
 	}
-	sh, riders := e.shard, e.BatchTail
+	sh, tail := e.shard, e.BatchTail
 	e.BatchTail = nil
-	n := 1 + len(riders)
+	n := 1 + len(tail)
 	dp.inflight -= n
 	sh.inflight -= n
 	e.route.inflight -= n
-	e.route.heard = dp.now
+	e.route.answeredAt = dp.now
 	e.state = entryWaiting
 	if e.line != nil {
 		e.line.inflight = nil
@@ -186,20 +186,20 @@ func (dp *dispatcher) outcome(res SendResult) {
 			dp.routes.works(e.route)
 		}
 		dp.keys.uncount(e)
-		for _, rider := range riders {
-			dp.keys.uncount(rider)
+		for _, member := range tail {
+			dp.keys.uncount(member)
 		}
 		return // they may be in a call still, and are not used again
 	}
 	if res.Outcome == transport.Confirmed && !res.Unsent {
-		dp.confirmed(e, riders)
+		dp.confirmed(e, tail)
 		return
 	}
-	dp.unpack(riders)
+	dp.unpack(tail)
 	switch {
 	case res.Unsent:
 		dp.requeue(e)
-	case len(riders) > 0 && dp.unbatch(e, riders):
+	case len(tail) > 0 && dp.unbatch(e, tail):
 	default:
 		dp.failed(e)
 	}
@@ -207,7 +207,7 @@ func (dp *dispatcher) outcome(res SendResult) {
 
 // confirmed books the success of e, and of what was in a batch with it. The mark may wait; the
 // key's next event need not.
-func (dp *dispatcher) confirmed(e *Entry, riders []*Entry) {
+func (dp *dispatcher) confirmed(e *Entry, tail []*Entry) {
 	r, l := e.route, e.line
 	if e.parked {
 		dp.keys.uncount(e)
@@ -217,9 +217,9 @@ func (dp *dispatcher) confirmed(e *Entry, riders []*Entry) {
 		return
 	}
 	dp.marks.toMark(e)
-	for _, rider := range riders {
-		rider.outcome = e.outcome
-		dp.marks.toMark(rider)
+	for _, member := range tail {
+		member.outcome = e.outcome
+		dp.marks.toMark(member)
 	}
 	dp.routes.works(r)
 	if l != nil {
@@ -276,7 +276,7 @@ func (dp *dispatcher) reread(e *Entry) bool {
 	if !e.parked || l == nil || !l.verify {
 		return false
 	}
-	dp.keys.forgetFIFO(l, nil)
+	dp.keys.forgetParked(l, nil)
 	dp.parking.readParked(l)
 	return true
 }

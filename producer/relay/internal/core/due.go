@@ -14,11 +14,11 @@ import (
 type duePoll struct {
 	*Machine
 
-	next   time.Duration   // of the next page
-	after  outbox.DuePoint // where that begins
-	passed int             // due events that were passed over since the first page
-	slow   time.Duration   // the pause after a pass that passed events over
-	again  bool            // the page that is under way is to be followed by the first one
+	next    time.Duration   // of the next page
+	after   outbox.DuePoint // where that begins
+	skipped int             // due events that were passed over since the first page
+	slow    time.Duration   // the pause after a pass that passed events over
+	again   bool            // the page that is under way is to be followed by the first one
 	// changed holds the parked events that a statement has changed while a page is
 	// under way, which may still show them as they were.
 	changed map[parkedID]struct{}
@@ -39,13 +39,13 @@ func (du *duePoll) soon(at time.Duration) { du.next = min(du.next, at) }
 
 // restart has the next page be the first one, at once.
 func (du *duePoll) restart() {
-	du.after, du.passed, du.again = outbox.DuePoint{}, 0, true
+	du.after, du.skipped, du.again = outbox.DuePoint{}, 0, true
 	du.soon(du.now)
 }
 
 // call looks for heads that are due.
 func (du *duePoll) call() *Call {
-	if du.next == never || du.keys.parked-du.routes.stuck() > du.cfg.Window/2 {
+	if du.next == never || du.keys.parked-du.routes.stalledRoom() > du.cfg.Window/2 {
 		return nil
 	}
 	if du.now < du.next {
@@ -80,12 +80,12 @@ func (du *duePoll) reply(cl *Call) {
 	for _, sh := range cl.shards {
 		owned[sh.no] = sh
 	}
-	skipped, passed := false, du.passed
+	left, before := false, du.skipped
 	for i := range s.Rows {
 		row := &s.Rows[i]
 		sh := owned[row.Shard]
 		if _, ok := changed[parkedID{sh, row.Seq}]; ok || sh == nil || !sh.open() || !du.take(sh, row) {
-			skipped = true
+			left = true
 		}
 	}
 	du.soon(du.now + dueSafety)
@@ -96,29 +96,29 @@ func (du *duePoll) reply(cl *Call) {
 	case du.again:
 		du.soon(du.now)
 	case n < s.Limit:
-		du.passEnded(skipped)
+		du.passEnded(left)
 	default:
 		last := &s.Rows[n-1]
 		du.after = outbox.DuePoint{At: last.DueAt, Seq: last.Seq}
-		if du.soon(du.now); du.passed >= passed+n { // all of it: half of the time is for other reads
+		if du.soon(du.now); du.skipped >= before+n { // all of it: half of the time is for other reads
 			du.next = du.now + (du.now - cl.issued)
 		}
 	}
 }
 
 // passEnded plans the next pass after the last page of one.
-func (du *duePoll) passEnded(skipped bool) {
+func (du *duePoll) passEnded(left bool) {
 	switch {
-	case du.passed > 0:
+	case du.skipped > 0:
 		du.slow = min(max(2*du.slow, dueSkipped), dueSlowMax)
 		du.soon(du.now + du.slow)
-	case skipped:
+	case left:
 		du.slow = 0
 		du.soon(du.now + dueSkipped)
 	default:
 		du.slow = 0
 	}
-	du.after, du.passed = outbox.DuePoint{}, 0
+	du.after, du.skipped = outbox.DuePoint{}, 0
 	for _, r := range du.routes.stalled {
 		if !r.dueTook { // none was left behind those that were admitted: they are looked at from the first one again
 			r.dueFrom = outbox.DuePoint{}
@@ -133,7 +133,7 @@ func (du *duePoll) take(sh *shardState, row *outbox.Queued) bool {
 		return false
 	}
 	if row.Missing {
-		du.parking.buryMissing(sh, row, nil)
+		du.parking.failMissing(sh, row, nil)
 		return true
 	}
 	r := du.routes.of(row.Topic)
@@ -148,7 +148,7 @@ func (du *duePoll) take(sh *shardState, row *outbox.Queued) bool {
 	if l == nil {
 		l = du.keys.newLine(sh, row.Key)
 	}
-	defer du.keys.rest(l)
+	defer du.keys.compact(l)
 	return du.takeHead(l, row, r)
 }
 
@@ -167,11 +167,11 @@ func (du *duePoll) takeHead(l *keyLine, row *outbox.Queued, r *route) bool {
 		return false
 	}
 	if !du.routes.admitDue(r, row) {
-		du.keys.tidy(l)
+		du.keys.dropIdle(l)
 		return false
 	}
 	l.head = row.Seq
-	l.fifo = append(l.fifo, du.keys.newParked(l.shard, row, r, l))
+	l.parked = append(l.parked, du.keys.newParked(l.shard, row, r, l))
 	du.keys.block(l)
 	du.keys.promote(l)
 	return true

@@ -16,7 +16,7 @@ const (
 	entryHeld                        // may be sent when its shard's lease is renewed
 	entryRefused                     // was refused, not counted yet, in its route's queue of such
 	entrySending                     // in flight
-	entryRiding                      // in flight, in a batch behind an earlier event of its key
+	entryInBatch                     // in flight, in a batch behind an earlier event of its key
 	entryConfirmed                   // is to be marked, or reported as sent
 	entryParking                     // has failed, which is to be recorded
 	entryFollowing                   // is to be moved behind the parked head of its key
@@ -24,7 +24,7 @@ const (
 
 // underway tells whether no other event of the key may go before it any more.
 func (s entryState) underway() bool {
-	return s == entrySending || s == entryRiding || s == entryParking
+	return s == entrySending || s == entryInBatch || s == entryParking
 }
 
 // Entry is an event in memory.

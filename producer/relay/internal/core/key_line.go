@@ -30,7 +30,7 @@ type keyLine struct {
 	blocked   bool
 	following int      // to be moved, or being moved, behind the head
 	head      int64    // Seq of the first parked event, 0 if not known
-	fifo      []*Entry // parked events in memory, by ascending Seq
+	parked    []*Entry // parked events in memory, by ascending Seq
 	sent      int      // parked events that were confirmed, which is not recorded yet
 	retrying  int      // parked events that failed again, which is not recorded yet
 	fetching  bool     // FetchParked is to be called, or is under way
@@ -59,8 +59,8 @@ func (l *keyLine) insert(e *Entry) {
 // remove takes e out of the line.
 func (l *keyLine) remove(e *Entry) {
 	if e.parked {
-		if i := slices.Index(l.fifo, e); i >= 0 {
-			l.fifo = slices.Delete(l.fifo, i, i+1)
+		if i := slices.Index(l.parked, e); i >= 0 {
+			l.parked = slices.Delete(l.parked, i, i+1)
 		}
 		return
 	}
@@ -94,7 +94,7 @@ const headUnknown = 1
 
 // flowing tells whether parked events of the key are on their way out.
 func (l *keyLine) flowing() bool {
-	return len(l.fifo) > 0 || l.sent > 0 || l.retrying > 0 || l.fetching
+	return len(l.parked) > 0 || l.sent > 0 || l.retrying > 0 || l.fetching
 }
 
 // leads tells whether an earlier event of the queue than e is on its way out of it.
@@ -109,10 +109,10 @@ func (l *keyLine) toMove() int64 {
 	if l.following == 0 {
 		return first
 	}
-	ln := &l.shard.lane
-	lists := [2][]*Entry{ln.follow}
-	if ln.busy != nil && ln.busy.Op() == statement.OpFollow {
-		lists[1] = ln.busy.entries
+	pw := &l.shard.writer
+	lists := [2][]*Entry{pw.follow}
+	if pw.busy != nil && pw.busy.Op() == statement.OpFollow {
+		lists[1] = pw.busy.entries
 	}
 	for _, list := range lists {
 		for _, e := range list {

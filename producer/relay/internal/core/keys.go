@@ -44,7 +44,7 @@ func (ks *keys) take(sh *shardState, row *outbox.Queued, lap bool) {
 	case row.Key != "":
 		ks.takeKeyed(sh, row, r, lap)
 	case !ks.routes.admit(r, lap):
-		ks.laps.passOver(sh, r, "", row.Seq)
+		ks.laps.skip(sh, r, "", row.Seq)
 	default:
 		e := ks.newEntry(sh, row)
 		e.route = r
@@ -62,7 +62,7 @@ func (ks *keys) takeKeyed(sh *shardState, row *outbox.Queued, r *route, lap bool
 		sh.skip(row.Seq)
 		return
 	case (l == nil || l.hole == 0) && sh.back.has(keyset.Hash(row.Key), lap):
-		ks.laps.passOver(sh, r, row.Key, row.Seq)
+		ks.laps.skip(sh, r, row.Key, row.Seq)
 		return
 	}
 	l = ks.line(sh, row.Key)
@@ -82,7 +82,7 @@ func (ks *keys) takeKeyed(sh *shardState, row *outbox.Queued, r *route, lap bool
 		if l != nil {
 			l.hole = 0 // what is behind it is passed over with this one
 		}
-		ks.laps.passOver(sh, r, row.Key, row.Seq)
+		ks.laps.skip(sh, r, row.Key, row.Seq)
 		return
 	}
 	if l == nil {
@@ -130,7 +130,7 @@ func (ks *keys) newLine(sh *shardState, key string) *keyLine {
 }
 
 // tidy forgets l if there is nothing to know about its key.
-func (ks *keys) tidy(l *keyLine) {
+func (ks *keys) dropIdle(l *keyLine) {
 	if !l.blocked && l.idle() {
 		ks.freeLine(l)
 	}
@@ -138,12 +138,12 @@ func (ks *keys) tidy(l *keyLine) {
 
 // rest keeps of l only what is worth it, if its key is blocked and nothing of it is in
 // memory: there may be a million such keys.
-func (ks *keys) rest(l *keyLine) {
+func (ks *keys) compact(l *keyLine) {
 	if l.blocked && l.idle() && !l.due && !l.verify && ks.freeLine(l) {
-		if l.shard.resting == nil {
-			l.shard.resting = make(map[string]int64)
+		if l.shard.blockedHeads == nil {
+			l.shard.blockedHeads = make(map[string]int64)
 		}
-		l.shard.resting[l.key] = l.head
+		l.shard.blockedHeads[l.key] = l.head
 	}
 }
 
@@ -167,8 +167,8 @@ func (ks *keys) promote(l *keyLine) {
 	e := l.first
 	if l.blocked {
 		e = nil
-		if len(l.fifo) > 0 {
-			e = l.fifo[0]
+		if len(l.parked) > 0 {
+			e = l.parked[0]
 		}
 	}
 	if e != nil && e.state == entryWaiting {
@@ -196,14 +196,14 @@ func (ks *keys) forget(e *Entry) {
 	}
 	if l != nil {
 		l.remove(e)
-		ks.tidy(l)
+		ks.dropIdle(l)
 	}
 	ks.free(e)
 }
 
 // left records that a row has left the queue. A read that is under way may
 // still bring it.
-func (ks *keys) left(e *Entry) {
+func (ks *keys) leftQueue(e *Entry) {
 	sh := e.shard
 	delete(sh.index, e.Seq)
 	if e.rewritten {
@@ -274,9 +274,9 @@ func (ks *keys) newParked(sh *shardState, row *outbox.Queued, r *route, l *keyLi
 
 // forgetFIFO takes the parked events of a key that are not in flight out of
 // memory, except for one.
-func (ks *keys) forgetFIFO(l *keyLine, keep *Entry) {
-	for i := len(l.fifo) - 1; i >= 0; i-- {
-		if e := l.fifo[i]; e != l.inflight && e != keep {
+func (ks *keys) forgetParked(l *keyLine, keep *Entry) {
+	for i := len(l.parked) - 1; i >= 0; i-- {
+		if e := l.parked[i]; e != l.inflight && e != keep {
 			ks.forget(e)
 		}
 	}
@@ -298,11 +298,11 @@ func (ks *keys) line(sh *shardState, key string) *keyLine {
 	if l != nil {
 		return l
 	}
-	head, ok := sh.resting[key]
+	head, ok := sh.blockedHeads[key]
 	if !ok {
 		return nil
 	}
-	delete(sh.resting, key)
+	delete(sh.blockedHeads, key)
 	l = ks.newLine(sh, key)
 	l.blocked, l.head = true, head
 	return l
@@ -330,7 +330,7 @@ func (ks *keys) unblock(l *keyLine) {
 	l.blocked, l.verify, l.due, l.head = false, false, false, 0
 	ks.reader.refill(l)
 	ks.promote(l)
-	ks.tidy(l)
+	ks.dropIdle(l)
 }
 
 // follow has an event of the queue moved behind its key's head.
@@ -346,10 +346,10 @@ func (ks *keys) follow(e *Entry) {
 	}
 	e.state = entryFollowing
 	e.Payload, e.Headers = nil, nil
-	if len(l.fifo) > 0 && l.fifo[0].Seq > e.Seq {
-		ks.forgetFIFO(l, nil) // e goes before them, once it has been moved
+	if len(l.parked) > 0 && l.parked[0].Seq > e.Seq {
+		ks.forgetParked(l, nil) // e goes before them, once it has been moved
 	}
-	sh.lane.queueFollower(e)
+	sh.writer.queueFollower(e)
 	l.following++
 	ks.parking.mark(sh)
 }

@@ -29,15 +29,15 @@ import (
 // most that it is soon over.
 type revisit struct {
 	ahead, behind map[uint64]struct{} // keys passed over that the lap meets still, and those that wait for the next one
-	handed        keyset.Set          // those that an earlier owner passed over, until a lap has met all of them
+	inherited     keyset.Set          // those that an earlier owner passed over, until a lap has met all of them
 	first, next   int64               // lowest Seq that was passed over before the lap, and for the next one; 0: none
 
-	active bool
-	at     int64         // the lap has read up to here
-	sweep  bool          // the next lap begins at the beginning
-	whole  bool          // this one did
-	urgent int           // laps without a pause
-	rest   time.Duration // no other lap begins before
+	active    bool
+	at        int64         // the lap has read up to here
+	sweep     bool          // the next lap begins at the beginning
+	whole     bool          // this one did
+	urgent    int           // laps without a pause
+	notBefore time.Duration // no other lap begins before
 }
 
 // laps owns the laps of all shards.
@@ -70,14 +70,14 @@ func (b *revisit) has(hash uint64, lap bool) bool {
 		return false
 	}
 	_, ok := b.ahead[hash]
-	return ok || b.handed.Has(hash)
+	return ok || b.inherited.Has(hash)
 }
 
 // none tells whether nothing was passed over.
 func (b *revisit) none() bool { return b.first == 0 && b.next == 0 }
 
 // pass notes an event that was passed over, and its key if it has one.
-func (b *revisit) pass(hash uint64, keyed bool, seq int64) {
+func (b *revisit) skip(hash uint64, keyed bool, seq int64) {
 	set, low := &b.ahead, &b.first
 	if b.active && seq <= b.at {
 		set, low = &b.behind, &b.next
@@ -125,10 +125,10 @@ func (b *revisit) reset() {
 }
 
 // inherit takes over what an earlier owner has passed over, from first on. A lap meets it.
-func (b *revisit) inherit(keys keyset.Set, first int64) { b.handed, b.first = keys, first }
+func (b *revisit) inherit(keys keyset.Set, first int64) { b.inherited, b.first = keys, first }
 
 // wanted tells whether a lap is to go on or to begin, whether or not a route is hungry.
-func (b *revisit) wanted() bool { return b.urgent > 0 || b.sweep || b.whole || b.handed != nil }
+func (b *revisit) wanted() bool { return b.urgent > 0 || b.sweep || b.whole || b.inherited != nil }
 
 // begin begins a lap, if there is something to walk through.
 func (b *revisit) begin(sh *shardState) bool {
@@ -147,7 +147,7 @@ func (b *revisit) begin(sh *shardState) bool {
 // end ends a lap that has reached the tail: what it did not pass over again has gone or is in
 // memory.
 func (b *revisit) end() {
-	b.ahead, b.behind, b.handed = b.behind, nil, nil
+	b.ahead, b.behind, b.inherited = b.behind, nil, nil
 	b.first, b.next = b.next, 0
 	b.active, b.whole = false, false
 	b.urgent = max(b.urgent-1, 0)
@@ -160,7 +160,7 @@ func (b *revisit) end() {
 func (lp *laps) call() *Call {
 	lp.planSweep()
 	if lp.reader.room() <= lp.reader.capacity()/2 {
-		lp.routes.relieve()
+		lp.routes.evictSurplus()
 	}
 	room := lp.reader.room()
 	if room <= lp.reader.capacity()/4 {
@@ -199,12 +199,12 @@ func (lp *laps) planSweep() {
 // wanted returns the shards whose lap is to go on. If some of them are urgent, it returns only
 // those.
 func (lp *laps) wanted() (wanted []*shardState, urgent bool) {
-	hungry := lp.hungry()
+	needed := lp.candidateShards()
 	for _, sh := range lp.shards {
-		if sh == nil || !sh.back.wanted() && hungry&(1<<sh.no) == 0 {
+		if sh == nil || !sh.back.wanted() && needed&(1<<sh.no) == 0 {
 			continue
 		}
-		if !lp.reader.readable(sh) || !lp.wants(sh, hungry&(1<<sh.no) != 0) {
+		if !lp.reader.readable(sh) || !lp.wants(sh, needed&(1<<sh.no) != 0) {
 			continue
 		}
 		hurries := sh.back.urgent > 0
@@ -219,15 +219,15 @@ func (lp *laps) wanted() (wanted []*shardState, urgent bool) {
 }
 
 // wants tells whether a lap of sh is to go on, and begins one if there is none.
-func (lp *laps) wants(sh *shardState, hungry bool) bool {
+func (lp *laps) wants(sh *shardState, needed bool) bool {
 	b := &sh.back
-	if b.urgent == 0 && !b.active && lp.now < b.rest {
-		if hungry {
-			lp.at(b.rest)
+	if b.urgent == 0 && !b.active && lp.now < b.notBefore {
+		if needed {
+			lp.at(b.notBefore)
 		}
 		return false
 	}
-	return (b.wanted() || hungry) && b.begin(sh)
+	return (b.wanted() || needed) && b.begin(sh)
 }
 
 // pageCall makes a page of laps of shards, which share what one statement may bring. It begins
@@ -273,10 +273,10 @@ func (lp *laps) paged(cl *Call) {
 
 // hungry returns the shards, as bits, that have events for routes which have probed all that they
 // keep in memory.
-func (lp *laps) hungry() (shards uint64) {
+func (lp *laps) candidateShards() (shards uint64) {
 	for _, r := range lp.routes.stalled {
-		if r.hungry {
-			shards |= r.left
+		if r.needsCandidates {
+			shards |= r.skippedIn
 		}
 	}
 	return shards
@@ -288,8 +288,8 @@ func (lp *laps) take(cl *Call) {
 	below, above := cl.counts()
 	positions := lp.reader.byShard(cl)
 	for p, sh := range cl.shards {
-		if below[p] >= f.lookLimit && f.lookLimit > 0 { // the tail looks more closely
-			positions[sh.no], sh.look = -1, true
+		if below[p] >= f.lateLimit && f.lateLimit > 0 { // the tail looks more closely
+			positions[sh.no], sh.pollOnce = -1, true
 		}
 	}
 	before := lp.keys.buffered
@@ -320,40 +320,40 @@ func (lp *laps) take(cl *Call) {
 			continue
 		}
 		sh.back.end()
-		sh.back.rest = lp.now + lp.limits.sweep/revisitPause
-		lp.lapped(sh)
+		sh.back.notBefore = lp.now + lp.limits.sweep/revisitPause
+		lp.lapEnded(sh)
 	}
 }
 
 // lapped takes note of the routes of which a whole lap through sh has met nothing.
-func (lp *laps) lapped(sh *shardState) {
+func (lp *laps) lapEnded(sh *shardState) {
 	bit := uint64(1) << sh.no
 	for _, r := range lp.routes.stalled {
-		r.left = r.left&^bit | r.again&bit
-		r.again &^= bit
+		r.skippedIn = r.skippedIn&^bit | r.skippedAgain&bit
+		r.skippedAgain &^= bit
 	}
 }
 
 // passOver leaves an event that was read in the database. Later events of its key are then passed
 // over too.
-func (lp *laps) passOver(sh *shardState, r *route, key string, seq int64) {
+func (lp *laps) skip(sh *shardState, r *route, key string, seq int64) {
 	if r.stalled() {
 		bit := uint64(1) << sh.no
-		r.left |= bit
+		r.skippedIn |= bit
 		if sh.back.active && seq <= sh.back.at {
-			r.again |= bit
+			r.skippedAgain |= bit
 		}
 	}
-	sh.back.pass(keyset.Hash(key), key != "", seq)
+	sh.back.skip(keyset.Hash(key), key != "", seq)
 	sh.skip(seq)
 }
 
 // hurry has the shards walked through that have events of r.
 func (lp *laps) hurry(r *route) {
-	for left := r.left; left != 0; left &= left - 1 {
+	for left := r.skippedIn; left != 0; left &= left - 1 {
 		if sh := lp.shards[bits.TrailingZeros64(left)]; sh != nil {
 			sh.back.hurry()
 		}
 	}
-	r.left, r.again, r.hungry = 0, 0, false
+	r.skippedIn, r.skippedAgain, r.needsCandidates = 0, 0, false
 }

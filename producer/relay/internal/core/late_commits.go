@@ -130,7 +130,7 @@ func (lc *lateCommits) sample(cl *Call) {
 	if changed {
 		lc.between = samplePause
 		lc.sampleAt = lc.now + samplePause
-		lc.reader.pollAt = min(lc.reader.pollAt, max(lc.now, lc.reader.spacing.next()))
+		lc.reader.pollAt = min(lc.reader.pollAt, max(lc.now, lc.reader.pacer.next()))
 	}
 	if held := lc.held; held != nil {
 		lc.held = nil
@@ -163,13 +163,13 @@ func (lc *lateCommits) floor() (young, old int64) {
 
 // look adds the range below a mark of sh to a fetch, if there is something to look for. What is in
 // memory or was passed over is left out: it is most of what there is.
-func (lc *lateCommits) look(f *fetch, sh *shardState, mark, from int64) {
+func (lc *lateCommits) addLateRange(f *fetch, sh *shardState, mark, from int64) {
 	from = max(min(from, sh.known), sh.sealed)
-	f.looks, f.known = append(f.looks, from), append(f.known, sh.known)
+	f.lateFrom, f.known = append(f.lateFrom, from), append(f.known, sh.known)
 	sh.skipped = slices.DeleteFunc(sh.skipped, func(seq int64) bool { return seq <= min(from, sh.known) })
 	wanted := []int64(nil)
 	if !f.lap {
-		n := min(len(sh.wanted), lc.reader.lookLimit())
+		n := min(len(sh.wanted), lc.reader.coldLimit())
 		wanted, sh.wanted = sh.wanted[:n:n], sh.wanted[n:]
 		sh.more = sh.more || len(sh.wanted) > 0
 	}
@@ -194,8 +194,8 @@ func (lc *lateCommits) look(f *fetch, sh *shardState, mark, from int64) {
 		}
 	}
 	slices.Sort(except)
-	f.lookLimit = lc.reader.lookLimit()
-	f.Ranges = append(f.Ranges, outbox.Range{Shard: sh.no, After: from, Through: mark, Limit: f.lookLimit, Except: slices.Compact(except)})
+	f.lateLimit = lc.reader.coldLimit()
+	f.Ranges = append(f.Ranges, outbox.Range{Shard: sh.no, After: from, Through: mark, Limit: f.lateLimit, Except: slices.Compact(except)})
 }
 
 // wantAgain has the rows that a fetch has not brought read by the next one. The mark may have been

@@ -19,22 +19,22 @@ type leases struct {
 	fails int
 	retry time.Duration // no further statement before
 
-	identity  string // of the database, if it tells
-	held      int    // shards
-	live      int    // relays, 0 if not known
-	renewAt   time.Duration
-	beatAt    time.Duration
-	acquireAt time.Duration
-	acquired  bool          // an attempt to acquire has ended
-	yielding  bool          // some shard is to be given back
-	clears    bool          // the rewind of some shard may have to be cleared
-	untold    bool          // some shard is to be told of a replay
-	heard     time.Duration // when the last renewal was answered
+	identity       string // of the database, if it tells
+	held           int    // shards
+	live           int    // relays, 0 if not known
+	renewAt        time.Duration
+	beatAt         time.Duration
+	acquireAt      time.Duration
+	acquired       bool          // an attempt to acquire has ended
+	yielding       bool          // some shard is to be given back
+	clears         bool          // the rewind of some shard may have to be cleared
+	replaysAwaited bool          // some shard is to be told of a replay
+	renewedAt      time.Duration // when the last renewal was answered
 
 	// doubted are leases of the database that has lost commits. They are given back before others
 	// are acquired. Nothing that was kept of them counts any more.
-	doubted []outbox.Lease
-	abrupt  uint64 // shards of which events were sent under such leases, as bits
+	distrusted []outbox.Lease
+	abrupt     uint64 // shards of which events were sent under such leases, as bits
 }
 
 // share returns how many shards are this relay's fair share. Rounded up, so that
@@ -62,11 +62,11 @@ func (ls *leases) plan() {
 }
 
 func (ls *leases) next() *Call {
-	if len(ls.doubted) > 0 {
-		if !ls.lows.undone {
-			return ls.lows.doubtCall()
+	if len(ls.distrusted) > 0 {
+		if !ls.lows.cleared {
+			return ls.lows.clearCall()
 		}
-		return ask(&statement.Release{Leases: ls.doubted})
+		return ask(&statement.Release{Leases: ls.distrusted})
 	}
 	if ls.stopping && ls.allIdle() {
 		if cl := ls.lows.call(); cl != nil {
@@ -86,9 +86,9 @@ func (ls *leases) next() *Call {
 		}
 	}
 	if ls.held > 0 {
-		if soon := ls.heard + ls.cfg.LeaseTTL/100; ls.untold && ls.now >= soon {
+		if soon := ls.renewedAt + ls.cfg.LeaseTTL/100; ls.replaysAwaited && ls.now >= soon {
 			return ls.renewCall()
-		} else if ls.untold {
+		} else if ls.replaysAwaited {
 			ls.at(soon)
 		}
 		ls.at(ls.renewAt)
@@ -141,7 +141,7 @@ func (ls *leases) renewCall() *Call {
 		if sh != nil {
 			cl.shards = append(cl.shards, sh)
 			s.Leases = append(s.Leases, sh.lease())
-			s.untold = append(s.untold, sh.untold)
+			s.awaited = append(s.awaited, sh.replaysAwaited)
 		}
 	}
 	return cl
@@ -194,7 +194,7 @@ func (ls *leases) reply(cl *Call) {
 	switch s := cl.Statement.(type) {
 	case *renew:
 		ls.health.renewed = ls.now
-		ls.renewAt, ls.heard = cl.issued+ls.cfg.LeaseTTL/3, ls.now
+		ls.renewAt, ls.renewedAt = cl.issued+ls.cfg.LeaseTTL/3, ls.now
 		ls.lows.wanted = true
 		ls.renewed(cl)
 	case *statement.Heartbeat:
@@ -214,7 +214,7 @@ func (ls *leases) reply(cl *Call) {
 			ls.granted(g, cl.issued)
 		}
 	case *statement.Release:
-		ls.doubted = slices.DeleteFunc(ls.doubted, func(lease outbox.Lease) bool { return slices.Contains(s.Leases, lease) })
+		ls.distrusted = slices.DeleteFunc(ls.distrusted, func(lease outbox.Lease) bool { return slices.Contains(s.Leases, lease) })
 		ls.released(cl.shards, s.Forget)
 	case *statement.ClearRewind:
 		cl.shards[0].clear = false
@@ -249,7 +249,7 @@ func (ls *leases) beginAnew() {
 
 	for _, sh := range ls.shards {
 		if sh != nil && !sh.leaving {
-			ls.doubted, ls.lows.undone = append(ls.doubted, sh.lease()), false
+			ls.distrusted, ls.lows.cleared = append(ls.distrusted, sh.lease()), false
 			ls.abrupt |= 1 << sh.no
 			ls.drop(sh)
 		}
@@ -293,7 +293,7 @@ func (ls *leases) failed(cl *Call) {
 // before it was asked, and drops the others.
 func (ls *leases) renewed(cl *Call) {
 	s := cl.Statement.(*renew)
-	ls.untold = false
+	ls.replaysAwaited = false
 	for n, sh := range cl.shards {
 		if sh.gone {
 			continue
@@ -311,20 +311,20 @@ func (ls *leases) renewed(cl *Call) {
 			ls.rewind(sh, r)
 		}
 		if sh.open() {
-			ls.hear(sh, s.untold[n]) // else when it is
+			ls.learnReplays(sh, s.awaited[n]) // else when it is
 		}
 	}
 }
 
 // hear has sh be read on if it is told of all replays that it waits for.
-func (ls *leases) hear(sh *shardState, ticket int64) {
-	sh.told = max(sh.told, ticket)
+func (ls *leases) learnReplays(sh *shardState, ticket int64) {
+	sh.replaysKnown = max(sh.replaysKnown, ticket)
 	switch {
-	case sh.untold == 0:
-	case sh.untold <= sh.told:
-		sh.untold, sh.more = 0, true
+	case sh.replaysAwaited == 0:
+	case sh.replaysAwaited <= sh.replaysKnown:
+		sh.replaysAwaited, sh.more = 0, true
 	default:
-		ls.untold = true
+		ls.replaysAwaited = true
 	}
 }
 
@@ -351,9 +351,9 @@ func (ls *leases) granted(g outbox.Grant, issued time.Duration) {
 		parked: make(map[int64]*Entry),
 		lines:  make(map[string]*keyLine),
 	}
-	sh.told = g.Ticket
+	sh.replaysKnown = g.Ticket
 	if g.History == ls.identity {
-		sh.believe(g.Low, g.Tail)
+		sh.resume(g.Low, g.Tail)
 	}
 	before := ls.abrupt & (1 << g.Shard)
 	ls.abrupt &^= before
@@ -402,7 +402,7 @@ func (ls *leases) yield(sh *shardState) {
 		return
 	}
 	sh.bottom, sh.tail = ls.lows.lowest(sh), ls.lows.tail(sh)
-	ls.lows.passAll(sh)
+	ls.lows.skipWaiting(sh)
 	sh.yielding = true
 	ls.yielding, ls.lows.wanted = true, true
 	sh.phase, sh.loaded, sh.rewindTo, sh.clear = phaseReady, nil, 0, false
@@ -418,7 +418,7 @@ func (ls *leases) yield(sh *shardState) {
 			ls.keys.forget(e)
 		}
 	}
-	sh.lane.follow, sh.lane.fetch, sh.lane.heal = nil, nil, false // nothing of it was begun
+	sh.writer.follow, sh.writer.fetch, sh.writer.heal = nil, nil, false // nothing of it was begun
 	ls.parking.mark(sh)
 }
 
@@ -456,14 +456,14 @@ func (ls *leases) drop(sh *shardState) {
 	for _, e := range sh.parked {
 		ls.abandonEntry(e)
 	}
-	sh.index, sh.parked, sh.lines, sh.resting = nil, nil, nil, nil
+	sh.index, sh.parked, sh.lines, sh.blockedHeads = nil, nil, nil, nil
 }
 
 // abandonEntry takes e out of whatever leads to a send. It is not used again:
 // calls that are under way may still refer to it.
 func (ls *leases) abandonEntry(e *Entry) {
 	e.unqueue()
-	if e.state != entrySending && e.state != entryRiding {
+	if e.state != entrySending && e.state != entryInBatch {
 		ls.keys.uncount(e)
 	}
 }

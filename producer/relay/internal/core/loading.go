@@ -59,8 +59,8 @@ func (ld *loading) page(cl *Call) {
 	for _, sh := range loaded {
 		switch {
 		case sh.gone || sh.yielding || sh.phase != phaseLoad:
-		case sh.again:
-			sh.again, sh.loaded, sh.phase = false, nil, phaseHeal
+		case sh.reloadAgain:
+			sh.reloadAgain, sh.loaded, sh.phase = false, nil, phaseHeal
 			ld.parking.mark(sh)
 		default:
 			ld.open(sh)
@@ -73,7 +73,7 @@ func (ld *loading) page(cl *Call) {
 // loaded is the truth.
 func (ld *loading) reload(sh *shardState) {
 	if sh.phase != phaseReady {
-		sh.again = true
+		sh.reloadAgain = true
 		return
 	}
 	sh.phase = phaseHeal
@@ -90,7 +90,7 @@ func (ld *loading) open(sh *shardState) {
 		sh.rewindTo, sh.clear = 0, true
 		ld.leases.clears = true
 	}
-	ld.leases.hear(sh, sh.ticket)
+	ld.leases.learnReplays(sh, sh.ticket)
 	ld.due.next, ld.deferred.next = ld.now, ld.now
 	ld.reader.pollAt, ld.reader.delay = ld.now, 0
 	ld.late.sampleSoon()
@@ -114,16 +114,16 @@ func (ld *loading) takeBlocked(sh *shardState) {
 		}
 		delete(sh.loaded, key)
 		if l.blocked && l.flowing() {
-			ld.parking.distrust(l)
+			ld.parking.invalidate(l)
 		}
 		ld.keys.block(l)
 		l.head = head // what it was may have been settled by an operator
 	}
-	resting := make(map[string]int64, len(sh.loaded))
+	heads := make(map[string]int64, len(sh.loaded))
 	for key := range sh.loaded {
-		resting[key] = head
+		heads[key] = head
 	}
-	sh.resting = resting
+	sh.blockedHeads = heads
 }
 
 // notLoaded considers a key that counts as blocked here and has no live event
@@ -131,7 +131,7 @@ func (ld *loading) takeBlocked(sh *shardState) {
 func (ld *loading) notLoaded(l *keyLine) {
 	switch {
 	case l.flowing():
-		ld.parking.distrust(l)
+		ld.parking.invalidate(l)
 	case l.following > 0 || l.parking > 0:
 		l.head = 0 // they will find themselves without a head
 	default:

@@ -24,9 +24,9 @@ import (
 type lowKeeper struct {
 	*Machine
 
-	wanted bool // the places of some shard may have changed
-	from   int  // shard whose tail is kept first
-	undone bool // nothing is kept any more of the leases that are doubted
+	wanted  bool // the places of some shard may have changed
+	from    int  // shard whose tail is kept first
+	cleared bool // nothing is kept any more of the leases that are doubted
 }
 
 // lowest returns the bottom of sh as it is now. The rows of what is in memory, of what was passed
@@ -82,7 +82,7 @@ func (lk *lowKeeper) unwritten(sh *shardState) int64 {
 	if held := lk.late.held; held != nil {
 		for p, other := range held.shards {
 			if other == sh {
-				low = min(low, held.fetch().looks[p])
+				low = min(low, held.fetch().lateFrom[p])
 			}
 		}
 	}
@@ -120,17 +120,17 @@ func (lk *lowKeeper) tail(sh *shardState) int64 {
 }
 
 // passAll passes over all that waits in the memory of a shard that is about to be given back.
-func (lk *lowKeeper) passAll(sh *shardState) {
+func (lk *lowKeeper) skipWaiting(sh *shardState) {
 	for seq, e := range sh.index {
 		if e.waits() {
-			sh.back.pass(keyset.Hash(e.Key), e.Key != "", seq)
+			sh.back.skip(keyset.Hash(e.Key), e.Key != "", seq)
 		}
 	}
 }
 
 const (
-	passedAtOnce = 1 << 16 // keys in one statement, or those of one shard
-	passedMost   = 1 << 18 // keys of a shard beyond which its next owner reads all that is left
+	skippedAtOnce = 1 << 16 // keys in one statement, or those of one shard
+	skippedMost   = 1 << 18 // keys of a shard beyond which its next owner reads all that is left
 )
 
 // call has the bottoms of shards kept, and their tails in turns. While deferred events are
@@ -143,7 +143,7 @@ func (lk *lowKeeper) call() *Call {
 	lk.wanted = false
 	s := &statement.KeepLow{History: lk.leases.identity}
 	cl := ask(s)
-	room, first := passedAtOnce, lk.from
+	room, first := skippedAtOnce, lk.from
 	for i := range lk.shards {
 		sh := lk.shards[(first+i)%len(lk.shards)]
 		if sh == nil {
@@ -171,17 +171,17 @@ func (lk *lowKeeper) call() *Call {
 // tailToKeep returns the tail of sh if it says more than the bottom and than what is kept.
 func (lk *lowKeeper) tailToKeep(sh *shardState, bottom int64) *outbox.Tail {
 	seq := lk.tail(sh)
-	if seq <= max(bottom, sh.keptAt) || len(sh.back.handed)+len(sh.back.ahead)+len(sh.back.behind) > passedMost {
+	if seq <= max(bottom, sh.keptAt) || len(sh.back.inherited)+len(sh.back.ahead)+len(sh.back.behind) > skippedMost {
 		return nil
 	}
-	return &outbox.Tail{Seq: seq, Passed: sh.passed().Bytes()}
+	return &outbox.Tail{Seq: seq, Passed: sh.skippedKeys().Bytes()}
 }
 
 // doubtCall has nothing kept any more of shards of a database that has lost commits: their bottoms
 // were of what is gone.
-func (lk *lowKeeper) doubtCall() *Call {
+func (lk *lowKeeper) clearCall() *Call {
 	s := &statement.KeepLow{History: lk.leases.identity}
-	for _, lease := range lk.leases.doubted {
+	for _, lease := range lk.leases.distrusted {
 		s.Lows = append(s.Lows, outbox.Low{Lease: lease, Tail: &outbox.Tail{}})
 	}
 	return ask(s)
@@ -191,7 +191,7 @@ func (lk *lowKeeper) doubtCall() *Call {
 func (lk *lowKeeper) reply(cl *Call) {
 	s := cl.Statement.(*statement.KeepLow)
 	if len(cl.shards) == 0 {
-		lk.undone = len(s.Lows) == len(lk.leases.doubted)
+		lk.cleared = len(s.Lows) == len(lk.leases.distrusted)
 	}
 	for i, sh := range cl.shards {
 		sh.kept = s.Lows[i].Seq

@@ -312,9 +312,9 @@ func TestTailsOfManyKeysAreKeptInTurns(t *testing.T) {
 	c := r.start(Options{}).core
 	for i := range c.shards {
 		sh := &shardState{no: i, low: 10, known: 10, bottom: 5, index: make(map[int64]*Entry)}
-		sh.back.inherit(make(keyset.Set, passedAtOnce/20), 6)
-		for k := range sh.back.handed {
-			sh.back.handed[k] = uint32(k)
+		sh.back.inherit(make(keyset.Set, skippedAtOnce/20), 6)
+		for k := range sh.back.inherited {
+			sh.back.inherited[k] = uint32(k)
 		}
 		c.shards[i] = sh
 	}
@@ -356,7 +356,7 @@ func TestTailThatCannotBeReadIsNotBelieved(t *testing.T) {
 		"below the bottom": {Seq: 10, Passed: []byte{0, 0, 0, 1}},
 	} {
 		sh := &shardState{}
-		if sh.believe(20, tail); sh.low != 20 || sh.sealed != 20 || sh.back.handed != nil {
+		if sh.resume(20, tail); sh.low != 20 || sh.sealed != 20 || sh.back.inherited != nil {
 			t.Errorf("%s: reads on from %d", name, sh.low)
 		}
 	}
@@ -366,9 +366,9 @@ func TestKeysThatWerePassedOverComeBackAsTheyWere(t *testing.T) {
 	t.Parallel()
 	sh := &shardState{}
 	for i := range 1000 {
-		sh.back.pass(keyset.Hash(fmt.Sprint(i)), true, int64(i+1))
+		sh.back.skip(keyset.Hash(fmt.Sprint(i)), true, int64(i+1))
 	}
-	keys, ok := keyset.Parse(sh.passed().Bytes())
+	keys, ok := keyset.Parse(sh.skippedKeys().Bytes())
 	if !ok || len(keys) < 999 {
 		t.Fatalf("%d keys, %v", len(keys), ok)
 	}

@@ -153,7 +153,7 @@ func New(cfg Options, routeOf func(topic string) string, batch BatchLimit, rnd *
 		leases:  leases{Machine: c},
 		loading: loading{Machine: c},
 		reader: reader{
-			Machine: c, spacing: newPollPacer(&cfg),
+			Machine: c, pacer: newPollPacer(&cfg),
 			budget: budget{most: cfg.FetchSize, now: cfg.FetchSize, average: firstAverage},
 		},
 		late:     lateCommits{Machine: c},
@@ -212,7 +212,7 @@ func (c *Machine) NextAdvance() (at time.Duration, stopped bool) { return c.wake
 func (c *Machine) Wake(now time.Duration, n wakeup.Wakeup) {
 	c.now = now
 	c.reader.woken = c.reader.woken.And(n)
-	c.deferred.told = c.deferred.told || n.Deferred && c.concerns(n)
+	c.deferred.woken = c.deferred.woken || n.Deferred && c.concerns(n)
 }
 
 // concerns tells whether n is of a shard of this relay. One that it gets later brings its own

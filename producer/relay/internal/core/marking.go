@@ -69,9 +69,9 @@ func (mk *marking) plan() {
 
 // ripe returns until when what is to be marked may wait for more, and whether more is to come.
 func (mk *marking) ripe() (at time.Duration, wait bool) {
-	s := &mk.reader.spacing
+	s := &mk.reader.pacer
 	if s.wide() && !mk.stopping {
-		return mk.since + min(max(markDelay, s.now/2), markLongest), true
+		return mk.since + min(max(markDelay, s.interval/2), markLongest), true
 	}
 	return mk.since + markDelay, mk.dispatch.inflight > len(mk.pending)
 }
@@ -100,13 +100,13 @@ func (mk *marking) reply(cl *Call) {
 		}
 		mk.report.Delivered++
 		sh.marking--
-		mk.keys.left(e)
+		mk.keys.leftQueue(e)
 		if l != nil {
 			l.marking--
 			if l.marking == 0 {
 				mk.marked(l)
 			}
-			mk.keys.tidy(l)
+			mk.keys.dropIdle(l)
 		}
 		mk.keys.free(e)
 	}

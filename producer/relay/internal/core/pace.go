@@ -24,7 +24,7 @@ type probing struct {
 }
 
 // may tells whether a probe may be sent now.
-func (p *probing) may(now time.Duration) bool {
+func (p *probing) allow(now time.Duration) bool {
 	if p.at == 0 {
 		p.left = probesPerSecond
 	}
@@ -47,7 +47,7 @@ type repeats struct {
 }
 
 // pass tells whether a record is to be written now, and how many like it were not.
-func (p *repeats) pass(now time.Duration) (omitted int, ok bool) {
+func (p *repeats) allow(now time.Duration) (omitted int, ok bool) {
 	if now < p.until {
 		p.omitted++
 		return 0, false
@@ -75,7 +75,7 @@ type routeLog struct {
 
 // route writes a record about r, or has it summed up with those of other routes.
 func (rl *routeLog) route(level slog.Level, msg string, r *route, attrs ...slog.Attr) {
-	if rl.may(level) {
+	if rl.allow(level) {
 		rl.note(level, msg, append([]slog.Attr{slog.String("route", r.name)}, attrs...)...)
 	}
 }
@@ -84,8 +84,8 @@ func (rl *routeLog) route(level slog.Level, msg string, r *route, attrs ...slog.
 // to time.
 func (rl *routeLog) trouble(msg string, e *Entry) {
 	r := e.route
-	omitted, ok := r.trouble.pass(rl.now)
-	if !ok || !rl.may(slog.LevelWarn) {
+	omitted, ok := r.trouble.allow(rl.now)
+	if !ok || !rl.allow(slog.LevelWarn) {
 		return
 	}
 	attrs := []slog.Attr{
@@ -98,7 +98,7 @@ func (rl *routeLog) trouble(msg string, e *Entry) {
 }
 
 // may tells whether a record about a route is to be written by itself.
-func (rl *routeLog) may(level slog.Level) bool {
+func (rl *routeLog) allow(level slog.Level) bool {
 	if gain := int((rl.now - rl.leftAt) / recordsEvery); gain > 0 || rl.leftAt == 0 {
 		rl.left, rl.leftAt = min(recordsAtOnce, rl.left+gain), max(rl.now, 1)
 	}
@@ -120,7 +120,7 @@ func (rl *routeLog) sumUp() {
 		rl.at(rl.summary.until)
 		return
 	}
-	rl.summary.pass(rl.now)
+	rl.summary.allow(rl.now)
 	paused, down := 0, 0
 	for _, r := range rl.routes.stalled {
 		if r.down {

@@ -9,7 +9,7 @@ import (
 
 // buryMissing makes a parked event dead whose row in the log is missing. l is nil
 // if its key is not known.
-func (pk *parking) buryMissing(sh *shardState, row *outbox.Queued, l *keyLine) {
+func (pk *parking) failMissing(sh *shardState, row *outbox.Queued, l *keyLine) {
 	pk.note(slog.LevelError, "parked event is missing from the log", slog.Int("shard", sh.no), slog.Int64("seq", row.Seq))
 	e := pk.keys.newEntry(sh, row)
 	e.line, e.parked, e.dead = l, true, true
@@ -23,10 +23,10 @@ func (pk *parking) buryMissing(sh *shardState, row *outbox.Queued, l *keyLine) {
 // sent without waiting for a look at what is due.
 func (pk *parking) confirmed(e *Entry) {
 	sh, l := e.shard, e.line
-	if len(sh.lane.sent) == 0 {
-		sh.lane.since = pk.now
+	if len(sh.writer.sent) == 0 {
+		sh.writer.since = pk.now
 	}
-	sh.lane.sent = append(sh.lane.sent, e)
+	sh.writer.sent = append(sh.writer.sent, e)
 	pk.mark(sh)
 	if l == nil {
 		return
@@ -36,8 +36,8 @@ func (pk *parking) confirmed(e *Entry) {
 	if sh.yielding {
 		return
 	}
-	if len(l.fifo) > 0 {
-		l.head = l.fifo[0].Seq
+	if len(l.parked) > 0 {
+		l.head = l.parked[0].Seq
 		pk.keys.promote(l)
 		return
 	}
@@ -51,8 +51,8 @@ func (pk *parking) sent(cl *Call) {
 		pk.settled(e)
 		if l := e.line; l != nil {
 			l.sent--
-			pk.keys.tidy(l)
-			pk.keys.rest(l)
+			pk.keys.dropIdle(l)
+			pk.keys.compact(l)
 		}
 		pk.keys.free(e)
 	}
@@ -74,9 +74,9 @@ func (pk *parking) failAgain(e *Entry) {
 	if l != nil {
 		l.retrying++
 		l.remove(e)
-		pk.keys.forgetFIFO(l, nil)
+		pk.keys.forgetParked(l, nil)
 	}
-	e.shard.lane.again = append(e.shard.lane.again, e)
+	e.shard.writer.again = append(e.shard.writer.again, e)
 	pk.mark(e.shard)
 }
 
@@ -84,7 +84,7 @@ func (pk *parking) retried(cl *Call) {
 	for _, e := range cl.entries {
 		l := e.line
 		pk.settled(e)
-		pk.buried(e)
+		pk.reportDead(e)
 		if !e.dead {
 			pk.due.soon(pk.now + e.retryIn)
 		}
@@ -99,7 +99,7 @@ func (pk *parking) retried(cl *Call) {
 			default:
 				pk.recheck(l)
 			}
-			pk.keys.rest(l)
+			pk.keys.compact(l)
 		}
 		if e.Missing && l == nil {
 			pk.loading.reload(e.shard) // nobody here knows which key has lost its head
@@ -115,11 +115,11 @@ func (pk *parking) retryLost(e *Entry) {
 	sh, l := e.shard, e.line
 	pk.settled(e)
 	if l == nil {
-		pk.due.soon(sh.lane.retry)
+		pk.due.soon(sh.writer.retry)
 	} else {
 		l.retrying--
 		pk.readParked(l)
-		pk.keys.rest(l)
+		pk.keys.compact(l)
 	}
 	pk.keys.free(e)
 }
@@ -133,10 +133,10 @@ func (pk *parking) fetched(cl *Call) {
 	if sh.yielding {
 		return
 	}
-	defer pk.keys.rest(l)
+	defer pk.keys.compact(l)
 	due := l.due
 	l.due, l.verify = false, false
-	if len(l.fifo) > 0 || l.retrying > 0 || l.sent > 0 {
+	if len(l.parked) > 0 || l.retrying > 0 || l.sent > 0 {
 		return // what is under way asks again
 	}
 	if len(s.Rows) == 0 {
@@ -155,12 +155,12 @@ func (pk *parking) fetched(cl *Call) {
 		return // it holds the key until an operator settles it
 	}
 	if first.Missing {
-		pk.buryMissing(sh, first, l)
+		pk.failMissing(sh, first, l)
 		return
 	}
 	switch {
 	case first.State == outbox.Following: // without a head, unless a dead event holds it
-		sh.lane.heal = true
+		sh.writer.heal = true
 		pk.mark(sh)
 	case due:
 		for i := range s.Rows {
@@ -168,7 +168,7 @@ func (pk *parking) fetched(cl *Call) {
 			if row.Missing || row.State == outbox.Dead || row.Seq > toMove {
 				break // the next look begins with it
 			}
-			l.fifo = append(l.fifo, pk.keys.newParked(sh, row, pk.routes.of(row.Topic), l))
+			l.parked = append(l.parked, pk.keys.newParked(sh, row, pk.routes.of(row.Topic), l))
 		}
 		pk.keys.promote(l)
 	default:
@@ -182,7 +182,7 @@ func (pk *parking) emptied(l *keyLine) {
 	l.head = 0
 	switch {
 	case !l.blocked:
-		pk.keys.tidy(l)
+		pk.keys.dropIdle(l)
 	case l.following > 0 || l.parking > 0 || l.hole != 0:
 		pk.reader.refill(l) // what is moved finds itself without a head, and asks again
 	default:
@@ -192,9 +192,9 @@ func (pk *parking) emptied(l *keyLine) {
 
 // distrust drops what is known of the parked events of a key, since somebody
 // else has changed them. What is in flight comes to its end first.
-func (pk *parking) distrust(l *keyLine) {
+func (pk *parking) invalidate(l *keyLine) {
 	l.verify = true
-	pk.keys.forgetFIFO(l, nil)
+	pk.keys.forgetParked(l, nil)
 	if l.flowing() {
 		return
 	}

@@ -29,8 +29,8 @@ type parkedWriter struct {
 	heal   bool          // a follower without a head was seen
 }
 
-func (ln *parkedWriter) idle() bool {
-	return ln.busy == nil && !ln.heal && len(ln.sent)+len(ln.again)+len(ln.park)+len(ln.follow)+len(ln.fetch) == 0
+func (pw *parkedWriter) idle() bool {
+	return pw.busy == nil && !pw.heal && len(pw.sent)+len(pw.again)+len(pw.park)+len(pw.follow)+len(pw.fetch) == 0
 }
 
 // parking owns the changes of parked events, of all shards.
@@ -44,16 +44,16 @@ type parking struct {
 }
 
 const (
-	laneCalls = 4   // statements under way at once, over all shards
-	laneBatch = 500 // events in one
-	sentBatch = 64  // events that were sent, which are not worth waiting for more
-	sentDelay = 10 * time.Millisecond
+	parkingCalls = 4   // statements under way at once, over all shards
+	parkingBatch = 500 // events in one
+	sentBatch    = 64  // events that were sent, which are not worth waiting for more
+	sentDelay    = 10 * time.Millisecond
 )
 
 // sentWaits tells whether what was sent may be recorded together with what is
 // being sent: nothing else waits for it.
-func (ln *parkedWriter) sentWaits(now time.Duration) bool {
-	return len(ln.sent) > 0 && len(ln.sent) < sentBatch && len(ln.again)+len(ln.fetch) == 0 && now < ln.since+sentDelay
+func (pw *parkedWriter) sentWaits(now time.Duration) bool {
+	return len(pw.sent) > 0 && len(pw.sent) < sentBatch && len(pw.again)+len(pw.fetch) == 0 && now < pw.since+sentDelay
 }
 
 // mark takes note that the lane of sh has something to do.
@@ -67,29 +67,29 @@ func (pk *parking) mark(sh *shardState) {
 func (pk *parking) plan() {
 	first := pk.turn
 	for i := range pk.shards {
-		if pk.pending == 0 || pk.busy >= laneCalls {
+		if pk.pending == 0 || pk.busy >= parkingCalls {
 			return
 		}
 		no := (first + i) % len(pk.shards)
 		sh := pk.shards[no]
-		if pk.pending&(1<<no) == 0 || sh == nil || sh.lane.busy != nil {
+		if pk.pending&(1<<no) == 0 || sh == nil || sh.writer.busy != nil {
 			continue
 		}
-		if pk.now < sh.lane.retry {
-			pk.at(sh.lane.retry)
+		if pk.now < sh.writer.retry {
+			pk.at(sh.writer.retry)
 			continue
 		}
-		if sh.phase == phaseReady && !sh.yielding && sh.lane.sentWaits(pk.now) && len(sh.lane.park)+len(sh.lane.follow) == 0 {
-			pk.at(sh.lane.since + sentDelay)
+		if sh.phase == phaseReady && !sh.yielding && sh.writer.sentWaits(pk.now) && len(sh.writer.park)+len(sh.writer.follow) == 0 {
+			pk.at(sh.writer.since + sentDelay)
 			continue
 		}
 		cl := pk.next(sh)
 		if cl == nil {
-			pk.restShard(sh)
+			pk.idleShard(sh)
 			continue
 		}
 		for _, other := range cl.shards {
-			other.lane.busy = cl
+			other.writer.busy = cl
 		}
 		pk.busy++
 		pk.turn = (no + 1) % len(pk.shards)
@@ -98,9 +98,9 @@ func (pk *parking) plan() {
 }
 
 // restShard leaves a lane alone that has nothing to do now.
-func (pk *parking) restShard(sh *shardState) {
-	if sh.phase == phaseReady && sh.lane.sentWaits(pk.now) {
-		pk.at(sh.lane.since + sentDelay)
+func (pk *parking) idleShard(sh *shardState) {
+	if sh.phase == phaseReady && sh.writer.sentWaits(pk.now) {
+		pk.at(sh.writer.since + sentDelay)
 		return
 	}
 	pk.pending &^= 1 << sh.no
@@ -109,7 +109,7 @@ func (pk *parking) restShard(sh *shardState) {
 // next makes the next statement of sh. What was sent is recorded before what
 // failed behind it, and both before anything else; the rest takes turns.
 func (pk *parking) next(sh *shardState) *Call {
-	ln := &sh.lane
+	pw := &sh.writer
 	switch sh.phase {
 	case phaseHeal:
 		return pk.healCall()
@@ -117,37 +117,37 @@ func (pk *parking) next(sh *shardState) *Call {
 		return nil
 	}
 	cl, fenced := ask(nil, sh), statement.Fenced{Lease: sh.lease()}
-	if len(ln.sent) > 0 && (sh.yielding || !ln.sentWaits(pk.now)) {
-		ln.sent = cl.take(ln.sent)
+	if len(pw.sent) > 0 && (sh.yielding || !pw.sentWaits(pk.now)) {
+		pw.sent = cl.take(pw.sent)
 		cl.Statement = &statement.Sent{Fenced: fenced, Seqs: seqsOf(cl.entries)}
 		return cl
 	}
-	if len(ln.again) > 0 {
-		ln.again = cl.take(ln.again)
+	if len(pw.again) > 0 {
+		pw.again = cl.take(pw.again)
 		cl.Statement = &statement.Retry{Fenced: fenced, Failures: failuresOf(cl.entries)}
 		return cl
 	}
-	if ln.heal && !sh.yielding {
-		ln.heal = false
+	if pw.heal && !sh.yielding {
+		pw.heal = false
 		cl.Statement = &heal{Heal: statement.Heal{Leases: []outbox.Lease{sh.lease()}}}
 		return cl
 	}
 	for range 3 {
-		ln.turn = (ln.turn + 1) % 3
+		pw.turn = (pw.turn + 1) % 3
 		switch {
-		case ln.turn == 0 && len(ln.park) > 0:
-			ln.park = cl.take(ln.park)
+		case pw.turn == 0 && len(pw.park) > 0:
+			pw.park = cl.take(pw.park)
 			cl.Statement = &statement.Park{Fenced: fenced, Failures: failuresOf(cl.entries)}
 			return cl
-		case ln.turn == 1 && len(ln.follow) > 0:
-			if ln.follow = cl.takeFollowers(ln.follow); len(cl.entries) == 0 {
+		case pw.turn == 1 && len(pw.follow) > 0:
+			if pw.follow = cl.takeFollowers(pw.follow); len(cl.entries) == 0 {
 				continue
 			}
 			cl.Statement = &statement.Follow{Fenced: fenced, Marks: marksOf(cl.entries)}
 			return cl
-		case ln.turn == 2 && len(ln.fetch) > 0:
-			l := ln.fetch[0]
-			ln.fetch = ln.fetch[1:]
+		case pw.turn == 2 && len(pw.fetch) > 0:
+			l := pw.fetch[0]
+			pw.fetch = pw.fetch[1:]
 			cl.Statement = &fetchParked{
 				FetchParked: statement.FetchParked{Shard: sh.no, Key: l.key, Limit: pk.cfg.MaxPerKey}, line: l,
 			}
@@ -159,7 +159,7 @@ func (pk *parking) next(sh *shardState) *Call {
 
 // take moves a batch of entries into the call and returns the rest.
 func (c *Call) take(from []*Entry) []*Entry {
-	n := min(len(from), laneBatch)
+	n := min(len(from), parkingBatch)
 	c.entries = append(c.entries, from[:n]...)
 	return append(from[:0], from[n:]...)
 }
@@ -170,7 +170,7 @@ func (c *Call) take(from []*Entry) []*Entry {
 func (c *Call) takeFollowers(from []*Entry) []*Entry {
 	rest := from[:0]
 	for _, e := range from {
-		if len(c.entries) < laneBatch && !e.line.leads(e) {
+		if len(c.entries) < parkingBatch && !e.line.leads(e) {
 			c.entries = append(c.entries, e)
 		} else {
 			rest = append(rest, e)
@@ -180,17 +180,17 @@ func (c *Call) takeFollowers(from []*Entry) []*Entry {
 }
 
 // queueFollower puts e before the later ones of its key, which must not be moved before it.
-func (ln *parkedWriter) queueFollower(e *Entry) {
-	at := len(ln.follow)
+func (pw *parkedWriter) queueFollower(e *Entry) {
+	at := len(pw.follow)
 	for i := at - 1; i >= 0 && e.line.following > 0; i-- {
-		if f := ln.follow[i]; f.line == e.line {
+		if f := pw.follow[i]; f.line == e.line {
 			if f.Seq < e.Seq {
 				break
 			}
 			at = i
 		}
 	}
-	ln.follow = slices.Insert(ln.follow, at, e)
+	pw.follow = slices.Insert(pw.follow, at, e)
 }
 
 // healCall heals shards that are to be healed and have nothing under way: as many as the statement
@@ -202,8 +202,8 @@ func (pk *parking) healCall() *Call {
 		if len(cl.shards) == pk.healing.now {
 			break
 		}
-		if sh != nil && sh.phase == phaseHeal && sh.lane.busy == nil && !sh.yielding {
-			sh.again = false
+		if sh != nil && sh.phase == phaseHeal && sh.writer.busy == nil && !sh.yielding {
+			sh.reloadAgain = false
 			cl.shards = append(cl.shards, sh)
 			s.Leases = append(s.Leases, sh.lease())
 		}
@@ -217,8 +217,8 @@ func (pk *parking) healCall() *Call {
 func (pk *parking) reply(cl *Call) {
 	pk.busy--
 	for _, sh := range cl.shards {
-		if sh.lane.busy == cl {
-			sh.lane.busy = nil
+		if sh.writer.busy == cl {
+			sh.writer.busy = nil
 		}
 		pk.mark(sh)
 	}
@@ -232,7 +232,7 @@ func (pk *parking) reply(cl *Call) {
 	}
 	if cl.Op() != statement.OpFetchParked { // which follows each lost retry, and says nothing of the next
 		for _, sh := range cl.shards {
-			sh.lane.fails = 0
+			sh.writer.fails = 0
 		}
 	}
 	if heals {
@@ -277,15 +277,15 @@ func (pk *parking) healed(cl *Call, reload bool) {
 // parked events, which are looked at again instead.
 func (pk *parking) failed(cl *Call) {
 	for _, sh := range cl.shards {
-		sh.lane.fails++
-		sh.lane.retry = pk.now + pk.pause(sh.lane.fails)
+		sh.writer.fails++
+		sh.writer.retry = pk.now + pk.pause(sh.writer.fails)
 	}
-	ln := &cl.shards[0].lane
+	pw := &cl.shards[0].writer
 	switch s := cl.Statement.(type) {
 	case *heal:
-		ln.heal = !s.reload && !cl.shards[0].yielding
+		pw.heal = !s.reload && !cl.shards[0].yielding
 	case *statement.Sent:
-		ln.sent = append(cl.entries, ln.sent...)
+		pw.sent = append(cl.entries, pw.sent...)
 	case *statement.Retry:
 		for _, e := range cl.entries {
 			pk.retryLost(e)
@@ -294,14 +294,14 @@ func (pk *parking) failed(cl *Call) {
 		for _, e := range cl.entries {
 			e.doubtful = true
 		}
-		ln.park = append(cl.entries, ln.park...)
+		pw.park = append(cl.entries, pw.park...)
 	case *statement.Follow:
 		if !cl.shards[0].yielding {
-			ln.follow = append(cl.entries, ln.follow...)
+			pw.follow = append(cl.entries, pw.follow...)
 		}
 	case *fetchParked:
 		if !cl.shards[0].yielding {
-			ln.fetch = append([]*keyLine{s.line}, ln.fetch...)
+			pw.fetch = append([]*keyLine{s.line}, pw.fetch...)
 		}
 	}
 }
@@ -323,7 +323,7 @@ func (pk *parking) park(e *Entry) {
 }
 
 func (pk *parking) parkNow(e *Entry) {
-	e.shard.lane.park = append(e.shard.lane.park, e)
+	e.shard.writer.park = append(e.shard.writer.park, e)
 	pk.mark(e.shard)
 }
 
@@ -334,8 +334,8 @@ func (pk *parking) parkedEvents(cl *Call) {
 		if !e.dead {
 			pk.due.soon(pk.now + e.retryIn)
 		}
-		pk.keys.left(e)
-		pk.buried(e)
+		pk.keys.leftQueue(e)
+		pk.reportDead(e)
 		if l != nil {
 			l.parking--
 			l.remove(e)
@@ -353,15 +353,15 @@ func (pk *parking) parkedEvents(cl *Call) {
 				pk.keys.promote(l)
 				pk.recheck(l)
 			}
-			pk.keys.tidy(l)
-			pk.keys.rest(l)
+			pk.keys.dropIdle(l)
+			pk.keys.compact(l)
 		}
 		pk.keys.free(e)
 	}
 }
 
 // buried reports a dead event.
-func (pk *parking) buried(e *Entry) {
+func (pk *parking) reportDead(e *Entry) {
 	if !e.dead {
 		return
 	}
@@ -378,11 +378,11 @@ func (pk *parking) followed(cl *Call) {
 		if e.Seq <= l.head || l.head == headUnknown {
 			l.head = 0 // e may stand before it, or be it: then the database has lost that it was parked
 		}
-		pk.keys.left(e)
+		pk.keys.leftQueue(e)
 		pk.keys.free(e)
 		pk.reader.refill(l)
 		pk.recheck(l)
-		pk.keys.rest(l)
+		pk.keys.compact(l)
 	}
 }
 
@@ -400,6 +400,6 @@ func (pk *parking) readParked(l *keyLine) {
 		return
 	}
 	l.fetching = true
-	l.shard.lane.fetch = append(l.shard.lane.fetch, l)
+	l.shard.writer.fetch = append(l.shard.writer.fetch, l)
 	pk.mark(l.shard)
 }

@@ -35,7 +35,7 @@ func (c *Machine) nothingToSend() bool {
 // to record.
 func (c *Machine) shardsQuiescent() bool {
 	for _, sh := range c.shards {
-		if sh != nil && (!sh.open() || !sh.readable() || sh.more || sh.look || sh.back.urgent > 0 || !sh.lane.idle() || sh.clear || sh.held.n > 0) {
+		if sh != nil && (!sh.open() || !sh.readable() || sh.more || sh.pollOnce || sh.back.urgent > 0 || !sh.writer.idle() || sh.clear || sh.held.n > 0) {
 			return false
 		}
 	}

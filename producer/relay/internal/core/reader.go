@@ -25,7 +25,7 @@ type reader struct {
 
 	woken    wakeup.Wakeup // shards to be read since something was committed
 	paced    time.Duration // when wake-ups will have brought no more than one look per spacing
-	spacing  pollPacer
+	pacer    pollPacer
 	pollAt   time.Duration
 	delay    time.Duration
 	followed bool // shards are to be read since something was committed in them …
@@ -117,7 +117,7 @@ func (rd *reader) readsQueue() bool {
 // them and either more are known to be there or it is time to look.
 func (rd *reader) fetchCall() *Call {
 	if rd.room() <= rd.capacity()/4 {
-		rd.routes.relieve()
+		rd.routes.evictSurplus()
 		if rd.room() <= rd.capacity()/4 {
 			return nil // outcomes make room
 		}
@@ -135,7 +135,7 @@ func (rd *reader) fetchCall() *Call {
 		}
 	}
 	if rd.now >= due {
-		rd.lookEverywhere()
+		rd.pollAll()
 	} else {
 		rd.at(due)
 	}
@@ -143,24 +143,24 @@ func (rd *reader) fetchCall() *Call {
 }
 
 // lookEverywhere has all shards read once.
-func (rd *reader) lookEverywhere() {
+func (rd *reader) pollAll() {
 	some := false
 	for _, sh := range rd.shards {
 		if rd.readable(sh) {
-			sh.look, some = true, true
+			sh.pollOnce, some = true, true
 		}
 	}
 	if !some {
 		rd.at(rd.now + rd.cfg.PollMax) // no shard yet; whatever opens one brings an advance
 		return
 	}
-	rd.spacing.last = rd.now
+	rd.pacer.last = rd.now
 	if !rd.woken.None() {
-		rd.paced = max(rd.paced, rd.now) + rd.spacing.now
+		rd.paced = max(rd.paced, rd.now) + rd.pacer.interval
 		rd.delay = 0 // what it was for may not be committed yet
 	}
 	rd.woken, rd.polled = wakeup.Wakeup{}, true
-	rd.delay = min(max(2*rd.delay, rd.spacing.now), rd.cfg.PollMax)
+	rd.delay = min(max(2*rd.delay, rd.pacer.interval), rd.cfg.PollMax)
 	rd.pollAt = rd.now + rd.delay
 }
 
@@ -176,14 +176,14 @@ func (rd *reader) followWakeups() {
 	}
 	rd.woken = wakeup.Wakeup{}
 	if followed {
-		rd.paced = max(rd.paced, rd.now) + rd.spacing.now
+		rd.paced = max(rd.paced, rd.now) + rd.pacer.interval
 		rd.followed = true
 	}
 }
 
 // readable tells whether the queue of sh is to be read on.
 func (rd *reader) readable(sh *shardState) bool {
-	return sh != nil && sh.open() && sh.readable() && len(sh.lane.follow) < rd.limits.follow
+	return sh != nil && sh.open() && sh.readable() && len(sh.writer.follow) < rd.limits.follow
 }
 
 // fetchRanges makes a fetch of the shards that are to be read, which share the budget: those where
@@ -196,7 +196,7 @@ func (rd *reader) fetchRanges() *Call {
 		case !rd.readable(sh):
 		case sh.more:
 			hot++
-		case sh.look:
+		case sh.pollOnce:
 			cold++
 		}
 	}
@@ -204,7 +204,7 @@ func (rd *reader) fetchRanges() *Call {
 		return nil
 	}
 	budget := min(rd.room(), rd.budget.rows())
-	each := rd.lookLimit()
+	each := rd.coldLimit()
 	share := max((budget-cold*each)/max(hot, 1), each)
 	f := new(fetch)
 	cl := ask(f)
@@ -215,14 +215,14 @@ func (rd *reader) fetchRanges() *Call {
 	first := rd.from
 	for i := range rd.shards {
 		sh := rd.shards[(first+i)%len(rd.shards)]
-		if !rd.readable(sh) || !sh.more && !sh.look {
+		if !rd.readable(sh) || !sh.more && !sh.pollOnce {
 			continue
 		}
 		limit := each
 		if sh.more {
 			limit = share
 		}
-		sh.look = false
+		sh.pollOnce = false
 		rd.include(cl, sh, outbox.Range{Shard: sh.no, After: sh.low, Limit: limit}, young)
 		rd.from = (sh.no + 1) % len(rd.shards)
 		if budget -= limit; budget <= 0 {
@@ -236,7 +236,7 @@ func (rd *reader) fetchRanges() *Call {
 func (rd *reader) include(cl *Call, sh *shardState, r outbox.Range, young int64) {
 	f := cl.fetch()
 	cl.shards, f.versions = append(cl.shards, sh), append(f.versions, sh.version)
-	rd.late.look(f, sh, r.After, young)
+	rd.late.addLateRange(f, sh, r.After, young)
 	f.above = append(f.above, len(f.Ranges))
 	f.Ranges = append(f.Ranges, r)
 }
@@ -280,14 +280,14 @@ func (rd *reader) fetched(cl *Call) {
 				sh.known = max(min(f.sampled, sh.low), sh.sealed) // unless a sample says otherwise
 			}
 		}
-		rd.spacing.found(cl.issued, len(f.Rows))
+		rd.pacer.found(cl.issued, len(f.Rows))
 		rd.late.read += len(f.Rows)
 		if len(f.Rows) > 0 && !f.woken { // where wake-ups come, there is no need to ask for more
-			rd.delay = rd.spacing.now
-			rd.pollAt = min(rd.pollAt, cl.issued+rd.spacing.now)
+			rd.delay = rd.pacer.interval
+			rd.pollAt = min(rd.pollAt, cl.issued+rd.pacer.interval)
 		}
 	}
-	if len(f.Rows) > 0 && slices.ContainsFunc(f.looks, func(from int64) bool { return f.old < from }) {
+	if len(f.Rows) > 0 && slices.ContainsFunc(f.lateFrom, func(from int64) bool { return f.old < from }) {
 		rd.late.held = cl
 		return
 	}
@@ -310,8 +310,8 @@ func (rd *reader) takeFetched(cl *Call) {
 	f := cl.fetch()
 	below, above := cl.counts()
 	for p, sh := range cl.shards {
-		if f.lookLimit > 0 && below[p] >= f.lookLimit || sh.known < f.looks[p] {
-			sh.rewind(min(f.looks[p], sh.known))
+		if f.lateLimit > 0 && below[p] >= f.lateLimit || sh.known < f.lateFrom[p] {
+			sh.rewind(min(f.lateFrom[p], sh.known))
 		}
 	}
 	positions := rd.byShard(cl)
@@ -333,7 +333,7 @@ func (rd *reader) takeFetched(cl *Call) {
 		if positions[sh.no] == p && sh.readable() {
 			sh.more = above[p] >= f.Ranges[f.above[p]].Limit
 		} else { // what it has brought from below was not taken
-			sh.known = min(sh.known, f.looks[p])
+			sh.known = min(sh.known, f.lateFrom[p])
 			cl.wantAgain(p)
 		}
 	}
@@ -351,9 +351,9 @@ func (rd *reader) waits(sh *shardState, row *outbox.Queued) bool {
 	if row.Key == "" {
 		return !sh.readable()
 	}
-	if ticket := row.Round >> outbox.RoundChance; ticket > sh.told {
-		sh.untold = max(sh.untold, ticket)
-		rd.leases.untold = true
+	if ticket := row.Round >> outbox.RoundChance; ticket > sh.replaysKnown {
+		sh.replaysAwaited = max(sh.replaysAwaited, ticket)
+		rd.leases.replaysAwaited = true
 	}
 	if e := sh.index[row.Seq]; e != nil && e.state == entryConfirmed && e.ID == row.ID && e.Round != row.Round && !e.early {
 		e.rewritten, e.early = true, true
@@ -376,7 +376,7 @@ func (c *Call) counts() (below, above []int) {
 		switch {
 		case seq > f.Ranges[f.above[p]].After:
 			above[p]++
-		case seq > f.looks[p]:
+		case seq > f.lateFrom[p]:
 			below[p]++
 		}
 	}
@@ -396,7 +396,7 @@ func (rd *reader) refillCall() *Call {
 			l.refilling = false
 			continue
 		}
-		if !l.shard.open() || !l.shard.readable() || l.blocked && len(l.shard.lane.follow) >= rd.limits.follow {
+		if !l.shard.open() || !l.shard.readable() || l.blocked && len(l.shard.writer.follow) >= rd.limits.follow {
 			rd.refills = append(rd.refills[1:], l)
 			return nil // an answer that is awaited changes that
 		}
@@ -444,7 +444,7 @@ func (rd *reader) refilled(cl *Call) {
 		rd.refill(l)
 		return
 	}
-	full, passed := false, false
+	full, skipped := false, false
 	for i := range s.Rows {
 		row := &s.Rows[i]
 		if l.hole = row.Seq; rd.waits(sh, row) {
@@ -455,27 +455,27 @@ func (rd *reader) refilled(cl *Call) {
 		if rd.keys.take(sh, row, false); sh.gone {
 			return
 		}
-		if full, passed = l.hole == row.Seq, l.hole == 0; full || passed {
+		if full, skipped = l.hole == row.Seq, l.hole == 0; full || skipped {
 			break // there is no room for more: the hole begins again here; or its route is stalled
 		}
 	}
-	if !full && !passed && len(s.Rows) < s.Limit {
+	if !full && !skipped && len(s.Rows) < s.Limit {
 		l.hole = 0
 	}
 	rd.refill(l)
 	rd.parking.recheck(l)
-	rd.keys.tidy(l)
+	rd.keys.dropIdle(l)
 }
 
 // leaveToLap has a lap read on in a key, in pages: between its events are so many of other keys
 // that one statement takes too long to read over them.
 func (rd *reader) leaveToLap(l *keyLine) {
 	sh := l.shard
-	sh.back.pass(keyset.Hash(l.key), true, l.hole)
+	sh.back.skip(keyset.Hash(l.key), true, l.hole)
 	sh.back.hurry()
 	l.hole = 0
 	rd.parking.recheck(l)
-	rd.keys.tidy(l)
+	rd.keys.dropIdle(l)
 }
 
 // capacity is how many events are kept in memory at most: twice the window, or as many as
@@ -489,10 +489,10 @@ func (rd *reader) capacity() int {
 }
 
 // room is how many more events are to be kept in memory.
-func (rd *reader) room() int { return rd.capacity() - rd.keys.buffered + rd.routes.stuck() }
+func (rd *reader) room() int { return rd.capacity() - rd.keys.buffered + rd.routes.stalledRoom() }
 
 // lookLimit is how many rows are read of a shard that is read for the first time in a while, and
 // how many a look below its mark may bring before it counts as cut short.
-func (rd *reader) lookLimit() int {
+func (rd *reader) coldLimit() int {
 	return max(1, min(rd.limits.cold, rd.budget.rows()/len(rd.shards)))
 }

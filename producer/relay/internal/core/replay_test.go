@@ -191,18 +191,18 @@ func TestRenewalForAReplayKeepsNothingElseFromBeingDone(t *testing.T) {
 		t.Fatal("something is left to be done")
 	}
 	sh := c.shards[0]
-	sh.untold, c.leases.untold, c.leases.beatAt = 7, true, c.now
+	sh.replaysAwaited, c.leases.replaysAwaited, c.leases.beatAt = 7, true, c.now
 	if c.shardsQuiescent() {
 		t.Error("nothing is to be done in a shard that waits to be told of a replay")
 	}
 	if cl := c.leases.next(); cl == nil || cl.Op() != statement.OpHeartbeat {
 		t.Errorf("next is %+v, want a heartbeat", cl)
 	}
-	c.leases.beatAt, c.leases.heard = c.now+time.Second, c.now-time.Second
+	c.leases.beatAt, c.leases.renewedAt = c.now+time.Second, c.now-time.Second
 	if cl := c.leases.next(); cl == nil || cl.Op() != statement.OpRenew {
 		t.Errorf("next is %+v, want a renewal", cl)
 	}
-	c.leases.heard = c.now
+	c.leases.renewedAt = c.now
 	if cl := c.leases.next(); cl != nil {
 		t.Errorf("next is %s at once", cl.Op())
 	}

@@ -53,7 +53,7 @@ type rigSend struct {
 	entry       *Entry
 	gen         uint32
 	seq         int64
-	riders      []int64
+	tail        []int64
 	topic, key  string
 	redelivered bool
 	inflight    int // messages of that relay at the broker, this one included
@@ -120,9 +120,9 @@ func (rel *rigRelay) step() bool {
 			at: r.now, relay: rel, entry: e, gen: e.Gen, seq: e.Seq, topic: e.Topic, key: e.Key,
 			redelivered: e.Redelivered, inflight: c.dispatch.inflight,
 		}
-		for _, rider := range e.BatchTail {
-			out[i].riders = append(out[i].riders, rider.Seq)
-			out[i].redelivered = out[i].redelivered && rider.Redelivered
+		for _, member := range e.BatchTail {
+			out[i].tail = append(out[i].tail, member.Seq)
+			out[i].redelivered = out[i].redelivered && member.Redelivered
 		}
 	}
 	for _, s := range out {
@@ -268,7 +268,7 @@ func (c *Machine) forgotten() string {
 		add("events of route "+r.name, r.events)
 		add("inflight of route "+r.name, r.inflight)
 		add("queues of route "+r.name, r.ready.n+r.refused.n)
-		add("shards left of route "+r.name, int(r.left))
+		add("shards left of route "+r.name, int(r.skippedIn))
 	}
 	for _, sh := range c.shards {
 		if sh == nil {
@@ -278,14 +278,14 @@ func (c *Machine) forgotten() string {
 		add(name+"index", len(sh.index))
 		add(name+"parked", len(sh.parked))
 		add(name+"lines", len(sh.lines))
-		add(name+"resting", len(sh.resting))
+		add(name+"blockedHeads", len(sh.blockedHeads))
 		add(name+"recent", len(sh.recent))
-		add(name+"passed", len(sh.back.ahead)+len(sh.back.behind))
+		add(name+"skipped", len(sh.back.ahead)+len(sh.back.behind))
 		add(name+"held", sh.held.n)
 		add(name+"inflight", sh.inflight)
 		add(name+"marking", sh.marking)
-		if !sh.lane.idle() {
-			left = append(left, name+"lane")
+		if !sh.writer.idle() {
+			left = append(left, name+"writer")
 		}
 	}
 	return strings.Join(left, ", ")

@@ -16,7 +16,7 @@ type routeReports struct {
 	*Machine
 
 	due     bool // there may be something to tell
-	told    bool // something was
+	sent    bool // something was
 	written []outbox.StalledRoute
 }
 
@@ -36,7 +36,7 @@ func (rp *routeReports) call() *Call {
 		a.For = b.For
 		return a == b
 	}
-	if rp.told && slices.EqualFunc(routes, rp.written, same) {
+	if rp.sent && slices.EqualFunc(routes, rp.written, same) {
 		return nil
 	}
 	return ask(&statement.Report{Routes: routes})
@@ -45,7 +45,7 @@ func (rp *routeReports) call() *Call {
 // reported books a report. One that has failed is repeated after the next heartbeat, and holds up
 // no lease.
 func (rp *routeReports) reported(cl *Call) {
-	rp.told = cl.Err == nil
+	rp.sent = cl.Err == nil
 	rp.written = cl.Statement.(*statement.Report).Routes
 }
 

@@ -35,7 +35,7 @@ type route struct {
 	refused           entryQueue
 	inflight          int
 	events            int  // in memory, not confirmed
-	ringed            bool // in the core's ring
+	inRing            bool // in the core's ring
 
 	failing bool                        // something was refused and nothing has succeeded since
 	fails   int                         // refusals since the last success
@@ -48,25 +48,25 @@ type route struct {
 	delay   time.Duration // between probes while down
 	probeAt time.Duration
 
-	heard    time.Duration // when something on it was last answered, or the first of what is in flight sent
-	success  time.Duration // -1: never
-	failed   time.Duration // the last failure, -1: never
-	outcome  transport.Outcome
-	problem  string
-	reported bool
-	share    float64       // of successes among the last hundred or so outcomes
-	againAt  time.Duration // when to send again what was refused and did not count, 0: nothing was
-	trouble  repeats       // records about what it has not taken
+	answeredAt time.Duration // when something on it was last answered, or the first of what is in flight sent
+	success    time.Duration // -1: never
+	failed     time.Duration // the last failure, -1: never
+	outcome    transport.Outcome
+	problem    string
+	reported   bool
+	share      float64       // of successes among the last hundred or so outcomes
+	againAt    time.Duration // when to send again what was refused and did not count, 0: nothing was
+	trouble    repeats       // records about what it has not taken
 
 	// left are the shards, as bits, that may have events of the route which were passed over, and
 	// again those in which the lap that is under way has passed some over. hungry tells that all in
 	// memory were probed in vain.
-	left, again uint64
-	hungry      bool
-	dueFrom     outbox.DuePoint // parked events that are due were admitted up to here …
-	dueTook     bool            // … by the pass that is under way, too
+	skippedIn, skippedAgain uint64
+	needsCandidates         bool
+	dueFrom                 outbox.DuePoint // parked events that are due were admitted up to here …
+	dueTook                 bool            // … by the pass that is under way, too
 
-	shedAt time.Duration
+	evictAt time.Duration
 }
 
 // failedKey tells events of one key from others: an event without one is a key of its own.
@@ -89,7 +89,7 @@ const (
 	downAlone   = 5 * time.Second // after which an unavailable route is not believed to stand for all
 	maxRoutes   = 1024            // beyond which idle ones are forgotten
 
-	shedInterval = 100 * time.Millisecond
+	evictInterval = 100 * time.Millisecond
 
 	// silentAfter is how long a route with its share in flight may answer nothing before
 	// it is unavailable. What is in flight may come back much later, and what
@@ -144,7 +144,7 @@ func (rs *routes) of(topic string) *route {
 // remembered if there are many, as when topics are made of names of users.
 func (rs *routes) release(r *route) {
 	r.events--
-	if r.events > 0 || len(rs.byName) <= maxRoutes || r.failing || r.stalled() || r.ringed || r.inflight > 0 {
+	if r.events > 0 || len(rs.byName) <= maxRoutes || r.failing || r.stalled() || r.inRing || r.inflight > 0 {
 		return
 	}
 	delete(rs.byName, r.name)
@@ -155,8 +155,8 @@ func (rs *routes) release(r *route) {
 
 // enqueue puts a route with something to send where it is found.
 func (rs *routes) enqueue(r *route) {
-	if !r.ringed && !r.stalled() {
-		r.ringed = true
+	if !r.inRing && !r.stalled() {
+		r.inRing = true
 		rs.dispatch.ring = append(rs.dispatch.ring, r)
 	}
 }
@@ -234,7 +234,7 @@ func (rs *routes) judge(r *route) {
 // oneKey tells whether all that fails on r is of one key, which was refused. A key that failed,
 // went into its backoff and did not come back may have been settled by an operator.
 func (rs *routes) oneKey(r *route) bool {
-	if r.left != 0 || r.refused.n > 1 || r.refused.n == 1 && r.refused.first.outcome == transport.Returned {
+	if r.skippedIn != 0 || r.refused.n > 1 || r.refused.n == 1 && r.refused.first.outcome == transport.Returned {
 		return false
 	}
 	keys := 0
@@ -290,7 +290,7 @@ func (rs *routes) pauseSending(r *route) {
 	rs.stall(r)
 	rs.routeLog.route(slog.LevelWarn, "route paused: nothing on it succeeds", r,
 		slog.String("outcome", r.outcome.String()), slog.String("error", r.problem))
-	rs.shed(r)
+	rs.evictSurplusOf(r)
 }
 
 // detectSilent takes routes that answer nothing for unavailable.
@@ -302,7 +302,7 @@ func (rs *routes) detectSilent() {
 		if r.down || r.inflight == 0 || r.inflight < rs.dispatch.routeRoom() {
 			continue
 		}
-		if at := r.heard + silentAfter; rs.now < at {
+		if at := r.answeredAt + silentAfter; rs.now < at {
 			rs.at(at)
 			continue
 		}
@@ -388,7 +388,7 @@ func (rs *routes) update() {
 		return !r.failing
 	})
 	for _, r := range slices.Clone(rs.stalled) {
-		if r.events == 0 && r.inflight == 0 && r.left == 0 {
+		if r.events == 0 && r.inflight == 0 && r.skippedIn == 0 {
 			r.paused, r.down, r.failing, r.keys = false, false, false, nil
 			rs.unstall(r)
 			continue

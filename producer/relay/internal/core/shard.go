@@ -27,42 +27,42 @@ type shardState struct {
 	yielding bool          // it is given back when nothing is under way any more
 	leaving  bool          // being given back
 
-	phase    phase
-	again    bool                // what is being loaded is out of date already
-	loaded   map[string]struct{} // blocked keys, while they are being loaded
-	rewindTo int64               // where to read from once loaded, 0 if there is no rewind
-	ticket   int64               // of the last rewind that was asked for
-	clear    bool                // the ticket is to be cleared
-	told     int64               // the ticket up to which replays are known: low was set back for them
-	untold   int64               // a row of the queue is of a later one, with this ticket at least; 0: none is
-	early    int                 // events that were replayed before their marks were answered
+	phase          phase
+	reloadAgain    bool                // what is being loaded is out of date already
+	loaded         map[string]struct{} // blocked keys, while they are being loaded
+	rewindTo       int64               // where to read from once loaded, 0 if there is no rewind
+	ticket         int64               // of the last rewind that was asked for
+	clear          bool                // the ticket is to be cleared
+	replaysKnown   int64               // the ticket up to which replays are known: low was set back for them
+	replaysAwaited int64               // a row of the queue is of a later one, with this ticket at least; 0: none is
+	early          int                 // events that were replayed before their marks were answered
 
-	inflight  int // sends whose outcome is not known
-	marking   int // confirmed queue events that are not marked
-	redeliver int // how many further events a consumer may have started
-	index     map[int64]*Entry
-	parked    map[int64]*Entry // parked events in memory
-	lines     map[string]*keyLine
-	resting   map[string]int64 // keyLine.head of blocked keys of which nothing else is known
-	recent    map[int64]int64  // Seq → Round of what left the queue during a read
-	wanted    []int64          // Seqs of rows that have come to stand below low, and are to be read
-	skipped   []int64          // Seqs above known, or not far below, that were read and are not in memory
-	back      revisit
-	held      entryQueue
+	inflight     int // sends whose outcome is not known
+	marking      int // confirmed queue events that are not marked
+	redeliver    int // how many further events a consumer may have started
+	index        map[int64]*Entry
+	parked       map[int64]*Entry // parked events in memory
+	lines        map[string]*keyLine
+	blockedHeads map[string]int64 // keyLine.head of blocked keys of which nothing else is known
+	recent       map[int64]int64  // Seq → Round of what left the queue during a read
+	wanted       []int64          // Seqs of rows that have come to stand below low, and are to be read
+	skipped      []int64          // Seqs above known, or not far below, that were read and are not in memory
+	back         revisit
+	held         entryQueue
 
 	// version changes when low is set back: what was read above the old low then
 	// is no use any more.
-	version uint32
-	low     int64 // everything up to here was read, but for late commits
-	sealed  int64 // no writer can commit up to here any more, as an earlier owner has found
-	bottom  int64 // the queue has no row up to here, but for those that are known
-	tail    int64 // of a shard that is given back: what it is when it was last read, see lowKeeper.tail
-	kept    int64 // the bottom that the database keeps; 0: not known
-	keptAt  int64 // the tail that the database keeps; 0: not known
-	known   int64 // below, only what writers that are known may appear
-	more    bool  // the last read did not reach the end
-	look    bool  // is to be read once, whatever there is
-	lane    parkedWriter
+	version  uint32
+	low      int64 // everything up to here was read, but for late commits
+	sealed   int64 // no writer can commit up to here any more, as an earlier owner has found
+	bottom   int64 // the queue has no row up to here, but for those that are known
+	tail     int64 // of a shard that is given back: what it is when it was last read, see lowKeeper.tail
+	kept     int64 // the bottom that the database keeps; 0: not known
+	keptAt   int64 // the tail that the database keeps; 0: not known
+	known    int64 // below, only what writers that are known may appear
+	more     bool  // the last read did not reach the end
+	pollOnce bool  // is to be read once, whatever there is
+	writer   parkedWriter
 }
 
 func (sh *shardState) lease() outbox.Lease { return outbox.Lease{Shard: sh.no, Epoch: sh.epoch} }
@@ -73,7 +73,7 @@ func (sh *shardState) open() bool { return sh.phase == phaseReady && !sh.yieldin
 // idle tells whether nothing is under way that the shard's next owner could
 // trip over.
 func (sh *shardState) idle() bool {
-	return sh.inflight == 0 && sh.marking == 0 && sh.lane.idle()
+	return sh.inflight == 0 && sh.marking == 0 && sh.writer.idle()
 }
 
 // rewind sets the place to read from back to after, for keys of which more is to be read as well.
@@ -91,12 +91,12 @@ func (sh *shardState) rewind(after int64) {
 }
 
 // readable tells whether nothing that was read of sh has to wait.
-func (sh *shardState) readable() bool { return sh.untold == 0 && sh.early == 0 }
+func (sh *shardState) readable() bool { return sh.replaysAwaited == 0 && sh.early == 0 }
 
 // want has the row of an event read that has come to stand below the mark, or is going to be read
 // anyway.
 func (sh *shardState) want(seq int64) {
-	sh.look, sh.kept, sh.keptAt = true, 0, 0
+	sh.pollOnce, sh.kept, sh.keptAt = true, 0, 0
 	if seq <= sh.low {
 		sh.wanted = append(sh.wanted, seq)
 	}
@@ -110,8 +110,8 @@ func (sh *shardState) skip(seq int64) {
 }
 
 // passed returns the keys of what is left up to the tail of sh.
-func (sh *shardState) passed() keyset.Set {
-	keys := slices.Clone(sh.back.handed)
+func (sh *shardState) skippedKeys() keyset.Set {
+	keys := slices.Clone(sh.back.inherited)
 	for _, set := range [...]map[uint64]struct{}{sh.back.ahead, sh.back.behind} {
 		for hash := range set {
 			keys = append(keys, keyset.Short(hash))
@@ -128,7 +128,7 @@ func (sh *shardState) passed() keyset.Set {
 
 // believe has sh read on from the tail that was kept, if there is one, and have a lap read what is
 // left from the bottom on.
-func (sh *shardState) believe(bottom int64, tail outbox.Tail) {
+func (sh *shardState) resume(bottom int64, tail outbox.Tail) {
 	keys, ok := keyset.Parse(tail.Passed)
 	if !ok || tail.Seq < bottom {
 		tail = outbox.Tail{Seq: bottom}

@@ -123,7 +123,7 @@ func (s *simulation) fail(format string, args ...any) {
 // arrive has the broker take a message, and what is in a batch with it.
 func (s *simulation) arrive(m rigSend) {
 	s.arriveOne(m.seq)
-	for _, seq := range m.riders {
+	for _, seq := range m.tail {
 		s.arriveOne(seq)
 	}
 }

@@ -183,7 +183,7 @@ func (s *simulation) deliver(rel *simRelay, m rigSend) {
 	res := SendResult{Entry: m.entry, Gen: m.gen}
 	route, _, _ := strings.Cut(m.topic, "/")
 	bad, isBad := s.bad[m.seq]
-	for _, seq := range m.riders { // of two bad ones, the first is met first
+	for _, seq := range m.tail { // of two bad ones, the first is met first
 		if !isBad {
 			bad, isBad = s.bad[seq]
 		}
@@ -196,7 +196,7 @@ func (s *simulation) deliver(rel *simRelay, m rigSend) {
 		}
 	case isBad:
 		res.Outcome = bad
-		if s.breaking[m.seq] || slices.ContainsFunc(m.riders, func(seq int64) bool { return s.breaking[seq] }) {
+		if s.breaking[m.seq] || slices.ContainsFunc(m.tail, func(seq int64) bool { return s.breaking[seq] }) {
 			s.counts.Channels++
 			rel.publishAgain()
 		}
@@ -216,7 +216,7 @@ func (s *simulation) deliver(rel *simRelay, m rigSend) {
 		res.Err = errors.New("gone")
 	default:
 		s.counts.Refusals++
-		if len(m.riders) > 0 { // nobody knows whose fault it is
+		if len(m.tail) > 0 { // nobody knows whose fault it is
 			s.counts.Batches++
 		} else {
 			s.refusals[m.seq]++
@@ -306,8 +306,8 @@ func (rel *simRelay) step() bool {
 // rigSendOf returns what is sent with e, by the numbers of the events.
 func rigSendOf(e *Entry) rigSend {
 	m := rigSend{entry: e, gen: e.Gen, seq: e.Version, topic: e.Topic, key: e.Key}
-	for _, rider := range e.BatchTail {
-		m.riders = append(m.riders, rider.Version)
+	for _, member := range e.BatchTail {
+		m.tail = append(m.tail, member.Version)
 	}
 	return m
 }

@@ -27,8 +27,8 @@ func (r *route) candidates() []*Entry {
 // has enough there, it is not; but for one that comes round again, one that was probed in vain
 // makes room: or the route could stay closed for a few bad events, with good ones behind them.
 func (rs *routes) admit(r *route, again bool) bool {
-	if !rs.crowded(r) {
-		r.hungry = false
+	if !rs.hasEnough(r) {
+		r.needsCandidates = false
 		return true
 	}
 	if !again {
@@ -45,7 +45,7 @@ func (rs *routes) admit(r *route, again bool) bool {
 	if worst == nil {
 		return false
 	}
-	r.hungry = false
+	r.needsCandidates = false
 	rs.evict(worst)
 	return true
 }
@@ -54,13 +54,13 @@ func (rs *routes) admit(r *route, again bool) bool {
 // one before it has admitted to r, until there is none.
 func (rs *routes) admitDue(r *route, row *outbox.Queued) bool {
 	at := outbox.DuePoint{At: row.DueAt, Seq: row.Seq}
-	if !rs.crowded(r) || compareDue(at, r.dueFrom) > 0 && rs.admit(r, true) {
+	if !rs.hasEnough(r) || compareDue(at, r.dueFrom) > 0 && rs.admit(r, true) {
 		if r.stalled() {
 			r.dueFrom, r.dueTook = at, true
 		}
 		return true
 	}
-	rs.due.passed++
+	rs.due.skipped++
 	return false
 }
 
@@ -72,7 +72,7 @@ func compareDue(p, q outbox.DuePoint) int {
 // crowded tells whether r is stalled and has enough events in memory, so that
 // further ones are passed over: they would take the room of those that
 // can be sent. If nothing comes through anywhere, there are none.
-func (rs *routes) crowded(r *route) bool {
+func (rs *routes) hasEnough(r *route) bool {
 	return r.stalled() && r.ready.n+r.refused.n >= rs.candidateShare() && rs.othersWork(r)
 }
 
@@ -85,7 +85,7 @@ func (rs *routes) candidateShare() int {
 
 // stuck is how many events stalled routes may keep in memory without taking the
 // room of others.
-func (rs *routes) stuck() (n int) {
+func (rs *routes) stalledRoom() (n int) {
 	share := rs.candidateShare()
 	for _, r := range rs.stalled {
 		if rs.othersWork(r) {
@@ -102,20 +102,20 @@ func (rs *routes) othersWork(r *route) bool {
 }
 
 // relieve makes room that stalled routes take from others.
-func (rs *routes) relieve() {
+func (rs *routes) evictSurplus() {
 	for _, r := range rs.stalled {
-		rs.shed(r)
+		rs.evictSurplusOf(r)
 	}
 }
 
 // shed takes events of a stalled route out of memory, except for the oldest of
 // its keys, one of each. The others are read again when the route works.
-func (rs *routes) shed(r *route) {
-	if !rs.othersWork(r) || rs.now < r.shedAt {
+func (rs *routes) evictSurplusOf(r *route) {
+	if !rs.othersWork(r) || rs.now < r.evictAt {
 		return
 	}
 	if r.inflight == 0 { // what is in flight may be what is too much
-		r.shedAt = rs.now + shedInterval
+		r.evictAt = rs.now + evictInterval
 	}
 	all, share := r.candidates(), rs.candidateShare()
 	slices.SortFunc(all, func(a, b *Entry) int { return cmp.Or(cmp.Compare(a.Seq, b.Seq), cmp.Compare(a.shard.no, b.shard.no)) })
@@ -124,7 +124,7 @@ func (rs *routes) shed(r *route) {
 		case i >= share:
 			rs.evict(e)
 		case e.parked && e.line != nil:
-			rs.keys.forgetFIFO(e.line, e)
+			rs.keys.forgetParked(e.line, e)
 		case e.line != nil && e.next != nil:
 			rs.evict(e.next)
 		}
@@ -137,15 +137,15 @@ func (rs *routes) evict(e *Entry) {
 	sh, l, r := e.shard, e.line, e.route
 	switch {
 	case e.parked:
-		rs.due.passed++
+		rs.due.skipped++
 		if l == nil {
 			rs.keys.forget(e)
 		} else {
-			rs.keys.forgetFIFO(l, nil)
+			rs.keys.forgetParked(l, nil)
 			rs.parking.recheck(l)
 		}
 	case l == nil:
-		rs.laps.passOver(sh, r, "", e.Seq)
+		rs.laps.skip(sh, r, "", e.Seq)
 		rs.keys.forget(e)
 	default:
 		key, seq := l.key, e.Seq
@@ -158,7 +158,7 @@ func (rs *routes) evict(e *Entry) {
 			sh.skip(l.last.Seq)
 			rs.keys.forgetLast(l)
 		}
-		rs.laps.passOver(sh, r, key, seq)
+		rs.laps.skip(sh, r, key, seq)
 		sh.skip(e.Seq)
 		rs.keys.forget(e)
 	}
