@@ -3,16 +3,15 @@ package core
 import "github.com/boxpair/boxpair/transport"
 
 // BatchLimit returns how many messages of a topic, and how many bytes of payload, a sender takes
-// over as one. Below two it takes none.
+// over as one batch. Below two messages, the sender takes no batches.
 type BatchLimit func(topic string) (messages, bytes int)
 
-// fillBatch has events of e's key sent in one batch with e, which has just been sent, as far as
-// there is room, and returns how many. The batch is taken over as a whole, in its order: what
-// breaks between two sends of a key, so that each waits for the one before, cannot break between
-// these.
+// fillBatch sends further events of e's key in one batch with e, which has just been sent, as far
+// as there is room. It returns how many. The transport takes the batch over as a whole, in its
+// order, so it needs no confirm between two events of the key.
 //
-// Where anything is in doubt events go one by one: only then does an outcome tell something about
-// an event.
+// When anything is in doubt, events go one by one: only then does an outcome say something about an
+// event.
 func (dp *dispatcher) fillBatch(e *Entry, room int) int {
 	l, r, sh := e.line, e.route, e.shard
 	if r.batch < 2 || l == nil || l.blocked || e.parked || e.single || r.failing || r.stalled() {
@@ -23,7 +22,7 @@ func (dp *dispatcher) fillBatch(e *Entry, room int) int {
 	for next := e.next; next != nil && len(e.BatchTail) < room; next = next.next {
 		bytes -= len(next.Payload)
 		if bytes < 0 || next.state != entryWaiting || next.single || next.route != r || next.Topic != e.Topic || next.Seq < last {
-			break // one that stands behind a later one tells, being in flight, nothing of what may be moved; see leads
+			break // an event in flight behind a later one would not hold back events to be moved; see leads
 		}
 		last = next.Seq
 		next.state = entryInBatch
@@ -40,8 +39,8 @@ func (dp *dispatcher) fillBatch(e *Entry, room int) int {
 	return n
 }
 
-// unpack puts what was in a batch that has failed back where it waits. One of an older transaction
-// that has been committed meanwhile stands behind it in the line, and goes first now.
+// unpack puts the tail of a failed batch back into the line. An event of an older transaction that
+// was committed meanwhile stands behind the tail, and goes first now.
 func (dp *dispatcher) unpack(tail []*Entry) {
 	for _, e := range tail {
 		e.state = entryWaiting
@@ -57,7 +56,7 @@ func (dp *dispatcher) unpack(tail []*Entry) {
 	}
 }
 
-// unbatch books the failure of a batch for which each event in it may be to blame, and returns
+// unbatch books the failure of a batch for which each of its events may be to blame, and returns
 // true: e is sent alone before an attempt of it is counted.
 func (dp *dispatcher) unbatch(e *Entry, tail []*Entry) bool {
 	switch e.outcome {

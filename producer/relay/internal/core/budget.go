@@ -2,24 +2,24 @@ package core
 
 import "github.com/boxpair/boxpair/store/outbox"
 
-// budget is how much one statement may do: a fetch brings so many rows that it is soon over and
-// takes little memory. It is cut when a statement takes too long, whether it ends or not, and grows
-// again while they are quick.
+// budget is how much one statement may do: a fetch brings so many rows that it is over soon and
+// takes little memory. The budget is cut when a statement takes too long, whether it succeeds or
+// not, and grows again while statements are quick.
 type budget struct {
 	most    int     // FetchSize, for a fetch
 	now     int     // rows, for a fetch
-	average float64 // bytes of an event, of those that came last
+	average float64 // bytes of an event, averaged over the latest
 }
 
 const (
-	fetchBytes    = 16 << 20 // that the rows of one fetch have, about
+	fetchBytes    = 16 << 20 // size of the rows of one fetch, about
 	budgetCut     = 4
-	budgetGrowth  = 8 // one in so many is added
+	budgetGrowth  = 8 // the budget grows by 1/budgetGrowth
 	averageWeight = 64
-	// firstAverage is how large events are thought to be before any was read, so that the first
-	// fetch brings few.
+	// firstAverage is the assumed size of an event before any was read, so that the first fetch
+	// brings few rows.
 	firstAverage = 256 << 10
-	// leastSize is what an event takes without its payload and headers, about.
+	// leastSize is about how many bytes an event takes without its payload and headers.
 	leastSize = 256
 )
 
@@ -31,7 +31,7 @@ func (b *budget) rows() int {
 	return b.now
 }
 
-// booked takes note of a statement that is over, and whether that took too long.
+// booked takes note of a finished statement, and whether it was too slow.
 func (b *budget) booked(err error, slow bool, rows []outbox.Queued) {
 	switch {
 	case slow:

@@ -6,13 +6,13 @@ import (
 	"github.com/boxpair/boxpair/producer/relay/internal/statement"
 )
 
-// Call is a statement that the core has asked for, and the memory of the core about it until the
-// call is given back. Err is the outcome of the statement.
+// Call is a statement that the machine asks for, with the machine's memory about it until the call
+// is given back. Err is the error of the statement.
 type Call struct {
 	statement.Statement
 	Err error
 
-	issued  time.Duration // when the core asked, which is before the statement began
+	issued  time.Duration // when the machine asked, before the statement began
 	shards  []*shardState // of the statement
 	entries []*Entry      // of the statement
 }
@@ -21,24 +21,24 @@ func ask(s statement.Statement, shards ...*shardState) *Call {
 	return &Call{Statement: s, shards: shards}
 }
 
-// fetch is [statement.Fetch] with the core's memory. Slices are by the position of a shard in the
-// call.
+// fetch is [statement.Fetch] with the machine's memory. Slices are indexed by the position of a
+// shard in the call.
 type fetch struct {
 	statement.Fetch
 
 	versions []uint32  // of the shards, when the call was issued
 	known    []int64   // shardState.known, when the call was issued
-	lateFrom []int64   // where the look below the mark begins
-	above    []int     // which of Ranges is above the mark
+	lateFrom []int64   // where the late range begins
+	above    []int     // index in Ranges of the range above the mark
 	wanted   [][]int64 // rows that are read by their Seqs
 
-	old       int64 // the lowest floor that looks need not reach down to
+	old       int64 // the lowest floor that late ranges need not reach down to
 	sampled   int64 // lateCommits.sampled, when the call was issued
-	lateLimit int   // how many rows a look may bring; 0: there is none
-	woken     bool  // only shards are read in which something was committed
+	lateLimit int   // how many rows a late range may bring; 0: there is none
+	woken     bool  // only shards with commits are read
 
 	lap    bool // a page of laps
-	urgent bool // … that are in a hurry
+	urgent bool // … in a hurry
 	share  int  // … with so many rows of a shard
 }
 
@@ -51,7 +51,7 @@ func (c *Call) fetch() *fetch {
 	return f
 }
 
-// fetchKey is [statement.FetchKey] with the core's memory.
+// fetchKey is [statement.FetchKey] with the machine's memory.
 type fetchKey struct {
 	statement.FetchKey
 
@@ -59,21 +59,21 @@ type fetchKey struct {
 	version uint32 // of the shard, when the call was issued
 }
 
-// renew is [statement.Renew] with the core's memory.
+// renew is [statement.Renew] with the machine's memory.
 type renew struct {
 	statement.Renew
 
-	awaited []int64 // shardState.untold of the shards, when the call was issued
+	awaited []int64 // shardState.replaysAwaited of the shards, when the call was issued
 }
 
-// heal is [statement.Heal] with the core's memory.
+// heal is [statement.Heal] with the machine's memory.
 type heal struct {
 	statement.Heal
 
 	reload bool // the blocked keys of the shards are loaded next
 }
 
-// fetchParked is [statement.FetchParked] with the core's memory.
+// fetchParked is [statement.FetchParked] with the machine's memory.
 type fetchParked struct {
 	statement.FetchParked
 

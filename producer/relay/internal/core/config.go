@@ -6,7 +6,7 @@ import (
 	"github.com/boxpair/boxpair/producer/relay/internal/statement"
 )
 
-// Options is what the core needs to know of a Options. All of it is set.
+// Options are the settings of the machine, from relay.Config. Every field is set.
 type Options struct {
 	Name               string
 	LeaseTTL           time.Duration
@@ -23,12 +23,12 @@ type Options struct {
 	RouteGrace         time.Duration
 }
 
-// Asker is what statements say of the relay.
+// Asker returns the fields of statements that describe the relay.
 func (c *Options) Asker() *statement.Asker {
 	return &statement.Asker{Name: c.Name, LeaseTTL: c.LeaseTTL, Hold: c.HoldDeadKeys, Longest: c.Backoff.longest()}
 }
 
-// Backoff is a Backoff.
+// Backoff is relay.Backoff.
 type Backoff struct{ Initial, Max time.Duration }
 
 // Bound returns the bound after the given number of attempts, from 1.
@@ -40,8 +40,8 @@ func (b Backoff) Bound(attempts int) time.Duration {
 	return b.Max
 }
 
-// longest returns how far ahead an event may have been parked, with what clocks of servers may
-// differ after a fail-over.
+// longest returns how far ahead an event may have been parked, with an allowance for the clocks of
+// two servers after a fail-over.
 func (b Backoff) longest() time.Duration {
 	return max(b.Max, b.Max+time.Minute) // the sum may overflow
 }

@@ -6,25 +6,25 @@ import (
 	"github.com/boxpair/boxpair/producer/relay/internal/statement"
 )
 
-// deferrals is the part of the core that has deferred events moved to the queue when they are due.
-// What is sent is what a fetch finds there afterwards: the move has been committed by then, and an
-// event can be cancelled or sent, not both.
+// deferrals has deferred events moved to the queue when they are due. They are sent when a fetch
+// finds them there: the move has been committed by then, so an event can be cancelled or sent, not
+// both.
 type deferrals struct {
 	*Machine
 
-	next     time.Duration // of the next look
-	polledAt time.Duration // when the last one was
-	woken    bool          // something was committed since, which may be due before at
+	next     time.Duration // of the next poll
+	polledAt time.Duration // when the last poll was
+	woken    bool          // a commit since may hold events that are due before next
 }
 
-// toldPause is the time between two looks while events are written, which need not be deferred
-// ones.
+// wokenPause is the least time between two polls for wake-ups. A wake-up need not know whether the
+// committed events are deferred.
 const wokenPause = 100 * time.Millisecond
 
-// call has the events moved that are due.
+// call has due events moved to the queue.
 func (df *deferrals) call() *Call {
 	if b := df.leases.busy; df.next == never || b != nil && b.Op() == statement.OpKeepLow {
-		return nil // what is kept may be of before the move
+		return nil // the bottom being kept may be from before the move
 	}
 	at := df.next
 	if df.woken {
@@ -44,17 +44,17 @@ func (df *deferrals) call() *Call {
 	}
 	df.next, df.polledAt, df.woken = never, df.now, false
 	if len(cl.shards) == 0 {
-		return nil // a shard that opens brings its own look
+		return nil // a shard that opens brings its own poll
 	}
 	return cl
 }
 
-// moved has what was moved looked for below the low-water marks: deferred events were written
-// long before what is read now. It is a read like the others, one at a time, so that
-// what is fetched next is younger than the move.
+// moved has the moved events read below the low-water marks: deferred events were written long
+// before the events that are read now. It is a read like the others, one at a time, so that the
+// next fetch is younger than the move.
 func (df *deferrals) moved(cl *Call) {
 	s := cl.Statement.(*statement.Undefer)
-	if cl.Err != nil { // it may have been done
+	if cl.Err != nil { // the statement may have been executed
 		for _, sh := range cl.shards {
 			sh.rewind(0)
 		}

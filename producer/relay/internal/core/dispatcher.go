@@ -11,22 +11,22 @@ import (
 )
 
 const (
-	sendTurn    = 32 // events of one route before the next one's turn
-	unmarkedMax = 3  // times the window, beyond which nothing is sent until marks catch up
+	sendTurn    = 32 // events of one route before the turn of the next
+	unmarkedMax = 3  // as a multiple of the window: with more, nothing is sent until marks catch up
 )
 
-// dispatcher owns the sending of events and the outcomes of sends.
+// dispatcher sends events and books the outcomes.
 type dispatcher struct {
 	*Machine
 
-	ring       []*route // with something to send, and not stalled
+	ring       []*route // routes with events to send, not stalled
 	turn       int
 	inflight   int
 	unanswered unanswered
 	probes     probing
 }
 
-// pump sends what may be sent, as far as the window allows, the routes in turns.
+// pump sends events that may be sent, as far as the window allows, the routes in turns.
 func (dp *dispatcher) pump() {
 	if dp.stopping {
 		return
@@ -59,8 +59,8 @@ func (dp *dispatcher) pump() {
 	}
 }
 
-// routeRoom is how much of the window one route may take, so that one which
-// answers nothing leaves room for others.
+// routeRoom is how much of the window one route may take, so that a silent route leaves room for
+// others.
 func (dp *dispatcher) routeRoom() int {
 	if len(dp.routes.byName) > 1 {
 		return max(dp.cfg.Window/2, 1)
@@ -72,7 +72,7 @@ func (dp *dispatcher) mayTake(r *route) bool {
 	return !r.stalled() && r.ready.n > 0 && r.inflight < dp.routeRoom()
 }
 
-// full tells whether every route with something to send has its share in flight.
+// full tells whether every route with events to send has its share in flight.
 func (dp *dispatcher) full() bool {
 	for _, r := range dp.ring {
 		if dp.mayTake(r) {
@@ -82,8 +82,8 @@ func (dp *dispatcher) full() bool {
 	return true
 }
 
-// probe sends one event on each stalled route whose time has come, the one that has waited for
-// longest first, as far as there is a budget.
+// probe sends one event on each stalled route whose probe is due, the longest overdue first, within
+// the budget.
 func (dp *dispatcher) probe() {
 	var due []*route
 	for _, r := range dp.routes.stalled {
@@ -129,8 +129,7 @@ func (dp *dispatcher) probe() {
 	}
 }
 
-// send hands e to the transport, unless its shard's lease has run out on this
-// side.
+// send hands e to the transport, unless its shard's lease has run out by this clock.
 func (dp *dispatcher) send(e *Entry) bool {
 	sh := e.shard
 	if dp.now >= sh.until {
@@ -177,7 +176,7 @@ func (dp *dispatcher) outcome(res SendResult) {
 	if e.line != nil {
 		e.line.inflight = nil
 		if e.line.following > 0 {
-			dp.parking.mark(sh) // they may have waited for it
+			dp.parking.mark(sh) // its followers may have waited for it
 		}
 	}
 	e.outcome, e.problem = res.Outcome, storedError(res.Err)
@@ -189,7 +188,7 @@ func (dp *dispatcher) outcome(res SendResult) {
 		for _, member := range tail {
 			dp.keys.uncount(member)
 		}
-		return // they may be in a call still, and are not used again
+		return // the entries may be in a call still, and are not used again
 	}
 	if res.Outcome == transport.Confirmed && !res.Unsent {
 		dp.confirmed(e, tail)
@@ -205,8 +204,8 @@ func (dp *dispatcher) outcome(res SendResult) {
 	}
 }
 
-// confirmed books the success of e, and of what was in a batch with it. The mark may wait; the
-// key's next event need not.
+// confirmed books the success of e and of its batch tail. The mark may wait; the key's next event
+// need not.
 func (dp *dispatcher) confirmed(e *Entry, tail []*Entry) {
 	r, l := e.route, e.line
 	if e.parked {
@@ -241,20 +240,20 @@ func (dp *dispatcher) failed(e *Entry) {
 			return
 		}
 		dp.routes.refuse(e)
-	default: // Unavailable, and whatever a later version adds
+	default: // Unavailable, and outcomes of later versions
 		dp.routeLog.trouble("outcome of a send is unknown", e)
 		dp.routes.unavailable(e)
 		dp.requeue(e)
 	}
 }
 
-// superseded tells whether e came from the queue and its key has been blocked
-// meanwhile, or its shard is given back: then nothing is to be learned from it here.
+// superseded tells whether a failure of e means nothing here: e came from the queue and its key was
+// blocked meanwhile, or its shard is being given back.
 func (dp *dispatcher) superseded(e *Entry) bool {
 	return e.shard.yielding || e.line != nil && e.line.blocked && !e.parked
 }
 
-// requeue puts e back where it came from, to be sent again in its order.
+// requeue puts e back to its source, to be sent again in its order.
 func (dp *dispatcher) requeue(e *Entry) {
 	switch l := e.line; {
 	case e.shard.yielding:
@@ -269,8 +268,8 @@ func (dp *dispatcher) requeue(e *Entry) {
 	}
 }
 
-// reread reads a parked event again that somebody has changed while it was in flight: it may have
-// been discarded, and is not to be sent again then, nor to hold up its key.
+// reread reads a parked event again that an operator may have changed while it was in flight: a
+// discarded event must not be sent again, nor hold up its key.
 func (dp *dispatcher) reread(e *Entry) bool {
 	l := e.line
 	if !e.parked || l == nil || !l.verify {
@@ -281,7 +280,7 @@ func (dp *dispatcher) reread(e *Entry) bool {
 	return true
 }
 
-// fail counts an attempt of e, which was refused or is to be buried, and parks it.
+// fail counts an attempt of e, which was refused or can never be sent, and parks it.
 func (dp *dispatcher) fail(e *Entry) {
 	e.unqueue()
 	dp.keys.uncount(e)

@@ -8,19 +8,18 @@ import (
 	"github.com/boxpair/boxpair/store/outbox"
 )
 
-// duePoll is the part of the core that looks for parked events whose time has come, in
-// pages. What it leaves where it is, since its route is stalled, does not keep it from what
-// comes behind.
+// duePoll polls for parked events that are due, in pages. Events of stalled routes, which it skips,
+// do not keep it from the events behind them.
 type duePoll struct {
 	*Machine
 
 	next    time.Duration   // of the next page
-	after   outbox.DuePoint // where that begins
-	skipped int             // due events that were passed over since the first page
-	slow    time.Duration   // the pause after a pass that passed events over
-	again   bool            // the page that is under way is to be followed by the first one
-	// changed holds the parked events that a statement has changed while a page is
-	// under way, which may still show them as they were.
+	after   outbox.DuePoint // where the next page begins
+	skipped int             // due events that were skipped since the first page
+	slow    time.Duration   // the pause after a pass that skipped events
+	again   bool            // the current page is to be followed by the first one
+	// changed holds the parked events that a statement has changed during a page, which may still
+	// show them as they were.
 	changed map[parkedID]struct{}
 }
 
@@ -30,20 +29,20 @@ type parkedID struct {
 }
 
 const (
-	dueSafety  = 30 * time.Second // between looks when none is known to be due
+	dueSafety  = 30 * time.Second // between polls when no event is known to be due
 	dueSlowMax = 30 * time.Second
 	dueSkipped = time.Second
 )
 
 func (du *duePoll) soon(at time.Duration) { du.next = min(du.next, at) }
 
-// restart has the next page be the first one, at once.
+// restart makes the next page the first one, at once.
 func (du *duePoll) restart() {
 	du.after, du.skipped, du.again = outbox.DuePoint{}, 0, true
 	du.soon(du.now)
 }
 
-// call looks for heads that are due.
+// call polls for heads that are due.
 func (du *duePoll) call() *Call {
 	if du.next == never || du.keys.parked-du.routes.stalledRoom() > du.cfg.Window/2 {
 		return nil
@@ -60,7 +59,7 @@ func (du *duePoll) call() *Call {
 		}
 	}
 	if len(cl.shards) == 0 {
-		return nil // a shard that opens brings its own look
+		return nil // a shard that opens brings its own poll
 	}
 	s.Shards = numbersOf(cl.shards)
 	du.next, du.again = never, false
@@ -100,13 +99,14 @@ func (du *duePoll) reply(cl *Call) {
 	default:
 		last := &s.Rows[n-1]
 		du.after = outbox.DuePoint{At: last.DueAt, Seq: last.Seq}
-		if du.soon(du.now); du.skipped >= before+n { // all of it: half of the time is for other reads
+		if du.soon(du.now); du.skipped >= before+n { // the whole page was skipped: half of the time is for other reads
 			du.next = du.now + (du.now - cl.issued)
 		}
 	}
 }
 
-// passEnded plans the next pass after the last page of one.
+// passEnded plans the next pass after the last page of one. left tells whether events were left
+// where they are.
 func (du *duePoll) passEnded(left bool) {
 	switch {
 	case du.skipped > 0:
@@ -120,14 +120,14 @@ func (du *duePoll) passEnded(left bool) {
 	}
 	du.after, du.skipped = outbox.DuePoint{}, 0
 	for _, r := range du.routes.stalled {
-		if !r.dueTook { // none was left behind those that were admitted: they are looked at from the first one again
+		if !r.dueTook { // no event was left behind the admitted ones: the next pass looks at the first one again
 			r.dueFrom = outbox.DuePoint{}
 		}
 		r.dueTook = false
 	}
 }
 
-// take takes a head over to be sent, unless its key is being sent already.
+// take takes over a head to be sent, unless its key is being sent already.
 func (du *duePoll) take(sh *shardState, row *outbox.Queued) bool {
 	if sh.parked[row.Seq] != nil {
 		return false
@@ -160,7 +160,7 @@ func (du *duePoll) takeHead(l *keyLine, row *outbox.Queued, r *route) bool {
 	if l.blocked {
 		l.head = row.Seq
 		if l.toMove() < row.Seq {
-			return false // an earlier one is on its way there, and looks for its head then
+			return false // an earlier event is being moved there, and looks for its head then
 		}
 	}
 	if l.parking > 0 {

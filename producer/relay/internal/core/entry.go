@@ -14,12 +14,12 @@ const (
 	entryWaiting   entryState = iota // behind an earlier event of its key
 	entryReady                       // may be sent, in its route's queue
 	entryHeld                        // may be sent when its shard's lease is renewed
-	entryRefused                     // was refused, not counted yet, in its route's queue of such
+	entryRefused                     // was refused, not counted yet, in its route's queue of refused events
 	entrySending                     // in flight
 	entryInBatch                     // in flight, in a batch behind an earlier event of its key
-	entryConfirmed                   // is to be marked, or reported as sent
-	entryParking                     // has failed, which is to be recorded
-	entryFollowing                   // is to be moved behind the parked head of its key
+	entryConfirmed                   // to be marked, or reported as sent
+	entryParking                     // has failed, to be recorded
+	entryFollowing                   // to be moved behind the parked head of its key
 )
 
 // underway tells whether no other event of the key may go before it any more.
@@ -35,22 +35,22 @@ type Entry struct {
 	route *route
 	state entryState
 
-	parked      bool // it stands among the parked events, not in the queue
+	parked      bool // is a parked event, not in the queue
 	Redelivered bool // a consumer may have started it
-	single      bool // it may make a batch invalid, and is sent in none
-	counted     bool // buffered counts it
+	single      bool // may make a batch invalid, and is sent in none
+	counted     bool // keys.buffered counts it
 	rewritten   bool // its queue row was written again meanwhile, with another round
-	early       bool // … which its shard waits to read
-	doubtful    bool // a statement that parks it may have been done already
+	early       bool // … and its shard waits to read the new row
+	doubtful    bool // a statement that parks it may have been executed already
 
-	// gen numbers the sends of this struct, which is used again for other
-	// events: the outcome of an earlier one is not this one's.
+	// Gen numbers the sends of this struct, which is reused for other events: an outcome with
+	// another number belongs to an earlier send.
 	Gen       uint32
-	probes    int // on its route since that was paused
+	probes    int // since its route was paused
 	sentAt    time.Duration
-	BatchTail []*Entry // what is in flight in one batch with it, behind it
+	BatchTail []*Entry // the later events of its batch in flight
 
-	// The last failure, and what is to be recorded about it.
+	// The last failure, and what to record about it.
 	outcome transport.Outcome
 	problem string
 	retryIn time.Duration
@@ -61,7 +61,7 @@ type Entry struct {
 	qprev, qnext *Entry
 }
 
-// failure returns what is to be recorded about e.
+// failure returns the failure of e to record.
 func (e *Entry) failure() outbox.Failure {
 	return outbox.Failure{
 		Seq: e.Seq, Round: e.Round, Attempts: e.Attempts,
@@ -69,7 +69,7 @@ func (e *Entry) failure() outbox.Failure {
 	}
 }
 
-// mark returns the name of e's queue row.
+// mark names e's queue row.
 func (e *Entry) mark() outbox.Mark {
 	return outbox.Mark{Lease: e.shard.lease(), Seq: e.Seq, Round: e.Round}
 }
@@ -98,7 +98,7 @@ func seqsOf(entries []*Entry) []int64 {
 	return seqs
 }
 
-// entryQueue is a list of entries; an entry is in one at most.
+// entryQueue is a list of entries. An entry is in one at most.
 type entryQueue struct {
 	first, last *Entry
 	n           int
@@ -123,7 +123,7 @@ func (q *entryQueue) pop() *Entry {
 	return e
 }
 
-// unqueue takes e out of the queue that it is in, if any.
+// unqueue takes e out of its queue, if any.
 func (e *Entry) unqueue() {
 	q := e.queue
 	if q == nil {
@@ -143,7 +143,7 @@ func (e *Entry) unqueue() {
 	e.queue, e.qprev, e.qnext = nil, nil, nil
 }
 
-// waits tells whether an event is one of a stalled route, or behind such a one in its key.
+// waits tells whether e is on a stalled route, or behind such an event of its key.
 func (e *Entry) waits() bool {
 	if e.line != nil {
 		return e.line.waits()

@@ -7,13 +7,11 @@ import (
 	"github.com/boxpair/boxpair/producer/relay/internal/statement"
 )
 
-// keyLine is what a relay knows of one key: the events that wait, and whether
-// they may.
+// keyLine is the state of one key: its events in memory, and whether they may be sent.
 //
-// A key has one source at a time. As long as it is not blocked, its events come
-// from the queue, first to last. Once it is blocked, they come from the parked
-// events, fifo, and everything in the queue is to be moved behind those; until
-// a statement has found none left. An event of the key that is in flight,
+// A key has one source at a time. While it is not blocked, its events come from the queue, first to
+// last. Once it is blocked, they come from the parked events, and its events in the queue are moved
+// behind those, until a statement has found no parked event left. An event of the key in flight,
 // from either source, keeps all others waiting.
 type keyLine struct {
 	key   string
@@ -24,21 +22,21 @@ type keyLine struct {
 	inflight    *Entry
 	marking     int   // confirmed, but not marked yet
 	parking     int   // counted failures of queue events that are not recorded yet
-	hole        int64 // from this Seq on the key's events were passed over; 0: none were
+	hole        int64 // from this Seq on, events of the key were skipped; 0: none were
 	refilling   bool
 
 	blocked   bool
-	following int      // to be moved, or being moved, behind the head
+	following int      // events to be moved, or being moved, behind the head
 	head      int64    // Seq of the first parked event, 0 if not known
 	parked    []*Entry // parked events in memory, by ascending Seq
-	sent      int      // parked events that were confirmed, which is not recorded yet
-	retrying  int      // parked events that failed again, which is not recorded yet
-	fetching  bool     // FetchParked is to be called, or is under way
-	due       bool     // the first parked event is due, whatever its state
-	verify    bool     // somebody may have changed the parked events
+	sent      int      // confirmed parked events that are not recorded yet
+	retrying  int      // parked events with a further failure that is not recorded yet
+	fetching  bool     // FetchParked is to be called, or under way
+	due       bool     // the first parked event is due, in any state
+	verify    bool     // an operator may have changed the parked events
 }
 
-// insert puts e where its Seq belongs, but not before the one in flight.
+// insert puts e at the place of its Seq, but not before the event in flight.
 func (l *keyLine) insert(e *Entry) {
 	l.n++
 	at := &l.first
@@ -83,13 +81,13 @@ func (l *keyLine) remove(e *Entry) {
 	}
 }
 
-// idle tells whether no event of the key is in memory and no statement about it under way.
+// idle tells whether the key has no event in memory and no statement under way.
 func (l *keyLine) idle() bool {
 	return l.first == nil && l.inflight == nil && l.marking == 0 && l.parking == 0 && l.hole == 0 && !l.refilling &&
 		l.following == 0 && l.retrying == 0 && !l.flowing()
 }
 
-// headUnknown stands for the head of a key that has one, which is not known.
+// headUnknown stands for a head whose Seq is not known.
 const headUnknown = 1
 
 // flowing tells whether parked events of the key are on their way out.
@@ -97,13 +95,13 @@ func (l *keyLine) flowing() bool {
 	return len(l.parked) > 0 || l.sent > 0 || l.retrying > 0 || l.fetching
 }
 
-// leads tells whether an earlier event of the queue than e is on its way out of it.
+// leads tells whether an event of the queue before e is on its way out of the queue.
 func (l *keyLine) leads(e *Entry) bool {
 	return l.parking > 0 || l.inflight != nil && !l.inflight.parked && l.inflight.Seq < e.Seq
 }
 
-// toMove returns the first Seq of l that is still to be moved behind its head. What
-// stands there already must not go before it.
+// toMove returns the first Seq of l that is still to be moved behind its head. Parked events behind
+// it must not go before it.
 func (l *keyLine) toMove() int64 {
 	first := int64(math.MaxInt64)
 	if l.following == 0 {
@@ -124,5 +122,5 @@ func (l *keyLine) toMove() int64 {
 	return first
 }
 
-// waits tells whether the next of a key's events is one of a stalled route.
+// waits tells whether the key's next event is on a stalled route.
 func (l *keyLine) waits() bool { return l.first != nil && l.first.route.stalled() }

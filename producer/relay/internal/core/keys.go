@@ -9,18 +9,18 @@ import (
 	"github.com/boxpair/boxpair/transport"
 )
 
-// keys owns the events in memory and the order of each key.
+// keys keeps the events in memory and the order of each key.
 type keys struct {
 	*Machine
 
 	buffered    int // events in memory that are not confirmed
-	parked      int // of these, events that are parked
+	parked      int // of these, parked events
 	freeEntries *Entry
 	freeLines   []*keyLine
 }
 
-// take takes over a row that was read from the queue of sh, by a lap or not. What is in memory
-// already, and what a mark or a park has removed since the statement began, is nothing new.
+// take takes over a row of the queue of sh, which a fetch or a lap has read. Rows of events in
+// memory, and rows that a mark or a park has removed since the read began, are not new.
 func (ks *keys) take(sh *shardState, row *outbox.Queued, lap bool) {
 	known := sh.index[row.Seq]
 	if ks.leases.contradicts(known, row) || ks.leases.contradicts(sh.parked[row.Seq], row) {
@@ -28,7 +28,7 @@ func (ks *keys) take(sh *shardState, row *outbox.Queued, lap bool) {
 	}
 	if known != nil {
 		if known.Round != row.Round {
-			known.rewritten = true // and so to be read again, when the earlier row has gone
+			known.rewritten = true // the row is read again when its predecessor has gone
 		}
 		return
 	}
@@ -54,7 +54,7 @@ func (ks *keys) take(sh *shardState, row *outbox.Queued, lap bool) {
 	}
 }
 
-// takeKeyed is take for an event with a key. What is behind the key's hole is read with that.
+// takeKeyed is take for an event with a key. Events behind the key's hole are read with the hole.
 func (ks *keys) takeKeyed(sh *shardState, row *outbox.Queued, r *route, lap bool) {
 	l := sh.lines[row.Key]
 	switch {
@@ -80,7 +80,7 @@ func (ks *keys) takeKeyed(sh *shardState, row *outbox.Queued, r *route, lap bool
 	}
 	if l != nil && l.n > 0 && l.first.route.stalled() || (l == nil || l.n == 0) && !ks.routes.admit(r, lap) {
 		if l != nil {
-			l.hole = 0 // what is behind it is passed over with this one
+			l.hole = 0 // events behind the hole are skipped with this one
 		}
 		ks.laps.skip(sh, r, row.Key, row.Seq)
 		return
@@ -95,7 +95,7 @@ func (ks *keys) takeKeyed(sh *shardState, row *outbox.Queued, r *route, lap bool
 	ks.enqueue(l, e)
 }
 
-// enqueue puts an event where it belongs in its line.
+// enqueue puts an event at its place in its line.
 func (ks *keys) enqueue(l *keyLine, e *Entry) {
 	l.insert(e)
 	if l.first == e && e.next != nil && e.next.state != entryWaiting {
@@ -105,7 +105,7 @@ func (ks *keys) enqueue(l *keyLine, e *Entry) {
 	ks.promote(l)
 }
 
-// takeMissing buries a queue row without an event.
+// takeMissing parks a queue row without an event as dead.
 func (ks *keys) takeMissing(sh *shardState, row *outbox.Queued) {
 	ks.note(slog.LevelError, "queue row has no event in the log",
 		slog.Int("shard", sh.no), slog.Int64("seq", row.Seq), slog.Int64("round", row.Round))
@@ -116,7 +116,7 @@ func (ks *keys) takeMissing(sh *shardState, row *outbox.Queued) {
 	ks.parking.park(e)
 }
 
-// newLine returns a line for a key of sh that has none.
+// newLine returns a line for a key of sh without one.
 func (ks *keys) newLine(sh *shardState, key string) *keyLine {
 	var l *keyLine
 	if n := len(ks.freeLines); n > 0 {
@@ -129,15 +129,15 @@ func (ks *keys) newLine(sh *shardState, key string) *keyLine {
 	return l
 }
 
-// tidy forgets l if there is nothing to know about its key.
+// dropIdle forgets the line of a key without state.
 func (ks *keys) dropIdle(l *keyLine) {
 	if !l.blocked && l.idle() {
 		ks.freeLine(l)
 	}
 }
 
-// rest keeps of l only what is worth it, if its key is blocked and nothing of it is in
-// memory: there may be a million such keys.
+// compact keeps only the head of l if its key is blocked and has nothing in memory: there may be a
+// million such keys.
 func (ks *keys) compact(l *keyLine) {
 	if l.blocked && l.idle() && !l.due && !l.verify && ks.freeLine(l) {
 		if l.shard.blockedHeads == nil {
@@ -147,7 +147,7 @@ func (ks *keys) compact(l *keyLine) {
 	}
 }
 
-// freeLine takes l out of its shard, if it is there still.
+// freeLine takes l out of its shard, and tells whether it was there.
 func (ks *keys) freeLine(l *keyLine) bool {
 	if l.shard.lines[l.key] != l {
 		return false
@@ -159,7 +159,7 @@ func (ks *keys) freeLine(l *keyLine) bool {
 	return true
 }
 
-// promote lets the first event of l go if it may.
+// promote makes the first event of l ready, if it may be sent.
 func (ks *keys) promote(l *keyLine) {
 	if l.inflight != nil || !l.shard.open() && l.shard.phase == phaseReady {
 		return
@@ -176,15 +176,14 @@ func (ks *keys) promote(l *keyLine) {
 	}
 }
 
-// place puts an event that may be sent where it is sent from.
+// place puts an event that may be sent into the queue of its route.
 func (ks *keys) place(e *Entry) {
 	e.state = entryReady
 	e.route.ready.push(e)
 	ks.routes.enqueue(e.route)
 }
 
-// forget takes an event that is not under way out of memory. It is in the
-// database.
+// forget takes an event that is not in flight out of memory. The database has it.
 func (ks *keys) forget(e *Entry) {
 	sh, l := e.shard, e.line
 	e.unqueue()
@@ -201,8 +200,7 @@ func (ks *keys) forget(e *Entry) {
 	ks.free(e)
 }
 
-// left records that a row has left the queue. A read that is under way may
-// still bring it.
+// leftQueue records that a row has left the queue. A read under way may still bring it.
 func (ks *keys) leftQueue(e *Entry) {
 	sh := e.shard
 	delete(sh.index, e.Seq)
@@ -235,7 +233,7 @@ func (ks *keys) newEntry(sh *shardState, row *outbox.Queued) *Entry {
 	return e
 }
 
-// free ends the life of an entry that nothing refers to any more.
+// free ends the life of an entry without references.
 func (ks *keys) free(e *Entry) {
 	*e = Entry{Gen: e.Gen, next: ks.freeEntries}
 	ks.freeEntries = e
@@ -272,8 +270,8 @@ func (ks *keys) newParked(sh *shardState, row *outbox.Queued, r *route, l *keyLi
 	return e
 }
 
-// forgetFIFO takes the parked events of a key that are not in flight out of
-// memory, except for one.
+// forgetParked takes the parked events of a key out of memory, except for keep and the event in
+// flight.
 func (ks *keys) forgetParked(l *keyLine, keep *Entry) {
 	for i := len(l.parked) - 1; i >= 0; i-- {
 		if e := l.parked[i]; e != l.inflight && e != keep {
@@ -292,7 +290,8 @@ func (ks *keys) forgetLast(l *keyLine) {
 	ks.free(e)
 }
 
-// line returns the line of a key, nil if it has none. That of a resting key is made.
+// line returns the line of a key, nil if there is none. It makes one for a blocked key of which
+// only the head was kept.
 func (ks *keys) line(sh *shardState, key string) *keyLine {
 	l := sh.lines[key]
 	if l != nil {
@@ -308,8 +307,8 @@ func (ks *keys) line(sh *shardState, key string) *keyLine {
 	return l
 }
 
-// block ends the sending of a key from the queue: what waits there is moved
-// behind the parked head.
+// block ends the sending of a key from the queue: its events there are moved behind the parked
+// head.
 func (ks *keys) block(l *keyLine) {
 	if l.blocked {
 		return
@@ -347,7 +346,7 @@ func (ks *keys) follow(e *Entry) {
 	e.state = entryFollowing
 	e.Payload, e.Headers = nil, nil
 	if len(l.parked) > 0 && l.parked[0].Seq > e.Seq {
-		ks.forgetParked(l, nil) // e goes before them, once it has been moved
+		ks.forgetParked(l, nil) // e goes before the parked events, once it has been moved
 	}
 	sh.writer.queueFollower(e)
 	l.following++

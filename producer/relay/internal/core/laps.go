@@ -11,57 +11,57 @@ import (
 	"github.com/boxpair/boxpair/store/outbox"
 )
 
-// revisit is what is known of the events of a shard that were read and are not kept in memory, and
-// the walk that reads them once more: a lap. The tail, shardState.low, goes on ahead and never
-// comes back for them.
+// revisit is the state of a shard's skipped events, and of the lap that reads them once more. The
+// tail, shardState.low, goes on ahead and never comes back for them.
 //
-// Of an event that is passed over only its place counts, and of its key a hash: nothing of that key
-// is taken until a lap comes by. A lap reads in order, from the lowest of them to the tail, so the
-// first event of a key that it meets is the first there is. If it takes that, it goes on with the
-// key; if not, the key waits for the next lap, with all that the tail reads of it meanwhile.
+// Of a skipped event only its place counts, and of its key a hash: no event of that key is taken
+// until a lap comes by. A lap reads in order, from the lowest skipped event to the tail, so the
+// first event of a key that it meets is the key's first. If it takes that event, it goes on with
+// the key; if not, the key waits for the next lap, with all its events that the tail reads
+// meanwhile.
 //
-// Laps are slow while a route is stalled: they bring it events to be probed, if all that it has
-// were probed in vain, which gives each its turn. When the route works, its shards are walked
-// through without a pause. The first lap of a shard that was taken over is slow too, but for pages
-// of what can be sent. Now and then a lap begins at the beginning of the queue: it should find
-// nothing else, and is there for what nobody has thought of. On its way there may be millions of
-// rows that were delivered and that the database cannot remove, so a page goes over so many IDs at
-// most that it is soon over.
+// Laps are slow while a route is stalled: they bring it events to probe once all its events in
+// memory were probed in vain, so that each event gets its turn. When the route works, its shards
+// are walked through without a pause. The first lap of a shard that was taken over is slow too,
+// except for pages of events that can be sent. Now and then a lap begins at the beginning of the
+// queue: a sweep. It should find no further event, and guards against the unforeseen. On its way
+// there may be millions of delivered rows that the database cannot remove, so a page goes over a
+// bounded number of IDs, to be over soon.
 type revisit struct {
-	ahead, behind map[uint64]struct{} // keys passed over that the lap meets still, and those that wait for the next one
-	inherited     keyset.Set          // those that an earlier owner passed over, until a lap has met all of them
-	first, next   int64               // lowest Seq that was passed over before the lap, and for the next one; 0: none
+	ahead, behind map[uint64]struct{} // skipped keys that the lap still meets, and those that wait for the next lap
+	inherited     keyset.Set          // keys skipped by an earlier owner, until a lap has met all of them
+	first, next   int64               // lowest Seq that was skipped before the lap, and for the next lap; 0: none
 
 	active    bool
 	at        int64         // the lap has read up to here
-	sweep     bool          // the next lap begins at the beginning
-	whole     bool          // this one did
-	urgent    int           // laps without a pause
-	notBefore time.Duration // no other lap begins before
+	sweep     bool          // the next lap is a sweep, from the beginning
+	whole     bool          // this lap is a sweep
+	urgent    int           // so many laps go without a pause
+	notBefore time.Duration // no lap begins before, unless urgent
 }
 
-// laps owns the laps of all shards.
+// laps plans the laps of all shards.
 type laps struct {
 	*Machine
 
-	sweepAt time.Duration // when laps begin at the beginning again
-	pageAt  time.Duration // of the next page of laps that are in no hurry
-	from    int           // shard that it begins with
-	span    int64         // how many IDs it goes over at most
+	sweepAt time.Duration // when the next sweep is due
+	pageAt  time.Duration // of the next page of laps in no hurry
+	from    int           // the shard that the next page begins with
+	span    int64         // how many IDs a page goes over at most
 }
 
 const (
-	revisitShare = 9   // the pause after a page is so many times as long as the page took
-	pageSlow     = 100 // pages of laps in a hurry are to take less than so small a part of a lease
-	pageQuick    = 3   // and those that take so many times less may become larger
-	// pageCalm is how long a page of laps that are in no hurry is to take: events that were just
-	// committed wait for it.
+	revisitShare = 9   // the pause after a page, as a multiple of its time
+	pageSlow     = 100 // urgent pages are to take less than LeaseTTL / pageSlow …
+	pageQuick    = 3   // … and may become larger when they take pageQuick times less
+	// pageCalm is how long a page in no hurry is to take: events that were just committed wait for
+	// it.
 	pageCalm     = 3 * time.Millisecond
-	revisitPause = 64 // laps of a shard that are in no hurry are at least so small a part of the time between sweeps apart
+	revisitPause = 64 // laps of a shard in no hurry are at least 1/revisitPause of the time between sweeps apart
 )
 
-// has tells whether events of a key with that hash were passed over, so that one that was read is
-// not the next of its key. The lap itself may take those that it has not passed over.
+// has tells whether events of a key with that hash were skipped, so that an event that was just
+// read is not the next of its key. A lap may take events of keys that it has not skipped itself.
 func (b *revisit) has(hash uint64, lap bool) bool {
 	if _, ok := b.behind[hash]; ok {
 		return true
@@ -73,10 +73,10 @@ func (b *revisit) has(hash uint64, lap bool) bool {
 	return ok || b.inherited.Has(hash)
 }
 
-// none tells whether nothing was passed over.
+// none tells whether no event was skipped.
 func (b *revisit) none() bool { return b.first == 0 && b.next == 0 }
 
-// pass notes an event that was passed over, and its key if it has one.
+// skip notes a skipped event, and its key if it has one.
 func (b *revisit) skip(hash uint64, keyed bool, seq int64) {
 	set, low := &b.ahead, &b.first
 	if b.active && seq <= b.at {
@@ -94,8 +94,7 @@ func (b *revisit) skip(hash uint64, keyed bool, seq int64) {
 	(*set)[hash] = struct{}{}
 }
 
-// hurry has all that was passed over met again soon: by the rest of the lap that is under way, and
-// the next one.
+// hurry has all skipped events met soon: by the rest of the current lap, and by the next one.
 func (b *revisit) hurry() {
 	switch {
 	case b.none():
@@ -124,13 +123,13 @@ func (b *revisit) reset() {
 	b.behind, b.next, b.active, b.whole = nil, 0, false, false
 }
 
-// inherit takes over what an earlier owner has passed over, from first on. A lap meets it.
+// inherit takes over the keys that an earlier owner has skipped, from first on. A lap meets them.
 func (b *revisit) inherit(keys keyset.Set, first int64) { b.inherited, b.first = keys, first }
 
-// wanted tells whether a lap is to go on or to begin, whether or not a route is hungry.
+// wanted tells whether a lap is to go on or to begin, even if no route needs candidates.
 func (b *revisit) wanted() bool { return b.urgent > 0 || b.sweep || b.whole || b.inherited != nil }
 
-// begin begins a lap, if there is something to walk through.
+// begin begins a lap, if there is a range to walk through.
 func (b *revisit) begin(sh *shardState) bool {
 	switch {
 	case b.active:
@@ -144,8 +143,8 @@ func (b *revisit) begin(sh *shardState) bool {
 	return b.active
 }
 
-// end ends a lap that has reached the tail: what it did not pass over again has gone or is in
-// memory.
+// end ends a lap that has reached the tail: the events that it did not skip again are in memory or
+// have left the queue.
 func (b *revisit) end() {
 	b.ahead, b.behind, b.inherited = b.behind, nil, nil
 	b.first, b.next = b.next, 0
@@ -180,7 +179,7 @@ func (lp *laps) call() *Call {
 	return lp.pageCall(wanted, urgent)
 }
 
-// planSweep has the next lap of every shard begin at the beginning of its queue, now and then.
+// planSweep makes the next lap of every shard a sweep, now and then.
 func (lp *laps) planSweep() {
 	if lp.sweepAt == 0 {
 		lp.sweepAt = lp.now + lp.limits.sweep
@@ -196,8 +195,7 @@ func (lp *laps) planSweep() {
 	lp.at(lp.sweepAt)
 }
 
-// wanted returns the shards whose lap is to go on. If some of them are urgent, it returns only
-// those.
+// wanted returns the shards whose lap is to go on: only the urgent ones, if there are any.
 func (lp *laps) wanted() (wanted []*shardState, urgent bool) {
 	needed := lp.candidateShards()
 	for _, sh := range lp.shards {
@@ -218,7 +216,7 @@ func (lp *laps) wanted() (wanted []*shardState, urgent bool) {
 	return wanted, urgent
 }
 
-// wants tells whether a lap of sh is to go on, and begins one if there is none.
+// wants tells whether a lap of sh is to go on, and begins one if needed.
 func (lp *laps) wants(sh *shardState, needed bool) bool {
 	b := &sh.back
 	if b.urgent == 0 && !b.active && lp.now < b.notBefore {
@@ -230,8 +228,8 @@ func (lp *laps) wants(sh *shardState, needed bool) bool {
 	return (b.wanted() || needed) && b.begin(sh)
 }
 
-// pageCall makes a page of laps of shards, which share what one statement may bring. It begins
-// with another shard each time, in case not all are reached.
+// pageCall makes a page of laps of shards, which share the limit of one statement. Each page begins
+// with another shard, in case the limit does not reach all of them.
 func (lp *laps) pageCall(shards []*shardState, urgent bool) *Call {
 	budget := min(lp.reader.room(), lp.reader.budget.rows())
 	if !urgent {
@@ -255,8 +253,8 @@ func (lp *laps) pageCall(shards []*shardState, urgent bool) *Call {
 	return cl
 }
 
-// paged books a page of laps: the next one waits, and goes over more IDs if this one was quick, or
-// fewer.
+// paged books a page of laps. The next page waits, and goes over more IDs if this one was quick, or
+// over fewer if it was slow.
 func (lp *laps) paged(cl *Call) {
 	took, slow := lp.now-cl.issued, lp.cfg.LeaseTTL/pageSlow
 	if !cl.fetch().urgent {
@@ -271,8 +269,7 @@ func (lp *laps) paged(cl *Call) {
 	}
 }
 
-// hungry returns the shards, as bits, that have events for routes which have probed all that they
-// keep in memory.
+// candidateShards returns the shards, as bits, with skipped events of routes that need candidates.
 func (lp *laps) candidateShards() (shards uint64) {
 	for _, r := range lp.routes.stalled {
 		if r.needsCandidates {
@@ -288,7 +285,7 @@ func (lp *laps) take(cl *Call) {
 	below, above := cl.counts()
 	positions := lp.reader.byShard(cl)
 	for p, sh := range cl.shards {
-		if below[p] >= f.lateLimit && f.lateLimit > 0 { // the tail looks more closely
+		if below[p] >= f.lateLimit && f.lateLimit > 0 { // the late range was cut short: the tail reads it again
 			positions[sh.no], sh.pollOnce = -1, true
 		}
 	}
@@ -310,7 +307,7 @@ func (lp *laps) take(cl *Call) {
 		lp.keys.take(sh, row, lap)
 	}
 	if taken := lp.keys.buffered - before; taken > 0 && taken >= len(f.Rows)/2 {
-		lp.pageAt = lp.now // what waits can be sent
+		lp.pageAt = lp.now // the skipped events can be sent
 	}
 	for p, sh := range cl.shards {
 		if positions[sh.no] != p || above[p] >= f.share || sh.gone || !sh.readable() {
@@ -325,7 +322,7 @@ func (lp *laps) take(cl *Call) {
 	}
 }
 
-// lapped takes note of the routes of which a whole lap through sh has met nothing.
+// lapEnded takes note of stalled routes without skipped events in a whole lap through sh.
 func (lp *laps) lapEnded(sh *shardState) {
 	bit := uint64(1) << sh.no
 	for _, r := range lp.routes.stalled {
@@ -334,8 +331,7 @@ func (lp *laps) lapEnded(sh *shardState) {
 	}
 }
 
-// passOver leaves an event that was read in the database. Later events of its key are then passed
-// over too.
+// skip leaves an event that was read in the database. Later events of its key are skipped too.
 func (lp *laps) skip(sh *shardState, r *route, key string, seq int64) {
 	if r.stalled() {
 		bit := uint64(1) << sh.no
@@ -348,7 +344,7 @@ func (lp *laps) skip(sh *shardState, r *route, key string, seq int64) {
 	sh.skip(seq)
 }
 
-// hurry has the shards walked through that have events of r.
+// hurry has the shards walked through that hold skipped events of r.
 func (lp *laps) hurry(r *route) {
 	for left := r.skippedIn; left != 0; left &= left - 1 {
 		if sh := lp.shards[bits.TrailingZeros64(left)]; sh != nil {

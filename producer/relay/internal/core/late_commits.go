@@ -11,25 +11,25 @@ import (
 	"github.com/boxpair/boxpair/store/outbox"
 )
 
-// lateCommits is what is known of events that may appear below the low-water marks.
-// IDs are taken when an event is written and seen when its transaction commits, so
-// a fetch may find one, and pass by the place of another that commits later.
+// lateCommits finds events that appear below the low-water marks. An event takes its ID when it is
+// written and becomes visible when its transaction commits, so a fetch may find an event and pass
+// the place of another that commits later.
 //
-// Who may do that is asked for every now and then (a sample). A writer that is in one
-// sample and was not in the one before began to write in between, so all of its IDs
-// are above everything that had been seen by the one before: its floor. What is below the mark
-// is thus looked at again from the floors of those that have ended since the last look, and from
-// the last sample on, since whoever came and went between two samples is in none.
+// The relay asks every now and then which transactions are writing (a sample). A writer in this
+// sample that was missing in the one before began to write in between, so all its IDs are above
+// everything that had been read at the earlier sample: its floor. The range below the mark is read
+// again (a late range) from the floors of the writers that have ended since the last fetch, and
+// from the last sample on, since a writer that came and went between two samples is in neither.
 //
-// The look is part of the statement that reads above the mark, and reaches down to the
-// floors of those that still write as well. That keeps the order of keys: the
-// event below the mark may be an earlier one of a key whose next event is above it;
-// whoever sees the later one sees the earlier one too, if he looks in one snapshot. Reading
-// the two apart was tried, and sent the later one first.
+// The late range is part of the statement that reads above the mark, and also reaches down to the
+// floors of the current writers. That keeps the order of keys: an event below the mark may be an
+// earlier event of a key whose next event is above it, and one snapshot that shows the later event
+// shows the earlier one too. Two separate reads were tried, and sent the later event first.
 //
-// A writer that goes on for long would have every look wade through all that was delivered
-// since it began. So looks do not reach down to its floor; what they bring is held instead until
-// a later sample says that it still writes. If it does not, the queue is read again from its floor.
+// A writer that goes on for long would have every late range step over all rows that were delivered
+// since it began. So late ranges do not reach down to its floor; the rows of the fetch are held
+// instead until a later sample says that it still writes. If it does not, the queue is read again
+// from its floor.
 type lateCommits struct {
 	*Machine
 
@@ -56,7 +56,7 @@ const (
 	sampleLongest = 250 * time.Millisecond
 )
 
-// reset forgets all that was read and seen.
+// reset forgets all reads and samples.
 func (lc *lateCommits) reset() { *lc = lateCommits{Machine: lc.Machine} }
 
 // sampleSoon plans a sample, since a low-water mark has moved.
@@ -67,7 +67,7 @@ func (lc *lateCommits) sampleSoon() {
 	}
 }
 
-// sampleCall asks who is writing, until no shard has anything to look for.
+// sampleCall asks for the current writers, as long as a shard may get late events.
 func (lc *lateCommits) sampleCall() *Call {
 	if lc.held != nil || lc.read-lc.readBy >= lc.limits.readsLong {
 		return ask(new(statement.Writers))
@@ -90,9 +90,9 @@ func (lc *lateCommits) sampleCall() *Call {
 	return ask(new(statement.Writers))
 }
 
-// sample takes over who is writing.
+// sample takes over the current writers.
 func (lc *lateCommits) sample(cl *Call) {
-	lc.between = min(2*lc.between, sampleLongest) // as long as somebody writes on and on
+	lc.between = min(2*lc.between, sampleLongest) // up to the longest, while writers go on
 	lc.sampleAt = lc.now + lc.between
 	if cl.Err != nil {
 		return
@@ -114,7 +114,7 @@ func (lc *lateCommits) sample(cl *Call) {
 		w, ok := lc.writers[name]
 		if !ok {
 			w, changed = writer{floor: before, since: lc.now, read: lc.read}, true
-			if strings.HasPrefix(name, "p ") { // prepared: it may be any of those that have ended
+			if strings.HasPrefix(name, "p ") { // a prepared transaction may be any writer that has ended
 				w.floor = ended
 			}
 		}
@@ -138,7 +138,7 @@ func (lc *lateCommits) sample(cl *Call) {
 	}
 }
 
-// ended has the shards looked through from the floor of a writer on.
+// ended has the late ranges of all shards begin at the floor of a writer that has ended.
 func (lc *lateCommits) ended(w writer) {
 	for _, sh := range lc.shards {
 		if sh != nil {
@@ -147,8 +147,8 @@ func (lc *lateCommits) ended(w writer) {
 	}
 }
 
-// floor returns the lowest floor of the writers that looks reach down to, and of those that
-// write for too long for that.
+// floor returns the lowest floor of the writers that late ranges reach down to, and the lowest
+// floor of those that write for too long.
 func (lc *lateCommits) floor() (young, old int64) {
 	young, old = math.MaxInt64, math.MaxInt64
 	for _, w := range lc.writers {
@@ -161,8 +161,9 @@ func (lc *lateCommits) floor() (young, old int64) {
 	return young, old
 }
 
-// look adds the range below a mark of sh to a fetch, if there is something to look for. What is in
-// memory or was passed over is left out: it is most of what there is.
+// addLateRange adds the range below a mark of sh to a fetch, if there may be late events, and the
+// rows that are read by their Seqs. It leaves out events in memory and skipped ones, which are most
+// rows of the range.
 func (lc *lateCommits) addLateRange(f *fetch, sh *shardState, mark, from int64) {
 	from = max(min(from, sh.known), sh.sealed)
 	f.lateFrom, f.known = append(f.lateFrom, from), append(f.known, sh.known)
@@ -198,9 +199,9 @@ func (lc *lateCommits) addLateRange(f *fetch, sh *shardState, mark, from int64) 
 	f.Ranges = append(f.Ranges, outbox.Range{Shard: sh.no, After: from, Through: mark, Limit: f.lateLimit, Except: slices.Compact(except)})
 }
 
-// wantAgain has the rows that a fetch has not brought read by the next one. The mark may have been
-// set back since: rows above it are read anyway, and one of them alone would take the mark with it,
-// past rows that nobody has read.
+// wantAgain has the wanted rows that a fetch has not brought read by the next one. The mark may
+// have been set back since. Rows above it are read anyway; reading one of them alone would take the
+// mark past rows that were never read.
 func (c *Call) wantAgain(p int) {
 	for _, seq := range c.fetch().wanted[p] {
 		c.shards[p].want(seq)

@@ -11,42 +11,42 @@ import (
 	"github.com/boxpair/boxpair/store/outbox"
 )
 
-// leases owns the leases of shards: it acquires, renews, shares and gives them back.
+// leases acquires, renews, shares and gives back the leases of shards.
 type leases struct {
 	*Machine
 
 	busy  *Call
 	fails int
-	retry time.Duration // no further statement before
+	retry time.Duration // no statement before
 
-	identity       string // of the database, if it tells
+	identity       string // of the database, if the store tells
 	held           int    // shards
 	live           int    // relays, 0 if not known
 	renewAt        time.Duration
 	beatAt         time.Duration
 	acquireAt      time.Duration
-	acquired       bool          // an attempt to acquire has ended
+	acquired       bool          // an Acquire was answered
 	yielding       bool          // some shard is to be given back
 	clears         bool          // the rewind of some shard may have to be cleared
-	replaysAwaited bool          // some shard is to be told of a replay
+	replaysAwaited bool          // some shard waits to learn of a replay
 	renewedAt      time.Duration // when the last renewal was answered
 
-	// doubted are leases of the database that has lost commits. They are given back before others
-	// are acquired. Nothing that was kept of them counts any more.
+	// distrusted are leases of a database that has lost commits. They are given back before other
+	// leases are acquired. No state in memory belongs to them any more.
 	distrusted []outbox.Lease
-	abrupt     uint64 // shards of which events were sent under such leases, as bits
+	abrupt     uint64 // shards that sent events under distrusted leases, as bits
 }
 
-// share returns how many shards are this relay's fair share. Rounded up, so that
-// no shard is left over; that the last relay gets a few less is of no matter.
+// share returns how many shards are this relay's fair share. It is rounded up, so that no shard is
+// left over; the last relay may get fewer.
 func (ls *leases) share() int { return (idgen.Shards + ls.live - 1) / max(ls.live, 1) }
 
-// margin is what is taken off a lease on this side: for the time between a look
-// at the clock and the broker's, and for clocks that run at different rates.
+// margin is how much sooner than in the database a lease ends here: for the time between reading
+// the clock and the broker's receipt, and for clocks that run at different rates.
 func (ls *leases) margin() time.Duration { return ls.cfg.LeaseTTL / 10 }
 
-// plan issues the next statement on leases: one at a time, so that what a
-// renewal says is never older than what was acquired or given back before.
+// plan issues the next statement on leases: one at a time, so that a renewal is never older than an
+// earlier Acquire or Release.
 func (ls *leases) plan() {
 	if ls.busy != nil {
 		return
@@ -99,7 +99,7 @@ func (ls *leases) next() *Call {
 	return nil
 }
 
-// yieldedCall gives shards back that are idle by now.
+// yieldedCall gives back the yielding shards that are idle.
 func (ls *leases) yieldedCall() *Call {
 	if !ls.yielding {
 		return nil
@@ -107,7 +107,7 @@ func (ls *leases) yieldedCall() *Call {
 	return ls.releaseCall(false)
 }
 
-// acquireCall asks for the shards that are missing of the relay's share.
+// acquireCall asks for the shards that the relay lacks of its share.
 func (ls *leases) acquireCall() *Call {
 	want := ls.share() - ls.held
 	if ls.live == 0 || want <= 0 || ls.stopping {
@@ -120,7 +120,7 @@ func (ls *leases) acquireCall() *Call {
 	return ask(&statement.Acquire{Limit: want})
 }
 
-// clearCall tells the database of a rewind that is done.
+// clearCall tells the database that a rewind is done.
 func (ls *leases) clearCall() *Call {
 	if !ls.clears {
 		return nil
@@ -147,8 +147,8 @@ func (ls *leases) renewCall() *Call {
 	return cl
 }
 
-// releaseCall gives back what is to be given back and idle; with forget, when
-// the relay ends, even if that is nothing.
+// releaseCall gives back the yielding shards that are idle. With forget, when the relay ends, it
+// also takes the relay off the list of relays, even without a shard.
 func (ls *leases) releaseCall(forget bool) *Call {
 	s := &statement.Release{Forget: forget}
 	cl := ask(s)
@@ -223,8 +223,8 @@ func (ls *leases) reply(cl *Call) {
 	}
 }
 
-// identified looks whether the database is still the one that it was. Another one may have lost
-// what was committed last.
+// identified compares the identity of the database with the last one. A different database may have
+// lost the latest commits.
 func (ls *leases) identified(identity string) {
 	if identity == "" || identity == ls.identity {
 		return
@@ -239,11 +239,11 @@ func (ls *leases) identified(identity string) {
 	ls.beginAnew()
 }
 
-// beginAnew forgets all that was read, since the database has lost commits: events, marks and
-// leases among them. It may give out IDs again, of events in memory and of others below the
-// low-water marks, and floors of writers that were found by what is gone say nothing. The shards
-// are given back and acquired again, so that the fence holds up what is under way. What was
-// delivered and is queued there once more is sent once more, and the inboxes tell.
+// beginAnew forgets everything that was read, since the database has lost commits: events, marks
+// and leases among them. It may give out the IDs of events in memory again, and IDs below the
+// low-water marks; floors of writers that were found by lost events mean nothing. The shards are
+// given back and acquired again, so that the fence stops statements under way. Events that were
+// delivered and are queued once more are sent once more, and the inboxes drop the copies.
 func (ls *leases) beginAnew() {
 	ls.health.failedOver = ls.now
 
@@ -259,9 +259,9 @@ func (ls *leases) beginAnew() {
 	ls.acquireAt = 0
 }
 
-// contradicts tells whether an event in memory has the Seq of another one, which has been written
-// since: the database has lost the one in memory. It may be found before the identity of the
-// database is asked for again, or the database may not tell.
+// contradicts tells whether an event in memory has the Seq of another, newer event: the database
+// has lost the event in memory. A row may show this before the next heartbeat asks for the identity
+// of the database, or on a store without identities.
 func (ls *leases) contradicts(known *Entry, row *outbox.Queued) bool {
 	if known == nil || known.Missing || row.Missing || known.ID == row.ID {
 		return false
@@ -280,7 +280,7 @@ func (ls *leases) failed(cl *Call) {
 	if !ok {
 		return
 	}
-	if s.Forget { // whoever is told to stop does not wait for a database: leases run out
+	if s.Forget { // a relay that is told to stop does not wait for a database: leases run out
 		ls.stopped = true
 		return
 	}
@@ -289,8 +289,8 @@ func (ls *leases) failed(cl *Call) {
 	}
 }
 
-// renewed extends the leases that the database has extended, from the time
-// before it was asked, and drops the others.
+// renewed extends the leases that the database has extended, counted from before the statement was
+// issued, and drops the other shards.
 func (ls *leases) renewed(cl *Call) {
 	s := cl.Statement.(*renew)
 	ls.replaysAwaited = false
@@ -311,12 +311,13 @@ func (ls *leases) renewed(cl *Call) {
 			ls.rewind(sh, r)
 		}
 		if sh.open() {
-			ls.learnReplays(sh, s.awaited[n]) // else when it is
+			ls.learnReplays(sh, s.awaited[n]) // else loading.open does
 		}
 	}
 }
 
-// hear has sh be read on if it is told of all replays that it waits for.
+// learnReplays takes note that low was set back for replays up to ticket, and lets sh be read on if
+// it awaits no later one.
 func (ls *leases) learnReplays(sh *shardState, ticket int64) {
 	sh.replaysKnown = max(sh.replaysKnown, ticket)
 	switch {
@@ -328,7 +329,7 @@ func (ls *leases) learnReplays(sh *shardState, ticket int64) {
 	}
 }
 
-// rewind begins to take over what an operator has changed.
+// rewind begins to take over a change by an operator.
 func (ls *leases) rewind(sh *shardState, r outbox.Renewal) {
 	if sh.rewindTo == 0 || r.RewindTo < sh.rewindTo {
 		sh.rewindTo = max(r.RewindTo, 1)
@@ -337,8 +338,8 @@ func (ls *leases) rewind(sh *shardState, r outbox.Renewal) {
 	ls.loading.reload(sh)
 }
 
-// granted takes a shard over. What the statement that healed it, the one that
-// loads its blocked keys and the first fetch see is later than the lease.
+// granted takes a shard over. The statements that heal it, load its blocked keys and fetch begin
+// after the lease.
 func (ls *leases) granted(g outbox.Grant, issued time.Duration) {
 	if g.Shard < 0 || g.Shard >= idgen.Shards || ls.shards[g.Shard] != nil {
 		ls.note(slog.LevelError, "store granted a shard that is held or does not exist", slog.Int("shard", g.Shard))
@@ -375,8 +376,7 @@ func (ls *leases) granted(g outbox.Grant, issued time.Duration) {
 	}
 }
 
-// yieldSurplus begins to give back what is more than the fair share, the
-// emptiest shards first.
+// yieldSurplus begins to give back the shards beyond the fair share, the emptiest first.
 func (ls *leases) yieldSurplus() {
 	staying := make([]*shardState, 0, idgen.Shards)
 	for _, sh := range ls.shards {
@@ -395,8 +395,8 @@ func (ls *leases) yieldSurplus() {
 	ls.note(slog.LevelInfo, "giving shards back to share them", slog.Int("shards", surplus), slog.Int("relays", ls.live))
 }
 
-// yield stops sending from sh, so that it can be given back once what is under
-// way has ended. Events that were not sent yet are forgotten; they are in the database.
+// yield stops sending from sh, so that it can be given back once nothing is under way. Events that
+// were not sent yet are forgotten; the database has them.
 func (ls *leases) yield(sh *shardState) {
 	if sh.yielding {
 		return
@@ -418,7 +418,7 @@ func (ls *leases) yield(sh *shardState) {
 			ls.keys.forget(e)
 		}
 	}
-	sh.writer.follow, sh.writer.fetch, sh.writer.heal = nil, nil, false // nothing of it was begun
+	sh.writer.follow, sh.writer.fetch, sh.writer.heal = nil, nil, false // none of these was begun
 	ls.parking.mark(sh)
 }
 
@@ -444,7 +444,7 @@ func (ls *leases) lose(sh *shardState, how string) {
 	ls.drop(sh)
 }
 
-// drop forgets a shard. The outcomes of what is in flight change nothing any more.
+// drop forgets a shard. The outcomes of events in flight have no effect any more.
 func (ls *leases) drop(sh *shardState) {
 	sh.gone = true
 	ls.shards[sh.no] = nil
@@ -459,8 +459,8 @@ func (ls *leases) drop(sh *shardState) {
 	sh.index, sh.parked, sh.lines, sh.blockedHeads = nil, nil, nil, nil
 }
 
-// abandonEntry takes e out of whatever leads to a send. It is not used again:
-// calls that are under way may still refer to it.
+// abandonEntry takes e off the way to a send. The struct is not used again: calls under way may
+// still refer to it.
 func (ls *leases) abandonEntry(e *Entry) {
 	e.unqueue()
 	if e.state != entrySending && e.state != entryInBatch {

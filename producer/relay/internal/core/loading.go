@@ -9,13 +9,12 @@ import (
 	"github.com/boxpair/boxpair/store/outbox"
 )
 
-// loading owns the loading of blocked keys, after a shard was acquired or an operator has changed
-// parked events.
+// loading loads blocked keys, after a shard was acquired or an operator has changed parked events.
 type loading struct {
 	*Machine
 
 	healed   bool          // some shard's blocked keys are to be loaded
-	underway []*shardState // whose blocked keys are being loaded
+	underway []*shardState // shards whose blocked keys are being loaded
 	after    outbox.BlockedKey
 }
 
@@ -68,9 +67,8 @@ func (ld *loading) page(cl *Call) {
 	}
 }
 
-// reload brings sh in step with parked events that somebody else has changed. Until
-// then nothing is parked, moved or released in it by this relay, so that what is
-// loaded is the truth.
+// reload brings sh in step with changes of parked events by an operator. Until then this relay
+// parks, moves and releases nothing in the shard, so that the loaded keys stay true.
 func (ld *loading) reload(sh *shardState) {
 	if sh.phase != phaseReady {
 		sh.reloadAgain = true
@@ -97,12 +95,12 @@ func (ld *loading) open(sh *shardState) {
 	ld.parking.mark(sh)
 }
 
-// takeBlocked brings what is known of the keys of sh in step with those that were loaded.
-// Keys of which nothing is in memory rest: only the others need a line.
+// takeBlocked brings the keys of sh in step with the loaded ones. Of keys without an event in
+// memory only the heads are kept: the others need a line.
 func (ld *loading) takeBlocked(sh *shardState) {
 	head := int64(0) // not known
 	if ld.cfg.HoldDeadKeys {
-		head = headUnknown // or a dead event: healing has seen to that
+		head = headUnknown // the head may be a dead event: healing has seen to that
 	}
 	for _, key := range slices.Sorted(maps.Keys(sh.lines)) {
 		l := sh.lines[key]
@@ -117,7 +115,7 @@ func (ld *loading) takeBlocked(sh *shardState) {
 			ld.parking.invalidate(l)
 		}
 		ld.keys.block(l)
-		l.head = head // what it was may have been settled by an operator
+		l.head = head // an operator may have settled the old head
 	}
 	heads := make(map[string]int64, len(sh.loaded))
 	for key := range sh.loaded {
@@ -126,14 +124,14 @@ func (ld *loading) takeBlocked(sh *shardState) {
 	sh.blockedHeads = heads
 }
 
-// notLoaded considers a key that counts as blocked here and has no live event
-// in the database. What this relay has under way for it comes to its end first.
+// notLoaded considers a key that is blocked here and has no live parked event in the database. Its
+// events in flight and statements under way end first.
 func (ld *loading) notLoaded(l *keyLine) {
 	switch {
 	case l.flowing():
 		ld.parking.invalidate(l)
 	case l.following > 0 || l.parking > 0:
-		l.head = 0 // they will find themselves without a head
+		l.head = 0 // moved events will find no head
 	default:
 		ld.keys.unblock(l)
 	}

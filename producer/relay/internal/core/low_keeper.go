@@ -10,28 +10,27 @@ import (
 	"github.com/boxpair/boxpair/store/outbox"
 )
 
-// The bottom of a shard is a place in the log at or below which its queue has no row, and will have
-// none but by [outbox.RelayStore.Undefer] and operators. Its next owner begins there: from the
-// beginning on, a statement may have to step over millions of rows that were delivered and that the
-// database cannot remove, as long as somebody holds an old snapshot.
+// The bottom of a shard is a place in the log at or below which its queue has no row, and will get
+// none except by [outbox.RelayStore.Undefer] and operators. Its next owner begins there: from the
+// beginning, a statement may have to step over millions of delivered rows that the database cannot
+// remove while some transaction holds an old snapshot.
 //
-// IDs are given out by one sequence, so what is seen to be so stays so: a writer that begins later
-// writes above. What comes to stand below after all is brought there by statements that lower what
-// is kept themselves. A shard of which nothing is kept is read from the beginning, and a lap goes
-// there now and then, whatever is kept.
+// One sequence gives out the IDs, so a bottom stays true: a writer that begins later writes above
+// it. Statements that put a row below the kept bottom lower it themselves. A shard without a kept
+// bottom is read from the beginning, and a sweep goes there now and then in any case.
 
-// lowKeeper owns the places that are kept in the database for the next owner of a shard.
+// lowKeeper keeps places in the database for the next owner of a shard.
 type lowKeeper struct {
 	*Machine
 
 	wanted  bool // the places of some shard may have changed
-	from    int  // shard whose tail is kept first
-	cleared bool // nothing is kept any more of the leases that are doubted
+	from    int  // the shard whose tail is kept first
+	cleared bool // the places kept under distrusted leases are cleared
 }
 
-// lowest returns the bottom of sh as it is now. The rows of what is in memory, of what was passed
-// over and of what is to be read by its Seq are there. A shard that is given back has forgotten
-// them: its bottom was noted before.
+// lowest returns the bottom of sh as it is now. Events in memory, skipped events and rows that are
+// read by their Seq hold it down. A yielding shard has forgotten its events: its bottom was noted
+// before.
 func (lk *lowKeeper) lowest(sh *shardState) int64 {
 	low := sh.bottom
 	above := func(seq int64) {
@@ -56,7 +55,7 @@ func (lk *lowKeeper) lowest(sh *shardState) int64 {
 	return low
 }
 
-// wantedOf returns the Seqs of rows of sh that are to be read, or are being read, by them.
+// wantedOf returns the Seqs of rows of sh that are read, or to be read, by their Seqs.
 func (lk *lowKeeper) wantedOf(sh *shardState) []int64 {
 	all := sh.wanted
 	for _, cl := range [...]*Call{lk.reader.busy, lk.late.held} {
@@ -73,7 +72,7 @@ func (lk *lowKeeper) wantedOf(sh *shardState) []int64 {
 	return all
 }
 
-// unwritten returns up to where sh was read while nobody was left who might commit there.
+// unwritten returns the place up to which sh was read and no writer may commit any more.
 func (lk *lowKeeper) unwritten(sh *shardState) int64 {
 	low := min(sh.low, sh.known)
 	for _, w := range lk.late.writers {
@@ -89,10 +88,10 @@ func (lk *lowKeeper) unwritten(sh *shardState) int64 {
 	return low
 }
 
-// tail returns up to where sh was read, with nobody left who might commit there, and whatever is
-// left there was passed over or waits on a stalled route: the next owner reads on from there, and
-// leaves the rest to a lap. Events that are about to be sent are above it. Or a relay that takes
-// over would read all that a dead route has, before it gets to what was written last.
+// tail returns the place up to which sh was read, no writer may commit any more, and all remaining
+// events are skipped or wait on stalled routes. The next owner reads on from there and leaves the
+// remaining events to a lap; events about to be sent are above it. Otherwise a relay that takes
+// over would read all events of a dead route before it gets to the latest ones.
 func (lk *lowKeeper) tail(sh *shardState) int64 {
 	tail := sh.tail
 	above := func(seq int64) {
@@ -119,7 +118,7 @@ func (lk *lowKeeper) tail(sh *shardState) int64 {
 	return tail
 }
 
-// passAll passes over all that waits in the memory of a shard that is about to be given back.
+// skipWaiting skips all events that wait in the memory of a shard that is about to be given back.
 func (lk *lowKeeper) skipWaiting(sh *shardState) {
 	for seq, e := range sh.index {
 		if e.waits() {
@@ -129,13 +128,12 @@ func (lk *lowKeeper) skipWaiting(sh *shardState) {
 }
 
 const (
-	skippedAtOnce = 1 << 16 // keys in one statement, or those of one shard
-	skippedMost   = 1 << 18 // keys of a shard beyond which its next owner reads all that is left
+	skippedAtOnce = 1 << 16 // keys in one statement, beyond those of one shard
+	skippedMost   = 1 << 18 // keys of a shard beyond which its next owner reads all remaining events
 )
 
-// call has the bottoms of shards kept, and their tails in turns. While deferred events are
-// being moved it waits: they may come to stand below. What is kept of a tail stays true: rows may
-// only leave.
+// call keeps the bottoms of shards, and their tails in turns. It waits while deferred events are
+// being moved: they may come to stand below. A kept tail stays true: rows up to it may only leave.
 func (lk *lowKeeper) call() *Call {
 	if b := lk.reader.busy; !lk.wanted || b != nil && b.Op() == statement.OpUndefer {
 		return nil
@@ -168,7 +166,7 @@ func (lk *lowKeeper) call() *Call {
 	return cl
 }
 
-// tailToKeep returns the tail of sh if it says more than the bottom and than what is kept.
+// tailToKeep returns the tail of sh if it is above the bottom and above the kept tail.
 func (lk *lowKeeper) tailToKeep(sh *shardState, bottom int64) *outbox.Tail {
 	seq := lk.tail(sh)
 	if seq <= max(bottom, sh.keptAt) || len(sh.back.inherited)+len(sh.back.ahead)+len(sh.back.behind) > skippedMost {
@@ -177,8 +175,8 @@ func (lk *lowKeeper) tailToKeep(sh *shardState, bottom int64) *outbox.Tail {
 	return &outbox.Tail{Seq: seq, Passed: sh.skippedKeys().Bytes()}
 }
 
-// doubtCall has nothing kept any more of shards of a database that has lost commits: their bottoms
-// were of what is gone.
+// clearCall clears the places of shards of a database that has lost commits: their bottoms come
+// from lost events.
 func (lk *lowKeeper) clearCall() *Call {
 	s := &statement.KeepLow{History: lk.leases.identity}
 	for _, lease := range lk.leases.distrusted {
@@ -187,7 +185,7 @@ func (lk *lowKeeper) clearCall() *Call {
 	return ask(s)
 }
 
-// reply notes what is kept.
+// reply notes the places that are kept now.
 func (lk *lowKeeper) reply(cl *Call) {
 	s := cl.Statement.(*statement.KeepLow)
 	if len(cl.shards) == 0 {

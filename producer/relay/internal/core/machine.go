@@ -13,22 +13,21 @@ import (
 	"github.com/boxpair/boxpair/transport"
 )
 
-// Machine decides everything that a relay does. It is a state machine without I/O, goroutines, locks
-// or clocks: events go in with the time at which they happened, and decisions come out. The same
-// input gives the same output, so a simulator can drive it through any order of events and crash it
-// anywhere.
+// Machine decides everything that a relay does. It is a state machine without I/O, goroutines,
+// locks or clocks: events go in with the time at which they happened, and decisions come out. The
+// same input gives the same output, so a simulator can drive it through any order of events and
+// crash it anywhere.
 //
-// Input is reply, outcome, overdue, wake, stop and abandon, in any number, then advance. Output is
-// the result of flush: calls, each of which is executed and given back by reply; sends, each of
-// which is answered by outcome; and notes for the log. Without input, advance is due again at
-// wakeAt.
+// Input is Reply, Outcome, Overdue, Wake, Stop and Abandon, in any number, then Advance. Output is
+// the result of Flush: calls, each of which is executed and given back by Reply; sends, each of
+// which is answered by Outcome; and notes for the log. Without input, Advance is due again at the
+// time that NextAdvance returns.
 //
 // The state is divided among owners, which share the machine. Only the owner of a field writes it;
-// the exceptions are the fields of shardState, keyLine and entry, whose comments name the writer.
+// the exceptions are the fields of shardState, keyLine, route and Entry.
 //
-// At most one call is under way on leases, one that reads the queue, one that
-// marks, and one per shard that changes parked events; they overlap with each
-// other and with sends.
+// At most one call is under way on leases, one that reads the queue, one that marks, and one per
+// shard that changes parked events. They overlap with each other and with sends.
 type Machine struct {
 	settings
 	clock
@@ -52,10 +51,10 @@ type owners struct {
 	laps     laps        // when skipped events are read again
 	deferred deferrals   // when deferred events are moved to the queue
 	due      duePoll     // when parked events are fetched
-	keys     keys        // which events are in memory, and which of a key goes first
+	keys     keys        // which events are in memory, and which event of a key goes first
 	dispatch dispatcher  // which event is sent next, and what its outcome means
 	routes   routes      // which routes work
-	routeLog routeLog    // which records about routes are written
+	routeLog routeLog    // which records about routes are logged
 	reports  routeReports
 	marks    marking   // which confirmed events are removed from the queue
 	parking  parking   // which parked events are changed
@@ -75,7 +74,7 @@ type settings struct {
 // clock is the time of one step.
 type clock struct {
 	now    time.Duration
-	wakeAt time.Duration // of the next advance, if nothing happens before
+	wakeAt time.Duration // of the next Advance, unless there is input before
 }
 
 // decisions are the result of one step.
@@ -85,22 +84,22 @@ type decisions struct {
 	notes []Note
 }
 
-// coreLimits are numbers that no order depends on. A simulator makes them small, so
-// that it meets what lies beyond them.
+// coreLimits are numbers that no order depends on. A simulator makes them small, to reach the cases
+// beyond them.
 type coreLimits struct {
-	cold    int   // rows read of a shard that had none, and late ones looked for below its mark
+	cold    int   // rows read of a polled shard, and of a late range
 	follow  int   // events of a shard that wait to be moved before it is read on
 	blocked int   // keys in one statement
 	due     int   // parked heads in one statement
 	stall   int   // events that a stalled route keeps in memory to be probed
 	undefer int   // deferred events of a shard in one statement
 	span    int64 // IDs that a page of a lap goes over at least
-	page    int   // rows of a page of a lap that is in no hurry
+	page    int   // rows of a page of a lap in no hurry
 
-	// sweep is the time between two laps through everything.
+	// sweep is the time between two laps from the beginning of the queue.
 	sweep time.Duration
-	// Looks below a mark reach down to the floor of a writer for so long, and until
-	// so many events were read meanwhile.
+	// Late ranges reach down to the floor of a writer for so long, and until so many events were
+	// read meanwhile.
 	writesLong time.Duration
 	readsLong  int
 }
@@ -110,17 +109,17 @@ var defaultLimits = coreLimits{
 	sweep: 5 * time.Minute, writesLong: time.Second, readsLong: 1000,
 }
 
-// Report tells what the core has done, as Report does.
+// Report counts events, as relay.Report does.
 type Report struct{ Delivered, Failed, Dead, Left int }
 
-// coreHealth is what Health tells that the core does not need itself.
+// coreHealth holds numbers for Health that decide nothing.
 type coreHealth struct {
 	callErr               string
 	callErrAt             time.Duration
 	read, renewed, marked time.Duration // last successes; -1: none
 	failedOver            time.Duration // -1: never
 	reads                 int64
-	reading               time.Duration // all of them together
+	reading               time.Duration // of all reads together
 }
 
 // Note is a record for the log.
@@ -132,8 +131,9 @@ type Note struct {
 
 const never = time.Duration(math.MaxInt64)
 
-// New returns the core of a relay that owns nothing yet. routeOf returns the route of a topic. batch returns how many
-// messages of a topic a sender takes over as one; nil: one. With once the machine stops when nothing is due.
+// New returns a machine that owns no shard yet. routeOf returns the route of a topic. batch returns
+// how many messages of a topic a sender takes over as one; nil: one. With once, the machine stops
+// when nothing is due.
 func New(cfg Options, routeOf func(topic string) string, batch BatchLimit, rnd *rand.Rand, once bool) *Machine {
 	if batch == nil {
 		batch = func(string) (int, int) { return 0, 0 }
@@ -204,19 +204,19 @@ func (c *Machine) Overdue(now time.Duration, through int64) {
 // Done returns what the machine has done so far.
 func (c *Machine) Done() Report { return c.report }
 
-// NextAdvance returns when advance is due again if nothing happens before, and whether the machine has
+// NextAdvance returns when Advance is due again without input before, and whether the machine has
 // stopped.
 func (c *Machine) NextAdvance() (at time.Duration, stopped bool) { return c.wakeAt, c.stopped }
 
-// Wake tells that something was committed.
+// Wake tells the machine of a commit.
 func (c *Machine) Wake(now time.Duration, n wakeup.Wakeup) {
 	c.now = now
 	c.reader.woken = c.reader.woken.And(n)
 	c.deferred.woken = c.deferred.woken || n.Deferred && c.concerns(n)
 }
 
-// concerns tells whether n is of a shard of this relay. One that it gets later brings its own
-// looks.
+// concerns tells whether n is about a shard of this relay. Shards that are acquired later are
+// polled anyway.
 func (c *Machine) concerns(n wakeup.Wakeup) bool {
 	for _, sh := range c.shards {
 		if sh != nil && n.In(sh.no) {
@@ -226,7 +226,7 @@ func (c *Machine) concerns(n wakeup.Wakeup) bool {
 	return false
 }
 
-// Stop ends the relay: what is in flight is waited for, and everything given back.
+// Stop ends the relay: it waits for the outcomes of events in flight, and gives all shards back.
 func (c *Machine) Stop(now time.Duration) {
 	c.now = now
 	if c.stopping {
@@ -240,7 +240,7 @@ func (c *Machine) Stop(now time.Duration) {
 	}
 }
 
-// Abandon ends the wait of stop: only what is idle is given back.
+// Abandon ends the wait of Stop: only idle shards are given back.
 func (c *Machine) Abandon(now time.Duration) {
 	c.Stop(now)
 	for _, sh := range c.shards {
@@ -271,15 +271,15 @@ func (c *Machine) Advance(now time.Duration) {
 	c.leases.plan()
 }
 
-// Flush returns what is to be done, and forgets it.
+// Flush returns the decisions since the last Flush.
 func (c *Machine) Flush() ([]*Call, []*Entry, []Note) {
 	calls, sends, notes := c.calls, c.sends, c.notes
 	c.calls, c.sends, c.notes = nil, c.sends[:0], nil
 	return calls, sends, notes
 }
 
-// Until returns when what is sent from a shard may still be. From one that was lost it may not be:
-// what waits for the transport is its next owner's.
+// Until returns until when events of a shard may be sent. It returns 0 for a lost shard: events
+// that wait for the transport belong to its next owner.
 func (c *Machine) Until(shard int) time.Duration {
 	if sh := c.shards[shard]; sh != nil {
 		return sh.until
@@ -287,7 +287,7 @@ func (c *Machine) Until(shard int) time.Duration {
 	return 0
 }
 
-// at asks for an advance at t.
+// at asks for an Advance at t.
 func (c *Machine) at(t time.Duration) { c.wakeAt = min(c.wakeAt, t) }
 
 func (c *Machine) issue(cl *Call) *Call {
@@ -300,7 +300,7 @@ func (c *Machine) note(level slog.Level, msg string, attrs ...slog.Attr) {
 	c.notes = append(c.notes, Note{level, msg, attrs})
 }
 
-// noteEvent writes a note about an event, which names it and never shows it.
+// noteEvent writes a note about an event. It names the event and never shows its content.
 func (c *Machine) noteEvent(level slog.Level, msg string, e *Entry, attrs ...slog.Attr) {
 	c.note(level, msg, append([]slog.Attr{
 		slog.String("dispatch_id", e.ID.String()),
@@ -326,10 +326,10 @@ func (c *Machine) pause(fails int) time.Duration {
 	return bound/2 + time.Duration(c.rand.Int64N(int64(bound)/2+1))
 }
 
-// SendResult is the outcome of a send as the core is told.
+// SendResult is the outcome of a send, as the machine is told.
 type SendResult struct {
 	Entry *Entry
 	Gen   uint32
 	transport.Result
-	Unsent bool // it never reached the transport
+	Unsent bool // the event never reached the transport
 }

@@ -6,8 +6,7 @@ import (
 	"github.com/boxpair/boxpair/producer/relay/internal/statement"
 )
 
-// marking is the part of the core that removes confirmed events from the queue,
-// in batches, while further ones are sent.
+// marking removes confirmed events from the queue, in batches, while further events are sent.
 type marking struct {
 	*Machine
 
@@ -22,7 +21,7 @@ type marking struct {
 const (
 	markMax     = 1000
 	markDelay   = 2 * time.Millisecond
-	markLongest = 10 * time.Millisecond // where looks find much
+	markLongest = 10 * time.Millisecond // under load
 )
 
 func (mk *marking) add(e *Entry) {
@@ -32,8 +31,8 @@ func (mk *marking) add(e *Entry) {
 	mk.pending = append(mk.pending, e)
 }
 
-// plan issues the next mark. While much is in flight, or looks find much, it waits a moment for
-// more to be confirmed, so that a batch is worth its round trip.
+// plan issues the next mark. While much is in flight, or under load, it waits a moment for more
+// confirms, so that a batch is worth its round trip.
 func (mk *marking) plan() {
 	if mk.busy != nil || len(mk.pending) == 0 {
 		return
@@ -67,7 +66,7 @@ func (mk *marking) plan() {
 	mk.busy = mk.issue(cl)
 }
 
-// ripe returns until when what is to be marked may wait for more, and whether more is to come.
+// ripe returns until when the events to mark may wait for more, and whether more are expected.
 func (mk *marking) ripe() (at time.Duration, wait bool) {
 	s := &mk.reader.pacer
 	if s.wide() && !mk.stopping {
@@ -78,7 +77,7 @@ func (mk *marking) ripe() (at time.Duration, wait bool) {
 
 func (mk *marking) reply(cl *Call) {
 	mk.busy, mk.underway = nil, 0
-	if cl.Err != nil { // whether it was done or not, it may be done again
+	if cl.Err != nil { // whether the statement was executed or not, it may be repeated
 		mk.fails++
 		mk.retry = mk.now + mk.pause(mk.fails)
 		mk.pending = append(cl.entries, mk.pending...)
@@ -112,9 +111,8 @@ func (mk *marking) reply(cl *Call) {
 	}
 }
 
-// marked lets the failed event of l that waited for the marks of its
-// predecessors be parked: were it parked first and the relay died then, they
-// would be sent behind it.
+// marked parks the failed event of l that waited for the marks of its predecessors: were it parked
+// first and the relay died then, they would be sent behind it.
 func (mk *marking) marked(l *keyLine) {
 	if e := l.first; e != nil && e.state == entryParking && l.parking > 0 {
 		mk.parking.parkNow(e)

@@ -9,24 +9,24 @@ import (
 	"github.com/boxpair/boxpair/store/outbox"
 )
 
-// numbering is what the core knows of the sequence that numbers events. Marks and floors take it
-// for granted that numbers ascend. While they begin anew, writers may commit events anywhere above
-// the sequence, far below the marks: looks reach down to there, so that these events are sent soon
-// and in the order of each other.
+// numbering watches the sequence that numbers events. Marks and floors rely on ascending numbers.
+// When the numbers begin anew, writers may commit events anywhere above the sequence, far below the
+// marks: late ranges reach down to there, so that these events are sent soon and in order among
+// themselves.
 type numbering struct {
 	*Machine
 
 	read   int64 // highest Seq that was read since the shards were read from the beginning
 	anew   bool
-	last   int64         // what the sequence had given out at the last heartbeat, while anew
-	noteAt time.Duration // not before it is said again
+	last   int64         // last number of the sequence at the last heartbeat, while anew
+	noteAt time.Duration // no note before
 }
 
-// noteSequence is how often it is said that the sequence begins anew.
+// noteSequence is the time between two log records about a sequence that began anew.
 const noteSequence = time.Minute
 
-// saw takes note of a number that was read above the marks. A writer that comes next has higher
-// ones, or ones above the sequence if that begins anew.
+// saw takes note of a number that was read above the marks. The next writer has higher numbers, or
+// numbers above the sequence if the sequence begins anew.
 func (nb *numbering) saw(seq int64) {
 	nb.read = max(nb.read, seq)
 	nb.late.seen = nb.seen()
@@ -39,8 +39,8 @@ func (nb *numbering) seen() int64 {
 	return nb.read
 }
 
-// checked takes over what the database said of its sequence. If the shards were read from the
-// beginning since, the question was about events that may be gone.
+// checked takes over the state of the sequence. It ignores an answer from before the shards were
+// read from the beginning: the question was about events that may be gone.
 func (nb *numbering) checked(s *statement.Heartbeat) {
 	if s.Read > nb.read {
 		return

@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// With hundreds of routes that do not work, as when a downstream with a topic for each customer is
-// down, probes and records for the log would be hundreds a second. Both have a budget that all
-// routes share, which a few do not use up.
+// With hundreds of stalled routes, as when a downstream with a topic for each customer is down,
+// there would be hundreds of probes and log records a second. Both have a budget that all routes
+// share, and that a few routes do not use up.
 
 const (
 	probesPerSecond = 50 // on all stalled routes together; a probe that succeeds costs nothing
@@ -20,10 +20,10 @@ const (
 // probing is the budget of probes.
 type probing struct {
 	left float64
-	at   time.Duration // when left was right; 0: never
+	at   time.Duration // when left was computed; 0: never
 }
 
-// may tells whether a probe may be sent now.
+// allow tells whether a probe may be sent now.
 func (p *probing) allow(now time.Duration) bool {
 	if p.at == 0 {
 		p.left = probesPerSecond
@@ -33,20 +33,20 @@ func (p *probing) allow(now time.Duration) bool {
 	return p.left >= 1
 }
 
-// next is when a probe may be sent that may not be sent now.
+// next is when the next probe may be sent, after allow has said no.
 func (p *probing) next() time.Duration {
 	return p.at + time.Duration((1-p.left)/probesPerSecond*float64(time.Second)) + time.Microsecond
 }
 
-// repeats has one kind of record written at growing intervals, and begins anew when there was
-// nothing to write for as long.
+// repeats spaces the records of one kind at growing intervals. It begins anew after a quiet time as
+// long as the interval.
 type repeats struct {
 	until   time.Duration // nothing is written before
 	pause   time.Duration
-	omitted int // since the last one that was written
+	omitted int // since the last record
 }
 
-// pass tells whether a record is to be written now, and how many like it were not.
+// allow tells whether a record is written now, and how many like it were omitted.
 func (p *repeats) allow(now time.Duration) (omitted int, ok bool) {
 	if now < p.until {
 		p.omitted++
@@ -62,26 +62,26 @@ func (p *repeats) allow(now time.Duration) (omitted int, ok bool) {
 	return omitted, true
 }
 
-// routeLog owns the budget of log records about routes.
+// routeLog writes log records about routes within a budget.
 type routeLog struct {
 	*Machine
 
 	left    int
-	leftAt  time.Duration // when left was right
+	leftAt  time.Duration // when left was computed
 	summary repeats
 	omitted int
 	worst   slog.Level
 }
 
-// route writes a record about r, or has it summed up with those of other routes.
+// route writes a record about r, or counts it for the summary.
 func (rl *routeLog) route(level slog.Level, msg string, r *route, attrs ...slog.Attr) {
 	if rl.allow(level) {
 		rl.note(level, msg, append([]slog.Attr{slog.String("route", r.name)}, attrs...)...)
 	}
 }
 
-// trouble writes a record about an event that r has not taken, for the first and then from time
-// to time.
+// trouble writes a record about an event that its route has not taken: the first time, and then
+// from time to time.
 func (rl *routeLog) trouble(msg string, e *Entry) {
 	r := e.route
 	omitted, ok := r.trouble.allow(rl.now)
@@ -97,7 +97,7 @@ func (rl *routeLog) trouble(msg string, e *Entry) {
 	rl.noteEvent(slog.LevelWarn, msg, e, attrs...)
 }
 
-// may tells whether a record about a route is to be written by itself.
+// allow tells whether a record about a route is written by itself.
 func (rl *routeLog) allow(level slog.Level) bool {
 	if gain := int((rl.now - rl.leftAt) / recordsEvery); gain > 0 || rl.leftAt == 0 {
 		rl.left, rl.leftAt = min(recordsAtOnce, rl.left+gain), max(rl.now, 1)
@@ -111,7 +111,7 @@ func (rl *routeLog) allow(level slog.Level) bool {
 	return false
 }
 
-// sumUp writes one record for those about routes that were not written.
+// sumUp writes one record for all omitted records about routes.
 func (rl *routeLog) sumUp() {
 	if rl.omitted == 0 {
 		return

@@ -7,8 +7,8 @@ import (
 	"github.com/boxpair/boxpair/transport"
 )
 
-// buryMissing makes a parked event dead whose row in the log is missing. l is nil
-// if its key is not known.
+// failMissing makes a parked event dead whose row in the log is missing. l is nil if its key is not
+// known.
 func (pk *parking) failMissing(sh *shardState, row *outbox.Queued, l *keyLine) {
 	pk.note(slog.LevelError, "parked event is missing from the log", slog.Int("shard", sh.no), slog.Int64("seq", row.Seq))
 	e := pk.keys.newEntry(sh, row)
@@ -19,8 +19,8 @@ func (pk *parking) failMissing(sh *shardState, row *outbox.Queued, l *keyLine) {
 	pk.failAgain(e)
 }
 
-// confirmed books a parked event that was delivered. The next of its key is
-// sent without waiting for a look at what is due.
+// confirmed books a parked event that was delivered. The next event of its key is sent without
+// waiting for the next poll of due events.
 func (pk *parking) confirmed(e *Entry) {
 	sh, l := e.shard, e.line
 	if len(sh.writer.sent) == 0 {
@@ -66,8 +66,8 @@ func (pk *parking) settled(e *Entry) {
 	}
 }
 
-// failAgain records a further failure of a parked event. The others of its key
-// in memory are left to the database again.
+// failAgain records a further failure of a parked event. The other parked events of its key leave
+// memory; the database has them.
 func (pk *parking) failAgain(e *Entry) {
 	l := e.line
 	e.state = entryParking
@@ -102,15 +102,16 @@ func (pk *parking) retried(cl *Call) {
 			pk.keys.compact(l)
 		}
 		if e.Missing && l == nil {
-			pk.loading.reload(e.shard) // nobody here knows which key has lost its head
+			pk.loading.reload(e.shard) // the key that has lost its head is not known here
 		}
 		pk.keys.free(e)
 	}
 }
 
-// retryLost reads a parked event again whose failure was recorded or was not. If it was not, the
-// event is due still and is sent once more. The statement is not repeated: an operator may have
-// redriven the event in between, and the failure would be counted for what has not been sent since.
+// retryLost reads a parked event again after a Retry whose outcome is unknown. If the failure was
+// not recorded, the event is still due and is sent once more. The statement is not repeated: an
+// operator may have redriven the event in between, and the failure would count against the redriven
+// event, which has not been sent since.
 func (pk *parking) retryLost(e *Entry) {
 	sh, l := e.shard, e.line
 	pk.settled(e)
@@ -124,8 +125,7 @@ func (pk *parking) retryLost(e *Entry) {
 	pk.keys.free(e)
 }
 
-// fetched takes over the parked events of a key, or unblocks it if there
-// are none left.
+// fetched takes over the parked events of a key, or unblocks the key if none is left.
 func (pk *parking) fetched(cl *Call) {
 	s := cl.Statement.(*fetchParked)
 	l, sh := s.line, cl.shards[0]
@@ -137,7 +137,7 @@ func (pk *parking) fetched(cl *Call) {
 	due := l.due
 	l.due, l.verify = false, false
 	if len(l.parked) > 0 || l.retrying > 0 || l.sent > 0 {
-		return // what is under way asks again
+		return // the answer to the statement or send under way asks again
 	}
 	if len(s.Rows) == 0 {
 		pk.emptied(l)
@@ -149,24 +149,24 @@ func (pk *parking) fetched(cl *Call) {
 	toMove := l.toMove()
 	if toMove < first.Seq {
 		l.due = due
-		return // the earlier one asks again when it has been moved
+		return // the earlier event asks again when it has been moved
 	}
 	if first.State == outbox.Dead {
-		return // it holds the key until an operator settles it
+		return // a dead event holds the key until an operator settles it
 	}
 	if first.Missing {
 		pk.failMissing(sh, first, l)
 		return
 	}
 	switch {
-	case first.State == outbox.Following: // without a head, unless a dead event holds it
+	case first.State == outbox.Following: // it has no head, unless a dead event holds it
 		sh.writer.heal = true
 		pk.mark(sh)
 	case due:
 		for i := range s.Rows {
 			row := &s.Rows[i]
 			if row.Missing || row.State == outbox.Dead || row.Seq > toMove {
-				break // the next look begins with it
+				break // the next FetchParked begins with this event
 			}
 			l.parked = append(l.parked, pk.keys.newParked(sh, row, pk.routes.of(row.Topic), l))
 		}
@@ -176,22 +176,21 @@ func (pk *parking) fetched(cl *Call) {
 	}
 }
 
-// emptied unblocks a key that has no parked events any more which hold it, unless some are
-// on their way there.
+// emptied unblocks a key without parked events that hold it, unless some are being moved or parked.
 func (pk *parking) emptied(l *keyLine) {
 	l.head = 0
 	switch {
 	case !l.blocked:
 		pk.keys.dropIdle(l)
 	case l.following > 0 || l.parking > 0 || l.hole != 0:
-		pk.reader.refill(l) // what is moved finds itself without a head, and asks again
+		pk.reader.refill(l) // moved events find no head, and ask again
 	default:
 		pk.keys.unblock(l)
 	}
 }
 
-// distrust drops what is known of the parked events of a key, since somebody
-// else has changed them. What is in flight comes to its end first.
+// invalidate drops the parked events of a key from memory, since an operator may have changed them.
+// Events in flight and statements under way end first.
 func (pk *parking) invalidate(l *keyLine) {
 	l.verify = true
 	pk.keys.forgetParked(l, nil)

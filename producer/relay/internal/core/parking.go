@@ -10,10 +10,10 @@ import (
 	"github.com/boxpair/boxpair/store/outbox"
 )
 
-// parkedWriter is what changes the parked events of one shard: one statement at a time,
-// in an order in which each finds what the ones before it have left. The fence
-// keeps other relays out; it is the lane that keeps this one from, say, moving
-// an event behind a head that it releases at the same moment.
+// parkedWriter holds the changes of one shard's parked events that are not written yet. Its
+// statements run one at a time, in an order in which each finds the results of the earlier ones.
+// The fence keeps other relays out; the writer keeps this relay from, say, moving an event behind a
+// head that another statement releases at the same moment.
 type parkedWriter struct {
 	busy  *Call
 	fails int
@@ -21,10 +21,10 @@ type parkedWriter struct {
 	turn  int
 
 	sent   []*Entry      // parked events that were confirmed
-	since  time.Duration // when the first of them was
+	since  time.Duration // when the first of them was confirmed
 	again  []*Entry      // parked events that failed
 	park   []*Entry      // events of the queue that failed
-	follow []*Entry      // events of the queue behind those
+	follow []*Entry      // events of the queue behind failed ones
 	fetch  []*keyLine    // keys whose parked events are to be read
 	heal   bool          // a follower without a head was seen
 }
@@ -33,11 +33,11 @@ func (pw *parkedWriter) idle() bool {
 	return pw.busy == nil && !pw.heal && len(pw.sent)+len(pw.again)+len(pw.park)+len(pw.follow)+len(pw.fetch) == 0
 }
 
-// parking owns the changes of parked events, of all shards.
+// parking writes the changes of parked events, of all shards.
 type parking struct {
 	*Machine
 
-	pending uint64 // shards whose parkedWriter has something to do, as bits
+	pending uint64 // shards whose writer has something to do, as bits
 	busy    int    // statements under way
 	turn    int
 	healing budget // of shards in one statement
@@ -45,25 +45,25 @@ type parking struct {
 
 const (
 	parkingCalls = 4   // statements under way at once, over all shards
-	parkingBatch = 500 // events in one
-	sentBatch    = 64  // events that were sent, which are not worth waiting for more
+	parkingBatch = 500 // events in one statement
+	sentBatch    = 64  // so many confirmed events do not wait for more
 	sentDelay    = 10 * time.Millisecond
 )
 
-// sentWaits tells whether what was sent may be recorded together with what is
-// being sent: nothing else waits for it.
+// sentWaits tells whether confirmed events may wait to be recorded together with later ones:
+// nothing else waits for their record.
 func (pw *parkedWriter) sentWaits(now time.Duration) bool {
 	return len(pw.sent) > 0 && len(pw.sent) < sentBatch && len(pw.again)+len(pw.fetch) == 0 && now < pw.since+sentDelay
 }
 
-// mark takes note that the lane of sh has something to do.
+// mark takes note that the writer of sh has something to do.
 func (pk *parking) mark(sh *shardState) {
 	if !sh.gone {
 		pk.pending |= 1 << sh.no
 	}
 }
 
-// plan issues what lanes have to do, the shards in turns.
+// plan issues the next statements of the writers, the shards in turns.
 func (pk *parking) plan() {
 	first := pk.turn
 	for i := range pk.shards {
@@ -97,7 +97,7 @@ func (pk *parking) plan() {
 	}
 }
 
-// restShard leaves a lane alone that has nothing to do now.
+// idleShard leaves a writer alone that has nothing to do now.
 func (pk *parking) idleShard(sh *shardState) {
 	if sh.phase == phaseReady && sh.writer.sentWaits(pk.now) {
 		pk.at(sh.writer.since + sentDelay)
@@ -106,8 +106,8 @@ func (pk *parking) idleShard(sh *shardState) {
 	pk.pending &^= 1 << sh.no
 }
 
-// next makes the next statement of sh. What was sent is recorded before what
-// failed behind it, and both before anything else; the rest takes turns.
+// next makes the next statement of sh. Confirmed events are recorded before failures behind them,
+// and both before anything else; the other changes take turns.
 func (pk *parking) next(sh *shardState) *Call {
 	pw := &sh.writer
 	switch sh.phase {
@@ -164,9 +164,9 @@ func (c *Call) take(from []*Entry) []*Entry {
 	return append(from[:0], from[n:]...)
 }
 
-// takeFollowers is take for events that are to follow. One behind an event that is in flight from
-// the queue, or about to be parked, waits for the end of that: should the relay die, and what they
-// follow be discarded, the later one would be the head and go first.
+// takeFollowers is take for events that are to follow. An event waits while an earlier one of its
+// key is in flight from the queue, or about to be parked: should the relay die, and their head be
+// discarded, the later event would become the head and go first.
 func (c *Call) takeFollowers(from []*Entry) []*Entry {
 	rest := from[:0]
 	for _, e := range from {
@@ -179,7 +179,7 @@ func (c *Call) takeFollowers(from []*Entry) []*Entry {
 	return rest
 }
 
-// queueFollower puts e before the later ones of its key, which must not be moved before it.
+// queueFollower puts e before the later followers of its key: events of a key are moved in order.
 func (pw *parkedWriter) queueFollower(e *Entry) {
 	at := len(pw.follow)
 	for i := at - 1; i >= 0 && e.line.following > 0; i-- {
@@ -193,8 +193,8 @@ func (pw *parkedWriter) queueFollower(e *Entry) {
 	pw.follow = slices.Insert(pw.follow, at, e)
 }
 
-// healCall heals shards that are to be healed and have nothing under way: as many as the statement
-// heals in time, where there are a million keys.
+// healCall heals shards that need it and have nothing under way: as many as the statement heals in
+// time, even where there are a million keys.
 func (pk *parking) healCall() *Call {
 	s := &heal{reload: true}
 	cl := ask(s)
@@ -230,7 +230,9 @@ func (pk *parking) reply(cl *Call) {
 		pk.failed(cl)
 		return
 	}
-	if cl.Op() != statement.OpFetchParked { // which follows each lost retry, and says nothing of the next
+	// A FetchParked follows each lost Retry; its success does not mean that the next Retry
+	// succeeds.
+	if cl.Op() != statement.OpFetchParked {
 		for _, sh := range cl.shards {
 			sh.writer.fails = 0
 		}
@@ -260,8 +262,8 @@ func (pk *parking) reply(cl *Call) {
 	}
 }
 
-// healed goes on with what shards are healed for: loading what is blocked, or just
-// sending the events that have become heads.
+// healed goes on to the purpose of healing: loading blocked keys, or sending the events that have
+// become heads.
 func (pk *parking) healed(cl *Call, reload bool) {
 	pk.due.soon(pk.now)
 	for _, sh := range cl.shards {
@@ -272,9 +274,9 @@ func (pk *parking) healed(cl *Call, reload bool) {
 	}
 }
 
-// failed puts back what a failed statement was to do, before the rest. It
-// may have been done: all of it may be done twice, except for counting the failures of
-// parked events, which are looked at again instead.
+// failed puts the work of a failed statement back, before the rest. The statement may have been
+// executed. Repeating it is harmless, except for counting failures of parked events: these events
+// are read again instead.
 func (pk *parking) failed(cl *Call) {
 	for _, sh := range cl.shards {
 		sh.writer.fails++
@@ -306,9 +308,8 @@ func (pk *parking) failed(cl *Call) {
 	}
 }
 
-// park records the failure of an event of the queue, once the marks of its
-// predecessors are in. Its key is blocked from now on, unless it goes on
-// without the dead event.
+// park records the failure of an event of the queue, once the marks of its predecessors are
+// answered. Its key is blocked from now on, unless the key goes on without a dead event.
 func (pk *parking) park(e *Entry) {
 	e.state = entryParking
 	l := e.line
@@ -360,7 +361,7 @@ func (pk *parking) parkedEvents(cl *Call) {
 	}
 }
 
-// buried reports a dead event.
+// reportDead counts and logs a dead event.
 func (pk *parking) reportDead(e *Entry) {
 	if !e.dead {
 		return
@@ -371,12 +372,12 @@ func (pk *parking) reportDead(e *Entry) {
 }
 
 func (pk *parking) followed(cl *Call) {
-	pk.due.soon(pk.now) // what went before them may have gone: the first of them is a head then
+	pk.due.soon(pk.now) // their head may have gone: then the first of them becomes the head
 	for _, e := range cl.entries {
 		l := e.line
 		l.following--
 		if e.Seq <= l.head || l.head == headUnknown {
-			l.head = 0 // e may stand before it, or be it: then the database has lost that it was parked
+			l.head = 0 // e may come before the head, or be the head itself: then the database has lost that it was parked
 		}
 		pk.keys.leftQueue(e)
 		pk.keys.free(e)
@@ -386,8 +387,8 @@ func (pk *parking) followed(cl *Call) {
 	}
 }
 
-// recheck reads the parked events of a blocked key whose head is not known, and
-// of which nothing is under way: it may be a follower without a head.
+// recheck reads the parked events of a blocked key with an unknown head and no statement under way:
+// it may have a follower without a head.
 func (pk *parking) recheck(l *keyLine) {
 	if l.blocked && l.head == 0 && l.parking == 0 && !l.flowing() {
 		pk.readParked(l)

@@ -2,31 +2,30 @@ package core
 
 import "time"
 
-// pollPacer is the time between looks. A look costs the database as much as tens of events,
-// whatever it finds: where it finds many, others come meanwhile that can be read together with
-// them.
+// pollPacer spaces polls. Each poll costs the database as much as tens of events. Under load polls
+// are spaced out, so that each returns more.
 type pollPacer struct {
 	least    time.Duration // PollMin
 	most     time.Duration
 	interval time.Duration
-	last     time.Duration // look everywhere
-	events   int           // that were found by looks after …
-	since    time.Duration // … this one
+	last     time.Duration // the last poll of all shards
+	events   int           // events found by polls after …
+	since    time.Duration // … this time
 }
 
 const (
-	spacedFrom   = 3 // up to so many in PollMin leave looks as they are
-	spacedAtMost = 4 // how far they are apart at most, in PollMin
+	spacedFrom   = 3 // up to so many events in PollMin leave polls unspaced
+	spacedAtMost = 4 // the longest interval, in PollMin
 )
 
 func newPollPacer(cfg *Options) pollPacer {
 	return pollPacer{least: cfg.PollMin, most: min(spacedAtMost*cfg.PollMin, cfg.PollMax), interval: cfg.PollMin}
 }
 
-// wide tells whether looks are further apart than the least.
+// wide tells whether polls are spaced out.
 func (s *pollPacer) wide() bool { return s.interval > s.least }
 
-// next is when to look again for what there is no hurry for.
+// next is the time of the next poll without hurry.
 func (s *pollPacer) next() time.Duration {
 	if !s.wide() {
 		return 0
@@ -34,8 +33,8 @@ func (s *pollPacer) next() time.Duration {
 	return s.last + s.interval
 }
 
-// found notes a look and the events it found, and sets the time to the next ones by what was found
-// in as long as the longest at least: a few events in a row are no load.
+// found counts the events of a poll, and sets the interval by the events found in at least the
+// longest interval: a few events in a row are no load.
 func (s *pollPacer) found(issued time.Duration, events int) {
 	s.events += events
 	took := issued - s.since

@@ -2,8 +2,8 @@ package core
 
 import "github.com/boxpair/boxpair/store/outbox"
 
-// quiescent tells whether nothing is left to do that is due: what a RunOnce
-// waits for. Events on routes that take nothing now are not due.
+// quiescent tells whether nothing that is due is left to do, as RunOnce waits for. Events on routes
+// that take nothing now are not due.
 func (c *Machine) quiescent() bool {
 	if c.leases.live == 0 || c.leases.held < c.leases.share() && !c.leases.acquired {
 		return false
@@ -31,8 +31,7 @@ func (c *Machine) nothingToSend() bool {
 	return true
 }
 
-// shardsQuiescent tells whether every shard was read to its end and has nothing
-// to record.
+// shardsQuiescent tells whether every shard was read to its end and has nothing to record.
 func (c *Machine) shardsQuiescent() bool {
 	for _, sh := range c.shards {
 		if sh != nil && (!sh.open() || !sh.readable() || sh.more || sh.pollOnce || sh.back.urgent > 0 || !sh.writer.idle() || sh.clear || sh.held.n > 0) {

@@ -13,32 +13,32 @@ import (
 	"github.com/boxpair/boxpair/store/outbox"
 )
 
-// reader owns the reading of the queue: one statement at a time, so that the rows of one are never
-// older than the rows of the one before.
+// reader reads the queue, one statement at a time, so that later rows are never older than earlier
+// ones.
 type reader struct {
 	*Machine
 
 	busy  *Call
 	fails int
 	retry time.Duration
-	turn  int // kind of read that comes next
+	turn  int // the kind of read that comes next
 
-	woken    wakeup.Wakeup // shards to be read since something was committed
-	paced    time.Duration // when wake-ups will have brought no more than one look per spacing
+	woken    wakeup.Wakeup // shards with commits that were not read yet
+	paced    time.Duration // when polls for wake-ups are back at one per interval of the pacer
 	pacer    pollPacer
 	pollAt   time.Duration
 	delay    time.Duration
-	followed bool // shards are to be read since something was committed in them …
-	polled   bool // … and all of them once
-	from     int  // shard that is read first
+	followed bool // the next fetch follows wake-ups …
+	polled   bool // … and polls all shards
+	from     int  // the shard that is read first
 	budget   budget
 
 	refills []*keyLine // keys whose skipped events are to be read
 }
 
-// wakesAhead is how many looks for wake-ups may come without a pause between them. On the average
-// there is one per spacing at most (a generic cell rate): an event that comes alone waits for
-// nothing, and many are read together.
+// wakesAhead is how many polls for wake-ups may follow each other without a pause. On average there
+// is at most one per interval of the pacer (a generic cell rate): a single event is read at once,
+// and many events are read together.
 const wakesAhead = 20
 
 // plan issues the next read. The kinds take turns.
@@ -106,15 +106,15 @@ func (rd *reader) reply(cl *Call) {
 	}
 }
 
-// readsQueue tells whether rows of the queue are on their way, which may be older than
-// what has happened meanwhile.
+// readsQueue tells whether a read of the queue is under way, or held for a sample. Its rows may be
+// older than the state in memory.
 func (rd *reader) readsQueue() bool {
 	busy := rd.busy
 	return rd.late.held != nil || busy != nil && (busy.Op() == statement.OpFetch || busy.Op() == statement.OpFetchKey)
 }
 
-// fetchCall looks for events above the low-water marks, if there is room for
-// them and either more are known to be there or it is time to look.
+// fetchCall fetches events above the low-water marks if memory has room, from shards that are known
+// to have more or when a poll is due.
 func (rd *reader) fetchCall() *Call {
 	if rd.room() <= rd.capacity()/4 {
 		rd.routes.evictSurplus()
@@ -142,7 +142,7 @@ func (rd *reader) fetchCall() *Call {
 	return rd.fetchRanges()
 }
 
-// lookEverywhere has all shards read once.
+// pollAll has all shards read once.
 func (rd *reader) pollAll() {
 	some := false
 	for _, sh := range rd.shards {
@@ -151,21 +151,21 @@ func (rd *reader) pollAll() {
 		}
 	}
 	if !some {
-		rd.at(rd.now + rd.cfg.PollMax) // no shard yet; whatever opens one brings an advance
+		rd.at(rd.now + rd.cfg.PollMax) // no shard is readable yet
 		return
 	}
 	rd.pacer.last = rd.now
 	if !rd.woken.None() {
 		rd.paced = max(rd.paced, rd.now) + rd.pacer.interval
-		rd.delay = 0 // what it was for may not be committed yet
+		rd.delay = 0 // the wake-up may have come before its commit
 	}
 	rd.woken, rd.polled = wakeup.Wakeup{}, true
 	rd.delay = min(max(2*rd.delay, rd.pacer.interval), rd.cfg.PollMax)
 	rd.pollAt = rd.now + rd.delay
 }
 
-// followWakeups has the shards read in which something was committed, and no other: most have nothing,
-// and to look there costs more than what is found.
+// followWakeups has only the shards read in which something was committed: reading the others costs
+// more than the few events found there are worth.
 func (rd *reader) followWakeups() {
 	followed := false
 	for _, sh := range rd.shards {
@@ -181,14 +181,14 @@ func (rd *reader) followWakeups() {
 	}
 }
 
-// readable tells whether the queue of sh is to be read on.
+// readable tells whether the queue of sh may be read on.
 func (rd *reader) readable(sh *shardState) bool {
 	return sh != nil && sh.open() && sh.readable() && len(sh.writer.follow) < rd.limits.follow
 }
 
-// fetchRanges makes a fetch of the shards that are to be read, which share the budget: those where
-// more is known to be take what the others leave. It begins with another shard each time, in case
-// not all are reached.
+// fetchRanges makes a fetch of the shards that are to be read. Shards that are polled get a small
+// limit, and shards with more events share the rest of the budget. Each fetch begins with another
+// shard, in case the budget does not reach all of them.
 func (rd *reader) fetchRanges() *Call {
 	hot, cold := 0, 0
 	for _, sh := range rd.shards {
@@ -232,7 +232,7 @@ func (rd *reader) fetchRanges() *Call {
 	return cl
 }
 
-// include adds a range of a shard to a fetch, and what is to be looked for below it.
+// include adds a range of a shard to a fetch, and the late range below it.
 func (rd *reader) include(cl *Call, sh *shardState, r outbox.Range, young int64) {
 	f := cl.fetch()
 	cl.shards, f.versions = append(cl.shards, sh), append(f.versions, sh.version)
@@ -241,9 +241,9 @@ func (rd *reader) include(cl *Call, sh *shardState, r outbox.Range, young int64)
 	f.Ranges = append(f.Ranges, r)
 }
 
-// byShard returns the position of every shard in the call, -1 for those not in it
-// and for those whose low-water mark was set back since: a row from above the
-// old mark would overtake those that are to be read again.
+// byShard returns the position of every shard in the call. The position is -1 for shards that are
+// not in the call, lost or yielding, and for shards whose low-water mark was set back since: a row
+// from above the old mark would overtake rows that are read again.
 func (rd *reader) byShard(cl *Call) (positions [idgen.Shards]int) {
 	for i := range positions {
 		positions[i] = -1
@@ -256,8 +256,8 @@ func (rd *reader) byShard(cl *Call) (positions [idgen.Shards]int) {
 	return positions
 }
 
-// fetched takes over what a fetch has brought, at once or after a sample: if its
-// looks did not reach down to the floor of a writer.
+// fetched takes over the rows of a fetch: at once, or after a sample if the late ranges do not
+// reach down to the floor of every writer.
 func (rd *reader) fetched(cl *Call) {
 	f := cl.fetch()
 	rd.budget.booked(cl.Err, rd.now-cl.issued > rd.cfg.LeaseTTL/2, f.Rows)
@@ -282,7 +282,7 @@ func (rd *reader) fetched(cl *Call) {
 		}
 		rd.pacer.found(cl.issued, len(f.Rows))
 		rd.late.read += len(f.Rows)
-		if len(f.Rows) > 0 && !f.woken { // where wake-ups come, there is no need to ask for more
+		if len(f.Rows) > 0 && !f.woken { // wake-ups tell of further events, without a poll
 			rd.delay = rd.pacer.interval
 			rd.pollAt = min(rd.pollAt, cl.issued+rd.pacer.interval)
 		}
@@ -294,7 +294,7 @@ func (rd *reader) fetched(cl *Call) {
 	rd.taken(cl)
 }
 
-// taken takes over what a fetch has brought.
+// taken takes over the rows of a fetch or of a lap.
 func (rd *reader) taken(cl *Call) {
 	if cl.fetch().lap {
 		rd.laps.take(cl)
@@ -303,9 +303,8 @@ func (rd *reader) taken(cl *Call) {
 	}
 }
 
-// takeFetched takes over what a fetch has brought. Where more was to be looked for below the
-// mark than it has brought, the queue is read again from there on: what is above
-// might overtake it.
+// takeFetched takes over the rows of a fetch. If a late range was cut short, the queue is read
+// again from its lower end: events above the mark might overtake the missing rows.
 func (rd *reader) takeFetched(cl *Call) {
 	f := cl.fetch()
 	below, above := cl.counts()
@@ -319,7 +318,7 @@ func (rd *reader) takeFetched(cl *Call) {
 		row := &f.Rows[i]
 		p := positions[row.Shard]
 		if p < 0 || cl.shards[p].gone {
-			continue // and says nothing of who may write below it: the database may have lost it since
+			continue // before numbers.saw: the database may have lost the row since, and give out its number again
 		}
 		sh := cl.shards[p]
 		rd.numbers.saw(row.Seq)
@@ -332,7 +331,7 @@ func (rd *reader) takeFetched(cl *Call) {
 	for p, sh := range cl.shards {
 		if positions[sh.no] == p && sh.readable() {
 			sh.more = above[p] >= f.Ranges[f.above[p]].Limit
-		} else { // what it has brought from below was not taken
+		} else { // late events were not taken either
 			sh.known = min(sh.known, f.lateFrom[p])
 			cl.wantAgain(p)
 		}
@@ -340,13 +339,14 @@ func (rd *reader) takeFetched(cl *Call) {
 	rd.late.sampleSoon()
 }
 
-// waits tells whether a row of a shard is to be read again later, as all that is behind it. What a
-// replay has put back of a key is sent in order, so a row of one must not be taken
+// waits tells whether a row, and with it every row behind it, has to be read again later. Replayed
+// events of a key are sent in order, so a row with a key is not taken
 //
-//   - before the shard was told of the replay: there may be earlier ones below the mark, where
-//     nobody looks. The next renewal tells to where it is to be set back, and is asked for at once;
-//   - while an earlier one of that replay has to wait, as its event is in memory with the row
-//     before: it is confirmed, and the answer to its mark is on the way.
+//   - before the shard was set back for the replay: earlier rows of the replay may lie below the
+//     mark, where no fetch looks. The next renewal tells how far to set the shard back, and is sent
+//     at once;
+//   - while the event is in memory with its row from before the replay: the event is confirmed, and
+//     its mark is not answered yet.
 func (rd *reader) waits(sh *shardState, row *outbox.Queued) bool {
 	if row.Key == "" {
 		return !sh.readable()
@@ -362,8 +362,8 @@ func (rd *reader) waits(sh *shardState, row *outbox.Queued) bool {
 	return !sh.readable()
 }
 
-// counts returns how many rows of each shard a fetch has brought from below
-// and from above its mark.
+// counts returns how many rows of each shard a fetch has brought from below and from above its
+// mark.
 func (c *Call) counts() (below, above []int) {
 	f := c.fetch()
 	below, above = make([]int, len(c.shards)), make([]int, len(c.shards))
@@ -383,11 +383,10 @@ func (c *Call) counts() (below, above []int) {
 	return below, above
 }
 
-// keyShare is so small a part of a lease that a read in one key may take: no other read is under
-// way meanwhile.
+// KeyShare bounds a read of one key to LeaseTTL / KeyShare, since no other read runs meanwhile.
 const KeyShare = 10
 
-// refillCall reads on in a key of which events were passed over.
+// refillCall reads the skipped events of a key.
 func (rd *reader) refillCall() *Call {
 	for len(rd.refills) > 0 {
 		l := rd.refills[0]
@@ -398,7 +397,7 @@ func (rd *reader) refillCall() *Call {
 		}
 		if !l.shard.open() || !l.shard.readable() || l.blocked && len(l.shard.writer.follow) >= rd.limits.follow {
 			rd.refills = append(rd.refills[1:], l)
-			return nil // an answer that is awaited changes that
+			return nil // an answer to a statement changes that
 		}
 		rd.refills = rd.refills[1:]
 		return ask(&fetchKey{
@@ -409,13 +408,13 @@ func (rd *reader) refillCall() *Call {
 	return nil
 }
 
-// refill asks for the events of l that were passed over, once there is room.
+// refill asks for the skipped events of l, once there is room.
 func (rd *reader) refill(l *keyLine) {
 	if l.refilling || l.shard.yielding {
 		return
 	}
 	if !l.blocked && (l.n > rd.cfg.MaxPerKey/2 || l.n > 0 && l.first.route.stalled()) {
-		return // when the first of them has gone
+		return // when the first of its events has gone
 	}
 	if l.hole == 0 {
 		if b := &l.shard.back; !b.none() && b.has(keyset.Hash(l.key), false) {
@@ -427,8 +426,8 @@ func (rd *reader) refill(l *keyLine) {
 	rd.refills = append(rd.refills, l)
 }
 
-// refilled takes over the events of a key from its hole on. The hole is closed if
-// the statement has reached the end: what earlier reads passed over, it saw.
+// refilled takes over the events of a key from its hole on. The hole is closed if the statement has
+// reached the end of the key: the statement saw every event that earlier reads had skipped.
 func (rd *reader) refilled(cl *Call) {
 	s := cl.Statement.(*fetchKey)
 	l, sh := s.line, cl.shards[0]
@@ -451,12 +450,12 @@ func (rd *reader) refilled(cl *Call) {
 			full = true
 			break
 		}
-		l.hole = row.Seq + 1 // what is taken is in front of it
+		l.hole = row.Seq + 1 // the row itself is in front of the hole if it is taken
 		if rd.keys.take(sh, row, false); sh.gone {
 			return
 		}
 		if full, skipped = l.hole == row.Seq, l.hole == 0; full || skipped {
-			break // there is no room for more: the hole begins again here; or its route is stalled
+			break // the hole begins again here, for want of room; or the route is stalled
 		}
 	}
 	if !full && !skipped && len(s.Rows) < s.Limit {
@@ -467,8 +466,8 @@ func (rd *reader) refilled(cl *Call) {
 	rd.keys.dropIdle(l)
 }
 
-// leaveToLap has a lap read on in a key, in pages: between its events are so many of other keys
-// that one statement takes too long to read over them.
+// leaveToLap leaves the skipped events of a key to a lap, which reads in pages: so many events of
+// other keys lie between them that one statement takes too long.
 func (rd *reader) leaveToLap(l *keyLine) {
 	sh := l.shard
 	sh.back.skip(keyset.Hash(l.key), true, l.hole)
@@ -488,11 +487,11 @@ func (rd *reader) capacity() int {
 	return most
 }
 
-// room is how many more events are to be kept in memory.
+// room is how many more events may be kept in memory.
 func (rd *reader) room() int { return rd.capacity() - rd.keys.buffered + rd.routes.stalledRoom() }
 
-// lookLimit is how many rows are read of a shard that is read for the first time in a while, and
-// how many a look below its mark may bring before it counts as cut short.
+// coldLimit is how many rows are read of a shard that is polled, and of a late range before it
+// counts as cut short.
 func (rd *reader) coldLimit() int {
 	return max(1, min(rd.limits.cold, rd.budget.rows()/len(rd.shards)))
 }

@@ -9,14 +9,14 @@ import (
 	"github.com/boxpair/boxpair/store/outbox"
 )
 
-// routeReports owns the reports to the database of routes that do not work. A report costs a
-// statement when that has changed since the last heartbeat, and one when the relay starts: one of
-// the same name may have left something.
+// routeReports reports routes that do not work to the database. A report costs a statement when the
+// list has changed since the last heartbeat, and one when the relay starts: an earlier relay of its
+// name may have left a list.
 type routeReports struct {
 	*Machine
 
-	due     bool // there may be something to tell
-	sent    bool // something was
+	due     bool // the list may have changed
+	sent    bool // a report has succeeded
 	written []outbox.StalledRoute
 }
 
@@ -25,7 +25,7 @@ const (
 	reportedName   = 1 << 10 // bytes
 )
 
-// call tells what has changed since the last report, if anything.
+// call reports the list if it has changed since the last report.
 func (rp *routeReports) call() *Call {
 	if !rp.due || rp.stopping {
 		return nil
@@ -42,15 +42,15 @@ func (rp *routeReports) call() *Call {
 	return ask(&statement.Report{Routes: routes})
 }
 
-// reported books a report. One that has failed is repeated after the next heartbeat, and holds up
-// no lease.
+// reported books a report. A failed report is repeated after the next heartbeat, and holds up no
+// lease.
 func (rp *routeReports) reported(cl *Call) {
 	rp.sent = cl.Err == nil
 	rp.written = cl.Statement.(*statement.Report).Routes
 }
 
-// list returns the topics of routes that do not work, those that have failed for longest
-// if there are too many.
+// list returns the topics of routes that do not work, only those that have failed longest if there
+// are too many.
 func (rp *routeReports) list() []outbox.StalledRoute {
 	if len(rp.routes.stalled) == 0 {
 		return nil

@@ -9,67 +9,67 @@ import (
 	"github.com/boxpair/boxpair/transport"
 )
 
-// route is what messages share on their way through the transport, so that a
-// failure of one tells something about the next.
+// route is a way through the transport that messages share, so that the failure of one message
+// tells something about the next.
 //
-// A route works until something on it is refused. Then it is failing: what was refused waits for
-// proof that the route works for others, which is a success on it, and only then counts an attempt.
-// A queue at its limit refuses some and takes others as its consumers make room: a success proves
-// little then. So a refusal counts for certain while nearly everything else succeeds, and below
-// that by chance, so seldom that an event without a fault is delivered long before it is dead, and
-// one with a fault dies nevertheless. One that does not count is sent again in a while. As long as
-// there are other events to try, sending goes on. When there are none left, or too many were
-// refused in a row, and they were of several keys, the route is paused: nothing is sent but probes,
-// one at a time, the events that were probed least first and the oldest among those. If only one
-// key has failed, its refusal counts attempts, or its one bad event would never be seen. A return
-// never does: that nothing on the route takes messages says nothing about the event, and the topic
-// may just be a quiet one.
+// A route works until an event on it is refused. Then the route is failing: refused events wait for
+// proof that the route works for other events, which is a success on it, and only then count an
+// attempt each. A success proves little on a queue at its limit, which refuses some events and
+// takes others as its consumers make room. So a refusal counts for certain while nearly all sends
+// succeed, and below that by chance: so seldom that an event without a fault is delivered long
+// before it is dead, while an event with a fault still dies. A refused event that does not count is
+// sent again in a while. Sending goes on as long as there are other events to try. When none is
+// left, or too many in a row were refused, and they had several keys, the route is paused: only
+// probes are sent, one at a time, the event with the fewest probes first and the oldest among
+// equals. If only one key has failed, its refusals count attempts, or its one bad event would never
+// be seen. A return does not: that nothing on the route takes messages says nothing about the event,
+// and the topic may just be a quiet one.
 //
-// A route is unavailable when the transport could not tell what became of a
-// message and nothing else came through meanwhile. It is probed with a backoff, and counts nothing.
+// A route is unavailable when the transport could not tell the outcome of a message and nothing
+// else succeeded meanwhile. It is probed with a backoff, and counts no attempts.
 type route struct {
 	name              string
-	topics            []string // that are known to lead here
-	batch, batchBytes int      // how many events of a key are sent as one, and with how large payloads
+	topics            []string // topics known to lead here
+	batch, batchBytes int      // how many events of a key are sent as one batch, and how many bytes of payload
 	ready             entryQueue
 	refused           entryQueue
 	inflight          int
-	events            int  // in memory, not confirmed
-	inRing            bool // in the core's ring
+	events            int  // events in memory, not confirmed
+	inRing            bool // in the ring of the dispatcher
 
-	failing bool                        // something was refused and nothing has succeeded since
+	failing bool                        // an event was refused and none has succeeded since
 	fails   int                         // refusals since the last success
-	keys    map[failedKey]time.Duration // that failed since, and when last
+	keys    map[failedKey]time.Duration // keys that failed since, and when last
 
 	paused  bool
 	down    bool
-	since   time.Duration // of the first failure after the last success
+	since   time.Duration // time of the first failure after the last success
 	downAt  time.Duration
-	delay   time.Duration // between probes while down
+	delay   time.Duration // between probes
 	probeAt time.Duration
 
-	answeredAt time.Duration // when something on it was last answered, or the first of what is in flight sent
+	answeredAt time.Duration // when the route last answered, or was sent to with nothing in flight
 	success    time.Duration // -1: never
-	failed     time.Duration // the last failure, -1: never
+	failed     time.Duration // time of the last failure, -1: never
 	outcome    transport.Outcome
 	problem    string
 	reported   bool
-	share      float64       // of successes among the last hundred or so outcomes
-	againAt    time.Duration // when to send again what was refused and did not count, 0: nothing was
-	trouble    repeats       // records about what it has not taken
+	share      float64       // share of successes among the last hundred or so outcomes
+	againAt    time.Duration // when refused events that did not count are sent again, 0: there are none
+	trouble    repeats       // log records about events that the route did not take
 
-	// left are the shards, as bits, that may have events of the route which were passed over, and
-	// again those in which the lap that is under way has passed some over. hungry tells that all in
-	// memory were probed in vain.
+	// skippedIn are the shards, as bits, that may have skipped events of the route; skippedAgain
+	// are those in which the current lap has skipped some again. needsCandidates tells that all
+	// events in memory were probed in vain.
 	skippedIn, skippedAgain uint64
 	needsCandidates         bool
 	dueFrom                 outbox.DuePoint // parked events that are due were admitted up to here …
-	dueTook                 bool            // … by the pass that is under way, too
+	dueTook                 bool            // … and by the current pass, too
 
 	evictAt time.Duration
 }
 
-// failedKey tells events of one key from others: an event without one is a key of its own.
+// failedKey names the key of an event. An event without a key is a key of its own.
 type failedKey struct {
 	key string
 	seq int64
@@ -86,18 +86,18 @@ const (
 	pauseAfter  = 16                     // refusals in a row
 	downFirst   = 100 * time.Millisecond // first pause of an unavailable route
 	downLongest = 5 * time.Second
-	downAlone   = 5 * time.Second // after which an unavailable route is not believed to stand for all
-	maxRoutes   = 1024            // beyond which idle ones are forgotten
+	downAlone   = 5 * time.Second // after which other routes are tried although one is unavailable
+	maxRoutes   = 1024            // beyond which idle routes are forgotten
 
 	evictInterval = 100 * time.Millisecond
 
-	// silentAfter is how long a route with its share in flight may answer nothing before
-	// it is unavailable. What is in flight may come back much later, and what
-	// waits behind it takes the memory of other routes meanwhile.
+	// silentAfter is how long a route with its share in flight may answer nothing before it is
+	// unavailable. The answers may come much later, and meanwhile the waiting events take the
+	// memory of other routes.
 	silentAfter = time.Second
 
-	// shareWindow is how many outcomes the share of successes looks back, and shareWell
-	// what it is while nearly everything succeeds.
+	// shareWindow is how many outcomes the share of successes looks back, and shareWell is the
+	// share from which nearly all sends succeed.
 	shareWindow = 128
 	shareWell   = 7. / 8
 )
@@ -105,7 +105,7 @@ const (
 // stalled tells whether only probes are sent on the route.
 func (r *route) stalled() bool { return r.paused || r.down }
 
-// routes owns the routes.
+// routes judges the routes.
 type routes struct {
 	*Machine
 
@@ -113,7 +113,7 @@ type routes struct {
 	byName   map[string]*route
 	stalled  []*route      // paused or unavailable
 	doubtful []*route      // failing
-	success  time.Duration // when anything was confirmed last; -1: never
+	success  time.Duration // when any event was last confirmed; -1: never
 }
 
 // of returns the route of a topic.
@@ -140,8 +140,8 @@ func (rs *routes) of(topic string) *route {
 	return r
 }
 
-// release drops an event from its route, and a route of which nothing is to be
-// remembered if there are many, as when topics are made of names of users.
+// release drops an event from its route. It forgets the route if there are many and this one has no
+// state, as when topics are made of names of users.
 func (rs *routes) release(r *route) {
 	r.events--
 	if r.events > 0 || len(rs.byName) <= maxRoutes || r.failing || r.stalled() || r.inRing || r.inflight > 0 {
@@ -153,7 +153,7 @@ func (rs *routes) release(r *route) {
 	}
 }
 
-// enqueue puts a route with something to send where it is found.
+// enqueue puts a route with events to send into the ring.
 func (rs *routes) enqueue(r *route) {
 	if !r.inRing && !r.stalled() {
 		r.inRing = true
@@ -176,7 +176,7 @@ func (rs *routes) refuse(e *Entry) {
 	r.share -= r.share / shareWindow
 	e.state = entryRefused
 	r.refused.push(e)
-	if r.down { // an answer, if not the one that was hoped for
+	if r.down { // a refusal is an answer, too
 		r.down = false
 		rs.unstall(r)
 	}
@@ -203,8 +203,7 @@ func (rs *routes) failing(e *Entry) {
 	}
 }
 
-// judge decides what the refusals on a route mean, when there is nothing left
-// that could tell.
+// judge decides what the refusals on a route mean, once no send in flight can tell any more.
 func (rs *routes) judge(r *route) {
 	if r.down {
 		return
@@ -231,8 +230,8 @@ func (rs *routes) judge(r *route) {
 	}
 }
 
-// oneKey tells whether all that fails on r is of one key, which was refused. A key that failed,
-// went into its backoff and did not come back may have been settled by an operator.
+// oneKey tells whether all failures on r are refusals of one key. A key that failed and did not
+// come back after its backoff may have been settled by an operator, and does not count.
 func (rs *routes) oneKey(r *route) bool {
 	if r.skippedIn != 0 || r.refused.n > 1 || r.refused.n == 1 && r.refused.first.outcome == transport.Returned {
 		return false
@@ -253,10 +252,10 @@ func (rs *routes) countRefused(r *route) {
 	}
 }
 
-// countRefusals counts an attempt of refused events, as far as they are to blame for it. If
-// room on the route is scarce, every event that waits is as likely to get the next of it. Then a
-// success of another convicts one of them in four times: one without a fault is
-// delivered first four times in five, and has ten attempts counted once in ten million times.
+// countRefusals counts attempts of refused events, as far as they are to blame. If room on the
+// route is scarce, every waiting event is as likely to get the next place. Then only one success in
+// four counts a refusal of one of them: an event without a fault is delivered first four times in
+// five, and has ten attempts counted once in ten million times.
 func (rs *routes) countRefusals(r *route) {
 	chance := 1 / float64(4*(1+r.refused.n))
 	for e := r.refused.first; e != nil; {
@@ -268,7 +267,7 @@ func (rs *routes) countRefusals(r *route) {
 	}
 }
 
-// tryAgain sends what was refused and did not count, when it is time.
+// tryAgain sends refused events that did not count again, when it is time.
 func (rs *routes) tryAgain(r *route) {
 	if rs.now < r.againAt {
 		rs.at(r.againAt)
@@ -293,10 +292,10 @@ func (rs *routes) pauseSending(r *route) {
 	rs.evictSurplusOf(r)
 }
 
-// detectSilent takes routes that answer nothing for unavailable.
+// detectSilent calls routes that answer nothing unavailable.
 func (rs *routes) detectSilent() {
 	if len(rs.byName) < 2 {
-		return // nobody waits behind it
+		return // no other route waits
 	}
 	for _, r := range rs.dispatch.ring {
 		if r.down || r.inflight == 0 || r.inflight < rs.dispatch.routeRoom() {
@@ -316,8 +315,8 @@ func (rs *routes) detectSilent() {
 	}
 }
 
-// unavailable books an event whose outcome is not known. If nothing has come
-// through on its route since it was sent, the route is unavailable.
+// unavailable books an event with an unknown outcome. If nothing has succeeded on its route since
+// it was sent, the route is unavailable.
 func (rs *routes) unavailable(e *Entry) {
 	r := e.route
 	r.failed, r.outcome, r.problem = rs.now, e.outcome, e.problem
@@ -333,14 +332,14 @@ func (rs *routes) unavailable(e *Entry) {
 		rs.stall(r)
 		rs.routeLog.route(slog.LevelWarn, "route unavailable", r, slog.String("error", r.problem))
 	case e.sentAt < r.downAt:
-		return // sent before it was known
+		return // sent before the route was called unavailable
 	default:
 		r.delay = min(2*r.delay, downLongest)
 	}
 	r.probeAt = rs.now + r.delay/2 + time.Duration(rs.rand.Int64N(int64(r.delay)/2))
 }
 
-// works books a success: what was refused meanwhile counts an attempt each.
+// works books a success on r, and counts attempts of the events refused meanwhile.
 func (rs *routes) works(r *route) {
 	rs.success, r.success = rs.now, rs.now
 	r.fails = 0
@@ -362,7 +361,7 @@ func (rs *routes) works(r *route) {
 	rs.unstall(r)
 }
 
-// unstall takes note that r is sent on like any other.
+// unstall takes note that r is sent on like any other route.
 func (rs *routes) unstall(r *route) {
 	if r.stalled() {
 		return
@@ -376,9 +375,8 @@ func (rs *routes) unstall(r *route) {
 	rs.due.restart()
 }
 
-// update judges routes on which something was refused, reports those on
-// which nothing has succeeded for too long, and forgets those that have nothing
-// left to try.
+// update judges failing routes, reports stalled routes on which nothing has succeeded for too long,
+// and unstalls routes without events left to try.
 func (rs *routes) update() {
 	rs.detectSilent()
 	rs.doubtful = slices.DeleteFunc(rs.doubtful, func(r *route) bool {

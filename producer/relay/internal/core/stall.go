@@ -7,8 +7,8 @@ import (
 	"github.com/boxpair/boxpair/store/outbox"
 )
 
-// candidates returns the events of a stalled route that may be probed, those
-// probed least first, the oldest among equals.
+// candidates returns the events of a stalled route that may be probed: the fewest probes first, the
+// oldest among equals.
 func (r *route) candidates() []*Entry {
 	all := make([]*Entry, 0, r.ready.n+r.refused.n)
 	for e := r.ready.first; e != nil; e = e.qnext {
@@ -23,9 +23,10 @@ func (r *route) candidates() []*Entry {
 	return all
 }
 
-// admit tells whether an event whose route is r is to be kept in memory. On a stalled route that
-// has enough there, it is not; but for one that comes round again, one that was probed in vain
-// makes room: or the route could stay closed for a few bad events, with good ones behind them.
+// admit tells whether an event of r is kept in memory. A stalled route with enough events admits
+// none, except for an event that a lap or a due pass reads again: it takes the place of an event
+// that was probed in vain. Otherwise a few bad events could keep the route stalled, with good ones
+// behind them.
 func (rs *routes) admit(r *route, again bool) bool {
 	if !rs.hasEnough(r) {
 		r.needsCandidates = false
@@ -50,8 +51,8 @@ func (rs *routes) admit(r *route, again bool) bool {
 	return true
 }
 
-// admitDue is admit for a parked event. Each pass over what is due admits what lies behind what the
-// one before it has admitted to r, until there is none.
+// admitDue is admit for a parked event. Each pass over the due events admits events behind those
+// that the pass before has admitted to r, until it finds none.
 func (rs *routes) admitDue(r *route, row *outbox.Queued) bool {
 	at := outbox.DuePoint{At: row.DueAt, Seq: row.Seq}
 	if !rs.hasEnough(r) || compareDue(at, r.dueFrom) > 0 && rs.admit(r, true) {
@@ -64,27 +65,27 @@ func (rs *routes) admitDue(r *route, row *outbox.Queued) bool {
 	return false
 }
 
-// compare orders places by time and Seq.
+// compareDue orders places by time and Seq.
 func compareDue(p, q outbox.DuePoint) int {
 	return cmp.Or(p.At.Compare(q.At), cmp.Compare(p.Seq, q.Seq))
 }
 
-// crowded tells whether r is stalled and has enough events in memory, so that
-// further ones are passed over: they would take the room of those that
-// can be sent. If nothing comes through anywhere, there are none.
+// hasEnough tells whether r is stalled and has enough events in memory, so that further ones are
+// skipped: they would take the room of events that can be sent. If nothing succeeds on any route,
+// there are no such events, and nothing is skipped.
 func (rs *routes) hasEnough(r *route) bool {
 	return r.stalled() && r.ready.n+r.refused.n >= rs.candidateShare() && rs.othersWork(r)
 }
 
-// candidateShare is how many events a stalled route may keep in memory to be probed: however many
-// routes stall, all of them together have a window's, or two each: with one alone, a bad event
-// would make room for the good one that proves it bad.
+// candidateShare is how many events a stalled route may keep in memory to be probed. All stalled
+// routes together may have as many as the window, and each at least two: on a route with one, a bad
+// event would make room for the good event that proves it bad.
 func (rs *routes) candidateShare() int {
 	return max(2, min(rs.limits.stall, rs.reader.capacity()/2/max(len(rs.stalled), 1)))
 }
 
-// stuck is how many events stalled routes may keep in memory without taking the
-// room of others.
+// stalledRoom is how many events stalled routes may keep in memory without taking the room of
+// others.
 func (rs *routes) stalledRoom() (n int) {
 	share := rs.candidateShare()
 	for _, r := range rs.stalled {
@@ -95,26 +96,26 @@ func (rs *routes) stalledRoom() (n int) {
 	return n
 }
 
-// othersWork tells whether other routes may work while r does not: the transport
-// answers, or r has been unavailable for so long that it is worth a look.
+// othersWork tells whether other routes may work while r does not: the transport answers, or r has
+// been unavailable for so long that the others are worth a try.
 func (rs *routes) othersWork(r *route) bool {
 	return r.paused || rs.success > r.downAt || rs.now-r.downAt > downAlone
 }
 
-// relieve makes room that stalled routes take from others.
+// evictSurplus evicts surplus events of all stalled routes.
 func (rs *routes) evictSurplus() {
 	for _, r := range rs.stalled {
 		rs.evictSurplusOf(r)
 	}
 }
 
-// shed takes events of a stalled route out of memory, except for the oldest of
-// its keys, one of each. The others are read again when the route works.
+// evictSurplusOf takes events of a stalled route out of memory, except for the oldest event of each
+// of its oldest keys. The others are read again when the route works.
 func (rs *routes) evictSurplusOf(r *route) {
 	if !rs.othersWork(r) || rs.now < r.evictAt {
 		return
 	}
-	if r.inflight == 0 { // what is in flight may be what is too much
+	if r.inflight == 0 { // events in flight may be the surplus
 		r.evictAt = rs.now + evictInterval
 	}
 	all, share := r.candidates(), rs.candidateShare()
@@ -131,8 +132,7 @@ func (rs *routes) evictSurplusOf(r *route) {
 	}
 }
 
-// evict passes over an event that was read already and waits, with all that is behind it in its
-// key.
+// evict skips an event that was read already and waits, with all later events of its key.
 func (rs *routes) evict(e *Entry) {
 	sh, l, r := e.shard, e.line, e.route
 	switch {
@@ -154,7 +154,7 @@ func (rs *routes) evict(e *Entry) {
 			l.hole = 0
 		}
 		for l.last != e {
-			seq = min(seq, l.last.Seq) // one that came while e was in flight stands behind it, and may be older
+			seq = min(seq, l.last.Seq) // an event that came while e was in flight stands behind it, and may be older
 			sh.skip(l.last.Seq)
 			rs.keys.forgetLast(l)
 		}

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// State is the state of the core at one moment, as Health tells it.
+// State is the state of the machine at one moment, as Health reports it.
 type State struct {
 	Shards, Share, Relays       int
 	InFlight, Waiting, Unmarked int
@@ -33,7 +33,7 @@ type RouteState struct {
 	LastSuccess time.Time
 }
 
-// State tells the core's state, with its times counted from origin.
+// State returns the machine's state, with its times counted from origin.
 func (c *Machine) State(origin time.Time) State {
 	at := func(d time.Duration) time.Time {
 		if d < 0 {

@@ -7,7 +7,7 @@ import (
 
 const maxStoredError = 1 << 10
 
-// storedError returns err's text as it may be stored: bounded, valid UTF-8, without NUL.
+// storedError returns err's text in a form that can be stored: bounded, valid UTF-8, without NUL.
 func storedError(err error) string {
 	if err == nil {
 		return ""

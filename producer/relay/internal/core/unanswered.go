@@ -8,13 +8,12 @@ import (
 	"github.com/boxpair/boxpair/transport"
 )
 
-// errNoOutcome is the outcome of a send of which the publisher has told none.
+// errNoOutcome is the error of a send for which the publisher has reported no outcome.
 var errNoOutcome = errors.New("the publisher has told no outcome of the message, though its context has ended")
 
-// unanswered are the sends whose outcome is awaited, in the order of sending, and some that have
-// been answered since. A publisher has to answer once the context of a send ends. If it does not,
-// the event would keep its key, its place in the window and its shard until the relay is started
-// again.
+// unanswered are the sends without an outcome, in the order of sending, and some that were answered
+// since. A publisher has to answer once the context of a send ends. If it does not, the event would
+// keep its key, its place in the window and its shard until the relay is restarted.
 type unanswered struct {
 	last  int64 // number of the last send
 	sends []numberedSend
@@ -29,7 +28,7 @@ type numberedSend struct {
 // awaited tells whether the send has no outcome yet.
 func (s *numberedSend) awaited() bool { return s.entry.state == entrySending && s.entry.Gen == s.gen }
 
-// add numbers a send. window is how many can be awaited at once.
+// add numbers a send. window is how many sends can be awaited at once.
 func (u *unanswered) add(e *Entry, window int) {
 	if len(u.sends) >= 4*window {
 		u.sends = slices.DeleteFunc(u.sends, func(s numberedSend) bool { return !s.awaited() })
@@ -38,7 +37,7 @@ func (u *unanswered) add(e *Entry, window int) {
 	u.sends = append(u.sends, numberedSend{u.last, e, e.Gen})
 }
 
-// oldest returns when the oldest send was that is awaited.
+// oldest returns the time of the oldest awaited send.
 func (u *unanswered) oldest() (time.Duration, bool) {
 	for i := range u.sends {
 		if s := &u.sends[i]; s.awaited() {
