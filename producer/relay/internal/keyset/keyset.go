@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// Set holds short hashes of keys, ascending, each once. Among a million keys a further one is taken
-// for a member once in four thousand times; its events then wait for a lap.
+// Set holds short hashes of keys, ascending, each once. Among a million keys, a key that is missing
+// is taken for a member once in four thousand times; its events then wait for a lap.
 type Set []uint32
 
 // Hash returns the FNV-1a hash of a key. Two keys with one hash only make the second wait for the
@@ -38,7 +38,7 @@ func (s Set) Bytes() []byte {
 	return b
 }
 
-// Parse is the inverse of [Set.Bytes]. The set is never nil; ok tells whether b is of that form.
+// Parse is the inverse of [Set.Bytes]. The set is never nil; ok tells whether b has that form.
 func Parse(b []byte) (s Set, ok bool) {
 	s = make(Set, 0, len(b)/4)
 	for ; len(b) >= 4; b = b[4:] {

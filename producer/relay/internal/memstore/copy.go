@@ -11,10 +11,10 @@ import (
 // Copy is a store as a standby has it.
 type Copy struct {
 	Store   State
-	Written int // of the schedule
+	Written int // events written by the schedule
 }
 
-// State is what of a store is in the database.
+// State is the part of a store that is in the database.
 type State struct {
 	Last, Round int64
 	Log         map[int64]*outbox.Record

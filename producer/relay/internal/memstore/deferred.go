@@ -10,7 +10,7 @@ import (
 	"github.com/boxpair/boxpair/store/outbox"
 )
 
-// WriteDeferred is write for an event that is due at a time.
+// WriteDeferred is Write for an event that is due at a time.
 func (tx *Tx) WriteDeferred(topic, key string, due time.Duration) int64 {
 	seq := tx.Write(topic, key)
 	tx.Store.Mu.Lock()

@@ -9,7 +9,7 @@ import (
 	"github.com/boxpair/boxpair/store/outbox"
 )
 
-// Bottom is what is kept of a shard.
+// Bottom returns the kept bottom of a shard.
 func (s *Shard) Bottom() int64 {
 	if s.Ticket != 0 {
 		return max(0, min(s.Low, s.RewindTo-1))
@@ -17,7 +17,7 @@ func (s *Shard) Bottom() int64 {
 	return s.Low
 }
 
-// Kept is the tail that is kept of a shard.
+// Kept returns the kept tail of a shard.
 func (s *Shard) Kept() outbox.Tail {
 	tail := s.Tail
 	if s.Ticket != 0 {
@@ -26,7 +26,7 @@ func (s *Shard) Kept() outbox.Tail {
 	return tail
 }
 
-// Lower takes note of a row that comes to stand below what is kept.
+// Lower lowers the kept places below a row that comes to stand there.
 func (s *Shard) Lower(seq int64) { s.Low, s.Tail.Seq = min(s.Low, seq-1), min(s.Tail.Seq, seq-1) }
 
 // KeepLow implements [outbox.RelayStore].
@@ -52,7 +52,7 @@ func (f *Store) KeepLow(_ context.Context, relay string, lows []outbox.Low, hist
 	return nil
 }
 
-// CheckLow looks whether what is kept of a shard is so.
+// CheckLow checks that the kept places of a shard are true.
 func (f *Store) CheckLow(shard int) {
 	low := f.Shards[shard].Bottom()
 	for seq := range f.Queue[shard] {

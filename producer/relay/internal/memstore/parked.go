@@ -13,8 +13,8 @@ import (
 // Live tells whether the event will still be sent.
 func (p *Parked) Live() bool { return p.State == outbox.Retrying || p.State == outbox.Following }
 
-// LineOf returns the Seqs of the live parked events of a key, in order. An event
-// without a key has no line but itself.
+// LineOf returns the Seqs of the live parked events of a key, in order. An event without a key has
+// no line.
 func (f *Store) LineOf(shard int, key string) []int64 {
 	var line []int64
 	if key == "" {
@@ -121,7 +121,7 @@ func (f *Store) Heal(_ context.Context, relay string, leases []outbox.Lease, hol
 	return nil
 }
 
-// Fenced is a call that changes what belongs to a lease, if relay still has it.
+// Fenced runs a change under a lease, if relay still has the lease.
 func (f *Store) Fenced(method, relay string, lease outbox.Lease, change func()) (lost bool, err error) {
 	leave, err := f.Enter(method)
 	if err != nil {
@@ -260,7 +260,7 @@ func (f *Store) Redrive(seq int64) bool {
 		return false
 	}
 	p.State, p.Attempts, p.Due = outbox.Retrying, 0, f.Clock()
-	f.Failures = append(f.Failures, Failure{Failure: outbox.Failure{Seq: seq}, Event: f.NumberOf(seq)}) // none yet
+	f.Failures = append(f.Failures, Failure{Failure: outbox.Failure{Seq: seq}, Event: f.NumberOf(seq)}) // no attempt yet
 	f.Rewind(p.Shard, seq)
 	return true
 }

@@ -30,7 +30,7 @@ func (f *Store) CheckSequence(_ context.Context, read int64) error {
 	return &outbox.SequenceError{Sequence: "numbers", Last: f.Seq, Highest: highest}
 }
 
-// OpenSeqs are the events that nobody sees yet.
+// OpenSeqs returns the events of open transactions.
 func (f *Store) OpenSeqs() (seqs []int64) {
 	for _, tx := range f.Open {
 		seqs = append(seqs, tx.Seqs...)

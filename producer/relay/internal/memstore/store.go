@@ -1,5 +1,5 @@
-// Package memstore keeps the relay's side of an outbox in memory, for tests: it honours the contract
-// of [outbox.RelayStore], fences included, and breaks it where a test asks for that.
+// Package memstore keeps the relay's side of an outbox in memory, for tests. It honours the
+// contract of [outbox.RelayStore], fences included, and breaks it if a test asks for that.
 package memstore
 
 import (
@@ -19,8 +19,8 @@ import (
 	"github.com/boxpair/boxpair/transport"
 )
 
-// Store keeps the relay's side of an outbox in memory and honours the
-// contract of RelayStore, fences included. Its clock is the test's.
+// Store keeps the relay's side of an outbox in memory and honours the contract of RelayStore,
+// fences included. Its clock is the test's.
 type Store struct {
 	Database string // identity of the database
 	Clock    func() time.Duration
@@ -28,14 +28,14 @@ type Store struct {
 
 	Mu       sync.Mutex
 	Seq      int64
-	Events   int64 // that were ever written: each has its number as version
+	Events   int64 // number of events ever written, the version of the latest
 	Round    int64
-	Replays  int64 // the chance in their rounds, which a fail-over does not bring back
+	Replays  int64 // number of replays, part of their rounds; a fail-over does not set it back
 	Log      map[int64]*outbox.Record
 	Queue    [idgen.Shards]map[int64]int64 // seq → round
-	Places   [idgen.Shards][]int64         // what an index of the queue holds: its rows, and some that have gone
+	Places   [idgen.Shards][]int64         // the index of the queue: its rows, and some rows that have gone
 	Parked   map[int64]*Parked
-	Deferred map[int64]time.Duration // when they are due
+	Deferred map[int64]time.Duration // when events are due
 	Shards   [idgen.Shards]Shard
 	Relays   map[string]time.Duration
 	Routes   map[string][]outbox.StalledRoute
@@ -44,13 +44,13 @@ type Store struct {
 	Receipts map[int64]int // deliveries recorded
 	Failures []Failure
 	Fetched  int  // rows
-	Passed   int  // places of rows that have gone, which were stepped over
-	Held     bool // somebody holds a snapshot: places stay
-	Ranges   int  // that were looked at
+	Passed   int  // places of rows that have gone, stepped over by fetches
+	Held     bool // a transaction holds a snapshot: places stay
+	Ranges   int  // ranges read
 	Calls    map[string]int
-	Fail     func(method string) error // instead of the statement
+	Fail     func(method string) error // called first; its error replaces the statement
 	Last     int64                     // highest Seq that was committed
-	Untrue   []string                  // what was kept and is not so
+	Untrue   []string                  // descriptions of kept places that are not true
 	Flaws    Flaws
 }
 
@@ -75,30 +75,30 @@ type Shard struct {
 	Until    time.Duration
 	TTL      time.Duration // of the owner
 	RewindTo int64
-	Ticket   int64       // of the rewind that is asked for, 0 if none is
+	Ticket   int64       // of the pending rewind, 0 if there is none
 	Told     int64       // the last ticket
-	Low      int64       // that is kept …
+	Low      int64       // the kept bottom …
 	LowEpoch int64       // … since this epoch
-	Tail     outbox.Tail // and what is kept besides
+	Tail     outbox.Tail // the kept tail
 	History  string
 }
 
 // Failure is a failed attempt that was recorded.
 type Failure struct {
 	outbox.Failure
-	Event int64 // its number
+	Event int64 // number of the event
 	Relay string
 }
 
-// Tx is a producer's transaction: its events have IDs and are not seen.
+// Tx is a producer's transaction: its events have IDs and are not visible yet.
 type Tx struct {
 	Store *Store
 	Name  string
 	Seqs  []int64
-	Due   map[int64]time.Duration // of those that are deferred
+	Due   map[int64]time.Duration // of deferred events
 }
 
-// New returns an empty store. Its clock may be nil where no statement is run.
+// New returns an empty store. Its clock may be nil if no statement is run.
 func New(clock func() time.Duration) *Store {
 	f := &Store{
 		Clock:    clock,
@@ -143,7 +143,7 @@ func (tx *Tx) Write(topic, key string) int64 {
 	return f.Seq
 }
 
-// Commit tells what it has committed.
+// Commit commits and returns the wake-up for its events.
 func (tx *Tx) Commit() (n wakeup.Wakeup) {
 	f := tx.Store
 	f.Mu.Lock()
@@ -163,7 +163,7 @@ func (tx *Tx) Commit() (n wakeup.Wakeup) {
 	return n
 }
 
-// FirstRound is what no other event that is given the same Seq has.
+// FirstRound returns a round that no other event with the same Seq has.
 func (f *Store) FirstRound(seq int64) int64 {
 	if f.Flaws.SameRound {
 		return 0
@@ -249,7 +249,7 @@ func (f *Store) Acquire(_ context.Context, relay string, ttl time.Duration, n in
 	return grants, nil
 }
 
-// Owns is the fence.
+// Owns is the fence: it tells whether relay has the lease.
 func (f *Store) Owns(relay string, l outbox.Lease) bool {
 	s := &f.Shards[l.Shard]
 	return s.Owner == relay && s.Epoch == l.Epoch
@@ -381,8 +381,8 @@ func (f *Store) Enqueue(shard int, seq, round int64) {
 	}
 }
 
-// From returns the places of a shard from seq on. Those of rows that have gone are given up once
-// they are many.
+// From returns the places of a shard from seq on. Places of rows that have gone are dropped once
+// there are many.
 func (f *Store) From(shard int, seq int64) []int64 {
 	if !f.Held && len(f.Places[shard]) > 2*len(f.Queue[shard])+8 {
 		f.Places[shard] = slices.DeleteFunc(f.Places[shard], func(seq int64) bool { _, ok := f.Queue[shard][seq]; return !ok })

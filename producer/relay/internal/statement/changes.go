@@ -56,7 +56,7 @@ func (s *Heal) Execute(ctx context.Context, store outbox.RelayStore, by *Asker) 
 	return store.Heal(ctx, by.Name, s.Leases, by.Hold)
 }
 
-// Fenced is the part that statements have which change parked events of one shard.
+// Fenced is the common part of statements that change parked events of one shard.
 type Fenced struct {
 	Lease outbox.Lease
 

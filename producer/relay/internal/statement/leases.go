@@ -93,7 +93,7 @@ func (s *ClearRewind) Execute(ctx context.Context, store outbox.RelayStore, by *
 // KeepLow keeps the places where the next owners of shards begin to read.
 type KeepLow struct {
 	Lows    []outbox.Low
-	History string // identity of the database that they are true for
+	History string // identity of the database that the places are true for
 }
 
 // Op is [OpKeepLow].

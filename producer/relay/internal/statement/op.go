@@ -5,7 +5,7 @@ import "github.com/boxpair/boxpair/internal/fault"
 // Op names a method of [outbox.RelayStore].
 type Op uint8
 
-// The methods: those on leases first, then those that read, then those that change events.
+// The methods: first statements on leases, then reads, then changes of events.
 const (
 	OpRenew Op = iota
 	OpHeartbeat

@@ -1,5 +1,5 @@
-// Package statement holds the statements that the core of a relay asks for. Each has a type of its
-// own: a request and the place for its answer. Execute is the only way from the core to a store.
+// Package statement holds the statements that the core of a relay asks for. Each is a type that
+// holds a request and has a place for its answer. Execute is the only way from the core to a store.
 package statement
 
 import (
@@ -13,7 +13,7 @@ import (
 type Statement interface {
 	// Op names the method that is called.
 	Op() Op
-	// Execute calls the method and fills in the answer. After an error the answer says nothing.
+	// Execute calls the method and fills in the answer. After an error the answer is meaningless.
 	Execute(ctx context.Context, store outbox.RelayStore, by *Asker) error
 }
 
