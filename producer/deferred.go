@@ -13,11 +13,11 @@ import (
 	"github.com/boxpair/boxpair/store/outbox"
 )
 
-// Cancel gives up those of the events ids that are still deferred, in the transaction, and returns
-// their dispatch IDs, in the order of writing. What it returns is never sent if the transaction
-// commits. The others are due, sent, cancelled already, or not known. A cancelled event is kept for
-// as long as a discarded one, with the reason, which is required and has at most 1 KiB; writing it
-// again changes nothing. Events that were queued before are written first. It waits for
+// Cancel gives up the events ids that are still deferred, in the transaction, and returns their
+// dispatch IDs, in the order of writing. If the transaction commits, these events are never sent.
+// The other events are due, sent, cancelled already, or not known. A cancelled event is kept for as
+// long as a discarded one, with the reason, which is required and has at most 1 KiB; writing it
+// again changes nothing. Events that were queued before are written first. Cancel waits for
 // transactions that cancel or move one of these events at the same time; relays do not wait for it.
 // After an error that is not about the reason, the transaction has to be rolled back, and the
 // writer returns that error from then on.
@@ -30,9 +30,9 @@ func (w *Writer[TX]) Cancel(ctx context.Context, reason string, ids ...uuid.UUID
 	})
 }
 
-// Reschedule has those of the events ids that are still deferred wait until at, in the transaction,
-// and returns their dispatch IDs, in the order of writing. They are due at once if at is over, by
-// the database's clock. at is in the years 1 to 9999. Otherwise it is like [Writer.Cancel].
+// Reschedule moves the events ids that are still deferred to the time at, in the transaction, and
+// returns their dispatch IDs, in the order of writing. They are due at once if at is in the past,
+// by the database's clock. at is in the years 1 to 9999. Otherwise it is like [Writer.Cancel].
 func (w *Writer[TX]) Reschedule(ctx context.Context, at time.Time, ids ...uuid.UUID) ([]uuid.UUID, error) {
 	if err := checkReschedule(at); err != nil {
 		return nil, fmt.Errorf("reschedule: %w", err)
@@ -55,7 +55,7 @@ func (w *Writer[TX]) changeDeferred(ctx context.Context, ids []uuid.UUID, change
 		return nil, w.fail(err)
 	}
 	if len(changed) > 0 {
-		w.news = wakeup.All // it is not known where they are
+		w.wakes = wakeup.All // their shards are not known
 		w.changed()
 	}
 	return changed, nil

@@ -15,14 +15,14 @@ var (
 	// Source has neither a Version of at least 1 nor an IdempotencyKey.
 	ErrNoIdentity = errors.New("event has no identity: set Source with a Version, counted from 1, or with an IdempotencyKey; or Random alone, for an event that is never written again")
 
-	// ErrBeyondHorizon is wrapped when events are to be sent again after the time until which they
-	// may be (Config.ResendFor): consumers may have forgotten them, and will set them aside as too
-	// old rather than apply them twice. Consumers that have forgotten nothing yet, like new ones,
-	// apply them. Filter.Force and Replay.Force send them.
+	// ErrBeyondHorizon is wrapped when events are to be sent again after their re-send horizon
+	// (Config.ResendFor): consumers may have forgotten them, and will set them aside as too old
+	// rather than apply them twice. Consumers that have forgotten nothing yet, like new ones, apply
+	// them. Filter.Force and Replay.Force send them.
 	ErrBeyondHorizon = errors.New("re-send horizon is over, consumers may have forgotten the event: use Force to send it all the same")
 )
 
-// named adds to a conflict what names the event among records.
+// named adds to a conflict the name of the event among records.
 func named(err error, records []outbox.Record) error {
 	var c *outbox.ConflictError
 	if err == nil || !errors.As(err, &c) {
@@ -34,7 +34,7 @@ func named(err error, records []outbox.Record) error {
 			continue
 		}
 		const remedy = "what the outbox has is not changed: give what has changed a Version or an IdempotencyKey of its own, and write the same content again for the same"
-		if r.Source == "" { // a child, whose identity is that of a message
+		if r.Source == "" { // a child, whose identity comes from a message
 			return fmt.Errorf("event %s (topic %q, index %d): %w; a handler that runs again writes the same events in the same order", r.ID, r.Topic, r.Index, outbox.ErrConflict)
 		}
 		return fmt.Errorf("event %s (topic %q, source %q, version %d, index %d): %w; %s", r.ID, r.Topic, r.Source, r.Version, r.Index, outbox.ErrConflict, remedy)

@@ -6,13 +6,12 @@ import (
 	"github.com/google/uuid"
 )
 
-// Event is what a producer writes.
+// Event is an event as a producer writes it.
 //
-// Its identity, from which the dispatch ID is computed, is one of: Source and
-// Version, for an aggregate or a process; Source and IdempotencyKey, for a
-// request; nothing, in a writer that a handler was given, where the dispatch that
-// is being handled is the identity; or Random, if the same event can never be
-// written again.
+// Its identity, from which the dispatch ID is computed, is one of: Source and Version, for an
+// aggregate or a process; Source and IdempotencyKey, for a request; nothing, in a writer that a
+// handler was given, where the dispatch that is being handled is the identity; or Random, for an
+// event that can never be written again.
 type Event struct {
 	// Topic is where consumers find the event. Required; at most 255 bytes.
 	Topic string
@@ -25,16 +24,16 @@ type Event struct {
 	// Source names the aggregate, process or request that emits the event; at most 255 bytes.
 	Source string
 	// Version is the version of Source that the event belongs to, at least 1: each change of an
-	// aggregate makes another one. The events of one version are counted by the writer, from 0, in
-	// the order of writing.
+	// aggregate makes a new version. The writer counts the events of one version, from 0, in the
+	// order of writing.
 	Version int64
 	// IdempotencyKey identifies the event by a request instead of a version; at most 255 bytes.
 	IdempotencyKey string
-	// Random gives the event a random dispatch ID. Writing it again is then
-	// another event: neither outbox nor inbox can tell that it is the same.
+	// Random gives the event a random dispatch ID. Writing it again makes another event: neither
+	// outbox nor inbox can tell that it is the same.
 	Random bool
 
-	// SchemaVersion is the version of the payload's schema, at most 2³¹ − 1. 0 says nothing.
+	// SchemaVersion is the version of the payload's schema, at most 2³¹ − 1. 0 means no version.
 	SchemaVersion int
 	// ContentType is the media type of Payload; at most 255 bytes.
 	ContentType string
@@ -45,28 +44,28 @@ type Event struct {
 	// bytes; names and values together at most Config.MaxHeaders bytes.
 	Headers map[string]string
 
-	// OccurredAt is when the event happened, in the years 1 to 9999. Defaults to when it
-	// is written.
+	// OccurredAt is when the event happened, in the years 1 to 9999. Defaults to the time of
+	// writing.
 	OccurredAt time.Time
-	// CorrelationID groups the events of one conversation; at most 255 bytes. Defaults, in a
-	// handler, to that of the message being handled.
+	// CorrelationID groups the events of one conversation; at most 255 bytes. In a handler it
+	// defaults to the correlation ID of the message being handled.
 	CorrelationID string
 	// DeliverAt defers the event: it is not sent before that time, by the database's clock, and can
 	// be cancelled or moved until then ([Writer.Cancel], [Writer.Reschedule]). It takes its place
-	// among the events of its key when it is due: later ones do not wait for it. In the years 1 to
-	// 9999. It is no content: writing the event again with another time changes nothing. Defaults
-	// to at once, as does a time that is over.
+	// among the events of its key when it is due: later events do not wait for it. In the years 1
+	// to 9999. It is not part of the content: writing the event again with another time changes
+	// nothing. Defaults to at once, as does a past time.
 	DeliverAt time.Time
 	// TraceParent and TraceState are the W3C trace context of the writer; at most 255 and
 	// 512 bytes.
 	TraceParent string
 	TraceState  string
 
-	// single says that the identity is that of one event, which is not counted.
+	// single says that the identity belongs to one event, which is not counted.
 	single bool
 }
 
-// Written tells of one event that was written.
+// Written is the result of writing one event.
 type Written struct {
 	// ID is the event's dispatch ID.
 	ID uuid.UUID

@@ -15,9 +15,9 @@ import (
 
 // JanitorConfig tunes a [Janitor]. The zero value is complete.
 type JanitorConfig struct {
-	// Retention is how long events are kept after they were delivered, or discarded,
-	// for replay, for looking back, and to know an event that is written again.
-	// Defaults to 7 days; at least 1 second.
+	// Retention is how long events are kept after they were delivered or discarded: for replay, for
+	// looking back, and to know an event that is written again. Defaults to 7 days; at least 1
+	// second.
 	Retention time.Duration `yaml:"retention" env:"RETENTION"`
 	// Interval is the time between the end of a pass and the next one of [Janitor.Run].
 	// Defaults to 1 minute.
@@ -27,13 +27,13 @@ type JanitorConfig struct {
 	BatchTime time.Duration `yaml:"batch_time" env:"BATCH_TIME"`
 	// MaxBatch is how many events a batch may have. Defaults to 10,000.
 	MaxBatch int `yaml:"max_batch" env:"MAX_BATCH"`
-	// Share is which part of the time a pass may keep the database busy, at most: it pauses
-	// after each batch for the rest. 1 does not pause. Defaults to 0.5.
+	// Share is the part of the time that a pass may keep the database busy, at most: it pauses for
+	// the rest after each batch. 1 does not pause. Defaults to 0.5.
 	Share float64 `yaml:"share" env:"SHARE"`
-	// Progress is called after each batch with what the pass has done so far, and once more, with
-	// Done set, at its end. A pass waits for it. Defaults to none.
+	// Progress is called after each batch with the pass's report so far, and once more, with Done
+	// set, at its end. A pass waits for it. Defaults to none.
 	Progress func(JanitorReport) `yaml:"-" env:"-"`
-	// Logger receives what was removed and what went wrong. Defaults to [slog.Default].
+	// Logger receives the numbers of removed rows, and errors. Defaults to [slog.Default].
 	Logger *slog.Logger `yaml:"-" env:"-"`
 }
 
@@ -77,12 +77,12 @@ func (c JanitorConfig) withDefaults() (JanitorConfig, error) {
 	return c, errors.Join(errs...)
 }
 
-// JanitorReport tells what a pass has done.
+// JanitorReport counts the work of a pass.
 type JanitorReport struct {
 	// Events, Attempts and Receipts are how many rows were removed.
 	Events, Attempts, Receipts int64
-	// Batches is how many batches there were, Took how long all of the pass, and
-	// LongestBatch the longest of them.
+	// Batches is how many batches there were. Took is the time of the whole pass, and LongestBatch
+	// the time of its longest batch.
 	Batches      int64
 	Took         time.Duration
 	LongestBatch time.Duration
@@ -90,15 +90,15 @@ type JanitorReport struct {
 	Done bool
 }
 
-// Janitor removes what is past its retention from an outbox: events that were delivered or
-// discarded, their receipts and attempts. It never removes an event that is not delivered. It
-// works in batches whose size follows the time that they take, with pauses in between, so that a
-// database with much to do is given more time for that.
+// Janitor removes rows past their retention from an outbox: events that were delivered or
+// discarded, with their receipts and attempts. It never removes an undelivered event. It works in
+// batches whose size follows the time that they take, with pauses in between, so that a busy
+// database gets more time for other work.
 //
-// Any number of janitors may run on one outbox, in any process, and be killed at any
-// point: each batch is a transaction, and what it did not remove the next one finds again.
+// Any number of janitors may run on one outbox, in any process, and be killed at any point: each
+// batch is a transaction, and the next batch finds the rows that it did not remove.
 //
-// It is safe for concurrent use.
+// A Janitor is safe for concurrent use.
 type Janitor struct {
 	store outbox.JanitorStore
 	cfg   JanitorConfig
@@ -117,14 +117,14 @@ func NewJanitor(store outbox.JanitorStore, cfg JanitorConfig) (*Janitor, error) 
 	return &Janitor{store: store, cfg: cfg}, nil
 }
 
-// Run removes what is past its retention, at once and then after each JanitorConfig.Interval, until
-// ctx ends, and returns nil. An error of the database ends the pass and is logged;
-// the next one goes on.
+// Run removes rows past their retention, at once and then after each JanitorConfig.Interval, until
+// ctx ends, and returns nil. An error of the database ends the pass and is logged; the next pass
+// goes on.
 func (j *Janitor) Run(ctx context.Context) error {
 	for ctx.Err() == nil {
 		report, err := j.RunOnce(ctx)
 		switch {
-		case ctx.Err() != nil: // what was removed is removed
+		case ctx.Err() != nil: // removed rows stay removed
 		case err != nil:
 			j.cfg.Logger.WarnContext(ctx, "retention pass failed, the next one goes on", "error", err, "events", report.Events)
 		case report.Events+report.Attempts+report.Receipts > 0:
@@ -138,8 +138,8 @@ func (j *Janitor) Run(ctx context.Context) error {
 	return nil
 }
 
-// RunOnce makes one pass, to the end of what is past its retention. On an error, or when
-// ctx ends, it returns with it what was removed before.
+// RunOnce makes one pass, over all rows past their retention. On an error, or when ctx ends, it
+// also reports the rows that were removed before.
 func (j *Janitor) RunOnce(ctx context.Context) (JanitorReport, error) {
 	p := &pass{j: j, begun: time.Now(), pace: pace.New(j.cfg.MaxBatch, j.cfg.BatchTime, j.cfg.Share)}
 	var after time.Time
@@ -156,12 +156,12 @@ func (j *Janitor) RunOnce(ctx context.Context) (JanitorReport, error) {
 		return p.report, fmt.Errorf("remove discarded events: %w", err)
 	}
 	p.report.Done = true
-	p.tell()
+	p.reportProgress()
 	return p.report, nil
 }
 
-// Totals returns what all passes of this janitor have done together. Took, LongestBatch and Done
-// are not set.
+// Totals returns the counts of all passes of this janitor together. Took, LongestBatch and Done are
+// not set.
 func (j *Janitor) Totals() JanitorReport {
 	return JanitorReport{
 		Events: j.total[0].Load(), Attempts: j.total[1].Load(), Receipts: j.total[2].Load(), Batches: j.total[3].Load(),
@@ -176,7 +176,7 @@ type pass struct {
 	report JanitorReport
 }
 
-// each removes batch by batch until one is not full.
+// each removes batch by batch until a batch is not full.
 func (p *pass) each(ctx context.Context, remove func(limit int) (outbox.Removed, error)) error {
 	for {
 		if ctx.Err() != nil {
@@ -211,10 +211,10 @@ func (p *pass) add(r outbox.Removed, took time.Duration) {
 	p.report.Receipts += int64(r.Receipts)
 	p.report.Batches++
 	p.report.LongestBatch = max(p.report.LongestBatch, took)
-	p.tell()
+	p.reportProgress()
 }
 
-func (p *pass) tell() {
+func (p *pass) reportProgress() {
 	p.report.Took = time.Since(p.begun)
 	if p.j.cfg.Progress != nil {
 		p.j.cfg.Progress(p.report)

@@ -14,31 +14,31 @@ func (o *Outbox[TX]) Stats(ctx context.Context) (outbox.Stats, error) {
 	return o.store.Stats(ctx)
 }
 
-// ListParked reads parked events: those that wait for another attempt, those
-// that wait behind them, and dead and discarded ones.
+// ListParked reads parked events: events that wait for another attempt, events behind those, and
+// dead and discarded events.
 func (o *Outbox[TX]) ListParked(ctx context.Context, f outbox.Filter) ([]outbox.Parked, error) {
 	f.Limit = limitOf(f.Limit)
 	return o.store.ListParked(ctx, f)
 }
 
-// Attempts reads the failed attempts to send an event and what operators did to
-// it, oldest first, at most limit (0: 100).
+// Attempts reads the failed attempts to send an event and the operators' actions on it, oldest
+// first, at most limit (0: 100).
 func (o *Outbox[TX]) Attempts(ctx context.Context, id uuid.UUID, limit int) ([]outbox.Attempt, error) {
 	return o.store.Attempts(ctx, id, limitOf(limit))
 }
 
-// Deliveries reads when an event was delivered and by which relay, oldest first: once, or
-// more often after a crash of a relay or a replay. It knows what the janitor has left.
+// Deliveries reads when an event was delivered and by which relay, oldest first: once, or more
+// often after a crash of a relay or a replay. It knows the deliveries that the janitor has left.
 func (o *Outbox[TX]) Deliveries(ctx context.Context, id uuid.UUID) ([]outbox.Delivery, error) {
 	return o.store.Deliveries(ctx, id)
 }
 
 // Redrive sends dead events that f selects again, from their first attempt on, and returns their
 // dispatch IDs. Call it until it returns none to redrive more than f.Limit. Events whose re-send
-// horizon ([Config].ResendFor) is over stay dead unless f.Force: the error wraps [ErrBeyondHorizon]
-// then, and the others are redriven all the same. Where later events of a key were delivered
-// meanwhile, a redriven one comes after them. The reason, required and at most 1 KiB, is kept in
-// the attempts of each ([Outbox.Attempts]).
+// horizon ([Config].ResendFor) is over stay dead unless f.Force: then the error wraps
+// [ErrBeyondHorizon], and the other events are redriven all the same. A redriven event comes after
+// later events of its key that were delivered meanwhile. The reason, required and at most 1 KiB, is
+// kept in the attempts of each ([Outbox.Attempts]).
 func (o *Outbox[TX]) Redrive(ctx context.Context, f outbox.Filter, reason string) ([]uuid.UUID, error) {
 	if err := checkReason(reason); err != nil {
 		return nil, fmt.Errorf("redrive: %w", err)
@@ -56,9 +56,9 @@ func (o *Outbox[TX]) Redrive(ctx context.Context, f outbox.Filter, reason string
 }
 
 // Discard gives up parked events that f selects and keeps the reason, required and at most 1 KiB,
-// with them and in their attempts. A filter that names neither IDs nor States takes dead ones only:
-// others are still being sent, or have never failed. It returns their dispatch IDs. An event that a
-// relay was just sending may have been delivered all the same.
+// with them and in their attempts. A filter that names neither IDs nor States selects dead events
+// only: other parked events are still being sent, or have never failed. Discard returns the
+// dispatch IDs. An event that a relay was just sending may have been delivered all the same.
 func (o *Outbox[TX]) Discard(ctx context.Context, f outbox.Filter, reason string) ([]uuid.UUID, error) {
 	if err := checkReason(reason); err != nil {
 		return nil, fmt.Errorf("discard: %w", err)
@@ -77,7 +77,7 @@ func (o *Outbox[TX]) Discard(ctx context.Context, f outbox.Filter, reason string
 
 const defaultFilterLimit = 100
 
-// limitOf is what a Limit of 0 means.
+// limitOf returns limit, or the default for a Limit of 0.
 func limitOf(limit int) int {
 	if limit <= 0 {
 		return defaultFilterLimit
@@ -85,8 +85,8 @@ func limitOf(limit int) int {
 	return limit
 }
 
-// ListRoutes reads which topics the relays that are visible cannot send to at the moment, by topic.
-// It is as old as a heartbeat of theirs. A relay names a hundred topics at most.
+// ListRoutes reads the topics that the visible relays cannot send to at the moment, by topic. The
+// list is as old as the relays' last heartbeats. A relay reports a hundred topics at most.
 func (o *Outbox[TX]) ListRoutes(ctx context.Context) ([]outbox.StalledRoute, error) {
 	return o.store.ListRoutes(ctx)
 }

@@ -20,32 +20,30 @@ import (
 
 // Config configures an [Outbox].
 type Config struct {
-	// Name is the producer's name. It is part of every dispatch ID: two services
-	// may both have a source "order-42", and renaming a producer renames its events.
-	// Required; at most 255 bytes.
+	// Name is the producer's name. It is part of every dispatch ID: two services may both have a
+	// source "order-42", and renaming a producer renames its events. Required; at most 255 bytes.
 	Name string `yaml:"name" env:"NAME"`
 
 	// LockKeys makes every write lock the keys of its events until the end of the transaction, so
 	// that writers of one key take turns. Without it the caller serialises writers of a key,
 	// usually by a row lock on the aggregate that is taken before the write. On PostgreSQL each key
-	// of a transaction takes a place in the lock table of the server, which has
-	// max_locks_per_transaction × max_connections of them for everybody, 6,400 by default: it is
-	// not for transactions that write thousands of keys. Defaults to false.
+	// of a transaction takes a place in the server's lock table, which all transactions share: it
+	// has max_locks_per_transaction × max_connections places, 6,400 by default. LockKeys is not for
+	// transactions that write thousands of keys. Defaults to false.
 	LockKeys bool `yaml:"lock_keys" env:"LOCK_KEYS"`
 
-	// ResendFor is how long after it came to be (its stamp) an event may be sent again: relays
-	// retry, operators redrive and replay. It travels with every event as the time at which it
-	// ends, and consumers must remember dispatch IDs for longer. After it, an event that has failed
-	// or is retained is sent again only by force. Keep it above [JanitorConfig].Retention, or part
-	// of what is retained cannot be replayed. Rounded to seconds. Defaults to 10 days; at least 1
-	// second, at most 10 years.
+	// ResendFor is how long after its creation (its stamp) an event may be sent again: relays
+	// retry, operators redrive and replay. The end of that time travels with every event, and
+	// consumers must remember dispatch IDs for longer. After it, a failed or retained event is sent
+	// again only by force. Keep it above [JanitorConfig].Retention, or some retained events cannot
+	// be replayed. Rounded to seconds. Defaults to 10 days; at least 1 second, at most 10 years.
 	ResendFor time.Duration `yaml:"resend_for" env:"RESEND_FOR"`
 
 	// MaxPayload is how many bytes a payload may have. Defaults to 4 MiB.
 	MaxPayload int `yaml:"max_payload" env:"MAX_PAYLOAD"`
-	// MaxHeaders is how many bytes the headers of an event may have, names and
-	// values together. Defaults to 32 KiB; at most 96 KiB, since RabbitMQ closes the
-	// connection on more than 128 KiB of properties.
+	// MaxHeaders is how many bytes the headers of an event may have, names and values together.
+	// Defaults to 32 KiB; at most 96 KiB, since RabbitMQ closes the connection on more than 128 KiB
+	// of properties.
 	MaxHeaders int `yaml:"max_headers" env:"MAX_HEADERS"`
 
 	// MaxTransactAttempts is how often [Outbox.Transact] runs a transaction that
@@ -55,14 +53,14 @@ type Config struct {
 	// relays in other processes. Defaults to 10 ms.
 	NotifyInterval time.Duration `yaml:"notify_interval" env:"NOTIFY_INTERVAL"`
 
-	// Logger receives what operators do and what goes wrong. Defaults to [slog.Default].
+	// Logger receives the actions of operators, and errors. Defaults to [slog.Default].
 	Logger *slog.Logger `yaml:"-" env:"-"`
 }
 
 const (
 	maxReason        = 1 << 10
 	maxTraceState    = 512
-	maxHeaderCount   = 1024 // RabbitMQ's properties have room for their lengths, too
+	maxHeaderCount   = 1024 // RabbitMQ's properties have room for the lengths, too
 	maxHeadersCeil   = 96 << 10
 	defaultPayload   = 4 << 20
 	defaultHeaders   = 32 << 10
@@ -114,14 +112,14 @@ func (c Config) withDefaults() (Config, error) {
 	return c, errors.Join(errs...)
 }
 
-// Outbox is where a producer writes events. TX is the type of a transaction
-// of its store. An Outbox is safe for concurrent use; its writers are not.
+// Outbox is where a producer writes events. TX is the type of a transaction of its store. An Outbox
+// is safe for concurrent use; its writers are not.
 type Outbox[TX any] struct {
 	store  outbox.Store[TX]
 	cfg    Config
-	id     string        // tells this outbox from all others, in any process
-	local  wakeup.Signal // relays in this process
-	remote wakeup.Signal // the wake-up of relays in others
+	id     string        // unique among all outboxes, in any process
+	local  wakeup.Signal // wakes relays in this process
+	remote wakeup.Signal // wakes relays in other processes
 }
 
 // New returns an outbox over store. It does no I/O.
@@ -139,18 +137,18 @@ func New[TX any](store outbox.Store[TX], cfg Config) (*Outbox[TX], error) {
 // Name returns the producer's name.
 func (o *Outbox[TX]) Name() string { return o.cfg.Name }
 
-// Tx returns the writer of tx, a transaction of the caller's. There is one writer
-// per transaction, passed to whoever writes events in it: a second one is
-// refused with [outbox.ErrSecondWriter] when it writes. After the commit, call
-// [Outbox.Committed], or relays find the events at their next poll.
+// Tx returns the writer of tx, a transaction of the caller's. Pass the one writer of a transaction
+// to all code that writes events in it: a second writer is refused with [outbox.ErrSecondWriter]
+// when it writes. After the commit, call [Outbox.Committed], or relays find the events at their
+// next poll.
 func (o *Outbox[TX]) Tx(tx TX) *Writer[TX] {
 	return o.newWriter(tx)
 }
 
-// Handling returns the writer of tx for a consumer that is handling cause.
-// Events without an identity of their own get dispatch IDs that are children of
-// cause; correlation ID and trace context are taken over from cause. Whoever calls
-// it calls [Writer.Flush] before the commit and [Outbox.Committed] after it.
+// Handling returns the writer of tx for a consumer that is handling cause. Events without an
+// identity of their own get dispatch IDs that are children of cause; correlation ID and trace
+// context are taken over from cause. The caller calls [Writer.Flush] before the commit and
+// [Outbox.Committed] after it.
 func (o *Outbox[TX]) Handling(tx TX, consumer string, cause transport.Event) *Writer[TX] {
 	w := o.newWriter(tx)
 	w.consumer, w.cause = consumer, &cause
@@ -158,15 +156,16 @@ func (o *Outbox[TX]) Handling(tx TX, consumer string, cause transport.Event) *Wr
 	return w
 }
 
-// HandlingTogether returns a function that returns the writers of tx for a consumer
-// that handles several causes in one transaction: one for each cause, as
-// [Outbox.Handling] does, but they count as one. Their events get the dispatch IDs that they
-// would have if each cause were handled alone. [FlushTogether] flushes them.
+// HandlingTogether returns a function that returns the writers of tx for a consumer that handles
+// several causes in one transaction: one for each cause, as [Outbox.Handling] does, but they count
+// as one writer. Their events get the dispatch IDs that they would have if each cause were handled
+// alone. [FlushTogether] flushes them.
 func (o *Outbox[TX]) HandlingTogether(tx TX, consumer string) func(cause transport.Event) *Writer[TX] {
 	first := o.newWriter(tx)
 	return func(cause transport.Event) *Writer[TX] {
 		w := o.Handling(tx, consumer, cause)
-		// One queue: what one writes goes behind what those before it have queued.
+		// One queue: events of a writer go behind the events that the writers before it have
+		// queued.
 		w.token, w.queued = first.token, first.queued
 		return w
 	}
@@ -175,10 +174,10 @@ func (o *Outbox[TX]) HandlingTogether(tx TX, consumer string) func(cause transpo
 // Transact runs fn in a transaction of its own and commits if fn returns nil. Events that fn queues
 // are written just before the commit, and sent together with it by a [outbox.CommitStore]. A
 // transaction that conflicted with another is run again from the start, with a fresh writer, after
-// a short random wait, at most Config.MaxTransactAttempts times: fn must not have effects
-// elsewhere, and must not call Transact: with every connection of a pool taken by such callers they
-// wait for each other. An error that wraps [outbox.ErrCommitUnknown] means that the transaction may
-// have been committed; running fn again is safe for its events, and for its own changes if they are
+// a short random wait, at most Config.MaxTransactAttempts times. So fn must not have effects
+// elsewhere. Nor may fn call Transact: callers that hold every connection of a pool would wait for
+// each other. An error that wraps [outbox.ErrCommitUnknown] means that the transaction may have
+// been committed; running fn again is safe for its events, and for its own changes if they are
 // idempotent.
 func (o *Outbox[TX]) Transact(ctx context.Context, fn func(ctx context.Context, w *Writer[TX]) error) error {
 	for attempt := 1; ; attempt++ {
@@ -186,7 +185,7 @@ func (o *Outbox[TX]) Transact(ctx context.Context, fn func(ctx context.Context, 
 		if err == nil || errors.Is(err, outbox.ErrCommitUnknown) {
 			switch {
 			case wrote.None():
-			case err != nil: // it may be committed only now
+			case err != nil: // the commit may still happen
 				o.Committed()
 			default:
 				o.committed(wrote)
@@ -202,7 +201,8 @@ func (o *Outbox[TX]) Transact(ctx context.Context, fn func(ctx context.Context, 
 	}
 }
 
-// transactOnce runs fn in a transaction and commits. It tells what was written.
+// transactOnce runs fn in a transaction and commits. It returns a wake-up for the events that were
+// written.
 func (o *Outbox[TX]) transactOnce(ctx context.Context, fn func(ctx context.Context, w *Writer[TX]) error) (wrote wakeup.Wakeup, err error) {
 	if err := fault.Hit(ctx, fault.BeforeBegin); err != nil {
 		return wakeup.Wakeup{}, err
@@ -221,7 +221,7 @@ func (o *Outbox[TX]) transactOnce(ctx context.Context, fn func(ctx context.Conte
 		if err := w.FlushAtCommit(ctx); err != nil {
 			return err
 		}
-		wrote = w.news
+		wrote = w.wakes
 		return fault.Hit(ctx, fault.BeforeCommit)
 	})
 	if err == nil && fault.Hit(ctx, fault.Committed) != nil {
@@ -242,9 +242,9 @@ func (o *Outbox[TX]) committed(n wakeup.Wakeup) {
 	o.remote.Send(n)
 }
 
-// Run tells relays in other processes about commits, at most once per
-// Config.NotifyInterval, until ctx ends, and returns nil then. It is optional: without it,
-// and on stores that have no signal between processes, those relays poll.
+// Run tells relays in other processes about commits, at most once per Config.NotifyInterval, until
+// ctx ends, and returns nil then. It is optional: without it, and on stores without a signal
+// between processes, those relays poll.
 func (o *Outbox[TX]) Run(ctx context.Context) error {
 	woken, stop := o.remote.Subscribe()
 	defer stop()
@@ -256,7 +256,7 @@ func (o *Outbox[TX]) Run(ctx context.Context) error {
 		}
 		n := woken.Take()
 		if n.None() {
-			continue // the last wake-up told of it
+			continue // the last wake-up included it
 		}
 		if err := o.notify(ctx, n); errors.Is(err, outbox.ErrNoSignal) {
 			<-ctx.Done()
@@ -276,8 +276,8 @@ func (o *Outbox[TX]) notify(ctx context.Context, n wakeup.Wakeup) error {
 	return o.store.Notify(ctx, n.Text(o.id))
 }
 
-// RelaySource is what package relay needs of an outbox in its process; an application has no use
-// for it.
+// RelaySource returns the parts of an outbox that package relay needs in its process; an
+// application has no use for it.
 func (o *Outbox[TX]) RelaySource() wakeup.Source {
 	return wakeup.Source{Store: o.store, Logger: o.cfg.Logger, Commits: &o.local, ID: o.id}
 }

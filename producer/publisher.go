@@ -12,8 +12,8 @@ import (
 
 // PublisherConfig configures [Writer.Publisher].
 type PublisherConfig struct {
-	// Key says which key a message has. Required unless NoKey: a Watermill message
-	// has none, and without keys events lose their order silently.
+	// Key returns the key of a message. Required unless NoKey: a Watermill message has no key, and
+	// without keys events silently lose their order.
 	Key func(topic string, msg *message.Message) string
 	// NoKey says that the messages need no order.
 	NoKey bool
@@ -21,19 +21,18 @@ type PublisherConfig struct {
 	// Source and Version are the identity of the messages, as in [Event]; Version is at least 1.
 	Source  string
 	Version int64
-	// MessageID makes the UUID of each message its identity, for code that computes UUIDs which are
-	// the same when it runs again. A message that is published twice is one event, within one
-	// transaction and in two; with other content, topic or key it is an [outbox.ErrConflict]. With
-	// the random UUIDs that Watermill draws by default, a repeated run emits other events.
+	// MessageID makes the UUID of each message its identity, for code that computes the same UUIDs
+	// when it runs again. A message that is published twice is one event, within one transaction
+	// and in two; with other content, topic or key it is an [outbox.ErrConflict]. With the random
+	// UUIDs that Watermill draws by default, a repeated run emits other events.
 	MessageID bool
 	// In a handler's writer the identity defaults to the dispatch being handled.
 }
 
-// Publisher returns a Watermill publisher that writes to the outbox in w's
-// transaction, for code that publishes today. Its Close does nothing. It is used with
-// ctx, within the transaction, and like w by one goroutine at a time. Metadata
-// becomes headers; what the wire contract or a transport of Watermill's had put there
-// for an earlier message is left out.
+// Publisher returns a Watermill publisher that writes to the outbox in w's transaction, for code
+// that publishes today. Its Close does nothing. It is used with ctx, within the transaction, and
+// like w by one goroutine at a time. Metadata becomes headers, without the entries that the wire
+// contract or a transport of Watermill's had added for an earlier message.
 func (w *Writer[TX]) Publisher(ctx context.Context, cfg PublisherConfig) (message.Publisher, error) {
 	var errs []error
 	if (cfg.Key == nil) == !cfg.NoKey {
@@ -55,8 +54,8 @@ func (w *Writer[TX]) Publisher(ctx context.Context, cfg PublisherConfig) (messag
 	return &txPublisher[TX]{ctx: ctx, w: w, cfg: cfg}, nil
 }
 
-// txPublisher keeps a context, since Watermill's Publisher takes none and the
-// transaction's must bound the write.
+// txPublisher keeps a context, since Watermill's Publisher takes none and the transaction's context
+// must bound the write.
 type txPublisher[TX any] struct {
 	ctx context.Context
 	w   *Writer[TX]

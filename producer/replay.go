@@ -14,21 +14,21 @@ func isAll(s *outbox.Selection) bool {
 	return len(s.IDs) == 0 && s.Topic == "" && s.Key == "" && s.From.IsZero() && s.To.IsZero()
 }
 
-// Replay says what [Outbox.Replay] sends again.
+// Replay selects the events that [Outbox.Replay] sends again.
 type Replay struct {
 	outbox.Selection
 	// All must be set if Selection selects everything.
 	All bool
-	// After continues a replay behind the event with this Seq: ReplayReport.Through of an
-	// earlier one. Defaults to 0, the beginning.
+	// After continues a replay behind the event with this Seq: ReplayReport.Through of an earlier
+	// replay. Defaults to 0, the beginning.
 	After int64
 	// Limit is at most how many events are sent again. Defaults to 0, no limit.
 	Limit int
-	// InQueue is at most how many replayed events wait in the queue at once, which is what keeps a
-	// replay from delaying live events for long. Relays notice replayed events when they renew
-	// their leases, every third of relay.Config.LeaseTTL, which they do at once where they meet one
-	// of them ahead of what they have read: with the default of that, 1000 in the queue make at
-	// least some 300 events a second. Defaults to 1000.
+	// InQueue is at most how many replayed events wait in the queue at once, which keeps a replay
+	// from delaying live events for long. Relays notice replayed events when they renew their
+	// leases, every third of relay.Config.LeaseTTL, and at once when they meet a replayed event
+	// ahead of their reads. With the default of LeaseTTL, 1000 in the queue make at least some 300
+	// events a second. Defaults to 1000.
 	InQueue int
 	// Force sends events also after the time until which they may be sent again.
 	Force bool
@@ -36,11 +36,11 @@ type Replay struct {
 	Progress func(ReplayReport)
 }
 
-// ReplayReport tells what a replay has done.
+// ReplayReport counts the work of a replay.
 type ReplayReport struct {
 	// Replayed is how many events were queued again.
 	Replayed int64
-	// Through is the place in the log up to which the replay has come.
+	// Through is the place in the log that the replay has reached.
 	Through int64
 	// Done tells that nothing is left to replay.
 	Done bool
@@ -55,19 +55,18 @@ const (
 	replayPollMost = time.Second
 )
 
-// Replay sends retained events that were delivered again, under their old dispatch IDs:
-// consumers that have applied them run nothing, new ones apply them. Events that are
-// not delivered, or were discarded, are passed over.
+// Replay sends retained events that were delivered again, under their old dispatch IDs: consumers
+// that have applied them run nothing, new consumers apply them. It skips events that are not
+// delivered, or were discarded.
 //
-// Events of one key are replayed in their order. What is written to that key meanwhile comes in
-// between, and a key that waits for a failed event has its replayed events wait as well,
-// in front of it. Relays send them; Replay returns when the last are queued, and waits before
-// each further batch until the one before has left the queue, however long that takes.
+// Events of one key are replayed in their order. New events of the key come in between. If a key
+// waits for a failed event, its replayed events wait as well, in front of it. Relays send the
+// events; Replay returns when the last are queued, and waits before each further batch until the
+// one before has left the queue, however long that takes.
 //
-// Unless r.Force, nothing is replayed from the first event on whose re-send horizon
-// ([Config].ResendFor) is over; the error wraps [ErrBeyondHorizon]. On any error, and when ctx
-// ends, the report tells how far the replay has come. It is safe to run it again: events may
-// then be sent once more.
+// Unless r.Force, Replay ends before the first event whose re-send horizon ([Config].ResendFor) is
+// over; the error wraps [ErrBeyondHorizon]. On any error, and when ctx ends, the report tells how
+// far the replay has come. It is safe to run it again: events may then be sent once more.
 func (o *Outbox[TX]) Replay(ctx context.Context, r Replay) (ReplayReport, error) {
 	report := ReplayReport{Through: r.After}
 	if err := r.check(); err != nil {
@@ -83,7 +82,7 @@ func (o *Outbox[TX]) Replay(ctx context.Context, r Replay) (ReplayReport, error)
 		}
 		report.Through = max(report.Through, place)
 	}
-	var queued []outbox.Requeued // of which some may have left
+	var queued []outbox.Requeued // some of these may have left the queue
 	for !report.Done {
 		if len(queued) >= r.InQueue {
 			if err := o.drained(ctx, queued); err != nil {
@@ -125,7 +124,7 @@ func (r *Replay) check() error {
 	return nil
 }
 
-// replayBatch looks through a part of the log and queues what is selected there.
+// replayBatch looks through a part of the log and queues the selected events.
 func (o *Outbox[TX]) replayBatch(ctx context.Context, r *Replay, report *ReplayReport, limit int) ([]outbox.Requeued, error) {
 	if r.Limit > 0 {
 		limit = min(limit, r.Limit-int(report.Replayed))

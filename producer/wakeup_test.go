@@ -13,16 +13,16 @@ func TestWritersTellWhereTheyHaveWritten(t *testing.T) {
 	now := outbox.Record{Shard: 3}
 	later := outbox.Record{Shard: 63, DeliverAt: time.Now()}
 	w := &Writer[int]{}
-	if !w.news.None() {
-		t.Errorf("a writer that has written nothing tells of %+v", w.news)
+	if !w.wakes.None() {
+		t.Errorf("a writer that has written nothing tells of %+v", w.wakes)
 	}
-	w.tell([]outbox.Record{now, now})
-	if want := (wakeup.Wakeup{Shards: 1 << 3}); w.news != want {
-		t.Errorf("news are %+v, want %+v", w.news, want)
+	w.noteWakes([]outbox.Record{now, now})
+	if want := (wakeup.Wakeup{Shards: 1 << 3}); w.wakes != want {
+		t.Errorf("news are %+v, want %+v", w.wakes, want)
 	}
-	w.tell([]outbox.Record{later})
-	if want := (wakeup.Wakeup{Shards: 1<<3 | 1<<63, Deferred: true}); w.news != want || w.news.Everywhere() {
-		t.Errorf("news are %+v, want %+v", w.news, want)
+	w.noteWakes([]outbox.Record{later})
+	if want := (wakeup.Wakeup{Shards: 1<<3 | 1<<63, Deferred: true}); w.wakes != want || w.wakes.Everywhere() {
+		t.Errorf("news are %+v, want %+v", w.wakes, want)
 	}
 	s := &wakeup.Signal{}
 	got, stop := s.Subscribe()
@@ -30,7 +30,7 @@ func TestWritersTellWhereTheyHaveWritten(t *testing.T) {
 	s.Send(wakeup.Wakeup{Shards: 1 << 3})
 	s.Send(wakeup.Wakeup{Shards: 1 << 63, Deferred: true})
 	<-got.Woken
-	if n := got.Take(); n != w.news || !got.Take().None() {
-		t.Errorf("a subscriber is told of %+v, want %+v once", n, w.news)
+	if n := got.Take(); n != w.wakes || !got.Take().None() {
+		t.Errorf("a subscriber is told of %+v, want %+v once", n, w.wakes)
 	}
 }

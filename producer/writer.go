@@ -15,27 +15,26 @@ import (
 	"github.com/boxpair/boxpair/transport"
 )
 
-// Writer writes the events of one transaction. It counts them, which is
-// where the index in their dispatch IDs comes from, so everything that writes events
-// in the transaction shares one Writer: the same dispatch ID cannot come up twice in it.
-// Not safe for concurrent use.
+// Writer writes the events of one transaction. It counts them for the index in their dispatch IDs,
+// so all code that writes events in the transaction shares one Writer: no dispatch ID can come up
+// twice in it. Not safe for concurrent use.
 type Writer[TX any] struct {
 	outbox   *Outbox[TX]
 	tx       TX
 	token    uuid.UUID // names this writer to the store
-	consumer string    // with cause: who is handling what
+	consumer string    // with cause: the consumer that is handling it
 	cause    *transport.Event
-	flushes  bool // somebody calls Flush before the commit
+	flushes  bool // Flush is called before the commit
 
 	next    map[sequence]int
-	counted []sequence       // by each event in turn, to be taken back with a savepoint
+	counted []sequence       // the sequence of each event in turn, to be taken back with a savepoint
 	queued  *[]outbox.Record // shared by the writers of one transaction
-	late    []outbox.Record  // what the commit writes
-	news    wakeup.Wakeup    // what was written
-	err     error            // of a write whose effect on the transaction is not known
+	late    []outbox.Record  // records that the commit writes
+	wakes   wakeup.Wakeup    // the wake-up for the written events
+	err     error            // error of a write whose effect on the transaction is not known
 }
 
-// sequence is what the events of one dispatch are counted within.
+// sequence names the count that gives events of one dispatch their index.
 type sequence struct {
 	kind    byte // 'v'ersion, 'k'ey, 'c'hild
 	source  string
@@ -43,14 +42,14 @@ type sequence struct {
 	key     string
 }
 
-// DB returns the transaction. Within [Writer.Savepoint] it is the one to use there.
+// DB returns the transaction. Within [Writer.Savepoint] it is the transaction to use there.
 func (w *Writer[TX]) DB() TX { return w.tx }
 
-// Write writes events in their order, in one round trip (two with
-// Config.LockKeys), and tells the dispatch ID of each and whether it was known.
-// Nothing is written if one of the events is not valid; the error says which field
-// of which event. After any other error the transaction has to be rolled back, and
-// the writer returns that error from then on. Events that were queued before are written first.
+// Write writes events in their order, in one round trip (two with Config.LockKeys), and returns the
+// dispatch ID of each and whether the event was known. If an event is not valid, nothing is
+// written; the error names the event and its field. After any other error the transaction has to be
+// rolled back, and the writer returns that error from then on. Events that were queued before are
+// written first.
 func (w *Writer[TX]) Write(ctx context.Context, events ...Event) ([]Written, error) {
 	if err := w.Flush(ctx); err != nil {
 		return nil, err
@@ -71,10 +70,10 @@ func (w *Writer[TX]) Write(ctx context.Context, events ...Event) ([]Written, err
 }
 
 // Queue takes events that are written just before the commit, or together with it by a
-// [outbox.CommitStore], and returns their dispatch IDs. Written late, they take their place in the
-// log after all locks of the transaction are held, which keeps the order of their keys. It does no
+// [outbox.CommitStore], and returns their dispatch IDs. So late, they take their place in the log
+// after the transaction has all of its locks, which keeps the order of their keys. Queue does no
 // I/O. It is for the writers of [Outbox.Transact] and of a consumer's handlers; on a transaction of
-// the caller's it is refused, since nothing would write them.
+// the caller's it is refused, since nothing would write the events.
 func (w *Writer[TX]) Queue(events ...Event) ([]uuid.UUID, error) {
 	if w.err != nil {
 		return nil, w.err
@@ -94,8 +93,8 @@ func (w *Writer[TX]) Queue(events ...Event) ([]uuid.UUID, error) {
 	return ids, nil
 }
 
-// Flush writes what was queued. It returns the error that made the transaction
-// unusable, if there was one, also when the caller of that write ignored it.
+// Flush writes the queued events. It returns the error that made the transaction unusable, if any,
+// even if the caller of that write ignored it.
 func (w *Writer[TX]) Flush(ctx context.Context) error {
 	if w.err != nil || len(*w.queued) == 0 {
 		return w.err
@@ -106,11 +105,11 @@ func (w *Writer[TX]) Flush(ctx context.Context) error {
 	return err
 }
 
-// FlushAtCommit is like [Writer.Flush], but has what was queued written by the commit, behind all
-// that the transaction has run and queued, if the store can do that ([outbox.CommitStore]); the
-// commit fails where the flush would. With Config.LockKeys the keys are locked at once: to wait for
-// them is not for a commit, which does not end with its context. Nothing may be written after it.
-// It is for what runs handlers and commits behind them.
+// FlushAtCommit is like [Writer.Flush], but the commit writes the queued events, after all other
+// statements of the transaction, if the store can do that ([outbox.CommitStore]); the commit fails
+// where the flush would. With Config.LockKeys the keys are locked at once: a commit does not end
+// with its context, and must not wait for locks. No event may be written after it. It is for code
+// that runs handlers and then commits.
 func (w *Writer[TX]) FlushAtCommit(ctx context.Context) error {
 	store, ok := w.outbox.store.(outbox.CommitStore[TX])
 	records := *w.queued
@@ -127,13 +126,13 @@ func (w *Writer[TX]) FlushAtCommit(ctx context.Context) error {
 		return w.Flush(ctx)
 	}
 	*w.queued, w.late = nil, records
-	w.tell(records)
+	w.noteWakes(records)
 	return nil
 }
 
-// FlushTogether writes what was queued by writers of one [Outbox.HandlingTogether], in the order of
-// queueing, at once or with the commit that follows, as [Writer.FlushAtCommit] does. It returns the
-// error that made the transaction unusable, if there was one.
+// FlushTogether writes the events queued by the writers of one [Outbox.HandlingTogether], in the
+// order of queueing, at once or with the commit that follows, as [Writer.FlushAtCommit] does. It
+// returns the error that made the transaction unusable, if any.
 func FlushTogether[TX any](ctx context.Context, writers []*Writer[TX]) error {
 	for _, w := range writers {
 		if w.err != nil {
@@ -146,22 +145,22 @@ func FlushTogether[TX any](ctx context.Context, writers []*Writer[TX]) error {
 	return writers[0].FlushAtCommit(ctx)
 }
 
-// Savepoint runs fn within a savepoint. If fn returns an error, what it changed
-// and wrote is rolled back and its events are not counted; the error is returned, and
-// the transaction goes on. Use the writer given to fn, which is w itself. [outbox.ErrConflict] and
-// [outbox.ErrSecondWriter] cannot be rolled back this way: the writer returns them from then on,
-// so that [Outbox.Transact] and handlers do not commit past them.
+// Savepoint runs fn within a savepoint. If fn returns an error, its changes and events are rolled
+// back and its events are not counted; the error is returned, and the transaction goes on. Use the
+// writer given to fn, which is w itself. [outbox.ErrConflict] and [outbox.ErrSecondWriter] cannot
+// be rolled back this way: the writer returns them from then on, so that [Outbox.Transact] and
+// handlers do not commit past them.
 func (w *Writer[TX]) Savepoint(ctx context.Context, fn func(ctx context.Context, w *Writer[TX]) error) error {
 	if err := w.Flush(ctx); err != nil {
 		return err
 	}
-	counted, outer, before := len(w.counted), w.tx, w.news
+	counted, outer, before := len(w.counted), w.tx, w.wakes
 	done := false
 	defer func() {
 		w.tx = outer
 		if !done { // fn failed, panicked or called Goexit
 			w.uncount(counted)
-			*w.queued, w.news = nil, before
+			*w.queued, w.wakes = nil, before
 			if !errors.Is(w.err, outbox.ErrConflict) && !errors.Is(w.err, outbox.ErrSecondWriter) {
 				w.err = nil
 			}
@@ -250,8 +249,8 @@ func (w *Writer[TX]) identify(e *Event) (uuid.UUID, int, error) {
 	return uuid.Nil, 0, ErrNoIdentity
 }
 
-// checkVersion refuses the zero value, too: with it, whatever a source emits is one and the same
-// event, and all but the first are taken for repetitions.
+// checkVersion refuses the zero value, too: with it, all events of a source would have one
+// identity, and all but the first would be taken for repetitions.
 func checkVersion(version int64) error {
 	if version < 1 {
 		return fmt.Errorf("Version: %d is less than 1: %w", version, ErrNoIdentity)
@@ -269,7 +268,7 @@ func (w *Writer[TX]) count(s sequence) int {
 	return n
 }
 
-// uncount takes back what was counted since there were so many events.
+// uncount takes back the counts of the events after the first counted ones.
 func (w *Writer[TX]) uncount(counted int) {
 	for _, s := range w.counted[counted:] {
 		w.next[s]--
@@ -277,7 +276,7 @@ func (w *Writer[TX]) uncount(counted int) {
 	w.counted = w.counted[:counted]
 }
 
-// inherit takes over what an event shares with the message that caused it.
+// inherit takes over the correlation ID and the trace context of the message that caused an event.
 func (w *Writer[TX]) inherit(e *transport.Event) {
 	if e.CorrelationID == "" {
 		e.CorrelationID = w.cause.CorrelationID
@@ -301,23 +300,23 @@ func (w *Writer[TX]) append(ctx context.Context, records []outbox.Record) ([]boo
 	if err != nil {
 		return nil, w.fail(fmt.Errorf("write events: %w", named(err, records)))
 	}
-	w.tell(records)
+	w.noteWakes(records)
 	w.changed()
 	return known, nil
 }
 
-// tell takes note of what was written, for the relays after the commit.
-func (w *Writer[TX]) tell(records []outbox.Record) {
+// noteWakes adds records to the wake-up that relays get after the commit.
+func (w *Writer[TX]) noteWakes(records []outbox.Record) {
 	for i := range records {
-		w.news = w.news.With(&records[i])
+		w.wakes = w.wakes.With(&records[i])
 	}
 }
 
-// changed wakes relays if nobody does after the commit.
+// changed wakes relays if no caller does after the commit.
 func (w *Writer[TX]) changed() {
 	if !w.flushes {
-		// The commit is the caller's and may follow at once: relays in this process
-		// begin to poll fast.
+		// The commit is the caller's and may follow at once: relays in this process begin to poll
+		// fast.
 		w.outbox.local.Send(wakeup.All)
 	}
 }
@@ -333,8 +332,8 @@ func (w *Writer[TX]) lockAll(ctx context.Context, records []outbox.Record) error
 	return nil
 }
 
-// lock locks the keys of records, sorted so that two transactions cannot wait
-// for each other within one write.
+// lock locks the keys of records, sorted so that two transactions cannot wait for each other within
+// one write.
 func (w *Writer[TX]) lock(ctx context.Context, records []outbox.Record) error {
 	keys := make([]string, 0, len(records))
 	for i := range records {

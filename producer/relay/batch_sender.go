@@ -11,25 +11,24 @@ import (
 	"github.com/boxpair/boxpair/transport"
 )
 
-// batchSender makes a [transport.Sender] of any Watermill publisher. What is
-// waiting for one topic goes out in one Publish call; if that fails, nobody
-// knows which of the messages was published, so each is published again by itself,
-// and its own error is its outcome.
+// batchSender makes a [transport.Sender] of any Watermill publisher. The waiting messages of one
+// topic go out in one Publish call. If it fails, nothing tells which of the messages were
+// published, so each is published again by itself, and its own error is its outcome.
 //
-// Publish knows no context. When the context of a message ends, its outcome is
-// Unavailable, and the goroutine that calls Publish goes on until that returns; it
-// takes one of the places of bounded number until then.
+// Publish takes no context. When the context of a message ends, its outcome is Unavailable; the
+// goroutine that calls Publish goes on until the call returns, and takes one of the bounded number
+// of places until then.
 type batchSender struct {
 	publisher message.Publisher
 	places    int
 
-	mu      sync.Mutex
-	waiting map[string][]*batched
-	topics  []string // with something waiting, in turns
-	open    map[*batched]struct{}
-	busy    int
-	watched context.Context // the last one whose end is waited for
-	idle    chan struct{}   // closed when busy is 0 again; nil if nobody waits
+	mu         sync.Mutex
+	waiting    map[string][]*batched
+	topics     []string // topics with waiting messages, in turns
+	unanswered map[*batched]struct{}
+	busy       int
+	watchedCtx context.Context // the last context whose end is waited for
+	idle       chan struct{}   // closed when busy is 0 again; nil if nothing waits for that
 }
 
 type batched struct {
@@ -42,10 +41,10 @@ const batchMax = 100
 
 func newBatchSender(publisher message.Publisher, places int) *batchSender {
 	return &batchSender{
-		publisher: publisher,
-		places:    places,
-		waiting:   make(map[string][]*batched),
-		open:      make(map[*batched]struct{}),
+		publisher:  publisher,
+		places:     places,
+		waiting:    make(map[string][]*batched),
+		unanswered: make(map[*batched]struct{}),
 	}
 }
 
@@ -57,13 +56,13 @@ func (s *batchSender) Send(ctx context.Context, topic string, msg *message.Messa
 		s.topics = append(s.topics, topic)
 	}
 	s.waiting[topic] = append(s.waiting[topic], m)
-	s.open[m] = struct{}{}
+	s.unanswered[m] = struct{}{}
 	start := s.busy < s.places
 	if start {
 		s.busy++
 	}
-	watch := s.watched != ctx
-	s.watched = ctx
+	watch := s.watchedCtx != ctx
+	s.watchedCtx = ctx
 	s.mu.Unlock()
 	if start {
 		go s.publishAll()
@@ -73,7 +72,7 @@ func (s *batchSender) Send(ctx context.Context, topic string, msg *message.Messa
 	}
 }
 
-// Route implements [transport.Sender]: nothing is known but the topic.
+// Route implements [transport.Sender]: every topic is a route of its own.
 func (s *batchSender) Route(topic string) string { return topic }
 
 // Publish implements [message.Publisher].
@@ -81,11 +80,10 @@ func (s *batchSender) Publish(topic string, messages ...*message.Message) error 
 	return s.publisher.Publish(topic, messages...)
 }
 
-// Close implements [message.Publisher]. The publisher belongs to whoever made it.
+// Close implements [message.Publisher]. It leaves the publisher to its owner.
 func (s *batchSender) Close() error { return nil }
 
-// wait waits until no Publish call is under way, or ctx ends, and tells whether
-// there is none.
+// wait waits until no Publish call is under way, or ctx ends, and tells whether there is none.
 func (s *batchSender) wait(ctx context.Context) bool {
 	s.mu.Lock()
 	if s.busy == 0 {
@@ -105,7 +103,7 @@ func (s *batchSender) wait(ctx context.Context) bool {
 	}
 }
 
-// publishAll publishes batches until nothing waits.
+// publishAll publishes batches until no message waits.
 func (s *batchSender) publishAll() {
 	for {
 		topic, batch := s.next()
@@ -116,7 +114,7 @@ func (s *batchSender) publishAll() {
 	}
 }
 
-// next takes what is waiting for the next topic, without what has ended, or
+// next takes the waiting messages of the next topic, without those whose context has ended, or
 // gives the caller's place up.
 func (s *batchSender) next() (string, []*batched) {
 	s.mu.Lock()
@@ -170,7 +168,7 @@ func (s *batchSender) publish(topic string, batch []*batched) {
 	}
 }
 
-// call publishes. A panic is the message's failure, not the process's.
+// call publishes. A panic fails the messages, not the process.
 func (s *batchSender) call(topic string, messages ...*message.Message) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -180,12 +178,12 @@ func (s *batchSender) call(topic string, messages ...*message.Message) (err erro
 	return s.publisher.Publish(topic, messages...)
 }
 
-// report tells the outcome of m, unless that has been told.
+// report reports the outcome of m, unless it was reported before.
 func (s *batchSender) report(m *batched, res transport.Result) {
 	s.mu.Lock()
 	done := m.done
 	m.done = nil
-	delete(s.open, m)
+	delete(s.unanswered, m)
 	s.mu.Unlock()
 	if done != nil {
 		done(res)
@@ -196,7 +194,7 @@ func (s *batchSender) report(m *batched, res transport.Result) {
 func (s *batchSender) expire() {
 	s.mu.Lock()
 	var ended []*batched
-	for m := range s.open {
+	for m := range s.unanswered {
 		if m.ctx.Err() != nil {
 			ended = append(ended, m)
 		}
@@ -207,10 +205,9 @@ func (s *batchSender) expire() {
 	}
 }
 
-// resultOf reads an outcome from the error of a Publish call of one message. An
-// error may say its outcome by a method; the end of a context says that the
-// outcome is not known; anything else is a refusal, and the other messages of its
-// route will tell whether it is the message's fault.
+// resultOf reads an outcome from the error of a Publish call of one message. An error may state its
+// outcome by a method. The end of a context means that the outcome is not known. Any other error is
+// a refusal, and the other messages of the route will tell whether the message is at fault.
 func resultOf(err error) transport.Result {
 	if err == nil {
 		return transport.Result{Outcome: transport.Confirmed}

@@ -11,36 +11,34 @@ import (
 	"github.com/boxpair/boxpair/producer/internal/field"
 )
 
-// Downstream is one of several publishers that a relay publishes to: another broker, another
-// exchange, or the same one under other topics. One that is down delays the events of its own
-// topics, and of other topics the later events of their keys: a key has one order over all topics,
-// since one queue may be bound to several. Where two downstreams are to go on without each other,
-// give their events keys of their own. The view outbox_status names the event and the route that a
-// key waits for.
+// Downstream is one of several publishers of a relay: another broker, another exchange, or the same
+// exchange under other topics. A downstream that is down delays the events of its own topics, and
+// later events of their keys on other topics: a key has one order over all topics, since one queue
+// may be bound to several. If two downstreams are to go on without each other, give their events
+// different keys. The view outbox_status names the event and the route that a key waits for.
 type Downstream struct {
-	// Name is how the downstream is called in the log and in [Relay.Health]. Required, and
-	// no other's.
+	// Name names the downstream in the log and in [Relay.Health]. Required, and unique.
 	Name string `yaml:"name" env:"NAME"`
-	// Publisher takes the messages, as the publisher of [New] does. Required. It
-	// belongs to the caller, and may serve several downstreams.
+	// Publisher takes the messages, as the publisher of [New] does. Required. It belongs to the
+	// caller, and may serve several downstreams.
 	Publisher message.Publisher `yaml:"-" env:"-"`
-	// Topics are patterns of the topics that are published there, in the syntax of
-	// AMQP's topic exchanges: words between dots, of which "*" stands for one and "#"
-	// for any number, none included. Required. The first downstream with a pattern that
-	// matches takes an event; what none takes goes to the publisher of New.
+	// Topics are patterns of the topics that are published there, in the syntax of AMQP's topic
+	// exchanges: words between dots, of which "*" stands for one word and "#" for any number, none
+	// included. Required. An event goes to the first downstream with a matching pattern, or to the
+	// publisher of New.
 	Topics []string `yaml:"topics" env:"TOPICS"`
 	// Rename gives topics another name at this downstream. Defaults to none.
 	Rename map[string]string `yaml:"rename" env:"RENAME"`
-	// Prefix is put before every topic, after Rename: "orders" of the shop may be
-	// "shop.orders" there. Defaults to none.
+	// Prefix is put before every topic, after Rename: "orders" of the shop may be "shop.orders"
+	// there. Defaults to none.
 	Prefix string `yaml:"prefix" env:"PREFIX"`
 	// Window is how many events may be in flight there at once. A batch of the publisher has half
-	// of it at most, and the last one may go beyond it. Defaults to an equal share of Config.Window
-	// for each downstream and the publisher of New.
+	// of it at most, and the last batch may go beyond it. Defaults to an equal share of
+	// Config.Window for each downstream and the publisher of New.
 	Window int `yaml:"window" env:"WINDOW"`
 }
 
-// topic returns what topic is called at d.
+// topic returns the name of topic at d.
 func (d *Downstream) topic(topic string) string {
 	if other, ok := d.Rename[topic]; ok {
 		topic = other
@@ -73,7 +71,7 @@ func matches(pattern, words []string) bool {
 	return len(words) == len(pattern)
 }
 
-// validate joins everything that is wrong with d.
+// validate joins all faults of d.
 func (d *Downstream) validate() error {
 	var errs []error
 	if err := field.Text("Name", d.Name, 1); err != nil {
@@ -109,7 +107,7 @@ func (d *Downstream) validate() error {
 	return errors.Join(errs...)
 }
 
-// validateDownstreams joins everything that is wrong with the downstreams of c.
+// validateDownstreams joins all faults of the downstreams of c.
 func (c *Config) validateDownstreams() error {
 	var errs []error
 	wrong := func(i int, err error) { errs = append(errs, fmt.Errorf("%s[%d]: %w", "Downstreams", i, err)) }

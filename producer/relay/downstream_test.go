@@ -276,7 +276,7 @@ func TestDownstreamTakesBatches(t *testing.T) {
 		board := &topicRouter{}
 		board.add(Downstream{Name: "b"}, b)
 		results := make(chan transport.Result, 1)
-		board.outlets[0].send(&outgoing{ctx: t.Context(), msgs: make([]*message.Message, 2), done: func(r transport.Result) { results <- r }})
+		board.queues[0].send(&outgoing{ctx: t.Context(), msgs: make([]*message.Message, 2), done: func(r transport.Result) { results <- r }})
 		if r := <-results; r.Outcome != transport.Invalid {
 			t.Errorf("a batch for who takes none is %v", r.Outcome)
 		}

@@ -2,53 +2,51 @@ package relay
 
 import "time"
 
-// Health is the state of a relay at one moment. Times are zero for what has not
-// happened in this run.
+// Health is the state of a relay at one moment. The time of an event that has not happened in this
+// run is zero.
 type Health struct {
 	Running bool
-	// Shards is how many shards the relay has the lease of, and Share how many
-	// are its fair share among Relays that are visible.
+	// Shards is how many shards the relay has the lease of. Share is its fair share among the
+	// Relays that are visible.
 	Shards, Share, Relays int
 	// InFlight is how many events are at the transport, Waiting how many are in memory
 	// and not sent, and Unmarked how many were confirmed and are still in the queue.
 	InFlight, Waiting, Unmarked int
-	// OldestInFlight is when the oldest event was given to the transport that is still there; zero
-	// if none is. It is never much longer ago than Config.SendTimeout.
+	// OldestInFlight is when the oldest event in flight was given to the transport; zero if none is
+	// in flight. It is never much longer ago than Config.SendTimeout.
 	OldestInFlight time.Time
-	// Routes are those on which nothing is sent but probes, by name.
+	// Routes are the routes on which only probes are sent, by name.
 	Routes []RouteHealth
-	// DatabaseError is the last failure of a statement, and DatabaseErrorAt
-	// when it was.
+	// DatabaseError is the last failure of a statement, and DatabaseErrorAt its time.
 	DatabaseError   string
 	DatabaseErrorAt time.Time
-	// SchemaError is what the relay was told of the tables at its start: that migrations are
-	// missing, with the command that applies them, or that the database cannot be reached. Asked
-	// again until all is there; then it is "".
+	// SchemaError is what the relay found wrong with the tables at its start: that migrations are
+	// missing, with the command that applies them, or that the database cannot be reached. The
+	// relay asks again until the tables are complete; then it is "".
 	SchemaError string
-	// FailedOverAt is when the relay last found that the database is another one than
-	// before; see [outbox.Identifier].
+	// FailedOverAt is when the relay last found a different database than before; see
+	// [outbox.Identifier].
 	FailedOverAt time.Time
-	// LastRead, LastRenewal, LastMark and LastConfirm are when the relay last
-	// read from the database, renewed its leases, removed delivered events and had an
-	// event confirmed.
+	// LastRead, LastRenewal, LastMark and LastConfirm are when the relay last read from the
+	// database, renewed its leases, removed delivered events and had an event confirmed.
 	LastRead, LastRenewal, LastMark, LastConfirm time.Time
-	// Reads is how often the relay has looked into the database for something to do in this run,
-	// and ReadTime how long it waited for the answers, failures included.
+	// Reads is how often the relay has read from the database in this run, and ReadTime how long it
+	// waited for the answers, failures included.
 	Reads    int64
 	ReadTime time.Duration
 }
 
 // RouteHealth is the state of a route that does not work.
 type RouteHealth struct {
-	// Route is its name, as of [transport.Sender].
+	// Route is the name of the route, as of [transport.Sender].
 	Route string
-	// Paused routes refuse what they are given; the others do not answer.
+	// Paused routes refuse messages; the others do not answer.
 	Paused bool
 	// Since is when the first failure after the last success was.
 	Since time.Time
-	// Overdue tells that this is longer ago than Config.RouteGrace.
+	// Overdue tells that Since is longer ago than Config.RouteGrace.
 	Overdue bool
-	// LastError is the last failure, and LastErrorAt when it was.
+	// LastError is the last failure, and LastErrorAt its time.
 	LastError   string
 	LastErrorAt time.Time
 	// LastSuccess is when an event was last confirmed on the route.

@@ -22,22 +22,22 @@ import (
 	"github.com/boxpair/boxpair/transport"
 )
 
-// relayLoop drives a machine with a store, a transport and a clock. It owns all
-// goroutines of a run: one that steps the core, one that sends, one that
-// listens, and one for each statement under way, of which the core bounds the number.
+// relayLoop drives a machine with a store, a transport and a clock. It owns all goroutines of a
+// run: one that steps the core, one that sends, one that listens, and one for each statement under
+// way, whose number the core bounds.
 type relayLoop struct {
-	store  outbox.RelayStore
-	sender transport.Sender
-	cfg    Config
-	asker  *statement.Asker // of statements
-	once   bool
-	wakes  *wakeup.Subscription
-	known  string // the outbox that wakes is of, or ""
+	store     outbox.RelayStore
+	sender    transport.Sender
+	cfg       Config
+	asker     *statement.Asker // of statements
+	once      bool
+	wakes     *wakeup.Subscription
+	ownOutbox string // the outbox of wakes, or ""
 
 	origin time.Time // of the core's time
 	box    mailbox
 	sendq  chan *core.Entry
-	until  [idgen.Shards]atomic.Int64 // up to when shards may be sent from
+	until  [idgen.Shards]atomic.Int64 // until when events of a shard may be sent
 	tasks  sync.WaitGroup
 
 	mu   sync.Mutex // guards core against Health
@@ -59,7 +59,7 @@ func newRelayLoop(store outbox.RelayStore, sender transport.Sender, cfg Config, 
 	return l
 }
 
-// route returns the route of a topic. Where the sender panics, the topic is a route of its own.
+// route returns the route of a topic. If the sender panics, the topic is a route of its own.
 func (l *relayLoop) route(topic string) (name string) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -72,7 +72,7 @@ func (l *relayLoop) route(topic string) (name string) {
 
 func (l *relayLoop) now() time.Duration { return time.Since(l.origin) }
 
-// run steps the core until it has stopped, which ctx tells it to.
+// run steps the core until it has stopped. The end of ctx tells it to stop.
 func (l *relayLoop) run(ctx context.Context) {
 	work, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	l.tasks.Go(func() { l.sendAll(work) })
@@ -116,8 +116,8 @@ func (l *relayLoop) locked(do func(now time.Duration)) {
 	do(l.now())
 }
 
-// step gives the core what has happened and starts what it asks for. It returns
-// how long the core can do without a further step.
+// step gives the core its input and starts the calls and sends that it asks for. It returns how
+// long the core can do without a further step.
 func (l *relayLoop) step(work context.Context) (wait time.Duration, stopped bool) {
 	replies, outcomes, overdue, woken := l.box.take()
 	l.mu.Lock()
@@ -147,7 +147,7 @@ func (l *relayLoop) step(work context.Context) (wait time.Duration, stopped bool
 	}
 	at, stopped := c.NextAdvance()
 	for _, e := range sends {
-		l.sendq <- e // never blocks: it has room for the window
+		l.sendq <- e // never blocks: sendq has room for the window
 	}
 	l.mu.Unlock()
 	for _, n := range notes {
@@ -163,8 +163,8 @@ func (l *relayLoop) step(work context.Context) (wait time.Duration, stopped bool
 	return at - now, stopped
 }
 
-// execute runs a statement within the time that it may take: what it changes is
-// fenced, so beyond the lease it is of no use.
+// execute runs a statement within its time limit: changes are fenced, so a statement is useless
+// beyond the lease.
 func (l *relayLoop) execute(ctx context.Context, cl *core.Call) {
 	limit := l.cfg.LeaseTTL
 	switch {
@@ -187,11 +187,11 @@ func (l *relayLoop) execute(ctx context.Context, cl *core.Call) {
 	}
 }
 
-// listen passes the wake-ups of other processes on.
+// listen passes wake-ups of other processes on.
 func (l *relayLoop) listen(ctx context.Context) {
 	for fails := 0; ; fails++ {
 		began := time.Now()
-		err := l.store.Listen(ctx, l.told)
+		err := l.store.Listen(ctx, l.passWakeup)
 		if ctx.Err() != nil || errors.Is(err, outbox.ErrNoSignal) {
 			return
 		}
@@ -202,19 +202,20 @@ func (l *relayLoop) listen(ctx context.Context) {
 		if pace.Sleep(ctx, min(5*time.Second, 100*time.Millisecond<<min(fails, 10))) != nil {
 			return
 		}
-		l.box.wake(wakeup.All) // for what was committed meanwhile
+		l.box.wake(wakeup.All) // for commits during the break
 	}
 }
 
-// told passes a wake-up on, unless it is of commits that this relay has heard of before: to look
-// for them again would use up what wake-ups may cost, and have the next ones wait.
-func (l *relayLoop) told(text string) {
-	if n, from := wakeup.Parse(text); from == "" || from != l.known {
+// passWakeup passes a wake-up on, unless it is about commits of the outbox in this process, which
+// has told of them already: a second poll for them would use up the rate of wake-ups, and delay the
+// next ones.
+func (l *relayLoop) passWakeup(text string) {
+	if n, from := wakeup.Parse(text); from == "" || from != l.ownOutbox {
 		l.box.wake(n)
 	}
 }
 
-// mailbox collects what happens between two steps. Its methods never block.
+// mailbox collects the input between two steps. Its methods never block.
 type mailbox struct {
 	signal chan struct{} // has room for one
 
@@ -226,7 +227,7 @@ type mailbox struct {
 	woken    wakeup.Wakeup
 }
 
-func (b *mailbox) ring() {
+func (b *mailbox) notify() {
 	select {
 	case b.signal <- struct{}{}:
 	default:
@@ -237,7 +238,7 @@ func (b *mailbox) reply(cl *core.Call) {
 	b.mu.Lock()
 	b.replies = append(b.replies, cl)
 	b.mu.Unlock()
-	b.ring()
+	b.notify()
 }
 
 func (b *mailbox) outcome(res core.SendResult) {
@@ -246,7 +247,7 @@ func (b *mailbox) outcome(res core.SendResult) {
 	first := len(b.outcomes) == 1
 	b.mu.Unlock()
 	if first {
-		b.ring()
+		b.notify()
 	}
 }
 
@@ -254,14 +255,14 @@ func (b *mailbox) overdue(through int64) {
 	b.mu.Lock()
 	b.through = max(b.through, through)
 	b.mu.Unlock()
-	b.ring()
+	b.notify()
 }
 
 func (b *mailbox) wake(n wakeup.Wakeup) {
 	b.mu.Lock()
 	b.woken = b.woken.And(n)
 	b.mu.Unlock()
-	b.ring()
+	b.notify()
 }
 
 // take empties the box. The outcomes are valid until the next take.
@@ -275,7 +276,7 @@ func (b *mailbox) take() (replies []*core.Call, outcomes []core.SendResult, over
 	return replies, outcomes, overdue, woken
 }
 
-// batchLimitOf is that of a sender.
+// batchLimitOf returns the batch limit of a sender.
 func batchLimitOf(sender transport.Sender) core.BatchLimit {
 	switch s := sender.(type) {
 	case *topicRouter:

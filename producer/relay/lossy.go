@@ -25,8 +25,8 @@ func refuseLossy(publisher message.Publisher, downstreams []Downstream) error {
 	return errors.Join(errs...)
 }
 
-// isLossy tells whether p is watermill-amqp's publisher, by the package of its type: whoever does
-// not use it need not compile it.
+// isLossy tells whether p is watermill-amqp's publisher. It goes by the package of the type: a
+// program that does not use that publisher need not compile it.
 func isLossy(p message.Publisher) bool {
 	t := reflect.TypeOf(p)
 	if t == nil || t.Kind() != reflect.Pointer {

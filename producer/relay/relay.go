@@ -16,36 +16,36 @@ import (
 	"github.com/boxpair/boxpair/transport"
 )
 
-// Relay moves committed events from an outbox to a Watermill publisher, in the
-// process that writes them or alone in another. Any number of relays may run on
-// one outbox: they share its shards fairly, and take over from those that die.
+// Relay moves committed events from an outbox to a Watermill publisher, in the process that writes
+// them or alone in another. Any number of relays may run on one outbox: they share its shards
+// fairly, and take over from relays that die.
 //
 // If the publisher is a [transport.Sender], as both transports of this library are, many messages
 // are in flight at once and each has its own outcome. If it is a [transport.BatchSender] that is
-// set up for batches, the events of a key that wait travel together; else one at a time. Any other
-// publisher is given batches of one topic; see Config.Publishers. An error of its Publish may have
-// a method Outcome() transport.Outcome to say what it means; otherwise it counts as a refusal.
+// set up for batches, waiting events of a key travel together; else one at a time. Any other
+// publisher gets batches of one topic; see Config.Publishers. An error of its Publish may have a
+// method Outcome() transport.Outcome to state the outcome; otherwise it counts as a refusal.
 //
 // # Outcomes
 //
 // Confirmed removes an event. Invalid makes it dead at once. Returned and Refused count an attempt,
-// but only if the route works for others; a route on which nothing succeeds is paused, probed, and
-// counts nothing. On a route that refuses some and takes others, as a queue at its limit does,
-// attempts are counted so seldom that an event without a fault is delivered long before it is dead.
-// Two bad events of different keys alone on a route are not told from a route that does not work:
-// they stay, and are reported after RouteGrace, until another event comes through or an operator
-// acts. One key alone counts its attempts. After a counted attempt the event is parked with a
-// backoff, and the later events of its key follow it. Unavailable counts nothing: the route is
-// tried again, a little later each time.
+// but only if the route works for other events; a route on which nothing succeeds is paused,
+// probed, and counts nothing. On a route that refuses some events and takes others, as a queue at
+// its limit does, attempts are counted so seldom that an event without a fault is delivered long
+// before it is dead. Two bad events of different keys, alone on a route, look like a route that
+// does not work: they stay, and are reported after RouteGrace, until another event succeeds or an
+// operator acts. One key alone counts its attempts. After a counted attempt the event is parked
+// with a backoff, and the later events of its key follow it. Unavailable counts nothing: the route
+// is tried again, a little later each time.
 //
 // # Crashes
 //
-// A relay keeps nothing that the database has not: it may be killed at any
-// point. What was in flight or not yet marked is sent again by whoever takes its
-// shards over, first of each key first, with [transport.WithRedelivered] in the context of the
-// messages. A relay that was merely stopped, and wakes up with its leases gone,
-// can still send what it was about to send, a second time and never
-// ahead of an earlier event of its key; it cannot change the database.
+// A relay may be killed at any point: all its lasting state is in the database. The next owner of
+// its shards sends the events again that were in flight or not yet marked, first of each key first,
+// with [transport.WithRedelivered] in the context of the messages. A relay that was merely
+// suspended, and wakes up with its leases gone, can still send the events that it was about to
+// send, a second time and never ahead of an earlier event of their key; it cannot change the
+// database.
 //
 // A Relay is safe for concurrent use, but runs once at a time. It publishes to one publisher, or to
 // several by topic; see [Downstream].
@@ -56,11 +56,11 @@ type Relay struct {
 	wakes     wakes
 
 	mu     sync.Mutex
-	loop   *relayLoop // nil when it does not run
-	schema string     // what is wrong with the tables, once a run has asked
+	loop   *relayLoop // nil when the relay does not run
+	schema string     // what is wrong with the tables, as checked at the start
 }
 
-// Report tells what a [Relay.RunOnce] has done.
+// Report counts the events of a [Relay.RunOnce].
 type Report struct {
 	// Delivered events were confirmed and have left the outbox.
 	Delivered int
@@ -68,14 +68,14 @@ type Report struct {
 	Failed int
 	// Dead is how many events have used up their attempts, or could never be sent.
 	Dead int
-	// Left is how many events were read and not sent, because the transport or
-	// their route takes nothing now. There may be more behind them.
+	// Left is how many events were read and not sent, because the transport or their route takes
+	// nothing now. There may be more events behind them.
 	Left int
 }
 
 // New returns a relay for outbox that publishes to publisher, which may be nil if cfg has
-// downstreams. Commits through [producer.Outbox.Transact] wake it at once. It does no I/O.
-// The publisher belongs to the caller, who closes it after the relay has ended.
+// downstreams. Commits through [producer.Outbox.Transact] wake it at once. It does no I/O. The
+// publisher belongs to the caller, who closes it after the relay has ended.
 func New[TX any](outbox *producer.Outbox[TX], publisher message.Publisher, cfg Config) (*Relay, error) {
 	if outbox == nil {
 		return nil, errors.New("relay config: outbox is nil")
@@ -92,8 +92,8 @@ func NewStandalone(store outbox.RelayStore, publisher message.Publisher, cfg Con
 	return newRelay(store, wakes{}, publisher, cfg)
 }
 
-// wakes is how a relay hears of the commits of an outbox in its process, which it is also told of
-// by the store's signal.
+// wakes tells a relay of the commits of an outbox in its process. The store's signal tells of the
+// same commits.
 type wakes struct {
 	signal *wakeup.Signal // nil: there is no outbox
 	id     string         // of the outbox
@@ -101,7 +101,7 @@ type wakes struct {
 
 func (w wakes) subscribe() (*wakeup.Subscription, func()) {
 	if w.signal == nil {
-		return &wakeup.Subscription{}, func() {} // whose channel is nil
+		return &wakeup.Subscription{}, func() {} // its channel is nil
 	}
 	return w.signal.Subscribe()
 }
@@ -126,20 +126,19 @@ func newRelay(store outbox.RelayStore, wakes wakes, publisher message.Publisher,
 // Name returns the relay's name among the relays of its outbox.
 func (r *Relay) Name() string { return r.cfg.Name }
 
-// Run moves events until ctx ends. Then it sends nothing more, waits for the
-// outcomes of what is in flight, at most Config.ShutdownTimeout, records them,
-// gives its shards back, and returns nil. A database or a transport that cannot be
-// reached is no error: Run goes on trying and says so in the log and in
-// [Relay.Health]. It returns an error only if the relay runs already.
+// Run moves events until ctx ends. Then it sends nothing more, waits for the outcomes of events in
+// flight, at most Config.ShutdownTimeout, records them, gives its shards back, and returns nil. A
+// database or a transport that cannot be reached is no error: Run goes on trying and reports it in
+// the log and in [Relay.Health]. It returns an error only if the relay runs already.
 func (r *Relay) Run(ctx context.Context) error {
 	_, err := r.run(ctx, false)
 	return err
 }
 
-// RunOnce acquires shards, does everything that is due, gives the shards back,
-// and tells what it has done. Events that another relay's shards hold, that wait for their
-// backoff, or that the transport does not take now are left. It returns the first
-// error of the database, or the cause of ctx's end.
+// RunOnce acquires shards, sends all due events, gives the shards back, and reports the numbers. It
+// leaves events in shards of another relay, events that wait for their backoff, and events that the
+// transport does not take now. It returns the first error of the database, or the cause of ctx's
+// end.
 func (r *Relay) RunOnce(ctx context.Context) (Report, error) {
 	return r.run(ctx, true)
 }
@@ -149,7 +148,7 @@ func (r *Relay) run(ctx context.Context, once bool) (Report, error) {
 	defer unsubscribe()
 	out := r.newOutput()
 	loop := newRelayLoop(r.store, out.sender, r.cfg, woken, once)
-	loop.known = r.wakes.id
+	loop.ownOutbox = r.wakes.id
 	if err := r.begin(loop); err != nil {
 		return Report{}, err
 	}
@@ -171,20 +170,19 @@ func (r *Relay) run(ctx context.Context, once bool) (Report, error) {
 	return Report(loop.core.Done()), err
 }
 
-// connector is a publisher that connects at its first use, or before.
+// connector is a publisher that can connect before its first use.
 type connector interface {
 	Connect(ctx context.Context) error
 }
 
-// prepare connects the publishers and looks for the tables, so that a relay with nothing to send
-// has learnt whether it could. Neither holds up anything, and both end with the function that it
-// returns.
+// prepare connects the publishers and checks the tables, so that a relay without events to send
+// learns of faults. Neither delays the relay, and both end with the returned function.
 func (r *Relay) prepare(ctx context.Context) (end func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var tasks sync.WaitGroup
 	for _, p := range append([]message.Publisher{r.publisher}, r.downstreams()...) {
 		if c, ok := p.(connector); ok {
-			tasks.Go(func() { _ = c.Connect(ctx) }) // its own health says what it came to
+			tasks.Go(func() { _ = c.Connect(ctx) }) // its own health reports the result
 		}
 	}
 	tasks.Go(func() { schema.Await(ctx, r.store, func(err error) { r.checked(ctx, err) }) })
@@ -213,10 +211,10 @@ func (r *Relay) checked(ctx context.Context, err error) {
 	}
 }
 
-// output is where a run of a relay sends to.
+// output is the sender of a run, with the parts that have to be ended.
 type output struct {
 	sender  transport.Sender
-	board   *topicRouter   // nil with a single publisher
+	router  *topicRouter   // nil with a single publisher
 	batches []*batchSender // of publishers that are no Sender
 }
 
@@ -230,14 +228,14 @@ func (r *Relay) newOutput() *output {
 	if r.publisher != nil {
 		downs = append(downs, Downstream{Publisher: r.publisher})
 	}
-	out.board = &topicRouter{}
+	out.router = &topicRouter{}
 	for _, d := range downs {
 		if d.Window == 0 {
 			d.Window = max(1, r.cfg.Window/len(downs))
 		}
-		out.board.add(d, out.senderOf(d.Publisher, &r.cfg))
+		out.router.add(d, out.senderOf(d.Publisher, &r.cfg))
 	}
-	out.sender = out.board
+	out.sender = out.router
 	return out
 }
 
@@ -254,21 +252,21 @@ func (out *output) senderOf(publisher message.Publisher, cfg *Config) transport.
 	return sender
 }
 
-// start starts what serves the downstreams, which ends with the function that it returns.
+// start starts the queues of the downstreams. The returned function ends them.
 func (out *output) start(ctx context.Context) (end func()) {
-	if out.board == nil {
+	if out.router == nil {
 		return func() {}
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	out.board.start(ctx)
+	out.router.start(ctx)
 	return func() {
 		cancel()
-		out.board.tasks.Wait()
+		out.router.tasks.Wait()
 	}
 }
 
-// await waits for Publish calls that know no context. Those that do not return
-// are left behind, and said to be.
+// await waits for Publish calls, which take no context. Calls that do not return are left behind
+// and logged.
 func (r *Relay) await(ctx context.Context, batches []*batchSender) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.cfg.ShutdownTimeout)
 	defer cancel()

@@ -15,8 +15,8 @@ import (
 	"github.com/boxpair/boxpair/transport"
 )
 
-// sendAll sends what the core has decided to send, in its order, from one
-// goroutine, so that it reaches the transport in that order.
+// sendAll sends events in the order of the core, from one goroutine, so that they reach the
+// transport in that order.
 func (l *relayLoop) sendAll(ctx context.Context) {
 	deadlines := sendDeadlines{timeout: l.cfg.SendTimeout, ended: l.box.overdue}
 	defer deadlines.end()
@@ -30,8 +30,8 @@ func (l *relayLoop) sendAll(ctx context.Context) {
 	}
 }
 
-// send sends one event. The lease is looked at once more: this goroutine may
-// have waited for the transport, or the whole process for somebody to wake it.
+// send sends one event. It checks the lease once more: this goroutine may have waited for the
+// transport, or the whole process may have been suspended.
 func (l *relayLoop) send(ctx context.Context, e *core.Entry) {
 	gen := e.Gen
 	if l.now() >= time.Duration(l.until[e.Shard].Load()) {
@@ -56,8 +56,8 @@ func (l *relayLoop) send(ctx context.Context, e *core.Entry) {
 	_ = fault.Hit(ctx, fault.Published)
 }
 
-// give gives the sender a message, or a batch. A panic is not recovered here: the sender may hold
-// locks, and would stand still ever after, where a new process goes on.
+// give gives the sender a message, or a batch. It does not recover from a panic: the sender may
+// hold locks and stand still from then on, where a new process goes on.
 func (l *relayLoop) give(ctx context.Context, topic string, msgs []*message.Message, done func(transport.Result)) {
 	if batches, ok := l.sender.(transport.BatchSender); ok && len(msgs) > 1 {
 		batches.SendBatch(ctx, topic, msgs, done)
@@ -66,20 +66,20 @@ func (l *relayLoop) give(ctx context.Context, topic string, msgs []*message.Mess
 	l.sender.Send(ctx, topic, msgs[0], done)
 }
 
-// readable returns an error if e, or what is in a batch with it, cannot be read and so never be
-// sent.
+// readable returns an error if e, or an event of its batch tail, cannot be read, and so can never
+// be sent.
 func readable(e *core.Entry) error {
-	what := e.Unreadable
+	problem := e.Unreadable
 	for _, member := range e.BatchTail {
-		what = cmp.Or(what, member.Unreadable)
+		problem = cmp.Or(problem, member.Unreadable)
 	}
-	if what != "" {
-		return fmt.Errorf("event cannot be read: %s", what)
+	if problem != "" {
+		return fmt.Errorf("event cannot be read: %s", problem)
 	}
 	return nil
 }
 
-// messagesTo returns the messages of e, and of what is in a batch with it, for one send.
+// messagesTo returns the messages of e and of its batch tail, for one send.
 func messagesTo(ctx context.Context, e *core.Entry) []*message.Message {
 	msgs := make([]*message.Message, 1, 1+len(e.BatchTail))
 	msgs[0] = messageTo(ctx, e)
@@ -92,7 +92,7 @@ func messagesTo(ctx context.Context, e *core.Entry) []*message.Message {
 // messageTo returns e's message for one send.
 func messageTo(ctx context.Context, e *core.Entry) *message.Message {
 	msg := e.Message()
-	if apart := e.Stamp.Sub(e.OccurredAt).Abs(); apart >= time.Second && e.OccurredAt.Unix() > 0 { // otherwise the stamp says it, for less
+	if apart := e.Stamp.Sub(e.OccurredAt).Abs(); apart >= time.Second && e.OccurredAt.Unix() > 0 { // otherwise the stamp says the same, for less
 		msg.Metadata[transport.MetaOccurredAt] = e.OccurredAt.UTC().Format(time.RFC3339Nano)
 	}
 	if e.Redelivered {
@@ -102,15 +102,15 @@ func messageTo(ctx context.Context, e *core.Entry) *message.Message {
 	return msg
 }
 
-// sendDeadlines hands out contexts that end after a timeout. One serves the sends of
-// a sixteenth of it, since a timer for each would cost more than the send.
+// sendDeadlines hands out contexts that end after a timeout. A context serves all sends within a
+// sixteenth of the timeout, since a timer for each would cost more than the send.
 type sendDeadlines struct {
 	timeout time.Duration
-	ended   func(through int64) // told the number of the last send whose context ended answerSlack ago
+	ended   func(through int64) // called with the number of the last send whose context ended answerSlack ago
 
 	sends   int64 // so many contexts were handed out: one for each send, in the order of the core
 	current context.Context
-	last    *atomic.Int64 // the send that has got current last
+	last    *atomic.Int64 // the last send that got current
 	renewAt time.Time
 	open    []sendDeadline
 }

@@ -12,34 +12,35 @@ import (
 	"github.com/boxpair/boxpair/transport"
 )
 
-// ErrNoDownstream is the error of events whose topic no downstream takes, in a relay
-// that has no publisher for the rest. They wait as on a route that does not work.
+// ErrNoDownstream is the error of events whose topic no downstream takes, in a relay without a
+// publisher for the rest. They wait as on a route that does not work.
 var ErrNoDownstream = errors.New("no downstream takes the topic")
 
 // stuckAfter is how long a downstream may answer nothing with its window full, or take to return
-// from one Send, before what waits for it is called unavailable: it would take the relay's window
-// from the others. A message that is silent for longer, with room beside it, holds nothing up.
+// from one Send, before its waiting events are unavailable: they would take the relay's window from
+// the other downstreams. A message that is silent for longer, with room beside it, holds nothing
+// up.
 const stuckAfter = time.Second
 
-// topicRouter is a [transport.Sender] over several. Each has a queue and a goroutine
-// of its own, since Send may block.
+// topicRouter is a [transport.Sender] over several downstreams. Each has a queue and a goroutine of
+// its own, since Send may block.
 type topicRouter struct {
-	outlets []*downstreamQueue
-	tasks   sync.WaitGroup
+	queues []*downstreamQueue
+	tasks  sync.WaitGroup
 }
 
-// downstreamQueue is a downstream while a relay runs.
+// downstreamQueue is the queue of a downstream while a relay runs.
 type downstreamQueue struct {
 	down   Downstream
 	sender transport.Sender
 	signal chan struct{} // has room for one
 
-	mu       sync.Mutex
-	queue    []*outgoing
-	inFlight int
-	heard    time.Time // when it last answered, or its window became full
-	sending  time.Time // when the Send that is under way began, zero: none is
-	watched  bool      // somebody will look whether it is stuck
+	mu         sync.Mutex
+	queue      []*outgoing
+	inFlight   int
+	answeredAt time.Time // when the downstream last answered, or its window became full
+	sending    time.Time // when the current Send began, zero: none is under way
+	watched    bool      // a timer for checkStuck is set
 }
 
 type outgoing struct {
@@ -50,19 +51,19 @@ type outgoing struct {
 }
 
 func (s *topicRouter) add(down Downstream, sender transport.Sender) {
-	s.outlets = append(s.outlets, &downstreamQueue{down: down, sender: sender, signal: make(chan struct{}, 1)})
+	s.queues = append(s.queues, &downstreamQueue{down: down, sender: sender, signal: make(chan struct{}, 1)})
 }
 
-// start serves the outlets until ctx ends. What is queued then is unavailable.
+// start serves the queues until ctx ends. Events queued then are unavailable.
 func (s *topicRouter) start(ctx context.Context) {
-	for _, o := range s.outlets {
+	for _, o := range s.queues {
 		s.tasks.Go(func() { o.serve(ctx) })
 	}
 }
 
-// outlet returns who takes topic, or nil.
+// queueOf returns the queue of the downstream that takes topic, or nil.
 func (s *topicRouter) queueOf(topic string) *downstreamQueue {
-	for _, o := range s.outlets {
+	for _, o := range s.queues {
 		if o.down.Topics == nil || o.down.takes(topic) {
 			return o
 		}
@@ -85,12 +86,11 @@ func (s *topicRouter) SendBatch(ctx context.Context, topic string, msgs []*messa
 	o.put(&outgoing{ctx: ctx, topic: o.down.topic(topic), msgs: msgs, done: done})
 }
 
-// BatchLimit implements [transport.BatchSender], for whoever has no topic: that depends on where it
-// is sent.
+// BatchLimit implements [transport.BatchSender]. Without a topic the limit is not known, and 0.
 func (s *topicRouter) BatchLimit() (messages, bytes int) { return 0, 0 }
 
-// batchLimit is that of who takes topic. A batch has half of the window at most, so that one whose
-// route is silent leaves room for other routes.
+// batchLimit returns the batch limit of the downstream that takes topic. A batch has half of the
+// window at most, so that a batch on a silent route leaves room for other routes.
 func (s *topicRouter) batchLimit(topic string) (messages, bytes int) {
 	o := s.queueOf(topic)
 	if o == nil {
@@ -118,7 +118,7 @@ func (s *topicRouter) Publish(string, ...*message.Message) error {
 	return errors.New("a router of topics sends and does not publish")
 }
 
-// Close implements [message.Publisher]. The publishers belong to whoever made them.
+// Close implements [message.Publisher]. It leaves the publishers to their owners.
 func (s *topicRouter) Close() error { return nil }
 
 func (o *downstreamQueue) put(out *outgoing) {
@@ -134,14 +134,14 @@ func (o *downstreamQueue) put(out *outgoing) {
 	o.mu.Unlock()
 	o.wake()
 	if watch {
-		time.AfterFunc(stuckAfter, o.look)
+		time.AfterFunc(stuckAfter, o.checkStuck)
 	}
 }
 
-// stuck tells whether what is queued waits for something that has taken too long. Called with mu
+// stuck tells whether the downstream has kept queued events waiting for too long. Called with mu
 // locked.
 func (o *downstreamQueue) stuck() bool {
-	full := o.inFlight >= o.down.Window && time.Since(o.heard) >= stuckAfter
+	full := o.inFlight >= o.down.Window && time.Since(o.answeredAt) >= stuckAfter
 	blocked := !o.sending.IsZero() && time.Since(o.sending) >= stuckAfter
 	return full || blocked
 }
@@ -150,26 +150,26 @@ func (o *downstreamQueue) unavailable() transport.Result {
 	return transport.Result{Outcome: transport.Unavailable, Err: fmt.Errorf("downstream %s answers nothing", o.down.Name)}
 }
 
-// look gives up what is queued if the downstream is stuck, and comes back as long as
-// there is something.
-func (o *downstreamQueue) look() {
+// checkStuck gives up the queued events if the downstream is stuck, and runs again as long as
+// events are queued.
+func (o *downstreamQueue) checkStuck() {
 	o.mu.Lock()
-	var given []*outgoing
+	var waiting []*outgoing
 	if o.stuck() {
-		given, o.queue = o.queue, nil
+		waiting, o.queue = o.queue, nil
 	}
 	o.watched = len(o.queue) > 0
 	again := o.watched
 	o.mu.Unlock()
-	for _, out := range given {
+	for _, out := range waiting {
 		out.done(o.unavailable())
 	}
 	if again {
-		time.AfterFunc(stuckAfter, o.look)
+		time.AfterFunc(stuckAfter, o.checkStuck)
 	}
 }
 
-// serve sends what is queued, in its order, as far as the window has room.
+// serve sends queued events, in their order, as far as the window has room.
 func (o *downstreamQueue) serve(ctx context.Context) {
 	for {
 		select {
@@ -184,7 +184,7 @@ func (o *downstreamQueue) serve(ctx context.Context) {
 	}
 }
 
-// send sends what next has returned.
+// send sends an outgoing event or batch from next.
 func (o *downstreamQueue) send(out *outgoing) {
 	done := func(res transport.Result) {
 		o.answered(len(out.msgs))
@@ -204,9 +204,9 @@ func (o *downstreamQueue) send(out *outgoing) {
 	o.mu.Unlock()
 }
 
-// next returns what is to be sent if there is a place in the window. A batch may go beyond it:
-// waiting until all of it fits, it would hold up what is behind it for as long as what is in flight
-// is silent.
+// next returns the next outgoing event or batch if the window has a place. A batch may go beyond
+// the window: if it waited for room for all of its messages, it would hold up the queue for as long
+// as a message in flight is silent.
 func (o *downstreamQueue) next() *outgoing {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -219,7 +219,7 @@ func (o *downstreamQueue) next() *outgoing {
 	o.inFlight += len(out.msgs)
 	o.sending = time.Now()
 	if o.inFlight >= o.down.Window {
-		o.heard = o.sending
+		o.answeredAt = o.sending
 	}
 	return out
 }
@@ -227,17 +227,17 @@ func (o *downstreamQueue) next() *outgoing {
 func (o *downstreamQueue) answered(n int) {
 	o.mu.Lock()
 	o.inFlight -= n
-	o.heard = time.Now()
+	o.answeredAt = time.Now()
 	o.mu.Unlock()
 	o.wake()
 }
 
 func (o *downstreamQueue) abandon(ctx context.Context) {
 	o.mu.Lock()
-	given := o.queue
+	waiting := o.queue
 	o.queue = nil
 	o.mu.Unlock()
-	for _, out := range given {
+	for _, out := range waiting {
 		out.done(transport.Result{Outcome: transport.Unavailable, Err: context.Cause(ctx)})
 	}
 }

@@ -1,4 +1,4 @@
-// Package field checks what texts of a configuration or an event can be stored and sent. Errors
+// Package field checks that texts of a configuration or an event can be stored and sent. Errors
 // name the field, never its value.
 package field
 

@@ -1,5 +1,5 @@
-// Package wakeup tells relays that something was committed, and where: those of the process through
-// a [Signal], those of others as text.
+// Package wakeup tells relays of commits and their shards: relays of the process through a
+// [Signal], relays of other processes as text.
 package wakeup
 
 import (
@@ -13,17 +13,17 @@ import (
 	"github.com/boxpair/boxpair/store/outbox"
 )
 
-// Wakeup tells in which shards something was committed, and whether deferred events are part of it.
-// The zero value tells of nothing.
+// Wakeup tells in which shards events were committed, and whether some are deferred. The zero value
+// tells of no commit.
 type Wakeup struct {
 	Shards   uint64 // a bit for each
 	Deferred bool
 }
 
-// All is the wake-up of a sender that does not know what was committed.
+// All is the wake-up of a sender that does not know the committed events.
 var All = Wakeup{Shards: ^uint64(0), Deferred: true}
 
-var _ = [1]struct{}{}[idgen.Shards-64] // there is a bit for each
+var _ = [1]struct{}{}[idgen.Shards-64] // there is a bit for each shard
 
 // With returns w with one more record.
 func (w Wakeup) With(r *outbox.Record) Wakeup {
@@ -32,25 +32,25 @@ func (w Wakeup) With(r *outbox.Record) Wakeup {
 	return w
 }
 
-// And returns a wake-up that tells of all that w and other tell of.
+// And returns a wake-up for the commits of both w and other.
 func (w Wakeup) And(other Wakeup) Wakeup {
 	return Wakeup{w.Shards | other.Shards, w.Deferred || other.Deferred}
 }
 
-// None tells whether w tells of nothing.
+// None tells whether w tells of no commit.
 func (w Wakeup) None() bool { return w.Shards == 0 }
 
-// In tells whether w is of a shard.
+// In tells whether w is about a shard.
 func (w Wakeup) In(shard int) bool { return w.Shards&(1<<shard) != 0 }
 
-// Everywhere tells whether w is of all shards.
+// Everywhere tells whether w is about all shards.
 func (w Wakeup) Everywhere() bool { return w.Shards == All.Shards }
 
-// format begins the text of a wake-up that names shards. A relay that knows another format looks
-// into all of them.
+// format begins the text of a wake-up that names shards. A relay that knows another format polls
+// all shards.
 const format = "1"
 
-// Text returns w for relays in other processes. from is the ID of the outbox that has committed.
+// Text returns w for relays in other processes. from is the ID of the committing outbox.
 func (w Wakeup) Text(from string) string {
 	deferred := 0
 	if w.Deferred {
@@ -59,7 +59,7 @@ func (w Wakeup) Text(from string) string {
 	return fmt.Sprintf("%s %016x %d %s", format, w.Shards, deferred, from)
 }
 
-// Parse reads what [Wakeup.Text] returns. Any other text is taken for the ID of an outbox whose
+// Parse parses the result of [Wakeup.Text]. It takes any other text for the ID of an outbox whose
 // wake-ups name no shards.
 func Parse(text string) (w Wakeup, from string) {
 	parts := strings.SplitN(text, " ", 4)
@@ -137,5 +137,5 @@ type Source struct {
 	Store   outbox.RelayStore
 	Logger  *slog.Logger
 	Commits *Signal // tells of commits
-	ID      string  // tells the outbox from all others, in any process
+	ID      string  // unique among all outboxes, in any process
 }
