@@ -17,10 +17,10 @@ import (
 // dispatch IDs, in the order of writing. If the transaction commits, these events are never sent.
 // The other events are due, sent, cancelled already, or not known. A cancelled event is kept for as
 // long as a discarded one, with the reason, which is required and has at most 1 KiB; writing it
-// again changes nothing. Events that were queued before are written first. Cancel waits for
-// transactions that cancel or move one of these events at the same time; relays do not wait for it.
-// After an error that is not about the reason, the transaction has to be rolled back, and the
-// writer returns that error from then on.
+// again changes nothing. Events that were queued before are written first. Cancel waits for other
+// transactions that cancel or move the same events; relays do not wait for it. After an error that
+// is not about the reason, the transaction has to be rolled back, and the writer returns that error
+// from then on.
 func (w *Writer[TX]) Cancel(ctx context.Context, reason string, ids ...uuid.UUID) ([]uuid.UUID, error) {
 	if err := checkReason(reason); err != nil {
 		return nil, fmt.Errorf("cancel: %w", err)

@@ -1,13 +1,13 @@
-// Package producer is the sending side: an outbox. Events are written to it in the transaction of
-// the change that they describe. Package producer/relay publishes committed events.
+// Package producer is the sending side: an outbox. Events are written in the transaction of the
+// change that they describe. Package producer/relay publishes committed events.
 //
 // # Writing
 //
 // An [Outbox] is made once, over a store. Its [Writer] belongs to one transaction:
 // [Outbox.Transact] runs a whole transaction and passes its writer to a function, and [Outbox.Tx]
-// makes a writer for a transaction of the caller's. Events are named by dispatch IDs that are
-// computed, not drawn (package idgen), so running the same code again writes the same events, and
-// the outbox knows them already.
+// makes a writer for a transaction of the caller's. Dispatch IDs name events. They are computed,
+// not drawn (package idgen): code that runs again writes the same events, and the outbox knows them
+// already.
 //
 // # Publishing
 //
@@ -30,10 +30,9 @@
 // # Deferred events
 //
 // An event with a time ([Event].DeliverAt) is sent at that time, by the database's clock. Until
-// then it uses up no attempt and holds up no other event, whatever their number, and can be
-// cancelled or moved: [Writer.Cancel], [Writer.Reschedule]. A relay moves due events to the queue,
-// and sends them from there: a transaction that finds an event still deferred decides about it with
-// its commit.
+// then it uses up no attempt, holds up no other event, and can be cancelled or moved:
+// [Writer.Cancel], [Writer.Reschedule]. A relay moves due events to the queue, and sends them from
+// there: a transaction that finds an event still deferred decides about it with its commit.
 //
 // # Retention
 //
@@ -46,9 +45,9 @@
 //
 // [Outbox.Replay] queues retained events again under their old dispatch IDs, by ID, topic, key or
 // time, a bounded number at once: consumers that applied them run nothing, new consumers catch up.
-// [Outbox.Redrive] sends dead events again. Every event carries the time until which it may be sent
-// again ([Config].ResendFor), so that consumers know how long they have to remember; after it,
-// replay and redrive are refused unless forced.
+// [Outbox.Redrive] sends dead events again. Every event carries the end of its re-send horizon
+// ([Config].ResendFor): consumers have to remember its dispatch ID for longer. after it, replay and
+// redrive are refused unless forced.
 //
 // # What survives a crash
 //

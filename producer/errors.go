@@ -16,7 +16,7 @@ var (
 	ErrNoIdentity = errors.New("event has no identity: set Source with a Version, counted from 1, or with an IdempotencyKey; or Random alone, for an event that is never written again")
 
 	// ErrBeyondHorizon is wrapped when events are to be sent again after their re-send horizon
-	// (Config.ResendFor): consumers may have forgotten them, and will set them aside as too old
+	// (Config.ResendFor): consumers may have forgotten these events, and set them aside as too old
 	// rather than apply them twice. Consumers that have forgotten nothing yet, like new ones, apply
 	// them. Filter.Force and Replay.Force send them.
 	ErrBeyondHorizon = errors.New("re-send horizon is over, consumers may have forgotten the event: use Force to send it all the same")

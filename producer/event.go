@@ -30,7 +30,7 @@ type Event struct {
 	// IdempotencyKey identifies the event by a request instead of a version; at most 255 bytes.
 	IdempotencyKey string
 	// Random gives the event a random dispatch ID. Writing it again makes another event: neither
-	// outbox nor inbox can tell that it is the same.
+	// outbox nor inbox can tell the copies.
 	Random bool
 
 	// SchemaVersion is the version of the payload's schema, at most 2³¹ − 1. 0 means no version.
@@ -51,9 +51,9 @@ type Event struct {
 	// defaults to the correlation ID of the message being handled.
 	CorrelationID string
 	// DeliverAt defers the event: it is not sent before that time, by the database's clock, and can
-	// be cancelled or moved until then ([Writer.Cancel], [Writer.Reschedule]). It takes its place
-	// among the events of its key when it is due: later events do not wait for it. In the years 1
-	// to 9999. It is not part of the content: writing the event again with another time changes
+	// be cancelled or moved until then ([Writer.Cancel], [Writer.Reschedule]). A deferred event
+	// takes its place in its key when it is due: later events do not wait for it. In the years 1 to
+	// 9999. It is not part of the content: writing the event again with another time changes
 	// nothing. Defaults to at once, as does a past time.
 	DeliverAt time.Time
 	// TraceParent and TraceState are the W3C trace context of the writer; at most 255 and

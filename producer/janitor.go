@@ -91,12 +91,12 @@ type JanitorReport struct {
 }
 
 // Janitor removes rows past their retention from an outbox: events that were delivered or
-// discarded, with their receipts and attempts. It never removes an undelivered event. It works in
-// batches whose size follows the time that they take, with pauses in between, so that a busy
-// database gets more time for other work.
+// discarded, with their receipts and attempts. It never removes an undelivered event. The size of a
+// batch follows the time of the last ones, with pauses in between, so a busy database gets more
+// time for other work.
 //
-// Any number of janitors may run on one outbox, in any process, and be killed at any point: each
-// batch is a transaction, and the next batch finds the rows that it did not remove.
+// Any number of janitors may run on one outbox, in any process, and be killed at any point: every
+// batch is a transaction, and the next batch finds the remaining rows.
 //
 // A Janitor is safe for concurrent use.
 type Janitor struct {

@@ -14,8 +14,7 @@ func (o *Outbox[TX]) Stats(ctx context.Context) (outbox.Stats, error) {
 	return o.store.Stats(ctx)
 }
 
-// ListParked reads parked events: events that wait for another attempt, events behind those, and
-// dead and discarded events.
+// ListParked reads parked events: retrying events, their followers, and dead and discarded events.
 func (o *Outbox[TX]) ListParked(ctx context.Context, f outbox.Filter) ([]outbox.Parked, error) {
 	f.Limit = limitOf(f.Limit)
 	return o.store.ListParked(ctx, f)
@@ -33,7 +32,7 @@ func (o *Outbox[TX]) Deliveries(ctx context.Context, id uuid.UUID) ([]outbox.Del
 	return o.store.Deliveries(ctx, id)
 }
 
-// Redrive sends dead events that f selects again, from their first attempt on, and returns their
+// Redrive sends the dead events selected by f again, from their first attempt on, and returns their
 // dispatch IDs. Call it until it returns none to redrive more than f.Limit. Events whose re-send
 // horizon ([Config].ResendFor) is over stay dead unless f.Force: then the error wraps
 // [ErrBeyondHorizon], and the other events are redriven all the same. A redriven event comes after

@@ -24,11 +24,11 @@ type Config struct {
 	// source "order-42", and renaming a producer renames its events. Required; at most 255 bytes.
 	Name string `yaml:"name" env:"NAME"`
 
-	// LockKeys makes every write lock the keys of its events until the end of the transaction, so
-	// that writers of one key take turns. Without it the caller serialises writers of a key,
-	// usually by a row lock on the aggregate that is taken before the write. On PostgreSQL each key
-	// of a transaction takes a place in the server's lock table, which all transactions share: it
-	// has max_locks_per_transaction × max_connections places, 6,400 by default. LockKeys is not for
+	// LockKeys makes every write lock the keys of its events until the end of the transaction:
+	// writers of one key take turns. Without it the caller serialises writers of a key, usually by
+	// a row lock on the aggregate that is taken before the write. On PostgreSQL each key of a
+	// transaction takes a place in the server's lock table, which all transactions share: it has
+	// max_locks_per_transaction × max_connections places, 6,400 by default. LockKeys is not for
 	// transactions that write thousands of keys. Defaults to false.
 	LockKeys bool `yaml:"lock_keys" env:"LOCK_KEYS"`
 
@@ -157,9 +157,9 @@ func (o *Outbox[TX]) Handling(tx TX, consumer string, cause transport.Event) *Wr
 }
 
 // HandlingTogether returns a function that returns the writers of tx for a consumer that handles
-// several causes in one transaction: one for each cause, as [Outbox.Handling] does, but they count
-// as one writer. Their events get the dispatch IDs that they would have if each cause were handled
-// alone. [FlushTogether] flushes them.
+// several causes in one transaction: one writer for each cause, as from [Outbox.Handling], but they
+// count as one. The dispatch IDs of their events do not depend on the grouping. [FlushTogether]
+// flushes them.
 func (o *Outbox[TX]) HandlingTogether(tx TX, consumer string) func(cause transport.Event) *Writer[TX] {
 	first := o.newWriter(tx)
 	return func(cause transport.Event) *Writer[TX] {
@@ -230,8 +230,8 @@ func (o *Outbox[TX]) transactOnce(ctx context.Context, fn func(ctx context.Conte
 	return wrote, named(err, late)
 }
 
-// Committed wakes the relays: those in this process at once, those in others
-// through [Outbox.Run]. It never blocks. [Outbox.Transact] calls it by itself.
+// Committed wakes the relays: relays in this process at once, relays in other processes through
+// [Outbox.Run]. It never blocks. [Outbox.Transact] calls it by itself.
 func (o *Outbox[TX]) Committed() { o.committed(wakeup.All) }
 
 func (o *Outbox[TX]) committed(n wakeup.Wakeup) {

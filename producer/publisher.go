@@ -21,7 +21,7 @@ type PublisherConfig struct {
 	// Source and Version are the identity of the messages, as in [Event]; Version is at least 1.
 	Source  string
 	Version int64
-	// MessageID makes the UUID of each message its identity, for code that computes the same UUIDs
+	// MessageID makes the UUID of a message its identity, for code that computes the same UUIDs
 	// when it runs again. A message that is published twice is one event, within one transaction
 	// and in two; with other content, topic or key it is an [outbox.ErrConflict]. With the random
 	// UUIDs that Watermill draws by default, a repeated run emits other events.

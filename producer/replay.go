@@ -26,9 +26,9 @@ type Replay struct {
 	Limit int
 	// InQueue is at most how many replayed events wait in the queue at once, which keeps a replay
 	// from delaying live events for long. Relays notice replayed events when they renew their
-	// leases, every third of relay.Config.LeaseTTL, and at once when they meet a replayed event
-	// ahead of their reads. With the default of LeaseTTL, 1000 in the queue make at least some 300
-	// events a second. Defaults to 1000.
+	// leases, every third of relay.Config.LeaseTTL, and at once on meeting a replayed event ahead
+	// of their reads. With the default of LeaseTTL, 1000 in the queue make at least some 300 events
+	// a second. Defaults to 1000.
 	InQueue int
 	// Force sends events also after the time until which they may be sent again.
 	Force bool

@@ -15,9 +15,9 @@ import (
 	"github.com/boxpair/boxpair/transport"
 )
 
-// Writer writes the events of one transaction. It counts them for the index in their dispatch IDs,
-// so all code that writes events in the transaction shares one Writer: no dispatch ID can come up
-// twice in it. Not safe for concurrent use.
+// Writer writes the events of one transaction. The writer counts events for the index in dispatch
+// IDs, so all code that writes events in the transaction shares one Writer: no dispatch ID can come
+// up twice. Not safe for concurrent use.
 type Writer[TX any] struct {
 	outbox   *Outbox[TX]
 	tx       TX
@@ -34,7 +34,7 @@ type Writer[TX any] struct {
 	err     error            // error of a write whose effect on the transaction is not known
 }
 
-// sequence names the count that gives events of one dispatch their index.
+// sequence names the count of the events of one dispatch, from which they get their index.
 type sequence struct {
 	kind    byte // 'v'ersion, 'k'ey, 'c'hild
 	source  string
@@ -70,10 +70,10 @@ func (w *Writer[TX]) Write(ctx context.Context, events ...Event) ([]Written, err
 }
 
 // Queue takes events that are written just before the commit, or together with it by a
-// [outbox.CommitStore], and returns their dispatch IDs. So late, they take their place in the log
-// after the transaction has all of its locks, which keeps the order of their keys. Queue does no
-// I/O. It is for the writers of [Outbox.Transact] and of a consumer's handlers; on a transaction of
-// the caller's it is refused, since nothing would write the events.
+// [outbox.CommitStore], and returns their dispatch IDs. So late, events take their place in the log
+// after the transaction has all of its locks, which keeps the order of keys. Queue does no I/O. It
+// is for the writers of [Outbox.Transact] and of a consumer's handlers; on a transaction of the
+// caller's it is refused, since nothing would write the events.
 func (w *Writer[TX]) Queue(events ...Event) ([]uuid.UUID, error) {
 	if w.err != nil {
 		return nil, w.err
@@ -94,7 +94,7 @@ func (w *Writer[TX]) Queue(events ...Event) ([]uuid.UUID, error) {
 }
 
 // Flush writes the queued events. It returns the error that made the transaction unusable, if any,
-// even if the caller of that write ignored it.
+// even after the caller of that write has ignored it.
 func (w *Writer[TX]) Flush(ctx context.Context) error {
 	if w.err != nil || len(*w.queued) == 0 {
 		return w.err
@@ -148,7 +148,7 @@ func FlushTogether[TX any](ctx context.Context, writers []*Writer[TX]) error {
 // Savepoint runs fn within a savepoint. If fn returns an error, its changes and events are rolled
 // back and its events are not counted; the error is returned, and the transaction goes on. Use the
 // writer given to fn, which is w itself. [outbox.ErrConflict] and [outbox.ErrSecondWriter] cannot
-// be rolled back this way: the writer returns them from then on, so that [Outbox.Transact] and
+// be rolled back this way: the writer returns these errors from then on, so [Outbox.Transact] and
 // handlers do not commit past them.
 func (w *Writer[TX]) Savepoint(ctx context.Context, fn func(ctx context.Context, w *Writer[TX]) error) error {
 	if err := w.Flush(ctx); err != nil {
@@ -332,8 +332,8 @@ func (w *Writer[TX]) lockAll(ctx context.Context, records []outbox.Record) error
 	return nil
 }
 
-// lock locks the keys of records, sorted so that two transactions cannot wait for each other within
-// one write.
+// lock locks the keys of records, sorted: two transactions cannot wait for each other within one
+// write.
 func (w *Writer[TX]) lock(ctx context.Context, records []outbox.Record) error {
 	keys := make([]string, 0, len(records))
 	for i := range records {

@@ -12,8 +12,8 @@ import (
 )
 
 // batchSender makes a [transport.Sender] of any Watermill publisher. The waiting messages of one
-// topic go out in one Publish call. If it fails, nothing tells which of the messages were
-// published, so each is published again by itself, and its own error is its outcome.
+// topic go out in one Publish call. If the call fails, any message of the batch may have been
+// published. Every message is then published again alone, and its own error is its outcome.
 //
 // Publish takes no context. When the context of a message ends, its outcome is Unavailable; the
 // goroutine that calls Publish goes on until the call returns, and takes one of the bounded number

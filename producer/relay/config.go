@@ -38,7 +38,7 @@ type Config struct {
 	// Defaults to Window.
 	FetchSize int `yaml:"fetch_size" env:"FETCH_SIZE"`
 	// MaxPerKey is how many events of one key are kept in memory. The fetch reads past further
-	// events of the key, so that other keys need not wait. Defaults to 100.
+	// events of the key, so other keys need not wait. Defaults to 100.
 	MaxPerKey int `yaml:"max_per_key" env:"MAX_PER_KEY"`
 
 	// MaxAttempts is how many attempts of an event are counted before it is
@@ -58,11 +58,11 @@ type Config struct {
 	// PollMin is the least time between two polls of the queue while it is not drained, unless
 	// memory has run empty. A wake-up polls at once, up to 20 times in advance; on average,
 	// wake-ups poll once in PollMin at most. If more than 3 events are committed in PollMin, polls
-	// are up to four times as far apart, so that each returns more and the database has time for
+	// are up to four times as far apart: then each returns more, and the database has time for
 	// other work. Defaults to 5 ms.
 	PollMin time.Duration `yaml:"poll_min" env:"POLL_MIN"`
-	// PollMax is the time between two polls of an empty queue. The relay works its way there from
-	// PollMin, and a wake-up brings it back. It is also the longest time between two polls for
+	// PollMax is the time between two polls of an empty queue. The time grows from PollMin to
+	// PollMax, and a wake-up sets it back. It is also the longest time between two polls for
 	// deferred events: a relay knows when the next one is due, except for events that were written
 	// or moved since its last poll. A wake-up brings such a poll within 100 ms. Defaults to 500 ms.
 	PollMax time.Duration `yaml:"poll_max" env:"POLL_MAX"`
@@ -93,9 +93,9 @@ type Config struct {
 	// out. Defaults to 15 s.
 	ShutdownTimeout time.Duration `yaml:"shutdown_timeout" env:"SHUTDOWN_TIMEOUT"`
 
-	// Signer signs every message for its topic, as the topic is named at its publisher, so that
-	// consumers can tell it from messages of other senders; see consumer.Config. Defaults to nil:
-	// messages are not signed.
+	// Signer signs every message for its topic, as named at its publisher. Consumers can then tell
+	// it from messages of other senders; see consumer.Config. Defaults to nil: messages are not
+	// signed.
 	Signer *signature.Signer `yaml:"-" env:"-"`
 
 	// Logger receives every failed attempt, park, take-over and lost lease, and errors of the
@@ -103,10 +103,9 @@ type Config struct {
 	Logger *slog.Logger `yaml:"-" env:"-"`
 }
 
-// Backoff says how long an event waits before it is sent again. The time is
-// drawn at random between 0 and a bound that begins with Initial and doubles
-// with every attempt up to Max, so that events that failed together do not come
-// back together.
+// Backoff says how long an event waits before it is sent again. The time is drawn at random between
+// 0 and a bound, which begins with Initial and doubles with every attempt up to Max. So events that
+// failed together do not come back together.
 type Backoff struct {
 	// Initial is the bound after the first attempt. Defaults to 1 s.
 	Initial time.Duration `yaml:"initial" env:"INITIAL"`

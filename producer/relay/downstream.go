@@ -12,10 +12,10 @@ import (
 )
 
 // Downstream is one of several publishers of a relay: another broker, another exchange, or the same
-// exchange under other topics. A downstream that is down delays the events of its own topics, and
-// later events of their keys on other topics: a key has one order over all topics, since one queue
-// may be bound to several. If two downstreams are to go on without each other, give their events
-// different keys. The view outbox_status names the event and the route that a key waits for.
+// exchange under other topics. A downstream that is down delays the events of its topics, and later
+// events of their keys on other topics: a key has one order over all topics, since one queue may be
+// bound to several. Events on downstreams that are to go on without each other need different keys.
+// The view outbox_status names the event and the route that a key waits for.
 type Downstream struct {
 	// Name names the downstream in the log and in [Relay.Health]. Required, and unique.
 	Name string `yaml:"name" env:"NAME"`

@@ -20,9 +20,9 @@ type Health struct {
 	// DatabaseError is the last failure of a statement, and DatabaseErrorAt its time.
 	DatabaseError   string
 	DatabaseErrorAt time.Time
-	// SchemaError is what the relay found wrong with the tables at its start: that migrations are
-	// missing, with the command that applies them, or that the database cannot be reached. The
-	// relay asks again until the tables are complete; then it is "".
+	// SchemaError is what the relay found wrong with the tables at its start: missing migrations,
+	// with the command to apply them, or a database that cannot be reached. The relay asks again
+	// until the tables are complete; then it is "".
 	SchemaError string
 	// FailedOverAt is when the relay last found a different database than before; see
 	// [outbox.Identifier].

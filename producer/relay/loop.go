@@ -23,8 +23,8 @@ import (
 )
 
 // relayLoop drives a machine with a store, a transport and a clock. It owns all goroutines of a
-// run: one that steps the core, one that sends, one that listens, and one for each statement under
-// way, whose number the core bounds.
+// run: one steps the core, one sends, one listens, and every statement under way has its own; the
+// core bounds their number.
 type relayLoop struct {
 	store     outbox.RelayStore
 	sender    transport.Sender
@@ -72,7 +72,7 @@ func (l *relayLoop) route(topic string) (name string) {
 
 func (l *relayLoop) now() time.Duration { return time.Since(l.origin) }
 
-// run steps the core until it has stopped. The end of ctx tells it to stop.
+// run steps the core until it has stopped. The end of ctx stops it.
 func (l *relayLoop) run(ctx context.Context) {
 	work, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	l.tasks.Go(func() { l.sendAll(work) })
@@ -116,8 +116,8 @@ func (l *relayLoop) locked(do func(now time.Duration)) {
 	do(l.now())
 }
 
-// step gives the core its input and starts the calls and sends that it asks for. It returns how
-// long the core can do without a further step.
+// step gives the core its input and starts the core's calls and sends. It returns the time until
+// the next step is due without input.
 func (l *relayLoop) step(work context.Context) (wait time.Duration, stopped bool) {
 	replies, outcomes, overdue, woken := l.box.take()
 	l.mu.Lock()
@@ -207,8 +207,7 @@ func (l *relayLoop) listen(ctx context.Context) {
 }
 
 // passWakeup passes a wake-up on, unless it is about commits of the outbox in this process, which
-// has told of them already: a second poll for them would use up the rate of wake-ups, and delay the
-// next ones.
+// are known already: a second poll would use up the rate of wake-ups, and delay the next ones.
 func (l *relayLoop) passWakeup(text string) {
 	if n, from := wakeup.Parse(text); from == "" || from != l.ownOutbox {
 		l.box.wake(n)

@@ -31,21 +31,20 @@ import (
 // Confirmed removes an event. Invalid makes it dead at once. Returned and Refused count an attempt,
 // but only if the route works for other events; a route on which nothing succeeds is paused,
 // probed, and counts nothing. On a route that refuses some events and takes others, as a queue at
-// its limit does, attempts are counted so seldom that an event without a fault is delivered long
-// before it is dead. Two bad events of different keys, alone on a route, look like a route that
-// does not work: they stay, and are reported after RouteGrace, until another event succeeds or an
-// operator acts. One key alone counts its attempts. After a counted attempt the event is parked
-// with a backoff, and the later events of its key follow it. Unavailable counts nothing: the route
-// is tried again, a little later each time.
+// its limit does, attempts count so seldom that an event without a fault is delivered long before
+// it is dead. Two bad events of different keys, alone on a route, look like a route that does not
+// work: they stay, and are reported after RouteGrace, until another event succeeds or an operator
+// acts. One key alone counts its attempts. After a counted attempt the event is parked with a
+// backoff, and the later events of its key follow it. Unavailable counts nothing: the route is
+// tried again, a little later each time.
 //
 // # Crashes
 //
 // A relay may be killed at any point: all its lasting state is in the database. The next owner of
 // its shards sends the events again that were in flight or not yet marked, first of each key first,
 // with [transport.WithRedelivered] in the context of the messages. A relay that was merely
-// suspended, and wakes up with its leases gone, can still send the events that it was about to
-// send, a second time and never ahead of an earlier event of their key; it cannot change the
-// database.
+// suspended, and wakes up with its leases gone, can still send a few events a second time, never
+// ahead of an earlier event of their key; it cannot change the database.
 //
 // A Relay is safe for concurrent use, but runs once at a time. It publishes to one publisher, or to
 // several by topic; see [Downstream].
@@ -126,19 +125,18 @@ func newRelay(store outbox.RelayStore, wakes wakes, publisher message.Publisher,
 // Name returns the relay's name among the relays of its outbox.
 func (r *Relay) Name() string { return r.cfg.Name }
 
-// Run moves events until ctx ends. Then it sends nothing more, waits for the outcomes of events in
-// flight, at most Config.ShutdownTimeout, records them, gives its shards back, and returns nil. A
-// database or a transport that cannot be reached is no error: Run goes on trying and reports it in
-// the log and in [Relay.Health]. It returns an error only if the relay runs already.
+// Run moves events until ctx ends. Then the relay sends nothing more, waits for the outcomes of
+// events in flight, at most Config.ShutdownTimeout, records them, gives its shards back, and
+// returns nil. A database or a transport that cannot be reached is no error: Run goes on trying and
+// reports it in the log and in [Relay.Health]. It returns an error only if the relay runs already.
 func (r *Relay) Run(ctx context.Context) error {
 	_, err := r.run(ctx, false)
 	return err
 }
 
-// RunOnce acquires shards, sends all due events, gives the shards back, and reports the numbers. It
-// leaves events in shards of another relay, events that wait for their backoff, and events that the
-// transport does not take now. It returns the first error of the database, or the cause of ctx's
-// end.
+// RunOnce acquires shards, sends all due events, gives the shards back, and reports the numbers.
+// Events in shards of another relay, in their backoff, or refused by the transport for now are
+// left. It returns the first error of the database, or the cause of ctx's end.
 func (r *Relay) RunOnce(ctx context.Context) (Report, error) {
 	return r.run(ctx, true)
 }

@@ -367,8 +367,9 @@ func TestARelayListensAgainAfterTheSignalBroke(t *testing.T) {
 	})
 }
 
-// What a relay hears of in its process reaches it once more as a signal. To look twice for each
-// commit would have every second look wait, since wake-ups may bring one look per PollMin.
+// A commit in a relay's process wakes it, and reaches it once more as a signal. Polling twice for
+// each commit would delay every second poll, since wake-ups bring at most one poll per PollMin on
+// average.
 func TestARelayLooksOnceForACommitThatItHearsOfTwice(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -15,8 +15,8 @@ import (
 	"github.com/boxpair/boxpair/transport"
 )
 
-// sendAll sends events in the order of the core, from one goroutine, so that they reach the
-// transport in that order.
+// sendAll sends events in the order of the core, from one goroutine, so the transport gets them in
+// that order.
 func (l *relayLoop) sendAll(ctx context.Context) {
 	deadlines := sendDeadlines{timeout: l.cfg.SendTimeout, ended: l.box.overdue}
 	defer deadlines.end()

@@ -16,10 +16,9 @@ import (
 // publisher for the rest. They wait as on a route that does not work.
 var ErrNoDownstream = errors.New("no downstream takes the topic")
 
-// stuckAfter is how long a downstream may answer nothing with its window full, or take to return
-// from one Send, before its waiting events are unavailable: they would take the relay's window from
-// the other downstreams. A message that is silent for longer, with room beside it, holds nothing
-// up.
+// stuckAfter is how long a downstream may answer nothing with its window full, or may take for one
+// Send, before its waiting events are unavailable: they would take the relay's window from the
+// other downstreams. A message that is silent for longer, with room beside it, holds nothing up.
 const stuckAfter = time.Second
 
 // topicRouter is a [transport.Sender] over several downstreams. Each has a queue and a goroutine of

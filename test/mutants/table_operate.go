@@ -92,7 +92,7 @@ var operating = []Mutant{
 	},
 	{
 		Name: "redriven-key-is-due-as-a-whole", Guarantee: "G5",
-		Broken: "All redriven messages of an ordered key are due at once, and each look passes over all of them but the first.",
+		Broken: "All redriven messages of an ordered key are due at once, and each poll skips all of them but the first.",
 		File:   "store/postgres/inbox_operator.go",
 		Old: `    SET state = CASE WHEN h.id < p.id THEN 'following' ELSE 'retrying' END,
         next_attempt_at = CASE WHEN h.id < p.id THEN NULL ELSE clock_timestamp() END,`,

@@ -376,7 +376,7 @@ var routing = []Mutant{
 	},
 	{
 		Name: "unknown-wake-up-wakes-nobody", Guarantee: "G5",
-		Broken: "A wake-up of another release, which is written in a way that a relay does not know, has it look nowhere.",
+		Broken: "A wake-up of another release, which is written in a way that a relay does not know, has it read no shard.",
 		File:   "producer/internal/wakeup/wakeup.go",
 		Old:    `		return All, text`,
 		New:    `		return Wakeup{}, text`,
@@ -384,7 +384,7 @@ var routing = []Mutant{
 	},
 	{
 		Name: "news-of-another-shard", Guarantee: "G2",
-		Broken: "A commit has its relay look for it in another shard, so that its events wait for a poll.",
+		Broken: "A commit has its relay read another shard, so that its events wait for a poll.",
 		File:   "producer/internal/wakeup/wakeup.go",
 		Old:    `	w.Shards |= 1 << r.Shard`,
 		New:    `	w.Shards |= 1 << ((r.Shard + 1) % idgen.Shards)`,

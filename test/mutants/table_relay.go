@@ -13,7 +13,7 @@ var leasing = []Mutant{
 	},
 	{
 		Name: "floor-above-sequence-anew", Guarantee: "G5",
-		Broken: "A writer whose sequence has begun anew commits below what the relay looks through: a later event of its key goes first.",
+		Broken: "A writer whose sequence has begun anew commits below the range that the relay reads: a later event of its key goes first.",
 		File:   "producer/relay/internal/core/numbers.go",
 		Old:    `		return min(nb.read, nb.last)`,
 		New:    `		return nb.read`,
@@ -280,7 +280,7 @@ var relaying = []Mutant{
 	},
 	{
 		Name: "late-event-overtaken", Guarantee: "G4",
-		Broken: "What commits late is looked for in a later read than what comes behind it.",
+		Broken: "Late commits are read after the events behind them.",
 		File:   "producer/relay/internal/core/late_commits.go",
 		Old:    `	from = max(min(from, sh.known), sh.sealed)`,
 		New:    `	from = max(sh.known, sh.sealed)`,
@@ -387,7 +387,7 @@ JOIN LATERAL (SELECT * FROM {{outbox_events}} e WHERE e.id = q.id OFFSET 0) e ON
 	},
 	{
 		Name: "failed-mark-forgotten", Guarantee: "G2",
-		Broken: "Events whose mark failed are forgotten: they stay in the queue, and nobody looks at them.",
+		Broken: "Events whose mark failed are forgotten: they stay in the queue, and no relay reads them.",
 		File:   "producer/relay/internal/core/marking.go",
 		Old:    `		mk.pending = append(cl.entries, mk.pending...)`,
 		New:    `		mk.pending = append(cl.entries[:0], mk.pending...)`,

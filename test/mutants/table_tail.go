@@ -79,7 +79,7 @@ var handingOver = []Mutant{
 	},
 	{
 		Name: "looks-reach-below-the-tail", Guarantee: "G5",
-		Broken: "While a writer is at work that was there before a relay took over, each look wades through the backlog of a dead route.",
+		Broken: "While a writer is at work that was there before a relay took over, each fetch reads through the backlog of a dead route.",
 		File:   "producer/relay/internal/core/late_commits.go",
 		Old:    `from = max(min(from, sh.known), sh.sealed)`,
 		New:    `from = min(from, sh.known)`,

@@ -50,8 +50,8 @@ func (df *deferrals) call() *Call {
 }
 
 // moved has the moved events read below the low-water marks: deferred events were written long
-// before the events that are read now. It is a read like the others, one at a time, so that the
-// next fetch is younger than the move.
+// before the events that are read now. Undefer takes its turn among the reads, so the next fetch is
+// younger than the move.
 func (df *deferrals) moved(cl *Call) {
 	s := cl.Statement.(*statement.Undefer)
 	if cl.Err != nil { // the statement may have been executed

@@ -59,7 +59,7 @@ func (dp *dispatcher) pump() {
 	}
 }
 
-// routeRoom is how much of the window one route may take, so that a silent route leaves room for
+// routeRoom is the part of the window that one route may take: a silent route leaves room for
 // others.
 func (dp *dispatcher) routeRoom() int {
 	if len(dp.routes.byName) > 1 {
@@ -82,7 +82,7 @@ func (dp *dispatcher) full() bool {
 	return true
 }
 
-// probe sends one event on each stalled route whose probe is due, the longest overdue first, within
+// probe sends one event on every stalled route with a due probe, the longest overdue first, within
 // the budget.
 func (dp *dispatcher) probe() {
 	var due []*route

@@ -1,7 +1,6 @@
 // Package core decides everything that a relay does. It has no I/O, goroutines, locks or clocks:
-// input goes in with the time at which it happened, and decisions come out. The same input gives
-// the same output, so a simulator can drive the package through any order of input and crash it
-// anywhere.
+// input goes in with the time at which it happened, and decisions come out. Equal input gives equal
+// output, so a simulator can drive the package through any order of input and crash it anywhere.
 //
 // The state is divided among owners, which share the [Machine]:
 //

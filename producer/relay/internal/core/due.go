@@ -8,8 +8,8 @@ import (
 	"github.com/boxpair/boxpair/store/outbox"
 )
 
-// duePoll polls for parked events that are due, in pages. Events of stalled routes, which it skips,
-// do not keep it from the events behind them.
+// duePoll polls for parked events that are due, in pages. Skipped events of stalled routes do not
+// hold up the events behind them.
 type duePoll struct {
 	*Machine
 
@@ -18,8 +18,8 @@ type duePoll struct {
 	skipped int             // due events that were skipped since the first page
 	slow    time.Duration   // the pause after a pass that skipped events
 	again   bool            // the current page is to be followed by the first one
-	// changed holds the parked events that a statement has changed during a page, which may still
-	// show them as they were.
+	// changed holds parked events that were changed during a page, whose rows may still show the
+	// old state.
 	changed map[parkedID]struct{}
 }
 

@@ -10,8 +10,8 @@ import (
 // keyLine is the state of one key: its events in memory, and whether they may be sent.
 //
 // A key has one source at a time. While it is not blocked, its events come from the queue, first to
-// last. Once it is blocked, they come from the parked events, and its events in the queue are moved
-// behind those, until a statement has found no parked event left. An event of the key in flight,
+// last. Once it is blocked, its events come from the parked ones, and its events in the queue are
+// moved behind them, until a statement finds no parked event left. An event of the key in flight,
 // from either source, keeps all others waiting.
 type keyLine struct {
 	key   string

@@ -16,17 +16,17 @@ import (
 //
 // Of a skipped event only its place counts, and of its key a hash: no event of that key is taken
 // until a lap comes by. A lap reads in order, from the lowest skipped event to the tail, so the
-// first event of a key that it meets is the key's first. If it takes that event, it goes on with
-// the key; if not, the key waits for the next lap, with all its events that the tail reads
+// first event of a key that it meets is the key's first. If the lap takes that event, it goes on
+// with the key; if not, the key waits for the next lap, with all its events read by the tail
 // meanwhile.
 //
-// Laps are slow while a route is stalled: they bring it events to probe once all its events in
-// memory were probed in vain, so that each event gets its turn. When the route works, its shards
-// are walked through without a pause. The first lap of a shard that was taken over is slow too,
-// except for pages of events that can be sent. Now and then a lap begins at the beginning of the
-// queue: a sweep. It should find no further event, and guards against the unforeseen. On its way
-// there may be millions of delivered rows that the database cannot remove, so a page goes over a
-// bounded number of IDs, to be over soon.
+// Laps are slow while a route is stalled: a stalled route gets further events to probe once all in
+// memory were probed in vain, so every event gets its turn. When the route works, its shards are
+// walked through without a pause. The first lap of a shard that was taken over is slow too, except
+// for pages of events that can be sent. Now and then a lap begins at the beginning of the queue: a
+// sweep. A sweep should find no further event, and guards against the unforeseen. A sweep may pass
+// millions of delivered rows that the database cannot remove, so a page goes over a bounded number
+// of IDs and is over soon.
 type revisit struct {
 	ahead, behind map[uint64]struct{} // skipped keys that the lap still meets, and those that wait for the next lap
 	inherited     keyset.Set          // keys skipped by an earlier owner, until a lap has met all of them
@@ -60,8 +60,8 @@ const (
 	revisitPause = 64 // laps of a shard in no hurry are at least 1/revisitPause of the time between sweeps apart
 )
 
-// has tells whether events of a key with that hash were skipped, so that an event that was just
-// read is not the next of its key. A lap may take events of keys that it has not skipped itself.
+// has tells whether events of a key with the hash were skipped: then an event that was just read is
+// not the next of its key. A lap may take keys that were skipped before it, but not by it.
 func (b *revisit) has(hash uint64, lap bool) bool {
 	if _, ok := b.behind[hash]; ok {
 		return true
@@ -76,7 +76,7 @@ func (b *revisit) has(hash uint64, lap bool) bool {
 // none tells whether no event was skipped.
 func (b *revisit) none() bool { return b.first == 0 && b.next == 0 }
 
-// skip notes a skipped event, and its key if it has one.
+// skip notes a skipped event, and the hash of its key, if any.
 func (b *revisit) skip(hash uint64, keyed bool, seq int64) {
 	set, low := &b.ahead, &b.first
 	if b.active && seq <= b.at {
@@ -228,8 +228,8 @@ func (lp *laps) wants(sh *shardState, needed bool) bool {
 	return (b.wanted() || needed) && b.begin(sh)
 }
 
-// pageCall makes a page of laps of shards, which share the limit of one statement. Each page begins
-// with another shard, in case the limit does not reach all of them.
+// pageCall makes a page of laps of shards, which share the limit of one statement. Pages begin with
+// different shards, in case the limit does not reach all.
 func (lp *laps) pageCall(shards []*shardState, urgent bool) *Call {
 	budget := min(lp.reader.room(), lp.reader.budget.rows())
 	if !urgent {

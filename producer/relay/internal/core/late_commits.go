@@ -12,19 +12,19 @@ import (
 )
 
 // lateCommits finds events that appear below the low-water marks. An event takes its ID when it is
-// written and becomes visible when its transaction commits, so a fetch may find an event and pass
-// the place of another that commits later.
+// written and becomes visible when its transaction commits. So a fetch may find an event and pass
+// the place of a lower one that commits later.
 //
 // The relay asks every now and then which transactions are writing (a sample). A writer in this
-// sample that was missing in the one before began to write in between, so all its IDs are above
-// everything that had been read at the earlier sample: its floor. The range below the mark is read
-// again (a late range) from the floors of the writers that have ended since the last fetch, and
-// from the last sample on, since a writer that came and went between two samples is in neither.
+// sample that was missing in the one before began to write in between. So all its IDs are above
+// every event read before the earlier sample: above its floor. its floor. The range below the mark
+// is read again (a late range) from the floors of the writers that have ended since the last fetch,
+// and from the last sample on, since a writer that came and went between two samples is in neither.
 //
 // The late range is part of the statement that reads above the mark, and also reaches down to the
-// floors of the current writers. That keeps the order of keys: an event below the mark may be an
-// earlier event of a key whose next event is above it, and one snapshot that shows the later event
-// shows the earlier one too. Two separate reads were tried, and sent the later event first.
+// floors of the current writers. That keeps the order of keys: an event below the mark may belong
+// to a key whose next event is above it, and one snapshot shows both. Two separate reads were
+// tried, and sent the later event first.
 //
 // A writer that goes on for long would have every late range step over all rows that were delivered
 // since it began. So late ranges do not reach down to its floor; the rows of the fetch are held
@@ -162,8 +162,8 @@ func (lc *lateCommits) floor() (young, old int64) {
 }
 
 // addLateRange adds the range below a mark of sh to a fetch, if there may be late events, and the
-// rows that are read by their Seqs. It leaves out events in memory and skipped ones, which are most
-// rows of the range.
+// rows that are read by their Seqs. Events in memory and skipped events, which are most of the
+// range, are left out.
 func (lc *lateCommits) addLateRange(f *fetch, sh *shardState, mark, from int64) {
 	from = max(min(from, sh.known), sh.sealed)
 	f.lateFrom, f.known = append(f.lateFrom, from), append(f.known, sh.known)
@@ -200,8 +200,8 @@ func (lc *lateCommits) addLateRange(f *fetch, sh *shardState, mark, from int64) 
 }
 
 // wantAgain has the wanted rows that a fetch has not brought read by the next one. The mark may
-// have been set back since. Rows above it are read anyway; reading one of them alone would take the
-// mark past rows that were never read.
+// have been set back since. Rows above it are read anyway; a single one, read alone, would take the
+// mark past unread rows.
 func (c *Call) wantAgain(p int) {
 	for _, seq := range c.fetch().wanted[p] {
 		c.shards[p].want(seq)

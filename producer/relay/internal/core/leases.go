@@ -37,15 +37,15 @@ type leases struct {
 	abrupt     uint64 // shards that sent events under distrusted leases, as bits
 }
 
-// share returns how many shards are this relay's fair share. It is rounded up, so that no shard is
-// left over; the last relay may get fewer.
+// share returns how many shards are this relay's fair share. It is rounded up: no shard is left
+// over; the last relay may get fewer.
 func (ls *leases) share() int { return (idgen.Shards + ls.live - 1) / max(ls.live, 1) }
 
 // margin is how much sooner than in the database a lease ends here: for the time between reading
 // the clock and the broker's receipt, and for clocks that run at different rates.
 func (ls *leases) margin() time.Duration { return ls.cfg.LeaseTTL / 10 }
 
-// plan issues the next statement on leases: one at a time, so that a renewal is never older than an
+// plan issues the next statement on leases: one at a time, so a renewal is never older than an
 // earlier Acquire or Release.
 func (ls *leases) plan() {
 	if ls.busy != nil {
@@ -338,8 +338,7 @@ func (ls *leases) rewind(sh *shardState, r outbox.Renewal) {
 	ls.loading.reload(sh)
 }
 
-// granted takes a shard over. The statements that heal it, load its blocked keys and fetch begin
-// after the lease.
+// granted takes a shard over. Its healing, loading and first fetch begin after the lease.
 func (ls *leases) granted(g outbox.Grant, issued time.Duration) {
 	if g.Shard < 0 || g.Shard >= idgen.Shards || ls.shards[g.Shard] != nil {
 		ls.note(slog.LevelError, "store granted a shard that is held or does not exist", slog.Int("shard", g.Shard))
@@ -395,8 +394,8 @@ func (ls *leases) yieldSurplus() {
 	ls.note(slog.LevelInfo, "giving shards back to share them", slog.Int("shards", surplus), slog.Int("relays", ls.live))
 }
 
-// yield stops sending from sh, so that it can be given back once nothing is under way. Events that
-// were not sent yet are forgotten; the database has them.
+// yield stops sending from sh: it can be given back once nothing is under way. Events that were not
+// sent yet are forgotten; the database has them.
 func (ls *leases) yield(sh *shardState) {
 	if sh.yielding {
 		return

@@ -68,7 +68,7 @@ func (ld *loading) page(cl *Call) {
 }
 
 // reload brings sh in step with changes of parked events by an operator. Until then this relay
-// parks, moves and releases nothing in the shard, so that the loaded keys stay true.
+// parks, moves and releases nothing in the shard: the loaded keys stay true.
 func (ld *loading) reload(sh *shardState) {
 	if sh.phase != phaseReady {
 		sh.reloadAgain = true

@@ -28,7 +28,7 @@ type lowKeeper struct {
 	cleared bool // the places kept under distrusted leases are cleared
 }
 
-// lowest returns the bottom of sh as it is now. Events in memory, skipped events and rows that are
+// lowest returns the bottom of sh as it is now. Events in memory, skipped events and rows to be
 // read by their Seq hold it down. A yielding shard has forgotten its events: its bottom was noted
 // before.
 func (lk *lowKeeper) lowest(sh *shardState) int64 {

@@ -14,8 +14,8 @@ import (
 )
 
 // Machine decides everything that a relay does. It is a state machine without I/O, goroutines,
-// locks or clocks: events go in with the time at which they happened, and decisions come out. The
-// same input gives the same output, so a simulator can drive it through any order of events and
+// locks or clocks: events go in with the time at which they happened, and decisions come out. Equal
+// input gives equal output, so a simulator can drive the machine through any order of input and
 // crash it anywhere.
 //
 // Input is Reply, Outcome, Overdue, Wake, Stop and Abandon, in any number, then Advance. Output is
@@ -26,8 +26,8 @@ import (
 // The state is divided among owners, which share the machine. Only the owner of a field writes it;
 // the exceptions are the fields of shardState, keyLine, route and Entry.
 //
-// At most one call is under way on leases, one that reads the queue, one that marks, and one per
-// shard that changes parked events. They overlap with each other and with sends.
+// Calls under way at once are at most one on leases, one read of the queue, one mark, and one
+// change of parked events per shard. Calls overlap with sends.
 type Machine struct {
 	settings
 	clock

@@ -11,7 +11,7 @@ import (
 
 // numbering watches the sequence that numbers events. Marks and floors rely on ascending numbers.
 // When the numbers begin anew, writers may commit events anywhere above the sequence, far below the
-// marks: late ranges reach down to there, so that these events are sent soon and in order among
+// marks: late ranges reach down to there, so these events are sent soon, and in order among
 // themselves.
 type numbering struct {
 	*Machine

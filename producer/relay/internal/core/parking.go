@@ -10,10 +10,10 @@ import (
 	"github.com/boxpair/boxpair/store/outbox"
 )
 
-// parkedWriter holds the changes of one shard's parked events that are not written yet. Its
-// statements run one at a time, in an order in which each finds the results of the earlier ones.
-// The fence keeps other relays out; the writer keeps this relay from, say, moving an event behind a
-// head that another statement releases at the same moment.
+// parkedWriter holds the changes of one shard's parked events that are not written yet. Statements
+// run one at a time, and later ones see the results of earlier ones. The fence keeps other relays
+// out; the writer keeps this relay from, say, moving an event behind a head that another statement
+// releases at the same moment.
 type parkedWriter struct {
 	busy  *Call
 	fails int
@@ -274,7 +274,7 @@ func (pk *parking) healed(cl *Call, reload bool) {
 	}
 }
 
-// failed puts the work of a failed statement back, before the rest. The statement may have been
+// failed puts the work of a failed statement back, before other work. The statement may have been
 // executed. Repeating it is harmless, except for counting failures of parked events: these events
 // are read again instead.
 func (pk *parking) failed(cl *Call) {

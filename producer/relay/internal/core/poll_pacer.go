@@ -2,8 +2,8 @@ package core
 
 import "time"
 
-// pollPacer spaces polls. Each poll costs the database as much as tens of events. Under load polls
-// are spaced out, so that each returns more.
+// pollPacer spaces polls. A poll costs the database as much as tens of events. Under load polls are
+// spaced out and return more events each.
 type pollPacer struct {
 	least    time.Duration // PollMin
 	most     time.Duration

@@ -13,8 +13,7 @@ import (
 	"github.com/boxpair/boxpair/store/outbox"
 )
 
-// reader reads the queue, one statement at a time, so that later rows are never older than earlier
-// ones.
+// reader reads the queue, one statement at a time: later rows are never older than earlier rows.
 type reader struct {
 	*Machine
 
@@ -187,8 +186,8 @@ func (rd *reader) readable(sh *shardState) bool {
 }
 
 // fetchRanges makes a fetch of the shards that are to be read. Shards that are polled get a small
-// limit, and shards with more events share the rest of the budget. Each fetch begins with another
-// shard, in case the budget does not reach all of them.
+// limit, and shards with more events share the rest of the budget. Fetches begin with different
+// shards, in case the budget does not reach all.
 func (rd *reader) fetchRanges() *Call {
 	hot, cold := 0, 0
 	for _, sh := range rd.shards {
@@ -466,8 +465,8 @@ func (rd *reader) refilled(cl *Call) {
 	rd.keys.dropIdle(l)
 }
 
-// leaveToLap leaves the skipped events of a key to a lap, which reads in pages: so many events of
-// other keys lie between them that one statement takes too long.
+// leaveToLap leaves the skipped events of a key to a lap, which reads in pages: too many events of
+// other keys lie between them for one statement.
 func (rd *reader) leaveToLap(l *keyLine) {
 	sh := l.shard
 	sh.back.skip(keyset.Hash(l.key), true, l.hole)

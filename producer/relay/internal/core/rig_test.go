@@ -262,7 +262,7 @@ func (c *Machine) forgotten() string {
 	add("parked", c.keys.parked)
 	add("pending marks", len(c.marks.pending))
 	add("refills", len(c.reader.refills))
-	add("lanes", c.parking.busy)
+	add("statements of parking", c.parking.busy)
 	add("stalled", len(c.routes.stalled))
 	for _, r := range c.routes.byName {
 		add("events of route "+r.name, r.events)

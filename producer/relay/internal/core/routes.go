@@ -9,21 +9,21 @@ import (
 	"github.com/boxpair/boxpair/transport"
 )
 
-// route is a way through the transport that messages share, so that the failure of one message
-// tells something about the next.
+// route is a way through the transport. Messages share it, so the failure of one message tells
+// something about the next.
 //
 // A route works until an event on it is refused. Then the route is failing: refused events wait for
-// proof that the route works for other events, which is a success on it, and only then count an
-// attempt each. A success proves little on a queue at its limit, which refuses some events and
-// takes others as its consumers make room. So a refusal counts for certain while nearly all sends
-// succeed, and below that by chance: so seldom that an event without a fault is delivered long
-// before it is dead, while an event with a fault still dies. A refused event that does not count is
-// sent again in a while. Sending goes on as long as there are other events to try. When none is
-// left, or too many in a row were refused, and they had several keys, the route is paused: only
-// probes are sent, one at a time, the event with the fewest probes first and the oldest among
-// equals. If only one key has failed, its refusals count attempts, or its one bad event would never
-// be seen. A return does not: that nothing on the route takes messages says nothing about the event,
-// and the topic may just be a quiet one.
+// proof that the route works for other events, a success, and only then count an attempt each. A
+// success proves little on a queue at its limit, which takes some events as its consumers make
+// room. So a refusal counts for certain while nearly all sends succeed, and below that by chance:
+// so seldom that an event without a fault is delivered long before it is dead, while an event with
+// a fault still dies. A refused event that does not count is sent again in a while. Sending goes on
+// as long as there are other events to try. When none is left, or too many in a row were refused,
+// and they had several keys, the route is paused: only probes are sent, one at a time, the event
+// with the fewest probes first and the oldest among equals. If only one key has failed, its
+// refusals count attempts, or its one bad event would never be seen. A return does not: that
+// nothing on the route takes messages says nothing about the event, and the topic may just be a
+// quiet one.
 //
 // A route is unavailable when the transport could not tell the outcome of a message and nothing
 // else succeeded meanwhile. It is probed with a backoff, and counts no attempts.
@@ -140,8 +140,8 @@ func (rs *routes) of(topic string) *route {
 	return r
 }
 
-// release drops an event from its route. It forgets the route if there are many and this one has no
-// state, as when topics are made of names of users.
+// release drops an event from its route. It forgets a route without state if there are many routes,
+// as when topics are made of names of users.
 func (rs *routes) release(r *route) {
 	r.events--
 	if r.events > 0 || len(rs.byName) <= maxRoutes || r.failing || r.stalled() || r.inRing || r.inflight > 0 {

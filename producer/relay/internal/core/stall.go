@@ -51,8 +51,8 @@ func (rs *routes) admit(r *route, again bool) bool {
 	return true
 }
 
-// admitDue is admit for a parked event. Each pass over the due events admits events behind those
-// that the pass before has admitted to r, until it finds none.
+// admitDue is admit for a parked event. A pass over the due events admits events to r behind those
+// of the pass before, until none is left.
 func (rs *routes) admitDue(r *route, row *outbox.Queued) bool {
 	at := outbox.DuePoint{At: row.DueAt, Seq: row.Seq}
 	if !rs.hasEnough(r) || compareDue(at, r.dueFrom) > 0 && rs.admit(r, true) {
@@ -72,7 +72,7 @@ func compareDue(p, q outbox.DuePoint) int {
 
 // hasEnough tells whether r is stalled and has enough events in memory, so that further ones are
 // skipped: they would take the room of events that can be sent. If nothing succeeds on any route,
-// there are no such events, and nothing is skipped.
+// there are no such events, and none is skipped.
 func (rs *routes) hasEnough(r *route) bool {
 	return r.stalled() && r.ready.n+r.refused.n >= rs.candidateShare() && rs.othersWork(r)
 }

@@ -12,8 +12,8 @@ import (
 var errNoOutcome = errors.New("the publisher has told no outcome of the message, though its context has ended")
 
 // unanswered are the sends without an outcome, in the order of sending, and some that were answered
-// since. A publisher has to answer once the context of a send ends. If it does not, the event would
-// keep its key, its place in the window and its shard until the relay is restarted.
+// since. A publisher has to answer once the context of a send ends. Otherwise the event would keep
+// its key, its place in the window and its shard until the relay is restarted.
 type unanswered struct {
 	last  int64 // number of the last send
 	sends []numberedSend

@@ -68,7 +68,7 @@ func TestManyEventsAreReadTogether(t *testing.T) {
 	t.Parallel()
 	for every, looks := range map[time.Duration]int{
 		2500 * time.Microsecond: 200, // 2 in PollMin
-		1000 * time.Microsecond: 120, // 5: looks are 5/3 PollMin apart
+		1000 * time.Microsecond: 120, // 5: polls are 5/3 PollMin apart
 		500 * time.Microsecond:  60,
 		100 * time.Microsecond:  50, // 4 PollMin
 	} {
@@ -128,7 +128,7 @@ func TestManyEventsAreMarkedTogether(t *testing.T) {
 			rel.answer(s)
 		}
 	}
-	if n := rel.count(statement.OpMark) - marks; n > 125 { // two per look
+	if n := rel.count(statement.OpMark) - marks; n > 125 { // two per poll
 		t.Errorf("%d marks in a second", n)
 	}
 	rel.free()
