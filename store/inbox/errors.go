@@ -11,23 +11,23 @@ var (
 	// ErrNotClaimed is returned by the transaction of a handler with HandlerConfig.Optimistic if
 	// the message must not be applied: it was applied before, is too old, or has to wait. The
 	// handler should return the error; its result is ignored in any case.
-	ErrNotClaimed = errors.New("message is not to be applied: it was before, is too old, or follows one that is parked")
+	ErrNotClaimed = errors.New("message must not be applied: it was applied before, is too old, or follows a parked message")
 	// ErrEnded is wrapped when a function ended its transaction in a way that the store could not
 	// refuse, for example by a COMMIT on the connection itself. Part of the work may be committed.
 	// If the claim of the message is found committed, the message is set aside as [AlteredState]
 	// for an operator instead of being acknowledged: its effect may be incomplete.
-	ErrEnded = errors.New("the transaction may have been ended by the function that it was given to, and part of its work been committed")
+	ErrEnded = errors.New("the transaction may have been ended by its function, and part of the work may be committed")
 	// ErrNotShared is wrapped when a handler changes settings, or rolls back to a savepoint by SQL,
 	// in a transaction shared with handlers of other messages ([SharesTransaction]). The message is
 	// then handled alone, where the statement is allowed.
-	ErrNotShared = errors.New("settings and savepoints by SQL would be those of other messages in the transaction, too: the handler needs one of its own")
+	ErrNotShared = errors.New("settings and savepoints by SQL would affect other messages in the transaction: the handler needs a transaction of its own")
 	// ErrNested is wrapped by a store with one writer when a message is handled with the context of
 	// another handler: the transaction would wait for itself. The message is untouched.
-	ErrNested = errors.New("within the transaction of the same database: use that transaction, or do it after its end")
+	ErrNested = errors.New("within an open transaction of the same database: use the open transaction, or wait for its end")
 	// ErrClockJump is returned when the time up to which dispatch IDs are forgotten would advance
 	// in a larger step than the caller allows.
 	ErrClockJump = errors.New("database clock jumped ahead: nothing is forgotten")
 	// ErrLeaseEnded is wrapped by the error of an effect whose lease ended before its process
 	// reported.
-	ErrLeaseEnded = errors.New("process that carried the effect out did not come back")
+	ErrLeaseEnded = errors.New("lease of the effect ended before its process reported")
 )

@@ -29,7 +29,7 @@ var (
 	// ErrConflict is wrapped when a written event has the dispatch ID of another event with
 	// different content. The transaction cannot be committed any more. The error names the event by
 	// its dispatch ID, topic, source, version and index.
-	ErrConflict = errors.New("dispatch ID is taken by an event with other content")
+	ErrConflict = errors.New("dispatch ID belongs to an event with different content")
 	// ErrSecondWriter is returned when a second writer writes in one transaction. Both writers
 	// would count events from 0, and their equal IDs would pass for repetitions.
 	ErrSecondWriter = errors.New("transaction has another outbox writer already")
