@@ -60,11 +60,11 @@ SELECT (SELECT COUNT(*) FROM (SELECT 1 FROM {outbox_queue} LIMIT ?) a),
 // dialect returns what is MySQL's own in a store. Statements go on with their contexts only.
 func (s *Store) dialect() sqlstore.Dialect {
 	return sqlstore.Dialect{
-		Names: s.names, Words: words, List: literals, Text: func(text string) any { return []byte(text) }, Limited: true, Locks: true,
-		Write: s.write, Read: s.read, Claiming: s.claiming, Missing: missing, Lost: ErrTransactionLost, Claimed: claimed, LockKeys: s.lockMessageKeys,
-		Whole: func(ctx context.Context) context.Context { return ctx },
-		Alone: func(context.Context, *sql.Tx) error { return nil },
-		Stats: statsStmt, Dequeue: s.dequeue, Receipt: s.receipt, Heal: s.heal,
+		Names: s.names, Words: words, List: literals, Text: func(text string) any { return []byte(text) }, DeleteLimit: true, RowLocks: true,
+		Write: s.write, Read: s.read, Claiming: s.claiming, Missing: missing, Lost: ErrTransactionLost, EndLockTimeout: endLockTimeout, LockKeys: s.lockMessageKeys,
+		StatementContext: func(ctx context.Context) context.Context { return ctx },
+		TakeWriteLock:    func(context.Context, *sql.Tx) error { return nil },
+		Stats:            statsStmt, Dequeue: s.dequeue, Receipt: s.receipt, Heal: s.heal,
 		RemoveEvents: s.removeEvents, ClaimToPark: s.claimToPark, ForgetIDs: s.forgetIDs,
 	}
 }
@@ -105,8 +105,8 @@ func parenthesised[T any](list []T, write func(T) string) string {
 	return out.String()
 }
 
-// claimed ends the lock timeout of a claim.
-func claimed(ctx context.Context, tx *sql.Tx, c *inbox.Claim) error {
+// endLockTimeout ends the lock timeout of a claim.
+func endLockTimeout(ctx context.Context, tx *sql.Tx, c *inbox.Claim) error {
 	if c.LockTimeout <= 0 {
 		return nil
 	}

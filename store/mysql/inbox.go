@@ -65,7 +65,7 @@ func (s *Store) applyGroup(ctx context.Context, claims []inbox.Claim, fn func(ct
 			return sqlstore.ErrNothing
 		}
 		if len(run) > 0 {
-			if err := s.core.Hand(ctx, tx, func() error { return fn(ctx, tx, run) }); err != nil {
+			if err := s.core.RunChecked(ctx, tx, func() error { return fn(ctx, tx, run) }); err != nil {
 				return err
 			}
 		}
@@ -121,7 +121,7 @@ func (s *Store) claimGroup(ctx context.Context, tx *sql.Tx, claims []inbox.Claim
 	if err != nil {
 		return nil, err
 	}
-	if err := claimed(ctx, tx, &claims[0]); err != nil {
+	if err := endLockTimeout(ctx, tx, &claims[0]); err != nil {
 		return nil, err
 	}
 	mine := places(verdicts, inbox.Applied)

@@ -29,7 +29,7 @@ const (
 // Transact runs fn in a new transaction at READ COMMITTED, and commits it if fn returns nil.
 func (s *Store) Transact(ctx context.Context, fn func(ctx context.Context, tx *sql.Tx) error) error {
 	return s.transact(ctx, limits{}, nil, func(ctx context.Context, tx *sql.Tx) error {
-		return s.core.Hand(ctx, tx, func() error { return fn(ctx, tx) })
+		return s.core.RunChecked(ctx, tx, func() error { return fn(ctx, tx) })
 	})
 }
 

@@ -58,10 +58,10 @@ SELECT n.pending, n.retrying, max(0, n.live - n.retrying), n.dead, n.owned, n.re
 func (s *Store) dialect() sqlstore.Dialect {
 	return sqlstore.Dialect{
 		Names: s.names, Words: words, Clock: now, Fixed: true, List: arrays,
-		Write: s.write, Read: s.read, Claiming: s.claiming, Missing: missing, Lost: ErrTransactionLost, Whole: context.WithoutCancel, Alone: s.takeLock,
-		Claimed:  func(context.Context, *sql.Tx, *inbox.Claim) error { return nil },
-		LockKeys: func(context.Context, *sql.Tx, int, ...string) error { return nil },
-		Stats:    statsStmt, Dequeue: s.dequeue, Receipt: s.receipt, Heal: s.heal,
+		Write: s.write, Read: s.read, Claiming: s.claiming, Missing: missing, Lost: ErrTransactionLost, StatementContext: context.WithoutCancel, TakeWriteLock: s.takeLock,
+		EndLockTimeout: func(context.Context, *sql.Tx, *inbox.Claim) error { return nil },
+		LockKeys:       func(context.Context, *sql.Tx, int, ...string) error { return nil },
+		Stats:          statsStmt, Dequeue: s.dequeue, Receipt: s.receipt, Heal: s.heal,
 		RemoveEvents: s.removeEvents, ClaimToPark: s.claimToPark, ForgetIDs: s.forgetIDs,
 	}
 }

@@ -43,7 +43,7 @@ func (s *Store) Apply(ctx context.Context, c inbox.Claim, fn func(ctx context.Co
 		}
 		switch verdict {
 		case inbox.Applied:
-			if err := s.core.Hand(ctx, tx, func() error { return fn(ctx, tx) }); err != nil {
+			if err := s.core.RunChecked(ctx, tx, func() error { return fn(ctx, tx) }); err != nil {
 				return err
 			}
 			return s.core.NoteApplied(ctx, tx, c.Consumer, c.ID)

@@ -30,7 +30,7 @@ func (s *Store) ApplyGroup(ctx context.Context, claims []inbox.Claim, fn func(ct
 		}
 		switch {
 		case len(run) > 0:
-			if err := s.core.Hand(ctx, tx, func() error { return fn(ctx, tx, run) }); err != nil {
+			if err := s.core.RunChecked(ctx, tx, func() error { return fn(ctx, tx, run) }); err != nil {
 				return err
 			}
 			for _, i := range run {

@@ -20,7 +20,7 @@ const lockStmt = `UPDATE {outbox_shards} SET shard = shard WHERE false`
 // the transaction: beginning another one with it gives [ErrNested].
 func (s *Store) Transact(ctx context.Context, fn func(ctx context.Context, tx *sql.Tx) error) error {
 	return s.transact(ctx, limits{wait: s.busy}, func(ctx context.Context, tx *sql.Tx) error {
-		return s.core.Hand(ctx, tx, func() error { return fn(ctx, tx) })
+		return s.core.RunChecked(ctx, tx, func() error { return fn(ctx, tx) })
 	})
 }
 

@@ -6,7 +6,7 @@ import (
 	"reflect"
 )
 
-// DriverConn is what the connections of the drivers can do.
+// DriverConn is a connection with all optional interfaces that both drivers implement.
 type DriverConn interface {
 	driver.Conn
 	driver.ConnPrepareContext
@@ -18,20 +18,19 @@ type DriverConn interface {
 	driver.Validator
 }
 
-// PreparedStmt is a statement that a caller has prepared on a connection that watches over what it
-// runs.
+// PreparedStmt is a statement that a caller has prepared on a guarded connection.
 type PreparedStmt struct {
 	driver.Stmt
-	// Reading is what the statement does to a transaction.
+	// Reading tells what the statement does to its transaction.
 	Reading Reading
 	// Do runs one statement on the connection.
 	Do func(ctx context.Context, r Reading, run func() error) error
-	// Watch returns the rows of a query as the connection hands them on.
+	// Watch wraps the rows of a query.
 	Watch func(driver.Rows) driver.Rows
 }
 
-// Prepare prepares a statement on a connection that runs statements through do and hands their rows
-// on through watch.
+// Prepare prepares a statement on a connection that runs statements through do and wraps their rows
+// with watch.
 func Prepare(ctx context.Context, inner driver.ConnPrepareContext, query string, syntax Syntax,
 	do func(ctx context.Context, r Reading, run func() error) error, watch func(driver.Rows) driver.Rows,
 ) (s PreparedStmt, err error) {
@@ -72,7 +71,7 @@ func (s *PreparedStmt) QueryContext(ctx context.Context, args []driver.NamedValu
 	return r, err
 }
 
-// Described are rows that say of their columns what the driver's rows know.
+// Described are rows with the column types of the wrapped driver rows.
 type Described struct{ driver.Rows }
 
 // ColumnTypeDatabaseTypeName returns the type of a column.
@@ -99,7 +98,7 @@ func (r *Described) ColumnTypePrecisionScale(i int) (precision, scale int64, ok 
 	return 0, 0, false
 }
 
-// ColumnTypeScanType returns the type that a column is best scanned into.
+// ColumnTypeScanType returns the Go type to scan a column into.
 func (r *Described) ColumnTypeScanType(i int) reflect.Type {
 	if t, ok := r.Rows.(driver.RowsColumnTypeScanType); ok {
 		return t.ColumnTypeScanType(i)

@@ -9,16 +9,16 @@ import (
 
 // CommitError is a COMMIT that failed.
 type CommitError struct {
-	// Err is what went wrong.
+	// Err is the cause.
 	Err error
-	// Unknown tells that the transaction may be found committed nevertheless.
+	// Unknown tells that the transaction may be committed nevertheless.
 	Unknown bool
 }
 
-// Error says what went wrong.
+// Error returns the text of the cause.
 func (e *CommitError) Error() string { return "commit: " + e.Err.Error() }
 
-// Unwrap gives what went wrong and what it means to either side.
+// Unwrap returns the cause, and the errors that tell an outbox and an inbox the outcome.
 func (e *CommitError) Unwrap() []error {
 	if e.Unknown {
 		return []error{e.Err, outbox.ErrCommitUnknown, inbox.ErrCommitUnknown}
@@ -26,23 +26,23 @@ func (e *CommitError) Unwrap() []error {
 	return []error{e.Err, inbox.ErrRolledBack}
 }
 
-// OwnError marks an error of the store's own statements, which no handler is to blame for.
+// OwnError marks an error of the store's own statements, which is not the handler's fault.
 type OwnError struct {
 	// Err is the error.
 	Err error
 }
 
-// Error says what e.Err says.
+// Error returns the text of e.Err.
 func (e *OwnError) Error() string { return e.Err.Error() }
 
-// Unwrap gives the error.
+// Unwrap returns e.Err.
 func (e *OwnError) Unwrap() error { return e.Err }
 
-// IsOwn tells whether err is one of the store's own statements.
+// IsOwn tells whether err wraps an [OwnError].
 func IsOwn(err error) bool {
 	var own *OwnError
 	return errors.As(err, &own)
 }
 
-// ErrNothing rolls a transaction back that has found nothing to commit.
+// ErrNothing rolls back a transaction that has nothing to commit.
 var ErrNothing = errors.New("nothing to commit")

@@ -10,10 +10,10 @@ import (
 
 const (
 	defaultLimit = 100
-	// countCap is where counting stops: reading that many rows takes milliseconds.
+	// countCap limits counts: reading this many rows takes milliseconds.
 	countCap = 100_000
-	// atOnce is how many rows a statement names at most.
-	atOnce = 1000
+	// maxListed is the largest number of rows that a statement lists.
+	maxListed = 1000
 )
 
 // where collects conditions and their arguments.
@@ -27,21 +27,21 @@ func (w *where) add(term string, args ...any) {
 	w.args = append(w.args, args...)
 }
 
-// ids adds the condition that column is one of list, if there is one.
+// ids adds the condition that column is in list, unless list is empty.
 func (w *where) ids(column string, list []uuid.UUID) {
 	if len(list) > 0 {
 		w.add(column+" IN ?", list)
 	}
 }
 
-// text adds the condition that column is s, unless that is empty.
+// text adds the condition that column equals s, unless s is empty.
 func (w *where) text(column, s string) {
 	if s != "" {
 		w.add(column+" = ?", Text(s))
 	}
 }
 
-// during adds the condition that column is a time from since to before until. Zero is no bound.
+// during adds the condition since ≤ column < until. A zero time is no bound.
 func (w *where) during(column string, since, until time.Time) {
 	if !since.IsZero() {
 		w.add(column+" >= ?", since.UnixMicro())
@@ -51,7 +51,7 @@ func (w *where) during(column string, since, until time.Time) {
 	}
 }
 
-// parked adds conditions on a parked p: its state, its last error and when it was parked.
+// parked adds conditions on the state, the last error and the time of parking of p.
 func (w *where) parked(states []string, part string, since, until time.Time) {
 	if len(states) > 0 {
 		w.add("p.state IN ?", states)
@@ -64,14 +64,14 @@ func (w *where) parked(states []string, part string, since, until time.Time) {
 
 func (w *where) String() string { return strings.Join(w.terms, " AND ") }
 
-// with returns w with one condition more.
+// with returns a copy of w with another condition.
 func (w *where) with(term string, args ...any) *where {
 	more := &where{terms: slices.Clone(w.terms), args: slices.Clone(w.args)}
 	more.add(term, args...)
 	return more
 }
 
-// and returns the arguments of w and those behind them.
+// and returns the arguments of w, followed by args.
 func (w *where) and(args ...any) []any { return append(slices.Clone(w.args), args...) }
 
 func limitOf(n int) int {

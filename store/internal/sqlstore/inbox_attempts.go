@@ -14,15 +14,14 @@ import (
 	"github.com/boxpair/boxpair/store/inbox"
 )
 
-// ForgetAttempts removes what is counted of messages of a consumer, at least one.
+// ForgetAttempts removes the counted attempts and starts of at least one message of a consumer.
 func (c *Core) ForgetAttempts(ctx context.Context, tx *sql.Tx, consumerID int, ids ...uuid.UUID) error {
 	_, err := c.Exec(ctx, tx, `DELETE FROM {inbox_attempts} WHERE consumer = ? AND dispatch_id IN ?`, consumerID, ids)
 	return err
 }
 
-// Started counts a start of each message, unless one was counted within so long. The rows are
-// locked in the order of their IDs, so that two groups that have messages in common cannot wait for
-// each other.
+// Started implements [inbox.ClaimStore]. Rows are locked in the order of their IDs, so that two
+// groups with common messages cannot deadlock.
 func (s *Store) Started(ctx context.Context, consumerID int, ids []uuid.UUID, within time.Duration) (starts []int, err error) {
 	if len(ids) == 0 {
 		return nil, nil
@@ -60,7 +59,7 @@ func (s *Store) Started(ctx context.Context, consumerID int, ids []uuid.UUID, wi
 	return starts, nil
 }
 
-// startsOf reads the starts of messages that have some, and for which a condition holds.
+// startsOf reads the starts of messages with at least one start, if the condition and holds.
 func (s *Store) startsOf(ctx context.Context, tx *sql.Tx, consumerID int, ids []uuid.UUID, and string, args ...any) (map[uuid.UUID]int, error) {
 	starts := make(map[uuid.UUID]int, len(ids))
 	err := s.c.Each(ctx, tx, func(rows *sql.Rows) error {
@@ -76,7 +75,7 @@ func (s *Store) startsOf(ctx context.Context, tx *sql.Tx, consumerID int, ids []
 	return starts, err
 }
 
-// Unstarted takes a start of each message back.
+// Unstarted implements [inbox.ClaimStore].
 func (s *Store) Unstarted(ctx context.Context, consumerID int, ids []uuid.UUID) error {
 	if len(ids) == 0 {
 		return nil
@@ -92,7 +91,7 @@ func (s *Store) Unstarted(ctx context.Context, consumerID int, ids []uuid.UUID) 
 	return nil
 }
 
-// Failed counts a failed attempt and forgets the recorded starts.
+// Failed implements [inbox.ClaimStore].
 func (s *Store) Failed(ctx context.Context, consumerID int, id uuid.UUID, lastError string) (attempts int, err error) {
 	err = s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		_, err := s.c.Exec(ctx, tx, `INSERT INTO {inbox_attempts} (consumer, dispatch_id, attempts, last_error, updated_at) VALUES (?, ?, 1, ?, {now})
@@ -113,7 +112,7 @@ func (s *Store) Failed(ctx context.Context, consumerID int, id uuid.UUID, lastEr
 	return attempts, nil
 }
 
-// note adds to the history of a message.
+// note adds an entry to the history of a message.
 func (c *Core) note(ctx context.Context, tx *sql.Tx, consumerID int, id uuid.UUID, outcome, text string) error {
 	_, err := c.Exec(ctx, tx, `INSERT INTO {inbox_history} (consumer, dispatch_id, at, outcome, error) VALUES (?, ?, {now}, ?, ?)`,
 		consumerID, id[:], outcome, Text(text))
@@ -123,7 +122,7 @@ func (c *Core) note(ctx context.Context, tx *sql.Tx, consumerID int, id uuid.UUI
 	return nil
 }
 
-// noteRetry notes a counted attempt, or that a message is dead without one.
+// noteRetry notes a counted attempt, or that a message became dead without a counted attempt.
 func (c *Core) noteRetry(ctx context.Context, tx *sql.Tx, consumerID int, id uuid.UUID, counted, dead bool, text string) error {
 	switch {
 	case counted:
@@ -134,15 +133,15 @@ func (c *Core) noteRetry(ctx context.Context, tx *sql.Tx, consumerID int, id uui
 	return nil
 }
 
-// NoteApplied notes that a message was applied, for AllAttempts.
+// NoteApplied notes that a message was applied, if AllAttempts is set.
 func (c *Core) NoteApplied(ctx context.Context, tx *sql.Tx, consumerID int, id uuid.UUID) error {
 	if !c.AllAttempts {
 		return nil
 	}
-	return c.note(c.d.Whole(ctx), tx, consumerID, id, "applied", "")
+	return c.note(c.d.StatementContext(ctx), tx, consumerID, id, "applied", "")
 }
 
-// MessageAttempts reads the history of a message.
+// MessageAttempts implements [inbox.HistoryStore].
 func (s *Store) MessageAttempts(ctx context.Context, name string, id uuid.UUID, limit int) ([]inbox.Attempt, error) {
 	list, err := collect(ctx, s.c, s.c.DB, func(rows *sql.Rows) (a inbox.Attempt, err error) {
 		var at int64
@@ -157,16 +156,16 @@ func (s *Store) MessageAttempts(ctx context.Context, name string, id uuid.UUID, 
 	return list, nil
 }
 
-// old are the rows of a table that a condition holds for, those with the lowest first.
-type old struct {
+// oldRows are the rows of table for which where holds, in the order of the column first.
+type oldRows struct {
 	table, key, where, first string
 }
 
-// forget removes old rows, at most limit of them.
-func (s *Store) forget(ctx context.Context, o old, limit int, args ...any) (int, error) {
+// forget removes at most limit old rows.
+func (s *Store) forget(ctx context.Context, o oldRows, limit int, args ...any) (int, error) {
 	rows := `FROM ` + o.table + ` WHERE ` + o.where + ` ORDER BY ` + o.first + ` LIMIT ?`
 	query := `DELETE ` + rows
-	if !s.c.d.Limited {
+	if !s.c.d.DeleteLimit {
 		query = `DELETE FROM ` + o.table + ` WHERE (` + o.key + `) IN (SELECT ` + o.key + ` ` + rows + `)`
 	}
 	var removed int64
@@ -177,9 +176,9 @@ func (s *Store) forget(ctx context.Context, o old, limit int, args ...any) (int,
 	return int(removed), err
 }
 
-// ForgetHistory removes old entries, the oldest first.
+// ForgetHistory implements [inbox.HistoryStore].
 func (s *Store) ForgetHistory(ctx context.Context, consumerID int, age time.Duration, limit int) (int, error) {
-	n, err := s.forget(ctx, old{table: `{inbox_history}`, key: "id", where: "consumer = ? AND at < {now} - ?", first: "at"},
+	n, err := s.forget(ctx, oldRows{table: `{inbox_history}`, key: "id", where: "consumer = ? AND at < {now} - ?", first: "at"},
 		limit, consumerID, Micros(age))
 	if err != nil {
 		return 0, fmt.Errorf("forget old attempts: %w", &OwnError{err})

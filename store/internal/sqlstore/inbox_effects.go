@@ -13,7 +13,7 @@ import (
 	"github.com/boxpair/boxpair/store/inbox"
 )
 
-// PrepareEffect records an effect in a handler's transaction.
+// PrepareEffect implements [inbox.EffectStore].
 func (s *Store) PrepareEffect(ctx context.Context, tx *sql.Tx, e inbox.EffectIntent) error {
 	n, err := s.c.Exec(ctx, tx, `
 		INSERT INTO {inbox_effects} (consumer, dispatch_id, effect_key, topic, {message_key}, ordered, metadata, intent, prepared_at, due_at)
@@ -39,7 +39,8 @@ func (s *Store) PrepareEffect(ctx context.Context, tx *sql.Tx, e inbox.EffectInt
 const effectColumns = `e.id, e.run, c.name, e.dispatch_id, e.effect_key, e.topic, e.{message_key}, e.metadata, e.state, e.uncertain, e.attempts,
 e.intent, e.result, e.prepared_at, e.due_at, e.lease_until, e.ended_at, e.last_error, e.reason`
 
-// scanEffect reads an effect with its state as everybody is to see it at a time.
+// scanEffect reads an effect as of the time at: if its lease has ended without a result, its state
+// is uncertain.
 func scanEffect(rows *sql.Rows, at int64) (r inbox.EffectRun, err error) {
 	var id, key, metadata, intent, result sql.RawBytes
 	var due, lease, ended sql.NullInt64
@@ -63,17 +64,17 @@ func scanEffect(rows *sql.Rows, at int64) (r inbox.EffectRun, err error) {
 	return r, err
 }
 
-// effects reads effects.
+// effects reads effects by ascending Seq.
 func (s *Store) effects(ctx context.Context, q Querier, at int64, where string, args ...any) ([]inbox.EffectRun, error) {
 	list, err := collect(ctx, s.c, q, func(rows *sql.Rows) (inbox.EffectRun, error) { return scanEffect(rows, at) }, `SELECT `+effectColumns+` FROM {inbox_effects} e JOIN {inbox_consumers} c ON c.id = e.consumer WHERE `+where, args...)
 	slices.SortFunc(list, func(a, b inbox.EffectRun) int { return cmp.Compare(a.Seq, b.Seq) })
 	return list, err
 }
 
-// lockEffects locks effects, passing over those that others have locked, and reads them by
-// ascending Seq.
+// lockEffects locks effects, skips effects that another transaction has locked, and reads the
+// locked effects by ascending Seq.
 func (s *Store) lockEffects(ctx context.Context, tx *sql.Tx, at int64, where string, args ...any) ([]inbox.EffectRun, error) {
-	if !s.c.d.Locks {
+	if !s.c.d.RowLocks {
 		return s.effects(ctx, tx, at, where, args...)
 	}
 	ids, err := s.c.IDs(ctx, tx, `SELECT e.id FROM {inbox_effects} e WHERE `+where+` {lock_free}`, args...)
@@ -83,11 +84,11 @@ func (s *Store) lockEffects(ctx context.Context, tx *sql.Tx, at int64, where str
 	return s.effects(ctx, tx, at, `e.id IN ?`, ids)
 }
 
-// isFirstEffect holds for an effect e that waits for no other one of its key.
+// isFirstEffect holds for an effect e that waits for no earlier effect of its key.
 const isFirstEffect = `(e.ordered = 0 OR NOT EXISTS (
 	SELECT 1 FROM {inbox_effects} b WHERE b.consumer = e.consumer AND {waits b} AND b.{message_key} = e.{message_key} AND b.id < e.id))`
 
-// TakeEffects takes effects up.
+// TakeEffects implements [inbox.EffectStore].
 func (s *Store) TakeEffects(ctx context.Context, t inbox.EffectTake) (runs []inbox.EffectRun, next time.Duration, err error) {
 	err = s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		at, err := s.c.Now(ctx, tx)
@@ -123,7 +124,8 @@ func (s *Store) TakeEffects(ctx context.Context, t inbox.EffectTake) (runs []inb
 	return runs, next, nil
 }
 
-// nextEffect tells in which time something may be due; 0: nothing is known to be.
+// nextEffect returns how long from now the next effect is due or the next lease ends, or 0 without
+// any.
 func (s *Store) nextEffect(ctx context.Context, tx *sql.Tx, consumerID int, at int64) (next time.Duration, err error) {
 	var due, lease sql.NullInt64
 	err = s.c.One(ctx, tx, []any{&due, &lease}, `SELECT
@@ -137,8 +139,7 @@ func (s *Store) nextEffect(ctx context.Context, tx *sql.Tx, consumerID int, at i
 	return max(0, next), err
 }
 
-// endLeases deals with effects whose process did not come back. Where the result is known, nothing
-// is uncertain.
+// endLeases ends expired leases. An effect with a known result is not uncertain.
 func (s *Store) endLeases(ctx context.Context, tx *sql.Tx, t inbox.EffectTake, at int64) error {
 	lost, err := s.lockEffects(ctx, tx, at, `e.consumer = ? AND e.state = 'doing' AND e.lease_until < ? ORDER BY e.id LIMIT 1000`, t.Consumer, at)
 	if err != nil {
@@ -168,23 +169,24 @@ func (s *Store) endLeases(ctx context.Context, tx *sql.Tx, t inbox.EffectTake, a
 	return nil
 }
 
-// effectDue returns in how many microseconds an effect in a state is due.
+// effectDue returns the delay in microseconds until an effect is due, or NULL if its state has no
+// due time.
 func effectDue(state inbox.EffectState, after time.Duration) sql.NullInt64 {
 	if state != inbox.EffectPending && state != inbox.EffectAnswered {
 		return sql.NullInt64{}
 	}
-	return in(after)
+	return dueIn(after)
 }
 
-// lockRun locks the row of a run that nothing has outdated, and returns its consumer. No such row
-// gives sql.ErrNoRows.
+// lockRun locks the row of r, and returns its consumer. It returns sql.ErrNoRows if a later run
+// began or an operator changed the effect.
 func (s *Store) lockRun(ctx context.Context, tx *sql.Tx, r *inbox.EffectRun) (consumerID int, err error) {
 	err = s.c.One(ctx, tx, []any{&consumerID},
 		`SELECT consumer FROM {inbox_effects} WHERE id = ? AND run = ? AND state IN ('doing', 'uncertain') {lock}`, r.Seq, r.Run)
 	return consumerID, err
 }
 
-// SettleEffect records what became of a run.
+// SettleEffect implements [inbox.EffectStore].
 func (s *Store) SettleEffect(ctx context.Context, r *inbox.EffectRun, o inbox.EffectOutcome) (settled bool, err error) {
 	err = s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		settled = false
@@ -209,23 +211,24 @@ func (s *Store) SettleEffect(ctx context.Context, r *inbox.EffectRun, o inbox.Ef
 	return settled, nil
 }
 
-// FinishEffect runs fn and makes the effect done. Nobody else can take it up meanwhile.
+// FinishEffect implements [inbox.EffectStore]. The locked row keeps other processes from taking the
+// effect meanwhile.
 func (s *Store) FinishEffect(ctx context.Context, c inbox.Claim, r *inbox.EffectRun, result []byte,
 	fn func(ctx context.Context, tx *sql.Tx) error,
 ) (bool, error) {
 	err := s.c.d.Claiming(ctx, &c, func(ctx context.Context, tx *sql.Tx) error {
-		whole := s.c.d.Whole(ctx)
+		whole := s.c.d.StatementContext(ctx)
 		_, err := s.lockRun(whole, tx, r)
 		if errors.Is(err, sql.ErrNoRows) {
 			return ErrNothing
 		}
 		if err == nil {
-			err = s.c.d.Claimed(whole, tx, &c)
+			err = s.c.d.EndLockTimeout(whole, tx, &c)
 		}
 		if err != nil {
 			return fmt.Errorf("lock an effect: %w", &OwnError{err})
 		}
-		if err := s.c.Hand(ctx, tx, func() error { return fn(ctx, tx) }); err != nil {
+		if err := s.c.RunChecked(ctx, tx, func() error { return fn(ctx, tx) }); err != nil {
 			return err
 		}
 		_, err = s.c.Exec(whole, tx, `UPDATE {inbox_effects} SET state = 'done', result = ?, uncertain = 0, lease_until = NULL,

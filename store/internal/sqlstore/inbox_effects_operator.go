@@ -12,7 +12,7 @@ import (
 	"github.com/boxpair/boxpair/store/inbox"
 )
 
-// effectsWhere returns the conditions of f on effects e with their consumers c, the states apart.
+// effectsWhere returns the conditions of f, except the states, on effects e with their consumers c.
 func effectsWhere(f *inbox.EffectFilter) *where {
 	w := &where{}
 	w.add("e.id > ?", f.After)
@@ -23,7 +23,7 @@ func effectsWhere(f *inbox.EffectFilter) *where {
 	return w
 }
 
-// chooseEffects reads what f selects, in one of the states if there are any.
+// chooseEffects reads effects that f selects, in one of states unless states is empty.
 func (s *Store) chooseEffects(ctx context.Context, q Querier, f *inbox.EffectFilter, states []inbox.EffectState) ([]inbox.EffectRun, error) {
 	at, err := s.c.Now(ctx, q)
 	if err != nil {
@@ -36,7 +36,7 @@ func (s *Store) chooseEffects(ctx context.Context, q Querier, f *inbox.EffectFil
 	return s.effects(ctx, q, at, w.String()+` ORDER BY e.id LIMIT ?`, w.and(limitOf(f.Limit))...)
 }
 
-// ListEffects reads effects.
+// ListEffects implements [inbox.EffectStore].
 func (s *Store) ListEffects(ctx context.Context, f inbox.EffectFilter) ([]inbox.Effect, error) {
 	runs, err := s.chooseEffects(ctx, s.c.DB, &f, f.States)
 	if err != nil {
@@ -49,8 +49,9 @@ func (s *Store) ListEffects(ctx context.Context, f inbox.EffectFilter) ([]inbox.
 	return list, nil
 }
 
-// EffectTransition tells what a change of effects is noted as, and which states it can begin in, of
-// those that are wanted if there are any. None: there is nothing to do.
+// EffectTransition returns the outcome that the history notes for a change of effects, and the
+// states in which the change can begin. Unless wanted is empty, from has only wanted states. With
+// an empty from, the change does nothing.
 func EffectTransition(to inbox.EffectState, wanted []inbox.EffectState) (noted string, from []inbox.EffectState, err error) {
 	noted, from = "effect_redriven", []inbox.EffectState{inbox.EffectDead, inbox.EffectUncertain}
 	switch to {
@@ -61,7 +62,7 @@ func EffectTransition(to inbox.EffectState, wanted []inbox.EffectState) (noted s
 		noted = "effect_discarded"
 		from = append(from, inbox.EffectPending, inbox.EffectAnswered)
 	default:
-		return "", nil, fmt.Errorf("change effects: %q is not a state to change to", to)
+		return "", nil, fmt.Errorf("change effects: effects cannot be changed to the state %q", to)
 	}
 	if len(wanted) > 0 {
 		from = slices.DeleteFunc(from, func(state inbox.EffectState) bool { return !slices.Contains(wanted, state) })
@@ -69,8 +70,8 @@ func EffectTransition(to inbox.EffectState, wanted []inbox.EffectState) (noted s
 	return noted, from, nil
 }
 
-// ChangeEffects changes effects. A run that is in flight is outdated by a new number. Effects that
-// are being finished are waited for.
+// ChangeEffects implements [inbox.EffectStore]. A new run number outdates a run in flight. Locked
+// effects, which are being finished, are waited for.
 func (s *Store) ChangeEffects(ctx context.Context, f inbox.EffectFilter, c inbox.EffectChange) ([]uuid.UUID, error) {
 	noted, allowed, err := EffectTransition(c.State, f.States)
 	if err != nil || len(allowed) == 0 {
@@ -101,10 +102,11 @@ func (s *Store) ChangeEffects(ctx context.Context, f inbox.EffectFilter, c inbox
 	return ids, nil
 }
 
-// lockChosen locks what f selects, and returns those that are still as it wants them.
+// lockChosen locks the effects that f selects, and returns the effects that f still selects under
+// the lock.
 func (s *Store) lockChosen(ctx context.Context, tx *sql.Tx, f inbox.EffectFilter, allowed []inbox.EffectState) ([]inbox.EffectRun, error) {
 	found, err := s.chooseEffects(ctx, tx, &f, allowed)
-	if err != nil || len(found) == 0 || !s.c.d.Locks {
+	if err != nil || len(found) == 0 || !s.c.d.RowLocks {
 		return found, err
 	}
 	seqs := make([]int64, len(found))
@@ -140,9 +142,9 @@ func (s *Store) changeEffect(ctx context.Context, tx *sql.Tx, r *inbox.EffectRun
 	return s.c.note(ctx, tx, consumerID, r.ID, noted, c.Reason)
 }
 
-// ForgetEffects removes effects that ended long ago.
+// ForgetEffects implements [inbox.EffectStore].
 func (s *Store) ForgetEffects(ctx context.Context, consumerID int, age time.Duration, limit int) (int, error) {
-	n, err := s.forget(ctx, old{
+	n, err := s.forget(ctx, oldRows{
 		table: `{inbox_effects}`, key: "id", where: "consumer = ? AND state IN ('done', 'discarded') AND ended_at < {now} - ?", first: "ended_at",
 	}, limit, consumerID, Micros(age))
 	if err != nil {
@@ -151,7 +153,7 @@ func (s *Store) ForgetEffects(ctx context.Context, consumerID int, age time.Dura
 	return n, nil
 }
 
-// EffectStats counts.
+// EffectStats implements [inbox.EffectStore].
 func (s *Store) EffectStats(ctx context.Context, consumerID int) (inbox.EffectStats, error) {
 	var st inbox.EffectStats
 	counts := map[inbox.EffectState]*int64{
@@ -166,7 +168,7 @@ func (s *Store) EffectStats(ctx context.Context, consumerID int) (inbox.EffectSt
 		}
 		count, ok := counts[state]
 		if !ok {
-			return fmt.Errorf("an effect has the state %q", state)
+			return fmt.Errorf("an effect has the unknown state %q", state)
 		}
 		if *count = n; state != inbox.EffectDead {
 			st.Oldest = max(st.Oldest, time.Duration(oldest)*time.Microsecond)

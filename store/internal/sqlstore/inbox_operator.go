@@ -22,7 +22,7 @@ func selectsMessages(f inbox.Filter) *where {
 	return w
 }
 
-// ListParkedMessages reads parked messages.
+// ListParkedMessages implements [inbox.ParkedStore].
 func (s *Store) ListParkedMessages(ctx context.Context, f inbox.Filter) ([]inbox.Parked, error) {
 	w := selectsMessages(f)
 	list, err := collect(ctx, s.c, s.c.DB, func(rows *sql.Rows) (inbox.Parked, error) {
@@ -36,18 +36,19 @@ func (s *Store) ListParkedMessages(ctx context.Context, f inbox.Filter) ([]inbox
 	return list, nil
 }
 
-// messageChoice is a parked message that an operator's filter has selected.
+// messageChoice is a parked message that an operator's filter selects.
 type messageChoice struct {
 	seq int64
 	id  uuid.UUID
 	place
 }
 
-// chooseMessages selects parked messages, locks their keys and then their rows, and returns those
-// that are still as the filter wants them. Within tx nothing else changes them.
+// chooseMessages selects parked messages, locks their keys and then their rows, and returns the
+// messages that w still selects under the locks. No other transaction can change them before the
+// end of tx.
 func (s *Store) chooseMessages(ctx context.Context, tx *sql.Tx, w *where, limit int) ([]messageChoice, error) {
 	found, err := s.chosenMessages(ctx, tx, w, limitOf(limit))
-	if err != nil || len(found) == 0 || !s.c.d.Locks {
+	if err != nil || len(found) == 0 || !s.c.d.RowLocks {
 		return found, err
 	}
 	keys := make(map[int][]string) // by consumer
@@ -61,7 +62,7 @@ func (s *Store) chooseMessages(ctx context.Context, tx *sql.Tx, w *where, limit 
 			return nil, err
 		}
 	}
-	// The rows, without the one of their consumer, which handlers may be reading.
+	// Only the rows of the messages are locked: handlers may be reading the row of the consumer.
 	_, err = s.c.IDs(ctx, tx, `SELECT seq FROM {inbox_parked} {by PRIMARY} WHERE seq IN ? ORDER BY seq {lock}`, seqs)
 	if err != nil {
 		return nil, err
@@ -83,14 +84,14 @@ func (s *Store) chosenMessages(ctx context.Context, tx *sql.Tx, w *where, limit 
 	return list, err
 }
 
-// RedriveMessages makes messages retrying and due that wait for an operator. Of a key only the
-// first live one is: the others follow it.
+// RedriveMessages implements [inbox.ParkedStore]. Only the first live message of a key becomes
+// retrying; later messages follow.
 func (s *Store) RedriveMessages(ctx context.Context, f inbox.Filter, reason string) ([]uuid.UUID, error) {
 	w := selectsMessages(f)
-	// A bare filter leaves alone what is tried again anyway.
+	// A filter without states and IDs skips retrying messages, which are tried again anyway.
 	w.add("(p.state IN ('dead', 'too_old') OR p.state = 'altered' AND ? OR p.state = 'retrying' AND ?)", f.Force, len(f.States)+len(f.IDs) > 0)
 	ids, err := s.settle(ctx, w, f.Limit, func(ctx context.Context, tx *sql.Tx, c messageChoice) error {
-		// forced first: MySQL assigns from left to right, and a later assignment sees the new
+		// forced is set first: MySQL assigns from left to right, and later assignments see the new
 		// state.
 		_, err := s.c.Exec(ctx, tx, `UPDATE {inbox_parked} SET forced = (forced = 1 OR state = 'altered'), state = 'retrying', attempts = 0,
 			next_attempt_at = {now} WHERE seq = ?`, c.seq)
@@ -108,7 +109,7 @@ func (s *Store) RedriveMessages(ctx context.Context, f inbox.Filter, reason stri
 	return ids, nil
 }
 
-// followFirst has a message follow an earlier live one of its key, if there is one.
+// followFirst makes a message following if its key has an earlier live message.
 func (s *Store) followFirst(ctx context.Context, tx *sql.Tx, c messageChoice) error {
 	if len(c.keys()) == 0 {
 		return nil
@@ -121,8 +122,7 @@ func (s *Store) followFirst(ctx context.Context, tx *sql.Tx, c messageChoice) er
 	return err
 }
 
-// DiscardMessages gives up parked messages. Followers that are left without a
-// head get one.
+// DiscardMessages implements [inbox.ParkedStore].
 func (s *Store) DiscardMessages(ctx context.Context, f inbox.Filter, reason string) ([]uuid.UUID, error) {
 	w := selectsMessages(f)
 	w.add("p.state <> 'discarded'")
@@ -148,7 +148,7 @@ func (s *Store) DiscardMessages(ctx context.Context, f inbox.Filter, reason stri
 	return ids, nil
 }
 
-// settle does what an operator wants with the messages of w, and forgets their
+// settle applies an operator's change to the messages that w selects, and removes their counted
 // attempts and starts.
 func (s *Store) settle(ctx context.Context, w *where, limit int, do func(context.Context, *sql.Tx, messageChoice) error) ([]uuid.UUID, error) {
 	var ids []uuid.UUID

@@ -10,31 +10,31 @@ import (
 	"github.com/boxpair/boxpair/store/inbox"
 )
 
-// ParkedRow is a message to be parked.
+// ParkedRow is a message to park.
 type ParkedRow struct {
-	// Consumer is the number of its consumer.
+	// Consumer is the ID of the consumer.
 	Consumer int
 	// Message is the message.
 	Message *inbox.Message
-	// Key is its key, and Ordered tells whether later ones of it have to wait.
+	// Key is the key of the message. Ordered tells whether later messages of the key wait.
 	Key     string
 	Ordered bool
-	// State is what the message is in, after so many attempts, and with the error of the last.
+	// State, Attempts and LastError describe the message after its last attempt.
 	State     inbox.State
 	Attempts  int
 	LastError string
-	// RetryIn is in which time a retrying message is due.
+	// RetryIn is how long from now a retrying message is due.
 	RetryIn time.Duration
 
 	claimed bool
 }
 
-// parkMessage writes a row, and tells whether there was none of the same message. One that is there
-// is locked and keeps all but a number that changes nothing.
+// parkMessage inserts a row, and tells whether the row is new. An existing row of the message is
+// locked and keeps its contents, except for a counter without meaning.
 func (c *Core) parkMessage(ctx context.Context, tx *sql.Tx, r *ParkedRow) (fresh bool, err error) {
 	var next sql.NullInt64
 	if r.State == inbox.Retrying {
-		next = in(r.RetryIn)
+		next = dueIn(r.RetryIn)
 	}
 	n, err := c.Exec(ctx, tx, `
 		INSERT INTO {inbox_parked} (consumer, dispatch_id, digest, topic, {message_key}, ordered, claimed, stamp, metadata, payload,
@@ -46,10 +46,10 @@ func (c *Core) parkMessage(ctx context.Context, tx *sql.Tx, r *ParkedRow) (fresh
 	return n == 1, err
 }
 
-// Follow parks the message of a claim that was just made behind others of its key.
+// Follow parks a message, which was just claimed, behind other messages of its key.
 func (c *Core) Follow(ctx context.Context, tx *sql.Tx, claim *inbox.Claim) error {
 	if claim.Message == nil {
-		return errors.New("message has to follow another one of its key and was not given")
+		return errors.New("claim of a following message has no Message")
 	}
 	_, err := c.Exec(ctx, tx, `UPDATE {inbox} SET applied_at = NULL WHERE consumer = ? AND dispatch_id = ?`, claim.Consumer, claim.ID[:])
 	if err != nil {
@@ -60,18 +60,18 @@ func (c *Core) Follow(ctx context.Context, tx *sql.Tx, claim *inbox.Claim) error
 	})
 }
 
-// Unclaim takes back a claim that was just made.
+// Unclaim deletes a claim that was just made.
 func (c *Core) Unclaim(ctx context.Context, tx *sql.Tx, claim *inbox.Claim) error {
 	_, err := c.Exec(ctx, tx, `DELETE FROM {inbox} WHERE consumer = ? AND dispatch_id = ?`, claim.Consumer, claim.ID[:])
 	return err
 }
 
-// parkClaimed writes the row of a message that has just been claimed. If it was set aside before,
-// without a claim, it takes its place among the parked ones anew.
+// parkClaimed writes the row of a message that was just claimed. A message that was set aside
+// before, without a claim, gets a new row, behind all parked messages.
 func (c *Core) parkClaimed(ctx context.Context, tx *sql.Tx, r *ParkedRow) error {
 	r.claimed = true
-	// Most messages were not: deleting what is not there would lock the gap where it would be,
-	// above READ COMMITTED.
+	// Most messages were not set aside. Deleting a missing row would lock its gap above READ
+	// COMMITTED, so the rows are looked for first.
 	aside, err := c.IDs(ctx, tx, `SELECT seq FROM {inbox_parked} WHERE consumer = ? AND dispatch_id = ? AND digest = ? AND claimed = 0`,
 		r.Consumer, r.Message.ID[:], r.Message.Digest[:])
 	if err != nil {
@@ -89,10 +89,10 @@ func (c *Core) parkClaimed(ctx context.Context, tx *sql.Tx, r *ParkedRow) error 
 	return err
 }
 
-// ParkMessage keeps a message.
+// ParkMessage implements [inbox.ParkedStore].
 func (s *Store) ParkMessage(ctx context.Context, p inbox.Parking) (inbox.Verdict, error) {
 	if p.Message == nil {
-		return inbox.None, errors.New("park: there is no message")
+		return inbox.None, errors.New("park: Message is nil")
 	}
 	row := ParkedRow{
 		Consumer: p.Consumer, Message: p.Message, Key: p.Message.Key, Ordered: p.Ordered && p.Message.Key != "", State: p.State,
@@ -107,7 +107,7 @@ func (s *Store) ParkMessage(ctx context.Context, p inbox.Parking) (inbox.Verdict
 		case inbox.TooOldState, inbox.AlteredState:
 			verdict, err = s.setAside(ctx, tx, &row)
 		default:
-			return fmt.Errorf("%q is not a state to park in", row.State)
+			return fmt.Errorf("a message cannot be parked in the state %q", row.State)
 		}
 		if err == nil && verdict != inbox.Applied {
 			return ErrNothing
@@ -122,9 +122,9 @@ func (s *Store) ParkMessage(ctx context.Context, p inbox.Parking) (inbox.Verdict
 	return verdict, nil
 }
 
-// claimAndPark claims and parks a message. Meanwhile another copy may have been applied and
-// forgotten, or other content claimed. Then the message is still one to keep. A live message of a
-// key takes the key's lock, so that no newcomer can pass it unseen.
+// claimAndPark claims and parks a message. If a copy was applied and forgotten meanwhile, or other
+// content was claimed, the message is set aside. A live message with a key takes the lock of the
+// key, so that no newcomer can overtake it.
 func (s *Store) claimAndPark(ctx context.Context, tx *sql.Tx, row *ParkedRow) (inbox.Verdict, error) {
 	m := row.Message
 	if row.Ordered && row.State == inbox.Retrying {
@@ -144,7 +144,7 @@ func (s *Store) claimAndPark(ctx context.Context, tx *sql.Tx, row *ParkedRow) (i
 		}
 		return verdict, s.c.noteRetry(ctx, tx, row.Consumer, m.ID, false, row.State == inbox.Dead && row.Attempts == 0, row.LastError)
 	case inbox.TooOld:
-		// The claim was made before the time that is forgotten was looked at.
+		// The claim was made before the forgotten time was read.
 		if err := s.c.Unclaim(ctx, tx, &c); err != nil {
 			return inbox.None, err
 		}

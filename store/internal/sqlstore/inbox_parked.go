@@ -13,14 +13,13 @@ import (
 	"github.com/boxpair/boxpair/store/inbox"
 )
 
-// isFirst holds for a parked message p that no earlier live one of its key
-// stands in front of.
+// isFirst holds for a parked message p without an earlier live message of its key.
 const isFirst = `(p.ordered = 0 OR p.{message_key} = '' OR NOT EXISTS (
 	SELECT 1 FROM {inbox_parked} h
 	WHERE h.consumer = p.consumer AND {first h} AND h.{message_key} = p.{message_key} AND h.seq < p.seq))`
 
-// DueMessages names messages that are due. The next one is looked for first: what changes in
-// between is due, or is found by the next call.
+// DueMessages implements [inbox.ParkedStore]. The next due time is read before the due messages: a
+// message that changes in between is either due or found by the next call.
 func (s *Store) DueMessages(ctx context.Context, consumerID, limit int) (seqs []int64, next time.Duration, err error) {
 	var then int64
 	at, err := s.c.Now(ctx, s.c.DB)
@@ -44,25 +43,25 @@ func (s *Store) DueMessages(ctx context.Context, consumerID, limit int) (seqs []
 	return seqs, next, nil
 }
 
-// parkedColumns are the columns of a parked message, as scanParked takes them.
+// parkedColumns are the columns that scanParked reads.
 const parkedColumns = `p.seq, n.name, p.dispatch_id, p.digest, p.topic, p.{message_key}, p.stamp, p.metadata, p.payload,
 p.state, p.attempts, p.parked_at, p.next_attempt_at, p.last_error, p.reason, p.consumer, p.ordered, p.claimed, p.forced`
 
-// parkedMessage is a parked message with what only the store knows of it.
+// parkedMessage is a parked message with the columns that only the store uses.
 type parkedMessage struct {
 	inbox.Parked
 	place
 	claimed, forced bool
 }
 
-// place is where the messages behind a parked one are found.
+// place names the consumer and the key of a parked message. Neither ever changes.
 type place struct {
 	consumer int
 	key      string
 	ordered  bool
 }
 
-// keys returns the key to be locked, if there is one.
+// keys returns the key to lock, or nothing for a message without order.
 func (p place) keys() []string {
 	if !p.ordered || p.key == "" {
 		return nil
@@ -88,7 +87,7 @@ func scanParked(rows *sql.Rows) (m parkedMessage, err error) {
 	return m, nil
 }
 
-// place reads what never changes of a parked message. It is false if there is none.
+// place reads the place of a parked message. ok is false if the message does not exist.
 func (s *Store) place(ctx context.Context, seq int64) (p place, ok bool, err error) {
 	err = s.c.One(ctx, s.c.DB, []any{&p.consumer, &p.key, &p.ordered},
 		`SELECT consumer, {message_key}, ordered FROM {inbox_parked} WHERE seq = ?`, seq)
@@ -101,9 +100,9 @@ func (s *Store) place(ctx context.Context, seq int64) (p place, ok bool, err err
 	return p, true, nil
 }
 
-// ApplyParked runs fn for a parked message. Of messages without a claim, one that was too old
-// runs if nobody has applied it since, and an altered one that was forced runs without
-// a claim; others are settled without running.
+// ApplyParked implements [inbox.ParkedStore]. A message without a claim runs in two cases: if it
+// was too old and no copy has claimed its ID since, or if it was altered and forced. Any other
+// message without a claim is removed or becomes altered, without running.
 func (s *Store) ApplyParked(ctx context.Context, c inbox.Claim, seq int64,
 	fn func(ctx context.Context, tx *sql.Tx, m *inbox.Parked) error,
 ) (bool, error) {
@@ -117,11 +116,11 @@ func (s *Store) ApplyParked(ctx context.Context, c inbox.Claim, seq int64,
 		if err != nil || !run {
 			return err
 		}
-		if err := s.c.Hand(ctx, tx, func() error { return fn(ctx, tx, &m.Parked) }); err != nil {
+		if err := s.c.RunChecked(ctx, tx, func() error { return fn(ctx, tx, &m.Parked) }); err != nil {
 			return err
 		}
 		ran = true
-		if err := s.remove(s.c.d.Whole(ctx), tx, m); err != nil {
+		if err := s.remove(s.c.d.StatementContext(ctx), tx, m); err != nil {
 			return fmt.Errorf("remove parked message: %w", &OwnError{err})
 		}
 		return s.c.NoteApplied(ctx, tx, m.consumer, m.ID)
@@ -135,15 +134,15 @@ func (s *Store) ApplyParked(ctx context.Context, c inbox.Claim, seq int64,
 	return ran, nil
 }
 
-// take locks a parked message and its key, in this order: another process that has the message is
-// passed over, while the key is waited for. It tells whether the message is to run. If it is not
-// there any more, or not to run yet, it gives ErrNothing.
+// take locks a parked message and then its key. It skips a message that another process has locked,
+// but waits for the key. run tells whether the message has to run. If the message is gone, or not
+// due yet, take returns ErrNothing.
 func (s *Store) take(ctx context.Context, tx *sql.Tx, c *inbox.Claim, at place, seq int64) (m *parkedMessage, run bool, err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, false, err
 	}
-	ctx = s.c.d.Whole(ctx)
-	if s.c.d.Locks {
+	ctx = s.c.d.StatementContext(ctx)
+	if s.c.d.RowLocks {
 		err = s.lockParked(ctx, tx, at, seq)
 	}
 	var found []parkedMessage
@@ -165,7 +164,7 @@ func (s *Store) take(ctx context.Context, tx *sql.Tx, c *inbox.Claim, at place, 
 		run, err = s.claimParked(ctx, tx, m)
 	}
 	if err == nil {
-		err = s.c.d.Claimed(ctx, tx, c)
+		err = s.c.d.EndLockTimeout(ctx, tx, c)
 	}
 	if err != nil {
 		return nil, false, fmt.Errorf("claim parked message: %w", &OwnError{err})
@@ -173,7 +172,8 @@ func (s *Store) take(ctx context.Context, tx *sql.Tx, c *inbox.Claim, at place, 
 	return m, run, nil
 }
 
-// lockParked locks a retrying message and its key. If it is gone or locked it gives ErrNothing.
+// lockParked locks a retrying message and its key. If the message is gone or locked, it returns
+// ErrNothing.
 func (s *Store) lockParked(ctx context.Context, tx *sql.Tx, at place, seq int64) error {
 	found, err := s.c.IDs(ctx, tx, `SELECT seq FROM {inbox_parked} WHERE seq = ? AND state = 'retrying' {lock_free}`, seq)
 	if err == nil && len(found) == 0 {
@@ -185,9 +185,9 @@ func (s *Store) lockParked(ctx context.Context, tx *sql.Tx, at place, seq int64)
 	return s.c.d.LockKeys(ctx, tx, at.consumer, at.keys()...)
 }
 
-// claimParked claims a message that was set aside without a claim, and tells whether it
-// is to run. Its dispatch ID is remembered from now on, not from its stamp, which is
-// forgotten already.
+// claimParked claims a message that was set aside without a claim, and tells whether the message
+// has to run. The dispatch ID is remembered from now on, not from its stamp, which is forgotten
+// already.
 func (s *Store) claimParked(ctx context.Context, tx *sql.Tx, m *parkedMessage) (run bool, err error) {
 	n, err := s.c.Exec(ctx, tx, `INSERT INTO {inbox} (consumer, dispatch_id, digest, stamp, applied_at) VALUES (?, ?, ?, {now}, {now})
 		{once consumer, dispatch_id}`, m.consumer, m.ID[:], m.Digest[:])
@@ -203,7 +203,7 @@ func (s *Store) claimParked(ctx context.Context, tx *sql.Tx, m *parkedMessage) (
 	case m.forced:
 		return true, nil
 	}
-	// It was redriven as too old.
+	// The message was redriven as too old, not as altered.
 	_, err = s.c.Exec(ctx, tx, `UPDATE {inbox_parked} SET state = 'altered', next_attempt_at = NULL WHERE seq = ?`, m.Seq)
 	if err != nil {
 		return false, err
@@ -211,7 +211,7 @@ func (s *Store) claimParked(ctx context.Context, tx *sql.Tx, m *parkedMessage) (
 	return false, s.promoteMessage(ctx, tx, m.place, m.Seq)
 }
 
-// Compare tells whether a message that was claimed before is the same as then.
+// Compare compares a message with an earlier claim of its ID: the verdict is Duplicate or Altered.
 func (c *Core) Compare(ctx context.Context, tx *sql.Tx, claim *inbox.Claim) (verdict inbox.Verdict, err error) {
 	err = c.Each(ctx, tx, func(rows *sql.Rows) error {
 		var known sql.RawBytes
@@ -227,8 +227,8 @@ func (c *Core) Compare(ctx context.Context, tx *sql.Tx, claim *inbox.Claim) (ver
 	return verdict, err
 }
 
-// remove removes a parked message, turns its claim into that of an applied one, the
-// newest, and lets the next of its key run.
+// remove deletes a parked message, marks its claim as the newest applied claim, and makes the next
+// message of the key retrying.
 func (s *Store) remove(ctx context.Context, tx *sql.Tx, m *parkedMessage) error {
 	if _, err := s.c.Exec(ctx, tx, `DELETE FROM {inbox_parked} WHERE seq = ?`, m.Seq); err != nil {
 		return err
@@ -245,7 +245,7 @@ func (s *Store) remove(ctx context.Context, tx *sql.Tx, m *parkedMessage) error 
 	return s.promoteMessage(ctx, tx, m.place, m.Seq)
 }
 
-// firstMessage returns the first live message of a key, or 0.
+// firstMessage returns the Seq of the first live message of a key, or 0.
 func (s *Store) firstMessage(ctx context.Context, tx *sql.Tx, at place) (int64, error) {
 	first, err := s.c.IDs(ctx, tx, `SELECT p.seq FROM {inbox_parked} p {by live} WHERE p.consumer = ? AND {first p} AND p.{message_key} = ?
 		ORDER BY p.seq LIMIT 1`, at.consumer, Text(at.key))
@@ -255,11 +255,11 @@ func (s *Store) firstMessage(ctx context.Context, tx *sql.Tx, at place) (int64, 
 	return first[0], nil
 }
 
-// promoteMessage makes the first live message of a key retrying and due, if it
-// comes after the one that is gone. The key is locked.
+// promoteMessage makes the first live message of a key retrying and due, if it comes after the
+// message gone. The caller has locked the key.
 func (s *Store) promoteMessage(ctx context.Context, tx *sql.Tx, at place, gone int64) error {
 	if len(at.keys()) == 0 {
-		return nil // nobody waits
+		return nil // no message waits
 	}
 	first, err := s.firstMessage(ctx, tx, at)
 	if err != nil || first <= gone {
@@ -269,14 +269,13 @@ func (s *Store) promoteMessage(ctx context.Context, tx *sql.Tx, at place, gone i
 	return err
 }
 
-// RetryMessage counts a failed attempt of a parked message. One that is not
-// retrying any more is left alone.
+// RetryMessage implements [inbox.ParkedStore].
 func (s *Store) RetryMessage(ctx context.Context, seq int64, attempts int, retryIn time.Duration, dead bool, lastError string) error {
 	at, ok, err := s.place(ctx, seq)
 	if err != nil || !ok {
 		return err
 	}
-	state, due := inbox.Retrying, in(retryIn)
+	state, due := inbox.Retrying, dueIn(retryIn)
 	if dead {
 		state, due = inbox.Dead, sql.NullInt64{}
 	}

@@ -11,8 +11,8 @@ import (
 	"github.com/boxpair/boxpair/store/inbox"
 )
 
-// StoredAnswer reads an answer. The claim has locked its row; on MySQL a plain read could be of a
-// snapshot from before.
+// StoredAnswer reads the answer of a request whose row the claim has locked. It reads with a lock:
+// on MySQL a plain read could see an older snapshot.
 func (c *Core) StoredAnswer(ctx context.Context, tx *sql.Tx, r inbox.Request) (*inbox.Answer, error) {
 	var (
 		a           inbox.Answer
@@ -30,7 +30,7 @@ func (c *Core) StoredAnswer(ctx context.Context, tx *sql.Tx, r inbox.Request) (*
 	a.Fingerprint, a.Status = [32]byte(sum), int(status.Int64)
 	a.Header = make(map[string][]string)
 	if err := json.Unmarshal(header, &a.Header); err != nil {
-		return nil, errors.New("read answer: its header is no JSON")
+		return nil, errors.New("read answer: the header is not valid JSON")
 	}
 	return &a, nil
 }
@@ -58,7 +58,7 @@ func (s *Store) AnswerRequest(ctx context.Context, tx *sql.Tx, r inbox.Request, 
 
 // ForgetRequests implements [inbox.RequestStore].
 func (s *Store) ForgetRequests(ctx context.Context, age time.Duration, limit int) (int, error) {
-	n, err := s.forget(ctx, old{table: `{inbox_requests}`, key: "scope, {request_key}", where: "claimed_at < {now} - ?", first: "claimed_at"},
+	n, err := s.forget(ctx, oldRows{table: `{inbox_requests}`, key: "scope, {request_key}", where: "claimed_at < {now} - ?", first: "claimed_at"},
 		limit, Micros(age))
 	if err != nil {
 		return 0, fmt.Errorf("forget requests: %w", err)

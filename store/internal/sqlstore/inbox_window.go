@@ -13,8 +13,8 @@ import (
 	"github.com/boxpair/boxpair/store/inbox"
 )
 
-// Register makes a consumer known. Keys whose first message is following have lost their
-// head, which nothing in this library brings about; it becomes one here.
+// Register implements [inbox.WindowStore]. It also heals keys whose first message is following.
+// This library leaves no such key.
 func (s *Store) Register(ctx context.Context, name string, window time.Duration) (inbox.Registration, error) {
 	var r inbox.Registration
 	var forgotten, horizon, horizonUntil sql.NullInt64
@@ -28,7 +28,7 @@ func (s *Store) Register(ctx context.Context, name string, window time.Duration)
 		if err != nil {
 			return err
 		}
-		if err = read(); errors.Is(err, sql.ErrNoRows) { // an insert that finds a row would use up a number each time
+		if err = read(); errors.Is(err, sql.ErrNoRows) { // not by the upsert alone, which uses up a number even for an existing row
 			_, err = s.c.Exec(ctx, tx, `INSERT INTO {inbox_consumers} (name, window_us, registered_at, passed_at) VALUES (?, ?, {now}, {now})
 				{again name} window_us = ?`, Text(name), Micros(window), Micros(window))
 			if err == nil {
@@ -47,7 +47,7 @@ func (s *Store) Register(ctx context.Context, name string, window time.Duration)
 	return r, nil
 }
 
-// healMessages makes followers that are first retrying.
+// healMessages makes followers retrying that are the first of their keys.
 func (s *Store) healMessages(ctx context.Context, tx *sql.Tx, consumerID int) error {
 	first, err := s.c.IDs(ctx, tx, `SELECT p.seq FROM {inbox_parked} p WHERE p.consumer = ? AND p.state = 'following' AND `+isFirst, consumerID)
 	if err != nil || len(first) == 0 {
@@ -57,8 +57,8 @@ func (s *Store) healMessages(ctx context.Context, tx *sql.Tx, consumerID int) er
 	return err
 }
 
-// NoteHorizon keeps the longest horizon of those that are not over. horizon_until is set first: in
-// MySQL a later assignment sees what an earlier one has set.
+// NoteHorizon implements [inbox.WindowStore]. horizon_until is set first: in MySQL later
+// assignments see the new value of horizon_us.
 func (s *Store) NoteHorizon(ctx context.Context, consumerID int, horizon time.Duration, until time.Time) error {
 	us, at := Micros(horizon), until.UnixMicro()
 	err := s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
@@ -73,7 +73,7 @@ func (s *Store) NoteHorizon(ctx context.Context, consumerID int, horizon time.Du
 	return nil
 }
 
-// Newest reads the dispatch IDs that were applied last.
+// Newest implements [inbox.WindowStore].
 func (s *Store) Newest(ctx context.Context, consumerID, limit int) ([]inbox.Seen, error) {
 	seen, err := collect(ctx, s.c, s.c.DB, func(rows *sql.Rows) (v inbox.Seen, err error) {
 		var id, digest sql.RawBytes
@@ -92,9 +92,9 @@ func (s *Store) Newest(ctx context.Context, consumerID, limit int) ([]inbox.Seen
 	return seen, nil
 }
 
-// AdvanceForgotten sets the time up to which a consumer forgets. A step is the
-// time since the last pass or the registration: that is what a clock that jumped shows by, while
-// the distance between two forgotten times grows by a shorter window as well.
+// AdvanceForgotten implements [inbox.WindowStore]. A step is the time since the last pass or the
+// registration. The distance between two forgotten times was rejected as a measure: a shorter
+// window increases it without any jump of the clock.
 func (s *Store) AdvanceForgotten(ctx context.Context, consumerID int, window, maxStep time.Duration) (time.Time, error) {
 	var holds sql.NullInt64
 	err := s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
@@ -132,14 +132,14 @@ func (s *Store) AdvanceForgotten(ctx context.Context, consumerID int, window, ma
 	return Optional(holds), nil
 }
 
-// ErrNotRegistered returns the error for a consumer that is not known.
+// ErrNotRegistered returns the error for an unknown consumer.
 func ErrNotRegistered(consumerID int) error {
 	return fmt.Errorf("consumer %d is not registered", consumerID)
 }
 
-// Forget removes dispatch IDs. The time that it goes by is the latest that was
-// set at least grace ago: with the newest one alone, a consumer that advances more often than once
-// in grace would never forget anything. IDs that a copy has just locked are passed over.
+// Forget implements [inbox.WindowStore]. inbox_forgotten keeps all forgotten times younger than
+// grace: with the newest time alone, a consumer that advances more often than once in grace would
+// never forget anything.
 func (s *Store) Forget(ctx context.Context, consumerID int, grace time.Duration, after time.Time, limit int) (inbox.Forgotten, error) {
 	var f inbox.Forgotten
 	from := int64(-1 << 62)
@@ -160,7 +160,8 @@ func (s *Store) Forget(ctx context.Context, consumerID int, grace time.Duration,
 		if err := s.c.d.ForgetIDs(ctx, tx, consumerID, from, until.Int64, limit, &f); err != nil || f.IDs >= limit {
 			return err
 		}
-		// Messages that failed and never came again, and times that later ones have replaced.
+		// Remove attempts of messages that never came again, and forgotten times that a later time
+		// has replaced.
 		_, err = s.c.Exec(ctx, tx, `DELETE FROM {inbox_attempts} WHERE consumer = ? AND updated_at < ? AND NOT EXISTS (
 			SELECT 1 FROM {inbox_parked} p WHERE p.consumer = {inbox_attempts}.consumer AND p.dispatch_id = {inbox_attempts}.dispatch_id)`,
 			consumerID, until.Int64)
@@ -176,9 +177,9 @@ func (s *Store) Forget(ctx context.Context, consumerID int, grace time.Duration,
 	return f, nil
 }
 
-// ForgetDiscarded removes messages that were discarded long ago.
+// ForgetDiscarded implements [inbox.WindowStore].
 func (s *Store) ForgetDiscarded(ctx context.Context, consumerID int, age time.Duration, limit int) (int, error) {
-	n, err := s.forget(ctx, old{
+	n, err := s.forget(ctx, oldRows{
 		table: `{inbox_parked}`, key: "seq", where: "consumer = ? AND state = 'discarded' AND discarded_at < {now} - ?", first: "discarded_at",
 	}, limit, consumerID, Micros(age))
 	if err != nil {
@@ -187,7 +188,7 @@ func (s *Store) ForgetDiscarded(ctx context.Context, consumerID int, age time.Du
 	return n, nil
 }
 
-// InboxStats reads the state of a consumer's inbox, in one statement.
+// InboxStats implements [inbox.WindowStore], in one statement.
 func (s *Store) InboxStats(ctx context.Context, consumerID int) (inbox.Stats, error) {
 	var st inbox.Stats
 	var forgotten, horizon, oldest sql.NullInt64
@@ -207,7 +208,7 @@ func (s *Store) InboxStats(ctx context.Context, consumerID int) (inbox.Stats, er
 	return st, nil
 }
 
-// ParkedConsumers implements [inbox.ParkedNamer]. The index of states answers it.
+// ParkedConsumers implements [inbox.ParkedNamer]. The query reads only the index of states.
 func (s *Store) ParkedConsumers(ctx context.Context) ([]string, error) {
 	var names []string
 	err := s.c.Each(ctx, s.c.DB, func(rows *sql.Rows) error {
@@ -219,7 +220,7 @@ func (s *Store) ParkedConsumers(ctx context.Context) ([]string, error) {
 		WHERE EXISTS (SELECT 1 FROM {inbox_parked} p WHERE p.consumer = c.id AND p.state IN ('retrying', 'following', 'dead', 'too_old', 'altered'))
 		ORDER BY c.name LIMIT 100`)
 	if err != nil {
-		return nil, fmt.Errorf("look whose messages are parked: %w", err)
+		return nil, fmt.Errorf("read the consumers of parked messages: %w", err)
 	}
 	return names, nil
 }

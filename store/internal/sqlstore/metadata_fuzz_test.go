@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// FuzzMetadata: metadata comes back as it was, whatever it holds.
+// FuzzMetadata tests that any metadata comes back unchanged.
 func FuzzMetadata(f *testing.F) {
 	f.Add("name", "value", "", "empty name")
 	f.Add("\xff", "\x00", "nul", "a\x00b")
@@ -18,8 +18,8 @@ func FuzzMetadata(f *testing.F) {
 	})
 }
 
-// FuzzDecodeMetadata: a row that was changed by hand is an error, no panic, and takes no more
-// memory than it has bytes.
+// FuzzDecodeMetadata tests that a row changed by hand gives an error, no panic, and needs no more
+// memory than the row has bytes.
 func FuzzDecodeMetadata(f *testing.F) {
 	f.Add(encodeMetadata(map[string]string{"a": "b", "": "\x00"}))
 	f.Add([]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1, 0})

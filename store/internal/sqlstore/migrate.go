@@ -9,8 +9,8 @@ import (
 	"github.com/boxpair/boxpair/migrations"
 )
 
-// Migrate applies those of the known migrations that are pending, records them in the history, and
-// returns them. The caller sees to it that nobody else migrates meanwhile.
+// Migrate applies the pending migrations among known, records them in the history, and returns
+// them. The caller keeps other processes from migrating meanwhile.
 func (c *Core) Migrate(ctx context.Context, q Querier, known []migrations.Migration,
 	apply func(ctx context.Context, m migrations.Migration) error,
 ) ([]migrations.Applied, error) {
@@ -39,10 +39,10 @@ func (c *Core) Migrate(ctx context.Context, q Querier, known []migrations.Migrat
 	return all[len(history):], nil
 }
 
-// CheckSchema reads which migrations the database has, and returns an error that wraps
-// [migrations.ErrMissing] if this version of the library needs more, and [migrations.ErrChanged] if
-// it has others. Later ones are no error. Where another tool has made the tables, nothing can be
-// told, and the answer is nil.
+// CheckSchema compares the migrations of the database with known. The error wraps
+// [migrations.ErrMissing] if the database lacks a migration, and [migrations.ErrChanged] if a
+// migration differs. Later migrations are no error. If another tool has made the tables,
+// CheckSchema cannot tell and returns nil.
 func (c *Core) CheckSchema(ctx context.Context, known []migrations.Migration) error {
 	history, err := c.history(ctx, c.DB)
 	if err != nil && errors.Is(err, migrations.ErrMissing) {

@@ -8,57 +8,59 @@ import (
 	"github.com/boxpair/boxpair/store/inbox"
 )
 
-// What a function has done to the transaction that a store has given it.
+// Errors for misuse of a transaction by the function to which a store has given it.
 var (
-	// ErrNotOwner is for a function that tried to end the transaction. Nothing was ended.
-	ErrNotOwner = errors.New("a function does not end the transaction that it was given: it returns nil to have it committed, " +
-		"an error to have it rolled back, and uses Savepoint for a part")
-	// ErrLeftOpen is for a function that has returned with rows that nobody can read any more.
+	// ErrNotOwner is for a function that tried to end the transaction. The transaction is still
+	// open.
+	ErrNotOwner = errors.New("a function does not end the transaction that it was given: return nil to commit, " +
+		"return an error to roll back, and use Savepoint to roll back a part")
+	// ErrLeftOpen is for a function that has returned and left rows open.
 	ErrLeftOpen = errors.New("rows or batch results were left open: close them, or read them to the end, before returning")
-	// ErrOutlasts is for a function that tried to change a setting of its connection, which others
-	// are given after it.
-	ErrOutlasts = errors.New("the setting would outlast the transaction, on a connection that other functions are given: " +
+	// ErrOutlasts is for a function that tried to change a setting of its connection, which later
+	// functions would get.
+	ErrOutlasts = errors.New("the setting would outlast the transaction, and later transactions on the connection would have it: " +
 		"use SET LOCAL, or set_config with true")
 	// ErrElsewhere is for a function that tried to change the database in which the store's own
 	// statements look for tables.
-	ErrElsewhere = errors.New("USE: the store's own statements would run in the other database: name it before the table instead")
+	ErrElsewhere = errors.New("USE: the store's own statements would run in the other database: qualify table names instead")
 	// ErrReturned is for the use of a transaction whose function has returned.
-	ErrReturned = errors.New("the function that the transaction was given to has returned")
+	ErrReturned = errors.New("transaction used after its function has returned")
 )
 
-// ErrEnded is for a function that has ended the transaction where nobody could refuse it.
-var ErrEnded = fmt.Errorf("%w: commits and rollbacks are the owner's", inbox.ErrEnded)
+// ErrEnded is for a function that has ended the transaction in a way that could not be refused.
+var ErrEnded = fmt.Errorf("%w: only the store commits and rolls back", inbox.ErrEnded)
 
 // Refused returns the error for a statement, or a method, that ends a transaction.
 func Refused(what string) error { return fmt.Errorf("%s: %w", what, ErrNotOwner) }
 
-// Syntax says how a database reads a text of statements.
+// Syntax is the syntax in which a database reads a text of statements.
 type Syntax struct {
-	// Dollars is for texts in $tag$, and backslashes in E''.
+	// Dollars tells that texts are quoted by $tag$, too, and that backslashes escape in E''.
 	Dollars bool
-	// Backslashes is for \ in any text, comments behind #, and statements in /*! */.
+	// Backslashes tells that \ escapes in any text, # begins a comment, and /*! */ holds
+	// statements.
 	Backslashes bool
-	// Implicit is for definitions that commit before they begin.
+	// Implicit tells that definitions, such as CREATE TABLE, commit before they begin.
 	Implicit bool
 }
 
-// Reading is what a text of statements does to the transaction that it runs in.
+// Reading tells what a text of statements does to its transaction.
 type Reading struct {
 	// Ends is the first word of a statement that ends the transaction, in upper case, or "".
 	Ends string
-	// Doubtful tells that what the text does cannot be seen from it.
+	// Doubtful tells that the effect of the text is not visible in the text.
 	Doubtful bool
-	// Sets tells that it changes a setting of the transaction or the session.
+	// Sets tells that the text changes a setting of the transaction or the session.
 	Sets bool
-	// Outlasts tells that the setting is not of the transaction.
+	// Outlasts tells that the setting outlasts the transaction.
 	Outlasts bool
-	// Elsewhere tells that names are looked for in another database from now on.
+	// Elsewhere tells that later statements look for names in another database.
 	Elsewhere bool
-	// Back tells that it goes back to a savepoint that is not a store's, or releases one.
+	// Back tells that the text rolls back to, or releases, a savepoint that is not a store's.
 	Back bool
 }
 
-// Read reads a text of statements. It looks at the first words of each statement only.
+// Read reads a text of statements, by the first words of each statement only.
 func (d Syntax) Read(text string) (r Reading) {
 	for s := (scanner{d: d, text: text}); s.next(); {
 		s.classify(&r)
@@ -77,7 +79,7 @@ func (d Syntax) Read(text string) (r Reading) {
 	return r
 }
 
-// classify takes note of the statement whose first word was read.
+// classify adds to r the statement whose first word was read.
 func (s *scanner) classify(r *Reading) {
 	switch first := s.word; {
 	case s.is("COMMIT"), s.is("ABORT"), s.is("END"):
@@ -108,7 +110,7 @@ func (s *scanner) classify(r *Reading) {
 	}
 }
 
-// sets takes note of what the statement sets, whose first word was read.
+// sets adds to r the settings of the statement whose first word was read.
 func (s *scanner) sets(r *Reading) {
 	rest := s.text[s.at:]
 	switch {
@@ -129,7 +131,7 @@ func (s *scanner) sets(r *Reading) {
 	}
 }
 
-// foreign reads the name behind ROLLBACK TO or RELEASE, and tells whether it is not one of a
+// foreign reads the name behind ROLLBACK TO or RELEASE, and tells whether the savepoint is not a
 // store's.
 func (s *scanner) foreign() bool {
 	if s.more(); s.is("SAVEPOINT") {
@@ -138,14 +140,14 @@ func (s *scanner) foreign() bool {
 	return !strings.HasPrefix(s.word, "boxpair_")
 }
 
-// Separates tells whether the statement, whose text r was read from, does what handlers of other
-// messages in the same transaction would see.
+// Separates tells whether text, from which r was read, changes settings or savepoints that handlers
+// of other messages in the transaction would see.
 func (r Reading) Separates(text string) bool {
 	return r.Sets || r.Back || setConfig(text) != ""
 }
 
-// Stays tells whether the statement, whose text r was read from, sets in PostgreSQL what outlasts
-// the transaction. Where an argument says whether it does, that is not known.
+// Stays tells whether text, from which r was read, changes a PostgreSQL setting beyond the
+// transaction. It cannot see whether an argument of set_config says so.
 func (r Reading) Stays(text string) bool {
 	if r.Outlasts {
 		return true

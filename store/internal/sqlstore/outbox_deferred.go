@@ -15,24 +15,24 @@ import (
 )
 
 const (
-	// dueShardsStmt tells which shards have something due, and when the next of each is.
+	// dueShardsStmt tells for each shard whether an event is due, and the delay of the next event.
 	dueShardsStmt = `
 SELECT s.shard,
        EXISTS (SELECT 1 FROM {outbox_deferred} d WHERE d.shard = s.shard AND d.due_at <= {now}),
        (SELECT MIN(d.due_at) - {now} FROM {outbox_deferred} d WHERE d.shard = s.shard AND d.due_at > {now})
 FROM {outbox_shards} s WHERE s.shard IN ?`
 
-	// deferredDueStmt passes over what a transaction is cancelling or moving.
+	// deferredDueStmt skips events that another transaction is cancelling or moving.
 	deferredDueStmt = `SELECT id FROM {outbox_deferred} {by due} WHERE shard = ? AND due_at <= {now} ORDER BY due_at, id LIMIT ? {lock_free}`
 
-	// deferredIDsStmt locks those of some events that are deferred, in the order of their dispatch
-	// IDs, as all do.
+	// deferredIDsStmt locks the deferred events among some events, in the order of their dispatch
+	// IDs. All transactions use this order.
 	deferredIDsStmt = `
 SELECT d.id, d.shard, d.{event_key}, e.dispatch_id FROM {outbox_events} e {by dispatch_id}
 {then_join} {outbox_deferred} d ON d.id = e.id WHERE e.dispatch_id IN ? {lock}`
 )
 
-// Undefer moves what is due. Only where something is does it begin a transaction.
+// Undefer implements [outbox.RelayStore]. It begins a transaction only if an event is due.
 func (s *Store) Undefer(ctx context.Context, relay string, leases []outbox.Lease, limit int) (outbox.Undeferred, error) {
 	var u outbox.Undeferred
 	if len(leases) == 0 {
@@ -70,8 +70,8 @@ func (s *Store) Undefer(ctx context.Context, relay string, leases []outbox.Lease
 	return u, nil
 }
 
-// dueShards returns the shards of leases with something due, and in which time the next event of
-// any is due; 0: none is.
+// dueShards returns the shards of leases with a due event. next is how long from now the next event
+// of any shard is due, or 0 without any.
 func (s *Store) dueShards(ctx context.Context, leases []outbox.Lease) (due []int, next time.Duration, err error) {
 	err = s.c.Each(ctx, s.c.DB, func(rows *sql.Rows) error {
 		var shard int
@@ -89,7 +89,7 @@ func (s *Store) dueShards(ctx context.Context, leases []outbox.Lease) (due []int
 	return due, next, err
 }
 
-// undefer moves what is due in a shard.
+// undefer moves the due events of a shard.
 func (s *Store) undefer(ctx context.Context, tx *sql.Tx, shard, limit int, u *outbox.Undeferred) error {
 	ids, err := s.c.IDs(ctx, tx, deferredDueStmt, shard, limit)
 	if err != nil || len(ids) == 0 {
@@ -109,7 +109,7 @@ func (s *Store) undefer(ctx context.Context, tx *sql.Tx, shard, limit int, u *ou
 	return err
 }
 
-// Cancel gives up deferred events.
+// Cancel implements [outbox.EventStore].
 func (s *Store) Cancel(ctx context.Context, tx *sql.Tx, ids []uuid.UUID, reason string) ([]uuid.UUID, error) {
 	return s.changeDeferred(ctx, tx, "cancel events", ids, func(ctx context.Context, list []choice, seqs []int64) error {
 		if _, err := s.c.Exec(ctx, tx, `DELETE FROM {outbox_deferred} WHERE id IN ?`, seqs); err != nil {
@@ -126,7 +126,8 @@ func (s *Store) Cancel(ctx context.Context, tx *sql.Tx, ids []uuid.UUID, reason 
 	})
 }
 
-// Reschedule moves deferred events to another time, in the log as well: the stamp goes by it.
+// Reschedule implements [outbox.EventStore]. It changes the log as well: the stamp of an event
+// depends on the due time.
 func (s *Store) Reschedule(ctx context.Context, tx *sql.Tx, ids []uuid.UUID, at time.Time) ([]uuid.UUID, error) {
 	return s.changeDeferred(ctx, tx, "reschedule events", ids, func(ctx context.Context, _ []choice, seqs []int64) error {
 		if _, err := s.c.Exec(ctx, tx, `UPDATE {outbox_deferred} SET due_at = ? WHERE id IN ?`, at.UnixMicro(), seqs); err != nil {
@@ -137,19 +138,19 @@ func (s *Store) Reschedule(ctx context.Context, tx *sql.Tx, ids []uuid.UUID, at 
 	})
 }
 
-// changeDeferred locks and changes those of ids that are deferred. A failure rolls all of tx back,
-// so that nobody can commit a part of it.
+// changeDeferred locks and changes the deferred events among ids. A failure rolls all of tx back,
+// so that the caller cannot commit a part of the change.
 func (s *Store) changeDeferred(
 	ctx context.Context, tx *sql.Tx, doing string, ids []uuid.UUID, change func(ctx context.Context, list []choice, seqs []int64) error,
 ) ([]uuid.UUID, error) {
 	if err := ctx.Err(); err != nil || len(ids) == 0 {
 		return nil, err
 	}
-	inner := s.c.d.Whole(ctx)
+	inner := s.c.d.StatementContext(ctx)
 	list, err := s.deferred(inner, tx, ids)
-	these, changed := seqs(list)
+	places, changed := seqs(list)
 	if err == nil && len(list) > 0 {
-		err = change(inner, list, these)
+		err = change(inner, list, places)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", doing, errors.Join(err, s.c.Abandon(tx)))
@@ -157,9 +158,9 @@ func (s *Store) changeDeferred(
 	return changed, nil
 }
 
-// deferred locks those of ids that are deferred, and returns them in the order of the log.
+// deferred locks the deferred events among ids, and returns them in the order of the log.
 func (s *Store) deferred(ctx context.Context, tx *sql.Tx, ids []uuid.UUID) ([]choice, error) {
-	if err := s.c.d.Alone(ctx, tx); err != nil {
+	if err := s.c.d.TakeWriteLock(ctx, tx); err != nil {
 		return nil, err
 	}
 	list, err := collect(ctx, s.c, tx, func(rows *sql.Rows) (c choice, err error) {
@@ -172,7 +173,7 @@ func (s *Store) deferred(ctx context.Context, tx *sql.Tx, ids []uuid.UUID) ([]ch
 	return list, err
 }
 
-// ListDeferred reads deferred events.
+// ListDeferred implements [outbox.OperatorStore].
 func (s *Store) ListDeferred(ctx context.Context, f outbox.DeferredFilter) ([]outbox.Deferred, error) {
 	w := &where{}
 	w.add("d.id > ?", f.After)
@@ -185,7 +186,7 @@ func (s *Store) ListDeferred(ctx context.Context, f outbox.DeferredFilter) ([]ou
 	list, err := collect(ctx, s.c, s.c.DB, func(rows *sql.Rows) (d outbox.Deferred, err error) {
 		var id sql.NullInt64
 		var due int64
-		_, err = ScanRecord(rows, &d.Record, &id, &d.Seq, &d.Shard, &due) // what cannot be read is buried when it is due
+		_, err = ScanRecord(rows, &d.Record, &id, &d.Seq, &d.Shard, &due) // an unreadable event becomes dead when it is due
 		d.DueAt = Instant(due)
 		return d, err
 	}, `SELECT d.id, d.shard, d.due_at, `+RecordColumns+`

@@ -13,7 +13,7 @@ import (
 	"github.com/boxpair/boxpair/store/outbox"
 )
 
-// RemoveDelivered removes old receipts with their events.
+// RemoveDelivered implements [outbox.JanitorStore].
 func (s *Store) RemoveDelivered(ctx context.Context, retention time.Duration, after time.Time, limit int) (outbox.Removed, error) {
 	var r outbox.Removed
 	err := s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
@@ -31,7 +31,7 @@ func (s *Store) RemoveDelivered(ctx context.Context, retention time.Duration, af
 		if err != nil || len(receipts) == 0 {
 			return err
 		}
-		for part := range slices.Chunk(named, atOnce) {
+		for part := range slices.Chunk(named, maxListed) {
 			gone, err := s.c.d.RemoveEvents(ctx, tx, part, before)
 			if err == nil {
 				err = s.removeAttempts(ctx, tx, gone, &r)
@@ -42,7 +42,7 @@ func (s *Store) RemoveDelivered(ctx context.Context, retention time.Duration, af
 			r.Events += len(gone)
 		}
 		n, err := s.c.Exec(ctx, tx, `DELETE FROM {outbox_receipts} WHERE id IN ?`, receipts)
-		r.Receipts = int(n) // another janitor may have read the same ones
+		r.Receipts = int(n) // another janitor may have removed some receipts
 		if err != nil {
 			return err
 		}
@@ -54,7 +54,8 @@ func (s *Store) RemoveDelivered(ctx context.Context, retention time.Duration, af
 	return r, nil
 }
 
-// oldReceipts reads the oldest receipts and the events that they name, ascending.
+// oldReceipts reads the oldest receipts, and returns their IDs and the IDs of their events,
+// ascending.
 func (s *Store) oldReceipts(ctx context.Context, tx *sql.Tx, from, before int64, limit int, r *outbox.Removed) (ids, named []int64, err error) {
 	err = s.c.Each(ctx, tx, func(rows *sql.Rows) error {
 		if len(named) >= limit {
@@ -91,7 +92,7 @@ func (s *Store) removeAttempts(ctx context.Context, tx *sql.Tx, events []int64, 
 	return err
 }
 
-// RemoveDiscarded removes events that were discarded long ago.
+// RemoveDiscarded implements [outbox.JanitorStore].
 func (s *Store) RemoveDiscarded(ctx context.Context, retention time.Duration, limit int) (outbox.Removed, error) {
 	var r outbox.Removed
 	err := s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {

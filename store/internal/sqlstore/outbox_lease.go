@@ -10,12 +10,12 @@ import (
 	"github.com/boxpair/boxpair/store/outbox"
 )
 
-// farAhead is how far ahead a lease of a relay may lie that does not say since when it runs: beyond
-// that, the clock was set back.
+// farAhead bounds the remaining time of a lease without a known beginning. A lease that ends later
+// shows that the clock was set back.
 const farAhead = time.Hour
 
-// Heartbeat makes relay visible for ttl. Relays that were seen before the clock was set back are
-// not counted.
+// Heartbeat implements [outbox.RelayStore]. It does not count relays that were seen before the
+// clock was set back.
 func (s *Store) Heartbeat(ctx context.Context, relay string, ttl time.Duration) (live int, err error) {
 	err = s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		if _, err := s.c.Exec(ctx, tx, `DELETE FROM {outbox_relays} WHERE seen_until <= {now}`); err != nil {
@@ -35,7 +35,7 @@ func (s *Store) Heartbeat(ctx context.Context, relay string, ttl time.Duration) 
 	return live, nil
 }
 
-// Acquire leases up to n shards, and passes over those that are locked.
+// Acquire implements [outbox.RelayStore].
 func (s *Store) Acquire(ctx context.Context, relay string, ttl time.Duration, n int) ([]outbox.Grant, error) {
 	if n <= 0 {
 		return nil, nil
@@ -49,16 +49,16 @@ func (s *Store) Acquire(ctx context.Context, relay string, ttl time.Duration, n 
 			err := rows.Scan(&g.Shard, &g.Epoch, &g.Abrupt, &g.Low, &g.Tail.Seq, &g.Tail.Passed, &g.History, &g.Ticket)
 			grants, shards = append(grants, g), append(shards, g.Shard)
 			return err
-		}, `SELECT shard, epoch + 1, owner IS NOT NULL, CASE WHEN `+lowCounts+` THEN {greatest}(0, {least}(low_water, COALESCE(rewind_to - 1, low_water))) ELSE 0 END,
-			CASE WHEN `+lowCounts+` AND tail > 0 THEN {greatest}(0, {least}(tail, COALESCE(rewind_to - 1, tail))) ELSE 0 END,
-			CASE WHEN `+lowCounts+` THEN tail_passed END,
-			CASE WHEN `+lowCounts+` THEN low_history ELSE '' END, rewind_ticket FROM {outbox_shards} {by PRIMARY}
+		}, `SELECT shard, epoch + 1, owner IS NOT NULL, CASE WHEN `+lowValid+` THEN {greatest}(0, {least}(low_water, COALESCE(rewind_to - 1, low_water))) ELSE 0 END,
+			CASE WHEN `+lowValid+` AND tail > 0 THEN {greatest}(0, {least}(tail, COALESCE(rewind_to - 1, tail))) ELSE 0 END,
+			CASE WHEN `+lowValid+` THEN tail_passed END,
+			CASE WHEN `+lowValid+` THEN low_history ELSE '' END, rewind_ticket FROM {outbox_shards} {by PRIMARY}
 			WHERE owner IS NULL OR lease_until <= {now} OR leased_at < lease_until AND leased_at - {now} > lease_until - leased_at
 			OR leased_at IS NULL AND lease_until > {now} + ? ORDER BY shard LIMIT ? {lock_free}`, Micros(max(2*ttl, farAhead)), n)
 		if err != nil || len(grants) == 0 {
 			return err
 		}
-		_, err = s.c.Exec(ctx, tx, `UPDATE {outbox_shards} SET low_epoch = CASE WHEN `+lowCounts+` THEN low_epoch + 1 END, owner = ?, epoch = epoch + 1, leased_at = {now}, lease_until = {now} + ? WHERE shard IN ?`,
+		_, err = s.c.Exec(ctx, tx, `UPDATE {outbox_shards} SET low_epoch = CASE WHEN `+lowValid+` THEN low_epoch + 1 END, owner = ?, epoch = epoch + 1, leased_at = {now}, lease_until = {now} + ? WHERE shard IN ?`,
 			Text(relay), Micros(ttl), shards)
 		return err
 	})
@@ -68,8 +68,8 @@ func (s *Store) Acquire(ctx context.Context, relay string, ttl time.Duration, n 
 	return grants, nil
 }
 
-// Renew extends leases. One that has expired and that nobody else has acquired is
-// renewed too: its epoch has fenced everybody else off.
+// Renew implements [outbox.RelayStore]. It renews an expired lease, too, if no other relay has
+// acquired the shard: the epoch has fenced off all other relays.
 func (s *Store) Renew(ctx context.Context, relay string, ttl time.Duration, leases []outbox.Lease) ([]outbox.Renewal, error) {
 	var renewals []outbox.Renewal
 	err := s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
@@ -100,7 +100,7 @@ func (s *Store) Renew(ctx context.Context, relay string, ttl time.Duration, leas
 	return renewals, nil
 }
 
-// Release gives leases back.
+// Release implements [outbox.RelayStore].
 func (s *Store) Release(ctx context.Context, relay string, leases []outbox.Lease, forget bool) error {
 	err := s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		owned, err := s.owned(ctx, tx, relay, leases)
@@ -129,7 +129,7 @@ func (s *Store) Release(ctx context.Context, relay string, leases []outbox.Lease
 	return nil
 }
 
-// ClearRewind clears the rewind of a shard if ticket still names it.
+// ClearRewind implements [outbox.RelayStore].
 func (s *Store) ClearRewind(ctx context.Context, relay string, lease outbox.Lease, ticket int64) error {
 	err := s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		_, err := s.c.Exec(ctx, tx, `UPDATE {outbox_shards} SET low_water = {least}(low_water, rewind_to - 1), tail = {least}(tail, rewind_to - 1), rewind_to = NULL
@@ -142,11 +142,11 @@ func (s *Store) ClearRewind(ctx context.Context, relay string, lease outbox.Leas
 	return nil
 }
 
-// lowCounts holds for a shard of which what is kept counts: the epoch that ends knew of it, and
-// numbers have not begun anew.
-const lowCounts = `(low_epoch = epoch AND {greatest}(low_water, COALESCE(tail, 0)) <= (SELECT MAX(id) FROM {outbox_events}))`
+// lowValid holds for a shard whose kept low-water marks are valid: the ending epoch maintained
+// them, and the sequence of IDs was not reset.
+const lowValid = `(low_epoch = epoch AND {greatest}(low_water, COALESCE(tail, 0)) <= (SELECT MAX(id) FROM {outbox_events}))`
 
-// KeepLow keeps up to where the queues of shards are empty for good.
+// KeepLow implements [outbox.RelayStore].
 func (s *Store) KeepLow(ctx context.Context, relay string, lows []outbox.Low, history string) error {
 	leases := make([]outbox.Lease, len(lows))
 	for i, low := range lows {
@@ -178,8 +178,8 @@ func (s *Store) KeepLow(ctx context.Context, relay string, lows []outbox.Low, hi
 	return nil
 }
 
-// owned returns those of leases that relay has, and locks their rows, in the order of the shards:
-// the answer holds to the end of tx. This is the whole fence.
+// owned returns the leases among leases that relay holds, and locks their rows in the order of the
+// shards: the answer holds until the end of tx. This is the whole fence.
 func (s *Store) owned(ctx context.Context, tx *sql.Tx, relay string, leases []outbox.Lease) (map[outbox.Lease]bool, error) {
 	owned := make(map[outbox.Lease]bool, len(leases))
 	if len(leases) == 0 {
@@ -207,7 +207,7 @@ func shardsOf(leases []outbox.Lease) []int {
 	return slices.Compact(shards)
 }
 
-// fenced runs fn in a transaction if relay has lease, and tells whether it has lost it.
+// fenced runs fn in a transaction if relay holds lease, and tells whether the lease is lost.
 func (s *Store) fenced(ctx context.Context, relay string, lease outbox.Lease, fn func(ctx context.Context, tx *sql.Tx) error) (lost bool, err error) {
 	err = s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		owned, err := s.owned(ctx, tx, relay, []outbox.Lease{lease})

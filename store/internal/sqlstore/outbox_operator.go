@@ -24,13 +24,13 @@ func selects(f outbox.Filter) *where {
 	return w
 }
 
-// ListParked reads parked events.
+// ListParked implements [outbox.OperatorStore].
 func (s *Store) ListParked(ctx context.Context, f outbox.Filter) ([]outbox.Parked, error) {
 	w := selects(f)
 	list, err := collect(ctx, s.c, s.c.DB, func(rows *sql.Rows) (p outbox.Parked, err error) {
 		var parked int64
 		var next, id sql.NullInt64
-		// Why it is dead if it cannot be read, its last error says.
+		// The last error of an unreadable event says why it is dead.
 		_, err = ScanRecord(rows, &p.Record, &id, &p.Seq, &p.Shard, &p.State, &p.Attempts, &parked, &next, &p.LastError, &p.Reason)
 		p.ParkedAt, p.NextAttemptAt = Instant(parked), Optional(next)
 		return p, err
@@ -43,7 +43,7 @@ func (s *Store) ListParked(ctx context.Context, f outbox.Filter) ([]outbox.Parke
 	return list, nil
 }
 
-// Attempts reads the attempts of an event.
+// Attempts implements [outbox.OperatorStore].
 func (s *Store) Attempts(ctx context.Context, id uuid.UUID, limit int) ([]outbox.Attempt, error) {
 	list, err := collect(ctx, s.c, s.c.DB, func(rows *sql.Rows) (a outbox.Attempt, err error) {
 		var at int64
@@ -58,7 +58,7 @@ func (s *Store) Attempts(ctx context.Context, id uuid.UUID, limit int) ([]outbox
 	return list, nil
 }
 
-// Deliveries reads when an event was delivered.
+// Deliveries implements [outbox.OperatorStore].
 func (s *Store) Deliveries(ctx context.Context, id uuid.UUID) ([]outbox.Delivery, error) {
 	list, err := collect(ctx, s.c, s.c.DB, func(rows *sql.Rows) (d outbox.Delivery, err error) {
 		var at int64
@@ -73,7 +73,7 @@ func (s *Store) Deliveries(ctx context.Context, id uuid.UUID) ([]outbox.Delivery
 	return list, nil
 }
 
-// choice is a parked event that an operator's filter has selected.
+// choice is a parked event that an operator's filter selects.
 type choice struct {
 	seq   int64
 	id    uuid.UUID
@@ -82,7 +82,7 @@ type choice struct {
 	state outbox.State
 }
 
-// seqs returns the places of what was chosen, and the dispatch IDs.
+// seqs returns the places and the dispatch IDs of the chosen events.
 func seqs(list []choice) (seqs []int64, ids []uuid.UUID) {
 	for _, c := range list {
 		seqs, ids = append(seqs, c.seq), append(ids, c.id)
@@ -90,11 +90,11 @@ func seqs(list []choice) (seqs []int64, ids []uuid.UUID) {
 	return seqs, ids
 }
 
-// choose selects parked events, locks the rows of their shards, and returns those that are still as
-// the filter wants them. Nobody changes them now.
+// choose selects parked events, locks the rows of their shards, and returns the events that w still
+// selects under the locks. No other transaction can change them before the end of tx.
 func (s *Store) choose(ctx context.Context, tx *sql.Tx, w *where, limit int) ([]choice, error) {
 	found, err := s.chosen(ctx, tx, w, limitOf(limit))
-	if err != nil || len(found) == 0 || !s.c.d.Locks {
+	if err != nil || len(found) == 0 || !s.c.d.RowLocks {
 		return found, err
 	}
 	shards := make([]int64, len(found))
@@ -105,8 +105,8 @@ func (s *Store) choose(ctx context.Context, tx *sql.Tx, w *where, limit int) ([]
 	if err := s.lockShards(ctx, tx, slices.Compact(shards)); err != nil {
 		return nil, err
 	}
-	these, _ := seqs(found)
-	return s.chosen(ctx, tx, w.with("p.id IN ?", these), len(these))
+	places, _ := seqs(found)
+	return s.chosen(ctx, tx, w.with("p.id IN ?", places), len(places))
 }
 
 func (s *Store) chosen(ctx context.Context, tx *sql.Tx, w *where, limit int) ([]choice, error) {
@@ -123,16 +123,16 @@ func (s *Store) chosen(ctx context.Context, tx *sql.Tx, w *where, limit int) ([]
 	return list, err
 }
 
-// lockShards locks the rows of shards, whoever owns them.
+// lockShards locks the rows of shards, regardless of their owners.
 func (s *Store) lockShards(ctx context.Context, tx *sql.Tx, shards []int64) error {
 	_, err := s.c.IDs(ctx, tx, `SELECT shard FROM {outbox_shards} {by PRIMARY} WHERE shard IN ? ORDER BY shard {lock}`, shards)
 	return err
 }
 
-// expired is the predicate for an event e that may not be sent again any more.
+// expired holds for an event e that must not be sent again any more.
 const expired = `COALESCE(e.resend_seconds > 0 AND ` + StampOf + ` + e.resend_seconds * 1000000 <= {now}, 0)`
 
-// Redrive makes dead events retrying and due.
+// Redrive implements [outbox.OperatorStore].
 func (s *Store) Redrive(ctx context.Context, f outbox.Filter, reason string) (ids []uuid.UUID, refused int, err error) {
 	err = s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		ids, refused = nil, 0
@@ -150,13 +150,13 @@ func (s *Store) Redrive(ctx context.Context, f outbox.Filter, reason string) (id
 		if err != nil || len(chosen) == 0 {
 			return err
 		}
-		var these []int64
-		these, ids = seqs(chosen)
-		_, err = s.c.Exec(ctx, tx, `UPDATE {outbox_parked} SET state = 'retrying', attempts = 0, next_attempt_at = {now} WHERE id IN ?`, these)
+		var places []int64
+		places, ids = seqs(chosen)
+		_, err = s.c.Exec(ctx, tx, `UPDATE {outbox_parked} SET state = 'retrying', attempts = 0, next_attempt_at = {now} WHERE id IN ?`, places)
 		if err != nil {
 			return err
 		}
-		if err := s.logAttempts(ctx, tx, these, "redriven", reason, ""); err != nil {
+		if err := s.logAttempts(ctx, tx, places, "redriven", reason, ""); err != nil {
 			return err
 		}
 		return s.rewind(ctx, tx, chosen)
@@ -167,7 +167,7 @@ func (s *Store) Redrive(ctx context.Context, f outbox.Filter, reason string) (id
 	return ids, refused, nil
 }
 
-// Discard gives up parked events.
+// Discard implements [outbox.OperatorStore].
 func (s *Store) Discard(ctx context.Context, f outbox.Filter, reason string) ([]uuid.UUID, error) {
 	var ids []uuid.UUID
 	err := s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
@@ -176,18 +176,18 @@ func (s *Store) Discard(ctx context.Context, f outbox.Filter, reason string) ([]
 		if err != nil || len(chosen) == 0 {
 			return err
 		}
-		var these []int64
-		these, ids = seqs(chosen)
+		var places []int64
+		places, ids = seqs(chosen)
 		_, err = s.c.Exec(ctx, tx, `UPDATE {outbox_parked} SET state = 'discarded', reason = ?, next_attempt_at = NULL, discarded_at = {now}
-			WHERE id IN ?`, Text(reason), these)
+			WHERE id IN ?`, Text(reason), places)
 		if err != nil {
 			return err
 		}
-		if err := s.logAttempts(ctx, tx, these, "discarded", reason, ""); err != nil {
+		if err := s.logAttempts(ctx, tx, places, "discarded", reason, ""); err != nil {
 			return err
 		}
 		for _, c := range chosen {
-			if err := s.succeed(ctx, tx, c); err != nil {
+			if err := s.promoteBehind(ctx, tx, c); err != nil {
 				return err
 			}
 		}
@@ -199,11 +199,11 @@ func (s *Store) Discard(ctx context.Context, f outbox.Filter, reason string) ([]
 	return ids, nil
 }
 
-// succeed promotes the event behind a discarded one. Behind a dead one it does so
-// only if no other dead one is left: a relay that goes on past dead events has
-// promoted it already, and one that holds their keys waits for all of them. Behind a
-// follower nobody has waited.
-func (s *Store) succeed(ctx context.Context, tx *sql.Tx, c choice) error {
+// promoteBehind promotes the event behind a discarded event c. If c was dead, it does so only if
+// the key has no other dead event: a relay that goes on past dead events has promoted the next
+// event already, and a relay that holds keys waits for all dead events. No event waits for a
+// follower.
+func (s *Store) promoteBehind(ctx context.Context, tx *sql.Tx, c choice) error {
 	switch c.state {
 	case outbox.Retrying:
 		return s.promote(ctx, tx, c.shard, c.key, false)
@@ -219,10 +219,10 @@ func (s *Store) succeed(ctx context.Context, tx *sql.Tx, c choice) error {
 	return nil
 }
 
-// rewind asks whoever owns the shards of what was changed to read them again.
+// rewind asks the owners of the shards of changed events to read the shards again.
 func (s *Store) rewind(ctx context.Context, tx *sql.Tx, changed []choice) error {
 	lowest := make(map[int]int64)
-	for _, c := range changed { // by ascending seq
+	for _, c := range changed { // ascending by seq
 		if _, ok := lowest[c.shard]; !ok {
 			lowest[c.shard] = c.seq
 		}
@@ -237,7 +237,7 @@ func (s *Store) rewind(ctx context.Context, tx *sql.Tx, changed []choice) error 
 	return nil
 }
 
-// Stats reads the state of the outbox.
+// Stats implements [outbox.OperatorStore].
 func (s *Store) Stats(ctx context.Context) (outbox.Stats, error) {
 	var st outbox.Stats
 	var oldest sql.NullInt64

@@ -11,17 +11,17 @@ import (
 	"github.com/boxpair/boxpair/store/outbox"
 )
 
-// isHead holds for a parked event p that no earlier live event of its key stands
-// in front of. Events without a key have no order.
+// isHead holds for a parked event p without an earlier live event of its key. Events without a key
+// have no order.
 const isHead = `(p.{event_key} = '' OR NOT EXISTS (
 	SELECT 1 FROM {outbox_parked} h WHERE h.shard = p.shard AND {live h} AND h.{event_key} = p.{event_key} AND h.id < p.id))`
 
-// unheld holds for a parked event p that has no dead one before it in its key, if these hold their
-// keys.
+// unheld holds for a parked event p without an earlier dead event of its key. Its argument tells
+// whether dead events hold their keys; otherwise it holds for every event.
 const unheld = `(NOT ? OR p.{event_key} = '' OR NOT EXISTS (
 	SELECT 1 FROM {outbox_parked} d WHERE d.shard = p.shard AND d.state = 'dead' AND d.{event_key} = p.{event_key} AND d.id < p.id))`
 
-// Heal gives followers without a head one. Leases that are lost are passed over.
+// Heal implements [outbox.RelayStore]. It skips lost leases.
 func (s *Store) Heal(ctx context.Context, relay string, leases []outbox.Lease, hold bool) error {
 	err := s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		owned, err := s.owned(ctx, tx, relay, leases)
@@ -41,22 +41,22 @@ func (s *Store) Heal(ctx context.Context, relay string, leases []outbox.Lease, h
 	return nil
 }
 
-// parkStmt parks an event; its key is read from the log. An event that was parked
-// before, discarded and sent anew by an operator, is parked again.
+// parkStmt parks an event, with its key from the log. An event that has a row already, since an
+// operator discarded and replayed it, is parked again.
 const parkStmt = `
 INSERT INTO {outbox_parked} (id, shard, {event_key}, state, attempts, next_attempt_at, parked_at, last_error)
 SELECT n.id, n.shard, COALESCE(e.{event_key}, ''), ?, ?, {now} + ?, {now}, ?
 FROM (SELECT ? AS id, ? AS shard) n LEFT JOIN {outbox_events} e ON e.id = n.id WHERE true
 {again id} state = ?, attempts = ?, next_attempt_at = {now} + ?, parked_at = {now}, last_error = ?, reason = '', discarded_at = NULL`
 
-// park writes the row of an event that was taken out of the queue. It is due in a time, or has
-// none.
+// park writes the row of an event that was removed from the queue. in is the delay until the event
+// is due, or NULL.
 func (s *Store) park(ctx context.Context, tx *sql.Tx, shard int, id int64, state outbox.State, attempts int, in sql.NullInt64, text string) error {
 	_, err := s.c.Exec(ctx, tx, parkStmt, string(state), attempts, in, Text(text), id, shard, string(state), attempts, in, Text(text))
 	return err
 }
 
-// Park moves events from the queue to the parked events.
+// Park implements [outbox.RelayStore].
 func (s *Store) Park(ctx context.Context, relay string, lease outbox.Lease, failures []outbox.Failure) (bool, error) {
 	lost, err := s.fenced(ctx, relay, lease, func(ctx context.Context, tx *sql.Tx) error {
 		for i := range failures {
@@ -66,7 +66,7 @@ func (s *Store) Park(ctx context.Context, relay string, lease outbox.Lease, fail
 				return err
 			}
 			if len(gone) == 0 {
-				continue // of another round, or marked
+				continue // the row is of another round, or was marked
 			}
 			state, in := nextState(f)
 			if err := s.park(ctx, tx, lease.Shard, f.Seq, state, f.Attempts, in, f.Error); err != nil {
@@ -84,7 +84,7 @@ func (s *Store) Park(ctx context.Context, relay string, lease outbox.Lease, fail
 	return lost, nil
 }
 
-// Follow moves events from the queue to the parked events, behind others of their keys.
+// Follow implements [outbox.RelayStore].
 func (s *Store) Follow(ctx context.Context, relay string, lease outbox.Lease, marks []outbox.Mark) (bool, error) {
 	lost, err := s.fenced(ctx, relay, lease, func(ctx context.Context, tx *sql.Tx) error {
 		gone, err := s.c.d.Dequeue(ctx, tx, marks)
@@ -105,7 +105,7 @@ func (s *Store) Follow(ctx context.Context, relay string, lease outbox.Lease, ma
 }
 
 const (
-	// dueStmt reads retrying events that are due; the index has them by time.
+	// dueStmt reads due retrying events, through the index on time.
 	dueStmt = `
 SELECT p.id, p.shard, p.attempts, p.state, p.next_attempt_at, ` + RecordColumns + `
 FROM {outbox_parked} p LEFT JOIN {outbox_events} e ON e.id = p.id
@@ -116,8 +116,8 @@ SELECT p.next_attempt_at FROM {outbox_parked} p
 WHERE p.state = 'retrying' AND p.next_attempt_at > ? AND p.next_attempt_at <= ? AND p.shard IN ? AND ` + isHead + ` AND ` + unheld + ` ORDER BY p.next_attempt_at LIMIT 1`
 )
 
-// Due reads heads that are due. The next one is looked for first: what changes in between is due,
-// or is found by the next call.
+// Due implements [outbox.RelayStore]. The next due time is read before the due heads: an event that
+// changes in between is either due or found by the next call.
 func (s *Store) Due(
 	ctx context.Context, shards []int, hold bool, after outbox.DuePoint, longest time.Duration, limit int,
 ) (due []outbox.Queued, next time.Duration, err error) {
@@ -153,7 +153,7 @@ func (s *Store) Due(
 	return due, next, nil
 }
 
-// FetchParked reads the live events of one key; with hold the first dead one besides.
+// FetchParked implements [outbox.RelayStore].
 func (s *Store) FetchParked(ctx context.Context, shard int, key string, hold bool, limit int) ([]outbox.Queued, error) {
 	dead := 0
 	if hold {
@@ -176,7 +176,7 @@ func (s *Store) FetchParked(ctx context.Context, shard int, key string, hold boo
 	return live, nil
 }
 
-// Retry records further failures of parked events.
+// Retry implements [outbox.RelayStore].
 func (s *Store) Retry(ctx context.Context, relay string, lease outbox.Lease, failures []outbox.Failure, hold bool) (bool, error) {
 	lost, err := s.fenced(ctx, relay, lease, func(ctx context.Context, tx *sql.Tx) error {
 		for i := range failures {
@@ -193,9 +193,10 @@ func (s *Store) Retry(ctx context.Context, relay string, lease outbox.Lease, fai
 }
 
 func (s *Store) retry(ctx context.Context, tx *sql.Tx, relay string, shard int, f *outbox.Failure, hold bool) error {
-	// Only while it is live: an operator may have discarded it meanwhile. A follower is sent
-	// as soon as its predecessor is confirmed, and may fail before it is promoted. The attempts
-	// make it harmless to repeat this: what it buried may have been redriven since.
+	// Only a live event changes: an operator may have discarded the event meanwhile. Followers
+	// count, too: a follower is sent as soon as its predecessor is confirmed, and may fail before
+	// it is promoted. The condition on attempts makes a repeated call harmless: an operator may
+	// have redriven a dead event since the first call.
 	var key string
 	err := s.c.One(ctx, tx, []any{&key}, `SELECT p.{event_key} FROM {outbox_parked} p WHERE p.id = ? AND p.shard = ? AND p.attempts = ? AND {live p}`,
 		f.Seq, shard, f.Attempts-1)
@@ -219,7 +220,7 @@ func (s *Store) retry(ctx context.Context, tx *sql.Tx, relay string, shard int, 
 	return s.promote(ctx, tx, shard, key, false)
 }
 
-// nextState returns the state of a failed event and in how many microseconds it is due.
+// nextState returns the state of a failed event, and the delay in microseconds until it is due.
 func nextState(f *outbox.Failure) (outbox.State, sql.NullInt64) {
 	if f.Dead {
 		return outbox.Dead, sql.NullInt64{}
@@ -227,11 +228,11 @@ func nextState(f *outbox.Failure) (outbox.State, sql.NullInt64) {
 	return outbox.Retrying, sql.NullInt64{Int64: Micros(f.RetryIn), Valid: true}
 }
 
-// promote makes the next live event of a key retrying and due; with hold, unless a dead event is
-// before it. The row of the shard is locked.
+// promote makes the next live event of a key retrying and due; with hold, not behind a dead event.
+// The caller has locked the row of the shard.
 func (s *Store) promote(ctx context.Context, tx *sql.Tx, shard int, key string, hold bool) error {
 	if key == "" {
-		return nil // nobody waits
+		return nil // no event waits
 	}
 	var id sql.NullInt64
 	err := s.c.One(ctx, tx, []any{&id}, `SELECT MIN(p.id) FROM {outbox_parked} p WHERE p.shard = ? AND {live p} AND p.{event_key} = ?`, shard, Text(key))
@@ -250,8 +251,8 @@ func (s *Store) promote(ctx context.Context, tx *sql.Tx, shard int, key string, 
 	return err
 }
 
-// Sent removes parked events that were delivered. One that was discarded meanwhile
-// stays so, and gets its receipt: both are true.
+// Sent implements [outbox.RelayStore]. An event that was discarded meanwhile stays discarded, and
+// gets a receipt as well: both are true.
 func (s *Store) Sent(ctx context.Context, relay string, lease outbox.Lease, seqs []int64, hold bool) (bool, error) {
 	if len(seqs) == 0 {
 		return false, nil
@@ -270,7 +271,7 @@ func (s *Store) Sent(ctx context.Context, relay string, lease outbox.Lease, seqs
 			}
 			return err
 		}, `SELECT p.id, p.{event_key}, {live p} FROM {outbox_parked} p WHERE p.id IN ? AND +p.shard = ? AND ({live p} OR p.state = 'discarded')
-			ORDER BY p.id`, seqs, lease.Shard) // + keeps it from reading the shard instead
+			ORDER BY p.id`, seqs, lease.Shard) // + keeps SQLite from using the index on shard
 		if err != nil {
 			return err
 		}

@@ -17,14 +17,14 @@ import (
 // StampOf is the stamp of an event e.
 const StampOf = `{greatest}(e.created_at, COALESCE(e.due_at, e.created_at))`
 
-// RecordColumns are the columns of an event, as [ScanRecord] takes them. The first is NULL
-// if the log has no such event.
+// RecordColumns are the columns that [ScanRecord] reads. The first column is NULL if the event is
+// missing from the log.
 const RecordColumns = `
 e.id, e.dispatch_id, e.digest, e.topic, e.{event_key}, e.type, e.producer, e.source, e.version, e.event_index,
 e.schema_version, e.content_type, e.correlation_id, e.traceparent, e.tracestate, e.occurred_at, ` + StampOf + `,
 e.headers, e.payload, e.resend_seconds`
 
-// ScanQueued reads a row that has [RecordColumns] behind those for first.
+// ScanQueued reads a row of the columns for first, followed by [RecordColumns].
 func ScanQueued(rows *sql.Rows, q *outbox.Queued, first ...any) (err error) {
 	var id sql.NullInt64
 	q.Unreadable, err = ScanRecord(rows, &q.Record, &id, first...)
@@ -32,7 +32,7 @@ func ScanQueued(rows *sql.Rows, q *outbox.Queued, first ...any) (err error) {
 	return err
 }
 
-// number scans an integer. Columns of SQLite may hold anything.
+// number scans an integer, and notes any other value as bad: columns of SQLite may hold any value.
 type number struct {
 	sql.NullInt64
 	bad bool
@@ -44,8 +44,8 @@ func (n *number) Scan(src any) error {
 	return nil
 }
 
-// ScanRecord reads an event behind the columns for first. What cannot be read of it is left out,
-// and said in unreadable.
+// ScanRecord reads a row of the columns for first, followed by [RecordColumns]. It leaves out a
+// part of the event that cannot be decoded, and names the part in unreadable.
 func ScanRecord(rows *sql.Rows, r *outbox.Record, id *sql.NullInt64, first ...any) (unreadable string, err error) {
 	var dispatch, digest, headers, payload sql.RawBytes
 	var text [9]sql.NullString // topic, key, type, producer, source, content type, correlation ID, trace context
@@ -91,8 +91,8 @@ func Through(r *outbox.Range) int64 {
 	return r.Through
 }
 
-// BeginAppend does what comes before the first statement of an Append: it ties tx to its writer and
-// encodes the headers of records.
+// BeginAppend prepares an Append, without I/O: it ties tx to writer and encodes the headers of
+// records.
 func (c *Core) BeginAppend(ctx context.Context, tx *sql.Tx, writer uuid.UUID, records []outbox.Record) (headers []string, err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -109,18 +109,19 @@ func (c *Core) BeginAppend(ctx context.Context, tx *sql.Tx, writer uuid.UUID, re
 	return headers, nil
 }
 
-// Writers names nobody: those who could write below what was read wait for one another, so the IDs
-// of a shard become visible in their order.
+// Writers implements [outbox.RelayStore] and returns no names: the writers of a shard wait for each
+// other, so that the IDs of a shard become visible in ascending order.
 func (s *Store) Writers(context.Context) ([]string, error) { return nil, nil }
 
-// Listen returns [outbox.ErrNoSignal]: relays in other processes poll, and those
-// in this one are woken by their outbox.
+// Listen returns [outbox.ErrNoSignal]. Relays in other processes poll; an outbox wakes the relays
+// of its own process.
 func (s *Store) Listen(context.Context, func(string)) error { return outbox.ErrNoSignal }
 
 // Notify returns [outbox.ErrNoSignal].
 func (s *Store) Notify(context.Context, string) error { return outbox.ErrNoSignal }
 
-// FetchKey reads queue rows of one key. It leaves missing events out, since their key is not known.
+// FetchKey implements [outbox.RelayStore]. It leaves missing events out, since their keys are
+// unknown.
 func (s *Store) FetchKey(ctx context.Context, shard int, key string, from int64, limit int) ([]outbox.Queued, error) {
 	queued, err := collect(ctx, s.c, s.c.DB, func(rows *sql.Rows) (q outbox.Queued, err error) {
 		err = ScanQueued(rows, &q, &q.Seq, &q.Round)
@@ -134,8 +135,7 @@ func (s *Store) FetchKey(ctx context.Context, shard int, key string, from int64,
 	return queued, nil
 }
 
-// Mark removes the queue rows of delivered events, and writes one receipt for those that
-// there were.
+// Mark implements [outbox.RelayStore]. It writes one receipt for all events whose rows it removes.
 func (s *Store) Mark(ctx context.Context, relay string, marks []outbox.Mark) ([]int, error) {
 	if len(marks) == 0 {
 		return nil, nil
@@ -185,15 +185,15 @@ func ByRound(marks []outbox.Mark) map[Round][]int64 {
 	return groups
 }
 
-// Round is a shard and a round of its queue.
+// Round is a round of a shard's queue.
 type Round struct {
-	// Shard is the shard.
+	// Shard is the number of the shard.
 	Shard int
-	// Round is 0, but for replayed events.
+	// Round is 0, except for replayed events.
 	Round int64
 }
 
-// receipt records that events were delivered now. The IDs ascend.
+// receipt records the delivery of events, now. The IDs ascend.
 func (s *Store) receipt(ctx context.Context, tx *sql.Tx, relay string, ids []int64) error {
 	if len(ids) == 0 {
 		return nil
@@ -204,9 +204,9 @@ func (s *Store) receipt(ctx context.Context, tx *sql.Tx, relay string, ids []int
 	return s.logAttempts(ctx, tx, ids, "confirmed", "", relay)
 }
 
-// logAttempts records what happened to events, in the order in which they are given.
+// logAttempts adds an attempt to the history of each event, in the order of ids.
 func (s *Store) logAttempts(ctx context.Context, tx *sql.Tx, ids []int64, outcome, text, relay string) error {
-	for part := range slices.Chunk(ids, atOnce) {
+	for part := range slices.Chunk(ids, maxListed) {
 		_, err := s.c.Exec(ctx, tx, `INSERT INTO {outbox_attempts} (event_id, at, outcome, error, relay)
 			SELECT l.value, {now}, ?, ?, ? FROM ? l WHERE true`, outcome, Text(text), Text(relay), Rows(part))
 		if err != nil {

@@ -19,26 +19,26 @@ const delivered = `NOT EXISTS (SELECT 1 FROM {outbox_deferred} d WHERE d.id = e.
 		AND NOT EXISTS (SELECT 1 FROM {outbox_queue} q WHERE q.shard = e.shard AND q.id = e.id)
 		AND NOT EXISTS (SELECT 1 FROM {outbox_parked} p WHERE p.id = e.id)`
 
-// Delivered holds for an event e that is neither deferred, queued nor parked, nor was replayed
-// since a time, its one argument in microseconds since 1970.
+// Delivered holds for an event e that is neither deferred, queued nor parked, and was not replayed
+// since its argument, a time in microseconds since 1970.
 const Delivered = delivered + `
 		AND NOT EXISTS (SELECT 1 FROM {outbox_attempts} a WHERE a.event_id = e.id AND a.outcome = 'replayed' AND a.at >= ?)`
 
-// Place finds the place of a time in the log. It halves the log by ids, which stamps follow, so
-// that it needs no index on them.
+// Place implements [outbox.OperatorStore] by a binary search over IDs. Times of creation ascend
+// with IDs, so the search needs no index on times.
 func (s *Store) Place(ctx context.Context, at time.Time) (after int64, err error) {
 	if at.IsZero() {
 		return 0, nil
 	}
 	var low, high int64
 	err = s.c.One(ctx, s.c.DB, []any{&low, &high}, `
-		SELECT COALESCE((SELECT MIN(id) FROM {outbox_events}), 1) - 1, COALESCE((SELECT MAX(id) FROM {outbox_events}), 0)`) // each by one look
+		SELECT COALESCE((SELECT MIN(id) FROM {outbox_events}), 1) - 1, COALESCE((SELECT MAX(id) FROM {outbox_events}), 0)`) // each by one look into the index
 	for err == nil && low < high {
 		middle := low + (high-low)/2
 		var id, created int64
 		err = s.c.One(ctx, s.c.DB, []any{&id, &created}, `SELECT id, created_at FROM {outbox_events} WHERE id > ? ORDER BY id LIMIT 1`, middle)
 		switch {
-		case errors.Is(err, sql.ErrNoRows): // removed meanwhile
+		case errors.Is(err, sql.ErrNoRows): // the events were removed meanwhile
 			high, err = middle, nil
 		case err == nil && created < at.UnixMicro():
 			low = id
@@ -47,7 +47,7 @@ func (s *Store) Place(ctx context.Context, at time.Time) (after int64, err error
 		}
 	}
 	var deferred sql.NullInt64
-	if err == nil { // their stamps are later than those of their neighbours
+	if err == nil { // stamps of deferred events are later than their neighbours' stamps
 		err = s.c.One(ctx, s.c.DB, []any{&deferred}, `SELECT MIN(e.id) FROM (SELECT id FROM {outbox_events} WHERE due_at >= ?) e`, at.UnixMicro())
 	}
 	if err != nil {
@@ -59,7 +59,7 @@ func (s *Store) Place(ctx context.Context, at time.Time) (after int64, err error
 	return low, nil
 }
 
-// Retained looks through a part of the log.
+// Retained implements [outbox.OperatorStore].
 func (s *Store) Retained(ctx context.Context, f outbox.Selection, after int64, scan, limit int) (outbox.Page, error) {
 	page := outbox.Page{Through: after}
 	err := s.c.d.Read(ctx, func(ctx context.Context, tx *sql.Tx) error {
@@ -89,7 +89,7 @@ func (s *Store) Retained(ctx context.Context, f outbox.Selection, after int64, s
 	return page, nil
 }
 
-// retained adds to page what f selects among the events of a part of the log.
+// retained adds to page the events that f selects in a part of the log.
 func (s *Store) retained(ctx context.Context, tx *sql.Tx, f outbox.Selection, after, through int64, limit int, page *outbox.Page) error {
 	w := &where{}
 	w.add("e.id > ? AND e.id <= ?", after, through)
@@ -124,8 +124,8 @@ func (s *Store) retained(ctx context.Context, tx *sql.Tx, f outbox.Selection, af
 		WHERE `+w.String()+` ORDER BY e.id LIMIT ?`, w.and(limit)...)
 }
 
-// Requeue queues events again. The number of the request for a rewind, of which a shard never has
-// the same twice, begins the round.
+// Requeue implements [outbox.OperatorStore]. The round begins with the rewind ticket, since a shard
+// never has two equal tickets.
 func (s *Store) Requeue(ctx context.Context, seqs []int64) ([]outbox.Requeued, error) {
 	if len(seqs) == 0 {
 		return nil, nil
@@ -157,9 +157,10 @@ func (s *Store) Requeue(ctx context.Context, seqs []int64) ([]outbox.Requeued, e
 	return queued, nil
 }
 
-// requeueable locks events and their shards, and returns those that are neither queued nor parked.
+// requeueable locks events and their shards, and returns the events that are neither deferred,
+// queued nor parked.
 func (s *Store) requeueable(ctx context.Context, tx *sql.Tx, seqs []int64) ([]outbox.Requeued, error) {
-	if s.c.d.Locks {
+	if s.c.d.RowLocks {
 		if err := s.lockEvents(ctx, tx, seqs); err != nil {
 			return nil, err
 		}
@@ -177,8 +178,8 @@ func (s *Store) requeueable(ctx context.Context, tx *sql.Tx, seqs []int64) ([]ou
 	return queued, err
 }
 
-// lockEvents locks the shards of events and then the events. A janitor that is at them has removed
-// them when this returns, or waits for the end of tx.
+// lockEvents locks the shards of events and then the events. A concurrent janitor has removed the
+// events before lockEvents returns, or waits for the end of tx.
 func (s *Store) lockEvents(ctx context.Context, tx *sql.Tx, seqs []int64) error {
 	shards, err := s.c.IDs(ctx, tx, `SELECT DISTINCT shard FROM {outbox_events} WHERE id IN ?`, seqs)
 	if err != nil || len(shards) == 0 {

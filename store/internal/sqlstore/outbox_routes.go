@@ -8,8 +8,7 @@ import (
 	"github.com/boxpair/boxpair/store/outbox"
 )
 
-// ReportRoutes writes which topics relay cannot send to, in place of what it wrote before, and
-// removes what relays wrote that are not visible any more.
+// ReportRoutes implements [outbox.RelayStore].
 func (s *Store) ReportRoutes(ctx context.Context, relay string, routes []outbox.StalledRoute) error {
 	err := s.write(ctx, func(ctx context.Context, tx *sql.Tx) error {
 		_, err := s.c.Exec(ctx, tx, `DELETE FROM {outbox_routes}
@@ -30,7 +29,7 @@ func (s *Store) ReportRoutes(ctx context.Context, relay string, routes []outbox.
 	return nil
 }
 
-// ListRoutes reads which topics visible relays cannot send to.
+// ListRoutes implements [outbox.OperatorStore].
 func (s *Store) ListRoutes(ctx context.Context) ([]outbox.StalledRoute, error) {
 	var list []outbox.StalledRoute
 	err := s.c.Each(ctx, s.c.DB, func(rows *sql.Rows) error {

@@ -9,30 +9,31 @@ import (
 	"github.com/boxpair/boxpair/store/inbox"
 )
 
-// Owned is a transaction in which a store runs a function, as the store and the guard of its
-// connection both know it. database/sql keeps nobody who has a transaction from ending it: the
-// guard turns such a COMMIT into a ROLLBACK. It is safe for concurrent use.
+// Owned is the state of a transaction in which a store runs a function, shared by the store and the
+// guard of the connection. database/sql lets every holder of a transaction end it: the guard turns
+// a COMMIT by the function into a ROLLBACK. Owned is safe for concurrent use. A nil *Owned is a
+// transaction that a store does not own, and allows every statement.
 type Owned struct {
 	mu         sync.Mutex
-	guarded    bool
-	ending     bool  // the store is about to end it
-	rolledBack bool  // somebody else has
-	wrong      error // what the function did first
-	open       int   // rows that can still be read
-	doubtful   bool  // a statement ran that may have ended it
-	separate   bool  // handlers of several messages have it
+	guarded    bool  // the guard of a connection watches the transaction
+	ending     bool  // the store is about to end the transaction
+	rolledBack bool  // the transaction was rolled back, but not by the store
+	misuse     error // the first misuse by the function
+	open       int   // number of open rows
+	doubtful   bool  // a statement may have ended the transaction
+	shared     bool  // handlers of several messages run in the transaction
 }
 
 type ownedKey struct{}
 
-// WithOwned hands o to the connection that begins a transaction with the context, and to
-// [Core.Hand].
+// WithOwned passes o to the connection that begins a transaction with the context, and to
+// [Core.RunChecked].
 func WithOwned(ctx context.Context, o *Owned) context.Context {
 	return context.WithValue(ctx, ownedKey{}, o)
 }
 
-// TakeOwned returns what the transaction that begins with ctx is to the store, or nil. Only the
-// first one is that.
+// TakeOwned returns the Owned of the transaction that begins with ctx, or nil. Only the first
+// transaction of a context is owned.
 func TakeOwned(ctx context.Context) *Owned {
 	o, _ := ctx.Value(ownedKey{}).(*Owned)
 	if o == nil {
@@ -47,7 +48,7 @@ func TakeOwned(ctx context.Context) *Owned {
 	return o
 }
 
-// Admit tells whether a statement may run. It may for a nil o.
+// Admit returns an error if a statement must not run.
 func (o *Owned) Admit(r Reading) error {
 	if o == nil {
 		return nil
@@ -60,31 +61,32 @@ func (o *Owned) Admit(r Reading) error {
 		return o.blame(Refused(r.Ends))
 	case r.Elsewhere:
 		return o.blame(ErrElsewhere)
-	case o.separate && (r.Sets || r.Back):
+	case o.shared && (r.Sets || r.Back):
 		return o.blame(inbox.ErrNotShared)
 	}
 	return nil
 }
 
-// share notes whether handlers of several messages have the transaction now, one after another.
-func (o *Owned) share(separate bool) {
+// share notes whether handlers of several messages run in the transaction from now on, one after
+// another.
+func (o *Owned) share(shared bool) {
 	if o == nil {
 		return
 	}
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.separate = separate
+	o.shared = shared
 }
 
-// blame notes what the function did, and returns it. The caller holds mu.
+// blame notes a misuse by the function, and returns err. The caller holds mu.
 func (o *Owned) blame(err error) error {
-	if o.wrong == nil {
-		o.wrong = err
+	if o.misuse == nil {
+		o.misuse = err
 	}
 	return err
 }
 
-// Commit tells whether a COMMIT may be sent. If not, the transaction is to be rolled back.
+// Commit returns an error if COMMIT must not be sent. The guard then rolls back.
 func (o *Owned) Commit() error {
 	if o == nil {
 		return nil
@@ -107,7 +109,7 @@ func (o *Owned) Rollback() {
 	o.rolledBack = o.rolledBack || !o.ending
 }
 
-// Opened counts rows that were opened, or, with -1, closed.
+// Opened adds n to the number of open rows: 1 when rows are opened, -1 when they are closed.
 func (o *Owned) Opened(n int) {
 	if o == nil {
 		return
@@ -117,7 +119,7 @@ func (o *Owned) Opened(n int) {
 	o.open += n
 }
 
-// Busy tells, for a connection that runs one statement at a time, that rows are still open.
+// Busy returns an error if rows are open, for a connection that runs one statement at a time.
 func (o *Owned) Busy() error {
 	if o == nil {
 		return nil
@@ -130,7 +132,7 @@ func (o *Owned) Busy() error {
 	return o.blame(ErrLeftOpen)
 }
 
-// end notes that what comes is the store's own doing.
+// end notes that the store ends the transaction now.
 func (o *Owned) end() {
 	if o == nil {
 		return
@@ -140,7 +142,7 @@ func (o *Owned) end() {
 	o.ending = true
 }
 
-// unguarded tells whether the connection does not watch over the transaction.
+// unguarded tells whether the connection has no guard.
 func (o *Owned) unguarded() bool {
 	if o == nil {
 		return false
@@ -150,12 +152,13 @@ func (o *Owned) unguarded() bool {
 	return !o.guarded
 }
 
-// settleDoubts has the guard look whether the transaction is still there.
+// settleDoubts is a statement without effect: it makes the guard check whether the transaction is
+// still open.
 const settleDoubts = `SELECT 1`
 
-// Hand runs fn, which is given tx by a store, and returns what forbids the commit: its error, or
-// what it did and swallowed.
-func (c *Core) Hand(ctx context.Context, tx *sql.Tx, fn func() error) error {
+// RunChecked runs fn, which uses tx, and returns the error that forbids the commit: the error of
+// fn, or a misuse whose error fn has swallowed.
+func (c *Core) RunChecked(ctx context.Context, tx *sql.Tx, fn func() error) error {
 	o, _ := ctx.Value(ownedKey{}).(*Owned)
 	o.share(inbox.SharesTransaction(ctx))
 	err := fn()
@@ -164,7 +167,7 @@ func (c *Core) Hand(ctx context.Context, tx *sql.Tx, fn func() error) error {
 		return err
 	}
 	o.mu.Lock()
-	wrong, open, doubtful, rolledBack := o.wrong, o.open, o.doubtful, o.rolledBack
+	wrong, open, doubtful, rolledBack := o.misuse, o.open, o.doubtful, o.rolledBack
 	o.mu.Unlock()
 	if doubtful && wrong == nil && !rolledBack && open == 0 {
 		if _, gone := tx.ExecContext(context.WithoutCancel(ctx), settleDoubts); errors.Is(gone, ErrEnded) {
@@ -186,5 +189,5 @@ func (c *Core) Hand(ctx context.Context, tx *sql.Tx, fn func() error) error {
 	case wrong == nil, rolledBack && c.Writers.abandoned(tx), errors.Is(err, wrong):
 		return err
 	}
-	return errors.Join(wrong, err) // which may follow from it
+	return errors.Join(wrong, err) // err may follow from wrong
 }

@@ -2,18 +2,18 @@ package sqlstore
 
 import "strings"
 
-// scanner goes from statement to statement of a text, and past what is quoted.
+// scanner goes through the statements of a text, and skips quoted texts and comments.
 type scanner struct {
 	d    Syntax
 	text string
 	at   int
-	word string // that was read last, without quotes
+	word string // the last word, without quotes
 }
 
-// is tells whether the word is keyword, which is in upper case.
+// is tells whether the last word is keyword. keyword is in upper case.
 func (s *scanner) is(keyword string) bool { return strings.EqualFold(s.word, keyword) }
 
-// next reads the first word of the next statement. It is false at the end.
+// next reads the first word of the next statement. It returns false at the end of the text.
 func (s *scanner) next() bool {
 	for {
 		s.blank()
@@ -29,7 +29,7 @@ func (s *scanner) next() bool {
 	return true
 }
 
-// more reads the next word of the statement; "" if there is none.
+// more reads the next word of the statement, or "" if no word follows.
 func (s *scanner) more() {
 	s.blank()
 	s.word = ""
@@ -53,7 +53,7 @@ func inWord(c byte) bool {
 	return c == '_' || c == '$' || c >= 0x80 || '0' <= c && c <= '9' || 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z'
 }
 
-// skip goes to the end of the statement, and tells whether it ended before the text did.
+// skip goes to the end of the statement, and tells whether a semicolon ended it.
 func (s *scanner) skip() bool {
 	for s.at < len(s.text) {
 		s.blank()
@@ -77,7 +77,7 @@ func (s *scanner) skip() bool {
 	return false
 }
 
-// quoted goes behind a quoted text that begins here.
+// quoted skips the quoted text that begins here.
 func (s *scanner) quoted(quote byte, escapes bool) {
 	for s.at++; s.at < len(s.text); s.at++ {
 		switch c := s.text[s.at]; {
@@ -85,13 +85,13 @@ func (s *scanner) quoted(quote byte, escapes bool) {
 			s.at++
 		case c == quote:
 			s.at++
-			return // a doubled one begins another text
+			return // a doubled quote begins another text
 		}
 	}
 	s.at = min(s.at, len(s.text))
 }
 
-// dollars goes behind a text between two equal $tag$, if one begins here.
+// dollars skips a text between two equal $tag$, if such a text begins here.
 func (s *scanner) dollars() {
 	end := s.at + 1
 	for end < len(s.text) && s.text[end] != '$' && inWord(s.text[end]) {
@@ -110,7 +110,8 @@ func (s *scanner) dollars() {
 	s.at = len(s.text)
 }
 
-// blank goes past white space and comments. What MySQL runs of a comment is no comment.
+// blank skips white space and comments. It does not skip the statements in /*! */, which MySQL
+// runs.
 func (s *scanner) blank() {
 	for s.at < len(s.text) {
 		rest := s.text[s.at:]
@@ -138,7 +139,7 @@ func (s *scanner) blank() {
 	}
 }
 
-// comment goes behind a comment. Those of PostgreSQL hold others.
+// comment skips a comment. Comments of PostgreSQL may be nested.
 func (s *scanner) comment() {
 	depth := 0
 	for s.at < len(s.text) {

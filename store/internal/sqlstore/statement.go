@@ -20,23 +20,23 @@ type Querier interface {
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)
 }
 
-// Text is an argument for a column that holds whatever its user wrote. Words of the library itself,
-// as states and outcomes, are plain strings.
+// Text is an argument with a user's text. Words of this library, such as states and outcomes, are
+// plain strings.
 type Text string
 
 // Rows is an argument to select from: a table of one column "value".
 type Rows []int64
 
-// Core runs statements, and does what the stores need within their own ones. An argument is one
-// that database/sql takes, or a [Text], or a list behind IN: []int, []int64, []string or
-// []uuid.UUID, or [Rows] behind FROM. A list that is empty holds nothing; NOT IN must not be given
-// one.
+// Core runs statements, and has the parts that the stores use in statements of their own. An
+// argument is a value for database/sql, a [Text], a list behind IN ([]int, []int64, []string or
+// []uuid.UUID), or [Rows] behind FROM. IN of an empty list is never true. NOT IN must not have an
+// empty list, except with a Fixed dialect.
 type Core struct {
 	// DB is the caller's database.
 	DB *sql.DB
-	// AllAttempts is that of the store's Config.
+	// AllAttempts is the setting of the store's Config.
 	AllAttempts bool
-	// Writers knows the transactions that events are written in.
+	// Writers knows the transactions in which events are written.
 	Writers Writers
 
 	d     Dialect
@@ -48,16 +48,16 @@ func NewCore(db *sql.DB, d Dialect, allAttempts bool) *Core {
 	return &Core{DB: db, AllAttempts: allAttempts, d: d}
 }
 
-// statement is a query as the database takes it.
+// statement is a query in the form that the database takes.
 type statement struct {
 	text   string
-	places []int // of its arguments among those given; clockPlace is the clock
-	plain  bool  // the arguments are taken as they are
+	places []int // the index of each argument among the given arguments, or clockPlace
+	plain  bool  // the given arguments are passed unchanged
 }
 
 const clockPlace = -1
 
-// statement returns the text of a query and its arguments.
+// statement returns the text and the arguments of a query for the database.
 func (c *Core) statement(query string, args []any) (string, []any) {
 	if !c.d.Fixed {
 		w := writer{c: c, given: args}
@@ -75,7 +75,7 @@ func (c *Core) statement(query string, args []any) (string, []any) {
 		return s.text, args
 	}
 	bound := make([]any, len(s.places))
-	var at any // one time for the whole statement
+	var at any // the clock is read once for a statement
 	for i, place := range s.places {
 		switch {
 		case place != clockPlace:
@@ -90,7 +90,7 @@ func (c *Core) statement(query string, args []any) (string, []any) {
 	return s.text, bound
 }
 
-// bind returns an argument as the driver takes it, in a statement that is fixed.
+// bind returns an argument of a fixed statement for the driver.
 func (c *Core) bind(arg any) any {
 	if _, bound, ok := c.list(arg); ok {
 		return bound[0]
@@ -98,7 +98,7 @@ func (c *Core) bind(arg any) any {
 	return arg
 }
 
-// list returns how a list is written and bound; ok is false for what is none.
+// list returns the text and the arguments of a list. ok is false if arg is no list.
 func (c *Core) list(arg any) (text string, bound []any, ok bool) {
 	switch list := arg.(type) {
 	case []int64, []int, []string, []uuid.UUID, Rows:
@@ -108,16 +108,16 @@ func (c *Core) list(arg any) (text string, bound []any, ok bool) {
 	return "", nil, false
 }
 
-// writer puts a statement together.
+// writer builds a statement.
 type writer struct {
 	c       *Core
 	given   []any
-	next    int // of given
+	next    int // index in given
 	out     strings.Builder
 	bound   []any
 	places  []int
-	changed bool // the arguments are not those given, in number or kind
-	plain   bool // the statement numbers its arguments
+	changed bool // the arguments differ from the given arguments
+	plain   bool // the query numbers its arguments
 }
 
 func (w *writer) write(text string) {
@@ -144,7 +144,7 @@ func (w *writer) write(text string) {
 	}
 }
 
-// word writes what stands in braces.
+// word writes the text for a word in braces.
 func (w *writer) word(word string) {
 	name, of, _ := strings.Cut(word, " ")
 	text, known := w.c.d.Words[name]
@@ -160,11 +160,11 @@ func (w *writer) word(word string) {
 	}
 }
 
-// argument writes the place of the next argument.
+// argument writes the placeholder of the next argument.
 func (w *writer) argument() {
 	place := w.next
 	w.next++
-	if place >= len(w.given) { // the driver will say so
+	if place >= len(w.given) { // the driver reports the missing argument
 		w.out.WriteByte('?')
 		return
 	}
@@ -183,8 +183,9 @@ func (w *writer) argument() {
 	w.bound = append(w.bound, arg)
 }
 
-// Exec runs a statement and tells how many rows it changed. On MySQL an UPDATE that sets what is
-// there already changes none, or does, as the connection was configured: nothing goes by that.
+// Exec runs a statement and returns the number of changed rows. On MySQL, the configuration of the
+// connection decides whether an UPDATE with equal values counts as a change: callers must not
+// depend on it.
 func (c *Core) Exec(ctx context.Context, q Querier, query string, args ...any) (int64, error) {
 	text, bound := c.statement(query, args)
 	result, err := q.ExecContext(ctx, text, bound...)
@@ -201,7 +202,7 @@ func (c *Core) Each(ctx context.Context, q Querier, scan func(*sql.Rows) error, 
 	if err != nil {
 		return c.hint(err)
 	}
-	defer func() { _ = rows.Close() }() // Err says what Close would
+	defer func() { _ = rows.Close() }() // Err returns the error of Close
 	for rows.Next() {
 		if err := scan(rows); err != nil {
 			return err
@@ -210,7 +211,7 @@ func (c *Core) Each(ctx context.Context, q Querier, scan func(*sql.Rows) error, 
 	return rows.Err()
 }
 
-// hint adds what to do about a table or a column that is not there.
+// hint adds [migrations.ErrMissing] to an error about a missing table or column.
 func (c *Core) hint(err error) error {
 	if c.d.Missing != nil && c.d.Missing(err) {
 		return fmt.Errorf("%w: %w", err, migrations.ErrMissing)
@@ -218,7 +219,7 @@ func (c *Core) hint(err error) error {
 	return err
 }
 
-// collect runs a query and returns what scan makes of its rows.
+// collect runs a query and returns the results of scan for all rows.
 func collect[T any](ctx context.Context, c *Core, q Querier, scan func(*sql.Rows) (T, error), query string, args ...any) (list []T, err error) {
 	err = c.Each(ctx, q, func(rows *sql.Rows) error {
 		v, err := scan(rows)
@@ -228,7 +229,7 @@ func collect[T any](ctx context.Context, c *Core, q Querier, scan func(*sql.Rows
 	return list, err
 }
 
-// One reads the first row of a query. No row gives sql.ErrNoRows.
+// One reads the first row of a query, and returns sql.ErrNoRows without any.
 func (c *Core) One(ctx context.Context, q Querier, dest []any, query string, args ...any) error {
 	found := false
 	err := c.Each(ctx, q, func(rows *sql.Rows) error {

@@ -14,10 +14,9 @@ import (
 	"github.com/boxpair/boxpair/store/outbox"
 )
 
-// Writers remembers which writer a transaction is tied to, whether a write has failed in it, and
-// how deep its savepoints are. A database has nothing of the kind that lives as long as a
-// transaction, so it is kept here, under a weak pointer: the entry goes when the transaction is
-// garbage.
+// Writers remembers the writer, the depth of savepoints, and a failed write of each transaction.
+// These databases have no variables that live as long as a transaction, so the entry is kept here
+// under a weak pointer, and removed when the transaction is garbage.
 type Writers struct {
 	mu sync.Mutex
 	of map[weak.Pointer[sql.Tx]]tied
@@ -29,7 +28,7 @@ type tied struct {
 	abandoned bool
 }
 
-// change changes what is remembered of tx.
+// change changes the entry of tx.
 func (w *Writers) change(tx *sql.Tx, change func(t *tied)) {
 	p := weak.Make(tx)
 	w.mu.Lock()
@@ -45,7 +44,7 @@ func (w *Writers) change(tx *sql.Tx, change func(t *tied)) {
 	w.of[p] = t
 }
 
-// tie ties tx to writer and tells whether it is tied to no other.
+// tie ties tx to writer, unless tx is tied already, and tells whether tx is tied to writer.
 func (w *Writers) tie(tx *sql.Tx, writer uuid.UUID) (mine bool) {
 	w.change(tx, func(t *tied) {
 		if t.writer == uuid.Nil {
@@ -56,7 +55,7 @@ func (w *Writers) tie(tx *sql.Tx, writer uuid.UUID) (mine bool) {
 	return mine
 }
 
-// deeper changes the depth of savepoints by n, and returns it.
+// deeper adds n to the depth of savepoints, and returns the new depth.
 func (w *Writers) deeper(tx *sql.Tx, n int) (depth int) {
 	w.change(tx, func(t *tied) {
 		t.depth += n
@@ -83,19 +82,19 @@ func (w *Writers) forget(p weak.Pointer[sql.Tx]) {
 	delete(w.of, p)
 }
 
-// Len returns how many transactions are remembered.
+// Len returns the number of remembered transactions.
 func (w *Writers) Len() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return len(w.of)
 }
 
-// Abandon makes tx unable to commit. A failed statement alone does not, and a caller could ignore
-// it.
+// Abandon rolls tx back, so that it cannot be committed. A failed statement alone does not prevent
+// a COMMIT, and a caller could ignore its error.
 func (c *Core) Abandon(tx *sql.Tx) error {
 	err := tx.Rollback()
 	if errors.Is(err, sql.ErrTxDone) {
-		return nil // somebody else has ended it
+		return nil // the transaction has ended already
 	}
 	c.Writers.abandon(tx)
 	if err != nil {
@@ -104,8 +103,8 @@ func (c *Core) Abandon(tx *sql.Tx) error {
 	return nil
 }
 
-// Run runs fn in tx, which is o, and commits. If fn fails, panics or calls Goexit, tx is rolled
-// back. o is nil for what a store does by itself.
+// Run runs fn in tx and commits. If fn fails, panics or calls Goexit, tx is rolled back. o is the
+// state of tx, or nil for a transaction of the store's own.
 func Run(ctx context.Context, o *Owned, tx *sql.Tx, fn func(ctx context.Context, tx *sql.Tx) error, commit func(context.Context, *Owned, *sql.Tx) error) error {
 	defer func() { // after a COMMIT it does nothing
 		o.end()
@@ -120,7 +119,7 @@ func Run(ctx context.Context, o *Owned, tx *sql.Tx, fn func(ctx context.Context,
 	case err == nil:
 		return commit(ctx, o, tx)
 	case o.unguarded() && errors.Is(err, sql.ErrTxDone) && ctx.Err() == nil:
-		err = errors.Join(err, ErrEnded) // nobody could refuse it
+		err = errors.Join(err, ErrEnded) // without a guard, ending it was not refused
 	}
 	if errors.Is(err, ErrEnded) {
 		return fmt.Errorf("%w: %w", outbox.ErrCommitUnknown, err)
@@ -128,8 +127,7 @@ func Run(ctx context.Context, o *Owned, tx *sql.Tx, fn func(ctx context.Context,
 	return err
 }
 
-// ReadOnly runs fn in a transaction that is read-only, with the options of the database, and is
-// rolled back.
+// ReadOnly runs fn in a read-only transaction with opts, and rolls the transaction back.
 func (c *Core) ReadOnly(ctx context.Context, opts sql.TxOptions, fn func(ctx context.Context, tx *sql.Tx) error) error {
 	opts.ReadOnly = true
 	tx, err := c.DB.BeginTx(ctx, &opts)
@@ -140,10 +138,10 @@ func (c *Core) ReadOnly(ctx context.Context, opts sql.TxOptions, fn func(ctx con
 	return fn(ctx, tx)
 }
 
-var errAbandoned = errors.New("a write of events had failed")
+var errAbandoned = errors.New("a write of events has failed")
 
-// Commit commits tx, which is o, and tells apart what a failure means. Of an error that the
-// database has given, failed does.
+// Commit commits tx, whose state is o, and classifies a failure. failed classifies an error of the
+// database.
 func (c *Core) Commit(ctx context.Context, o *Owned, tx *sql.Tx, failed func(err error) error) error {
 	o.end()
 	err := tx.Commit()
@@ -162,11 +160,11 @@ func (c *Core) Commit(ctx context.Context, o *Owned, tx *sql.Tx, failed func(err
 	return failed(err)
 }
 
-// savepoint begins the names of the stores' savepoints.
+// savepoint is the prefix of the names of the stores' savepoints.
 const savepoint = "boxpair_savepoint"
 
-// Savepoint runs fn within a savepoint of tx. A name that is set again may replace the savepoint
-// that had it, so each depth has its own.
+// Savepoint implements [outbox.EventStore]. Each depth has a name of its own, since setting a
+// savepoint may replace an earlier savepoint of equal name.
 func (s *Store) Savepoint(ctx context.Context, tx *sql.Tx, fn func(ctx context.Context, tx *sql.Tx) error) (err error) {
 	depth := s.c.Writers.deeper(tx, 1)
 	defer s.c.Writers.deeper(tx, -1)
@@ -193,8 +191,8 @@ func (s *Store) Savepoint(ctx context.Context, tx *sql.Tx, fn func(ctx context.C
 	return nil
 }
 
-// undo rolls back to the savepoint. If that cannot be done, all of tx is rolled
-// back, since what the savepoint holds must not be committed.
+// undo rolls back to the savepoint. If the database cannot do so, all of tx is rolled back, since
+// the changes behind the savepoint must not be committed.
 func (c *Core) undo(ctx context.Context, tx *sql.Tx, name string) error {
 	ctx = context.WithoutCancel(ctx)
 	_, err := tx.ExecContext(ctx, "ROLLBACK TO SAVEPOINT "+name)

@@ -13,13 +13,13 @@ import (
 	"github.com/boxpair/boxpair/transport"
 )
 
-// Micros returns d in the unit of time columns.
+// Micros returns d in microseconds, the unit of time columns.
 func Micros(d time.Duration) int64 { return d.Microseconds() }
 
-// Instant returns the time in a column.
+// Instant returns the time in a column of microseconds since 1970, in UTC.
 func Instant(us int64) time.Time { return time.UnixMicro(us).UTC() }
 
-// Optional returns the time in a column that may be NULL.
+// Optional returns the time in a column that may be NULL; NULL is the zero time.
 func Optional(us sql.NullInt64) time.Time {
 	if !us.Valid {
 		return time.Time{}
@@ -27,17 +27,17 @@ func Optional(us sql.NullInt64) time.Time {
 	return Instant(us.Int64)
 }
 
-// Stamp returns t for a column that may be NULL.
+// Stamp returns t for a column that may be NULL; the zero time is NULL.
 func Stamp(t time.Time) sql.NullInt64 {
 	return sql.NullInt64{Int64: t.UnixMicro(), Valid: !t.IsZero()}
 }
 
-// in returns in how many microseconds something is due.
-func in(d time.Duration) sql.NullInt64 {
+// dueIn returns a delay in microseconds; a negative delay becomes 0.
+func dueIn(d time.Duration) sql.NullInt64 {
 	return sql.NullInt64{Int64: Micros(max(0, d)), Valid: true}
 }
 
-// elapsed returns microseconds as a duration; 0 for NULL.
+// elapsed returns a column of microseconds as a duration; NULL is 0.
 func elapsed(us sql.NullInt64) time.Duration { return time.Duration(us.Int64) * time.Microsecond }
 
 // Digest returns the digest in a column.
@@ -46,7 +46,7 @@ func Digest(b []byte) (d transport.Digest) {
 	return d
 }
 
-// Bytes returns b for a column that must not be NULL.
+// Bytes returns b for a column that must not be NULL; nil becomes empty.
 func Bytes(b []byte) []byte {
 	if b == nil {
 		return []byte{}
@@ -54,7 +54,7 @@ func Bytes(b []byte) []byte {
 	return b
 }
 
-// optionalBytes returns nil bytes as NULL.
+// optionalBytes returns b for a column that may be NULL; nil is NULL.
 func optionalBytes(b []byte) any {
 	if b == nil {
 		return nil
@@ -62,7 +62,7 @@ func optionalBytes(b []byte) any {
 	return b
 }
 
-// names returns words of the library as a list.
+// names returns states as a list of strings.
 func names[T ~string](list []T) []string {
 	out := make([]string, len(list))
 	for i := range list {
@@ -71,7 +71,8 @@ func names[T ~string](list []T) []string {
 	return out
 }
 
-// encodeHeaders returns headers as JSON, which can hold valid UTF-8 only.
+// encodeHeaders returns headers as JSON. It refuses headers that are not valid UTF-8, which JSON
+// cannot hold.
 func encodeHeaders(headers map[string]string) (string, error) {
 	if len(headers) == 0 {
 		return "{}", nil
@@ -85,8 +86,8 @@ func encodeHeaders(headers map[string]string) (string, error) {
 	return string(text), err
 }
 
-// encodeMetadata returns names and values, each behind its length, so that they may
-// hold any bytes; nil for none.
+// encodeMetadata returns names and values, each behind its length, so that both may hold any bytes.
+// It returns nil for empty metadata.
 func encodeMetadata(metadata map[string]string) []byte {
 	var out []byte
 	for _, name := range slices.Sorted(maps.Keys(metadata)) {

@@ -1,6 +1,6 @@
-// Package sqlstoretest is what the tests of the stores on MySQL and SQLite have in common: the
-// contracts of package storetest on a database/sql database, and short ways to write to one and
-// look behind a store. For tests only.
+// Package sqlstoretest is the common part of the tests of the stores on MySQL and SQLite: the
+// contracts of package storetest on a database/sql database, and short functions to write events
+// and to read tables. For tests only.
 package sqlstoretest
 
 import (
@@ -27,26 +27,24 @@ type Store interface {
 	inbox.RequestStore[*sql.Tx]
 }
 
-// Contract has the tests that a store keeps its contracts. Each runs in parallel with others.
+// Contract tests the contracts of a store. Its tests run in parallel.
 type Contract struct {
-	// Open returns an empty database and a store on it, for one test. What it needs to close, it
-	// closes in t.Cleanup.
+	// Open returns an empty database and a store on it, for one test. It closes both in t.Cleanup.
 	Open func(t *testing.T) (*sql.DB, Store)
-	// Table creates the table effects, in which an id numbers the rows, and name is not NULL.
+	// Table creates the table effects with a numbered column id, and a column name that is not
+	// NULL.
 	Table string
-	// Past returns a statement that runs others where the store does not see them. Nil: there is
-	// none.
+	// Past returns a statement that runs other statements unseen by the store. It may be nil.
 	Past func(t *testing.T, db *sql.DB, statements []string) string
-	// Filled are parts of the names of tables that are filled when they are made. With it,
-	// databases of tests that have ended are emptied for those that begin, where there are many: to
-	// make one takes long.
+	// Filled has parts of the names of tables that the migrations fill. If it is set, the databases
+	// of ended tests are emptied and reused for later tests, since making a database takes long.
 	Filled []string
-	// State are queries for what a handler could change for statements that come after it. Changes
-	// and Without are those of [storetest.MisuseFixture].
+	// State are queries for settings that a handler could change for later statements. Changes and
+	// Without are as in [storetest.MisuseFixture].
 	State   []string
 	Changes map[string]storetest.MisuseChange
 	Without map[string]string
-	// ShardWriters, OneWriter and KeepsCommits are those of the fixtures.
+	// ShardWriters, OneWriter and KeepsCommits are as in the fixtures.
 	ShardWriters, OneWriter, KeepsCommits bool
 }
 
@@ -122,10 +120,10 @@ func (c *Contract) Misuse(t *testing.T) {
 	})
 }
 
-// shelf keeps databases of tests that have ended.
+// shelf keeps the databases of ended tests.
 type shelf struct {
 	*Contract
-	whole *testing.T // which they are made for
+	whole *testing.T // the test of the contract, which closes the databases
 
 	mu   sync.Mutex
 	free []shelved
@@ -136,7 +134,7 @@ type shelved struct {
 	store Store
 }
 
-// open returns a database that no other test uses before this one has ended.
+// open returns a database that no other test uses before t has ended.
 func (s *shelf) open(t *testing.T) (*sql.DB, Store) {
 	t.Helper()
 	d, ok := s.take()
@@ -145,7 +143,7 @@ func (s *shelf) open(t *testing.T) (*sql.DB, Store) {
 	}
 	t.Cleanup(func() {
 		if t.Failed() {
-			return // what it left is to be looked at
+			return // keep the tables of a failed test
 		}
 		if err := s.empty(d.db); err != nil {
 			t.Errorf("empty the tables of the test: %v", err)
@@ -198,7 +196,7 @@ func (s *shelf) empty(db *sql.DB) error {
 	return nil
 }
 
-// state returns all values that queries give.
+// state returns the results of queries as text.
 func state(ctx context.Context, tx *sql.Tx, queries []string) (string, error) {
 	var all []string
 	for _, query := range queries {

@@ -13,7 +13,8 @@ import (
 	"github.com/boxpair/boxpair/transport"
 )
 
-// Opened is for what a function that opens databases returns: db is closed at the end of the test.
+// Opened checks the results of a function that opens a database, and closes db at the end of the
+// test.
 func Opened(t testing.TB, db *sql.DB, err error) *sql.DB {
 	t.Helper()
 	if err != nil {
@@ -27,7 +28,7 @@ func Opened(t testing.TB, db *sql.DB, err error) *sql.DB {
 	return db
 }
 
-// Record returns an event of key with the payload that is asked for.
+// Record returns an event of key with payload.
 func Record(key string, version int64, payload string) outbox.Record {
 	id := idgen.Of("test", key, version, 0)
 	e := transport.Event{ID: id, Topic: "topic", Key: key, Producer: "test", Source: key, Version: version, Payload: []byte(payload)}
@@ -35,7 +36,7 @@ func Record(key string, version int64, payload string) outbox.Record {
 	return outbox.Record{Event: e, Shard: idgen.Shard(key, id), OccurredAt: time.Now()}
 }
 
-// writer is a store that events can be written to.
+// writer is a store with the methods that write events.
 type writer interface {
 	Append(ctx context.Context, tx *sql.Tx, writer uuid.UUID, records []outbox.Record) ([]bool, error)
 	Transact(ctx context.Context, fn func(ctx context.Context, tx *sql.Tx) error) error

@@ -12,7 +12,7 @@ import (
 	"github.com/boxpair/boxpair/store/storetest"
 )
 
-// ConfirmedAttempt tests that a store that keeps all attempts keeps a confirmed one. It returns the
+// ConfirmedAttempt tests that a store with AllAttempts keeps a confirmed attempt. It returns the
 // event.
 func ConfirmedAttempt(t *testing.T, store interface {
 	Store
@@ -41,7 +41,7 @@ func ConfirmedAttempt(t *testing.T, store interface {
 	return r
 }
 
-// InboxStatus tests what the view of the inbox says of messages; arg is how it takes a dispatch ID.
+// InboxStatus tests the view of the inbox; arg converts a dispatch ID for a query.
 func (c *Contract) InboxStatus(t *testing.T, arg func(id uuid.UUID) any) {
 	t.Parallel()
 	db, store := c.Open(t)
@@ -52,8 +52,8 @@ func (c *Contract) InboxStatus(t *testing.T, arg func(id uuid.UUID) any) {
 	})
 }
 
-// RouteStatus tests what the view of the outbox says of events whose route does not work; arg is
-// how it takes a dispatch ID.
+// RouteStatus tests how the view of the outbox shows events on a stalled route; arg converts a
+// dispatch ID for a query.
 func (c *Contract) RouteStatus(t *testing.T, arg func(id uuid.UUID) any) {
 	t.Parallel()
 	db, store := c.Open(t)
@@ -63,7 +63,7 @@ func (c *Contract) RouteStatus(t *testing.T, arg func(id uuid.UUID) any) {
 	})
 }
 
-// AllAttempts tests that a store that keeps all attempts has applied messages in the history.
+// AllAttempts tests that a store with AllAttempts keeps applied messages in the history.
 func (c *Contract) AllAttempts(t *testing.T, open func(db *sql.DB) (Store, error)) {
 	t.Parallel()
 	db, _ := c.Open(t)

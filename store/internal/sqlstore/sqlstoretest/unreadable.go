@@ -10,8 +10,8 @@ import (
 	"github.com/boxpair/boxpair/store/outbox"
 )
 
-// Unreadable tests that events that cannot be read keep no other from being read. bad are changes
-// of their rows, and what is then said of them.
+// Unreadable tests that unreadable events do not keep other events from being read. bad maps
+// changes of a row to the expected Unreadable.
 func (c *Contract) Unreadable(t *testing.T, bad map[string]string) {
 	t.Parallel()
 	u := &unreadable{T: t}
@@ -28,12 +28,12 @@ func (c *Contract) Unreadable(t *testing.T, bad map[string]string) {
 	u.parked()
 }
 
-// unreadable is a test of events of one key.
+// unreadable is a test with events of one key.
 type unreadable struct {
 	*testing.T
 	Store
 	shard int
-	want  []string // what is said of them
+	want  []string // the expected Unreadable of each event
 }
 
 func (u *unreadable) ok(err error) {
@@ -43,7 +43,7 @@ func (u *unreadable) ok(err error) {
 	}
 }
 
-// check checks events that were read, by what is said of them.
+// check compares the Unreadable of events that were read.
 func (u *unreadable) check(by string, list []outbox.Queued, want ...string) {
 	u.Helper()
 	var got []string
@@ -54,7 +54,7 @@ func (u *unreadable) check(by string, list []outbox.Queued, want ...string) {
 		}
 	}
 	if !slices.Equal(got, want) {
-		u.Errorf("%s reads events of which is said %q, want %q", by, got, want)
+		u.Errorf("%s returns events with Unreadable %q, want %q", by, got, want)
 	}
 }
 
@@ -69,7 +69,7 @@ func (u *unreadable) queued() []outbox.Queued {
 	return queued
 }
 
-// bury parks events as dead, as a relay does with those that cannot be read.
+// bury parks events as dead, as a relay does with unreadable events.
 func (u *unreadable) bury(queued []outbox.Queued) {
 	u.Helper()
 	grants, err := u.Acquire(u.Context(), "relay", time.Hour, idgen.Shards)
@@ -82,7 +82,7 @@ func (u *unreadable) bury(queued []outbox.Queued) {
 	u.ok(err)
 }
 
-// parked looks at the dead events, has them redriven, and looks again.
+// parked checks the dead events, redrives them, and checks them again.
 func (u *unreadable) parked() {
 	u.Helper()
 	list, err := u.ListParked(u.Context(), outbox.Filter{Limit: 100})
