@@ -1,7 +1,9 @@
 package postgres_test
 
 import (
+	"context"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -63,6 +65,31 @@ func appendAndCompare(t *testing.T, pool *pgxpool.Pool, store *postgres.Store, n
 			r.OccurredAt).Scan(&same)
 		if err != nil || !same {
 			t.Fatalf("record %d: %v, %v", i, same, err)
+		}
+	}
+}
+
+func TestEventWithoutATimeGetsTheDatabasesBesideEventsWithOne(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	given := time.Date(2020, 1, 2, 3, 4, 5, 0, time.UTC)
+	for name, times := range map[string][]time.Time{
+		"one": {{}}, "all": {{}, {}}, "first": {{}, given}, "last": {given, given, {}}, "none": {given, given},
+	} {
+		records := make([]outbox.Record, len(times))
+		for i := range records {
+			records[i] = event("key", "payload")
+			records[i].OccurredAt = times[i]
+		}
+		r.ok(r.Transact(r.ctx(), func(ctx context.Context, tx pgx.Tx) error {
+			_, err := r.Append(ctx, tx, uuid.New(), records)
+			return err
+		}))
+		for i := range records {
+			at := value[time.Time](r, "SELECT occurred_at FROM boxpair.outbox_events WHERE dispatch_id = $1", records[i].ID.String())
+			if !times[i].IsZero() && !at.Equal(given) || times[i].IsZero() && time.Since(at).Abs() > time.Hour {
+				t.Errorf("%s: event %d occurred at %v, want %v", name, i, at, times[i])
+			}
 		}
 	}
 }

@@ -23,7 +23,7 @@ func BenchmarkAppend(b *testing.B) {
 		b.Fatal(err)
 	}
 	payload := string(make([]byte, 256))
-	for _, n := range []int{1, 100} {
+	for _, n := range []int{1, 10, 100} {
 		perEvent := func(b *testing.B, fn func(ctx context.Context, tx pgx.Tx) error) {
 			b.ReportAllocs()
 			for b.Loop() {
