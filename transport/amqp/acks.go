@@ -12,36 +12,36 @@ import (
 	"github.com/boxpair/boxpair/internal/fault"
 )
 
-// delivery is a message of the broker, from its arrival to its ack, or one of those in a batch.
+// delivery is an AMQP message from its arrival to its ack, or one message of a batch.
 type delivery struct {
 	raw    amqp091.Delivery
 	from   *consumerChannel
-	number uint64 // of its arrival
+	number uint64 // counts arrivals
 	key    string
-	next   *delivery // the next one of the same key
+	next   *delivery // the next delivery with the same key
 
-	batch      *delivery // the batch that it is part of, or nil
-	unfinished int       // how many parts of a batch are not finished
+	batch      *delivery // the batch that the message belongs to, or nil
+	unfinished int       // of a batch: messages that are not finished
 
-	msg         *message.Message   // what is handed out; another one after a nack
-	cancel      context.CancelFunc // of the context of msg; nil before the hand-out
+	msg         *message.Message   // decoded again after a nack
+	cancel      context.CancelFunc // cancels the context of msg; nil before the hand-out
 	redelivered bool
 	nacks       int
-	due         time.Time // when a nacked one is handed out again
+	due         time.Time // when a nacked delivery is handed out again
 
-	acked bool // by the handler
+	acked bool // by the handler, rather than nacked
 }
 
-// acks are the deliveries of one channel, batches as a whole, that the broker has not been told of,
-// in the order of their tags: no more than it prefetches. A bulk ack covers every tag up to its
-// own, so it is only ever sent for a prefix that has finished as a whole.
+// acks holds the deliveries of one channel for which no ack was sent, in the order of their tags,
+// and batches as a whole. Prefetch bounds their number. A bulk ack covers every tag up to its own,
+// so it is only sent for a prefix that has finished completely.
 type acks struct {
 	list   []ack
-	unsent int // finished ones
+	unsent int // finished deliveries
 }
 
-// ack is an acknowledgement to be sent. It refers to no delivery, whose body may be large, and
-// which may be long finished.
+// ack is an ack to be sent. It does not refer to the delivery: the body may be large, and is no
+// longer needed when the delivery has finished.
 type ack struct {
 	tag      uint64
 	finished bool
@@ -63,8 +63,8 @@ func (a *acks) finish(d *delivery) {
 	}
 }
 
-// flush acknowledges the finished prefix in bulk. When at least limit deliveries
-// have finished beyond the gap, it acknowledges those too, one by one.
+// flush acknowledges the finished prefix in bulk. If at least limit deliveries behind the first
+// unfinished delivery have finished, it acknowledges them one by one.
 func (a *acks) flush(limit int, send func(tag uint64, multiple bool) error) error {
 	prefix := slices.IndexFunc(a.list, func(k ack) bool { return !k.finished })
 	if prefix < 0 {
@@ -90,7 +90,7 @@ func (a *acks) flush(limit int, send func(tag uint64, multiple bool) error) erro
 			continue
 		}
 		if err := send(k.tag, false); err != nil {
-			return err // and the channel is at its end
+			return err // the channel has ended
 		}
 	}
 	a.list, a.unsent = gap, 0

@@ -8,7 +8,7 @@ import (
 	"github.com/rabbitmq/amqp091-go"
 )
 
-// receive takes a delivery in, which may be a batch.
+// receive admits a delivery, or each message of a batch.
 func (sub *subscription) receive(consumer *consumerChannel, raw amqp091.Delivery) {
 	sub.active.Store(true)
 	d := &delivery{raw: raw, from: consumer, redelivered: raw.Redelivered}
@@ -24,7 +24,7 @@ func (sub *subscription) receive(consumer *consumerChannel, raw amqp091.Delivery
 	sub.admit(d)
 }
 
-// admit takes a message in. It is ready if no other of its key is under way.
+// admit decodes a message and makes it ready, unless another message of its key is under way.
 func (sub *subscription) admit(d *delivery) {
 	sub.arrived++
 	sub.admitted++
@@ -49,39 +49,38 @@ func (sub *subscription) admit(d *delivery) {
 	sub.ready.add(d)
 }
 
-// unbatch takes in each message of the batch d, and tells whether it could. The broker is told of d
-// when it is told of all of them; until then it delivers all of them again, those that were
-// acknowledged too.
+// unbatch admits each message of the batch d, and tells whether d could be parsed. The batch is
+// acknowledged when all of its messages are finished. Until then a redelivery brings all of them
+// again, also the finished ones.
 func (sub *subscription) unbatch(d *delivery) bool {
 	entries, err := parseBatch(d.raw.Body)
 	if err != nil {
 		return false
 	}
 	for _, p := range entries {
-		if len(p.id) > maxShortString { // it could not be set aside
+		if len(p.id) > maxShortString { // too long for setting the message aside
 			return false
 		}
 	}
 	raw := d.raw
 	d.unfinished = len(entries)
 	for _, p := range entries {
-		// As if it had come alone, to be decoded again after a nack, or set aside.
+		// As if the message had arrived alone: it may be decoded again after a nack, or set aside.
 		raw.MessageId, raw.ContentEncoding, raw.Body = p.id, envelopeEncoding, p.envelope
 		sub.admit(&delivery{raw: raw, from: d.from, redelivered: d.redelivered, batch: d})
 	}
 	return true
 }
 
-// key returns that of msg. A message for which the user's function panics is one that cannot be
-// read.
+// key returns the key of msg. If the user's function panics, the message counts as undecodable.
 func (sub *subscription) key(msg *message.Message) (key string, err error) {
 	defer recoverAs("key", &err)
 	return sub.s.config.Key(msg), nil
 }
 
-// readyQueue has the delivery first that arrived first. Many more than are handed out at once may be
-// ready, by batches: behind all of them, the next one of a key would keep its batch from being
-// acknowledged, and with InFlight 1 there would be no order.
+// readyQueue returns the delivery that arrived first. Batches can make many more messages ready
+// than are handed out at once. If the next message of a key queued behind all of them, it would
+// delay the ack of its batch, and with InFlight 1 there would be no order.
 type readyQueue []*delivery
 
 func (r readyQueue) Len() int { return len(r) }
@@ -90,10 +89,10 @@ func (r readyQueue) Less(i, k int) bool { return r[i].number < r[k].number }
 
 func (r readyQueue) Swap(i, k int) { r[i], r[k] = r[k], r[i] }
 
-// Push is for heap.
+// Push implements [heap.Interface].
 func (r *readyQueue) Push(d any) { *r = append(*r, d.(*delivery)) }
 
-// Pop is for heap.
+// Pop implements [heap.Interface].
 func (r *readyQueue) Pop() any {
 	last := len(*r) - 1
 	d := (*r)[last]
@@ -105,5 +104,5 @@ func (r *readyQueue) Pop() any {
 // add makes d ready.
 func (r *readyQueue) add(d *delivery) { heap.Push(r, d) }
 
-// take returns the first one, which is ready no longer.
+// take removes the delivery that arrived first and returns it.
 func (r *readyQueue) take() *delivery { return heap.Pop(r).(*delivery) }

@@ -9,15 +9,15 @@ import (
 	wamqp "github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
 )
 
-// backoff yields growing delays that are spread by a random factor, so that
-// clients which failed together do not come back together.
+// backoff computes growing delays. A random factor spreads them, so that clients which failed
+// together do not come back together.
 type backoff struct {
 	min, max time.Duration
 	factor   float64
-	spread   float64 // of 0.5: between half and one and a half of the delay
+	spread   float64 // 0.5 means between half and one and a half of the delay
 }
 
-// reconnectBackoff takes over watermill-amqp's settings, or the defaults.
+// reconnectBackoff returns watermill-amqp's settings, or the defaults.
 func reconnectBackoff(c *wamqp.ReconnectConfig) backoff {
 	b := backoff{min: 100 * time.Millisecond, max: 10 * time.Second, factor: 2, spread: 0.5}
 	if c == nil {
@@ -38,14 +38,14 @@ func reconnectBackoff(c *wamqp.ReconnectConfig) backoff {
 	return b
 }
 
-// delay returns how long to wait after attempt failures, the first being 0.
+// delay returns the delay after a number of failures; the first failure is attempt 0.
 func (b backoff) delay(attempt int) time.Duration {
 	d := float64(b.min) * math.Pow(b.factor, float64(min(attempt, 64)))
 	d = min(d, float64(b.max))
 	return time.Duration(d * (1 - b.spread + 2*b.spread*rand.Float64()))
 }
 
-// wait waits for delay(attempt) and tells whether ctx is still alive.
+// wait waits for delay(attempt) and tells whether ctx has not ended.
 func (b backoff) wait(ctx context.Context, attempt int) bool {
 	timer := time.NewTimer(b.delay(attempt))
 	defer timer.Stop()

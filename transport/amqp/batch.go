@@ -13,19 +13,19 @@ import (
 	"github.com/boxpair/boxpair/transport"
 )
 
-// maxBatchPayload is what the payloads of a call of SendBatch should have together, so that a batch
-// is not much larger than others.
+// maxBatchPayload is how large the payloads of one call of SendBatch should be together, so that
+// its batch is not much larger than gathered ones.
 const maxBatchPayload = maxBatchBytes / 2
 
 var _ transport.BatchSender = (*Publisher)(nil)
 
-// BatchLimit implements [transport.BatchSender]. It is BatchSize messages.
+// BatchLimit implements [transport.BatchSender]. The number of messages is BatchSize.
 func (p *Publisher) BatchLimit() (messages, bytes int) {
 	return p.config.BatchSize, min(maxBatchPayload, p.config.MaxBody/2)
 }
 
-// SendBatch implements [transport.BatchSender]. Messages of more than one route are Invalid; so are
-// several that are larger than MaxBody together, and any if BatchSize does not allow as many.
+// SendBatch implements [transport.BatchSender]. The batch is Invalid if its messages have different
+// routes, if it has more messages than BatchSize, or if it is larger than MaxBody.
 func (p *Publisher) SendBatch(ctx context.Context, topic string, msgs []*message.Message, done func(transport.Result)) {
 	if len(msgs) == 1 {
 		p.Send(ctx, topic, msgs[0], done)
@@ -43,10 +43,11 @@ func (p *Publisher) SendBatch(ctx context.Context, topic string, msgs []*message
 	used.release()
 }
 
-// encodeBatch has msgs encoded as the one publishing of out. Its body is that of the parts.
+// encodeBatch encodes msgs as one publishing into out. The body of out.pub is in the returned
+// memory.
 func (p *Publisher) encodeBatch(topic string, msgs []*message.Message, out *outgoing) (encoded *pooled, err error) {
 	defer func() {
-		if v := recover(); v != nil { // as for one message
+		if v := recover(); v != nil { // as in encodeMessage
 			encoded, err = nil, fmt.Errorf("encode a batch: %w", panicError(v))
 		}
 	}()
@@ -69,7 +70,7 @@ func (p *Publisher) encodeBatch(topic string, msgs []*message.Message, out *outg
 			pub, used, err = p.codec.encode(msg, out.seq)
 		}
 		if err == nil {
-			err = checkShort("message ID", pub.MessageId) // that of the first one is checked as a property, too
+			err = checkShort("message ID", pub.MessageId) // of the first message, check repeats this with the other properties
 		}
 		if err != nil {
 			return nil, fmt.Errorf("encode message %s: %w", shorten(msg.UUID), err)
@@ -85,51 +86,51 @@ func (p *Publisher) encodeBatch(topic string, msgs []*message.Message, out *outg
 }
 
 const (
-	// gatherAbove is how many packets are unanswered before messages are gathered: as long as
-	// there are fewer, the broker has nothing to do that a message would wait for.
+	// gatherAbove is the number of unanswered AMQP messages from which on messages are gathered.
+	// With fewer, the broker is idle, and a message would wait for nothing.
 	gatherAbove = 4
-	// gatherFor is how long a message waits for others, about. It is not much more than a confirm
-	// takes; a queue that answers nothing must not stop the others.
+	// gatherFor is about how long a message waits for its batch to fill. It is little more than the
+	// time of a confirm, since a queue that answers nothing must not delay other queues.
 	gatherFor = sweepInterval
-	// maxBatchBytes is how large the body of a batch may become by gathering. It fits into one
-	// frame of RabbitMQ's default size.
+	// maxBatchBytes is the largest body that gathering makes. It fits into one frame of RabbitMQ's
+	// default size.
 	maxBatchBytes = 120 << 10
-	// maxPooledBatches is how many bodies are kept for the next batches.
+	// maxPooledBatches is how many bodies are kept for later batches.
 	maxPooledBatches = 16
 )
 
-// packet is an AMQP message, which the broker answers for.
+// packet is an AMQP message that was published; the broker answers each packet once.
 type packet struct {
 	seq      string
 	exchange string
 	key      string
 	confirm  *amqp091.DeferredConfirmation
 	returned *amqp091.Return
-	slots    int // that are not released
+	slots    int // slots that are not released
 }
 
-// pendingPackets is what is to be published on a channel in batches.
+// pendingPackets are the packets that are to be published on a channel.
 type pendingPackets struct {
 	byRoute map[destination]*pendingPacket
-	order   []*pendingPacket // the oldest first
+	order   []*pendingPacket // oldest first
 }
 
-// destination is where AMQP messages are published to.
+// destination is the exchange and routing key of an AMQP message.
 type destination struct{ exchange, key string }
 
-// pendingPacket is a packet that is not published yet.
+// pendingPacket is a packet that is not published yet: messages are gathered into it.
 type pendingPacket struct {
 	to       destination
-	pub      amqp091.Publishing // of the first message
+	pub      amqp091.Publishing // of the first message; its body and headers are dropped
 	seq      string
 	slots    []*slot
 	messages int
 	since    time.Time
 	body     []byte
-	first    int // where in body the envelope of the first message begins
+	first    int // the offset of the first message's envelope in body
 }
 
-// has tells whether messages are gathered that out may not overtake.
+// has tells whether a pending packet has the destination of out, which must not overtake it.
 func (g *pendingPackets) has(out *outgoing) bool {
 	return len(g.order) > 0 && g.byRoute[destination{out.exchange, out.key}] != nil
 }
@@ -140,8 +141,9 @@ func (g *pendingPackets) remove(b *pendingPacket) {
 	g.order = slices.Delete(g.order, i, i+1)
 }
 
-// gather adds out to the batch of its destination, and publishes that when it is full. It returns
-// false, with out not taken, when the channel cannot go on. Called with mu locked.
+// gather adds out to the pending packet of its destination, and publishes the packet when it is
+// full. It returns false, and leaves out alone, when the channel cannot go on. Called with mu
+// locked.
 func (p *Publisher) gather(ctx context.Context, c *confirmChannel, out *outgoing, done func(transport.Result)) bool {
 	g := &c.pending
 	to := destination{out.exchange, out.key}
@@ -168,7 +170,7 @@ func (p *Publisher) gather(ctx context.Context, c *confirmChannel, out *outgoing
 	if b.messages < p.config.BatchSize && len(b.body) < maxBatchBytes {
 		return true
 	}
-	// If this fails, out is judged with the others.
+	// If this fails, out is judged with the other messages of the packet.
 	p.publishPending(c, b)
 	return true
 }
@@ -186,11 +188,11 @@ func (p *Publisher) newPending(to destination, out *outgoing) *pendingPacket {
 		b = &pendingPacket{}
 	}
 	*b = pendingPacket{to: to, pub: out.pub, seq: out.seq, since: time.Now(), slots: b.slots[:0], body: appendBatchStart(b.body[:0], out.seq)}
-	b.pub.Body, b.pub.Headers = nil, nil // which are used again; an envelope has no headers
+	b.pub.Body, b.pub.Headers = nil, nil // their memory is reused; an envelope has no headers
 	return b
 }
 
-// add takes the messages of out over.
+// add adds the messages of out to the body of b.
 func (b *pendingPacket) add(out *outgoing) {
 	if out.messages > 1 {
 		b.body = append(b.body, out.pub.Body[entriesOffset(out.pub.Body):]...)
@@ -203,8 +205,8 @@ func (b *pendingPacket) add(out *outgoing) {
 	b.messages += out.messages
 }
 
-// publishPending publishes b, which is in c's gathering until then, and returns false if the channel
-// cannot go on. Called with mu locked.
+// publishPending publishes b and removes it from the pending packets of c. It returns false if the
+// channel cannot go on. Called with mu locked.
 func (p *Publisher) publishPending(c *confirmChannel, b *pendingPacket) bool {
 	pub := b.pub
 	pub.Body = b.body
@@ -215,7 +217,7 @@ func (p *Publisher) publishPending(c *confirmChannel, b *pendingPacket) bool {
 	}
 	confirm, err := c.ch.PublishWithDeferredConfirm(b.to.exchange, b.to.key, true, false, pub)
 	switch {
-	case errors.Is(err, amqp091.ErrClosed): // the judge is about to notice
+	case errors.Is(err, amqp091.ErrClosed): // the judge will notice the end
 		if p.current == c {
 			p.current = nil
 		}
@@ -243,15 +245,15 @@ func (p *Publisher) recycle(b *pendingPacket) {
 	}
 }
 
-// publishDue publishes what has waited long enough, or need not wait any more. Called with mu
-// locked.
+// publishDue publishes packets that have waited long enough, or all if the broker has little to do.
+// Called with mu locked.
 func (p *Publisher) publishDue(c *confirmChannel) {
 	for len(c.pending.order) > 0 && p.blocked == "" {
 		b := c.pending.order[0]
-		if !slices.ContainsFunc(b.slots, func(s *slot) bool { return s.done != nil }) { // while the broker was blocking
+		if !slices.ContainsFunc(b.slots, func(s *slot) bool { return s.done != nil }) { // all were given up while the broker blocked the connection
 			c.pending.remove(b)
 			_ = p.dropPending(c, b, nil, nil)
-			p.broadcast() // its bytes may be what somebody waits for
+			p.broadcast() // a caller may wait for the bytes of the packet
 			continue
 		}
 		if c.packets >= gatherAbove && !p.closed && time.Since(b.since) < gatherFor || !p.publishPending(c, b) {
@@ -260,9 +262,9 @@ func (p *Publisher) publishDue(c *confirmChannel) {
 	}
 }
 
-// endPending reports what was gathered for c, which is closed, or leaves it to the next channel: the
-// broker has not seen the messages that were gathered when another one has ended c. Called with mu
-// locked.
+// endPending reports the messages that were gathered for c, which is closed. If c ended with an
+// exception, which must be the fault of a published message, the pending messages become suspects
+// for the next channel instead. Called with mu locked.
 func (p *Publisher) endPending(c *confirmChannel, judged []judgement) []judgement {
 	cause := c.failure
 	if cause == nil {
@@ -278,8 +280,8 @@ func (p *Publisher) endPending(c *confirmChannel, judged []judgement) []judgemen
 	return judged
 }
 
-// suspectPending takes out of b, which is in nothing, what somebody still waits for, and puts it behind
-// the suspects.
+// suspectPending moves the messages of b that were not reported to the end of the suspects. b was
+// removed from the pending packets.
 func (p *Publisher) suspectPending(b *pendingPacket) {
 	b.slots = slices.DeleteFunc(b.slots, func(s *slot) bool {
 		if s.done == nil {
@@ -292,7 +294,8 @@ func (p *Publisher) suspectPending(b *pendingPacket) {
 	})
 }
 
-// dropPending ends b, which is in nothing, and reports those that somebody still waits for.
+// dropPending reports the messages of b that were not reported, and recycles b, which was removed
+// from the pending packets.
 func (p *Publisher) dropPending(c *confirmChannel, b *pendingPacket, cause error, judged []judgement) []judgement {
 	for _, s := range b.slots {
 		if s.done != nil {

@@ -16,8 +16,7 @@ import (
 )
 
 const (
-	// dialTimeout bounds connecting and the handshake, unless the URI says
-	// otherwise.
+	// dialTimeout bounds connecting and the handshake, unless the URI has another timeout.
 	dialTimeout = 30 * time.Second
 	// closeTimeout bounds the closing handshake of a connection or a channel.
 	closeTimeout = 5 * time.Second
@@ -25,20 +24,20 @@ const (
 	requestTimeout = 30 * time.Second
 )
 
-// broker is where to connect to and how.
+// broker has the addresses of the broker's nodes and the settings to connect with.
 type broker struct {
-	uris        []string // of the hosts
+	uris        []string // one for each host
 	parsed      amqp091.URI
 	config      amqp091.Config
 	backoff     backoff
-	credentials Credentials // nil for those in the URI
+	credentials Credentials // nil if the URI has them
 	name        string      // host:port/vhost, for logs and routes
 }
 
 // Credentials returns the user and the password to log in with.
 type Credentials func(ctx context.Context) (user, password string, err error)
 
-// newBroker checks c. Its errors name the field and contain no part of the URI.
+// newBroker checks c and the hosts. Its errors name the field and contain no part of the URI.
 func newBroker(c wamqp.ConnectionConfig, hosts []string, credentials Credentials, role string) (*broker, error) {
 	b := &broker{uris: []string{c.AmqpURI}, backoff: reconnectBackoff(c.Reconnect), credentials: credentials}
 	var errs []error
@@ -88,11 +87,11 @@ type connection struct {
 	*amqp091.Connection
 	raw   *bufferedConn
 	since time.Time
-	ended chan *amqp091.Error // gets the reason, if there is one
+	ended chan *amqp091.Error // receives the reason of the end, if there is one
 }
 
-// dial connects to one of the hosts. It gives up when ctx ends; once it has returned, ctx no longer
-// matters.
+// dial connects to one of the hosts. It gives up when ctx ends; the end of ctx does not affect the
+// returned connection.
 func (b *broker) dial(ctx context.Context) (*connection, error) {
 	config := b.config
 	password := b.parsed.Password
@@ -118,7 +117,7 @@ func (b *broker) dial(ctx context.Context) (*connection, error) {
 	return nil, fmt.Errorf("connect to %s: %w", b.name, joinInLine(errs))
 }
 
-// joinInLine is all errors in one line.
+// joinInLine joins errors in one line; errors.Join would put each on a line of its own.
 func joinInLine(errs []error) error {
 	err := errs[0]
 	for _, next := range errs[1:] {
@@ -128,7 +127,7 @@ func joinInLine(errs []error) error {
 }
 
 func (b *broker) dialHost(ctx context.Context, uri string, config amqp091.Config) (*connection, error) {
-	config.Properties = maps.Clone(config.Properties) // amqp091 writes to both
+	config.Properties = maps.Clone(config.Properties) // amqp091 writes to it, and to the TLS configuration
 	if config.TLSClientConfig != nil {
 		config.TLSClientConfig = config.TLSClientConfig.Clone()
 	}
@@ -139,8 +138,8 @@ func (b *broker) dialHost(ctx context.Context, uri string, config amqp091.Config
 		if err != nil {
 			return nil, err
 		}
-		// Until heartbeats begin, a dead peer is noticed by this deadline only;
-		// amqp091 clears it after the handshake.
+		// Until heartbeats begin, only this deadline detects a dead peer; amqp091 clears the
+		// deadline after the handshake.
 		if err := conn.SetDeadline(time.Now().Add(b.timeout())); err != nil {
 			_ = conn.Close()
 			return nil, err
@@ -171,7 +170,7 @@ func (b *broker) dialSocket(ctx context.Context, network, addr string) (net.Conn
 	return dialer.DialContext(ctx, network, addr)
 }
 
-// timeout bounds connecting, and the handshake after it.
+// timeout bounds connecting, and then the handshake.
 func (b *broker) timeout() time.Duration {
 	if b.parsed.ConnectionTimeout > 0 {
 		return time.Duration(b.parsed.ConnectionTimeout) * time.Millisecond
@@ -179,7 +178,7 @@ func (b *broker) timeout() time.Duration {
 	return dialTimeout
 }
 
-// version returns the major version of the broker, or 0 when it does not say.
+// version returns the major version of the broker, or 0 if the broker does not tell it.
 func (c *connection) version() int {
 	v, _ := c.Properties["version"].(string)
 	major, _, _ := strings.Cut(v, ".")
@@ -187,19 +186,18 @@ func (c *connection) version() int {
 	return n
 }
 
-// cutAfter cuts the connection if the returned function is not called in time.
-// amqp091's requests wait without a limit for an answer that a hung broker
-// never sends.
+// cutAfter cuts the connection after timeout, unless the returned function is called before.
+// Requests of amqp091 have no time limit, and a hung broker never answers.
 func (c *connection) cutAfter(timeout time.Duration) (stop func() bool) {
 	return time.AfterFunc(timeout, c.raw.abort).Stop
 }
 
-// errNoAnswer is the error of a request that the broker has left unanswered while it answered
-// others.
+// errNoAnswer is the error of a request that the broker did not answer, although it answered
+// requests on other channels.
 var errNoAnswer = errors.New("no answer")
 
-// request runs f, which makes requests, and cuts the connection if that is not done in time. It
-// tells whether the broker answers others meanwhile.
+// request runs f, which makes requests, and cuts the connection if f takes longer than timeout.
+// Then the error wraps errNoAnswer if the broker still answers requests on another channel.
 func (c *connection) request(timeout time.Duration, f func() error) error {
 	answers, done := false, make(chan struct{})
 	timer := time.AfterFunc(timeout, func() {
@@ -227,15 +225,13 @@ func (c *connection) shut() {
 	_ = c.raw.Close()
 }
 
-// closeChannel closes ch and waits until the broker has handled what was sent
-// on it.
+// closeChannel closes ch and waits until the broker has handled all frames that were sent on it.
 func (c *connection) closeChannel(ch *amqp091.Channel) {
 	defer c.cutAfter(closeTimeout)()
 	_ = ch.Close()
 }
 
-// withChannel runs f on a channel of its own, for declarations: a failed one
-// closes its channel.
+// withChannel runs f on a new channel, for declarations: a failed declaration closes its channel.
 func (c *connection) withChannel(timeout time.Duration, f func(*amqp091.Channel) error) error {
 	return c.request(timeout, func() error {
 		ch, err := c.Channel()

@@ -9,14 +9,14 @@ import (
 	"github.com/boxpair/boxpair/transport"
 )
 
-// cloudEventsPrefix begins the names of attributes in the headers of a message. The binding of
-// CloudEvents 1.0.2 for AMQP 1.0 allows "cloudEvents:" too, and recommends this one, which every
-// client can read. There is no binding for AMQP 0-9-1.
+// cloudEventsPrefix begins the names of CloudEvents attributes in the headers of a message. The
+// binding of CloudEvents 1.0.2 for AMQP 1.0 also allows "cloudEvents:", and recommends this prefix,
+// which every client can read. There is no binding for AMQP 0-9-1.
 const cloudEventsPrefix = "cloudEvents_"
 
-// setCloudEvents adds the attributes of CloudEvents 1.0 in binary mode to headers: the payload
-// stays as it is, and datacontenttype is the content-type property, which is there already. What
-// the user's headers say stays.
+// setCloudEvents adds the attributes of CloudEvents 1.0 in binary mode to headers. The payload
+// stays unchanged, and the content-type property already is datacontenttype. The user's headers are
+// not overwritten.
 func setCloudEvents(headers amqp091.Table, topic string, msg *message.Message) {
 	set := func(name, value string) {
 		name = cloudEventsPrefix + name
@@ -28,10 +28,10 @@ func setCloudEvents(headers amqp091.Table, topic string, msg *message.Message) {
 	set("id", msg.UUID)
 	set("source", "/"+url.PathEscape(msg.Metadata[transport.MetaProducer])) // a URI reference, and never empty
 	set("type", msg.Metadata[transport.MetaType])
-	set("type", topic) // if the event has none
+	set("type", topic) // if the event has no type
 	set("subject", msg.Metadata[transport.MetaSource])
 	set("time", msg.Metadata[transport.MetaOccurredAt])
-	set("time", msg.Metadata[transport.MetaStamp]) // if it says the same
+	set("time", msg.Metadata[transport.MetaStamp]) // if the event occurred when it was written
 	set("partitionkey", msg.Metadata[transport.MetaKey])
 	set("traceparent", msg.Metadata[transport.MetaTraceParent])
 	set("tracestate", msg.Metadata[transport.MetaTraceState])

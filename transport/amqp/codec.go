@@ -15,23 +15,24 @@ import (
 	"github.com/boxpair/boxpair/transport"
 )
 
-// A number of each publish, so that a return is matched to the publish that
-// it belongs to and not to another one of the same message. Its value is text:
-// stock watermill-amqp cannot read a message with any other header.
+// seqHeader is the header with the number of the publish, which matches a return to its publish; a
+// message ID would also match another publish of the same message. The number is text, since stock
+// watermill-amqp cannot read a message that has a header of another type.
 const seqHeader = transport.ReservedPrefix + "publish-seq"
 
-// codec turns messages into publishings and deliveries into messages.
+// codec encodes messages as publishings and decodes deliveries to messages.
 type codec interface {
-	// encode returns a publishing with a number, whose Headers the caller may change. If it is made
-	// of parts that are used again, the caller gives them back when it has been written.
+	// encode returns a publishing with the given number. The caller may change its Headers. If
+	// encode also returns pooled memory, the publishing uses it, and the caller releases it once
+	// the publishing was written.
 	encode(msg *message.Message, seq string) (pub amqp091.Publishing, used *pooled, err error)
 	decode(d *amqp091.Delivery) (*message.Message, error)
-	// total tells whether decode can read any delivery, in whatever way. A batch that comes to it
-	// could not be split.
+	// readsAll tells whether decode can read every delivery in some way. A batch reaches decode
+	// only if it could not be parsed.
 	readsAll() bool
 }
 
-// newCodec returns the codec for a marshaler. The default one may write envelopes.
+// newCodec returns the codec for a marshaler. Only the default codec can write envelopes.
 func newCodec(m wamqp.Marshaler, envelopes bool) codec {
 	switch m := m.(type) {
 	case nil:
@@ -45,8 +46,7 @@ func newCodec(m wamqp.Marshaler, envelopes bool) codec {
 	}
 }
 
-// transient tells whether m is known to make messages that do not survive a
-// restart of the broker.
+// transient tells whether m is known to make messages that do not survive a restart of the broker.
 func transient(m wamqp.Marshaler) bool {
 	switch m := m.(type) {
 	case wamqp.DefaultMarshaler:
@@ -61,8 +61,8 @@ func transient(m wamqp.Marshaler) bool {
 	return false
 }
 
-// defaultCodec writes what watermill-amqp's DefaultMarshaler writes, and the
-// message's properties besides. It reads any message.
+// defaultCodec writes the headers that watermill-amqp's DefaultMarshaler writes, and the message's
+// properties in addition. It can read every message.
 type defaultCodec struct {
 	idHeader  string
 	envelopes bool
@@ -78,16 +78,17 @@ func newDefaultCodec(m wamqp.DefaultMarshaler, envelopes bool) defaultCodec {
 	return c
 }
 
-// pooled are what a publishing is made of.
+// pooled is the memory of a publishing.
 type pooled struct {
 	headers amqp091.Table
 	body    []byte // of an envelope
 }
 
-// pool are used again: amqp091 has encoded headers and body when Publish returns.
+// pool keeps memory for later publishings: amqp091 has encoded headers and body when Publish
+// returns.
 var pool = sync.Pool{New: func() any { return &pooled{headers: make(amqp091.Table, 16)} }}
 
-// maxPooled is how large a body is kept for the next message.
+// maxPooled is the largest body that is kept for later messages.
 const maxPooled = 64 << 10
 
 func (p *pooled) release() {
@@ -107,8 +108,8 @@ func (c defaultCodec) encode(msg *message.Message, seq string) (pub amqp091.Publ
 		if p.body, err = appendEnvelope(p.body[:0], msg, seq, c.idHeader); err != nil {
 			return pub, nil, err
 		}
-		// RabbitMQ has more work with properties of more than 64 bytes: neither Type nor
-		// ContentType.
+		// Type and ContentType stay empty: RabbitMQ has more work with properties of more than 64
+		// bytes.
 		pub.Body, pub.ContentEncoding = p.body, envelopeEncoding
 	} else {
 		for name, value := range msg.Metadata {
@@ -129,14 +130,14 @@ func (c defaultCodec) encode(msg *message.Message, seq string) (pub amqp091.Publ
 	if c.post == nil {
 		return pub, p, nil
 	}
-	return c.postprocess(pub, seq), nil, nil // the hook may keep the headers, so they are not used again
+	return c.postprocess(pub, seq), nil, nil // not pooled, since the hook may keep the headers
 }
 
-// postprocess has the user's hook at pub.
+// postprocess calls the user's hook.
 func (c defaultCodec) postprocess(pub amqp091.Publishing, seq string) amqp091.Publishing {
 	pub = c.post(pub)
-	if pub.Headers[seqHeader] != seq { // without it a return would be nobody's
-		pub.Headers = maps.Clone(pub.Headers) // which the hook may use again
+	if pub.Headers[seqHeader] != seq { // without the number, a return could not be matched
+		pub.Headers = maps.Clone(pub.Headers) // the hook may use the map again
 		if pub.Headers == nil {
 			pub.Headers = amqp091.Table{}
 		}
@@ -169,7 +170,7 @@ func (c defaultCodec) decode(d *amqp091.Delivery) (*message.Message, error) {
 	switch {
 	case d.ContentEncoding == envelopeEncoding:
 		body = c.unwrap(d.Body, meta)
-	case isOwnEncoding(d.ContentEncoding): // a batch that could not be split, or what a later version writes
+	case isOwnEncoding(d.ContentEncoding): // a batch that could not be parsed, or a format of a later version
 		meta[transport.MetaEnvelope] = unreadable
 	}
 	delete(meta, seqHeader)
@@ -181,8 +182,9 @@ func (c defaultCodec) decode(d *amqp091.Delivery) (*message.Message, error) {
 	return msg, nil
 }
 
-// unwrap returns the payload in an envelope, and adds its metadata to meta, where that has no header
-// of the same name. What cannot be opened is refused by the inbox.
+// unwrap returns the payload of an envelope, and adds the envelope's metadata to meta, except names
+// that meta has. If the envelope cannot be parsed, it returns body and marks meta, so that the
+// inbox refuses the message.
 func (c defaultCodec) unwrap(body []byte, meta message.Metadata) []byte {
 	payload, err := parseEnvelope(body, func(name, value string) {
 		if _, there := meta[name]; !there && name != c.idHeader {
@@ -196,7 +198,7 @@ func (c defaultCodec) unwrap(body []byte, meta message.Metadata) []byte {
 	return payload
 }
 
-// customCodec uses a marshaler of the user's.
+// customCodec uses the user's marshaler.
 type customCodec struct{ wamqp.Marshaler }
 
 func (c customCodec) readsAll() bool { return false }
@@ -207,7 +209,7 @@ func (c customCodec) encode(msg *message.Message, seq string) (pub amqp091.Publi
 	if err != nil {
 		return pub, nil, err
 	}
-	pub.Headers = maps.Clone(pub.Headers) // they may be the marshaler's own
+	pub.Headers = maps.Clone(pub.Headers) // the map may be the marshaler's
 	if pub.Headers == nil {
 		pub.Headers = amqp091.Table{}
 	}
@@ -215,8 +217,8 @@ func (c customCodec) encode(msg *message.Message, seq string) (pub amqp091.Publi
 	return pub, nil, nil
 }
 
-// decode tries the delivery as it is, then with its headers as text: most
-// marshalers take no other, and RabbitMQ itself adds numbers and tables.
+// decode passes the delivery to the marshaler as it is, and if that fails, with all headers as
+// text: most marshalers accept text only, and RabbitMQ itself adds numbers and tables.
 func (c customCodec) decode(d *amqp091.Delivery) (*message.Message, error) {
 	d, err := asPlain(d)
 	if err != nil {
@@ -254,7 +256,7 @@ func (c customCodec) unmarshal(d amqp091.Delivery) (msg *message.Message, err er
 	if err == nil && msg == nil {
 		err = errors.New("marshaler returned no message")
 	}
-	if err == nil && msg.UUID == "" { // it may be in the properties only
+	if err == nil && msg.UUID == "" { // the ID may be in the properties only
 		msg.UUID = d.MessageId
 	}
 	return msg, err
@@ -265,7 +267,7 @@ func recoverAs(what string, err *error) {
 	case nil:
 	case runtime.Error:
 		*err = fmt.Errorf("%s: panic: %w", what, r)
-	default: // its text may hold the payload
+	default: // the text of the panic may hold the payload
 		*err = fmt.Errorf("%s: panic with a %T", what, r)
 	}
 }

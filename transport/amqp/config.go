@@ -11,221 +11,201 @@ import (
 	"github.com/rabbitmq/amqp091-go"
 )
 
-const (
-	// Declare declares what is missing. The user needs the configure permission.
-	Declare Topology = iota
-	// Passive checks that exchanges and queues exist and declares nothing. Bindings
-	// cannot be checked.
-	Passive
-	// NoTopology neither declares nor checks.
-	NoTopology
-)
-
-const (
-	// Quorum queues are replicated, and confirm what is on disk.
-	Quorum QueueType = iota
-	// Classic queues are what stock watermill-amqp declares with RabbitMQ's default
-	// configuration. They confirm before a message is on disk.
-	Classic
-)
-
 // Queue is a queue that a publisher declares.
 type Queue struct {
-	// Topic is the topic whose messages the queue takes. Required.
+	// Topic is the topic whose messages go to the queue. Required.
 	Topic string `yaml:"topic" env:"TOPIC"`
 	// Name of the queue. Defaults to AMQP.Queue.GenerateName(Topic).
 	Name string `yaml:"name" env:"NAME"`
-	// BindingKey binds the queue to the topic's exchange. Defaults to the routing key
-	// that messages of the topic are published with. Refused with Partitions.
+	// BindingKey binds the queue to the topic's exchange. Defaults to the routing key with which
+	// messages of the topic are published. Refused with Partitions.
 	BindingKey string `yaml:"binding_key" env:"BINDING_KEY"`
-	// Partitions of the consumer whose queue it is, if it has another number of them than
-	// PublisherConfig.Partitions, which it must be used with. Defaults to
+	// Partitions is the number of partitions of the queue's consumer. It needs
+	// PublisherConfig.Partitions, and may differ from that number. Defaults to
 	// PublisherConfig.Partitions.
 	Partitions int `yaml:"partitions" env:"PARTITIONS"`
 }
 
 // PublisherConfig configures a [Publisher].
 type PublisherConfig struct {
-	// AMQP is watermill-amqp's configuration. Connection.AmqpURI,
-	// Exchange.GenerateName and Publish.GenerateRoutingKey are required; a nil
-	// Marshaler is the DefaultMarshaler. Publish.Mandatory, ConfirmDelivery and
-	// ChannelPoolSize are of no importance: messages are always mandatory and
-	// confirmed, on one channel. NoWait of a declaration is taken as false.
+	// AMQP is watermill-amqp's configuration. Connection.AmqpURI, Exchange.GenerateName and
+	// Publish.GenerateRoutingKey are required; a nil Marshaler is the DefaultMarshaler.
+	// Publish.Mandatory, ConfirmDelivery and ChannelPoolSize have no effect: messages are always
+	// mandatory and confirmed, on one channel. NoWait of a declaration is taken as false.
 	AMQP wamqp.Config `yaml:"-" env:"-"`
 
-	// Hosts are the nodes of a cluster, each as host or host:port, in place of the host in
-	// AMQP.Connection.AmqpURI. They are tried in turn, beginning with any of them. Defaults to the
-	// host in AmqpURI.
+	// Hosts are the nodes of a cluster, each as host or host:port, and replace the host in
+	// AMQP.Connection.AmqpURI. They are tried in turn from a random host on. Defaults to the host
+	// in AmqpURI.
 	Hosts []string `yaml:"hosts" env:"HOSTS"`
 
-	// Credentials, if it is not nil, is called at each attempt to connect, and goes before user and
-	// password in AMQP.Connection.AmqpURI: for passwords that are replaced and tokens that expire.
-	// It may be called by several goroutines at once.
+	// Credentials, if it is not nil, is called at each attempt to connect, for passwords that are
+	// replaced and tokens that expire. It overrides user and password in AMQP.Connection.AmqpURI.
+	// It must be safe for concurrent use.
 	Credentials Credentials `yaml:"-" env:"-"`
 
-	// Name tells this publisher from others in [Publisher.Route]. Defaults to
-	// host:port/vhost of the broker, with several hosts to all of them.
+	// Name distinguishes this publisher in [Publisher.Route]. Defaults to host:port/vhost of the
+	// broker, with all hosts if there are several.
 	Name string `yaml:"name" env:"NAME"`
 
-	// Topology says who declares. Defaults to Declare.
+	// Topology determines who declares. Defaults to Declare.
 	Topology Topology `yaml:"topology" env:"TOPOLOGY"`
 
-	// Queues are declared along with the exchange of their topic, so that what is
-	// published before a consumer's first start is kept for it. With the default
-	// exchange, the queue that the routing key names is declared without being
-	// listed, if it is AMQP.Queue.GenerateName(topic). Defaults to none.
+	// Queues are declared along with the exchange of their topic, so that the broker keeps messages
+	// that are published before a consumer's first start. With the default exchange, the queue that
+	// the routing key names is declared without being listed, if its name is
+	// AMQP.Queue.GenerateName(topic). Defaults to none.
 	Queues []Queue `yaml:"queues" envPrefix:"QUEUES_"`
 
-	// Partitions, if it is not 0, publishes to partitioned topics: by the shard of the
-	// event's key (idgen.Shard), over a direct exchange. It is the number of queues of
-	// each consumer that is declared here; a consumer that is not may have another
-	// number. At most 64, the number of shards. See "Partitioned topics" in the
-	// documentation of the package. Defaults to 0: topics are not partitioned.
+	// Partitions, if it is not 0, publishes to partitioned topics: by the shard of the event's key
+	// (idgen.Shard), over a direct exchange. It is the number of queues of each consumer whose
+	// queues are declared here; other consumers may have another number. At most 64, the number of
+	// shards. See "Partitioned topics" in the documentation of the package. Defaults to 0: topics
+	// are not partitioned.
 	Partitions int `yaml:"partitions" env:"PARTITIONS"`
 
-	// Key returns the key of a message, "" for none, and is of importance with
-	// Partitions only. Called by the goroutines that publish. Defaults to the
-	// metadata transport.MetaKey.
+	// Key returns the key of a message, "" for none. It is used with Partitions only, and called by
+	// the goroutines that publish. Defaults to the metadata transport.MetaKey.
 	Key func(*message.Message) string `yaml:"-" env:"-"`
 
 	// CloudEvents adds the attributes of CloudEvents 1.0 to each message, in binary mode, for
-	// consumers that know those rather than this library. See "CloudEvents" in the documentation of
-	// the package. Defaults to false.
+	// consumers without this library. See "CloudEvents" in the documentation of the package.
+	// Defaults to false.
 	CloudEvents bool `yaml:"cloud_events" env:"CLOUD_EVENTS"`
 
 	// Envelope sends the metadata in the body, as a line before the payload, and the dispatch ID in
-	// the message-id property only: headers cost the broker a quarter of what it can do. Consumers
+	// the message-id property only: headers cost the broker a quarter of its throughput. Consumers
 	// must read with this package. Refused with CloudEvents, and with a Marshaler other than the
 	// DefaultMarshaler without PostprocessPublishing. See "Envelopes" in the documentation of the
 	// package. Defaults to false: each name has a header.
 	Envelope bool `yaml:"envelope" env:"ENVELOPE"`
 
-	// BatchSize is how many messages of one exchange and routing key may be published as one, which
-	// costs the broker little more than one. They are gathered while earlier ones are unconfirmed,
-	// for some milliseconds at most. Needs Envelope. See "Batches" in the documentation of the
-	// package. At most 1000. Defaults to 1.
+	// BatchSize is how many messages of one exchange and routing key may be published as one AMQP
+	// message, which costs the broker little more than a single message. Messages are gathered
+	// while earlier ones are unconfirmed, for some milliseconds at most. Needs Envelope. See
+	// "Batches" in the documentation of the package. At most 1000. Defaults to 1.
 	BatchSize int `yaml:"batch_size" env:"BATCH_SIZE"`
 
-	// QueueType is the type of the queues declared. AMQP.Queue.Arguments goes first
-	// if it names a type. Defaults to Quorum.
+	// QueueType is the type of the declared queues, unless AMQP.Queue.Arguments names a type.
+	// Defaults to Quorum.
 	QueueType QueueType `yaml:"queue_type" env:"QUEUE_TYPE"`
 
-	// Window is how many messages may be unconfirmed, those of a call of SendBatch counted as one.
+	// Window is how many messages may be unconfirmed; a call of SendBatch counts as one message.
 	// Defaults to 1000.
 	Window int `yaml:"window" env:"WINDOW"`
 
-	// WindowBytes is how many bytes may be unconfirmed, besides one message of any size. With
-	// Envelope, a call of Send that waits has a copy of its payload, too. Defaults to 64 MiB.
+	// WindowBytes is how many bytes may be unconfirmed. One message of any size is always allowed.
+	// With Envelope, a waiting call of Send holds a copy of its payload in addition. Defaults to 64
+	// MiB.
 	WindowBytes int `yaml:"window_bytes" env:"WINDOW_BYTES"`
 
-	// ConfirmTimeout is how long the broker may take to answer for a message before
-	// that is unavailable, and before the connection is cut if it has answered
-	// nothing at all. It is also how long Send waits at most for the connection or
-	// for room in the window, and Close for what is unconfirmed. Defaults to 30
-	// seconds.
+	// ConfirmTimeout is how long the broker may take to answer for a message before the message is
+	// reported as unavailable. If the broker has answered for no message in that time, the
+	// connection is cut. ConfirmTimeout also bounds how long Send waits for the connection or for
+	// room in the window, and how long Close waits for confirms. Defaults to 30 seconds.
 	ConfirmTimeout time.Duration `yaml:"confirm_timeout" env:"CONFIRM_TIMEOUT"`
 
-	// MaxBody is the largest body in bytes: the payload, and with Envelope the metadata. A larger
-	// one is Invalid. Keep it at or below the broker's max_message_size, which closes the
-	// channel otherwise. Defaults to 16 MiB, as RabbitMQ 4 does.
+	// MaxBody is the largest body in bytes: the payload, and with Envelope the metadata. A message
+	// with a larger body is Invalid. Keep MaxBody at or below the broker's max_message_size, beyond
+	// which the broker closes the channel. Defaults to 16 MiB, as in RabbitMQ 4.
 	MaxBody int `yaml:"max_body" env:"MAX_BODY"`
 
-	// AllowLoss accepts configuration by which the broker may lose messages that it
-	// has confirmed: transient messages, and exchanges and queues that are not
-	// durable or drop messages. Defaults to false: New refuses it.
+	// AllowLoss accepts configuration with which the broker may lose confirmed messages: transient
+	// messages, and exchanges and queues that are not durable or drop messages. Defaults to false:
+	// New refuses such configuration.
 	AllowLoss bool `yaml:"allow_loss" env:"ALLOW_LOSS"`
 
-	// Logger takes what happens to the connection. Defaults to [slog.Default].
+	// Logger receives events of the connection. Defaults to [slog.Default].
 	Logger *slog.Logger `yaml:"-" env:"-"`
 }
 
 // SubscriberConfig configures a [Subscriber].
 type SubscriberConfig struct {
-	// AMQP is watermill-amqp's configuration. Connection.AmqpURI,
-	// Exchange.GenerateName and Queue.GenerateName are required; a nil Marshaler is
-	// the DefaultMarshaler. NoWait of a declaration is taken as false, and
-	// Consume.Qos.Global too: each subscription has a channel of its own.
+	// AMQP is watermill-amqp's configuration. Connection.AmqpURI, Exchange.GenerateName and
+	// Queue.GenerateName are required; a nil Marshaler is the DefaultMarshaler. NoWait of a
+	// declaration is taken as false, and Consume.Qos.Global too: each subscription has a channel of
+	// its own.
 	AMQP wamqp.Config `yaml:"-" env:"-"`
 
-	// Hosts are the nodes of a cluster, each as host or host:port, in place of the host in
-	// AMQP.Connection.AmqpURI. They are tried in turn, beginning with any of them. Defaults to the
-	// host in AmqpURI.
+	// Hosts are the nodes of a cluster, each as host or host:port, and replace the host in
+	// AMQP.Connection.AmqpURI. They are tried in turn from a random host on. Defaults to the host
+	// in AmqpURI.
 	Hosts []string `yaml:"hosts" env:"HOSTS"`
 
-	// Credentials, if it is not nil, is called at each attempt to connect, and goes before user and
-	// password in AMQP.Connection.AmqpURI: for passwords that are replaced and tokens that expire.
-	// It may be called by several goroutines at once.
+	// Credentials, if it is not nil, is called at each attempt to connect, for passwords that are
+	// replaced and tokens that expire. It overrides user and password in AMQP.Connection.AmqpURI.
+	// It must be safe for concurrent use.
 	Credentials Credentials `yaml:"-" env:"-"`
 
-	// Topology says who declares. Defaults to Declare.
+	// Topology determines who declares. Defaults to Declare.
 	Topology Topology `yaml:"topology" env:"TOPOLOGY"`
 
-	// QueueType is the type of the queues declared. AMQP.Queue.Arguments goes first
-	// if it names a type. Defaults to Quorum.
+	// QueueType is the type of the declared queues, unless AMQP.Queue.Arguments names a type.
+	// Defaults to Quorum.
 	QueueType QueueType `yaml:"queue_type" env:"QUEUE_TYPE"`
 
-	// DeliveryLimitIsSafe asserts that the queue drops no message for having been
-	// delivered too often: it is not a quorum queue, or has no delivery limit, or
-	// dead-letters beyond it. It is required where the queue is not declared
-	// here, with Passive and NoTopology, and where Arguments set a limit without a
-	// dead-letter exchange, since RabbitMQ 4 drops after 20 deliveries by default. With RabbitMQ 4
-	// it is required as well where a queue is there without the argument x-delivery-limit, as
-	// those that were declared on RabbitMQ 3: see "Delivery limits" in the documentation of the
-	// package. Defaults to false.
+	// DeliveryLimitIsSafe asserts that the queue drops no message after too many deliveries: it is
+	// not a quorum queue, or has no delivery limit, or dead-letters messages beyond the limit. The
+	// assertion is required if the subscriber does not declare the queue (Passive and NoTopology),
+	// since RabbitMQ 4 drops after 20 deliveries by default, and if Arguments set a limit without a
+	// dead-letter exchange. With RabbitMQ 4 it is also required for an existing queue without the
+	// argument x-delivery-limit, for example from RabbitMQ 3: see "Delivery limits" in the
+	// documentation of the package. Defaults to false.
 	DeliveryLimitIsSafe bool `yaml:"delivery_limit_is_safe" env:"DELIVERY_LIMIT_IS_SAFE"`
 
-	// Partitions, if it is not 0, is in how many queues the consumer takes its
-	// messages: one for each partition, with one active consumer at a time among all
-	// processes. At most 64. Publishers must partition as well. See "Partitioned
-	// topics" in the documentation of the package. Defaults to 0: one queue.
+	// Partitions, if it is not 0, is the number of queues from which the consumer takes its
+	// messages: one queue for each partition, with one active consumer at a time among all
+	// processes. At most 64. Publishers must partition as well. See "Partitioned topics" in the
+	// documentation of the package. Defaults to 0: one queue.
 	Partitions int `yaml:"partitions" env:"PARTITIONS"`
 
-	// RebalanceInterval is how often the processes of a consumer look whether one of them has more
-	// than its share of the partitions, and gives some back. Without partitions, a process looks a
-	// twelfth as often whether others consume its queue, and warns of them. Defaults to 5 seconds.
+	// RebalanceInterval is how often the processes of a consumer compare their number with their
+	// partitions; a process that has more than its share gives some back. Without partitions, a
+	// process checks a twelfth as often whether the queue has other consumers, and warns of them.
+	// Defaults to 5 seconds.
 	RebalanceInterval time.Duration `yaml:"rebalance_interval" env:"REBALANCE_INTERVAL"`
 
 	// InFlight is how many messages of a subscription, or of each of its partitions, may be handed
 	// out and not yet acknowledged. Defaults to AMQP.Consume.Qos.PrefetchCount, and to 64 if that
 	// is 0.
 	InFlight int `yaml:"in_flight" env:"IN_FLIGHT"`
-	// Prefetch is how many messages, or batches, the broker may deliver before they are
-	// acknowledged. Those that are not handed out wait in memory: with more than InFlight, messages
-	// that wait for an earlier one of their key leave room for other keys. What waits here is kept
-	// from other consumers of the queue. At least InFlight, at most 65535. Defaults to 4 times
-	// InFlight.
+	// Prefetch is how many messages or batches the broker may deliver before they are acknowledged.
+	// Messages that are not handed out wait in memory: with a Prefetch above InFlight, messages
+	// that wait for an earlier message of their key leave room for other keys. Other consumers of
+	// the queue do not get messages that wait here. At least InFlight, at most 65535. Defaults to 4
+	// times InFlight.
 	Prefetch int `yaml:"prefetch" env:"PREFETCH"`
 
-	// Key returns the key of a message. Messages of one key are handed out one
-	// after another; "" is no key. It is called by one goroutine per subscription. Handlers
-	// see what it returned by transport.OrderingKey. Defaults to the metadata transport.MetaKey.
+	// Key returns the key of a message; "" is no key. Messages of one key are handed out one after
+	// another. Key is called by one goroutine per subscription. Handlers get its result by
+	// transport.OrderingKey. Defaults to the metadata transport.MetaKey.
 	Key func(*message.Message) string `yaml:"-" env:"-"`
 
-	// RedeliveryMin is the time until a nacked message is handed out again. It doubles with
-	// each nack, up to RedeliveryMax, and is spread by a random factor. Defaults to 100
+	// RedeliveryMin is the delay before a nacked message is handed out again. The delay doubles
+	// with each nack, up to RedeliveryMax, and is spread by a random factor. Defaults to 100
 	// milliseconds, or to RedeliveryMax if that is shorter.
 	RedeliveryMin time.Duration `yaml:"redelivery_min" env:"REDELIVERY_MIN"`
-	// RedeliveryMax is the largest such time. Defaults to 10 seconds, or to RedeliveryMin if that
-	// is longer.
+	// RedeliveryMax is the longest delay. Defaults to 10 seconds, or to RedeliveryMin if that is
+	// longer.
 	RedeliveryMax time.Duration `yaml:"redelivery_max" env:"REDELIVERY_MAX"`
 
-	// CloseTimeout is how long Close, and the end of a Subscribe's context, wait for
-	// messages in flight. Defaults to 30 seconds.
+	// CloseTimeout is how long Close, and the end of a Subscribe's context, wait for messages in
+	// flight. Defaults to 30 seconds.
 	CloseTimeout time.Duration `yaml:"close_timeout" env:"CLOSE_TIMEOUT"`
 
-	// DeadLetterExchange takes the messages that AMQP.Marshaler cannot read, with the
-	// name of the queue as their routing key. It must exist and route them. Defaults
-	// to the default exchange and the queue <queue>.undecodable, which is declared,
-	// or checked if Passive, with the rest. The DefaultMarshaler reads every
-	// message, so nothing is declared for it.
+	// DeadLetterExchange receives the messages that AMQP.Marshaler cannot read, with the name of
+	// the queue as their routing key. It must exist and route them. Defaults to the default
+	// exchange and the queue <queue>.undecodable, which is declared, or checked if Topology is
+	// Passive, with the other queues. The DefaultMarshaler reads every message, so no such queue is
+	// declared for it.
 	DeadLetterExchange string `yaml:"dead_letter_exchange" env:"DEAD_LETTER_EXCHANGE"`
 
-	// AllowLoss accepts queues that are not durable or drop messages. Defaults to
-	// false: New refuses them.
+	// AllowLoss accepts queues that are not durable or drop messages. Defaults to false: New
+	// refuses such queues.
 	AllowLoss bool `yaml:"allow_loss" env:"ALLOW_LOSS"`
 
-	// Logger takes what happens to connections and messages that cannot be read.
-	// Defaults to [slog.Default].
+	// Logger receives events of connections, and messages that cannot be read. Defaults to
+	// [slog.Default].
 	Logger *slog.Logger `yaml:"-" env:"-"`
 }
 
@@ -350,7 +330,7 @@ func (c *SubscriberConfig) validate() error {
 	return v.err()
 }
 
-// problems collects what is wrong with a configuration.
+// problems collects the errors of a configuration.
 type problems []error
 
 func (v *problems) add(format string, args ...any) { *v = append(*v, fmt.Errorf(format, args...)) }
@@ -373,7 +353,7 @@ func (v *problems) common(c *wamqp.Config, topology Topology, queueType QueueTyp
 	if queueType > Classic {
 		v.add("QueueType: unknown value %d", queueType)
 	}
-	// The default exchange has no type here, and is durable whatever is said.
+	// The default exchange has no type here, and is always durable.
 	if topology == Declare && c.Exchange.Type != "" && !c.Exchange.Durable && !allowLoss {
 		v.add("AMQP.Exchange.Durable: an exchange that is not durable is gone after a restart of the broker; set AllowLoss to accept that")
 	}
@@ -397,7 +377,7 @@ func (v *problems) queues(c *PublisherConfig) {
 	}
 }
 
-// queue checks what is known of the queues to be declared.
+// queue checks the settings of the queues to be declared.
 func (v *problems) queue(c *wamqp.Config, queueType QueueType, allowLoss, limitIsSafe bool) {
 	if kind, ok := c.Queue.Arguments[amqp091.QueueTypeArg].(string); ok && kind != amqp091.QueueTypeQuorum {
 		queueType = Classic
@@ -416,7 +396,7 @@ func (v *problems) queue(c *wamqp.Config, queueType QueueType, allowLoss, limitI
 
 const acceptLoss = "; set AllowLoss to accept that"
 
-// lasting refuses queues that go, with what is in them.
+// lasting refuses queues that the broker deletes with their messages.
 func (v *problems) lasting(c *wamqp.QueueConfig) {
 	if !c.Durable {
 		v.add("AMQP.Queue.Durable: a queue that is not durable loses its messages with a restart of the broker" + acceptLoss)
@@ -429,7 +409,7 @@ func (v *problems) lasting(c *wamqp.QueueConfig) {
 // arguments refuses queues that drop messages instead of dead-lettering them.
 func (v *problems) arguments(args amqp091.Table, limitIsSafe bool) {
 	if args[deadLetterExchangeArg] != nil && args[deadLetterExchangeArg] != "" || args[deadLetterKeyArg] != nil {
-		return // with the default exchange and no key of its own, a dead letter would go back to where it came from, which RabbitMQ drops
+		return // with the default exchange and without a key of its own, RabbitMQ would dead-letter to the same queue, and drops such a message
 	}
 	if args[amqp091.QueueMessageTTLArg] != nil {
 		v.add("AMQP.Queue.Arguments: x-message-ttl without x-dead-letter-exchange drops messages" + acceptLoss)

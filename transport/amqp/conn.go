@@ -7,30 +7,29 @@ import (
 	"time"
 )
 
-// bufferedConn is a net.Conn whose writes never wait for the network: they are
-// collected and written by a goroutine of its own, together when more comes in
-// than the network takes. amqp091 writes each message with a system call of
-// its own while it holds its locks; with this in between, publishes share system
-// calls, and a broker that has stopped reading holds up no lock.
+// bufferedConn is a net.Conn whose writes never wait for the network. A goroutine of its own writes
+// the buffered bytes, many writes at once if they come faster than the network takes them. amqp091
+// writes each message with a system call of its own while it holds its locks. With the buffer,
+// publishes share system calls, and a broker that has stopped reading blocks no lock.
 //
-// What is buffered is bounded by who writes: a publisher by its window.
+// The writers bound the buffer: a publisher by its window.
 type bufferedConn struct {
 	net.Conn
 
 	mu      sync.Mutex
 	pending []byte
-	spare   []byte // the buffer that was written last, to be used again
-	err     error  // of the connection; all later writes get it
+	spare   []byte // the buffer that was written last, for reuse
+	err     error  // of the connection; all later writes return it
 	closing bool
 
-	wake chan struct{} // capacity 1: there is something to do
+	wake chan struct{} // capacity 1: the goroutine has to look
 	done chan struct{} // closed when the writing goroutine has ended
 }
 
 const (
-	// flushTimeout bounds how long Close tries to get rid of what is buffered.
+	// flushTimeout bounds how long Close tries to write the buffered bytes.
 	flushTimeout = 250 * time.Millisecond
-	// keptBuffer is the largest buffer that is kept for later.
+	// keptBuffer is the largest buffer that is kept for reuse.
 	keptBuffer = 1 << 20
 )
 
@@ -40,8 +39,8 @@ func newBufferedConn(conn net.Conn) *bufferedConn {
 	return c
 }
 
-// Write takes p over and returns. An error means that the connection is
-// broken; that it is not does not mean that p has been sent.
+// Write buffers p and returns. An error means that the connection is broken. No error does not mean
+// that p was sent.
 func (c *bufferedConn) Write(p []byte) (int, error) {
 	c.mu.Lock()
 	if c.err != nil {
@@ -83,8 +82,7 @@ func (c *bufferedConn) flush() {
 	}
 }
 
-// write sends p and keeps its buffer for later. It tells whether the
-// connection still works.
+// write sends p and keeps its buffer for reuse. It tells whether the connection still works.
 func (c *bufferedConn) write(p []byte) bool {
 	_, err := c.Conn.Write(p)
 	c.mu.Lock()
@@ -92,7 +90,7 @@ func (c *bufferedConn) write(p []byte) bool {
 	if err != nil {
 		c.err = err
 		c.pending = nil
-		_ = c.Conn.Close() // so that the reader notices
+		_ = c.Conn.Close() // so that the reader notices the end
 		return false
 	}
 	if cap(p) <= keptBuffer {
@@ -101,7 +99,7 @@ func (c *bufferedConn) write(p []byte) bool {
 	return true
 }
 
-// Close writes what is buffered, if that is quick, and closes the connection.
+// Close writes the buffered bytes, if that is quick, and closes the connection.
 func (c *bufferedConn) Close() error {
 	_ = c.SetWriteDeadline(time.Now().Add(flushTimeout))
 	c.end(os.ErrClosed)
@@ -109,7 +107,7 @@ func (c *bufferedConn) Close() error {
 	return c.Conn.Close()
 }
 
-// abort closes the connection and forgets what is buffered.
+// abort closes the connection and drops the buffered bytes.
 func (c *bufferedConn) abort() {
 	c.end(os.ErrClosed)
 	_ = c.Conn.Close()

@@ -56,8 +56,8 @@ func (p *Publisher) setDown(err error) {
 	p.giveUpSuspects(err)
 }
 
-// serve opens channels on conn and judges what is published on them, until conn
-// is closed or the publisher is. An error means that no channel could be opened.
+// serve opens channels on conn and judges the messages that are published on them, until conn or
+// the publisher is closed. An error means that no channel could be opened.
 func (p *Publisher) serve(conn *connection) error {
 	blocked := conn.NotifyBlocked(make(chan amqp091.Blocking, 16))
 	for {
@@ -103,7 +103,8 @@ func (p *Publisher) openChannel(conn *connection) (*confirmChannel, error) {
 	c := &confirmChannel{
 		conn: conn,
 		ch:   ch,
-		// More than can be unconfirmed, or amqp091 would wait and then drop.
+		// The channel has room for more returns than there can be unconfirmed messages. If it were
+		// full, amqp091 would wait, and then drop the return.
 		returns:   ch.NotifyReturn(make(chan amqp091.Return, p.config.Window+16)),
 		ended:     ch.NotifyClose(make(chan *amqp091.Error, 1)),
 		prepared:  make(map[string]time.Time),
@@ -116,7 +117,7 @@ func (p *Publisher) openChannel(conn *connection) (*confirmChannel, error) {
 	return c, nil
 }
 
-// dial connects, and reports suspects whose context ends meanwhile.
+// dial connects. Meanwhile it reports suspects whose context ends.
 func (p *Publisher) dial(ctx context.Context) (conn *connection, err error) {
 	connected := make(chan struct{})
 	p.tasks.Go(func() {

@@ -12,41 +12,43 @@ import (
 )
 
 const (
-	// maxConnections is how many connections a Subscriber has at most.
+	// maxConnections is the largest number of connections of a Subscriber.
 	maxConnections = 16
-	// maxLosses is how often a connection is lost, shortly after it was opened, until its queues
-	// part.
+	// maxLosses is how often a connection may be lost shortly after it was opened, before its
+	// queues are split.
 	maxLosses = 3
-	// splitInto is into how many connections the queues of one part.
+	// splitInto is the number of connections into which the queues of one connection are split.
 	splitInto = 4
-	// stableLifetime is how long a connection lasts that is not lost again and again, besides twice the
-	// longest pause before the subscription that ends it consumes again.
+	// stableLifetime is how long a connection must last for earlier losses to be forgotten. Twice
+	// the longest pause of a subscription is added, since the subscription that ends the connection
+	// consumes again only after its pause.
 	stableLifetime = 10 * time.Second
 )
 
-// connections are the connections of a Subscriber. Its queues share one. A message that the client cannot
-// read and a queue that gives no answer end the connection, again and again, and the client cannot
-// always tell whose message it was: the queues of a connection that is lost again and again part,
-// until the one that ends its connection is alone with it.
+// connections are the connections of a Subscriber. Its queues share one connection at first. A
+// message that the client cannot read, and a queue that does not answer, end their connection again
+// and again, and the client cannot always tell which queue caused the end. So the queues of a
+// connection that is lost repeatedly are split over several connections, until the queue that ends
+// its connection has a connection to itself.
 type connections struct {
 	broker *broker
 	logger *slog.Logger
 
 	mu      sync.Mutex
-	all     []*sharedConnection          // the first is the one that is shared
-	byQueue map[string]*sharedConnection // by queue
+	all     []*sharedConnection // the first connection is the one that all queues share at first
+	byQueue map[string]*sharedConnection
 }
 
 func newConnections(b *broker, logger *slog.Logger) *connections {
 	return &connections{broker: b, logger: logger, all: []*sharedConnection{newSharedConnection(b)}, byQueue: make(map[string]*sharedConnection)}
 }
 
-// get returns the connection of a queue, after dialling if there is none that works.
+// get returns the connection of a queue. It connects if there is no working connection.
 func (cs *connections) get(ctx context.Context, queue string) (*connection, error) {
 	return cs.find(queue).get(ctx)
 }
 
-// find returns the link of a queue, which may be another one than before.
+// find returns the shared connection of a queue, which may have changed since the last call.
 func (cs *connections) find(queue string) *sharedConnection {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -61,8 +63,8 @@ func (cs *connections) find(queue string) *sharedConnection {
 	return cs.byQueue[queue]
 }
 
-// split spreads the queues of l over several links, or names the one that is alone. Called with mu
-// locked.
+// split spreads the queues of sc over several connections. If sc has only one queue, split names
+// the queue in the log, once. Called with mu locked.
 func (cs *connections) split(sc *sharedConnection) {
 	queues := cs.queues(sc)
 	if len(queues) == 1 {
@@ -87,7 +89,7 @@ func (cs *connections) split(sc *sharedConnection) {
 	}
 }
 
-// queues returns the queues of a link. Called with mu locked.
+// queues returns the queues that share sc. Called with mu locked.
 func (cs *connections) queues(sc *sharedConnection) []string {
 	var queues []string
 	for queue, of := range cs.byQueue {
@@ -98,7 +100,7 @@ func (cs *connections) queues(sc *sharedConnection) []string {
 	return queues
 }
 
-// unused returns a link that no queue has, or nil. Called with mu locked.
+// unused returns a connection that has no queue, or nil. Called with mu locked.
 func (cs *connections) unused() *sharedConnection {
 	for _, sc := range cs.all[1:] {
 		if len(cs.queues(sc)) == 0 {
@@ -113,8 +115,8 @@ func (cs *connections) unused() *sharedConnection {
 	return sc
 }
 
-// dedicate gives a queue that left a request unanswered a connection of its own, or if there are too
-// many, that of another such queue.
+// dedicate gives a connection of its own to a queue that left a request unanswered. If there are
+// too many connections, the queue shares the connection of another such queue.
 func (cs *connections) dedicate(queue string, err error) {
 	if !errors.Is(err, errNoAnswer) {
 		return
@@ -138,7 +140,7 @@ func (cs *connections) dedicate(queue string, err error) {
 	cs.logger.Error("queue gives no answer, which ends the connection that it is asked on, so it has one of its own", "queue", queue)
 }
 
-// release forgets queues that are not subscribed to any more, unless they are known to end their
+// release forgets queues whose subscription has ended, except queues that are known to end their
 // connection.
 func (cs *connections) release(of layout) {
 	cs.mu.Lock()
@@ -150,7 +152,7 @@ func (cs *connections) release(of layout) {
 	}
 }
 
-// isolated tells whether a queue has another connection than those of which nothing is known.
+// isolated tells whether a queue has a connection other than the first one.
 func (cs *connections) isolated(queue string) bool {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -158,7 +160,7 @@ func (cs *connections) isolated(queue string) bool {
 	return sc != nil && sc != cs.all[0]
 }
 
-// each does something to every link.
+// each calls do for every connection.
 func (cs *connections) each(do func(*sharedConnection)) {
 	cs.mu.Lock()
 	all := cs.all
@@ -168,26 +170,26 @@ func (cs *connections) each(do func(*sharedConnection)) {
 	}
 }
 
-// sharedConnection is a connection that several share, opened when it is needed.
+// sharedConnection is a connection that is opened when one of its queues needs it.
 type sharedConnection struct {
 	broker *broker
-	sem    chan struct{} // capacity 1: a lock that gives way to a context
+	sem    chan struct{} // capacity 1: a lock whose wait a context can end
 	conn   *connection   // guarded by sem
 	closed bool          // guarded by sem
 
-	current atomic.Pointer[connection] // the same as conn, for cut
+	current atomic.Pointer[connection] // equal to conn, for cut
 
-	// What follows is guarded by the mutex of links.
-	lastLost  *connection // the last one that is counted
-	losses    int         // of connections, one shortly after the other
-	dedicated bool        // what its queue does ends it
+	// The fields below are guarded by the mutex of connections.
+	lastLost  *connection // the connection that was counted last
+	losses    int         // losses of connections shortly after they were opened
+	dedicated bool        // for a queue that ends its connection
 }
 
 func newSharedConnection(b *broker) *sharedConnection {
 	return &sharedConnection{broker: b, sem: make(chan struct{}, 1)}
 }
 
-// countLoss tells whether a connection has been lost since it was last called, and counts it.
+// countLoss tells whether a connection was lost since the last call, and counts the loss.
 func (sc *sharedConnection) countLoss() bool {
 	conn := sc.current.Load()
 	if conn == nil || conn == sc.lastLost || !conn.IsClosed() {
@@ -196,7 +198,7 @@ func (sc *sharedConnection) countLoss() bool {
 	sc.lastLost = conn
 	select {
 	case err := <-conn.ended:
-		if err != nil && err.Code == amqp091.ConnectionForced { // by an operator, or the end of the broker
+		if err != nil && err.Code == amqp091.ConnectionForced { // by an operator, or by a stop of the broker
 			return false
 		}
 	default:
@@ -208,7 +210,7 @@ func (sc *sharedConnection) countLoss() bool {
 	return true
 }
 
-// get returns the connection, after dialling if there is none that works.
+// get returns the connection. It connects if there is no working connection.
 func (sc *sharedConnection) get(ctx context.Context) (*connection, error) {
 	select {
 	case sc.sem <- struct{}{}:
@@ -231,14 +233,14 @@ func (sc *sharedConnection) get(ctx context.Context) (*connection, error) {
 	return conn, nil
 }
 
-// cut breaks the connection, so that nobody waits for an answer any more.
+// cut breaks the connection, so that no call waits for an answer any more.
 func (sc *sharedConnection) cut() {
 	if conn := sc.current.Load(); conn != nil {
 		conn.raw.abort()
 	}
 }
 
-// close closes the connection. Who waits in get must be told by its context.
+// close closes the connection. The context of a call that waits in get must end before.
 func (sc *sharedConnection) close() {
 	sc.sem <- struct{}{}
 	defer func() { <-sc.sem }()

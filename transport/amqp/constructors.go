@@ -10,14 +10,14 @@ import (
 	"github.com/boxpair/boxpair/transport"
 )
 
-// defaultInFlight is what the constructors set as prefetch count.
+// defaultInFlight is the prefetch count that the constructors set.
 const defaultInFlight = 64
 
 // DurablePubSub returns the configuration of a durable fanout exchange per topic and a durable
-// queue <topic>_<consumer> for each consumer of it: every consumer gets every message, and the
-// processes of one consumer share them. A consumer is one handler, not a service: two handlers of a
-// topic with the same queue would get half of the messages each. The names are those of
-// watermill-amqp's NewDurablePubSubConfig with GenerateQueueNameTopicNameWithSuffix(consumer). A
+// queue <topic>_<consumer> for each consumer of the topic: every consumer gets every message, and
+// the processes of one consumer share the messages. A consumer is one handler, not a service: two
+// handlers of a topic with the same queue would get half of the messages each. The names are those
+// of watermill-amqp's NewDurablePubSubConfig with GenerateQueueNameTopicNameWithSuffix(consumer). A
 // publisher passes no consumer.
 func DurablePubSub(uri, consumer string) wamqp.Config {
 	c := wamqp.NewDurablePubSubConfig(uri, nil)
@@ -28,19 +28,18 @@ func DurablePubSub(uri, consumer string) wamqp.Config {
 	return c
 }
 
-// DurableQueue returns the configuration of one durable queue per topic, named
-// like it and reached by the default exchange: all consumers share its messages.
-// The names are those of watermill-amqp's NewDurableQueueConfig.
+// DurableQueue returns the configuration of one durable queue per topic, which has the topic's name
+// and is reached by the default exchange: all consumers share its messages. The names are those of
+// watermill-amqp's NewDurableQueueConfig.
 func DurableQueue(uri string) wamqp.Config {
 	c := wamqp.NewDurableQueueConfig(uri)
 	c.Consume.Qos.PrefetchCount = defaultInFlight
 	return c
 }
 
-// TopicExchange returns the configuration of one durable topic exchange with the
-// topic as routing key, and a durable queue <topic>_<consumer> for each topic
-// and consumer. A consumer may subscribe to a pattern, as "order.#". A publisher
-// passes no consumer.
+// TopicExchange returns the configuration of one durable topic exchange with the topic as routing
+// key, and a durable queue <topic>_<consumer> for each topic and consumer. A consumer may subscribe
+// to a pattern such as "order.#". A publisher passes no consumer.
 func TopicExchange(uri, exchange, consumer string) wamqp.Config {
 	c := DurablePubSub(uri, consumer)
 	c.Exchange.Type = amqp091.ExchangeTopic

@@ -8,24 +8,24 @@ import (
 	"github.com/rabbitmq/amqp091-go"
 )
 
-// consumerChannel is one instance of a channel that is consumed from. Delivery tags mean
-// nothing beyond it.
+// consumerChannel is one instance of a channel with a consumer. Its delivery tags are meaningless
+// on another instance.
 type consumerChannel struct {
 	conn       *connection
 	ch         *amqp091.Channel
 	deliveries <-chan amqp091.Delivery
 	closed     chan *amqp091.Error
-	cancelled  chan string     // tells that the broker has ended the consumer, and not the channel
-	ended      context.Context // ends with the source
+	cancelled  chan string     // receives when the broker cancels the consumer and leaves the channel open
+	ended      context.Context // ends with the channel
 	end        context.CancelFunc
 	acks       acks
 }
 
-// consume declares the topology and starts to consume on a channel of its own.
+// consume declares the topology and starts a consumer on a channel of its own.
 func (sub *subscription) consume(ctx context.Context) (*consumerChannel, error) {
 	sub.active.Store(false)
 	select {
-	case <-sub.excess: // told to give back what is not held any more
+	case <-sub.excess: // a partition that this process no longer consumes was to be given back
 	default:
 	}
 	conn, err := sub.s.connections.get(ctx, sub.queue)
@@ -44,7 +44,8 @@ func (sub *subscription) consume(ctx context.Context) (*consumerChannel, error) 
 		return nil, err
 	}
 	if sub.partition > 0 {
-		// A change of their number that came between sees this consumer only from now on.
+		// Before the consumer was started, a change of the number of partitions could have gone
+		// unnoticed; from now on it finds this consumer.
 		if err := sub.checkPartitions(conn); err != nil {
 			consumer.close()
 			return nil, err
@@ -55,7 +56,7 @@ func (sub *subscription) consume(ctx context.Context) (*consumerChannel, error) 
 	return consumer, nil
 }
 
-// startConsumer starts to consume on a channel of its own.
+// startConsumer opens a channel and starts a consumer on it.
 func (sub *subscription) startConsumer(ctx context.Context, conn *connection) (*consumerChannel, error) {
 	ch, err := conn.Channel()
 	if err != nil {
@@ -64,7 +65,7 @@ func (sub *subscription) startConsumer(ctx context.Context, conn *connection) (*
 	consumer := &consumerChannel{
 		conn: conn, ch: ch,
 		closed:    ch.NotifyClose(make(chan *amqp091.Error, 1)),
-		cancelled: ch.NotifyCancel(make(chan string, 1)), // room for the one consumer: the client waits for whoever listens
+		cancelled: ch.NotifyCancel(make(chan string, 1)), // room for the one consumer, since the client waits for its listeners
 	}
 	consumer.ended, consumer.end = context.WithCancel(ctx)
 	c := sub.s.config.AMQP.Consume
@@ -80,15 +81,15 @@ func (sub *subscription) startConsumer(ctx context.Context, conn *connection) (*
 	return consumer, nil
 }
 
-// checkPartitions tells whether the topic still has as many partitions.
+// checkPartitions returns an error if the topic has another number of partitions by now.
 func (sub *subscription) checkPartitions(conn *connection) error {
 	return sub.s.topology.declare(conn, sub.s.timeout, func(ch *amqp091.Channel, version int) error {
 		return sub.s.topology.marker(ch, sub.layout, version)
 	})
 }
 
-// close ends the source. The broker handles the acks that were sent before, and
-// then returns the rest to the queue in its order.
+// close ends the consumer. The broker handles the acks that were sent before, then returns the
+// other messages to the queue in their order.
 func (consumer *consumerChannel) close() {
 	consumer.end()
 	consumer.conn.closeChannel(consumer.ch)
@@ -96,7 +97,7 @@ func (consumer *consumerChannel) close() {
 
 var errConsumerEnded = errors.New("the broker has ended the consumer, as it does when the queue is deleted")
 
-// err says why the source has ended by itself.
+// err returns the reason for which the channel has ended, or the consumer was cancelled.
 func (consumer *consumerChannel) err() error {
 	select {
 	case err := <-consumer.closed:
@@ -106,7 +107,8 @@ func (consumer *consumerChannel) err() error {
 	}
 }
 
-// closedBy says why a channel is closed that gave this reason, or none.
+// closedBy returns err, the reason of a channel's end, or a general error if the channel ended
+// without a reason.
 func closedBy(err *amqp091.Error) error {
 	if err != nil {
 		return err

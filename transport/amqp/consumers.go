@@ -8,15 +8,16 @@ import (
 )
 
 const (
-	// consumerCheckEvery is how many RebalanceIntervals lie between two looks at who else consumes a queue
-	// without partitions.
+	// consumerCheckEvery is the number of RebalanceIntervals between two checks for further
+	// consumers of a queue without partitions.
 	consumerCheckEvery = 12
-	// consumerWarningEvery is how long a process is silent about as many consumers as it has told of.
+	// consumerWarningEvery is the time between two warnings of an unchanged number of consumers.
 	consumerWarningEvery = time.Hour
 )
 
-// warnOfConsumers says that the broker spreads the messages of a key over several consumers, until
-// ctx ends: whoever came first is told as well as whoever came last.
+// warnOfConsumers warns, until ctx ends, when the queue has several consumers, over which the
+// broker spreads the messages of a key. All consumers check, so that both the first and the last
+// one warn.
 func (sub *subscription) warnOfConsumers(ctx context.Context, conn *connection) {
 	if sub.s.config.AMQP.Queue.Arguments[amqp091.SingleActiveConsumerArg] == true {
 		return
@@ -25,8 +26,8 @@ func (sub *subscription) warnOfConsumers(ctx context.Context, conn *connection) 
 	defer tick.Stop()
 	told, at := 1, time.Time{}
 	for ctx.Err() == nil {
-		// An error ends the connection's source too, or says that the queue is gone: both are told
-		// elsewhere.
+		// An error either ends the consumer channel too, or says that the queue was deleted. Both
+		// are logged elsewhere.
 		if n, err := sub.consumers(conn); err == nil && n > 1 && (n != told || time.Since(at) > consumerWarningEvery) {
 			sub.logger.WarnContext(ctx, "queue has several consumers, and each message goes to one of them: another handler needs a queue of its own. "+
 				"Replicas of one handler get messages of a key out of order and at once: where order matters, set Partitions, or "+
@@ -42,7 +43,7 @@ func (sub *subscription) warnOfConsumers(ctx context.Context, conn *connection) 
 	}
 }
 
-// consumers returns how many consumers the queue has.
+// consumers returns the number of the queue's consumers.
 func (sub *subscription) consumers(conn *connection) (int, error) {
 	var q amqp091.Queue
 	err := conn.withChannel(sub.s.timeout, func(ch *amqp091.Channel) (err error) {

@@ -13,7 +13,7 @@ import (
 	"github.com/rabbitmq/amqp091-go"
 )
 
-// group is what one call of Subscribe consumes from: one queue, or one for each
+// group is the subscription of one call of Subscribe: to one queue, or to one queue for each
 // partition.
 type group struct {
 	s      *Subscriber
@@ -23,7 +23,7 @@ type group struct {
 	subs   []*subscription
 }
 
-// run hands out messages until scope ends. See subscription.run.
+// run hands out messages until scope ends. See [subscription.run].
 func (g *group) run(ctx, scope context.Context) {
 	var tasks sync.WaitGroup
 	for _, sub := range g.subs {
@@ -37,9 +37,9 @@ func (g *group) run(ctx, scope context.Context) {
 	close(g.out)
 }
 
-// rebalance keeps this process from more than its share of the partitions. The broker
-// makes the first consumer of a queue the active one and leaves it so; who has too
-// many must let go.
+// rebalance keeps the number of this process's partitions at its share. The broker makes the first
+// consumer of a queue the active one and never changes that, so a process with too many partitions
+// has to give some back.
 func (g *group) rebalance(scope context.Context) {
 	for attempt := 0; scope.Err() == nil; attempt++ {
 		begin := time.Now()
@@ -56,8 +56,8 @@ func (g *group) rebalance(scope context.Context) {
 	}
 }
 
-// rebalanceConnected consumes from the queue that tells the number of partitions. It is empty:
-// its consumers are counted, and are the processes.
+// rebalanceConnected consumes from the marker queue, which tells the number of partitions and is
+// always empty. The number of its consumers is the number of processes.
 func (g *group) rebalanceConnected(scope context.Context) error {
 	conn, err := g.s.connections.get(scope, g.layout.queue)
 	if err != nil {
@@ -71,7 +71,7 @@ func (g *group) rebalanceConnected(scope context.Context) error {
 	return g.countProcesses(scope, conn, ch, strays)
 }
 
-// consumeMarker adds this process to those that are counted.
+// consumeMarker starts a consumer of the marker queue, so that this process is counted.
 func (g *group) consumeMarker(conn *connection) (*amqp091.Channel, <-chan amqp091.Delivery, error) {
 	var ch *amqp091.Channel
 	var strays <-chan amqp091.Delivery
@@ -92,7 +92,7 @@ func (g *group) consumeMarker(conn *connection) (*amqp091.Channel, <-chan amqp09
 	return ch, strays, err
 }
 
-// countProcesses looks at the number of processes until scope ends or ch breaks.
+// countProcesses counts the processes in intervals until scope ends or ch breaks.
 func (g *group) countProcesses(scope context.Context, conn *connection, ch *amqp091.Channel, strays <-chan amqp091.Delivery) error {
 	interval := g.s.config.RebalanceInterval
 	tick := time.NewTicker(interval - interval/8 + rand.N(interval/4+1))
@@ -121,7 +121,8 @@ func (g *group) countProcesses(scope context.Context, conn *connection, ch *amqp
 	}
 }
 
-// giveBackExcess has what exceeds the share of one of n processes given back.
+// giveBackExcess makes subscriptions give back the partitions beyond the share of one of n
+// processes.
 func (g *group) giveBackExcess(n int) {
 	excess := -(g.layout.count + n - 1) / n
 	var idle []*subscription
@@ -144,13 +145,12 @@ func (g *group) giveBackExcess(n int) {
 
 var errGivenBack = errors.New("given back")
 
-// keepIntervals is for how many intervals a partition stays after it could not be
-// given back, so that one slow message does not hold up the others again and again.
+// keepIntervals is for how many intervals a partition is kept after an attempt to give it back
+// failed, so that one slow message does not hold up other messages again and again.
 const keepIntervals = 20
 
-// giveBack ends the consumer of src once nothing is in flight, so that the next one
-// in line gets the queue. If messages stay in flight for an interval, or scope ends,
-// src stays as it is.
+// giveBack ends the consumer once no message is in flight, so that the next process in line gets
+// the queue. If messages stay in flight for an interval, or scope ends, the consumer stays.
 func (sub *subscription) giveBack(scope context.Context, consumer *consumerChannel) error {
 	interval := sub.s.config.RebalanceInterval
 	timer := time.NewTimer(interval)

@@ -13,10 +13,9 @@ import (
 	"github.com/rabbitmq/amqp091-go"
 )
 
-// headerText turns the value of a header into text, since Watermill's metadata
-// is text: numbers in decimal, times in RFC 3339, bytes as they are if they are
-// UTF-8 and in base64 if not, tables and arrays as JSON. It reports false for
-// what says nothing.
+// headerText converts the value of a header to text, since Watermill's metadata is text: numbers to
+// decimal, times to RFC 3339, bytes to base64 unless they are UTF-8, tables and arrays to JSON. It
+// reports false for a value that is absent or cannot be converted.
 func headerText(value any) (string, bool) {
 	switch v := value.(type) {
 	case nil:
@@ -45,7 +44,7 @@ func headerText(value any) (string, bool) {
 	case amqp091.Table, []any:
 		text, err := json.Marshal(jsonValue(v))
 		return string(text), err == nil
-	default: // the other integers
+	default: // other integers
 		return fmt.Sprint(v), true
 	}
 }
@@ -66,8 +65,7 @@ func decimalText(d amqp091.Decimal) string {
 	return sign + text[:point] + "." + text[point:]
 }
 
-// jsonValue turns a header's value into one that encoding/json takes whatever
-// it holds.
+// jsonValue converts a header's value to a value that encoding/json can always encode.
 func jsonValue(value any) any {
 	switch v := value.(type) {
 	case amqp091.Table:

@@ -8,23 +8,23 @@ import (
 // QueueHealth is the state of a queue that a [Subscriber] consumes.
 type QueueHealth struct {
 	Topic, Queue string
-	// Consuming tells whether messages are delivered, those of a partition to whichever process is
-	// its active consumer.
+	// Consuming tells whether the queue has a consumer of this process. The messages of a partition
+	// go to the process with the active consumer.
 	Consuming bool
-	// Err is why the queue is not consumed, once an attempt has failed.
+	// Err is the reason for which the queue is not consumed, after a failed attempt.
 	Err error
-	// Apart tells that the queue does not share the connection of the others: it, or one that it
-	// was with, has ended that again and again.
+	// Isolated tells that the queue does not share the connection of the other queues: it has ended
+	// its connection again and again, or shared the connection with a queue that did.
 	Isolated bool
 }
 
-// consumeState is how a subscription is.
+// consumeState is the state of a subscription.
 type consumeState struct {
 	consuming bool
 	err       error
 }
 
-// Health returns the state of every queue that is subscribed to, by name. It does no I/O.
+// Health returns the state of every subscribed queue, sorted by name. It does no I/O.
 func (s *Subscriber) Health() []QueueHealth {
 	s.mu.Lock()
 	defer s.mu.Unlock()

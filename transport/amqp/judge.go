@@ -12,16 +12,16 @@ import (
 )
 
 const (
-	// sweepInterval is how long the judge waits for the oldest confirm before it
-	// looks at all of them. Confirms come in nearly the order of the publishes; when
-	// one is missing, as from a queue without a leader, the others go on.
+	// sweepInterval is how long the judge waits for the oldest confirm before it looks at all
+	// messages. Confirms come nearly in the order of the publishes. If one is missing, for example
+	// from a queue without a leader, the other messages must not wait for it.
 	sweepInterval = 5 * time.Millisecond
-	// maxSkippedSweeps is how many times in a row it does not look at all of them, since the oldest
-	// one is another each time. What is overdue is seen so much later.
+	// maxSkippedSweeps is how often in a row the judge does not look at all messages because the
+	// oldest message is another each time. It delays the detection of overdue messages.
 	maxSkippedSweeps = 20
 )
 
-// judgement is an outcome on its way to who asked for it.
+// judgement is an outcome on its way to the caller of Send.
 type judgement struct {
 	done   func(transport.Result)
 	result transport.Result
@@ -34,8 +34,8 @@ func (p *Publisher) wakeJudge() {
 	}
 }
 
-// judge reports outcomes until c is closed and nothing is unconfirmed on it, or
-// the publisher is closing and nothing is unconfirmed.
+// judge reports outcomes until all messages on c are answered, and c is closed or the publisher is
+// closing.
 func (p *Publisher) judge(c *confirmChannel, blocked <-chan amqp091.Blocking) {
 	timer := time.NewTimer(sweepInterval)
 	defer timer.Stop()
@@ -62,7 +62,7 @@ func (p *Publisher) judge(c *confirmChannel, blocked <-chan amqp091.Blocking) {
 				blocked = nil
 			}
 			p.setBlocked(ok && b.Active, b.Reason)
-		case err := <-ended: // nil when it was closed from here
+		case err := <-ended: // nil if this side closed the channel
 			p.end(c, err)
 			ended, all = nil, true
 		case <-closing:
@@ -80,8 +80,8 @@ func (p *Publisher) judge(c *confirmChannel, blocked <-chan amqp091.Blocking) {
 	}
 }
 
-// oldest tells which packet was published first of those that are unconfirmed, and when it is
-// confirmed; and whether nothing is unconfirmed or gathered.
+// oldest returns the confirm and the number of the oldest unconfirmed packet. It reports idle if no
+// packet is unconfirmed or pending.
 func (p *Publisher) oldest(c *confirmChannel) (confirmed <-chan struct{}, seq string, idle bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -91,10 +91,10 @@ func (p *Publisher) oldest(c *confirmChannel) (confirmed <-chan struct{}, seq st
 	return c.first.in.confirm.Done(), c.first.in.seq, false
 }
 
-// sweeps tells when to look at all slots. While confirms come in their order there is nothing to be
-// found, and a look at a full window takes as long as to judge a hundred messages.
+// sweeps decides when to look at all slots. While confirms come in order, such a sweep finds
+// nothing, and a sweep of a full window takes as long as judging a hundred messages.
 type sweeps struct {
-	oldest  string // seq of the oldest slot, the last time
+	oldest  string // seq of the oldest slot at the last call
 	skipped int
 }
 
@@ -108,7 +108,7 @@ func (s *sweeps) due(oldest string) bool {
 	return true
 }
 
-// end notes why c was closed.
+// end records why c was closed.
 func (p *Publisher) end(c *confirmChannel, err *amqp091.Error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -139,18 +139,18 @@ func (p *Publisher) setBlocked(active bool, reason string) {
 	p.broadcast()
 }
 
-// settle judges what has been confirmed: from the oldest up to the first that has
-// not, or all. Outcomes are reported without the lock.
+// settle judges answered messages: from the oldest one to the first unanswered one, or all. It
+// reports outcomes without the lock.
 func (p *Publisher) settle(c *confirmChannel, all bool) {
 	p.mu.Lock()
-	// First see what is confirmed, then take in the returns, then decide. The
-	// returns of what was confirmed are in the channel by now, since the broker
-	// sends them before; those of what is confirmed later may not be.
+	// The order matters: first see which messages are confirmed, then take in the returns, then
+	// judge. The broker sends a return before its confirm, so the returns of the confirmed messages
+	// have arrived by now; returns of later confirms may be missing.
 	answered := c.answered(p.answered[:0], all)
 	unanswered, closed := 0, c.ch.IsClosed()
 	if closed {
-		// All are answered now or in a moment, with a nack if nobody knows better;
-		// how many those are tells whether the culprit is known.
+		// Every message is answered now or in a moment: the client nacks each publish that is still
+		// unanswered. If only one message was unanswered, it caused the exception.
 		answered = answered[:0]
 		for s := c.first; s != nil; s = s.next {
 			<-s.in.confirm.Done()
@@ -208,8 +208,8 @@ func (p *Publisher) settle(c *confirmChannel, all bool) {
 	p.judged = judged
 }
 
-// answered appends the slots whose confirm has come: from the oldest up to the
-// first that has none, or all.
+// answered appends the slots that the broker has answered: from the oldest one to the first
+// unanswered one, or all.
 func (c *confirmChannel) answered(slots []*slot, all bool) []*slot {
 	for s := c.first; s != nil; s = s.next {
 		select {
@@ -225,7 +225,7 @@ func (c *confirmChannel) answered(slots []*slot, all bool) []*slot {
 	return slots
 }
 
-// takeReturns books what the broker has returned.
+// takeReturns assigns the broker's returns to their slots.
 func (c *confirmChannel) takeReturns() {
 	for {
 		select {
@@ -248,7 +248,7 @@ func (c *confirmChannel) takeReturns() {
 	}
 }
 
-// noteEnd notes why c was closed, if the judge has not seen it yet.
+// noteEnd records why c was closed, if the judge has not seen it yet.
 func (c *confirmChannel) noteEnd() {
 	select {
 	case err := <-c.ended:
@@ -259,8 +259,8 @@ func (c *confirmChannel) noteEnd() {
 	}
 }
 
-// outcome judges an answered message. When the channel has closed, lost is how
-// many calls were not answered on it and may be why.
+// outcome judges an answered message. If the channel has closed, unanswered is the number of
+// messages that may have caused it.
 func (p *Publisher) outcome(c *confirmChannel, s *slot, closed bool, unanswered int) transport.Result {
 	switch {
 	case s.in.confirm.Acked() && s.in.returned == nil:
@@ -281,14 +281,14 @@ func (p *Publisher) outcome(c *confirmChannel, s *slot, closed bool, unanswered 
 }
 
 // confirmsAhead is how many later confirms one unanswered message may hold up in the client, some
-// 20 MB: amqp091 keeps each of them until it can tell them in their order.
+// 20 MB: amqp091 keeps them to report confirms in order.
 const confirmsAhead = 1 << 18
 
-// overdue reports messages whose context or ConfirmTimeout has ended. The connection is cut if the
-// broker has answered nothing since such a message, if half of the window is taken by messages that
-// nobody waits for, or if the client keeps too many confirms behind it: a queue that answers
-// nothing must not stop the others. While the broker blocks the connection it answers nothing, and
-// nothing would be won.
+// overdue reports messages whose context or ConfirmTimeout has ended. After a ConfirmTimeout it
+// cuts the connection in three cases: the broker has answered nothing since the message, abandoned
+// messages take half of the window, or the client holds back too many confirms behind the message.
+// So a queue that does not answer does not stop other queues. The connection stays while the broker
+// blocks it: the broker answers nothing then, and a new connection would not help.
 func (p *Publisher) overdue(c *confirmChannel, judged []judgement) []judgement {
 	since := time.Now().Add(-p.config.ConfirmTimeout)
 	for _, b := range c.pending.order {
@@ -308,7 +308,7 @@ func (p *Publisher) overdue(c *confirmChannel, judged []judgement) []judgement {
 	return judged
 }
 
-// giveUp reports s if nobody waits for it any more.
+// giveUp reports s as unavailable if its context or its time has ended.
 func (p *Publisher) giveUp(c *confirmChannel, s *slot, timedOut bool, judged []judgement) []judgement {
 	if s.done == nil {
 		return judged
@@ -323,7 +323,7 @@ func (p *Publisher) giveUp(c *confirmChannel, s *slot, timedOut bool, judged []j
 	return judged
 }
 
-// overdueError says why nobody waits for s any more, or nil.
+// overdueError returns the reason for which s is overdue, or nil.
 func (p *Publisher) overdueError(s *slot, timedOut bool) error {
 	var err error
 	switch {

@@ -11,20 +11,20 @@ import (
 const (
 	// maxShortString is the protocol's limit for names.
 	maxShortString = 255
-	// maxHeaderBytes keeps the properties of a message within one frame, which
-	// RabbitMQ limits to 128 KiB. It closes the connection on a larger one.
+	// maxHeaderBytes keeps the properties of a message within one frame. RabbitMQ limits a frame to
+	// 128 KiB, and closes the connection on a larger one.
 	maxHeaderBytes = 120 << 10
-	// maxHeaders stays below what amqp091 reads: with more, each consumer that
-	// is delivered the message would lose its connection.
+	// maxHeaders is below the limit of amqp091: a message with more headers would end the
+	// connection of each consumer to which it is delivered.
 	maxHeaders = 4096
-	// maxDepth of tables and arrays, for the same reason.
+	// maxDepth bounds the nesting of tables and arrays, for the same reason.
 	maxDepth = 16
-	// frameOverhead is what a header frame holds besides the properties.
+	// frameOverhead is the size of a header frame without the properties.
 	frameOverhead = 8 + 14
 )
 
-// propertiesSize returns the encoded size of pub's properties, or an error that
-// names the field which the protocol cannot carry.
+// propertiesSize returns the encoded size of pub's properties, or an error that names a field which
+// the protocol cannot carry.
 func propertiesSize(pub *amqp091.Publishing) (int, error) {
 	size := 1 + 1 + 8 // delivery mode, priority, timestamp
 	for _, f := range [...]struct{ name, value string }{
@@ -60,8 +60,8 @@ func checkShort(name, value string) error {
 	return nil
 }
 
-// checkName refuses the name of an exchange or a queue that the broker does not take as it is: it
-// declares one with a line break without it, and finds none with it.
+// checkName refuses names of exchanges and queues that the broker changes. RabbitMQ removes line
+// breaks from a name in a declaration, and later does not find the name with line breaks.
 func checkName(what, name string) error {
 	if strings.ContainsAny(name, "\r\n") {
 		return fmt.Errorf("%s %q: RabbitMQ takes no line break in a name", what, shorten(name))

@@ -14,26 +14,26 @@ import (
 	"github.com/boxpair/boxpair/idgen"
 )
 
-// maxPartitions is one per shard.
+// maxPartitions is the number of shards: each partition has one shard at least.
 const maxPartitions = idgen.Shards
 
-// layout is what a consumer of a topic has at the broker. A partitioned one has a
-// queue for each partition, and one of the plain name, which is always empty: its
-// x-max-length is the number of partitions. Whoever declares that queue for
-// another number, or as a queue of its own, is refused by the broker.
+// layout describes the queues of a topic's consumer. A partitioned topic has a queue for each
+// partition, and a marker queue with the plain name. The marker queue is always empty; its
+// x-max-length is the number of partitions. So the broker refuses a declaration with another
+// number, and a declaration as an ordinary queue.
 type layout struct {
 	queue    string // the plain name
-	exchange string // "" is the default one
-	key      string // of the bindings; without the shard
-	count    int    // of partitions; 0 is a queue without them
+	exchange string // "" is the default exchange
+	key      string // binding key, without the shard
+	count    int    // number of partitions; 0 is a queue without partitions
 }
 
-// partition returns the name of partition i, which begins with 1.
+// partition returns the name of the queue of partition i, from 1.
 func (l layout) partition(i int) string {
 	return l.queue + "." + strconv.Itoa(i) + "of" + strconv.Itoa(l.count)
 }
 
-// names returns the names of the queues that messages are in.
+// names returns the names of the queues that hold messages.
 func (l layout) names() []string {
 	if l.count == 0 {
 		return []string{l.queue}
@@ -62,7 +62,7 @@ var shardNames = func() (names [idgen.Shards]string) {
 	return names
 }()
 
-// shardKey is the routing key of a shard.
+// shardKey returns the routing key of a shard.
 func shardKey(key string, shard int) string {
 	if key == "" {
 		return shardNames[shard]
@@ -70,14 +70,14 @@ func shardKey(key string, shard int) string {
 	return key + "." + shardNames[shard]
 }
 
-// shardOf returns the shard of a message: that of its key, as in the outbox, and
-// without a key that of its ID.
+// shardOf returns the shard of a message: the shard of its key, as in the outbox, or of its ID if
+// it has no key.
 func shardOf(msg *message.Message, key string) int {
 	if key != "" {
 		return idgen.Shard(key, uuid.Nil)
 	}
 	id, err := uuid.Parse(msg.UUID)
-	if err != nil { // of another library, and never empty for the hash
+	if err != nil { // of another library; the prefix keeps the text from being empty
 		return idgen.Shard("."+msg.UUID, uuid.Nil)
 	}
 	return idgen.Shard("", id)
@@ -106,7 +106,7 @@ func layoutOf(config *SubscriberConfig, topic string, count int) (layout, error)
 	return l, nil
 }
 
-// layout sees to all that a partitioned topic needs.
+// layout declares or checks the exchange and the queues of a partitioned topic.
 func (t *topology) layout(ch *amqp091.Channel, l layout, version int) error {
 	if err := t.marker(ch, l, version); err != nil {
 		return err
@@ -122,7 +122,7 @@ func (t *topology) layout(ch *amqp091.Channel, l layout, version int) error {
 	return nil
 }
 
-// marker sees to the queue that tells the number of partitions.
+// marker declares or checks the marker queue, which tells the number of partitions.
 func (t *topology) marker(ch *amqp091.Channel, l layout, version int) error {
 	var err error
 	var q amqp091.Queue
@@ -134,7 +134,7 @@ func (t *topology) marker(ch *amqp091.Channel, l layout, version int) error {
 	default:
 		args := t.markerArguments(l, version)
 		q, err = ch.QueueDeclare(l.queue, true, false, false, false, args)
-		err = t.limited(err, l.queue, args, true) // it is empty
+		err = t.limited(err, l.queue, args, true) // safe, since the queue is empty
 	}
 	var limit *limitError
 	switch {
@@ -163,7 +163,7 @@ func (t *topology) markerArguments(l layout, version int) amqp091.Table {
 	return args
 }
 
-// partition sees to the queue of partition i, which begins with 1.
+// partition declares or checks the queue of partition i, from 1.
 func (t *topology) partition(ch *amqp091.Channel, l layout, i, version int) error {
 	name := l.partition(i)
 	if err := t.queue(ch, name, version); err != nil {
@@ -172,7 +172,7 @@ func (t *topology) partition(ch *amqp091.Channel, l layout, i, version int) erro
 	return l.shards(i, func(key string) error { return t.bind(ch, name, key, l.exchange) })
 }
 
-// partitions checks what is known of partitioned topics.
+// partitions checks the settings of partitioned topics.
 func (v *problems) partitions(c *PublisherConfig) {
 	n := c.Partitions
 	for i, q := range c.Queues {
@@ -192,7 +192,7 @@ func (v *problems) partitions(c *PublisherConfig) {
 	}
 }
 
-// partitioned checks a number of partitions and what cannot go with it.
+// partitioned checks a number of partitions and the settings that exclude partitions.
 func (v *problems) partitioned(n int, c *wamqp.Config, topology Topology) {
 	if n < 0 || n > maxPartitions {
 		v.add("Partitions: %d is not within 0 to %d, which is the number of shards", n, maxPartitions)

@@ -26,45 +26,45 @@ type Management struct {
 	Client *http.Client
 }
 
-// QueueLimits is what the broker does with the messages of a queue: by its arguments, and by
-// policies, which a client cannot see and which go before the arguments.
+// QueueLimits tells what the broker does with the messages of a queue, by its arguments and by
+// policies. A client of AMQP cannot read policies, and they override the arguments.
 type QueueLimits struct {
 	Queue string
-	// Type is quorum, classic or stream, and empty if there is no such queue.
+	// Type is quorum, classic or stream, and empty if the queue does not exist.
 	Type string
-	// Policy and OperatorPolicy are the names of those that apply to the queue, or empty.
+	// Policy and OperatorPolicy are the names of the policies of the queue, or empty.
 	Policy, OperatorPolicy string
 
 	DeliveryLimit      int64         // deliveries until a message is dropped or dead-lettered; -1 is no limit
-	MaxLength          int64         // messages; -1 is no limit
+	MaxLength          int64         // number of messages; -1 is no limit
 	MaxLengthBytes     int64         // -1 is no limit
-	Overflow           string        // what happens beyond these: drop-head, reject-publish or reject-publish-dlx
+	Overflow           string        // beyond these limits: drop-head, reject-publish or reject-publish-dlx
 	MessageTTL         time.Duration // -1 is none
-	Expires            time.Duration // without use, until the queue is deleted; -1 is never
-	DeadLetterExchange string        // empty is none, or the default one
-	DeadLetters        bool          // what is not wanted any more is kept: by the exchange, which exists and has a binding
+	Expires            time.Duration // time without use until the queue is deleted; -1 is never
+	DeadLetterExchange string        // empty is the default exchange, or none
+	DeadLetters        bool          // whether dead letters are kept: the exchange exists and has a binding, or the default exchange has the queue
 
-	// Findings are what loses messages, none if nothing does.
+	// Findings are the ways in which the queue loses messages.
 	Findings []Finding
 }
 
 // Finding is one way in which a queue loses messages.
 type Finding struct {
 	Queue   string
-	Setting string // as delivery-limit
-	Problem string // what happens, in a line
-	Remedy  string // what helps, in a line
+	Setting string // such as delivery-limit
+	Problem string // what happens, in one line
+	Remedy  string // how to prevent the loss, in one line
 }
 
-// String is all of f in a line.
+// String returns f in one line.
 func (f Finding) String() string {
 	return fmt.Sprintf("queue %q: %s: %s; %s", f.Queue, f.Setting, f.Problem, f.Remedy)
 }
 
-// CheckPolicies reads from RabbitMQ's management API what is in force for queues, by their
-// arguments and by policies, and says what of it loses messages. The result has an element for each
-// queue, in their order. It makes up to three requests for each, one after another, until ctx ends.
-// Its errors contain no password.
+// CheckPolicies reads from RabbitMQ's management API which settings are in force for queues, by
+// their arguments and by policies, and finds the settings that lose messages. The result has an
+// element for each queue, in the given order. CheckPolicies makes up to three requests for each
+// queue, one after another, until ctx ends. Its errors contain no password.
 func CheckPolicies(ctx context.Context, m Management, queues ...string) ([]QueueLimits, error) {
 	a, err := m.api()
 	if err != nil {
@@ -90,7 +90,7 @@ func CheckPolicies(ctx context.Context, m Management, queues ...string) ([]Queue
 	return all, nil
 }
 
-// managementAPI is a Management that was checked.
+// managementAPI is a validated [Management].
 type managementAPI struct {
 	base           *url.URL // without user and password
 	host           string
@@ -110,7 +110,7 @@ func (m *Management) api() (*managementAPI, error) {
 	a.base = u
 	defaultTo(&a.vhost, "/")
 	if a.client == nil {
-		transport := http.DefaultTransport.(*http.Transport).Clone() //nolint:forcetypeassert // it is documented to be one
+		transport := http.DefaultTransport.(*http.Transport).Clone() //nolint:forcetypeassert // documented to have this type
 		transport.DisableKeepAlives = true
 		a.client = &http.Client{Transport: transport, Timeout: 10 * time.Second}
 	}
@@ -153,10 +153,11 @@ func (a *managementAPI) get(ctx context.Context, v any, path ...string) (bool, e
 	return true, nil
 }
 
-// settings are arguments or a policy. RabbitMQ writes none as an empty list.
+// settings are the arguments of a queue or a policy. RabbitMQ writes empty settings as an empty
+// list.
 type settings map[string]any
 
-// UnmarshalJSON takes anything but an object for none.
+// UnmarshalJSON treats any value except an object as empty settings.
 func (s *settings) UnmarshalJSON(text []byte) error {
 	if len(text) > 0 && text[0] == '{' {
 		return json.Unmarshal(text, (*map[string]any)(s))
@@ -164,7 +165,7 @@ func (s *settings) UnmarshalJSON(text []byte) error {
 	return nil
 }
 
-// queueInfo is what applies to a queue.
+// queueInfo has the settings that apply to a queue.
 type queueInfo struct {
 	Type           string   `json:"type"`
 	Durable        bool     `json:"durable"`
@@ -174,8 +175,7 @@ type queueInfo struct {
 	Effective      settings `json:"effective_policy_definition"`
 }
 
-// number returns the smaller one of what an argument and the policies say, where a negative one is
-// no limit.
+// number returns the smaller number of argument and policies; a negative number is no limit.
 func (q *queueInfo) number(name string) (n int64, set bool) {
 	n = -1
 	for _, value := range []any{q.Arguments["x-"+name], q.Effective[name]} {
@@ -191,7 +191,7 @@ func (q *queueInfo) number(name string) (n int64, set bool) {
 	return n, set
 }
 
-// text returns what an argument says, or else the policies.
+// text returns the text of the argument, or else of the policies.
 func (q *queueInfo) text(name string) (text string, set bool) {
 	if text, set = q.Arguments["x-"+name].(string); !set {
 		text, set = q.Effective[name].(string)
@@ -204,7 +204,7 @@ func (q *queueInfo) duration(name string) time.Duration {
 	return max(-1, time.Duration(n)*time.Millisecond)
 }
 
-// limits returns what is in force for a queue.
+// limits returns the limits of a queue and their findings.
 func (a *managementAPI) limits(ctx context.Context, queue string, version int) (QueueLimits, error) {
 	l := QueueLimits{Queue: queue}
 	var q queueInfo
@@ -231,7 +231,7 @@ func (a *managementAPI) limits(ctx context.Context, queue string, version int) (
 	return l, nil
 }
 
-// checkDeadLetters looks whether what is dead-lettered arrives anywhere.
+// checkDeadLetters finds out whether dead letters reach a queue.
 func (a *managementAPI) checkDeadLetters(ctx context.Context, l *QueueLimits, q *queueInfo) error {
 	var set bool
 	l.DeadLetterExchange, set = q.text("dead-letter-exchange")
@@ -270,7 +270,7 @@ func (a *managementAPI) checkDeadLetters(ctx context.Context, l *QueueLimits, q 
 	return nil
 }
 
-// checkDeliveryLimit says what becomes of a message that is delivered again and again.
+// checkDeliveryLimit finds out what happens to a message that is delivered again and again.
 func (l *QueueLimits) checkDeliveryLimit(q *queueInfo, version int) {
 	const setting, remedy = "delivery-limit", "set delivery-limit -1 by a policy, and lift it in others, or dead-letter to a queue"
 	limit, set := q.number(setting)
@@ -292,7 +292,7 @@ func (l *QueueLimits) checkDeliveryLimit(q *queueInfo, version int) {
 	}
 }
 
-// findLosses says what else loses messages.
+// findLosses finds the other settings that lose messages.
 func (l *QueueLimits) findLosses(q *queueInfo) {
 	if l.Type == amqp091.QueueTypeStream {
 		l.addFinding("type", "a stream is read from its end, so that its consumer skips what came before", "use a quorum queue")
@@ -317,7 +317,7 @@ func (l *QueueLimits) findLosses(q *queueInfo) {
 	}
 }
 
-// addDrop adds a finding about messages that are dropped unless they are dead-lettered.
+// addDrop adds a finding about dropped messages, unless they are dead-lettered.
 func (l *QueueLimits) addDrop(setting, problem, remedy string) {
 	if !l.DeadLetters {
 		l.addFinding(setting, problem, remedy)

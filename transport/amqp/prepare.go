@@ -11,33 +11,33 @@ import (
 )
 
 const (
-	// redeclareAfter is how long a topology counts as declared although messages come back as
-	// unroutable, so that not every returned message leads to a declaration.
+	// redeclareAfter is how long a topology counts as declared although messages are returned, so
+	// that not every returned message leads to a declaration.
 	redeclareAfter = time.Second
 	// cancelGrace is the pause between the return of a message and the next declaration of its
-	// topology. If a queue is declared again before the consumers of its deleted namesake, a quorum
-	// queue, have learned of the deletion, their channels take the new queue for the old one: the
+	// topology. Suppose a quorum queue is deleted, and declared again before its consumers have
+	// learned of the deletion. Then their channels take the new queue for the old one: the
 	// consumers are not cancelled, and get no message any more (seen in RabbitMQ 3.10).
 	cancelGrace = 500 * time.Millisecond
-	// maxPrepared topics are remembered as declared.
+	// maxPrepared is the number of topics that are remembered as declared.
 	maxPrepared = 10_000
 )
 
-// preparation is a declaration that is under way.
+// preparation is a running declaration.
 type preparation struct {
 	done chan struct{}
 	err  error // valid when done is closed
 }
 
-// isPrepared tells whether the topology of topic was declared on this channel
-// instance. Called with mu locked.
+// isPrepared tells whether the topology of topic was declared on this channel instance. Called with
+// mu locked.
 func (c *confirmChannel) isPrepared(topic string) bool {
 	_, ok := c.prepared[topic]
 	return ok
 }
 
-// unprepare has the topology of topic declared again, if it was not just now.
-// Called with mu locked.
+// unprepare makes the next publish declare the topology of topic again, unless it was declared just
+// now. Called with mu locked.
 func (c *confirmChannel) unprepare(topic string) {
 	if at, ok := c.prepared[topic]; ok && time.Since(at) > redeclareAfter {
 		delete(c.prepared, topic)
@@ -48,8 +48,8 @@ func (c *confirmChannel) unprepare(topic string) {
 	}
 }
 
-// prepare declares the topology of out's topic and waits for it, together with
-// whoever else wants it. Called with mu locked, which is released meanwhile.
+// prepare declares the topology of out's topic, or waits for a running declaration. Called with mu
+// locked, which it releases meanwhile.
 func (p *Publisher) prepare(w *waiter, c *confirmChannel, out *outgoing) *transport.Result {
 	if p.config.Topology == NoTopology {
 		c.prepared[out.topic] = time.Now()
@@ -103,7 +103,7 @@ func (p *Publisher) pause(d time.Duration) {
 	}
 }
 
-// declare declares the topology of a topic, and tells who waits for it.
+// declare declares the topology of a topic, and wakes the calls that wait for the declaration.
 func (p *Publisher) declare(c *confirmChannel, prep *preparation, topic string) {
 	err := p.topology.declare(c.conn, p.config.ConfirmTimeout, func(ch *amqp091.Channel, version int) error {
 		return p.declareTopic(ch, topic, version)
@@ -118,15 +118,14 @@ func (p *Publisher) declare(c *confirmChannel, prep *preparation, topic string) 
 		c.prepared[topic] = time.Now()
 	} else {
 		if errors.Is(err, amqp091.ErrClosed) && p.current == c {
-			p.current = nil // the connection is gone; the judge is about to notice
+			p.current = nil // the connection has ended; the judge will notice
 		}
 		p.config.Logger.Warn("cannot declare the topology", "topic", topic, "error", err)
 	}
 	close(prep.done)
 }
 
-// declareTopic declares the exchange of a topic and the queues that the publisher
-// knows of.
+// declareTopic declares the exchange of a topic and the configured queues.
 func (p *Publisher) declareTopic(ch *amqp091.Channel, topic string, version int) error {
 	exchange, key := p.route(topic)
 	if err := p.topology.exchange(ch, exchange); err != nil {
@@ -150,8 +149,8 @@ func (p *Publisher) declareTopic(ch *amqp091.Channel, topic string, version int)
 	return nil
 }
 
-// queues returns the queues of a topic, with nothing left to defaults. With the
-// default exchange, the one that the routing key names is among them.
+// queues returns the queues of a topic with all defaults filled in. With the default exchange, the
+// queue that the routing key names is among them.
 func (p *Publisher) queues(topic string) []Queue {
 	c := &p.config
 	key := c.AMQP.Publish.GenerateRoutingKey(topic)

@@ -11,9 +11,9 @@ import (
 	"github.com/boxpair/boxpair/transport"
 )
 
-// The metadata that a message of another program has for its properties, where it has them. The
-// content type, the type and the correlation ID are transport.MetaContentType, transport.MetaType
-// and transport.MetaCorrelationID, unless a header of that name is there.
+// The metadata names for properties of messages from other programs. Content type, type and
+// correlation ID become transport.MetaContentType, transport.MetaType and
+// transport.MetaCorrelationID. A header with one of these names takes precedence.
 const (
 	PropertyReplyTo         = "amqp-reply-to"
 	PropertyAppID           = "amqp-app-id"
@@ -24,8 +24,8 @@ const (
 	PropertyExpiration      = "amqp-expiration" // milliseconds, decimal
 )
 
-// setProperties adds the properties of a message to its metadata. One of this library says all of
-// that in its metadata.
+// setProperties adds the properties of a message to its metadata. It is not used for messages of
+// this library, whose metadata has the properties.
 func setProperties(meta message.Metadata, d *amqp091.Delivery) {
 	set := func(name, value string) {
 		if _, there := meta[name]; value != "" && !there {
@@ -48,8 +48,8 @@ func setProperties(meta message.Metadata, d *amqp091.Delivery) {
 	}
 }
 
-// isDeliveryHeader tells whether a header says something of a delivery, and nothing of the message:
-// RabbitMQ's quorum queues and streams add such.
+// isDeliveryHeader tells whether a header describes the delivery and not the message: RabbitMQ's
+// quorum queues and streams add such headers.
 func isDeliveryHeader(header string) bool {
 	switch header {
 	case "x-acquired-count", "x-delivery-count", "x-stream-offset": // the first since RabbitMQ 4.3
@@ -58,8 +58,9 @@ func isDeliveryHeader(header string) bool {
 	return false
 }
 
-// isBrokerHeader tells whether a header is RabbitMQ's own: of a delivery, or of how a message was
-// dead-lettered. Text under such a name is the message's, unless it was dead-lettered.
+// isBrokerHeader tells whether RabbitMQ added a header, about a delivery or about the
+// dead-lettering of the message. A text under such a name is the message's own, unless the message
+// was dead-lettered.
 func isBrokerHeader(headers amqp091.Table, name string) bool {
 	if !strings.HasPrefix(name, "x-") {
 		return false

@@ -16,9 +16,8 @@ import (
 	"github.com/boxpair/boxpair/transport"
 )
 
-// Publisher publishes to RabbitMQ with a window of unconfirmed messages on one
-// channel. It is a [transport.Sender] and a Watermill publisher. Its methods may
-// be called by several goroutines at once.
+// Publisher publishes to RabbitMQ with a window of unconfirmed messages on one channel. It is a
+// [transport.Sender] and a Watermill publisher. Its methods are safe for concurrent use.
 type Publisher struct {
 	config   PublisherConfig
 	broker   *broker
@@ -27,32 +26,33 @@ type Publisher struct {
 
 	seq      atomic.Uint64
 	window   chan struct{} // one element per unconfirmed message
-	wake     chan struct{} // capacity 1: the judge should look
-	ctxEnded atomic.Bool   // a context of an unconfirmed message has ended
+	wake     chan struct{} // capacity 1: the judge has to look
+	ctxEnded atomic.Bool   // the context of an unconfirmed message has ended
 	closing  chan struct{} // closed by Close
 	tasks    sync.WaitGroup
 
-	// mu guards what follows, and is the only lock of a publish. Nothing that may
-	// wait for the network is done under it: writes are buffered.
+	// mu guards the fields below, and is the only lock of a publish. No operation under the lock
+	// waits for the network: writes are buffered.
 	mu       sync.Mutex
 	started  bool
 	cancel   context.CancelFunc // ends attempts to connect
 	closed   bool
 	current  *confirmChannel // nil while there is no channel
-	down     error           // why there is none, once an attempt has failed
-	blocked  string          // why the broker blocks the connection, or ""
-	bytes    int             // of unconfirmed messages
-	waiting  int             // callers of wait
-	changed  chan struct{}   // closed and replaced when any of these changes
+	down     error           // the reason for having no channel, after a failed attempt
+	blocked  string          // the reason for which the broker blocks the connection, or ""
+	bytes    int             // in unconfirmed messages
+	waiting  int             // calls of waiter.wait
+	changed  chan struct{}   // closed and replaced when one of these fields changes
 	contexts contextWatches
-	// suspects are what was unanswered when a channel ended with an exception; see narrow.
+	// suspects are the messages that were unanswered when a channel ended with an exception; see
+	// suspects.go.
 	suspects    []*slot
-	freeSlots   *slot            // slots to be used again
-	freePackets []*pendingPacket // likewise
+	freeSlots   *slot            // for reuse
+	freePackets []*pendingPacket // for reuse
 
-	unblocked time.Time // when the broker last ended blocking
+	unblocked time.Time // when the broker last stopped blocking the connection
 
-	confirmsAhead uint64 // see the constant
+	confirmsAhead uint64 // the constant, except in tests
 
 	// Scratch space of settle, which only the judge calls.
 	answered []*slot
@@ -61,8 +61,7 @@ type Publisher struct {
 
 var _ transport.Sender = (*Publisher)(nil)
 
-// NewPublisher returns a publisher. It does no I/O. The error joins everything
-// that is wrong with config, by field.
+// NewPublisher returns a publisher. It does no I/O. The error joins all errors of config, by field.
 func NewPublisher(config PublisherConfig) (*Publisher, error) {
 	config.setDefaults()
 	broker, err := newBroker(config.AMQP.Connection, config.Hosts, config.Credentials, "publisher")
@@ -83,19 +82,19 @@ func NewPublisher(config PublisherConfig) (*Publisher, error) {
 		confirmsAhead: confirmsAhead,
 	}
 	p.topology.partitions = config.Partitions
-	p.topology.limitIsSafe = true // for who publishes; subscribers look
+	p.topology.limitIsSafe = true // a publisher may use any queue; subscribers check the limit
 	return p, nil
 }
 
-// Route returns the publisher's name, and the exchange and routing key of topic,
-// without the shard: partitions of a topic are one route.
+// Route returns the publisher's name with the exchange and routing key of topic, without the shard:
+// partitions of a topic are one route.
 func (p *Publisher) Route(topic string) string {
 	exchange, key := p.route(topic)
 	return p.config.Name + " " + exchange + "/" + key
 }
 
-// route returns the exchange of topic, and its routing key without the shard. The
-// default exchange knows only queues, so a partitioned topic gets one of its own.
+// route returns the exchange of topic, and its routing key without the shard. The default exchange
+// routes by names of queues only, so a partitioned topic gets an exchange of its own.
 func (p *Publisher) route(topic string) (exchange, key string) {
 	exchange, key = p.config.AMQP.Exchange.GenerateName(topic), p.config.AMQP.Publish.GenerateRoutingKey(topic)
 	if exchange == "" && p.config.Partitions > 0 {
@@ -104,9 +103,9 @@ func (p *Publisher) route(topic string) (exchange, key string) {
 	return exchange, key
 }
 
-// Connect connects if there is no connection yet, and waits until there is one,
-// ctx ends or ConfirmTimeout passes. It is not needed before publishing; call it
-// to learn early that the broker cannot be reached.
+// Connect connects if there is no connection, and waits for the connection until ctx ends or
+// ConfirmTimeout passes. It is not needed before publishing; call it to detect early that the
+// broker cannot be reached.
 func (p *Publisher) Connect(ctx context.Context) error {
 	w := waiter{p: p, ctx: ctx}
 	defer w.stop()
@@ -134,12 +133,12 @@ func (p *Publisher) Connect(ctx context.Context) error {
 type Health struct {
 	Connected   bool
 	Blocked     bool  // by the broker, for memory or disk
-	Err         error // why it is not connected, or why it is blocked
-	Unconfirmed int   // messages
+	Err         error // the reason for not being connected, or for being blocked
+	Unconfirmed int   // number of messages
 }
 
-// Health returns the state of the connection. A publisher that was never used is
-// not connected, and that is no error.
+// Health returns the state of the connection. A publisher that was never used is not connected,
+// which is no error.
 func (p *Publisher) Health() Health {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -153,11 +152,11 @@ func (p *Publisher) Health() Health {
 	return h
 }
 
-// Publish publishes messages to topic and waits until the broker has answered for each. The
-// messages are on their way together, in their order; one that fails does not stop the others. The
-// context of each message bounds the wait for it, besides ConfirmTimeout: once that has passed for
-// one that could not be written, those behind it do not wait. An error of messages is a
-// [*PublishError].
+// Publish publishes messages to topic and waits until the broker has answered for each. All
+// messages are under way at once, in their order; a failed message does not stop the others. The
+// context of each message and ConfirmTimeout bound the wait. Once ConfirmTimeout has passed for a
+// message that could not be written, the messages behind it do not wait. If messages fail, the
+// error is a [*PublishError].
 func (p *Publisher) Publish(topic string, messages ...*message.Message) error {
 	results := make([]transport.Result, len(messages))
 	var pending sync.WaitGroup
@@ -182,9 +181,8 @@ func (p *Publisher) Publish(topic string, messages ...*message.Message) error {
 	return nil
 }
 
-// Send implements [transport.Sender]. Besides ctx, ConfirmTimeout bounds how long
-// it waits for the connection and for room in the window. While attempts to
-// connect fail it does not wait at all.
+// Send implements [transport.Sender]. ctx and ConfirmTimeout bound how long it waits for the
+// connection and for room in the window. While attempts to connect fail, Send does not wait at all.
 func (p *Publisher) Send(ctx context.Context, topic string, msg *message.Message, done func(transport.Result)) {
 	p.sendOne(ctx, topic, msg, nil, done)
 }
@@ -204,16 +202,16 @@ func (p *Publisher) sendOne(ctx context.Context, topic string, msg *message.Mess
 	}
 }
 
-// encodeMessage has msg encoded as the publishing of out. A panic of what the user gave for that, a
-// marshaler, names or keys, is the message's error: a process that ends of it would end of the same
-// message again.
+// encodeMessage encodes msg as the publishing of out. A panic of the user's marshaler or of a
+// function for names or keys becomes an error of the message: if it ended the process, the same
+// message would end the process again.
 func (p *Publisher) encodeMessage(topic string, msg *message.Message, out *outgoing) (used *pooled, err error) {
 	defer func() {
 		if v := recover(); v != nil {
 			used, err = nil, fmt.Errorf("encode message %s: %w", shorten(msg.UUID), panicError(v))
 		}
 	}()
-	if err = p.checkSize("payload", msg.Payload); err == nil { // before it is copied
+	if err = p.checkSize("payload", msg.Payload); err == nil { // checked before the payload is copied
 		out.pub, used, err = p.codec.encode(msg, out.seq)
 	}
 	if err != nil {
@@ -226,12 +224,12 @@ func (p *Publisher) encodeMessage(topic string, msg *message.Message, out *outgo
 	return used, nil
 }
 
-// panicError is the error of a panic. Its value may hold the payload.
+// panicError returns the error of a panic, without its value, which may hold the payload.
 func panicError(v any) error {
 	return fmt.Errorf("marshaler, key or name function panicked with a %T", v)
 }
 
-// encode has the messages of s encoded once more, as the publishing of out.
+// encode encodes the messages of s again, as the publishing of out.
 func (p *Publisher) encode(s *slot, out *outgoing) (*pooled, error) {
 	if s.msg != nil {
 		return p.encodeMessage(s.topic, s.msg, out)
@@ -250,9 +248,8 @@ func (p *Publisher) destination(topic string, msg *message.Message) (exchange, k
 
 func (p *Publisher) nextSeq() string { return strconv.FormatUint(p.seq.Add(1), 10) }
 
-// Close waits until what was sent is confirmed, for ConfirmTimeout at most,
-// reports the rest as unavailable, and closes the connection. It waits for all
-// goroutines of p.
+// Close waits for the confirms of sent messages, for ConfirmTimeout at most, reports the other
+// messages as unavailable, and closes the connection. It waits for all goroutines of p.
 func (p *Publisher) Close() error {
 	p.mu.Lock()
 	if !p.closed {
@@ -268,7 +265,8 @@ func (p *Publisher) Close() error {
 	return nil
 }
 
-// publishRaw publishes pub as it is and waits for the outcome.
+// publishRaw publishes pub unchanged, except for the number of the publish, and waits for the
+// outcome.
 func (p *Publisher) publishRaw(ctx context.Context, exchange, key string, pub amqp091.Publishing) transport.Result {
 	pub.Headers = maps.Clone(pub.Headers)
 	if pub.Headers == nil {
@@ -291,7 +289,7 @@ func (p *Publisher) blockedError() error {
 	return fmt.Errorf("%w: %s", ErrBlocked, p.blocked)
 }
 
-// broadcast wakes everybody who waits for a change. Called with mu locked.
+// broadcast wakes all calls that wait for a change. Called with mu locked.
 func (p *Publisher) broadcast() {
 	if p.waiting > 0 {
 		close(p.changed)
@@ -300,7 +298,7 @@ func (p *Publisher) broadcast() {
 	}
 }
 
-// shorten keeps a message ID that is no ID from filling an error.
+// shorten shortens a message ID that is too long for an error.
 func shorten(id string) string {
 	if len(id) > 64 {
 		return id[:64] + "…"

@@ -9,26 +9,25 @@ import (
 	"github.com/rabbitmq/amqp091-go"
 )
 
-// Repartition takes a consumer's queues of topic from one number of partitions to
-// config.Partitions; 0 is one queue without partitions. While one of the old queues holds messages
-// or is consumed it changes nothing and returns [ErrNotDrained]. Then it binds the new queues and
-// unbinds the old ones. It deletes those once each has handed out, as its first message, one that
-// was published to it for that; and last declares the new number, which is what subscribers go by.
-// After an error, call it again with the same numbers; where the new one is reached it does
-// nothing.
+// Repartition changes the number of partitions of a consumer's queues of topic from the given
+// number to config.Partitions; 0 is one queue without partitions. If an old queue holds messages or
+// has a consumer, Repartition changes nothing and returns [ErrNotDrained]. Otherwise it binds the
+// new queues and unbinds the old ones. It then publishes a sentinel message to each old queue, and
+// deletes the queues only if each of them delivers the sentinel first. Last, it declares the new
+// number, which subscribers check. After an error, call Repartition again with the same numbers; if
+// the new number is reached, the call does nothing.
 //
-// Stop the publishers of the topic (events stay in their outbox), wait until the old
-// queues are empty, stop the consumers, call Repartition for each of them, and start
-// all with the new number. From one number of partitions to another, a publisher that
-// was forgotten loses nothing: the new queues are bound before the old ones are
-// unbound. What it sent in between is ErrNotDrained again; stop it, and have consumers
-// with the old number handle that. From or to 0 the exchange becomes another one. While
-// queues of other consumers are bound to it, the error says so; repartition them, and
-// call it for this one again.
+// Stop the publishers of the topic (events stay in their outbox), wait until the old queues are
+// empty, stop the consumers, call Repartition for each consumer, and start all of them with the new
+// number. A forgotten publisher loses no message if both numbers are at least 1, since the new
+// queues are bound before the old ones are unbound. Its messages to the old queues give
+// ErrNotDrained again: stop the publisher, and let consumers with the old number handle the
+// messages. From or to 0 partitions, the exchange is replaced. The error tells if queues of other
+// consumers are still bound to the exchange; repartition these consumers, then call Repartition for
+// this one again.
 //
-// config.Topology must be [Declare], and the user needs the permission to configure, to read the
-// queues and to write to the default exchange. ctx bounds the connecting; each request has 30
-// seconds.
+// config.Topology must be [Declare]. The user needs the permission to configure, to read the queues
+// and to write to the default exchange. ctx bounds connecting; each request has 30 seconds.
 func Repartition(ctx context.Context, config SubscriberConfig, topic string, from int) error {
 	if err := checkRepartition(&config, from); err != nil {
 		return fmt.Errorf("amqp: repartition topic %q: %w", topic, err)
@@ -96,7 +95,8 @@ func (r *repartition) run() error {
 	if err := r.unbind(); err != nil {
 		return err
 	}
-	// What came after the first look, from a publisher that still runs, or was not counted.
+	// A publisher that still runs may have sent messages since the first check, which may also have
+	// counted too few.
 	if err := r.proveEmpty(); err != nil {
 		return err
 	}
@@ -124,8 +124,8 @@ func (r *repartition) declare(t *topology, f func(ch *amqp091.Channel, version i
 	return t.declare(r.conn, requestTimeout, f)
 }
 
-// checkNumber checks that the old number is the one that is there, or that the new one is
-// reached.
+// checkNumber returns an error unless the broker has the old number of partitions. It reports done
+// if the broker has the new number.
 func (r *repartition) checkNumber() (done bool, err error) {
 	err = r.declare(r.from, func(ch *amqp091.Channel, version int) error { return declareNumber(ch, r.from, r.old, version) })
 	if errorCode(err) != amqp091.PreconditionFailed {
@@ -138,7 +138,7 @@ func (r *repartition) checkNumber() (done bool, err error) {
 	return false, err
 }
 
-// declareNumber declares the queue of the plain name.
+// declareNumber declares the marker queue, or the queue of a topic without partitions.
 func declareNumber(ch *amqp091.Channel, t *topology, l layout, version int) error {
 	if l.count > 0 {
 		return t.marker(ch, l, version)
@@ -146,8 +146,8 @@ func declareNumber(ch *amqp091.Channel, t *topology, l layout, version int) erro
 	return t.queue(ch, l.queue, version)
 }
 
-// oldQueues returns the names of all queues that are to go. The last one says that the others are
-// there.
+// oldQueues returns the names of the queues to delete. The last one, the marker queue, shows that
+// the others exist.
 func (r *repartition) oldQueues() []string {
 	if r.old.count == 0 {
 		return r.old.names()
@@ -155,8 +155,8 @@ func (r *repartition) oldQueues() []string {
 	return append(r.old.names(), r.old.queue)
 }
 
-// drained looks at the old queues, one channel each since a queue that is missing
-// closes it.
+// drained checks that the old queues hold no message and have no consumer. Each check has a channel
+// of its own, since a missing queue closes the channel.
 func (r *repartition) drained() error {
 	var left []string
 	for _, name := range r.oldQueues() {
@@ -177,7 +177,7 @@ func (r *repartition) drained() error {
 	return nil
 }
 
-// proveEmpty has every old queue show that it is empty.
+// proveEmpty proves that every old queue is empty.
 func (r *repartition) proveEmpty() error {
 	if err := r.drained(); err != nil {
 		return err
@@ -190,7 +190,7 @@ func (r *repartition) proveEmpty() error {
 	return nil
 }
 
-// declareQueues declares and binds the new queues, but not yet their number.
+// declareQueues declares and binds the new queues, without the marker queue.
 func (r *repartition) declareQueues() error {
 	return r.declare(r.to, func(ch *amqp091.Channel, version int) error {
 		if err := r.to.exchange(ch, r.layout.exchange); err != nil {
@@ -205,7 +205,7 @@ func (r *repartition) declareQueues() error {
 	})
 }
 
-// unbind takes the old queues off their exchange. What is not bound is no error.
+// unbind unbinds the old queues from their exchange. A missing binding is no error.
 func (r *repartition) unbind() error {
 	if r.old.exchange == "" {
 		return nil
@@ -226,8 +226,8 @@ func (r *repartition) unbind() error {
 	})
 }
 
-// changeExchange has the exchange declared anew for a topic that is to be
-// partitioned, or no longer. It goes only if nothing is bound to it any more.
+// changeExchange replaces the exchange of a topic that begins or ceases to be partitioned. The
+// broker deletes the old exchange only if no queue is bound to it.
 func (r *repartition) changeExchange() error {
 	if name := r.layout.exchange; name != "" {
 		err := r.channel(func(ch *amqp091.Channel) error { return r.to.exchange(ch, name) })
@@ -246,8 +246,8 @@ func (r *repartition) changeExchange() error {
 	return err
 }
 
-// remove deletes the old queues, which are bound to nothing and have shown that they are empty.
-// RabbitMQ looks again at classic ones; for quorum queues it cannot.
+// remove deletes the old queues, which are unbound and were proved empty. For classic queues,
+// RabbitMQ checks again that they are empty and unused; for quorum queues it cannot.
 func (r *repartition) remove() error {
 	classic := r.from.classic()
 	return r.channel(func(ch *amqp091.Channel) error {

@@ -16,19 +16,20 @@ import (
 // outgoing is a publishing on its way to the channel.
 type outgoing struct {
 	topic         string
-	declare       bool // the topology of topic
+	declare       bool // declare the topology of topic first
 	msg           *message.Message
-	msgs          []*message.Message // instead of msg
-	seq           string             // which pub holds
+	msgs          []*message.Message // of SendBatch, instead of msg
+	seq           string             // the number that pub contains
 	exchange, key string
 	pub           amqp091.Publishing
-	properties    int  // encoded size
-	messages      int  // in pub
-	mayBatch      bool // it may be published with others
+	properties    int  // encoded size of the properties of pub
+	messages      int  // number of messages in pub
+	mayBatch      bool // it may be published together with others
 	call          *publishCall
 }
 
-// send writes out to the channel and leaves done to the judge, or returns why not.
+// send writes out to the channel and leaves the outcome to the judge, or returns the outcome of a
+// message that was not written.
 func (p *Publisher) send(ctx context.Context, out *outgoing, done func(transport.Result)) *transport.Result {
 	if err := p.check(out); err != nil {
 		return &transport.Result{Outcome: transport.Invalid, Err: fmt.Errorf("message %s: %w", shorten(out.pub.MessageId), err)}
@@ -45,7 +46,7 @@ func (p *Publisher) send(ctx context.Context, out *outgoing, done func(transport
 			var written bool
 			written, failed = p.write(ctx, c, out, done)
 			if !written && failed == nil {
-				continue // the channel has just closed, and nothing was written
+				continue // the channel was closed just before the write
 			}
 		}
 		p.mu.Unlock()
@@ -56,7 +57,8 @@ func (p *Publisher) send(ctx context.Context, out *outgoing, done func(transport
 	}
 }
 
-// check refuses what the broker would answer by closing the connection.
+// check refuses messages for which the broker would close the connection or the channel, and
+// messages that the broker may lose.
 func (p *Publisher) check(out *outgoing) (err error) {
 	if err := checkName("exchange", out.exchange); err != nil {
 		return err
@@ -64,7 +66,7 @@ func (p *Publisher) check(out *outgoing) (err error) {
 	if err := checkShort("routing key", out.key); err != nil {
 		return err
 	}
-	if out.exchange == "" { // the default one, whose routing keys are the names of queues
+	if out.exchange == "" { // the default exchange, whose routing keys are names of queues
 		if err := checkName("queue", out.key); err != nil {
 			return err
 		}
@@ -92,8 +94,8 @@ func (p *Publisher) checkSize(name string, content []byte) error {
 	return nil
 }
 
-// ready returns a channel on which out may be published, or why there is none.
-// Called with mu locked, which is released while it waits.
+// ready returns a channel on which out may be published, or the outcome if there is none in time.
+// Called with mu locked, which it releases while it waits.
 func (p *Publisher) ready(w *waiter, out *outgoing) (*confirmChannel, *transport.Result) {
 	for {
 		var reason error
@@ -126,8 +128,8 @@ func (p *Publisher) ready(w *waiter, out *outgoing) (*confirmChannel, *transport
 	}
 }
 
-// write publishes out, or has it gathered with others. It reports false when the channel turned out
-// to be closed before anything was written. Called with mu locked.
+// write publishes out, or gathers it with other messages. It reports false if the channel was
+// closed before the write. Called with mu locked.
 func (p *Publisher) write(ctx context.Context, c *confirmChannel, out *outgoing,
 	done func(transport.Result)) (bool, *transport.Result) {
 	if out.mayBatch && (c.packets >= gatherAbove || c.pending.has(out)) {
@@ -145,7 +147,7 @@ func (p *Publisher) write(ctx context.Context, c *confirmChannel, out *outgoing,
 		}
 		return false, nil
 	case err != nil:
-		// Half a message may have been written: the channel cannot go on.
+		// The message may have been written in part: the channel cannot be used any more.
 		p.fail(c, fmt.Errorf("publish: %w", err))
 		return false, unavailable(fmt.Errorf("publish: %w", err))
 	}
@@ -158,8 +160,8 @@ func (p *Publisher) write(ctx context.Context, c *confirmChannel, out *outgoing,
 	return true, nil
 }
 
-// fail cuts the connection of c; everything unconfirmed on it becomes
-// unavailable. Called with mu locked.
+// fail cuts the connection of c. All unconfirmed messages on it become unavailable. Called with mu
+// locked.
 func (p *Publisher) fail(c *confirmChannel, cause error) {
 	if c.failure == nil {
 		c.failure = cause
@@ -170,8 +172,8 @@ func (p *Publisher) fail(c *confirmChannel, cause error) {
 	c.conn.raw.abort()
 }
 
-// waiter is the patience of one call: its context and ConfirmTimeout, counted
-// from the first time it waits.
+// waiter bounds the waits of one call by its context and by ConfirmTimeout, counted from the first
+// wait.
 type waiter struct {
 	p     *Publisher
 	ctx   context.Context
@@ -179,7 +181,8 @@ type waiter struct {
 	call  *publishCall // or nil
 }
 
-// publishCall is what the messages of a call of Publish share, which are written one after another.
+// publishCall is shared by the messages of one call of Publish, which are written one after
+// another.
 type publishCall struct{ timedOut bool }
 
 func (w *waiter) timeout() <-chan time.Time {
@@ -193,7 +196,7 @@ func (w *waiter) timeout() <-chan time.Time {
 	return w.timer.C
 }
 
-// timedOut notes that nothing has come of the wait.
+// timedOut records for the whole call that a wait has timed out.
 func (w *waiter) timedOut() {
 	if w.call != nil {
 		w.call.timedOut = true
@@ -236,8 +239,8 @@ func (w *waiter) acquire() error {
 	return fmt.Errorf("window of unconfirmed messages is full: %w", cause)
 }
 
-// wait waits until something has changed. It returns an error, with the reason
-// for waiting, when the patience is over. Called with mu locked.
+// wait waits for a change. When the time is over, it returns an error with the given reason. Called
+// with mu locked, which it releases while it waits.
 func (w *waiter) wait(reason error) error {
 	w.p.waiting++
 	changed := w.p.changed

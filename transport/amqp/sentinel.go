@@ -9,19 +9,19 @@ import (
 	"github.com/rabbitmq/amqp091-go"
 )
 
-// sentinelEncoding is the content-encoding property of the message by which [Repartition] proves
-// that a queue is empty. A Subscriber acknowledges one that was left behind, and hands it out to
-// nobody.
+// sentinelEncoding is the content-encoding property of sentinels: messages by which [Repartition]
+// proves that a queue is empty. If a sentinel was left behind, a Subscriber acknowledges it and
+// does not hand it out.
 const sentinelEncoding = "boxpair-sentinel"
 
-// proofTimeout is how long a queue may take to show that it is empty.
+// proofTimeout is how long the proof that a queue is empty may take.
 const proofTimeout = 15 * time.Second
 
-// proveQueueEmpty returns nil if the queue holds no message and has no consumer, or does not exist. The
-// numbers in the answer to a declaration prove neither: when the leader of a quorum queue is silent
-// for 250 ms, RabbitMQ answers 0 for both. A sentinel proves that no message is waiting: it goes
-// behind whatever is there, and has to be the first delivery. The consumer that waits for it shows
-// whether a number of consumers is one of RabbitMQ's own making, since it has to be counted.
+// proveQueueEmpty returns nil if the queue holds no message and has no consumer, or does not exist.
+// The counts in the answer to a declaration are no proof: when the leader of a quorum queue is
+// silent for 250 ms, RabbitMQ answers 0 messages and 0 consumers. A sentinel proves that no message
+// is waiting: it is queued behind all messages, and must be the first delivery. The consumer that
+// receives the sentinel also proves the count of consumers, which must include it.
 func (r *repartition) proveQueueEmpty(name string) error {
 	err := r.channel(func(ch *amqp091.Channel) error {
 		deliveries, err := ch.Consume(name, "", false, false, false, false, nil)
@@ -34,7 +34,7 @@ func (r *repartition) proveQueueEmpty(name string) error {
 		if err := sentinelFirst(ch, name, deliveries); err != nil {
 			return err
 		}
-		return r.consumedAlone(name) // no consumer has come and taken what was before the sentinel
+		return r.consumedAlone(name) // no other consumer has taken messages before the sentinel
 	})
 	if errorCode(err) == amqp091.NotFound {
 		return nil
@@ -45,7 +45,7 @@ func (r *repartition) proveQueueEmpty(name string) error {
 	return nil
 }
 
-// sentinelFirst publishes a sentinel to the queue and takes it back.
+// sentinelFirst publishes a sentinel to the queue and returns nil if it is the first delivery.
 func sentinelFirst(ch *amqp091.Channel, name string, deliveries <-chan amqp091.Delivery) error {
 	if err := ch.Confirm(false); err != nil {
 		return err
@@ -81,7 +81,7 @@ func sentinelFirst(ch *amqp091.Channel, name string, deliveries <-chan amqp091.D
 	}
 }
 
-// consumedAlone returns nil if the queue has one consumer, which is the caller's.
+// consumedAlone returns nil if the caller's consumer is the only consumer of the queue.
 func (r *repartition) consumedAlone(name string) error {
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()

@@ -12,26 +12,25 @@ import (
 	"github.com/rabbitmq/amqp091-go"
 )
 
-// Subscriber consumes from RabbitMQ, with many messages in flight and in order
-// per key. It is a Watermill subscriber. Its methods may be called by several
-// goroutines at once. Its subscriptions share one connection, as long as none of them ends it again
-// and again, and have a channel each.
+// Subscriber consumes from RabbitMQ, with many messages in flight and in order per key. It is a
+// Watermill subscriber. Its methods are safe for concurrent use. Its subscriptions have a channel
+// each. They share one connection, except those that end their connection again and again.
 type Subscriber struct {
 	config      SubscriberConfig
 	connections *connections
 	timeout     time.Duration // of requests
 	codec       codec
 	topology    *topology
-	dead        *Publisher // for what cannot be decoded; connects when it is needed
+	dead        *Publisher // for undecodable messages; connects when it is needed
 
-	customKey bool // config.Key is the user's, which may panic
+	customKey bool // config.Key is the user's function, which may panic
 
 	tasks sync.WaitGroup
 
 	mu      sync.Mutex
 	closed  bool
-	cancels map[*context.CancelFunc]struct{} // of what is under way
-	groups  map[string]*group                // by the queue that is subscribed to
+	cancels map[*context.CancelFunc]struct{} // of running calls and subscriptions
+	groups  map[string]*group                // by the plain name of the subscribed queue
 }
 
 var (
@@ -39,8 +38,8 @@ var (
 	_ message.SubscribeInitializer = (*Subscriber)(nil)
 )
 
-// NewSubscriber returns a subscriber. It does no I/O. The error joins everything
-// that is wrong with config, by field.
+// NewSubscriber returns a subscriber. It does no I/O. The error joins all errors of config, by
+// field.
 func NewSubscriber(config SubscriberConfig) (*Subscriber, error) {
 	customKey := config.Key != nil
 	config.setDefaults()
@@ -62,7 +61,7 @@ func NewSubscriber(config SubscriberConfig) (*Subscriber, error) {
 	none := func(string) string { return "" }
 	dead := PublisherConfig{
 		Topology:  NoTopology,
-		MaxBody:   math.MaxInt, // the broker has taken it once
+		MaxBody:   math.MaxInt, // the broker has accepted the body before
 		AllowLoss: true,
 		Logger:    config.Logger,
 	}
@@ -75,17 +74,17 @@ func NewSubscriber(config SubscriberConfig) (*Subscriber, error) {
 	return s, nil
 }
 
-// Subscribe declares the topology of topic, or checks it, and returns the channel
-// of its messages. It blocks until that is done and returns an error if it cannot
-// be, also when the broker cannot be reached; afterwards the subscription
-// reconnects by itself, and declares what has been deleted.
+// Subscribe declares or checks the topology of topic, and returns the channel of its messages. It
+// blocks until the topology is declared, and returns an error if the declaration fails or the
+// broker cannot be reached. Afterwards the subscription reconnects by itself, and declares deleted
+// queues and exchanges again.
 //
-// A second subscription to a queue is an error as long as the first one has not ended: two handlers
-// would share its messages, and each must have a queue of its own.
+// A second subscription to a queue is an error until the first one has ended: two handlers would
+// share the messages, and each handler must have a queue of its own.
 //
-// The channel is closed when ctx ends or s is closed, after the messages in flight
-// were acknowledged or CloseTimeout has passed. Who stops reading from it only
-// stops the hand-out.
+// The channel is closed when ctx ends or s is closed, after the messages in flight were
+// acknowledged or CloseTimeout has passed. If the caller stops reading from the channel, no further
+// message is handed out, without other harm.
 func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
 	scope, leave, err := s.track(ctx)
 	if err != nil {
@@ -109,7 +108,7 @@ func (s *Subscriber) Subscribe(ctx context.Context, topic string) (<-chan *messa
 	return g.out, nil
 }
 
-// reserve notes that a queue is subscribed to, until the subscription ends.
+// reserve records that a queue is subscribed to, until release.
 func (s *Subscriber) reserve(g *group) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -122,7 +121,7 @@ func (s *Subscriber) reserve(g *group) error {
 	return nil
 }
 
-// release undoes take.
+// release undoes reserve.
 func (s *Subscriber) release(g *group) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -130,7 +129,7 @@ func (s *Subscriber) release(g *group) {
 	s.connections.release(g.layout)
 }
 
-// releaseUnused forgets the connection of a layout that nobody has subscribed to.
+// releaseUnused forgets the connections of a layout without subscription.
 func (s *Subscriber) releaseUnused(l layout) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -139,8 +138,8 @@ func (s *Subscriber) releaseUnused(l layout) {
 	}
 }
 
-// SubscribeInitialize declares the topology of topic, or checks it, so that what
-// is published before the first Subscribe is kept.
+// SubscribeInitialize declares or checks the topology of topic, so that messages which are
+// published before the first Subscribe are kept.
 func (s *Subscriber) SubscribeInitialize(topic string) error {
 	scope, leave, err := s.track(context.Background())
 	if err != nil {
@@ -155,9 +154,9 @@ func (s *Subscriber) SubscribeInitialize(topic string) error {
 	return nil
 }
 
-// Close ends all subscriptions, as the end of their contexts would, and the
-// connection. Handlers of messages in flight have CloseTimeout to finish, with
-// their contexts alive. Close waits for all goroutines of s.
+// Close ends all subscriptions, like the end of their contexts, and the connections. Handlers of
+// messages in flight have CloseTimeout to finish; their contexts do not end before. Close waits for
+// all goroutines of s.
 func (s *Subscriber) Close() error {
 	s.mu.Lock()
 	s.closed = true
@@ -165,15 +164,14 @@ func (s *Subscriber) Close() error {
 		(*cancel)()
 	}
 	s.mu.Unlock()
-	// Subscriptions are done by then, unless one waits for a broker that hangs.
+	// Subscriptions have ended by then, unless one waits for a broker that hangs.
 	defer time.AfterFunc(s.config.CloseTimeout+closeTimeout, func() { s.connections.each((*sharedConnection).cut) }).Stop()
 	s.tasks.Wait()
 	s.connections.each((*sharedConnection).close)
 	return s.dead.Close()
 }
 
-// track returns a context that ends with ctx and with Close, which waits until
-// leave is called.
+// track returns a context that ends with ctx and with Close. Close waits until leave is called.
 func (s *Subscriber) track(ctx context.Context) (scope context.Context, leave func(), err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -192,8 +190,8 @@ func (s *Subscriber) track(ctx context.Context) (scope context.Context, leave fu
 	}, nil
 }
 
-// newGroup returns the subscription to topic, or those to its partitions, whose
-// topology has been seen to.
+// newGroup declares or checks the topology of topic, and returns its subscription, with one for
+// each partition.
 func (s *Subscriber) newGroup(ctx context.Context, topic string) (*group, error) {
 	l, err := layoutOf(&s.config, topic, s.config.Partitions)
 	if err != nil {
@@ -223,8 +221,8 @@ func (s *Subscriber) newGroup(ctx context.Context, topic string) (*group, error)
 	return g, nil
 }
 
-// declareWithRetries sees to the topology of a new subscription, once more if the connection was lost
-// meanwhile: another queue may have ended it.
+// declareWithRetries declares or checks the topology of a new subscription. It tries again if the
+// connection was lost meanwhile, since another queue may have ended the connection.
 func (sub *subscription) declareWithRetries(ctx context.Context) error {
 	connections := sub.s.connections
 	for attempt := 0; ; attempt++ {
@@ -260,7 +258,8 @@ func (s *Subscriber) newSubscription(g *group, topic, queue string) *subscriptio
 	}
 }
 
-// declare sees to the queue of the subscription and what belongs to it.
+// declare declares or checks the topology of the subscription, with the queue for undecodable
+// messages if needed.
 func (sub *subscription) declare(conn *connection) error {
 	s := sub.s
 	return s.topology.declare(conn, s.timeout, func(ch *amqp091.Channel, version int) error {
@@ -288,12 +287,13 @@ func (sub *subscription) declareQueue(ch *amqp091.Channel, version int) error {
 	return t.partition(ch, l, sub.partition, version)
 }
 
-// undecodable tells whether messages may have to be set aside in a queue that is declared for that.
+// undecodable tells whether a queue for undecodable messages has to be declared.
 func (s *Subscriber) undecodable() bool {
 	return s.config.DeadLetterExchange == "" && (!s.codec.readsAll() || s.customKey && s.config.Topology == Declare)
 }
 
 const undecodableSuffix = ".undecodable"
 
-// undecodableQueue is one for all partitions.
+// undecodableQueue returns the name of the queue for undecodable messages, which all partitions
+// share.
 func (sub *subscription) undecodableQueue() string { return sub.layout.queue + undecodableSuffix }

@@ -15,54 +15,53 @@ import (
 	"github.com/boxpair/boxpair/transport"
 )
 
-// ackDelay is how long an ack waits for others to be sent with it, and for the gap
-// before it to close. An ack per message costs the broker more than the delivery;
-// a quorum queue that gets too many at a time sets them aside, and forgets those
-// when the channel is closed.
+// ackDelay is how long an ack waits for further acks to be sent with it, and for the gap before it
+// to close. An ack per message costs the broker more than the delivery. A quorum queue that gets
+// too many acks at once puts some aside, and forgets them when the channel is closed.
 const ackDelay = 5 * time.Millisecond
 
-// lookAhead is how many times InFlight messages are opened, and prefetched by default. A batch has
-// many; what the broker delivers beyond that stays packed.
+// lookAhead is the number of admitted messages as a multiple of InFlight, and the default of
+// Prefetch. A batch has many messages: deliveries beyond that number are not parsed yet.
 const lookAhead = 4
 
-// subscription hands out the messages of one queue. What is not said to be used
-// by others belongs to the goroutine that calls run.
+// subscription hands out the messages of one queue. Its fields belong to the goroutine of run,
+// unless a comment says otherwise.
 type subscription struct {
 	s         *Subscriber
 	layout    layout
 	topic     string
 	queue     string
-	partition int // 0 is a topic without them
+	partition int // from 1; 0 is a topic without partitions
 	logger    *slog.Logger
 
 	out chan *message.Message
-	// A goroutine waits for each message that is handed out; it is used again for
-	// another one. They take from handed, give to finished, and end when abandoned
-	// is closed.
+	// A goroutine waits for the answer to each message that is handed out, then for the next
+	// message. These goroutines receive from handed, send to finished, and end when abandoned is
+	// closed.
 	handed    chan *delivery
-	finished  chan *delivery // has room for all
-	aside     chan *delivery // undecodable, and safe elsewhere
+	finished  chan *delivery // has room for all messages in flight
+	aside     chan *delivery // undecodable messages that were published to another queue
 	abandoned chan struct{}
 	waiters   int
 	tasks     sync.WaitGroup
 
-	inFlight map[*delivery]struct{} // handed out and not finished, of all sources
+	inFlight map[*delivery]struct{} // handed out and not finished, of all channels
 	ready    readyQueue             // to be handed out
-	arrived  uint64                 // how many have arrived
-	admitted int                    // of them, not finished
-	delayed  []*delivery            // nacked, to be handed out when due
-	tails    map[string]*delivery   // the last of each key that is under way
+	arrived  uint64                 // number of messages that have arrived
+	admitted int                    // number of arrived messages that are not finished
+	delayed  []*delivery            // nacked; to be handed out again when due
+	tails    map[string]*delivery   // the last admitted message of each key
 	wakeAt   time.Time              // when to look at delayed and acks, or zero
 
-	state atomic.Pointer[consumeState] // nil before it has first consumed, or failed to
+	state atomic.Pointer[consumeState] // nil before the first attempt to consume
 
-	active    atomic.Bool   // something was delivered on the present channel
-	excess    chan struct{} // capacity 1: the partition is another process's share
-	keepUntil atomic.Int64  // until when it is not to be given back, in nanoseconds since 1970
+	active    atomic.Bool   // the present channel has delivered a message
+	excess    chan struct{} // capacity 1: the partition is beyond this process's share
+	keepUntil atomic.Int64  // until then the partition is not given back; nanoseconds since 1970
 }
 
-// run hands out messages until scope ends, then drains. It does not close out. The messages'
-// contexts are derived from ctx.
+// run hands out messages until scope ends, then drains. It does not close out. The contexts of the
+// messages are derived from ctx.
 func (sub *subscription) run(ctx, scope context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -104,17 +103,17 @@ func (sub *subscription) run(ctx, scope context.Context) {
 	sub.tasks.Wait()
 }
 
-// deliver hands out what src delivers, until scope ends or src does.
+// deliver hands out the deliveries of the consumer, until scope or the consumer ends.
 func (sub *subscription) deliver(ctx, scope context.Context, consumer *consumerChannel) error {
 	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	armed := time.Time{}
-	for scope.Err() == nil { // select might hand out another one
+	for scope.Err() == nil { // select might hand out another message after the end of scope
 		var out chan<- *message.Message
 		var msg *message.Message
 		deliveries, closed, cancelled := sub.inputs(consumer)
-		// What was nacked keeps its place, or with one in flight there would be no order in a
-		// batch.
+		// Delayed messages count as in flight: with one in flight, the order of a batch would be
+		// lost otherwise.
 		if len(sub.ready) > 0 && len(sub.inFlight)+len(sub.delayed) < sub.s.config.InFlight {
 			out, msg = sub.out, sub.ready[0].withContext(ctx)
 		}
@@ -162,8 +161,8 @@ func (sub *subscription) deliver(ctx, scope context.Context, consumer *consumerC
 	return nil
 }
 
-// inputs returns what src is to be asked for: deliveries, or if enough is open the ends that the
-// deliveries would tell otherwise.
+// inputs returns the channels to receive from: deliveries, or, if enough messages are admitted, the
+// notifications of the end, which a closed channel of deliveries would tell otherwise.
 func (sub *subscription) inputs(consumer *consumerChannel) (deliveries <-chan amqp091.Delivery, closed <-chan *amqp091.Error, cancelled <-chan string) {
 	if c := &sub.s.config; sub.admitted >= max(lookAhead*c.InFlight, c.Prefetch) {
 		return nil, consumer.closed, consumer.cancelled
@@ -171,7 +170,7 @@ func (sub *subscription) inputs(consumer *consumerChannel) (deliveries <-chan am
 	return consumer.deliveries, nil, nil
 }
 
-// withContext gives the message of d its context, once.
+// withContext gives the message of d its context on the first call.
 func (d *delivery) withContext(ctx context.Context) *message.Message {
 	if d.cancel == nil {
 		if d.redelivered {
@@ -183,8 +182,8 @@ func (d *delivery) withContext(ctx context.Context) *message.Message {
 	return d.msg
 }
 
-// handOut has somebody wait for the first ready message, which has just been
-// handed out.
+// handOut starts the wait for the answer to the first ready message, which has just been handed
+// out.
 func (sub *subscription) handOut() {
 	d := sub.ready.take()
 	sub.inFlight[d] = struct{}{}
@@ -195,7 +194,8 @@ func (sub *subscription) handOut() {
 	default:
 	}
 	if sub.waiters == sub.s.config.InFlight {
-		// One of them is about to be free, since no more are in flight.
+		// A waiting goroutine is about to be free, since there are no more of them than messages in
+		// flight.
 		sub.handed <- d
 		return
 	}
@@ -203,7 +203,7 @@ func (sub *subscription) handOut() {
 	sub.tasks.Go(func() { sub.await(d) })
 }
 
-// await waits until d is acknowledged or nacked, then for another one.
+// await waits for the answer to d, then for the next message.
 func (sub *subscription) await(d *delivery) {
 	for {
 		select {
@@ -223,8 +223,7 @@ func (sub *subscription) await(d *delivery) {
 	}
 }
 
-// finish takes a message back from its handler, and whatever else is finished by
-// now.
+// finish handles the answer of a handler, and all further answers that have arrived.
 func (sub *subscription) finish(consumer *consumerChannel, d *delivery) {
 	for {
 		delete(sub.inFlight, d)
@@ -233,7 +232,7 @@ func (sub *subscription) finish(consumer *consumerChannel, d *delivery) {
 			sub.admitted--
 			consumer.acks.finish(d)
 			sub.advance(d)
-		case d.acked || d.from != consumer: // the broker delivers it again
+		case d.acked || d.from != consumer: // the broker delivers the message again
 			sub.admitted--
 			sub.advance(d)
 		default:
@@ -247,8 +246,8 @@ func (sub *subscription) finish(consumer *consumerChannel, d *delivery) {
 	}
 }
 
-// finishSetAside ends a message that is safe elsewhere. One of a source that has ended is delivered
-// again.
+// finishSetAside finishes a message that was published to another queue. If the message is of an
+// earlier channel, the broker delivers it again.
 func (sub *subscription) finishSetAside(consumer *consumerChannel, d *delivery) {
 	if d.from != consumer {
 		return
@@ -269,7 +268,7 @@ func (sub *subscription) advance(d *delivery) {
 	}
 }
 
-// delay has a nacked message handed out again later. The rest of its key waits.
+// delay delays a nacked message. Later messages of its key wait.
 func (sub *subscription) delay(d *delivery) {
 	c := &sub.s.config
 	b := backoff{min: c.RedeliveryMin, max: c.RedeliveryMax, factor: 2, spread: 0.25}
@@ -286,7 +285,7 @@ func (sub *subscription) schedule(t time.Time) {
 	}
 }
 
-// onTimer makes due messages ready and acknowledges what has finished.
+// onTimer makes due messages ready and sends acks.
 func (sub *subscription) onTimer(consumer *consumerChannel) error {
 	now := time.Now()
 	sub.wakeAt = time.Time{}
@@ -297,8 +296,8 @@ func (sub *subscription) onTimer(consumer *consumerChannel) error {
 			sub.schedule(d.due)
 			continue
 		}
-		// Decoded again: a message is acknowledged or nacked once, and handlers
-		// change metadata.
+		// Decoded again: a message can be acknowledged or nacked once only, and handlers change
+		// metadata.
 		var err error
 		if d.msg, err = sub.s.codec.decode(&d.raw); err != nil {
 			sub.advance(d)
@@ -311,8 +310,7 @@ func (sub *subscription) onTimer(consumer *consumerChannel) error {
 	return consumer.acks.flush(1, consumer.ch.Ack)
 }
 
-// flush tells the broker what has finished, when that is enough to make it worth
-// while: then there is room for new deliveries.
+// flush sends acks if there are enough of them: then the broker can deliver further messages.
 func (sub *subscription) flush(consumer *consumerChannel) error {
 	var err error
 	n := sub.s.config.InFlight
@@ -325,8 +323,8 @@ func (sub *subscription) flush(consumer *consumerChannel) error {
 	return err
 }
 
-// discard drops what src has delivered and was not handed out: the broker delivers
-// it again. Keys whose message is with a handler stay taken.
+// discard drops the messages of the consumer that were not handed out, and ends the consumer: the
+// broker delivers them again. The keys of messages with handlers stay taken.
 func (sub *subscription) discard(consumer *consumerChannel) {
 	for _, d := range sub.ready {
 		if d.cancel != nil {
@@ -345,9 +343,9 @@ func (sub *subscription) discard(consumer *consumerChannel) {
 	consumer.close()
 }
 
-// drain waits for the messages in flight, for CloseTimeout at most, tells the
-// broker of those that were acknowledged, and closes the channel. Nothing is told
-// before the end: an ack makes room for a delivery that would only go back.
+// drain waits for the messages in flight, for CloseTimeout at most, acknowledges the finished ones,
+// and closes the channel. Acks are sent only at the end: an ack makes room for a delivery that
+// would only be returned.
 func (sub *subscription) drain(consumer *consumerChannel) {
 	timer := time.NewTimer(sub.s.config.CloseTimeout)
 	defer timer.Stop()

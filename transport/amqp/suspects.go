@@ -11,13 +11,13 @@ import (
 	"github.com/boxpair/boxpair/transport"
 )
 
-// The broker ends a channel, or a connection, with an exception for one message, and does not say
-// for which. All that it had not answered for, nor for a later one, are suspects then, and keep
-// their places in the window. They are published again one by one on the next channel, before
-// anything else, each followed by a request: the broker handles both in this order, so that an
-// answer to the request clears the message, whatever its queue does, and another exception names
-// the culprit. What was gathered and not published yet goes behind them in the same way, so that it
-// does not overtake them.
+// The broker ends a channel or a connection with an exception because of one message, and does not
+// tell which. Suspects are the messages that it had not answered, nor any later message. They keep
+// their places in the window, and are published again one by one on the next channel, before any
+// other message. A request follows each suspect. The broker handles message and request in order:
+// an answer to the request clears the message, whatever its queue does, and another exception
+// identifies it as the cause. Pending messages are queued behind the suspects and treated alike, so
+// that they do not overtake them.
 
 // isException tells whether err is an exception that a message may have caused.
 func isException(err error) bool {
@@ -25,24 +25,25 @@ func isException(err error) bool {
 	return code != 0 && code != amqp091.ConnectionForced
 }
 
-// noteHandled notes that the broker has answered for s, if it has. It handles messages in the order
-// in which they were published.
+// noteHandled records that the broker has answered s, if answered is true. The broker handles
+// messages in the order of publishing.
 func (c *confirmChannel) noteHandled(s *slot, answered bool) {
 	if answered {
 		c.handled = max(c.handled, s.in.confirm.DeliveryTag)
 	}
 }
 
-// cleared tells whether s cannot have closed the channel.
+// cleared tells whether s cannot be the cause of the channel's end.
 func (c *confirmChannel) cleared(s *slot) bool { return s.in.confirm.DeliveryTag <= c.handled }
 
-// isSuspect tells whether s, which was not answered before c closed, is to be published again to
-// find the culprit.
+// isSuspect tells whether s, which was unanswered when c closed, has to be published again to find
+// the cause.
 func (c *confirmChannel) isSuspect(s *slot) bool {
 	return s.done != nil && !c.cleared(s) && isException(c.failure) && (s.msg != nil || s.msgs != nil)
 }
 
-// exceptionOutcome judges a message that was alone unanswered when its channel closed.
+// exceptionOutcome returns the outcome of the only message that was unanswered when its channel
+// closed.
 func (p *Publisher) exceptionOutcome(cause error, s *slot) transport.Result {
 	if cause == nil {
 		cause = errNotConnected
@@ -54,23 +55,23 @@ func (p *Publisher) exceptionOutcome(cause error, s *slot) transport.Result {
 	switch errorCode(cause) {
 	case amqp091.NotFound:
 		if p.config.Topology == Declare {
-			return *unavailable(err) // it is declared again before the next publish
+			return *unavailable(err) // the next publish declares the exchange again
 		}
 		return transport.Result{Outcome: transport.Returned, Err: fmt.Errorf("%w: %w", ErrUnroutable, err)}
 	case amqp091.PreconditionFailed:
 		return transport.Result{Outcome: transport.Invalid, Err: err}
-	default: // and what the broker may take another time, as after a failure of its own
+	default: // also errors of the broker itself, after which it may accept the message later
 		return transport.Result{Outcome: transport.Refused, Err: err}
 	}
 }
 
-// clearedTimeout is for how long at most the answers for all messages that were cleared on a
-// channel are waited for, before the next message may end it.
+// clearedTimeout bounds the wait for the answers to all cleared messages of a channel. After that
+// the next suspect is published, which may end the channel.
 const clearedTimeout = time.Second
 
-// retrySuspects publishes suspects on c until there are none, and tells whether c is still to be used.
-// Nobody else publishes on it meanwhile. Topologies are not declared: a queue that answers nothing
-// would hold up all others.
+// retrySuspects publishes the suspects on c one by one, and tells whether c can still be used. No
+// other message is published on c meanwhile. No topology is declared: a queue that does not answer
+// would hold up all suspects.
 func (p *Publisher) retrySuspects(c *confirmChannel) bool {
 	bounded, cancel := context.WithTimeout(context.Background(), min(clearedTimeout, p.config.ConfirmTimeout/8))
 	defer cancel()
@@ -95,8 +96,8 @@ func (p *Publisher) retrySuspects(c *confirmChannel) bool {
 	}
 }
 
-// retryAlone publishes s, and waits until the broker has handled it, and answered or patience is
-// over. It returns an outcome if s was not published.
+// retryAlone publishes s and waits until the broker has handled it, then for its answer until
+// expired is closed. It returns an outcome if s was not published.
 func (p *Publisher) retryAlone(c *confirmChannel, s *slot, expired <-chan struct{}) *transport.Result {
 	if err := s.context().Err(); err != nil {
 		return unavailable(fmt.Errorf("not confirmed yet: %w", err))
@@ -114,7 +115,7 @@ func (p *Publisher) retryAlone(c *confirmChannel, s *slot, expired <-chan struct
 		used.release()
 	}
 	if err != nil {
-		c.conn.raw.abort() // half a message may have been written
+		c.conn.raw.abort() // the message may have been written in part
 		return unavailable(fmt.Errorf("publish: %w", err))
 	}
 	p.mu.Lock()
@@ -124,7 +125,7 @@ func (p *Publisher) retryAlone(c *confirmChannel, s *slot, expired <-chan struct
 	c.packets++
 	p.mu.Unlock()
 	stop := c.conn.cutAfter(p.config.ConfirmTimeout)
-	err = c.ch.Qos(0, 0, false) // any request will do
+	err = c.ch.Qos(0, 0, false) // any request with an answer will do
 	stop()
 	if err != nil {
 		return nil
@@ -139,11 +140,12 @@ func (p *Publisher) retryAlone(c *confirmChannel, s *slot, expired <-chan struct
 	return nil
 }
 
-// attributeException judges s, on which c has ended, unless it has an outcome already; those that share its
-// fate; and those that were cleared on c and not answered. When the end says nothing of a message,
-// all suspects are unavailable.
+// attributeException is called when c has ended after the retry of s. It reports s, with r or with
+// the outcome of the exception, then the suspects that would cause the same exception, then the
+// cleared messages of c that were not answered. If c did not end with an exception, it reports all
+// suspects as unavailable.
 func (p *Publisher) attributeException(c *confirmChannel, s *slot, r *transport.Result) {
-	p.end(c, <-c.ended) // at the latest when the client has seen the end
+	p.end(c, <-c.ended) // c.ended receives at the latest when the client has seen the end
 	var convicted *packet
 	if r == nil && !c.cleared(s) {
 		p.mu.Lock()
@@ -166,20 +168,20 @@ func (p *Publisher) attributeException(c *confirmChannel, s *slot, r *transport.
 	}
 }
 
-// sameException tells whether the broker answers for b as for a, which it has closed a channel for with
+// sameException tells whether b would cause the same exception as a, which closed a channel with
 // this code.
 func sameException(code int, a, b *packet) bool {
 	switch code {
-	case amqp091.NotFound: // of the exchange
+	case amqp091.NotFound: // the exchange does not exist
 		return a.exchange == b.exchange
-	case amqp091.AccessRefused: // to the exchange, or to this key of it
+	case amqp091.AccessRefused: // no permission for the exchange, or for this routing key of it
 		return a.exchange == b.exchange && a.key == b.key
 	default:
 		return false
 	}
 }
 
-// reportSlot reports s, which is in nothing.
+// reportSlot reports the outcome of s, which was removed from its channel and from the suspects.
 func (p *Publisher) reportSlot(s *slot, r transport.Result) {
 	p.mu.Lock()
 	done := s.done
@@ -189,7 +191,7 @@ func (p *Publisher) reportSlot(s *slot, r transport.Result) {
 	done(r)
 }
 
-// reportSuspects reports the suspects of which that is true.
+// reportSuspects reports r for the suspects for which concerns is true.
 func (p *Publisher) reportSuspects(r transport.Result, concerns func(*slot) bool) {
 	p.mu.Lock()
 	var concerned, others []*slot

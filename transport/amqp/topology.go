@@ -12,8 +12,6 @@ import (
 	"github.com/ThreeDotsLabs/watermill"
 	wamqp "github.com/ThreeDotsLabs/watermill-amqp/v2/pkg/amqp"
 	"github.com/rabbitmq/amqp091-go"
-
-	"github.com/boxpair/boxpair/internal/choice"
 )
 
 const (
@@ -24,25 +22,24 @@ const (
 	noDeliveryLimit  = -1
 )
 
-// topology declares, or checks, what messages need on their way.
+// topology declares or checks exchanges, queues and bindings.
 type topology struct {
 	mode      Topology
 	queueType QueueType
 	amqp      wamqp.Config
-	builder   wamqp.TopologyBuilder // nil for the default one
+	builder   wamqp.TopologyBuilder // nil for the default builder
 	allowLoss bool
 	logger    *slog.Logger
 
-	partitions int // of queues, unless they say otherwise; 0 is none
+	partitions int // of queues without a number of their own; 0 is none
 
-	limitIsSafe bool      // whatever delivery limit a queue has
-	unlimited   *sync.Map // names of queues that are to be declared without an argument for it
+	limitIsSafe bool      // queues are used with any delivery limit
+	unlimited   *sync.Map // names of queues that are to be declared without the argument for a delivery limit
 }
 
 func newTopology(mode Topology, queueType QueueType, c wamqp.Config, allowLoss bool, logger *slog.Logger) *topology {
 	t := &topology{mode: mode, queueType: queueType, amqp: c, allowLoss: allowLoss, logger: logger, unlimited: &sync.Map{}}
-	// Without an answer to wait for, a failed declaration would show as a channel
-	// that closes later.
+	// Without waiting for answers, a failed declaration would only close the channel later.
 	t.amqp.Exchange.NoWait, t.amqp.Queue.NoWait, t.amqp.QueueBind.NoWait = false, false, false
 	if customBuilder(&c) {
 		t.builder = c.TopologyBuilder
@@ -50,9 +47,9 @@ func newTopology(mode Topology, queueType QueueType, c wamqp.Config, allowLoss b
 	return t
 }
 
-// declare runs f, which declares, on a channel of its own. It does so again, with version 4 or
-// later, for each queue that turns out to be there without an argument of a delivery limit, if that
-// is safe.
+// declare runs f, which makes declarations, on a channel of its own. On RabbitMQ 4 or later, an
+// existing queue may lack the argument for a delivery limit. If such queues are safe, declare runs
+// f again without the argument for the queue.
 func (t *topology) declare(conn *connection, timeout time.Duration, f func(ch *amqp091.Channel, version int) error) error {
 	for {
 		err := conn.withChannel(timeout, func(ch *amqp091.Channel) error { return f(ch, conn.version()) })
@@ -61,12 +58,12 @@ func (t *topology) declare(conn *connection, timeout time.Duration, f func(ch *a
 			return err
 		}
 		t.unlimited.Store(limit.queue, true)
-		defer t.unlimited.Delete(limit.queue) // it may be another one, or missing, the next time
+		defer t.unlimited.Delete(limit.queue) // the queue may be replaced or deleted before the next declaration
 		t.logger.Info("queue was declared by someone else, with no argument for a delivery limit", "queue", limit.queue)
 	}
 }
 
-// exchange sees to an exchange. The default one is always there.
+// exchange declares or checks an exchange. The default exchange always exists.
 func (t *topology) exchange(ch *amqp091.Channel, name string) error {
 	c := t.amqp.Exchange
 	if t.partitions > 0 {
@@ -91,7 +88,7 @@ func (t *topology) exchange(ch *amqp091.Channel, name string) error {
 	}
 }
 
-// queue sees to a queue, without its binding.
+// queue declares or checks a queue, without its binding.
 func (t *topology) queue(ch *amqp091.Channel, name string, version int) error {
 	c := t.amqp.Queue
 	var err error
@@ -113,8 +110,8 @@ func (t *topology) queue(ch *amqp091.Channel, name string, version int) error {
 	return explain(err, "queue", name)
 }
 
-// deadLetterExchange checks that the exchange which the queue's arguments name is there, or the
-// queue with the default exchange: RabbitMQ drops what it cannot dead-letter.
+// deadLetterExchange checks that the dead-letter exchange in the queue's arguments exists, or with
+// the default exchange the queue: RabbitMQ drops a message that it cannot dead-letter.
 func (t *topology) deadLetterExchange(ch *amqp091.Channel, queue string) error {
 	args := t.amqp.Queue.Arguments
 	name, there := args[deadLetterExchangeArg].(string)
@@ -135,7 +132,7 @@ func (t *topology) deadLetterExchange(ch *amqp091.Channel, queue string) error {
 	return nil
 }
 
-// arguments returns those of a queue.
+// arguments returns the arguments with which a queue is declared.
 func (t *topology) arguments(name string, args amqp091.Table, version int) amqp091.Table {
 	if _, ok := t.unlimited.Load(name); ok {
 		version = 0
@@ -143,8 +140,8 @@ func (t *topology) arguments(name string, args amqp091.Table, version int) amqp0
 	return queueArguments(args, t.queueType, version)
 }
 
-// limited tells by its error that a queue is there, but not with the delivery limit that it is
-// declared with on version 4 or later.
+// limited returns a limitError if err says that the existing queue has another delivery limit than
+// the declaration, which has none on version 4 or later. Otherwise it returns err.
 func (t *topology) limited(err error, name string, args amqp091.Table, safe bool) error {
 	if errorCode(err) == amqp091.PreconditionFailed && strings.Contains(err.Error(), "'"+deliveryLimitArg+"'") && args[deliveryLimitArg] == noDeliveryLimit {
 		return &limitError{queue: name, safe: safe, err: err}
@@ -152,10 +149,10 @@ func (t *topology) limited(err error, name string, args amqp091.Table, safe bool
 	return err
 }
 
-// limitError says that a queue was declared without an argument for its delivery limit.
+// limitError is the error for a queue that was declared without an argument for its delivery limit.
 type limitError struct {
 	queue string
-	safe  bool // to be used as it is
+	safe  bool // the queue may be used as it is
 	err   error
 }
 
@@ -167,7 +164,7 @@ func (e *limitError) Error() string {
 
 func (e *limitError) Unwrap() error { return e.err }
 
-// undecodable sees to the queue of messages that cannot be read.
+// undecodable declares or checks the queue for undecodable messages.
 func (t *topology) undecodable(ch *amqp091.Channel, name string, version int) error {
 	var err error
 	switch t.mode {
@@ -177,7 +174,7 @@ func (t *topology) undecodable(ch *amqp091.Channel, name string, version int) er
 	default:
 		args := t.arguments(name, nil, version)
 		_, err = ch.QueueDeclare(name, true, false, false, false, args)
-		err = t.limited(err, name, args, true) // nobody consumes it here
+		err = t.limited(err, name, args, true) // safe, since the queue has no consumer here
 	}
 	return explain(err, "queue", name)
 }
@@ -193,7 +190,7 @@ func (t *topology) bind(ch *amqp091.Channel, queue, key, exchange string) error 
 	return nil
 }
 
-// subscription sees to everything that a subscriber needs.
+// subscription declares or checks the queue, the exchange and the binding of a subscriber.
 func (t *topology) subscription(ch *amqp091.Channel, queue, exchange string, version int) error {
 	if t.mode == Declare && t.builder != nil {
 		if err := t.deadLetterExchange(ch, queue); err != nil {
@@ -220,10 +217,10 @@ func (t *topology) subscription(ch *amqp091.Channel, queue, exchange string, ver
 	return t.bind(ch, queue, t.amqp.QueueBind.GenerateRoutingKey(queue), exchange)
 }
 
-// queueArguments adds the queue's type, which RabbitMQ takes for equal to none where that is
-// classic, and for quorum queues of RabbitMQ 4 that there is no delivery limit: the default there
-// is 20. Before version 4 there is none by default, and -1 is taken and drops a message after its
-// first failure.
+// queueArguments adds the queue's type, and for quorum queues of RabbitMQ 4 no delivery limit,
+// since the default limit is 20 there. RabbitMQ treats the argument classic like a missing type if
+// classic is its default. Before version 4 there is no limit by default; -1 is accepted, but drops
+// a message after its first failure.
 func queueArguments(args amqp091.Table, queueType QueueType, version int) amqp091.Table {
 	args = maps.Clone(args)
 	if args == nil {
@@ -241,12 +238,12 @@ func queueArguments(args amqp091.Table, queueType QueueType, version int) amqp09
 	return args
 }
 
-// classic tells whether the queues that are declared are classic ones.
+// classic tells whether queues are declared as classic.
 func (t *topology) classic() bool {
 	return queueArguments(t.amqp.Queue.Arguments, t.queueType, 0)[amqp091.QueueTypeArg] == amqp091.QueueTypeClassic
 }
 
-// explain says what an error of a declaration means and what helps.
+// explain adds the meaning and the remedy to an error of a declaration.
 func explain(err error, kind, name string) error {
 	if err == nil {
 		return nil
@@ -283,35 +280,4 @@ func errorCode(err error) int {
 		return e.Code
 	}
 	return 0
-}
-
-// Topology says who declares exchanges, queues and bindings.
-type Topology uint8
-
-// QueueType is the type of the queues that are declared.
-type QueueType uint8
-
-var (
-	topologyWords  = []string{Declare: "declare", Passive: "passive", NoTopology: "none"}
-	queueTypeWords = []string{Quorum: "quorum", Classic: "classic"}
-)
-
-// MarshalText returns "declare", "passive" or "none", and an error for any other value.
-func (t Topology) MarshalText() ([]byte, error) {
-	return choice.Text("Topology", topologyWords, t)
-}
-
-// UnmarshalText takes what MarshalText returns, and nothing else.
-func (t *Topology) UnmarshalText(text []byte) error {
-	return choice.Parse("Topology", topologyWords, text, t)
-}
-
-// MarshalText returns "quorum" or "classic", and an error for any other value.
-func (q QueueType) MarshalText() ([]byte, error) {
-	return choice.Text("QueueType", queueTypeWords, q)
-}
-
-// UnmarshalText takes what MarshalText returns, and nothing else.
-func (q *QueueType) UnmarshalText(text []byte) error {
-	return choice.Parse("QueueType", queueTypeWords, text, q)
 }

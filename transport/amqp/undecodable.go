@@ -9,7 +9,7 @@ import (
 	"github.com/boxpair/boxpair/transport"
 )
 
-// Headers of a message that was set aside since its marshaler cannot read it.
+// Headers of a message that was set aside because its marshaler cannot read it.
 const (
 	headerUndecodableError    = transport.ReservedPrefix + "undecodable-error"
 	headerUndecodableQueue    = transport.ReservedPrefix + "undecodable-queue"
@@ -17,8 +17,8 @@ const (
 	headerUndecodableKey      = transport.ReservedPrefix + "undecodable-routing-key"
 )
 
-// setAside publishes what cannot be read to where an operator finds it, until that
-// is confirmed. Only then is it acknowledged.
+// setAside publishes an undecodable message to a queue for operators, until the publish is
+// confirmed. Only then the message is acknowledged.
 func (sub *subscription) setAside(d *delivery, reason error) {
 	sub.logger.Error("message cannot be read, setting it aside", "message_id", shorten(d.raw.MessageId), "error", reason)
 	exchange, key := sub.s.config.DeadLetterExchange, sub.layout.queue
@@ -34,8 +34,8 @@ func (sub *subscription) setAside(d *delivery, reason error) {
 				break
 			}
 			if r.Outcome == transport.Invalid {
-				// Its headers are at the limit. Better without ours, and better
-				// without any than nowhere.
+				// The headers exceed the limits. Omit our headers first, then all headers: a
+				// message without headers is better than none.
 				if len(pub.Headers) > len(d.raw.Headers) {
 					pub.Headers = d.raw.Headers
 				} else {
@@ -58,7 +58,7 @@ func (sub *subscription) setAside(d *delivery, reason error) {
 	})
 }
 
-// undecodable returns raw as a publishing, with the reason and the way it came.
+// undecodable returns raw as a publishing, with the reason, its queue, exchange and routing key.
 func undecodable(raw *amqp091.Delivery, queue string, reason error) amqp091.Publishing {
 	headers := maps.Clone(raw.Headers)
 	if headers == nil {
@@ -81,13 +81,13 @@ func undecodable(raw *amqp091.Delivery, queue string, reason error) amqp091.Publ
 		Type:            raw.Type,
 		AppId:           raw.AppId,
 		Body:            raw.Body,
-		// Not Expiration, which would drop it, and not UserId, which the broker
-		// takes from nobody else.
+		// Expiration is omitted, since the message would be dropped, and UserId, since the broker
+		// accepts it from its user only.
 	}
 }
 
 // shortText returns text as valid UTF-8 of at most 1000 bytes.
 func shortText(text string) string {
 	text = strings.ToValidUTF8(text, "?")
-	return strings.ToValidUTF8(text[:min(len(text), 1000)], "") // a cut rune goes
+	return strings.ToValidUTF8(text[:min(len(text), 1000)], "") // removes a rune that was cut
 }

@@ -11,8 +11,7 @@ import (
 	"github.com/rabbitmq/amqp091-go"
 )
 
-// errURI says nothing of the URI itself: what a parser quotes of a URI that it
-// could not parse may be the password.
+// errURI contains no part of the URI: the error of a parser may quote the password.
 var errURI = errors.New("not a valid AMQP URI: want amqp://user:password@host:port/vhost, " +
 	"with reserved characters of user, password and vhost percent-encoded")
 
@@ -22,8 +21,8 @@ func parseURI(uri string) (amqp091.URI, error) {
 	if err != nil {
 		return amqp091.URI{}, errURI
 	}
-	// A password with an unencoded / ? or # ends the authority early: what
-	// follows would be taken for the vhost, and shown.
+	// A password with an unencoded / ? or # ends the authority early. The rest of the password
+	// would count as the vhost, and be logged.
 	if strings.Contains(u.EscapedPath(), "@") || strings.Contains(u.RawQuery, "@") || strings.Contains(uri, "#") {
 		return amqp091.URI{}, errURI
 	}
@@ -34,8 +33,8 @@ func parseURI(uri string) (amqp091.URI, error) {
 	return parsed, nil
 }
 
-// urisOf returns uri with each of the hosts in place of its own, and their addresses. Its error
-// contains nothing that may be a password.
+// urisOf returns uri with each of the hosts in place of its own host, and the addresses of the
+// hosts. Its error contains nothing that may be a password.
 func urisOf(uri string, port int, hosts []string) (uris, addresses []string, err error) {
 	u, err := url.Parse(uri)
 	if err != nil {
@@ -56,9 +55,8 @@ func urisOf(uri string, port int, hosts []string) (uris, addresses []string, err
 	return uris, addresses, nil
 }
 
-// redact returns err, or, should its text contain the password, an error with
-// the same text without it. Nothing that is known to produce such an error is
-// left; this is the second lock on the door.
+// redact returns err. If its text contains the password, redact returns an error with the same text
+// without the password. No such error is known; this is a second safeguard.
 func redact(err error, password string) error {
 	if err == nil || len(password) < 4 {
 		return err

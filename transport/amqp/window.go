@@ -10,40 +10,39 @@ import (
 	"github.com/boxpair/boxpair/transport"
 )
 
-// confirmChannel is one instance of a channel in confirm mode and what is
-// unconfirmed on it. Delivery tags mean nothing beyond it. Its fields are guarded
-// by the publisher's mu.
+// confirmChannel is one instance of a channel in confirm mode, with its unconfirmed messages. Its
+// delivery tags are meaningless on another instance. The publisher's mu guards its fields.
 type confirmChannel struct {
 	conn    *connection
 	ch      *amqp091.Channel
 	returns chan amqp091.Return
 	ended   chan *amqp091.Error
-	failure error // why it was closed from here
+	failure error // the reason for which the channel ended
 
-	first, last *slot          // unconfirmed, in the order of their publishing
-	packets     int            // what they were published in
+	first, last *slot          // unconfirmed, in the order of publishing
+	packets     int            // number of AMQP messages with unconfirmed slots
 	pending     pendingPackets // not published yet
-	abandoned   int            // of both, reported as unavailable already
+	abandoned   int            // slots, unconfirmed or pending, that were reported as unavailable
 	lastAnswer  time.Time      // when the broker last answered for a message
-	handled     uint64         // the highest tag that the broker has handled for certain
+	handled     uint64         // the highest delivery tag that the broker has certainly handled
 
-	prepared  map[string]time.Time // topics whose topology was declared, and when
-	missing   map[string]time.Time // topics of which it is not prepared because a message came back, and when
+	prepared  map[string]time.Time // time of the declaration, by topic
+	missing   map[string]time.Time // time of the last return, by topic that is to be declared again
 	preparing map[string]*preparation
 }
 
-// slot is what one call of Send or SendBatch has sent.
+// slot is the message or batch of one call of Send or SendBatch.
 type slot struct {
 	next, prev *slot
 	in         *packet
-	own        packet // unless it goes with others
+	own        packet // used if the slot is published alone
 	topic      string
-	msg        *message.Message   // to be published again if need be; nil for what is not a message of ours
-	msgs       []*message.Message // instead of msg, of a call of SendBatch
+	msg        *message.Message   // to be published again if needed; nil for publishRaw
+	msgs       []*message.Message // of SendBatch, instead of msg
 	messages   int
 	done       func(transport.Result) // nil once the outcome was reported
-	watched    *watchedContext        // nil for a context that never ends
-	written    time.Time              // or gathered, as long as it is not
+	watched    *watchedContext        // nil if the context never ends
+	written    time.Time              // when the slot was written, or gathered while it is pending
 	bytes      int
 }
 
@@ -54,7 +53,7 @@ func (c *confirmChannel) frameSize() int {
 	return maxHeaderBytes + frameOverhead
 }
 
-// newSlot returns a slot that is in nothing yet. Called with mu locked.
+// newSlot returns a slot that is on no list yet. Called with mu locked.
 func (p *Publisher) newSlot(ctx context.Context, out *outgoing, done func(transport.Result)) *slot {
 	s := p.freeSlots
 	if s == nil {
@@ -70,7 +69,7 @@ func (p *Publisher) newSlot(ctx context.Context, out *outgoing, done func(transp
 	return s
 }
 
-// await adds s, which was published, to what is unconfirmed. Called with mu locked.
+// await adds s, which was published, to the unconfirmed slots of c. Called with mu locked.
 func (p *Publisher) await(c *confirmChannel, s *slot) {
 	s.in.slots++
 	s.prev = c.last
@@ -83,13 +82,13 @@ func (p *Publisher) await(c *confirmChannel, s *slot) {
 	c.last = s
 }
 
-// release takes s out of c and its place in the window. Called with mu locked.
+// release removes s from c and frees its place in the window. Called with mu locked.
 func (p *Publisher) release(c *confirmChannel, s *slot) {
 	p.unlink(c, s)
 	p.drop(s)
 }
 
-// unlink takes s out of c. Called with mu locked.
+// unlink removes s from the unconfirmed slots of c. Called with mu locked.
 func (p *Publisher) unlink(c *confirmChannel, s *slot) {
 	if s.prev == nil {
 		c.first = s.next
@@ -107,7 +106,7 @@ func (p *Publisher) unlink(c *confirmChannel, s *slot) {
 	}
 }
 
-// drop ends s, which is in nothing. Called with mu locked.
+// drop frees s, which is on no list, and its place in the window. Called with mu locked.
 func (p *Publisher) drop(s *slot) {
 	p.bytes -= s.bytes
 	p.unwatchContext(s.watched)
@@ -116,11 +115,11 @@ func (p *Publisher) drop(s *slot) {
 	<-p.window
 }
 
-// contextWatches tells when contexts of unconfirmed messages end, with one callback per
-// context, however many messages share it.
+// contextWatches notices the end of contexts of unconfirmed messages, with one callback per
+// context, however many messages share the context.
 type contextWatches struct {
 	byDone map[<-chan struct{}]*watchedContext
-	last   *watchedContext // most messages share the context of the one before
+	last   *watchedContext // most messages have the context of the message before
 }
 
 type watchedContext struct {
@@ -129,7 +128,7 @@ type watchedContext struct {
 	stop func() bool
 }
 
-// watchContext makes the judge look when ctx ends. Called with mu locked.
+// watchContext wakes the judge when ctx ends. Called with mu locked.
 func (p *Publisher) watchContext(ctx context.Context) *watchedContext {
 	done := ctx.Done()
 	if done == nil {
@@ -155,7 +154,7 @@ func (p *Publisher) watchContext(ctx context.Context) *watchedContext {
 	return w
 }
 
-// unwatchContext undoes one call of watch. Called with mu locked.
+// unwatchContext undoes one call of watchContext. Called with mu locked.
 func (p *Publisher) unwatchContext(w *watchedContext) {
 	if w == nil {
 		return
@@ -170,7 +169,7 @@ func (p *Publisher) unwatchContext(w *watchedContext) {
 	}
 }
 
-// context returns the context of s, as far as it can end.
+// context returns the context of s, or a background context if the context of s never ends.
 func (s *slot) context() context.Context {
 	if s.watched == nil {
 		return context.Background()

@@ -6,12 +6,12 @@ import (
 	"strconv"
 )
 
-// batchEncoding is the content-encoding property of a message that carries several. Its body is a
-// line with the number of the publish, and behind it each of them: a line with its ID, escaped as
-// in an envelope, a blank and the length of its envelope in bytes, and then the envelope.
+// batchEncoding is the content-encoding property of an AMQP message with several messages. Its body
+// begins with a line with the number of the publish. Each message follows: a line with its ID,
+// escaped as in an envelope, a space and the length of its envelope in bytes, then the envelope.
 const batchEncoding = "boxpair-batch"
 
-// maxBatch is how many messages a batch may have.
+// maxBatch is the largest number of messages in a batch.
 const maxBatch = 1000
 
 var errBatch = errors.New("batch is not made of IDs, lengths and envelopes")
@@ -21,7 +21,7 @@ func appendBatchStart(body []byte, seq string) []byte {
 	return append(append(append(body, envelopeStart...), seq...), '\n')
 }
 
-// entriesOffset returns where the parts of a batch begin.
+// entriesOffset returns the offset of the first message in the body of a batch.
 func entriesOffset(body []byte) int { return bytes.IndexByte(body, '\n') + 1 }
 
 // appendBatchEntry appends a message to the body of a batch.
@@ -34,10 +34,11 @@ func appendBatchEntry(body []byte, id string, envelope []byte) []byte {
 // batchEntry is one message of a batch.
 type batchEntry struct {
 	id       string
-	envelope []byte // shares the memory of the batch
+	envelope []byte // shares the memory of the batch's body
 }
 
-// parseBatch returns what is in the body of a batch, or nothing if it cannot be read to its end.
+// parseBatch returns the messages in the body of a batch, or an error if any part of the body
+// cannot be parsed.
 func parseBatch(body []byte) ([]batchEntry, error) {
 	_, rest, ok := bytes.Cut(body, []byte{'\n'})
 	if !ok || !bytes.HasPrefix(body, []byte(envelopeStart)) {

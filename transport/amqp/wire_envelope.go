@@ -17,26 +17,26 @@ import (
 
 const (
 	// envelopeEncoding is the content-encoding property of a message whose body is an envelope: a
-	// line with the metadata as a URL query, which can be read by eye and in any language, and
-	// behind it the payload.
+	// line with the metadata as a URL query, which is readable by eye and in any language, then the
+	// payload.
 	envelopeEncoding = "boxpair"
-	// foreignName precedes names that do not begin with transport.ReservedPrefix, and those that
-	// would begin with it without that prefix.
+	// foreignName precedes names without transport.ReservedPrefix. It also precedes a reserved name
+	// that would begin with foreignName without its prefix; this name keeps its prefix.
 	foreignName = "_"
-	// envelopeStart is how the line begins.
+	// envelopeStart begins the line.
 	envelopeStart = "publish-seq="
 )
 
 var errEncoding = errors.New("content-encoding is none that this version knows")
 
-// isOwnEncoding tells whether encoding is one of this library, of whatever version.
+// isOwnEncoding tells whether encoding belongs to this library, in any version.
 func isOwnEncoding(encoding string) bool { return strings.HasPrefix(encoding, envelopeEncoding) }
 
 var errEnvelope = errors.New("first line of the envelope is not a URL query of names and values")
 
-// appendEnvelope appends msg to body, with the number of the publish. A number that msg has from
-// another one, and the header without, are left out. Metadata has the limits of headers, for who
-// passes it on in those.
+// appendEnvelope appends the envelope of msg to body, with the number of the publish. It omits the
+// number of an earlier publish, and the header called without. Metadata has the limits of headers,
+// so that it can be sent on in headers.
 func appendEnvelope(body []byte, msg *message.Message, seq, without string) ([]byte, error) {
 	var stack [24]string
 	names, size := stack[:0], len(envelopeStart)+len(seq)
@@ -72,7 +72,7 @@ func appendEnvelope(body []byte, msg *message.Message, seq, without string) ([]b
 	return append(append(body, '\n'), msg.Payload...), nil
 }
 
-// appendEscaped leaves more as it is than url.QueryEscape, for whoever has to read it.
+// appendEscaped escapes less than url.QueryEscape, for readability.
 func appendEscaped(text []byte, s string) []byte {
 	const hex = "0123456789ABCDEF"
 	for i := range len(s) {
@@ -92,8 +92,8 @@ var unescaped = func() (set [256]bool) {
 	return set
 }()
 
-// parseEnvelope passes the metadata in body to each, and returns the payload. It passes nothing if
-// it fails.
+// parseEnvelope calls each with the metadata in body, and returns the payload. On an error it makes
+// no call.
 func parseEnvelope(body []byte, each func(name, value string)) ([]byte, error) {
 	line, payload, ok := bytes.Cut(body, []byte{'\n'})
 	if !ok || bytes.Count(line, []byte{'&'}) > maxHeaders {
@@ -118,7 +118,7 @@ func parseEnvelope(body []byte, each func(name, value string)) ([]byte, error) {
 	return payload, nil
 }
 
-// fullName returns the name in the metadata of a short one, without memory for those of the
+// fullName returns the metadata name for a short name, without allocating for names of the
 // contract.
 func fullName(short string) string {
 	if name, ok := fullNames[short]; ok {
@@ -157,7 +157,7 @@ func isHex(c byte) bool {
 	return '0' <= c && c <= '9' || 'a' <= c && c <= 'f' || 'A' <= c && c <= 'F'
 }
 
-// unescape is for what isEscaped.
+// unescape decodes a text for which isEscaped is true.
 func unescape(s string) string {
 	if strings.IndexByte(s, '%') < 0 && strings.IndexByte(s, '+') < 0 {
 		return s
@@ -166,8 +166,8 @@ func unescape(s string) string {
 	return text
 }
 
-// asPlain returns d as a marshaler that knows nothing of envelopes can read it: itself, or a copy
-// with headers and properties as they are without an envelope.
+// asPlain returns d in a form that a marshaler without knowledge of envelopes can read: d itself,
+// or a copy with the headers and properties of a message without envelope.
 func asPlain(d *amqp091.Delivery) (*amqp091.Delivery, error) {
 	switch d.ContentEncoding {
 	case envelopeEncoding:
@@ -203,10 +203,10 @@ func asPlain(d *amqp091.Delivery) (*amqp091.Delivery, error) {
 	return &open, nil
 }
 
-// unreadable is what transport.MetaEnvelope says of an envelope that cannot be opened.
+// unreadable is the value of transport.MetaEnvelope for an envelope that cannot be opened.
 const unreadable = "unreadable"
 
-// seqOf returns the number of the publish that was returned.
+// seqOf returns the number of the publish that was returned, or "".
 func seqOf(r *amqp091.Return) string {
 	if seq, ok := r.Headers[seqHeader].(string); ok {
 		return seq
@@ -221,5 +221,5 @@ func seqOf(r *amqp091.Return) string {
 	return ""
 }
 
-// maxSeq is how many digits the number of a publish has at most.
+// maxSeq is the largest number of digits in the number of a publish.
 const maxSeq = 20
