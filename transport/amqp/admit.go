@@ -104,5 +104,5 @@ func (r *readyQueue) Pop() any {
 // add makes d ready.
 func (r *readyQueue) add(d *delivery) { heap.Push(r, d) }
 
-// take removes the delivery that arrived first and returns it.
-func (r *readyQueue) take() *delivery { return heap.Pop(r).(*delivery) }
+// popFirst removes the delivery that arrived first and returns it.
+func (r *readyQueue) popFirst() *delivery { return heap.Pop(r).(*delivery) }

@@ -231,7 +231,7 @@ func (p *Publisher) publishPending(c *confirmChannel, b *pendingPacket) bool {
 	now := time.Now()
 	for _, s := range b.slots {
 		s.in, s.written = in, now
-		p.await(c, s)
+		p.addUnconfirmed(c, s)
 	}
 	c.packets++
 	p.recycle(b)

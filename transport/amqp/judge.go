@@ -63,7 +63,7 @@ func (p *Publisher) judge(c *confirmChannel, blocked <-chan amqp091.Blocking) {
 			}
 			p.setBlocked(ok && b.Active, b.Reason)
 		case err := <-ended: // nil if this side closed the channel
-			p.end(c, err)
+			p.recordEnd(c, err)
 			ended, all = nil, true
 		case <-closing:
 			closing, closeBy = nil, time.Now().Add(p.config.ConfirmTimeout)
@@ -108,8 +108,8 @@ func (s *sweeps) due(oldest string) bool {
 	return true
 }
 
-// end records why c was closed.
-func (p *Publisher) end(c *confirmChannel, err *amqp091.Error) {
+// recordEnd records why c was closed.
+func (p *Publisher) recordEnd(c *confirmChannel, err *amqp091.Error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.current == c {
@@ -162,7 +162,7 @@ func (p *Publisher) settle(c *confirmChannel, all bool) {
 				unanswered++
 			}
 		}
-		c.noteEnd()
+		c.takeEnd()
 	}
 	c.takeReturns()
 	judged := p.judged[:0]
@@ -248,8 +248,8 @@ func (c *confirmChannel) takeReturns() {
 	}
 }
 
-// noteEnd records why c was closed, if the judge has not seen it yet.
-func (c *confirmChannel) noteEnd() {
+// takeEnd records why c was closed, if the judge has not seen it yet.
+func (c *confirmChannel) takeEnd() {
 	select {
 	case err := <-c.ended:
 		if c.failure == nil && err != nil {

@@ -106,24 +106,24 @@ func layoutOf(config *SubscriberConfig, topic string, count int) (layout, error)
 	return l, nil
 }
 
-// layout declares or checks the exchange and the queues of a partitioned topic.
-func (t *topology) layout(ch *amqp091.Channel, l layout, version int) error {
-	if err := t.marker(ch, l, version); err != nil {
+// ensureLayout declares or checks the exchange and the queues of a partitioned topic.
+func (t *topology) ensureLayout(ch *amqp091.Channel, l layout, version int) error {
+	if err := t.ensureMarker(ch, l, version); err != nil {
 		return err
 	}
-	if err := t.exchange(ch, l.exchange); err != nil {
+	if err := t.ensureExchange(ch, l.exchange); err != nil {
 		return err
 	}
 	for i := range l.count {
-		if err := t.partition(ch, l, i+1, version); err != nil {
+		if err := t.ensurePartition(ch, l, i+1, version); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// marker declares or checks the marker queue, which tells the number of partitions.
-func (t *topology) marker(ch *amqp091.Channel, l layout, version int) error {
+// ensureMarker declares or checks the marker queue, which tells the number of partitions.
+func (t *topology) ensureMarker(ch *amqp091.Channel, l layout, version int) error {
 	var err error
 	var q amqp091.Queue
 	switch t.mode {
@@ -134,7 +134,7 @@ func (t *topology) marker(ch *amqp091.Channel, l layout, version int) error {
 	default:
 		args := t.markerArguments(l, version)
 		q, err = ch.QueueDeclare(l.queue, true, false, false, false, args)
-		err = t.limited(err, l.queue, args, true) // safe, since the queue is empty
+		err = t.asLimitError(err, l.queue, args, true) // safe, since the queue is empty
 	}
 	var limit *limitError
 	switch {
@@ -163,10 +163,10 @@ func (t *topology) markerArguments(l layout, version int) amqp091.Table {
 	return args
 }
 
-// partition declares or checks the queue of partition i, from 1.
-func (t *topology) partition(ch *amqp091.Channel, l layout, i, version int) error {
+// ensurePartition declares or checks the queue of partition i, from 1.
+func (t *topology) ensurePartition(ch *amqp091.Channel, l layout, i, version int) error {
 	name := l.partition(i)
-	if err := t.queue(ch, name, version); err != nil {
+	if err := t.ensureQueue(ch, name, version); err != nil {
 		return err
 	}
 	return l.shards(i, func(key string) error { return t.bind(ch, name, key, l.exchange) })

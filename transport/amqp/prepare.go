@@ -128,18 +128,18 @@ func (p *Publisher) declare(c *confirmChannel, prep *preparation, topic string) 
 // declareTopic declares the exchange of a topic and the configured queues.
 func (p *Publisher) declareTopic(ch *amqp091.Channel, topic string, version int) error {
 	exchange, key := p.route(topic)
-	if err := p.topology.exchange(ch, exchange); err != nil {
+	if err := p.topology.ensureExchange(ch, exchange); err != nil {
 		return err
 	}
 	for _, q := range p.queues(topic) {
 		if q.Partitions > 0 {
 			l := layout{queue: q.Name, exchange: exchange, key: key, count: q.Partitions}
-			if err := p.topology.layout(ch, l, version); err != nil {
+			if err := p.topology.ensureLayout(ch, l, version); err != nil {
 				return err
 			}
 			continue
 		}
-		if err := p.topology.queue(ch, q.Name, version); err != nil {
+		if err := p.topology.ensureQueue(ch, q.Name, version); err != nil {
 			return err
 		}
 		if err := p.topology.bind(ch, q.Name, q.BindingKey, exchange); err != nil {

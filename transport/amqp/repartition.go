@@ -110,9 +110,9 @@ func (r *repartition) run() error {
 	}
 	return r.declare(r.to, func(ch *amqp091.Channel, version int) error {
 		if r.layout.count > 0 {
-			return r.to.layout(ch, r.layout, version)
+			return r.to.ensureLayout(ch, r.layout, version)
 		}
-		return r.to.subscription(ch, r.layout.queue, r.layout.exchange, version)
+		return r.to.ensureSubscription(ch, r.layout.queue, r.layout.exchange, version)
 	})
 }
 
@@ -141,9 +141,9 @@ func (r *repartition) checkNumber() (done bool, err error) {
 // declareNumber declares the marker queue, or the queue of a topic without partitions.
 func declareNumber(ch *amqp091.Channel, t *topology, l layout, version int) error {
 	if l.count > 0 {
-		return t.marker(ch, l, version)
+		return t.ensureMarker(ch, l, version)
 	}
-	return t.queue(ch, l.queue, version)
+	return t.ensureQueue(ch, l.queue, version)
 }
 
 // oldQueues returns the names of the queues to delete. The last one, the marker queue, shows that
@@ -193,11 +193,11 @@ func (r *repartition) proveEmpty() error {
 // declareQueues declares and binds the new queues, without the marker queue.
 func (r *repartition) declareQueues() error {
 	return r.declare(r.to, func(ch *amqp091.Channel, version int) error {
-		if err := r.to.exchange(ch, r.layout.exchange); err != nil {
+		if err := r.to.ensureExchange(ch, r.layout.exchange); err != nil {
 			return err
 		}
 		for i := range r.layout.count {
-			if err := r.to.partition(ch, r.layout, i+1, version); err != nil {
+			if err := r.to.ensurePartition(ch, r.layout, i+1, version); err != nil {
 				return err
 			}
 		}
@@ -230,7 +230,7 @@ func (r *repartition) unbind() error {
 // broker deletes the old exchange only if no queue is bound to it.
 func (r *repartition) changeExchange() error {
 	if name := r.layout.exchange; name != "" {
-		err := r.channel(func(ch *amqp091.Channel) error { return r.to.exchange(ch, name) })
+		err := r.channel(func(ch *amqp091.Channel) error { return r.to.ensureExchange(ch, name) })
 		if errorCode(err) != amqp091.PreconditionFailed {
 			return err
 		}

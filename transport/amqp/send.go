@@ -154,7 +154,7 @@ func (p *Publisher) write(ctx context.Context, c *confirmChannel, out *outgoing,
 	s := p.newSlot(ctx, out, done)
 	s.own = packet{seq: out.seq, exchange: out.exchange, key: out.key, confirm: confirm}
 	s.in = &s.own
-	p.await(c, s)
+	p.addUnconfirmed(c, s)
 	c.packets++
 	_ = fault.Hit(ctx, fault.BrokerGiven)
 	return true, nil

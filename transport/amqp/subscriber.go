@@ -269,22 +269,22 @@ func (sub *subscription) declare(conn *connection) error {
 		if !s.undecodable() {
 			return nil
 		}
-		return s.topology.undecodable(ch, sub.undecodableQueue(), version)
+		return s.topology.ensureUndecodable(ch, sub.undecodableQueue(), version)
 	})
 }
 
 func (sub *subscription) declareQueue(ch *amqp091.Channel, version int) error {
 	t, l := sub.s.topology, sub.layout
 	if sub.partition == 0 {
-		return t.subscription(ch, l.queue, l.exchange, version)
+		return t.ensureSubscription(ch, l.queue, l.exchange, version)
 	}
-	if err := t.marker(ch, l, version); err != nil {
+	if err := t.ensureMarker(ch, l, version); err != nil {
 		return err
 	}
-	if err := t.exchange(ch, l.exchange); err != nil {
+	if err := t.ensureExchange(ch, l.exchange); err != nil {
 		return err
 	}
-	return t.partition(ch, l, sub.partition, version)
+	return t.ensurePartition(ch, l, sub.partition, version)
 }
 
 // undecodable tells whether a queue for undecodable messages has to be declared.

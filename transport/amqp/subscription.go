@@ -185,7 +185,7 @@ func (d *delivery) withContext(ctx context.Context) *message.Message {
 // handOut starts the wait for the answer to the first ready message, which has just been handed
 // out.
 func (sub *subscription) handOut() {
-	d := sub.ready.take()
+	d := sub.ready.popFirst()
 	sub.inFlight[d] = struct{}{}
 	_ = fault.Reach(fault.BrokerDelivered)
 	select {

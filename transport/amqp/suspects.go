@@ -121,7 +121,7 @@ func (p *Publisher) retryAlone(c *confirmChannel, s *slot, expired <-chan struct
 	p.mu.Lock()
 	s.own = packet{seq: out.seq, exchange: out.exchange, key: out.key, confirm: confirm}
 	s.in, s.written = &s.own, time.Now()
-	p.await(c, s)
+	p.addUnconfirmed(c, s)
 	c.packets++
 	p.mu.Unlock()
 	stop := c.conn.cutAfter(p.config.ConfirmTimeout)
@@ -145,15 +145,15 @@ func (p *Publisher) retryAlone(c *confirmChannel, s *slot, expired <-chan struct
 // cleared messages of c that were not answered. If c did not end with an exception, it reports all
 // suspects as unavailable.
 func (p *Publisher) attributeException(c *confirmChannel, s *slot, r *transport.Result) {
-	p.end(c, <-c.ended) // c.ended receives at the latest when the client has seen the end
-	var convicted *packet
+	p.recordEnd(c, <-c.ended) // c.ended receives at the latest when the client has seen the end
+	var culprit *packet
 	if r == nil && !c.cleared(s) {
 		p.mu.Lock()
-		verdict := p.exceptionOutcome(c.failure, s)
+		outcome := p.exceptionOutcome(c.failure, s)
 		in := *s.in
 		p.unlink(c, s)
 		p.mu.Unlock()
-		r, convicted = &verdict, &in
+		r, culprit = &outcome, &in
 	}
 	if r != nil {
 		p.reportSlot(s, *r)
@@ -162,9 +162,9 @@ func (p *Publisher) attributeException(c *confirmChannel, s *slot, r *transport.
 	switch {
 	case !isException(c.failure):
 		p.giveUpSuspects(errors.Join(errNotConnected, c.failure))
-	case convicted != nil:
+	case culprit != nil:
 		code := errorCode(c.failure)
-		p.reportSuspects(*r, func(s *slot) bool { return sameException(code, convicted, s.in) })
+		p.reportSuspects(*r, func(s *slot) bool { return sameException(code, culprit, s.in) })
 	}
 }
 

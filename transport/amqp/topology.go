@@ -63,8 +63,8 @@ func (t *topology) declare(conn *connection, timeout time.Duration, f func(ch *a
 	}
 }
 
-// exchange declares or checks an exchange. The default exchange always exists.
-func (t *topology) exchange(ch *amqp091.Channel, name string) error {
+// ensureExchange declares or checks an exchange. The default exchange always exists.
+func (t *topology) ensureExchange(ch *amqp091.Channel, name string) error {
 	c := t.amqp.Exchange
 	if t.partitions > 0 {
 		c.Durable = c.Durable || c.Type == ""
@@ -88,8 +88,8 @@ func (t *topology) exchange(ch *amqp091.Channel, name string) error {
 	}
 }
 
-// queue declares or checks a queue, without its binding.
-func (t *topology) queue(ch *amqp091.Channel, name string, version int) error {
+// ensureQueue declares or checks a queue, without its binding.
+func (t *topology) ensureQueue(ch *amqp091.Channel, name string, version int) error {
 	c := t.amqp.Queue
 	var err error
 	switch t.mode {
@@ -105,7 +105,7 @@ func (t *topology) queue(ch *amqp091.Channel, name string, version int) error {
 			args[amqp091.SingleActiveConsumerArg] = true
 		}
 		_, err = ch.QueueDeclare(name, c.Durable, c.AutoDelete, c.Exclusive, false, args)
-		err = t.limited(err, name, args, t.limitIsSafe)
+		err = t.asLimitError(err, name, args, t.limitIsSafe)
 	}
 	return explain(err, "queue", name)
 }
@@ -140,9 +140,9 @@ func (t *topology) arguments(name string, args amqp091.Table, version int) amqp0
 	return queueArguments(args, t.queueType, version)
 }
 
-// limited returns a limitError if err says that the existing queue has another delivery limit than
+// asLimitError returns a limitError if err says that the existing queue has another delivery limit than
 // the declaration, which has none on version 4 or later. Otherwise it returns err.
-func (t *topology) limited(err error, name string, args amqp091.Table, safe bool) error {
+func (t *topology) asLimitError(err error, name string, args amqp091.Table, safe bool) error {
 	if errorCode(err) == amqp091.PreconditionFailed && strings.Contains(err.Error(), "'"+deliveryLimitArg+"'") && args[deliveryLimitArg] == noDeliveryLimit {
 		return &limitError{queue: name, safe: safe, err: err}
 	}
@@ -164,8 +164,8 @@ func (e *limitError) Error() string {
 
 func (e *limitError) Unwrap() error { return e.err }
 
-// undecodable declares or checks the queue for undecodable messages.
-func (t *topology) undecodable(ch *amqp091.Channel, name string, version int) error {
+// ensureUndecodable declares or checks the queue for undecodable messages.
+func (t *topology) ensureUndecodable(ch *amqp091.Channel, name string, version int) error {
 	var err error
 	switch t.mode {
 	case NoTopology:
@@ -174,7 +174,7 @@ func (t *topology) undecodable(ch *amqp091.Channel, name string, version int) er
 	default:
 		args := t.arguments(name, nil, version)
 		_, err = ch.QueueDeclare(name, true, false, false, false, args)
-		err = t.limited(err, name, args, true) // safe, since the queue has no consumer here
+		err = t.asLimitError(err, name, args, true) // safe, since the queue has no consumer here
 	}
 	return explain(err, "queue", name)
 }
@@ -190,8 +190,8 @@ func (t *topology) bind(ch *amqp091.Channel, queue, key, exchange string) error 
 	return nil
 }
 
-// subscription declares or checks the queue, the exchange and the binding of a subscriber.
-func (t *topology) subscription(ch *amqp091.Channel, queue, exchange string, version int) error {
+// ensureSubscription declares or checks the queue, the exchange and the binding of a subscriber.
+func (t *topology) ensureSubscription(ch *amqp091.Channel, queue, exchange string, version int) error {
 	if t.mode == Declare && t.builder != nil {
 		if err := t.deadLetterExchange(ch, queue); err != nil {
 			return err
@@ -199,12 +199,12 @@ func (t *topology) subscription(ch *amqp091.Channel, queue, exchange string, ver
 		c := t.amqp
 		c.Queue.Arguments = t.arguments(queue, c.Queue.Arguments, version)
 		err := t.builder.BuildTopology(ch, queue, exchange, c, watermill.NewSlogLogger(t.logger))
-		return explain(t.limited(err, queue, c.Queue.Arguments, t.limitIsSafe), "queue", queue)
+		return explain(t.asLimitError(err, queue, c.Queue.Arguments, t.limitIsSafe), "queue", queue)
 	}
-	if err := t.queue(ch, queue, version); err != nil {
+	if err := t.ensureQueue(ch, queue, version); err != nil {
 		return err
 	}
-	if err := t.exchange(ch, exchange); err != nil {
+	if err := t.ensureExchange(ch, exchange); err != nil {
 		return err
 	}
 	if t.mode != Declare || exchange == "" {

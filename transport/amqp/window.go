@@ -69,8 +69,8 @@ func (p *Publisher) newSlot(ctx context.Context, out *outgoing, done func(transp
 	return s
 }
 
-// await adds s, which was published, to the unconfirmed slots of c. Called with mu locked.
-func (p *Publisher) await(c *confirmChannel, s *slot) {
+// addUnconfirmed adds s, which was published, to the unconfirmed slots of c. Called with mu locked.
+func (p *Publisher) addUnconfirmed(c *confirmChannel, s *slot) {
 	s.in.slots++
 	s.prev = c.last
 	if c.last == nil {
