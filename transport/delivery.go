@@ -8,9 +8,9 @@ import (
 
 type redeliveredKey struct{}
 
-// WithRedelivered returns a context which says that a message may have been started before, by a
-// consumer that did not finish. A subscriber puts it on the messages that it hands out. Metadata
-// cannot say so: a sender could forge it.
+// WithRedelivered returns a context for a message whose handling may have been started before, by a
+// consumer that did not finish. Subscribers put the context on redelivered messages. Metadata is no
+// substitute: a sender could forge it.
 func WithRedelivered(ctx context.Context) context.Context {
 	return context.WithValue(ctx, redeliveredKey{}, true)
 }
@@ -24,8 +24,8 @@ func Redelivered(msg *message.Message) bool {
 type orderingKey struct{}
 
 // WithOrderingKey returns a context with the key by which a subscriber keeps a message in order; ""
-// means that the subscriber does not order the message. A subscriber puts the context on the
-// messages that it hands out, whatever key their metadata has.
+// means no order. Subscribers put the context on the messages that they hand out, whatever key the
+// metadata has.
 func WithOrderingKey(ctx context.Context, key string) context.Context {
 	return context.WithValue(ctx, orderingKey{}, key)
 }

@@ -8,8 +8,8 @@ import (
 	"strconv"
 )
 
-// Digest is a digest of an event's content. It tells whether two events with one dispatch ID are
-// the same. The zero value means that the digest is unknown.
+// Digest is a digest of an event's content, for comparing two events with one dispatch ID. The zero
+// value means that the digest is unknown.
 type Digest [16]byte
 
 // IsZero tells whether d is unknown.

@@ -207,7 +207,7 @@ func parseStamp(value string) (time.Time, error) {
 	return stamp, nil
 }
 
-// IsReserved tells whether the contract reserves name, so that no user header may have it.
+// IsReserved tells whether name is reserved, and so refused as a user header.
 func IsReserved(name string) bool {
 	switch name {
 	case MetaCorrelationID, MetaTraceParent, MetaTraceState:

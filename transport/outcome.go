@@ -54,7 +54,7 @@ type Result struct {
 }
 
 // Sender is a Watermill publisher that reports an outcome for each message and lets many messages
-// be under way at once. Both transports of this library implement it.
+// be under way at once. All transports of this library implement Sender.
 type Sender interface {
 	message.Publisher
 
@@ -71,14 +71,14 @@ type Sender interface {
 	Route(topic string) string
 }
 
-// BatchSender is a Sender that can hand over several messages as one. With it, a relay sends the
-// next event of a key without waiting for the outcome of the one before.
+// BatchSender is a Sender that can hand over several messages as one. A relay with a BatchSender
+// sends the next events of a key without waiting for outcomes between them.
 type BatchSender interface {
 	Sender
 
-	// SendBatch is Send for messages of one route. Whatever fails, the transport takes over all of
-	// them or none, and it hands them out in their order. They share one outcome; it is Invalid if
-	// any of them is.
+	// SendBatch is Send for messages of one route. Whatever fails, the transport takes over all
+	// messages or none, and hands them out in order. The messages share one outcome; it is Invalid
+	// if any message is.
 	SendBatch(ctx context.Context, topic string, msgs []*message.Message, done func(Result))
 
 	// BatchLimit returns how many messages one call of SendBatch may have, and how many bytes their

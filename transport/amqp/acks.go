@@ -32,9 +32,9 @@ type delivery struct {
 	acked bool // by the handler, rather than nacked
 }
 
-// acks holds the deliveries of one channel for which no ack was sent, in the order of their tags,
-// and batches as a whole. Prefetch bounds their number. A bulk ack covers every tag up to its own,
-// so it is only sent for a prefix that has finished completely.
+// acks holds the deliveries of one channel for which no ack was sent, in tag order, and batches as
+// a whole. Prefetch bounds their number. A bulk ack covers all lower tags, so acks are sent in bulk
+// only for a prefix of finished deliveries.
 type acks struct {
 	list   []ack
 	unsent int // finished deliveries
@@ -64,7 +64,7 @@ func (a *acks) finish(d *delivery) {
 }
 
 // flush acknowledges the finished prefix in bulk. If at least limit deliveries behind the first
-// unfinished delivery have finished, it acknowledges them one by one.
+// unfinished delivery have finished, flush acknowledges these deliveries singly.
 func (a *acks) flush(limit int, send func(tag uint64, multiple bool) error) error {
 	prefix := slices.IndexFunc(a.list, func(k ack) bool { return !k.finished })
 	if prefix < 0 {

@@ -13,8 +13,8 @@ import (
 	"github.com/boxpair/boxpair/transport"
 )
 
-// maxBatchPayload is how large the payloads of one call of SendBatch should be together, so that
-// its batch is not much larger than gathered ones.
+// maxBatchPayload is the recommended size of all payloads in one call of SendBatch. It keeps such
+// batches about as large as gathered batches.
 const maxBatchPayload = maxBatchBytes / 2
 
 var _ transport.BatchSender = (*Publisher)(nil)
@@ -89,11 +89,11 @@ const (
 	// gatherAbove is the number of unanswered AMQP messages from which on messages are gathered.
 	// With fewer, the broker is idle, and a message would wait for nothing.
 	gatherAbove = 4
-	// gatherFor is about how long a message waits for its batch to fill. It is little more than the
-	// time of a confirm, since a queue that answers nothing must not delay other queues.
+	// gatherFor is about how long a message waits for further messages, little more than the time
+	// of a confirm. A longer wait would let a queue that answers nothing delay other queues.
 	gatherFor = sweepInterval
-	// maxBatchBytes is the largest body that gathering makes. It fits into one frame of RabbitMQ's
-	// default size.
+	// maxBatchBytes is the largest body of a gathered batch. A frame of RabbitMQ's default size can
+	// hold the body.
 	maxBatchBytes = 120 << 10
 	// maxPooledBatches is how many bodies are kept for later batches.
 	maxPooledBatches = 16
@@ -245,8 +245,8 @@ func (p *Publisher) recycle(b *pendingPacket) {
 	}
 }
 
-// publishDue publishes packets that have waited long enough, or all if the broker has little to do.
-// Called with mu locked.
+// publishDue publishes pending packets, oldest first, as long as few packets are unanswered, the
+// oldest has waited long enough, or the publisher is closing. Called with mu locked.
 func (p *Publisher) publishDue(c *confirmChannel) {
 	for len(c.pending.order) > 0 && p.blocked == "" {
 		b := c.pending.order[0]

@@ -117,7 +117,7 @@ func (b *broker) dial(ctx context.Context) (*connection, error) {
 	return nil, fmt.Errorf("connect to %s: %w", b.name, joinInLine(errs))
 }
 
-// joinInLine joins errors in one line; errors.Join would put each on a line of its own.
+// joinInLine joins errors in one line; errors.Join would use several lines.
 func joinInLine(errs []error) error {
 	err := errs[0]
 	for _, next := range errs[1:] {

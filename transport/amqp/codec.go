@@ -15,9 +15,9 @@ import (
 	"github.com/boxpair/boxpair/transport"
 )
 
-// seqHeader is the header with the number of the publish, which matches a return to its publish; a
-// message ID would also match another publish of the same message. The number is text, since stock
-// watermill-amqp cannot read a message that has a header of another type.
+// seqHeader is the header with the number of the publish, for matching a return to its publish. A
+// message ID would be ambiguous, since a message can be published twice. The number is text, since
+// stock watermill-amqp reads only text headers.
 const seqHeader = transport.ReservedPrefix + "publish-seq"
 
 // codec encodes messages as publishings and decodes deliveries to messages.

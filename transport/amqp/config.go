@@ -39,9 +39,9 @@ type PublisherConfig struct {
 	// in AmqpURI.
 	Hosts []string `yaml:"hosts" env:"HOSTS"`
 
-	// Credentials, if it is not nil, is called at each attempt to connect, for passwords that are
-	// replaced and tokens that expire. It overrides user and password in AMQP.Connection.AmqpURI.
-	// It must be safe for concurrent use.
+	// Credentials, if not nil, returns user and password at each attempt to connect, for passwords
+	// that are replaced and tokens that expire. Its result overrides user and password in
+	// AMQP.Connection.AmqpURI. Calls may be concurrent.
 	Credentials Credentials `yaml:"-" env:"-"`
 
 	// Name distinguishes this publisher in [Publisher.Route]. Defaults to host:port/vhost of the
@@ -52,9 +52,9 @@ type PublisherConfig struct {
 	Topology Topology `yaml:"topology" env:"TOPOLOGY"`
 
 	// Queues are declared along with the exchange of their topic, so that the broker keeps messages
-	// that are published before a consumer's first start. With the default exchange, the queue that
-	// the routing key names is declared without being listed, if its name is
-	// AMQP.Queue.GenerateName(topic). Defaults to none.
+	// from before a consumer's first start. With the default exchange, the queue named by the
+	// routing key is declared without being listed, if its name is AMQP.Queue.GenerateName(topic).
+	// Defaults to none.
 	Queues []Queue `yaml:"queues" envPrefix:"QUEUES_"`
 
 	// Partitions, if it is not 0, publishes to partitioned topics: by the shard of the event's key
@@ -132,9 +132,9 @@ type SubscriberConfig struct {
 	// in AmqpURI.
 	Hosts []string `yaml:"hosts" env:"HOSTS"`
 
-	// Credentials, if it is not nil, is called at each attempt to connect, for passwords that are
-	// replaced and tokens that expire. It overrides user and password in AMQP.Connection.AmqpURI.
-	// It must be safe for concurrent use.
+	// Credentials, if not nil, returns user and password at each attempt to connect, for passwords
+	// that are replaced and tokens that expire. Its result overrides user and password in
+	// AMQP.Connection.AmqpURI. Calls may be concurrent.
 	Credentials Credentials `yaml:"-" env:"-"`
 
 	// Topology determines who declares. Defaults to Declare.
@@ -153,16 +153,15 @@ type SubscriberConfig struct {
 	// documentation of the package. Defaults to false.
 	DeliveryLimitIsSafe bool `yaml:"delivery_limit_is_safe" env:"DELIVERY_LIMIT_IS_SAFE"`
 
-	// Partitions, if it is not 0, is the number of queues from which the consumer takes its
-	// messages: one queue for each partition, with one active consumer at a time among all
-	// processes. At most 64. Publishers must partition as well. See "Partitioned topics" in the
-	// documentation of the package. Defaults to 0: one queue.
+	// Partitions, if not 0, is the number of queues of the consumer: a queue for each partition,
+	// with one active consumer at a time among all processes. At most 64. Publishers must partition
+	// as well. See "Partitioned topics" in the documentation of the package. Defaults to 0: one
+	// queue.
 	Partitions int `yaml:"partitions" env:"PARTITIONS"`
 
-	// RebalanceInterval is how often the processes of a consumer compare their number with their
-	// partitions; a process that has more than its share gives some back. Without partitions, a
-	// process checks a twelfth as often whether the queue has other consumers, and warns of them.
-	// Defaults to 5 seconds.
+	// RebalanceInterval is how often each process of a consumer compares its number of partitions
+	// with its share, to give back the excess. Without partitions, a process checks a twelfth as
+	// often for further consumers of the queue, and warns. Defaults to 5 seconds.
 	RebalanceInterval time.Duration `yaml:"rebalance_interval" env:"REBALANCE_INTERVAL"`
 
 	// InFlight is how many messages of a subscription, or of each of its partitions, may be handed
@@ -194,10 +193,10 @@ type SubscriberConfig struct {
 	CloseTimeout time.Duration `yaml:"close_timeout" env:"CLOSE_TIMEOUT"`
 
 	// DeadLetterExchange receives the messages that AMQP.Marshaler cannot read, with the name of
-	// the queue as their routing key. It must exist and route them. Defaults to the default
-	// exchange and the queue <queue>.undecodable, which is declared, or checked if Topology is
-	// Passive, with the other queues. The DefaultMarshaler reads every message, so no such queue is
-	// declared for it.
+	// the queue as routing key. The exchange must exist and route the messages. Defaults to the
+	// default exchange and the queue <queue>.undecodable, which is declared, or checked if Topology
+	// is Passive, with the other queues. The DefaultMarshaler reads every message and needs no such
+	// queue.
 	DeadLetterExchange string `yaml:"dead_letter_exchange" env:"DEAD_LETTER_EXCHANGE"`
 
 	// AllowLoss accepts queues that are not durable or drop messages. Defaults to false: New
@@ -409,7 +408,7 @@ func (v *problems) lasting(c *wamqp.QueueConfig) {
 // arguments refuses queues that drop messages instead of dead-lettering them.
 func (v *problems) arguments(args amqp091.Table, limitIsSafe bool) {
 	if args[deadLetterExchangeArg] != nil && args[deadLetterExchangeArg] != "" || args[deadLetterKeyArg] != nil {
-		return // with the default exchange and without a key of its own, RabbitMQ would dead-letter to the same queue, and drops such a message
+		return // with the default exchange and without a key, a message would be dead-lettered to the same queue, and RabbitMQ drops it
 	}
 	if args[amqp091.QueueMessageTTLArg] != nil {
 		v.add("AMQP.Queue.Arguments: x-message-ttl without x-dead-letter-exchange drops messages" + acceptLoss)

@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// bufferedConn is a net.Conn whose writes never wait for the network. A goroutine of its own writes
-// the buffered bytes, many writes at once if they come faster than the network takes them. amqp091
-// writes each message with a system call of its own while it holds its locks. With the buffer,
+// bufferedConn is a net.Conn whose writes never wait for the network. A separate goroutine writes
+// the buffered bytes, many writes at once if the network is slower than the writers. Without the
+// buffer, amqp091 would hold its locks during a system call for each message. With the buffer,
 // publishes share system calls, and a broker that has stopped reading blocks no lock.
 //
 // The writers bound the buffer: a publisher by its window.

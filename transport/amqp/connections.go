@@ -25,17 +25,16 @@ const (
 	stableLifetime = 10 * time.Second
 )
 
-// connections are the connections of a Subscriber. Its queues share one connection at first. A
-// message that the client cannot read, and a queue that does not answer, end their connection again
-// and again, and the client cannot always tell which queue caused the end. So the queues of a
-// connection that is lost repeatedly are split over several connections, until the queue that ends
-// its connection has a connection to itself.
+// connections are the connections of a Subscriber. All queues share one connection at first. A
+// message that the client cannot read, or a queue that does not answer, ends the connection again
+// and again, and the client cannot always tell the guilty queue. So after repeated losses of a
+// connection, its queues are split over several connections, until the guilty queue is alone.
 type connections struct {
 	broker *broker
 	logger *slog.Logger
 
 	mu      sync.Mutex
-	all     []*sharedConnection // the first connection is the one that all queues share at first
+	all     []*sharedConnection // the first connection is shared by all queues at first
 	byQueue map[string]*sharedConnection
 }
 
@@ -140,8 +139,7 @@ func (cs *connections) dedicate(queue string, err error) {
 	cs.logger.Error("queue gives no answer, which ends the connection that it is asked on, so it has one of its own", "queue", queue)
 }
 
-// release forgets queues whose subscription has ended, except queues that are known to end their
-// connection.
+// release forgets queues after their subscription, except queues with a dedicated connection.
 func (cs *connections) release(of layout) {
 	cs.mu.Lock()
 	defer cs.mu.Unlock()
@@ -170,7 +168,7 @@ func (cs *connections) each(do func(*sharedConnection)) {
 	}
 }
 
-// sharedConnection is a connection that is opened when one of its queues needs it.
+// sharedConnection is a connection for some queues, opened on demand.
 type sharedConnection struct {
 	broker *broker
 	sem    chan struct{} // capacity 1: a lock whose wait a context can end

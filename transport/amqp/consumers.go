@@ -15,8 +15,8 @@ const (
 	consumerWarningEvery = time.Hour
 )
 
-// warnOfConsumers warns, until ctx ends, when the queue has several consumers, over which the
-// broker spreads the messages of a key. All consumers check, so that both the first and the last
+// warnOfConsumers warns, until ctx ends, when the queue has several consumers: the broker spreads
+// the messages of a key over them. Every consumer of this library checks, so the first and the last
 // one warn.
 func (sub *subscription) warnOfConsumers(ctx context.Context, conn *connection) {
 	if sub.s.config.AMQP.Queue.Arguments[amqp091.SingleActiveConsumerArg] == true {
@@ -26,8 +26,8 @@ func (sub *subscription) warnOfConsumers(ctx context.Context, conn *connection) 
 	defer tick.Stop()
 	told, at := 1, time.Time{}
 	for ctx.Err() == nil {
-		// An error either ends the consumer channel too, or says that the queue was deleted. Both
-		// are logged elsewhere.
+		// An error either ends the consumer channel too, or says that the queue was deleted;
+		// consume logs both.
 		if n, err := sub.consumers(conn); err == nil && n > 1 && (n != told || time.Since(at) > consumerWarningEvery) {
 			sub.logger.WarnContext(ctx, "queue has several consumers, and each message goes to one of them: another handler needs a queue of its own. "+
 				"Replicas of one handler get messages of a key out of order and at once: where order matters, set Partitions, or "+

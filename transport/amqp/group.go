@@ -37,9 +37,9 @@ func (g *group) run(ctx, scope context.Context) {
 	close(g.out)
 }
 
-// rebalance keeps the number of this process's partitions at its share. The broker makes the first
-// consumer of a queue the active one and never changes that, so a process with too many partitions
-// has to give some back.
+// rebalance limits the partitions of this process to its share. The broker makes the first consumer
+// of a queue active and keeps it active, so a process with too many partitions has to give some
+// back.
 func (g *group) rebalance(scope context.Context) {
 	for attempt := 0; scope.Err() == nil; attempt++ {
 		begin := time.Now()
@@ -145,8 +145,8 @@ func (g *group) giveBackExcess(n int) {
 
 var errGivenBack = errors.New("given back")
 
-// keepIntervals is for how many intervals a partition is kept after an attempt to give it back
-// failed, so that one slow message does not hold up other messages again and again.
+// keepIntervals is the number of intervals for which a partition is kept after a failed attempt to
+// give it back. So one slow message does not hold up the partition's messages repeatedly.
 const keepIntervals = 20
 
 // giveBack ends the consumer once no message is in flight, so that the next process in line gets

@@ -13,8 +13,8 @@ type QueueHealth struct {
 	Consuming bool
 	// Err is the reason for which the queue is not consumed, after a failed attempt.
 	Err error
-	// Isolated tells that the queue does not share the connection of the other queues: it has ended
-	// its connection again and again, or shared the connection with a queue that did.
+	// Isolated tells that the queue has left the connection of the other queues. The queue, or a
+	// queue on the same connection, had ended that connection again and again.
 	Isolated bool
 }
 

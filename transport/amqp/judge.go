@@ -139,7 +139,7 @@ func (p *Publisher) setBlocked(active bool, reason string) {
 	p.broadcast()
 }
 
-// settle judges answered messages: from the oldest one to the first unanswered one, or all. It
+// settle judges answered messages, either all or only those before the first unanswered message. It
 // reports outcomes without the lock.
 func (p *Publisher) settle(c *confirmChannel, all bool) {
 	p.mu.Lock()
@@ -208,8 +208,8 @@ func (p *Publisher) settle(c *confirmChannel, all bool) {
 	p.judged = judged
 }
 
-// answered appends the slots that the broker has answered: from the oldest one to the first
-// unanswered one, or all.
+// answered appends the slots that the broker has answered, either all or only those before the
+// first unanswered slot.
 func (c *confirmChannel) answered(slots []*slot, all bool) []*slot {
 	for s := c.first; s != nil; s = s.next {
 		select {
@@ -308,7 +308,7 @@ func (p *Publisher) overdue(c *confirmChannel, judged []judgement) []judgement {
 	return judged
 }
 
-// giveUp reports s as unavailable if its context or its time has ended.
+// giveUp reports s as unavailable if its context or time has ended.
 func (p *Publisher) giveUp(c *confirmChannel, s *slot, timedOut bool, judged []judgement) []judgement {
 	if s.done == nil {
 		return judged

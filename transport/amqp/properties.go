@@ -24,8 +24,8 @@ const (
 	PropertyExpiration      = "amqp-expiration" // milliseconds, decimal
 )
 
-// setProperties adds the properties of a message to its metadata. It is not used for messages of
-// this library, whose metadata has the properties.
+// setProperties adds the properties of a message to its metadata. Messages of this library do not
+// need it: their metadata has the properties.
 func setProperties(meta message.Metadata, d *amqp091.Delivery) {
 	set := func(name, value string) {
 		if _, there := meta[name]; value != "" && !there {

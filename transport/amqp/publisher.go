@@ -104,7 +104,7 @@ func (p *Publisher) route(topic string) (exchange, key string) {
 }
 
 // Connect connects if there is no connection, and waits for the connection until ctx ends or
-// ConfirmTimeout passes. It is not needed before publishing; call it to detect early that the
+// ConfirmTimeout passes. Publishing does not need Connect; call Connect to detect early that the
 // broker cannot be reached.
 func (p *Publisher) Connect(ctx context.Context) error {
 	w := waiter{p: p, ctx: ctx}

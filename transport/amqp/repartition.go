@@ -246,8 +246,8 @@ func (r *repartition) changeExchange() error {
 	return err
 }
 
-// remove deletes the old queues, which are unbound and were proved empty. For classic queues,
-// RabbitMQ checks again that they are empty and unused; for quorum queues it cannot.
+// remove deletes the old queues, after they were unbound and proved empty. RabbitMQ checks again
+// that classic queues are empty and unused; it has no such check for quorum queues.
 func (r *repartition) remove() error {
 	classic := r.from.classic()
 	return r.channel(func(ch *amqp091.Channel) error {

@@ -9,9 +9,9 @@ import (
 	"github.com/rabbitmq/amqp091-go"
 )
 
-// sentinelEncoding is the content-encoding property of sentinels: messages by which [Repartition]
-// proves that a queue is empty. If a sentinel was left behind, a Subscriber acknowledges it and
-// does not hand it out.
+// sentinelEncoding is the content-encoding property of sentinels, the messages by which
+// [Repartition] proves that a queue is empty. A Subscriber acknowledges a sentinel that was left
+// behind, and does not hand it out.
 const sentinelEncoding = "boxpair-sentinel"
 
 // proofTimeout is how long the proof that a queue is empty may take.

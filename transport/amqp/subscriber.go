@@ -13,8 +13,9 @@ import (
 )
 
 // Subscriber consumes from RabbitMQ, with many messages in flight and in order per key. It is a
-// Watermill subscriber. Its methods are safe for concurrent use. Its subscriptions have a channel
-// each. They share one connection, except those that end their connection again and again.
+// Watermill subscriber. Its methods are safe for concurrent use. Each subscription has a channel of
+// its own. The subscriptions share one connection, except queues that end their connection again
+// and again.
 type Subscriber struct {
 	config      SubscriberConfig
 	connections *connections

@@ -12,12 +12,12 @@ import (
 )
 
 // The broker ends a channel or a connection with an exception because of one message, and does not
-// tell which. Suspects are the messages that it had not answered, nor any later message. They keep
-// their places in the window, and are published again one by one on the next channel, before any
-// other message. A request follows each suspect. The broker handles message and request in order:
-// an answer to the request clears the message, whatever its queue does, and another exception
-// identifies it as the cause. Pending messages are queued behind the suspects and treated alike, so
-// that they do not overtake them.
+// tell which. Suspects are the unanswered messages behind the last answered message. They keep
+// their places in the window, and are published again singly on the next channel, before new
+// messages. A request follows each suspect. The broker handles message and request in order: an
+// answer to the request clears the message, whatever its queue does, and an exception identifies
+// the message as the cause. Pending messages queue behind the suspects, so as not to overtake them,
+// and are treated alike.
 
 // isException tells whether err is an exception that a message may have caused.
 func isException(err error) bool {
@@ -141,8 +141,8 @@ func (p *Publisher) retryAlone(c *confirmChannel, s *slot, expired <-chan struct
 }
 
 // attributeException is called when c has ended after the retry of s. It reports s, with r or with
-// the outcome of the exception, then the suspects that would cause the same exception, then the
-// cleared messages of c that were not answered. If c did not end with an exception, it reports all
+// the outcome of the exception, then the cleared messages of c that were not answered, then the
+// suspects that would cause the same exception. If c did not end with an exception, it reports all
 // suspects as unavailable.
 func (p *Publisher) attributeException(c *confirmChannel, s *slot, r *transport.Result) {
 	p.recordEnd(c, <-c.ended) // c.ended receives at the latest when the client has seen the end

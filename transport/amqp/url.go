@@ -33,8 +33,8 @@ func parseURI(uri string) (amqp091.URI, error) {
 	return parsed, nil
 }
 
-// urisOf returns uri with each of the hosts in place of its own host, and the addresses of the
-// hosts. Its error contains nothing that may be a password.
+// urisOf returns uri with each of the hosts as its host, and the addresses of the hosts. Its error
+// contains no part of the URI.
 func urisOf(uri string, port int, hosts []string) (uris, addresses []string, err error) {
 	u, err := url.Parse(uri)
 	if err != nil {

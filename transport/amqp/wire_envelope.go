@@ -20,8 +20,8 @@ const (
 	// line with the metadata as a URL query, which is readable by eye and in any language, then the
 	// payload.
 	envelopeEncoding = "boxpair"
-	// foreignName precedes names without transport.ReservedPrefix. It also precedes a reserved name
-	// that would begin with foreignName without its prefix; this name keeps its prefix.
+	// foreignName precedes names without transport.ReservedPrefix. It also precedes the full name
+	// if a reserved name without its prefix would begin with foreignName.
 	foreignName = "_"
 	// envelopeStart begins the line.
 	envelopeStart = "publish-seq="

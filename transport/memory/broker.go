@@ -108,8 +108,8 @@ func unavailable(topic string, err error) transport.Result {
 
 // Publish sends the messages, each bounded by its own context, and returns when all outcomes are
 // known. It returns nil if every subscription of topic has acknowledged every message. An error
-// means that at least one message was not confirmed, and wraps the first reason; other messages may
-// have been confirmed.
+// means that at least one message was not confirmed, and wraps the first reason; the rest may have
+// been confirmed.
 func (b *Broker) Publish(topic string, msgs ...*message.Message) error {
 	if slices.Contains(msgs, nil) {
 		return fmt.Errorf("publish to topic %q: %w", topic, errNoMessage)
@@ -195,11 +195,10 @@ func (b *Broker) subscription(topic, name string) *subscription {
 	return s
 }
 
-// Unsubscribe removes the subscription called name from topic, and its queued messages: they are
-// reported as Unavailable with [ErrClosed], since they were not acknowledged. Use it for a handler
-// that will not come back; until then its messages wait for it. Unsubscribe returns [ErrInUse]
-// while the subscription has a consumer that has not ended, and nil if there is no such
-// subscription.
+// Unsubscribe removes the subscription called name from topic, and reports its queued messages as
+// Unavailable with [ErrClosed], since they were not acknowledged. Use it for a handler that will
+// not come back; without Unsubscribe, the messages wait for the handler. It returns [ErrInUse]
+// while the subscription has a consumer, and nil if the subscription does not exist.
 func (b *Broker) Unsubscribe(topic, name string) error {
 	b.mu.Lock()
 	subs := b.topics[topic]

@@ -11,9 +11,9 @@ import (
 )
 
 // consumer is one Subscribe call. Its workers take turns: the leading worker hands out the next
-// message, lets another worker lead, and waits for the answer itself. So a message is claimed only
-// when the reader of the channel is about to take it, no message needs a goroutine besides its
-// worker, and an idle consumer has one goroutine.
+// message, passes the lead on, and waits for the answer itself. So a message is claimed only when
+// the channel's reader is about to receive it, a message needs no goroutine except its worker, and
+// an idle consumer has one goroutine.
 type consumer struct {
 	b      *Broker
 	sub    *subscription
@@ -63,8 +63,8 @@ func (c *consumer) work(ctx context.Context) {
 	}
 }
 
-// handOut hands out the next message and returns it, or nil when ctx has ended. The channel is
-// closed only after that, so sending on it is safe. Only the leading worker calls handOut.
+// handOut hands out the next message and returns it, or nil when ctx has ended. Sending is safe,
+// since the channel is closed only after the end of ctx. Only the leading worker calls handOut.
 func (c *consumer) handOut(ctx context.Context) (*delivery, *message.Message, context.CancelFunc) {
 	for ctx.Err() == nil {
 		d, msg := c.b.claim(c)

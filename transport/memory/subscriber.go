@@ -24,10 +24,10 @@ var (
 	_ message.SubscribeInitializer = (*Subscriber)(nil)
 )
 
-// Subscriber returns a subscriber for the subscriptions called name, one for each topic on which it
-// is used. Give every handler a name of its own: subscribers of one name and topic share the
-// messages, and each message goes to one of them. Several subscribers may have one name; each is
-// closed separately. Subscribing with an empty name is an error.
+// Subscriber returns a subscriber for the subscriptions called name, one per topic. Give every
+// handler a name of its own: subscribers with equal name and topic share the messages. Several
+// subscribers may have one name, and are closed separately. Subscribing with an empty name is an
+// error.
 func (b *Broker) Subscriber(name string) *Subscriber {
 	return &Subscriber{b: b, name: name, consumers: make(map[*consumer]struct{})}
 }
@@ -104,10 +104,10 @@ func (s *Subscriber) usable(topic string) error {
 	return nil
 }
 
-// Close ends this subscriber's Subscribe calls: their channels are closed, and their messages in
-// flight can be acknowledged for Config.CloseTimeout. Close returns after that, always nil, and may
-// be called again. The subscriptions stay and keep their messages. A handler must not call Close:
-// it would wait for itself.
+// Close ends this subscriber's Subscribe calls: their channels are closed, and messages in flight
+// can be acknowledged for Config.CloseTimeout. Close returns after that, always nil, and may be
+// called again. The subscriptions stay and keep their messages. A handler must not call Close: the
+// handler would wait for itself.
 func (s *Subscriber) Close() error {
 	s.b.mu.Lock()
 	s.closed = true

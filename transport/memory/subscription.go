@@ -8,7 +8,7 @@ import (
 	"github.com/boxpair/boxpair/transport"
 )
 
-// publish is one message on its way to all subscriptions that its topic had when it was sent.
+// publish is one message on its way to the subscriptions that its topic had at the time of sending.
 type publish struct {
 	topic   string
 	msg     *message.Message
@@ -36,12 +36,12 @@ type delivery struct {
 	sub *subscription
 	key string
 
-	in         *list // the list that holds the delivery, which is its state
+	in         *list // the list that holds the delivery: its state
 	prev, next *delivery
-	offeredBy  *consumer // until the reader of that consumer has received it
+	offeredBy  *consumer // until the consumer's reader has received the delivery
 
 	acked       bool
-	redelivered bool        // its handling may have been started before
+	redelivered bool        // handling may have been started before
 	nacks       int         // determine the delay
 	timer       *time.Timer // ends the delay
 }
@@ -65,8 +65,8 @@ type subscription struct {
 	inFlight list // offered to a consumer, or with its reader
 	delayed  list // nacked, until a timer fires
 
-	// keys has an entry for every key with a delivery in one of the lists above. Its value is the
-	// list of deliveries that wait for that delivery, or nil if there never was one.
+	// keys has an entry for every key with a delivery in one of the lists above: the deliveries
+	// that wait behind that delivery, or nil if none has waited.
 	keys map[string]*list
 
 	consumers int         // consumers that have not ended

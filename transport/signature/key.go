@@ -12,8 +12,8 @@ import (
 // MinSecret is the smallest length of a secret, in bytes.
 const MinSecret = 32
 
-// Key is a secret that signers share with verifiers: every holder can both sign and verify. It is
-// printed without its secret.
+// Key is a secret that signers share with verifiers: every holder can both sign and verify.
+// Printing a Key shows no secret.
 type Key struct {
 	// ID names the key on the wire: 1 to 64 characters out of letters, digits, ".", "_" and
 	// "-". Never use an ID again for another secret.

@@ -13,8 +13,7 @@ type test struct {
 	Case
 
 	run func(ctx context.Context, p *probe) (note string, err error)
-	// alone means that no other case may run at the same time; line means that the case needs
-	// Address.
+	// alone excludes other cases at the same time; line means that the case needs Address.
 	alone, line bool
 }
 

@@ -13,11 +13,11 @@ import (
 // concurrently, except Restart.
 type Target struct {
 	// Open returns a new publisher that reaches the broker at address: host:port of a line of the
-	// suite, or Address itself if that is empty. All connections of the publisher must go to
-	// address; if the broker tells its clients other addresses, the publisher needs a dialer that
-	// ignores them. The suite closes the publisher. Required.
+	// suite, or empty if Address is empty. All connections of the publisher must go to address; if
+	// the broker tells its clients further addresses, the publisher needs a dialer that ignores
+	// them. The suite closes the publisher. Required.
 	Open func(ctx context.Context, address string) (message.Publisher, error)
-	// Prepare makes topic, so that messages which are published to it are kept. Topics have at most
+	// Prepare makes topic, so that the broker keeps messages published to it. Topics have at most
 	// 40 characters out of a–z, 0–9 and _. Required.
 	Prepare func(ctx context.Context, topic string) error
 	// Stored returns the messages that the broker has kept for topic, the messages of one key in
