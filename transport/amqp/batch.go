@@ -52,7 +52,7 @@ func (p *Publisher) encodeBatch(topic string, msgs []*message.Message, out *outg
 		}
 	}()
 	if len(msgs) == 0 || len(msgs) > p.config.BatchSize {
-		return nil, fmt.Errorf("batch of %d messages, of which BatchSize allows %d", len(msgs), p.config.BatchSize)
+		return nil, fmt.Errorf("batch of %d messages: want 1 to BatchSize, %d", len(msgs), p.config.BatchSize)
 	}
 	whole := pool.Get().(*pooled)
 	whole.body = appendBatchStart(whole.body[:0], out.seq)
@@ -61,7 +61,7 @@ func (p *Publisher) encodeBatch(topic string, msgs []*message.Message, out *outg
 		if i == 0 {
 			out.exchange, out.key = exchange, key
 		} else if key != out.key || exchange != out.exchange {
-			return nil, fmt.Errorf("message %s: another route than that of the first one of its batch", shorten(msg.UUID))
+			return nil, fmt.Errorf("message %s: its route differs from that of the first message of the batch", shorten(msg.UUID))
 		}
 		err := p.checkSize("payload", msg.Payload)
 		var pub amqp091.Publishing
@@ -299,7 +299,7 @@ func (p *Publisher) suspectPending(b *pendingPacket) {
 func (p *Publisher) dropPending(c *confirmChannel, b *pendingPacket, cause error, judged []judgement) []judgement {
 	for _, s := range b.slots {
 		if s.done != nil {
-			judged = append(judged, judgement{s.done, *unavailable(fmt.Errorf("connection lost before it was published: %w", cause))})
+			judged = append(judged, judgement{s.done, *unavailable(fmt.Errorf("connection lost before the message was published: %w", cause))})
 		} else {
 			c.abandoned--
 		}

@@ -60,8 +60,8 @@ func newBroker(c wamqp.ConnectionConfig, hosts []string, credentials Credentials
 			errs = append(errs, errors.New("AMQP.Connection.TLSConfig: AmqpConfig.TLSClientConfig is set as well"))
 		}
 		if c.AmqpConfig.Recovery != nil {
-			errs = append(errs, errors.New("AMQP.Connection.AmqpConfig.Recovery: reconnecting is done here, "+
-				"and recovery would let confirms of one channel count for another"))
+			errs = append(errs, errors.New("AMQP.Connection.AmqpConfig.Recovery: must be nil; this package reconnects by itself, "+
+				"and recovery would count confirms of one channel for another"))
 		}
 	}
 	if c.TLSConfig != nil {
@@ -69,7 +69,7 @@ func newBroker(c wamqp.ConnectionConfig, hosts []string, credentials Credentials
 	}
 	if tls := b.config.TLSClientConfig; tls != nil && tls.InsecureSkipVerify && tls.VerifyConnection == nil && tls.VerifyPeerCertificate == nil {
 		errs = append(errs, errors.New("AMQP.Connection.TLSConfig: InsecureSkipVerify would give password and messages "+
-			"to whoever answers; set RootCAs and ServerName, or check the certificate in VerifyConnection"))
+			"to any server that answers; set RootCAs and ServerName, or check the certificate in VerifyConnection"))
 	}
 	if b.config.Vhost == "" {
 		b.config.Vhost = b.parsed.Vhost

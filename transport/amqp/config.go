@@ -260,18 +260,18 @@ func (c *PublisherConfig) validate() error {
 		v.add("AMQP.Exchange.Internal: nothing can be published to an internal exchange")
 	}
 	if !c.AllowLoss && transient(c.AMQP.Marshaler) {
-		v.add("AMQP.Marshaler: messages must be persistent to survive a restart of the broker; set AllowLoss to send transient ones")
+		v.add("AMQP.Marshaler: messages must be persistent to survive a restart of the broker; set AllowLoss to send transient messages")
 	}
 	if codec, ok := newCodec(c.AMQP.Marshaler, false).(defaultCodec); c.Envelope && (!ok || codec.post != nil) {
-		v.add("Envelope: AMQP.Marshaler decides about the body, and only the DefaultMarshaler without PostprocessPublishing makes envelopes")
+		v.add("Envelope: AMQP.Marshaler determines the body; only the DefaultMarshaler without PostprocessPublishing makes envelopes")
 	}
 	if c.CloudEvents && c.Envelope {
-		v.add("CloudEvents: one in binary mode has its data in the body, which would be an envelope; Envelope is set")
+		v.add("CloudEvents: excludes Envelope, since the body is the payload in binary mode")
 	}
 	v.queues(c)
 	v.partitions(c)
 	if c.BatchSize > 1 && !c.Envelope {
-		v.add("BatchSize: %d, but a batch is made of envelopes; Envelope is not set", c.BatchSize)
+		v.add("BatchSize: %d needs Envelope, since a batch consists of envelopes", c.BatchSize)
 	}
 	v.positive("BatchSize", c.BatchSize)
 	if c.BatchSize > maxBatch {
@@ -297,8 +297,8 @@ func (c *SubscriberConfig) validate() error {
 		v.add("AMQP.Consume.Qos.PrefetchSize: RabbitMQ does not support it")
 	}
 	if c.Topology != Declare && c.QueueType == Quorum && !c.DeliveryLimitIsSafe {
-		v.add("DeliveryLimitIsSafe: must be asserted when queues are not declared here, " +
-			"since RabbitMQ 4 drops messages of a quorum queue after 20 deliveries by default and a client cannot see it")
+		v.add("DeliveryLimitIsSafe: must be asserted unless Topology is Declare, " +
+			"since RabbitMQ 4 drops messages of a quorum queue after 20 deliveries by default, which a client cannot see")
 	}
 	if c.Topology == Declare {
 		v.queue(&c.AMQP, c.QueueType, c.AllowLoss, c.DeliveryLimitIsSafe)
@@ -314,9 +314,9 @@ func (c *SubscriberConfig) validate() error {
 	v.positive("InFlight", c.InFlight)
 	switch {
 	case c.InFlight > maxPrefetch:
-		v.add("InFlight: %d is more than the protocol's %d", c.InFlight, maxPrefetch)
+		v.add("InFlight: %d is more than the protocol's maximum, %d", c.InFlight, maxPrefetch)
 	case c.Prefetch > maxPrefetch:
-		v.add("Prefetch: %d is more than the protocol's %d", c.Prefetch, maxPrefetch)
+		v.add("Prefetch: %d is more than the protocol's maximum, %d", c.Prefetch, maxPrefetch)
 	case c.InFlight > 0 && c.Prefetch < c.InFlight:
 		v.add("Prefetch: %d is less than InFlight, %d", c.Prefetch, c.InFlight)
 	}
@@ -385,7 +385,7 @@ func (v *problems) queue(c *wamqp.Config, queueType QueueType, allowLoss, limitI
 		v.add("AMQP.Queue: a quorum queue must be Durable and neither AutoDelete nor Exclusive; set QueueType to Classic")
 	}
 	if c.Queue.Arguments[amqp091.QueueTypeArg] == amqp091.QueueTypeStream && !allowLoss {
-		v.add("AMQP.Queue.Arguments: a stream is read from its end, so that its consumer skips what came before" + acceptLoss)
+		v.add("AMQP.Queue.Arguments: a stream is read from its end, so that its consumer skips earlier messages" + acceptLoss)
 	}
 	if !allowLoss {
 		v.lasting(&c.Queue)

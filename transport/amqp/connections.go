@@ -69,7 +69,7 @@ func (cs *connections) split(sc *sharedConnection) {
 	if len(queues) == 1 {
 		if !sc.dedicated {
 			sc.dedicated = true
-			cs.logger.Error("the connection ends again and again while this queue is consumed, so it has one of its own; look for a message "+
+			cs.logger.Error("connection ends again and again while this queue is consumed; the queue has a connection of its own now; look for a message "+
 				"that no client can read, or a queue without a leader", "queue", queues[0])
 		}
 		return
@@ -136,7 +136,7 @@ func (cs *connections) dedicate(queue string, err error) {
 	}
 	next.dedicated = true
 	cs.byQueue[queue] = next
-	cs.logger.Error("queue gives no answer, which ends the connection that it is asked on, so it has one of its own", "queue", queue)
+	cs.logger.Error("queue gives no answer to requests, which ends its connection; the queue has a connection of its own now", "queue", queue)
 }
 
 // release forgets queues after their subscription, except queues with a dedicated connection.

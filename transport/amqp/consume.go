@@ -95,7 +95,7 @@ func (consumer *consumerChannel) close() {
 	consumer.conn.closeChannel(consumer.ch)
 }
 
-var errConsumerEnded = errors.New("the broker has ended the consumer, as it does when the queue is deleted")
+var errConsumerEnded = errors.New("consumer cancelled by the broker; the queue may have been deleted")
 
 // err returns the reason for which the channel has ended, or the consumer was cancelled.
 func (consumer *consumerChannel) err() error {

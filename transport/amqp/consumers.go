@@ -30,7 +30,7 @@ func (sub *subscription) warnOfConsumers(ctx context.Context, conn *connection) 
 		// consume logs both.
 		if n, err := sub.consumers(conn); err == nil && n > 1 && (n != told || time.Since(at) > consumerWarningEvery) {
 			sub.logger.WarnContext(ctx, "queue has several consumers, and each message goes to one of them: another handler needs a queue of its own. "+
-				"Replicas of one handler get messages of a key out of order and at once: where order matters, set Partitions, or "+
+				"Replicas of one handler get the messages of a key concurrently and out of order: if order matters, set Partitions, or "+
 				"declare the queue with x-single-active-consumer", "consumers", n)
 			told, at = n, time.Now()
 		} else if err == nil && n <= 1 {

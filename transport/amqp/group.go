@@ -51,7 +51,7 @@ func (g *group) rebalance(scope context.Context) {
 			attempt = 0
 		}
 		g.s.connections.dedicate(g.layout.queue, err)
-		g.logger.Warn("partitions are not shared out", "attempt", attempt+1, "error", err)
+		g.logger.Warn("cannot rebalance partitions", "attempt", attempt+1, "error", err)
 		g.s.connections.broker.backoff.wait(scope, attempt)
 	}
 }
@@ -105,7 +105,7 @@ func (g *group) countProcesses(scope context.Context, conn *connection, ch *amqp
 			if !ok {
 				return amqp091.ErrClosed
 			}
-			g.logger.Error("a publisher that does not partition has published to the queue that tells the number of partitions",
+			g.logger.Error("message in the marker queue of a partitioned topic, from a publisher that does not partition",
 				"queue", g.layout.queue)
 		case <-tick.C:
 			var q amqp091.Queue

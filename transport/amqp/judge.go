@@ -301,7 +301,7 @@ func (p *Publisher) overdue(c *confirmChannel, judged []judgement) []judgement {
 		judged = p.giveUp(c, s, timedOut, judged)
 		if timedOut && p.blocked == "" && p.unblocked.Before(since) &&
 			(c.lastAnswer.Before(s.written) || c.abandoned > p.config.Window/2 || c.handled > s.in.confirm.DeliveryTag+p.confirmsAhead) {
-			p.fail(c, fmt.Errorf("%w: nothing for %v", ErrConfirmTimeout, p.config.ConfirmTimeout))
+			p.fail(c, fmt.Errorf("%w: no answer at all for %v", ErrConfirmTimeout, p.config.ConfirmTimeout))
 			break
 		}
 	}

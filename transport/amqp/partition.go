@@ -141,7 +141,7 @@ func (t *topology) ensureMarker(ch *amqp091.Channel, l layout, version int) erro
 	case errors.As(err, &limit):
 		return err
 	case errorCode(err) == amqp091.PreconditionFailed:
-		return fmt.Errorf("%w: queue %q was not declared for %d; all publishers and consumers of a queue need the same "+
+		return fmt.Errorf("%w: queue %q was not declared for %d partitions; all publishers and consumers of a queue need the same "+
 			"number, which Repartition changes: %w", ErrPartitions, l.queue, l.count, err)
 	case err != nil:
 		return explain(err, "queue", l.queue)
@@ -180,10 +180,10 @@ func (v *problems) partitions(c *PublisherConfig) {
 			v.add("Queues[%d].Partitions: %d is not within 0 to %d", i, q.Partitions, maxPartitions)
 		}
 		if q.Partitions > 0 && n == 0 {
-			v.add("Queues[%d].Partitions: Partitions is not set, so nothing would be published to them", i)
+			v.add("Queues[%d].Partitions: needs PublisherConfig.Partitions; otherwise no message would be published to them", i)
 		}
 		if q.BindingKey != "" && n > 0 {
-			v.add("Queues[%d].BindingKey: a partition is bound by the shards that it takes", i)
+			v.add("Queues[%d].BindingKey: must be empty; a partition is bound by its shards", i)
 		}
 	}
 	v.partitioned(n, &c.AMQP, c.Topology)
@@ -204,10 +204,10 @@ func (v *problems) partitioned(n int, c *wamqp.Config, topology Topology) {
 	case "", amqp091.ExchangeFanout, amqp091.ExchangeTopic:
 	default:
 		v.add("AMQP.Exchange.Type: %q cannot be partitioned, only fanout, topic and the default exchange: the exchange "+
-			"becomes a direct one, and its type tells who does not partition", c.Exchange.Type)
+			"becomes a direct one, whose type exposes publishers that do not partition", c.Exchange.Type)
 	}
 	if topology == Declare && customBuilder(c) {
-		v.add("AMQP.TopologyBuilder: knows nothing of partitions; leave it out, or set Topology to Passive")
+		v.add("AMQP.TopologyBuilder: does not support partitions; leave it out, or set Topology to Passive")
 	}
 }
 

@@ -79,7 +79,7 @@ func CheckPolicies(ctx context.Context, m Management, queues ...string) ([]Queue
 	major, _, _ := strings.Cut(overview.Version, ".")
 	version, err := strconv.Atoi(major)
 	if err != nil {
-		return nil, fmt.Errorf("amqp: check policies: %s: the answer has no version of RabbitMQ, so it is no management API", a.host)
+		return nil, fmt.Errorf("amqp: check policies: %s: not a management API: the answer has no version of RabbitMQ", a.host)
 	}
 	all := make([]QueueLimits, len(queues))
 	for i, queue := range queues {
@@ -142,13 +142,13 @@ func (a *managementAPI) get(ctx context.Context, v any, path ...string) (bool, e
 	case http.StatusNotFound:
 		return false, nil
 	case http.StatusUnauthorized, http.StatusForbidden:
-		return false, fmt.Errorf("%s lets this user see nothing (%s); it needs the tag management, and access to the virtual host %q",
+		return false, fmt.Errorf("%s denies access (%s); the user needs the tag management, and access to the virtual host %q",
 			a.host, response.Status, a.vhost)
 	default:
 		return false, fmt.Errorf("%s: %s", a.host, response.Status)
 	}
 	if err := json.NewDecoder(io.LimitReader(response.Body, maxAnswer)).Decode(v); err != nil {
-		return false, fmt.Errorf("%s: the answer is not that of a management API: %w", a.host, err)
+		return false, fmt.Errorf("%s: not the answer of a management API: %w", a.host, err)
 	}
 	return true, nil
 }
@@ -295,7 +295,7 @@ func (l *QueueLimits) checkDeliveryLimit(q *queueInfo, version int) {
 // findLosses finds the other settings that lose messages.
 func (l *QueueLimits) findLosses(q *queueInfo) {
 	if l.Type == amqp091.QueueTypeStream {
-		l.addFinding("type", "a stream is read from its end, so that its consumer skips what came before", "use a quorum queue")
+		l.addFinding("type", "a stream is read from its end, so that its consumer skips earlier messages", "use a quorum queue")
 	}
 	if !q.Durable {
 		l.addFinding("durable", "the queue is gone after a restart of the broker", "declare it as durable")

@@ -181,8 +181,8 @@ func TestMissingManagementAPIIsSaid(t *testing.T) {
 		return err
 	}
 	wantAPIError(t, check(amqp.Management{URL: strings.Replace(closed.URL, "://", "://guest:wrong-password@", 1)}), "enable the plugin rabbitmq_management")
-	wantAPIError(t, check(answering(t, nil)), "no management API")
-	wantAPIError(t, check(answering(t, map[string]string{"/api/overview": "<html>"})), "not that of a management API")
+	wantAPIError(t, check(answering(t, nil)), "not a management API")
+	wantAPIError(t, check(answering(t, map[string]string{"/api/overview": "<html>"})), "not the answer of a management API")
 	wantAPIError(t, check(amqp.Management{URL: "amqp://guest:wrong-password@host"}), "URL: want http://")
 	wantAPIError(t, check(amqp.Management{URL: "http://guest:wrong-password/x@host"}), "URL: want http://")
 }

@@ -60,7 +60,7 @@ func checkRepartition(config *SubscriberConfig, from int) error {
 	case from < 0 || from > maxPartitions:
 		return fmt.Errorf("from: %d is not within 0 to %d", from, maxPartitions)
 	case from == config.Partitions:
-		return fmt.Errorf("from: %d is Partitions, so there is nothing to change", from)
+		return fmt.Errorf("from: %d equals Partitions, so nothing would change", from)
 	case config.Topology != Declare:
 		return errors.New("Topology: must be Declare")
 	case config.AMQP.QueueBind.GenerateRoutingKey == nil:
@@ -240,7 +240,7 @@ func (r *repartition) changeExchange() error {
 	}
 	err := r.channel(func(ch *amqp091.Channel) error { return ch.ExchangeDelete(r.old.exchange, true, false) })
 	if errorCode(err) == amqp091.PreconditionFailed {
-		return fmt.Errorf("%w: exchange %q is still bound to queues of other consumers; repartition them, then this one again: %w",
+		return fmt.Errorf("%w: exchange %q is still bound to queues of other consumers; repartition those consumers, then this one again: %w",
 			ErrNotDrained, r.old.exchange, err)
 	}
 	return err

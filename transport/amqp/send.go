@@ -72,7 +72,7 @@ func (p *Publisher) check(out *outgoing) (err error) {
 		}
 	}
 	if p.config.Partitions > 0 && out.exchange == "" {
-		return errors.New("AMQP.Publish.GenerateRoutingKey returned no name, and Exchange.GenerateName neither")
+		return errors.New("AMQP.Exchange.GenerateName and AMQP.Publish.GenerateRoutingKey both returned no name")
 	}
 	if err := p.checkSize("body", out.pub.Body); err != nil {
 		return err

@@ -73,10 +73,10 @@ func sentinelFirst(ch *amqp091.Channel, name string, deliveries <-chan amqp091.D
 			}
 		case <-answered:
 			if answered = nil; !confirm.Acked() {
-				return fmt.Errorf("%w: it takes no message, so it may be full", ErrNotDrained)
+				return fmt.Errorf("%w: it nacked a message, so it may be full", ErrNotDrained)
 			}
 		case <-timer.C:
-			return fmt.Errorf("%w: it has not handed out a message within %v", ErrNotDrained, proofTimeout)
+			return fmt.Errorf("%w: it delivered no message within %v", ErrNotDrained, proofTimeout)
 		}
 	}
 }
@@ -100,7 +100,7 @@ func (r *repartition) consumedAlone(name string) error {
 		case consumers > 1:
 			return fmt.Errorf("%w: it has other consumers", ErrNotDrained)
 		case time.Now().After(deadline):
-			return errors.New("RabbitMQ does not count its consumers")
+			return errors.New("RabbitMQ counts no consumer, although it has one")
 		}
 	}
 }

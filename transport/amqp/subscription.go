@@ -79,7 +79,7 @@ func (sub *subscription) run(ctx, scope context.Context) {
 			sub.discard(consumer)
 			consumer = nil
 			if errors.Is(err, errGivenBack) {
-				sub.logger.Info("gave a partition back, which is another process's share")
+				sub.logger.Info("gave a partition back to another process")
 				attempt = -1
 				continue
 			}

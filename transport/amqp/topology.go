@@ -59,7 +59,7 @@ func (t *topology) declare(conn *connection, timeout time.Duration, f func(ch *a
 		}
 		t.unlimited.Store(limit.queue, true)
 		defer t.unlimited.Delete(limit.queue) // the queue may be replaced or deleted before the next declaration
-		t.logger.Info("queue was declared by someone else, with no argument for a delivery limit", "queue", limit.queue)
+		t.logger.Info("queue was declared elsewhere, without an argument for a delivery limit", "queue", limit.queue)
 	}
 }
 
@@ -79,7 +79,7 @@ func (t *topology) ensureExchange(ch *amqp091.Channel, name string) error {
 	case c.Type == "" && t.builder == nil:
 		return fmt.Errorf("exchange %q: AMQP.Exchange.Type is missing", name)
 	case !c.Durable && !t.allowLoss:
-		return fmt.Errorf("exchange %q: AMQP.Exchange.Durable is false and AllowLoss too", name)
+		return fmt.Errorf("exchange %q: AMQP.Exchange.Durable and AllowLoss are both false", name)
 	case t.builder != nil:
 		return explain(t.builder.ExchangeDeclare(ch, name, t.amqp), "exchange", name)
 	default:
@@ -140,8 +140,8 @@ func (t *topology) arguments(name string, args amqp091.Table, version int) amqp0
 	return queueArguments(args, t.queueType, version)
 }
 
-// asLimitError returns a limitError if err says that the existing queue has another delivery limit than
-// the declaration, which has none on version 4 or later. Otherwise it returns err.
+// asLimitError returns a limitError if err says that the existing queue has another delivery limit
+// than the declaration, which has none on version 4 or later. Otherwise it returns err.
 func (t *topology) asLimitError(err error, name string, args amqp091.Table, safe bool) error {
 	if errorCode(err) == amqp091.PreconditionFailed && strings.Contains(err.Error(), "'"+deliveryLimitArg+"'") && args[deliveryLimitArg] == noDeliveryLimit {
 		return &limitError{queue: name, safe: safe, err: err}
@@ -157,9 +157,8 @@ type limitError struct {
 }
 
 func (e *limitError) Error() string {
-	return fmt.Sprintf("queue %q was declared with another delivery limit than none (x-delivery-limit -1), as on RabbitMQ 3 or by someone else, "+
-		"and RabbitMQ 4 drops a message of such a queue after 20 deliveries; set a policy with delivery-limit -1 for it and assert "+
-		"DeliveryLimitIsSafe: %v", e.queue, e.err)
+	return fmt.Sprintf("queue %q was declared without x-delivery-limit -1, for example on RabbitMQ 3, so RabbitMQ 4 drops its messages after "+
+		"20 deliveries by default; set a policy with delivery-limit -1 for the queue, and assert DeliveryLimitIsSafe: %v", e.queue, e.err)
 }
 
 func (e *limitError) Unwrap() error { return e.err }

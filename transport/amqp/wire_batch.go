@@ -14,7 +14,7 @@ const batchEncoding = "boxpair-batch"
 // maxBatch is the largest number of messages in a batch.
 const maxBatch = 1000
 
-var errBatch = errors.New("batch is not made of IDs, lengths and envelopes")
+var errBatch = errors.New("batch is malformed: want IDs, lengths and envelopes")
 
 // appendBatchStart begins the body of a batch.
 func appendBatchStart(body []byte, seq string) []byte {

@@ -27,7 +27,7 @@ const (
 	envelopeStart = "publish-seq="
 )
 
-var errEncoding = errors.New("content-encoding is none that this version knows")
+var errEncoding = errors.New("content-encoding is unknown to this version")
 
 // isOwnEncoding tells whether encoding belongs to this library, in any version.
 func isOwnEncoding(encoding string) bool { return strings.HasPrefix(encoding, envelopeEncoding) }
