@@ -27,8 +27,8 @@ const (
 
 // connections are the connections of a Subscriber. All queues share one connection at first. A
 // message that the client cannot read, or a queue that does not answer, ends the connection again
-// and again, and the client cannot always tell the guilty queue. So after repeated losses of a
-// connection, its queues are split over several connections, until the guilty queue is alone.
+// and again, and the client cannot always tell the cause. So after repeated losses of a connection,
+// its queues are split over several connections, until the queue that causes the losses is alone.
 type connections struct {
 	broker *broker
 	logger *slog.Logger

@@ -1,6 +1,6 @@
-// Package amqp publishes to RabbitMQ and consumes from it. It takes the configuration of
-// watermill-amqp, so that existing topologies carry over, and interoperates with watermill-amqp's
-// own publisher and subscriber in both directions.
+// Package amqp publishes to RabbitMQ and consumes from it. Its configuration is that of
+// watermill-amqp, so existing topologies carry over. It interoperates with watermill-amqp's
+// publisher and subscriber in both directions.
 //
 // [Publisher] is a Watermill publisher and a [transport.Sender]: many messages are under way at
 // once, and each gets an outcome of its own. [Subscriber] is a Watermill subscriber that keeps many
@@ -25,23 +25,22 @@
 //   - a nack: [transport.Refused], for example by a full queue with reject-publish;
 //   - a channel or connection exception: by its code [transport.Invalid], [transport.Refused] or,
 //     if the exchange is missing, [transport.Returned], or with [Declare] [transport.Unavailable].
-//     If several messages were unanswered, the cause is found before any other message is
-//     published: they are published again one by one, each followed by a request that the broker
-//     answers after it has handled the message;
+//     If several messages were unanswered, the cause is found before new messages are published:
+//     the unanswered messages are published again singly, and a request follows each message. The
+//     answer to the request means that the broker has handled the message;
 //   - a lost connection: [transport.Unavailable], and the broker may have the message.
 //
 // RabbitMQ sends a return before its confirm. Returns are buffered in a channel that has room for
-// more messages than the window. The one goroutine that judges outcomes empties it after seeing the
-// confirm and before deciding, so a return is never late.
+// more messages than the window. The goroutine that judges outcomes empties the channel after
+// seeing the confirm and before deciding, so a return is never late.
 //
 // A message is reported as unavailable when its context ends, or when ConfirmTimeout has passed
 // since it was written; other messages are not affected. If the broker has answered no message in
 // that time, the connection is cut, since such a broker cannot be told from a dead one, and all
 // unanswered messages are unavailable. If the broker answers other messages, the connection stays:
-// a queue that has lost its leader does not stop other queues. While the broker blocks the
-// connection, because memory or disk space runs out, messages are reported as unavailable with
-// [ErrBlocked]. The connection stays then, so that messages are not sent again and again into an
-// alarm.
+// a queue without a leader does not stop other queues. While the broker blocks the connection,
+// because memory or disk space runs out, messages are reported as unavailable with [ErrBlocked].
+// The connection stays then, so that messages are not sent again and again into an alarm.
 //
 // A declared topology is forgotten with its channel, and when a message is returned as unroutable.
 // It is declared again before the next publish; after a return, half a second later. By then the
@@ -54,14 +53,14 @@
 // handed out when the message before it with the same key is acknowledged. Messages without a key
 // have no order beyond that of their first hand-out. For one total order, set InFlight to 1, or
 // return one key for all messages. The broker delivers up to SubscriberConfig.Prefetch messages, so
-// that messages which wait for an earlier message of their key leave room for other keys.
+// that messages waiting for an earlier message of their key leave room for other keys.
 //
 // Acknowledgements go to the broker in bulk for the contiguous finished prefix of a channel's
 // deliveries, and one by one beyond a gap. They are never sent on another channel, where delivery
 // tags start again at 1.
 //
 // A batch is one AMQP message with several messages of a publisher. Each message is handed out,
-// nacked and set aside by itself, in its place in the order. The batch is acknowledged when all of
+// nacked and set aside separately, at its place in the order. The batch is acknowledged when all of
 // its messages are finished. If the channel ends before that, the broker delivers all of them
 // again: an acknowledged message may come once more after a later message of its key, whose batch
 // was finished. The broker prefetches up to Prefetch batches, which wait in memory.
@@ -71,8 +70,8 @@
 // broker, which would put the message behind later ones.
 //
 // On Close, and when the context of Subscribe ends, no further message is handed out. Messages in
-// flight have SubscriberConfig.CloseTimeout to be acknowledged. Then the subscriber acknowledges
-// them to the broker and closes the channel, which returns the other messages in their order.
+// flight have SubscriberConfig.CloseTimeout to be acknowledged. Then the subscriber sends the acks
+// and closes the channel, which returns the unfinished messages in order.
 //
 // The context of a message is derived from the context given to Subscribe. It ends when the message
 // is acknowledged or nacked, when the context of Subscribe ends, and when Close has stopped
@@ -81,18 +80,17 @@
 // # Connections
 //
 // The subscriptions of a Subscriber share a connection, with a channel for each queue. Two things
-// end a connection again and again: the delivery of a message that the client cannot read, such as
-// a message with more than 8192 headers, and a queue that leaves a request unanswered for 30
-// seconds, such as a queue without a leader. A queue that is known to leave requests unanswered
-// gets a connection of its own. Otherwise, when a connection is lost three times shortly after it
-// was opened, its queues are split over four connections, until the queue that ends its connection
-// is alone with it and is named in the log. The other queues get their messages in flight
-// redelivered until then, and work undisturbed afterwards. A Subscriber has 16 connections at most.
+// end a connection again and again: the delivery of a message that the client cannot read, for
+// example with more than 8192 headers, and a queue that leaves a request unanswered for 30 seconds,
+// for example without a leader. A queue that is known to leave requests unanswered gets a
+// connection of its own. Otherwise, when a connection is lost three times shortly after it was
+// opened, its queues are split over four connections, until the queue that causes the losses is
+// alone and is named in the log. Until then, the messages in flight of the other queues are
+// redelivered; afterwards these queues work undisturbed. A Subscriber has 16 connections at most.
 // [Subscriber.Health] tells for each queue whether it is consumed, and why not.
 //
 // Hosts names the nodes of a cluster. At each connect they are tried in turn, from a random node
-// on. Credentials is a function that returns user and password at each connect, for credentials
-// that expire:
+// on. Credentials returns user and password at each connect, for passwords and tokens that expire:
 //
 //	config := amqp.PublisherConfig{
 //		AMQP:        amqp.DurablePubSub("amqps://rabbit1/vhost", "inventory"),
@@ -118,9 +116,9 @@
 // A [Subscriber] recognizes envelopes without configuration, also with a custom Marshaler, and
 // reads messages with headers beside them. So update consumers before producers, and return to an
 // earlier version only when no envelope is left. Headers of an enveloped message, such as the
-// broker's, take precedence over the envelope's metadata. An envelope that cannot be opened is
-// handed out as it is, with [transport.MetaEnvelope], and inboxes refuse it; with a custom
-// Marshaler it is set aside.
+// broker's, take precedence over the envelope's metadata. A malformed envelope is handed out
+// unchanged, with [transport.MetaEnvelope], and inboxes refuse the message; with a custom Marshaler
+// the message is set aside.
 //
 // Do not set Envelope if other programs read the messages. A stock watermill-amqp subscriber hands
 // out messages without UUID and with the envelope as payload, which inboxes refuse. Any other
@@ -148,23 +146,23 @@
 // # Batches
 //
 // RabbitMQ's work grows with the number of AMQP messages, hardly with their bytes. With
-// PublisherConfig.BatchSize, in addition to Envelope, up to this number of messages of one exchange
-// and routing key are published as one AMQP message, as Kafka's producers and those of RabbitMQ's
-// streams (sub-entry batching) do:
+// PublisherConfig.BatchSize, in addition to Envelope, up to BatchSize messages of one exchange and
+// routing key are published as one AMQP message, as in Kafka's producers and in RabbitMQ's streams
+// (sub-entry batching):
 //
 //   - While fewer than four AMQP messages are unconfirmed, a message is published at once and
 //     alone. With more, messages are gathered by route, for 10 ms at most, and published when an
 //     answer arrives or a batch is full. So few messages have no delay, and many messages cost
 //     little.
 //   - A batch is confirmed, returned, refused or lost as a whole, with all of its messages. A full
-//     queue counts it as one message.
+//     queue counts a batch as one message.
 //   - [Publisher.SendBatch] puts the given messages into one batch. A relay uses it for successive
-//     events of a key: they keep their order whatever happens to the batch, so no event has to wait
-//     for the confirm of the one before.
+//     events of a key: the events keep their order whatever happens to the batch, so no event waits
+//     for the confirm of its predecessor.
 //
 // The content-encoding property is "boxpair-batch", and message-id is the ID of the first message.
-// The body begins with a line with the number of the publish. For each message, a line with its ID,
-// percent-encoded, and the length of its envelope in bytes follows, then the envelope:
+// The body begins with a line with the number of the publish. For each message, a line with the
+// percent-encoded ID and the length of the envelope in bytes follows, then the envelope:
 //
 //	publish-seq=42
 //	0b0d5d2e-6f29-5c9b-8f5e-1f6f0c7d9f10 55
@@ -180,8 +178,8 @@
 // # CloudEvents
 //
 // With PublisherConfig.CloudEvents, messages have the headers below in addition, as in the binary
-// mode of CloudEvents 1.0. CloudEvents has an official binding for AMQP 1.0, and none for AMQP
-// 0-9-1, which this package speaks. The names are those of the AMQP 1.0 binding, under which
+// mode of CloudEvents 1.0. CloudEvents has an official binding for AMQP 1.0, but not for AMQP
+// 0-9-1, the protocol of this package. The names are those of the AMQP 1.0 binding, under which
 // RabbitMQ also hands the headers to a client of AMQP 1.0. The payload and the content-type
 // property, which is datacontenttype, are unchanged.
 //
@@ -194,17 +192,17 @@
 //	cloudEvents_partitionkey the event's key, if it has one
 //	cloudEvents_traceparent  its W3C trace context, if it has one, with cloudEvents_tracestate
 //
-// A header of the event with one of these names takes precedence, so an event may have another
+// The event's own headers with these names take precedence, so an event may have a different
 // subject, or attributes of extensions. Consumers of this library are unaffected, and handlers find
-// the headers in the metadata. A signature does not cover them: a consumer that verifies does not
-// show them. CloudEvents of other programs are handled like all messages of other programs: by the
-// UUID in their message ID, or in Watermill's header.
+// the headers in the metadata. A signature does not cover them: a verifying consumer hides them.
+// CloudEvents of other programs are handled like all messages of other programs: by the UUID in
+// their message ID, or in Watermill's header.
 //
 // # Partitioned topics
 //
-// A queue uses one core of the broker, and order demands one consumer for it. A partitioned topic
-// is spread over P queues by the key of the event: there are P queues with P consumers, and each
-// key keeps its order. Set Partitions in [PublisherConfig] and [SubscriberConfig]:
+// A queue uses one core of the broker, and keeping order demands a single consumer. A partitioned
+// topic is spread over P queues by the key of the event: there are P queues with P consumers, and
+// each key keeps its order. Set Partitions in [PublisherConfig] and [SubscriberConfig]:
 //
 //   - The publisher sends to a direct exchange. The routing key is the shard of the event's key, 0
 //     to 63 as computed by idgen.Shard, after the topic's own key and a dot if the topic has a key.
@@ -216,8 +214,8 @@
 //     x-single-active-consumer: processes take it over from each other, and unacknowledged messages
 //     come again first, in their order.
 //   - The broker leaves all queues to the process that came first. Each process counts the
-//     processes, and gives back, with no message in flight, the partitions beyond its share of
-//     those that have messages.
+//     processes, and gives back the partitions beyond its share of the partitions with messages,
+//     when no message is in flight.
 //   - The queue <queue> stays empty. Its x-max-length is P, and the number of its consumers is the
 //     number of processes.
 //
@@ -253,15 +251,14 @@
 //
 // # Delivery limits
 //
-// A quorum queue of RabbitMQ 4 drops a message when it has been delivered 20 times, which a
-// consumer that crashes can cause. On RabbitMQ 4, queues are declared with x-delivery-limit -1,
-// which is no limit. On RabbitMQ 3, where -1 would drop after one failure, they are declared
-// without the argument.
+// A quorum queue of RabbitMQ 4 drops a message after 20 deliveries, which a crashing consumer can
+// cause. On RabbitMQ 4, queues are declared with x-delivery-limit -1, which is no limit. On
+// RabbitMQ 3, where -1 would drop after one failure, they are declared without the argument.
 //
-// A queue keeps its arguments. So a queue that was declared on RabbitMQ 3, or by another program,
-// has a limit once the broker is version 4. A subscriber refuses such a queue; a publisher uses it.
-// To go from 3 to 4 with existing queues, set DeliveryLimitIsSafe for the subscribers, upgrade the
-// broker, and lift the limit by a policy:
+// A queue keeps its arguments. So a queue from RabbitMQ 3, or from another program, has a limit
+// once the broker is version 4. A subscriber refuses such a queue; a publisher uses it. To go from
+// 3 to 4 with existing queues, set DeliveryLimitIsSafe for the subscribers, upgrade the broker, and
+// lift the limit by a policy:
 //
 //	rabbitmqctl set_policy --apply-to queues boxpair '.*' '{"delivery-limit": -1}'
 //
@@ -285,8 +282,8 @@
 //     holds for messages of one route.
 //   - The subscriber hands out no message that the broker did not deliver: none when a queue is
 //     deleted or a connection breaks.
-//   - A message that the marshaler cannot read is kept: it is acknowledged only after its publish
-//     to another queue was confirmed.
+//   - A message that the marshaler cannot read is kept: the ack is sent only after a publish to
+//     another queue was confirmed.
 //   - No error and no log contains the password of the URL or a payload.
 //
 // # Assumptions
@@ -300,7 +297,7 @@
 //   - Handlers finish well within the broker's consumer timeout, 30 minutes by default. Beyond it,
 //     the broker closes the channel and delivers all unacknowledged messages again. If the
 //     publisher has BatchSize, the timeout also covers the handling of a batch: up to BatchSize
-//     handlers one after another, with the pauses between their attempts.
+//     handlers in succession, with the pauses between attempts.
 //   - No policy of the broker sets delivery-limit, max-length, message-ttl or expires for the
 //     queues. Such a policy overrides the arguments of the queues, drops messages, and is invisible
 //     to a client. A user who may set policies can cause this at any time. [CheckPolicies] reads
@@ -310,10 +307,10 @@
 //
 // # Limitations
 //
-// The mandatory flag detects that no queue took a message. It does not detect that one of two
-// queues of a fan-out is missing. An alternate exchange takes unroutable messages, so the broker
-// confirms them. Declare the queues from the publisher's side (PublisherConfig.Queues), and watch
-// the queue of an alternate exchange.
+// The mandatory flag detects that no queue took a message. A fan-out with one of two queues missing
+// is not detected. An alternate exchange takes unroutable messages, so the broker confirms them.
+// Declare the queues from the publisher's side (PublisherConfig.Queues), and watch the queue of an
+// alternate exchange.
 //
 // When an exchange is deleted, its bindings are deleted too. The publisher declares the exchange
 // again, but bindings only for its configured queues. A connected subscriber does not notice, and
@@ -322,11 +319,10 @@
 // A message that can be neither read nor set aside, and a message that a handler nacks, keep their
 // places among the messages in flight. InFlight such messages stop the subscription.
 //
-// RabbitMQ answers a declaration before the queue is certain to survive. If a broker of one node
-// with Mnesia (seen with 3.10) is killed within two seconds of a declaration, it may come back
-// without the queue or the binding, and messages that were confirmed into that queue are lost.
-// Declare queues before the first event, in a separate step of the deployment, and let a cluster
-// hold them.
+// RabbitMQ answers a declaration before the queue is certain to survive. A single-node broker with
+// Mnesia (seen with 3.10) that is killed within two seconds of a declaration may come back without
+// the queue or the binding, and the confirmed messages of that queue are lost. Declare queues
+// before the first event, in a separate step of the deployment, and let a cluster hold them.
 //
 // Confirms of classic queues do not wait for the disk. Confirms of quorum queues, the default, do.
 package amqp

@@ -10,10 +10,10 @@
 //
 // # Topics and subscriptions
 //
-// A topic has named subscriptions, like an exchange with queues. Each subscription gets its own copy
-// of every message. Several Subscribe calls under one name on one topic share the work: each message
-// goes to one of them. So two handlers of one topic need two names; under one name they would take
-// messages from each other.
+// A topic has named subscriptions, like an exchange with queues. Each subscription gets a copy of
+// every message. Several Subscribe calls under one name on one topic share the messages. So two
+// handlers of one topic need two names; under one name each handler would get a part of the
+// messages.
 //
 // The first Subscribe or SubscribeInitialize makes a subscription, which then outlives its
 // consumers: when they end, for example because a router is restarted, its messages wait for the
@@ -42,35 +42,35 @@
 // random. A message that is handed out again is marked: see [transport.Redelivered].
 //
 // The key is the metadata entry [transport.MetaKey]. At most one message of a key is ready, in
-// flight or delayed, so the messages of a key are handled one at a time and in the order of sending,
-// by any number of consumers. Messages of other keys overtake them. Messages without a key are
-// handed out in order and handled in parallel.
+// flight or delayed. So any number of consumers handle the messages of a key singly and in the
+// order of sending, while messages of other keys overtake. Messages without a key are handed out in
+// order and handled in parallel.
 //
 // When the context of a Send ends, the message is withdrawn from every subscription except where it
-// is in flight. A copy in flight stays with its consumer and still holds its key, so that the
-// message, if it is sent again, cannot be handled beside it. The answer to that copy has no effect.
+// is in flight. A copy in flight stays with its consumer and keeps blocking its key: if the message
+// is sent again, the new copy has to wait. The answer to the old copy has no effect on the outcome.
 //
 // # Shutdown
 //
 // A consumer ends when its context is cancelled, or when its subscriber or the broker is closed. It
 // closes its channel and gets no further message. Its messages in flight can be acknowledged for
-// Config.CloseTimeout; then they go back to their subscription, to be handed to another consumer as
-// redelivered. Close waits for this. Stop the relay first, then the router, then the broker: no
-// message is sent twice in this order.
+// Config.CloseTimeout; then the subscription hands them to another consumer, marked as redelivered.
+// Close waits for this. Stop the relay first, then the router, then the broker: no message is sent
+// twice in this order.
 //
 // # What survives a crash
 //
-// No message survives, and none has to: a message that was not acknowledged by every subscription
-// was not confirmed, so it is still in its outbox. It is sent again to all subscriptions, also to
-// those that have acknowledged it, and their inboxes recognize the copy.
+// No message survives. No message has to: without the acknowledgement of every subscription, a
+// message was not confirmed, so its outbox still has it. The outbox sends the message again to all
+// subscriptions, and inboxes that have acknowledged it recognize the copy.
 //
 // # Guarantees
 //
-//   - A message is confirmed only when every subscription that its topic had at the time of sending
-//     has acknowledged it. Closing, cancelling and forgetting confirm no message.
+//   - A message is confirmed only when every subscription of its topic at the time of sending has
+//     acknowledged it. Closing, cancelling and forgetting confirm no message.
 //   - Messages of one key are handled one at a time, and in order as far as their Sends have not
-//     ended early. The exception is a consumer that ends and answers later than Config.CloseTimeout:
-//     the next consumer has the message by then.
+//     ended early. The exception is a consumer that ends and answers later than
+//     Config.CloseTimeout: the next consumer has the message by then.
 //   - A slow, failing or stuck message delays only its own key in its own subscription, as long as
 //     fewer than Config.InFlight messages are stuck.
 //   - A nack never causes a busy loop.
@@ -90,8 +90,8 @@
 //     the broker has no bound of its own. Waiting counts against the context of Send: if a relay
 //     keeps more messages under way than the handlers manage in its send timeout, it sends the rest
 //     again.
-//   - Publish waits for handlers. A handler that publishes to the key that it is handling, and waits
-//     for the outcome, waits for itself until the message's context ends. Handlers emit through an
+//   - Publish waits for handlers. A handler that publishes to its message's own key, and waits for
+//     the outcome, waits for itself until the message's context ends. Handlers emit through an
 //     outbox.
 //   - The outcome couples subscriptions: while one subscription does not acknowledge a message, the
 //     sender keeps the message, and may send it to all subscriptions again.
