@@ -8,11 +8,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/boxpair/boxpair/producer/relay/internal/memstore"
-
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/boxpair/boxpair/idgen"
+	"github.com/boxpair/boxpair/producer/relay/internal/memstore"
 	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/transport"
 )

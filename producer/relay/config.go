@@ -8,9 +8,8 @@ import (
 	"os"
 	"time"
 
-	"github.com/boxpair/boxpair/producer/relay/internal/core"
-
 	"github.com/boxpair/boxpair/producer/internal/field"
+	"github.com/boxpair/boxpair/producer/relay/internal/core"
 	"github.com/boxpair/boxpair/transport/signature"
 )
 

@@ -10,14 +10,12 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/boxpair/boxpair/producer/relay/internal/statement"
-
-	"github.com/boxpair/boxpair/producer/relay/internal/core"
-
 	"github.com/boxpair/boxpair/idgen"
 	"github.com/boxpair/boxpair/internal/fault"
 	"github.com/boxpair/boxpair/internal/pace"
 	"github.com/boxpair/boxpair/producer/internal/wakeup"
+	"github.com/boxpair/boxpair/producer/relay/internal/core"
+	"github.com/boxpair/boxpair/producer/relay/internal/statement"
 	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/transport"
 )

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/boxpair/boxpair/producer/relay/internal/core"
-
 	"github.com/boxpair/boxpair/transport"
 )
 

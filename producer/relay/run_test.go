@@ -11,8 +11,6 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/boxpair/boxpair/producer/relay/internal/memstore"
-
 	"github.com/ThreeDotsLabs/watermill/message"
 	"github.com/google/uuid"
 	"go.uber.org/goleak"
@@ -20,6 +18,7 @@ import (
 	"github.com/boxpair/boxpair/idgen"
 	"github.com/boxpair/boxpair/internal/pace"
 	"github.com/boxpair/boxpair/producer/internal/wakeup"
+	"github.com/boxpair/boxpair/producer/relay/internal/memstore"
 	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/transport"
 )

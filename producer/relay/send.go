@@ -7,11 +7,10 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/boxpair/boxpair/producer/relay/internal/core"
-
 	"github.com/ThreeDotsLabs/watermill/message"
 
 	"github.com/boxpair/boxpair/internal/fault"
+	"github.com/boxpair/boxpair/producer/relay/internal/core"
 	"github.com/boxpair/boxpair/transport"
 )
 

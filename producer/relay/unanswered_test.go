@@ -11,10 +11,9 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/boxpair/boxpair/producer/relay/internal/core"
-
 	"github.com/ThreeDotsLabs/watermill/message"
 
+	"github.com/boxpair/boxpair/producer/relay/internal/core"
 	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/transport"
 )

@@ -118,8 +118,8 @@ var ordering = []Mutant{
 		Name: "sent-before-blocked-keys-are-known", Guarantee: "G4",
 		Broken: "A relay that takes a shard over begins to send before it knows which keys are blocked.",
 		File:   "producer/relay/internal/core/leases.go",
-		Old:    `		more:   true,`,
-		New:    `		more:   true, phase: phaseReady,`,
+		Old:    `	sh.more, sh.replaysKnown = true, g.Ticket`,
+		New:    `	sh.more, sh.replaysKnown, sh.phase = true, g.Ticket, phaseReady`,
 		Test:   Test{"producer/relay/internal/core", "TestAShardIsHealedThenLoadedThenRead"},
 	},
 	{

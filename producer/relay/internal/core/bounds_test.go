@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/boxpair/boxpair/producer/relay/internal/statement"
-
 	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/transport"
 )
@@ -126,7 +125,7 @@ func TestParkedHeadsBehindThoseOfAStalledRouteAreSent(t *testing.T) {
 func TestABlockedKeyTakesLittleMemory(t *testing.T) {
 	const keys = 200_000
 	c := New(Options{Name: "relay"}, func(s string) string { return s }, nil, rand.New(rand.NewPCG(1, 1)), false)
-	sh := &shardState{lines: make(map[string]*keyLine), index: make(map[int64]*Entry)}
+	sh := &shardState{shardEvents: shardEvents{lines: make(map[string]*keyLine), index: make(map[int64]*Entry)}}
 	c.shards[0] = sh
 	before := heap()
 	sh.phase, sh.loaded = phaseLoad, make(map[string]struct{})

@@ -4,7 +4,6 @@ import (
 	"log/slog"
 
 	"github.com/boxpair/boxpair/producer/relay/internal/keyset"
-
 	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/transport"
 )

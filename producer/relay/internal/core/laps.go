@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/boxpair/boxpair/producer/relay/internal/keyset"
-
 	"github.com/boxpair/boxpair/store/outbox"
 )
 

@@ -7,10 +7,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/boxpair/boxpair/producer/relay/internal/statement"
-
 	"github.com/boxpair/boxpair/idgen"
 	"github.com/boxpair/boxpair/producer/internal/wakeup"
+	"github.com/boxpair/boxpair/producer/relay/internal/statement"
 	"github.com/boxpair/boxpair/transport"
 )
 

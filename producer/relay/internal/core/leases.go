@@ -5,9 +5,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/boxpair/boxpair/producer/relay/internal/statement"
-
 	"github.com/boxpair/boxpair/idgen"
+	"github.com/boxpair/boxpair/producer/relay/internal/statement"
 	"github.com/boxpair/boxpair/store/outbox"
 )
 
@@ -345,13 +344,15 @@ func (ls *leases) granted(g outbox.Grant, issued time.Duration) {
 		return
 	}
 	sh := &shardState{
-		no: g.Shard, epoch: g.Epoch, until: issued + ls.cfg.LeaseTTL - ls.margin(),
-		more:   true,
-		index:  make(map[int64]*Entry),
-		parked: make(map[int64]*Entry),
-		lines:  make(map[string]*keyLine),
+		no:         g.Shard,
+		shardLease: shardLease{epoch: g.Epoch, until: issued + ls.cfg.LeaseTTL - ls.margin()},
+		shardEvents: shardEvents{
+			index:  make(map[int64]*Entry),
+			parked: make(map[int64]*Entry),
+			lines:  make(map[string]*keyLine),
+		},
 	}
-	sh.replaysKnown = g.Ticket
+	sh.more, sh.replaysKnown = true, g.Ticket
 	if g.History == ls.identity {
 		sh.resume(g.Low, g.Tail)
 	}

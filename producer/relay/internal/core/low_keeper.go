@@ -3,10 +3,8 @@ package core
 import (
 	"slices"
 
-	"github.com/boxpair/boxpair/producer/relay/internal/statement"
-
 	"github.com/boxpair/boxpair/producer/relay/internal/keyset"
-
+	"github.com/boxpair/boxpair/producer/relay/internal/statement"
 	"github.com/boxpair/boxpair/store/outbox"
 )
 

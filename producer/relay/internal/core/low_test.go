@@ -8,11 +8,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/boxpair/boxpair/producer/relay/internal/statement"
-
-	"github.com/boxpair/boxpair/producer/relay/internal/keyset"
-
 	"github.com/boxpair/boxpair/producer/internal/wakeup"
+	"github.com/boxpair/boxpair/producer/relay/internal/keyset"
+	"github.com/boxpair/boxpair/producer/relay/internal/statement"
 	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/transport"
 )
@@ -311,7 +309,7 @@ func TestTailsOfManyKeysAreKeptInTurns(t *testing.T) {
 	r := newRig(t)
 	c := r.start(Options{}).core
 	for i := range c.shards {
-		sh := &shardState{no: i, low: 10, known: 10, bottom: 5, index: make(map[int64]*Entry)}
+		sh := &shardState{no: i, shardQueue: shardQueue{low: 10, known: 10, bottom: 5}, shardEvents: shardEvents{index: make(map[int64]*Entry)}}
 		sh.back.inherit(make(keyset.Set, skippedAtOnce/20), 6)
 		for k := range sh.back.inherited {
 			sh.back.inherited[k] = uint32(k)

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/boxpair/boxpair/producer/relay/internal/statement"
-
 	"github.com/boxpair/boxpair/transport"
 )
 

@@ -11,11 +11,9 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/boxpair/boxpair/producer/relay/internal/statement"
-
-	"github.com/boxpair/boxpair/producer/relay/internal/memstore"
-
 	"github.com/boxpair/boxpair/producer/internal/wakeup"
+	"github.com/boxpair/boxpair/producer/relay/internal/memstore"
+	"github.com/boxpair/boxpair/producer/relay/internal/statement"
 	"github.com/boxpair/boxpair/store/outbox"
 	"github.com/boxpair/boxpair/transport"
 )

@@ -4,12 +4,10 @@ import (
 	"slices"
 	"time"
 
-	"github.com/boxpair/boxpair/producer/relay/internal/statement"
-
-	"github.com/boxpair/boxpair/producer/relay/internal/keyset"
-
 	"github.com/boxpair/boxpair/idgen"
 	"github.com/boxpair/boxpair/producer/internal/wakeup"
+	"github.com/boxpair/boxpair/producer/relay/internal/keyset"
+	"github.com/boxpair/boxpair/producer/relay/internal/statement"
 	"github.com/boxpair/boxpair/store/outbox"
 )
 

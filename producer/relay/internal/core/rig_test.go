@@ -12,11 +12,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/boxpair/boxpair/producer/relay/internal/memstore"
 	"github.com/boxpair/boxpair/producer/relay/internal/statement"
 	"github.com/boxpair/boxpair/store/outbox"
-
-	"github.com/boxpair/boxpair/producer/relay/internal/memstore"
-
 	"github.com/boxpair/boxpair/transport"
 )
 

@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	"github.com/boxpair/boxpair/producer/relay/internal/statement"
-
 	"github.com/boxpair/boxpair/store/outbox"
 )
 

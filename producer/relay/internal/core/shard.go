@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/boxpair/boxpair/producer/relay/internal/keyset"
-
 	"github.com/boxpair/boxpair/store/outbox"
 )
 
@@ -18,15 +17,31 @@ const (
 	phaseReady              // its events are sent
 )
 
-// shardState is the state of a shard that the relay has the lease of.
+// shardState is a shard that the relay has the lease of. Its parts are named for the owners that
+// write them.
 type shardState struct {
-	no       int
+	no int
+	shardLease
+	shardReplay
+	shardEvents
+	shardQueue
+	back   revisit      // of laps
+	writer parkedWriter // of parking
+}
+
+// shardLease is the lease of a shard; owner: leases.
+type shardLease struct {
 	epoch    int64
 	until    time.Duration // nothing is sent after this time
 	gone     bool          // the lease was lost: the relay no longer owns its events
 	yielding bool          // to be given back when nothing is under way any more
 	leaving  bool          // being given back
+	held     entryQueue    // events that wait for a renewal
+}
 
+// shardReplay says how far a shard is in step with changes of operators; owners: loading, and leases
+// for what a renewal tells.
+type shardReplay struct {
 	phase          phase
 	reloadAgain    bool                // the blocked keys being loaded are out of date already
 	loaded         map[string]struct{} // blocked keys, while they are being loaded
@@ -36,7 +51,11 @@ type shardState struct {
 	replaysKnown   int64               // the ticket up to which low was set back for replays
 	replaysAwaited int64               // the latest ticket of replays with rows that were met too early; 0: none
 	early          int                 // events replayed before their marks were answered
+}
 
+// shardEvents are the events of a shard in memory; owners: keys, and dispatch and marks for the
+// counts.
+type shardEvents struct {
 	inflight     int // sends without an outcome
 	marking      int // confirmed queue events that are not marked
 	redeliver    int // so many further events may have been started by a consumer
@@ -44,25 +63,25 @@ type shardState struct {
 	parked       map[int64]*Entry // parked events in memory
 	lines        map[string]*keyLine
 	blockedHeads map[string]int64 // keyLine.head of blocked keys without a line
-	recent       map[int64]int64  // Seq → Round of rows that left the queue during a read
-	wanted       []int64          // Seqs of rows that came to stand below low, and are to be read
-	skipped      []int64          // Seqs above known, or not far below, that were read and are not in memory
-	back         revisit
-	held         entryQueue
+}
 
+// shardQueue says how far the queue of a shard was read; owner: reader, with late, laps and lows.
+type shardQueue struct {
 	// version changes when low is set back: rows that were read above the old low are then
 	// discarded.
 	version  uint32
-	low      int64 // everything up to here was read, except for late commits
-	sealed   int64 // no writer can commit up to here any more, as an earlier owner has found
-	bottom   int64 // the queue has no row up to here, except for known rows
-	tail     int64 // of a yielding shard: its tail when it was last read, see lowKeeper.tail
-	kept     int64 // the bottom that the database keeps; 0: not known
-	keptAt   int64 // the tail that the database keeps; 0: not known
-	known    int64 // below this, only known writers may still commit
-	more     bool  // the last read did not reach the end
-	pollOnce bool  // to be polled once
-	writer   parkedWriter
+	low      int64           // everything up to here was read, except for late commits
+	sealed   int64           // no writer can commit up to here any more, as an earlier owner has found
+	bottom   int64           // the queue has no row up to here, except for known rows
+	tail     int64           // of a yielding shard: its tail when it was last read, see lowKeeper.tail
+	kept     int64           // the bottom that the database keeps; 0: not known
+	keptAt   int64           // the tail that the database keeps; 0: not known
+	known    int64           // below this, only known writers may still commit
+	more     bool            // the last read did not reach the end
+	pollOnce bool            // to be polled once
+	recent   map[int64]int64 // Seq → Round of rows that left the queue during a read
+	wanted   []int64         // Seqs of rows that came to stand below low, and are to be read
+	skipped  []int64         // Seqs above known, or not far below, that were read and are not in memory
 }
 
 func (sh *shardState) lease() outbox.Lease { return outbox.Lease{Shard: sh.no, Epoch: sh.epoch} }

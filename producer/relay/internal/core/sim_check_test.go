@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/boxpair/boxpair/producer/relay/internal/memstore"
-
 	"github.com/boxpair/boxpair/store/outbox"
 )
 

@@ -5,7 +5,6 @@ import (
 	"fmt"
 
 	"github.com/boxpair/boxpair/producer/relay/internal/keyset"
-
 	"github.com/boxpair/boxpair/store/outbox"
 )
 
