@@ -1,6 +1,6 @@
 // Command auditbench measures boxpair verify on an outbox and an inbox of a given size. It makes
-// two databases, fills them, runs the command as a process of its own, prints how long that took
-// and how much memory it needed, and drops the databases.
+// and fills two databases, runs the command as a separate process, prints the command's duration
+// and memory, and drops the databases.
 //
 //	make audit-bench ROWS=10000000
 package main
@@ -64,15 +64,15 @@ func run(ctx context.Context, server string, rows, payload int) (err error) {
 	return measure(ctx, program, sides, rows)
 }
 
-// timesOf returns a query of the numbers of the events and of their times, which are the same in
-// both databases: even intervals, from 25 hours ago to an hour ago.
+// timesOf returns a query for the numbers and times of the events, equal in both databases: even
+// intervals, from 25 hours ago to an hour ago.
 func timesOf(rows int) string {
 	begin := time.Now().Add(-25 * time.Hour).UTC().Format(time.RFC3339)
 	return fmt.Sprintf(`(SELECT i, timestamptz '%s' + i * interval '24 hours' / %d AS at FROM generate_series(1, %[2]d) i) x`, begin, rows)
 }
 
 // outboxOf returns statements that fill an outbox with delivered events. Constraints are checked
-// once, in the end.
+// once, at the end.
 func outboxOf(times string, payload int) []string {
 	return []string{
 		`ALTER TABLE boxpair.outbox_events DROP CONSTRAINT outbox_events_dispatch`,
@@ -81,12 +81,12 @@ func outboxOf(times string, payload int) []string {
 			       convert_to(repeat('x', %d), 'UTF8'), at, at FROM `, payload) + times,
 		`ALTER TABLE boxpair.outbox_events ADD CONSTRAINT outbox_events_dispatch UNIQUE (dispatch_id)`,
 		`VACUUM ANALYZE boxpair.outbox_events`,
-		// The claim of this event is of one that was never committed.
+		// The claim of this event becomes a claim without a committed event.
 		`DELETE FROM boxpair.outbox_events WHERE id = 1000`,
 	}
 }
 
-// inboxOf returns statements that fill the inbox of the consumer that has applied these events.
+// inboxOf returns statements that fill the inbox of a consumer that has applied the events.
 func inboxOf(times string) []string {
 	return []string{
 		`INSERT INTO boxpair.inbox_consumers (name, window_size, registered_at) VALUES ('inventory/reserve', '7 days', now() - interval '2 days')`,
@@ -101,7 +101,7 @@ func inboxOf(times string) []string {
 	}
 }
 
-// make creates and fills the database, and returns what drops it.
+// make creates and fills the database, and returns a function that drops it.
 func (s *side) make(ctx context.Context, server string) (drop func() error, err error) {
 	u, err := url.Parse(server)
 	if err != nil || u.Host == "" {
@@ -146,7 +146,7 @@ func execute(ctx context.Context, url string, statements ...string) error {
 	return nil
 }
 
-// measure runs verify over all and over the last hour, and prints what it took.
+// measure runs verify over all events and over their last hour, and prints the cost.
 func measure(ctx context.Context, program string, sides []*side, rows int) error {
 	fmt.Printf("%d events, %d claims\n", rows, rows)
 	for _, span := range [][]string{nil, {"-from", "2h"}} {

@@ -13,7 +13,7 @@ const (
 	end          = "<!-- end -->\n"
 )
 
-// row is what came of a release.
+// row is the result of a release.
 type row struct {
 	release  release
 	versions versions
@@ -21,7 +21,7 @@ type row struct {
 	moves    []move
 }
 
-// move is what came of moving data from an older server to the release's own.
+// move is the result of moving data from an older server to the release's own.
 type move struct {
 	title  string // begins with the server's name
 	failed []string
@@ -49,7 +49,7 @@ func (r row) passed() bool {
 	return true
 }
 
-// markdown is the row's line in the table. It begins with the release's title.
+// markdown returns the row's line in the table. It begins with the release's title.
 func (r row) markdown() string {
 	cells := []string{r.release.title, r.versions.postgres, r.versions.rabbitmq, r.versions.sql}
 	for _, names := range r.failed {
@@ -58,7 +58,7 @@ func (r row) markdown() string {
 	return "| " + strings.Join(cells, " | ") + " |\n"
 }
 
-// table is what stands in the document. A release that did not run keeps the line that it had.
+// table returns the table of the document. A release that did not run keeps its old line.
 func table(rows []row, old string) string {
 	heads := []string{"release", "PostgreSQL", "RabbitMQ", "MariaDB or MySQL"}
 	for _, s := range suites {
@@ -84,7 +84,7 @@ func table(rows []row, old string) string {
 	return b.String()
 }
 
-// moved are the lines of moves: those of rows, or those that are there if none of them has any.
+// moved returns the lines of moves of rows, or the old lines if no row has moves.
 func moved(rows []row, old string) string {
 	var now, was strings.Builder
 	for _, r := range rows {
@@ -100,7 +100,7 @@ func moved(rows []row, old string) string {
 	return cmp.Or(now.String(), was.String())
 }
 
-// write puts the table into the document.
+// write writes the table into the document.
 func write(path string, rows []row) error {
 	text, err := os.ReadFile(path)
 	if err != nil {

@@ -1,15 +1,14 @@
 // Command compat runs the tests of the stores, of transport/amqp, of whole chains and the order
-// example against the servers of other releases of Debian and Ubuntu, and writes what came of it
-// into docs/compatibility.md.
+// example against the servers of other releases of Debian and Ubuntu, and writes the results into
+// docs/compatibility.md.
 //
 //	make compat                              all releases
-//	make compat RELEASES="trixie sid"        these
-//	make compat-doc                          the same, and write the table
+//	make compat RELEASES="trixie sid"        the named releases
 //
 // A release is a folder with its packages below bin/.releases, made by mmdebstrap through apt, in
-// which the programs run (chroot): that needs root, and mmdebstrap with the keys of the archives
-// (Debian, Ubuntu: apt-get install mmdebstrap debian-archive-keyring ubuntu-keyring). Without them
-// it is an image of Docker with the same packages. The first run fetches some 250 MB for each
+// which the programs run (chroot). This needs root, and mmdebstrap with the keys of the archives
+// (Debian, Ubuntu: apt-get install mmdebstrap debian-archive-keyring ubuntu-keyring). Otherwise a
+// release is a Docker image with the same packages. The first run fetches some 250 MB for each
 // release; a folder is kept until it is removed.
 //
 // The exit status is 0 only if everything passed.
@@ -82,8 +81,8 @@ func run(ctx context.Context, chosen []string, trees string, document bool) erro
 	return err
 }
 
-// tryAll tries one release after the other. One that is not to be had, or cannot be tried, keeps no
-// other from its turn.
+// tryAll tries one release after the other. A release that cannot be fetched or tried does not stop
+// the others.
 func tryAll(ctx context.Context, places places, releases []release, try func(release) (row, error)) (rows []row, err error) {
 	for _, r := range releases {
 		if ctx.Err() != nil {

@@ -11,15 +11,16 @@ import (
 	"strings"
 )
 
-// places is where programs run among the packages of a release.
+// places runs programs among the packages of a release.
 type places interface {
-	// make returns when the release is there. It fetches what is missing.
+	// make returns when the release is installed. It fetches missing packages.
 	make(ctx context.Context, r release) error
-	// command returns the command that runs a program there, in the directory dir of the module.
+	// command returns the command that runs a program in the release, in the directory dir of the
+	// module.
 	command(ctx context.Context, r release, dir string, program ...string) *exec.Cmd
 }
 
-// placesFor returns folders where they can be made, and images otherwise.
+// placesFor returns folders if they can be made, and images otherwise.
 func placesFor(ctx context.Context, root, trees string) (places, error) {
 	_, mmdebstrap := exec.LookPath("mmdebstrap")
 	_, unshare := exec.LookPath("unshare")
@@ -37,7 +38,7 @@ func placesFor(ctx context.Context, root, trees string) (places, error) {
 	return &images{root: root, docker: "docker"}, nil
 }
 
-// folders are made by mmdebstrap.
+// folders are releases made by mmdebstrap.
 type folders struct{ root, trees string }
 
 func (f *folders) tree(r release) string { return filepath.Join(f.trees, r.name) }
@@ -55,12 +56,12 @@ func (f *folders) make(ctx context.Context, r release) error {
 		return err
 	}
 	fmt.Printf("fetching %s into %s\n", r.title, tree)
-	// A mirror of the development release may be weeks old; a test is not harmed by it.
+	// A mirror of the development release may be weeks old, which is harmless for tests.
 	args := []string{
 		"--quiet", "--mode=root", "--variant=minbase", "--format=directory", "--include=" + strings.Join(r.packages(), ","),
 		"--keyring=" + keys, `--aptopt=Acquire::Check-Valid-Until "false"`, r.name, tree + ".new",
 	}
-	if err := os.RemoveAll(tree + ".new"); err != nil { // of a run that was interrupted
+	if err := os.RemoveAll(tree + ".new"); err != nil { // left by an interrupted run
 		return err
 	}
 	if err := mmdebstrap(ctx, append(args, r.sources()...)); err != nil {
@@ -69,8 +70,8 @@ func (f *folders) make(ctx context.Context, r release) error {
 	return os.Rename(tree+".new", tree)
 }
 
-// mmdebstrap runs it with mounts that it alone sees and that end with it: nobody meets the
-// machine's own /dev in a tree.
+// mmdebstrap runs with private mounts that end with it, so the machine's own /dev never appears in
+// a tree.
 func mmdebstrap(ctx context.Context, args []string) error {
 	cmd := exec.CommandContext(ctx, "unshare", append([]string{"--mount", "--propagation", "private", "mmdebstrap"}, args...)...)
 	if out, err := interruptible(cmd).CombinedOutput(); err != nil {
@@ -79,8 +80,8 @@ func mmdebstrap(ctx context.Context, args []string) error {
 	return nil
 }
 
-// keys returns the file with the keys of the release's archive. Debian has Ubuntu's only from 13
-// on.
+// keys returns the file with the keys of the release's archive. Debian packages Ubuntu's keys only
+// from 13 on.
 func (f *folders) keys(ctx context.Context, r release) (string, error) {
 	name := "usr/share/keyrings/debian-archive-keyring.gpg"
 	if r.ubuntu {
@@ -106,8 +107,8 @@ func (f *folders) keys(ctx context.Context, r release) (string, error) {
 	return filepath.Join(tree, name), nil
 }
 
-// enter runs a program in a tree that has the machine's own /proc, /dev and /tmp and the module.
-// The mounts are seen by this program alone, and end with it.
+// enter runs a program in a tree with the machine's own /proc, /dev and /tmp and the module. The
+// mounts are visible to this program alone, and end with it.
 const enter = `set -e
 tree=$1 root=$2 dir=$3
 shift 3
@@ -116,22 +117,21 @@ for own in /proc /dev; do mount --rbind "$own" "$tree$own"; done
 for own in /tmp "$root"; do mount --bind "$own" "$tree$own"; done
 exec chroot "$tree" /bin/sh -c 'cd "$0" && exec "$@"' "$dir" "$@"`
 
-// enter are the arguments of unshare.
+// enter returns the arguments of unshare.
 func (f *folders) enter(r release, dir string, program ...string) []string {
 	return append([]string{"--mount", "sh", "-c", enter, "enter", f.tree(r), f.root, dir}, program...)
 }
 
 func (f *folders) command(ctx context.Context, r release, dir string, program ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, "unshare", append([]string{"--propagation", "private"}, f.enter(r, dir, program...)...)...)
-	// Nothing of the environment: it may name servers.
+	// The environment is cleared, since it may name servers.
 	cmd.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "LANG=C.UTF-8"}
 	return cmd
 }
 
-// scripts makes scripts in dir, with the names of programs of a release that are in bin there,
-// which run these with the caller's arguments and environment, from among the packages of another
-// release: what is mounted there is seen by nobody else, and in a tree, whose root is no mount,
-// that cannot be asked for again.
+// scripts makes scripts in dir, named like programs in bin of a release. A script runs its program,
+// with the caller's arguments and environment, from among the packages of another release. Mounts
+// made there are private; a tree's root is no mount, so the propagation cannot be set again.
 func (f *folders) scripts(r release, dir, bin string, names ...string) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
@@ -166,8 +166,7 @@ func (i *images) make(ctx context.Context, r release) error {
 }
 
 func (i *images) command(ctx context.Context, r release, dir string, program ...string) *exec.Cmd {
-	// Docker gives 64 MB of shared memory unless told otherwise, which is not enough for
-	// PostgreSQL's parallel queries.
+	// Docker's default of 64 MB of shared memory is too small for PostgreSQL's parallel queries.
 	args := []string{"run", "--rm", "--init", "--shm-size=1g", "--volume", i.root + ":" + i.root, "--workdir", dir, i.name(r)}
 	return exec.CommandContext(ctx, i.docker, append(args, program...)...)
 }

@@ -6,20 +6,20 @@ import (
 	"strings"
 )
 
-// release is one of Debian or Ubuntu, with the servers that it has.
+// release is a release of Debian or Ubuntu, with its servers.
 type release struct {
 	name   string // its code name
 	title  string
 	ubuntu bool
-	sql    string // the package of MariaDB or MySQL; MySQL's whole one starts the server while it is installed
-	// from are older releases whose PostgreSQL is installed beside its own, and the names of these
-	// packages.
+	sql    string // the package of MariaDB or MySQL; MySQL's full package would start the server during the installation
+	// from are older releases whose PostgreSQL is installed beside the release's own, and postgres
+	// names the packages.
 	from, postgres []string
-	broker         string // the older release whose RabbitMQ is upgraded in place to this one's
+	broker         string // the older release whose RabbitMQ is upgraded in place to this release's
 }
 
-// releases are from the oldest to the newest. Between them they have PostgreSQL 14 to 18, RabbitMQ
-// 3.9 to 4.x, MariaDB 10.11 and 11.8, MySQL 8.0, 8.4 and 9.
+// releases are ordered from the oldest to the newest. Together they have PostgreSQL 14 to 18,
+// RabbitMQ 3.9 to 4.x, MariaDB 10.11 and 11.8, MySQL 8.0, 8.4 and 9.
 var releases = []release{
 	{name: "jammy", title: "Ubuntu 22.04", ubuntu: true, sql: "mysql-server-core-8.0"},
 	{name: "bookworm", title: "Debian 12", sql: "mariadb-server"},
@@ -32,7 +32,7 @@ var releases = []release{
 	},
 }
 
-// choose returns the releases with these names, all without one.
+// choose returns the releases with the given names, or all releases without names.
 func choose(names []string) ([]release, error) {
 	if len(names) == 0 {
 		return releases, nil
@@ -48,7 +48,7 @@ func choose(names []string) ([]release, error) {
 	return chosen, nil
 }
 
-// packages are what a release needs beyond its smallest set.
+// packages are the packages that a release needs beyond its smallest set.
 func (r release) packages() []string {
 	names := []string{"postgresql", "rabbitmq-server", r.sql, "pgbouncer", "procps"}
 	for _, version := range r.postgres {
@@ -70,7 +70,7 @@ func (r release) sources() []string {
 	return lines
 }
 
-// image is the release's in Docker's registry.
+// image returns the release's image in Docker's registry.
 func (r release) image() string {
 	if r.ubuntu {
 		return "ubuntu:" + r.name
@@ -78,10 +78,10 @@ func (r release) image() string {
 	return "debian:" + r.name
 }
 
-// versions are those of the servers in a release.
+// versions are the versions of the servers in a release.
 type versions struct{ postgres, rabbitmq, sql string }
 
-// parseVersions reads lines of a package's name and its version.
+// parseVersions parses lines with a package's name and its version.
 func parseVersions(text string) versions {
 	var v versions
 	for line := range strings.Lines(text) {
@@ -103,8 +103,8 @@ func parseVersions(text string) versions {
 	return v
 }
 
-// upstream takes from a package's version what the distribution has added: "1:11.8.9+ds-0+deb13u1"
-// is 11.8.9.
+// upstream removes the distribution's additions from a package's version: "1:11.8.9+ds-0+deb13u1"
+// becomes 11.8.9.
 func upstream(version string) string {
 	if _, rest, found := strings.Cut(version, ":"); found {
 		version = rest

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// suite is a package that is run on every release.
+// suite is a package that runs on every release.
 type suite struct {
 	title, dir string
 	args       []string
@@ -30,8 +30,8 @@ var suites = []suite{
 
 func (s suite) binary() string { return strings.ReplaceAll(s.dir, "/", "-") }
 
-// build compiles the suites, and the program that starts the servers, and returns the folder that
-// they are in. They are linked statically: older releases have an older libc.
+// build compiles the suites and the program that starts the servers, and returns their directory.
+// The programs are linked statically, since older releases have an older libc.
 func build(ctx context.Context, root string) (string, error) {
 	dir := filepath.Join(root, "bin", "compat")
 	builds := [][]string{{"build", "-buildvcs=false", "-o", filepath.Join(dir, "testenv"), "./internal/testenv/cmd/testenv"}}
@@ -56,8 +56,8 @@ func build(ctx context.Context, root string) (string, error) {
 	return dir, nil
 }
 
-// script runs the suites one after the other, beside servers that serve them all, and keeps what
-// they say and how they end.
+// script returns a shell script that runs the suites one after the other on shared servers, and
+// keeps their output and exit status.
 func script(binaries, root, logs string) string {
 	var b strings.Builder
 	b.WriteString("export DATABASE_URL=$TEST_DATABASE_URL AMQP_URL=$TEST_AMQP_URL\n")
@@ -113,15 +113,15 @@ func try(ctx context.Context, places places, root, binaries string, r release) (
 	return result, err
 }
 
-// interruptible has the servers and the tests end in their own way when a run is interrupted.
+// interruptible makes the servers and the tests end in order when a run is interrupted.
 func interruptible(cmd *exec.Cmd) *exec.Cmd {
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	cmd.WaitDelay = time.Minute
 	return cmd
 }
 
-// movers are the tests of test/chain that move a database from the server of all tests to one of
-// their own.
+// movers are the tests of test/chain that move a database from the tests' common server to another
+// server.
 const movers = "^(TestRestoredDatabaseLosesAndReordersNothing|TestDatabaseThatMovesByLogicalReplicationLosesAndReordersNothing)$"
 
 // moves moves databases from each older PostgreSQL of a release to its newest.
@@ -145,8 +145,8 @@ func moves(ctx context.Context, places places, root, binaries string, r release,
 	return result, nil
 }
 
-// upgrade upgrades a broker in place, from that of an older release. It runs among the packages of
-// that one, and only its programs are the newer release's: folders alone can do that.
+// upgrade upgrades the broker of an older release in place. It runs among the older release's
+// packages, and only the broker's programs come from the newer release, which needs folders.
 func upgrade(ctx context.Context, places places, root, binaries string, r release, to string) ([]move, error) {
 	f, able := places.(*folders)
 	if r.broker == "" || !able {

@@ -7,27 +7,26 @@ import (
 	"time"
 )
 
-// Config says how long and how hard.
+// Config sets the length and the load of a run.
 type Config struct {
-	// Duration is how long there is load and faults. Required.
+	// Duration is the duration of load and faults. Required.
 	Duration time.Duration
-	// Seed decides what happens to whom and when. Required.
+	// Seed decides the faults, their targets and their times. Required.
 	Seed uint64
-	// Dir is where the processes log. Required.
+	// Dir is the directory of the processes' logs. Required.
 	Dir string
-	// Progress is told how things are every few seconds. Defaults to nobody.
+	// Progress gets a line about the progress every few seconds. Defaults to none.
 	Progress io.Writer
 
-	// Batches has relays publish batches, consumers handle sets of messages and writers commit more
-	// events at once. Defaults to false.
+	// Batches makes relays publish batches, consumers handle sets of messages, and writers commit
+	// more events at once. Defaults to false.
 	Batches bool
-	// Keys is how many keys there are. Defaults to 600.
+	// Keys is the number of keys. Defaults to 600.
 	Keys int
-	// Backlog is with how many events on their way producers pause. Defaults to 10,000, and to
-	// 40,000 with Batches.
+	// Backlog is the number of events under way at which producers pause. Defaults to 10,000, and
+	// to 40,000 with Batches.
 	Backlog int
-	// DrainLimit is how long it may take after the faults until all is at rest.
-	// Defaults to 60 s.
+	// DrainLimit bounds the time from the end of the faults until all is at rest. Defaults to 60 s.
 	DrainLimit time.Duration
 }
 
@@ -51,8 +50,8 @@ func (c Config) withDefaults() (Config, error) {
 	return c, errors.Join(errs...)
 }
 
-// pace says how often each fault comes, from the start of one to the start of the next; a short
-// run has some of each.
+// pace is the mean time from the start of one fault of a kind to the start of the next; a short run
+// has some faults of each kind.
 type pace struct {
 	kill, stop, pause, postgres, rabbit, partition, copies, deploy, operator time.Duration
 }
@@ -74,13 +73,13 @@ func (c *Config) pace() pace {
 const (
 	// stopFor is longer than a lease.
 	stopFor = 3 * time.Second
-	// pauseFor is how long an operator keeps a process from running.
+	// pauseFor is how long an operator keeps a process stopped.
 	pauseFor = 2 * time.Second
 	// copiesAtOnce is how many copies are injected together.
 	copiesAtOnce = 50
-	// sparedFor is how long a process is spared from being killed, one after the other, so
-	// that some live long enough to show whether their memory grows.
+	// sparedFor is how long each process in turn is spared from kills, so that some processes live
+	// long enough to show whether their memory grows.
 	sparedFor = 45 * time.Second
-	// settleFor is how long a spared process may take to grow to its size.
+	// settleFor is how long a spared process may take to reach its size.
 	settleFor = 15 * time.Second
 )

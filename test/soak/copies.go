@@ -17,11 +17,11 @@ import (
 	"github.com/boxpair/boxpair/transport/amqp"
 )
 
-// copier puts copies of delivered events on the wire, as a relay that sends twice does.
+// copier publishes copies of delivered events, like a relay that sends twice.
 type copier struct {
 	sys       *system.System
 	publisher *amqp.Publisher
-	injected  int // that the broker has confirmed
+	injected  int // copies confirmed by the broker
 }
 
 func newCopier(sys *system.System) (*copier, error) {
@@ -33,8 +33,8 @@ func newCopier(sys *system.System) (*copier, error) {
 	return &copier{sys: sys, publisher: publisher}, err
 }
 
-// delivered reads some of the newest events that have left the outbox. They are at the
-// broker, or were: a copy cannot be there before the first.
+// delivered reads some of the newest events outside the queue. Their messages were sent before, so
+// a copy cannot arrive first.
 const delivered = `
 SELECT e.dispatch_id, e.digest, e.topic, e.key, e.type, e.producer, e.source, e.version, e.index, e.content_type,
     e.headers::text, e.payload, e.created_at
@@ -43,8 +43,8 @@ WHERE e.id = ANY ($1)
   AND NOT EXISTS (SELECT FROM boxpair.outbox_queue q WHERE q.shard = e.shard AND q.id = e.id)
   AND NOT EXISTS (SELECT FROM boxpair.outbox_parked p WHERE p.id = e.id)`
 
-// inject publishes copies of n events. That a database or the broker is away for the moment is no
-// error here.
+// inject publishes copies of n events. A database or broker that is away for the moment is no
+// error.
 func (c *copier) inject(ctx context.Context, rnd *rand.Rand, n int) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()

@@ -12,8 +12,8 @@ import (
 	"github.com/boxpair/boxpair/test/faults/system"
 )
 
-// faults does harm until its context ends. Each kind has its own pace, and its own numbers
-// drawn from the seed.
+// faults injects faults until its context ends. Each kind has its own pace, and its own random
+// numbers from the seed.
 type faults struct {
 	sys   *system.System
 	fleet *fleet
@@ -30,7 +30,7 @@ func newFaults(sys *system.System, f *fleet, seed uint64) *faults {
 	return &faults{sys: sys, fleet: f, seed: seed, begun: time.Now(), done: make(map[string]int)}
 }
 
-// start begins; the caller waits for wg when ctx has ended.
+// start starts the faults; the caller waits for wg after ctx has ended.
 func (f *faults) start(ctx context.Context, p pace) {
 	f.every(ctx, "kill", p.kill, f.kill)
 	f.every(ctx, "stop", p.stop, f.stop)
@@ -42,7 +42,7 @@ func (f *faults) start(ctx context.Context, p pace) {
 	f.wg.Go(func() { f.spare(ctx) })
 }
 
-// every calls do again and again, on the average once every mean, first after half of it.
+// every calls do repeatedly, on average once every mean, and first after half of mean.
 func (f *faults) every(ctx context.Context, kind string, mean time.Duration, do func(context.Context, *rand.Rand) error) {
 	var salt uint64
 	for _, b := range []byte(kind) {
@@ -80,8 +80,8 @@ func (f *faults) counted(kind string) int {
 	return f.done[kind]
 }
 
-// kill kills consumers half as often as others, since it takes one some time to handle what is
-// redelivered, one by one.
+// kill kills consumers half as often as other members: a consumer needs time to handle redelivered
+// messages one by one.
 func (f *faults) kill(_ context.Context, rnd *rand.Rand) error {
 	i := rnd.IntN(len(f.fleet.members))
 	if strings.HasPrefix(f.fleet.members[i].name, "consumer") && rnd.IntN(2) == 0 {
@@ -91,8 +91,8 @@ func (f *faults) kill(_ context.Context, rnd *rand.Rand) error {
 	return nil
 }
 
-// deploy ends all consumers and relays at once, as a deployment does that does not wait for them:
-// all that was prefetched comes again.
+// deploy kills all consumers and relays at once, like a deployment that does not wait for them: all
+// prefetched messages are delivered again.
 func (f *faults) deploy(context.Context, *rand.Rand) error {
 	for i, m := range f.fleet.members {
 		if !strings.HasPrefix(m.name, "producer") {
@@ -103,14 +103,14 @@ func (f *faults) deploy(context.Context, *rand.Rand) error {
 	return nil
 }
 
-// stop stops a relay or a consumer for longer than a lease lasts.
+// stop freezes a relay or a consumer for longer than a lease.
 func (f *faults) stop(ctx context.Context, rnd *rand.Rand) error {
 	f.count("stop")
 	f.fleet.freeze(ctx, f.any(rnd), stopFor)
 	return nil
 }
 
-// any returns a member that is no producer.
+// any returns a member that is not a producer.
 func (f *faults) any(rnd *rand.Rand) *member {
 	for {
 		if m := f.fleet.members[rnd.IntN(len(f.fleet.members))]; !strings.HasPrefix(m.name, "producer") {
@@ -119,8 +119,8 @@ func (f *faults) any(rnd *rand.Rand) *member {
 	}
 }
 
-// pause has an operator end a process in good order, and start it some time later: another one,
-// where that is spared or has just died.
+// pause makes an operator stop a process in order, and start it some time later. If the chosen
+// process is spared or has just died, another process is chosen.
 func (f *faults) pause(ctx context.Context, rnd *rand.Rand) error {
 	for range len(f.fleet.members) {
 		if f.fleet.pause(ctx, f.any(rnd)) {
@@ -141,8 +141,8 @@ func (f *faults) rabbit(ctx context.Context, _ *rand.Rand) error {
 	return f.sys.Servers.RabbitMQ.Crash(context.WithoutCancel(ctx))
 }
 
-// partition keeps one kind of traffic from its server for a moment: silent in both
-// directions, or only in the answers, reset as often as it is opened, or cut once.
+// partition disturbs one kind of traffic for a moment: it silences both directions or only the
+// answers, resets every connection, or cuts all connections once.
 func (f *faults) partition(ctx context.Context, rnd *rand.Rand) error {
 	p := []*proxy.Proxy{f.sys.Outbox, f.sys.Inbox, f.sys.Broker}[rnd.IntN(3)]
 	lasts := 200*time.Millisecond + rand2(rnd, 1500*time.Millisecond)
@@ -168,7 +168,7 @@ func (f *faults) partition(ctx context.Context, rnd *rand.Rand) error {
 	return nil
 }
 
-// spare spares one member after the other, and looks at its memory.
+// spare spares one member after the other, and measures its memory.
 func (f *faults) spare(ctx context.Context) {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
@@ -189,7 +189,7 @@ func (f *faults) spare(ctx context.Context) {
 	f.fleet.endOfLife()
 }
 
-// look notes how much memory a member has, once it has settled.
+// look records the memory of a member once the member has settled.
 func (f *fleet) look(who int) {
 	p, born := f.members[who].now()
 	age := time.Since(born)

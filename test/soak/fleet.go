@@ -15,7 +15,7 @@ import (
 	"github.com/boxpair/boxpair/test/faults/system"
 )
 
-// fleet is the processes of the chain. Whoever is killed is started again at once.
+// fleet is the processes of the chain. A killed process is started again at once.
 type fleet struct {
 	sys     *system.System
 	members []*member
@@ -23,38 +23,38 @@ type fleet struct {
 
 	mu     sync.Mutex
 	kills  int
-	spared int // the member that is not killed for now
+	spared int // index of the member that is currently not killed
 	counts counts
 	memory memory
 	failed []string
 }
 
-// rarities say of how many messages a handler misbehaves for one: it fails, swallows the error of a
-// statement, panics, ends its transaction, hangs, or refuses the message for ever.
+// rarities say how rarely a handler misbehaves: once in so many messages it fails, swallows the
+// error of a statement, panics, ends its transaction, hangs, or refuses the message for ever.
 type rarities struct{ fail, swallow, panics, end, hang, doom int }
 
 var (
 	each = rarities{997, 1499, 2503, 5003, 25_013, 10_007}
-	// Of a set of messages one that misbehaves is found by halves, which costs as much as several
+	// In a set of messages the misbehaving one is found by halving, which costs as much as several
 	// sets.
 	sets = rarities{9973, 14_983, 25_031, 50_021, 100_003, 50_051}
 )
 
-// batchSize is how many events relays put in a message, with Config.Batches.
+// batchSize is how many events relays put into a message with Config.Batches.
 const batchSize = 16
 
-// overrun is how long a handler may take that hangs.
+// overrun is the deadline of a handler, which a hanging handler exceeds.
 const overrun = 3 * time.Second
 
-// counts are what processes have said of themselves. What one has done since it last said anything
-// is not in it when it is killed, so they are lower bounds.
+// counts are the last reports of processes. The work of a killed process since its last report is
+// missing, so counts are lower bounds.
 type counts struct {
 	applied, suppressed, byWindow, unknown, troubles, parked, starts, orders, removed int64
 
 	misbehaved map[string]int64
 }
 
-// member is one process after the other under one name.
+// member is a succession of processes under one name.
 type member struct {
 	name string
 	cfg  child.Config
@@ -62,16 +62,16 @@ type member struct {
 	mu     sync.Mutex
 	proc   *child.Process
 	born   time.Time
-	over   bool // it is not started again
-	paused bool // it was told to end, and is started again later
+	over   bool // do not start it again
+	paused bool // an operator ended it, and will start it again
 }
 
 func newFleet(sys *system.System, cfg *Config) *fleet {
 	f := &fleet{sys: sys, spared: -1, counts: counts{misbehaved: make(map[string]int64)}}
 	commit, window, batch, group, prefetch, rare := 200, 500, [2]int{1, 32}, 32, 0, each
 	if cfg.Batches {
-		// What a consumer had prefetched that is killed comes again: few batches, that is, and
-		// small ones.
+		// The prefetched messages of a killed consumer are delivered again: here a few small
+		// batches.
 		commit, window, batch, group, prefetch, rare = 500, 2000, [2]int{batchSize, batchSize}, 64, 64, sets
 	}
 	for i := range 2 {
@@ -85,9 +85,9 @@ func newFleet(sys *system.System, cfg *Config) *fleet {
 		})
 		f.add(child.Config{
 			Name: "consumer-" + n, Roles: []child.Role{child.Consumer}, Lean: true, InFlight: 64, Prefetch: prefetch, CacheSize: 1 << 16,
-			Group: group, Set: i == 1 || cfg.Batches, // otherwise it calls its handler for each message
+			Group: group, Set: i == 1 || cfg.Batches, // otherwise the handler is called for each message
 			Fail: rare.fail, Swallow: rare.swallow, Panic: rare.panics, End: rare.end, Hang: rare.hang, Doom: rare.doom, Timeout: overrun,
-			// Processes are killed whatever message they handle.
+			// Processes are killed regardless of the message that they handle.
 			MaxSoloStarts: 50, MaxHold: time.Minute,
 		})
 	}
@@ -100,7 +100,7 @@ func (f *fleet) add(cfg child.Config) {
 	f.members = append(f.members, &member{name: cfg.Name, cfg: cfg})
 }
 
-// start starts everybody and keeps them running until ctx ends or [fleet.stop].
+// start starts all members and keeps them running until ctx ends or [fleet.stop].
 func (f *fleet) start(ctx context.Context) error {
 	for _, m := range f.members {
 		if err := f.launch(ctx, m); err != nil {
@@ -125,7 +125,7 @@ func (f *fleet) launch(ctx context.Context, m *member) error {
 	return nil
 }
 
-// keep starts a member again whenever it has ended.
+// keep restarts a member whenever its process has ended.
 func (f *fleet) keep(ctx context.Context, m *member) {
 	for {
 		p, _ := m.now()
@@ -134,7 +134,7 @@ func (f *fleet) keep(ctx context.Context, m *member) {
 		if m.ended() || ctx.Err() != nil {
 			return
 		}
-		if err := p.Killed(ctx); err != nil && !m.rests(ctx) { // nobody else may end one
+		if err := p.Killed(ctx); err != nil && !m.rests(ctx) { // only a kill may end a process
 			f.fail(err.Error())
 		}
 		if err := f.launch(ctx, m); err != nil {
@@ -156,7 +156,7 @@ func (m *member) ended() bool {
 	return m.over
 }
 
-// pause ends a member in good order, if it is not spared, and tells whether it has.
+// pause stops a member in order unless it is spared, and tells whether the member was stopped.
 func (f *fleet) pause(ctx context.Context, m *member) bool {
 	f.mu.Lock()
 	spared := f.spared >= 0 && f.members[f.spared] == m
@@ -171,7 +171,7 @@ func (f *fleet) pause(ctx context.Context, m *member) bool {
 	return p.Terminate(ctx) == nil
 }
 
-// rests waits while the member is paused, and tells whether it was.
+// rests waits while the member is paused, and tells whether it was paused.
 func (m *member) rests(ctx context.Context) bool {
 	m.mu.Lock()
 	paused := m.paused
@@ -189,14 +189,14 @@ func (f *fleet) fail(text string) {
 	f.failed = append(f.failed, text)
 }
 
-// failures returns how many processes have ended by themselves or could not be started.
+// failures returns how many processes ended by themselves or could not be started.
 func (f *fleet) failures() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return len(f.failed)
 }
 
-// said adds up what a process that has ended had said last.
+// said adds the last report of an ended process to the counts.
 func (f *fleet) said(m *member, p *child.Process) {
 	r := p.Last()
 	if r == nil {
@@ -228,7 +228,7 @@ func (c *counts) add(r *child.Report) {
 	}
 }
 
-// soFar is the counts of the dead and of the living.
+// soFar returns the counts of ended and running processes.
 func (f *fleet) soFar() counts {
 	f.mu.Lock()
 	c := f.counts
@@ -247,7 +247,7 @@ func (f *fleet) soFar() counts {
 	return c
 }
 
-// kill kills a member as kill -9 does, unless it is spared.
+// kill kills a member with SIGKILL unless the member is spared.
 func (f *fleet) kill(i int) {
 	f.mu.Lock()
 	spared := f.spared
@@ -273,7 +273,7 @@ func (f *fleet) spare(i int) {
 	f.spared = i
 }
 
-// freeze stops a member's process where it stands, for d.
+// freeze stops a member's process with SIGSTOP for d.
 func (f *fleet) freeze(ctx context.Context, m *member, d time.Duration) {
 	p, _ := m.now()
 	_ = p.Signal(syscall.SIGSTOP)
@@ -281,7 +281,7 @@ func (f *fleet) freeze(ctx context.Context, m *member, d time.Duration) {
 	_ = p.Signal(syscall.SIGCONT)
 }
 
-// stop ends those of the members whose names begin with prefix in good order.
+// stop stops, in order, the members whose names begin with prefix.
 func (f *fleet) stop(ctx context.Context, prefix string) {
 	var wg sync.WaitGroup
 	for _, m := range f.members {
@@ -301,7 +301,7 @@ func (f *fleet) stop(ctx context.Context, prefix string) {
 	wg.Wait()
 }
 
-// resident is the memory of a process, in bytes, 0 if it cannot be told.
+// resident returns the memory of a process in bytes, or 0 if it is unknown.
 func resident(pid int) float64 {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/statm", pid))
 	if err != nil {
@@ -315,7 +315,7 @@ func resident(pid int) float64 {
 	return pages * float64(os.Getpagesize())
 }
 
-// sleep waits for d and tells whether ctx lasted as long.
+// sleep waits for d, and returns false if ctx ended before.
 func sleep(ctx context.Context, d time.Duration) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// memory keeps how the memory of processes goes, of those that were spared from being killed.
+// memory records the memory of processes while they are spared from kills.
 type memory struct {
 	peaks map[string]uint64 // heaps, by role
-	life  []point           // of the process that is spared now
+	life  []point           // of the currently spared process
 	all   slope
 }
 
@@ -25,19 +25,19 @@ func (m *memory) peak(name string, heap uint64) {
 	m.peaks[role] = max(m.peaks[role], heap)
 }
 
-// see notes the memory of the process that is spared, some time after it began.
+// see records the memory of the spared process at a time after its start.
 func (m *memory) see(at time.Duration, bytes float64) {
 	m.life = append(m.life, point{at.Minutes(), bytes})
 }
 
-// end ends the time of one process.
+// end ends the record of one process.
 func (m *memory) end() {
 	m.all.add(m.life)
 	m.life = nil
 }
 
-// slope is that of straight lines through the points of several processes: one slope for
-// all, and a height for each.
+// slope fits straight lines to the points of several processes: one slope for all lines, and a
+// height for each line.
 type slope struct {
 	xy, xx  float64
 	minutes float64
@@ -59,7 +59,7 @@ func (s *slope) add(points []point) {
 	s.minutes += points[len(points)-1].at - points[0].at
 }
 
-// perMinute is the growth in bytes per minute.
+// perMinute returns the growth in bytes per minute.
 func (s *slope) perMinute() float64 {
 	if s.xx == 0 {
 		return 0

@@ -23,20 +23,20 @@ import (
 )
 
 const (
-	// unheardEvery and unheardAtOnce are how many events go to a topic without a queue.
+	// Every unheardEvery, unheardAtOnce events are written to a topic without a queue.
 	unheardEvery, unheardAtOnce = 100 * time.Millisecond, 4
-	// unheardKeys is how many keys they have, none of which another topic has.
+	// unheardKeys is the number of keys of these events. No other topic has these keys.
 	unheardKeys = 40
-	// replayOf is how old events are that are replayed, and replayAtOnce how many at once. A
-	// janitor may have removed some of them.
+	// replayOf is the age of replayed events, and replayAtOnce their number per replay. A janitor
+	// may have removed some of them.
 	replayOf, replayAtOnce = 10 * time.Second, 400
-	// retention is the janitor's.
+	// retention is the janitor's retention.
 	retention = 20 * time.Second
 	operation = "an operator's work in a soak"
 )
 
-// operations are what people do to a chain beside its faults: they write to a topic without a
-// queue, replay events, and redrive or discard whatever is parked.
+// operations are the work of operators during the faults: they write to a topic without a queue,
+// replay events, and redrive or discard parked rows.
 type operations struct {
 	sys    *system.System
 	outbox *producer.Outbox[pgx.Tx]
@@ -46,7 +46,7 @@ type operations struct {
 	unheard  int64 // events that were committed for the topic without a queue
 	replayed int64
 	redriven int64
-	// discarded is what operators gave up that a handler has refused.
+	// discarded counts the messages that a handler refused and operators discarded.
 	discarded int64
 }
 
@@ -68,15 +68,15 @@ func newOperations(sys *system.System) (*operations, error) {
 	return o, err
 }
 
-// unheardTopic is the topic that has no queue until the faults are over.
+// unheardTopic is the topic without a queue until the end of the faults.
 func unheardTopic(sys *system.System) string { return sys.Topic + "_unheard" }
 
-// unheardEvent is the payload of an event of that topic.
+// unheardEvent is the payload of an event of unheardTopic.
 type unheardEvent struct {
 	N int64 `json:"n"` // ascends in each key
 }
 
-// start works until ctx ends. The caller waits for wg.
+// start runs the operations until ctx ends. The caller waits for wg.
 func (o *operations) start(ctx context.Context, wg *sync.WaitGroup, p pace) {
 	wg.Go(func() {
 		for sleep(ctx, unheardEvery) {
@@ -95,8 +95,8 @@ func (o *operations) start(ctx context.Context, wg *sync.WaitGroup, p pace) {
 	})
 }
 
-// write commits the next events for the topic without a queue. The same ones are written again as
-// long as the outcome is not known.
+// write commits the next events for the topic without a queue. While the outcome is unknown, it
+// writes the same events again.
 func (o *operations) write(ctx context.Context) {
 	o.mu.Lock()
 	first := o.unheard
@@ -121,7 +121,7 @@ func (o *operations) write(ctx context.Context) {
 	o.unheard += unheardAtOnce
 }
 
-// replay sends events again that were delivered a while ago, as far as they are retained.
+// replay replays events that were delivered a while ago and are still retained.
 func (o *operations) replay(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -134,7 +134,7 @@ func (o *operations) replay(ctx context.Context) {
 	o.replayed += report.Replayed
 }
 
-// redrive makes whatever is parked due at once.
+// redrive makes all parked rows due at once.
 func (o *operations) redrive(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -145,7 +145,7 @@ func (o *operations) redrive(ctx context.Context) {
 	o.redriven += int64(len(sent) + len(handled))
 }
 
-// discard gives up what handlers have refused.
+// discard discards the messages that handlers have refused.
 func (o *operations) discard(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -155,15 +155,16 @@ func (o *operations) discard(ctx context.Context) {
 	o.discarded += int64(len(given))
 }
 
-// written is how many events have no queue.
+// written returns the number of events without a queue.
 func (o *operations) written() int64 {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.unheard
 }
 
-// hear gives the topic a queue, and reads what comes until all events have come or ctx ends. It
-// returns how many did not come and how many came after a later one of their key.
+// hear declares a queue for the topic, and reads messages until all events have arrived or ctx
+// ends. It returns how many events are missing, and how many arrived after a later event of their
+// key.
 func (o *operations) hear(ctx context.Context) (lost, unordered int64, err error) {
 	sub, err := amqp.NewSubscriber(amqp.SubscriberConfig{
 		AMQP: child.Topology(o.sys.Servers.RabbitMQ.URL(), "unheard"), Logger: slog.New(slog.DiscardHandler),
@@ -197,7 +198,7 @@ func (o *operations) hear(ctx context.Context) (lost, unordered int64, err error
 	return o.written() - int64(len(heard)), unordered, nil
 }
 
-// forget removes the queue that hear has made, and its exchange.
+// forget removes the queue of hear and its exchange.
 func (o *operations) forget() error {
 	return o.sys.RemoveTopic(unheardTopic(o.sys), "unheard")
 }

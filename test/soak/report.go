@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Report is what a run has shown. Its JSON is one line.
+// Report is the result of a run. Its JSON is one line.
 type Report struct {
 	Seed     uint64  `json:"seed"`
 	Batches  bool    `json:"batches"` // Config.Batches
@@ -13,38 +13,38 @@ type Report struct {
 	Messages int64   `json:"messages"`
 	Rate     float64 `json:"messages_per_second"`
 
-	// What was done to the chain.
+	// The faults.
 	Kills      int `json:"kills"`
 	Stops      int `json:"stops"`
 	PGCrashes  int `json:"pg_crashes"`
 	RabbitKill int `json:"rabbit_kills"`
 	Partitions int `json:"partitions"`
 	Injected   int `json:"duplicates_injected"`
-	// Pauses is how often an operator has ended a process in good order, for a while.
+	// Pauses counts the processes that an operator stopped in order for a while.
 	Pauses int `json:"pauses"`
-	// Misbehaved is how often handlers did what they should not, by kind, as far as they lived to
-	// tell.
+	// Misbehaved counts the misbehaviour of handlers, by kind, in the reports of processes.
 	Misbehaved map[string]int64 `json:"handlers"`
-	// Deploys is how often all consumers and relays were killed at once.
+	// Deploys counts the simultaneous kills of all consumers and relays.
 	Deploys int `json:"deploys"`
-	// Unheard is how many events had no queue until the faults were over, and came through then.
+	// Unheard counts the events that had no queue until the end of the faults, and arrived
+	// afterwards.
 	Unheard int64 `json:"unheard"`
-	// Replayed, Redriven and Discarded is what operators did, and Removed what the janitor did, as
-	// far as it lived to tell.
+	// Replayed, Redriven and Discarded count the work of operators, and Removed the work of the
+	// janitor, in the reports of processes.
 	Replayed  int64 `json:"replayed"`
 	Redriven  int64 `json:"redriven"`
 	Discarded int64 `json:"discarded"`
-	// RedrivenLate is how many dead messages were redriven when later ones of their keys had been
-	// applied.
+	// RedrivenLate counts the dead messages that were redriven after later messages of their keys
+	// had been applied.
 	RedrivenLate int64 `json:"redriven_late"`
 	Removed      int64 `json:"removed"`
-	// Suppressed is how many copies consumers have acknowledged without running the handler, as far
-	// as they lived to tell; Seen how many deliveries beyond the first there were at least.
+	// Suppressed counts the copies that consumers acknowledged without running the handler, in the
+	// reports of processes. Seen is the least number of deliveries beyond the first.
 	Seen       int64 `json:"duplicates_seen"`
 	Suppressed int64 `json:"duplicates_suppressed"`
 	ByWindow   int64 `json:"duplicates_suppressed_in_memory"`
 
-	// What must be 0.
+	// The counts that must be 0.
 	Lost       int64  `json:"lost"`
 	Repeated   int64  `json:"duplicate_effects"`
 	Unordered  int64  `json:"order_violations"`
@@ -58,17 +58,17 @@ type Report struct {
 
 	Drained bool    `json:"drained"`
 	Drain   float64 `json:"drain_seconds"`
-	// Verified is how long the count took.
+	// Verified is the duration of the verification.
 	Verified float64 `json:"verify_seconds"`
-	// Stall is the longest time without any effect, and Slowest the longest from the write of an
-	// event to its effect: the longest outage, and the backlog that it left.
+	// Stall is the longest time without any effect. Slowest is the longest time from the write of
+	// an event to its effect: the longest outage, and the time to work off its backlog.
 	Stall   float64 `json:"longest_stall_seconds"`
 	Slowest float64 `json:"longest_outage_to_drain_seconds"`
 	P50     float64 `json:"p50_seconds"`
 	P99     float64 `json:"p99_seconds"`
 
-	// RSSSlope is how the memory of processes grew, in MB per minute, over so many minutes of
-	// processes that were spared from being killed.
+	// RSSSlope is the growth of processes' memory in MB per minute, over RSSMinutes of processes
+	// that were spared from kills.
 	RSSSlope   float64            `json:"rss_slope_mb_per_minute"`
 	RSSMinutes float64            `json:"rss_minutes"`
 	PeakHeapMB map[string]float64 `json:"peak_heap_mb"`
@@ -76,13 +76,13 @@ type Report struct {
 	Versions map[string]string `json:"versions"`
 	Settings map[string]string `json:"settings"`
 
-	// Violations say what must not be; Missing what of the least work was not done.
+	// Violations are broken invariants; Missing is the required work that was not done.
 	Violations []string `json:"violations"`
 	Missing    []string `json:"missing"`
 	Valid      bool     `json:"valid"`
 }
 
-// Passed tells whether enough was done and nothing was found.
+// Passed tells whether enough work was done and no violation was found.
 func (r *Report) Passed() bool { return r.Valid && len(r.Violations) == 0 }
 
 const (
@@ -131,8 +131,8 @@ func (r *Report) violation(format string, args ...any) {
 	r.Violations = append(r.Violations, fmt.Sprintf(format, args...))
 }
 
-// needs looks at whether enough was done for the zeros to say something: what a busy machine
-// with two cores does.
+// needs checks that enough work was done for the zeros to be evidence: the minimum is the work of a
+// busy machine with two cores.
 func (r *Report) needs(d time.Duration) {
 	minutes := d.Minutes()
 	for _, n := range []struct {

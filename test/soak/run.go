@@ -16,7 +16,7 @@ import (
 	"github.com/boxpair/boxpair/test/faults/system"
 )
 
-// settings are PostgreSQL's: those of a server that is to keep its data.
+// settings are the settings of a PostgreSQL server that must keep its data.
 var settings = []string{
 	"fsync=on", "full_page_writes=on", "synchronous_commit=on", "wal_level=replica",
 	"work_mem=64MB", "max_connections=400", "shared_buffers=256MB", "max_wal_size=2GB",
@@ -28,7 +28,7 @@ const (
 	stopLimit = 30 * time.Second
 )
 
-// Run runs a soak. An error tells that it could not be run to its end; what was found is in the
+// Run runs a soak. On an error the soak did not reach its end; otherwise its findings are in the
 // report.
 func Run(ctx context.Context, cfg Config) (report *Report, err error) {
 	if cfg, err = cfg.withDefaults(); err != nil {
@@ -69,8 +69,8 @@ func Run(ctx context.Context, cfg Config) (report *Report, err error) {
 	return r.run(ctx)
 }
 
-// hopeless is how many processes may end by themselves, as those do whose settings are refused,
-// until a soak is broken off.
+// hopeless is how many processes may end by themselves before a soak is aborted. Refused settings,
+// for example, end every process.
 const hopeless = 50
 
 // run is one soak.
@@ -98,7 +98,8 @@ func (r *run) run(ctx context.Context) (*Report, error) {
 	}
 	lasted := time.Since(r.begun)
 	r.tell("faults are over")
-	// Copies were made of what a stopped or killed chain has not sent yet, if it is not waited for.
+	// Without the wait for the rest, copies could be made of events that a stopped or killed chain
+	// has not sent yet.
 	drain, drained, err := r.drain(ctx)
 	if err != nil {
 		return nil, err
@@ -118,7 +119,7 @@ func (r *run) run(ctx context.Context) (*Report, error) {
 	return report, nil
 }
 
-// load lets everything happen for the time that was asked for.
+// load runs load and faults for the requested time.
 func (r *run) load(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, r.cfg.Duration)
 	defer cancel()
@@ -147,8 +148,8 @@ func (r *run) load(ctx context.Context) {
 	r.faults.wg.Wait()
 }
 
-// drain ends the producers, gives the topic without a queue one, and ends everybody else when
-// nothing is left to be done.
+// drain stops the producers, declares the missing queue, and stops all other processes when no work
+// is left.
 func (r *run) drain(ctx context.Context) (took time.Duration, drained bool, err error) {
 	for _, p := range []interface{ Heal() }{r.sys.Outbox, r.sys.Inbox, r.sys.Broker} {
 		p.Heal()

@@ -11,7 +11,7 @@ import (
 	"github.com/boxpair/boxpair/test/faults/system"
 )
 
-// findings are what the tables say in the end.
+// findings are the results of the verification of the tables.
 type findings struct {
 	messages, effects int64
 	lost              int64    // orders without an effect that are not set aside
@@ -20,16 +20,16 @@ type findings struct {
 	phantom           int64    // effects without an order, of another content, or of what was set aside
 	torn              int64    // orders without their event, or events without their order
 	unordered         int64    // effects that came after a later one of their key
-	late              []string // the first of them, each with the effect before it
-	redriven          int64    // effects that came late since an operator had redriven their messages
-	unclaimed         int64    // effects without a claim of their dispatch, or the reverse
+	late              []string // examples of late effects, each with the effect before it
+	redriven          int64    // effects that are late because an operator redrove their messages
+	unclaimed         int64    // effects without a claim of their dispatch, or claims without an effect
 	p50, p99, most    float64  // seconds from the write of an event to its effect
 }
 
-// lateTold is of how many effects that came late more is told than their number.
+// lateTold is how many late effects are described in detail.
 const lateTold = 10
 
-// verify counts. Orders and effects are in two databases, so the two are read side by side in one
+// verify counts. Orders and effects are in two databases, so both are read side by side in one
 // order.
 func verify(ctx context.Context, sys *system.System) (*findings, error) {
 	f := &findings{}
@@ -41,7 +41,7 @@ func verify(ctx context.Context, sys *system.System) (*findings, error) {
 	return f, nil
 }
 
-// row is an order, or an effect of one.
+// row is an order or its effect.
 type row struct {
 	key       string
 	n, amount int64
@@ -89,13 +89,13 @@ func (f *findings) compare(ctx context.Context, sys *system.System) error {
 	return nil
 }
 
-// place is that of an order.
+// place identifies an order.
 type place struct {
 	key string
 	n   int64
 }
 
-// setAside reads what waits for an operator, or was given up by one.
+// setAside reads the messages that wait for an operator or were discarded.
 func setAside(ctx context.Context, sys *system.System) (map[place]bool, error) {
 	aside := make(map[place]bool)
 	for _, from := range []struct {
@@ -118,7 +118,7 @@ func setAside(ctx context.Context, sys *system.System) (map[place]bool, error) {
 	return aside, nil
 }
 
-// merge goes through both side by side.
+// merge reads orders and effects side by side.
 func merge(f *findings, aside map[place]bool, nextOrder, nextEffect func() error, orders, effects *reader) error {
 	if err := nextOrder(); err != nil {
 		return err
@@ -165,8 +165,8 @@ func merge(f *findings, aside map[place]bool, nextOrder, nextEffect func() error
 	return nil
 }
 
-// keepOrigins keeps what every event was of, in the transaction that wrote it, since a janitor
-// removes the events. Those who write have no right to it.
+// keepOrigins records the source of every event in the event's transaction, since a janitor removes
+// events. The roles that write events have no privilege on this table.
 func keepOrigins(ctx context.Context, sys *system.System) error {
 	_, err := sys.OutboxPool().Exec(ctx, `
 CREATE TABLE origins (topic text, source text, key text);
@@ -178,7 +178,7 @@ CREATE TRIGGER keep_origins AFTER INSERT ON boxpair.outbox_events REFERENCING NE
 	return err
 }
 
-// origins looks for changes without their event, and events without their change.
+// origins counts changes without their event, and events without their change.
 func (f *findings) origins(ctx context.Context, sys *system.System) error {
 	return one(ctx, sys.OutboxPool(), &f.torn, `
 SELECT count(*) FROM orders o FULL JOIN (SELECT DISTINCT source, key FROM origins WHERE topic = '`+sys.Topic+`') e
@@ -186,9 +186,9 @@ SELECT count(*) FROM orders o FULL JOIN (SELECT DISTINCT source, key FROM origin
 WHERE o.number IS NULL OR e.source IS NULL`)
 }
 
-// order looks at effects in the order in which they came. A second effect is another finding's
-// business, and one that is missing is lost, or was set aside. A dead message keeps nobody of its
-// key waiting: one that an operator has redriven comes after the later ones.
+// order checks the order in which effects were written. Second effects and missing effects are
+// counted elsewhere. A dead message does not hold back its key, so a redriven message comes after
+// later ones.
 func (f *findings) order(ctx context.Context, sys *system.System) error {
 	rows, err := sys.InboxPool().Query(ctx, `
 SELECT EXISTS (SELECT FROM boxpair.inbox_history h WHERE h.dispatch_id = e.dispatch AND h.outcome = 'redriven'),

@@ -11,8 +11,8 @@ import (
 	"github.com/boxpair/boxpair/test/faults/system"
 )
 
-// watch looks at the chain from outside: it holds producers back when too much is on its
-// way, and knows for how long nothing has happened.
+// watch observes the chain from outside: it holds producers back when too many events are under
+// way, and measures how long no effect has appeared.
 type watch struct {
 	sys     *system.System
 	backlog int
@@ -24,7 +24,7 @@ type watch struct {
 	held             bool
 	placed, effects  int64
 	pending, waiting int
-	moved            time.Time // when there was a new effect last
+	moved            time.Time // time of the last new effect
 	stall            time.Duration
 }
 
@@ -32,7 +32,7 @@ func newWatch(sys *system.System, backlog int, unheard func() int64) *watch {
 	return &watch{sys: sys, backlog: backlog, unheard: unheard, moved: time.Now()}
 }
 
-// look reads how far things are. What cannot be read for the moment stays as it was.
+// look reads the progress. A number that cannot be read keeps its last value.
 func (w *watch) look(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Second)
 	defer cancel()
@@ -43,7 +43,7 @@ func (w *watch) look(ctx context.Context) {
 	if err == nil {
 		w.placed, w.pending = placed, max(0, pending-int(w.unheard()))
 	}
-	// The sequence counts what was rolled back too; it is only to see whether it moves.
+	// The sequence also counts rolled-back rows, but is only used to detect movement.
 	err = w.sys.InboxPool().QueryRow(ctx, `SELECT CASE WHEN is_called THEN last_value ELSE 0 END FROM effects_seq_seq`).Scan(&effects)
 	if err == nil && effects != w.effects {
 		w.effects, w.moved = effects, time.Now()
@@ -54,7 +54,7 @@ func (w *watch) look(ctx context.Context) {
 	}
 }
 
-// queued is how many messages wait at the broker.
+// queued returns how many messages wait at the broker.
 func (w *watch) queued() (int, error) {
 	if w.ch == nil || w.ch.IsClosed() {
 		w.close()
@@ -78,7 +78,7 @@ func (w *watch) close() {
 	w.conn, w.ch = nil, nil
 }
 
-// brake holds producers back, or lets them go on.
+// brake holds producers back, or releases them.
 func (w *watch) brake(ctx context.Context) {
 	on := w.pending+w.batch*w.waiting > w.backlog
 	if w.held && !on {
@@ -94,7 +94,7 @@ func (w *watch) brake(ctx context.Context) {
 	}
 }
 
-// rest waits until everything that was placed has come through, and tells whether it has.
+// rest waits until all placed orders have been applied, and tells whether they have.
 func (w *watch) rest(ctx context.Context, limit time.Duration) (time.Duration, bool) {
 	began := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, limit)

@@ -14,11 +14,11 @@ import (
 	"github.com/boxpair/boxpair/test/faults/child"
 )
 
-// Base is the state whose tables, wire format and processes this state works with. Until the first
-// release it may be moved on purpose: say so in CHANGELOG.
+// Base is the older commit, whose tables, wire format and processes this commit works with. Until
+// the first release Base may be moved on purpose: record that in CHANGELOG.
 const Base = "77111d8481a7e694e05e45d93bb6eebbc61dc6af"
 
-// Old is the older state, built.
+// Old is the built older state.
 type Old struct {
 	// Child is a program that runs as a child of the fault tests: see [child.Config].
 	Child string
@@ -32,8 +32,8 @@ type Old struct {
 // ErrNoHistory is returned by [Build] in a clone that lacks the commit [Base].
 var ErrNoHistory = errors.New("the clone lacks the commit " + Base + ": fetch the history first (git fetch --unshallow)")
 
-// Build takes the older state from the repository that the working directory is in, and builds it.
-// It takes a minute when Go's build cache is cold. The caller must Remove it.
+// Build checks the older state out of the repository of the working directory, and builds it. It
+// takes a minute with a cold build cache. The caller must Remove the result.
 func Build(ctx context.Context) (_ *Old, err error) {
 	if _, err := output(ctx, "", "git", "rev-parse", "--quiet", "--verify", Base+"^{commit}"); err != nil {
 		return nil, errors.Join(ErrNoHistory, err)
@@ -71,11 +71,11 @@ func Build(ctx context.Context) (_ *Old, err error) {
 	return old, err
 }
 
-// Remove removes what Build has made.
+// Remove removes the files of Build.
 func (o *Old) Remove() error { return os.RemoveAll(o.dir) }
 
-// Install creates the tables of the older state and of the service, as child.Install does with
-// those of this state.
+// Install creates the tables of the older state and of the service, like child.Install for this
+// state.
 func (o *Old) Install(ctx context.Context, url string) error {
 	cmd := exec.CommandContext(ctx, o.Command, "migrate")
 	cmd.Env = append(os.Environ(), "DATABASE_URL="+url, "BOXPAIR_DATABASE_URL="+url)
@@ -95,7 +95,8 @@ func (o *Old) Install(ctx context.Context, url string) error {
 	return nil
 }
 
-// rights are the grants of the older state to the roles of children. A consumer is a producer, too.
+// rights returns the grants of the older state to the roles of children. A consumer is also a
+// producer.
 func (o *Old) rights() string {
 	const mark = "-- role: "
 	sections := strings.Split(o.grants, mark)
@@ -112,7 +113,7 @@ func (o *Old) rights() string {
 	return strings.Join(given, mark)
 }
 
-// output runs a program and returns what it prints.
+// output runs a program and returns its output.
 func output(ctx context.Context, dir string, args ...string) (string, error) {
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
 	cmd.Dir = dir

@@ -1,10 +1,10 @@
-// Command soak runs a chain on servers of its own under load and faults, and counts what was
-// lost, repeated or reordered. See docs/soak.md.
+// Command soak runs a chain on servers of its own under load and faults, and counts lost, repeated
+// and reordered events. See docs/soak.md.
 //
 //	soak [-for 60s] [-batches] [-seed n] [-report file]
 //
-// The last line is the report as JSON. The exit status is 0 only if enough was done and nothing
-// was found.
+// The last line is the report as JSON. The exit status is 0 only if enough work was done and no
+// violation was found.
 package main
 
 import (
@@ -23,7 +23,7 @@ import (
 )
 
 func main() {
-	child.Main() // this program is also the processes that it kills
+	child.Main() // this program also runs as the processes that it kills
 	if err := run(); err != nil {
 		fmt.Fprintln(os.Stderr, "soak:", err)
 		os.Exit(1)

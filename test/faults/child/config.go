@@ -11,7 +11,7 @@ import (
 	"github.com/boxpair/boxpair/transport/amqp"
 )
 
-// Role is something that a child does.
+// Role is a job of a child.
 type Role string
 
 // The roles.
@@ -34,117 +34,119 @@ const HandlerName = "apply"
 // Canary is part of every payload, and of one header, and to be seen in no log.
 const Canary = "canary-payload"
 
-// Config says what a child does. Durations are short by default, so that a test need
-// not wait for them.
+// Config sets the work of a child. Durations are short by default, so that tests are fast.
 type Config struct {
-	// Name tells children apart, and names their files. Required.
+	// Name distinguishes children, and is the prefix of their files. Required.
 	Name string
-	// Roles are what the child does. Required.
+	// Roles are the child's jobs. Required.
 	Roles []Role
 	// Program is the program that runs as the child. Defaults to this program.
 	Program string `json:"-"`
-	// Dir is where the child logs. Required.
+	// Dir is the directory of the child's logs. Required.
 	Dir string
 
-	// Outbox is the database of the producer, the relay and the janitor, with a password. The user
-	// is the role's own: see [Role.Login]. Required by them.
+	// Outbox is the URL of the database of the producer, the relay and the janitor, with a
+	// password. The role replaces the user: see [Role.Login]. Required by these roles.
 	Outbox string
-	// Inbox is the database of the consumer, likewise. Required by it.
+	// Inbox is the URL of the consumer's database, used like Outbox. Required by consumers.
 	Inbox string
-	// AMQP is the broker. Required by relays and consumers.
+	// AMQP is the URL of the broker. Required by relays and consumers.
 	AMQP string
-	// Topic is where the orders' events go. Required.
+	// Topic is the topic of the orders' events. Required.
 	Topic string
-	// Services are the consumers, one queue each; a consumer process is one of all of them.
+	// Services are the consumers, with one queue each; a consumer process runs all of them.
 	// Defaults to "stock".
 	Services []string
-	// Keys is how many keys there are. Defaults to 4.
+	// Keys is the number of keys. Defaults to 4.
 	Keys int
 
-	// Producer names the orders. Two producers that run at once differ in it. Defaults to "p".
+	// Producer is the prefix of the orders' names. Concurrent producers need different prefixes.
+	// Defaults to "p".
 	Producer string
-	// Orders is how many orders are placed. Defaults to 0: until the child ends.
+	// Orders is the number of orders to place. Defaults to 0: no limit.
 	Orders int
-	// Batch is how many orders one transaction places. Defaults to 1.
+	// Batch is the number of orders in one transaction. Defaults to 1.
 	Batch int
-	// Writers is how many transactions are under way at once. Defaults to 1.
+	// Writers is the number of concurrent transactions. Defaults to 1.
 	Writers int
 	// Pause is the time between two transactions of a writer. Defaults to 0.
 	Pause time.Duration
-	// Queue has events written just before the commit, instead of at once. Defaults to false.
+	// Queue writes events just before the commit, instead of at once. Defaults to false.
 	Queue bool
-	// PayloadBytes is how large payloads are, at least. Defaults to 0.
+	// PayloadBytes is the minimal size of payloads. Defaults to 0.
 	PayloadBytes int
 	// Bulk places the orders of a transaction in one statement, and waits while the brake is on:
 	// for large runs. Defaults to false.
 	Bulk bool
-	// Huge has orders whose number is a multiple of it told of in a payload that the relay's
+	// Huge gives every order whose number is a multiple of Huge a payload that the relay's
 	// publisher refuses for ever. Defaults to 0: never.
 	Huge int
 
-	// LeaseTTL is the relay's. Defaults to 1 s.
+	// LeaseTTL is the relay's setting. Defaults to 1 s.
 	LeaseTTL time.Duration
-	// SendTimeout is the relay's, and ConfirmTimeout the publisher's. Both default to 2 s.
+	// SendTimeout is the relay's setting, and ConfirmTimeout the publisher's. Both default to 2 s.
 	SendTimeout, ConfirmTimeout time.Duration
-	// Window is the relay's. Defaults to 64.
+	// Window is the relay's setting. Defaults to 64.
 	Window int
 
-	// Envelope has the relay send envelopes. Defaults to false.
+	// Envelope makes the relay send envelopes. Defaults to false.
 	Envelope bool
-	// BatchSize is the publisher's. Defaults to 1.
+	// BatchSize is the publisher's setting. Defaults to 1.
 	BatchSize int
 	// NoQueues keeps the relay from declaring the queues of the services. Defaults to false.
 	NoQueues bool
 
-	// Isolation is the consumer's, as a number of package consumer. Defaults to 0, read committed.
+	// Isolation is the consumer's setting, as a number of package consumer. Defaults to 0, read
+	// committed.
 	Isolation uint8
 	// CacheSize is how many dispatch IDs the consumer remembers. Defaults to 1000.
 	CacheSize int
-	// InFlight and Prefetch are the subscriber's. InFlight defaults to 16, Prefetch to that of
-	// package amqp.
+	// InFlight and Prefetch are the subscriber's settings. InFlight defaults to 16, Prefetch to the
+	// default of package amqp.
 	InFlight, Prefetch int
-	// Timeout and LockTimeout are the consumer's. Default to 5 s and 500 ms.
+	// Timeout and LockTimeout are the consumer's settings. They default to 5 s and 500 ms.
 	Timeout, LockTimeout time.Duration
-	// MaxHold is the consumer's. Defaults to 10 s.
+	// MaxHold is the consumer's setting. Defaults to 10 s.
 	MaxHold time.Duration
-	// MaxAttempts is the relay's and the consumer's. Defaults to 10.
+	// MaxAttempts is the setting of the relay and of the consumer. Defaults to 10.
 	MaxAttempts int
-	// Memory is the window of the inbox. Defaults to that of package consumer.
+	// Memory is the retention of the inbox. Defaults to the default of package consumer.
 	Memory time.Duration
-	// ForgetInterval is the consumer's. Defaults to that of package consumer.
+	// ForgetInterval is the consumer's setting. Defaults to the default of package consumer.
 	ForgetInterval time.Duration
-	// Retention is the janitor's. Defaults to 1 s.
+	// Retention is the janitor's setting. Defaults to 1 s.
 	Retention time.Duration
 
-	// Unordered has the consumer keep no order. Defaults to false.
+	// Unordered makes the consumer keep no order. Defaults to false.
 	Unordered bool
-	// Fail has the handler fail for orders whose number is a multiple of it, the first time that
-	// this process sees them. Defaults to 0: never.
+	// Fail makes the handler fail for orders whose number is a multiple of Fail, once per order and
+	// process. Defaults to 0: never.
 	Fail int
-	// Doom has the handler refuse orders whose number is a multiple of it, for ever.
-	// Defaults to 0: never.
+	// Doom makes the handler refuse orders whose number is a multiple of Doom, for ever. Defaults
+	// to 0: never.
 	Doom int
-	// Swallow has the handler swallow the error of a statement, Panic has it panic, Hang has it
-	// wait until its context ends, and End has it roll its transaction back, by its statement or on
-	// the connection: likewise once. They default to 0: never.
+	// Swallow makes the handler swallow the error of a statement, Panic makes it panic, Hang makes
+	// it wait until its context ends, and End makes it roll its transaction back, by its statement
+	// or on the connection: each once, like Fail. They default to 0: never.
 	Swallow, Panic, Hang, End int
 
-	// Lean has the handler do nothing but add its effect: for large runs. Defaults to false.
+	// Lean makes the handler only add its effect: for large runs. Defaults to false.
 	Lean bool
-	// Group is how many messages the consumer handles in one transaction at most, each by a call
-	// of its own. Defaults to 1.
+	// Group is the maximal number of messages in one transaction of the consumer, with a call of
+	// the handler for each message. Defaults to 1.
 	Group int
-	// Set has it handle those of a transaction in one call. Needs Lean. Defaults to false.
+	// Set makes the handler take all messages of a transaction in one call. Needs Lean. Defaults to
+	// false.
 	Set bool
-	// Optimistic has the handler queue its effect for the COMMIT, and run before its claim.
+	// Optimistic makes the handler queue its effect for the COMMIT, and run before its claim.
 	// Defaults to false.
 	Optimistic bool
-	// MaxSoloStarts is the consumer's. Defaults to that of package consumer.
+	// MaxSoloStarts is the consumer's setting. Defaults to the default of package consumer.
 	MaxSoloStarts int
-	// Quiet has the child log nothing below a warning. Defaults to false.
+	// Quiet makes the child log only warnings and errors. Defaults to false.
 	Quiet bool
 
-	// Sample is how often the child tells how it is. Defaults to 200 ms.
+	// Sample is the time between two reports of the child's state. Defaults to 200 ms.
 	Sample time.Duration
 	// GOMAXPROCS is for the child's process. Defaults to 2.
 	GOMAXPROCS int
@@ -204,9 +206,8 @@ func (c *Config) has(role Role) bool {
 	return false
 }
 
-// Topology is how the broker is used: a fanout exchange per topic and a queue per service, in the
-// type that keeps what it confirmed. One consumer reads a queue at a time, or there would be no
-// order.
+// Topology returns the topology of the broker: a fanout exchange per topic and a quorum queue per
+// service. One consumer reads a queue at a time, since otherwise there would be no order.
 func Topology(url, service string) wamqp.Config {
 	c := amqp.DurablePubSub(url, service)
 	c.Queue.Arguments = amqp091.Table{"x-single-active-consumer": true}
@@ -216,8 +217,8 @@ func Topology(url, service string) wamqp.Config {
 	return c
 }
 
-// QueueName is the queue of a service.
+// QueueName returns the name of a service's queue.
 func QueueName(topic, service string) string { return topic + "_" + service }
 
-// ConsumerName is the name under which a service's handler claims messages.
+// ConsumerName returns the name under which a service's handler claims messages.
 func ConsumerName(service string) string { return service + "/" + HandlerName }

@@ -81,7 +81,7 @@ type patient struct {
 	log *slog.Logger
 }
 
-// Subscribe returns a channel that is closed if ctx ends before.
+// Subscribe returns a closed channel if ctx ends before.
 func (p patient) Subscribe(ctx context.Context, topic string) (<-chan *message.Message, error) {
 	for {
 		messages, err := p.Subscriber.Subscribe(ctx, topic)
@@ -131,7 +131,7 @@ func (a *applier) doomed(o *Order) bool {
 	return doom > 0 && o.Number%doom == 0
 }
 
-// misbehave does what a handler should not, for the orders whose turn it is.
+// misbehave makes the handler misbehave for selected orders.
 func (a *applier) misbehave(ctx context.Context, tx pgx.Tx, number int64) error {
 	c := &a.s.cfg
 	switch {
@@ -148,7 +148,7 @@ func (a *applier) misbehave(ctx context.Context, tx pgx.Tx, number int64) error 
 		if number%2 == 0 {
 			_, _ = tx.Exec(ctx, `ROLLBACK`)
 		} else {
-			_, _ = tx.Conn().Exec(ctx, `ROLLBACK`) // which nobody can refuse
+			_, _ = tx.Conn().Exec(ctx, `ROLLBACK`) // no store can refuse this statement
 		}
 	}
 	return nil
@@ -192,7 +192,8 @@ func (a *applier) applySet(ctx context.Context, b *consumer.Batch[pgx.Tx], msgs 
 	return err
 }
 
-// turn tells whether an order is to fail, and counts it: once, if its number is a multiple of nth.
+// turn tells whether an order must fail, and counts it: once per order, if its number is a multiple
+// of nth.
 func (a *applier) turn(how string, nth int, number int64) bool {
 	if nth == 0 || number%int64(nth) != 0 {
 		return false
@@ -207,8 +208,8 @@ func (a *applier) turn(how string, nth int, number int64) bool {
 	return true
 }
 
-// effect writes what a consumer does: a row that is only ever added, a total that is
-// changed, and an event.
+// effect writes the consumer's effect: a row that is only ever added, a changed total, and an
+// event.
 func (a *applier) effect(ctx context.Context, w *consumer.Work[pgx.Tx], o *Order) error {
 	const add = `INSERT INTO effects (consumer, dispatch, key, n, amount, sent) VALUES ($1, $2, $3, $4, $5, $6)`
 	e := w.Event()

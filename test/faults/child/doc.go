@@ -4,30 +4,26 @@
 //
 //	child.Main()
 //
-// runs again as a child when [Start] asks for it: a producer, a relay, a consumer, a
-// janitor, or any of them in one process. The program has to be built with -tags faults;
-// Start refuses otherwise.
+// can run again as a child of [Start]: a producer, a relay, a consumer, a janitor, or several of
+// them in one process. The program must be built with -tags faults; Start refuses otherwise.
 //
 //	p, err := child.Start(ctx, child.Config{
 //		Roles: []child.Role{child.Relay}, Outbox: url, AMQP: amqp, Topic: topic, Dir: dir,
-//	}, "before-mark=kill@3")
-//	err = p.Killed(ctx)
+//	}, "before-mark=kill")
 //
-// # What it does
+// # Work
 //
-// The producer places orders: it locks the aggregate of a key, counts it, and writes the
-// order with an event that tells of it, all in one transaction. An order whose outcome
-// is unknown is placed again, under the same name, until it is known; so is the last one
-// of a producer that was killed.
+// The producer places orders. In one transaction it locks and counts the aggregate of a key, and
+// writes the order with its event. An order with an unknown outcome is placed again, under its
+// name, until the outcome is known; so is the last order of a killed producer.
 //
-// The consumer adds an effect for each message to a table that has no unique constraint, adds to a
+// The consumer adds an effect for each message to a table without any unique constraint, adds to a
 // total per key, and writes an event of its own, a receipt, to the outbox of its database. [Schema]
 // holds the tables; package invariant compares them.
 //
-// # What it tells
+// # Output
 //
-// It logs everything, at every level, to <Name>.log in Dir, and its standard error goes
-// to <Name>.err: faults announce themselves there. When it ends in good order it
-// writes a [Report]: the memory that it needed, the goroutines that it left behind, its
-// counters. A child ends at once when its parent is gone.
+// The child logs at every level to <Name>.log in Dir, and its standard error goes to <Name>.err,
+// where faults announce themselves. At an orderly end it writes a [Report]: its memory, its leaked
+// goroutines, its counters. A child ends at once when its parent is gone.
 package child

@@ -8,22 +8,21 @@ import (
 	"github.com/boxpair/boxpair/migrations"
 )
 
-// Login is the user of PostgreSQL that a child with this role alone logs in as. It has the
-// privileges that package migrations gives to that part of the library and no others; a consumer's
-// has the producer's besides, since its handlers write events.
+// Login returns the PostgreSQL user of a child with this single role. The user has the privileges
+// that package migrations grants to that part of the library, and no others. A consumer also has
+// the producer's privileges, since its handlers write events.
 func (r Role) Login() string { return "boxpair_" + string(r) }
 
-// serviceLogin is the user of a child that does several things with an outbox: a member of all
-// their roles.
+// serviceLogin is the user of a child with several roles on an outbox: a member of all their roles.
 const serviceLogin = "boxpair_service"
 
-// Logins are all users of PostgreSQL that children log in as.
+// Logins returns the PostgreSQL users of all children.
 func Logins() []string {
 	return []string{Producer.Login(), Relay.Login(), Consumer.Login(), Janitor.Login(), serviceLogin}
 }
 
-// CreateLogins are the statements that create the users of children, each to be run on its
-// own by a superuser, once for a server.
+// CreateLogins returns the statements that create the users of children. A superuser runs each
+// statement on its own, once per server.
 func CreateLogins(password string) []string {
 	var statements []string
 	for _, name := range Logins() {
@@ -33,12 +32,12 @@ func CreateLogins(password string) []string {
 	return append(statements, "GRANT "+strings.Join(of, ", ")+" TO "+serviceLogin)
 }
 
-// Grants are the statements by which the owner of the tables gives the roles what they need
-// of them: the library's as it ships them, and [ServiceGrants].
+// Grants returns the statements by which the owner of the tables grants the roles their privileges:
+// the library's grants as shipped, and [ServiceGrants].
 func Grants() string {
 	names, err := migrations.PostgresNames("", "")
 	if err != nil {
-		panic(err) // the defaults are names
+		panic(err) // the defaults are valid names
 	}
 	var all strings.Builder
 	for _, roles := range []migrations.Roles{
@@ -47,15 +46,15 @@ func Grants() string {
 	} {
 		statements, err := migrations.PostgresGrants(names, roles)
 		if err != nil {
-			panic(err) // so are the logins
+			panic(err) // the logins are valid names
 		}
 		all.WriteString(statements)
 	}
 	return all.String() + ServiceGrants()
 }
 
-// ServiceGrants are the statements by which the owner of the service's own tables gives the roles
-// what they need of them.
+// ServiceGrants returns the statements by which the owner of the service's own tables grants the
+// roles their privileges.
 func ServiceGrants() string {
 	return `
 GRANT SELECT, INSERT, UPDATE ON aggregates, orders TO ` + Producer.Login() + `;
@@ -64,7 +63,7 @@ GRANT INSERT ON effects TO ` + Consumer.Login() + `;
 GRANT SELECT, INSERT, UPDATE ON totals TO ` + Consumer.Login()
 }
 
-// outboxLogin is the user that a child with some roles works on the outbox as.
+// outboxLogin returns the user of a child with some roles on the outbox.
 func (c *Config) outboxLogin() string {
 	var mine []Role
 	for _, r := range []Role{Producer, Relay, Janitor} {
@@ -78,7 +77,7 @@ func (c *Config) outboxLogin() string {
 	return serviceLogin
 }
 
-// loggedIn is the address of a database for another user with the same password.
+// loggedIn returns the address of a database for another user with the same password.
 func loggedIn(address, user string) (string, error) {
 	u, err := url.Parse(address)
 	if err != nil {

@@ -23,8 +23,7 @@ import (
 // variable holds the configuration of a child, as JSON.
 const variable = "BOXPAIR_CHILD"
 
-// Main runs this process as a child, if it was started as one, and then does not
-// return.
+// Main runs this process as a child if it was started as one; then Main does not return.
 func Main() {
 	text := os.Getenv(variable)
 	if text == "" {
@@ -45,7 +44,7 @@ func Main() {
 	os.Exit(0)
 }
 
-// service is a child from within.
+// service is the inside of a child.
 type service struct {
 	cfg Config
 	log *slog.Logger
@@ -55,12 +54,12 @@ type service struct {
 	parts []part
 }
 
-// part is one role at work.
+// part is one running role.
 type part struct {
 	name string
 	// run works until ctx ends.
 	run func(ctx context.Context) error
-	// ready is closed when it has begun; nil is at once.
+	// ready is closed when the role has begun; nil means at once.
 	ready <-chan struct{}
 	// tell completes a sample.
 	tell func(*Report)
@@ -71,7 +70,7 @@ func run(cfg Config) error {
 	runtime.GOMAXPROCS(cfg.GOMAXPROCS)
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	// Listened for to the very end: a second SIGTERM must not cut the report off.
+	// Signals are received to the very end: a second SIGTERM must not cut the report off.
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGTERM)
 	fmt.Println("listens")
@@ -80,9 +79,9 @@ func run(cfg Config) error {
 		cancel()
 	}()
 	ignored := make(chan os.Signal, 1)
-	signal.Notify(ignored, syscall.SIGUSR1) // sent to let a fault go on that is over already
+	signal.Notify(ignored, syscall.SIGUSR1) // sent to a waiting fault that may be over already
 	go endWithParent()
-	before := goleak.IgnoreCurrent() // those of the process itself
+	before := goleak.IgnoreCurrent() // goroutines of the process itself
 
 	s, closeLog, err := newService(cfg)
 	if err != nil {
@@ -93,7 +92,7 @@ func run(cfg Config) error {
 	return err
 }
 
-// leaked tells which goroutines are left that were not there before.
+// leaked names the goroutines that are left and were not in before.
 func leaked(before goleak.Option) string {
 	if err := goleak.Find(before); err != nil {
 		return err.Error()
@@ -101,7 +100,7 @@ func leaked(before goleak.Option) string {
 	return ""
 }
 
-// endWithParent ends the process when nobody is left who could.
+// endWithParent ends the process when its parent has ended.
 func endWithParent() {
 	_, _ = io.Copy(io.Discard, os.Stdin)
 	os.Exit(3)
@@ -119,7 +118,7 @@ func newService(cfg Config) (*service, func() error, error) {
 	return &service{cfg: cfg, log: slog.New(slog.NewTextHandler(f, level))}, f.Close, nil
 }
 
-// say tells the parent something, on a line of its own.
+// say sends the parent a message, on a line of its own.
 func (s *service) say(what string, value any) {
 	text, err := json.Marshal(value)
 	if err != nil {
@@ -130,8 +129,8 @@ func (s *service) say(what string, value any) {
 	_, _ = fmt.Printf("%s %s\n", what, text)
 }
 
-// work runs the roles until ctx ends, consumers first, so that their queues are there
-// when something is sent.
+// work runs the roles until ctx ends. Consumers start first, so that their queues exist before an
+// event is sent.
 func (s *service) work(ctx context.Context) error {
 	closers, err := s.build(ctx)
 	defer func() {
@@ -166,7 +165,7 @@ func (s *service) work(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// build makes what the roles need. What it returns is closed in the reverse order.
+// build makes the parts of the roles. The closers are called in reverse order.
 func (s *service) build(ctx context.Context) (closers []func(), err error) {
 	c := &s.cfg
 	if c.has(Consumer) {
@@ -195,7 +194,7 @@ func (s *service) build(ctx context.Context) (closers []func(), err error) {
 	return append(closers, more...), err
 }
 
-// open returns a store on a database, for a user. It does not need the database to answer.
+// open returns a store on a database, for a user. The database need not answer.
 func (s *service) open(ctx context.Context, url, user string) (*store, func(), error) {
 	url, err := loggedIn(url, user)
 	if err != nil {
@@ -215,7 +214,7 @@ func (s *service) open(ctx context.Context, url, user string) (*store, func(), e
 	return &store{st, pool}, pool.Close, err
 }
 
-// store is a store with the pool under it.
+// store is a store with its pool.
 type store struct {
 	*postgres.Store
 	pool *pgxpool.Pool

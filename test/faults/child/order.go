@@ -11,7 +11,7 @@ import (
 	"github.com/boxpair/boxpair/producer"
 )
 
-// Order is what a producer places and an event tells of.
+// Order is an order of a producer, and the payload of its event.
 type Order struct {
 	Producer string `json:"producer"`
 	Number   int64  `json:"number"`
@@ -21,7 +21,7 @@ type Order struct {
 	Fill     string `json:"fill"`
 }
 
-// NewOrder is the order with a number. Everything but its place follows from it.
+// NewOrder returns the order with a number. All fields except its place follow from the number.
 func NewOrder(producer string, number int64, keys int) Order {
 	return Order{
 		Producer: producer, Number: number,
@@ -30,13 +30,13 @@ func NewOrder(producer string, number int64, keys int) Order {
 	}
 }
 
-// Source is what the order's event comes from.
+// Source returns the source of the order's event.
 func (o *Order) Source() string { return fmt.Sprintf("order/%s/%d", o.Producer, o.Number) }
 
-// Dispatch is the dispatch ID that the order's event must have.
+// Dispatch returns the dispatch ID that the order's event must have.
 func (o *Order) Dispatch() uuid.UUID { return idgen.Of(OutboxName, o.Source(), 1, 0) }
 
-// event is the order's event. The payload has size bytes at least.
+// event returns the order's event. The payload has at least size bytes.
 func (o *Order) event(topic string, size int) (producer.Event, error) {
 	told := *o
 	told.Fill = Canary + strings.Repeat(".", max(0, size-len(Canary)))
@@ -47,7 +47,7 @@ func (o *Order) event(topic string, size int) (producer.Event, error) {
 	}, err
 }
 
-// Receipt is the dispatch ID of the event that a service's handler emits for a dispatch.
+// Receipt returns the dispatch ID of the event that a service's handler emits for a dispatch.
 func Receipt(service string, dispatch uuid.UUID) uuid.UUID {
 	return idgen.Child(ConsumerName(service), dispatch, 0)
 }

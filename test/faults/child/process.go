@@ -18,8 +18,8 @@ import (
 	"github.com/boxpair/boxpair/internal/fault"
 )
 
-// ErrNoFaults is returned by [Start] for a child with faults in a program that was built
-// without -tags faults.
+// ErrNoFaults is returned by [Start] for a child with faults in a program that was built without
+// -tags faults.
 var ErrNoFaults = errors.New("built without -tags faults: nothing would be injected")
 
 // Process is a running child. Its methods may be called from several goroutines.
@@ -31,16 +31,16 @@ type Process struct {
 
 	mu      sync.Mutex
 	changed chan struct{} // closed at the next change
-	listens bool          // for SIGTERM, which would kill it otherwise
+	listens bool          // the child handles SIGTERM, which would kill it otherwise
 	ready   bool
-	faults  []string // as they announced themselves
+	faults  []string // announced faults
 	last    *Report  // the newest sample
-	report  *Report  // of the end
-	err     error    // how it ended
+	report  *Report  // at the end
+	err     error    // result of the process
 }
 
-// Start runs this program again as a child, or Config.Program, with faults as package fault reads
-// them, "" for none. The child ends with this process. The caller must end it: by [Process.Stop] or
+// Start runs this program, or Config.Program, as a child. faults is a plan of package fault, or "".
+// The child ends with this process. The caller must end the child with [Process.Stop] or
 // [Process.Kill].
 func Start(ctx context.Context, cfg Config, faults string) (*Process, error) {
 	if faults != "" && !fault.Enabled {
@@ -83,7 +83,7 @@ func Start(ctx context.Context, cfg Config, faults string) (*Process, error) {
 	return p, nil
 }
 
-// follow reads what the child says until it ends.
+// follow reads the child's output until the child ends.
 func (p *Process) follow(stdout, stderr io.Reader) {
 	var wg sync.WaitGroup
 	wg.Go(func() { p.read(stdout, p.heard) })
@@ -111,7 +111,7 @@ func (p *Process) read(from io.Reader, line func([]byte)) {
 	for s.Scan() {
 		line(s.Bytes())
 	}
-	_, _ = io.Copy(io.Discard, from) // a line that is too long must not stop the child
+	_, _ = io.Copy(io.Discard, from) // an overlong line must not stop the child
 }
 
 func (p *Process) heard(line []byte) {
@@ -143,8 +143,8 @@ func (p *Process) change(do func()) {
 	p.changed = make(chan struct{})
 }
 
-// await waits until cond, which is called with the lock held, is true. It fails when the
-// child ends before that, or ctx.
+// await waits until cond, which is called with the lock held, returns true. It fails if the child
+// or ctx ends before.
 func (p *Process) await(ctx context.Context, what string, cond func() bool) error {
 	for {
 		p.mu.Lock()
@@ -175,48 +175,48 @@ func orEnd(err error) error {
 	return err
 }
 
-// Name is the child's name.
+// Name returns the child's name.
 func (p *Process) Name() string { return p.cfg.Name }
 
-// PID is the number of the child's process.
+// PID returns the child's process ID.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
 
-// Config is what the child was started with.
+// Config returns the child's configuration.
 func (p *Process) Config() Config { return p.cfg }
 
-// Ready waits until the child works: a consumer has subscribed.
+// Ready waits until the child works: a consumer, for example, has subscribed.
 func (p *Process) Ready(ctx context.Context) error {
 	return p.await(ctx, "it was ready", func() bool { return p.ready })
 }
 
-// Fault waits until n faults have announced themselves.
+// Fault waits until n faults have been announced.
 func (p *Process) Fault(ctx context.Context, n int) error {
 	return p.await(ctx, fmt.Sprintf("%d faults", n), func() bool { return len(p.faults) >= n })
 }
 
-// Faults are the faults that have announced themselves, as "before-mark kill (time 3)".
+// Faults returns the announced faults, such as "before-mark kill (time 3)".
 func (p *Process) Faults() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return append([]string(nil), p.faults...)
 }
 
-// Until waits until a sample or the report fulfils cond; what says it in words.
+// Until waits until a sample or the report fulfils cond; what describes cond in errors.
 func (p *Process) Until(ctx context.Context, what string, cond func(*Report) bool) error {
 	return p.await(ctx, what, func() bool { return p.last != nil && cond(p.last) })
 }
 
-// Last is the newest sample, or the report; nil before the first.
+// Last returns the newest sample, or the report; nil before the first sample.
 func (p *Process) Last() *Report {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.last
 }
 
-// Ended is closed when the child has ended.
+// Ended returns a channel that is closed when the child has ended.
 func (p *Process) Ended() <-chan struct{} { return p.done }
 
-// Wait waits for the child's end, and tells how it ended: nil for status 0.
+// Wait waits for the child's end, and returns nil for exit status 0.
 func (p *Process) Wait(ctx context.Context) error {
 	select {
 	case <-p.done:
@@ -226,7 +226,7 @@ func (p *Process) Wait(ctx context.Context) error {
 	}
 }
 
-// Killed waits for the child's end by SIGKILL, which a fault of its own brings about.
+// Killed waits for the child's end by SIGKILL, for example by its own fault.
 func (p *Process) Killed(ctx context.Context) error {
 	err := p.Wait(ctx)
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
@@ -237,7 +237,7 @@ func (p *Process) Killed(ctx context.Context) error {
 	return fmt.Errorf("child %s was not killed: %w", p.cfg.Name, orEnd(err))
 }
 
-// Signal sends a signal. The end of the child is no error.
+// Signal sends a signal. A child that has ended is no error.
 func (p *Process) Signal(sig syscall.Signal) error {
 	err := p.cmd.Process.Signal(sig)
 	if errors.Is(err, os.ErrProcessDone) {
@@ -246,7 +246,7 @@ func (p *Process) Signal(sig syscall.Signal) error {
 	return err
 }
 
-// Terminate tells the child to end in good order, once it can be told.
+// Terminate asks the child to end in order, once the child handles the signal.
 func (p *Process) Terminate(ctx context.Context) error {
 	if err := p.await(ctx, "it listened for signals", func() bool { return p.listens }); err != nil {
 		return err
@@ -254,16 +254,16 @@ func (p *Process) Terminate(ctx context.Context) error {
 	return p.Signal(syscall.SIGTERM)
 }
 
-// Release lets a fault that waits go on.
+// Release continues a waiting fault.
 func (p *Process) Release() error { return p.Signal(syscall.SIGUSR1) }
 
-// Kill ends the child as kill -9 does, and waits for its end.
+// Kill kills the child with SIGKILL, and waits for its end.
 func (p *Process) Kill() {
 	_ = p.Signal(syscall.SIGKILL)
 	<-p.done
 }
 
-// Stop ends the child in good order, and returns its report.
+// Stop ends the child in order, and returns its report.
 func (p *Process) Stop(ctx context.Context) (*Report, error) {
 	if err := p.Terminate(ctx); err != nil {
 		return nil, err

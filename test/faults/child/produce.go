@@ -114,7 +114,7 @@ func (w *writers) run(ctx context.Context) error {
 	return nil
 }
 
-// write places the batches that are one writer's: every so many.
+// write places the batches of one writer, every Writers-th batch.
 func (w *writers) write(ctx context.Context, me int64) {
 	c := &w.s.cfg
 	batch, ok := w.first(ctx, me)
@@ -133,8 +133,8 @@ func (w *writers) write(ctx context.Context, me int64) {
 	}
 }
 
-// first returns the batch that the writer placed last, to place it again: whether it
-// was committed is not known after a crash.
+// first returns the writer's last batch, to be placed again: after a crash the outcome of its
+// commit is unknown.
 func (w *writers) first(ctx context.Context, me int64) (batch int64, ok bool) {
 	c := &w.s.cfg
 	batch = me
@@ -149,7 +149,7 @@ func (w *writers) first(ctx context.Context, me int64) (batch int64, ok bool) {
 	})
 }
 
-// again calls do until it succeeds. It tells whether ctx lasted as long.
+// again calls do until it succeeds, and returns false if ctx ended before.
 func (w *writers) again(ctx context.Context, do func() error) bool {
 	for {
 		err := attempt(do)
@@ -166,8 +166,7 @@ func (w *writers) again(ctx context.Context, do func() error) bool {
 	}
 }
 
-// attempt makes an error of a panic and of a Goexit, as a server does that serves one request
-// in a goroutine.
+// attempt turns a panic and a Goexit into an error, like a server with a goroutine per request.
 func attempt(do func() error) error {
 	done := make(chan error, 1)
 	go func() {
@@ -216,7 +215,7 @@ func (w *writers) place(ctx context.Context, first, last int64) error {
 	})
 }
 
-// errHeld says that the brake is on.
+// errHeld means that the brake holds producers back.
 var errHeld = errors.New("the brake is on")
 
 // placeAll places orders in one round trip.

@@ -9,21 +9,21 @@ import (
 	"github.com/boxpair/boxpair/internal/fault"
 )
 
-// Report is how a child is, or how it was when it ended in good order.
+// Report is the state of a running child, or of a child at its orderly end.
 type Report struct {
-	// Heap and Goroutines are of this moment; the peaks since the child began.
+	// Heap and Goroutines are current values; the peaks are over the life of the child.
 	Heap, PeakHeap             uint64
 	Goroutines, PeakGoroutines int
-	// Leaked names the goroutines that were left at the end, "" if there were none.
+	// Leaked names the goroutines left at the end; "" if there were none.
 	Leaked string
 
-	// Placed is how many orders the producer has placed, and ProducerDone that it has
-	// placed all; PlaceErrors is how many transactions failed.
+	// Placed counts the orders that the producer has placed, and ProducerDone tells whether all are
+	// placed; PlaceErrors counts failed transactions.
 	Placed, PlaceErrors int64
 	ProducerDone        bool
 
-	// Of the relay: the shards that it owns, the relays that it sees, what is in flight at
-	// the transport and what is in memory, of a window.
+	// The relay's shards, visible relays, events in flight at the transport and events in memory,
+	// of a window.
 	Shards, Relays, InFlight, InMemory, Window int
 	PeakInFlight, PeakInMemory                 int
 	Blocked                                    bool
@@ -33,20 +33,20 @@ type Report struct {
 	Removed int64
 	// Handlers are the counters of the services.
 	Handlers map[string]consumer.Counters
-	// Misbehaved is how often handlers did what they should not, by kind.
+	// Misbehaved counts the misbehaviour of handlers, by kind.
 	Misbehaved map[string]int64
-	// Points is how often fault points were reached.
+	// Points counts how often fault points were reached.
 	Points map[fault.Point]int
 }
 
-// peaks are the largest values that were seen.
+// peaks are the largest observed values.
 type peaks struct {
 	heap               uint64
 	goroutines         int
 	inFlight, inMemory int
 }
 
-// sample tells the parent how the child is, until ctx ends.
+// sample reports the child's state to the parent until ctx ends.
 func (s *service) sample(ctx context.Context) {
 	tick := time.NewTicker(s.cfg.Sample)
 	defer tick.Stop()

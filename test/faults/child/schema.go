@@ -9,12 +9,12 @@ import (
 	"github.com/boxpair/boxpair/store/postgres"
 )
 
-// Schema are the tables of the service itself, besides the library's: what the
-// producer changes, and what a consumer does.
+// Schema makes the tables of the service itself, besides the library's tables: the producer's
+// orders and the consumer's effects.
 //
-// place puts an order, once for each name, and returns its place among the orders of its
-// key. It locks the aggregate first, which is what gives the events of a key an order.
-// place_all does that for many orders at once, and returns no row while the brake is on.
+// place inserts an order, once for each name, and returns its place among the orders of its key. It
+// locks the aggregate first, which puts the events of a key in order. place_all does the same for
+// many orders, and returns no row while the brake is on.
 const Schema = `
 CREATE TABLE aggregates (key text PRIMARY KEY, n bigint NOT NULL) WITH (fillfactor = 50);
 CREATE TABLE orders (
@@ -62,12 +62,11 @@ CREATE TABLE totals (
     PRIMARY KEY (consumer, key)
 ) WITH (fillfactor = 50);`
 
-// Install creates the tables of the library and of the service, as their owner, and gives every
-// [Role] what it needs of them. The roles' logins must be there: see [CreateLogins].
+// Install creates the tables of the library and of the service, as their owner, and grants every
+// [Role] its privileges. The roles' logins must exist: see [CreateLogins].
 func Install(ctx context.Context, url string) error { return install(ctx, url, Schema) }
 
-// Upgrade brings the tables of the library up to date, and gives every [Role] what it needs of
-// them.
+// Upgrade brings the tables of the library up to date, and grants every [Role] its privileges.
 func Upgrade(ctx context.Context, url string) error { return install(ctx, url, "") }
 
 func install(ctx context.Context, url, schema string) error {

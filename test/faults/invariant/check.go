@@ -8,7 +8,7 @@ import (
 	"github.com/google/uuid"
 )
 
-// check is one of the invariants. It tells found what it found.
+// check is one invariant. run reports each violation to found.
 type check struct {
 	name string
 	run  func(s *State, found func(format string, args ...any))
@@ -31,10 +31,10 @@ var checks = []check{
 	{"secrets", secrets},
 }
 
-// most is how many violations one check tells of.
+// most is how many violations of one check are reported.
 const most = 5
 
-// Names are the names of the checks, in their order.
+// Names returns the names of the checks, in their order.
 func Names() []string {
 	names := make([]string, len(checks))
 	for i, c := range checks {
@@ -43,8 +43,7 @@ func Names() []string {
 	return names
 }
 
-// Check returns what must not be, at most a few violations of each kind and then how many more
-// there were; none if all is well.
+// Check returns the violations: at most a few of each kind, followed by the number of the others.
 func Check(s *State) []Violation {
 	var all []Violation
 	for _, c := range checks {
@@ -61,8 +60,8 @@ func Check(s *State) []Violation {
 	return all
 }
 
-// Invalid tells what of the work that a run needs was not done, "" if it was: a run
-// in which no fault came to pass, or too little flowed, shows nothing.
+// Invalid returns the required work that was not done, or "": a run without a fault, or with too
+// little traffic, proves nothing.
 func Invalid(s *State) string {
 	var missing []string
 	for _, m := range []struct {
@@ -155,8 +154,8 @@ func phantom(s *State, found func(string, ...any)) {
 	}
 }
 
-// order looks at first effects only: a second one is another check's business. What is set aside
-// leaves a gap.
+// order checks first effects only, since another check finds second effects. An event that is set
+// aside leaves a gap.
 func order(s *State, found func(string, ...any)) {
 	if s.Unordered {
 		return
@@ -181,8 +180,8 @@ func order(s *State, found func(string, ...any)) {
 	}
 }
 
-// gaps are the places among the orders of each key whose order a consumer has not applied
-// for a reason that is another check's business.
+// gaps returns, for each key, the places of orders that a consumer has not applied for a reason
+// that another check judges.
 func (s *State) gaps(c *Consumer) map[string]map[int64]bool {
 	missing := set(s.Pending, s.Live, s.Dead, c.Live, c.Aside)
 	gaps := make(map[string]map[int64]bool)

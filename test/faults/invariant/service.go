@@ -23,8 +23,8 @@ func drained(s *State, found func(string, ...any)) {
 	}
 }
 
-// claimed holds the broker's word against the inbox: once its queues are empty,
-// everything that it was given has been acknowledged.
+// claimed compares the broker with the inbox: once the queues are empty, all messages have been
+// acknowledged.
 func claimed(s *State, found func(string, ...any)) {
 	if s.Forgets {
 		return
@@ -72,14 +72,14 @@ func receipts(s *State, found func(string, ...any)) {
 			}
 			delete(written, id)
 		}
-		// A second effect of a dispatch has none left; it is not counted twice.
+		// A second effect of a dispatch has no receipt left; the repetition check counts it.
 		if n := len(written); n > 0 {
 			found("%s: %d events of a handler without an effect", c.Name, n)
 		}
 	}
 }
 
-// totals computes from the orders alone what a consumer must have summed up.
+// totals computes the consumers' required totals from the orders alone.
 func totals(s *State, found func(string, ...any)) {
 	outbox := set(s.Pending, s.Live, s.Dead)
 	for _, c := range s.Consumers {

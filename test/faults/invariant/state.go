@@ -6,50 +6,49 @@ import (
 	"github.com/google/uuid"
 )
 
-// State is everything that was found when a system had come to rest.
+// State is the observed state of a system that has come to rest.
 type State struct {
 	// Orders are the business rows, in any order.
 	Orders []Order
 	// Events are the rows of the outbox's log, by ascending place.
 	Events []Event
-	// Pending are the events in the queue, Live those that are parked and will be sent
-	// again, and Dead those that an operator has to see to.
+	// Pending are the events in the queue, Live the parked events that will be sent again, and Dead
+	// the events that wait for an operator.
 	Pending, Live, Dead []uuid.UUID
 	// Consumers are the services.
 	Consumers []Consumer
-	// Wire is what the broker was given, copies included, in its order. Nil if nobody
-	// recorded it.
+	// Wire are the messages given to the broker, copies included, in the broker's order. Nil if
+	// they were not recorded.
 	Wire []Arrival
-	// Queued is how many messages the broker still has for the consumers, handed out or not.
+	// Queued is the number of messages at the broker for the consumers, delivered or not.
 	Queued int
-	// DrainedIn is how long it took until all was at rest after the last fault, and DrainLimit how
-	// long it may take. Drained tells whether it was.
+	// DrainedIn is the time from the last fault until all was at rest, and DrainLimit its bound.
+	// Drained tells whether all came to rest.
 	Drained               bool
 	DrainedIn, DrainLimit time.Duration
 
-	// Processes are the reports of the services that ended in good order.
+	// Processes are the reports of services at their orderly end.
 	Processes []Process
-	// Texts are what was logged and what errors were stored, by where they stand.
+	// Texts are logs and stored errors, by their location.
 	Texts map[string]string
 	// Secrets must be in none of Texts.
 	Secrets []string
 
-	// Unordered tells that consumers keep no order, so that none is expected of their
-	// effects.
+	// Unordered means that consumers keep no order, so that the order of effects is not checked.
 	Unordered bool
-	// Forgets tells that consumers have forgotten claims, so that none is expected.
+	// Forgets means that consumers have forgotten claims, so that claims are not expected.
 	Forgets bool
-	// Reordered tells that the wire was not in order for a reason that the documents name, as past
-	// a dead letter.
+	// Reordered means that the wire was out of order for a documented reason, such as a dead
+	// letter.
 	Reordered bool
 
-	// Did is what happened, and Needed the least that must have.
+	// Did is the work that was done, and Needed the required minimum.
 	Did, Needed Work
 }
 
 // Order is a business row.
 type Order struct {
-	Dispatch uuid.UUID // that its event must have
+	Dispatch uuid.UUID // required of its event
 	Key      string
 	N        int64 // its place among the orders of its key
 	Amount   int64
@@ -63,13 +62,13 @@ type Event struct {
 	Amount   int64
 }
 
-// Arrival is a message that the broker was given.
+// Arrival is a message given to the broker.
 type Arrival struct {
 	Dispatch uuid.UUID
 	Key      string
 }
 
-// Effect is what a consumer did for one message.
+// Effect is a consumer's effect of one message.
 type Effect struct {
 	Dispatch uuid.UUID
 	Key      string
@@ -77,10 +76,10 @@ type Effect struct {
 	Amount   int64
 }
 
-// Total is what a consumer has summed up for a key.
+// Total is a consumer's total for a key.
 type Total struct{ Count, Sum, Least, Most int64 }
 
-// Consumer is what one service has done.
+// Consumer is the work of one service.
 type Consumer struct {
 	Name string
 	// Effects are in the order in which they happened.
@@ -88,15 +87,16 @@ type Consumer struct {
 	Totals  map[string]Total
 	// Claims are the dispatch IDs in the inbox.
 	Claims []uuid.UUID
-	// Live are the parked messages that will be handled again; Aside those that an operator
-	// has to see to.
+	// Live are the parked messages that will be handled again; Aside are the messages that wait for
+	// an operator.
 	Live, Aside []uuid.UUID
-	// Receipts are the events that its handler wrote, and Receipt computes which ID one must have.
+	// Receipts are the IDs of the events that its handler wrote, and Receipt computes the required
+	// ID.
 	Receipts []uuid.UUID
 	Receipt  func(dispatch uuid.UUID) uuid.UUID
 }
 
-// Process is what a service reported at its end.
+// Process is the report of a service at its end.
 type Process struct {
 	Name                 string
 	Leaked               string
@@ -106,20 +106,20 @@ type Process struct {
 	MostInMemory         int
 }
 
-// Work is what happened in a run.
+// Work is the amount of work in a run.
 type Work struct {
-	Orders int // that were placed
-	Faults int // that were injected for certain
+	Orders int // placed
+	Faults int // certainly injected
 	Copies int // on the wire, or suppressed by a consumer
 }
 
-// Violation is something that must not be.
+// Violation is a broken invariant.
 type Violation struct {
-	// Check is the name of the check that found it.
+	// Check is the name of the check that found the violation.
 	Check string
-	// What says what was found.
+	// What describes the violation.
 	What string
 }
 
-// String is the check's name and what it found.
+// String returns the check's name and the description.
 func (v Violation) String() string { return v.Check + ": " + v.What }

@@ -21,7 +21,7 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// Toxic is what is wrong with a connection, in toxiproxy's words.
+// Toxic is a fault of a connection, in toxiproxy's terms.
 type Toxic struct {
 	Name       string         `json:"name"`
 	Type       string         `json:"type"`
@@ -30,33 +30,33 @@ type Toxic struct {
 	Attributes map[string]any `json:"attributes"`
 }
 
-// Some toxics log everything to the global logger.
+// Some toxics log to the global logger.
 func init() { zerolog.SetGlobalLevel(zerolog.Disabled) }
 
 func toxic(kind, stream string, attributes map[string]any) Toxic {
 	return Toxic{Name: kind + "_" + stream, Type: kind, Stream: stream, Toxicity: 1, Attributes: attributes}
 }
 
-// DropReplies swallows what the server says and closes connections after ms
-// milliseconds; with 0 it never closes them.
+// DropReplies swallows the server's data and closes connections after ms milliseconds; with 0
+// connections stay open.
 func DropReplies(ms int) Toxic { return toxic("timeout", "downstream", map[string]any{"timeout": ms}) }
 
-// DropRequests swallows what the client says, likewise. With [DropReplies] and 0 the connection is
-// half open: both sides think that the other one is there.
+// DropRequests swallows the client's data, like DropReplies. With [DropReplies] and 0 the
+// connection is half open: each side believes that the other side is alive.
 func DropRequests(ms int) Toxic { return toxic("timeout", "upstream", map[string]any{"timeout": ms}) }
 
-// Latency delays what the server says by ms milliseconds, give or take jitter.
+// Latency delays the server's data by ms milliseconds, plus or minus jitter.
 func Latency(ms, jitter int) Toxic {
 	return toxic("latency", "downstream", map[string]any{"latency": ms, "jitter": jitter})
 }
 
-// Slice cuts what the client says into pieces of about size bytes, with micros
-// microseconds between them.
+// Slice cuts the client's data into pieces of about size bytes, with micros microseconds between
+// them.
 func Slice(size, micros int) Toxic {
 	return toxic("slicer", "upstream", map[string]any{"average_size": size, "size_variation": size / 2, "delay": micros})
 }
 
-// SliceReplies is [Slice] for what the server says.
+// SliceReplies is [Slice] for the server's data.
 func SliceReplies(size, micros int) Toxic {
 	return toxic("slicer", "downstream", map[string]any{"average_size": size, "size_variation": size / 2, "delay": micros})
 }
@@ -64,25 +64,25 @@ func SliceReplies(size, micros int) Toxic {
 // Reset resets connections after ms milliseconds.
 func Reset(ms int) Toxic { return toxic("reset_peer", "downstream", map[string]any{"timeout": ms}) }
 
-// Limit closes connections after the client has said n bytes.
+// Limit closes connections after n bytes of the client.
 func Limit(n int) Toxic { return toxic("limit_data", "upstream", map[string]any{"bytes": n}) }
 
-// LimitReplies closes connections after the server has said n bytes.
+// LimitReplies closes connections after n bytes of the server.
 func LimitReplies(n int) Toxic { return toxic("limit_data", "downstream", map[string]any{"bytes": n}) }
 
-// Bandwidth limits what the client says to kilobytes per second.
+// Bandwidth limits the client's data to kilobytes per second.
 func Bandwidth(kilobytes int) Toxic {
 	return toxic("bandwidth", "upstream", map[string]any{"rate": kilobytes})
 }
 
-// Proxy stands before one server. Its methods may be called from several goroutines.
+// Proxy is a proxy in front of one server. Its methods may be called concurrently.
 type Proxy struct {
 	server *toxiproxy.ApiServer
 	proxy  *toxiproxy.Proxy
 }
 
-// New listens on a free loopback port and passes everything on to a server.
-// The caller must Close it.
+// New listens on a free loopback port and forwards all connections to a server. The caller must
+// Close the proxy.
 func New(upstream string) (*Proxy, error) {
 	s := toxiproxy.NewServer(toxiproxy.NewMetricsContainer(nil), zerolog.Nop())
 	p := toxiproxy.NewProxy(s, "proxy", "127.0.0.1:0", upstream)
@@ -92,8 +92,7 @@ func New(upstream string) (*Proxy, error) {
 	return &Proxy{server: s, proxy: p}, nil
 }
 
-// Before returns a proxy before the server that a URL names, and the URL that goes
-// through it.
+// Before returns a proxy in front of the server in a URL, and the URL through the proxy.
 func Before(address string) (*Proxy, string, error) {
 	u, err := url.Parse(address)
 	if err != nil {
@@ -107,10 +106,10 @@ func Before(address string) (*Proxy, string, error) {
 	return p, u.String(), nil
 }
 
-// Addr is where the proxy listens.
+// Addr returns the address of the proxy.
 func (p *Proxy) Addr() string { return p.proxy.Listen }
 
-// Add spoils connections.
+// Add adds toxics to connections.
 func (p *Proxy) Add(toxics ...Toxic) error {
 	for _, t := range toxics {
 		text, err := json.Marshal(t)
@@ -124,18 +123,18 @@ func (p *Proxy) Add(toxics ...Toxic) error {
 	return nil
 }
 
-// Heal takes all toxics back. Connections from which something was swallowed are closed.
+// Heal removes all toxics. Connections with swallowed data are closed.
 func (p *Proxy) Heal() { p.proxy.Toxics.ResetToxics(context.Background()) }
 
-// Cut closes all connections; new ones can be opened at once. It takes back all toxics.
-// The listener stays: its port could be taken by others before it is back.
+// Cut closes all connections; new connections can be opened at once. It removes all toxics. The
+// listener stays open, since another process could take its port.
 func (p *Proxy) Cut() error {
 	err := p.Add(DropReplies(0), DropRequests(0))
-	p.Heal() // which closes what was swallowed from
+	p.Heal() // closes connections with swallowed data
 	return err
 }
 
-// Move has the proxy pass on to another server from now on, and closes all connections.
+// Move makes the proxy forward to another server from now on, and closes all connections.
 func (p *Proxy) Move(upstream string) error {
 	p.proxy.Lock()
 	p.proxy.Upstream = upstream
@@ -143,5 +142,5 @@ func (p *Proxy) Move(upstream string) error {
 	return p.Cut()
 }
 
-// Close closes everything.
+// Close closes the proxy and its connections.
 func (p *Proxy) Close() error { return p.server.Collection.Clear() }

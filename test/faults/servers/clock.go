@@ -10,8 +10,8 @@ import (
 	"runtime"
 )
 
-// fakeTime returns the path of libfaketime. On Debian and its relatives, as root, it is
-// installed if it is missing.
+// fakeTime returns the path of libfaketime. On Debian and its relatives, root installs a missing
+// libfaketime.
 func fakeTime(ctx context.Context) (string, error) {
 	if path := findFakeTime(); path != "" {
 		return path, nil
@@ -40,7 +40,7 @@ func findFakeTime() string {
 	return ""
 }
 
-// clockFile makes the file that moves a clock, in a directory that any user may read.
+// clockFile makes the file with the offset of a clock, in a directory that any user may read.
 func clockFile() (string, error) {
 	dir, err := os.MkdirTemp("", "boxpair-clock-")
 	if err != nil {

@@ -6,7 +6,7 @@ import (
 	"syscall"
 )
 
-// mount makes dir a file system of its own that holds size bytes.
+// mount makes dir a file system of its own with size bytes.
 func mount(dir string, size int) error {
 	return syscall.Mount("tmpfs", dir, "tmpfs", 0, fmt.Sprintf("size=%d", size))
 }

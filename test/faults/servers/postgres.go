@@ -14,7 +14,7 @@ import (
 	"github.com/boxpair/boxpair/internal/testenv/service"
 )
 
-// Postgres is a PostgreSQL server to be maltreated.
+// Postgres is a PostgreSQL server for faults.
 type Postgres struct {
 	mu      sync.Mutex
 	server  *service.Postgres
@@ -26,7 +26,8 @@ type Postgres struct {
 func StartPostgres(ctx context.Context, cfg Config) (*Postgres, error) {
 	p := &Postgres{}
 	with := service.PostgresConfig{Settings: append([]string{
-		// Found by the victim of a test, soon; a test's own connection sets more.
+		// The victim of a test soon detects a deadlock; a test's own connection sets a longer
+		// timeout.
 		"deadlock_timeout=100ms",
 	}, cfg.Settings...)}
 	if cfg.FakeClock {
@@ -54,7 +55,7 @@ func StartPostgres(ctx context.Context, cfg Config) (*Postgres, error) {
 	return p, nil
 }
 
-// Close stops the server and removes what it wrote.
+// Close stops the server and removes its files.
 func (p *Postgres) Close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -65,10 +66,10 @@ func (p *Postgres) Close() error {
 	return errors.Join(errs...)
 }
 
-// URL is the address of a database for [User], its owner.
+// URL returns the address of a database for [User], its owner.
 func (p *Postgres) URL(database string) string { return p.address(database, User, Password) }
 
-// Addr is where the server listens.
+// Addr returns the address of the server.
 func (p *Postgres) Addr() string {
 	u, err := url.Parse(p.server.URL())
 	if err != nil {
@@ -77,7 +78,7 @@ func (p *Postgres) Addr() string {
 	return u.Host
 }
 
-// AdminURL is the address of a database for the superuser.
+// AdminURL returns the address of a database for the superuser.
 func (p *Postgres) AdminURL(database string) string { return p.address(database, "", "") }
 
 func (p *Postgres) address(database, user, password string) string {
@@ -92,12 +93,12 @@ func (p *Postgres) address(database, user, password string) string {
 	return u.String()
 }
 
-// Exec runs statements as superuser in the first database, each on its own.
+// Exec runs statements as superuser in the first database, each in a transaction of its own.
 func (p *Postgres) Exec(ctx context.Context, statements ...string) error {
 	return Exec(ctx, p.AdminURL("postgres"), statements...)
 }
 
-// Exec runs statements, each on its own, on a connection of its own.
+// Exec runs statements on a new connection, each in a transaction of its own.
 func Exec(ctx context.Context, url string, statements ...string) error {
 	conn, err := pgx.Connect(ctx, url)
 	if err != nil {
@@ -112,12 +113,12 @@ func Exec(ctx context.Context, url string, statements ...string) error {
 	return nil
 }
 
-// Create makes a database that belongs to [User], a copy of template.
+// Create makes a database owned by [User] as a copy of template.
 func (p *Postgres) Create(ctx context.Context, name, template string) error {
 	return p.Exec(ctx, fmt.Sprintf("CREATE DATABASE %s TEMPLATE %s OWNER %s", name, template, User))
 }
 
-// Drop removes a database and cuts who is connected to it.
+// Drop removes a database and cuts its connections.
 func (p *Postgres) Drop(ctx context.Context, name string) error {
 	return p.Exec(ctx, "DROP DATABASE IF EXISTS "+name+" WITH (FORCE)")
 }
@@ -127,13 +128,12 @@ func (p *Postgres) Set(ctx context.Context, name, value string) error {
 	return p.Exec(ctx, fmt.Sprintf("ALTER SYSTEM SET %s = '%s'", name, value), "SELECT pg_reload_conf()")
 }
 
-// Reset takes back what [Postgres.Set] did.
+// Reset undoes [Postgres.Set].
 func (p *Postgres) Reset(ctx context.Context, name string) error {
 	return p.Exec(ctx, "ALTER SYSTEM RESET "+name, "SELECT pg_reload_conf()")
 }
 
-// Terminate ends the backends of a database that are not the superuser's, and tells how many there
-// were.
+// Terminate ends the backends of a database, except for the superuser's, and returns their number.
 func (p *Postgres) Terminate(ctx context.Context, database string) (n int, err error) {
 	conn, err := pgx.Connect(ctx, p.AdminURL("postgres"))
 	if err != nil {
@@ -145,7 +145,7 @@ func (p *Postgres) Terminate(ctx context.Context, database string) (n int, err e
 	return n, err
 }
 
-// Restart ends the server as an administrator does, fast, and starts it again.
+// Restart shuts the server down fast, as an administrator does, and starts it again.
 func (p *Postgres) Restart(ctx context.Context) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -153,8 +153,8 @@ func (p *Postgres) Restart(ctx context.Context) error {
 	return p.server.Start(ctx)
 }
 
-// Crash ends the server at once, without a checkpoint, and starts it again: it recovers from
-// its log.
+// Crash ends the server at once, without a checkpoint, and starts it again; the server recovers
+// from its log.
 func (p *Postgres) Crash(ctx context.Context) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -162,28 +162,28 @@ func (p *Postgres) Crash(ctx context.Context) error {
 	return p.server.Start(ctx)
 }
 
-// Kill ends the server at once and leaves it so.
+// Kill ends the server at once and does not start it again.
 func (p *Postgres) Kill() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.server.Crash()
 }
 
-// Stop ends the server and leaves it so.
+// Stop shuts the server down and does not start it again.
 func (p *Postgres) Stop() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.server.Stop()
 }
 
-// Start starts a server that was ended.
+// Start starts the ended server.
 func (p *Postgres) Start(ctx context.Context) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.server.Start(ctx)
 }
 
-// Standby starts a copy that follows the server. The caller must Close it.
+// Standby starts a copy that follows the server. The caller must Close the copy.
 func (p *Postgres) Standby(ctx context.Context) (*Postgres, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -194,7 +194,7 @@ func (p *Postgres) Standby(ctx context.Context) (*Postgres, error) {
 	return &Postgres{server: s}, nil
 }
 
-// AwaitReplay waits until a standby of the server has everything that it has committed.
+// AwaitReplay waits until a standby has replayed all commits of the server.
 func (p *Postgres) AwaitReplay(ctx context.Context, standby *Postgres) error {
 	var here string
 	if err := queryRow(ctx, p.AdminURL("postgres"), "SELECT pg_current_wal_flush_lsn()::text", &here); err != nil {
@@ -214,7 +214,7 @@ func (p *Postgres) AwaitReplay(ctx context.Context, standby *Postgres) error {
 	}
 }
 
-// Promote makes a standby a server of its own.
+// Promote makes a standby an independent server.
 func (p *Postgres) Promote(ctx context.Context) error {
 	var promoted bool
 	if err := queryRow(ctx, p.AdminURL("postgres"), "SELECT pg_promote()", &promoted); err != nil {
@@ -235,8 +235,8 @@ func queryRow(ctx context.Context, url, query string, into any) error {
 	return conn.QueryRow(ctx, query).Scan(into)
 }
 
-// Tablespace makes a tablespace of size bytes on a file system of its own, which is full
-// when it is full. It needs root.
+// Tablespace makes a tablespace of size bytes on a file system of its own, so that the tablespace
+// can fill up. It needs root.
 func (p *Postgres) Tablespace(ctx context.Context, name string, size int) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -256,12 +256,13 @@ func (p *Postgres) Tablespace(ctx context.Context, name string, size int) error 
 		fmt.Sprintf("GRANT CREATE ON TABLESPACE %s TO %s", name, User))
 }
 
-// SetClock moves the server's clock by d from the true time, at once and for every session.
+// SetClock sets the offset of the server's clock from the true time to d, at once and for every
+// session.
 func (p *Postgres) SetClock(d time.Duration) error {
 	if p.clock == "" {
 		return errors.New("the clock of this server is not fake")
 	}
-	// Written beside and renamed: the server reads it at any moment.
+	// The file is written aside and renamed, since the server may read it at any moment.
 	next := p.clock + ".next"
 	if err := os.WriteFile(next, fmt.Appendf(nil, "%+.3f\n", d.Seconds()), 0o644); err != nil {
 		return err

@@ -12,7 +12,7 @@ import (
 	"github.com/boxpair/boxpair/internal/testenv/service"
 )
 
-// RabbitMQ is a RabbitMQ node to be maltreated.
+// RabbitMQ is a RabbitMQ node for faults.
 type RabbitMQ struct {
 	mu   sync.Mutex
 	node *service.RabbitMQ
@@ -33,14 +33,14 @@ func StartRabbitMQ(ctx context.Context) (*RabbitMQ, error) {
 	return r, nil
 }
 
-// Close stops the node and removes what it wrote.
+// Close stops the node and removes its files.
 func (r *RabbitMQ) Close() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.node.Close()
 }
 
-// URL is the node's address for [User].
+// URL returns the node's address for [User].
 func (r *RabbitMQ) URL() string {
 	u, err := url.Parse(r.node.URL())
 	if err != nil {
@@ -50,10 +50,10 @@ func (r *RabbitMQ) URL() string {
 	return u.String()
 }
 
-// AdminURL is the node's address for its administrator.
+// AdminURL returns the node's address for its administrator.
 func (r *RabbitMQ) AdminURL() string { return r.node.URL() }
 
-// Ctl runs rabbitmqctl against the node and returns what it printed.
+// Ctl runs rabbitmqctl against the node and returns its output.
 func (r *RabbitMQ) Ctl(ctx context.Context, args ...string) (string, error) {
 	out, err := exec.CommandContext(ctx, r.node.Ctl(), args...).CombinedOutput()
 	if err != nil {
@@ -62,9 +62,8 @@ func (r *RabbitMQ) Ctl(ctx context.Context, args ...string) (string, error) {
 	return string(out), nil
 }
 
-// Crash kills the node as kill -9 does, and starts it again. Queues that were declared
-// before are there again: a chain that has just begun would lose its own, see
-// [service.RabbitMQ.Settle].
+// Crash kills the node with SIGKILL and starts it again. Queues declared before the crash survive:
+// without [service.RabbitMQ.Settle], a new chain would lose its queues.
 func (r *RabbitMQ) Crash(ctx context.Context) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -76,7 +75,7 @@ func (r *RabbitMQ) Crash(ctx context.Context) error {
 	if err == nil {
 		return nil
 	}
-	// It has been seen not to come up after a kill. Whoever supervises a node starts it again.
+	// After a kill the node sometimes fails to start. A supervisor would start it again.
 	if again := r.node.Start(ctx); again != nil {
 		return errors.Join(err, again)
 	}
@@ -92,45 +91,45 @@ func (r *RabbitMQ) Restart(ctx context.Context) error {
 	return err
 }
 
-// Pause stops the node's process where it stands.
+// Pause stops the node's process with a signal.
 func (r *RabbitMQ) Pause() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.node.Pause()
 }
 
-// Resume lets a paused node go on.
+// Resume continues a paused node.
 func (r *RabbitMQ) Resume() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.node.Resume()
 }
 
-// CloseConnections has the broker close every connection.
+// CloseConnections makes the broker close every connection.
 func (r *RabbitMQ) CloseConnections(ctx context.Context) error {
 	_, err := r.Ctl(ctx, "close_all_connections", "closed by a test")
 	return err
 }
 
-// BlockMemory raises the memory alarm: the broker takes no messages.
+// BlockMemory raises the memory alarm: the broker accepts no messages.
 func (r *RabbitMQ) BlockMemory(ctx context.Context) error {
 	_, err := r.Ctl(ctx, "set_vm_memory_high_watermark", "0.000001")
 	return err
 }
 
-// UnblockMemory takes the memory alarm back.
+// UnblockMemory clears the memory alarm.
 func (r *RabbitMQ) UnblockMemory(ctx context.Context) error {
 	_, err := r.Ctl(ctx, "set_vm_memory_high_watermark", "0.4")
 	return err
 }
 
-// BlockDisk raises the disk alarm: the broker takes no messages.
+// BlockDisk raises the disk alarm: the broker accepts no messages.
 func (r *RabbitMQ) BlockDisk(ctx context.Context) error {
 	_, err := r.Ctl(ctx, "set_disk_free_limit", "90000GB")
 	return err
 }
 
-// UnblockDisk takes the disk alarm back.
+// UnblockDisk clears the disk alarm.
 func (r *RabbitMQ) UnblockDisk(ctx context.Context) error {
 	_, err := r.Ctl(ctx, "set_disk_free_limit", "1MB")
 	return err

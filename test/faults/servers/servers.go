@@ -7,14 +7,14 @@ import (
 	"sync"
 )
 
-// User is whom programs under test log in to RabbitMQ as, and who owns their databases
-// on PostgreSQL. Password is the password of every user on both servers, a canary.
+// User is the login of programs under test at RabbitMQ, and the owner of their databases on
+// PostgreSQL. Password, a canary, is the password of every user on both servers.
 const (
 	User     = "service"
 	Password = "canary-password"
 )
 
-// Config says which servers are needed.
+// Config selects and configures the servers.
 type Config struct {
 	// Settings are further settings of PostgreSQL, as "name=value". Defaults to none.
 	Settings []string
@@ -31,8 +31,8 @@ type Servers struct {
 	RabbitMQ *RabbitMQ // nil without one
 }
 
-// Start starts the servers side by side and returns when they can be used: about eight
-// seconds. The caller must Close them.
+// Start starts the servers at once and returns when they are ready, after about eight seconds. The
+// caller must Close them.
 func Start(ctx context.Context, cfg Config) (*Servers, error) {
 	s := &Servers{}
 	var (
@@ -50,7 +50,7 @@ func Start(ctx context.Context, cfg Config) (*Servers, error) {
 	return s, nil
 }
 
-// Close stops the servers and removes what they wrote.
+// Close stops the servers and removes their files.
 func (s *Servers) Close() error {
 	var errs []error
 	if s.Postgres != nil {

@@ -8,11 +8,10 @@ import (
 	"github.com/boxpair/boxpair/test/faults/child"
 )
 
-// Queue is the name of a service's queue.
+// Queue returns the name of a service's queue.
 func (s *System) Queue(service string) string { return child.QueueName(s.Topic, service) }
 
-// Recorded returns the messages that were recorded of the wire. They stay recorded, in
-// another order perhaps.
+// Recorded returns the recorded messages. They stay recorded, perhaps in another order.
 func (s *System) Recorded() (found []amqp091.Delivery, err error) {
 	err = s.channel(func(ch *amqp091.Channel) error {
 		for {
@@ -26,16 +25,16 @@ func (s *System) Recorded() (found []amqp091.Delivery, err error) {
 	return found, err
 }
 
-// Take takes all messages out of a service's queue, for good. No child may be reading
-// it. How many there are is asked of nobody: a marker behind them tells.
+// Take removes all messages from a service's queue. No child may be reading the queue. A marker
+// behind the messages shows the end; the broker is not asked for their number.
 func (s *System) Take(service string) (found []amqp091.Delivery, err error) {
 	marker := "marker-" + token()
 	if err := s.Put(service, amqp091.Publishing{MessageId: marker}); err != nil {
 		return nil, err
 	}
 	err = s.channel(func(ch *amqp091.Channel) error {
-		// Acknowledged by the broker itself: what a channel acknowledges last may come
-		// again when it closes at once.
+		// The broker acknowledges by itself: the last acknowledgement of a channel may be lost when
+		// the channel closes at once.
 		deliveries, err := ch.Consume(s.Queue(service), "", true, false, false, false, nil)
 		if err != nil {
 			return err
@@ -51,8 +50,7 @@ func (s *System) Take(service string) (found []amqp091.Delivery, err error) {
 	return found, err
 }
 
-// Put publishes messages to a service's queue, past the exchange, and waits until the broker has
-// them.
+// Put publishes messages to a service's queue, without the exchange, and waits for the confirms.
 func (s *System) Put(service string, messages ...amqp091.Publishing) error {
 	return s.channel(func(ch *amqp091.Channel) error {
 		if err := ch.Confirm(false); err != nil {

@@ -22,10 +22,9 @@ import (
 // stopLimit bounds the orderly end of the children.
 const stopLimit = 20 * time.Second
 
-// Finish waits until the producers are done and everything has come to rest, stops the children and
-// reads what they have done. needed is the least work that the run must show. An error tells that
-// the look itself failed, or a child's end; what is wrong with the state is told by package
-// invariant.
+// Finish waits until the producers are done and everything has come to rest, stops the children,
+// and reads the state. needed is the least work that the run must show. An error means that the
+// reading failed, or that a child ended badly; package invariant judges the state.
 func (s *System) Finish(ctx context.Context, needed invariant.Work) (*invariant.State, error) {
 	if err := s.produced(ctx); err != nil {
 		return nil, err
@@ -44,8 +43,8 @@ func (s *System) Finish(ctx context.Context, needed invariant.Work) (*invariant.
 	return state, nil
 }
 
-// Settle waits until the producers are done and everything is sent and handled, within
-// Config.DrainLimit, and leaves the children running.
+// Settle waits until the producers are done and all events are sent and handled, within
+// Config.DrainLimit. The children keep running.
 func (s *System) Settle(ctx context.Context) error {
 	if err := s.produced(ctx); err != nil {
 		return err
@@ -57,7 +56,7 @@ func (s *System) Settle(ctx context.Context) error {
 	return nil
 }
 
-// produced waits until the producers that run have placed all their orders.
+// produced waits until the running producers have placed all their orders.
 func (s *System) produced(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.DrainLimit)
 	defer cancel()
@@ -95,12 +94,11 @@ func (s *System) running() []*child.Process {
 	return running
 }
 
-// rest waits until nothing is left to be done, and tells whether that came to pass
-// within Config.DrainLimit.
+// rest waits until no work is left, and tells whether that happened within Config.DrainLimit.
 func (s *System) rest(ctx context.Context) bool {
 	ctx, cancel := context.WithDeadline(ctx, s.calmSince.Add(s.cfg.DrainLimit))
 	defer cancel()
-	for quiet := 0; quiet < 2; { // twice: a message may be on its way between two looks
+	for quiet := 0; quiet < 2; { // twice: a message may move between the counts
 		left, err := s.Left(ctx)
 		if err == nil && left == 0 {
 			quiet++
@@ -116,8 +114,8 @@ func (s *System) rest(ctx context.Context) bool {
 	return true
 }
 
-// Left is how much is still to be done: events to be sent, messages with the broker,
-// messages to be handled.
+// Left returns the amount of unfinished work: events to send, messages at the broker, and messages
+// to handle.
 func (s *System) Left(ctx context.Context) (int, error) {
 	left, err := Number(ctx, s.pools.outbox, `SELECT (SELECT count(*) FROM boxpair.outbox_queue)
 		+ (SELECT count(*) FROM boxpair.outbox_parked WHERE state IN ('retrying', 'following'))`)
@@ -150,8 +148,8 @@ func (s *System) Left(ctx context.Context) (int, error) {
 	return s.queued()
 }
 
-// queued is how many messages wait at the broker. Those that were handed out and are not
-// acknowledged do not show until their channel is closed.
+// queued returns how many messages wait at the broker. Delivered and unacknowledged messages are
+// not counted until their channel is closed.
 func (s *System) queued() (total int, err error) {
 	err = s.channel(func(ch *amqp091.Channel) error {
 		for _, service := range s.cfg.Services {
@@ -166,7 +164,7 @@ func (s *System) queued() (total int, err error) {
 	return total, err
 }
 
-// stop ends the children that run in good order, and keeps their reports.
+// stop stops the running children in order, and keeps their reports.
 func (s *System) stop(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, stopLimit)
 	defer cancel()
@@ -185,14 +183,14 @@ func (s *System) stop(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// Reported keeps the report of a child that was stopped.
+// Reported keeps the report of a stopped child.
 func (s *System) Reported(p *child.Process, r *child.Report) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.reports[fmt.Sprintf("%s (%d)", p.Name(), len(s.reports))] = r
 }
 
-// Look reads what was done. No child may be running: what is left at the broker is taken.
+// Look reads the state. No child may be running, since Look takes the messages at the broker.
 func (s *System) Look(ctx context.Context) (*invariant.State, error) {
 	state := &invariant.State{
 		Unordered: s.cfg.Unordered, Forgets: s.cfg.Forgets,
@@ -209,7 +207,7 @@ func (s *System) Look(ctx context.Context) (*invariant.State, error) {
 	return state, nil
 }
 
-// LookAtDatabases reads what the databases hold, whoever is running.
+// LookAtDatabases reads the state of the databases; children may be running.
 func (s *System) LookAtDatabases(ctx context.Context) (*invariant.State, error) {
 	state := &invariant.State{}
 	for _, read := range []func(context.Context, *invariant.State) error{s.readOrders, s.readOutbox, s.readConsumers} {
@@ -331,7 +329,7 @@ func (s *System) readConsumer(ctx context.Context, name string) (c invariant.Con
 	return c, nil
 }
 
-// readChildren takes the reports over, and counts the faults that announced themselves.
+// readChildren reads the reports of the children, and counts the announced faults.
 func (s *System) readChildren(state *invariant.State) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -358,7 +356,7 @@ func (s *System) readChildren(state *invariant.State) {
 	}
 }
 
-// readTexts collects what was logged and what errors were stored.
+// readTexts collects the logs and the stored errors.
 func (s *System) readTexts(ctx context.Context, state *invariant.State) error {
 	state.Texts = make(map[string]string)
 	entries, err := os.ReadDir(s.cfg.Dir)

@@ -20,51 +20,50 @@ import (
 	"github.com/boxpair/boxpair/transport/amqp"
 )
 
-// Config says how a system differs from a small one.
+// Config sets how a system differs from a small one.
 type Config struct {
-	// Dir is where children log. Required.
+	// Dir is the directory of the children's logs. Required.
 	Dir string
 	// Services are the consumers. Defaults to "stock".
 	Services []string
-	// Install makes the tables of a database, as child.Install does, which it defaults to.
+	// Install makes the tables of a database. Defaults to child.Install.
 	Install func(ctx context.Context, url string) error
-	// NoWire records nothing of what the broker is given, for runs that are too large. Defaults
-	// to false.
+	// NoWire records no messages given to the broker, for runs that are too large. Defaults to
+	// false.
 	NoWire bool
-	// Proxies has children reach the servers through proxies: Outbox, Inbox and Broker. Defaults
+	// Proxies makes children reach the servers through proxies: Outbox, Inbox and Broker. Defaults
 	// to false.
 	Proxies bool
-	// Unordered tells that consumers keep no order. Defaults to false.
+	// Unordered means that consumers keep no order. Defaults to false.
 	Unordered bool
-	// AsTold leaves relays as they are configured. Otherwise every third sends envelopes, and every
-	// third batches, as while settings change. Defaults to false.
+	// AsTold leaves relays as configured. Otherwise every third relay sends envelopes, and every
+	// third sends batches, as during a change of settings. Defaults to false.
 	AsTold bool
-	// Archive keeps a copy of every event, for what a janitor removes. Defaults to false.
+	// Archive keeps a copy of every event, since a janitor removes events. Defaults to false.
 	Archive bool
-	// Forgets tells that consumers forget dispatch IDs within the run, so that claims are not
-	// looked at. Defaults to false.
+	// Forgets means that consumers forget dispatch IDs within the run, so that claims are not
+	// checked. Defaults to false.
 	Forgets bool
-	// DrainLimit is how long it may take until all is at rest. Defaults to 30 s.
+	// DrainLimit bounds the time until all is at rest. Defaults to 30 s.
 	DrainLimit time.Duration
-	// MostHeap is how many bytes of heap a child may have. Defaults to 256 MiB.
+	// MostHeap is the maximal heap of a child in bytes. Defaults to 256 MiB.
 	MostHeap uint64
 }
 
-// System is one chain. Its methods may be called from several goroutines, except for
-// Finish and Close.
+// System is one chain. Its methods may be called concurrently, except for Finish and Close.
 type System struct {
 	Servers *servers.Servers
-	// Outbox, Inbox and Broker stand between the children and the servers; nil without
+	// Outbox, Inbox and Broker are proxies between the children and the servers; nil without
 	// Config.Proxies.
 	Outbox, Inbox, Broker *proxy.Proxy
 
-	// Topic is where the orders' events go.
+	// Topic is the topic of the orders' events.
 	Topic string
 	// OutboxDB and InboxDB are the names of the databases.
 	OutboxDB, InboxDB string
 
 	cfg   Config
-	urls  struct{ outbox, inbox, amqp string } // as children see them
+	urls  struct{ outbox, inbox, amqp string } // used by children
 	pools struct{ outbox, inbox *pgxpool.Pool }
 
 	mu        sync.Mutex
@@ -74,7 +73,7 @@ type System struct {
 	calmSince time.Time
 }
 
-// templates are the databases that those of systems are copies of, by server.
+// templates are the databases, by server, from which the databases of systems are copied.
 var templates sync.Map
 
 const template = "boxpair_template"
@@ -156,7 +155,7 @@ func (s *System) connect(ctx context.Context) error {
 			return err
 		}
 		cfg.MaxConns = 4
-		// The observer must not be stopped by what is done to the server.
+		// Faults in the server must not stop the observer.
 		cfg.ConnConfig.RuntimeParams["default_transaction_read_only"] = "off"
 		cfg.ConnConfig.RuntimeParams["deadlock_timeout"] = "600s"
 		if *db.pool, err = pgxpool.NewWithConfig(ctx, cfg); err != nil {
@@ -166,8 +165,8 @@ func (s *System) connect(ctx context.Context) error {
 	return nil
 }
 
-// FailOver makes another server the system's, which has its databases: children reach it through
-// their proxies from [System.Switch] on.
+// FailOver makes another server, with copies of the databases, the system's server. Children reach
+// the new server through their proxies from [System.Switch] on.
 func (s *System) FailOver(ctx context.Context, to *servers.Postgres) error {
 	s.pools.outbox.Close()
 	s.pools.inbox.Close()
@@ -175,20 +174,20 @@ func (s *System) FailOver(ctx context.Context, to *servers.Postgres) error {
 	return s.connect(ctx)
 }
 
-// Switch has the proxies lead to the server that the system has failed over to.
+// Switch points the proxies at the server of FailOver.
 func (s *System) Switch() error {
 	to := s.Servers.Postgres.Addr()
 	return errors.Join(s.Outbox.Move(to), s.Inbox.Move(to))
 }
 
-// archive keeps what is inserted into the log of the outbox, in the same transaction. Those who
-// insert have no right to it.
+// archive copies every insert into the log of the outbox, in its transaction. The roles that insert
+// have no privilege on this table.
 const archive = `
 CREATE TABLE archive (LIKE boxpair.outbox_events);
 CREATE FUNCTION keep() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$ BEGIN INSERT INTO archive SELECT NEW.*; RETURN NULL; END $$;
 CREATE TRIGGER keep AFTER INSERT ON boxpair.outbox_events FOR EACH ROW EXECUTE FUNCTION keep()`
 
-// log is the table that holds all events of the outbox.
+// log returns the table with all events of the outbox.
 func (s *System) log() string {
 	if s.cfg.Archive {
 		return "archive"
@@ -210,7 +209,7 @@ func prepare(ctx context.Context, p *servers.Postgres) error {
 	return made.(func() error)()
 }
 
-// topology declares the queues of the services and one that records.
+// topology declares the queues of the services, and a queue that records the wire.
 func (s *System) topology() error {
 	if s.Servers.RabbitMQ == nil {
 		return nil
@@ -238,7 +237,7 @@ func (s *System) topology() error {
 
 func (s *System) wireQueue() string { return s.Topic + "_wire" }
 
-// channel runs do with a channel of its own, as the broker's administrator.
+// channel calls do with a new channel of the broker's administrator.
 func (s *System) channel(do func(*amqp091.Channel) error) error {
 	conn, err := amqp091.Dial(s.Servers.RabbitMQ.AdminURL())
 	if err != nil {
@@ -252,10 +251,10 @@ func (s *System) channel(do func(*amqp091.Channel) error) error {
 	return do(ch)
 }
 
-// Channel runs do with a channel of the broker's administrator.
+// Channel calls do with a new channel of the broker's administrator.
 func (s *System) Channel(do func(*amqp091.Channel) error) error { return s.channel(do) }
 
-// proxies puts proxies before the servers, if they are asked for.
+// proxies starts proxies in front of the servers, if configured.
 func (s *System) proxies() (err error) {
 	p := s.Servers.Postgres
 	s.urls.outbox, s.urls.inbox = p.URL(s.OutboxDB), p.URL(s.InboxDB)
@@ -275,8 +274,7 @@ func (s *System) proxies() (err error) {
 	return err
 }
 
-// Start starts a child on the system. What it is told of servers, the topic and
-// services is the system's, and need not be given.
+// Start starts a child on the system. The system sets the child's servers, topic and services.
 func (s *System) Start(ctx context.Context, cfg child.Config, faults string) (*child.Process, error) {
 	cfg.Dir, cfg.Topic, cfg.Services = s.cfg.Dir, s.Topic, s.cfg.Services
 	cfg.Outbox, cfg.Inbox, cfg.AMQP = s.urls.outbox, s.urls.inbox, s.urls.amqp
@@ -300,8 +298,8 @@ func (s *System) Start(ctx context.Context, cfg child.Config, faults string) (*c
 	return p, nil
 }
 
-// Injected notes that n faults were injected from outside, for certain, and that the time until
-// all is at rest begins now.
+// Injected records that n faults were certainly injected from outside. The time until all is at
+// rest begins now.
 func (s *System) Injected(n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -309,10 +307,10 @@ func (s *System) Injected(n int) {
 	s.calmSince = time.Now()
 }
 
-// OutboxPool and InboxPool are connections of the superuser to the databases, directly.
+// OutboxPool returns direct connections of the superuser to the producer's database.
 func (s *System) OutboxPool() *pgxpool.Pool { return s.pools.outbox }
 
-// InboxPool is OutboxPool for the consumers' database.
+// InboxPool returns direct connections of the superuser to the consumers' database.
 func (s *System) InboxPool() *pgxpool.Pool { return s.pools.inbox }
 
 // Number reads one number from a database.
@@ -330,7 +328,7 @@ func list[T any](ctx context.Context, pool *pgxpool.Pool, query string, args ...
 	return pgx.CollectRows(rows, pgx.RowTo[T])
 }
 
-// Close kills what still runs and removes databases and queues.
+// Close kills the running children and removes databases and queues.
 func (s *System) Close(ctx context.Context) error {
 	s.mu.Lock()
 	children := s.children
@@ -365,8 +363,7 @@ func (s *System) Close(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// RemoveTopic removes the exchange of a topic that a test has made, and the queue of a service on
-// it.
+// RemoveTopic removes the exchange of a topic that a test declared, and a service's queue on it.
 func (s *System) RemoveTopic(topic, service string) error {
 	return s.channel(func(ch *amqp091.Channel) error {
 		_, err := ch.QueueDelete(child.QueueName(topic, service), false, false, false)

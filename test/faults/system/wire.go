@@ -15,7 +15,7 @@ import (
 	"github.com/boxpair/boxpair/transport"
 )
 
-// readBroker takes over what was recorded of the wire, and counts what waits.
+// readBroker reads the recorded messages, and counts the waiting ones.
 func (s *System) readBroker(_ context.Context, state *invariant.State) (err error) {
 	if s.Servers.RabbitMQ == nil {
 		return nil
@@ -43,8 +43,8 @@ func (s *System) readBroker(_ context.Context, state *invariant.State) (err erro
 		if err != nil {
 			return err
 		}
-		// Read and not acknowledged beyond what is needed to get the next: the queue goes with the
-		// system.
+		// Messages are acknowledged only as far as needed to get the next ones: the queue is
+		// removed with the system.
 		for range q.Messages {
 			d, ok := <-deliveries
 			if !ok {
@@ -63,8 +63,7 @@ func (s *System) readBroker(_ context.Context, state *invariant.State) (err erro
 	})
 }
 
-// arrivals are the messages that d carries, with the keys that they tell in a header or in their
-// envelopes.
+// arrivals returns the messages in d, with the keys in its header or in its envelopes.
 func arrivals(d *amqp091.Delivery) ([]invariant.Arrival, error) {
 	switch d.ContentEncoding {
 	case "boxpair":
@@ -103,7 +102,7 @@ func enveloped(list []invariant.Arrival, uid, body string) ([]invariant.Arrival,
 	return append(list, invariant.Arrival{Dispatch: id, Key: key}), errors.Join(wrong, err)
 }
 
-// headerUUID is where Watermill's marshaler puts the UUID of a message.
+// headerUUID returns the UUID of a message from the header of Watermill's marshaler.
 func headerUUID(d *amqp091.Delivery) string {
 	id, _ := d.Headers["_watermill_message_uuid"].(string)
 	return id
