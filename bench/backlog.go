@@ -16,7 +16,7 @@ import (
 	"github.com/boxpair/boxpair/producer"
 )
 
-// backlogPlan is what is asked for: how large the backlog is, and how long what is looked at.
+// backlogPlan holds the size of the backlog and the duration of the parts.
 type backlogPlan struct {
 	events, rate, grow int
 	watch, part        time.Duration
@@ -45,8 +45,8 @@ func (p *backlogPlan) parse(args []string) error {
 	return nil
 }
 
-// backlog looks at healthy events while those of a dead route pile up, beside two relay processes
-// one of which dies.
+// backlog measures healthy events while events of a dead route pile up, beside two relay processes,
+// one of which is killed.
 func backlog(ctx context.Context, args []string) (err error) {
 	var p backlogPlan
 	if err := p.parse(args); err != nil {
@@ -82,7 +82,7 @@ const (
 	deadTopic    = "dead" // has no queue
 )
 
-// backlogRun is one look at a backlog.
+// backlogRun is one measurement of a backlog.
 type backlogRun struct {
 	plan   backlogPlan
 	s      *stage
@@ -100,10 +100,10 @@ type backlogRun struct {
 type backlogPart struct {
 	name    string
 	backlog bool
-	from    int // the first of its healthy events
+	from    int // number of its first healthy event
 	samples []time.Duration
 	worst   time.Duration // p99 of the worst ten seconds
-	heap    float64       // MB, the most of a relay
+	heap    float64       // MB, the peak of a relay
 	rss     float64
 }
 
@@ -151,7 +151,7 @@ func (b *backlogRun) end() {
 	}
 }
 
-// run looks at everything first without a backlog and then with one.
+// run measures every part first without a backlog and then with one.
 func (b *backlogRun) run(ctx context.Context) error {
 	if err := b.during(ctx, "warming up", false, b.plan.part, nil); err != nil {
 		return err
@@ -191,7 +191,7 @@ func (b *backlogRun) run(ctx context.Context) error {
 	return err
 }
 
-// during has healthy events committed while start runs, and for as long as lasts in all.
+// during commits healthy events while start runs, and for at least lasts.
 func (b *backlogRun) during(ctx context.Context, name string, with bool, lasts time.Duration, start func(context.Context) error) error {
 	part := backlogPart{name: name, backlog: with, from: b.sent}
 	for _, r := range b.relays {
@@ -245,7 +245,7 @@ func (b *backlogRun) commit(ctx context.Context) error {
 	return err
 }
 
-// seen waits until all healthy events have come.
+// seen waits until all healthy events have arrived.
 func (b *backlogRun) seen(ctx context.Context, n int) error {
 	until := time.Now().Add(time.Minute)
 	for i := 0; i < n; {
@@ -295,7 +295,7 @@ func (b *backlogRun) revive(ctx context.Context) (err error) {
 	return err
 }
 
-// restart ends all relays in good order, and starts them again.
+// restart ends all relays in order, and starts them again.
 func (b *backlogRun) restart(ctx context.Context) (err error) {
 	for _, r := range b.relays {
 		err = errors.Join(err, r.stop())
@@ -309,7 +309,7 @@ func (b *backlogRun) restart(ctx context.Context) (err error) {
 	return err
 }
 
-// measure takes the latencies of a part, and looks at so many events at a time for the worst of it.
+// measure computes the latencies of a part, and the worst of its windows of that many events.
 func (p *backlogPart) measure(w *stopwatch, to, window int) {
 	for i := p.from; i < to; i++ {
 		p.samples = append(p.samples, time.Duration(max(0, w.seen[i].Load()-w.committed[i].Load())))
@@ -326,7 +326,7 @@ func (p *backlogPart) percentile(part float64) time.Duration {
 	return p.samples[min(len(p.samples)-1, int(part*float64(len(p.samples))))]
 }
 
-// twin is the same part without a backlog.
+// twin returns the equal part without a backlog.
 func (b *backlogRun) twin(p *backlogPart) *backlogPart {
 	i := slices.IndexFunc(b.parts, func(o backlogPart) bool { return o.name == p.name && !o.backlog })
 	return &b.parts[i]
@@ -345,10 +345,10 @@ func (b *backlogRun) table(w io.Writer) {
 	}
 }
 
-// moreHeap is how many MB of heap a relay may have more with a backlog than without: a few windows.
+// moreHeap is how many MB more heap a relay may have with a backlog than without: a few windows.
 const moreHeap = 16
 
-// judge tells which bounds are broken.
+// judge reports the broken bounds.
 func (b *backlogRun) judge() error {
 	var errs []error
 	for _, p := range b.parts {

@@ -23,17 +23,17 @@ import (
 	"github.com/boxpair/boxpair/transport/amqp"
 )
 
-// backlogJob is what a relay process beside a backlog is told.
+// backlogJob configures a relay process beside a backlog.
 type backlogJob struct {
 	DatabaseURL, AMQPURL, Schema string
 	Lease                        time.Duration
-	Queues                       map[string]string // by topic; not all are there
+	Queues                       map[string]string // by topic; some do not exist
 }
 
 const heapEvery = 250 * time.Millisecond
 
-// backlogRelayProcess runs a relay until its standard input ends, and prints how many bytes its
-// heap has.
+// backlogRelayProcess runs a relay until its standard input ends, and prints the size of its heap
+// in bytes.
 func backlogRelayProcess(ctx context.Context, in io.Reader, out io.Writer) error {
 	lines := bufio.NewReader(in)
 	var job backlogJob
@@ -87,7 +87,7 @@ func backlogRelayProcess(ctx context.Context, in io.Reader, out io.Writer) error
 	return nil
 }
 
-// backlogRelay is such a process.
+// backlogRelay is a relay process beside a backlog.
 type backlogRelay struct {
 	cmd *exec.Cmd
 	in  io.WriteCloser
@@ -134,13 +134,13 @@ func startBacklogRelay(ctx context.Context, job backlogJob) (*backlogRelay, erro
 	return r, err
 }
 
-// kill ends the process as kill -9 does. Ending twice is harmless.
+// kill kills the process with SIGKILL. A second kill is harmless.
 func (r *backlogRelay) kill() {
 	_ = r.cmd.Process.Kill()
 	_ = r.wait()
 }
 
-// stop ends it in good order.
+// stop ends the process in order.
 func (r *backlogRelay) stop() error {
 	_ = r.in.Close()
 	return r.wait()
@@ -161,7 +161,7 @@ func (r *backlogRelay) forgetPeak() {
 	_ = os.WriteFile(fmt.Sprintf("/proc/%d/clear_refs", r.cmd.Process.Pid), []byte("5"), 0)
 }
 
-// peak returns the most heap and the most memory since forgetPeak, in MB; 0 is not known.
+// peak returns the peaks of heap and memory since forgetPeak, in MB; 0 if unknown.
 func (r *backlogRelay) peak() (heap, rss float64) {
 	r.mu.Lock()
 	heap = r.heap
@@ -176,7 +176,7 @@ func (r *backlogRelay) peak() (heap, rss float64) {
 	return heap, rss
 }
 
-// bounded declares a queue that keeps its newest messages only, and returns its name.
+// bounded declares a queue that keeps only its newest messages, and returns its name.
 func (s *stage) bounded(q *queues) (string, error) {
 	name := q.names[0] + "-bounded"
 	_, err := q.ch.QueueDeclare(name, true, false, false, false, amqp091.Table{"x-queue-type": "classic", "x-max-length": 1000})

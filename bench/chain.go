@@ -85,7 +85,7 @@ func (c chaining) measure(ctx context.Context, s *stage) error {
 const handwrittenTables = `CREATE TABLE orders (id uuid PRIMARY KEY, body bytea);
 	CREATE TABLE outbox (id bigserial PRIMARY KEY, event uuid, body bytea);` + plainTables
 
-// handwrittenChain is what one would write for speed alone.
+// handwrittenChain is a chain written by hand for speed alone.
 func handwrittenChain(ctx context.Context, s *stage) error {
 	pool, _, err := s.schema(ctx)
 	if err != nil {
@@ -143,7 +143,7 @@ func handwrittenChain(ctx context.Context, s *stage) error {
 }
 
 // relayByHand claims up to 1,000 rows by deleting them, publishes them, waits for the confirms and
-// commits, again and again until that fails or ctx ends.
+// commits. It repeats until an error, or until ctx ends.
 func relayByHand(ctx context.Context, pool *pgxpool.Pool, q *queues) error {
 	for {
 		n, err := relayOnceByHand(ctx, pool, q)

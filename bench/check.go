@@ -13,19 +13,19 @@ import (
 	"slices"
 )
 
-// budget is what one message may cost at most. None of it depends on how busy the machine is.
+// budget is the maximal cost of one message. Its figures do not depend on how busy the machine is.
 type budget struct {
-	// Messages are measured.
+	// Messages is the number of measured messages.
 	Messages int `json:"messages"`
 	// Statements, WAL (in bytes, without images of pages) and Allocs are per message. 0 is not
-	// looked at.
+	// checked.
 	Statements float64 `json:"statements,omitempty"`
 	WAL        float64 `json:"wal_bytes,omitempty"`
 	Allocs     float64 `json:"allocs,omitempty"`
 }
 
-// steady make the write-ahead log of a measurement the same every time: nothing writes to it but
-// what is measured, and no image of a page.
+// steady makes the write-ahead log of a measurement reproducible: only the measured code writes to
+// the log, and the log has no images of pages.
 var steady = []string{"autovacuum=off", "full_page_writes=off", "fsync=off", "shared_buffers=256MB", "max_wal_size=4GB",
 	"wal_level=replica", "checkpoint_timeout=30min"}
 
@@ -45,7 +45,7 @@ func check(ctx context.Context, args []string) (err error) {
 	if err != nil {
 		return err
 	}
-	all := &servers{} // of its own, whatever the environment says: others would write to the log
+	all := &servers{} // always private servers: other programs would write to the log
 	if err := all.start(ctx, steady); err != nil {
 		return err
 	}
@@ -82,7 +82,7 @@ func readBudgets(path string) (map[string]budget, error) {
 	return budgets, nil
 }
 
-// measure measures so many messages of a variant, named scenario/variant.
+// measure measures a variant, named scenario/variant, with the budget's number of messages.
 func (b budget) measure(ctx context.Context, all *servers, name string) (Result, error) {
 	scenarioName, variantName := outcome{of: name}.split()
 	_, v, err := find(scenarioName, variantName)
@@ -97,7 +97,7 @@ func (b budget) measure(ctx context.Context, all *servers, name string) (Result,
 	return r, nil
 }
 
-// check measures once, and once more if the budget is exceeded: a timer may have struck.
+// check measures once, and once more if the budget is exceeded: a timer may have fired.
 func (b budget) check(ctx context.Context, all *servers, name string, out io.Writer) error {
 	var err error
 	for range 2 {
@@ -114,7 +114,7 @@ func (b budget) check(ctx context.Context, all *servers, name string, out io.Wri
 	return err
 }
 
-// compare tells what was measured, and is an error if that is too much.
+// compare formats the measured figures, and returns an error if they exceed the budget.
 func (b budget) compare(name string, r Result) (line string, err error) {
 	line = fmt.Sprintf("%-28s", name)
 	var exceeded []error
@@ -139,7 +139,7 @@ func (b budget) compare(name string, r Result) (line string, err error) {
 	return line, errors.Join(exceeded...)
 }
 
-// updateBudgets gives each figure that has a budget a new one, a little above what it is now.
+// updateBudgets sets each figure that has a budget to a little above its present value.
 func updateBudgets(ctx context.Context, all *servers, path string, budgets map[string]budget) error {
 	for name, b := range budgets {
 		r, err := b.measure(ctx, all, name)

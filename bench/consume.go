@@ -53,10 +53,10 @@ func consumeScenario() scenario {
 	}
 }
 
-// filled is a quorum queue that holds n messages.
+// filled returns a quorum queue with n messages.
 func (s *stage) filled(ctx context.Context) (*queues, error) { return s.filledBy(ctx, 1) }
 
-// filledBy is one that holds them so many to an AMQP message.
+// filledBy returns a quorum queue with n messages, each of them in an AMQP message of that many.
 func (s *stage) filledBy(ctx context.Context, each int) (*queues, error) {
 	q, err := s.queues("quorum", 1)
 	if err != nil {
@@ -69,8 +69,8 @@ func (s *stage) filledBy(ctx context.Context, each int) (*queues, error) {
 	return q, q.fill(ctx, s.n, each)
 }
 
-// fill publishes n messages, so many of them to an AMQP message: the same dispatch IDs whenever it
-// is called.
+// fill publishes n messages, each of them in an AMQP message of that many. Every call uses equal
+// dispatch IDs.
 func (q *queues) fill(ctx context.Context, n, each int) error {
 	var last *amqp.DeferredConfirmation
 	stamp := time.Now().UTC().Format(time.RFC3339Nano)
@@ -110,7 +110,7 @@ func consumedMessage(i int, stamp string) amqp.Publishing {
 	}
 }
 
-// consumedBatch has the messages from one number to another.
+// consumedBatch returns an AMQP message with the messages from one number to another.
 func consumedBatch(from, to int, stamp string) amqp.Publishing {
 	body := []byte("publish-seq=1\n")
 	for i := from; i < to; i++ {
@@ -121,7 +121,7 @@ func consumedBatch(from, to int, stamp string) amqp.Publishing {
 	return amqp.Publishing{DeliveryMode: amqp.Persistent, Body: body, ContentEncoding: "boxpair-batch"}
 }
 
-// deliveries begins to consume.
+// deliveries starts to consume.
 func (q *queues) deliveries(prefetch int) (<-chan amqp.Delivery, error) {
 	ch, err := q.conn.Channel()
 	if err != nil {
@@ -133,14 +133,14 @@ func (q *queues) deliveries(prefetch int) (<-chan amqp.Delivery, error) {
 	return ch.Consume(q.names[0], "", false, false, false, false, nil)
 }
 
-// consuming is how messages are applied by a Watermill router and an inbox.
+// consuming configures how a Watermill router and an inbox apply messages.
 type consuming struct {
 	config   consumer.HandlerConfig
 	fn       consumer.HandlerFunc[pgx.Tx]
 	batch    consumer.BatchFunc[pgx.Tx] // instead of fn
 	copies   bool                       // all messages were applied before
 	cache    int
-	batched  bool // messages come eventsOfBatch to an AMQP message
+	batched  bool // eventsOfBatch messages per AMQP message
 	inFlight int  // defaults to four groups, or to the subscriber's default
 }
 
@@ -164,7 +164,7 @@ func (c consuming) measure(ctx context.Context, s *stage) error {
 	if err := s.warm(ctx, pool, 34); err != nil {
 		return err
 	}
-	if c.copies { // the first time is not measured
+	if c.copies { // the first pass is not measured
 		done := s.spend("first copies")
 		r, err := s.route(ctx, q, inbox, handler, c.subscriber())
 		if err != nil {
@@ -199,7 +199,7 @@ func (c consuming) each() int {
 	return 1
 }
 
-// subscriber is how many messages a subscriber has in flight; 0 is its default.
+// subscriber returns the number of messages in flight; 0 is the subscriber's default.
 func (c consuming) subscriber() int {
 	if c.inFlight == 0 {
 		return 4 * c.config.GroupSize
@@ -207,7 +207,7 @@ func (c consuming) subscriber() int {
 	return c.inFlight
 }
 
-// effect is a write of the handler's that waits for its result.
+// effect is a write of the handler that waits for its result.
 func effect(ctx context.Context, w *consumer.Work[pgx.Tx], msg *message.Message) error {
 	_, err := w.DB().Exec(ctx, `INSERT INTO effects VALUES ($1, $2)`, msg.UUID, []byte(msg.Payload))
 	return err

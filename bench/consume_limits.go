@@ -14,10 +14,10 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// plainTables are an inbox and effects as one would write them by hand.
+// plainTables are a hand-written inbox and effects.
 const plainTables = `CREATE TABLE inbox (id uuid PRIMARY KEY, at timestamptz DEFAULT now()); CREATE TABLE effects (id uuid, body bytea)`
 
-// ackOnly acknowledges each message and does nothing else.
+// ackOnly only acknowledges each message.
 func ackOnly(ctx context.Context, s *stage) error {
 	q, err := s.filled(ctx)
 	if err != nil {
@@ -54,8 +54,8 @@ func ackMultiple(ctx context.Context, s *stage) error {
 	})
 }
 
-// pipelined applies each message in a transaction that is one round trip: an insert of the
-// ID, which fails for a copy, an effect, and COMMIT.
+// pipelined applies each message in a transaction of one round trip: an insert of the ID, which
+// fails for a copy, an effect, and COMMIT.
 func pipelined(n int) func(context.Context, *stage) error {
 	return plainConsume(n, applyPipelined)
 }
@@ -69,7 +69,7 @@ func applyPipelined(ctx context.Context, pool *pgxpool.Pool, id string, body []b
 	return pool.SendBatch(ctx, b).Close()
 }
 
-// fourRoundTrips applies each message as a plain handler does.
+// fourRoundTrips applies each message like a plain handler.
 func fourRoundTrips(ctx context.Context, s *stage) error { return plainConsume(8, applyPlain)(ctx, s) }
 
 func applyPlain(ctx context.Context, pool *pgxpool.Pool, id string, body []byte) error {
@@ -110,7 +110,7 @@ func plainConsume(n int, apply func(context.Context, *pgxpool.Pool, string, []by
 	}
 }
 
-// workers has a number of workers handle messages of a queue.
+// workers runs a number of workers that handle messages of a queue.
 func workers(ctx context.Context, q *queues, count, messages int, handle func(amqp.Delivery) error) error {
 	deliveries, err := q.deliveries(max(100, 2*count))
 	if err != nil {
@@ -140,7 +140,7 @@ func workers(ctx context.Context, q *queues, count, messages int, handle func(am
 	}
 }
 
-// hand gives n messages to workers.
+// hand distributes n messages to workers.
 func hand(ctx context.Context, deliveries <-chan amqp.Delivery, todo chan<- amqp.Delivery, errs <-chan error, n int) error {
 	for range n {
 		var d amqp.Delivery
@@ -160,7 +160,7 @@ func hand(ctx context.Context, deliveries <-chan amqp.Delivery, todo chan<- amqp
 	return nil
 }
 
-// watermillConsume has 8 stock subscribers of watermill-amqp and a router.
+// watermillConsume runs a router with 8 stock subscribers of watermill-amqp.
 func watermillConsume(ctx context.Context, s *stage) error {
 	pool, _, err := s.schema(ctx)
 	if err != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/boxpair/boxpair/transport/amqp"
 )
 
-// routing is a Watermill router that hands the messages of a queue to a handler.
+// routing is a Watermill router that passes the messages of a queue to a handler.
 type routing struct {
 	n       int64
 	handled atomic.Int64
@@ -27,8 +27,8 @@ type routing struct {
 	failure error
 }
 
-// route starts a router, and the inbox's own process. seen, if any, is called when a message
-// has been applied.
+// route starts a router and the inbox's background work. seen, if given, is called for each applied
+// message.
 func (s *stage) route(ctx context.Context, q *queues, inbox *consumer.Inbox[pgx.Tx], handler *consumer.Handler[pgx.Tx],
 	inFlight int, seen ...func(*message.Message)) (*routing, error) {
 	subscriber, err := amqp.NewSubscriber(amqp.SubscriberConfig{AMQP: config(s.amqpURL, q.kind, q.names), InFlight: inFlight})
@@ -61,7 +61,7 @@ func (s *stage) route(ctx context.Context, q *queues, inbox *consumer.Inbox[pgx.
 	return r, nil
 }
 
-// wait returns when all messages were handled.
+// wait returns when all messages are handled.
 func (r *routing) wait(ctx context.Context) error {
 	select {
 	case <-r.all:
@@ -73,7 +73,7 @@ func (r *routing) wait(ctx context.Context) error {
 	}
 }
 
-// stop ends the router, which acknowledges what it has applied. Stopping twice is harmless.
+// stop ends the router, which acknowledges the applied messages. A second stop is harmless.
 func (r *routing) stop() error {
 	r.cancel()
 	r.parts.Wait()

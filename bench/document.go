@@ -18,13 +18,13 @@ import (
 	amqp "github.com/rabbitmq/amqp091-go"
 )
 
-// Between these two lines of a document stand the figures.
+// The figures of a document stand between these two lines.
 const (
 	figuresBegin = "<!-- figures: written by the suite, do not edit -->"
 	figuresEnd   = "<!-- end of figures -->"
 )
 
-// readDocument returns a document that has a place for figures.
+// readDocument returns a document with a place for figures.
 func readDocument(path string) (string, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -37,7 +37,7 @@ func readDocument(path string) (string, error) {
 	return string(text), nil
 }
 
-// replaceFigures puts figures between the two lines.
+// replaceFigures replaces the figures in a document.
 func replaceFigures(document, figures string) (string, error) {
 	head, rest, ok := strings.Cut(document, figuresBegin+"\n")
 	if !ok {
@@ -50,8 +50,8 @@ func replaceFigures(document, figures string) (string, error) {
 	return head + figuresBegin + "\n" + figures + figuresEnd + tail, nil
 }
 
-// writeDocument replaces the figures of a document and writes its plots, and writes the tables of
-// all variants and the profiles beside it, into the directory for results.
+// writeDocument replaces the figures of a document and writes its plots. The tables of all variants
+// and the profiles go into the directory for results.
 func (r *report) writeDocument(path string, list outcomes) error {
 	document, err := readDocument(path)
 	if err != nil {
@@ -84,8 +84,8 @@ const (
 	profilesFile = "profiles.md"
 )
 
-// writeResults writes what is too long for the document. A run without profiles leaves those of an
-// earlier one, which name their own run.
+// writeResults writes the parts that are too long for the document. A run without profiles keeps
+// the profiles of an earlier run, which name their run.
 func (r *report) writeResults() error {
 	if err := os.MkdirAll(r.plan.results, 0o755); err != nil {
 		return err
@@ -109,10 +109,10 @@ func (r *report) writeResults() error {
 	return os.WriteFile(filepath.Join(r.plan.results, profilesFile), trimmed(&b), 0o644)
 }
 
-// trimmed is a text that ends with one line break.
+// trimmed returns the text with one line break at its end.
 func trimmed(b *bytes.Buffer) []byte { return append(bytes.TrimRight(b.Bytes(), "\n"), '\n') }
 
-// circumstances lists the machine, the versions, and what the run was.
+// circumstances lists the machine, the versions and the kind of the run.
 func (r *report) circumstances(b *bytes.Buffer) {
 	kind := "full run"
 	if r.plan.quick {
@@ -154,8 +154,8 @@ const legend = `Medians over the rounds; the ratio is the median of the ratios w
 per 100,000 messages; WAL, statements, round trips and allocations are per message; "others" is the
 part of the machine that something else used.`
 
-// top is where a profile says that the time goes: in functions of this library, of the
-// drivers, in the system and in the collector, with what they call.
+// top returns the functions in which a profile spends its time: in this library, in drivers, in the
+// system and in the collector, with their callees.
 func (r *report) top(name string) string {
 	out, err := exec.Command("go", "tool", "pprof", "-top", "-cum", "-nodecount=25",
 		"-show=boxpair/boxpair/|amqp091-go|pgx/v5|linux.Syscall6|gcBgMarkWorker$|runtime.mallocgc$",
@@ -163,11 +163,11 @@ func (r *report) top(name string) string {
 	if err != nil {
 		return "not readable: " + err.Error() + "\n"
 	}
-	_, shown, _ := strings.Cut(string(out), "Duration:") // before that stand names of files
+	_, shown, _ := strings.Cut(string(out), "Duration:") // file names stand before
 	return "Duration:" + shown
 }
 
-// describe tells the machine and the versions.
+// describe returns the machine and the versions.
 func describe(ctx context.Context, all *servers) []string {
 	lines := []string{fmt.Sprintf("%d CPUs (%s), %s, %s/%s", runtime.NumCPU(), field("/proc/cpuinfo", "model name"),
 		field("/proc/meminfo", "MemTotal"), runtime.GOOS, runtime.GOARCH)}
@@ -191,7 +191,7 @@ func describe(ctx context.Context, all *servers) []string {
 	return lines
 }
 
-// revision is the commit that the program was built from; unknown for "go run".
+// revision returns the commit of the program's source; unknown with "go run".
 func revision(info *debug.BuildInfo) (commit string) {
 	changed := ""
 	for _, s := range info.Settings {
@@ -208,7 +208,7 @@ func revision(info *debug.BuildInfo) (commit string) {
 	return commit + changed
 }
 
-// field returns what a file of /proc says of a name.
+// field returns the value of a name in a file of /proc.
 func field(file, name string) string {
 	text, _ := os.ReadFile(file)
 	for line := range strings.Lines(string(text)) {
@@ -219,7 +219,7 @@ func field(file, name string) string {
 	return "unknown " + name
 }
 
-// syncTime returns how long a small write takes to be on the disk.
+// syncTime returns the time to sync a small write to the disk.
 func syncTime() (_ time.Duration, err error) {
 	f, err := os.CreateTemp("", "boxpair-bench-*")
 	if err != nil {

@@ -56,8 +56,8 @@ func (s *stage) sqliteFile(ctx context.Context) (*sql.DB, error) {
 	return db, nil
 }
 
-// sqliteByHand commits an order with an outbox row, then an inbox row and an effect while the
-// outbox row goes.
+// sqliteByHand commits an order with an outbox row, and then an inbox row with an effect while the
+// outbox row is deleted.
 func sqliteByHand(ctx context.Context, s *stage) error {
 	db, err := s.sqliteFile(ctx)
 	if err != nil {
@@ -150,7 +150,7 @@ func (e embedding) measure(ctx context.Context, s *stage) error {
 	})
 }
 
-// consume applies messages, and returns what is closed when all were.
+// consume applies messages, and returns a channel that is closed when all are applied.
 func (e embedding) consume(ctx context.Context, s *stage, store *sqlite.Store, broker *memory.Broker) (<-chan struct{}, error) {
 	inbox, err := consumer.New(store, nil, consumer.Config{Service: "bench"})
 	if err != nil {

@@ -67,29 +67,29 @@ func enqueueScenario() scenario {
 	return s
 }
 
-// enqueuing is how events are committed.
+// enqueuing configures how events are committed.
 type enqueuing struct {
 	producers, events, retained int
 	make                        enqueuer
 }
 
-// desk is what a producer works with.
+// desk is the equipment of a producer.
 type desk struct {
 	pool   *pgxpool.Pool
 	outbox *producer.Outbox[pgx.Tx]
-	append statement // that of this library
-	events int       // in a transaction
+	append statement // this library's statement
+	events int       // per transaction
 	number *atomic.Int64
 }
 
-// newNumber begins where no earlier measurement on the same tables has been.
+// newNumber begins above the numbers of all earlier measurements on the tables.
 func newNumber() *atomic.Int64 {
 	n := &atomic.Int64{}
 	n.Store(time.Now().UnixNano())
 	return n
 }
 
-// enqueuer returns what commits one transaction.
+// enqueuer returns a function that commits one transaction.
 type enqueuer func(ctx context.Context, d *desk) (func(context.Context) error, error)
 
 func (e enqueuing) measure(ctx context.Context, s *stage) error {
@@ -113,7 +113,7 @@ func (e enqueuing) measure(ctx context.Context, s *stage) error {
 		return err
 	}
 	transactions := max(1, s.n/e.events)
-	if err := concurrently(ctx, e.producers, 2*e.producers, once); err != nil { // statements are prepared
+	if err := concurrently(ctx, e.producers, 2*e.producers, once); err != nil { // prepares the statements
 		return err
 	}
 	return s.timed(ctx, func() (int, error) {
@@ -121,7 +121,7 @@ func (e enqueuing) measure(ctx context.Context, s *stage) error {
 	})
 }
 
-// concurrently calls fn n times, in so many goroutines.
+// concurrently calls fn n times, in the given number of goroutines.
 func concurrently(ctx context.Context, goroutines, n int, fn func(context.Context) error) error {
 	var left atomic.Int64
 	left.Store(int64(n))
@@ -138,7 +138,7 @@ func concurrently(ctx context.Context, goroutines, n int, fn func(context.Contex
 	return errors.Join(errs...)
 }
 
-// batch returns the events of a transaction, which nobody has written before.
+// batch returns the new events of a transaction.
 func (d *desk) batch() []producer.Event {
 	events := make([]producer.Event, d.events)
 	source := uuid.NewString()
@@ -150,7 +150,7 @@ func (d *desk) batch() []producer.Event {
 
 const insertOrder = `INSERT INTO orders VALUES ($1, $2)`
 
-// transact has the order and its events travel as Transact lets them.
+// transact sends the order and its events through Transact.
 func transact(_ context.Context, d *desk) (func(context.Context) error, error) {
 	return func(ctx context.Context) error {
 		return d.outbox.Transact(ctx, func(ctx context.Context, w *producer.Writer[pgx.Tx]) error {
@@ -163,7 +163,7 @@ func transact(_ context.Context, d *desk) (func(context.Context) error, error) {
 	}, nil
 }
 
-// business writes an order: with the COMMIT, if this transaction can do that.
+// business writes an order: together with the COMMIT, if the transaction supports that.
 func business(ctx context.Context, tx pgx.Tx) error {
 	id := uuid.New()
 	if postgres.AtCommit(tx, insertOrder, id, payload) == nil {
@@ -173,7 +173,7 @@ func business(ctx context.Context, tx pgx.Tx) error {
 	return err
 }
 
-// write is a transaction of the caller's.
+// write uses a transaction of the caller.
 func write(_ context.Context, d *desk) (func(context.Context) error, error) {
 	return func(ctx context.Context) error {
 		err := d.transaction(ctx, func(tx pgx.Tx) error {
@@ -187,7 +187,7 @@ func write(_ context.Context, d *desk) (func(context.Context) error, error) {
 	}, nil
 }
 
-// transaction writes an order, calls fn and commits: each in a round trip.
+// transaction writes an order, calls fn and commits, each in a round trip.
 func (d *desk) transaction(ctx context.Context, fn func(tx pgx.Tx) error) error {
 	return pgx.BeginFunc(ctx, d.pool, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, insertOrder, uuid.New(), payload); err != nil {

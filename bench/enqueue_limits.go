@@ -22,13 +22,13 @@ import (
 	"github.com/boxpair/boxpair/producer"
 )
 
-// statement is one as it goes to the driver.
+// statement is a statement as sent to the driver.
 type statement struct {
 	sql  string
 	args []any
 }
 
-// fresh returns the arguments with IDs that nobody has used.
+// fresh returns the arguments with new IDs.
 func (s statement) fresh() []any {
 	args := make([]any, len(s.args))
 	for i, arg := range s.args {
@@ -53,8 +53,7 @@ func (s statement) fresh() []any {
 	return args
 }
 
-// spy remembers the statement with which events are written. It is a [pgx.QueryTracer] and a
-// [pgx.BatchTracer].
+// spy records the statement that writes events. It is a [pgx.QueryTracer] and a [pgx.BatchTracer].
 type spy struct {
 	mu    sync.Mutex
 	found *statement
@@ -85,8 +84,8 @@ func (s *spy) TraceBatchQuery(_ context.Context, _ *pgx.Conn, data pgx.TraceBatc
 
 func (s *spy) TraceBatchEnd(context.Context, *pgx.Conn, pgx.TraceBatchEndData) {}
 
-// captured returns the statement with which the library writes events, so that the limits
-// send the same.
+// captured returns the statement with which the library writes events, so that the limits send an
+// equal statement.
 func captured(ctx context.Context, pool *pgxpool.Pool, outbox *producer.Outbox[pgx.Tx], events []producer.Event) (statement, error) {
 	cfg := pool.Config().ConnConfig.Copy()
 	seen := &spy{}
@@ -122,7 +121,7 @@ func rawOnce(_ context.Context, d *desk) (func(context.Context) error, error) {
 	}, nil
 }
 
-// byHand sends the same statements one after another.
+// byHand sends the captured statements one after another.
 func byHand(_ context.Context, d *desk) (func(context.Context) error, error) {
 	return func(ctx context.Context) error {
 		return d.transaction(ctx, func(tx pgx.Tx) error {
@@ -132,8 +131,8 @@ func byHand(_ context.Context, d *desk) (func(context.Context) error, error) {
 	}, nil
 }
 
-// unnest writes the events as one would without this library: nothing notices a copy or another
-// writer.
+// unnest writes the events like code without this library: copies and other writers are not
+// noticed.
 func unnest(_ context.Context, d *desk) (func(context.Context) error, error) {
 	const insert = `WITH e AS (
 		INSERT INTO outbox_events (dispatch_id, digest, shard, topic, key, producer, source, version, payload)

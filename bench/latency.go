@@ -35,7 +35,7 @@ func latencyScenario() scenario {
 	}
 }
 
-// How a relay hears of commits.
+// The ways in which a relay learns of commits.
 const (
 	woken    = iota // by the outbox in its process
 	notified        // by NOTIFY: it has another store
@@ -44,13 +44,13 @@ const (
 
 const perSecond = 200
 
-// clocking is how latency is measured.
+// clocking configures a measurement of latency.
 type clocking struct {
 	relay  int
-	effect bool // until the effect is committed
+	effect bool // measure until the effect is committed
 }
 
-// stopwatch knows when transactions were committed and their messages seen, by number.
+// stopwatch records when transactions were committed and their messages seen, by number.
 type stopwatch struct {
 	base            time.Time
 	committed, seen []atomic.Int64 // since base; 0 is not yet
@@ -66,13 +66,13 @@ func newStopwatch(n int) *stopwatch {
 
 const numberAt = len(`{"n":"`)
 
-// body is a payload that holds a number.
+// body returns a payload with a number.
 func body(n int) []byte {
 	text := fmt.Sprintf(`{"n":"%08d","order":"`, n)
 	return []byte(text + strings.Repeat("x", len(payload)-len(text)-2) + `"}`)
 }
 
-// see takes the time of a message. Copies count for nothing.
+// see records the time of a message. Copies are ignored.
 func (w *stopwatch) see(body []byte) {
 	n, err := strconv.Atoi(string(body[numberAt : numberAt+8]))
 	if err == nil && w.seen[n].CompareAndSwap(0, int64(time.Since(w.base))) && w.left.Add(-1) == 0 {
@@ -80,7 +80,8 @@ func (w *stopwatch) see(body []byte) {
 	}
 }
 
-// latencies are sorted. A message may come before COMMIT has returned: that is 0.
+// latencies returns the sorted latencies. A message that arrives before COMMIT has returned counts
+// as 0.
 func (w *stopwatch) latencies() []time.Duration {
 	list := make([]time.Duration, len(w.seen))
 	for i := range list {
@@ -123,7 +124,7 @@ func (c clocking) measure(ctx context.Context, s *stage) error {
 		s.background(ctx, func(ctx context.Context) { _ = outbox.Run(ctx) })
 	}
 	done := s.spend("quiet")
-	if err := pause(ctx, 500*time.Millisecond); err != nil { // everything is up and quiet
+	if err := pause(ctx, 500*time.Millisecond); err != nil { // all parts run and are quiet
 		return err
 	}
 	done()
@@ -170,7 +171,7 @@ func (c clocking) newRelay(ctx context.Context, s *stage, schema string, outbox 
 	return relay.NewStandalone(store, publisher, relay.Config{PollOnly: c.relay == pollOnly})
 }
 
-// consume takes the times of messages: as they arrive, or as their effects are committed.
+// consume records the times of messages: of their arrival, or of their effect's commit.
 func (c clocking) consume(ctx context.Context, s *stage, store *postgres.Store, q *queues, watch *stopwatch) error {
 	if c.effect {
 		inbox, err := consumer.New(store, nil, consumer.Config{Service: "bench"})
@@ -228,10 +229,10 @@ func clocked(ctx context.Context, outbox *producer.Outbox[pgx.Tx], watch *stopwa
 	}
 }
 
-// idle measures what is used of a core while nothing happens: by this process and by PostgreSQL.
+// idle measures the share of a core used without any events: by this process and by PostgreSQL.
 func (s *stage) idle(ctx context.Context) error {
 	defer s.spend("idle")()
-	if err := pause(ctx, 1500*time.Millisecond); err != nil { // polls have slowed down
+	if err := pause(ctx, 1500*time.Millisecond); err != nil { // polls have slowed down by then
 		return err
 	}
 	length := 3 * time.Second
@@ -247,9 +248,8 @@ func (s *stage) idle(ctx context.Context) error {
 	return nil
 }
 
-// treeRunTime is the time for which a process and its children run, in nanoseconds and not in
-// ticks. It knows nothing of those that have ended, and only of first threads: PostgreSQL's have no
-// others.
+// treeRunTime returns the run time of a process and its children, in nanoseconds and not in ticks.
+// Ended children and further threads are not included: PostgreSQL's processes have one thread.
 func treeRunTime(root int) (total time.Duration) {
 	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
 	for _, file := range stats {

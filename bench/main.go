@@ -133,7 +133,7 @@ func runRetention(ctx context.Context, args []string) (err error) {
 	return retention.Run(ctx, all.databaseURL, cfg)
 }
 
-// parse takes flags before, between and behind the other arguments, which it returns.
+// parse parses flags before, between and behind the other arguments, and returns these arguments.
 func parse(flags *flag.FlagSet, args []string) (rest []string, err error) {
 	for {
 		if err := flags.Parse(args); err != nil {

@@ -9,14 +9,14 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// meter reads what was used of the machine, before and after.
+// meter reads the use of the machine before and after a measurement.
 type meter struct {
 	postgres, rabbitMQ int // processes; 0 if they are not on this machine
 	wire               *wire
 	databaseURL        string
 }
 
-// reading is one look at a meter.
+// reading is one reading of a meter.
 type reading struct {
 	client, postgres, rabbit, machine time.Duration
 	hasPostgres, hasRabbit, hasCPU    bool
@@ -25,8 +25,8 @@ type reading struct {
 	mallocs                           uint64
 }
 
-// begin reads the meter before something is measured, and end behind it: what reading costs
-// is not part of it.
+// begin reads the meter before the measurement, and end after it. The cost of reading is not part
+// of the result.
 func (m *meter) begin(ctx context.Context) (reading, error) {
 	lsn, err := m.lsn(ctx)
 	r := m.now()
@@ -67,8 +67,8 @@ func (m *meter) lsn(ctx context.Context) (lsn int64, err error) {
 	return lsn, nil
 }
 
-// difference fills in what n messages have cost between two readings, of which end was read
-// at once when they were done.
+// difference fills in the cost of n messages between two readings. end was read as soon as the
+// messages were processed.
 func difference(begin, end reading, n int, took time.Duration) Result {
 	count := float64(n)
 	per100k := func(d time.Duration) *float64 {

@@ -10,31 +10,31 @@ import (
 	"gonum.org/v1/plot/vg"
 )
 
-// chart is throughput over something.
+// chart is a plot of throughput.
 type chart struct {
 	file, title, x string
-	log            bool // x in powers of ten
+	log            bool // x axis in powers of ten
 	lines          []chartLine
-	// sized is how much smaller x is in a run of a part of the messages; nil if it is not.
+	// sized returns the factor of x in a run of fewer messages; nil if x does not change.
 	sized func(scale float64) float64
 }
 
 func byMessages(scale float64) float64 { return scale }
 func byRetained(scale float64) float64 { return min(1, scale) }
 
-// chartLine is a line of a chart: what was measured where.
+// chartLine is a line of a chart.
 type chartLine struct {
 	name   string
 	points []chartPoint
 }
 
-// chartPoint is a variant, as scenario/variant, and where it stands.
+// chartPoint is a variant, as scenario/variant, with its place on the x axis.
 type chartPoint struct {
 	x  float64
 	of string
 }
 
-// charts are drawn by full runs; what was not measured is left out.
+// charts are the charts of full runs; variants without a measurement are left out.
 func charts() []chart {
 	concurrent := func(name, of string) chartLine {
 		return chartLine{name, []chartPoint{{1, of + "-1"}, {8, of + "-8"}, {32, of + "-32"}}}
@@ -59,7 +59,7 @@ func charts() []chart {
 	}
 }
 
-// plot writes the charts for which there is a line of two variants, and returns them.
+// plot writes the charts with a line of at least two variants, and returns them.
 func (r *report) plot(dir string) (written []chart, err error) {
 	for _, c := range charts() {
 		p := plot.New()
@@ -102,7 +102,8 @@ func (r *report) plot(dir string) (written []chart, err error) {
 	return written, nil
 }
 
-// points are what was measured of a line, and of how many variants: a limit may be a level.
+// points returns the measured points of a line and the number of their variants, since a limit may
+// be a level.
 func (r *report) points(line chartLine, factor float64) (points plotter.XYs, variants int) {
 	seen := map[string]bool{}
 	for _, p := range line.points {

@@ -14,11 +14,11 @@ import (
 	"time"
 )
 
-// tick is the unit in which Linux tells times of processes.
+// tick is Linux's unit of process times.
 const tick = 10 * time.Millisecond
 
-// serverAt returns the process that listens at the port of a URL on this machine, or 0 if
-// /proc does not tell.
+// serverAt returns the process that listens at the port of a URL on this machine, or 0 if /proc
+// does not show it.
 func serverAt(address, defaultPort string) int {
 	u, err := url.Parse(address)
 	if err != nil {
@@ -62,8 +62,8 @@ func listening(table string, port int, inodes map[string]bool) {
 	}
 }
 
-// treeCPU returns the CPU time of a process, of its children that have ended, and of all
-// that descend from it. It is false if /proc does not tell.
+// treeCPU returns the CPU time of a process, its ended children and all its descendants. It returns
+// false if /proc cannot be read.
 func treeCPU(root int) (time.Duration, bool) {
 	stats, _ := filepath.Glob("/proc/[0-9]*/stat")
 	parent, ticks := map[int]int{}, map[int]int{}
@@ -73,7 +73,7 @@ func treeCPU(root int) (time.Duration, bool) {
 			continue
 		}
 		pid, _ := strconv.Atoi(strings.Split(file, "/")[2])
-		// The name, in parentheses, may hold anything.
+		// The name, in parentheses, may hold any characters.
 		f := strings.Fields(string(text[bytes.LastIndexByte(text, ')')+1:]))
 		if len(f) < 15 {
 			continue
@@ -99,7 +99,7 @@ func treeCPU(root int) (time.Duration, bool) {
 	return time.Duration(total) * tick, true
 }
 
-// machineCPU returns the time for which the processors of the machine did something.
+// machineCPU returns the time in which the processors of the machine were busy.
 func machineCPU() (busy time.Duration, ok bool) {
 	text, err := os.ReadFile("/proc/stat")
 	if err != nil {
@@ -116,7 +116,7 @@ func machineCPU() (busy time.Duration, ok bool) {
 	return busy, true
 }
 
-// ownCPU returns the CPU time of this process and of its children that have ended.
+// ownCPU returns the CPU time of this process and its ended children.
 func ownCPU() time.Duration {
 	var total time.Duration
 	for _, who := range []int{syscall.RUSAGE_SELF, syscall.RUSAGE_CHILDREN} {
@@ -128,10 +128,10 @@ func ownCPU() time.Duration {
 	return total
 }
 
-// forgetPeak begins to look for the most memory anew.
+// forgetPeak resets the kernel's peak of memory.
 func forgetPeak() { _ = os.WriteFile("/proc/self/clear_refs", []byte("5"), 0) }
 
-// peakRSS returns the most memory that this process had since forgetPeak, in bytes.
+// peakRSS returns the peak memory of this process since forgetPeak, in bytes.
 func peakRSS() *float64 {
 	text, err := os.ReadFile("/proc/self/status")
 	if err != nil {

@@ -66,14 +66,14 @@ func distinctKeys() func(int) string { return func(i int) string { return fmt.Sp
 func hotKey() func(int) string       { return func(int) string { return "hot" } }
 func noKey() func(int) string        { return func(int) string { return "" } }
 
-// zipfKeys are the same in every run. The generator wants an exponent above 1, which is Zipf's: the
-// most frequent key has 14 % of the events.
+// zipfKeys returns equal keys in every run. The generator needs an exponent above 1, which is
+// Zipf's: the most frequent key has 14 % of the events.
 func zipfKeys() func(int) string {
 	z := rand.NewZipf(rand.New(rand.NewSource(1)), 1.01, 1, 999)
 	return func(int) string { return fmt.Sprint("key-", z.Uint64()) }
 }
 
-// relaying is how this library's relay is measured.
+// relaying configures a measurement of this library's relay.
 type relaying struct {
 	queue     string // type of queue; "" publishes to nothing
 	keys      keying // defaults to distinctKeys
@@ -84,16 +84,16 @@ type relaying struct {
 	form      form
 }
 
-// form is how a relay sends events.
+// form is the form of messages of a relay.
 type form int
 
 const (
-	batched   form = iota // many to an AMQP message
-	enveloped             // one to an AMQP message, without headers
-	headers               // as by default
+	batched   form = iota // many events per AMQP message
+	enveloped             // one event per AMQP message, without headers
+	headers               // the default
 )
 
-// eventsOfBatch is how many events of this library go in an AMQP message.
+// eventsOfBatch is the number of this library's events in an AMQP message.
 const eventsOfBatch = 64
 
 // publisher publishes to q.
@@ -154,7 +154,7 @@ func (r relaying) measure(ctx context.Context, s *stage) error {
 	return s.drain(ctx, relay)
 }
 
-// store makes an outbox, or takes one that holds so many delivered events.
+// store makes an outbox, or returns one with retained delivered events.
 func (r relaying) store(ctx context.Context, s *stage) (*postgres.Store, *pgxpool.Pool, string, error) {
 	if r.retained > 0 {
 		return s.retained(ctx, s.retainedSize(r.retained))
@@ -167,7 +167,7 @@ func (r relaying) store(ctx context.Context, s *stage) (*postgres.Store, *pgxpoo
 	return store, pool, schema, err
 }
 
-// relay is one in this process that publishes to q.
+// relay returns a relay in this process that publishes to q.
 func (s *stage) relay(ctx context.Context, outbox *producer.Outbox[pgx.Tx], q *queues, f form) (*relay.Relay, error) {
 	publisher, err := s.publisher(q, f)
 	if err != nil {
@@ -190,8 +190,8 @@ func (s *stage) drain(ctx context.Context, relay *relay.Relay) error {
 	})
 }
 
-// config publishes to and consumes from queues through the default exchange. Topic i
-// belongs to queue i.
+// config publishes to and consumes from queues through the default exchange. Topic i belongs to
+// queue i.
 func config(url, kind string, queues []string) wamqp.Config {
 	c := amqp.DurableQueue(url)
 	name := func(topic string) string {
@@ -229,7 +229,7 @@ func (s *stage) fillOutbox(ctx context.Context, outbox *producer.Outbox[pgx.Tx],
 	return nil
 }
 
-// holdSnapshot has another session read, and go on for as long as the variant is measured.
+// holdSnapshot makes another session hold a snapshot while the variant is measured.
 func holdSnapshot(ctx context.Context, s *stage) error {
 	conn, err := pgx.Connect(ctx, s.databaseURL)
 	if err != nil {

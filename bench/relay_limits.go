@@ -14,12 +14,13 @@ import (
 	"github.com/boxpair/boxpair/transport"
 )
 
-// rawPublish publishes persistent, mandatory messages with so many unconfirmed ones, to one queue.
+// rawPublish publishes persistent, mandatory messages to one queue, with at most window unconfirmed
+// ones.
 func rawPublish(kind string, window int, message func(id string) amqp.Publishing) func(context.Context, *stage) error {
 	return rawPublishOf(1, kind, window, message)
 }
 
-// rawBatches publishes as many in AMQP messages of eventsOfBatch each.
+// rawBatches publishes the same number of messages in AMQP messages of eventsOfBatch each.
 func rawBatches(kind string) func(context.Context, *stage) error {
 	return rawPublishOf(eventsOfBatch, kind, 1000/eventsOfBatch, batchedMessage)
 }
@@ -40,7 +41,7 @@ func rawPublishOf(events int, kind string, window int, message func(id string) a
 	}
 }
 
-// batchedMessage has eventsOfBatch events.
+// batchedMessage returns an AMQP message with eventsOfBatch events.
 func batchedMessage(id string) amqp.Publishing {
 	body := make([]byte, 0, eventsOfBatch*(len(envelopedPayload)+len(id)+8))
 	body = append(body, "publish-seq=12345\n"...)
@@ -87,7 +88,7 @@ func publishAll(ctx context.Context, ch *amqp.Channel, queue string, n, window i
 	return <-done
 }
 
-// rawMessage has four headers.
+// rawMessage returns a message with four headers.
 func rawMessage(id string) amqp.Publishing {
 	return amqp.Publishing{
 		DeliveryMode: amqp.Persistent, MessageId: id, Body: payload,
@@ -95,7 +96,7 @@ func rawMessage(id string) amqp.Publishing {
 	}
 }
 
-// eventMessage has the headers of an event that a relay publishes.
+// eventMessage returns a message with the headers of an event that a relay publishes.
 func eventMessage(id string) amqp.Publishing {
 	const stamp = "2026-01-31T12:00:00.000001Z"
 	return amqp.Publishing{
@@ -109,7 +110,7 @@ func eventMessage(id string) amqp.Publishing {
 	}
 }
 
-// envelopedMessage has them in the body.
+// envelopedMessage returns a message with the headers of an event in its body.
 func envelopedMessage(id string) amqp.Publishing {
 	return amqp.Publishing{
 		DeliveryMode: amqp.Persistent, MessageId: id, Body: envelopedPayload, Timestamp: time.Unix(0, 0), ContentEncoding: "boxpair",
@@ -119,7 +120,7 @@ func envelopedMessage(id string) amqp.Publishing {
 var envelopedPayload = append([]byte("publish-seq=12345&digest=0123456789abcdef0123456789abcdef&index=0&key=key-12345&producer=bench"+
 	"&resend-until=2026-01-31T12:00:00.000001Z&source=order&stamp=2026-01-31T12:00:00.000001Z&version=1700000000000000000\n"), payload...)
 
-// sink confirms everything at once.
+// sink is a publisher that confirms every message at once.
 type sink struct{}
 
 func (sink) Publish(string, ...*message.Message) error { return nil }
@@ -130,8 +131,8 @@ func (sink) Send(_ context.Context, _ string, _ *message.Message, done func(tran
 	done(transport.Result{Outcome: transport.Confirmed})
 }
 
-// databaseOnly reads events from the tables of this library, 1,000 at a time in the order of
-// their IDs, and deletes their queue rows. There is no owner, no order and no broker.
+// databaseOnly reads events from the tables of this library, 1,000 at a time in the order of their
+// IDs, and deletes their queue rows, without leases, order or a broker.
 func databaseOnly(ctx context.Context, s *stage) error {
 	store, pool, err := s.store(ctx)
 	if err != nil {

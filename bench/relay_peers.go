@@ -22,7 +22,7 @@ import (
 	"github.com/riverqueue/river/rivermigrate"
 )
 
-// patience bounds a slow peer: what it has published by then is counted.
+// patience bounds the time of a slow peer; the messages published by then are counted.
 func (s *stage) patience() time.Duration {
 	if s.quick {
 		return 1500 * time.Millisecond
@@ -30,7 +30,7 @@ func (s *stage) patience() time.Duration {
 	return 10 * time.Second
 }
 
-// progress counts what a peer has published, up to n.
+// progress counts the messages that a peer has published, up to n.
 type progress struct {
 	n    int64
 	done atomic.Int64
@@ -45,7 +45,8 @@ func (p *progress) add() {
 	}
 }
 
-// wait returns how many were published when all were, or when patience has run out.
+// wait returns the number of published messages when all are published, or when patience has run
+// out.
 func (p *progress) wait(ctx context.Context, patience time.Duration) (int, error) {
 	select {
 	case <-p.all:
@@ -56,7 +57,7 @@ func (p *progress) wait(ctx context.Context, patience time.Duration) (int, error
 	return int(p.done.Load()), nil
 }
 
-// counted is a publisher that tells of its progress.
+// counted is a publisher that counts its messages.
 type counted struct {
 	message.Publisher
 	progress *progress
@@ -72,7 +73,7 @@ func (c counted) Publish(topic string, messages ...*message.Message) error {
 	return err
 }
 
-// watermillSchema is watermill-sql's table of bytes.
+// watermillSchema returns watermill-sql's schema with bytes as payload.
 func watermillSchema(batch int) wsql.DefaultPostgreSQLSchema {
 	return wsql.DefaultPostgreSQLSchema{SubscribeBatchSize: batch, GeneratePayloadType: func(string) string { return "BYTEA" }}
 }
@@ -157,7 +158,7 @@ func watermillMessage() *message.Message {
 	return msg
 }
 
-// riverJob is an event as a job of River's.
+// riverJob is an event as a job of River.
 type riverJob struct {
 	Topic string          `json:"topic"`
 	Body  json.RawMessage `json:"body"`
@@ -166,7 +167,7 @@ type riverJob struct {
 // Kind implements [river.JobArgs].
 func (riverJob) Kind() string { return "publish" }
 
-// riverWorker publishes a job, and waits for the confirm.
+// riverWorker publishes a job and waits for the confirm.
 type riverWorker struct {
 	river.WorkerDefaults[riverJob]
 	publish  func(ctx context.Context, job riverJob) error
@@ -244,8 +245,8 @@ func fillRiver(ctx context.Context, client *river.Client[pgx.Tx], n int) error {
 	return nil
 }
 
-// confirmedPublish publishes on one channel from many goroutines, each of which waits for its
-// own confirm.
+// confirmedPublish publishes on one channel from many goroutines; each goroutine waits for its own
+// confirm.
 func confirmedPublish(ch *amqp.Channel, queue string) func(ctx context.Context, job riverJob) error {
 	return func(ctx context.Context, job riverJob) error {
 		msg := rawMessage(uuid.NewString())

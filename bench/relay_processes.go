@@ -17,14 +17,14 @@ import (
 	"github.com/boxpair/boxpair/store/postgres"
 )
 
-// relayJob is what a relay process is told, in a line of JSON on its standard input.
+// relayJob configures a relay process, as a line of JSON on its standard input.
 type relayJob struct {
 	DatabaseURL, AMQPURL, Schema, Kind string
 	Queues                             []string
 }
 
-// relayProcess runs a relay: it says when it is ready, begins when it reads a line, and
-// ends when its standard input does.
+// relayProcess runs a relay. It prints a line when ready, begins when it reads a line, and ends
+// with its standard input.
 func relayProcess(ctx context.Context, in io.Reader, out io.Writer) error {
 	lines := bufio.NewReader(in)
 	var job relayJob
@@ -73,7 +73,7 @@ func relayProcess(ctx context.Context, in io.Reader, out io.Writer) error {
 	return nil
 }
 
-// drainByProcesses measures how long relays in processes of their own take for all events.
+// drainByProcesses measures how long relays in separate processes take for all events.
 func (s *stage) drainByProcesses(ctx context.Context, pool *pgxpool.Pool, schema string, q *queues, n int) error {
 	job, err := json.Marshal(relayJob{s.databaseURL, s.amqpURL, schema, q.kind, q.names})
 	if err != nil {

@@ -9,8 +9,8 @@ import (
 	"github.com/boxpair/boxpair/store/postgres"
 )
 
-// retainedSize is how many of n delivered events a log holds: fewer in a run of fewer
-// messages, but for the few of -quick.
+// retainedSize returns the number of delivered events in a log for a target of n: fewer in a run of
+// fewer messages, and few with -quick.
 func (s *stage) retainedSize(n int) int {
 	if s.quick {
 		return n
@@ -18,8 +18,8 @@ func (s *stage) retainedSize(n int) int {
 	return s.scaled(n)
 }
 
-// retained returns an outbox whose log holds n delivered events. Making it takes minutes, so
-// it stays for the next measurement that asks for as many.
+// retained returns an outbox whose log holds n delivered events. Its making takes minutes, so the
+// outbox stays for the next measurement with n events.
 func (s *stage) retained(ctx context.Context, n int) (*postgres.Store, *pgxpool.Pool, string, error) {
 	schema := fmt.Sprintf("bench_retained_%d", n)
 	s.beside = n
@@ -36,7 +36,7 @@ func (s *stage) retained(ctx context.Context, n int) (*postgres.Store, *pgxpool.
 		return nil, nil, "", err
 	}
 	if there {
-		// What an earlier measurement of enqueuing has left counts as delivered.
+		// Events left by an earlier measurement of enqueuing count as delivered.
 		if _, err := pool.Exec(ctx, `TRUNCATE outbox_queue`); err != nil {
 			return nil, nil, "", fmt.Errorf("empty the queue: %w", err)
 		}
@@ -52,7 +52,7 @@ func (s *stage) retained(ctx context.Context, n int) (*postgres.Store, *pgxpool.
 		return nil, nil, "", err
 	}
 	for _, sql := range []string{
-		`ALTER TABLE outbox_events DROP CONSTRAINT outbox_events_dispatch`, // checked once, in the end
+		`ALTER TABLE outbox_events DROP CONSTRAINT outbox_events_dispatch`, // checked once, at the end
 		fmt.Sprintf(`INSERT INTO outbox_events (dispatch_id, digest, shard, topic, key, producer, source, version, payload)
 			SELECT md5('retained ' || i)::uuid, decode(md5('content ' || i), 'hex'), i %% 64, 'topic-0', 'key-' || i, 'bench', 'retained', i,
 				convert_to(repeat('x', 512), 'UTF8') FROM generate_series(1, %d) i`, n),

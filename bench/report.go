@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// report is what a suite has measured.
+// report holds the results of a suite.
 type report struct {
 	plan     plan
 	machine  []string
@@ -45,7 +45,7 @@ func (r *report) table(w io.Writer) {
 	}
 }
 
-// row is one variant: medians over the rounds.
+// row formats one variant: medians over the rounds.
 func (r *report) row(s scenario, v variant, results []Result) string {
 	rates := figures(results, rate)
 	ratio := ""
@@ -87,7 +87,7 @@ func (r *report) row(s scenario, v variant, results []Result) string {
 	return "| " + strings.Join(cells, " | ") + " |"
 }
 
-// effort tells what the time of the run was spent on.
+// effort returns how the time of the run was spent.
 func (r *report) effort() string {
 	var measured, processes float64
 	steps := map[string]float64{}
@@ -109,7 +109,7 @@ func (r *report) effort() string {
 		strings.Join(list, ", "))
 }
 
-// extras are the medians of what only one scenario has.
+// extras formats the medians of the figures that only one scenario has.
 func extras(results []Result) string {
 	var list []string
 	for _, name := range slices.Sorted(maps.Keys(results[0].Extra)) {
@@ -118,7 +118,7 @@ func extras(results []Result) string {
 	return strings.Join(list, ", ")
 }
 
-// targetTable writes what became of the targets.
+// targetTable writes the outcomes of the targets.
 func targetTable(w io.Writer, list outcomes) {
 	fmt.Fprint(w, "| target | wanted | measured | |\n|---|---|---|---|\n")
 	for _, o := range list {
@@ -139,7 +139,7 @@ func targetTable(w io.Writer, list outcomes) {
 	}
 }
 
-// number writes three digits, and thousands with a comma.
+// number formats three digits, with commas between thousands.
 func number(v float64) string {
 	v = significant(v)
 	if v < 1000 {

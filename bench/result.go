@@ -1,12 +1,12 @@
 package main
 
-// Result is one measurement of one variant, as it is printed in a line of JSON. What could
-// not be measured is left out.
+// Result is one measurement of one variant, printed as a line of JSON. Unknown figures are left
+// out.
 type Result struct {
 	Scenario string `json:"scenario"`
 	Variant  string `json:"variant"`
 	Round    int    `json:"round,omitempty"`
-	// Messages were measured, in Seconds.
+	// Messages is the number of measured messages, and Seconds their duration.
 	Messages int     `json:"messages"`
 	Seconds  float64 `json:"seconds"`
 	// Rate is messages per second.
@@ -15,22 +15,23 @@ type Result struct {
 	ClientCPU   float64  `json:"client_cpu_s_per_100k"`
 	PostgresCPU *float64 `json:"postgres_cpu_s_per_100k,omitempty"`
 	RabbitMQCPU *float64 `json:"rabbitmq_cpu_s_per_100k,omitempty"`
-	// PeakRSS is the most memory that this process had in the measured part, in bytes.
+	// PeakRSS is the peak memory of this process in the measured part, in bytes.
 	PeakRSS *float64 `json:"peak_rss_bytes,omitempty"`
-	// WAL is bytes of write-ahead log per message. The server counts it, so nothing else may
-	// write to it meanwhile.
+	// WAL is bytes of write-ahead log per message. The server counts all writers, so no other
+	// program may write to it meanwhile.
 	WAL *float64 `json:"wal_bytes_per_message,omitempty"`
-	// Statements and RoundTrips are PostgreSQL's, per message, counted on the wire.
+	// Statements and RoundTrips count PostgreSQL's per message, on the wire.
 	Statements float64 `json:"statements_per_message"`
 	RoundTrips float64 `json:"round_trips_per_message"`
 	// Allocs are allocations of this process per message.
 	Allocs float64 `json:"allocs_per_message"`
-	// OtherLoad is the part of the machine that neither this process nor the servers used.
+	// OtherLoad is the share of the machine used by other programs than this process and the
+	// servers.
 	OtherLoad *float64 `json:"other_load,omitempty"`
-	// Took is seconds of the process that measured, with all that came before and after.
+	// Took is the duration of the measuring process in seconds, with preparation and clean-up.
 	Took float64 `json:"took_s,omitempty"`
-	// Steps are seconds of the process's life: what was prepared and tidied around Seconds.
+	// Steps are the durations in seconds of the steps of preparation and clean-up around Seconds.
 	Steps map[string]float64 `json:"steps_s,omitempty"`
-	// Extra is what only this scenario measures.
+	// Extra holds figures that only this scenario has.
 	Extra map[string]float64 `json:"extra,omitempty"`
 }

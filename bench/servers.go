@@ -9,26 +9,26 @@ import (
 	"github.com/boxpair/boxpair/internal/testenv/service"
 )
 
-// settings make a private PostgreSQL one that could be in production, where that of the
-// tests is fast and forgetful.
+// settings make a private PostgreSQL similar to production; the settings of the tests are fast and
+// not durable.
 var settings = []string{
 	"fsync=on", "full_page_writes=on", "synchronous_commit=on", "wal_level=replica",
 	"shared_buffers=512MB", "max_wal_size=4GB", "checkpoint_timeout=30min",
 }
 
-// servers are where everything is measured.
+// servers are the measured servers.
 type servers struct {
 	databaseURL, amqpURL string
 	undo                 []func() error
 }
 
-// startServers takes what DATABASE_URL and AMQP_URL name, and starts what they do not.
+// startServers uses the servers in DATABASE_URL and AMQP_URL, and starts the missing ones.
 func startServers(ctx context.Context) (*servers, error) {
 	s := &servers{databaseURL: os.Getenv("DATABASE_URL"), amqpURL: os.Getenv("AMQP_URL")}
 	return s, s.start(ctx, settings)
 }
 
-// start starts what has no address.
+// start starts the servers without an address.
 func (s *servers) start(ctx context.Context, settings []string) (err error) {
 	defer func() {
 		if err != nil {
@@ -36,7 +36,7 @@ func (s *servers) start(ctx context.Context, settings []string) (err error) {
 		}
 	}()
 	if err := service.Install(ctx, s.databaseURL == "", s.amqpURL == "", say); err != nil {
-		say("%v", err) // Docker may do
+		say("%v", err) // Docker may still work
 	}
 	if s.databaseURL == "" {
 		p, err := service.StartPostgresWith(ctx, service.PostgresConfig{Settings: settings})
@@ -66,7 +66,7 @@ func (s *servers) close() error {
 	return errors.Join(errs...)
 }
 
-// env is what a process of its own is told of the servers.
+// env returns the environment of a child process, with the addresses of the servers.
 func (s *servers) env() []string {
 	return append(os.Environ(), "DATABASE_URL="+s.databaseURL, "AMQP_URL="+s.amqpURL)
 }

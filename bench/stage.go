@@ -23,8 +23,7 @@ import (
 // payload is 512 bytes, like a small order event.
 var payload = []byte(`{"order":"` + strings.Repeat("x", 500) + `"}`)
 
-// stage is where one variant is measured: servers, how many messages, and what has to be
-// removed afterwards.
+// stage is the environment of a measured variant: servers, the number of messages, and clean-ups.
 type stage struct {
 	databaseURL, amqpURL string
 	n                    int
@@ -42,7 +41,7 @@ type stage struct {
 	undo   []func()
 }
 
-// spend begins a step of a measurement, which ends when done is called.
+// spend begins a step of a measurement. The step ends when done is called.
 func (s *stage) spend(on string) (done func()) {
 	begun := time.Now()
 	return func() {
@@ -53,7 +52,7 @@ func (s *stage) spend(on string) (done func()) {
 	}
 }
 
-// scaled is a part of n in a run of fewer messages, and never more than n.
+// scaled returns the part of n for a run of fewer messages, and never more than n.
 func (s *stage) scaled(n int) int {
 	if s.scale <= 0 || s.scale >= 1 {
 		return n
@@ -61,7 +60,8 @@ func (s *stage) scaled(n int) int {
 	return max(1, int(float64(n)*s.scale))
 }
 
-// later has fn called when the variant has been measured, last first.
+// later schedules fn for the end of the variant's measurement; the last scheduled function runs
+// first.
 func (s *stage) later(fn func()) { s.undo = append(s.undo, fn) }
 
 func (s *stage) close() {
@@ -100,8 +100,8 @@ func (s *stage) measure(ctx context.Context, scenarioName string, v variant) (re
 	return *s.result, nil
 }
 
-// checkpoint has the server write out what earlier measurements have left behind, so that no
-// checkpoint falls into this one.
+// checkpoint makes the server write out the data of earlier measurements, so that no checkpoint
+// falls into this one.
 func checkpoint(ctx context.Context, databaseURL string) error {
 	conn, err := pgx.Connect(ctx, databaseURL)
 	if err != nil {
@@ -114,7 +114,7 @@ func checkpoint(ctx context.Context, databaseURL string) error {
 	return nil
 }
 
-// timed measures fn, which returns how many messages it has done.
+// timed measures fn, which returns the number of processed messages.
 func (s *stage) timed(ctx context.Context, fn func() (int, error)) error {
 	done := s.spend("meter")
 	runtime.GC()
@@ -148,7 +148,7 @@ func (s *stage) timed(ctx context.Context, fn func() (int, error)) error {
 	return nil
 }
 
-// startProfile writes a CPU profile of the measured part, if one is asked for.
+// startProfile writes a CPU profile of the measured part, if requested.
 func (s *stage) startProfile() (stop func(), err error) {
 	if s.profile == "" {
 		return func() {}, nil
@@ -166,7 +166,7 @@ func (s *stage) startProfile() (stop func(), err error) {
 	}, nil
 }
 
-// extra keeps a figure that only this scenario has.
+// extra records a figure that only this scenario has.
 func (s *stage) extra(name string, value float64) {
 	if s.result.Extra == nil {
 		s.result.Extra = map[string]float64{}
@@ -174,7 +174,7 @@ func (s *stage) extra(name string, value float64) {
 	s.result.Extra[name] = value
 }
 
-// hidden is an error of a connection without what could show a password.
+// hidden removes from an error of a connection the parts that could show a password.
 func hidden(err error) error {
 	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok {
 		return errors.New(pgErr.Message)
@@ -182,7 +182,7 @@ func hidden(err error) error {
 	return errors.New("connection failed")
 }
 
-// schema makes an empty schema, and a pool that uses it and counts.
+// schema makes an empty schema, and a pool for the schema that counts its traffic.
 func (s *stage) schema(ctx context.Context) (*pgxpool.Pool, string, error) {
 	name := "bench_" + strings.ReplaceAll(uuid.NewString(), "-", "")[:12]
 	pool, err := s.pool(ctx, name)
@@ -196,7 +196,7 @@ func (s *stage) schema(ctx context.Context) (*pgxpool.Pool, string, error) {
 	return pool, name, nil
 }
 
-// pool returns 40 connections at most that look for tables in one schema.
+// pool returns a pool of at most 40 connections with one schema as search path.
 func (s *stage) pool(ctx context.Context, schema string) (*pgxpool.Pool, error) {
 	cfg, err := pgxpool.ParseConfig(s.databaseURL)
 	if err != nil {
@@ -213,7 +213,7 @@ func (s *stage) pool(ctx context.Context, schema string) (*pgxpool.Pool, error) 
 	return pool, nil
 }
 
-// warm opens n connections of a pool, so that none is opened while something is measured.
+// warm opens n connections of a pool, so that no connection is opened during the measurement.
 func (s *stage) warm(ctx context.Context, pool *pgxpool.Pool, n int) error {
 	defer s.spend("connections")()
 	conns := make([]*pgxpool.Conn, 0, n)
@@ -232,7 +232,7 @@ func (s *stage) warm(ctx context.Context, pool *pgxpool.Pool, n int) error {
 	return nil
 }
 
-// businessTables are what the service has besides an outbox and an inbox.
+// businessTables are the service's tables besides an outbox and an inbox.
 const businessTables = `CREATE TABLE orders (id uuid PRIMARY KEY, body bytea); CREATE TABLE effects (id uuid, body bytea)`
 
 // store makes an outbox, an inbox, orders and effects in a schema of their own.

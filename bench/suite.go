@@ -18,7 +18,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// plan is what a suite is asked for.
+// plan holds the settings of a suite.
 type plan struct {
 	quick                 bool
 	rounds                int
@@ -55,7 +55,7 @@ func (p *plan) parse(args []string) error {
 	return nil
 }
 
-// suite measures everything, round by round, each variant in a process of its own.
+// suite measures all chosen variants, round by round, each in a process of its own.
 func suite(ctx context.Context, args []string) (err error) {
 	var p plan
 	if err := p.parse(args); err != nil {
@@ -63,7 +63,7 @@ func suite(ctx context.Context, args []string) (err error) {
 	}
 	if p.doc != "" {
 		if _, err := readDocument(p.doc); err != nil {
-			return err // now and not after an hour
+			return err // fail now and not after an hour
 		}
 	}
 	all, err := startServers(ctx)
@@ -95,7 +95,7 @@ func suite(ctx context.Context, args []string) (err error) {
 	return errors.Join(failed...)
 }
 
-// measure runs all rounds. A variant that fails is told and left out; the others go on.
+// measure runs all rounds. A failed variant is reported and left out; the other variants go on.
 func (r *report) measure(ctx context.Context, all *servers, out io.Writer) (failed []error) {
 	for round := 1; round <= r.plan.rounds; round++ {
 		for _, s := range scenarios() {
@@ -121,7 +121,7 @@ func (r *report) measure(ctx context.Context, all *servers, out io.Writer) (fail
 	return failed
 }
 
-// choose returns the variants of a scenario that are to be measured.
+// choose returns the variants of a scenario to measure.
 func (p plan) choose(s scenario) []variant {
 	wanted := func(v variant) bool {
 		return (p.quick && v.quick > 0 || !p.quick && v.full > 0) && p.only.MatchString(s.name+"/"+v.name)
@@ -135,11 +135,12 @@ func (p plan) choose(s scenario) []variant {
 	return slices.DeleteFunc(slices.Clone(s.variants), func(v variant) bool { return !wanted(v) && !limits[v.name] })
 }
 
-// noisy is the part of the machine that others may use before a full run measures again.
+// noisy is the share of the machine used by other programs from which a full run measures again.
 const noisy = 0.25
 
-// quietest measures a variant, and once more if others used the machine meanwhile. Measuring again
-// takes a tenth of the run at most: where others are always there, it makes nothing better.
+// quietest measures a variant, and once more if other programs used the machine meanwhile.
+// Repetitions take at most a tenth of the run, since they are useless on a permanently busy
+// machine.
 func (r *report) quietest(ctx context.Context, all *servers, s scenario, v variant) (Result, error) {
 	first, err := child(ctx, all, s, v, r.plan, "")
 	if err != nil || r.plan.quick || first.OtherLoad == nil || *first.OtherLoad <= noisy || r.again > time.Since(r.begun)/10 {
@@ -183,7 +184,7 @@ func child(ctx context.Context, all *servers, s scenario, v variant, p plan, pro
 	return result, nil
 }
 
-// profiles measures the variants that missed a target once more, with a CPU profile.
+// profiles measures again, with a CPU profile, each variant that missed a target.
 func (r *report) profiles(ctx context.Context, all *servers, outcomes []outcome) (failed []error) {
 	if err := os.MkdirAll(r.plan.profile, 0o755); err != nil {
 		return []error{err}
@@ -208,7 +209,7 @@ func (r *report) profiles(ctx context.Context, all *servers, outcomes []outcome)
 	return failed
 }
 
-// dropAllRetained removes what the measurements have shared.
+// dropAllRetained removes the outboxes that measurements have shared.
 func dropAllRetained(ctx context.Context, databaseURL string) error {
 	conn, err := pgx.Connect(ctx, databaseURL)
 	if err != nil {

@@ -9,18 +9,18 @@ import (
 	"strings"
 )
 
-// target is something that this library wants to reach.
+// target is a goal of this library.
 type target struct {
 	name string
 	of   string // scenario/variant
-	// against is the variant of the same scenario that the rate is divided by; "" compares figure.
+	// against is the variant of the scenario by which the rate is divided; "" compares figure.
 	against string
 	figure  func(Result) *float64
 	bound   float64
 	atMost  bool   // or at least
 	report  bool   // no bound: only told
 	when    string // "", "quick" or "full"
-	// retained events are in the name, unless it is 0; a scaled run has fewer.
+	// retained is the number of retained events in the name, if not 0; a scaled run has fewer.
 	retained int
 }
 
@@ -42,7 +42,7 @@ func retaining(n int, t target) target {
 	return t
 }
 
-// scaled is the target as a run of a part of the messages can judge it.
+// scaled returns the target for a run of fewer messages.
 func (t target) scaled(scale float64) target {
 	if t.retained > 0 && scale < 1 {
 		n := (&stage{scale: scale}).scaled(t.retained)
@@ -63,7 +63,7 @@ func extra(name string) func(Result) *float64 {
 
 func rate(r Result) *float64 { return &r.Rate }
 
-// targets are all of them, in the order in which they are told.
+// targets are all targets, in the order of the report.
 func targets() []target {
 	return []target{
 		atLeast("relay, classic queue: of raw amqp091", "relay/classic", "limit-classic", 0.95),
@@ -114,7 +114,7 @@ func targets() []target {
 	}
 }
 
-// outcome is what became of a target.
+// outcome is the result of a target.
 type outcome struct {
 	Name   string
 	Value  *float64 // nil if it was not measured
@@ -129,7 +129,7 @@ func (o outcome) split() (scenarioName, variantName string) {
 	return scenarioName, variantName
 }
 
-// outcomes are told as one object, in the order of the targets.
+// outcomes are encoded as one object, in the order of the targets.
 type outcomes []outcome
 
 // MarshalJSON implements [json.Marshaler].
@@ -157,7 +157,7 @@ func (list outcomes) MarshalJSON() ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// outcomes compares what was measured with the targets.
+// outcomes compares the results with the targets.
 func (r *report) outcomes() outcomes {
 	var list outcomes
 	for _, t := range targets() {
@@ -190,7 +190,7 @@ func (t target) judge(results map[string][]Result) outcome {
 	return o
 }
 
-// ratios divides rates of the same round.
+// ratios divides the rates of each round.
 func ratios(results, limits []Result) []float64 {
 	var values []float64
 	for _, r := range results {
@@ -202,7 +202,7 @@ func ratios(results, limits []Result) []float64 {
 	return values
 }
 
-// figures returns what is known of a figure in each round.
+// figures returns the known values of a figure, one per round.
 func figures(results []Result, figure func(Result) *float64) []float64 {
 	var values []float64
 	for _, r := range results {
@@ -213,7 +213,7 @@ func figures(results []Result, figure func(Result) *float64) []float64 {
 	return values
 }
 
-// median returns the middle of values, or the mean of the two in the middle.
+// median returns the middle value, or the mean of the two middle values.
 func median(values []float64) float64 {
 	sorted := slices.Sorted(slices.Values(values))
 	n := len(sorted)
@@ -223,7 +223,7 @@ func median(values []float64) float64 {
 	return (sorted[(n-1)/2] + sorted[n/2]) / 2
 }
 
-// significant rounds to three digits, and large numbers to whole ones.
+// significant rounds to three digits, and large numbers to integers.
 func significant(v float64) float64 {
 	if v == 0 || math.IsNaN(v) || math.IsInf(v, 0) {
 		return v

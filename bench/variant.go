@@ -8,25 +8,25 @@ import (
 	"strings"
 )
 
-// scenario is a question, and the ways to do it that are compared.
+// scenario is a question, with the variants that are compared.
 type scenario struct {
 	name, about string
-	unit        string // what is counted
+	unit        string // the counted unit
 	variants    []variant
 }
 
-// variant is one way to do what a scenario asks for. It is measured in a process of its own.
+// variant is one answer to the question of a scenario. It is measured in a process of its own.
 type variant struct {
 	name, about string
-	// limit is the variant of the same scenario that this one is divided by, in the same round.
+	// limit is the variant of the scenario by which this variant is divided, in each round.
 	limit string
-	// full and quick are how many messages are measured; a variant without quick is left out
-	// of -quick.
+	// full and quick are the numbers of measured messages; -quick leaves out a variant without
+	// quick.
 	full, quick int
 	measure     func(ctx context.Context, s *stage) error
 }
 
-// scenarios are all that can be measured.
+// scenarios are all scenarios.
 func scenarios() []scenario {
 	return []scenario{
 		enqueueScenario(), relayScenario(), consumeScenario(), latencyScenario(), chainScenario(), embeddedScenario(),
@@ -56,7 +56,7 @@ func (s scenario) find(name string) (variant, bool) {
 	return s.variants[i], true
 }
 
-// size is how many messages are measured.
+// size returns the number of measured messages.
 func (v variant) size(quick bool) int {
 	if quick {
 		return cmp.Or(v.quick, v.full/5)

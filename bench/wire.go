@@ -9,25 +9,25 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// wire counts what goes to PostgreSQL over the connections of this process. Counting is
-// adding to two atomic numbers, for the limits and the peers as for this library.
+// wire counts the traffic of this process with PostgreSQL. Counting adds to two atomic numbers,
+// alike for the limits, the peers and this library.
 type wire struct {
 	statements, roundTrips atomic.Int64
 }
 
-// count is a pgconn.AfterNetConnectFunc: it sees what is sent before it is encrypted.
+// count is a pgconn.AfterNetConnectFunc: it sees the data before encryption.
 func (w *wire) count(_ context.Context, _ *pgconn.Config, conn net.Conn) (net.Conn, error) {
 	return &countingConn{Conn: conn, wire: w}, nil
 }
 
-// countingConn counts statements, which are messages Query and Execute of the protocol, and
-// round trips, which are answers waited for after something was written.
+// countingConn counts statements, which are the protocol's messages Query and Execute, and round
+// trips, which are waits for an answer after a write.
 type countingConn struct {
 	net.Conn
 	wire    *wire
 	header  []byte      // of a message that is not whole yet
 	rest    int         // of the current message
-	waiting atomic.Bool // something was written, and nothing has come back
+	waiting atomic.Bool // data was written, and no answer has arrived
 }
 
 func (c *countingConn) Write(b []byte) (int, error) {
@@ -44,8 +44,8 @@ func (c *countingConn) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// count walks over the messages in b: a type, which the first message has not, four bytes of
-// length that count themselves, the rest.
+// count parses the messages in b: a type (missing in the first message), four bytes of length that
+// include themselves, and the body.
 func (c *countingConn) count(b []byte) {
 	for len(b) > 0 {
 		if c.rest > 0 {

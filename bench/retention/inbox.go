@@ -10,7 +10,7 @@ import (
 
 const days = 14
 
-// forgetting compares removal by batches with removal by partition.
+// forgetting compares removal in batches with removal of partitions.
 func forgetting(ctx context.Context, pool *pgxpool.Pool, n int, results map[string]any) error {
 	for _, plan := range []struct {
 		name   string
@@ -51,7 +51,7 @@ func forgetting(ctx context.Context, pool *pgxpool.Pool, n int, results map[stri
 }
 
 func partitioned() []string {
-	// The stamp must be part of the key: of one dispatch ID there can be a row in each partition.
+	// The stamp must be part of the key: each partition may hold a row of one dispatch ID.
 	list := []string{`CREATE TABLE parts (stamp timestamptz NOT NULL, applied_at timestamptz, dispatch_id uuid NOT NULL, consumer smallint NOT NULL,
 		digest bytea, PRIMARY KEY (consumer, dispatch_id, stamp)) PARTITION BY RANGE (stamp)`}
 	for day := range days + 1 {
@@ -61,7 +61,7 @@ func partitioned() []string {
 	return list
 }
 
-// claims returns how long an insert takes on the average, in rounds of 2000 that are rolled back.
+// claims returns the average duration of an insert, in rounds of 2000 that are rolled back.
 func claims(ctx context.Context, pool *pgxpool.Pool, table string) (time.Duration, error) {
 	const n, rounds = 2000, 3
 	best := time.Duration(1 << 62)

@@ -16,7 +16,7 @@ import (
 
 const perReceipt = 100
 
-// outbox has a janitor remove n events while a writer commits.
+// outbox runs a janitor that removes n events while a writer commits.
 func outbox(ctx context.Context, pool *pgxpool.Pool, n int, share float64, results map[string]any) error {
 	if _, err := postgres.Migrate(ctx, pool, postgres.Config{}); err != nil {
 		return err
@@ -63,7 +63,7 @@ func outbox(ctx context.Context, pool *pgxpool.Pool, n int, share float64, resul
 	return nil
 }
 
-// fill puts n events into the log, delivered a day ago, in parts.
+// fill inserts n events that were delivered a day ago, in parts.
 func fill(ctx context.Context, pool *pgxpool.Pool, n int) error {
 	const part = 500_000
 	begun := time.Now()
@@ -87,7 +87,7 @@ func fill(ctx context.Context, pool *pgxpool.Pool, n int) error {
 	return err
 }
 
-// commits returns the median of how long a transaction with one event takes.
+// commits returns the median duration of a transaction with one event.
 func commits(ctx context.Context, out *producer.Outbox[pgx.Tx], d time.Duration) (time.Duration, error) {
 	var all []time.Duration
 	for begun := time.Now(); time.Since(begun) < d; {

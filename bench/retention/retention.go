@@ -1,12 +1,12 @@
 // Package retention measures how a janitor keeps up, on one PostgreSQL.
 //
-// It fills a database of its own, which it drops in the end, and measures
+// It makes a database of its own, which it drops in the end, and measures
 //
-//   - outbox: a producer.Janitor that removes so many delivered events, beside a writer that
-//     commits one event at a time, with and without it;
-//   - inbox: removing half of so many dispatch IDs by stamp in batches, as store/postgres does,
-//     beside dropping the partitions of a table that is partitioned by the day of the
-//     stamp; and what an insert into either costs.
+//   - outbox: a producer.Janitor that removes delivered events, beside a writer that commits one
+//     event at a time; the writer with and without the janitor;
+//   - inbox: the removal of half of the dispatch IDs by stamp in batches, as in store/postgres,
+//     beside the drop of partitions of a table that is partitioned by the day of the stamp; and the
+//     cost of an insert into either table.
 //
 // The last line is one JSON object.
 package retention
@@ -25,17 +25,17 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// Config says how much is measured.
+// Config sets the amounts of a measurement.
 type Config struct {
-	// Events are delivered events in the outbox, and Inbox dispatch IDs in the inbox; 0 leaves that
-	// out.
+	// Events is the number of delivered events in the outbox, and Inbox the number of dispatch IDs
+	// in the inbox; 0 skips that part.
 	Events, Inbox int
 	// Share is the janitor's share of the time.
 	Share float64
 }
 
-// Run measures on a server whose role may create databases, and prints what it finds on
-// the standard output.
+// Run measures on a server whose role may create databases, and prints the results to standard
+// output.
 func Run(ctx context.Context, databaseURL string, cfg Config) error {
 	pool, drop, err := database(ctx, databaseURL)
 	if err != nil {
@@ -56,7 +56,7 @@ func Run(ctx context.Context, databaseURL string, cfg Config) error {
 	return json.NewEncoder(os.Stdout).Encode(results)
 }
 
-// database makes a database of this run's own.
+// database makes a database for this run.
 func database(ctx context.Context, admin string) (*pgxpool.Pool, func(), error) {
 	name := "boxpair_bench_" + strings.ToLower(rand.Text()[:10])
 	if err := execute(ctx, admin, "CREATE DATABASE "+name); err != nil {
@@ -64,7 +64,7 @@ func database(ctx context.Context, admin string) (*pgxpool.Pool, func(), error) 
 	}
 	target, err := url.Parse(admin)
 	if err != nil {
-		return nil, nil, fmt.Errorf("DATABASE_URL is not a URL") // which may hold a password
+		return nil, nil, fmt.Errorf("DATABASE_URL is not a URL") // the value may hold a password
 	}
 	target.Path = "/" + name
 	pool, err := pgxpool.New(ctx, target.String())
@@ -93,7 +93,7 @@ func execute(ctx context.Context, target, sql string) error {
 	return err
 }
 
-// timed runs statements and returns how long they took.
+// timed runs statements and returns their total duration.
 func timed(ctx context.Context, pool *pgxpool.Pool, statements ...string) (time.Duration, error) {
 	begun := time.Now()
 	for _, sql := range statements {
