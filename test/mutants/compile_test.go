@@ -20,7 +20,7 @@ import (
 )
 
 // TestEveryMutantCompiles checks the types of a mutant's package with its change. A build of each
-// takes minutes; this takes seconds, since what a package imports is read from the compiler's
+// mutant would take minutes; the check takes seconds, since imports are read from the compiler's
 // cache.
 func TestEveryMutantCompiles(t *testing.T) {
 	t.Parallel()
@@ -72,13 +72,13 @@ func TestChangeThatDoesNotCompileIsAnError(t *testing.T) {
 	}
 }
 
-// listedPackage is what "go list" says about a package.
+// listedPackage is the output of "go list" for a package.
 type listedPackage struct {
 	Dir, ImportPath, Export string
 	GoFiles                 []string
 }
 
-// list returns the packages in dirs and everything that they import, by import path, compiled.
+// list returns the packages in dirs and all their imports, by import path, compiled.
 func list(t *testing.T, dirs []string) map[string]listedPackage {
 	t.Helper()
 	args := []string{"list", "-deps", "-export", "-json=Dir,ImportPath,Export,GoFiles"}
@@ -105,8 +105,7 @@ func list(t *testing.T, dirs []string) map[string]listedPackage {
 	}
 }
 
-// parsedPackage is a package whose files can be replaced one at a time. It is used by one
-// goroutine.
+// parsedPackage is a package whose files can be replaced one at a time. One goroutine uses it.
 type parsedPackage struct {
 	importPath string
 	fset       *token.FileSet
@@ -138,8 +137,8 @@ func parse(t *testing.T, listed map[string]listedPackage, dir string) *parsedPac
 	return p
 }
 
-// check checks the types of the package with text in place of the file with that name; as it is if
-// the name is empty.
+// check checks the types of the package with text in place of the file name; with an empty name, it
+// checks the unchanged package.
 func (p *parsedPackage) check(name string, text []byte) error {
 	var files []*ast.File
 	if name != "" {

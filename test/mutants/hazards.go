@@ -1,11 +1,11 @@
 package mutants
 
-// Hazard is a way in which messaging libraries are known to lose, repeat or reorder
-// messages, or to stand still, and what shows that this one does not.
+// Hazard is a known way in which messaging libraries lose, repeat or reorder messages, or stand
+// still, with the tests that show that this library does not.
 type Hazard struct {
-	// Text says what can go wrong, without naming anybody.
+	// Text says what can go wrong, without naming a library.
 	Text string
-	// Tests show that it does not go wrong here.
+	// Tests show that the hazard is met.
 	Tests []Test
 }
 
@@ -22,7 +22,7 @@ const (
 	inboxC  = "TestConsumerContract/"
 )
 
-// Hazards returns all hazards, those of the transport first.
+// Hazards returns all hazards, first the transport's.
 func Hazards() []Hazard {
 	return append(append(append([]Hazard(nil), transportHazards...), relayHazards...), consumerHazards...)
 }

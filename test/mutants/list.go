@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// List writes mutants with what each breaks and the test that notices, and then, if hazards is
-// true, the known hazards with their tests.
+// List writes each mutant with its broken guarantee and its test, and then, with hazards, the known
+// hazards with their tests.
 func List(w io.Writer, list []Mutant, hazards bool) error {
 	var b strings.Builder
 	for _, m := range list {

@@ -10,34 +10,34 @@ import (
 
 // Mutant is one way to break the library.
 type Mutant struct {
-	// Name is what "make mutants ONLY=name" selects it by.
+	// Name selects the mutant: "make mutants ONLY=name".
 	Name string
-	// Guarantee is what is broken: "G1" to "G8" of docs/guarantees.md.
+	// Guarantee is the broken guarantee: "G1" to "G8" of docs/guarantees.md.
 	Guarantee string
-	// Broken says in one sentence what the mutant does wrong.
+	// Broken says in one sentence what goes wrong.
 	Broken string
 
-	// File is the source file, relative to the module's root. In it Old occurs exactly
-	// once, and New takes its place.
+	// File is the source file, relative to the module's root. Old occurs in File exactly once, and
+	// New replaces Old.
 	File, Old, New string
 
-	// Test is what must fail.
+	// Test is the test that must fail.
 	Test Test
-	// Hang tells that the symptom is a test that does not end: a timeout
-	// counts as caught for this mutant, and for no other.
+	// Hang marks a mutant whose symptom is a test that does not end: a timeout counts as caught for
+	// this mutant only.
 	Hang bool
 }
 
 // Test names a test.
 type Test struct {
-	// Package is its directory, relative to the root of the repository.
+	// Package is the test's directory, relative to the root of the repository.
 	Package string
-	// Name is the test function, followed by its subtests, if any, behind slashes.
+	// Name is the test function, followed by its subtests, if any, after slashes.
 	Name string
 }
 
-// Module returns the directory of the module that the test is of, relative to the root of the
-// repository, and the package in it.
+// Module returns the directory of the test's module, relative to the root of the repository, and
+// the package within the module.
 func (t Test) Module() (dir, pkg string) {
 	if pkg, in := strings.CutPrefix(t.Package, "test/"); in {
 		return "test", "./" + pkg

@@ -20,7 +20,7 @@ var batches = []Mutant{
 	},
 	{
 		Name: "batch-torn", Guarantee: "G4",
-		Broken: "What is to be taken over as one is divided when a batch is full.",
+		Broken: "Messages that must travel in one batch are divided when a batch is full.",
 		File:   "transport/amqp/batch.go",
 		Old:    `	if b != nil && !p.fits(b, out) {`,
 		New:    `	if b != nil && !p.fits(b, &outgoing{messages: 1}) {`,
@@ -28,7 +28,7 @@ var batches = []Mutant{
 	},
 	{
 		Name: "batch-lost-with-its-channel", Guarantee: "G2",
-		Broken: "What was being gathered when the channel broke has no outcome.",
+		Broken: "Messages that were being gathered when the channel broke have no outcome.",
 		File:   "transport/amqp/judge.go",
 		Old:    `		judged = p.endPending(c, judged)`,
 		New:    `		p.endPending(c, nil)`,
@@ -36,7 +36,7 @@ var batches = []Mutant{
 	},
 	{
 		Name: "exception-for-what-was-gathered", Guarantee: "G5",
-		Broken: "When one message closes the channel, those that were gathered and not published are reported as unavailable.",
+		Broken: "When one message closes the channel, gathered and unpublished messages are reported as unavailable.",
 		File:   "transport/amqp/batch.go",
 		Old:    `		if isException(c.failure) {`,
 		New:    `		if false {`,
@@ -44,7 +44,7 @@ var batches = []Mutant{
 	},
 	{
 		Name: "batch-of-two-routes", Guarantee: "G4",
-		Broken: "Messages of different partitions go in one batch, to that of the first.",
+		Broken: "Messages of different partitions go in one batch, to the partition of the first.",
 		File:   "transport/amqp/batch.go",
 		Old:    `		} else if key != out.key || exchange != out.exchange {`,
 		New:    `		} else if exchange != out.exchange {`,
@@ -92,7 +92,7 @@ var batches = []Mutant{
 	},
 	{
 		Name: "batch-waits-for-all-of-its-places", Guarantee: "G5",
-		Broken: "A batch waits for as many places in its downstream's window as it has messages, and so does all that is behind it.",
+		Broken: "A batch waits for as many places in its downstream's window as it has messages, and holds up all events behind it.",
 		File:   "producer/relay/topic_router.go",
 		Old:    `len(o.queue) == 0 || o.inFlight >= o.down.Window`,
 		New:    `len(o.queue) == 0 || o.inFlight+len(o.queue[0].msgs) > o.down.Window`,
@@ -116,7 +116,7 @@ var batches = []Mutant{
 	},
 	{
 		Name: "ids-of-a-batch-unchecked", Guarantee: "G2",
-		Broken: "A message of a batch may have an ID that consumers refuse, and the others with it.",
+		Broken: "A message of a batch may have an ID for which consumers refuse the whole batch.",
 		File:   "transport/amqp/batch.go",
 		Old:    `checkShort("message ID", pub.MessageId)`,
 		New:    `error(nil)`,

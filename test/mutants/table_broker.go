@@ -4,7 +4,7 @@ package mutants
 var connecting = []Mutant{
 	{
 		Name: "bad-queue-shares-on", Guarantee: "G5",
-		Broken: "A queue whose message ends the connection takes that of all topics, again and again.",
+		Broken: "A queue whose message ends the connection ends the common connection of all topics, again and again.",
 		File:   "transport/amqp/connections.go",
 		Old:    `	if sc.countLoss() && sc.losses >= maxLosses {`,
 		New:    `	if sc.countLoss() && sc.losses > 1<<30 {`,
@@ -12,7 +12,7 @@ var connecting = []Mutant{
 	},
 	{
 		Name: "silent-queue-shares-on", Guarantee: "G5",
-		Broken: "A queue that leaves a request unanswered stays with the others, whose connection it ends.",
+		Broken: "A queue that leaves a request unanswered stays on the common connection, and ends it.",
 		File:   "transport/amqp/connections.go",
 		Old:    `	if !errors.Is(err, errNoAnswer) {`,
 		New:    `	if !errors.Is(err, errNoAnswer) || queue != "" {`,
@@ -28,7 +28,7 @@ var connecting = []Mutant{
 	},
 	{
 		Name: "broker-headers-handed-on", Guarantee: "G6",
-		Broken: "What RabbitMQ says of a delivery counts as metadata of the message.",
+		Broken: "RabbitMQ's properties of a delivery count as metadata of the message.",
 		File:   "transport/amqp/codec.go",
 		Old:    `		case !isBrokerHeader(d.Headers, name):`,
 		New:    `		case !isBrokerHeader(d.Headers, name) || name == "x-acquired-count":`,
@@ -44,7 +44,7 @@ var connecting = []Mutant{
 	},
 	{
 		Name: "first-host-only", Guarantee: "G5",
-		Broken: "Of several hosts one is tried, and while it is down nothing is sent.",
+		Broken: "Only one of several hosts is tried, and while that host is down no event is sent.",
 		File:   "transport/amqp/broker.go",
 		Old: `		if ctx.Err() != nil {
 			break
@@ -60,7 +60,7 @@ var connecting = []Mutant{
 	},
 	{
 		Name: "fresh-password-ignored", Guarantee: "G5",
-		Broken: "The password that a function has given is not used: once that in the URI has expired, nothing is sent.",
+		Broken: "The password of the configured function is not used: once the password in the URI has expired, no event is sent.",
 		File:   "transport/amqp/broker.go",
 		Old:    `		config.SASL, password = []amqp091.Authentication{&amqp091.PlainAuth{Username: user, Password: secret}}, secret`,
 		New:    `		config.SASL = []amqp091.Authentication{&amqp091.PlainAuth{Username: user, Password: password}}`,
@@ -76,7 +76,7 @@ var connecting = []Mutant{
 	},
 	{
 		Name: "acknowledged-kept-behind-a-gap", Guarantee: "G5",
-		Broken: "What was acknowledged behind an unfinished message is kept, and looked at again with every other one.",
+		Broken: "Messages acknowledged behind an unfinished message are kept, and visited again with every acknowledgement.",
 		File:   "transport/amqp/acks.go",
 		Old: `		if !k.finished {
 			gap = append(gap, k)
@@ -115,7 +115,7 @@ var connecting = []Mutant{
 	},
 	{
 		Name: "dead-letters-to-nowhere", Guarantee: "G7",
-		Broken: "A queue is declared whose dead-letter exchange does not exist: what expires is dropped.",
+		Broken: "A queue is declared whose dead-letter exchange does not exist: expired messages are dropped.",
 		File:   "transport/amqp/topology.go",
 		Old:    `	if !there || t.allowLoss {`,
 		New:    `	if !there || t.allowLoss || name != "" {`,
@@ -139,7 +139,7 @@ var connecting = []Mutant{
 	},
 	{
 		Name: "queue-type-left-to-the-broker", Guarantee: "G7",
-		Broken: "Whether a queue is classic or quorum is left to the broker's default, which may be the other one.",
+		Broken: "The type of a queue is left to the broker's default, which may be the wrong type.",
 		File:   "transport/amqp/topology.go",
 		Old:    `	if _, ok := args[amqp091.QueueTypeArg]; !ok {`,
 		New:    `	if _, ok := args[amqp091.QueueTypeArg]; !ok && queueType == Quorum {`,
@@ -147,7 +147,7 @@ var connecting = []Mutant{
 	},
 	{
 		Name: "message-without-its-key-is-handed-out", Guarantee: "G4",
-		Broken: "A message for which the function of its key panics is handed out without one.",
+		Broken: "A message for which the function of its key panics is handed out without a key.",
 		File:   "transport/amqp/admit.go",
 		Old:    `	defer recoverAs("key", &err)`,
 		New:    `	defer recoverAs("key", new(error))`,
@@ -155,7 +155,7 @@ var connecting = []Mutant{
 	},
 	{
 		Name: "set-aside-on-the-next-channel", Guarantee: "G2",
-		Broken: "What a channel that has ended set aside is acknowledged on the next one, where its tag is of another message.",
+		Broken: "A delivery that an ended channel set aside is acknowledged on the next channel, where its tag is of another message.",
 		File:   "transport/amqp/subscription.go",
 		Old: `	if d.from != consumer {
 		return
@@ -177,7 +177,7 @@ var connecting = []Mutant{
 	},
 	{
 		Name: "longest-name-is-refused", Guarantee: "G5",
-		Broken: "A queue is refused since a second one, which is not declared, would have too long a name.",
+		Broken: "A queue is refused since the name of a second queue, which is not declared, would be too long.",
 		File:   "transport/amqp/subscriber.go",
 		Old: `	if s.undecodable() {
 		checks`,

@@ -16,7 +16,7 @@ var parking = []Mutant{
 	},
 	{
 		Name: "redrive-through-the-claim", Guarantee: "G2",
-		Broken: "A parked message claims its ID again when it is taken up, finds itself known and is removed without running.",
+		Broken: "A parked message claims its ID again when it is retried, counts as known and is removed without running.",
 		File:   "store/postgres/inbox_parked.go",
 		Old:    `	if !row.claimed {`,
 		New:    `	if !row.claimed || row.Seq > 0 {`,
@@ -50,7 +50,7 @@ var parking = []Mutant{
 	},
 	{
 		Name: "parked-without-the-lock-of-the-key", Guarantee: "G4",
-		Broken: "A message is parked without the lock of its key, and the next one passes it unseen.",
+		Broken: "A message is parked without the lock of its key, and the next message of the key passes it.",
 		File:   "store/postgres/inbox_park.go",
 		Old:    `	if p.Ordered && p.State == inbox.Retrying {`,
 		New:    `	if p.Ordered && p.State == inbox.Dead {`,
@@ -58,7 +58,7 @@ var parking = []Mutant{
 	},
 	{
 		Name: "next-of-the-key-forgotten", Guarantee: "G2",
-		Broken: "When a parked message has been handled, the next one of its key is not woken.",
+		Broken: "When a parked message has been handled, the next message of its key is not woken.",
 		File:   "store/postgres/inbox_parked.go",
 		Old:    `	if at.key != "" {`,
 		New:    `	if at.key == "\x00" {`,
@@ -66,7 +66,7 @@ var parking = []Mutant{
 	},
 	{
 		Name: "taken-up-twice", Guarantee: "G3",
-		Broken: "Two processes take the same parked message up.",
+		Broken: "Two processes retry one parked message at once.",
 		File:   "store/postgres/inbox_parked.go",
 		Old:    `FOR UPDATE OF p SKIP LOCKED`,
 		New:    `FOR KEY SHARE OF p SKIP LOCKED`,
@@ -74,7 +74,7 @@ var parking = []Mutant{
 	},
 	{
 		Name: "altered-redriven-unforced", Guarantee: "G3",
-		Broken: "A redrive runs a message with other content than the one that was applied, without being forced to.",
+		Broken: "A redrive runs a message with other content than the applied one, without -force.",
 		File:   "store/postgres/inbox_operator.go",
 		Old:    `	if f.Force {`,
 		New:    `	if f.Force || f.Consumer == "" || true {`,
@@ -235,7 +235,7 @@ var handling = []Mutant{
 	},
 	{
 		Name: "killer-in-company", Guarantee: "G5",
-		Broken: "A message that may have killed a process is started beside others, which are convicted with it.",
+		Broken: "A message that may have killed a process is started beside other messages, which count as guilty too.",
 		File:   "consumer/suspect.go",
 		Old:    `h.runSuspectIn(ctx, exclusive, id, within, run)`,
 		New:    `h.runSuspectIn(ctx, shared, id, within, run)`,
@@ -243,7 +243,7 @@ var handling = []Mutant{
 	},
 	{
 		Name: "starts-of-all-processes", Guarantee: "G2",
-		Broken: "Processes that start together count each other's starts of a parked message, which is dead before anybody has run it.",
+		Broken: "Processes that start together count each other's starts of a parked message, which is dead before its first run.",
 		File:   "consumer/suspect.go",
 		Old:    `h.runSuspectIn(ctx, exclusive, id, within, run)`,
 		New:    `h.runSuspectIn(ctx, exclusive, id, within*0, run)`,
@@ -259,7 +259,7 @@ var handling = []Mutant{
 	},
 	{
 		Name: "duplicate-keeps-its-start", Guarantee: "G5",
-		Broken: "Each redelivered duplicate leaves a start behind, and the next one is handled alone.",
+		Broken: "Each redelivered duplicate leaves a start behind, and its next copy is handled alone.",
 		File:   "consumer/suspect.go",
 		Old:    `	if a.err != nil || a.verdict != inbox.Applied {`,
 		New:    `	if a.err != nil {`,
@@ -275,7 +275,7 @@ var handling = []Mutant{
 	},
 	{
 		Name: "alone-without-bound", Guarantee: "G5",
-		Broken: "A message that has to be alone waits for a hung handler without end, and keeps out all others.",
+		Broken: "A message that must run alone waits for a hung handler without end, and keeps all other messages out.",
 		File:   "consumer/gate.go",
 		Old:    `context.WithTimeout(ctx, most)`,
 		New:    `context.WithTimeout(ctx, most+24*time.Hour)`,
@@ -283,7 +283,7 @@ var handling = []Mutant{
 	},
 	{
 		Name: "outage-counts", Guarantee: "G5",
-		Broken: "An outage of the database counts attempts, and parks what is in flight.",
+		Broken: "An outage of the database counts attempts, and parks the messages in flight.",
 		File:   "consumer/attempt.go",
 		Old:    `	case a.ran && h.inbox.outages.blame(p.ref):`,
 		New:    `	case a.ran && (h.inbox.outages.blame(p.ref) || true):`,
@@ -307,7 +307,7 @@ var handling = []Mutant{
 	},
 	{
 		Name: "transaction-begun-again-keeps-its-events", Guarantee: "G1",
-		Broken: "Messages that a failed attempt returned are published all the same.",
+		Broken: "The messages returned by a failed attempt are published.",
 		File:   "middleware/inbox.go",
 		Old:    `	if err != nil {` + "\n" + `		return explain(err)`,
 		New:    `	if err != nil && len(produced) == 0 {` + "\n" + `		return explain(err)`,

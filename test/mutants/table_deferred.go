@@ -55,7 +55,7 @@ var deferring = []Mutant{
 	},
 	{
 		Name: "move-is-not-looked-for", Guarantee: "G2",
-		Broken: "Events that were moved stand below the low-water mark, where nobody looks for minutes.",
+		Broken: "Moved events stand below the low-water mark, where no relay reads for minutes.",
 		File:   "producer/relay/internal/core/deferred.go",
 		Old:    `			sh.want(m.Seq)`,
 		New:    `			sh.more = true // and looks for nothing below the mark`,
@@ -76,7 +76,7 @@ var deferring = []Mutant{
 	},
 	{
 		Name: "head-that-was-sent", Guarantee: "G4",
-		Broken: "A relay takes an event that was sent for the head of its key, and does not see that a due one stands before the next.",
+		Broken: "A relay takes a sent event for the head of its key, and does not see a due event before the next.",
 		File:   "producer/relay/internal/core/parked.go",
 		Old: `		l.head = l.parked[0].Seq
 `,

@@ -30,7 +30,7 @@ var calling = []Mutant{
 	},
 	{
 		Name: "uncertain-effect-asked-for-again", Guarantee: "G3",
-		Broken: "An effect that may have been carried out is asked for again, though the other side would carry it out twice.",
+		Broken: "An uncertain effect is called again, though the other side would carry the effect out twice.",
 		File:   "store/postgres/inbox_effects.go",
 		Old:    `WHEN $2 AND b.attempts < $3 THEN 'pending'`,
 		New:    `WHEN ($2 OR true) AND b.attempts < $3 THEN 'pending'`,
@@ -38,7 +38,7 @@ var calling = []Mutant{
 	},
 	{
 		Name: "zombie-finishes-an-effect", Guarantee: "G3",
-		Broken: "A process whose lease of an effect was taken over finishes it beside the one that has it.",
+		Broken: "A process whose lease of an effect was taken over finishes the effect beside the new owner.",
 		File:   "store/postgres/inbox_effects.go",
 		Old:    `WHERE id = $1 AND run = $2 AND state IN ('doing', 'uncertain') FOR UPDATE`,
 		New:    `WHERE id = $1 AND $2::bigint >= 0 AND state IN ('doing', 'uncertain') FOR UPDATE`,
@@ -46,7 +46,7 @@ var calling = []Mutant{
 	},
 	{
 		Name: "effects-of-a-key-overtake", Guarantee: "G4",
-		Broken: "An effect is taken up while an earlier one of its key is not done.",
+		Broken: "An effect is begun while an earlier effect of its key is not done.",
 		File:   "store/postgres/inbox_effects.go",
 		Old: `e.due_at <= clock_timestamp() AND ` + "` + isFirstEffect + `" + `
     ORDER BY e.due_at, e.id LIMIT $2`,

@@ -4,7 +4,7 @@ package mutants
 var grouping = []Mutant{
 	{
 		Name: "group-claims-survive-a-failure", Guarantee: "G3",
-		Broken: "The claims of a group are committed although a handler in it has failed, so its members are lost.",
+		Broken: "The claims of a group are committed although a handler of the group has failed, so its members are lost.",
 		File:   "store/postgres/inbox_group.go",
 		Old:    `return fn(ctx, tx, run) }); err != nil {`,
 		New: `return fn(ctx, tx, run) }); err != nil {
@@ -21,7 +21,7 @@ var grouping = []Mutant{
 	},
 	{
 		Name: "later-members-do-not-wait", Guarantee: "G4",
-		Broken: "After a failure in a group, later messages of the key do not wait for the one that failed.",
+		Broken: "After a failure in a group, later messages of the key do not wait for the failed message.",
 		File:   "consumer/group.go",
 		Old:    `		case <-m.prev.done:`,
 		New:    `		case <-time.After(0):`,
@@ -29,7 +29,7 @@ var grouping = []Mutant{
 	},
 	{
 		Name: "unknown-commit-of-a-group-forgotten", Guarantee: "G3",
-		Broken: "Members of a group whose commit had happened after all count as copies that were suppressed.",
+		Broken: "Members of a group whose unknown commit had happened count as suppressed copies.",
 		File:   "consumer/group_run.go",
 		Old:    `			m.d.commitUnknown = true`,
 		New:    `			_ = m`,
@@ -37,7 +37,7 @@ var grouping = []Mutant{
 	},
 	{
 		Name: "group-begins-before-its-starts", Guarantee: "G5",
-		Broken: "A group of redelivered messages begins before their starts are recorded: if one kills the process, nobody is ever suspected.",
+		Broken: "A group of redelivered messages begins before their starts are recorded: a message that kills the process is never suspected.",
 		File:   "consumer/group_run.go",
 		Old:    `		members = g.start(members)`,
 		New:    `		defer g.start(members)`,
@@ -45,7 +45,7 @@ var grouping = []Mutant{
 	},
 	{
 		Name: "starts-of-a-group-stay", Guarantee: "G2",
-		Broken: "The recorded starts of a group that was rolled back are not taken back, so its members answer for what others do later.",
+		Broken: "The recorded starts of a rolled-back group stay, so its members count as guilty of later failures.",
 		File:   "consumer/group_run.go",
 		Old: `	h.unstart(context.Background(), back...)
 	return members, o`,
@@ -63,7 +63,7 @@ var grouping = []Mutant{
 	},
 	{
 		Name: "start-is-not-forgotten-with-the-claim", Guarantee: "G5",
-		Broken: "The same, by the store.",
+		Broken: "The store keeps the recorded start of an applied message: if its acknowledgement is lost, its copies are handled one by one.",
 		File:   "store/postgres/inbox_claim.go",
 		Old:    `	t.queue(t.store.sql[forgetStarts], consumerID, ids)` + "\n",
 		New:    `	_, _ = consumerID, ids` + "\n",
@@ -71,7 +71,7 @@ var grouping = []Mutant{
 	},
 	{
 		Name: "begun-before-stays-in-its-group", Guarantee: "G5",
-		Broken: "A message that was begun before and never came back is run in a group again, and is never alone.",
+		Broken: "A message whose earlier start never returned is run in a group again, and never alone.",
 		File:   "consumer/group_run.go",
 		Old:    `m.dismissed = m.d.suspect && !recorded || m.prev`,
 		New:    `m.dismissed = m.prev`,

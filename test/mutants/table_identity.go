@@ -27,7 +27,7 @@ var identity = []Mutant{
 	},
 	{
 		Name: "shard-hash-changed", Guarantee: "G4",
-		Broken: "A key's shard is another one than in the version before, so two shards hold events of one key.",
+		Broken: "A key's shard differs from the version before, so two shards hold events of one key.",
 		File:   "idgen/idgen.go",
 		Old:    `int(sum[0]) % Shards`,
 		New:    `int(sum[1]) % Shards`,
@@ -43,7 +43,7 @@ var identity = []Mutant{
 	},
 	{
 		Name: "source-alone-is-an-identity", Guarantee: "G7",
-		Broken: "An event with a source and no version is taken, and the next one of that source is taken for the same.",
+		Broken: "An event with a source and no version is accepted, and the next event of the source counts as a copy.",
 		File:   "producer/writer.go",
 		Old:    `	if version < 1 {`,
 		New:    `	if version < 0 {`,
@@ -51,7 +51,7 @@ var identity = []Mutant{
 	},
 	{
 		Name: "sql-writer-takes-a-source-alone", Guarantee: "G7",
-		Broken: "The writer in SQL takes whatever a source without a version writes for one event.",
+		Broken: "For the writer in SQL all events of a source without a version are one event.",
 		File:   "migrations/postgres/0012_write_versions.sql",
 		Old:    `idempotency_key = '' AND version < 1`,
 		New:    `idempotency_key = '' AND version < 0`,
@@ -75,7 +75,7 @@ var identity = []Mutant{
 	},
 	{
 		Name: "row-with-what-another-had", Guarantee: "G2",
-		Broken: "A row that is fetched keeps the headers or the digest of the one before it where it has none.",
+		Broken: "A fetched row without headers or digest gets those of the row before it.",
 		File:   "store/postgres/queue.go",
 		Old:    `	*q = outbox.Queued{} // headers`,
 		New:    `	// headers`,

@@ -50,7 +50,7 @@ var claiming = []Mutant{
 	},
 	{
 		Name: "claim-without-consumer", Guarantee: "G3",
-		Broken: "Two consumers of one database share their claims, so that only one of them runs.",
+		Broken: "Two consumers of one database share their claims, so that only one consumer runs.",
 		File:   "store/postgres/inbox_claim.go",
 		Old:    `SELECT $3::smallint, $4::uuid`,
 		New:    `SELECT least($3::smallint, 1), $4::uuid`,
@@ -144,7 +144,7 @@ var remembering = []Mutant{
 	},
 	{
 		Name: "window-without-consumer", Guarantee: "G2",
-		Broken: "Two handlers of one process share a window, so that the second one never runs.",
+		Broken: "Two handlers of one process share a window, so that the second handler never runs.",
 		File:   "consumer/inbox.go",
 		Old:    `	h.returned, err = dedupe.New(returnedSize)`,
 		New: `	for _, other := range i.handlers {
@@ -155,7 +155,7 @@ var remembering = []Mutant{
 	},
 	{
 		Name: "window-keeps-earlier-terms", Guarantee: "G2",
-		Broken: "What was added late, after everything was forgotten, counts as seen.",
+		Broken: "An ID that is added late, after the window was emptied, counts as seen.",
 		File:   "dedupe/window.go",
 		Old:    `	case !ok || e.term != w.Term():`,
 		New:    `	case !ok:`,
@@ -171,7 +171,7 @@ var remembering = []Mutant{
 	},
 	{
 		Name: "window-trusts-a-copy-without-digest", Guarantee: "G3",
-		Broken: "A copy without a digest makes the window take an altered one for a duplicate.",
+		Broken: "A copy without a digest makes the window take an altered message for a duplicate.",
 		File:   "consumer/delivery.go",
 		Old:    `		if !digest.IsZero() {`,
 		New:    `		if id.String() != "" {`,
@@ -179,7 +179,7 @@ var remembering = []Mutant{
 	},
 	{
 		Name: "window-outlives-the-database", Guarantee: "G2",
-		Broken: "After trouble with the database, which may be another one now, the window still answers.",
+		Broken: "After trouble with the database, which may have been replaced, the window still answers.",
 		File:   "consumer/database.go",
 		Old:    `		h.window.Forget()`,
 		New:    `		h.window.Len()`,
@@ -187,7 +187,7 @@ var remembering = []Mutant{
 	},
 	{
 		Name: "other-database-unnoticed-by-inboxes", Guarantee: "G3",
-		Broken: "A standby that was promoted behind a pooler is taken for the database that it was.",
+		Broken: "A standby that was promoted behind a pooler is taken for the old primary.",
 		File:   "consumer/database.go",
 		Old:    `	if before == "" || name == "" || name == before {`,
 		New:    `	if before == "" || name != "" {`,
@@ -195,7 +195,7 @@ var remembering = []Mutant{
 	},
 	{
 		Name: "window-believed-unasked", Guarantee: "G3",
-		Broken: "A copy is taken for applied before anybody has looked which database it is by now.",
+		Broken: "A copy counts as applied before the identity of the database is checked again.",
 		File:   "consumer/handler.go",
 		Old:    ` && h.inbox.checkIdentity(ctx, identityFresh) == nil && knows()`,
 		New:    ``,
@@ -203,7 +203,7 @@ var remembering = []Mutant{
 	},
 	{
 		Name: "window-believed-after-it-was-forgotten", Guarantee: "G3",
-		Broken: "While one copy finds that the database is another one, the next goes by what was remembered before.",
+		Broken: "While one copy finds that the database was replaced, the next copy is judged by the old window.",
 		File:   "consumer/handler.go",
 		Old:    ` == nil && knows()`,
 		New:    ` == nil`,
@@ -211,7 +211,7 @@ var remembering = []Mutant{
 	},
 	{
 		Name: "other-database-unnoticed-by-relays", Guarantee: "G2",
-		Broken: "A relay that lives through a fail-over goes on from where it was.",
+		Broken: "A relay that survives a fail-over goes on from its old position.",
 		File:   "producer/relay/internal/core/leases.go",
 		Old:    `	if before == "" {`,
 		New:    `	if before == "" || identity != "" {`,
@@ -235,7 +235,7 @@ var remembering = []Mutant{
 	},
 	{
 		Name: "forgotten-time-read-before-the-claim", Guarantee: "G8",
-		Broken: "The time up to which is forgotten is read before the claim, which may wait while it moves on.",
+		Broken: "The forgetting time is read before the claim, and may move on while the claim waits.",
 		File:   "store/postgres/inbox_claim.go",
 		Old: `	b.Queue(t.store.sql[leanClaim], setting(c.LockTimeout), setting(c.IdleTimeout),
 		c.Consumer, idValue(c.ID), digestValue(c.Digest), timeValue(c.Stamp)).
@@ -259,7 +259,7 @@ var remembering = []Mutant{
 	},
 	{
 		Name: "forgotten-time-behind-a-snapshot", Guarantee: "G8",
-		Broken: "Above READ COMMITTED the time up to which is forgotten is read as it was when the transaction began.",
+		Broken: "Above READ COMMITTED the forgetting time is read as of the beginning of the transaction.",
 		File:   "store/postgres/inbox_claim.go",
 		Old:    `b.Queue(t.store.sql[shared], args...)`,
 		New:    `b.Queue(t.store.sql[plain], args...)`,
@@ -275,7 +275,7 @@ var remembering = []Mutant{
 	},
 	{
 		Name: "parked-ids-forgotten", Guarantee: "G3",
-		Broken: "The claim of a parked message is removed, so that a copy of it runs as well.",
+		Broken: "The claim of a parked message is removed, so that a copy runs as well.",
 		File:   "store/postgres/inbox_window.go",
 		Old:    `WHERE p.consumer = i.consumer AND p.dispatch_id = i.dispatch_id)`,
 		New:    `WHERE p.consumer = i.consumer AND p.dispatch_id = i.dispatch_id AND p.id < 0)`,
@@ -283,7 +283,7 @@ var remembering = []Mutant{
 	},
 	{
 		Name: "clock-jump-believed", Guarantee: "G8",
-		Broken: "One pass with a clock that is a year ahead forgets everything.",
+		Broken: "One pass with a clock that is a year ahead forgets all dispatch IDs.",
 		File:   "store/postgres/inbox_window.go",
 		Old:    `interval '1 microsecond' AS jumped`,
 		New:    `interval '1 microsecond' AND false AS jumped`,
@@ -291,7 +291,7 @@ var remembering = []Mutant{
 	},
 	{
 		Name: "forgotten-time-goes-back", Guarantee: "G8",
-		Broken: "The time up to which is forgotten moves back, and what was removed there is new again.",
+		Broken: "The forgetting time moves back, and removed dispatch IDs count as new again.",
 		File:   "store/postgres/inbox_window.go",
 		Old:    ` AND until > coalesce(forgotten_until, '-infinity') AS ahead`,
 		New:    ` AS ahead`,
@@ -299,7 +299,7 @@ var remembering = []Mutant{
 	},
 	{
 		Name: "history-is-too-old", Guarantee: "G8",
-		Broken: "A new consumer, which has forgotten nothing, sets history aside as too old.",
+		Broken: "A new consumer, which has forgotten no ID, sets history aside as too old.",
 		File:   "store/postgres/inbox_window.go",
 		Old:    ` AND until > registered_at AND`,
 		New:    ` AND`,

@@ -26,7 +26,7 @@ var misuse = []Mutant{
 	},
 	{
 		Name: "another-transaction-passes", Guarantee: "G3",
-		Broken: "A transaction that was begun behind a COMMIT on the connection itself passes for that of the claim.",
+		Broken: "A transaction begun after a COMMIT on the connection itself passes for the claim's transaction.",
 		File:   "store/postgres/guard.go",
 		Old:    `		if now != begin {`,
 		New:    `		if now < begin {`,
@@ -79,7 +79,7 @@ var misuse = []Mutant{
 	},
 	{
 		Name: "settings-outlast-their-transaction", Guarantee: "G5",
-		Broken: "A handler on PostgreSQL changes settings, the role or the search path of a connection that others are given after it.",
+		Broken: "A handler on PostgreSQL changes settings, the role or the search path of a connection, which the pool hands out again.",
 		File:   "store/postgres/guard.go",
 		Old:    `	case r.Stays(sql):`,
 		New:    `	case r.Stays(sql) && r.Ends != "":`,
@@ -87,7 +87,7 @@ var misuse = []Mutant{
 	},
 	{
 		Name: "changed-session-goes-back-to-the-pool", Guarantee: "G5",
-		Broken: "A connection to SQLite on which a handler has changed a setting is given to others.",
+		Broken: "A connection to SQLite with a setting changed by a handler is used by other handlers.",
 		File:   "store/sqlite/guard.go",
 		Old:    `	return !c.changed && c.inner.IsValid()`,
 		New:    `	return c.inner.IsValid()`,
@@ -103,7 +103,7 @@ var misuse = []Mutant{
 	},
 	{
 		Name: "nested-message-waits-for-itself", Guarantee: "G5",
-		Broken: "A handler on SQLite that has another message handled waits with the write lock until Config.MaxHold is over.",
+		Broken: "A handler on SQLite that waits for the handling of another message holds the write lock until Config.MaxHold is over.",
 		File:   "consumer/handler.go",
 		Old:    `	if errors.Is(err, inbox.ErrNested) {`,
 		New:    `	if false && errors.Is(err, inbox.ErrNested) {`,
@@ -119,7 +119,7 @@ var misuse = []Mutant{
 	},
 	{
 		Name: "refusal-commits", Guarantee: "G1",
-		Broken: "What a handler of a request has changed before it refused it is committed.",
+		Broken: "The changes of a handler that refuses its request are committed.",
 		File:   "middleware/idempotent/requests.go",
 		Old:    `	case status >= http.StatusBadRequest && !q.cfg.KeepRefused:`,
 		New:    `	case status >= http.StatusInternalServerError && !q.cfg.KeepRefused:`,
@@ -127,7 +127,7 @@ var misuse = []Mutant{
 	},
 	{
 		Name: "ordered-by-another-key", Guarantee: "G4",
-		Broken: "An ordered handler takes messages that its subscriber orders by another key, and none is in order.",
+		Broken: "An ordered handler accepts messages that its subscriber orders by another key, and runs them out of order.",
 		File:   "consumer/handler.go",
 		Old:    `h.cfg.Ordered && in.event.Key != "" && key != in.event.Key {`,
 		New:    `h.cfg.Ordered && in.event.Key == "" && key != in.event.Key {`,
@@ -135,7 +135,7 @@ var misuse = []Mutant{
 	},
 	{
 		Name: "group-waits-for-a-hung-one", Guarantee: "G5",
-		Broken: "Messages that do not fill a group wait for one whose handler hangs.",
+		Broken: "Messages that do not fill a group wait for a message whose handler hangs.",
 		File:   "consumer/config.go",
 		Old:    `groupPatience         = 500 * time.Millisecond`,
 		New:    `groupPatience         = time.Hour`,
@@ -143,7 +143,7 @@ var misuse = []Mutant{
 	},
 	{
 		Name: "changed-payload-parked", Guarantee: "G3",
-		Broken: "A retry sees the payload as the attempt before has left it, and that is parked.",
+		Broken: "A retry sees the payload as changed by the earlier attempt, and the changed payload is parked.",
 		File:   "consumer/incoming.go",
 		Old:    `slices.Clone(in.event.Payload))`,
 		New:    `slices.Clip(in.event.Payload))`,
@@ -151,7 +151,7 @@ var misuse = []Mutant{
 	},
 	{
 		Name: "known-result-thrown-away", Guarantee: "G3",
-		Broken: "The result of an effect outside is given up when the database is away for longer than Config.MaxHold.",
+		Broken: "The result of an effect outside the database is given up when the database is away for longer than Config.MaxHold.",
 		File:   "consumer/effects/run.go",
 		Old:    `		if o.Result == nil || pace.Sleep(`,
 		New:    `		if o.Result != nil || pace.Sleep(`,
@@ -159,7 +159,7 @@ var misuse = []Mutant{
 	},
 	{
 		Name: "redriven-effect-stays-uncertain", Guarantee: "G8",
-		Broken: "An effect that an operator had redriven waits for one again at the first answer that it was not carried out.",
+		Broken: "A redriven effect waits for an operator again at its first failed call.",
 		File:   "consumer/effects/run.go",
 		Old:    `before = r.Uncertain && x.again`,
 		New:    `before = r.Uncertain`,
@@ -167,7 +167,7 @@ var misuse = []Mutant{
 	},
 	{
 		Name: "unreadable-message-stops-its-consumer", Guarantee: "G5",
-		Broken: "One parked row that cannot be read keeps all others of its consumer from being taken up.",
+		Broken: "One unreadable parked row keeps all other rows of its consumer from being retried.",
 		File:   "store/internal/sqlstore/inbox_parked.go",
 		Old: `	m.Metadata, m.Unreadable = decodeMetadata(metadata)
 `,
@@ -179,7 +179,7 @@ var misuse = []Mutant{
 	},
 	{
 		Name: "stand-still-taken-for-a-clock-jump", Guarantee: "G8",
-		Broken: "A consumer that stood still for longer than MaxClockStep never forgets anything again.",
+		Broken: "A consumer that stood still for longer than MaxClockStep never forgets an ID again.",
 		File:   "consumer/run.go",
 		Old:    `max(passed, cfg.MaxClockStep))`,
 		New: `cfg.MaxClockStep)
@@ -188,7 +188,7 @@ var misuse = []Mutant{
 	},
 	{
 		Name: "slash-in-a-service", Guarantee: "G7",
-		Broken: "Two consumers whose names and slashes add up to one share their claims.",
+		Broken: "Two consumers whose service and handler names join to one name share their claims.",
 		File:   "consumer/config.go",
 		Old:    `	if strings.Contains(c.Service, "/") {`,
 		New:    `	if strings.Contains(c.Service, "//") {`,
@@ -196,7 +196,7 @@ var misuse = []Mutant{
 	},
 	{
 		Name: "unreadable-event-sent", Guarantee: "G2",
-		Broken: "An event that cannot be read is sent without what could not be read.",
+		Broken: "An event with an unreadable part is sent without the part.",
 		File:   "producer/relay/send.go",
 		Old:    `	if err := readable(e); err != nil {`,
 		New:    `	if err := readable(e); err != nil && e.Redelivered {`,
@@ -215,7 +215,7 @@ var misuse = []Mutant{
 	},
 	{
 		Name: "nobody-runs-the-inbox", Guarantee: "G7",
-		Broken: "Messages are parked in a process that never takes them up, and nothing says so.",
+		Broken: "Messages are parked in a process that never retries them, without a warning.",
 		File:   "consumer/inbox.go",
 		Old:    `	if i.runCalled.Load() || i.cfg.RunElsewhere`,
 		New:    `	if !i.runCalled.Load() || i.cfg.RunElsewhere`,
@@ -223,7 +223,7 @@ var misuse = []Mutant{
 	},
 	{
 		Name: "renamed-handler-unnoticed", Guarantee: "G8",
-		Broken: "Parked messages of a handler that was renamed wait for ever, and nothing says so.",
+		Broken: "Parked messages of a renamed handler wait for ever, without a warning.",
 		File:   "consumer/inbox.go",
 		Old:    `	if len(names) > 0 {`,
 		New:    `	if len(names) > 100 {`,
@@ -231,7 +231,7 @@ var misuse = []Mutant{
 	},
 	{
 		Name: "equal-messages-are-one", Guarantee: "G3",
-		Broken: "Of equal messages without a dispatch ID that cannot be read, all but the first pass for duplicates.",
+		Broken: "Equal unreadable messages without a dispatch ID pass for duplicates of the first.",
 		File:   "consumer/incoming.go",
 		Old:    `		if msg.UUID == "" && !transport.Redelivered(msg) {`,
 		New:    `		if msg.UUID == "" && transport.Redelivered(msg) {`,
@@ -239,7 +239,7 @@ var misuse = []Mutant{
 	},
 	{
 		Name: "failed-statement-is-to-be-repeated", Guarantee: "G7",
-		Broken: "A client is told to repeat a request whose handler goes on after a failed statement, and will again.",
+		Broken: "A client is told to repeat a request whose handler ignores a failed statement at every run.",
 		File:   "middleware/idempotent/requests.go",
 		Old:    `	case ctx.Err() == nil && q.handlers(err):`,
 		New:    `	case ctx.Err() != nil && q.handlers(err):`,
@@ -247,7 +247,7 @@ var misuse = []Mutant{
 	},
 	{
 		Name: "unanswered-request-is-in-progress", Guarantee: "G7",
-		Broken: "On MySQL and SQLite a request whose claim its handler has committed is answered as one that is being handled.",
+		Broken: "On MySQL and SQLite a request whose handler has committed the claim is answered as still being handled.",
 		File:   "store/internal/sqlstore/inbox_requests.go",
 		Old:    `		return nil, fmt.Errorf("read answer: %w", inbox.ErrUnanswered)`,
 		New:    `		return nil, fmt.Errorf("read answer: %w", inbox.ErrInProgress)`,
@@ -255,7 +255,7 @@ var misuse = []Mutant{
 	},
 	{
 		Name: "request-does-not-say-what-its-handler-did", Guarantee: "G7",
-		Broken: "The log of a request whose handler has committed its claim does not say what is wrong with that.",
+		Broken: "The log of a request whose handler has committed its claim does not name the mistake.",
 		File:   "middleware/idempotent/requests.go",
 		Old: `		unknown = err
 `,
@@ -265,7 +265,7 @@ var misuse = []Mutant{
 	},
 	{
 		Name: "setting-hides-a-commit", Guarantee: "G3",
-		Broken: "A handler on MariaDB that runs a definition under SET STATEMENT commits its claim, and is not told.",
+		Broken: "A handler on MariaDB that runs a definition under SET STATEMENT commits its claim without an error.",
 		File:   "store/internal/sqlstore/misuse.go",
 		Old:    `s.is("STATEMENT") {`,
 		New:    `s.is("STATEMENTS") {`,

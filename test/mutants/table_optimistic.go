@@ -20,7 +20,7 @@ var hoping = []Mutant{
 	},
 	{
 		Name: "optimistic-passes-a-parked-message", Guarantee: "G4",
-		Broken: "A message whose claim is sent with the COMMIT passes a parked one of its key.",
+		Broken: "A message whose claim is sent with the COMMIT passes a parked message of its key.",
 		File:   "store/postgres/inbox_optimistic.go",
 		Old:    "p.key = $3 AND p.ordered AND p.state IN ('retrying', 'following'))`)",
 		New:    "p.key = $3 AND p.ordered AND p.state IN ('dead'))`)",
@@ -28,7 +28,7 @@ var hoping = []Mutant{
 	},
 	{
 		Name: "refused-claim-goes-on", Guarantee: "G3",
-		Broken: "What a handler does in its transaction after a claim that was refused is committed.",
+		Broken: "The statements of a handler after a refused claim are committed.",
 		File:   "store/postgres/inbox_optimistic.go",
 		Old:    "	case l.sent && !l.got.clear():\n		return false, nil\n",
 		New:    "",
@@ -36,7 +36,7 @@ var hoping = []Mutant{
 	},
 	{
 		Name: "copy-of-an-optimistic-handler-fails", Guarantee: "G5",
-		Broken: "A handler that fails for a copy, since the first one has changed what it needs, counts an attempt.",
+		Broken: "A handler that fails for a copy, because of the first copy's changes, counts an attempt.",
 		File:   "store/postgres/inbox_optimistic.go",
 		Old:    "		_ = l.send(ctx) // a copy fails where the first one has changed something\n",
 		New:    "",
@@ -52,7 +52,7 @@ var hoping = []Mutant{
 	},
 	{
 		Name: "wait-for-a-claim-blamed-on-the-handler", Guarantee: "G5",
-		Broken: "A handler that has come back counts an attempt because its claim had to wait.",
+		Broken: "A handler that has returned counts an attempt because its claim had to wait.",
 		File:   "consumer/attempt.go",
 		Old:    `	case !optimistic:`,
 		New:    `	case a.overran || !a.overran:`,
@@ -60,7 +60,7 @@ var hoping = []Mutant{
 	},
 	{
 		Name: "queued-events-go-first", Guarantee: "G4",
-		Broken: "Events that a handler has queued are written before its queued statements, one of which takes the lock of their key.",
+		Broken: "A handler's queued events are written before its queued statements, among them the lock of their key.",
 		File:   "consumer/work.go",
 		Old:    `	return w.writer.FlushAtCommit(ctx)`,
 		New:    `	return w.writer.Flush(ctx)`,

@@ -28,7 +28,7 @@ var ordering = []Mutant{
 	},
 	{
 		Name: "followers-stay", Guarantee: "G4",
-		Broken: "The later events of a parked one stay in the queue, and are sent before it.",
+		Broken: "The later events of a parked event's key stay in the queue, and are sent before it.",
 		File:   "producer/relay/internal/core/keys.go",
 		Old:    `		if !e.state.underway() {`,
 		New:    `		if e.state == entryConfirmed {`,
@@ -44,7 +44,7 @@ var ordering = []Mutant{
 	},
 	{
 		Name: "hole-forgotten", Guarantee: "G4",
-		Broken: "Reading goes on past the events of a hot key that found no room, without remembering them.",
+		Broken: "Reading goes on past events of a hot key for which there is no room, without remembering them.",
 		File:   "producer/relay/internal/core/keys.go",
 		Old:    `	case l != nil && l.hole != 0 && row.Seq >= l.hole:`,
 		New:    `	case l != nil && l.hole < 0 && row.Seq >= l.hole:`,
@@ -52,7 +52,7 @@ var ordering = []Mutant{
 	},
 	{
 		Name: "doubtful-park-trusted", Guarantee: "G2",
-		Broken: "A repeated statement that parks an event is taken for the first one; if an operator has settled the event since, its key waits for ever.",
+		Broken: "A repeated statement that parks an event counts as the first; if an operator has settled the event since, its key waits for ever.",
 		File:   "producer/relay/internal/core/parking.go",
 		Old:    `				case e.doubtful:`,
 		New:    `				case false:`,
@@ -60,7 +60,7 @@ var ordering = []Mutant{
 	},
 	{
 		Name: "lost-retry-repeated", Guarantee: "G5",
-		Broken: "The statement that counts a failure of a parked event is repeated when its answer is lost, also for an event that was redriven in between.",
+		Broken: "The statement that counts a failure of a parked event is repeated when its answer is lost, even if the event was redriven meanwhile.",
 		File:   "producer/relay/internal/core/parking.go",
 		Old:    `			pk.retryLost(e)`,
 		New:    `			pw.again = append(pw.again, e)`,
@@ -92,7 +92,7 @@ var ordering = []Mutant{
 	},
 	{
 		Name: "hold-ignored", Guarantee: "G4",
-		Broken: "A dead event under the hold policy lets the next one of its key go.",
+		Broken: "A dead event under the hold policy lets the next event of its key go.",
 		File:   "store/postgres/parked.go",
 		Old:    `WHERE state = 'dead' AND key <> '' AND NOT $10`,
 		New:    `WHERE state = 'dead' AND key <> '' AND (NOT $10 OR true)`,
@@ -116,7 +116,7 @@ var ordering = []Mutant{
 	},
 	{
 		Name: "sent-before-blocked-keys-are-known", Guarantee: "G4",
-		Broken: "A relay that takes a shard over begins to send before it knows which keys are blocked.",
+		Broken: "A relay that takes a shard over begins to send before it knows the blocked keys.",
 		File:   "producer/relay/internal/core/leases.go",
 		Old:    `	sh.more, sh.replaysKnown = true, g.Ticket`,
 		New:    `	sh.more, sh.replaysKnown, sh.phase = true, g.Ticket, phaseReady`,
@@ -132,7 +132,7 @@ var ordering = []Mutant{
 	},
 	{
 		Name: "wanted-above-the-mark", Guarantee: "G4",
-		Broken: "A row that is read by its number takes a mark that was set back with it, past rows that nobody has read.",
+		Broken: "A row that is read by its number advances a mark that was set back, past unread rows.",
 		File:   "producer/relay/internal/core/late_commits.go",
 		Old:    `		c.shards[p].want(seq)`,
 		New:    `		c.shards[p].wanted, c.shards[p].pollOnce = append(c.shards[p].wanted, seq), true`,
@@ -140,7 +140,7 @@ var ordering = []Mutant{
 	},
 	{
 		Name: "marked-during-a-read", Guarantee: "G3",
-		Broken: "What a read has seen and a mark has removed meanwhile is sent again.",
+		Broken: "An event that a read has seen and a mark has removed meanwhile is sent again.",
 		File:   "producer/relay/internal/core/keys.go",
 		Old:    `	if round, ok := sh.recent[row.Seq]; ok && round == row.Round {`,
 		New:    `	if round, ok := sh.recent[row.Seq]; ok && row.Seq < 0 && round == row.Round {`,
@@ -161,7 +161,7 @@ var routing = []Mutant{
 	},
 	{
 		Name: "bad-route-burns-attempts", Guarantee: "G5",
-		Broken: "Events on a route where nothing succeeds, as before its queue exists, count attempts until all are dead.",
+		Broken: "Events on a dead route, as before its queue exists, count attempts until all are dead.",
 		File:   "producer/relay/internal/core/dispatcher.go",
 		Old:    `		dp.routes.refuse(e)` + "\n" + `	default: // Unavailable`,
 		New:    `		dp.fail(e)` + "\n" + `	default: // Unavailable`,
@@ -185,7 +185,7 @@ var routing = []Mutant{
 	},
 	{
 		Name: "probes-do-not-rotate", Guarantee: "G5",
-		Broken: "A paused route is probed with its oldest event only, which may be the bad one.",
+		Broken: "A paused route is probed with its oldest event only, which may be the bad event.",
 		File:   "producer/relay/internal/core/stall.go",
 		Old:    `cmp.Or(cmp.Compare(a.probes, b.probes), cmp.Compare(a.Seq, b.Seq)`,
 		New:    `cmp.Or(cmp.Compare(a.Seq, b.Seq), cmp.Compare(a.probes, b.probes)`,
@@ -193,7 +193,7 @@ var routing = []Mutant{
 	},
 	{
 		Name: "probes-without-a-budget", Guarantee: "G5",
-		Broken: "Hundreds of routes that do not work have hundreds of probes sent each second.",
+		Broken: "Hundreds of dead routes cause hundreds of probes each second.",
 		File:   "producer/relay/internal/core/pace.go",
 		Old:    `	return p.left >= 1` + "\n",
 		New:    `	return true` + "\n",
@@ -201,7 +201,7 @@ var routing = []Mutant{
 	},
 	{
 		Name: "records-without-a-budget", Guarantee: "G5",
-		Broken: "Hundreds of routes that do not work fill the log.",
+		Broken: "Hundreds of dead routes fill the log.",
 		File:   "producer/relay/internal/core/pace.go",
 		Old:    `	if rl.left > 0 {` + "\n",
 		New:    `	if rl.left > -1_000_000 {` + "\n",
@@ -227,7 +227,7 @@ var routing = []Mutant{
 	},
 	{
 		Name: "dead-event-of-a-held-key-is-sent", Guarantee: "G4",
-		Broken: "A dead event behind a live one of its key is sent with it, where dead events hold their keys.",
+		Broken: "A dead event behind a live event of its key is sent with it, under the hold policy.",
 		File:   "producer/relay/internal/core/parked.go",
 		Old:    `row.Missing || row.State == outbox.Dead ||`,
 		New:    `row.Missing ||`,
@@ -235,7 +235,7 @@ var routing = []Mutant{
 	},
 	{
 		Name: "held-key-is-empty-without-its-dead-event", Guarantee: "G4",
-		Broken: "A key is released whose only parked event is dead, where dead events hold their keys.",
+		Broken: "A key whose only parked event is dead is released, under the hold policy.",
 		File:   "producer/relay/internal/statement/reads.go",
 		Old:    `s.Key, by.Hold, s.Limit`,
 		New:    `s.Key, false, s.Limit`,
@@ -243,7 +243,7 @@ var routing = []Mutant{
 	},
 	{
 		Name: "dead-event-behind-a-redriven-one-holds-nothing", Guarantee: "G4",
-		Broken: "Of two dead events of a key one is redriven, and what is behind the other is sent, where dead events hold their keys.",
+		Broken: "When one of two dead events of a key is redriven, the events behind the other are sent, under the hold policy.",
 		File:   "producer/relay/internal/statement/reads.go",
 		Old:    `s.Shards, by.Hold, s.Since`,
 		New:    `s.Shards, false, s.Since`,
@@ -251,7 +251,7 @@ var routing = []Mutant{
 	},
 	{
 		Name: "event-behind-a-dead-one-is-promoted", Guarantee: "G4",
-		Broken: "The next event of a key is due when an earlier one is sent, though a dead event holds the key; no operator is told so.",
+		Broken: "The next event of a key is due when an earlier event is sent, though a dead event holds the key; no operator sees that.",
 		File:   "producer/relay/internal/statement/changes.go",
 		Old:    `s.Seqs, by.Hold`,
 		New:    `s.Seqs, false`,
@@ -259,7 +259,7 @@ var routing = []Mutant{
 	},
 	{
 		Name: "sent-event-promotes-behind-a-dead-one", Guarantee: "G4",
-		Broken: "The same, by the statement that removes what was sent.",
+		Broken: "The next event of a key is due when the statement that removes sent events removes an earlier event, though a dead event holds the key.",
 		File:   "store/postgres/parked.go",
 		Old:    `d.key = k.key AND d.state = 'dead' AND d.id < head.id))` + "\n)`",
 		New:    `d.key = k.key AND d.state = 'none' AND d.id < head.id))` + "\n)`",
@@ -267,7 +267,7 @@ var routing = []Mutant{
 	},
 	{
 		Name: "dead-events-hold-no-heads", Guarantee: "G4",
-		Broken: "The same, by the statement that looks for what is due.",
+		Broken: "The statement that finds due events finds the next event of a key, though a dead event holds the key.",
 		File:   "store/postgres/parked.go",
 		Old:    `d.state = 'dead' AND d.id < p.id))` + "`",
 		New:    `d.state = 'none' AND d.id < p.id))` + "`",
@@ -275,7 +275,7 @@ var routing = []Mutant{
 	},
 	{
 		Name: "passed-over-from-the-head-on", Guarantee: "G1",
-		Broken: "An older event behind one that makes room for others is not read again.",
+		Broken: "An older event behind an event that makes room for others is not read again.",
 		File:   "producer/relay/internal/core/stall.go",
 		Old:    `			seq = min(seq, l.last.Seq) //`,
 		New:    `			seq = min(seq, seq) //`,
@@ -291,7 +291,7 @@ var routing = []Mutant{
 	},
 	{
 		Name: "passed-over-and-forgotten", Guarantee: "G4",
-		Broken: "Later events of a key are sent before those that were left in the database while their route took nothing.",
+		Broken: "Later events of a key are sent before events that were left in the database while their route accepted none.",
 		File:   "producer/relay/internal/core/laps.go",
 		Old: `	_, ok := b.ahead[hash]
 	return ok || b.inherited`,
@@ -301,7 +301,7 @@ var routing = []Mutant{
 	},
 	{
 		Name: "laps-pass-over-what-was-passed-over", Guarantee: "G5",
-		Broken: "A lap leaves in the database what it was made to read.",
+		Broken: "A lap over the queue leaves in the database the events that it should read.",
 		File:   "producer/relay/internal/core/laps.go",
 		Old: `	if lap {
 		return false
@@ -312,7 +312,7 @@ var routing = []Mutant{
 	},
 	{
 		Name: "recovered-route-waits-for-a-sweep", Guarantee: "G5",
-		Broken: "What was left in the database while a route took nothing is not read again when it works.",
+		Broken: "Events left in the database while a route accepted none are not read again when the route works.",
 		File:   "producer/relay/internal/core/routes.go",
 		Old:    `	rs.laps.hurry(r)` + "\n",
 		New:    ``,
@@ -320,7 +320,7 @@ var routing = []Mutant{
 	},
 	{
 		Name: "stalled-route-is-silent", Guarantee: "G5",
-		Broken: "A route on which nothing succeeds for its grace period is never reported.",
+		Broken: "A route without success for its grace period is never reported.",
 		File:   "producer/relay/internal/core/routes.go",
 		Old:    `		r.reported = true` + "\n",
 		New:    `		r.reported = true` + "\n" + `		continue` + "\n",
@@ -336,7 +336,7 @@ var routing = []Mutant{
 	},
 	{
 		Name: "replayed-events-as-late-ones", Guarantee: "G4",
-		Broken: "Events that a replay has put back are sent before earlier ones of their key where a relay meets them before it is told of the replay.",
+		Broken: "Replayed events are sent before earlier events of their key if a relay reads them before it learns of the replay.",
 		File:   "producer/relay/internal/core/reader.go",
 		Old:    `ticket > sh.replaysKnown {`,
 		New:    `ticket < 0 {`,
@@ -344,7 +344,7 @@ var routing = []Mutant{
 	},
 	{
 		Name: "replay-told-before-its-rewind", Guarantee: "G4",
-		Broken: "A shard is read on with a replay before it was set back for it.",
+		Broken: "A shard is read on during a replay before its mark was set back.",
 		File:   "producer/relay/internal/core/leases.go",
 		Old:    `		if r := s.Renewals[i]; r.Rewind && !sh.yielding && (r.Ticket`,
 		New:    `		if r := s.Renewals[i]; r.Rewind && !sh.yielding && sh.replaysAwaited == 0 && (r.Ticket`,
@@ -352,7 +352,7 @@ var routing = []Mutant{
 	},
 	{
 		Name: "replay-read-on-from-the-middle", Guarantee: "G4",
-		Broken: "What a replay has put back of a long key is read from where the relay had come to in it, before the first of it.",
+		Broken: "The replayed events of a long key are read from the relay's position in the key, and not from the first.",
 		File:   "producer/relay/internal/core/shard.go",
 		Old:    `		l.hole = min(l.hole, after+1) // 0 stays 0`,
 		New:    `		l.hole = max(l.hole, 0)`,
@@ -360,7 +360,7 @@ var routing = []Mutant{
 	},
 	{
 		Name: "replay-overtakes-a-mark", Guarantee: "G4",
-		Broken: "A replayed event whose earlier mark is not answered yet is sent behind later ones of its replay.",
+		Broken: "A replayed event whose earlier mark is not answered yet is sent behind later events of its replay.",
 		File:   "producer/relay/internal/core/shard.go",
 		Old:    `sh.replaysAwaited == 0 && sh.early == 0 }`,
 		New:    `sh.replaysAwaited == 0 }`,
@@ -368,7 +368,7 @@ var routing = []Mutant{
 	},
 	{
 		Name: "ticket-gone-with-its-rewind", Guarantee: "G4",
-		Broken: "The next owner of a shard does not know up to which replay it was told.",
+		Broken: "The next owner of a shard does not know the last replay that its predecessor handled.",
 		File:   "store/postgres/leases.go",
 		Old:    `tail = least(tail, rewind_to - 1), rewind_to = NULL` + "\n",
 		New:    `tail = least(tail, rewind_to - 1), rewind_to = NULL, rewind_ticket = NULL` + "\n",
@@ -376,7 +376,7 @@ var routing = []Mutant{
 	},
 	{
 		Name: "unknown-wake-up-wakes-nobody", Guarantee: "G5",
-		Broken: "A wake-up of another release, which is written in a way that a relay does not know, has it read no shard.",
+		Broken: "A wake-up of another release, in an unknown format, makes a relay read no shard.",
 		File:   "producer/internal/wakeup/wakeup.go",
 		Old:    `		return All, text`,
 		New:    `		return Wakeup{}, text`,
@@ -384,7 +384,7 @@ var routing = []Mutant{
 	},
 	{
 		Name: "news-of-another-shard", Guarantee: "G2",
-		Broken: "A commit has its relay read another shard, so that its events wait for a poll.",
+		Broken: "A commit makes its relay read the wrong shard, so that the events wait for a poll.",
 		File:   "producer/internal/wakeup/wakeup.go",
 		Old:    `	w.Shards |= 1 << r.Shard`,
 		New:    `	w.Shards |= 1 << ((r.Shard + 1) % idgen.Shards)`,

@@ -36,7 +36,7 @@ var partitioning = []Mutant{
 	},
 	{
 		Name: "partitions-empty-by-number", Guarantee: "G2",
-		Broken: "Queues are deleted when RabbitMQ says that they hold no messages, which it says of a queue that does not answer.",
+		Broken: "Queues are deleted when RabbitMQ reports no messages, which it also reports for a queue that does not answer.",
 		File:   "transport/amqp/repartition.go",
 		Old:    `		if err := r.proveQueueEmpty(name); err != nil {`,
 		New:    `		if err := r.proveQueueEmpty(name); false && err != nil {`,
@@ -52,7 +52,7 @@ var partitioning = []Mutant{
 	},
 	{
 		Name: "partitions-not-given-back", Guarantee: "G4",
-		Broken: "The first consumer keeps all partitions, and the others wait for its end.",
+		Broken: "The first consumer keeps all partitions, and other consumers wait for its end.",
 		File:   "transport/amqp/group.go",
 		Old:    `	excess := -(g.layout.count + n - 1) / n`,
 		New:    `	excess := -g.layout.count * n`,

@@ -13,7 +13,7 @@ var leasing = []Mutant{
 	},
 	{
 		Name: "floor-above-sequence-anew", Guarantee: "G5",
-		Broken: "A writer whose sequence has begun anew commits below the range that the relay reads: a later event of its key goes first.",
+		Broken: "A writer whose sequence has begun anew commits below the relay's range: a later event of its key goes first.",
 		File:   "producer/relay/internal/core/numbers.go",
 		Old:    `		return min(nb.read, nb.last)`,
 		New:    `		return nb.read`,
@@ -21,7 +21,7 @@ var leasing = []Mutant{
 	},
 	{
 		Name: "lost-event-not-told", Guarantee: "G2",
-		Broken: "A row whose ID was that of another event, which the database has lost, passes for the one in memory.",
+		Broken: "A row that reuses the ID of a lost event passes for the lost event in memory.",
 		File:   "producer/relay/internal/core/keys.go",
 		Old:    `	if ks.leases.contradicts(known, row) || ks.leases.contradicts(sh.parked[row.Seq], row) {`,
 		New:    `	if ks.leases.contradicts(nil, row) {`,
@@ -29,7 +29,7 @@ var leasing = []Mutant{
 	},
 	{
 		Name: "same-first-round", Guarantee: "G2",
-		Broken: "Two events that are given the same ID by a database that lost commits have rows that cannot be told apart.",
+		Broken: "Two events that get one ID from a database that lost commits have rows that cannot be told apart.",
 		File:   "migrations/postgres/0008_rounds.sql",
 		Old:    `-1 - (random() * 4503599627370496)::bigint`,
 		New:    `0`,
@@ -53,7 +53,7 @@ var leasing = []Mutant{
 	},
 	{
 		Name: "plan-of-an-empty-queue-kept", Guarantee: "G5",
-		Broken: "A plan that was made while the queue was empty reads all of it when it has filled up.",
+		Broken: "A plan that was made while the queue was empty reads the whole queue after it has filled up.",
 		File:   "store/postgres/sql.go",
 		Old:    `set_config('enable_seqscan', 'off', true),`,
 		New:    `set_config('enable_seqscan', 'on', true),`,
@@ -80,7 +80,7 @@ var leasing = []Mutant{
 	},
 	{
 		Name: "parked-by-a-clock-ahead", Guarantee: "G5",
-		Broken: "Events that were parked while the clock was ahead wait for as long as it was.",
+		Broken: "Events that were parked while the clock was ahead wait for as long as the clock was ahead.",
 		File:   "store/postgres/parked.go",
 		Old:    `statement_timestamp()), (statement_timestamp() + $5::bigint * interval '1 us', 'infinity')`,
 		New:    `statement_timestamp())`,
@@ -96,7 +96,7 @@ var leasing = []Mutant{
 	},
 	{
 		Name: "lease-judged-by-another", Guarantee: "G4",
-		Broken: "A relay takes the shards of one whose LeaseTTL is longer than its own, while that sends from them.",
+		Broken: "A relay takes over the shards of a relay with a longer LeaseTTL that still sends from them.",
 		File:   "store/postgres/leases.go",
 		Old:    `leased_at - clock_timestamp() > lease_until - leased_at --`,
 		New:    `lease_until - clock_timestamp() > 2 * $2::float8 * interval '1 us' --`,
@@ -124,7 +124,7 @@ UPDATE`,
 	},
 	{
 		Name: "lost-lease-renewed", Guarantee: "G4",
-		Broken: "A relay that was stopped renews a lease which another one has taken since.",
+		Broken: "A relay that was stopped renews a lease that another relay has taken since.",
 		File:   "store/postgres/leases.go",
 		Old: `    WHERE s.owner = $1 AND s.epoch = l.epoch
     ORDER BY s.shard
@@ -201,7 +201,7 @@ UPDATE`,
 	},
 	{
 		Name: "first-relay-keeps-all", Guarantee: "G5",
-		Broken: "A relay does not give shards back when others appear.",
+		Broken: "A relay gives no shards back when other relays appear.",
 		File:   "producer/relay/internal/core/leases.go",
 		Old:    `func (ls *leases) share() int { return (idgen.Shards + ls.live - 1) / max(ls.live, 1) }`,
 		New:    `func (ls *leases) share() int { return idgen.Shards }`,
@@ -209,7 +209,7 @@ UPDATE`,
 	},
 	{
 		Name: "crash-not-passed-on", Guarantee: "G5",
-		Broken: "After a relay died the next one does not say that its first messages may have been started, so a consumer counts no start.",
+		Broken: "The successor of a dead relay does not mark its first messages as possibly started, so a consumer counts no start.",
 		File:   "producer/relay/internal/core/leases.go",
 		Old:    `		sh.redeliver = ls.cfg.Window`,
 		New:    `		sh.redeliver = 0`,
@@ -217,7 +217,7 @@ UPDATE`,
 	},
 	{
 		Name: "rewind-cleared-blindly", Guarantee: "G2",
-		Broken: "A relay that has answered one operator forgets the request of the next one.",
+		Broken: "A relay that has answered one operator forgets the request of the next operator.",
 		File:   "store/postgres/leases.go",
 		Old:    ` AND rewind_ticket = $4` + "`",
 		New:    ` AND $4::bigint > 0` + "`",
@@ -266,7 +266,7 @@ var relaying = []Mutant{
 	},
 	{
 		Name: "cursor", Guarantee: "G2",
-		Broken: "The queue is read by a cursor: an event that commits after one with a higher id is skipped.",
+		Broken: "The queue is read by a cursor: an event that commits after an event with a higher id is skipped.",
 		File:   "producer/relay/internal/core/late_commits.go",
 		Old: `	if from >= mark {
 		return
@@ -280,7 +280,7 @@ var relaying = []Mutant{
 	},
 	{
 		Name: "late-event-overtaken", Guarantee: "G4",
-		Broken: "Late commits are read after the events behind them.",
+		Broken: "Late commits are read in a later statement than the events behind them.",
 		File:   "producer/relay/internal/core/late_commits.go",
 		Old:    `	from = max(min(from, sh.known), sh.sealed)`,
 		New:    `	from = max(sh.known, sh.sealed)`,
@@ -288,7 +288,7 @@ var relaying = []Mutant{
 	},
 	{
 		Name: "old-writer-overtaken", Guarantee: "G4",
-		Broken: "What comes behind the event of a transaction that has written for long is sent without asking whether that one has committed.",
+		Broken: "Events behind those of a long transaction are sent without checking whether the transaction has committed.",
 		File:   "producer/relay/internal/core/reader.go",
 		Old:    `return f.old < from })`,
 		New:    `return f.old < from && f.lap })`,
@@ -296,7 +296,7 @@ var relaying = []Mutant{
 	},
 	{
 		Name: "bottom-above-memory", Guarantee: "G4",
-		Broken: "What is in memory counts as gone for the next owner of its shard, which does not read it.",
+		Broken: "Events in memory count as gone for the next owner of their shard, which does not read them.",
 		File:   "producer/relay/internal/core/low_keeper.go",
 		Old: `		for seq := range sh.index {
 			above(seq)
@@ -307,7 +307,7 @@ var relaying = []Mutant{
 	},
 	{
 		Name: "bottom-above-writers", Guarantee: "G4",
-		Broken: "The next owner of a shard does not read what a transaction commits that has written for long.",
+		Broken: "The next owner of a shard does not read the events of a long transaction.",
 		File:   "producer/relay/internal/core/low_keeper.go",
 		Old:    `		low = min(low, w.floor)`,
 		New:    `		low = max(low, w.floor)`,
@@ -315,7 +315,7 @@ var relaying = []Mutant{
 	},
 	{
 		Name: "bottom-above-what-was-passed-over", Guarantee: "G4",
-		Broken: "The next owner of a shard does not read what waits for a route that does not work.",
+		Broken: "The next owner of a shard does not read the events that wait for a dead route.",
 		File:   "producer/relay/internal/core/low_keeper.go",
 		Old:    `		above(sh.back.first)`,
 		New:    `		above(0)`,
@@ -323,7 +323,7 @@ var relaying = []Mutant{
 	},
 	{
 		Name: "bottom-of-a-lost-database", Guarantee: "G2",
-		Broken: "What was kept of a database that has lost commits counts, and events that were given their numbers are not read.",
+		Broken: "Marks from before a fail-over still count, and new events with reused numbers are not read.",
 		File:   "producer/relay/internal/core/leases.go",
 		Old:    `	if g.History == ls.identity {`,
 		New:    `	if g.History != "" || ls.identity == "" {`,
@@ -331,7 +331,7 @@ var relaying = []Mutant{
 	},
 	{
 		Name: "low-water-of-any-epoch", Guarantee: "G2",
-		Broken: "What is kept of a shard counts after a relay of an earlier release, which does not lower it.",
+		Broken: "The kept mark of a shard counts after a relay of an earlier release, which does not lower it.",
 		File:   "store/postgres/leases.go",
 		Old:    `    low_epoch = CASE WHEN s.low_epoch = s.epoch AND`,
 		New:    `    low_epoch = CASE WHEN`,
@@ -339,7 +339,7 @@ var relaying = []Mutant{
 	},
 	{
 		Name: "writers-by-open-transactions", Guarantee: "G2",
-		Broken: "Every transaction of the server counts as a writer, so that one idle transaction elsewhere delays forgetting it for ever.",
+		Broken: "Every transaction of the server counts as a writer, so that one idle transaction elsewhere delays the forgetting of writers for ever.",
 		File:   "store/postgres/queue.go",
 		Old: `
       AND relation = $1::text::regclass
@@ -369,7 +369,7 @@ var relaying = []Mutant{
 	},
 	{
 		Name: "overdue-sends-are-not-told", Guarantee: "G2",
-		Broken: "Nobody learns that the contexts of sends have ended without an outcome.",
+		Broken: "Sends whose contexts ended without an outcome are not noticed.",
 		File:   "producer/relay/send.go",
 		Old:    `		if parent.Err() == nil {`,
 		New:    `		if parent.Err() != nil {`,
@@ -426,7 +426,7 @@ JOIN LATERAL (SELECT * FROM {{outbox_events}} e WHERE e.id = q.id OFFSET 0) e ON
 	},
 	{
 		Name: "payload-in-a-panic", Guarantee: "G5",
-		Broken: "The value that a publisher panicked with, which may be the message, is put into the error.",
+		Broken: "The value of a publisher's panic, which may be the message, is put into the error.",
 		File:   "producer/relay/batch_sender.go",
 		Old:    `publisher panicked with a %T", v)`,
 		New:    `publisher panicked with %v", v)`,
@@ -442,7 +442,7 @@ JOIN LATERAL (SELECT * FROM {{outbox_events}} e WHERE e.id = q.id OFFSET 0) e ON
 	},
 	{
 		Name: "key-behind-others-read-for-ever", Guarantee: "G5",
-		Broken: "A key with millions of events of others in between is read by one statement again and again, which never ends in time.",
+		Broken: "A key with millions of events of other keys in between is read by one statement, which never ends in time.",
 		File:   "producer/relay/internal/core/reader.go",
 		Old: `		rd.leaveToLap(l)
 		return`,
@@ -452,7 +452,7 @@ JOIN LATERAL (SELECT * FROM {{outbox_events}} e WHERE e.id = q.id OFFSET 0) e ON
 	},
 	{
 		Name: "all-shards-healed-at-once", Guarantee: "G2",
-		Broken: "Shards with so many parked keys that no statement heals all of them in time are healed in one statement again and again.",
+		Broken: "Shards with too many parked keys for one statement are healed by one statement, which never ends in time.",
 		File:   "producer/relay/internal/core/parking.go",
 		Old:    `		if len(cl.shards) == pk.healing.now {`,
 		New:    `		if len(cl.shards) == pk.healing.most {`,

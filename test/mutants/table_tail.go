@@ -4,7 +4,7 @@ package mutants
 var handingOver = []Mutant{
 	{
 		Name: "tail-above-what-is-to-be-sent", Guarantee: "G4",
-		Broken: "The next owner of a shard reads on above events that were about to be sent, and a later one of a key goes first.",
+		Broken: "The next owner of a shard reads on above events that were about to be sent, and a later event of a key goes first.",
 		File:   "producer/relay/internal/core/low_keeper.go",
 		Old:    `			if !e.waits() {`,
 		New:    `			if !e.waits() && seq == 0 {`,
@@ -47,7 +47,7 @@ var handingOver = []Mutant{
 	},
 	{
 		Name: "handed-keys-not-looked-at", Guarantee: "G4",
-		Broken: "Events of keys that an earlier owner has left go before those.",
+		Broken: "New events of a key go before the events that an earlier owner has left.",
 		File:   "producer/relay/internal/core/laps.go",
 		Old:    `	return ok || b.inherited.Has(hash)`,
 		New:    `	return ok`,
@@ -55,7 +55,7 @@ var handingOver = []Mutant{
 	},
 	{
 		Name: "handed-keys-without-a-lap", Guarantee: "G1",
-		Broken: "What an earlier owner has left is read at the next sweep, minutes later.",
+		Broken: "Events that an earlier owner has left are read at the next sweep, minutes later.",
 		File:   "producer/relay/internal/core/laps.go",
 		Old:    ` || b.inherited != nil`,
 		New:    ``,
@@ -79,7 +79,7 @@ var handingOver = []Mutant{
 	},
 	{
 		Name: "looks-reach-below-the-tail", Guarantee: "G5",
-		Broken: "While a writer is at work that was there before a relay took over, each fetch reads through the backlog of a dead route.",
+		Broken: "While a writer from before a relay's takeover still works, each poll reads the backlog of a dead route.",
 		File:   "producer/relay/internal/core/late_commits.go",
 		Old:    `from = max(min(from, sh.known), sh.sealed)`,
 		New:    `from = min(from, sh.known)`,
@@ -87,7 +87,7 @@ var handingOver = []Mutant{
 	},
 	{
 		Name: "writer-that-ends-has-the-backlog-read", Guarantee: "G5",
-		Broken: "A writer that was there before a relay took over has the backlog of a dead route read again when it ends.",
+		Broken: "The end of a writer from before a relay's takeover makes the relay read the backlog of a dead route again.",
 		File:   "producer/relay/internal/core/late_commits.go",
 		Old:    `sh.known = min(sh.known, max(w.floor, sh.sealed))`,
 		New:    `sh.known = min(sh.known, w.floor)`,

@@ -54,8 +54,8 @@ func TestEveryMutantIsDescribed(t *testing.T) {
 	}
 }
 
-// TestNamedTestsExist looks for functions where they must be, and for the names of facts there and
-// in the contracts of the stores.
+// TestNamedTestsExist looks up functions in their packages, and the names of facts there and in the
+// contracts of the stores.
 func TestNamedTestsExist(t *testing.T) {
 	t.Parallel()
 	var tests []Test

@@ -36,7 +36,7 @@ var publishing = []Mutant{
 	},
 	{
 		Name: "returns-of-nobody", Guarantee: "G2",
-		Broken: "A marshaler that replaces the headers takes the number away by which a return is told.",
+		Broken: "A marshaler that replaces the headers removes the number that identifies a return.",
 		File:   "transport/amqp/codec.go",
 		Old:    `	if pub.Headers[seqHeader] != seq {`,
 		New:    `	if seq == "" {`,
@@ -52,7 +52,7 @@ var publishing = []Mutant{
 	},
 	{
 		Name: "envelope-under-another-id", Guarantee: "G3",
-		Broken: "A message in an envelope arrives under the dispatch ID of the one that its metadata was taken from.",
+		Broken: "A message in an envelope arrives under the dispatch ID of the message whose metadata was copied.",
 		File:   "transport/amqp/wire_envelope.go",
 		Old:    `	if headers[wamqp.DefaultMessageUUIDHeaderKey] == nil {`,
 		New:    `	if d.MessageId == "" {`,
@@ -68,7 +68,7 @@ var publishing = []Mutant{
 	},
 	{
 		Name: "envelope-given-back-early", Guarantee: "G6",
-		Broken: "The memory of an envelope is used for another one before it was written.",
+		Broken: "The memory of an envelope is reused for another envelope before the first was written.",
 		File:   "transport/amqp/publisher.go",
 		Old: `	if r := p.send(ctx, &out, done); r != nil {
 		done(*r)
@@ -86,7 +86,7 @@ var publishing = []Mutant{
 	},
 	{
 		Name: "envelope-half-open", Guarantee: "G6",
-		Broken: "A message whose envelope cannot be opened is handled as one without key, digest and stamp.",
+		Broken: "A message whose envelope cannot be opened is handled without key, digest and stamp.",
 		File:   "transport/amqp/codec.go",
 		Old: `		meta[transport.MetaEnvelope] = unreadable
 		return body`,
@@ -103,7 +103,7 @@ var publishing = []Mutant{
 	},
 	{
 		Name: "envelope-of-the-message-before", Guarantee: "G6",
-		Broken: "The memory of an envelope is used for the next one without being emptied.",
+		Broken: "The memory of an envelope is reused for the next envelope without being emptied.",
 		File:   "transport/amqp/codec.go",
 		Old:    `appendEnvelope(p.body[:0], msg`,
 		New:    `appendEnvelope(p.body, msg`,
@@ -120,7 +120,7 @@ var publishing = []Mutant{
 	},
 	{
 		Name: "cut-connection-confirms", Guarantee: "G2",
-		Broken: "What was not confirmed when the connection broke counts as confirmed.",
+		Broken: "Messages that were not confirmed when the connection broke count as confirmed.",
 		File:   "transport/amqp/judge.go",
 		Old:    `		return *unavailable(fmt.Errorf("channel closed before the confirm: %w", errors.Join(errNotConnected, c.failure)))`,
 		New:    `		return transport.Result{Outcome: transport.Confirmed, Err: errors.Join()}`,
@@ -128,7 +128,7 @@ var publishing = []Mutant{
 	},
 	{
 		Name: "confirms-kept-without-bound", Guarantee: "G5",
-		Broken: "One unanswered message has the client keep every later confirm.",
+		Broken: "One unanswered message makes the client keep every later confirm.",
 		File:   "transport/amqp/judge.go",
 		Old:    ` || c.handled > s.in.confirm.DeliveryTag+p.confirmsAhead) {`,
 		New:    `) {`,
@@ -204,7 +204,7 @@ var publishing = []Mutant{
 	},
 	{
 		Name: "neighbour-convicted", Guarantee: "G5",
-		Broken: "A message that the broker has taken is blamed for the exception that the next one causes.",
+		Broken: "A message that the broker has accepted is blamed for the exception of the next message.",
 		File:   "transport/amqp/suspects.go",
 		Old:    `		c.handled = max(c.handled, s.in.confirm.DeliveryTag)`,
 		New:    `		c.handled = 0`,
@@ -314,7 +314,7 @@ var subscribing = []Mutant{
 	},
 	{
 		Name: "batch-out-of-order", Guarantee: "G4",
-		Broken: "With one message in flight, a nacked one of a batch is overtaken by those behind it.",
+		Broken: "With one message in flight, a nacked message of a batch is overtaken by the messages behind it.",
 		File:   "transport/amqp/subscription.go",
 		Old:    `len(sub.inFlight)+len(sub.delayed) < sub.s.config.InFlight {`,
 		New:    `len(sub.inFlight) < sub.s.config.InFlight {`,
@@ -335,7 +335,7 @@ var subscribing = []Mutant{
 	},
 	{
 		Name: "requeue-on-shutdown", Guarantee: "G4",
-		Broken: "What is not finished at shutdown is nacked with requeue, which puts it behind later messages of a quorum queue.",
+		Broken: "Unfinished messages are nacked with requeue at shutdown, which puts them behind later messages of a quorum queue.",
 		File:   "transport/amqp/subscription.go",
 		Old: `		sub.logger.Warn("cannot acknowledge", "error", err)
 	}`,
@@ -442,7 +442,7 @@ var embedded = []Mutant{
 	},
 	{
 		Name: "memory-close-confirms", Guarantee: "G2",
-		Broken: "Closing confirms what handlers had not acknowledged.",
+		Broken: "Closing confirms messages that handlers had not acknowledged.",
 		File:   "transport/memory/handover.go",
 		Old:    `		r = unavailable(p.topic, ErrClosed)`,
 		New:    `		r = transport.Result{Outcome: transport.Confirmed}`,

@@ -12,7 +12,7 @@ var writing = []Mutant{
 	},
 	{
 		Name: "sql-writer-takes-any-content", Guarantee: "G6",
-		Broken: "The writer in SQL takes a known dispatch ID for the same event, whatever the content is.",
+		Broken: "The writer in SQL takes a known dispatch ID for the known event, even with other content.",
 		File:   "migrations/postgres/0012_write_versions.sql",
 		Old:    `        EXIT WHEN there = digested;`,
 		New:    `        EXIT WHEN there IS NOT NULL;`,
@@ -20,7 +20,7 @@ var writing = []Mutant{
 	},
 	{
 		Name: "lent-transaction-ends", Guarantee: "G1",
-		Broken: "Who ends a database/sql transaction that was lent is told that it worked, and its owner commits it later.",
+		Broken: "The end of a lent database/sql transaction reports success, and the owner commits it later.",
 		File:   "store/postgres/sqltx.go",
 		Old:    `func (d *lentDriver) Commit() error { return d.guard.violate(sqlstore.Refused("Commit")) }`,
 		New:    `func (d *lentDriver) Commit() error { return nil }`,
@@ -90,7 +90,7 @@ var writing = []Mutant{
 	},
 	{
 		Name: "unknown-commit-runs-again", Guarantee: "G1",
-		Broken: "Transact runs a transaction again of which it is not known whether it was committed.",
+		Broken: "Transact repeats a transaction whose commit has an unknown outcome.",
 		File:   "producer/outbox.go",
 		Old:    `		if err == nil || errors.Is(err, outbox.ErrCommitUnknown) {`,
 		New: `		if errors.Is(err, outbox.ErrCommitUnknown) {
@@ -141,7 +141,7 @@ var writing = []Mutant{
 	},
 	{
 		Name: "not-so-alike", Guarantee: "G2",
-		Broken: "Events of one write that differ in their trace alone get that of the first.",
+		Broken: "Events of one write that differ only in their trace get the trace of the first.",
 		File:   "store/postgres/append_columns.go",
 		Old:    `		if values[i] != values[0] {`,
 		New:    `		if i < 0 && values[i] != values[0] {`,
@@ -173,7 +173,7 @@ var writing = []Mutant{
 	},
 	{
 		Name: "reserved-headers", Guarantee: "G3",
-		Broken: "A user's header may have a name of the wire contract, and take its place.",
+		Broken: "A user's header may have a name of the wire contract, and replace the contract's header.",
 		File:   "producer/validate.go",
 		Old:    `		if transport.IsReserved(name) {`,
 		New:    `		if transport.IsReserved(name) && size < 0 {`,
@@ -181,7 +181,7 @@ var writing = []Mutant{
 	},
 	{
 		Name: "publisher-without-key", Guarantee: "G4",
-		Broken: "A Watermill publisher over the outbox need not be told which key its messages have.",
+		Broken: "A Watermill publisher over the outbox needs no configured key of its messages.",
 		File:   "producer/publisher.go",
 		Old:    `	if (cfg.Key == nil) == !cfg.NoKey {`,
 		New:    `	if cfg.Key != nil && cfg.NoKey {`,
@@ -217,7 +217,7 @@ var writing = []Mutant{
 	},
 	{
 		Name: "mysql-writers-do-not-take-turns", Guarantee: "G2",
-		Broken: "On MySQL an event becomes visible below one of its shard that was fetched already.",
+		Broken: "On MySQL an event becomes visible below an event of its shard that was fetched already.",
 		File:   "store/mysql/append.go",
 		Old:    "` ORDER BY shard FOR UPDATE`",
 		New:    "` ORDER BY shard`",
