@@ -16,8 +16,8 @@ import (
 	"github.com/boxpair/boxpair/transport"
 )
 
-// At most so many events, and bytes of them, are one statement, so that it stays far below what
-// max_allowed_packet is by default.
+// maxRows and maxBytes bound the events of one statement, so that the statement stays far below the
+// default max_allowed_packet.
 const (
 	maxRows  = 200
 	maxBytes = 1 << 20
@@ -30,15 +30,15 @@ INSERT INTO {outbox_events} (
     content_type, correlation_id, traceparent, tracestate, occurred_at, created_at, headers, payload, resend_seconds, due_at
 ) VALUES `
 	eventRow = `(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, COALESCE(?, {now}), {now}, ?, ?, ?, CASE WHEN ? > {now} THEN ? END)`
-	// Only a change tells a row that was there from a new one, whatever the connection counts as
-	// affected.
+	// The upsert changes a row that exists already: with a change, the number of affected rows
+	// tells an existing row from a new row, however the connection counts.
 	eventAgain = ` ON DUPLICATE KEY UPDATE rewrites = rewrites + 1`
 )
 
-// Append writes records in tx. Whoever writes to a shard waits for the end of all other
-// transactions that have written to it: an ID is given out only then, so that the events of a shard
-// become visible in the order of their IDs. Any failure rolls tx back, so that nobody can commit
-// the change without all of its events. Stamps of records are not used.
+// Append implements [outbox.EventStore]. It waits for the end of all other transactions that have
+// written to the shards of records, and gets IDs only then, so that the events of a shard become
+// visible in the order of their IDs. Any failure rolls tx back, so that the caller cannot commit a
+// change without all of its events.
 func (s *Store) Append(ctx context.Context, tx *sql.Tx, writer uuid.UUID, records []outbox.Record) ([]bool, error) {
 	headers, err := s.core.BeginAppend(ctx, tx, writer, records)
 	if err != nil {
@@ -59,7 +59,7 @@ func (s *Store) append(ctx context.Context, tx *sql.Tx, records []outbox.Record,
 		return nil, err
 	}
 	known := make([]bool, len(records))
-	first := make(map[uuid.UUID]int, len(records)) // the place of an ID's first record
+	first := make(map[uuid.UUID]int, len(records)) // the index of an ID's first record
 	var batch []int
 	size := 0
 	for i := range records {
@@ -83,7 +83,7 @@ func (s *Store) append(ctx context.Context, tx *sql.Tx, records []outbox.Record,
 	return known, s.insert(ctx, tx, records, headers, batch, known)
 }
 
-// lockWriters waits for the other writers of the shards of records.
+// lockWriters waits for other writers of the shards of records.
 func (s *Store) lockWriters(ctx context.Context, tx *sql.Tx, records []outbox.Record) error {
 	shards := make([]int, len(records))
 	for i := range records {
@@ -95,7 +95,7 @@ func (s *Store) lockWriters(ctx context.Context, tx *sql.Tx, records []outbox.Re
 	return err
 }
 
-// insert writes the events of batch, in their order, and queues or defers those that are new.
+// insert writes the events of batch in order, and queues or defers the new events.
 func (s *Store) insert(ctx context.Context, tx *sql.Tx, records []outbox.Record, headers []string, batch []int, known []bool) error {
 	var values strings.Builder
 	var args []any
@@ -112,7 +112,7 @@ func (s *Store) insert(ctx context.Context, tx *sql.Tx, records []outbox.Record,
 	if err != nil {
 		return err
 	}
-	if changed != int64(len(batch)) { // each that was known counts twice
+	if changed != int64(len(batch)) { // an existing row counts twice
 		if fresh, err = s.compareEvents(ctx, tx, records, batch, known); err != nil || len(fresh) == 0 {
 			return err
 		}
@@ -121,7 +121,7 @@ func (s *Store) insert(ctx context.Context, tx *sql.Tx, records []outbox.Record,
 	return s.enqueue(ctx, tx, fresh, deferred)
 }
 
-// enqueue writes the queue rows of new events, or those of deferred ones if there may be any.
+// enqueue writes the queue rows of new events and, with deferred, the rows of deferred events.
 func (s *Store) enqueue(ctx context.Context, tx *sql.Tx, fresh []uuid.UUID, deferred bool) error {
 	const among = ` FROM {outbox_events} e FORCE INDEX (dispatch_id) WHERE e.dispatch_id IN `
 	_, err := s.core.Exec(ctx, tx, `INSERT INTO {outbox_queue} (shard, id) SELECT e.shard, e.id`+among+numbers(fresh)+` AND e.due_at IS NULL`)
@@ -141,8 +141,8 @@ func appendEvent(args []any, r *outbox.Record, headers string) []any {
 		sqlstore.Stamp(r.DeliverAt), sqlstore.Stamp(r.DeliverAt))
 }
 
-// compareEvents tells which events of batch were known, and returns the IDs of the others. The rows
-// are locked already, so this sees them as they are.
+// compareEvents sets known for the events of batch that existed already, and returns the IDs of the
+// new events. The rows are locked, so their contents are current.
 func (s *Store) compareEvents(ctx context.Context, tx *sql.Tx, records []outbox.Record, batch []int, known []bool) (fresh []uuid.UUID, err error) {
 	ids := make([]uuid.UUID, len(batch))
 	places := make(map[uuid.UUID]int, len(batch))
@@ -159,7 +159,7 @@ func (s *Store) compareEvents(ctx context.Context, tx *sql.Tx, records []outbox.
 		i, ok := places[uuid.UUID(id)]
 		switch {
 		case !ok:
-			return errors.New("the database has returned an event that was not asked for")
+			return errors.New("the database has returned an unexpected event")
 		case rewrites == 0:
 			fresh = append(fresh, records[i].ID)
 		case records[i].Digest != transport.Digest(digest):

@@ -11,7 +11,7 @@ import (
 	"github.com/boxpair/boxpair/store/storetest"
 )
 
-// commits is what is said of a statement for which MySQL commits.
+// commits is part of the error of a statement for which MySQL commits.
 const commits = "does not end the transaction"
 
 var contract = sqlstoretest.Contract{

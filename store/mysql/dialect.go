@@ -14,19 +14,19 @@ import (
 	"github.com/boxpair/boxpair/store/internal/sqlstore"
 )
 
-// words are what MySQL and MariaDB say in their own way. Columns are not named after what is a
-// keyword here.
+// words are the texts for the words of statements in MySQL and MariaDB. Columns have names that are
+// no keywords.
 var words = map[string]string{
-	// The clock, whatever the time zone of the session.
+	// The clock in UTC, regardless of the time zone of the session.
 	"now":       `TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))`,
 	"event_key": "event_key", "message_key": "message_key", "request_key": "request_key",
 	"greatest": "GREATEST", "least": "LEAST",
 	"lock": "FOR UPDATE", "lock_free": "FOR UPDATE SKIP LOCKED", "by": "FORCE INDEX ($)",
 	"then_join": "STRAIGHT_JOIN",
 	"again":     "ON DUPLICATE KEY UPDATE",
-	// INSERT IGNORE would share the lock of a row that is there, and two copies that wait for a
-	// third could not both go on. Only a change tells such a row from a new one, whatever the
-	// connection counts as affected: a new one counts 1.
+	// INSERT IGNORE would share the lock of an existing row, and two copies that wait for a third
+	// would deadlock. The upsert changes an existing row, so that the number of affected rows is 1
+	// for a new row only, however the connection counts.
 	"once":  "ON DUPLICATE KEY UPDATE copies = copies + 1",
 	"live":  "$.live = 1",
 	"first": "$.live = 1",
@@ -39,9 +39,9 @@ var words = map[string]string{
 	"be_newest":  "",
 }
 
-// statsStmt counts through indexes only, and no further than the cap. The oldest event is found by
-// one look into the queue per shard; replayed ones were delivered in their time. Deferred ones
-// count from when they are due, also where no relay has moved them.
+// statsStmt counts through indexes only, up to the cap. It finds the oldest event by one look into
+// the queue per shard. Replayed events, which were delivered before, do not count. Deferred events
+// count from their due time, even if no relay has moved them.
 const statsStmt = `
 SELECT (SELECT COUNT(*) FROM (SELECT 1 FROM {outbox_queue} LIMIT ?) a),
        (SELECT COUNT(*) FROM (SELECT 1 FROM {outbox_parked} WHERE state = 'retrying' LIMIT ?) b),
@@ -57,7 +57,7 @@ SELECT (SELECT COUNT(*) FROM (SELECT 1 FROM {outbox_queue} LIMIT ?) a),
            UNION ALL
            SELECT (SELECT MIN(d.due_at) FROM {outbox_deferred} d WHERE d.shard = s.shard AND d.due_at <= {now}) FROM {outbox_shards} s) t)`
 
-// dialect returns what is MySQL's own in a store. Statements go on with their contexts only.
+// dialect returns the differences of MySQL. Statements end with their contexts.
 func (s *Store) dialect() sqlstore.Dialect {
 	return sqlstore.Dialect{
 		Names: s.names, Words: words, List: literals, Text: func(text string) any { return []byte(text) }, DeleteLimit: true, RowLocks: true,
@@ -69,8 +69,8 @@ func (s *Store) dialect() sqlstore.Dialect {
 	}
 }
 
-// literals writes a list in parentheses. A server plans for the values that it sees, and
-// InterpolateParams would write them there anyway; only texts need the driver for it.
+// literals writes a list in parentheses. The server plans by the values in the text, and
+// InterpolateParams would put them there anyway. Only texts need the quoting of the driver.
 func literals(list any) (text string, args []any) {
 	switch of := list.(type) {
 	case []int:

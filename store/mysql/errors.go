@@ -15,8 +15,8 @@ import (
 	"github.com/boxpair/boxpair/store/outbox"
 )
 
-// The numbers of the server's errors that mean something here. MySQL and MariaDB share those below
-// 1900.
+// The error numbers of the server that this package distinguishes. MySQL and MariaDB share the
+// numbers below 1900.
 const (
 	erDiskFull             = 1021
 	erCheckRead            = 1020 // MariaDB: innodb_snapshot_isolation
@@ -47,7 +47,7 @@ const (
 	erInteractionTimeout   = 4031 // MySQL: wait_timeout
 )
 
-// errorNumber returns the number of the server's error in err, or 0.
+// errorNumber returns the number of the server error that err wraps, or 0.
 func errorNumber(err error) uint16 {
 	var e *mysql.MySQLError
 	if errors.As(err, &e) {
@@ -56,14 +56,14 @@ func errorNumber(err error) uint16 {
 	return 0
 }
 
-// missing tells whether err is of a table or a column that is not there.
+// missing tells whether err reports a missing table or column.
 func missing(err error) bool {
 	number := errorNumber(err)
 	return number == erNoSuchTable || number == erBadField
 }
 
-// Retryable tells whether err is a deadlock, a lock wait timeout or a snapshot that another
-// transaction had outdated.
+// Retryable tells whether err is a deadlock, a lock wait timeout, or a snapshot outdated by another
+// transaction.
 func (s *Store) Retryable(err error) bool {
 	if errors.Is(err, outbox.ErrCommitUnknown) {
 		return false
@@ -75,9 +75,9 @@ func (s *Store) Retryable(err error) bool {
 	return false
 }
 
-// Classify says what err means for a message. Errors of the store's own statements, of the server
-// as such and of the way to it are of the infrastructure. A transaction that its handler left idle
-// for too long is the handler's error.
+// Classify implements [inbox.ClaimStore]. Errors of the store's own statements, of the server and
+// of the network are of the infrastructure. A transaction that was idle for too long is the
+// handler's error.
 func (s *Store) Classify(err error) inbox.ErrorClass {
 	var network net.Error
 	switch {
@@ -100,9 +100,9 @@ func (s *Store) Classify(err error) inbox.ErrorClass {
 	return inbox.HandlerError
 }
 
-// Identity names the server: another one after a fail-over, the same after a restart. MariaDB has
-// no unique ID of a server, so there it is made of what it is configured to be. A restore into the
-// same server goes unnoticed.
+// Identity implements [outbox.Identifier] with the ID of the server. MariaDB servers have no unique
+// ID: their identity is built from server_id, host name, port and data directory. A restore into
+// the same server goes unnoticed.
 func (s *Store) Identity(ctx context.Context) (string, error) {
 	var name string
 	err := s.core.One(ctx, s.db, []any{&name}, `SELECT @@server_uuid`)

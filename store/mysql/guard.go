@@ -14,16 +14,17 @@ import (
 	"github.com/boxpair/boxpair/store/internal/sqlstore"
 )
 
-// ErrTransactionLost is wrapped by the errors of all statements of a
-// transaction, and of its COMMIT, after the server has rolled it back by itself, or a lock wait
-// timeout has taken a statement out of it.
+// ErrTransactionLost is wrapped by the errors of all statements of a transaction, and of its
+// COMMIT, after the server has rolled back the transaction, or a single statement of it after a
+// lock wait timeout.
 var ErrTransactionLost = errors.New("transaction was rolled back before its end")
 
-// errIdle is the cause for which an idle transaction is lost.
+// errIdle is the cause of a transaction that was lost after idling.
 var errIdle = errors.New("it was idle for too long")
 
-// errNoAnswer is for a COMMIT or ROLLBACK that was sent. The error of its context would pass for
-// that of the caller's, with which database/sql sends none.
+// errNoAnswer is for a COMMIT or ROLLBACK that was sent and not answered. The error of its own
+// context would pass for the error of the caller's context, after which database/sql sends no
+// COMMIT.
 var errNoAnswer = fmt.Errorf("the server has not answered within %v", endTimeout)
 
 const (
@@ -33,36 +34,37 @@ const (
 	restoreLock = `SET SESSION innodb_lock_wait_timeout = @boxpair_lock_wait`
 )
 
-// innerConn is what the driver's connections can do.
+// innerConn is a connection of the driver.
 type innerConn interface {
 	sqlstore.DriverConn
 	driver.NamedValueChecker
 }
 
-// limits are how long a transaction may take over what, in whole seconds; 0 leaves what the
-// session had.
+// limits bound the waits for locks and the idle time of a transaction, in whole seconds. 0 keeps
+// the setting of the session.
 type limits struct {
 	lock, idle time.Duration
 }
 
 type limitsKey struct{}
 
-// withLimits hands l to the connection that begins a transaction with the context, or runs a
-// statement that sets l.lock: database/sql has no other way there.
+// withLimits passes l to the connection that begins a transaction with the context, or runs a
+// statement that sets l.lock. database/sql has no other way to reach the connection.
 func withLimits(ctx context.Context, l limits) context.Context {
 	return context.WithValue(ctx, limitsKey{}, l)
 }
 
-// conn is a connection that knows when the server has ended a transaction that
-// database/sql believes to be open: what follows would be committed statement by statement.
+// conn is a guarded connection: it detects that the server has ended a transaction that
+// database/sql believes to be open. Without the guard, later statements would be committed one by
+// one.
 type conn struct {
 	inner   innerConn
 	tx      *guardedTx // the open transaction, or nil
 	current limits     // of the session
-	// pooledIdle tells that the limit of idle transactions is that of the session, which would end
-	// it in the pool.
+	// pooledIdle tells that the limit of idle transactions applies to the whole session, and would
+	// end the session in the pool.
 	pooledIdle bool
-	changed    bool // a handler has changed the session, which is not to be used after it
+	changed    bool // a handler has changed the session, which must not be reused
 }
 
 var _ innerConn = (*conn)(nil)
@@ -70,20 +72,20 @@ var _ innerConn = (*conn)(nil)
 // guardedTx is an open transaction.
 type guardedTx struct {
 	conn    *conn
-	owned   *sqlstore.Owned // what it is to the store; nil for the caller's own
+	owned   *sqlstore.Owned // nil for a transaction of the caller's own
 	lost    error           // set once the transaction is gone
-	used    time.Time       // when a statement began last
-	doubted bool            // a statement ran that may have ended it
+	used    time.Time       // when the last statement began
+	doubted bool            // a statement may have ended the transaction
 }
 
-// syntax is how MySQL and MariaDB read a text of statements.
+// syntax is the syntax of MySQL and MariaDB.
 var syntax = sqlstore.Syntax{Backslashes: true, Implicit: true}
 
-// A statement whose doings cannot be seen, as a call of a procedure, runs behind a savepoint. If
-// that is gone afterwards, so is the transaction that it was set in.
+// A statement with an unknown effect, such as a call of a procedure, runs behind a savepoint. If
+// the savepoint is gone afterwards, the transaction has ended.
 const (
-	setWhole   = `SAVEPOINT boxpair_whole`
-	checkWhole = `RELEASE SAVEPOINT boxpair_whole`
+	setProbe   = `SAVEPOINT boxpair_whole`
+	checkProbe = `RELEASE SAVEPOINT boxpair_whole`
 )
 
 // ExecContext runs a statement.
@@ -123,10 +125,10 @@ func (c *conn) read(query string) (r sqlstore.Reading) {
 	return r
 }
 
-// do runs one statement, with what has to be seen to before and after it.
+// do runs one statement, with the checks before and after the statement.
 func (c *conn) do(ctx context.Context, r sqlstore.Reading, run func() error) error {
 	if c.tx == nil {
-		if c.current.lock != 0 { // of a claim that has failed
+		if c.current.lock != 0 { // left by a failed claim
 			if err := c.limit(ctx, limits{}); err != nil {
 				return driver.ErrBadConn
 			}
@@ -146,7 +148,7 @@ func (c *conn) do(ctx context.Context, r sqlstore.Reading, run func() error) err
 	idled := c.tx.idled()
 	c.tx.used = time.Now()
 	if r.Doubtful && c.tx.owned != nil {
-		if _, err := c.inner.ExecContext(ctx, setWhole, nil); err != nil {
+		if _, err := c.inner.ExecContext(ctx, setProbe, nil); err != nil {
 			return c.tx.after(err, idled)
 		}
 		c.tx.doubted = true
@@ -154,14 +156,13 @@ func (c *conn) do(ctx context.Context, r sqlstore.Reading, run func() error) err
 	return c.tx.after(run(), idled)
 }
 
-// settle returns an error if the transaction is gone, and finds out whether it is if that is in
-// doubt.
+// settle returns an error if the transaction is lost. If that is in doubt, settle asks the server.
 func (tx *guardedTx) settle(ctx context.Context) error {
 	if tx.lost != nil || !tx.doubted {
 		return tx.lost
 	}
 	tx.doubted = false
-	_, err := tx.conn.inner.ExecContext(ctx, checkWhole, nil)
+	_, err := tx.conn.inner.ExecContext(ctx, checkProbe, nil)
 	if errorNumber(err) == erSavepointMissing {
 		tx.lost = sqlstore.ErrEnded
 		return tx.lost
@@ -182,7 +183,7 @@ func (c *conn) limit(ctx context.Context, l limits) error {
 	return err
 }
 
-// seconds returns d in whole seconds, rounded up, or otherwise for 0.
+// seconds returns d in whole seconds, rounded up, at most a day. It returns otherwise for 0.
 func seconds(d time.Duration, otherwise string) string {
 	if d <= 0 {
 		return otherwise
@@ -200,7 +201,7 @@ func (c *conn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, e
 	}
 	switch {
 	case err == nil:
-	case ctx.Err() == nil && broken(err): // nothing has happened yet: on another connection
+	case ctx.Err() == nil && broken(err): // nothing has happened yet: database/sql tries another connection
 		return nil, driver.ErrBadConn
 	default:
 		return nil, err
@@ -209,8 +210,7 @@ func (c *conn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, e
 	return c.tx, nil
 }
 
-// Commit commits, unless the transaction is gone, or is not the caller's to commit: then it rolls
-// back.
+// Commit commits. It rolls back if the transaction is lost, or if only the store may commit.
 func (tx *guardedTx) Commit() error {
 	ctx, cancel := context.WithTimeout(context.Background(), endTimeout)
 	defer cancel()
@@ -224,8 +224,8 @@ func (tx *guardedTx) Commit() error {
 	return tx.end("COMMIT")
 }
 
-// Rollback rolls back. A transaction that is gone needs none, but what the connection holds is not
-// certain.
+// Rollback rolls back. It sends ROLLBACK even for a lost transaction, since the state of the
+// connection is not certain.
 func (tx *guardedTx) Rollback() error {
 	tx.owned.Rollback()
 	return tx.end("ROLLBACK")
@@ -240,7 +240,7 @@ func (tx *guardedTx) end(statement string) error {
 	switch {
 	case err == nil:
 		if l := tx.conn.current; tx.conn.pooledIdle && l.idle > 0 && tx.conn.limit(ctx, limits{lock: l.lock}) != nil {
-			tx.conn.changed = true // and is not used any more
+			tx.conn.changed = true // and the connection is not reused
 		}
 		return nil
 	case ctx.Err() != nil:
@@ -251,8 +251,9 @@ func (tx *guardedTx) end(statement string) error {
 	return err
 }
 
-// after notes that a statement has ended, before which the transaction was idle for too long or
-// not, and whether the transaction is gone with it. It returns err, or what is to be said about it.
+// after notes the end of a statement, and whether its error has ended the transaction. idled tells
+// that the transaction was idle for too long before the statement. after returns err, wrapped if
+// the transaction is lost by idling.
 func (tx *guardedTx) after(err error, idled bool) error {
 	switch {
 	case err == nil || tx.lost != nil:
@@ -265,17 +266,18 @@ func (tx *guardedTx) after(err error, idled bool) error {
 	return err
 }
 
-// idled tells whether the server may have closed the connection since the transaction was idle. It
-// is asked before a statement: how long that takes says nothing about it. The time counts from the
-// beginning of the statement before it, since the server's runs from when it has answered, and how
-// much later the answer was read is not known.
+// idled tells whether the transaction has been idle for so long that the server may have closed the
+// connection. It is called before a statement, since the duration of the statement is no idle time.
+// The time counts from the beginning of the previous statement: the server counts from its answer,
+// and the client cannot know how long the answer took to arrive.
 func (tx *guardedTx) idled() bool {
 	idle := tx.conn.current.idle
 	return idle > 0 && time.Since(tx.used) >= idle
 }
 
-// endsTransaction tells whether InnoDB rolls the whole transaction back after err. After a lock
-// wait timeout it does so only if it is configured to; that a statement is missing is as bad.
+// endsTransaction tells whether the transaction is lost after err. After a lock wait timeout InnoDB
+// may roll back only one statement, depending on its configuration: a transaction without the
+// statement is lost as well.
 func endsTransaction(err error) bool {
 	switch errorNumber(err) {
 	case erLockDeadlock, erLockWaitTimeout, erLockTableFull, erCheckRead, erXARBDeadlock, erXARBRollback, erXARBTimeout, erRollbackDuringCommit:
@@ -284,7 +286,7 @@ func endsTransaction(err error) bool {
 	return false
 }
 
-// broken tells whether err is one of the connection.
+// broken tells whether err is an error of the connection.
 func broken(err error) bool {
 	switch errorNumber(err) {
 	case 0:
@@ -295,7 +297,7 @@ func broken(err error) bool {
 	return false
 }
 
-// Begin is for callers that know no contexts; database/sql is none of them.
+// Begin implements [driver.Conn]. database/sql calls BeginTx instead.
 func (c *conn) Begin() (driver.Tx, error) {
 	return c.BeginTx(context.Background(), driver.TxOptions{})
 }
@@ -311,10 +313,10 @@ func (c *conn) CheckNamedValue(v *driver.NamedValue) error { return c.inner.Chec
 // ResetSession tells whether the connection may be used again.
 func (c *conn) ResetSession(ctx context.Context) error { return c.inner.ResetSession(ctx) }
 
-// IsValid tells whether the connection may go back to the pool. One on which a handler has changed
-// a setting may not: no setting is of a transaction alone, so a handler that needs one has no other
-// way.
+// IsValid tells whether the connection may go back to the pool. A connection with a setting that a
+// handler has changed is closed: MySQL has no settings for a single transaction, so the change is
+// not refused.
 func (c *conn) IsValid() bool { return !c.changed && c.inner.IsValid() }
 
-// Close closes the connection. A transaction that is open on it is rolled back by the server.
+// Close closes the connection. The server rolls an open transaction back.
 func (c *conn) Close() error { return c.inner.Close() }

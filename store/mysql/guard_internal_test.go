@@ -16,13 +16,13 @@ import (
 	"github.com/boxpair/boxpair/store/outbox"
 )
 
-// played is a connection to a server that answers to COMMIT as commit does, and to all else as
-// statement does.
+// played is a connection to a server that answers COMMIT with the result of commit, and any other
+// statement with the result of statement.
 type played struct {
 	innerConn
 	commit    func(ctx context.Context) error
 	statement func() error // nil answers at once
-	said      []string     // the statements
+	said      []string     // the statements that the server got
 }
 
 func (p *played) Connect(context.Context) (driver.Conn, error) { return &conn{inner: p}, nil }
@@ -77,9 +77,9 @@ func TestCommitThatWasSentIsOfUnknownOutcome(t *testing.T) {
 	}
 }
 
-// TestIdleTimeIsCountedFromTheStatement plays a client that reads an answer late: the server's
-// clock runs since it has answered, so that it closes the connection before the client has been
-// idle for so long by its own clock.
+// TestIdleTimeIsCountedFromTheStatement plays a client that reads an answer late: the server counts
+// from its answer, and closes the connection before the client has been idle for so long by its own
+// clock.
 func TestIdleTimeIsCountedFromTheStatement(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
@@ -114,8 +114,8 @@ func TestIdleTimeIsCountedFromTheStatement(t *testing.T) {
 	}
 }
 
-// TestLimitOfAnIdleTransactionEndsWithIt where it is the session's, as on MySQL, and would end the
-// connection in the pool.
+// TestLimitOfAnIdleTransactionEndsWithIt tests a limit of the session, as on MySQL, which would end
+// the connection in the pool.
 func TestLimitOfAnIdleTransactionEndsWithIt(t *testing.T) {
 	t.Parallel()
 	for _, pooled := range []bool{true, false} {

@@ -18,7 +18,7 @@ func (c *conn) PrepareContext(ctx context.Context, query string) (driver.Stmt, e
 	return &preparedStmt{s}, nil
 }
 
-// watch returns rows that the transaction hears of.
+// watch returns rows that report their errors and their end to the transaction.
 func (c *conn) watch(inner driver.Rows) driver.Rows {
 	r := &rows{Described: sqlstore.Described{Rows: inner}, conn: c}
 	if c.tx != nil {
@@ -28,7 +28,7 @@ func (c *conn) watch(inner driver.Rows) driver.Rows {
 	return r
 }
 
-// Prepare is PrepareContext for callers that know no contexts.
+// Prepare implements [driver.Conn]. database/sql calls PrepareContext instead.
 func (c *conn) Prepare(query string) (driver.Stmt, error) {
 	return c.PrepareContext(context.Background(), query)
 }
@@ -44,11 +44,11 @@ func (s *preparedStmt) CheckNamedValue(v *driver.NamedValue) error {
 	return driver.ErrSkip
 }
 
-// rows are the rows of a query. A locking read may find its deadlock while they are read.
+// rows are the rows of a query. A locking read may meet a deadlock while its rows are read.
 type rows struct {
 	sqlstore.Described
 	conn  *conn
-	owned *sqlstore.Owned // while they are open
+	owned *sqlstore.Owned // nil once the rows are closed
 }
 
 // Close ends the query.

@@ -16,7 +16,7 @@ import (
 	"github.com/boxpair/boxpair/store/outbox"
 )
 
-// accounts makes a table with two rows, to deadlock over.
+// accounts makes a table with two rows for a deadlock.
 func accounts(t *testing.T, db *sql.DB) {
 	t.Helper()
 	run(t, db, `CREATE TABLE accounts (id INT PRIMARY KEY, n INT NOT NULL)`)
@@ -25,8 +25,8 @@ func accounts(t *testing.T, db *sql.DB) {
 
 const touch = `UPDATE accounts SET n = n + 1 WHERE id = ?`
 
-// deadlock lets tx be the victim of a deadlock, and returns the error of its statement. The other
-// transaction has changed more, so it is not chosen.
+// deadlock makes tx the victim of a deadlock, and returns the error of its statement. The other
+// transaction has changed more rows, so the server chooses tx.
 func deadlock(t *testing.T, db *sql.DB, tx *sql.Tx) error {
 	t.Helper()
 	run(t, tx, touch, 1)
@@ -45,7 +45,7 @@ func deadlock(t *testing.T, db *sql.DB, tx *sql.Tx) error {
 		done <- err
 	}()
 	var failed error
-	for range 2 { // whoever waits second finds the deadlock
+	for range 2 { // the second waiter finds the deadlock
 		if _, failed = tx.ExecContext(t.Context(), touch, 2); failed != nil {
 			break
 		}
@@ -68,7 +68,7 @@ func TestTransactionThatTheServerEndedGoesOnWithNothing(t *testing.T) {
 		if err := deadlock(t, db, tx); !s.Retryable(err) {
 			t.Errorf("the deadlock gives %v", err)
 		}
-		// The error is swallowed. Without the guard this would be committed at once.
+		// The error is swallowed. Without the guard the next statement would be committed at once.
 		if _, err := tx.ExecContext(ctx, `INSERT INTO accounts VALUES (99, 0)`); !errors.Is(err, mysql.ErrTransactionLost) {
 			t.Errorf("a later statement gives %v", err)
 		}
@@ -149,7 +149,7 @@ func TestHandlerThatIsIdleForTooLongIsEndedByTheServer(t *testing.T) {
 	go func() {
 		_, err := s.Apply(t.Context(), claim, func(ctx context.Context, tx *sql.Tx) error {
 			close(begun)
-			<-over // without the timeout the copy below would wait for this
+			<-over // without the timeout the copy below would wait for this handler
 			return f.Effect(ctx, tx, "late")
 		})
 		result <- err
@@ -201,8 +201,8 @@ func TestLockTimeoutOfAClaimIsNotThatOfTheHandler(t *testing.T) {
 	}
 }
 
-// idleOf is how long a transaction may be idle: MariaDB has a setting for that, and 0 there is no
-// bound.
+// idleOf reads the limit of idle transactions. MariaDB has a setting for transactions, in which 0
+// is no bound.
 const idleOf = `/*M! @@idle_transaction_timeout + 0 * */ @@wait_timeout`
 
 func TestConnectionInThePoolLivesAsLongAsTheServerSays(t *testing.T) {

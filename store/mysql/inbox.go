@@ -26,18 +26,18 @@ var (
 	_ inbox.RequestStore[*sql.Tx] = (*Store)(nil)
 )
 
-// claimStmt is the claim: the unique index decides. It locks a row that is there exclusively, where
-// INSERT IGNORE would share the lock and two copies that wait for a third could not both go on.
-// Only a change tells a row that was there from a new one, whatever the connection counts as
-// affected.
+// claimStmt inserts claims: the unique index decides. It locks an existing row exclusively. INSERT
+// IGNORE would share the lock, and two copies that wait for a third would deadlock. The upsert
+// changes an existing row, so that the number of affected rows tells it from a new row, however the
+// connection counts.
 const (
 	claimStmt  = `INSERT INTO {inbox} (consumer, dispatch_id, digest, stamp, applied_at) VALUES `
 	claimRow   = `(?, ?, ?, COALESCE(?, {now}), CASE WHEN ? THEN {now} END)`
 	claimAgain = ` ON DUPLICATE KEY UPDATE copies = copies + 1`
 )
 
-// Apply claims a message and runs fn in the transaction of the claim. Claim.LockTimeout and
-// Claim.IdleTimeout are rounded up to whole seconds.
+// Apply implements [inbox.ClaimStore]. Claim.LockTimeout and Claim.IdleTimeout are rounded up to
+// whole seconds.
 func (s *Store) Apply(ctx context.Context, c inbox.Claim, fn func(ctx context.Context, tx *sql.Tx) error) (inbox.Verdict, error) {
 	verdicts, err := s.applyGroup(ctx, []inbox.Claim{c}, func(ctx context.Context, tx *sql.Tx, _ []int) error { return fn(ctx, tx) })
 	if err != nil {
@@ -46,7 +46,7 @@ func (s *Store) Apply(ctx context.Context, c inbox.Claim, fn func(ctx context.Co
 	return verdicts[0], nil
 }
 
-// ApplyGroup claims messages and runs fn in the transaction of their claims.
+// ApplyGroup implements [inbox.ClaimStore].
 func (s *Store) ApplyGroup(ctx context.Context, claims []inbox.Claim, fn func(ctx context.Context, tx *sql.Tx, run []int) error) ([]inbox.Verdict, error) {
 	if len(claims) == 0 {
 		return nil, nil
@@ -80,7 +80,7 @@ func (s *Store) applyGroup(ctx context.Context, claims []inbox.Claim, fn func(ct
 	return verdicts, nil
 }
 
-// isolation returns the options of a transaction; READ COMMITTED is what the sessions have.
+// isolation returns the options of a transaction. Sessions have READ COMMITTED already.
 func isolation(level inbox.Isolation) *sql.TxOptions {
 	switch level {
 	case inbox.ReadCommitted:
@@ -92,7 +92,7 @@ func isolation(level inbox.Isolation) *sql.TxOptions {
 	}
 }
 
-// places returns the places of a verdict, ascending.
+// places returns the indexes of a verdict, ascending.
 func places(verdicts []inbox.Verdict, v inbox.Verdict) (at []int) {
 	for i := range verdicts {
 		if verdicts[i] == v {
@@ -102,10 +102,10 @@ func places(verdicts []inbox.Verdict, v inbox.Verdict) (at []int) {
 	return at
 }
 
-// claimGroup takes the locks of the keys, makes the claims in the order of their IDs, which all
-// transactions share, and says what follows from them. What it reads comes after that, and so,
-// above READ COMMITTED too, sees what the transactions that it waited for have committed. Then the
-// lock timeout is over.
+// claimGroup locks the keys, makes the claims in the order of their IDs, as all transactions do,
+// and returns the verdicts. It reads only after all locks are taken: above READ COMMITTED too, the
+// snapshot then has the changes of the transactions it waited for. After the claims, the lock
+// timeout ends.
 func (s *Store) claimGroup(ctx context.Context, tx *sql.Tx, claims []inbox.Claim) ([]inbox.Verdict, error) {
 	var keys []string
 	for i := range claims {
@@ -137,12 +137,12 @@ func (s *Store) claimGroup(ctx context.Context, tx *sql.Tx, claims []inbox.Claim
 	return verdicts, err
 }
 
-// lockMessageKeys locks keys of a consumer to the end of tx.
+// lockMessageKeys locks keys of a consumer until the end of tx.
 func (s *Store) lockMessageKeys(ctx context.Context, tx *sql.Tx, consumerID int, keys ...string) error {
 	return s.lockSlots(ctx, tx, "{inbox_keys}", strconv.Itoa(consumerID), keys)
 }
 
-// insertClaims makes claims of messages that are applied now, or parked, and gives the verdicts but
+// insertClaims claims messages that are applied now, or parked, and returns verdicts other than
 // Followed.
 func (s *Store) insertClaims(ctx context.Context, tx *sql.Tx, claims []inbox.Claim, applied bool) ([]inbox.Verdict, error) {
 	sorted := make([]int, len(claims))
@@ -162,7 +162,7 @@ func (s *Store) insertClaims(ctx context.Context, tx *sql.Tx, claims []inbox.Cla
 		return nil, err
 	}
 	verdicts := make([]inbox.Verdict, len(claims))
-	if n == int64(len(claims)) { // each that was known counts twice
+	if n == int64(len(claims)) { // an existing row counts twice
 		for i := range verdicts {
 			verdicts[i] = inbox.Applied
 		}
@@ -176,7 +176,7 @@ func (s *Store) insertClaims(ctx context.Context, tx *sql.Tx, claims []inbox.Cla
 	return verdicts, s.check(ctx, tx, claims, mine, verdicts)
 }
 
-// compare gives verdicts on claims some of which were known.
+// compare sets the verdicts on claims of which some existed already.
 func (s *Store) compare(ctx context.Context, tx *sql.Tx, claims []inbox.Claim, verdicts []inbox.Verdict) error {
 	places := make(map[uuid.UUID]int, len(claims))
 	ids := make([]uuid.UUID, len(claims))
@@ -192,7 +192,7 @@ func (s *Store) compare(ctx context.Context, tx *sql.Tx, claims []inbox.Claim, v
 		i, ok := places[uuid.UUID(id)]
 		switch {
 		case !ok:
-			return errors.New("the database has returned a claim that was not asked for")
+			return errors.New("the database has returned an unexpected claim")
 		case copies == 0:
 			verdicts[i] = inbox.Applied
 		case claims[i].Digest.Matches(sqlstore.Digest(digest)):
@@ -205,8 +205,8 @@ func (s *Store) compare(ctx context.Context, tx *sql.Tx, claims []inbox.Claim, v
 		claims[0].Consumer)
 }
 
-// check looks which of the claims that were made are too old, and forgets the attempts of the
-// others.
+// check marks the new claims that are too old, and removes the counted attempts of the other new
+// claims.
 func (s *Store) check(ctx context.Context, tx *sql.Tx, claims []inbox.Claim, mine []int, verdicts []inbox.Verdict) error {
 	ids := make([]uuid.UUID, len(mine))
 	for n, i := range mine {
@@ -236,7 +236,7 @@ func (s *Store) check(ctx context.Context, tx *sql.Tx, claims []inbox.Claim, min
 	return s.core.ForgetAttempts(ctx, tx, claims[0].Consumer, kept...)
 }
 
-// blockedKeys returns those of keys that live messages are parked of.
+// blockedKeys returns the keys with live parked messages.
 func (s *Store) blockedKeys(ctx context.Context, tx *sql.Tx, consumerID int, keys []string) (map[string]bool, error) {
 	texts := make([]any, len(keys))
 	for i, key := range keys {
@@ -253,8 +253,8 @@ func (s *Store) blockedKeys(ctx context.Context, tx *sql.Tx, consumerID int, key
 	return blocked, err
 }
 
-// settleGroup does what messages need besides: claims of those that are too old are taken back, and
-// those that follow are parked, in the order of the claims.
+// settleGroup deletes the claims of messages that are too old, parks following messages in the
+// order of the claims, and notes applied messages.
 func (s *Store) settleGroup(ctx context.Context, tx *sql.Tx, claims []inbox.Claim, verdicts []inbox.Verdict, run []int) error {
 	for i := range claims {
 		c := &claims[i]
@@ -286,12 +286,12 @@ func (s *Store) claimToPark(ctx context.Context, tx *sql.Tx, c *inbox.Claim) (in
 	return verdicts[0], nil
 }
 
-// ClaimRequest implements [inbox.RequestStore]. The wait is rounded up to whole seconds; afterwards
-// the lock wait timeout of the session is what it was when the session began.
+// ClaimRequest implements [inbox.RequestStore]. The wait is rounded up to whole seconds, at least
+// one. Afterwards the lock wait timeout of the session has its initial value again.
 func (s *Store) ClaimRequest(ctx context.Context, tx *sql.Tx, r inbox.Request, wait time.Duration) (*inbox.Answer, error) {
 	wait = max(wait, time.Second)
-	// The connection keeps in mind what to restore: in a transaction that the timeout has ended
-	// nothing runs any more.
+	// The connection notes the timeout to restore: after a lock wait timeout the transaction is
+	// lost and runs no statement.
 	_, err := tx.ExecContext(withLimits(ctx, limits{lock: wait}), `SET SESSION innodb_lock_wait_timeout = `+seconds(wait, ""))
 	if err != nil {
 		return nil, fmt.Errorf("claim request: %w", err)

@@ -11,8 +11,8 @@ import (
 	"github.com/boxpair/boxpair/store/internal/sqlstore"
 )
 
-// removeEvents removes those of some events that are not to stay. Their rows are locked, so that
-// nobody queues them again meanwhile: Requeue locks them as well.
+// removeEvents implements sqlstore.Dialect. It locks the rows of the events, as Requeue does, so
+// that no event is queued again meanwhile.
 func (s *Store) removeEvents(ctx context.Context, tx *sql.Tx, ids []int64, before int64) ([]int64, error) {
 	_, err := s.core.IDs(ctx, tx, `SELECT id FROM {outbox_events} FORCE INDEX (PRIMARY) WHERE id IN ? ORDER BY id FOR UPDATE`, ids)
 	if err != nil {
@@ -26,7 +26,7 @@ func (s *Store) removeEvents(ctx context.Context, tx *sql.Tx, ids []int64, befor
 	return gone, err
 }
 
-// forgetIDs removes dispatch IDs. Those that a copy has just locked are passed over.
+// forgetIDs implements sqlstore.Dialect. It skips IDs that a copy has just locked.
 func (s *Store) forgetIDs(ctx context.Context, tx *sql.Tx, consumerID int, from, until int64, limit int, f *inbox.Forgotten) error {
 	var ids []uuid.UUID
 	err := s.core.Each(ctx, tx, func(rows *sql.Rows) error {
@@ -47,7 +47,7 @@ func (s *Store) forgetIDs(ctx context.Context, tx *sql.Tx, consumerID int, from,
 		return err
 	}
 	f.IDs = len(ids)
-	for part := range slices.Chunk(ids, healAtOnce) {
+	for part := range slices.Chunk(ids, maxListed) {
 		if _, err := s.core.Exec(ctx, tx, `DELETE FROM {inbox} WHERE consumer = ? AND dispatch_id IN `+numbers(part), consumerID); err != nil {
 			return err
 		}

@@ -15,15 +15,15 @@ import (
 	"github.com/boxpair/boxpair/store/internal/sqlstore"
 )
 
-// migrateWait is how long [Migrate] waits for another process that migrates.
+// migrateWait bounds the wait of [Migrate] for another process that migrates.
 const migrateWait = 5 * time.Minute
 
-// Migrate brings the tables that cfg names up to this version of the library, and returns what it
-// applied: nothing, if they were. MySQL and MariaDB commit every such statement by itself, so a
-// migration that was interrupted is done again from its first one; each can be run again. A lock of
-// a table is waited for for Config.MigrateLockTimeout. Processes that call it at the same time take
-// turns. A database that a newer version has migrated, or in which a migration is not the one of
-// this version, is left alone; the error wraps [migrations.ErrNewer] or [migrations.ErrChanged]. A
+// Migrate applies the pending migrations to the tables that cfg names, and returns the applied
+// migrations. MySQL and MariaDB commit every statement of a migration by itself, so an interrupted
+// migration is repeated from its first statement; every statement can be repeated. Migrate waits
+// for each lock of a table for Config.MigrateLockTimeout. Processes that migrate at the same time
+// take turns. A database that a newer version has migrated, or whose migrations differ from this
+// version, is not changed; the error wraps [migrations.ErrNewer] or [migrations.ErrChanged]. A
 // server that is too old is refused.
 func Migrate(ctx context.Context, db *sql.DB, cfg Config) ([]migrations.Applied, error) {
 	s, err := New(db, cfg)
@@ -56,7 +56,7 @@ func (s *Store) migrate(ctx context.Context, conn *sql.Conn, known []migrations.
 		return nil, err
 	}
 	sum := sha256.Sum256([]byte(schema + "\x00" + s.names.Prefix()))
-	lock := "boxpair_" + hex.EncodeToString(sum[:16]) // names of locks are those of the server, and have 64 characters
+	lock := "boxpair_" + hex.EncodeToString(sum[:16]) // lock names are global to the server, with at most 64 characters
 	var got sql.NullInt64
 	if err := s.core.One(ctx, conn, []any{&got}, `SELECT GET_LOCK(?, ?)`, lock, int(migrateWait.Seconds())); err != nil {
 		return nil, fmt.Errorf("lock: %w", err)
@@ -100,10 +100,10 @@ func (s *Store) applyPending(ctx context.Context, conn *sql.Conn, known []migrat
 		for _, statement := range statements {
 			_, err := conn.ExecContext(ctx, statement)
 			if errorNumber(err) == erColumnIsThere {
-				err = nil // it was done before the migration was interrupted
+				err = nil // done before the migration was interrupted
 			}
 			if errorNumber(err) == erLockWaitTimeout {
-				err = fmt.Errorf("%w: another transaction has held one of its tables for %v (MigrateLockTimeout): call again when it has ended", err, s.lockTimeout)
+				err = fmt.Errorf("%w: another transaction has held a table of the migration for %v (MigrateLockTimeout): call again after its end", err, s.lockTimeout)
 			}
 			if err != nil {
 				return err
@@ -113,7 +113,7 @@ func (s *Store) applyPending(ctx context.Context, conn *sql.Conn, known []migrat
 	})
 }
 
-// The oldest servers that know SKIP LOCKED and all else that is used here.
+// oldest has the oldest servers with SKIP LOCKED and all other features that the store uses.
 var oldest = map[string][3]int{"MySQL": {8, 0, 16}, "MariaDB": {10, 6, 0}}
 
 // checkServer refuses servers that are too old.
@@ -130,7 +130,7 @@ func (s *Store) checkServer(ctx context.Context, q sqlstore.Querier) error {
 	for i := range least {
 		if version[i] != least[i] {
 			if version[i] < least[i] {
-				return fmt.Errorf("the server is %s %s: %d.%d.%d or later is needed", name, text, least[0], least[1], least[2])
+				return fmt.Errorf("the server is %s %s: %d.%d.%d or later is required", name, text, least[0], least[1], least[2])
 			}
 			break
 		}
@@ -138,26 +138,26 @@ func (s *Store) checkServer(ctx context.Context, q sqlstore.Querier) error {
 	return nil
 }
 
-// parseVersion takes apart what VERSION() returns, as 8.0.36 or 10.11.6-MariaDB-log.
+// parseVersion parses the result of VERSION(), such as 8.0.36 or 10.11.6-MariaDB-log.
 func parseVersion(text string) (name string, version [3]int, err error) {
 	name = "MySQL"
 	if strings.Contains(strings.ToLower(text), "mariadb") {
 		name = "MariaDB"
-		text = strings.TrimPrefix(text, "5.5.5-") // put in front for old replicas
+		text = strings.TrimPrefix(text, "5.5.5-") // a prefix for old replicas
 	}
 	number, _, _ := strings.Cut(text, "-")
 	for i, part := range strings.SplitN(number, ".", 3) {
 		if version[i], err = strconv.Atoi(part); err != nil {
-			return "", version, fmt.Errorf("the server's version %q is not understood", text)
+			return "", version, fmt.Errorf("the server has the unknown version %q", text)
 		}
 	}
 	return name, version, nil
 }
 
-// CheckSchema reads which migrations the database has, and returns an error that wraps
-// [migrations.ErrMissing] if this version of the library needs more, and [migrations.ErrChanged] if
-// it has others. Later ones are no error. Where another tool has made the tables, nothing can be
-// told, and the answer is nil.
+// CheckSchema compares the migrations of the database with this version of the library. The error
+// wraps [migrations.ErrMissing] if the database lacks a migration, and [migrations.ErrChanged] if a
+// migration differs. Later migrations are no error. If another tool has made the tables,
+// CheckSchema cannot tell and returns nil.
 func (s *Store) CheckSchema(ctx context.Context) error {
 	known, err := migrations.MySQL(s.names)
 	if err != nil {

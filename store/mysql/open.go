@@ -15,14 +15,14 @@ import (
 const (
 	maxIdleConns = 16
 	connIdleTime = 5 * time.Minute
-	// serverPacket has the driver ask the server for its max_allowed_packet.
+	// serverPacket makes the driver read max_allowed_packet from the server.
 	serverPacket = 0
 )
 
-// Open returns the database that dsn names, in the form of github.com/go-sql-driver/mysql:
-// user:password@tcp(host:3306)/database. Its sessions are as this package needs them: READ
-// COMMITTED unless a transaction asks for another level, strict mode, autocommit. The caller closes
-// it. No I/O happens before the first use. Errors do not show the DSN.
+// Open returns the database of dsn, in the form of github.com/go-sql-driver/mysql:
+// user:password@tcp(host:3306)/database. Its sessions have the settings that this package requires:
+// READ COMMITTED unless a transaction asks for another level, strict mode, autocommit. The caller
+// closes the database. No I/O happens before the first use. Errors do not show the DSN.
 func Open(dsn string) (*sql.DB, error) {
 	cfg, err := mysql.ParseDSN(dsn)
 	if err != nil {
@@ -38,11 +38,11 @@ func Open(dsn string) (*sql.DB, error) {
 	return db, nil
 }
 
-// NewConnector returns what [Open] opens databases with, for sql.OpenDB. It is for those who wrap
-// connectors, as tracing does, or configure what a DSN cannot. A database whose connector was
-// wrapped is not recognised by [New] and needs [Config].Wrapped. cfg is not changed.
-// InterpolateParams is always on: it saves a round trip per statement. A MaxAllowedPacket that is
-// the driver's default gives way to the server's.
+// NewConnector returns the connector of [Open], for sql.OpenDB. It allows wrapping the connector,
+// as tracing does, and settings that a DSN cannot express. [New] does not recognise a wrapped
+// connector and needs [Config].Wrapped. NewConnector does not change cfg. InterpolateParams is
+// always on: it saves a round trip per statement. If MaxAllowedPacket is the driver's default, the
+// server's max_allowed_packet is used.
 func NewConnector(cfg *mysql.Config) (driver.Connector, error) {
 	if cfg == nil {
 		return nil, errors.New("open mysql database: cfg is nil")
@@ -68,16 +68,16 @@ type connector struct {
 	driver *guardedDriver
 }
 
-// guardedDriver is what [New] recognises a database of [Open] by.
+// guardedDriver is the type by which [New] recognises a database of [Open].
 type guardedDriver struct{ driver.Driver }
 
-// Driver returns what New recognises.
+// Driver returns the driver that New recognises.
 func (c *connector) Driver() driver.Driver { return c.driver }
 
-// The settings of a session. Without strict mode a text that is too long would be cut off without
-// an error. READ UNCOMMITTED as the server's default would show what is rolled back. The variables
-// keep what the session had, see [limits]. MariaDB can bound how long a transaction is idle; in
-// MySQL that bounds the session, in the pool as well.
+// The settings of a session. Without strict mode the server would truncate long texts without an
+// error. With READ UNCOMMITTED as the server's default a session would see changes that are rolled
+// back. The variables keep the initial settings of the session, see [limits]. MariaDB can bound the
+// idle time of a transaction; MySQL bounds only the idle time of a session, in the pool as well.
 const (
 	sessionIsolation = `SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED`
 	sessionSettings  = `SET SESSION sql_mode = CONCAT(@@sql_mode, ',STRICT_ALL_TABLES'), SESSION autocommit = 1,
@@ -93,7 +93,7 @@ func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
 	}
 	inner, ok := opened.(innerConn)
 	if !ok {
-		return nil, errors.Join(errors.New("mysql driver lacks a method that is needed"), opened.Close())
+		return nil, errors.Join(errors.New("mysql driver lacks a required method"), opened.Close())
 	}
 	for _, settings := range []string{sessionIsolation, sessionSettings} {
 		if _, err := inner.ExecContext(ctx, settings, nil); err != nil {

@@ -10,8 +10,8 @@ import (
 	"github.com/boxpair/boxpair/store/outbox"
 )
 
-// Blocked reads blocked keys, in one statement. The index has them in order, so a key costs the
-// same however many events it has parked.
+// Blocked implements [outbox.RelayStore] in one statement. The index has the keys in order, so the
+// cost of a key does not depend on its number of parked events.
 func (s *Store) Blocked(ctx context.Context, shards []int, hold bool, after outbox.BlockedKey, limit int) ([]outbox.BlockedKey, error) {
 	var parts []string
 	var args []any
@@ -56,13 +56,13 @@ const (
 	headsStmt   = `SELECT MIN(id) FROM {outbox_parked} WHERE shard = ? AND live = 1 AND event_key > '' GROUP BY event_key`
 	keylessStmt = `SELECT id FROM {outbox_parked} WHERE shard = ? AND live = 1 AND event_key = '' AND state = 'following'`
 	healStmt    = `UPDATE {outbox_parked} SET state = 'retrying', next_attempt_at = {now} WHERE state = 'following' AND id IN `
-	// heldStmt finds those of some events whose keys have a dead one.
+	// heldStmt finds the events among some events that are behind a dead event of their key.
 	heldStmt = `SELECT p.id FROM {outbox_parked} p WHERE p.event_key > '' AND EXISTS (
 		SELECT 1 FROM {outbox_parked} d WHERE d.shard = p.shard AND d.state = 'dead' AND d.event_key = p.event_key AND d.id < p.id) AND p.id IN `
-	healAtOnce = 1000
+	maxListed = 1000
 )
 
-// heal gives followers of a shard without a head one.
+// heal implements sqlstore.Dialect.
 func (s *Store) heal(ctx context.Context, tx *sql.Tx, shard int, hold bool) error {
 	heads, err := s.core.IDs(ctx, tx, headsStmt, shard)
 	if err != nil {
@@ -72,7 +72,7 @@ func (s *Store) heal(ctx context.Context, tx *sql.Tx, shard int, hold bool) erro
 	if err != nil {
 		return err
 	}
-	for part := range slices.Chunk(append(heads, keyless...), healAtOnce) {
+	for part := range slices.Chunk(append(heads, keyless...), maxListed) {
 		if hold {
 			held, err := s.core.IDs(ctx, tx, heldStmt+numbers(part))
 			if err != nil {

@@ -14,8 +14,7 @@ import (
 	"github.com/boxpair/boxpair/store/outbox"
 )
 
-// Fetch reads the queue rows of ranges with their events, in one statement. An
-// event that the log lacks is reported as missing.
+// Fetch implements [outbox.RelayStore] in one statement.
 func (s *Store) Fetch(ctx context.Context, ranges []outbox.Range) ([]outbox.Queued, error) {
 	if len(ranges) == 0 {
 		return nil, nil
@@ -50,8 +49,7 @@ func rangeQuery(r *outbox.Range) string {
 		r.Shard, r.After, sqlstore.Through(r), except, r.Limit)
 }
 
-// dequeue removes queue rows of shards whose rows are locked, and returns which there were,
-// ascending.
+// dequeue implements sqlstore.Dialect.
 func (s *Store) dequeue(ctx context.Context, tx *sql.Tx, marks []outbox.Mark) ([]int64, error) {
 	if len(marks) == 0 {
 		return nil, nil
@@ -93,7 +91,7 @@ func queueRows(shards map[int][]int64) string {
 	return strings.Join(terms, " OR ")
 }
 
-// receipt records that events were delivered now. The IDs ascend.
+// receipt implements sqlstore.Dialect.
 func (s *Store) receipt(ctx context.Context, tx *sql.Tx, relay string, ids []int64) error {
 	text, err := json.Marshal(ids)
 	if err != nil {
@@ -104,9 +102,9 @@ func (s *Store) receipt(ctx context.Context, tx *sql.Tx, relay string, ids []int
 	return err
 }
 
-// StillQueued counts queue rows that are still there.
+// StillQueued implements [outbox.OperatorStore].
 func (s *Store) StillQueued(ctx context.Context, rows []outbox.Requeued) (n int, err error) {
-	for part := range slices.Chunk(rows, healAtOnce) {
+	for part := range slices.Chunk(rows, maxListed) {
 		terms := make([]string, len(part))
 		for i, r := range part {
 			terms[i] = fmt.Sprintf("shard = %d AND id = %d AND round = %d", r.Shard, r.Seq, r.Round)

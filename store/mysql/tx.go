@@ -16,17 +16,18 @@ import (
 )
 
 const (
-	// ownIdle bounds how long a transaction of the store's own may be idle. It is idle only if this
-	// process was stopped, and then it must not keep what it has locked. It is shorter than a
+	// ownIdle bounds the idle time of a transaction of the store's own. Such a transaction is idle
+	// only if this process was stopped, and then must not keep its locks. ownIdle is shorter than a
 	// lease.
 	ownIdle = 5 * time.Second
-	// ownAttempts is how often a transaction of the store's own is tried when it meets deadlocks.
+	// ownAttempts is the number of attempts at a transaction of the store's own that meets
+	// deadlocks.
 	ownAttempts = 6
-	// slots is how many locks the keys share.
+	// slots is the number of locks that all keys share.
 	slots = 4096
 )
 
-// Transact runs fn in a new transaction at READ COMMITTED, and commits it if fn returns nil.
+// Transact implements [outbox.EventStore] at READ COMMITTED.
 func (s *Store) Transact(ctx context.Context, fn func(ctx context.Context, tx *sql.Tx) error) error {
 	return s.transact(ctx, limits{}, nil, func(ctx context.Context, tx *sql.Tx) error {
 		return s.core.RunChecked(ctx, tx, func() error { return fn(ctx, tx) })
@@ -47,7 +48,7 @@ func (s *Store) claiming(ctx context.Context, c *inbox.Claim, fn func(ctx contex
 	return s.transact(ctx, limits{lock: c.LockTimeout, idle: c.IdleTimeout}, isolation(c.Isolation), fn)
 }
 
-// commit commits tx, and tells apart what a failure means.
+// commit commits tx, and classifies a failure.
 func (s *Store) commit(ctx context.Context, o *sqlstore.Owned, tx *sql.Tx) error {
 	if ctx.Err() != nil {
 		return fmt.Errorf("before commit: %w", context.Cause(ctx))
@@ -63,7 +64,8 @@ func (s *Store) commit(ctx context.Context, o *sqlstore.Owned, tx *sql.Tx) error
 	})
 }
 
-// write runs fn in a short transaction of the store's own, and again if it meets a deadlock.
+// write runs fn in a short transaction of the store's own, and repeats the transaction after a
+// deadlock.
 func (s *Store) write(ctx context.Context, fn func(ctx context.Context, tx *sql.Tx) error) error {
 	for attempt := 1; ; attempt++ {
 		err := s.transact(ctx, limits{idle: ownIdle}, nil, fn)
@@ -73,13 +75,13 @@ func (s *Store) write(ctx context.Context, fn func(ctx context.Context, tx *sql.
 	}
 }
 
-// read runs fn in a read-only transaction: everything that it reads is of one moment.
+// read runs fn in a read-only transaction on one snapshot.
 func (s *Store) read(ctx context.Context, fn func(ctx context.Context, tx *sql.Tx) error) error {
 	return s.core.ReadOnly(withLimits(ctx, limits{idle: ownIdle}), sql.TxOptions{Isolation: sql.LevelRepeatableRead}, fn)
 }
 
-// LockKeys locks keys to the end of tx. There are as many locks as the table has rows: two keys may
-// share one and wait for each other without need.
+// LockKeys implements [outbox.EventStore]. Keys share a fixed number of locks: two keys with a
+// common lock wait for each other without need.
 func (s *Store) LockKeys(ctx context.Context, tx *sql.Tx, keys []string) error {
 	return s.lockSlots(ctx, tx, "{outbox_keys}", "", keys)
 }
