@@ -17,9 +17,9 @@ import (
 
 // appendStmt writes one event. A trigger writes its row in the queue, or among the deferred events.
 //
-// Equal content changes nothing, since the WHERE of the update is false. Other
-// content makes the update set digest to NULL, which it must not be: the
-// statement fails, without a SELECT that would have to come first.
+// Equal content changes nothing, since the WHERE of the update is false. Different content makes
+// the update set digest to NULL, which violates NOT NULL: the statement fails, and needs no SELECT
+// before.
 const appendStmt = `
 INSERT INTO {outbox_events} (
     dispatch_id, digest, shard, topic, key, type, producer, source, version, event_index, schema_version,
@@ -27,16 +27,15 @@ INSERT INTO {outbox_events} (
 ) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (dispatch_id) DO UPDATE SET digest = NULL WHERE digest IS NOT excluded.digest`
 
-// Append writes records in tx. It is one prepared statement per record: that
-// is no round trip here, and measured faster than one statement for all. What
-// makes it one step is that any failure of a statement rolls tx back, so that nobody can
-// commit the change without all of its events. Stamps of records are not used.
+// Append implements [outbox.EventStore] with one prepared statement per record: SQLite has no round
+// trips, and one statement for all records was measured to be slower. Any failure rolls tx back, so
+// that the caller cannot commit a change without all of its events.
 func (s *Store) Append(ctx context.Context, tx *sql.Tx, writer uuid.UUID, records []outbox.Record) ([]bool, error) {
 	headers, err := s.core.BeginAppend(ctx, tx, writer, records)
 	if err != nil {
 		return nil, err
 	}
-	// A statement whose context ends may take the whole transaction with it.
+	// A statement whose context ends may end the whole transaction.
 	inner := context.WithoutCancel(ctx)
 	known := make([]bool, len(records))
 	for i := range records {

@@ -17,14 +17,14 @@ import (
 
 // AuditorConfig configures an [Auditor].
 type AuditorConfig struct {
-	// Prefix is that of [Config]. Defaults to "boxpair_".
+	// Prefix is as in [Config]. Defaults to "boxpair_".
 	Prefix string `yaml:"prefix" env:"PREFIX"`
-	// StatementTimeout is how long a statement may take. Defaults to 1 minute.
+	// StatementTimeout bounds each statement. Defaults to 1 minute.
 	StatementTimeout time.Duration `yaml:"statement_timeout" env:"STATEMENT_TIMEOUT"`
 }
 
-// Auditor reads an outbox and an inbox for package audit. Every page is one statement, and so a
-// read transaction of its own, which writers do not wait for. It is safe for concurrent use.
+// Auditor reads an outbox and an inbox for package audit. Every page is one statement, in a read
+// transaction of its own that does not block writers. Auditor is safe for concurrent use.
 type Auditor struct {
 	core    *sqlstore.Core
 	names   migrations.Names
@@ -38,10 +38,10 @@ var (
 
 const defaultStatementTimeout = time.Minute
 
-// OpenReadOnly returns the database in the file at path, which must exist, for reading: a statement
-// that would change it fails. Services may write to it at the same time. It is for a [NewAuditor];
-// a [Store] needs [Open]. The file's directory must be writable if no process has the database
-// open, since SQLite keeps the index of its log beside it. The caller closes it.
+// OpenReadOnly returns the database in the existing file at path, for [NewAuditor]. Statements that
+// change the database fail; a [Store] needs [Open]. Services may write to the file at the same
+// time. The file's directory must be writable if no process has the database open, since SQLite
+// keeps the index of the log beside the file. The caller closes the database.
 func OpenReadOnly(path string) (*sql.DB, error) {
 	if info, err := os.Stat(path); err != nil {
 		return nil, fmt.Errorf("open sqlite database: %w", err)
@@ -60,7 +60,7 @@ func OpenReadOnly(path string) (*sql.DB, error) {
 	return db, nil
 }
 
-// NewAuditor returns an auditor over db, which stays the caller's. It does no I/O.
+// NewAuditor returns an auditor over db. It does no I/O. The caller closes db.
 func NewAuditor(db *sql.DB, cfg AuditorConfig) (*Auditor, error) {
 	names, err := migrations.SQLiteNames(cfg.Prefix)
 	if db == nil {

@@ -11,9 +11,10 @@ import (
 	"github.com/boxpair/boxpair/store/internal/sqlstore"
 )
 
-// spanStmt: delivered events are removed by the order of their receipts, together with these, so
-// all that was created since the oldest receipt is there. The first receipt is number 1; while that
-// is there, none was removed. Without any, the sequences tell whether there ever was one.
+// spanStmt reads since when the log is complete. Delivered events are removed together with their
+// receipts, oldest first, so all events created since the oldest receipt are in the log. While the
+// first receipt, number 1, is in its table, no event was removed. Without any receipt,
+// sqlite_sequence tells whether a receipt ever existed.
 const spanStmt = `
 SELECT coalesce((SELECT max(id) FROM {outbox_events}), 0),
     CASE
@@ -28,7 +29,7 @@ FROM (SELECT 1) LEFT JOIN (SELECT id, delivered_at FROM {outbox_receipts} ORDER 
 func (a *Auditor) Span(ctx context.Context) (audit.Span, error) {
 	at := now()
 	s := audit.Span{Now: sqlstore.Instant(at)}
-	err := a.each(ctx, "read what the outbox holds", func(rows *sql.Rows) error {
+	err := a.each(ctx, "read the span of the outbox", func(rows *sql.Rows) error {
 		var since sql.NullInt64
 		err := rows.Scan(&s.Last, &since)
 		s.RetainedSince = sqlstore.Optional(since)
@@ -60,7 +61,7 @@ func scanEvent(rows *sql.Rows, e *audit.Event, more ...any) error {
 	return nil
 }
 
-// An event that was replayed waits since then.
+// A replayed event waits since its replay.
 const (
 	unsentQueueStmt = `
 SELECT q.shard, q.id, e.dispatch_id, e.topic, ` + sqlstore.StampOf + `,
@@ -81,8 +82,8 @@ SELECT d.shard, d.id, e.dispatch_id, e.topic, e.created_at, d.due_at, ` + deferr
 FROM {outbox_deferred} d LEFT JOIN {outbox_events} e ON e.id = d.id
 WHERE d.id > ? ORDER BY d.id LIMIT ?`
 
-	// deferredState is the state of a deferred event d for an audit: what is due is pending, if not
-	// queued yet.
+	// deferredState is the state of a deferred event d for an audit: a due event is pending, even
+	// if it is not queued yet.
 	deferredState = `CASE WHEN d.due_at > CAST(unixepoch('subsec') * 1000000 AS INTEGER) THEN 'deferred' ELSE 'pending' END`
 )
 
@@ -114,7 +115,7 @@ func (a *Auditor) Unsent(ctx context.Context, after audit.Place, limit int) ([]a
 
 func (a *Auditor) unsent(ctx context.Context, query string, args ...any) ([]audit.Unsent, error) {
 	var list []audit.Unsent
-	err := a.each(ctx, "read what is unsent", func(rows *sql.Rows) error {
+	err := a.each(ctx, "read unsent events", func(rows *sql.Rows) error {
 		var u audit.Unsent
 		var id sql.RawBytes
 		var topic, why sql.NullString
@@ -156,7 +157,7 @@ func (a *Auditor) FindEvents(ctx context.Context, ids []uuid.UUID, since time.Ti
 	return list, err
 }
 
-// recent returns those of the events that were delivered since a time.
+// recent returns the events among seqs that were delivered since a time.
 func (a *Auditor) recent(ctx context.Context, seqs []int64, since time.Time) (map[int64]bool, error) {
 	recent := make(map[int64]bool)
 	err := a.each(ctx, "read receipts", func(rows *sql.Rows) error {

@@ -54,8 +54,7 @@ func leaseAll(t testing.TB, s *sqlite.Store, relay string) map[int]outbox.Lease 
 	return leases
 }
 
-// BenchmarkFetchAndMark drains a queue that is filled beforehand, a few hundred
-// events at a time.
+// BenchmarkFetchAndMark drains a filled queue, a few hundred events at a time.
 func BenchmarkFetchAndMark(b *testing.B) {
 	const batch = 256
 	db, _ := database(b)
@@ -132,7 +131,7 @@ func BenchmarkFetchNothing(b *testing.B) {
 	}
 }
 
-// BenchmarkFetchFilled reads a few hundred events and leaves them there.
+// BenchmarkFetchFilled reads a few hundred events and leaves them in the queue.
 func BenchmarkFetchFilled(b *testing.B) {
 	db, _ := database(b)
 	s := newStore(b, db)

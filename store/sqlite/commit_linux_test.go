@@ -20,8 +20,8 @@ import (
 
 func init() { children["disk error"] = commitWithDiskError }
 
-// commitWithDiskError commits while the file system refuses to write: files must not
-// grow beyond what they are.
+// commitWithDiskError commits while the file system refuses to write: files must not grow beyond
+// their current size.
 func commitWithDiskError(args []string) {
 	ctx := context.Background()
 	db := must(sqlite.Open(args[0]))

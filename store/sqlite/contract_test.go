@@ -58,7 +58,7 @@ func TestEventThatCannotBeReadKeepsNoOtherFromBeingRead(t *testing.T) {
 	contract.Unreadable(t, map[string]string{
 		`headers = '{"a": 1}'`:                "headers are not a JSON object of strings",
 		`headers = 'a: number'`:               "headers are not a JSON object of strings",
-		`occurred_at = '2026-01-31 12:00:00'`: "occurred_at is no integer", // SQLite keeps what it is given
+		`occurred_at = '2026-01-31 12:00:00'`: "occurred_at is no integer", // SQLite stores any value
 		`created_at = 'now'`:                  "the stamp is no integer",
 		`version = 1.5`:                       "version is no integer",
 		`dispatch_id = 'üüüüüüüüüüüüüüüü'`:    "dispatch_id has not 16 bytes",

@@ -13,8 +13,8 @@ import (
 	"github.com/boxpair/boxpair/store/internal/sqlstore"
 )
 
-// words are what SQLite says in its own way. Nothing locks rows: a transaction that writes is
-// alone.
+// words are the texts for the words of statements in SQLite. Rows need no locks: only one
+// transaction writes at a time.
 var words = map[string]string{
 	"event_key": "key", "message_key": "key", "request_key": "key",
 	"greatest": "max", "least": "min",
@@ -29,15 +29,15 @@ var words = map[string]string{
 
 	"of_events":  "$.id IN (SELECT id FROM {outbox_events} WHERE dispatch_id IN ?)",
 	"in_receipt": "e.id IN (SELECT value FROM json_each(r.event_ids))",
-	"by_newest":  "NOT INDEXED", // the index on stamps would have all rows sorted
+	"by_newest":  "NOT INDEXED", // the index on stamps would need a sort of all rows
 	"newest":     "seq",
 	"be_newest":  ", seq = (SELECT max(seq) + 1 FROM {inbox})",
 }
 
-// statsStmt counts through indexes only, and no further than the cap. There is none for followers
-// alone: they are the live ones that are not retrying. The oldest event is found by one look into
-// the queue per shard; replayed ones were delivered in their time. Deferred ones count from when
-// they are due, also where no relay has moved them.
+// statsStmt counts through indexes only, up to the cap. No index has followers alone: their number
+// is the number of live events minus the retrying events. It finds the oldest event by one look
+// into the queue per shard. Replayed events, which were delivered before, do not count. Deferred
+// events count from their due time, even if no relay has moved them.
 const statsStmt = `
 SELECT n.pending, n.retrying, max(0, n.live - n.retrying), n.dead, n.owned, n.relays, n.deferred, {now} - n.oldest FROM (SELECT
        (SELECT count(*) FROM (SELECT 1 FROM {outbox_queue} LIMIT ?)) AS pending,
@@ -54,7 +54,7 @@ SELECT n.pending, n.retrying, max(0, n.live - n.retrying), n.dead, n.owned, n.re
            UNION ALL
            SELECT (SELECT min(d.due_at) FROM {outbox_deferred} d WHERE d.shard = s.shard AND d.due_at <= {now}) FROM {outbox_shards} s)) AS oldest) n`
 
-// dialect returns what is SQLite's own in a store.
+// dialect returns the differences of SQLite.
 func (s *Store) dialect() sqlstore.Dialect {
 	return sqlstore.Dialect{
 		Names: s.names, Words: words, Clock: now, Fixed: true, List: arrays,
@@ -66,12 +66,11 @@ func (s *Store) dialect() sqlstore.Dialect {
 	}
 }
 
-// now is the database's clock. SQLite runs in this process, so it is the
-// machine's, which all processes that may share a database file have in common; SQLite's own
-// functions would only round it to milliseconds.
+// now is the database's clock: the clock of the machine, which all processes on a database file
+// share. SQLite's own functions read the same clock, rounded to milliseconds.
 func now() int64 { return time.Now().UnixMicro() }
 
-// arrays gives a list to json_each, through which a statement takes any number of values by one.
+// arrays passes a list to json_each, so that one argument holds any number of values.
 func arrays(values any) (text string, args []any) {
 	text = "(SELECT value FROM json_each(?))"
 	switch of := values.(type) {

@@ -25,18 +25,18 @@ func resultCode(err error) int {
 	return 0
 }
 
-// primaryCode returns the part of the result code that is not the extension.
+// primaryCode returns SQLite's primary result code in err, or 0.
 func primaryCode(err error) int { return resultCode(err) & 0xff }
 
-// missing tells whether err is of a table or a column that is not there, for which SQLite has no
-// code.
+// missing tells whether err reports a missing table or column, by its text: SQLite has no code for
+// it.
 func missing(err error) bool {
 	return resultCode(err) == sqlite3.SQLITE_ERROR && (strings.Contains(err.Error(), "no such table: ") || strings.Contains(err.Error(), "no such column: ") ||
 		strings.Contains(err.Error(), "has no column named "))
 }
 
-// Retryable tells whether err is a database that was busy, a snapshot that another
-// transaction had outdated, or a locked table.
+// Retryable tells whether err is a busy database, a snapshot outdated by another transaction, or a
+// locked table.
 func (s *Store) Retryable(err error) bool {
 	if errors.Is(err, outbox.ErrCommitUnknown) {
 		return false
@@ -51,9 +51,9 @@ func (s *Store) Retryable(err error) bool {
 	return false
 }
 
-// Classify says what err means for a message. Errors of the store's own statements, of the disk
-// and of the file are of the infrastructure. A transaction that its handler left idle for too
-// long, or in which a statement was interrupted, is the handler's error.
+// Classify implements [inbox.ClaimStore]. Errors of the store's own statements, of the disk and of
+// the file are of the infrastructure. A nested transaction, an interrupted statement, and a
+// transaction that was idle for too long are the handler's errors.
 func (s *Store) Classify(err error) inbox.ErrorClass {
 	switch {
 	case errors.Is(err, inbox.ErrCommitUnknown):

@@ -1,6 +1,6 @@
 package sqlite
 
-// TiedTransactions tells how many transactions s remembers the writer of.
+// TiedTransactions returns the number of transactions whose writer s remembers.
 func TiedTransactions(s *Store) int {
 	return s.core.Writers.Len()
 }

@@ -12,40 +12,40 @@ import (
 	"github.com/boxpair/boxpair/store/inbox"
 )
 
-// ErrNested is returned when a transaction is begun within another one of the
-// same database: on a database with one writer it would wait for itself.
+// ErrNested is returned when a transaction is begun within another transaction of the same
+// database: with one writer the inner transaction would wait for the outer transaction, and the
+// outer for the inner.
 var ErrNested = fmt.Errorf("begin %w", inbox.ErrNested)
 
-// errBusy is returned for a transaction that waited too long for its turn. It is
-// to this process what SQLITE_BUSY is between processes.
+// errBusy is returned for a transaction that waited too long for its turn in this process, like
+// SQLITE_BUSY between processes.
 var errBusy = errors.New("database is busy: other transactions of this process kept the write lock")
 
-// gate lets write transactions of one database take turns, in the order of
-// asking. SQLite's own lock is polled with growing sleeps, which under many
-// goroutines starves some of them and wastes the time of all.
+// gate lets write transactions of one database take turns, in the order of asking. SQLite's own
+// lock is polled with growing sleeps: among many goroutines some would starve, and all would waste
+// time.
 type gate struct {
 	mu      sync.Mutex
 	held    bool
-	waiting list.List // of chan struct{}, closed when it is their turn
+	waiting list.List // of chan struct{}, each closed when its turn comes
 }
 
-// turn is the right to hold the write lock. It is passed to the driver's
-// BeginTx in a context, since database/sql has no other way to there, and stays in
-// the context of whoever works within the transaction, which is how a
-// nested one is recognised.
+// turn is the right to hold the write lock. A context passes the turn to the driver's BeginTx,
+// since database/sql has no other way. The turn stays in the context of the function that runs in
+// the transaction, so that a nested transaction is recognised.
 type turn struct {
 	gate  *gate
 	state atomic.Int32
 	until time.Time     // when the wait for the write lock ends
 	idle  time.Duration // after which an idle transaction is rolled back; 0 is never
-	// wait ends the wait for the write lock too, if set: that of a transaction which,
-	// once begun, is to be finished whatever becomes of the caller.
+	// wait, if set, bounds the wait for the write lock of a transaction that, once begun, does not
+	// end with the caller's context.
 	wait context.Context
 }
 
 const (
 	turnFree  = iota // granted, no transaction yet
-	turnTaken        // of a transaction that is open
+	turnTaken        // used by an open transaction
 	turnOver
 )
 
@@ -55,8 +55,8 @@ func withTurn(ctx context.Context, t *turn) context.Context {
 	return context.WithValue(ctx, turnKey{}, t)
 }
 
-// enter waits for a turn, at most for wait, and for another process's lock later
-// on no longer than what is left of it.
+// enter waits for a turn, at most for wait. The rest of wait bounds the later wait for another
+// process's lock.
 func (g *gate) enter(ctx context.Context, wait time.Duration) (*turn, error) {
 	if t, ok := ctx.Value(turnKey{}).(*turn); ok && t.gate == g && t.state.Load() == turnTaken {
 		return nil, ErrNested
@@ -98,10 +98,10 @@ func (g *gate) enter(ctx context.Context, wait time.Duration) (*turn, error) {
 	return nil, err
 }
 
-// take claims t for a transaction. Only the first one gets it.
+// take claims t for a transaction. Only the first call returns true.
 func (t *turn) take() bool { return t.state.CompareAndSwap(turnFree, turnTaken) }
 
-// leave ends the turn and lets the next one in. It may be called again.
+// leave ends the turn and grants the next turn. A second call does nothing.
 func (t *turn) leave() {
 	if t.state.Swap(turnOver) == turnOver {
 		return

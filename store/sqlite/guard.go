@@ -15,12 +15,12 @@ import (
 	"github.com/boxpair/boxpair/store/internal/sqlstore"
 )
 
-// ErrTransactionLost is wrapped by the errors of all statements of a
-// transaction, and of its COMMIT, after SQLite has rolled it back by itself, or it
-// was idle for too long.
+// ErrTransactionLost is wrapped by the errors of all statements of a transaction, and of its
+// COMMIT, after SQLite has rolled the transaction back by itself, or the transaction was idle for
+// too long.
 var ErrTransactionLost = errors.New("transaction was rolled back before its end")
 
-// errIdle is the cause for which an idle transaction is lost.
+// errIdle is the cause of a transaction that was lost after idling.
 var errIdle = errors.New("it was idle for too long")
 
 const (
@@ -28,20 +28,20 @@ const (
 	maxBusySleep = 5 * time.Millisecond
 )
 
-// innerConn is what the driver's connections can do.
+// innerConn is a connection of the driver.
 type innerConn = sqlstore.DriverConn
 
-// conn is a connection that waits for locks itself, takes turns with others of
-// its process, keeps statements prepared, and knows when SQLite has ended a
-// transaction that database/sql believes to be open.
+// conn is a guarded connection: it waits for locks itself, takes turns with other connections of
+// the process, keeps statements prepared, and detects that SQLite has ended a transaction that
+// database/sql believes to be open.
 type conn struct {
 	gate *gate
 	busy time.Duration
 
-	mu      sync.Mutex // database/sql calls one at a time; the other one is the idle timer
+	mu      sync.Mutex // against the idle timer: database/sql makes one call at a time
 	inner   innerConn
 	tx      *guardedTx // the open transaction, or nil
-	changed bool       // a handler has changed what later statements do, and nobody is to use the connection after it
+	changed bool       // a handler has changed the connection, which must not be reused
 	cache   stmtCache
 }
 
@@ -50,15 +50,15 @@ var _ innerConn = (*conn)(nil)
 // guardedTx is an open transaction.
 type guardedTx struct {
 	conn  *conn
-	owned *sqlstore.Owned // what it is to the store; nil for the caller's own
+	owned *sqlstore.Owned // nil for a transaction of the caller's own
 	inner driver.Tx
 	turn  *turn // nil: read-only
 	lost  error // set once the transaction is gone
 	idle  *time.Timer
-	used  time.Time // when a statement ended last, for idle
+	used  time.Time // when the last statement ended, for idle
 }
 
-// ExecContext runs a statement, prepared once.
+// ExecContext runs a statement from the cache of prepared statements.
 func (c *conn) ExecContext(ctx context.Context, query string, args []driver.NamedValue) (r driver.Result, err error) {
 	err = c.do(ctx, c.read(query), func() error {
 		s, err := c.cache.take(ctx, c.inner, query)
@@ -72,7 +72,7 @@ func (c *conn) ExecContext(ctx context.Context, query string, args []driver.Name
 	return r, err
 }
 
-// QueryContext runs a query, prepared once.
+// QueryContext runs a query from the cache of prepared statements.
 func (c *conn) QueryContext(ctx context.Context, query string, args []driver.NamedValue) (r driver.Rows, err error) {
 	err = c.do(ctx, c.read(query), func() error {
 		s, err := c.cache.take(ctx, c.inner, query)
@@ -90,7 +90,7 @@ func (c *conn) QueryContext(ctx context.Context, query string, args []driver.Nam
 	return r, err
 }
 
-// syntax is how SQLite reads a text of statements.
+// syntax is the syntax of SQLite.
 var syntax = sqlstore.Syntax{}
 
 // read reads a statement of a transaction that a store has given to a function.
@@ -103,12 +103,12 @@ func (c *conn) read(query string) (r sqlstore.Reading) {
 	return r
 }
 
-// do runs one statement, with all that has to be seen to before and after it.
+// do runs one statement, with the checks before and after the statement.
 func (c *conn) do(ctx context.Context, r sqlstore.Reading, run func() error) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.tx == nil {
-		return patiently(ctx, time.Now().Add(c.busy), run)
+		return retryBusy(ctx, time.Now().Add(c.busy), run)
 	}
 	if c.tx.lost != nil {
 		return c.tx.lost
@@ -118,18 +118,17 @@ func (c *conn) do(ctx context.Context, r sqlstore.Reading, run func() error) err
 	}
 	c.changed = c.changed || r.Outlasts && c.tx.owned != nil
 	err := run()
-	c.tx.after(err)                                                           //nolint:contextcheck // must not end with ctx
-	if r.Doubtful && c.tx.owned != nil && c.tx.lost == nil && !c.tx.there() { //nolint:contextcheck // likewise
+	c.tx.after(err)                                                               //nolint:contextcheck // must not end with ctx
+	if r.Doubtful && c.tx.owned != nil && c.tx.lost == nil && !c.tx.stillOpen() { //nolint:contextcheck // likewise
 		c.tx.lost = sqlstore.ErrEnded
 		return c.tx.lost
 	}
 	return err
 }
 
-// patiently runs a statement until the database is not busy. Within a transaction
-// waiting would be in vain: the snapshot that it reads from is outdated
-// when the other writer is done.
-func patiently(ctx context.Context, until time.Time, run func() error) error {
+// retryBusy runs a statement until the database is not busy. It is of no use within a transaction:
+// when the other writer is done, the snapshot of the transaction is outdated.
+func retryBusy(ctx context.Context, until time.Time, run func() error) error {
 	for sleep := minBusySleep; ; sleep = min(2*sleep, maxBusySleep) {
 		err := run()
 		if !isBusy(err) || !time.Now().Before(until) {
@@ -145,14 +144,14 @@ func patiently(ctx context.Context, until time.Time, run func() error) error {
 	}
 }
 
-// isBusy tells whether err says that another connection has the lock that is needed.
+// isBusy tells whether another connection has the required lock.
 func isBusy(err error) bool {
 	var e *sqlite.Error
 	return errors.As(err, &e) && e.Code()&0xff == sqlite3.SQLITE_BUSY && e.Code() != sqlite3.SQLITE_BUSY_SNAPSHOT
 }
 
-// BeginTx begins a transaction, read-only ones without waiting for anybody. Others take
-// the turn that the context carries, or wait for one.
+// BeginTx begins a transaction. A read-only transaction does not wait for a turn. Any other
+// transaction takes the turn in the context, or waits for a turn.
 func (c *conn) BeginTx(ctx context.Context, opts driver.TxOptions) (driver.Tx, error) { //nolint:contextcheck // a turn has its own
 	if opts.ReadOnly {
 		return c.begin(ctx, opts, nil, time.Now().Add(c.busy))
@@ -181,7 +180,7 @@ func (c *conn) begin(ctx context.Context, opts driver.TxOptions, t *turn, until 
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	tx := &guardedTx{conn: c, turn: t, used: time.Now()}
-	err := patiently(ctx, until, func() (err error) {
+	err := retryBusy(ctx, until, func() (err error) {
 		tx.inner, err = c.inner.BeginTx(context.WithoutCancel(ctx), opts)
 		return err
 	})
@@ -196,8 +195,7 @@ func (c *conn) begin(ctx context.Context, opts driver.TxOptions, t *turn, until 
 	return tx, nil
 }
 
-// Commit commits, unless the transaction is gone, or is not the caller's to commit: then it rolls
-// back.
+// Commit commits. It rolls back if the transaction is lost, or if only the store may commit.
 func (tx *guardedTx) Commit() error {
 	if err := tx.owned.Commit(); err != nil {
 		return errors.Join(err, tx.end(tx.inner.Rollback))
@@ -205,7 +203,7 @@ func (tx *guardedTx) Commit() error {
 	return tx.end(tx.inner.Commit)
 }
 
-// Rollback rolls back. A transaction that is gone needs none.
+// Rollback rolls back. A lost transaction is rolled back already.
 func (tx *guardedTx) Rollback() error {
 	tx.owned.Rollback()
 	err := tx.end(tx.inner.Rollback)
@@ -226,27 +224,27 @@ func (tx *guardedTx) end(finish func() error) error {
 		defer tx.turn.leave()
 	}
 	if tx.lost != nil {
-		// Nearly always there is nothing left to roll back, and the error says so.
+		// Nearly always nothing is left to roll back, and ROLLBACK fails.
 		_ = tx.inner.Rollback()
 		return tx.lost
 	}
 	return finish()
 }
 
-// after notes that a statement has ended, and, if it failed, finds out whether
-// the transaction is still there.
+// after notes the end of a statement and, if the statement failed, checks that the transaction is
+// still open.
 func (tx *guardedTx) after(err error) {
 	tx.used = time.Now()
 	if err == nil || tx.lost != nil {
 		return
 	}
-	if !tx.there() { // when in doubt, too; end makes it true
+	if !tx.stillOpen() { // if in doubt, the transaction is lost: end rolls it back
 		tx.lose(err)
 	}
 }
 
-// there tells whether the transaction is still open: BEGIN fails exactly if it is.
-func (tx *guardedTx) there() bool {
+// stillOpen tells whether the transaction is still open: only then BEGIN fails.
+func (tx *guardedTx) stillOpen() bool {
 	ctx := context.Background()
 	var e *sqlite.Error
 	_, err := tx.conn.inner.ExecContext(ctx, "BEGIN", nil)
@@ -254,7 +252,7 @@ func (tx *guardedTx) there() bool {
 		return true
 	}
 	if err == nil {
-		_, _ = tx.conn.inner.ExecContext(ctx, "ROLLBACK", nil) // what follows is refused
+		_, _ = tx.conn.inner.ExecContext(ctx, "ROLLBACK", nil) // later statements are refused
 	}
 	return false
 }
@@ -280,7 +278,7 @@ func (tx *guardedTx) expire() {
 	tx.lose(errors.Join(errIdle, tx.inner.Rollback()))
 }
 
-// Begin is for callers that know no contexts; database/sql is none of them.
+// Begin implements [driver.Conn]. database/sql calls BeginTx instead.
 func (c *conn) Begin() (driver.Tx, error) {
 	return c.BeginTx(context.Background(), driver.TxOptions{})
 }
@@ -300,7 +298,7 @@ func (c *conn) IsValid() bool {
 	return !c.changed && c.inner.IsValid()
 }
 
-// Close closes the connection. A transaction that is open on it is rolled back.
+// Close closes the connection. An open transaction is rolled back.
 func (c *conn) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

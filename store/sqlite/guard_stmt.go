@@ -16,13 +16,12 @@ const (
 	maxCachedText = 16 << 10
 )
 
-// stmtCache keeps the statements of one connection prepared, by their text, the
-// least recently used ones going first. database/sql can do this too, but to prepare a
-// statement it takes a second connection from the pool, and within a
-// transaction that may be one connection too many.
+// stmtCache keeps prepared statements of one connection by their text, and evicts the least
+// recently used statement. database/sql can do the same, but to prepare a statement it takes a
+// second connection from the pool, which a limited pool may not have within a transaction.
 type stmtCache struct {
 	byText map[string]*cachedStmt
-	recent list.List // of *cachedStmt, the last used one in front
+	recent list.List // of *cachedStmt, the most recently used in front
 }
 
 type cachedStmt struct {
@@ -30,11 +29,11 @@ type cachedStmt struct {
 	stmt  driver.Stmt
 	exec  driver.StmtExecContext
 	query driver.StmtQueryContext
-	place *list.Element // nil: not kept
+	place *list.Element // nil if not in the cache
 	inUse bool
 }
 
-// take returns query prepared on inner. Whoever takes a statement gives it back.
+// take returns query prepared on inner. The caller gives the statement back.
 func (c *stmtCache) take(ctx context.Context, inner innerConn, query string) (*cachedStmt, error) {
 	if s := c.byText[query]; s != nil && !s.inUse {
 		s.inUse = true
@@ -51,7 +50,7 @@ func (c *stmtCache) take(ctx context.Context, inner innerConn, query string) (*c
 		s.query, ok = stmt.(driver.StmtQueryContext)
 	}
 	if !ok {
-		return nil, errors.Join(errors.New("sqlite driver lacks a method that is needed"), stmt.Close())
+		return nil, errors.Join(errors.New("sqlite driver lacks a required method"), stmt.Close())
 	}
 	if c.byText[query] == nil && cacheable(query) {
 		c.keep(s)
@@ -69,7 +68,7 @@ func (c *stmtCache) keep(s *cachedStmt) {
 		delete(c.byText, oldest.text)
 		oldest.place = nil
 		if !oldest.inUse {
-			_ = oldest.stmt.Close() // it can tell of an earlier failure only
+			_ = oldest.stmt.Close() // its error could only repeat an earlier failure
 		}
 	}
 	s.place = c.recent.PushFront(s)
@@ -80,7 +79,7 @@ func (c *stmtCache) keep(s *cachedStmt) {
 func (c *stmtCache) give(s *cachedStmt) {
 	s.inUse = false
 	if s.place == nil {
-		_ = s.stmt.Close() // repeats the error of the execution, if there was one
+		_ = s.stmt.Close() // its error could only repeat the error of the execution
 	}
 }
 
@@ -97,8 +96,8 @@ func (c *stmtCache) close() error {
 	return errors.Join(errs...)
 }
 
-// cacheable tells whether query does all that it does when it is executed. Many
-// PRAGMAs take effect when they are prepared, and would do so once.
+// cacheable tells whether query takes effect only when it is executed. Many PRAGMAs take effect
+// when they are prepared: from the cache, they would have an effect only once.
 func cacheable(query string) bool {
 	if len(query) > maxCachedText {
 		return false
@@ -124,12 +123,13 @@ func (c *conn) PrepareContext(ctx context.Context, query string) (driver.Stmt, e
 	return &preparedStmt{s, c}, nil
 }
 
-// watch returns rows that the transaction hears of.
+// watch returns rows that report their errors and their end to the transaction.
 func (c *conn) watch(inner driver.Rows) driver.Rows {
 	return c.rows(inner, nil)
 }
 
-// rows returns the rows of a query, with the statement if it is kept. The caller holds mu.
+// rows returns the rows of a query. s is their statement from the cache, or nil. The caller holds
+// mu.
 func (c *conn) rows(inner driver.Rows, s *cachedStmt) *rows {
 	r := &rows{Described: sqlstore.Described{Rows: inner}, conn: c, stmt: s}
 	if c.tx != nil {
@@ -139,7 +139,7 @@ func (c *conn) rows(inner driver.Rows, s *cachedStmt) *rows {
 	return r
 }
 
-// Prepare is PrepareContext for callers that know no contexts.
+// Prepare implements [driver.Conn]. database/sql calls PrepareContext instead.
 func (c *conn) Prepare(query string) (driver.Stmt, error) {
 	return c.PrepareContext(context.Background(), query)
 }
@@ -161,8 +161,8 @@ func (s *preparedStmt) Close() error {
 type rows struct {
 	sqlstore.Described
 	conn  *conn
-	stmt  *cachedStmt     // nil: the caller's
-	owned *sqlstore.Owned // while they are open
+	stmt  *cachedStmt     // nil for a statement of the caller's
+	owned *sqlstore.Owned // nil once the rows are closed
 }
 
 // Next reads the next row.

@@ -20,8 +20,8 @@ import (
 // endless is a writing statement that runs until it is interrupted.
 const endless = `INSERT INTO effects WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT i FROM n`
 
-// interrupt runs a writing statement in tx and interrupts it, after which SQLite
-// rolls the whole transaction back.
+// interrupt runs a writing statement in tx and interrupts the statement: SQLite rolls the whole
+// transaction back.
 func interrupt(ctx context.Context, tx *sql.Tx) error {
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
 	defer cancel()
@@ -155,7 +155,7 @@ func TestTransactionWithinATransactionIsRefused(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Work that outlives the transaction, with the context of it, is not within it.
+	// Work with the context of the transaction, but after its end, is not nested.
 	if err := s.Transact(within, func(context.Context, *sql.Tx) error { return nil }); err != nil {
 		t.Errorf("Transact() after the end = %v", err)
 	}
@@ -234,7 +234,7 @@ func TestBusyHandlerIsNotIdle(t *testing.T) {
 	}
 }
 
-// second returns another database object over the file, as another process has one.
+// second returns another database object over the file, as another process would.
 func second(t *testing.T, path string, busy time.Duration) *sql.DB {
 	t.Helper()
 	c, err := sqlite.NewConnector(path, sqlite.ConnectorConfig{BusyTimeout: busy})

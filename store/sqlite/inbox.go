@@ -19,12 +19,13 @@ var (
 	_ inbox.RequestStore[*sql.Tx] = (*Store)(nil)
 )
 
-// claimStmt is the claim: the unique index decides.
+// claimStmt inserts a claim: the unique index decides.
 const claimStmt = `
 INSERT INTO {inbox} (consumer, dispatch_id, digest, stamp, applied_at) VALUES (?, ?, ?, ?, ?)
 ON CONFLICT (consumer, dispatch_id) DO NOTHING`
 
-// checkStmt tells what else there is to know of a message that was claimed.
+// checkStmt reads, after a claim, the forgotten time, whether the key is blocked, and whether
+// attempts are counted.
 const checkStmt = `
 SELECT c.forgotten_until,
        ? <> '' AND EXISTS (SELECT 1 FROM {inbox_parked} p
@@ -32,9 +33,9 @@ SELECT c.forgotten_until,
        EXISTS (SELECT 1 FROM {inbox_attempts} a WHERE a.consumer = c.id AND a.dispatch_id = ?)
 FROM {inbox_consumers} c WHERE c.id = ?`
 
-// Apply claims a message and runs fn in the transaction of the claim. SQLite has one
-// isolation level, which is serializable. Every other write transaction waits meanwhile,
-// so Claim.LockTimeout bounds the wait for all of them, not only for one with the same claim.
+// Apply implements [inbox.ClaimStore]. The only isolation level is serializable. Since write
+// transactions take turns, Claim.LockTimeout bounds the wait for all earlier write transactions,
+// not only for a copy of the message.
 func (s *Store) Apply(ctx context.Context, c inbox.Claim, fn func(ctx context.Context, tx *sql.Tx) error) (inbox.Verdict, error) {
 	var verdict inbox.Verdict
 	err := s.claiming(ctx, &c, func(ctx context.Context, tx *sql.Tx) (err error) {
@@ -69,8 +70,8 @@ func (s *Store) limits(c *inbox.Claim) limits {
 	return l
 }
 
-// claim makes the claim and says what follows from it. It does not end with ctx halfway:
-// an interrupted statement would take the transaction with it.
+// claim makes the claim and returns the verdict. It does not end with ctx halfway: an interrupted
+// statement would end the transaction.
 func (s *Store) claim(ctx context.Context, tx *sql.Tx, c *inbox.Claim) (inbox.Verdict, error) {
 	if err := ctx.Err(); err != nil {
 		return inbox.None, err
@@ -84,8 +85,8 @@ func (s *Store) claim(ctx context.Context, tx *sql.Tx, c *inbox.Claim) (inbox.Ve
 	return verdict, err
 }
 
-// insertClaim claims a message that is applied at a time, or parked. The verdict is
-// not Followed, but blocked tells whether it should be.
+// insertClaim claims a message that is applied at the time applied, or parked if applied is NULL.
+// The verdict is never Followed; instead, blocked tells whether the message has to follow.
 func (s *Store) insertClaim(ctx context.Context, tx *sql.Tx, c *inbox.Claim, stamp int64, applied sql.NullInt64) (verdict inbox.Verdict, blocked bool, err error) {
 	n, err := s.core.Exec(ctx, tx, claimStmt, c.Consumer, c.ID[:], c.Digest[:], stamp, applied)
 	if err != nil {
@@ -117,7 +118,7 @@ func (s *Store) claimToPark(ctx context.Context, tx *sql.Tx, c *inbox.Claim) (in
 	return verdict, err
 }
 
-// stampOr returns the stamp of a message as it is stored, or at if it has none.
+// stampOr returns stamp as it is stored, or at for a zero stamp.
 func stampOr(stamp time.Time, at int64) int64 {
 	if stamp.IsZero() {
 		return at
@@ -125,8 +126,8 @@ func stampOr(stamp time.Time, at int64) int64 {
 	return stamp.UnixMicro()
 }
 
-// ClaimRequest implements [inbox.RequestStore]. Transactions that write come one after another,
-// so there is nobody to wait for.
+// ClaimRequest implements [inbox.RequestStore]. Write transactions take turns, so it never waits
+// for another claim.
 func (s *Store) ClaimRequest(ctx context.Context, tx *sql.Tx, r inbox.Request, _ time.Duration) (*inbox.Answer, error) {
 	claimed, err := s.core.Exec(ctx, tx, `INSERT INTO {inbox_requests} (scope, key, fingerprint, claimed_at) VALUES (?, ?, ?, {now}) {once scope, key}`,
 		r.Scope, r.Key, r.Fingerprint[:])

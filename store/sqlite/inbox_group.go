@@ -11,8 +11,8 @@ import (
 	"github.com/boxpair/boxpair/store/internal/sqlstore"
 )
 
-// ApplyGroup claims messages and runs fn in the transaction of their claims. There
-// is one writer at a time, so the order of the claims is of no concern.
+// ApplyGroup implements [inbox.ClaimStore]. With one writer at a time, the order of the claims does
+// not matter.
 func (s *Store) ApplyGroup(ctx context.Context, claims []inbox.Claim, fn func(ctx context.Context, tx *sql.Tx, run []int) error) ([]inbox.Verdict, error) {
 	if len(claims) == 0 {
 		return nil, nil
@@ -50,7 +50,7 @@ func (s *Store) ApplyGroup(ctx context.Context, claims []inbox.Claim, fn func(ct
 	return verdicts, nil
 }
 
-// claimMember claims one message of a group. The claim of one that is too old is taken back.
+// claimMember claims one message of a group. It deletes the claim of a message that is too old.
 func (s *Store) claimMember(ctx context.Context, tx *sql.Tx, c *inbox.Claim, verdict *inbox.Verdict) (err error) {
 	if *verdict, err = s.claim(ctx, tx, c); err != nil || *verdict != inbox.TooOld {
 		return err

@@ -8,13 +8,13 @@ import (
 	"github.com/boxpair/boxpair/store/internal/sqlstore"
 )
 
-// removeEvents removes those of some events that are not to stay. One transaction writes at
-// a time, so nothing can be queued again meanwhile.
+// removeEvents implements sqlstore.Dialect. With one writer at a time, no event is queued again
+// meanwhile.
 func (s *Store) removeEvents(ctx context.Context, tx *sql.Tx, ids []int64, before int64) ([]int64, error) {
 	return s.core.IDs(ctx, tx, `DELETE FROM {outbox_events} AS e WHERE e.id IN ? AND `+sqlstore.Delivered+` RETURNING id`, ids, before)
 }
 
-// forgetIDs removes dispatch IDs.
+// forgetIDs implements sqlstore.Dialect.
 func (s *Store) forgetIDs(ctx context.Context, tx *sql.Tx, consumerID int, from, until int64, limit int, f *inbox.Forgotten) error {
 	return s.core.Each(ctx, tx, func(rows *sql.Rows) error {
 		var stamp int64

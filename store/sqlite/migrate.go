@@ -8,11 +8,10 @@ import (
 	"github.com/boxpair/boxpair/migrations"
 )
 
-// Migrate brings the tables that cfg names up to this version of the library, in one
-// transaction, and returns what it applied: nothing, if they were. Processes
-// that call it at the same time take turns. A database that a newer version has
-// migrated, or in which a migration is not the one of this version, is left
-// alone; the error wraps [migrations.ErrNewer] or [migrations.ErrChanged].
+// Migrate applies the pending migrations to the tables that cfg names, in one transaction, and
+// returns the applied migrations. Processes that migrate at the same time take turns. A database
+// that a newer version has migrated, or whose migrations differ from this version, is not changed;
+// the error wraps [migrations.ErrNewer] or [migrations.ErrChanged].
 func Migrate(ctx context.Context, db *sql.DB, cfg Config) ([]migrations.Applied, error) {
 	s, err := New(db, cfg)
 	if err != nil {
@@ -33,7 +32,7 @@ func Migrate(ctx context.Context, db *sql.DB, cfg Config) ([]migrations.Applied,
 	return applied, nil
 }
 
-// migration is [Store.Transact], for a database that may have none of the tables yet.
+// migration is [Store.Transact] for a database that may have no tables yet.
 func (s *Store) migration(ctx context.Context, fn func(context.Context, *sql.Tx) error) error {
 	if s.gate != nil {
 		return s.Transact(ctx, fn)
@@ -69,10 +68,10 @@ func (s *Store) migrate(ctx context.Context, tx *sql.Tx, known []migrations.Migr
 	})
 }
 
-// CheckSchema reads which migrations the database has, and returns an error that wraps
-// [migrations.ErrMissing] if this version of the library needs more, and [migrations.ErrChanged] if
-// it has others. Later ones are no error. Where another tool has made the tables, nothing can be
-// told, and the answer is nil.
+// CheckSchema compares the migrations of the database with this version of the library. The error
+// wraps [migrations.ErrMissing] if the database lacks a migration, and [migrations.ErrChanged] if a
+// migration differs. Later migrations are no error. If another tool has made the tables,
+// CheckSchema cannot tell and returns nil.
 func (s *Store) CheckSchema(ctx context.Context) error {
 	known, err := migrations.SQLite(s.names)
 	if err != nil {

@@ -32,8 +32,9 @@ func TestMigrateTellsWhatItApplied(t *testing.T) {
 	}
 }
 
-// TestNewFileWaitsForOthersThatOpenIt: one of them makes a write-ahead log of it, and SQLite
-// refuses that at once while another one writes, whatever its busy timeout is.
+// TestNewFileWaitsForOthersThatOpenIt opens a new file several times at once. One connection
+// switches the file to a write-ahead log, which SQLite refuses at once, regardless of the busy
+// timeout, while another connection writes.
 func TestNewFileWaitsForOthersThatOpenIt(t *testing.T) {
 	t.Parallel()
 	const busy = 50 * time.Millisecond

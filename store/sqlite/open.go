@@ -16,9 +16,8 @@ import (
 
 // ConnectorConfig configures [NewConnector].
 type ConnectorConfig struct {
-	// BusyTimeout is how long a transaction or statement waits for other writers,
-	// in this process and in others, before it fails with a busy error.
-	// Defaults to 10 s.
+	// BusyTimeout bounds the wait of a transaction or statement for other writers of all processes.
+	// After it, the transaction or statement fails with a busy error. Defaults to 10 s.
 	BusyTimeout time.Duration `yaml:"busy_timeout" env:"BUSY_TIMEOUT"`
 }
 
@@ -28,14 +27,13 @@ const (
 	connIdleTime       = 5 * time.Minute
 )
 
-// Open returns the database in the file at path, which is created if it does
-// not exist. It is configured as this package needs it: write-ahead log,
-// synchronous=FULL, foreign keys enforced, every transaction that is not
-// read-only takes the write lock at its start. The caller closes it. No I/O
-// happens before the first use.
+// Open returns the database in the file at path, which is created if it does not exist. The
+// database has the settings that this package requires: write-ahead log, synchronous=FULL, foreign
+// keys enforced, and the write lock from the start of every transaction that is not read-only. The
+// caller closes the database. No I/O happens before the first use.
 //
-// The pool is not limited: connections that wait for the write lock would otherwise keep
-// a handler that has it from reading outside of its transaction.
+// The pool is not limited. In a limited pool, connections that wait for the write lock could keep
+// the handler that holds the lock from reading outside of its transaction.
 func Open(path string) (*sql.DB, error) {
 	c, err := NewConnector(path, ConnectorConfig{})
 	if err != nil {
@@ -47,19 +45,19 @@ func Open(path string) (*sql.DB, error) {
 	return db, nil
 }
 
-// NewConnector returns what [Open] opens databases with, for sql.OpenDB. It is
-// for those who wrap connectors, as tracing does, or want another timeout. A database
-// whose connector was wrapped is not recognised by [New] and needs [Config].Unguarded;
-// it is guarded all the same, but nested transactions are then found by the busy timeout only.
+// NewConnector returns the connector of [Open], for sql.OpenDB. It allows wrapping the connector,
+// as tracing does, and another timeout. [New] does not recognise a wrapped connector and needs
+// [Config].Unguarded; the connections are guarded all the same, but nested transactions fail only
+// after the busy timeout.
 func NewConnector(path string, cfg ConnectorConfig) (driver.Connector, error) {
 	var errs []error
 	switch {
 	case path == "":
 		errs = append(errs, errors.New("path: is empty"))
 	case strings.HasPrefix(path, "file:"):
-		errs = append(errs, errors.New("path: is a URI, give the path of a file"))
+		errs = append(errs, errors.New("path: is a URI: give the path of a file"))
 	case strings.Contains(path, ":memory:"):
-		errs = append(errs, errors.New("path: every connection would have a memory of its own, give the path of a file"))
+		errs = append(errs, errors.New("path: every connection would have an in-memory database of its own: give the path of a file"))
 	case strings.ContainsRune(path, 0):
 		errs = append(errs, errors.New("path: contains NUL"))
 	}
@@ -79,16 +77,15 @@ func NewConnector(path string, cfg ConnectorConfig) (driver.Connector, error) {
 	return &connector{inner: inner, driver: &guardedDriver{Driver: inner.Driver(), gate: &gate{}, busy: cfg.BusyTimeout}}, nil
 }
 
-// dsn returns path as the URI that the driver takes. journal_size_limit gives
-// the disk space of a burst back.
+// dsn returns path as a URI for the driver. journal_size_limit frees disk space after a burst.
 func dsn(path string) string {
 	path = filepath.ToSlash(path)
 	if filepath.VolumeName(path) != "" {
 		path = "/" + path
 	}
 	pragmas := url.Values{"_txlock": {"immediate"}, "_pragma": {
-		"busy_timeout(0)", // the waiting is done here: SQLite's own handler sleeps up to 100 ms at a time, knows no context
-		// and is not asked where two connections would wait for each other
+		"busy_timeout(0)", // conn waits instead: SQLite's own handler sleeps up to 100 ms at a time, ignores contexts,
+		// and is not called if two connections would wait for each other
 		"journal_mode(WAL)",
 		"synchronous(FULL)",
 		"fullfsync(1)", // on macOS, where fsync does not reach the disk
@@ -104,18 +101,18 @@ type connector struct {
 	driver *guardedDriver
 }
 
-// guardedDriver is what [New] recognises a database of [Open] by.
+// guardedDriver is the type by which [New] recognises a database of [Open].
 type guardedDriver struct {
 	driver.Driver
 	gate *gate
 	busy time.Duration
 }
 
-// Driver returns what New recognises.
+// Driver returns the driver that New recognises.
 func (c *connector) Driver() driver.Driver { return c.driver }
 
-// Connect opens a connection. While others write to a file that has no write-ahead log yet, or
-// recover it, it waits as a transaction does.
+// Connect opens a connection. It waits, as a transaction does, while other connections write to a
+// file without a write-ahead log, or recover the log.
 func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
 	wait, until := ctx, time.Now().Add(c.driver.busy) //nolint:contextcheck // a turn has its own
 	if t, ok := ctx.Value(turnKey{}).(*turn); ok && t.gate == c.driver.gate && t.state.Load() == turnFree {
@@ -125,7 +122,7 @@ func (c *connector) Connect(ctx context.Context) (driver.Conn, error) {
 		}
 	}
 	var opened driver.Conn
-	err := patiently(wait, until, func() (err error) {
+	err := retryBusy(wait, until, func() (err error) {
 		opened, err = c.inner.Connect(ctx)
 		return err
 	})

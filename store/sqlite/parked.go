@@ -9,8 +9,8 @@ import (
 	"github.com/boxpair/boxpair/store/outbox"
 )
 
-// The blocked keys of a shard behind ?2, in their order. The statements jump through the index from
-// key to key, so a key costs the same however many events it has parked.
+// The blocked keys of a shard behind ?2, in order. The statements jump through the index from key
+// to key, so the cost of a key does not depend on its number of parked events.
 const (
 	nextLive = `(SELECT min(n.key) FROM {outbox_parked} n WHERE n.shard = ?1 AND n.key > k.key AND n.state IN ('retrying', 'following'))`
 	nextDead = `(SELECT min(n.key) FROM {outbox_parked} n WHERE n.shard = ?1 AND n.key > k.key AND n.state = 'dead')`
@@ -22,7 +22,7 @@ const (
 	heldStmt     = blockedStart + nextHeld + blockedEnd
 )
 
-// Blocked reads blocked keys.
+// Blocked implements [outbox.RelayStore].
 func (s *Store) Blocked(ctx context.Context, shards []int, hold bool, after outbox.BlockedKey, limit int) ([]outbox.BlockedKey, error) {
 	query := blockedStmt
 	if hold {
@@ -56,9 +56,9 @@ func (s *Store) Blocked(ctx context.Context, shards []int, hold bool, after outb
 	return keys, nil
 }
 
-// healStmt makes followers that are the heads of their keys retrying. It jumps
-// through the index from key to key, so a key costs the same however many events follow in
-// it. With ?3, a head with a dead event before it is left alone.
+// healStmt makes followers retrying that are the heads of their keys. It jumps through the index
+// from key to key, so the cost of a key does not depend on its number of followers. With ?3, a head
+// behind a dead event is not changed.
 const healStmt = `
 WITH RECURSIVE keys (key) AS (
 	SELECT min(key) FROM {outbox_parked} WHERE shard = ?2 AND key > '' AND state IN ('retrying', 'following')
@@ -77,7 +77,7 @@ WITH RECURSIVE keys (key) AS (
 )
 UPDATE {outbox_parked} SET state = 'retrying', next_attempt_at = ?1 WHERE id IN (SELECT id FROM heads) AND state = 'following'`
 
-// heal gives followers of a shard without a head one.
+// heal implements sqlstore.Dialect.
 func (s *Store) heal(ctx context.Context, tx *sql.Tx, shard int, hold bool) error {
 	_, err := s.core.Exec(ctx, tx, healStmt, now(), shard, hold)
 	return err

@@ -21,10 +21,10 @@ import (
 	"github.com/boxpair/boxpair/store/sqlite"
 )
 
-// childEnv names what a child process of a test does, and its arguments.
+// childEnv names the environment variable with the task of a child process and its arguments.
 const childEnv = "BOXPAIR_SQLITE_TEST_CHILD"
 
-// children are what child processes do. They print a line per step, and fail by panicking.
+// children are the tasks of child processes. They print a line per step, and fail by panicking.
 var children = map[string]func(args []string){
 	"orders":  placeOrders,
 	"handler": handleMessages,
@@ -36,7 +36,7 @@ func runChild(name string) {
 	children[fields[0]](fields[1:])
 }
 
-// child starts this test's binary as a child that does what name says.
+// child starts the binary of this test as a child process with the task name.
 func child(t *testing.T, name string, args ...string) (*exec.Cmd, *bufio.Scanner) {
 	t.Helper()
 	cmd := exec.Command(os.Args[0], "-test.run=^$")
@@ -69,7 +69,8 @@ func check(err error) {
 	}
 }
 
-// placeOrders writes orders with an event each until it is killed, or as many as it is told to.
+// placeOrders writes orders with an event each, until the process is killed or the given number is
+// written.
 func placeOrders(args []string) {
 	path, name, count := args[0], args[1], must(strconv.Atoi(args[2]))
 	ctx := context.Background()
@@ -107,7 +108,7 @@ func handleMessages(args []string) {
 func migrateOnce(args []string) {
 	db := must(sqlite.Open(args[0]))
 	fmt.Println("ready")
-	_ = must(io.Copy(io.Discard, os.Stdin)) // until the parent says so
+	_ = must(io.Copy(io.Discard, os.Stdin)) // until the parent closes stdin
 	applied := must(sqlite.Migrate(context.Background(), db, sqlite.Config{}))
 	fmt.Println(len(applied))
 	check(db.Close())
@@ -197,7 +198,7 @@ func TestThreeProcessesOnOneFileWriteAllTheirEvents(t *testing.T) {
 			}
 		}()
 	}
-	// The third one relays what the others write.
+	// The third process relays the events of the other two.
 	s := newStore(t, db)
 	leases := leaseAll(t, s, "relay")
 	seen := make(map[string]int64)

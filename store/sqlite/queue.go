@@ -12,10 +12,10 @@ import (
 	"github.com/boxpair/boxpair/store/outbox"
 )
 
-// The queue is read in three steps, since a relay asks for all its shards at a
-// time, most of them are empty mostly, and a statement with as many columns as an event has costs
-// as much as it reads. First, in one statement, which ranges hold anything; then the rows of
-// each of those, in the order of the primary key; then their events in one statement.
+// The queue is read in three steps: one statement finds the ranges with rows, one statement for
+// each such range reads the rows by the primary key, and one statement reads the events. A relay
+// asks for all its shards at once, and most shards are empty most of the time, while each statement
+// over the many columns of an event is expensive, even without a row.
 const (
 	filledStmt = `
 SELECT r.key FROM json_each(?) r
@@ -28,8 +28,7 @@ SELECT id, round FROM {outbox_queue} WHERE shard = ? AND id > ? AND id <= ?
 SELECT ` + sqlstore.RecordColumns + ` FROM {outbox_events} e WHERE e.id IN ?`
 )
 
-// Fetch reads the queue rows of ranges with their events, all of one moment. An
-// event that the log lacks is reported as missing.
+// Fetch implements [outbox.RelayStore].
 func (s *Store) Fetch(ctx context.Context, ranges []outbox.Range) ([]outbox.Queued, error) {
 	var queued []outbox.Queued
 	err := s.read(ctx, func(ctx context.Context, tx *sql.Tx) error {
@@ -85,7 +84,7 @@ func (s *Store) filled(ctx context.Context, tx *sql.Tx, ranges []outbox.Range) (
 	return filled, err
 }
 
-// events sorts queued and fills in the events, of which ids are the places in the log.
+// events sorts queued and fills in the events. ids has the places of the events in the log.
 func (s *Store) events(ctx context.Context, tx *sql.Tx, queued []outbox.Queued, ids []int64) error {
 	slices.SortFunc(queued, func(a, b outbox.Queued) int { return cmp.Compare(a.Seq, b.Seq) })
 	return s.core.Each(ctx, tx, func(rows *sql.Rows) error {
@@ -104,7 +103,7 @@ func (s *Store) events(ctx context.Context, tx *sql.Tx, queued []outbox.Queued, 
 	}, eventsStmt, ids)
 }
 
-// dequeue removes queue rows.
+// dequeue implements sqlstore.Dialect.
 func (s *Store) dequeue(ctx context.Context, tx *sql.Tx, marks []outbox.Mark) ([]int64, error) {
 	var gone []int64
 	for at, ids := range sqlstore.ByRound(marks) {
@@ -118,7 +117,7 @@ func (s *Store) dequeue(ctx context.Context, tx *sql.Tx, marks []outbox.Mark) ([
 	return gone, nil
 }
 
-// receipt records that events were delivered now.
+// receipt implements sqlstore.Dialect.
 func (s *Store) receipt(ctx context.Context, tx *sql.Tx, relay string, ids []int64) error {
 	text, err := json.Marshal(ids)
 	if err != nil {
@@ -128,7 +127,7 @@ func (s *Store) receipt(ctx context.Context, tx *sql.Tx, relay string, ids []int
 	return err
 }
 
-// StillQueued counts queue rows that are still there.
+// StillQueued implements [outbox.OperatorStore].
 func (s *Store) StillQueued(ctx context.Context, rows []outbox.Requeued) (n int, err error) {
 	for _, r := range rows {
 		var there bool

@@ -14,20 +14,19 @@ import (
 // lockStmt takes the write lock without changing anything.
 const lockStmt = `UPDATE {outbox_shards} SET shard = shard WHERE false`
 
-// Transact runs fn in a new transaction that has the write lock, and commits it
-// if fn returns nil. It waits for other writers of this process, at most for the busy
-// timeout, and then for those of others. The context given to fn marks what runs within
-// the transaction: beginning another one with it gives [ErrNested].
+// Transact implements [outbox.EventStore]. The transaction has the write lock from its start: it
+// waits for other writers of this process and then of other processes, at most for the busy
+// timeout. Beginning another transaction with the context of fn gives [ErrNested].
 func (s *Store) Transact(ctx context.Context, fn func(ctx context.Context, tx *sql.Tx) error) error {
 	return s.transact(ctx, limits{wait: s.busy}, func(ctx context.Context, tx *sql.Tx) error {
 		return s.core.RunChecked(ctx, tx, func() error { return fn(ctx, tx) })
 	})
 }
 
-// limits are how long a transaction may take over what.
+// limits bound the waits of a transaction.
 type limits struct {
 	wait time.Duration // for the write lock
-	idle time.Duration // between two statements; 0: for ever
+	idle time.Duration // between two statements; 0 is no bound
 }
 
 func (s *Store) transact(ctx context.Context, l limits, fn func(ctx context.Context, tx *sql.Tx) error) error {
@@ -39,12 +38,12 @@ func (s *Store) transact(ctx context.Context, l limits, fn func(ctx context.Cont
 	return sqlstore.Run(ctx, o, tx, fn, s.commit)
 }
 
-// claiming is the transaction of a handler. SQLite has one isolation level, which is serializable.
+// claiming is the transaction of a handler. The only isolation level is serializable.
 func (s *Store) claiming(ctx context.Context, c *inbox.Claim, fn func(ctx context.Context, tx *sql.Tx) error) error {
 	return s.transact(ctx, s.limits(c), fn)
 }
 
-// begin begins a transaction that has the write lock. It ends with ctx.
+// begin begins a transaction with the write lock. The transaction ends with ctx.
 func (s *Store) begin(ctx context.Context, o *sqlstore.Owned, l limits) (context.Context, *sql.Tx, error) {
 	if s.gate == nil {
 		return s.beginUnguarded(ctx)
@@ -68,14 +67,14 @@ func (s *Store) beginUnguarded(ctx context.Context) (context.Context, *sql.Tx, e
 	if err != nil {
 		return nil, nil, err
 	}
-	// It may be a deferred one. Nothing has been read yet, so it can wait for the lock.
+	// The transaction may be deferred. It has not read anything yet, so it can wait for the lock.
 	if err := s.takeLock(ctx, tx); err != nil {
 		return nil, nil, errors.Join(err, tx.Rollback())
 	}
 	return ctx, tx, nil
 }
 
-// commit commits tx, and tells apart what a failure means.
+// commit commits tx, and classifies a failure.
 func (s *Store) commit(ctx context.Context, o *sqlstore.Owned, tx *sql.Tx) error {
 	return s.core.Commit(ctx, o, tx, func(err error) error {
 		// After an I/O error the log may be found whole after a restart.
@@ -83,8 +82,8 @@ func (s *Store) commit(ctx context.Context, o *sqlstore.Owned, tx *sql.Tx) error
 	})
 }
 
-// write runs fn in a short transaction of the store's own, which has the write lock and,
-// once begun, does not end with ctx.
+// write runs fn in a short transaction of the store's own, which has the write lock from its start.
+// Once begun, the transaction does not end with ctx.
 func (s *Store) write(ctx context.Context, fn func(ctx context.Context, tx *sql.Tx) error) error {
 	inner := context.WithoutCancel(ctx)
 	if s.gate == nil {
@@ -104,13 +103,13 @@ func (s *Store) write(ctx context.Context, fn func(ctx context.Context, tx *sql.
 	return sqlstore.Run(inner, nil, tx, fn, s.commit)
 }
 
-// read runs fn in a read-only transaction: everything that it reads is of one moment.
+// read runs fn in a read-only transaction on one snapshot.
 func (s *Store) read(ctx context.Context, fn func(ctx context.Context, tx *sql.Tx) error) error {
 	return s.core.ReadOnly(ctx, sql.TxOptions{}, fn)
 }
 
-// LockKeys takes the write lock, if tx does not have it yet: there is one writer
-// at a time, so it covers every key.
+// LockKeys implements [outbox.EventStore]. It takes the write lock, unless tx has it already: with
+// one writer at a time, the write lock covers every key.
 func (s *Store) LockKeys(ctx context.Context, tx *sql.Tx, _ []string) error {
 	return s.takeLock(ctx, tx)
 }
