@@ -15,31 +15,29 @@ import (
 	"github.com/boxpair/boxpair/transport"
 )
 
-// InboxFixture is an empty inbox, for one test, and a table of effects beside it.
+// InboxFixture is an empty inbox for one test, with a table of effects in the same database.
 type InboxFixture[TX any] struct {
 	Store inbox.Store[TX]
-	// Effect adds a row with name to the table of effects, in tx. Nothing keeps
-	// that table from having a name twice.
+	// Effect adds a row with name to the table of effects, in tx. The table may have a name twice.
 	Effect func(ctx context.Context, tx TX, name string) error
-	// Effects returns the names in the table of effects as they are committed, in the
-	// order in which they were added.
+	// Effects returns the committed names in the table of effects, in the order of insertion.
 	Effects func(ctx context.Context) ([]string, error)
-	// Begin has tx begun in the database and the claim made, if that is not so already. Nil: it
-	// always is.
+	// Begin makes the store begin tx in the database and make the claim, if the store delays both.
+	// It may be nil.
 	Begin func(ctx context.Context, tx TX) error
 	// Break runs a statement in tx that fails, and returns its error.
 	Break func(ctx context.Context, tx TX) error
 	// ErrorsDoom tells that a failed statement keeps its transaction from being committed.
 	ErrorsDoom bool
-	// OneWriter tells that a handler's transaction makes every other one wait for its
-	// end. What needs two at once is tested one after the other then, or not at all.
+	// OneWriter tells that every other transaction waits for the end of a handler's transaction.
+	// Tests with two concurrent transactions then run them one after the other, or are left out.
 	OneWriter bool
 }
 
 // Consumer tests that a store keeps the contract of [inbox.Store]. open returns a new, empty inbox
-// for each test; what it needs to close, it closes in t.Cleanup. The tests run in parallel. only
-// limits them to groups of those names, as go test -v shows them, so that a store can be tested in
-// many settings without all of them in each; defaults to all.
+// for each test, and closes it in t.Cleanup. The tests run in parallel. only has the names of
+// groups to run, as go test -v shows them, for a store that is tested in many settings. Defaults to
+// all groups.
 func Consumer[TX any](t *testing.T, open func(t *testing.T) InboxFixture[TX], only ...string) {
 	t.Helper()
 	runGroups(t, []group[inboxTest[TX]]{
@@ -66,14 +64,14 @@ type inboxTest[TX any] struct {
 
 func (x inboxTest[TX]) named() string { return x.fact }
 
-// inboxRig is a test and the inbox that it works on.
+// inboxRig is a test with its inbox.
 type inboxRig[TX any] struct {
 	rig
 	InboxFixture[TX]
 	consumer int
 }
 
-// handler is what a store runs in a transaction.
+// handler is a function that a store runs in a transaction.
 type handler[TX any] = func(ctx context.Context, tx TX) error
 
 var (
@@ -106,7 +104,7 @@ func otherContent(m *inbox.Message) *inbox.Message {
 	return &other
 }
 
-// claim returns the claim of a handler that wants no order.
+// claim returns the claim of a handler without order.
 func (i *inboxRig[TX]) claim(m *inbox.Message) inbox.Claim {
 	return inbox.Claim{
 		Consumer: i.consumer, ID: m.ID, Digest: m.Digest, Stamp: m.Stamp,
@@ -114,7 +112,7 @@ func (i *inboxRig[TX]) claim(m *inbox.Message) inbox.Claim {
 	}
 }
 
-// ordered returns the claim of a handler that wants order.
+// ordered returns the claim of a handler with order.
 func (i *inboxRig[TX]) ordered(m *inbox.Message) inbox.Claim {
 	c := i.claim(m)
 	c.Key, c.Message = m.Key, m
@@ -126,7 +124,7 @@ func (i *inboxRig[TX]) effect(name string) handler[TX] {
 	return func(ctx context.Context, tx TX) error { return i.Effect(ctx, tx, name) }
 }
 
-// again repeats do while it meets conflicts with other transactions.
+// again repeats do while do meets conflicts with other transactions.
 func (i *inboxRig[TX]) again(do func() error) error {
 	for {
 		err := do()
@@ -155,7 +153,7 @@ func (i *inboxRig[TX]) expectVerdict(c inbox.Claim, want inbox.Verdict) {
 	}
 }
 
-// expectEffects checks what is in the table of effects, in order.
+// expectEffects checks the names in the table of effects, in order.
 func (i *inboxRig[TX]) expectEffects(want ...string) {
 	i.Helper()
 	got, err := i.Effects(i.ctx())
@@ -165,7 +163,7 @@ func (i *inboxRig[TX]) expectEffects(want ...string) {
 	}
 }
 
-// expectClass checks what an error is said to mean, also when it is wrapped.
+// expectClass checks the class of an error, bare and wrapped.
 func (i *inboxRig[TX]) expectClass(err error, want inbox.ErrorClass) {
 	i.Helper()
 	for _, e := range []error{err, fmt.Errorf("wrapped: %w", err), errors.Join(errHandler, err)} {
@@ -194,7 +192,7 @@ func (i *inboxRig[TX]) retrying(messages ...*inbox.Message) {
 	}
 }
 
-// following lets messages follow a parked one.
+// following makes messages follow a parked message.
 func (i *inboxRig[TX]) following(messages ...*inbox.Message) {
 	i.Helper()
 	for _, m := range messages {
@@ -257,7 +255,7 @@ func (i *inboxRig[TX]) takeUp(m *inbox.Message, want bool) {
 	}
 }
 
-// drain handles what is due until nothing is.
+// drain handles due messages until no message is due.
 func (i *inboxRig[TX]) drain() {
 	i.Helper()
 	for {
@@ -273,7 +271,7 @@ func (i *inboxRig[TX]) drain() {
 	}
 }
 
-// forgetTo makes the consumer forget everything up to now, and returns that time.
+// forgetTo makes the consumer forget all IDs up to now, and returns the forgotten time.
 func (i *inboxRig[TX]) forgetTo() time.Time {
 	i.Helper()
 	var until time.Time
@@ -286,14 +284,14 @@ func (i *inboxRig[TX]) forgetTo() time.Time {
 	return until
 }
 
-// old returns a message from before what forgetTo forgets.
+// old returns a message with a stamp before the time of forgetTo.
 func old(key string) *inbox.Message {
 	m := message(key)
 	m.Stamp = m.Stamp.Add(-time.Hour)
 	return m
 }
 
-// lasting returns a message from after what forgetTo forgets.
+// lasting returns a message with a stamp after the time of forgetTo.
 func lasting(key string) *inbox.Message {
 	m := message(key)
 	m.Stamp = m.Stamp.Add(time.Hour)
@@ -306,8 +304,8 @@ type inHandler struct {
 	result <-chan error
 }
 
-// hold runs a handler that adds name to the effects and then waits for release. It
-// returns when the handler has begun.
+// hold runs a handler that adds name to the effects and then waits for release. hold returns when
+// the handler has begun.
 func (i *inboxRig[TX]) hold(name string, run func(fn handler[TX]) error) *inHandler {
 	i.Helper()
 	begun := make(chan struct{})
@@ -353,7 +351,7 @@ func (i *inboxRig[TX]) holdApply(c inbox.Claim) *inHandler {
 	})
 }
 
-// release lets a held handler return err, and returns what became of it.
+// release lets a held handler return err, and returns the outcome.
 func (i *inboxRig[TX]) release(h *inHandler, err error) error {
 	i.Helper()
 	h.finish <- err

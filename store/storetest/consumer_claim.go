@@ -94,7 +94,7 @@ func twoConsumers[TX any](i *inboxRig[TX]) {
 	i.expectVerdict(c, inbox.Duplicate)
 	i.expectVerdict(i.claim(m), inbox.Applied)
 	i.expectEffects(id, id)
-	free := message("") // a store may claim what has no order in another way
+	free := message("") // a store may claim messages without order in another way
 	c = i.claim(free)
 	c.Consumer = other
 	i.expectVerdict(c, inbox.Applied)
@@ -239,7 +239,7 @@ func boundedWait[TX any](i *inboxRig[TX]) {
 	if v != inbox.None || err == nil {
 		i.Errorf("Apply gives %v, %v", v, err)
 	}
-	// One that was sent together with its COMMIT may still be committed.
+	// A transaction that was sent together with its COMMIT may still be committed.
 	if class := i.Store.Classify(err); class == inbox.HandlerError || class == inbox.CommitUnknown && i.Begin == nil {
 		i.Errorf("class of %q is %v", err, class)
 	}
@@ -324,15 +324,15 @@ func startsAndFailures[TX any](i *inboxRig[TX]) {
 	back()
 	start(2)
 	fail(1)
-	back() // there is none
+	back() // without a recorded start
 	start(1)
 	fail(2)
 	fail(3)
 	start(1)
-	i.expectVerdict(i.claim(m), inbox.Applied) // whatever was counted
+	i.expectVerdict(i.claim(m), inbox.Applied) // regardless of the counts
 }
 
-// expectStarts records starts and checks how many there are.
+// expectStarts records starts and checks the returned counts.
 func (i *inboxRig[TX]) expectStarts(within time.Duration, ids []uuid.UUID, want ...int) {
 	i.Helper()
 	if got, err := i.Store.Started(i.ctx(), i.consumer, ids, within); err != nil || !slices.Equal(got, want) {
@@ -354,7 +354,7 @@ func manyStarts[TX any](i *inboxRig[TX]) {
 	ids := newIDs(40)
 	i.expectStarts(0, ids, slices.Repeat([]int{1}, 40)...)
 	i.expectStarts(0, ids[:3], 2, 2, 2)
-	// Mixed: some twice, some once, one not at all.
+	// Mixed: messages with two starts, with one start, and without any.
 	fresh := newIDs(1)[0]
 	i.expectStarts(0, []uuid.UUID{ids[5], fresh, ids[0]}, 2, 1, 3)
 	i.ok(i.Store.Unstarted(i.ctx(), i.consumer, append([]uuid.UUID{uuid.New()}, ids...)))
@@ -367,14 +367,15 @@ func startsLately[TX any](i *inboxRig[TX]) {
 	ids := newIDs(4)
 	i.expectStarts(time.Hour, ids[:2], 1, 1)
 	i.expectStarts(time.Hour, ids, 0, 0, 1, 1)
-	i.expectStarts(0, ids, 2, 2, 2, 2) // those that gave 0 were not counted
+	i.expectStarts(0, ids, 2, 2, 2, 2) // the starts that gave 0 were not counted
 	i.ok(i.Store.Unstarted(i.ctx(), i.consumer, ids))
 	i.ok(i.Store.Unstarted(i.ctx(), i.consumer, ids[1:3]))
-	i.expectStarts(time.Hour, ids, 0, 1, 1, 0) // what was taken back is none
+	i.expectStarts(time.Hour, ids, 0, 1, 1, 0) // a start that was taken back does not count
 	i.expectStarts(time.Hour, ids, 0, 0, 0, 0)
 }
 
-// unlessConflict repeats what conflicts with others, as it may where transactions are serializable.
+// unlessConflict repeats a call that conflicts with another transaction, as serializable
+// transactions may.
 func (i *inboxRig[TX]) unlessConflict(do func() error) error {
 	for {
 		if err := do(); err == nil || i.Store.Classify(err) != inbox.Conflict {
@@ -383,8 +384,8 @@ func (i *inboxRig[TX]) unlessConflict(do func() error) error {
 	}
 }
 
-// startsRace has processes record starts of messages that they have in common, in different orders,
-// and take them back.
+// startsRace makes processes record starts of common messages, in different orders, and take the
+// starts back.
 func startsRace[TX any](i *inboxRig[TX]) {
 	ids := newIDs(30)
 	i.crowd(8, func(int) error {
@@ -426,9 +427,9 @@ func startedGroup[TX any](i *inboxRig[TX]) {
 		if !errors.Is(err, errHandler) {
 			i.Fatalf("ApplyGroup gives %v", err)
 		}
-		i.expectStarts(0, ids, 2, 2, 2, 2) // a group that was rolled back has taken none with it
+		i.expectStarts(0, ids, 2, 2, 2, 2) // a group that was rolled back removes no starts
 		i.expectGroup(claims, inbox.Applied, inbox.Duplicate, inbox.Applied, inbox.Applied)
-		i.expectStarts(0, ids, 1, 3, 1, 1) // nor has a duplicate
+		i.expectStarts(0, ids, 1, 3, 1, 1) // neither does a duplicate
 	}
 }
 

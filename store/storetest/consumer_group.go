@@ -29,7 +29,7 @@ func groupTests[TX any]() []inboxTest[TX] {
 	}
 }
 
-// effects returns a handler that adds the IDs of the members that it is to run.
+// effects returns a handler that adds the IDs of its members to the effects.
 func (i *inboxRig[TX]) effects(claims []inbox.Claim) func(ctx context.Context, tx TX, run []int) error {
 	return func(ctx context.Context, tx TX, run []int) error {
 		for _, n := range run {
@@ -98,7 +98,7 @@ func groupVerdicts[TX any](i *inboxRig[TX]) {
 			c.Isolation = level
 			claims = append(claims, c)
 		}
-		// One ID comes once in a group.
+		// A group has each ID once.
 		i.expectGroup(slices.Delete(slices.Clone(claims), 2, 3),
 			inbox.Applied, inbox.Duplicate, inbox.TooOld, inbox.Followed, inbox.Applied)
 		i.expectGroup(claims[2:3], inbox.Altered)
@@ -214,7 +214,7 @@ func groupTooOld[TX any](i *inboxRig[TX]) {
 	m := old("")
 	claims := []inbox.Claim{i.claim(m), i.claim(lasting(""))}
 	i.expectGroup(claims, inbox.TooOld, inbox.Applied)
-	i.expectGroup(claims, inbox.TooOld, inbox.Duplicate) // not a duplicate: it was not applied
+	i.expectGroup(claims, inbox.TooOld, inbox.Duplicate) // too old again, not a duplicate: the message was not applied
 	i.expectGroup(claims[:1], inbox.TooOld)
 	i.park(inbox.Parking{Message: m, State: inbox.TooOldState}, inbox.Applied)
 }

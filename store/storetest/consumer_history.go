@@ -46,7 +46,7 @@ func (i *inboxRig[TX]) fails(m *inbox.Message, why string) {
 	i.ok(err)
 }
 
-// parkedSeq parks m after so many attempts and returns its place.
+// parkedSeq parks m with a number of attempts and returns its Seq.
 func (i *inboxRig[TX]) parkedSeq(m *inbox.Message, state inbox.State, attempts int) int64 {
 	i.Helper()
 	_, err := i.Store.ParkMessage(i.ctx(), inbox.Parking{Consumer: i.consumer, Message: m, State: state, Attempts: attempts, LastError: "parked"})
@@ -70,7 +70,7 @@ func historyKeepsFailures[TX any](i *inboxRig[TX]) {
 	list, err := i.Store.MessageAttempts(i.ctx(), "", m.ID, 2)
 	i.ok(err)
 	if len(list) != 2 || list[1].Error != "second" {
-		i.Errorf("with a limit it is %+v", list)
+		i.Errorf("with a limit the history is %+v", list)
 	}
 }
 
@@ -114,7 +114,7 @@ func historyOfConsumers[TX any](i *inboxRig[TX]) {
 	all, err := i.Store.MessageAttempts(i.ctx(), "", m.ID, 10)
 	i.ok(err)
 	if len(all) != 2 || all[0].Consumer != "service/handler" || all[1].Consumer != "service/other" {
-		i.Errorf("of all consumers it is %+v", all)
+		i.Errorf("history of all consumers is %+v", all)
 	}
 }
 
@@ -140,7 +140,7 @@ func historyForgotten[TX any](i *inboxRig[TX]) {
 	all, err := i.Store.MessageAttempts(i.ctx(), "", m.ID, 10)
 	i.ok(err)
 	if len(all) != 1 || all[0].Error != "theirs" {
-		i.Errorf("what is left is %+v", all)
+		i.Errorf("remaining history is %+v", all)
 	}
 }
 
@@ -152,8 +152,8 @@ func messageIDs(messages ...*inbox.Message) []uuid.UUID {
 	return ids
 }
 
-// AllAttempts tests that a store keeps applied messages in the history, if it was asked to: those
-// that are applied alone, in a group and when they were parked.
+// AllAttempts tests that a store with the setting AllAttempts keeps applied messages in the
+// history: messages applied alone, in a group, and after they were parked.
 func AllAttempts[TX any](t *testing.T, f InboxFixture[TX]) {
 	t.Helper()
 	i := &inboxRig[TX]{rig: rig{t}, InboxFixture: f}

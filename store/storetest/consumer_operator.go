@@ -361,8 +361,8 @@ func discardRaces[TX any](i *inboxRig[TX]) {
 	i.expectParked(inbox.Discarded, inbox.Discarded)
 }
 
-// registerHeals stands for rows that an operator deleted by hand: what can be seen
-// through the contract is that nothing changes where every key has a head.
+// registerHeals tests the repair of keys without a head, as after rows were deleted by hand. The
+// contract can only show that keys with a head do not change.
 func registerHeals[TX any](i *inboxRig[TX]) {
 	i.park(inbox.Parking{Message: message("key"), State: inbox.Retrying, Ordered: true, RetryIn: time.Hour}, inbox.Applied)
 	i.following(message("key"))

@@ -27,7 +27,7 @@ func parkTests[TX any]() []inboxTest[TX] {
 	}
 }
 
-// expectSame checks that a message came back as it was kept.
+// expectSame checks that a message came back unchanged.
 func (i *inboxRig[TX]) expectSame(got, want *inbox.Message) {
 	i.Helper()
 	if got.ID != want.ID || got.Topic != want.Topic || got.Key != want.Key || got.Digest != want.Digest ||
@@ -105,7 +105,7 @@ func setAside[TX any](i *inboxRig[TX]) {
 			}
 			i.expectVerdict(i.claim(m), inbox.Applied)
 		}
-		// Every content of one ID is kept.
+		// Messages of one ID with different contents are all kept.
 		i.park(inbox.Parking{Message: otherContent(m), State: state}, inbox.Applied)
 	}
 	if n := len(i.list(inbox.Filter{})); n != 6 {
@@ -159,7 +159,7 @@ func dueAreNamed[TX any](i *inboxRig[TX]) {
 	seqs, next, err := i.Store.DueMessages(i.ctx(), i.consumer, 10)
 	i.ok(err)
 	if len(seqs) != 0 || next != 0 {
-		i.Errorf("of no messages, %v are due and the next one in %v", seqs, next)
+		i.Errorf("without messages, %v are due and the next in %v", seqs, next)
 	}
 	a, b, later := message("a"), message("b"), message("c")
 	i.park(inbox.Parking{Message: later, State: inbox.Retrying, RetryIn: time.Hour}, inbox.Applied)
@@ -169,12 +169,12 @@ func dueAreNamed[TX any](i *inboxRig[TX]) {
 	seqs, next, err = i.Store.DueMessages(i.ctx(), i.consumer, 10)
 	i.ok(err)
 	if !slices.Equal(seqs, want) || next < 50*time.Minute || next > time.Hour {
-		i.Errorf("due are %v and the next one in %v, want %v and an hour", seqs, next, want)
+		i.Errorf("due are %v and the next in %v, want %v and an hour", seqs, next, want)
 	}
 	seqs, _, err = i.Store.DueMessages(i.ctx(), i.consumer, 1)
 	i.ok(err)
 	if !slices.Equal(seqs, want[:1]) {
-		i.Errorf("first due one is %v, want %v", seqs, want[:1])
+		i.Errorf("first due message is %v, want %v", seqs, want[:1])
 	}
 }
 
@@ -203,7 +203,7 @@ func takenUpOnce[TX any](i *inboxRig[TX]) {
 			}
 			done, err = i.applyParkedAt(level, seq)
 			if err != nil || done {
-				i.Fatalf("handling it again gives %v, %v", done, err)
+				i.Fatalf("handling the message again gives %v, %v", done, err)
 			}
 			i.expectParked()
 			i.expectVerdict(i.claim(m), inbox.Duplicate)
@@ -258,7 +258,7 @@ func notToRun[TX any](i *inboxRig[TX]) {
 	i.expectEffects()
 }
 
-// takeUpWith handles a parked message by fn.
+// takeUpWith handles a parked message with fn.
 func (i *inboxRig[TX]) takeUpWith(m *inbox.Message, fn handler[TX]) (bool, error) {
 	c := inbox.Claim{Consumer: i.consumer, IdleTimeout: patience, LockTimeout: patience}
 	return i.Store.ApplyParked(i.ctx(), c, i.parked(m).Seq, func(ctx context.Context, tx TX, _ *inbox.Parked) error {

@@ -29,7 +29,7 @@ func raceTests[TX any]() []inboxTest[TX] {
 	}
 }
 
-// race lets racers apply all messages in different orders. Every third handler fails.
+// race makes racers apply all messages in different orders. Every third handler fails.
 func (i *inboxRig[TX]) race(racers, messages int, level inbox.Isolation) {
 	claims := make([]inbox.Claim, messages)
 	for n := range claims {
@@ -75,7 +75,7 @@ func (i *inboxRig[TX]) crowd(n int, fn func(n int) error) {
 	}
 }
 
-// insist applies a message, through conflicts and handlers that fail at random.
+// insist applies a message until it succeeds, through conflicts and random failures of handlers.
 func (i *inboxRig[TX]) insist(c inbox.Claim) (inbox.Verdict, error) {
 	for {
 		v, err := i.Store.Apply(i.ctx(), c, func(ctx context.Context, tx TX) error {
@@ -93,7 +93,7 @@ func (i *inboxRig[TX]) insist(c inbox.Claim) (inbox.Verdict, error) {
 	}
 }
 
-// expectEach checks that there is one effect for each claim.
+// expectEach checks that each claim has exactly one effect.
 func (i *inboxRig[TX]) expectEach(claims []inbox.Claim) {
 	i.Helper()
 	names, err := i.Effects(i.ctx())
@@ -198,8 +198,8 @@ func parkingClaims[TX any](i *inboxRig[TX]) {
 	i.expectEffects()
 }
 
-// parkRacesApply lets a copy that failed for the last time be parked while
-// another is handled: the message is applied or dead, never both.
+// parkRacesApply parks a copy after its last failure while another copy is handled: the message is
+// applied or dead, never both.
 func parkRacesApply[TX any](i *inboxRig[TX]) {
 	for range 25 {
 		m := message("")
@@ -254,8 +254,8 @@ func forgetRacesApply[TX any](i *inboxRig[TX]) {
 	}
 }
 
-// orderRaces lets one process deliver the messages of a key in order while
-// handlers fail at random, and two others take up what was parked.
+// orderRaces makes one process deliver the messages of a key in order while handlers fail at
+// random, and two other processes handle parked messages.
 func orderRaces[TX any](i *inboxRig[TX]) {
 	for _, level := range levels {
 		const messages = 30
@@ -291,7 +291,7 @@ func indexes(names, order []string) []int {
 	return list
 }
 
-// deliver hands messages out in order. One whose handler fails is parked.
+// deliver applies messages in order. If a handler fails, it parks the message.
 func (i *inboxRig[TX]) deliver(list []*inbox.Message, level inbox.Isolation, applied *atomic.Int64) error {
 	for n, m := range list {
 		c := i.ordered(m)
@@ -320,12 +320,12 @@ func (i *inboxRig[TX]) deliver(list []*inbox.Message, level inbox.Isolation, app
 	return nil
 }
 
-// retry takes up what is due until everything was applied.
+// retry handles due messages until all messages are applied.
 func (i *inboxRig[TX]) retry(level inbox.Isolation, messages int64, applied *atomic.Int64) error {
 	begun := time.Now()
 	for applied.Load() < messages && i.ctx().Err() == nil {
 		if time.Since(begun) > 2*patience {
-			return fmt.Errorf("only %d of %d messages were applied: the others are stuck", applied.Load(), messages)
+			return fmt.Errorf("only %d of %d messages were applied: the rest is stuck", applied.Load(), messages)
 		}
 		seqs, _, err := i.Store.DueMessages(i.ctx(), i.consumer, 3)
 		if err != nil {

@@ -55,7 +55,7 @@ func registration[TX any](i *inboxRig[TX]) {
 		return err
 	})
 	if slices.Min(numbers) != slices.Max(numbers) || numbers[0] == i.consumer {
-		i.Errorf("registering at once gives the numbers %v", numbers)
+		i.Errorf("concurrent registrations give the numbers %v", numbers)
 	}
 }
 
@@ -208,7 +208,7 @@ func withoutStamp[TX any](i *inboxRig[TX]) {
 		i.ok(err)
 		return n == 1
 	})
-	i.expectVerdict(i.claim(m), inbox.Applied) // and not beyond it
+	i.expectVerdict(i.claim(m), inbox.Applied) // beyond the window the copy is not recognised
 }
 
 func forgetsOld[TX any](i *inboxRig[TX]) {
@@ -255,7 +255,7 @@ func forgetsAfterGrace[TX any](i *inboxRig[TX]) {
 	n, err = i.forget(i.consumer, 0, 10)
 	i.ok(err)
 	if n != 1 {
-		i.Errorf("%d IDs were removed after it, want 1", n)
+		i.Errorf("%d IDs were removed after the grace, want 1", n)
 	}
 }
 
@@ -294,7 +294,7 @@ func parkedIDsStay[TX any](i *inboxRig[TX]) {
 	i.expectEffects(m.ID.String())
 }
 
-// forget removes dispatch IDs and returns how many.
+// forget removes dispatch IDs and returns the number of removed IDs.
 func (i *inboxRig[TX]) forget(consumerID int, grace time.Duration, limit int) (int, error) {
 	f, err := i.Store.Forget(i.ctx(), consumerID, grace, time.Time{}, limit)
 	return f.IDs, err
@@ -352,7 +352,7 @@ func forgetsDiscarded[TX any](i *inboxRig[TX]) {
 	forget(over, 2, 1)
 	i.expectParked(inbox.Dead)
 	i.expectVerdict(i.claim(gone[0]), inbox.Duplicate)
-	i.expectVerdict(i.claim(gone[1]), inbox.Applied) // it was never claimed
+	i.expectVerdict(i.claim(gone[1]), inbox.Applied) // the message was never claimed
 	i.expectVerdict(i.claim(gone[2]), inbox.Duplicate)
 }
 
@@ -376,13 +376,13 @@ func keepsHorizon[TX any](i *inboxRig[TX]) {
 	note(24*time.Hour, now.Add(24*time.Hour))
 	expect(24*time.Hour, now.Add(24*time.Hour))
 	note(24*time.Hour, now.Add(time.Hour))
-	expect(24*time.Hour, now.Add(24*time.Hour)) // the latest end of the longest
+	expect(24*time.Hour, now.Add(24*time.Hour)) // the latest end of the longest horizon
 	note(time.Hour, now.Add(48*time.Hour))
-	expect(24*time.Hour, now.Add(24*time.Hour)) // a shorter one does not keep it alive
+	expect(24*time.Hour, now.Add(24*time.Hour)) // a shorter horizon does not extend the longest
 	note(24*time.Hour, now.Add(25*time.Hour))
 	expect(24*time.Hour, now.Add(25*time.Hour))
 	note(36*time.Hour, now.Add(-time.Hour))
-	expect(0, time.Time{}) // it is over
+	expect(0, time.Time{}) // the horizon is over
 	note(time.Hour, now.Add(time.Hour))
 	expect(time.Hour, now.Add(time.Hour))
 	r, err := i.Store.Register(i.ctx(), "service/other", time.Hour)

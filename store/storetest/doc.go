@@ -1,8 +1,7 @@
-// Package storetest holds the contracts of stores as tests.
+// Package storetest tests stores against their contracts.
 //
-// A store that passes [Producer] can be an outbox's, one that passes [Consumer]
-// an inbox's. They are for those who write a store of their own, and are called from a
-// test of theirs:
+// A store that passes [Producer] can keep an outbox, and a store that passes [Consumer] an inbox.
+// The author of a store calls both from a test:
 //
 //	func TestContract(t *testing.T) {
 //		storetest.Producer(t, func(t *testing.T) storetest.OutboxFixture[*sql.Tx] {
@@ -11,7 +10,6 @@
 //		})
 //	}
 //
-// The tests need nothing of a store but its contract. They wait for leases that
-// expire and for locks, but never sleep for a time that a slow machine would
-// make too short.
+// The tests use only the contract of a store. They wait for locks and for the end of leases, but
+// never sleep for a time that would be too short on a slow machine.
 package storetest

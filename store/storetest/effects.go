@@ -14,8 +14,8 @@ import (
 	"github.com/boxpair/boxpair/store/inbox"
 )
 
-// Effects tests that a store keeps the contract of [inbox.EffectStore], which the fixture's store
-// must be. open returns a new, empty inbox for each test. The tests run in parallel.
+// Effects tests that a store keeps the contract of [inbox.EffectStore]. The fixture's store must
+// implement it. open returns a new, empty inbox for each test. The tests run in parallel.
 func Effects[TX any](t *testing.T, open func(t *testing.T) InboxFixture[TX]) {
 	t.Helper()
 	for fact, test := range map[string]func(*ledger[TX]){
@@ -40,14 +40,14 @@ func Effects[TX any](t *testing.T, open func(t *testing.T) InboxFixture[TX]) {
 			i.consumer = i.register("service/handler")
 			store, ok := i.Store.(inbox.EffectStore[TX])
 			if !ok {
-				t.Fatal("the store keeps no effects")
+				t.Fatal("the store is no inbox.EffectStore")
 			}
 			test(&ledger[TX]{inboxRig: i, effects: store})
 		})
 	}
 }
 
-// ledger is a test and the ledger that it works on.
+// ledger is a test with its ledger.
 type ledger[TX any] struct {
 	*inboxRig[TX]
 	effects inbox.EffectStore[TX]
@@ -62,7 +62,7 @@ func (l *ledger[TX]) intent(m *inbox.Message) inbox.EffectIntent {
 	}
 }
 
-// prepare has messages applied whose handler records an intent.
+// prepare applies messages with a handler that records an intent.
 func (l *ledger[TX]) prepare(messages ...*inbox.Message) {
 	l.Helper()
 	for _, m := range messages {
@@ -87,12 +87,12 @@ func (l *ledger[TX]) takeWith(t inbox.EffectTake) []inbox.EffectRun {
 	return runs
 }
 
-// take takes up what is due, and checks of which messages it is.
+// take takes due effects, and checks the messages of the effects.
 func (l *ledger[TX]) take(want ...*inbox.Message) []inbox.EffectRun {
 	l.Helper()
 	runs := l.takeWith(inbox.EffectTake{Lease: lease})
 	if len(runs) != len(want) {
-		l.Fatalf("%d effects are taken up, want %d: %+v", len(runs), len(want), runs)
+		l.Fatalf("%d effects are taken, want %d: %+v", len(runs), len(want), runs)
 	}
 	for n, m := range want {
 		if runs[n].ID != m.ID {
@@ -148,7 +148,7 @@ func (l *ledger[TX]) wantFollowed(want ...*inbox.Message) {
 	got, err := l.Effects(l.ctx())
 	l.ok(err)
 	if !slices.Equal(got, names) && len(got)+len(names) > 0 {
-		l.Errorf("what followed is %q, want %q", got, names)
+		l.Errorf("effects of Finish are %q, want %q", got, names)
 	}
 }
 
@@ -180,7 +180,7 @@ func (l *ledger[TX]) conflicts() {
 		l.Error(err)
 	}
 	if err := again(func(e *inbox.EffectIntent) { e.Intent = []byte("other") }); !errors.Is(err, inbox.ErrEffectConflict) {
-		l.Errorf("another intent: %v", err)
+		l.Errorf("preparing another intent gives %v", err)
 	}
 }
 
@@ -200,7 +200,7 @@ func (l *ledger[TX]) takenOnce() {
 	l.want(m, inbox.EffectPending, false, 1, "")
 	_, next, err := l.effects.TakeEffects(l.ctx(), inbox.EffectTake{Consumer: l.consumer, Limit: 1, Lease: lease, MaxAttempts: 9})
 	if err != nil || next < 50*time.Minute || next > time.Hour {
-		l.Errorf("the next one is due in %v, %v", next, err)
+		l.Errorf("the next effect is due in %v, %v", next, err)
 	}
 	l.wantHistory(m, "effect_failed", "no")
 }
@@ -232,11 +232,11 @@ func (l *ledger[TX]) shared() {
 	wg.Wait()
 	for seq, times := range seen {
 		if times != 1 {
-			l.Errorf("effect %d was taken up %d times", seq, times)
+			l.Errorf("effect %d was taken %d times", seq, times)
 		}
 	}
 	if len(seen) != n {
-		l.Errorf("%d effects were taken up", len(seen))
+		l.Errorf("%d effects were taken", len(seen))
 	}
 }
 
@@ -265,10 +265,10 @@ func (l *ledger[TX]) finished() {
 	l.prepare(m)
 	r := l.take(m)[0]
 	if !l.finish(&r, "result") {
-		l.Error("it was not finished")
+		l.Error("the effect was not finished")
 	}
 	if l.finish(&r, "again") || l.settle(&r, inbox.EffectOutcome{State: inbox.EffectPending}) {
-		l.Error("it was finished twice")
+		l.Error("the effect was finished twice")
 	}
 	l.wantFollowed(m)
 	l.want(m, inbox.EffectDone, false, 1, "result")
@@ -295,7 +295,7 @@ func (l *ledger[TX]) finishFails() {
 	l.wantFollowed(m)
 }
 
-// expire takes m up under a lease that has ended.
+// expire takes the effect of m under a lease that has ended.
 func (l *ledger[TX]) expire(m *inbox.Message) inbox.EffectRun {
 	l.Helper()
 	runs := l.takeWith(inbox.EffectTake{Lease: -time.Second})
@@ -309,12 +309,12 @@ func (l *ledger[TX]) lost() {
 	m := message("")
 	l.prepare(m)
 	l.expire(m)
-	l.want(m, inbox.EffectUncertain, false, 1, "") // before anybody has looked
+	l.want(m, inbox.EffectUncertain, false, 1, "") // before a call has ended the lease
 	if runs := l.takeWith(inbox.EffectTake{Lease: -time.Second, Again: true}); len(runs) != 1 || !runs[0].Uncertain || runs[0].Attempts != 2 {
 		l.Fatalf("taken up: %+v", runs)
 	}
 	if runs := l.takeWith(inbox.EffectTake{Lease: lease, Again: true, MaxAttempts: 2}); len(runs) != 0 {
-		l.Errorf("after its last attempt: %+v", runs)
+		l.Errorf("taken after the last attempt: %+v", runs)
 	}
 	l.want(m, inbox.EffectUncertain, true, 2, "")
 	other := message("")
@@ -367,7 +367,7 @@ func (l *ledger[TX]) late() {
 	l.take()
 	l.want(m, inbox.EffectUncertain, true, 1, "")
 	if !l.finish(&r, "result") {
-		l.Error("it was not finished")
+		l.Error("the effect was not finished")
 	}
 	l.want(m, inbox.EffectDone, false, 1, "result")
 }
@@ -388,23 +388,23 @@ func (l *ledger[TX]) operators() {
 	discard := inbox.EffectChange{State: inbox.EffectDiscarded, Reason: "because"}
 	l.change(of, redrive)
 	l.change(of, resolve)
-	r := l.expire(m) // uncertain to whoever looks
+	r := l.expire(m) // listed as uncertain
 	l.change(of, redrive, m)
 	if l.finish(&r, "zombie's") {
-		l.Error("what was in flight has changed it")
+		l.Error("a run in flight has changed the effect")
 	}
 	l.want(m, inbox.EffectPending, false, 0, "")
 	r = l.take(m)[0]
-	l.change(of, discard) // somebody is at it
+	l.change(of, discard) // the effect is doing
 	l.settle(&r, inbox.EffectOutcome{State: inbox.EffectUncertain, Uncertain: true, Attempts: 1})
 	l.change(inbox.EffectFilter{Keys: []uuid.UUID{r.Key}}, resolve, m)
 	l.want(m, inbox.EffectAnswered, true, 0, "told")
-	if e := l.one(m); e.Reason != "" { // it is why an effect was discarded
+	if e := l.one(m); e.Reason != "" { // Reason is for discarded effects only
 		l.Errorf("effect that was resolved has the reason %q", e.Reason)
 	}
 	r = l.take(m)[0]
 	l.settle(&r, inbox.EffectOutcome{State: inbox.EffectDead, Attempts: 1})
-	l.change(of, resolve) // its result is known
+	l.change(of, resolve) // the result is known
 	l.change(of, redrive, m)
 	l.want(m, inbox.EffectAnswered, false, 0, "told")
 	l.change(of, discard, m)
@@ -428,7 +428,7 @@ func (l *ledger[TX]) forgotten() {
 	forget := func(age time.Duration, limit, want int) {
 		n, err := l.effects.ForgetEffects(l.ctx(), l.consumer, age, limit)
 		if err != nil || n != want {
-			l.Errorf("%d are forgotten, %v; want %d", n, err, want)
+			l.Errorf("%d effects are forgotten, %v; want %d", n, err, want)
 		}
 	}
 	forget(time.Hour, 10, 0)

@@ -8,8 +8,8 @@ import (
 	"github.com/boxpair/boxpair/store/outbox"
 )
 
-// MisuseFixture is an empty outbox and inbox, for one test, and what a handler can do to its
-// transaction there.
+// MisuseFixture is an empty outbox and inbox for one test, with the means of a handler to misuse
+// its transaction.
 type MisuseFixture[TX any] struct {
 	Store interface {
 		outbox.Store[TX]
@@ -17,7 +17,7 @@ type MisuseFixture[TX any] struct {
 		inbox.EffectStore[TX]
 		inbox.RequestStore[TX]
 	}
-	// Effect, Effects, Break, ErrorsDoom and OneWriter are those of an [InboxFixture].
+	// Effect, Effects, Break, ErrorsDoom and OneWriter are as in [InboxFixture].
 	Effect     func(ctx context.Context, tx TX, name string) error
 	Effects    func(ctx context.Context) ([]string, error)
 	Break      func(ctx context.Context, tx TX) error
@@ -27,20 +27,20 @@ type MisuseFixture[TX any] struct {
 	Exec func(ctx context.Context, tx TX, sql string) error
 	// Commit and Rollback are the methods of tx.
 	Commit, Rollback func(ctx context.Context, tx TX) error
-	// LeaveOpen begins to read rows in tx, and does not close them.
+	// LeaveOpen begins to read rows in tx, and leaves the rows open.
 	LeaveOpen func(ctx context.Context, tx TX) error
-	// LeaveBatchOpen sends a batch of statements in tx, and does not close its results.
+	// LeaveBatchOpen sends a batch of statements in tx, and leaves the results open.
 	LeaveBatchOpen func(ctx context.Context, tx TX) error
-	// Past runs statements on the connection of tx where the store does not see them.
+	// Past runs statements on the connection of tx, unseen by the store.
 	Past func(ctx context.Context, tx TX, sql ...string) error
-	// State returns what decides what statements in tx do and a handler could change: settings, the
-	// role, the isolation level, where names are looked for.
+	// State returns the session state that a handler could change and that affects statements in
+	// tx: settings, the role, the isolation level, the search path.
 	State func(ctx context.Context, tx TX) (string, error)
-	// Changes are the statements that change that, or for which some databases commit, by the facts
-	// of [Misuse].
+	// Changes are statements that change the session state, or for which some databases commit, by
+	// the facts of [Misuse].
 	Changes map[string]MisuseChange
-	// Without says, by the facts of [Misuse], why the database, or its driver, does not know a
-	// misuse.
+	// Without says, by the facts of [Misuse], why a misuse is not possible with the database or its
+	// driver.
 	Without map[string]string
 }
 
@@ -48,20 +48,21 @@ type MisuseFixture[TX any] struct {
 // committed.
 type MisuseChange struct {
 	SQL string
-	// Says is part of the error that the handler's transaction ends with. "": there is none, and
-	// the effect is there.
+	// Says is part of the error of the handler's transaction. "" means that the transaction commits
+	// and the effect exists.
 	Says string
-	// Past tells that the store cannot refuse it: what it has committed stays.
+	// Past tells that the store cannot refuse the statement: changes that the statement has
+	// committed stay.
 	Past bool
 }
 
 // Misuse tests that a handler that misuses its transaction loses nothing: no message is
-// acknowledged without its effect, none has two effects, no neighbour of a group and no later
-// message is hurt, and an error says what was done wrong. It tries each misuse in each way in which
-// a function is given a transaction. open returns a new, empty store for each test.
+// acknowledged without its effect or has two effects, no other message of the group and no later
+// message is harmed, and an error names the misuse. It tries each misuse in each way in which a
+// function gets a transaction. open returns a new, empty store for each test.
 //
-// The facts of misuses are shown by go test -v. A fixture has to have what each of them needs, or
-// say in Without why not.
+// go test -v shows the facts of misuses. A fixture must have the means for each misuse, or say in
+// Without why not.
 func Misuse[TX any](t *testing.T, open func(t *testing.T) MisuseFixture[TX]) {
 	t.Helper()
 	for _, w := range ways[TX]() {
@@ -91,7 +92,7 @@ func Misuse[TX any](t *testing.T, open func(t *testing.T) MisuseFixture[TX]) {
 	}
 }
 
-// way is one in which a function is given a transaction.
+// way is a way in which a function gets a transaction.
 type way[TX any] struct {
 	name string
 	run  func(*misuse[TX])

@@ -14,28 +14,28 @@ import (
 type abuse[TX any] struct {
 	fact string
 	do   func(m *misuse[TX], ctx context.Context, at *given[TX]) error
-	says string // what the error says; "": it does no harm
-	// past tells that the store cannot refuse it: what it has committed stays, and an operator
-	// decides.
+	says string // part of the error; "" if the abuse does no harm
+	// past tells that the store cannot refuse the abuse: changes that it has committed stay, and an
+	// operator decides.
 	past bool
-	// late tells that it takes longer than the function has.
+	// late tells that the abuse exceeds the deadline of the function.
 	late bool
-	// dooms tells that it does harm where a failed statement does.
+	// dooms tells that the abuse does harm if ErrorsDoom is set.
 	dooms bool
-	// calls tells that it has another message handled meanwhile.
+	// calls tells that the abuse handles another message meanwhile.
 	calls bool
 	needs func(f *MisuseFixture[TX]) bool
 	not   map[string]string // why it does not apply, by way
 }
 
-// given is what a function is given.
+// given has the arguments of a function.
 type given[TX any] struct {
 	tx  TX
-	msg *watermill.Message // nil: there is none
-	r   *http.Request      // likewise
+	msg *watermill.Message // nil for a request or Transact
+	r   *http.Request      // nil except for a request
 }
 
-// does has the abuse change how later statements run.
+// does makes the abuse run the statement of change.
 func (x *abuse[TX]) does(change MisuseChange) {
 	x.do = func(m *misuse[TX], ctx context.Context, at *given[TX]) error { return m.Exec(ctx, at.tx, change.SQL) }
 	x.says, x.past, x.needs = change.Says, change.Past, nil
@@ -59,7 +59,7 @@ func exec[TX any](sql string) func(m *misuse[TX], ctx context.Context, at *given
 	return func(m *misuse[TX], ctx context.Context, at *given[TX]) error { return m.Exec(ctx, at.tx, sql) }
 }
 
-// refused are ends of the transaction that a store refuses.
+// refused are attempts to end the transaction that a store refuses.
 func refused[TX any]() []abuse[TX] {
 	all := []abuse[TX]{
 		{fact: "commits", do: func(m *misuse[TX], ctx context.Context, at *given[TX]) error { return m.Commit(ctx, at.tx) }},
@@ -79,7 +79,7 @@ func refused[TX any]() []abuse[TX] {
 	return all
 }
 
-// endingsPast are seen afterwards.
+// endingsPast are ends of the transaction that a store can only detect afterwards.
 func endingsPast[TX any]() []abuse[TX] {
 	past := func(fact string, sql ...string) abuse[TX] {
 		return abuse[TX]{
@@ -97,7 +97,7 @@ func endingsPast[TX any]() []abuse[TX] {
 	}
 }
 
-// leftovers are what a function leaves behind.
+// leftovers are abuses by leaving work behind, such as open rows.
 func leftovers[TX any]() []abuse[TX] {
 	return []abuse[TX]{
 		{fact: "leaves rows open", says: saysOpen, do: func(m *misuse[TX], ctx context.Context, at *given[TX]) error { return m.LeaveOpen(ctx, at.tx) }},
@@ -114,7 +114,7 @@ func leftovers[TX any]() []abuse[TX] {
 			m.behind.Go(func() {
 				<-m.returned
 				if m.Effect(context.WithoutCancel(ctx), at.tx, "later") == nil {
-					m.Error("a transaction is used after its handler has returned")
+					m.Error("the transaction works after its handler has returned")
 				}
 			})
 			return nil
@@ -127,7 +127,7 @@ func leftovers[TX any]() []abuse[TX] {
 	}
 }
 
-// interruptions keep a function from returning as it should.
+// interruptions keep a function from returning normally.
 func interruptions[TX any]() []abuse[TX] {
 	return []abuse[TX]{
 		{fact: "panics", says: boom, do: func(*misuse[TX], context.Context, *given[TX]) error { panic(boom) }},
@@ -139,7 +139,7 @@ func interruptions[TX any]() []abuse[TX] {
 			select {
 			case <-ctx.Done():
 			case <-time.After(patience):
-				m.Error("the context has no end")
+				m.Error("the context does not end")
 			}
 			return m.Effect(context.WithoutCancel(ctx), at.tx, "late")
 		}},
@@ -150,7 +150,7 @@ func interruptions[TX any]() []abuse[TX] {
 	}
 }
 
-// meddlings are with messages.
+// meddlings are abuses of messages.
 func meddlings[TX any]() []abuse[TX] {
 	noHandler := map[string]string{inRequest: "it is no handler of an inbox", inTransact: "it is no handler of an inbox"}
 	return []abuse[TX]{
@@ -179,7 +179,7 @@ func meddlings[TX any]() []abuse[TX] {
 	}
 }
 
-// changes are of how later statements run.
+// changes are abuses that change how later statements run.
 func changes[TX any]() []abuse[TX] {
 	return ofFixture[TX](
 		"changes a setting for the transaction",
@@ -194,7 +194,7 @@ func changes[TX any]() []abuse[TX] {
 	)
 }
 
-// implied are statements for which some databases commit what came before.
+// implied are statements before which some databases commit.
 func implied[TX any]() []abuse[TX] {
 	return ofFixture[TX](
 		"defines a table",
@@ -206,7 +206,7 @@ func implied[TX any]() []abuse[TX] {
 	)
 }
 
-// ofFixture are abuses of which the fixture knows the statements, and what comes of them.
+// ofFixture are abuses whose statements and outcomes come from the fixture.
 func ofFixture[TX any](facts ...string) []abuse[TX] {
 	all := make([]abuse[TX], len(facts))
 	for i, fact := range facts {

@@ -20,7 +20,7 @@ func (m *misuse[TX]) harmful() bool {
 	return m.abuse.says != ""
 }
 
-// check looks at what became of the messages of an inbox.
+// check checks the outcomes of the messages of an inbox.
 func (m *misuse[TX]) check() {
 	m.Helper()
 	list, err := m.inbox.ListParked(m.ctx(), inbox.Filter{})
@@ -37,7 +37,7 @@ func (m *misuse[TX]) check() {
 	m.checkWith(errs)
 }
 
-// checkWith checks effects and events, with the errors of what waits for an operator.
+// checkWith checks effects and events. errs are the errors of messages that wait for an operator.
 func (m *misuse[TX]) checkWith(errs []string) {
 	m.Helper()
 	m.checkLeft()
@@ -45,15 +45,14 @@ func (m *misuse[TX]) checkWith(errs []string) {
 	m.checkErrors(errs)
 }
 
-// checkLeft checks that nothing is left of a function: not its transaction, and not what it has
-// set.
+// checkLeft checks that a function has left neither its transaction nor its settings behind.
 func (m *misuse[TX]) checkLeft() {
 	m.Helper()
 	close(m.returned)
 	m.behind.Wait()
 	for _, tx := range m.kept {
 		if m.Effect(m.ctx(), tx, "later") == nil {
-			m.Error("a transaction is used after its handler has returned")
+			m.Error("the transaction works after its handler has returned")
 		}
 	}
 	if state := m.stateNow(); state != m.state {
@@ -61,8 +60,8 @@ func (m *misuse[TX]) checkLeft() {
 	}
 }
 
-// effects returns the effects, without those of the message that an abuse has had handled, which it
-// checks.
+// effects returns the effects, except the effect of the message that an abuse handles; it checks
+// this message.
 func (m *misuse[TX]) effects() []string {
 	m.Helper()
 	effects, err := m.Effects(m.ctx())
@@ -76,7 +75,7 @@ func (m *misuse[TX]) effects() []string {
 		return true
 	})
 	if called > 1 || m.called && called == 0 {
-		m.Errorf("message that another handler has had handled: taken %t, %d effects", m.called, called)
+		m.Errorf("message handled within another handler: taken %t, %d effects", m.called, called)
 	}
 	return effects
 }
@@ -104,7 +103,7 @@ func (m *misuse[TX]) checkEffects(errs []string) {
 			m.Errorf("message %d has %d effects, want %d", n, count, want)
 		}
 	}
-	if m.abuse.past { // some of it may have been committed; each that is not whole waits for an operator
+	if m.abuse.past { // a part may be committed; every incomplete message waits for an operator
 		if whole := misuseMessages - len(errs); whole > int(stats.Pending) || len(errs) == 0 {
 			m.Errorf("%d messages pass for applied, with %d events; errors are %q", whole, stats.Pending, errs)
 		}
@@ -113,7 +112,7 @@ func (m *misuse[TX]) checkEffects(errs []string) {
 	}
 }
 
-// checkErrors looks at what the operator is told.
+// checkErrors checks the errors that the operator sees.
 func (m *misuse[TX]) checkErrors(errs []string) {
 	m.Helper()
 	if !m.harmful() {
@@ -150,8 +149,8 @@ func (m *misuse[TX]) checkOne(err error) {
 	}
 }
 
-// checkRequest checks the effect and the event of a request, with what it was logged with or ended
-// with.
+// checkRequest checks the effect and the event of a request, and the errors that were logged or
+// returned.
 func (m *misuse[TX]) checkRequest(errs []string) {
 	m.Helper()
 	m.checkLeft()

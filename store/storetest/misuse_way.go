@@ -23,7 +23,7 @@ import (
 	"github.com/boxpair/boxpair/transport"
 )
 
-// misuse is a test of one abuse in one way of handling.
+// misuse is a test of one abuse in one [way].
 type misuse[TX any] struct {
 	rig
 	MisuseFixture[TX]
@@ -42,13 +42,13 @@ type misuse[TX any] struct {
 
 	kept     []TX
 	behind   sync.WaitGroup
-	returned chan struct{} // no function runs any more
+	returned chan struct{} // closed when no function runs any more
 }
 
 const (
 	misuseMessages = 5
 	culprit        = 2
-	// misuseCalled is the message that an abuse has handled.
+	// misuseCalled is the number of the message that an abuse handles.
 	misuseCalled = misuseMessages
 	misuseTime   = 2 * time.Second // of a function that takes longer
 )
@@ -94,7 +94,7 @@ func misuseMessage(n int) *watermill.Message {
 	return e.Message()
 }
 
-// begun checks that nothing has leaked into a function that begins.
+// begun checks that no setting has leaked into a function that begins.
 func (m *misuse[TX]) begun(ctx context.Context, tx TX) error {
 	state, err := m.State(ctx, tx)
 	if err == nil && state != m.state {
@@ -103,15 +103,15 @@ func (m *misuse[TX]) begun(ctx context.Context, tx TX) error {
 	return err
 }
 
-// work is what the handler does for a message: the effect, the abuse if it is the culprit's, and an
-// event. It swallows what the abuse returned.
+// work is the work of the handler for a message: the effect, the abuse for the culprit's message,
+// and an event. It swallows the error of the abuse.
 func (m *misuse[TX]) work(ctx context.Context, w *consumer.Work[TX], id uuid.UUID) error {
 	n := 0
 	for misuseID(n) != id {
 		n++
 	}
 	msg := w.Message()
-	payload := string(msg.Payload) // what follows an effect has the intent instead
+	payload := string(msg.Payload) // the handler after an effect gets the intent instead
 	if payload != misusePayload && payload != "" || msg.UUID != w.Event().ID.String() || msg.Metadata.Get(transport.MetaKey) == "" {
 		m.Errorf("message %d is %q, %q, %v: an earlier attempt has changed it", n, msg.UUID, msg.Payload, msg.Metadata)
 	}
@@ -119,7 +119,7 @@ func (m *misuse[TX]) work(ctx context.Context, w *consumer.Work[TX], id uuid.UUI
 		return err
 	}
 	if n == culprit {
-		_ = m.abuse.do(m, ctx, &given[TX]{tx: w.DB(), msg: msg}) // a handler that looks at no error
+		_ = m.abuse.do(m, ctx, &given[TX]{tx: w.DB(), msg: msg}) // a handler that ignores errors
 	}
 	if _, err := w.Queue(producer.Event{Topic: "out", Random: true}); err != nil {
 		return err
@@ -130,7 +130,7 @@ func (m *misuse[TX]) work(ctx context.Context, w *consumer.Work[TX], id uuid.UUI
 	return nil
 }
 
-// call has a message handled within a handler.
+// call handles a message within a handler.
 func (m *misuse[TX]) call(ctx context.Context, h *consumer.Handler[TX]) error {
 	msg := misuseMessage(misuseCalled)
 	msg.SetContext(ctx)
@@ -152,7 +152,7 @@ func (m *misuse[TX]) config() consumer.HandlerConfig {
 	return cfg
 }
 
-// handle makes a handler of the work.
+// handle makes a handler of work.
 func (m *misuse[TX]) handle(cfg consumer.HandlerConfig) *consumer.Handler[TX] {
 	m.Helper()
 	h, err := m.inbox.Handle("handler", func(ctx context.Context, w *consumer.Work[TX], _ *watermill.Message) error {
@@ -165,7 +165,7 @@ func (m *misuse[TX]) handle(cfg consumer.HandlerConfig) *consumer.Handler[TX] {
 	return h
 }
 
-// consume has all messages handled, at the same time or one after another.
+// consume handles all messages, at the same time or one after another.
 func (m *misuse[TX]) consume(h *consumer.Handler[TX], together bool) {
 	m.Helper()
 	m.self = h
@@ -206,7 +206,7 @@ func (m *misuse[TX]) optimistic() {
 func (m *misuse[TX]) grouped() consumer.HandlerConfig {
 	cfg := m.config()
 	cfg.GroupSize, cfg.GroupWait = misuseMessages, patience
-	if m.abuse.late || m.abuse.calls { // some come by themselves
+	if m.abuse.late || m.abuse.calls { // such abuses end with an error anyway
 		cfg.GroupWait = misuseTime / 8
 	}
 	return cfg
@@ -241,7 +241,7 @@ func (m *misuse[TX]) batch() {
 	m.check()
 }
 
-// parkedBefore has the first attempt of each message fail.
+// parkedBefore makes the first attempt of each message fail.
 func (m *misuse[TX]) parkedBefore() {
 	m.open()
 	cfg := m.config()
@@ -277,7 +277,7 @@ func (m *misuse[TX]) effectConfig() effects.Config {
 	return effects.Config{Handler: m.config(), MaxAttempts: 2, MinBackoff: time.Nanosecond, MaxBackoff: time.Nanosecond}
 }
 
-// settle waits for all effects elsewhere.
+// settle waits for all effects outside the database.
 func (m *misuse[TX]) settle(h *consumer.Handler[TX]) {
 	m.Helper()
 	m.eventually("all effects are settled", func() bool {
@@ -288,7 +288,8 @@ func (m *misuse[TX]) settle(h *consumer.Handler[TX]) {
 	})
 }
 
-// beforeEffect has the effect elsewhere done only for what was prepared.
+// beforeEffect abuses the handler that prepares an effect outside the database. Only prepared
+// effects may be done.
 func (m *misuse[TX]) beforeEffect() {
 	m.open()
 	h, err := effects.Handle(m.inbox, "handler", effects.Effect[TX, uuid.UUID, uuid.UUID]{
@@ -313,7 +314,7 @@ func (m *misuse[TX]) beforeEffect() {
 			want = 0
 		}
 		if got := m.ran[misuseID(n)]; got != want {
-			m.Errorf("effect elsewhere of message %d was done %d times, want %d", n, got, want)
+			m.Errorf("outside effect of message %d was done %d times, want %d", n, got, want)
 		}
 	}
 	m.check()
@@ -347,8 +348,7 @@ func (m *misuse[TX]) afterEffect() {
 	m.checkWith(errs)
 }
 
-// survived runs a function to its end, whatever that is: in a goroutine of its own, and with a
-// panic for an error.
+// survived runs a function to any end, in a goroutine of its own. A panic becomes an error.
 func survived(run func() error) (err error) {
 	var wg sync.WaitGroup
 	wg.Go(func() {
@@ -364,7 +364,7 @@ func survived(run func() error) (err error) {
 	return err
 }
 
-// timed returns a context that ends soon if the abuse waits for that.
+// timed returns a context that ends soon if the abuse is late.
 func (m *misuse[TX]) timed() (context.Context, context.CancelFunc) {
 	if m.abuse.late {
 		return context.WithTimeout(m.ctx(), misuseTime/8)
@@ -372,7 +372,7 @@ func (m *misuse[TX]) timed() (context.Context, context.CancelFunc) {
 	return context.WithCancel(m.ctx())
 }
 
-// transact has the abuse in a Transact, and looks at its error.
+// transact runs the abuse in a Transact, and checks the error.
 func (m *misuse[TX]) transact() {
 	m.open()
 	ctx, cancel := m.timed()
@@ -390,7 +390,7 @@ func (m *misuse[TX]) transact() {
 	m.checkOne(err)
 }
 
-// request has the abuse in the handler of an idempotent request, which is repeated.
+// request runs the abuse in the handler of an idempotent request, and repeats the request.
 func (m *misuse[TX]) request() {
 	m.open()
 	var log strings.Builder

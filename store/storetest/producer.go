@@ -15,35 +15,35 @@ import (
 	"github.com/boxpair/boxpair/transport"
 )
 
-// patience is how long a test waits for something that should happen soon.
+// patience bounds the wait of a test for an event that should happen soon.
 const patience = 20 * time.Second
 
-// OutboxFixture is an empty outbox, for one test.
+// OutboxFixture is an empty outbox for one test.
 type OutboxFixture[TX any] struct {
 	Store outbox.Store[TX]
 	// Begin begins a transaction at the store's default isolation level.
 	Begin func(ctx context.Context) (TX, error)
-	// Commit and Rollback end one. Rolling back what has ended may be an error, but
-	// does nothing.
+	// Commit and Rollback end a transaction. Rolling back an ended transaction may return an error,
+	// but does nothing.
 	Commit   func(ctx context.Context, tx TX) error
 	Rollback func(ctx context.Context, tx TX) error
-	// OneWriter tells that of two transactions that write, the second waits for the
-	// end of the first or fails. What needs two at once is not tested then.
+	// OneWriter tells that of two writing transactions, the second waits for the end of the first
+	// or fails. Tests with two concurrent writers are then left out.
 	OneWriter bool
-	// ShardWriters tells that of two transactions that write events of one shard, the second waits
-	// for the end of the first. The events of a shard become visible in the order of their IDs
-	// then, which is tested instead of what Writers has to name otherwise.
+	// ShardWriters tells that of two transactions with events of one shard, the second waits for
+	// the end of the first, so that the events of a shard become visible in the order of their IDs.
+	// The test of this order then replaces the test of Writers.
 	ShardWriters bool
-	// KeepsCommits tells that what a process has seen committed is never lost while it lives, as in
-	// a database within it. Where it may be, in a fail-over, rows of the queue must differ by their
-	// first rounds.
+	// KeepsCommits tells that a visible commit is never lost while the process lives, as with a
+	// database within the process. If a fail-over may lose visible commits, queue rows must differ
+	// by their first rounds.
 	KeepsCommits bool
 }
 
 // Producer tests that a store keeps the contract of [outbox.Store]. open returns a new, empty
-// outbox for each test; what it needs to close, it closes in t.Cleanup. The tests run in parallel.
-// only limits them to groups of those names, as go test -v shows them, so that a store can be
-// tested in many settings without all of them in each; defaults to all.
+// outbox for each test, and closes it in t.Cleanup. The tests run in parallel. only has the names
+// of groups to run, as go test -v shows them, for a store that is tested in many settings. Defaults
+// to all groups.
 func Producer[TX any](t *testing.T, open func(t *testing.T) OutboxFixture[TX], only ...string) {
 	t.Helper()
 	runGroups(t, []group[outboxTest[TX]]{
@@ -103,21 +103,21 @@ type outboxTest[TX any] struct {
 	fact       string
 	run        func(o *outboxRig[TX])
 	twoWriters bool
-	// oneShard needs two transactions that write to one shard at once, shardWriters that they do
-	// not.
+	// oneShard needs concurrent transactions that write to one shard. shardWriters needs a store in
+	// which such transactions take turns.
 	oneShard, shardWriters bool
 }
 
 func (x outboxTest[TX]) named() string { return x.fact }
 
-// outboxRig is a test and the outbox that it works on.
+// outboxRig is a test with its outbox.
 type outboxRig[TX any] struct {
 	rig
 	OutboxFixture[TX]
 }
 
-// begin begins a transaction that is rolled back in the end, if it is open
-// then: a test that failed must not hang.
+// begin begins a transaction, and rolls back an open transaction at the end of the test: a failed
+// test must not hang.
 func (o *outboxRig[TX]) begin() TX {
 	o.Helper()
 	tx, err := o.Begin(o.ctx())
@@ -136,7 +136,7 @@ func (o *outboxRig[TX]) rollback(tx TX) {
 	o.ok(o.Rollback(o.ctx(), tx))
 }
 
-// appendIn appends records in tx for a writer and returns which were known.
+// appendIn appends records in tx for a writer, and tells for each record whether it was known.
 func (o *outboxRig[TX]) appendIn(tx TX, writer uuid.UUID, records ...outbox.Record) []bool {
 	o.Helper()
 	known, err := o.Store.Append(o.ctx(), tx, writer, records)
@@ -147,7 +147,8 @@ func (o *outboxRig[TX]) appendIn(tx TX, writer uuid.UUID, records ...outbox.Reco
 	return known
 }
 
-// write appends records in a transaction of their own, and returns which were known.
+// write appends records in a transaction of their own, and tells for each record whether it was
+// known.
 func (o *outboxRig[TX]) write(records ...outbox.Record) []bool {
 	o.Helper()
 	tx := o.begin()
@@ -156,7 +157,7 @@ func (o *outboxRig[TX]) write(records ...outbox.Record) []bool {
 	return known
 }
 
-// record returns a new event of key. Every one has another ID.
+// record returns a new event of key, with a new ID.
 func record(key, payload string) outbox.Record {
 	e := transport.Event{
 		ID: uuid.New(), Topic: "topic", Key: key, Type: "type", Payload: []byte(payload),
@@ -165,7 +166,7 @@ func record(key, payload string) outbox.Record {
 	return complete(e)
 }
 
-// complete returns e as the record that a writer makes of it.
+// complete returns the record that a writer makes of e.
 func complete(e transport.Event) outbox.Record {
 	e.Digest = transport.ContentDigest(&e)
 	return outbox.Record{
@@ -181,7 +182,7 @@ func altered(r outbox.Record) outbox.Record {
 	return r
 }
 
-// queue returns all that is queued.
+// queue returns all queued events.
 func (o *outboxRig[TX]) queue() []outbox.Queued {
 	o.Helper()
 	ranges := make([]outbox.Range, idgen.Shards)
@@ -193,7 +194,7 @@ func (o *outboxRig[TX]) queue() []outbox.Queued {
 	return events
 }
 
-// queued writes records and returns them as they are queued.
+// queued writes records and returns their queue rows.
 func (o *outboxRig[TX]) queued(records ...outbox.Record) []outbox.Queued {
 	o.Helper()
 	o.write(records...)
@@ -212,7 +213,7 @@ func (o *outboxRig[TX]) queued(records ...outbox.Record) []outbox.Queued {
 	return list
 }
 
-// expectQueue checks that exactly records are queued, in this order.
+// expectQueue checks that the queue has exactly records, in this order.
 func (o *outboxRig[TX]) expectQueue(records ...outbox.Record) {
 	o.Helper()
 	o.expectIDs("queue", ids(o.queue()), records...)

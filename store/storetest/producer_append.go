@@ -46,7 +46,7 @@ func eventComesBack[TX any](o *outboxRig[TX]) {
 	})
 	full.ResendFor = 36 * time.Hour
 	bare := complete(transport.Event{ID: uuid.New(), Topic: "t"})
-	for bare.Shard != full.Shard { // so that it is read right behind the other
+	for bare.Shard != full.Shard { // so that bare is read right behind full
 		bare = complete(transport.Event{ID: uuid.New(), Topic: "t"})
 	}
 	o.write(full, bare)
@@ -235,7 +235,7 @@ func secondWriter[TX any](o *outboxRig[TX]) {
 	first, second := uuid.New(), uuid.New()
 	tx := o.begin()
 	o.appendIn(tx, first, a)
-	for range 2 { // it stays refused
+	for range 2 { // the second writer stays refused
 		_, err := o.Store.Append(o.ctx(), tx, second, []outbox.Record{b})
 		o.expectError(err, outbox.ErrSecondWriter)
 	}
@@ -261,8 +261,7 @@ func writerPerTransaction[TX any](o *outboxRig[TX]) {
 	o.expectQueue(append(all, r)...)
 }
 
-// manyComeBack: events that are written together differ in nothing but their content, or in any one
-// field besides.
+// manyComeBack writes events together that differ only in their content, or in one more field.
 func manyComeBack[TX any](o *outboxRig[TX]) {
 	differ := []func(r *outbox.Record){
 		func(*outbox.Record) {},

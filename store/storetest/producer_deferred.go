@@ -58,7 +58,7 @@ func (o *outboxRig[TX]) expectDeferred(records ...outbox.Record) {
 	o.expectIDs("list of deferred events", got, records...)
 }
 
-// undefer moves what is due.
+// undefer moves due events to the queue.
 func (o *outboxRig[TX]) undefer(relay string, limit int, leases ...outbox.Lease) outbox.Undeferred {
 	o.Helper()
 	u, err := o.Store.Undefer(o.ctx(), relay, leases, limit)
@@ -95,7 +95,7 @@ func recordIDs(records []outbox.Record) []uuid.UUID {
 	return list
 }
 
-// makeDue has deferred events be due now.
+// makeDue makes deferred events due now.
 func (o *outboxRig[TX]) makeDue(records ...outbox.Record) {
 	o.Helper()
 	o.change(o.moveTo(time.Now().Add(-time.Minute), records...), records...)
@@ -246,7 +246,7 @@ func stampIsDue[TX any](o *outboxRig[TX]) {
 	}
 	b := deferredRecord("key", "b", inAnHour())
 	o.write(b)
-	o.makeDue(b) // before it was written
+	o.makeDue(b) // due before it was written
 	o.undefer("relay", 10, lease)
 	if q := o.queue()[1]; time.Since(q.Stamp) > 30*time.Second {
 		o.Errorf("stamp is %v, before the event was written", q.Stamp)
@@ -271,7 +271,7 @@ func cancelKeeps[TX any](o *outboxRig[TX]) {
 		o.Errorf("attempts are %+v", attempts)
 	}
 	if known := o.write(a); !known[0] {
-		o.Error("cancelled event that is written again is not known")
+		o.Error("a cancelled event is not known when it is written again")
 	}
 	discarded, err := o.Store.Discard(o.ctx(), outbox.Filter{}, "reason")
 	o.ok(err)
@@ -289,7 +289,7 @@ func cancelKeeps[TX any](o *outboxRig[TX]) {
 	}
 }
 
-// removeDiscarded removes what was discarded, and returns how many events that were.
+// removeDiscarded removes discarded events, and returns the number of removed events.
 func (o *outboxRig[TX]) removeDiscarded() int {
 	o.Helper()
 	r, err := o.Store.RemoveDiscarded(o.ctx(), 0, 100)
@@ -428,7 +428,7 @@ func rewrittenKeepsTime[TX any](o *outboxRig[TX]) {
 	o.write(now)
 	now.DeliverAt = inAnHour()
 	if known := o.write(now); !known[0] {
-		o.Error("an event that is written again to be deferred is not known")
+		o.Error("a known event is not known when it is written again with a due time")
 	}
 	o.expectDeferred(a)
 }
@@ -462,7 +462,7 @@ func deferredStats[TX any](o *outboxRig[TX]) {
 	if st.Deferred != 2 || st.Pending != 0 || st.OldestPending != 0 {
 		o.Fatalf("stats are %+v", st)
 	}
-	o.makeDue(a) // a minute ago
+	o.makeDue(a) // due a minute ago
 	st, err = o.Store.Stats(o.ctx())
 	o.ok(err)
 	if st.Deferred != 2 || (st.OldestPending-time.Minute).Abs() > 30*time.Second {

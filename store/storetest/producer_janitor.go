@@ -20,7 +20,7 @@ func janitorTests[TX any]() []outboxTest[TX] {
 	}
 }
 
-// kept is a retention that nothing in a test outlives; over is one that was over before.
+// kept is a retention that does not end within a test; over is a retention that has ended already.
 const (
 	kept = time.Hour
 	over = -time.Minute
@@ -33,7 +33,7 @@ func (o *outboxRig[TX]) removeDelivered(retention time.Duration, limit int) outb
 	return r
 }
 
-// removeAll removes what is older than retention, and returns how many rows that were.
+// removeAll removes all rows older than retention, and returns the numbers of removed rows.
 func (o *outboxRig[TX]) removeAll(retention time.Duration) outbox.Removed {
 	o.Helper()
 	sum := o.removeDelivered(retention, 1000)
@@ -44,7 +44,7 @@ func (o *outboxRig[TX]) removeAll(retention time.Duration) outbox.Removed {
 	return sum
 }
 
-// expectRemoved checks how many rows a removal has removed.
+// expectRemoved checks the numbers of removed rows.
 func (o *outboxRig[TX]) expectRemoved(r outbox.Removed, events, attempts, receipts int) {
 	o.Helper()
 	if r.Events != events || r.Attempts != attempts || r.Receipts != receipts {
@@ -91,7 +91,7 @@ func retentionFromDelivery[TX any](o *outboxRig[TX]) {
 			o.expectRemoved(r, 0, 0, 0)
 		}
 		o.ok(o.Store.Release(o.ctx(), "relay", []outbox.Lease{h.lease}, false))
-		if r.Events == 0 { // and is gone before the next round counts
+		if r.Events == 0 { // remove the events before the next round counts
 			o.eventually("removal", func() bool { return o.removeDelivered(retention, 10).Events > 0 })
 		}
 	}
@@ -134,7 +134,7 @@ func removesDiscardedDelivered[TX any](o *outboxRig[TX]) {
 	h := o.ownKey(1)
 	h.park(0, 0)
 	h.discard(h.events[0])
-	h.sent(0) // it was in flight
+	h.sent(0) // the event was in flight
 	o.expectRemoved(o.removeDelivered(kept, 10), 0, 0, 0)
 	o.expectRemoved(o.removeDelivered(over, 10), 0, 0, 1)
 	o.expectParked(h.state(0, outbox.Discarded, 1))

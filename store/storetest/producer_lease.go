@@ -11,10 +11,10 @@ import (
 	"github.com/boxpair/boxpair/transport"
 )
 
-// long is a lease that does not expire in a test; soon is one that does.
+// long is a lease that does not expire within a test; soon is a lease that does.
 const (
 	long = time.Hour
-	// longest is how long an event may wait at most.
+	// longest is the longest backoff of an event.
 	longest = 24 * time.Hour
 	soon    = time.Millisecond
 )
@@ -155,7 +155,7 @@ func lastsAsAsked[TX any](o *outboxRig[TX]) {
 		o.Errorf("visible are %d, %v", n, err)
 	}
 	if n, err := o.Store.Heartbeat(o.ctx(), "b", soon); n != 2 || err != nil {
-		o.Errorf("with one that is visible for longer, there are %d, %v", n, err)
+		o.Errorf("with a relay that is visible for longer, visible are %d, %v", n, err)
 	}
 }
 
@@ -191,7 +191,7 @@ func lostIsNotRenewed[TX any](o *outboxRig[TX]) {
 	if len(renewals) != 0 {
 		o.Errorf("lost leases were renewed: %v", renewals)
 	}
-	// The relay that owned them may own them again, under another epoch.
+	// A relay may own its former shards again, under another epoch.
 	o.ok(o.Store.Release(o.ctx(), "b", []outbox.Lease{{Shard: 3, Epoch: leases[3].Epoch + 1}}, false))
 	again := o.lease("a", 3)
 	renewals, err = o.Store.Renew(o.ctx(), "a", long, []outbox.Lease{leases[2], leases[3]})
@@ -248,7 +248,7 @@ func signalWakes[TX any](o *outboxRig[TX]) {
 			}
 		})
 	})
-	o.eventually("wake-up", func() bool { // what was sent before it listened is lost
+	o.eventually("wake-up", func() bool { // a wake-up before Listen began is lost
 		if err := o.Store.Notify(o.ctx(), "me"); err != nil && !errors.Is(err, outbox.ErrNoSignal) {
 			o.Fatal(err)
 		}
@@ -273,8 +273,8 @@ func fenceTests[TX any]() []outboxTest[TX] {
 	}
 }
 
-// zombieQueue: a relay is stopped, another takes its shards over, and the first
-// one wakes with what it was about to do.
+// zombieQueue stops a relay, lets another relay take its shards over, and wakes the first relay,
+// which goes on with its next calls.
 func zombieQueue[TX any](o *outboxRig[TX]) {
 	events := o.queued(record("key", "1"), record("key", "2"), record("key", "3"))
 	old := o.leaseSoon("zombie", events[0].Shard)
@@ -348,7 +348,7 @@ func markPartly[TX any](o *outboxRig[TX]) {
 	o.expectQueue(other)
 }
 
-// leaseSoon leases all shards to relay for a time that is over at once.
+// leaseSoon leases all shards to relay for a very short time.
 func (o *outboxRig[TX]) leaseSoon(relay string, shard int) outbox.Lease {
 	o.Helper()
 	for _, g := range o.acquire(relay, soon) {

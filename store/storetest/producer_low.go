@@ -27,7 +27,7 @@ func (h *held[TX]) keep(seq int64) {
 	h.ok(h.Store.KeepLow(h.ctx(), "relay", []outbox.Low{{Lease: h.lease, Seq: seq}}, lowHistory))
 }
 
-// expectLow has the next owner acquire h's shard, and looks at what was kept.
+// expectLow acquires h's shard for the next owner, and checks the kept low-water mark.
 func (h *held[TX]) expectLow(low int64) {
 	h.Helper()
 	h.ok(h.Store.Release(h.ctx(), "relay", []outbox.Lease{h.lease}, false))
@@ -70,7 +70,7 @@ func lostKeepsNothing[TX any](o *outboxRig[TX]) {
 	h.expectLow(h.events[0].Seq)
 }
 
-// keepTail keeps a tail of h's shard besides.
+// keepTail keeps a low-water mark and a tail of h's shard.
 func (h *held[TX]) keepTail(low, tail int64, passed []byte) {
 	h.Helper()
 	h.ok(h.Store.KeepLow(h.ctx(), "relay", []outbox.Low{{Lease: h.lease, Seq: low, Tail: &outbox.Tail{Seq: tail, Passed: passed}}}, lowHistory))
@@ -115,7 +115,7 @@ func tailAboveTheLog[TX any](o *outboxRig[TX]) {
 	h.expectTail(0, 0, nil)
 }
 
-// Numbers that begin anew, as of a table that was truncated, are lower than all before.
+// After a reset of the sequence, as by TRUNCATE, new numbers are lower than all earlier numbers.
 func lowAboveTheLog[TX any](o *outboxRig[TX]) {
 	h := o.ownKey(1)
 	h.keep(h.events[0].Seq + 1)
@@ -144,7 +144,7 @@ func requeueLowers[TX any](o *outboxRig[TX]) {
 	h.keep(h.events[2].Seq)
 	h.requeue(h.events[1])
 	h.expectLow(h.events[1].Seq - 1)
-	h.keep(h.events[3].Seq) // by a relay that has not heard of the rewind
+	h.keep(h.events[3].Seq) // by a relay that does not know of the rewind
 	h.expectLow(h.events[1].Seq - 1)
 	h.keep(h.events[3].Seq)
 	h.ok(h.Store.ClearRewind(h.ctx(), "relay", h.lease, h.renew().Ticket))

@@ -49,7 +49,7 @@ func sameIDs(a, b []uuid.UUID) bool {
 	return slices.Equal(slices.SortedFunc(slices.Values(a), cmp), slices.SortedFunc(slices.Values(b), cmp))
 }
 
-// renew renews one lease and returns what it says.
+// renew renews one lease and returns the renewal.
 func (h *held[TX]) renew() outbox.Renewal {
 	h.Helper()
 	list, err := h.Store.Renew(h.ctx(), "relay", long, []outbox.Lease{h.lease})
@@ -278,7 +278,7 @@ func rewindTicket[TX any](o *outboxRig[TX]) {
 	clearWith("relay", outbox.Lease{Shard: h.lease.Shard, Epoch: h.lease.Epoch - 1}, now.Ticket)
 	clearWith("relay", outbox.Lease{Shard: (h.lease.Shard + 1) % 64, Epoch: h.lease.Epoch}, now.Ticket)
 	if r := h.renew(); !r.Rewind || r != now {
-		o.Errorf("renewal is %+v, was %+v before others tried to clear it", r, now)
+		o.Errorf("renewal is %+v, was %+v before ClearRewind by other owners and tickets", r, now)
 	}
 	clearWith("relay", h.lease, now.Ticket)
 	if r := h.renew(); r.Rewind {

@@ -9,7 +9,7 @@ import (
 	"github.com/boxpair/boxpair/transport"
 )
 
-// parkedState is what matters of a parked event.
+// parkedState has the compared fields of a parked event.
 type parkedState struct {
 	seq      int64
 	state    outbox.State
@@ -23,7 +23,7 @@ func (o *outboxRig[TX]) parked() []outbox.Parked {
 	return list
 }
 
-// expectParked checks that exactly these events are parked.
+// expectParked checks that exactly the events of want are parked.
 func (o *outboxRig[TX]) expectParked(want ...parkedState) {
 	o.Helper()
 	var got []parkedState
@@ -35,13 +35,13 @@ func (o *outboxRig[TX]) expectParked(want ...parkedState) {
 	}
 }
 
-// dueNow returns the events that are due, and when the next one is.
+// dueNow returns the due events, and how long from now the next event is due.
 func (o *outboxRig[TX]) dueNow(shards ...int) ([]outbox.Queued, time.Duration) {
 	o.Helper()
 	return o.dueHeld(false, shards...)
 }
 
-// dueHeld is dueNow where dead events hold their keys, or do not.
+// dueHeld is dueNow with the argument hold.
 func (o *outboxRig[TX]) dueHeld(hold bool, shards ...int) ([]outbox.Queued, time.Duration) {
 	o.Helper()
 	due, next, err := o.Store.Due(o.ctx(), shards, hold, outbox.DuePoint{}, longest, 100)
@@ -49,7 +49,7 @@ func (o *outboxRig[TX]) dueHeld(hold bool, shards ...int) ([]outbox.Queued, time
 	return due, next
 }
 
-// expectDue checks that exactly these events of a shard are due, in any order.
+// expectDue checks that exactly the wanted events of a shard are due, in any order.
 func (o *outboxRig[TX]) expectDue(shard int, want ...outbox.Queued) {
 	o.Helper()
 	due, _ := o.dueNow(shard)
@@ -69,7 +69,7 @@ func seqs(events []outbox.Queued) []int64 {
 	return list
 }
 
-// held is a relay that owns the shard of some events of one key.
+// held is a relay with a lease of the shard of its events.
 type held[TX any] struct {
 	*outboxRig[TX]
 	lease  outbox.Lease
@@ -88,7 +88,7 @@ func (o *outboxRig[TX]) ownKey(n int) *held[TX] {
 	return h
 }
 
-// ownEach queues an event of each key in one shard and leases that to "relay".
+// ownEach queues an event of each key in one shard and leases the shard to "relay".
 func (o *outboxRig[TX]) ownEach(keys ...string) *held[TX] {
 	o.Helper()
 	records := make([]outbox.Record, len(keys))
@@ -155,7 +155,7 @@ func (h *held[TX]) heal(hold bool) {
 	h.ok(h.Store.Heal(h.ctx(), "relay", []outbox.Lease{h.lease}, hold))
 }
 
-// state is what event i is expected to be parked as.
+// state returns the expected state of event i.
 func (h *held[TX]) state(i int, state outbox.State, attempts int) parkedState {
 	return parkedState{h.events[i].Seq, state, attempts}
 }
@@ -215,7 +215,7 @@ func parkedComesBack[TX any](o *outboxRig[TX]) {
 	want[0].Attempts, want[0].State = 1, outbox.Retrying
 	want[1].State = outbox.Following
 	if age := due[0].Stamp.Sub(due[0].DueAt).Abs(); age > time.Minute {
-		o.Errorf("it was due at %v", due[0].DueAt)
+		o.Errorf("the event was due at %v", due[0].DueAt)
 	}
 	due[0].DueAt = time.Time{}
 	for _, c := range []struct{ got, want outbox.Queued }{{due[0], want[0]}, {all[0], want[0]}, {all[1], want[1]}} {
@@ -324,14 +324,14 @@ func blockedPages[TX any](o *outboxRig[TX]) {
 		}
 		for _, k := range page {
 			if !want[k] {
-				o.Fatalf("key %v comes twice, or was not asked for", k)
+				o.Fatalf("key %v is repeated or unexpected", k)
 			}
 			delete(want, k)
 		}
 		after = page[len(page)-1]
 	}
 	if len(want) != 0 {
-		o.Errorf("not told: %v", want)
+		o.Errorf("missing keys: %v", want)
 	}
 }
 
@@ -374,7 +374,7 @@ func dueOrder[TX any](o *outboxRig[TX]) {
 
 func dueFarAhead[TX any](o *outboxRig[TX]) {
 	h := o.ownEach("a", "b", "c", "d")
-	h.park(0, 2*longest) // as by a clock that was ahead
+	h.park(0, 2*longest) // as if the clock had been ahead
 	h.park(1, long)
 	h.park(2, 3*longest)
 	h.park(3, 0)
@@ -385,7 +385,7 @@ func dueFarAhead[TX any](o *outboxRig[TX]) {
 		page, next, err := o.Store.Due(o.ctx(), []int{h.lease.Shard}, false, after, longest, 2)
 		o.ok(err)
 		if next <= long-time.Minute || next > long {
-			o.Errorf("the next one is due in %v", next)
+			o.Errorf("the next event is due in %v", next)
 		}
 		if got = append(got, seqs(page)...); len(page) == 0 {
 			break
@@ -407,7 +407,7 @@ func duePages[TX any](o *outboxRig[TX]) {
 	for _, g := range o.acquire("relay", long) {
 		leases[g.Shard] = g.Lease
 	}
-	for _, shard := range []int{7, 8} { // those of one shard in one statement
+	for _, shard := range []int{7, 8} { // the events of one shard in one statement
 		var failures []outbox.Failure
 		for _, q := range events {
 			if q.Shard == shard {

@@ -20,7 +20,7 @@ func parkedOfKey[TX any](o *outboxRig[TX]) {
 	held, err := o.Store.FetchParked(o.ctx(), h.lease.Shard, "key", true, 3)
 	o.ok(err)
 	if !slices.Equal(seqs(held), seqs(h.events[:3])) || held[0].State != outbox.Dead {
-		o.Errorf("parked events of the key that a dead one holds are %v, want %v", seqs(held), seqs(h.events[:3]))
+		o.Errorf("parked events of a key held by a dead event are %v, want %v", seqs(held), seqs(h.events[:3]))
 	}
 	f := failureOf(h.events[3], 1, 0)
 	f.Dead = true
@@ -28,6 +28,6 @@ func parkedOfKey[TX any](o *outboxRig[TX]) {
 	held, err = o.Store.FetchParked(o.ctx(), h.lease.Shard, "key", true, 10)
 	o.ok(err)
 	if want := []int64{h.events[0].Seq, h.events[1].Seq, h.events[2].Seq, h.events[4].Seq}; !slices.Equal(seqs(held), want) {
-		o.Errorf("parked events of a key with two dead ones are %v, want %v", seqs(held), want)
+		o.Errorf("parked events of a key with two dead events are %v, want %v", seqs(held), want)
 	}
 }

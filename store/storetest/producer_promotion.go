@@ -62,7 +62,7 @@ func deadHolds[TX any](o *outboxRig[TX]) {
 	o.expectDue(h.lease.Shard, h.events[1])
 }
 
-// deadHoldsPromoted: two of a key have died, and the first is redriven.
+// deadHoldsPromoted redrives the first of two dead events of a key.
 func deadHoldsPromoted[TX any](o *outboxRig[TX]) {
 	h := o.ownKey(4)
 	h.park(0, 0)
@@ -84,7 +84,7 @@ func deadHoldsPromoted[TX any](o *outboxRig[TX]) {
 	h.dueOnHold(h.events[2])
 }
 
-// sentBeforeDead: two of a key have died; the first is redriven, and then the second.
+// sentBeforeDead redrives the first of two dead events of a key, and then the second.
 func sentBeforeDead[TX any](o *outboxRig[TX]) {
 	h := o.ownKey(4)
 	h.park(0, 0)
@@ -110,7 +110,7 @@ func healBeforeDead[TX any](o *outboxRig[TX]) {
 	o.expectParked(h.state(0, outbox.Retrying, 0), h.state(1, outbox.Dead, 1), h.state(2, outbox.Following, 0))
 }
 
-// dueOnHold checks which events are due where dead ones hold their keys.
+// dueOnHold checks the due events if dead events hold their keys.
 func (h *held[TX]) dueOnHold(want ...outbox.Queued) {
 	h.Helper()
 	due, _ := h.dueHeld(true, h.lease.Shard)
@@ -128,7 +128,7 @@ func sentTogether[TX any](o *outboxRig[TX]) {
 	o.expectDue(h.lease.Shard, h.events[2])
 }
 
-// neverTwoHeads: a dead event is redriven while a later one of its key is the head.
+// neverTwoHeads redrives a dead event while a later event of its key is the head.
 func neverTwoHeads[TX any](o *outboxRig[TX]) {
 	h := o.ownKey(3)
 	h.park(0, 0)
@@ -203,7 +203,7 @@ func retryAfterDiscard[TX any](o *outboxRig[TX]) {
 	o.expectDue(h.lease.Shard, h.events[1])
 	h.retry(0, 2, 0, false, false)
 	o.expectParked(h.state(0, outbox.Discarded, 1), h.state(1, outbox.Retrying, 0), h.state(2, outbox.Following, 0))
-	// It was in flight, and arrived: it stays discarded all the same.
+	// The event was in flight, and arrived: it stays discarded all the same.
 	h.sent(0)
 	o.expectParked(h.state(0, outbox.Discarded, 1), h.state(1, outbox.Retrying, 0), h.state(2, outbox.Following, 0))
 }

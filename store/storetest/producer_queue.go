@@ -138,9 +138,9 @@ func markOfRound[TX any](o *outboxRig[TX]) {
 	o.expectParked()
 }
 
-// markOfLost tells two rows that were written for the first time apart: one that a fail-over lost
-// has any round of such a row. Where the database lives and dies with the process, as SQLite does,
-// it need not.
+// markOfLost tests that new queue rows differ by their rounds: a late mark of a row that a
+// fail-over has lost must not remove a new row with the same Seq. A database within the process,
+// such as SQLite, needs no different rounds.
 func markOfLost[TX any](o *outboxRig[TX]) {
 	rounds := make(map[int64]bool)
 	events := o.queued(record("key", "1"), record("key", "2"), record("other", "3"), record("", "4"))

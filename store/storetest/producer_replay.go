@@ -85,8 +85,9 @@ func requeued[TX any](o *outboxRig[TX]) {
 	}
 }
 
-// roundBeginsWithATicket: a relay tells by it whether it was told of the replay that a row is of.
-// Its next owner knows of the ticket, whether the rewind was done or not.
+// roundBeginsWithATicket tests the ticket in the round of a replayed event, by which a relay tells
+// whether it knows of the replay. The next owner of the shard gets the ticket with its grant,
+// whether the rewind was done or not.
 func roundBeginsWithATicket[TX any](o *outboxRig[TX]) {
 	h := o.ownKey(3)
 	h.deliver(0, 1, 2)
@@ -96,7 +97,7 @@ func roundBeginsWithATicket[TX any](o *outboxRig[TX]) {
 		ticket := h.renew().Ticket
 		for _, r := range rows {
 			if n := r.Round >> outbox.RoundChance; n <= told || n > ticket {
-				o.Errorf("replay %d: %d is the ticket of a round, told were %d and %d", i, n, told, ticket)
+				o.Errorf("replay %d: a round has the ticket %d, renewals had %d and %d", i, n, told, ticket)
 			}
 		}
 		told = ticket
@@ -207,7 +208,7 @@ func replayRewinds[TX any](o *outboxRig[TX]) {
 	}
 }
 
-// deliverAll writes records and marks them, and holds no shard afterwards.
+// deliverAll writes records, marks them as delivered, and releases all shards.
 func (o *outboxRig[TX]) deliverAll(records ...outbox.Record) []outbox.Queued {
 	o.Helper()
 	events := o.queued(records...)
@@ -260,7 +261,7 @@ func retainedBySelection[TX any](o *outboxRig[TX]) {
 	}
 }
 
-// after returns which events have a stamp of at or later.
+// after returns the events with a stamp of at or later.
 func after(events []outbox.Queued, at time.Time) (indexes []int) {
 	for i, q := range events {
 		if !q.Stamp.Before(at) {
@@ -315,7 +316,7 @@ func placeOfATime[TX any](o *outboxRig[TX]) {
 	}
 	expect(time.Now(), 0)
 	var events []outbox.Queued
-	for range 9 { // apart, so that their stamps ascend
+	for range 9 { // one by one, so that stamps ascend
 		events = append(events, o.deliverAll(record("key", "payload"))...)
 	}
 	expect(time.Time{}, 0)
@@ -401,7 +402,7 @@ func replayedIsRetained[TX any](o *outboxRig[TX]) {
 	h := o.ownKey(2)
 	h.deliver(0, 1)
 	rows := o.requeue(h.events[0])
-	o.expectRemoved(o.removeDelivered(over, 10), 1, 0, 2) // it waits in the queue
+	o.expectRemoved(o.removeDelivered(over, 10), 1, 0, 2) // the event waits in the queue
 	queued := o.queue()
 	o.mark("relay", h.lease, queued...)
 	o.stillQueued(rows, 0)
@@ -431,7 +432,7 @@ func replayCountsForRetention[TX any](o *outboxRig[TX]) {
 			o.expectRemoved(r, 0, 0, 1)
 		}
 		o.ok(o.Store.Release(o.ctx(), "relay", []outbox.Lease{h.lease}, false))
-		if r.Events == 0 { // nothing of this round is to be counted in the next one
+		if r.Events == 0 { // remove the events before the next round counts
 			o.eventually("removal", func() bool { return o.removeDelivered(retention, 10).Events > 0 })
 		}
 	}

@@ -26,7 +26,7 @@ func (o *outboxRig[TX]) beat(relay string, ttl time.Duration) {
 	o.ok(err)
 }
 
-// report has relay report topics that all have one route.
+// report makes relay report topics with a common route.
 func (o *outboxRig[TX]) report(relay string, topics ...string) {
 	o.Helper()
 	var routes []outbox.StalledRoute
@@ -42,7 +42,7 @@ func stalledRoute(topic string) outbox.StalledRoute {
 	}
 }
 
-// expectRoutes checks which relays report which topics, as "relay: topic".
+// expectRoutes checks the reported topics, as "relay: topic".
 func (o *outboxRig[TX]) expectRoutes(want ...string) []outbox.StalledRoute {
 	o.Helper()
 	list, err := o.Store.ListRoutes(o.ctx())
@@ -108,14 +108,14 @@ func reportRemoves[TX any](o *outboxRig[TX]) {
 	o.expectRoutes("a: topic")
 }
 
-// RouteStatus tests what the view outbox_status of a store says of events whose route does not
-// work. status reads one row.
+// RouteStatus tests how the view outbox_status of a store shows events on a stalled route. status
+// reads one row.
 func RouteStatus[TX any](t *testing.T, f OutboxFixture[TX], status func(id uuid.UUID) (state, why string, err error)) {
 	t.Helper()
 	o := &outboxRig[TX]{rig: rig{t}, OutboxFixture: f}
 	want := func(r outbox.Record, wantState, wantWhy string) {
 		t.Helper()
-		o.eventually(fmt.Sprintf("status of %s is %s (%s)", r.Payload, wantState, wantWhy), func() bool { // what is parked is due in a millisecond
+		o.eventually(fmt.Sprintf("status of %s is %s (%s)", r.Payload, wantState, wantWhy), func() bool { // a parked event is due in a millisecond
 			state, why, err := status(r.ID)
 			o.ok(err)
 			return state == wantState && strings.Contains(why, wantWhy)

@@ -26,8 +26,8 @@ func concurrentTests[TX any]() []outboxTest[TX] {
 	}
 }
 
-// secondAppend begins a transaction that appends r, which waits, and returns
-// what came of both.
+// secondAppend appends r in a new transaction, and checks that the append waits. result gets the
+// error of the append; known is set before.
 func (o *outboxRig[TX]) secondAppend(r outbox.Record) (tx TX, known *[]bool, result <-chan error) {
 	o.Helper()
 	tx = o.begin()
@@ -85,7 +85,7 @@ func differentWaits[TX any](o *outboxRig[TX]) {
 func oppositeOrders[TX any](o *outboxRig[TX]) {
 	a, b := record("key", "a"), record("key", "b")
 	o.write(a, b)
-	// Each repeats the first event of the other as its second one.
+	// Each transaction repeats the first event of the other transaction as its second event.
 	var first sync.WaitGroup
 	first.Add(2)
 	run := func(r1, r2 outbox.Record) func() error {
@@ -99,7 +99,7 @@ func oppositeOrders[TX any](o *outboxRig[TX]) {
 			writer := uuid.New()
 			_, err = o.Store.Append(ctx, tx, writer, []outbox.Record{r1})
 			first.Done()
-			first.Wait() // both hold their first event now
+			first.Wait() // both transactions hold their first event now
 			if err == nil {
 				_, err = o.Store.Append(ctx, tx, writer, []outbox.Record{r2})
 			}
@@ -192,8 +192,8 @@ func lowerIDLater[TX any](o *outboxRig[TX]) {
 	o.rollback(other)
 }
 
-// shardTurns: a transaction that writes to a shard waits for one that has, to whatever end that
-// comes. Other shards go on.
+// shardTurns tests that a transaction that writes to a shard waits for the end, of any kind, of an
+// earlier transaction that has written to the shard. Other shards do not wait.
 func shardTurns[TX any](o *outboxRig[TX]) {
 	for _, commit := range []bool{true, false} {
 		first, second, other := recordIn(1, "first"), recordIn(1, "second"), recordIn(2, "other")
@@ -246,7 +246,7 @@ func transactionTests[TX any]() []outboxTest[TX] {
 	}
 }
 
-// outcome runs fn on a goroutine and tells how it ended: an error, "panic" or "exit".
+// outcome runs fn on a goroutine and returns how fn ended: an error, "panic" or "exit".
 func (o *outboxRig[TX]) outcome(fn func() error) any {
 	o.Helper()
 	result := make(chan any, 1)
@@ -272,7 +272,7 @@ func (o *outboxRig[TX]) outcome(fn func() error) any {
 
 var errOfTest = errors.New("error of the test")
 
-// endings are the ways in which a function does not return nil.
+// endings are the ways of a function not to return nil.
 var endings = []struct {
 	name string
 	end  func() error

@@ -11,8 +11,7 @@ import (
 	"github.com/boxpair/boxpair/store/inbox"
 )
 
-// RequestFixture is an empty store of requests, for one test. Its fields are as in
-// [OutboxFixture].
+// RequestFixture is an empty store of requests for one test. Its fields are as in [OutboxFixture].
 type RequestFixture[TX any] struct {
 	Store     inbox.RequestStore[TX]
 	Begin     func(ctx context.Context) (TX, error)
@@ -110,8 +109,8 @@ func (q *requests[TX]) rolledBack() {
 	q.answer(askedFor("k"))
 }
 
-// contend claims a key in a transaction, and again in a second one, which waits for end
-// to end the first.
+// contend claims a key in a transaction, and again in a second transaction, which waits until end
+// ends the first transaction.
 func (q *requests[TX]) contend(wait time.Duration, end func(tx TX) error) (*inbox.Answer, error) {
 	q.Helper()
 	r := askedFor("k")
@@ -129,7 +128,7 @@ func (q *requests[TX]) contend(wait time.Duration, end func(tx TX) error) (*inbo
 	if end != nil {
 		select {
 		case o := <-done:
-			q.Fatalf("it did not wait: %+v, %v", o.a, o.err)
+			q.Fatalf("the second claim did not wait: %+v, %v", o.a, o.err)
 		case <-time.After(50 * time.Millisecond):
 		}
 		q.ok(end(first))
@@ -183,7 +182,7 @@ func (q *requests[TX]) unanswered() {
 func (q *requests[TX]) unclaimed() {
 	tx := q.begin()
 	if err := q.Store.AnswerRequest(q.ctx(), tx, askedFor("k"), inbox.Answer{Status: 200}); err == nil {
-		q.Error("it was stored")
+		q.Error("the answer was stored")
 	}
 }
 
@@ -193,11 +192,11 @@ func (q *requests[TX]) forgotten() {
 	}
 	n, err := q.Store.ForgetRequests(q.ctx(), time.Hour, 10)
 	if n != 0 || err != nil {
-		q.Errorf("%d forgotten that are not old, %v", n, err)
+		q.Errorf("%d young requests were forgotten, %v", n, err)
 	}
 	n, err = q.Store.ForgetRequests(q.ctx(), -time.Hour, 3)
 	if n != 3 || err != nil {
-		q.Errorf("%d forgotten, %v", n, err)
+		q.Errorf("%d requests were forgotten, %v", n, err)
 	}
 	tx := q.begin()
 	for i := range 5 {

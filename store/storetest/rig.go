@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// rig is a test, and how it waits.
+// rig is a test with helpers that wait.
 type rig struct{ *testing.T }
 
 func (r rig) ctx() context.Context { return r.Context() }
@@ -19,7 +19,7 @@ func (r rig) ok(err error) {
 	}
 }
 
-// eventually waits until done tells that something has happened.
+// eventually waits until done returns true, and fails the test after patience.
 func (r rig) eventually(what string, done func() bool) {
 	r.Helper()
 	deadline := time.NewTimer(patience)
@@ -35,8 +35,8 @@ func (r rig) eventually(what string, done func() bool) {
 	}
 }
 
-// async runs fn on a goroutine of its own, and returns its result. The test
-// waits for it in the end.
+// async runs fn on a goroutine of its own, and returns a channel with its result. The test waits
+// for fn at its end.
 func (r rig) async(fn func() error) <-chan error {
 	r.Helper()
 	result := make(chan error, 1)
@@ -49,7 +49,7 @@ func (r rig) async(fn func() error) <-chan error {
 	return result
 }
 
-// result waits for what an async function returned.
+// result waits for the result of an async function.
 func (r rig) result(c <-chan error) error {
 	r.Helper()
 	select {
@@ -61,7 +61,7 @@ func (r rig) result(c <-chan error) error {
 	}
 }
 
-// stays checks that an async function has no result for a while: it waits.
+// stays checks that an async function waits: it has no result for a while.
 func (r rig) stays(what string, c <-chan error) {
 	r.Helper()
 	select {
