@@ -86,7 +86,7 @@ func TestEventWithoutATimeGetsTheDatabasesBesideEventsWithOne(t *testing.T) {
 			return err
 		}))
 		for i := range records {
-			at := value[time.Time](r, "SELECT occurred_at FROM boxpair.outbox_events WHERE dispatch_id = $1", records[i].ID.String())
+			at := value[time.Time](r, "SELECT occurred_at FROM "+r.names.Table("outbox_events")+" WHERE dispatch_id = $1", records[i].ID.String())
 			if !times[i].IsZero() && !at.Equal(given) || times[i].IsZero() && time.Since(at).Abs() > time.Hour {
 				t.Errorf("%s: event %d occurred at %v, want %v", name, i, at, times[i])
 			}
