@@ -19,8 +19,7 @@ import (
 	"github.com/boxpair/boxpair/transport/memory"
 )
 
-// whoeverTakesWrites returns an address under which a client finds the one of two servers that
-// takes writes.
+// whoeverTakesWrites returns an address at which a client finds the writable one of two servers.
 func whoeverTakesWrites(t *testing.T, first, second *servers.Postgres) string {
 	t.Helper()
 	address, err := url.Parse(first.URL())
@@ -34,7 +33,7 @@ func whoeverTakesWrites(t *testing.T, first, second *servers.Postgres) string {
 	return address.String()
 }
 
-// identity returns how a store names its database.
+// identity returns the identity that a store reads from its database.
 func identity[TX any](t *testing.T, db *database[TX]) string {
 	t.Helper()
 	name, err := db.store.(outbox.Identifier).Identity(t.Context())
@@ -42,9 +41,9 @@ func identity[TX any](t *testing.T, db *database[TX]) string {
 	return name
 }
 
-// TestServicesNoticeAFailOverThatLosesCommits: a standby is promoted that has the events, and
-// neither their marks, claims and effects nor the last event. Relay and consumer live through it,
-// on the addresses of both servers.
+// TestServicesNoticeAFailOverThatLosesCommits promotes a standby that has the events, but neither
+// their marks, claims and effects nor the last event. Relay and consumer survive the fail-over,
+// with the addresses of both servers.
 func TestServicesNoticeAFailOverThatLosesCommits(t *testing.T) {
 	t.Parallel()
 	const each = 5
@@ -85,7 +84,7 @@ func TestServicesNoticeAFailOverThatLosesCommits(t *testing.T) {
 	promoted := openPostgres(t, standby.URL())
 	promoted.wantEffects(t, "stock", 2*each)
 	promoted.wantDrained(t)
-	// The same event again, which the consumer has applied in the database that is gone.
+	// The event is written again; the consumer has applied it in the lost database.
 	placeAll(t, promoted, outboxOf(t, promoted), "placed", 1, "lost")
 	promoted.wantEffects(t, "stock", 2*each+1)
 	for key, n := range map[string]int{"a": each, "b": each, "lost": 1} {
@@ -102,7 +101,7 @@ func TestServicesNoticeAFailOverThatLosesCommits(t *testing.T) {
 	sending.Wait()
 }
 
-// replayed waits until a standby has everything that db has committed.
+// replayed waits until a standby has replayed all commits of db.
 func replayed(t *testing.T, db *database[pgx.Tx], standby *servers.Postgres) {
 	t.Helper()
 	here := db.list(`SELECT pg_current_wal_flush_lsn()::text`)[0]

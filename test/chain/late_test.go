@@ -29,11 +29,10 @@ func neighbour(key string) string {
 	}
 }
 
-// late writes the events of key in pairs. The first one of a pair gets its ID, then
-// events of a neighbour in the same shard are committed with higher IDs, and are often
-// delivered, before the first one is committed; the second one comes right after it. A relay
-// that only looks above what it has seen loses the first, or sends it after
-// the second.
+// late writes the events of key in pairs. The first event of a pair gets its ID; then events of a
+// neighbour in the same shard are committed with higher IDs, and are often delivered, before the
+// first event is committed. The second event follows at once. A relay that only reads above its
+// position loses the first event, or sends it after the second.
 type late struct {
 	db     *database[pgx.Tx]
 	outbox *producer.Outbox[pgx.Tx]

@@ -15,8 +15,7 @@ import (
 	"github.com/boxpair/boxpair/transport/memory"
 )
 
-// A replay reaches a consumer that has applied everything and one that was not there
-// before.
+// A replay reaches a consumer that has applied all events, and a new consumer.
 func TestReplayRunsNothingAgainAndTeachesNewConsumers(t *testing.T) {
 	t.Parallel()
 	t.Run("on PostgreSQL and RabbitMQ", func(t *testing.T) {
@@ -77,8 +76,8 @@ func runReplay[TX any](t *testing.T, db *database[TX], topic string, publisher m
 	}
 }
 
-// replayAndRemove has an operator replay the n events of topic that db holds, and, when they are
-// delivered again, a janitor remove all that there is. db itself is only looked at.
+// replayAndRemove replays the n events of topic in db as an operator and, after their delivery,
+// removes all events as a janitor. db itself is only read.
 func replayAndRemove[TX any](t *testing.T, db *database[TX], operator *producer.Outbox[TX], janitors outbox.JanitorStore, topic string, n int) {
 	t.Helper()
 	report, err := operator.Replay(t.Context(), producer.Replay{Selection: outbox.Selection{Topic: topic}})

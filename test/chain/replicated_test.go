@@ -18,8 +18,8 @@ import (
 )
 
 // A database moves to another server by logical replication, as for an upgrade, while a service
-// works on it: it is copied and followed under load, and the service stands still for the switch
-// alone.
+// works on it. The database is copied and followed under load, and the service stops only for the
+// switch.
 func TestDatabaseThatMovesByLogicalReplicationLosesAndReordersNothing(t *testing.T) {
 	t.Parallel()
 	source, sourceURL := newPostgres(t)
@@ -55,8 +55,8 @@ func TestDatabaseThatMovesByLogicalReplicationLosesAndReordersNothing(t *testing
 	target.wantDrained(t)
 }
 
-// Whoever forgets the sequences hears of it from the relay, and from every write that takes a
-// number anew. What the relay says to run mends it.
+// After forgotten sequences the relay and every write with a reused number report the mistake. The
+// command in the relay's message repairs it.
 func TestForgottenSequencesOfAMoveAreNoticedBeforeOrderIsLost(t *testing.T) {
 	t.Parallel()
 	const each = 3
@@ -99,8 +99,8 @@ func TestForgottenSequencesOfAMoveAreNoticedBeforeOrderIsLost(t *testing.T) {
 	})
 }
 
-// follow has a new server follow the database at sourceURL, and returns its database when it has
-// what was there.
+// follow makes a new server follow the database at sourceURL, and returns its database once the
+// existing rows are copied.
 func follow(t *testing.T, sourceURL string) (*database[pgx.Tx], string) {
 	t.Helper()
 	server := testenv.PrivatePostgres(t)
@@ -115,7 +115,7 @@ func follow(t *testing.T, sourceURL string) (*database[pgx.Tx], string) {
 	return target, server.URL()
 }
 
-// leave waits until the target has all that source has, and ends the replication.
+// leave waits until the target has all commits of source, and ends the replication.
 func leave(t *testing.T, source *database[pgx.Tx], targetURL string) {
 	t.Helper()
 	end := source.list(`SELECT pg_current_wal_lsn()::text`)[0]
@@ -126,8 +126,8 @@ func leave(t *testing.T, source *database[pgx.Tx], targetURL string) {
 	execute(t, targetURL, `DROP SUBSCRIPTION move`)
 }
 
-// work runs a service with all its parts: events of the keys, one transaction each, a relay and a
-// consumer. It goes on until stop; written tells how many events there are.
+// work runs a service with all its parts: events of the keys in one transaction each, a relay and a
+// consumer. It runs until stop; written counts the events.
 func work(t *testing.T, db *database[pgx.Tx], topic string, keys []string) (stop func(), written *atomic.Int64) {
 	t.Helper()
 	outbox := outboxOf(t, db)
@@ -137,8 +137,7 @@ func work(t *testing.T, db *database[pgx.Tx], topic string, keys []string) (stop
 	endWriter := start(t, func(ctx context.Context) error {
 		for ctx.Err() == nil {
 			for _, key := range keys {
-				// A transaction that has begun is brought to its end, or nobody would know how it
-				// ended.
+				// A started transaction must end, since otherwise its outcome would be unknown.
 				if err := outbox.Transact(context.WithoutCancel(ctx), func(ctx context.Context, w *producer.Writer[pgx.Tx]) error {
 					_, err := db.place(ctx, w, topic, key)
 					return err
@@ -157,8 +156,8 @@ func work(t *testing.T, db *database[pgx.Tx], topic string, keys []string) (stop
 	}, written
 }
 
-// moveSequences sets the sequences of the database at target to where those of source are: they are
-// not replicated.
+// moveSequences sets the sequences of target to the values in source, since sequences are not
+// replicated.
 func moveSequences(t *testing.T, source *database[pgx.Tx], target string) {
 	t.Helper()
 	statements := source.list(`SELECT format('SELECT setval(%L, %s)', format('%I.%I', schemaname, sequencename), last_value)

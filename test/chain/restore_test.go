@@ -17,8 +17,8 @@ import (
 	"github.com/boxpair/boxpair/transport"
 )
 
-// A database with pending and parked events and parked messages moves to another
-// server, which has transaction IDs of its own.
+// A database with pending and parked events and parked messages moves to another server with other
+// transaction IDs.
 func TestRestoredDatabaseLosesAndReordersNothing(t *testing.T) {
 	t.Parallel()
 	source, sourceURL := newPostgres(t)
@@ -44,9 +44,9 @@ func TestRestoredDatabaseLosesAndReordersNothing(t *testing.T) {
 	target.wantDrained(t)
 }
 
-// fill places six events of three keys. Half of each are sent: those of "bad" are
-// refused and parked, and those of "slow" arrive and are parked by the consumer. The others
-// are written after the relay has ended.
+// fill places six events of three keys. Half of each key's events are sent: the events of "bad" are
+// refused and parked, and the events of "slow" arrive and are parked by the consumer. The other
+// half is written after the relay has ended.
 func fill(t *testing.T, db *database[pgx.Tx], topic string) {
 	t.Helper()
 	outbox, publisher := outboxOf(t, db), newPublisher(t)

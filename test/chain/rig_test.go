@@ -24,12 +24,11 @@ import (
 	"github.com/boxpair/boxpair/transport"
 )
 
-// patience is how long a test waits for what must come, on a machine that is busy
-// with many others.
+// patience bounds the waits of a test, on a machine that is busy with many tests.
 const patience = 30 * time.Second
 
-// database is a service's own, with an outbox, an inbox, aggregates that producers
-// lock and count, and effects that are only ever added.
+// database is a database of a service, with an outbox, an inbox, aggregates that producers lock and
+// count, and effects that are only ever added.
 type database[TX any] struct {
 	store interface {
 		outbox.Store[TX]
@@ -248,7 +247,7 @@ func wantAscending(t *testing.T, what string, found []string, n int) {
 	}
 }
 
-// wantDrained waits until the outbox holds nothing that is to be sent.
+// wantDrained waits until the outbox holds no unsent event.
 func (d *database[TX]) wantDrained(t *testing.T) {
 	t.Helper()
 	eventually(t, "an empty queue", func() bool {
@@ -285,7 +284,7 @@ func start(t *testing.T, part func(context.Context) error) (stop func()) {
 	return stop
 }
 
-// service is one process's worth of a consumer.
+// service is one process of a consumer.
 type service[TX any] struct {
 	inbox   *consumer.Inbox[TX]
 	handler *consumer.Handler[TX]

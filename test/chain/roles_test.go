@@ -101,9 +101,9 @@ func newLogins(t *testing.T, url string) logins {
 	return l
 }
 
-// TestChainWorksWithLeastPrivileges: writer, relay, consumer, janitor, operator and monitor each
-// have a role of their own in the databases, relay and consumer a user of their own at the broker,
-// whose topology somebody else has declared.
+// TestChainWorksWithLeastPrivileges gives writer, relay, consumer, janitor, operator and monitor a
+// database role each, and relay and consumer a broker user each. Another user has declared the
+// broker's topology.
 func TestChainWorksWithLeastPrivileges(t *testing.T) {
 	t.Parallel()
 	node := testenv.PrivateRabbitMQ(t)
@@ -190,7 +190,7 @@ func redriveMessages(t *testing.T, at logins, n int) {
 	}
 }
 
-// TestBrokerUsersAreDeniedWhatIsNotTheirs: only the relay's user can publish, so nobody else can
+// TestBrokerUsersAreDeniedWhatIsNotTheirs: only the relay's user can publish, so no other user can
 // claim a dispatch ID before its event is sent.
 func TestBrokerUsersAreDeniedWhatIsNotTheirs(t *testing.T) {
 	t.Parallel()

@@ -23,8 +23,8 @@ const (
 	traceState  = "vendor=value"
 )
 
-// saga is three services in a row on one database: each emits two events for each
-// that it handles, and fails the first time, after it has written them.
+// saga is three services in a row on one database. Each service emits two events for each handled
+// event, and fails the first time, after it has written them.
 type saga[TX any] struct {
 	db     *database[TX]
 	outbox *producer.Outbox[TX]

@@ -23,14 +23,14 @@ import (
 	"github.com/boxpair/boxpair/transport/amqp"
 )
 
-// What must be seen nowhere.
+// The canaries must not appear anywhere.
 const (
 	canaryPassword = "canary-password"
 	canaryPayload  = "canary-payload"
 	canaryHeader   = "canary-header"
 )
 
-// logs collects what is logged, at every level, and errors that the library returned.
+// logs collects logs of every level, and errors returned by the library.
 type logs struct {
 	mu  sync.Mutex
 	buf bytes.Buffer
@@ -52,8 +52,8 @@ func (l *logs) logger() *slog.Logger {
 	return slog.New(slog.NewTextHandler(l, &slog.HandlerOptions{Level: slog.LevelDebug - 4}))
 }
 
-// wants checks that the log holds each of texts, or the test proves nothing, and
-// that it holds no canary.
+// wants checks that the log holds each of texts, since otherwise the test proves nothing, and no
+// canary.
 func (l *logs) wants(t *testing.T, texts ...string) {
 	t.Helper()
 	for _, text := range texts {
@@ -71,7 +71,7 @@ func noCanary(t *testing.T, what, text string) {
 	}
 }
 
-// with returns a URL with the canary as its password and another host, if that is not empty.
+// with returns a URL with the canary as its password and another host, if host is not "".
 func with(t *testing.T, address, user, host string) string {
 	t.Helper()
 	u, err := url.Parse(address)
@@ -86,7 +86,7 @@ func with(t *testing.T, address, user, host string) string {
 	return u.String()
 }
 
-// refusing returns an address where nobody listens.
+// refusing returns an address where no process listens.
 func refusing(t *testing.T) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -95,8 +95,8 @@ func refusing(t *testing.T) string {
 	return l.Addr().String()
 }
 
-// loginOf makes a role of the test's own whose password is the canary, and returns
-// url with its login.
+// loginOf makes a role for one test with the canary as its password, and returns url with the
+// role's login.
 func loginOf(t *testing.T, url string) string {
 	t.Helper()
 	role := testenv.Name(t)

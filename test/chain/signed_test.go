@@ -37,8 +37,8 @@ func verifier(t *testing.T, ids ...string) *signature.Verifier {
 	return v
 }
 
-// Keys are replaced while events flow: verifiers first, then the relay. In between somebody
-// who may publish sends the events first that are still to come, without a signature.
+// Keys are replaced while events flow: first in verifiers, then in the relay. In between an
+// attacker with the right to publish sends the coming events first, without a signature.
 func TestSignedEventsAreAppliedAndForgedOnesSetAside(t *testing.T) {
 	t.Parallel()
 	const each = 5

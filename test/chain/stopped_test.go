@@ -22,8 +22,8 @@ func (p *process) signal(s syscall.Signal) {
 	ok(p.t, p.cmd.Process.Signal(s))
 }
 
-// A relay is stopped while its first mark is on its way. Another one takes over, and
-// holds its own sends back. Then the first one is woken, and the mark arrives.
+// A relay is stopped while its first mark is under way. Another relay takes over and holds its own
+// sends back. Then the first relay is woken, and the mark arrives.
 func TestRelayThatIsStoppedAndWokenChangesNothing(t *testing.T) {
 	t.Parallel()
 	const each, ttl = 5, time.Second

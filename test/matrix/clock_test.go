@@ -14,10 +14,10 @@ import (
 	"github.com/boxpair/boxpair/test/faults/system"
 )
 
-// slow is the pause of a producer that is to be at work for some seconds.
+// slow is the pause of a producer that works for some seconds.
 const slow = 30 * time.Millisecond
 
-// timely is a PostgreSQL whose clock can be moved, beside the RabbitMQ of calm.
+// timely is a PostgreSQL with a movable clock, beside the RabbitMQ of calm.
 var timely = sync.OnceValues(func() (*servers.Servers, error) {
 	shared, err := calm()
 	if err != nil {
@@ -30,8 +30,8 @@ var timely = sync.OnceValues(func() (*servers.Servers, error) {
 	return &servers.Servers{Postgres: s.Postgres, RabbitMQ: shared.RabbitMQ}, nil
 })
 
-// The database's clock jumps while a service stands at a point: leases seem long over, or to last
-// for hours.
+// The database's clock jumps while a service waits at a point: leases seem long over, or seem to
+// last for hours.
 func TestClockOfTheDatabaseThatJumpsLosesAndDoublesNothing(t *testing.T) {
 	t.Parallel()
 	for name, by := range map[string]time.Duration{"ahead": time.Hour, "back": -2 * time.Hour} {
@@ -42,7 +42,7 @@ func TestClockOfTheDatabaseThatJumpsLosesAndDoublesNothing(t *testing.T) {
 	}
 }
 
-// onTime runs a cell alone on the servers whose clock it moves.
+// onTime runs a cell alone on the servers with the moved clock.
 func onTime(t *testing.T, name string, cfg system.Config, run func(t *testing.T, r *rig)) {
 	t.Helper()
 	if quick {
@@ -59,8 +59,8 @@ func onTime(t *testing.T, name string, cfg system.Config, run func(t *testing.T,
 	})
 }
 
-// A clock that jumps ahead by a month must not have a janitor remove what is not
-// delivered, nor a consumer forget what may come again.
+// After a jump of the clock by a month a janitor must not remove undelivered events, and a consumer
+// must not forget IDs whose copies may still arrive.
 func TestClockThatJumpsAheadRemovesNothingThatIsNeeded(t *testing.T) {
 	t.Parallel()
 	onTime(t, "before-delete", system.Config{Archive: true}, func(t *testing.T, r *rig) {

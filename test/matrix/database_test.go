@@ -14,7 +14,7 @@ import (
 	"github.com/boxpair/boxpair/test/faults/system"
 )
 
-// database is the database that matters at a point.
+// database returns the name of the database in use at a point.
 func (r *rig) database(p fault.Point) string {
 	if victim(p) == child.Consumer {
 		return r.InboxDB
@@ -22,7 +22,7 @@ func (r *rig) database(p fault.Point) string {
 	return r.OutboxDB
 }
 
-// proxyAt is the proxy before that database.
+// proxyAt returns the proxy in front of that database.
 func (r *rig) proxyAt(p fault.Point) *proxy.Proxy {
 	if victim(p) == child.Consumer {
 		return r.Inbox
@@ -48,8 +48,8 @@ func TestBackendsTerminatedAtAnyPointLoseAndDoubleNothing(t *testing.T) {
 	}
 }
 
-// The database does what it is asked, and its answer does not arrive: the COMMIT of a producer
-// and of a handler, the mark and the park of a relay, and what has no COMMIT of its own.
+// The database carries out a statement, and its answer is lost: the COMMIT of a producer or a
+// handler, a relay's mark and park, and statements without a COMMIT of their own.
 func TestLostRepliesOfTheDatabaseAreAskedForAgain(t *testing.T) {
 	t.Parallel()
 	for _, p := range []fault.Point{
@@ -67,8 +67,8 @@ func TestLostRepliesOfTheDatabaseAreAskedForAgain(t *testing.T) {
 	}
 }
 
-// loseReplies has the answers of a database lost for a time, to a process that waits at p, and
-// drains.
+// loseReplies drops the answers of a database for a time, for a process that waits at p, and drains
+// the chain.
 func (r *rig) loseReplies(p fault.Point, v *child.Process) {
 	r.t.Helper()
 	ok(r.t, r.proxyAt(p).Add(proxy.DropReplies(150)))
@@ -79,7 +79,7 @@ func (r *rig) loseReplies(p fault.Point, v *child.Process) {
 	r.finish()
 }
 
-// refusal is something that the database refuses for a time.
+// refusal is a refusal of the database for a time.
 type refusal struct {
 	begin, end []string // statements of the superuser in the database, with {db} for its name
 	reconnect  bool     // it concerns new sessions only
@@ -102,8 +102,8 @@ var refusals = map[string]refusal{
 	},
 }
 
-// The database refuses what it is asked for a second, and nothing is counted, lost or
-// hammered at.
+// The database refuses statements for a second. Meanwhile attempts are not counted, nothing is
+// lost, and the database is not hammered.
 func TestDatabaseThatRefusesForATimeIsWaitedFor(t *testing.T) {
 	t.Parallel()
 	for name, f := range refusals {
@@ -135,7 +135,7 @@ func TestDatabaseThatRefusesForATimeIsWaitedFor(t *testing.T) {
 	}
 }
 
-// calm checks that a process did not hammer at what refused it.
+// calm checks that a process did not hammer the refusing server.
 func (r *rig) calm(v *child.Process, after *child.Report) {
 	r.t.Helper()
 	const most = 300
@@ -147,8 +147,7 @@ func (r *rig) calm(v *child.Process, after *child.Report) {
 	}
 }
 
-// admin runs statements as superuser in a database, on the connections that were open
-// before it refused any.
+// admin runs statements as superuser in a database, on connections from before the refusal.
 func (r *rig) admin(database string, statements ...string) {
 	r.t.Helper()
 	pool := r.OutboxPool()
@@ -163,8 +162,8 @@ func (r *rig) admin(database string, statements ...string) {
 	}
 }
 
-// A disk is full: the tables of the outbox or of the inbox are on a small file system of
-// their own, which then gets room again.
+// A disk is full: the tables of the outbox or of the inbox are on a small file system, which then
+// gets room again.
 func TestFullDiskIsWaitedFor(t *testing.T) {
 	t.Parallel()
 	for _, p := range []fault.Point{fault.BeforeCommit, fault.BeforeMark, fault.BeforeClaimCommit} {
@@ -185,7 +184,7 @@ func TestFullDiskIsWaitedFor(t *testing.T) {
 			r.admin(db, `DROP TABLE fill`)
 			r.Injected(1)
 			r.finish()
-			// Tables that are dropped with their database must be, before the tablespace.
+			// Tables must be dropped with their database before the tablespace is dropped.
 			for _, table := range []string{"boxpair.outbox_events", "boxpair.outbox_receipts", "effects", "boxpair.inbox"} {
 				r.admin(db, `ALTER TABLE `+table+` SET TABLESPACE pg_default`)
 			}
@@ -212,7 +211,7 @@ func (r *rig) fill(database string) {
 	}
 }
 
-// Somebody holds a lock that a statement needs, for longer than the role may wait.
+// Another session holds a needed lock for longer than the role may wait.
 func TestTimeoutsOfStatementsAndLocksAreNoFailures(t *testing.T) {
 	t.Parallel()
 	for _, setting := range []string{"statement_timeout", "lock_timeout"} {
@@ -245,8 +244,8 @@ func TestTimeoutsOfStatementsAndLocksAreNoFailures(t *testing.T) {
 	}
 }
 
-// locked locks a table against everybody. What a process that waits at its point holds
-// of it, and the lock needs, is the process's to give up: it is released then.
+// locked locks a table exclusively. If the process that waits at its point holds a conflicting
+// lock, the process is released.
 func locked(r *rig, tx pgx.Tx, v *child.Process, table string) {
 	r.t.Helper()
 	got := make(chan error, 1)
@@ -275,8 +274,8 @@ func (r *rig) begin(database string) pgx.Tx {
 	return tx
 }
 
-// A transaction that waits for its point holds a row that another one wants, which holds
-// one that it will want: the database ends the service's.
+// A transaction that waits at its point and another transaction need rows of each other: the
+// database ends the service's transaction.
 func TestDeadlockIsRunAgain(t *testing.T) {
 	t.Parallel()
 	cell(t, "before-event", calm, system.Config{}, func(t *testing.T, r *rig) {
@@ -300,8 +299,8 @@ func TestDeadlockIsRunAgain(t *testing.T) {
 	})
 }
 
-// deadlock closes a circle of locks with a transaction that patiently waits, and sees that it gets
-// its lock: the other one was ended.
+// deadlock closes a circle of locks with a patient transaction, and checks that this transaction
+// gets its lock, since the other one was ended.
 func (r *rig) deadlock(tx pgx.Tx, v *child.Process, wants string) {
 	r.t.Helper()
 	pid := tx.Conn().PgConn().PID()
@@ -324,7 +323,7 @@ func (r *rig) deadlock(tx pgx.Tx, v *child.Process, wants string) {
 	r.Injected(1)
 }
 
-// The row that a handler is about to change was changed since its transaction began.
+// The row that a handler is about to change was changed after its transaction began.
 func TestSerializationFailureIsRunAgain(t *testing.T) {
 	t.Parallel()
 	for name, level := range map[string]uint8{"repeatable read": 1, "serializable": 2} {

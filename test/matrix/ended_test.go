@@ -10,18 +10,18 @@ import (
 	"github.com/boxpair/boxpair/test/faults/system"
 )
 
-// at starts a chain one process of which waits at p, until it is released.
+// at starts a chain in which one process waits at p until it is released.
 func (r *rig) at(p fault.Point, more ...change) *child.Process {
 	r.t.Helper()
 	_, when := conditions(p)
 	return r.atNth(p, when, more...)
 }
 
-// atNth is at for another time than the usual one.
+// atNth is at with another count of p.
 func (r *rig) atNth(p fault.Point, when string, more ...change) *child.Process {
 	r.t.Helper()
 	changes, _ := conditions(p)
-	// A context that ends would be another fault than the one that is injected meanwhile.
+	// A context that ends would be a second fault beside the injected one.
 	changes = append(changes, func(c *child.Config) {
 		c.LeaseTTL, c.SendTimeout, c.Timeout = patience, patience, patience
 	})
@@ -30,15 +30,15 @@ func (r *rig) atNth(p fault.Point, when string, more ...change) *child.Process {
 	return v
 }
 
-// restart starts a process again that has ended.
+// restart restarts the ended process.
 func (r *rig) restart(p fault.Point) {
 	r.t.Helper()
 	changes, _ := conditions(p)
 	r.start(victim(p), "", changes...)
 }
 
-// SIGTERM comes at a point. The process ends in good order and leaves no goroutine, and what it
-// did not come to is done by the next one.
+// SIGTERM arrives at a point. The process ends in order without leaked goroutines, and the next
+// process does its unfinished work.
 func TestProcessToldToEndAtAnyPointEndsInGoodOrder(t *testing.T) {
 	t.Parallel()
 	for _, p := range points() {
@@ -63,8 +63,8 @@ func TestProcessToldToEndAtAnyPointEndsInGoodOrder(t *testing.T) {
 	}
 }
 
-// What a step of the library returns an error, or loses the answer of, happens again or is
-// known to have happened.
+// A step of the library returns an error or loses its answer. The step is repeated, or is known to
+// have happened.
 func TestErrorAtAnyPointLosesAndDoublesNothing(t *testing.T) {
 	t.Parallel()
 	for _, p := range points() {
@@ -76,8 +76,8 @@ func TestErrorAtAnyPointLosesAndDoublesNothing(t *testing.T) {
 	}
 }
 
-// A panic in a caller's or a handler's transaction is rolled back. One in a process's own
-// goroutines ends the process, and that is a crash.
+// A panic in a caller's or a handler's transaction is rolled back. A panic in a process's own
+// goroutines ends the process, like a crash.
 func TestPanicAtAnyPointIsRolledBackOrACrash(t *testing.T) {
 	t.Parallel()
 	for _, p := range points() {
@@ -97,7 +97,8 @@ func TestPanicAtAnyPointIsRolledBackOrACrash(t *testing.T) {
 	}
 }
 
-// A Goexit in the caller's or the handler's function is rolled back, and tried again.
+// A Goexit in the caller's or the handler's function is rolled back, and the function is called
+// again.
 func TestGoexitInAFunctionOfTheUserIsRolledBack(t *testing.T) {
 	t.Parallel()
 	for _, p := range []fault.Point{fault.BeforeEvent, fault.BeforeCommit, fault.Claimed, fault.BeforeHandler, fault.BeforeClaimCommit} {
@@ -108,8 +109,8 @@ func TestGoexitInAFunctionOfTheUserIsRolledBack(t *testing.T) {
 	}
 }
 
-// Every third handler fails, every seventh swallows the error of a statement, every eleventh
-// refuses for ever: those are set aside, and the rest is applied, in order.
+// Every third handler fails, every seventh swallows the error of a statement, and every eleventh
+// refuses for ever. Refused messages are set aside, and the others are applied in order.
 func TestFailingHandlersApplyTheRestInOrder(t *testing.T) {
 	t.Parallel()
 	cell(t, "before-claim-commit", calm, system.Config{}, func(t *testing.T, r *rig) {

@@ -14,11 +14,11 @@ import (
 	"github.com/boxpair/boxpair/test/faults/system"
 )
 
-// A standby that lacks the last commits takes over. Orders and effects are lost then, and that is
-// not the library's to prevent; what it promises all the same is that what is left is whole: no
-// order without its event, no effect without its claim and its own event, nothing twice; and what
-// the new server still has to send is sent by the relay that had marked it on the old one, and has
-// its effect, though the consumer had it once and remembered.
+// A standby that lacks the last commits takes over. The lost orders and effects are not the
+// library's to prevent, but the rest must be whole: no order without its event, no effect without
+// its claim and its own event, nothing twice. Events that are unsent on the new server are sent by
+// the relay that had marked them on the old server, and have their effects, although the consumer
+// had applied and remembered them.
 func TestFailOverThatLosesCommitsLeavesWhatIsLeftWhole(t *testing.T) {
 	t.Parallel()
 	alone := func() (*servers.Servers, error) {
@@ -39,7 +39,7 @@ func TestFailOverThatLosesCommitsLeavesWhatIsLeftWhole(t *testing.T) {
 		stopLater(standby.Close)
 		all := r.chain("", "", func(c *child.Config) { c.Orders, c.Pause = 0, 5*time.Millisecond })
 		before := r.effects(30)
-		// The standby is to hold events that will have been sent and marked on the primary.
+		// The standby must hold events that will have been sent and marked on the primary.
 		ok(t, all[child.Relay].Signal(syscall.SIGSTOP))
 		r.eventually("events that are pending", func() (bool, error) {
 			n, err := system.Number(r.ctx, r.OutboxPool(), `SELECT count(*) FROM boxpair.outbox_queue`)
@@ -48,7 +48,7 @@ func TestFailOverThatLosesCommitsLeavesWhatIsLeftWhole(t *testing.T) {
 		ok(t, primary.AwaitReplay(r.ctx, standby))
 		standby.Stop()
 		ok(t, all[child.Relay].Signal(syscall.SIGCONT))
-		r.effects(before + 60) // which the standby has not
+		r.effects(before + 60) // missing on the standby
 		primary.Kill()
 		ok(t, standby.Start(r.ctx))
 		ok(t, standby.Promote(r.ctx))
@@ -92,7 +92,7 @@ func TestFailOverThatLosesCommitsLeavesWhatIsLeftWhole(t *testing.T) {
 	})
 }
 
-// effects waits until there are n effects at least, and returns how many there are.
+// effects waits until there are at least n effects, and returns their number.
 func (r *rig) effects(n int) (found int) {
 	r.t.Helper()
 	r.eventually("effects", func() (bool, error) {

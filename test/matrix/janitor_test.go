@@ -10,8 +10,8 @@ import (
 	"github.com/boxpair/boxpair/test/faults/system"
 )
 
-// A janitor at work beside the chain meets a fault. Nothing that is not delivered is removed, and
-// what is past its retention is removed by the next one.
+// A janitor beside the chain meets a fault. Only delivered events are removed, and the next janitor
+// removes the remaining events past their retention.
 func TestJanitorThatMeetsAFaultRemovesOnlyWhatIsDelivered(t *testing.T) {
 	t.Parallel()
 	faults := map[string]func(t *testing.T, r *rig, p fault.Point, j *child.Process){

@@ -8,7 +8,7 @@ import (
 	"github.com/boxpair/boxpair/test/faults/system"
 )
 
-// Without faults a chain does its work and ends clean, or no cell would show anything.
+// Without faults a chain works and ends clean; otherwise no cell would prove anything.
 func TestUndisturbedChainIsSound(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, calm, system.Config{})
@@ -20,7 +20,7 @@ func TestUndisturbedChainIsSound(t *testing.T) {
 	}
 }
 
-// conditions are what has to be the case for a point to be reached at all, and how often it is.
+// conditions returns the settings under which a point is reached, and how often it is reached.
 func conditions(p fault.Point) (changes []change, when string) {
 	switch p {
 	case fault.BeforeEvent:
@@ -37,7 +37,7 @@ func conditions(p fault.Point) (changes []change, when string) {
 	return nil, nth
 }
 
-// points are those that every chain reaches.
+// points are the points that every chain reaches.
 func points() []fault.Point {
 	var all []fault.Point
 	for _, p := range fault.Points() {
@@ -67,8 +67,7 @@ func TestProcessKilledAtAnyPoint(t *testing.T) {
 
 func optimistic(c *child.Config) { c.Optimistic = true }
 
-// The handler runs before its claim, which goes to the database with everything else and the
-// COMMIT.
+// The handler runs before its claim, which is sent with the COMMIT and all other statements.
 func TestOptimisticConsumerKilledAtAnyPoint(t *testing.T) {
 	t.Parallel()
 	for _, p := range points() {

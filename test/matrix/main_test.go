@@ -61,8 +61,8 @@ func (c *cells) add(name string, failed bool) {
 	}
 }
 
-// print says how the matrix went, on the last two lines. It tells whether all cells
-// passed, and there were some.
+// print prints the result of the matrix in two lines, and tells whether there were cells and all
+// passed.
 func (c *cells) print(took time.Duration) bool {
 	slices.Sort(c.failed)
 	line, _ := json.Marshal(struct {
@@ -75,7 +75,7 @@ func (c *cells) print(took time.Duration) bool {
 	return c.run > 0 && len(c.failed) == 0
 }
 
-// The servers are started by the first test that needs them, and stopped in the end.
+// A server is started by the first test that needs it, and stopped at the end.
 var (
 	stopsMu sync.Mutex
 	stops   []func() error
@@ -91,12 +91,12 @@ func started(cfg servers.Config) func() (*servers.Servers, error) {
 	})
 }
 
-// stopLater has a server stopped when all tests have ended.
+// stopLater stops a server when all tests have ended.
 func stopLater(stop func() error) {
 	stopsMu.Lock()
 	defer stopsMu.Unlock()
 	stops = append(stops, stop)
 }
 
-// calm are servers that nothing happens to as a whole.
+// calm are servers without faults of the whole server.
 var calm = started(servers.Config{Settings: []string{"max_connections=1000"}})

@@ -21,7 +21,7 @@ import (
 	"github.com/boxpair/boxpair/transport/amqp"
 )
 
-// applied waits until every order has its effect, whatever else is left to be done.
+// applied waits until every order has its effect, regardless of other unfinished work.
 func (r *rig) applied(want int) {
 	r.t.Helper()
 	r.eventually("every order's effect", func() (bool, error) {
@@ -43,8 +43,8 @@ func (r *rig) forget() {
 	}
 }
 
-// A janitor stands still in the midst of its work, for as long as it takes. Relays take shards over
-// from each other meanwhile and send all there is, and another janitor removes it.
+// A janitor stands still in the midst of its work. Meanwhile relays take shards over from each
+// other and send all events, and another janitor removes them.
 func TestJanitorThatStandsStillHoldsUpNobody(t *testing.T) {
 	t.Parallel()
 	for _, p := range []fault.Point{fault.BeforeDelete, fault.WithinDelete} {
@@ -67,8 +67,8 @@ func TestJanitorThatStandsStillHoldsUpNobody(t *testing.T) {
 	}
 }
 
-// An operator's replay loses its connection in the midst of its transaction, and the server learns
-// nothing of it.
+// An operator's replay loses its connection in the midst of its transaction, and the server does
+// not notice.
 func TestReplayThatIsCutOffHoldsUpNobody(t *testing.T) {
 	t.Parallel()
 	cell(t, "leased", calm, system.Config{}, func(t *testing.T, r *rig) {
@@ -86,8 +86,8 @@ func TestReplayThatIsCutOffHoldsUpNobody(t *testing.T) {
 	})
 }
 
-// replayCutOff begins a replay, and keeps all that the server says from it once it holds rows of
-// shards. The caller must heal it.
+// replayCutOff begins a replay, and swallows the server's answers once the replay has locked rows
+// of shards. The caller must heal the connection.
 func (r *rig) replayCutOff() (heal func()) {
 	r.t.Helper()
 	between, url, err := proxy.Before(r.Servers.Postgres.URL(r.OutboxDB))
@@ -131,7 +131,7 @@ func (r *rig) replayCutOff() (heal func()) {
 	}
 }
 
-// Rows that nobody can read stand among those of the orders' keys. They are dead, and delay nobody.
+// Unreadable rows stand among rows of the orders' keys. They become dead, and delay no other event.
 func TestRowsThatCannotBeReadAreDeadAndDelayNobody(t *testing.T) {
 	t.Parallel()
 	cell(t, "before-publish", calm, system.Config{}, func(t *testing.T, r *rig) {
@@ -165,8 +165,8 @@ func TestRowsThatCannotBeReadAreDeadAndDelayNobody(t *testing.T) {
 	})
 }
 
-// Half a million events wait for a queue that nobody has declared. The orders' events are sent
-// beside them, also by a relay that has just taken over.
+// Half a million events wait for an undeclared queue. The orders' events are sent meanwhile, also
+// by a relay that has just taken over.
 func TestBacklogOfADeadRouteDelaysNobodyElse(t *testing.T) {
 	t.Parallel()
 	const backlog = 500_000
@@ -199,8 +199,8 @@ func TestBacklogOfADeadRouteDelaysNobodyElse(t *testing.T) {
 	})
 }
 
-// The leader of one queue answers nothing. The events of other topics are sent and applied
-// meanwhile, and its own ones, in order, once it answers.
+// The leader of one queue does not answer. Meanwhile events of other topics are sent and applied.
+// The queue's own events follow, in order, once the leader answers.
 func TestQueueWithoutItsLeaderDelaysItsOwnTopicOnly(t *testing.T) {
 	t.Parallel()
 	cell(t, "broker-given", calm, system.Config{}, func(t *testing.T, r *rig) {
@@ -239,7 +239,7 @@ func TestQueueWithoutItsLeaderDelaysItsOwnTopicOnly(t *testing.T) {
 	})
 }
 
-// control has the process of a queue do something: suspended, it answers nothing until it is
+// control sends a command to the process of a queue: a suspended process answers only after it is
 // resumed.
 func (r *rig) control(queue, what string) {
 	r.t.Helper()
@@ -248,7 +248,7 @@ func (r *rig) control(queue, what string) {
 	ok(r.t, err)
 }
 
-// write commits n events of one key to a topic. Their payloads are their numbers, from 0 on.
+// write commits n events of one key to a topic. Their payloads are numbers from 0.
 func (r *rig) write(topic string, n int) {
 	r.t.Helper()
 	store, err := postgres.New(r.OutboxPool(), postgres.Config{})
@@ -265,8 +265,8 @@ func (r *rig) write(topic string, n int) {
 	}))
 }
 
-// A service is deployed again and again, with its hands full of messages each time: what the broker
-// hands out again is applied once, and nothing is set aside.
+// A service is deployed again and again while it holds many messages. Redelivered messages are
+// applied once, and none is set aside.
 func TestRedeliveriesOfDeploysAreAppliedOnce(t *testing.T) {
 	t.Parallel()
 	for _, p := range []fault.Point{fault.BeforeHandler, fault.BeforeWindow, fault.BrokerDelivered} {
@@ -289,11 +289,11 @@ func TestRedeliveriesOfDeploysAreAppliedOnce(t *testing.T) {
 	}
 }
 
-// full has a consumer take many messages at once.
+// full makes a consumer take many messages at once.
 func full(c *child.Config) { c.InFlight = 64 }
 
-// Three processes of a service come and go: one reads the queue at a time, and the next one goes on
-// in order.
+// Three processes of a service come and go. One process reads the queue at a time, and the next
+// process goes on in order.
 func TestReplicasThatComeAndGoKeepTheOrder(t *testing.T) {
 	t.Parallel()
 	for _, p := range []fault.Point{fault.Claimed, fault.BeforeClaimCommit, fault.BeforeWindow, fault.BeforeAck} {

@@ -19,7 +19,7 @@ import (
 
 const uuidHeader = "_watermill_message_uuid"
 
-// zoo has a header of every type that AMQP knows.
+// zoo returns a header of every AMQP type.
 func zoo(id string) amqp091.Table {
 	return amqp091.Table{
 		uuidHeader: id, "bool": true, "int8": int8(-1), "uint8": uint8(1), "int16": int16(-2), "int32": int32(-3), "int64": int64(-4),
@@ -32,7 +32,7 @@ func zoo(id string) amqp091.Table {
 	}
 }
 
-// poison are messages that nobody should have sent. Each is to be set aside.
+// poison returns malformed messages. Each message must be set aside.
 func poison() map[string]amqp091.Publishing {
 	id := func() amqp091.Table { return amqp091.Table{uuidHeader: uuid.NewString()} }
 	body := []byte("no order")
@@ -52,8 +52,8 @@ func poison() map[string]amqp091.Publishing {
 	}
 }
 
-// Poison in the midst of good messages is set aside where an operator sees it, in the first
-// attempts or after all of them, and delays nobody.
+// Poison among good messages is set aside for an operator, in the first attempts or after all of
+// them, and delays no other message.
 func TestPoisonIsSetAsideAndTheRestIsApplied(t *testing.T) {
 	t.Parallel()
 	for name, message := range poison() {
@@ -75,8 +75,7 @@ func TestPoisonIsSetAsideAndTheRestIsApplied(t *testing.T) {
 	}
 }
 
-// withoutPoison takes what no order has sent out of what consumers have set aside: that many
-// messages.
+// withoutPoison removes from the messages set aside those that no order has sent: want messages.
 func withoutPoison(t *testing.T, state *invariant.State, want int) {
 	t.Helper()
 	orders := make(map[uuid.UUID]bool)
@@ -101,7 +100,7 @@ func withoutPoison(t *testing.T, state *invariant.State, want int) {
 	c.Aside, c.Claims = aside, claims
 }
 
-// Events that the publisher can never send are dead, and the later ones of their keys go on.
+// Events that can never be published become dead, and the later events of their keys go on.
 func TestEventsThatCannotBeSentAreDeadAndDelayNobody(t *testing.T) {
 	t.Parallel()
 	cell(t, "before-park", calm, system.Config{}, func(t *testing.T, r *rig) {
@@ -113,7 +112,8 @@ func TestEventsThatCannotBeSentAreDeadAndDelayNobody(t *testing.T) {
 	})
 }
 
-// Two services read the same events in one process: what one has applied is new to the other.
+// Two services read the same events in one process: an event applied by one service is new to the
+// other.
 func TestTwoServicesInOneProcessApplyEachEvent(t *testing.T) {
 	t.Parallel()
 	for _, p := range []fault.Point{fault.BeforeClaimCommit, fault.BeforeWindow} {
@@ -142,8 +142,8 @@ func TestOrdersPlacedByTwoProcessesAtOnceHaveOneEvent(t *testing.T) {
 	})
 }
 
-// A consumer dies with the same message in its hands again and again. The broker must not give it
-// up, nor may its neighbours suffer.
+// A consumer dies again and again with one message. The broker must not drop the message, and other
+// messages must not suffer.
 func TestCrashLoopOfAConsumerGivesNothingUpUnseen(t *testing.T) {
 	t.Parallel()
 	cell(t, "before-handler", calm, system.Config{}, func(t *testing.T, r *rig) {
@@ -164,7 +164,7 @@ func TestCrashLoopOfAConsumerGivesNothingUpUnseen(t *testing.T) {
 	})
 }
 
-// The tables are migrated again and again while everybody works.
+// The tables are migrated again and again while all processes work.
 func TestMigrationWhileServicesWorkDisturbsNobody(t *testing.T) {
 	t.Parallel()
 	cell(t, "before-commit", calm, system.Config{}, func(t *testing.T, r *rig) {

@@ -19,17 +19,16 @@ import (
 const (
 	// orders is how many orders a cell places.
 	orders = 60
-	// nth is how often a point is reached before it has its fault: in the midst of the flow.
+	// nth is the count of a point at which the fault happens: in the midst of the flow.
 	nth = "@4"
-	// patience is how long a cell waits for what must come, on a machine that is busy
-	// with many others.
+	// patience bounds the waits of a cell, on a machine that is busy with many cells.
 	patience = 60 * time.Second
 )
 
-// quick tells whether only a part of the matrix is to run.
+// quick tells whether only a part of the matrix runs.
 var quick = os.Getenv("MATRIX_QUICK") != ""
 
-// left tells whether a quick run leaves a cell out: five of six, always the same ones.
+// left tells whether a quick run leaves a cell out: a fixed choice of five cells in six.
 func left(test, name string) bool {
 	h := fnv.New32a()
 	_, _ = h.Write([]byte(test + "/" + name))
@@ -80,8 +79,8 @@ func newRig(t *testing.T, on func() (*servers.Servers, error), cfg system.Config
 	return r
 }
 
-// tellLogs says where the logs of a failed cell are, and what the children said last on standard
-// error.
+// tellLogs logs the directory of a failed cell's logs, and the last lines of the children's
+// standard error.
 func (r *rig) tellLogs(dir string) {
 	r.t.Logf("logs are in %s", dir)
 	entries, _ := os.ReadDir(dir)
@@ -93,7 +92,7 @@ func (r *rig) tellLogs(dir string) {
 	}
 }
 
-// change alters what a child is started with.
+// change changes the configuration of a child.
 type change func(*child.Config)
 
 // start starts a child with one role, named after it.
@@ -111,7 +110,7 @@ func (r *rig) start(role child.Role, faults string, changes ...change) *child.Pr
 	return p
 }
 
-// chain starts a consumer, a relay and a producer, one of which has faults.
+// chain starts a consumer, a relay and a producer; the victim gets the faults.
 func (r *rig) chain(victim child.Role, faults string, changes ...change) map[child.Role]*child.Process {
 	r.t.Helper()
 	all := make(map[child.Role]*child.Process)
@@ -125,8 +124,8 @@ func (r *rig) chain(victim child.Role, faults string, changes ...change) map[chi
 	return all
 }
 
-// suppressed waits until p has suppressed so many copies: those that are handed out and not
-// acknowledged show nowhere else.
+// suppressed waits until p has suppressed the given number of copies: delivered and unacknowledged
+// messages show nowhere else.
 func (r *rig) suppressed(p *child.Process, copies int) {
 	r.t.Helper()
 	ok(r.t, p.Until(r.within(), "copies", func(r *child.Report) bool {
@@ -138,7 +137,7 @@ func (r *rig) suppressed(p *child.Process, copies int) {
 	}))
 }
 
-// finish waits until all is at rest and checks what is there.
+// finish waits until all is at rest, and checks the state.
 func (r *rig) finish() *invariant.State {
 	r.t.Helper()
 	state, err := r.Finish(r.ctx, r.needed)
@@ -183,7 +182,7 @@ func (r *rig) eventually(what string, cond func() (bool, error)) {
 	}
 }
 
-// pause lets d go by while something is done to a server, or to nobody: all clocks are real.
+// pause lets d pass during a fault of a server, or without a fault: all clocks are real.
 func pause(d time.Duration) { <-time.After(d) }
 
 // victim is the role whose process reaches a point.

@@ -13,7 +13,7 @@ import (
 	"github.com/boxpair/boxpair/test/faults/system"
 )
 
-// All that the cells of the matrix show, they show under the roles of least privileges.
+// The cells of the matrix also pass under the roles of least privileges.
 func TestServicesWorkUnderRolesThatOwnNothing(t *testing.T) {
 	t.Parallel()
 	cell(t, string(fault.BeforeCommit), calm, system.Config{Archive: true}, func(t *testing.T, r *rig) {
@@ -36,7 +36,7 @@ func TestServicesWorkUnderRolesThatOwnNothing(t *testing.T) {
 	})
 }
 
-// users waits until the sessions of a database are those of roles, besides the superuser's.
+// users waits until the sessions of a database belong to roles, besides the superuser's sessions.
 func (r *rig) users(pool *pgxpool.Pool, database string, roles ...child.Role) {
 	r.t.Helper()
 	var want []string

@@ -13,14 +13,14 @@ import (
 	"github.com/boxpair/boxpair/test/faults/system"
 )
 
-// rough are servers to which something happens as a whole, one stage after another.
+// rough are servers for faults of a whole server, one stage after another.
 var (
 	rough   = started(servers.Config{Settings: []string{"max_connections=1000"}})
 	onStage sync.Mutex
 )
 
-// stage is something that happens to a whole server while a service stands at each of
-// points: all roles in one process, one process for each point.
+// stage is a fault of a whole server while services wait at points: one process with all roles for
+// each point.
 type stage struct {
 	name   string
 	points []fault.Point
@@ -28,8 +28,8 @@ type stage struct {
 	on     func() (*servers.Servers, error) // nil for rough
 }
 
-// run starts a service for each point, waits until all stand there, injects, and lets
-// them go on.
+// run starts a service for each point, waits until all have reached their points, injects the
+// fault, and releases them.
 func (st stage) run(t *testing.T) {
 	t.Helper()
 	if quick && st.name != "crash" && st.name != "kill -9" {
@@ -80,8 +80,7 @@ func (st stage) run(t *testing.T) {
 	})
 }
 
-// allInOne starts a service with all roles that waits at p, however long it takes until all
-// others do.
+// allInOne starts a service with all roles that waits at p until all other services wait.
 func (r *rig) allInOne(p fault.Point) *child.Process {
 	r.t.Helper()
 	changes, when := conditions(p)
@@ -154,7 +153,7 @@ func TestBrokerThatTakesNothingForATimeIsWaitedFor(t *testing.T) {
 	}}.run(t)
 }
 
-// A relay meets an alarm while it is at work, and is killed when it learns of it.
+// A relay meets an alarm during its work, and is killed when it learns of the alarm.
 func TestAlarmUnderLoadDelaysOnly(t *testing.T) {
 	t.Parallel()
 	for name, faults := range map[string]string{"broker-blocked": "broker-blocked=error", "broker-blocked/kill -9": "broker-blocked=kill"} {
@@ -192,7 +191,7 @@ func TestAlarmUnderLoadDelaysOnly(t *testing.T) {
 	}
 }
 
-// The whole of PostgreSQL refuses writes, and then has no room for a further session.
+// All of PostgreSQL refuses writes, and then has no room for further sessions.
 func TestServerThatRefusesIsWaitedFor(t *testing.T) {
 	t.Parallel()
 	stage{name: "read only", points: []fault.Point{fault.BeforeCommit, fault.BeforeMark, fault.BeforeClaimCommit, fault.BeforeBegin, fault.BeforeLease, fault.Received}, inject: func(ctx context.Context, s *servers.Servers) error {

@@ -12,7 +12,7 @@ import (
 // named gives a child another name.
 func named(name string) change { return func(c *child.Config) { c.Name = name } }
 
-// pointsOf are the points that a role's process reaches.
+// pointsOf returns the points that a role's process reaches.
 func pointsOf(role child.Role) []fault.Point {
 	var all []fault.Point
 	for _, p := range points() {
@@ -23,8 +23,8 @@ func pointsOf(role child.Role) []fault.Point {
 	return all
 }
 
-// A relay stands still until another one has taken over and sent everything. What it
-// does when it is woken must change nothing, and what it sends is a copy.
+// A relay stands still until another relay has taken over and sent everything. When it is woken,
+// its statements must change nothing, and its messages are copies.
 func TestRelayStoppedPastItsLeaseIsTakenOverAndFencedOff(t *testing.T) {
 	t.Parallel()
 	for _, p := range pointsOf(child.Relay) {
@@ -43,8 +43,8 @@ func TestRelayStoppedPastItsLeaseIsTakenOverAndFencedOff(t *testing.T) {
 	}
 }
 
-// A producer stands still with its transaction open. Whoever waits for its locks goes on
-// when the database ends the transaction, and what it does when woken is rolled back.
+// A producer stands still with its transaction open. Processes that wait for its locks go on when
+// the database ends the transaction, and the woken producer's statements are rolled back.
 func TestProducerStoppedInItsTransactionBlocksOthersForATimeOnly(t *testing.T) {
 	t.Parallel()
 	for _, p := range pointsOf(child.Producer) {
@@ -63,8 +63,8 @@ func TestProducerStoppedInItsTransactionBlocksOthersForATimeOnly(t *testing.T) {
 	}
 }
 
-// A consumer stands still while the broker takes its messages back and gives them to
-// another one. Both handle the same message then, one after the other.
+// A consumer stands still while the broker gives its messages to another consumer. Both then handle
+// the same message, one after the other.
 func TestConsumerStoppedWhileItsMessagesGoToAnotherOneAppliesNothingTwice(t *testing.T) {
 	t.Parallel()
 	for _, p := range pointsOf(child.Consumer) {

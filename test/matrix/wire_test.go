@@ -14,8 +14,8 @@ import (
 	"github.com/boxpair/boxpair/test/faults/system"
 )
 
-// quiet waits until at least n messages were applied, and nothing comes any more: what
-// is deleted then takes nothing with it.
+// quiet waits until at least n messages were applied and no message arrives any more, so that a
+// deletion takes no message with it.
 func (r *rig) quiet(n int) {
 	r.t.Helper()
 	last, since := -1, time.Now()
@@ -31,7 +31,7 @@ func (r *rig) quiet(n int) {
 	})
 }
 
-// consumed waits until a consumer is there for the queue of a topic.
+// consumed waits until the queue of a topic has a consumer.
 func (r *rig) consumed(consumer string) {
 	r.t.Helper()
 	r.eventually("a consumer", func() (bool, error) {
@@ -49,7 +49,7 @@ func (r *rig) consumed(consumer string) {
 	})
 }
 
-// routes are ways to lose the way of a message.
+// routes are ways to break the route of a message.
 var routes = map[string]func(r *rig) error{
 	"queue deleted": func(r *rig) error {
 		return r.Channel(func(ch *amqp091.Channel) error {
@@ -65,8 +65,8 @@ var routes = map[string]func(r *rig) error{
 	},
 }
 
-// A relay is about to send, has sent, or is told so, when the way is gone. It keeps what
-// comes back and declares the way again; the consumer subscribes again.
+// The route breaks before a relay sends, after it has sent, or after the confirm. The relay keeps
+// the returned events and declares the route again; the consumer subscribes again.
 func TestMissingRouteKeepsEventsAndIsDeclaredAgain(t *testing.T) {
 	t.Parallel()
 	for name, lose := range routes {
@@ -98,7 +98,7 @@ func TestMissingRouteKeepsEventsAndIsDeclaredAgain(t *testing.T) {
 	}
 }
 
-// The relay dies when it learns that a message came back, or takes the news for an error.
+// The relay dies when it learns of a returned message, or fails to record the return.
 func TestReturnThatIsNotTakenNoteOfIsSentAgain(t *testing.T) {
 	t.Parallel()
 	for _, action := range []string{"kill", "error", "stop"} {
@@ -129,7 +129,7 @@ func TestReturnThatIsNotTakenNoteOfIsSentAgain(t *testing.T) {
 	}
 }
 
-// A relay has no queue bound for a time, and the first consumer comes late.
+// A relay has no bound queue for a time, since the first consumer comes late.
 func TestEventsWithoutAQueueWaitForOne(t *testing.T) {
 	t.Parallel()
 	cell(t, "broker-returned", calm, system.Config{NoWire: true}, func(t *testing.T, r *rig) {
@@ -147,7 +147,7 @@ func TestEventsWithoutAQueueWaitForOne(t *testing.T) {
 	})
 }
 
-// A queue is full and rejects what comes, until a consumer makes room.
+// A full queue rejects messages until a consumer makes room.
 func TestFullQueueIsWaitedFor(t *testing.T) {
 	t.Parallel()
 	cell(t, "outcome-known", calm, system.Config{NoWire: true}, func(t *testing.T, r *rig) {
@@ -167,7 +167,7 @@ func TestFullQueueIsWaitedFor(t *testing.T) {
 	})
 }
 
-// Every message comes three more times, in any order, from somewhere else.
+// Three more copies of every message arrive, in any order, from another publisher.
 func TestCopiesInAnyOrderHaveNoEffect(t *testing.T) {
 	t.Parallel()
 	for name, cache := range map[string]int{"window": 1000, "window of one": 1, "table only": -1} {
@@ -195,8 +195,8 @@ func TestCopiesInAnyOrderHaveNoEffect(t *testing.T) {
 	}
 }
 
-// Messages reach a consumer in an order that nobody wrote. Each has its one effect all
-// the same; order is what the wire gives.
+// Messages reach a consumer out of order. Each message still has one effect; order follows the
+// wire.
 func TestReorderedMessagesHaveOneEffect(t *testing.T) {
 	t.Parallel()
 	cell(t, "received", calm, system.Config{Unordered: true}, func(t *testing.T, r *rig) {
@@ -221,7 +221,7 @@ func TestReorderedMessagesHaveOneEffect(t *testing.T) {
 	})
 }
 
-// spoiled are ways in which a network spoils connections.
+// spoiled are network faults of connections.
 var spoiled = map[string][]proxy.Toxic{
 	"latency":             {proxy.Latency(30, 20)},
 	"sliced":              {proxy.Slice(100, 100), proxy.SliceReplies(100, 100)},

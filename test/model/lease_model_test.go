@@ -9,7 +9,7 @@ import (
 	"github.com/boxpair/boxpair/store/outbox"
 )
 
-// shardModel is who owns a shard, under which epoch and until when.
+// shardModel is the owner of a shard, its epoch and the end of its lease.
 type shardModel struct {
 	owner string
 	epoch int64
@@ -21,7 +21,7 @@ func (s shardModel) free(now time.Duration) bool {
 	return s.owner == "" || s.until <= now
 }
 
-// leaseModel is what the leases of an outbox are to be.
+// leaseModel is the expected state of the leases of an outbox.
 type leaseModel struct {
 	now    time.Duration
 	shards [idgen.Shards]shardModel
@@ -30,14 +30,14 @@ type leaseModel struct {
 	leases []held // all that were ever granted
 }
 
-// held is a lease and who got it.
+// held is a lease and its relay.
 type held struct {
 	relay string
 	outbox.Lease
 }
 
-// owns tells whether a lease is the present one of its shard. One that has expired is, until
-// another relay takes the shard: its epoch fences all others off.
+// owns tells whether a lease is the present lease of its shard. An expired lease stays present
+// until another relay takes the shard over: its epoch fences all others off.
 func (m *leaseModel) owns(relay string, l outbox.Lease) bool {
 	s := m.shards[l.Shard]
 	return s.owner == relay && s.epoch == l.Epoch
@@ -54,7 +54,7 @@ func (m *leaseModel) free(n int) []int {
 	return shards
 }
 
-// live returns how many relays are visible to one that has just said that it is, for ttl.
+// live returns how many relays are visible to a relay that has just announced itself for ttl.
 func (m *leaseModel) live(relay string, ttl time.Duration) int {
 	m.relays[relay] = m.now + ttl
 	n := 0

@@ -24,8 +24,8 @@ const (
 	checkTime  = 20 * time.Second
 )
 
-// answer is what a consumer said of a delivery. Of one that says nothing certain, the
-// effect may come at any later time, or never.
+// answer is a consumer's answer to a delivery. After an uncertain answer the effect may come at any
+// later time, or never.
 type answer int
 
 const (
@@ -34,20 +34,20 @@ const (
 	uncertain
 )
 
-// request is a delivery of a message, or a look at its effects.
+// request is a delivery of a message, or a reading of its effects.
 type request struct {
 	id   uuid.UUID
 	look bool
 }
 
-// history is what consumers of one database did. It is safe for concurrent use.
+// history records the actions of consumers of one database. It is safe for concurrent use.
 type history struct {
 	begun time.Time
 	mu    sync.Mutex
 	ops   []porcupine.Operation
 }
 
-// record does what a client asks for and keeps it, with what came of it.
+// record calls do and records the request with its result.
 func (h *history) record(client int, r request, do func() any) {
 	call := time.Since(h.begun).Nanoseconds()
 	output := do()
@@ -60,8 +60,8 @@ func (h *history) record(client int, r request, do func() any) {
 	h.ops = append(h.ops, porcupine.Operation{ClientId: client, Input: r, Call: call, Output: output, Return: ended})
 }
 
-// onceModel is one dispatch ID: not applied, or applied. What is seen of its effects, and what
-// every consumer says, must follow from that.
+// onceModel is one dispatch ID: not applied, or applied. The observed effects, and the answers of
+// every consumer, must follow from this state.
 var onceModel = porcupine.Model{
 	Partition: func(ops []porcupine.Operation) [][]porcupine.Operation {
 		byID := make(map[uuid.UUID][]porcupine.Operation)
@@ -92,8 +92,7 @@ var onceModel = porcupine.Model{
 	},
 }
 
-// linearizable tells whether there is an order of what was done in which each dispatch ID was
-// applied once.
+// linearizable tells whether some order of the actions applies each dispatch ID once.
 func (h *history) linearizable(t *testing.T) bool {
 	t.Helper()
 	result := porcupine.CheckOperationsTimeout(onceModel, h.ops, checkTime)
@@ -137,8 +136,7 @@ func newClient[TX any](t *testing.T, db shared[TX], store inbox.Store[TX], seed 
 	return c
 }
 
-// fault breaks some transactions. Every fault comes to an end within a delivery, or with its
-// context.
+// fault breaks some transactions. Every fault ends within a delivery, or with its context.
 func (c *client[TX]) fault() fault {
 	f := works
 	switch c.random.IntN(12) {
@@ -153,8 +151,8 @@ func (c *client[TX]) fault() fault {
 	return f
 }
 
-// deliver has a message handled and returns an answer. Some contexts have ended: then whatever
-// does not succeed at once is given back.
+// deliver handles a message and returns an answer. Some contexts have ended: then a delivery
+// without immediate success is given back.
 func (c *client[TX]) deliver(t *testing.T, id uuid.UUID) answer {
 	e := transport.Event{ID: id, Topic: "topic", Payload: []byte("content")}
 	e.Digest = transport.ContentDigest(&e)
@@ -177,8 +175,8 @@ func (c *client[TX]) deliver(t *testing.T, id uuid.UUID) answer {
 	}
 }
 
-// race lets consumers handle copies of a few messages at once, and returns what they did.
-// broken, if it is not nil, is put around the store of each.
+// race makes consumers handle copies of a few messages at once, and returns their history. broken,
+// if not nil, wraps the store of each consumer.
 func race[TX any](t *testing.T, db shared[TX], broken func(inbox.Store[TX]) inbox.Store[TX]) *history {
 	t.Helper()
 	h := &history{begun: time.Now()}
@@ -215,7 +213,7 @@ func race[TX any](t *testing.T, db shared[TX], broken func(inbox.Store[TX]) inbo
 	return h
 }
 
-// counts tells how often each answer was given.
+// counts formats how often each answer was given.
 func (h *history) counts() string {
 	n := make(map[any]int)
 	for _, op := range h.ops {
@@ -226,7 +224,7 @@ func (h *history) counts() string {
 	return fmt.Sprintf("%d applied, %d duplicates, %d uncertain", n[applied], n[duplicate], n[uncertain])
 }
 
-// applyTwice answers a duplicate by applying the message once more.
+// applyTwice applies a duplicate once more.
 type applyTwice[TX any] struct{ inbox.Store[TX] }
 
 // Apply applies messages whatever was applied before.
@@ -239,7 +237,7 @@ func (s applyTwice[TX]) Apply(ctx context.Context, c inbox.Claim, fn func(ctx co
 	return verdict, err
 }
 
-// applyNothing claims messages and leaves their effects out.
+// applyNothing claims messages without their effects.
 type applyNothing[TX any] struct{ inbox.Store[TX] }
 
 // Apply claims a message.
@@ -247,7 +245,7 @@ func (s applyNothing[TX]) Apply(ctx context.Context, c inbox.Claim, _ func(ctx c
 	return s.Store.Apply(ctx, c, func(context.Context, TX) error { return nil })
 }
 
-// answerTwice says of duplicates that they were applied.
+// answerTwice answers duplicates as applied.
 type answerTwice[TX any] struct{ inbox.Store[TX] }
 
 // Apply applies a message once and says so every time.

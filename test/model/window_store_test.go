@@ -9,7 +9,7 @@ import (
 	"github.com/boxpair/boxpair/store/inbox"
 )
 
-// fault is what becomes of one transaction that applies a message.
+// fault is the fate of one transaction that applies a message.
 type fault int
 
 const (
@@ -30,7 +30,7 @@ var (
 // faultyStore is a store whose transactions fail as told.
 type faultyStore[TX any] struct {
 	inbox.Store[TX]
-	// next tells what becomes of the next transaction.
+	// next returns the fate of the next transaction.
 	next func() fault
 	// down makes registering fail as well.
 	down bool
@@ -53,8 +53,8 @@ func (s *faultyStore[TX]) Apply(ctx context.Context, c inbox.Claim, fn func(ctx 
 	return verdict, err
 }
 
-// applyWith is Apply of a store with a fault. A commit cannot fail that there is none of:
-// other verdicts than Applied arrive.
+// applyWith is Apply with a fault. Without a commit a fault of the commit cannot happen: verdicts
+// other than Applied arrive.
 func applyWith[TX any](ctx context.Context, store inbox.Store[TX], f fault, c inbox.Claim, fn func(ctx context.Context, tx TX) error) (inbox.Verdict, error) {
 	switch f {
 	case unreachable:

@@ -27,8 +27,8 @@ const (
 // returned is an outcome besides the verdicts: the message is delivered again.
 const returned = inbox.Verdict(100)
 
-// inboxModel is what an inbox is to be: a map of what was applied, and a time up to
-// which it may be forgotten.
+// inboxModel is the expected state of an inbox: a map of applied messages, and the time up to which
+// they may be forgotten.
 type inboxModel struct {
 	stamps     map[uuid.UUID]time.Time
 	applied    map[uuid.UUID]transport.Digest
@@ -37,8 +37,8 @@ type inboxModel struct {
 	forgotten  time.Time
 }
 
-// verdicts returns what a transaction may answer. It depends on the table alone, except that
-// a dispatch ID may be known for longer than is promised.
+// verdicts returns the possible answers of a transaction. They depend on the table alone, except
+// that a dispatch ID may be known for longer than promised.
 func (m *inboxModel) verdicts(id uuid.UUID, digest transport.Digest) []inbox.Verdict {
 	known, applied := m.applied[id]
 	old := m.stamps[id].Before(m.forgotten)
@@ -57,8 +57,8 @@ func (m *inboxModel) verdicts(id uuid.UUID, digest transport.Digest) []inbox.Ver
 	return []inbox.Verdict{verdict}
 }
 
-// deliver returns what may become of a delivery whose transactions have faults, one after
-// another, and those after them the fault then.
+// deliver returns the possible outcomes of a delivery whose transactions have faults, one after
+// another, and then the fault then.
 func (m *inboxModel) deliver(id uuid.UUID, digest transport.Digest, faults []fault, then fault) []inbox.Verdict {
 	known, held := m.applied[id]
 	held = held && known.Matches(digest) // perhaps in memory: then no transaction is begun
@@ -95,7 +95,7 @@ func (m *inboxModel) advance(now time.Time) {
 	}
 }
 
-// windowMachine is an inbox on SQLite, its model, and a sequence of what happens to both.
+// windowMachine is an inbox on SQLite, its model, and a sequence of actions on both.
 type windowMachine struct {
 	t       *testing.T
 	db      *sql.DB
@@ -150,7 +150,7 @@ func (m *windowMachine) restart(rt *rapid.T) {
 		rt.Fatal(err)
 	}
 	m.inbox = inbox
-	// What fails here is the database's fault; no attempt is to be the last one.
+	// Failures here are the database's, so no attempt may be the last.
 	many := 1 << 20
 	m.handler, err = inbox.Handle("apply", func(ctx context.Context, w *consumer.Work[*sql.Tx], _ *message.Message) error {
 		_, err := w.DB().ExecContext(ctx, `INSERT INTO effects (id) VALUES (?)`, w.Event().ID.String())
@@ -164,8 +164,8 @@ func (m *windowMachine) restart(rt *rapid.T) {
 	}
 }
 
-// deliver delivers a copy of one of a few dispatches: of this content or of that, or without
-// a digest.
+// deliver delivers a copy of one of a few dispatches, with one of several contents, or without a
+// digest.
 func (m *windowMachine) deliver(rt *rapid.T) {
 	id := dispatch(rapid.IntRange(0, dispatches-1).Draw(rt, "dispatch"))
 	if _, known := m.model.stamps[id]; !known { // of any age: another consumer may have been slow
@@ -214,8 +214,8 @@ func (m *windowMachine) consume(rt *rapid.T, id uuid.UUID, content string, withD
 	}
 }
 
-// failOver loses the commits of the last few messages, as a standby does that was behind. The
-// process notices by an error, which it gets with the next message.
+// failOver loses the commits of the last few messages, like the promotion of a lagging standby. The
+// process notices by an error at its next message.
 func (m *windowMachine) failOver(rt *rapid.T) {
 	for range rapid.IntRange(1, 3).Draw(rt, "lost commits") {
 		var id uuid.UUID
@@ -254,7 +254,7 @@ func (m *windowMachine) minutes(rt *rapid.T) {
 	time.Sleep(time.Duration(rapid.IntRange(1, 50).Draw(rt, "minutes")) * time.Minute)
 }
 
-// check compares the effects and what is set aside with the model.
+// check compares the effects and the messages set aside with the model.
 func (m *windowMachine) check(rt *rapid.T) {
 	effects := make(map[string]int)
 	rows, err := m.db.Query(`SELECT id, count(*) FROM effects GROUP BY id`)
