@@ -62,16 +62,24 @@ func (cs *connections) find(queue string) *sharedConnection {
 	return cs.byQueue[queue]
 }
 
-// split spreads the queues of sc over several connections. If sc has only one queue, split names
-// the queue in the log, once. Called with mu locked.
+// split spreads the queues of sc over several connections. If sc has only one queue, split names the
+// queue in the log, once, and moves it from the first connection, which later queues share. Called
+// with mu locked.
 func (cs *connections) split(sc *sharedConnection) {
 	queues := cs.queues(sc)
 	if len(queues) == 1 {
-		if !sc.dedicated {
-			sc.dedicated = true
-			cs.logger.Error("connection ends again and again while this queue is consumed; the queue has a connection of its own now; look for a message "+
-				"that no client can read, or a queue without a leader", "queue", queues[0])
+		if sc.dedicated {
+			return
 		}
+		if sc == cs.all[0] {
+			if next := cs.unused(); next != nil {
+				sc.losses, cs.byQueue[queues[0]] = 0, next
+				sc = next
+			}
+		}
+		sc.dedicated = true
+		cs.logger.Error("connection ends again and again while this queue is consumed; the queue has a connection of its own now; look for a message "+
+			"that no client can read, or a queue without a leader", "queue", queues[0])
 		return
 	}
 	sc.losses = maxLosses - 2
